@@ -1,0 +1,400 @@
+// Package rawjson reads JSON texts (RFC 8259) in one pass without building values: a caller descends into what it needs and skips
+// the rest, and what it keeps are slices of the text itself.
+//
+// It exists because an API server waits while its object is read. It accepts exactly the texts that encoding/json accepts.
+package rawjson
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+)
+
+// ErrSyntax means that a text is not JSON, or not of the shape that the caller reads.
+var ErrSyntax = errors.New("invalid JSON")
+
+// maxDepth is how deep arrays and objects may nest, the bound of encoding/json.
+const maxDepth = 10000
+
+// Reader walks over one JSON text. The zero value reads an empty text; it must not be used concurrently.
+// After the first error every call returns an error.
+type Reader struct {
+	data  []byte
+	pos   int
+	depth int
+}
+
+// NewReader returns a reader of data. It keeps data, and returns slices of it.
+func NewReader(data []byte) *Reader { return &Reader{data: data} }
+
+// Skip reads one value of any type and returns its bytes, without the white space around them.
+func (r *Reader) Skip() ([]byte, error) {
+	r.space()
+	start := r.pos
+
+	if err := r.value(); err != nil {
+		return nil, err
+	}
+
+	return r.data[start:r.pos], nil
+}
+
+// Object reads one object and calls member for each of its members, in the order of the text. member must consume
+// the value, by exactly one call of Skip, Object, Text or Bool. A null counts as an object without members.
+func (r *Reader) Object(member func(name string) error) error {
+	r.space()
+
+	if r.peek() == 'n' {
+		return r.literal("null")
+	}
+
+	return r.members('{', '}', func() error {
+		name, err := r.name()
+		if err != nil {
+			return err
+		}
+
+		return member(name)
+	})
+}
+
+// Text reads one string and returns what it stands for. A null counts as the empty string.
+func (r *Reader) Text() (string, error) {
+	r.space()
+
+	if r.peek() == 'n' {
+		return "", r.literal("null")
+	}
+
+	raw, err := r.rawString()
+	if err != nil {
+		return "", err
+	}
+
+	return unquote(raw)
+}
+
+// Bool reads one truth value. A null counts as false.
+func (r *Reader) Bool() (bool, error) {
+	r.space()
+
+	switch r.peek() {
+	case 't':
+		return true, r.literal("true")
+	case 'f':
+		return false, r.literal("false")
+	case 'n':
+		return false, r.literal("null")
+	default:
+		return false, r.fail("true or false")
+	}
+}
+
+// End returns an error when anything but white space is left.
+func (r *Reader) End() error {
+	r.space()
+
+	if r.pos < len(r.data) {
+		return r.fail("the end of the text")
+	}
+
+	return nil
+}
+
+// members reads an array or an object, calling each at the start of each member.
+func (r *Reader) members(opening, closing byte, each func() error) error {
+	for first := true; ; first = false {
+		more, err := r.next(opening, closing, first)
+		if err != nil || !more {
+			return err
+		}
+
+		if err := each(); err != nil {
+			return err
+		}
+	}
+}
+
+// next steps to the next member of an array or an object, over its opening when first, and over its closing when there is none.
+func (r *Reader) next(opening, closing byte, first bool) (more bool, err error) {
+	if first {
+		if err := r.open(opening); err != nil {
+			return false, err
+		}
+	}
+
+	r.space()
+
+	switch c := r.peek(); {
+	case c == closing:
+		r.pos++
+		r.depth--
+
+		return false, nil
+	case first:
+		return true, nil
+	case c != ',':
+		return false, r.fail("',' or '" + string(rune(closing)) + "'")
+	}
+
+	r.pos++
+	r.space()
+
+	return true, nil
+}
+
+func (r *Reader) open(opening byte) error {
+	if r.peek() != opening {
+		return r.fail("'" + string(rune(opening)) + "'")
+	}
+
+	if r.depth++; r.depth > maxDepth {
+		return r.fail("at most 10000 nested values")
+	}
+
+	r.pos++
+
+	return nil
+}
+
+// name reads a member's name and the colon behind it.
+func (r *Reader) name() (string, error) {
+	raw, err := r.rawName()
+	if err != nil {
+		return "", err
+	}
+
+	return unquote(raw)
+}
+
+func (r *Reader) rawName() ([]byte, error) {
+	raw, err := r.rawString()
+	if err != nil {
+		return nil, err
+	}
+
+	r.space()
+
+	if r.peek() != ':' {
+		return nil, r.fail("':'")
+	}
+
+	r.pos++
+
+	return raw, nil
+}
+
+func (r *Reader) value() error {
+	switch c := r.peek(); c {
+	case '{':
+		return r.members('{', '}', func() error {
+			if _, err := r.rawName(); err != nil {
+				return err
+			}
+
+			r.space()
+
+			return r.value()
+		})
+	case '[':
+		return r.members('[', ']', r.value)
+	case '"':
+		_, err := r.rawString()
+
+		return err
+	case 't':
+		return r.literal("true")
+	case 'f':
+		return r.literal("false")
+	case 'n':
+		return r.literal("null")
+	default:
+		return r.number()
+	}
+}
+
+func (r *Reader) literal(word string) error {
+	if !bytes.HasPrefix(r.data[r.pos:], []byte(word)) {
+		return r.fail(word)
+	}
+
+	r.pos += len(word)
+
+	return nil
+}
+
+// number follows RFC 8259, section 6.
+func (r *Reader) number() error {
+	if r.peek() == '-' {
+		r.pos++
+	}
+
+	if r.peek() == '0' {
+		r.pos++
+	} else if err := r.digits(); err != nil {
+		return err
+	}
+
+	if r.peek() == '.' {
+		r.pos++
+
+		if err := r.digits(); err != nil {
+			return err
+		}
+	}
+
+	if c := r.peek(); c != 'e' && c != 'E' {
+		return nil
+	}
+
+	r.pos++
+
+	if c := r.peek(); c == '+' || c == '-' {
+		r.pos++
+	}
+
+	return r.digits()
+}
+
+func (r *Reader) digits() error {
+	start := r.pos
+	for c := r.peek(); c >= '0' && c <= '9'; c = r.peek() {
+		r.pos++
+	}
+
+	if r.pos == start {
+		return r.fail("a value")
+	}
+
+	return nil
+}
+
+// rawString reads one string and returns it with its quotes.
+func (r *Reader) rawString() ([]byte, error) {
+	if r.peek() != '"' {
+		return nil, r.fail("a string")
+	}
+
+	start := r.pos
+	r.pos++
+
+	for {
+		for r.pos < len(r.data) && plain[r.data[r.pos]] {
+			r.pos++
+		}
+
+		switch r.peek() {
+		case '"':
+			r.pos++
+
+			return r.data[start:r.pos], nil
+		case '\\':
+			if err := r.escape(); err != nil {
+				return nil, err
+			}
+		default:
+			return nil, r.fail("the end of a string")
+		}
+	}
+}
+
+func (r *Reader) escape() error {
+	r.pos++
+
+	switch r.peek() {
+	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
+		r.pos++
+
+		return nil
+	case 'u':
+		r.pos++
+
+		for range 4 {
+			if !isHex(r.peek()) {
+				return r.fail("four hexadecimal digits")
+			}
+
+			r.pos++
+		}
+
+		return nil
+	default:
+		return r.fail("an escape sequence")
+	}
+}
+
+func isHex(c byte) bool {
+	return c >= '0' && c <= '9' || c >= 'a' && c <= 'f' || c >= 'A' && c <= 'F'
+}
+
+// plain tells the bytes of a string that need no look: all but quote, backslash and control characters.
+var plain = func() (table [256]bool) {
+	for c := range table {
+		table[c] = c >= 0x20 && c != '"' && c != '\\'
+	}
+
+	return table
+}()
+
+func (r *Reader) space() {
+	for r.pos < len(r.data) {
+		switch r.data[r.pos] {
+		case ' ', '\t', '\n', '\r':
+			r.pos++
+		default:
+			return
+		}
+	}
+}
+
+// peek returns the next byte, and 0 at the end: no JSON token starts with it.
+func (r *Reader) peek() byte {
+	if r.pos < len(r.data) {
+		return r.data[r.pos]
+	}
+
+	return 0
+}
+
+func (r *Reader) fail(want string) error {
+	err := fmt.Errorf("%w: want %s at byte %d", ErrSyntax, want, r.pos)
+	if r.pos >= len(r.data) {
+		err = fmt.Errorf("%w: want %s, but the text ends at byte %d", ErrSyntax, want, len(r.data))
+	}
+
+	r.data = nil
+
+	return err
+}
+
+// unquote returns what a valid raw string stands for.
+func unquote(raw []byte) (string, error) {
+	body := raw[1 : len(raw)-1]
+	if bytes.IndexByte(body, '\\') < 0 {
+		return string(body), nil
+	}
+
+	var text string
+	if err := json.Unmarshal(raw, &text); err != nil {
+		return "", fmt.Errorf("%w: %w", ErrSyntax, err)
+	}
+
+	return text, nil
+}
+
+// Len returns the number of elements of a JSON array, and 0 for anything else.
+func Len(array []byte) (n int) {
+	r := NewReader(array)
+
+	err := r.members('[', ']', func() error {
+		n++
+
+		return r.value()
+	})
+	if err != nil {
+		return 0
+	}
+
+	return n
+}
