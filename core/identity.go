@@ -1,0 +1,48 @@
+package core
+
+import (
+	"fmt"
+	"strings"
+)
+
+// RuntimeID names one remote cluster. By default it is the Common Name of the cluster's client certificate. It is
+// opaque: compare it, never parse it.
+type RuntimeID string
+
+// Manager names the operator that gets the events of a watch. It is one URL segment and a DNS-1123 label (RFC 1123,
+// section 2.1, as Kubernetes narrows it): build one from foreign input with [ParseManager] only.
+type Manager string
+
+// maxLabel is the longest DNS label (RFC 1035, section 2.3.4).
+const maxLabel = 63
+
+// ParseManager returns name as a [Manager], or an error that wraps [ErrInvalidManager] when it is not a DNS-1123
+// label: 1 to 63 of the characters a-z, 0-9 and '-', the first and the last of them no '-'.
+func ParseManager(name string) (Manager, error) {
+	if isLabel(name) {
+		return Manager(name), nil
+	}
+
+	return "", fmt.Errorf("%w: %s", ErrInvalidManager, shorten(name))
+}
+
+func isLabel(name string) bool {
+	if name == "" || len(name) > maxLabel || name[0] == '-' || name[len(name)-1] == '-' {
+		return false
+	}
+
+	return strings.IndexFunc(name, notLabelRune) < 0
+}
+
+func notLabelRune(r rune) bool {
+	return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-'
+}
+
+// shorten quotes foreign input for an error message, so that it can neither flood a log nor forge a line of it.
+func shorten(input string) string {
+	if len(input) <= maxLabel {
+		return fmt.Sprintf("%q", input)
+	}
+
+	return fmt.Sprintf("%q… (%d bytes)", input[:maxLabel], len(input))
+}
