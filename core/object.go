@@ -1,0 +1,206 @@
+package core
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/runtime-watcher/runtime-watcher/core/rawjson"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Object is one state of a Kubernetes object, read as far as a decision needs it: everything else stays raw JSON.
+// It is immutable, may be used concurrently, and keeps the bytes it was read from.
+type Object struct {
+	// GVK is the kind of the object, as its apiVersion and kind say.
+	GVK schema.GroupVersionKind
+	// Name identifies the object; Namespace is empty for a cluster-scoped one.
+	Name types.NamespacedName
+	// Generation is the sequence of the desired state, 0 for kinds that do not count it.
+	Generation int64
+	// Deleting is whether metadata.deletionTimestamp is set.
+	Deleting bool
+	// Finalizers is the number of finalizers that hold the object.
+	Finalizers int
+
+	apiVersion, kind string
+	annotations      []byte
+	labels           []byte
+	fields           []rawField // top level, without apiVersion, kind and metadata
+	metadata         []rawField // metadata, without what every write changes
+}
+
+type rawField struct {
+	name string
+	raw  []byte
+}
+
+// DecodeObject reads one object from JSON, in one pass. The error wraps [ErrInvalidObject] and names the place.
+// It keeps raw, which must not be changed afterwards.
+func DecodeObject(raw []byte) (*Object, error) {
+	r := rawjson.NewReader(raw)
+
+	o, err := ReadObject(r)
+	if err != nil {
+		return nil, err
+	}
+
+	if err := r.End(); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalidObject, err)
+	}
+
+	return o, nil
+}
+
+// ReadObject reads one object where r stands, and is otherwise as [DecodeObject]. A JSON null gives nil.
+func ReadObject(r *rawjson.Reader) (*Object, error) {
+	o := &Object{fields: make([]rawField, 0, 4)}
+	seen := false
+
+	err := r.Object(func(name string) error {
+		seen = true
+
+		return o.readField(r, name)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalidObject, err)
+	}
+
+	if !seen {
+		return nil, nil //nolint:nilnil // An absent object is no error: CREATE has no old object, DELETE no new one.
+	}
+
+	o.GVK = schema.FromAPIVersionAndKind(o.apiVersion, o.kind)
+
+	return o, nil
+}
+
+func (o *Object) readField(r *rawjson.Reader, name string) (err error) {
+	switch name {
+	case "apiVersion":
+		o.apiVersion, err = r.Text()
+	case "kind":
+		o.kind, err = r.Text()
+	case "metadata":
+		err = r.Object(func(name string) error { return o.readMetadata(r, name) })
+	default:
+		err = keep(r, name, &o.fields)
+	}
+
+	return err
+}
+
+func (o *Object) readMetadata(r *rawjson.Reader, name string) (err error) {
+	switch name {
+	case "name":
+		o.Name.Name, err = r.Text()
+	case "namespace":
+		o.Name.Namespace, err = r.Text()
+	case "generation":
+		o.Generation, err = readInt(r)
+	case "managedFields", "resourceVersion":
+		_, err = r.Skip()
+	default:
+		err = o.readKeptMetadata(r, name)
+	}
+
+	return err
+}
+
+func (o *Object) readKeptMetadata(r *rawjson.Reader, name string) error {
+	if err := keep(r, name, &o.metadata); err != nil {
+		return err
+	}
+
+	raw := o.metadata[len(o.metadata)-1].raw
+
+	switch name {
+	case "labels":
+		o.labels = raw
+	case "annotations":
+		o.annotations = raw
+	case "deletionTimestamp":
+		o.Deleting = !isNull(raw)
+	case "finalizers":
+		o.Finalizers = rawjson.Len(raw)
+	}
+
+	return nil
+}
+
+func keep(r *rawjson.Reader, name string, into *[]rawField) error {
+	raw, err := r.Skip()
+	*into = append(*into, rawField{name, raw})
+
+	return err
+}
+
+func readInt(r *rawjson.Reader) (int64, error) {
+	raw, err := r.Skip()
+	if err != nil || isNull(raw) {
+		return 0, err
+	}
+
+	n, err := strconv.ParseInt(string(raw), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("metadata.generation: want an integer, have %s", shorten(string(raw)))
+	}
+
+	return n, nil
+}
+
+// Field returns the raw JSON of a top-level field such as spec or status, and nil when it is absent or null. It does
+// not know apiVersion, kind and metadata. The caller must not change the bytes.
+func (o *Object) Field(name string) []byte {
+	if o == nil {
+		return nil
+	}
+
+	return find(o.fields, name)
+}
+
+// Annotation returns the value of one annotation, and whether there is one.
+func (o *Object) Annotation(key string) (value string, ok bool) {
+	if o == nil {
+		return "", false
+	}
+
+	return lookup(o.annotations, key)
+}
+
+// Label returns the value of one label, and whether there is one.
+func (o *Object) Label(key string) (value string, ok bool) {
+	if o == nil {
+		return "", false
+	}
+
+	return lookup(o.labels, key)
+}
+
+// lookup finds a string in a raw map. What is no map has no keys, and a value that is no string is no value.
+func lookup(raw []byte, key string) (value string, ok bool) {
+	r := rawjson.NewReader(raw)
+	_ = r.Object(func(name string) error {
+		v, err := r.Skip()
+		if err == nil && name == key {
+			value, err = rawjson.NewReader(v).Text()
+			ok = err == nil
+		}
+
+		return err
+	})
+
+	return value, ok
+}
+
+func find(fields []rawField, name string) []byte {
+	for i := len(fields) - 1; i >= 0; i-- { // The last of equal names wins, as in encoding/json.
+		if fields[i].name == name && !isNull(fields[i].raw) {
+			return fields[i].raw
+		}
+	}
+
+	return nil
+}
+
+func isNull(raw []byte) bool { return string(raw) == "null" }
