@@ -1,0 +1,91 @@
+// Package contract holds the wire contracts that an agent and a listener share: the paths, the media types, the limits, and
+// how events are written and read. It knows bytes, not HTTP.
+package contract
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+var (
+	// ErrUnknownVersion means that a contract is none of those that this package knows.
+	ErrUnknownVersion = errors.New("unknown contract")
+	// ErrMalformed means that a body is not what its contract says. It can not become right by another attempt.
+	ErrMalformed = errors.New("malformed event")
+)
+
+// Version is a wire contract.
+type Version string
+
+// The wire contracts, oldest first.
+const (
+	// V1 carries one event with its owner, as deployed today.
+	V1 Version = "v1"
+	// V2 carries one event without owner: the sender is the Common Name of its certificate.
+	V2 Version = "v2"
+)
+
+const maxSingleBody = 16 << 10
+
+// Versions returns all contracts, oldest first.
+func Versions() []Version { return []Version{V1, V2} }
+
+// ParseVersion returns the contract of that name, or an error that wraps [ErrUnknownVersion] and lists those there are.
+func ParseVersion(name string) (Version, error) {
+	if v := Version(name); slices.Contains(Versions(), v) {
+		return v, nil
+	}
+
+	return "", fmt.Errorf("%w %.16q: want one of %v", ErrUnknownVersion, name, Versions())
+}
+
+// Path returns the URL path that a manager's events are sent to with POST.
+func (v Version) Path(manager core.Manager) string {
+	return "/" + string(v) + "/" + string(manager) + "/event"
+}
+
+// ContentType returns the media type of a request's body (RFC 9110, section 8.3).
+func (v Version) ContentType() string { return "application/json" }
+
+// MaxEvents returns how many events one request can carry.
+func (v Version) MaxEvents() int { return 1 }
+
+// MaxBody returns the size in bytes beyond which a request's body is refused unread.
+func (v Version) MaxBody() int { return maxSingleBody }
+
+// NeedsOwner reports whether an event can not be sent without its owner.
+func (v Version) NeedsOwner() bool { return v == V1 }
+
+// Encode returns the body that carries events, between 1 and [Version.MaxEvents] of them. It fails on events that the contract can
+// not carry, with an error that wraps [ErrMalformed].
+func (v Version) Encode(events []core.WatchEvent) ([]byte, error) {
+	switch {
+	case !slices.Contains(Versions(), v):
+		return nil, fmt.Errorf("%w %.16q: want one of %v", ErrUnknownVersion, string(v), Versions())
+	case len(events) != 1:
+		return nil, fmt.Errorf("%w: contract %s carries one event, have %d", ErrMalformed, v, len(events))
+	}
+
+	return encodeSingle(v, &events[0])
+}
+
+// Decode returns the events that a body carries. The error wraps [ErrMalformed] and names what is wrong and what is expected.
+func (v Version) Decode(body []byte) ([]core.WatchEvent, error) {
+	if !slices.Contains(Versions(), v) {
+		return nil, fmt.Errorf("%w %.16q: want one of %v", ErrUnknownVersion, string(v), Versions())
+	}
+
+	if len(body) > v.MaxBody() {
+		return nil, fmt.Errorf("%w: %d bytes, want at most %d", ErrMalformed, len(body), v.MaxBody())
+	}
+
+	event, err := decodeSingle(v, body)
+	if err != nil {
+		return nil, err
+	}
+
+	return []core.WatchEvent{event}, nil
+}
