@@ -1,0 +1,213 @@
+package testpki
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"net"
+	"net/url"
+	"time"
+)
+
+const (
+	// backdate makes a certificate valid on a machine whose clock is a little behind.
+	backdate = time.Hour
+	// lifetime is long enough for any test, and short enough to be harmless.
+	lifetime = 24 * time.Hour
+
+	pemCertificate = "CERTIFICATE"
+	pemPrivateKey  = "PRIVATE KEY"
+)
+
+// Options are what a certificate may say beyond its Common Name. The zero value is a sound certificate.
+type Options struct {
+	// DNSNames, IPs and URIs become Subject Alternative Names (RFC 5280, section 4.2.1.6). Default: none, and for [CA.Server]
+	// without any: localhost, 127.0.0.1 and ::1.
+	DNSNames []string
+	IPs      []net.IP
+	URIs     []string
+	// NotBefore is when the certificate becomes valid. Default: an hour ago.
+	NotBefore time.Time
+	// NotAfter is when it expires. Default: a day from now.
+	NotAfter time.Time
+	// Usages are the extended key usages. Default: what the function that issues says; empty, but not nil: none.
+	Usages []x509.ExtKeyUsage
+}
+
+// CA is a certificate authority. It is safe for concurrent use.
+type CA struct {
+	certificate *x509.Certificate
+	key         *ecdsa.PrivateKey
+	// chain are the DER bytes of the intermediates up to the root, which a leaf must send along. Empty for a root.
+	chain [][]byte
+}
+
+// NewCA returns a self-signed root. Of opts only the validity counts.
+func NewCA(commonName string, opts Options) (*CA, error) {
+	return newCA(nil, commonName, opts)
+}
+
+// Intermediate returns a CA that ca has signed. Its leaves carry the chain up to, and without, the root.
+func (ca *CA) Intermediate(commonName string, opts Options) (*CA, error) {
+	return newCA(ca, commonName, opts)
+}
+
+func newCA(parent *CA, commonName string, opts Options) (*CA, error) {
+	template, err := opts.template(commonName)
+	if err != nil {
+		return nil, err
+	}
+
+	template.IsCA = true
+	template.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign
+	template.DNSNames, template.IPAddresses, template.URIs = nil, nil, nil
+
+	certificate, key, err := sign(parent, template)
+	if err != nil {
+		return nil, err
+	}
+
+	ca := &CA{certificate: certificate, key: key}
+	if parent != nil {
+		ca.chain = append([][]byte{certificate.Raw}, parent.chain...)
+	}
+
+	return ca, nil
+}
+
+// Client returns a leaf for TLS client authentication. By default of this project its Common Name is the identity of a runtime.
+func (ca *CA) Client(commonName string, opts Options) (*Leaf, error) {
+	return ca.issue(commonName, opts, x509.ExtKeyUsageClientAuth)
+}
+
+// Server returns a leaf for TLS server authentication, by default for this machine only.
+func (ca *CA) Server(commonName string, opts Options) (*Leaf, error) {
+	if len(opts.DNSNames)+len(opts.IPs)+len(opts.URIs) == 0 {
+		opts.DNSNames = []string{"localhost"}
+		opts.IPs = []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback}
+	}
+
+	return ca.issue(commonName, opts, x509.ExtKeyUsageServerAuth)
+}
+
+// SelfSigned returns a leaf that nobody vouches for, and that is no CA, for both usages by default.
+func SelfSigned(commonName string, opts Options) (*Leaf, error) {
+	return (*CA)(nil).issue(commonName, opts, x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth)
+}
+
+func (ca *CA) issue(commonName string, opts Options, usages ...x509.ExtKeyUsage) (*Leaf, error) {
+	template, err := opts.template(commonName)
+	if err != nil {
+		return nil, err
+	}
+
+	template.KeyUsage = x509.KeyUsageDigitalSignature
+	template.ExtKeyUsage = usages
+
+	if opts.Usages != nil {
+		template.ExtKeyUsage = opts.Usages
+	}
+
+	certificate, key, err := sign(ca, template)
+	if err != nil {
+		return nil, err
+	}
+
+	leaf := &Leaf{certificate: certificate, key: key}
+	if ca != nil {
+		leaf.chain = ca.chain
+	}
+
+	return leaf, nil
+}
+
+// Certificate returns the certificate of the CA. Do not change it.
+func (ca *CA) Certificate() *x509.Certificate { return ca.certificate }
+
+// PEM returns the certificate of the CA, as in a ca.crt file.
+func (ca *CA) PEM() []byte { return Bundle(ca) }
+
+// Pool returns a pool that trusts this CA only.
+func (ca *CA) Pool() *x509.CertPool {
+	pool := x509.NewCertPool()
+	pool.AddCert(ca.certificate)
+
+	return pool
+}
+
+// Bundle returns the certificates of several CAs in one PEM file, as a rotation with overlap needs it.
+func Bundle(cas ...*CA) []byte {
+	var out bytes.Buffer
+	for _, ca := range cas {
+		out.Write(encode(pemCertificate, ca.certificate.Raw))
+	}
+
+	return out.Bytes()
+}
+
+func (o Options) template(commonName string) (*x509.Certificate, error) {
+	uris := make([]*url.URL, 0, len(o.URIs))
+
+	for _, raw := range o.URIs {
+		uri, err := url.Parse(raw)
+		if err != nil {
+			return nil, fmt.Errorf("URI of certificate %q: %w", commonName, err)
+		}
+
+		uris = append(uris, uri)
+	}
+
+	now := time.Now()
+
+	return &x509.Certificate{
+		Subject:               pkix.Name{CommonName: commonName},
+		DNSNames:              o.DNSNames,
+		IPAddresses:           o.IPs,
+		URIs:                  uris,
+		NotBefore:             orTime(o.NotBefore, now.Add(-backdate)),
+		NotAfter:              orTime(o.NotAfter, now.Add(lifetime)),
+		BasicConstraintsValid: true,
+	}, nil
+}
+
+// sign makes a key for template and has parent sign it, or, without one, the key itself.
+func sign(parent *CA, template *x509.Certificate) (*x509.Certificate, *ecdsa.PrivateKey, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, nil, fmt.Errorf("key for certificate %q: %w", template.Subject.CommonName, err)
+	}
+
+	issuer, issuerKey := template, key
+	if parent != nil {
+		issuer, issuerKey = parent.certificate, parent.key
+	}
+
+	der, err := x509.CreateCertificate(rand.Reader, template, issuer, key.Public(), issuerKey)
+	if err != nil {
+		return nil, nil, fmt.Errorf("sign certificate %q: %w", template.Subject.CommonName, err)
+	}
+
+	certificate, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read back certificate %q: %w", template.Subject.CommonName, err)
+	}
+
+	return certificate, key, nil
+}
+
+func encode(blockType string, der []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: blockType, Bytes: der})
+}
+
+func orTime(value, fallback time.Time) time.Time {
+	if value.IsZero() {
+		return fallback
+	}
+
+	return value
+}
