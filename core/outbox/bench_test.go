@@ -1,0 +1,86 @@
+package outbox_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+)
+
+// Accept is what admission waits for: its cost must not depend on how much is pending.
+func BenchmarkAccept(b *testing.B) {
+	for _, pending := range []int{0, 100, 9_000} {
+		b.Run(fmt.Sprint("pending=", pending), func(b *testing.B) {
+			o := fill(b, pending)
+			event := named("new")
+
+			b.ReportAllocs()
+
+			for b.Loop() {
+				o.Accept(kyma, event)
+			}
+		})
+	}
+}
+
+func fill(b *testing.B, pending int) *outbox.Outbox {
+	b.Helper()
+
+	o, err := outbox.New(newPlane(nil), outbox.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+
+	for i := range pending {
+		o.Accept(kyma, named(fmt.Sprint(i)))
+	}
+
+	return o
+}
+
+// BenchmarkThroughput shows how many distinct events a second pass when the forwarder takes no time.
+func BenchmarkThroughput(b *testing.B) {
+	for _, batch := range []int{1, 500} {
+		b.Run(fmt.Sprint("batch=", batch), func(b *testing.B) { throughput(b, batch) })
+	}
+}
+
+func throughput(b *testing.B, batch int) {
+	b.Helper()
+
+	forwarder := core.ForwarderFunc(func(context.Context, core.Manager, []core.WatchEvent) error { return nil })
+
+	o, err := outbox.New(forwarder, outbox.Options{Settle: -1, MaxKeys: b.N + 1, MaxBatch: batch, InFlight: 1})
+	if err != nil {
+		b.Fatal(err)
+	}
+
+	events := make([]core.WatchEvent, b.N)
+	for i := range events {
+		events[i] = named(fmt.Sprint(i))
+	}
+
+	ctx, stop := context.WithCancel(b.Context())
+	ended := make(chan error)
+
+	b.ReportAllocs()
+	b.ResetTimer()
+
+	go func() { ended <- o.Start(ctx) }()
+
+	for i := range events {
+		o.Accept(kyma, events[i])
+	}
+
+	stop()
+
+	if err := <-ended; err != nil {
+		b.Fatal(err)
+	}
+
+	if c := o.Counts()[kyma]; c.Delivered != int64(b.N) {
+		b.Fatalf("counts %+v, want %d delivered", c, b.N)
+	}
+}

@@ -1,0 +1,151 @@
+package outbox
+
+import (
+	"container/heap"
+	"errors"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+// lane holds what waits for one manager. The outbox's lock guards it.
+type lane struct {
+	manager core.Manager
+	entries map[core.EventKey]*entry
+	queue   queue
+	resyncs int // entries
+	counts  Counts
+	wake    chan struct{} // holds a token when there may be something to do
+
+	inFlight int // calls of the forwarder
+	failures int // of whole calls, in a row
+	resume   time.Time
+}
+
+func newLane(manager core.Manager) *lane {
+	return &lane{
+		manager: manager,
+		entries: make(map[core.EventKey]*entry),
+		counts:  Counts{Dropped: make(map[string]int64)},
+		wake:    make(chan struct{}, 1),
+	}
+}
+
+// stir lets the lane's dispatcher look again.
+func (l *lane) stir() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// put keeps an event and reports whether a waiting one stands for it from now on.
+func (l *lane) put(event core.WatchEvent, now, due time.Time) (coalesced bool) {
+	key := event.Key()
+
+	e := l.entries[key]
+	switch {
+	case e == nil:
+		e = &entry{event: event, accepted: now, due: due}
+		l.entries[key] = e
+		l.enqueue(e)
+
+		if key.Kind == core.KindResync {
+			l.resyncs++
+		}
+	case e.next == nil:
+		e.next = &waiting{event: event, accepted: now, due: due}
+	default:
+		e.next.event, e.next.due = event, due
+
+		return true
+	}
+
+	return false
+}
+
+func (l *lane) enqueue(e *entry) {
+	heap.Push(&l.queue, e)
+
+	if e.position == 0 {
+		l.stir()
+	}
+}
+
+// take removes up to limit events that are due from the queue. When there are none it returns how long to wait for
+// the next, negative for as long as nothing else happens.
+func (l *lane) take(limit int, now time.Time) (batch []*entry, wait time.Duration) {
+	if l.failures > 0 {
+		if l.inFlight > 0 {
+			return nil, -1 // One attempt at a time finds out whether the manager is back.
+		}
+
+		if wait := l.resume.Sub(now); wait > 0 {
+			return nil, wait
+		}
+	}
+
+	for len(batch) < limit && len(l.queue) > 0 && !l.queue[0].due.After(now) {
+		if l.queue[0].alone && len(batch) > 0 {
+			break
+		}
+
+		e, _ := heap.Pop(&l.queue).(*entry)
+		batch = append(batch, e)
+
+		if e.alone {
+			break
+		}
+	}
+
+	switch {
+	case len(batch) > 0:
+		l.inFlight++
+
+		return batch, 0
+	case len(l.queue) == 0:
+		return nil, -1
+	default:
+		return nil, l.queue[0].due.Sub(now)
+	}
+}
+
+// done removes the event of e, which met its fate, and lets the next one of its key follow. It reports whether the key
+// is free.
+func (l *lane) done(e *entry) (free bool) {
+	key := e.event.Key()
+
+	if e.advance() {
+		l.enqueue(e)
+
+		return false
+	}
+
+	delete(l.entries, key)
+
+	if key.Kind == core.KindResync {
+		l.resyncs--
+	}
+
+	return true
+}
+
+// again puts e back to be sent at due.
+func (l *lane) again(e *entry, due time.Time) {
+	e.due = due
+	l.enqueue(e)
+}
+
+// split sorts the answer to one call by what it means for each event.
+func split(err error, n int) (events core.EventErrors, whole error) {
+	var partial core.EventErrors
+	if err == nil || errors.As(err, &partial) {
+		return partial, nil
+	}
+
+	if n == 1 && core.IsPermanent(err) {
+		return core.EventErrors{0: err}, nil
+	}
+
+	return nil, err
+}

@@ -1,0 +1,97 @@
+package outbox
+
+import (
+	"cmp"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+)
+
+// The defaults of [Options].
+const (
+	DefaultSettle         = 100 * time.Millisecond
+	DefaultMaxKeys        = 10_000
+	DefaultMaxManagers    = 100
+	DefaultMaxBatch       = 1
+	DefaultInFlight       = 8
+	DefaultForwardTimeout = 10 * time.Second
+	DefaultMinBackoff     = 200 * time.Millisecond
+	DefaultMaxBackoff     = 20 * time.Second
+	DefaultDrainTimeout   = 10 * time.Second
+)
+
+// Options are the optional settings of an [Outbox]. The zero value is the documented default.
+type Options struct {
+	// Settle is how long an event waits before it is sent, because a source may see a write before it is committed.
+	// Default [DefaultSettle]; negative means not at all.
+	Settle time.Duration
+	// MaxKeys bounds the distinct events that are kept, over all managers. Default [DefaultMaxKeys].
+	MaxKeys int
+	// MaxManagers bounds the managers that events are kept for. Default [DefaultMaxManagers].
+	MaxManagers int
+	// MaxBatch is how many events one call of the forwarder gets at most. Default [DefaultMaxBatch].
+	MaxBatch int
+	// InFlight is how many calls of the forwarder may run at once for one manager. Default [DefaultInFlight].
+	InFlight int
+	// ForwardTimeout bounds one call of the forwarder. Default [DefaultForwardTimeout].
+	ForwardTimeout time.Duration
+	// MinBackoff and MaxBackoff bound the wait after failures in a row: it doubles from one to the other, and half of it is random. A longer wait that the
+	// receiver asks for is kept to. Defaults [DefaultMinBackoff] and [DefaultMaxBackoff].
+	MinBackoff time.Duration
+	MaxBackoff time.Duration
+	// DrainTimeout is how long Start goes on delivering after its context has ended. Default [DefaultDrainTimeout];
+	// negative means not at all.
+	DrainTimeout time.Duration
+	// Random returns numbers in [0, 1), concurrently. Default [rand.Float64].
+	Random func() float64
+	// Hooks are called as events meet their fates.
+	Hooks Hooks
+	// Logger gets a line when a manager can not be reached, when it can again, and per event at debug level. Default: discarded.
+	Logger *slog.Logger
+}
+
+func (o Options) withDefaults() Options {
+	o.Settle = cmp.Or(o.Settle, DefaultSettle)
+	o.MaxKeys = cmp.Or(o.MaxKeys, DefaultMaxKeys)
+	o.MaxManagers = cmp.Or(o.MaxManagers, DefaultMaxManagers)
+	o.MaxBatch = cmp.Or(o.MaxBatch, DefaultMaxBatch)
+	o.InFlight = cmp.Or(o.InFlight, DefaultInFlight)
+	o.ForwardTimeout = cmp.Or(o.ForwardTimeout, DefaultForwardTimeout)
+	o.MinBackoff = cmp.Or(o.MinBackoff, DefaultMinBackoff)
+	o.MaxBackoff = cmp.Or(o.MaxBackoff, max(o.MinBackoff, DefaultMaxBackoff))
+	o.DrainTimeout = cmp.Or(o.DrainTimeout, DefaultDrainTimeout)
+
+	if o.Random == nil {
+		o.Random = rand.Float64
+	}
+
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+
+	return o
+}
+
+func (o Options) validate() error {
+	for _, setting := range []struct {
+		name string
+		ok   bool
+		have any
+		want string
+	}{
+		{"MaxKeys", o.MaxKeys > 0, o.MaxKeys, "more than 0"},
+		{"MaxManagers", o.MaxManagers > 0, o.MaxManagers, "more than 0"},
+		{"MaxBatch", o.MaxBatch > 0, o.MaxBatch, "more than 0"},
+		{"InFlight", o.InFlight > 0, o.InFlight, "more than 0"},
+		{"ForwardTimeout", o.ForwardTimeout > 0, o.ForwardTimeout, "more than 0"},
+		{"MinBackoff", o.MinBackoff > 0, o.MinBackoff, "more than 0"},
+		{"MaxBackoff", o.MaxBackoff >= o.MinBackoff, o.MaxBackoff, "at least MinBackoff"},
+	} {
+		if !setting.ok {
+			return fmt.Errorf("outbox: option %s is %v, want %s", setting.name, setting.have, setting.want)
+		}
+	}
+
+	return nil
+}

@@ -1,0 +1,315 @@
+// Package outbox keeps events between a source, which must not wait, and a [core.Forwarder], which may have to.
+//
+// Accept never blocks. Events with equal keys coalesce, so that memory is bounded by the number of distinct keys and not by the
+// length of an outage. What is kept is sent until it is acknowledged or refused for good, and every event has exactly one
+// counted fate.
+package outbox
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// ErrStarted means that an outbox was started a second time.
+var ErrStarted = errors.New("outbox was started already")
+
+// Outbox holds what is not yet acknowledged. Create one with [New]; its methods may be called concurrently.
+type Outbox struct {
+	forwarder core.Forwarder
+	opts      Options
+
+	mu      sync.Mutex
+	lanes   map[core.Manager]*lane
+	keys    int // distinct, over all lanes, resyncs left out
+	started bool
+	stopped bool
+	added   chan struct{} // holds a token when there may be lanes without dispatcher
+	emptied chan struct{} // holds a token when nothing may be pending any more
+}
+
+// New returns an outbox that sends through forwarder once it is started. It fails on options that make no sense, and names them.
+func New(forwarder core.Forwarder, opts Options) (*Outbox, error) {
+	if forwarder == nil {
+		return nil, errors.New("outbox: forwarder is nil, want one")
+	}
+
+	opts = opts.withDefaults()
+	if err := opts.validate(); err != nil {
+		return nil, err
+	}
+
+	return &Outbox{
+		forwarder: forwarder,
+		opts:      opts,
+		lanes:     make(map[core.Manager]*lane),
+		added:     make(chan struct{}, 1),
+		emptied:   make(chan struct{}, 1),
+	}, nil
+}
+
+// Accept takes an event for manager. It never blocks, and its cost does not depend on how much is pending. Events are accepted before Start, too.
+func (o *Outbox) Accept(manager core.Manager, event core.WatchEvent) Outcome {
+	now := time.Now()
+
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	l := o.lane(manager)
+	if l == nil {
+		o.refuse(manager, ReasonOverflow)
+
+		return Dropped
+	}
+
+	if o.stopped {
+		o.refuse(manager, ReasonShutdown)
+
+		return Dropped
+	}
+
+	if event.Kind != core.KindResync && l.entries[event.Key()] == nil {
+		if o.keys >= o.opts.MaxKeys {
+			return o.overflow(l, event, now)
+		}
+
+		o.keys++
+	}
+
+	return o.keep(l, event, now)
+}
+
+// keep puts an event for which there is room into its lane.
+func (o *Outbox) keep(l *lane, event core.WatchEvent, now time.Time) Outcome {
+	if l.put(event, now, now.Add(max(o.opts.Settle, 0))) {
+		o.count(l.manager, Counts{Accepted: 1, Coalesced: 1})
+
+		return Coalesced
+	}
+
+	o.count(l.manager, Counts{Accepted: 1, Pending: 1})
+
+	return Accepted
+}
+
+// maxOwners bounds the resyncs of one lane, as owners are foreign input.
+const maxOwners = 100
+
+// overflow drops an event and lets a resync stand in for it. There is one for each owner, as contract v1 knows the
+// runtime by its owner only.
+func (o *Outbox) overflow(l *lane, event core.WatchEvent, now time.Time) Outcome {
+	o.refuse(l.manager, ReasonOverflow)
+
+	resync := core.WatchEvent{Kind: core.KindResync, Owner: event.Owner, Time: event.Time}
+	if l.entries[resync.Key()] == nil && l.resyncs >= maxOwners {
+		resync.Owner = types.NamespacedName{}
+	}
+
+	o.keep(l, resync, now)
+
+	return Dropped
+}
+
+func (o *Outbox) refuse(manager core.Manager, reason string) {
+	o.count(manager, Counts{Accepted: 1, Dropped: map[string]int64{reason: 1}})
+}
+
+// lane returns the manager's lane, and nil when there are too many.
+func (o *Outbox) lane(manager core.Manager) *lane {
+	if l := o.lanes[manager]; l != nil {
+		return l
+	}
+
+	if len(o.lanes) >= o.opts.MaxManagers {
+		return nil
+	}
+
+	l := newLane(manager)
+	o.lanes[manager] = l
+	signal(o.added)
+
+	return l
+}
+
+// count adds a balanced change to the counts of a manager.
+func (o *Outbox) count(manager core.Manager, change Counts) {
+	if l := o.lanes[manager]; l != nil {
+		l.counts.add(change)
+	}
+
+	if o.opts.Hooks.Counted != nil {
+		o.opts.Hooks.Counted(manager, change)
+	}
+}
+
+func (c *Counts) add(change Counts) {
+	c.Accepted += change.Accepted
+	c.Delivered += change.Delivered
+	c.Coalesced += change.Coalesced
+	c.Pending += change.Pending
+
+	for reason, n := range change.Dropped {
+		c.Dropped[reason] += n
+	}
+}
+
+// Counts returns the fates of the events of every manager so far, as of one moment.
+func (o *Outbox) Counts() map[core.Manager]Counts {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	all := make(map[core.Manager]Counts, len(o.lanes))
+
+	for manager, l := range o.lanes {
+		counts := l.counts
+		counts.Dropped = maps.Clone(counts.Dropped)
+		all[manager] = counts
+	}
+
+	return all
+}
+
+// OldestPending returns how long the oldest event of manager has been waiting, 0 when none is. Its cost grows with what is pending.
+func (o *Outbox) OldestPending(manager core.Manager) time.Duration {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	l := o.lanes[manager]
+	if l == nil {
+		return 0
+	}
+
+	now, age := time.Now(), time.Duration(0)
+	for _, e := range l.entries {
+		age = max(age, now.Sub(e.accepted))
+	}
+
+	return age
+}
+
+func signal(token chan struct{}) {
+	select {
+	case token <- struct{}{}:
+	default:
+	}
+}
+
+// Start sends what is accepted until ctx ends, and then goes on for the drain timeout or until nothing is pending.
+// What is still pending then is dropped and counted; everything offered later, too. It blocks, may be called once, and
+// returns [ErrStarted] otherwise.
+func (o *Outbox) Start(ctx context.Context) error {
+	if err := o.start(); err != nil {
+		return err
+	}
+
+	// Deliveries outlive ctx: that is what draining means.
+	sending, abort := context.WithCancel(context.WithoutCancel(ctx))
+	defer abort()
+
+	var dispatchers sync.WaitGroup
+
+	running := make(map[core.Manager]bool)
+
+	for open := true; open; {
+		o.dispatchNew(sending, running, &dispatchers)
+
+		select {
+		case <-o.added:
+		case <-ctx.Done():
+			open = false
+		}
+	}
+
+	o.drain(sending, running, &dispatchers)
+	abort()
+	dispatchers.Wait()
+	o.stop()
+
+	return nil
+}
+
+func (o *Outbox) start() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	if o.started {
+		return ErrStarted
+	}
+
+	o.started = true
+
+	return nil
+}
+
+// dispatchNew starts a dispatcher for each lane that has none.
+func (o *Outbox) dispatchNew(ctx context.Context, running map[core.Manager]bool, all *sync.WaitGroup) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	for manager, l := range o.lanes {
+		if !running[manager] {
+			running[manager] = true
+
+			all.Go(func() { o.dispatch(ctx, l) })
+		}
+	}
+}
+
+// drain waits until nothing is pending, but not longer than the drain timeout.
+func (o *Outbox) drain(ctx context.Context, running map[core.Manager]bool, all *sync.WaitGroup) {
+	if o.opts.DrainTimeout < 0 {
+		return
+	}
+
+	deadline := time.NewTimer(o.opts.DrainTimeout)
+	defer deadline.Stop()
+
+	for o.pending() > 0 {
+		o.dispatchNew(ctx, running, all)
+
+		select {
+		case <-o.added:
+		case <-o.emptied:
+		case <-deadline.C:
+			return
+		}
+	}
+}
+
+func (o *Outbox) pending() (n int64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	for _, l := range o.lanes {
+		n += l.counts.Pending
+	}
+
+	return n
+}
+
+// stop gives up what is pending.
+func (o *Outbox) stop() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	o.stopped = true
+
+	for _, l := range o.lanes {
+		if n := l.counts.Pending; n > 0 {
+			o.opts.Logger.Warn("events were not delivered before the shutdown",
+				slog.String("manager", string(l.manager)), slog.Int64("events", n))
+			o.count(l.manager, Counts{Pending: -n, Dropped: map[string]int64{ReasonShutdown: n}})
+		}
+
+		clear(l.entries)
+		l.queue = nil
+	}
+
+	o.keys = 0
+}

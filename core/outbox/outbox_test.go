@@ -1,0 +1,702 @@
+package outbox_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+	"go.uber.org/goleak"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const kyma core.Manager = "kyma"
+
+var (
+	errDown    = errors.New("control plane is down")
+	errRefused = verdict{reason: "malformed", permanent: true}
+)
+
+type verdict struct {
+	reason    string
+	permanent bool
+	after     time.Duration
+}
+
+func (v verdict) Error() string             { return v.reason }
+func (v verdict) Reason() string            { return v.reason }
+func (v verdict) Retryable() bool           { return !v.permanent }
+func (v verdict) RetryAfter() time.Duration { return v.after }
+
+func named(name string) core.WatchEvent {
+	return core.WatchEvent{
+		Owner:      types.NamespacedName{Namespace: "kcp", Name: "owner"},
+		Watched:    types.NamespacedName{Namespace: "default", Name: name},
+		WatchedGVK: schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"},
+	}
+}
+
+// call is one call of the forwarder, at its time since the start of the test.
+type call struct {
+	At    time.Duration
+	Names []string
+}
+
+// plane is a control plane whose answers a test scripts.
+type plane struct {
+	mu     sync.Mutex
+	start  time.Time
+	calls  []call
+	answer func(ctx context.Context, n int, events []core.WatchEvent) error
+}
+
+func newPlane(answer func(ctx context.Context, n int, events []core.WatchEvent) error) *plane {
+	return &plane{start: time.Now(), answer: answer}
+}
+
+func (p *plane) Forward(ctx context.Context, _ core.Manager, events []core.WatchEvent) error {
+	p.mu.Lock()
+	n := len(p.calls)
+	p.calls = append(p.calls, call{time.Since(p.start), names(events)})
+	p.mu.Unlock()
+
+	if p.answer == nil {
+		return nil
+	}
+
+	return p.answer(ctx, n, events)
+}
+
+func (p *plane) seen() []call {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	return slices.Clone(p.calls)
+}
+
+func names(events []core.WatchEvent) []string {
+	all := make([]string, len(events))
+	for i, e := range events {
+		all[i] = e.Watched.Name
+		if e.Kind == core.KindResync {
+			all[i] = "resync of " + e.Owner.Name
+		}
+	}
+
+	return all
+}
+
+// run starts an outbox in the bubble of a synctest and returns what stops it and waits for its end.
+func run(t *testing.T, p core.Forwarder, opts outbox.Options) (*outbox.Outbox, func()) {
+	t.Helper()
+
+	if opts.Random == nil {
+		opts.Random = func() float64 { return 0 }
+	}
+
+	o, err := outbox.New(p, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+
+	go func() { ended <- o.Start(ctx) }()
+
+	return o, func() {
+		cancel()
+
+		if err := <-ended; err != nil {
+			t.Errorf("Start: %v, want nil", err)
+		}
+
+		checkBalance(t, o)
+	}
+}
+
+func checkBalance(t *testing.T, o *outbox.Outbox) {
+	t.Helper()
+
+	for manager, c := range o.Counts() {
+		sum := c.Delivered + c.Coalesced + c.Pending
+		for _, n := range c.Dropped {
+			sum += n
+		}
+
+		if c.Accepted != sum {
+			t.Errorf("%s: accepted %d, but the fates add up to %d: %+v", manager, c.Accepted, sum, c)
+		}
+	}
+}
+
+func wantCounts(t *testing.T, o *outbox.Outbox, want outbox.Counts) {
+	t.Helper()
+
+	if want.Dropped == nil {
+		want.Dropped = map[string]int64{}
+	}
+
+	if diff := cmp.Diff(want, o.Counts()[kyma]); diff != "" {
+		t.Errorf("counts (-want +got):\n%s", diff)
+	}
+}
+
+func wantCalls(t *testing.T, p *plane, want ...call) {
+	t.Helper()
+
+	if diff := cmp.Diff(want, p.seen()); diff != "" {
+		t.Errorf("calls of the forwarder (-want +got):\n%s", diff)
+	}
+}
+
+func at(d time.Duration, names ...string) call { return call{d, names} }
+
+const ms = time.Millisecond
+
+func TestEventWaitsUntilItHasSettled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlane(nil)
+		o, stop := run(t, p, outbox.Options{})
+
+		if got := o.Accept(kyma, named("a")); got != outbox.Accepted {
+			t.Errorf("Accept: %s, want accepted", got)
+		}
+
+		time.Sleep(time.Second)
+		wantCalls(t, p, at(100*ms, "a"))
+		wantCounts(t, o, outbox.Counts{Accepted: 1, Delivered: 1})
+		stop()
+	})
+}
+
+func TestNegativeSettleSendsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlane(nil)
+		o, stop := run(t, p, outbox.Options{Settle: -1})
+
+		o.Accept(kyma, named("a"))
+		time.Sleep(time.Second)
+		wantCalls(t, p, at(0, "a"))
+		stop()
+	})
+}
+
+// A write that is accepted while an event for its object waits may be committed after that event was sent.
+func TestLaterEventIsSentAfterItsOwnSettleTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlane(nil)
+		o, stop := run(t, p, outbox.Options{})
+
+		o.Accept(kyma, named("a"))
+		time.Sleep(60 * ms)
+
+		if got := o.Accept(kyma, named("a")); got != outbox.Accepted {
+			t.Errorf("second event: %s, want accepted", got)
+		}
+
+		time.Sleep(10 * ms)
+
+		if got := o.Accept(kyma, named("a")); got != outbox.Coalesced {
+			t.Errorf("third event: %s, want coalesced", got)
+		}
+
+		time.Sleep(time.Second)
+		wantCalls(t, p, at(100*ms, "a"), at(170*ms, "a"))
+		wantCounts(t, o, outbox.Counts{Accepted: 3, Delivered: 2, Coalesced: 1})
+		stop()
+	})
+}
+
+// An object that never rests is still seen all the time, and seen last after its last write.
+func TestConstantWritesNeitherStarveNorFlood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlane(nil)
+		o, stop := run(t, p, outbox.Options{})
+
+		for range 1000 {
+			o.Accept(kyma, named("a"))
+			time.Sleep(10 * ms)
+		}
+
+		last := time.Since(p.start) - 10*ms
+
+		time.Sleep(time.Second)
+
+		calls := p.seen()
+		if n := len(calls); n < 50 || n > 115 {
+			t.Errorf("10 s of writes led to %d calls, want about one per settle time", n)
+		}
+
+		if end := calls[len(calls)-1].At; end < last+100*ms {
+			t.Errorf("last call at %v, want at least 100 ms after the last write at %v", end, last)
+		}
+
+		stop()
+	})
+}
+
+func TestOutageCoalescesToOneEventPerKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var up atomic.Bool
+
+		p := newPlane(func(context.Context, int, []core.WatchEvent) error {
+			if !up.Load() {
+				return errDown
+			}
+
+			return nil
+		})
+		o, stop := run(t, p, outbox.Options{InFlight: 1})
+
+		for i := range 3600 {
+			o.Accept(kyma, named(fmt.Sprint("object-", i%3)))
+			time.Sleep(time.Second)
+		}
+
+		up.Store(true)
+		before := len(p.seen())
+
+		time.Sleep(outbox.DefaultMaxBackoff)
+
+		if sent := len(p.seen()) - before; sent != 3 {
+			t.Errorf("%d events after the outage, want one for each of the 3 objects", sent)
+		}
+
+		if before > 3600/10+10 {
+			t.Errorf("%d attempts during an hour of outage, want about one per 10 s: the lane must back off as a whole", before)
+		}
+
+		wantCounts(t, o, outbox.Counts{Accepted: 3600, Delivered: 3, Coalesced: 3597})
+		stop()
+	})
+}
+
+func TestBackoffDoublesUpToItsBound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlane(func(_ context.Context, n int, _ []core.WatchEvent) error {
+			if n < 6 {
+				return errDown
+			}
+
+			return nil
+		})
+		o, stop := run(t, p, outbox.Options{Settle: -1, MinBackoff: 2 * time.Second, MaxBackoff: 16 * time.Second})
+
+		o.Accept(kyma, named("a"))
+		time.Sleep(time.Minute)
+
+		// Without chance half of each wait is left: 1, 2, 4, 8, 8, 8 s.
+		wantCalls(t, p, at(0, "a"), at(time.Second, "a"), at(3*time.Second, "a"), at(7*time.Second, "a"),
+			at(15*time.Second, "a"), at(23*time.Second, "a"), at(31*time.Second, "a"))
+		stop()
+	})
+}
+
+func TestJitterSpreadsRetries(t *testing.T) {
+	for random, want := range map[float64]time.Duration{0: time.Second, 0.5: 1500 * ms, 0.999999: 1999999 * time.Microsecond} {
+		synctest.Test(t, func(t *testing.T) {
+			p := newPlane(failTimes(1, errDown))
+			o, stop := run(t, p, outbox.Options{
+				Settle: -1, MinBackoff: 2 * time.Second, Random: func() float64 { return random },
+			})
+
+			o.Accept(kyma, named("a"))
+			time.Sleep(time.Minute)
+			wantCalls(t, p, at(0, "a"), at(want, "a"))
+			stop()
+		})
+	}
+}
+
+func failTimes(n int, err error) func(context.Context, int, []core.WatchEvent) error {
+	return func(_ context.Context, i int, _ []core.WatchEvent) error {
+		if i < n {
+			return err
+		}
+
+		return nil
+	}
+}
+
+func TestRetryAfterIsKeptTo(t *testing.T) {
+	for name, err := range map[string]error{
+		"whole": verdict{after: 7 * time.Second},
+		"event": core.EventErrors{0: verdict{after: 7 * time.Second}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newPlane(failTimes(1, err))
+				o, stop := run(t, p, outbox.Options{Settle: -1})
+
+				o.Accept(kyma, named("a"))
+				time.Sleep(time.Minute)
+				wantCalls(t, p, at(0, "a"), at(7*time.Second, "a"))
+				stop()
+			})
+		})
+	}
+}
+
+func TestOnlyPermanentRefusalDrops(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlane(failTimes(1, errRefused))
+		o, stop := run(t, p, outbox.Options{})
+
+		o.Accept(kyma, named("a"))
+		time.Sleep(time.Hour)
+		wantCalls(t, p, at(100*ms, "a"))
+		wantCounts(t, o, outbox.Counts{Accepted: 1, Dropped: map[string]int64{"malformed": 1}})
+
+		o.Accept(kyma, named("a"))
+		time.Sleep(time.Second)
+		wantCounts(t, o, outbox.Counts{Accepted: 2, Delivered: 1, Dropped: map[string]int64{"malformed": 1}})
+		stop()
+	})
+}
+
+// One refused event must neither take the rest of its batch with it nor hold it up.
+func TestRefusedBatchIsSentEventByEvent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlane(func(_ context.Context, _ int, events []core.WatchEvent) error {
+			if slices.Contains(names(events), "bad") {
+				return errRefused
+			}
+
+			return nil
+		})
+		o, stop := run(t, p, outbox.Options{MaxBatch: 10, InFlight: 1})
+
+		for _, name := range []string{"a", "bad", "b"} {
+			o.Accept(kyma, named(name))
+		}
+
+		time.Sleep(time.Second)
+
+		if got := p.seen(); len(got) != 4 || len(got[0].Names) != 3 {
+			t.Errorf("calls %v, want one with all and one for each", got)
+		}
+
+		wantCounts(t, o, outbox.Counts{Accepted: 3, Delivered: 2, Dropped: map[string]int64{"malformed": 1}})
+		stop()
+	})
+}
+
+func TestPartialFailureRetriesTheEventsItNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlane(func(_ context.Context, n int, events []core.WatchEvent) error {
+			if n > 0 {
+				return nil
+			}
+
+			return core.EventErrors{slices.Index(names(events), "b"): errDown, slices.Index(names(events), "c"): errRefused}
+		})
+		o, stop := run(t, p, outbox.Options{MaxBatch: 10, Settle: 100 * ms})
+
+		for _, name := range []string{"a", "b", "c", "d"} {
+			o.Accept(kyma, named(name))
+		}
+
+		time.Sleep(time.Second)
+
+		if calls := p.seen(); len(calls) != 2 || !slices.Equal(calls[1].Names, []string{"b"}) {
+			t.Errorf("calls %v, want a second one with b alone", calls)
+		}
+
+		wantCounts(t, o, outbox.Counts{Accepted: 4, Delivered: 3, Dropped: map[string]int64{"malformed": 1}})
+		stop()
+	})
+}
+
+// A manager that is down must not hold up another, nor an event that is refused for now the events beside it.
+func TestFailuresStayWhereTheyAre(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		delivered := make(map[string]time.Duration)
+		start := time.Now()
+
+		var mu sync.Mutex
+
+		forwarder := core.ForwarderFunc(func(_ context.Context, manager core.Manager, events []core.WatchEvent) error {
+			name := events[0].Watched.Name
+
+			switch {
+			case manager == "down":
+				return errDown
+			case name == "unpinned":
+				return core.EventErrors{0: verdict{reason: "forbidden", after: 30 * time.Second}}
+			}
+
+			mu.Lock()
+			defer mu.Unlock()
+
+			delivered[name] = time.Since(start)
+
+			return nil
+		})
+
+		o, stop := run(t, forwarder, outbox.Options{InFlight: 1, DrainTimeout: -1})
+
+		o.Accept("down", named("x"))
+		o.Accept(kyma, named("unpinned"))
+		o.Accept(kyma, named("a"))
+		time.Sleep(time.Minute)
+		stop()
+
+		if diff := cmp.Diff(map[string]time.Duration{"a": 100 * ms}, delivered); diff != "" {
+			t.Errorf("delivered (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestCallsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var now, most int
+
+		var mu sync.Mutex
+
+		p := newPlane(func(context.Context, int, []core.WatchEvent) error {
+			mu.Lock()
+			now++
+			most = max(most, now)
+			mu.Unlock()
+
+			time.Sleep(time.Second)
+
+			mu.Lock()
+			now--
+			mu.Unlock()
+
+			return nil
+		})
+		o, stop := run(t, p, outbox.Options{InFlight: 3, MaxBatch: 2})
+
+		for i := range 100 {
+			o.Accept(kyma, named(fmt.Sprint(i)))
+		}
+
+		time.Sleep(time.Minute)
+		stop()
+
+		if most != 3 {
+			t.Errorf("%d calls at once, want 3", most)
+		}
+
+		wantCounts(t, o, outbox.Counts{Accepted: 100, Delivered: 100})
+	})
+}
+
+func TestHangingForwarderIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlane(func(ctx context.Context, n int, _ []core.WatchEvent) error {
+			if n > 0 {
+				return nil
+			}
+
+			<-ctx.Done()
+
+			return ctx.Err()
+		})
+		o, stop := run(t, p, outbox.Options{ForwardTimeout: 5 * time.Second, Settle: -1, MinBackoff: 2 * time.Second})
+
+		o.Accept(kyma, named("a"))
+		time.Sleep(time.Minute)
+		wantCalls(t, p, at(0, "a"), at(6*time.Second, "a"))
+		stop()
+	})
+}
+
+func TestOverflowCollapsesIntoOneResync(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlane(nil)
+		o, stop := run(t, p, outbox.Options{MaxKeys: 2, MaxBatch: 10})
+
+		for i, want := range []outbox.Outcome{outbox.Accepted, outbox.Accepted, outbox.Dropped, outbox.Dropped, outbox.Dropped} {
+			if got := o.Accept(kyma, named(fmt.Sprint(i))); got != want {
+				t.Errorf("event %d: %s, want %s", i, got, want)
+			}
+		}
+
+		time.Sleep(time.Second)
+
+		var sent []string
+		for _, c := range p.seen() {
+			sent = append(sent, c.Names...)
+		}
+
+		slices.Sort(sent)
+
+		// The second resync stands for what was dropped while the first had not settled.
+		if diff := cmp.Diff([]string{"0", "1", "resync of owner"}, slices.Compact(sent)); diff != "" {
+			t.Errorf("sent (-want +got):\n%s", diff)
+		}
+
+		if got := o.Counts()[kyma]; got.Dropped[outbox.ReasonOverflow] != 3 || got.Pending != 0 {
+			t.Errorf("counts %+v, want 3 dropped and none pending", got)
+		}
+
+		if got := o.Accept(kyma, named("later")); got != outbox.Accepted {
+			t.Errorf("after the overflow: %s, want accepted", got)
+		}
+
+		stop()
+	})
+}
+
+func TestOwnersDoNotUnboundTheOverflow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlane(failTimes(1<<30, errDown))
+		o, stop := run(t, p, outbox.Options{MaxKeys: 1, DrainTimeout: -1})
+
+		for i := range 10_000 {
+			event := named(fmt.Sprint(i))
+			event.Owner.Name = event.Watched.Name
+			o.Accept(kyma, event)
+		}
+
+		if n := o.Counts()[kyma].Pending; n > 205 {
+			t.Errorf("%d events are kept, want a bounded number", n)
+		}
+
+		stop()
+	})
+}
+
+func TestTooManyManagersAreDropped(t *testing.T) {
+	o, err := outbox.New(newPlane(nil), outbox.Options{MaxManagers: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	o.Accept("one", named("a"))
+
+	if got := o.Accept("two", named("a")); got != outbox.Dropped {
+		t.Errorf("second manager: %s, want dropped", got)
+	}
+}
+
+func TestStopDrainsWhatIsPending(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlane(failTimes(2, errDown))
+		o, stop := run(t, p, outbox.Options{})
+
+		o.Accept(kyma, named("a"))
+		o.Accept(kyma, named("b"))
+		stop()
+		wantCounts(t, o, outbox.Counts{Accepted: 2, Delivered: 2})
+	})
+}
+
+func TestStopGivesUpAtItsDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlane(failTimes(1<<30, errDown))
+		o, stop := run(t, p, outbox.Options{DrainTimeout: 3 * time.Second})
+
+		o.Accept(kyma, named("a"))
+		stop()
+
+		if took := time.Since(p.start); took != 3*time.Second {
+			t.Errorf("stopped after %v, want 3s", took)
+		}
+
+		if got := o.Accept(kyma, named("b")); got != outbox.Dropped {
+			t.Errorf("after the end: %s, want dropped", got)
+		}
+
+		wantCounts(t, o, outbox.Counts{Accepted: 2, Dropped: map[string]int64{outbox.ReasonShutdown: 2}})
+	})
+}
+
+func TestStopCancelsAHangingCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlane(func(ctx context.Context, _ int, _ []core.WatchEvent) error {
+			<-ctx.Done()
+
+			return ctx.Err()
+		})
+		o, stop := run(t, p, outbox.Options{DrainTimeout: time.Second, ForwardTimeout: time.Hour})
+
+		o.Accept(kyma, named("a"))
+		time.Sleep(time.Minute)
+		stop()
+
+		if took := time.Since(p.start); took != time.Minute+time.Second {
+			t.Errorf("stopped after %v, want a second after the stop at 1m", took)
+		}
+	})
+}
+
+func TestStartsOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o, stop := run(t, newPlane(nil), outbox.Options{})
+		synctest.Wait()
+
+		if err := o.Start(t.Context()); !errors.Is(err, outbox.ErrStarted) {
+			t.Errorf("second Start: %v, want ErrStarted", err)
+		}
+
+		stop()
+	})
+}
+
+func TestAcceptedBeforeStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlane(nil)
+
+		o, err := outbox.New(p, outbox.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		o.Accept(kyma, named("a"))
+		time.Sleep(time.Second)
+
+		if age := o.OldestPending(kyma); age != time.Second {
+			t.Errorf("oldest pending %v, want 1s", age)
+		}
+
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+
+		go func() { ended <- o.Start(ctx) }()
+
+		synctest.Wait()
+		wantCalls(t, p, at(time.Second, "a"))
+		cancel()
+
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestNewNamesWrongOptions(t *testing.T) {
+	for name, opts := range map[string]outbox.Options{
+		"MaxKeys":        {MaxKeys: -1},
+		"MaxManagers":    {MaxManagers: -1},
+		"MaxBatch":       {MaxBatch: -1},
+		"InFlight":       {InFlight: -1},
+		"ForwardTimeout": {ForwardTimeout: -1},
+		"MinBackoff":     {MinBackoff: -1},
+		"MaxBackoff":     {MinBackoff: 2, MaxBackoff: 1},
+	} {
+		if _, err := outbox.New(newPlane(nil), opts); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: error %v, want one that names it", name, err)
+		}
+	}
+
+	if _, err := outbox.New(nil, outbox.Options{}); err == nil {
+		t.Error("no error for a nil forwarder")
+	}
+}
