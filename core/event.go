@@ -16,6 +16,8 @@ const (
 	KindChanged Kind = iota
 	// KindResync asks to look at the whole runtime: it stands in for everything that may have been missed.
 	KindResync
+	// KindHeartbeat says that a runtime is still here, and how it fares. It asks for nothing: no handler gets it.
+	KindHeartbeat
 )
 
 // String returns the word of the kind that logs and metrics use.
@@ -25,6 +27,8 @@ func (k Kind) String() string {
 		return "changed"
 	case KindResync:
 		return "resync"
+	case KindHeartbeat:
+		return "heartbeat"
 	default:
 		return "unknown"
 	}
@@ -69,6 +73,18 @@ type WatchEvent struct {
 	Field      Field
 	Generation int64
 	Time       time.Time
+
+	// Source is the runtime that the sender claims to be, empty when the contract carries no claim (v1, v2). A listener compares it
+	// with the certificate.
+	Source RuntimeID
+	// Epoch is one life of one agent process, and Sequence the running number, from 1, of what that process sent to
+	// the manager: a receiver sees a gap. Both are set when an event is first sent, and kept when it is sent again.
+	Epoch    string
+	Sequence uint64
+	// TraceParent joins the event to the trace of the write that caused it (W3C Trace Context, section 3.2), if there is one.
+	TraceParent string
+	// Heartbeat is what a KindHeartbeat says, and nil otherwise.
+	Heartbeat *Heartbeat
 }
 
 // EventKey identifies what an event asks to look at. Events to one manager with equal keys may be merged into the newest of them.
