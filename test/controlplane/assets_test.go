@@ -1,0 +1,234 @@
+package controlplane
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) {
+	if dieWithoutStop() {
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// fakeCompile writes a small program, and counts.
+func fakeCompile(calls *atomic.Int32) compileFunc {
+	return func(_ context.Context, b binary, _, out string) error {
+		calls.Add(1)
+		return os.WriteFile(out, []byte(b.name), 0o755)
+	}
+}
+
+func newFakeBuilder(dir string, compile compileFunc) (*builder, *bytes.Buffer) {
+	var progress bytes.Buffer
+	return &builder{dir: dir, progress: &progress, compile: compile, heartbeat: 15 * time.Second}, &progress
+}
+
+func entries(t *testing.T, dir string) []string {
+	t.Helper()
+	list, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, entry := range list {
+		names = append(names, entry.Name())
+	}
+	return names
+}
+
+func TestEnsureBuildsOnceAndOnlyWhatIsMissing(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "v1")
+	var calls atomic.Int32
+	b, progress := newFakeBuilder(dir, fakeCompile(&calls))
+	for range 2 {
+		if err := b.ensure(t.Context(), binaries(false)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := calls.Load(); got != 2 {
+		t.Errorf("compiled %d times, want 2", got)
+	}
+	if err := b.ensure(t.Context(), binaries(true)); err != nil {
+		t.Fatal(err)
+	}
+	if got := calls.Load(); got != 3 {
+		t.Errorf("with kubectl compiled %d times, want 3", got)
+	}
+	if diff := cmp.Diff([]string{".lock", "etcd", "kube-apiserver", "kubectl"}, entries(t, dir)); diff != "" {
+		t.Error(diff)
+	}
+	for _, want := range []string{"building etcd v3.", "five minutes", "built kube-apiserver v1."} {
+		if !strings.Contains(progress.String(), want) {
+			t.Errorf("progress has no %q:\n%s", want, progress)
+		}
+	}
+}
+
+func TestEnsureConcurrently(t *testing.T) {
+	dir := t.TempDir()
+	var calls atomic.Int32
+	var group sync.WaitGroup
+	for range 4 {
+		group.Go(func() {
+			b, _ := newFakeBuilder(dir, fakeCompile(&calls))
+			if err := b.ensure(t.Context(), binaries(false)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	group.Wait()
+	if got := calls.Load(); got != 2 {
+		t.Errorf("compiled %d times, want 2", got)
+	}
+}
+
+func TestEnsureWaitsForTheLockUntilTheContextEnds(t *testing.T) {
+	dir := t.TempDir()
+	unlock, err := lock(t.Context(), filepath.Join(dir, ".lock"), func() { t.Error("waited for a free lock") })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		b, progress := newFakeBuilder(dir, fakeCompile(new(atomic.Int32)))
+		if err := b.ensure(ctx, binaries(false)); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got %v, want a deadline error", err)
+		}
+		if got := strings.Count(progress.String(), "waiting for another process"); got != 1 {
+			t.Errorf("told %d times that it waits, want once:\n%s", got, progress)
+		}
+	})
+}
+
+func TestHalfFinishedBuildIsNoBuild(t *testing.T) {
+	dir := t.TempDir()
+	broken := errors.New("no space left")
+	b, _ := newFakeBuilder(dir, func(_ context.Context, _ binary, _, out string) error {
+		return errors.Join(os.WriteFile(out, []byte("half"), 0o755), broken)
+	})
+	err := b.ensure(t.Context(), binaries(false))
+	if !errors.Is(err, broken) || !strings.Contains(err.Error(), "build etcd v") {
+		t.Errorf("got %v, want %v and the name of the program", err, broken)
+	}
+	if diff := cmp.Diff([]string{".lock"}, entries(t, dir)); diff != "" {
+		t.Error(diff)
+	}
+
+	// What a killed process leaves does not disturb the next one.
+	if err := os.MkdirAll(filepath.Join(dir, ".build", "scratch", "old"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	b.compile = func(_ context.Context, _ binary, scratch, out string) error {
+		if left := entries(t, scratch); len(left) > 0 {
+			t.Errorf("scratch directory holds %v", left)
+		}
+		return os.WriteFile(out, nil, 0o755)
+	}
+	if err := b.ensure(t.Context(), binaries(false)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestHeartbeat(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		b, progress := newFakeBuilder(dir, func(_ context.Context, _ binary, _, out string) error {
+			<-time.After(40 * time.Second)
+			return os.WriteFile(out, nil, 0o755)
+		})
+		if err := b.ensure(t.Context(), binaries(false)[:1]); err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{"etcd, 15s so far", "etcd, 30s so far", "in 40s"} {
+			if !strings.Contains(progress.String(), want) {
+				t.Errorf("progress has no %q:\n%s", want, progress)
+			}
+		}
+	})
+}
+
+func TestCompileTellsWhatTheCompilerSaid(t *testing.T) {
+	b := etcdBinary()
+	b.pkg = "go.etcd.io/etcd/server/v3/nothing"
+	err := compile(t.Context(), b, t.TempDir(), filepath.Join(t.TempDir(), "etcd"))
+	if err == nil || !strings.Contains(err.Error(), "go build") || !strings.Contains(err.Error(), "server/v3/nothing") {
+		t.Errorf("got %v, want the command and its output", err)
+	}
+}
+
+func TestAssetsGiven(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv(AssetsEnv, dir)
+	executable(t, filepath.Join(dir, "etcd"), "")
+	_, err := Assets(t.Context(), AssetsOptions{})
+	if err == nil || !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "file kube-apiserver") {
+		t.Errorf("got %v, want an error that names the directory and kube-apiserver", err)
+	}
+	executable(t, filepath.Join(dir, "kube-apiserver"), "")
+	got, err := Assets(t.Context(), AssetsOptions{})
+	if err != nil || got != dir {
+		t.Errorf("got %q, %v, want %q", got, err, dir)
+	}
+}
+
+func executable(t *testing.T, path, script string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAssetsDirIsInTheRepository(t *testing.T) {
+	repository := t.TempDir()
+	module := filepath.Join(repository, "test", "controlplane")
+	if err := os.MkdirAll(filepath.Join(module, "cmd", "x"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(module, "go.mod"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	got, ok := findRepository(filepath.Join(module, "cmd", "x"))
+	if !ok || got != repository {
+		t.Errorf("got %q, %t, want %q", got, ok, repository)
+	}
+	if got, ok := findRepository(t.TempDir()); ok {
+		t.Errorf("found %q above an empty directory", got)
+	}
+}
+
+func TestVersions(t *testing.T) {
+	dir, err := versionDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasPrefix(dir, "kubernetes-v1.") || !strings.Contains(dir, "_etcd-v3.") || !strings.HasSuffix(dir, runtime.GOARCH) {
+		t.Errorf("directory %q does not tell the versions and the platform", dir)
+	}
+	want := "-s -w -X k8s.io/component-base/version.gitVersion=v1.2.3 -X k8s.io/component-base/version.gitMajor=1" +
+		" -X k8s.io/component-base/version.gitMinor=2 -X k8s.io/component-base/version.gitTreeState=clean"
+	if diff := cmp.Diff(want, kubernetesLDFlags("v1.2.3")); diff != "" {
+		t.Error(diff)
+	}
+	for _, mod := range []string{"", "module example.org/m\n", "require example.org/m v1\n", "require example.org/other v1.2.3\n"} {
+		if got, err := requiredVersion(mod, "example.org/m"); err == nil {
+			t.Errorf("%q: got %q, want an error", mod, got)
+		}
+	}
+}

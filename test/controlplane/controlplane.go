@@ -1,0 +1,256 @@
+// Package controlplane builds the real kube-apiserver and etcd and runs them as child processes, for tests and examples
+// that would prove little against a fake.
+//
+// No process outlives its owner: [ControlPlane.Stop] ends them, and if the owner dies without calling it — by a panic,
+// Ctrl-C or SIGKILL — a watchdog process does. The package installs no signal handler: a program that wants to end in
+// good order upon Ctrl-C catches the signal and calls Stop; the children do not see the signal, so nothing breaks
+// underneath it meanwhile.
+//
+// It needs a Unix system with /bin/sh and a temporary directory in which programs may be executed.
+package controlplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+)
+
+// stopGrace is how long each process may take to end by itself. The API server would wait longer for open watches,
+// but nothing of it is kept anyway.
+const stopGrace = 2 * time.Second
+
+// Options are the choices of [Start]. The zero value starts an empty control plane.
+type Options struct {
+	// Assets says where the binaries come from.
+	Assets AssetsOptions
+
+	// CRDPaths are files, or directories of files, with custom resource definitions to install. One that does not exist
+	// is an error.
+	CRDPaths []string
+
+	// CRDs are custom resource definitions to install beside those of CRDPaths. They are not modified.
+	CRDs []*apiextensionsv1.CustomResourceDefinition
+
+	// Scheme is that of ControlPlane.Client. Default: client-go's scheme.
+	Scheme *runtime.Scheme
+
+	// APIServerArgs are flags of kube-apiserver: the name without dashes, and its values, which replace the default.
+	APIServerArgs map[string][]string
+
+	// KubeconfigPath is the file to write the administrator's kubeconfig to; Stop removes it. Default: in a private
+	// temporary directory.
+	KubeconfigPath string
+
+	// LogDir is an existing directory, of this control plane alone, for kube-apiserver.log and etcd.log, which stay.
+	// Default: they are in a private temporary directory, and go with Stop.
+	LogDir string
+
+	// StartTimeout bounds the start, without the time to build the binaries. Default: 60 s.
+	StartTimeout time.Duration
+
+	// Logger tells of start and stop. Default: discards.
+	Logger *slog.Logger
+}
+
+func (o Options) withDefaults() Options {
+	if o.Scheme == nil {
+		o.Scheme = scheme.Scheme
+	}
+	if o.StartTimeout == 0 {
+		o.StartTimeout = time.Minute
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return o
+}
+
+func (o Options) validate() error {
+	if o.StartTimeout < 0 {
+		return fmt.Errorf("StartTimeout is %s, expected a positive duration", o.StartTimeout)
+	}
+	if o.LogDir == "" {
+		return nil
+	}
+	info, err := os.Stat(o.LogDir)
+	if err != nil {
+		return fmt.Errorf("LogDir: %w", err)
+	}
+	if !info.IsDir() {
+		return fmt.Errorf("LogDir %s is a file, expected a directory", o.LogDir)
+	}
+	return nil
+}
+
+// ControlPlane is a running API server with its etcd, on random ports of the loopback interface. Its fields are set by
+// Start and must not be changed; its methods may be called concurrently.
+type ControlPlane struct {
+	// Config is that of an administrator, without client-side rate limits that a test would feel. Copy it
+	// (rest.CopyConfig) before changing it.
+	Config *rest.Config
+
+	// Kubeconfig is the absolute path of a file for kubectl and others, with the same rights.
+	Kubeconfig string
+
+	// Client is a client without a cache for Config.
+	Client client.Client
+
+	env      *envtest.Environment
+	users    sync.Mutex // envtest numbers its certificates without one
+	guard    *guard
+	logger   *slog.Logger
+	stopOnce sync.Once
+	stopErr  error
+}
+
+// Start starts a control plane and returns when it serves and its custom resource definitions are established: about
+// three seconds, if the binaries are there, see [Assets]. Several control planes may run and be started at once.
+//
+// ctx bounds the start only. When Start fails, or ctx ends meanwhile, no process is left; the error then holds the last
+// lines of the logs. Otherwise the caller must call Stop.
+func Start(ctx context.Context, opts Options) (*ControlPlane, error) {
+	opts = opts.withDefaults()
+	if err := opts.validate(); err != nil {
+		return nil, fmt.Errorf("start control plane: %w", err)
+	}
+	assets, err := Assets(ctx, opts.Assets)
+	if err != nil {
+		return nil, fmt.Errorf("start control plane: %w", err)
+	}
+	guard, err := newGuard(assets)
+	if err != nil {
+		return nil, fmt.Errorf("start control plane: %w", err)
+	}
+	c := &ControlPlane{guard: guard, logger: opts.Logger}
+	if err := c.start(ctx, opts); err != nil {
+		return nil, errors.Join(fmt.Errorf("start control plane: %w", err), c.Stop())
+	}
+	return c, nil
+}
+
+func (c *ControlPlane) start(ctx context.Context, opts Options) error {
+	begin := time.Now()
+	logs, err := openLogs(opts.LogDir, c.guard.dir)
+	if err != nil {
+		return err
+	}
+	defer logs.close() // the processes have their own handles
+	c.env = newEnvironment(c.guard, logs, opts)
+	if err := c.startEnvironment(ctx, opts.StartTimeout); err != nil {
+		return fmt.Errorf("%w%s", err, logs.tail())
+	}
+	c.Config = c.env.Config
+	if c.Client, err = client.New(c.Config, client.Options{Scheme: opts.Scheme}); err != nil {
+		return err
+	}
+	if err := c.writeKubeconfig(opts.KubeconfigPath); err != nil {
+		return err
+	}
+	c.logger.Info("control plane started", "url", c.Config.Host, "kubeconfig", c.Kubeconfig, "duration", time.Since(begin))
+	return nil
+}
+
+func newEnvironment(g *guard, logs *logs, opts Options) *envtest.Environment {
+	existing := false // whatever the environment says: this package starts control planes
+	env := &envtest.Environment{
+		ControlPlane: envtest.ControlPlane{
+			APIServer: &envtest.APIServer{Path: g.path("kube-apiserver"), CertDir: g.path("certs"), Out: logs.apiServer, Err: logs.apiServer},
+			Etcd:      &envtest.Etcd{Path: g.path("etcd"), DataDir: g.path("etcd-data"), Out: logs.etcd, Err: logs.etcd},
+		},
+		UseExistingCluster:       &existing,
+		Scheme:                   opts.Scheme,
+		CRDDirectoryPaths:        opts.CRDPaths,
+		ErrorIfCRDPathMissing:    true,
+		ControlPlaneStartTimeout: opts.StartTimeout,
+		ControlPlaneStopTimeout:  stopGrace,
+	}
+	for _, crd := range opts.CRDs {
+		env.CRDs = append(env.CRDs, crd.DeepCopy())
+	}
+	args := env.ControlPlane.APIServer.Configure()
+	for name, values := range opts.APIServerArgs {
+		args.Set(name, values...)
+	}
+	return env
+}
+
+// startEnvironment bounds what envtest does without a context: when ctx ends, the guard takes its processes away,
+// and it gives up.
+func (c *ControlPlane) startEnvironment(ctx context.Context, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("not ready after %s", timeout))
+	defer cancel()
+	shut := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(shut)
+		c.guard.shut()
+	})
+	_, err := c.env.Start()
+	if !stop() {
+		<-shut
+		return errors.Join(context.Cause(ctx), err)
+	}
+	return err
+}
+
+func (c *ControlPlane) writeKubeconfig(path string) error {
+	if path == "" {
+		path = c.guard.path("kubeconfig")
+	}
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return fmt.Errorf("kubeconfig: %w", err)
+	}
+	if err := os.WriteFile(path, c.env.KubeConfig, 0o600); err != nil {
+		return fmt.Errorf("kubeconfig: %w", err)
+	}
+	c.Kubeconfig = path
+	return nil
+}
+
+// AddUser returns a configuration for a new user, known to the API server by a client certificate. The user has only
+// those rights that role bindings give to the name or the groups.
+func (c *ControlPlane) AddUser(name string, groups ...string) (*rest.Config, error) {
+	c.users.Lock()
+	defer c.users.Unlock()
+	user, err := c.env.AddUser(envtest.User{Name: name, Groups: groups}, &rest.Config{QPS: c.Config.QPS, Burst: c.Config.Burst})
+	if err != nil {
+		return nil, fmt.Errorf("add user %q: %w", name, err)
+	}
+	return user.Config(), nil
+}
+
+// Stop ends the API server and etcd, waits for their end, and removes their data and the kubeconfig. It takes less than
+// a second, and a few seconds when watches are open: end the clients first. Further calls return what the first
+// returned. An error means that a process or a file is left.
+func (c *ControlPlane) Stop() error {
+	c.stopOnce.Do(func() {
+		begin := time.Now()
+		if c.env != nil {
+			// It complains when a process is slow to end. The guard ends it for good, so only its word counts.
+			if err := c.env.Stop(); err != nil {
+				c.logger.Debug("control plane was slow to stop", "error", err)
+			}
+		}
+		c.stopErr = c.guard.close()
+		if c.Kubeconfig != "" {
+			c.stopErr = errors.Join(c.stopErr, removeIfThere(c.Kubeconfig))
+		}
+		if c.stopErr != nil {
+			c.stopErr = fmt.Errorf("stop control plane: %w", c.stopErr)
+		}
+		c.logger.Info("control plane stopped", "duration", time.Since(begin))
+	})
+	return c.stopErr
+}

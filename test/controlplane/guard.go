@@ -1,0 +1,138 @@
+package controlplane
+
+import (
+	_ "embed"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+//go:embed guard/run.sh
+var runScript []byte
+
+//go:embed guard/watchdog.sh
+var watchdogScript string
+
+// guard owns the private directory of one control plane and the promise that no process of it outlives this one.
+//
+// envtest puts what it starts into process groups of their own, so Ctrl-C does not reach it, and offers no way to tie
+// it to the life of this process (Pdeathsig) or to learn a process id. So it is given scripts that register their
+// process id before they become the program, and a small watchdog process holds the read end of a pipe: when this process
+// ends, the system closes the pipe, even after SIGKILL, and the watchdog kills what is registered.
+type guard struct {
+	dir      string
+	pipe     io.Closer
+	watchdog *exec.Cmd
+	shutOnce sync.Once
+}
+
+// newGuard starts the watchdog. The caller must call close.
+func newGuard(assets string) (*guard, error) {
+	dir, err := os.MkdirTemp("", "runtime-watcher-controlplane-")
+	if err != nil {
+		return nil, err
+	}
+	g := &guard{dir: dir}
+	if err := errors.Join(g.fill(assets), g.watch()); err != nil {
+		return nil, errors.Join(fmt.Errorf("prepare %s: %w", dir, err), g.close())
+	}
+	return g, nil
+}
+
+func (g *guard) path(name string) string { return filepath.Join(g.dir, name) }
+
+func (g *guard) fill(assets string) error {
+	// A process that is forked in another goroutine while a script is open for writing would hold it open, and
+	// executing it would fail with "text file busy".
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	return errors.Join(
+		os.Symlink(assets, g.path("assets")),
+		os.WriteFile(g.path("open"), nil, 0o600),
+		os.WriteFile(g.path("etcd"), runScript, 0o700),
+		os.WriteFile(g.path("kube-apiserver"), runScript, 0o700),
+		os.Mkdir(g.path("etcd-data"), 0o700),
+		os.Mkdir(g.path("certs"), 0o700),
+	)
+}
+
+func (g *guard) watch() error {
+	cmd := exec.Command("/bin/sh", "-c", watchdogScript, "controlplane-watchdog", g.dir)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // out of reach of Ctrl-C
+	pipe, err := cmd.StdinPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		_ = pipe.Close()
+		return err
+	}
+	g.pipe, g.watchdog = pipe, cmd
+	return nil
+}
+
+// shut lets no further process start and kills those that run. It does not wait for their end.
+func (g *guard) shut() {
+	g.shutOnce.Do(func() {
+		_ = os.Remove(g.path("open"))
+		for _, pid := range g.pids() {
+			_ = syscall.Kill(-pid, syscall.SIGKILL)
+		}
+	})
+}
+
+// pids lists the registered processes, also those that have ended.
+func (g *guard) pids() []int {
+	content, err := os.ReadFile(g.path("pids"))
+	if err != nil {
+		return nil // nothing has registered
+	}
+	var pids []int
+	for line := range strings.Lines(string(content)) {
+		if pid, err := strconv.Atoi(strings.TrimSpace(line)); err == nil && pid > 1 {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// close kills what still runs, waits for its end, 5 s at most, and removes the directory.
+func (g *guard) close() error {
+	g.shut()
+	err := awaitExit(g.pids(), 5*time.Second)
+	if g.watchdog != nil {
+		_ = g.pipe.Close()
+		_ = g.watchdog.Wait()
+	}
+	if rmErr := os.RemoveAll(g.dir); !errors.Is(rmErr, fs.ErrNotExist) {
+		err = errors.Join(err, rmErr)
+	}
+	return err
+}
+
+// awaitExit polls, because it is envtest that waits for its processes.
+func awaitExit(pids []int, limit time.Duration) error {
+	deadline := time.Now().Add(limit)
+	for _, pid := range pids {
+		for running(pid) {
+			if time.Now().After(deadline) {
+				return fmt.Errorf("process %d still runs %s after it was killed", pid, limit)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
+	return nil
+}
+
+func running(pid int) bool {
+	return !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH)
+}

@@ -1,0 +1,19 @@
+package controlplane
+
+import "testing"
+
+// StartT is [Start] for a test: a failure ends the test, and the control plane stops when the test and its subtests are
+// over. It may build the binaries first, so a test run that wants to see the progress builds them beforehand.
+func StartT(t testing.TB, opts Options) *ControlPlane {
+	t.Helper()
+	c, err := Start(t.Context(), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
