@@ -197,6 +197,8 @@ func (c *ControlPlane) startEnvironment(ctx context.Context, timeout time.Durati
 		c.guard.shut()
 	})
 	_, err := c.env.Start()
+	// Keys for webhooks that nobody here uses, in a directory that the guard does not know.
+	err = errors.Join(err, c.env.WebhookInstallOptions.Cleanup())
 	if !stop() {
 		<-shut
 		return errors.Join(context.Cause(ctx), err)
@@ -231,7 +233,7 @@ func (c *ControlPlane) AddUser(name string, groups ...string) (*rest.Config, err
 	return user.Config(), nil
 }
 
-// Stop ends the API server and etcd, waits for their end, and removes their data and the kubeconfig. It takes less than
+// Stop ends the API server and etcd, waits for their end, and removes their data and the kubeconfig. It takes about
 // a second, and a few seconds when watches are open: end the clients first. Further calls return what the first
 // returned. An error means that a process or a file is left.
 func (c *ControlPlane) Stop() error {
