@@ -1,0 +1,150 @@
+package prometheus
+
+import (
+	"errors"
+	"time"
+
+	prom "github.com/prometheus/client_golang/prometheus"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+)
+
+const (
+	resultOK      = "ok"
+	resultPartial = "partial"
+	// decisionRefused is the decision on a request that was no admission review.
+	decisionRefused = "refused"
+)
+
+// Agent is the metrics of an agent. Its methods are hooks, to be assigned to those of the parts that it is made of. They return at once and are
+// safe for concurrent use.
+type Agent struct {
+	certificates
+
+	ledger     *ledger
+	decisions  vocabulary
+	results    vocabulary
+	reasons    vocabulary
+	problems   vocabulary
+	places     vocabulary
+	admissions *prom.HistogramVec
+	refusals   *prom.CounterVec
+	panics     *prom.CounterVec
+	inFlight   prom.Gauge
+	forwards   *prom.HistogramVec
+}
+
+// NewAgent returns the metrics of an agent, registered with reg. It fails with [ErrInvalidOptions] when reg is nil or opts are
+// wrong, and with a [prom.AlreadyRegisteredError] when reg has such metrics: then nothing was registered.
+func NewAgent(reg prom.Registerer, opts Options) (*Agent, error) {
+	opts = opts.withDefaults()
+	if err := check(reg, opts); err != nil {
+		return nil, err
+	}
+
+	a := newAgent("agent", opts)
+
+	all := collectors{a.ledger, a.admissions, a.refusals, a.panics, a.inFlight, a.forwards, a.keyMaterial()}
+	if err := all.register(reg); err != nil {
+		return nil, err
+	}
+
+	return a, nil
+}
+
+func newAgent(f factory, opts Options) *Agent {
+	a := &Agent{
+		certificates: newCertificates(f),
+		ledger:       newLedger(f, opts),
+		admissions: f.histograms("admission_duration_seconds",
+			"Time to answer a request of the webhook, by what was decided.", admissionBuckets(), labelDecision),
+		refusals: f.counters("admission_refusals_total",
+			"Requests of the webhook that were no admission review it could read.", labelCode, labelReason),
+		panics:   f.counters("admission_panics_total", "Panics caught while a request of the webhook was answered, by place.", labelPlace),
+		inFlight: f.gauge("admission_in_flight", "Requests of the webhook being answered."),
+		forwards: f.histograms("forward_duration_seconds",
+			"Time of one attempt to forward events to the control plane, by result.", forwardBuckets(), labelResult),
+	}
+	a.forwards.WithLabelValues(resultOK)
+
+	return a
+}
+
+// Counted is the hook of that name of an outbox: it books a change of the fates of a manager's events, all in one step.
+func (a *Agent) Counted(manager core.Manager, change outbox.Counts) {
+	a.ledger.counted(manager, change)
+}
+
+// Attempted is the hook of that name of an outbox: a forwarder was called for a number of events, took so long and returned err.
+func (a *Agent) Attempted(manager core.Manager, events int, took time.Duration, err error) {
+	a.forwards.WithLabelValues(a.results.value(result(err))).Observe(took.Seconds())
+	a.ledger.attempted(manager, a.byResult(events, err))
+}
+
+// Reviewed is the hook of that name of the admission handler: a review for manager was answered with decision.
+func (a *Agent) Reviewed(manager core.Manager, decision string, took time.Duration) {
+	decision = a.decisions.value(decision)
+	a.admissions.WithLabelValues(decision).Observe(took.Seconds())
+	a.ledger.reviewed(manager, decision)
+}
+
+// Refused is the hook of that name of the admission handler: a request was answered with an HTTP status other than 200.
+func (a *Agent) Refused(status int, reason string, took time.Duration) {
+	a.admissions.WithLabelValues(decisionRefused).Observe(took.Seconds())
+	a.refusals.WithLabelValues(code(status), a.reasons.value(reason)).Inc()
+}
+
+// OwnerProblem is the hook of that name of the admission handler: the owner of an object is missing or malformed.
+func (a *Agent) OwnerProblem(manager core.Manager, problem string) {
+	a.ledger.ownerProblem(manager, a.problems.value(problem))
+}
+
+// Panicked is the hook of that name of the admission handler: a panic was caught.
+func (a *Agent) Panicked(place string) { a.panics.WithLabelValues(a.places.value(place)).Inc() }
+
+// InFlight is the hook of that name of the admission handler: it is given 1 before a request is read, and -1 after it was answered.
+func (a *Agent) InFlight(delta int) { a.inFlight.Add(float64(delta)) }
+
+// Forget frees the series of a manager that is not served any more: at once, or as soon as none of its events is pending. They
+// come back, from zero, when the manager is seen again.
+func (a *Agent) Forget(manager core.Manager) { a.ledger.forget(manager) }
+
+// byResult splits the events of an attempt by what became of each.
+func (a *Agent) byResult(events int, err error) map[string]int64 {
+	var failed core.EventErrors
+	if !errors.As(err, &failed) {
+		return map[string]int64{a.results.value(result(err)): int64(events)}
+	}
+
+	split := map[string]int64{resultOK: int64(max(events-len(failed), 0))}
+	for _, cause := range failed {
+		split[a.results.value(core.Reason(cause))]++
+	}
+
+	return split
+}
+
+func result(err error) string {
+	var failed core.EventErrors
+
+	switch {
+	case err == nil:
+		return resultOK
+	case errors.As(err, &failed):
+		return resultPartial
+	default:
+		return core.Reason(err)
+	}
+}
+
+// admissionBuckets are fine below a millisecond, the bound on what the agent may add to a write, and reach to where the API server's
+// patience with a webhook ends.
+func admissionBuckets() []float64 {
+	return []float64{25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 50e-3, 250e-3, 1, 10}
+}
+
+// forwardBuckets reach from a neighbouring machine to a hanging control plane.
+func forwardBuckets() []float64 {
+	return []float64{1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 250e-3, 500e-3, 1, 2.5, 5, 10, 30}
+}

@@ -1,0 +1,54 @@
+// Package prometheus exposes metrics of an agent and of a listener to Prometheus. It is fed by hooks: the methods of [Agent] and
+// [Listener] have the signatures of the hooks of the parts that they measure, which they neither import nor wrap. Nothing is global: metrics are
+// registered with the [prom.Registerer] that the caller passes, who also serves them.
+//
+// The package is named like the client library that it uses. Whoever needs both imports that one as prom.
+//
+// # Metrics of an agent
+//
+//	runtime_watcher_agent_events_accepted_total{manager}                   counter    events offered to the outbox
+//	runtime_watcher_agent_events_delivered_total{manager}                  counter    … acknowledged by the control plane
+//	runtime_watcher_agent_events_coalesced_total{manager}                  counter    … represented by another with the same key
+//	runtime_watcher_agent_events_dropped_total{manager,reason}             counter    … given up
+//	runtime_watcher_agent_events_pending{manager}                          gauge      … waiting to be sent or acknowledged
+//	runtime_watcher_agent_forward_events_total{manager,result}             counter    events in attempts to forward them
+//	runtime_watcher_agent_forward_duration_seconds{result}                 histogram  one attempt to forward
+//	runtime_watcher_agent_admission_reviews_total{manager,decision}        counter    admission reviews answered
+//	runtime_watcher_agent_admission_owner_problems_total{manager,problem}  counter    reviews of objects without usable owner
+//	runtime_watcher_agent_admission_refusals_total{code,reason}            counter    requests that were no review it could read
+//	runtime_watcher_agent_admission_panics_total{place}                    counter    panics that were caught
+//	runtime_watcher_agent_admission_duration_seconds{decision}             histogram  answering a request of the webhook
+//	runtime_watcher_agent_admission_in_flight                              gauge      requests of the webhook being answered
+//	runtime_watcher_agent_certificate_reloads_total{use}                   counter    new key material taken into use
+//	runtime_watcher_agent_certificate_reload_failures_total{use,problem}   counter    … refused: the last good one stays in use
+//	runtime_watcher_agent_certificate_expiry_timestamp_seconds{use}        gauge      when the certificate in use expires
+//
+// At every scrape, for every manager and so for their sum:
+//
+//	accepted = delivered + coalesced + the sum of dropped over all reasons + pending
+//
+// # Metrics of a listener
+//
+//	runtime_watcher_listener_requests_total{contract,manager,code,reason}    counter    requests answered
+//	runtime_watcher_listener_request_duration_seconds{contract,code}         histogram  answering a request
+//	runtime_watcher_listener_requests_in_flight                              gauge      requests that verifier or handler work on
+//	runtime_watcher_listener_tls_handshake_failures_total                    counter    connections that failed before a request
+//	runtime_watcher_listener_certificate_reloads_total{use}                  counter    new key material taken into use
+//	runtime_watcher_listener_certificate_reload_failures_total{use,problem}  counter    … refused: the last good one stays in use
+//	runtime_watcher_listener_certificate_expiry_timestamp_seconds{use}       gauge      when the certificate in use expires
+//
+// # Labels
+//
+//	manager   the operator that events are for; "_other" for requests that name none and all beyond Options.MaxManagers
+//	decision  what the agent decided on a write; "refused" if the request was no review
+//	result    "ok", "partial" (some events of a batch failed, for an attempt as a whole), or why it failed
+//	reason    why an event was dropped or a request refused, empty if it was not; "overflow" and "shutdown" are the outbox's own
+//	problem   what is wrong with an owner, or with key material
+//	place     where a panic was caught
+//	contract  "v1", "v2", …; empty if a request names none
+//	code      HTTP status
+//	use       what a certificate is for: "client", "server" or "ca"
+//
+// The name of a manager comes from a URL, so a stranger may invent some: only [Options].MaxManagers of them get series of their own, and Forget
+// frees those of one. All other labels have few values, fixed in code, and are bounded all the same.
+package prometheus

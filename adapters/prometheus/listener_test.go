@@ -1,0 +1,52 @@
+package prometheus_test
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+func TestListenerBoundsManagers(t *testing.T) {
+	listener, reg := newListener(t, prometheus.Options{MaxManagers: 2, Managers: []core.Manager{"known"}})
+
+	listener.Answered("", "", http.StatusNotFound, "unknown_path", time.Microsecond)
+
+	for i := range 100 {
+		listener.Answered("v2", core.Manager(fmt.Sprintf("guess-%d", i)), http.StatusNotFound, "unknown_manager", time.Microsecond)
+	}
+
+	listener.Answered("v2", "known", http.StatusServiceUnavailable, "not_ready", time.Microsecond)
+	listener.Answered("v2", "known", 0, "\xff", time.Microsecond)
+
+	text := scrape(t, reg)
+	for _, want := range []string{
+		`requests_total{code="404",contract="",manager="_other",reason="unknown_path"} 1`,
+		`requests_total{code="404",contract="v2",manager="guess-0",reason="unknown_manager"} 1`,
+		`requests_total{code="404",contract="v2",manager="_other",reason="unknown_manager"} 99`,
+		`requests_total{code="503",contract="v2",manager="known",reason="not_ready"} 1`,
+		`requests_total{code="other",contract="v2",manager="known",reason="other"} 1`,
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %s in\n%s", want, text)
+		}
+	}
+}
+
+func TestListenerForgetFreesSeriesAndRoom(t *testing.T) {
+	listener, reg := newListener(t, prometheus.Options{MaxManagers: 1})
+
+	listener.Answered("v1", "old", http.StatusOK, "", time.Microsecond)
+	listener.Answered("v2", "old", http.StatusOK, "", time.Microsecond)
+	listener.Forget("old")
+	listener.Answered("v2", "new", http.StatusOK, "", time.Microsecond)
+
+	text := scrape(t, reg)
+	if strings.Contains(text, `manager="old"`) || !strings.Contains(text, `manager="new"`) {
+		t.Errorf("want the new manager instead of the old one:\n%s", text)
+	}
+}

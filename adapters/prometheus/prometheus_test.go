@@ -1,0 +1,252 @@
+package prometheus_test
+
+import (
+	"errors"
+	"flag"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	prom "github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// The methods fit the hooks of the parts. Those of adapters that may not be imported are written out.
+var (
+	_ = outbox.Hooks{Counted: (*prometheus.Agent)(nil).Counted, Attempted: (*prometheus.Agent)(nil).Attempted}
+
+	_ func(core.Manager, string, time.Duration)              = (*prometheus.Agent)(nil).Reviewed
+	_ func(int, string, time.Duration)                       = (*prometheus.Agent)(nil).Refused
+	_ func(core.Manager, string)                             = (*prometheus.Agent)(nil).OwnerProblem
+	_ func(string)                                           = (*prometheus.Agent)(nil).Panicked
+	_ func(int)                                              = (*prometheus.Agent)(nil).InFlight
+	_ func(string, core.Manager, int, string, time.Duration) = (*prometheus.Listener)(nil).Answered
+	_ func(int)                                              = (*prometheus.Listener)(nil).InFlight
+	_ func()                                                 = (*prometheus.Listener)(nil).HandshakeFailed
+	_ func(time.Time)                                        = prometheus.KeyMaterial{}.Reloaded
+	_ func(string)                                           = prometheus.KeyMaterial{}.Refused
+)
+
+var errBroken = errors.New("broken")
+
+// refusal is an error that names its cause.
+type refusal string
+
+func (r refusal) Error() string  { return "refused: " + string(r) }
+func (r refusal) Reason() string { return string(r) }
+
+func newAgent(t testing.TB, opts prometheus.Options) (*prometheus.Agent, *prom.Registry) {
+	t.Helper()
+
+	reg := prom.NewPedanticRegistry()
+
+	agent, err := prometheus.NewAgent(reg, opts)
+	if err != nil {
+		t.Fatalf("NewAgent: %v", err)
+	}
+
+	return agent, reg
+}
+
+func newListener(t *testing.T, opts prometheus.Options) (*prometheus.Listener, *prom.Registry) {
+	t.Helper()
+
+	reg := prom.NewPedanticRegistry()
+
+	listener, err := prometheus.NewListener(reg, opts)
+	if err != nil {
+		t.Fatalf("NewListener: %v", err)
+	}
+
+	return listener, reg
+}
+
+// useAgent touches every metric of an agent.
+func useAgent(agent *prometheus.Agent) {
+	agent.InFlight(+1)
+	agent.Counted("kyma", outbox.Counts{Accepted: 5, Pending: 5})
+	agent.Reviewed("kyma", "accepted", 40*time.Microsecond)
+	agent.Reviewed("kyma", "unchanged", 300*time.Microsecond)
+	agent.Refused(http.StatusUnsupportedMediaType, "media_type", 20*time.Microsecond)
+	agent.Counted("kyma", outbox.Counts{Accepted: 1, Coalesced: 1})
+	agent.Attempted("kyma", 3, 7*time.Millisecond, nil)
+	agent.Attempted("kyma", 3, 2*time.Second, refusal("unavailable"))
+	agent.Attempted("kyma", 3, 8*time.Millisecond, core.EventErrors{1: refusal("malformed")})
+	agent.Counted("kyma", outbox.Counts{Delivered: 3, Pending: -3})
+	agent.Counted("kyma", outbox.Counts{Dropped: map[string]int64{"malformed": 1}, Pending: -1})
+	agent.OwnerProblem("kyma", "malformed")
+	agent.Panicked("filter")
+	agent.KeyMaterial("server").Expires(time.Unix(1_800_000_000, 0))
+	agent.KeyMaterial("client").Reloaded(time.Unix(1_900_000_000, 0))
+	agent.KeyMaterial("client").Refused("mismatch")
+	agent.KeyMaterial("client").Refused("mismatch")
+}
+
+// useListener touches every metric of a listener.
+func useListener(listener *prometheus.Listener) {
+	listener.InFlight(+1)
+	listener.InFlight(+1)
+	listener.InFlight(-1)
+	listener.Answered("v2", "kyma", http.StatusOK, "", 60*time.Microsecond)
+	listener.Answered("v2", "kyma", http.StatusServiceUnavailable, "busy", 3*time.Millisecond)
+	listener.Answered("v1", "", http.StatusNotFound, "unknown_manager", 30*time.Microsecond)
+	listener.HandshakeFailed()
+	listener.KeyMaterial("server").Reloaded(time.Unix(1_900_000_000, 0))
+	listener.KeyMaterial("server").Refused("expired")
+	listener.KeyMaterial("ca").Expires(time.Unix(2_000_000_000, 0))
+}
+
+func TestExposition(t *testing.T) {
+	agent, agentReg := newAgent(t, prometheus.Options{Managers: []core.Manager{"lifecycle"}})
+	useAgent(agent)
+
+	listener, listenerReg := newListener(t, prometheus.Options{})
+	useListener(listener)
+
+	for name, reg := range map[string]*prom.Registry{"agent.prom": agentReg, "listener.prom": listenerReg} {
+		t.Run(name, func(t *testing.T) {
+			golden := filepath.Join("testdata", name)
+			got := scrape(t, reg)
+
+			if *update {
+				if err := os.WriteFile(golden, []byte(got), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(got, "\n")); diff != "" {
+				t.Errorf("exposition differs (-want +got), run with -update if meant:\n%s", diff)
+			}
+		})
+	}
+}
+
+// scrape returns what a Prometheus server would get.
+func scrape(t *testing.T, reg *prom.Registry) string {
+	t.Helper()
+
+	response := httptest.NewRecorder()
+	request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", http.NoBody)
+	promhttp.HandlerFor(reg, promhttp.HandlerOpts{}).ServeHTTP(response, request)
+
+	if response.Code != http.StatusOK {
+		t.Fatalf("scrape answered %d: %s", response.Code, response.Body)
+	}
+
+	return response.Body.String()
+}
+
+func TestConventions(t *testing.T) {
+	agent, agentReg := newAgent(t, prometheus.Options{})
+	useAgent(agent)
+
+	listener, listenerReg := newListener(t, prometheus.Options{})
+	useListener(listener)
+
+	for name, reg := range map[string]*prom.Registry{"agent": agentReg, "listener": listenerReg} {
+		problems, err := testutil.GatherAndLint(reg)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+
+		for _, problem := range problems {
+			t.Errorf("%s: %s: %s", name, problem.Metric, problem.Text)
+		}
+	}
+}
+
+func TestConstructorsRefuse(t *testing.T) {
+	constructors := map[string]func(prom.Registerer, prometheus.Options) error{
+		"agent": func(reg prom.Registerer, opts prometheus.Options) error {
+			_, err := prometheus.NewAgent(reg, opts)
+
+			return err
+		},
+		"listener": func(reg prom.Registerer, opts prometheus.Options) error {
+			_, err := prometheus.NewListener(reg, opts)
+
+			return err
+		},
+	}
+
+	cases := map[string]struct {
+		reg  prom.Registerer
+		opts prometheus.Options
+		want string
+	}{
+		"no registerer":     {reg: nil, want: "the registerer is nil"},
+		"negative bound":    {reg: prom.NewRegistry(), opts: prometheus.Options{MaxManagers: -1}, want: "want at least 1"},
+		"too many managers": {reg: prom.NewRegistry(), opts: prometheus.Options{MaxManagers: 1, Managers: []core.Manager{"a", "b"}}, want: "2 Managers"},
+		"invalid manager":   {reg: prom.NewRegistry(), opts: prometheus.Options{Managers: []core.Manager{"A/b"}}, want: `"A/b"`},
+		"manager twice":     {reg: prom.NewRegistry(), opts: prometheus.Options{Managers: []core.Manager{"a", "a"}}, want: "named twice"},
+	}
+
+	for component, construct := range constructors {
+		for name, c := range cases {
+			t.Run(component+"/"+name, func(t *testing.T) {
+				err := construct(c.reg, c.opts)
+				if !errors.Is(err, prometheus.ErrInvalidOptions) || !strings.Contains(err.Error(), c.want) {
+					t.Errorf("got %v, want ErrInvalidOptions with %q", err, c.want)
+				}
+			})
+		}
+	}
+}
+
+func TestRegisteringTwiceFailsAndLeavesTheFirst(t *testing.T) {
+	reg := prom.NewPedanticRegistry()
+
+	agent, err := prometheus.NewAgent(reg, prometheus.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if _, err = prometheus.NewListener(reg, prometheus.Options{}); err != nil {
+		t.Fatalf("agent and listener do not fit one registry: %v", err)
+	}
+
+	var duplicate prom.AlreadyRegisteredError
+	if again, err := prometheus.NewAgent(reg, prometheus.Options{}); !errors.As(err, &duplicate) || again != nil {
+		t.Errorf("second agent: got %v and %v, want nil and AlreadyRegisteredError", again, err)
+	}
+
+	if again, err := prometheus.NewListener(reg, prometheus.Options{}); !errors.As(err, &duplicate) || again != nil {
+		t.Errorf("second listener: got %v and %v, want nil and AlreadyRegisteredError", again, err)
+	}
+
+	agent.InFlight(+1)
+
+	if !strings.Contains(scrape(t, reg), "runtime_watcher_agent_admission_in_flight 1\n") {
+		t.Error("the first agent is not exposed any more")
+	}
+}
+
+func TestRegistrationIsAllOrNothing(t *testing.T) {
+	reg := prom.NewPedanticRegistry()
+	reg.MustRegister(prom.NewGauge(prom.GaugeOpts{Name: "runtime_watcher_agent_admission_in_flight", Help: "Taken."}))
+
+	if _, err := prometheus.NewAgent(reg, prometheus.Options{}); err == nil {
+		t.Fatal("got no error for a name that is taken")
+	}
+
+	if count, err := testutil.GatherAndCount(reg); err != nil || count != 1 {
+		t.Errorf("got %d series and %v, want the one that was there", count, err)
+	}
+}
