@@ -1,0 +1,556 @@
+package fleet_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	kyma     core.Manager   = "kyma"
+	prod     core.RuntimeID = "prod"
+	interval                = 30 * time.Second
+)
+
+// rig is a fleet that runs in the bubble of a synctest.
+type rig struct {
+	t     *testing.T
+	fleet *fleet.Fleet
+
+	mu          sync.Mutex
+	refuse      bool
+	resyncs     []core.RuntimeID
+	causes      []string
+	transitions []string
+}
+
+// inBubble runs a test against a fleet whose time is fake.
+func inBubble(t *testing.T, opts fleet.Options, test func(r *rig)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		r := &rig{t: t}
+
+		if opts.Random == nil {
+			opts.Random = func() float64 { return 0.5 }
+		}
+
+		opts.Hooks.Resynced = r.resynced
+
+		f, err := fleet.New(opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		r.fleet = f
+		f.OnChange(r.changed)
+
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+
+		go func() { ended <- f.Start(ctx, core.HandlerFunc(r.handle)) }()
+
+		test(r)
+		cancel()
+
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func (r *rig) handle(_ context.Context, d core.Delivery) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	if r.refuse {
+		return core.ErrNotReady
+	}
+
+	if d.Event.Kind != core.KindResync || d.Manager != kyma {
+		r.t.Errorf("delivered %+v, want a resync for %s", d, kyma)
+	}
+
+	r.resyncs = append(r.resyncs, d.Runtime)
+
+	return nil
+}
+
+func (r *rig) resynced(_ core.Manager, cause string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	r.causes = append(r.causes, cause)
+}
+
+func (r *rig) changed(change fleet.Transition) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	r.transitions = append(r.transitions, fmt.Sprintf("%s %s→%s %s",
+		change.To.Runtime, change.From, change.To.State, change.To.Reason))
+}
+
+func (r *rig) setRefuse(refuse bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	r.refuse = refuse
+}
+
+func (r *rig) wantCauses(want ...string) {
+	r.t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	if !slices.Equal(r.causes, want) {
+		r.t.Errorf("resyncs because of %q, want %q", r.causes, want)
+	}
+
+	if len(r.resyncs) != len(want) {
+		r.t.Errorf("%d resyncs delivered, want %d", len(r.resyncs), len(want))
+	}
+}
+
+func (r *rig) wantState(state fleet.State, reason string) {
+	r.t.Helper()
+
+	if s := r.fleet.Get(prod, kyma); s.State != state || s.Reason != reason {
+		r.t.Errorf("state %s %q, want %s %q", s.State, s.Reason, state, reason)
+	}
+}
+
+func (r *rig) observe(events ...core.WatchEvent) { r.fleet.Observe(prod, kyma, events) }
+
+func changed(epoch string, sequence uint64) core.WatchEvent {
+	return core.WatchEvent{Epoch: epoch, Sequence: sequence}
+}
+
+func resync(epoch string, sequence uint64) core.WatchEvent {
+	return core.WatchEvent{Kind: core.KindResync, Epoch: epoch, Sequence: sequence}
+}
+
+func beat(epoch string, number, sequence uint64) core.WatchEvent {
+	return core.WatchEvent{Kind: core.KindHeartbeat, Epoch: epoch, Heartbeat: &core.Heartbeat{
+		Number: number, Interval: interval, Sequence: sequence,
+	}}
+}
+
+func with(event core.WatchEvent, change func(*core.Heartbeat)) core.WatchEvent {
+	change(event.Heartbeat)
+
+	return event
+}
+
+// settle gives scheduled resyncs the time to be delivered.
+func settle() { time.Sleep(5 * time.Second) }
+
+func TestUnknownUntilTheFirstHeartbeat(t *testing.T) {
+	inBubble(t, fleet.Options{}, func(r *rig) {
+		r.wantState(fleet.Unknown, "")
+		r.observe(core.WatchEvent{}) // Contract v2: no epoch, no heartbeat.
+		r.wantState(fleet.Unknown, "")
+
+		if s := r.fleet.Get(prod, kyma); s.Heard.IsZero() {
+			t.Error("an event without epoch does not count as heard")
+		}
+
+		settle()
+		r.wantCauses()
+	})
+}
+
+func TestFreshUntilTwoHeartbeatsAreMissed(t *testing.T) {
+	inBubble(t, fleet.Options{}, func(r *rig) {
+		r.observe(resync("e", 1), beat("e", 1, 1))
+		r.wantState(fleet.Fresh, "")
+		time.Sleep(2 * interval)
+		r.wantState(fleet.Fresh, "")
+		time.Sleep(2 * time.Second)
+		r.wantState(fleet.Stale, "")
+		r.observe(beat("e", 2, 1))
+		r.wantState(fleet.Fresh, "")
+		settle()
+		r.wantCauses(fleet.CauseReturned)
+
+		want := []string{"prod unknown→fresh ", "prod fresh→stale ", "prod stale→fresh "}
+		if diff := cmp.Diff(want, r.transitions); diff != "" {
+			t.Errorf("transitions (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestEventsKeepARuntimeFresh(t *testing.T) {
+	inBubble(t, fleet.Options{}, func(r *rig) {
+		r.observe(resync("e", 1), beat("e", 1, 1))
+
+		for n := range 10 {
+			time.Sleep(interval)
+			r.observe(changed("e", uint64(n+2)))
+			r.wantState(fleet.Fresh, "")
+		}
+	})
+}
+
+func TestWhatLeadsToOneResync(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		sends [][]core.WatchEvent
+		want  []string
+	}{
+		{"numbers in a row", [][]core.WatchEvent{{resync("e", 1), changed("e", 2)}, {changed("e", 3)}, {beat("e", 1, 3)}}, nil},
+		{"sent twice", [][]core.WatchEvent{{resync("e", 1), changed("e", 2)}, {changed("e", 2)}, {changed("e", 3)}}, nil},
+		{"new epoch that resyncs itself", [][]core.WatchEvent{{resync("e", 1)}}, nil},
+		{"new epoch that does not", [][]core.WatchEvent{{changed("e", 1)}}, []string{fleet.CauseNewEpoch}},
+		{"new epoch by heartbeat", [][]core.WatchEvent{{beat("e", 1, 7)}}, []string{fleet.CauseNewEpoch}},
+		{"listener restarted in the middle", [][]core.WatchEvent{{changed("e", 812)}, {changed("e", 813)}}, []string{fleet.CauseNewEpoch}},
+		{"gap", [][]core.WatchEvent{{resync("e", 1)}, {changed("e", 3)}}, []string{fleet.CauseGap}},
+		{"gaps at once", [][]core.WatchEvent{{resync("e", 1)}, {changed("e", 3), changed("e", 5)}, {changed("e", 9)}}, []string{fleet.CauseGap}},
+		{"gap before a heartbeat", [][]core.WatchEvent{{resync("e", 1)}, {beat("e", 1, 2)}}, []string{fleet.CauseGap}},
+		{"counter went back", [][]core.WatchEvent{{resync("e", 1), changed("e", 2), beat("e", 1, 2)}, {beat("e", 2, 1)}}, []string{fleet.CauseWentBack}},
+		{"heartbeat overtaken", [][]core.WatchEvent{{resync("e", 1), beat("e", 2, 1)}, {changed("e", 2)}, {beat("e", 1, 0)}}, nil},
+		{"two replicas", [][]core.WatchEvent{
+			{resync("e", 1), beat("e", 1, 1)},
+			{resync("f", 1), beat("f", 1, 1)},
+			{changed("e", 2)},
+			{changed("f", 2)},
+			{beat("e", 2, 2)},
+			{beat("f", 2, 2)},
+		}, nil},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			inBubble(t, fleet.Options{}, func(r *rig) {
+				for _, events := range test.sends {
+					r.observe(events...)
+				}
+
+				settle()
+				r.wantCauses(test.want...)
+			})
+		})
+	}
+}
+
+// A restored process repeats numbers that were used before.
+func TestRestoredProcessIsNoticed(t *testing.T) {
+	inBubble(t, fleet.Options{}, func(r *rig) {
+		r.observe(resync("e", 1), changed("e", 2), beat("e", 9, 2))
+		time.Sleep(2 * time.Minute)
+		settle()
+		r.observe(beat("e", 4, 1))
+		settle()
+		r.wantCauses(fleet.CauseWentBack)
+	})
+}
+
+func TestAgentsResyncReplacesOurs(t *testing.T) {
+	inBubble(t, fleet.Options{ResyncJitter: 10 * time.Second}, func(r *rig) {
+		r.observe(changed("e", 5))
+		time.Sleep(time.Second)
+		r.observe(resync("e", 6))
+		time.Sleep(time.Minute)
+		r.wantCauses()
+	})
+}
+
+func TestRefusedResyncIsTriedAgain(t *testing.T) {
+	inBubble(t, fleet.Options{}, func(r *rig) {
+		r.setRefuse(true)
+		r.observe(changed("e", 5))
+		time.Sleep(time.Minute)
+		r.wantCauses()
+		r.setRefuse(false)
+		time.Sleep(3 * time.Second)
+		r.wantCauses(fleet.CauseNewEpoch)
+	})
+}
+
+func TestLostReplicaLeadsToAResync(t *testing.T) {
+	inBubble(t, fleet.Options{}, func(r *rig) {
+		r.observe(resync("e", 1), beat("e", 1, 1))
+		r.observe(resync("f", 1), beat("f", 1, 1))
+
+		for n := range uint64(4) {
+			time.Sleep(interval)
+			r.observe(beat("e", n+2, 1))
+			r.wantState(fleet.Fresh, "")
+		}
+
+		settle()
+		r.wantCauses(fleet.CauseReplicaLost)
+
+		if n := len(r.fleet.Get(prod, kyma).Replicas); n != 1 {
+			t.Errorf("%d replicas are known, want 1", n)
+		}
+	})
+}
+
+// A process that is restarted in its place needs one resync, not another when its former life is missed.
+func TestRestartInPlaceLeadsToOneResync(t *testing.T) {
+	named := func(event core.WatchEvent) core.WatchEvent {
+		return with(event, func(b *core.Heartbeat) { b.Instance = "pod-1" })
+	}
+
+	inBubble(t, fleet.Options{}, func(r *rig) {
+		r.observe(changed("e", 1), named(beat("e", 1, 1)))
+		settle()
+		r.wantCauses(fleet.CauseNewEpoch)
+		r.observe(changed("f", 1), named(beat("f", 1, 1)))
+
+		for n := range uint64(5) {
+			time.Sleep(interval)
+			r.observe(named(beat("f", n+2, 1)))
+		}
+
+		r.wantCauses(fleet.CauseNewEpoch, fleet.CauseNewEpoch)
+	})
+}
+
+func TestLeavingInGoodOrderLeadsToNone(t *testing.T) {
+	leaving := with(beat("f", 2, 1), func(b *core.Heartbeat) { b.Leaving = true })
+
+	inBubble(t, fleet.Options{}, func(r *rig) {
+		r.observe(resync("e", 1), beat("e", 1, 1))
+		r.observe(resync("f", 1), beat("f", 1, 1))
+		r.observe(leaving)
+
+		for n := range uint64(5) {
+			time.Sleep(interval)
+			r.observe(beat("e", n+2, 1))
+		}
+
+		r.wantCauses()
+		r.wantState(fleet.Fresh, "")
+	})
+}
+
+func TestRuntimeThatLeftIsStaleAtOnce(t *testing.T) {
+	leaving := with(beat("e", 2, 1), func(b *core.Heartbeat) { b.Leaving = true })
+
+	inBubble(t, fleet.Options{}, func(r *rig) {
+		r.observe(resync("e", 1), beat("e", 1, 1))
+		r.observe(leaving)
+		r.wantState(fleet.Stale, "")
+	})
+}
+
+func TestDegradedNamesTheWorstReason(t *testing.T) {
+	inBubble(t, fleet.Options{}, func(r *rig) {
+		number := uint64(1)
+		say := func(change func(*core.Heartbeat)) {
+			r.observe(with(beat("e", number, 0), change))
+
+			number++
+		}
+
+		expiring := time.Now().Add(time.Hour)
+
+		say(func(*core.Heartbeat) {})
+		r.wantState(fleet.Fresh, "")
+		say(func(b *core.Heartbeat) { b.CertificateExpiry = expiring })
+		r.wantState(fleet.Degraded, fleet.ReasonCertificateExpiring)
+		say(func(b *core.Heartbeat) { b.CertificateExpiry, b.KeyMaterialError = expiring, "tls.key is empty" })
+		r.wantState(fleet.Degraded, fleet.ReasonKeyMaterial)
+		say(func(b *core.Heartbeat) { b.OldestPending = 2 * time.Minute })
+		r.wantState(fleet.Degraded, fleet.ReasonPendingTooLong)
+		say(func(b *core.Heartbeat) { b.Dropped = map[string]int64{"overflow": 3} })
+		r.wantState(fleet.Degraded, fleet.ReasonDropping)
+		say(func(b *core.Heartbeat) {
+			b.Dropped, b.Canary = map[string]int64{"overflow": 3}, core.CanaryLost
+		})
+		r.wantState(fleet.Degraded, fleet.ReasonCanaryLost)
+		say(func(b *core.Heartbeat) { b.Dropped = map[string]int64{"overflow": 3} })
+		r.wantState(fleet.Degraded, fleet.ReasonDropping)
+		time.Sleep(interval)
+		say(func(b *core.Heartbeat) { b.Dropped = map[string]int64{"overflow": 3} })
+		time.Sleep(interval + time.Second)
+		r.wantState(fleet.Fresh, "")
+	})
+}
+
+func TestResyncsArePaced(t *testing.T) {
+	inBubble(t, fleet.Options{ResyncsPerSecond: 10}, func(r *rig) {
+		for n := range 100 {
+			r.fleet.Observe(core.RuntimeID(fmt.Sprint(n)), kyma, []core.WatchEvent{changed("e", 1)})
+		}
+
+		time.Sleep(5 * time.Second)
+
+		r.mu.Lock()
+		early := len(r.resyncs)
+		r.mu.Unlock()
+
+		if early < 20 || early > 50 {
+			t.Errorf("%d resyncs in 5 s, want 10 each second after the jitter", early)
+		}
+
+		time.Sleep(time.Minute)
+
+		r.mu.Lock()
+		defer r.mu.Unlock()
+
+		slices.Sort(r.resyncs)
+
+		if n := len(slices.Compact(r.resyncs)); n != 100 {
+			t.Errorf("%d runtimes were resynced, want all 100", n)
+		}
+	})
+}
+
+func TestRequeueAfterTrustsTheFreshOnly(t *testing.T) {
+	inBubble(t, fleet.Options{}, func(r *rig) {
+		want := func(want time.Duration) {
+			t.Helper()
+
+			if got := r.fleet.RequeueAfter(prod); got != want {
+				t.Errorf("RequeueAfter %v, want %v", got, want)
+			}
+		}
+
+		want(fleet.DefaultPollOtherwise)
+		r.observe(beat("e", 1, 0))
+		want(fleet.DefaultPollFresh)
+		r.fleet.Observe(prod, "other", []core.WatchEvent{with(beat("e", 1, 0), func(b *core.Heartbeat) { b.Canary = core.CanaryLost })})
+		want(fleet.DefaultPollOtherwise)
+	})
+}
+
+func TestRequeueAfterIsSpread(t *testing.T) {
+	for random, want := range map[float64]time.Duration{0: 54 * time.Second, 0.5: time.Minute} {
+		f, err := fleet.New(fleet.Options{Random: func() float64 { return random }})
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		if got := f.RequeueAfter(prod); got != want {
+			t.Errorf("random %v: %v, want %v", random, got, want)
+		}
+	}
+}
+
+func TestMemoryIsBounded(t *testing.T) {
+	untracked := 0
+	opts := fleet.Options{MaxStatuses: 2, Hooks: fleet.Hooks{Untracked: func(core.Manager) { untracked++ }}}
+
+	inBubble(t, opts, func(r *rig) {
+		for n := range 5 {
+			r.fleet.Observe(core.RuntimeID(fmt.Sprint(n)), kyma, []core.WatchEvent{resync("e", 1)})
+		}
+
+		if untracked != 3 {
+			t.Errorf("%d runtimes untracked, want 3", untracked)
+		}
+
+		for n := range 100 {
+			r.fleet.Observe("0", kyma, []core.WatchEvent{resync(fmt.Sprint("epoch-", n), 1)})
+		}
+
+		if n := len(r.fleet.Get("0", kyma).Replicas); n != 8 {
+			t.Errorf("%d replicas are kept, want 8", n)
+		}
+	})
+}
+
+func TestForgetting(t *testing.T) {
+	inBubble(t, fleet.Options{ForgetAfter: time.Hour}, func(r *rig) {
+		r.observe(changed("e", 1))
+		r.fleet.Forget(prod)
+		settle()
+		r.wantCauses()
+		r.observe(resync("e", 1), beat("e", 1, 1))
+		time.Sleep(time.Hour + time.Minute)
+
+		count := 0
+
+		r.fleet.Range(func(fleet.Status) bool {
+			count++
+
+			return true
+		})
+
+		if count != 0 {
+			t.Errorf("%d runtimes are known after an hour of silence, want none", count)
+		}
+	})
+}
+
+func TestCountsByStateAndReason(t *testing.T) {
+	inBubble(t, fleet.Options{}, func(r *rig) {
+		r.observe(beat("e", 1, 0))
+		r.fleet.Observe("a", kyma, []core.WatchEvent{{}})
+		r.fleet.Observe("b", kyma, []core.WatchEvent{with(beat("e", 1, 0), func(b *core.Heartbeat) { b.Canary = core.CanaryLost })})
+
+		want := map[fleet.Group]int{
+			{kyma, fleet.Fresh, ""}:                        1,
+			{kyma, fleet.Unknown, ""}:                      1,
+			{kyma, fleet.Degraded, fleet.ReasonCanaryLost}: 1,
+		}
+		if diff := cmp.Diff(want, r.fleet.Counts()); diff != "" {
+			t.Errorf("counts (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestWithoutCANamesWhoIsNotReady(t *testing.T) {
+	trusting := func(epoch string, fingerprints ...string) core.WatchEvent {
+		return with(beat(epoch, 1, 0), func(b *core.Heartbeat) { b.CAFingerprints = fingerprints })
+	}
+
+	inBubble(t, fleet.Options{}, func(r *rig) {
+		r.fleet.Observe("both", kyma, []core.WatchEvent{trusting("e", "old", "new"), trusting("f", "old", "new")})
+		r.fleet.Observe("half", kyma, []core.WatchEvent{trusting("e", "old", "new"), trusting("f", "old")})
+		r.fleet.Observe("old", kyma, []core.WatchEvent{trusting("e", "old")})
+		r.fleet.Observe("mute", kyma, []core.WatchEvent{{}})
+
+		if diff := cmp.Diff([]core.RuntimeID{"half", "mute", "old"}, r.fleet.WithoutCA("new")); diff != "" {
+			t.Errorf("without the new one (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestObserversMayAsk(t *testing.T) {
+	inBubble(t, fleet.Options{}, func(r *rig) {
+		asked := fleet.Unknown
+
+		r.fleet.OnChange(func(change fleet.Transition) {
+			asked = r.fleet.Get(change.To.Runtime, change.To.Manager).State
+		})
+		r.observe(beat("e", 1, 0))
+
+		if asked != fleet.Fresh {
+			t.Errorf("the observer saw %s, want fresh", asked)
+		}
+	})
+}
+
+func TestNewNamesWrongOptions(t *testing.T) {
+	if _, err := fleet.New(fleet.Options{ResyncsPerSecond: -1}); err == nil || !strings.Contains(err.Error(), "ResyncsPerSecond") {
+		t.Errorf("error %v, want one that names the option", err)
+	}
+}
+
+func TestStartEndsWithItsContext(t *testing.T) {
+	f, err := fleet.New(fleet.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+
+	if err := f.Start(ctx, core.HandlerFunc(func(context.Context, core.Delivery) error { return errors.New("unused") })); err != nil {
+		t.Error(err)
+	}
+}
