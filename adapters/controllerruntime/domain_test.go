@@ -1,0 +1,110 @@
+package controllerruntime_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/listener"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// pinned are the objects of a control plane in which much is wrong. By label, "skr-N" is the runtime of kyma "N".
+func pinned() []*metav1.PartialObjectMetadata {
+	label := func(runtime string) map[string]string { return map[string]string{"runtime-id": runtime} }
+
+	return []*metav1.PartialObjectMetadata{
+		kyma("good", domain("good.example.com"), label("skr-good")),
+		kyma("other", domain("other.example.com"), label("skr-other")),
+		kyma("nameless", domain("nameless.example.com"), nil),
+		kyma("upper", domain("Upper.Example.com."), label("skr-upper")),
+		kyma("missing", nil, label("skr-missing")),
+		kyma("empty", domain(""), label("skr-empty")),
+		kyma("blank", domain(" "), label("skr-blank")),
+		kyma("dot", domain("."), label("skr-dot")),
+		kyma("wildcard", domain("*.example.com"), label("skr-wildcard")),
+		kyma("twin-1", domain("twin.example.com"), label("skr-twin-1")),
+		kyma("twin-2", domain("TWIN.example.com."), label("skr-twin-2")),
+		kyma("double-1", domain("double-1.example.com"), label("skr-double")),
+		kyma("double-2", domain("double-2.example.com"), label("skr-double")),
+	}
+}
+
+func TestDomain(t *testing.T) {
+	t.Parallel()
+
+	runtimes := newRuntimes(t, newFakeCache(t, pinned()...), controllerruntime.ByLabel("runtime-id"))
+	none := types.NamespacedName{}
+
+	for name, tc := range map[string]struct {
+		runtime core.RuntimeID
+		owner   types.NamespacedName
+		domain  string
+		reason  string
+	}{
+		"runtime":                        {"skr-good", none, "good.example.com", ""},
+		"owner":                          {"skr-good", owner("good"), "good.example.com", ""},
+		"as written":                     {"skr-upper", none, "Upper.Example.com.", ""},
+		"owner whose runtime nobody has": {"some common name", owner("nameless"), "nameless.example.com", ""},
+		"owner without runtime, of a known sender": {"skr-good", owner("nameless"), "", controllerruntime.ReasonOwnerMismatch},
+		"owner of another runtime":                 {"skr-good", owner("other"), "", controllerruntime.ReasonOwnerMismatch},
+		"owner of another, by a stranger":          {"skr-new", owner("good"), "", controllerruntime.ReasonOwnerMismatch},
+		"no such runtime":                          {"skr-new", none, "", controllerruntime.ReasonRuntimeUnknown},
+		"empty runtime":                            {"", none, "", controllerruntime.ReasonRuntimeUnknown},
+		"no such owner":                            {"skr-good", owner("gone"), "", listener.ReasonOwnerMissing},
+		"owner in another namespace": {
+			"skr-good", types.NamespacedName{Namespace: "default", Name: "good"}, "", listener.ReasonOwnerMissing,
+		},
+		"owner without namespace":            {"skr-good", types.NamespacedName{Name: "good"}, "", listener.ReasonOwnerMissing},
+		"owner without name":                 {"skr-good", types.NamespacedName{Namespace: "kcp-system"}, "", listener.ReasonOwnerMissing},
+		"missing":                            {"skr-missing", none, "", listener.ReasonDomainMissing},
+		"missing, by owner":                  {"skr-missing", owner("missing"), "", listener.ReasonDomainMissing},
+		"empty":                              {"skr-empty", none, "", listener.ReasonDomainEmpty},
+		"blank":                              {"skr-blank", none, "", listener.ReasonDomainEmpty},
+		"the root of DNS":                    {"skr-dot", none, "", listener.ReasonDomainEmpty},
+		"wildcard":                           {"skr-wildcard", owner("wildcard"), "", listener.ReasonDomainWildcard},
+		"registered twice":                   {"skr-twin-1", none, "", listener.ReasonDomainAmbiguous},
+		"registered twice, in other letters": {"skr-twin-2", owner("twin-2"), "", listener.ReasonDomainAmbiguous},
+		"two domains":                        {"skr-double", none, "", listener.ReasonDomainAmbiguous},
+		"two domains, one named":             {"skr-double", owner("double-2"), "double-2.example.com", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			got, err := runtimes.Domain(t.Context(), tc.runtime, &core.WatchEvent{Owner: tc.owner})
+			if got != tc.domain {
+				t.Errorf("have domain %q, want %q", got, tc.domain)
+			}
+
+			if tc.reason == "" {
+				if err != nil {
+					t.Errorf("have %v, want no error", err)
+				}
+
+				return
+			}
+
+			if !errors.Is(err, core.ErrForbidden) || core.Reason(err) != tc.reason {
+				t.Errorf("have %v (%s), want it forbidden (%s)", err, core.Reason(err), tc.reason)
+			}
+		})
+	}
+}
+
+func TestDomainAnnotationIsAChoice(t *testing.T) {
+	t.Parallel()
+
+	fake := newFakeCache(t, kyma("skr-1", map[string]string{"host": "skr-1.example.com"}, nil))
+
+	runtimes, err := controllerruntime.NewRuntimes(t.Context(), fake, kymaKind(), controllerruntime.ByName,
+		controllerruntime.RuntimesOptions{DomainAnnotation: "host"})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if got, err := runtimes.Domain(t.Context(), "skr-1", &core.WatchEvent{}); err != nil || got != "skr-1.example.com" {
+		t.Errorf("have %q, %v, want the domain of the annotation", got, err)
+	}
+}

@@ -1,0 +1,121 @@
+package controllerruntime_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+func kymaKind() schema.GroupVersionKind {
+	return schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Kyma"}
+}
+
+// fakeCache is a cache of one kind with client-go's own store. What the code under test does not use panics.
+type fakeCache struct {
+	cache.Cache
+	cache.Informer
+
+	store         toolscache.Indexer
+	cold, stopped atomic.Bool
+	broken        error // What List fails with.
+	unknown       error // What GetInformer fails with.
+}
+
+var errFake = errors.New("fake failure")
+
+func newFakeCache(t testing.TB, objects ...*metav1.PartialObjectMetadata) *fakeCache {
+	t.Helper()
+
+	fake := &fakeCache{store: toolscache.NewIndexer(toolscache.MetaNamespaceKeyFunc, toolscache.Indexers{})}
+	for _, object := range objects {
+		if err := fake.store.Add(object); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	return fake
+}
+
+func (f *fakeCache) HasSynced() bool { return !f.cold.Load() }
+func (f *fakeCache) IsStopped() bool { return f.stopped.Load() }
+
+func (f *fakeCache) GetInformer(
+	_ context.Context, object client.Object, opts ...cache.InformerGetOption,
+) (cache.Informer, error) {
+	options := cache.InformerGetOptions{}
+	for _, set := range opts {
+		set(&options)
+	}
+
+	if options.BlockUntilSynced == nil || *options.BlockUntilSynced {
+		return nil, fmt.Errorf("%w: waits for the cache", errFake)
+	}
+
+	if _, ok := object.(*metav1.PartialObjectMetadata); !ok {
+		return nil, fmt.Errorf("%w: %T holds more than metadata", errFake, object)
+	}
+
+	return f, f.unknown
+}
+
+func (f *fakeCache) IndexField(_ context.Context, _ client.Object, name string, extract client.IndexerFunc) error {
+	return f.store.AddIndexers(toolscache.Indexers{name: func(object any) ([]string, error) {
+		return extract(object.(client.Object)), nil
+	}})
+}
+
+func (f *fakeCache) List(_ context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	if f.cold.Load() {
+		return fmt.Errorf("%w: a real cache would wait now", errFake)
+	}
+
+	if f.broken != nil {
+		return f.broken
+	}
+
+	options := client.ListOptions{}
+	options.ApplyOptions(opts)
+	by := options.FieldSelector.Requirements()[0]
+
+	objects, err := f.store.ByIndex(by.Field, by.Value)
+	for _, object := range objects {
+		items := &list.(*metav1.PartialObjectMetadataList).Items
+		*items = append(*items, *object.(*metav1.PartialObjectMetadata))
+	}
+
+	return err
+}
+
+// kyma is an object with a name, and annotations and labels as "key=value".
+func kyma(name string, annotations, labels map[string]string) *metav1.PartialObjectMetadata {
+	object := &metav1.PartialObjectMetadata{}
+	object.SetGroupVersionKind(kymaKind())
+	object.Namespace, object.Name = "kcp-system", name
+	object.Annotations, object.Labels = annotations, labels
+
+	return object
+}
+
+func domain(value string) map[string]string {
+	return map[string]string{controllerruntime.DomainAnnotation: value}
+}
+
+func newRuntimes(t testing.TB, fake *fakeCache, identify controllerruntime.IdentifyFunc) *controllerruntime.Runtimes {
+	t.Helper()
+
+	runtimes, err := controllerruntime.NewRuntimes(t.Context(), fake, kymaKind(), identify, controllerruntime.RuntimesOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return runtimes
+}

@@ -1,0 +1,181 @@
+package controllerruntime_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+)
+
+func owner(name string) types.NamespacedName {
+	return types.NamespacedName{Namespace: "kcp-system", Name: name}
+}
+
+func TestMapFuncs(t *testing.T) {
+	t.Parallel()
+
+	label := func(runtime string) map[string]string { return map[string]string{"runtime-id": runtime} }
+	runtimes := newRuntimes(t, newFakeCache(t,
+		kyma("one", nil, label("skr-1")), kyma("two", nil, label("skr-2")), kyma("three", nil, label("skr-2")), kyma("none", nil, nil),
+	), controllerruntime.ByLabel("runtime-id"))
+	byRuntime := controllerruntime.EnqueueByRuntime(runtimes)
+
+	for name, tc := range map[string]struct {
+		mapFunc controllerruntime.MapFunc[reconcile.Request]
+		runtime core.RuntimeID
+		owner   types.NamespacedName
+		want    []string
+		refuse  bool
+	}{
+		"owner":                        {controllerruntime.EnqueueOwner, "skr-1", owner("two"), []string{"two"}, false},
+		"no owner":                     {controllerruntime.EnqueueOwner, "skr-1", types.NamespacedName{}, nil, true},
+		"runtime":                      {byRuntime, "skr-1", types.NamespacedName{}, []string{"one"}, false},
+		"runtime, whatever the owner":  {byRuntime, "skr-1", owner("two"), []string{"one"}, false},
+		"runtime with two objects":     {byRuntime, "skr-2", types.NamespacedName{}, []string{"three", "two"}, false},
+		"runtime without object":       {byRuntime, "skr-3", types.NamespacedName{}, nil, false},
+		"object without runtime":       {byRuntime, "", types.NamespacedName{}, nil, false},
+		"owner or runtime, with owner": {controllerruntime.EnqueueOwnerOr(byRuntime), "skr-1", owner("two"), []string{"two"}, false},
+		"owner or runtime, without":    {controllerruntime.EnqueueOwnerOr(byRuntime), "skr-1", types.NamespacedName{}, []string{"one"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			d := core.Delivery{Runtime: tc.runtime, Event: core.WatchEvent{Owner: tc.owner}}
+
+			requests, err := tc.mapFunc(t.Context(), d)
+			if (err != nil) != tc.refuse {
+				t.Errorf("have error %v, want one: %v", err, tc.refuse)
+			}
+
+			var got []string
+			for _, request := range requests {
+				if request.Namespace != "kcp-system" {
+					t.Errorf("namespace %q, want kcp-system", request.Namespace)
+				}
+
+				got = append(got, request.Name)
+			}
+
+			slices.Sort(got)
+
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("requests (-want +have):\n%s", diff)
+			}
+		})
+	}
+}
+
+// No cache is asked that would make the sender wait, and none that has stopped answers for what it does not hear any more.
+func TestRuntimesNotReady(t *testing.T) {
+	t.Parallel()
+
+	for name, set := range map[string]func(*fakeCache){
+		"not synced": func(f *fakeCache) { f.cold.Store(true) },
+		"stopped":    func(f *fakeCache) { f.stopped.Store(true) },
+		"broken":     func(f *fakeCache) { f.broken = errFake },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			fake := newFakeCache(t, kyma("skr-1", domain("skr-1.example.com"), nil))
+			runtimes := newRuntimes(t, fake, controllerruntime.ByName)
+			set(fake)
+
+			_, errObjects := runtimes.Objects(t.Context(), "skr-1")
+			_, errDomain := runtimes.Domain(t.Context(), "skr-1", &core.WatchEvent{})
+			_, errMap := controllerruntime.EnqueueByRuntime(runtimes)(t.Context(), core.Delivery{Runtime: "skr-1"})
+
+			for _, err := range []error{errObjects, errDomain, errMap} {
+				if !errors.Is(err, core.ErrNotReady) || errors.Is(err, core.ErrForbidden) {
+					t.Errorf("have %v, want not ready", err)
+				}
+			}
+		})
+	}
+}
+
+func TestNewRuntimesRefuses(t *testing.T) {
+	t.Parallel()
+
+	var opts controllerruntime.RuntimesOptions
+
+	for name, try := range map[string]func() error{
+		"want a cache": func() error {
+			_, err := controllerruntime.NewRuntimes(t.Context(), nil, kymaKind(), controllerruntime.ByName, opts)
+
+			return err
+		},
+		"a kind with version": func() error {
+			_, err := controllerruntime.NewRuntimes(
+				t.Context(), newFakeCache(t), schema.GroupVersionKind{Kind: "Kyma"}, controllerruntime.ByName, opts)
+
+			return err
+		},
+		"an identify function": func() error {
+			_, err := controllerruntime.NewRuntimes(t.Context(), newFakeCache(t), kymaKind(), nil, opts)
+
+			return err
+		},
+		"watch the runtimes of kind": func() error {
+			fake := newFakeCache(t)
+			fake.unknown = errFake
+			_, err := controllerruntime.NewRuntimes(t.Context(), fake, kymaKind(), controllerruntime.ByName, opts)
+
+			return err
+		},
+		"index the runtimes of kind": func() error {
+			fake := newFakeCache(t)
+			newRuntimes(t, fake, controllerruntime.ByName)
+			_, err := controllerruntime.NewRuntimes(t.Context(), fake, kymaKind(), controllerruntime.ByName, opts)
+
+			return err
+		},
+	} {
+		if err := try(); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("have %v, want an error that says %q", err, name)
+		}
+	}
+}
+
+func BenchmarkEnqueueByRuntime(b *testing.B) {
+	fake := newFakeCache(b)
+	runtimes := newRuntimes(b, fake, controllerruntime.ByName)
+
+	deliveries := make([]core.Delivery, 10_000)
+	for i := range deliveries {
+		deliveries[i].Runtime = core.RuntimeID(fmt.Sprintf("skr-%d", i))
+		if err := fake.store.Add(kyma(string(deliveries[i].Runtime), domain(fmt.Sprintf("%d.example.com", i)), nil)); err != nil {
+			b.Fatal(err)
+		}
+	}
+
+	mapFunc := controllerruntime.EnqueueByRuntime(runtimes)
+
+	b.Run("map", func(b *testing.B) {
+		b.ReportAllocs()
+
+		for i := range b.N {
+			if requests, err := mapFunc(b.Context(), deliveries[i%len(deliveries)]); err != nil || len(requests) != 1 {
+				b.Fatal(requests, err)
+			}
+		}
+	})
+	b.Run("domain", func(b *testing.B) {
+		b.ReportAllocs()
+
+		for i := range b.N {
+			d := &deliveries[i%len(deliveries)]
+			if _, err := runtimes.Domain(b.Context(), d.Runtime, &d.Event); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}

@@ -1,0 +1,405 @@
+package controllerruntime_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+)
+
+// byWatched maps a delivery to the names of its runtime and object.
+func byWatched(_ context.Context, d core.Delivery) ([]string, error) {
+	return []string{fmt.Sprintf("%s:%s", d.Runtime, d.Event.Watched.Name)}, nil
+}
+
+func delivery(runtime, watched string) core.Delivery {
+	d := core.Delivery{Runtime: core.RuntimeID(runtime), Manager: "operator"}
+	d.Event.Watched.Name = watched
+
+	return d
+}
+
+func newQueue(t testing.TB) workqueue.TypedRateLimitingInterface[string] {
+	t.Helper()
+
+	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]())
+	t.Cleanup(queue.ShutDown)
+
+	return queue
+}
+
+func started[request comparable](
+	t testing.TB, source *controllerruntime.Source[request], queue workqueue.TypedRateLimitingInterface[request],
+) context.CancelFunc {
+	t.Helper()
+
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(cancel)
+
+	if err := source.Start(ctx, queue); err != nil {
+		t.Fatal(err)
+	}
+
+	return cancel
+}
+
+// drain takes everything that waits in the queue.
+func drain(queue workqueue.TypedRateLimitingInterface[string]) []string {
+	got := []string{}
+
+	for range queue.Len() {
+		item, _ := queue.Get()
+		got = append(got, item)
+		queue.Done(item)
+	}
+
+	return got
+}
+
+func TestSourceEnqueues(t *testing.T) {
+	t.Parallel()
+
+	source, queue := controllerruntime.NewSource(byWatched, controllerruntime.SourceOptions{}), newQueue(t)
+	started(t, source, queue)
+
+	for _, d := range []core.Delivery{
+		delivery("skr-1", "a"), delivery("skr-2", "a"), delivery("skr-1", "a"), delivery("skr-1", "b"), delivery("skr-1", "a"),
+	} {
+		if err := source.Handle(t.Context(), d); err != nil {
+			t.Errorf("have %v, want the delivery to be acknowledged", err)
+		}
+	}
+
+	// Equal requests collapse.
+	if diff := cmp.Diff([]string{"skr-1:a", "skr-2:a", "skr-1:b"}, drain(queue)); diff != "" {
+		t.Errorf("in the queue (-want +have):\n%s", diff)
+	}
+}
+
+func TestSourceNotReady(t *testing.T) {
+	t.Parallel()
+
+	leads, follows := make(chan struct{}), make(chan struct{})
+	close(leads)
+
+	for name, tc := range map[string]struct {
+		opts  controllerruntime.SourceOptions
+		setUp func(*testing.T, *controllerruntime.Source[string], workqueue.TypedRateLimitingInterface[string])
+		want  string // "" acknowledges.
+	}{
+		"before the controller starts": {
+			setUp: func(*testing.T, *controllerruntime.Source[string], workqueue.TypedRateLimitingInterface[string]) {},
+			want:  "not ready: the controller has not started",
+		},
+		"while it runs": {
+			setUp: func(t *testing.T, s *controllerruntime.Source[string], q workqueue.TypedRateLimitingInterface[string]) {
+				t.Helper()
+				started(t, s, q)
+			},
+		},
+		"after its context ended": {
+			setUp: func(t *testing.T, s *controllerruntime.Source[string], q workqueue.TypedRateLimitingInterface[string]) {
+				t.Helper()
+				started(t, s, q)()
+			},
+			want: "not ready: the controller has stopped",
+		},
+		"after its queue shut down": {
+			setUp: func(t *testing.T, s *controllerruntime.Source[string], q workqueue.TypedRateLimitingInterface[string]) {
+				t.Helper()
+				started(t, s, q)
+				q.ShutDown()
+			},
+			want: "not ready: the controller has stopped",
+		},
+		"while the controller warms up": {
+			opts: controllerruntime.SourceOptions{Elected: follows},
+			setUp: func(t *testing.T, s *controllerruntime.Source[string], q workqueue.TypedRateLimitingInterface[string]) {
+				t.Helper()
+				started(t, s, q)
+			},
+			want: "not ready: another replica leads",
+		},
+		"after the election": {
+			opts: controllerruntime.SourceOptions{Elected: leads},
+			setUp: func(t *testing.T, s *controllerruntime.Source[string], q workqueue.TypedRateLimitingInterface[string]) {
+				t.Helper()
+				started(t, s, q)
+			},
+		},
+		"with the next controller": {
+			setUp: func(t *testing.T, s *controllerruntime.Source[string], q workqueue.TypedRateLimitingInterface[string]) {
+				t.Helper()
+				started(t, s, newQueue(t))()
+				started(t, s, q)
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			source, queue := controllerruntime.NewSource(byWatched, tc.opts), newQueue(t)
+			tc.setUp(t, source, queue)
+
+			err := source.Handle(t.Context(), delivery("skr-1", "a"))
+			if tc.want == "" {
+				if err != nil || queue.Len() != 1 {
+					t.Errorf("have %v and %d requests, want one request", err, queue.Len())
+				}
+
+				return
+			}
+
+			if err == nil || err.Error() != tc.want || !errors.Is(err, core.ErrNotReady) || core.IsPermanent(err) {
+				t.Errorf("have %v, want a temporary %q", err, tc.want)
+			}
+
+			if queue.Len() != 0 {
+				t.Errorf("%d requests in the queue, want none", queue.Len())
+			}
+		})
+	}
+}
+
+// A queue drops what comes after its end: an acknowledgement would be a lie.
+func TestSourceStopsMeanwhile(t *testing.T) {
+	t.Parallel()
+
+	queue := newQueue(t)
+	source := controllerruntime.NewSource(func(context.Context, core.Delivery) ([]string, error) {
+		queue.ShutDown()
+
+		return []string{"a"}, nil
+	}, controllerruntime.SourceOptions{})
+	started(t, source, queue)
+
+	if err := source.Handle(t.Context(), delivery("skr-1", "a")); !errors.Is(err, core.ErrNotReady) {
+		t.Errorf("have %v, want not ready", err)
+	}
+}
+
+func TestSourceMapFunc(t *testing.T) {
+	t.Parallel()
+
+	errBroken := errors.New("broken")
+
+	for name, tc := range map[string]struct {
+		mapFunc  controllerruntime.MapFunc[string]
+		requests []string
+		is       []error
+	}{
+		"several requests": {
+			mapFunc:  func(context.Context, core.Delivery) ([]string, error) { return []string{"a", "b"}, nil },
+			requests: []string{"a", "b"},
+		},
+		"no use for it": {
+			mapFunc: func(context.Context, core.Delivery) ([]string, error) { return nil, nil },
+		},
+		"cold cache": {
+			mapFunc: func(context.Context, core.Delivery) ([]string, error) {
+				return nil, fmt.Errorf("no answer: %w", core.ErrNotReady)
+			},
+			is: []error{core.ErrNotReady},
+		},
+		"half an answer": {
+			mapFunc: func(context.Context, core.Delivery) ([]string, error) { return []string{"a"}, errBroken },
+			is:      []error{core.ErrNotReady, errBroken},
+		},
+		"panic": {
+			mapFunc: func(context.Context, core.Delivery) ([]string, error) { panic("oh no") },
+			is:      []error{core.ErrNotReady},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			queue, told, logged := newQueue(t), handled{}, bytes.Buffer{}
+			source := controllerruntime.NewSource(tc.mapFunc, controllerruntime.SourceOptions{
+				Handled: told.add, Logger: slog.New(slog.NewTextHandler(&logged, nil)),
+			})
+			started(t, source, queue)
+
+			err := source.Handle(t.Context(), delivery("skr-1", "a"))
+			for _, want := range tc.is {
+				if !errors.Is(err, want) {
+					t.Errorf("have error %v, want %v", err, want)
+				}
+			}
+
+			if (err == nil) != (tc.is == nil) {
+				t.Errorf("have error %v, want one: %v", err, tc.is != nil)
+			}
+
+			if diff := cmp.Diff(append([]string{}, tc.requests...), drain(queue)); diff != "" {
+				t.Errorf("in the queue (-want +have):\n%s", diff)
+			}
+
+			if diff := cmp.Diff(handled{fmt.Sprintf("skr-1 %d %v", len(tc.requests), err)}, told); diff != "" {
+				t.Errorf("the hook was told (-want +have):\n%s", diff)
+			}
+
+			if panicked := name == "panic"; strings.Contains(logged.String(), `panic="oh no" stack=`) != panicked {
+				t.Errorf("logged %q, want a panic: %v", &logged, panicked)
+			}
+		})
+	}
+}
+
+// handled records the calls of the hook.
+type handled []string
+
+func (h *handled) add(d core.Delivery, requests int, err error) {
+	*h = append(*h, fmt.Sprintf("%s %d %v", d.Runtime, requests, err))
+}
+
+func TestSourceServesOneController(t *testing.T) {
+	t.Parallel()
+
+	source, queue := controllerruntime.NewSource(byWatched, controllerruntime.SourceOptions{}), newQueue(t)
+	started(t, source, queue)
+
+	if err := source.Start(t.Context(), newQueue(t)); err == nil || !strings.Contains(err.Error(), "make one for each controller") {
+		t.Errorf("have %v, want the second controller to be refused", err)
+	}
+
+	if err := source.Handle(t.Context(), delivery("skr-1", "a")); err != nil || queue.Len() != 1 {
+		t.Errorf("have %v and %d requests, want the first controller to be served", err, queue.Len())
+	}
+}
+
+func TestSourceWithoutMapFunc(t *testing.T) {
+	t.Parallel()
+
+	source := controllerruntime.NewSource[string](nil, controllerruntime.SourceOptions{})
+	if err := source.Start(t.Context(), newQueue(t)); err == nil || !strings.Contains(err.Error(), "map function") {
+		t.Errorf("have %v, want what is missing", err)
+	}
+}
+
+func TestSourceRanksChangesAboveResyncs(t *testing.T) {
+	t.Parallel()
+
+	queue := priorityqueue.New[string](t.Name())
+	t.Cleanup(queue.ShutDown)
+
+	source := controllerruntime.NewSource(byWatched, controllerruntime.SourceOptions{})
+	started[string](t, source, queue)
+
+	low := handler.LowPriority
+	queue.AddWithOpts(priorityqueue.AddOpts{Priority: &low}, "skr-1:listed", "skr-1:changed")
+
+	resync := delivery("skr-2", "")
+	resync.Event.Kind = core.KindResync
+
+	for _, d := range []core.Delivery{resync, delivery("skr-1", "changed"), delivery("skr-1", "new")} {
+		if err := source.Handle(t.Context(), d); err != nil {
+			t.Error(err)
+		}
+	}
+
+	type ranked struct {
+		Item     string
+		Priority int
+	}
+
+	var got []ranked
+
+	for range queue.Len() {
+		item, priority, _ := queue.GetWithPriority()
+		got = append(got, ranked{item, priority})
+		queue.Done(item)
+	}
+
+	want := []ranked{{"skr-1:changed", 0}, {"skr-1:new", 0}, {"skr-1:listed", low}, {"skr-2:", low}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("order of the queue (-want +have):\n%s", diff)
+	}
+}
+
+// Every delivery that is acknowledged while a controller stops is one that its queue took.
+func TestSourceConcurrently(t *testing.T) {
+	t.Parallel()
+
+	const senders, each = 8, 200
+
+	source := controllerruntime.NewSource(byWatched, controllerruntime.SourceOptions{})
+	queue := newQueue(t)
+
+	var (
+		group sync.WaitGroup
+		mu    sync.Mutex
+		acked = map[string]bool{}
+	)
+
+	for sender := range senders {
+		group.Go(func() {
+			for i := range each {
+				d := delivery(fmt.Sprint(sender), fmt.Sprint(i))
+				if err := source.Handle(t.Context(), d); err == nil {
+					mu.Lock()
+					acked[fmt.Sprintf("%d:%d", sender, i)] = true
+					mu.Unlock()
+				}
+
+				if sender == 0 && i == each/4 {
+					if err := source.Start(t.Context(), queue); err != nil {
+						t.Error(err)
+					}
+				}
+
+				if sender == 0 && i == each*3/4 {
+					queue.ShutDown()
+				}
+			}
+		})
+	}
+
+	group.Wait()
+
+	for _, request := range drain(queue) {
+		delete(acked, request)
+	}
+
+	if len(acked) > 0 {
+		t.Errorf("acknowledged, but not in the queue: %v", acked)
+	}
+}
+
+func BenchmarkSourceHandle(b *testing.B) {
+	for name, runtimes := range map[string]int{"1 runtime": 1, "10000 runtimes": 10_000} {
+		b.Run(name, func(b *testing.B) {
+			queue := priorityqueue.New[string](b.Name())
+			defer queue.ShutDown()
+
+			source := controllerruntime.NewSource(func(_ context.Context, d core.Delivery) ([]string, error) {
+				return []string{string(d.Runtime)}, nil
+			}, controllerruntime.SourceOptions{})
+			started[string](b, source, queue)
+
+			deliveries := make([]core.Delivery, runtimes)
+			for i := range deliveries {
+				deliveries[i] = delivery(fmt.Sprintf("skr-%d", i), "a")
+			}
+
+			b.ReportAllocs()
+			b.ResetTimer()
+
+			for i := range b.N {
+				if err := source.Handle(b.Context(), deliveries[i%runtimes]); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
