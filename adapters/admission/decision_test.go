@@ -1,0 +1,298 @@
+package admission_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+	admissionv1 "k8s.io/api/admission/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+var widgetKind = schema.GroupVersionKind{Group: "example.org", Version: "v1", Kind: "Widget"}
+
+// TestReviews is the table of what API servers send, and what comes of it.
+func TestReviews(t *testing.T) {
+	t.Parallel()
+
+	one := types.NamespacedName{Namespace: "default", Name: "one"}
+	event := func(operation core.Operation, generation int64) *core.WatchEvent {
+		return &core.WatchEvent{
+			Watched: one, WatchedGVK: widgetKind, Operation: operation, Field: core.FieldSpec,
+			Generation: generation, Time: noon,
+		}
+	}
+
+	tests := []struct {
+		name     string
+		review   []byte
+		decision admission.Decision
+		event    *core.WatchEvent
+	}{
+		{
+			"CREATE", reviewOf(t, func(q *admissionv1.AdmissionRequest) {
+				q.Operation = admissionv1.Create
+				q.Object = raw(widget("", `"spec":{"a":1}`))
+			}), admission.Accepted, event(core.OperationCreate, 3),
+		},
+		{
+			"CREATE with generateName: the name is in the object only", reviewOf(t, func(q *admissionv1.AdmissionRequest) {
+				q.Operation = admissionv1.Create
+				q.Name = ""
+				q.Object = raw(widget(`"generateName":"on"`, `"spec":{"a":1}`))
+			}), admission.Accepted, event(core.OperationCreate, 3),
+		},
+		{
+			"CREATE with generateName, before the name is generated", reviewOf(t, func(q *admissionv1.AdmissionRequest) {
+				q.Operation = admissionv1.Create
+				q.Name = ""
+				q.Object = raw(`{"metadata":{"generateName":"on-","namespace":"default"},"spec":{}}`)
+			}), admission.NoName, nil,
+		},
+		{
+			"UPDATE of the spec",
+			update(t, widget("", `"spec":{"a":1}`), widget("", `"spec":{"a":2}`)),
+			admission.Accepted, event(core.OperationUpdate, 3),
+		},
+		{
+			"UPDATE of metadata only",
+			update(t, widget("", `"spec":{"a":1}`), widget(`"labels":{"x":"y"}`, `"spec":{"a":1}`)),
+			admission.Unchanged, nil,
+		},
+		{
+			"UPDATE with another order of keys",
+			update(t, widget("", `"spec":{"a":1,"b":2}`), widget("", `"spec":{"b":2,"a":1.0}`)),
+			admission.Unchanged, nil,
+		},
+		{
+			"UPDATE of the status without the subresource",
+			update(t, widget("", `"spec":{"a":1}`), widget("", `"spec":{"a":1}`, `"status":{"ready":true}`)),
+			admission.Unchanged, nil,
+		},
+		{
+			"UPDATE that sets the deletionTimestamp",
+			update(t, widget(`"finalizers":["x"]`, `"spec":{}`),
+				widget(`"finalizers":["x"],"deletionTimestamp":"2026-01-01T00:00:00Z"`, `"spec":{}`)),
+			admission.Accepted, event(core.OperationUpdate, 3),
+		},
+		{
+			"UPDATE that removes the last finalizer",
+			update(t, widget(`"finalizers":["x"]`, `"spec":{}`), widget("", `"spec":{}`)),
+			admission.Accepted, event(core.OperationUpdate, 3),
+		},
+		{
+			"UPDATE that removes a finalizer, not the last",
+			update(t, widget(`"finalizers":["x","y"]`, `"spec":{}`), widget(`"finalizers":["y"]`, `"spec":{}`)),
+			admission.Unchanged, nil,
+		},
+		{
+			"UPDATE of the status subresource", reviewOf(t, func(q *admissionv1.AdmissionRequest) {
+				q.Operation = admissionv1.Update
+				q.SubResource = "status"
+				q.OldObject = raw(widget("", `"status":{"ready":false}`))
+				q.Object = raw(widget("", `"status":{"ready":true}`))
+			}), admission.Accepted, &core.WatchEvent{
+				Watched: one, WatchedGVK: widgetKind, Operation: core.OperationUpdate, Field: core.FieldStatus,
+				Generation: 3, Time: noon,
+			},
+		},
+		{
+			"UPDATE of the status subresource without a difference", reviewOf(t, func(q *admissionv1.AdmissionRequest) {
+				q.Operation = admissionv1.Update
+				q.SubResource = "status"
+				q.OldObject = raw(widget("", `"status":{"ready":true}`))
+				q.Object = raw(widget("", `"status":{ "ready" : true }`))
+			}), admission.Unchanged, nil,
+		},
+		{
+			"UPDATE of scale", reviewOf(t, func(q *admissionv1.AdmissionRequest) {
+				q.Operation = admissionv1.Update
+				q.SubResource = "scale"
+				q.Kind = metav1.GroupVersionKind{Group: "autoscaling", Version: "v1", Kind: "Scale"}
+				q.OldObject = raw(`{"metadata":{"name":"one"},"spec":{"replicas":1}}`)
+				q.Object = raw(`{"metadata":{"name":"one"},"spec":{"replicas":2}}`)
+			}), admission.Irrelevant, nil,
+		},
+		{
+			"CONNECT", reviewOf(t, func(q *admissionv1.AdmissionRequest) {
+				q.Operation = admissionv1.Connect
+				q.SubResource = "exec"
+				q.Object = raw(`{"kind":"PodExecOptions","apiVersion":"v1","stdin":true,"command":["sh"]}`)
+			}), admission.Irrelevant, nil,
+		},
+		{
+			"DELETE", reviewOf(t, func(q *admissionv1.AdmissionRequest) {
+				q.Operation = admissionv1.Delete
+				q.OldObject = raw(widget("", `"spec":{}`))
+				q.Options = raw(`{"kind":"DeleteOptions","apiVersion":"meta.k8s.io/v1","propagationPolicy":"Background"}`)
+			}), admission.Accepted, event(core.OperationDelete, 3),
+		},
+		{
+			"DELETE of a collection: the name is in the old object only", reviewOf(t, func(q *admissionv1.AdmissionRequest) {
+				q.Operation = admissionv1.Delete
+				q.Name = ""
+				q.OldObject = raw(widget("", `"spec":{}`))
+			}), admission.Accepted, event(core.OperationDelete, 3),
+		},
+		{
+			"DELETE without the old object", reviewOf(t, func(q *admissionv1.AdmissionRequest) {
+				q.Operation = admissionv1.Delete
+			}), admission.Accepted, event(core.OperationDelete, 0),
+		},
+		{
+			"DELETE without any name", reviewOf(t, func(q *admissionv1.AdmissionRequest) {
+				q.Operation = admissionv1.Delete
+				q.Name = ""
+			}), admission.NoName, nil,
+		},
+		{
+			"dry run of a CREATE", reviewOf(t, func(q *admissionv1.AdmissionRequest) {
+				q.Operation = admissionv1.Create
+				q.DryRun = new(true)
+				q.Object = raw(widget("", `"spec":{"a":1}`))
+			}), admission.DryRun, nil,
+		},
+		{
+			"dry run of a DELETE", reviewOf(t, func(q *admissionv1.AdmissionRequest) {
+				q.Operation = admissionv1.Delete
+				q.DryRun = new(true)
+				q.OldObject = raw(widget(""))
+			}), admission.DryRun, nil,
+		},
+		{
+			"a cluster-scoped object", reviewOf(t, func(q *admissionv1.AdmissionRequest) {
+				q.Operation = admissionv1.Create
+				q.Namespace = ""
+				q.Object = raw(`{"metadata":{"name":"one"}}`)
+			}), admission.Accepted, &core.WatchEvent{
+				Watched: types.NamespacedName{Name: "one"}, WatchedGVK: widgetKind,
+				Operation: core.OperationCreate, Field: core.FieldSpec, Time: noon,
+			},
+		},
+		{
+			"an object of which the request says no kind", reviewOf(t, func(q *admissionv1.AdmissionRequest) {
+				q.Operation = admissionv1.Create
+				q.Kind = metav1.GroupVersionKind{}
+				q.Object = raw(widget("", `"spec":{"a":1}`))
+			}), admission.Accepted, event(core.OperationCreate, 3),
+		},
+		{
+			"an object that the API server converted", reviewOf(t, func(q *admissionv1.AdmissionRequest) {
+				q.Operation = admissionv1.Create
+				q.Object = raw(`{"apiVersion":"example.org/v7","kind":"Widget","metadata":{"name":"one","namespace":"default"}}`)
+			}), admission.Accepted, event(core.OperationCreate, 0),
+		},
+		{
+			"data of a ConfigMap", update(t,
+				`{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"one","namespace":"default"},"data":{"a":"1"}}`,
+				`{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"one","namespace":"default"},"data":{"a":"2"}}`),
+			admission.Accepted, event(core.OperationUpdate, 0),
+		},
+		{
+			"bookkeeping of a ConfigMap", update(t,
+				`{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"one","resourceVersion":"1"},"data":{"a":"1"}}`,
+				`{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"one","resourceVersion":"2","managedFields":[{}]},"data":{"a":"1"}}`),
+			admission.Unchanged, nil,
+		},
+	}
+
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+
+			got := newInbox()
+			h := newHandler(t, got, admission.Options{})
+
+			if decision := decisionOf(t, post(h, "/validate/kyma", tt.review), testUID); decision != tt.decision {
+				t.Errorf("decision %q, want %q", decision, tt.decision)
+			}
+
+			var want []core.WatchEvent
+			if tt.event != nil {
+				want = []core.WatchEvent{*tt.event}
+			}
+
+			if diff := cmp.Diff(want, got.events); diff != "" {
+				t.Errorf("events (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestOutcomesAreDecisions(t *testing.T) {
+	t.Parallel()
+
+	for outcome, want := range map[outbox.Outcome]admission.Decision{
+		outbox.Accepted:  admission.Accepted,
+		outbox.Coalesced: admission.Coalesced,
+		outbox.Dropped:   admission.Dropped,
+		"who knows":      admission.Failed,
+	} {
+		got := &inbox{outcome: outcome}
+		review := update(t, widget("", `"spec":1`), widget("", `"spec":2`))
+
+		if have := decisionOf(t, post(newHandler(t, got, admission.Options{}), "/validate/kyma", review), testUID); have != want {
+			t.Errorf("outcome %q answered as %q, want %q", outcome, have, want)
+		}
+	}
+}
+
+func TestEachManagerCanHaveItsFilter(t *testing.T) {
+	t.Parallel()
+
+	got := newInbox()
+	h := newHandler(t, got, admission.Options{
+		Filter: func(*core.Change) bool { return false },
+		Filters: map[core.Manager]core.Filter{
+			"labelled": core.Labels(map[string]string{"watch": "me"}),
+		},
+	})
+
+	create := func(labels string) []byte {
+		return reviewOf(t, func(q *admissionv1.AdmissionRequest) {
+			q.Operation = admissionv1.Create
+			q.Object = raw(widget(`"labels":{` + labels + `}`))
+		})
+	}
+
+	for _, tt := range []struct {
+		path string
+		body []byte
+		want admission.Decision
+	}{
+		{"/validate/labelled", create(`"watch":"me"`), admission.Accepted},
+		{"/validate/labelled", create(``), admission.Irrelevant},
+		{"/validate/other", create(`"watch":"me"`), admission.Irrelevant},
+	} {
+		if have := decisionOf(t, post(h, tt.path, tt.body), testUID); have != tt.want {
+			t.Errorf("%s: %q, want %q", tt.path, have, tt.want)
+		}
+	}
+
+	if diff := cmp.Diff([]core.Manager{"labelled"}, got.managers); diff != "" {
+		t.Errorf("managers (-want +got):\n%s", diff)
+	}
+}
+
+func TestDryRunNeverReachesTheFilter(t *testing.T) {
+	t.Parallel()
+
+	got := newInbox()
+	h := newHandler(t, got, admission.Options{Filter: core.All()})
+	review := reviewOf(t, func(q *admissionv1.AdmissionRequest) {
+		q.Operation = admissionv1.Delete
+		q.DryRun = new(true)
+	})
+
+	if decision := decisionOf(t, post(h, "/validate/kyma", review), testUID); decision != admission.DryRun {
+		t.Errorf("decision %q, want %q", decision, admission.DryRun)
+	}
+
+	if len(got.events) > 0 {
+		t.Errorf("a dry run sent %v", got.events)
+	}
+}

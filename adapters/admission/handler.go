@@ -1,0 +1,304 @@
+package admission
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"mime"
+	"net/http"
+	"net/url"
+	"path"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Where a panic was caught, as [Hooks].Panicked gets it.
+const (
+	// PanicInFilter means a filter. The change was taken as one that matters.
+	PanicInFilter = "filter"
+	// PanicInAcceptor means the acceptor, or a hook or logger that was called before it. The review was answered.
+	PanicInAcceptor = "acceptor"
+	// PanicInRequest means the reading of a request, which was then answered 500.
+	PanicInRequest = "request"
+	// PanicInHooks means a hook or logger that was called after the answer.
+	PanicInHooks = "hooks"
+)
+
+// Handler answers the AdmissionReviews of an API server at POST /validate/<manager>, always with allowed: true.
+//
+// A review is answered 200 and an AdmissionReview with the same uid, whose response.status.message begins with the
+// [Decision]. Any other request gets a metav1.Status: 400 for what is no admission.k8s.io/v1 review or no manager, 404 for an unknown
+// path or manager, 405, 413 for a body beyond the limit, 415 for anything but application/json. It is safe for concurrent use, starts no goroutine, and bounds
+// neither the time nor the number of requests: the server around it does.
+type Handler struct {
+	acceptor Acceptor
+	opts     Options
+	log      *slog.Logger
+	mux      *http.ServeMux
+	notFound http.HandlerFunc
+	bodies   bodies
+
+	ownerWarning, refusalWarning throttle
+}
+
+var _ http.Handler = (*Handler)(nil)
+
+// New returns a handler that hands the events it makes to acceptor. It fails on a nil acceptor and on options that can
+// not work, and names all that is wrong with them.
+func New(acceptor Acceptor, opts Options) (*Handler, error) {
+	if acceptor == nil {
+		return nil, errors.New("admission handler: want an acceptor, have nil")
+	}
+
+	opts = opts.withDefaults()
+	if err := opts.validate(); err != nil {
+		return nil, fmt.Errorf("admission handler: %w", err)
+	}
+
+	h := &Handler{acceptor: acceptor, opts: opts, log: opts.Logger, mux: http.NewServeMux()}
+	h.notFound = h.serve(refusePath)
+
+	h.mux.HandleFunc("POST "+pathPrefix+"{manager}", h.serve(h.review))
+	h.mux.HandleFunc(pathPrefix+"{manager}", h.serve(refuseMethod))
+	h.mux.HandleFunc("/", h.notFound)
+
+	return h, nil
+}
+
+// ServeHTTP answers one request.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	// A mux redirects from these to another path, which would be an answer that no API server expects.
+	if !isClean(r.URL) {
+		h.notFound(w, r)
+
+		return
+	}
+
+	h.mux.ServeHTTP(w, r)
+}
+
+func isClean(u *url.URL) bool {
+	escaped := u.EscapedPath()
+
+	return strings.HasPrefix(escaped, "/") && path.Clean(escaped) == escaped
+}
+
+// route turns a request into a reply. It may use w for the limits of the body only.
+type route func(w http.ResponseWriter, r *http.Request, started time.Time) reply
+
+// serve writes the reply of a route, whatever panics below it.
+func (h *Handler) serve(route route) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		started := h.opts.Now()
+		answer := reply{refusal: &refusal{http.StatusInternalServerError, RefusedInternal, "internal error"}}
+
+		defer h.guard(PanicInHooks, func() { h.report(r.Context(), &answer, started) })
+
+		h.guard(PanicInRequest, func() {
+			h.opts.Hooks.InFlight(1)
+			answer = route(w, r, started)
+		})
+		answer.writeTo(w)
+	}
+}
+
+func refusePath(http.ResponseWriter, *http.Request, time.Time) reply {
+	return reply{refusal: &refusal{http.StatusNotFound, RefusedPath, "want POST " + pathPrefix + "{manager}"}}
+}
+
+func refuseMethod(_ http.ResponseWriter, r *http.Request, _ time.Time) reply {
+	return reply{refusal: &refusal{
+		http.StatusMethodNotAllowed, RefusedMethod, fmt.Sprintf("want POST, have %.20q", r.Method),
+	}}
+}
+
+// review answers an AdmissionReview.
+func (h *Handler) review(w http.ResponseWriter, r *http.Request, started time.Time) reply {
+	manager, refused := h.managerOf(r)
+	if refused == nil {
+		refused = checkMediaType(r.Header)
+	}
+
+	if refused != nil {
+		return reply{refusal: refused}
+	}
+
+	body, err := h.bodies.read(w, r, h.opts.MaxBody)
+	if err != nil {
+		return reply{refusal: badBody(err)}
+	}
+	defer h.bodies.giveBack(body)
+
+	q, err := readReview(body.Bytes())
+	if err != nil {
+		return reply{refusal: badReview(err)}
+	}
+
+	answer := reply{manager: manager, uid: q.uid, decision: Failed}
+	h.guard(PanicInAcceptor, func() { answer.decision = h.decide(r.Context(), manager, q, started) })
+
+	return answer
+}
+
+func (h *Handler) managerOf(r *http.Request) (core.Manager, *refusal) {
+	manager, err := core.ParseManager(r.PathValue("manager"))
+	if err != nil {
+		return "", &refusal{http.StatusBadRequest, RefusedManager, err.Error()}
+	}
+
+	if len(h.opts.Managers) > 0 && !slices.Contains(h.opts.Managers, manager) {
+		return "", &refusal{http.StatusNotFound, RefusedManager, fmt.Sprintf("no watch of manager %q here", manager)}
+	}
+
+	return manager, nil
+}
+
+func checkMediaType(header http.Header) *refusal {
+	const want = "application/json"
+
+	if have := header.Get("Content-Type"); have != want {
+		if mediaType, _, err := mime.ParseMediaType(have); err != nil || mediaType != want {
+			message := fmt.Sprintf("want Content-Type %s, have %.80q", want, have)
+
+			return &refusal{http.StatusUnsupportedMediaType, RefusedMediaType, message}
+		}
+	}
+
+	if have := header.Get("Content-Encoding"); have != "" && have != "identity" {
+		message := fmt.Sprintf("want no Content-Encoding, have %.80q", have)
+
+		return &refusal{http.StatusUnsupportedMediaType, RefusedMediaType, message}
+	}
+
+	return nil
+}
+
+func badBody(err error) *refusal {
+	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		message := fmt.Sprintf("want a body of at most %d bytes", tooLarge.Limit)
+
+		return &refusal{http.StatusRequestEntityTooLarge, RefusedSize, message}
+	}
+
+	return &refusal{http.StatusBadRequest, RefusedBody, "the body did not arrive completely"}
+}
+
+// decide makes an event of a review that matters, and hands it over.
+func (h *Handler) decide(ctx context.Context, manager core.Manager, q *request, now time.Time) Decision {
+	c := q.change()
+
+	if c.DryRun {
+		return DryRun
+	}
+
+	if !h.matters(manager, c) {
+		return filteredOut(c)
+	}
+
+	event := q.event(c, now)
+	if !isNamed(&event) {
+		return NoName
+	}
+
+	event.Owner = h.ownerOf(ctx, manager, c, &event)
+	if event.Owner == (types.NamespacedName{}) && h.opts.RequireOwner {
+		return NoOwner
+	}
+
+	return decisionOf(h.acceptor.Accept(manager, event))
+}
+
+// matters asks the filter. An event too many is one harmless look; one too few would be lost.
+func (h *Handler) matters(manager core.Manager, c *core.Change) bool {
+	filter := h.opts.Filter
+	if own, ok := h.opts.Filters[manager]; ok {
+		filter = own
+	}
+
+	matters := true
+	h.guard(PanicInFilter, func() { matters = filter(c) })
+
+	return matters
+}
+
+// ownerOf returns the zero value when the object names no owner, and tells about it when it should have.
+func (h *Handler) ownerOf(
+	ctx context.Context, manager core.Manager, c *core.Change, event *core.WatchEvent,
+) types.NamespacedName {
+	owner, err := ownerOf(c)
+	if err == nil && (owner != types.NamespacedName{} || !h.opts.RequireOwner) {
+		return owner
+	}
+
+	problem := OwnerMalformed
+	if err == nil {
+		problem = OwnerMissing
+	}
+
+	h.opts.Hooks.OwnerProblem(manager, problem)
+
+	if suppressed, ok := h.ownerWarning.pass(h.opts.Now()); ok {
+		h.log.LogAttrs(ctx, slog.LevelWarn, "object names no valid owner",
+			slog.String("manager", string(manager)), slog.String("problem", problem), slog.Any("error", err),
+			slog.String("kind", event.WatchedGVK.String()), slog.String("object", event.Watched.String()),
+			slog.Int64("suppressed", suppressed))
+	}
+
+	return types.NamespacedName{}
+}
+
+// guard calls f and catches its panic, which must not cost the API server its answer.
+func (h *Handler) guard(place string, f func()) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			h.panicked(place, cause)
+		}
+	}()
+
+	f()
+}
+
+func (h *Handler) panicked(place string, cause any) {
+	// The hook, or the logger, may be what panicked.
+	defer func() { _ = recover() }()
+
+	h.log.Error("caught a panic", "place", place, "cause", fmt.Sprint(cause), "stack", string(debug.Stack()))
+	h.opts.Hooks.Panicked(place)
+}
+
+// report tells hooks and log what was answered.
+func (h *Handler) report(ctx context.Context, answer *reply, started time.Time) {
+	took := h.opts.Now().Sub(started)
+
+	h.opts.Hooks.InFlight(-1)
+
+	if answer.refusal != nil {
+		h.reportRefusal(ctx, answer.refusal, took)
+
+		return
+	}
+
+	h.opts.Hooks.Reviewed(answer.manager, string(answer.decision), took)
+
+	if h.log.Enabled(ctx, slog.LevelDebug) {
+		h.log.LogAttrs(ctx, slog.LevelDebug, "reviewed",
+			slog.String("manager", string(answer.manager)), slog.String("decision", string(answer.decision)),
+			slog.String("uid", answer.uid), slog.Duration("took", took))
+	}
+}
+
+func (h *Handler) reportRefusal(ctx context.Context, refused *refusal, took time.Duration) {
+	h.opts.Hooks.Refused(refused.code, refused.reason, took)
+
+	if suppressed, ok := h.refusalWarning.pass(h.opts.Now()); ok {
+		h.log.LogAttrs(ctx, slog.LevelWarn, "refused a request that is no review",
+			slog.Int("status", refused.code), slog.String("reason", refused.reason),
+			slog.String("message", refused.message), slog.Int64("suppressed", suppressed))
+	}
+}

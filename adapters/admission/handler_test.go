@@ -1,0 +1,689 @@
+package admission_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+	admissionv1 "k8s.io/api/admission/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// statusOf returns the message of a refusal, after it has checked the rest of it.
+func statusOf(t testing.TB, code int, header http.Header, body []byte) string {
+	t.Helper()
+
+	var status metav1.Status
+
+	decoder := json.NewDecoder(bytes.NewReader(body))
+	decoder.DisallowUnknownFields()
+
+	if err := decoder.Decode(&status); err != nil {
+		t.Fatalf("answer %q: %v, want a Status", body, err)
+	}
+
+	if status.Kind != "Status" || status.APIVersion != "v1" || status.Status != metav1.StatusFailure ||
+		int(status.Code) != code || status.Reason == "" || status.Message == "" {
+		t.Errorf("answered %s, want a complete v1 Status of %d", body, code)
+	}
+
+	if contentType := header.Get("Content-Type"); contentType != "application/json" {
+		t.Errorf("Content-Type %q, want application/json", contentType)
+	}
+
+	return status.Message
+}
+
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+
+	good := string(update(t, widget("", `"spec":1`), widget("", `"spec":2`)))
+	truncated := good[:len(good)/2]
+
+	tests := []struct {
+		name        string
+		method      string
+		path        string
+		contentType string
+		body        string
+		code        int
+		reason      string
+		message     string // a part of it
+	}{
+		{"GET", "GET", "/validate/kyma", "application/json", "", 405, "method", `have "GET"`},
+		{"PUT", "PUT", "/validate/kyma", "application/json", good, 405, "method", "want POST"},
+		{"another path", "POST", "/mutate/kyma", "application/json", good, 404, "unknown_path", "/validate/{manager}"},
+		{"the root", "POST", "/", "application/json", good, 404, "unknown_path", "/validate/{manager}"},
+		{"no media type", "POST", "/validate/kyma", "", good, 415, "media_type", "application/json"},
+		{"another media type", "POST", "/validate/kyma", "application/yaml", good, 415, "media_type", "application/yaml"},
+		{"a broken media type", "POST", "/validate/kyma", "application/json;;;=", good, 415, "media_type", "application/json"},
+		{"a body beyond the limit", "POST", "/validate/kyma", "application/json", strings.Repeat(" ", 5000), 413, "too_large", "4096 bytes"},
+		{"no body", "POST", "/validate/kyma", "application/json", "", 400, "malformed_review", "byte 0"},
+		{"half a body", "POST", "/validate/kyma", "application/json", truncated, 400, "malformed_review", "ends at"},
+		{"two reviews", "POST", "/validate/kyma", "application/json", good + good, 400, "malformed_review", "end of the text"},
+		{"an array", "POST", "/validate/kyma", "application/json", "[]", 400, "malformed_review", "byte 0"},
+		{"another kind", "POST", "/validate/kyma", "application/json", `{"kind":"Pod","apiVersion":"v1"}`, 400, "malformed_review", `"Pod"`},
+		{
+			"v1beta1", "POST", "/validate/kyma", "application/json",
+			strings.Replace(good, "admission.k8s.io/v1", "admission.k8s.io/v1beta1", 1),
+			400, "unsupported_version", "admissionReviewVersions",
+		},
+		{
+			"no request", "POST", "/validate/kyma", "application/json",
+			`{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1"}`, 400, "malformed_review", "want a request",
+		},
+		{
+			"a null request", "POST", "/validate/kyma", "application/json",
+			`{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":null}`, 400, "malformed_review", "uid",
+		},
+		{
+			"no uid", "POST", "/validate/kyma", "application/json",
+			strings.Replace(good, testUID, "", 1), 400, "malformed_review", "request.uid",
+		},
+		{
+			"an unknown operation", "POST", "/validate/kyma", "application/json",
+			strings.Replace(good, "UPDATE", "PATCH", 1), 400, "malformed_review", `"PATCH"`,
+		},
+		{
+			"an object that is none", "POST", "/validate/kyma", "application/json",
+			`{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"1","operation":"CREATE","object":"x"}}`,
+			400, "malformed_review", "request.object",
+		},
+		{
+			"an old object that is none", "POST", "/validate/kyma", "application/json",
+			`{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"1","operation":"DELETE","oldObject":7}}`,
+			400, "malformed_review", "request.oldObject",
+		},
+		{"an unknown manager", "POST", "/validate/stranger", "application/json", good, 404, "manager", `"stranger"`},
+		{"a manager that is no label", "POST", "/validate/Kyma", "application/json", good, 400, "manager", "DNS-1123"},
+	}
+
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+
+			var refused []string
+
+			got := newInbox()
+			h := newHandler(t, got, admission.Options{
+				MaxBody:  4096,
+				Managers: []core.Manager{"kyma"},
+				Hooks: admission.Hooks{
+					Refused: func(status int, reason string, _ time.Duration) {
+						refused = append(refused, fmt.Sprint(status, " ", reason))
+					},
+					Reviewed: func(core.Manager, string, time.Duration) { t.Error("counted as reviewed") },
+				},
+			})
+
+			r := httptest.NewRequest(tt.method, tt.path, strings.NewReader(tt.body))
+			r.Header.Set("Content-Type", tt.contentType)
+
+			w := serve(h, r)
+
+			if w.Code != tt.code {
+				t.Fatalf("answered %d %s, want %d", w.Code, w.Body, tt.code)
+			}
+
+			message := statusOf(t, w.Code, w.Header(), w.Body.Bytes())
+			if !strings.Contains(message, tt.message) || len(message) > 400 {
+				t.Errorf("message %q, want a short one with %q", message, tt.message)
+			}
+
+			if tt.code == http.StatusMethodNotAllowed && w.Header().Get("Allow") != "POST" {
+				t.Errorf("Allow %q, want POST", w.Header().Get("Allow"))
+			}
+
+			if diff := cmp.Diff([]string{fmt.Sprint(tt.code, " ", tt.reason)}, refused); diff != "" {
+				t.Errorf("refused (-want +got):\n%s", diff)
+			}
+
+			if len(got.events) > 0 {
+				t.Errorf("a refused request sent %v", got.events)
+			}
+		})
+	}
+}
+
+// TestRawPaths sends request lines that no client library would.
+func TestRawPaths(t *testing.T) {
+	t.Parallel()
+
+	got := newInbox()
+	server := httptest.NewServer(newHandler(t, got, admission.Options{}))
+	t.Cleanup(server.Close)
+
+	body := string(update(t, widget("", `"spec":1`), widget("", `"spec":2`)))
+
+	for target, want := range map[string]int{
+		"/validate/kyma":                          200,
+		"/validate/kyma?timeout=2s":               200,
+		"/validate/%6byma":                        200, // RFC 3986, section 6.2.2.2: the same path.
+		"/validate/":                              404,
+		"/validate":                               404,
+		"/validate/kyma/":                         404,
+		"/validate/kyma/event":                    404,
+		"//validate/kyma":                         404,
+		"/validate//kyma":                         404,
+		"/validate/..":                            404,
+		"/validate/../validate/kyma":              404,
+		"/validate/./kyma":                        404,
+		"/validate/%2e%2e":                        400,
+		"/validate/..%2fkyma":                     400,
+		"/validate/kyma%2Fevent":                  400,
+		"/validate/%2F":                           404,
+		"/validate/%00":                           400,
+		"/validate/%0d%0aX:%20y":                  400,
+		"/validate/kyma%20":                       400,
+		"/validate/k%C3%BCma":                     400,
+		"/validate/kým\u00e4":                     400,
+		"/validate/-kyma":                         400,
+		"/validate/KYMA":                          400,
+		"/validate/{manager}":                     400,
+		"/validate/" + strings.Repeat("a", 300):   400,
+		"/validate/" + strings.Repeat("a", 64):    400,
+		"/validate/" + strings.Repeat("%61", 300): 400,
+		"*": 404,
+	} {
+		code, header, answer := rawPost(t, server.Listener.Addr().String(), target, body)
+		if code != want {
+			t.Errorf("POST %.60q answered %d %s, want %d", target, code, answer, want)
+
+			continue
+		}
+
+		if code != http.StatusOK {
+			if message := statusOf(t, code, header, answer); len(message) > 300 {
+				t.Errorf("POST %.60q: %d bytes of message, want a short one", target, len(message))
+			}
+		}
+	}
+
+	for _, manager := range got.managers {
+		if manager != "kyma" {
+			t.Errorf("an event for %q, want kyma only", manager)
+		}
+	}
+}
+
+func rawPost(t *testing.T, addr, target, body string) (int, http.Header, []byte) {
+	t.Helper()
+
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatalf("Dial: %v", err)
+	}
+	defer conn.Close()
+
+	if _, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: agent\r\nContent-Type: application/json; charset=utf-8\r\n"+
+		"Content-Length: %d\r\nConnection: close\r\n\r\n%s", target, len(body), body); err != nil {
+		t.Fatalf("write: %v", err)
+	}
+
+	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatalf("POST %.60q: %v", target, err)
+	}
+	defer response.Body.Close()
+
+	answer, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatalf("POST %.60q: %v", target, err)
+	}
+
+	return response.StatusCode, response.Header, answer
+}
+
+func TestBodyLimit(t *testing.T) {
+	t.Parallel()
+
+	review := update(t, widget("", `"spec":1`), widget("", `"spec":2`))
+	limit := len(review) + 100
+	h := newHandler(t, newInbox(), admission.Options{MaxBody: int64(limit)})
+
+	for _, tt := range []struct {
+		name   string
+		size   int
+		length int64 // as announced, -1 when unknown
+		want   int
+	}{
+		{"at the limit, announced", limit, int64(limit), 200},
+		{"at the limit, unknown", limit, -1, 200},
+		{"one more, announced", limit + 1, int64(limit) + 1, 413},
+		{"one more, unknown", limit + 1, -1, 413},
+		{"announced too large, and never sent", 0, 1 << 40, 413},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+
+			body := append(bytes.Clone(review), bytes.Repeat([]byte(" "), max(tt.size-len(review), 0))...)
+			r := httptest.NewRequest(http.MethodPost, "/validate/kyma", bytes.NewReader(body))
+			r.Header.Set("Content-Type", "application/json")
+			r.ContentLength = tt.length
+
+			w := serve(h, r)
+
+			if w.Code != tt.want {
+				t.Errorf("answered %d %s, want %d", w.Code, w.Body, tt.want)
+			}
+		})
+	}
+}
+
+func TestCompressedBodyIsRefused(t *testing.T) {
+	t.Parallel()
+
+	r := httptest.NewRequest(http.MethodPost, "/validate/kyma", strings.NewReader("\x1f\x8b"))
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Content-Encoding", "gzip")
+
+	w := serve(newHandler(t, newInbox(), admission.Options{}), r)
+
+	if w.Code != http.StatusUnsupportedMediaType {
+		t.Errorf("answered %d %s, want 415", w.Code, w.Body)
+	}
+}
+
+func TestBodyThatBreaksOff(t *testing.T) {
+	t.Parallel()
+
+	r := httptest.NewRequest(http.MethodPost, "/validate/kyma",
+		io.MultiReader(strings.NewReader(`{"kind":`), failingReader{}))
+	r.Header.Set("Content-Type", "application/json")
+
+	w := serve(newHandler(t, newInbox(), admission.Options{}), r)
+
+	if w.Code != http.StatusBadRequest {
+		t.Fatalf("answered %d %s, want 400", w.Code, w.Body)
+	}
+
+	if message := statusOf(t, w.Code, w.Header(), w.Body.Bytes()); strings.Contains(message, "secret") {
+		t.Errorf("message %q says something about the inside", message)
+	}
+}
+
+type failingReader struct{}
+
+func (failingReader) Read([]byte) (int, error) { return 0, errors.New("secret detail") }
+
+// TestEventsKeepNothingOfTheBody would fail when an event kept a slice of the buffer that the next request reuses.
+func TestEventsKeepNothingOfTheBody(t *testing.T) {
+	t.Parallel()
+
+	got := newInbox()
+	h := newHandler(t, got, admission.Options{})
+
+	var want []core.WatchEvent
+
+	for i := range 50 {
+		name := fmt.Sprintf("object-%02d", i)
+		kind := metav1.GroupVersionKind{Group: fmt.Sprintf("group-%02d", i), Version: fmt.Sprintf("v%02d", i), Kind: fmt.Sprintf("Kind%02d", i)}
+		owner := types.NamespacedName{Namespace: fmt.Sprintf("space-%02d", i), Name: fmt.Sprintf("owner-%02d", i)}
+
+		review := reviewOf(t, func(q *admissionv1.AdmissionRequest) {
+			q.Operation = admissionv1.Create
+			q.Kind = kind
+			q.Object = raw(fmt.Sprintf(`{"metadata":{"name":%q,"namespace":"default","annotations":{%q:%q}}}`,
+				name, admission.OwnerAnnotation, owner.String()))
+		})
+
+		decisionOf(t, post(h, "/validate/kyma", review), testUID)
+
+		want = append(want, core.WatchEvent{
+			Owner: owner, Watched: types.NamespacedName{Namespace: "default", Name: name},
+			WatchedGVK: widgetKind, Operation: core.OperationCreate, Field: core.FieldSpec, Time: noon,
+		})
+		want[i].WatchedGVK.Group, want[i].WatchedGVK.Version, want[i].WatchedGVK.Kind = kind.Group, kind.Version, kind.Kind
+	}
+
+	if diff := cmp.Diff(want, got.events); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+}
+
+// TestNamesAreBounded keeps whoever reaches the webhook from filling the outbox with large keys.
+func TestNamesAreBounded(t *testing.T) {
+	t.Parallel()
+
+	long := strings.Repeat("x", 3000)
+
+	for _, change := range []func(*admissionv1.AdmissionRequest){
+		func(q *admissionv1.AdmissionRequest) { q.Name = long },
+		func(q *admissionv1.AdmissionRequest) { q.Namespace = long },
+		func(q *admissionv1.AdmissionRequest) { q.Kind.Group = long },
+		func(q *admissionv1.AdmissionRequest) { q.Kind.Version = long },
+		func(q *admissionv1.AdmissionRequest) { q.Kind.Kind = long },
+	} {
+		got := newInbox()
+		review := reviewOf(t, func(q *admissionv1.AdmissionRequest) {
+			q.Operation = admissionv1.Delete
+			change(q)
+		})
+
+		if have := decisionOf(t, post(newHandler(t, got, admission.Options{}), "/validate/kyma", review), testUID); have != admission.NoName {
+			t.Errorf("decision %q, want %q", have, admission.NoName)
+		}
+
+		if len(got.events) > 0 {
+			t.Error("an event of more than 3000 bytes")
+		}
+	}
+}
+
+func TestStrangeUIDsComeBack(t *testing.T) {
+	t.Parallel()
+
+	h := newHandler(t, newInbox(), admission.Options{})
+
+	for _, uid := range []types.UID{`a"b\c`, "<script>", "\u2028ü\x00", "a/b:c", types.UID(strings.Repeat("u", 5000))} {
+		review := reviewOf(t, func(q *admissionv1.AdmissionRequest) {
+			q.UID = uid
+			q.Operation = admissionv1.Delete
+		})
+		decisionOf(t, post(h, "/validate/kyma", review), uid)
+	}
+}
+
+func TestPanicsDoNotReachTheAPIServer(t *testing.T) {
+	t.Parallel()
+
+	boom := func() { panic("boom") }
+	accept := outbox.Accepted
+
+	tests := []struct {
+		name     string
+		accept   func()
+		opts     admission.Options
+		decision admission.Decision
+		place    string
+	}{
+		{
+			"in the filter: in doubt the change matters", func() {},
+			admission.Options{Filter: func(*core.Change) bool { panic("boom") }}, admission.Accepted, "filter",
+		},
+		{"in the acceptor", boom, admission.Options{}, admission.Failed, "acceptor"},
+		{
+			"in a hook before the answer", func() {},
+			admission.Options{RequireOwner: true, Hooks: admission.Hooks{OwnerProblem: func(core.Manager, string) { boom() }}},
+			admission.Failed, "acceptor",
+		},
+		{
+			"in a hook after the answer", func() {},
+			admission.Options{Hooks: admission.Hooks{Reviewed: func(core.Manager, string, time.Duration) { boom() }}},
+			admission.Accepted, "hooks",
+		},
+	}
+
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+
+			var (
+				places []string
+				log    bytes.Buffer
+			)
+
+			tt.opts.Hooks.Panicked = func(place string) { places = append(places, place) }
+			tt.opts.Logger = slog.New(slog.NewJSONHandler(&log, nil))
+
+			h := newHandler(t, admission.AcceptorFunc(func(core.Manager, core.WatchEvent) outbox.Outcome {
+				tt.accept()
+
+				return accept
+			}), tt.opts)
+
+			review := update(t, widget("", `"spec":1`), widget("", `"spec":"confidential"`))
+			if have := decisionOf(t, post(h, "/validate/kyma", review), testUID); have != tt.decision {
+				t.Errorf("decision %q, want %q", have, tt.decision)
+			}
+
+			if diff := cmp.Diff([]string{tt.place}, places); diff != "" {
+				t.Errorf("places (-want +got):\n%s", diff)
+			}
+
+			if text := log.String(); !strings.Contains(text, `"stack":"goroutine`) || !strings.Contains(text, `"cause":"boom"`) {
+				t.Errorf("log %s, want the cause and the stack", text)
+			}
+
+			if strings.Contains(log.String(), "confidential") {
+				t.Errorf("log %s has the object in it", log.String())
+			}
+		})
+	}
+}
+
+func TestPanicBeforeTheReviewIsReadIsAnswered500(t *testing.T) {
+	t.Parallel()
+
+	var refused, places []string
+
+	h := newHandler(t, newInbox(), admission.Options{Hooks: admission.Hooks{
+		Panicked: func(place string) { places = append(places, place) },
+		Refused:  func(status int, reason string, _ time.Duration) { refused = append(refused, fmt.Sprint(status, " ", reason)) },
+	}})
+
+	r := httptest.NewRequest(http.MethodPost, "/validate/kyma", panickingReader{})
+	r.Header.Set("Content-Type", "application/json")
+
+	w := serve(h, r)
+
+	if w.Code != http.StatusInternalServerError {
+		t.Fatalf("answered %d %s, want 500", w.Code, w.Body)
+	}
+
+	if message := statusOf(t, w.Code, w.Header(), w.Body.Bytes()); strings.Contains(message, "boom") {
+		t.Errorf("message %q says something about the inside", message)
+	}
+
+	if diff := cmp.Diff([]string{"500 internal", "request"}, append(refused, places...)); diff != "" {
+		t.Errorf("counted (-want +got):\n%s", diff)
+	}
+}
+
+type panickingReader struct{}
+
+func (panickingReader) Read([]byte) (int, error) { panic("boom") }
+
+// brokenLog panics on every line.
+type brokenLog struct{}
+
+func (brokenLog) Enabled(context.Context, slog.Level) bool  { return true }
+func (brokenLog) Handle(context.Context, slog.Record) error { panic("no disk") }
+func (b brokenLog) WithAttrs([]slog.Attr) slog.Handler      { return b }
+func (b brokenLog) WithGroup(string) slog.Handler           { return b }
+
+func TestBrokenLogDoesNotReachTheAPIServer(t *testing.T) {
+	t.Parallel()
+
+	h := newHandler(t, newInbox(), admission.Options{
+		RequireOwner: true,
+		Filter:       func(*core.Change) bool { panic("boom") },
+		Logger:       slog.New(brokenLog{}),
+	})
+
+	review := update(t, widget(""), widget(""))
+	if have := decisionOf(t, post(h, "/validate/kyma", review), testUID); have != admission.Failed {
+		t.Errorf("decision %q, want %q", have, admission.Failed)
+	}
+}
+
+func TestHooksOfAReview(t *testing.T) {
+	t.Parallel()
+
+	var told []string
+
+	clock := noon
+	h := newHandler(t, admission.AcceptorFunc(func(core.Manager, core.WatchEvent) outbox.Outcome {
+		clock = clock.Add(time.Millisecond)
+		told = append(told, "accept")
+
+		return outbox.Coalesced
+	}), admission.Options{
+		Now: func() time.Time { return clock },
+		Hooks: admission.Hooks{
+			InFlight: func(delta int) { told = append(told, fmt.Sprint("in flight ", delta)) },
+			Reviewed: func(manager core.Manager, decision string, took time.Duration) {
+				told = append(told, fmt.Sprint(manager, " ", decision, " ", took))
+			},
+		},
+	})
+
+	decisionOf(t, post(h, "/validate/kyma", update(t, widget("", `"spec":1`), widget("", `"spec":2`))), testUID)
+	post(h, "/elsewhere", nil)
+
+	want := []string{"in flight 1", "accept", "in flight -1", "kyma coalesced 1ms", "in flight 1", "in flight -1"}
+	if diff := cmp.Diff(want, told); diff != "" {
+		t.Errorf("hooks (-want +got):\n%s", diff)
+	}
+}
+
+func TestForeignInputCanNotFloodTheLog(t *testing.T) {
+	t.Parallel()
+
+	var log bytes.Buffer
+
+	clock := noon
+	h := newHandler(t, newInbox(), admission.Options{
+		RequireOwner: true,
+		Now:          func() time.Time { return clock },
+		Logger:       slog.New(slog.NewTextHandler(&log, nil)),
+	})
+	ownerless := update(t, widget("", `"spec":1`), widget("", `"spec":2`))
+
+	flood := func() (lines int) {
+		log.Reset()
+
+		for range 100 {
+			post(h, "/elsewhere", nil)
+			post(h, "/validate/kyma", ownerless)
+		}
+
+		return strings.Count(log.String(), "\n")
+	}
+
+	if lines := flood(); lines != 2 {
+		t.Errorf("%d lines, want one for each kind of warning:\n%s", lines, log.String())
+	}
+
+	clock = clock.Add(59 * time.Second)
+	if lines := flood(); lines != 0 {
+		t.Errorf("%d lines within the minute, want none:\n%s", lines, log.String())
+	}
+
+	clock = clock.Add(time.Second)
+	if lines := flood(); lines != 2 || strings.Count(log.String(), "suppressed=199") != 2 {
+		t.Errorf("%d lines after a minute, want two that say how many were suppressed:\n%s", lines, log.String())
+	}
+}
+
+func TestOneDebugLineForEachReview(t *testing.T) {
+	t.Parallel()
+
+	var log bytes.Buffer
+
+	h := newHandler(t, newInbox(), admission.Options{
+		Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+	})
+	decisionOf(t, post(h, "/validate/kyma", update(t, widget("", `"spec":1`), widget("", `"spec":"confidential"`))), testUID)
+
+	if lines := strings.Count(log.String(), "\n"); lines != 1 || !strings.Contains(log.String(), "decision=accepted") {
+		t.Errorf("log %q, want one line with the decision", log.String())
+	}
+
+	if strings.Contains(log.String(), "confidential") {
+		t.Errorf("log %q has the object in it", log.String())
+	}
+}
+
+// TestManyAtOnce is for the race detector, and for buffers that are handed out twice.
+func TestManyAtOnce(t *testing.T) {
+	t.Parallel()
+
+	const writers, writes = 8, 50
+
+	var (
+		inFlight, reviewed atomic.Int64
+		group              sync.WaitGroup
+	)
+
+	got := newInbox()
+	h := newHandler(t, got, admission.Options{Hooks: admission.Hooks{
+		InFlight: func(delta int) { inFlight.Add(int64(delta)) },
+		Reviewed: func(core.Manager, string, time.Duration) { reviewed.Add(1) },
+	}})
+
+	for writer := range writers {
+		group.Go(func() {
+			for i := range writes {
+				uid := types.UID(fmt.Sprintf("%d-%d", writer, i))
+				name := fmt.Sprintf("object-%d-%d", writer, i)
+				review := reviewOf(t, func(q *admissionv1.AdmissionRequest) {
+					q.UID = uid
+					q.Operation = admissionv1.Create
+					q.Object = raw(fmt.Sprintf(`{"metadata":{"name":%q},"spec":%q}`, name, strings.Repeat(name, i*10)))
+				})
+
+				if w := post(h, "/validate/kyma", review); !strings.Contains(w.Body.String(), `"`+string(uid)+`"`) {
+					t.Errorf("%s answered with %s", uid, w.Body)
+				}
+			}
+		})
+	}
+
+	group.Wait()
+
+	names := make(map[string]bool)
+	for _, event := range got.events {
+		names[event.Watched.Name] = true
+	}
+
+	if len(names) != writers*writes || inFlight.Load() != 0 || reviewed.Load() != writers*writes {
+		t.Errorf("%d names, %d in flight, %d reviewed, want %d, 0, %d",
+			len(names), inFlight.Load(), reviewed.Load(), writers*writes, writers*writes)
+	}
+}
+
+func TestNewNamesEverythingThatIsWrong(t *testing.T) {
+	t.Parallel()
+
+	if _, err := admission.New(nil, admission.Options{}); err == nil {
+		t.Error("a nil acceptor was taken")
+	}
+
+	_, err := admission.New(newInbox(), admission.Options{
+		MaxBody:  -1,
+		Managers: []core.Manager{"kyma", "Bad"},
+		Filters:  map[core.Manager]core.Filter{"": core.Changed, "nil-filter": nil},
+	})
+	if err == nil {
+		t.Fatal("wrong options were taken")
+	}
+
+	for _, want := range []string{"MaxBody", `Managers: manager`, `"Bad"`, `Filters: manager`, `"nil-filter"`} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("error %q does not name %s", err, want)
+		}
+	}
+
+	if !errors.Is(err, core.ErrInvalidManager) {
+		t.Errorf("error %q does not wrap ErrInvalidManager", err)
+	}
+}

@@ -1,0 +1,152 @@
+package admission_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	admissionv1 "k8s.io/api/admission/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+func TestParseOwner(t *testing.T) {
+	t.Parallel()
+
+	for value, want := range map[string]*types.NamespacedName{
+		"kcp-system/kyma-1":                        {Namespace: "kcp-system", Name: "kyma-1"},
+		"a/b.c":                                    {Namespace: "a", Name: "b.c"},
+		"n/" + strings.Repeat("a", 253):            {Namespace: "n", Name: strings.Repeat("a", 253)},
+		"":                                         nil,
+		"/":                                        nil,
+		"kyma-1":                                   nil,
+		"/kyma-1":                                  nil,
+		"kcp-system/":                              nil,
+		"a/b/c":                                    nil,
+		"kcp-system/Kyma":                          nil,
+		"kcp.system/kyma":                          nil,
+		" kcp-system/kyma":                         nil,
+		"n/" + strings.Repeat("a", 254):            nil,
+		strings.Repeat("n", 64) + "/a":             nil,
+		"kcp-system/kyma\n":                        nil,
+		"kcp-system/" + strings.Repeat("x", 1<<20): nil,
+	} {
+		got, err := admission.ParseOwner(value)
+
+		if want == nil {
+			if !errors.Is(err, admission.ErrInvalidOwner) || len(err.Error()) > 400 {
+				t.Errorf("ParseOwner(%.40q) = %v, %v, want a short ErrInvalidOwner", value, got, err)
+			}
+
+			continue
+		}
+
+		if err != nil || got != *want {
+			t.Errorf("ParseOwner(%.40q) = %v, %v, want %v", value, got, err, *want)
+		}
+	}
+}
+
+func TestOwnerOfTheEvent(t *testing.T) {
+	t.Parallel()
+
+	annotated := func(value string) string {
+		return widget(fmt.Sprintf(`"annotations":{"operator.kyma-project.io/owned-by":%s}`, value))
+	}
+	kyma := types.NamespacedName{Namespace: "kcp", Name: "kyma"}
+
+	tests := []struct {
+		name          string
+		before, after string // JSON objects, absent when empty
+		require       bool
+		decision      admission.Decision
+		owner         types.NamespacedName
+		problem       string
+	}{
+		{"of the new object", annotated(`"kcp/old"`), annotated(`"kcp/kyma"`), true, admission.Accepted, kyma, ""},
+		{"of the old object, which loses it", annotated(`"kcp/kyma"`), widget(""), true, admission.Accepted, kyma, ""},
+		{"of a deleted object", annotated(`"kcp/kyma"`), "", true, admission.Accepted, kyma, ""},
+		{"of a created object", "", annotated(`"kcp/kyma"`), false, admission.Accepted, kyma, ""},
+		{"missing, required", "", widget(""), true, admission.NoOwner, types.NamespacedName{}, admission.OwnerMissing},
+		{"missing, optional", "", widget(""), false, admission.Accepted, types.NamespacedName{}, ""},
+		{"malformed, required", "", annotated(`"kyma"`), true, admission.NoOwner, types.NamespacedName{}, admission.OwnerMalformed},
+		{"malformed, optional", "", annotated(`"kyma"`), false, admission.Accepted, types.NamespacedName{}, admission.OwnerMalformed},
+		{"empty, optional", "", annotated(`""`), false, admission.Accepted, types.NamespacedName{}, admission.OwnerMalformed},
+		{"no string, required", "", annotated(`7`), true, admission.NoOwner, types.NamespacedName{}, admission.OwnerMissing},
+		{"annotations no map", "", widget(`"annotations":[]`), true, admission.NoOwner, types.NamespacedName{}, admission.OwnerMissing},
+	}
+
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+
+			var problems []string
+
+			got := newInbox()
+			h := newHandler(t, got, admission.Options{
+				Filter:       core.All(),
+				RequireOwner: tt.require,
+				Hooks: admission.Hooks{OwnerProblem: func(manager core.Manager, problem string) {
+					problems = append(problems, string(manager)+" "+problem)
+				}},
+			})
+
+			if have := decisionOf(t, post(h, "/validate/kyma", change(t, tt.before, tt.after)), testUID); have != tt.decision {
+				t.Errorf("decision %q, want %q", have, tt.decision)
+			}
+
+			if tt.decision == admission.Accepted && (len(got.events) != 1 || got.events[0].Owner != tt.owner) {
+				t.Errorf("events %v, want one with owner %v", got.events, tt.owner)
+			}
+
+			if tt.decision == admission.NoOwner && len(got.events) > 0 {
+				t.Errorf("events %v, want none", got.events)
+			}
+
+			var want []string
+			if tt.problem != "" {
+				want = []string{"kyma " + tt.problem}
+			}
+
+			if diff := cmp.Diff(want, problems); diff != "" {
+				t.Errorf("owner problems (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// change returns the review of an object that was before and is after, each absent when empty.
+func change(t *testing.T, before, after string) []byte {
+	t.Helper()
+
+	switch {
+	case before == "":
+		return reviewOf(t, func(q *admissionv1.AdmissionRequest) {
+			q.Operation = admissionv1.Create
+			q.Object = raw(after)
+		})
+	case after == "":
+		return reviewOf(t, func(q *admissionv1.AdmissionRequest) {
+			q.Operation = admissionv1.Delete
+			q.OldObject = raw(before)
+		})
+	default:
+		return update(t, before, after)
+	}
+}
+
+func TestOwnerOfIrrelevantChangeIsNoProblem(t *testing.T) {
+	t.Parallel()
+
+	h := newHandler(t, newInbox(), admission.Options{
+		RequireOwner: true,
+		Hooks:        admission.Hooks{OwnerProblem: func(core.Manager, string) { t.Error("asked for the owner") }},
+	})
+
+	if have := decisionOf(t, post(h, "/validate/kyma", update(t, widget(""), widget(""))), testUID); have != admission.Unchanged {
+		t.Errorf("decision %q, want %q", have, admission.Unchanged)
+	}
+}

@@ -1,0 +1,82 @@
+package admission
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Why a request was refused, as [Hooks].Refused gets it.
+const (
+	// RefusedPath means that the path is not /validate/<manager>.
+	RefusedPath = "unknown_path"
+	// RefusedMethod means that the method is not POST.
+	RefusedMethod = "method"
+	// RefusedManager means that the manager in the path is no DNS-1123 label, or none of [Options].Managers.
+	RefusedManager = "manager"
+	// RefusedMediaType means that the body is not announced as plain application/json.
+	RefusedMediaType = "media_type"
+	// RefusedSize means that the body is larger than [Options].MaxBody.
+	RefusedSize = "too_large"
+	// RefusedBody means that the body did not arrive completely.
+	RefusedBody = "unreadable_body"
+	// RefusedReview means that the body is no AdmissionReview.
+	RefusedReview = "malformed_review"
+	// RefusedVersion means that the body is an AdmissionReview of another version than admission.k8s.io/v1.
+	RefusedVersion = "unsupported_version"
+	// RefusedInternal means that something panicked before the review was read.
+	RefusedInternal = "internal"
+)
+
+// refusal is a request that can not be answered as a review, and why.
+type refusal struct {
+	code    int
+	reason  string
+	message string
+}
+
+// body returns a metav1.Status, as API servers and their clients read it.
+func (f *refusal) body() []byte {
+	status := metav1.Status{
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
+		Status:   metav1.StatusFailure,
+		Message:  f.message,
+		Reason:   statusReason(f.code),
+		Code:     int32(f.code), //nolint:gosec // An HTTP status.
+	}
+
+	text, err := json.Marshal(&status)
+	if err != nil { // A struct of strings and numbers always has a JSON form.
+		return []byte(`{"kind":"Status","apiVersion":"v1","status":"Failure"}`)
+	}
+
+	return text
+}
+
+func statusReason(code int) metav1.StatusReason {
+	switch code {
+	case http.StatusBadRequest:
+		return metav1.StatusReasonBadRequest
+	case http.StatusNotFound:
+		return metav1.StatusReasonNotFound
+	case http.StatusMethodNotAllowed:
+		return metav1.StatusReasonMethodNotAllowed
+	case http.StatusRequestEntityTooLarge:
+		return metav1.StatusReasonRequestEntityTooLarge
+	case http.StatusUnsupportedMediaType:
+		return metav1.StatusReasonUnsupportedMediaType
+	default:
+		return metav1.StatusReasonInternalError
+	}
+}
+
+func badReview(err error) *refusal {
+	reason := RefusedReview
+	if errors.Is(err, errUnsupportedVersion) {
+		reason = RefusedVersion
+	}
+
+	return &refusal{http.StatusBadRequest, reason, err.Error()}
+}

@@ -1,0 +1,164 @@
+package admission
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/rawjson"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+const (
+	reviewKind       = "AdmissionReview"
+	reviewAPIVersion = "admission.k8s.io/v1"
+)
+
+var (
+	errMalformedReview    = errors.New("malformed AdmissionReview")
+	errUnsupportedVersion = errors.New("unsupported version of AdmissionReview")
+)
+
+// review is what an AdmissionReview (k8s.io/api/admission/v1) says, as far as a decision needs it. The objects in it keep
+// slices of the body; all strings are copies.
+type review struct {
+	apiVersion, kind string
+	request          *request
+}
+
+type request struct {
+	uid         string
+	gvk         schema.GroupVersionKind
+	name        types.NamespacedName
+	operation   core.Operation
+	subresource string
+	dryRun      bool
+	object      *core.Object
+	oldObject   *core.Object
+}
+
+// readReview reads the request of a review in one pass over body. Its error wraps errMalformedReview or
+// errUnsupportedVersion.
+func readReview(body []byte) (*request, error) {
+	var v review
+
+	r := rawjson.NewReader(body)
+
+	err := r.Object(func(name string) error { return v.readField(r, name) })
+	if err == nil {
+		err = r.End()
+	}
+
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errMalformedReview, err)
+	}
+
+	return v.request, v.validate()
+}
+
+func (v *review) readField(r *rawjson.Reader, name string) (err error) {
+	switch name {
+	case "apiVersion":
+		v.apiVersion, err = r.Text()
+	case "kind":
+		v.kind, err = r.Text()
+	case "request":
+		v.request = &request{}
+		err = r.Object(func(name string) error { return v.request.readField(r, name) })
+	default:
+		_, err = r.Skip()
+	}
+
+	return err
+}
+
+func (q *request) readField(r *rawjson.Reader, name string) (err error) {
+	switch name {
+	case "uid":
+		q.uid, err = r.Text()
+	case "kind":
+		err = r.Object(func(name string) error { return q.readKind(r, name) })
+	case "subResource":
+		q.subresource, err = r.Text()
+	case "name":
+		q.name.Name, err = r.Text()
+	case "namespace":
+		q.name.Namespace, err = r.Text()
+	case "operation":
+		var text string
+
+		text, err = r.Text()
+		q.operation = core.Operation(text)
+	case "object":
+		q.object, err = readObject(r, name)
+	case "oldObject":
+		q.oldObject, err = readObject(r, name)
+	case "dryRun":
+		q.dryRun, err = r.Bool()
+	default:
+		_, err = r.Skip()
+	}
+
+	return err
+}
+
+func (q *request) readKind(r *rawjson.Reader, name string) (err error) {
+	switch name {
+	case "group":
+		q.gvk.Group, err = r.Text()
+	case "version":
+		q.gvk.Version, err = r.Text()
+	case "kind":
+		q.gvk.Kind, err = r.Text()
+	default:
+		_, err = r.Skip()
+	}
+
+	return err
+}
+
+func readObject(r *rawjson.Reader, field string) (*core.Object, error) {
+	o, err := core.ReadObject(r)
+	if err != nil {
+		return nil, fmt.Errorf("request.%s: %w", field, err)
+	}
+
+	return o, nil
+}
+
+func (v *review) validate() error {
+	switch {
+	case v.kind != reviewKind:
+		return fmt.Errorf("%w: want kind %s, have %.40q", errMalformedReview, reviewKind, v.kind)
+	case v.apiVersion != reviewAPIVersion:
+		return fmt.Errorf(`%w: want %s, have %.40q; set admissionReviewVersions of the webhook to ["v1"]`,
+			errUnsupportedVersion, reviewAPIVersion, v.apiVersion)
+	case v.request == nil:
+		return fmt.Errorf("%w: want a request, have none", errMalformedReview)
+	case v.request.uid == "":
+		return fmt.Errorf("%w: want a request.uid, have none", errMalformedReview)
+	default:
+		return v.request.validate()
+	}
+}
+
+func (q *request) validate() error {
+	switch q.operation {
+	case core.OperationCreate, core.OperationUpdate, core.OperationDelete, core.OperationConnect:
+		return nil
+	default:
+		return fmt.Errorf("%w: want request.operation CREATE, UPDATE, DELETE or CONNECT, have %.40q",
+			errMalformedReview, string(q.operation))
+	}
+}
+
+func (q *request) change() *core.Change {
+	return &core.Change{
+		Operation:   q.operation,
+		Subresource: q.subresource,
+		DryRun:      q.dryRun,
+		Old:         q.oldObject,
+		New:         q.object,
+	}
+}
