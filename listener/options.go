@@ -1,7 +1,10 @@
 package listener
 
 import (
+	"cmp"
 	"crypto/tls"
+	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"time"
@@ -38,4 +41,52 @@ type Options struct {
 	Logger *slog.Logger
 	// Hooks are called for metrics.
 	Hooks Hooks
+}
+
+const (
+	defaultAddr            = ":8082"
+	defaultMaxInFlight     = 256
+	defaultMaxConnections  = 16 << 10
+	defaultHandleTimeout   = 5 * time.Second
+	defaultReadTimeout     = 10 * time.Second
+	defaultIdleTimeout     = 3 * time.Minute
+	defaultShutdownTimeout = 10 * time.Second
+)
+
+func (o Options) withDefaults() Options {
+	o.Addr = cmp.Or(o.Addr, defaultAddr)
+	o.MaxInFlight = cmp.Or(o.MaxInFlight, defaultMaxInFlight)
+	o.MaxConnections = cmp.Or(o.MaxConnections, defaultMaxConnections)
+	o.HandleTimeout = cmp.Or(o.HandleTimeout, defaultHandleTimeout)
+	o.ReadTimeout = cmp.Or(o.ReadTimeout, defaultReadTimeout)
+	o.IdleTimeout = cmp.Or(o.IdleTimeout, defaultIdleTimeout)
+	o.ShutdownTimeout = cmp.Or(o.ShutdownTimeout, defaultShutdownTimeout)
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
+
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+
+	return o
+}
+
+var errNegative = errors.New("option is negative")
+
+func (o Options) validate() error {
+	return errors.Join(
+		notNegative("MaxInFlight", o.MaxInFlight),
+		notNegative("MaxConnections", o.MaxConnections),
+		notNegative("HandleTimeout", o.HandleTimeout),
+		notNegative("ReadTimeout", o.ReadTimeout),
+		notNegative("IdleTimeout", o.IdleTimeout),
+		notNegative("ShutdownTimeout", o.ShutdownTimeout),
+	)
+}
+
+func notNegative[T int | time.Duration](name string, value T) error {
+	if value >= 0 {
+		return nil
+	}
+
+	return fmt.Errorf("%w: Options.%s is %v, want more than 0, or 0 for the default", errNegative, name, value)
 }

@@ -2,6 +2,8 @@ package listener
 
 import (
 	"context"
+	"errors"
+	"strings"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
@@ -27,4 +29,34 @@ func (f DomainSourceFunc) Domain(ctx context.Context, runtime core.RuntimeID, ev
 // SANPinning lets an event pass when the certificate of its sender has at least one SAN (DNS name, URI or IP address) equal to the
 // domain that domains has registered. DNS names are compared without regard to case and to one trailing dot (RFC 4343);
 // a wildcard in the certificate matches nothing, and an empty or wildcard domain is refused.
-func SANPinning(domains DomainSource) core.Verifier { return nil }
+func SANPinning(domains DomainSource) core.Verifier { return &sanPinning{domains: domains} }
+
+var errDomainsMissing = errors.New("source of domains for SAN pinning is nil")
+
+type sanPinning struct{ domains DomainSource }
+
+func (p *sanPinning) validate() error {
+	if p.domains == nil {
+		return errDomainsMissing
+	}
+
+	return nil
+}
+
+// Verify implements [core.Verifier].
+func (p *sanPinning) Verify(ctx context.Context, peer core.Peer, event *core.WatchEvent) error {
+	domain, err := p.domains.Domain(ctx, peer.ID, event)
+
+	switch {
+	case err != nil:
+		return err //nolint:wrapcheck // The source has classified it, and it carries the reason.
+	case strings.Trim(domain, ". \t\r\n") == "":
+		return Forbidden(ReasonDomainEmpty, "the registered domain is empty")
+	case strings.Contains(domain, "*"):
+		return Forbidden(ReasonDomainWildcard, "the registered domain %.253q is a wildcard", domain)
+	case !hasSAN(&peer, domain):
+		return Forbidden(ReasonSANMismatch, "no SAN of the certificate equals the registered domain %.253q", domain)
+	default:
+		return nil
+	}
+}

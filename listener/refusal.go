@@ -1,5 +1,11 @@
 package listener
 
+import (
+	"fmt"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
 // Why a request was refused, as metric labels. They say what is wrong with the sender.
 const (
 	// ReasonNoCertificate means that there is no client certificate, or no header that carries one.
@@ -42,8 +48,30 @@ const (
 
 // Unauthenticated returns an error that wraps [core.ErrUnauthenticated] and carries reason as its metric label. The format is
 // that of [fmt.Errorf].
-func Unauthenticated(reason, format string, args ...any) error { return nil }
+func Unauthenticated(reason, format string, args ...any) error {
+	return &refusal{class: core.ErrUnauthenticated, reason: reason, cause: fmt.Errorf(format, args...)}
+}
 
 // Forbidden returns an error that wraps [core.ErrForbidden] and carries reason as its metric label. The format is that of
 // [fmt.Errorf].
-func Forbidden(reason, format string, args ...any) error { return nil }
+func Forbidden(reason, format string, args ...any) error {
+	return &refusal{class: core.ErrForbidden, reason: reason, cause: fmt.Errorf(format, args...)}
+}
+
+// refusal is the error that this package refuses with.
+type refusal struct {
+	class  error
+	reason string
+	cause  error
+}
+
+var _ core.Reasoner = (*refusal)(nil)
+
+// Error tells the class and the cause.
+func (r *refusal) Error() string { return r.class.Error() + ": " + r.cause.Error() }
+
+// Unwrap returns the class and the cause.
+func (r *refusal) Unwrap() []error { return []error{r.class, r.cause} }
+
+// Reason returns the metric label.
+func (r *refusal) Reason() string { return r.reason }

@@ -1,14 +1,98 @@
 package listener
 
-import "github.com/runtime-watcher/runtime-watcher/core"
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+var (
+	errNoVerifier      = Forbidden(ReasonNoVerifier, "there is no verifier that could let an event pass")
+	errVerifierMissing = errors.New("verifier is nil: want SANPinning, one of your own, or InsecureAllowAll")
+)
 
 // AllOf lets an event pass that every verifier lets pass, and otherwise returns the first error. Without verifiers it refuses
 // everything.
-func AllOf(verifiers ...core.Verifier) core.Verifier { return nil }
+func AllOf(verifiers ...core.Verifier) core.Verifier { return allOf(slices.Clone(verifiers)) }
+
+type allOf []core.Verifier
+
+// Verify implements [core.Verifier].
+func (all allOf) Verify(ctx context.Context, peer core.Peer, event *core.WatchEvent) error {
+	if len(all) == 0 {
+		return errNoVerifier
+	}
+
+	for _, verifier := range all {
+		if err := verifier.Verify(ctx, peer, event); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+func (all allOf) validate() error { return validateAll(all) }
 
 // AnyOf lets an event pass that at least one verifier lets pass. Otherwise it returns the first error that leaves the answer open,
 // if there is one, and else the first refusal. Without verifiers it refuses everything.
-func AnyOf(verifiers ...core.Verifier) core.Verifier { return nil }
+func AnyOf(verifiers ...core.Verifier) core.Verifier { return anyOf(slices.Clone(verifiers)) }
+
+type anyOf []core.Verifier
+
+// Verify implements [core.Verifier].
+func (one anyOf) Verify(ctx context.Context, peer core.Peer, event *core.WatchEvent) error {
+	var open, refused error
+
+	for _, verifier := range one {
+		err := verifier.Verify(ctx, peer, event)
+
+		switch {
+		case err == nil:
+			return nil
+		case open == nil && !isRefusal(err):
+			open = err
+		case refused == nil:
+			refused = err
+		}
+	}
+
+	switch {
+	case open != nil:
+		return open
+	case refused != nil:
+		return refused
+	default:
+		return errNoVerifier
+	}
+}
+
+func (one anyOf) validate() error { return validateAll(one) }
+
+func isRefusal(err error) bool {
+	return errors.Is(err, core.ErrForbidden) || errors.Is(err, core.ErrUnauthenticated)
+}
+
+func validateAll(verifiers []core.Verifier) error {
+	var invalid []error
+	for _, verifier := range verifiers {
+		invalid = append(invalid, validateVerifier(verifier))
+	}
+
+	return errors.Join(invalid...)
+}
+
+func validateVerifier(verifier core.Verifier) error {
+	if verifier == nil {
+		return errVerifierMissing
+	}
+
+	return validate(verifier)
+}
 
 // InsecureAllowAll lets every event of every authenticated peer pass: each runtime can trigger all others.
-func InsecureAllowAll() core.Verifier { return nil }
+func InsecureAllowAll() core.Verifier {
+	return core.VerifierFunc(func(context.Context, core.Peer, *core.WatchEvent) error { return nil })
+}

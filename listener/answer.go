@@ -1,0 +1,191 @@
+package listener
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+// Why a request was not taken that the listener itself finds, as metric labels, beside those of peers and verifiers.
+const (
+	// ReasonNotFound means that the path is that of no contract.
+	ReasonNotFound = "not_found"
+	// ReasonMethod means that the method is not POST.
+	ReasonMethod = "method_not_allowed"
+	// ReasonUnknownManager means that there is no such manager here.
+	ReasonUnknownManager = "unknown_manager"
+	// ReasonMediaType means that the body is not of the contract's media type.
+	ReasonMediaType = "unsupported_media_type"
+	// ReasonTooLarge means that the body is larger than the contract allows.
+	ReasonTooLarge = "too_large"
+	// ReasonMalformed means that the body is not what the contract says.
+	ReasonMalformed = "malformed"
+	// ReasonUnreadable means that the body did not arrive.
+	ReasonUnreadable = "unreadable_body"
+	// ReasonUnauthenticated is what a sender without identity is told, whatever the reason is.
+	ReasonUnauthenticated = "unauthenticated"
+	// ReasonNotReady means that the listener, the verifier or the handler can not take the event yet.
+	ReasonNotReady = "not_ready"
+	// ReasonBusy means that too many requests are in flight.
+	ReasonBusy = "busy"
+	// ReasonTimeout means that verifier and handler took too long.
+	ReasonTimeout = "timeout"
+	// ReasonCanceled means that the sender has gone, or the listener has stopped, while the request was in flight.
+	ReasonCanceled = "canceled"
+	// ReasonShuttingDown means that the listener is about to stop.
+	ReasonShuttingDown = "shutting_down"
+	// ReasonPanic means that something panicked.
+	ReasonPanic = "panic"
+)
+
+// answer is what a sender gets, and why.
+type answer struct {
+	status int
+	// reason is for metrics and logs, and for the body unless told says otherwise. It is empty when the event was taken.
+	reason string
+	// told is the reason that a stranger gets to read.
+	told string
+	// retryAfter is how long the sender is asked to wait; 0 means 1 to 3 s, with status 503 only.
+	retryAfter time.Duration
+	// closes ends the connection, so that the sender finds another replica.
+	closes bool
+	// err is for the log.
+	err error
+}
+
+var (
+	answerNotFound       = answer{status: http.StatusNotFound, reason: ReasonNotFound}
+	answerMethod         = answer{status: http.StatusMethodNotAllowed, reason: ReasonMethod}
+	answerUnknownManager = answer{status: http.StatusNotFound, reason: ReasonUnknownManager}
+	answerMediaType      = answer{status: http.StatusUnsupportedMediaType, reason: ReasonMediaType}
+	answerTooLarge       = answer{status: http.StatusRequestEntityTooLarge, reason: ReasonTooLarge, closes: true}
+	answerBusy           = answer{status: http.StatusServiceUnavailable, reason: ReasonBusy}
+	answerShuttingDown   = answer{status: http.StatusServiceUnavailable, reason: ReasonShuttingDown, closes: true}
+)
+
+// answerStranger answers a sender that is not known: it learns nothing.
+func answerStranger(err error) answer {
+	a := answerRefused(err)
+
+	a.told = ReasonNotReady
+	if a.status != http.StatusServiceUnavailable {
+		a.status, a.told = http.StatusUnauthorized, ReasonUnauthenticated
+	}
+
+	return a
+}
+
+// answerRefused answers the error of a verifier. Only a refusal is told so: everything else may change.
+func answerRefused(err error) answer {
+	switch {
+	case errors.Is(err, core.ErrForbidden):
+		return answer{status: http.StatusForbidden, reason: core.Reason(err), err: err}
+	case errors.Is(err, core.ErrUnauthenticated):
+		return answer{status: http.StatusUnauthorized, reason: core.Reason(err), err: err}
+	default:
+		return answerLater(err)
+	}
+}
+
+// answerNotTaken answers the error of a handler. One that is not ready may be a replica that does not lead: the sender is to
+// come back on a new connection, as on this one it would never meet another.
+func answerNotTaken(err error) answer {
+	a := answerLater(err)
+	a.closes = errors.Is(err, core.ErrNotReady)
+
+	return a
+}
+
+func answerLater(err error) answer {
+	return answer{
+		status:     http.StatusServiceUnavailable,
+		reason:     reasonOfLater(err),
+		retryAfter: core.RetryAfter(err),
+		err:        err,
+	}
+}
+
+func reasonOfLater(err error) string {
+	var named core.Reasoner
+
+	switch {
+	case errors.As(err, &named):
+		return named.Reason()
+	case errors.Is(err, core.ErrNotReady):
+		return ReasonNotReady
+	case errors.Is(err, context.DeadlineExceeded):
+		return ReasonTimeout
+	case errors.Is(err, context.Canceled):
+		return ReasonCanceled
+	default:
+		return core.Reason(err)
+	}
+}
+
+// write sends the answer.
+func (a *answer) write(w http.ResponseWriter) {
+	header := w.Header()
+
+	if a.closes {
+		header.Set("Connection", "close")
+	}
+
+	if a.reason == "" {
+		w.WriteHeader(a.status)
+
+		return
+	}
+
+	if a.status == http.StatusServiceUnavailable {
+		header.Set("Retry-After", a.wait())
+	}
+
+	if a.status == http.StatusMethodNotAllowed {
+		header.Set("Allow", http.MethodPost)
+	}
+
+	body := a.body()
+
+	header.Set("Content-Type", "application/json")
+	header.Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(a.status)
+	_, _ = w.Write(body) // If the sender has gone, there is nobody to tell.
+}
+
+const (
+	// minWait and maxWait spread senders that are refused together, in seconds.
+	minWait, maxWait = 1, 3
+	// longestWait bounds what a handler can ask for.
+	longestWait = 5 * time.Minute
+)
+
+// wait returns the value of Retry-After, in whole seconds (RFC 9110, section 10.2.3).
+func (a *answer) wait() string {
+	if a.retryAfter > 0 {
+		return strconv.Itoa(int((min(a.retryAfter, longestWait) + time.Second - 1) / time.Second))
+	}
+
+	return strconv.Itoa(minWait + rand.IntN(maxWait-minWait+1)) //nolint:gosec // Jitter is no secret.
+}
+
+func (a *answer) body() []byte {
+	told := a.told
+	if told == "" {
+		told = a.reason
+	}
+
+	body, err := json.Marshal(struct {
+		Reason string `json:"reason"`
+	}{told})
+	if err != nil {
+		return nil // A struct of one string can always be marshalled.
+	}
+
+	return append(body, '\n')
+}

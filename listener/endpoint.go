@@ -1,0 +1,233 @@
+package listener
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"mime"
+	"net/http"
+	"path"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
+)
+
+// endpoint answers the requests of one contract.
+type endpoint struct {
+	*Listener
+
+	version contract.Version
+	// status is that of an event that was taken.
+	status int
+	// bodies are buffers of one byte more than a body may have.
+	bodies *pool
+}
+
+// ServeHTTP implements [http.Handler].
+func (e *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	started := e.opts.Now()
+	x := exchange{endpoint: e, request: r}
+	a := x.answer()
+	a.write(w)
+	e.answered(&x, &a, started)
+}
+
+// answered tells the hook and, if the event was not taken, the log.
+func (l *Listener) answered(x *exchange, a *answer, started time.Time) {
+	took := l.opts.Now().Sub(started)
+
+	if l.opts.Hooks.Answered != nil {
+		l.opts.Hooks.Answered(x.contract(), x.manager, a.status, a.reason, took)
+	}
+
+	if a.reason == "" || !l.opts.Logger.Enabled(x.request.Context(), slog.LevelDebug) {
+		return
+	}
+
+	l.opts.Logger.LogAttrs(x.request.Context(), slog.LevelDebug, "request refused",
+		slog.String("contract", x.contract()), slog.String("manager", string(x.manager)),
+		slog.String("runtime", string(x.peer.ID)), slog.String("remote", x.request.RemoteAddr),
+		slog.Int("status", a.status), slog.String("reason", a.reason), slog.Duration("took", took), slog.Any("error", a.err))
+}
+
+// exchange is one request on its way to an answer. What is learned on the way is kept for the hook and the log.
+type exchange struct {
+	*endpoint
+
+	request *http.Request
+	peer    core.Peer
+	// manager is empty until it is known to be one of ours.
+	manager core.Manager
+	handler core.Handler
+}
+
+func (x *exchange) contract() string {
+	if x.endpoint == nil {
+		return ""
+	}
+
+	return string(x.version)
+}
+
+// answer finds out who asks before anything else, so that a stranger learns nothing from the answer.
+func (x *exchange) answer() (a answer) {
+	defer x.recover(&a)
+
+	if x.state.Load() >= stopping {
+		return answerShuttingDown
+	}
+
+	var err error
+	if x.peer, err = x.peers.Peer(x.request); err != nil {
+		return answerStranger(err)
+	}
+
+	if x.request.Method != http.MethodPost {
+		return answerMethod
+	}
+
+	return x.receive()
+}
+
+// recover answers a panic so that the sender tries again: the next event, or the next version, may get through.
+func (x *exchange) recover(a *answer) {
+	cause := recover()
+	if cause == nil {
+		return
+	}
+
+	*a = answer{status: http.StatusServiceUnavailable, reason: ReasonPanic, err: fmt.Errorf("%w: %v", errPanic, cause)}
+	if x.peer.ID == "" {
+		a.told = ReasonNotReady
+	}
+
+	x.opts.Logger.LogAttrs(x.request.Context(), slog.LevelError, "panic while a request was answered",
+		slog.Any("error", a.err), slog.String("stack", string(debug.Stack())))
+}
+
+var errPanic = errors.New("panic")
+
+// receive reads the events of a known peer and delivers them.
+func (x *exchange) receive() answer {
+	manager := core.Manager(x.request.PathValue(wildcard))
+
+	handler, known := x.handlers[manager]
+	if !known {
+		return answerUnknownManager
+	}
+
+	x.manager, x.handler = manager, handler
+
+	if !isMediaType(x.request.Header.Get("Content-Type"), x.version.ContentType()) {
+		return answerMediaType
+	}
+
+	events, refused := x.read()
+	if refused != nil {
+		return *refused
+	}
+
+	return x.deliver(events)
+}
+
+// isMediaType compares media types without their parameters (RFC 9110, section 8.3.1).
+func isMediaType(header, want string) bool {
+	if header == want {
+		return true
+	}
+
+	have, _, err := mime.ParseMediaType(header)
+
+	return err == nil && have == want
+}
+
+// read returns the events of the body, or the answer if there are none.
+func (x *exchange) read() ([]core.WatchEvent, *answer) {
+	if x.request.ContentLength > int64(x.version.MaxBody()) {
+		return nil, &answerTooLarge
+	}
+
+	buffer := x.bodies.get()
+	defer x.bodies.put(buffer)
+
+	size, err := io.ReadFull(x.request.Body, *buffer)
+
+	switch {
+	case err == nil:
+		return nil, &answerTooLarge
+	case !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF), int64(size) < x.request.ContentLength:
+		// Not 400, on which the event would be dropped: it was the way that was bad, not the event.
+		return nil, &answer{status: http.StatusServiceUnavailable, reason: ReasonUnreadable, err: err}
+	}
+
+	events, err := x.version.Decode((*buffer)[:size])
+	if err != nil {
+		return nil, &answer{status: http.StatusBadRequest, reason: ReasonMalformed, err: err}
+	}
+
+	return events, nil
+}
+
+// deliver hands the events to the handler, if there is room for it.
+func (x *exchange) deliver(events []core.WatchEvent) answer {
+	if !x.enter() {
+		return answerBusy
+	}
+	defer x.leave()
+
+	received := x.opts.Now()
+
+	ctx, cancel := context.WithTimeout(x.request.Context(), x.opts.HandleTimeout)
+	defer cancel()
+
+	for i := range events {
+		if err := x.verifier.Verify(ctx, x.peer, &events[i]); err != nil {
+			return answerRefused(err)
+		}
+
+		delivery := core.Delivery{Runtime: x.peer.ID, Manager: x.manager, Event: events[i], Received: received}
+		if err := x.handler.Handle(ctx, delivery); err != nil {
+			return answerNotTaken(err)
+		}
+	}
+
+	return answer{status: x.status}
+}
+
+// wildcard is the name of the path segment that names the manager.
+const wildcard = "manager"
+
+// newMux routes each contract to its endpoint, and the rest to nowhere.
+func (l *Listener) newMux() *http.ServeMux {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/", l.notFound)
+
+	for _, version := range contract.Versions() {
+		mux.Handle(version.Path("{"+wildcard+"}"), &endpoint{
+			Listener: l,
+			version:  version,
+			status:   http.StatusOK,
+			bodies:   newPool(version.MaxBody() + 1),
+		})
+	}
+
+	return mux
+}
+
+func (l *Listener) notFound(w http.ResponseWriter, r *http.Request) {
+	started, a := l.opts.Now(), answerNotFound
+	a.write(w)
+	l.answered(&exchange{request: r}, &a, started)
+}
+
+// isClean reports whether a mux would take the path as it is: it redirects others, which a sender of events must not follow.
+func isClean(r *http.Request) bool {
+	escaped := r.URL.EscapedPath()
+
+	return strings.HasPrefix(escaped, "/") && path.Clean(escaped) == escaped && r.Method != http.MethodConnect
+}

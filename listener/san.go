@@ -1,0 +1,44 @@
+package listener
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+// hasSAN reports whether one of the peer's SANs equals name. A wildcard in the certificate is a name like any other.
+func hasSAN(peer *core.Peer, name string) bool {
+	if addr, err := netip.ParseAddr(name); err == nil {
+		return slices.Contains(peer.IPs, addr.Unmap())
+	}
+
+	return slices.Contains(peer.URIs, name) ||
+		slices.ContainsFunc(peer.DNSNames, func(dns string) bool { return sameDNSName(dns, name) })
+}
+
+// sameDNSName compares as DNS does (RFC 4343): without regard to the case of ASCII letters, of those only, and to the dot of the
+// root at the end.
+func sameDNSName(a, b string) bool {
+	a, b = strings.TrimSuffix(a, "."), strings.TrimSuffix(b, ".")
+	if a == "" || len(a) != len(b) {
+		return false
+	}
+
+	for i := range len(a) {
+		if lower(a[i]) != lower(b[i]) {
+			return false
+		}
+	}
+
+	return true
+}
+
+func lower(c byte) byte {
+	if 'A' <= c && c <= 'Z' {
+		return c + 'a' - 'A'
+	}
+
+	return c
+}

@@ -1,0 +1,200 @@
+package listener
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+)
+
+const (
+	// maxHeader has room for a client certificate with its chain beside what else a gateway adds.
+	maxHeader = 64 << 10
+	// maxStreams bounds the requests on one HTTP/2 connection.
+	maxStreams = 256
+	// pingAfter and pingTimeout end HTTP/2 connections whose other end is gone without a word.
+	pingAfter, pingTimeout = 30 * time.Second, 15 * time.Second
+	// writeGrace is what an answer of a few bytes may take.
+	writeGrace = 5 * time.Second
+	// abortGrace is what requests get that are told to give up, so that their senders have an answer.
+	abortGrace = time.Second
+)
+
+var (
+	errStarted  = errors.New("listener was started before: want one Start for each New")
+	errPlain    = errors.New("peers are taken from TLS, but Options.TLS is nil: want a config that asks for client certificates")
+	errAborted  = errors.New("requests in flight did not end in time and were cut off")
+	errNoAnswer = errors.New("server ended by itself")
+)
+
+// Start binds the address, serves until ctx ends, and waits for requests in flight up to Options.ShutdownTimeout, during which new requests are
+// answered 503. It returns an error when the address can not be bound, when serving fails, or when requests
+// were cut off. It can be called once.
+func (l *Listener) Start(ctx context.Context) error {
+	if !l.state.CompareAndSwap(idle, starting) {
+		return errStarted
+	}
+	defer l.state.Store(stopping)
+
+	if _, needed := l.peers.(interface{ needsTLS() }); needed && l.opts.TLS == nil {
+		return errPlain
+	}
+
+	bound, err := l.bind(ctx)
+	if err != nil {
+		return err
+	}
+
+	return l.serve(ctx, bound)
+}
+
+func (l *Listener) bind(ctx context.Context) (net.Listener, error) {
+	bound := l.opts.Listener
+	if bound == nil {
+		var config net.ListenConfig
+
+		var err error
+		if bound, err = config.Listen(ctx, "tcp", l.opts.Addr); err != nil {
+			return nil, fmt.Errorf("listener can not bind its address: %w", err)
+		}
+	}
+
+	addr := bound.Addr()
+	l.bound.Store(&addr)
+
+	return limitConnections(bound, l.opts.MaxConnections), nil
+}
+
+// serve runs the server in a goroutine of its own, for which it waits.
+func (l *Listener) serve(ctx context.Context, bound net.Listener) error {
+	// Requests in flight go on when ctx ends, until they are aborted.
+	base, abort := context.WithCancel(context.WithoutCancel(ctx))
+	defer abort()
+
+	server := l.newServer(base)
+	served := make(chan error, 1)
+
+	go func() { served <- l.accept(server, bound) }()
+
+	l.state.Store(serving)
+	l.opts.Logger.InfoContext(ctx, "listener started", "address", bound.Addr().String(), "tls", l.opts.TLS != nil)
+
+	select {
+	case err := <-served:
+		_ = server.Close() // What counts is why it ended.
+
+		return fmt.Errorf("%w: %w", errNoAnswer, err)
+	case <-ctx.Done():
+	}
+
+	l.state.Store(stopping)
+	err := l.shutdown(base, server, abort)
+	<-served
+	l.opts.Logger.InfoContext(ctx, "listener stopped")
+
+	return err
+}
+
+func (l *Listener) accept(server *http.Server, bound net.Listener) error {
+	if l.opts.TLS == nil {
+		return server.Serve(bound) //nolint:wrapcheck // Wrapped by the caller, or the sign of a regular end.
+	}
+
+	return server.ServeTLS(bound, "", "") //nolint:wrapcheck // As above.
+}
+
+// shutdown waits for the requests in flight, then tells them to give up, then cuts them off.
+func (l *Listener) shutdown(ctx context.Context, server *http.Server, abort context.CancelFunc) error {
+	patient, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.opts.ShutdownTimeout)
+	defer cancel()
+
+	if server.Shutdown(patient) == nil {
+		return nil
+	}
+
+	abort()
+
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), abortGrace)
+	defer cancel()
+
+	if server.Shutdown(last) == nil {
+		return nil
+	}
+
+	_ = server.Close() // It reports the listener, which is closed.
+
+	return errAborted
+}
+
+func (l *Listener) newServer(base context.Context) *http.Server {
+	return &http.Server{
+		Handler:                      l,
+		DisableGeneralOptionsHandler: true,
+		TLSConfig:                    serverTLS(l.opts.TLS),
+		ReadHeaderTimeout:            l.opts.ReadTimeout,
+		ReadTimeout:                  l.opts.ReadTimeout,
+		WriteTimeout:                 l.opts.ReadTimeout + l.opts.HandleTimeout + writeGrace,
+		IdleTimeout:                  l.opts.IdleTimeout,
+		MaxHeaderBytes:               maxHeader,
+		BaseContext:                  func(net.Listener) context.Context { return base },
+		ErrorLog:                     log.New(serverLog{l.opts.Logger, l.opts.Hooks.HandshakeFailed}, "", 0),
+		Protocols:                    protocols(l.opts.TLS != nil),
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: maxStreams,
+			SendPingTimeout:      pingAfter,
+			PingTimeout:          pingTimeout,
+		},
+	}
+}
+
+// protocols offers HTTP/1.1 and HTTP/2. Without TLS that is HTTP/2 with prior knowledge, which a gateway may have.
+func protocols(encrypted bool) *http.Protocols {
+	var p http.Protocols
+
+	p.SetHTTP1(true)
+	p.SetHTTP2(encrypted)
+	p.SetUnencryptedHTTP2(!encrypted)
+
+	return &p
+}
+
+func serverTLS(config *tls.Config) *tls.Config {
+	if config == nil {
+		return nil
+	}
+
+	config = config.Clone()
+	if config.MinVersion == 0 {
+		config.MinVersion = tls.VersionTLS13
+	}
+
+	return config
+}
+
+// serverLog takes what the HTTP server has to say: noise that strangers can make, for the log at debug level only, and
+// the only trace of a handshake that failed.
+type serverLog struct {
+	logger          *slog.Logger
+	handshakeFailed func()
+}
+
+// Write implements [io.Writer].
+func (s serverLog) Write(line []byte) (int, error) {
+	text := bytes.TrimSpace(line)
+
+	// A connection that ends before it says a word is the probe of a load balancer.
+	failed := bytes.HasPrefix(text, []byte("http: TLS handshake error")) && !bytes.HasSuffix(text, []byte(": EOF"))
+	if failed && s.handshakeFailed != nil {
+		s.handshakeFailed()
+	}
+
+	s.logger.Debug("http server", "message", string(text))
+
+	return len(line), nil
+}
