@@ -23,31 +23,31 @@ func (o *Outbox) dispatch(ctx context.Context, l *lane) {
 			return
 		}
 
-		batch := o.next(ctx, l)
-		if batch == nil {
+		batch, events := o.next(ctx, l)
+		if events == nil {
 			return
 		}
 
 		calls.Go(func() {
 			defer func() { <-slots }()
 
-			o.send(ctx, l, batch)
+			o.send(ctx, l, batch, events)
 		})
 	}
 }
 
 // next waits until something is due, and returns nil when ctx ends first.
-func (o *Outbox) next(ctx context.Context, l *lane) []*entry {
+func (o *Outbox) next(ctx context.Context, l *lane) ([]*entry, []core.WatchEvent) {
 	for ctx.Err() == nil {
-		batch, wait := o.take(l)
-		if batch != nil {
-			return batch
+		batch, events, wait := o.take(l)
+		if events != nil {
+			return batch, events
 		}
 
 		pause(ctx, l.wake, wait)
 	}
 
-	return nil
+	return nil, nil
 }
 
 // pause waits for the time to pass, for a token or for the end of ctx. A negative wait has no end of its own.
@@ -68,29 +68,39 @@ func pause(ctx context.Context, wake <-chan struct{}, wait time.Duration) {
 	}
 }
 
-// take returns a batch of what is due, or how long to wait for it.
-func (o *Outbox) take(l *lane) ([]*entry, time.Duration) {
+// take returns what is due and the events to send for it, of which a heartbeat is the last, or how long to wait.
+func (o *Outbox) take(l *lane) (batch []*entry, events []core.WatchEvent, wait time.Duration) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 
 	now := time.Now()
-	batch, wait := l.take(o.opts.MaxBatch, now)
+	batch, beat, wait := l.take(o.opts.MaxBatch, now)
 
 	for _, e := range batch {
 		if e.merge(now) {
 			o.count(l.manager, Counts{Coalesced: 1, Pending: -1})
 		}
+
+		o.number(l, &e.event)
+		events = append(events, e.event)
 	}
 
-	return batch, wait
+	if beat && l.upToDate(batch) {
+		events = append(events, o.heartbeat(l, now))
+	}
+
+	return batch, events, wait
 }
 
-func (o *Outbox) send(ctx context.Context, l *lane, batch []*entry) {
-	events := make([]core.WatchEvent, len(batch))
-	for i, e := range batch {
-		events[i] = e.event
+// number gives an event that is sent for the first time its place in the sequence.
+func (o *Outbox) number(l *lane, event *core.WatchEvent) {
+	if o.opts.Epoch != "" && event.Sequence == 0 {
+		l.sequence++
+		event.Epoch, event.Sequence = o.opts.Epoch, l.sequence
 	}
+}
 
+func (o *Outbox) send(ctx context.Context, l *lane, batch []*entry, events []core.WatchEvent) {
 	start := time.Now()
 	err := o.forward(ctx, l.manager, events)
 	took := time.Since(start)
@@ -99,9 +109,12 @@ func (o *Outbox) send(ctx context.Context, l *lane, batch []*entry) {
 		o.opts.Hooks.Attempted(l.manager, len(events), took, err)
 	}
 
-	o.opts.Logger.Debug("events forwarded", slog.String("manager", string(l.manager)),
-		slog.Int("events", len(events)), slog.Duration("took", took), slog.Any("error", err))
-	o.conclude(ctx, l, batch, err)
+	if o.opts.Logger.Enabled(ctx, slog.LevelDebug) {
+		o.opts.Logger.DebugContext(ctx, "events forwarded", slog.String("manager", string(l.manager)),
+			slog.Int("events", len(events)), slog.Duration("took", took), slog.Any("error", err))
+	}
+
+	o.conclude(ctx, l, batch, len(events), err)
 }
 
 func (o *Outbox) forward(ctx context.Context, manager core.Manager, events []core.WatchEvent) error {
@@ -112,22 +125,28 @@ func (o *Outbox) forward(ctx context.Context, manager core.Manager, events []cor
 }
 
 // conclude gives every event of a batch the fate that the forwarder's answer means.
-func (o *Outbox) conclude(ctx context.Context, l *lane, batch []*entry, err error) {
+func (o *Outbox) conclude(ctx context.Context, l *lane, batch []*entry, sent int, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 
 	l.inFlight--
 	now := time.Now()
 
-	events, whole := split(err, len(batch))
+	events, whole := split(err, sent)
 	o.concludeLane(ctx, l, whole, now)
 
+	if sent > len(batch) {
+		l.beaten(whole != nil, now)
+	}
+
 	for i, e := range batch {
+		if whole == nil {
+			l.confirmed = max(l.confirmed, e.event.Sequence)
+		}
+
 		switch failure := events[i]; {
-		case core.IsPermanent(whole):
-			e.alone = true
-			l.again(e, now)
 		case whole != nil:
+			e.alone = e.alone || core.IsPermanent(whole)
 			l.again(e, e.due)
 		case failure == nil:
 			o.finish(l, e, Counts{Delivered: 1, Pending: -1})

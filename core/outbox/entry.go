@@ -14,7 +14,8 @@ type entry struct {
 	due      time.Time
 	failures int
 	alone    bool // was part of a refused batch: the next attempt shows whether it is to blame
-	position int  // in the queue; -1 while the event travels
+	order    uint64
+	position int // in the queue; -1 while the event travels
 
 	next *waiting
 }
@@ -31,7 +32,10 @@ func (e *entry) merge(now time.Time) bool {
 		return false
 	}
 
+	// An event that was sent before keeps its number, so that the receiver sees no gap.
+	epoch, sequence := e.event.Epoch, e.event.Sequence
 	e.event, e.next = e.next.event, nil
+	e.event.Epoch, e.event.Sequence = epoch, sequence
 
 	return true
 }
@@ -42,16 +46,24 @@ func (e *entry) advance() bool {
 		return false
 	}
 
-	*e = entry{event: e.next.event, accepted: e.next.accepted, due: e.next.due, position: e.position}
+	*e = entry{event: e.next.event, accepted: e.next.accepted, due: e.next.due, order: e.order, position: e.position}
 
 	return true
 }
 
-// queue is a heap of entries by due time (container/heap).
+// queue is a heap of entries by due time (container/heap), and first come, first served: what is sent again comes out
+// in the order in which it was numbered.
 type queue []*entry
 
-func (q queue) Len() int           { return len(q) }
-func (q queue) Less(i, j int) bool { return q[i].due.Before(q[j].due) }
+func (q queue) Len() int { return len(q) }
+
+func (q queue) Less(i, j int) bool {
+	if q[i].due.Equal(q[j].due) {
+		return q[i].order < q[j].order
+	}
+
+	return q[i].due.Before(q[j].due)
+}
 
 func (q queue) Swap(i, j int) {
 	q[i], q[j] = q[j], q[i]

@@ -20,6 +20,11 @@ type lane struct {
 	inFlight int // calls of the forwarder
 	failures int // of whole calls, in a row
 	resume   time.Time
+
+	order     uint64 // of the newest entry
+	sequence  uint64 // of the newest event that was sent
+	confirmed uint64 // of the newest event that was received, whatever became of it
+	pulse     pulse
 }
 
 func newLane(manager core.Manager) *lane {
@@ -46,7 +51,8 @@ func (l *lane) put(event core.WatchEvent, now, due time.Time) (coalesced bool) {
 	e := l.entries[key]
 	switch {
 	case e == nil:
-		e = &entry{event: event, accepted: now, due: due}
+		l.order++
+		e = &entry{event: event, accepted: now, due: due, order: l.order}
 		l.entries[key] = e
 		l.enqueue(e)
 
@@ -72,19 +78,32 @@ func (l *lane) enqueue(e *entry) {
 	}
 }
 
-// take removes up to limit events that are due from the queue. When there are none it returns how long to wait for
-// the next, negative for as long as nothing else happens.
-func (l *lane) take(limit int, now time.Time) (batch []*entry, wait time.Duration) {
+// take removes up to limit events that are due from the queue, and reports whether a heartbeat is due, too. When there
+// is nothing it returns how long to wait, negative for as long as nothing else happens.
+func (l *lane) take(limit int, now time.Time) (batch []*entry, beat bool, wait time.Duration) {
 	if l.failures > 0 {
 		if l.inFlight > 0 {
-			return nil, -1 // One attempt at a time finds out whether the manager is back.
+			return nil, false, -1 // One attempt at a time finds out whether the manager is back.
 		}
 
 		if wait := l.resume.Sub(now); wait > 0 {
-			return nil, wait
+			return nil, false, wait
 		}
 	}
 
+	batch = l.takeEvents(limit, now)
+	beat = l.pulse.due(now) && (len(batch) == 0 || !batch[0].alone)
+
+	if len(batch) > 0 || beat {
+		l.inFlight++
+
+		return batch, beat, 0
+	}
+
+	return nil, false, l.wait(now)
+}
+
+func (l *lane) takeEvents(limit int, now time.Time) (batch []*entry) {
 	for len(batch) < limit && len(l.queue) > 0 && !l.queue[0].due.After(now) {
 		if l.queue[0].alone && len(batch) > 0 {
 			break
@@ -98,16 +117,30 @@ func (l *lane) take(limit int, now time.Time) (batch []*entry, wait time.Duratio
 		}
 	}
 
-	switch {
-	case len(batch) > 0:
-		l.inFlight++
+	return batch
+}
 
-		return batch, 0
-	case len(l.queue) == 0:
-		return nil, -1
-	default:
-		return nil, l.queue[0].due.Sub(now)
+// upToDate reports whether the receiver has seen every number, once it gets the batch.
+func (l *lane) upToDate(batch []*entry) bool {
+	seen := l.confirmed
+	for _, e := range batch {
+		seen = max(seen, e.event.Sequence)
 	}
+
+	return seen == l.sequence
+}
+
+// wait returns how long until something is due, negative when nothing is to come.
+func (l *lane) wait(now time.Time) time.Duration {
+	wait := l.pulse.wait(now)
+
+	if len(l.queue) > 0 {
+		if next := l.queue[0].due.Sub(now); wait < 0 || next < wait {
+			wait = next
+		}
+	}
+
+	return wait
 }
 
 // done removes the event of e, which met its fate, and lets the next one of its key follow. It reports whether the key
@@ -143,7 +176,7 @@ func split(err error, n int) (events core.EventErrors, whole error) {
 		return partial, nil
 	}
 
-	if n == 1 && core.IsPermanent(err) {
+	if n <= 1 && core.IsPermanent(err) {
 		return core.EventErrors{0: err}, nil
 	}
 

@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
 // The defaults of [Options].
@@ -19,6 +21,8 @@ const (
 	DefaultMinBackoff     = 200 * time.Millisecond
 	DefaultMaxBackoff     = 20 * time.Second
 	DefaultDrainTimeout   = 10 * time.Second
+
+	DefaultHeartbeatInterval = 30 * time.Second
 )
 
 // Options are the optional settings of an [Outbox]. The zero value is the documented default.
@@ -32,7 +36,8 @@ type Options struct {
 	MaxManagers int
 	// MaxBatch is how many events one call of the forwarder gets at most. Default [DefaultMaxBatch].
 	MaxBatch int
-	// InFlight is how many calls of the forwarder may run at once for one manager. Default [DefaultInFlight].
+	// InFlight is how many calls of the forwarder may run at once for one manager. Default [DefaultInFlight]; with an Epoch
+	// it is 1, so that numbers arrive in their order.
 	InFlight int
 	// ForwardTimeout bounds one call of the forwarder. Default [DefaultForwardTimeout].
 	ForwardTimeout time.Duration
@@ -43,6 +48,21 @@ type Options struct {
 	// DrainTimeout is how long Start goes on delivering after its context has ended. Default [DefaultDrainTimeout];
 	// negative means not at all.
 	DrainTimeout time.Duration
+	// Managers are known from Start on, others from their first event on.
+	Managers []core.Manager
+	// ResyncFirst lets the first event for a manager be a resync: nobody knows what happened before this process. The resync gets the
+	// owner of the event that made the manager known, and none for Managers.
+	ResyncFirst bool
+
+	// Epoch names this life of this process. With one, what is sent is numbered, and heartbeats are sent. Default: neither.
+	Epoch string
+	// HeartbeatInterval is the longest time between two heartbeats to a manager, of which up to a tenth is taken off at random.
+	// Default [DefaultHeartbeatInterval]; negative means none.
+	HeartbeatInterval time.Duration
+	// Heartbeat returns what the outbox can not know of a heartbeat: instance, version, key material, canary and
+	// configuration. It is called with the outbox's lock held: it must return at once, and must not call the outbox.
+	Heartbeat func(core.Manager) core.Heartbeat
+
 	// Random returns numbers in [0, 1), concurrently. Default [rand.Float64].
 	Random func() float64
 	// Hooks are called as events meet their fates.
@@ -56,11 +76,13 @@ func (o Options) withDefaults() Options {
 	o.MaxKeys = cmp.Or(o.MaxKeys, DefaultMaxKeys)
 	o.MaxManagers = cmp.Or(o.MaxManagers, DefaultMaxManagers)
 	o.MaxBatch = cmp.Or(o.MaxBatch, DefaultMaxBatch)
-	o.InFlight = cmp.Or(o.InFlight, DefaultInFlight)
+	o.InFlight = cmp.Or(o.InFlight, defaultInFlight(o.Epoch))
 	o.ForwardTimeout = cmp.Or(o.ForwardTimeout, DefaultForwardTimeout)
 	o.MinBackoff = cmp.Or(o.MinBackoff, DefaultMinBackoff)
 	o.MaxBackoff = cmp.Or(o.MaxBackoff, max(o.MinBackoff, DefaultMaxBackoff))
 	o.DrainTimeout = cmp.Or(o.DrainTimeout, DefaultDrainTimeout)
+
+	o.HeartbeatInterval = cmp.Or(o.HeartbeatInterval, DefaultHeartbeatInterval)
 
 	if o.Random == nil {
 		o.Random = rand.Float64
@@ -71,6 +93,14 @@ func (o Options) withDefaults() Options {
 	}
 
 	return o
+}
+
+func defaultInFlight(epoch string) int {
+	if epoch != "" {
+		return 1
+	}
+
+	return DefaultInFlight
 }
 
 func (o Options) validate() error {
@@ -84,6 +114,7 @@ func (o Options) validate() error {
 		{"MaxManagers", o.MaxManagers > 0, o.MaxManagers, "more than 0"},
 		{"MaxBatch", o.MaxBatch > 0, o.MaxBatch, "more than 0"},
 		{"InFlight", o.InFlight > 0, o.InFlight, "more than 0"},
+		{"InFlight", o.Epoch == "" || o.InFlight == 1, o.InFlight, "1 with an Epoch"},
 		{"ForwardTimeout", o.ForwardTimeout > 0, o.ForwardTimeout, "more than 0"},
 		{"MinBackoff", o.MinBackoff > 0, o.MinBackoff, "more than 0"},
 		{"MaxBackoff", o.MaxBackoff >= o.MinBackoff, o.MaxBackoff, "at least MinBackoff"},

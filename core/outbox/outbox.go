@@ -61,6 +61,14 @@ func (o *Outbox) Accept(manager core.Manager, event core.WatchEvent) Outcome {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 
+	if o.stopped {
+		o.refuse(manager, ReasonShutdown)
+
+		return Dropped
+	}
+
+	known := o.lanes[manager] != nil
+
 	l := o.lane(manager)
 	if l == nil {
 		o.refuse(manager, ReasonOverflow)
@@ -68,10 +76,8 @@ func (o *Outbox) Accept(manager core.Manager, event core.WatchEvent) Outcome {
 		return Dropped
 	}
 
-	if o.stopped {
-		o.refuse(manager, ReasonShutdown)
-
-		return Dropped
+	if !known && o.opts.ResyncFirst {
+		o.keep(l, core.WatchEvent{Kind: core.KindResync, Owner: event.Owner, Time: now}, now)
 	}
 
 	if event.Kind != core.KindResync && l.entries[event.Key()] == nil {
@@ -132,6 +138,11 @@ func (o *Outbox) lane(manager core.Manager) *lane {
 
 	l := newLane(manager)
 	o.lanes[manager] = l
+
+	if o.opts.Epoch != "" && o.opts.HeartbeatInterval > 0 {
+		l.pulse.next = time.Now()
+	}
+
 	signal(o.added)
 
 	return l
@@ -185,12 +196,7 @@ func (o *Outbox) OldestPending(manager core.Manager) time.Duration {
 		return 0
 	}
 
-	now, age := time.Now(), time.Duration(0)
-	for _, e := range l.entries {
-		age = max(age, now.Sub(e.accepted))
-	}
-
-	return age
+	return l.oldest(time.Now())
 }
 
 func signal(token chan struct{}) {
@@ -244,7 +250,28 @@ func (o *Outbox) start() error {
 
 	o.started = true
 
+	for _, manager := range o.opts.Managers {
+		if o.lanes[manager] == nil {
+			o.greet(manager)
+		}
+	}
+
 	return nil
+}
+
+// greet makes a manager known that no event came for yet.
+func (o *Outbox) greet(manager core.Manager) {
+	l := o.lane(manager)
+	if l == nil {
+		o.opts.Logger.Warn("manager is left out, there are too many", slog.String("manager", string(manager)))
+
+		return
+	}
+
+	if o.opts.ResyncFirst {
+		now := time.Now()
+		o.keep(l, core.WatchEvent{Kind: core.KindResync, Time: now}, now)
+	}
 }
 
 // dispatchNew starts a dispatcher for each lane that has none.
@@ -261,7 +288,7 @@ func (o *Outbox) dispatchNew(ctx context.Context, running map[core.Manager]bool,
 	}
 }
 
-// drain waits until nothing is pending, but not longer than the drain timeout.
+// drain waits until nothing is pending and the last heartbeats are sent, but not longer than the drain timeout.
 func (o *Outbox) drain(ctx context.Context, running map[core.Manager]bool, all *sync.WaitGroup) {
 	if o.opts.DrainTimeout < 0 {
 		return
@@ -270,7 +297,7 @@ func (o *Outbox) drain(ctx context.Context, running map[core.Manager]bool, all *
 	deadline := time.NewTimer(o.opts.DrainTimeout)
 	defer deadline.Stop()
 
-	for o.pending() > 0 {
+	for !o.takeLeave() || !o.hasLeft() {
 		o.dispatchNew(ctx, running, all)
 
 		select {
@@ -282,10 +309,7 @@ func (o *Outbox) drain(ctx context.Context, running map[core.Manager]bool, all *
 	}
 }
 
-func (o *Outbox) pending() (n int64) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-
+func (o *Outbox) pendingLocked() (n int64) {
 	for _, l := range o.lanes {
 		n += l.counts.Pending
 	}

@@ -51,6 +51,8 @@ type model struct {
 	accepted map[address]time.Time // the last time an event was offered
 	answered map[address]time.Time // the last time one was sent whose fate was then settled
 	counted  map[core.Manager]*outbox.Counts
+	received map[core.Manager]uint64 // the highest number that arrived
+	beats    int
 }
 
 func newModel(t *testing.T, seed uint64) *model {
@@ -63,6 +65,7 @@ func newModel(t *testing.T, seed uint64) *model {
 		accepted: make(map[address]time.Time),
 		answered: make(map[address]time.Time),
 		counted:  make(map[core.Manager]*outbox.Counts),
+		received: make(map[core.Manager]uint64),
 	}
 	m.opts = outbox.Options{
 		Settle:         time.Duration(1+m.random.IntN(200)) * ms,
@@ -72,6 +75,10 @@ func newModel(t *testing.T, seed uint64) *model {
 		ForwardTimeout: 2 * time.Second,
 		Random:         m.float,
 		Hooks:          outbox.Hooks{Counted: m.count},
+	}
+
+	if m.random.IntN(2) == 0 {
+		m.opts.Epoch, m.opts.InFlight, m.opts.HeartbeatInterval = "epoch", 1, time.Second
 	}
 
 	return m
@@ -95,6 +102,11 @@ func (m *model) run() {
 	time.Sleep(time.Minute)
 	m.checkNothingIsMissing()
 	stop()
+
+	if m.opts.Epoch != "" && m.beats < 10 {
+		m.t.Errorf("%d heartbeats arrived, want about one each second", m.beats)
+	}
+
 	m.checkCounted()
 }
 
@@ -135,6 +147,8 @@ func (m *model) forward(ctx context.Context, manager core.Manager, events []core
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
+	m.receive(manager, events)
+
 	for i := range events {
 		if failure := partial[i]; failure == nil || core.IsPermanent(failure) {
 			m.answered[address{manager, events[i].Key()}] = sent
@@ -142,6 +156,27 @@ func (m *model) forward(ctx context.Context, manager core.Manager, events []core
 	}
 
 	return err
+}
+
+// receive checks that what arrives leaves no number out, and that heartbeats tell of what arrived.
+func (m *model) receive(manager core.Manager, events []core.WatchEvent) {
+	for _, event := range events {
+		last := m.received[manager]
+
+		switch {
+		case event.Epoch == "":
+		case event.Heartbeat != nil:
+			m.beats++
+
+			if event.Heartbeat.Sequence != last {
+				m.t.Errorf("heartbeat tells of %d, but %d was the last to arrive", event.Heartbeat.Sequence, last)
+			}
+		case event.Sequence > last+1:
+			m.t.Errorf("%d arrived after %d", event.Sequence, last)
+		default:
+			m.received[manager] = max(last, event.Sequence)
+		}
+	}
 }
 
 func (m *model) answer(n int) error {
