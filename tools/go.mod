@@ -1,0 +1,3 @@
+module github.com/runtime-watcher/runtime-watcher/tools
+
+go 1.26.0
