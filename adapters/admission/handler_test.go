@@ -477,7 +477,9 @@ func TestPanicBeforeTheReviewIsReadIsAnswered500(t *testing.T) {
 
 	h := newHandler(t, newInbox(), admission.Options{Hooks: admission.Hooks{
 		Panicked: func(place string) { places = append(places, place) },
-		Refused:  func(status int, reason string, _ time.Duration) { refused = append(refused, fmt.Sprint(status, " ", reason)) },
+		Refused: func(status int, reason string, _ time.Duration) {
+			refused = append(refused, fmt.Sprint(status, " ", reason))
+		},
 	}})
 
 	r := httptest.NewRequest(http.MethodPost, "/validate/kyma", panickingReader{})

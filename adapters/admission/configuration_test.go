@@ -1,0 +1,358 @@
+package admission_test
+
+import (
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// bundleOf returns the certificate that a test server serves, in PEM.
+func bundleOf(server *httptest.Server) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+}
+
+func testBundle(t testing.TB) []byte {
+	t.Helper()
+
+	server := httptest.NewTLSServer(http.NotFoundHandler())
+	t.Cleanup(server.Close)
+
+	return bundleOf(server)
+}
+
+func kymaWatch() admission.Watch {
+	return admission.Watch{
+		Name:     types.NamespacedName{Namespace: "kcp-system", Name: "kyma"},
+		Manager:  "lifecycle-manager",
+		Resource: schema.GroupVersionResource{Group: "operator.kyma-project.io", Version: "*", Resource: "kymas"},
+		Labels:   map[string]string{"operator.kyma-project.io/watched-by": "kyma"},
+	}
+}
+
+func moduleWatch() admission.Watch {
+	return admission.Watch{
+		Name:     types.NamespacedName{Namespace: "kcp-system", Name: "btp"},
+		Manager:  "btp-manager",
+		Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"},
+		Field:    core.FieldStatus,
+	}
+}
+
+func TestWebhookConfiguration(t *testing.T) {
+	t.Parallel()
+
+	bundle := testBundle(t)
+	endpoint := admission.Endpoint{URL: "https://127.0.0.1:8443", CABundle: bundle}
+
+	got, err := admission.WebhookConfiguration("watcher", endpoint, []admission.Watch{kymaWatch(), moduleWatch()},
+		admission.ConfigurationOptions{Labels: map[string]string{"a": "b"}})
+	if err != nil {
+		t.Fatalf("WebhookConfiguration: %v", err)
+	}
+
+	webhook := func(name, url, group, version, resource string, labels map[string]string) admissionregistrationv1.ValidatingWebhook {
+		return admissionregistrationv1.ValidatingWebhook{
+			Name:         name,
+			ClientConfig: admissionregistrationv1.WebhookClientConfig{URL: &url, CABundle: bundle},
+			Rules: []admissionregistrationv1.RuleWithOperations{{
+				Operations: []admissionregistrationv1.OperationType{"CREATE", "UPDATE", "DELETE"},
+				Rule: admissionregistrationv1.Rule{
+					APIGroups: []string{group}, APIVersions: []string{version}, Resources: []string{resource},
+					Scope: new(admissionregistrationv1.AllScopes),
+				},
+			}},
+			FailurePolicy:           new(admissionregistrationv1.Ignore),
+			MatchPolicy:             new(admissionregistrationv1.Equivalent),
+			NamespaceSelector:       &metav1.LabelSelector{},
+			ObjectSelector:          &metav1.LabelSelector{MatchLabels: labels},
+			SideEffects:             new(admissionregistrationv1.SideEffectClassNoneOnDryRun),
+			TimeoutSeconds:          new(int32(2)),
+			AdmissionReviewVersions: []string{"v1"},
+		}
+	}
+	want := &admissionregistrationv1.ValidatingWebhookConfiguration{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "admissionregistration.k8s.io/v1", Kind: "ValidatingWebhookConfiguration"},
+		ObjectMeta: metav1.ObjectMeta{Name: "watcher", Labels: map[string]string{"a": "b"}},
+		Webhooks: []admissionregistrationv1.ValidatingWebhook{
+			webhook("kcp-system.btp.operator.kyma-project.io", "https://127.0.0.1:8443/validate/btp-manager",
+				"", "v1", "configmaps/status", nil),
+			webhook("kcp-system.kyma.operator.kyma-project.io", "https://127.0.0.1:8443/validate/lifecycle-manager",
+				"operator.kyma-project.io", "*", "kymas", map[string]string{"operator.kyma-project.io/watched-by": "kyma"}),
+		},
+	}
+
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("configuration (-want +got):\n%s", diff)
+	}
+}
+
+func TestWebhookConfigurationIsDeterministic(t *testing.T) {
+	t.Parallel()
+
+	var watches []admission.Watch
+
+	for i := range 20 {
+		watch := kymaWatch()
+		watch.Name.Name = fmt.Sprintf("watch-%02d", i)
+		watch.Labels = map[string]string{"a": "1", "b": "2", "c": "3"}
+		watches = append(watches, watch)
+	}
+
+	endpoint := admission.Endpoint{URL: "https://agent", CABundle: testBundle(t)}
+	build := func() string {
+		configuration, err := admission.WebhookConfiguration("watcher", endpoint, watches, admission.ConfigurationOptions{})
+		if err != nil {
+			t.Fatalf("WebhookConfiguration: %v", err)
+		}
+
+		return string(marshal(t, configuration))
+	}
+
+	want := build()
+
+	slices.Reverse(watches)
+
+	if got := build(); got != want {
+		t.Errorf("another order of watches gives\n%s, want\n%s", got, want)
+	}
+}
+
+func TestWebhookConfigurationForAService(t *testing.T) {
+	t.Parallel()
+
+	for port, want := range map[int32]int32{0: 443, 8443: 8443} {
+		endpoint := admission.Endpoint{
+			Service:     types.NamespacedName{Namespace: "kyma-system", Name: "agent"},
+			ServicePort: port,
+			CABundle:    testBundle(t),
+		}
+
+		configuration, err := admission.WebhookConfiguration("watcher", endpoint, []admission.Watch{kymaWatch()},
+			admission.ConfigurationOptions{Timeout: 5 * time.Second})
+		if err != nil {
+			t.Fatalf("WebhookConfiguration: %v", err)
+		}
+
+		wantConfig := admissionregistrationv1.WebhookClientConfig{
+			Service: &admissionregistrationv1.ServiceReference{
+				Namespace: "kyma-system", Name: "agent", Path: new("/validate/lifecycle-manager"), Port: &want,
+			},
+			CABundle: endpoint.CABundle,
+		}
+
+		if diff := cmp.Diff(wantConfig, configuration.Webhooks[0].ClientConfig); diff != "" {
+			t.Errorf("client configuration (-want +got):\n%s", diff)
+		}
+
+		if timeout := *configuration.Webhooks[0].TimeoutSeconds; timeout != 5 {
+			t.Errorf("timeout %d s, want 5", timeout)
+		}
+	}
+}
+
+func TestWebhookConfigurationKeepsNothing(t *testing.T) {
+	t.Parallel()
+
+	watch := kymaWatch()
+	endpoint := admission.Endpoint{URL: "https://agent/", CABundle: testBundle(t)}
+	opts := admission.ConfigurationOptions{Labels: map[string]string{"a": "b"}}
+
+	configuration, err := admission.WebhookConfiguration("watcher", endpoint, []admission.Watch{watch}, opts)
+	if err != nil {
+		t.Fatalf("WebhookConfiguration: %v", err)
+	}
+
+	before := string(marshal(t, configuration))
+	watch.Labels["more"], opts.Labels["more"], endpoint.CABundle[0] = "x", "x", 'x'
+
+	if after := string(marshal(t, configuration)); after != before {
+		t.Errorf("changed with its input to\n%s, want\n%s", after, before)
+	}
+}
+
+func TestWebhookConfigurationRefusesAndSaysWhy(t *testing.T) {
+	t.Parallel()
+
+	bundle := testBundle(t)
+	private := pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: []byte{1}})
+	broken := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte{1}})
+
+	endpoint := func(change func(*admission.Endpoint)) func(*input) {
+		return func(in *input) { change(&in.endpoint) }
+	}
+	watch := func(change func(*admission.Watch)) func(*input) {
+		return func(in *input) { change(&in.watches[0]) }
+	}
+
+	tests := []struct {
+		want   string
+		change func(*input)
+	}{
+		{`name "Watcher"`, func(in *input) { in.name = "Watcher" }},
+		{`name ""`, func(in *input) { in.name = "" }},
+		{"timeout: want 1 s to 30 s", func(in *input) { in.opts.Timeout = time.Minute }},
+		{"timeout: want 1 s to 30 s", func(in *input) { in.opts.Timeout = 1500 * time.Millisecond }},
+		{`label "a b"`, func(in *input) { in.opts.Labels = map[string]string{"a b": ""} }},
+		{"have neither", endpoint(func(e *admission.Endpoint) { e.URL = "" })},
+		{"have both", endpoint(func(e *admission.Endpoint) { e.Service.Name = "agent" })},
+		{"want https://<host>", endpoint(func(e *admission.Endpoint) { e.URL = "http://agent" })},
+		{"want https://<host>", endpoint(func(e *admission.Endpoint) { e.URL = "https://:8443" })},
+		{"none that can be parsed", endpoint(func(e *admission.Endpoint) { e.URL = "https://\x7f" })},
+		{"no user, query or fragment", endpoint(func(e *admission.Endpoint) { e.URL = "https://u:secret@agent" })},
+		{"no user, query or fragment", endpoint(func(e *admission.Endpoint) { e.URL = "https://agent?a=b" })},
+		{"no user, query or fragment", endpoint(func(e *admission.Endpoint) { e.URL = "https://agent?" })},
+		{"no user, query or fragment", endpoint(func(e *admission.Endpoint) { e.URL = "https://agent#a" })},
+		{`service "1agent"`, endpoint(func(e *admission.Endpoint) {
+			e.URL, e.Service = "", types.NamespacedName{Namespace: "a", Name: "1agent"}
+		})},
+		{`namespace of the service ""`, endpoint(func(e *admission.Endpoint) { e.URL, e.Service.Name = "", "agent" })},
+		{"port 70000", endpoint(func(e *admission.Endpoint) {
+			e.URL, e.Service, e.ServicePort = "", types.NamespacedName{Namespace: "a", Name: "agent"}, 70000
+		})},
+		{"at least one certificate", endpoint(func(e *admission.Endpoint) { e.CABundle = nil })},
+		{"at least one certificate", endpoint(func(e *admission.Endpoint) { e.CABundle = []byte("no PEM") })},
+		{`type "EC PRIVATE KEY"`, endpoint(func(e *admission.Endpoint) { e.CABundle = slices.Concat(bundle, private) })},
+		{"certificate 2", endpoint(func(e *admission.Endpoint) { e.CABundle = slices.Concat(bundle, broken) })},
+		{`namespace "kcp.system"`, watch(func(w *admission.Watch) { w.Name.Namespace = "kcp.system" })},
+		{`name "a/b"`, watch(func(w *admission.Watch) { w.Name.Name = "a/b" })},
+		{"want at most 253", watch(func(w *admission.Watch) { w.Name.Name = strings.Repeat("a", 250) })},
+		{"manager is not a DNS-1123 label", watch(func(w *admission.Watch) { w.Manager = "a/../b" })},
+		{`version ""`, watch(func(w *admission.Watch) { w.Resource.Version = "" })},
+		{`version "v*"`, watch(func(w *admission.Watch) { w.Resource.Version = "v*" })},
+		{`resource "*"`, watch(func(w *admission.Watch) { w.Resource.Resource = "*" })},
+		{`resource "kymas/status"`, watch(func(w *admission.Watch) { w.Resource.Resource = "kymas/status" })},
+		{`resource ""`, watch(func(w *admission.Watch) { w.Resource.Resource = "" })},
+		{`group "*"`, watch(func(w *admission.Watch) { w.Resource.Group = "*" })},
+		{`field: want "spec" or "status", have "data"`, watch(func(w *admission.Watch) { w.Field = "data" })},
+		{`label "-"`, watch(func(w *admission.Watch) { w.Labels = map[string]string{"-": ""} })},
+		{`value "a b" of label "a"`, watch(func(w *admission.Watch) { w.Labels = map[string]string{"a": "a b"} })},
+		{"have it twice", func(in *input) { in.watches = append(in.watches, in.watches[0]) }},
+	}
+
+	for _, tt := range tests {
+		t.Run(tt.want, func(t *testing.T) {
+			t.Parallel()
+
+			in := &input{
+				name:     "watcher",
+				endpoint: admission.Endpoint{URL: "https://agent", CABundle: bundle},
+				watches:  []admission.Watch{kymaWatch()},
+			}
+			if _, err := in.build(); err != nil {
+				t.Fatalf("the unchanged input: %v", err)
+			}
+
+			tt.change(in)
+
+			configuration, err := in.build()
+			if configuration != nil || !errors.Is(err, admission.ErrInvalidConfiguration) {
+				t.Fatalf("WebhookConfiguration = %v, %v, want ErrInvalidConfiguration", configuration, err)
+			}
+
+			if !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("error %q, want it to say %q", err, tt.want)
+			}
+
+			if strings.Contains(err.Error(), "secret") {
+				t.Errorf("error %q has a password in it", err)
+			}
+		})
+	}
+}
+
+type input struct {
+	name     string
+	endpoint admission.Endpoint
+	watches  []admission.Watch
+	opts     admission.ConfigurationOptions
+}
+
+func (in *input) build() (*admissionregistrationv1.ValidatingWebhookConfiguration, error) {
+	return admission.WebhookConfiguration(in.name, in.endpoint, in.watches, in.opts)
+}
+
+func TestWebhookConfigurationNamesAllProblemsAtOnce(t *testing.T) {
+	t.Parallel()
+
+	bad := kymaWatch()
+	bad.Manager, bad.Field = "", "data"
+
+	_, err := admission.WebhookConfiguration("", admission.Endpoint{}, []admission.Watch{bad}, admission.ConfigurationOptions{})
+	if err == nil {
+		t.Fatal("all of it was taken")
+	}
+
+	for _, want := range []string{`name ""`, "have neither", "CA bundle", `watch "kcp-system/kyma": manager`, `"data"`} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("error %q does not say %q", err, want)
+		}
+	}
+}
+
+func TestWebhookConfigurationWithoutWatches(t *testing.T) {
+	t.Parallel()
+
+	configuration, err := admission.WebhookConfiguration("watcher",
+		admission.Endpoint{URL: "https://agent", CABundle: testBundle(t)}, nil, admission.ConfigurationOptions{})
+	if err != nil || len(configuration.Webhooks) != 0 {
+		t.Errorf("%v, %v, want a configuration without webhooks", configuration, err)
+	}
+}
+
+// TestConfiguredPathIsServed joins the two ends: what is built is what the handler serves, over TLS that chains to the bundle.
+func TestConfiguredPathIsServed(t *testing.T) {
+	t.Parallel()
+
+	got := newInbox()
+	server := httptest.NewTLSServer(newHandler(t, got, admission.Options{}))
+	t.Cleanup(server.Close)
+
+	configuration, err := admission.WebhookConfiguration("watcher",
+		admission.Endpoint{URL: server.URL, CABundle: bundleOf(server)}, []admission.Watch{kymaWatch()}, admission.ConfigurationOptions{})
+	if err != nil {
+		t.Fatalf("WebhookConfiguration: %v", err)
+	}
+
+	review := update(t, widget("", `"spec":1`), widget("", `"spec":2`))
+	if err := postOver(server.Client(), *configuration.Webhooks[0].ClientConfig.URL, review, false); err != nil {
+		t.Fatalf("post: %v", err)
+	}
+
+	if diff := cmp.Diff([]core.Manager{"lifecycle-manager"}, got.managers); diff != "" {
+		t.Errorf("managers (-want +got):\n%s", diff)
+	}
+}
+
+func TestConfigurationSurvivesJSON(t *testing.T) {
+	t.Parallel()
+
+	configuration, err := admission.WebhookConfiguration("watcher",
+		admission.Endpoint{URL: "https://agent", CABundle: testBundle(t)}, []admission.Watch{moduleWatch()}, admission.ConfigurationOptions{})
+	if err != nil {
+		t.Fatalf("WebhookConfiguration: %v", err)
+	}
+
+	var back admissionregistrationv1.ValidatingWebhookConfiguration
+	if err := json.Unmarshal(marshal(t, configuration), &back); err != nil {
+		t.Fatalf("Unmarshal: %v", err)
+	}
+
+	if diff := cmp.Diff(configuration, &back); diff != "" {
+		t.Errorf("after a round trip (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,98 @@
+package admission_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// A handler in front of something that takes events, as an outbox does.
+func Example() {
+	acceptor := admission.AcceptorFunc(func(manager core.Manager, event core.WatchEvent) outbox.Outcome {
+		fmt.Printf("for %s: %s %s %s\n", manager, event.Operation, event.WatchedGVK.Kind, event.Watched)
+
+		return outbox.Accepted
+	})
+
+	handler, err := admission.New(acceptor, admission.Options{
+		Managers: []core.Manager{"lifecycle-manager"},
+		Filters:  map[core.Manager]core.Filter{"lifecycle-manager": core.SpecChanged},
+	})
+	if err != nil {
+		fmt.Println(err)
+
+		return
+	}
+
+	request := httptest.NewRequest(http.MethodPost, "/validate/lifecycle-manager", strings.NewReader(`{
+		"kind": "AdmissionReview",
+		"apiVersion": "admission.k8s.io/v1",
+		"request": {
+			"uid": "705ab4f5",
+			"kind": {"group": "operator.kyma-project.io", "version": "v1beta2", "kind": "Kyma"},
+			"operation": "UPDATE",
+			"oldObject": {"metadata": {"namespace": "kyma-system", "name": "default"}, "spec": {"channel": "regular"}},
+			"object": {"metadata": {"namespace": "kyma-system", "name": "default"}, "spec": {"channel": "fast"}}
+		}
+	}`))
+	request.Header.Set("Content-Type", "application/json")
+
+	answer := httptest.NewRecorder()
+	handler.ServeHTTP(answer, request)
+	fmt.Println(answer.Code, answer.Body)
+	// Output:
+	// for lifecycle-manager: UPDATE Kyma kyma-system/default
+	// 200 {"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","response":{"uid":"705ab4f5","allowed":true,"status":{"metadata":{},"status":"Success","message":"accepted: the manager will be told","code":200}}}
+}
+
+func ExampleParseOwner() {
+	owner, err := admission.ParseOwner("kcp-system/kyma-1")
+	fmt.Println(owner.Namespace, owner.Name, err)
+
+	_, err = admission.ParseOwner("kyma-1")
+	fmt.Println(err)
+	// Output:
+	// kcp-system kyma-1 <nil>
+	// owner is not <namespace>/<name>: want one '/' in "kyma-1"
+}
+
+// What makes the API server of a runtime send the changes of a resource to a handler.
+func ExampleWebhookConfiguration() {
+	agent := httptest.NewTLSServer(http.NotFoundHandler())
+	defer agent.Close()
+
+	watches := []admission.Watch{{
+		Name:     types.NamespacedName{Namespace: "kcp-system", Name: "kyma"},
+		Manager:  "lifecycle-manager",
+		Resource: schema.GroupVersionResource{Group: "operator.kyma-project.io", Version: "*", Resource: "kymas"},
+		Labels:   map[string]string{"operator.kyma-project.io/watched-by": "kyma"},
+	}}
+	endpoint := admission.Endpoint{
+		Service:  types.NamespacedName{Namespace: "kyma-system", Name: "agent"},
+		CABundle: bundleOf(agent),
+	}
+
+	configuration, err := admission.WebhookConfiguration("watcher", endpoint, watches, admission.ConfigurationOptions{})
+	if err != nil {
+		fmt.Println(err)
+
+		return
+	}
+
+	for _, webhook := range configuration.Webhooks {
+		fmt.Println(webhook.Name)
+		fmt.Println(webhook.Rules[0].Resources, webhook.Rules[0].Operations)
+		fmt.Println(*webhook.ClientConfig.Service.Path, *webhook.FailurePolicy)
+	}
+	// Output:
+	// kcp-system.kyma.operator.kyma-project.io
+	// [kymas] [CREATE UPDATE DELETE]
+	// /validate/lifecycle-manager Ignore
+}
