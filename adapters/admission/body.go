@@ -31,7 +31,7 @@ func (b *bodies) read(w http.ResponseWriter, r *http.Request, limit int64) (*byt
 	if _, err := buffer.ReadFrom(http.MaxBytesReader(w, r.Body, limit)); err != nil {
 		b.giveBack(buffer)
 
-		return nil, err //nolint:wrapcheck // The caller tells apart what net/http returns.
+		return nil, err
 	}
 
 	return buffer, nil

@@ -4,9 +4,10 @@ import (
 	"cmp"
 	"time"
 
-	"github.com/runtime-watcher/runtime-watcher/core"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
 // maxIdentity is how many bytes the names and the kind of an event may have together. Kubernetes allows less for all of

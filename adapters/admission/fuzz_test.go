@@ -6,8 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	admissionv1 "k8s.io/api/admission/v1"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 )
 
 // FuzzReview feeds the handler with bytes that no API server made. Whatever they are, the answer is a review that allows or a

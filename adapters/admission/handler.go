@@ -14,8 +14,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/runtime-watcher/runtime-watcher/core"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
 // Where a panic was caught, as [Hooks].Panicked gets it.

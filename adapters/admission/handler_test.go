@@ -19,12 +19,13 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
-	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 	admissionv1 "k8s.io/api/admission/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
 
 // statusOf returns the message of a refusal, after it has checked the rest of it.
@@ -417,7 +418,8 @@ func TestPanicsDoNotReachTheAPIServer(t *testing.T) {
 	}{
 		{
 			"in the filter: in doubt the change matters", func() {},
-			admission.Options{Filter: func(*core.Change) bool { panic("boom") }}, admission.Accepted, "filter",
+			admission.Options{Filter: func(*core.Change) bool { panic("boom") }},
+			admission.Accepted, "filter",
 		},
 		{"in the acceptor", boom, admission.Options{}, admission.Failed, "acceptor"},
 		{

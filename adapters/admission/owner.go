@@ -5,9 +5,10 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/runtime-watcher/runtime-watcher/core"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
 // OwnerAnnotation on a watched object names the object in the control plane that stands for the runtime, as

@@ -7,10 +7,11 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
-	"github.com/runtime-watcher/runtime-watcher/core"
 	admissionv1 "k8s.io/api/admission/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
 func TestParseOwner(t *testing.T) {
@@ -28,7 +29,7 @@ func TestParseOwner(t *testing.T) {
 		"a/b/c":                         nil,
 		"kcp-system/Kyma":               nil,
 		"kcp.system/kyma":               nil,
-		" kcp-system/kyma":              nil,
+		"kcp system/kyma":               nil,
 		"n/" + strings.Repeat("a", 254): nil,
 		strings.Repeat("n", 64) + "/a":  nil,
 		"kcp-system/kyma\n":             nil,
