@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"log/slog"
+	"strconv"
 	"sync"
 	"time"
 
@@ -96,8 +97,13 @@ func (o *Outbox) take(l *lane) (batch []*entry, events []core.WatchEvent, wait t
 func (o *Outbox) number(l *lane, event *core.WatchEvent) {
 	if o.opts.Epoch != "" && event.Sequence == 0 {
 		l.sequence++
-		event.Epoch, event.Sequence = o.opts.Epoch, l.sequence
+		event.Epoch, event.Sequence, event.ID = o.opts.Epoch, l.sequence, o.id(l, "", l.sequence)
 	}
+}
+
+// id names one event among all that this process sends. Managers are numbered apart.
+func (o *Outbox) id(l *lane, kind string, number uint64) string {
+	return o.opts.Epoch + "-" + string(l.manager) + "-" + kind + strconv.FormatUint(number, 10)
 }
 
 func (o *Outbox) send(ctx context.Context, l *lane, batch []*entry, events []core.WatchEvent) {

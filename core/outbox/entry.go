@@ -33,9 +33,9 @@ func (e *entry) merge(now time.Time) bool {
 	}
 
 	// An event that was sent before keeps its number, so that the receiver sees no gap.
-	epoch, sequence := e.event.Epoch, e.event.Sequence
+	id, epoch, sequence := e.event.ID, e.event.Epoch, e.event.Sequence
 	e.event, e.next = e.next.event, nil
-	e.event.Epoch, e.event.Sequence = epoch, sequence
+	e.event.ID, e.event.Epoch, e.event.Sequence = id, epoch, sequence
 
 	return true
 }

@@ -54,7 +54,13 @@ func (o *Outbox) heartbeat(l *lane, now time.Time) core.WatchEvent {
 	beat.Dropped = maps.Clone(l.counts.Dropped)
 	beat.Leaving = l.pulse.leaving == leaves
 
-	return core.WatchEvent{Kind: core.KindHeartbeat, Epoch: o.opts.Epoch, Time: now, Heartbeat: &beat}
+	return core.WatchEvent{
+		Kind:      core.KindHeartbeat,
+		ID:        o.id(l, "heartbeat-", beat.Number),
+		Epoch:     o.opts.Epoch,
+		Time:      now,
+		Heartbeat: &beat,
+	}
 }
 
 // oldest returns the age of the oldest event. Its cost grows with what is pending.
