@@ -1,0 +1,54 @@
+package httpmtls
+
+import (
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+)
+
+const (
+	scheme  = "https"
+	maxPort = 1<<16 - 1
+)
+
+// parseAddress returns the URL of a control plane given as host, host:port or https://host:port, and nothing beyond.
+func parseAddress(address string) (*url.URL, error) {
+	full := address
+	if !strings.Contains(address, "://") {
+		full = scheme + "://" + address
+	}
+
+	parsed, err := url.Parse(full)
+	if err != nil {
+		return nil, addressError(address)
+	}
+
+	bare := url.URL{Scheme: scheme, Host: parsed.Host}
+	parsed.Path = strings.TrimSuffix(parsed.Path, "/")
+
+	if parsed.Hostname() == "" || *parsed != bare || !validPort(parsed) {
+		return nil, addressError(address)
+	}
+
+	return &bare, nil
+}
+
+func validPort(address *url.URL) bool {
+	if address.Port() == "" {
+		return !strings.HasSuffix(address.Host, ":")
+	}
+
+	port, err := strconv.Atoi(address.Port())
+
+	return err == nil && port > 0 && port <= maxPort
+}
+
+// addressError does not wrap what url.Parse says: it repeats its input, which may be a password.
+func addressError(address string) error {
+	if strings.Contains(address, "@") {
+		address = "(with credentials)"
+	}
+
+	return fmt.Errorf("httpmtls: address %.128q: want host:port or https://host:port, without user, path or query", address)
+}

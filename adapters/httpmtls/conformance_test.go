@@ -1,0 +1,107 @@
+package httpmtls_test
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"testing"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/core/coretest"
+)
+
+func TestForwarderConformance(t *testing.T) {
+	t.Parallel()
+
+	for _, version := range []contract.Version{contract.V1, contract.V2} {
+		t.Run(string(version), func(t *testing.T) {
+			t.Parallel()
+			eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
+				t.Helper()
+				coretest.TestForwarder(t, func(t *testing.T, far *coretest.Recorder) coretest.ForwarderHarness {
+					t.Helper()
+
+					return conformanceHarness(t, version, protocol, far)
+				}, conformanceOptions(version))
+			})
+		})
+	}
+}
+
+func conformanceHarness(
+	t *testing.T, version contract.Version, protocol httpmtls.Protocol, far *coretest.Recorder,
+) coretest.ForwarderHarness {
+	t.Helper()
+
+	keys := newPKI(t)
+	end := newFarEnd(t, keys.server, contractHandler(version, far))
+
+	// The suite wants the advice of the far end, and no other.
+	forwarder, err := httpmtls.NewForwarder(keys.client, end.address(), version, httpmtls.Options{Protocol: protocol, RefusedRetryAfter: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	t.Cleanup(func() { _ = forwarder.Close() })
+
+	return coretest.ForwarderHarness{Forwarder: forwarder, Disconnect: func() {
+		_ = end.Listener.Close()
+		end.CloseClientConnections()
+	}}
+}
+
+func conformanceOptions(version contract.Version) coretest.ForwarderOptions {
+	unsendable := event("object")
+
+	if version.NeedsOwner() {
+		unsendable.Owner.Name = ""
+	} else {
+		unsendable.Watched.Name = ""
+	}
+
+	return coretest.ForwarderOptions{WithoutOwner: !version.NeedsOwner(), Unsendable: &unsendable}
+}
+
+// contractHandler answers as DESIGN says.
+func contractHandler(version contract.Version, far *coretest.Recorder) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		body := must(io.ReadAll(r.Body))
+
+		var to core.Manager
+
+		for _, candidate := range []core.Manager{"manager-a", "manager-b"} {
+			if r.URL.Path == version.Path(candidate) {
+				to = candidate
+			}
+		}
+
+		events, err := version.Decode(body)
+		if err == nil {
+			err = far.Forward(r.Context(), to, events)
+		}
+
+		if after := core.RetryAfter(err); after > 0 {
+			w.Header().Set("Retry-After", strconv.Itoa(int(after.Seconds())))
+		}
+
+		w.WriteHeader(statusFor(err))
+	}
+}
+
+func statusFor(err error) int {
+	switch {
+	case err == nil:
+		return http.StatusOK
+	case errors.Is(err, contract.ErrMalformed), core.IsPermanent(err):
+		return http.StatusBadRequest
+	case errors.Is(err, core.ErrUnauthenticated):
+		return http.StatusUnauthorized
+	case errors.Is(err, core.ErrForbidden):
+		return http.StatusForbidden
+	default:
+		return http.StatusServiceUnavailable
+	}
+}

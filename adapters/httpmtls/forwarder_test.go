@@ -1,0 +1,564 @@
+package httpmtls_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
+)
+
+func TestOneConnectionForAThousandEvents(t *testing.T) {
+	t.Parallel()
+	eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
+		t.Helper()
+
+		var major atomic.Int64
+
+		keys := newPKI(t)
+		end := newFarEnd(t, keys.server, func(w http.ResponseWriter, r *http.Request) {
+			major.Store(int64(r.ProtoMajor))
+			accept(w, r)
+		})
+		forwarder := newForwarder(t, keys.client, end.address(), httpmtls.Options{Protocol: protocol})
+
+		for i := range 1000 {
+			if err := forward(t, forwarder, event(fmt.Sprint("object-", i))); err != nil {
+				t.Fatal(err)
+			}
+		}
+
+		if n := end.connections.Load(); n != 1 {
+			t.Errorf("1000 events took %d connections, want 1", n)
+		}
+
+		if want := map[httpmtls.Protocol]int64{httpmtls.HTTP2: 2, httpmtls.HTTP1: 1}[protocol]; major.Load() != want {
+			t.Errorf("spoke HTTP/%d, want HTTP/%d", major.Load(), want)
+		}
+	})
+}
+
+func TestConnectionsAreBoundedWhenManyForwardAtOnce(t *testing.T) {
+	t.Parallel()
+	eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
+		t.Helper()
+
+		keys := newPKI(t)
+		end := newFarEnd(t, keys.server, accept)
+		forwarder := newForwarder(t, keys.client, end.address(), httpmtls.Options{Protocol: protocol})
+
+		var group sync.WaitGroup
+		for i := range 400 {
+			group.Go(func() {
+				if err := forward(t, forwarder, event(fmt.Sprint("object-", i))); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+
+		group.Wait()
+
+		limit := map[httpmtls.Protocol]int64{
+			httpmtls.HTTP2: 1, httpmtls.HTTP1: httpmtls.DefaultInFlightHTTP1,
+		}[protocol]
+		if n := end.connections.Load(); n > limit {
+			t.Errorf("%d connections, want at most %d", n, limit)
+		}
+	})
+}
+
+func TestConnectionSurvivesRefusals(t *testing.T) {
+	t.Parallel()
+	eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
+		t.Helper()
+
+		keys := newPKI(t)
+		end := newFarEnd(t, keys.server, func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+
+			w.WriteHeader(http.StatusServiceUnavailable)
+			_, _ = io.WriteString(w, strings.Repeat("x", 32<<10))
+		})
+		forwarder := newForwarder(t, keys.client, end.address(), httpmtls.Options{Protocol: protocol, RetryWait: time.Millisecond})
+
+		for range 10 {
+			failure := failureOf(t, forward(t, forwarder, event("object")))
+			if failure.Status != http.StatusServiceUnavailable || len(failure.Body) != 1<<10 {
+				t.Fatalf("status %d with %d bytes of its body, want 503 with 1 KiB", failure.Status, len(failure.Body))
+			}
+		}
+
+		if n := end.connections.Load(); n != 1 {
+			t.Errorf("30 refusals took %d connections, want 1", n)
+		}
+	})
+}
+
+func TestRequest(t *testing.T) {
+	t.Parallel()
+
+	for _, version := range contract.Versions() {
+		t.Run(string(version), func(t *testing.T) {
+			t.Parallel()
+
+			got := make(chan string, 1)
+			keys := newPKI(t)
+			end := newFarEnd(t, keys.server, func(w http.ResponseWriter, r *http.Request) {
+				body := must(io.ReadAll(r.Body))
+				events, err := version.Decode(body)
+				got <- fmt.Sprint(r.Method, " ", r.URL.Path, " ", r.Header.Get("Content-Type"), " ", r.Header.Get("User-Agent"), " ",
+					r.Header.Values("Idempotency-Key"), " ", r.ContentLength == int64(len(body)), " ", r.TLS.PeerCertificates[0].Subject.CommonName, " ",
+					events[0].Watched.Name, err)
+			})
+
+			forwarder := must(httpmtls.NewForwarder(keys.client, "https://"+end.address()+"/", version, httpmtls.Options{UserAgent: "agent/1"}))
+			defer forwarder.Close()
+
+			if err := forward(t, forwarder, event("object")); err != nil {
+				t.Fatal(err)
+			}
+
+			want := fmt.Sprintf("POST %s %s agent/1 [] true skr-1 object<nil>", version.Path(manager), version.ContentType())
+			if diff := cmp.Diff(want, <-got); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestInvalidManagerReachesNoURL(t *testing.T) {
+	t.Parallel()
+
+	keys := newPKI(t)
+	end := newFarEnd(t, keys.server, func(_ http.ResponseWriter, r *http.Request) { t.Errorf("reached %s", r.URL) })
+	forwarder := newForwarder(t, keys.client, end.address(), httpmtls.Options{})
+
+	for _, name := range []core.Manager{"", "..", "a/b", "%2F", "a?b", "A", "ä", "a\r\nHost: b", core.Manager(strings.Repeat("a", 300))} {
+		err := forwarder.Forward(t.Context(), name, []core.WatchEvent{event("object")})
+		if !errors.Is(err, core.ErrInvalidManager) || !core.IsPermanent(err) || core.Reason(err) != httpmtls.ReasonInvalidManager {
+			t.Errorf("manager %q: %v, want a permanent error that is ErrInvalidManager", name, err)
+		}
+	}
+
+	if n := end.connections.Load(); n != 0 {
+		t.Errorf("%d connections, want none", n)
+	}
+}
+
+func TestAnswers(t *testing.T) {
+	t.Parallel()
+
+	type answer struct {
+		Permanent  bool
+		OneEvent   bool
+		Reason     string
+		RetryAfter time.Duration
+		Requests   int64
+	}
+
+	date := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	html := http.Header{"Content-Type": {"text/html; charset=utf-8"}}
+
+	for name, tc := range map[string]struct {
+		status int
+		header http.Header
+		is     error
+		want   answer
+	}{
+		"300":           {300, nil, nil, answer{false, false, "redirect", 0, 1}},
+		"302":           {302, http.Header{"Location": {"/elsewhere"}}, nil, answer{false, false, "redirect", 0, 1}},
+		"307":           {307, http.Header{"Location": {"/elsewhere"}}, nil, answer{false, false, "redirect", 0, 1}},
+		"400":           {400, nil, nil, answer{true, true, "malformed", 0, 1}},
+		"400 of nginx":  {400, html, nil, answer{false, false, "gateway_refused", 30 * time.Second, 1}},
+		"401":           {401, nil, core.ErrUnauthenticated, answer{false, false, "unauthenticated", 30 * time.Second, 1}},
+		"401 with":      {401, http.Header{"Retry-After": {"7"}}, core.ErrUnauthenticated, answer{false, false, "unauthenticated", 7 * time.Second, 1}},
+		"403":           {403, nil, core.ErrForbidden, answer{false, true, "forbidden", 30 * time.Second, 1}},
+		"404":           {404, nil, nil, answer{false, false, "unknown_manager", 0, 1}},
+		"405":           {405, nil, nil, answer{false, false, "client_error", 0, 1}},
+		"408":           {408, nil, nil, answer{false, false, "client_error", 0, 1}},
+		"413":           {413, nil, nil, answer{true, true, "too_large", 0, 1}},
+		"415":           {415, nil, nil, answer{true, true, "wrong_type", 0, 1}},
+		"429":           {429, http.Header{"Retry-After": {"3"}}, core.ErrNotReady, answer{false, false, "too_fast", 3 * time.Second, 1}},
+		"429 without":   {429, nil, core.ErrNotReady, answer{false, false, "too_fast", 0, 1}},
+		"500":           {500, nil, nil, answer{false, false, "server_error", 0, 1}},
+		"502":           {502, nil, nil, answer{false, false, "server_error", 0, 3}},
+		"503":           {503, nil, core.ErrNotReady, answer{false, false, "not_ready", 0, 3}},
+		"503 with":      {503, http.Header{"Retry-After": {"12"}}, core.ErrNotReady, answer{false, false, "not_ready", 12 * time.Second, 1}},
+		"503 with date": {503, http.Header{"Date": {date.Format(http.TimeFormat)}, "Retry-After": {date.Add(time.Minute).Format(http.TimeFormat)}}, core.ErrNotReady, answer{false, false, "not_ready", time.Minute, 1}},
+		"503 for ever":  {503, http.Header{"Retry-After": {"99999999999999999999"}}, core.ErrNotReady, answer{false, false, "not_ready", 5 * time.Minute, 1}},
+		"504":           {504, nil, nil, answer{false, false, "server_error", 0, 1}},
+		"599":           {599, nil, nil, answer{false, false, "server_error", 0, 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			var requests atomic.Int64
+
+			keys := newPKI(t)
+			end := newFarEnd(t, keys.server, func(w http.ResponseWriter, r *http.Request) {
+				requests.Add(1)
+
+				for key, values := range tc.header {
+					w.Header()[key] = values
+				}
+
+				w.WriteHeader(tc.status)
+				_, _ = io.WriteString(w, "because of "+r.URL.Path)
+			})
+
+			err := forward(t, newForwarder(t, keys.client, end.address(), httpmtls.Options{RetryWait: time.Millisecond}), event("object"))
+			some, oneEvent := errors.AsType[core.EventErrors](err)
+			failure := failureOf(t, err)
+
+			got := answer{core.IsPermanent(failure), oneEvent, core.Reason(failure), core.RetryAfter(failure), requests.Load()}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("%v: %s", err, diff)
+			}
+
+			if oneEvent && len(some) != 1 {
+				t.Errorf("%d events named, want 1", len(some))
+			}
+
+			if tc.is != nil && !errors.Is(failure, tc.is) {
+				t.Errorf("%v is not %v", failure, tc.is)
+			}
+
+			if failure.Status != tc.status || failure.Method != http.MethodPost ||
+				failure.URL != end.URL+"/v2/lifecycle-manager/event" || failure.Body != "because of /v2/lifecycle-manager/event" {
+				t.Errorf("the error does not tell the request: %+v", failure)
+			}
+		})
+	}
+}
+
+func TestRefusedRetryAfterOption(t *testing.T) {
+	t.Parallel()
+
+	keys := newPKI(t)
+	end := newFarEnd(t, keys.server, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) })
+
+	for option, want := range map[time.Duration]time.Duration{time.Minute: time.Minute, -1: 0} {
+		err := forward(t, newForwarder(t, keys.client, end.address(), httpmtls.Options{RefusedRetryAfter: option}), event("object"))
+		if got := core.RetryAfter(failureOf(t, err)); got != want {
+			t.Errorf("option %v: RetryAfter %v, want %v", option, got, want)
+		}
+	}
+}
+
+// TestManyEvents tells which events of one call are reported how, for answers in the order of the events.
+func TestManyEvents(t *testing.T) {
+	t.Parallel()
+
+	for name, tc := range map[string]struct {
+		answers  []int
+		reasons  map[int]string // by event
+		whole    string         // of all
+		requests int64
+	}{
+		"all delivered":                      {[]int{200, 202, 204}, nil, "", 3},
+		"one malformed":                      {[]int{200, 400, 200}, map[int]string{1: "malformed"}, "", 3},
+		"forbidden and too large":            {[]int{403, 200, 413}, map[int]string{0: "forbidden", 2: "too_large"}, "", 3},
+		"manager unknown":                    {[]int{404, 200, 200}, nil, "unknown_manager", 1},
+		"manager unknown after a refusal":    {[]int{400, 404, 200}, nil, "unknown_manager", 2},
+		"too fast after a delivery":          {[]int{200, 429, 200}, map[int]string{1: "too_fast", 2: "too_fast"}, "", 2},
+		"too fast after all kinds of things": {[]int{200, 415, 500, 200}, map[int]string{1: "wrong_type", 2: "server_error", 3: "server_error"}, "", 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			var requests atomic.Int64
+
+			keys := newPKI(t)
+			end := newFarEnd(t, keys.server, func(w http.ResponseWriter, _ *http.Request) {
+				w.WriteHeader(tc.answers[requests.Add(1)-1])
+			})
+
+			events := make([]core.WatchEvent, len(tc.answers))
+			for i := range events {
+				events[i] = event(fmt.Sprint("object-", i))
+			}
+
+			err := forward(t, newForwarder(t, keys.client, end.address(), httpmtls.Options{}), events...)
+
+			some, _ := errors.AsType[core.EventErrors](err)
+
+			var reasons map[int]string
+			for i, failure := range some {
+				if reasons == nil {
+					reasons = map[int]string{}
+				}
+
+				reasons[i] = core.Reason(failure)
+			}
+
+			whole := ""
+			if err != nil && some == nil {
+				whole = core.Reason(err)
+			}
+
+			if diff := cmp.Diff(tc.reasons, reasons); diff != "" {
+				t.Error(diff)
+			}
+
+			if whole != tc.whole || requests.Load() != tc.requests {
+				t.Errorf("for all: %q after %d requests, want %q after %d", whole, requests.Load(), tc.whole, tc.requests)
+			}
+		})
+	}
+}
+
+func TestUnsendableEventIsNotSent(t *testing.T) {
+	t.Parallel()
+
+	keys := newPKI(t)
+	end := newFarEnd(t, keys.server, accept)
+	forwarder := newForwarder(t, keys.client, end.address(), httpmtls.Options{})
+
+	for _, e := range []core.WatchEvent{{}, event(strings.Repeat("x", 300))} {
+		failure := failureOf(t, forward(t, forwarder, e))
+		if !core.IsPermanent(failure) || core.Reason(failure) != httpmtls.ReasonUnsendable || !errors.Is(failure, contract.ErrMalformed) {
+			t.Errorf("have %v, want a permanent error that is ErrMalformed", failure)
+		}
+	}
+
+	big := event("object")
+	big.WatchedGVK.Group = strings.Repeat("x", 20<<10)
+
+	if failure := failureOf(t, forward(t, forwarder, big)); core.Reason(failure) != httpmtls.ReasonTooLarge || !core.IsPermanent(failure) {
+		t.Errorf("have %v, want a permanent error: too large", failure)
+	}
+
+	if n := end.connections.Load(); n != 0 {
+		t.Errorf("%d connections, want none", n)
+	}
+}
+
+func TestRetriesEndWithDeadline(t *testing.T) {
+	t.Parallel()
+
+	var retried atomic.Int64
+
+	keys := newPKI(t)
+	end := newFarEnd(t, keys.server, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) })
+	forwarder := newForwarder(t, keys.client, end.address(), httpmtls.Options{
+		RetryWait: time.Hour, Hooks: httpmtls.Hooks{Retried: func(int) { retried.Add(1) }},
+	})
+
+	if failure := failureOf(t, forward(t, forwarder, event("object"))); failure.Status != http.StatusServiceUnavailable {
+		t.Errorf("have %v, want the 503 rather than the wait", failure)
+	}
+
+	if retried.Load() != 0 {
+		t.Error("a retry that can not end in time must not begin")
+	}
+}
+
+func TestShortRetrySucceeds(t *testing.T) {
+	t.Parallel()
+
+	for _, first := range []int{http.StatusBadGateway, http.StatusServiceUnavailable, 0} {
+		t.Run(fmt.Sprint(first), func(t *testing.T) {
+			t.Parallel()
+			eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
+				t.Helper()
+
+				var (
+					requests atomic.Int64
+					retried  = make(chan int, 10)
+				)
+
+				keys := newPKI(t)
+				end := newFarEnd(t, keys.server, func(w http.ResponseWriter, r *http.Request) {
+					_ = must(io.ReadAll(r.Body))
+
+					switch {
+					case requests.Add(1) > 1:
+					case first == 0:
+						panic(http.ErrAbortHandler)
+					default:
+						w.WriteHeader(first)
+					}
+				})
+				forwarder := newForwarder(t, keys.client, end.address(), httpmtls.Options{
+					Protocol: protocol, RetryWait: time.Millisecond, Hooks: httpmtls.Hooks{Retried: func(status int) { retried <- status }},
+				})
+
+				if err := forward(t, forwarder, event("object")); err != nil {
+					t.Fatal(err)
+				}
+
+				if status := <-retried; status != first || len(retried) != 0 {
+					t.Errorf("retried after %d and %d more, want once after %d", status, len(retried), first)
+				}
+			})
+		})
+	}
+}
+
+func TestRedirectIsNotFollowed(t *testing.T) {
+	t.Parallel()
+
+	keys := newPKI(t)
+	elsewhere := newFarEnd(t, keys.server, func(http.ResponseWriter, *http.Request) { t.Error("followed") })
+	end := newFarEnd(t, keys.server, func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, elsewhere.URL, http.StatusPermanentRedirect)
+	})
+
+	err := forward(t, newForwarder(t, keys.client, end.address(), httpmtls.Options{}), event("object"))
+	if core.Reason(err) != httpmtls.ReasonRedirect || core.IsPermanent(err) {
+		t.Errorf("have %v, want a redirect that is an error", err)
+	}
+}
+
+func TestProxyOnlyWhenAsked(t *testing.T) {
+	proxy := must(net.Listen("tcp", "127.0.0.1:0"))
+	defer proxy.Close()
+
+	t.Setenv("HTTPS_PROXY", "http://"+proxy.Addr().String())
+	t.Setenv("https_proxy", "http://"+proxy.Addr().String())
+
+	keys := newPKI(t)
+	end := newFarEnd(t, keys.server, accept)
+
+	if err := forward(t, newForwarder(t, keys.client, end.address(), httpmtls.Options{}), event("object")); err != nil {
+		t.Errorf("without the option: %v", err)
+	}
+
+	asked := errors.New("asked")
+
+	err := forward(t, newForwarder(t, keys.client, end.address(), httpmtls.Options{
+		Retries: -1, Proxy: func(*http.Request) (*url.URL, error) { return nil, asked },
+	}), event("object"))
+	if !errors.Is(err, asked) {
+		t.Errorf("with the option: %v, want that it was asked", err)
+	}
+}
+
+func TestClosed(t *testing.T) {
+	t.Parallel()
+	eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
+		t.Helper()
+
+		keys := newPKI(t)
+		end := newFarEnd(t, keys.server, accept)
+		forwarder := newForwarder(t, keys.client, end.address(), httpmtls.Options{Protocol: protocol})
+
+		if err := forward(t, forwarder, event("object")); err != nil {
+			t.Fatal(err)
+		}
+
+		for range 2 {
+			if err := forwarder.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+
+		end.awaitClosed(t)
+
+		if err := forward(t, forwarder, event("object")); core.Reason(err) != httpmtls.ReasonClosed || core.IsPermanent(err) {
+			t.Errorf("have %v, want that it is closed", err)
+		}
+	})
+}
+
+func TestNewForwarderRefuses(t *testing.T) {
+	t.Parallel()
+
+	keys := newPKI(t)
+	bundle := must(httpmtls.NewMaterial(keys.ca.PEM(), nil, nil))
+
+	for name, tc := range map[string]struct {
+		source  httpmtls.Source
+		address string
+		version contract.Version
+		opts    httpmtls.Options
+		want    string
+	}{
+		"no address":     {keys.client, "", contract.V2, httpmtls.Options{}, `address ""`},
+		"http":           {keys.client, "http://kcp:80", contract.V2, httpmtls.Options{}, "want host:port or https://"},
+		"path":           {keys.client, "kcp:443/v2", contract.V2, httpmtls.Options{}, "without user, path or query"},
+		"query":          {keys.client, "kcp:443?a", contract.V2, httpmtls.Options{}, "without user, path or query"},
+		"credentials":    {keys.client, "https://me:secret@kcp", contract.V2, httpmtls.Options{}, "(with credentials)"},
+		"port":           {keys.client, "kcp:70000", contract.V2, httpmtls.Options{}, "kcp:70000"},
+		"empty port":     {keys.client, "kcp:", contract.V2, httpmtls.Options{}, "kcp:"},
+		"no host":        {keys.client, ":443", contract.V2, httpmtls.Options{}, ":443"},
+		"space":          {keys.client, "kc p:443", contract.V2, httpmtls.Options{}, "kc p"},
+		"contract":       {keys.client, "kcp:443", "v0", httpmtls.Options{}, "unknown contract"},
+		"protocol":       {keys.client, "kcp:443", contract.V2, httpmtls.Options{Protocol: "h3"}, `Protocol is "h3"`},
+		"timeout":        {keys.client, "kcp:443", contract.V2, httpmtls.Options{Timeout: -1}, "Timeout is -1"},
+		"bundle only":    {bundle, "kcp:443", contract.V2, httpmtls.Options{}, "want a certificate with its key"},
+		"nothing at all": {(*httpmtls.Material)(nil), "kcp:443", contract.V2, httpmtls.Options{}, "no key material"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			_, err := httpmtls.NewForwarder(tc.source, tc.address, tc.version, tc.opts)
+			if err == nil || !strings.Contains(err.Error(), tc.want) || strings.Contains(err.Error(), "secret") {
+				t.Errorf("have %v, want an error with %q", err, tc.want)
+			}
+		})
+	}
+
+	for _, address := range []string{"kcp", "kcp:443", "https://kcp", "https://kcp:8443/", "192.0.2.1:443", "[2001:db8::1]:443"} {
+		if _, err := httpmtls.NewForwarder(keys.client, address, contract.V1, httpmtls.Options{}); err != nil {
+			t.Errorf("address %q: %v", address, err)
+		}
+	}
+}
+
+func TestSourceThatFailsLater(t *testing.T) {
+	t.Parallel()
+
+	keys := newPKI(t)
+	source := &switchSource{}
+	source.set(keys.client)
+
+	forwarder := newForwarder(t, source, "127.0.0.1:1", httpmtls.Options{})
+
+	source.set(nil)
+
+	if err := forward(t, forwarder, event("object")); core.Reason(err) != httpmtls.ReasonMaterial || core.IsPermanent(err) {
+		t.Errorf("have %v, want that there is no key material", err)
+	}
+}
+
+// switchSource is material that a test changes.
+type switchSource struct {
+	atomic.Pointer[httpmtls.Material]
+}
+
+func (s *switchSource) set(material *httpmtls.Material) { s.Store(material) }
+
+func (s *switchSource) Material() (*httpmtls.Material, error) { return s.Load().Material() }
+
+func ExampleForwarder() {
+	ca := must(testpki.NewCA("example", testpki.Options{}))
+	leaf := must(ca.Client("skr-1", testpki.Options{}))
+	keys := must(httpmtls.NewMaterial(ca.PEM(), leaf.CertPEM(), must(leaf.KeyPEM())))
+
+	forwarder, err := httpmtls.NewForwarder(keys, "kcp.invalid:443", contract.V2, httpmtls.Options{})
+	if err != nil {
+		panic(err)
+	}
+	defer forwarder.Close() //nolint:errcheck // It never fails.
+
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+
+	err = forwarder.Forward(ctx, "lifecycle-manager", []core.WatchEvent{event("object")})
+	fmt.Println("reason:", core.Reason(err), "permanent:", core.IsPermanent(err))
+	// Output: reason: canceled permanent: false
+}

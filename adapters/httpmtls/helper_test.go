@@ -1,0 +1,204 @@
+package httpmtls_test
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+const (
+	manager  core.Manager = "lifecycle-manager"
+	runtime1              = "skr-1"
+
+	// patience bounds what should be prompt.
+	patience = 10 * time.Second
+)
+
+var protocols = []httpmtls.Protocol{httpmtls.HTTP2, httpmtls.HTTP1}
+
+func must[T any](value T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+
+	return value
+}
+
+// pki is a CA with material for both ends.
+type pki struct {
+	ca             *testpki.CA
+	client, server *httpmtls.Material
+}
+
+func newPKI(t testing.TB) pki {
+	t.Helper()
+
+	ca := must(testpki.NewCA("test", testpki.Options{}))
+
+	return pki{
+		ca:     ca,
+		client: material(t, must(ca.Client(runtime1, testpki.Options{})), ca),
+		server: material(t, must(ca.Server("kcp", testpki.Options{})), ca),
+	}
+}
+
+func material(t testing.TB, leaf *testpki.Leaf, cas ...*testpki.CA) *httpmtls.Material {
+	t.Helper()
+
+	return must(httpmtls.NewMaterial(testpki.Bundle(cas...), leaf.CertPEM(), must(leaf.KeyPEM())))
+}
+
+func event(name string) core.WatchEvent {
+	return core.WatchEvent{
+		Owner:      types.NamespacedName{Namespace: "kcp-system", Name: "kyma-1"},
+		Watched:    types.NamespacedName{Namespace: "default", Name: name},
+		WatchedGVK: schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Kyma"},
+	}
+}
+
+// farEnd is a TLS server that counts its connections.
+type farEnd struct {
+	*httptest.Server
+
+	connections, resumed atomic.Int64
+	refusedHandshakes    atomic.Int64
+
+	mu   sync.Mutex
+	open map[net.Conn]struct{}
+	idle chan struct{} // closed once no connection is open
+}
+
+// newFarEnd serves handler over TLS with a client certificate of source's CAs.
+func newFarEnd(t testing.TB, source httpmtls.Source, handler http.HandlerFunc) *farEnd {
+	t.Helper()
+
+	end := &farEnd{open: map[net.Conn]struct{}{}}
+	end.Server = httptest.NewUnstartedServer(handler)
+	end.EnableHTTP2 = true
+	end.TLS = httpmtls.ServerTLSConfig(source)
+	end.Config.ErrorLog = log.New(io.Discard, "", 0)
+	end.Config.ConnState = end.state
+	end.StartTLS()
+	t.Cleanup(end.Close)
+
+	return end
+}
+
+func (e *farEnd) state(conn net.Conn, state http.ConnState) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+
+	switch state {
+	case http.StateNew:
+		e.connections.Add(1)
+		e.open[conn] = struct{}{}
+	case http.StateActive:
+		if secure, ok := conn.(*tls.Conn); ok && secure.ConnectionState().DidResume {
+			e.resumed.Add(1)
+		}
+	case http.StateClosed, http.StateHijacked:
+		delete(e.open, conn)
+
+		if len(e.open) == 0 && e.idle != nil {
+			close(e.idle)
+			e.idle = nil
+		}
+	case http.StateIdle:
+	}
+}
+
+// awaitClosed fails t when connections stay open.
+func (e *farEnd) awaitClosed(t *testing.T) {
+	t.Helper()
+
+	e.mu.Lock()
+	if len(e.open) == 0 {
+		e.mu.Unlock()
+
+		return
+	}
+
+	closed := make(chan struct{})
+	e.idle = closed
+	e.mu.Unlock()
+
+	select {
+	case <-closed:
+	case <-time.After(patience):
+		t.Error("connections stay open")
+	}
+}
+
+func (e *farEnd) address() string { return e.Listener.Addr().String() }
+
+// newForwarder makes a forwarder that is closed with the test.
+func newForwarder(t testing.TB, source httpmtls.Source, address string, opts httpmtls.Options) *httpmtls.Forwarder {
+	t.Helper()
+
+	forwarder, err := httpmtls.NewForwarder(source, address, contract.V2, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	t.Cleanup(func() { _ = forwarder.Close() })
+
+	return forwarder
+}
+
+func accept(writer http.ResponseWriter, request *http.Request) {
+	_, _ = io.Copy(io.Discard, request.Body)
+
+	writer.WriteHeader(http.StatusOK)
+}
+
+func forward(t testing.TB, forwarder core.Forwarder, events ...core.WatchEvent) error {
+	t.Helper()
+
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+
+	return forwarder.Forward(ctx, manager, events)
+}
+
+// failureOf returns the typed error of the only event that was sent.
+func failureOf(t testing.TB, err error) *httpmtls.Error {
+	t.Helper()
+
+	if some, ok := errors.AsType[core.EventErrors](err); ok {
+		err = some[0]
+	}
+
+	failure, ok := errors.AsType[*httpmtls.Error](err)
+	if !ok {
+		t.Fatalf("have %v (%T), want an *httpmtls.Error", err, err)
+	}
+
+	return failure
+}
+
+func eachProtocol(t *testing.T, test func(t *testing.T, protocol httpmtls.Protocol)) {
+	t.Helper()
+
+	for _, protocol := range protocols {
+		t.Run(string(protocol), func(t *testing.T) {
+			t.Parallel()
+			test(t, protocol)
+		})
+	}
+}

@@ -1,0 +1,275 @@
+package httpmtls
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Source is where key material comes from.
+//
+// Material returns one generation of it: the certificate and the CA bundle always belong together. The same pointer means that
+// nothing has changed. It returns at once, is called concurrently and for every request, and fails only when there
+// never was any sound material.
+type Source interface {
+	Material() (*Material, error)
+}
+
+// Material is one generation of key material. It is immutable: do not change what it points to. It is a [Source] of
+// itself, for certificates that never rotate.
+type Material struct {
+	// Certificate is the chain, leaf first, with its private key and the parsed Leaf. Nil when there is a CA bundle only.
+	Certificate *tls.Certificate
+	// Roots are the trusted CAs. Nil when there is a certificate only.
+	Roots *x509.CertPool
+
+	// Fingerprint is the SHA-256 of the leaf's DER bytes, in lower case hex; empty without a certificate.
+	Fingerprint string
+	// RootFingerprints are those of the CAs, in the order of the bundle.
+	RootFingerprints []string
+	// NotBefore and NotAfter bound the validity of the leaf; zero without a certificate.
+	NotBefore, NotAfter time.Time
+	// RootsNotAfter is when the last of the CAs expires; zero without a bundle.
+	RootsNotAfter time.Time
+}
+
+var _ Source = (*Material)(nil)
+
+// Material returns m itself.
+func (m *Material) Material() (*Material, error) {
+	if m == nil {
+		return nil, errNoMaterial
+	}
+
+	return m, nil
+}
+
+var errNoMaterial = errors.New("httpmtls: no key material")
+
+// NewMaterial parses PEM text, as in the files ca.crt, tls.crt and tls.key of a Kubernetes secret. It needs a CA bundle, a certificate with
+// its key, or both. Material that is not valid at this moment is refused. The error is a [*MaterialError].
+func NewMaterial(caPEM, certPEM, keyPEM []byte) (*Material, error) {
+	paths := Paths{CA: fileOf(caPEM, "ca.crt"), Certificate: fileOf(certPEM, "tls.crt"), Key: fileOf(keyPEM, "tls.key")}
+	if err := paths.validate(); err != nil {
+		return nil, err
+	}
+
+	return parse(paths, snapshot{ca: caPEM, cert: certPEM, key: keyPEM}, time.Now())
+}
+
+func fileOf(content []byte, name string) string {
+	if content == nil {
+		return ""
+	}
+
+	return name
+}
+
+// The problems that key material can have.
+const (
+	ProblemUnreadable  = "unreadable"
+	ProblemEmpty       = "empty"
+	ProblemMalformed   = "malformed"
+	ProblemMismatch    = "mismatch"
+	ProblemExpired     = "expired"
+	ProblemNotYetValid = "not_yet_valid"
+)
+
+// MaterialError says what is wrong with which file. It never contains key material.
+type MaterialError struct {
+	// File is the path, or for material that came as bytes the name that it would have.
+	File string
+	// Problem is one of the Problem constants, fit for a metric label.
+	Problem string
+	// Err says more.
+	Err error
+}
+
+// Error names the file, the problem and the details.
+func (e *MaterialError) Error() string {
+	return fmt.Sprintf("httpmtls: key material %s is %s: %v", e.File, e.Problem, e.Err)
+}
+
+// Unwrap returns the details.
+func (e *MaterialError) Unwrap() error { return e.Err }
+
+// Reason returns the problem, as a metric label.
+func (e *MaterialError) Reason() string { return e.Problem }
+
+// snapshot is the content of the files at one moment.
+type snapshot struct{ ca, cert, key []byte }
+
+func (s snapshot) equal(other snapshot) bool {
+	return bytes.Equal(s.ca, other.ca) && bytes.Equal(s.cert, other.cert) && bytes.Equal(s.key, other.key)
+}
+
+func parse(paths Paths, files snapshot, now time.Time) (*Material, error) {
+	material := &Material{}
+
+	if paths.CA != "" {
+		if err := material.addRoots(paths, files, now); err != nil {
+			return nil, err
+		}
+	}
+
+	if paths.Certificate != "" {
+		if err := material.addCertificate(paths, files, now); err != nil {
+			return nil, err
+		}
+	}
+
+	return material, nil
+}
+
+// addRoots takes the whole bundle, as long as one CA of it is valid: an expired one that nobody has removed yet is
+// harmless, since it verifies nothing.
+func (m *Material) addRoots(paths Paths, files snapshot, now time.Time) error {
+	roots, err := parseCertificates(paths.CA, files.ca)
+	if err != nil {
+		return err
+	}
+
+	m.Roots = x509.NewCertPool()
+
+	var valid bool
+
+	for _, root := range roots {
+		if invalid := checkValidity(paths.CA, root, now); invalid == nil {
+			valid = true
+		} else {
+			err = invalid
+		}
+
+		m.Roots.AddCert(root)
+		m.RootFingerprints = append(m.RootFingerprints, fingerprint(root))
+
+		if root.NotAfter.After(m.RootsNotAfter) {
+			m.RootsNotAfter = root.NotAfter
+		}
+	}
+
+	if valid {
+		return nil
+	}
+
+	return err
+}
+
+func (m *Material) addCertificate(paths Paths, files snapshot, now time.Time) error {
+	chain, err := parseCertificates(paths.Certificate, files.cert)
+	if err != nil {
+		return err
+	}
+
+	if err := checkPEM(paths.Key, files.key); err != nil {
+		return err
+	}
+
+	pair, err := tls.X509KeyPair(files.cert, files.key)
+	if err != nil {
+		return &MaterialError{File: paths.Key, Problem: keyProblem(files.key), Err: err}
+	}
+
+	pair.Leaf = chain[0]
+	m.Certificate = &pair
+	m.Fingerprint = fingerprint(chain[0])
+	m.NotBefore, m.NotAfter = chain[0].NotBefore, chain[0].NotAfter
+
+	return checkValidity(paths.Certificate, chain[0], now)
+}
+
+// keyProblem tells a sound key of another certificate from one that is none.
+func keyProblem(keyPEM []byte) string {
+	block, _ := pem.Decode(keyPEM)
+	if block == nil {
+		return ProblemMalformed
+	}
+
+	for _, parseKey := range []func([]byte) (any, error){
+		x509.ParsePKCS8PrivateKey,
+		func(der []byte) (any, error) { return x509.ParseECPrivateKey(der) },
+		func(der []byte) (any, error) { return x509.ParsePKCS1PrivateKey(der) },
+	} {
+		if _, err := parseKey(block.Bytes); err == nil {
+			return ProblemMismatch
+		}
+	}
+
+	return ProblemMalformed
+}
+
+// parseCertificates returns all certificates of a PEM file, at least one. It is stricter than the standard library, which skips
+// what it does not understand: half a file must not pass for a whole one.
+func parseCertificates(file string, content []byte) ([]*x509.Certificate, error) {
+	if err := checkPEM(file, content); err != nil {
+		return nil, err
+	}
+
+	var certificates []*x509.Certificate
+
+	for block, rest := pem.Decode(content); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type != "CERTIFICATE" {
+			return nil, malformed(file, fmt.Errorf("PEM block %.32q, want only CERTIFICATE", block.Type))
+		}
+
+		certificate, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, malformed(file, fmt.Errorf("certificate number %d: %w", len(certificates)+1, err))
+		}
+
+		certificates = append(certificates, certificate)
+	}
+
+	return certificates, nil
+}
+
+var pemBegin = []byte("-----BEGIN ")
+
+// checkPEM refuses a file that is empty, or in which a PEM block begins (RFC 7468) that is not whole.
+func checkPEM(file string, content []byte) error {
+	if len(bytes.TrimSpace(content)) == 0 {
+		return &MaterialError{File: file, Problem: ProblemEmpty, Err: errors.New("want PEM blocks")}
+	}
+
+	begun, whole := bytes.Count(content, pemBegin), 0
+	for block, rest := pem.Decode(content); block != nil; block, rest = pem.Decode(rest) {
+		whole++
+	}
+
+	if begun == 0 || whole != begun {
+		return malformed(file, fmt.Errorf("%d PEM blocks begin and %d are whole, want at least 1 and all whole", begun, whole))
+	}
+
+	return nil
+}
+
+func malformed(file string, err error) error {
+	return &MaterialError{File: file, Problem: ProblemMalformed, Err: err}
+}
+
+func checkValidity(file string, certificate *x509.Certificate, now time.Time) error {
+	switch {
+	case now.After(certificate.NotAfter):
+		return &MaterialError{File: file, Problem: ProblemExpired, Err: fmt.Errorf(
+			"%.64q expired at %s, now is %s", certificate.Subject.CommonName, stamp(certificate.NotAfter), stamp(now))}
+	case now.Before(certificate.NotBefore):
+		return &MaterialError{File: file, Problem: ProblemNotYetValid, Err: fmt.Errorf(
+			"%.64q is valid from %s, now is %s", certificate.Subject.CommonName, stamp(certificate.NotBefore), stamp(now))}
+	default:
+		return nil
+	}
+}
+
+func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
+func fingerprint(certificate *x509.Certificate) string {
+	sum := sha256.Sum256(certificate.Raw)
+
+	return hex.EncodeToString(sum[:])
+}
