@@ -81,7 +81,7 @@ generators: $(TOOLS)/mockgen $(TOOLS)/controller-gen
 
 .PHONY: verify
 verify: generators ## Check what a review would: tidy, generated, formatted, each module alone. With CI=true: a clean tree
-	@PATH="$(TOOLS):$$PATH" $(GO) run ./tools/cmd/verify $(ARGS)
+	@PATH="$(TOOLS):$$PATH" $(GO) run ./tools/cmd/verify $(ARGS) $(MODULES)
 
 .PHONY: build
 build: ## Build the agent for this machine: one static binary, bin/agent. GOOS, GOARCH, GOFIPS140

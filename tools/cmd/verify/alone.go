@@ -1,0 +1,41 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+)
+
+// heavy are the modules whose users' tests start a whole API server. What requires one of them is compiled alone, tests
+// included; its tests run once, in make test. All others are tested alone as well.
+var heavy = []string{rootPath + "test/controlplane", "sigs.k8s.io/controller-runtime"}
+
+func (m module) light() bool {
+	for _, required := range m.Require {
+		if slices.Contains(heavy, required.Path) {
+			return false
+		}
+	}
+	return true
+}
+
+// checkAlone vets and tests every module without the workspace, as whoever imports it gets it.
+func checkAlone(ctx context.Context, repo *repository) error {
+	return repo.eachModule(func(m module) error {
+		packages, err := repo.output(ctx, m.Dir, "go", "list", "./...")
+		if err != nil || packages == "" {
+			return err
+		}
+		test := []string{"test", "-timeout", "9m"}
+		if !m.light() {
+			test = append(test, "-run", "^$")
+		}
+		for _, args := range [][]string{{"vet"}, test} {
+			fmt.Fprintf(repo.log, "      %s: go %s\n", m.Dir, args[0])
+			if _, err := repo.output(ctx, m.Dir, "go", append(args, "./...")...); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}

@@ -1,0 +1,119 @@
+// Command verify checks what a reviewer should not have to look for: that the module files are tidy and agree with
+// go.work, that generated code is fresh, that every module builds and tests alone, and that nothing of it leaves a
+// trace in the tree. Each failure says what to run to put it right.
+//
+// It is run at the root of the repository, with the folders of all modules as arguments: make verify.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"time"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	err := run(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr)
+	stop()
+	if err != nil && !errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintln(os.Stderr, "verify:", err)
+		os.Exit(1)
+	}
+}
+
+// check is one thing that must hold. It returns all it found wrong, joined, or an error of its own.
+type check struct {
+	name string
+	fix  string
+	run  func(context.Context, *repository) error
+}
+
+// checks in the order of their cost, the cheapest first. The last one looks at what the others left behind.
+func checks() []check {
+	return []check{
+		{"workspace", "go work use <folder>, or go work edit -dropuse=<folder>", checkWorkspace},
+		{"modules", "edit the go.mod named above", checkModules},
+		{"sleep", "run the test in the bubble of testing/synctest, or wait for what it waits for", checkSleep},
+		{"format", "make fmt", checkFormat},
+		{"tidy", "make tidy", checkTidy},
+		{"arrows", "take the import out again: docs/design.md says which module may use what", checkArrows},
+		{"generated", "make generate, and commit what it changed", checkGenerated},
+		{"alone", "GOWORK=off go test ./... in the module named above", checkAlone},
+		{"clean", "commit, or ignore, what is listed above", checkClean},
+	}
+}
+
+func run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) error {
+	flags := flag.NewFlagSet("verify", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	only := flags.String("only", "", "run only these checks, `comma separated`")
+	flags.Usage = func() {
+		fmt.Fprintln(stderr, "usage: verify [-only name,...] <folder of a module>...")
+		for _, c := range checks() {
+			fmt.Fprintf(stderr, "  %-10s to fix: %s\n", c.name, c.fix)
+		}
+	}
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	selected, err := selectChecks(*only)
+	if err != nil {
+		return err
+	}
+	repo, err := openRepository(ctx, ".", flags.Args(), stdout)
+	if err != nil {
+		return err
+	}
+	repo.mustBeClean = getenv("CI") == "true"
+	return runChecks(ctx, selected, repo, stdout)
+}
+
+func selectChecks(only string) ([]check, error) {
+	all := checks()
+	if only == "" {
+		return all, nil
+	}
+	var selected []check
+	for name := range strings.SplitSeq(only, ",") {
+		i := slices.IndexFunc(all, func(c check) bool { return c.name == name })
+		if i < 0 {
+			return nil, fmt.Errorf("no check is called %q", name)
+		}
+		selected = append(selected, all[i])
+	}
+	return selected, nil
+}
+
+// runChecks runs all of them, whatever fails, so that one run shows everything.
+func runChecks(ctx context.Context, selected []check, repo *repository, out io.Writer) error {
+	var failed []string
+	for _, c := range selected {
+		started := time.Now()
+		err := c.run(ctx, repo)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		took := time.Since(started).Round(100 * time.Millisecond)
+		if err == nil {
+			fmt.Fprintf(out, "ok    %-10s %s\n", c.name, took)
+			continue
+		}
+		failed = append(failed, c.name)
+		fmt.Fprintf(out, "FAIL  %-10s %s\n%s\n      to fix: %s\n", c.name, took, indent(err.Error()), c.fix)
+	}
+	if len(failed) > 0 {
+		return fmt.Errorf("%d of %d checks failed: %s", len(failed), len(selected), strings.Join(failed, ", "))
+	}
+	return nil
+}
+
+func indent(text string) string {
+	return "      " + strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n      ")
+}

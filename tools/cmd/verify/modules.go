@@ -1,0 +1,106 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// checkWorkspace wants go.work to list exactly the modules that are there.
+func checkWorkspace(ctx context.Context, repo *repository) error {
+	out, err := repo.output(ctx, ".", "go", "work", "edit", "-json", "go.work")
+	if err != nil {
+		return err
+	}
+	var work struct {
+		Go  string
+		Use []struct{ DiskPath string }
+	}
+	if err := json.Unmarshal([]byte(out), &work); err != nil {
+		return fmt.Errorf("go.work: %w", err)
+	}
+	var used, found []string
+	for _, use := range work.Use {
+		used = append(used, path.Clean(filepath.ToSlash(use.DiskPath)))
+	}
+	for _, m := range repo.modules {
+		found = append(found, m.Dir)
+	}
+	errs := difference(used, found)
+	for _, m := range repo.modules {
+		if m.Go != work.Go {
+			errs = append(errs, fmt.Errorf("%s/go.mod says go %s, go.work says go %s", m.Dir, m.Go, work.Go))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func difference(used, found []string) []error {
+	var errs []error
+	for _, dir := range found {
+		if !slices.Contains(used, dir) {
+			errs = append(errs, fmt.Errorf("%s has a go.mod, and go.work does not use it", dir))
+		}
+	}
+	for _, dir := range used {
+		if !slices.Contains(found, dir) {
+			errs = append(errs, fmt.Errorf("go.work uses %s, which has no go.mod", dir))
+		}
+	}
+	return errs
+}
+
+// checkModules wants every module to be named after its folder, and every sibling it requires, also indirectly, to be
+// replaced by that sibling's folder: only then does it build alone, from this very tree.
+func checkModules(_ context.Context, repo *repository) error {
+	return repo.eachModule(func(m module) error {
+		var errs []error
+		if want := rootPath + m.Dir; m.Module.Path != want {
+			errs = append(errs, fmt.Errorf("the module is called %s, want %s", m.Module.Path, want))
+		}
+		for _, required := range m.Require {
+			sibling, ok := strings.CutPrefix(required.Path, rootPath)
+			if !ok {
+				continue
+			}
+			if got, want := m.replacement(required.Path), relative(m.Dir, sibling); got != want {
+				errs = append(errs, fmt.Errorf("requires %s, replaced by %q: want replace %s => %s", sibling, got, required.Path, want))
+			}
+		}
+		return errors.Join(errs...)
+	})
+}
+
+func (m module) replacement(old string) string {
+	for _, replace := range m.Replace {
+		if replace.Old.Path == old {
+			return replace.New.Path
+		}
+	}
+	return ""
+}
+
+// relative is the path from one folder of the repository to another, as a go.mod spells it.
+func relative(from, to string) string {
+	// Both are clean and relative to the same root, which cannot fail.
+	rel, err := filepath.Rel(filepath.FromSlash(from), filepath.FromSlash(to))
+	if err != nil {
+		return ""
+	}
+	if rel = filepath.ToSlash(rel); !strings.HasPrefix(rel, ".") {
+		return "./" + rel
+	}
+	return rel
+}
+
+func checkTidy(ctx context.Context, repo *repository) error {
+	return repo.eachModule(func(m module) error {
+		_, err := repo.output(ctx, m.Dir, "go", "mod", "tidy", "-diff")
+		return err
+	})
+}

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"strings"
+)
+
+// rootPath is the path that every module of this repository starts with.
+const rootPath = "github.com/runtime-watcher/runtime-watcher/"
+
+// repository is a checkout and what was true of it before the first check ran.
+type repository struct {
+	root        string
+	modules     []module
+	before      snapshot
+	mustBeClean bool
+	log         io.Writer
+}
+
+// module is a folder with a go.mod, as the go command reads it.
+type module struct {
+	// Dir is relative to the root of the repository, with slashes.
+	Dir     string `json:"-"`
+	Module  struct{ Path string }
+	Go      string
+	Require []struct{ Path, Version string }
+	Replace []struct {
+		Old, New struct{ Path, Version string }
+	}
+}
+
+// openRepository reads the modules in dirs, and takes a snapshot of the tree.
+func openRepository(ctx context.Context, root string, dirs []string, log io.Writer) (*repository, error) {
+	if len(dirs) == 0 {
+		return nil, errors.New("no modules given: run it with make verify")
+	}
+	root, err := filepath.Abs(root)
+	if err != nil {
+		return nil, err
+	}
+	repo := &repository{root: root, log: log}
+	for _, dir := range dirs {
+		m, err := repo.readModule(ctx, dir)
+		if err != nil {
+			return nil, err
+		}
+		repo.modules = append(repo.modules, m)
+	}
+	repo.before, err = repo.snapshot(ctx)
+	return repo, err
+}
+
+func (r *repository) readModule(ctx context.Context, dir string) (module, error) {
+	m := module{Dir: path.Clean(filepath.ToSlash(dir))}
+	out, err := r.output(ctx, m.Dir, "go", "mod", "edit", "-json")
+	if err != nil {
+		return m, err
+	}
+	if err := json.Unmarshal([]byte(out), &m); err != nil {
+		return m, fmt.Errorf("%s/go.mod: %w", dir, err)
+	}
+	return m, nil
+}
+
+// eachModule calls f for every module and joins what fails, so that one run shows all of it.
+func (r *repository) eachModule(f func(module) error) error {
+	var errs []error
+	for _, m := range r.modules {
+		if err := f(m); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", m.Dir, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// command is a process in a folder of the repository that sees one module and no workspace.
+func (r *repository) command(ctx context.Context, dir, name string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir = filepath.Join(r.root, filepath.FromSlash(dir))
+	cmd.Env = append(os.Environ(), "GOWORK=off")
+	return cmd
+}
+
+// output returns what the command wrote to its standard output. The error holds what it wrote to both.
+func (r *repository) output(ctx context.Context, dir, name string, args ...string) (string, error) {
+	cmd := r.command(ctx, dir, name, args...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		said := strings.TrimSpace(stdout.String() + "\n" + stderr.String())
+		return stdout.String(), fmt.Errorf("%s %s: %w\n%s", name, strings.Join(args, " "), err, said)
+	}
+	return stdout.String(), nil
+}
+
+// files lists what git tracks or would add, below the root, with slashes.
+func (r *repository) files(ctx context.Context, patterns ...string) ([]string, error) {
+	args := append([]string{"ls-files", "-z", "--cached", "--others", "--exclude-standard", "--"}, patterns...)
+	out, err := r.output(ctx, ".", "git", args...)
+	if err != nil {
+		return nil, err
+	}
+	var files []string
+	for file := range strings.SplitSeq(out, "\x00") {
+		// Listed, but deleted in the working tree.
+		if _, err := os.Lstat(filepath.Join(r.root, filepath.FromSlash(file))); file != "" && err == nil {
+			files = append(files, file)
+		}
+	}
+	return files, nil
+}
