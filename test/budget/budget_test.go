@@ -1,0 +1,176 @@
+// Package budget proves the dependency budget of docs/design.md: what each module may import beyond the standard
+// library, whatever a linter is told.
+package budget
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/runtime-watcher/runtime-watcher/test"
+)
+
+const root = "github.com/runtime-watcher/runtime-watcher/"
+
+// budget is what the packages of a module may depend on, directly or not.
+type budget struct {
+	module   string // its folder
+	packages string // patterns below it
+	reason   string
+	allowed  []string // import paths; one that ends in "/..." allows what is below
+	modules  int      // how many third-party modules at most; 0 means that only allowed counts
+}
+
+var budgets = []budget{
+	{
+		module:   "core",
+		packages: ". ./contract ./fleet ./outbox ./rawjson",
+		reason:   "the hexagon knows no transport and no cluster: whoever imports it gets the words and nothing else",
+		allowed:  []string{root + "core/...", "k8s.io/apimachinery/pkg/types", "k8s.io/apimachinery/pkg/runtime/schema"},
+		modules:  1,
+	},
+	{
+		module:   "core",
+		packages: "./coretest",
+		reason:   "a conformance suite must not bring more than it tests",
+		allowed: []string{
+			root + "core/...", "k8s.io/apimachinery/pkg/types", "k8s.io/apimachinery/pkg/runtime/schema", "github.com/google/go-cmp/...",
+		},
+	},
+	{
+		module:   "core",
+		packages: "./coremock",
+		reason:   "mocks need gomock, and nobody else does",
+		allowed: []string{
+			root + "core/...", "k8s.io/apimachinery/pkg/types", "k8s.io/apimachinery/pkg/runtime/schema", "go.uber.org/mock/...",
+		},
+	},
+	{
+		module:   "listener",
+		packages: "./...",
+		reason:   "an operator embeds it: it must not choose a version of anything for the operator",
+		allowed:  []string{root + "core/...", root + "listener/...", "k8s.io/apimachinery/pkg/types", "k8s.io/apimachinery/pkg/runtime/schema"},
+		modules:  1,
+	},
+	{
+		module:   "adapters/httpmtls",
+		packages: "./...",
+		reason:   "runs in the agent: small image, small attack surface",
+		allowed: []string{
+			root + "core/...", root + "adapters/httpmtls/...", "k8s.io/apimachinery/pkg/types", "k8s.io/apimachinery/pkg/runtime/schema",
+			"github.com/hashicorp/go-retryablehttp", "github.com/hashicorp/go-cleanhttp",
+			"github.com/fsnotify/fsnotify/...", "golang.org/x/sys/...",
+		},
+	},
+}
+
+func TestBudgets(t *testing.T) {
+	for _, b := range budgets {
+		t.Run(b.module+" "+b.packages, func(t *testing.T) {
+			modules := make(map[string]bool)
+
+			for _, dependency := range thirdParty(t, b.module, b.packages) {
+				path, module, _ := strings.Cut(dependency, " ")
+				if !strings.HasPrefix(module+"/", root) {
+					modules[module] = true
+				}
+
+				if !slices.ContainsFunc(b.allowed, func(pattern string) bool { return matches(pattern, path) }) {
+					t.Errorf("%s %s depends on %s: %s", b.module, b.packages, path, b.reason)
+				}
+			}
+
+			if b.modules > 0 && len(modules) > b.modules {
+				t.Errorf("%s needs the modules %v, want at most %d", b.module, modules, b.modules)
+			}
+		})
+	}
+}
+
+// bans are what the packages of a module must never depend on.
+var bans = []struct {
+	module   string
+	packages string
+	banned   []string
+	reason   string
+}{
+	{
+		module:   "adapters/admission",
+		packages: "./...",
+		banned:   []string{"k8s.io/client-go/...", "sigs.k8s.io/controller-runtime/...", root + "listener/...", root + "adapters/httpmtls/..."},
+		reason:   "it reads reviews, and neither asks a cluster nor knows how events travel",
+	},
+	{
+		module:   "adapters/controllerruntime",
+		packages: "./...",
+		banned:   []string{root + "adapters/...", "github.com/hashicorp/..."},
+		reason:   "the operator's side does not carry the agent",
+	},
+	{
+		module:   "adapters/prometheus",
+		packages: "./...",
+		banned:   []string{root + "listener/...", root + "adapters/admission/...", root + "adapters/httpmtls/...", "k8s.io/api/...", "k8s.io/client-go/..."},
+		reason:   "hooks are joined by their signatures: metrics must not tie the agent to the operator",
+	},
+	{
+		module:   "cmd/agent",
+		packages: "./...",
+		banned:   []string{"sigs.k8s.io/controller-runtime/...", "k8s.io/client-go/...", root + "listener/...", root + "adapters/controllerruntime/..."},
+		reason:   "runs in every runtime: small image, small memory, small attack surface",
+	},
+}
+
+func TestBans(t *testing.T) {
+	for _, b := range bans {
+		t.Run(b.module+" "+b.packages, func(t *testing.T) {
+			own := root + b.module
+
+			for _, dependency := range thirdParty(t, b.module, b.packages) {
+				path, _, _ := strings.Cut(dependency, " ")
+				if path == own || strings.HasPrefix(path, own+"/") {
+					continue
+				}
+
+				if slices.ContainsFunc(b.banned, func(pattern string) bool { return matches(pattern, path) }) {
+					t.Errorf("%s %s depends on %s: %s", b.module, b.packages, path, b.reason)
+				}
+			}
+		})
+	}
+}
+
+func matches(pattern, path string) bool {
+	prefix, below := strings.CutSuffix(pattern, "/...")
+
+	return path == prefix || below && strings.HasPrefix(path, prefix+"/")
+}
+
+// thirdParty lists what packages of a module depend on beyond the standard library, each with its module, when the
+// module stands alone.
+func thirdParty(t *testing.T, module, patterns string) []string {
+	t.Helper()
+
+	args := append([]string{"list", "-deps", "-f", "{{with .Module}}{{$.ImportPath}} {{.Path}}{{end}}"}, strings.Fields(patterns)...)
+	cmd := exec.CommandContext(t.Context(), "go", args...)
+	cmd.Dir = filepath.Join(test.Root(), module)
+	cmd.Env = append(os.Environ(), "GOWORK=off")
+
+	var problem strings.Builder
+
+	cmd.Stderr = &problem
+
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go %v in %s: %v: %s", args, module, err, problem.String())
+	}
+
+	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+	if lines[0] == "" {
+		t.Fatalf("go %v in %s lists nothing: there must be at least the package itself", args, module)
+	}
+
+	return lines
+}

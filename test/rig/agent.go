@@ -1,0 +1,270 @@
+package rig
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
+	"github.com/runtime-watcher/runtime-watcher/test"
+)
+
+// Build compiles a command of the repository once per test process, and returns the path of the binary.
+func Build(t testing.TB, command string) string {
+	t.Helper()
+
+	build, _ := builds.LoadOrStore(command, sync.OnceValues(func() (string, error) { return compile(command) }))
+
+	path, err := build.(func() (string, error))() //nolint:forcetypeassert // Nothing else is stored.
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return path
+}
+
+var builds sync.Map //nolint:gochecknoglobals // One binary serves all tests of a process.
+
+func compile(command string) (string, error) {
+	path := filepath.Join(test.Root(), "bin", "test", filepath.Base(command))
+	cmd := exec.Command("go", "build", "-o", path, ".") //nolint:noctx // Shared by all tests, bound to none.
+	cmd.Dir = filepath.Join(test.Root(), command)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("building %s: %w: %s", command, err, out)
+	}
+
+	return path, nil
+}
+
+// Agent is a real agent process.
+type Agent struct {
+	WebhookPort, MetricsPort int
+	Volume                   *testpki.Volume
+
+	t    testing.TB
+	env  []string
+	log  string
+	cmd  *exec.Cmd
+	done chan struct{}
+}
+
+// AgentOptions are the choices of [StartAgent].
+type AgentOptions struct {
+	// Env is added to the environment that today's deployments set.
+	Env map[string]string
+}
+
+// StartAgent runs the agent with the key material of volume and returns when it is ready. The test ends it.
+func StartAgent(t testing.TB, volume *testpki.Volume, controlPlane string, opts AgentOptions) *Agent {
+	t.Helper()
+
+	ca, cert, key := volume.Paths()
+	a := &Agent{
+		WebhookPort: FreePort(t),
+		MetricsPort: FreePort(t),
+		Volume:      volume,
+		t:           t,
+		log:         filepath.Join(t.TempDir(), "agent.log"),
+	}
+	a.env = []string{
+		"WEBHOOK_PORT=" + strconv.Itoa(a.WebhookPort), "METRICS_PORT=" + strconv.Itoa(a.MetricsPort),
+		"CA_CERT=" + ca, "TLS_CERT=" + cert, "TLS_KEY=" + key, "KCP_ADDR=" + controlPlane,
+	}
+
+	for name, value := range opts.Env {
+		a.env = append(a.env, name+"="+value)
+	}
+
+	t.Cleanup(a.cleanup)
+	a.Restart()
+
+	return a
+}
+
+// Restart starts the process again, after Kill or Stop, and returns when it is ready.
+func (a *Agent) Restart() {
+	a.t.Helper()
+
+	out, err := os.OpenFile(a.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	defer out.Close() //nolint:errcheck // The child has its own descriptor.
+
+	cmd := exec.Command(Build(a.t, "cmd/agent")) //nolint:noctx // Its life is that of the Agent.
+	cmd.Env, cmd.Stdout, cmd.Stderr = a.env, out, out
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+
+	if err := cmd.Start(); err != nil {
+		a.t.Fatal(err)
+	}
+
+	done := make(chan struct{})
+	a.cmd, a.done = cmd, done
+
+	go func() {
+		defer close(done)
+
+		_ = cmd.Wait() // How it ended, ProcessState tells.
+	}()
+
+	a.awaitReady()
+}
+
+func (a *Agent) awaitReady() {
+	a.t.Helper()
+
+	Eventually(a.t, 15*time.Second, "the agent is ready", func() bool {
+		select {
+		case <-a.done:
+			a.t.Fatalf("the agent ended: %s\n%s", a.cmd.ProcessState, a.Log())
+		default:
+		}
+
+		_, err := a.get("/readyz")
+
+		return err == nil
+	})
+}
+
+// Kill ends the process as a crash would.
+func (a *Agent) Kill() { a.signal(syscall.SIGKILL) }
+
+// Stop ends the process in good order, and returns its exit code.
+func (a *Agent) Stop() int {
+	a.signal(syscall.SIGTERM)
+
+	return a.cmd.ProcessState.ExitCode()
+}
+
+func (a *Agent) signal(s os.Signal) {
+	_ = a.cmd.Process.Signal(s) // It may have ended.
+	<-a.done
+}
+
+// Pid is that of the process.
+func (a *Agent) Pid() int { return a.cmd.Process.Pid }
+
+func (a *Agent) cleanup() {
+	if a.cmd != nil {
+		a.signal(syscall.SIGKILL)
+	}
+
+	if a.t.Failed() {
+		a.t.Logf("log of the agent:\n%s", a.Log())
+	}
+}
+
+// Log returns the end of what the agent has said so far.
+func (a *Agent) Log() string {
+	text, err := os.ReadFile(a.log)
+	if err != nil {
+		return err.Error()
+	}
+
+	const most = 20_000
+	if len(text) > most {
+		text = text[len(text)-most:]
+	}
+
+	return string(text)
+}
+
+// Metric returns the sum of a metric over all series that have every given label, such as `manager="kyma"`.
+func (a *Agent) Metric(name string, labels ...string) float64 {
+	a.t.Helper()
+
+	text, err := a.get("/metrics")
+	if err != nil {
+		a.t.Fatal(err)
+	}
+
+	return Sum(text, name, labels...)
+}
+
+// Sum adds the values of a metric in a text of the exposition format, over all series that have every given label.
+func Sum(text []byte, name string, labels ...string) (sum float64) {
+	for line := range bytes.Lines(text) {
+		series, value, _ := strings.Cut(strings.TrimSpace(string(line)), " ")
+
+		base, _, _ := strings.Cut(series, "{")
+		if base != name || !containsAll(series, labels) {
+			continue
+		}
+
+		if n, err := strconv.ParseFloat(value, 64); err == nil {
+			sum += n
+		}
+	}
+
+	return sum
+}
+
+func containsAll(text string, parts []string) bool {
+	for _, part := range parts {
+		if !strings.Contains(text, part) {
+			return false
+		}
+	}
+
+	return true
+}
+
+func (a *Agent) get(path string) ([]byte, error) {
+	return Get(a.t.Context(), "http://"+Address(a.MetricsPort)+path)
+}
+
+// Get returns the body of an answer with status 200.
+func Get(ctx context.Context, url string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+
+	answer, err := new(http.Client).Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer answer.Body.Close() //nolint:errcheck // The body is read.
+
+	body, err := io.ReadAll(answer.Body)
+	if err == nil && answer.StatusCode != http.StatusOK {
+		err = fmt.Errorf("GET %s: %s: %s", url, answer.Status, body)
+	}
+
+	return body, err
+}
+
+// Eventually waits until condition holds, and ends the test when it does not in time.
+func Eventually(t testing.TB, timeout time.Duration, what string, condition func() bool) {
+	t.Helper()
+
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+
+	deadline := time.After(timeout)
+
+	for !condition() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("after %v still not true: %s", timeout, what)
+		}
+	}
+}

@@ -1,0 +1,186 @@
+package rig
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/listener"
+	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+)
+
+// Namespace is where the objects that stand for runtimes are, in the control plane.
+const Namespace = "default"
+
+// AddRuntime creates the object that stands for a runtime: a ConfigMap of its name with the domain that its certificate carries.
+func AddRuntime(t testing.TB, plane *controlplane.ControlPlane, name, domain string) types.NamespacedName {
+	t.Helper()
+
+	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+		Name: name, Namespace: Namespace,
+		Annotations: map[string]string{controllerruntime.DomainAnnotation: domain},
+	}}
+	if err := plane.Client.Create(t.Context(), object); err != nil {
+		t.Fatal(err)
+	}
+
+	return types.NamespacedName{Namespace: Namespace, Name: name}
+}
+
+// Reconcile is one call of the operator's reconciler.
+type Reconcile struct {
+	Request types.NamespacedName
+	Started time.Time
+}
+
+// Operator is a manager with a controller that is triggered by a listener only, and records what it reconciled.
+type Operator struct {
+	Addr string
+
+	mu         sync.Mutex
+	reconciles []Reconcile
+	deliveries []core.Delivery
+	stop       context.CancelFunc
+	ended      chan error
+	t          testing.TB
+}
+
+// OperatorOptions are the choices of [StartOperator].
+type OperatorOptions struct {
+	// Addr is where it listens. Default: a free port.
+	Addr string
+	// Listener are further choices of the listener.
+	Listener listener.Options
+	// Reconcile is called within each reconcile.
+	Reconcile func(ctx context.Context, request types.NamespacedName)
+}
+
+// StartOperator runs an operator in this process. Runtimes are ConfigMaps, see [AddRuntime], and SAN pinning is on.
+func StartOperator(t testing.TB, plane *controlplane.ControlPlane, material *httpmtls.Material, component string, opts OperatorOptions) *Operator {
+	t.Helper()
+
+	o := &Operator{Addr: opts.Addr, t: t, ended: make(chan error, 1)}
+	if o.Addr == "" {
+		o.Addr = Address(FreePort(t))
+	}
+
+	ctx, stop := context.WithCancel(context.Background())
+	o.stop = stop
+
+	mgr, err := ctrl.NewManager(plane.Config, ctrl.Options{
+		Metrics:    metricsserver.Options{BindAddress: "0"},
+		Controller: config.Controller{SkipNameValidation: new(true)},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if err := o.setUp(ctx, mgr, material, component, opts); err != nil {
+		t.Fatal(err)
+	}
+
+	go func() { o.ended <- mgr.Start(ctx) }()
+
+	t.Cleanup(o.Stop)
+
+	if !mgr.GetCache().WaitForCacheSync(ctx) {
+		t.Fatal("the operator's cache does not sync")
+	}
+
+	return o
+}
+
+func (o *Operator) setUp(
+	ctx context.Context, mgr ctrl.Manager, material *httpmtls.Material, component string, opts OperatorOptions,
+) error {
+	runtimes, err := controllerruntime.NewRuntimes(ctx, mgr.GetCache(), corev1.SchemeGroupVersion.WithKind("ConfigMap"),
+		controllerruntime.ByName, controllerruntime.RuntimesOptions{})
+	if err != nil {
+		return err
+	}
+
+	opts.Listener.TLS = httpmtls.ServerTLSConfig(material)
+
+	events, source, err := controllerruntime.RegisterListenerComponent(o.Addr, component,
+		listener.FromTLS(listener.PeerOptions{}), listener.SANPinning(runtimes), controllerruntime.EnqueueByRuntime(runtimes),
+		controllerruntime.ComponentOptions{
+			Listener: opts.Listener,
+			Source: controllerruntime.SourceOptions{
+				Elected: mgr.Elected(),
+				Handled: func(d core.Delivery, _ int, _ error) { o.delivered(d) },
+			},
+		})
+	if err != nil {
+		return err
+	}
+
+	if err := mgr.Add(events); err != nil {
+		return err
+	}
+
+	return ctrl.NewControllerManagedBy(mgr).Named(component).WatchesRawSource(source).
+		Complete(reconcile.Func(func(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
+			o.started(r.NamespacedName)
+
+			if opts.Reconcile != nil {
+				opts.Reconcile(ctx, r.NamespacedName)
+			}
+
+			return reconcile.Result{}, nil
+		}))
+}
+
+func (o *Operator) started(name types.NamespacedName) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	o.reconciles = append(o.reconciles, Reconcile{name, time.Now()})
+}
+
+func (o *Operator) delivered(d core.Delivery) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	o.deliveries = append(o.deliveries, d)
+}
+
+// Reconciles returns what was reconciled so far.
+func (o *Operator) Reconciles() []Reconcile {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	return slices.Clone(o.reconciles)
+}
+
+// Deliveries returns what the listener delivered so far.
+func (o *Operator) Deliveries() []core.Delivery {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	return slices.Clone(o.deliveries)
+}
+
+// Stop ends the operator and waits for it.
+func (o *Operator) Stop() {
+	o.stop()
+
+	if err, open := <-o.ended; open {
+		close(o.ended)
+
+		if err != nil {
+			o.t.Errorf("operator: %v", err)
+		}
+	}
+}

@@ -1,0 +1,85 @@
+// Package rig puts the real parts together for tests: API servers, certificates, the agent as a process, an operator with a
+// listener, and the webhook configuration between them.
+package rig
+
+import (
+	"testing"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
+)
+
+// PKI is what the certificates of a test come from.
+type PKI struct {
+	CA *testpki.CA
+
+	t testing.TB
+}
+
+// NewPKI returns a throw-away certificate authority.
+func NewPKI(t testing.TB) *PKI {
+	t.Helper()
+
+	ca, err := testpki.NewCA("runtime-watcher test", testpki.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return &PKI{CA: ca, t: t}
+}
+
+// RuntimeVolume returns a volume with the secret of a runtime's agent: its client certificate, which the webhook serves, too.
+func (p *PKI) RuntimeVolume(runtime, domain string) *testpki.Volume {
+	p.t.Helper()
+
+	leaf, err := p.CA.Client(runtime, testpki.Options{
+		DNSNames: []string{domain, "localhost"},
+		IPs:      loopback(),
+		Usages:   bothUsages(),
+	})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+
+	return p.Volume(leaf)
+}
+
+// Volume returns a volume with a leaf and the CA.
+func (p *PKI) Volume(leaf *testpki.Leaf) *testpki.Volume {
+	p.t.Helper()
+
+	volume := testpki.NewVolume(p.t.TempDir())
+
+	files, err := testpki.Files(leaf, p.CA)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+
+	if err := volume.Write(files); err != nil {
+		p.t.Fatal(err)
+	}
+
+	return volume
+}
+
+// ServerMaterial returns the key material of a listener.
+func (p *PKI) ServerMaterial() *httpmtls.Material {
+	p.t.Helper()
+
+	leaf, err := p.CA.Server("listener", testpki.Options{})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+
+	key, err := leaf.KeyPEM()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+
+	material, err := httpmtls.NewMaterial(p.CA.PEM(), leaf.CertPEM(), key)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+
+	return material
+}

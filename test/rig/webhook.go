@@ -1,0 +1,45 @@
+package rig
+
+import (
+	"testing"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Watch makes the API server of a runtime send its reviews to an agent, and returns when it does.
+func Watch(t testing.TB, runtime *controlplane.ControlPlane, agent *Agent, caBundle []byte, watches ...admission.Watch) {
+	t.Helper()
+
+	configuration, err := admission.WebhookConfiguration("runtime-watcher", admission.Endpoint{
+		URL: "https://" + Address(agent.WebhookPort), CABundle: caBundle,
+	}, watches, admission.ConfigurationOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if err := runtime.Client.Create(t.Context(), configuration); err != nil {
+		t.Fatal(err)
+	}
+
+	t.Cleanup(func() { _ = runtime.Client.Delete(t.Context(), configuration) }) //nolint:usetesting // The context has ended: the control plane goes anyway.
+	awaitReviews(t, runtime, agent, watches[0].Labels)
+}
+
+// awaitReviews makes dry-run writes, which send nothing, until the agent is asked about them.
+func awaitReviews(t testing.TB, runtime *controlplane.ControlPlane, agent *Agent, labels map[string]string) {
+	t.Helper()
+
+	Eventually(t, 30*time.Second, "the API server calls the agent", func() bool {
+		probe := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "probe-", Namespace: metav1.NamespaceDefault, Labels: labels}}
+		if err := runtime.Client.Create(t.Context(), probe, client.DryRunAll); err != nil {
+			t.Fatal(err)
+		}
+
+		return agent.Metric("runtime_watcher_agent_admission_reviews_total", `decision="dry_run"`) > 0
+	})
+}
