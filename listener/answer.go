@@ -1,7 +1,6 @@
 package listener
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"math/rand/v2"
@@ -12,7 +11,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// Why a request was not taken that the listener itself finds, as metric labels, beside those of peers and verifiers.
+// Why a request was not taken that the listener itself finds, as metric labels, beside those of peers, verifiers and [core.Reason].
 const (
 	// ReasonNotFound means that the path is that of no contract.
 	ReasonNotFound = "not_found"
@@ -34,10 +33,6 @@ const (
 	ReasonNotReady = "not_ready"
 	// ReasonBusy means that too many requests are in flight.
 	ReasonBusy = "busy"
-	// ReasonTimeout means that verifier and handler took too long.
-	ReasonTimeout = "timeout"
-	// ReasonCanceled means that the sender has gone, or the listener has stopped, while the request was in flight.
-	ReasonCanceled = "canceled"
 	// ReasonShuttingDown means that the listener is about to stop.
 	ReasonShuttingDown = "shutting_down"
 	// ReasonPanic means that something panicked.
@@ -59,15 +54,13 @@ type answer struct {
 	err error
 }
 
-var (
-	answerNotFound       = answer{status: http.StatusNotFound, reason: ReasonNotFound}
-	answerMethod         = answer{status: http.StatusMethodNotAllowed, reason: ReasonMethod}
-	answerUnknownManager = answer{status: http.StatusNotFound, reason: ReasonUnknownManager}
-	answerMediaType      = answer{status: http.StatusUnsupportedMediaType, reason: ReasonMediaType}
-	answerTooLarge       = answer{status: http.StatusRequestEntityTooLarge, reason: ReasonTooLarge, closes: true}
-	answerBusy           = answer{status: http.StatusServiceUnavailable, reason: ReasonBusy}
-	answerShuttingDown   = answer{status: http.StatusServiceUnavailable, reason: ReasonShuttingDown, closes: true}
-)
+// refuse answers what is wrong with a request.
+func refuse(status int, reason string) answer { return answer{status: status, reason: reason} }
+
+// refuseAndClose answers what is wrong, and ends the connection.
+func refuseAndClose(status int, reason string) answer {
+	return answer{status: status, reason: reason, closes: true}
+}
 
 // answerStranger answers a sender that is not known: it learns nothing.
 func answerStranger(err error) answer {
@@ -105,26 +98,9 @@ func answerNotTaken(err error) answer {
 func answerLater(err error) answer {
 	return answer{
 		status:     http.StatusServiceUnavailable,
-		reason:     reasonOfLater(err),
+		reason:     core.Reason(err),
 		retryAfter: core.RetryAfter(err),
 		err:        err,
-	}
-}
-
-func reasonOfLater(err error) string {
-	var named core.Reasoner
-
-	switch {
-	case errors.As(err, &named):
-		return named.Reason()
-	case errors.Is(err, core.ErrNotReady):
-		return ReasonNotReady
-	case errors.Is(err, context.DeadlineExceeded):
-		return ReasonTimeout
-	case errors.Is(err, context.Canceled):
-		return ReasonCanceled
-	default:
-		return core.Reason(err)
 	}
 }
 

@@ -30,7 +30,7 @@ func (l *limited) Accept() (net.Conn, error) {
 	if err != nil {
 		l.release()
 
-		return nil, err //nolint:wrapcheck // The server looks at its behaviour.
+		return nil, err
 	}
 
 	return &limitedConn{Conn: conn, release: sync.OnceFunc(l.release)}, nil
@@ -40,7 +40,7 @@ func (l *limited) Accept() (net.Conn, error) {
 func (l *limited) Close() error {
 	l.once.Do(func() { close(l.closed) })
 
-	return l.Listener.Close() //nolint:wrapcheck // As above.
+	return l.Listener.Close()
 }
 
 func (l *limited) release() { <-l.slots }
@@ -55,5 +55,5 @@ type limitedConn struct {
 func (c *limitedConn) Close() error {
 	defer c.release()
 
-	return c.Conn.Close() //nolint:wrapcheck // As above.
+	return c.Conn.Close()
 }

@@ -79,7 +79,7 @@ func (x *exchange) answer() (a answer) {
 	defer x.recover(&a)
 
 	if x.state.Load() >= stopping {
-		return answerShuttingDown
+		return refuseAndClose(http.StatusServiceUnavailable, ReasonShuttingDown)
 	}
 
 	var err error
@@ -88,7 +88,7 @@ func (x *exchange) answer() (a answer) {
 	}
 
 	if x.request.Method != http.MethodPost {
-		return answerMethod
+		return refuse(http.StatusMethodNotAllowed, ReasonMethod)
 	}
 
 	return x.receive()
@@ -118,18 +118,18 @@ func (x *exchange) receive() answer {
 
 	handler, known := x.handlers[manager]
 	if !known {
-		return answerUnknownManager
+		return refuse(http.StatusNotFound, ReasonUnknownManager)
 	}
 
 	x.manager, x.handler = manager, handler
 
 	if !isMediaType(x.request.Header.Get("Content-Type"), x.version.ContentType()) {
-		return answerMediaType
+		return refuse(http.StatusUnsupportedMediaType, ReasonMediaType)
 	}
 
 	events, refused := x.read()
-	if refused != nil {
-		return *refused
+	if refused.status != 0 {
+		return refused
 	}
 
 	return x.deliver(events)
@@ -147,9 +147,9 @@ func isMediaType(header, want string) bool {
 }
 
 // read returns the events of the body, or the answer if there are none.
-func (x *exchange) read() ([]core.WatchEvent, *answer) {
+func (x *exchange) read() ([]core.WatchEvent, answer) {
 	if x.request.ContentLength > int64(x.version.MaxBody()) {
-		return nil, &answerTooLarge
+		return nil, refuseAndClose(http.StatusRequestEntityTooLarge, ReasonTooLarge)
 	}
 
 	buffer := x.bodies.get()
@@ -159,24 +159,24 @@ func (x *exchange) read() ([]core.WatchEvent, *answer) {
 
 	switch {
 	case err == nil:
-		return nil, &answerTooLarge
+		return nil, refuseAndClose(http.StatusRequestEntityTooLarge, ReasonTooLarge)
 	case !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF), int64(size) < x.request.ContentLength:
 		// Not 400, on which the event would be dropped: it was the way that was bad, not the event.
-		return nil, &answer{status: http.StatusServiceUnavailable, reason: ReasonUnreadable, err: err}
+		return nil, answer{status: http.StatusServiceUnavailable, reason: ReasonUnreadable, err: err}
 	}
 
 	events, err := x.version.Decode((*buffer)[:size])
 	if err != nil {
-		return nil, &answer{status: http.StatusBadRequest, reason: ReasonMalformed, err: err}
+		return nil, answer{status: http.StatusBadRequest, reason: ReasonMalformed, err: err}
 	}
 
-	return events, nil
+	return events, answer{}
 }
 
 // deliver hands the events to the handler, if there is room for it.
 func (x *exchange) deliver(events []core.WatchEvent) answer {
 	if !x.enter() {
-		return answerBusy
+		return refuse(http.StatusServiceUnavailable, ReasonBusy)
 	}
 	defer x.leave()
 
@@ -186,8 +186,12 @@ func (x *exchange) deliver(events []core.WatchEvent) answer {
 	defer cancel()
 
 	for i := range events {
-		if err := x.verifier.Verify(ctx, x.peer, &events[i]); err != nil {
+		if err := x.verify(ctx, &events[i]); err != nil {
 			return answerRefused(err)
+		}
+
+		if events[i].Kind == core.KindHeartbeat {
+			continue // It asks for nothing.
 		}
 
 		delivery := core.Delivery{Runtime: x.peer.ID, Manager: x.manager, Event: events[i], Received: received}
@@ -197,6 +201,15 @@ func (x *exchange) deliver(events []core.WatchEvent) answer {
 	}
 
 	return answer{status: x.status}
+}
+
+// verify compares what the event claims with the certificate, then asks the verifier.
+func (x *exchange) verify(ctx context.Context, event *core.WatchEvent) error {
+	if event.Source != "" && event.Source != x.peer.ID {
+		return Forbidden(ReasonSourceMismatch, "the event claims to come from runtime %.253q", event.Source)
+	}
+
+	return x.verifier.Verify(ctx, x.peer, event)
 }
 
 // wildcard is the name of the path segment that names the manager.
@@ -211,7 +224,7 @@ func (l *Listener) newMux() *http.ServeMux {
 		mux.Handle(version.Path("{"+wildcard+"}"), &endpoint{
 			Listener: l,
 			version:  version,
-			status:   http.StatusOK,
+			status:   accepted(version),
 			bodies:   newPool(version.MaxBody() + 1),
 		})
 	}
@@ -219,8 +232,17 @@ func (l *Listener) newMux() *http.ServeMux {
 	return mux
 }
 
+// accepted returns the status of events that were taken. Senders of the old contracts take nothing but 200 for success.
+func accepted(version contract.Version) int {
+	if version.MaxEvents() == 1 {
+		return http.StatusOK
+	}
+
+	return http.StatusAccepted
+}
+
 func (l *Listener) notFound(w http.ResponseWriter, r *http.Request) {
-	started, a := l.opts.Now(), answerNotFound
+	started, a := l.opts.Now(), refuse(http.StatusNotFound, ReasonNotFound)
 	a.write(w)
 	l.answered(&exchange{request: r}, &a, started)
 }

@@ -4,6 +4,11 @@ go 1.26.0
 
 require github.com/runtime-watcher/runtime-watcher/core v0.0.0
 
-require k8s.io/apimachinery v0.37.2 // indirect
+require k8s.io/apimachinery v0.37.2
 
 replace github.com/runtime-watcher/runtime-watcher/core => ../core
+
+require (
+	github.com/google/go-cmp v0.7.0
+	go.uber.org/goleak v1.3.0
+)

@@ -49,7 +49,7 @@ func (p *sanPinning) Verify(ctx context.Context, peer core.Peer, event *core.Wat
 
 	switch {
 	case err != nil:
-		return err //nolint:wrapcheck // The source has classified it, and it carries the reason.
+		return err
 	case strings.Trim(domain, ". \t\r\n") == "":
 		return Forbidden(ReasonDomainEmpty, "the registered domain is empty")
 	case strings.Contains(domain, "*"):

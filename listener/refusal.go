@@ -30,6 +30,8 @@ const (
 	ReasonWrongKeyUsage = "wrong_key_usage"
 	// ReasonNoIdentity means that the certificate names no runtime.
 	ReasonNoIdentity = "no_identity"
+	// ReasonSourceMismatch means that the sender claims to be another runtime than its certificate says.
+	ReasonSourceMismatch = "source_mismatch"
 	// ReasonNoVerifier means that verifiers were composed of none.
 	ReasonNoVerifier = "no_verifier"
 	// ReasonOwnerMissing means that the owner of the event is not in the control plane.

@@ -1,15 +1,14 @@
 package listener
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"log"
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 )
 
@@ -103,10 +102,10 @@ func (l *Listener) serve(ctx context.Context, bound net.Listener) error {
 
 func (l *Listener) accept(server *http.Server, bound net.Listener) error {
 	if l.opts.TLS == nil {
-		return server.Serve(bound) //nolint:wrapcheck // Wrapped by the caller, or the sign of a regular end.
+		return server.Serve(bound)
 	}
 
-	return server.ServeTLS(bound, "", "") //nolint:wrapcheck // As above.
+	return server.ServeTLS(bound, "", "")
 }
 
 // shutdown waits for the requests in flight, then tells them to give up, then cuts them off.
@@ -143,7 +142,7 @@ func (l *Listener) newServer(base context.Context) *http.Server {
 		IdleTimeout:                  l.opts.IdleTimeout,
 		MaxHeaderBytes:               maxHeader,
 		BaseContext:                  func(net.Listener) context.Context { return base },
-		ErrorLog:                     log.New(serverLog{l.opts.Logger, l.opts.Hooks.HandshakeFailed}, "", 0),
+		ErrorLog:                     slog.NewLogLogger(serverLog{l.opts.Logger.Handler(), l.opts.Hooks.HandshakeFailed}, slog.LevelDebug),
 		Protocols:                    protocols(l.opts.TLS != nil),
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: maxStreams,
@@ -180,21 +179,25 @@ func serverTLS(config *tls.Config) *tls.Config {
 // serverLog takes what the HTTP server has to say: noise that strangers can make, for the log at debug level only, and
 // the only trace of a handshake that failed.
 type serverLog struct {
-	logger          *slog.Logger
+	slog.Handler
+
 	handshakeFailed func()
 }
 
-// Write implements [io.Writer].
-func (s serverLog) Write(line []byte) (int, error) {
-	text := bytes.TrimSpace(line)
+// Enabled returns true, as the hook needs every line.
+func (s serverLog) Enabled(context.Context, slog.Level) bool { return true }
 
+// Handle implements [slog.Handler].
+func (s serverLog) Handle(ctx context.Context, line slog.Record) error {
 	// A connection that ends before it says a word is the probe of a load balancer.
-	failed := bytes.HasPrefix(text, []byte("http: TLS handshake error")) && !bytes.HasSuffix(text, []byte(": EOF"))
+	failed := strings.HasPrefix(line.Message, "http: TLS handshake error") && !strings.HasSuffix(line.Message, ": EOF")
 	if failed && s.handshakeFailed != nil {
 		s.handshakeFailed()
 	}
 
-	s.logger.Debug("http server", "message", string(text))
+	if !s.Handler.Enabled(ctx, line.Level) {
+		return nil
+	}
 
-	return len(line), nil
+	return s.Handler.Handle(ctx, line)
 }

@@ -1,0 +1,444 @@
+package listener_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"net/http"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/listener"
+)
+
+// pki is what attackers and runtimes have in the tables below.
+type pki struct {
+	clients, other, servers     *authority
+	good, expired, notYet       *leaf
+	serverOnly, anonymous, self *leaf
+	stranger                    *leaf
+}
+
+func newPKI(t *testing.T) *pki {
+	t.Helper()
+
+	p := &pki{clients: newAuthority(t, "runtimes"), other: newAuthority(t, "runtimes"), servers: newAuthority(t, "servers")}
+	p.good = p.clients.client(t, "runtime-a", dnsNames("a.example"))
+	p.expired = p.clients.client(t, "runtime-a", expired)
+	p.notYet = p.clients.client(t, "runtime-a", notYetValid)
+	p.serverOnly = p.clients.client(t, "runtime-a", serverOnly)
+	p.anonymous = p.clients.client(t, "")
+	p.self = selfSigned(t, "runtime-a")
+	p.stranger = p.other.client(t, "runtime-a")
+
+	return p
+}
+
+// Native mTLS, where the listener verifies chains itself: every attack gets an answer and a reason.
+func TestAttacksOnTLS(t *testing.T) {
+	t.Parallel()
+
+	p := newPKI(t)
+	tests := []struct {
+		name   string
+		cert   *leaf
+		reason string
+	}{
+		{"no certificate", nil, listener.ReasonNoCertificate},
+		{"self-signed", p.self, listener.ReasonUntrustedChain},
+		{"expired", p.expired, listener.ReasonExpired},
+		{"not yet valid", p.notYet, listener.ReasonNotYetValid},
+		{"of another CA with the same name", p.stranger, listener.ReasonUntrustedChain},
+		{"for servers only", p.serverOnly, listener.ReasonWrongKeyUsage},
+		{"without identity", p.anonymous, listener.ReasonNoIdentity},
+		{"the good one", p.good, ""},
+	}
+
+	for _, http2 := range []bool{false, true} {
+		for _, test := range tests {
+			t.Run(test.name, func(t *testing.T) {
+				t.Parallel()
+
+				var record recorder
+
+				run := start(t, listener.FromTLSWithRoots(p.clients.roots(), listener.PeerOptions{}), listener.InsecureAllowAll(), &record,
+					listener.Options{TLS: serverConfig(t, p.servers, tls.RequestClientCert, p.clients), Hooks: record.hooks()})
+
+				var certs []tls.Certificate
+				if test.cert != nil {
+					certs = append(certs, test.cert.pair())
+				}
+
+				// A header that says otherwise is worth nothing here.
+				header := http.Header{listener.HeaderXFCC: {p.good.header()}}
+				response, _ := mustSend(t, newClient(t, p.servers, http2, certs...), run.url+"/v2/lifecycle/event", bodyV2, header)
+
+				checkAttack(t, &record, response.StatusCode, test.reason)
+
+				if want := 1 + btoi(http2); response.ProtoMajor != want {
+					t.Errorf("HTTP/%d, want %d", response.ProtoMajor, want)
+				}
+			})
+		}
+	}
+}
+
+// Native mTLS, where the handshake verifies: attackers do not get an answer at all.
+func TestAttacksOnHandshake(t *testing.T) {
+	t.Parallel()
+
+	p := newPKI(t)
+
+	var record recorder
+
+	attackers := []*leaf{p.self, p.expired, p.notYet, p.stranger, p.serverOnly}
+	failed := make(chan struct{}, 2*len(attackers))
+	hooks := record.hooks()
+	hooks.HandshakeFailed = func() { failed <- struct{}{} }
+	run := start(t, listener.FromTLS(listener.PeerOptions{}), listener.InsecureAllowAll(), &record,
+		listener.Options{TLS: serverConfig(t, p.servers, tls.RequireAndVerifyClientCert, p.clients), Hooks: hooks})
+
+	for i, attacker := range attackers {
+		response, _, err := send(t, newClient(t, p.servers, true, attacker.pair()), run.url+"/v2/lifecycle/event", bodyV2, nil)
+		if err == nil {
+			t.Errorf("attacker %d got answer %d, want none", i, response.StatusCode)
+		}
+	}
+
+	if _, _, err := send(t, newClient(t, p.servers, true), run.url+"/v2/lifecycle/event", bodyV2, nil); err == nil {
+		t.Error("got an answer without certificate")
+	}
+
+	response, _ := mustSend(t, newClient(t, p.servers, true, p.good.pair()), run.url+"/v2/lifecycle/event", bodyV2, nil)
+	checkAttack(t, &record, response.StatusCode, "")
+
+	for range len(attackers) + 1 {
+		<-failed // The server notices after the client: the test hangs if it does not.
+	}
+
+	if more := len(failed); more > 0 {
+		t.Errorf("%d failed handshakes too many were counted", more)
+	}
+
+	response, _ = mustSend(t, newClient(t, p.servers, true, p.anonymous.pair()), run.url+"/v2/lifecycle/event", bodyV2, nil)
+	checkAttack(t, &record, response.StatusCode, listener.ReasonNoIdentity)
+}
+
+// Behind a gateway, here played by the client of the test: what arrives in the header, and from whom.
+func TestAttacksOnHeader(t *testing.T) {
+	t.Parallel()
+
+	p := newPKI(t)
+	intermediate := p.clients.intermediate(t, "runtimes below")
+	below := intermediate.client(t, "runtime-a")
+	withURI := p.clients.client(t, "runtime-a", uri(t, "spiffe://cluster/gateway"))
+	good := p.good.header()
+	smuggled := `Hash=` + fingerprint(p.self.cert) + `;Cert="` + escapedPEM(p.self.cert) +
+		`";Subject="CN=x\",Cert=\"` + escapedPEM(p.good.cert) + `\"";URI=`
+	pem := escapedPEM(p.good.cert)
+
+	tests := []struct {
+		name   string
+		lines  []string
+		reason string
+	}{
+		{"the good one", []string{good}, ""},
+		{"the good one, from the cache", []string{good}, ""},
+		{"appended to what a client sent", []string{p.self.header() + "," + good}, ""},
+		{"appended in a line of its own", []string{p.self.header(), good}, ""},
+		{"with intermediate certificates", []string{`Cert="` + escapedPEM(below.cert) + `";Chain="` + escapedPEM(below.cert, intermediate.cert) + `"`}, ""},
+		{"with SANs", []string{withURI.header()}, ""},
+
+		{"no header", nil, listener.ReasonNoCertificate},
+		{"no certificate in it", []string{"Hash=" + fingerprint(p.good.cert)}, listener.ReasonNoCertificate},
+		{"empty", []string{""}, listener.ReasonMalformedHeader},
+		{"self-signed", []string{p.self.header()}, listener.ReasonUntrustedChain},
+		{"expired", []string{p.expired.header()}, listener.ReasonExpired},
+		{"not yet valid", []string{p.notYet.header()}, listener.ReasonNotYetValid},
+		{"of another CA", []string{p.stranger.header()}, listener.ReasonUntrustedChain},
+		{"for servers only", []string{p.serverOnly.header()}, listener.ReasonWrongKeyUsage},
+		{"without identity", []string{p.anonymous.header()}, listener.ReasonNoIdentity},
+		{"a good one in front", []string{good + "," + p.self.header()}, listener.ReasonUntrustedChain},
+		{"a good one in the first of two lines", []string{good, p.self.header()}, listener.ReasonUntrustedChain},
+		{"intermediate certificates missing", []string{below.header()}, listener.ReasonUntrustedChain},
+		{"a good one inside the subject", []string{smuggled}, listener.ReasonUntrustedChain},
+		{"a good one inside the subject, unquoted", []string{`Subject=CN=x;Cert="` + pem + `",` + p.self.header()}, listener.ReasonUntrustedChain},
+		{"a quote left open", []string{`Subject="CN=x,` + good}, listener.ReasonMalformedHeader},
+		{"two certificates in one element", []string{p.self.header() + `;Cert="` + pem + `"`}, listener.ReasonMalformedHeader},
+		{"two certificates in one Cert", []string{`Cert="` + pem + escapedPEM(p.self.cert) + `"`}, listener.ReasonMalformedCertificate},
+		{"the hash of another", []string{`Hash=` + fingerprint(p.self.cert) + `;Cert="` + pem + `"`}, listener.ReasonHashMismatch},
+		{"broken URL encoding", []string{`Cert="` + pem[:len(pem)-1] + `%"`}, listener.ReasonMalformedCertificate},
+		{"broken PEM", []string{`Cert="` + strings.Replace(pem, "END", "ENT", 1) + `"`}, listener.ReasonMalformedCertificate},
+		{"half a PEM", []string{`Cert="` + pem[:len(pem)/2] + `"`}, listener.ReasonMalformedCertificate},
+		{"33 KiB", []string{`Subject="` + strings.Repeat("x", 33<<10) + `",` + good}, listener.ReasonHeaderTooLarge},
+		{"33 KiB in lines", append(repeat(`Subject="`+strings.Repeat("x", 11<<10)+`"`, 3), good), listener.ReasonHeaderTooLarge},
+	}
+
+	var record recorder
+
+	run := start(t, listener.FromXFCC(listener.ProxyAddresses(netip.MustParsePrefix("127.0.0.0/8")), p.clients.roots(), listener.PeerOptions{}),
+		listener.InsecureAllowAll(), &record, listener.Options{Hooks: record.hooks()})
+	client := newClient(t, nil, false)
+
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			response, _ := mustSend(t, client, run.url+"/v2/lifecycle/event", bodyV2, http.Header{listener.HeaderXFCC: test.lines})
+			checkAttack(t, &record, response.StatusCode, test.reason)
+		})
+	}
+}
+
+// Past the gateway: the header is right, its sender is not.
+func TestAttacksPastGateway(t *testing.T) {
+	t.Parallel()
+
+	p := newPKI(t)
+	gateways := newAuthority(t, "control plane")
+	gateway := gateways.client(t, "gateway", dnsNames("gateway.istio-system.svc"))
+	pod := gateways.client(t, "pod", dnsNames("pod.default.svc"))
+	spiffe := gateways.client(t, "", uri(t, "spiffe://cluster/gateway"))
+	old := gateways.client(t, "gateway", dnsNames("gateway.istio-system.svc"), expired)
+	byCertificate := listener.ProxyCertificate(gateways.roots(), "Gateway.istio-system.svc.", "spiffe://cluster/gateway")
+	elsewhere := listener.ProxyAddresses(netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("::/0"))
+	here := listener.ProxyAddresses(netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("127.0.0.1/32"))
+
+	tests := []struct {
+		name   string
+		proxy  listener.Proxy
+		sender *leaf
+		reason string
+	}{
+		{"gateway by DNS name", byCertificate, gateway, ""},
+		{"gateway by URI", byCertificate, spiffe, ""},
+		{"another pod", byCertificate, pod, listener.ReasonUntrustedProxy},
+		{"the runtime itself", byCertificate, p.good, listener.ReasonUntrustedProxy},
+		{"a gateway whose certificate has expired", byCertificate, old, listener.ReasonUntrustedProxy},
+		{"nobody", byCertificate, nil, listener.ReasonUntrustedProxy},
+		{"any name of the CA", listener.ProxyCertificate(gateways.roots()), gateway, listener.ReasonUntrustedProxy},
+		{"no CA", listener.ProxyCertificate(nil, "gateway"), gateway, listener.ReasonUntrustedProxy},
+		{"address of the gateway", here, nil, ""},
+		{"another address", elsewhere, nil, listener.ReasonUntrustedProxy},
+		{"no address", listener.ProxyAddresses(), nil, listener.ReasonUntrustedProxy},
+		{"one of two proofs", listener.AnyProxy(elsewhere, byCertificate), gateway, ""},
+		{"none of two proofs", listener.AnyProxy(elsewhere, byCertificate), pod, listener.ReasonUntrustedProxy},
+		{"no proof", listener.AnyProxy(), gateway, listener.ReasonUntrustedProxy},
+		{"everyone", listener.InsecureTrustEveryone(), nil, ""},
+	}
+
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+
+			var (
+				record recorder
+				certs  []tls.Certificate
+			)
+
+			if test.sender != nil {
+				certs = append(certs, test.sender.pair())
+			}
+
+			run := start(t, listener.FromXFCC(test.proxy, p.clients.roots(), listener.PeerOptions{}), listener.InsecureAllowAll(), &record,
+				listener.Options{TLS: serverConfig(t, p.servers, tls.RequestClientCert, gateways), Hooks: record.hooks()})
+			response, body := mustSend(t, newClient(t, p.servers, true, certs...), run.url+"/v2/lifecycle/event", bodyV2,
+				http.Header{listener.HeaderXFCC: {p.good.header()}})
+
+			checkAttack(t, &record, response.StatusCode, test.reason)
+
+			if test.reason != "" && body != "{\"reason\":\"unauthenticated\"}\n" {
+				t.Errorf("a stranger is told %q", body)
+			}
+		})
+	}
+}
+
+// Behind a sidecar, which appends what it knows of its own client.
+func TestAttacksPastSidecar(t *testing.T) {
+	t.Parallel()
+
+	p := newPKI(t)
+	sidecar := func(uri string) string { return `,By=spiffe://cluster/operator;Hash=12ab;Subject="";URI=` + uri }
+	tests := []struct {
+		name, header, reason string
+	}{
+		{"through the gateway", p.good.header() + sidecar("spiffe://cluster/gateway"), ""},
+		{"from another pod", p.good.header() + sidecar("spiffe://cluster/pod"), listener.ReasonUntrustedProxy},
+		{"from another pod, behind an element of its own", p.good.header() + sidecar("spiffe://cluster/gateway") + sidecar("spiffe://cluster/pod"), listener.ReasonUntrustedProxy},
+		{"without what the gateway appends", sidecar("spiffe://cluster/gateway")[1:], listener.ReasonNoCertificate},
+		{"without what the sidecar appends", p.good.header(), listener.ReasonUntrustedProxy},
+		{"a good one in front", p.good.header() + "," + p.self.header() + sidecar("spiffe://cluster/gateway"), listener.ReasonUntrustedChain},
+	}
+
+	peers := listener.FromXFCC(listener.InsecureTrustEveryone(), p.clients.roots(),
+		listener.PeerOptions{GatewayNames: []string{"spiffe://cluster/gateway"}})
+
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+
+			var record recorder
+
+			r := post("/v2/lifecycle/event", bodyV2)
+			r.Header.Set(listener.HeaderXFCC, test.header)
+			w := serve(newListener(t, peers, listener.InsecureAllowAll(), &record, listener.Options{Hooks: record.hooks()}), r)
+			checkAttack(t, &record, w.Code, test.reason)
+		})
+	}
+}
+
+// A runtime that claims to be another in what its event says, or by its names.
+func TestAttacksOfRuntime(t *testing.T) {
+	t.Parallel()
+
+	p := newPKI(t)
+	domains := map[string]string{"runtime-a": "A.example.", "runtime-b": "b.example"}
+	pinning := listener.SANPinning(listener.DomainSourceFunc(func(_ context.Context, id core.RuntimeID, event *core.WatchEvent) (string, error) {
+		if event.Owner.Name != "" {
+			id = core.RuntimeID(event.Owner.Name)
+		}
+
+		domain, ok := domains[string(id)]
+		if !ok {
+			return "", listener.Forbidden(listener.ReasonOwnerMissing, "no owner %q", id)
+		}
+
+		return domain, nil
+	}))
+
+	tests := []struct {
+		name   string
+		cert   *leaf
+		path   string
+		body   string
+		reason string
+	}{
+		{"itself, v1", p.good, "/v1/lifecycle/event", bodyV1, ""},
+		{"itself, v2", p.good, "/v2/lifecycle/event", bodyV2, ""},
+		{"another owner", p.good, "/v1/lifecycle/event", strings.Replace(bodyV1, "runtime-a", "runtime-b", 1), listener.ReasonSANMismatch},
+		{"a deleted owner", p.good, "/v1/lifecycle/event", strings.Replace(bodyV1, "runtime-a", "runtime-c", 1), listener.ReasonOwnerMissing},
+		{"the name of another", p.clients.client(t, "runtime-b", dnsNames("a.example")), "/v2/lifecycle/event", bodyV2, listener.ReasonSANMismatch},
+		{"a wildcard", p.clients.client(t, "runtime-b", dnsNames("*.example")), "/v2/lifecycle/event", bodyV2, listener.ReasonSANMismatch},
+	}
+
+	var record recorder
+
+	run := start(t, listener.FromTLS(listener.PeerOptions{}), pinning, &record,
+		listener.Options{TLS: serverConfig(t, p.servers, tls.RequireAndVerifyClientCert, p.clients), Hooks: record.hooks()})
+
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			response, _ := mustSend(t, newClient(t, p.servers, true, test.cert.pair()), run.url+test.path, test.body, nil)
+
+			want := http.StatusOK
+			if test.reason != "" {
+				want = http.StatusForbidden
+			}
+
+			checkAnswer(t, &record, response.StatusCode, want, test.reason)
+		})
+	}
+}
+
+// Handshakes that were told not to check are found out.
+func TestUnverifiedHandshake(t *testing.T) {
+	t.Parallel()
+
+	p := newPKI(t)
+	peers := listener.FromTLS(listener.PeerOptions{})
+	state := func(certs, chain []*x509.Certificate) *tls.ConnectionState {
+		s := &tls.ConnectionState{PeerCertificates: certs}
+		if chain != nil {
+			s.VerifiedChains = [][]*x509.Certificate{chain}
+		}
+
+		return s
+	}
+	of := func(l *leaf) []*x509.Certificate { return []*x509.Certificate{l.cert, p.clients.cert} }
+
+	tests := []struct {
+		name   string
+		state  *tls.ConnectionState
+		reason string
+	}{
+		{"no TLS", nil, listener.ReasonNoCertificate},
+		{"no certificate", state(nil, nil), listener.ReasonNoCertificate},
+		{"not verified", state(of(p.good), nil), listener.ReasonUntrustedChain},
+		{"expired", state(of(p.expired), of(p.expired)), listener.ReasonExpired},
+		{"not yet valid", state(of(p.notYet), of(p.notYet)), listener.ReasonNotYetValid},
+		{"for servers only", state(of(p.serverOnly), of(p.serverOnly)), listener.ReasonWrongKeyUsage},
+	}
+
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+
+			r := post("/v2/lifecycle/event", bodyV2)
+			r.TLS = test.state
+
+			if _, err := peers.Peer(r); core.Reason(err) != test.reason {
+				t.Errorf("error %v, want the reason %s", err, test.reason)
+			}
+		})
+	}
+}
+
+// checkAttack expects 401 where there is a reason.
+func checkAttack(t *testing.T, record *recorder, status int, reason string) {
+	t.Helper()
+
+	want := http.StatusOK
+	if reason != "" {
+		want = http.StatusUnauthorized
+	}
+
+	checkAnswer(t, record, status, want, reason)
+}
+
+// checkAnswer expects that the attack was counted, and that it enqueued nothing.
+func checkAnswer(t *testing.T, record *recorder, status, want int, reason string) {
+	t.Helper()
+
+	if status != want {
+		t.Errorf("status %d, want %d", status, want)
+	}
+
+	deliveries, answers := record.taken()
+	if len(answers) != 1 {
+		t.Fatalf("answers %+v were counted, want one", answers)
+	}
+
+	if diff := cmp.Diff([]any{want, reason}, []any{answers[0].Status, answers[0].Reason}); diff != "" {
+		t.Errorf("status and reason that were counted (-want +have):\n%s", diff)
+	}
+
+	if taken := want == http.StatusOK; taken != (len(deliveries) == 1) {
+		t.Errorf("deliveries %+v with status %d", deliveries, status)
+	}
+
+	for _, delivery := range deliveries {
+		if delivery.Runtime != "runtime-a" {
+			t.Errorf("delivery of %q, want runtime-a", delivery.Runtime)
+		}
+	}
+}
+
+func repeat(line string, count int) []string {
+	var lines []string
+	for range count {
+		lines = append(lines, line)
+	}
+
+	return lines
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+
+	return 0
+}

@@ -1,0 +1,247 @@
+package listener_test
+
+import (
+	"context"
+	"crypto/tls"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/listener"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	manager = core.Manager("lifecycle")
+
+	// The bodies of DESIGN §5, as agents send them today.
+	bodyV1 = `{"owner":{"Namespace":"kcp-system","Name":"runtime-a"},"watched":{"Namespace":"kyma-system","Name":"default"},` +
+		`"watchedGvk":{"group":"operator.kyma-project.io","version":"v1beta2","kind":"Kyma"}}`
+	bodyV2 = `{"watched":{"Namespace":"kyma-system","Name":"default"},` +
+		`"watchedGvk":{"group":"operator.kyma-project.io","version":"v1beta2","kind":"Kyma"}}`
+)
+
+// recorder keeps deliveries and answers.
+type recorder struct {
+	mu         sync.Mutex
+	deliveries []core.Delivery
+	answers    []answered
+}
+
+type answered struct {
+	Contract string
+	Manager  core.Manager
+	Status   int
+	Reason   string
+}
+
+func (r *recorder) Handle(_ context.Context, d core.Delivery) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	r.deliveries = append(r.deliveries, d)
+
+	return nil
+}
+
+func (r *recorder) hooks() listener.Hooks {
+	return listener.Hooks{
+		Answered: func(contract string, manager core.Manager, status int, reason string, _ time.Duration) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+
+			r.answers = append(r.answers, answered{contract, manager, status, reason})
+		},
+	}
+}
+
+// taken returns what was recorded, and forgets it.
+func (r *recorder) taken() ([]core.Delivery, []answered) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	deliveries, answers := r.deliveries, r.answers
+	r.deliveries, r.answers = nil, nil
+
+	return deliveries, answers
+}
+
+// known is a peer that needs no certificate.
+func known(*http.Request) (core.Peer, error) { return core.Peer{ID: "runtime-a"}, nil }
+
+func handlers(handler core.Handler) map[core.Manager]core.Handler {
+	return map[core.Manager]core.Handler{manager: handler}
+}
+
+func newListener(
+	tb testing.TB, peers listener.PeerSource, verifier core.Verifier, handler core.Handler, opts listener.Options,
+) *listener.Listener {
+	tb.Helper()
+
+	l, err := listener.New(peers, verifier, handlers(handler), opts)
+	if err != nil {
+		tb.Fatal(err)
+	}
+
+	return l
+}
+
+func post(target, body string) *http.Request {
+	r := httptest.NewRequest(http.MethodPost, target, strings.NewReader(body))
+	r.Header.Set("Content-Type", "application/json")
+
+	return r
+}
+
+func serve(handler http.Handler, r *http.Request) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	handler.ServeHTTP(w, r)
+
+	return w
+}
+
+// running is a listener that serves.
+type running struct {
+	*listener.Listener
+
+	url  string
+	stop context.CancelFunc
+	done chan error
+}
+
+// start serves on a free port until the test ends.
+func start(
+	tb testing.TB, peers listener.PeerSource, verifier core.Verifier, handler core.Handler, opts listener.Options,
+) *running {
+	tb.Helper()
+
+	bound := listen(tb)
+	opts.Listener = bound
+	run := &running{Listener: newListener(tb, peers, verifier, handler, opts), url: "http://", done: make(chan error, 1)}
+
+	if opts.TLS != nil {
+		run.url = "https://"
+	}
+
+	run.url += bound.Addr().String()
+
+	ctx, cancel := context.WithCancel(context.Background())
+	run.stop = cancel
+
+	go func() { run.done <- run.Start(ctx) }()
+
+	tb.Cleanup(func() {
+		cancel()
+
+		if err, ended := <-run.done; ended && err != nil {
+			tb.Errorf("Start returned %v", err)
+		}
+	})
+
+	return run
+}
+
+// stopped waits for the end of Start and returns its error.
+func (r *running) stopped() error {
+	err := <-r.done
+	close(r.done)
+
+	return err
+}
+
+func listen(tb testing.TB) net.Listener {
+	tb.Helper()
+
+	bound, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		tb.Fatal(err)
+	}
+
+	return bound
+}
+
+func serverConfig(tb testing.TB, ca *authority, auth tls.ClientAuthType, clients *authority) *tls.Config {
+	tb.Helper()
+
+	return &tls.Config{
+		MinVersion:   tls.VersionTLS13,
+		Certificates: []tls.Certificate{ca.server(tb).pair()},
+		ClientAuth:   auth,
+		ClientCAs:    clients.pool(),
+	}
+}
+
+// newClient returns a client that shows certs, with connections of its own.
+func newClient(tb testing.TB, ca *authority, http2 bool, certs ...tls.Certificate) *http.Client {
+	tb.Helper()
+
+	var protocols http.Protocols
+	protocols.SetHTTP1(!http2)
+	protocols.SetHTTP2(http2)
+
+	transport := &http.Transport{Protocols: &protocols}
+	if ca != nil {
+		transport.TLSClientConfig = &tls.Config{
+			MinVersion: tls.VersionTLS13,
+			RootCAs:    ca.pool(),
+			// Not Certificates: a client would keep back those that the server's CA did not issue.
+			GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+				if len(certs) == 0 {
+					return &tls.Certificate{}, nil
+				}
+
+				return &certs[0], nil
+			},
+		}
+	}
+
+	tb.Cleanup(transport.CloseIdleConnections)
+
+	return &http.Client{Transport: transport, Timeout: 20 * time.Second}
+}
+
+// send posts and returns the answer with its body read.
+func send(tb testing.TB, client *http.Client, url, body string, header http.Header) (*http.Response, string, error) {
+	tb.Helper()
+
+	r, err := http.NewRequestWithContext(tb.Context(), http.MethodPost, url, strings.NewReader(body))
+	if err != nil {
+		tb.Fatal(err)
+	}
+
+	if header != nil {
+		r.Header = header
+	}
+
+	r.Header.Set("Content-Type", "application/json")
+
+	response, err := client.Do(r)
+	if err != nil {
+		return nil, "", err
+	}
+	defer response.Body.Close()
+
+	text, err := io.ReadAll(response.Body)
+
+	return response, string(text), err
+}
+
+func mustSend(tb testing.TB, client *http.Client, url, body string, header http.Header) (*http.Response, string) {
+	tb.Helper()
+
+	response, text, err := send(tb, client, url, body, header)
+	if err != nil {
+		tb.Fatal(err)
+	}
+
+	return response, text
+}

@@ -1,0 +1,156 @@
+package xfcc_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/runtime-watcher/runtime-watcher/listener/xfcc"
+)
+
+func TestParse(t *testing.T) {
+	t.Parallel()
+
+	tests := []struct {
+		name  string
+		lines []string
+		want  []xfcc.Element
+	}{
+		{name: "no line", lines: nil, want: nil},
+		{
+			name:  "all keys of the format",
+			lines: []string{`By=spiffe://a/b;Hash=12ab;Cert="x%20y";Chain="z";Subject="CN=a,O=b";URI=spiffe://c/d;DNS=e.example`},
+			want: []xfcc.Element{{
+				By: []string{"spiffe://a/b"}, Hash: "12ab", Cert: "x%20y", Chain: "z", Subject: "CN=a,O=b",
+				URIs: []string{"spiffe://c/d"}, DNS: []string{"e.example"},
+			}},
+		},
+		{
+			name:  "keys in any case, space around separators",
+			lines: []string{`hash = 12 ; CERT="x" , SUBJECT="" ; uri=`},
+			want:  []xfcc.Element{{Hash: "12", Cert: "x"}, {}},
+		},
+		{
+			name:  "keys that come more than once",
+			lines: []string{`By=a;By=b;DNS=c;DNS=d;URI=e;URI=f`},
+			want:  []xfcc.Element{{By: []string{"a", "b"}, DNS: []string{"c", "d"}, URIs: []string{"e", "f"}}},
+		},
+		{
+			name:  "several elements in several lines, in order",
+			lines: []string{"Hash=1,Hash=2", "Hash=3"},
+			want:  []xfcc.Element{{Hash: "1"}, {Hash: "2"}, {Hash: "3"}},
+		},
+		{
+			name:  "separators and a key inside quotes are text",
+			lines: []string{`Subject="CN=x;Cert=y,Hash=z";Cert="real"`},
+			want:  []xfcc.Element{{Subject: "CN=x;Cert=y,Hash=z", Cert: "real"}},
+		},
+		{
+			name:  "escaped quotes, as of a subject by RFC 4514",
+			lines: []string{`Hash=1;Cert="c";Subject="CN=a\",Cert=\"evil\",\, \\ O=b\+c";URI=`},
+			want:  []xfcc.Element{{Hash: "1", Cert: "c", Subject: `CN=a",Cert="evil",\, \ O=b\+c`}},
+		},
+		{
+			name:  "unknown keys, and equals signs in an unquoted value",
+			lines: []string{`X-New_1="a";URI=https://a/?b=c`},
+			want:  []xfcc.Element{{URIs: []string{"https://a/?b=c"}}},
+		},
+		{
+			name:  "as many elements as allowed",
+			lines: []string{strings.TrimSuffix(strings.Repeat("By=,", xfcc.MaxElements), ",")},
+			want:  make([]xfcc.Element, xfcc.MaxElements),
+		},
+		{
+			name:  "as large as allowed",
+			lines: []string{"Subject=" + strings.Repeat("x", xfcc.MaxSize-len("Subject="))},
+			want:  []xfcc.Element{{Subject: strings.Repeat("x", xfcc.MaxSize-len("Subject="))}},
+		},
+	}
+
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+
+			have, err := xfcc.Parse(test.lines)
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			if diff := cmp.Diff(test.want, have); diff != "" {
+				t.Errorf("elements (-want +have):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestParseRefuses(t *testing.T) {
+	t.Parallel()
+
+	tests := []struct {
+		name  string
+		lines []string
+		want  error
+	}{
+		{"an empty line", []string{""}, xfcc.ErrMalformed},
+		{"an empty element", []string{"Hash=1,,Hash=2"}, xfcc.ErrMalformed},
+		{"an empty last element", []string{"Hash=1,"}, xfcc.ErrMalformed},
+		{"an empty pair", []string{"Hash=1;;DNS=a"}, xfcc.ErrMalformed},
+		{"a pair without value", []string{"Hash"}, xfcc.ErrMalformed},
+		{"a value without key", []string{"=1"}, xfcc.ErrMalformed},
+		{"a key in quotes", []string{`"Hash"=1`}, xfcc.ErrMalformed},
+		{"an open quote", []string{`Subject="CN=a`}, xfcc.ErrMalformed},
+		{"a quote that is closed in the next line", []string{`Subject="CN=a`, `",Cert="x"`}, xfcc.ErrMalformed},
+		{"a backslash at the end", []string{`Subject="CN=a\`}, xfcc.ErrMalformed},
+		{"an escaped closing quote", []string{`Subject="CN=a\"`}, xfcc.ErrMalformed},
+		{"text behind a quote", []string{`Subject="CN=a"b`}, xfcc.ErrMalformed},
+		{"a quote inside an unquoted value", []string{`Subject=CN="a"`}, xfcc.ErrMalformed},
+		{"a key twice", []string{`Cert="x";Cert="y"`}, xfcc.ErrMalformed},
+		{"a key twice, the first time empty", []string{`Hash=;hash=1`}, xfcc.ErrMalformed},
+		{"a control character", []string{"Hash=\x01"}, xfcc.ErrMalformed},
+		{"a line break in quotes", []string{"Subject=\"a\nb\""}, xfcc.ErrMalformed},
+		// A client sends the first half, to swallow what the gateway appends.
+		{"a quote left open by a client", []string{`Subject=",Hash=1;Cert="evil";Subject="CN=a"`}, xfcc.ErrMalformed},
+		{"too many elements", []string{strings.Repeat("By=,", xfcc.MaxElements) + "By="}, xfcc.ErrMalformed},
+		{"one byte too many", []string{"Subject=" + strings.Repeat("x", xfcc.MaxSize-len("Subject=")+1)}, xfcc.ErrTooLarge},
+		{"too many bytes over several lines", slicesOf("By="+strings.Repeat("x", 8<<10), 5), xfcc.ErrTooLarge},
+	}
+
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+
+			if have, err := xfcc.Parse(test.lines); !errors.Is(err, test.want) || have != nil {
+				t.Errorf("Parse = %v, %v, want no elements and %v", have, err, test.want)
+			}
+		})
+	}
+}
+
+func slicesOf(line string, count int) []string {
+	lines := make([]string, count)
+	for i := range lines {
+		lines[i] = line
+	}
+
+	return lines
+}
+
+func ExampleParse() {
+	elements, err := xfcc.Parse([]string{
+		`By=spiffe://cluster/outer;Subject="CN=somebody, \"Cert=\" and all",By=spiffe://cluster/gateway;DNS=runtime.example`,
+	})
+	if err != nil {
+		fmt.Println(err)
+
+		return
+	}
+
+	for _, element := range elements {
+		fmt.Printf("%q %q %q\n", element.By, element.Subject, element.DNS)
+	}
+	// Output:
+	// ["spiffe://cluster/outer"] "CN=somebody, \"Cert=\" and all" []
+	// ["spiffe://cluster/gateway"] "" ["runtime.example"]
+}
