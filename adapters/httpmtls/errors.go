@@ -189,7 +189,7 @@ func reasonOf(err error) string {
 		return ReasonTLSVerify
 	case isOperation(err, "remote error"):
 		return ReasonTLSRefused
-	case isA[tls.RecordHeaderError](err), isA[tls.AlertError](err):
+	case errors.Is(err, http.ErrSchemeMismatch), isA[tls.RecordHeaderError](err), isA[tls.AlertError](err):
 		return ReasonTLS
 	case isOperation(err, "dial"):
 		return ReasonDial

@@ -282,7 +282,7 @@ func readFile(path string) ([]byte, error) {
 	if err != nil {
 		return nil, err //nolint:wrapcheck // The caller names the file.
 	}
-	defer file.Close() //nolint:errcheck // Read only.
+	defer file.Close()
 
 	content, err := io.ReadAll(io.LimitReader(file, maxFile+1))
 	if err == nil && len(content) > maxFile {
@@ -310,7 +310,8 @@ func (f *Files) Start(ctx context.Context) error {
 			watch.renew()
 		case <-watch.events:
 			f.awaitQuiet(ctx, watch)
-		case <-watch.errors:
+		case err := <-watch.errors:
+			watch.report(err)
 			f.awaitQuiet(ctx, watch)
 		}
 	}
@@ -331,7 +332,8 @@ func (f *Files) awaitQuiet(ctx context.Context, watch *watch) {
 		select {
 		case <-watch.events:
 			quiet.Reset(f.opts.Quiet)
-		case <-watch.errors:
+		case err := <-watch.errors:
+			watch.report(err)
 		case <-quiet.C:
 			return
 		case <-latest.C:

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,6 +17,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -116,7 +119,7 @@ func TestRequest(t *testing.T) {
 
 			got := make(chan string, 1)
 			keys := newPKI(t)
-			end := newFarEnd(t, keys.server, func(w http.ResponseWriter, r *http.Request) {
+			end := newFarEnd(t, keys.server, func(_ http.ResponseWriter, r *http.Request) {
 				body := must(io.ReadAll(r.Body))
 				events, err := version.Decode(body)
 				got <- fmt.Sprint(r.Method, " ", r.URL.Path, " ", r.Header.Get("Content-Type"), " ", r.Header.Get("User-Agent"), " ",
@@ -211,9 +214,7 @@ func TestAnswers(t *testing.T) {
 			end := newFarEnd(t, keys.server, func(w http.ResponseWriter, r *http.Request) {
 				requests.Add(1)
 
-				for key, values := range tc.header {
-					w.Header()[key] = values
-				}
+				maps.Copy(w.Header(), tc.header)
 
 				w.WriteHeader(tc.status)
 				_, _ = io.WriteString(w, "because of "+r.URL.Path)
@@ -370,7 +371,7 @@ func TestShortRetrySucceeds(t *testing.T) {
 	t.Parallel()
 
 	for _, first := range []int{http.StatusBadGateway, http.StatusServiceUnavailable, 0} {
-		t.Run(fmt.Sprint(first), func(t *testing.T) {
+		t.Run(strconv.Itoa(first), func(t *testing.T) {
 			t.Parallel()
 			eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
 				t.Helper()
@@ -466,7 +467,7 @@ func TestClosed(t *testing.T) {
 			}
 		}
 
-		end.awaitClosed(t)
+		end.awaitOpen(t, 0)
 
 		if err := forward(t, forwarder, event("object")); core.Reason(err) != httpmtls.ReasonClosed || core.IsPermanent(err) {
 			t.Errorf("have %v, want that it is closed", err)
@@ -553,7 +554,7 @@ func ExampleForwarder() {
 	if err != nil {
 		panic(err)
 	}
-	defer forwarder.Close() //nolint:errcheck // It never fails.
+	defer forwarder.Close()
 
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()

@@ -2,7 +2,6 @@ package httpmtls_test
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"io"
 	"log"
@@ -14,17 +13,18 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 )
 
 const (
-	manager  core.Manager = "lifecycle-manager"
-	runtime1              = "skr-1"
+	manager  = core.Manager("lifecycle-manager")
+	runtime1 = "skr-1"
 
 	// patience bounds what should be prompt.
 	patience = 10 * time.Second
@@ -76,19 +76,18 @@ func event(name string) core.WatchEvent {
 type farEnd struct {
 	*httptest.Server
 
-	connections, resumed atomic.Int64
-	refusedHandshakes    atomic.Int64
+	connections atomic.Int64
 
-	mu   sync.Mutex
-	open map[net.Conn]struct{}
-	idle chan struct{} // closed once no connection is open
+	mu      sync.Mutex
+	open    map[net.Conn]struct{}
+	changed chan struct{} // closed when a connection is
 }
 
 // newFarEnd serves handler over TLS with a client certificate of source's CAs.
 func newFarEnd(t testing.TB, source httpmtls.Source, handler http.HandlerFunc) *farEnd {
 	t.Helper()
 
-	end := &farEnd{open: map[net.Conn]struct{}{}}
+	end := &farEnd{open: map[net.Conn]struct{}{}, changed: make(chan struct{})}
 	end.Server = httptest.NewUnstartedServer(handler)
 	end.EnableHTTP2 = true
 	end.TLS = httpmtls.ServerTLSConfig(source)
@@ -108,40 +107,36 @@ func (e *farEnd) state(conn net.Conn, state http.ConnState) {
 	case http.StateNew:
 		e.connections.Add(1)
 		e.open[conn] = struct{}{}
-	case http.StateActive:
-		if secure, ok := conn.(*tls.Conn); ok && secure.ConnectionState().DidResume {
-			e.resumed.Add(1)
-		}
 	case http.StateClosed, http.StateHijacked:
 		delete(e.open, conn)
-
-		if len(e.open) == 0 && e.idle != nil {
-			close(e.idle)
-			e.idle = nil
-		}
-	case http.StateIdle:
+		close(e.changed)
+		e.changed = make(chan struct{})
+	case http.StateActive, http.StateIdle:
 	}
 }
 
-// awaitClosed fails t when connections stay open.
-func (e *farEnd) awaitClosed(t *testing.T) {
+// awaitOpen fails t when not so many connections are open soon.
+func (e *farEnd) awaitOpen(t *testing.T, want int) {
 	t.Helper()
 
-	e.mu.Lock()
-	if len(e.open) == 0 {
+	timeout := time.After(patience)
+
+	for {
+		e.mu.Lock()
+		open, changed := len(e.open), e.changed
 		e.mu.Unlock()
 
-		return
-	}
+		if open == want {
+			return
+		}
 
-	closed := make(chan struct{})
-	e.idle = closed
-	e.mu.Unlock()
+		select {
+		case <-changed:
+		case <-timeout:
+			t.Errorf("%d connections stay open, want %d", open, want)
 
-	select {
-	case <-closed:
-	case <-time.After(patience):
-		t.Error("connections stay open")
+			return
+		}
 	}
 }
 

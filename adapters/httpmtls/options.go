@@ -47,7 +47,7 @@ type Options struct {
 	// Protocol is the version of HTTP. Default [DefaultProtocol]: an outbox has several requests in flight, and a fleet of runtimes
 	// that comes back after an outage then costs the control plane one handshake each.
 	Protocol Protocol
-	// Timeout bounds one request with its short retries, from dialing to the last byte of the answer; the caller's context may end it earlier.
+	// Timeout bounds one request with its short retries, from the dial to the last byte of the answer; the caller's context may end it earlier.
 	// Default [DefaultTimeout].
 	Timeout time.Duration
 	// DialTimeout bounds the TCP connection, and once more the TLS handshake. Default [DefaultDialTimeout].

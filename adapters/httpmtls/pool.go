@@ -132,14 +132,13 @@ func (p *pool) release() {
 	}
 }
 
-// retire closes the connections: at once those that are idle, the others as soon as the last request has its answer.
+// retire closes the connections: now when nothing is under way, or else as soon as the last request has its answer. Not
+// before: net/http would let requests that wait for a dial of others wait in vain.
 func (p *pool) retire() {
 	p.mu.Lock()
 	p.retired = true
 	last := p.users == 0
 	p.mu.Unlock()
-
-	p.transport.CloseIdleConnections()
 
 	if last {
 		p.closeAll()

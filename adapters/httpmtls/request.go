@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-retryablehttp"
+
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
@@ -59,7 +60,7 @@ func (f *Forwarder) post(ctx context.Context, target *url.URL, body []byte) erro
 	if err != nil {
 		return failure(target, reasonOf(err), withoutURL(err))
 	}
-	defer answer.Body.Close() //nolint:errcheck // Whatever it says, the answer is known.
+	defer answer.Body.Close()
 
 	return f.read(target, answer)
 }

@@ -69,7 +69,7 @@ func backoff(retried func(status int)) retryablehttp.Backoff {
 
 		wait := min(shortest<<min(attempt, maxRetryDoublings), longest)
 
-		return wait/2 + rand.N(wait/2+1)
+		return wait/2 + rand.N(wait/2+1) //nolint:gosec // It spreads retries, and guards nothing.
 	}
 }
 

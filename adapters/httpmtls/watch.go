@@ -73,6 +73,10 @@ func (w *watch) renew() {
 	}
 }
 
+func (w *watch) report(err error) {
+	w.logger.Debug("notification of files failed, they are read in any case", slog.Any("error", err))
+}
+
 func (w *watch) close() {
 	if w.watcher != nil {
 		_ = w.watcher.Close() // Nothing is left to do about it.

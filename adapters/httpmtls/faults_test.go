@@ -1,0 +1,423 @@
+package httpmtls_test
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+// silentListener accepts connections and never says anything.
+func silentListener(t *testing.T) (address string, accepted <-chan struct{}) {
+	t.Helper()
+
+	listener := must(net.Listen("tcp", "127.0.0.1:0"))
+	signal := make(chan struct{}, 100)
+	done := make(chan struct{})
+
+	go func() {
+		defer close(done)
+
+		var conns []net.Conn
+
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				break
+			}
+
+			conns = append(conns, conn)
+			signal <- struct{}{}
+		}
+
+		for _, conn := range conns {
+			_ = conn.Close()
+		}
+	}()
+
+	t.Cleanup(func() {
+		_ = listener.Close()
+		<-done
+	})
+
+	return listener.Addr().String(), signal
+}
+
+func TestTransportFailures(t *testing.T) {
+	t.Parallel()
+
+	keys, strangers := newPKI(t), newPKI(t)
+
+	closed := must(net.Listen("tcp", "127.0.0.1:0"))
+	_ = closed.Close()
+
+	plain := httptest.NewServer(http.HandlerFunc(accept))
+	t.Cleanup(plain.Close)
+
+	old := httptest.NewUnstartedServer(http.HandlerFunc(accept))
+	old.TLS = &tls.Config{MaxVersion: tls.VersionTLS12, Certificates: []tls.Certificate{*keys.server.Certificate}}
+	old.Config.ErrorLog = newFarEnd(t, keys.server, accept).Config.ErrorLog
+	old.StartTLS()
+	t.Cleanup(old.Close)
+
+	silent, _ := silentListener(t)
+	other := must(keys.ca.Server("kcp", testpki.Options{DNSNames: []string{"elsewhere"}}))
+
+	for name, tc := range map[string]struct {
+		address string
+		opts    httpmtls.Options
+		reason  string
+	}{
+		"refused":                       {closed.Addr().String(), httpmtls.Options{}, httpmtls.ReasonDial},
+		"untrusted":                     {newFarEnd(t, strangers.server, accept).address(), httpmtls.Options{}, httpmtls.ReasonTLSVerify},
+		"for another":                   {newFarEnd(t, material(t, other, keys.ca), accept).address(), httpmtls.Options{}, httpmtls.ReasonTLSVerify},
+		"another name":                  {newFarEnd(t, keys.server, accept).address(), httpmtls.Options{ServerName: "elsewhere"}, httpmtls.ReasonTLSVerify},
+		"refuses us":                    {newFarEnd(t, &httpmtls.Material{Certificate: keys.server.Certificate, Roots: strangers.server.Roots}, accept).address(), httpmtls.Options{}, httpmtls.ReasonTLSRefused},
+		"plain HTTP":                    {plain.Listener.Addr().String(), httpmtls.Options{}, httpmtls.ReasonTLS},
+		"old TLS":                       {old.Listener.Addr().String(), httpmtls.Options{}, httpmtls.ReasonTLSRefused},
+		"no handshake":                  {silent, httpmtls.Options{DialTimeout: 50 * time.Millisecond}, httpmtls.ReasonTimeout},
+		"no handshake, request timeout": {silent, httpmtls.Options{Timeout: 50 * time.Millisecond, DialTimeout: 100 * time.Millisecond}, httpmtls.ReasonTimeout},
+		"no such name": {"kcp:443", httpmtls.Options{DialContext: func(context.Context, string, string) (net.Conn, error) {
+			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: &net.DNSError{Err: "no such host", Name: "kcp", IsNotFound: true}}
+		}}, httpmtls.ReasonDNS},
+		"no route": {"kcp:443", httpmtls.Options{DialContext: func(context.Context, string, string) (net.Conn, error) {
+			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: os.ErrDeadlineExceeded}
+		}}, httpmtls.ReasonDial},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
+				t.Helper()
+
+				opts := tc.opts
+				opts.Protocol, opts.RetryWait = protocol, time.Millisecond
+
+				err := forward(t, newForwarder(t, keys.client, tc.address, opts), event("object"))
+				if core.Reason(err) != tc.reason || core.IsPermanent(err) || core.RetryAfter(err) != 0 {
+					t.Errorf("reason %s, permanent %v: %v; want %s, retryable", core.Reason(err), core.IsPermanent(err), err, tc.reason)
+				}
+
+				if _, ok := errors.AsType[core.EventErrors](err); ok {
+					t.Errorf("%v blames the event", err)
+				}
+			})
+		})
+	}
+}
+
+func TestCancelWhile(t *testing.T) {
+	t.Parallel()
+
+	for name, reach := range map[string]func(t *testing.T, keys pki) (opts httpmtls.Options, address string, reached <-chan struct{}){
+		"there is no connection": func(*testing.T, pki) (httpmtls.Options, string, <-chan struct{}) {
+			reached := make(chan struct{}, 10)
+
+			return httpmtls.Options{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				reached <- struct{}{}
+
+				// net/http lets a dial go on for the next request; the dialer's own timeout ends it.
+				ctx, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+				defer cancel()
+				<-ctx.Done()
+
+				return nil, ctx.Err()
+			}}, "kcp:443", reached
+		},
+		"in the handshake": func(t *testing.T, _ pki) (httpmtls.Options, string, <-chan struct{}) {
+			t.Helper()
+
+			address, accepted := silentListener(t)
+
+			return httpmtls.Options{}, address, accepted
+		},
+		"waiting for headers": func(t *testing.T, keys pki) (httpmtls.Options, string, <-chan struct{}) {
+			t.Helper()
+
+			reached := make(chan struct{}, 10)
+			end := newFarEnd(t, keys.server, func(_ http.ResponseWriter, r *http.Request) {
+				_, _ = io.Copy(io.Discard, r.Body)
+				reached <- struct{}{}
+				<-r.Context().Done()
+			})
+
+			return httpmtls.Options{}, end.address(), reached
+		},
+		"reading the body": func(t *testing.T, keys pki) (httpmtls.Options, string, <-chan struct{}) {
+			t.Helper()
+
+			reached := make(chan struct{}, 10)
+			end := newFarEnd(t, keys.server, func(w http.ResponseWriter, r *http.Request) {
+				_, _ = io.Copy(io.Discard, r.Body)
+
+				w.WriteHeader(http.StatusInternalServerError)
+				_, _ = io.WriteString(w, "half")
+				_ = http.NewResponseController(w).Flush()
+				reached <- struct{}{}
+				<-r.Context().Done()
+			})
+
+			return httpmtls.Options{}, end.address(), reached
+		},
+		"waiting for a retry": func(t *testing.T, keys pki) (httpmtls.Options, string, <-chan struct{}) {
+			t.Helper()
+
+			reached := make(chan struct{}, 10)
+			end := newFarEnd(t, keys.server, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) })
+
+			return httpmtls.Options{
+				RetryWait: time.Second, Hooks: httpmtls.Hooks{Retried: func(int) { reached <- struct{}{} }},
+			}, end.address(), reached
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
+				t.Helper()
+
+				keys := newPKI(t)
+				opts, address, reached := reach(t, keys)
+				opts.Protocol = protocol
+
+				if opts.Timeout == 0 {
+					opts.Timeout = time.Minute
+				}
+
+				forwarder := newForwarder(t, keys.client, address, opts)
+				ctx, cancel := context.WithCancel(t.Context())
+				result := make(chan error, 1)
+
+				go func() { result <- forwarder.Forward(ctx, manager, []core.WatchEvent{event("object")}) }()
+
+				receive(t, reached)
+				cancel()
+
+				if err := receive(t, result); !errors.Is(err, context.Canceled) || core.IsPermanent(err) {
+					t.Errorf("have %v, want that it was cancelled", err)
+				}
+			})
+		})
+	}
+}
+
+func TestAcknowledgementIsFinalWithItsStatus(t *testing.T) {
+	t.Parallel()
+	eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
+		t.Helper()
+
+		keys := newPKI(t)
+		end := newFarEnd(t, keys.server, func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+
+			w.WriteHeader(http.StatusOK)
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+		})
+		forwarder := newForwarder(t, keys.client, end.address(), httpmtls.Options{Protocol: protocol, Timeout: 200 * time.Millisecond})
+
+		if err := forward(t, forwarder, event("object")); err != nil {
+			t.Errorf("have %v, want nil: it was acknowledged", err)
+		}
+	})
+}
+
+func TestEndlessBodyIsCapped(t *testing.T) {
+	t.Parallel()
+	eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
+		t.Helper()
+
+		keys := newPKI(t)
+		end := newFarEnd(t, keys.server, func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+
+			w.WriteHeader(http.StatusNotFound)
+
+			for r.Context().Err() == nil {
+				if _, err := w.Write(make([]byte, 8<<10)); err != nil {
+					return
+				}
+			}
+		})
+		forwarder := newForwarder(t, keys.client, end.address(), httpmtls.Options{Protocol: protocol})
+
+		failure := failureOf(t, forward(t, forwarder, event("object")))
+		if failure.Status != http.StatusNotFound || len(failure.Body) != 1<<10 {
+			t.Errorf("status %d with %d bytes, want 404 with 1 KiB", failure.Status, len(failure.Body))
+		}
+	})
+}
+
+// hole is a network that can swallow everything on the connections that exist, as a firewall does that has forgotten them.
+type hole struct {
+	mu    sync.Mutex
+	conns []*holeConn
+}
+
+type holeConn struct {
+	net.Conn
+
+	swallows atomic.Bool
+	closed   chan struct{}
+	once     sync.Once
+}
+
+func (h *hole) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
+	if err != nil {
+		return nil, fmt.Errorf("dial: %w", err)
+	}
+
+	holed := &holeConn{Conn: conn, closed: make(chan struct{})}
+
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	h.conns = append(h.conns, holed)
+
+	return holed, nil
+}
+
+func (h *hole) swallow() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	for _, conn := range h.conns {
+		conn.swallows.Store(true)
+	}
+}
+
+func (h *hole) cut() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	for _, conn := range h.conns {
+		_ = conn.Conn.(*net.TCPConn).SetLinger(0)
+		_ = conn.Conn.Close()
+	}
+
+	h.conns = nil
+}
+
+func (c *holeConn) Write(p []byte) (int, error) {
+	if c.swallows.Load() {
+		return len(p), nil
+	}
+
+	return c.Conn.Write(p)
+}
+
+func (c *holeConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if c.swallows.Load() {
+		<-c.closed
+
+		return 0, net.ErrClosed
+	}
+
+	return n, err
+}
+
+func (c *holeConn) Close() error {
+	c.once.Do(func() { close(c.closed) })
+
+	return c.Conn.Close()
+}
+
+func TestHalfOpenConnectionIsNoticed(t *testing.T) {
+	t.Parallel()
+	eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
+		t.Helper()
+
+		network, keys := &hole{}, newPKI(t)
+		end := newFarEnd(t, keys.server, accept)
+		forwarder := newForwarder(t, keys.client, end.address(), httpmtls.Options{
+			Protocol: protocol, Timeout: 300 * time.Millisecond, PingAfter: 50 * time.Millisecond, PingTimeout: 50 * time.Millisecond,
+			DialContext: network.dial,
+		})
+
+		if err := forward(t, forwarder, event("before")); err != nil {
+			t.Fatal(err)
+		}
+
+		network.swallow()
+
+		// HTTP/1.1 can not know before the request has timed out. Pings can, so that a short retry may already succeed.
+		if err := forward(t, forwarder, event("lost")); err == nil && protocol == httpmtls.HTTP1 {
+			t.Error("want a timeout")
+		} else if err != nil && core.IsPermanent(err) {
+			t.Errorf("%v condemns the event", err)
+		}
+
+		if err := forward(t, forwarder, event("after")); err != nil {
+			t.Errorf("the dead connection is still in use: %v", err)
+		}
+	})
+}
+
+// TestCutsUnderLoad resets all connections again and again: every request has its answer soon, and none hangs.
+func TestCutsUnderLoad(t *testing.T) {
+	t.Parallel()
+	eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
+		t.Helper()
+
+		network, keys := &hole{}, newPKI(t)
+		end := newFarEnd(t, keys.server, accept)
+		forwarder := newForwarder(t, keys.client, end.address(), httpmtls.Options{
+			Protocol: protocol, RetryWait: time.Millisecond, DialContext: network.dial,
+		})
+
+		var (
+			group            sync.WaitGroup
+			failed, answered atomic.Int64
+		)
+
+		const workers, each, cuts = 32, 20, 20
+
+		for range workers {
+			group.Go(func() {
+				for range each {
+					err := forward(t, forwarder, event("object"))
+					answered.Add(1)
+
+					if err == nil {
+						continue
+					}
+
+					failed.Add(1)
+
+					if reason := core.Reason(err); reason == httpmtls.ReasonTimeout {
+						t.Errorf("a request hung: %v", err)
+					}
+				}
+			})
+		}
+
+		for cut := range cuts {
+			for answered.Load() < int64(cut*workers*each/cuts) && !t.Failed() {
+				_ = forward(t, forwarder, event("pace"))
+			}
+
+			network.cut()
+		}
+
+		group.Wait()
+
+		if err := forward(t, forwarder, event("after")); err != nil {
+			t.Errorf("after the cuts: %v", err)
+		}
+
+		t.Logf("%d of %d requests failed over %d connections", failed.Load(), answered.Load(), end.connections.Load())
+	})
+}

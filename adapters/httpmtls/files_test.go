@@ -1,0 +1,489 @@
+package httpmtls_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
+)
+
+// fixture is files in a secret volume, and what was reported of them.
+type fixture struct {
+	*httpmtls.Files
+
+	ca     *testpki.CA
+	volume *testpki.Volume
+
+	reloaded chan time.Time
+	refused  chan string
+	log      *syncBuffer
+}
+
+type syncBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	return b.buf.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	return b.buf.String()
+}
+
+func newFixture(t *testing.T, opts httpmtls.FilesOptions) *fixture {
+	t.Helper()
+
+	f := &fixture{
+		ca: must(testpki.NewCA("ca", testpki.Options{})), volume: testpki.NewVolume(t.TempDir()),
+		reloaded: make(chan time.Time, 1000), refused: make(chan string, 1000), log: &syncBuffer{},
+	}
+	f.rotate(t)
+
+	opts.Hooks = httpmtls.FilesHooks{
+		Reloaded: func(notAfter time.Time) { f.reloaded <- notAfter }, Refused: func(problem string) { f.refused <- problem },
+	}
+	opts.Logger = slog.New(slog.NewTextHandler(f.log, nil))
+
+	files, err := httpmtls.NewFiles(f.paths(), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	f.Files = files
+
+	return f
+}
+
+func (f *fixture) paths() httpmtls.Paths {
+	ca, cert, key := f.volume.Paths()
+
+	return httpmtls.Paths{CA: ca, Certificate: cert, Key: key}
+}
+
+// rotate writes a new leaf, and returns it.
+func (f *fixture) rotate(t *testing.T) *testpki.Leaf {
+	t.Helper()
+
+	leaf := must(f.ca.Client(runtime1, testpki.Options{}))
+	f.write(t, must(testpki.Files(leaf, f.ca)))
+
+	return leaf
+}
+
+func (f *fixture) write(t *testing.T, content map[string][]byte) {
+	t.Helper()
+
+	if err := f.volume.Write(content); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// start follows the files until the test ends.
+func start(t *testing.T, run func(context.Context) error) {
+	t.Helper()
+
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+
+	go func() { done <- run(ctx) }()
+
+	t.Cleanup(func() {
+		cancel()
+
+		if err := <-done; err != nil {
+			t.Errorf("Start = %v, want nil", err)
+		}
+	})
+}
+
+func receive[T any](t *testing.T, from <-chan T) T {
+	t.Helper()
+
+	select {
+	case value := <-from:
+		return value
+	case <-time.After(patience):
+		t.Fatal("nothing happened")
+
+		panic("unreachable")
+	}
+}
+
+func TestFilesReload(t *testing.T) {
+	t.Parallel()
+
+	f := newFixture(t, httpmtls.FilesOptions{})
+	first := must(f.Material())
+
+	if err := f.Reload(); err != nil || must(f.Material()) != first || len(f.reloaded) != 0 {
+		t.Errorf("nothing has changed, but Reload = %v, and the material may be another", err)
+	}
+
+	leaf := f.rotate(t)
+
+	if must(f.Material()) != first {
+		t.Error("new material before it was read")
+	}
+
+	if err := f.Reload(); err != nil {
+		t.Fatal(err)
+	}
+
+	second := must(f.Material())
+	if !second.Certificate.Leaf.Equal(leaf.Certificate()) || !receive(t, f.reloaded).Equal(leaf.Certificate().NotAfter) {
+		t.Error("the material is not the new one, or was not reported")
+	}
+
+	if status := f.Status(); status.Material != second || status.Err != nil || status.Loaded.IsZero() {
+		t.Errorf("status %+v, want the new material", status)
+	}
+}
+
+func TestFilesKeepLastGood(t *testing.T) {
+	t.Parallel()
+
+	past, future := time.Now().Add(-time.Minute), time.Now().Add(time.Hour)
+
+	for name, tc := range map[string]struct {
+		problem string
+		spoil   func(ca *testpki.CA, files map[string][]byte)
+	}{
+		"half-written certificate": {httpmtls.ProblemMalformed, func(_ *testpki.CA, files map[string][]byte) {
+			files[testpki.FileCert] = files[testpki.FileCert][:100]
+		}},
+		"half-written key": {httpmtls.ProblemMalformed, func(_ *testpki.CA, files map[string][]byte) {
+			files[testpki.FileKey] = files[testpki.FileKey][:100]
+		}},
+		"half-written CA": {httpmtls.ProblemMalformed, func(_ *testpki.CA, files map[string][]byte) {
+			files[testpki.FileCA] = files[testpki.FileCA][:100]
+		}},
+		"empty":   {httpmtls.ProblemEmpty, func(_ *testpki.CA, files map[string][]byte) { files[testpki.FileCA] = nil }},
+		"missing": {httpmtls.ProblemUnreadable, func(_ *testpki.CA, files map[string][]byte) { delete(files, testpki.FileKey) }},
+		"huge": {httpmtls.ProblemUnreadable, func(_ *testpki.CA, files map[string][]byte) {
+			files[testpki.FileCA] = bytes.Repeat([]byte("x"), 2<<20)
+		}},
+		"key of another": {httpmtls.ProblemMismatch, func(ca *testpki.CA, files map[string][]byte) {
+			files[testpki.FileKey] = must(must(ca.Client("other", testpki.Options{})).KeyPEM())
+		}},
+		"expired": {httpmtls.ProblemExpired, func(ca *testpki.CA, files map[string][]byte) {
+			leaf := must(ca.Client(runtime1, testpki.Options{NotAfter: past}))
+			files[testpki.FileCert], files[testpki.FileKey] = leaf.CertPEM(), must(leaf.KeyPEM())
+		}},
+		"not yet valid": {httpmtls.ProblemNotYetValid, func(ca *testpki.CA, files map[string][]byte) {
+			leaf := must(ca.Client(runtime1, testpki.Options{NotBefore: future}))
+			files[testpki.FileCert], files[testpki.FileKey] = leaf.CertPEM(), must(leaf.KeyPEM())
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			f := newFixture(t, httpmtls.FilesOptions{})
+			good := must(f.Material())
+
+			content := must(testpki.Files(must(f.ca.Client(runtime1, testpki.Options{})), f.ca))
+			tc.spoil(f.ca, content)
+			f.write(t, content)
+
+			for range 3 {
+				err := f.Reload()
+
+				failure, ok := errors.AsType[*httpmtls.MaterialError](err)
+				if !ok || failure.Problem != tc.problem || !strings.HasPrefix(failure.File, filepath.Dir(f.paths().CA)) {
+					t.Fatalf("Reload = %v, want the file that is %s", err, tc.problem)
+				}
+
+				if status := f.Status(); status.Material != good || !errors.Is(status.Err, err) || must(f.Material()) != good {
+					t.Errorf("status %+v, want the last good material and the error", status)
+				}
+			}
+
+			if got := receive(t, f.refused); got != tc.problem || len(f.refused) != 0 {
+				t.Errorf("reported %s and %d more, want %s once", got, len(f.refused), tc.problem)
+			}
+
+			if n := strings.Count(f.log.String(), "WARN"); n != 1 || strings.Contains(f.log.String(), "PRIVATE") {
+				t.Errorf("%d warnings, want one, without a key: %s", n, f.log)
+			}
+
+			leaf := f.rotate(t)
+			if err := f.Reload(); err != nil || f.Status().Err != nil {
+				t.Errorf("sound again: %v, %v", err, f.Status().Err)
+			}
+
+			if !must(f.Material()).Certificate.Leaf.Equal(leaf.Certificate()) {
+				t.Error("the new sound material is not in use")
+			}
+		})
+	}
+}
+
+func TestFilesReportDistinctFailuresOnceEach(t *testing.T) {
+	t.Parallel()
+
+	f := newFixture(t, httpmtls.FilesOptions{})
+	good := must(f.Material())
+	sound := must(testpki.Files(must(f.ca.Client(runtime1, testpki.Options{})), f.ca))
+
+	for _, broken := range []string{"one", "one", "two", ""} {
+		f.write(t, map[string][]byte{testpki.FileCA: []byte(broken), testpki.FileCert: sound[testpki.FileCert], testpki.FileKey: sound[testpki.FileKey]})
+		_ = f.Reload()
+	}
+
+	if n := len(f.refused); n != 3 {
+		t.Errorf("%d failures reported, want 3 that differ", n)
+	}
+
+	if must(f.Material()) != good {
+		t.Error("the last good material is gone")
+	}
+}
+
+func TestBrokenAndBackToTheSame(t *testing.T) {
+	t.Parallel()
+
+	f := newFixture(t, httpmtls.FilesOptions{})
+	good := must(f.Material())
+	content := map[string][]byte{}
+
+	for _, path := range []string{f.paths().CA, f.paths().Certificate, f.paths().Key} {
+		content[filepath.Base(path)] = must(os.ReadFile(path))
+	}
+
+	f.write(t, map[string][]byte{})
+
+	if err := f.Reload(); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("Reload = %v, want that nothing is there", err)
+	}
+
+	f.write(t, content)
+
+	if err := f.Reload(); err != nil || f.Status().Err != nil || must(f.Material()) != good || len(f.reloaded) != 0 {
+		t.Errorf("Reload = %v with status %v, want the same material as before", err, f.Status().Err)
+	}
+}
+
+func TestFilesBecomeValid(t *testing.T) {
+	t.Parallel()
+
+	var now atomic.Pointer[time.Time]
+
+	set := func(at time.Time) { now.Store(&at) }
+	set(time.Now())
+
+	f := newFixture(t, httpmtls.FilesOptions{Now: func() time.Time { return *now.Load() }})
+	leaf := must(f.ca.Client(runtime1, testpki.Options{NotBefore: time.Now().Add(time.Hour)}))
+	f.write(t, must(testpki.Files(leaf, f.ca)))
+
+	if err := f.Reload(); err == nil {
+		t.Error("not yet valid, but in use")
+	}
+
+	set(time.Now().Add(2 * time.Hour))
+
+	if err := f.Reload(); err != nil || !must(f.Material()).Certificate.Leaf.Equal(leaf.Certificate()) {
+		t.Errorf("Reload = %v, want that it is valid now", err)
+	}
+}
+
+func TestFilesFollowVolume(t *testing.T) {
+	t.Parallel()
+
+	f := newFixture(t, httpmtls.FilesOptions{Poll: time.Hour, Quiet: 10 * time.Millisecond})
+	start(t, f.Start)
+
+	for range 3 {
+		leaf := f.rotate(t)
+		receive(t, f.reloaded)
+
+		if !must(f.Material()).Certificate.Leaf.Equal(leaf.Certificate()) {
+			t.Error("the material is not the new one")
+		}
+	}
+
+	f.write(t, map[string][]byte{testpki.FileCA: []byte("broken")})
+
+	if problem := receive(t, f.refused); problem == "" {
+		t.Error("want a problem")
+	}
+}
+
+// TestFilesFollowPlainFiles writes one file after the other, in directories of their own.
+func TestFilesFollowPlainFiles(t *testing.T) {
+	t.Parallel()
+
+	ca := must(testpki.NewCA("ca", testpki.Options{}))
+	paths := httpmtls.Paths{
+		CA:          filepath.Join(t.TempDir(), "bundle.pem"),
+		Certificate: filepath.Join(t.TempDir(), "cert.pem"),
+		Key:         filepath.Join(t.TempDir(), "key.pem"),
+	}
+
+	write := func() *testpki.Leaf {
+		leaf := must(ca.Client(runtime1, testpki.Options{}))
+		for path, content := range map[string][]byte{paths.CA: ca.PEM(), paths.Certificate: leaf.CertPEM(), paths.Key: must(leaf.KeyPEM())} {
+			if err := os.WriteFile(path, content, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+
+		return leaf
+	}
+
+	write()
+
+	reloaded := make(chan time.Time, 10)
+	files := must(httpmtls.NewFiles(paths, httpmtls.FilesOptions{
+		Poll: time.Hour, Quiet: 50 * time.Millisecond, Hooks: httpmtls.FilesHooks{Reloaded: func(at time.Time) { reloaded <- at }},
+	}))
+	start(t, files.Start)
+
+	leaf := write()
+	receive(t, reloaded)
+
+	if !must(files.Material()).Certificate.Leaf.Equal(leaf.Certificate()) {
+		t.Error("the material is not the new one")
+	}
+}
+
+// TestFilesPoll replaces the directory itself, which notification can not follow.
+func TestFilesPoll(t *testing.T) {
+	t.Parallel()
+
+	parent := t.TempDir()
+	dir := filepath.Join(parent, "tls")
+	ca := must(testpki.NewCA("ca", testpki.Options{}))
+
+	fill := func(dir string) *testpki.Leaf {
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+
+		leaf := must(ca.Client(runtime1, testpki.Options{}))
+		if err := testpki.NewVolume(dir).Write(must(testpki.Files(leaf, ca))); err != nil {
+			t.Fatal(err)
+		}
+
+		return leaf
+	}
+
+	fill(dir)
+
+	caPath, certPath, keyPath := testpki.NewVolume(dir).Paths()
+	reloaded := make(chan time.Time, 10)
+	files := must(httpmtls.NewFiles(httpmtls.Paths{CA: caPath, Certificate: certPath, Key: keyPath}, httpmtls.FilesOptions{
+		Poll: 20 * time.Millisecond, Hooks: httpmtls.FilesHooks{Reloaded: func(at time.Time) { reloaded <- at }},
+	}))
+	start(t, files.Start)
+
+	leaf := fill(filepath.Join(parent, "next"))
+	if err := errors.Join(os.Rename(dir, filepath.Join(parent, "old")), os.Rename(filepath.Join(parent, "next"), dir)); err != nil {
+		t.Fatal(err)
+	}
+
+	receive(t, reloaded)
+
+	if !must(files.Material()).Certificate.Leaf.Equal(leaf.Certificate()) {
+		t.Error("the material is not the new one")
+	}
+}
+
+// TestGenerationsNeverMix swaps secrets whose CA and certificate belong together, as fast as it can, while they are read.
+func TestGenerationsNeverMix(t *testing.T) {
+	t.Parallel()
+
+	const generations = 8
+
+	belongs := map[string]string{} // CA by leaf
+	secrets := make([]map[string][]byte, generations)
+
+	for i := range secrets {
+		ca := must(testpki.NewCA("ca", testpki.Options{}))
+		leaf := must(ca.Client(runtime1, testpki.Options{}))
+		m := material(t, leaf, ca)
+		belongs[m.Fingerprint] = m.RootFingerprints[0]
+		secrets[i] = must(testpki.Files(leaf, ca))
+	}
+
+	f := newFixture(t, httpmtls.FilesOptions{})
+	f.write(t, secrets[0])
+
+	if err := f.Reload(); err != nil {
+		t.Fatal(err)
+	}
+
+	stop, done := make(chan struct{}), make(chan struct{})
+
+	go func() {
+		defer close(done)
+
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+				_ = f.volume.Write(secrets[i%generations])
+			}
+		}
+	}()
+
+	for range 300 {
+		_ = f.Reload() // It may give up on files that never stop to change.
+
+		if m := must(f.Material()); belongs[m.Fingerprint] != m.RootFingerprints[0] {
+			t.Fatal("certificate and CA are of different generations")
+		}
+	}
+
+	close(stop)
+	<-done
+}
+
+func TestNewFilesRefuses(t *testing.T) {
+	t.Parallel()
+
+	f := newFixture(t, httpmtls.FilesOptions{})
+	ca, cert, key := f.volume.Paths()
+	missing := filepath.Join(t.TempDir(), "missing.crt")
+
+	for name, tc := range map[string]struct {
+		paths httpmtls.Paths
+		opts  httpmtls.FilesOptions
+		want  string
+	}{
+		"nothing":     {httpmtls.Paths{}, httpmtls.FilesOptions{}, "no key material"},
+		"no key":      {httpmtls.Paths{CA: ca, Certificate: cert}, httpmtls.FilesOptions{}, "want both or none"},
+		"missing":     {httpmtls.Paths{CA: missing, Certificate: cert, Key: key}, httpmtls.FilesOptions{}, missing},
+		"mixed up":    {httpmtls.Paths{CA: ca, Certificate: key, Key: cert}, httpmtls.FilesOptions{}, key + " is malformed"},
+		"directory":   {httpmtls.Paths{CA: t.TempDir()}, httpmtls.FilesOptions{}, "unreadable"},
+		"option Poll": {httpmtls.Paths{CA: ca}, httpmtls.FilesOptions{Poll: -1}, "Poll"},
+	} {
+		if _, err := httpmtls.NewFiles(tc.paths, tc.opts); err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: have %v, want an error with %q", name, err, tc.want)
+		}
+	}
+
+	for _, paths := range []httpmtls.Paths{{CA: ca}, {Certificate: cert, Key: key}} {
+		if _, err := httpmtls.NewFiles(paths, httpmtls.FilesOptions{}); err != nil {
+			t.Error(err)
+		}
+	}
+}
