@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strconv"
@@ -11,9 +14,11 @@ import (
 )
 
 // Equal reports whether two JSON values mean the same: white space, the order of an object's members, the escaping of
-// strings and the notation of numbers do not count. Equal bytes cost one comparison, equal order one pass.
+// strings and the notation of numbers do not count. Equal bytes are equal, whatever they are, and cost one comparison;
+// equal order costs one pass, and another order the decoding of both.
 //
-// In doubt the answer is false: for text that is not JSON, and for objects that repeat a name.
+// Different bytes that are not JSON are different. In doubt the answer is false: for objects that repeat a name, and
+// for numbers whose exponents no int64 holds.
 func Equal(a, b []byte) bool {
 	if bytes.Equal(a, b) {
 		return true
@@ -86,13 +91,13 @@ func compareMembers(x, y *Reader, opening, closing byte, each func(x, y *Reader)
 }
 
 func compareMember(x, y *Reader) verdict {
-	a, errA := x.name()
-	b, errB := y.name()
+	a, errA := x.rawName()
+	b, errB := y.rawName()
 
 	switch {
 	case errA != nil || errB != nil:
 		return different
-	case a != b:
+	case !sameText(a, b):
 		return reordered
 	default:
 		return compare(x, y)
@@ -114,10 +119,11 @@ func sameStrings(x, y *Reader) bool {
 	a, errA := x.rawString()
 	b, errB := y.rawString()
 
-	if errA != nil || errB != nil {
-		return false
-	}
+	return errA == nil && errB == nil && sameText(a, b)
+}
 
+// sameText compares what two raw strings stand for.
+func sameText(a, b []byte) bool {
 	if bytes.Equal(a, b) {
 		return true
 	}
@@ -140,7 +146,15 @@ func tree(text []byte) (value any, err error) {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.UseNumber()
 
-	return value, decoder.Decode(&value)
+	if err := decoder.Decode(&value); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrSyntax, err)
+	}
+
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("%w: want one value", ErrSyntax)
+	}
+
+	return value, nil
 }
 
 func sameTrees(x, y any) bool {
@@ -166,7 +180,7 @@ func isNumber(raw []byte) bool {
 	return len(raw) > 0 && (raw[0] == '-' || raw[0] >= '0' && raw[0] <= '9')
 }
 
-// decimal is a number in the one form that every notation of it shares: 0.digits × 10^exponent.
+// decimal is a number in the one form that all its notations share: 0.digits × 10^exponent, and the zero value for 0.
 type decimal struct {
 	negative bool
 	digits   string
@@ -181,7 +195,7 @@ func parseDecimal(number string) decimal {
 
 	digits := strings.TrimLeft(whole+fraction, "0")
 	if digits == "" {
-		return decimal{negative: negative}
+		return decimal{}
 	}
 
 	exponent, err := strconv.ParseInt(cmp.Or(power, "0"), 10, 62)

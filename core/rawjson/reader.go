@@ -1,7 +1,8 @@
-// Package rawjson reads JSON texts (RFC 8259) in one pass without building values: a caller descends into what it needs and skips
-// the rest, and what it keeps are slices of the text itself.
+// Package rawjson reads JSON texts (RFC 8259) in one pass without building values: a caller descends into what it
+// needs and skips the rest, and what it keeps are slices of the text itself.
 //
-// It exists because an API server waits while its object is read. It accepts exactly the texts that encoding/json accepts.
+// It exists because an API server waits while its object is read. It accepts exactly the texts that encoding/json
+// accepts, and reads strings as encoding/json does: what is not UTF-8 in them becomes U+FFFD.
 package rawjson
 
 import (
@@ -9,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"unicode/utf8"
 )
 
 // ErrSyntax means that a text is not JSON, or not of the shape that the caller reads.
@@ -18,11 +20,12 @@ var ErrSyntax = errors.New("invalid JSON")
 const maxDepth = 10000
 
 // Reader walks over one JSON text. The zero value reads an empty text; it must not be used concurrently.
-// After the first error every call returns an error.
+// After the first error of its own every call returns that error, which wraps [ErrSyntax] and names the place.
 type Reader struct {
 	data  []byte
 	pos   int
 	depth int
+	err   error
 }
 
 // NewReader returns a reader of data. It keeps data, and returns slices of it.
@@ -40,8 +43,16 @@ func (r *Reader) Skip() ([]byte, error) {
 	return r.data[start:r.pos], nil
 }
 
+// Null reads a null, if that is the next value, and reports whether it was.
+func (r *Reader) Null() bool {
+	r.space()
+
+	return r.peek() == 'n' && r.literal("null") == nil
+}
+
 // Object reads one object and calls member for each of its members, in the order of the text. member must consume
-// the value, by exactly one call of Skip, Object, Text or Bool. A null counts as an object without members.
+// the value, by exactly one call of Skip, Object, Text or Bool. A null counts as an object without members. An error
+// of member ends the reading and is returned as it is.
 func (r *Reader) Object(member func(name string) error) error {
 	r.space()
 
@@ -99,7 +110,7 @@ func (r *Reader) End() error {
 		return r.fail("the end of the text")
 	}
 
-	return nil
+	return r.err
 }
 
 // members reads an array or an object, calling each at the start of each member.
@@ -116,7 +127,8 @@ func (r *Reader) members(opening, closing byte, each func() error) error {
 	}
 }
 
-// next steps to the next member of an array or an object, over its opening when first, and over its closing when there is none.
+// next steps to the next member of an array or an object, over its opening when first, and over its closing when
+// there is none.
 func (r *Reader) next(opening, closing byte, first bool) (more bool, err error) {
 	if first {
 		if err := r.open(opening); err != nil {
@@ -357,21 +369,26 @@ func (r *Reader) peek() byte {
 	return 0
 }
 
+// fail ends the reading: without data, nothing more is found.
 func (r *Reader) fail(want string) error {
-	err := fmt.Errorf("%w: want %s at byte %d", ErrSyntax, want, r.pos)
+	if r.err != nil {
+		return r.err
+	}
+
+	r.err = fmt.Errorf("%w: want %s at byte %d", ErrSyntax, want, r.pos)
 	if r.pos >= len(r.data) {
-		err = fmt.Errorf("%w: want %s, but the text ends at byte %d", ErrSyntax, want, len(r.data))
+		r.err = fmt.Errorf("%w: want %s, but the text ends at byte %d", ErrSyntax, want, len(r.data))
 	}
 
 	r.data = nil
 
-	return err
+	return r.err
 }
 
 // unquote returns what a valid raw string stands for.
 func unquote(raw []byte) (string, error) {
 	body := raw[1 : len(raw)-1]
-	if bytes.IndexByte(body, '\\') < 0 {
+	if bytes.IndexByte(body, '\\') < 0 && utf8.Valid(body) {
 		return string(body), nil
 	}
 
@@ -386,6 +403,7 @@ func unquote(raw []byte) (string, error) {
 // Len returns the number of elements of a JSON array, and 0 for anything else.
 func Len(array []byte) (n int) {
 	r := NewReader(array)
+	r.space()
 
 	err := r.members('[', ']', func() error {
 		n++
