@@ -23,9 +23,13 @@ type ComponentOptions struct {
 // RegisterListenerComponent returns a listener for one component of an operator, ready for mgr.Add, and the source of
 // what it receives, ready for WatchesRawSource. Nothing runs until the manager starts.
 //
-// Runtimes reach the listener at addr (host:port; "" is ":8082") under the name of the component, which is the manager of their watches. peers
-// finds out who sent an event and has no default, as a wrong one would let everybody in; verify decides whether that peer may trigger what
-// it asks for; mapFunc makes requests of what it may.
+// Runtimes reach the listener at addr (host:port; "" is ":8082") under the name of the component, which is the manager
+// of their watches. peers finds out who sent an event, verify decides whether that peer may trigger what it asks for,
+// and mapFunc makes requests of what it may.
+//
+// It is the function of that name that operators know from Kyma's listener, with two differences: peers is a choice of
+// its own, as a default that does not fit would let everybody in, and mapFunc stands here rather than in an event
+// handler, as its answer decides whether the event is acknowledged.
 //
 // The listener runs on every replica of the operator. Where the controller does not run, because another replica leads,
 // it answers that it is not ready, and the sender looks for the leader.

@@ -4,10 +4,11 @@ import (
 	"context"
 	"strings"
 
-	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/listener"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
 // Why [Runtimes.Domain] refuses an event, as metric labels, besides the reasons of package listener.
@@ -20,12 +21,13 @@ const (
 
 var _ listener.DomainSource = (*Runtimes)(nil)
 
-// Domain returns the domain that is registered for what the event wants to trigger: in the annotation of its owner where it names
-// one, and else of the object that stands for the runtime. It is made for [listener.SANPinning].
+// Domain returns the domain that is registered for what the event wants to trigger: in the annotation of its owner where
+// it names one, and else of the object that stands for the runtime. It is made for [listener.SANPinning].
 //
-// It refuses, each with a reason of its own: an owner that does not exist, or that stands for another runtime; a runtime without object; a missing, empty
-// or wildcard domain; and a domain that is registered twice, or a runtime that is, as it would then prove nothing.
-// Domains that differ only in case or in a trailing dot are the same.
+// It refuses, each with a reason of its own: an owner that does not exist, or that stands for another runtime; a runtime
+// without object; a missing, an empty and a wildcard domain; a domain that is registered twice, which proves nothing,
+// and a runtime that has several objects. Domains that differ in case or in a trailing dot only are the same. It never
+// blocks, and its error wraps [core.ErrNotReady] while the cache is not synced.
 func (r *Runtimes) Domain(ctx context.Context, runtime core.RuntimeID, event *core.WatchEvent) (string, error) {
 	object, err := r.triggered(ctx, runtime, event)
 	if err != nil {
@@ -43,7 +45,8 @@ func (r *Runtimes) Domain(ctx context.Context, runtime core.RuntimeID, event *co
 	}
 
 	if len(same) > 1 {
-		return "", listener.Forbidden(listener.ReasonDomainAmbiguous, "domain %q is registered %d times, want once", domain, len(same))
+		return "", listener.Forbidden(listener.ReasonDomainAmbiguous,
+			"domain %q is registered %d times, want once", domain, len(same))
 	}
 
 	return domain, nil
@@ -73,8 +76,8 @@ func (r *Runtimes) triggered(
 	}
 }
 
-// owner returns the object that the event names, unless it is known to be another's: because the object says so, or because the
-// sender has one of its own while this one does not say.
+// owner returns the object that the event names, unless it is known to be another's: because the object says so, or
+// because it does not say and the sender has one of its own.
 func (r *Runtimes) owner(
 	ctx context.Context, name types.NamespacedName, runtime core.RuntimeID, known bool,
 ) (*metav1.PartialObjectMetadata, error) {

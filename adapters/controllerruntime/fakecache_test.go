@@ -7,12 +7,13 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
 )
 
 func kymaKind() schema.GroupVersionKind {

@@ -5,20 +5,32 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/runtime-watcher/runtime-watcher/core"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// errNoOwner means that an event does not say what EnqueueOwner needs.
-var errNoOwner = errors.New("event names no owner, as EnqueueOwner expects: " +
-	"send contract v1, or map with EnqueueByRuntime or EnqueueOwnerOr")
+// Why a delivery was not enqueued, as metric labels, where the error of the map function names no reason itself.
+const (
+	// ReasonMapFailed means that the map function returned an error.
+	ReasonMapFailed = "map_failed"
+	// ReasonMapPanicked means that the map function panicked.
+	ReasonMapPanicked = "map_panicked"
+)
+
+var (
+	// errNoOwner means that an event does not say what EnqueueOwner needs.
+	errNoOwner = errors.New("event names no owner, as EnqueueOwner expects: " +
+		"send contract v1, or map with EnqueueByRuntime or EnqueueOwnerOr")
+	errPanicked = errors.New("it panicked, see the log")
+)
 
 // MapFunc makes the requests of a controller from a delivery.
 //
 // No request and no error acknowledges the event: the controller has no use for it. An error keeps the event with its
 // sender, who tries again. So a map function that can not answer yet, because its cache is cold, returns an error that
 // wraps [core.ErrNotReady]; an empty answer would lose the event. It is called concurrently, while the sender
-// waits: it should answer from memory.
+// waits: it should answer from memory. A panic counts as an error.
 type MapFunc[request comparable] func(ctx context.Context, d core.Delivery) ([]request, error)
 
 // EnqueueOwner asks to reconcile the owner that the event names. It suits contract v1; an event without owner is an
@@ -66,3 +78,22 @@ func EnqueueByRuntime(runtimes *Runtimes) MapFunc[reconcile.Request] {
 		return requests, nil
 	}
 }
+
+// mapError is a failure of a map function that names no reason itself.
+type mapError struct {
+	reason string
+	cause  error
+}
+
+func classify(err error) error {
+	var named core.Reasoner
+	if errors.As(err, &named) {
+		return err
+	}
+
+	return &mapError{ReasonMapFailed, err}
+}
+
+func (e *mapError) Error() string  { return "map function failed: " + e.cause.Error() }
+func (e *mapError) Unwrap() error  { return e.cause }
+func (e *mapError) Reason() string { return e.reason }

@@ -6,12 +6,13 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/runtime-watcher/runtime-watcher/core"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
 // DomainAnnotation is the annotation of an object that stands for a runtime, in which the domain of the runtime is
@@ -28,9 +29,9 @@ const (
 // errIncomplete names what NewRuntimes can not do without.
 var errIncomplete = errors.New("want a cache, a kind with version and an identify function")
 
-// IdentifyFunc returns the runtime that an object stands for. "" means that the object does not tell: such an object can only be
-// the owner of an event, and is proved by its domain alone. It must depend on the object's metadata only, and must not
-// change the object.
+// IdentifyFunc returns the runtime that an object stands for, from its metadata. "" means that the object does not tell:
+// such an object is known as the owner of an event only, and proved by its domain alone. The function must not change the
+// object, and is called concurrently.
 type IdentifyFunc func(object metav1.Object) core.RuntimeID
 
 // ByName identifies a runtime by the name of its object.
@@ -58,8 +59,8 @@ func (o RuntimesOptions) withDefaults() RuntimesOptions {
 // Runtimes is what the manager's cache knows of the objects that stand for runtimes. It answers from memory through
 // indexes, and with an error that wraps [core.ErrNotReady] until the cache is synced and after it stopped.
 //
-// The cache holds the metadata of the objects only, by a watch of its own: a controller of the same kind shares it when it watches
-// with builder.OnlyMetadata. It is safe for concurrent use.
+// The cache holds only the metadata of the objects, by a watch of its own. A controller of the same kind shares that
+// watch when it uses builder.OnlyMetadata. It is safe for concurrent use.
 type Runtimes struct {
 	reader     client.Reader
 	informer   cache.Informer

@@ -8,11 +8,12 @@ import (
 	"runtime/debug"
 	"sync/atomic"
 
-	"github.com/runtime-watcher/runtime-watcher/core"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
 // What is wrong with a source that a controller can not start.
@@ -97,10 +98,10 @@ func (s *Source[request]) Start(ctx context.Context, queue workqueue.TypedRateLi
 	return nil
 }
 
-// Handle returns nil when every request that the map function made of d is in the queue. Otherwise its error wraps
-// [core.ErrNotReady]: the controller has not started or is stopping, or the map function failed or panicked. The event
-// is then the sender's to send again; requests of it that are in the queue nevertheless do no harm. It takes as long
-// as the map function.
+// Handle returns nil when every request that the map function made of d is in the queue, and an error otherwise: the
+// event is then the sender's to send again, and requests of it that are in the queue nevertheless do no harm. The error
+// wraps [core.ErrNotReady] when the controller has not started or is stopping, or when the map function says so, and
+// carries [ReasonMapFailed] or [ReasonMapPanicked] when that fails. It takes as long as the map function.
 func (s *Source[request]) Handle(ctx context.Context, d core.Delivery) error {
 	requests, err := s.handle(ctx, d)
 	s.opts.Handled(d, requests, err)
@@ -160,16 +161,16 @@ func (s *Source[request]) requests(ctx context.Context, d core.Delivery) (reques
 			s.opts.Logger.ErrorContext(ctx, "map function panicked", "runtime", d.Runtime, "manager", d.Manager,
 				"panic", fmt.Sprint(r), "stack", string(debug.Stack()))
 
-			requests, err = nil, fmt.Errorf("%w: the map function panicked", core.ErrNotReady)
+			requests, err = nil, &mapError{ReasonMapPanicked, errPanicked}
 		}
 	}()
 
 	requests, err = s.mapFunc(ctx, d)
-	if err != nil && !errors.Is(err, core.ErrNotReady) {
-		err = fmt.Errorf("%w: %w", core.ErrNotReady, err)
+	if err != nil {
+		return nil, classify(err)
 	}
 
-	return requests, err
+	return requests, nil
 }
 
 // target is where a source puts requests for as long as its controller runs.

@@ -6,16 +6,18 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
-	"github.com/runtime-watcher/runtime-watcher/core"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
 // byWatched maps a delivery to the names of its runtime and object.
@@ -197,7 +199,8 @@ func TestSourceMapFunc(t *testing.T) {
 	for name, tc := range map[string]struct {
 		mapFunc  controllerruntime.MapFunc[string]
 		requests []string
-		is       []error
+		is       error
+		reason   string // "" acknowledges.
 	}{
 		"several requests": {
 			mapFunc:  func(context.Context, core.Delivery) ([]string, error) { return []string{"a", "b"}, nil },
@@ -210,15 +213,17 @@ func TestSourceMapFunc(t *testing.T) {
 			mapFunc: func(context.Context, core.Delivery) ([]string, error) {
 				return nil, fmt.Errorf("no answer: %w", core.ErrNotReady)
 			},
-			is: []error{core.ErrNotReady},
+			is:     core.ErrNotReady,
+			reason: "not_ready",
 		},
 		"half an answer": {
 			mapFunc: func(context.Context, core.Delivery) ([]string, error) { return []string{"a"}, errBroken },
-			is:      []error{core.ErrNotReady, errBroken},
+			is:      errBroken,
+			reason:  controllerruntime.ReasonMapFailed,
 		},
 		"panic": {
 			mapFunc: func(context.Context, core.Delivery) ([]string, error) { panic("oh no") },
-			is:      []error{core.ErrNotReady},
+			reason:  controllerruntime.ReasonMapPanicked,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -226,19 +231,21 @@ func TestSourceMapFunc(t *testing.T) {
 
 			queue, told, logged := newQueue(t), handled{}, bytes.Buffer{}
 			source := controllerruntime.NewSource(tc.mapFunc, controllerruntime.SourceOptions{
-				Handled: told.add, Logger: slog.New(slog.NewTextHandler(&logged, nil)),
+				Handled: told.add, Logger: slog.New(slog.NewTextHandler(&logged, &slog.HandlerOptions{Level: slog.LevelDebug})),
 			})
 			started(t, source, queue)
 
 			err := source.Handle(t.Context(), delivery("skr-1", "a"))
-			for _, want := range tc.is {
-				if !errors.Is(err, want) {
-					t.Errorf("have error %v, want %v", err, want)
-				}
+			if tc.is != nil && !errors.Is(err, tc.is) {
+				t.Errorf("have error %v, want %v", err, tc.is)
 			}
 
-			if (err == nil) != (tc.is == nil) {
-				t.Errorf("have error %v, want one: %v", err, tc.is != nil)
+			if (err == nil) != (tc.reason == "") || err != nil && core.Reason(err) != tc.reason {
+				t.Errorf("have error %v, want one: %q", err, tc.reason)
+			}
+
+			if core.IsPermanent(err) {
+				t.Errorf("%v must not make a sender drop the event", err)
 			}
 
 			if diff := cmp.Diff(append([]string{}, tc.requests...), drain(queue)); diff != "" {
@@ -247,6 +254,10 @@ func TestSourceMapFunc(t *testing.T) {
 
 			if diff := cmp.Diff(handled{fmt.Sprintf("skr-1 %d %v", len(tc.requests), err)}, told); diff != "" {
 				t.Errorf("the hook was told (-want +have):\n%s", diff)
+			}
+
+			if !strings.Contains(logged.String(), `msg="handled a delivery" runtime=skr-1 manager=operator kind=changed`) {
+				t.Errorf("logged %q, want the delivery", &logged)
 			}
 
 			if panicked := name == "panic"; strings.Contains(logged.String(), `panic="oh no" stack=`) != panicked {
@@ -345,7 +356,7 @@ func TestSourceConcurrently(t *testing.T) {
 	for sender := range senders {
 		group.Go(func() {
 			for i := range each {
-				d := delivery(fmt.Sprint(sender), fmt.Sprint(i))
+				d := delivery(strconv.Itoa(sender), strconv.Itoa(i))
 				if err := source.Handle(t.Context(), d); err == nil {
 					mu.Lock()
 					acked[fmt.Sprintf("%d:%d", sender, i)] = true

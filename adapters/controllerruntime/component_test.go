@@ -1,0 +1,76 @@
+package controllerruntime_test
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/go-logr/logr/funcr"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/listener"
+)
+
+func TestRegisterListenerComponentRefuses(t *testing.T) {
+	t.Parallel()
+
+	peers, verify := listener.FromTLS(listener.PeerOptions{}), listener.InsecureAllowAll()
+
+	for name, tc := range map[string]struct {
+		component string
+		peers     listener.PeerSource
+		verify    core.Verifier
+		mapFunc   controllerruntime.MapFunc[string]
+		opts      controllerruntime.ComponentOptions
+		want      string
+	}{
+		"no component":         {"", peers, verify, byWatched, controllerruntime.ComponentOptions{}, "DNS-1123 label"},
+		"component in capital": {"Operator", peers, verify, byWatched, controllerruntime.ComponentOptions{}, "DNS-1123 label"},
+		"component with slash": {"a/b", peers, verify, byWatched, controllerruntime.ComponentOptions{}, "DNS-1123 label"},
+		"component too long": {
+			strings.Repeat("a", 64), peers, verify, byWatched, controllerruntime.ComponentOptions{}, "DNS-1123 label",
+		},
+		"no peers":    {"operator", nil, verify, byWatched, controllerruntime.ComponentOptions{}, "operator: listener"},
+		"no verifier": {"operator", peers, nil, byWatched, controllerruntime.ComponentOptions{}, "operator: listener"},
+		"no map":      {"operator", peers, verify, nil, controllerruntime.ComponentOptions{}, "map function"},
+		"two addresses": {
+			"operator", peers, verify, byWatched,
+			controllerruntime.ComponentOptions{Listener: listener.Options{Addr: ":8443"}},
+			`":8082" and ":8443"`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			events, source, err := controllerruntime.RegisterListenerComponent(
+				":8082", tc.component, tc.peers, tc.verify, tc.mapFunc, tc.opts)
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("have %v, want an error that says %q", err, tc.want)
+			}
+
+			if events != nil || source != nil {
+				t.Error("have something to run in spite of the error")
+			}
+		})
+	}
+}
+
+func TestLogger(t *testing.T) {
+	t.Parallel()
+
+	var lines bytes.Buffer
+
+	sink := funcr.New(func(_, args string) { lines.WriteString(args + "\n") }, funcr.Options{Verbosity: 4})
+	logger := controllerruntime.Logger(sink).With("manager", "operator")
+	logger.Error("broken", "runtime", "skr-1")
+	logger.Debug("handled")
+	logger.Log(t.Context(), slog.LevelDebug-1, "too much")
+
+	want := `"msg"="broken" "error"=null "manager"="operator" "runtime"="skr-1"` + "\n" +
+		`"level"=4 "msg"="handled" "manager"="operator"` + "\n"
+	if got := lines.String(); got != want {
+		t.Errorf("have\n%swant\n%s", got, want)
+	}
+}

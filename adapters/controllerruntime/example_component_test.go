@@ -1,0 +1,57 @@
+package controllerruntime_test //nolint:testableexamples // It needs an API server: TestManager runs setUp on a real one.
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client/config"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/manager/signals"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+	"github.com/runtime-watcher/runtime-watcher/listener"
+)
+
+// setUp embeds the watcher in an operator: a change in a runtime reconciles the Kyma with the name of the runtime.
+func setUp(ctx context.Context, mgr manager.Manager, addr string, mtls *tls.Config, kymas reconcile.Reconciler) error {
+	kyma := &metav1.PartialObjectMetadata{}
+	kyma.SetGroupVersionKind(schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Kyma"})
+	runtimes, err := controllerruntime.NewRuntimes(ctx, mgr.GetCache(), kyma.GroupVersionKind(),
+		controllerruntime.ByName, controllerruntime.RuntimesOptions{})
+	if err != nil {
+		return err
+	}
+	events, source, err := controllerruntime.RegisterListenerComponent(addr, "my-operator",
+		listener.FromTLS(listener.PeerOptions{}), listener.SANPinning(runtimes), controllerruntime.EnqueueByRuntime(runtimes),
+		controllerruntime.ComponentOptions{Listener: listener.Options{TLS: mtls}})
+	if err != nil {
+		return err
+	}
+	return errors.Join(mgr.Add(events), builder.ControllerManagedBy(mgr).For(kyma).WatchesRawSource(source).Complete(kymas))
+}
+
+func ExampleRegisterListenerComponent() {
+	mgr, err := manager.New(config.GetConfigOrDie(), manager.Options{})
+	if err != nil {
+		panic(err)
+	}
+
+	kymas := reconcile.Func(func(_ context.Context, request reconcile.Request) (reconcile.Result, error) {
+		fmt.Println("look at the runtime of", request)
+
+		return reconcile.Result{}, nil
+	})
+	// Of the operator: a serving certificate, and the CA that client certificates of runtimes come from.
+	mtls := &tls.Config{MinVersion: tls.VersionTLS13, ClientAuth: tls.RequireAndVerifyClientCert}
+
+	ctx := signals.SetupSignalHandler()
+	if err := errors.Join(setUp(ctx, mgr, ":8443", mtls, kymas), mgr.Start(ctx)); err != nil {
+		panic(err)
+	}
+}

@@ -1,0 +1,377 @@
+package controllerruntime_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/listener"
+	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+)
+
+func TestMain(m *testing.M) {
+	// The client behind a cache of metadata leaves this one behind when a watch ends with an event on its way: it sends
+	// to a channel that nobody reads any more. It is neither ours nor the manager's to end.
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("k8s.io/apimachinery/pkg/watch.(*filteredWatch).loop"))
+}
+
+// TestManager runs real managers on a real API server, and events over real mTLS connections.
+func TestManager(t *testing.T) {
+	t.Parallel()
+
+	if testing.Short() {
+		t.Skip("starts a real API server, and builds it the first time (minutes)")
+	}
+
+	kcp := controlplane.StartT(t, controlplane.Options{CRDs: []*apiextensionsv1.CustomResourceDefinition{kymaCRD()}})
+	l := &lab{ControlPlane: kcp, pki: newPKI()}
+	l.create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kcp-system"}})
+
+	t.Run("events", l.testEvents)
+	t.Run("refusals", l.testRefusals)
+	t.Run("leader election", func(t *testing.T) {
+		l.testLeaderElection(t, false, "not ready: the controller has not started")
+	})
+	t.Run("leader election with warm-up", func(t *testing.T) {
+		l.testLeaderElection(t, true, "not ready: another replica leads")
+	})
+	t.Run("cache of one namespace", l.testOneNamespace)
+	t.Run("unknown kind", l.testUnknownKind)
+	t.Run("set-up of the example", l.testSetUp)
+}
+
+// lab is a control plane with certificates.
+type lab struct {
+	*controlplane.ControlPlane
+	*pki
+}
+
+func (l *lab) create(t *testing.T, object client.Object) {
+	t.Helper()
+
+	if err := l.Client.Create(t.Context(), object); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// kyma creates the object of a runtime and deletes it after the test. Without domain it has no annotation.
+func (l *lab) kyma(t *testing.T, name string, domains ...string) *metav1.PartialObjectMetadata {
+	t.Helper()
+
+	object := &unstructured.Unstructured{}
+	object.SetGroupVersionKind(kymaKind())
+	object.SetNamespace("kcp-system")
+	object.SetName(name)
+
+	for _, value := range domains {
+		object.SetAnnotations(domain(value))
+	}
+
+	l.create(t, object)
+	t.Cleanup(func() {
+		if err := client.IgnoreNotFound(l.Client.Delete(context.Background(), object)); err != nil {
+			t.Error(err)
+		}
+	})
+
+	return kyma(name, nil, nil)
+}
+
+func (l *lab) testEvents(t *testing.T) {
+	l.kyma(t, "skr-1", "skr-1.example.com")
+	l.kyma(t, "skr-2", "skr-2.example.com")
+
+	skr1, skr2 := l.runtime(t, "skr-1", "skr-1.example.com"), l.runtime(t, "skr-2", "skr-2.example.com")
+	o := newOperator(t, l.Config, l.pki, managerOptions())
+
+	// Before the manager starts, a request finds a cold cache: it is neither believed nor refused.
+	before := httptest.NewUnstartedServer(o.events)
+	before.TLS = l.serverTLS()
+	before.StartTLS()
+	defer before.Close()
+
+	for _, owner := range []string{"", "kcp-system/skr-1"} {
+		if status := skr1.post(t, before.Listener.Addr().String(), owner, "a"); status != http.StatusServiceUnavailable {
+			t.Errorf("before the start: status %d, want 503", status)
+		}
+	}
+
+	o.start(t)
+	o.accepted(t, skr1, "kcp-system/skr-1")
+
+	t.Run("each reconciles its runtime", func(t *testing.T) {
+		var got []string
+
+		for _, send := range []struct {
+			from  *runtime
+			owner string
+		}{{skr1, ""}, {skr2, ""}, {skr2, "kcp-system/skr-2"}, {skr1, "kcp-system/skr-1"}} {
+			if status := send.from.post(t, o.addr, send.owner, "a"); status != http.StatusOK {
+				t.Fatalf("status %d, want 200", status)
+			}
+
+			got = append(got, o.next(t))
+		}
+
+		// There is one worker: another reconcile would have come in between.
+		want := []string{"kcp-system/skr-1", "kcp-system/skr-2", "kcp-system/skr-2", "kcp-system/skr-1"}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("reconciled (-want +have):\n%s", diff)
+		}
+	})
+
+	t.Run("duplicates collapse", func(t *testing.T) {
+		// The first occupies the worker, which waits for next. The others can only wait in the queue.
+		for _, watched := range []string{"a", "b", "c", "d", "e", "a"} {
+			if status := skr1.post(t, o.addr, "", watched); status != http.StatusOK {
+				t.Fatalf("status %d, want 200", status)
+			}
+		}
+
+		if status := skr2.post(t, o.addr, "", "a"); status != http.StatusOK {
+			t.Fatalf("status %d, want 200", status)
+		}
+
+		got := map[string]int{}
+		for got["kcp-system/skr-2"] == 0 || got["kcp-system/skr-1"] == 0 {
+			got[o.next(t)]++
+		}
+
+		// Whether the worker had taken the first before the others came is a matter of luck: one or two.
+		if got["kcp-system/skr-1"] > 2 || got["kcp-system/skr-2"] != 1 {
+			t.Errorf("reconciles by runtime: %v, want 1 or 2 for six events of skr-1, 1 for one of skr-2", got)
+		}
+	})
+
+	t.Run("after the stop", func(t *testing.T) {
+		o.stop()
+
+		err := o.source.Handle(t.Context(), core.Delivery{Runtime: "skr-1", Event: core.WatchEvent{Owner: named("kcp-system/skr-1")}})
+		if !errors.Is(err, core.ErrNotReady) {
+			t.Errorf("have %v, want not ready", err)
+		}
+
+		if status := skr1.post(t, before.Listener.Addr().String(), "", "a"); status != http.StatusServiceUnavailable {
+			t.Errorf("status %d, want 503", status)
+		}
+	})
+}
+
+// testRefusals lets the objects of a control plane go wrong, one after the other, while events arrive.
+func (l *lab) testRefusals(t *testing.T) {
+	l.kyma(t, "probe", "probe.example.com")
+	good := l.kyma(t, "good", "good.example.com")
+	l.kyma(t, "other", "other.example.com")
+
+	o := newOperator(t, l.Config, l.pki, managerOptions())
+	o.start(t)
+	probe := l.runtime(t, "probe", "probe.example.com")
+	o.accepted(t, probe, "kcp-system/probe")
+
+	sender, stranger := l.runtime(t, "good", "good.example.com"), l.runtime(t, "nobody", "nobody.example.com")
+	thief := l.runtime(t, "good", "thief.example.com")
+	registered := func(t *testing.T, value any) {
+		t.Helper()
+
+		patch := must(json.Marshal(map[string]any{"metadata": map[string]any{
+			"annotations": map[string]any{controllerruntime.DomainAnnotation: value},
+		}}))
+		if err := l.Client.Patch(t.Context(), good.DeepCopy(), client.RawPatch(types.MergePatchType, patch)); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	for _, tc := range []struct {
+		name   string
+		change func(t *testing.T)
+		from   *runtime
+		owner  string
+		reason string // "" is accepted.
+	}{
+		{"fine, by runtime", nil, sender, "", ""},
+		{"fine, by owner", nil, sender, "kcp-system/good", ""},
+		{"owner of another", nil, sender, "kcp-system/other", controllerruntime.ReasonOwnerMismatch},
+		{"owner elsewhere", nil, sender, "default/good", listener.ReasonOwnerMissing},
+		{"no such owner", nil, sender, "kcp-system/none", listener.ReasonOwnerMissing},
+		{"no such runtime", nil, stranger, "", controllerruntime.ReasonRuntimeUnknown},
+		{"another certificate", nil, thief, "", listener.ReasonSANMismatch},
+		{"another certificate, by owner", nil, thief, "kcp-system/good", listener.ReasonSANMismatch},
+		{
+			"annotation removed", func(t *testing.T) { t.Helper(); registered(t, nil) },
+			sender, "", listener.ReasonDomainMissing,
+		},
+		{"annotation removed, by owner", nil, sender, "kcp-system/good", listener.ReasonDomainMissing},
+		{"annotation emptied", func(t *testing.T) { t.Helper(); registered(t, "") }, sender, "", listener.ReasonDomainEmpty},
+		{
+			"wildcard", func(t *testing.T) { t.Helper(); registered(t, "*.example.com") },
+			sender, "", listener.ReasonDomainWildcard,
+		},
+		{"annotation restored", func(t *testing.T) { t.Helper(); registered(t, "good.example.com") }, sender, "", ""},
+		{
+			"registered twice", func(t *testing.T) { t.Helper(); l.kyma(t, "twin", "GOOD.example.com.") },
+			sender, "", listener.ReasonDomainAmbiguous,
+		},
+		{"registered twice, by owner", nil, sender, "kcp-system/good", listener.ReasonDomainAmbiguous},
+		{
+			"object deleted", func(t *testing.T) {
+				t.Helper()
+
+				if err := l.Client.Delete(t.Context(), good.DeepCopy()); err != nil {
+					t.Fatal(err)
+				}
+			},
+			sender, "", controllerruntime.ReasonRuntimeUnknown,
+		},
+		{"object deleted, by owner", nil, sender, "kcp-system/good", listener.ReasonOwnerMissing},
+	} {
+		if tc.change != nil {
+			tc.change(t)
+		}
+
+		l.expect(t, o, tc.name, tc.from, tc.owner, tc.reason, tc.change != nil)
+	}
+
+	// Nothing that was refused is in the queue.
+	o.accepted(t, probe, "kcp-system/probe")
+}
+
+// expect posts an event and compares the answer, and again while the cache may not know of a change yet.
+func (l *lab) expect(t *testing.T, o *operator, name string, from *runtime, owner, reason string, changed bool) {
+	t.Helper()
+
+	want := http.StatusOK
+	if reason != "" {
+		want = http.StatusForbidden
+	}
+
+	eventually(t, name, func() bool {
+		status := from.post(t, o.addr, owner, "a")
+		if status == http.StatusOK {
+			if got := o.next(t); got != "kcp-system/good" {
+				t.Errorf("%s: reconciled %s, want kcp-system/good", name, got)
+			}
+		}
+
+		have := o.reasons.get()
+		if !changed && (status != want || have != reason) {
+			t.Errorf("%s: status %d (%s), want %d (%s)", name, status, have, want, reason)
+
+			return true
+		}
+
+		return status == want && have == reason
+	})
+}
+
+// testLeaderElection has two replicas. Both listen, and only the one that leads takes events.
+func (l *lab) testLeaderElection(t *testing.T, warmUp bool, follower string) {
+	t.Helper()
+	l.kyma(t, "skr-1", "skr-1.example.com")
+	skr1 := l.runtime(t, "skr-1", "skr-1.example.com")
+
+	opts := managerOptions()
+	opts.Controller.EnableWarmup = &warmUp
+	opts.LeaderElection, opts.LeaderElectionID = true, fmt.Sprintf("operator-%t", warmUp)
+	opts.LeaderElectionNamespace, opts.LeaderElectionReleaseOnCancel = "kcp-system", true
+	lease, renew, retry := 4*time.Second, 3*time.Second, 200*time.Millisecond
+	opts.LeaseDuration, opts.RenewDeadline, opts.RetryPeriod = &lease, &renew, &retry
+
+	first := newOperator(t, l.Config, l.pki, opts)
+	first.start(t)
+	first.accepted(t, skr1, "kcp-system/skr-1")
+
+	second := newOperator(t, l.Config, l.pki, opts)
+	second.start(t)
+
+	eventually(t, "the second replica has all that does not need to lead", func() bool {
+		err := second.source.Handle(t.Context(), core.Delivery{Runtime: "skr-1"})
+
+		return second.events.Ready() == nil && second.mgr.GetCache().WaitForCacheSync(t.Context()) &&
+			errors.Is(err, core.ErrNotReady) && err.Error() == follower
+	})
+
+	for range 3 {
+		if status := skr1.post(t, second.addr, "", "a"); status != http.StatusServiceUnavailable {
+			t.Errorf("the second replica answers %d, want 503", status)
+		}
+	}
+
+	first.stop()
+	second.accepted(t, skr1, "kcp-system/skr-1")
+}
+
+// testOneNamespace has a cache that does not hold what an attacker names.
+func (l *lab) testOneNamespace(t *testing.T) {
+	l.kyma(t, "good", "good.example.com")
+
+	opts := managerOptions()
+	opts.Cache.DefaultNamespaces = map[string]cache.Config{"kcp-system": {}}
+
+	o := newOperator(t, l.Config, l.pki, opts)
+	o.start(t)
+
+	sender := l.runtime(t, "good", "good.example.com")
+	o.accepted(t, sender, "kcp-system/good")
+	l.expect(t, o, "owner in the cache", sender, "kcp-system/good", "", false)
+	l.expect(t, o, "owner outside of the cache", sender, "default/good", listener.ReasonOwnerMissing, false)
+}
+
+func (l *lab) testUnknownKind(t *testing.T) {
+	mgr := must(manager.New(l.Config, managerOptions()))
+
+	_, err := controllerruntime.NewRuntimes(t.Context(), mgr.GetCache(),
+		schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Cluster"},
+		controllerruntime.ByName, controllerruntime.RuntimesOptions{})
+	if err == nil || !strings.Contains(err.Error(), "example.com/v1, Kind=Cluster") {
+		t.Errorf("have %v, want an error that names the kind", err)
+	}
+}
+
+// testSetUp runs the lines that the README shows.
+func (l *lab) testSetUp(t *testing.T) {
+	l.kyma(t, "skr-1", "skr-1.example.com")
+
+	var network net.ListenConfig
+
+	free := must(network.Listen(t.Context(), "tcp", "127.0.0.1:0"))
+	o := &operator{mgr: must(manager.New(l.Config, managerOptions())), addr: free.Addr().String(), reconciled: make(chan string)}
+
+	if err := free.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := setUp(t.Context(), o.mgr, o.addr, l.serverTLS(), reconcile.Func(o.reconcile)); err != nil {
+		t.Fatal(err)
+	}
+
+	o.start(t)
+
+	// The controller looks at each object when it starts, and again when an event comes.
+	if got := o.next(t); got != "kcp-system/skr-1" {
+		t.Errorf("reconciled %s first, want kcp-system/skr-1", got)
+	}
+
+	o.accepted(t, l.runtime(t, "skr-1", "skr-1.example.com"), "kcp-system/skr-1")
+}

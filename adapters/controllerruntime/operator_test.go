@@ -1,0 +1,291 @@
+package controllerruntime_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/listener"
+)
+
+// patience bounds what an API server, a cache or an election may take on a busy machine.
+const patience = 30 * time.Second
+
+func must[T any](value T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+
+	return value
+}
+
+// kymaCRD defines the kind that stands for runtimes. There is no Go type for it.
+func kymaCRD() *apiextensionsv1.CustomResourceDefinition {
+	kind, anything := kymaKind(), true
+	crd := &apiextensionsv1.CustomResourceDefinition{}
+	crd.Name = "kymas." + kind.Group
+	crd.Spec = apiextensionsv1.CustomResourceDefinitionSpec{
+		Group: kind.Group,
+		Scope: apiextensionsv1.NamespaceScoped,
+		Names: apiextensionsv1.CustomResourceDefinitionNames{Kind: kind.Kind, Plural: "kymas", Singular: "kyma"},
+		Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
+			Name: kind.Version, Served: true, Storage: true,
+			Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{
+				Type: "object", XPreserveUnknownFields: &anything,
+			}},
+		}},
+	}
+
+	return crd
+}
+
+// pki are the certificates of a control plane and its runtimes.
+type pki struct {
+	ca     *testpki.CA
+	server *testpki.Leaf
+}
+
+func newPKI() *pki {
+	ca := must(testpki.NewCA("ca", testpki.Options{}))
+
+	return &pki{ca: ca, server: must(ca.Server("operator", testpki.Options{}))}
+}
+
+func (p *pki) serverTLS() *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{p.server.TLS()},
+		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: p.ca.Pool(),
+	}
+}
+
+// runtime is a remote cluster with a certificate for its name and domain.
+type runtime struct{ client *http.Client }
+
+func (p *pki) runtime(t testing.TB, name string, domains ...string) *runtime {
+	t.Helper()
+
+	leaf := must(p.ca.Client(name, testpki.Options{DNSNames: domains}))
+	transport := &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{
+		MinVersion: tls.VersionTLS13, RootCAs: p.ca.Pool(), Certificates: []tls.Certificate{leaf.TLS()},
+	}}
+	t.Cleanup(transport.CloseIdleConnections)
+
+	return &runtime{client: &http.Client{Transport: transport, Timeout: patience}}
+}
+
+// post sends one event, of contract v1 when it has an owner and else of v2, and returns the status of the answer: 0 when
+// nobody answers.
+func (r *runtime) post(t testing.TB, addr, owner, watched string) int {
+	t.Helper()
+
+	version := contract.V2
+	event := core.WatchEvent{Watched: named("default/" + watched), WatchedGVK: kymaKind()}
+
+	if owner != "" {
+		version, event.Owner = contract.V1, named(owner)
+	}
+
+	body := must(version.Encode([]core.WatchEvent{event}))
+
+	request := must(http.NewRequestWithContext(
+		t.Context(), http.MethodPost, "https://"+addr+version.Path("my-operator"), bytes.NewReader(body)))
+	request.Header.Set("Content-Type", version.ContentType())
+
+	response, err := r.client.Do(request)
+	if err != nil {
+		return 0
+	}
+	defer response.Body.Close()
+
+	if _, err := io.Copy(io.Discard, response.Body); err != nil {
+		t.Error(err)
+	}
+
+	if retry := response.Header.Get("Retry-After"); (retry != "") != (response.StatusCode == http.StatusServiceUnavailable) {
+		t.Errorf("status %d with Retry-After %q", response.StatusCode, retry)
+	}
+
+	return response.StatusCode
+}
+
+// reasons remembers why the listener refused.
+type reasons struct {
+	mu   sync.Mutex
+	last string
+}
+
+func (r *reasons) hooks() listener.Hooks {
+	return listener.Hooks{Answered: func(_ string, _ core.Manager, _ int, reason string, _ time.Duration) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+
+		r.last = reason
+	}}
+}
+
+func (r *reasons) get() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	return r.last
+}
+
+// operator is a manager with a controller that does nothing but to tell what it was asked to reconcile.
+type operator struct {
+	mgr        manager.Manager
+	addr       string
+	events     *listener.Listener
+	source     *controllerruntime.Source[reconcile.Request]
+	reconciled chan string
+	reasons    reasons
+	stop       func()
+	stopOnce   sync.Once
+}
+
+func managerOptions() manager.Options {
+	skip := true
+
+	return manager.Options{
+		Metrics:                metricsserver.Options{BindAddress: "0"},
+		HealthProbeBindAddress: "0",
+		Logger:                 logr.Discard(),
+		Controller:             ctrlconfig.Controller{SkipNameValidation: &skip},
+	}
+}
+
+// newOperator has one worker, so that requests are reconciled in the order of the queue, one after the other: each is
+// finished when the test has received it.
+func newOperator(t *testing.T, config *rest.Config, certs *pki, opts manager.Options) *operator {
+	t.Helper()
+
+	o := &operator{mgr: must(manager.New(config, opts)), reconciled: make(chan string)}
+	runtimes := must(controllerruntime.NewRuntimes(
+		t.Context(), o.mgr.GetCache(), kymaKind(), controllerruntime.ByName, controllerruntime.RuntimesOptions{}))
+
+	var network net.ListenConfig
+	bound := must(network.Listen(t.Context(), "tcp", "127.0.0.1:0"))
+	o.addr = bound.Addr().String()
+
+	var err error
+
+	o.events, o.source, err = controllerruntime.RegisterListenerComponent(o.addr, "my-operator",
+		listener.FromTLS(listener.PeerOptions{}), listener.SANPinning(runtimes),
+		controllerruntime.EnqueueOwnerOr(controllerruntime.EnqueueByRuntime(runtimes)),
+		controllerruntime.ComponentOptions{
+			Listener: listener.Options{Listener: bound, TLS: certs.serverTLS(), Hooks: o.reasons.hooks()},
+			Source:   controllerruntime.SourceOptions{Elected: o.mgr.Elected()},
+		})
+
+	err = errors.Join(err, o.mgr.Add(o.events),
+		builder.ControllerManagedBy(o.mgr).Named("events").WatchesRawSource(o.source).Complete(reconcile.Func(o.reconcile)))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return o
+}
+
+func (o *operator) reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	select {
+	case o.reconciled <- request.String():
+	case <-ctx.Done():
+	}
+
+	return reconcile.Result{}, nil
+}
+
+// start runs the manager until stop, or the end of the test.
+func (o *operator) start(t *testing.T) {
+	t.Helper()
+
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+
+	go func() { ended <- o.mgr.Start(ctx) }()
+
+	o.stop = func() {
+		o.stopOnce.Do(func() {
+			cancel()
+
+			// Losing the lease is how a manager that led ends.
+			if err := <-ended; err != nil && err.Error() != "leader election lost" {
+				t.Errorf("manager ended with %v", err)
+			}
+		})
+	}
+	t.Cleanup(o.stop)
+}
+
+// next returns what is reconciled next.
+func (o *operator) next(t *testing.T) string {
+	t.Helper()
+
+	select {
+	case request := <-o.reconciled:
+		return request
+	case <-time.After(patience):
+		t.Fatal("nothing is reconciled")
+
+		return ""
+	}
+}
+
+// eventually waits until condition holds.
+func eventually(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+
+	tick, deadline := time.NewTicker(20*time.Millisecond), time.After(patience)
+	defer tick.Stop()
+
+	for !condition() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("still not: %s", what)
+		}
+	}
+}
+
+// accepted posts an event of a runtime until it is accepted, and waits for its reconcile.
+func (o *operator) accepted(t *testing.T, from *runtime, want string) {
+	t.Helper()
+
+	eventually(t, "an event is accepted", func() bool {
+		status := from.post(t, o.addr, "", "probe")
+
+		return status == http.StatusOK
+	})
+
+	if got := o.next(t); got != want {
+		t.Errorf("reconciled %s, want %s", got, want)
+	}
+}
+
+// named splits namespace/name.
+func named(key string) types.NamespacedName {
+	namespace, name, _ := strings.Cut(key, "/")
+
+	return types.NamespacedName{Namespace: namespace, Name: name}
+}
