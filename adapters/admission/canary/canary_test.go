@@ -1,0 +1,300 @@
+package canary_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+	admissionv1 "k8s.io/api/admission/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission/canary"
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// cluster is an API server whose webhook a test takes away.
+type cluster struct {
+	mu       sync.Mutex
+	bypassed int // writes that the webhook does not see
+	err      error
+	writes   int
+}
+
+func (c *cluster) Write(_ context.Context, nonce string) ([]string, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	c.writes++
+
+	switch {
+	case c.err != nil:
+		return nil, c.err
+	case c.bypassed > 0:
+		c.bypassed--
+
+		return []string{"something else"}, nil
+	default:
+		return []string{"something else", "runtime-watcher canary " + nonce}, nil
+	}
+}
+
+func (c *cluster) set(bypassed int, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	c.bypassed, c.err = bypassed, err
+}
+
+const always = 1 << 30
+
+func TestStates(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := &cluster{}
+		recovered := 0
+
+		c, err := canary.New(api, canary.Options{Interval: 10 * time.Second, Recovered: func() { recovered++ }})
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		if got := c.State(); got != core.CanaryOff {
+			t.Errorf("before the first write: %q, want off", got)
+		}
+
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error)
+
+		go func() { ended <- c.Start(ctx) }()
+
+		for _, step := range []struct {
+			name      string
+			bypassed  int
+			err       error
+			want      core.CanaryState
+			recovered int
+		}{
+			{"at first", 0, nil, core.CanaryAlive, 0},
+			{"one write missed", 1, nil, core.CanaryAlive, 0},
+			{"webhook removed", always, nil, core.CanaryLost, 0},
+			{"still removed", always, nil, core.CanaryLost, 0},
+			{"put back", 0, nil, core.CanaryAlive, 1},
+			{"lease refused", 0, errors.New("forbidden"), core.CanaryFailing, 1},
+			{"lease allowed", 0, nil, core.CanaryAlive, 2},
+		} {
+			api.set(step.bypassed, step.err)
+			time.Sleep(10 * time.Second)
+			synctest.Wait()
+
+			if got := c.State(); got != step.want || recovered != step.recovered {
+				t.Errorf("%s: state %q, recovered %d times, want %q and %d", step.name, got, recovered, step.want, step.recovered)
+			}
+		}
+
+		stop()
+
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestNewNamesWrongOptions(t *testing.T) {
+	if _, err := canary.New(nil, canary.Options{}); err == nil {
+		t.Error("no error for a nil writer")
+	}
+
+	_, err := canary.New(&cluster{}, canary.Options{Interval: time.Second, Timeout: time.Minute})
+	if err == nil || !strings.Contains(err.Error(), "timeout 1m0s") {
+		t.Errorf("error %v, want one that names the timeout", err)
+	}
+}
+
+// leaseReview returns what an API server sends when a Lease with that annotation is written.
+func leaseReview(t *testing.T, nonce string) []byte {
+	t.Helper()
+
+	lease, err := json.Marshal(metav1.PartialObjectMetadata{
+		ObjectMeta: metav1.ObjectMeta{Name: "canary", Annotations: map[string]string{canary.NonceAnnotation: nonce}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	body, err := json.Marshal(admissionv1.AdmissionReview{
+		TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"},
+		Request:  &admissionv1.AdmissionRequest{UID: "42", Object: runtime.RawExtension{Raw: lease}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return body
+}
+
+func post(t *testing.T, method string, body []byte) *httptest.ResponseRecorder {
+	t.Helper()
+
+	w := httptest.NewRecorder()
+	canary.Handler{}.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), method, canary.Path, bytes.NewReader(body)))
+
+	return w
+}
+
+func TestHandlerReturnsTheNonce(t *testing.T) {
+	for name, test := range map[string]struct {
+		nonce string
+		want  []string
+	}{
+		"nonce":      {"0123456789abcdef", []string{"runtime-watcher canary 0123456789abcdef"}},
+		"none":       {"", nil},
+		"not ours":   {"Hello \"world\"", nil},
+		"much of it": {strings.Repeat("a", 65), nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := post(t, http.MethodPost, leaseReview(t, test.nonce))
+
+			var got admissionv1.AdmissionReview
+			if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil {
+				t.Fatalf("answer %d %s: %v", w.Code, w.Body, err)
+			}
+
+			want := &admissionv1.AdmissionResponse{UID: "42", Allowed: true, Warnings: test.want}
+			if diff := cmp.Diff(want, got.Response); diff != "" {
+				t.Errorf("response (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestHandlerRefusesWhatIsNoReview(t *testing.T) {
+	for name, test := range map[string]struct {
+		method string
+		body   string
+		want   int
+	}{
+		"method":  {http.MethodGet, "", http.StatusMethodNotAllowed},
+		"empty":   {http.MethodPost, "", http.StatusBadRequest},
+		"no json": {http.MethodPost, "{", http.StatusBadRequest},
+		"no uid":  {http.MethodPost, `{"apiVersion":"admission.k8s.io/v1","request":{}}`, http.StatusBadRequest},
+		"version": {http.MethodPost, `{"apiVersion":"admission.k8s.io/v1beta1","request":{"uid":"1"}}`, http.StatusBadRequest},
+		"huge":    {http.MethodPost, strings.Repeat(" ", 300<<10), http.StatusRequestEntityTooLarge},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if w := post(t, test.method, []byte(test.body)); w.Code != test.want {
+				t.Errorf("status %d %s, want %d", w.Code, w.Body, test.want)
+			}
+		})
+	}
+}
+
+// apiServer answers patches of one Lease.
+func apiServer(t *testing.T, handler http.HandlerFunc) canary.LeaseOptions {
+	t.Helper()
+
+	server := httptest.NewTLSServer(handler)
+	t.Cleanup(server.Close)
+
+	dir := t.TempDir()
+	opts := canary.LeaseOptions{Server: server.URL, TokenFile: filepath.Join(dir, "token"), CAFile: filepath.Join(dir, "ca.crt")}
+	bundle := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+
+	for file, content := range map[string][]byte{opts.TokenFile: []byte("secret\n"), opts.CAFile: bundle} {
+		if err := os.WriteFile(file, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	return opts
+}
+
+func name() types.NamespacedName { return types.NamespacedName{Namespace: "watcher", Name: "canary"} }
+
+func TestLeaseIsPatched(t *testing.T) {
+	opts := apiServer(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodPatch || r.URL.Path != "/apis/coordination.k8s.io/v1/namespaces/watcher/leases/canary" ||
+			r.Header.Get("Authorization") != "Bearer secret" || r.Header.Get("Content-Type") != "application/merge-patch+json" {
+			t.Errorf("request %s %s %v", r.Method, r.URL, r.Header)
+		}
+
+		w.Header().Add("Warning", `299 - "first"`)
+		w.Header().Add("Warning", `299 - "runtime-watcher canary 00ff"`)
+	})
+
+	lease, err := canary.NewLease(name(), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	got, err := lease.Write(t.Context(), "00ff")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if diff := cmp.Diff([]string{"first", "runtime-watcher canary 00ff"}, got); diff != "" {
+		t.Errorf("warnings (-want +got):\n%s", diff)
+	}
+}
+
+func TestRefusedPatchIsAnError(t *testing.T) {
+	opts := apiServer(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusForbidden)
+		_, _ = w.Write([]byte(`{"kind":"Status","message":"leases \"canary\" is forbidden"}`))
+	})
+
+	lease, err := canary.NewLease(name(), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if _, err := lease.Write(t.Context(), "00ff"); err == nil || !strings.Contains(err.Error(), "is forbidden") {
+		t.Errorf("error %v, want one with the words of the API server", err)
+	}
+}
+
+func TestNewLeaseNamesWhatIsWrong(t *testing.T) {
+	good := apiServer(t, func(http.ResponseWriter, *http.Request) {})
+
+	for want, change := range map[string]func(*canary.LeaseOptions, *types.NamespacedName){
+		"https://host:port":   func(o *canary.LeaseOptions, _ *types.NamespacedName) { o.Server = "http://x" },
+		"<namespace>/<name>":  func(_ *canary.LeaseOptions, n *types.NamespacedName) { n.Name = "" },
+		"CA bundle":           func(o *canary.LeaseOptions, _ *types.NamespacedName) { o.CAFile = "nowhere" },
+		"no certificate":      func(o *canary.LeaseOptions, _ *types.NamespacedName) { o.CAFile = o.TokenFile },
+		"KUBERNETES_SERVICE_": func(o *canary.LeaseOptions, _ *types.NamespacedName) { o.Server = "" },
+	} {
+		opts, lease := good, name()
+		change(&opts, &lease)
+		t.Setenv("KUBERNETES_SERVICE_HOST", "")
+
+		if _, err := canary.NewLease(lease, opts); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want one that names %q", err, want)
+		}
+	}
+}
+
+func FuzzReview(f *testing.F) {
+	f.Add([]byte(`{"apiVersion":"admission.k8s.io/v1","request":{"uid":"1","object":{"metadata":{"annotations":{"operator.kyma-project.io/canary-nonce":"00"}}}}}`))
+	f.Add([]byte(`{"request":null}`))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		w := post(t, http.MethodPost, body)
+		if w.Code != http.StatusOK && w.Code != http.StatusBadRequest && w.Code != http.StatusRequestEntityTooLarge {
+			t.Errorf("status %d", w.Code)
+		}
+	})
+}

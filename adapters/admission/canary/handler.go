@@ -1,0 +1,93 @@
+package canary
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// maxBody is ample for the review of a Lease.
+const maxBody = 256 << 10
+
+var errNoReview = errors.New("want an AdmissionReview of admission.k8s.io/v1 with a request")
+
+// Handler answers the reviews of canary Leases: always allowed, with the nonce of the Lease as a warning. It keeps nothing.
+type Handler struct{}
+
+// ServeHTTP answers one review. What is none gets 405, 413 or 400.
+func (Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodPost {
+		http.Error(w, "want POST", http.StatusMethodNotAllowed)
+
+		return
+	}
+
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	if err != nil {
+		http.Error(w, fmt.Sprintf("want a body of at most %d bytes", maxBody), http.StatusRequestEntityTooLarge)
+
+		return
+	}
+
+	answer, err := review(body)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+
+		return
+	}
+
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(answer) // An API server that has gone sees the write without its nonce.
+}
+
+func review(body []byte) ([]byte, error) {
+	var in admissionv1.AdmissionReview
+	if err := json.Unmarshal(body, &in); err != nil {
+		return nil, fmt.Errorf("%w: %w", errNoReview, err)
+	}
+
+	if in.Request == nil || in.Request.UID == "" || in.APIVersion != admissionv1.SchemeGroupVersion.String() {
+		return nil, errNoReview
+	}
+
+	response := &admissionv1.AdmissionResponse{UID: in.Request.UID, Allowed: true}
+	if nonce := nonceOf(in.Request.Object.Raw); nonce != "" {
+		response.Warnings = []string{warningPrefix + nonce}
+	}
+
+	answer, err := json.Marshal(admissionv1.AdmissionReview{TypeMeta: in.TypeMeta, Response: response})
+	if err != nil {
+		return nil, fmt.Errorf("answer to a review: %w", err)
+	}
+
+	return answer, nil
+}
+
+// maxNonce keeps a warning within what an API server passes on.
+const maxNonce = 64
+
+// nonceOf returns the nonce that a Lease carries, "" when it carries none that a canary wrote.
+func nonceOf(lease []byte) string {
+	var object metav1.PartialObjectMetadata
+	if json.Unmarshal(lease, &object) != nil {
+		return ""
+	}
+
+	nonce := object.Annotations[NonceAnnotation]
+	for _, c := range nonce {
+		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return ""
+		}
+	}
+
+	if len(nonce) > maxNonce {
+		return ""
+	}
+
+	return nonce
+}
