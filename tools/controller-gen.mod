@@ -1,3 +1,4 @@
+// Another version, in this folder: GOWORK=off go get -tool -modfile=controller-gen.mod sigs.k8s.io/controller-tools/cmd/controller-gen@<version>
 module github.com/runtime-watcher/runtime-watcher/tools/controller-gen
 
 go 1.26.0

@@ -1,3 +1,4 @@
+// Another version, in this folder: GOWORK=off go get -tool -modfile=golangci-lint.mod github.com/golangci/golangci-lint/v2/cmd/golangci-lint@<version>
 module github.com/runtime-watcher/runtime-watcher/tools/golangci-lint
 
 go 1.26.0

@@ -1,3 +1,4 @@
+// Another version, in this folder: GOWORK=off go get -tool -modfile=mockgen.mod go.uber.org/mock/mockgen@<version>
 module github.com/runtime-watcher/runtime-watcher/tools/mockgen
 
 go 1.26.0
