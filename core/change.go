@@ -1,6 +1,8 @@
 package core
 
 import (
+	"maps"
+
 	"github.com/runtime-watcher/runtime-watcher/core/rawjson"
 )
 
@@ -44,15 +46,18 @@ func (c *Change) sameContent() bool {
 }
 
 func sameFields(a, b []rawField) bool {
-	return coveredBy(a, b) && coveredBy(b, a)
+	return maps.EqualFunc(present(a), present(b), rawjson.Equal)
 }
 
-func coveredBy(a, b []rawField) bool {
-	for _, f := range a {
-		if !sameRaw(find(a, f.name), find(b, f.name)) {
-			return false
+// present returns the fields that are not null, by name: objects of foreign input can have very many.
+func present(fields []rawField) map[string][]byte {
+	byName := make(map[string][]byte, len(fields))
+
+	for _, f := range fields {
+		if byName[f.name] = f.raw; isNull(f.raw) {
+			delete(byName, f.name)
 		}
 	}
 
-	return true
+	return byName
 }

@@ -54,20 +54,15 @@ func DecodeObject(raw []byte) (*Object, error) {
 
 // ReadObject reads one object where r stands, and is otherwise as [DecodeObject]. A JSON null gives nil.
 func ReadObject(r *rawjson.Reader) (*Object, error) {
-	o := &Object{fields: make([]rawField, 0, 4)}
-	seen := false
-
-	err := r.Object(func(name string) error {
-		seen = true
-
-		return o.readField(r, name)
-	})
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrInvalidObject, err)
+	if r.Null() {
+		return nil, nil //nolint:nilnil // An absent object is no error: CREATE has no old object, DELETE no new one.
 	}
 
-	if !seen {
-		return nil, nil //nolint:nilnil // An absent object is no error: CREATE has no old object, DELETE no new one.
+	o := &Object{fields: make([]rawField, 0, 4)} // spec, status and few others.
+
+	err := r.Object(func(name string) error { return o.readField(r, name) })
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalidObject, err)
 	}
 
 	o.GVK = schema.FromAPIVersionAndKind(o.apiVersion, o.kind)
@@ -75,36 +70,34 @@ func ReadObject(r *rawjson.Reader) (*Object, error) {
 	return o, nil
 }
 
-func (o *Object) readField(r *rawjson.Reader, name string) (err error) {
+func (o *Object) readField(r *rawjson.Reader, name string) error {
 	switch name {
 	case "apiVersion":
-		o.apiVersion, err = r.Text()
+		return readText(r, &o.apiVersion)
 	case "kind":
-		o.kind, err = r.Text()
+		return readText(r, &o.kind)
 	case "metadata":
-		err = r.Object(func(name string) error { return o.readMetadata(r, name) })
+		return r.Object(func(name string) error { return o.readMetadata(r, name) })
 	default:
-		err = keep(r, name, &o.fields)
+		return keep(r, name, &o.fields)
 	}
-
-	return err
 }
 
-func (o *Object) readMetadata(r *rawjson.Reader, name string) (err error) {
+func (o *Object) readMetadata(r *rawjson.Reader, name string) error {
 	switch name {
 	case "name":
-		o.Name.Name, err = r.Text()
+		return readText(r, &o.Name.Name)
 	case "namespace":
-		o.Name.Namespace, err = r.Text()
+		return readText(r, &o.Name.Namespace)
 	case "generation":
-		o.Generation, err = readInt(r)
+		return readGeneration(r, &o.Generation)
 	case "managedFields", "resourceVersion":
-		_, err = r.Skip()
-	default:
-		err = o.readKeptMetadata(r, name)
-	}
+		_, err := r.Skip()
 
-	return err
+		return err //nolint:wrapcheck // ReadObject wraps it.
+	default:
+		return o.readKeptMetadata(r, name)
+	}
 }
 
 func (o *Object) readKeptMetadata(r *rawjson.Reader, name string) error {
@@ -135,18 +128,31 @@ func keep(r *rawjson.Reader, name string, into *[]rawField) error {
 	return err
 }
 
-func readInt(r *rawjson.Reader) (int64, error) {
+// readText leaves the string as it is when the value is null, as encoding/json does.
+func readText(r *rawjson.Reader, into *string) (err error) {
+	if r.Null() {
+		return nil
+	}
+
+	*into, err = r.Text()
+
+	return err
+}
+
+func readGeneration(r *rawjson.Reader, into *int64) error {
 	raw, err := r.Skip()
 	if err != nil || isNull(raw) {
-		return 0, err
+		return err
 	}
 
 	n, err := strconv.ParseInt(string(raw), 10, 64)
 	if err != nil {
-		return 0, fmt.Errorf("metadata.generation: want an integer, have %s", shorten(string(raw)))
+		return fmt.Errorf("metadata.generation: want an integer of 64 bits, have %s", shorten(string(raw)))
 	}
 
-	return n, nil
+	*into = n
+
+	return nil
 }
 
 // Field returns the raw JSON of a top-level field such as spec or status, and nil when it is absent or null. It does
@@ -193,14 +199,23 @@ func lookup(raw []byte, key string) (value string, ok bool) {
 	return value, ok
 }
 
+// find returns the value of the last field of that name, as encoding/json would, and nil when it is null.
 func find(fields []rawField, name string) []byte {
-	for i := len(fields) - 1; i >= 0; i-- { // The last of equal names wins, as in encoding/json.
-		if fields[i].name == name && !isNull(fields[i].raw) {
-			return fields[i].raw
+	for i := len(fields) - 1; i >= 0; i-- {
+		if fields[i].name == name {
+			return orNil(fields[i].raw)
 		}
 	}
 
 	return nil
+}
+
+func orNil(raw []byte) []byte {
+	if isNull(raw) {
+		return nil
+	}
+
+	return raw
 }
 
 func isNull(raw []byte) bool { return string(raw) == "null" }
