@@ -33,6 +33,8 @@ type Agent struct {
 	panics     *prom.CounterVec
 	inFlight   prom.Gauge
 	forwards   *prom.HistogramVec
+	connects   *prom.CounterVec
+	retries    *prom.CounterVec
 }
 
 // NewAgent returns the metrics of an agent, registered with reg. It fails with [ErrInvalidOptions] when reg is nil or opts are
@@ -45,7 +47,9 @@ func NewAgent(reg prom.Registerer, opts Options) (*Agent, error) {
 
 	a := newAgent("agent", opts)
 
-	all := collectors{a.ledger, a.admissions, a.refusals, a.panics, a.inFlight, a.forwards, a.keyMaterial()}
+	all := collectors{
+		a.ledger, a.admissions, a.refusals, a.panics, a.inFlight, a.forwards, a.connects, a.retries, a.keyMaterial(),
+	}
 	if err := all.register(reg); err != nil {
 		return nil, err
 	}
@@ -65,8 +69,12 @@ func newAgent(f factory, opts Options) *Agent {
 		inFlight: f.gauge("admission_in_flight", "Requests of the webhook being answered."),
 		forwards: f.histograms("forward_duration_seconds",
 			"Time of one attempt to forward events to the control plane, by result.", forwardBuckets(), labelResult),
+		connects: f.counters("forward_connections_total", "Attempts to connect to the control plane, by result.", labelResult),
+		retries: f.counters("forward_retries_total",
+			"Short retries within an attempt to forward, by the HTTP status that led to them; empty without an answer.", labelCode),
 	}
 	a.forwards.WithLabelValues(resultOK)
+	a.connects.WithLabelValues(resultOK)
 
 	return a
 }
@@ -80,6 +88,19 @@ func (a *Agent) Counted(manager core.Manager, change outbox.Counts) {
 func (a *Agent) Attempted(manager core.Manager, events int, took time.Duration, err error) {
 	a.forwards.WithLabelValues(a.results.value(result(err))).Observe(took.Seconds())
 	a.ledger.attempted(manager, a.byResult(events, err))
+}
+
+// Connected is the hook of that name of the HTTP forwarder: it tried to connect, which failed if err is not nil.
+func (a *Agent) Connected(err error) { a.connects.WithLabelValues(a.results.value(result(err))).Inc() }
+
+// Retried is the hook of that name of the HTTP forwarder: it tries again, after an HTTP status or, if that is 0, after no answer.
+func (a *Agent) Retried(status int) {
+	after := ""
+	if status != 0 {
+		after = code(status)
+	}
+
+	a.retries.WithLabelValues(after).Inc()
 }
 
 // Reviewed is the hook of that name of the admission handler: a review for manager was answered with decision.

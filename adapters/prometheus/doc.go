@@ -13,6 +13,8 @@
 //	runtime_watcher_agent_events_pending{manager}                          gauge      … waiting to be sent or acknowledged
 //	runtime_watcher_agent_forward_events_total{manager,result}             counter    events in attempts to forward them
 //	runtime_watcher_agent_forward_duration_seconds{result}                 histogram  one attempt to forward
+//	runtime_watcher_agent_forward_connections_total{result}                counter    attempts to connect to the control plane
+//	runtime_watcher_agent_forward_retries_total{code}                      counter    short retries within an attempt to forward
 //	runtime_watcher_agent_admission_reviews_total{manager,decision}        counter    admission reviews answered
 //	runtime_watcher_agent_admission_owner_problems_total{manager,problem}  counter    reviews of objects without usable owner
 //	runtime_watcher_agent_admission_refusals_total{code,reason}            counter    requests that were no review it could read
@@ -46,7 +48,7 @@
 //	problem   what is wrong with an owner, or with key material
 //	place     where a panic was caught
 //	contract  "v1", "v2", …; empty if a request names none
-//	code      HTTP status
+//	code      HTTP status; empty if there was no answer
 //	use       what a certificate is for: "client", "server" or "ca"
 //
 // The name of a manager comes from a URL, so a stranger may invent some: only [Options].MaxManagers of them get series of their own, and Forget

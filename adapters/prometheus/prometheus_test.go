@@ -32,6 +32,8 @@ var (
 	_ func(core.Manager, string)                             = (*prometheus.Agent)(nil).OwnerProblem
 	_ func(string)                                           = (*prometheus.Agent)(nil).Panicked
 	_ func(int)                                              = (*prometheus.Agent)(nil).InFlight
+	_ func(error)                                            = (*prometheus.Agent)(nil).Connected
+	_ func(int)                                              = (*prometheus.Agent)(nil).Retried
 	_ func(string, core.Manager, int, string, time.Duration) = (*prometheus.Listener)(nil).Answered
 	_ func(int)                                              = (*prometheus.Listener)(nil).InFlight
 	_ func()                                                 = (*prometheus.Listener)(nil).HandshakeFailed
@@ -88,6 +90,10 @@ func useAgent(agent *prometheus.Agent) {
 	agent.Counted("kyma", outbox.Counts{Dropped: map[string]int64{"malformed": 1}, Pending: -1})
 	agent.OwnerProblem("kyma", "malformed")
 	agent.Panicked("filter")
+	agent.Connected(nil)
+	agent.Connected(errBroken)
+	agent.Retried(http.StatusBadGateway)
+	agent.Retried(0)
 	agent.KeyMaterial("server").Expires(time.Unix(1_800_000_000, 0))
 	agent.KeyMaterial("client").Reloaded(time.Unix(1_900_000_000, 0))
 	agent.KeyMaterial("client").Refused("mismatch")
