@@ -98,6 +98,10 @@ func TestRuntimesNotReady(t *testing.T) {
 				if !errors.Is(err, core.ErrNotReady) || errors.Is(err, core.ErrForbidden) {
 					t.Errorf("have %v, want not ready", err)
 				}
+
+				if asked := errors.Is(err, errFake); asked != (name == "broken") {
+					t.Errorf("have %v, want the cache to be asked: %v", err, name == "broken")
+				}
 			}
 		})
 	}
