@@ -43,7 +43,6 @@ func checks() []check {
 		{"sleep", "run the test in the bubble of testing/synctest, or wait for what it waits for", checkSleep},
 		{"format", "make fmt", checkFormat},
 		{"tidy", "make tidy", checkTidy},
-		{"arrows", "take the import out again: docs/design.md says which module may use what", checkArrows},
 		{"generated", "make generate, and commit what it changed", checkGenerated},
 		{"alone", "GOWORK=off go test ./... in the module named above", checkAlone},
 		{"clean", "commit, or ignore, what is listed above", checkClean},

@@ -143,22 +143,6 @@ func TestModulesWithoutPackages(t *testing.T) {
 	}
 }
 
-func TestBudget(t *testing.T) {
-	b := budget{dir: "listener", only: []string{"allowed"}, never: map[string]string{"banned": "it is heavy"}}
-	if err := b.check(map[string]string{"allowed": "allowed/pkg"}); err != nil {
-		t.Errorf("allowed, and yet: %v", err)
-	}
-	err := b.check(map[string]string{"banned": "banned/pkg", "unheard.of": "unheard.of/pkg"})
-	if err == nil {
-		t.Fatal("no error")
-	}
-	for _, want := range []string{"listener links banned/pkg: it is heavy", "listener links unheard.of/pkg: only allowed may be"} {
-		if !strings.Contains(err.Error(), want) {
-			t.Errorf("%q is missing in %v", want, err)
-		}
-	}
-}
-
 func TestSleeps(t *testing.T) {
 	const bubble = "func TestY(t *testing.T) { synctest.Test(t, y) }\n"
 	tests := map[string]struct {
