@@ -1,21 +1,28 @@
-// Package contract holds the wire contracts that an agent and a listener share: the paths, the media types, the limits, and
-// how events are written and read. It knows bytes, not HTTP.
+// Package contract holds the wire contracts that an agent and a listener share: the paths, the media types, the limits,
+// and how events are written and read. It knows bytes, not HTTP.
 package contract
 
 import (
-	"errors"
 	"fmt"
+	"net/url"
 	"slices"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
 var (
-	// ErrUnknownVersion means that a contract is none of those that this package knows.
-	ErrUnknownVersion = errors.New("unknown contract")
-	// ErrMalformed means that a body is not what its contract says. It can not become right by another attempt.
-	ErrMalformed = errors.New("malformed event")
+	// ErrUnknownVersion means that a contract is none of those that this package knows. It is permanent.
+	ErrUnknownVersion error = &sentinel{text: "unknown contract", reason: "unknown_contract"}
+	// ErrMalformed means that a body, or an event, is not what its contract says. It is permanent.
+	ErrMalformed error = &sentinel{text: "malformed event", reason: "malformed"}
 )
+
+// sentinel is an error that is compared by identity. No attempt at the same can succeed.
+type sentinel struct{ text, reason string }
+
+func (s *sentinel) Error() string   { return s.text }
+func (s *sentinel) Reason() string  { return s.reason }
+func (s *sentinel) Retryable() bool { return false }
 
 // Version is a wire contract.
 type Version string
@@ -39,12 +46,17 @@ func ParseVersion(name string) (Version, error) {
 		return v, nil
 	}
 
-	return "", fmt.Errorf("%w %.16q: want one of %v", ErrUnknownVersion, name, Versions())
+	return "", unknown(name)
 }
 
-// Path returns the URL path that a manager's events are sent to with POST.
+func unknown(name string) error {
+	return fmt.Errorf("%w %.16q: want one of %v", ErrUnknownVersion, name, Versions())
+}
+
+// Path returns the URL path, escaped, that a manager's events are sent to with POST. The manager must come from
+// [core.ParseManager]: escaping takes the meaning from slashes, but not from "..".
 func (v Version) Path(manager core.Manager) string {
-	return "/" + string(v) + "/" + string(manager) + "/event"
+	return "/" + string(v) + "/" + url.PathEscape(string(manager)) + "/event"
 }
 
 // ContentType returns the media type of a request's body (RFC 9110, section 8.3).
@@ -59,12 +71,12 @@ func (v Version) MaxBody() int { return maxSingleBody }
 // NeedsOwner reports whether an event can not be sent without its owner.
 func (v Version) NeedsOwner() bool { return v == V1 }
 
-// Encode returns the body that carries events, between 1 and [Version.MaxEvents] of them. It fails on events that the contract can
-// not carry, with an error that wraps [ErrMalformed].
+// Encode returns the body that carries events, between 1 and [Version.MaxEvents] of them. It fails on events that the
+// contract can not carry, with an error that wraps [ErrMalformed]. What it returns, [Version.Decode] accepts.
 func (v Version) Encode(events []core.WatchEvent) ([]byte, error) {
 	switch {
 	case !slices.Contains(Versions(), v):
-		return nil, fmt.Errorf("%w %.16q: want one of %v", ErrUnknownVersion, string(v), Versions())
+		return nil, unknown(string(v))
 	case len(events) != 1:
 		return nil, fmt.Errorf("%w: contract %s carries one event, have %d", ErrMalformed, v, len(events))
 	}
@@ -72,10 +84,11 @@ func (v Version) Encode(events []core.WatchEvent) ([]byte, error) {
 	return encodeSingle(v, &events[0])
 }
 
-// Decode returns the events that a body carries. The error wraps [ErrMalformed] and names what is wrong and what is expected.
+// Decode returns the events that a body carries. Fields that it does not know are ignored, so that a contract can grow.
+// The error wraps [ErrMalformed] and names what is wrong and what is expected.
 func (v Version) Decode(body []byte) ([]core.WatchEvent, error) {
 	if !slices.Contains(Versions(), v) {
-		return nil, fmt.Errorf("%w %.16q: want one of %v", ErrUnknownVersion, string(v), Versions())
+		return nil, unknown(string(v))
 	}
 
 	if len(body) > v.MaxBody() {

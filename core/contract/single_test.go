@@ -1,0 +1,323 @@
+package contract_test
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+func owner() types.NamespacedName {
+	return types.NamespacedName{Namespace: "kcp-system", Name: "runtime-1"}
+}
+
+func sample() core.WatchEvent {
+	return core.WatchEvent{
+		Owner:      owner(),
+		Watched:    types.NamespacedName{Namespace: "default", Name: "sample"},
+		WatchedGVK: schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Sample"},
+	}
+}
+
+func withoutOwner(e core.WatchEvent) core.WatchEvent {
+	e.Owner = types.NamespacedName{}
+
+	return e
+}
+
+// The wire is what is deployed today, byte by byte.
+func TestSingleGolden(t *testing.T) {
+	t.Parallel()
+
+	clusterScoped := core.WatchEvent{
+		Owner:      owner(),
+		Watched:    types.NamespacedName{Name: "system:node"},
+		WatchedGVK: schema.GroupVersionKind{Group: "rbac.authorization.k8s.io", Version: "v1", Kind: "ClusterRole"},
+	}
+	coreGroup := core.WatchEvent{
+		Watched:    types.NamespacedName{Namespace: "default", Name: "settings"},
+		WatchedGVK: schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"},
+	}
+
+	tests := []struct {
+		file    string
+		version contract.Version
+		event   core.WatchEvent
+	}{
+		{"v1.json", contract.V1, sample()},
+		{"v1-cluster-scoped.json", contract.V1, clusterScoped},
+		{"v1-resync.json", contract.V1, core.WatchEvent{Kind: core.KindResync, Owner: owner()}},
+		{"v2.json", contract.V2, withoutOwner(sample())},
+		{"v2-core-group.json", contract.V2, coreGroup},
+		{"v2-resync.json", contract.V2, core.WatchEvent{Kind: core.KindResync}},
+	}
+
+	for _, tt := range tests {
+		t.Run(tt.file, func(t *testing.T) {
+			t.Parallel()
+
+			want := golden(t, tt.file)
+
+			got, err := tt.version.Encode([]core.WatchEvent{tt.event})
+			if diff := cmp.Diff(string(want), string(got)); err != nil || diff != "" {
+				t.Errorf("Encode, error %v (-golden +got):\n%s", err, diff)
+			}
+
+			events, err := tt.version.Decode(want)
+			if diff := cmp.Diff([]core.WatchEvent{tt.event}, events); err != nil || diff != "" {
+				t.Errorf("Decode, error %v (-want +got):\n%s", err, diff)
+			}
+		})
+	}
+}
+
+func golden(tb testing.TB, file string) []byte {
+	tb.Helper()
+
+	text, err := os.ReadFile(filepath.Join("testdata", file))
+	if err != nil {
+		tb.Fatal(err)
+	}
+
+	return text
+}
+
+// deployed is the event as today's producers and consumers declare it, with encoding/json.
+type deployed struct {
+	Owner      types.NamespacedName `json:"owner"`
+	Watched    types.NamespacedName `json:"watched"`
+	WatchedGvk struct {
+		Group   string `json:"group"`
+		Version string `json:"version"`
+		Kind    string `json:"kind"`
+	} `json:"watchedGvk"`
+}
+
+func TestDeployedConsumersReadWhatWeSend(t *testing.T) {
+	t.Parallel()
+
+	for _, version := range []contract.Version{contract.V1, contract.V2} {
+		body, err := version.Encode([]core.WatchEvent{sample()})
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		var got deployed
+		if err := json.Unmarshal(body, &got); err != nil {
+			t.Fatal(err)
+		}
+
+		want := toDeployed(sample())
+		if !version.NeedsOwner() {
+			want.Owner = types.NamespacedName{}
+		}
+
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", version, diff)
+		}
+	}
+}
+
+func toDeployed(e core.WatchEvent) deployed {
+	d := deployed{Owner: e.Owner, Watched: e.Watched}
+	d.WatchedGvk.Group, d.WatchedGvk.Version, d.WatchedGvk.Kind = e.WatchedGVK.Group, e.WatchedGVK.Version, e.WatchedGVK.Kind
+
+	return d
+}
+
+func TestDecodeReadsWhatDeployedProducersSend(t *testing.T) {
+	t.Parallel()
+
+	sent, err := json.Marshal(toDeployed(sample()))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	bodies := map[string]string{
+		"as sent":    string(sent),
+		"indented":   "\n" + strings.ReplaceAll(string(sent), ",", ",\n\t") + "\n",
+		"lower case": strings.NewReplacer("Namespace", "namespace", "Name", "name", "watchedGvk", "watchedgvk").Replace(string(sent)),
+		"upper case": strings.NewReplacer("owner", "OWNER", "watched", "WATCHED", "group", "GROUP").Replace(string(sent)),
+		"more":       strings.Replace(string(sent), "{", `{"operation":"UPDATE","more":[{"a":null}],`, 1),
+		"more below": strings.Replace(string(sent), `{"Namespace"`, `{"UID":7,"Namespace"`, 1),
+	}
+
+	for name, body := range bodies {
+		checkDecoded(t, name, contract.V1, body, sample())
+		checkDecoded(t, name, contract.V2, body, withoutOwner(sample()))
+	}
+
+	// In v2 an owner is unknown, whatever it is.
+	for _, odd := range []string{`null`, `"kcp-system/runtime-1"`, `7`, `[]`, `{"Name":7}`} {
+		body := strings.Replace(string(golden(t, "v2.json")), "{", `{"owner":`+odd+`,`, 1)
+		checkDecoded(t, odd, contract.V2, body, withoutOwner(sample()))
+	}
+}
+
+func checkDecoded(t *testing.T, name string, version contract.Version, body string, want core.WatchEvent) {
+	t.Helper()
+
+	got, err := version.Decode([]byte(body))
+	if diff := cmp.Diff([]core.WatchEvent{want}, got); err != nil || diff != "" {
+		t.Errorf("%s, %s, error %v (-want +got):\n%s", version, name, err, diff)
+	}
+}
+
+func TestDecodeRefuses(t *testing.T) {
+	t.Parallel()
+
+	v1, v2 := string(golden(t, "v1.json")), string(golden(t, "v2.json"))
+	long := strings.Repeat("x", 254)
+
+	tests := []struct {
+		name    string
+		version contract.Version
+		body    string
+		want    string // is part of the error
+	}{
+		{"nothing", contract.V2, ``, "want an event of contract v2 in JSON"},
+		{"null", contract.V2, `null`, "watched.Name is empty"},
+		{"no object", contract.V2, `[]`, "want an event of contract v2 in JSON"},
+		{"broken", contract.V1, v1[:len(v1)-1], "want an event of contract v1 in JSON"},
+		{"two", contract.V2, v2 + v2, "want an event of contract v2 in JSON"},
+		{"number as name", contract.V2, strings.Replace(v2, `"sample"`, `7`, 1), "want an event of contract v2 in JSON"},
+		{"no owner", contract.V1, v2, "owner.Namespace is empty"},
+		{"null owner", contract.V1, strings.Replace(v2, "{", `{"owner":null,`, 1), "owner.Namespace is empty"},
+		{"owner without name", contract.V1, strings.Replace(v1, `runtime-1`, ``, 1), "owner.Name is empty"},
+		{"no name", contract.V2, strings.Replace(v2, `sample`, ``, 1), "watched.Name is empty"},
+		{"no kind", contract.V2, strings.Replace(v2, `Sample`, ``, 1), "watchedGvk.kind is empty"},
+		{"long name", contract.V2, strings.Replace(v2, `sample`, long, 1), "watched.Name has 254 bytes, want at most 253"},
+		{"long namespace", contract.V2, strings.Replace(v2, `default`, long, 1), "watched.Namespace has 254 bytes"},
+		{"long group", contract.V2, strings.Replace(v2, `operator.kyma-project.io`, long, 1), "watchedGvk.group has 254 bytes"},
+		{"long version", contract.V2, strings.Replace(v2, `v1beta2`, long, 1), "watchedGvk.version has 254 bytes"},
+		{"too large", contract.V2, v2 + strings.Repeat(" ", 16<<10), "want at most 16384"},
+	}
+
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+
+			events, err := tt.version.Decode([]byte(tt.body))
+
+			switch {
+			case !errors.Is(err, contract.ErrMalformed) || events != nil:
+				t.Fatalf("Decode = %v, %v, want ErrMalformed", events, err)
+			case !core.IsPermanent(err) || core.Reason(err) != "malformed":
+				t.Errorf("IsPermanent = %v, Reason = %s: want true, malformed", core.IsPermanent(err), core.Reason(err))
+			case !strings.Contains(err.Error(), tt.want):
+				t.Errorf("error is %q, want it to say %q", err, tt.want)
+			}
+		})
+	}
+}
+
+func TestEncodeRefusesWhatNobodyWouldDecode(t *testing.T) {
+	t.Parallel()
+
+	change := func(change func(e *core.WatchEvent)) core.WatchEvent {
+		e := sample()
+		change(&e)
+
+		return e
+	}
+
+	tests := map[string]struct {
+		version contract.Version
+		event   core.WatchEvent
+	}{
+		"v1 without owner":        {contract.V1, withoutOwner(sample())},
+		"v1 resync without owner": {contract.V1, core.WatchEvent{Kind: core.KindResync}},
+		"without name":            {contract.V2, change(func(e *core.WatchEvent) { e.Watched.Name = "" })},
+		"without kind":            {contract.V2, change(func(e *core.WatchEvent) { e.WatchedGVK.Kind = "" })},
+		"no UTF-8":                {contract.V2, change(func(e *core.WatchEvent) { e.Watched.Name = "a\xff" })},
+		"long group":              {contract.V2, change(func(e *core.WatchEvent) { e.WatchedGVK.Group = strings.Repeat("x", 300) })},
+		"heartbeat":               {contract.V1, change(func(e *core.WatchEvent) { e.Kind = core.KindHeartbeat })},
+		"kind of the future":      {contract.V2, change(func(e *core.WatchEvent) { e.Kind = 200 })},
+	}
+
+	for name, tt := range tests {
+		body, err := tt.version.Encode([]core.WatchEvent{tt.event})
+		if !errors.Is(err, contract.ErrMalformed) || !core.IsPermanent(err) || body != nil {
+			t.Errorf("%s: Encode = %s, %v, want ErrMalformed", name, body, err)
+		}
+	}
+}
+
+func TestTheLongestEventFits(t *testing.T) {
+	t.Parallel()
+
+	longest := strings.Repeat("<", 253) // encoding/json writes six bytes for each.
+	name := types.NamespacedName{Namespace: longest, Name: longest}
+	event := core.WatchEvent{
+		Owner: name, Watched: name, WatchedGVK: schema.GroupVersionKind{Group: longest, Version: longest, Kind: longest},
+	}
+
+	body, err := contract.V1.Encode([]core.WatchEvent{event})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	checkDecoded(t, "longest", contract.V1, string(body), event)
+}
+
+func FuzzSingleDecode(f *testing.F) {
+	files, err := filepath.Glob("testdata/v[12]*.json")
+	if err != nil || len(files) == 0 {
+		f.Fatalf("no seeds: %v", err)
+	}
+
+	for _, file := range files {
+		f.Add(golden(f, filepath.Base(file)))
+	}
+
+	for _, seed := range []string{``, `null`, `{}`, `[]`, `{"watched":{"name":"a"},"watchedgvk":{"KIND":"b"}}`, `{"owner":{}}`} {
+		f.Add([]byte(seed))
+	}
+
+	f.Fuzz(func(t *testing.T, body []byte) {
+		for _, version := range []contract.Version{contract.V1, contract.V2} {
+			checkRoundTrip(t, version, body)
+		}
+	})
+}
+
+// checkRoundTrip fails t unless a body is refused as malformed, or means to us what it means to encoding/json, and survives being
+// written again.
+func checkRoundTrip(t *testing.T, version contract.Version, body []byte) {
+	t.Helper()
+
+	events, err := version.Decode(body)
+	if err != nil {
+		if !errors.Is(err, contract.ErrMalformed) {
+			t.Fatalf("%s: error %v is not ErrMalformed", version, err)
+		}
+
+		return
+	}
+
+	var plain deployed
+	if err := json.Unmarshal(body, &plain); err == nil && events[0].Kind == core.KindChanged {
+		if !version.NeedsOwner() {
+			plain.Owner = types.NamespacedName{}
+		}
+
+		if diff := cmp.Diff(plain, toDeployed(events[0])); diff != "" {
+			t.Fatalf("%s: %s (-deployed +ours):\n%s", version, body, diff)
+		}
+	}
+
+	again, err := version.Encode(events)
+	if err != nil {
+		t.Fatalf("%s: %s is decoded, but not encoded again: %v", version, body, err)
+	}
+
+	checkDecoded(t, "again", version, string(again), events[0])
+}
