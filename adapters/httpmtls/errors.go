@@ -18,7 +18,7 @@ import (
 const (
 	// ReasonMalformed means that the receiver can not read the event (400).
 	ReasonMalformed = "malformed"
-	// ReasonTooLarge means that the event is larger than the contract or the receiver allows (413).
+	// ReasonTooLarge means that the event is larger than the receiver allows (413).
 	ReasonTooLarge = "too_large"
 	// ReasonWrongType means that the receiver does not know the media type (415).
 	ReasonWrongType = "wrong_type"

@@ -212,6 +212,36 @@ func TestCancelWhile(t *testing.T) {
 	}
 }
 
+func TestCancelWhileWaitingForOthers(t *testing.T) {
+	t.Parallel()
+
+	keys := newPKI(t)
+	reached, proceed := make(chan struct{}), make(chan struct{})
+	end := newFarEnd(t, keys.server, func(http.ResponseWriter, *http.Request) {
+		close(reached)
+		<-proceed
+	})
+	forwarder := newForwarder(t, keys.client, end.address(), httpmtls.Options{InFlight: 1})
+	first := make(chan error, 1)
+
+	go func() { first <- forward(t, forwarder, event("first")) }()
+
+	receive(t, reached)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+
+	if err := forwarder.Forward(ctx, manager, []core.WatchEvent{event("second")}); !errors.Is(err, context.Canceled) {
+		t.Errorf("have %v, want that it was cancelled", err)
+	}
+
+	close(proceed)
+
+	if err := receive(t, first); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestAcknowledgementIsFinalWithItsStatus(t *testing.T) {
 	t.Parallel()
 	eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
@@ -364,6 +394,33 @@ func TestHalfOpenConnectionIsNoticed(t *testing.T) {
 			t.Errorf("the dead connection is still in use: %v", err)
 		}
 	})
+}
+
+// TestStaleConnectionCostsNoRetry has the server close a kept-alive connection at the moment of the next request.
+func TestStaleConnectionCostsNoRetry(t *testing.T) {
+	t.Parallel()
+
+	var requests atomic.Int64
+
+	keys := newPKI(t)
+	end := newFarEnd(t, keys.server, func(w http.ResponseWriter, r *http.Request) {
+		if requests.Add(1) == 2 {
+			panic(http.ErrAbortHandler)
+		}
+
+		accept(w, r)
+	})
+	forwarder := newForwarder(t, keys.client, end.address(), httpmtls.Options{Protocol: httpmtls.HTTP1, Retries: -1})
+
+	for range 2 {
+		if err := forward(t, forwarder, event("object")); err != nil {
+			t.Error(err)
+		}
+	}
+
+	if requests.Load() != 3 {
+		t.Errorf("%d requests, want 3: the second of them once more", requests.Load())
+	}
 }
 
 // TestCutsUnderLoad resets all connections again and again: every request has its answer soon, and none hangs.

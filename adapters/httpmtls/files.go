@@ -242,12 +242,22 @@ const (
 
 var errChanging = errors.New("the files change while they are read, want two equal readings")
 
-// read returns the content of the files at one moment: two readings in a row that are equal had no change between them, so
-// that the files of two generations never mix.
+// read returns the content of the files at one moment.
 func (p Paths) read() (snapshot, error) {
+	files, err := settled(p.readOnce)
+	if errors.Is(err, errChanging) {
+		err = &MaterialError{File: cmp.Or(p.Certificate, p.CA), Problem: ProblemUnreadable, Err: err}
+	}
+
+	return files, err
+}
+
+// settled reads until two readings in a row are equal: there was no change between them, so that the files of two generations never
+// mix.
+func settled(read func() (snapshot, error)) (snapshot, error) {
 	for range readAttempts {
-		first, firstErr := p.readOnce()
-		second, secondErr := p.readOnce()
+		first, firstErr := read()
+		second, secondErr := read()
 
 		switch {
 		case firstErr == nil && secondErr == nil && first.equal(second):
@@ -257,7 +267,7 @@ func (p Paths) read() (snapshot, error) {
 		}
 	}
 
-	return snapshot{}, &MaterialError{File: cmp.Or(p.Certificate, p.CA), Problem: ProblemUnreadable, Err: errChanging}
+	return snapshot{}, errChanging
 }
 
 func (p Paths) readOnce() (files snapshot, err error) {

@@ -406,57 +406,6 @@ func TestFilesPoll(t *testing.T) {
 	}
 }
 
-// TestGenerationsNeverMix swaps secrets whose CA and certificate belong together, as fast as it can, while they are read.
-func TestGenerationsNeverMix(t *testing.T) {
-	t.Parallel()
-
-	const generations = 8
-
-	belongs := map[string]string{} // CA by leaf
-	secrets := make([]map[string][]byte, generations)
-
-	for i := range secrets {
-		ca := must(testpki.NewCA("ca", testpki.Options{}))
-		leaf := must(ca.Client(runtime1, testpki.Options{}))
-		m := material(t, leaf, ca)
-		belongs[m.Fingerprint] = m.RootFingerprints[0]
-		secrets[i] = must(testpki.Files(leaf, ca))
-	}
-
-	f := newFixture(t, httpmtls.FilesOptions{})
-	f.write(t, secrets[0])
-
-	if err := f.Reload(); err != nil {
-		t.Fatal(err)
-	}
-
-	stop, done := make(chan struct{}), make(chan struct{})
-
-	go func() {
-		defer close(done)
-
-		for i := 0; ; i++ {
-			select {
-			case <-stop:
-				return
-			default:
-				_ = f.volume.Write(secrets[i%generations])
-			}
-		}
-	}()
-
-	for range 300 {
-		_ = f.Reload() // It may give up on files that never stop to change.
-
-		if m := must(f.Material()); belongs[m.Fingerprint] != m.RootFingerprints[0] {
-			t.Fatal("certificate and CA are of different generations")
-		}
-	}
-
-	close(stop)
-	<-done
-}
-
 func TestNewFilesRefuses(t *testing.T) {
 	t.Parallel()
 

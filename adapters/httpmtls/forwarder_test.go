@@ -335,13 +335,6 @@ func TestUnsendableEventIsNotSent(t *testing.T) {
 		}
 	}
 
-	big := event("object")
-	big.WatchedGVK.Group = strings.Repeat("x", 20<<10)
-
-	if failure := failureOf(t, forward(t, forwarder, big)); core.Reason(failure) != httpmtls.ReasonTooLarge || !core.IsPermanent(failure) {
-		t.Errorf("have %v, want a permanent error: too large", failure)
-	}
-
 	if n := end.connections.Load(); n != 0 {
 		t.Errorf("%d connections, want none", n)
 	}

@@ -3,7 +3,6 @@ package httpmtls
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -22,13 +21,6 @@ func (f *Forwarder) send(ctx context.Context, target *url.URL, batch []core.Watc
 	body, err := f.version.Encode(batch)
 	if err != nil {
 		return &Error{Method: http.MethodPost, URL: target.String(), Err: err, reason: ReasonUnsendable, permanent: true}
-	}
-
-	if limit := f.version.MaxBody(); len(body) > limit {
-		return &Error{
-			Method: http.MethodPost, URL: target.String(), reason: ReasonTooLarge, permanent: true,
-			Err: fmt.Errorf("%d bytes, want at most %d in contract %s", len(body), limit, f.version),
-		}
 	}
 
 	ctx, cancel := context.WithTimeout(ctx, f.opts.Timeout)

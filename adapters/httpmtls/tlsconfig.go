@@ -156,7 +156,7 @@ func (s *server) generation(serving, clients *Material) *tls.Config {
 }
 
 // verifyResumed checks the client's certificate of a resumed session against the CAs of now: the session may be of a time when
-// others were trusted, and a full handshake has checked it already.
+// others were trusted. A full handshake has checked it already. Not every release of Go does this by itself.
 func verifyResumed(state tls.ConnectionState, roots *x509.CertPool) error {
 	if !state.DidResume {
 		return nil
