@@ -245,3 +245,18 @@ func mustSend(tb testing.TB, client *http.Client, url, body string, header http.
 
 	return response, text
 }
+
+// eventually waits until met reports true, for as long as the test may run.
+func eventually(tb testing.TB, met func() bool) {
+	tb.Helper()
+
+	for tick := time.NewTicker(time.Millisecond); !met(); {
+		select {
+		case <-tick.C:
+		case <-tb.Context().Done():
+			tb.Fatal("not met when the test ended")
+		}
+	}
+}
+
+func (r *running) address() string { return r.url[strings.LastIndexByte(r.url, '/')+1:] }

@@ -1,0 +1,471 @@
+package listener_test
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/listener"
+)
+
+// A listener is a Runnable of controller-runtime, which this module does not import.
+var _ interface {
+	Start(ctx context.Context) error
+	NeedLeaderElection() bool
+} = (*listener.Listener)(nil)
+
+func TestNewNamesAllThatIsWrong(t *testing.T) {
+	t.Parallel()
+
+	good := listener.PeerSourceFunc(known)
+	verifier, handler := listener.InsecureAllowAll(), core.Handler(&recorder{})
+	everyone := listener.InsecureTrustEveryone()
+	roots := newAuthority(t, "ca").roots()
+
+	tests := []struct {
+		name     string
+		peers    listener.PeerSource
+		verifier core.Verifier
+		handlers map[core.Manager]core.Handler
+		opts     listener.Options
+		want     []string
+	}{
+		{"nothing", nil, nil, nil, listener.Options{}, []string{"source of peers is nil", "verifier is nil", "no handler"}},
+		{
+			"handlers", good, verifier, map[core.Manager]core.Handler{"Not a label": handler, "good": nil}, listener.Options{},
+			[]string{`"Not a label"`, `handler is nil: that of manager "good"`},
+		},
+		{
+			"options", good, verifier, handlers(handler), listener.Options{
+				MaxInFlight: -1, MaxConnections: -1, HandleTimeout: -1, ReadTimeout: -1, IdleTimeout: -1, ShutdownTimeout: -1,
+			},
+			[]string{"MaxInFlight", "MaxConnections", "HandleTimeout", "ReadTimeout", "IdleTimeout", "ShutdownTimeout"},
+		},
+		{
+			"header", listener.FromXFCC(nil, nil, listener.PeerOptions{CacheSize: -1}), verifier, handlers(handler), listener.Options{},
+			[]string{"proxy to believe is nil", "CA bundle is nil", "CacheSize"},
+		},
+		{
+			"header with all but the CA bundle", listener.FromXFCC(everyone, nil, listener.PeerOptions{}), verifier, handlers(handler),
+			listener.Options{},
+			[]string{"CA bundle is nil"},
+		},
+		{
+			"connection", listener.FromTLSWithRoots(nil, listener.PeerOptions{CacheSize: -1}), verifier, handlers(handler), listener.Options{},
+			[]string{"CA bundle is nil", "CacheSize"},
+		},
+		{
+			"handshake", listener.FromTLS(listener.PeerOptions{CacheSize: -1}), verifier, handlers(handler), listener.Options{},
+			[]string{"CacheSize"},
+		},
+		{
+			"verifiers inside", good, listener.AllOf(nil, listener.AnyOf(nil, listener.SANPinning(nil))), handlers(handler), listener.Options{},
+			[]string{"verifier is nil", "source of domains"},
+		},
+		{
+			"nothing wrong", listener.FromXFCC(everyone, roots, listener.PeerOptions{}), listener.AllOf(verifier), handlers(handler),
+			listener.Options{}, nil,
+		},
+	}
+
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+
+			_, err := listener.New(test.peers, test.verifier, test.handlers, test.opts)
+			if (err == nil) != (test.want == nil) {
+				t.Fatalf("error %v, want one: %v", err, test.want != nil)
+			}
+
+			for _, want := range test.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("error has no %q: %v", want, err)
+				}
+			}
+		})
+	}
+}
+
+func TestStartReturnsErrors(t *testing.T) {
+	t.Parallel()
+
+	taken := listen(t)
+	t.Cleanup(func() { taken.Close() })
+
+	tests := []struct {
+		name  string
+		peers listener.PeerSource
+		opts  listener.Options
+		want  string
+	}{
+		{"address is taken", listener.PeerSourceFunc(known), listener.Options{Addr: taken.Addr().String()}, "bind"},
+		{"address is none", listener.PeerSourceFunc(known), listener.Options{Addr: "nowhere"}, "bind"},
+		{"peers of the handshake without TLS", listener.FromTLS(listener.PeerOptions{}), listener.Options{}, "Options.TLS is nil"},
+		{
+			"TLS without certificate", listener.PeerSourceFunc(known),
+			listener.Options{Addr: "127.0.0.1:0", TLS: &tls.Config{MinVersion: tls.VersionTLS13}}, "server ended",
+		},
+	}
+
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+
+			l := newListener(t, test.peers, listener.InsecureAllowAll(), &recorder{}, test.opts)
+			if err := l.Start(t.Context()); err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("error %v, want one with %q", err, test.want)
+			}
+
+			if err := l.Ready(); !errors.Is(err, core.ErrNotReady) {
+				t.Errorf("Ready returns %v after a start that failed, want %v", err, core.ErrNotReady)
+			}
+
+			if err := l.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "started before") {
+				t.Errorf("second start returns %v", err)
+			}
+		})
+	}
+}
+
+func TestLife(t *testing.T) {
+	t.Parallel()
+
+	l := newListener(t, listener.PeerSourceFunc(known), listener.InsecureAllowAll(), &recorder{}, listener.Options{Addr: "127.0.0.1:0"})
+	if l.Ready() == nil || l.Addr() != nil || l.NeedLeaderElection() {
+		t.Errorf("before: ready %v, address %v, needs leader election %v", l.Ready(), l.Addr(), l.NeedLeaderElection())
+	}
+
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+
+	go func() { done <- l.Start(ctx) }()
+
+	client := newClient(t, nil, false)
+
+	eventually(t, func() bool { return l.Ready() == nil })
+
+	response, _ := mustSend(t, client, "http://"+l.Addr().String()+"/v2/lifecycle/event", bodyV2, nil)
+	if response.StatusCode != http.StatusOK {
+		t.Errorf("answer %d, want 200", response.StatusCode)
+	}
+
+	stop()
+
+	if err := <-done; err != nil {
+		t.Errorf("Start returned %v, want nil", err)
+	}
+
+	if err := l.Ready(); !errors.Is(err, core.ErrNotReady) {
+		t.Errorf("after: Ready returns %v, want %v", err, core.ErrNotReady)
+	}
+}
+
+// blocked is a listener with one request in the handler, on HTTP/2.
+type blocked struct {
+	*running
+
+	client *http.Client
+	free   chan struct{}
+	answer chan int
+}
+
+func newBlocked(t *testing.T, timeout time.Duration, stubborn bool) *blocked {
+	t.Helper()
+
+	ca := newAuthority(t, "ca")
+	b := &blocked{free: make(chan struct{}), answer: make(chan int, 1)}
+	inside := make(chan struct{})
+	handler := core.HandlerFunc(func(ctx context.Context, _ core.Delivery) error {
+		inside <- struct{}{}
+
+		if stubborn {
+			<-b.free
+
+			return nil
+		}
+
+		select {
+		case <-b.free:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	})
+	b.running = start(t, listener.PeerSourceFunc(known), listener.InsecureAllowAll(), handler, listener.Options{
+		TLS: serverConfig(t, ca, tls.NoClientCert, ca), ShutdownTimeout: timeout, HandleTimeout: time.Minute,
+	})
+	b.client = newClient(t, ca, true)
+
+	go func() {
+		response, _, err := send(t, b.client, b.url+"/v2/lifecycle/event", bodyV2, nil)
+		if err != nil {
+			b.answer <- 0
+
+			return
+		}
+
+		b.answer <- response.StatusCode
+	}()
+
+	<-inside
+
+	return b
+}
+
+func TestShutdownWaitsForRequests(t *testing.T) {
+	t.Parallel()
+
+	b := newBlocked(t, time.Minute, false)
+	b.stop()
+
+	eventually(t, func() bool { return strings.Contains(fmt.Sprint(b.Ready()), "shutting down") })
+
+	// A request that still gets here, on a connection that was open.
+	w := serve(b, post("/v2/lifecycle/event", bodyV2))
+	if w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") == "" || w.Header().Get("Connection") != "close" {
+		t.Errorf("answer %d with %v, want 503, to come back on another connection", w.Code, w.Header())
+	}
+
+	close(b.free)
+
+	if status := <-b.answer; status != http.StatusOK {
+		t.Errorf("request in flight was answered %d, want 200", status)
+	}
+
+	if err := b.stopped(); err != nil {
+		t.Errorf("Start returned %v, want nil", err)
+	}
+}
+
+func TestShutdownTellsRequestsToGiveUp(t *testing.T) {
+	t.Parallel()
+
+	b := newBlocked(t, time.Millisecond, false)
+	b.stop()
+
+	if status := <-b.answer; status != http.StatusServiceUnavailable {
+		t.Errorf("request in flight was answered %d, want 503", status)
+	}
+
+	if err := b.stopped(); err != nil {
+		t.Errorf("Start returned %v, want nil", err)
+	}
+}
+
+func TestShutdownCutsOffRequests(t *testing.T) {
+	t.Parallel()
+
+	b := newBlocked(t, time.Millisecond, true)
+	b.stop()
+
+	if err := b.stopped(); err == nil || !strings.Contains(err.Error(), "cut off") {
+		t.Errorf("Start returned %v, want that requests were cut off", err)
+	}
+
+	if status := <-b.answer; status != 0 {
+		t.Errorf("request in flight was answered %d, want none", status)
+	}
+
+	close(b.free)
+}
+
+// A replica that does not lead sends the runtime away from the connection, by the means of each protocol.
+func TestNotReadyEndsConnection(t *testing.T) {
+	t.Parallel()
+
+	ca := newAuthority(t, "ca")
+	waits := core.HandlerFunc(func(context.Context, core.Delivery) error { return core.ErrNotReady })
+
+	for _, http2 := range []bool{false, true} {
+		t.Run(fmt.Sprintf("HTTP/%d", 1+btoi(http2)), func(t *testing.T) {
+			t.Parallel()
+
+			counted := &countingListener{Listener: listen(t)}
+			l := newListener(t, listener.PeerSourceFunc(known), listener.InsecureAllowAll(), waits,
+				listener.Options{Listener: counted, TLS: serverConfig(t, ca, tls.NoClientCert, ca)})
+			ctx, stop := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+
+			go func() { done <- l.Start(ctx) }()
+
+			client := newClient(t, ca, http2)
+			for range 3 {
+				response, _ := mustSend(t, client, "https://"+counted.Addr().String()+"/v2/lifecycle/event", bodyV2, nil)
+				if response.StatusCode != http.StatusServiceUnavailable {
+					t.Errorf("answer %d, want 503", response.StatusCode)
+				}
+			}
+
+			stop()
+
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+
+			if have := counted.read(); have != 3 {
+				t.Errorf("%d connections for 3 requests, want as many", have)
+			}
+		})
+	}
+}
+
+type countingListener struct {
+	net.Listener
+
+	mu    sync.Mutex
+	count int
+}
+
+func (l *countingListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err == nil {
+		l.mu.Lock()
+		l.count++
+		l.mu.Unlock()
+	}
+
+	return conn, err
+}
+
+func (l *countingListener) read() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	return l.count
+}
+
+// Without TLS, a gateway may speak HTTP/2 with prior knowledge.
+func TestUnencryptedHTTP2(t *testing.T) {
+	t.Parallel()
+
+	run := start(t, listener.PeerSourceFunc(known), listener.InsecureAllowAll(), &recorder{}, listener.Options{})
+
+	var protocols http.Protocols
+	protocols.SetUnencryptedHTTP2(true)
+
+	transport := &http.Transport{Protocols: &protocols}
+	t.Cleanup(transport.CloseIdleConnections)
+
+	response, _ := mustSend(t, &http.Client{Transport: transport}, run.url+"/v2/lifecycle/event", bodyV2, nil)
+	if response.StatusCode != http.StatusOK || response.ProtoMajor != 2 {
+		t.Errorf("answer %d by HTTP/%d, want 200 by HTTP/2", response.StatusCode, response.ProtoMajor)
+	}
+}
+
+func TestOldTLSIsRefused(t *testing.T) {
+	t.Parallel()
+
+	ca := newAuthority(t, "ca")
+	config := serverConfig(t, ca, tls.NoClientCert, ca)
+	config.MinVersion = 0
+	run := start(t, listener.PeerSourceFunc(known), listener.InsecureAllowAll(), &recorder{}, listener.Options{TLS: config})
+
+	dialer := tls.Dialer{Config: &tls.Config{RootCAs: ca.pool(), MaxVersion: tls.VersionTLS12}} //nolint:gosec // To be refused.
+	if conn, err := dialer.DialContext(t.Context(), "tcp", run.address()); err == nil {
+		conn.Close()
+		t.Error("TLS 1.2 was accepted")
+	}
+
+	if config.MinVersion != 0 {
+		t.Error("the config of the caller was changed")
+	}
+}
+
+// Who sends slowly, or a header without end, costs a connection for a while and no more.
+func TestSlowAndEndless(t *testing.T) {
+	t.Parallel()
+
+	run := start(t, listener.PeerSourceFunc(known), listener.InsecureAllowAll(), &recorder{},
+		listener.Options{ReadTimeout: 50 * time.Millisecond})
+	tests := []struct{ name, text, want string }{
+		{"half a header", "POST /v2/lifecycle/event HTTP/1.1\r\nHost: a\r\n", ""},
+		{
+			"half a body", "POST /v2/lifecycle/event HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{",
+			"HTTP/1.1 503 ",
+		},
+		{"header of 80 KiB", "POST / HTTP/1.1\r\nHost: a\r\nA: " + strings.Repeat("a", 80<<10) + "\r\n\r\n", "HTTP/1.1 431 "},
+		{"every server's options", "OPTIONS * HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", "HTTP/1.1 404 "},
+		{"a tunnel", "CONNECT other:443 HTTP/1.1\r\nHost: other:443\r\n\r\n", "HTTP/1.1 404 "},
+	}
+
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+
+			var dialer net.Dialer
+
+			conn, err := dialer.DialContext(t.Context(), "tcp", run.address())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+
+			if _, err := io.WriteString(conn, test.text); err != nil {
+				t.Fatal(err)
+			}
+
+			line, err := bufio.NewReader(conn).ReadString('\n')
+			if err != nil && !errors.Is(err, io.EOF) {
+				t.Fatal(err)
+			}
+
+			if !strings.HasPrefix(line, test.want) || (test.want == "" && line != "") {
+				t.Errorf("answer %q, want %q", line, test.want)
+			}
+		})
+	}
+}
+
+// Beyond the bound, connections wait for one that ends.
+func TestMaxConnections(t *testing.T) {
+	t.Parallel()
+
+	counted := &countingListener{Listener: listen(t)}
+	l := newListener(t, listener.PeerSourceFunc(known), listener.InsecureAllowAll(), &recorder{},
+		listener.Options{Listener: counted, MaxConnections: 2})
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+
+	go func() { done <- l.Start(ctx) }()
+
+	url := "http://" + counted.Addr().String() + "/v2/lifecycle/event"
+	first, second, third := newClient(t, nil, false), newClient(t, nil, false), newClient(t, nil, false)
+
+	mustSend(t, first, url, bodyV2, nil)
+	mustSend(t, second, url, bodyV2, nil)
+
+	answer := make(chan error, 1)
+
+	go func() {
+		_, _, err := send(t, third, url, bodyV2, nil)
+		answer <- err
+	}()
+
+	mustSend(t, second, url, bodyV2, nil)
+
+	if have := counted.read(); have != 2 {
+		t.Errorf("%d connections were accepted, want 2", have)
+	}
+
+	first.CloseIdleConnections()
+
+	if err := <-answer; err != nil {
+		t.Errorf("third connection: %v", err)
+	}
+
+	stop()
+
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,174 @@
+package listener_test
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/coretest"
+	"github.com/runtime-watcher/runtime-watcher/listener"
+)
+
+func answering(err error) core.Verifier {
+	return core.VerifierFunc(func(context.Context, core.Peer, *core.WatchEvent) error { return err })
+}
+
+func TestComposedVerifiers(t *testing.T) {
+	t.Parallel()
+
+	var (
+		passes  = answering(nil)
+		stays   = listener.Unauthenticated("first", "no")
+		forbids = listener.Forbidden("second", "no")
+		open    = errors.New("do not know")
+		waits   = core.ErrNotReady
+	)
+
+	tests := []struct {
+		name     string
+		verifier core.Verifier
+		want     error
+	}{
+		{"all of none", listener.AllOf(), core.ErrForbidden},
+		{"all pass", listener.AllOf(passes, passes), nil},
+		{"the first error counts", listener.AllOf(passes, answering(stays), answering(forbids)), stays},
+		{"one is not ready", listener.AllOf(passes, answering(waits), answering(forbids)), waits},
+
+		{"any of none", listener.AnyOf(), core.ErrForbidden},
+		{"one passes", listener.AnyOf(answering(forbids), answering(open), passes), nil},
+		{"the first refusal counts", listener.AnyOf(answering(stays), answering(forbids)), stays},
+		{"one may still let it pass", listener.AnyOf(answering(forbids), answering(open), answering(waits)), open},
+		{"one may let it pass later", listener.AnyOf(answering(forbids), answering(waits), answering(open)), waits},
+
+		{"all of any", listener.AllOf(listener.AnyOf(answering(forbids), passes), listener.AnyOf(answering(stays))), stays},
+		{"everything", listener.InsecureAllowAll(), nil},
+	}
+
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+
+			if err := test.verifier.Verify(t.Context(), core.Peer{ID: "a"}, &core.WatchEvent{}); !errors.Is(err, test.want) {
+				t.Errorf("error %v, want %v", err, test.want)
+			}
+		})
+	}
+}
+
+func TestVerifierSuite(t *testing.T) {
+	t.Parallel()
+
+	good := core.Peer{ID: "runtime-a", DNSNames: []string{"a.example"}}
+	cases := []coretest.VerifierCase{
+		{Name: "its own domain", Peer: good},
+		{Name: "no SAN", Peer: core.Peer{ID: "runtime-a"}, Want: core.ErrForbidden},
+		{Name: "the domain of another", Peer: core.Peer{ID: "runtime-b", DNSNames: []string{"a.example"}}, Want: core.ErrForbidden},
+		{Name: "owner that is not there", Peer: good, Event: core.WatchEvent{Owner: types.NamespacedName{Name: "x"}}, Want: core.ErrForbidden},
+		{Name: "cold cache", Peer: core.Peer{ID: "cold"}, Want: core.ErrNotReady},
+	}
+
+	pinning := func(*testing.T) core.Verifier { return listener.SANPinning(listener.DomainSourceFunc(domainOf)) }
+
+	t.Run("SANPinning", func(t *testing.T) {
+		t.Parallel()
+		coretest.TestVerifier(t, pinning, cases...)
+	})
+	t.Run("AllOf", func(t *testing.T) {
+		t.Parallel()
+		coretest.TestVerifier(t, func(t *testing.T) core.Verifier {
+			return listener.AllOf(listener.InsecureAllowAll(), pinning(t))
+		}, cases...)
+	})
+	t.Run("AnyOf", func(t *testing.T) {
+		t.Parallel()
+		coretest.TestVerifier(t, func(t *testing.T) core.Verifier {
+			return listener.AnyOf(answering(listener.Forbidden("never", "never")), pinning(t))
+		}, cases...)
+	})
+}
+
+func domainOf(_ context.Context, runtime core.RuntimeID, event *core.WatchEvent) (string, error) {
+	switch {
+	case event.Owner.Name != "":
+		return "", listener.Forbidden(listener.ReasonOwnerMissing, "no owner %s", event.Owner)
+	case runtime == "cold":
+		return "", core.ErrNotReady
+	case runtime == "runtime-b":
+		return "b.example", nil
+	default:
+		return "a.example", nil
+	}
+}
+
+func TestSANPinning(t *testing.T) {
+	t.Parallel()
+
+	peer := core.Peer{
+		ID:       "runtime-a",
+		DNSNames: []string{"A.example", "b.example.", "*.wild.example", "192.0.2.7", "kk.example", ""},
+		URIs:     []string{"https://c.example/x"},
+		IPs:      []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")},
+	}
+
+	tests := []struct{ name, domain, reason string }{
+		{"equal", "A.example", ""},
+		{"other case", "a.EXAMPLE", ""},
+		{"dot at the end of the domain", "a.example.", ""},
+		{"dot at the end of the SAN", "b.example", ""},
+		{"dots at both ends", "b.example.", ""},
+		{"URI", "https://c.example/x", ""},
+		{"IPv4", "192.0.2.1", ""},
+		{"IPv4 in IPv6", "::ffff:192.0.2.1", ""},
+		{"IPv6", "2001:db8::1", ""},
+		{"IPv6, written out", "2001:0DB8:0:0:0:0:0:1", ""},
+
+		{"another", "x.example", listener.ReasonSANMismatch},
+		{"a part", "example", listener.ReasonSANMismatch},
+		{"more", "x.a.example", listener.ReasonSANMismatch},
+		{"two dots at the end", "a.example..", listener.ReasonSANMismatch},
+		{"space around", " a.example", listener.ReasonSANMismatch},
+		{"of a wildcard SAN", "x.wild.example", listener.ReasonSANMismatch},
+		{"URI of other case", "https://C.example/x", listener.ReasonSANMismatch},
+		{"another IP address", "192.0.2.2", listener.ReasonSANMismatch},
+		{"an IP address among the DNS names", "192.0.2.7", listener.ReasonSANMismatch},
+		{"a letter that folds to ASCII", "\u212ak.example", listener.ReasonSANMismatch},
+
+		{"empty", "", listener.ReasonDomainEmpty},
+		{"blank", " \n", listener.ReasonDomainEmpty},
+		{"the root", ".", listener.ReasonDomainEmpty},
+		{"wildcard", "*", listener.ReasonDomainWildcard},
+		{"wildcard as in the SAN", "*.wild.example", listener.ReasonDomainWildcard},
+		{"wildcard inside", "a.*.example", listener.ReasonDomainWildcard},
+	}
+
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+
+			domains := listener.DomainSourceFunc(func(_ context.Context, id core.RuntimeID, _ *core.WatchEvent) (string, error) {
+				if id != peer.ID {
+					t.Errorf("asked for runtime %q, want %q", id, peer.ID)
+				}
+
+				return test.domain, nil
+			})
+			err := listener.SANPinning(domains).Verify(t.Context(), peer, &core.WatchEvent{})
+
+			if test.reason == "" {
+				if err != nil {
+					t.Errorf("error %v, want none", err)
+				}
+
+				return
+			}
+
+			if !errors.Is(err, core.ErrForbidden) || core.Reason(err) != test.reason {
+				t.Errorf("error %v with reason %q, want %v with %q", err, core.Reason(err), core.ErrForbidden, test.reason)
+			}
+		})
+	}
+}
