@@ -29,7 +29,9 @@ TOOLS := $(CURDIR)/bin/tools/$(shell $(GO) env GOVERSION)
 # The release tags of a module are <folder>/vX.Y.Z, those of the whole repository vX.Y.Z. Asking git here, and not the
 # Go command, gives a version under GOFLAGS=-buildvcs=false, too. Without git it is "dev".
 VERSION := $(or $(shell git describe --tags --always --dirty --match 'v[0-9]*' --match 'cmd/agent/v[0-9]*' 2>/dev/null | sed 's|^cmd/agent/||'),dev)
-BUILD := CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)'
+
+# Alone, not in the workspace: what is shipped holds the versions that the agent's own go.mod asks for.
+BUILD_AGENT := cd cmd/agent && GOWORK=off CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)'
 
 # kube-apiserver and etcd: built on the first use (about five minutes), found at once ever after. Progress goes to
 # standard error. KUBEBUILDER_ASSETS, when set, wins.
@@ -85,12 +87,12 @@ verify: generators ## Check what a review would: tidy, generated, formatted, eac
 
 .PHONY: build
 build: ## Build the agent for this machine: one static binary, bin/agent. GOOS, GOARCH, GOFIPS140
-	@$(BUILD) -o bin/agent ./cmd/agent
+	@$(BUILD_AGENT) -o $(CURDIR)/bin/agent .
 	@ls -l bin/agent
 
 .PHONY: image
 image: ## Build the image of the agent: an OCI layout in bin/image, the same digest twice. PLATFORM
-	@GOOS='$(firstword $(subst /, ,$(PLATFORM)))' GOARCH='$(word 2,$(subst /, ,$(PLATFORM)))' $(BUILD) -o bin/image-root/agent ./cmd/agent
+	@export GOOS='$(firstword $(subst /, ,$(PLATFORM)))' GOARCH='$(word 2,$(subst /, ,$(PLATFORM)))'; $(BUILD_AGENT) -o $(CURDIR)/bin/image-root/agent .
 	@$(GO) run ./tools/image -platform '$(PLATFORM)' -version '$(VERSION)' -out bin/image bin/image-root/agent
 
 .PHONY: clean
