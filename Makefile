@@ -44,7 +44,7 @@ help: ## This list
 
 .PHONY: demo
 demo: ## See it work: an API server, the agent, an operator. ARGS='...' go to the program
-	@$(WITH_ASSETS) $(GO) run ./examples/quickstart $(ARGS)
+	@$(GO) build -o bin/quickstart/quickstart ./examples/quickstart && exec bin/quickstart/quickstart $(ARGS)
 
 # One go test for all modules of the workspace: it shares what it compiles, keeps every core busy and closes with one
 # line per package. The test cache stays on, so a second run takes what is unchanged from it.

@@ -158,7 +158,7 @@ func (c *ControlPlane) start(ctx context.Context, opts Options) error {
 	if err := c.writeKubeconfig(opts.KubeconfigPath); err != nil {
 		return err
 	}
-	c.logger.Info("control plane started", "url", c.Config.Host, "kubeconfig", c.Kubeconfig, "duration", time.Since(begin))
+	c.logger.InfoContext(ctx, "control plane started", "url", c.Config.Host, "kubeconfig", c.Kubeconfig, "duration", time.Since(begin))
 	return nil
 }
 

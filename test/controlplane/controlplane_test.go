@@ -173,11 +173,13 @@ func TestTwoAtOnceAndAnOpenWatch(t *testing.T) {
 		})
 	}
 	group.Wait()
-	for _, c := range planes {
-		if c != nil {
-			defer func() { _ = c.Stop() }()
+	defer func() {
+		for _, c := range planes {
+			if c != nil {
+				_ = c.Stop()
+			}
 		}
-	}
+	}()
 	if t.Failed() {
 		return
 	}
@@ -261,6 +263,7 @@ func TestStartFails(t *testing.T) {
 		assertGone(t, []int{pid})
 	})
 	t.Run("missing definitions", func(t *testing.T) {
+		t.Setenv("TMPDIR", t.TempDir()) // Tests of other packages start control planes, too.
 		before := privateDirs(t)
 		_, err := Start(t.Context(), Options{CRDPaths: []string{"does-not-exist"}})
 		if err == nil || !strings.Contains(err.Error(), "does-not-exist") {

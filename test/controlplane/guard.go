@@ -127,7 +127,7 @@ func awaitExit(pids []int, limit time.Duration) error {
 			if time.Now().After(deadline) {
 				return fmt.Errorf("process %d still runs %s after it was killed", pid, limit)
 			}
-			time.Sleep(10 * time.Millisecond)
+			<-time.After(10 * time.Millisecond)
 		}
 	}
 	return nil

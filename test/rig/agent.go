@@ -24,9 +24,10 @@ import (
 func Build(t testing.TB, command string) string {
 	t.Helper()
 
-	build, _ := builds.LoadOrStore(command, sync.OnceValues(func() (string, error) { return compile(command) }))
+	stored, _ := builds.LoadOrStore(command, sync.OnceValues(func() (string, error) { return compile(command) }))
+	build, _ := stored.(func() (string, error)) // Nothing else is stored.
 
-	path, err := build.(func() (string, error))() //nolint:forcetypeassert // Nothing else is stored.
+	path, err := build()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,11 +35,11 @@ func Build(t testing.TB, command string) string {
 	return path
 }
 
-var builds sync.Map //nolint:gochecknoglobals // One binary serves all tests of a process.
+var builds sync.Map // One binary serves all tests of a process.
 
 func compile(command string) (string, error) {
 	path := filepath.Join(test.Root(), "bin", "test", filepath.Base(command))
-	cmd := exec.Command("go", "build", "-o", path, ".") //nolint:noctx // Shared by all tests, bound to none.
+	cmd := exec.Command("go", "build", "-o", path, ".") // Shared by all tests, bound to none.
 	cmd.Dir = filepath.Join(test.Root(), command)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 
@@ -102,9 +103,9 @@ func (a *Agent) Restart() {
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	defer out.Close() //nolint:errcheck // The child has its own descriptor.
+	defer out.Close() // The child has its own descriptor.
 
-	cmd := exec.Command(Build(a.t, "cmd/agent")) //nolint:noctx // Its life is that of the Agent.
+	cmd := exec.Command(Build(a.t, "cmd/agent")) // Its life is that of the Agent.
 	cmd.Env, cmd.Stdout, cmd.Stderr = a.env, out, out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 
@@ -232,7 +233,7 @@ func Get(ctx context.Context, url string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return nil, err
 	}
@@ -241,7 +242,7 @@ func Get(ctx context.Context, url string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer answer.Body.Close() //nolint:errcheck // The body is read.
+	defer answer.Body.Close() // The body is read.
 
 	body, err := io.ReadAll(answer.Body)
 	if err == nil && answer.StatusCode != http.StatusOK {

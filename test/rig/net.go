@@ -21,7 +21,7 @@ func FreePort(t testing.TB) int {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close() //nolint:errcheck // It was only asked for its port.
+	defer l.Close() // It was only asked for its port.
 
 	address, _ := l.Addr().(*net.TCPAddr)
 

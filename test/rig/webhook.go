@@ -4,11 +4,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 )
 
 // Watch makes the API server of a runtime send its reviews to an agent, and returns when it does.
@@ -26,7 +27,6 @@ func Watch(t testing.TB, runtime *controlplane.ControlPlane, agent *Agent, caBun
 		t.Fatal(err)
 	}
 
-	t.Cleanup(func() { _ = runtime.Client.Delete(t.Context(), configuration) }) //nolint:usetesting // The context has ended: the control plane goes anyway.
 	awaitReviews(t, runtime, agent, watches[0].Labels)
 }
 

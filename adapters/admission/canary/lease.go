@@ -147,7 +147,9 @@ func (l *Lease) do(request *http.Request) ([]string, error) {
 	body, _ := io.ReadAll(io.LimitReader(answer.Body, maxAnswer)) // What is missing of it only shortens a message.
 
 	if answer.StatusCode != http.StatusOK {
-		var status struct{ Message string }
+		var status struct {
+			Message string `json:"message"`
+		}
 
 		_ = json.Unmarshal(body, &status)
 
