@@ -238,6 +238,7 @@ func TestControlPlaneDownDuringWrites(t *testing.T) {
 	}
 
 	compareWrites(t, with, without)
+	s.checkAnswers()
 	s.startOperator()
 
 	for i := range writes {
@@ -246,6 +247,21 @@ func TestControlPlaneDownDuringWrites(t *testing.T) {
 	}
 
 	s.checkAccounts()
+}
+
+// checkAnswers makes sure that the agent answered in no time, whatever the API server added to that.
+func (s *scene) checkAnswers() {
+	s.t.Helper()
+
+	const duration = "runtime_watcher_agent_admission_duration_seconds"
+
+	answers, sum := s.agent.Metric(duration+"_count"), s.agent.Metric(duration+"_sum")
+	mean := time.Duration(sum / answers * float64(time.Second))
+	s.t.Logf("the agent answered %v reviews, in %v each", answers, mean)
+
+	if mean > time.Millisecond {
+		s.t.Errorf("the agent took %v for an answer, want less than 1 ms: it must not wait for the control plane", mean)
+	}
 }
 
 // write creates a ConfigMap and returns how long the API server took.
