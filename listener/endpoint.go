@@ -221,7 +221,7 @@ func (l *Listener) newMux() *http.ServeMux {
 	mux.HandleFunc("/", l.notFound)
 
 	for _, version := range contract.Versions() {
-		mux.Handle(version.Path("{"+wildcard+"}"), &endpoint{
+		mux.Handle(pattern(version), &endpoint{
 			Listener: l,
 			version:  version,
 			status:   accepted(version),
@@ -230,6 +230,11 @@ func (l *Listener) newMux() *http.ServeMux {
 	}
 
 	return mux
+}
+
+// pattern returns the path of a contract with a wildcard for the manager.
+func pattern(version contract.Version) string {
+	return strings.Replace(version.Path(wildcard), "/"+wildcard+"/", "/{"+wildcard+"}/", 1)
 }
 
 // accepted returns the status of events that were taken. Senders of the old contracts take nothing but 200 for success.

@@ -3,11 +3,13 @@ package rawjson
 import (
 	"bytes"
 	"cmp"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
+	"math/bits"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,7 +17,8 @@ import (
 
 // Equal reports whether two JSON values mean the same: white space, the order of an object's members, the escaping of
 // strings and the notation of numbers do not count. Equal bytes are equal, whatever they are, and cost one comparison;
-// equal order costs one pass, and another order the decoding of both.
+// equal order costs one pass, most of it over one of the two. Both are decoded only when objects have the same names
+// in another order.
 //
 // Different bytes that are not JSON are different. In doubt the answer is false: for objects that repeat a name, and
 // for numbers whose exponents no int64 holds.
@@ -24,11 +27,11 @@ func Equal(a, b []byte) bool {
 		return true
 	}
 
-	x, y := NewReader(a), NewReader(b)
+	p := pair{x: Reader{data: a}, y: Reader{data: b}, budget: len(a)}
 
-	switch compare(x, y) {
+	switch p.compareParts() {
 	case same:
-		return x.End() == nil && y.End() == nil
+		return p.x.End() == nil && p.y.End() == nil
 	case reordered:
 		return equalTrees(a, b)
 	default:
@@ -52,29 +55,92 @@ func verdictOf(equal bool) verdict {
 	return different
 }
 
-// compare walks over two values side by side.
-func compare(x, y *Reader) verdict {
-	x.space()
-	y.space()
+// pair walks over two values side by side.
+type pair struct {
+	x, y Reader
 
-	a, b := x.peek(), y.peek()
+	// x.data up to common equals y.data shift bytes further on.
+	common, shift int
+	// budget bounds in bytes what may be looked at twice.
+	budget int
+}
+
+func (p *pair) compare() verdict {
+	p.x.space()
+	p.y.space()
+
+	if a := p.x.peek(); (a == '{' || a == '[') && a == p.y.peek() && p.skipEqual() {
+		return same
+	}
+
+	return p.compareParts()
+}
+
+// compareParts compares two values whose bytes differ.
+func (p *pair) compareParts() verdict {
+	p.x.space()
+	p.y.space()
+
+	a, b := p.x.peek(), p.y.peek()
 
 	switch {
 	case a == '{' && b == '{':
-		return compareMembers(x, y, '{', '}', compareMember)
+		return p.compareMembers('{', '}', p.compareMember)
 	case a == '[' && b == '[':
-		return compareMembers(x, y, '[', ']', compare)
+		return p.compareMembers('[', ']', p.compare)
 	case a == '"' && b == '"':
-		return verdictOf(sameStrings(x, y))
+		return verdictOf(p.sameStrings())
 	default:
-		return verdictOf(sameScalars(x, y))
+		return verdictOf(p.sameScalars())
 	}
 }
 
-func compareMembers(x, y *Reader, opening, closing byte, each func(x, y *Reader) verdict) verdict {
+// skipEqual steps over an array or an object that both texts have byte for byte, reading one of them. What it has read
+// in vain is read again by its caller, at every level of nesting: budget keeps the sum of that small.
+func (p *pair) skipEqual() bool {
+	if p.budget <= 0 {
+		return false
+	}
+
+	if shift := p.y.pos - p.x.pos; shift != p.shift || p.x.pos >= p.common {
+		p.shift = shift
+		p.common = p.x.pos + commonPrefix(p.x.data[p.x.pos:], p.y.data[p.y.pos:])
+	}
+
+	pos, want := skipValue(p.x.data[:p.common], p.x.pos, p.x.depth)
+	if want != "" {
+		p.budget -= pos - p.x.pos
+
+		return false
+	}
+
+	p.x.pos, p.y.pos = pos, pos+p.shift
+
+	return true
+}
+
+// commonPrefix returns the number of bytes with which both begin. It looks at eight bytes at once.
+func commonPrefix(a, b []byte) int {
+	n := min(len(a), len(b))
+	pos := 0
+
+	for ; pos+8 <= n; pos += 8 {
+		if diff := binary.LittleEndian.Uint64(a[pos:]) ^ binary.LittleEndian.Uint64(b[pos:]); diff != 0 {
+			return pos + bits.TrailingZeros64(diff)/8
+		}
+	}
+
+	for pos < n && a[pos] == b[pos] {
+		pos++
+	}
+
+	return pos
+}
+
+func (p *pair) compareMembers(opening, closing byte, each func() verdict) verdict {
 	for first := true; ; first = false {
-		moreX, errX := x.next(opening, closing, first)
-		moreY, errY := y.next(opening, closing, first)
+		moreX, errX := p.x.next(opening, closing, first)
+		moreY, errY := p.y.next(opening, closing, first)
 
 		if errX != nil || errY != nil || moreX != moreY {
 			return different
@@ -84,29 +150,67 @@ func compareMembers(x, y *Reader, opening, closing byte, each func(x, y *Reader)
 			return same
 		}
 
-		if v := each(x, y); v != same {
+		if v := each(); v != same {
 			return v
 		}
 	}
 }
 
-func compareMember(x, y *Reader) verdict {
-	a, errA := x.rawName()
-	b, errB := y.rawName()
+func (p *pair) compareMember() verdict {
+	a, errA := p.x.rawName()
+	b, errB := p.y.rawName()
 
 	switch {
 	case errA != nil || errB != nil:
 		return different
 	case !sameText(a, b):
-		return reordered
+		return p.compareNames(a, b)
 	default:
-		return compare(x, y)
+		return p.compare()
 	}
 }
 
-func sameScalars(x, y *Reader) bool {
-	a, errA := x.Skip()
-	b, errB := y.Skip()
+// compareNames tells members in another order from members that only one of two objects has, once a and b stand at the
+// same place: decoding takes longer than reading on.
+func (p *pair) compareNames(a, b []byte) verdict {
+	namesX, errX := p.x.namesFrom(a)
+	namesY, errY := p.y.namesFrom(b)
+
+	if errX != nil || errY != nil || !slices.Equal(namesX, namesY) {
+		return different
+	}
+
+	return reordered
+}
+
+// namesFrom reads the rest of an object whose member raw has just been named, and returns the set of names from there
+// on, sorted.
+func (r *Reader) namesFrom(raw []byte) (names []string, err error) {
+	for more := true; more && err == nil; {
+		var name string
+		if name, err = unquote(raw); err != nil {
+			return nil, err
+		}
+
+		names = append(names, name)
+
+		if _, err = r.Skip(); err != nil {
+			return nil, err
+		}
+
+		if more, err = r.next('{', '}', false); more && err == nil {
+			raw, err = r.rawName()
+		}
+	}
+
+	slices.Sort(names)
+
+	return slices.Compact(names), err
+}
+
+func (p *pair) sameScalars() bool {
+	a, errA := p.x.Skip()
+	b, errB := p.y.Skip()
 
 	if errA != nil || errB != nil {
 		return false
@@ -115,9 +219,9 @@ func sameScalars(x, y *Reader) bool {
 	return bytes.Equal(a, b) || isNumber(a) && isNumber(b) && parseDecimal(string(a)) == parseDecimal(string(b))
 }
 
-func sameStrings(x, y *Reader) bool {
-	a, errA := x.rawString()
-	b, errB := y.rawString()
+func (p *pair) sameStrings() bool {
+	a, errA := p.x.rawString()
+	b, errB := p.y.rawString()
 
 	return errA == nil && errB == nil && sameText(a, b)
 }

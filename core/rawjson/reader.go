@@ -173,7 +173,8 @@ func (r *Reader) open(opening byte) error {
 		return r.fail("'" + string(rune(opening)) + "'")
 	}
 
-	if r.depth++; r.depth > maxDepth {
+	r.depth++
+	if r.depth > maxDepth {
 		return r.fail("at most 10000 nested values")
 	}
 
@@ -210,32 +211,14 @@ func (r *Reader) rawName() ([]byte, error) {
 }
 
 func (r *Reader) value() error {
-	switch c := r.peek(); c {
-	case '{':
-		return r.members('{', '}', func() error {
-			if _, err := r.rawName(); err != nil {
-				return err
-			}
+	pos, want := skipValue(r.data, r.pos, r.depth)
+	r.pos = pos
 
-			r.space()
-
-			return r.value()
-		})
-	case '[':
-		return r.members('[', ']', r.value)
-	case '"':
-		_, err := r.rawString()
-
-		return err
-	case 't':
-		return r.literal("true")
-	case 'f':
-		return r.literal("false")
-	case 'n':
-		return r.literal("null")
-	default:
-		return r.number()
+	if want != "" {
+		return r.fail(want)
 	}
+
+	return nil
 }
 
 func (r *Reader) literal(word string) error {
@@ -248,52 +231,6 @@ func (r *Reader) literal(word string) error {
 	return nil
 }
 
-// number follows RFC 8259, section 6.
-func (r *Reader) number() error {
-	if r.peek() == '-' {
-		r.pos++
-	}
-
-	if r.peek() == '0' {
-		r.pos++
-	} else if err := r.digits(); err != nil {
-		return err
-	}
-
-	if r.peek() == '.' {
-		r.pos++
-
-		if err := r.digits(); err != nil {
-			return err
-		}
-	}
-
-	if c := r.peek(); c != 'e' && c != 'E' {
-		return nil
-	}
-
-	r.pos++
-
-	if c := r.peek(); c == '+' || c == '-' {
-		r.pos++
-	}
-
-	return r.digits()
-}
-
-func (r *Reader) digits() error {
-	start := r.pos
-	for c := r.peek(); c >= '0' && c <= '9'; c = r.peek() {
-		r.pos++
-	}
-
-	if r.pos == start {
-		return r.fail("a value")
-	}
-
-	return nil
-}
-
 // rawString reads one string and returns it with its quotes.
 func (r *Reader) rawString() ([]byte, error) {
 	if r.peek() != '"' {
@@ -301,76 +238,18 @@ func (r *Reader) rawString() ([]byte, error) {
 	}
 
 	start := r.pos
-	r.pos++
 
-	for {
-		for r.pos < len(r.data) && plain[r.data[r.pos]] {
-			r.pos++
-		}
+	pos, want := skipString(r.data, r.pos+1)
+	r.pos = pos
 
-		switch r.peek() {
-		case '"':
-			r.pos++
-
-			return r.data[start:r.pos], nil
-		case '\\':
-			if err := r.escape(); err != nil {
-				return nil, err
-			}
-		default:
-			return nil, r.fail("the end of a string")
-		}
-	}
-}
-
-func (r *Reader) escape() error {
-	r.pos++
-
-	switch r.peek() {
-	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
-		r.pos++
-
-		return nil
-	case 'u':
-		r.pos++
-
-		for range 4 {
-			if !isHex(r.peek()) {
-				return r.fail("four hexadecimal digits")
-			}
-
-			r.pos++
-		}
-
-		return nil
-	default:
-		return r.fail("an escape sequence")
-	}
-}
-
-func isHex(c byte) bool {
-	return c >= '0' && c <= '9' || c >= 'a' && c <= 'f' || c >= 'A' && c <= 'F'
-}
-
-// plain tells the bytes of a string that need no look: all but quote, backslash and control characters.
-var plain = func() (table [256]bool) {
-	for c := range table {
-		table[c] = c >= 0x20 && c != '"' && c != '\\'
+	if want != "" {
+		return nil, r.fail(want)
 	}
 
-	return table
-}()
-
-func (r *Reader) space() {
-	for r.pos < len(r.data) {
-		switch r.data[r.pos] {
-		case ' ', '\t', '\n', '\r':
-			r.pos++
-		default:
-			return
-		}
-	}
+	return r.data[start:pos], nil
 }
+
+func (r *Reader) space() { r.pos = skipSpace(r.data, r.pos) }
 
 // peek returns the next byte, and 0 at the end: no JSON token starts with it.
 func (r *Reader) peek() byte {

@@ -1,0 +1,249 @@
+package rawjson
+
+import (
+	"encoding/binary"
+	"math/bits"
+)
+
+// Most of every text is skipped. The functions of this file are what that costs: they keep positions in registers instead
+// of in a [Reader], and call nothing for a byte. Each starts at p and returns the position behind what it has stepped
+// over, or else where it failed and what it wanted there; want is empty on success.
+
+// skipValue steps over one value inside depth arrays and objects.
+func skipValue(d []byte, p, depth int) (pos int, want string) {
+	if p >= len(d) {
+		return p, "a value"
+	}
+
+	switch d[p] {
+	case '"':
+		return skipString(d, p+1)
+	case '{':
+		if depth >= maxDepth {
+			return p, "at most 10000 nested values"
+		}
+
+		return skipObject(d, p+1, depth+1)
+	case '[':
+		if depth >= maxDepth {
+			return p, "at most 10000 nested values"
+		}
+
+		return skipArray(d, p+1, depth+1)
+	case 't':
+		return skipWord(d, p, "true")
+	case 'f':
+		return skipWord(d, p, "false")
+	case 'n':
+		return skipWord(d, p, "null")
+	default:
+		return skipNumber(d, p)
+	}
+}
+
+func skipObject(d []byte, p, depth int) (pos int, want string) {
+	p = skipSpace(d, p)
+	if p < len(d) && d[p] == '}' {
+		return p + 1, ""
+	}
+
+	for {
+		if p >= len(d) || d[p] != '"' {
+			return p, "a string"
+		}
+
+		if p, want = skipString(d, p+1); want != "" {
+			return p, want
+		}
+
+		if p = skipSpace(d, p); p >= len(d) || d[p] != ':' {
+			return p, "':'"
+		}
+
+		if p, want = skipValue(d, skipSpace(d, p+1), depth); want != "" {
+			return p, want
+		}
+
+		p = skipSpace(d, p)
+
+		switch {
+		case p < len(d) && d[p] == ',':
+			p = skipSpace(d, p+1)
+		case p < len(d) && d[p] == '}':
+			return p + 1, ""
+		default:
+			return p, "',' or '}'"
+		}
+	}
+}
+
+func skipArray(d []byte, p, depth int) (pos int, want string) {
+	p = skipSpace(d, p)
+	if p < len(d) && d[p] == ']' {
+		return p + 1, ""
+	}
+
+	for {
+		if p, want = skipValue(d, p, depth); want != "" {
+			return p, want
+		}
+
+		p = skipSpace(d, p)
+
+		switch {
+		case p < len(d) && d[p] == ',':
+			p = skipSpace(d, p+1)
+		case p < len(d) && d[p] == ']':
+			return p + 1, ""
+		default:
+			return p, "',' or ']'"
+		}
+	}
+}
+
+// skipString steps over a string from behind its opening quote.
+func skipString(d []byte, p int) (pos int, want string) {
+	for {
+		for p+8 <= len(d) {
+			if found := special(binary.LittleEndian.Uint64(d[p:])); found != 0 {
+				p += bits.TrailingZeros64(found) / 8
+
+				break
+			}
+
+			p += 8
+		}
+
+		for p < len(d) && plain[d[p]] {
+			p++
+		}
+
+		switch {
+		case p < len(d) && d[p] == '"':
+			return p + 1, ""
+		case p < len(d) && d[p] == '\\':
+			if p, want = skipEscape(d, p+1); want != "" {
+				return p, want
+			}
+		default:
+			return p, "the end of a string"
+		}
+	}
+}
+
+func skipEscape(d []byte, p int) (pos int, want string) {
+	if p >= len(d) {
+		return p, "an escape sequence"
+	}
+
+	switch d[p] {
+	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
+		return p + 1, ""
+	case 'u':
+		for range 4 {
+			p++
+
+			if p >= len(d) || !isHex(d[p]) {
+				return p, "four hexadecimal digits"
+			}
+		}
+
+		return p + 1, ""
+	default:
+		return p, "an escape sequence"
+	}
+}
+
+func skipWord(d []byte, p int, word string) (pos int, want string) {
+	if len(d)-p < len(word) || string(d[p:p+len(word)]) != word {
+		return p, word
+	}
+
+	return p + len(word), ""
+}
+
+func skipNumber(d []byte, p int) (pos int, want string) {
+	if p < len(d) && d[p] == '-' {
+		p++
+	}
+
+	if p < len(d) && d[p] == '0' {
+		p++
+	} else if p, want = skipDigits(d, p); want != "" {
+		return p, want
+	}
+
+	if p < len(d) && d[p] == '.' {
+		if p, want = skipDigits(d, p+1); want != "" {
+			return p, want
+		}
+	}
+
+	if p >= len(d) || d[p] != 'e' && d[p] != 'E' {
+		return p, ""
+	}
+
+	p++
+
+	if p < len(d) && (d[p] == '+' || d[p] == '-') {
+		p++
+	}
+
+	return skipDigits(d, p)
+}
+
+func skipDigits(d []byte, p int) (pos int, want string) {
+	start := p
+	for p < len(d) && d[p] >= '0' && d[p] <= '9' {
+		p++
+	}
+
+	if p == start {
+		return p, "a value"
+	}
+
+	return p, ""
+}
+
+func isHex(c byte) bool {
+	return c >= '0' && c <= '9' || c >= 'a' && c <= 'f' || c >= 'A' && c <= 'F'
+}
+
+// plain tells the bytes of a string that need no look: all but quote, backslash and control characters.
+var plain = func() (table [256]bool) {
+	for c := range table {
+		table[c] = c >= 0x20 && c != '"' && c != '\\'
+	}
+
+	return table
+}()
+
+// special marks the high bit of each byte in word that is not plain. A byte behind the first marked one may be marked,
+// too, although it is plain: a subtraction borrows from it.
+func special(word uint64) uint64 {
+	const (
+		each = 0x0101010101010101
+		high = each << 7
+	)
+
+	quote, backslash := word^each*'"', word^each*'\\'
+
+	return ((quote-each)&^quote | (backslash-each)&^backslash | (word-each*' ')&^word) & high
+}
+
+// skipSpace is short enough to be inlined: API servers write no white space.
+func skipSpace(d []byte, p int) int {
+	if p < len(d) && d[p] <= ' ' {
+		return skipSpaces(d, p)
+	}
+
+	return p
+}
+
+func skipSpaces(d []byte, p int) int {
+	for p < len(d) && (d[p] == ' ' || d[p] == '\t' || d[p] == '\n' || d[p] == '\r') {
+		p++
+	}
+
+	return p
+}

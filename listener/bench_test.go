@@ -1,0 +1,120 @@
+package listener_test
+
+import (
+	"context"
+	"crypto/tls"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/listener"
+)
+
+// BenchmarkServeHTTP is what an event costs in the listener itself, without the HTTP server.
+func BenchmarkServeHTTP(b *testing.B) {
+	ca := newAuthority(b, "ca")
+	cert := ca.client(b, "runtime-a")
+	sources := []struct {
+		name  string
+		peers listener.PeerSource
+	}{
+		{"handshake", listener.FromTLS(listener.PeerOptions{})},
+		{"connection", listener.FromTLSWithRoots(ca.roots(), listener.PeerOptions{})},
+		{"header", listener.FromXFCC(listener.InsecureTrustEveryone(), ca.roots(), listener.PeerOptions{})},
+	}
+
+	for _, source := range sources {
+		b.Run(source.name, func(b *testing.B) {
+			l := newListener(b, source.peers, listener.InsecureAllowAll(), core.HandlerFunc(ignore), listener.Options{})
+			r := requestOf(ca, cert)
+			body := strings.NewReader(bodyV2)
+			r.Body = io.NopCloser(body)
+			w := &discard{header: http.Header{}}
+
+			b.ReportAllocs()
+
+			for b.Loop() {
+				body.Reset(bodyV2)
+				l.ServeHTTP(w, r)
+			}
+
+			if w.status != http.StatusOK {
+				b.Fatalf("answer %d", w.status)
+			}
+		})
+	}
+}
+
+// BenchmarkPeer is what it costs to check a certificate that was not seen before.
+func BenchmarkPeer(b *testing.B) {
+	ca := newAuthority(b, "ca")
+	r := requestOf(ca, ca.client(b, "runtime-a"))
+
+	b.ReportAllocs()
+
+	for b.Loop() {
+		source := listener.FromXFCC(listener.InsecureTrustEveryone(), ca.roots(), listener.PeerOptions{CacheSize: 1})
+		if _, err := source.Peer(r); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkServer is an event over a real connection, with the client in the same process. Each goroutine waits for its answers, as
+// a gateway does.
+func BenchmarkServer(b *testing.B) {
+	ca := newAuthority(b, "ca")
+	cert := ca.client(b, "runtime-a")
+	mtls := serverConfig(b, ca, tls.RequireAndVerifyClientCert, ca)
+	byHeader := listener.FromXFCC(listener.InsecureTrustEveryone(), ca.roots(), listener.PeerOptions{})
+
+	b.Run("header, HTTP/1.1", func(b *testing.B) {
+		run := start(b, byHeader, listener.InsecureAllowAll(), core.HandlerFunc(ignore), listener.Options{})
+		benchmarkServer(b, run, newClient(b, nil, false), cert.header())
+	})
+	b.Run("native, HTTP/2", func(b *testing.B) {
+		run := start(b, listener.FromTLS(listener.PeerOptions{}), listener.InsecureAllowAll(), core.HandlerFunc(ignore),
+			listener.Options{TLS: mtls})
+		benchmarkServer(b, run, newClient(b, ca, true, cert.pair()), "")
+	})
+}
+
+func benchmarkServer(b *testing.B, run *running, client *http.Client, header string) {
+	b.Helper()
+
+	if transport, ok := client.Transport.(*http.Transport); ok {
+		transport.MaxIdleConnsPerHost = 64
+	}
+
+	b.ReportAllocs()
+	b.SetParallelism(16)
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			headers := http.Header{}
+			if header != "" {
+				headers.Set(listener.HeaderXFCC, header)
+			}
+
+			if response, text := mustSend(b, client, run.url+"/v2/lifecycle/event", bodyV2, headers); response.StatusCode != http.StatusOK {
+				b.Errorf("answer %d %s", response.StatusCode, text)
+			}
+		}
+	})
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "events/s")
+}
+
+func ignore(context.Context, core.Delivery) error { return nil }
+
+// discard is a response that costs nothing.
+type discard struct {
+	header http.Header
+	status int
+}
+
+func (d *discard) Header() http.Header { return d.header }
+
+func (d *discard) Write(text []byte) (int, error) { return len(text), nil }
+
+func (d *discard) WriteHeader(status int) { d.status = status }

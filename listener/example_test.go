@@ -1,0 +1,120 @@
+package listener_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/listener"
+)
+
+// Where runtimes connect straight to the operator.
+func ExampleNew() {
+	caBundle := x509.NewCertPool() // Of the CA that issues the certificates of runtimes.
+
+	handler := core.HandlerFunc(func(_ context.Context, d core.Delivery) error {
+		fmt.Println("enqueue", d.Runtime, "for", d.Event.Watched)
+
+		return nil
+	})
+
+	l, err := listener.New(
+		listener.FromTLS(listener.PeerOptions{}),
+		listener.InsecureAllowAll(),
+		map[core.Manager]core.Handler{"lifecycle-manager": handler},
+		listener.Options{
+			Addr: ":8443",
+			TLS:  &tls.Config{ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: caBundle, MinVersion: tls.VersionTLS13},
+		},
+	)
+	if err != nil {
+		fmt.Println(err)
+
+		return
+	}
+
+	fmt.Println(l.Ready())
+	// Then l.Start(ctx), or manager.Add(l) with controller-runtime.
+	// Output: not ready: the listener is not started
+}
+
+// Behind a gateway that has ended TLS.
+func ExampleFromXFCC() {
+	caBundle := x509.NewCertPool()
+	peers := listener.FromXFCC(
+		listener.ProxyAddresses(netip.MustParsePrefix("10.0.0.0/24")),
+		func() *x509.CertPool { return caBundle },
+		listener.PeerOptions{},
+	)
+
+	r := httptest.NewRequest(http.MethodPost, "/v2/lifecycle-manager/event", http.NoBody)
+	r.RemoteAddr = "10.9.9.9:12345" // A pod that is not the gateway.
+
+	_, err := peers.Peer(r)
+	fmt.Println(core.Reason(err))
+	// Output: untrusted_proxy
+}
+
+// A runtime may trigger the owner whose registered domain its certificate carries.
+func ExampleSANPinning() {
+	registered := map[string]string{"runtime-a": "a.example", "runtime-b": "b.example"}
+	verifier := listener.SANPinning(listener.DomainSourceFunc(
+		func(_ context.Context, _ core.RuntimeID, event *core.WatchEvent) (string, error) {
+			domain, ok := registered[event.Owner.Name]
+			if !ok {
+				return "", listener.Forbidden(listener.ReasonOwnerMissing, "no owner %s", event.Owner)
+			}
+
+			return domain, nil
+		}))
+
+	peer := core.Peer{ID: "runtime-a", DNSNames: []string{"A.example."}}
+
+	for _, name := range []string{"runtime-a", "runtime-b", "runtime-c"} {
+		event := core.WatchEvent{}
+		event.Owner.Name = name
+		fmt.Println(verifier.Verify(context.Background(), peer, &event))
+	}
+	// Output:
+	// <nil>
+	// sender may not trigger this: no SAN of the certificate equals the registered domain "b.example"
+	// sender may not trigger this: no owner /runtime-c
+}
+
+// The listener is a handler, too, for a server of your own.
+func ExampleListener_ServeHTTP() {
+	l, err := listener.New(
+		listener.PeerSourceFunc(func(*http.Request) (core.Peer, error) { return core.Peer{ID: "runtime-a"}, nil }),
+		listener.InsecureAllowAll(),
+		map[core.Manager]core.Handler{
+			"lifecycle-manager": core.HandlerFunc(func(_ context.Context, d core.Delivery) error {
+				fmt.Println(d.Runtime, d.Event.WatchedGVK.Kind, d.Event.Watched)
+
+				return nil
+			}),
+		},
+		listener.Options{},
+	)
+	if err != nil {
+		fmt.Println(err)
+
+		return
+	}
+
+	body := `{"watched":{"Namespace":"kyma-system","Name":"default"},"watchedGvk":{"group":"","version":"v1","kind":"ConfigMap"}}`
+	r := httptest.NewRequest(http.MethodPost, "/v2/lifecycle-manager/event", strings.NewReader(body))
+	r.Header.Set("Content-Type", "application/json")
+
+	w := httptest.NewRecorder()
+	l.ServeHTTP(w, r)
+	fmt.Println(w.Code)
+	// Output:
+	// runtime-a ConfigMap kyma-system/default
+	// 200
+}
