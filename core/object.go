@@ -2,11 +2,13 @@ package core
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 
-	"github.com/runtime-watcher/runtime-watcher/core/rawjson"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/runtime-watcher/runtime-watcher/core/rawjson"
 )
 
 // Object is one state of a Kubernetes object, read as far as a decision needs it: everything else stays raw JSON.
@@ -55,7 +57,7 @@ func DecodeObject(raw []byte) (*Object, error) {
 // ReadObject reads one object where r stands, and is otherwise as [DecodeObject]. A JSON null gives nil.
 func ReadObject(r *rawjson.Reader) (*Object, error) {
 	if r.Null() {
-		return nil, nil //nolint:nilnil // An absent object is no error: CREATE has no old object, DELETE no new one.
+		return nil, nil // An absent object is no error: CREATE has no old object, DELETE no new one.
 	}
 
 	o := &Object{fields: make([]rawField, 0, 4)} // spec, status and few others.
@@ -94,7 +96,7 @@ func (o *Object) readMetadata(r *rawjson.Reader, name string) error {
 	case "managedFields", "resourceVersion":
 		_, err := r.Skip()
 
-		return err //nolint:wrapcheck // ReadObject wraps it.
+		return err
 	default:
 		return o.readKeptMetadata(r, name)
 	}
@@ -201,9 +203,9 @@ func lookup(raw []byte, key string) (value string, ok bool) {
 
 // find returns the value of the last field of that name, as encoding/json would, and nil when it is null.
 func find(fields []rawField, name string) []byte {
-	for i := len(fields) - 1; i >= 0; i-- {
-		if fields[i].name == name {
-			return orNil(fields[i].raw)
+	for _, f := range slices.Backward(fields) {
+		if f.name == name {
+			return orNil(f.raw)
 		}
 	}
 

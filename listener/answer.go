@@ -62,13 +62,15 @@ func refuseAndClose(status int, reason string) answer {
 	return answer{status: status, reason: reason, closes: true}
 }
 
-// answerStranger answers a sender that is not known: it learns nothing.
-func answerStranger(err error) answer {
+// answerStranger answers a sender that is not known: it learns nothing. It also loses the connection, unless that belongs to a gateway:
+// each attempt costs it a handshake, and a runtime whose certificate was replaced shows the new one.
+func (l *Listener) answerStranger(err error) answer {
 	a := answerRefused(err)
-
 	a.told = ReasonNotReady
+
 	if a.status != http.StatusServiceUnavailable {
 		a.status, a.told = http.StatusUnauthorized, ReasonUnauthenticated
+		a.closes = l.needsTLS() || a.reason == ReasonUntrustedProxy
 	}
 
 	return a

@@ -68,7 +68,7 @@ func (c *cache) len() int {
 }
 
 func entryOf(element *list.Element) *cacheEntry {
-	entry, _ := element.Value.(*cacheEntry) //nolint:errcheck // Nothing else is ever put in.
+	entry, _ := element.Value.(*cacheEntry) // Nothing else is ever put in.
 
 	return entry
 }

@@ -1,7 +1,7 @@
 package listener
 
 import (
-	"fmt"
+	"strconv"
 	"testing"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -14,7 +14,7 @@ func TestCacheForgetsWhatWasNotUsed(t *testing.T) {
 	c := newCache(3)
 
 	for n := range 3 {
-		c.put(key(n), checked{peer: core.Peer{ID: core.RuntimeID(fmt.Sprint(n))}})
+		c.put(key(n), checked{peer: core.Peer{ID: core.RuntimeID(strconv.Itoa(n))}})
 	}
 
 	c.get(key(0))

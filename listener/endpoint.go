@@ -84,7 +84,7 @@ func (x *exchange) answer() (a answer) {
 
 	var err error
 	if x.peer, err = x.peers.Peer(x.request); err != nil {
-		return answerStranger(err)
+		return x.answerStranger(err)
 	}
 
 	if x.request.Method != http.MethodPost {

@@ -39,8 +39,8 @@ func ExampleNew() {
 		return
 	}
 
-	fmt.Println(l.Ready())
 	// Then l.Start(ctx), or manager.Add(l) with controller-runtime.
+	fmt.Println(l.Ready())
 	// Output: not ready: the listener is not started
 }
 

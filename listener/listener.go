@@ -129,6 +129,13 @@ func (l *Listener) Addr() net.Addr {
 	return nil
 }
 
+// needsTLS reports whether runtimes are connected to the listener itself.
+func (l *Listener) needsTLS() bool {
+	_, needed := l.peers.(interface{ needsTLS() })
+
+	return needed
+}
+
 // enter takes a slot for a request, if there is one.
 func (l *Listener) enter() bool {
 	select {

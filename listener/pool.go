@@ -14,7 +14,7 @@ func newPool(size int) *pool {
 }
 
 func (p *pool) get() *[]byte {
-	buffer, _ := p.buffers.Get().(*[]byte) //nolint:errcheck // Nothing else is ever put in.
+	buffer, _ := p.buffers.Get().(*[]byte) // Nothing else is ever put in.
 
 	return buffer
 }

@@ -41,7 +41,7 @@ func (l *Listener) Start(ctx context.Context) error {
 	}
 	defer l.state.Store(stopping)
 
-	if _, needed := l.peers.(interface{ needsTLS() }); needed && l.opts.TLS == nil {
+	if l.needsTLS() && l.opts.TLS == nil {
 		return errPlain
 	}
 
@@ -94,7 +94,10 @@ func (l *Listener) serve(ctx context.Context, bound net.Listener) error {
 
 	l.state.Store(stopping)
 	err := l.shutdown(base, server, abort)
-	<-served
+	if ended := <-served; !errors.Is(ended, http.ErrServerClosed) {
+		err = errors.Join(err, ended)
+	}
+
 	l.opts.Logger.InfoContext(ctx, "listener stopped")
 
 	return err

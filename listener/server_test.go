@@ -42,17 +42,21 @@ func TestNewNamesAllThatIsWrong(t *testing.T) {
 	}{
 		{"nothing", nil, nil, nil, listener.Options{}, []string{"source of peers is nil", "verifier is nil", "no handler"}},
 		{
-			"handlers", good, verifier, map[core.Manager]core.Handler{"Not a label": handler, "good": nil}, listener.Options{},
+			"handlers", good, verifier,
+			map[core.Manager]core.Handler{"Not a label": handler, "good": nil},
+			listener.Options{},
 			[]string{`"Not a label"`, `handler is nil: that of manager "good"`},
 		},
 		{
-			"options", good, verifier, handlers(handler), listener.Options{
+			"options", good, verifier, handlers(handler),
+			listener.Options{
 				MaxInFlight: -1, MaxConnections: -1, HandleTimeout: -1, ReadTimeout: -1, IdleTimeout: -1, ShutdownTimeout: -1,
 			},
 			[]string{"MaxInFlight", "MaxConnections", "HandleTimeout", "ReadTimeout", "IdleTimeout", "ShutdownTimeout"},
 		},
 		{
-			"header", listener.FromXFCC(nil, nil, listener.PeerOptions{CacheSize: -1}), verifier, handlers(handler), listener.Options{},
+			"header", listener.FromXFCC(nil, nil, listener.PeerOptions{CacheSize: -1}), verifier, handlers(handler),
+			listener.Options{},
 			[]string{"proxy to believe is nil", "CA bundle is nil", "CacheSize"},
 		},
 		{
@@ -61,20 +65,24 @@ func TestNewNamesAllThatIsWrong(t *testing.T) {
 			[]string{"CA bundle is nil"},
 		},
 		{
-			"connection", listener.FromTLSWithRoots(nil, listener.PeerOptions{CacheSize: -1}), verifier, handlers(handler), listener.Options{},
+			"connection", listener.FromTLSWithRoots(nil, listener.PeerOptions{CacheSize: -1}), verifier, handlers(handler),
+			listener.Options{},
 			[]string{"CA bundle is nil", "CacheSize"},
 		},
 		{
-			"handshake", listener.FromTLS(listener.PeerOptions{CacheSize: -1}), verifier, handlers(handler), listener.Options{},
+			"handshake", listener.FromTLS(listener.PeerOptions{CacheSize: -1}), verifier, handlers(handler),
+			listener.Options{},
 			[]string{"CacheSize"},
 		},
 		{
-			"verifiers inside", good, listener.AllOf(nil, listener.AnyOf(nil, listener.SANPinning(nil))), handlers(handler), listener.Options{},
+			"verifiers inside", good, listener.AllOf(nil, listener.AnyOf(nil, listener.SANPinning(nil))), handlers(handler),
+			listener.Options{},
 			[]string{"verifier is nil", "source of domains"},
 		},
 		{
 			"nothing wrong", listener.FromXFCC(everyone, roots, listener.PeerOptions{}), listener.AllOf(verifier), handlers(handler),
-			listener.Options{}, nil,
+			listener.Options{},
+			nil,
 		},
 	}
 
@@ -113,7 +121,8 @@ func TestStartReturnsErrors(t *testing.T) {
 		{"peers of the handshake without TLS", listener.FromTLS(listener.PeerOptions{}), listener.Options{}, "Options.TLS is nil"},
 		{
 			"TLS without certificate", listener.PeerSourceFunc(known),
-			listener.Options{Addr: "127.0.0.1:0", TLS: &tls.Config{MinVersion: tls.VersionTLS13}}, "server ended",
+			listener.Options{Addr: "127.0.0.1:0", TLS: &tls.Config{MinVersion: tls.VersionTLS13}},
+			"server ended",
 		},
 	}
 
@@ -279,43 +288,64 @@ func TestShutdownCutsOffRequests(t *testing.T) {
 	close(b.free)
 }
 
-// A replica that does not lead sends the runtime away from the connection, by the means of each protocol.
-func TestNotReadyEndsConnection(t *testing.T) {
+// Who must come back by another connection is sent away by the means of each protocol; a gateway keeps its own.
+func TestWhoseConnectionEnds(t *testing.T) {
 	t.Parallel()
 
 	ca := newAuthority(t, "ca")
+	ready := core.Handler(&recorder{})
 	waits := core.HandlerFunc(func(context.Context, core.Delivery) error { return core.ErrNotReady })
+	nobody := listener.ProxyAddresses()
 
-	for _, http2 := range []bool{false, true} {
-		t.Run(fmt.Sprintf("HTTP/%d", 1+btoi(http2)), func(t *testing.T) {
-			t.Parallel()
+	tests := []struct {
+		name    string
+		peers   listener.PeerSource
+		handler core.Handler
+		status  int
+		ends    bool
+	}{
+		{"taken", listener.PeerSourceFunc(known), ready, http.StatusOK, false},
+		{"replica that does not lead", listener.PeerSourceFunc(known), waits, http.StatusServiceUnavailable, true},
+		{"stranger", listener.FromTLS(listener.PeerOptions{}), ready, http.StatusUnauthorized, true},
+		{"past the gateway", listener.FromXFCC(nobody, ca.roots(), listener.PeerOptions{}), ready, http.StatusUnauthorized, true},
+		{
+			"stranger behind the gateway", listener.FromXFCC(listener.InsecureTrustEveryone(), ca.roots(), listener.PeerOptions{}), ready,
+			http.StatusUnauthorized, false,
+		},
+	}
 
-			counted := &countingListener{Listener: listen(t)}
-			l := newListener(t, listener.PeerSourceFunc(known), listener.InsecureAllowAll(), waits,
-				listener.Options{Listener: counted, TLS: serverConfig(t, ca, tls.NoClientCert, ca)})
-			ctx, stop := context.WithCancel(t.Context())
-			done := make(chan error, 1)
+	for _, test := range tests {
+		for _, http2 := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, HTTP/%d", test.name, 1+btoi(http2)), func(t *testing.T) {
+				t.Parallel()
 
-			go func() { done <- l.Start(ctx) }()
+				counted := &countingListener{Listener: listen(t)}
+				l := newListener(t, test.peers, listener.InsecureAllowAll(), test.handler,
+					listener.Options{Listener: counted, TLS: serverConfig(t, ca, tls.NoClientCert, ca)})
+				ctx, stop := context.WithCancel(t.Context())
+				done := make(chan error, 1)
 
-			client := newClient(t, ca, http2)
-			for range 3 {
-				response, _ := mustSend(t, client, "https://"+counted.Addr().String()+"/v2/lifecycle/event", bodyV2, nil)
-				if response.StatusCode != http.StatusServiceUnavailable {
-					t.Errorf("answer %d, want 503", response.StatusCode)
+				go func() { done <- l.Start(ctx) }()
+
+				client := newClient(t, ca, http2)
+				for range 3 {
+					response, _ := mustSend(t, client, "https://"+counted.Addr().String()+"/v2/lifecycle/event", bodyV2, nil)
+					if response.StatusCode != test.status {
+						t.Errorf("answer %d, want %d", response.StatusCode, test.status)
+					}
 				}
-			}
 
-			stop()
+				stop()
 
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
+				if err := <-done; err != nil {
+					t.Error(err)
+				}
 
-			if have := counted.read(); have != 3 {
-				t.Errorf("%d connections for 3 requests, want as many", have)
-			}
-		})
+				if have, want := counted.read(), 1+2*btoi(test.ends); have != want {
+					t.Errorf("%d connections for 3 requests, want %d", have, want)
+				}
+			})
+		}
 	}
 }
 
@@ -370,7 +400,7 @@ func TestOldTLSIsRefused(t *testing.T) {
 	config.MinVersion = 0
 	run := start(t, listener.PeerSourceFunc(known), listener.InsecureAllowAll(), &recorder{}, listener.Options{TLS: config})
 
-	dialer := tls.Dialer{Config: &tls.Config{RootCAs: ca.pool(), MaxVersion: tls.VersionTLS12}} //nolint:gosec // To be refused.
+	dialer := tls.Dialer{Config: &tls.Config{RootCAs: ca.pool(), MaxVersion: tls.VersionTLS12}}
 	if conn, err := dialer.DialContext(t.Context(), "tcp", run.address()); err == nil {
 		conn.Close()
 		t.Error("TLS 1.2 was accepted")

@@ -80,12 +80,16 @@ func TestVerifierSuite(t *testing.T) {
 	t.Run("AllOf", func(t *testing.T) {
 		t.Parallel()
 		coretest.TestVerifier(t, func(t *testing.T) core.Verifier {
+			t.Helper()
+
 			return listener.AllOf(listener.InsecureAllowAll(), pinning(t))
 		}, cases...)
 	})
 	t.Run("AnyOf", func(t *testing.T) {
 		t.Parallel()
 		coretest.TestVerifier(t, func(t *testing.T) core.Verifier {
+			t.Helper()
+
 			return listener.AnyOf(answering(listener.Forbidden("never", "never")), pinning(t))
 		}, cases...)
 	})

@@ -6,9 +6,10 @@ import (
 	"fmt"
 	"unicode/utf8"
 
-	"github.com/runtime-watcher/runtime-watcher/core"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
 // maxName is the longest name of a Kubernetes object, a DNS-1123 subdomain at most.
@@ -17,7 +18,7 @@ const maxName = 253
 // bodyV2 is the body of contract v2. Its mixed case is what is deployed.
 type bodyV2 struct {
 	Watched    wireName `json:"watched"`
-	WatchedGVK gvk      `json:"watchedGvk"` //nolint:tagliatelle // The wire's spelling.
+	WatchedGVK gvk      `json:"watchedGvk"`
 }
 
 // bodyV1 is the body of contract v1.
@@ -26,7 +27,6 @@ type bodyV1 struct {
 	bodyV2
 }
 
-//nolint:tagliatelle // The wire's spelling.
 type wireName struct {
 	Namespace string `json:"Namespace"`
 	Name      string `json:"Name"`

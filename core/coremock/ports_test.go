@@ -4,9 +4,10 @@ import (
 	"errors"
 	"testing"
 
+	"go.uber.org/mock/gomock"
+
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/coremock"
-	"go.uber.org/mock/gomock"
 )
 
 // Every port has its mock, and it is of today's port.

@@ -10,9 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/runtime-watcher/runtime-watcher/core"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
 const (
@@ -60,7 +61,7 @@ func TestForwarder(t *testing.T, newForwarder NewForwarder, opts ForwarderOption
 		name  string
 		check func(t *testing.T, s *forwarderSuite)
 	}{
-		{"nothing to forward is no I/O", testNothing},
+		{"nothing to forward", testNothing},
 		{"what is acknowledged has arrived", testArrives},
 		{"many events arrive", testMany},
 		{"concurrent calls arrive", testConcurrent},
@@ -115,7 +116,7 @@ func (s *forwarderSuite) forward(t *testing.T, events ...core.WatchEvent) error 
 		t.Fatalf("Forward took more than %v, and returned: %v", patience, err)
 	}
 
-	return err //nolint:wrapcheck // It is what is tested.
+	return err
 }
 
 const (

@@ -7,9 +7,10 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/coretest"
-	"k8s.io/apimachinery/pkg/types"
 )
 
 func TestMemoryIsAForwarder(t *testing.T) {

@@ -261,7 +261,7 @@ func (r *Refusal) Reason() string { return r.Label }
 // eventError returns what an answer says about one event.
 func eventError(err error, index int) error {
 	if some, ok := errors.AsType[core.EventErrors](err); ok {
-		return some[index] //nolint:wrapcheck // The caller asks for this very error.
+		return some[index]
 	}
 
 	return err

@@ -1,0 +1,52 @@
+package core_test
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+func ExampleParseManager() {
+	manager, err := core.ParseManager("lifecycle-manager")
+	fmt.Println(manager, err)
+
+	_, err = core.ParseManager("../admin")
+	fmt.Println(errors.Is(err, core.ErrInvalidManager))
+	fmt.Println(err)
+	// Output:
+	// lifecycle-manager <nil>
+	// true
+	// manager is not a DNS-1123 label (1 to 63 of a-z, 0-9 and '-', neither end a '-'): "../admin"
+}
+
+func ExampleSpecChanged() {
+	before, _ := core.DecodeObject([]byte(`{"metadata":{"generation":1},"spec":{"replicas":1,"image":"a"}}`))
+	after, _ := core.DecodeObject([]byte(`{"metadata":{"generation":1},"spec":{"image":"a","replicas":1.0}}`))
+	scaled, _ := core.DecodeObject([]byte(`{"metadata":{"generation":2},"spec":{"replicas":2,"image":"a"}}`))
+
+	fmt.Println(core.SpecChanged(&core.Change{Operation: core.OperationUpdate, Old: before, New: after}))
+	fmt.Println(core.SpecChanged(&core.Change{Operation: core.OperationUpdate, Old: before, New: scaled}))
+	// Output:
+	// false
+	// true
+}
+
+func ExampleAll() {
+	filter := core.All(
+		core.NotDryRun,
+		core.Labels(map[string]string{"app": "web"}),
+		core.Any(core.SpecChanged, core.StatusChanged),
+		core.Not(core.Operations(core.OperationDelete)),
+	)
+
+	web, _ := core.DecodeObject([]byte(`{"metadata":{"name":"web","labels":{"app":"web"}},"spec":{}}`))
+
+	fmt.Println(filter(&core.Change{Operation: core.OperationCreate, New: web}))
+	fmt.Println(filter(&core.Change{Operation: core.OperationCreate, New: web, DryRun: true}))
+	fmt.Println(filter(&core.Change{Operation: core.OperationDelete, Old: web}))
+	// Output:
+	// true
+	// false
+	// false
+}
