@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// What callers branch on. Adapters wrap these; they never return them under another name. Each answers [IsPermanent] and
-// [Reason] for the errors that wrap it.
+// What callers branch on. Adapters wrap these; they never return them under another name. Each answers [IsPermanent]
+// and [Reason] for the errors that wrap it.
 var (
 	// ErrInvalidManager means that a name is not a DNS-1123 label. It is permanent.
 	ErrInvalidManager error = &sentinel{

@@ -77,14 +77,15 @@ type WatchEvent struct {
 	// Source is the runtime that the sender claims to be, empty when the contract carries no claim (v1, v2). A listener
 	// compares it with the certificate.
 	Source RuntimeID
-	// ID tells the event from all others of its source. It is set when the event is first sent, and kept when it is sent again.
+	// ID tells the event from all others of its source. It is set when the event is first sent, and kept when it is
+	// sent again.
 	ID string
 	// Epoch is one life of one agent process, and Sequence the running number, from 1, of what that process sent to
 	// the manager: a receiver sees a gap. Both are set and kept as ID is.
 	Epoch    string
 	Sequence uint64
-	// TraceParent joins the event to the trace of the write that caused it (W3C Trace Context, section 3.2), if there is
-	// one.
+	// TraceParent joins the event to the trace of the write that caused it (W3C Trace Context, section 3.2), if there
+	// is one.
 	TraceParent string
 	// Heartbeat is what a KindHeartbeat says, and nil otherwise.
 	Heartbeat *Heartbeat

@@ -28,7 +28,8 @@ type failureBody struct {
 	RetryAfter int64  `json:"retryAfter,omitempty"`
 }
 
-// EncodeFailures returns the body of an answer that says which events of a batch, by index, were not taken. All others were.
+// EncodeFailures returns the body of an answer that says which events of a batch, by index, were not taken. All others
+// were.
 func EncodeFailures(reason string, failures map[int]Failure) ([]byte, error) {
 	body := failuresBody{Reason: reason, Failed: make([]failureBody, 0, len(failures))}
 
@@ -45,8 +46,8 @@ func EncodeFailures(reason string, failures map[int]Failure) ([]byte, error) {
 	return text, nil
 }
 
-// DecodeFailures returns the failures that an answer to a batch of that size names. ok is false when it names none, or is no such answer:
-// then what its status says is true of the whole batch.
+// DecodeFailures returns the failures that an answer to a batch of that size names. ok is false when it names none, or
+// is no such answer: then what its status says is true of the whole batch.
 func DecodeFailures(answer []byte, size int) (failures map[int]Failure, ok bool) {
 	var body failuresBody
 	if json.Unmarshal(answer, &body) != nil || len(body.Failed) == 0 {

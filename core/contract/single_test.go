@@ -290,8 +290,8 @@ func FuzzSingleDecode(f *testing.F) {
 	})
 }
 
-// checkRoundTrip fails t unless a body is refused as malformed, or means to us what it means to encoding/json, and survives being
-// written again.
+// checkRoundTrip fails t unless a body is refused as malformed, or means to us what it means to encoding/json, and
+// survives being written again.
 func checkRoundTrip(t *testing.T, version contract.Version, body []byte) {
 	t.Helper()
 

@@ -31,9 +31,9 @@ type ForwarderHarness struct {
 	Disconnect func()
 }
 
-// NewForwarder makes a forwarder whose far end is new and real: it decodes each request and calls farEnd.Forward with the
-// context of the request, the manager and the events that arrived, or farEnd.Handle for each of them. What farEnd returns it
-// answers in the words of its transport:
+// NewForwarder makes a forwarder whose far end is new and real: it decodes each request and calls farEnd.Forward with
+// the context of the request, the manager and the events that arrived, or farEnd.Handle for each of them. What farEnd
+// returns it answers in the words of its transport:
 //
 //   - nil acknowledges the request,
 //   - an error that [core.IsPermanent] condemns it (400 in HTTP),
@@ -124,8 +124,8 @@ const (
 	managerB core.Manager = "manager-b"
 )
 
-// event returns the n-th of many different events: cluster-scoped ones, such of the core group, with the longest names, and with
-// characters that some encoding must escape.
+// event returns the n-th of many different events: cluster-scoped ones, such of the core group, with the longest names,
+// and with characters that some encoding must escape.
 func event(n int) core.WatchEvent {
 	e := core.WatchEvent{
 		Owner:      types.NamespacedName{Namespace: "kcp-system", Name: fmt.Sprintf("runtime-%d", n)},

@@ -342,7 +342,8 @@ func quote(random *rand.Rand, s string) string {
 	return b.String()
 }
 
-// Foreign bytes must not make a comparison slow. All of these pairs are of 1 MiB, and a quadratic comparison takes minutes.
+// Foreign bytes must not make a comparison slow. All of these pairs are of 1 MiB, and a quadratic comparison takes
+// minutes.
 func TestEqualIsLinear(t *testing.T) {
 	t.Parallel()
 

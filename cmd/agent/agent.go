@@ -1,0 +1,179 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
+	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+)
+
+// agent is the composition: webhook → filter → outbox → forwarder → control plane.
+type agent struct {
+	outbox *outbox.Outbox
+	// components are in the order in which they start: each needs only those before it.
+	components []component
+}
+
+// deadlines divide the time for the shutdown. Their sum leaves some for what has no deadline.
+type deadlines struct{ requests, drain, scrapes time.Duration }
+
+func newDeadlines(total time.Duration) deadlines {
+	const quarter = 4
+
+	return deadlines{requests: total / quarter, drain: total / 2, scrapes: total / quarter / 2}
+}
+
+// newAgent builds all parts and binds both ports, but starts nothing.
+func newAgent(ctx context.Context, c config, log *slog.Logger) (*agent, error) {
+	metrics, scrapes, err := newMetrics(c)
+	if err != nil {
+		return nil, err
+	}
+
+	keys, err := newKeys(c, metrics, log)
+	if err != nil {
+		return nil, err
+	}
+
+	forwarder, err := newForwarder(c, keys, log)
+	if err != nil {
+		return nil, err
+	}
+
+	deadlines := newDeadlines(c.shutdown)
+
+	box, err := newOutbox(c, forwarder, keys, deadlines.drain, metrics, log)
+	if err != nil {
+		return nil, err
+	}
+
+	reviews, err := newReviews(c, box, metrics, log)
+	if err != nil {
+		return nil, err
+	}
+
+	ready := &readiness{keys: keys, delay: c.stopDelay, log: log}
+
+	observing, err := bind(ctx, "metrics", c.metrics, nil, newObserving(scrapes, ready), log)
+	if err != nil {
+		return nil, err
+	}
+
+	webhook, err := bind(ctx, "webhook", c.webhook, httpmtls.WebhookTLSConfig(keys.serving, keys.callerSource()), reviews, log)
+	if err != nil {
+		observing.close()
+
+		return nil, err
+	}
+
+	components := []component{observing.component(deadlines.scrapes)}
+	for _, set := range keys.all() {
+		components = append(components, component{"key material", set.Start})
+	}
+
+	components = append(components,
+		closer("forwarder", forwarder.Close),
+		component{"outbox", box.Start},
+		webhook.component(deadlines.requests),
+		ready.component(),
+	)
+
+	return &agent{outbox: box, components: components}, nil
+}
+
+func newForwarder(c config, keys keys, log *slog.Logger) (*httpmtls.Forwarder, error) {
+	forwarder, err := httpmtls.NewForwarder(keys.client, c.controlPlane, c.contract, httpmtls.Options{
+		ServerName: c.serverName,
+		Protocol:   c.protocol,
+		Timeout:    c.forwarding,
+		UserAgent:  httpmtls.DefaultUserAgent + "/" + thisBuild().version,
+		Logger:     log,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("forwarder: %w", err)
+	}
+
+	return forwarder, nil
+}
+
+func newOutbox(
+	c config, forwarder *httpmtls.Forwarder, keys keys, drain time.Duration, metrics *prometheus.Agent, log *slog.Logger,
+) (*outbox.Outbox, error) {
+	opts := outbox.Options{
+		Settle:         c.settle,
+		MaxKeys:        c.maxKeys,
+		MaxBatch:       c.contract.MaxEvents(),
+		ForwardTimeout: c.forwarding,
+		DrainTimeout:   drain,
+		Managers:       c.managers,
+		Hooks:          outbox.Hooks{Counted: metrics.Counted, Attempted: metrics.Attempted},
+		// The handler of the reviews has a debug line per event.
+		Logger: withoutDebug(log),
+	}
+
+	if c.numbered() {
+		opts.Epoch = newEpoch()
+		opts.ResyncFirst = true
+		opts.HeartbeatInterval = c.heartbeats
+		opts.Heartbeat = pulse{c.instance, thisBuild().version, c.hash(), keys}.heartbeat
+	}
+
+	box, err := outbox.New(forwarder, opts)
+	if err != nil {
+		return nil, fmt.Errorf("build: %w", err)
+	}
+
+	return box, nil
+}
+
+func newReviews(c config, acceptor admission.Acceptor, metrics *prometheus.Agent, log *slog.Logger) (http.Handler, error) {
+	handler, err := admission.New(acceptor, admission.Options{
+		RequireOwner: c.contract.NeedsOwner(),
+		Logger:       log,
+		Hooks: admission.Hooks{
+			InFlight:     metrics.InFlight,
+			Reviewed:     metrics.Reviewed,
+			Refused:      metrics.Refused,
+			OwnerProblem: metrics.OwnerProblem,
+			Panicked:     metrics.Panicked,
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("build: %w", err)
+	}
+
+	return handler, nil
+}
+
+// total returns the fates of all events.
+func (a *agent) total() fates {
+	var sum fates
+
+	for _, counts := range a.outbox.Counts() {
+		sum.accepted += counts.Accepted
+		sum.delivered += counts.Delivered
+		sum.coalesced += counts.Coalesced
+		sum.pending += counts.Pending
+
+		for _, n := range counts.Dropped {
+			sum.dropped += n
+		}
+	}
+
+	return sum
+}
+
+// fates are those of events, over all managers.
+type fates struct{ accepted, delivered, coalesced, dropped, pending int64 }
+
+// LogValue has the words of the metrics.
+func (f fates) LogValue() slog.Value {
+	return slog.GroupValue(slog.Int64("accepted", f.accepted), slog.Int64("delivered", f.delivered),
+		slog.Int64("coalesced", f.coalesced), slog.Int64("dropped", f.dropped), slog.Int64("pending", f.pending))
+}

@@ -1,0 +1,564 @@
+package main
+
+import (
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
+)
+
+// count returns the sum of a metric over its series in a scrape.
+func count(tb testing.TB, scrape, metric string) (sum float64) {
+	tb.Helper()
+
+	for _, match := range regexp.MustCompile(`(?m)^`+metric+`(?:\{.*\})? (\S+)$`).FindAllStringSubmatch(scrape, -1) {
+		sum += must(strconv.ParseFloat(match[1], 64))(tb)
+	}
+
+	return sum
+}
+
+func TestAWriteInTheRuntimeArrivesInTheControlPlane(t *testing.T) {
+	t.Parallel()
+
+	owner := types.NamespacedName{Namespace: "kcp-system", Name: "kyma-1"}
+
+	for version, owner := range map[string]types.NamespacedName{"v1": owner, "v2": {}} {
+		for _, protocol := range []string{"http1", "http2"} {
+			t.Run(version+" "+protocol, func(t *testing.T) {
+				t.Parallel()
+
+				p := newPKI(t)
+				kcp := newControlPlane(t, p, http.StatusOK)
+				s := start(t, p, env(p, kcp, "KCP_CONTRACT="+version), "--kcp-protocol="+protocol)
+
+				if got := s.review(t, "ignored", true); !strings.HasPrefix(got, "dry_run") {
+					t.Errorf("decision %q on a dry run, want dry_run", got)
+				}
+
+				if got := s.review(t, "demo", false); !strings.HasPrefix(got, "accepted") {
+					t.Errorf("decision %q, want accepted", got)
+				}
+
+				want := received{"/" + version + "/widgets/event", "runtime-1", []core.WatchEvent{{
+					Owner: owner, Watched: types.NamespacedName{Namespace: "default", Name: "demo"},
+					WatchedGVK: schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"},
+				}}}
+				if diff := cmp.Diff(want, kcp.next(t), cmp.AllowUnexported(received{})); diff != "" {
+					t.Errorf("received (-want +got):\n%s", diff)
+				}
+
+				if diff := cmp.Diff(map[string]any{
+					"accepted": 1.0, "delivered": 1.0, "coalesced": 0.0, "dropped": 0.0, "pending": 0.0,
+				}, s.stop(t)); diff != "" {
+					t.Errorf("fates of events (-want +got):\n%s", diff)
+				}
+
+				if n := len(kcp.received); n > 0 {
+					t.Errorf("%d more events arrived, want none of the dry run", n)
+				}
+			})
+		}
+	}
+}
+
+func TestMetricsAddUp(t *testing.T) {
+	t.Parallel()
+
+	p := newPKI(t)
+	kcp := newControlPlane(t, p, http.StatusOK)
+	s := start(t, p, env(p, kcp, "MANAGERS=widgets,gadgets"))
+
+	for i := range 20 {
+		s.review(t, "demo-"+strconv.Itoa(i%5), false)
+	}
+
+	s.review(t, "ignored", true)
+
+	if status, _ := s.get(t, "https://"+s.webhook+"/validate/"); status != http.StatusNotFound {
+		t.Errorf("status %d of an unknown path, want 404", status)
+	}
+
+	const prefix = "runtime_watcher_agent_"
+
+	deadline := time.Now().Add(patience)
+
+	for {
+		_, scrape := s.get(t, "http://"+s.metrics+"/metrics")
+
+		accepted, delivered := count(t, scrape, prefix+"events_accepted_total"), count(t, scrape, prefix+"events_delivered_total")
+		coalesced, pending := count(t, scrape, prefix+"events_coalesced_total"), count(t, scrape, prefix+"events_pending")
+
+		if accepted != 20 || accepted != delivered+coalesced+pending {
+			t.Fatalf("accepted %v = delivered %v + coalesced %v + pending %v", accepted, delivered, coalesced, pending)
+		}
+
+		if pending == 0 {
+			checkScrape(t, scrape)
+
+			break
+		}
+
+		if time.Now().After(deadline) {
+			t.Fatalf("still pending:\n%s", scrape)
+		}
+	}
+
+	s.stop(t)
+}
+
+func checkScrape(t *testing.T, scrape string) {
+	t.Helper()
+
+	for metric, want := range map[string]float64{
+		`runtime_watcher_agent_admission_reviews_total\{decision="dry_run",manager="widgets"\}`: 1,
+		`runtime_watcher_agent_events_accepted_total\{manager="gadgets"\}`:                      0,
+		"runtime_watcher_agent_admission_refusals_total":                                        1,
+		"runtime_watcher_agent_build_info":                                                      1,
+	} {
+		if got := count(t, scrape, metric); got != want {
+			t.Errorf("%s is %v, want %v", metric, got, want)
+		}
+	}
+
+	for _, metric := range []string{
+		"go_goroutines", "process_open_fds", "runtime_watcher_agent_forward_duration_seconds_count",
+		`runtime_watcher_agent_certificate_expiry_timestamp_seconds\{use="client"\}`,
+		`runtime_watcher_agent_certificate_expiry_timestamp_seconds\{use="server"\}`,
+		`runtime_watcher_agent_certificate_expiry_timestamp_seconds\{use="ca"\}`,
+	} {
+		if count(t, scrape, metric) == 0 {
+			t.Errorf("%s is missing", metric)
+		}
+	}
+}
+
+func TestPortsServeWhatIsTheirsOnly(t *testing.T) {
+	t.Parallel()
+
+	p := newPKI(t)
+	s := start(t, p, env(p, newControlPlane(t, p, http.StatusOK)))
+
+	for url, want := range map[string]int{
+		"http://" + s.metrics + "/healthz":           http.StatusOK,
+		"http://" + s.metrics + "/readyz":            http.StatusOK,
+		"http://" + s.metrics + "/metrics":           http.StatusOK,
+		"http://" + s.metrics + "/":                  http.StatusNotFound,
+		"http://" + s.metrics + "/validate/widgets":  http.StatusNotFound,
+		"http://" + s.metrics + "/debug/pprof/":      http.StatusNotFound,
+		"https://" + s.webhook + "/validate/widgets": http.StatusMethodNotAllowed,
+		"https://" + s.webhook + "/metrics":          http.StatusNotFound,
+		"https://" + s.webhook + "/healthz":          http.StatusNotFound,
+	} {
+		if got, _ := s.get(t, url); got != want {
+			t.Errorf("%s: status %d, want %d", url, got, want)
+		}
+	}
+
+	if status, _ := do(t, s.client, http.MethodPost, "http://"+s.metrics+"/readyz", "{}"); status != http.StatusMethodNotAllowed {
+		t.Errorf("POST /readyz: status %d, want 405", status)
+	}
+
+	s.stop(t)
+}
+
+func TestWebhookSpeaksTLS13AndHTTP1Only(t *testing.T) {
+	t.Parallel()
+
+	p := newPKI(t)
+	s := start(t, p, env(p, newControlPlane(t, p, http.StatusOK)))
+
+	old := &tls.Config{RootCAs: p.ca.Pool(), MinVersion: tls.VersionTLS12, MaxVersion: tls.VersionTLS12}
+	if conn, err := (&tls.Dialer{Config: old}).DialContext(t.Context(), "tcp", s.webhook); err == nil {
+		t.Error("TLS 1.2 was accepted")
+
+		_ = conn.Close() // The test has failed.
+	}
+
+	offer := &tls.Config{RootCAs: p.ca.Pool(), MinVersion: tls.VersionTLS13, NextProtos: []string{"h2", "http/1.1"}}
+
+	conn, err := tls.Dial("tcp", s.webhook, offer)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if got := conn.ConnectionState().NegotiatedProtocol; got != "http/1.1" {
+		t.Errorf("protocol %q, want http/1.1", got)
+	}
+
+	if err := conn.Close(); err != nil {
+		t.Error(err)
+	}
+
+	s.stop(t)
+}
+
+func TestWebhookCanDemandACertificateAndHaveItsOwn(t *testing.T) {
+	t.Parallel()
+
+	p, cluster := newPKI(t), newPKI(t)
+	_, cert, key := cluster.volume.Paths()
+	callers := must(testpki.NewCA("api-server-ca", testpki.Options{}))(t)
+	callerFile := t.TempDir() + "/ca.crt"
+
+	if err := os.WriteFile(callerFile, callers.PEM(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	kcp := newControlPlane(t, p, http.StatusOK)
+	s := start(t, p, env(p, kcp, "WEBHOOK_TLS_CERT="+cert, "WEBHOOK_TLS_KEY="+key, "WEBHOOK_CLIENT_CA="+callerFile))
+
+	// Its own certificate is of another CA.
+	s.client = cluster.apiServer(t, must(callers.Client("api-server", testpki.Options{}))(t).TLS())
+	s.review(t, "demo", false)
+
+	if got := kcp.next(t).runner; got != "runtime-1" {
+		t.Errorf("event of %q, want runtime-1", got)
+	}
+
+	for name, certificates := range map[string][]tls.Certificate{
+		"without certificate": nil,
+		"certificate of another CA": {must(must(testpki.NewCA("other", testpki.Options{}))(t).
+			Client("api-server", testpki.Options{}))(t).TLS()},
+	} {
+		stranger := cluster.apiServer(t, certificates...)
+
+		request := must(http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+s.webhook+"/validate/widgets",
+			strings.NewReader(reviewBody("demo", false))))(t)
+		if response, err := stranger.Do(request); err == nil {
+			t.Errorf("%s: status %d, want no connection", name, response.StatusCode)
+
+			_ = response.Body.Close() // The test has failed.
+		}
+	}
+
+	var h health
+
+	_, body := s.get(t, "http://"+s.metrics+"/readyz")
+	if err := json.Unmarshal([]byte(body), &h); err != nil {
+		t.Fatal(err)
+	}
+
+	want := health{Ready: true, Serving: true, KeyMaterial: []materialHealth{{Use: "client"}, {Use: "server"}, {Use: "webhook_ca"}}}
+	if diff := cmp.Diff(want, h, cmpopts.IgnoreFields(materialHealth{}, "Fingerprint", "NotAfter", "Loaded")); diff != "" {
+		t.Errorf("readyz (-want +got):\n%s", diff)
+	}
+
+	s.stop(t)
+}
+
+func TestBrokenKeyMaterialIsToldButDoesNotStopTheAgent(t *testing.T) {
+	t.Parallel()
+
+	p := newPKI(t)
+	kcp := newControlPlane(t, p, http.StatusOK)
+	s := start(t, p, env(p, kcp))
+
+	if err := p.volume.Write(map[string][]byte{"ca.crt": p.ca.PEM(), "tls.crt": []byte("half"), "tls.key": nil}); err != nil {
+		t.Fatal(err)
+	}
+
+	s.log.wait(t, "key material on disk is broken, the last good one stays in use", 1)
+
+	status, body := s.get(t, "http://"+s.metrics+"/readyz")
+	if status != http.StatusOK || !strings.Contains(body, `"problem":"httpmtls: key material `) {
+		t.Errorf("readyz is %d %s, want 200 and the problem", status, body)
+	}
+
+	s.review(t, "demo", false)
+	kcp.next(t)
+
+	p.write(t, p.leaf(t, "runtime-2"))
+	s.log.wait(t, "key material reloaded", 1)
+	s.client.CloseIdleConnections()
+	s.review(t, "demo", false)
+
+	if got := kcp.next(t).runner; got != "runtime-2" {
+		t.Errorf("event of %q, want runtime-2", got)
+	}
+
+	if _, body = s.get(t, "http://"+s.metrics+"/readyz"); strings.Contains(body, `"problem"`) {
+		t.Errorf("readyz is %s, want no problem any more", body)
+	}
+
+	_, scrape := s.get(t, "http://"+s.metrics+"/metrics")
+	for _, use := range []string{"client", "server"} {
+		if n := count(t, scrape, `runtime_watcher_agent_certificate_reloads_total\{use="`+use+`"\}`); n != 1 {
+			t.Errorf("%v reloads of the %s certificate, want 1", n, use)
+		}
+	}
+
+	s.stop(t)
+}
+
+func TestAnExpiredServingCertificateIsNotReady(t *testing.T) {
+	t.Parallel()
+
+	p := newPKI(t)
+	ca, cert, key := p.volume.Paths()
+	c := must(readSettings(nil, lookup([]string{"CA_CERT=" + ca, "TLS_CERT=" + cert, "TLS_KEY=" + key, "KCP_ADDR=kcp"})))(t)
+	metrics, _, err := newMetrics(c)
+	keys := must(newKeys(c, metrics, newLogger(newLogBook(), c.logLevel)))(t)
+	r := &readiness{keys: keys}
+
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for _, test := range []struct {
+		serving bool
+		now     time.Time
+		want    bool
+	}{
+		{true, time.Now(), true},
+		{false, time.Now(), false},
+		{true, time.Now().Add(48 * time.Hour), false},
+	} {
+		r.serving.Store(test.serving)
+
+		if got := r.health(test.now).Ready; got != test.want {
+			t.Errorf("%+v: ready is %t", test, got)
+		}
+	}
+}
+
+func TestWhatIsPendingIsDeliveredBeforeTheEnd(t *testing.T) {
+	t.Parallel()
+
+	p := newPKI(t)
+	kcp := newControlPlane(t, p, http.StatusOK)
+	s := start(t, p, env(p, kcp, "SETTLE=300ms"))
+
+	s.review(t, "demo", false)
+
+	if events := s.stop(t); events["delivered"] != 1.0 {
+		t.Errorf("fates %v, want 1 delivered", events)
+	}
+
+	if len(kcp.received) != 1 {
+		t.Error("the event did not arrive")
+	}
+}
+
+func TestTheEndDoesNotWaitForTheControlPlane(t *testing.T) {
+	t.Parallel()
+
+	p := newPKI(t)
+	s := start(t, p, env(p, newControlPlane(t, p, http.StatusServiceUnavailable), "SHUTDOWN_TIMEOUT=400ms"))
+
+	s.review(t, "demo", false)
+
+	begun := time.Now()
+
+	if events := s.stop(t); events["dropped"] != 1.0 || events["pending"] != 0.0 {
+		t.Errorf("fates %v, want 1 dropped and none pending", events)
+	}
+
+	if took := time.Since(begun); took > patience/2 {
+		t.Errorf("the end took %v, want about 200ms", took)
+	}
+}
+
+func TestStillAnswersWhileOthersLearnThatItStops(t *testing.T) {
+	t.Parallel()
+
+	p := newPKI(t)
+	kcp := newControlPlane(t, p, http.StatusOK)
+	s := start(t, p, env(p, kcp, "STOP_DELAY=3s"))
+
+	if status, _ := s.get(t, "http://"+s.metrics+"/readyz"); status != http.StatusOK {
+		t.Errorf("readyz is %d, want 200", status)
+	}
+
+	s.signal()
+	s.log.wait(t, "agent stops", 1)
+
+	if status, body := s.get(t, "http://"+s.metrics+"/readyz"); status != http.StatusServiceUnavailable {
+		t.Errorf("readyz is %d %s, want 503", status, body)
+	}
+
+	if status, _ := s.get(t, "http://"+s.metrics+"/healthz"); status != http.StatusOK {
+		t.Errorf("healthz is %d, want 200", status)
+	}
+
+	s.review(t, "demo", false)
+
+	if events := s.stop(t); events["delivered"] != 1.0 {
+		t.Errorf("fates %v, want 1 delivered", events)
+	}
+}
+
+func TestOneDebugLineForEachEvent(t *testing.T) {
+	t.Parallel()
+
+	p := newPKI(t)
+	kcp := newControlPlane(t, p, http.StatusOK)
+	s := start(t, p, env(p, kcp, "LOG_LEVEL=debug"))
+
+	s.review(t, "demo", false)
+	kcp.next(t)
+	s.stop(t)
+
+	var lines []map[string]any
+
+	for _, line := range s.log.snapshot() {
+		if line["level"] == "DEBUG" {
+			lines = append(lines, line)
+		}
+	}
+
+	if len(lines) != 1 {
+		t.Errorf("%d debug lines, want 1: %v", len(lines), lines)
+	}
+}
+
+func TestSettingsAreLogged(t *testing.T) {
+	t.Parallel()
+
+	p := newPKI(t)
+	kcp := newControlPlane(t, p, http.StatusOK)
+	s := start(t, p, env(p, kcp, "INSTANCE=pod-1"))
+	s.stop(t)
+
+	settings, _ := s.log.wait(t, "agent starts", 1)[0]["settings"].(map[string]any)
+	for name, want := range map[string]any{
+		"kcp_addr": kcp.address(), "settle": "1ms", "forward_timeout": "10s", "instance": "pod-1", "managers": nil,
+	} {
+		if settings[name] != want {
+			t.Errorf("%s is logged as %v, want %v", name, settings[name], want)
+		}
+	}
+
+	for _, line := range s.log.snapshot() {
+		if message, _ := line["msg"].(string); strings.HasPrefix(message, "NO JSON") {
+			t.Error(message)
+		}
+	}
+}
+
+func TestFailuresEndWithAReason(t *testing.T) {
+	t.Parallel()
+
+	p := newPKI(t)
+	kcp := newControlPlane(t, p, http.StatusOK)
+
+	taken, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	t.Cleanup(func() { _ = taken.Close() })
+
+	_, port, err := net.SplitHostPort(taken.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for name, test := range map[string]struct {
+		env  []string
+		want []string
+	}{
+		"webhook port": {[]string{"WEBHOOK_PORT=" + port, "WEBHOOK_BIND=127.0.0.1"}, []string{"webhook: can not bind", port, "in use"}},
+		"metrics port": {[]string{"METRICS_PORT=" + port, "METRICS_BIND=127.0.0.1"}, []string{"metrics: can not bind", port, "in use"}},
+		"key material": {
+			[]string{"TLS_CERT=none.crt", "WEBHOOK_TLS_CERT=other.crt", "WEBHOOK_TLS_KEY=other.key", "WEBHOOK_CLIENT_CA=ca.pem"},
+			[]string{"none.crt", "other.crt", "ca.pem"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			book := newLogBook()
+
+			err := run(t.Context(), nil, lookup(env(p, kcp, test.env...)), nil, book)
+			if exitCode(err) != 1 {
+				t.Errorf("exit code %d of %v, want 1", exitCode(err), err)
+			}
+
+			line := book.wait(t, "agent failed", 1)[0]
+			for _, want := range test.want {
+				if message, _ := line["error"].(string); !strings.Contains(message, want) {
+					t.Errorf("error %q, want %q in it", message, want)
+				}
+			}
+		})
+	}
+}
+
+func TestHeartbeat(t *testing.T) {
+	t.Parallel()
+
+	p := newPKI(t)
+	ca, cert, key := p.volume.Paths()
+	c := must(readSettings(nil, lookup([]string{"CA_CERT=" + ca, "TLS_CERT=" + cert, "TLS_KEY=" + key, "KCP_ADDR=kcp"})))(t)
+	metrics, _, err := newMetrics(c)
+	keys := must(newKeys(c, metrics, newLogger(newLogBook(), c.logLevel)))(t)
+	p1 := pulse{"pod-1", "v1.2.3", "abcd", keys}
+
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	material := keys.client.Status().Material
+	want := core.Heartbeat{
+		Instance: "pod-1", Version: "v1.2.3", ConfigHash: "abcd", CertificateFingerprint: material.Fingerprint,
+		CertificateExpiry: material.NotAfter, CAFingerprints: material.RootFingerprints,
+	}
+
+	if diff := cmp.Diff(want, p1.heartbeat("widgets")); diff != "" || len(want.CAFingerprints) != 1 {
+		t.Errorf("heartbeat (-want +got):\n%s", diff)
+	}
+
+	if err := os.Remove(p.volume.Path("tls.key")); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := keys.client.Reload(); err == nil {
+		t.Fatal("want an error without a key")
+	}
+
+	if got := p1.heartbeat("widgets").KeyMaterialError; !strings.Contains(got, "tls.key") {
+		t.Errorf("key material error %q, want the file", got)
+	}
+}
+
+func TestEpochs(t *testing.T) {
+	t.Parallel()
+
+	one, other := newEpoch(), newEpoch()
+	if len(one) != 32 || one == other {
+		t.Errorf("epochs %s and %s, want two of 32 digits", one, other)
+	}
+
+	for version, want := range map[contract.Version]bool{contract.V1: false, contract.V2: false, "v3": true} {
+		if c := (config{contract: version}); c.numbered() != want {
+			t.Errorf("contract %s is numbered: %t", version, !want)
+		}
+	}
+}
+
+func TestExitCodes(t *testing.T) {
+	t.Parallel()
+
+	for want, err := range map[int]error{0: nil, 1: errors.New("x"), 2: errSettings} {
+		if got := exitCode(err); got != want {
+			t.Errorf("exit code %d of %v, want %d", got, err, want)
+		}
+	}
+}

@@ -1,0 +1,385 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patience is for what happens at once unless something is broken.
+const patience = 30 * time.Second
+
+func must[T any](value T, err error) func(testing.TB) T {
+	return func(tb testing.TB) T {
+		tb.Helper()
+
+		if err != nil {
+			tb.Fatal(err)
+		}
+
+		return value
+	}
+}
+
+// pki is the certificates of a runtime, as a secret volume, and the CA that issued them.
+type pki struct {
+	ca     *testpki.CA
+	volume *testpki.Volume
+}
+
+// newPKI issues one certificate that serves the webhook and authenticates with the control plane, as today's secrets have it.
+func newPKI(tb testing.TB) pki {
+	tb.Helper()
+
+	p := pki{must(testpki.NewCA("watcher-ca", testpki.Options{}))(tb), testpki.NewVolume(tb.TempDir())}
+	p.write(tb, p.leaf(tb, "runtime-1"))
+
+	return p
+}
+
+func (p pki) leaf(tb testing.TB, name string) *testpki.Leaf {
+	tb.Helper()
+
+	return must(p.ca.Server(name, testpki.Options{
+		Usages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}))(tb)
+}
+
+func (p pki) write(tb testing.TB, leaf *testpki.Leaf) {
+	tb.Helper()
+
+	if err := p.volume.Write(must(testpki.Files(leaf, p.ca))(tb)); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// received is what arrived at a control plane in one request.
+type received struct {
+	path   string
+	runner string // Common Name of the certificate
+	events []core.WatchEvent
+}
+
+// controlPlane takes events over mTLS, as a listener does.
+type controlPlane struct {
+	*httptest.Server
+
+	received chan received
+	status   int
+}
+
+func newControlPlane(tb testing.TB, p pki, status int) *controlPlane {
+	tb.Helper()
+
+	leaf := must(p.ca.Server("control-plane", testpki.Options{}))(tb)
+	key := must(leaf.KeyPEM())(tb)
+	material := must(httpmtls.NewMaterial(p.ca.PEM(), leaf.CertPEM(), key))(tb)
+
+	kcp := &controlPlane{received: make(chan received, 1000), status: status}
+	kcp.Server = httptest.NewUnstartedServer(kcp)
+	kcp.TLS = httpmtls.ServerTLSConfig(material)
+	kcp.EnableHTTP2 = true
+	kcp.StartTLS()
+	tb.Cleanup(kcp.Close)
+
+	return kcp
+}
+
+func (kcp *controlPlane) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body) // What is missing fails to decode.
+	version := contract.Version(strings.Split(r.URL.Path, "/")[1])
+
+	events, err := version.Decode(body)
+	if err != nil || r.TLS.Version != tls.VersionTLS13 {
+		http.Error(w, fmt.Sprint(err), http.StatusBadRequest)
+
+		return
+	}
+
+	w.WriteHeader(kcp.status)
+
+	if kcp.status == http.StatusOK {
+		kcp.received <- received{r.URL.Path, r.TLS.PeerCertificates[0].Subject.CommonName, events}
+	}
+}
+
+func (kcp *controlPlane) next(tb testing.TB) received {
+	tb.Helper()
+
+	select {
+	case r := <-kcp.received:
+		return r
+	case <-time.After(patience):
+		tb.Fatal("nothing arrived at the control plane")
+
+		return received{}
+	}
+}
+
+// address is host:port, as today's deployments have it.
+func (kcp *controlPlane) address() string { return strings.TrimPrefix(kcp.URL, "https://") }
+
+// env is the variables of an agent that finds free ports.
+func env(p pki, kcp *controlPlane, more ...string) []string {
+	ca, cert, key := p.volume.Paths()
+
+	return append([]string{
+		"WEBHOOK_PORT=0", "METRICS_PORT=0", "CA_CERT=" + ca, "TLS_CERT=" + cert, "TLS_KEY=" + key,
+		"KCP_ADDR=" + kcp.address(), "SETTLE=1ms", "GOMEMLIMIT=off",
+	}, more...)
+}
+
+// lookup is the getenv of such variables, of which the last of a name counts.
+func lookup(env []string) func(string) string {
+	all := map[string]string{}
+
+	for _, pair := range env {
+		name, text, _ := strings.Cut(pair, "=")
+		all[name] = text
+	}
+
+	return func(name string) string { return all[name] }
+}
+
+// logBook is a log that can be waited for.
+type logBook struct {
+	mu    sync.Mutex
+	lines []map[string]any
+	rest  []byte
+	more  chan struct{} // closed and replaced when there are more lines
+}
+
+func newLogBook() *logBook { return &logBook{more: make(chan struct{})} }
+
+func (b *logBook) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	b.rest = append(b.rest, p...)
+
+	for {
+		text, rest, whole := bytes.Cut(b.rest, []byte("\n"))
+		if !whole {
+			break
+		}
+
+		b.rest = rest
+
+		var line map[string]any
+		if err := json.Unmarshal(text, &line); err != nil {
+			line = map[string]any{"msg": "NO JSON: " + string(text)}
+		}
+
+		b.lines = append(b.lines, line)
+	}
+
+	close(b.more)
+	b.more = make(chan struct{})
+
+	return len(p), nil
+}
+
+// all returns the lines with that message so far, and what is closed when there are more.
+func (b *logBook) all(message string) (found []map[string]any, more <-chan struct{}) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	for _, line := range b.lines {
+		if line["msg"] == message {
+			found = append(found, line)
+		}
+	}
+
+	return found, b.more
+}
+
+func (b *logBook) snapshot() []map[string]any {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	return slices.Clone(b.lines)
+}
+
+// wait returns the first n lines with that message.
+func (b *logBook) wait(tb testing.TB, message string, n int) []map[string]any {
+	tb.Helper()
+
+	timeout := time.After(patience)
+
+	for {
+		found, more := b.all(message)
+		if len(found) >= n {
+			return found[:n]
+		}
+
+		select {
+		case <-more:
+		case <-timeout:
+			tb.Fatalf("no %d lines %q in the log:\n%v", n, message, b.snapshot())
+		}
+	}
+}
+
+// addresses waits until both servers listen.
+func (b *logBook) addresses(tb testing.TB) (webhook, metrics string) {
+	tb.Helper()
+
+	for _, line := range b.wait(tb, "listening", 2) {
+		_, port, _ := strings.Cut(fmt.Sprint(line["address"]), "]:")
+		if port == "" {
+			_, port, _ = strings.Cut(fmt.Sprint(line["address"]), ":")
+		}
+
+		if line["server"] == "webhook" {
+			webhook = "127.0.0.1:" + port
+		} else {
+			metrics = "127.0.0.1:" + port
+		}
+	}
+
+	return webhook, metrics
+}
+
+// started is an agent that runs in this process.
+type started struct {
+	log              *logBook
+	webhook, metrics string
+	signal           context.CancelFunc
+	ended            chan error
+	client           *http.Client
+}
+
+func start(tb testing.TB, p pki, env []string, args ...string) *started {
+	tb.Helper()
+
+	ctx, signal := context.WithCancel(tb.Context())
+	s := &started{log: newLogBook(), signal: signal, ended: make(chan error, 1), client: p.apiServer(tb)}
+
+	go func() { s.ended <- run(ctx, args, lookup(env), io.Discard, s.log) }()
+
+	s.webhook, s.metrics = s.log.addresses(tb)
+
+	return s
+}
+
+// stop stops the agent and returns its last log line about events.
+func (s *started) stop(tb testing.TB) map[string]any {
+	tb.Helper()
+
+	s.client.CloseIdleConnections()
+	s.signal()
+
+	if err := <-s.ended; err != nil {
+		tb.Errorf("agent ended with %v, want nil", err)
+	}
+
+	events, ok := s.log.wait(tb, "agent stopped", 1)[0]["events"].(map[string]any)
+	if !ok {
+		tb.Fatal("no summary of events in the log")
+	}
+
+	return events
+}
+
+// apiServer is the client of an API server, with its client certificates if it has any.
+func (p pki) apiServer(tb testing.TB, certificates ...tls.Certificate) *http.Client {
+	tb.Helper()
+
+	transport := &http.Transport{
+		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: p.ca.Pool(), Certificates: certificates},
+	}
+	tb.Cleanup(transport.CloseIdleConnections)
+
+	return &http.Client{Transport: transport, Timeout: patience}
+}
+
+// get returns status and body of an answer.
+func (s *started) get(tb testing.TB, url string) (int, string) {
+	tb.Helper()
+
+	return do(tb, s.client, http.MethodGet, url, "")
+}
+
+func do(tb testing.TB, client *http.Client, method, url, body string) (int, string) {
+	tb.Helper()
+
+	request := must(http.NewRequestWithContext(context.Background(), method, url, strings.NewReader(body)))(tb)
+	request.Header.Set("Content-Type", "application/json")
+
+	response, err := client.Do(request)
+	if err != nil {
+		tb.Fatal(err)
+	}
+
+	answer, err := io.ReadAll(response.Body)
+	if err != nil {
+		tb.Fatal(err)
+	}
+
+	if err := response.Body.Close(); err != nil {
+		tb.Fatal(err)
+	}
+
+	return response.StatusCode, string(answer)
+}
+
+// review posts the creation of a ConfigMap for manager "widgets" and returns what the answer says of it.
+func (s *started) review(tb testing.TB, name string, dryRun bool) string {
+	tb.Helper()
+
+	return review(tb, s.client, s.webhook, name, dryRun)
+}
+
+func review(tb testing.TB, client *http.Client, webhook, name string, dryRun bool) string {
+	tb.Helper()
+
+	status, body := do(tb, client, http.MethodPost, "https://"+webhook+"/validate/widgets", reviewBody(name, dryRun))
+
+	var answer struct {
+		Response struct {
+			UID     string `json:"uid"`
+			Allowed bool   `json:"allowed"`
+			Status  struct {
+				Message string `json:"message"`
+			} `json:"status"`
+		} `json:"response"`
+	}
+
+	if err := json.Unmarshal([]byte(body), &answer); err != nil || status != http.StatusOK {
+		tb.Fatalf("answer %d %s: %v, want a review", status, body, err)
+	}
+
+	if !answer.Response.Allowed || answer.Response.UID != "uid-1" {
+		tb.Fatalf("answer %s, want uid-1 allowed", body)
+	}
+
+	return answer.Response.Status.Message
+}
+
+func reviewBody(name string, dryRun bool) string {
+	return fmt.Sprintf(`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"uid-1",`+
+		`"kind":{"group":"","version":"v1","kind":"ConfigMap"},"resource":{"group":"","version":"v1","resource":"configmaps"},`+
+		`"name":%[1]q,"namespace":"default","operation":"CREATE","userInfo":{},"dryRun":%[2]t,"oldObject":null,"object":{`+
+		`"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%[1]q,"namespace":"default","annotations":{`+
+		`"operator.kyma-project.io/owned-by":"kcp-system/kyma-1"}},"data":{"a":"b"}}}}`, name, dryRun)
+}

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+)
+
+// The limits of both servers. An API server has waited for 30 s at most when it gives up, and closes idle connections
+// after 90 s: it must be the one who does, or it writes a review to a connection that is just closed.
+const (
+	readHeaderTimeout = 5 * time.Second
+	readTimeout       = 30 * time.Second
+	writeTimeout      = 30 * time.Second
+	idleTimeout       = 3 * time.Minute
+	maxHeaderBytes    = 32 << 10
+)
+
+// server is an HTTP server that is bound to its address already.
+type server struct {
+	name     string
+	listener net.Listener
+	http     *http.Server
+	grace    time.Duration // for requests in flight at the end
+	log      *slog.Logger
+}
+
+// bind returns a server for handler, over TLS if config is not nil.
+//
+// It speaks HTTP/1.1 only: API servers do not speak anything else to webhooks that are not on their own machine, so that their
+// requests reach all replicas (kubernetes/kubernetes#75791), and what is not offered can not be attacked.
+func bind(
+	ctx context.Context, name string, address bindAddress, config *tls.Config, handler http.Handler, log *slog.Logger,
+) (*server, error) {
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address.String())
+	if err != nil {
+		return nil, fmt.Errorf("%s: can not bind: %w", name, err)
+	}
+
+	if config != nil {
+		config.NextProtos = []string{"http/1.1"}
+	}
+
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+
+	log = log.With(slog.String("server", name))
+
+	return &server{name: name, listener: listener, log: log, http: &http.Server{
+		Handler:                      handler,
+		DisableGeneralOptionsHandler: true,
+		TLSConfig:                    config,
+		Protocols:                    protocols,
+		ReadHeaderTimeout:            readHeaderTimeout,
+		ReadTimeout:                  readTimeout,
+		WriteTimeout:                 writeTimeout,
+		IdleTimeout:                  idleTimeout,
+		MaxHeaderBytes:               maxHeaderBytes,
+		ErrorLog:                     slog.NewLogLogger(&throttled{Handler: log.Handler()}, slog.LevelWarn),
+	}}, nil
+}
+
+// component serves until its context ends, and then finishes the requests in flight.
+func (s *server) component(grace time.Duration) component {
+	s.grace = grace
+
+	return component{s.name, s.start}
+}
+
+func (s *server) start(ctx context.Context) error {
+	served := make(chan error, 1)
+
+	go func() { served <- s.serve() }()
+
+	s.log.InfoContext(ctx, "listening", slog.String("address", s.listener.Addr().String()), slog.Bool("tls", s.http.TLSConfig != nil))
+
+	select {
+	case err := <-served:
+		return err
+	case <-ctx.Done():
+	}
+
+	err := s.shutdown(context.WithoutCancel(ctx))
+	if serveErr := <-served; !errors.Is(serveErr, http.ErrServerClosed) {
+		err = errors.Join(err, serveErr)
+	}
+
+	return err
+}
+
+func (s *server) serve() error {
+	if s.http.TLSConfig == nil {
+		return s.http.Serve(s.listener) //nolint:wrapcheck // The component has a name.
+	}
+
+	return s.http.ServeTLS(s.listener, "", "") //nolint:wrapcheck // The component has a name.
+}
+
+func (s *server) shutdown(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, s.grace)
+	defer cancel()
+
+	if err := s.http.Shutdown(ctx); err != nil {
+		_ = s.http.Close() // What counts is why it was needed.
+
+		return fmt.Errorf("requests in flight were cut off after %v: %w", s.grace, err)
+	}
+
+	return nil
+}
+
+// close is for a server that is never started.
+func (s *server) close() { _ = s.listener.Close() } // Nobody was served.

@@ -1,0 +1,248 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+)
+
+var (
+	// errSettings means that settings are wrong. What wraps it names all that are.
+	errSettings = errors.New("wrong settings, agent --help lists them")
+	// errVersion means that only the version was asked for.
+	errVersion = errors.New("version requested")
+)
+
+const envInstance = "INSTANCE"
+
+// setting is something that can be set, by an environment variable or by the flag of the same name.
+type setting struct {
+	// env is the variable; the flag has its name in lower case with '-' for '_'.
+	env string
+	// kind says what a value looks like, in a word or two.
+	kind string
+	// fallback is the default; empty: none.
+	fallback string
+	required bool
+	help     string
+	// set parses a value that is not empty. The error says what is wanted.
+	set func(c *config, text string) error
+}
+
+func (s setting) flag() string { return strings.ReplaceAll(strings.ToLower(s.env), "_", "-") }
+
+// settings are all there are, in the order of the documentation. WEBHOOK_PORT to KCP_CONTRACT are what is deployed today.
+func settings() []setting {
+	return []setting{
+		{
+			env: "WEBHOOK_PORT", kind: "port", fallback: "8443", help: "Port of the webhook (TLS 1.3); 0 takes a free one",
+			set: port(func(c *config) *int { return &c.webhook.port }),
+		},
+		{
+			env: "METRICS_PORT", kind: "port", fallback: "2112",
+			help: "Port of `/metrics`, `/healthz` and `/readyz` (plain HTTP); 0 takes a free one",
+			set:  port(func(c *config) *int { return &c.metrics.port }),
+		},
+		{
+			env: "CA_CERT", kind: "file", required: true, help: "CAs that the control plane's certificate must chain to, PEM",
+			set: text(func(c *config) *string { return &c.client.CA }),
+		},
+		{
+			env: "TLS_CERT", kind: "file", required: true, help: "Certificate of this runtime for the control plane, and for the webhook, too, PEM",
+			set: text(func(c *config) *string { return &c.client.Certificate }),
+		},
+		{
+			env: "TLS_KEY", kind: "file", required: true, help: "Its private key, PEM",
+			set: text(func(c *config) *string { return &c.client.Key }),
+		},
+		{
+			env: "KCP_ADDR", kind: "host:port", required: true, help: "Address of the control plane",
+			set: parsed(func(c *config) *string { return &c.controlPlane }, parseAddress),
+		},
+		{
+			env: "KCP_CONTRACT", kind: versions(), fallback: string(defaultContract), help: "Contract to speak with the control plane",
+			set: parsed(func(c *config) *contract.Version { return &c.contract }, contract.ParseVersion),
+		},
+		{
+			env: "KCP_SERVER_NAME", kind: "name", help: "Name that the control plane's certificate must be for; the host of `KCP_ADDR` if empty",
+			set: text(func(c *config) *string { return &c.serverName }),
+		},
+		{
+			env: "KCP_PROTOCOL", kind: "http1, http2", fallback: "http2", help: "HTTP version to speak with the control plane",
+			set: parsed(protocolOf, parseProtocol),
+		},
+		{
+			env: "MANAGERS", kind: "names", help: "Managers that are known from the start, separated by commas; others from their first event on",
+			set: parsed(managersOf, parseManagers),
+		},
+		{
+			env: envInstance, kind: "name", help: "Tells replicas apart; `POD_NAME`, `HOSTNAME` or the name of the host if empty",
+			set: text(func(c *config) *string { return &c.instance }),
+		},
+		{
+			env: "SETTLE", kind: "duration", fallback: outbox.DefaultSettle.String(),
+			help: "Wait before an event is sent, as it is seen before its write is committed; 0s is none",
+			set:  durationOrOff(func(c *config) *duration { return &c.settle }),
+		},
+		{
+			env: "OUTBOX_MAX_KEYS", kind: "number", fallback: strconv.Itoa(outbox.DefaultMaxKeys),
+			help: "Distinct events to keep while the control plane takes none",
+			set:  parsed(func(c *config) *int { return &c.maxKeys }, parseCount),
+		},
+		{
+			env: "FORWARD_TIMEOUT", kind: "duration", fallback: outbox.DefaultForwardTimeout.String(),
+			help: "Time that one attempt to forward may take",
+			set:  parsed(func(c *config) *duration { return &c.forwarding }, parseDuration),
+		},
+		{
+			env: "HEARTBEAT_INTERVAL", kind: "duration", fallback: outbox.DefaultHeartbeatInterval.String(),
+			help: "Longest time between two heartbeats, with contracts that carry them; 0s is none",
+			set:  durationOrOff(func(c *config) *duration { return &c.heartbeats }),
+		},
+		{
+			env: "STOP_DELAY", kind: "duration", fallback: "0s",
+			help: "Time to go on serving while not ready, before the shutdown begins, so that the API server gets to know other replicas",
+			set:  parsed(func(c *config) *duration { return &c.stopDelay }, parseDelay),
+		},
+		{
+			env: "SHUTDOWN_TIMEOUT", kind: "duration", fallback: "20s", help: "Time to answer, to deliver what is pending and to stop",
+			set: parsed(func(c *config) *duration { return &c.shutdown }, parseDuration),
+		},
+		{
+			env: "WEBHOOK_BIND", kind: "IP", help: "Address of the webhook; all if empty",
+			set: parsed(func(c *config) *string { return &c.webhook.host }, parseIP),
+		},
+		{
+			env: "METRICS_BIND", kind: "IP", help: "Address of the metrics port; all if empty",
+			set: parsed(func(c *config) *string { return &c.metrics.host }, parseIP),
+		},
+		{
+			env: "WEBHOOK_TLS_CERT", kind: "file", help: "Certificate of the webhook, PEM; `TLS_CERT` if empty",
+			set: text(func(c *config) *string { return &c.serving.Certificate }),
+		},
+		{
+			env: "WEBHOOK_TLS_KEY", kind: "file", help: "Its private key, PEM; `TLS_KEY` if empty",
+			set: text(func(c *config) *string { return &c.serving.Key }),
+		},
+		{
+			env: "WEBHOOK_CLIENT_CA", kind: "file", help: "CAs of the client certificate that the API server must show, PEM; none is asked for if empty",
+			set: text(func(c *config) *string { return &c.webhookCAs }),
+		},
+		{
+			env: "LOG_LEVEL", kind: "debug, info, warn, error", fallback: "info", help: "Least level that is logged",
+			set: parsed(logLevelOf, parseLevel),
+		},
+	}
+}
+
+// readSettings takes each setting from its flag, or else its variable, or else its default. An empty variable is as good as none. The
+// error is flag.ErrHelp, errVersion, or wraps errSettings and names everything that is wrong.
+func readSettings(args []string, getenv func(string) string) (config, error) {
+	all := settings()
+
+	given, err := readFlags(all, args)
+	if errors.Is(err, flag.ErrHelp) || errors.Is(err, errVersion) {
+		return config{}, err
+	}
+
+	c, wrong := config{getenv: getenv}, []error{err}
+
+	for _, s := range all {
+		wrong = append(wrong, s.apply(&c, given, getenv))
+	}
+
+	if err := errors.Join(append(wrong, c.check())...); err != nil {
+		return config{}, fmt.Errorf("%w:\n%w", errSettings, err)
+	}
+
+	return c, nil
+}
+
+// apply sets s from wherever it is given.
+func (s setting) apply(c *config, given map[string]string, getenv func(string) string) error {
+	name := s.env
+	text := getenv(s.env)
+
+	if flagged, ok := given[s.flag()]; ok {
+		name, text = "--"+s.flag(), flagged
+	}
+
+	if s.env == envInstance && text == "" {
+		text = defaultInstance(getenv)
+	}
+
+	text = cmp.Or(text, s.fallback)
+	c.effective = append(c.effective, value{s.env, text})
+
+	switch {
+	case text != "":
+		return prefix(name, s.set(c, text))
+	case s.required:
+		return fmt.Errorf("%s or --%s: missing, want a %s: %s", s.env, s.flag(), s.kind, s.help)
+	default:
+		return nil
+	}
+}
+
+// defaultInstance is the name of the pod, or else of the machine.
+func defaultInstance(getenv func(string) string) string {
+	host, _ := os.Hostname() // No name is no reason to fail.
+
+	return cmp.Or(getenv("POD_NAME"), getenv("HOSTNAME"), host)
+}
+
+func prefix(name string, err error) error {
+	if err == nil {
+		return nil
+	}
+
+	return fmt.Errorf("%s: %w", name, err)
+}
+
+// readFlags returns the flags that are given. It goes on after a mistake, where flag.Parse stops.
+func readFlags(all []setting, args []string) (map[string]string, error) {
+	given := map[string]string{}
+	flags := flag.NewFlagSet("agent", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+
+	version := flags.Bool("version", false, "")
+
+	for _, s := range all {
+		flags.Func(s.flag(), "", func(text string) error {
+			given[s.flag()] = text
+
+			return nil
+		})
+	}
+
+	var wrong []error
+
+	for len(args) > 0 {
+		err := flags.Parse(args)
+		args = flags.Args()
+
+		switch {
+		case errors.Is(err, flag.ErrHelp):
+			return nil, flag.ErrHelp
+		case err != nil:
+			wrong = append(wrong, err)
+		case len(args) > 0:
+			wrong = append(wrong, fmt.Errorf("argument %.64q: want flags only, --name=value", args[0]))
+			args = args[1:]
+		}
+	}
+
+	if *version {
+		return nil, errVersion
+	}
+
+	return given, errors.Join(wrong...)
+}
