@@ -19,8 +19,9 @@ type Listener struct {
 	handlers map[core.Manager]core.Handler
 	opts     Options
 
-	mux   *http.ServeMux
-	slots chan struct{}
+	mux    *http.ServeMux
+	slots  chan struct{}
+	shares *shares
 	state atomic.Int32
 	bound atomic.Pointer[net.Addr]
 }
@@ -49,6 +50,7 @@ func New(peers PeerSource, verifier core.Verifier, handlers map[core.Manager]cor
 		handlers: maps.Clone(handlers),
 		opts:     opts,
 		slots:    make(chan struct{}, opts.MaxInFlight),
+		shares:   newShares(opts.RuntimeRate, opts.RuntimeBurst, opts.RuntimeInFlight),
 	}
 	l.mux = l.newMux()
 
