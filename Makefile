@@ -35,12 +35,12 @@ BUILD_AGENT := cd cmd/agent && GOWORK=off CGO_ENABLED=0 $(GO) build -trimpath -b
 
 # kube-apiserver and etcd: built on the first use (about five minutes), found at once ever after. Progress goes to
 # standard error. KUBEBUILDER_ASSETS, when set, wins.
-WITH_ASSETS := KUBEBUILDER_ASSETS="$$($(GO) run ./test/controlplane/cmd/controlplane-assets)"; export KUBEBUILDER_ASSETS;
+WITH_ASSETS := KUBEBUILDER_ASSETS="$$($(GO) run ./test/controlplane/cmd/controlplane-assets)" && export KUBEBUILDER_ASSETS &&
 
 .PHONY: help
 help: ## This list
 	@printf 'Runtime Watcher %s\n\n' '$(VERSION)'
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 } /^## / { print substr($$0, 3) }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 } /^## / { print substr($$0, 4) }' $(MAKEFILE_LIST)
 
 .PHONY: demo
 demo: ## See it work: an API server, the agent, an operator. ARGS='...' go to the program
@@ -76,7 +76,7 @@ tidy: ## go mod tidy in every module, until nothing changes any more
 
 .PHONY: generate
 generate: generators ## Run go generate in every module, with mockgen and controller-gen in the PATH
-	@for m in $(MODULES); do (cd "$$m" && PATH="$(TOOLS):$$PATH" $(GO) generate ./...); done
+	@for m in $(MODULES); do (cd "$$m" && PATH="$(TOOLS):$$PATH" $(GO) generate ./...) || exit 1; done
 
 .PHONY: generators
 generators: $(TOOLS)/mockgen $(TOOLS)/controller-gen
@@ -92,12 +92,12 @@ build: ## Build the agent for this machine: one static binary, bin/agent. GOOS, 
 
 .PHONY: image
 image: ## Build the image of the agent: an OCI layout in bin/image, the same digest twice. PLATFORM
-	@export GOOS='$(firstword $(subst /, ,$(PLATFORM)))' GOARCH='$(word 2,$(subst /, ,$(PLATFORM)))'; $(BUILD_AGENT) -o $(CURDIR)/bin/image-root/agent .
+	@export GOOS='$(firstword $(subst /, ,$(PLATFORM)))' GOARCH='$(word 2,$(subst /, ,$(PLATFORM)))' && $(BUILD_AGENT) -o $(CURDIR)/bin/image-root/agent .
 	@$(GO) run ./tools/image -platform '$(PLATFORM)' -version '$(VERSION)' -out bin/image bin/image-root/agent
 
 .PHONY: clean
 clean: ## Remove what was built, and keep the tools and the control plane that take minutes
-	@rm -rf bin/agent bin/image bin/image-root
+	@for f in bin/*; do case "$$f" in bin/tools|bin/controlplane) ;; *) rm -rf "$$f" ;; esac; done
 
 .PHONY: distclean
 distclean: ## Remove all of bin/
@@ -109,6 +109,6 @@ distclean: ## Remove all of bin/
 
 # Rebuilt when the versions in the module file change.
 $(TOOLS)/%: tools/%.mod tools/%.sum
-	@echo 'building $(@F), once (golangci-lint takes a few minutes)' >&2
+	@echo 'building $(@F), once: this may take a few minutes' >&2
 	@mkdir -p $(@D)
 	@cd tools && GOWORK=off $(GO) build -trimpath -buildvcs=false -modfile=$*.mod -o $@ tool

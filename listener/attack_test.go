@@ -267,7 +267,10 @@ func TestAttacksPastSidecar(t *testing.T) {
 	}{
 		{"through the gateway", p.good.header() + sidecar("spiffe://cluster/gateway"), ""},
 		{"from another pod", p.good.header() + sidecar("spiffe://cluster/pod"), listener.ReasonUntrustedProxy},
-		{"from another pod, behind an element of its own", p.good.header() + sidecar("spiffe://cluster/gateway") + sidecar("spiffe://cluster/pod"), listener.ReasonUntrustedProxy},
+		{
+			"from another pod, behind an element of its own",
+			p.good.header() + sidecar("spiffe://cluster/gateway") + sidecar("spiffe://cluster/pod"), listener.ReasonUntrustedProxy,
+		},
 		{"without what the gateway appends", sidecar("spiffe://cluster/gateway")[1:], listener.ReasonNoCertificate},
 		{"without what the sidecar appends", p.good.header(), listener.ReasonUntrustedProxy},
 		{"a good one in front", p.good.header() + "," + p.self.header() + sidecar("spiffe://cluster/gateway"), listener.ReasonUntrustedChain},

@@ -1,10 +1,15 @@
 package listener_test
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"crypto/tls"
+	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -74,6 +79,10 @@ func BenchmarkServer(b *testing.B) {
 		run := start(b, byHeader, listener.InsecureAllowAll(), core.HandlerFunc(ignore), listener.Options{})
 		benchmarkServer(b, run, newClient(b, nil, false), cert.header())
 	})
+	b.Run("header, HTTP/1.1, client that costs little", func(b *testing.B) {
+		run := start(b, byHeader, listener.InsecureAllowAll(), core.HandlerFunc(ignore), listener.Options{})
+		benchmarkRaw(b, run, cert.header())
+	})
 	b.Run("native, HTTP/2", func(b *testing.B) {
 		run := start(b, listener.FromTLS(listener.PeerOptions{}), listener.InsecureAllowAll(), core.HandlerFunc(ignore),
 			listener.Options{TLS: mtls})
@@ -103,6 +112,60 @@ func benchmarkServer(b *testing.B, run *running, client *http.Client, header str
 		}
 	})
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "events/s")
+}
+
+// benchmarkRaw sends the same bytes again and again, so that most of what it measures is the server.
+func benchmarkRaw(b *testing.B, run *running, header string) {
+	b.Helper()
+
+	request := []byte("POST /v2/lifecycle/event HTTP/1.1\r\nHost: operator\r\nContent-Type: application/json\r\n" +
+		listener.HeaderXFCC + ": " + header + "\r\nContent-Length: " + strconv.Itoa(len(bodyV2)) + "\r\n\r\n" + bodyV2)
+
+	b.ReportAllocs()
+	b.SetParallelism(16)
+	b.RunParallel(func(pb *testing.PB) {
+		conn, err := net.Dial("tcp", run.address())
+		if err != nil {
+			b.Error(err)
+
+			return
+		}
+		defer conn.Close()
+
+		reader := bufio.NewReader(conn)
+		for pb.Next() {
+			if err := exchangeRaw(conn, reader, request); err != nil {
+				b.Error(err)
+
+				return
+			}
+		}
+	})
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "events/s")
+}
+
+// exchangeRaw sends a request and reads an answer without body.
+func exchangeRaw(conn net.Conn, reader *bufio.Reader, request []byte) error {
+	if _, err := conn.Write(request); err != nil {
+		return err
+	}
+
+	status, err := reader.ReadSlice('\n')
+	if err != nil {
+		return err
+	}
+
+	if !bytes.HasPrefix(status, []byte("HTTP/1.1 200 ")) {
+		return fmt.Errorf("answer %s", status)
+	}
+
+	for line := status; len(line) > len("\r\n"); {
+		if line, err = reader.ReadSlice('\n'); err != nil {
+			return err
+		}
+	}
+
+	return nil
 }
 
 func ignore(context.Context, core.Delivery) error { return nil }

@@ -118,7 +118,7 @@ func (kcp *controlPlane) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 	w.WriteHeader(kcp.status)
 
-	if kcp.status == http.StatusOK {
+	if kcp.status == http.StatusOK && kcp.received != nil {
 		kcp.received <- received{r.URL.Path, r.TLS.PeerCertificates[0].Subject.CommonName, events}
 	}
 }
@@ -145,7 +145,7 @@ func env(p pki, kcp *controlPlane, more ...string) []string {
 
 	return append([]string{
 		"WEBHOOK_PORT=0", "METRICS_PORT=0", "CA_CERT=" + ca, "TLS_CERT=" + cert, "TLS_KEY=" + key,
-		"KCP_ADDR=" + kcp.address(), "SETTLE=1ms", "GOMEMLIMIT=off",
+		"KCP_ADDR=" + kcp.address(), "KCP_CONTRACT=v2", "SETTLE=1ms", "GOMEMLIMIT=off",
 	}, more...)
 }
 

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -82,28 +81,22 @@ func parseIP(text string) (string, error) {
 	return text, nil
 }
 
-// parseAddress finds what is wrong with the address of the control plane before any file is read.
+// unread is key material before it is read.
+type unread struct{}
+
+var errUnread = errors.New("not read yet")
+
+// Material always fails.
+func (unread) Material() (*httpmtls.Material, error) { return nil, errUnread }
+
+// parseAddress asks a forwarder without key material, so that there is one opinion only on what an address is.
 func parseAddress(address string) (string, error) {
-	bare := strings.TrimSuffix(strings.TrimPrefix(address, "https://"), "/")
-	parsed, err := url.Parse("https://" + bare)
-
-	if err != nil || parsed.Host != bare || parsed.Hostname() == "" {
-		if strings.Contains(address, "@") {
-			address = "(with credentials)"
-		}
-
-		return "", unwanted(address, "host:port or https://host:port, without user, path or query")
+	_, err := httpmtls.NewForwarder(unread{}, address, defaultContract, httpmtls.Options{})
+	if errors.Is(err, errUnread) {
+		return address, nil
 	}
 
-	if number, err := parsePort(parsed.Port()); parsed.Host != parsed.Hostname() && (err != nil || number == 0) && !isBareIPv6(bare) {
-		return "", unwanted(address, "host:port with a port from 1 to 65535")
-	}
-
-	return address, nil
-}
-
-func isBareIPv6(host string) bool {
-	return strings.HasPrefix(host, "[") && strings.HasSuffix(host, "]")
+	return "", err //nolint:wrapcheck // It names the address, and the caller the setting.
 }
 
 func parseProtocol(text string) (httpmtls.Protocol, error) {

@@ -37,11 +37,19 @@ type process struct {
 	log *logBook
 }
 
-func startProcess(tb testing.TB, path string, env ...string) process {
-	tb.Helper()
+// patient ends in time for a test that would wait for ever.
+func patient(t *testing.T) context.Context {
+	t.Helper()
 
-	ctx, cancel := context.WithTimeout(tb.Context(), 2*patience)
-	tb.Cleanup(cancel)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	t.Cleanup(cancel)
+
+	return ctx
+}
+
+// startProcess starts an agent that is killed when ctx ends.
+func startProcess(ctx context.Context, tb testing.TB, path string, env ...string) process {
+	tb.Helper()
 
 	p := process{exec.CommandContext(ctx, path), newLogBook()}
 	p.Env = env
@@ -65,7 +73,7 @@ func TestProcess(t *testing.T) {
 		p := newPKI(t)
 		kcp := newControlPlane(t, p, http.StatusOK)
 		ca, cert, key := p.volume.Paths()
-		agent := startProcess(t, path, "WEBHOOK_PORT=0", "METRICS_PORT=0", "CA_CERT="+ca, "TLS_CERT="+cert, "TLS_KEY="+key,
+		agent := startProcess(patient(t), t, path, "WEBHOOK_PORT=0", "METRICS_PORT=0", "CA_CERT="+ca, "TLS_CERT="+cert, "TLS_KEY="+key,
 			"KCP_ADDR="+kcp.address(), "KCP_CONTRACT=v2")
 
 		serves(t, p, kcp, agent)
@@ -73,7 +81,7 @@ func TestProcess(t *testing.T) {
 
 	t.Run("a second signal ends it at once", func(t *testing.T) {
 		p := newPKI(t)
-		agent := startProcess(t, path, env(p, newControlPlane(t, p, http.StatusOK), "STOP_DELAY=1h")...)
+		agent := startProcess(patient(t), t, path, env(p, newControlPlane(t, p, http.StatusOK), "STOP_DELAY=1h")...)
 		agent.log.addresses(t)
 
 		if err := agent.Process.Signal(syscall.SIGTERM); err != nil {
@@ -169,5 +177,5 @@ func TestFIPS(t *testing.T) {
 		t.Errorf("printed %q, %v, want fips140=v1.0.0", out, err)
 	}
 
-	serves(t, p, kcp, startProcess(t, path, env(p, kcp, "GODEBUG=fips140=only")...))
+	serves(t, p, kcp, startProcess(patient(t), t, path, env(p, kcp, "GODEBUG=fips140=only")...))
 }

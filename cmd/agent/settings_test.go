@@ -82,6 +82,10 @@ func TestSettings(t *testing.T) {
 				c.serving, c.webhookCAs = httpmtls.Paths{Certificate: "w.crt", Key: "w.key"}, "api.crt"
 			},
 		},
+		"IPv6": {
+			env:  []string{"KCP_ADDR=[2001:db8::1]:443"},
+			want: func(c *config) { c.controlPlane = "[2001:db8::1]:443" },
+		},
 		"same port, other address": {
 			env: []string{"METRICS_PORT=8443", "METRICS_BIND=127.0.0.1"},
 			want: func(c *config) {
@@ -127,6 +131,8 @@ func TestWrongSettings(t *testing.T) {
 		"KCP_ADDR=kcp:":                  "want host:port",
 		"KCP_ADDR=:443":                  "want host:port",
 		"KCP_ADDR=kcp:443/v1":            "want host:port",
+		"KCP_ADDR=kcp:443?a=b":           "want host:port",
+		"KCP_ADDR=[::1":                  "want host:port",
 		"KCP_ADDR=user:secret@kcp:443":   `"(with credentials)"`,
 		"KCP_CONTRACT=v9":                "KCP_CONTRACT: ",
 		"KCP_PROTOCOL=spdy":              "want http1 or http2",

@@ -26,7 +26,7 @@ func checkAlone(ctx context.Context, repo *repository) error {
 		if err != nil || packages == "" {
 			return err
 		}
-		test := []string{"test", "-timeout", "9m"}
+		test := []string{"test", "-timeout", "5m"}
 		if !m.light() {
 			test = append(test, "-run", "^$")
 		}

@@ -78,7 +78,7 @@ func checkClean(ctx context.Context, repo *repository) error {
 		return err
 	}
 	diff, err := repo.output(ctx, ".", "git", "diff", "HEAD")
-	return errors.Join(errors.New(status+diff), err)
+	return errors.Join(errors.New(status+first(300, diff)), err)
 }
 
 func (r *repository) unchangedSince(ctx context.Context, before snapshot) error {
@@ -92,7 +92,16 @@ func (r *repository) unchangedSince(ctx context.Context, before snapshot) error 
 	}
 	// What was changed before it was generated shows up, too: a diff against the snapshot would need its contents.
 	diff, err := r.output(ctx, ".", "git", append([]string{"diff", "--"}, files...)...)
-	return errors.Join(fmt.Errorf("changed: %s\n%s", strings.Join(files, " "), diff), err)
+	return errors.Join(fmt.Errorf("changed: %s\n%s", strings.Join(files, " "), first(300, diff)), err)
+}
+
+// first returns the first lines of a text, and says so when there are more.
+func first(lines int, text string) string {
+	all := strings.SplitAfter(text, "\n")
+	if len(all) <= lines {
+		return text
+	}
+	return fmt.Sprintf("%s... and %d lines more", strings.Join(all[:lines], ""), len(all)-lines)
 }
 
 // checkFormat is for machines without the linter: make lint asks for more.

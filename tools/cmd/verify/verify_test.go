@@ -186,6 +186,15 @@ func TestRelative(t *testing.T) {
 	}
 }
 
+func TestFirst(t *testing.T) {
+	if got := first(2, "a\nb\nc\nd"); got != "a\nb\n... and 2 lines more" {
+		t.Errorf("got %q", got)
+	}
+	if got := first(2, "a\nb"); got != "a\nb" {
+		t.Errorf("got %q", got)
+	}
+}
+
 func TestSelectChecks(t *testing.T) {
 	if got, err := selectChecks("tidy,alone"); err != nil || len(got) != 2 || got[1].name != "alone" {
 		t.Errorf("got %v, %v", got, err)

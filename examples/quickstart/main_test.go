@@ -1,0 +1,377 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+// asProgram makes the test binary the program itself, for tests that need a process.
+const asProgram = "TEST_AS_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		main()
+		os.Exit(0)
+	}
+
+	goleak.VerifyTestMain(m)
+}
+
+// program is the quickstart as a process, in a session of its own: whatever it starts belongs to that session.
+type program struct {
+	cmd    *exec.Cmd
+	stdout *bufio.Scanner
+	text   strings.Builder
+	stderr bytes.Buffer
+	// tmp is where it puts its files.
+	tmp string
+}
+
+func start(t *testing.T, env []string, args ...string) *program {
+	t.Helper()
+
+	if testing.Short() {
+		t.Skip("starts two API servers, which -short leaves out")
+	}
+
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	p := &program{cmd: exec.CommandContext(t.Context(), self, args...), tmp: t.TempDir()}
+	p.cmd.Env = append(os.Environ(), append(env, asProgram+"=1", "TMPDIR="+p.tmp, "KCP_CONTRACT=")...)
+	p.cmd.Stderr = &p.stderr
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+
+	stdout, err := p.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	p.stdout = bufio.NewScanner(stdout)
+
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+
+	return p
+}
+
+// readUntil reads lines up to one that contains text; "" reads all.
+func (p *program) readUntil(t *testing.T, text string) {
+	t.Helper()
+
+	for p.stdout.Scan() {
+		p.text.WriteString(p.stdout.Text() + "\n")
+
+		if text != "" && strings.Contains(p.stdout.Text(), text) {
+			return
+		}
+	}
+
+	if text != "" {
+		t.Fatalf("no %q in its output:\n%s%s", text, &p.text, &p.stderr)
+	}
+}
+
+// end reads the rest and returns the exit code, or -1 after a signal.
+func (p *program) end(t *testing.T) int {
+	t.Helper()
+
+	p.readUntil(t, "")
+
+	err := p.cmd.Wait()
+	if exit := new(exec.ExitError); err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+
+	return p.cmd.ProcessState.ExitCode()
+}
+
+// signal is sent to the process group, as a terminal does.
+func (p *program) signal(t *testing.T, signal syscall.Signal) {
+	t.Helper()
+
+	if err := syscall.Kill(-p.cmd.Process.Pid, signal); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// children lists the processes of its session that run, besides itself.
+func (p *program) children(t *testing.T) (children []process) {
+	t.Helper()
+
+	stats, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil || len(stats) == 0 {
+		t.Skip("no /proc, which tells what runs")
+	}
+
+	for _, path := range stats {
+		stat, err := os.ReadFile(path)
+		if err != nil {
+			continue // It has ended.
+		}
+
+		child, session := parseStat(string(stat))
+		if session == p.cmd.Process.Pid && child.pid != session && child.state != "Z" {
+			children = append(children, child)
+		}
+	}
+
+	return children
+}
+
+type process struct {
+	pid         int
+	name, state string
+}
+
+// parseStat reads a line of proc_pid_stat(5). The name is in parentheses, and may have some itself.
+func parseStat(stat string) (p process, session int) {
+	const (
+		state          = 0
+		sessionOfGroup = 3
+	)
+
+	begin, end := strings.Index(stat, "("), strings.LastIndex(stat, ")")
+	fields := strings.Fields(stat[end+1:])
+	p.pid, _ = strconv.Atoi(strings.TrimSpace(stat[:begin]))
+	p.name, p.state = stat[begin+1:end], fields[state]
+	session, _ = strconv.Atoi(fields[sessionOfGroup])
+
+	return p, session
+}
+
+// checkNothingLeft waits a moment for processes that somebody else has to end, and not at all where grace is 0.
+func (p *program) checkNothingLeft(t *testing.T, grace time.Duration) {
+	t.Helper()
+
+	deadline := time.Now().Add(grace)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+
+	for {
+		children := p.children(t)
+		if len(children) == 0 {
+			return
+		}
+
+		if time.Now().After(deadline) {
+			t.Fatalf("left behind: %v", children)
+		}
+
+		<-tick.C
+	}
+}
+
+// checkNoFiles makes sure that its temporary directory is empty.
+func (p *program) checkNoFiles(t *testing.T) {
+	t.Helper()
+
+	entries, err := os.ReadDir(p.tmp)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for _, entry := range entries {
+		t.Errorf("left behind: %s", entry)
+	}
+}
+
+func TestDemoRunsThrough(t *testing.T) {
+	for _, contract := range []string{"v1", "v2"} {
+		t.Run(contract, func(t *testing.T) {
+			t.Parallel()
+
+			p := start(t, nil, "--contract="+contract)
+			if code := p.end(t); code != 0 {
+				t.Fatalf("exit code %d, want 0:\n%s%s", code, &p.text, &p.stderr)
+			}
+
+			p.checkNothingLeft(t, 0)
+			p.checkNoFiles(t)
+
+			if p.stderr.Len() > 0 {
+				t.Errorf("printed to stderr: %s", &p.stderr)
+			}
+
+			checkOutput(t, p.text.String())
+
+			if contract == "v2" {
+				checkReadmeOutput(t, p.text.String())
+			}
+		})
+	}
+}
+
+// checkOutput makes sure that each step has its line.
+func checkOutput(t *testing.T, text string) {
+	t.Helper()
+
+	for _, want := range []string{
+		"create .* accepted +started +[0-9]+ ms after the commit, sees replicas 1, image app:v1",
+		"replicas 1 to 2 .* accepted +started +[0-9]+ ms after the commit, sees replicas 2, image app:v1",
+		"only metadata.* unchanged +none, as it should be",
+		"dry run.* dry_run +none, as it should be",
+		"delete .* accepted +started +[0-9]+ ms after the commit, sees no Deployment",
+		"3 of 5 writes mattered, 3 reconciles started, all of runtime-1, none of runtime-2",
+	} {
+		if !matches(want, text) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+}
+
+func TestCtrlCAtAnyMomentLeavesNothingBehind(t *testing.T) {
+	for _, moment := range []struct {
+		name, after string
+		args        []string
+		code        int
+	}{
+		{"starting", "Runtime Watcher", nil, exitInterrupted},
+		{"API servers start", "  programs  ", nil, exitInterrupted},
+		{"operator starts", "  API servers  ", nil, exitInterrupted},
+		{"agent starts", "  operator  ", nil, exitInterrupted},
+		{"webhook takes effect", "  agent  ", nil, exitInterrupted},
+		{"between writes", "  create  ", nil, exitInterrupted},
+		{"serving", "What happens", []string{"--serve"}, 0},
+	} {
+		t.Run(moment.name, func(t *testing.T) {
+			t.Parallel()
+
+			p := start(t, nil, moment.args...)
+			p.readUntil(t, moment.after)
+			p.signal(t, syscall.SIGINT)
+
+			if code := p.end(t); code != moment.code {
+				t.Errorf("exit code %d, want %d:\n%s%s", code, moment.code, &p.text, &p.stderr)
+			}
+
+			p.checkNothingLeft(t, 0)
+			p.checkNoFiles(t)
+		})
+	}
+}
+
+func TestCtrlCDuringTheBuildEndsTheCompilers(t *testing.T) {
+	p := start(t, []string{"GOCACHE=" + t.TempDir()})
+	p.readUntil(t, "Runtime Watcher")
+
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+
+	for !compiles(p.children(t)) {
+		<-tick.C
+	}
+
+	p.signal(t, syscall.SIGINT)
+
+	if code := p.end(t); code != exitInterrupted {
+		t.Errorf("exit code %d, want %d:\n%s%s", code, exitInterrupted, &p.text, &p.stderr)
+	}
+
+	p.checkNothingLeft(t, 0)
+	p.checkNoFiles(t)
+}
+
+func compiles(children []process) bool {
+	for _, child := range children {
+		if child.name == "compile" {
+			return true
+		}
+	}
+
+	return false
+}
+
+func TestKilledItLeavesNoProcessBehind(t *testing.T) {
+	p := start(t, nil, "--serve")
+	p.readUntil(t, "What happens")
+
+	if len(p.children(t)) == 0 {
+		t.Error("no children while it serves, want API servers and agent")
+	}
+
+	p.signal(t, syscall.SIGKILL)
+	p.end(t)
+	p.checkNothingLeft(t, 10*time.Second)
+}
+
+func TestAnAgentThatEndsIsAFailureWithLogs(t *testing.T) {
+	p := start(t, nil, "--serve")
+	p.readUntil(t, "What happens")
+
+	for _, child := range p.children(t) {
+		if child.name == "agent" {
+			if err := syscall.Kill(child.pid, syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+
+	if code := p.end(t); code != exitFailure {
+		t.Errorf("exit code %d, want %d", code, exitFailure)
+	}
+
+	p.checkNothingLeft(t, 0)
+
+	for _, want := range []string{"the agent ended", "signal: killed", "see agent.log"} {
+		if !strings.Contains(p.stderr.String(), want) {
+			t.Errorf("nothing about %q in\n%s", want, &p.stderr)
+		}
+	}
+
+	logs, err := filepath.Glob(filepath.Join(p.tmp, "*", "logs", "agent.log"))
+	if err != nil || len(logs) != 1 || !strings.Contains(p.stderr.String(), filepath.Dir(logs[0])) {
+		t.Errorf("logs are %v, %v; want agent.log, where stderr says:\n%s", logs, err, &p.stderr)
+	}
+}
+
+func TestWrongSettings(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		env  string
+		want string
+	}{
+		{args: []string{"--contract=v9"}, want: `"v9": want one of [v1 v2`},
+		{env: "v9", want: `"v9": want one of [v1 v2`},
+		{args: []string{"--what"}, want: "-what"},
+		{args: []string{"serve"}, want: `"serve": want flags only`},
+	} {
+		t.Run(fmt.Sprint(c.args, c.env), func(t *testing.T) {
+			var stderr bytes.Buffer
+
+			err := run(t.Context(), c.args, func(string) string { return c.env }, io.Discard, &stderr)
+			if exitCode(err) != exitUsage || !strings.Contains(stderr.String(), c.want) {
+				t.Errorf("exit code %d, want %d, with %q and not %q", exitCode(err), exitUsage, c.want, &stderr)
+			}
+		})
+	}
+}
+
+func TestHelpIsNoError(t *testing.T) {
+	var stdout bytes.Buffer
+	if err := run(t.Context(), []string{"--help"}, os.Getenv, &stdout, io.Discard); err != nil {
+		t.Errorf("got %v, want nil", err)
+	}
+
+	for _, want := range []string{"--serve", "--contract NAME", "--help"} {
+		if !strings.Contains(stdout.String(), want) {
+			t.Errorf("no %s in\n%s", want, &stdout)
+		}
+	}
+}
