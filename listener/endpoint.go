@@ -205,8 +205,11 @@ func (x *exchange) deliver(events []core.WatchEvent) answer {
 	return summarize(failures, len(events), x.version.Status())
 }
 
-// take verifies one event and hands it to the handler. Only a heartbeat asks for nothing.
-func (x *exchange) take(ctx context.Context, event *core.WatchEvent, received time.Time) answer {
+// take verifies one event and hands it to the handler, to which a heartbeat says nothing. A panic costs that event only: the others
+// of its batch would otherwise come again with it for ever.
+func (x *exchange) take(ctx context.Context, event *core.WatchEvent, received time.Time) (a answer) {
+	defer x.recover(&a)
+
 	if err := x.verify(ctx, event); err != nil {
 		return answerRefused(err)
 	}
@@ -225,11 +228,17 @@ func (x *exchange) take(ctx context.Context, event *core.WatchEvent, received ti
 	return answer{}
 }
 
-// costUnit is what one token pays for: a request with a body of that size.
+// costUnit is how many bytes of a body one token pays for, beside the one for the request.
 const costUnit = 16 << 10
 
+// cost returns how many tokens the request takes. A body whose size is not announced costs as much as the largest.
 func (x *exchange) cost() float64 {
-	return 1 + float64(max(x.request.ContentLength, 0))/costUnit
+	size := int64(x.version.MaxBody())
+	if announced := x.request.ContentLength; announced >= 0 {
+		size = min(size, announced)
+	}
+
+	return 1 + float64(size)/costUnit
 }
 
 // verify compares what the event claims with the certificate, then asks the verifier.

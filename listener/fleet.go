@@ -5,21 +5,31 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net/http"
+	"runtime/debug"
 	"slices"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
 
-// handleResync hands a resync that the fleet asks for to the handler of its manager.
-func (l *Listener) handleResync(ctx context.Context, d core.Delivery) error {
+// handleResync hands a resync that the fleet asks for to the handler of its manager. The fleet tries again after an error.
+func (l *Listener) handleResync(ctx context.Context, d core.Delivery) (err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = fmt.Errorf("%w: %v", errPanic, cause)
+			l.opts.Logger.LogAttrs(ctx, slog.LevelError, "panic while a resync was handled",
+				slog.Any("error", err), slog.String("stack", string(debug.Stack())))
+		}
+	}()
+
 	handler := l.handlers[d.Manager]
 	if handler == nil {
-		return nil // Of another listener that feeds the same fleet.
+		return fmt.Errorf("%w: manager %q is that of another listener that feeds the same fleet", core.ErrNotReady, d.Manager)
 	}
 
-	return handler.Handle(ctx, d) //nolint:wrapcheck // The fleet only tries again.
+	return handler.Handle(ctx, d) //nolint:wrapcheck // The fleet logs it as it is.
 }
 
 // FleetHandler shows the freshness of all runtimes as JSON, to GET requests: how many are in which state, and each that the query asks

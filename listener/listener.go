@@ -22,8 +22,8 @@ type Listener struct {
 	mux    *http.ServeMux
 	slots  chan struct{}
 	shares *shares
-	state atomic.Int32
-	bound atomic.Pointer[net.Addr]
+	state  atomic.Int32
+	bound  atomic.Pointer[net.Addr]
 }
 
 // The life of a listener. It never goes back.
