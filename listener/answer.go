@@ -115,28 +115,28 @@ func answerLater(err error) answer {
 	}
 }
 
-// summarize makes one answer of those to the events of a request. When all of them failed alike, the request did; when some were
+// sumUp makes one answer of those to the events of a request. When all of them failed alike, the request did; when some were
 // taken, the sender is told which were not, with a status that lets nobody take it for a success.
-func summarize(failures map[int]answer, events, taken int) answer {
+func sumUp(failures map[int]answer, events, taken int) answer {
 	if len(failures) == 0 {
 		return answer{status: taken}
 	}
 
 	first := failures[slices.Min(slices.Collect(maps.Keys(failures)))]
 	alike := len(failures) == events
-	summary := answer{status: http.StatusServiceUnavailable, reason: ReasonPartial, err: first.err, failures: make(map[int]contract.Failure)}
+	mixed := answer{status: http.StatusServiceUnavailable, reason: ReasonPartial, err: first.err, failures: make(map[int]contract.Failure)}
 
 	for index, a := range failures {
 		alike = alike && a.status == first.status && a.reason == first.reason
-		summary.closes = summary.closes || a.closes
-		summary.failures[index] = contract.Failure{Status: a.status, Reason: a.reason, RetryAfter: a.retryAfter}
+		mixed.closes = mixed.closes || a.closes
+		mixed.failures[index] = contract.Failure{Status: a.status, Reason: a.reason, RetryAfter: a.retryAfter}
 	}
 
 	if alike {
 		return first
 	}
 
-	return summary
+	return mixed
 }
 
 // write sends the answer.

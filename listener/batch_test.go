@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -107,7 +108,7 @@ func (r reply) want(tb testing.TB, status int, reason string) {
 
 func change(runtime core.RuntimeID, sequence uint64) core.WatchEvent {
 	return core.WatchEvent{
-		Kind: core.KindChanged, ID: fmt.Sprint(sequence), Source: runtime, Epoch: "e", Sequence: sequence,
+		Kind: core.KindChanged, ID: strconv.FormatUint(sequence, 10), Source: runtime, Epoch: "e", Sequence: sequence,
 		Watched:    types.NamespacedName{Namespace: "kyma-system", Name: "default"},
 		WatchedGVK: schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Kyma"},
 	}

@@ -202,7 +202,7 @@ func (x *exchange) deliver(events []core.WatchEvent) answer {
 		x.opts.Fleet.Observe(x.peer.ID, x.manager, events)
 	}
 
-	return summarize(failures, len(events), x.version.Status())
+	return sumUp(failures, len(events), x.version.Status())
 }
 
 // take verifies one event and hands it to the handler, to which a heartbeat says nothing. A panic costs that event only: the others

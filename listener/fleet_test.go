@@ -47,8 +47,8 @@ func TestFleetHandler(t *testing.T) {
 			}
 
 			var view struct {
-				Counts   []map[string]any
-				Runtimes []fleet.Status
+				Counts   []map[string]any `json:"counts"`
+				Runtimes []fleet.Status   `json:"runtimes"`
 			}
 			if err := json.Unmarshal(w.Body.Bytes(), &view); err != nil {
 				t.Fatal(err)
