@@ -9,8 +9,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/runtime-watcher/runtime-watcher/core"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
 // The types of the CloudEvents of contract v3.
@@ -266,7 +267,7 @@ func checkHeartbeat(beat *core.Heartbeat) error {
 			ErrMalformed, len(beat.Dropped), len(beat.CAFingerprints), maxReasons, maxFingerprints)
 	}
 
-	texts := append([]string{ //nolint:gocritic // A new slice is meant.
+	texts := append([]string{
 		beat.Instance, beat.Version, beat.CertificateFingerprint, beat.KeyMaterialError, string(beat.Canary), beat.ConfigHash,
 	}, beat.CAFingerprints...)
 	for reason := range beat.Dropped {

@@ -7,9 +7,10 @@ import (
 	"strconv"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/rawjson"
-	"k8s.io/apimachinery/pkg/types"
 )
 
 // received is a CloudEvent as it comes in. Its order is free, so that data is read when the type is known.
@@ -120,7 +121,10 @@ func (c *received) interpret() (err error) {
 		name, value string
 		optional    bool
 	}{
-		{"id", c.event.ID, false}, {"source", c.source, false}, {"type", c.kind, false}, {"epoch", c.event.Epoch, true},
+		{"id", c.event.ID, false},
+		{"source", c.source, false},
+		{"type", c.kind, false},
+		{"epoch", c.event.Epoch, true},
 		{"traceparent", c.event.TraceParent, true},
 	} {
 		if attribute.value == "" && !attribute.optional {

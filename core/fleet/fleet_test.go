@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -12,9 +13,10 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
-	"go.uber.org/goleak"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -383,7 +385,7 @@ func TestDegradedNamesTheWorstReason(t *testing.T) {
 func TestResyncsArePaced(t *testing.T) {
 	inBubble(t, fleet.Options{ResyncsPerSecond: 10}, func(r *rig) {
 		for n := range 100 {
-			r.fleet.Observe(core.RuntimeID(fmt.Sprint(n)), kyma, []core.WatchEvent{changed("e", 1)})
+			r.fleet.Observe(core.RuntimeID(strconv.Itoa(n)), kyma, []core.WatchEvent{changed("e", 1)})
 		}
 
 		time.Sleep(5 * time.Second)
@@ -446,7 +448,7 @@ func TestMemoryIsBounded(t *testing.T) {
 
 	inBubble(t, opts, func(r *rig) {
 		for n := range 5 {
-			r.fleet.Observe(core.RuntimeID(fmt.Sprint(n)), kyma, []core.WatchEvent{resync("e", 1)})
+			r.fleet.Observe(core.RuntimeID(strconv.Itoa(n)), kyma, []core.WatchEvent{resync("e", 1)})
 		}
 
 		if untracked != 3 {

@@ -127,13 +127,13 @@ func (f *Fleet) deliver(ctx context.Context, handler core.Handler, k key) {
 		slog.String("cause", claimed.cause))
 
 	if err := handler.Handle(ctx, core.Delivery{Runtime: k.runtime, Manager: k.manager, Event: event, Received: now}); err != nil {
-		log.Debug("resync was not taken, it is tried again", slog.Any("error", err))
+		log.DebugContext(ctx, "resync was not taken, it is tried again", slog.Any("error", err))
 		f.giveBack(k, claimed)
 
 		return
 	}
 
-	log.Info("runtime is looked at as a whole")
+	log.InfoContext(ctx, "runtime is looked at as a whole")
 
 	if f.opts.Hooks.Resynced != nil {
 		f.opts.Hooks.Resynced(k.manager, claimed.cause)

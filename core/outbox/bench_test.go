@@ -3,6 +3,7 @@ package outbox_test
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"testing"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -34,7 +35,7 @@ func fill(b *testing.B, pending int) *outbox.Outbox {
 	}
 
 	for i := range pending {
-		o.Accept(kyma, named(fmt.Sprint(i)))
+		o.Accept(kyma, named(strconv.Itoa(i)))
 	}
 
 	return o
@@ -59,7 +60,7 @@ func throughput(b *testing.B, batch int) {
 
 	events := make([]core.WatchEvent, b.N)
 	for i := range events {
-		events[i] = named(fmt.Sprint(i))
+		events[i] = named(strconv.Itoa(i))
 	}
 
 	ctx, stop := context.WithCancel(b.Context())

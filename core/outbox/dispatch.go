@@ -157,7 +157,7 @@ func (o *Outbox) conclude(ctx context.Context, l *lane, batch []*entry, sent int
 		case failure == nil:
 			o.finish(l, e, Counts{Delivered: 1, Pending: -1})
 		case core.IsPermanent(failure):
-			o.opts.Logger.Warn("event refused for good", slog.String("manager", string(l.manager)), slog.Any("error", failure))
+			o.opts.Logger.WarnContext(ctx, "event refused for good", slog.String("manager", string(l.manager)), slog.Any("error", failure))
 			o.finish(l, e, Counts{Dropped: map[string]int64{core.Reason(failure): 1}, Pending: -1})
 		default:
 			e.failures++
@@ -173,7 +173,7 @@ func (o *Outbox) conclude(ctx context.Context, l *lane, batch []*entry, sent int
 func (o *Outbox) concludeLane(ctx context.Context, l *lane, whole error, now time.Time) {
 	switch reached := whole == nil || core.IsPermanent(whole); {
 	case reached && l.failures > 0:
-		o.opts.Logger.Info("manager takes events again",
+		o.opts.Logger.InfoContext(ctx, "manager takes events again",
 			slog.String("manager", string(l.manager)), slog.Int("attempts", l.failures))
 
 		l.failures = 0
@@ -184,7 +184,7 @@ func (o *Outbox) concludeLane(ctx context.Context, l *lane, whole error, now tim
 		l.resume = now.Add(wait)
 
 		if l.failures == 1 {
-			o.opts.Logger.Warn("manager does not take events, they are kept and sent again", slog.String("manager", string(l.manager)),
+			o.opts.Logger.WarnContext(ctx, "manager does not take events, they are kept and sent again", slog.String("manager", string(l.manager)),
 				slog.String("reason", core.Reason(whole)), slog.Duration("wait", wait), slog.Any("error", whole))
 		}
 	}

@@ -13,8 +13,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/runtime-watcher/runtime-watcher/core"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
 // ErrStarted means that an outbox was started a second time.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -13,11 +14,12 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 	"go.uber.org/goleak"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -483,7 +485,7 @@ func TestCallsAreBounded(t *testing.T) {
 		o, stop := run(t, p, outbox.Options{InFlight: 3, MaxBatch: 2})
 
 		for i := range 100 {
-			o.Accept(kyma, named(fmt.Sprint(i)))
+			o.Accept(kyma, named(strconv.Itoa(i)))
 		}
 
 		time.Sleep(time.Minute)
@@ -523,7 +525,7 @@ func TestOverflowCollapsesIntoOneResync(t *testing.T) {
 		o, stop := run(t, p, outbox.Options{MaxKeys: 2, MaxBatch: 10})
 
 		for i, want := range []outbox.Outcome{outbox.Accepted, outbox.Accepted, outbox.Dropped, outbox.Dropped, outbox.Dropped} {
-			if got := o.Accept(kyma, named(fmt.Sprint(i))); got != want {
+			if got := o.Accept(kyma, named(strconv.Itoa(i))); got != want {
 				t.Errorf("event %d: %s, want %s", i, got, want)
 			}
 		}
@@ -560,7 +562,7 @@ func TestOwnersDoNotUnboundTheOverflow(t *testing.T) {
 		o, stop := run(t, p, outbox.Options{MaxKeys: 1, DrainTimeout: -1})
 
 		for i := range 10_000 {
-			event := named(fmt.Sprint(i))
+			event := named(strconv.Itoa(i))
 			event.Owner.Name = event.Watched.Name
 			o.Accept(kyma, event)
 		}
