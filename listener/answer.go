@@ -3,12 +3,15 @@ package listener
 import (
 	"encoding/json"
 	"errors"
+	"maps"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
 )
 
 // Why a request was not taken that the listener itself finds, as metric labels, beside those of peers, verifiers and [core.Reason].
@@ -35,6 +38,10 @@ const (
 	ReasonBusy = "busy"
 	// ReasonShuttingDown means that the listener is about to stop.
 	ReasonShuttingDown = "shutting_down"
+	// ReasonTooFast means that the runtime has used up its share.
+	ReasonTooFast = "too_fast"
+	// ReasonPartial means that some events of a batch were not taken.
+	ReasonPartial = "partial"
 	// ReasonPanic means that something panicked.
 	ReasonPanic = "panic"
 )
@@ -48,6 +55,8 @@ type answer struct {
 	told string
 	// retryAfter is how long the sender is asked to wait; 0 means 1 to 3 s, with status 503 only.
 	retryAfter time.Duration
+	// failures name the events of a batch that were not taken, when others were.
+	failures map[int]contract.Failure
 	// closes ends the connection, so that the sender finds another replica.
 	closes bool
 	// err is for the log.
@@ -106,6 +115,30 @@ func answerLater(err error) answer {
 	}
 }
 
+// sumUp makes one answer of those to the events of a request. When all of them failed alike, the request did; when some were
+// taken, the sender is told which were not, with a status that lets nobody take it for a success.
+func sumUp(failures map[int]answer, events, taken int) answer {
+	if len(failures) == 0 {
+		return answer{status: taken}
+	}
+
+	first := failures[slices.Min(slices.Collect(maps.Keys(failures)))]
+	alike := len(failures) == events
+	mixed := answer{status: http.StatusServiceUnavailable, reason: ReasonPartial, err: first.err, failures: make(map[int]contract.Failure)}
+
+	for index, a := range failures {
+		alike = alike && a.status == first.status && a.reason == first.reason
+		mixed.closes = mixed.closes || a.closes
+		mixed.failures[index] = contract.Failure{Status: a.status, Reason: a.reason, RetryAfter: a.retryAfter}
+	}
+
+	if alike {
+		return first
+	}
+
+	return mixed
+}
+
 // write sends the answer.
 func (a *answer) write(w http.ResponseWriter) {
 	header := w.Header()
@@ -120,7 +153,7 @@ func (a *answer) write(w http.ResponseWriter) {
 		return
 	}
 
-	if a.status == http.StatusServiceUnavailable {
+	if a.status == http.StatusServiceUnavailable || a.status == http.StatusTooManyRequests {
 		header.Set("Retry-After", a.wait())
 	}
 
@@ -156,6 +189,15 @@ func (a *answer) body() []byte {
 	told := a.told
 	if told == "" {
 		told = a.reason
+	}
+
+	if len(a.failures) > 0 {
+		body, err := contract.EncodeFailures(told, a.failures)
+		if err != nil {
+			return nil // As below.
+		}
+
+		return body
 	}
 
 	body, err := json.Marshal(struct {

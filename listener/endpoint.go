@@ -22,10 +22,7 @@ type endpoint struct {
 	*Listener
 
 	version contract.Version
-	// status is that of an event that was taken.
-	status int
-	// bodies are buffers of one byte more than a body may have.
-	bodies *pool
+	bodies  *pool
 }
 
 // ServeHTTP implements [http.Handler].
@@ -64,6 +61,8 @@ type exchange struct {
 	// manager is empty until it is known to be one of ours.
 	manager core.Manager
 	handler core.Handler
+	// heard is whether an event passed the verifier.
+	heard bool
 }
 
 func (x *exchange) contract() string {
@@ -90,6 +89,12 @@ func (x *exchange) answer() (a answer) {
 	if x.request.Method != http.MethodPost {
 		return refuse(http.StatusMethodNotAllowed, ReasonMethod)
 	}
+
+	wait, ok := x.shares.enter(x.peer.ID, x.cost(), x.opts.Now())
+	if !ok {
+		return answer{status: http.StatusTooManyRequests, reason: ReasonTooFast, retryAfter: max(wait, time.Second)}
+	}
+	defer func() { x.shares.leave(x.peer.ID, x.opts.Now()) }()
 
 	return x.receive()
 }
@@ -155,17 +160,17 @@ func (x *exchange) read() ([]core.WatchEvent, answer) {
 	buffer := x.bodies.get()
 	defer x.bodies.put(buffer)
 
-	size, err := io.ReadFull(x.request.Body, *buffer)
+	size, err := buffer.ReadFrom(io.LimitReader(x.request.Body, int64(x.version.MaxBody())+1))
 
 	switch {
-	case err == nil:
+	case size > int64(x.version.MaxBody()):
 		return nil, refuseAndClose(http.StatusRequestEntityTooLarge, ReasonTooLarge)
-	case !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF), int64(size) < x.request.ContentLength:
+	case err != nil, size < x.request.ContentLength:
 		// Not 400, on which the event would be dropped: it was the way that was bad, not the event.
 		return nil, answer{status: http.StatusServiceUnavailable, reason: ReasonUnreadable, err: err}
 	}
 
-	events, err := x.version.Decode((*buffer)[:size])
+	events, err := x.version.Decode(buffer.Bytes())
 	if err != nil {
 		return nil, answer{status: http.StatusBadRequest, reason: ReasonMalformed, err: err}
 	}
@@ -185,22 +190,55 @@ func (x *exchange) deliver(events []core.WatchEvent) answer {
 	ctx, cancel := context.WithTimeout(x.request.Context(), x.opts.HandleTimeout)
 	defer cancel()
 
+	failures := make(map[int]answer)
+
 	for i := range events {
-		if err := x.verify(ctx, &events[i]); err != nil {
-			return answerRefused(err)
-		}
-
-		if events[i].Kind == core.KindHeartbeat {
-			continue // It asks for nothing.
-		}
-
-		delivery := core.Delivery{Runtime: x.peer.ID, Manager: x.manager, Event: events[i], Received: received}
-		if err := x.handler.Handle(ctx, delivery); err != nil {
-			return answerNotTaken(err)
+		if a := x.take(ctx, &events[i], received); a.reason != "" {
+			failures[i] = a
 		}
 	}
 
-	return answer{status: x.status}
+	if x.opts.Fleet != nil && x.heard {
+		x.opts.Fleet.Observe(x.peer.ID, x.manager, events)
+	}
+
+	return sumUp(failures, len(events), x.version.Status())
+}
+
+// take verifies one event and hands it to the handler, to which a heartbeat says nothing. A panic costs that event only: the others
+// of its batch would otherwise come again with it for ever.
+func (x *exchange) take(ctx context.Context, event *core.WatchEvent, received time.Time) (a answer) {
+	defer x.recover(&a)
+
+	if err := x.verify(ctx, event); err != nil {
+		return answerRefused(err)
+	}
+
+	x.heard = true
+
+	if event.Kind == core.KindHeartbeat {
+		return answer{}
+	}
+
+	delivery := core.Delivery{Runtime: x.peer.ID, Manager: x.manager, Event: *event, Received: received}
+	if err := x.handler.Handle(ctx, delivery); err != nil {
+		return answerNotTaken(err)
+	}
+
+	return answer{}
+}
+
+// costUnit is how many bytes of a body one token pays for, beside the one for the request.
+const costUnit = 16 << 10
+
+// cost returns how many tokens the request takes. A body whose size is not announced costs as much as the largest.
+func (x *exchange) cost() float64 {
+	size := int64(x.version.MaxBody())
+	if announced := x.request.ContentLength; announced >= 0 {
+		size = min(size, announced)
+	}
+
+	return 1 + float64(size)/costUnit
 }
 
 // verify compares what the event claims with the certificate, then asks the verifier.
@@ -224,8 +262,7 @@ func (l *Listener) newMux() *http.ServeMux {
 		mux.Handle(pattern(version), &endpoint{
 			Listener: l,
 			version:  version,
-			status:   accepted(version),
-			bodies:   newPool(version.MaxBody() + 1),
+			bodies:   newPool(),
 		})
 	}
 
@@ -235,15 +272,6 @@ func (l *Listener) newMux() *http.ServeMux {
 // pattern returns the path of a contract with a wildcard for the manager.
 func pattern(version contract.Version) string {
 	return strings.Replace(version.Path(wildcard), "/"+wildcard+"/", "/{"+wildcard+"}/", 1)
-}
-
-// accepted returns the status of events that were taken. Senders of the old contracts take nothing but 200 for success.
-func accepted(version contract.Version) int {
-	if version.MaxEvents() == 1 {
-		return http.StatusOK
-	}
-
-	return http.StatusAccepted
 }
 
 func (l *Listener) notFound(w http.ResponseWriter, r *http.Request) {

@@ -9,9 +9,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
 )
 
-// What v1 and v2 can not carry, and later contracts do.
+// What v1 and v2 can not carry, and v3 does.
 func TestDeliver(t *testing.T) {
 	t.Parallel()
 
@@ -27,9 +28,10 @@ func TestDeliver(t *testing.T) {
 		reason string
 		ids    []string
 	}{
-		{"several", []core.WatchEvent{changed, claimed}, http.StatusOK, "", []string{"1", "2"}},
-		{"claim of another", []core.WatchEvent{changed, foreign}, http.StatusForbidden, ReasonSourceMismatch, []string{"1"}},
-		{"heartbeat", []core.WatchEvent{heartbeat, changed}, http.StatusOK, "", []string{"1"}},
+		{"several", []core.WatchEvent{changed, claimed}, http.StatusAccepted, "", []string{"1", "2"}},
+		{"claim of another", []core.WatchEvent{changed, foreign}, http.StatusServiceUnavailable, ReasonPartial, []string{"1"}},
+		{"claims of another", []core.WatchEvent{foreign, foreign}, http.StatusForbidden, ReasonSourceMismatch, nil},
+		{"heartbeat", []core.WatchEvent{heartbeat, changed}, http.StatusAccepted, "", []string{"1"}},
 	}
 
 	for _, test := range tests {
@@ -51,7 +53,7 @@ func TestDeliver(t *testing.T) {
 			}
 
 			x := exchange{
-				endpoint: &endpoint{Listener: l, status: http.StatusOK},
+				endpoint: &endpoint{Listener: l, version: contract.V3},
 				request:  httptest.NewRequest(http.MethodPost, "/", http.NoBody),
 				peer:     core.Peer{ID: "runtime-a"}, manager: "m", handler: handler,
 			}

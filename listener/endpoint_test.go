@@ -392,7 +392,7 @@ func TestBlockedHandler(t *testing.T) {
 	hooks := record.hooks()
 	hooks.InFlight = inFlight.add
 	run := start(t, listener.PeerSourceFunc(known), listener.InsecureAllowAll(), handler,
-		listener.Options{MaxInFlight: slots, Hooks: hooks})
+		listener.Options{MaxInFlight: slots, RuntimeBurst: 2 * flood, RuntimeRate: 2 * flood, Hooks: hooks})
 	client := newClient(t, nil, false)
 
 	for range slots {

@@ -19,10 +19,11 @@ type Listener struct {
 	handlers map[core.Manager]core.Handler
 	opts     Options
 
-	mux   *http.ServeMux
-	slots chan struct{}
-	state atomic.Int32
-	bound atomic.Pointer[net.Addr]
+	mux    *http.ServeMux
+	slots  chan struct{}
+	shares *shares
+	state  atomic.Int32
+	bound  atomic.Pointer[net.Addr]
 }
 
 // The life of a listener. It never goes back.
@@ -49,6 +50,7 @@ func New(peers PeerSource, verifier core.Verifier, handlers map[core.Manager]cor
 		handlers: maps.Clone(handlers),
 		opts:     opts,
 		slots:    make(chan struct{}, opts.MaxInFlight),
+		shares:   newShares(opts.RuntimeRate, opts.RuntimeBurst, opts.RuntimeInFlight),
 	}
 	l.mux = l.newMux()
 

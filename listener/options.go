@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"net"
 	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
 
 // Options are the optional parts of a [Listener]. The zero value is ready to use.
@@ -25,6 +27,17 @@ type Options struct {
 	MaxInFlight int
 	// MaxConnections bounds the open connections; those beyond it wait to be accepted. Default: 16,384.
 	MaxConnections int
+
+	// RuntimeRate is how many requests a second each runtime may send on average, and RuntimeBurst how many at once, where a request of
+	// more than 16 KiB counts as several. Those beyond it are answered 429. Defaults: 200 and 400, with which a runtime catches up on
+	// 10,000 single events within a minute.
+	RuntimeRate  float64
+	RuntimeBurst int
+	// RuntimeInFlight bounds how many requests of one runtime are in flight. Those beyond it are answered 429. Default: 16.
+	RuntimeInFlight int
+
+	// Fleet is told what is heard of each runtime, and its resyncs are handed to the handlers while Start runs. Default: nobody.
+	Fleet *fleet.Fleet
 
 	// HandleTimeout bounds the calls of verifier and handler for one request, by their context. Default: 5 s.
 	HandleTimeout time.Duration
@@ -47,6 +60,9 @@ const (
 	defaultAddr            = ":8082"
 	defaultMaxInFlight     = 256
 	defaultMaxConnections  = 16 << 10
+	defaultRuntimeRate     = 200
+	defaultRuntimeBurst    = 400
+	defaultRuntimeInFlight = 16
 	defaultHandleTimeout   = 5 * time.Second
 	defaultReadTimeout     = 10 * time.Second
 	defaultIdleTimeout     = 3 * time.Minute
@@ -57,6 +73,9 @@ func (o Options) withDefaults() Options {
 	o.Addr = cmp.Or(o.Addr, defaultAddr)
 	o.MaxInFlight = cmp.Or(o.MaxInFlight, defaultMaxInFlight)
 	o.MaxConnections = cmp.Or(o.MaxConnections, defaultMaxConnections)
+	o.RuntimeRate = cmp.Or(o.RuntimeRate, defaultRuntimeRate)
+	o.RuntimeBurst = cmp.Or(o.RuntimeBurst, defaultRuntimeBurst)
+	o.RuntimeInFlight = cmp.Or(o.RuntimeInFlight, defaultRuntimeInFlight)
 	o.HandleTimeout = cmp.Or(o.HandleTimeout, defaultHandleTimeout)
 	o.ReadTimeout = cmp.Or(o.ReadTimeout, defaultReadTimeout)
 	o.IdleTimeout = cmp.Or(o.IdleTimeout, defaultIdleTimeout)
@@ -76,6 +95,9 @@ func (o Options) validate() error {
 	return errors.Join(
 		notNegative("MaxInFlight", o.MaxInFlight),
 		notNegative("MaxConnections", o.MaxConnections),
+		notNegative("RuntimeRate", o.RuntimeRate),
+		notNegative("RuntimeBurst", o.RuntimeBurst),
+		notNegative("RuntimeInFlight", o.RuntimeInFlight),
 		notNegative("HandleTimeout", o.HandleTimeout),
 		notNegative("ReadTimeout", o.ReadTimeout),
 		notNegative("IdleTimeout", o.IdleTimeout),
@@ -83,7 +105,7 @@ func (o Options) validate() error {
 	)
 }
 
-func notNegative[T int | time.Duration](name string, value T) error {
+func notNegative[T int | float64 | time.Duration](name string, value T) error {
 	if value >= 0 {
 		return nil
 	}

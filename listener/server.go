@@ -9,7 +9,10 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
 const (
@@ -80,6 +83,16 @@ func (l *Listener) serve(ctx context.Context, bound net.Listener) error {
 	served := make(chan error, 1)
 
 	go func() { served <- l.accept(server, bound) }()
+
+	if l.opts.Fleet != nil {
+		var reviews sync.WaitGroup
+		defer reviews.Wait()
+
+		watching, stop := context.WithCancel(ctx)
+		defer stop()
+
+		reviews.Go(func() { _ = l.opts.Fleet.Start(watching, core.HandlerFunc(l.handleResync)) }) // It never fails.
+	}
 
 	l.state.Store(serving)
 	l.opts.Logger.InfoContext(ctx, "listener started", "address", bound.Addr().String(), "tls", l.opts.TLS != nil)

@@ -50,9 +50,9 @@ func TestNewNamesAllThatIsWrong(t *testing.T) {
 		{
 			"options", good, verifier, handlers(handler),
 			listener.Options{
-				MaxInFlight: -1, MaxConnections: -1, HandleTimeout: -1, ReadTimeout: -1, IdleTimeout: -1, ShutdownTimeout: -1,
+				MaxInFlight: -1, MaxConnections: -1, RuntimeRate: -1, RuntimeBurst: -1, RuntimeInFlight: -1, HandleTimeout: -1, ReadTimeout: -1, IdleTimeout: -1, ShutdownTimeout: -1,
 			},
-			[]string{"MaxInFlight", "MaxConnections", "HandleTimeout", "ReadTimeout", "IdleTimeout", "ShutdownTimeout"},
+			[]string{"MaxInFlight", "MaxConnections", "RuntimeRate", "RuntimeBurst", "RuntimeInFlight", "HandleTimeout", "ReadTimeout", "IdleTimeout", "ShutdownTimeout"},
 		},
 		{
 			"header", listener.FromXFCC(nil, nil, listener.PeerOptions{CacheSize: -1}), verifier, handlers(handler),

@@ -16,7 +16,7 @@ import (
 func TestForwarderConformance(t *testing.T) {
 	t.Parallel()
 
-	for _, version := range []contract.Version{contract.V1, contract.V2} {
+	for _, version := range contract.Versions() {
 		t.Run(string(version), func(t *testing.T) {
 			t.Parallel()
 			eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
@@ -62,7 +62,7 @@ func conformanceOptions(version contract.Version) coretest.ForwarderOptions {
 		unsendable.Watched.Name = ""
 	}
 
-	return coretest.ForwarderOptions{WithoutOwner: !version.NeedsOwner(), Unsendable: &unsendable}
+	return coretest.ForwarderOptions{WithoutOwner: version == contract.V2, Unsendable: &unsendable}
 }
 
 // contractHandler answers as DESIGN says.
@@ -83,12 +83,29 @@ func contractHandler(version contract.Version, far *coretest.Recorder) http.Hand
 			err = far.Forward(r.Context(), to, events)
 		}
 
+		if partial, ok := errors.AsType[core.EventErrors](err); ok && len(events) > 1 {
+			refuseSome(w, partial)
+
+			return
+		}
+
 		if after := core.RetryAfter(err); after > 0 {
 			w.Header().Set("Retry-After", strconv.Itoa(int(after.Seconds())))
 		}
 
 		w.WriteHeader(statusFor(err))
 	}
+}
+
+// refuseSome answers a batch of which some events were not taken.
+func refuseSome(w http.ResponseWriter, partial core.EventErrors) {
+	failures := make(map[int]contract.Failure, len(partial))
+	for index, err := range partial {
+		failures[index] = contract.Failure{Status: statusFor(err), Reason: core.Reason(err), RetryAfter: core.RetryAfter(err)}
+	}
+
+	w.WriteHeader(http.StatusServiceUnavailable)
+	_, _ = w.Write(must(contract.EncodeFailures("partial", failures)))
 }
 
 func statusFor(err error) int {

@@ -1,7 +1,9 @@
 package httpmtls
 
 import (
+	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -76,6 +78,10 @@ func (f *Forwarder) Forward(ctx context.Context, manager core.Manager, events []
 	target := f.address.JoinPath(f.version.Path(manager))
 	result := result{total: len(events)}
 
+	if f.version.Numbered() {
+		events = f.claim(events)
+	}
+
 	for batch := range slices.Chunk(events, f.version.MaxEvents()) {
 		if !result.add(len(batch), f.send(ctx, target, batch)) {
 			break
@@ -83,6 +89,32 @@ func (f *Forwarder) Forward(ctx context.Context, manager core.Manager, events []
 	}
 
 	return result.err()
+}
+
+// claim returns the events with who we are and an id, where they do not say it themselves.
+func (f *Forwarder) claim(events []core.WatchEvent) []core.WatchEvent {
+	claimed := slices.Clone(events)
+	source := f.identity()
+
+	for i := range claimed {
+		claimed[i].Source = cmp.Or(claimed[i].Source, source)
+
+		if claimed[i].ID == "" {
+			claimed[i].ID = rand.Text()
+		}
+	}
+
+	return claimed
+}
+
+// identity is who the certificate of now says we are.
+func (f *Forwarder) identity() core.RuntimeID {
+	material, err := f.source.Material()
+	if f.opts.Identity != "" || err != nil || material.Certificate == nil || material.Certificate.Leaf == nil {
+		return f.opts.Identity
+	}
+
+	return core.RuntimeID(material.Certificate.Leaf.Subject.CommonName)
 }
 
 // Close closes all connections, those of requests under way as soon as they are done. It does not wait for them. Later
@@ -156,9 +188,17 @@ func (r *result) add(size int, err error) bool {
 	first := r.seen
 	r.seen += size
 
+	partial, isPartial := errors.AsType[core.EventErrors](err)
+
 	switch {
 	case err == nil:
 		r.delivered += size
+	case isPartial:
+		r.delivered += size - len(partial)
+
+		for index, failure := range partial {
+			r.name(first+index, first+index+1, failure)
+		}
 	case size == 1 && concernsEvent(err):
 		r.name(first, r.seen, err)
 	case r.delivered > 0:

@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"net/url"
 	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
 // Protocol is the version of HTTP that a [Forwarder] speaks.
@@ -44,6 +46,9 @@ const (
 type Options struct {
 	// ServerName is what the server's certificate must be for. Default: the host of the address.
 	ServerName string
+	// Identity is who events of contract v3 claim to come from. A listener compares it with the certificate. Default: the Common Name of
+	// the client certificate; an agent whose listeners identify runtimes otherwise says so here.
+	Identity core.RuntimeID
 	// Protocol is the version of HTTP. Default [DefaultProtocol]: an outbox has several requests in flight, and a fleet of runtimes
 	// that comes back after an outage then costs the control plane one handshake each.
 	Protocol Protocol

@@ -11,14 +11,23 @@ import (
 	"github.com/hashicorp/go-retryablehttp"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
 )
 
-// maxKept is what an error keeps of an answer.
-const maxKept = 1 << 10
+const (
+	// maxKept is what an error keeps of an answer.
+	maxKept = 1 << 10
+	// maxFailures is ample for an answer that names every event of a batch.
+	maxFailures = 64 << 10
+)
 
-// send sends one batch in one request, and returns nil or an [*Error].
+// send sends a batch, in one request if it fits, and returns nil, [core.EventErrors] or an [*Error].
 func (f *Forwarder) send(ctx context.Context, target *url.URL, batch []core.WatchEvent) error {
 	body, err := f.version.Encode(batch)
+	if err != nil && len(batch) > 1 {
+		return f.sendHalves(ctx, target, batch) // Too large together, or one of them can not be carried.
+	}
+
 	if err != nil {
 		return &Error{Method: http.MethodPost, URL: target.String(), Err: err, reason: ReasonUnsendable, permanent: true}
 	}
@@ -33,10 +42,22 @@ func (f *Forwarder) send(ctx context.Context, target *url.URL, batch []core.Watc
 		return failure(target, reasonOf(ctx.Err()), ctx.Err())
 	}
 
-	return f.post(ctx, target, body)
+	return f.post(ctx, target, body, len(batch))
 }
 
-func (f *Forwarder) post(ctx context.Context, target *url.URL, body []byte) error {
+func (f *Forwarder) sendHalves(ctx context.Context, target *url.URL, batch []core.WatchEvent) error {
+	halves := result{total: len(batch)}
+	middle := len(batch) / 2 //nolint:mnd // A half.
+
+	if halves.add(middle, f.send(ctx, target, batch[:middle])) {
+		halves.add(len(batch)-middle, f.send(ctx, target, batch[middle:]))
+	}
+
+	return halves.err()
+}
+
+// post sends a body that carries so many events.
+func (f *Forwarder) post(ctx context.Context, target *url.URL, body []byte, events int) error {
 	pool, err := f.acquire()
 	if err != nil {
 		return failure(target, acquireReason(err), err)
@@ -54,7 +75,7 @@ func (f *Forwarder) post(ctx context.Context, target *url.URL, body []byte) erro
 	}
 	defer answer.Body.Close()
 
-	return f.read(target, answer)
+	return f.read(target, answer, events)
 }
 
 func (f *Forwarder) request(ctx context.Context, target *url.URL, body []byte) (*retryablehttp.Request, error) {
@@ -73,28 +94,49 @@ func (f *Forwarder) request(ctx context.Context, target *url.URL, body []byte) (
 }
 
 // read judges an answer. An acknowledgement is final with its status, whatever becomes of its body.
-func (f *Forwarder) read(target *url.URL, answer *http.Response) error {
+func (f *Forwarder) read(target *url.URL, answer *http.Response, events int) error {
 	const firstSuccess, lastSuccess = 200, 299
 
 	if answer.StatusCode >= firstSuccess && answer.StatusCode <= lastSuccess {
 		return nil
 	}
 
-	kept, readErr := io.ReadAll(io.LimitReader(answer.Body, maxKept))
-	verdict := judge(answer.StatusCode, answer.Header)
+	kept, readErr := io.ReadAll(io.LimitReader(answer.Body, maxFailures))
 
+	if failures, ok := contract.DecodeFailures(kept, events); ok && f.version.MaxEvents() > 1 {
+		return f.eventErrors(target, failures)
+	}
+
+	asked := parseRetryAfter(answer.Header, time.Now(), f.opts.MaxRetryAfter)
+	failed := f.statusError(target, answer.StatusCode, asked, judge(answer.StatusCode, answer.Header))
+	failed.Body = string(kept[:min(len(kept), maxKept)])
+	failed.Err = errors.Join(failed.Err, readErr)
+
+	return failed
+}
+
+// eventErrors says of each event of a batch that was not taken what a request with it alone would have led to.
+func (f *Forwarder) eventErrors(target *url.URL, failures map[int]contract.Failure) core.EventErrors {
+	all := make(core.EventErrors, len(failures))
+
+	for index, failure := range failures {
+		asked := min(failure.RetryAfter, f.opts.MaxRetryAfter)
+		failed := f.statusError(target, failure.Status, asked, judge(failure.Status, nil))
+		failed.Body = failure.Reason[:min(len(failure.Reason), maxKept)]
+		all[index] = failed
+	}
+
+	return all
+}
+
+func (f *Forwarder) statusError(target *url.URL, status int, asked time.Duration, v verdict) *Error {
 	return &Error{
-		Method: http.MethodPost, URL: target.String(), Status: answer.StatusCode, Body: string(kept),
-		Err:        errors.Join(verdict.cause, readErr),
-		reason:     verdict.reason,
-		permanent:  verdict.permanent,
-		retryAfter: f.retryAfter(verdict, answer.Header),
+		Method: http.MethodPost, URL: target.String(), Status: status, Err: v.cause,
+		reason: v.reason, permanent: v.permanent, retryAfter: f.retryAfter(v, asked),
 	}
 }
 
-func (f *Forwarder) retryAfter(v verdict, header http.Header) time.Duration {
-	asked := parseRetryAfter(header, time.Now(), f.opts.MaxRetryAfter)
-
+func (f *Forwarder) retryAfter(v verdict, asked time.Duration) time.Duration {
 	switch {
 	case v.permanent:
 		return 0

@@ -1,17 +1,17 @@
 package contract
 
 import (
+	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/url"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/runtime-watcher/runtime-watcher/core"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
 // The types of the CloudEvents of contract v3.
@@ -24,27 +24,27 @@ const (
 const (
 	specVersion  = "1.0"
 	sourcePrefix = "/runtimes/"
-	// maxBatchEvents bounds a batch.
+	// maxBatchEvents and maxBatchBody bound a batch.
 	maxBatchEvents = 500
+	maxBatchBody   = 256 << 10
 	// maxAttribute bounds the texts of one event that are no names.
 	maxAttribute = 512
 )
 
-// cloudEvent is an event of v3 in the JSON format of CloudEvents 1.0. Its extensions are those of the documented extensions
-// "sequence" and "distributed tracing", and epoch.
+// cloudEvent is an event of v3 in the JSON format of CloudEvents 1.0. Its extensions are the documented "sequence" and "distributed tracing",
+// and epoch.
 type cloudEvent struct {
-	SpecVersion     string          `json:"specversion"`
-	ID              string          `json:"id"`
-	Source          string          `json:"source"`
-	Type            string          `json:"type"`
-	Subject         string          `json:"subject,omitempty"`
-	Time            time.Time       `json:"time,omitzero"`
-	DataContentType string          `json:"datacontenttype,omitempty"`
-	Epoch           string          `json:"epoch,omitempty"`
-	Sequence        string          `json:"sequence,omitempty"`
-	TraceParent     string          `json:"traceparent,omitempty"`
-	Data            json.RawMessage `json:"data,omitempty"`
-	DataBase64      []byte          `json:"data_base64,omitempty"`
+	SpecVersion     string    `json:"specversion"`
+	ID              string    `json:"id"`
+	Source          string    `json:"source"`
+	Type            string    `json:"type"`
+	Subject         string    `json:"subject,omitempty"`
+	Time            time.Time `json:"time,omitzero"`
+	DataContentType string    `json:"datacontenttype"`
+	Epoch           string    `json:"epoch,omitempty"`
+	Sequence        string    `json:"sequence,omitempty"`
+	TraceParent     string    `json:"traceparent,omitempty"`
+	Data            any       `json:"data"`
 }
 
 type changedData struct {
@@ -94,6 +94,10 @@ func encodeBatch(events []core.WatchEvent) ([]byte, error) {
 		return nil, fmt.Errorf("%w: %w", ErrMalformed, err)
 	}
 
+	if len(body) > maxBatchBody {
+		return nil, fmt.Errorf("%w: %d events have %d bytes, want at most %d", ErrTooLarge, len(events), len(body), maxBatchBody)
+	}
+
 	return body, nil
 }
 
@@ -116,33 +120,24 @@ func toCloudEvent(event *core.WatchEvent) (cloudEvent, error) {
 		c.Sequence = formatSequence(event.Sequence)
 	}
 
-	var (
-		data any
-		err  error
-	)
-
 	switch event.Kind {
 	case core.KindHeartbeat:
-		c.Type, data = TypeHeartbeat, fromHeartbeat(event.Heartbeat)
+		c.Type, c.Data = TypeHeartbeat, fromHeartbeat(event.Heartbeat)
 	case core.KindResync:
-		c.Type, data = TypeResync, changedData{Owner: fromName(event.Owner)}
+		c.Type, c.Data = TypeResync, &changedData{Owner: fromName(event.Owner)}
 	case core.KindChanged:
-		c.Type, c.Subject, data = TypeChanged, event.Watched.String(), fromChanged(event)
+		c.Type, c.Subject, c.Data = TypeChanged, event.Watched.String(), fromChanged(event)
 	default:
 		return cloudEvent{}, fmt.Errorf("%w: kind is %s", ErrMalformed, event.Kind)
-	}
-
-	if c.Data, err = json.Marshal(data); err != nil {
-		return cloudEvent{}, fmt.Errorf("%w: %w", ErrMalformed, err)
 	}
 
 	return c, nil
 }
 
-func fromChanged(event *core.WatchEvent) changedData {
+func fromChanged(event *core.WatchEvent) *changedData {
 	kind := gvk(event.WatchedGVK)
 
-	return changedData{
+	return &changedData{
 		Owner:      fromName(event.Owner),
 		Watched:    fromName(event.Watched),
 		WatchedGVK: &kind,
@@ -160,16 +155,8 @@ func fromName(name types.NamespacedName) *objectName {
 	return &objectName{Namespace: name.Namespace, Name: name.Name}
 }
 
-func (n *objectName) name() types.NamespacedName {
-	if n == nil {
-		return types.NamespacedName{}
-	}
-
-	return types.NamespacedName{Namespace: n.Namespace, Name: n.Name}
-}
-
-func fromHeartbeat(beat *core.Heartbeat) heartbeatData {
-	return heartbeatData{
+func fromHeartbeat(beat *core.Heartbeat) *heartbeatData {
+	return &heartbeatData{
 		Number:                 beat.Number,
 		IntervalMS:             beat.Interval.Milliseconds(),
 		Instance:               beat.Instance,
@@ -215,128 +202,25 @@ func milliseconds(n int64) time.Duration {
 	return time.Duration(min(max(n, 0), year.Milliseconds())) * time.Millisecond
 }
 
-func decodeBatch(body []byte) ([]core.WatchEvent, error) {
-	var batch []cloudEvent
-	if err := json.Unmarshal(body, &batch); err != nil {
-		return nil, fmt.Errorf("%w: want a batch of CloudEvents in JSON: %w", ErrMalformed, err)
-	}
-
-	if n := len(batch); n == 0 || n > maxBatchEvents {
-		return nil, fmt.Errorf("%w: %d events, want 1 to %d", ErrMalformed, n, maxBatchEvents)
-	}
-
-	events := make([]core.WatchEvent, len(batch))
-
-	for i := range batch {
-		var err error
-		if events[i], err = batch[i].event(); err != nil {
-			return nil, fmt.Errorf("event %d of the batch: %w", i, err)
-		}
-	}
-
-	return events, nil
-}
-
-func (c *cloudEvent) event() (core.WatchEvent, error) {
-	event := core.WatchEvent{ID: c.ID, Epoch: c.Epoch, Time: c.Time, TraceParent: c.TraceParent}
-
-	for _, attribute := range []struct{ name, value string }{
-		{"id", c.ID}, {"source", c.Source}, {"type", c.Type}, {"epoch", c.Epoch},
-	} {
-		if attribute.value == "" && attribute.name != "epoch" {
-			return event, fmt.Errorf("%w: attribute %s is missing", ErrMalformed, attribute.name)
-		}
-
-		if len(attribute.value) > maxAttribute {
-			return event, fmt.Errorf("%w: attribute %s has %d bytes, want at most %d",
-				ErrMalformed, attribute.name, len(attribute.value), maxAttribute)
-		}
-	}
-
-	if c.SpecVersion != specVersion {
-		return event, fmt.Errorf("%w: specversion is %.16q, want %q", ErrMalformed, c.SpecVersion, specVersion)
-	}
-
-	var err error
-	if event.Source, err = parseSource(c.Source); err != nil {
-		return event, err
-	}
-
-	if event.Sequence, err = parseSequence(c.Sequence); err != nil {
-		return event, err
-	}
-
-	if len(c.TraceParent) > maxAttribute {
-		event.TraceParent = "" // Informative, and foreign.
-	}
-
-	if err := c.readData(&event); err != nil {
-		return event, err
-	}
-
-	return event, checkBatched(&event)
-}
-
-func (c *cloudEvent) readData(event *core.WatchEvent) error {
-	data := []byte(c.Data)
-	if len(data) == 0 {
-		data = c.DataBase64
-	}
-
-	if len(data) == 0 {
-		data = []byte("{}")
-	}
-
-	var (
-		changed changedData
-		beat    heartbeatData
-		into    any = &changed
-	)
-
-	switch c.Type {
-	case TypeChanged:
-		event.Kind = core.KindChanged
-	case TypeResync:
-		event.Kind = core.KindResync
-	case TypeHeartbeat:
-		event.Kind, into = core.KindHeartbeat, &beat
-	default:
-		return fmt.Errorf("%w: type is %.80q, want one of %v", ErrMalformed, c.Type, []string{TypeChanged, TypeResync, TypeHeartbeat})
-	}
-
-	if err := json.Unmarshal(data, into); err != nil {
-		return fmt.Errorf("%w: data of type %s: %w", ErrMalformed, c.Type, err)
-	}
-
-	if event.Kind == core.KindHeartbeat {
-		event.Heartbeat = beat.heartbeat()
-
-		return nil
-	}
-
-	event.Owner, event.Watched = changed.Owner.name(), changed.Watched.name()
-	event.Operation, event.Field, event.Generation = changed.Operation, changed.Field, changed.Generation
-
-	if changed.WatchedGVK != nil {
-		event.WatchedGVK = schema.GroupVersionKind(*changed.WatchedGVK)
-	}
-
-	return nil
-}
-
 func parseSource(source string) (core.RuntimeID, error) {
 	escaped, ok := strings.CutPrefix(source, sourcePrefix)
 
 	id, err := url.PathUnescape(escaped)
 	if !ok || err != nil || id == "" {
-		return "", fmt.Errorf("%w: source is %.80q, want %s<runtime>", ErrMalformed, source, sourcePrefix)
+		return "", fmt.Errorf("source is %.80q, want %s<runtime>", source, sourcePrefix)
 	}
 
 	return core.RuntimeID(id), nil
 }
 
 // formatSequence writes a number so that the order of the strings is that of the numbers, as the extension demands.
-func formatSequence(n uint64) string { return fmt.Sprintf("%020d", n) }
+func formatSequence(n uint64) string {
+	const width = "00000000000000000000"
+
+	digits := strconv.FormatUint(n, 10)
+
+	return width[len(digits):] + digits
+}
 
 func parseSequence(text string) (uint64, error) {
 	if text == "" {
@@ -345,7 +229,7 @@ func parseSequence(text string) (uint64, error) {
 
 	n, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
-		return 0, fmt.Errorf("%w: sequence is %.40q, want a decimal number", ErrMalformed, text)
+		return 0, fmt.Errorf("sequence is %.40q, want a decimal number", text)
 	}
 
 	return n, nil
@@ -367,7 +251,7 @@ func checkBatched(event *core.WatchEvent) error {
 	case core.KindResync:
 		return checkOwner(event)
 	default:
-		return errors.Join(checkOwner(event), checkWatched(event))
+		return cmp.Or(checkOwner(event), checkWatched(event))
 	}
 }
 
@@ -400,14 +284,18 @@ func checkHeartbeat(beat *core.Heartbeat) error {
 }
 
 func checkOwner(event *core.WatchEvent) error {
-	return errors.Join(
-		checkName("owner.name", event.Owner.Name, event.Owner.Namespace != ""),
-		checkName("owner.namespace", event.Owner.Namespace, event.Owner.Name != ""))
+	return cmp.Or(
+		checkName("owner.namespace", event.Owner.Namespace, event.Owner.Name != ""),
+		checkName("owner.name", event.Owner.Name, event.Owner.Namespace != ""))
 }
 
 func checkWatched(event *core.WatchEvent) error {
-	return errors.Join(
-		checkName("watched.name", event.Watched.Name, true),
+	return cmp.Or(
 		checkName("watched.namespace", event.Watched.Namespace, false),
-		checkName("watchedGvk.kind", event.WatchedGVK.Kind, true))
+		checkName("watched.name", event.Watched.Name, true),
+		checkName("watchedGvk.group", event.WatchedGVK.Group, false),
+		checkName("watchedGvk.version", event.WatchedGVK.Version, false),
+		checkName("watchedGvk.kind", event.WatchedGVK.Kind, true),
+		checkName("operation", string(event.Operation), false),
+		checkName("field", string(event.Field), false))
 }

@@ -45,5 +45,5 @@ func ExampleParseVersion() {
 	_, err := contract.ParseVersion("v9")
 	fmt.Println(err)
 	// Output:
-	// unknown contract "v9": want one of [v1 v2]
+	// unknown contract "v9": want one of [v1 v2 v3]
 }

@@ -70,6 +70,18 @@ func (r *Reader) Object(member func(name string) error) error {
 	})
 }
 
+// Array reads one array and calls element at the start of each of its elements, which it must consume as a member of
+// an object. A null counts as an array without elements.
+func (r *Reader) Array(element func() error) error {
+	r.space()
+
+	if r.peek() == 'n' {
+		return r.literal("null")
+	}
+
+	return r.members('[', ']', element)
+}
+
 // Text reads one string and returns what it stands for. A null counts as the empty string.
 func (r *Reader) Text() (string, error) {
 	r.space()

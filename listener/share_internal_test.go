@@ -1,0 +1,144 @@
+package listener
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+const prod = core.RuntimeID("prod")
+
+// visit enters and leaves.
+func visit(s *shares, runtime core.RuntimeID, now time.Time) (time.Duration, bool) {
+	wait, ok := s.enter(runtime, 1, now)
+	if ok {
+		s.leave(runtime, now)
+	}
+
+	return wait, ok
+}
+
+func TestSharesRefill(t *testing.T) {
+	t.Parallel()
+
+	s, now := newShares(2, 4, 1), time.Unix(1000, 0)
+
+	for n := range 4 {
+		if _, ok := visit(s, prod, now); !ok {
+			t.Fatalf("request %d of a burst of 4 was refused", n)
+		}
+	}
+
+	if wait, ok := visit(s, prod, now); ok || wait != 500*time.Millisecond {
+		t.Errorf("beyond the burst: taken %v, wait %v, want to wait 500ms for the next token", ok, wait)
+	}
+
+	if _, ok := visit(s, "other", now); !ok {
+		t.Error("another runtime was refused")
+	}
+
+	now = now.Add(500 * time.Millisecond)
+
+	if _, ok := visit(s, prod, now); !ok {
+		t.Error("refused after the wait that was asked for")
+	}
+
+	// More than two lives: it is forgotten, and starts with a full bucket, but with no more than that.
+	now = now.Add(time.Hour)
+
+	taken := 0
+	for range 10 {
+		if _, ok := visit(s, prod, now); ok {
+			taken++
+		}
+	}
+
+	if taken != 4 {
+		t.Errorf("%d taken at once after a rest, want the burst of 4", taken)
+	}
+}
+
+func TestSharesTakeMoreThanTheBurst(t *testing.T) {
+	t.Parallel()
+
+	s, now := newShares(1, 4, 1), time.Unix(1000, 0)
+	if _, ok := s.enter(prod, 100, now); !ok {
+		t.Fatal("what costs more than the burst can never be sent")
+	}
+
+	s.leave(prod, now)
+
+	if wait, ok := visit(s, prod, now); ok || wait != time.Second {
+		t.Errorf("after it: taken %v, wait %v, want to wait 1s", ok, wait)
+	}
+}
+
+func TestSharesBoundWhatIsInFlight(t *testing.T) {
+	t.Parallel()
+
+	s, now := newShares(100, 100, 2), time.Unix(1000, 0)
+
+	for range 2 {
+		if _, ok := s.enter(prod, 1, now); !ok {
+			t.Fatal("refused although there is room")
+		}
+	}
+
+	if wait, ok := s.enter(prod, 1, now); ok || wait != time.Second {
+		t.Errorf("third of 2: taken %v, wait %v, want to wait 1s", ok, wait)
+	}
+
+	s.leave(prod, now)
+
+	if _, ok := s.enter(prod, 1, now); !ok {
+		t.Error("refused although one has left")
+	}
+}
+
+func TestSharesForgetTheIdle(t *testing.T) {
+	t.Parallel()
+
+	const each = 1000
+
+	s, now := newShares(1, 10, 1), time.Unix(1000, 0)
+
+	if _, ok := s.enter(prod, 1, now); !ok {
+		t.Fatal("refused although there is room")
+	}
+
+	most := 0
+
+	for round := range 10 {
+		for n := range each {
+			visit(s, core.RuntimeID(fmt.Sprintf("%d-%d", round, n)), now)
+		}
+
+		most = max(most, len(s.young)+len(s.old))
+		now = now.Add(s.life)
+	}
+
+	if most > 2*(each+1) {
+		t.Errorf("%d runtimes were remembered, want at most those of two lives", most)
+	}
+
+	if _, ok := s.enter(prod, 1, now); ok {
+		t.Error("the runtime with a request in flight was forgotten")
+	}
+
+	s.leave(prod, now)
+
+	if _, ok := visit(s, prod, now); !ok {
+		t.Error("refused although nothing is in flight")
+	}
+
+	for range 3 {
+		now = now.Add(s.life)
+		visit(s, "last", now)
+	}
+
+	if n := len(s.young) + len(s.old); n > 2 {
+		t.Errorf("%d runtimes are remembered after a rest, want the last one only", n)
+	}
+}
