@@ -52,7 +52,7 @@ type bindAddress struct {
 func (a bindAddress) String() string { return net.JoinHostPort(a.host, strconv.Itoa(a.port)) }
 
 // numbered reports whether the contract carries numbers, heartbeats and resyncs. Those before v3 do not.
-func (c *config) numbered() bool { return c.contract != contract.V1 && c.contract != contract.V2 }
+func (c *config) numbered() bool { return c.contract.Numbered() }
 
 // check finds what is wrong with settings that are sound by themselves.
 func (c *config) check() error {

@@ -142,7 +142,7 @@ func (l *Lease) do(request *http.Request) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("canary: %w", err)
 	}
-	defer answer.Body.Close() //nolint:errcheck // The answer is known.
+	defer answer.Body.Close() // The answer is known.
 
 	body, _ := io.ReadAll(io.LimitReader(answer.Body, maxAnswer)) // What is missing of it only shortens a message.
 
