@@ -41,7 +41,7 @@ func newAgent(ctx context.Context, c config, log *slog.Logger) (*agent, error) {
 		return nil, err
 	}
 
-	forwarder, err := newForwarder(c, keys, log)
+	forwarder, err := newForwarder(c, keys, metrics, log)
 	if err != nil {
 		return nil, err
 	}
@@ -87,12 +87,13 @@ func newAgent(ctx context.Context, c config, log *slog.Logger) (*agent, error) {
 	return &agent{outbox: box, components: components}, nil
 }
 
-func newForwarder(c config, keys keys, log *slog.Logger) (*httpmtls.Forwarder, error) {
+func newForwarder(c config, keys keys, metrics *prometheus.Agent, log *slog.Logger) (*httpmtls.Forwarder, error) {
 	forwarder, err := httpmtls.NewForwarder(keys.client, c.controlPlane, c.contract, httpmtls.Options{
 		ServerName: c.serverName,
 		Protocol:   c.protocol,
 		Timeout:    c.forwarding,
 		UserAgent:  httpmtls.DefaultUserAgent + "/" + thisBuild().version,
+		Hooks:      httpmtls.Hooks{Connected: metrics.Connected, Retried: metrics.Retried},
 		Logger:     log,
 	})
 	if err != nil {
