@@ -1,0 +1,116 @@
+// Package interop holds our wire against the implementations of others.
+package interop
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/cloudevents/sdk-go/v2/event"
+	cehttp "github.com/cloudevents/sdk-go/v2/protocol/http"
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
+)
+
+func events() []core.WatchEvent {
+	at := time.Date(2026, 11, 21, 3, 27, 0, 0, time.UTC)
+
+	return []core.WatchEvent{
+		{ID: "e-kyma-1", Source: "runtime 1/ü", Epoch: "e", Sequence: 1, Kind: core.KindResync, Time: at},
+		{
+			ID: "e-kyma-2", Source: "runtime 1/ü", Epoch: "e", Sequence: 2, Time: at,
+			TraceParent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+			Watched:     types.NamespacedName{Namespace: "default", Name: "demo"},
+			WatchedGVK:  schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"},
+			Operation:   core.OperationUpdate, Field: core.FieldSpec, Generation: 7,
+		},
+		{
+			ID: "e-kyma-heartbeat-1", Source: "runtime 1/ü", Epoch: "e", Kind: core.KindHeartbeat, Time: at,
+			Heartbeat: &core.Heartbeat{Number: 1, Interval: time.Minute, Sequence: 2},
+		},
+	}
+}
+
+// TestOfficialSDKReadsOurBatches and TestWeReadBatchesOfTheOfficialSDK hold contract v3 against the Go SDK of CloudEvents.
+func TestOfficialSDKReadsOurBatches(t *testing.T) {
+	for _, e := range throughSDK(t) {
+		if err := e.Validate(); err != nil {
+			t.Errorf("event %s is not valid: %v", e.ID(), err)
+		}
+	}
+
+	got := throughSDK(t)
+	if len(got) != len(events()) {
+		t.Fatalf("%d events, want %d", len(got), len(events()))
+	}
+
+	changed := got[1]
+	want := map[string]any{
+		"sequence": "00000000000000000002", "epoch": "e",
+		"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+	}
+
+	if diff := cmp.Diff(want, changed.Extensions()); diff != "" {
+		t.Errorf("extensions (-want +got):\n%s", diff)
+	}
+
+	if changed.Type() != contract.TypeChanged || changed.Subject() != "default/demo" || changed.ID() != "e-kyma-2" ||
+		changed.Source() != "/runtimes/runtime%201%2F%C3%BC" {
+		t.Errorf("event %v", changed)
+	}
+}
+
+// throughSDK returns our events as the SDK reads them from a request.
+func throughSDK(t *testing.T) []event.Event {
+	t.Helper()
+
+	body, err := contract.V3.Encode(events())
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://localhost", bytes.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	request.Header.Set("Content-Type", contract.V3.ContentType())
+
+	read, err := cehttp.NewEventsFromHTTPRequest(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return read
+}
+
+func TestWeReadBatchesOfTheOfficialSDK(t *testing.T) {
+	request, err := cehttp.NewHTTPRequestFromEvents(t.Context(), "http://localhost", throughSDK(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if got := request.Header.Get("Content-Type"); got != contract.V3.ContentType() {
+		t.Errorf("content type %s, want %s", got, contract.V3.ContentType())
+	}
+
+	body, err := io.ReadAll(request.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	got, err := contract.V3.Decode(body)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if diff := cmp.Diff(events(), got); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+}
