@@ -3,6 +3,7 @@ package e2e
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -33,31 +34,43 @@ func watched() map[string]string { return map[string]string{"watched": "true"} }
 
 // scene is one runtime and its control plane.
 type scene struct {
-	t                   *testing.T
-	plane, runtime      *controlplane.ControlPlane
-	pki                 *rig.PKI
-	agent               *rig.Agent
-	operator            *rig.Operator
-	owner, other        types.NamespacedName
-	controlPlaneAddress string
+	t               *testing.T
+	plane, runtime  *controlplane.ControlPlane
+	pki             *rig.PKI
+	agent           *rig.Agent
+	operator        *rig.Operator
+	owner, other    types.NamespacedName
+	operatorOptions rig.OperatorOptions
 }
 
 func newScene(t *testing.T, version contract.Version) *scene {
+	t.Helper()
+
+	return newSceneWith(t, version, rig.OperatorOptions{}, nil)
+}
+
+// newSceneWith is newScene with choices for the operator, and an environment for the agent beyond the usual.
+func newSceneWith(t *testing.T, version contract.Version, operator rig.OperatorOptions, env map[string]string) *scene {
 	t.Helper()
 
 	if testing.Short() {
 		t.Skip("needs real API servers, which -short leaves out")
 	}
 
-	s := &scene{t: t, pki: rig.NewPKI(t), controlPlaneAddress: rig.Address(rig.FreePort(t))}
+	s := &scene{t: t, pki: rig.NewPKI(t), operatorOptions: operator}
+	s.operatorOptions.Addr = rig.Address(rig.FreePort(t))
 	s.plane = controlplane.StartT(t, controlplane.Options{})
 	s.runtime = controlplane.StartT(t, controlplane.Options{})
 	s.owner = rig.AddRuntime(t, s.plane, runtime, domain)
 	s.other = rig.AddRuntime(t, s.plane, "runtime-2", "runtime-2.example.com")
 	s.startOperator()
-	s.agent = rig.StartAgent(t, s.pki.RuntimeVolume(runtime, domain), s.controlPlaneAddress, rig.AgentOptions{
-		Env: map[string]string{"KCP_CONTRACT": string(version), "LOG_LEVEL": "debug"},
-	})
+	env = maps.Clone(env)
+	if env == nil {
+		env = make(map[string]string)
+	}
+
+	env["KCP_CONTRACT"], env["LOG_LEVEL"] = string(version), "debug"
+	s.agent = rig.StartAgent(t, s.pki.RuntimeVolume(runtime, domain), s.operatorOptions.Addr, rig.AgentOptions{Env: env})
 	rig.Watch(t, s.runtime, s.agent, s.pki.CA.PEM(), admission.Watch{
 		Name:     types.NamespacedName{Namespace: rig.Namespace, Name: "deployments"},
 		Manager:  manager,
@@ -76,7 +89,7 @@ func newScene(t *testing.T, version contract.Version) *scene {
 func (s *scene) startOperator() {
 	s.t.Helper()
 
-	s.operator = rig.StartOperator(s.t, s.plane, s.pki.ServerMaterial(), manager, rig.OperatorOptions{Addr: s.controlPlaneAddress})
+	s.operator = rig.StartOperator(s.t, s.plane, s.pki.ServerMaterial(), manager, s.operatorOptions)
 }
 
 // deployment returns an object with a spec that asks for so many replicas.
