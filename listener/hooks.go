@@ -6,8 +6,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// Hooks are optional callbacks, called concurrently: they must return at once. All strings are from small fixed sets and may be metric labels, as far
-// as verifiers and handlers keep to that in the reasons of their errors.
+// Hooks are optional callbacks, called concurrently: they must return at once. All strings are from small fixed
+// sets and may be metric labels, as far as verifiers and handlers keep to that in the reasons of their errors.
 type Hooks struct {
 	// Answered is called after each request. Contract and manager are empty when the request names none that is known,
 	// reason is empty when the event was taken.

@@ -35,9 +35,9 @@ var (
 	errNoAnswer = errors.New("server ended by itself")
 )
 
-// Start binds the address, serves until ctx ends, and waits for requests in flight up to Options.ShutdownTimeout, during which new requests are
-// answered 503. It returns an error when the address can not be bound, when serving fails, or when requests
-// were cut off. It can be called once.
+// Start binds the address, serves until ctx ends, and waits for requests in flight up to Options.ShutdownTimeout,
+// during which new requests are answered 503. It returns an error when the address can not be bound, when serving
+// fails, or when requests were cut off. It can be called once.
 func (l *Listener) Start(ctx context.Context) error {
 	if !l.state.CompareAndSwap(idle, starting) {
 		return errStarted

@@ -31,8 +31,8 @@ const (
 	maxAttribute = 512
 )
 
-// cloudEvent is an event of v3 in the JSON format of CloudEvents 1.0. Its extensions are the documented "sequence" and "distributed tracing",
-// and epoch.
+// cloudEvent is an event of v3 in the JSON format of CloudEvents 1.0. Its extensions are the documented "sequence"
+// and "distributed tracing", and epoch.
 type cloudEvent struct {
 	SpecVersion     string    `json:"specversion"`
 	ID              string    `json:"id"`

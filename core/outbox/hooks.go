@@ -45,8 +45,9 @@ type Counts struct {
 // Hooks are optional callbacks of an outbox. They are called while its lock is held: they must return at once, and must not call the
 // outbox.
 type Hooks struct {
-	// Counted is called for every step in the life of an event with the change of the counts, in which Pending may be negative. Each change is balanced
-	// by itself, so that a sum of them is balanced at all times. Dropped is only valid during the call.
+	// Counted is called for every step in the life of an event with the change of the counts, in which Pending may
+	// be negative. Each change is balanced by itself, so that a sum of them is balanced at all times. Dropped is
+	// only valid during the call.
 	Counted func(manager core.Manager, change Counts)
 	// Attempted is called after each call of the forwarder, without the lock, with the number of events, the time that it took and its
 	// error.

@@ -41,8 +41,9 @@ type Options struct {
 	InFlight int
 	// ForwardTimeout bounds one call of the forwarder. Default [DefaultForwardTimeout].
 	ForwardTimeout time.Duration
-	// MinBackoff and MaxBackoff bound the wait after failures in a row: it doubles from one to the other, and half of it is random. A longer wait that the
-	// receiver asks for is kept to. Defaults [DefaultMinBackoff] and [DefaultMaxBackoff].
+	// MinBackoff and MaxBackoff bound the wait after failures in a row: it doubles from one to the other, and half
+	// of it is random. A longer wait that the receiver asks for is kept to. Defaults [DefaultMinBackoff] and
+	// [DefaultMaxBackoff].
 	MinBackoff time.Duration
 	MaxBackoff time.Duration
 	// DrainTimeout is how long Start goes on delivering after its context has ended. Default [DefaultDrainTimeout];

@@ -55,7 +55,8 @@ func New(forwarder core.Forwarder, opts Options) (*Outbox, error) {
 	}, nil
 }
 
-// Accept takes an event for manager. It never blocks, and its cost does not depend on how much is pending. Events are accepted before Start, too.
+// Accept takes an event for manager. It never blocks, and its cost does not depend on how much is pending. Events
+// are accepted before Start, too.
 func (o *Outbox) Accept(manager core.Manager, event core.WatchEvent) Outcome {
 	now := time.Now()
 

@@ -39,7 +39,7 @@ type scene struct {
 	pki             *rig.PKI
 	agent           *rig.Agent
 	operator        *rig.Operator
-	owner, other    types.NamespacedName
+	owner           types.NamespacedName
 	operatorOptions rig.OperatorOptions
 }
 
@@ -62,7 +62,7 @@ func newSceneWith(t *testing.T, version contract.Version, operator rig.OperatorO
 	s.plane = controlplane.StartT(t, controlplane.Options{})
 	s.runtime = controlplane.StartT(t, controlplane.Options{})
 	s.owner = rig.AddRuntime(t, s.plane, runtime, domain)
-	s.other = rig.AddRuntime(t, s.plane, "runtime-2", "runtime-2.example.com")
+	rig.AddRuntime(t, s.plane, "runtime-2", "runtime-2.example.com")
 	s.startOperator()
 	env = maps.Clone(env)
 	if env == nil {
@@ -112,15 +112,15 @@ func (s *scene) deployment(name string, replicas int32) *appsv1.Deployment {
 	}
 }
 
-// changes returns the operations on an object that reached the operator, in order.
-func (s *scene) changes(name string) (operations []string) {
+// changes returns which runtime sent each change of an object that reached the operator.
+func (s *scene) changes(name string) (senders []core.RuntimeID) {
 	for _, d := range s.operator.Deliveries() {
 		if d.Event.Kind == core.KindChanged && d.Event.Watched.Name == name {
-			operations = append(operations, string(d.Runtime))
+			senders = append(senders, d.Runtime)
 		}
 	}
 
-	return operations
+	return senders
 }
 
 // step makes a write and waits until the agent has decided on it as wanted.
@@ -181,8 +181,8 @@ func TestChangeInARuntimeStartsAReconcile(t *testing.T) {
 			s.step("delete", "accepted", func() error { return s.runtime.Client.Delete(ctx, object) })
 			s.awaitChanges("demo", 3)
 
-			if got := s.changes("demo"); len(got) != 3 {
-				t.Errorf("changes from %v, want create, spec change and delete, each once", got)
+			if got := s.changes("demo"); !slices.Equal(got, []core.RuntimeID{runtime, runtime, runtime}) {
+				t.Errorf("changes from %v, want create, spec change and delete of %s, each once", got, runtime)
 			}
 
 			s.checkReconciles()
