@@ -110,6 +110,22 @@ var bans = []struct {
 		reason:   "the operator's side does not carry the agent",
 	},
 	{
+		module:   "adapters/controlplane",
+		packages: "./api/... ./config/...",
+		banned:   []string{"k8s.io/client-go/...", "sigs.k8s.io/controller-runtime/...", "istio.io/...", "sigs.k8s.io/gateway-api/...", root + "..."},
+		reason:   "whoever only reads or writes Watchers needs their type and nothing that runs",
+	},
+	{
+		module:   "adapters/controlplane",
+		packages: "./...",
+		banned: []string{
+			root + "listener/...", root + "adapters/httpmtls/...", root + "adapters/controllerruntime/...", "github.com/hashicorp/...",
+			"istio.io/client-go/pkg/clientset/...", "istio.io/client-go/pkg/informers/...", "sigs.k8s.io/gateway-api/pkg/...",
+			"github.com/cert-manager/cert-manager/pkg/client/...", "github.com/cert-manager/cert-manager/pkg/controller/...",
+		},
+		reason: "an operator's side takes the types of others, not their clients and controllers",
+	},
+	{
 		module:   "adapters/prometheus",
 		packages: "./...",
 		banned:   []string{root + "listener/...", root + "adapters/admission/...", root + "adapters/httpmtls/...", "k8s.io/api/...", "k8s.io/client-go/..."},

@@ -1,0 +1,40 @@
+package v1beta2
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// WatcherStatus is how far the control plane got with a Watcher.
+type WatcherStatus struct {
+	// The whole in one word.
+	//
+	// +optional
+	State State `json:"state,omitempty"`
+
+	// What is done, what is not, and why.
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+
+	// The generation that this status is about.
+	//
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+}
+
+// State is the status of a [Watcher] in one word.
+//
+// +kubebuilder:validation:Enum=Processing;Deleting;Ready;Error;Warning;""
+type State string
+
+// The states of a Watcher. Warning and Deleting are accepted, for that they may be stored, and not used.
+const (
+	StateProcessing State = "Processing"
+	StateDeleting   State = "Deleting"
+	StateReady      State = "Ready"
+	StateError      State = "Error"
+	StateWarning    State = "Warning"
+)
+
+// ConditionRouteReady is the type of the condition that tells whether events find their way to the service.
+const ConditionRouteReady = "RouteReady"

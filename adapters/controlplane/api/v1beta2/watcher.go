@@ -1,0 +1,198 @@
+package v1beta2
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// ManagedByLabel names the manager of a Watcher whose spec does not.
+const ManagedByLabel = "operator.kyma-project.io/managed-by"
+
+// Watcher makes every runtime tell a manager in the control plane about changes of one resource.
+//
+// Its spec becomes one webhook in each runtime and one route in the control plane; its status tells of the route.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:path=watchers,singular=watcher
+// +kubebuilder:printcolumn:name="Manager",type=string,JSONPath=`.spec.manager`
+// +kubebuilder:printcolumn:name="Resource",type=string,JSONPath=`.spec.resourceToWatch.resource`
+// +kubebuilder:printcolumn:name="Field",type=string,JSONPath=`.spec.field`
+// +kubebuilder:printcolumn:name="State",type=string,JSONPath=`.status.state`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Group",type=string,priority=1,JSONPath=`.spec.resourceToWatch.group`
+// +kubebuilder:printcolumn:name="Service",type=string,priority=1,JSONPath=`.spec.serviceInfo.name`
+// +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="RouteReady")].message`
+// +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 164",message="metadata.name must have at most 164 characters: it becomes part of the name of a webhook"
+type Watcher struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec WatcherSpec `json:"spec"`
+
+	// +optional
+	Status WatcherStatus `json:"status,omitempty,omitzero"`
+}
+
+// ManagerName returns who gets the events: what the spec says, else what the label [ManagedByLabel] says. It is empty when
+// neither does, and unchecked when the label does.
+func (w *Watcher) ManagerName() string {
+	if w.Spec.Manager != "" {
+		return w.Spec.Manager
+	}
+
+	return w.Labels[ManagedByLabel]
+}
+
+// WatcherList is a list of Watchers.
+//
+// +kubebuilder:object:root=true
+type WatcherList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []Watcher `json:"items"`
+}
+
+// WatcherSpec is what to watch, and who wants to know.
+type WatcherSpec struct {
+	// The operator that gets the events, as it is named in the path of their URL: a DNS-1123 label. Default: the label
+	// operator.kyma-project.io/managed-by.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="self == '' || !format.dns1123Label().validate(self).hasValue()",message="must be a DNS-1123 label: lower case letters, digits and '-', beginning and ending with a letter or digit"
+	Manager string `json:"manager,omitempty"`
+
+	// The service in the control plane that gets the events.
+	ServiceInfo Service `json:"serviceInfo"`
+
+	// Labels that an object must all have to be watched, before or after a change. Without any, every object is watched.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxProperties=64
+	// +kubebuilder:validation:XValidation:rule="self.all(key, !format.qualifiedName().validate(key).hasValue())",message="has a key that is no label key: [<DNS-1123 subdomain>/]<name>, the name with at most 63 characters"
+	LabelsToWatch map[string]LabelValue `json:"labelsToWatch,omitempty"`
+
+	// The resource to watch in the runtimes.
+	ResourceToWatch WatchableGVR `json:"resourceToWatch"`
+
+	// The part of an object whose changes matter: spec or status. An object that has no such part changes with anything in it.
+	//
+	// +optional
+	// +kubebuilder:default=spec
+	Field FieldName `json:"field,omitempty"`
+
+	// Where the events enter the control plane.
+	Gateway GatewayConfig `json:"gateway"`
+}
+
+// LabelValue is the value of a label.
+//
+// +kubebuilder:validation:MaxLength=63
+// +kubebuilder:validation:XValidation:rule="!format.labelValue().validate(self).hasValue()",message="must be a label value: letters, digits, '-', '_' and '.', beginning and ending with a letter or digit, or empty"
+type LabelValue string
+
+// WatchableGVR is a resource of the API of the runtimes.
+//
+// +kubebuilder:validation:XValidation:rule="self.group != 'admissionregistration.k8s.io' || !(self.resource in ['validatingwebhookconfigurations', 'mutatingwebhookconfigurations', 'validatingadmissionpolicies', 'validatingadmissionpolicybindings', 'mutatingadmissionpolicies', 'mutatingadmissionpolicybindings'])",fieldPath=".resource",message="can not be watched: API servers call no webhooks for it"
+type WatchableGVR struct {
+	// The API group: a DNS-1123 subdomain, or "" for the core group.
+	//
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self == '' || !format.dns1123Subdomain().validate(self).hasValue()",message="must be one API group such as apps, or \"\" for the core group; a wildcard is not allowed"
+	Group string `json:"group"`
+
+	// The version, or "*" for any.
+	//
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="self == '*' || !format.dns1123Label().validate(self).hasValue()",message="must be a version such as v1, or \"*\" for any"
+	Version string `json:"version"`
+
+	// The plural name of the resource, such as configmaps. Neither a wildcard nor a subresource.
+	//
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="!format.dns1123Label().validate(self).hasValue()",message="must be the plural name of one resource such as configmaps; neither a wildcard nor a subresource is allowed"
+	Resource string `json:"resource"`
+}
+
+// FieldName is the part of an object whose changes matter.
+//
+// +kubebuilder:validation:Enum=spec;status
+type FieldName string
+
+// The fields that can be watched.
+const (
+	SpecField   FieldName = "spec"
+	StatusField FieldName = "status"
+)
+
+// Service is a port of a service in the control plane.
+type Service struct {
+	// The port of the service, 1 to 65535.
+	//
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	Port int32 `json:"port"`
+
+	// The name of the service.
+	//
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="!format.dns1123Label().validate(self).hasValue()",message="must be the name of a service: lower case letters, digits and '-', beginning and ending with a letter or digit"
+	Name string `json:"name"`
+
+	// The namespace of the service.
+	//
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="!format.dns1123Label().validate(self).hasValue()",message="must be the name of a namespace: lower case letters, digits and '-', beginning and ending with a letter or digit"
+	Namespace string `json:"namespace"`
+}
+
+// GatewayConfig says which gateways take the events in.
+type GatewayConfig struct {
+	// The labels of the gateways, in any namespace.
+	LabelSelector GatewaySelector `json:"selector"`
+}
+
+// GatewaySelector selects gateways by their labels. In JSON it is a metav1.LabelSelector; of its own it has bounds, so that an API
+// server can check what is in it.
+//
+// +structType=atomic
+// +kubebuilder:validation:XValidation:rule="(has(self.matchLabels) && self.matchLabels.size() > 0) || (has(self.matchExpressions) && self.matchExpressions.size() > 0)",message="must have at least one label or expression: an empty selector would select every gateway"
+type GatewaySelector struct {
+	// Labels that a gateway must all have.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxProperties=64
+	// +kubebuilder:validation:XValidation:rule="self.all(key, !format.qualifiedName().validate(key).hasValue())",message="has a key that is no label key: [<DNS-1123 subdomain>/]<name>, the name with at most 63 characters"
+	MatchLabels map[string]LabelValue `json:"matchLabels,omitempty"`
+
+	// Requirements that a gateway's labels must all meet.
+	//
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=64
+	MatchExpressions []GatewaySelectorRequirement `json:"matchExpressions,omitempty"`
+}
+
+// GatewaySelectorRequirement is a requirement that the labels of a gateway must meet.
+//
+// +kubebuilder:validation:XValidation:rule="(self.operator in ['In', 'NotIn']) == (has(self.values) && self.values.size() > 0)",fieldPath=".values",message="must have values for the operators In and NotIn, and none for Exists and DoesNotExist"
+type GatewaySelectorRequirement struct {
+	// The key of the label.
+	//
+	// +kubebuilder:validation:MaxLength=317
+	// +kubebuilder:validation:XValidation:rule="!format.qualifiedName().validate(self).hasValue()",message="must be a label key: [<DNS-1123 subdomain>/]<name>, the name with at most 63 characters"
+	Key string `json:"key"`
+
+	// How the label's value relates to the values: In, NotIn, Exists or DoesNotExist.
+	//
+	// +kubebuilder:validation:Enum=In;NotIn;Exists;DoesNotExist
+	Operator metav1.LabelSelectorOperator `json:"operator"`
+
+	// The values, for In and NotIn.
+	//
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=64
+	Values []LabelValue `json:"values,omitempty"`
+}
