@@ -113,6 +113,8 @@ func newOutbox(
 		ForwardTimeout: c.forwarding,
 		DrainTimeout:   drain,
 		Managers:       c.managers,
+		ResyncFirst:    true,
+		ResyncOwners:   c.contract.NeedsOwner(),
 		Hooks:          outbox.Hooks{Counted: metrics.Counted, Attempted: metrics.Attempted},
 		// The handler of the reviews has a debug line per event.
 		Logger: withoutDebug(log),
@@ -120,7 +122,6 @@ func newOutbox(
 
 	if c.numbered() {
 		opts.Epoch = newEpoch()
-		opts.ResyncFirst = true
 		opts.HeartbeatInterval = c.heartbeats
 		opts.Heartbeat = pulse{c.instance, thisBuild().version, c.hash(), keys}.heartbeat
 	}

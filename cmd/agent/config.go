@@ -17,7 +17,7 @@ import (
 )
 
 // defaultContract is what the agent speaks unless told otherwise.
-const defaultContract = contract.V2
+const defaultContract = contract.V3
 
 // config is what the settings say.
 type config struct {
@@ -51,7 +51,7 @@ type bindAddress struct {
 
 func (a bindAddress) String() string { return net.JoinHostPort(a.host, strconv.Itoa(a.port)) }
 
-// numbered reports whether the contract carries numbers, heartbeats and resyncs. Those before v3 do not.
+// numbered reports whether the contract carries numbers and heartbeats. Those before v3 do not.
 func (c *config) numbered() bool { return c.contract.Numbered() }
 
 // check finds what is wrong with settings that are sound by themselves.

@@ -73,7 +73,7 @@ func (p pki) write(tb testing.TB, leaf *testpki.Leaf) {
 	}
 }
 
-// received is what arrived at a control plane in one request.
+// received is what arrived at a control plane in one request, resyncs and heartbeats left out.
 type received struct {
 	path   string
 	runner string // Common Name of the certificate
@@ -116,10 +116,17 @@ func (kcp *controlPlane) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 
-	w.WriteHeader(kcp.status)
+	if kcp.status != http.StatusOK {
+		w.WriteHeader(kcp.status)
 
-	if kcp.status == http.StatusOK && kcp.received != nil {
-		kcp.received <- received{r.URL.Path, r.TLS.PeerCertificates[0].Subject.CommonName, events}
+		return
+	}
+
+	w.WriteHeader(version.Status())
+
+	changes := slices.DeleteFunc(events, func(e core.WatchEvent) bool { return e.Kind != core.KindChanged })
+	if kcp.received != nil && len(changes) > 0 {
+		kcp.received <- received{r.URL.Path, r.TLS.PeerCertificates[0].Subject.CommonName, changes}
 	}
 }
 
@@ -145,7 +152,7 @@ func env(p pki, kcp *controlPlane, more ...string) []string {
 
 	return append([]string{
 		"WEBHOOK_PORT=0", "METRICS_PORT=0", "CA_CERT=" + ca, "TLS_CERT=" + cert, "TLS_KEY=" + key,
-		"KCP_ADDR=" + kcp.address(), "KCP_CONTRACT=v2", "SETTLE=1ms", "GOMEMLIMIT=off",
+		"KCP_ADDR=" + kcp.address(), "SETTLE=1ms", "GOMEMLIMIT=off",
 	}, more...)
 }
 

@@ -74,7 +74,7 @@ func TestProcess(t *testing.T) {
 		kcp := newControlPlane(t, p, http.StatusOK)
 		ca, cert, key := p.volume.Paths()
 		agent := startProcess(patient(t), t, path, "WEBHOOK_PORT=0", "METRICS_PORT=0", "CA_CERT="+ca, "TLS_CERT="+cert, "TLS_KEY="+key,
-			"KCP_ADDR="+kcp.address(), "KCP_CONTRACT=v2")
+			"KCP_ADDR="+kcp.address())
 
 		serves(t, p, kcp, agent)
 	})
@@ -148,8 +148,8 @@ func serves(t *testing.T, p pki, kcp *controlPlane, agent process) {
 		t.Errorf("decision %q, want accepted", got)
 	}
 
-	if got := kcp.next(t).path; got != "/v2/widgets/event" {
-		t.Errorf("event came to %s, want /v2/widgets/event", got)
+	if got := kcp.next(t).path; got != "/v3/widgets/events" {
+		t.Errorf("event came to %s, want /v3/widgets/events", got)
 	}
 
 	client.CloseIdleConnections()

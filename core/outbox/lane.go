@@ -5,6 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
@@ -13,7 +15,8 @@ type lane struct {
 	manager core.Manager
 	entries map[core.EventKey]*entry
 	queue   queue
-	resyncs int // entries
+	resyncs int                    // entries
+	owners  []types.NamespacedName // that events have named, where resyncs are for owners
 	counts  Counts
 	wake    chan struct{} // holds a token when there may be something to do
 

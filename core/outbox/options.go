@@ -54,6 +54,9 @@ type Options struct {
 	// ResyncFirst lets the first event for a manager be a resync: nobody knows what happened before this process. The resync gets the
 	// owner of the event that made the manager known, and none for Managers.
 	ResyncFirst bool
+	// ResyncOwners means that a resync is for an owner, as contract v1 knows a runtime by its owner only. Then there is one for each owner that
+	// events for the manager have named, up to [MaxOwners], and none before. Default: one for the manager.
+	ResyncOwners bool
 
 	// Epoch names this life of this process. With one, what is sent is numbered, and heartbeats are sent. Default: neither.
 	Epoch string

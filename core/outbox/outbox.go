@@ -13,8 +13,6 @@ import (
 	"sync"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
@@ -78,8 +76,8 @@ func (o *Outbox) Accept(manager core.Manager, event core.WatchEvent) Outcome {
 		return Dropped
 	}
 
-	if !known && o.opts.ResyncFirst {
-		o.keep(l, core.WatchEvent{Kind: core.KindResync, Owner: event.Owner, Time: now}, now)
+	if o.isNews(l, known, event.Owner) && o.opts.ResyncFirst {
+		o.resync(l, event.Owner, now)
 	}
 
 	if event.Kind != core.KindResync && l.entries[event.Key()] == nil {
@@ -104,24 +102,6 @@ func (o *Outbox) keep(l *lane, event core.WatchEvent, now time.Time) Outcome {
 	o.count(l.manager, Counts{Accepted: 1, Pending: 1})
 
 	return Accepted
-}
-
-// maxOwners bounds the resyncs of one lane, as owners are foreign input.
-const maxOwners = 100
-
-// overflow drops an event and lets a resync stand in for it. There is one for each owner, as contract v1 knows the
-// runtime by its owner only.
-func (o *Outbox) overflow(l *lane, event core.WatchEvent, now time.Time) Outcome {
-	o.refuse(l.manager, ReasonOverflow)
-
-	resync := core.WatchEvent{Kind: core.KindResync, Owner: event.Owner, Time: event.Time}
-	if l.entries[resync.Key()] == nil && l.resyncs >= maxOwners {
-		resync.Owner = types.NamespacedName{}
-	}
-
-	o.keep(l, resync, now)
-
-	return Dropped
 }
 
 func (o *Outbox) refuse(manager core.Manager, reason string) {
@@ -270,9 +250,8 @@ func (o *Outbox) greet(manager core.Manager) {
 		return
 	}
 
-	if o.opts.ResyncFirst {
-		now := time.Now()
-		o.keep(l, core.WatchEvent{Kind: core.KindResync, Time: now}, now)
+	if o.opts.ResyncFirst && !o.opts.ResyncOwners {
+		o.resync(l, nobody(), time.Now())
 	}
 }
 

@@ -11,12 +11,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
+	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
 
@@ -61,7 +63,25 @@ func (s *scene) startAgent(ctx context.Context) (string, error) {
 		s.fail(fmt.Errorf("the agent ended: %w\n  next: see agent.log", errors.Join(err, errors.New(cmd.ProcessState.String()))))
 	}()
 
-	return fmt.Sprintf("in the runtime: process %d, speaks contract %s", cmd.Process.Pid, s.settings.contract), s.awaitAgent(ctx)
+	if err := s.awaitAgent(ctx); err != nil {
+		return "", err
+	}
+
+	said := fmt.Sprintf("in the runtime: process %d, speaks contract %s", cmd.Process.Pid, s.settings.contract)
+	if s.settings.contract.NeedsOwner() {
+		return said, nil // Who is to look at it, the agent knows from the first object only.
+	}
+
+	return said + ", asks for a first look", s.awaitResync(ctx)
+}
+
+// awaitResync returns when the operator has looked at the runtime because its agent has started: nobody knows what happened before.
+func (s *scene) awaitResync(ctx context.Context) error {
+	return s.diary.await(ctx, "the resync of an agent that starts, and the reconcile after it", func() bool {
+		resyncs := slices.ContainsFunc(s.diary.deliveries, func(d core.Delivery) bool { return d.Event.Kind == core.KindResync })
+
+		return resyncs && len(s.diary.reconciles) > len(registered())
+	})
 }
 
 func (s *scene) agentSettings() []string {
@@ -70,7 +90,7 @@ func (s *scene) agentSettings() []string {
 	return []string{
 		"WEBHOOK_PORT=0", "WEBHOOK_BIND=127.0.0.1", "METRICS_PORT=0", "METRICS_BIND=127.0.0.1",
 		"CA_CERT=" + ca, "TLS_CERT=" + cert, "TLS_KEY=" + key,
-		"KCP_ADDR=" + s.operator.addr, "KCP_CONTRACT=" + string(s.settings.contract),
+		"KCP_ADDR=" + s.operator.addr, "KCP_CONTRACT=" + string(s.settings.contract), "MANAGERS=" + component,
 		"SETTLE=" + settle.String(), "LOG_LEVEL=debug", "SHUTDOWN_TIMEOUT=2s",
 	}
 }

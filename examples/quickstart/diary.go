@@ -37,8 +37,12 @@ func (d *diary) decided(decision string) {
 }
 
 func (d *diary) delivered(delivery core.Delivery) {
-	event := delivery.Event
-	d.enter("listener", fmt.Sprintf("takes an event of %s: %s %s", delivery.Runtime, event.WatchedGVK.Kind, event.Watched),
+	what := "a resync"
+	if event := delivery.Event; event.Kind == core.KindChanged {
+		what = fmt.Sprintf("%s %s", event.WatchedGVK.Kind, event.Watched)
+	}
+
+	d.enter("listener", fmt.Sprintf("takes an event of %s: %s", delivery.Runtime, what),
 		func() { d.deliveries = append(d.deliveries, delivery) })
 }
 

@@ -125,7 +125,7 @@ func (r *report) summary(s sum) {
 	r.printf("From commit to reconcile: %s to %s, most of it the settle time of %s, which the agent waits\n"+
 		"so that the operator does not look before the write is committed.\n",
 		millis(slices.Min(s.waits)), millis(slices.Max(s.waits)), millis(settle))
-	r.printf("The agent's accounts: %.0f accepted = %.0f delivered + %.0f coalesced, 0 dropped.\n",
+	r.printf("The agent's accounts, with the first look that it asked for: %.0f accepted = %.0f delivered + %.0f coalesced, 0 dropped.\n",
 		s.counts["accepted_total"], s.counts["delivered_total"], s.counts["coalesced_total"])
 }
 

@@ -74,7 +74,7 @@ func newDeployment(replicas int32) *appsv1.Deployment {
 		TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"},
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: namespace, Name: deploymentName, Labels: labels,
-			// Only contract v1 needs it: v2 takes the name of the runtime from its certificate.
+			// Only contract v1 needs it: the others take the name of the runtime from its certificate.
 			Annotations: map[string]string{admission.OwnerAnnotation: namespace + "/" + runtimeName},
 		},
 		Spec: appsv1.DeploymentSpec{

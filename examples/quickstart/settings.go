@@ -38,7 +38,7 @@ func help() string {
 		names = append(names, string(version))
 	}
 
-	return fmt.Sprintf(usage, strings.Join(names, ", "), contract.V2)
+	return fmt.Sprintf(usage, strings.Join(names, ", "), contract.V3)
 }
 
 // parse returns what args and the environment say, flag.ErrHelp, or an error that wraps errUsage.
@@ -49,7 +49,7 @@ func parse(args []string, getenv func(string) string) (settings, error) {
 	flags.SetOutput(io.Discard)
 	flags.BoolVar(&s.serve, "serve", false, "")
 
-	name := flags.String("contract", cmp.Or(getenv("KCP_CONTRACT"), string(contract.V2)), "")
+	name := flags.String("contract", cmp.Or(getenv("KCP_CONTRACT"), string(contract.V3)), "")
 
 	err := flags.Parse(args)
 	if errors.Is(err, flag.ErrHelp) {

@@ -69,8 +69,13 @@ func newSceneWith(t *testing.T, version contract.Version, operator rig.OperatorO
 		env = make(map[string]string)
 	}
 
-	env["KCP_CONTRACT"], env["LOG_LEVEL"] = string(version), "debug"
+	env["KCP_CONTRACT"], env["LOG_LEVEL"], env["MANAGERS"] = string(version), "debug", manager
 	s.agent = rig.StartAgent(t, s.pki.RuntimeVolume(runtime, domain), s.operatorOptions.Addr, rig.AgentOptions{Env: env})
+
+	if !version.NeedsOwner() { // Without one, there is nobody to look at the runtime of an agent that starts.
+		s.awaitResyncs(1)
+	}
+
 	rig.Watch(t, s.runtime, s.agent, s.pki.CA.PEM(), admission.Watch{
 		Name:     types.NamespacedName{Namespace: rig.Namespace, Name: "deployments"},
 		Manager:  manager,
@@ -146,6 +151,23 @@ func (s *scene) awaitChanges(name string, n int) {
 	})
 }
 
+func (s *scene) awaitResyncs(n int) {
+	s.t.Helper()
+
+	rig.Eventually(s.t, 10*time.Second, fmt.Sprintf("%d resyncs reached the operator", n), func() bool { return s.resyncs() >= n })
+}
+
+// resyncs returns how many resyncs reached the operator.
+func (s *scene) resyncs() (n int) {
+	for _, d := range s.operator.Deliveries() {
+		if d.Event.Kind == core.KindResync && d.Runtime == runtime {
+			n++
+		}
+	}
+
+	return n
+}
+
 func TestChangeInARuntimeStartsAReconcile(t *testing.T) {
 	for _, version := range contract.Versions() {
 		t.Run(string(version), func(t *testing.T) {
@@ -187,6 +209,10 @@ func TestChangeInARuntimeStartsAReconcile(t *testing.T) {
 
 			s.checkReconciles()
 			s.checkAccounts()
+
+			if got := s.resyncs(); got != 1 {
+				t.Errorf("%d resyncs, want one of the agent that has started", got)
+			}
 		})
 	}
 }

@@ -46,10 +46,13 @@ func countStaleReads(t *testing.T, writes int, settle string) (stale int) {
 		s    *scene
 		read = make(chan int, 1000)
 		on   atomic.Bool
+		off  atomic.Int64 // reconciles before the first write that counts
 	)
 
 	reader := func(ctx context.Context, _ types.NamespacedName) {
 		if !on.Load() {
+			off.Add(1)
+
 			return
 		}
 
@@ -72,7 +75,8 @@ func countStaleReads(t *testing.T, writes int, settle string) (stale int) {
 		t.Fatal(err)
 	}
 
-	s.awaitChanges("counter", 1)
+	// Those of the agent's start and of the creation must be over.
+	rig.Eventually(t, 10*time.Second, "2 reconciles", func() bool { return off.Load() >= 2 })
 	on.Store(true)
 
 	for n := 1; n <= writes; n++ {

@@ -1,0 +1,100 @@
+package outbox_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+)
+
+func ownedBy(owner, name string) core.WatchEvent {
+	event := named(name)
+	event.Owner.Name = owner
+
+	return event
+}
+
+func TestResyncReachesEveryManager(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlane(nil)
+		o, stop := run(t, p, outbox.Options{Managers: []core.Manager{"configured"}})
+		o.Accept("served", named("a"))
+		time.Sleep(time.Second)
+
+		o.Resync()
+		o.Resync() // Both while the first waits to settle: one of them stands for the other.
+		o.Resync()
+		time.Sleep(time.Second)
+		stop()
+		wantCalls(t, p, at(100*ms, "a"), at(1100*ms, "resync of "), at(1100*ms, "resync of "))
+
+		for manager, want := range map[core.Manager]int64{"configured": 3, "served": 4} {
+			if got := o.Counts()[manager]; got.Accepted != want || got.Pending != 0 {
+				t.Errorf("counts of %s: %+v, want %d accepted, none pending", manager, got, want)
+			}
+		}
+	})
+}
+
+func TestResyncBeforeStartReachesConfiguredManagers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlane(nil)
+
+		o, err := outbox.New(p, outbox.Options{Managers: []core.Manager{kyma}})
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		o.Resync()
+
+		if got := o.Counts()[kyma]; got.Pending != 1 {
+			t.Errorf("counts %+v, want one pending", got)
+		}
+	})
+}
+
+func TestResyncAfterTheEndIsCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o, stop := run(t, newPlane(nil), outbox.Options{Managers: []core.Manager{kyma}})
+		stop()
+		o.Resync()
+		checkBalance(t, o)
+
+		if got := o.Counts()[kyma].Dropped[outbox.ReasonShutdown]; got != 1 {
+			t.Errorf("%d dropped, want 1", got)
+		}
+	})
+}
+
+func TestResyncsForOwners(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlane(nil)
+		o, stop := run(t, p, outbox.Options{
+			Managers: []core.Manager{kyma}, ResyncFirst: true, ResyncOwners: true, InFlight: 1, Settle: -1,
+		})
+
+		for _, owner := range []string{"", "one", "two", "one"} {
+			event := ownedBy(owner, "of "+owner)
+			if owner == "" {
+				event.Owner = types.NamespacedName{}
+			}
+
+			o.Accept(kyma, event)
+			time.Sleep(time.Second)
+		}
+
+		o.Resync()
+		time.Sleep(time.Second)
+		stop()
+		wantCalls(t, p,
+			at(0, "of "), // Nobody is known at the start, nor from this event.
+			at(time.Second, "resync of one"), at(time.Second, "of one"),
+			at(2*time.Second, "resync of two"), at(2*time.Second, "of two"),
+			at(3*time.Second, "of one"),
+			at(4*time.Second, "resync of one"), at(4*time.Second, "resync of two"))
+	})
+}
