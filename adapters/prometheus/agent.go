@@ -35,6 +35,9 @@ type Agent struct {
 	forwards   *prom.HistogramVec
 	connects   *prom.CounterVec
 	retries    *prom.CounterVec
+	handshakes prom.Counter
+	drops      *prom.CounterVec
+	servers    vocabulary
 }
 
 // NewAgent returns the metrics of an agent, registered with reg. It fails with [ErrInvalidOptions] when reg is nil or opts are
@@ -48,7 +51,8 @@ func NewAgent(reg prom.Registerer, opts Options) (*Agent, error) {
 	a := newAgent("agent", opts)
 
 	all := collectors{
-		a.ledger, a.admissions, a.refusals, a.panics, a.inFlight, a.forwards, a.connects, a.retries, a.keyMaterial(),
+		a.ledger, a.admissions, a.refusals, a.panics, a.inFlight, a.forwards, a.connects, a.retries,
+		a.handshakes, a.drops, a.keyMaterial(),
 	}
 	if err := all.register(reg); err != nil {
 		return nil, err
@@ -72,6 +76,9 @@ func newAgent(f factory, opts Options) *Agent {
 		connects: f.counters("forward_connections_total", "Attempts to connect to the control plane, by result.", labelResult),
 		retries: f.counters("forward_retries_total",
 			"Short retries within an attempt to forward, by the HTTP status that led to them; empty without an answer.", labelCode),
+		handshakes: f.counter("tls_handshake_failures_total", "Connections to the webhook whose TLS handshake failed."),
+		drops: f.counters("connections_dropped_total",
+			"Connections to a server of the agent that were closed because there were too many, by reason.", labelServer, labelReason),
 	}
 	a.forwards.WithLabelValues(resultOK)
 	a.connects.WithLabelValues(resultOK)
@@ -126,6 +133,14 @@ func (a *Agent) Panicked(place string) { a.panics.WithLabelValues(a.places.value
 
 // InFlight is the hook of that name of the admission handler: it is given 1 before a request is read, and -1 after it was answered.
 func (a *Agent) InFlight(delta int) { a.inFlight.Add(float64(delta)) }
+
+// HandshakeFailed is called when a connection to the webhook ends before its first request.
+func (a *Agent) HandshakeFailed() { a.handshakes.Inc() }
+
+// ConnectionDropped is called when a server closes a connection because there are too many.
+func (a *Agent) ConnectionDropped(server, reason string) {
+	a.drops.WithLabelValues(a.servers.value(server), a.reasons.value(reason)).Inc()
+}
 
 // Forget frees the series of a manager that is not served any more: at once, or as soon as none of its events is pending. They
 // come back, from zero, when the manager is seen again.

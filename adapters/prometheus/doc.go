@@ -21,6 +21,8 @@
 //	runtime_watcher_agent_admission_panics_total{place}                    counter    panics that were caught
 //	runtime_watcher_agent_admission_duration_seconds{decision}             histogram  answering a request of the webhook
 //	runtime_watcher_agent_admission_in_flight                              gauge      requests of the webhook being answered
+//	runtime_watcher_agent_tls_handshake_failures_total                     counter    connections that failed before a request
+//	runtime_watcher_agent_connections_dropped_total{server,reason}         counter    … that were closed because there were too many
 //	runtime_watcher_agent_certificate_reloads_total{use}                   counter    new key material taken into use
 //	runtime_watcher_agent_certificate_reload_failures_total{use,problem}   counter    … refused: the last good one stays in use
 //	runtime_watcher_agent_certificate_expiry_timestamp_seconds{use}        gauge      when the certificate in use expires
@@ -35,6 +37,7 @@
 //	runtime_watcher_listener_request_duration_seconds{contract,code}         histogram  answering a request
 //	runtime_watcher_listener_requests_in_flight                              gauge      requests that verifier or handler work on
 //	runtime_watcher_listener_tls_handshake_failures_total                    counter    connections that failed before a request
+//	runtime_watcher_listener_connections_dropped_total{reason}               counter    … that were closed because there were too many
 //	runtime_watcher_listener_certificate_reloads_total{use}                  counter    new key material taken into use
 //	runtime_watcher_listener_certificate_reload_failures_total{use,problem}  counter    … refused: the last good one stays in use
 //	runtime_watcher_listener_certificate_expiry_timestamp_seconds{use}       gauge      when the certificate in use expires
@@ -44,8 +47,9 @@
 //	manager   the operator that events are for; "_other" for requests that name none and all beyond Options.MaxManagers
 //	decision  what the agent decided on a write; "refused" if the request was no review
 //	result    "ok", "partial" (some events of a batch failed, for an attempt as a whole), or why it failed
-//	reason    why an event was dropped or a request refused, empty if it was not; "overflow" and "shutdown" are the outbox's own
+//	reason    why an event or a connection was dropped or a request refused, empty if it was not; "overflow" and "shutdown" are the outbox's own
 //	problem   what is wrong with an owner, or with key material
+//	server    "webhook" or "metrics"
 //	place     where a panic was caught
 //	contract  "v1", "v2", …; empty if a request names none
 //	code      HTTP status; empty if there was no answer

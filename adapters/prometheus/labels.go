@@ -20,6 +20,7 @@ const (
 	labelProblem  = "problem"
 	labelReason   = "reason"
 	labelResult   = "result"
+	labelServer   = "server"
 	labelUse      = "use"
 )
 

@@ -19,6 +19,7 @@ type Listener struct {
 	durations  *prom.HistogramVec
 	inFlight   prom.Gauge
 	handshakes prom.Counter
+	drops      *prom.CounterVec
 	contracts  vocabulary
 	reasons    vocabulary
 }
@@ -33,7 +34,7 @@ func NewListener(reg prom.Registerer, opts Options) (*Listener, error) {
 
 	l := newListener("listener", opts)
 
-	all := collectors{l.answers, l.durations, l.inFlight, l.handshakes, l.keyMaterial()}
+	all := collectors{l.answers, l.durations, l.inFlight, l.handshakes, l.drops, l.keyMaterial()}
 	if err := all.register(reg); err != nil {
 		return nil, err
 	}
@@ -49,6 +50,8 @@ func newListener(f factory, opts Options) *Listener {
 			"Time to answer a request, by contract and HTTP status.", requestBuckets(), labelContract, labelCode),
 		inFlight:   f.gauge("requests_in_flight", "Requests that the verifier or the handler is working on."),
 		handshakes: f.counter("tls_handshake_failures_total", "Connections whose TLS handshake failed."),
+		drops: f.counters("connections_dropped_total",
+			"Connections that were closed because there were too many, by reason.", labelReason),
 	}
 }
 
@@ -65,6 +68,11 @@ func (l *Listener) InFlight(delta int) { l.inFlight.Add(float64(delta)) }
 
 // HandshakeFailed is the hook of that name of a listener: a connection ended before its first request.
 func (l *Listener) HandshakeFailed() { l.handshakes.Inc() }
+
+// ConnectionDropped is the hook of that name of a listener: a connection ended because there were too many.
+func (l *Listener) ConnectionDropped(reason string) {
+	l.drops.WithLabelValues(l.reasons.value(reason)).Inc()
+}
 
 // Forget frees the series of a manager that is not served any more. They come back, from zero, when the manager is seen again.
 func (l *Listener) Forget(manager core.Manager) { l.answers.forget(manager) }

@@ -37,6 +37,7 @@ var (
 	_ func(string, core.Manager, int, string, time.Duration) = (*prometheus.Listener)(nil).Answered
 	_ func(int)                                              = (*prometheus.Listener)(nil).InFlight
 	_ func()                                                 = (*prometheus.Listener)(nil).HandshakeFailed
+	_ func(string)                                           = (*prometheus.Listener)(nil).ConnectionDropped
 	_ func(time.Time)                                        = prometheus.KeyMaterial{}.Reloaded
 	_ func(string)                                           = prometheus.KeyMaterial{}.Refused
 )
@@ -94,6 +95,8 @@ func useAgent(agent *prometheus.Agent) {
 	agent.Connected(errBroken)
 	agent.Retried(http.StatusBadGateway)
 	agent.Retried(0)
+	agent.HandshakeFailed()
+	agent.ConnectionDropped("webhook", "displaced")
 	agent.KeyMaterial("server").Expires(time.Unix(1_800_000_000, 0))
 	agent.KeyMaterial("client").Reloaded(time.Unix(1_900_000_000, 0))
 	agent.KeyMaterial("client").Refused("mismatch")
@@ -109,6 +112,7 @@ func useListener(listener *prometheus.Listener) {
 	listener.Answered("v2", "kyma", http.StatusServiceUnavailable, "busy", 3*time.Millisecond)
 	listener.Answered("v1", "", http.StatusNotFound, "unknown_manager", 30*time.Microsecond)
 	listener.HandshakeFailed()
+	listener.ConnectionDropped("no_place")
 	listener.KeyMaterial("server").Reloaded(time.Unix(1_900_000_000, 0))
 	listener.KeyMaterial("server").Refused("expired")
 	listener.KeyMaterial("ca").Expires(time.Unix(2_000_000_000, 0))
