@@ -1,59 +1,139 @@
 package listener
 
 import (
+	"context"
+	"crypto/tls"
 	"net"
-	"sync"
+	"net/http"
+	"net/netip"
+	"sync/atomic"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/crowd"
 )
 
-// limitConnections returns a listener that accepts a connection only while fewer than limit are open.
-func limitConnections(inner net.Listener, limit int) net.Listener {
-	return &limited{Listener: inner, slots: make(chan struct{}, limit), closed: make(chan struct{})}
+// Why a connection was closed before its time, as [Hooks].ConnectionDropped gets it.
+const (
+	// DroppedForAnother means that a newcomer took the place of a connection of whoever has the most.
+	DroppedForAnother = "displaced"
+	// DroppedAtOnce means that whoever has the most connections opened one more while all were busy.
+	DroppedAtOnce = "no_place"
+)
+
+// limitConnections returns a listener with at most limit connections open. It never stops to accept: the crowd decides who has to go.
+func limitConnections(inner net.Listener, limit int, dropped func(reason string)) net.Listener {
+	if dropped == nil {
+		dropped = func(string) {}
+	}
+
+	return &limited{Listener: inner, crowd: crowd.New(limit), dropped: dropped}
 }
 
 type limited struct {
 	net.Listener
 
-	slots  chan struct{}
-	closed chan struct{}
-	once   sync.Once
+	crowd   *crowd.Crowd
+	dropped func(reason string)
 }
 
-// Accept waits for a slot, then for a connection.
+// Accept returns the next connection that has a place.
 func (l *limited) Accept() (net.Conn, error) {
-	select {
-	case l.slots <- struct{}{}:
-	case <-l.closed:
-		return nil, net.ErrClosed
-	}
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
 
-	conn, err := l.Listener.Accept()
+		member := l.crowd.Enter(originOf(conn.RemoteAddr()), func() {
+			_ = conn.Close() // Its server finds out by itself.
+
+			l.dropped(DroppedForAnother)
+		})
+		if member != nil {
+			return &limitedConn{Conn: conn, member: member}, nil
+		}
+
+		_ = conn.Close() // Nothing was said on it.
+
+		l.dropped(DroppedAtOnce)
+	}
+}
+
+// originOf is the address without the port, and of IPv6 the network, in which one host may have any number of addresses (RFC 6177).
+func originOf(remote net.Addr) string {
+	const network = 64
+
+	port, err := netip.ParseAddrPort(remote.String())
 	if err != nil {
-		l.release()
-
-		return nil, err
+		return remote.String()
 	}
 
-	return &limitedConn{Conn: conn, release: sync.OnceFunc(l.release)}, nil
+	addr := port.Addr().Unmap()
+	if addr.Is4() {
+		return addr.String()
+	}
+
+	prefix, err := addr.WithZone("").Prefix(network)
+	if err != nil {
+		return addr.String()
+	}
+
+	return prefix.String()
 }
-
-// Close ends Accept, also while it waits for a slot.
-func (l *limited) Close() error {
-	l.once.Do(func() { close(l.closed) })
-
-	return l.Listener.Close()
-}
-
-func (l *limited) release() { <-l.slots }
 
 type limitedConn struct {
 	net.Conn
 
-	release func()
+	member *crowd.Member
+	known  atomic.Bool
 }
 
-// Close gives the slot back, once.
+// Close gives the place back.
 func (c *limitedConn) Close() error {
-	defer c.release()
+	c.member.Leave()
 
 	return c.Conn.Close()
+}
+
+// belongsTo counts the connection to a runtime from now on, whatever address it comes from.
+func (c *limitedConn) belongsTo(runtime core.RuntimeID) {
+	if c.known.CompareAndSwap(false, true) {
+		c.member.Move("runtime " + string(runtime))
+	}
+}
+
+// limitedIn returns what is behind a connection of a server, or nil if that is none of ours.
+func limitedIn(conn net.Conn) *limitedConn {
+	if encrypted, ok := conn.(*tls.Conn); ok {
+		conn = encrypted.NetConn()
+	}
+
+	c, _ := conn.(*limitedConn)
+
+	return c
+}
+
+// connState follows which connections have a request, for [http.Server].ConnState.
+func connState(conn net.Conn, state http.ConnState) {
+	if c := limitedIn(conn); c != nil {
+		c.member.SetBusy(state == http.StateActive)
+	}
+}
+
+type connKey struct{}
+
+// connContext lets a request find its connection, for [http.Server].ConnContext.
+func connContext(ctx context.Context, conn net.Conn) context.Context {
+	return context.WithValue(ctx, connKey{}, limitedIn(conn))
+}
+
+// claim counts the connection of a request to the runtime that sent it. A gateway's connection carries those of many.
+func (l *Listener) claim(r *http.Request, runtime core.RuntimeID) {
+	if !l.needsTLS() {
+		return
+	}
+
+	if c, _ := r.Context().Value(connKey{}).(*limitedConn); c != nil {
+		c.belongsTo(runtime)
+	}
 }

@@ -86,6 +86,8 @@ func (x *exchange) answer() (a answer) {
 		return x.answerStranger(err)
 	}
 
+	x.claim(x.request, x.peer.ID)
+
 	if x.request.Method != http.MethodPost {
 		return refuse(http.StatusMethodNotAllowed, ReasonMethod)
 	}

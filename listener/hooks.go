@@ -16,4 +16,6 @@ type Hooks struct {
 	InFlight func(delta int)
 	// HandshakeFailed is called for each connection whose TLS handshake failed: no request came of it.
 	HandshakeFailed func()
+	// ConnectionDropped is called for each connection that had to end for Options.MaxConnections: [DroppedForAnother] or [DroppedAtOnce].
+	ConnectionDropped func(reason string)
 }

@@ -25,7 +25,9 @@ type Options struct {
 	// MaxInFlight bounds how many requests are with the verifier and the handler at once; those beyond it are answered 503 at once.
 	// Default: 256.
 	MaxInFlight int
-	// MaxConnections bounds the open connections; those beyond it wait to be accepted. Default: 16,384.
+	// MaxConnections bounds the open connections. A new one beyond it takes the place of one of whoever has the most: a runtime
+	// that showed its certificate to this listener, or else an address (of IPv6, a network of 64 bits). It is the one that has had no request
+	// for the longest time, if there is any. So neither a gateway nor a fleet needs a limit of its own. Default: 16,384.
 	MaxConnections int
 
 	// RuntimeRate is how many requests a second each runtime may send on average, and RuntimeBurst how many at once, where a request of

@@ -70,7 +70,7 @@ func (l *Listener) bind(ctx context.Context) (net.Listener, error) {
 	addr := bound.Addr()
 	l.bound.Store(&addr)
 
-	return limitConnections(bound, l.opts.MaxConnections), nil
+	return limitConnections(bound, l.opts.MaxConnections, l.opts.Hooks.ConnectionDropped), nil
 }
 
 // serve runs the server in a goroutine of its own, for which it waits.
@@ -158,6 +158,8 @@ func (l *Listener) newServer(base context.Context) *http.Server {
 		IdleTimeout:                  l.opts.IdleTimeout,
 		MaxHeaderBytes:               maxHeader,
 		BaseContext:                  func(net.Listener) context.Context { return base },
+		ConnContext:                  connContext,
+		ConnState:                    connState,
 		ErrorLog:                     slog.NewLogLogger(serverLog{l.opts.Logger.Handler(), l.opts.Hooks.HandshakeFailed}, slog.LevelDebug),
 		Protocols:                    protocols(l.opts.TLS != nil),
 		HTTP2: &http.HTTP2Config{

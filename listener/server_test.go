@@ -456,13 +456,16 @@ func TestSlowAndEndless(t *testing.T) {
 	}
 }
 
-// Beyond the bound, connections wait for one that ends.
+// Beyond the bound, a new connection takes the place of one without a request, and the client of that comes back by another.
 func TestMaxConnections(t *testing.T) {
 	t.Parallel()
 
+	var dropped sync.Map
+
 	counted := &countingListener{Listener: listen(t)}
-	l := newListener(t, listener.PeerSourceFunc(known), listener.InsecureAllowAll(), &recorder{},
-		listener.Options{Listener: counted, MaxConnections: 2})
+	l := newListener(t, listener.PeerSourceFunc(known), listener.InsecureAllowAll(), &recorder{}, listener.Options{
+		Listener: counted, MaxConnections: 2, Hooks: listener.Hooks{ConnectionDropped: func(reason string) { dropped.Store(reason, true) }},
+	})
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 
@@ -471,26 +474,19 @@ func TestMaxConnections(t *testing.T) {
 	url := "http://" + counted.Addr().String() + "/v2/lifecycle/event"
 	first, second, third := newClient(t, nil, false), newClient(t, nil, false), newClient(t, nil, false)
 
-	mustSend(t, first, url, bodyV2, nil)
-	mustSend(t, second, url, bodyV2, nil)
-
-	answer := make(chan error, 1)
-
-	go func() {
-		_, _, err := send(t, third, url, bodyV2, nil)
-		answer <- err
-	}()
-
-	mustSend(t, second, url, bodyV2, nil)
-
-	if have := counted.read(); have != 2 {
-		t.Errorf("%d connections were accepted, want 2", have)
+	for i, client := range []*http.Client{first, second, third, second, first} {
+		response, _ := mustSend(t, client, url, bodyV2, nil)
+		if response.StatusCode != http.StatusOK {
+			t.Errorf("request %d is answered %d, want 200", i, response.StatusCode)
+		}
 	}
 
-	first.CloseIdleConnections()
+	if have := counted.read(); have != 4 {
+		t.Errorf("%d connections were accepted, want 4: only the first had to come back", have)
+	}
 
-	if err := <-answer; err != nil {
-		t.Errorf("third connection: %v", err)
+	if _, ok := dropped.Load(listener.DroppedForAnother); !ok {
+		t.Error("the hook did not hear of it")
 	}
 
 	stop()
