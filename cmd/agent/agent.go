@@ -60,12 +60,14 @@ func newAgent(ctx context.Context, c config, log *slog.Logger) (*agent, error) {
 
 	ready := &readiness{keys: keys, delay: c.stopDelay, log: log}
 
-	observing, err := bind(ctx, "metrics", c.metrics, nil, newObserving(scrapes, ready), log)
+	observing, err := bind(ctx, "metrics", c.metrics, nil, newObserving(scrapes, ready),
+		limits{maxScrapers, metrics.ConnectionDropped, metrics.HandshakeFailed}, log)
 	if err != nil {
 		return nil, err
 	}
 
-	webhook, err := bind(ctx, "webhook", c.webhook, httpmtls.WebhookTLSConfig(keys.serving, keys.callerSource()), reviews, log)
+	webhook, err := bind(ctx, "webhook", c.webhook, httpmtls.WebhookTLSConfig(keys.serving, keys.callerSource()), reviews,
+		limits{c.connections, metrics.ConnectionDropped, metrics.HandshakeFailed}, log)
 	if err != nil {
 		observing.close()
 

@@ -34,6 +34,7 @@ type config struct {
 	instance     string
 	settle       time.Duration
 	maxKeys      int
+	connections  int
 	forwarding   time.Duration
 	heartbeats   time.Duration
 	stopDelay    time.Duration

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"strings"
 	"sync/atomic"
 	"time"
 )
@@ -52,4 +53,21 @@ func (h *throttled) Handle(ctx context.Context, record slog.Record) error {
 	record.AddAttrs(slog.Int64("suppressed", h.suppressed.Swap(0)))
 
 	return h.Handler.Handle(ctx, record) //nolint:wrapcheck // It is that handler.
+}
+
+// serverLog takes what an HTTP server has to say, which is the only trace of a handshake that failed.
+type serverLog struct {
+	throttled
+
+	handshakeFailed func()
+}
+
+// Handle implements [slog.Handler].
+func (l *serverLog) Handle(ctx context.Context, record slog.Record) error {
+	// A connection that ends before it says a word is the probe of a load balancer.
+	if strings.HasPrefix(record.Message, "http: TLS handshake error") && !strings.HasSuffix(record.Message, ": EOF") {
+		l.handshakeFailed()
+	}
+
+	return l.throttled.Handle(ctx, record)
 }

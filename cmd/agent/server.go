@@ -9,16 +9,21 @@ import (
 	"net"
 	"net/http"
 	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core/crowd"
 )
 
-// The limits of both servers. An API server has waited for 30 s at most when it gives up, and closes idle connections
-// after 90 s: it must be the one who does, or it writes a review to a connection that is just closed.
+// The limits of both servers. The handshake has readHeaderTimeout, too. An API server on the same network sends its largest object
+// in less than a second. It closes idle connections after 90 s: it must be the one who does, or it writes a review to a
+// connection that is just closed.
 const (
 	readHeaderTimeout = 5 * time.Second
-	readTimeout       = 30 * time.Second
-	writeTimeout      = 30 * time.Second
+	readTimeout       = 10 * time.Second
+	writeTimeout      = 15 * time.Second
 	idleTimeout       = 3 * time.Minute
 	maxHeaderBytes    = 32 << 10
+	// maxScrapers is how many connections the metrics port has.
+	maxScrapers = 64
 )
 
 // server is an HTTP server that is bound to its address already.
@@ -30,12 +35,19 @@ type server struct {
 	log      *slog.Logger
 }
 
+// limits are what a server tells about strangers who come as a crowd.
+type limits struct {
+	connections     int
+	dropped         func(server, reason string)
+	handshakeFailed func()
+}
+
 // bind returns a server for handler, over TLS if config is not nil.
 //
 // It speaks HTTP/1.1 only: API servers do not speak anything else to webhooks that are not on their own machine, so that their
 // requests reach all replicas (kubernetes/kubernetes#75791), and what is not offered can not be attacked.
 func bind(
-	ctx context.Context, name string, address bindAddress, config *tls.Config, handler http.Handler, log *slog.Logger,
+	ctx context.Context, name string, address bindAddress, config *tls.Config, handler http.Handler, limits limits, log *slog.Logger,
 ) (*server, error) {
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address.String())
 	if err != nil {
@@ -49,6 +61,9 @@ func bind(
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 
+	listener = &limited{Listener: listener, crowd: crowd.New(limits.connections), dropped: func(reason string) {
+		limits.dropped(name, reason)
+	}}
 	log = log.With(slog.String("server", name))
 
 	return &server{name: name, listener: listener, log: log, http: &http.Server{
@@ -61,7 +76,8 @@ func bind(
 		WriteTimeout:                 writeTimeout,
 		IdleTimeout:                  idleTimeout,
 		MaxHeaderBytes:               maxHeaderBytes,
-		ErrorLog:                     slog.NewLogLogger(&throttled{Handler: log.Handler()}, slog.LevelWarn),
+		ConnState:                    connState,
+		ErrorLog:                     slog.NewLogLogger(&serverLog{throttled{Handler: log.Handler()}, limits.handshakeFailed}, slog.LevelWarn),
 	}}, nil
 }
 

@@ -23,6 +23,9 @@ var (
 
 const envInstance = "INSTANCE"
 
+// defaultConnections has room for some API servers, each with a connection per write that waits and 25 that do not.
+const defaultConnections = 512
+
 // setting is something that can be set, by an environment variable or by the flag of the same name.
 type setting struct {
 	// env is the variable; the flag has its name in lower case with '-' for '_'.
@@ -119,6 +122,11 @@ func settings() []setting {
 		{
 			env: "WEBHOOK_BIND", kind: "IP", help: "Address of the webhook; all if empty",
 			set: parsed(func(c *config) *string { return &c.webhook.host }, parseIP),
+		},
+		{
+			env: "WEBHOOK_MAX_CONNECTIONS", kind: "number", fallback: strconv.Itoa(defaultConnections),
+			help: "Open connections of the webhook; beyond them, whoever has the most loses one",
+			set:  parsed(func(c *config) *int { return &c.connections }, parseCount),
 		},
 		{
 			env: "METRICS_BIND", kind: "IP", help: "Address of the metrics port; all if empty",

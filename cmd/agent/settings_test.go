@@ -37,6 +37,7 @@ func defaults() config {
 		settle:       100 * time.Millisecond,
 		maxKeys:      10_000,
 		forwarding:   10 * time.Second,
+		connections:  512,
 		heartbeats:   30 * time.Second,
 		shutdown:     20 * time.Second,
 		logLevel:     slog.LevelInfo,
@@ -72,11 +73,11 @@ func TestSettings(t *testing.T) {
 			env: []string{
 				"KCP_SERVER_NAME=kcp", "KCP_PROTOCOL=http1", "MANAGERS=a, b", "INSTANCE=me", "SETTLE=0s", "OUTBOX_MAX_KEYS=7",
 				"FORWARD_TIMEOUT=2s", "HEARTBEAT_INTERVAL=0s", "STOP_DELAY=3s", "SHUTDOWN_TIMEOUT=1m", "WEBHOOK_BIND=127.0.0.1",
-				"METRICS_BIND=::1", "WEBHOOK_TLS_CERT=w.crt", "WEBHOOK_TLS_KEY=w.key", "WEBHOOK_CLIENT_CA=api.crt", "LOG_LEVEL=debug",
+				"WEBHOOK_MAX_CONNECTIONS=9", "METRICS_BIND=::1", "WEBHOOK_TLS_CERT=w.crt", "WEBHOOK_TLS_KEY=w.key", "WEBHOOK_CLIENT_CA=api.crt", "LOG_LEVEL=debug",
 			},
 			want: func(c *config) {
 				c.serverName, c.protocol, c.managers = "kcp", httpmtls.HTTP1, []core.Manager{"a", "b"}
-				c.instance, c.settle, c.maxKeys, c.forwarding = "me", off, 7, 2*time.Second
+				c.instance, c.settle, c.maxKeys, c.connections, c.forwarding = "me", off, 7, 9, 2*time.Second
 				c.heartbeats, c.stopDelay, c.shutdown = off, 3*time.Second, time.Minute
 				c.webhook.host, c.metrics.host, c.logLevel = "127.0.0.1", "::1", slog.LevelDebug
 				c.serving, c.webhookCAs = httpmtls.Paths{Certificate: "w.crt", Key: "w.key"}, "api.crt"
