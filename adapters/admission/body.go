@@ -2,8 +2,10 @@ package admission
 
 import (
 	"bytes"
+	"errors"
 	"net/http"
 	"sync"
+	"time"
 )
 
 const (
@@ -12,29 +14,65 @@ const (
 	// keptCapacity is the largest buffer that is kept for the next request. Objects beyond half of it are rare, and
 	// not worth the memory between them.
 	keptCapacity = 512 << 10
+	// freeOfCharge is up to which size a body needs no room: whoever fills it, a review of usual size gets through.
+	freeOfCharge = 64 << 10
+	// patience is how long a body waits for room: long for those who only came at the same moment, short for an API server.
+	patience = 250 * time.Millisecond
 )
 
-// bodies reads request bodies into buffers that are used again. The zero value is ready to use.
-type bodies struct{ pool sync.Pool }
+var errNoRoom = errors.New("too many large bodies at once")
 
-// read returns the whole body, or [http.MaxBytesError] when it has more than limit bytes. The buffer must be given back when nothing
-// refers to it any more.
-func (b *bodies) read(w http.ResponseWriter, r *http.Request, limit int64) (*bytes.Buffer, error) {
-	if r.ContentLength > limit {
-		return nil, &http.MaxBytesError{Limit: limit}
+// bodies reads request bodies into buffers that are used again.
+type bodies struct {
+	limit int64 // of one body
+	room  room  // for those that are not small
+	pool  sync.Pool
+}
+
+// body is one that was read, and must be given back when nothing refers to it any more.
+type body struct {
+	*bytes.Buffer
+
+	taken int64
+}
+
+// read returns the whole body, or [http.MaxBytesError] when it has too many bytes, or errNoRoom.
+func (b *bodies) read(w http.ResponseWriter, r *http.Request) (*body, error) {
+	if r.ContentLength > b.limit {
+		return nil, &http.MaxBytesError{Limit: b.limit}
 	}
 
-	buffer := b.take()
-	// The room behind the announced length lets ReadFrom see the end without growing.
-	buffer.Grow(int(min(max(r.ContentLength, 0), believedLength)) + bytes.MinRead)
+	// One of unknown size may become as large as any.
+	size := r.ContentLength
+	if size < 0 {
+		size = b.limit
+	}
 
-	if _, err := buffer.ReadFrom(http.MaxBytesReader(w, r.Body, limit)); err != nil {
-		b.giveBack(buffer)
+	if size <= freeOfCharge {
+		size = 0
+	}
+
+	if size > 0 && !b.room.take(r.Context(), size, patience) {
+		return nil, errNoRoom
+	}
+
+	read := &body{b.take(), size}
+	if err := read.fill(w, r, b.limit); err != nil {
+		b.giveBack(read)
 
 		return nil, err
 	}
 
-	return buffer, nil
+	return read, nil
+}
+
+func (b *body) fill(w http.ResponseWriter, r *http.Request, limit int64) error {
+	// The room behind the announced length lets ReadFrom see the end without growing.
+	b.Grow(int(min(max(r.ContentLength, 0), believedLength)) + bytes.MinRead)
+
+	_, err := b.ReadFrom(http.MaxBytesReader(w, r.Body, limit))
+
+	return err
 }
 
 func (b *bodies) take() *bytes.Buffer {
@@ -45,9 +83,13 @@ func (b *bodies) take() *bytes.Buffer {
 	return &bytes.Buffer{}
 }
 
-func (b *bodies) giveBack(buffer *bytes.Buffer) {
-	if buffer.Cap() <= keptCapacity {
-		buffer.Reset()
-		b.pool.Put(buffer)
+func (b *bodies) giveBack(read *body) {
+	if read.Cap() <= keptCapacity {
+		read.Reset()
+		b.pool.Put(read.Buffer)
+	}
+
+	if read.taken > 0 {
+		b.room.giveBack(read.taken)
 	}
 }

@@ -35,8 +35,9 @@ const (
 //
 // A review is answered 200 and an AdmissionReview with the same uid, whose response.status.message begins with the
 // [Decision]. Any other request gets a metav1.Status: 400 for what is no admission.k8s.io/v1 review or no manager, 404 for an unknown
-// path or manager, 405, 413 for a body beyond the limit, 415 for anything but application/json. It is safe for concurrent use, starts no goroutine, and bounds
-// neither the time nor the number of requests: the server around it does.
+// path or manager, 405, 413 for a body beyond the limit, 415 for anything but application/json, 503 for a large body while too many others are
+// in memory. It is safe for concurrent use, starts no goroutine, and bounds neither the time nor the number of requests: the server around
+// it does.
 type Handler struct {
 	acceptor Acceptor
 	opts     Options
@@ -63,6 +64,7 @@ func New(acceptor Acceptor, opts Options) (*Handler, error) {
 	}
 
 	h := &Handler{acceptor: acceptor, opts: opts, log: opts.Logger, mux: http.NewServeMux()}
+	h.bodies.limit, h.bodies.room.free = opts.MaxBody, max(opts.MaxBodies, opts.MaxBody)
 	h.notFound = h.serve(refusePath)
 
 	h.mux.HandleFunc("POST "+pathPrefix+"{manager}", h.serve(h.review))
@@ -130,7 +132,7 @@ func (h *Handler) review(w http.ResponseWriter, r *http.Request, started time.Ti
 		return reply{refusal: refused}
 	}
 
-	body, err := h.bodies.read(w, r, h.opts.MaxBody)
+	body, err := h.bodies.read(w, r)
 	if err != nil {
 		return reply{refusal: badBody(err)}
 	}
@@ -185,6 +187,11 @@ func badBody(err error) *refusal {
 		message := fmt.Sprintf("want a body of at most %d bytes", tooLarge.Limit)
 
 		return &refusal{http.StatusRequestEntityTooLarge, RefusedSize, message}
+	}
+
+	if errors.Is(err, errNoRoom) {
+		// Without Retry-After: an API server would wait as it is told, and the write with it.
+		return &refusal{http.StatusServiceUnavailable, RefusedBusy, err.Error()}
 	}
 
 	return &refusal{http.StatusBadRequest, RefusedBody, "the body did not arrive completely"}

@@ -673,7 +673,7 @@ func TestNewNamesEverythingThatIsWrong(t *testing.T) {
 	}
 
 	_, err := admission.New(newInbox(), admission.Options{
-		MaxBody:  -1,
+		MaxBody: -1, MaxBodies: -1,
 		Managers: []core.Manager{"kyma", "Bad"},
 		Filters:  map[core.Manager]core.Filter{"": core.Changed, "nil-filter": nil},
 	})
@@ -681,7 +681,7 @@ func TestNewNamesEverythingThatIsWrong(t *testing.T) {
 		t.Fatal("wrong options were taken")
 	}
 
-	for _, want := range []string{"MaxBody", `Managers: manager`, `"Bad"`, `Filters: manager`, `"nil-filter"`} {
+	for _, want := range []string{"MaxBody:", "MaxBodies:", `Managers: manager`, `"Bad"`, `Filters: manager`, `"nil-filter"`} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("error %q does not name %s", err, want)
 		}

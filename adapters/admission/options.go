@@ -15,6 +15,9 @@ import (
 // requests beyond 3 MiB, and a review can carry such an object twice.
 const DefaultMaxBody = 8 << 20
 
+// DefaultMaxBodies is the size of all bodies together unless [Options] say otherwise: 32 reviews of objects of 1 MB at the same moment.
+const DefaultMaxBodies = 64 << 20
+
 // Options are what is optional of a [Handler]. The zero value is ready to use. Maps and slices are copied.
 type Options struct {
 	// Filter decides which changes matter. It must not keep the change after it returned: the bytes behind it are
@@ -32,6 +35,9 @@ type Options struct {
 	RequireOwner bool
 	// MaxBody is the size in bytes beyond which a body is refused. Default: [DefaultMaxBody].
 	MaxBody int64
+	// MaxBodies is the size in bytes of all bodies together that are in memory at once, where those up to 64 KiB do not count. A body that
+	// finds no room within 250 ms is refused. It is at least MaxBody. Default: [DefaultMaxBodies].
+	MaxBodies int64
 	// Now is the clock. Default: [time.Now].
 	Now func() time.Time
 	// Logger gets a debug line per review, at most one warning a minute of each kind, and every panic as an error. Objects are
@@ -54,6 +60,10 @@ func (o Options) withDefaults() Options {
 		o.MaxBody = DefaultMaxBody
 	}
 
+	if o.MaxBodies == 0 {
+		o.MaxBodies = DefaultMaxBodies
+	}
+
 	if o.Now == nil {
 		o.Now = time.Now
 	}
@@ -70,6 +80,10 @@ func (o Options) validate() error {
 
 	if o.MaxBody < 0 {
 		problems = append(problems, fmt.Errorf("MaxBody: want a number of bytes above 0, have %d", o.MaxBody))
+	}
+
+	if o.MaxBodies < 0 {
+		problems = append(problems, fmt.Errorf("MaxBodies: want a number of bytes above 0, have %d", o.MaxBodies))
 	}
 
 	for _, manager := range o.Managers {

@@ -22,6 +22,8 @@ const (
 	RefusedSize = "too_large"
 	// RefusedBody means that the body did not arrive completely.
 	RefusedBody = "unreadable_body"
+	// RefusedBusy means that the body is large, and that there was no room for it beside others.
+	RefusedBusy = "busy"
 	// RefusedReview means that the body is no AdmissionReview.
 	RefusedReview = "malformed_review"
 	// RefusedVersion means that the body is an AdmissionReview of another version than admission.k8s.io/v1.
@@ -67,6 +69,8 @@ func statusReason(code int) metav1.StatusReason {
 		return metav1.StatusReasonRequestEntityTooLarge
 	case http.StatusUnsupportedMediaType:
 		return metav1.StatusReasonUnsupportedMediaType
+	case http.StatusServiceUnavailable:
+		return metav1.StatusReasonServiceUnavailable
 	default:
 		return metav1.StatusReasonInternalError
 	}
