@@ -2,17 +2,24 @@
 package controlplaneside
 
 import (
+	"os"
 	"strings"
 	"testing"
 
+	"github.com/go-logr/logr"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/yaml"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/config/crd"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 )
+
+func TestMain(m *testing.M) {
+	log.SetLogger(logr.Discard()) // Or controller-runtime complains, with a stack trace.
+	os.Exit(m.Run())
+}
 
 // startControlPlane starts an API server that knows Watchers, and skips the test where none may be started.
 func startControlPlane(t *testing.T, opts controlplane.Options) *controlplane.ControlPlane {
@@ -49,10 +56,3 @@ func object(t *testing.T, text string) *unstructured.Unstructured {
 
 	return &unstructured.Unstructured{Object: content}
 }
-
-// warnings keeps what an API server warns of.
-type warnings []string
-
-func (w *warnings) HandleWarningHeader(_ int, _, text string) { *w = append(*w, text) }
-
-var _ rest.WarningHandler = (*warnings)(nil)

@@ -1,14 +1,27 @@
 package controlplaneside
 
 import (
+	"encoding/json"
+	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
 // apply is what `kubectl apply --server-side --validate=strict` asks an API server for.
@@ -37,8 +50,18 @@ spec:
       matchLabels: {operator.kyma-project.io/watcher-gateway: default}
 `
 
-func TestWrongWatchersAreRefused(t *testing.T) {
+// TestWatcherAPI is about what an API server says to a Watcher, without any controller.
+func TestWatcherAPI(t *testing.T) {
 	plane := startControlPlane(t, controlplane.Options{})
+
+	t.Run("wrong", func(t *testing.T) { wrongWatchersAreRefused(t, plane) })
+	t.Run("as today", func(t *testing.T) { watchersOfTodayApplyUnchanged(t, plane) })
+	t.Run("changed", func(t *testing.T) { watchersAreChanged(t, plane) })
+	t.Run("in a table", func(t *testing.T) { watchersAreShownInATable(t, plane) })
+}
+
+func wrongWatchersAreRefused(t *testing.T, plane *controlplane.ControlPlane) {
+	t.Helper()
 
 	long := strings.Repeat("a", 64)
 	many := make(map[string]any)
@@ -170,14 +193,253 @@ func setField(t *testing.T, o *unstructured.Unstructured, path string, value any
 	}
 }
 
-func TestTheGoodWatcherIsAccepted(t *testing.T) {
-	plane := startControlPlane(t, controlplane.Options{})
+func watchersOfTodayApplyUnchanged(t *testing.T, plane *controlplane.ControlPlane) {
+	t.Helper()
+	createNamespace(t, plane, "kcp-system")
+
+	files, err := filepath.Glob("testdata/watchers/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no samples: %v", err)
+	}
+
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		for way, write := range map[string]func(*unstructured.Unstructured) error{
+			"applied": func(o *unstructured.Unstructured) error { return apply(t, plane, o) },
+			"created": func(o *unstructured.Unstructured) error {
+				return client.WithFieldValidation(plane.Client, "Strict").Create(t.Context(), o)
+			},
+		} {
+			t.Run(filepath.Base(file)+" "+way, func(t *testing.T) {
+				sample := object(t, string(text))
+				sample.SetName(sample.GetName() + "-" + way)
+				want := sample.DeepCopy()
+
+				if err := write(sample); err != nil {
+					t.Fatal(err)
+				}
+
+				if specOf(t, want).Field == "" {
+					setField(t, want, "field", "spec")
+				}
+
+				if diff := cmp.Diff(specOf(t, want), specOf(t, get(t, plane, want))); diff != "" {
+					t.Errorf("what is stored differs in meaning (-written +stored):\n%s", diff)
+				}
+			})
+		}
+	}
+}
+
+func createNamespace(t *testing.T, plane *controlplane.ControlPlane, name string) {
+	t.Helper()
+
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if err := plane.Client.Create(t.Context(), namespace); err != nil && !apierrors.IsAlreadyExists(err) {
+		t.Fatal(err)
+	}
+}
+
+func get(t *testing.T, plane *controlplane.ControlPlane, like *unstructured.Unstructured) *unstructured.Unstructured {
+	t.Helper()
+
+	got := &unstructured.Unstructured{}
+	got.SetGroupVersionKind(like.GroupVersionKind())
+
+	if err := plane.Client.Get(t.Context(), client.ObjectKeyFromObject(like), got); err != nil {
+		t.Fatal(err)
+	}
+
+	return got
+}
+
+// specOf is the spec as our types understand it.
+func specOf(t *testing.T, o *unstructured.Unstructured) v1beta2.WatcherSpec {
+	t.Helper()
+
+	var watcher v1beta2.Watcher
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &watcher); err != nil {
+		t.Fatal(err)
+	}
+
+	if len(watcher.Spec.LabelsToWatch) == 0 {
+		watcher.Spec.LabelsToWatch = nil
+	}
+
+	return watcher.Spec
+}
+
+func watchersAreChanged(t *testing.T, plane *controlplane.ControlPlane) {
+	t.Helper()
+
+	good := object(t, goodWatcher)
+	setField(t, good, "field", nil)
+
+	if err := apply(t, plane, good.DeepCopy()); err != nil {
+		t.Fatal(err)
+	}
+
+	if field := specOf(t, get(t, plane, good)).Field; field != v1beta2.SpecField {
+		t.Errorf("field is %q by default, want spec", field)
+	}
+
+	for path, value := range map[string]any{
+		"serviceInfo.port": int64(1), "manager": "other", "field": "status", "resourceToWatch.version": "v1",
+		"labelsToWatch": map[string]any{}, "gateway.selector": map[string]any{"matchLabels": map[string]any{"a": ""}},
+	} {
+		setField(t, good, path, value)
+
+		if err := apply(t, plane, good.DeepCopy()); err != nil {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+
+	stored := get(t, plane, good)
+	setField(t, stored, "gateway.selector", map[string]any{})
+
+	if err := plane.Client.Update(t.Context(), stored); err == nil || !strings.Contains(err.Error(), "spec.gateway.selector") {
+		t.Errorf("an update that takes the selector away: %v, want a refusal that names it", err)
+	}
+}
+
+// TestWrongWatchersOfBeforeCanBeMended: a Watcher that an older definition let in does not get stuck.
+func TestWrongWatchersOfBeforeCanBeMended(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs a real API server, which -short leaves out")
+	}
+
+	old := watcherCRD(t)
+	loose := &old.Spec.Versions[0]
+	loose.Schema.OpenAPIV3Schema = &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: new(true)}
+	plane := controlplane.StartT(t, controlplane.Options{CRDs: []*apiextensionsv1.CustomResourceDefinition{old}})
+
+	wrong := object(t, goodWatcher)
+	setField(t, wrong, "serviceInfo.port", int64(0))
+	setField(t, wrong, "manager", "Lifecycle_Manager")
+
+	if err := plane.Client.Create(t.Context(), wrong); err != nil {
+		t.Fatal(err)
+	}
+
+	upgradeDefinition(t, plane)
+
+	wrong = get(t, plane, wrong)
+	wrong.SetLabels(map[string]string{"touched": "true"})
+
+	if err := plane.Client.Update(t.Context(), wrong); err != nil {
+		t.Errorf("what was wrong before keeps its labels from being changed: %v", err)
+	}
+
+	if err := unstructured.SetNestedField(wrong.Object, "Error", "status", "state"); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := plane.Client.Status().Update(t.Context(), wrong); err != nil {
+		t.Errorf("what was wrong before keeps its status from being written: %v", err)
+	}
+
+	setField(t, wrong, "serviceInfo.port", int64(70000))
+
+	if err := plane.Client.Update(t.Context(), wrong); err == nil || !strings.Contains(err.Error(), "spec.serviceInfo.port") {
+		t.Errorf("another wrong port: %v, want a refusal that names it", err)
+	}
+
+	setField(t, wrong, "serviceInfo.port", int64(8082))
+
+	if err := plane.Client.Update(t.Context(), wrong); err != nil {
+		t.Errorf("one thing mended, one still to be: %v", err)
+	}
+}
+
+// upgradeDefinition replaces the definition of Watcher by ours, and returns when the API server goes by it.
+func upgradeDefinition(t *testing.T, plane *controlplane.ControlPlane) {
+	t.Helper()
+
+	crds, err := client.New(plane.Config, client.Options{Scheme: crdScheme(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	definition := watcherCRD(t)
+	current := &apiextensionsv1.CustomResourceDefinition{}
+
+	if err := crds.Get(t.Context(), client.ObjectKeyFromObject(definition), current); err != nil {
+		t.Fatal(err)
+	}
+
+	current.Spec = definition.Spec
+
+	if err := crds.Update(t.Context(), current); err != nil {
+		t.Fatal(err)
+	}
+
+	rig.Eventually(t, time.Minute, "the new definition is in force", func() bool {
+		wrong := object(t, goodWatcher)
+		wrong.SetName("probe")
+		setField(t, wrong, "field", "data")
+
+		return plane.Client.Create(t.Context(), wrong, client.DryRunAll) != nil
+	})
+}
+
+func crdScheme(t *testing.T) *runtime.Scheme {
+	t.Helper()
+
+	scheme := runtime.NewScheme()
+	if err := apiextensionsv1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+
+	return scheme
+}
+
+func watchersAreShownInATable(t *testing.T, plane *controlplane.ControlPlane) {
+	t.Helper()
 
 	if err := apply(t, plane, object(t, goodWatcher)); err != nil {
 		t.Fatal(err)
 	}
 
-	if err := plane.Client.Delete(t.Context(), object(t, goodWatcher)); err != nil && !apierrors.IsNotFound(err) {
+	requests, err := rest.HTTPClientFor(plane.Config)
+	if err != nil {
 		t.Fatal(err)
+	}
+
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
+		strings.TrimSuffix(plane.Config.Host, "/")+"/apis/operator.kyma-project.io/v1beta2/namespaces/default/watchers/kyma", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	request.Header.Set("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io")
+
+	answer, err := requests.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+
+	var table metav1.Table
+	if err := json.NewDecoder(answer.Body).Decode(&table); err != nil {
+		t.Fatal(err)
+	}
+
+	columns := map[string]any{}
+
+	for i, column := range table.ColumnDefinitions {
+		columns[column.Name] = table.Rows[0].Cells[i]
+	}
+
+	for name, want := range map[string]any{
+		"Name": "kyma", "Manager": "lifecycle-manager", "Resource": "kymas", "Field": "spec",
+		"Group": "operator.kyma-project.io", "Service": "klm-events",
+	} {
+		if columns[name] != want {
+			t.Errorf("column %s shows %v, want %v", name, columns[name], want)
+		}
 	}
 }

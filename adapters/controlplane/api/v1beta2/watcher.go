@@ -69,6 +69,7 @@ type WatcherSpec struct {
 	// Labels that an object must all have to be watched, before or after a change. Without any, every object is watched.
 	//
 	// +optional
+	// +mapType=atomic
 	// +kubebuilder:validation:MaxProperties=64
 	// +kubebuilder:validation:XValidation:rule="self.all(key, !format.qualifiedName().validate(key).hasValue())",message="has a key that is no label key: [<DNS-1123 subdomain>/]<name>, the name with at most 63 characters"
 	LabelsToWatch map[string]LabelValue `json:"labelsToWatch,omitempty"`
