@@ -61,7 +61,7 @@ type exchange struct {
 	// manager is empty until it is known to be one of ours.
 	manager core.Manager
 	handler core.Handler
-	// heard is whether an event passed the verifier.
+	// heard is whether an event passed the verifier, and its handler was ready: else another replica is the one to hear it.
 	heard bool
 }
 
@@ -183,10 +183,15 @@ func (x *exchange) read() ([]core.WatchEvent, answer) {
 // deliver hands the events to the handler, if there is room for it.
 func (x *exchange) deliver(events []core.WatchEvent) answer {
 	if !x.enter() {
-		return refuse(http.StatusServiceUnavailable, ReasonBusy)
+		return x.overhear(events)
 	}
 	defer x.leave()
 
+	return x.takeAll(events)
+}
+
+// takeAll hands every event to the handler, and tells the fleet.
+func (x *exchange) takeAll(events []core.WatchEvent) answer {
 	received := x.opts.Now()
 
 	ctx, cancel := context.WithTimeout(x.request.Context(), x.opts.HandleTimeout)
@@ -216,18 +221,22 @@ func (x *exchange) take(ctx context.Context, event *core.WatchEvent, received ti
 		return answerRefused(err)
 	}
 
-	x.heard = true
+	err := x.handle(ctx, event, received)
+	x.heard = x.heard || !errors.Is(err, core.ErrNotReady)
 
-	if event.Kind == core.KindHeartbeat {
-		return answer{}
-	}
-
-	delivery := core.Delivery{Runtime: x.peer.ID, Manager: x.manager, Event: *event, Received: received}
-	if err := x.handler.Handle(ctx, delivery); err != nil {
+	if err != nil {
 		return answerNotTaken(err)
 	}
 
 	return answer{}
+}
+
+func (x *exchange) handle(ctx context.Context, event *core.WatchEvent, received time.Time) error {
+	if event.Kind == core.KindHeartbeat {
+		return ready(x.handler)
+	}
+
+	return x.handler.Handle(ctx, core.Delivery{Runtime: x.peer.ID, Manager: x.manager, Event: *event, Received: received})
 }
 
 // costUnit is how many bytes of a body one token pays for, beside the one for the request.

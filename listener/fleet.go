@@ -14,22 +14,78 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
 
-// handleResync hands a resync that the fleet asks for to the handler of its manager. The fleet tries again after an error.
-func (l *Listener) handleResync(ctx context.Context, d core.Delivery) (err error) {
-	defer func() {
-		if cause := recover(); cause != nil {
-			err = fmt.Errorf("%w: %v", errPanic, cause)
-			l.opts.Logger.LogAttrs(ctx, slog.LevelError, "panic while a resync was handled",
-				slog.Any("error", err), slog.String("stack", string(debug.Stack())))
-		}
-	}()
-
-	handler := l.handlers[d.Manager]
-	if handler == nil {
-		return fmt.Errorf("%w: manager %q is that of another listener that feeds the same fleet", core.ErrNotReady, d.Manager)
+// resyncHandlers are what the fleet hands its resyncs to.
+func (l *Listener) resyncHandlers() map[core.Manager]core.Handler {
+	handlers := make(map[core.Manager]core.Handler, len(l.handlers))
+	for manager, handler := range l.handlers {
+		handlers[manager] = l.surviving(handler)
 	}
 
-	return handler.Handle(ctx, d) //nolint:wrapcheck // The fleet logs it as it is.
+	return handlers
+}
+
+// surviving returns a handler whose panics are errors: nobody else would catch them. The fleet tries again after an error.
+func (l *Listener) surviving(handler core.Handler) core.Handler {
+	return core.HandlerFunc(func(ctx context.Context, d core.Delivery) (err error) {
+		defer func() {
+			if cause := recover(); cause != nil {
+				err = fmt.Errorf("%w: %v", errPanic, cause)
+				l.opts.Logger.LogAttrs(ctx, slog.LevelError, "panic while a resync was handled",
+					slog.Any("error", err), slog.String("stack", string(debug.Stack())))
+			}
+		}()
+
+		return handler.Handle(ctx, d)
+	})
+}
+
+// Readier is what a handler may be, too: asked before a heartbeat is acknowledged, which is not handed to it. A replica of the operator that
+// does not lead returns an error that wraps [core.ErrNotReady]; the runtime then looks for the one that does, whose fleet is asked.
+type Readier interface {
+	Ready() error
+}
+
+// ready reports why a handler takes no events, if it can tell.
+func ready(handler core.Handler) error {
+	if r, ok := handler.(Readier); ok {
+		return r.Ready() //nolint:wrapcheck // It answers as the handler would.
+	}
+
+	return nil
+}
+
+// overhear takes in what a request says of its runtime when there is no room to deliver it. A busy listener is no silent runtime:
+// else an overload would make operators poll on top of it. A request of heartbeats only is thereby done.
+//
+// It has a few places of its own. Only the verifier can hold them up, as no handler is called, and no runtime has more of them than
+// its share.
+func (x *exchange) overhear(events []core.WatchEvent) answer {
+	busy := refuse(http.StatusServiceUnavailable, ReasonBusy)
+
+	if x.opts.Fleet == nil {
+		return busy
+	}
+
+	select {
+	case x.ears <- struct{}{}:
+		defer func() { <-x.ears }()
+	default:
+		return busy
+	}
+
+	if !slices.ContainsFunc(events, func(e core.WatchEvent) bool { return e.Kind != core.KindHeartbeat }) {
+		return x.takeAll(events)
+	}
+
+	ctx, cancel := context.WithTimeout(x.request.Context(), x.opts.HandleTimeout)
+	defer cancel()
+
+	// One stands for all: what counts is who sent them. They come again, with the numbers that they have.
+	if x.verify(ctx, &events[len(events)-1]) == nil && ready(x.handler) == nil {
+		x.opts.Fleet.Observe(x.peer.ID, x.manager, events)
+	}
+
+	return busy
 }
 
 // FleetHandler shows the freshness of all runtimes as JSON, to GET requests: how many are in which state, and each that the query asks

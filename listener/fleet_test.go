@@ -1,17 +1,21 @@
 package listener_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"slices"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
@@ -116,32 +120,227 @@ func TestResyncSurvivesAPanic(t *testing.T) {
 	}
 }
 
-// Listeners for different managers may feed one fleet: none may swallow the resyncs of the other.
+// Listeners for different managers may feed one fleet: each gets what is its own.
 func TestListenersShareAFleet(t *testing.T) {
+	t.Parallel()
+
+	resynced := make(chan core.Manager, 16)
+	watched := newFleet(t, fleet.Options{ResyncJitter: time.Nanosecond})
+
+	for _, name := range []core.Manager{manager, "other"} {
+		handler := core.HandlerFunc(func(_ context.Context, d core.Delivery) error {
+			if d.Manager != name {
+				t.Errorf("resync for %s was handed to %s", d.Manager, name)
+			}
+
+			resynced <- d.Manager
+
+			return nil
+		})
+		startFor(t, name, handler, listener.Options{Fleet: watched})
+	}
+
+	watched.Observe(runtimeA, "other", []core.WatchEvent{change(runtimeA, 1)})
+	watched.Observe(runtimeA, manager, []core.WatchEvent{change(runtimeA, 1)})
+
+	if first, second := <-resynced, <-resynced; first == second {
+		t.Errorf("two resyncs for %s, want one for each manager", first)
+	}
+}
+
+// startFor serves plain HTTP for one manager until the test ends.
+func startFor(t *testing.T, name core.Manager, handler core.Handler, opts listener.Options) {
+	t.Helper()
+
+	l := newListenerFor(t, name, handler, opts)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+
+	go func() { done <- l.Start(ctx) }()
+
+	t.Cleanup(func() {
+		cancel()
+
+		if err := <-done; err != nil {
+			t.Errorf("Start returned %v", err)
+		}
+	})
+}
+
+func newListenerFor(t *testing.T, name core.Manager, handler core.Handler, opts listener.Options) *listener.Listener {
+	t.Helper()
+
+	opts.Listener = listen(t)
+
+	l, err := listener.New(listener.PeerSourceFunc(known), listener.InsecureAllowAll(), map[core.Manager]core.Handler{name: handler}, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return l
+}
+
+func TestListenersOfOneManagerDoNotShareAFleet(t *testing.T) {
 	t.Parallel()
 
 	var record recorder
 
-	resynced := make(chan core.Manager, 16)
-	watched := newFleet(t, fleet.Options{
-		ResyncJitter: time.Nanosecond,
-		Hooks:        fleet.Hooks{Resynced: func(m core.Manager, _ string) { resynced <- m }},
+	watched := newFleet(t, fleet.Options{ResyncJitter: time.Nanosecond})
+	start(t, listener.PeerSourceFunc(known), listener.InsecureAllowAll(), &record, listener.Options{Fleet: watched})
+	watched.Observe(runtimeA, manager, []core.WatchEvent{change(runtimeA, 1)})
+	eventually(t, func() bool {
+		resyncs, _ := record.taken()
+
+		return len(resyncs) > 0
 	})
 
-	start(t, listener.PeerSourceFunc(known), listener.InsecureAllowAll(), &record, listener.Options{Fleet: watched})
-	watched.Observe(runtimeA, "other", []core.WatchEvent{change(runtimeA, 1)})
+	second := newListenerFor(t, manager, &recorder{}, listener.Options{Fleet: watched})
+	if err := second.Start(t.Context()); !errors.Is(err, fleet.ErrManagerTaken) {
+		t.Errorf("Start returned %v, want %v", err, fleet.ErrManagerTaken)
+	}
+}
 
-	// The second comes when all that was due with the first has been tried.
-	for _, runtime := range []core.RuntimeID{runtimeB, "runtime-c"} {
-		watched.Observe(runtime, manager, []core.WatchEvent{change(runtime, 1)})
+// A runtime is heard, and stays fresh, while the listener refuses all events for load.
+func TestHeartbeatsAreHeardUnderLoad(t *testing.T) {
+	t.Parallel()
 
-		if have := <-resynced; have != manager {
-			t.Fatalf("resync for %q, which is of another listener", have)
+	var (
+		inside  = make(chan struct{})
+		free    = make(chan struct{})
+		group   sync.WaitGroup
+		record  recorder
+		watched = newFleet(t, fleet.Options{})
+		pki     = newFleetPKI(t)
+	)
+
+	run := pki.start(core.HandlerFunc(func(context.Context, core.Delivery) error {
+		inside <- struct{}{}
+		<-free
+
+		return nil
+	}), listener.Options{Fleet: watched, MaxInFlight: 1, Hooks: record.hooks()})
+
+	a, b := pki.client(runtimeA), pki.client(runtimeB)
+
+	group.Go(func() { run.sendBatch(t, a, change(runtimeA, 1)).want(t, http.StatusAccepted, "") })
+	<-inside
+
+	run.sendBatch(t, b, change(runtimeB, 1)).want(t, http.StatusServiceUnavailable, listener.ReasonBusy)
+
+	if s := watched.Get(runtimeB, manager); s.State != fleet.Unknown || s.Heard.IsZero() || len(s.Replicas) != 1 {
+		t.Errorf("a runtime whose event was refused for load is %+v, want it heard", s)
+	}
+
+	run.sendBatch(t, b, heartbeat(runtimeB, 1)).want(t, http.StatusAccepted, "")
+	run.sendBatch(t, b, change(runtimeB, 2), heartbeat(runtimeB, 2)).want(t, http.StatusServiceUnavailable, listener.ReasonBusy)
+
+	if s := watched.Get(runtimeB, manager); s.State != fleet.Fresh || s.Replicas[0].Sequence != 2 {
+		t.Errorf("a runtime whose heartbeats come under load is %+v, want it fresh", s)
+	}
+
+	close(free)
+	group.Wait()
+}
+
+// What is not verified is not heard, under load neither.
+func TestStrangersAreNotOverheard(t *testing.T) {
+	t.Parallel()
+
+	watched := newFleet(t, fleet.Options{})
+	inside, free := make(chan struct{}), make(chan struct{})
+	verifier := core.VerifierFunc(func(_ context.Context, p core.Peer, _ *core.WatchEvent) error {
+		if p.ID != runtimeA {
+			return listener.Forbidden(listener.ReasonSANMismatch, "not pinned")
+		}
+
+		return nil
+	})
+	handler := core.HandlerFunc(func(context.Context, core.Delivery) error {
+		inside <- struct{}{}
+		<-free
+
+		return nil
+	})
+	l := newListener(t, listener.PeerSourceFunc(named), verifier, handler, listener.Options{Fleet: watched, MaxInFlight: 1})
+
+	var group sync.WaitGroup
+
+	group.Go(func() { serve(l, batchFrom(t, runtimeA, change(runtimeA, 1))) })
+	<-inside
+
+	for _, events := range [][]core.WatchEvent{{heartbeat(runtimeB, 1)}, {change(runtimeB, 1), heartbeat(runtimeB, 1)}} {
+		if w := serve(l, batchFrom(t, runtimeB, events...)); w.Code == http.StatusAccepted {
+			t.Errorf("a stranger's %d events were taken", len(events))
 		}
 	}
 
-	deliveries, _ := record.taken()
-	if slices.ContainsFunc(deliveries, func(d core.Delivery) bool { return d.Manager != manager }) {
-		t.Errorf("delivered %+v", deliveries)
+	if s := watched.Get(runtimeB, manager); !s.Heard.IsZero() {
+		t.Errorf("a stranger was heard: %+v", s)
+	}
+
+	close(free)
+	group.Wait()
+}
+
+// named takes the peer from a header, as a gateway would.
+func named(r *http.Request) (core.Peer, error) {
+	return core.Peer{ID: core.RuntimeID(r.Header.Get("Runtime"))}, nil
+}
+
+func batchFrom(t *testing.T, runtime core.RuntimeID, events ...core.WatchEvent) *http.Request {
+	t.Helper()
+
+	body, err := contract.V3.Encode(events)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	r := httptest.NewRequest(http.MethodPost, contract.V3.Path(manager), bytes.NewReader(body))
+	r.Header.Set("Content-Type", contract.V3.ContentType())
+	r.Header.Set("Runtime", string(runtime))
+
+	return r
+}
+
+// electable is a handler that can tell whether it leads.
+type electable struct {
+	recorder
+
+	leads bool
+}
+
+func (e *electable) Ready() error {
+	if e.leads {
+		return nil
+	}
+
+	return fmt.Errorf("%w: another replica leads", core.ErrNotReady)
+}
+
+// A runtime whose heartbeats were taken by a replica that does not lead would look silent to the one that does.
+func TestHeartbeatsLookForTheLeader(t *testing.T) {
+	t.Parallel()
+
+	watched := newFleet(t, fleet.Options{})
+	handler := &electable{}
+	l := newListener(t, listener.PeerSourceFunc(named), listener.InsecureAllowAll(), handler, listener.Options{Fleet: watched})
+
+	w := serve(l, batchFrom(t, runtimeA, heartbeat(runtimeA, 1)))
+	if w.Code != http.StatusServiceUnavailable || w.Header().Get("Connection") != "close" {
+		t.Errorf("answer %d with Connection %q, want 503 with close", w.Code, w.Header().Get("Connection"))
+	}
+
+	if s := watched.Get(runtimeA, manager); !s.Heard.IsZero() {
+		t.Errorf("a replica that does not lead has heard %+v", s)
+	}
+
+	handler.leads = true
+
+	if w := serve(l, batchFrom(t, runtimeA, heartbeat(runtimeA, 2))); w.Code != http.StatusAccepted {
+		t.Errorf("answer %d of the leader, want 202", w.Code)
+	}
+
+	if s := watched.Get(runtimeA, manager); s.State != fleet.Fresh {
+		t.Errorf("the leader finds the runtime %s, want fresh", s.State)
 	}
 }

@@ -21,6 +21,7 @@ type Listener struct {
 
 	mux    *http.ServeMux
 	slots  chan struct{}
+	ears   chan struct{} // for what is only overheard
 	shares *shares
 	state  atomic.Int32
 	bound  atomic.Pointer[net.Addr]
@@ -33,6 +34,9 @@ const (
 	serving
 	stopping
 )
+
+// maxOverheard is how many requests in flight have one more place beside them, for a request that is only overheard.
+const maxOverheard = 8
 
 // New returns a listener. It fails when something required is missing, when a manager's name is invalid, or when an option is out of
 // its range; it names everything that is wrong at once. The handlers are copied.
@@ -50,6 +54,7 @@ func New(peers PeerSource, verifier core.Verifier, handlers map[core.Manager]cor
 		handlers: maps.Clone(handlers),
 		opts:     opts,
 		slots:    make(chan struct{}, opts.MaxInFlight),
+		ears:     make(chan struct{}, max(opts.MaxInFlight/maxOverheard, 1)),
 		shares:   newShares(opts.RuntimeRate, opts.RuntimeBurst, opts.RuntimeInFlight),
 	}
 	l.mux = l.newMux()

@@ -22,8 +22,8 @@ type Options struct {
 	// unless it names another. A config that its GetConfigForClient returns must offer "h2" in NextProtos itself.
 	TLS *tls.Config
 
-	// MaxInFlight bounds how many requests are with the verifier and the handler at once; those beyond it are answered 503 at once.
-	// Default: 256.
+	// MaxInFlight bounds how many requests are with the verifier and the handler at once; those beyond it are answered 503 at once. With
+	// a Fleet, an eighth more may be with the verifier only: heartbeats are heard also while all others are refused. Default: 256.
 	MaxInFlight int
 	// MaxConnections bounds the open connections. A new one beyond it takes the place of one of whoever has the most: a runtime
 	// that showed its certificate to this listener, or else an address (of IPv6, a network of 64 bits). It is the one that has had no request
@@ -38,7 +38,8 @@ type Options struct {
 	// RuntimeInFlight bounds how many requests of one runtime are in flight. Those beyond it are answered 429. Default: 16.
 	RuntimeInFlight int
 
-	// Fleet is told what is heard of each runtime, and its resyncs are handed to the handlers while Start runs. Default: nobody.
+	// Fleet is told what is heard of each runtime, and its resyncs are handed to the handlers while Start runs. Listeners for different
+	// managers may share one. Default: nobody.
 	Fleet *fleet.Fleet
 
 	// HandleTimeout bounds the calls of verifier and handler for one request, by their context. Default: 5 s.

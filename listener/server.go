@@ -11,8 +11,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
 const (
@@ -37,7 +35,7 @@ var (
 
 // Start binds the address, serves until ctx ends, and waits for requests in flight up to Options.ShutdownTimeout,
 // during which new requests are answered 503. It returns an error when the address can not be bound, when serving
-// fails, or when requests were cut off. It can be called once.
+// fails, when another listener delivers the resyncs of one of its managers, or when requests were cut off. It can be called once.
 func (l *Listener) Start(ctx context.Context) error {
 	if !l.state.CompareAndSwap(idle, starting) {
 		return errStarted
@@ -84,15 +82,16 @@ func (l *Listener) serve(ctx context.Context, bound net.Listener) error {
 
 	go func() { served <- l.accept(server, bound) }()
 
+	watching, stop := context.WithCancelCause(ctx)
+
 	if l.opts.Fleet != nil {
 		var reviews sync.WaitGroup
 		defer reviews.Wait()
 
-		watching, stop := context.WithCancel(ctx)
-		defer stop()
-
-		reviews.Go(func() { _ = l.opts.Fleet.Start(watching, core.HandlerFunc(l.handleResync)) }) // It never fails.
+		reviews.Go(func() { stop(l.opts.Fleet.Start(watching, l.resyncHandlers())) })
 	}
+
+	defer stop(nil)
 
 	l.state.Store(serving)
 	l.opts.Logger.InfoContext(ctx, "listener started", "address", bound.Addr().String(), "tls", l.opts.TLS != nil)
@@ -102,11 +101,16 @@ func (l *Listener) serve(ctx context.Context, bound net.Listener) error {
 		_ = server.Close() // What counts is why it ended.
 
 		return fmt.Errorf("%w: %w", errNoAnswer, err)
-	case <-ctx.Done():
+	case <-watching.Done():
 	}
 
 	l.state.Store(stopping)
 	err := l.shutdown(base, server, abort)
+
+	if ctx.Err() == nil {
+		err = errors.Join(context.Cause(watching), err)
+	}
+
 	if ended := <-served; !errors.Is(ended, http.ErrServerClosed) {
 		err = errors.Join(err, ended)
 	}

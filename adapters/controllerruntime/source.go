@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
 // What is wrong with a source that a controller can not start.
@@ -70,6 +71,7 @@ type Source[request comparable] struct {
 var (
 	_ source.TypedSource[string] = (*Source[string])(nil)
 	_ core.Handler               = (*Source[string])(nil)
+	_ listener.Readier           = (*Source[string])(nil)
 )
 
 // NewSource returns a source of the requests that mapFunc, which is required, makes of deliveries.
@@ -151,6 +153,14 @@ func (s *Source[request]) open() (*target[request], error) {
 	default:
 		return to, nil
 	}
+}
+
+// Ready returns nil while deliveries can be enqueued, and an error that wraps [core.ErrNotReady] while the controller does not run, as on a
+// replica that does not lead. A listener asks it before it acknowledges a heartbeat.
+func (s *Source[request]) Ready() error {
+	_, err := s.open()
+
+	return err
 }
 
 // requests calls the map function. It is not ours and runs in the goroutine of a sender's request: a panic costs one

@@ -18,10 +18,19 @@ import (
 type Fleet struct {
 	opts Options
 
+	// turn is held by the Start that reviews.
+	turn chan struct{}
+
 	mu        sync.Mutex
 	records   map[key]*record
 	managers  map[core.RuntimeID][]core.Manager
+	resyncs   map[key]*resync // those to come
+	served    map[core.Manager]struct{}
+	tallies   map[core.Manager]*tally
 	observers []func(Transition)
+	// untold are the changes that the observers have not been told, and telling is whether somebody is about to.
+	untold  []Transition
+	telling bool
 }
 
 // New returns a fleet that knows no runtime yet. It fails on options that make no sense, and names them.
@@ -34,6 +43,10 @@ func New(opts Options) (*Fleet, error) {
 		opts:     opts.withDefaults(),
 		records:  make(map[key]*record),
 		managers: make(map[core.RuntimeID][]core.Manager),
+		resyncs:  make(map[key]*resync),
+		served:   make(map[core.Manager]struct{}),
+		tallies:  make(map[core.Manager]*tally),
+		turn:     make(chan struct{}, 1),
 	}, nil
 }
 
@@ -46,6 +59,7 @@ func (f *Fleet) Observe(runtime core.RuntimeID, manager core.Manager, events []c
 
 	r := f.record(key{runtime, manager}, now)
 	if r == nil {
+		f.tally(manager).untracked++
 		f.mu.Unlock()
 
 		if f.opts.Hooks.Untracked != nil {
@@ -59,15 +73,14 @@ func (f *Fleet) Observe(runtime core.RuntimeID, manager core.Manager, events []c
 
 	switch {
 	case slices.ContainsFunc(events, func(e core.WatchEvent) bool { return e.Kind == core.KindResync }):
-		r.resync = nil // The runtime asks for it itself.
+		delete(f.resyncs, r.key) // The runtime asks for it itself.
 	case cause != "":
-		f.schedule(r, cause, now)
+		f.schedule(r.key, cause, now)
 	}
 
-	changes := f.review(nil, r, now)
-	observers := f.observers
+	f.review(r, now)
 	f.mu.Unlock()
-	f.tell(observers, changes)
+	f.tell()
 }
 
 // record returns what is known of k, and nil when there is no room for it.
@@ -87,26 +100,48 @@ func (f *Fleet) record(k key, now time.Time) *record {
 	return r
 }
 
-// review brings the state of a record up to date, and adds the change to those given, if there is one.
-func (f *Fleet) review(changes []Transition, r *record, now time.Time) []Transition {
+// review brings the state of a record up to date, and takes note of a change.
+func (f *Fleet) review(r *record, now time.Time) {
 	if r.lose(&f.opts, now) {
-		f.schedule(r, CauseReplicaLost, now)
+		f.schedule(r.key, CauseReplicaLost, now)
 	}
 
 	state, reason := r.judge(&f.opts, now)
 	if state == r.state && reason == r.reason {
-		return changes
+		return
 	}
 
 	change := Transition{From: r.state, Reason: r.reason}
 	r.state, r.reason, r.since = state, reason, now
 	change.To = r.status()
-
-	return append(changes, change)
+	f.untold = append(f.untold, change)
 }
 
-// tell calls the observers, without the lock, so that they may ask the fleet.
-func (f *Fleet) tell(observers []func(Transition), changes []Transition) {
+// tell calls the observers with what they have not been told, without the lock, so that they may ask the fleet. Who comes while another
+// tells leaves it to him, so that they are told in order.
+func (f *Fleet) tell() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	if f.telling {
+		return
+	}
+
+	f.telling = true
+	defer func() { f.telling = false }()
+
+	for len(f.untold) > 0 {
+		changes, observers := f.untold, f.observers
+		f.untold = nil
+		f.tellUnlocked(observers, changes)
+	}
+}
+
+// tellUnlocked gives the lock back for as long as the observers are called, also when one of them panics.
+func (f *Fleet) tellUnlocked(observers []func(Transition), changes []Transition) {
+	f.mu.Unlock()
+	defer f.mu.Lock()
+
 	for _, change := range changes {
 		f.opts.Logger.Info("freshness of a runtime changed",
 			slog.String("runtime", string(change.To.Runtime)), slog.String("manager", string(change.To.Manager)),
@@ -119,8 +154,9 @@ func (f *Fleet) tell(observers []func(Transition), changes []Transition) {
 	}
 }
 
-// OnChange calls observe for every change of freshness from now on, concurrently for different runtimes. It must return at
-// once, and may ask the fleet. A runtime that falls silent is noticed within a second of the time, if Start runs.
+// OnChange calls observe for every change of freshness from now on, one after the other and in their order. It must return at once, as a
+// runtime's request may be waiting for it, and may ask the fleet. A runtime that falls silent is noticed within a second of the time, if
+// Start runs. To be forgotten is no change.
 func (f *Fleet) OnChange(observe func(Transition)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -173,29 +209,6 @@ func (f *Fleet) snapshot() []Status {
 	}
 
 	return all
-}
-
-// Counts returns how many runtimes are in each state, for each reason and manager. It is cheaper than [Fleet.Range].
-func (f *Fleet) Counts() map[Group]int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-
-	now := time.Now()
-	counts := make(map[Group]int)
-
-	for k, r := range f.records {
-		state, reason := r.judge(&f.opts, now)
-		counts[Group{k.manager, state, reason}]++
-	}
-
-	return counts
-}
-
-// Group is what runtimes are counted by.
-type Group struct {
-	Manager core.Manager
-	State   State
-	Reason  string
 }
 
 // RequeueAfter returns when an operator should look at a runtime even if it hears nothing: after a long time while the
@@ -253,6 +266,7 @@ func (f *Fleet) Forget(runtime core.RuntimeID) {
 
 	for _, manager := range f.managers[runtime] {
 		delete(f.records, key{runtime, manager})
+		delete(f.resyncs, key{runtime, manager})
 	}
 
 	delete(f.managers, runtime)
@@ -261,6 +275,7 @@ func (f *Fleet) Forget(runtime core.RuntimeID) {
 // remove forgets one record.
 func (f *Fleet) remove(k key) {
 	delete(f.records, k)
+	delete(f.resyncs, k)
 
 	managers := slices.DeleteFunc(f.managers[k.runtime], func(m core.Manager) bool { return m == k.manager })
 	if len(managers) == 0 {

@@ -62,7 +62,7 @@ func inBubble(t *testing.T, opts fleet.Options, test func(r *rig)) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
 
-		go func() { ended <- f.Start(ctx, core.HandlerFunc(r.handle)) }()
+		go func() { ended <- f.Start(ctx, map[core.Manager]core.Handler{kyma: core.HandlerFunc(r.handle)}) }()
 
 		test(r)
 		cancel()
@@ -552,7 +552,8 @@ func TestStartEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 
-	if err := f.Start(ctx, core.HandlerFunc(func(context.Context, core.Delivery) error { return errors.New("unused") })); err != nil {
+	handler := core.HandlerFunc(func(context.Context, core.Delivery) error { return errors.New("unused") })
+	if err := f.Start(ctx, map[core.Manager]core.Handler{kyma: handler}); err != nil {
 		t.Error(err)
 	}
 }

@@ -27,7 +27,7 @@ const (
 type Options struct {
 	// MissedHeartbeats is how many intervals a runtime may be silent before it is stale. Default [DefaultMissedHeartbeats].
 	MissedHeartbeats int
-	// ForgetAfter is the silence after which a runtime is forgotten. Default [DefaultForgetAfter].
+	// ForgetAfter is the silence after which a runtime is forgotten, once it is not fresh any more. Default [DefaultForgetAfter].
 	ForgetAfter time.Duration
 	// MaxStatuses bounds the pairs of runtime and manager that are known. Further ones stay unknown. Default [DefaultMaxStatuses].
 	MaxStatuses int
@@ -45,7 +45,7 @@ type Options struct {
 
 	// ResyncJitter spreads the resyncs that the fleet asks for, each at random within it. Default [DefaultResyncJitter].
 	ResyncJitter time.Duration
-	// ResyncsPerSecond bounds them over all runtimes. Default [DefaultResyncsPerSecond].
+	// ResyncsPerSecond bounds them over all runtimes, for each manager. Default [DefaultResyncsPerSecond].
 	ResyncsPerSecond int
 
 	// Random returns numbers in [0, 1), concurrently. Default [rand.Float64].

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -32,16 +33,19 @@ type record struct {
 	heard    time.Time
 	beats    bool // ever had a heartbeat
 	replicas []*replica
-	resync   *resync
 }
 
 type replica struct {
 	epoch    string
 	sequence uint64
+	first    time.Time // when it was first heard
 	heard    time.Time
 	beat     *core.Heartbeat
 	beatAt   time.Time
 	dropping time.Time // until when a drop counts as one that just happened
+	// gone means that it is not expected to be heard again, and that a resync stands for what it may have taken with it. It is only
+	// remembered, so that it is known if it is heard again nevertheless.
+	gone bool
 }
 
 // hear takes in what a runtime sent, and returns why it should be looked at as a whole, "" if there is no reason.
@@ -51,67 +55,96 @@ func (r *record) hear(events []core.WatchEvent, opts *Options, now time.Time) (c
 	}
 
 	r.heard = now
+	numbered := false
 
 	for i := range events {
-		event := &events[i]
-		if event.Epoch == "" {
-			continue
+		if events[i].Epoch != "" {
+			numbered = true
+			cause = cmp.Or(r.hearReplica(&events[i], opts, now), cause)
 		}
+	}
 
-		p, first := r.replica(event)
-		if why := p.hear(event, now); why != "" {
-			cause = why
-		}
-
-		if first {
-			cause = CauseNewEpoch
-		}
-
-		if event.Heartbeat != nil {
-			r.succeed(p)
-		}
+	if cause == CauseReturned && !numbered {
+		// Those with heartbeats are silent, and who is heard has none: an agent that speaks an older contract took over.
+		r.beats = false
+		r.dismiss(func(*replica) bool { return true })
 	}
 
 	if cause != "" {
 		// The resync to come stands for what silent replicas may have taken with them, too.
-		r.drop(func(p *replica) bool { return p.silent(opts, now) })
+		r.dismiss(func(p *replica) bool { return p.silent(opts, now) })
 	}
 
 	return cause
 }
 
-// succeed removes the replica that p follows, and p itself when it takes its leave.
-func (r *record) succeed(p *replica) {
-	r.beats = true
-	r.drop(func(other *replica) bool {
-		if other == p {
-			return p.beat.Leaving
-		}
+func (r *record) hearReplica(event *core.WatchEvent, opts *Options, now time.Time) (cause string) {
+	p, first := r.replica(event, now)
+	cause = p.hear(event, opts, now)
 
-		return other.beat != nil && other.beat.Instance != "" && other.beat.Instance == p.beat.Instance
+	if event.Heartbeat != nil {
+		r.beats = true
+		r.succeed(p)
+	}
+
+	if first {
+		return CauseNewEpoch
+	}
+
+	return cause
+}
+
+// succeed dismisses the former lives of the process that p is one of, and forgets p itself when it takes its leave.
+func (r *record) succeed(p *replica) {
+	if p.beat.Leaving {
+		r.replicas = slices.DeleteFunc(r.replicas, func(other *replica) bool { return other == p })
+
+		return
+	}
+
+	// A former life is not heard any more. Two processes that call themselves the same by mistake both are.
+	r.dismiss(func(other *replica) bool {
+		return other != p && other.beat != nil && other.beat.Instance != "" && other.beat.Instance == p.beat.Instance &&
+			other.heard.Before(p.first)
 	})
 }
 
-func (r *record) drop(gone func(*replica) bool) (dropped bool) {
-	before := len(r.replicas)
-	r.replicas = slices.DeleteFunc(r.replicas, gone)
+// dismiss takes replicas for gone, and reports whether there were any.
+func (r *record) dismiss(gone func(*replica) bool) (dismissed bool) {
+	for _, p := range r.replicas {
+		if !p.gone && gone(p) {
+			dismissed, p.gone = true, true
+			p.slim()
+		}
+	}
 
-	return len(r.replicas) < before
+	return dismissed
 }
 
-// lose removes replicas that fell silent while others did not, and reports whether there were any: what was pending
-// there is lost. Those of a runtime that is silent as a whole stay, to be known again.
+// slim keeps of a replica's heartbeat what it takes to know it again: a fleet remembers many.
+func (p *replica) slim() {
+	if p.beat == nil {
+		return
+	}
+
+	p.beat = &core.Heartbeat{
+		Number: p.beat.Number, Interval: p.beat.Interval, Sequence: p.beat.Sequence, Instance: p.beat.Instance,
+		Canary: p.beat.Canary, Dropped: p.beat.Dropped,
+	}
+}
+
+// lose dismisses replicas that fell silent while others did not, and reports whether there were any: what was pending
+// there is lost. Those of a runtime that is silent as a whole stay, as they may all come back.
 func (r *record) lose(opts *Options, now time.Time) bool {
-	silent := func(p *replica) bool { return p.silent(opts, now) }
-	if !slices.ContainsFunc(r.replicas, func(p *replica) bool { return p.beat != nil && !silent(p) }) {
+	if !slices.ContainsFunc(r.replicas, func(p *replica) bool { return p.alive(opts, now) }) {
 		return false
 	}
 
-	return r.drop(silent)
+	return r.dismiss(func(p *replica) bool { return p.silent(opts, now) })
 }
 
 // replica returns the sender of an event, and whether it was unknown.
-func (r *record) replica(event *core.WatchEvent) (p *replica, first bool) {
+func (r *record) replica(event *core.WatchEvent, now time.Time) (p *replica, first bool) {
 	for _, p := range r.replicas {
 		if p.epoch == event.Epoch {
 			return p, false
@@ -119,10 +152,10 @@ func (r *record) replica(event *core.WatchEvent) (p *replica, first bool) {
 	}
 
 	if len(r.replicas) >= maxReplicas {
-		r.replicas = slices.Delete(r.replicas, 0, 1)
+		r.evict()
 	}
 
-	p = &replica{epoch: event.Epoch}
+	p = &replica{epoch: event.Epoch, first: now}
 	if event.Sequence > 0 {
 		p.sequence = event.Sequence - 1 // What came before is what the resync of a new epoch stands for.
 	}
@@ -132,14 +165,29 @@ func (r *record) replica(event *core.WatchEvent) (p *replica, first bool) {
 	return p, true
 }
 
-func (p *replica) hear(event *core.WatchEvent, now time.Time) (reason string) {
-	p.heard = now
+// evict forgets the replica that is missed least: one that is gone, or else the one that is silent for longest.
+func (r *record) evict() {
+	least := slices.MinFunc(r.replicas, func(a, b *replica) int {
+		switch {
+		case a.gone == b.gone:
+			return a.heard.Compare(b.heard)
+		case a.gone:
+			return -1
+		default:
+			return 1
+		}
+	})
+	r.replicas = slices.DeleteFunc(r.replicas, func(p *replica) bool { return p == least })
+}
+
+func (p *replica) hear(event *core.WatchEvent, opts *Options, now time.Time) (reason string) {
+	p.heard, p.gone = now, false
 
 	if event.Heartbeat != nil {
-		return p.hearBeat(event.Heartbeat, now)
+		return p.hearBeat(event.Heartbeat, opts, now)
 	}
 
-	if event.Sequence > p.sequence+1 {
+	if event.Sequence > p.sequence && event.Sequence-p.sequence > 1 {
 		reason = CauseGap
 	}
 
@@ -148,13 +196,13 @@ func (p *replica) hear(event *core.WatchEvent, now time.Time) (reason string) {
 	return reason
 }
 
-func (p *replica) hearBeat(beat *core.Heartbeat, now time.Time) (reason string) {
+func (p *replica) hearBeat(beat *core.Heartbeat, opts *Options, now time.Time) (reason string) {
 	if p.beat != nil && beat.Number <= p.beat.Number && now.Sub(p.beatAt) < straggler {
 		return "" // Overtaken, or sent twice: it says nothing that is not known better.
 	}
 
 	if p.beat != nil && drops(beat) > drops(p.beat) {
-		p.dropping = now.Add(time.Duration(DefaultMissedHeartbeats) * interval(beat))
+		p.dropping = now.Add(patience(opts, beat))
 	}
 
 	switch {
@@ -191,7 +239,7 @@ func (r *record) judge(opts *Options, now time.Time) (state State, reason string
 	alive := false
 
 	for _, p := range r.replicas {
-		if p.beat != nil && !p.silent(opts, now) {
+		if p.alive(opts, now) {
 			alive = true
 			reason = worse(reason, p.trouble(opts, now))
 		}
@@ -210,7 +258,17 @@ func (r *record) judge(opts *Options, now time.Time) (state State, reason string
 }
 
 func (p *replica) silent(opts *Options, now time.Time) bool {
-	return now.Sub(p.heard) > time.Duration(opts.MissedHeartbeats)*interval(p.beat)
+	return now.Sub(p.heard) > patience(opts, p.beat)
+}
+
+// alive reports whether the replica vouches for the freshness of its runtime.
+func (p *replica) alive(opts *Options, now time.Time) bool {
+	return !p.gone && p.beat != nil && !p.silent(opts, now)
+}
+
+// patience is how long a replica may be silent.
+func patience(opts *Options, beat *core.Heartbeat) time.Duration {
+	return time.Duration(opts.MissedHeartbeats) * interval(beat)
 }
 
 // trouble returns why the replica is degraded, "" when it is not.
@@ -251,6 +309,10 @@ func (r *record) status() Status {
 	s := Status{Runtime: r.runtime, Manager: r.manager, State: r.state, Reason: r.reason, Since: r.since, Heard: r.heard}
 
 	for _, p := range r.replicas {
+		if p.gone {
+			continue
+		}
+
 		s.Replicas = append(s.Replicas, Replica{Epoch: p.epoch, Sequence: p.sequence, Heard: p.heard, Heartbeat: p.beat})
 	}
 
