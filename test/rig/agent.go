@@ -230,6 +230,10 @@ func (a *Agent) get(path string) ([]byte, error) {
 
 // Get returns the body of an answer with status 200.
 func Get(ctx context.Context, url string) ([]byte, error) {
+	return getWith(ctx, new(http.Client), url)
+}
+
+func getWith(ctx context.Context, client *http.Client, url string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 
@@ -238,7 +242,7 @@ func Get(ctx context.Context, url string) ([]byte, error) {
 		return nil, err
 	}
 
-	answer, err := new(http.Client).Do(request)
+	answer, err := client.Do(request)
 	if err != nil {
 		return nil, err
 	}

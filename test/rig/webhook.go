@@ -16,9 +16,20 @@ import (
 func Watch(t testing.TB, runtime *controlplane.ControlPlane, agent *Agent, caBundle []byte, watches ...admission.Watch) {
 	t.Helper()
 
-	configuration, err := admission.WebhookConfiguration("runtime-watcher", admission.Endpoint{
-		URL: "https://" + Address(agent.WebhookPort), CABundle: caBundle,
-	}, watches, admission.ConfigurationOptions{})
+	Register(t, runtime, "runtime-watcher", agent.WebhookPort, caBundle, admission.ConfigurationOptions{}, watches...)
+	AwaitReviews(t, runtime, agent, watches[0].Labels)
+}
+
+// Register creates a webhook configuration of that name for a webhook on this machine. It takes effect some time later.
+func Register(
+	t testing.TB, runtime *controlplane.ControlPlane, name string, port int, caBundle []byte,
+	opts admission.ConfigurationOptions, watches ...admission.Watch,
+) {
+	t.Helper()
+
+	configuration, err := admission.WebhookConfiguration(name, admission.Endpoint{
+		URL: "https://" + Address(port), CABundle: caBundle,
+	}, watches, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -26,12 +37,10 @@ func Watch(t testing.TB, runtime *controlplane.ControlPlane, agent *Agent, caBun
 	if err := runtime.Client.Create(t.Context(), configuration); err != nil {
 		t.Fatal(err)
 	}
-
-	awaitReviews(t, runtime, agent, watches[0].Labels)
 }
 
-// awaitReviews makes dry-run writes, which send nothing, until the agent is asked about them.
-func awaitReviews(t testing.TB, runtime *controlplane.ControlPlane, agent *Agent, labels map[string]string) {
+// AwaitReviews makes dry-run writes, which send nothing, until the agent is asked about them.
+func AwaitReviews(t testing.TB, runtime *controlplane.ControlPlane, agent *Agent, labels map[string]string) {
 	t.Helper()
 
 	Eventually(t, 30*time.Second, "the API server calls the agent", func() bool {

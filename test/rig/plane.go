@@ -1,0 +1,286 @@
+package rig
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/listener"
+)
+
+// Look is what a reconcile of a [Plane] is asked for: one object of one runtime, or the whole runtime when Object is empty.
+type Look struct {
+	Runtime core.RuntimeID
+	Object  types.NamespacedName
+}
+
+// Plane is the end of the path in the control plane, without an API server: a real listener whose events go through a real
+// workqueue into reconciles, behind a [Fault] that can be changed at any moment. It keeps its port while it refuses.
+type Plane struct {
+	Addr string
+
+	t       testing.TB
+	door    *door
+	events  http.Handler
+	serving map[Fault]*tls.Config
+	closed  chan struct{}
+
+	mu      sync.Mutex
+	started map[Look][]time.Time
+}
+
+// PlaneOptions are the choices of [StartPlane].
+type PlaneOptions struct {
+	// Listener are further choices of the listener.
+	Listener listener.Options
+	// Handler takes the deliveries instead of a workqueue.
+	Handler core.Handler
+	// Reconcile is called within each reconcile. An error, or a result, means what it means to a controller.
+	Reconcile func(ctx context.Context, look Look) (reconcile.Result, error)
+	// Delivered is called for each delivery before it is enqueued.
+	Delivered func(d core.Delivery)
+}
+
+// StartPlane runs a plane for managers with certificates of pki. The test ends it.
+func StartPlane(t testing.TB, pki *PKI, opts PlaneOptions, managers ...core.Manager) *Plane {
+	t.Helper()
+
+	p := &Plane{
+		t: t, serving: faultCertificates(t, pki),
+		closed: make(chan struct{}), started: make(map[Look][]time.Time),
+	}
+
+	handler := opts.Handler
+	if handler == nil {
+		handler = p.startController(opts)
+	}
+
+	handlers := make(map[core.Manager]core.Handler, len(managers))
+	for _, manager := range managers {
+		handlers[manager] = handler
+	}
+
+	anybody := core.VerifierFunc(func(context.Context, core.Peer, *core.WatchEvent) error { return nil })
+
+	events, err := listener.New(listener.FromTLS(listener.PeerOptions{}), anybody, handlers, opts.Listener)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	p.events = events
+	p.serve()
+
+	return p
+}
+
+// faultCertificates returns what is presented in each fault that has a certificate of its own, and under Up for all others.
+func faultCertificates(t testing.TB, pki *PKI) map[Fault]*tls.Config {
+	t.Helper()
+
+	other := NewPKI(t)
+
+	return map[Fault]*tls.Config{
+		Up:        serverConfig(t, pki.CA, pki.CA, testpki.Options{}),
+		OtherCA:   serverConfig(t, pki.CA, other.CA, testpki.Options{}),
+		OtherName: serverConfig(t, pki.CA, pki.CA, testpki.Options{DNSNames: []string{"other.example.com"}}),
+	}
+}
+
+// serverConfig trusts clients of one CA and presents a certificate of another.
+func serverConfig(t testing.TB, clients, issuer *testpki.CA, opts testpki.Options) *tls.Config {
+	t.Helper()
+
+	leaf, err := issuer.Server("listener", opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	key, err := leaf.KeyPEM()
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	material, err := httpmtls.NewMaterial(clients.PEM(), leaf.CertPEM(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	config := httpmtls.ServerTLSConfig(material)
+	choose := config.GetConfigForClient
+	// Somebody else could not resume a session of ours.
+	config.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		chosen, err := choose(hello)
+		if err != nil {
+			return nil, err
+		}
+
+		chosen = chosen.Clone()
+		chosen.SessionTicketsDisabled = true
+
+		return chosen, nil
+	}
+
+	return config
+}
+
+// startController returns what puts deliveries into the workqueue of a running controller.
+func (p *Plane) startController(opts PlaneOptions) core.Handler {
+	p.t.Helper()
+
+	source := controllerruntime.NewSource(func(_ context.Context, d core.Delivery) ([]Look, error) {
+		if opts.Delivered != nil {
+			opts.Delivered(d)
+		}
+
+		return []Look{{d.Runtime, d.Event.Watched}}, nil
+	}, controllerruntime.SourceOptions{})
+
+	looks, err := controller.NewTypedUnmanaged("plane", controller.TypedOptions[Look]{
+		SkipNameValidation:      new(true),
+		MaxConcurrentReconciles: 4, //nolint:mnd // As operators have some.
+		Reconciler: reconcile.TypedFunc[Look](func(ctx context.Context, look Look) (reconcile.Result, error) {
+			p.start(look)
+
+			if opts.Reconcile == nil {
+				return reconcile.Result{}, nil
+			}
+
+			return opts.Reconcile(ctx, look)
+		}),
+	})
+	if err == nil {
+		err = looks.Watch(source)
+	}
+
+	if err != nil {
+		p.t.Fatal(err)
+	}
+
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+
+	go func() { ended <- looks.Start(ctx) }()
+
+	p.t.Cleanup(func() {
+		stop()
+
+		if err := <-ended; err != nil {
+			p.t.Errorf("controller of the plane: %v", err)
+		}
+	})
+
+	return source
+}
+
+func (p *Plane) start(look Look) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	p.started[look] = append(p.started[look], time.Now())
+}
+
+// Started returns when each reconcile of an object began.
+func (p *Plane) Started(look Look) []time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	return slices.Clone(p.started[look])
+}
+
+// StartedSince reports whether a reconcile of an object began at or after a moment.
+func (p *Plane) StartedSince(look Look, since time.Time) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	all := p.started[look]
+
+	return len(all) > 0 && !all[len(all)-1].Before(since)
+}
+
+func (p *Plane) serve() {
+	p.t.Helper()
+
+	p.door = newDoor(p.t)
+	p.Addr = Address(p.door.port)
+
+	server := &http.Server{
+		Handler:           http.HandlerFunc(p.answer),
+		ReadHeaderTimeout: time.Minute,
+		ErrorLog:          quiet(),
+		TLSConfig: &tls.Config{
+			MinVersion: tls.VersionTLS13,
+			NextProtos: []string{"h2", "http/1.1"},
+			GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+				if config := p.serving[p.door.fault()]; config != nil {
+					return config.GetConfigForClient(hello)
+				}
+
+				return p.serving[Up].GetConfigForClient(hello)
+			},
+		},
+	}
+	served := make(chan error, 1)
+
+	go func() { served <- server.ServeTLS(p.door, "", "") }()
+
+	p.t.Cleanup(func() {
+		close(p.closed)
+		p.door.shut()
+
+		_ = server.Close() // What counts is why it ended.
+
+		if err := <-served; !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
+			p.t.Errorf("plane: %v", err)
+		}
+	})
+}
+
+// Set lets a fault begin, and the one before end.
+func (p *Plane) Set(fault Fault) { p.door.set(fault) }
+
+// answer is that of a listener, unless a fault comes before it.
+func (p *Plane) answer(w http.ResponseWriter, r *http.Request) {
+	switch fault := p.door.fault(); fault {
+	case Unavailable:
+		w.WriteHeader(http.StatusServiceUnavailable)
+	case TooFast:
+		w.Header().Set("Retry-After", strconv.Itoa(1))
+		w.WriteHeader(http.StatusTooManyRequests)
+	case Forbidden:
+		w.WriteHeader(http.StatusForbidden)
+	case Hanging:
+		p.wait(r.Context(), time.Hour)
+	case Slow:
+		p.wait(r.Context(), slowness)
+		p.events.ServeHTTP(w, r)
+	default:
+		p.events.ServeHTTP(w, r)
+	}
+}
+
+// wait ends early when the sender gives up, or the test ends.
+func (p *Plane) wait(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	case <-p.closed:
+	}
+}
