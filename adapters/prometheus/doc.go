@@ -1,5 +1,6 @@
-// Package prometheus exposes metrics of an agent and of a listener to Prometheus. It is fed by hooks: the methods of [Agent] and
-// [Listener] have the signatures of the hooks of the parts that they measure, which they neither import nor wrap. Nothing is global: metrics are
+// Package prometheus exposes metrics of an agent, of a listener and of a fleet to Prometheus. It is fed by hooks: the methods of [Agent] and
+// [Listener] have the signatures of the hooks of the parts that they measure, which they neither import nor wrap. A fleet is read at each
+// scrape. Nothing is global: metrics are
 // registered with the [prom.Registerer] that the caller passes, who also serves them.
 //
 // The package is named like the client library that it uses. Whoever needs both imports that one as prom.
@@ -42,12 +43,32 @@
 //	runtime_watcher_listener_certificate_reload_failures_total{use,problem}  counter    … refused: the last good one stays in use
 //	runtime_watcher_listener_certificate_expiry_timestamp_seconds{use}       gauge      when the certificate in use expires
 //
+// # Metrics of a fleet
+//
+//	runtime_watcher_fleet_runtimes{manager,state,reason}                      gauge    runtimes in each state, all of them at zero if none is
+//	runtime_watcher_fleet_events_pending{manager}                             gauge    events that wait in the runtimes
+//	runtime_watcher_fleet_oldest_event_pending_seconds{manager}               gauge    age of the oldest of them
+//	runtime_watcher_fleet_first_certificate_expiry_timestamp_seconds{manager} gauge    when the first client certificate expires
+//	runtime_watcher_fleet_resyncs_total{manager,cause}                        counter  resyncs that the control plane asked for
+//	runtime_watcher_fleet_resyncs_pending{manager}                            gauge    … and has not delivered yet
+//	runtime_watcher_fleet_untracked_total{manager}                            counter  requests of runtimes beyond the fleet's bound
+//
+// And only on request ([FleetOptions].PerRuntime):
+//
+//	runtime_watcher_fleet_runtime_state{runtime,manager,state,reason}         gauge    1 for the state that a runtime is in
+//	runtime_watcher_fleet_runtime_heard_timestamp_seconds{runtime,manager}    gauge    when it was last heard
+//	runtime_watcher_fleet_runtime_oldest_event_pending_seconds{runtime,manager} gauge  age of its oldest event
+//
+// What waits and what expires is what runtimes say of themselves. Only the replica of an operator that leads hears them.
+//
 // # Labels
 //
 //	manager   the operator that events are for; "_other" for requests that name none and all beyond Options.MaxManagers
 //	decision  what the agent decided on a write; "refused" if the request was no review
 //	result    "ok", "partial" (some events of a batch failed, for an attempt as a whole), or why it failed
 //	reason    why an event or a connection was dropped or a request refused, empty if it was not; "overflow" and "shutdown" are the outbox's own
+//	state     freshness: "fresh", "stale", "degraded", "unknown"; reason then is why it is degraded
+//	cause     why a runtime is looked at as a whole: "new_epoch", "gap", "went_back", "returned", "replica_lost"
 //	problem   what is wrong with an owner, or with key material
 //	server    "webhook" or "metrics"
 //	place     where a panic was caught

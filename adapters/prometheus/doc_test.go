@@ -22,7 +22,7 @@ func TestDocListsEveryMetric(t *testing.T) {
 	listener, listenerReg := newListener(t, prometheus.Options{})
 	useListener(listener)
 
-	exposed := slices.Concat(rows(t, agentReg), rows(t, listenerReg))
+	exposed := slices.Concat(rows(t, agentReg), rows(t, listenerReg), rows(t, fleetRegistry(t, useFleet(t), prometheus.FleetOptions{PerRuntime: 10})))
 	slices.Sort(exposed)
 
 	if diff := cmp.Diff(documented(t), exposed); diff != "" {

@@ -12,6 +12,7 @@ import (
 const Other = "_other"
 
 const (
+	labelCause    = "cause"
 	labelCode     = "code"
 	labelContract = "contract"
 	labelDecision = "decision"
@@ -20,6 +21,8 @@ const (
 	labelProblem  = "problem"
 	labelReason   = "reason"
 	labelResult   = "result"
+	labelRuntime  = "runtime"
+	labelState    = "state"
 	labelServer   = "server"
 	labelUse      = "use"
 )

@@ -26,6 +26,11 @@ const (
 	CauseReplicaLost = "replica_lost"
 )
 
+// Causes returns every cause for which a fleet asks for a resync.
+func Causes() []string {
+	return []string{CauseNewEpoch, CauseGap, CauseWentBack, CauseReturned, CauseReplicaLost}
+}
+
 const (
 	reviewInterval = time.Second
 	deliverTimeout = 5 * time.Second

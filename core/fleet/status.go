@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"slices"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -30,6 +31,16 @@ const (
 	ReasonKeyMaterial         = "key_material"
 	ReasonCertificateExpiring = "certificate_expiring"
 )
+
+// Conditions returns every state with every reason that it can have, worst last.
+func Conditions() []Condition {
+	all := []Condition{{State: Fresh}, {State: Unknown}, {State: Stale}}
+	for _, reason := range slices.Backward(severity) {
+		all = append(all, Condition{Degraded, reason})
+	}
+
+	return all
+}
 
 // Status is the freshness of one runtime for one manager.
 type Status struct {

@@ -1,0 +1,212 @@
+package prometheus_test
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	prom "github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+)
+
+func newFleet(t testing.TB, opts fleet.Options) *fleet.Fleet {
+	t.Helper()
+
+	f, err := fleet.New(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return f
+}
+
+// useFleet has runtimes in several states, and one too many.
+func useFleet(t *testing.T) *fleet.Fleet {
+	t.Helper()
+
+	f := newFleet(t, fleet.Options{MaxStatuses: 3})
+	expiry := time.Unix(4_000_000_000, 0)
+
+	f.Observe("fresh", "kyma", []core.WatchEvent{
+		{Kind: core.KindResync, Epoch: "e", Sequence: 1},
+		beat(core.Heartbeat{Sequence: 1, Pending: 2, OldestPending: 3 * time.Second, CertificateExpiry: expiry}),
+	})
+	f.Observe("loses", "kyma", []core.WatchEvent{
+		beat(core.Heartbeat{Canary: core.CanaryLost, Pending: 1, OldestPending: time.Second, CertificateExpiry: expiry.Add(time.Hour)}),
+	})
+	f.Observe("silent", "kyma", []core.WatchEvent{beat(core.Heartbeat{Leaving: true})})
+	f.Observe("beyond", "kyma", []core.WatchEvent{{}})
+
+	return f
+}
+
+func beat(b core.Heartbeat) core.WatchEvent {
+	b.Number, b.Interval = 1, 30*time.Second
+
+	return core.WatchEvent{Kind: core.KindHeartbeat, Epoch: "e", Heartbeat: &b}
+}
+
+func fleetRegistry(t testing.TB, f *fleet.Fleet, opts prometheus.FleetOptions) *prom.Registry {
+	t.Helper()
+
+	reg := prom.NewPedanticRegistry()
+	if err := prometheus.RegisterFleet(reg, f, opts); err != nil {
+		t.Fatal(err)
+	}
+
+	return reg
+}
+
+// values are the lines of a scrape without comments, and without zeros.
+func values(text string) (lines []string) {
+	for line := range strings.Lines(text) {
+		if line = strings.TrimSpace(line); !strings.HasPrefix(line, "#") && !strings.HasSuffix(line, " 0") {
+			lines = append(lines, strings.TrimPrefix(line, "runtime_watcher_fleet_"))
+		}
+	}
+
+	return lines
+}
+
+func TestFleet(t *testing.T) {
+	reg := fleetRegistry(t, useFleet(t), prometheus.FleetOptions{})
+	text := scrape(t, reg)
+
+	want := []string{
+		`events_pending{manager="kyma"} 3`,
+		`first_certificate_expiry_timestamp_seconds{manager="kyma"} 4e+09`,
+		`oldest_event_pending_seconds{manager="kyma"} 3`,
+		`resyncs_pending{manager="kyma"} 2`,
+		`runtimes{manager="kyma",reason="",state="fresh"} 1`,
+		`runtimes{manager="kyma",reason="",state="stale"} 1`,
+		`runtimes{manager="kyma",reason="canary_lost",state="degraded"} 1`,
+		`untracked_total{manager="kyma"} 1`,
+	}
+	if diff := cmp.Diff(want, values(text)); diff != "" {
+		t.Errorf("exposed, without zeros (-want +got):\n%s", diff)
+	}
+
+	if n := strings.Count(text, "\nruntime_watcher_fleet_runtimes{"); n != len(fleet.Conditions()) {
+		t.Errorf("%d series of runtimes, want %d: all states from the start", n, len(fleet.Conditions()))
+	}
+
+	if strings.Contains(text, `runtime="`) {
+		t.Error("single runtimes are exposed although nobody asked for them")
+	}
+
+	if problems, err := testutil.GatherAndLint(reg); err != nil || len(problems) > 0 {
+		t.Errorf("lint: %v %v", problems, err)
+	}
+}
+
+func TestFleetOfConfiguredManagersIsThereFromTheStart(t *testing.T) {
+	opts := prometheus.FleetOptions{Options: prometheus.Options{Managers: []core.Manager{"kyma"}}}
+
+	text := scrape(t, fleetRegistry(t, newFleet(t, fleet.Options{}), opts))
+	for _, want := range []string{
+		`runtimes{manager="kyma",reason="",state="stale"} 0`, `resyncs_total{cause="gap",manager="kyma"} 0`,
+	} {
+		if !strings.Contains(text, "runtime_watcher_fleet_"+want+"\n") {
+			t.Errorf("no %s in\n%s", want, text)
+		}
+	}
+}
+
+func TestFleetPerRuntime(t *testing.T) {
+	text := scrape(t, fleetRegistry(t, useFleet(t), prometheus.FleetOptions{PerRuntime: 2}))
+
+	// "loses" and "silent" are worth a look, "fresh" is not.
+	want := []string{
+		`runtime_oldest_event_pending_seconds{manager="kyma",runtime="loses"} 1`,
+		`runtime_oldest_event_pending_seconds{manager="kyma",runtime="silent"} 0`,
+		`runtime_state{manager="kyma",reason="",runtime="silent",state="stale"} 1`,
+		`runtime_state{manager="kyma",reason="canary_lost",runtime="loses",state="degraded"} 1`,
+	}
+
+	var got []string
+
+	for _, line := range regexp.MustCompile(`(?m)^runtime_watcher_fleet_(runtime_.*)$`).FindAllStringSubmatch(text, -1) {
+		if !strings.Contains(line[1], "heard") {
+			got = append(got, line[1])
+		}
+	}
+
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("series of single runtimes (-want +got):\n%s", diff)
+	}
+}
+
+func TestFleetManagersAreBounded(t *testing.T) {
+	f := newFleet(t, fleet.Options{})
+	for n := range 1000 {
+		f.Observe("runtime", core.Manager(fmt.Sprintf("manager-%d", n)), []core.WatchEvent{{}})
+	}
+
+	f.Observe("runtime", "Not A Label\xff", []core.WatchEvent{{}})
+
+	opts := prometheus.FleetOptions{Options: prometheus.Options{Managers: []core.Manager{"zz"}, MaxManagers: 3}}
+	text := scrape(t, fleetRegistry(t, f, opts))
+
+	if n := strings.Count(text, "\nruntime_watcher_fleet_events_pending{"); n != 3 || !strings.Contains(text, `manager="zz"`) {
+		t.Errorf("%d managers are exposed, want 3 with the one that is configured", n)
+	}
+}
+
+func TestRegisterFleetRefuses(t *testing.T) {
+	f := newFleet(t, fleet.Options{})
+
+	for name, err := range map[string]error{
+		"no registerer":  prometheus.RegisterFleet(nil, f, prometheus.FleetOptions{}),
+		"no fleet":       prometheus.RegisterFleet(prom.NewRegistry(), nil, prometheus.FleetOptions{}),
+		"negative bound": prometheus.RegisterFleet(prom.NewRegistry(), f, prometheus.FleetOptions{PerRuntime: -1}),
+	} {
+		if !errors.Is(err, prometheus.ErrInvalidOptions) {
+			t.Errorf("%s: got %v, want ErrInvalidOptions", name, err)
+		}
+	}
+
+	reg := fleetRegistry(t, f, prometheus.FleetOptions{})
+
+	var duplicate prom.AlreadyRegisteredError
+	if err := prometheus.RegisterFleet(reg, f, prometheus.FleetOptions{}); !errors.As(err, &duplicate) {
+		t.Errorf("second time: got %v, want AlreadyRegisteredError", err)
+	}
+}
+
+// The metrics of a fleet are read from it: nothing has to be connected.
+func ExampleRegisterFleet() {
+	watched, err := fleet.New(fleet.Options{})
+	if err != nil {
+		panic(err)
+	}
+
+	reg := prom.NewRegistry()
+	if err := prometheus.RegisterFleet(reg, watched, prometheus.FleetOptions{}); err != nil {
+		panic(err)
+	}
+
+	// What a listener does with listener.Options{Fleet: watched}.
+	watched.Observe("runtime-1", "kyma", []core.WatchEvent{beat(core.Heartbeat{Pending: 7, OldestPending: 90 * time.Second})})
+
+	printMetrics(reg, "runtime_watcher_fleet_runtimes")
+	printMetrics(reg, "runtime_watcher_fleet_oldest")
+	// Output:
+	// runtime_watcher_fleet_runtimes{manager="kyma",reason="",state="fresh"} 0
+	// runtime_watcher_fleet_runtimes{manager="kyma",reason="",state="stale"} 0
+	// runtime_watcher_fleet_runtimes{manager="kyma",reason="",state="unknown"} 0
+	// runtime_watcher_fleet_runtimes{manager="kyma",reason="canary_failing",state="degraded"} 0
+	// runtime_watcher_fleet_runtimes{manager="kyma",reason="canary_lost",state="degraded"} 0
+	// runtime_watcher_fleet_runtimes{manager="kyma",reason="certificate_expiring",state="degraded"} 0
+	// runtime_watcher_fleet_runtimes{manager="kyma",reason="dropping",state="degraded"} 0
+	// runtime_watcher_fleet_runtimes{manager="kyma",reason="key_material",state="degraded"} 0
+	// runtime_watcher_fleet_runtimes{manager="kyma",reason="pending_too_long",state="degraded"} 1
+	// runtime_watcher_fleet_oldest_event_pending_seconds{manager="kyma"} 90
+}
