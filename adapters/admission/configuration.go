@@ -71,6 +71,8 @@ type ConfigurationOptions struct {
 	Labels map[string]string
 	// Timeout is how long an API server waits for an answer before it goes on without, 1 s to 30 s in whole seconds. Default: 2 s.
 	Timeout time.Duration
+	// Canary is the Lease in the runtime that the agent writes to find out whether the API server calls it (package canary). Default: none.
+	Canary types.NamespacedName
 }
 
 func (o ConfigurationOptions) withDefaults() ConfigurationOptions {
@@ -84,7 +86,7 @@ func (o ConfigurationOptions) validate() error {
 		return fmt.Errorf("timeout: want 1 s to 30 s in whole seconds, have %s", o.Timeout)
 	}
 
-	return errors.Join(labelProblems(o.Labels)...)
+	return errors.Join(append(labelProblems(o.Labels), canaryProblem(o.Canary))...)
 }
 
 // WebhookConfiguration returns the configuration of that name which makes an API server send its reviews to endpoint, with one
@@ -112,6 +114,10 @@ func WebhookConfiguration(
 		configuration.Webhooks = append(configuration.Webhooks, watch.webhook(endpoint, opts))
 	}
 
+	if opts.Canary != (types.NamespacedName{}) {
+		configuration.Webhooks = append(configuration.Webhooks, canaryWebhook(endpoint, opts))
+	}
+
 	slices.SortFunc(configuration.Webhooks, func(a, b admissionregistrationv1.ValidatingWebhook) int {
 		return strings.Compare(a.Name, b.Name)
 	})
@@ -123,7 +129,7 @@ func WebhookConfiguration(
 func (w *Watch) webhook(endpoint Endpoint, opts ConfigurationOptions) admissionregistrationv1.ValidatingWebhook {
 	return admissionregistrationv1.ValidatingWebhook{
 		Name:                    w.webhookName(),
-		ClientConfig:            endpoint.clientConfig(w.Manager),
+		ClientConfig:            endpoint.clientConfig(Path(w.Manager)),
 		Rules:                   []admissionregistrationv1.RuleWithOperations{w.rule()},
 		FailurePolicy:           new(admissionregistrationv1.Ignore),
 		MatchPolicy:             new(admissionregistrationv1.Equivalent),
@@ -156,11 +162,11 @@ func (w *Watch) rule() admissionregistrationv1.RuleWithOperations {
 	}
 }
 
-func (e *Endpoint) clientConfig(manager core.Manager) admissionregistrationv1.WebhookClientConfig {
+func (e *Endpoint) clientConfig(path string) admissionregistrationv1.WebhookClientConfig {
 	config := admissionregistrationv1.WebhookClientConfig{CABundle: bytes.Clone(e.CABundle)}
 
 	if e.URL != "" {
-		config.URL = new(strings.TrimSuffix(e.URL, "/") + Path(manager))
+		config.URL = new(strings.TrimSuffix(e.URL, "/") + path)
 
 		return config
 	}
@@ -168,7 +174,7 @@ func (e *Endpoint) clientConfig(manager core.Manager) admissionregistrationv1.We
 	config.Service = &admissionregistrationv1.ServiceReference{
 		Namespace: e.Service.Namespace,
 		Name:      e.Service.Name,
-		Path:      new(Path(manager)),
+		Path:      new(path),
 		Port:      new(cmp.Or(e.ServicePort, defaultPort)),
 	}
 

@@ -102,6 +102,43 @@ func TestWebhookConfiguration(t *testing.T) {
 	}
 }
 
+func TestWebhookConfigurationOfACanary(t *testing.T) {
+	t.Parallel()
+
+	bundle := testBundle(t)
+
+	configuration, err := admission.WebhookConfiguration("watcher", admission.Endpoint{URL: "https://127.0.0.1:8443", CABundle: bundle},
+		[]admission.Watch{kymaWatch()}, admission.ConfigurationOptions{
+			Timeout: 3 * time.Second, Canary: types.NamespacedName{Namespace: "kyma-system", Name: "agent"},
+		})
+	if err != nil {
+		t.Fatalf("WebhookConfiguration: %v", err)
+	}
+
+	want := admissionregistrationv1.ValidatingWebhook{
+		Name:         "canary.operator.kyma-project.io",
+		ClientConfig: admissionregistrationv1.WebhookClientConfig{URL: new("https://127.0.0.1:8443/canary"), CABundle: bundle},
+		Rules: []admissionregistrationv1.RuleWithOperations{{
+			Operations: []admissionregistrationv1.OperationType{"CREATE", "UPDATE"},
+			Rule: admissionregistrationv1.Rule{
+				APIGroups: []string{"coordination.k8s.io"}, APIVersions: []string{"v1"}, Resources: []string{"leases"},
+				Scope: new(admissionregistrationv1.NamespacedScope),
+			},
+		}},
+		FailurePolicy:           new(admissionregistrationv1.Ignore),
+		MatchPolicy:             new(admissionregistrationv1.Equivalent),
+		NamespaceSelector:       &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": "kyma-system"}},
+		ObjectSelector:          &metav1.LabelSelector{},
+		SideEffects:             new(admissionregistrationv1.SideEffectClassNone),
+		TimeoutSeconds:          new(int32(3)),
+		AdmissionReviewVersions: []string{"v1"},
+		MatchConditions:         []admissionregistrationv1.MatchCondition{{Name: "lease", Expression: `request.name == "agent"`}},
+	}
+	if diff := cmp.Diff(want, configuration.Webhooks[0]); diff != "" || len(configuration.Webhooks) != 2 {
+		t.Errorf("webhook of the canary, beside that of a watch (-want +got):\n%s", diff)
+	}
+}
+
 func TestWebhookConfigurationIsDeterministic(t *testing.T) {
 	t.Parallel()
 

@@ -38,6 +38,9 @@ type Agent struct {
 	handshakes prom.Counter
 	drops      *prom.CounterVec
 	servers    vocabulary
+	canaries   *prom.HistogramVec
+	canary     *prom.GaugeVec
+	states     vocabulary
 }
 
 // NewAgent returns the metrics of an agent, registered with reg. It fails with [ErrInvalidOptions] when reg is nil or opts are
@@ -52,7 +55,7 @@ func NewAgent(reg prom.Registerer, opts Options) (*Agent, error) {
 
 	all := collectors{
 		a.ledger, a.admissions, a.refusals, a.panics, a.inFlight, a.forwards, a.connects, a.retries,
-		a.handshakes, a.drops, a.keyMaterial(),
+		a.handshakes, a.drops, a.canaries, a.canary, a.keyMaterial(),
 	}
 	if err := all.register(reg); err != nil {
 		return nil, err
@@ -79,6 +82,9 @@ func newAgent(f factory, opts Options) *Agent {
 		handshakes: f.counter("tls_handshake_failures_total", "Connections to the webhook whose TLS handshake failed."),
 		drops: f.counters("connections_dropped_total",
 			"Connections to a server of the agent that were closed because there were too many, by reason.", labelServer, labelReason),
+		canaries: f.histograms("canary_duration_seconds",
+			"Time of one write of the canary, by the state that it showed.", forwardBuckets(), labelState),
+		canary: f.gauges("canary_state", "1 for what the last write of the canary showed, 0 for what an earlier one did.", labelState),
 	}
 	a.forwards.WithLabelValues(resultOK)
 	a.connects.WithLabelValues(resultOK)
@@ -108,6 +114,20 @@ func (a *Agent) Retried(status int) {
 	}
 
 	a.retries.WithLabelValues(after).Inc()
+}
+
+// CanaryProbed is the hook Probed of a canary: a write took so long and showed whether the API server calls the agent.
+func (a *Agent) CanaryProbed(state core.CanaryState, took time.Duration) {
+	word := a.states.value(string(state))
+	a.canaries.WithLabelValues(word).Observe(took.Seconds())
+
+	a.canary.WithLabelValues(word).Set(1)
+
+	for _, other := range a.states.values() {
+		if other != word {
+			a.canary.WithLabelValues(other).Set(0)
+		}
+	}
 }
 
 // Reviewed is the hook of that name of the admission handler: a review for manager was answered with decision.

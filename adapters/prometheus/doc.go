@@ -16,6 +16,8 @@
 //	runtime_watcher_agent_forward_duration_seconds{result}                 histogram  one attempt to forward
 //	runtime_watcher_agent_forward_connections_total{result}                counter    attempts to connect to the control plane
 //	runtime_watcher_agent_forward_retries_total{code}                      counter    short retries within an attempt to forward
+//	runtime_watcher_agent_canary_duration_seconds{state}                   histogram  one write of the canary
+//	runtime_watcher_agent_canary_state{state}                              gauge      1 for the state that the last one showed
 //	runtime_watcher_agent_admission_reviews_total{manager,decision}        counter    admission reviews answered
 //	runtime_watcher_agent_admission_owner_problems_total{manager,problem}  counter    reviews of objects without usable owner
 //	runtime_watcher_agent_admission_refusals_total{code,reason}            counter    requests that were no review it could read
@@ -67,7 +69,8 @@
 //	decision  what the agent decided on a write; "refused" if the request was no review
 //	result    "ok", "partial" (some events of a batch failed, for an attempt as a whole), or why it failed
 //	reason    why an event or a connection was dropped or a request refused, empty if it was not; "overflow" and "shutdown" are the outbox's own
-//	state     freshness: "fresh", "stale", "degraded", "unknown"; reason then is why it is degraded
+//	state     freshness: "fresh", "stale", "degraded", "unknown"; reason then is why it is degraded. Of a canary: "alive", "lost" (the API server
+//	          does not call the agent) or "failing" (it can not find out)
 //	cause     why a runtime is looked at as a whole: "new_epoch", "gap", "went_back", "returned", "replica_lost"
 //	problem   what is wrong with an owner, or with key material
 //	server    "webhook" or "metrics"

@@ -1,6 +1,8 @@
 package prometheus
 
 import (
+	"maps"
+	"slices"
 	"strconv"
 	"sync"
 	"unicode/utf8"
@@ -24,6 +26,7 @@ const (
 	labelRuntime  = "runtime"
 	labelState    = "state"
 	labelServer   = "server"
+	labelState    = "state"
 	labelUse      = "use"
 )
 
@@ -64,6 +67,14 @@ func (v *vocabulary) value(word string) string {
 	v.seen[word] = struct{}{}
 
 	return word
+}
+
+// values returns the words that have values of their own.
+func (v *vocabulary) values() []string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+
+	return slices.Collect(maps.Keys(v.seen))
 }
 
 // code returns the label value of an HTTP status.

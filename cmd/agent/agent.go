@@ -10,6 +10,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
+	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
 
@@ -48,7 +49,15 @@ func newAgent(ctx context.Context, c config, log *slog.Logger) (*agent, error) {
 
 	deadlines := newDeadlines(c.shutdown)
 
-	box, err := newOutbox(c, forwarder, keys, deadlines.drain, metrics, log)
+	pulse := &pulse{instance: c.instance, version: thisBuild().version, configHash: c.hash(), keys: keys}
+
+	box, err := newOutbox(c, forwarder, pulse, deadlines.drain, metrics, log)
+	if err != nil {
+		return nil, err
+	}
+
+	// What happened while nobody called went by unseen.
+	pulse.watchdog, err = newWatchdog(c.canary, box.Resync, metrics, log)
 	if err != nil {
 		return nil, err
 	}
@@ -66,8 +75,8 @@ func newAgent(ctx context.Context, c config, log *slog.Logger) (*agent, error) {
 		return nil, err
 	}
 
-	webhook, err := bind(ctx, "webhook", c.webhook, httpmtls.WebhookTLSConfig(keys.serving, keys.callerSource()), reviews,
-		limits{c.connections, metrics.ConnectionDropped, metrics.HandshakeFailed}, log)
+	webhook, err := bind(ctx, "webhook", c.webhook, httpmtls.WebhookTLSConfig(keys.serving, keys.callerSource()),
+		newWebhook(reviews, c.canary), limits{c.connections, metrics.ConnectionDropped, metrics.HandshakeFailed}, log)
 	if err != nil {
 		observing.close()
 
@@ -83,6 +92,7 @@ func newAgent(ctx context.Context, c config, log *slog.Logger) (*agent, error) {
 		closer("forwarder", forwarder.Close),
 		component{"outbox", box.Start},
 		webhook.component(deadlines.requests),
+		pulse.watchdog.component(),
 		ready.component(),
 	)
 
@@ -106,7 +116,7 @@ func newForwarder(c config, keys keys, metrics *prometheus.Agent, log *slog.Logg
 }
 
 func newOutbox(
-	c config, forwarder *httpmtls.Forwarder, keys keys, drain time.Duration, metrics *prometheus.Agent, log *slog.Logger,
+	c config, forwarder core.Forwarder, pulse *pulse, drain time.Duration, metrics *prometheus.Agent, log *slog.Logger,
 ) (*outbox.Outbox, error) {
 	opts := outbox.Options{
 		Settle:         c.settle,
@@ -125,7 +135,7 @@ func newOutbox(
 	if c.numbered() {
 		opts.Epoch = newEpoch()
 		opts.HeartbeatInterval = c.heartbeats
-		opts.Heartbeat = pulse{c.instance, thisBuild().version, c.hash(), keys}.heartbeat
+		opts.Heartbeat = pulse.heartbeat
 	}
 
 	box, err := outbox.New(forwarder, opts)

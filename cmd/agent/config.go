@@ -37,6 +37,7 @@ type config struct {
 	connections  int
 	forwarding   time.Duration
 	heartbeats   time.Duration
+	canary       canarySettings
 	stopDelay    time.Duration
 	shutdown     time.Duration
 	logLevel     slog.Level

@@ -11,10 +11,12 @@ import (
 type pulse struct {
 	instance, version, configHash string
 	keys                          keys
+	// watchdog is set before the first heartbeat is due.
+	watchdog *watchdog
 }
 
 // heartbeat reads what is in memory only, as the outbox holds its lock meanwhile.
-func (p pulse) heartbeat(core.Manager) core.Heartbeat {
+func (p *pulse) heartbeat(core.Manager) core.Heartbeat {
 	status := p.keys.client.Status()
 	beat := core.Heartbeat{
 		Instance:               p.instance,
@@ -23,6 +25,7 @@ func (p pulse) heartbeat(core.Manager) core.Heartbeat {
 		CertificateFingerprint: status.Material.Fingerprint,
 		CertificateExpiry:      status.Material.NotAfter,
 		CAFingerprints:         status.Material.RootFingerprints,
+		Canary:                 p.watchdog.state(),
 	}
 
 	// The first is the control plane's concern most of all: it is how the agent reaches it.

@@ -10,6 +10,9 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
@@ -131,6 +134,15 @@ func parseManagers(list string) ([]core.Manager, error) {
 	}
 
 	return managers, errors.Join(wrong...)
+}
+
+func parseLease(text string) (types.NamespacedName, error) {
+	namespace, name, found := strings.Cut(text, "/")
+	if !found || validation.IsDNS1123Label(namespace) != nil || validation.IsDNS1123Subdomain(name) != nil {
+		return types.NamespacedName{}, unwanted(text, "<namespace>/<name>")
+	}
+
+	return types.NamespacedName{Namespace: namespace, Name: name}, nil
 }
 
 func parseCount(text string) (int, error) {

@@ -10,6 +10,9 @@ import (
 	"strconv"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission/canary"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
@@ -109,6 +112,27 @@ func settings() []setting {
 			env: "HEARTBEAT_INTERVAL", kind: "duration", fallback: outbox.DefaultHeartbeatInterval.String(),
 			help: "Longest time between two heartbeats, with contracts that carry them; 0s is none",
 			set:  durationOrOff(func(c *config) *duration { return &c.heartbeats }),
+		},
+		{
+			env: "CANARY_LEASE", kind: "namespace/name",
+			help: "Lease that the agent writes, to see whether the API server calls it; no canary if empty",
+			set:  parsed(func(c *config) *types.NamespacedName { return &c.canary.lease }, parseLease),
+		},
+		{
+			env: "CANARY_INTERVAL", kind: "duration", fallback: canary.DefaultInterval.String(), help: "Time between two writes of the canary",
+			set: parsed(func(c *config) *duration { return &c.canary.interval }, parseDuration),
+		},
+		{
+			env: "CANARY_API_SERVER", kind: "URL", help: "API server that the canary writes to; that of the cluster of the agent's pod if empty",
+			set: text(func(c *config) *string { return &c.canary.server }),
+		},
+		{
+			env: "CANARY_TOKEN_FILE", kind: "file", help: "Token that the canary shows; that of the pod's service account if empty",
+			set: text(func(c *config) *string { return &c.canary.token }),
+		},
+		{
+			env: "CANARY_CA_CERT", kind: "file", help: "CAs of that API server, PEM; those of the pod's service account if empty",
+			set: text(func(c *config) *string { return &c.canary.ca }),
 		},
 		{
 			env: "STOP_DELAY", kind: "duration", fallback: "0s",

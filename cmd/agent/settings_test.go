@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -39,6 +40,7 @@ func defaults() config {
 		forwarding:   10 * time.Second,
 		connections:  512,
 		heartbeats:   30 * time.Second,
+		canary:       canarySettings{interval: 30 * time.Second},
 		shutdown:     20 * time.Second,
 		logLevel:     slog.LevelInfo,
 	}
@@ -72,13 +74,17 @@ func TestSettings(t *testing.T) {
 		"all others": {
 			env: []string{
 				"KCP_SERVER_NAME=kcp", "KCP_PROTOCOL=http1", "MANAGERS=a, b", "INSTANCE=me", "SETTLE=0s", "OUTBOX_MAX_KEYS=7",
-				"FORWARD_TIMEOUT=2s", "HEARTBEAT_INTERVAL=0s", "STOP_DELAY=3s", "SHUTDOWN_TIMEOUT=1m", "WEBHOOK_BIND=127.0.0.1",
 				"WEBHOOK_MAX_CONNECTIONS=9", "METRICS_BIND=::1", "WEBHOOK_TLS_CERT=w.crt", "WEBHOOK_TLS_KEY=w.key", "WEBHOOK_CLIENT_CA=api.crt", "LOG_LEVEL=debug",
+				"CANARY_LEASE=kyma-system/agent", "CANARY_INTERVAL=1s", "CANARY_API_SERVER=https://api", "CANARY_TOKEN_FILE=token",
+				"CANARY_CA_CERT=api-ca.crt", "FORWARD_TIMEOUT=2s", "HEARTBEAT_INTERVAL=0s", "STOP_DELAY=3s", "SHUTDOWN_TIMEOUT=1m", "WEBHOOK_BIND=127.0.0.1",
 			},
 			want: func(c *config) {
 				c.serverName, c.protocol, c.managers = "kcp", httpmtls.HTTP1, []core.Manager{"a", "b"}
 				c.instance, c.settle, c.maxKeys, c.connections, c.forwarding = "me", off, 7, 9, 2*time.Second
 				c.heartbeats, c.stopDelay, c.shutdown = off, 3*time.Second, time.Minute
+				c.canary = canarySettings{
+					types.NamespacedName{Namespace: "kyma-system", Name: "agent"}, time.Second, "https://api", "token", "api-ca.crt",
+				}
 				c.webhook.host, c.metrics.host, c.logLevel = "127.0.0.1", "::1", slog.LevelDebug
 				c.serving, c.webhookCAs = httpmtls.Paths{Certificate: "w.crt", Key: "w.key"}, "api.crt"
 			},
@@ -108,7 +114,7 @@ func TestSettings(t *testing.T) {
 			test.want(&want)
 
 			got.getenv, got.effective = nil, nil
-			if diff := cmp.Diff(want, got, cmp.AllowUnexported(config{}, bindAddress{})); diff != "" {
+			if diff := cmp.Diff(want, got, cmp.AllowUnexported(config{}, bindAddress{}, canarySettings{})); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
@@ -145,6 +151,8 @@ func TestWrongSettings(t *testing.T) {
 		"OUTBOX_MAX_KEYS=0":              "want a number above 0",
 		"FORWARD_TIMEOUT=0s":             "want a duration above 0",
 		"HEARTBEAT_INTERVAL=x":           "HEARTBEAT_INTERVAL: ",
+		"CANARY_LEASE=agent":             "want <namespace>/<name>",
+		"CANARY_INTERVAL=0s":             "want a duration above 0",
 		"STOP_DELAY=-1s":                 "STOP_DELAY: ",
 		"SHUTDOWN_TIMEOUT=0s":            "SHUTDOWN_TIMEOUT: ",
 		"WEBHOOK_BIND=localhost":         "want an IP address",

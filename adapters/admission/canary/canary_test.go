@@ -3,6 +3,10 @@ package canary_test
 import (
 	"bytes"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
 	"errors"
@@ -265,6 +269,49 @@ func TestRefusedPatchIsAnError(t *testing.T) {
 
 	if _, err := lease.Write(t.Context(), "00ff"); err == nil || !strings.Contains(err.Error(), "is forbidden") {
 		t.Errorf("error %v, want one with the words of the API server", err)
+	}
+}
+
+func TestLeaseFollowsItsCABundle(t *testing.T) {
+	opts := apiServer(t, func(http.ResponseWriter, *http.Request) {})
+
+	lease, err := canary.NewLease(name(), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	defer lease.Close()
+
+	good, err := os.ReadFile(opts.CAFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	stranger, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{}, &x509.Certificate{}, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	other := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: stranger})
+
+	for _, step := range []struct {
+		bundle []byte
+		want   string
+	}{
+		{good, ""}, {other, "x509"}, {[]byte("half"), "no certificate in PEM"}, {good, ""},
+	} {
+		if err := os.WriteFile(opts.CAFile, step.bundle, 0o600); err != nil {
+			t.Fatal(err)
+		}
+
+		if _, err := lease.Write(t.Context(), "00ff"); (err == nil) != (step.want == "") || err != nil && !strings.Contains(err.Error(), step.want) {
+			t.Errorf("error %v, want %q", err, step.want)
+		}
 	}
 }
 

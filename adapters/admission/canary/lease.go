@@ -29,13 +29,17 @@ const (
 const (
 	maxAnswer   = 64 << 10
 	idleTimeout = 90 * time.Second
+	pingAfter   = 10 * time.Second
+	pingTimeout = 5 * time.Second
 )
 
 // Lease is a [Writer] that patches one Lease (coordination.k8s.io/v1), which must exist. It needs the right to patch that one object,
 // and no more. Make one with [NewLease].
 type Lease struct {
-	url    string
-	token  string
+	url       string
+	token, ca string
+
+	bundle []byte // that client trusts
 	client *http.Client
 }
 
@@ -44,8 +48,8 @@ type LeaseOptions struct {
 	// Server is the URL of the API server. Default: that of the cluster that the process runs in, from KUBERNETES_SERVICE_HOST and
 	// KUBERNETES_SERVICE_PORT.
 	Server string
-	// TokenFile and CAFile are the credentials. The token is read for every write, as it is rotated. Defaults
-	// [DefaultTokenFile] and [DefaultCAFile].
+	// TokenFile and CAFile are the credentials. Both are read for every write, as they are rotated. Defaults [DefaultTokenFile] and
+	// [DefaultCAFile].
 	TokenFile, CAFile string
 }
 
@@ -61,22 +65,53 @@ func NewLease(name types.NamespacedName, opts LeaseOptions) (*Lease, error) {
 		return nil, fmt.Errorf("canary: lease is %q, want <namespace>/<name>", name)
 	}
 
-	roots, err := readRoots(cmp.Or(opts.CAFile, DefaultCAFile))
-	if err != nil {
-		return nil, err
-	}
-
-	return &Lease{
+	lease := &Lease{
 		url: server.JoinPath("apis/coordination.k8s.io/v1/namespaces", url.PathEscape(name.Namespace), "leases",
 			url.PathEscape(name.Name)).String() + "?fieldManager=runtime-watcher-canary",
 		token: cmp.Or(opts.TokenFile, DefaultTokenFile),
-		client: &http.Client{Transport: &http.Transport{
-			TLSClientConfig:   &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
-			ForceAttemptHTTP2: true,
-			MaxConnsPerHost:   1,
-			IdleConnTimeout:   idleTimeout,
-		}},
-	}, nil
+		ca:    cmp.Or(opts.CAFile, DefaultCAFile),
+	}
+
+	return lease, lease.trust()
+}
+
+// Close closes the idle connection to the API server. Later writes make another.
+func (l *Lease) Close() { l.client.CloseIdleConnections() }
+
+// trust makes a client that trusts what the file of CAs holds now, unless there is one already.
+func (l *Lease) trust() error {
+	bundle, err := os.ReadFile(l.ca)
+	if err != nil {
+		return fmt.Errorf("canary: CA bundle of the API server: %w", err)
+	}
+
+	if l.client != nil && bytes.Equal(bundle, l.bundle) {
+		return nil
+	}
+
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(bundle) {
+		return fmt.Errorf("canary: CA bundle of the API server: %s holds no certificate in PEM", l.ca)
+	}
+
+	if l.client != nil {
+		l.client.CloseIdleConnections()
+	}
+
+	l.bundle, l.client = bundle, newClient(roots)
+
+	return nil
+}
+
+func newClient(roots *x509.CertPool) *http.Client {
+	return &http.Client{Transport: &http.Transport{
+		TLSClientConfig:   &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
+		ForceAttemptHTTP2: true,
+		MaxConnsPerHost:   1,
+		IdleConnTimeout:   idleTimeout,
+		// A connection that died silently would otherwise fail every write until the kernel gives it up.
+		HTTP2: &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
+	}}
 }
 
 func serverURL(server string) (*url.URL, error) {
@@ -97,22 +132,12 @@ func serverURL(server string) (*url.URL, error) {
 	return parsed, nil
 }
 
-func readRoots(file string) (*x509.CertPool, error) {
-	bundle, err := os.ReadFile(file) //nolint:gosec // The operator of the agent says where.
-	if err != nil {
-		return nil, fmt.Errorf("canary: CA bundle of the API server: %w", err)
-	}
-
-	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(bundle) {
-		return nil, fmt.Errorf("canary: CA bundle of the API server: %s holds no certificate in PEM", file)
-	}
-
-	return roots, nil
-}
-
 // Write patches the Lease.
 func (l *Lease) Write(ctx context.Context, nonce string) ([]string, error) {
+	if err := l.trust(); err != nil {
+		return nil, err
+	}
+
 	token, err := os.ReadFile(l.token)
 	if err != nil {
 		return nil, fmt.Errorf("canary: token: %w", err)

@@ -1,0 +1,64 @@
+package admission
+
+import (
+	"fmt"
+	"time"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission/canary"
+)
+
+const (
+	// canaryName is shorter than the name of any watch's webhook, so that they never meet.
+	canaryName = "canary" + webhookSuffix
+	// namespaceLabel is on every namespace, with its name (k8s.io/api/core/v1).
+	namespaceLabel = "kubernetes.io/metadata.name"
+)
+
+// canaryWebhook calls the agent for writes to one Lease. Of what could narrow it down to that, the name of the request can not fail to
+// be evaluated, and nobody else can set it, as a label of the Lease could be.
+func canaryWebhook(endpoint Endpoint, opts ConfigurationOptions) admissionregistrationv1.ValidatingWebhook {
+	return admissionregistrationv1.ValidatingWebhook{
+		Name:         canaryName,
+		ClientConfig: endpoint.clientConfig(canary.Path),
+		Rules: []admissionregistrationv1.RuleWithOperations{{
+			Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create, admissionregistrationv1.Update},
+			Rule: admissionregistrationv1.Rule{
+				APIGroups:   []string{"coordination.k8s.io"},
+				APIVersions: []string{"v1"},
+				Resources:   []string{"leases"},
+				Scope:       new(admissionregistrationv1.NamespacedScope),
+			},
+		}},
+		FailurePolicy:           new(admissionregistrationv1.Ignore),
+		MatchPolicy:             new(admissionregistrationv1.Equivalent),
+		NamespaceSelector:       &metav1.LabelSelector{MatchLabels: map[string]string{namespaceLabel: opts.Canary.Namespace}},
+		ObjectSelector:          &metav1.LabelSelector{},
+		SideEffects:             new(admissionregistrationv1.SideEffectClassNone),
+		TimeoutSeconds:          new(int32(opts.Timeout / time.Second)), //nolint:gosec // Validated: at most 30.
+		AdmissionReviewVersions: []string{"v1"},
+		MatchConditions: []admissionregistrationv1.MatchCondition{{
+			Name: "lease", Expression: fmt.Sprintf("request.name == %q", opts.Canary.Name),
+		}},
+	}
+}
+
+func canaryProblem(lease types.NamespacedName) error {
+	if lease == (types.NamespacedName{}) {
+		return nil
+	}
+
+	if wrong := validation.IsDNS1123Label(lease.Namespace); wrong != nil {
+		return fmt.Errorf("canary: namespace %.80q: %s", lease.Namespace, wrong[0])
+	}
+
+	if wrong := validation.IsDNS1123Subdomain(lease.Name); wrong != nil {
+		return fmt.Errorf("canary: name %.80q: %s", lease.Name, wrong[0])
+	}
+
+	return nil
+}
