@@ -53,17 +53,7 @@ func newScene(t *testing.T, version contract.Version) *scene {
 func newSceneWith(t *testing.T, version contract.Version, operator rig.OperatorOptions, env map[string]string) *scene {
 	t.Helper()
 
-	if testing.Short() {
-		t.Skip("needs real API servers, which -short leaves out")
-	}
-
-	s := &scene{t: t, pki: rig.NewPKI(t), operatorOptions: operator}
-	s.operatorOptions.Addr = rig.Address(rig.FreePort(t))
-	s.plane = controlplane.StartT(t, controlplane.Options{})
-	s.runtime = controlplane.StartT(t, controlplane.Options{})
-	s.owner = rig.AddRuntime(t, s.plane, runtime, domain)
-	rig.AddRuntime(t, s.plane, "runtime-2", "runtime-2.example.com")
-	s.startOperator()
+	s := newClusters(t, operator)
 	env = maps.Clone(env)
 	if env == nil {
 		env = make(map[string]string)
@@ -87,6 +77,25 @@ func newSceneWith(t *testing.T, version contract.Version, operator rig.OperatorO
 		Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"},
 		Labels:   watched(),
 	})
+
+	return s
+}
+
+// newClusters is a control plane with its operator, and a runtime without agent.
+func newClusters(t *testing.T, operator rig.OperatorOptions) *scene {
+	t.Helper()
+
+	if testing.Short() {
+		t.Skip("needs real API servers, which -short leaves out")
+	}
+
+	s := &scene{t: t, pki: rig.NewPKI(t), operatorOptions: operator}
+	s.operatorOptions.Addr = rig.Address(rig.FreePort(t))
+	s.plane = controlplane.StartT(t, controlplane.Options{})
+	s.runtime = controlplane.StartT(t, controlplane.Options{})
+	s.owner = rig.AddRuntime(t, s.plane, runtime, domain)
+	rig.AddRuntime(t, s.plane, "runtime-2", "runtime-2.example.com")
+	s.startOperator()
 
 	return s
 }

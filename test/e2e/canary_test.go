@@ -1,0 +1,252 @@
+package e2e
+
+import (
+	"fmt"
+	"maps"
+	"testing"
+	"time"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/listener"
+	"github.com/runtime-watcher/runtime-watcher/test/rig"
+)
+
+// canaryInterval is that of the canary, and of the heartbeats that tell of it.
+const canaryInterval = 2 * time.Second
+
+// canaryScene is a runtime with two replicas of the agent that share one Lease.
+type canaryScene struct {
+	*scene
+
+	canary  *rig.Canary
+	fleet   *fleet.Fleet
+	replica *rig.Agent
+}
+
+func newCanaryScene(t *testing.T) *canaryScene {
+	t.Helper()
+
+	f, err := fleet.New(fleet.Options{ResyncJitter: time.Millisecond, ExpiringWithin: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	s := &canaryScene{fleet: f}
+	s.scene = newClusters(t, rig.OperatorOptions{Listener: listener.Options{Fleet: f}})
+	s.canary = rig.NewCanary(t, s.runtime)
+
+	env := maps.Clone(s.canary.Env)
+	env["MANAGERS"], env["CANARY_INTERVAL"], env["HEARTBEAT_INTERVAL"] = manager, canaryInterval.String(), canaryInterval.String()
+	env["KCP_CONTRACT"] = string(contract.V3)
+
+	s.agent = s.startAgent(env, "one")
+	s.replica = s.startAgent(env, "two")
+
+	return s
+}
+
+func (s *canaryScene) startAgent(env map[string]string, instance string) *rig.Agent {
+	env = maps.Clone(env)
+	env["INSTANCE"] = instance
+
+	return rig.StartAgent(s.t, s.pki.RuntimeVolume(runtime, domain), s.operatorOptions.Addr, rig.AgentOptions{Env: env})
+}
+
+// configuration leads to the first replica only: the second finds out by its own writes, which the first one reviews.
+func (s *canaryScene) configuration() *admissionregistrationv1.ValidatingWebhookConfiguration {
+	s.t.Helper()
+
+	configuration, err := admission.WebhookConfiguration("runtime-watcher",
+		admission.Endpoint{URL: "https://" + rig.Address(s.agent.WebhookPort), CABundle: s.pki.CA.PEM()},
+		[]admission.Watch{{
+			Name:     types.NamespacedName{Namespace: rig.Namespace, Name: "configmaps"},
+			Manager:  manager,
+			Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"},
+			Labels:   watched(),
+		}}, admission.ConfigurationOptions{Canary: s.canary.Lease})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+
+	return configuration
+}
+
+// canaries returns what the heartbeats of the replicas that live tell.
+func (s *canaryScene) canaries() map[core.CanaryState]int {
+	found := make(map[core.CanaryState]int)
+
+	for _, replica := range s.fleet.Get(runtime, manager).Replicas {
+		if replica.Heartbeat != nil {
+			found[replica.Heartbeat.Canary]++
+		}
+	}
+
+	return found
+}
+
+// await waits until both replicas tell of a state, and the control plane knows what that means.
+func (s *canaryScene) await(what string, canary core.CanaryState, state fleet.State, reason string) {
+	s.t.Helper()
+
+	began := time.Now()
+
+	rig.Eventually(s.t, 40*time.Second, fmt.Sprintf("%s: both canaries are %s, the runtime is %s %s", what, canary, state, reason), func() bool {
+		status := s.fleet.Get(runtime, manager)
+
+		return s.canaries()[canary] == 2 && status.State == state && status.Reason == reason
+	})
+	s.t.Logf("%s: %s %s after %v", what, state, reason, time.Since(began).Round(time.Millisecond))
+}
+
+// beats waits until each replica has sent so many more heartbeats.
+func (s *canaryScene) beats(more uint64) {
+	s.t.Helper()
+
+	numbers := func() map[string]uint64 {
+		found := make(map[string]uint64)
+		for _, replica := range s.fleet.Get(runtime, manager).Replicas {
+			found[replica.Epoch] = replica.Heartbeat.Number
+		}
+
+		return found
+	}
+
+	before := numbers()
+	rig.Eventually(s.t, 40*time.Second, fmt.Sprintf("%d more heartbeats", more), func() bool {
+		for epoch, number := range numbers() {
+			if number < before[epoch]+more {
+				return false
+			}
+		}
+
+		return true
+	})
+}
+
+func (s *canaryScene) put(configuration *admissionregistrationv1.ValidatingWebhookConfiguration) {
+	s.t.Helper()
+
+	current := &admissionregistrationv1.ValidatingWebhookConfiguration{}
+	err := s.runtime.Client.Get(s.t.Context(), client.ObjectKeyFromObject(configuration), current)
+
+	switch {
+	case apierrors.IsNotFound(err):
+		err = s.runtime.Client.Create(s.t.Context(), configuration)
+	case err == nil:
+		configuration.ResourceVersion = current.ResourceVersion
+		err = s.runtime.Client.Update(s.t.Context(), configuration)
+	}
+
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func TestCanary(t *testing.T) {
+	s := newCanaryScene(t)
+	other := rig.NewPKI(t)
+	nobody := rig.Address(rig.FreePort(t))
+
+	s.checkRights()
+	s.await("before there is a configuration", core.CanaryLost, fleet.Degraded, fleet.ReasonCanaryLost)
+	s.put(s.configuration())
+	s.await("with a configuration", core.CanaryAlive, fleet.Fresh, "")
+	s.beats(2)
+
+	change := func(change func(*admissionregistrationv1.WebhookClientConfig)) func() {
+		return func() {
+			configuration := s.configuration()
+			for i := range configuration.Webhooks {
+				change(&configuration.Webhooks[i].ClientConfig)
+			}
+
+			s.put(configuration)
+		}
+	}
+
+	for _, fault := range []struct {
+		name   string
+		inject func()
+	}{
+		{"removed", func() {
+			if err := s.runtime.Client.Delete(t.Context(), s.configuration()); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		{"wrong CA bundle", change(func(c *admissionregistrationv1.WebhookClientConfig) { c.CABundle = other.CA.PEM() })},
+		{"wrong path", change(func(c *admissionregistrationv1.WebhookClientConfig) { *c.URL += "/nowhere" })},
+		{"nobody at the URL", change(func(c *admissionregistrationv1.WebhookClientConfig) { c.URL = new("https://" + nobody + "/canary") })},
+	} {
+		before := s.resyncs()
+
+		fault.inject()
+		s.await(fault.name, core.CanaryLost, fleet.Degraded, fleet.ReasonCanaryLost)
+		s.beats(1)
+
+		if got := s.resyncs(); got != before {
+			t.Errorf("%s: %d resyncs before anything was mended, want none", fault.name, got-before)
+		}
+
+		s.put(s.configuration())
+		s.await(fault.name+", mended", core.CanaryAlive, fleet.Fresh, "")
+		s.awaitResyncs(before + 2)
+		s.beats(2)
+
+		if got := s.resyncs() - before; got != 2 {
+			t.Errorf("%s: %d resyncs after it was mended, want one of each replica", fault.name, got)
+		}
+	}
+
+	if states := s.agent.Metric("runtime_watcher_agent_canary_state", `state="alive"`); states != 1 {
+		t.Errorf("metric of the state is %v, want 1", states)
+	}
+
+	if refused := s.agent.Metric("runtime_watcher_agent_admission_refusals_total", `reason="unknown_path"`); refused == 0 {
+		t.Error("no refusal counted for the wrong path")
+	}
+}
+
+// checkRights makes sure that the agent may do nothing but patch its Lease.
+func (s *canaryScene) checkRights() {
+	s.t.Helper()
+
+	agent, err := client.New(s.canary.Config(s.runtime), client.Options{Scheme: s.runtime.Client.Scheme()})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+
+	mine := metav1.ObjectMeta{Namespace: s.canary.Lease.Namespace, Name: s.canary.Lease.Name}
+	others := metav1.ObjectMeta{Namespace: s.canary.Lease.Namespace, Name: "other"}
+	patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"a":"b"}}}`))
+
+	if err := s.runtime.Client.Create(s.t.Context(), &coordinationv1.Lease{ObjectMeta: others}); err != nil {
+		s.t.Fatal(err)
+	}
+
+	if err := agent.Patch(s.t.Context(), &coordinationv1.Lease{ObjectMeta: mine}, patch); err != nil {
+		s.t.Errorf("its Lease can not be patched: %v", err)
+	}
+
+	for what, err := range map[string]error{
+		"patch another Lease": agent.Patch(s.t.Context(), &coordinationv1.Lease{ObjectMeta: others}, patch),
+		"delete its Lease":    agent.Delete(s.t.Context(), &coordinationv1.Lease{ObjectMeta: mine}),
+		"list Leases":         agent.List(s.t.Context(), &coordinationv1.LeaseList{}),
+		"list Secrets":        agent.List(s.t.Context(), &corev1.SecretList{}),
+	} {
+		if !apierrors.IsForbidden(err) {
+			s.t.Errorf("the agent could %s (%v), want that to be forbidden", what, err)
+		}
+	}
+}

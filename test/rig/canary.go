@@ -1,0 +1,86 @@
+package rig
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+)
+
+// Canary is a Lease, and a service account that may patch it and do nothing else.
+type Canary struct {
+	Lease types.NamespacedName
+	Token string
+	// Env are the settings of an agent with this canary, its interval left out.
+	Env map[string]string
+}
+
+// NewCanary creates the Lease and the service account in a runtime.
+func NewCanary(t testing.TB, runtime *controlplane.ControlPlane) *Canary {
+	t.Helper()
+
+	const name = "runtime-watcher-canary"
+
+	meta := metav1.ObjectMeta{Namespace: Namespace, Name: name}
+	account := &corev1.ServiceAccount{ObjectMeta: meta}
+
+	for _, object := range []client.Object{
+		&coordinationv1.Lease{ObjectMeta: meta},
+		account,
+		&rbacv1.Role{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{{
+			APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"}, ResourceNames: []string{name}, Verbs: []string{"patch"},
+		}}},
+		&rbacv1.RoleBinding{
+			ObjectMeta: meta,
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name},
+			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: Namespace, Name: name}},
+		},
+	} {
+		if err := runtime.Client.Create(t.Context(), object); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	request := &authenticationv1.TokenRequest{}
+	if err := runtime.Client.SubResource("token").Create(t.Context(), account, request); err != nil {
+		t.Fatal(err)
+	}
+
+	c := &Canary{Lease: types.NamespacedName{Namespace: Namespace, Name: name}, Token: request.Status.Token}
+	c.Env = map[string]string{
+		"CANARY_LEASE": c.Lease.String(), "CANARY_API_SERVER": runtime.Config.Host,
+		"CANARY_TOKEN_FILE": write(t, "token", []byte(c.Token)),
+		"CANARY_CA_CERT":    write(t, "ca.crt", runtime.Config.CAData),
+	}
+
+	return c
+}
+
+// Config is that of the service account.
+func (c *Canary) Config(runtime *controlplane.ControlPlane) *rest.Config {
+	config := rest.AnonymousClientConfig(runtime.Config)
+	config.BearerToken = c.Token
+
+	return config
+}
+
+func write(t testing.TB, name string, text []byte) string {
+	t.Helper()
+
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	return path
+}
