@@ -72,7 +72,11 @@ func NewLease(name types.NamespacedName, opts LeaseOptions) (*Lease, error) {
 		ca:    cmp.Or(opts.CAFile, DefaultCAFile),
 	}
 
-	return lease, lease.trust()
+	if err := lease.trust(); err != nil {
+		return nil, err
+	}
+
+	return lease, nil
 }
 
 // Close closes the idle connection to the API server. Later writes make another.
