@@ -26,7 +26,6 @@ const (
 	labelRuntime  = "runtime"
 	labelState    = "state"
 	labelServer   = "server"
-	labelState    = "state"
 	labelUse      = "use"
 )
 
