@@ -12,7 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -52,14 +51,10 @@ func compile(command string) (string, error) {
 
 // Agent is a real agent process.
 type Agent struct {
+	*Process
+
 	WebhookPort, MetricsPort int
 	Volume                   *testpki.Volume
-
-	t    testing.TB
-	env  []string
-	log  string
-	cmd  *exec.Cmd
-	done chan struct{}
 }
 
 // AgentOptions are the choices of [StartAgent].
@@ -73,23 +68,20 @@ func StartAgent(t testing.TB, volume *testpki.Volume, controlPlane string, opts 
 	t.Helper()
 
 	ca, cert, key := volume.Paths()
-	a := &Agent{
-		WebhookPort: FreePort(t),
-		MetricsPort: FreePort(t),
-		Volume:      volume,
-		t:           t,
-		log:         filepath.Join(t.TempDir(), "agent.log"),
-	}
-	a.env = []string{
-		"WEBHOOK_PORT=" + strconv.Itoa(a.WebhookPort), "METRICS_PORT=" + strconv.Itoa(a.MetricsPort),
+	webhook, metrics := FreePort(t), FreePort(t)
+	env := []string{
+		"WEBHOOK_PORT=" + strconv.Itoa(webhook), "METRICS_PORT=" + strconv.Itoa(metrics),
 		"CA_CERT=" + ca, "TLS_CERT=" + cert, "TLS_KEY=" + key, "KCP_ADDR=" + controlPlane,
 	}
 
 	for name, value := range opts.Env {
-		a.env = append(a.env, name+"="+value)
+		env = append(env, name+"="+value)
 	}
 
-	t.Cleanup(a.cleanup)
+	a := &Agent{
+		Process:     NewProcess(t, "agent", Build(t, "cmd/agent"), env),
+		WebhookPort: webhook, MetricsPort: metrics, Volume: volume,
+	}
 	a.Restart()
 
 	return a
@@ -98,90 +90,23 @@ func StartAgent(t testing.TB, volume *testpki.Volume, controlPlane string, opts 
 // Restart starts the process again, after Kill or Stop, and returns when it is ready.
 func (a *Agent) Restart() {
 	a.t.Helper()
-
-	out, err := os.OpenFile(a.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	defer out.Close() // The child has its own descriptor.
-
-	cmd := exec.Command(Build(a.t, "cmd/agent")) // Its life is that of the Agent.
-	cmd.Env, cmd.Stdout, cmd.Stderr = a.env, out, out
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-
-	if err := cmd.Start(); err != nil {
-		a.t.Fatal(err)
-	}
-
-	done := make(chan struct{})
-	a.cmd, a.done = cmd, done
-
-	go func() {
-		defer close(done)
-
-		_ = cmd.Wait() // How it ended, ProcessState tells.
-	}()
-
-	a.awaitReady()
+	a.Launch()
+	a.AwaitReady()
 }
 
-func (a *Agent) awaitReady() {
+// AwaitReady returns when the agent is ready.
+func (a *Agent) AwaitReady() {
 	a.t.Helper()
 
-	Eventually(a.t, 15*time.Second, "the agent is ready", func() bool {
-		select {
-		case <-a.done:
+	Eventually(a.t, 30*time.Second, "the agent is ready", func() bool {
+		if !a.Running() {
 			a.t.Fatalf("the agent ended: %s\n%s", a.cmd.ProcessState, a.Log())
-		default:
 		}
 
 		_, err := a.get("/readyz")
 
 		return err == nil
 	})
-}
-
-// Kill ends the process as a crash would.
-func (a *Agent) Kill() { a.signal(syscall.SIGKILL) }
-
-// Stop ends the process in good order, and returns its exit code.
-func (a *Agent) Stop() int {
-	a.signal(syscall.SIGTERM)
-
-	return a.cmd.ProcessState.ExitCode()
-}
-
-func (a *Agent) signal(s os.Signal) {
-	_ = a.cmd.Process.Signal(s) // It may have ended.
-	<-a.done
-}
-
-// Pid is that of the process.
-func (a *Agent) Pid() int { return a.cmd.Process.Pid }
-
-func (a *Agent) cleanup() {
-	if a.cmd != nil {
-		a.signal(syscall.SIGKILL)
-	}
-
-	if a.t.Failed() {
-		a.t.Logf("log of the agent:\n%s", a.Log())
-	}
-}
-
-// Log returns the end of what the agent has said so far.
-func (a *Agent) Log() string {
-	text, err := os.ReadFile(a.log)
-	if err != nil {
-		return err.Error()
-	}
-
-	const most = 20_000
-	if len(text) > most {
-		text = text[len(text)-most:]
-	}
-
-	return string(text)
 }
 
 // Metric returns the sum of a metric over all series that have every given label, such as `manager="kyma"`.

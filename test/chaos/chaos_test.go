@@ -1,0 +1,286 @@
+package chaos_test
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"text/tabwriter"
+	"time"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+
+	"github.com/runtime-watcher/runtime-watcher/test/chaos"
+	"github.com/runtime-watcher/runtime-watcher/test/chaos/record"
+	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+	"github.com/runtime-watcher/runtime-watcher/test/rig"
+)
+
+var (
+	seed     = flag.Uint64("seed", 1, "first seed of the chaos suite")
+	seeds    = flag.Uint64("seeds", 2, "how many seeds, one after the other")
+	duration = flag.Duration("duration", 15*time.Second, "how long faults are made with each seed")
+	parallel = flag.Bool("parallel-seeds", true, "let the seeds run at the same time")
+)
+
+// recovery is how long after the last fault everything has to be seen.
+const recovery = time.Minute
+
+// TestNothingIsLost makes faults at random and holds every write against what the operator saw.
+func TestNothingIsLost(t *testing.T) {
+	plane, pki := newWorld(t)
+	table := &table{}
+
+	t.Run("seeds", func(t *testing.T) {
+		for n := range *seeds {
+			schedule := chaos.NewSchedule(*seed+n, *duration)
+
+			t.Run(fmt.Sprintf("agent %d", schedule.Seed), func(t *testing.T) {
+				if *parallel {
+					t.Parallel()
+				}
+
+				table.add(run(t, plane, pki, schedule, false))
+			})
+		}
+	})
+
+	t.Logf("\n%s", table)
+}
+
+// TestTheSuiteCanFail holds a forwarder of the kind that exists today against the same schedules.
+func TestTheSuiteCanFail(t *testing.T) {
+	plane, pki := newWorld(t)
+	table := &table{}
+
+	t.Run("seeds", func(t *testing.T) {
+		for n := range *seeds {
+			schedule := chaos.NewSchedule(*seed+n, *duration)
+
+			t.Run(fmt.Sprintf("naive %d", schedule.Seed), func(t *testing.T) {
+				if *parallel {
+					t.Parallel()
+				}
+
+				table.add(run(t, plane, pki, schedule, true))
+			})
+		}
+	})
+
+	t.Logf("\n%s", table)
+
+	// Those that came too early are not counted: what an outage takes is to be seen.
+	lost := table.count(func(v chaos.Verdict) bool { return !v.Seen && !v.Stale })
+	t.Logf("the naive forwarder left %d objects unseen, for %d of which the operator got no event", table.count(missed), lost)
+
+	if lost == 0 {
+		t.Error("the naive forwarder lost nothing: the suite can not fail")
+	}
+}
+
+func newWorld(t *testing.T) (*controlplane.ControlPlane, *rig.PKI) {
+	t.Helper()
+
+	if testing.Short() {
+		t.Skip("needs a real API server, which -short leaves out")
+	}
+
+	crds := []*apiextensionsv1.CustomResourceDefinition{chaos.WidgetCRD()}
+
+	return controlplane.StartT(t, controlplane.Options{CRDs: crds}), rig.NewPKI(t)
+}
+
+// run plays one schedule, and returns how it went.
+func run(t *testing.T, plane *controlplane.ControlPlane, pki *rig.PKI, schedule chaos.Schedule, naive bool) result {
+	t.Helper()
+	t.Log(schedule)
+
+	s := newScene(t, plane, pki, schedule, naive)
+	writers := startWriters(s, schedule.Seed)
+	began, ended := s.play(schedule)
+	writers.finish()
+
+	r := result{schedule: schedule, ended: ended, writes: writers.ledger.Count()}
+	s.await(&r, writers.ledger, naive)
+
+	for _, d := range s.told {
+		switch {
+		case d.Refused != "":
+		case d.Kind == "changed":
+			r.events++
+		case d.Own:
+			r.own++
+		default:
+			r.resyncs++
+		}
+	}
+
+	r.failedOpen = s.failedOpen()
+
+	if !naive {
+		s.checkAccounts()
+	}
+
+	for _, name := range slices.Sorted(maps.Keys(r.verdicts)) {
+		if v := r.verdicts[name]; !v.Seen && !naive {
+			t.Errorf("seed %d: the last write to %s, of version %d, %.3f s to %.3f s into the schedule, was never seen, in %d looks at it",
+				schedule.Seed, name, v.Last.Version, (v.Last.Sent - began).Seconds(), (v.Last.Returned - began).Seconds(), v.Looks)
+		}
+	}
+
+	return r
+}
+
+// await waits until everything is seen, or the time is over.
+func (s *scene) await(r *result, ledger *chaos.Ledger, naive bool) {
+	s.t.Helper()
+
+	limit := recovery
+	if naive {
+		limit = 10 * time.Second // It has nothing left to send by then.
+	}
+
+	for {
+		s.read()
+
+		r.verdicts = ledger.Judge(s.looks)
+		if r.misses() == 0 || record.Now() > r.ended+limit {
+			return
+		}
+
+		s.wait(record.Now() + 500*time.Millisecond)
+	}
+}
+
+// checkAccounts makes sure that every event that an agent accepted has one fate.
+func (s *scene) checkAccounts() {
+	s.t.Helper()
+
+	const prefix = "runtime_watcher_agent_events_"
+
+	for i, one := range s.senders {
+		if !one.Running() {
+			continue
+		}
+
+		one.agent.AwaitReady()
+		rig.Eventually(s.t, recovery, "nothing is pending", func() bool { return one.agent.Metric(prefix+"pending") == 0 })
+
+		text, err := rig.Get(s.t.Context(), "http://"+rig.Address(one.agent.MetricsPort)+"/metrics")
+		if err != nil {
+			s.t.Fatal(err)
+		}
+
+		sum := func(name string) float64 { return rig.Sum(text, prefix+name) }
+		accepted, delivered, coalesced, dropped := sum("accepted_total"), sum("delivered_total"), sum("coalesced_total"), sum("dropped_total")
+		s.t.Logf("agent %d: accepted %v, delivered %v, coalesced %v, dropped %v", i, accepted, delivered, coalesced, dropped)
+
+		if accepted == 0 || accepted != delivered+coalesced+dropped+sum("pending") {
+			s.t.Errorf("agent %d: accepted %v, delivered %v, coalesced %v, dropped %v, pending %v: they must add up",
+				i, accepted, delivered, coalesced, dropped, sum("pending"))
+		}
+	}
+}
+
+// failedOpen returns how many writes the API server went on with without an answer.
+func (s *scene) failedOpen() float64 {
+	s.t.Helper()
+
+	return rig.Sum(rig.APIServerMetrics(s.t, s.plane), "apiserver_admission_webhook_fail_open_count", fmt.Sprintf("name=%q", rig.Namespace+"."+s.name+".operator.kyma-project.io"))
+}
+
+// result is how a schedule went.
+type result struct {
+	schedule                     chaos.Schedule
+	ended                        time.Duration
+	writes, events, resyncs, own int
+	failedOpen                   float64
+	verdicts                     map[string]chaos.Verdict
+}
+
+func missed(v chaos.Verdict) bool { return !v.Seen }
+
+func (r *result) misses() int { return r.count(missed) }
+
+// slowest returns how long after the faults or the write, whichever was later, the last object was seen.
+func (r *result) slowest() (slowest time.Duration) {
+	for _, v := range r.verdicts {
+		if v.Seen {
+			slowest = max(slowest, v.At-max(v.Last.Returned, r.ended))
+		}
+	}
+
+	return slowest
+}
+
+func (r *result) count(of func(chaos.Verdict) bool) (n int) {
+	for _, v := range r.verdicts {
+		if of(v) {
+			n++
+		}
+	}
+
+	return n
+}
+
+// table collects results.
+type table struct {
+	mu   sync.Mutex
+	rows []result
+}
+
+func (t *table) add(r result) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+
+	t.rows = append(t.rows, r)
+}
+
+func (t *table) count(of func(chaos.Verdict) bool) (n int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+
+	for i := range t.rows {
+		n += t.rows[i].count(of)
+	}
+
+	return n
+}
+
+// String shows a line for each seed.
+func (t *table) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+
+	slices.SortFunc(t.rows, func(a, b result) int { return int(a.schedule.Seed) - int(b.schedule.Seed) })
+
+	var b strings.Builder
+
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "seed\tfaults\twrites\tevents\tresyncs (own)\tfailed open\tobjects\tby resync\tearly\tmisses\tstale\tslowest")
+
+	for i := range t.rows {
+		r := &t.rows[i]
+		fmt.Fprintf(w, "%d\t%s\t%d\t%d\t%d (%d)\t%v\t%d\t%d\t%d\t%d\t%d\t%v\n", r.schedule.Seed, kinds(r.schedule), r.writes, r.events, r.resyncs, r.own,
+			r.failedOpen, len(r.verdicts), r.count(func(v chaos.Verdict) bool { return v.Resync }),
+			r.count(func(v chaos.Verdict) bool { return v.Early }), r.misses(),
+			r.count(func(v chaos.Verdict) bool { return v.Stale }), r.slowest().Round(time.Millisecond))
+	}
+
+	_ = w.Flush() // Into memory.
+
+	return b.String()
+}
+
+func kinds(s chaos.Schedule) string {
+	var names []string
+
+	for _, f := range s.Faults {
+		names = append(names, string(f.Kind))
+	}
+
+	return fmt.Sprintf("mixed %t, %d agents, %d keys: %s", s.Mixed, s.Replicas, s.MaxKeys, strings.Join(names, ", "))
+}

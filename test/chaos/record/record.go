@@ -1,0 +1,133 @@
+// Package record is what an operator under test tells of what it did, in a file that survives its death.
+package record
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Entry is one line: a look, or a delivery.
+type Entry struct {
+	Look     *Look     `json:"look,omitempty"`
+	Delivery *Delivery `json:"delivery,omitempty"`
+}
+
+// Look is one reconcile that read what it was asked to look at.
+type Look struct {
+	// Runtime is the object in the control plane that stands for the runtime.
+	Runtime string `json:"runtime"`
+	// Object is the only one that was read; empty when all of the runtime were.
+	Object string `json:"object,omitempty"`
+	// Started is when the reconcile began, before it read anything: see [Now].
+	Started time.Duration `json:"started"`
+	// Versions are the resource versions of the objects that were found, by name.
+	Versions map[string]string `json:"versions"`
+}
+
+// Delivery is what the operator was handed by its listener.
+type Delivery struct {
+	// Kind is that of the event.
+	Kind string `json:"kind"`
+	// Own means that the control plane made the event itself.
+	Own bool `json:"own,omitempty"`
+	// At is when it was handled: see [Now].
+	At time.Duration `json:"at"`
+	// Refused says why the event was not taken.
+	Refused string `json:"refused,omitempty"`
+}
+
+// Now is a clock that all processes of a machine share, and that nobody sets (clock_gettime, CLOCK_MONOTONIC).
+func Now() time.Duration {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		panic(err) // There is no such system.
+	}
+
+	return time.Duration(now.Nano())
+}
+
+// Writer appends entries to a file. What Write has returned from is in the hands of the system: a killed process does
+// not take it along.
+type Writer struct {
+	mu   sync.Mutex
+	file *os.File
+}
+
+// NewWriter opens a file for appending.
+func NewWriter(path string) (*Writer, error) {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("record: %w", err)
+	}
+
+	return &Writer{file: file}, nil
+}
+
+// Write appends one entry, in one call of the system.
+func (w *Writer) Write(entry Entry) error {
+	line, err := json.Marshal(entry)
+	if err != nil {
+		return fmt.Errorf("record: %w", err)
+	}
+
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	_, err = w.file.Write(append(line, '\n'))
+
+	return err
+}
+
+// Reader follows a file that others append to.
+type Reader struct {
+	path   string
+	offset int64
+}
+
+// NewReader returns a reader from the beginning of a file, which need not exist yet.
+func NewReader(path string) *Reader { return &Reader{path: path} }
+
+// Next returns the entries that are new since the last call. A line that is not complete is left for later, or for ever when its
+// writer was killed over it: the next entry then begins in the middle of it, and both are no entry.
+func (r *Reader) Next() ([]Entry, error) {
+	file, err := os.Open(r.path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+
+	if err != nil {
+		return nil, fmt.Errorf("record: %w", err)
+	}
+	defer file.Close() // It was only read.
+
+	if _, err := file.Seek(r.offset, io.SeekStart); err != nil {
+		return nil, fmt.Errorf("record: %w", err)
+	}
+
+	return r.read(bufio.NewReader(file))
+}
+
+func (r *Reader) read(from *bufio.Reader) (entries []Entry, err error) {
+	for {
+		line, err := from.ReadBytes('\n')
+		if err != nil {
+			return entries, nil //nolint:nilerr // The end, for now.
+		}
+
+		r.offset += int64(len(line))
+
+		var entry Entry
+		if json.Unmarshal(bytes.TrimSpace(line), &entry) == nil {
+			entries = append(entries, entry)
+		}
+	}
+}

@@ -1,0 +1,255 @@
+package chaos
+
+import (
+	"context"
+	"net"
+	"sync"
+	"time"
+)
+
+// Relay passes connections on to one of its backends, as a service of Kubernetes does, and can turn bad. All its methods may be
+// called concurrently.
+type Relay struct {
+	addr  string
+	grace time.Duration
+
+	mu       sync.Mutex
+	listener net.Listener
+	backends []*backend
+	next     int
+	links    map[*link]struct{}
+	work     sync.WaitGroup
+}
+
+type backend struct {
+	addr    string
+	failing time.Time // since when; zero: it is not
+}
+
+// NewRelay returns a relay that listens at addr. A backend that does not answer for the time of grace is left out until it does; before,
+// connections that are meant for it fail.
+func NewRelay(addr string, grace time.Duration, backends ...string) (*Relay, error) {
+	r := &Relay{addr: addr, grace: grace, links: make(map[*link]struct{})}
+	for _, b := range backends {
+		r.backends = append(r.backends, &backend{addr: b})
+	}
+
+	if err := r.Open(); err != nil {
+		return nil, err
+	}
+
+	return r, nil
+}
+
+// Open listens again after Refuse.
+func (r *Relay) Open() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	if r.listener != nil {
+		return nil
+	}
+
+	l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", r.addr)
+	if err != nil {
+		return err
+	}
+
+	r.listener, r.addr = l, l.Addr().String()
+
+	r.work.Go(func() { r.accept(l) })
+
+	return nil
+}
+
+// Addr is where the relay listens.
+func (r *Relay) Addr() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	return r.addr
+}
+
+// Refuse closes the port and the connections, until Open.
+func (r *Relay) Refuse() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	if r.listener != nil {
+		_ = r.listener.Close() // It is gone either way.
+		r.listener = nil
+	}
+
+	for l := range r.links {
+		l.close()
+	}
+}
+
+// Close is Refuse for good. It waits for what it started.
+func (r *Relay) Close() {
+	r.Refuse()
+	r.work.Wait()
+}
+
+// Freeze lets nothing more through the connections that exist, and tells neither end.
+func (r *Relay) Freeze() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	for l := range r.links {
+		l.freeze()
+	}
+}
+
+func (r *Relay) accept(listener net.Listener) {
+	for {
+		conn, err := listener.Accept()
+		if err != nil {
+			return
+		}
+
+		r.work.Go(func() { r.serve(listener, conn) })
+	}
+}
+
+func (r *Relay) serve(listener net.Listener, front net.Conn) {
+	back := r.dial()
+	if back == nil {
+		_ = front.Close() // It has to do without.
+
+		return
+	}
+
+	l := &link{front: front, back: back}
+	if !r.add(listener, l) {
+		l.close()
+
+		return
+	}
+
+	var copies sync.WaitGroup
+	copies.Go(func() { l.copy(back, front) })
+	copies.Go(func() { l.copy(front, back) })
+	copies.Wait()
+
+	l.close()
+
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	delete(r.links, l)
+}
+
+// add keeps a link, unless the port was closed meanwhile.
+func (r *Relay) add(listener net.Listener, l *link) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	if r.listener != listener {
+		return false
+	}
+
+	r.links[l] = struct{}{}
+
+	return true
+}
+
+// dial takes the backends in turn.
+func (r *Relay) dial() net.Conn {
+	for range len(r.backends) {
+		b := r.pick()
+		conn, err := (&net.Dialer{Timeout: time.Second}).Dial("tcp", b.addr)
+
+		if err == nil {
+			r.recovered(b)
+
+			return conn
+		}
+
+		if !r.leftOut(b) {
+			return nil
+		}
+	}
+
+	return nil
+}
+
+func (r *Relay) pick() *backend {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	r.next++
+
+	return r.backends[r.next%len(r.backends)]
+}
+
+// leftOut takes note of a failure, and reports whether another backend should be tried.
+func (r *Relay) leftOut(b *backend) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	if b.failing.IsZero() {
+		b.failing = time.Now()
+	}
+
+	return time.Since(b.failing) > r.grace
+}
+
+func (r *Relay) recovered(b *backend) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	b.failing = time.Time{}
+}
+
+// link is one connection on its way.
+type link struct {
+	front, back net.Conn
+
+	mu     sync.Mutex
+	frozen bool
+}
+
+func (l *link) freeze() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	l.frozen = true
+}
+
+func (l *link) isFrozen() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	return l.frozen
+}
+
+func (l *link) close() {
+	_ = l.front.Close() // Either may be closed.
+	_ = l.back.Close()
+}
+
+// copy carries bytes until either end is gone. On a frozen link it goes on reading, and the other end hears nothing, not even of the
+// end.
+func (l *link) copy(to, from net.Conn) {
+	buffer := make([]byte, 32<<10)
+
+	for {
+		n, err := from.Read(buffer)
+		frozen := l.isFrozen()
+
+		if n > 0 && !frozen {
+			if _, failed := to.Write(buffer[:n]); failed != nil {
+				err = failed
+			}
+		}
+
+		if err != nil {
+			if !frozen {
+				l.close()
+			}
+
+			return
+		}
+	}
+}

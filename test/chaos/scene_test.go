@@ -1,0 +1,269 @@
+package chaos_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
+	"github.com/runtime-watcher/runtime-watcher/test/chaos"
+	"github.com/runtime-watcher/runtime-watcher/test/chaos/record"
+	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+	"github.com/runtime-watcher/runtime-watcher/test/rig"
+)
+
+const (
+	manager = "kyma"
+	// heartbeat makes the silence of a replica show within the time of a test.
+	heartbeat = 2 * time.Second
+	// grace is how long the API server is led to an agent that is gone, as it would be by a service.
+	grace = time.Second
+	// label is that of the objects that are watched, with the name of the scene, so that scenes share one API server.
+	label = "chaos.example.com/scene"
+)
+
+// sender is what the scene has in the runtime: the agent, or the naive forwarder.
+type sender struct {
+	*rig.Process
+
+	agent *rig.Agent // nil: naive
+	port  int
+}
+
+// scene is one runtime with what belongs to it, and an operator, on an API server that scenes share.
+type scene struct {
+	t     *testing.T
+	name  string
+	plane *controlplane.ControlPlane
+	pki   *rig.PKI
+
+	path          *chaos.Path
+	operator      *rig.Process
+	senders       []*sender
+	service       *chaos.Relay
+	configuration client.Object
+
+	records *record.Reader
+	looks   []record.Look
+	told    []record.Delivery
+	lost    *sender // a replica that was killed for good
+	canary  bool    // the agents find out when the webhook is gone
+}
+
+// newScene starts everything that a schedule is about, with agents or with naive forwarders, and returns when a write is
+// noticed.
+func newScene(t *testing.T, plane *controlplane.ControlPlane, pki *rig.PKI, schedule chaos.Schedule, naive bool) *scene {
+	t.Helper()
+
+	s := &scene{t: t, plane: plane, pki: pki, name: fmt.Sprintf("chaos-%d", schedule.Seed)}
+	if naive {
+		s.canary = true // The faults are the same, whether it notices or not.
+		s.name = fmt.Sprintf("naive-%d", schedule.Seed)
+	}
+
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.name}}
+	if err := plane.Client.Create(t.Context(), namespace); err != nil {
+		t.Fatal(err)
+	}
+
+	rig.AddRuntime(t, plane, s.name, s.domain())
+	s.startOperator()
+
+	volume := pki.RuntimeVolume(s.name, s.domain())
+
+	for replica := range schedule.Replicas {
+		if naive {
+			s.senders = append(s.senders, s.startNaive(volume))
+		} else {
+			s.senders = append(s.senders, s.startAgent(volume, replica, schedule.MaxKeys))
+		}
+	}
+
+	s.startService()
+	s.configuration = s.newConfiguration()
+	s.register()
+	s.awaitEvents()
+
+	return s
+}
+
+func (s *scene) domain() string { return s.name + ".example.com" }
+
+func (s *scene) startOperator() {
+	s.t.Helper()
+
+	leaf, err := s.pki.CA.Server("listener", testpki.Options{})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+
+	ca, cert, key := s.pki.Volume(leaf).Paths()
+	addr := rig.Address(rig.FreePort(s.t))
+	file := filepath.Join(s.t.TempDir(), "record.jsonl")
+	s.records = record.NewReader(file)
+
+	s.operator = rig.NewProcess(s.t, "operator", s.self(), []string{
+		program + "=operator",
+		"KUBECONFIG=" + s.plane.Kubeconfig, "LISTEN=" + addr, "RECORD=" + file, "MANAGER=" + manager,
+		"RUNTIME=" + s.name, "NAMESPACE=" + s.name, "CA_CERT=" + ca, "TLS_CERT=" + cert, "TLS_KEY=" + key,
+	})
+	s.operator.Launch()
+
+	s.path, err = chaos.NewPath(addr, leaf.TLS())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+
+	s.t.Cleanup(s.path.Close)
+}
+
+func (s *scene) startAgent(volume *testpki.Volume, replica, maxKeys int) *sender {
+	s.t.Helper()
+
+	env := map[string]string{
+		"KCP_CONTRACT": "v3", "MANAGERS": manager, "HEARTBEAT_INTERVAL": heartbeat.String(),
+		"INSTANCE": "agent-" + strconv.Itoa(replica), "LOG_LEVEL": "info",
+	}
+	if maxKeys > 0 {
+		env["OUTBOX_MAX_KEYS"] = strconv.Itoa(maxKeys)
+	}
+
+	agent := rig.StartAgent(s.t, volume, s.path.Addr(), rig.AgentOptions{Env: env})
+
+	return &sender{Process: agent.Process, agent: agent, port: agent.WebhookPort}
+}
+
+func (s *scene) startNaive(volume *testpki.Volume) *sender {
+	s.t.Helper()
+
+	ca, cert, key := volume.Paths()
+	port := rig.FreePort(s.t)
+	process := rig.NewProcess(s.t, "naive forwarder", s.self(), []string{
+		program + "=naive",
+		"WEBHOOK_PORT=" + strconv.Itoa(port), "KCP_ADDR=" + s.path.Addr(), "CA_CERT=" + ca, "TLS_CERT=" + cert, "TLS_KEY=" + key,
+	})
+	process.Launch()
+
+	return &sender{Process: process, port: port}
+}
+
+// self is the path of this very program, see [TestMain]: what a scene needs is built with its test.
+func (s *scene) self() string {
+	s.t.Helper()
+
+	path, err := os.Executable()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+
+	return path
+}
+
+// startService is what the API server calls: a service that spreads connections over the replicas.
+func (s *scene) startService() {
+	s.t.Helper()
+
+	var backends []string
+	for _, sender := range s.senders {
+		backends = append(backends, rig.Address(sender.port))
+	}
+
+	service, err := chaos.NewRelay("127.0.0.1:0", grace, backends...)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+
+	s.service = service
+	s.t.Cleanup(service.Close)
+}
+
+func (s *scene) newConfiguration() client.Object {
+	s.t.Helper()
+
+	configuration, err := admission.WebhookConfiguration(s.name, admission.Endpoint{
+		URL: "https://" + s.service.Addr(), CABundle: s.pki.CA.PEM(),
+	}, []admission.Watch{{
+		Name:     types.NamespacedName{Namespace: rig.Namespace, Name: s.name},
+		Manager:  manager,
+		Resource: chaos.Widgets(),
+		Labels:   s.labels(),
+	}}, admission.ConfigurationOptions{})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+
+	return configuration
+}
+
+func (s *scene) labels() map[string]string { return map[string]string{label: s.name} }
+
+// register makes the API server call the service.
+func (s *scene) register() {
+	s.t.Helper()
+
+	object, _ := s.configuration.DeepCopyObject().(client.Object) // What it is.
+	if err := s.plane.Client.Create(s.t.Context(), object); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// unregister stops that.
+func (s *scene) unregister() {
+	s.t.Helper()
+
+	object, _ := s.configuration.DeepCopyObject().(client.Object) // What it is.
+	if err := s.plane.Client.Delete(s.t.Context(), object); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// awaitEvents creates objects until the operator hears of one.
+func (s *scene) awaitEvents() {
+	s.t.Helper()
+
+	n := 0
+
+	rig.Eventually(s.t, time.Minute, "a write reaches the operator", func() bool {
+		n++
+
+		if n%20 == 1 {
+			probe := chaos.Widget(s.name, fmt.Sprintf("probe-%d", n), s.labels(), 0)
+			if err := s.plane.Client.Create(s.t.Context(), probe); err != nil {
+				s.t.Fatal(err)
+			}
+		}
+
+		s.read()
+
+		return slices.ContainsFunc(s.looks, func(l record.Look) bool { return l.Object != "" })
+	})
+}
+
+// read takes in what the operator recorded since.
+func (s *scene) read() {
+	s.t.Helper()
+
+	entries, err := s.records.Next()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+
+	for _, e := range entries {
+		switch {
+		case e.Look != nil:
+			s.looks = append(s.looks, *e.Look)
+		case e.Delivery != nil:
+			s.told = append(s.told, *e.Delivery)
+		}
+	}
+}

@@ -1,0 +1,219 @@
+package chaos_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/runtime-watcher/runtime-watcher/test/chaos"
+	"github.com/runtime-watcher/runtime-watcher/test/chaos/record"
+)
+
+const (
+	// objects are written at the same time. Each rests after a while, and another takes its place: what is checked is the last write to
+	// each, and so these fall into all phases of a schedule.
+	objects = 50
+	// pace is the mean time between two writes to one object.
+	pace = 1200 * time.Millisecond
+	// changes is how often an object is written, in the mean.
+	changes = 4
+	// patience is what a write may take, with all tries.
+	patience = time.Minute
+)
+
+// writers change objects until they are stopped.
+type writers struct {
+	t      *testing.T
+	client client.Client
+	scene  string
+	labels map[string]string
+	ledger *chaos.Ledger
+	stop   context.CancelFunc
+	work   sync.WaitGroup
+}
+
+func startWriters(s *scene, seed uint64) *writers {
+	ctx, stop := context.WithCancel(s.t.Context())
+	w := &writers{t: s.t, client: s.plane.Client, scene: s.name, labels: s.labels(), ledger: chaos.NewLedger(), stop: stop}
+
+	for i := range objects {
+		w.work.Go(func() {
+			one := &writer{writers: w, random: rand.New(rand.NewPCG(seed, uint64(i)+1)), slot: i}
+			one.run(ctx)
+		})
+	}
+
+	s.t.Cleanup(w.finish)
+
+	return w
+}
+
+// finish returns when no write is under way any more.
+func (w *writers) finish() {
+	w.stop()
+	w.work.Wait()
+}
+
+// writer keeps one object busy at a time.
+type writer struct {
+	*writers
+
+	random *rand.Rand
+	slot   int
+	count  int64
+}
+
+func (w *writer) run(ctx context.Context) {
+	for life := 0; w.pause(ctx); life++ {
+		w.live(ctx, fmt.Sprintf("widget-%d-%d", w.slot, life))
+	}
+}
+
+// pause waits for the next write, and reports whether there is to be one.
+func (w *writer) pause(ctx context.Context) bool {
+	timer := time.NewTimer(time.Duration(w.random.ExpFloat64() * float64(pace)))
+	defer timer.Stop()
+
+	select {
+	case <-timer.C:
+		return ctx.Err() == nil
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// live is what happens to one object until it rests or is gone.
+func (w *writer) live(ctx context.Context, name string) {
+	w.create(name)
+
+	for range int(w.random.ExpFloat64() * changes) {
+		if !w.pause(ctx) {
+			return
+		}
+
+		switch w.random.IntN(10) {
+		case 0:
+			w.annotate(name)
+		case 1:
+			w.dryRun(name)
+		default:
+			w.change(name)
+		}
+	}
+
+	if w.random.IntN(5) == 0 && w.pause(ctx) {
+		w.remove(name)
+	}
+}
+
+func (w *writer) create(name string) {
+	w.commit(name, func(ctx context.Context) (uint64, error) {
+		object := chaos.Widget(w.scene, name, w.labels, 0)
+
+		err := w.client.Create(ctx, object)
+		if apierrors.IsAlreadyExists(err) { // An earlier try, whose answer was lost.
+			err = w.client.Get(ctx, client.ObjectKeyFromObject(object), object)
+		}
+
+		return version(object), err
+	})
+}
+
+func (w *writer) change(name string) {
+	w.count++
+
+	w.commit(name, func(ctx context.Context) (uint64, error) {
+		return w.patch(ctx, name, map[string]any{"spec": map[string]any{"n": w.count}})
+	})
+}
+
+func (w *writer) remove(name string) {
+	w.commit(name, func(ctx context.Context) (uint64, error) {
+		return 0, client.IgnoreNotFound(w.client.Delete(ctx, chaos.Widget(w.scene, name, nil, 0)))
+	})
+}
+
+// annotate makes a write that no operator cares about.
+func (w *writer) annotate(name string) {
+	w.count++
+
+	w.try(name, func(ctx context.Context) error {
+		note := map[string]any{"annotations": map[string]any{"note": strconv.FormatInt(w.count, 10)}}
+		_, err := w.patch(ctx, name, map[string]any{"metadata": note})
+
+		return err
+	})
+}
+
+// dryRun makes a write that is none.
+func (w *writer) dryRun(name string) {
+	w.try(name, func(ctx context.Context) error {
+		_, err := w.patch(ctx, name, map[string]any{"spec": map[string]any{"n": -1}}, client.DryRunAll)
+
+		return err
+	})
+}
+
+func (w *writer) patch(ctx context.Context, name string, change map[string]any, opts ...client.PatchOption) (uint64, error) {
+	text, err := json.Marshal(change)
+	if err != nil {
+		return 0, err
+	}
+
+	object := chaos.Widget(w.scene, name, nil, 0)
+	err = w.client.Patch(ctx, object, client.RawPatch(types.MergePatchType, text), opts...)
+
+	return version(object), err
+}
+
+func version(object *unstructured.Unstructured) uint64 {
+	n, _ := strconv.ParseUint(object.GetResourceVersion(), 10, 64) // After an error there is none.
+
+	return n
+}
+
+// commit makes a write that counts.
+func (w *writer) commit(name string, write func(ctx context.Context) (uint64, error)) {
+	done := chaos.Write{Object: name, Sent: record.Now()}
+
+	w.try(name, func(ctx context.Context) (err error) {
+		done.Version, err = write(ctx)
+
+		return err
+	})
+
+	done.Returned = record.Now()
+	w.ledger.Add(done)
+}
+
+// try makes a write that can be repeated until it is answered well. Stopping does not interrupt it: it would not be known what became
+// of it.
+func (w *writer) try(name string, write func(ctx context.Context) error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+
+	for {
+		err := write(ctx)
+		if err == nil {
+			return
+		}
+
+		if ctx.Err() != nil {
+			w.t.Errorf("write to %s: %v", name, err)
+
+			return
+		}
+
+		w.t.Logf("write to %s is repeated: %v", name, err)
+	}
+}
