@@ -19,6 +19,9 @@ BENCH ?= .
 BENCHTIME ?= 1s
 FUZZTIME ?= 30s
 PLATFORM ?= linux/$(shell $(GO) env GOARCH)
+SEED ?= $(shell date +%s)
+SEEDS ?= 20
+DURATION ?= 30s
 TESTFLAGS ?=
 TIMEOUT ?= 9m
 
@@ -51,6 +54,12 @@ demo: ## See it work: an API server, the agent, an operator. ARGS='...' go to th
 .PHONY: test
 test: ## Test every module with the race detector, against real API servers. TESTFLAGS, TIMEOUT
 	@$(WITH_ASSETS) $(GO) test -race -timeout $(TIMEOUT) $(TESTFLAGS) $(PACKAGES)
+
+# One seed after the other on one API server, about a minute each. make chaos SEED=... SEEDS=1 repeats one.
+.PHONY: chaos
+chaos: ## Faults at random against real processes, and nothing lost: SEEDS (20) from SEED (now), DURATION of faults each (30s)
+	@$(WITH_ASSETS) $(GO) test ./test/chaos -count=1 -v -run 'TestNothingIsLost|TestTheSuiteCanFail' -timeout 3h $(TESTFLAGS) \
+		-parallel-seeds=false -seed=$(SEED) -seeds=$(SEEDS) -duration=$(DURATION)
 
 .PHONY: lint
 lint: $(TOOLS)/golangci-lint ## Lint every module: bugs, style, formatting, and which module may import what
