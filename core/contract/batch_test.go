@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -299,8 +300,9 @@ func FuzzBatch(f *testing.F) {
 			t.Fatalf("what was decoded can not be encoded: %v: %+v", err, events)
 		}
 
+		// A heartbeat that lists nothing says the same as one without the list, which is what is written.
 		back, err := contract.V3.Decode(again)
-		if diff := cmp.Diff(events, back); err != nil || diff != "" {
+		if diff := cmp.Diff(events, back, cmpopts.EquateEmpty()); err != nil || diff != "" {
 			t.Fatalf("decoded again: %v (-first +second):\n%s", err, diff)
 		}
 	})
