@@ -73,10 +73,28 @@ type ConfigurationOptions struct {
 	Timeout time.Duration
 	// Canary is the Lease in the runtime that the agent writes to find out whether the API server calls it (package canary). Default: none.
 	Canary types.NamespacedName
+	// MatchConditions keep what [core.Changed] does not let pass inside the API server: dry runs, and updates that leave what is
+	// watched as it was. They are only right for a [Handler] whose filter lets pass no more than that, as the default does, and for
+	// API servers from 1.30 on. Default: none, and the handler is asked about every write.
+	MatchConditions bool
+	// ExcludedNamespaces are those in which nothing is watched. The labels of a Namespace itself decide, so objects without a
+	// namespace are watched in any case, and Namespaces of these names never. Empty and not nil excludes none. Default:
+	// kube-system and the namespace of the service, so that what keeps the agent running does not trigger it.
+	//
+	// Where objects to watch live beside the agent, that default would hide them.
+	ExcludedNamespaces []string
 }
 
-func (o ConfigurationOptions) withDefaults() ConfigurationOptions {
+func (o ConfigurationOptions) withDefaults(endpoint *Endpoint) ConfigurationOptions {
 	o.Timeout = cmp.Or(o.Timeout, defaultTimeout)
+
+	if o.ExcludedNamespaces == nil {
+		o.ExcludedNamespaces = []string{metav1.NamespaceSystem}
+
+		if endpoint.Service.Namespace != "" {
+			o.ExcludedNamespaces = append(o.ExcludedNamespaces, endpoint.Service.Namespace)
+		}
+	}
 
 	return o
 }
@@ -86,7 +104,28 @@ func (o ConfigurationOptions) validate() error {
 		return fmt.Errorf("timeout: want 1 s to 30 s in whole seconds, have %s", o.Timeout)
 	}
 
-	return errors.Join(append(labelProblems(o.Labels), canaryProblem(o.Canary))...)
+	problems := append(labelProblems(o.Labels), canaryProblem(o.Canary))
+
+	for _, namespace := range o.ExcludedNamespaces {
+		if wrong := validation.IsDNS1123Label(namespace); wrong != nil {
+			problems = append(problems, fmt.Errorf("excluded namespace %.80q: %s", namespace, wrong[0]))
+		}
+	}
+
+	return errors.Join(problems...)
+}
+
+// namespaceSelector selects by the label that every namespace has, with its name.
+func (o ConfigurationOptions) namespaceSelector() *metav1.LabelSelector {
+	if len(o.ExcludedNamespaces) == 0 {
+		return &metav1.LabelSelector{}
+	}
+
+	return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
+		Key:      namespaceLabel,
+		Operator: metav1.LabelSelectorOpNotIn,
+		Values:   slices.Compact(slices.Sorted(slices.Values(o.ExcludedNamespaces))),
+	}}}
 }
 
 // WebhookConfiguration returns the configuration of that name which makes an API server send its reviews to endpoint, with one
@@ -96,7 +135,7 @@ func (o ConfigurationOptions) validate() error {
 func WebhookConfiguration(
 	name string, endpoint Endpoint, watches []Watch, opts ConfigurationOptions,
 ) (*admissionregistrationv1.ValidatingWebhookConfiguration, error) {
-	opts = opts.withDefaults()
+	opts = opts.withDefaults(&endpoint)
 
 	if err := validateConfiguration(name, endpoint, watches, opts); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalidConfiguration, err)
@@ -127,18 +166,24 @@ func WebhookConfiguration(
 
 // webhook states what an API server would default, too, so that what it stores equals what was built.
 func (w *Watch) webhook(endpoint Endpoint, opts ConfigurationOptions) admissionregistrationv1.ValidatingWebhook {
-	return admissionregistrationv1.ValidatingWebhook{
+	webhook := admissionregistrationv1.ValidatingWebhook{
 		Name:                    w.webhookName(),
 		ClientConfig:            endpoint.clientConfig(Path(w.Manager)),
 		Rules:                   []admissionregistrationv1.RuleWithOperations{w.rule()},
 		FailurePolicy:           new(admissionregistrationv1.Ignore),
 		MatchPolicy:             new(admissionregistrationv1.Equivalent),
-		NamespaceSelector:       &metav1.LabelSelector{},
+		NamespaceSelector:       opts.namespaceSelector(),
 		ObjectSelector:          &metav1.LabelSelector{MatchLabels: maps.Clone(w.Labels)},
 		SideEffects:             new(admissionregistrationv1.SideEffectClassNoneOnDryRun),
 		TimeoutSeconds:          new(int32(opts.Timeout / time.Second)), //nolint:gosec // Validated: at most 30.
 		AdmissionReviewVersions: []string{"v1"},
 	}
+
+	if opts.MatchConditions {
+		webhook.MatchConditions = w.matchConditions()
+	}
+
+	return webhook
 }
 
 func (w *Watch) webhookName() string { return w.Name.Namespace + "." + w.Name.Name + webhookSuffix }

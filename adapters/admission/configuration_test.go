@@ -79,7 +79,7 @@ func TestWebhookConfiguration(t *testing.T) {
 			}},
 			FailurePolicy:           new(admissionregistrationv1.Ignore),
 			MatchPolicy:             new(admissionregistrationv1.Equivalent),
-			NamespaceSelector:       &metav1.LabelSelector{},
+			NamespaceSelector:       excluding("kube-system"),
 			ObjectSelector:          &metav1.LabelSelector{MatchLabels: labels},
 			SideEffects:             new(admissionregistrationv1.SideEffectClassNoneOnDryRun),
 			TimeoutSeconds:          new(int32(2)),
@@ -203,6 +203,71 @@ func TestWebhookConfigurationForAService(t *testing.T) {
 	}
 }
 
+func excluding(namespaces ...string) *metav1.LabelSelector {
+	return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+		{Key: "kubernetes.io/metadata.name", Operator: metav1.LabelSelectorOpNotIn, Values: namespaces},
+	}}
+}
+
+func TestExcludedNamespaces(t *testing.T) {
+	t.Parallel()
+
+	service := types.NamespacedName{Namespace: "agent-system", Name: "agent"}
+
+	tests := map[string]struct {
+		endpoint admission.Endpoint
+		excluded []string
+		want     *metav1.LabelSelector
+	}{
+		"a service":        {admission.Endpoint{Service: service}, nil, excluding("agent-system", "kube-system")},
+		"a URL":            {admission.Endpoint{URL: "https://agent"}, nil, excluding("kube-system")},
+		"none":             {admission.Endpoint{Service: service}, []string{}, &metav1.LabelSelector{}},
+		"others":           {admission.Endpoint{Service: service}, []string{"b", "a", "b"}, excluding("a", "b")},
+		"in kube-system":   {admission.Endpoint{Service: types.NamespacedName{Namespace: "kube-system", Name: "a"}}, nil, excluding("kube-system")},
+		"kube-system only": {admission.Endpoint{Service: service}, []string{"kube-system"}, excluding("kube-system")},
+	}
+
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			tt.endpoint.CABundle = testBundle(t)
+
+			configuration, err := admission.WebhookConfiguration("watcher", tt.endpoint, []admission.Watch{kymaWatch()},
+				admission.ConfigurationOptions{ExcludedNamespaces: tt.excluded})
+			if err != nil {
+				t.Fatalf("WebhookConfiguration: %v", err)
+			}
+
+			if diff := cmp.Diff(tt.want, configuration.Webhooks[0].NamespaceSelector); diff != "" {
+				t.Errorf("namespace selector (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestMatchConditions is about where they stand; what they select, test/matchconditions asks a real API server.
+func TestMatchConditions(t *testing.T) {
+	t.Parallel()
+
+	configuration, err := admission.WebhookConfiguration("watcher", admission.Endpoint{URL: "https://agent", CABundle: testBundle(t)},
+		[]admission.Watch{kymaWatch(), moduleWatch()}, admission.ConfigurationOptions{MatchConditions: true})
+	if err != nil {
+		t.Fatalf("WebhookConfiguration: %v", err)
+	}
+
+	for i, field := range []string{".status", ".spec"} {
+		conditions := configuration.Webhooks[i].MatchConditions
+		if len(conditions) != 2 || conditions[0].Name != "persisted" || conditions[1].Name != "changed" {
+			t.Fatalf("webhook %d has conditions %v, want persisted and changed", i, conditions)
+		}
+
+		if !strings.Contains(conditions[1].Expression, "object"+field) {
+			t.Errorf("webhook %d does not compare %s: %s", i, field, conditions[1].Expression)
+		}
+	}
+}
+
 func TestWebhookConfigurationKeepsNothing(t *testing.T) {
 	t.Parallel()
 
@@ -246,6 +311,7 @@ func TestWebhookConfigurationRefusesAndSaysWhy(t *testing.T) {
 		{"timeout: want 1 s to 30 s", func(in *input) { in.opts.Timeout = time.Minute }},
 		{"timeout: want 1 s to 30 s", func(in *input) { in.opts.Timeout = 1500 * time.Millisecond }},
 		{`label "a b"`, func(in *input) { in.opts.Labels = map[string]string{"a b": ""} }},
+		{`excluded namespace "a.b"`, func(in *input) { in.opts.ExcludedNamespaces = []string{"a.b"} }},
 		{"have neither", endpoint(func(e *admission.Endpoint) { e.URL = "" })},
 		{"have both", endpoint(func(e *admission.Endpoint) { e.Service.Name = "agent" })},
 		{"want https://<host>", endpoint(func(e *admission.Endpoint) { e.URL = "http://agent" })},

@@ -1,0 +1,308 @@
+// Package matchconditions proves against a real API server that the match conditions of a webhook configuration select what the
+// agent's filter does, and measures what they save.
+package matchconditions
+
+import (
+	"bytes"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+	"github.com/runtime-watcher/runtime-watcher/test/rig"
+)
+
+func TestMain(m *testing.M) {
+	log.SetLogger(logr.Discard()) // Or controller-runtime complains, with a stack trace.
+	os.Exit(m.Run())
+}
+
+const (
+	everything core.Manager = "everything" // is asked about every write
+	selection  core.Manager = "selection"  // has match conditions
+)
+
+// kind is what can be written to in a scene.
+type kind struct {
+	gvr        schema.GroupVersionResource
+	apiVersion string
+	name       string
+	status     bool // has a status subresource
+}
+
+var (
+	widgets         = kind{gvr("example.com", "widgets"), "example.com/v1", "Widget", true}
+	gadgets         = kind{gvr("example.com", "gadgets"), "example.com/v1", "Gadget", false}
+	configMaps      = kind{gvr("", "configmaps"), "v1", "ConfigMap", false}
+	serviceAccounts = kind{gvr("", "serviceaccounts"), "v1", "ServiceAccount", false}
+	deployments     = kind{gvr("apps", "deployments"), "apps/v1", "Deployment", true}
+)
+
+func kinds() []kind { return []kind{widgets, gadgets, configMaps, serviceAccounts, deployments} }
+
+func gvr(group, resource string) schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: group, Version: "v1", Resource: resource}
+}
+
+// path is where objects of the kind are.
+func (k kind) path(name, subresource string) string {
+	path := "/apis/" + k.apiVersion
+	if k.gvr.Group == "" {
+		path = "/api/v1"
+	}
+
+	path += "/namespaces/default/" + k.gvr.Resource
+
+	if name != "" {
+		path += "/" + name
+	}
+
+	if subresource != "" {
+		path += "/" + subresource
+	}
+
+	return path
+}
+
+// scene is an API server that asks the agent's handler about every write twice: for everything, and for the selection.
+type scene struct {
+	t     testing.TB
+	plane *controlplane.ControlPlane
+	http  *http.Client
+
+	mu      sync.Mutex
+	reviews map[core.Manager]map[admission.Decision]int
+}
+
+func newScene(t testing.TB) *scene {
+	t.Helper()
+
+	if testing.Short() {
+		t.Skip("needs a real API server, which -short leaves out")
+	}
+
+	s := &scene{t: t, reviews: map[core.Manager]map[admission.Decision]int{}}
+	s.plane = controlplane.StartT(t, controlplane.Options{CRDs: []*apiextensionsv1.CustomResourceDefinition{
+		definition(widgets), definition(gadgets),
+	}})
+
+	var err error
+	if s.http, err = rest.HTTPClientFor(s.plane.Config); err != nil {
+		t.Fatal(err)
+	}
+
+	return s
+}
+
+// definition of a kind whose objects may hold anything.
+func definition(k kind) *apiextensionsv1.CustomResourceDefinition {
+	version := apiextensionsv1.CustomResourceDefinitionVersion{
+		Name: "v1", Served: true, Storage: true,
+		Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{
+			Type: "object", XPreserveUnknownFields: new(true),
+		}},
+	}
+	if k.status {
+		version.Subresources = &apiextensionsv1.CustomResourceSubresources{Status: &apiextensionsv1.CustomResourceSubresourceStatus{}}
+	}
+
+	return &apiextensionsv1.CustomResourceDefinition{
+		ObjectMeta: metav1.ObjectMeta{Name: k.gvr.Resource + "." + k.gvr.Group},
+		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+			Group: k.gvr.Group, Scope: apiextensionsv1.NamespaceScoped,
+			Names:    apiextensionsv1.CustomResourceDefinitionNames{Plural: k.gvr.Resource, Kind: k.name},
+			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{version},
+		},
+	}
+}
+
+// watch makes the API server ask on behalf of a manager about all kinds, and returns when it does.
+func (s *scene) watch(manager core.Manager, matchConditions bool) {
+	s.t.Helper()
+
+	handler, err := admission.New(
+		admission.AcceptorFunc(func(core.Manager, core.WatchEvent) outbox.Outcome { return outbox.Accepted }),
+		admission.Options{Hooks: admission.Hooks{Reviewed: s.reviewed}},
+	)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+
+	server := httptest.NewTLSServer(handler)
+	s.t.Cleanup(server.Close)
+
+	var watches []admission.Watch
+
+	for _, k := range kinds() {
+		for _, field := range []core.Field{core.FieldSpec, core.FieldStatus} {
+			name := types.NamespacedName{Namespace: "default", Name: k.gvr.Resource + "-" + string(field)}
+			watches = append(watches, admission.Watch{Name: name, Manager: manager, Resource: k.gvr, Field: field})
+		}
+	}
+
+	configuration, err := admission.WebhookConfiguration(string(manager), admission.Endpoint{
+		URL:      server.URL,
+		CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}),
+	}, watches, admission.ConfigurationOptions{MatchConditions: matchConditions, Timeout: 30 * time.Second})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+
+	if err := s.plane.Client.Create(s.t.Context(), configuration); err != nil {
+		s.t.Fatal(err)
+	}
+
+	s.awaitReviews(manager)
+}
+
+func (s *scene) awaitReviews(manager core.Manager) {
+	s.t.Helper()
+
+	rig.Eventually(s.t, time.Minute, "the API server asks on behalf of "+string(manager), func() bool {
+		s.do(http.MethodPost, configMaps.path("", ""), "application/json", `{"metadata":{"generateName":"probe-"}}`)
+
+		return sum(s.taken()[manager]) > 0
+	})
+}
+
+func (s *scene) reviewed(manager core.Manager, decision string, _ time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	if s.reviews[manager] == nil {
+		s.reviews[manager] = map[admission.Decision]int{}
+	}
+
+	s.reviews[manager][admission.Decision(decision)]++
+}
+
+// taken returns the reviews since it was last called.
+func (s *scene) taken() map[core.Manager]map[admission.Decision]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	taken := s.reviews
+	s.reviews = map[core.Manager]map[admission.Decision]int{}
+
+	return taken
+}
+
+func sum(decisions map[admission.Decision]int) (n int) {
+	for _, count := range decisions {
+		n += count
+	}
+
+	return n
+}
+
+// do sends one request and returns the status and the body of the answer.
+func (s *scene) do(method, path, contentType, body string) (int, []byte) {
+	s.t.Helper()
+
+	request, err := http.NewRequestWithContext(s.t.Context(), method, strings.TrimSuffix(s.plane.Config.Host, "/")+path, strings.NewReader(body))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+
+	request.Header.Set("Content-Type", contentType)
+
+	answer, err := s.http.Do(request)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer answer.Body.Close()
+
+	content, err := io.ReadAll(answer.Body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+
+	return answer.StatusCode, content
+}
+
+// patch sends a merge patch.
+func (s *scene) patch(k kind, name, subresource, body string) int {
+	status, _ := s.do(http.MethodPatch, k.path(name, subresource), "application/merge-patch+json", body)
+
+	return status
+}
+
+// put replaces top-level fields of an object by raw JSON, as it stands: the order and the notation stay. An empty text removes one.
+func (s *scene) put(k kind, name, subresource, query string, fields map[string]string) int {
+	s.t.Helper()
+
+	status, current := s.do(http.MethodGet, k.path(name, ""), "application/json", "")
+	if status != http.StatusOK {
+		return status
+	}
+
+	var object map[string]json.RawMessage
+	if err := json.Unmarshal(current, &object); err != nil {
+		s.t.Fatal(err)
+	}
+
+	for field, raw := range fields {
+		if object[field] = json.RawMessage(raw); raw == "" {
+			delete(object, field)
+		}
+	}
+
+	status, _ = s.do(http.MethodPut, k.path(name, subresource)+query, "application/json", join(object))
+
+	return status
+}
+
+// join keeps the notation of numbers, which json.Marshal would do, too, and the order of members within a field, which it would not.
+func join(object map[string]json.RawMessage) string {
+	var text bytes.Buffer
+
+	for field, raw := range object {
+		fmt.Fprintf(&text, ",%q:%s", field, raw)
+	}
+
+	return "{" + text.String()[1:] + "}"
+}
+
+// metric returns the sum of a metric of the API server.
+func (s *scene) metric(name string) float64 {
+	s.t.Helper()
+
+	status, text := s.do(http.MethodGet, "/metrics", "text/plain", "")
+	if status != http.StatusOK {
+		s.t.Fatalf("metrics: status %d", status)
+	}
+
+	return rig.Sum(text, name)
+}
+
+// checkErrors fails when a condition could not be evaluated: then a write would have been lost.
+func (s *scene) checkErrors() {
+	s.t.Helper()
+
+	if n := s.metric("apiserver_admission_match_condition_evaluation_errors_total"); n != 0 {
+		s.t.Errorf("%v conditions could not be evaluated, want none", n)
+	}
+
+	if s.metric("apiserver_admission_match_condition_evaluation_seconds_count") == 0 {
+		s.t.Error("no condition was evaluated at all")
+	}
+}
