@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"runtime/debug"
 	"slices"
+	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
@@ -102,8 +103,8 @@ func FleetHandler(f *fleet.Fleet) http.Handler {
 }
 
 type fleetView struct {
-	Counts   []fleetCount   `json:"counts"`
-	Runtimes []fleet.Status `json:"runtimes"`
+	Counts   []fleetCount    `json:"counts"`
+	Runtimes []runtimeStatus `json:"runtimes"`
 }
 
 type fleetCount struct {
@@ -113,10 +114,65 @@ type fleetCount struct {
 	Count   int          `json:"count"`
 }
 
+// runtimeStatus is a [fleet.Status] to be read by people.
+type runtimeStatus struct {
+	fleet.Status
+
+	Replicas []replicaStatus `json:"replicas,omitempty"`
+}
+
+type replicaStatus struct {
+	fleet.Replica
+
+	Heartbeat *heartbeatStatus `json:"heartbeat,omitempty"`
+}
+
+type heartbeatStatus struct {
+	Number                 uint64           `json:"number"`
+	Interval               string           `json:"interval"`
+	Instance               string           `json:"instance,omitempty"`
+	Pending                int64            `json:"pending"`
+	OldestPending          string           `json:"oldestPending,omitempty"`
+	Dropped                map[string]int64 `json:"dropped,omitempty"`
+	Version                string           `json:"version,omitempty"`
+	CertificateFingerprint string           `json:"certificateFingerprint,omitempty"`
+	CertificateExpiry      time.Time        `json:"certificateExpiry,omitzero"`
+	CAFingerprints         []string         `json:"caFingerprints,omitempty"`
+	KeyMaterialError       string           `json:"keyMaterialError,omitempty"`
+	Canary                 core.CanaryState `json:"canary,omitempty"`
+	ConfigHash             string           `json:"configHash,omitempty"`
+}
+
+func newRuntimeStatus(s fleet.Status) runtimeStatus {
+	view := runtimeStatus{Status: s}
+	for _, p := range s.Replicas {
+		view.Replicas = append(view.Replicas, replicaStatus{p, newHeartbeatStatus(p.Heartbeat)})
+	}
+
+	return view
+}
+
+func newHeartbeatStatus(beat *core.Heartbeat) *heartbeatStatus {
+	if beat == nil {
+		return nil
+	}
+
+	view := &heartbeatStatus{
+		Number: beat.Number, Interval: beat.Interval.String(), Instance: beat.Instance, Pending: beat.Pending, Dropped: beat.Dropped,
+		Version: beat.Version, CertificateFingerprint: beat.CertificateFingerprint, CertificateExpiry: beat.CertificateExpiry,
+		CAFingerprints: beat.CAFingerprints, KeyMaterialError: beat.KeyMaterialError, Canary: beat.Canary, ConfigHash: beat.ConfigHash,
+	}
+	if beat.OldestPending > 0 {
+		view.OldestPending = beat.OldestPending.String()
+	}
+
+	return view
+}
+
 func survey(f *fleet.Fleet, r *http.Request) fleetView {
 	query := r.URL.Query()
 	asked := func(name, value string) bool { return !query.Has(name) || query.Get(name) == value }
-	view := fleetView{Counts: []fleetCount{}, Runtimes: []fleet.Status{}}
+	view := fleetView{Counts: []fleetCount{}, Runtimes: []runtimeStatus{}}
 
 	for group, n := range f.Counts() {
 		view.Counts = append(view.Counts, fleetCount{Manager: group.Manager, State: group.State, Reason: group.Reason, Count: n})
@@ -124,14 +180,14 @@ func survey(f *fleet.Fleet, r *http.Request) fleetView {
 
 	f.Range(func(s fleet.Status) bool {
 		if asked("state", string(s.State)) && asked("manager", string(s.Manager)) && asked("runtime", string(s.Runtime)) {
-			view.Runtimes = append(view.Runtimes, s)
+			view.Runtimes = append(view.Runtimes, newRuntimeStatus(s))
 		}
 
 		return true
 	})
 
 	slices.SortFunc(view.Counts, func(a, b fleetCount) int { return cmp.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
-	slices.SortFunc(view.Runtimes, func(a, b fleet.Status) int {
+	slices.SortFunc(view.Runtimes, func(a, b runtimeStatus) int {
 		return cmp.Or(cmp.Compare(a.Runtime, b.Runtime), cmp.Compare(a.Manager, b.Manager))
 	})
 

@@ -51,8 +51,8 @@ func TestFleetHandler(t *testing.T) {
 			}
 
 			var view struct {
-				Counts   []map[string]any `json:"counts"`
-				Runtimes []fleet.Status   `json:"runtimes"`
+				Counts   []map[string]any                           `json:"counts"`
+				Runtimes []struct{ Runtime, Manager, State string } `json:"runtimes"`
 			}
 			if err := json.Unmarshal(w.Body.Bytes(), &view); err != nil {
 				t.Fatal(err)
@@ -60,7 +60,7 @@ func TestFleetHandler(t *testing.T) {
 
 			have := []string{}
 			for _, s := range view.Runtimes {
-				have = append(have, string(s.Runtime)+" "+string(s.Manager)+" "+string(s.State))
+				have = append(have, s.Runtime+" "+s.Manager+" "+s.State)
 			}
 
 			if diff := cmp.Diff(test.want, have); diff != "" {
@@ -80,6 +80,38 @@ func TestFleetHandler(t *testing.T) {
 
 	if w := serve(handler, post("/", "{}")); w.Code != http.StatusMethodNotAllowed {
 		t.Errorf("answer %d to POST, want 405", w.Code)
+	}
+}
+
+// What a runtime says of itself is shown in words that people read, and none of it can break the JSON.
+func TestFleetHandlerShowsHeartbeats(t *testing.T) {
+	t.Parallel()
+
+	watched := newFleet(t, fleet.Options{})
+	event := heartbeat(runtimeA, 7)
+	event.Heartbeat.Interval, event.Heartbeat.OldestPending = 30*time.Second, 90*time.Second
+	event.Heartbeat.KeyMaterialError = "\"},\xff<script>"
+	watched.Observe(runtimeA, manager, []core.WatchEvent{event})
+
+	var view struct {
+		Runtimes []struct {
+			Reason   string
+			Replicas []struct {
+				Sequence  uint64
+				Heartbeat map[string]any
+			}
+		}
+	}
+
+	w := serve(listener.FleetHandler(watched), httptest.NewRequest(http.MethodGet, "/", http.NoBody))
+	if err := json.Unmarshal(w.Body.Bytes(), &view); err != nil {
+		t.Fatal(err)
+	}
+
+	beat := view.Runtimes[0].Replicas[0].Heartbeat
+	if view.Runtimes[0].Reason != fleet.ReasonPendingTooLong || view.Runtimes[0].Replicas[0].Sequence != 7 ||
+		beat["interval"] != "30s" || beat["oldestPending"] != "1m30s" || beat["keyMaterialError"] != "\"},\ufffd<script>" {
+		t.Errorf("shown: %s", w.Body)
 	}
 }
 

@@ -14,7 +14,8 @@ var errAddrTwice = errors.New("the address is given twice: want it as addr only"
 // ComponentOptions are the choices of [RegisterListenerComponent]. The zero value serves plain HTTP, for a gateway that
 // ends TLS.
 type ComponentOptions struct {
-	// Listener are the choices of the listener. Its Addr stays empty. Native mTLS needs its TLS.
+	// Listener are the choices of the listener. Its Addr stays empty. Native mTLS needs its TLS. With a Fleet, the source follows it:
+	// runtimes that are not fresh any more are looked at soon.
 	Listener listener.Options
 	// Source are the choices of the source.
 	Source SourceOptions
@@ -57,6 +58,10 @@ func RegisterListenerComponent[request comparable](
 	events, err := listener.New(peers, verify, map[core.Manager]core.Handler{manager: source}, opts.Listener)
 	if err != nil {
 		return nil, nil, fmt.Errorf("listener component %s: %w", manager, err)
+	}
+
+	if opts.Listener.Fleet != nil {
+		source.Follow(opts.Listener.Fleet, manager)
 	}
 
 	return events, source, nil

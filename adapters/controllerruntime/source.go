@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"runtime/debug"
 	"sync/atomic"
+	"time"
 
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
@@ -14,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
@@ -187,6 +190,50 @@ func (s *Source[request]) requests(ctx context.Context, d core.Delivery) (reques
 type target[request comparable] struct {
 	done  <-chan struct{}
 	queue workqueue.TypedRateLimitingInterface[request]
+}
+
+// Follow lets a runtime that was fresh and is not any more be looked at within [fleet.Fleet.RequeueAfter], each at random within it, so that
+// a fleet that is cut off is not looked at at once. Its last reconcile trusted it to be heard, and asked to be repeated only after a long time.
+// Changes that concern other managers are not followed, nor those that are seen by a replica that does not lead. Nothing is ever
+// enqueued for it before a controller starts the source.
+func (s *Source[request]) Follow(watched *fleet.Fleet, manager core.Manager) {
+	watched.OnChange(func(change fleet.Transition) {
+		if change.From == fleet.Fresh && change.To.Manager == manager {
+			s.poll(change.To.Runtime, manager, watched.RequeueAfter(change.To.Runtime))
+		}
+	})
+}
+
+// poll enqueues what a resync of the runtime would, within a time.
+func (s *Source[request]) poll(runtime core.RuntimeID, manager core.Manager, within time.Duration) {
+	to, err := s.open()
+	if err != nil {
+		return
+	}
+
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second) // It answers from memory.
+	defer cancel()
+
+	requests, err := s.requests(ctx, core.Delivery{
+		Runtime: runtime, Manager: manager, Event: core.WatchEvent{Kind: core.KindResync, Source: runtime}, Received: time.Now(),
+	})
+	if err != nil {
+		s.opts.Logger.Warn("a runtime that is not fresh any more is looked at late", "runtime", runtime, "manager", manager, "error", err)
+	}
+
+	for _, r := range requests {
+		to.addAfter(r, rand.N(within)) //nolint:gosec // Jitter is no secret.
+	}
+}
+
+func (t *target[request]) addAfter(r request, wait time.Duration) {
+	if ranked, ok := t.queue.(priorityqueue.PriorityQueue[request]); ok {
+		ranked.AddWithOpts(priorityqueue.AddOpts{Priority: new(handler.LowPriority), After: wait}, r)
+
+		return
+	}
+
+	t.queue.AddAfter(r, wait)
 }
 
 func (t *target[request]) stopped() bool { return closed(t.done) || t.queue.ShuttingDown() }

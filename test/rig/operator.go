@@ -66,6 +66,8 @@ type OperatorOptions struct {
 	Listener listener.Options
 	// Reconcile is called within each reconcile.
 	Reconcile func(ctx context.Context, request types.NamespacedName)
+	// RequeueAfter is when a request is reconciled again although nothing was heard. Default: never.
+	RequeueAfter func(request types.NamespacedName) time.Duration
 }
 
 // StartOperator runs an operator in this process. Runtimes are ConfigMaps, see [AddRuntime], and SAN pinning is on.
@@ -137,6 +139,10 @@ func (o *Operator) setUp(
 
 			if opts.Reconcile != nil {
 				opts.Reconcile(ctx, r.NamespacedName)
+			}
+
+			if opts.RequeueAfter != nil {
+				return reconcile.Result{RequeueAfter: opts.RequeueAfter(r.NamespacedName)}, nil
 			}
 
 			return reconcile.Result{}, nil
