@@ -35,6 +35,11 @@ const (
 	ReasonGatewayRefused = "gateway_refused"
 	// ReasonUnknownManager means that the receiver does not serve the manager, or not yet (404).
 	ReasonUnknownManager = "unknown_manager"
+	// ReasonUnknownContract means that the receiver, or a gateway before it, does not know the path of contract v3: it answers 404, and not in the words
+	// of a listener that does not serve the manager.
+	ReasonUnknownContract = "unknown_contract"
+	// ReasonNoHeartbeats means that a heartbeat was not sent, as the contract has none.
+	ReasonNoHeartbeats = "no_heartbeats"
 	// ReasonTooFast means that the receiver asks to slow down (429).
 	ReasonTooFast = "too_fast"
 	// ReasonNotReady means that the receiver can not take events now (503).

@@ -2,6 +2,7 @@ package httpmtls
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
@@ -107,12 +108,30 @@ func (f *Forwarder) read(target *url.URL, answer *http.Response, events int) err
 		return f.eventErrors(target, failures)
 	}
 
+	v := judge(answer.StatusCode, answer.Header)
+	if answer.StatusCode == http.StatusNotFound && f.version.Numbered() && reasonIn(kept) != ReasonUnknownManager {
+		v.reason = ReasonUnknownContract
+	}
+
 	asked := parseRetryAfter(answer.Header, time.Now(), f.opts.MaxRetryAfter)
-	failed := f.statusError(target, answer.StatusCode, asked, judge(answer.StatusCode, answer.Header))
+	failed := f.statusError(target, answer.StatusCode, asked, v)
 	failed.Body = string(kept[:min(len(kept), maxKept)])
 	failed.Err = errors.Join(failed.Err, readErr)
 
 	return failed
+}
+
+// reasonIn returns the reason that a listener gives in its answer, "" when it is not a listener's.
+func reasonIn(answer []byte) string {
+	var body struct {
+		Reason string `json:"reason"`
+	}
+
+	if json.Unmarshal(answer, &body) != nil {
+		return ""
+	}
+
+	return body.Reason
 }
 
 // eventErrors says of each event of a batch that was not taken what a request with it alone would have led to.

@@ -11,6 +11,9 @@ type account struct {
 	accepted, delivered, coalesced, pending int64
 	// dropped is by reason, reviews by decision, owners by problem, forwarded by result.
 	dropped, reviews, owners, forwarded map[string]int64
+	// contract is what events travel with, empty before it is known; unknown counts the attempts that showed that the newest one is not known.
+	contract string
+	unknown  int64
 	// leaving is whether the manager was forgotten and only its pending events keep the account open.
 	leaving bool
 }

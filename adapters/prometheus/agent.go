@@ -41,6 +41,7 @@ type Agent struct {
 	canaries   *prom.HistogramVec
 	canary     *prom.GaugeVec
 	states     vocabulary
+	contracts  vocabulary
 }
 
 // NewAgent returns the metrics of an agent, registered with reg. It fails with [ErrInvalidOptions] when reg is nil or opts are
@@ -115,6 +116,14 @@ func (a *Agent) Retried(status int) {
 
 	a.retries.WithLabelValues(after).Inc()
 }
+
+// ContractInUse notes which contract events to a manager travel with: "v1", "v2", ….
+func (a *Agent) ContractInUse(manager core.Manager, contract string) {
+	a.ledger.contractInUse(manager, a.contracts.value(contract))
+}
+
+// ContractUnknown counts an attempt to forward that was answered as if the contract was not known.
+func (a *Agent) ContractUnknown(manager core.Manager) { a.ledger.contractUnknown(manager) }
 
 // CanaryProbed is the hook Probed of a canary: a write took so long and showed whether the API server calls the agent.
 func (a *Agent) CanaryProbed(state core.CanaryState, took time.Duration) {

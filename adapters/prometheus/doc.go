@@ -16,6 +16,8 @@
 //	runtime_watcher_agent_forward_duration_seconds{result}                 histogram  one attempt to forward
 //	runtime_watcher_agent_forward_connections_total{result}                counter    attempts to connect to the control plane
 //	runtime_watcher_agent_forward_retries_total{code}                      counter    short retries within an attempt to forward
+//	runtime_watcher_agent_contract_in_use{manager,contract}                gauge      1 for the contract that events travel with
+//	runtime_watcher_agent_contract_unknown_total{manager}                  counter    attempts that show that it is not known there
 //	runtime_watcher_agent_canary_duration_seconds{state}                   histogram  one write of the canary
 //	runtime_watcher_agent_canary_state{state}                              gauge      1 for the state that the last one showed
 //	runtime_watcher_agent_admission_reviews_total{manager,decision}        counter    admission reviews answered

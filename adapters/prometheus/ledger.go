@@ -26,7 +26,7 @@ type ledger struct {
 }
 
 type ledgerDescs struct {
-	accepted, delivered, coalesced, dropped, pending, reviews, owners, forwarded *prom.Desc
+	accepted, delivered, coalesced, dropped, pending, reviews, owners, forwarded, contract, unknown *prom.Desc
 }
 
 func newLedger(f factory, opts Options) *ledger {
@@ -44,6 +44,9 @@ func newLedger(f factory, opts Options) *ledger {
 			owners: f.desc("admission_owner_problems_total",
 				"Reviews of objects whose owner could not be told although it should.", labelManager, labelProblem),
 			forwarded: f.desc("forward_events_total", "Events in attempts to forward them, repeated ones included, by result.", labelManager, labelResult),
+			contract:  f.desc("contract_in_use", "Always 1, for the contract that events to the manager travel with.", labelManager, labelContract),
+			unknown: f.desc("contract_unknown_total",
+				"Attempts to forward whose answer says that the control plane does not know the contract.", labelManager),
 		},
 	}
 
@@ -89,6 +92,20 @@ func (l *ledger) attempted(manager core.Manager, events map[string]int64) {
 	for result, n := range events {
 		a.forwarded[result] += n
 	}
+}
+
+func (l *ledger) contractInUse(manager core.Manager, contract string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	l.account(manager).contract = contract
+}
+
+func (l *ledger) contractUnknown(manager core.Manager) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	l.account(manager).unknown++
 }
 
 // forget closes a manager's account, at once or as soon as nothing is pending on it.
@@ -149,7 +166,7 @@ func (l *ledger) snapshot() map[string]*account {
 // Describe implements [prom.Collector].
 func (l *ledger) Describe(descs chan<- *prom.Desc) {
 	d := l.descs
-	for _, desc := range []*prom.Desc{d.accepted, d.delivered, d.coalesced, d.dropped, d.pending, d.reviews, d.owners, d.forwarded} {
+	for _, desc := range []*prom.Desc{d.accepted, d.delivered, d.coalesced, d.dropped, d.pending, d.reviews, d.owners, d.forwarded, d.contract, d.unknown} {
 		descs <- desc
 	}
 }
@@ -161,6 +178,12 @@ func (l *ledger) Collect(metrics chan<- prom.Metric) {
 		metrics <- counter(l.descs.delivered, a.delivered, manager)
 		metrics <- counter(l.descs.coalesced, a.coalesced, manager)
 		metrics <- prom.MustNewConstMetric(l.descs.pending, prom.GaugeValue, float64(a.pending), manager)
+		metrics <- counter(l.descs.unknown, a.unknown, manager)
+
+		if a.contract != "" {
+			metrics <- prom.MustNewConstMetric(l.descs.contract, prom.GaugeValue, 1, manager, a.contract)
+		}
+
 		countersBy(metrics, l.descs.dropped, a.dropped, manager)
 		countersBy(metrics, l.descs.reviews, a.reviews, manager)
 		countersBy(metrics, l.descs.owners, a.owners, manager)

@@ -97,6 +97,8 @@ func useAgent(agent *prometheus.Agent) {
 	agent.Retried(0)
 	agent.HandshakeFailed()
 	agent.ConnectionDropped("webhook", "displaced")
+	agent.ContractUnknown("kyma")
+	agent.ContractInUse("kyma", "v2")
 	agent.CanaryProbed(core.CanaryLost, 3*time.Second)
 	agent.CanaryProbed(core.CanaryAlive, 4*time.Millisecond)
 	agent.KeyMaterial("server").Expires(time.Unix(1_800_000_000, 0))

@@ -11,6 +11,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
 
@@ -42,7 +43,7 @@ func newAgent(ctx context.Context, c config, log *slog.Logger) (*agent, error) {
 		return nil, err
 	}
 
-	forwarder, err := newForwarder(c, keys, metrics, log)
+	forwarder, err := newTransport(c, keys, metrics, log)
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +90,7 @@ func newAgent(ctx context.Context, c config, log *slog.Logger) (*agent, error) {
 	}
 
 	components = append(components,
-		closer("forwarder", forwarder.Close),
+		closer("forwarder", forwarder.close),
 		component{"outbox", box.Start},
 		webhook.component(deadlines.requests),
 		pulse.watchdog.component(),
@@ -99,8 +100,10 @@ func newAgent(ctx context.Context, c config, log *slog.Logger) (*agent, error) {
 	return &agent{outbox: box, components: components}, nil
 }
 
-func newForwarder(c config, keys keys, metrics *prometheus.Agent, log *slog.Logger) (*httpmtls.Forwarder, error) {
-	forwarder, err := httpmtls.NewForwarder(keys.client, c.controlPlane, c.contract, httpmtls.Options{
+func newForwarder(
+	c config, version contract.Version, keys keys, metrics *prometheus.Agent, log *slog.Logger,
+) (*httpmtls.Forwarder, error) {
+	forwarder, err := httpmtls.NewForwarder(keys.client, c.controlPlane, version, httpmtls.Options{
 		ServerName: c.serverName,
 		Protocol:   c.protocol,
 		Timeout:    c.forwarding,

@@ -30,19 +30,22 @@ type config struct {
 	serverName   string
 	contract     contract.Version
 	protocol     httpmtls.Protocol
-	managers     []core.Manager
-	instance     string
-	settle       time.Duration
-	maxKeys      int
-	connections  int
-	forwarding   time.Duration
-	heartbeats   time.Duration
-	canary       canarySettings
-	stopDelay    time.Duration
-	shutdown     time.Duration
-	logLevel     slog.Level
-	effective    values
-	getenv       func(string) string
+	// fallback is the contract to speak where contract is not known, empty for none.
+	fallback      contract.Version
+	contractRetry time.Duration
+	managers      []core.Manager
+	instance      string
+	settle        time.Duration
+	maxKeys       int
+	connections   int
+	forwarding    time.Duration
+	heartbeats    time.Duration
+	canary        canarySettings
+	stopDelay     time.Duration
+	shutdown      time.Duration
+	logLevel      slog.Level
+	effective     values
+	getenv        func(string) string
 }
 
 // bindAddress is where a server listens.
@@ -62,6 +65,10 @@ func (c *config) check() error {
 
 	if (c.serving.Certificate == "") != (c.serving.Key == "") {
 		wrong = append(wrong, errors.New("WEBHOOK_TLS_CERT and WEBHOOK_TLS_KEY: one is missing, want both or none"))
+	}
+
+	if c.fallback != "" && !c.contract.Numbered() {
+		wrong = append(wrong, fmt.Errorf("CONTRACT_FALLBACK: %s, want it only with KCP_CONTRACT=%s", c.fallback, contract.V3))
 	}
 
 	if c.webhook == c.metrics && c.webhook.port != 0 {

@@ -136,6 +136,14 @@ func parseManagers(list string) ([]core.Manager, error) {
 	return managers, errors.Join(wrong...)
 }
 
+func parseFallback(text string) (contract.Version, error) {
+	if text != string(contract.V2) {
+		return "", unwanted(text, string(contract.V2))
+	}
+
+	return contract.V2, nil
+}
+
 func parseLease(text string) (types.NamespacedName, error) {
 	namespace, name, found := strings.Cut(text, "/")
 	if !found || validation.IsDNS1123Label(namespace) != nil || validation.IsDNS1123Subdomain(name) != nil {

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission/canary"
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
@@ -76,6 +77,16 @@ func settings() []setting {
 		{
 			env: "KCP_CONTRACT", kind: versions(), fallback: string(defaultContract), help: "Contract to speak with the control plane",
 			set: parsed(func(c *config) *contract.Version { return &c.contract }, contract.ParseVersion),
+		},
+		{
+			env: "CONTRACT_FALLBACK", kind: "v2",
+			help: "Contract to speak with managers whose control plane does not know `KCP_CONTRACT`; none if empty: events are kept",
+			set:  parsed(func(c *config) *contract.Version { return &c.fallback }, parseFallback),
+		},
+		{
+			env: "CONTRACT_RETRY", kind: "duration", fallback: httpmtls.DefaultRetryNewest.String(),
+			help: "Time after which `KCP_CONTRACT` is tried again, where another one is spoken",
+			set:  parsed(func(c *config) *duration { return &c.contractRetry }, parseDuration),
 		},
 		{
 			env: "KCP_SERVER_NAME", kind: "name", help: "Name that the control plane's certificate must be for; the host of `KCP_ADDR` if empty",

@@ -28,21 +28,22 @@ var required = []string{"CA_CERT=ca.crt", "TLS_CERT=tls.crt", "TLS_KEY=tls.key",
 // defaults are what they lead to.
 func defaults() config {
 	return config{
-		webhook:      bindAddress{port: 8443},
-		metrics:      bindAddress{port: 2112},
-		client:       httpmtls.Paths{CA: "ca.crt", Certificate: "tls.crt", Key: "tls.key"},
-		controlPlane: "kcp.example.org:443",
-		contract:     defaultContract,
-		protocol:     httpmtls.HTTP2,
-		instance:     "pod-1",
-		settle:       100 * time.Millisecond,
-		maxKeys:      10_000,
-		forwarding:   10 * time.Second,
-		connections:  512,
-		heartbeats:   30 * time.Second,
-		canary:       canarySettings{interval: 30 * time.Second},
-		shutdown:     20 * time.Second,
-		logLevel:     slog.LevelInfo,
+		webhook:       bindAddress{port: 8443},
+		metrics:       bindAddress{port: 2112},
+		client:        httpmtls.Paths{CA: "ca.crt", Certificate: "tls.crt", Key: "tls.key"},
+		controlPlane:  "kcp.example.org:443",
+		contract:      defaultContract,
+		protocol:      httpmtls.HTTP2,
+		contractRetry: 5 * time.Minute,
+		instance:      "pod-1",
+		settle:        100 * time.Millisecond,
+		maxKeys:       10_000,
+		forwarding:    10 * time.Second,
+		connections:   512,
+		heartbeats:    30 * time.Second,
+		canary:        canarySettings{interval: 30 * time.Second},
+		shutdown:      20 * time.Second,
+		logLevel:      slog.LevelInfo,
 	}
 }
 
@@ -75,13 +76,14 @@ func TestSettings(t *testing.T) {
 			env: []string{
 				"KCP_SERVER_NAME=kcp", "KCP_PROTOCOL=http1", "MANAGERS=a, b", "INSTANCE=me", "SETTLE=0s", "OUTBOX_MAX_KEYS=7",
 				"WEBHOOK_MAX_CONNECTIONS=9", "METRICS_BIND=::1", "WEBHOOK_TLS_CERT=w.crt", "WEBHOOK_TLS_KEY=w.key", "WEBHOOK_CLIENT_CA=api.crt", "LOG_LEVEL=debug",
-				"CANARY_LEASE=kyma-system/agent", "CANARY_INTERVAL=1s", "CANARY_API_SERVER=https://api", "CANARY_TOKEN_FILE=token",
+				"CONTRACT_FALLBACK=v2", "CONTRACT_RETRY=1m", "CANARY_LEASE=kyma-system/agent", "CANARY_INTERVAL=1s", "CANARY_API_SERVER=https://api", "CANARY_TOKEN_FILE=token",
 				"CANARY_CA_CERT=api-ca.crt", "FORWARD_TIMEOUT=2s", "HEARTBEAT_INTERVAL=0s", "STOP_DELAY=3s", "SHUTDOWN_TIMEOUT=1m", "WEBHOOK_BIND=127.0.0.1",
 			},
 			want: func(c *config) {
 				c.serverName, c.protocol, c.managers = "kcp", httpmtls.HTTP1, []core.Manager{"a", "b"}
 				c.instance, c.settle, c.maxKeys, c.connections, c.forwarding = "me", off, 7, 9, 2*time.Second
 				c.heartbeats, c.stopDelay, c.shutdown = off, 3*time.Second, time.Minute
+				c.fallback, c.contractRetry = contract.V2, time.Minute
 				c.canary = canarySettings{
 					types.NamespacedName{Namespace: "kyma-system", Name: "agent"}, time.Second, "https://api", "token", "api-ca.crt",
 				}
@@ -151,6 +153,8 @@ func TestWrongSettings(t *testing.T) {
 		"OUTBOX_MAX_KEYS=0":              "want a number above 0",
 		"FORWARD_TIMEOUT=0s":             "want a duration above 0",
 		"HEARTBEAT_INTERVAL=x":           "HEARTBEAT_INTERVAL: ",
+		"CONTRACT_FALLBACK=v1":           `CONTRACT_FALLBACK: "v1", want v2`,
+		"CONTRACT_RETRY=0s":              "want a duration above 0",
 		"CANARY_LEASE=agent":             "want <namespace>/<name>",
 		"CANARY_INTERVAL=0s":             "want a duration above 0",
 		"STOP_DELAY=-1s":                 "STOP_DELAY: ",

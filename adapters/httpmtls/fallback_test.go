@@ -1,0 +1,273 @@
+package httpmtls_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
+)
+
+// reasoned is an error of a reason.
+type reasoned string
+
+func (r reasoned) Error() string  { return string(r) }
+func (r reasoned) Reason() string { return string(r) }
+
+const (
+	unknownContract = reasoned(httpmtls.ReasonUnknownContract)
+	unknownManager  = reasoned(httpmtls.ReasonUnknownManager)
+	down            = reasoned(httpmtls.ReasonDial)
+)
+
+// end answers what a test says, and notes what it was sent.
+type end struct {
+	mu     sync.Mutex
+	names  []string
+	answer func(events []core.WatchEvent) error
+}
+
+func (e *end) Forward(_ context.Context, _ core.Manager, events []core.WatchEvent) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+
+	for i := range events {
+		e.names = append(e.names, events[i].Watched.Name)
+	}
+
+	if e.answer == nil {
+		return nil
+	}
+
+	return e.answer(events)
+}
+
+func (e *end) set(err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+
+	e.answer = func([]core.WatchEvent) error { return err }
+}
+
+// seen returns the names that arrived since the last call, sorted.
+func (e *end) seen() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+
+	names := e.names
+	e.names = nil
+	slices.Sort(names)
+
+	return names
+}
+
+func heartbeat() core.WatchEvent {
+	return core.WatchEvent{Kind: core.KindHeartbeat, Heartbeat: &core.Heartbeat{}}
+}
+
+// TestFallback goes through the life of one manager.
+func TestFallback(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var (
+			newest, older end
+			unknown       int
+			inUse         []bool
+		)
+
+		forwarder := must(httpmtls.NewFallback(&newest, &older, httpmtls.FallbackOptions{
+			RetryNewest: time.Minute,
+			Unknown:     func(core.Manager, error) { unknown++ },
+			InUse:       func(_ core.Manager, older bool) { inUse = append(inUse, older) },
+		}))
+
+		for i, step := range []struct {
+			name          string
+			newest, older error
+			wait          time.Duration
+			want          error
+			asked         []bool // newest, older
+			unknown       int
+			inUse         []bool
+		}{
+			{"the manager is not there yet", unknownManager, nil, 0, unknownManager, []bool{true, false}, 0, nil},
+			{"no path for any contract", unknownContract, unknownManager, 0, unknownContract, []bool{true, true}, 1, nil},
+			{"the older one is down", unknownContract, down, 0, unknownContract, []bool{true, true}, 2, nil},
+			{"knows the older one", unknownContract, nil, 0, nil, []bool{true, true}, 3, []bool{true}},
+			{"soon after", nil, nil, 30 * time.Second, nil, []bool{false, true}, 3, []bool{true}},
+			{"soon after, down", nil, down, 0, down, []bool{false, true}, 3, []bool{true}},
+			{"later, does still not know it", unknownContract, nil, 2 * time.Minute, nil, []bool{true, true}, 4, []bool{true}},
+			{"later, an attempt fails otherwise", down, nil, 2 * time.Minute, nil, []bool{true, true}, 4, []bool{true}},
+			{"soon after that", nil, nil, time.Second, nil, []bool{false, true}, 4, []bool{true}},
+			{"later, knows it", nil, nil, 2 * time.Minute, nil, []bool{true, false}, 4, []bool{true, false}},
+			{"down", down, nil, 0, down, []bool{true, false}, 4, []bool{true, false}},
+			{"rolled back", unknownContract, nil, 0, nil, []bool{true, true}, 5, []bool{true, false, true}},
+		} {
+			time.Sleep(step.wait)
+			newest.set(step.newest)
+			older.set(step.older)
+
+			if err := forwarder.Forward(t.Context(), manager, []core.WatchEvent{event("a"), event("b")}); !errors.Is(err, step.want) {
+				t.Errorf("step %d, %s: %v, want %v", i, step.name, err, step.want)
+			}
+
+			if asked := []bool{newest.seen() != nil, older.seen() != nil}; !slices.Equal(asked, step.asked) {
+				t.Errorf("step %d, %s: newest and older were asked: %v, want %v", i, step.name, asked, step.asked)
+			}
+
+			if unknown != step.unknown || !slices.Equal(inUse, step.inUse) {
+				t.Errorf("step %d, %s: %d times unknown, in use %v, want %d and %v", i, step.name, unknown, inUse, step.unknown, step.inUse)
+			}
+		}
+	})
+}
+
+func TestWithoutOlderContractItIsOnlyTold(t *testing.T) {
+	newest, unknown := &end{}, 0
+	forwarder := must(httpmtls.NewFallback(newest, nil, httpmtls.FallbackOptions{Unknown: func(core.Manager, error) { unknown++ }}))
+
+	newest.set(unknownContract)
+
+	if err := forwarder.Forward(t.Context(), manager, []core.WatchEvent{event("a")}); !errors.Is(err, unknownContract) || core.IsPermanent(err) {
+		t.Errorf("error %v, want that of the newest contract, and that it may be tried again", err)
+	}
+
+	if unknown != 1 {
+		t.Errorf("told %d times, want once", unknown)
+	}
+}
+
+// TestOlderContractLosesNothing: what was not taken is named, whatever happened to the others.
+func TestOlderContractLosesNothing(t *testing.T) {
+	refused := &httpmtls.Error{}
+
+	for name, test := range map[string]struct {
+		answer func(event core.WatchEvent, n int) error
+		want   map[int]error // by event
+		whole  error
+	}{
+		"all taken": {want: map[int]error{30: httpmtls.ErrNoHeartbeats}},
+		"one refused": {
+			answer: func(e core.WatchEvent, _ int) error {
+				if e.Watched.Name == "7" {
+					return core.EventErrors{0: refused}
+				}
+
+				return nil
+			},
+			want: map[int]error{7: refused, 30: httpmtls.ErrNoHeartbeats},
+		},
+		"down from the start": {
+			answer: func(core.WatchEvent, int) error { return down }, whole: unknownContract,
+		},
+		"down after ten": {
+			answer: func(_ core.WatchEvent, n int) error {
+				if n >= 10 {
+					return down
+				}
+
+				return nil
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			newest := &end{}
+			newest.set(unknownContract)
+
+			var (
+				mu    sync.Mutex
+				n     int
+				taken = make(map[string]bool)
+			)
+
+			older := core.ForwarderFunc(func(_ context.Context, _ core.Manager, events []core.WatchEvent) error {
+				mu.Lock()
+				defer mu.Unlock()
+
+				var err error
+				if test.answer != nil {
+					err = test.answer(events[0], n)
+				}
+
+				n++
+
+				if err == nil {
+					taken[events[0].Watched.Name] = true
+				}
+
+				return err
+			})
+			forwarder := must(httpmtls.NewFallback(newest, older, httpmtls.FallbackOptions{}))
+
+			var batch []core.WatchEvent
+			for i := range 30 {
+				batch = append(batch, event(fmt.Sprint(i)))
+			}
+
+			err := forwarder.Forward(t.Context(), manager, append(batch, heartbeat()))
+			if test.whole != nil {
+				if !errors.Is(err, test.whole) {
+					t.Errorf("error %v, want %v", err, test.whole)
+				}
+
+				return
+			}
+
+			some, ok := errors.AsType[core.EventErrors](err)
+			if !ok {
+				t.Fatalf("error %v, want which events were not taken", err)
+			}
+
+			for i := range batch {
+				if failed := some[i] != nil; failed == taken[batch[i].Watched.Name] {
+					t.Errorf("event %d: failed %v, taken %v, want one of them", i, failed, !failed)
+				}
+			}
+
+			for i, want := range test.want {
+				if !errors.Is(some[i], want) {
+					t.Errorf("event %d: %v, want %v", i, some[i], want)
+				}
+			}
+		})
+	}
+}
+
+// TestWhoseNotFoundItIs: only a listener says that it is the manager that is not there.
+func TestWhoseNotFoundItIs(t *testing.T) {
+	for name, test := range map[string]struct {
+		version contract.Version
+		body    string
+		want    string
+	}{
+		"listener":       {contract.V3, `{"reason":"unknown_manager"}`, httpmtls.ReasonUnknownManager},
+		"older listener": {contract.V3, `{"reason":"not_found"}`, httpmtls.ReasonUnknownContract},
+		"mux of Go":      {contract.V3, "404 page not found\n", httpmtls.ReasonUnknownContract},
+		"gateway":        {contract.V3, "", httpmtls.ReasonUnknownContract},
+		"v2":             {contract.V2, "404 page not found\n", httpmtls.ReasonUnknownManager},
+	} {
+		t.Run(name, func(t *testing.T) {
+			keys := newPKI(t)
+			far := newFarEnd(t, keys.server, func(w http.ResponseWriter, _ *http.Request) {
+				w.WriteHeader(http.StatusNotFound)
+				_, _ = w.Write([]byte(test.body))
+			})
+			forwarder := must(httpmtls.NewForwarder(keys.client, far.address(), test.version, httpmtls.Options{}))
+
+			defer forwarder.Close()
+
+			if diff := cmp.Diff(test.want, failureOf(t, forward(t, forwarder, event("a"))).Reason()); diff != "" {
+				t.Errorf("reason (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
