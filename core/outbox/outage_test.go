@@ -1,0 +1,232 @@
+package outbox_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+)
+
+// What DESIGN §7 promises after an outage.
+const recoveryGoal = time.Minute
+
+// fault is how a control plane that is down answers.
+type fault struct {
+	name   string
+	answer func(ctx context.Context) error
+}
+
+func outages() []fault {
+	hang := func(ctx context.Context) error {
+		<-ctx.Done()
+
+		return ctx.Err()
+	}
+
+	return []fault{
+		{"refused", func(context.Context) error { return errDown }},
+		{"hanging", hang},
+		{"busy", func(context.Context) error { return verdict{reason: "busy", after: 5 * time.Second} }},
+		{"forbidden", func(context.Context) error { return verdict{reason: "forbidden", after: 30 * time.Second} }},
+	}
+}
+
+// control is a control plane for many runtimes that is down until it is told otherwise.
+type control struct {
+	fault fault
+
+	mu      sync.Mutex
+	up      bool
+	arrived map[string]time.Time // when the first event of a sender arrived, and when each of its events did
+}
+
+func (c *control) forward(sender string) core.ForwarderFunc {
+	return func(ctx context.Context, manager core.Manager, events []core.WatchEvent) error {
+		if !c.isUp() {
+			return c.fault.answer(ctx)
+		}
+
+		c.mu.Lock()
+		defer c.mu.Unlock()
+
+		for _, key := range append([]string{sender}, arrivedKeys(manager, events)...) {
+			if _, known := c.arrived[key]; !known {
+				c.arrived[key] = time.Now()
+			}
+		}
+
+		return nil
+	}
+}
+
+func arrivedKeys(manager core.Manager, events []core.WatchEvent) (all []string) {
+	for _, event := range events {
+		if event.Kind == core.KindChanged {
+			all = append(all, string(manager)+"/"+event.Watched.Name)
+		}
+	}
+
+	return all
+}
+
+func (c *control) isUp() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	return c.up
+}
+
+func (c *control) setUp() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	c.up = true
+}
+
+// After an hour without control plane, in which 200 objects go on changing for each of several managers, every one of them is
+// enqueued in time, with the default waits.
+func TestEverythingArrivesAfterAnOutage(t *testing.T) {
+	for _, fault := range outages() {
+		for _, epoch := range []string{"", "epoch"} {
+			t.Run(fault.name+" "+epoch, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { testOutage(t, fault, epoch) })
+			})
+		}
+	}
+}
+
+func testOutage(t *testing.T, fault fault, epoch string) {
+	t.Helper()
+
+	const managers, objects = 5, 200
+
+	plane := &control{fault: fault, arrived: make(map[string]time.Time)}
+	opts := outbox.Options{Epoch: epoch}
+
+	if epoch != "" {
+		opts.MaxBatch = 500
+	}
+
+	o, stop := run(t, plane.forward("runtime"), opts)
+	defer stop()
+
+	for second := range 3600 {
+		o.Accept(core.Manager(fmt.Sprint("manager-", second%managers)), named(fmt.Sprint("object-", second/managers%objects)))
+		time.Sleep(time.Second)
+	}
+
+	checkBalance(t, o)
+	plane.setUp()
+
+	ended := time.Now()
+
+	time.Sleep(recoveryGoal)
+	checkBalance(t, o)
+	plane.mu.Lock()
+	defer plane.mu.Unlock()
+
+	var last time.Duration
+	for _, at := range plane.arrived {
+		last = max(last, at.Sub(ended))
+	}
+
+	t.Logf("everything was enqueued %v after an hour of %s", last, fault.name)
+
+	if have := len(plane.arrived) - 1; have != managers*objects {
+		t.Errorf("%d events arrived within %v, want all %d", have, recoveryGoal, managers*objects)
+	}
+}
+
+// When a control plane comes back, the runtimes that waited for it do not come back all at once: that is what the randomness
+// of the waits is for.
+func TestRuntimesComeBackOneByOne(t *testing.T) {
+	const runtimes = 50
+
+	for _, outage := range []time.Duration{10 * time.Second, time.Minute, time.Hour} {
+		for _, random := range []bool{true, false} {
+			t.Run(fmt.Sprint(outage, " random ", random), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					arrivals := comeBack(t, runtimes, outage, random)
+					busiest, last := crowd(arrivals), arrivals[len(arrivals)-1]
+					t.Logf("%d runtimes came back within %v, at most %d of them within any second", len(arrivals), last, busiest)
+
+					if len(arrivals) != runtimes || last > recoveryGoal {
+						t.Errorf("%d of %d runtimes came back, the last after %v, want all within %v", len(arrivals), runtimes, last, recoveryGoal)
+					}
+
+					if limit := runtimes / 3; random && busiest > limit {
+						t.Errorf("%d of %d runtimes came back within one second, want at most %d", busiest, runtimes, limit)
+					}
+
+					if !random && busiest < runtimes {
+						t.Errorf("%d runtimes came back within one second without randomness: this test could not fail", busiest)
+					}
+				})
+			})
+		}
+	}
+}
+
+// comeBack returns when the first event of each runtime arrived after an outage, in order.
+func comeBack(t *testing.T, runtimes int, outage time.Duration, random bool) (arrivals []time.Duration) {
+	t.Helper()
+
+	plane := &control{fault: outages()[0], arrived: make(map[string]time.Time)}
+
+	for i := range runtimes {
+		source := rand.New(rand.NewPCG(uint64(i), 1))
+
+		var mu sync.Mutex
+
+		opts := outbox.Options{Random: func() float64 {
+			mu.Lock()
+			defer mu.Unlock()
+
+			return source.Float64()
+		}}
+		if !random {
+			opts.Random = func() float64 { return 0.5 }
+		}
+
+		o, stop := run(t, plane.forward(fmt.Sprint("runtime-", i)), opts)
+		defer stop()
+
+		o.Accept(kyma, named("object"))
+	}
+
+	time.Sleep(outage)
+	plane.setUp()
+
+	ended := time.Now()
+
+	time.Sleep(recoveryGoal)
+	plane.mu.Lock()
+	defer plane.mu.Unlock()
+
+	delete(plane.arrived, string(kyma)+"/object")
+
+	for _, at := range plane.arrived {
+		arrivals = append(arrivals, at.Sub(ended))
+	}
+
+	slices.Sort(arrivals)
+
+	return arrivals
+}
+
+// crowd returns how many came within the busiest second.
+func crowd(arrivals []time.Duration) (most int) {
+	for i, first := range arrivals {
+		end, _ := slices.BinarySearch(arrivals, first+time.Second)
+		most = max(most, end-i)
+	}
+
+	return most
+}
