@@ -396,6 +396,34 @@ func TestHalfOpenConnectionIsNoticed(t *testing.T) {
 	})
 }
 
+// A dead connection costs one request its time, and not all those until a ping finds out.
+func TestConnectionIsLeftAfterATimeout(t *testing.T) {
+	t.Parallel()
+	eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
+		t.Helper()
+
+		network, keys := &hole{}, newPKI(t)
+		end := newFarEnd(t, keys.server, accept)
+		forwarder := newForwarder(t, keys.client, end.address(), httpmtls.Options{
+			Protocol: protocol, Timeout: time.Second, PingAfter: time.Hour, DialContext: network.dial,
+		})
+
+		if err := forward(t, forwarder, event("before")); err != nil {
+			t.Fatal(err)
+		}
+
+		network.swallow()
+
+		if err := forward(t, forwarder, event("lost")); err == nil {
+			t.Error("want a timeout")
+		}
+
+		if err := forward(t, forwarder, event("after")); err != nil {
+			t.Errorf("the dead connection is still in use: %v", err)
+		}
+	})
+}
+
 // TestStaleConnectionCostsNoRetry has the server close a kept-alive connection at the moment of the next request.
 func TestStaleConnectionCostsNoRetry(t *testing.T) {
 	t.Parallel()
