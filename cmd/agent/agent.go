@@ -126,6 +126,8 @@ func newOutbox(
 		MaxKeys:        c.maxKeys,
 		MaxBatch:       c.contract.MaxEvents(),
 		ForwardTimeout: c.forwarding,
+		MinBackoff:     min(outbox.DefaultMinBackoff, c.maxBackoff),
+		MaxBackoff:     c.maxBackoff,
 		DrainTimeout:   drain,
 		Managers:       c.managers,
 		ResyncFirst:    true,

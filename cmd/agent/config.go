@@ -39,6 +39,7 @@ type config struct {
 	maxKeys       int
 	connections   int
 	forwarding    time.Duration
+	maxBackoff    time.Duration
 	heartbeats    time.Duration
 	canary        canarySettings
 	stopDelay     time.Duration

@@ -120,6 +120,11 @@ func settings() []setting {
 			set:  parsed(func(c *config) *duration { return &c.forwarding }, parseDuration),
 		},
 		{
+			env: "MAX_BACKOFF", kind: "duration", fallback: outbox.DefaultMaxBackoff.String(),
+			help: "Longest wait between two attempts to forward, unless the control plane asks for a longer one",
+			set:  parsed(func(c *config) *duration { return &c.maxBackoff }, parseDuration),
+		},
+		{
 			env: "HEARTBEAT_INTERVAL", kind: "duration", fallback: outbox.DefaultHeartbeatInterval.String(),
 			help: "Longest time between two heartbeats, with contracts that carry them; 0s is none",
 			set:  durationOrOff(func(c *config) *duration { return &c.heartbeats }),

@@ -39,6 +39,7 @@ func defaults() config {
 		settle:        100 * time.Millisecond,
 		maxKeys:       10_000,
 		forwarding:    10 * time.Second,
+		maxBackoff:    20 * time.Second,
 		connections:   512,
 		heartbeats:    30 * time.Second,
 		canary:        canarySettings{interval: 30 * time.Second},
@@ -82,6 +83,7 @@ func TestSettings(t *testing.T) {
 			want: func(c *config) {
 				c.serverName, c.protocol, c.managers = "kcp", httpmtls.HTTP1, []core.Manager{"a", "b"}
 				c.instance, c.settle, c.maxKeys, c.connections, c.forwarding = "me", off, 7, 9, 2*time.Second
+				c.maxBackoff = 4 * time.Second
 				c.heartbeats, c.stopDelay, c.shutdown = off, 3*time.Second, time.Minute
 				c.fallback, c.contractRetry = contract.V2, time.Minute
 				c.canary = canarySettings{
