@@ -61,6 +61,10 @@ chaos: ## Faults at random against real processes, and nothing lost: SEEDS (20) 
 	@$(WITH_ASSETS) $(GO) test ./test/chaos -count=1 -v -run 'TestNothingIsLost|TestTheSuiteCanFail' -timeout 3h $(TESTFLAGS) \
 		-parallel-seeds=false -seed=$(SEED) -seeds=$(SEEDS) -duration=$(DURATION)
 
+.PHONY: soak
+soak: ## A million events and an hour without control plane, scaled: memory, open files and goroutines stay flat. ARGS
+	@$(GO) test ./test/soak -run Soak -count 1 -v -timeout 40m -args -events 1000000 -outage 1m $(ARGS)
+
 .PHONY: lint
 lint: $(TOOLS)/golangci-lint ## Lint every module: bugs, style, formatting, and which module may import what
 	@$(TOOLS)/golangci-lint run $(PACKAGES)

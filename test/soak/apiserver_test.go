@@ -1,0 +1,140 @@
+package soak
+
+import (
+	"bytes"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/test/rig"
+)
+
+const (
+	// connections is how many an API server keeps to a webhook that 8 writers keep busy.
+	connections = 8
+	// stable objects change again and again; names beyond them are seen once, as those of pods are.
+	stable = 5000
+	// largeOneIn is how rare objects of 100 kB are.
+	largeOneIn = 50
+
+	// One in so many names is new. During an outage all are kept, and 10,000 fit.
+	usual  = 3
+	during = 10
+)
+
+// apiServer asks a webhook as an API server does, without what it costs to have one.
+type apiServer struct {
+	t        *testing.T
+	client   *http.Client
+	url      string
+	small    []string // around the name
+	large    []string
+	serial   atomic.Int64
+	reviewed atomic.Int64
+}
+
+func newAPIServer(t *testing.T, pki *rig.PKI, agent *rig.Agent) *apiServer {
+	t.Helper()
+
+	transport := &http.Transport{
+		TLSClientConfig:     &tls.Config{RootCAs: pki.CA.Pool(), MinVersion: tls.VersionTLS13},
+		MaxIdleConnsPerHost: connections,
+		MaxConnsPerHost:     connections,
+	}
+	t.Cleanup(transport.CloseIdleConnections)
+
+	return &apiServer{
+		t: t, client: &http.Client{Transport: transport, Timeout: time.Minute},
+		url:   "https://" + rig.Address(agent.WebhookPort) + "/validate/" + manager,
+		small: template(700), large: template(50_000),
+	}
+}
+
+// template returns an AdmissionReview of an update, with that many bytes in each of its two objects, in parts around the
+// name.
+func template(size int) []string {
+	object := func(generation int) string {
+		return fmt.Sprintf(`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"NAME","namespace":"default","uid":"0f0f",`+
+			`"resourceVersion":"%d","generation":%d,"labels":{"app":"a","operator.kyma-project.io/managed-by":"kyma"},`+
+			`"managedFields":[{"manager":"kubectl","operation":"Update","apiVersion":"apps/v1","fieldsType":"FieldsV1","fieldsV1":{"f:spec":{"f:replicas":{}}}}]},`+
+			`"spec":{"replicas":%d,"template":{"metadata":{"annotations":{"text":"%s"}},"spec":{"containers":[{"name":"a","image":"a:%d"}]}}},`+
+			`"status":{"replicas":1}}`, generation, generation, generation, strings.Repeat("x", size), generation)
+	}
+	text := `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"705ab4f5-6393-11e8-b7cc-42010a800002",` +
+		`"kind":{"group":"apps","version":"v1","kind":"Deployment"},"resource":{"group":"apps","version":"v1","resource":"deployments"},` +
+		`"name":"NAME","namespace":"default","operation":"UPDATE","userInfo":{"username":"admin","groups":["system:authenticated"]},` +
+		`"object":` + object(2) + `,"oldObject":` + object(1) + `,"dryRun":false,"options":{"kind":"UpdateOptions","apiVersion":"meta.k8s.io/v1"}}}`
+
+	return strings.Split(text, "NAME")
+}
+
+// review asks n times over all connections, one in so many times about a new name, and takes that long at least.
+func (s *apiServer) review(n, fresh int, over time.Duration) {
+	s.t.Helper()
+
+	var (
+		asked   atomic.Int64
+		writers sync.WaitGroup
+		began   = time.Now()
+	)
+
+	for range connections {
+		writers.Go(func() {
+			var buffer bytes.Buffer
+
+			for asked.Add(1) <= int64(n) && !s.t.Failed() {
+				s.ask(&buffer, fresh)
+			}
+		})
+	}
+
+	writers.Wait()
+	s.reviewed.Add(int64(n))
+	pause(over - time.Since(began))
+}
+
+func (s *apiServer) ask(buffer *bytes.Buffer, fresh int) {
+	serial := s.serial.Add(1)
+	name := fmt.Sprintf("object-%d", serial%stable)
+
+	if serial%int64(fresh) == 0 {
+		name = fmt.Sprintf("fresh-%d", serial)
+	}
+
+	parts := s.small
+	if serial%largeOneIn == 0 {
+		parts = s.large
+	}
+
+	buffer.Reset()
+	buffer.WriteString(parts[0])
+
+	for _, part := range parts[1:] {
+		buffer.WriteString(name)
+		buffer.WriteString(part)
+	}
+
+	answer, err := s.client.Post(s.url, "application/json", buffer)
+	if err != nil {
+		s.t.Errorf("review: %v", err)
+
+		return
+	}
+	defer answer.Body.Close() // It is read.
+
+	if body, err := io.ReadAll(answer.Body); err != nil || !bytes.Contains(body, []byte(`"allowed":true`)) {
+		s.t.Errorf("review: %s: %s, %v", answer.Status, body, err)
+	}
+}
+
+func pause(d time.Duration) {
+	if d > 0 {
+		<-time.After(d)
+	}
+}

@@ -1,0 +1,281 @@
+package soak
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"text/tabwriter"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/test/rig"
+)
+
+// sample is what a process has at one moment.
+type sample struct {
+	phase      string
+	at         time.Duration
+	resident   float64 // MiB
+	files      int
+	goroutines int
+	pending    int
+}
+
+// watched is a process that is looked at all the time.
+type watched struct {
+	t      *testing.T
+	agent  *rig.Agent
+	began  time.Time
+	done   chan struct{}
+	ended  sync.WaitGroup
+	halted sync.Once
+
+	mu      sync.Mutex
+	current string
+	samples []sample
+}
+
+const interval = 100 * time.Millisecond
+
+func watchProcess(t *testing.T, agent *rig.Agent) *watched {
+	t.Helper()
+
+	w := &watched{t: t, agent: agent, began: time.Now(), done: make(chan struct{}), current: "work"}
+	w.ended.Go(w.watch)
+	t.Cleanup(w.stop)
+
+	return w
+}
+
+func (w *watched) watch() {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+
+	for {
+		select {
+		case <-w.done:
+			return
+		case <-tick.C:
+			w.sample()
+		}
+	}
+}
+
+func (w *watched) stop() {
+	w.halted.Do(func() {
+		close(w.done)
+		w.ended.Wait()
+	})
+}
+
+func (w *watched) phase(name string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	w.current = name
+}
+
+func (w *watched) sample() {
+	text, err := rig.Get(w.t.Context(), "http://"+rig.Address(w.agent.MetricsPort)+"/metrics")
+	if err != nil {
+		return // The scrape is late on a busy machine; there are others.
+	}
+
+	files, err := os.ReadDir(w.proc("fd"))
+	if err != nil {
+		w.t.Errorf("open files: %v", err)
+
+		return
+	}
+
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	w.samples = append(w.samples, sample{
+		phase: w.current, at: time.Since(w.began), files: len(files),
+		resident:   w.status("VmRSS"),
+		goroutines: int(rig.Sum(text, "go_goroutines")),
+		pending:    int(rig.Sum(text, "runtime_watcher_agent_events_pending")),
+	})
+}
+
+func (w *watched) proc(name string) string {
+	return "/proc/" + strconv.Itoa(w.agent.Pid()) + "/" + name
+}
+
+// status returns a field of /proc/<pid>/status (proc(5)) in MiB.
+func (w *watched) status(field string) float64 {
+	text, err := os.ReadFile(w.proc("status"))
+	if err != nil {
+		w.t.Errorf("status of the process: %v", err)
+
+		return 0
+	}
+
+	for line := range bytes.Lines(text) {
+		name, value, _ := strings.Cut(string(line), ":")
+		if name != field {
+			continue
+		}
+
+		kib, err := strconv.ParseFloat(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(value), "kB")), 64)
+		if err != nil {
+			w.t.Errorf("%s: %v", line, err)
+		}
+
+		return kib / 1024
+	}
+
+	w.t.Errorf("no %s in the status of the process", field)
+
+	return 0
+}
+
+// peak is the most that was resident at any moment, between the samples, too.
+func (w *watched) peak() float64 { return w.status("VmHWM") }
+
+func (w *watched) summary() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	if len(w.samples) == 0 {
+		return "no samples yet"
+	}
+
+	last := w.samples[len(w.samples)-1]
+
+	return fmt.Sprintf("%.1f MiB resident (peak %.1f), %d open files, %d goroutines, after %v",
+		last.resident, w.peak(), last.files, last.goroutines, last.at.Round(time.Second))
+}
+
+// number is what must not grow, and by how much a third of the samples may differ from another nevertheless.
+type number struct {
+	name  string
+	slack float64
+	of    func(sample) float64
+}
+
+func numbers() []number {
+	return []number{
+		{"MiB resident", 4, func(s sample) float64 { return s.resident }},
+		{"open files", 6, func(s sample) float64 { return float64(s.files) }},
+		{"goroutines", 12, func(s sample) float64 { return float64(s.goroutines) }},
+	}
+}
+
+// problems says what grew, and what is too large.
+func (w *watched) problems(memory float64) (found []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	const least = 30
+	if len(w.samples) < least {
+		return []string{fmt.Sprintf("%d samples, want at least %d to say anything", len(w.samples), least)}
+	}
+
+	for _, n := range numbers() {
+		if text := n.growth(w.samples); text != "" {
+			found = append(found, text)
+		}
+	}
+
+	if highest := slices.MaxFunc(w.samples, byResident); highest.resident > memory {
+		found = append(found, fmt.Sprintf("%.1f MiB were resident in phase %q, want at most %.0f", highest.resident, highest.phase, memory))
+	}
+
+	return found
+}
+
+func byResident(a, b sample) int { return int(1024 * (a.resident - b.resident)) }
+
+// growth compares what is alike: work with work, after a third of it in which the process warms up, and the second outage with the
+// first. What an outage took, the Go runtime gives back to the system over minutes.
+func (n number) growth(all []sample) string {
+	phase := func(prefix string) []float64 {
+		return n.values(all, func(s sample) bool { return strings.HasPrefix(s.phase, prefix) })
+	}
+	work := phase("work")
+	work = work[len(work)/3:]
+
+	for _, pair := range []struct {
+		name         string
+		early, later []float64
+	}{
+		{"during the work", work[:len(work)/3], work[len(work)*2/3:]},
+		{"from the first to the second outage", phase("first outage"), phase("second outage")},
+		{"from after the first to after the second outage", phase("after the first"), phase("after the second")},
+	} {
+		if early, later := median(pair.early), median(pair.later); later > early+n.slack {
+			return fmt.Sprintf("%s grew from %.1f to %.1f %s, want them flat", n.name, early, later, pair.name)
+		}
+	}
+
+	return ""
+}
+
+func (n number) values(all []sample, wanted func(sample) bool) (values []float64) {
+	for _, s := range all {
+		if wanted(s) {
+			values = append(values, n.of(s))
+		}
+	}
+
+	return values
+}
+
+func median(values []float64) float64 {
+	if len(values) == 0 {
+		return 0
+	}
+
+	return slices.Sorted(slices.Values(values))[len(values)/2]
+}
+
+// table has the medians of each phase, the work in three parts.
+func (w *watched) table() string {
+	w.mu.Lock()
+	samples := slices.Clone(w.samples)
+	w.mu.Unlock()
+
+	var text strings.Builder
+
+	tabs := tabwriter.NewWriter(&text, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(tabs, "phase\tfrom\tuntil\tMiB resident\topen files\tgoroutines\tpending\t")
+
+	slice := max(len(samples)/10, 1) //nolint:mnd // So much work to a line.
+
+	for len(samples) > 0 {
+		n := slices.IndexFunc(samples, func(s sample) bool { return s.phase != samples[0].phase })
+		if n < 0 {
+			n = len(samples)
+		}
+
+		part := samples[:n]
+		if part[0].phase == "work" {
+			part = part[:min(n, slice)]
+		}
+
+		row(tabs, part)
+		samples = samples[len(part):]
+	}
+
+	_ = tabs.Flush() // It writes into memory.
+
+	return text.String()
+}
+
+func row(tabs *tabwriter.Writer, part []sample) {
+	fmt.Fprintf(tabs, "%s\t%v\t%v", part[0].phase, part[0].at.Round(time.Second), part[len(part)-1].at.Round(time.Second))
+
+	all := append(numbers(), number{name: "pending", of: func(s sample) float64 { return float64(s.pending) }})
+	for _, n := range all {
+		values := n.values(part, func(sample) bool { return true })
+		fmt.Fprintf(tabs, "\t%.1f", median(values))
+	}
+
+	fmt.Fprintln(tabs, "\t")
+}
