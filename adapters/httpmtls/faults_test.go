@@ -418,7 +418,13 @@ func TestConnectionIsLeftAfterATimeout(t *testing.T) {
 			t.Error("want a timeout")
 		}
 
-		if err := forward(t, forwarder, event("after")); err != nil {
+		// On a busy machine, a handshake may take longer than the timeout.
+		err := forward(t, forwarder, event("after"))
+		for attempt := 1; err != nil && attempt < 10; attempt++ {
+			err = forward(t, forwarder, event("after"))
+		}
+
+		if err != nil {
 			t.Errorf("the dead connection is still in use: %v", err)
 		}
 	})

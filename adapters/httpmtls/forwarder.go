@@ -157,6 +157,18 @@ func (f *Forwarder) acquire() (*pool, error) {
 	return f.pool, nil
 }
 
+// leave gives up connections on which a request timed out, as they may be dead without a word: the next request shall not wait for a
+// ping to find out. Those under way on them go on.
+func (f *Forwarder) leave(old *pool) {
+	f.mu.Lock()
+	if f.pool == old {
+		f.pool = nil
+	}
+	f.mu.Unlock()
+
+	old.retire()
+}
+
 // renew swaps the connections. The caller holds the lock.
 func (f *Forwarder) renew(material *Material) error {
 	next, err := newPool(material, f.opts)

@@ -73,8 +73,7 @@ func (f *Forwarder) post(ctx context.Context, target *url.URL, body []byte, even
 	answer, err := pool.client.Do(request)
 	if err != nil {
 		if isTimeout(err) {
-			// The connection may be dead without a word. The next attempt shall not wait for a ping to find out.
-			pool.transport.CloseIdleConnections()
+			f.leave(pool)
 		}
 
 		return failure(target, reasonOf(err), withoutURL(err))
