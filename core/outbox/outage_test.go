@@ -180,6 +180,8 @@ func comeBack(t *testing.T, runtimes int, outage time.Duration, random bool) (ar
 
 	plane := &control{fault: outages()[0], arrived: make(map[string]time.Time)}
 
+	var stops []func()
+
 	for i := range runtimes {
 		source := rand.New(rand.NewPCG(uint64(i), 1))
 
@@ -196,7 +198,7 @@ func comeBack(t *testing.T, runtimes int, outage time.Duration, random bool) (ar
 		}
 
 		o, stop := run(t, plane.forward(fmt.Sprint("runtime-", i)), opts)
-		defer stop()
+		stops = append(stops, stop)
 
 		o.Accept(kyma, named("object"))
 	}
@@ -207,6 +209,11 @@ func comeBack(t *testing.T, runtimes int, outage time.Duration, random bool) (ar
 	ended := time.Now()
 
 	time.Sleep(recoveryGoal)
+
+	for _, stop := range stops {
+		stop()
+	}
+
 	plane.mu.Lock()
 	defer plane.mu.Unlock()
 

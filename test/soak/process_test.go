@@ -161,7 +161,7 @@ type number struct {
 
 func numbers() []number {
 	return []number{
-		{"MiB resident", 4, func(s sample) float64 { return s.resident }},
+		{"MiB resident", *slack, func(s sample) float64 { return s.resident }},
 		{"open files", 6, func(s sample) float64 { return float64(s.files) }},
 		{"goroutines", 12, func(s sample) float64 { return float64(s.goroutines) }},
 	}

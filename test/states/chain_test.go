@@ -167,7 +167,7 @@ func (c *chain) reconcile(ctx context.Context, look rig.Look) (reconcile.Result,
 	c.mu.Unlock()
 
 	var have appsv1.Deployment
-	if err := c.runtime.Client.Get(ctx, look.Object, &have); client.IgnoreNotFound(err) != nil {
+	if err := client.IgnoreNotFound(c.runtime.Client.Get(ctx, look.Object, &have)); err != nil {
 		return reconcile.Result{}, err
 	}
 
