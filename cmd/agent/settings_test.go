@@ -78,7 +78,7 @@ func TestSettings(t *testing.T) {
 				"KCP_SERVER_NAME=kcp", "KCP_PROTOCOL=http1", "MANAGERS=a, b", "INSTANCE=me", "SETTLE=0s", "OUTBOX_MAX_KEYS=7",
 				"WEBHOOK_MAX_CONNECTIONS=9", "METRICS_BIND=::1", "WEBHOOK_TLS_CERT=w.crt", "WEBHOOK_TLS_KEY=w.key", "WEBHOOK_CLIENT_CA=api.crt", "LOG_LEVEL=debug",
 				"CONTRACT_FALLBACK=v2", "CONTRACT_RETRY=1m", "CANARY_LEASE=kyma-system/agent", "CANARY_INTERVAL=1s", "CANARY_API_SERVER=https://api", "CANARY_TOKEN_FILE=token",
-				"CANARY_CA_CERT=api-ca.crt", "FORWARD_TIMEOUT=2s", "HEARTBEAT_INTERVAL=0s", "STOP_DELAY=3s", "SHUTDOWN_TIMEOUT=1m", "WEBHOOK_BIND=127.0.0.1",
+				"CANARY_CA_CERT=api-ca.crt", "FORWARD_TIMEOUT=2s", "MAX_BACKOFF=4s", "HEARTBEAT_INTERVAL=0s", "STOP_DELAY=3s", "SHUTDOWN_TIMEOUT=1m", "WEBHOOK_BIND=127.0.0.1",
 			},
 			want: func(c *config) {
 				c.serverName, c.protocol, c.managers = "kcp", httpmtls.HTTP1, []core.Manager{"a", "b"}
