@@ -6,7 +6,9 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/crowd"
@@ -50,7 +52,7 @@ func (l *limited) Accept() (net.Conn, error) {
 			l.dropped(DroppedForAnother)
 		})
 		if member != nil {
-			return &limitedConn{Conn: conn, member: member}, nil
+			return &limitedConn{Conn: conn, member: member, closed: make(chan struct{})}, nil
 		}
 
 		_ = conn.Close() // Nothing was said on it.
@@ -86,10 +88,42 @@ type limitedConn struct {
 
 	member *crowd.Member
 	known  atomic.Bool
+
+	// paused is until when nothing is read, in Unix nanoseconds.
+	paused atomic.Int64
+	closed chan struct{}
+	once   sync.Once
+}
+
+// pauseTime is how long nothing is read from a connection after a request on it went beyond the share of its runtime. To answer
+// costs processor time that others need, and a flood comes as fast as it is answered. What is not read fills the buffers of TCP, and
+// then it is the flood that waits. A runtime that keeps to Retry-After does not notice.
+const pauseTime = 200 * time.Millisecond
+
+// pause lets nothing be read from the connection for a while.
+func (c *limitedConn) pause() { c.paused.Store(time.Now().Add(pauseTime).UnixNano()) }
+
+// Read keeps what it reads until a pause is over: one may begin while it waits for the other end.
+func (c *limitedConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+
+	// No clock that is set back makes it longer.
+	if wait := min(time.Until(time.Unix(0, c.paused.Load())), pauseTime); wait > 0 && err == nil {
+		over := time.NewTimer(wait)
+		defer over.Stop()
+
+		select {
+		case <-over.C:
+		case <-c.closed:
+		}
+	}
+
+	return n, err //nolint:wrapcheck // It is the connection's.
 }
 
 // Close gives the place back.
 func (c *limitedConn) Close() error {
+	c.once.Do(func() { close(c.closed) })
 	c.member.Leave()
 
 	return c.Conn.Close()
@@ -129,11 +163,25 @@ func connContext(ctx context.Context, conn net.Conn) context.Context {
 
 // claim counts the connection of a request to the runtime that sent it. A gateway's connection carries those of many.
 func (l *Listener) claim(r *http.Request, runtime core.RuntimeID) {
-	if !l.needsTLS() {
-		return
-	}
-
-	if c, _ := r.Context().Value(connKey{}).(*limitedConn); c != nil {
+	if c := l.ownConn(r); c != nil {
 		c.belongsTo(runtime)
 	}
+}
+
+// slowDown pauses the connection of a request that went beyond the share of its runtime.
+func (l *Listener) slowDown(r *http.Request) {
+	if c := l.ownConn(r); c != nil {
+		c.pause()
+	}
+}
+
+// ownConn returns the connection of a request if it carries nobody else's, as a gateway's does, and is one of Start's.
+func (l *Listener) ownConn(r *http.Request) *limitedConn {
+	if !l.needsTLS() {
+		return nil
+	}
+
+	c, _ := r.Context().Value(connKey{}).(*limitedConn)
+
+	return c
 }

@@ -94,6 +94,8 @@ func (x *exchange) answer() (a answer) {
 
 	wait, ok := x.shares.enter(x.peer.ID, x.cost(), x.opts.Now())
 	if !ok {
+		x.slowDown(x.request)
+
 		return answer{status: http.StatusTooManyRequests, reason: ReasonTooFast, retryAfter: max(wait, time.Second)}
 	}
 	defer func() { x.shares.leave(x.peer.ID, x.opts.Now()) }()

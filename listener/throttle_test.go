@@ -142,3 +142,34 @@ func TestInFlightIsBoundedForEachRuntime(t *testing.T) {
 	go func() { <-inside }()
 	run.sendBatch(t, a, change(runtimeA, 3)).want(t, http.StatusAccepted, "")
 }
+
+// A flood comes as fast as it is answered: the connection that it comes on is read slowly, and no other.
+func TestFloodIsReadSlowly(t *testing.T) {
+	t.Parallel()
+
+	var clock handClock
+
+	pki := newFleetPKI(t)
+	run := pki.start(&recorder{}, listener.Options{RuntimeRate: 0.01, RuntimeBurst: 2, Now: clock.now})
+	a, url := pki.client(runtimeA), run.url+"/v2/lifecycle/event"
+
+	mustSend(t, a, url, bodyV2, nil)
+
+	const (
+		refused = 5
+		pause   = 200 * time.Millisecond
+	)
+
+	began := time.Now()
+
+	for range refused {
+		if response, _ := mustSend(t, a, url, bodyV2, nil); response.StatusCode != http.StatusTooManyRequests {
+			t.Fatalf("answer %d, want 429", response.StatusCode)
+		}
+	}
+
+	// Only the first is read at once.
+	if took := time.Since(began); took < (refused-2)*pause {
+		t.Errorf("%d requests beyond the share took %v, want at least %v", refused, took, (refused-2)*pause)
+	}
+}
