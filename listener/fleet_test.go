@@ -51,8 +51,12 @@ func TestFleetHandler(t *testing.T) {
 			}
 
 			var view struct {
-				Counts   []map[string]any                           `json:"counts"`
-				Runtimes []struct{ Runtime, Manager, State string } `json:"runtimes"`
+				Counts   []map[string]any `json:"counts"`
+				Runtimes []struct {
+					Runtime string `json:"runtime"`
+					Manager string `json:"manager"`
+					State   string `json:"state"`
+				} `json:"runtimes"`
 			}
 			if err := json.Unmarshal(w.Body.Bytes(), &view); err != nil {
 				t.Fatal(err)
@@ -95,12 +99,12 @@ func TestFleetHandlerShowsHeartbeats(t *testing.T) {
 
 	var view struct {
 		Runtimes []struct {
-			Reason   string
+			Reason   string `json:"reason"`
 			Replicas []struct {
-				Sequence  uint64
-				Heartbeat map[string]any
-			}
-		}
+				Sequence  uint64         `json:"sequence"`
+				Heartbeat map[string]any `json:"heartbeat"`
+			} `json:"replicas"`
+		} `json:"runtimes"`
 	}
 
 	w := serve(listener.FleetHandler(watched), httptest.NewRequest(http.MethodGet, "/", http.NoBody))

@@ -20,11 +20,13 @@ type flooderSettings struct {
 
 // flooded is what came of one round of the flood.
 type flooded struct {
-	Seconds float64
-	Sent    int64
-	Taken   int64
+	Seconds float64 `json:"seconds"`
+	Sent    int64   `json:"sent"`
+	Taken   int64   `json:"taken"`
 	// TooFast were answered 429 with Retry-After, Refused otherwise, and Failed not at all.
-	TooFast, Refused, Failed int64
+	TooFast int64 `json:"tooFast"`
+	Refused int64 `json:"refused"`
+	Failed  int64 `json:"failed"`
 }
 
 // runFlooder floods for as long as each order says, and reports, until its input ends.
@@ -36,17 +38,21 @@ func runFlooder(ctx context.Context, w *wire) {
 
 	var senders []*sender
 
+	defer func() {
+		for _, s := range senders {
+			s.close()
+		}
+	}()
+
 	for range settings.Connections {
 		s, err := newSender(&settings.Identity, settings.Addr)
 		w.must(err)
 
-		defer s.close()
+		senders = append(senders, s)
 
 		// Connected one after the other: a client that has many requests and no connection yet opens one for each.
 		_, _, err = s.do(ctx, http.MethodGet)
 		w.must(err)
-
-		senders = append(senders, s)
 	}
 
 	var round time.Duration

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"io"
 	"net"
 	"time"
@@ -63,7 +64,7 @@ func runListener(ctx context.Context, w *wire) {
 		w.must(w.Encode(bound.Addr().String()))
 
 		var nothing any
-		if w.Decode(&nothing) == io.EOF {
+		if errors.Is(w.Decode(&nothing), io.EOF) {
 			cancel()
 		}
 	}()
