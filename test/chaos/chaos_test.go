@@ -189,7 +189,7 @@ func (s *scene) checkAccounts() {
 func (s *scene) failedOpen() float64 {
 	s.t.Helper()
 
-	return rig.Sum(rig.APIServerMetrics(s.t, s.plane), "apiserver_admission_webhook_fail_open_count", fmt.Sprintf("name=%q", rig.Namespace+"."+s.name+".operator.kyma-project.io"))
+	return rig.Sum(rig.ScrapeAPIServer(s.t, s.plane), "apiserver_admission_webhook_fail_open_count", fmt.Sprintf("name=%q", rig.Namespace+"."+s.name+".operator.kyma-project.io"))
 }
 
 // result is how a schedule went.

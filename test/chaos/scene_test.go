@@ -2,6 +2,7 @@ package chaos_test
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -26,6 +27,8 @@ const (
 	manager = "kyma"
 	// heartbeat makes the silence of a replica show within the time of a test.
 	heartbeat = 2 * time.Second
+	// canary is how long a removed webhook may go unnoticed, about: [chaos.Schedule] removes it for longer.
+	canary = time.Second
 	// grace is how long the API server is led to an agent that is gone, as it would be by a service.
 	grace = time.Second
 	// label is that of the objects that are watched, with the name of the scene, so that scenes share one API server.
@@ -51,13 +54,13 @@ type scene struct {
 	operator      *rig.Process
 	senders       []*sender
 	service       *chaos.Relay
+	canary        *rig.Canary
 	configuration client.Object
 
 	records *record.Reader
 	looks   []record.Look
 	told    []record.Delivery
 	lost    *sender // a replica that was killed for good
-	canary  bool    // the agents find out when the webhook is gone
 }
 
 // newScene starts everything that a schedule is about, with agents or with naive forwarders, and returns when a write is
@@ -67,7 +70,6 @@ func newScene(t *testing.T, plane *controlplane.ControlPlane, pki *rig.PKI, sche
 
 	s := &scene{t: t, plane: plane, pki: pki, name: fmt.Sprintf("chaos-%d", schedule.Seed)}
 	if naive {
-		s.canary = true // The faults are the same, whether it notices or not.
 		s.name = fmt.Sprintf("naive-%d", schedule.Seed)
 	}
 
@@ -77,6 +79,7 @@ func newScene(t *testing.T, plane *controlplane.ControlPlane, pki *rig.PKI, sche
 	}
 
 	rig.AddRuntime(t, plane, s.name, s.domain())
+	s.canary = rig.NewCanary(t, plane, s.name)
 	s.startOperator()
 
 	volume := pki.RuntimeVolume(s.name, s.domain())
@@ -130,10 +133,12 @@ func (s *scene) startOperator() {
 func (s *scene) startAgent(volume *testpki.Volume, replica, maxKeys int) *sender {
 	s.t.Helper()
 
-	env := map[string]string{
+	env := maps.Clone(s.canary.Env)
+	maps.Copy(env, map[string]string{
 		"KCP_CONTRACT": "v3", "MANAGERS": manager, "HEARTBEAT_INTERVAL": heartbeat.String(),
-		"INSTANCE": "agent-" + strconv.Itoa(replica), "LOG_LEVEL": "info",
-	}
+		"CANARY_INTERVAL": canary.String(), "INSTANCE": "agent-" + strconv.Itoa(replica),
+	})
+
 	if maxKeys > 0 {
 		env["OUTBOX_MAX_KEYS"] = strconv.Itoa(maxKeys)
 	}
@@ -197,7 +202,7 @@ func (s *scene) newConfiguration() client.Object {
 		Manager:  manager,
 		Resource: chaos.Widgets(),
 		Labels:   s.labels(),
-	}}, admission.ConfigurationOptions{})
+	}}, admission.ConfigurationOptions{Canary: s.canary.Lease})
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -45,7 +45,7 @@ func newCanaryScene(t *testing.T) *canaryScene {
 
 	s := &canaryScene{fleet: f}
 	s.scene = newClusters(t, rig.OperatorOptions{Listener: listener.Options{Fleet: f}})
-	s.canary = rig.NewCanary(t, s.runtime)
+	s.canary = rig.NewCanary(t, s.runtime, "runtime-watcher-canary")
 
 	env := maps.Clone(s.canary.Env)
 	env["MANAGERS"], env["CANARY_INTERVAL"], env["HEARTBEAT_INTERVAL"] = manager, canaryInterval.String(), canaryInterval.String()

@@ -25,11 +25,9 @@ type Canary struct {
 	Env map[string]string
 }
 
-// NewCanary creates the Lease and the service account in a runtime.
-func NewCanary(t testing.TB, runtime *controlplane.ControlPlane) *Canary {
+// NewCanary creates the Lease and the service account in a runtime, both of that name.
+func NewCanary(t testing.TB, runtime *controlplane.ControlPlane, name string) *Canary {
 	t.Helper()
-
-	const name = "runtime-watcher-canary"
 
 	meta := metav1.ObjectMeta{Namespace: Namespace, Name: name}
 	account := &corev1.ServiceAccount{ObjectMeta: meta}

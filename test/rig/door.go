@@ -1,7 +1,6 @@
 package rig
 
 import (
-	"fmt"
 	"io"
 	"log"
 	"net"
@@ -67,41 +66,14 @@ func newDoor(t testing.TB) *door {
 		t: t, current: Refusing, open: make(map[*doorConn]struct{}),
 	}
 
-	if err := d.reserve(); err != nil {
+	var err error
+	if d.holder, d.port, err = reservePort(); err != nil {
 		t.Fatal(err)
 	}
 
 	d.set(Up)
 
 	return d
-}
-
-// reserve takes a port that no connection of this machine gets while nobody listens on it.
-func (d *door) reserve() error {
-	socket, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("socket: %w", err)
-	}
-
-	d.holder = socket
-
-	if err := syscall.SetsockoptInt(socket, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1); err != nil {
-		return fmt.Errorf("SO_REUSEADDR: %w", err)
-	}
-
-	if err := syscall.Bind(socket, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
-		return fmt.Errorf("bind: %w", err)
-	}
-
-	address, err := syscall.Getsockname(socket)
-	if err != nil {
-		return fmt.Errorf("getsockname: %w", err)
-	}
-
-	own, _ := address.(*syscall.SockaddrInet4)
-	d.port = own.Port
-
-	return nil
 }
 
 func (d *door) fault() Fault {

@@ -2,8 +2,10 @@ package rig
 
 import (
 	"crypto/x509"
+	"fmt"
 	"net"
 	"strconv"
+	"syscall"
 	"testing"
 )
 
@@ -13,19 +15,44 @@ func bothUsages() []x509.ExtKeyUsage {
 	return []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth}
 }
 
-// FreePort returns a port of the loopback interface that nobody listens on at the moment.
+// FreePort returns a port of the loopback interface that nobody listens on, and that no connection of this machine gets
+// until the test ends: a process of the test may leave it and come back.
 func FreePort(t testing.TB) int {
 	t.Helper()
 
-	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	holder, port, err := reservePort()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close() // It was only asked for its port.
 
-	address, _ := l.Addr().(*net.TCPAddr)
+	t.Cleanup(func() { _ = syscall.Close(holder) }) // It was bound only.
 
-	return address.Port
+	return port
+}
+
+// reservePort binds a socket that never listens. Others can listen on its port, but do not get it by chance.
+func reservePort() (holder, port int, err error) {
+	holder, err = syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, 0, fmt.Errorf("socket: %w", err)
+	}
+
+	if err := syscall.SetsockoptInt(holder, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1); err != nil {
+		return 0, 0, fmt.Errorf("SO_REUSEADDR: %w", err)
+	}
+
+	if err := syscall.Bind(holder, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		return 0, 0, fmt.Errorf("bind: %w", err)
+	}
+
+	address, err := syscall.Getsockname(holder)
+	if err != nil {
+		return 0, 0, fmt.Errorf("getsockname: %w", err)
+	}
+
+	own, _ := address.(*syscall.SockaddrInet4) // It was bound to one.
+
+	return holder, own.Port, nil
 }
 
 // Address returns the loopback address with a port.
