@@ -13,6 +13,7 @@ require (
 	github.com/runtime-watcher/runtime-watcher/core v0.0.0
 	github.com/runtime-watcher/runtime-watcher/listener v0.0.0
 	github.com/runtime-watcher/runtime-watcher/test/controlplane v0.0.0
+	go.uber.org/goleak v1.3.0
 	k8s.io/api v0.37.2
 	k8s.io/apimachinery v0.37.2
 	sigs.k8s.io/controller-runtime v0.25.2

@@ -1,12 +1,17 @@
 package chaos_test
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"strconv"
 	"testing"
 
 	"github.com/go-logr/logr"
+	"go.uber.org/goleak"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/runtime-watcher/runtime-watcher/test/chaos/naive"
@@ -17,18 +22,59 @@ import (
 const program = "CHAOS_PROGRAM"
 
 func TestMain(m *testing.M) {
-	var err error
-
 	switch os.Getenv(program) {
 	case "operator":
-		err = operator.Run(context.Background())
+		exit(operator.Run(context.Background()))
 	case "naive":
-		err = naive.Run()
-	default:
-		log.SetLogger(logr.Discard()) // That of envtest, which asks for one.
-		os.Exit(m.Run())
+		exit(naive.Run())
 	}
 
-	fmt.Fprintln(os.Stderr, err)
-	os.Exit(1)
+	log.SetLogger(logr.Discard()) // That of envtest, which asks for one.
+
+	code := m.Run()
+
+	if code == 0 {
+		exit(errors.Join(goleak.Find(leftByLibraries()...), children()))
+	}
+
+	os.Exit(code)
+}
+
+func exit(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+
+	os.Exit(0)
+}
+
+// leftByLibraries are goroutines that end by themselves, or never.
+func leftByLibraries() []goleak.Option {
+	return []goleak.Option{}
+}
+
+// children returns an error when a process that this one started is still there.
+func children() error {
+	paths, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		return err
+	}
+
+	var left []error
+
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			continue // It has ended meanwhile.
+		}
+
+		// pid (name) state ppid ..., see proc_pid_stat(5); the name may hold anything.
+		_, rest, _ := bytes.Cut(text, []byte(") "))
+		if fields := bytes.Fields(rest); len(fields) > 1 && string(fields[1]) == strconv.Itoa(os.Getpid()) {
+			left = append(left, fmt.Errorf("a process is left: %s", bytes.TrimSpace(text)))
+		}
+	}
+
+	return errors.Join(left...)
 }

@@ -30,19 +30,24 @@ func FreePort(t testing.TB) int {
 	return port
 }
 
-// reservePort binds a socket that never listens. Others can listen on its port, but do not get it by chance.
+// reservePort binds a socket that never listens, to all addresses. Others can listen on its port, but do not get it by chance.
 func reservePort() (holder, port int, err error) {
-	holder, err = syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	holder, err = syscall.Socket(syscall.AF_INET6, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return 0, 0, fmt.Errorf("socket: %w", err)
 	}
 
-	if err := syscall.SetsockoptInt(holder, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1); err != nil {
-		return 0, 0, fmt.Errorf("SO_REUSEADDR: %w", err)
+	if err := syscall.SetsockoptInt(holder, syscall.IPPROTO_IPV6, syscall.IPV6_V6ONLY, 0); err != nil {
+		return 0, 0, fmt.Errorf("IPV6_V6ONLY: %w", err)
 	}
 
-	if err := syscall.Bind(holder, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+	if err := syscall.Bind(holder, new(syscall.SockaddrInet6)); err != nil {
 		return 0, 0, fmt.Errorf("bind: %w", err)
+	}
+
+	// After the port is chosen, or one could be that others hold like this.
+	if err := syscall.SetsockoptInt(holder, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1); err != nil {
+		return 0, 0, fmt.Errorf("SO_REUSEADDR: %w", err)
 	}
 
 	address, err := syscall.Getsockname(holder)
@@ -50,7 +55,7 @@ func reservePort() (holder, port int, err error) {
 		return 0, 0, fmt.Errorf("getsockname: %w", err)
 	}
 
-	own, _ := address.(*syscall.SockaddrInet4) // It was bound to one.
+	own, _ := address.(*syscall.SockaddrInet6) // It was bound to one.
 
 	return holder, own.Port, nil
 }

@@ -1,0 +1,34 @@
+package rig_test
+
+import (
+	"net"
+	"strconv"
+	"testing"
+
+	"github.com/runtime-watcher/runtime-watcher/test/rig"
+)
+
+func TestFreePortsAreDistinctAndStayFree(t *testing.T) {
+	seen := make(map[int]bool)
+
+	for range 200 {
+		port := rig.FreePort(t)
+		if seen[port] {
+			t.Fatalf("port %d was given twice", port)
+		}
+
+		seen[port] = true
+
+		// Twice, on one address and on all: a process leaves its port and comes back.
+		for _, host := range []string{"127.0.0.1", ""} {
+			l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			if err := l.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
