@@ -75,6 +75,8 @@ func (o *Outbox) take(l *lane) (batch []*entry, events []core.WatchEvent, wait t
 	defer o.mu.Unlock()
 
 	now := time.Now()
+	o.resyncAgain(l, now)
+
 	batch, beat, wait := l.take(o.opts.MaxBatch, now)
 
 	for _, e := range batch {

@@ -23,6 +23,7 @@ type lane struct {
 	inFlight int // calls of the forwarder
 	failures int // of whole calls, in a row
 	resume   time.Time
+	second   time.Time // when to ask for a resync once more; zero: not
 
 	order     uint64 // of the newest entry
 	sequence  uint64 // of the newest event that was sent
@@ -136,6 +137,10 @@ func (l *lane) upToDate(batch []*entry) bool {
 // wait returns how long until something is due, negative when nothing is to come.
 func (l *lane) wait(now time.Time) time.Duration {
 	wait := l.pulse.wait(now)
+
+	if next := l.second.Sub(now); !l.second.IsZero() && (wait < 0 || next < wait) {
+		wait = max(next, 0)
+	}
 
 	if len(l.queue) > 0 {
 		if next := l.queue[0].due.Sub(now); wait < 0 || next < wait {

@@ -23,6 +23,7 @@ const (
 	DefaultDrainTimeout   = 10 * time.Second
 
 	DefaultHeartbeatInterval = 30 * time.Second
+	DefaultResyncAgain       = 10 * time.Second
 )
 
 // Options are the optional settings of an [Outbox]. The zero value is the documented default.
@@ -54,6 +55,10 @@ type Options struct {
 	// ResyncFirst lets the first event for a manager be a resync: nobody knows what happened before this process. The resync gets the
 	// owner of the event that made the manager known, and none for Managers.
 	ResyncFirst bool
+	// ResyncAgain is when a resync for what may have gone by unseen, by ResyncFirst or [Outbox.Resync], is followed by a second one: a write
+	// that the source did not see may be committed after the first look at it, as an API server first waits for a webhook that is gone. So it
+	// should be longer than the webhook's timeout. Default [DefaultResyncAgain]; negative means no second one.
+	ResyncAgain time.Duration
 	// ResyncOwners means that a resync is for an owner, as contract v1 knows a runtime by its owner only. Then there is one for each owner that
 	// events for the manager have named, up to [MaxOwners], and none before. Default: one for the manager.
 	ResyncOwners bool
@@ -86,6 +91,7 @@ func (o Options) withDefaults() Options {
 	o.MaxBackoff = cmp.Or(o.MaxBackoff, max(o.MinBackoff, DefaultMaxBackoff))
 	o.DrainTimeout = cmp.Or(o.DrainTimeout, DefaultDrainTimeout)
 
+	o.ResyncAgain = cmp.Or(o.ResyncAgain, DefaultResyncAgain)
 	o.HeartbeatInterval = cmp.Or(o.HeartbeatInterval, DefaultHeartbeatInterval)
 
 	if o.Random == nil {

@@ -77,7 +77,7 @@ func (o *Outbox) Accept(manager core.Manager, event core.WatchEvent) Outcome {
 	}
 
 	if o.isNews(l, known, event.Owner) && o.opts.ResyncFirst {
-		o.resync(l, event.Owner, now)
+		o.missed(l, event.Owner, now)
 	}
 
 	if event.Kind != core.KindResync && l.entries[event.Key()] == nil {
@@ -251,7 +251,7 @@ func (o *Outbox) greet(manager core.Manager) {
 	}
 
 	if o.opts.ResyncFirst && !o.opts.ResyncOwners {
-		o.resync(l, nobody(), time.Now())
+		o.missed(l, nobody(), time.Now())
 	}
 }
 

@@ -72,7 +72,7 @@ func TestKnownManagersGetAResyncAndHeartbeats(t *testing.T) {
 		}
 
 		want := core.Heartbeat{
-			Number: 4, Interval: outbox.DefaultHeartbeatInterval, Sequence: 1, Leaving: true, Dropped: map[string]int64{},
+			Number: 4, Interval: outbox.DefaultHeartbeatInterval, Sequence: 2, Leaving: true, Dropped: map[string]int64{},
 		}
 		if diff := cmp.Diff(want, beats[3]); diff != "" {
 			t.Errorf("last heartbeat (-want +got):\n%s", diff)

@@ -26,6 +26,28 @@ func (o *Outbox) resync(l *lane, owner types.NamespacedName, now time.Time) {
 	o.keep(l, core.WatchEvent{Kind: core.KindResync, Owner: owner, Time: now}, now)
 }
 
+// missed asks for a resync because changes may have gone by unseen, now and once more when those are committed that are under way.
+func (o *Outbox) missed(l *lane, owner types.NamespacedName, now time.Time) {
+	o.resync(l, owner, now)
+
+	if o.opts.ResyncAgain > 0 {
+		l.second = now.Add(o.opts.ResyncAgain)
+	}
+}
+
+// resyncAgain asks for the second resync when its time has come.
+func (o *Outbox) resyncAgain(l *lane, now time.Time) {
+	if o.stopped || l.second.IsZero() || l.second.After(now) {
+		return
+	}
+
+	l.second = time.Time{}
+
+	for _, owner := range o.resyncOwners(l) {
+		o.resync(l, owner, now)
+	}
+}
+
 // Resync lets every manager that is known look at the whole runtime: changes may have gone by unseen. With [Options].ResyncOwners, that is
 // each owner that is known. A resync that waits already stands for this one, too. It never blocks, and is counted as other events are.
 func (o *Outbox) Resync() {
@@ -44,7 +66,7 @@ func (o *Outbox) Resync() {
 			if o.stopped {
 				o.refuse(manager, ReasonShutdown)
 			} else {
-				o.resync(l, owner, now)
+				o.missed(l, owner, now)
 			}
 		}
 	}

@@ -98,3 +98,32 @@ func TestResyncsForOwners(t *testing.T) {
 			at(4*time.Second, "resync of one"), at(4*time.Second, "resync of two"))
 	})
 }
+
+// A write that the source did not see may be committed seconds later: an API server first waits for a webhook that is gone.
+func TestWhatWentByUnseenIsLookedAtTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlane(nil)
+		o, stop := run(t, p, outbox.Options{Managers: []core.Manager{kyma}, ResyncFirst: true, InFlight: 1})
+
+		time.Sleep(time.Minute)
+		o.Resync()
+		time.Sleep(5 * time.Second)
+		o.Resync() // The second look is the later one's, too.
+		time.Sleep(time.Minute)
+		wantCalls(t, p,
+			at(100*ms, "resync of "), at(10*time.Second+100*ms, "resync of "),
+			at(time.Minute+100*ms, "resync of "), at(time.Minute+5*time.Second+100*ms, "resync of "), at(time.Minute+15*time.Second+100*ms, "resync of "))
+		stop()
+	})
+}
+
+func TestNegativeResyncAgainAsksOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlane(nil)
+		_, stop := run(t, p, outbox.Options{Managers: []core.Manager{kyma}, ResyncFirst: true, ResyncAgain: -1, InFlight: 1})
+
+		time.Sleep(time.Minute)
+		wantCalls(t, p, at(100*ms, "resync of "))
+		stop()
+	})
+}

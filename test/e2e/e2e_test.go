@@ -250,8 +250,9 @@ func (s *scene) checkAccounts() {
 
 	rig.Eventually(s.t, 10*time.Second, "nothing is pending", func() bool { return s.agent.Metric(prefix+"pending") == 0 })
 
-	accepted, delivered := s.agent.Metric(prefix+"accepted_total"), s.agent.Metric(prefix+"delivered_total")
-	coalesced, dropped := s.agent.Metric(prefix+"coalesced_total"), s.agent.Metric(prefix+"dropped_total")
+	text := s.agent.Scrape() // All of one moment.
+	accepted, delivered := rig.Sum(text, prefix+"accepted_total"), rig.Sum(text, prefix+"delivered_total")
+	coalesced, dropped := rig.Sum(text, prefix+"coalesced_total"), rig.Sum(text, prefix+"dropped_total")
 
 	if accepted == 0 || accepted != delivered+coalesced+dropped || dropped != 0 {
 		s.t.Errorf("accepted %v, delivered %v, coalesced %v, dropped %v: they must add up, with none dropped",
