@@ -11,11 +11,11 @@ import (
 
 // flooderSettings are what the flooding process is told.
 type flooderSettings struct {
-	Identity    identity
-	Addr        string
-	Connections int
+	Identity    identity `json:"identity"`
+	Addr        string   `json:"addr"`
+	Connections int      `json:"connections"`
 	// Streams is how many requests are in flight on each connection.
-	Streams int
+	Streams int `json:"streams"`
 }
 
 // flooded is what came of one round of the flood.

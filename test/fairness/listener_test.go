@@ -20,9 +20,11 @@ const (
 
 // listenerSettings are what the listener's process is told.
 type listenerSettings struct {
-	CA, Cert, Key []byte
+	CA   []byte `json:"ca"`
+	Cert []byte `json:"cert"`
+	Key  []byte `json:"key"`
 	// Unfair takes the share of each runtime away.
-	Unfair bool
+	Unfair bool `json:"unfair"`
 }
 
 // runListener serves until its input ends.

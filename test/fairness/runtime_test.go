@@ -19,8 +19,10 @@ import (
 
 // identity is what a runtime shows, and whom it trusts.
 type identity struct {
-	Name          string
-	CA, Cert, Key []byte
+	Name string `json:"name"`
+	CA   []byte `json:"ca"`
+	Cert []byte `json:"cert"`
+	Key  []byte `json:"key"`
 }
 
 // sender is one connection of a runtime.
