@@ -93,10 +93,7 @@ type scene struct {
 
 func newScene(t *testing.T, env map[string]string) *scene {
 	t.Helper()
-
-	if testing.Short() {
-		t.Skip("builds and runs the agent, which -short leaves out")
-	}
+	needsProcesses(t)
 
 	all := map[string]string{"KCP_CONTRACT": "v3", "SETTLE": "1ms", "LOG_LEVEL": "debug", "HEARTBEAT_INTERVAL": "1h"}
 	for name, value := range env {
@@ -108,6 +105,14 @@ func newScene(t *testing.T, env map[string]string) *scene {
 	s.agent = rig.StartAgent(t, s.pki.RuntimeVolume(runtimeName, domain), s.recorder.address(), rig.AgentOptions{Env: all})
 
 	return s
+}
+
+func needsProcesses(t *testing.T) {
+	t.Helper()
+
+	if testing.Short() {
+		t.Skip("builds and runs the agent, which -short leaves out")
+	}
 }
 
 func (s *scene) webhook() string { return rig.Address(s.agent.WebhookPort) }

@@ -61,6 +61,8 @@ type Agent struct {
 type AgentOptions struct {
 	// Env is added to the environment that today's deployments set.
 	Env map[string]string
+	// Binary is the path of the agent. Default: built as `go build` does.
+	Binary string
 }
 
 // StartAgent runs the agent with the key material of volume and returns when it is ready. The test ends it.
@@ -78,8 +80,12 @@ func StartAgent(t testing.TB, volume *testpki.Volume, controlPlane string, opts 
 		env = append(env, name+"="+value)
 	}
 
+	if opts.Binary == "" {
+		opts.Binary = Build(t, "cmd/agent")
+	}
+
 	a := &Agent{
-		Process:     NewProcess(t, "agent", Build(t, "cmd/agent"), env),
+		Process:     NewProcess(t, "agent", opts.Binary, env),
 		WebhookPort: webhook, MetricsPort: metrics, Volume: volume,
 	}
 	a.Restart()

@@ -105,14 +105,21 @@ func (p *Process) cleanup() {
 
 // Log returns the end of what the program has said so far.
 func (p *Process) Log() string {
-	text, err := os.ReadFile(p.log)
-	if err != nil {
-		return err.Error()
-	}
+	text := p.FullLog()
 
 	const most = 20_000
 	if len(text) > most {
 		text = text[len(text)-most:]
+	}
+
+	return text
+}
+
+// FullLog returns all that the program has said so far.
+func (p *Process) FullLog() string {
+	text, err := os.ReadFile(p.log)
+	if err != nil {
+		return err.Error()
 	}
 
 	return string(text)
