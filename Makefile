@@ -65,6 +65,11 @@ chaos: ## Faults at random against real processes, and nothing lost: SEEDS (20) 
 soak: ## A million events and an hour without control plane, scaled: memory, open files and goroutines stay flat. ARGS
 	@$(GO) test ./test/soak -run Soak -count 1 -v -timeout 40m -args -events 1000000 -outage 1m -slack 4 $(ARGS)
 
+# The test of both ends in FIPS mode is part of make test. What these suites compile is kept by the build cache.
+.PHONY: fips
+fips: ## Test listener, transport and contracts with Go's FIPS 140-3 module, where nothing else is allowed
+	@GOFIPS140=v1.0.0 GODEBUG=fips140=only $(GO) test -timeout $(TIMEOUT) $(TESTFLAGS) ./core/contract ./listener/... ./adapters/httpmtls/...
+
 .PHONY: lint
 lint: $(TOOLS)/golangci-lint ## Lint every module: bugs, style, formatting, and which module may import what
 	@$(TOOLS)/golangci-lint run $(PACKAGES)

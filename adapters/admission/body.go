@@ -9,8 +9,9 @@ import (
 )
 
 const (
-	// believedLength is up to where room is made for what Content-Length announces before it has arrived.
-	believedLength = 1 << 20
+	// believedLength is up to where room is made for what Content-Length announces before it has arrived: whoever announces more has
+	// to send it, too. Buffers that are used again have more room.
+	believedLength = 64 << 10
 	// keptCapacity is the largest buffer that is kept for the next request. Objects beyond half of it are rare, and
 	// not worth the memory between them.
 	keptCapacity = 512 << 10

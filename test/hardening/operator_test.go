@@ -52,7 +52,8 @@ func startOperator(t *testing.T, pki *rig.PKI, binary string, env ...string) *op
 		t.Fatal(err)
 	}
 
-	ca, cert, key := pki.Volume(leaf).Paths()
+	volume := pki.Volume(leaf)
+	ca, cert, key := volume.Paths()
 	o := &operator{addr: rig.Address(rig.FreePort(t)), stdout: &output{}, stderr: &output{}}
 	o.cmd = exec.Command(binary, "-addr="+o.addr, "-manager="+manager, "-ca="+ca, "-cert="+cert, "-key="+key)
 	o.cmd.Stdout, o.cmd.Stderr, o.cmd.Env = o.stdout, o.stderr, append(os.Environ(), env...)
@@ -73,6 +74,7 @@ func startOperator(t *testing.T, pki *rig.PKI, binary string, env ...string) *op
 	t.Cleanup(func() {
 		_ = o.cmd.Process.Kill() // It may have ended.
 		<-ended
+		keepsSecrets(t, o.stderr.String(), volume)
 
 		if t.Failed() {
 			t.Logf("the operator said:\n%.4000s", o.stderr)

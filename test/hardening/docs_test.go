@@ -1,0 +1,39 @@
+package hardening
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/runtime-watcher/runtime-watcher/test"
+)
+
+// TestClaimsNameTests makes sure that what docs/security.md refers to is there.
+func TestClaimsNameTests(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(test.Root(), "docs", "security.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	names := regexp.MustCompile(`\bTest[A-Z]\w+`).FindAllString(string(text), -1)
+	if len(names) < 10 {
+		t.Fatalf("%d tests are named, want more", len(names))
+	}
+
+	cmd := exec.CommandContext(t.Context(), "git", "grep", "-h", "^func Test", "--", "*_test.go")
+	cmd.Dir = test.Root()
+
+	tests, err := cmd.Output()
+	if err != nil {
+		t.Skipf("git does not tell what there is: %v", err)
+	}
+
+	for _, name := range names {
+		if !strings.Contains(string(tests), "func "+name+"(") {
+			t.Errorf("docs/security.md names %s, and there is no such test", name)
+		}
+	}
+}
