@@ -10,6 +10,7 @@ require (
 	github.com/runtime-watcher/runtime-watcher/adapters/admission v0.0.0
 	github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime v0.0.0
 	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls v0.0.0
+	github.com/runtime-watcher/runtime-watcher/adapters/prometheus v0.0.0
 	github.com/runtime-watcher/runtime-watcher/core v0.0.0
 	github.com/runtime-watcher/runtime-watcher/listener v0.0.0
 	github.com/runtime-watcher/runtime-watcher/test/controlplane v0.0.0
@@ -97,6 +98,7 @@ replace (
 	github.com/runtime-watcher/runtime-watcher/adapters/admission => ../adapters/admission
 	github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime => ../adapters/controllerruntime
 	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls => ../adapters/httpmtls
+	github.com/runtime-watcher/runtime-watcher/adapters/prometheus => ../adapters/prometheus
 	github.com/runtime-watcher/runtime-watcher/core => ../core
 	github.com/runtime-watcher/runtime-watcher/listener => ../listener
 	github.com/runtime-watcher/runtime-watcher/test/controlplane => ./controlplane

@@ -28,6 +28,8 @@ func pinned() []*metav1.PartialObjectMetadata {
 		kyma("wildcard", domain("*.example.com"), label("skr-wildcard")),
 		kyma("twin-1", domain("twin.example.com"), label("skr-twin-1")),
 		kyma("twin-2", domain("TWIN.example.com."), label("skr-twin-2")),
+		kyma("address-1", domain("192.0.2.1"), label("skr-address-1")),
+		kyma("address-2", domain("::ffff:192.0.2.1"), label("skr-address-2")),
 		kyma("double-1", domain("double-1.example.com"), label("skr-double")),
 		kyma("double-2", domain("double-2.example.com"), label("skr-double")),
 	}
@@ -68,6 +70,7 @@ func TestDomain(t *testing.T) {
 		"wildcard":                           {"skr-wildcard", owner("wildcard"), "", listener.ReasonDomainWildcard},
 		"registered twice":                   {"skr-twin-1", none, "", listener.ReasonDomainAmbiguous},
 		"registered twice, in other letters": {"skr-twin-2", owner("twin-2"), "", listener.ReasonDomainAmbiguous},
+		"an address registered twice":        {"skr-address-1", none, "", listener.ReasonDomainAmbiguous},
 		"two domains":                        {"skr-double", none, "", listener.ReasonDomainAmbiguous},
 		"two domains, one named":             {"skr-double", owner("double-2"), "double-2.example.com", ""},
 	} {

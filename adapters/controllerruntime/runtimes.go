@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -115,8 +116,15 @@ func notEmpty(value string) []string {
 	return []string{value}
 }
 
-// canonical is equal for domains that are equal to DNS (RFC 4343, section 3; RFC 1034, section 3.1).
-func canonical(domain string) string { return strings.ToLower(strings.TrimSuffix(domain, ".")) }
+// canonical is equal for domains that are equal to DNS (RFC 4343, section 3; RFC 1034, section 3.1), and for spellings of one IP address
+// (RFC 4291, section 2.2): what equals the same SAN.
+func canonical(domain string) string {
+	if addr, err := netip.ParseAddr(domain); err == nil {
+		return addr.Unmap().String()
+	}
+
+	return strings.ToLower(strings.TrimSuffix(domain, "."))
+}
 
 // Objects returns the names of the objects that stand for a runtime, in no order; none is no error.
 func (r *Runtimes) Objects(ctx context.Context, runtime core.RuntimeID) ([]types.NamespacedName, error) {

@@ -37,6 +37,8 @@ type Options struct {
 	NotAfter time.Time
 	// Usages are the extended key usages. Default: what the function that issues says; empty, but not nil: none.
 	Usages []x509.ExtKeyUsage
+	// Edit changes the certificate last, before it is signed: whatever else an attacker would have in it. Default: nothing.
+	Edit func(template *x509.Certificate)
 }
 
 // CA is a certificate authority. It is safe for concurrent use.
@@ -111,6 +113,10 @@ func (ca *CA) issue(commonName string, opts Options, usages ...x509.ExtKeyUsage)
 
 	if opts.Usages != nil {
 		template.ExtKeyUsage = opts.Usages
+	}
+
+	if opts.Edit != nil {
+		opts.Edit(template)
 	}
 
 	certificate, key, err := sign(ca, template)
