@@ -257,6 +257,26 @@ func TestFilesReportDistinctFailuresOnceEach(t *testing.T) {
 	}
 }
 
+// An expired certificate stays broken in the same way, however often it is looked at.
+func TestFilesReportExpiryOnce(t *testing.T) {
+	t.Parallel()
+
+	now := time.Now()
+	f := newFixture(t, httpmtls.FilesOptions{Now: func() time.Time { now = now.Add(time.Minute); return now }})
+
+	f.write(t, must(testpki.Files(must(f.ca.Client(runtime1, testpki.Options{NotAfter: now})), f.ca)))
+
+	for range 3 {
+		if err := f.Reload(); err == nil {
+			t.Error("expired, but in use")
+		}
+	}
+
+	if n := len(f.refused); n != 1 {
+		t.Errorf("reported %d times, want once", n)
+	}
+}
+
 func TestBrokenAndBackToTheSame(t *testing.T) {
 	t.Parallel()
 

@@ -253,14 +253,15 @@ func malformed(file string, err error) error {
 	return &MaterialError{File: file, Problem: ProblemMalformed, Err: err}
 }
 
+// checkValidity does not tell the time of now: the same failure must read the same, so that it is reported once.
 func checkValidity(file string, certificate *x509.Certificate, now time.Time) error {
 	switch {
 	case now.After(certificate.NotAfter):
 		return &MaterialError{File: file, Problem: ProblemExpired, Err: fmt.Errorf(
-			"%.64q expired at %s, now is %s", certificate.Subject.CommonName, stamp(certificate.NotAfter), stamp(now))}
+			"%.64q expired at %s", certificate.Subject.CommonName, stamp(certificate.NotAfter))}
 	case now.Before(certificate.NotBefore):
 		return &MaterialError{File: file, Problem: ProblemNotYetValid, Err: fmt.Errorf(
-			"%.64q is valid from %s, now is %s", certificate.Subject.CommonName, stamp(certificate.NotBefore), stamp(now))}
+			"%.64q is valid from %s", certificate.Subject.CommonName, stamp(certificate.NotBefore))}
 	default:
 		return nil
 	}

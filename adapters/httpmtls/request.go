@@ -57,17 +57,49 @@ func (f *Forwarder) sendHalves(ctx context.Context, target *url.URL, batch []cor
 	return halves.err()
 }
 
-// post sends a body that carries so many events.
+// post sends a body that carries so many events. A refusal of key material that was replaced meanwhile says nothing of the new one, which is
+// tried at once: the wait that a refusal asks for is long.
 func (f *Forwarder) post(ctx context.Context, target *url.URL, body []byte, events int) error {
+	used, err := f.attempt(ctx, target, body, events)
+	if refusesMaterial(err) && f.hasReplaced(used) {
+		_, err = f.attempt(ctx, target, body, events)
+	}
+
+	return err
+}
+
+// refusesMaterial reports whether another certificate, or another CA bundle, may fare better.
+func refusesMaterial(err error) bool {
+	failed, ok := errors.AsType[*Error](err)
+	if !ok {
+		return false
+	}
+
+	switch failed.reason {
+	case ReasonUnauthenticated, ReasonForbidden, ReasonGatewayRefused, ReasonTLSRefused, ReasonTLSVerify:
+		return true
+	default:
+		return false
+	}
+}
+
+func (f *Forwarder) hasReplaced(used *Material) bool {
+	now, err := f.source.Material()
+
+	return err == nil && now != used
+}
+
+// attempt makes one request, short retries included, with the key material of now, which it returns.
+func (f *Forwarder) attempt(ctx context.Context, target *url.URL, body []byte, events int) (*Material, error) {
 	pool, err := f.acquire()
 	if err != nil {
-		return failure(target, acquireReason(err), err)
+		return nil, failure(target, acquireReason(err), err)
 	}
 	defer pool.release()
 
 	request, err := f.request(ctx, target, body)
 	if err != nil {
-		return failure(target, ReasonConnection, err)
+		return pool.material, failure(target, ReasonConnection, err)
 	}
 
 	answer, err := pool.client.Do(request)
@@ -76,11 +108,11 @@ func (f *Forwarder) post(ctx context.Context, target *url.URL, body []byte, even
 			f.leave(pool)
 		}
 
-		return failure(target, reasonOf(err), withoutURL(err))
+		return pool.material, failure(target, reasonOf(err), withoutURL(err))
 	}
 	defer answer.Body.Close()
 
-	return f.read(target, answer, events)
+	return pool.material, f.read(target, answer, events)
 }
 
 func (f *Forwarder) request(ctx context.Context, target *url.URL, body []byte) (*retryablehttp.Request, error) {

@@ -228,6 +228,46 @@ func TestRequestUnderWayEndsOnTheOldConnection(t *testing.T) {
 	})
 }
 
+// A request with the old certificate may be on its way when the far end stops to trust it.
+func TestRefusedAfterRotationIsTriedWithTheNewMaterial(t *testing.T) {
+	t.Parallel()
+
+	for _, refusal := range []int{http.StatusUnauthorized, http.StatusForbidden} {
+		t.Run(fmt.Sprint(refusal), func(t *testing.T) {
+			t.Parallel()
+
+			keys := newPKI(t)
+			source := &switchSource{}
+			source.set(keys.client)
+
+			next := material(t, must(keys.ca.Client(runtime1, testpki.Options{})), keys.ca)
+
+			var requests atomic.Int64
+
+			end := newFarEnd(t, keys.server, func(w http.ResponseWriter, r *http.Request) {
+				requests.Add(1)
+
+				if r.TLS.PeerCertificates[0].Equal(keys.client.Certificate.Leaf) {
+					source.set(next)
+					w.WriteHeader(refusal)
+
+					return
+				}
+
+				accept(w, r)
+			})
+
+			if err := forward(t, newForwarder(t, source, end.address(), httpmtls.Options{}), event("object")); err != nil {
+				t.Errorf("not delivered: %v", err)
+			}
+
+			if n := requests.Load(); n != 2 {
+				t.Errorf("%d requests, want one with each certificate", n)
+			}
+		})
+	}
+}
+
 func TestOldConnectionsAreClosed(t *testing.T) {
 	t.Parallel()
 	eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"text/tabwriter"
@@ -149,6 +150,8 @@ type regular struct {
 
 // run tries an attack in every way, with every contract and version of HTTP that it is for.
 func (a *attacks) run(t *testing.T, r row) {
+	t.Helper()
+
 	if r.prepare != nil {
 		r.prepare(t)
 	}
@@ -283,7 +286,7 @@ func (a *attacks) ended(t *testing.T, w way, got answer, version contract.Versio
 	case got.err != nil:
 		return outcome(fmt.Sprintf("failed: %v", got.err))
 	default:
-		counted = fmt.Sprint(got.status)
+		counted = strconv.Itoa(got.status)
 	}
 
 	var more string
@@ -299,7 +302,7 @@ func (a *attacks) ended(t *testing.T, w way, got answer, version contract.Versio
 		t.Errorf("%s: answered %q and counted %q, want the same, once", w, counted, more)
 	}
 
-	if ended == fmt.Sprint(version.Status()) {
+	if ended == strconv.Itoa(version.Status()) {
 		return passed
 	}
 

@@ -145,7 +145,7 @@ func startOperator(t *testing.T, ca authorities) *operator {
 }
 
 // listen adds a listener to the manager.
-func (o *operator) listen(t *testing.T, peers listener.PeerSource, config *tls.Config) *counted {
+func (o *operator) listen(t *testing.T, peers listener.PeerSource, serving *tls.Config) *counted {
 	t.Helper()
 
 	bound := must(new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0"))
@@ -155,7 +155,7 @@ func (o *operator) listen(t *testing.T, peers listener.PeerSource, config *tls.C
 	const plenty = 1 << 20 // Shares are another test's concern.
 
 	l := must(listener.New(peers, listener.SANPinning(o.runtimes), map[core.Manager]core.Handler{component: o.source}, listener.Options{
-		Listener: bound, TLS: config, RuntimeRate: plenty, RuntimeBurst: plenty,
+		Listener: bound, TLS: serving, RuntimeRate: plenty, RuntimeBurst: plenty,
 		Hooks: listener.Hooks{Answered: metrics.Answered, InFlight: metrics.InFlight, HandshakeFailed: metrics.HandshakeFailed},
 	}))
 	if err := o.mgr.Add(l); err != nil {

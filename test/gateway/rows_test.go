@@ -251,7 +251,7 @@ func (a *attacks) headers() []row {
 	}
 	// A certificate that the trusted CA has issued, and whose subject tries to leave the quotes.
 	smuggler := func(subject string) *tls.Certificate {
-		return a.with(self, testpki.Options{DNSNames: []string{selfDomain}, Edit: func(c *x509.Certificate) { c.Subject.Organization = []string{subject} }})
+		return a.with(self, testpki.Options{DNSNames: []string{selfDomain}, Edit: func(c *x509.Certificate) { c.Subject.Locality = []string{subject} }})
 	}
 	smuggled := func(name, subject string) row {
 		return row{name: name, leaf: smuggler(subject), want: ignored}
@@ -265,6 +265,7 @@ func (a *attacks) headers() []row {
 
 			return ignored(w, v)
 		}},
+		a.belowIntermediate(),
 		with("that of the victim, then a bad one", listener.ReasonUntrustedChain, good+","+bad),
 		with("two lines", listener.ReasonUntrustedChain, good, bad),
 		with("two certificates in one element", listener.ReasonMalformedHeader, headerOf(a.self)+`;Cert="`+pem+`"`),
@@ -306,6 +307,28 @@ func (a *attacks) headers() []row {
 		smuggled(`certificate with a subject of ",Cert="`, `",`+good+`,Subject="`),
 		smuggled(`certificate with a subject of \",Cert="`, `\",`+good+`,Subject="`),
 		smuggled("certificate with a subject of line breaks", "\r\n"+listener.HeaderXFCC+": "+good+"\r\n"),
+	}
+}
+
+// belowIntermediate is no attack. nginx forwards the leaf alone, so that the intermediate must be in the listener's bundle, too; a gateway
+// that writes Chain, as Envoy can, needs no such thing.
+func (a *attacks) belowIntermediate() row {
+	below := must(a.ca.runtimes.Intermediate("runtimes below", testpki.Options{}))
+	leaf := leafOf(below.Client(self, testpki.Options{DNSNames: []string{selfDomain}}))
+
+	return row{
+		name: "none, with an intermediate", leaf: leaf, header: xfcc(`Cert="` + escaped(leaf, 1) + `";Chain="` + escaped(leaf, len(leaf.Certificate)) + `"`),
+		event: func(v contract.Version) core.WatchEvent { return eventOf(v, self) },
+		want: func(w way, _ contract.Version) outcome {
+			switch {
+			case w.nginx():
+				return unauthenticated(listener.ReasonUntrustedChain)
+			case w.legitimate():
+				return passed
+			default:
+				return untrustedProxy
+			}
+		},
 	}
 }
 

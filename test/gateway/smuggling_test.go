@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -34,9 +35,6 @@ func beside() string {
 }
 
 func sized(body string) string { return fmt.Sprintf("Content-Length: %d\r\n\r\n%s", len(body), body) }
-
-// chunk is one chunk (RFC 9112, section 7.1).
-func chunk(text string) string { return fmt.Sprintf("%x\r\n%s\r\n", len(text), text) }
 
 func smuggledRequests(header string) []smuggled {
 	const end = "0\r\n\r\n"
@@ -176,7 +174,7 @@ func (a *attacks) write(t *testing.T, w way, text string) outcome {
 		_, _ = io.Copy(io.Discard, response.Body)
 		_ = response.Body.Close()
 
-		statuses = append(statuses, fmt.Sprint(response.StatusCode))
+		statuses = append(statuses, strconv.Itoa(response.StatusCode))
 	}
 
 	if len(statuses) == 0 {

@@ -1,0 +1,267 @@
+package gateway_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
+)
+
+const (
+	// perSecond is how many writes there are.
+	perSecond = 500
+	// shortRotation is how long each form of the test takes without [rotationVariable].
+	shortRotation = 10 * time.Second
+	// rotationVariable is the environment variable that says how long.
+	rotationVariable = "ROTATION"
+)
+
+// TestRotation rotates every leaf and every CA, once a second, at all ends, while a runtime is written to. Every write is answered, and every
+// object is handled after its last write; no process restarts.
+//
+// An end takes a leaf of a CA only one rotation after all ends were told of that CA, and no rotation begins before each end uses the one before:
+// that is what heartbeats and fleet.WithoutCA are for.
+func TestRotation(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds by nature")
+	}
+
+	lasts := shortRotation
+	if text := os.Getenv(rotationVariable); text != "" {
+		lasts = must(time.ParseDuration(text))
+	}
+
+	t.Run("natively", func(t *testing.T) { newRotation(t, false, true).run(t, lasts) })
+	t.Run("through nginx", func(t *testing.T) { newRotation(t, true, false).run(t, lasts) })
+}
+
+// rotation is a runtime and its control plane, both of CAs that follow one another.
+type rotation struct {
+	t            *testing.T
+	cas          []*testpki.CA
+	now          int // the CA whose leaves are in use
+	agent        *runtimeAgent
+	controlPlane *controlPlane
+	apiServer    *apiServer
+
+	rotations, breaks int
+}
+
+// newRotation has the files of the agent change as a kubelet changes them, and those of the control plane one by one, or the other way round.
+func newRotation(t *testing.T, behindNginx, agentSwaps bool) *rotation {
+	t.Helper()
+
+	r := &rotation{t: t, now: 1}
+	r.controlPlane = startControlPlane(t, behindNginx, !agentSwaps, r.ca(1), r.span(0, 2)...)
+	r.agent = startAgent(t, "runtime-1", agentSwaps, r.controlPlane.addr, r.ca(1), r.span(0, 2)...)
+	r.apiServer = newAPIServer(t, fmt.Sprintf("127.0.0.1:%d", r.agent.WebhookPort))
+	r.apiServer.trust(testpki.Bundle(r.span(0, 2)...))
+
+	return r
+}
+
+// ca returns the n-th CA.
+func (r *rotation) ca(n int) *testpki.CA {
+	for len(r.cas) <= n {
+		r.cas = append(r.cas, must(testpki.NewCA(fmt.Sprint("ca-", len(r.cas)), testpki.Options{})))
+	}
+
+	return r.cas[n]
+}
+
+// span returns the CAs from one to another.
+func (r *rotation) span(from, to int) []*testpki.CA {
+	r.ca(to)
+
+	return r.cas[from : to+1]
+}
+
+func (r *rotation) run(t *testing.T, lasts time.Duration) {
+	t.Helper()
+
+	ctx, stop := context.WithTimeout(t.Context(), lasts)
+	defer stop()
+
+	agent := r.agent.Pid()
+
+	var writing sync.WaitGroup
+
+	writing.Go(func() { r.apiServer.run(ctx, perSecond) })
+
+	// What is special comes early, so that the short form has it all.
+	for n := 0; ctx.Err() == nil; n++ {
+		began := time.Now()
+
+		switch n {
+		case 1:
+			r.agentSkips()
+		case 2:
+			r.controlPlaneSkips()
+		default:
+			r.spoil(n)
+			r.step()
+		}
+
+		pause(ctx, time.Second-time.Since(began))
+	}
+
+	writing.Wait()
+	r.check(t)
+
+	if r.agent.Pid() != agent || !strings.Contains(r.agent.ready(), `"ready":true`) {
+		t.Error("the agent did not live through it")
+	}
+
+	t.Logf("%d rotations with %d breaks of files in %v: %s; the listener answered %s; %v attempts to forward failed",
+		r.rotations, r.breaks, lasts, r.apiServer.summary(), r.controlPlane.summary(),
+		r.agent.Metric("runtime_watcher_agent_forward_events_total")-r.agent.Metric("runtime_watcher_agent_forward_events_total", `result="ok"`))
+}
+
+// step is one rotation: a new leaf everywhere, by a CA that every end already knows, and the announcement of the next.
+func (r *rotation) step() { r.stepFrom(r.now) }
+
+// stepFrom is step for ends whose oldest leaf in use, or on its way, is of the CA oldest.
+func (r *rotation) stepFrom(oldest int) {
+	r.now++
+	r.apiServer.trust(testpki.Bundle(r.span(oldest, r.now+1)...))
+	r.controlPlane.write(r.ca(r.now), r.span(oldest, r.now+1)...)
+	r.agent.secret.write(r.ca(r.now), r.span(oldest, r.now+1)...)
+	r.await()
+}
+
+func (r *rotation) await() {
+	r.controlPlane.awaitWritten()
+	r.agent.awaitWritten()
+	r.rotations++
+}
+
+// agentSkips leaves the agent as it is for two generations, in which the control plane keeps a certificate that the agent can verify. Then the agent
+// gets all at once.
+func (r *rotation) agentSkips() {
+	held := r.now
+
+	for ahead := 1; ahead <= 2; ahead++ {
+		r.controlPlane.write(r.ca(held), r.span(held-1, held+ahead+1)...)
+		r.controlPlane.awaitWritten()
+	}
+
+	r.now = held + 2
+	r.apiServer.trust(testpki.Bundle(r.span(held-1, r.now+1)...))
+	r.agent.secret.write(r.ca(r.now), r.span(held, r.now+1)...)
+	r.agent.awaitWritten()
+	r.stepFrom(held)
+}
+
+// controlPlaneSkips is the same with the ends exchanged.
+func (r *rotation) controlPlaneSkips() {
+	held := r.now
+
+	for ahead := 1; ahead <= 2; ahead++ {
+		r.apiServer.trust(testpki.Bundle(r.span(held-1, held+ahead+1)...))
+		r.agent.secret.write(r.ca(held), r.span(held-1, held+ahead+1)...)
+		r.agent.awaitWritten()
+	}
+
+	r.now = held + 2
+	r.controlPlane.write(r.ca(r.now), r.span(held, r.now+1)...)
+	r.controlPlane.awaitWritten()
+	r.agent.secret.write(r.ca(r.now), r.span(held, r.now+1)...)
+	r.agent.awaitWritten()
+	r.stepFrom(held)
+}
+
+// spoil breaks the files of the agent or of the control plane, each time in another way, and returns when that is known everywhere. The last good
+// ones stay in use.
+func (r *rotation) spoil(n int) {
+	broken := breakages[n/2%len(breakages)]
+	trusts := r.span(r.now-1, r.now+1)
+	r.breaks++
+
+	if n%2 == 0 {
+		r.spoilAgent(broken.name, broken.problem, func() { r.agent.secret.spoil(broken.spoil, r.ca(r.now), trusts...) })
+
+		return
+	}
+
+	before := r.controlPlane.refusals(broken.problem)
+
+	for _, s := range r.controlPlane.secrets() {
+		s.spoil(broken.spoil, r.ca(r.now), trusts...)
+	}
+
+	eventually(r.t, "the listener notices that its files are "+broken.name, func() bool {
+		return r.controlPlane.refusals(broken.problem) > before && r.controlPlane.files.Status().Err != nil
+	})
+
+	if r.controlPlane.nginx != nil {
+		r.controlPlane.nginx.Reload() // What it makes of broken files is its own affair, as long as it serves.
+	}
+}
+
+func (r *rotation) spoilAgent(name, problem string, spoil func()) {
+	before := r.agent.refusals(problem)
+
+	spoil()
+	eventually(r.t, "the agent counts that its files are "+name, func() bool { return r.agent.refusals(problem) > before })
+	eventually(r.t, "the agent's readiness tells that its files are "+name, func() bool {
+		return strings.Contains(r.agent.ready(), " is "+problem)
+	})
+	eventually(r.t, "a heartbeat tells that the agent's files are "+name, func() bool {
+		beat, heard := r.controlPlane.heartbeat(r.agent.id)
+
+		return heard && strings.Contains(beat.KeyMaterialError, " is "+problem)
+	})
+
+	// Files that change one after the other may be broken in more than one way.
+	if n := r.complaints(); r.agent.secret.swaps && n != 1 {
+		r.t.Errorf("%s: the agent logged it %d times, want once", name, n)
+	}
+}
+
+// complaints returns how often the agent has complained of its files since it last liked them.
+func (r *rotation) complaints() int {
+	log := r.agent.Log()
+	if liked := strings.LastIndex(log, "key material reloaded"); liked >= 0 {
+		log = log[liked:]
+	}
+
+	return strings.Count(log, "key material on disk is broken")
+}
+
+// check waits until everything is delivered, and accounts for it.
+func (r *rotation) check(t *testing.T) {
+	t.Helper()
+
+	written := r.apiServer.done()
+	if len(written) < objects {
+		t.Errorf("only %d objects were written, want %d", len(written), objects)
+	}
+
+	eventually(t, "every object is handled after its last write", func() bool { return len(r.controlPlane.late(written)) == 0 })
+	eventually(t, "nothing is pending", func() bool { return r.agent.Metric("runtime_watcher_agent_events_pending") == 0 })
+
+	if n := r.agent.Metric("runtime_watcher_agent_events_dropped_total"); n != 0 {
+		t.Errorf("%v events were dropped", n)
+	}
+
+	accepted := r.agent.Metric("runtime_watcher_agent_events_accepted_total")
+	if fates := r.agent.Metric("runtime_watcher_agent_events_delivered_total") +
+		r.agent.Metric("runtime_watcher_agent_events_coalesced_total"); fates != accepted || accepted < objects {
+		t.Errorf("%v events were accepted, and %v have a good fate", accepted, fates)
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
