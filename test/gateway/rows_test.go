@@ -304,8 +304,8 @@ func (a *attacks) headers() []row {
 			},
 		},
 		smuggled(`certificate with a subject of ";Cert="`, `";Cert="`+pem),
-		smuggled(`certificate with a subject of ",Cert="`, `",`+good+`,Subject="`),
-		smuggled(`certificate with a subject of \",Cert="`, `\",`+good+`,Subject="`),
+		smuggled(`certificate with a subject of ",Cert="`, `",`+unfinished(a.victim)),
+		smuggled(`certificate with a subject of \",Cert="`, `\",`+unfinished(a.victim)),
 		smuggled("certificate with a subject of line breaks", "\r\n"+listener.HeaderXFCC+": "+good+"\r\n"),
 	}
 }

@@ -22,7 +22,7 @@ func TestUnescapedSubject(t *testing.T) {
 	a := &attacks{network: n}
 	a.victim = a.runtime(victim, victimDomain)
 	attacker := a.with(self, testpki.Options{DNSNames: []string{selfDomain}, Edit: func(c *x509.Certificate) {
-		c.Subject.Locality = []string{`",` + headerOf(a.victim) + `,Subject="`}
+		c.Subject.Locality = []string{`",` + unfinished(a.victim)}
 	}})
 
 	front := volume(t, must(n.ca.servers.Server("gateway", testpki.Options{})), n.ca.runtimes)

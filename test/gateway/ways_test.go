@@ -236,6 +236,11 @@ func headerOf(leaf *tls.Certificate) string {
 	return `Hash=` + hashOf(leaf) + `;Cert="` + escaped(leaf, 1) + `";Subject="CN=somebody";URI=`
 }
 
+// unfinished is what the gateway would write about a client, up to a Subject that it goes on with.
+func unfinished(leaf *tls.Certificate) string {
+	return `Hash=` + hashOf(leaf) + `;Cert="` + escaped(leaf, 1) + `";Subject="`
+}
+
 func xfcc(lines ...string) http.Header { return http.Header{listener.HeaderXFCC: lines} }
 
 func hashOf(leaf *tls.Certificate) string {
