@@ -23,6 +23,7 @@ SEED ?= $(shell date +%s)
 SEEDS ?= 20
 DURATION ?= 30s
 TESTFLAGS ?=
+ROTATION ?= 2m
 TIMEOUT ?= 9m
 
 MODULES := $(patsubst ./%/go.mod,%,$(sort $(shell find . -name bin -prune -o -name testdata -prune -o -name go.mod -print)))
@@ -69,6 +70,10 @@ soak: ## A million events and an hour without control plane, scaled: memory, ope
 .PHONY: fips
 fips: ## Test listener, transport and contracts with Go's FIPS 140-3 module, where nothing else is allowed
 	@GOFIPS140=v1.0.0 GODEBUG=fips140=only $(GO) test -timeout $(TIMEOUT) $(TESTFLAGS) ./core/contract ./listener/... ./adapters/httpmtls/...
+
+.PHONY: rotation
+rotation: ## Rotate every leaf and CA once a second under 500 writes/s, natively and through nginx: ROTATION (2m) each
+	@$(GO) test ./test/gateway -count=1 -v -run '^TestRotation$$' -timeout 3h $(TESTFLAGS) -rotation '$(ROTATION)'
 
 .PHONY: lint
 lint: $(TOOLS)/golangci-lint ## Lint every module: bugs, style, formatting, and which module may import what

@@ -65,7 +65,6 @@ require (
 	github.com/prometheus/common v0.72.0 // indirect
 	github.com/prometheus/procfs v0.22.0 // indirect
 	github.com/runtime-watcher/runtime-watcher/adapters/controlplane v0.0.0
-	github.com/runtime-watcher/runtime-watcher/adapters/prometheus v0.0.0
 	github.com/spf13/pflag v1.0.10 // indirect
 	github.com/x448/float16 v0.8.4 // indirect
 	go.uber.org/multierr v1.11.0 // indirect
@@ -98,7 +97,6 @@ replace (
 	github.com/runtime-watcher/runtime-watcher/adapters/admission => ../adapters/admission
 	github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime => ../adapters/controllerruntime
 	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls => ../adapters/httpmtls
-	github.com/runtime-watcher/runtime-watcher/adapters/prometheus => ../adapters/prometheus
 	github.com/runtime-watcher/runtime-watcher/core => ../core
 	github.com/runtime-watcher/runtime-watcher/listener => ../listener
 	github.com/runtime-watcher/runtime-watcher/test/controlplane => ./controlplane
