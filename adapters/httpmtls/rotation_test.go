@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"net/http"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -233,7 +234,7 @@ func TestRefusedAfterRotationIsTriedWithTheNewMaterial(t *testing.T) {
 	t.Parallel()
 
 	for _, refusal := range []int{http.StatusUnauthorized, http.StatusForbidden} {
-		t.Run(fmt.Sprint(refusal), func(t *testing.T) {
+		t.Run(strconv.Itoa(refusal), func(t *testing.T) {
 			t.Parallel()
 
 			keys := newPKI(t)
