@@ -40,6 +40,8 @@ BUILD_AGENT := cd cmd/agent && GOWORK=off CGO_ENABLED=0 $(GO) build -trimpath -b
 # kube-apiserver and etcd: built on the first use (about five minutes), found at once ever after. Progress goes to
 # standard error. KUBEBUILDER_ASSETS, when set, wins.
 WITH_ASSETS := KUBEBUILDER_ASSETS="$$($(GO) run ./test/controlplane/cmd/controlplane-assets)" && export KUBEBUILDER_ASSETS &&
+# cert-manager's controllers, likewise: two to three minutes.
+WITH_ASSETS += $(GO) run ./test/certmanager/cmd/certmanager-assets >/dev/null &&
 
 .PHONY: help
 help: ## This list
@@ -120,7 +122,7 @@ image: ## Build the image of the agent: an OCI layout in bin/image, the same dig
 
 .PHONY: clean
 clean: ## Remove what was built, and keep the tools and the control plane that take minutes
-	@for f in bin/*; do case "$$f" in bin/tools|bin/controlplane) ;; *) rm -rf "$$f" ;; esac; done
+	@for f in bin/*; do case "$$f" in bin/tools|bin/controlplane|bin/certmanager) ;; *) rm -rf "$$f" ;; esac; done
 
 .PHONY: distclean
 distclean: ## Remove all of bin/
