@@ -1,0 +1,136 @@
+package certificates
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+
+	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
+	cmmeta "github.com/cert-manager/cert-manager/pkg/apis/meta/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+func (c *Certificates) createAuthority(ctx context.Context, generation int, request string) error {
+	return c.apply(ctx, c.authority(generation, request))
+}
+
+// publish writes bundle and server certificate at once, so that they never mix generations.
+func (c *Certificates) publish(ctx context.Context, seen *observed) error {
+	server := seen.secrets[c.names.server()]
+	if server == nil {
+		return errors.New("the server has no certificate")
+	}
+
+	bundle := compose(seen.bundle, seen.issued, seen.now)
+	since := seen.published.since
+
+	for _, certificate := range bundle {
+		if !slices.Contains(seen.published.bundle, fingerprint(certificate)) {
+			since = c.opts.Now()
+		}
+	}
+
+	secret := &corev1.Secret{ObjectMeta: c.meta(c.names.listener()), Type: corev1.SecretTypeTLS, Data: map[string][]byte{
+		cmmeta.TLSCAKey:         encode(bundle),
+		corev1.TLSCertKey:       server.Data[corev1.TLSCertKey],
+		corev1.TLSPrivateKeyKey: server.Data[corev1.TLSPrivateKeyKey],
+	}}
+	secret.Annotations = map[string]string{annotationBundleSince: stamp(since)}
+
+	return c.apply(ctx, secret)
+}
+
+func (c *Certificates) reissueAll(ctx context.Context, leaves []leaf) error {
+	var failed []error
+	for _, l := range leaves {
+		failed = append(failed, c.reissue(ctx, l.name))
+	}
+
+	return errors.Join(failed...)
+}
+
+// reissue asks cert-manager for a new certificate and key: a new CA is no reason for it by itself. cert-manager writes the same status, so a
+// conflict is nothing unusual.
+func (c *Certificates) reissue(ctx context.Context, name string) error {
+	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		certificate, err := get(ctx, c.client, c.key(name), &certv1.Certificate{})
+		if err != nil || certificate == nil || isIssuing(certificate) {
+			return err
+		}
+
+		setIssuing(certificate, metav1.NewTime(c.opts.Now()))
+
+		return c.client.Status().Update(ctx, certificate) //nolint:wrapcheck // Below.
+	})
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("mark Certificate %s for issuing: %w", name, err)
+	}
+
+	return nil
+}
+
+func isIssuing(certificate *certv1.Certificate) bool {
+	return slices.ContainsFunc(certificate.Status.Conditions, func(condition certv1.CertificateCondition) bool {
+		return condition.Type == certv1.CertificateConditionIssuing && condition.Status == cmmeta.ConditionTrue
+	})
+}
+
+func setIssuing(certificate *certv1.Certificate, now metav1.Time) {
+	certificate.Status.Conditions = slices.DeleteFunc(certificate.Status.Conditions, func(condition certv1.CertificateCondition) bool {
+		return condition.Type == certv1.CertificateConditionIssuing
+	})
+	certificate.Status.Conditions = append(certificate.Status.Conditions, certv1.CertificateCondition{
+		Type: certv1.CertificateConditionIssuing, Status: cmmeta.ConditionTrue, Reason: "CARotated",
+		Message: "Its CA is being replaced", LastTransitionTime: &now, ObservedGeneration: certificate.Generation,
+	})
+}
+
+// retire removes the CAs that are older than a generation: the Certificate first, or cert-manager would make a new Secret. What was interrupted
+// between the two is found by its Secret.
+func (c *Certificates) retire(ctx context.Context, seen *observed, generation int) error {
+	for i := range seen.certificates {
+		certificate := &seen.certificates[i]
+		if !retired(certificate, generation) {
+			continue
+		}
+
+		if err := client.IgnoreNotFound(c.client.Delete(ctx, certificate, client.Preconditions{UID: &certificate.UID})); err != nil {
+			return fmt.Errorf("delete Certificate %s: %w", certificate.Name, err)
+		}
+	}
+
+	return nil
+}
+
+// sweep removes the keys of CAs that are retired.
+func (c *Certificates) sweep(ctx context.Context, seen *observed) error {
+	if len(seen.authorities) == 0 {
+		return nil
+	}
+
+	for name, secret := range seen.secrets {
+		// Its Certificate is the youngest proof that it is needed.
+		if !retired(secret, seen.authorities[0].generation) {
+			continue
+		}
+
+		if err := client.IgnoreNotFound(c.client.Delete(ctx, secret, client.Preconditions{UID: &secret.UID})); err != nil {
+			return fmt.Errorf("certificates: delete Secret %s of a retired CA: %w", name, err)
+		}
+	}
+
+	return nil
+}
+
+// retired reports whether an object is of a CA that is older than a generation.
+func retired(object client.Object, generation int) bool {
+	labels := object.GetLabels()
+	have, err := strconv.Atoi(labels[labelGeneration])
+
+	return labels[LabelRole] == roleCA && err == nil && have < generation
+}

@@ -1,0 +1,49 @@
+package certificates_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/certificates"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+)
+
+func beat(epoch string, trusts ...string) []core.WatchEvent {
+	return []core.WatchEvent{{Kind: core.KindHeartbeat, Epoch: epoch, Heartbeat: &core.Heartbeat{
+		Number: 1, Interval: time.Minute, Instance: epoch, CAFingerprints: trusts,
+	}}}
+}
+
+// Only what was said counts: silence, another CA, or one replica that lags do not confirm.
+func TestFromFleet(t *testing.T) {
+	t.Parallel()
+
+	f, err := fleet.New(fleet.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	f.Observe("trusts", "m", beat("1", "old", "new"))
+	f.Observe("lags", "m", beat("2", "old", "new"))
+	f.Observe("lags", "m", beat("3", "old"))
+	f.Observe("two-managers", "m", beat("4", "new"))
+	f.Observe("two-managers", "n", beat("4", "old"))
+	f.Observe("no-heartbeat", "m", []core.WatchEvent{{}})
+
+	all := []core.RuntimeID{"trusts", "lags", "two-managers", "no-heartbeat", "never-heard"}
+	now := time.Unix(0, 0)
+	confirmed := certificates.FromFleet(f, certificates.FleetOptions{WarmUp: time.Minute, Now: func() time.Time { return now }})
+
+	if diff := cmp.Diff(all, confirmed.Unconfirmed("new", all)); diff != "" {
+		t.Errorf("of a fleet that has just started (-want +have):\n%s", diff)
+	}
+
+	now = now.Add(time.Minute)
+
+	if diff := cmp.Diff(all[1:], confirmed.Unconfirmed("new", all)); diff != "" {
+		t.Errorf("unconfirmed (-want +have):\n%s", diff)
+	}
+}

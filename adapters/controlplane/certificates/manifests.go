@@ -1,0 +1,101 @@
+package certificates
+
+import (
+	"strconv"
+	"time"
+
+	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
+	cmmeta "github.com/cert-manager/cert-manager/pkg/apis/meta/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func (c *Certificates) meta(name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: c.namespace, Name: name, Labels: map[string]string{LabelSet: string(c.names)}}
+}
+
+func (c *Certificates) selfSigned() *certv1.Issuer {
+	return &certv1.Issuer{
+		ObjectMeta: c.meta(c.names.selfSigned()),
+		Spec:       certv1.IssuerSpec{IssuerConfig: certv1.IssuerConfig{SelfSigned: &certv1.SelfSignedIssuer{}}},
+	}
+}
+
+// issuer returns an Issuer that signs with the CA of that generation.
+func (c *Certificates) issuer(name string, generation int) *certv1.Issuer {
+	return &certv1.Issuer{
+		ObjectMeta: c.meta(name),
+		Spec:       certv1.IssuerSpec{IssuerConfig: certv1.IssuerConfig{CA: &certv1.CAIssuer{SecretName: c.names.authority(generation)}}},
+	}
+}
+
+// authority returns the Certificate of a CA. Ours is the rotation: cert-manager renews it only when nobody has rotated it,
+// at the last moment, and then with the same key, so that what it has signed stays good.
+func (c *Certificates) authority(generation int, request string) *certv1.Certificate {
+	name := c.names.authority(generation)
+	certificate := c.certificate(name, roleCA)
+	certificate.Labels[labelGeneration] = strconv.Itoa(generation)
+	certificate.Annotations = map[string]string{annotationRequest: request}
+	certificate.Spec.SecretTemplate.Labels[labelGeneration] = strconv.Itoa(generation)
+	certificate.Spec.CommonName = name
+	certificate.Spec.IsCA = true
+	certificate.Spec.Duration = &metav1.Duration{Duration: c.opts.CADuration}
+	certificate.Spec.RenewBefore = &metav1.Duration{Duration: shortestRenewal}
+	certificate.Spec.PrivateKey.RotationPolicy = certv1.RotationPolicyNever
+	certificate.Spec.Usages = []certv1.KeyUsage{certv1.UsageCertSign, certv1.UsageCRLSign, certv1.UsageDigitalSignature}
+	certificate.Spec.IssuerRef = c.opts.CAIssuer
+
+	if c.opts.CAIssuer.Name == "" {
+		certificate.Spec.IssuerRef = issuerRef(c.names.selfSigned())
+	}
+
+	return certificate
+}
+
+func (c *Certificates) serverCertificate() *certv1.Certificate {
+	certificate := c.certificate(c.names.server(), roleServer)
+	if len(c.dnsNames[0]) <= maxCommonName {
+		certificate.Spec.CommonName = c.dnsNames[0]
+	}
+
+	certificate.Spec.DNSNames = c.dnsNames
+	certificate.Spec.Usages = []certv1.KeyUsage{certv1.UsageDigitalSignature, certv1.UsageServerAuth}
+	certificate.Spec.IssuerRef = issuerRef(c.names.servers())
+
+	return certificate
+}
+
+func (c *Certificates) runtimeCertificate(r Runtime) *certv1.Certificate {
+	certificate := c.certificate(objectName(r.ID), roleRuntime)
+	certificate.Spec.CommonName = string(r.ID)
+	certificate.Spec.DNSNames = c.runtimeNames(r)
+	certificate.Spec.Usages = []certv1.KeyUsage{certv1.UsageDigitalSignature, certv1.UsageClientAuth, certv1.UsageServerAuth}
+	certificate.Spec.IssuerRef = issuerRef(c.names.clients())
+
+	return certificate
+}
+
+// certificate returns what all have in common. ECDSA P-256 is allowed by FIPS 186-5, and the cheapest in a handshake.
+func (c *Certificates) certificate(name, role string) *certv1.Certificate {
+	meta := c.meta(name)
+	meta.Labels[LabelRole] = role
+
+	return &certv1.Certificate{
+		ObjectMeta: meta,
+		Spec: certv1.CertificateSpec{
+			SecretName:     name,
+			SecretTemplate: &certv1.CertificateSecretTemplate{Labels: map[string]string{LabelSet: string(c.names), LabelRole: role}},
+			Duration:       &metav1.Duration{Duration: c.opts.Duration},
+			RenewBefore:    &metav1.Duration{Duration: c.opts.RenewBefore},
+			PrivateKey: &certv1.CertificatePrivateKey{
+				Algorithm: certv1.ECDSAKeyAlgorithm, Size: 256, Encoding: certv1.PKCS8, RotationPolicy: certv1.RotationPolicyAlways,
+			},
+			RevisionHistoryLimit: new(int32(1)),
+		},
+	}
+}
+
+func issuerRef(name string) cmmeta.IssuerReference {
+	return cmmeta.IssuerReference{Group: certv1.SchemeGroupVersion.Group, Kind: certv1.IssuerKind, Name: name}
+}
+
+func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }

@@ -1,0 +1,100 @@
+package certificates
+
+import (
+	"errors"
+	"regexp"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"pgregory.net/rapid"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+func TestObjectName(t *testing.T) {
+	t.Parallel()
+
+	tests := []struct{ id, want string }{
+		{"runtime-a", "^runtime-a-watcher-tls$"},
+		{"3c1dd6f0-1f1a-4b4c-9a0e-3f6b1c9f0a11", "^3c1dd6f0-1f1a-4b4c-9a0e-3f6b1c9f0a11-watcher-tls$"},
+		{"Runtime-A", "^runtime-a-[0-9a-f]{10}-watcher-tls$"},
+		{"a.b", "^a-b-[0-9a-f]{10}-watcher-tls$"},
+		{"-a-", "^a-[0-9a-f]{10}-watcher-tls$"},
+		{"ÄÖ", "^[0-9a-f]{10}-watcher-tls$"},
+	}
+
+	for _, test := range tests {
+		if have := objectName(core.RuntimeID(test.id)); !regexp.MustCompile(test.want).MatchString(have) {
+			t.Errorf("name of %q is %q, want %s", test.id, have, test.want)
+		}
+	}
+}
+
+// Every ID that may have a certificate has a name of its own that Kubernetes takes.
+func TestObjectNames(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		ids := rapid.SliceOfNDistinct(rapid.String(), 2, 2, rapid.ID).Draw(t, "ids")
+		a, b := core.RuntimeID(ids[0]), core.RuntimeID(ids[1])
+
+		if checkID(a) != nil || checkID(b) != nil {
+			return
+		}
+
+		if errs := validation.IsDNS1123Subdomain(objectName(a)); len(errs) > 0 || objectName(a) == objectName(b) {
+			t.Fatalf("%q and %q: names %q and %q: %v", a, b, objectName(a), objectName(b), errs)
+		}
+	})
+}
+
+func TestInvalidRuntimes(t *testing.T) {
+	t.Parallel()
+
+	set := &Certificates{names: "watcher", namespace: "default", opts: Options{}.withDefaults()}
+	tests := map[string]Runtime{
+		"no ID":             {Domain: "a.example"},
+		"ID too long":       {ID: core.RuntimeID(strings.Repeat("x", 65)), Domain: "a.example"},
+		"ID with a newline": {ID: "a\nb", Domain: "a.example"},
+		"ID not UTF-8":      {ID: "a\xff", Domain: "a.example"},
+		"no domain":         {ID: "a"},
+		"wildcard":          {ID: "a", Domain: "*.example"},
+		"address":           {ID: "a", Domain: "192.0.2.1"},
+		"URL":               {ID: "a", Domain: "https://a.example"},
+		"blank":             {ID: "a", Domain: "a b"},
+	}
+
+	for name, r := range tests {
+		if _, err := set.wantedOf(r); !errors.Is(err, ErrInvalidRuntime) {
+			t.Errorf("%s: %v, want %v", name, err, ErrInvalidRuntime)
+		}
+	}
+
+	if _, err := set.wantedOf(Runtime{ID: core.RuntimeID(strings.Repeat("x", 64)), Domain: "A.example."}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestNewNamesWhatIsWrong(t *testing.T) {
+	t.Parallel()
+
+	_, err := New(nil, types.NamespacedName{Name: "Upper"}, []string{"*"}, nil, Options{
+		Duration: 1, RenewBefore: 1, RotateCABefore: 1, SwitchBefore: -1, Propagation: -1, IssuingAtOnce: -1, Service: "a b",
+	})
+	if err == nil {
+		t.Fatal("no error")
+	}
+
+	for _, want := range []string{
+		`"Upper"`, "want a client", `"*"`, "Duration", "RenewBefore", "RotateCABefore", "SwitchBefore", "Propagation", "IssuingAtOnce", "Service",
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("error does not name %s: %v", want, err)
+		}
+	}
+
+	if err := (Options{}).withDefaults().validate(); err != nil {
+		t.Error("the defaults:", err)
+	}
+}

@@ -1,0 +1,338 @@
+package certificates
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+var testLimits = limits{rotateBefore: 120 * day, switchBefore: 14 * day, propagation: 5 * time.Minute, issuingAtOnce: 2}
+
+const caLife = 365 * day
+
+// material is what a process has loaded: a bundle, and the CA of its own certificate.
+type material struct {
+	bundle []string
+	signer string
+}
+
+// member is a runtime: what is issued for it in the control plane, and what its agents have loaded.
+type member struct {
+	issued  leaf
+	loaded  material
+	deaf    bool // gets no new Secret
+	heard   bool // its heartbeats say what it trusts
+	created time.Time
+}
+
+// world simulates everything around plan: cert-manager, listeners, runtimes and time.
+type world struct {
+	now         time.Time
+	authorities []authority
+	signers     [2]int // of clients and server
+	server      leaf
+	secret      published
+	material    material // what secret holds
+	listeners   [2]struct {
+		material
+
+		behind time.Time // since when it has not loaded what is published
+	}
+	members []*member
+	request string
+	anyway  int
+	// overridden means that anyway was ever set.
+	overridden bool
+	expiries   map[string]time.Time
+	cutOff     map[core.RuntimeID]bool // by a switch that did not wait, until they load
+	serials    int
+}
+
+func newWorld() *world {
+	return &world{now: time.Unix(1e9, 0), expiries: map[string]time.Time{}, cutOff: map[core.RuntimeID]bool{}}
+}
+
+func (w *world) view() view {
+	v := view{
+		now: w.now, authorities: slices.Clone(w.authorities), clientSigner: w.signers[0], serverSigner: w.signers[1],
+		server: w.server, published: w.secret, request: w.request, switchAnyway: w.anyway,
+	}
+	v.published.expired = slices.ContainsFunc(w.secret.bundle, func(f string) bool { return w.now.After(w.expiries[f]) })
+	v.published.current = w.secret.present && w.material.signer == w.server.signer
+
+	newest := v.newest().fingerprint
+
+	for _, m := range w.members {
+		v.runtimes = append(v.runtimes, m.issued)
+
+		asked := !m.created.After(w.secret.since.Add(testLimits.propagation))
+		if asked && (!m.heard || !slices.Contains(m.loaded.bundle, newest)) {
+			v.unconfirmed = append(v.unconfirmed, m.issued.runtime)
+		}
+	}
+
+	return v
+}
+
+// step does what plan says, once, as Certificates would. It may be called at any time: nothing is remembered in between.
+func (w *world) step() step {
+	v := w.view()
+	s := plan(v, testLimits)
+
+	switch s.action {
+	case actionCreate:
+		if !v.has(s.generation) {
+			w.authorities = append(w.authorities, authority{generation: s.generation, request: s.request})
+		}
+	case actionSignClients:
+		w.signers[0] = s.generation
+	case actionSignServer:
+		w.signers[1] = s.generation
+		w.server.name = "server"
+		w.cut(v)
+	case actionPublish:
+		w.publish()
+	case actionReissue:
+		for _, l := range s.reissue {
+			w.find(l.runtime).issued.issuing = true
+		}
+	case actionReissueServer:
+		w.server.issuing = true
+		w.cut(v)
+	case actionRetire:
+		w.authorities = slices.DeleteFunc(w.authorities, func(a authority) bool { return a.generation < s.generation })
+	case actionNone:
+	}
+
+	return s
+}
+
+// cut notes whom a switch did not wait for. That is allowed only when somebody said so, or when the CA expires.
+func (w *world) cut(v view) {
+	if !v.anyway(testLimits) {
+		return
+	}
+
+	for _, m := range w.members {
+		w.cutOff[m.issued.runtime] = true
+	}
+}
+
+func (w *world) find(id core.RuntimeID) *member {
+	return w.members[slices.IndexFunc(w.members, func(m *member) bool { return m.issued.runtime == id })]
+}
+
+func (w *world) publish() {
+	bundle := slices.DeleteFunc(slices.Clone(w.material.bundle), func(f string) bool { return w.now.After(w.expiries[f]) })
+
+	for _, a := range w.authorities {
+		if a.fingerprint != "" && !slices.Contains(bundle, a.fingerprint) {
+			bundle = append(bundle, a.fingerprint)
+			w.secret.since = w.now
+		}
+	}
+
+	w.material = material{bundle, w.server.signer}
+	w.secret.present, w.secret.bundle = true, bundle
+
+	for i := range w.listeners {
+		if w.listeners[i].behind.IsZero() {
+			w.listeners[i].behind = w.now
+		}
+	}
+}
+
+// issue is cert-manager.
+func (w *world) issue(pick int) {
+	for i := range w.authorities {
+		if a := &w.authorities[i]; a.fingerprint == "" {
+			w.serials++
+			a.fingerprint, a.notAfter = fmt.Sprintf("ca-%d-%d", a.generation, w.serials), w.now.Add(caLife)
+			w.expiries[a.fingerprint] = a.notAfter
+
+			return
+		}
+	}
+
+	leaves := []*leaf{&w.server}
+	for _, m := range w.members {
+		leaves = append(leaves, &m.issued)
+	}
+
+	l := leaves[pick%len(leaves)]
+	signer := w.signers[0]
+
+	if l == &w.server {
+		signer = w.signers[1]
+	}
+
+	// One that is issued already is renewed, as cert-manager does when it likes.
+	for _, a := range w.authorities {
+		if a.generation == signer && a.fingerprint != "" {
+			l.signer, l.present, l.issuing = a.fingerprint, true, false
+		}
+	}
+}
+
+// load is the kubelet, or the operator that installs the agent, and the agent that reads the files.
+func (w *world) load(m *member) {
+	if !m.issued.present || !w.secret.present || m.deaf || !slices.Contains(w.material.bundle, m.issued.signer) {
+		return
+	}
+
+	m.loaded = material{slices.Clone(w.material.bundle), m.issued.signer}
+	delete(w.cutOff, m.issued.runtime)
+}
+
+func (w *world) reload(i int) {
+	w.listeners[i].material = material{slices.Clone(w.material.bundle), w.material.signer}
+	w.listeners[i].behind = time.Time{}
+}
+
+// pass lets time pass. No listener stays behind for longer than the propagation takes.
+func (w *world) pass(d time.Duration) {
+	w.now = w.now.Add(d)
+
+	for i, l := range w.listeners {
+		if !l.behind.IsZero() && w.now.Sub(l.behind) >= testLimits.propagation {
+			w.reload(i)
+		}
+	}
+}
+
+func (w *world) trusts(bundle []string, signer string) bool {
+	return slices.Contains(bundle, signer) && !w.now.After(w.expiries[signer])
+}
+
+// check is the invariant: whoever has material can verify whom it speaks with.
+func (w *world) check(t *rapid.T) {
+	if len(w.authorities) > maxAuthorities {
+		t.Fatalf("%d CAs at once", len(w.authorities))
+	}
+
+	for i, l := range w.listeners {
+		for _, m := range w.members {
+			if l.signer == "" || m.loaded.signer == "" || w.now.After(w.expiries[m.loaded.signer]) || w.now.After(w.expiries[l.signer]) {
+				continue // What nobody renewed in a year is not a matter of order.
+			}
+
+			if !w.trusts(l.bundle, m.loaded.signer) {
+				t.Fatalf("listener %d trusts %v, and not runtime %s with its certificate of %s", i, l.bundle, m.issued.runtime, m.loaded.signer)
+			}
+
+			if !w.trusts(m.loaded.bundle, l.signer) && !w.cutOff[m.issued.runtime] {
+				t.Fatalf("runtime %s trusts %v, and not listener %d with its certificate of %s", m.issued.runtime, m.loaded.bundle, i, l.signer)
+			}
+		}
+	}
+}
+
+func (w *world) add() {
+	id := core.RuntimeID("r" + strconv.Itoa(len(w.members)))
+	w.members = append(w.members, &member{issued: leaf{runtime: id, name: string(id)}, created: w.now, heard: true})
+}
+
+// done reports whether the youngest CA signs everything, and everybody has loaded that.
+func (w *world) done() bool {
+	return len(w.authorities) == 1 && !slices.ContainsFunc(w.members, func(m *member) bool {
+		return m.loaded.signer != w.view().newest().fingerprint
+	})
+}
+
+// settle lets everybody do their work until nothing is left to do.
+func (w *world) settle(t *rapid.T) {
+	for round := range 300 {
+		s := w.step()
+		w.check(t)
+
+		if s.phase == PhaseStable && s.action == actionNone && w.done() {
+			return
+		}
+
+		for i := range len(w.members) + 4 {
+			w.issue(i)
+			w.check(t)
+		}
+
+		for _, m := range w.members {
+			// Runtimes take their time.
+			if round%20 == 19 {
+				w.load(m)
+				w.check(t)
+			}
+		}
+
+		w.pass(time.Minute)
+		w.check(t)
+	}
+
+	t.Fatalf("not stable: %+v", plan(w.view(), testLimits))
+}
+
+// At no moment, whatever happens in whatever order, are there two that can not verify each other; and in the end every rotation
+// ends. The plan has no memory, so a crash between any two steps is part of this.
+func TestOrderOfRotation(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld()
+		for range rapid.IntRange(0, 4).Draw(t, "runtimes") {
+			w.add()
+		}
+
+		w.settle(t)
+
+		pick := rapid.IntRange(0, 1000)
+		anyone := func() *member {
+			if len(w.members) == 0 {
+				w.add()
+			}
+
+			return w.members[pick.Draw(t, "runtime")%len(w.members)]
+		}
+
+		t.Repeat(map[string]func(*rapid.T){
+			"step":   func(*rapid.T) { w.step() },
+			"issue":  func(t *rapid.T) { w.issue(pick.Draw(t, "certificate")) },
+			"load":   func(*rapid.T) { w.load(anyone()) },
+			"deaf":   func(*rapid.T) { anyone().deaf = true },
+			"hears":  func(*rapid.T) { anyone().deaf = false },
+			"silent": func(*rapid.T) { anyone().heard = false },
+			"heard":  func(*rapid.T) { anyone().heard = true },
+			"listen": func(t *rapid.T) { w.reload(pick.Draw(t, "listener") % len(w.listeners)) },
+			"year": func(t *rapid.T) {
+				// Not while something is under way: who sleeps for months loses.
+				asleep := slices.ContainsFunc(w.members, func(m *member) bool { return m.deaf || !m.heard })
+				if w.done() && !asleep && pick.Draw(t, "months")%5 == 0 {
+					w.settle(t)
+					w.pass(caLife - testLimits.rotateBefore)
+					w.settle(t)
+				}
+			},
+			"pass":    func(t *rapid.T) { w.pass(time.Duration(pick.Draw(t, "seconds")) * time.Second) },
+			"request": func(t *rapid.T) { w.request = strconv.Itoa(pick.Draw(t, "request")) },
+			"anyway":  func(t *rapid.T) { w.anyway, w.overridden = 1+pick.Draw(t, "generation")%5, true },
+			"add":     func(*rapid.T) { w.add() },
+			"lost": func(t *rapid.T) {
+				// Somebody deletes the listener's Secret. With it, the CAs are forgotten that are retired; nobody needs one, unless a switch
+				// has not waited for him.
+				if !w.overridden && pick.Draw(t, "really")%10 == 0 {
+					w.secret = published{}
+					w.material = material{}
+				}
+			},
+			"": w.check,
+		})
+
+		for _, m := range w.members {
+			m.deaf, m.heard = false, true
+		}
+
+		w.settle(t)
+	})
+}

@@ -1,0 +1,60 @@
+package certificates
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+// named is how many runtimes a message names.
+const named = 10
+
+func message(s Status) string {
+	switch s.Phase {
+	case PhaseBootstrap:
+		return "waiting for cert-manager to issue the first certificates"
+	case PhaseCreating:
+		return "waiting for cert-manager to issue the next CA"
+	case PhasePropagating:
+		return fmt.Sprintf("CA %d is in the bundle, and signs once every listener has got it", s.Generation)
+	case PhaseReissuing:
+		return fmt.Sprintf("CA %d signs for runtimes; %s yet to get their certificate of it: %s", s.Generation, count(s.Waiting), list(s.Waiting))
+	case PhaseConfirming:
+		return fmt.Sprintf("the server certificate switches to CA %d once every runtime trusts it; %s yet to confirm that: %s",
+			s.Generation, count(s.Waiting), list(s.Waiting))
+	case PhaseSwitching, PhaseRetiring:
+		if len(s.Waiting) > 0 {
+			return fmt.Sprintf("the server certificate switches to CA %d without waiting for %s: %s", s.Generation, count(s.Waiting), list(s.Waiting))
+		}
+
+		return fmt.Sprintf("the server certificate switches to CA %d", s.Generation)
+	case PhaseStable:
+	}
+
+	return fmt.Sprintf("CA %d signs everything", s.Generation)
+}
+
+func count(runtimes []core.RuntimeID) string {
+	if len(runtimes) == 1 {
+		return "1 runtime has"
+	}
+
+	return fmt.Sprintf("%d runtimes have", len(runtimes))
+}
+
+func list(runtimes []core.RuntimeID) string {
+	ids := make([]string, 0, named+1)
+
+	for i, id := range runtimes {
+		if i == named {
+			ids = append(ids, "…")
+
+			break
+		}
+
+		ids = append(ids, string(id))
+	}
+
+	return strings.Join(ids, ", ")
+}
