@@ -1,0 +1,173 @@
+package certificates_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"strings"
+	"testing"
+
+	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/certificates"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/test/rig"
+)
+
+func certificatesOf(t *testing.T, text []byte) []*x509.Certificate {
+	t.Helper()
+
+	var all []*x509.Certificate
+
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+		certificate, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		all = append(all, certificate)
+	}
+
+	return all
+}
+
+var certificateKind = certv1.SchemeGroupVersion.WithKind(certv1.CertificateKind)
+
+func everybodyConfirms(string, []core.RuntimeID) []core.RuntimeID { return nil }
+
+// assertIssued checks a Secret as a peer would.
+func assertIssued(t *testing.T, data map[string][]byte, id core.RuntimeID, names []string, usages ...x509.ExtKeyUsage) {
+	t.Helper()
+
+	pair, err := tls.X509KeyPair(data[corev1.TLSCertKey], data[corev1.TLSPrivateKeyKey])
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(data["ca.crt"])
+
+	for _, usage := range usages {
+		if _, err := pair.Leaf.Verify(x509.VerifyOptions{Roots: roots, DNSName: names[0], KeyUsages: []x509.ExtKeyUsage{usage}}); err != nil {
+			t.Errorf("%s: usage %v: %v", id, usage, err)
+		}
+	}
+
+	if len(pair.Leaf.ExtKeyUsage) != len(usages) {
+		t.Errorf("%s: usages %v, want %v", id, pair.Leaf.ExtKeyUsage, usages)
+	}
+
+	if have := pair.Leaf.Subject.CommonName; have != string(id) {
+		t.Errorf("Common Name %q, want %q", have, id)
+	}
+
+	if diff := cmp.Diff(names, pair.Leaf.DNSNames); diff != "" {
+		t.Errorf("%s: DNS names (-want +have):\n%s", id, diff)
+	}
+
+	if key, ok := pair.Leaf.PublicKey.(*ecdsa.PublicKey); !ok || key.Curve != elliptic.P256() || pair.Leaf.IsCA {
+		t.Errorf("%s: key %T, CA %t: want ECDSA P-256, and no CA", id, pair.Leaf.PublicKey, pair.Leaf.IsCA)
+	}
+}
+
+func TestBootstrapAndRuntimes(t *testing.T) {
+	c := startPlane(t)
+	set := newSet(t, c, certificates.ConfirmationsFunc(everybodyConfirms))
+	bootstrapped(t, set)
+
+	var published corev1.Secret
+	if err := c.Get(t.Context(), set.ListenerSecret(), &published); err != nil {
+		t.Fatal(err)
+	}
+
+	assertIssued(t, published.Data, serverName, []string{serverName}, x509.ExtKeyUsageServerAuth)
+
+	owner := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "owner"}}
+	if err := c.Create(t.Context(), owner); err != nil {
+		t.Fatal(err)
+	}
+
+	long := core.RuntimeID(strings.Repeat("x", 64))
+
+	for _, id := range []core.RuntimeID{"runtime-a", "Odd_ID: 1/2", long} {
+		domain := "a.skr.example"
+		r := certificates.Runtime{ID: id, Domain: domain, Owner: owner}
+		names := []string{domain, "runtime-watcher.kyma-system", "runtime-watcher.kyma-system.svc", "runtime-watcher.kyma-system.svc.cluster.local"}
+		status := ensured(t, set, r)
+		assertIssued(t, status.Secret, id, names, x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth)
+
+		r.Domain, names[0] = "moved.skr.example", "moved.skr.example"
+		moved := ensured(t, set, r)
+		assertIssued(t, moved.Secret, id, names, x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth)
+
+		if moved.Fingerprint == status.Fingerprint {
+			t.Errorf("%s: the certificate did not change with the domain", id)
+		}
+	}
+
+	assertOwned(t, c, owner)
+
+	if err := set.RemoveRuntime(t.Context(), long); err != nil {
+		t.Fatal(err)
+	}
+
+	if _, err := set.EnsureRuntime(t.Context(), certificates.Runtime{ID: long + "x", Domain: "a.example"}); !errors.Is(err, certificates.ErrInvalidRuntime) {
+		t.Errorf("too long an ID: %v, want %v", err, certificates.ErrInvalidRuntime)
+	}
+}
+
+// assertOwned follows the owner references: from the owner to the certificate, and from there to its key.
+func assertOwned(t *testing.T, c client.Client, owner client.Object) {
+	t.Helper()
+
+	name := client.ObjectKey{Namespace: namespace, Name: "runtime-a-watcher-tls"}
+
+	certificate := &metav1.PartialObjectMetadata{}
+	certificate.SetGroupVersionKind(certificateKind)
+
+	var secret corev1.Secret
+	if err := errors.Join(c.Get(t.Context(), name, certificate), c.Get(t.Context(), name, &secret)); err != nil {
+		t.Fatal(err)
+	}
+
+	if o := certificate.OwnerReferences; len(o) != 1 || o[0].UID != owner.GetUID() {
+		t.Errorf("owners of the certificate: %v, want %s", o, owner.GetName())
+	}
+
+	if o := secret.OwnerReferences; len(o) != 1 || o[0].UID != certificate.UID {
+		t.Errorf("owners of the Secret: %v, want %s", o, certificate.Name)
+	}
+}
+
+// What somebody breaks by hand is mended, and so is a Secret that is deleted.
+func TestDrift(t *testing.T) {
+	c := startPlane(t)
+	set := newSet(t, c, certificates.ConfirmationsFunc(everybodyConfirms))
+	bootstrapped(t, set)
+
+	var before corev1.Secret
+	if err := c.Get(t.Context(), set.ListenerSecret(), &before); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := c.Delete(t.Context(), &before); err != nil {
+		t.Fatal(err)
+	}
+
+	rig.Eventually(t, patience, "the listener's Secret is as before", func() bool {
+		if _, err := set.Reconcile(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+
+		var after corev1.Secret
+
+		return c.Get(t.Context(), set.ListenerSecret(), &after) == nil && cmp.Equal(after.Data, before.Data)
+	})
+}

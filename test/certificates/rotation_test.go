@@ -1,0 +1,195 @@
+package certificates_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"slices"
+	"sync/atomic"
+	"testing"
+
+	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/certificates"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/test/rig"
+)
+
+var three = []core.RuntimeID{"runtime-a", "runtime-b", "runtime-c"}
+
+func assertNoFailures(t *testing.T, lab *fleetLab) {
+	t.Helper()
+
+	if failed := lab.failures(); len(failed) > 0 {
+		t.Errorf("%d requests failed, so there was a moment of mistrust: %v", len(failed), failed[0])
+	}
+}
+
+// Two rotations, the second while the first is under way, with traffic: not one request fails.
+func TestRotationUnderTraffic(t *testing.T) {
+	lab := newLab(t, startPlane(t), three...)
+	set := newSet(t, lab.client, lab.confirmations())
+	before := lab.secret(t.Context(), set)
+
+	lab.annotate(set, certificates.AnnotationRotate, "first")
+	lab.until(set, "the first rotation has its CA", func(s certificates.Status) bool { return s.Generation == 2 })
+	lab.annotate(set, certificates.AnnotationRotate, "second")
+	lab.until(set, "both rotations are over", stable(3))
+	lab.annotate(set, certificates.AnnotationRotate, "third")
+	lab.until(set, "the third rotation is over", stable(4))
+	lab.assertNothingLost()
+	assertNoFailures(t, lab)
+
+	after := lab.secret(t.Context(), set)
+	if bytes.Equal(before[corev1.TLSCertKey], after[corev1.TLSCertKey]) {
+		t.Error("the server certificate is the same")
+	}
+
+	if have := len(certificatesOf(t, after["ca.crt"])); have != 4 {
+		t.Errorf("the bundle has %d CAs, want all 4 until they expire", have)
+	}
+
+	assertOneKey(t, lab.client)
+}
+
+// assertOneKey wants the keys of retired CAs to be gone.
+func assertOneKey(t *testing.T, c client.Client) {
+	t.Helper()
+
+	rig.Eventually(t, patience, "only the CA that signs has a key", func() bool {
+		var secrets corev1.SecretList
+		if err := c.List(t.Context(), &secrets, client.MatchingLabels{certificates.LabelRole: "ca"}); err != nil {
+			t.Fatal(err)
+		}
+
+		return len(secrets.Items) == 1
+	})
+}
+
+// A runtime that never confirms is named, and holds up the switch until somebody says otherwise.
+func TestRuntimeThatNeverConfirms(t *testing.T) {
+	lab := newLab(t, startPlane(t), three...)
+	set := newSet(t, lab.client, lab.confirmations())
+	lab.runtimes[1].deaf.Store(true)
+
+	lab.annotate(set, certificates.AnnotationRotate, "now")
+	status := lab.until(set, "only runtime-b is waited for", func(s certificates.Status) bool {
+		return s.Phase == certificates.PhaseConfirming && slices.Equal(s.Waiting, three[1:2])
+	})
+	t.Log(status.Message)
+
+	var issuer certv1.Issuer
+	if err := lab.client.Get(t.Context(), set.ClientsIssuer(), &issuer); err != nil {
+		t.Fatal(err)
+	}
+
+	if told := issuer.Annotations[certificates.AnnotationRotation]; told != status.Message {
+		t.Errorf("the Issuer tells %q, want %q", told, status.Message)
+	}
+
+	assertNoFailures(t, lab)
+	lab.annotate(set, certificates.AnnotationSwitchAnyway, "2")
+	lab.until(set, "the rotation goes on without it", stable(2))
+
+	// What it could not send meanwhile, it sends when it has the new bundle.
+	lab.runtimes[1].deaf.Store(false)
+	lab.assertNothingLost()
+}
+
+var errKilled = errors.New("killed")
+
+// mortal is a client whose owner is killed after some writes.
+type mortal struct {
+	client.Client
+
+	left atomic.Int64
+}
+
+func (m *mortal) write() error {
+	if m.left.Add(-1) < 0 {
+		return errKilled
+	}
+
+	return nil
+}
+
+func (m *mortal) Apply(ctx context.Context, object runtime.ApplyConfiguration, opts ...client.ApplyOption) error {
+	if err := m.write(); err != nil {
+		return err
+	}
+
+	return m.Client.Apply(ctx, object, opts...)
+}
+
+func (m *mortal) Delete(ctx context.Context, object client.Object, opts ...client.DeleteOption) error {
+	if err := m.write(); err != nil {
+		return err
+	}
+
+	return m.Client.Delete(ctx, object, opts...)
+}
+
+func (m *mortal) Status() client.SubResourceWriter { return mortalStatus{m.Client.Status(), m} }
+
+type mortalStatus struct {
+	client.SubResourceWriter
+
+	owner *mortal
+}
+
+func (m mortalStatus) Update(ctx context.Context, object client.Object, opts ...client.SubResourceUpdateOption) error {
+	if err := m.owner.write(); err != nil {
+		return err
+	}
+
+	return m.SubResourceWriter.Update(ctx, object, opts...)
+}
+
+// The controller is killed after its first write, its second, and so on, again and again, each time followed by another that
+// knows nothing: the rotation ends all the same, and not one request fails.
+func TestKilledAtEveryStep(t *testing.T) {
+	lab := newLab(t, startPlane(t), three...)
+	lab.annotate(newSet(t, lab.client, lab.confirmations()), certificates.AnnotationRotate, "now")
+
+	const most = 14
+
+	var kills int
+
+	for round := 0; ; round++ {
+		one := &mortal{Client: lab.client}
+		one.left.Store(int64(round % most))
+
+		status, err := newSet(t, one, lab.confirmations()).Reconcile(t.Context())
+		if errors.Is(err, errKilled) {
+			kills++
+
+			continue
+		}
+
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		if stable(2)(status) {
+			break
+		}
+
+		if round > 5000 {
+			t.Fatalf("no end: %+v", status)
+		}
+	}
+
+	t.Logf("killed %d times", kills)
+
+	if kills < most {
+		t.Errorf("killed %d times only", kills)
+	}
+
+	lab.assertNothingLost()
+	assertNoFailures(t, lab)
+	lab.until(newSet(t, lab.client, lab.confirmations()), "what is left is swept", stable(2))
+	assertOneKey(t, lab.client)
+}
