@@ -26,6 +26,8 @@ const (
 	NoOwner Decision = "no_owner"
 	// NoName means that neither object nor request has a name, or a longer one than an event carries.
 	NoName Decision = "no_name"
+	// Unread means that there was no room to read the review beside others. A resync of the manager stands in for the change, if it is one.
+	Unread Decision = "unread"
 	// Failed means that something panicked, or that the acceptor gave an unknown outcome: see the log.
 	Failed Decision = "failed"
 )
@@ -49,6 +51,8 @@ func (d Decision) message() string {
 		return "no_owner: want annotation " + OwnerAnnotation + ": <namespace>/<name>"
 	case NoName:
 		return "no_name: the object has no name that an event can carry"
+	case Unread:
+		return "unread: too many large objects at once, a resync stands in"
 	default:
 		return "failed: see the log of the agent"
 	}

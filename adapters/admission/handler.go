@@ -35,8 +35,8 @@ const (
 //
 // A review is answered 200 and an AdmissionReview with the same uid, whose response.status.message begins with the
 // [Decision]. Any other request gets a metav1.Status: 400 for what is no admission.k8s.io/v1 review or no manager, 404 for an unknown
-// path or manager, 405, 413 for a body beyond the limit, 415 for anything but application/json, 503 for a large body while too many others are
-// in memory. It is safe for concurrent use, starts no goroutine, and bounds neither the time nor the number of requests: the server around
+// path or manager, 405, 413 for a body beyond the limit, 415 for anything but application/json. A change whose body is not read, because it is too large, breaks off, or
+// finds no room beside others, goes by unseen: the acceptor gets a resync of the manager for it. It is safe for concurrent use, starts no goroutine, and bounds neither the time nor the number of requests: the server around
 // it does.
 type Handler struct {
 	acceptor Acceptor
@@ -134,7 +134,7 @@ func (h *Handler) review(w http.ResponseWriter, r *http.Request, started time.Ti
 
 	body, err := h.bodies.read(w, r)
 	if err != nil {
-		return reply{refusal: badBody(err)}
+		return h.unread(w, r, manager, err, started)
 	}
 	defer h.bodies.giveBack(body)
 
@@ -147,6 +147,26 @@ func (h *Handler) review(w http.ResponseWriter, r *http.Request, started time.Ti
 	h.guard(PanicInAcceptor, func() { answer.decision = h.decide(r.Context(), manager, q, started) })
 
 	return answer
+}
+
+// unread lets a resync stand in for a change that goes by unseen. If all that is wrong with the review is that there is no room for it, it is
+// allowed without being read: an API server that has to go on without an answer says so in its metrics and logs, of every write.
+func (h *Handler) unread(w http.ResponseWriter, r *http.Request, manager core.Manager, cause error, now time.Time) reply {
+	decision := Failed
+
+	h.guard(PanicInAcceptor, func() {
+		if h.acceptor.Accept(manager, core.WatchEvent{Kind: core.KindResync, Time: now}) != "" {
+			decision = Unread
+		}
+	})
+
+	if errors.Is(cause, errNoRoom) && r.Context().Err() == nil {
+		if uid := skim(http.MaxBytesReader(w, r.Body, h.opts.MaxBody)); uid != "" {
+			return reply{manager: manager, uid: uid, decision: decision}
+		}
+	}
+
+	return reply{refusal: badBody(cause)}
 }
 
 func (h *Handler) managerOf(r *http.Request) (core.Manager, *refusal) {

@@ -157,10 +157,27 @@ func TestRefusals(t *testing.T) {
 				t.Errorf("refused (-want +got):\n%s", diff)
 			}
 
-			if len(got.events) > 0 {
+			// Of a change that could not be read, nobody knows: a resync stands in.
+			if unseen := tt.code == http.StatusRequestEntityTooLarge; got.resyncs() != unseen || len(got.events) > 1 || !unseen && len(got.events) > 0 {
 				t.Errorf("a refused request sent %v", got.events)
 			}
 		})
+	}
+}
+
+// TestReviewThatBreaksOff: an API server that gives up on us lets the write pass.
+func TestReviewThatBreaksOff(t *testing.T) {
+	t.Parallel()
+
+	got := newInbox()
+	h := newHandler(t, got, admission.Options{})
+	r := httptest.NewRequest(http.MethodPost, "/validate/kyma", io.MultiReader(strings.NewReader(`{"kind":`), readerFunc(func([]byte) (int, error) {
+		return 0, io.ErrUnexpectedEOF
+	})))
+	r.Header.Set("Content-Type", "application/json")
+
+	if w := serve(h, r); w.Code != http.StatusBadRequest || !got.resyncs() {
+		t.Errorf("answer %d, and a resync: %v, want 400 and one", w.Code, got.resyncs())
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -42,6 +43,14 @@ func (i *inbox) Accept(manager core.Manager, event core.WatchEvent) outbox.Outco
 	i.events = append(i.events, event)
 
 	return i.outcome
+}
+
+// resyncs reports whether a resync was accepted.
+func (i *inbox) resyncs() bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+
+	return slices.ContainsFunc(i.events, func(e core.WatchEvent) bool { return e.Kind == core.KindResync })
 }
 
 func newInbox() *inbox { return &inbox{outcome: outbox.Accepted} }

@@ -36,7 +36,7 @@ type Options struct {
 	// MaxBody is the size in bytes beyond which a body is refused. Default: [DefaultMaxBody].
 	MaxBody int64
 	// MaxBodies is the size in bytes of all bodies together that are in memory at once, where those up to 64 KiB do not count. A body that
-	// finds no room within 250 ms is refused. It is at least MaxBody. Default: [DefaultMaxBodies].
+	// finds no room within 250 ms is not read: the write is allowed, and the acceptor gets a resync of the manager. It is at least MaxBody. Default: [DefaultMaxBodies].
 	MaxBodies int64
 	// Now is the clock. Default: [time.Now].
 	Now func() time.Time

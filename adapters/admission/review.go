@@ -58,6 +58,20 @@ func readReview(body []byte) (*request, error) {
 	return v.request, v.validate()
 }
 
+// uidOf returns the uid of a review of which only the beginning is there, "" if it does not come that far.
+func uidOf(beginning []byte) string {
+	var v review
+
+	r := rawjson.NewReader(beginning)
+	_ = r.Object(func(name string) error { return v.readField(r, name) }) // It ends where the beginning does.
+
+	if v.apiVersion != reviewAPIVersion || v.kind != reviewKind || v.request == nil {
+		return ""
+	}
+
+	return v.request.uid
+}
+
 func (v *review) readField(r *rawjson.Reader, name string) (err error) {
 	switch name {
 	case "apiVersion":

@@ -154,6 +154,7 @@ func newOutbox(
 func newReviews(c config, acceptor admission.Acceptor, metrics *prometheus.Agent, log *slog.Logger) (http.Handler, error) {
 	handler, err := admission.New(acceptor, admission.Options{
 		RequireOwner: c.contract.NeedsOwner(),
+		MaxBodies:    maxBodies,
 		Logger:       log,
 		Hooks: admission.Hooks{
 			InFlight:     metrics.InFlight,

@@ -2,11 +2,14 @@ package main
 
 import "runtime/debug"
 
-// softMemoryLimit is where the collector begins to work harder, in bytes of Go memory; the binary itself adds 11 MiB to what is
-// resident. BenchmarkProcess decided: with objects of 100 kB during an outage, 37 MiB without a limit became 31 MiB at
-// the same speed, and a limit of 20 MiB cost half of the speed for 1 MiB more. Reviews of 1 MB, 16 at once, go beyond it either way: 42
-// MiB instead of 54, at the same speed.
-const softMemoryLimit = 24 << 20
+// softMemoryLimit is where the collector begins to work harder, in bytes of Go memory; the binary itself adds 8 MiB to what is
+// resident. BenchmarkProcess decided: during an outage, with 16 writers of objects of 1 MB, 24 MiB of it became 32 MiB resident, and 20 MiB
+// became 28 MiB, a little slower.
+const softMemoryLimit = 22 << 20
+
+// maxBodies bounds the reviews that are in memory at once, in bytes: seven of objects of 1 MB, or one of the largest there is. Those beyond
+// wait a little, and then a resync stands in for them.
+const maxBodies = 8 << 20
 
 // limitMemory leaves the choice to GOMEMLIMIT where it is set (package runtime).
 func limitMemory(getenv func(string) string) {

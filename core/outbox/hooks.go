@@ -24,6 +24,8 @@ const (
 const (
 	// ReasonOverflow means that the bound on distinct keys was reached.
 	ReasonOverflow = "overflow"
+	// ReasonNoOwner means that a resync is for owners, and that no event has named one yet.
+	ReasonNoOwner = "no_owner"
 	// ReasonShutdown means that the process ended before the event could be delivered.
 	ReasonShutdown = "shutdown"
 )

@@ -76,6 +76,10 @@ func (o *Outbox) Accept(manager core.Manager, event core.WatchEvent) Outcome {
 		return Dropped
 	}
 
+	if event.Kind == core.KindResync && event.Owner == nobody() && o.opts.ResyncOwners {
+		return o.resyncKnown(l, now)
+	}
+
 	if o.isNews(l, known, event.Owner) && o.opts.ResyncFirst {
 		o.missed(l, event.Owner, now)
 	}

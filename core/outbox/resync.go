@@ -81,6 +81,21 @@ func (o *Outbox) resyncOwners(l *lane) []types.NamespacedName {
 	return []types.NamespacedName{nobody()}
 }
 
+// resyncKnown asks for a resync of each owner that is known, where a source knows none for what it could not read.
+func (o *Outbox) resyncKnown(l *lane, now time.Time) Outcome {
+	if len(l.owners) == 0 {
+		o.refuse(l.manager, ReasonNoOwner)
+
+		return Dropped
+	}
+
+	for _, owner := range l.owners {
+		o.resync(l, owner, now)
+	}
+
+	return Accepted
+}
+
 // overflow drops an event and lets a resync stand in for it. There is one for each owner, as contract v1 knows the
 // runtime by its owner only.
 func (o *Outbox) overflow(l *lane, event core.WatchEvent, now time.Time) Outcome {

@@ -70,6 +70,30 @@ func TestResyncAfterTheEndIsCounted(t *testing.T) {
 	})
 }
 
+func TestResyncWithoutKnownOwnerIsCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlane(nil)
+		o, stop := run(t, p, outbox.Options{Managers: []core.Manager{kyma}, ResyncOwners: true, Settle: -1})
+		time.Sleep(time.Second)
+
+		unseen := core.WatchEvent{Kind: core.KindResync}
+		if got := o.Accept(kyma, unseen); got != outbox.Dropped || o.Counts()[kyma].Dropped[outbox.ReasonNoOwner] != 1 {
+			t.Errorf("outcome %s, counts %+v, want it dropped as there is no owner", got, o.Counts()[kyma])
+		}
+
+		o.Accept(kyma, ownedBy("one", "a"))
+		time.Sleep(time.Second)
+
+		if got := o.Accept(kyma, unseen); got != outbox.Accepted {
+			t.Errorf("outcome %s, want it accepted for the owner", got)
+		}
+
+		time.Sleep(time.Second)
+		stop()
+		wantCalls(t, p, at(time.Second, "a"), at(2*time.Second, "resync of one"))
+	})
+}
+
 func TestResyncsForOwners(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlane(nil)
