@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"mime"
 	"net/http"
 	"path"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -208,7 +210,7 @@ func (x *exchange) takeAll(events []core.WatchEvent) answer {
 	}
 
 	if x.opts.Fleet != nil && x.heard {
-		x.opts.Fleet.Observe(x.peer.ID, x.manager, events)
+		x.opts.Fleet.Observe(x.peer.ID, x.manager, events, slices.Collect(maps.Keys(failures))...)
 	}
 
 	return sumUp(failures, len(events), x.version.Status())

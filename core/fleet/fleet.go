@@ -51,8 +51,8 @@ func New(opts Options) (*Fleet, error) {
 }
 
 // Observe takes in what a runtime sent to a manager in one request, in its order. The caller has verified the sender. Events
-// that the handler did not take belong in, too: they were heard.
-func (f *Fleet) Observe(runtime core.RuntimeID, manager core.Manager, events []core.WatchEvent) {
+// that the handler did not take belong in, too: they were heard. Refused are their indexes; a resync among them replaces none of the fleet's.
+func (f *Fleet) Observe(runtime core.RuntimeID, manager core.Manager, events []core.WatchEvent, refused ...int) {
 	now := time.Now()
 
 	f.mu.Lock()
@@ -72,7 +72,7 @@ func (f *Fleet) Observe(runtime core.RuntimeID, manager core.Manager, events []c
 	cause := r.hear(events, &f.opts, now)
 
 	switch {
-	case slices.ContainsFunc(events, func(e core.WatchEvent) bool { return e.Kind == core.KindResync }):
+	case resyncTaken(events, refused):
 		delete(f.resyncs, r.key) // The runtime asks for it itself.
 	case cause != "":
 		f.schedule(r.key, cause, now)
@@ -81,6 +81,17 @@ func (f *Fleet) Observe(runtime core.RuntimeID, manager core.Manager, events []c
 	f.review(r, now)
 	f.mu.Unlock()
 	f.tell()
+}
+
+// resyncTaken reports whether a resync reached the handler.
+func resyncTaken(events []core.WatchEvent, refused []int) bool {
+	for i := range events {
+		if events[i].Kind == core.KindResync && !slices.Contains(refused, i) {
+			return true
+		}
+	}
+
+	return false
 }
 
 // record returns what is known of k, and nil when there is no room for it.

@@ -279,6 +279,15 @@ func TestRefusedResyncIsTriedAgain(t *testing.T) {
 	})
 }
 
+func TestRefusedResyncOfARuntimeReplacesNone(t *testing.T) {
+	inBubble(t, fleet.Options{}, func(r *rig) {
+		// A batch of which the resync was not taken: the runtime sends it again, if it lives that long.
+		r.fleet.Observe(prod, kyma, []core.WatchEvent{resync("e", 1), changed("e", 2)}, 0)
+		time.Sleep(3 * time.Second)
+		r.wantCauses(fleet.CauseNewEpoch)
+	})
+}
+
 func TestLostReplicaLeadsToAResync(t *testing.T) {
 	inBubble(t, fleet.Options{}, func(r *rig) {
 		r.observe(resync("e", 1), beat("e", 1, 1))
