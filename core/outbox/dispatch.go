@@ -160,7 +160,12 @@ func (o *Outbox) conclude(ctx context.Context, l *lane, batch []*entry, sent int
 			o.finish(l, e, Counts{Delivered: 1, Pending: -1})
 		case core.IsPermanent(failure):
 			o.opts.Logger.WarnContext(ctx, "event refused for good", slog.String("manager", string(l.manager)), slog.Any("error", failure))
+			refused := e.event
 			o.finish(l, e, Counts{Dropped: map[string]int64{core.Reason(failure): 1}, Pending: -1})
+
+			if refused.Kind == core.KindChanged {
+				o.standIn(l, refused, now)
+			}
 		default:
 			e.failures++
 			l.again(e, now.Add(o.backoff(e.failures, failure)))

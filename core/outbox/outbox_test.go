@@ -359,12 +359,26 @@ func TestOnlyPermanentRefusalDrops(t *testing.T) {
 
 		o.Accept(kyma, named("a"))
 		time.Sleep(time.Hour)
-		wantCalls(t, p, at(100*ms, "a"))
-		wantCounts(t, o, outbox.Counts{Accepted: 1, Dropped: map[string]int64{"malformed": 1}})
+		wantCalls(t, p, at(100*ms, "a"), at(200*ms, "resync of owner")) // Which stands in.
+		wantCounts(t, o, outbox.Counts{Accepted: 2, Delivered: 1, Dropped: map[string]int64{"malformed": 1}})
 
 		o.Accept(kyma, named("a"))
 		time.Sleep(time.Second)
-		wantCounts(t, o, outbox.Counts{Accepted: 2, Delivered: 1, Dropped: map[string]int64{"malformed": 1}})
+		wantCounts(t, o, outbox.Counts{Accepted: 3, Delivered: 2, Dropped: map[string]int64{"malformed": 1}})
+		stop()
+	})
+}
+
+// A resync that is refused, too, has nothing to stand in for it.
+func TestRefusedStandInEndsIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlane(func(context.Context, int, []core.WatchEvent) error { return errRefused })
+		o, stop := run(t, p, outbox.Options{})
+
+		o.Accept(kyma, named("a"))
+		time.Sleep(time.Hour)
+		wantCalls(t, p, at(100*ms, "a"), at(200*ms, "resync of owner"))
+		wantCounts(t, o, outbox.Counts{Accepted: 2, Dropped: map[string]int64{"malformed": 2}})
 		stop()
 	})
 }
@@ -387,11 +401,11 @@ func TestRefusedBatchIsSentEventByEvent(t *testing.T) {
 
 		time.Sleep(time.Second)
 
-		if got := p.seen(); len(got) != 4 || len(got[0].Names) != 3 {
-			t.Errorf("calls %v, want one with all and one for each", got)
+		if got := p.seen(); len(got) != 5 || len(got[0].Names) != 3 {
+			t.Errorf("calls %v, want one with all, one for each, and a resync for the refused one", got)
 		}
 
-		wantCounts(t, o, outbox.Counts{Accepted: 3, Delivered: 2, Dropped: map[string]int64{"malformed": 1}})
+		wantCounts(t, o, outbox.Counts{Accepted: 4, Delivered: 3, Dropped: map[string]int64{"malformed": 1}})
 		stop()
 	})
 }
@@ -413,11 +427,11 @@ func TestPartialFailureRetriesTheEventsItNames(t *testing.T) {
 
 		time.Sleep(time.Second)
 
-		if calls := p.seen(); len(calls) != 2 || !slices.Equal(calls[1].Names, []string{"b"}) {
-			t.Errorf("calls %v, want a second one with b alone", calls)
+		if calls := p.seen(); len(calls) != 2 || !slices.Equal(calls[1].Names, []string{"b", "resync of owner"}) {
+			t.Errorf("calls %v, want a second one with b, and a resync for c", calls)
 		}
 
-		wantCounts(t, o, outbox.Counts{Accepted: 4, Delivered: 3, Dropped: map[string]int64{"malformed": 1}})
+		wantCounts(t, o, outbox.Counts{Accepted: 5, Delivered: 4, Dropped: map[string]int64{"malformed": 1}})
 		stop()
 	})
 }

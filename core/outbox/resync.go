@@ -100,15 +100,19 @@ func (o *Outbox) resyncKnown(l *lane, now time.Time) Outcome {
 // runtime by its owner only.
 func (o *Outbox) overflow(l *lane, event core.WatchEvent, now time.Time) Outcome {
 	o.refuse(l.manager, ReasonOverflow)
+	o.standIn(l, event, now)
 
+	return Dropped
+}
+
+// standIn lets a resync take the place of an event that is lost.
+func (o *Outbox) standIn(l *lane, event core.WatchEvent, now time.Time) {
 	resync := core.WatchEvent{Kind: core.KindResync, Owner: event.Owner, Time: event.Time}
 	if l.entries[resync.Key()] == nil && l.resyncs >= MaxOwners {
 		resync.Owner = nobody()
 	}
 
 	o.keep(l, resync, now)
-
-	return Dropped
 }
 
 // nobody is the owner of a resync that is for the whole runtime.
