@@ -255,7 +255,7 @@ func TestAcknowledgementIsFinalWithItsStatus(t *testing.T) {
 			_ = http.NewResponseController(w).Flush()
 			<-r.Context().Done()
 		})
-		forwarder := newForwarder(t, keys.client, end.address(), httpmtls.Options{Protocol: protocol, Timeout: 200 * time.Millisecond})
+		forwarder := newForwarder(t, keys.client, end.address(), httpmtls.Options{Protocol: protocol, Timeout: 2 * time.Second})
 
 		if err := forward(t, forwarder, event("object")); err != nil {
 			t.Errorf("have %v, want nil: it was acknowledged", err)
