@@ -1,0 +1,116 @@
+package watcher
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	apinetworkingv1beta1 "istio.io/api/networking/v1beta1"
+	networkingv1beta1 "istio.io/client-go/pkg/apis/networking/v1beta1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/api/v1beta2"
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+// virtualServices are routes of Istio.
+type virtualServices struct {
+	clusterDomain string
+}
+
+func (virtualServices) kind() string { return "VirtualService" }
+
+func (virtualServices) gateway() client.Object { return &networkingv1beta1.Gateway{} }
+
+func (virtualServices) route() client.Object { return &networkingv1beta1.VirtualService{} }
+
+func (v virtualServices) build(
+	ctx context.Context, reader client.Reader, selector labels.Selector, w *v1beta2.Watcher, m core.Manager,
+) (client.Object, string, error) {
+	gateways := &networkingv1beta1.GatewayList{}
+	if err := reader.List(ctx, gateways, client.MatchingLabelsSelector{Selector: selector}); err != nil {
+		return nil, "", fmt.Errorf("gateways: %w", err)
+	}
+
+	names, hosts := namesAndHosts(gateways.Items)
+	if len(names) == 0 {
+		return nil, "", problem(ReasonGatewayNotFound, "no Gateway of Istio, in any namespace, is selected by %s", selector)
+	}
+
+	if len(hosts) == 0 {
+		return nil, "", problem(ReasonGatewayWithoutHosts, "the gateways %s, selected by %s, have no server for HTTP with hosts",
+			strings.Join(names, ", "), selector)
+	}
+
+	destination := &apinetworkingv1beta1.Destination{
+		Host: w.Spec.ServiceInfo.Name + "." + w.Spec.ServiceInfo.Namespace + ".svc." + v.clusterDomain,
+		Port: &apinetworkingv1beta1.PortSelector{Number: uint32(w.Spec.ServiceInfo.Port)}, //nolint:gosec // Validated: at most 65535.
+	}
+	route := &networkingv1beta1.VirtualService{
+		TypeMeta: metav1.TypeMeta{APIVersion: networkingv1beta1.SchemeGroupVersion.String(), Kind: v.kind()},
+	}
+	route.Spec.Gateways = names
+	route.Spec.Hosts = hosts
+	route.Spec.Http = []*apinetworkingv1beta1.HTTPRoute{{
+		Match: prefixMatches(m),
+		Route: []*apinetworkingv1beta1.HTTPRouteDestination{{Destination: destination}},
+	}}
+
+	return route, fmt.Sprintf("%s to %s:%d", strings.Join(hosts, ", "), destination.GetHost(), destination.GetPort().GetNumber()), nil
+}
+
+func prefixMatches(m core.Manager) []*apinetworkingv1beta1.HTTPMatchRequest {
+	var matches []*apinetworkingv1beta1.HTTPMatchRequest
+
+	for _, prefix := range prefixes(m) {
+		matches = append(matches, &apinetworkingv1beta1.HTTPMatchRequest{
+			Uri: &apinetworkingv1beta1.StringMatch{MatchType: &apinetworkingv1beta1.StringMatch_Prefix{Prefix: prefix}},
+		})
+	}
+
+	return matches
+}
+
+// namesAndHosts are sorted, so that the same gateways make the same route.
+func namesAndHosts(gateways []*networkingv1beta1.Gateway) (names, hosts []string) {
+	all := make(map[string]bool)
+
+	for _, gateway := range gateways {
+		names = append(names, gateway.Namespace+"/"+gateway.Name)
+
+		for _, server := range gateway.Spec.GetServers() {
+			if !servesHTTP(server) {
+				continue
+			}
+
+			for _, host := range server.GetHosts() {
+				// What stands before it says which namespaces may bind to the host.
+				all[host[strings.LastIndex(host, "/")+1:]] = true
+			}
+		}
+	}
+
+	slices.Sort(names)
+
+	return names, slices.Sorted(maps.Keys(all))
+}
+
+// servesHTTP tells whether a server of a gateway looks at paths.
+func servesHTTP(server *apinetworkingv1beta1.Server) bool {
+	switch server.GetTls().GetMode() {
+	case apinetworkingv1beta1.ServerTLSSettings_PASSTHROUGH, apinetworkingv1beta1.ServerTLSSettings_AUTO_PASSTHROUGH:
+		return false
+	default:
+	}
+
+	switch strings.ToUpper(server.GetPort().GetProtocol()) {
+	case "TCP", "TLS", "MONGO":
+		return false
+	default:
+		return true
+	}
+}

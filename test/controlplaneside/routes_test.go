@@ -1,0 +1,380 @@
+package controlplaneside
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	eventsv1 "k8s.io/api/events/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/yaml"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/api/v1beta2"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/watcher"
+	"github.com/runtime-watcher/runtime-watcher/test"
+	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+	"github.com/runtime-watcher/runtime-watcher/test/rig"
+)
+
+// patience is generous: the machine may be busy with other things.
+const patience = 90 * time.Second
+
+// routes is a control plane with the controller, run by a user who has no more rights than deploy/controlplane gives.
+type routes struct {
+	t      *testing.T
+	plane  *controlplane.ControlPlane
+	user   *rest.Config
+	kind   string // of the route
+	stop   context.CancelFunc
+	ended  chan error
+	scheme *runtime.Scheme
+	opts   watcher.Options
+}
+
+func newRoutes(t *testing.T, kind watcher.Routing) *routes {
+	t.Helper()
+
+	if testing.Short() {
+		t.Skip("needs a real API server, which -short leaves out")
+	}
+
+	scheme := runtime.NewScheme()
+	if err := clientgoscheme.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := watcher.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+
+	r := &routes{t: t, kind: string(kind), scheme: scheme, opts: watcher.Options{Routing: kind}}
+	r.plane = startControlPlane(t, controlplane.Options{Scheme: scheme, CRDPaths: routeDefinitions(t, kind)})
+	r.grant()
+	r.start()
+	t.Cleanup(r.end)
+
+	return r
+}
+
+// routeDefinitions are those that the modules of the typed APIs ship.
+func routeDefinitions(t *testing.T, kind watcher.Routing) []string {
+	t.Helper()
+
+	if kind == watcher.VirtualService {
+		return []string{filepath.Join(moduleDir(t, "istio.io/api"), "kubernetes", "customresourcedefinitions.gen.yaml")}
+	}
+
+	standard := filepath.Join(moduleDir(t, "sigs.k8s.io/gateway-api"), "config", "crd", "standard")
+
+	return []string{
+		filepath.Join(standard, "gateway.networking.k8s.io_gateways.yaml"),
+		filepath.Join(standard, "gateway.networking.k8s.io_httproutes.yaml"),
+	}
+}
+
+func moduleDir(t *testing.T, module string) string {
+	t.Helper()
+
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", module).Output()
+	if err != nil {
+		t.Fatalf("where is module %s: %v", module, err)
+	}
+
+	return strings.TrimSpace(string(out))
+}
+
+// grant gives a user what deploy/controlplane says that the controller needs.
+func (r *routes) grant() {
+	r.t.Helper()
+
+	text, err := os.ReadFile(filepath.Join(test.Root(), "deploy", "controlplane", "role.yaml"))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+
+	var role rbacv1.ClusterRole
+	if err := yaml.UnmarshalStrict(text, &role); err != nil {
+		r.t.Fatal(err)
+	}
+
+	binding := &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: role.Name},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: "controller"}},
+	}
+	r.must(r.plane.Client.Create(r.t.Context(), &role))
+	r.must(r.plane.Client.Create(r.t.Context(), binding))
+
+	if r.user, err = r.plane.AddUser("controller"); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *routes) must(err error) {
+	r.t.Helper()
+
+	if err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// start runs the controller as an operator would.
+func (r *routes) start() {
+	r.t.Helper()
+
+	mgr, err := ctrl.NewManager(r.user, ctrl.Options{
+		Scheme:     r.scheme,
+		Metrics:    metricsserver.Options{BindAddress: "0"},
+		Controller: config.Controller{SkipNameValidation: new(true)},
+	})
+	r.must(err)
+	r.must(watcher.SetUp(mgr, r.opts))
+
+	ctx, stop := context.WithCancel(context.Background())
+	r.stop, r.ended = stop, make(chan error, 1)
+
+	go func() { r.ended <- mgr.Start(ctx) }()
+}
+
+func (r *routes) end() {
+	r.stop()
+
+	if err, open := <-r.ended; open {
+		close(r.ended)
+
+		if err != nil {
+			r.t.Errorf("controller: %v", err)
+		}
+	}
+}
+
+// newWatcher creates a Watcher of that name, whose gateways have a label with that name.
+func (r *routes) newWatcher(name string, change func(*v1beta2.Watcher)) {
+	r.t.Helper()
+
+	w := &v1beta2.Watcher{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"},
+		Spec: v1beta2.WatcherSpec{
+			Manager:         "manager-" + name,
+			ServiceInfo:     v1beta2.Service{Name: "events", Namespace: "kcp-system", Port: 8082},
+			ResourceToWatch: v1beta2.WatchableGVR{Group: "operator.kyma-project.io", Version: "*", Resource: "kymas"},
+			Field:           v1beta2.SpecField,
+			Gateway:         v1beta2.GatewayConfig{LabelSelector: v1beta2.GatewaySelector{MatchLabels: map[string]v1beta2.LabelValue{"for": v1beta2.LabelValue(name)}}},
+		},
+	}
+	if change != nil {
+		change(w)
+	}
+
+	r.must(r.plane.Client.Create(r.t.Context(), w))
+}
+
+func (r *routes) changeWatcher(name string, change func(*v1beta2.Watcher)) {
+	r.t.Helper()
+
+	rig.Eventually(r.t, patience, "the Watcher can be changed", func() bool {
+		w := r.watcher(name)
+		change(w)
+
+		return r.plane.Client.Update(r.t.Context(), w) == nil
+	})
+}
+
+func (r *routes) deleteWatcher(name string) {
+	r.t.Helper()
+	r.must(r.plane.Client.Delete(r.t.Context(), &v1beta2.Watcher{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"}}))
+}
+
+func (r *routes) watcher(name string) *v1beta2.Watcher {
+	r.t.Helper()
+
+	w := &v1beta2.Watcher{}
+	r.must(r.plane.Client.Get(r.t.Context(), types.NamespacedName{Namespace: "default", Name: name}, w))
+
+	return w
+}
+
+// await waits until the status of a Watcher, of its newest generation, says so, and returns the message.
+func (r *routes) await(name string, state v1beta2.State, reason string) (message string) {
+	r.t.Helper()
+
+	var last v1beta2.WatcherStatus
+
+	defer func() {
+		if r.t.Failed() {
+			r.t.Logf("status of %s: %+v", name, last)
+		}
+	}()
+
+	rig.Eventually(r.t, patience, name+" is "+string(state)+" because "+reason, func() bool {
+		w := r.watcher(name)
+		last = w.Status
+
+		c := meta.FindStatusCondition(last.Conditions, v1beta2.ConditionRouteReady)
+		if c == nil || last.State != state || c.Reason != reason || last.ObservedGeneration != w.Generation || c.ObservedGeneration != w.Generation {
+			return false
+		}
+
+		message = c.Message
+
+		return true
+	})
+
+	return message
+}
+
+// awaitEvent waits for an Event about a Watcher that says something.
+func (r *routes) awaitEvent(name, reason, want string) {
+	r.t.Helper()
+
+	rig.Eventually(r.t, patience, "an Event "+reason+" about "+name+" says "+want, func() bool {
+		events := &eventsv1.EventList{}
+		r.must(r.plane.Client.List(r.t.Context(), events))
+
+		for i := range events.Items {
+			e := &events.Items[i]
+			if e.Regarding.Name == name && e.Reason == reason && strings.Contains(e.Note, want) {
+				return true
+			}
+		}
+
+		return false
+	})
+}
+
+// route returns the route of a Watcher, nil when there is none.
+func (r *routes) route(name string) *unstructured.Unstructured {
+	r.t.Helper()
+
+	route := r.empty(name)
+
+	err := r.plane.Client.Get(r.t.Context(), client.ObjectKeyFromObject(route), route)
+	if client.IgnoreNotFound(err) != nil {
+		r.t.Fatal(err)
+	}
+
+	if err != nil {
+		return nil
+	}
+
+	return route
+}
+
+func (r *routes) empty(name string) *unstructured.Unstructured {
+	route := &unstructured.Unstructured{}
+	route.SetAPIVersion(map[string]string{"VirtualService": "networking.istio.io/v1beta1", "HTTPRoute": "gateway.networking.k8s.io/v1"}[r.kind])
+	route.SetKind(r.kind)
+	route.SetName(name)
+	route.SetNamespace("default")
+
+	return route
+}
+
+// awaitSpec waits until the route of a Watcher is as wanted, in YAML, and belongs to it.
+func (r *routes) awaitSpec(name, want string) {
+	r.t.Helper()
+
+	var wanted map[string]any
+
+	r.must(yaml.Unmarshal([]byte(want), &wanted))
+
+	var diff string
+
+	defer func() {
+		if diff != "" {
+			r.t.Logf("route of %s (-want +got):\n%s", name, diff)
+		}
+	}()
+
+	rig.Eventually(r.t, patience, "the route of "+name+" is as it should be", func() bool {
+		diff = "no route"
+
+		route := r.route(name)
+		if route == nil {
+			return false
+		}
+
+		diff = cmp.Diff(asJSON(r.t, wanted), asJSON(r.t, route.Object["spec"]))
+		if diff != "" {
+			return false
+		}
+
+		owner := metav1.GetControllerOf(route)
+		if owner == nil || owner.UID != r.watcher(name).UID {
+			diff = "owner is not the Watcher"
+		}
+
+		return diff == ""
+	})
+}
+
+// asJSON makes numbers comparable.
+func asJSON(t *testing.T, value any) (plain any) {
+	t.Helper()
+
+	text, err := json.Marshal(value)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if err := json.Unmarshal(text, &plain); err != nil {
+		t.Fatal(err)
+	}
+
+	return plain
+}
+
+func (r *routes) awaitNoRoute(name string) {
+	r.t.Helper()
+	rig.Eventually(r.t, patience, "the route of "+name+" is gone", func() bool { return r.route(name) == nil })
+}
+
+// applyYAML creates or replaces an object.
+func (r *routes) applyYAML(text string) {
+	r.t.Helper()
+	r.must(apply(r.t, r.plane, object(r.t, text)))
+}
+
+// edit changes the route of a Watcher as somebody with an editor would.
+func (r *routes) edit(name string, change func(*unstructured.Unstructured)) {
+	r.t.Helper()
+
+	rig.Eventually(r.t, patience, "the route can be edited", func() bool {
+		route := r.route(name)
+		if route == nil {
+			return false
+		}
+
+		change(route)
+
+		return r.plane.Client.Update(r.t.Context(), route, client.FieldOwner("kubectl-edit")) == nil
+	})
+}
+
+func addLabel(o client.Object, key, value string) {
+	labels := maps.Clone(o.GetLabels())
+	if labels == nil {
+		labels = map[string]string{}
+	}
+
+	labels[key] = value
+	o.SetLabels(labels)
+}

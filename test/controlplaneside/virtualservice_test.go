@@ -1,0 +1,282 @@
+package controlplaneside
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/api/v1beta2"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/watcher"
+)
+
+// istioGateway is a gateway for the Watcher of that name, with one server that has these hosts.
+func istioGateway(name, hosts string) string {
+	return fmt.Sprintf(`
+apiVersion: networking.istio.io/v1beta1
+kind: Gateway
+metadata:
+  name: gateway-%[1]s
+  namespace: istio-system
+  labels: {for: %[1]s}
+spec:
+  selector: {istio: ingressgateway}
+  servers:
+    - hosts: [%[2]s]
+      port: {name: https, number: 443, protocol: HTTPS}
+      tls: {mode: MUTUAL, credentialName: gateway}
+`, name, hosts)
+}
+
+func virtualService(name, manager, hosts, service string) string {
+	return fmt.Sprintf(`
+gateways: [istio-system/gateway-%[1]s]
+hosts: [%[3]s]
+http:
+  - match:
+      - uri: {prefix: /v1/%[2]s/}
+      - uri: {prefix: /v2/%[2]s/}
+      - uri: {prefix: /v3/%[2]s/}
+    route:
+      - destination: {host: %[4]s, port: {number: 8082}}
+`, name, manager, hosts, service)
+}
+
+const events = "events.kcp-system.svc.cluster.local"
+
+func TestVirtualServices(t *testing.T) {
+	r := newRoutes(t, watcher.VirtualService)
+	createNamespace(t, r.plane, "istio-system")
+
+	for _, tt := range []struct {
+		name string
+		test func(*routes)
+	}{
+		{"the gateway appears", gatewayAppears},
+		{"hosts change", hostsChange},
+		{"edited by hand", editedByHand},
+		{"applied by somebody else", appliedBySomebodyElse},
+		{"the Watcher changes", watcherChanges},
+		{"two Watchers, one manager", sharedManager},
+		{"a route that is not ours", foreignRoute},
+		{"no manager", noManager},
+		{"from before", fromBefore},
+		{"restarted", restarted},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r.t = t
+			tt.test(r)
+		})
+	}
+
+	r.t = t
+}
+
+func gatewayAppears(r *routes) {
+	r.newWatcher("appears", nil)
+
+	if message := r.await("appears", v1beta2.StateError, watcher.ReasonGatewayNotFound); !strings.Contains(message, "for=appears") {
+		r.t.Errorf("message %q does not name the selector", message)
+	}
+
+	r.awaitEvent("appears", watcher.ReasonGatewayNotFound, "for=appears")
+	r.applyYAML(istioGateway("appears", "listener.example.com"))
+	r.await("appears", v1beta2.StateReady, watcher.ReasonRouteApplied)
+	r.awaitSpec("appears", virtualService("appears", "manager-appears", "listener.example.com", events))
+	r.awaitEvent("appears", watcher.ReasonRouteApplied, "/v2/manager-appears/")
+
+	r.deleteWatcher("appears")
+	r.awaitNoRoute("appears")
+}
+
+func hostsChange(r *routes) {
+	r.applyYAML(istioGateway("hosts", ""))
+	r.newWatcher("hosts", nil)
+
+	if message := r.await("hosts", v1beta2.StateError, watcher.ReasonGatewayWithoutHosts); !strings.Contains(message, "istio-system/gateway-hosts") {
+		r.t.Errorf("message %q does not name the gateway", message)
+	}
+
+	r.awaitEvent("hosts", watcher.ReasonGatewayWithoutHosts, "for=hosts")
+	r.applyYAML(istioGateway("hosts", "./b.example.com, a.example.com, '*/a.example.com'"))
+	r.await("hosts", v1beta2.StateReady, watcher.ReasonRouteApplied)
+	r.awaitSpec("hosts", virtualService("hosts", "manager-hosts", "a.example.com, b.example.com", events))
+
+	r.applyYAML(istioGateway("hosts", "c.example.com"))
+	r.awaitSpec("hosts", virtualService("hosts", "manager-hosts", "c.example.com", events))
+
+	// What leads somewhere stays when nothing better is known.
+	r.must(r.plane.Client.Delete(r.t.Context(), object(r.t, istioGateway("hosts", ""))))
+	r.await("hosts", v1beta2.StateError, watcher.ReasonGatewayNotFound)
+	r.awaitSpec("hosts", virtualService("hosts", "manager-hosts", "c.example.com", events))
+}
+
+func editedByHand(r *routes) {
+	want := virtualService("edited", "manager-edited", "a.example.com", events)
+
+	r.applyYAML(istioGateway("edited", "a.example.com"))
+	r.newWatcher("edited", nil)
+	r.awaitSpec("edited", want)
+
+	r.edit("edited", func(route *unstructured.Unstructured) {
+		addLabel(route, "added", "by-hand")
+		_ = unstructured.SetNestedStringSlice(route.Object, []string{"evil.example.com"}, "spec", "hosts")
+		unstructured.RemoveNestedField(route.Object, "spec", "http")
+	})
+	r.awaitSpec("edited", want)
+
+	if r.route("edited").GetLabels()["added"] != "by-hand" {
+		r.t.Error("what somebody has added beside is gone")
+	}
+
+	r.must(r.plane.Client.Delete(r.t.Context(), r.empty("edited")))
+	r.awaitSpec("edited", want)
+}
+
+func appliedBySomebodyElse(r *routes) {
+	want := virtualService("foreign", "manager-foreign", "a.example.com", events)
+
+	r.applyYAML(istioGateway("foreign", "a.example.com"))
+	r.newWatcher("foreign", nil)
+	r.awaitSpec("foreign", want)
+
+	theirs := r.empty("foreign")
+	r.must(unstructured.SetNestedStringSlice(theirs.Object, []string{"theirs.example.com"}, "spec", "hosts"))
+	r.must(r.plane.Client.Apply(r.t.Context(), client.ApplyConfigurationFromUnstructured(theirs.DeepCopy()),
+		client.FieldOwner("theirs"), client.ForceOwnership))
+	r.awaitSpec("foreign", want)
+
+	// From now on they are told, instead of both taking it from each other for ever.
+	err := r.plane.Client.Apply(r.t.Context(), client.ApplyConfigurationFromUnstructured(theirs), client.FieldOwner("theirs"))
+	if err == nil || !strings.Contains(err.Error(), "runtime-watcher") {
+		r.t.Errorf("another owner is told %v, want a conflict that names us", err)
+	}
+}
+
+func watcherChanges(r *routes) {
+	r.applyYAML(istioGateway("changes", "a.example.com"))
+	r.newWatcher("changes", nil)
+	r.awaitSpec("changes", virtualService("changes", "manager-changes", "a.example.com", events))
+
+	r.changeWatcher("changes", func(w *v1beta2.Watcher) { w.Spec.Manager = "other" })
+	r.awaitSpec("changes", virtualService("changes", "other", "a.example.com", events))
+
+	r.changeWatcher("changes", func(w *v1beta2.Watcher) { w.Spec.ServiceInfo.Name = "more" })
+	r.awaitSpec("changes", virtualService("changes", "other", "a.example.com", "more.kcp-system.svc.cluster.local"))
+	r.await("changes", v1beta2.StateReady, watcher.ReasonRouteApplied)
+}
+
+func sharedManager(r *routes) {
+	r.applyYAML(istioGateway("one", "a.example.com"))
+	r.applyYAML(istioGateway("two", "a.example.com"))
+
+	shared := func(w *v1beta2.Watcher) { w.Spec.Manager = "shared" }
+	r.newWatcher("one", shared)
+	r.newWatcher("two", shared)
+
+	for _, name := range []string{"one", "two"} {
+		r.await(name, v1beta2.StateReady, watcher.ReasonRouteApplied)
+		r.awaitSpec(name, virtualService(name, "shared", "a.example.com", events))
+	}
+
+	r.changeWatcher("two", func(w *v1beta2.Watcher) { w.Spec.ServiceInfo.Name = "elsewhere" })
+
+	if message := r.await("one", v1beta2.StateWarning, watcher.ReasonManagerShared); !strings.Contains(message, "default/two") {
+		r.t.Errorf("message %q does not name the other Watcher", message)
+	}
+
+	r.await("two", v1beta2.StateWarning, watcher.ReasonManagerShared)
+	r.deleteWatcher("two")
+	r.awaitNoRoute("two")
+	r.await("one", v1beta2.StateReady, watcher.ReasonRouteApplied)
+	r.awaitSpec("one", virtualService("one", "shared", "a.example.com", events))
+}
+
+func foreignRoute(r *routes) {
+	theirs := r.empty("taken")
+	r.must(unstructured.SetNestedStringSlice(theirs.Object, []string{"theirs.example.com"}, "spec", "hosts"))
+	r.must(r.plane.Client.Create(r.t.Context(), theirs))
+
+	r.applyYAML(istioGateway("taken", "a.example.com"))
+	r.newWatcher("taken", nil)
+
+	if message := r.await("taken", v1beta2.StateError, watcher.ReasonRouteConflict); !strings.Contains(message, "default/taken") {
+		r.t.Errorf("message %q does not name the route", message)
+	}
+
+	hosts, _, _ := unstructured.NestedStringSlice(r.route("taken").Object, "spec", "hosts")
+	if strings.Join(hosts, ",") != "theirs.example.com" {
+		r.t.Errorf("the route of somebody else has hosts %v now", hosts)
+	}
+
+	r.must(r.plane.Client.Delete(r.t.Context(), r.empty("taken")))
+	r.await("taken", v1beta2.StateReady, watcher.ReasonRouteApplied)
+}
+
+func noManager(r *routes) {
+	r.applyYAML(istioGateway("nobody", "a.example.com"))
+	r.newWatcher("nobody", func(w *v1beta2.Watcher) { w.Spec.Manager = "" })
+
+	if message := r.await("nobody", v1beta2.StateError, watcher.ReasonManagerMissing); !strings.Contains(message, v1beta2.ManagedByLabel) {
+		r.t.Errorf("message %q does not name the label", message)
+	}
+
+	r.changeWatcher("nobody", func(w *v1beta2.Watcher) { addLabel(w, v1beta2.ManagedByLabel, "Not_A_Label") })
+	r.await("nobody", v1beta2.StateError, watcher.ReasonManagerInvalid)
+
+	r.changeWatcher("nobody", func(w *v1beta2.Watcher) { addLabel(w, v1beta2.ManagedByLabel, "by-label") })
+	r.await("nobody", v1beta2.StateReady, watcher.ReasonRouteApplied)
+	r.awaitSpec("nobody", virtualService("nobody", "by-label", "a.example.com", events))
+}
+
+// fromBefore: a Watcher with the status, and the route, of the controller that is deployed today.
+func fromBefore(r *routes) {
+	r.newWatcher("before", nil)
+	r.await("before", v1beta2.StateError, watcher.ReasonGatewayNotFound)
+
+	theirs := r.empty("before")
+	r.must(unstructured.SetNestedStringSlice(theirs.Object, []string{"old.example.com"}, "spec", "hosts"))
+	theirs.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(r.watcher("before"), v1beta2.GroupVersion().WithKind(v1beta2.Kind))})
+	r.must(r.plane.Client.Create(r.t.Context(), theirs, client.FieldOwner("lifecycle-manager")))
+
+	before := r.watcher("before")
+	before.Status.Conditions = append(before.Status.Conditions,
+		metav1.Condition{Type: "VirtualService", Status: metav1.ConditionTrue, Reason: "Ready", LastTransitionTime: metav1.Now()},
+		metav1.Condition{Type: "Theirs", Status: metav1.ConditionTrue, Reason: "Ready", LastTransitionTime: metav1.Now()})
+	r.must(r.plane.Client.Status().Update(r.t.Context(), before))
+
+	r.applyYAML(istioGateway("before", "a.example.com"))
+	r.await("before", v1beta2.StateReady, watcher.ReasonRouteApplied)
+	r.awaitSpec("before", virtualService("before", "manager-before", "a.example.com", events))
+
+	var types []string
+	for _, condition := range r.watcher("before").Status.Conditions {
+		types = append(types, condition.Type)
+	}
+
+	if strings.Join(types, ",") != "RouteReady,Theirs" {
+		r.t.Errorf("conditions %v, want ours and the one of somebody else", types)
+	}
+}
+
+func restarted(r *routes) {
+	want := virtualService("stays", "manager-stays", "a.example.com", events)
+
+	r.applyYAML(istioGateway("stays", "a.example.com"))
+	r.applyYAML(istioGateway("goes", "a.example.com"))
+	r.newWatcher("stays", nil)
+	r.newWatcher("goes", nil)
+	r.await("stays", v1beta2.StateReady, watcher.ReasonRouteApplied)
+	r.await("goes", v1beta2.StateReady, watcher.ReasonRouteApplied)
+
+	r.end()
+	r.deleteWatcher("goes")
+	r.edit("stays", func(route *unstructured.Unstructured) { unstructured.RemoveNestedField(route.Object, "spec", "http") })
+	r.start()
+
+	r.awaitSpec("stays", want)
+	r.awaitNoRoute("goes")
+}
