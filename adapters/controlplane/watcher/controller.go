@@ -32,9 +32,9 @@ import (
 
 // AddToScheme makes a scheme know Watchers, and the routes and gateways of Istio and of the Gateway API.
 func AddToScheme(scheme *runtime.Scheme) error {
-	builder := runtime.NewSchemeBuilder(v1beta2.AddToScheme, networkingv1beta1.AddToScheme, gatewayv1.Install)
+	kinds := runtime.NewSchemeBuilder(v1beta2.AddToScheme, networkingv1beta1.AddToScheme, gatewayv1.Install)
 
-	return builder.AddToScheme(scheme)
+	return kinds.AddToScheme(scheme)
 }
 
 // SetUp adds the controller to a manager. The scheme of the manager must know what [AddToScheme] adds. It needs the rights of

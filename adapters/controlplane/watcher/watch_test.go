@@ -82,7 +82,7 @@ func TestSelector(t *testing.T) {
 
 			selector, err := selectorOf(&tt.selector)
 
-			text := ""
+			var text string
 			if err != nil {
 				text = err.Error()
 			} else {
