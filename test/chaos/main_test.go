@@ -22,36 +22,34 @@ import (
 const program = "CHAOS_PROGRAM"
 
 func TestMain(m *testing.M) {
+	var err error
+
 	switch os.Getenv(program) {
 	case "operator":
-		exit(operator.Run(context.Background()))
+		err = operator.Run(context.Background())
 	case "naive":
-		exit(naive.Run())
+		err = naive.Run(context.Background())
+	default:
+		err = runTests(m)
 	}
 
-	log.SetLogger(logr.Discard()) // That of envtest, which asks for one.
-
-	code := m.Run()
-
-	if code == 0 {
-		exit(errors.Join(goleak.Find(leftByLibraries()...), children()))
-	}
-
-	os.Exit(code)
-}
-
-func exit(err error) {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-
-	os.Exit(0)
 }
 
-// leftByLibraries are goroutines that end by themselves, or never.
-func leftByLibraries() []goleak.Option {
-	return []goleak.Option{}
+var errFailed = errors.New("tests failed")
+
+// runTests returns an error when a test failed, or when a goroutine or a process is left.
+func runTests(m *testing.M) error {
+	log.SetLogger(logr.Discard()) // That of envtest, which asks for one.
+
+	if m.Run() != 0 {
+		return errFailed
+	}
+
+	return errors.Join(goleak.Find(), children())
 }
 
 // children returns an error when a process that this one started is still there.

@@ -22,11 +22,11 @@ type Path struct {
 	answers  *answers
 }
 
-// NewPath opens a way to the operator. The certificate is that of the operator.
-func NewPath(operator string, certificate tls.Certificate) (*Path, error) {
+// NewPath opens a way from addr over the address via to the operator, whose certificate is given. Both are left and taken again.
+func NewPath(addr, via, operator string, certificate tls.Certificate) (*Path, error) {
 	server := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop())
 	p := &Path{
-		proxy:    toxiproxy.NewProxy(server, "control plane", "127.0.0.1:0", operator),
+		proxy:    toxiproxy.NewProxy(server, "control plane", via, operator),
 		operator: operator,
 		answers:  newAnswers(),
 	}
@@ -40,7 +40,7 @@ func NewPath(operator string, certificate tls.Certificate) (*Path, error) {
 		return nil, fmt.Errorf("proxy: %w", err)
 	}
 
-	relay, err := NewRelay("127.0.0.1:0", 0, p.proxy.Listen)
+	relay, err := NewRelay(addr, 0, p.proxy.Listen)
 	if err != nil {
 		return nil, fmt.Errorf("relay: %w", err)
 	}

@@ -122,7 +122,7 @@ func (s *scene) startOperator() {
 	})
 	s.operator.Launch()
 
-	s.path, err = chaos.NewPath(addr, leaf.TLS())
+	s.path, err = chaos.NewPath(rig.Address(rig.FreePort(s.t)), rig.Address(rig.FreePort(s.t)), addr, leaf.TLS())
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -183,7 +183,7 @@ func (s *scene) startService() {
 		backends = append(backends, rig.Address(sender.port))
 	}
 
-	service, err := chaos.NewRelay("127.0.0.1:0", grace, backends...)
+	service, err := chaos.NewRelay(rig.Address(rig.FreePort(s.t)), grace, backends...)
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"path"
@@ -31,7 +32,7 @@ const (
 )
 
 // Run serves the webhook until it is killed. Its settings are in the environment.
-func Run() error {
+func Run(ctx context.Context) error {
 	material, err := httpmtls.NewFiles(httpmtls.Paths{
 		CA: os.Getenv("CA_CERT"), Certificate: os.Getenv("TLS_CERT"), Key: os.Getenv("TLS_KEY"),
 	}, httpmtls.FilesOptions{})
@@ -51,7 +52,8 @@ func Run() error {
 	f.log = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	server := &http.Server{
 		Addr: "127.0.0.1:" + os.Getenv("WEBHOOK_PORT"), Handler: f, ReadHeaderTimeout: timeout,
-		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS13},
+		TLSConfig:   &tls.Config{MinVersion: tls.VersionTLS13},
+		BaseContext: func(net.Listener) context.Context { return ctx },
 	}
 
 	return server.ListenAndServeTLS(os.Getenv("TLS_CERT"), os.Getenv("TLS_KEY"))
@@ -115,7 +117,7 @@ func (f *forwarder) forward(ctx context.Context, manager core.Manager, request *
 		},
 	}})
 	if err != nil {
-		f.log.Error("event not encoded", "error", err)
+		f.log.ErrorContext(ctx, "event not encoded", "error", err)
 
 		return
 	}
@@ -130,7 +132,7 @@ func (f *forwarder) forward(ctx context.Context, manager core.Manager, request *
 		failures = append(failures, err)
 	}
 
-	f.log.Error("event forgotten", "error", errors.Join(failures...))
+	f.log.ErrorContext(ctx, "event forgotten", "error", errors.Join(failures...))
 }
 
 func (f *forwarder) post(ctx context.Context, manager core.Manager, body []byte) error {
