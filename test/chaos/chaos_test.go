@@ -23,6 +23,8 @@ var (
 	seed     = flag.Uint64("seed", 0, "first seed of the chaos suite")
 	seeds    = flag.Uint64("seeds", 3, "how many seeds, one after the other")
 	duration = flag.Duration("duration", 15*time.Second, "how long faults are made with each seed")
+	// The default is that of a busy machine, where a write may be committed a second after its admission; make chaos takes the agent's.
+	settle   = flag.Duration("settle", 2*time.Second, "settle time of the agents")
 	parallel = flag.Bool("parallel-seeds", true, "let the seeds run at the same time")
 )
 
@@ -144,6 +146,8 @@ func (s *scene) report(r *result, began time.Duration) {
 		s.t.Errorf("seed %d: the last write to %s, of version %d, %.3f s to %.3f s into the schedule, was never seen, in %d looks at it",
 			r.schedule.Seed, name, v.Last.Version, (v.Last.Sent - began).Seconds(), (v.Last.Returned - began).Seconds(), v.Looks)
 
+		s.retrace(v, began)
+
 		for i := range s.looks {
 			if look := &s.looks[i]; look.Started > v.Last.Sent-2*time.Second && (look.Object == name || look.Object == "") {
 				s.t.Logf("look at %q %.3f s into the schedule saw version %q", look.Object, (look.Started - began).Seconds(), look.Versions[name])
@@ -153,6 +157,23 @@ func (s *scene) report(r *result, began time.Duration) {
 
 	if s.t.Failed() {
 		s.tell(began)
+	}
+}
+
+// retrace shows where a write may have got lost.
+func (s *scene) retrace(v chaos.Verdict, began time.Duration) {
+	s.t.Helper()
+
+	for _, d := range s.told {
+		if d.Object == v.Last.Object && d.At > v.Last.Sent-2*time.Second {
+			s.t.Logf("the operator was told of it %.3f s into the schedule, refused: %q", (d.At - began).Seconds(), d.Refused)
+		}
+	}
+
+	for _, at := range s.service.Failed() {
+		if at > v.Last.Sent-2*time.Second && at < v.Last.Returned {
+			s.t.Logf("the API server did not reach an agent %.3f s into the schedule", (at - began).Seconds())
+		}
 	}
 }
 

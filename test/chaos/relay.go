@@ -3,9 +3,14 @@ package chaos
 import (
 	"context"
 	"net"
+	"slices"
 	"sync"
 	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/test/chaos/record"
 )
+
+const dialTimeout = 5 * time.Second
 
 // Relay passes connections on to one of its backends, as a service of Kubernetes does, and can turn bad. All its methods may be
 // called concurrently.
@@ -18,6 +23,7 @@ type Relay struct {
 	backends []*backend
 	next     int
 	links    map[*link]struct{}
+	refused  []time.Duration
 	work     sync.WaitGroup
 }
 
@@ -91,6 +97,14 @@ func (r *Relay) Close() {
 	r.work.Wait()
 }
 
+// Failed returns when connections failed because there was no backend for them: see [record.Now].
+func (r *Relay) Failed() []time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	return slices.Clone(r.refused)
+}
+
 // Freeze lets nothing more through the connections that exist, and tells neither end.
 func (r *Relay) Freeze() {
 	r.mu.Lock()
@@ -115,6 +129,10 @@ func (r *Relay) accept(listener net.Listener) {
 func (r *Relay) serve(listener net.Listener, front net.Conn) {
 	back := r.dial()
 	if back == nil {
+		r.mu.Lock()
+		r.refused = append(r.refused, record.Now())
+		r.mu.Unlock()
+
 		_ = front.Close() // It has to do without.
 
 		return
@@ -158,7 +176,7 @@ func (r *Relay) add(listener net.Listener, l *link) bool {
 func (r *Relay) dial() net.Conn {
 	for range len(r.backends) {
 		b := r.pick()
-		conn, err := (&net.Dialer{Timeout: time.Second}).Dial("tcp", b.addr)
+		conn, err := (&net.Dialer{Timeout: dialTimeout}).Dial("tcp", b.addr)
 
 		if err == nil {
 			r.recovered(b)

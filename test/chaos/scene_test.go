@@ -31,6 +31,9 @@ const (
 	canary = time.Second
 	// grace is how long the API server is led to an agent that is gone, as it would be by a service.
 	grace = time.Second
+	// patienceOfAPIServer is longer than the default: on a busy machine an agent that runs may need more than two seconds, and a write that the
+	// API server does not wait for is lost to everybody but its own metrics.
+	patienceOfAPIServer = 10 * time.Second
 	// label is that of the objects that are watched, with the name of the scene, so that scenes share one API server.
 	label = "chaos.example.com/scene"
 )
@@ -136,7 +139,7 @@ func (s *scene) startAgent(volume *testpki.Volume, replica, maxKeys int) *sender
 	env := maps.Clone(s.canary.Env)
 	maps.Copy(env, map[string]string{
 		"KCP_CONTRACT": "v3", "MANAGERS": manager, "HEARTBEAT_INTERVAL": heartbeat.String(),
-		"CANARY_INTERVAL": canary.String(), "INSTANCE": "agent-" + strconv.Itoa(replica),
+		"SETTLE": settle.String(), "CANARY_INTERVAL": canary.String(), "INSTANCE": "agent-" + strconv.Itoa(replica),
 	})
 
 	if maxKeys > 0 {
@@ -202,7 +205,7 @@ func (s *scene) newConfiguration() client.Object {
 		Manager:  manager,
 		Resource: chaos.Widgets(),
 		Labels:   s.labels(),
-	}}, admission.ConfigurationOptions{Canary: s.canary.Lease})
+	}}, admission.ConfigurationOptions{Canary: s.canary.Lease, Timeout: patienceOfAPIServer})
 	if err != nil {
 		s.t.Fatal(err)
 	}

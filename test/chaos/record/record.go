@@ -37,6 +37,8 @@ type Look struct {
 type Delivery struct {
 	// Kind is that of the event.
 	Kind string `json:"kind"`
+	// Object is the name of the one that the event is about, if it is about one.
+	Object string `json:"object,omitempty"`
 	// Own means that the control plane made the event itself.
 	Own bool `json:"own,omitempty"`
 	// At is when it was handled: see [Now].
