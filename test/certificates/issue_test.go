@@ -9,11 +9,14 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
+	cmmeta "github.com/cert-manager/cert-manager/pkg/apis/meta/v1"
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/certificates"
@@ -143,6 +146,62 @@ func assertOwned(t *testing.T, c client.Client, owner client.Object) {
 
 	if o := secret.OwnerReferences; len(o) != 1 || o[0].UID != certificate.UID {
 		t.Errorf("owners of the Secret: %v, want %s", o, certificate.Name)
+	}
+}
+
+// The CA may come from a PKI that is there already: then it is an intermediate one, and nothing else of that PKI is trusted.
+func TestOwnPKI(t *testing.T) {
+	c := startPlane(t)
+	rootName := "corporate-root"
+	meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: namespace, Name: name} }
+
+	for _, object := range []client.Object{
+		&certv1.Issuer{ObjectMeta: meta("nobody"), Spec: certv1.IssuerSpec{IssuerConfig: certv1.IssuerConfig{SelfSigned: &certv1.SelfSignedIssuer{}}}},
+		&certv1.Certificate{ObjectMeta: meta(rootName), Spec: certv1.CertificateSpec{
+			SecretName: rootName, CommonName: rootName, IsCA: true, IssuerRef: cmmeta.IssuerReference{Name: "nobody"},
+		}},
+		&certv1.Issuer{ObjectMeta: meta("corporate"), Spec: certv1.IssuerSpec{IssuerConfig: certv1.IssuerConfig{CA: &certv1.CAIssuer{SecretName: rootName}}}},
+	} {
+		if err := c.Create(t.Context(), object); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	set, err := certificates.New(c, types.NamespacedName{Namespace: namespace, Name: setName}, []string{serverName},
+		certificates.ConfirmationsFunc(everybodyConfirms), certificates.Options{
+			Propagation: time.Millisecond, CAIssuer: cmmeta.IssuerReference{Name: "corporate", Kind: certv1.IssuerKind, Group: certv1.SchemeGroupVersion.Group},
+		})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	r := certificates.Runtime{ID: "runtime-a", Domain: "a.skr.example"}
+	names := []string{r.Domain, "runtime-watcher.kyma-system", "runtime-watcher.kyma-system.svc", "runtime-watcher.kyma-system.svc.cluster.local"}
+
+	bootstrapped(t, set)
+	before := ensured(t, set, r)
+
+	annotate(t, c, set, certificates.AnnotationRotate, "now")
+	rig.Eventually(t, patience, "the CA is rotated", func() bool {
+		status, err := set.Reconcile(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		return stable(2)(status)
+	})
+
+	after := ensured(t, set, r)
+	assertIssued(t, after.Secret, r.ID, names, x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth)
+
+	if after.Fingerprint == before.Fingerprint {
+		t.Error("the rotation has not re-issued the certificate")
+	}
+
+	for _, ca := range certificatesOf(t, after.Secret["ca.crt"]) {
+		if ca.Subject.CommonName == rootName || ca.Issuer.CommonName != rootName {
+			t.Errorf("the bundle has %s of %s, want only what the root has signed for us", ca.Subject, ca.Issuer)
+		}
 	}
 }
 

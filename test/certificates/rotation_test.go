@@ -4,13 +4,16 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 
 	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/certificates"
@@ -34,11 +37,18 @@ func TestRotationUnderTraffic(t *testing.T) {
 	set := newSet(t, lab.client, lab.confirmations())
 	before := lab.secret(t.Context(), set)
 
-	lab.annotate(set, certificates.AnnotationRotate, "first")
+	annotate(t, lab.client, set, certificates.AnnotationRotate, "first")
 	lab.until(set, "the first rotation has its CA", func(s certificates.Status) bool { return s.Generation == 2 })
-	lab.annotate(set, certificates.AnnotationRotate, "second")
+	annotate(t, lab.client, set, certificates.AnnotationRotate, "second")
 	lab.until(set, "both rotations are over", stable(3))
-	lab.annotate(set, certificates.AnnotationRotate, "third")
+
+	// One runtime gets its Secret late: the server waits for it.
+	lab.runtimes[2].deaf.Store(true)
+	annotate(t, lab.client, set, certificates.AnnotationRotate, "third")
+	lab.until(set, "the third rotation waits for runtime-c", func(s certificates.Status) bool {
+		return s.Phase == certificates.PhaseConfirming && slices.Equal(s.Waiting, three[2:])
+	})
+	lab.runtimes[2].deaf.Store(false)
 	lab.until(set, "the third rotation is over", stable(4))
 	lab.assertNothingLost()
 	assertNoFailures(t, lab)
@@ -72,10 +82,11 @@ func assertOneKey(t *testing.T, c client.Client) {
 // A runtime that never confirms is named, and holds up the switch until somebody says otherwise.
 func TestRuntimeThatNeverConfirms(t *testing.T) {
 	lab := newLab(t, startPlane(t), three...)
-	set := newSet(t, lab.client, lab.confirmations())
+	recorder := events.NewFakeRecorder(1000)
+	set := newSet(t, lab.client, lab.confirmations(), recorder)
 	lab.runtimes[1].deaf.Store(true)
 
-	lab.annotate(set, certificates.AnnotationRotate, "now")
+	annotate(t, lab.client, set, certificates.AnnotationRotate, "now")
 	status := lab.until(set, "only runtime-b is waited for", func(s certificates.Status) bool {
 		return s.Phase == certificates.PhaseConfirming && slices.Equal(s.Waiting, three[1:2])
 	})
@@ -90,13 +101,27 @@ func TestRuntimeThatNeverConfirms(t *testing.T) {
 		t.Errorf("the Issuer tells %q, want %q", told, status.Message)
 	}
 
+	assertEvent(t, recorder, "RotationWaits", "confirm that: runtime-b")
 	assertNoFailures(t, lab)
-	lab.annotate(set, certificates.AnnotationSwitchAnyway, "2")
+	annotate(t, lab.client, set, certificates.AnnotationSwitchAnyway, "2")
 	lab.until(set, "the rotation goes on without it", stable(2))
 
 	// What it could not send meanwhile, it sends when it has the new bundle.
 	lab.runtimes[1].deaf.Store(false)
 	lab.assertNothingLost()
+}
+
+func assertEvent(t *testing.T, recorder *events.FakeRecorder, parts ...string) {
+	t.Helper()
+
+	rig.Eventually(t, patience, fmt.Sprintf("an Event says %q", parts), func() bool {
+		select {
+		case event := <-recorder.Events:
+			return !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(event, part) })
+		default:
+			return false
+		}
+	})
 }
 
 var errKilled = errors.New("killed")
@@ -152,7 +177,7 @@ func (m mortalStatus) Update(ctx context.Context, object client.Object, opts ...
 // knows nothing: the rotation ends all the same, and not one request fails.
 func TestKilledAtEveryStep(t *testing.T) {
 	lab := newLab(t, startPlane(t), three...)
-	lab.annotate(newSet(t, lab.client, lab.confirmations()), certificates.AnnotationRotate, "now")
+	annotate(t, lab.client, newSet(t, lab.client, lab.confirmations()), certificates.AnnotationRotate, "now")
 
 	const most = 14
 

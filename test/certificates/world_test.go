@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/certificates"
@@ -40,8 +41,10 @@ const (
 	serverName = "listener.example"
 	manager    = core.Manager("tester")
 	patience   = 2 * time.Minute
-	// propagation is enough for volumes that are written at once and files that are watched, also on a slow machine.
-	propagation = 2 * time.Second
+	// propagation is enough for a volume that lags and files that are watched, also on a slow machine.
+	propagation = 4 * time.Second
+	// lag is what makes it needed.
+	lag = time.Second
 )
 
 func startPlane(t *testing.T) client.Client {
@@ -58,11 +61,17 @@ func startPlane(t *testing.T) client.Client {
 	return plane.Client
 }
 
-func newSet(t *testing.T, c client.Client, confirmed certificates.Confirmations) *certificates.Certificates {
+func newSet(
+	t *testing.T, c client.Client, confirmed certificates.Confirmations, recorder ...events.EventRecorder,
+) *certificates.Certificates {
 	t.Helper()
 
-	set, err := certificates.New(c, types.NamespacedName{Namespace: namespace, Name: setName}, []string{serverName}, confirmed,
-		certificates.Options{Propagation: propagation})
+	opts := certificates.Options{Propagation: propagation}
+	if len(recorder) > 0 {
+		opts.Recorder = recorder[0]
+	}
+
+	set, err := certificates.New(c, types.NamespacedName{Namespace: namespace, Name: setName}, []string{serverName}, confirmed, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -292,6 +301,7 @@ func (lab *fleetLab) failures() []error {
 // kubelet brings Secrets to where they are mounted: those of runtimes by way of the operator's reconcile.
 func (lab *fleetLab) kubelet(ctx context.Context, set *certificates.Certificates) {
 	published := lab.secret(ctx, set)
+	noticed := time.Time{}
 
 	for tick := time.NewTicker(100 * time.Millisecond); ; {
 		select {
@@ -303,8 +313,13 @@ func (lab *fleetLab) kubelet(ctx context.Context, set *certificates.Certificates
 		}
 
 		if data := lab.secret(ctx, set); ctx.Err() == nil && !reflect.DeepEqual(data, published) {
-			published = data
-			lab.store(lab.listenerVolume, data)
+			switch {
+			case noticed.IsZero():
+				noticed = time.Now()
+			case time.Since(noticed) >= lag:
+				published, noticed = data, time.Time{}
+				lab.store(lab.listenerVolume, data)
+			}
 		}
 
 		for _, r := range lab.runtimes {
@@ -372,14 +387,14 @@ func (lab *fleetLab) assertNothingLost() {
 	lab.t.Logf("%d events of each of %d runtimes arrived", sent, len(lab.runtimes))
 }
 
-func (lab *fleetLab) annotate(set *certificates.Certificates, key, value string) {
-	lab.t.Helper()
+func annotate(t *testing.T, c client.Client, set *certificates.Certificates, key, value string) {
+	t.Helper()
 
 	issuer := &certv1.Issuer{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: set.ClientsIssuer().Name}}
 	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, key, value)
 
-	if err := lab.client.Patch(lab.t.Context(), issuer, client.RawPatch(types.MergePatchType, patch)); err != nil {
-		lab.t.Fatal(err)
+	if err := c.Patch(t.Context(), issuer, client.RawPatch(types.MergePatchType, patch)); err != nil {
+		t.Fatal(err)
 	}
 }
 
