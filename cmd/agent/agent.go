@@ -123,6 +123,7 @@ func newOutbox(
 ) (*outbox.Outbox, error) {
 	opts := outbox.Options{
 		Settle:         c.settle,
+		ResyncAgain:    c.resyncAgain,
 		MaxKeys:        c.maxKeys,
 		MaxBatch:       c.contract.MaxEvents(),
 		ForwardTimeout: c.forwarding,

@@ -36,6 +36,7 @@ type config struct {
 	managers      []core.Manager
 	instance      string
 	settle        time.Duration
+	resyncAgain   time.Duration
 	maxKeys       int
 	connections   int
 	forwarding    time.Duration

@@ -110,6 +110,11 @@ func settings() []setting {
 			set:  durationOrOff(func(c *config) *duration { return &c.settle }),
 		},
 		{
+			env: "RESYNC_AGAIN", kind: "duration", fallback: outbox.DefaultResyncAgain.String(),
+			help: "Wait before a second look at what may have gone by unseen, longer than the timeout of the webhook; 0s is none",
+			set:  durationOrOff(func(c *config) *duration { return &c.resyncAgain }),
+		},
+		{
 			env: "OUTBOX_MAX_KEYS", kind: "number", fallback: strconv.Itoa(outbox.DefaultMaxKeys),
 			help: "Distinct events to keep while the control plane takes none",
 			set:  parsed(func(c *config) *int { return &c.maxKeys }, parseCount),

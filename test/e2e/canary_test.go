@@ -50,6 +50,7 @@ func newCanaryScene(t *testing.T) *canaryScene {
 	env := maps.Clone(s.canary.Env)
 	env["MANAGERS"], env["CANARY_INTERVAL"], env["HEARTBEAT_INTERVAL"] = manager, canaryInterval.String(), canaryInterval.String()
 	env["KCP_CONTRACT"] = string(contract.V3)
+	env["RESYNC_AGAIN"] = "0s" // They are counted.
 
 	s.agent = s.startAgent(env, "one")
 	s.replica = s.startAgent(env, "two")

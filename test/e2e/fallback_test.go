@@ -155,6 +155,7 @@ func startFallbackAgent(t *testing.T, pki *rig.PKI, plane *oldPlane, env map[str
 	t.Helper()
 
 	env["MANAGERS"], env["HEARTBEAT_INTERVAL"], env["CONTRACT_RETRY"] = manager, "1s", "3s"
+	env["RESYNC_AGAIN"] = "0s" // They are counted.
 
 	return rig.StartAgent(t, pki.RuntimeVolume(runtime, domain), plane.addr, rig.AgentOptions{Env: env})
 }
