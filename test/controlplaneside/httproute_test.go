@@ -1,6 +1,7 @@
 package controlplaneside
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -72,4 +73,15 @@ func TestHTTPRoutes(t *testing.T) {
 
 	r.deleteWatcher("kyma")
 	r.awaitNoRoute("kyma")
+
+	// A route has at most 32 parents.
+	for i := range 33 {
+		r.applyYAML(strings.NewReplacer("name: gateway,", fmt.Sprintf("name: gateway-%d,", i), "for: kyma", "for: many").Replace(httpsGateway))
+	}
+
+	r.newWatcher("many", nil)
+
+	if message := r.await("many", v1beta2.StateError, watcher.ReasonRouteRefused); !strings.Contains(message, "parentRefs") {
+		t.Errorf("message %q does not say what is wrong", message)
+	}
 }

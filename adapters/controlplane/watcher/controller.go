@@ -3,6 +3,7 @@ package watcher
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	networkingv1beta1 "istio.io/client-go/pkg/apis/networking/v1beta1"
@@ -45,7 +46,9 @@ func SetUp(mgr ctrl.Manager, opts Options) error {
 		return fmt.Errorf("watcher controller: %w", err)
 	}
 
-	r := &reconciler{client: mgr.GetClient(), events: mgr.GetEventRecorder(opts.Name), routing: opts.routing(), opts: opts}
+	r := &reconciler{
+		client: mgr.GetClient(), fresh: mgr.GetAPIReader(), events: mgr.GetEventRecorder(opts.Name), routing: opts.routing(), opts: opts,
+	}
 	relevant := builder.WithPredicates(predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}))
 
 	err := ctrl.NewControllerManagedBy(mgr).Named(opts.Name).
@@ -71,6 +74,7 @@ func (o Options) routing() routing {
 
 type reconciler struct {
 	client  client.Client
+	fresh   client.Reader // without cache
 	events  events.EventRecorder
 	routing routing
 	opts    Options
@@ -157,6 +161,8 @@ func (r *reconciler) rivals(ctx context.Context, w *v1beta2.Watcher, m core.Mana
 			names = append(names, other.Namespace+"/"+other.Name)
 		}
 	}
+
+	slices.Sort(names)
 
 	return names, nil
 }

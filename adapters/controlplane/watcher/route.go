@@ -61,11 +61,11 @@ func (r *reconciler) apply(ctx context.Context, w *v1beta2.Watcher, route client
 		client.FieldOwner(r.opts.FieldOwner), client.ForceOwnership)
 }
 
-// checkOwner refuses to take over a route of that name that somebody else has made.
+// checkOwner refuses to take over a route of that name that somebody else has made, be it a moment ago.
 func (r *reconciler) checkOwner(ctx context.Context, w *v1beta2.Watcher) error {
 	current := r.routing.route()
 
-	err := r.client.Get(ctx, client.ObjectKeyFromObject(w), current)
+	err := r.fresh.Get(ctx, client.ObjectKeyFromObject(w), current)
 	if err != nil {
 		return client.IgnoreNotFound(err)
 	}
