@@ -49,7 +49,12 @@ func runTests(m *testing.M) error {
 		return errFailed
 	}
 
-	return errors.Join(goleak.Find(), children())
+	return errors.Join(goleak.Find(toxiproxys()...), children())
+}
+
+// toxiproxys are goroutines that wait for ever, as toxiproxy does when a connection ends while it gets a toxic.
+func toxiproxys() []goleak.Option {
+	return []goleak.Option{goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2/toxics.(*ToxicStub).Run")}
 }
 
 // children returns an error when a process that this one started is still there.
