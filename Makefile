@@ -40,7 +40,7 @@ BUILD_AGENT := cd cmd/agent && GOWORK=off CGO_ENABLED=0 $(GO) build -trimpath -b
 
 # kube-apiserver and etcd: built on the first use (about five minutes), found at once ever after. Progress goes to
 # standard error. KUBEBUILDER_ASSETS, when set, wins.
-WITH_ASSETS := KUBEBUILDER_ASSETS="$$($(GO) run ./test/controlplane/cmd/controlplane-assets)" && export KUBEBUILDER_ASSETS &&
+WITH_ASSETS := KUBEBUILDER_ASSETS="$$($(GO) run ./test/controlplane/cmd/controlplane-assets -kubectl)" && export KUBEBUILDER_ASSETS &&
 # cert-manager's controllers, likewise: two to three minutes.
 WITH_ASSETS += $(GO) run ./test/certmanager/cmd/certmanager-assets >/dev/null &&
 

@@ -1,0 +1,240 @@
+package installation
+
+import (
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/test"
+	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+)
+
+// kubectl runs it against a runtime, at the root of the repository, and returns what it printed.
+func kubectl(t *testing.T, runtime *controlplane.ControlPlane, args ...string) string {
+	t.Helper()
+
+	assets, err := controlplane.Assets(t.Context(), controlplane.AssetsOptions{Kubectl: true})
+	if err != nil {
+		t.Skipf("needs kubectl, which controlplane-assets -kubectl builds: %v", err)
+	}
+
+	cmd := exec.CommandContext(t.Context(), filepath.Join(assets, "kubectl"), append([]string{"--kubeconfig", runtime.Kubeconfig}, args...)...)
+	cmd.Dir = test.Root()
+
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("kubectl %v: %v\n%s", args, err, out)
+	}
+
+	return string(out)
+}
+
+// TestDeploy is about deploy/ with nothing but kubectl.
+func TestDeploy(t *testing.T) {
+	runtime := startRuntime(t)
+
+	// Else a dry run would find no namespace to put things into.
+	kubectl(t, runtime, "apply", "--server-side", "-f", "adapters/controlplane/config/agent/namespace.yaml")
+
+	for _, folder := range []string{"deploy/agent", "deploy/example"} {
+		out := kubectl(t, runtime, "apply", "--server-side", "--validate=strict", "--dry-run=server", "-k", folder)
+		if strings.Contains(out, "Warning") {
+			t.Errorf("the API server warns of %s:\n%s", folder, out)
+		}
+	}
+
+	if objects := kubectl(t, runtime, "get", "all,networkpolicies,leases,roles", "-n", installation.DefaultNamespace, "-o", "name"); objects != "" {
+		t.Fatalf("a dry run has created %s", objects)
+	}
+
+	t.Run("pods", func(t *testing.T) { podsAreRestricted(t, runtime) })
+	t.Run("the same as Install", func(t *testing.T) { installAppliesTheSame(t, runtime) })
+	t.Run("rights", func(t *testing.T) { canaryMayPatchOneLease(t, runtime) })
+}
+
+// podsAreRestricted lets the API server judge by its strictest standard, which the label of the namespace asks for.
+func podsAreRestricted(t *testing.T, runtime *controlplane.ControlPlane) {
+	t.Helper()
+	kubectl(t, runtime, "apply", "--server-side", "--validate=strict", "-k", "deploy/example")
+
+	var deployment appsv1.Deployment
+	if err := runtime.Client.Get(t.Context(), key(installation.Name), &deployment); err != nil {
+		t.Fatal(err)
+	}
+
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: installation.DefaultNamespace, Name: "judged"},
+		Spec:       deployment.Spec.Template.Spec,
+	}
+	if err := runtime.Client.Create(t.Context(), pod.DeepCopy(), client.DryRunAll); err != nil {
+		t.Errorf("a pod of the agent is refused: %v", err)
+	}
+
+	pod.Spec.Containers[0].SecurityContext.AllowPrivilegeEscalation = new(true)
+
+	if err := runtime.Client.Create(t.Context(), pod, client.DryRunAll); err == nil {
+		t.Error("a pod that may escalate its privileges is taken: the standard is not enforced, so the test above says nothing")
+	}
+}
+
+// installAppliesTheSame compares what is there with what Install, which fills in the same manifests by itself, makes of it.
+func installAppliesTheSame(t *testing.T, runtime *controlplane.ControlPlane) {
+	t.Helper()
+	kubectl(t, runtime, "apply", "--server-side", "--force-conflicts", "--field-manager="+installation.FieldOwner, "-k", "deploy/example")
+
+	byHand := objects(t, runtime)
+
+	installer, err := installation.New("agent.example.com/runtime-watcher-agent:v0.0.0", "control-plane.example.com:443",
+		installation.Options{Canary: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if _, err := installer.Install(t.Context(), installation.Runtime{
+		ID: "runtime-1", Client: runtime.Client, Secret: newSecret(t, "runtime-1"), Watches: []admission.Watch{watch("my-operator")},
+	}); err != nil {
+		t.Fatal(err)
+	}
+
+	installed := objects(t, runtime)
+	delete(installed, "Secret/"+installation.SecretName)
+
+	if diff := cmp.Diff(byHand, installed); diff != "" {
+		t.Errorf("deploy/example and Install differ (-kubectl +Install):\n%s", diff)
+	}
+}
+
+// objects are those of the namespace, without what an API server counts.
+func objects(t *testing.T, runtime *controlplane.ControlPlane) map[string]map[string]any {
+	t.Helper()
+
+	found := map[string]map[string]any{}
+
+	for _, kind := range kinds() {
+		list := &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": kind[0], "kind": kind[1] + "List"}}
+		if err := runtime.Client.List(t.Context(), list, client.InNamespace(installation.DefaultNamespace)); err != nil {
+			t.Fatal(err)
+		}
+
+		for _, item := range list.Items {
+			if item.GetLabels()["app.kubernetes.io/name"] != installation.Name {
+				continue // Every namespace has some of its own.
+			}
+
+			for _, counted := range []string{"managedFields", "resourceVersion", "generation"} {
+				unstructured.RemoveNestedField(item.Object, "metadata", counted)
+			}
+
+			sortEnv(item.Object)
+			found[item.GetKind()+"/"+item.GetName()] = item.Object
+		}
+	}
+
+	return found
+}
+
+// sortEnv takes the order away, which means nothing as no variable names another.
+func sortEnv(object map[string]any) {
+	containers, _, _ := unstructured.NestedSlice(object, "spec", "template", "spec", "containers")
+	if len(containers) == 0 {
+		return
+	}
+
+	env := containers[0].(map[string]any)["env"].([]any)
+	slices.SortFunc(env, func(a, b any) int {
+		return strings.Compare(a.(map[string]any)["name"].(string), b.(map[string]any)["name"].(string))
+	})
+
+	_ = unstructured.SetNestedSlice(object, containers, "spec", "template", "spec", "containers") // It was there.
+}
+
+func kinds() [][2]string {
+	return [][2]string{
+		{"v1", "ServiceAccount"},
+		{"v1", "Secret"},
+		{"v1", "Service"},
+		{"apps/v1", "Deployment"},
+		{"policy/v1", "PodDisruptionBudget"},
+		{"networking.k8s.io/v1", "NetworkPolicy"},
+		{"coordination.k8s.io/v1", "Lease"},
+		{"rbac.authorization.k8s.io/v1", "Role"},
+		{"rbac.authorization.k8s.io/v1", "RoleBinding"},
+	}
+}
+
+// canaryMayPatchOneLease asks the API server for all that the service account may do beyond what everybody may.
+func canaryMayPatchOneLease(t *testing.T, runtime *controlplane.ControlPlane) {
+	t.Helper()
+
+	var role rbacv1.Role
+	if err := runtime.Client.Get(t.Context(), key(installation.CanaryName), &role); err != nil {
+		t.Fatal(err)
+	}
+
+	want := []rbacv1.PolicyRule{{
+		APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, ResourceNames: []string{installation.CanaryName}, Verbs: []string{"patch"},
+	}}
+	if diff := cmp.Diff(want, role.Rules); diff != "" {
+		t.Errorf("rules (-want +got):\n%s", diff)
+	}
+
+	config := rest.CopyConfig(runtime.Config)
+	config.Impersonate.UserName = "system:serviceaccount:" + installation.DefaultNamespace + ":" + installation.Name
+
+	agent, err := client.New(config, client.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	patch := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"holderIdentity":"somebody"}}`))
+	lease, other := newLease(installation.CanaryName), newLease("other")
+
+	if err := runtime.Client.Create(t.Context(), other.DeepCopy()); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := agent.Patch(t.Context(), lease.DeepCopy(), patch); err != nil {
+		t.Errorf("the canary can not patch its Lease: %v", err)
+	}
+
+	if err := agent.Patch(t.Context(), other, patch); !apierrors.IsForbidden(err) {
+		t.Errorf("the canary patches another Lease: %v", err)
+	}
+
+	if err := agent.Get(t.Context(), client.ObjectKeyFromObject(lease), lease); !apierrors.IsForbidden(err) {
+		t.Errorf("the canary reads its Lease: %v", err)
+	}
+}
+
+func newLease(name string) *coordinationv1.Lease {
+	return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: installation.DefaultNamespace, Name: name}}
+}
+
+func key(name string) client.ObjectKey {
+	return client.ObjectKey{Namespace: installation.DefaultNamespace, Name: name}
+}
+
+func watch(manager core.Manager) admission.Watch {
+	w := admission.Watch{Manager: manager}
+	w.Name.Namespace, w.Name.Name = "default", string(manager)
+	w.Resource.Version, w.Resource.Resource = "v1", "configmaps"
+
+	return w
+}
