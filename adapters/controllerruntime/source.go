@@ -193,7 +193,7 @@ type target[request comparable] struct {
 }
 
 // Follow lets a runtime that was fresh and is not any more be looked at within [fleet.Fleet.RequeueAfter], each at random within it, so that
-// a fleet that is cut off is not looked at at once. Its last reconcile trusted it to be heard, and asked to be repeated only after a long time.
+// a whole fleet that is cut off is spread over that time. Its last reconcile trusted it to be heard, and asked to be repeated only after a long time.
 // Changes that concern other managers are not followed, nor those that are seen by a replica that does not lead. Nothing is ever
 // enqueued for it before a controller starts the source.
 func (s *Source[request]) Follow(watched *fleet.Fleet, manager core.Manager) {

@@ -3,9 +3,9 @@ package httpmtls_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -210,7 +210,7 @@ func TestOlderContractLosesNothing(t *testing.T) {
 
 			var batch []core.WatchEvent
 			for i := range 30 {
-				batch = append(batch, event(fmt.Sprint(i)))
+				batch = append(batch, event(strconv.Itoa(i)))
 			}
 
 			err := forwarder.Forward(t.Context(), manager, append(batch, heartbeat()))

@@ -74,8 +74,7 @@ func (n *contractNews) unknown(manager core.Manager, err error) {
 		return // Falling back has a line of its own.
 	}
 
-	n.log.Warn("control plane does not seem to know the contract: events are kept, update its listener, "+
-		"or set CONTRACT_FALLBACK="+string(contract.V2),
+	n.log.Warn("control plane does not seem to know the contract: events are kept, update its listener, or set CONTRACT_FALLBACK=v2",
 		slog.String("manager", string(manager)), slog.String("contract", string(n.config.contract)), slog.Any("error", err))
 }
 

@@ -75,6 +75,8 @@ func newOldPlane(t *testing.T, pki *rig.PKI) *oldPlane {
 }
 
 func (p *oldPlane) run(t *testing.T, l *listener.Listener) {
+	t.Helper()
+
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 

@@ -7,11 +7,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -96,9 +98,7 @@ func newScene(t *testing.T, env map[string]string) *scene {
 	needsProcesses(t)
 
 	all := map[string]string{"KCP_CONTRACT": "v3", "SETTLE": "1ms", "LOG_LEVEL": "debug", "HEARTBEAT_INTERVAL": "1h"}
-	for name, value := range env {
-		all[name] = value
-	}
+	maps.Copy(all, env)
 
 	s := &scene{t: t, pki: rig.NewPKI(t)}
 	s.recorder = newRecorder(t, s.pki)
@@ -212,13 +212,8 @@ func (s *scene) awaitEvent(name string) {
 
 	rig.Eventually(s.t, patience, "the event of "+name+" reached the control plane", func() bool {
 		_, names := s.recorder.seen()
-		for _, n := range names {
-			if n == name {
-				return true
-			}
-		}
 
-		return false
+		return slices.Contains(names, name)
 	})
 }
 
@@ -228,7 +223,7 @@ type usage struct{ files, kilobytes int }
 func usageOf(t *testing.T, pid int) usage {
 	t.Helper()
 
-	dir := filepath.Join("/proc", strconv.Itoa(pid))
+	dir := "/proc/" + strconv.Itoa(pid)
 
 	files, err := os.ReadDir(filepath.Join(dir, "fd"))
 	if err != nil {
