@@ -102,7 +102,7 @@ func TestBootstrapAndRuntimes(t *testing.T) {
 	for _, id := range []core.RuntimeID{"runtime-a", "Odd_ID: 1/2", long} {
 		domain := "a.skr.example"
 		r := certificates.Runtime{ID: id, Domain: domain, Owner: owner}
-		names := []string{domain, "runtime-watcher.kyma-system", "runtime-watcher.kyma-system.svc", "runtime-watcher.kyma-system.svc.cluster.local"}
+		names := []string{domain, "runtime-watcher.runtime-watcher", "runtime-watcher.runtime-watcher.svc", "runtime-watcher.runtime-watcher.svc.cluster.local"}
 		status := ensured(t, set, r)
 		assertIssued(t, status.Secret, id, names, x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth)
 
@@ -176,7 +176,7 @@ func TestOwnPKI(t *testing.T) {
 	}
 
 	r := certificates.Runtime{ID: "runtime-a", Domain: "a.skr.example"}
-	names := []string{r.Domain, "runtime-watcher.kyma-system", "runtime-watcher.kyma-system.svc", "runtime-watcher.kyma-system.svc.cluster.local"}
+	names := []string{r.Domain, "runtime-watcher.runtime-watcher", "runtime-watcher.runtime-watcher.svc", "runtime-watcher.runtime-watcher.svc.cluster.local"}
 
 	bootstrapped(t, set)
 	before := ensured(t, set, r)

@@ -23,7 +23,7 @@ const (
 	DefaultPropagation     = 5 * time.Minute
 	DefaultIssuingAtOnce   = 50
 	DefaultService         = "runtime-watcher"
-	DefaultRuntimeNS       = "kyma-system"
+	DefaultRuntimeNS       = "runtime-watcher"
 	defaultClusterDomain   = "cluster.local"
 	shortest               = time.Hour       // that cert-manager accepts
 	shortestRenewal        = 5 * time.Minute // that cert-manager accepts

@@ -92,24 +92,26 @@ func immutable(err error) bool {
 	return strings.Contains(text, "immutable") || strings.Contains(text, "cannot change roleRef")
 }
 
-// applyNamespace leaves one alone that somebody else has made.
-func (c *cluster) applyNamespace(ctx context.Context, namespace *unstructured.Unstructured) error {
+// applyNamespace leaves one alone that somebody else has made. It reports whether things can be put into it.
+func (c *cluster) applyNamespace(ctx context.Context, namespace *unstructured.Unstructured) (usable bool, err error) {
 	live, err := c.get(ctx, namespace)
 
 	switch {
 	case err != nil:
-		return err
+		return false, err
 	case live == nil:
 		// Not applied: who comes first is the one who made it.
 		if err := c.Create(ctx, namespace.DeepCopy(), client.FieldOwner(FieldOwner)); err != nil && !apierrors.IsAlreadyExists(err) {
-			return c.wrap(err, "create Namespace", namespace.GetName())
+			return false, c.wrap(err, "create Namespace", namespace.GetName())
 		}
 
-		return nil
+		return true, nil
+	case live.GetDeletionTimestamp() != nil:
+		return false, nil
 	case ours(live):
-		return c.tryApply(ctx, namespace) // Never replaced: customers may have put something there.
+		return true, c.tryApply(ctx, namespace) // Never replaced: customers may have put something there.
 	default:
-		return nil
+		return true, nil
 	}
 }
 

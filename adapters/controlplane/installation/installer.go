@@ -82,13 +82,13 @@ func (i *Installer) Install(ctx context.Context, r Runtime) (Status, error) {
 		return Status{}, err
 	}
 
-	for _, object := range i.objects(&r) {
-		apply := in.apply
-		if object.GetKind() == kindNamespace {
-			apply = in.applyNamespace
-		}
+	usable, err := in.applyNamespace(ctx, i.namespace())
+	if err != nil || !usable {
+		return Status{State: Progressing, Awaiting: "the end of Namespace " + i.opts.Namespace, Replicas: i.opts.Replicas}, err
+	}
 
-		if err := apply(ctx, object); err != nil {
+	for _, object := range i.objects(&r) {
+		if err := in.apply(ctx, object); err != nil {
 			return Status{}, err
 		}
 	}

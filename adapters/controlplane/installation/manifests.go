@@ -31,11 +31,10 @@ type file struct {
 	canary bool
 }
 
-// files are in the order in which they are applied: each object needs only those before it, and what calls the agent is not
-// among them.
+// files are in the order in which they are applied, in the namespace: each object needs only those before it, and what calls the agent
+// is not among them.
 func files() []file {
 	return []file{
-		{path: "namespace.yaml"},
 		{path: "serviceaccount.yaml"},
 		{path: "networkpolicy.yaml"},
 		{path: "canary/networkpolicy.yaml", canary: true},
@@ -87,18 +86,22 @@ func mustManifest[T any](path string) *T {
 func (i *Installer) object(path string) *unstructured.Unstructured {
 	object := &unstructured.Unstructured{Object: *mustManifest[map[string]any](path)}
 
-	if object.GetKind() == kindNamespace {
-		object.SetName(i.opts.Namespace)
-		object.SetAnnotations(map[string]string{annotationCreatedBy: FieldOwner})
-	} else {
-		object.SetNamespace(i.opts.Namespace)
-	}
+	object.SetNamespace(i.opts.Namespace)
 
 	return object
 }
 
+// namespace says who made it, so that it is removed by nobody else.
+func (i *Installer) namespace() *unstructured.Unstructured {
+	namespace := &unstructured.Unstructured{Object: *mustManifest[map[string]any]("namespace.yaml")}
+	namespace.SetName(i.opts.Namespace)
+	namespace.SetAnnotations(map[string]string{annotationCreatedBy: FieldOwner})
+	i.opts.Adjust(namespace)
+
+	return namespace
+}
+
 const (
-	kindNamespace   = "Namespace"
 	kindDeployment  = "Deployment"
 	kindRoleBinding = "RoleBinding"
 )

@@ -54,7 +54,7 @@ type Options struct {
 	// Adjust may change each object before it is applied, to add tolerations, pull secrets or labels. It must neither rename an object nor
 	// block, and is called concurrently if Install is. Default: none.
 	Adjust func(object *unstructured.Unstructured)
-	// Logger gets a line for each state that changes what is in a runtime. Default: discarded.
+	// Logger gets a line when an object had to be replaced. Default: discarded.
 	Logger *slog.Logger
 }
 

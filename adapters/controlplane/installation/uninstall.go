@@ -51,21 +51,10 @@ func (i *Installer) Uninstall(ctx context.Context, r Runtime) (Status, error) {
 // removable are all objects but the webhook configuration, in the order in which they are removed. The namespace is only one of them
 // if Install made it.
 func (i *Installer) removable(ctx context.Context, in *cluster) ([]*unstructured.Unstructured, error) {
-	objects := make([]*unstructured.Unstructured, 0, len(files())+1)
+	objects := make([]*unstructured.Unstructured, 0, len(files())+2)
 
 	for _, f := range slices.Backward(files()) {
 		object := i.object(f.path)
-
-		if object.GetKind() == kindNamespace {
-			live, err := in.get(ctx, object)
-			if err != nil {
-				return nil, err
-			}
-
-			if live == nil || !ours(live) {
-				continue
-			}
-		}
 
 		objects = append(objects, object)
 
@@ -74,7 +63,14 @@ func (i *Installer) removable(ctx context.Context, in *cluster) ([]*unstructured
 		}
 	}
 
-	return objects, nil
+	namespace := i.namespace()
+
+	live, err := in.get(ctx, namespace)
+	if err == nil && live != nil && ours(live) {
+		objects = append(objects, namespace)
+	}
+
+	return objects, err
 }
 
 func awaitingEndOf(held []*unstructured.Unstructured) Status {

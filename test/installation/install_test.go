@@ -1,0 +1,464 @@
+package installation
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/certificates"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+)
+
+// TestInstallation shares one API server, as each of them has a namespace and a webhook configuration of its own.
+func TestInstallation(t *testing.T) {
+	plane := startRuntime(t)
+
+	for name, test := range map[string]func(*testing.T, *controlplane.ControlPlane){
+		"order": inOrder, "secret": aNewSecretRestartsNothing, "settings": newSettingsRestart, "watches": newWatchesWait,
+		"drift": driftIsCorrected, "canary": theCanaryComesAndGoes, "killed": killedAnywhere,
+		"uninstall": nothingIsLeft, "held": theWebhookGoesFirst, "invalid": wrongRuntimesAreRefused,
+	} {
+		t.Run(name, func(t *testing.T) { test(t, plane) })
+	}
+}
+
+func TestNamesFitThoseOfTheCertificates(t *testing.T) {
+	if certificates.DefaultService != installation.Name || certificates.DefaultRuntimeNS != installation.DefaultNamespace {
+		t.Errorf("certificates are for %s.%s, the agent is %s.%s", certificates.DefaultService, certificates.DefaultRuntimeNS,
+			installation.Name, installation.DefaultNamespace)
+	}
+}
+
+func inOrder(t *testing.T, plane *controlplane.ControlPlane) {
+	w := newWorld(t, plane, "in-order")
+	w.opts.Canary = true
+
+	want := []string{
+		"create Namespace ", "apply ServiceAccount ", "apply NetworkPolicy ", "apply NetworkPolicy -canary", "apply Lease -canary",
+		"apply Role -canary", "apply RoleBinding -canary", "apply Service ", "apply PodDisruptionBudget ", "apply Secret -tls", "apply Deployment ",
+	}
+
+	status := w.install()
+	if diff := cmp.Diff(want, w.since()); diff != "" {
+		t.Errorf("what was written (-want +got):\n%s", diff)
+	}
+
+	if diff := cmp.Diff(installation.Status{State: installation.Progressing, Replicas: 2}, status,
+		cmpopts.IgnoreFields(installation.Status{}, "Awaiting")); diff != "" {
+		t.Errorf("without a replica (-want +got):\n%s", diff)
+	}
+
+	w.available(1)
+
+	if status := w.install(); status.State != installation.Progressing || !strings.Contains(status.Awaiting, "Service") {
+		t.Errorf("got %+v, want it to wait for the Service", status)
+	}
+
+	if hooks := w.webhooks(); hooks != nil {
+		t.Fatalf("the API server calls %v, before the agent answers", hooks)
+	}
+
+	w.endpoint()
+
+	if status := w.install(); status.State != installation.Ready || status.Available != 1 {
+		t.Errorf("got %+v, want it ready", status)
+	}
+
+	if writes := w.since(); writes[len(writes)-1] != "apply ValidatingWebhookConfiguration " {
+		t.Errorf("the webhook configuration is not the last: %v", writes)
+	}
+
+	if diff := cmp.Diff([]string{"canary", "default.first"}, w.webhooks()); diff != "" {
+		t.Errorf("webhooks (-want +got):\n%s", diff)
+	}
+
+	before := w.versions()
+
+	w.install()
+
+	if diff := cmp.Diff(before, w.versions()); diff != "" {
+		t.Errorf("a second time changes something (-before +after):\n%s", diff)
+	}
+
+	var policy networkingv1.NetworkPolicy
+
+	w.get(installation.Name, &policy)
+
+	if port := policy.Spec.Egress[1].Ports[0].Port.IntValue(); port != 8443 {
+		t.Errorf("the agent may reach port %d of the control plane, want that of its address", port)
+	}
+}
+
+// The new bundle comes first: an API server that trusts too much loses nothing.
+func aNewSecretRestartsNothing(t *testing.T, plane *controlplane.ControlPlane) {
+	w := newWorld(t, plane, "secret")
+	w.installed()
+
+	before := w.deployment().Generation
+	w.runtime.Secret = newSecret(t, "secret")
+	w.install()
+
+	writes := w.since()
+	configuration, secret := slices.Index(writes, "apply ValidatingWebhookConfiguration "), slices.Index(writes, "apply Secret -tls")
+
+	if configuration < 0 || configuration > secret {
+		t.Errorf("the agent gets its certificate before the API server trusts it: %v", writes)
+	}
+
+	if diff := cmp.Diff(w.runtime.Secret["ca.crt"], w.configuration().Webhooks[0].ClientConfig.CABundle); diff != "" {
+		t.Errorf("bundle (-want +got):\n%s", diff)
+	}
+
+	var stored corev1.Secret
+
+	w.get(installation.SecretName, &stored)
+
+	if diff := cmp.Diff(w.runtime.Secret, stored.Data); diff != "" {
+		t.Errorf("Secret (-want +got):\n%s", diff)
+	}
+
+	if after := w.deployment().Generation; after != before {
+		t.Errorf("the Deployment was changed: generation %d became %d", before, after)
+	}
+}
+
+func newSettingsRestart(t *testing.T, plane *controlplane.ControlPlane) {
+	w := newWorld(t, plane, "settings")
+	w.installed()
+
+	before := w.deployment().Spec.Template
+	w.opts.Settings = map[string]string{"SETTLE": "2s", "LOG_LEVEL": "$(POD_NAME)"}
+	w.install()
+
+	after := w.deployment().Spec.Template
+	env := map[string]string{}
+
+	for _, variable := range after.Spec.Containers[0].Env {
+		env[variable.Name] = variable.Value
+	}
+
+	if cmp.Equal(before, after) || env["SETTLE"] != "2s" || env["MANAGERS"] != "first" || env["LOG_LEVEL"] != "$$(POD_NAME)" {
+		t.Errorf("the pods have the environment %v", env)
+	}
+}
+
+// What the API server calls already is kept up to date, and nothing is added, while nobody answers.
+func newWatchesWait(t *testing.T, plane *controlplane.ControlPlane) {
+	w := newWorld(t, plane, "watches")
+	w.runtime.Watches = []admission.Watch{watch("first"), watch("second")}
+	w.installed()
+	w.available(0)
+
+	w.runtime.Watches = []admission.Watch{watch("second"), watch("third")}
+	w.install()
+
+	if diff := cmp.Diff([]string{"default.second"}, w.webhooks()); diff != "" {
+		t.Errorf("webhooks while nobody answers (-want +got):\n%s", diff)
+	}
+
+	w.available(2)
+	w.install()
+
+	if diff := cmp.Diff([]string{"default.second", "default.third"}, w.webhooks()); diff != "" {
+		t.Errorf("webhooks (-want +got):\n%s", diff)
+	}
+}
+
+func driftIsCorrected(t *testing.T, plane *controlplane.ControlPlane) {
+	w := newWorld(t, plane, "drift")
+	w.installed()
+
+	want := w.configuration().Webhooks
+	configuration := w.configuration()
+	configuration.Webhooks[0].FailurePolicy = new(admissionregistrationv1.Fail)
+	configuration.Webhooks[0].ClientConfig.CABundle = nil
+	configuration.Webhooks[0].TimeoutSeconds = new(int32(30))
+
+	policy := &networkingv1.NetworkPolicy{}
+	w.get(installation.Name, policy)
+	policy.Spec.Ingress = nil
+
+	deployment := w.deployment()
+	deployment.Spec.Replicas = new(int32(0))
+	deployment.Spec.Template.Spec.Containers[0].Image = "somebody/else"
+
+	secret := &corev1.Secret{}
+	w.get(installation.SecretName, secret)
+
+	if err := errors.Join(w.client.Update(t.Context(), configuration), w.client.Update(t.Context(), policy),
+		w.client.Update(t.Context(), deployment), w.client.Delete(t.Context(), secret),
+		// It can neither be changed nor become one of another type.
+		w.client.Create(t.Context(), &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: installation.SecretName}, Immutable: new(true),
+		}),
+		w.client.Delete(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: installation.Name}}),
+	); err != nil {
+		t.Fatal(err)
+	}
+
+	w.install()
+
+	w.get(installation.Name, &corev1.Service{})
+	w.get(installation.Name, policy)
+	w.get(installation.SecretName, secret)
+
+	if diff := cmp.Diff(want, w.configuration().Webhooks); diff != "" {
+		t.Errorf("webhooks (-want +got):\n%s", diff)
+	}
+
+	if diff := cmp.Diff(w.runtime.Secret, secret.Data); diff != "" {
+		t.Errorf("Secret (-want +got):\n%s", diff)
+	}
+
+	spec := w.deployment().Spec
+	if len(policy.Spec.Ingress) != 2 || *spec.Replicas != 2 || spec.Template.Spec.Containers[0].Image != "agent.example.com/agent:v1" {
+		t.Errorf("still drifted: %+v, %+v", policy.Spec.Ingress, spec)
+	}
+}
+
+func theCanaryComesAndGoes(t *testing.T, plane *controlplane.ControlPlane) {
+	w := newWorld(t, plane, "canary")
+	w.installed()
+	without := names(w.versions())
+
+	if pod := w.deployment().Spec.Template.Spec; *pod.AutomountServiceAccountToken {
+		t.Error("the agent has a token that it does not need")
+	}
+
+	w.opts.Canary = true
+	w.install()
+	w.available(1)
+	w.install()
+
+	if with := names(w.versions()); len(with) != len(without)+4 {
+		t.Errorf("with the canary there are %v, without %v", with, without)
+	}
+
+	w.opts.Canary = false
+	w.install()
+	w.available(1)
+	w.install()
+
+	if diff := cmp.Diff(without, names(w.versions())); diff != "" {
+		t.Errorf("what the canary left (-before +after):\n%s", diff)
+	}
+
+	if diff := cmp.Diff([]string{"default.first"}, w.webhooks()); diff != "" {
+		t.Errorf("webhooks (-want +got):\n%s", diff)
+	}
+}
+
+func names(versions map[string]string) (all []string) {
+	for name := range versions {
+		all = append(all, name)
+	}
+
+	slices.Sort(all)
+
+	return all
+}
+
+// killedAnywhere ends the installer at each of its writes, and takes away what it left, or goes on with it.
+func killedAnywhere(t *testing.T, plane *controlplane.ControlPlane) {
+	w := newWorld(t, plane, "killed")
+	w.opts.Canary = true
+	w.somebodys()
+
+	complete := 0
+
+	for n := 1; ; n++ {
+		w.fail = n
+		_, err := w.installer().Install(t.Context(), w.runtime)
+		w.fail = 0
+		w.since()
+
+		if err == nil {
+			complete = n - 1
+
+			break
+		}
+
+		if !errors.Is(err, errKilled) || w.webhooks() != nil {
+			t.Fatalf("killed at write %d: %v, webhooks %v", n, err, w.webhooks())
+		}
+
+		w.gone()
+
+		if n%4 == 0 {
+			_, _ = w.installer().Install(t.Context(), w.runtime)
+			w.installed()
+			w.gone()
+		}
+	}
+
+	if complete < 10 {
+		t.Errorf("installed with %d writes: those of the objects are more", complete)
+	}
+
+	w.installed()
+
+	for n := 1; ; n++ {
+		w.fail = n
+		_, err := w.installer().Uninstall(t.Context(), w.runtime)
+		w.fail = 0
+		w.since()
+
+		if err == nil {
+			break
+		}
+
+		if n > 1 && w.webhooks() != nil {
+			t.Errorf("killed at write %d: there are webhooks yet: %v", n, w.webhooks())
+		}
+	}
+
+	w.gone()
+}
+
+// gone uninstalls.
+func (w *world) gone() {
+	w.t.Helper()
+
+	if status := w.uninstall(); status.State != installation.Removed {
+		w.t.Errorf("got %+v, want it removed", status)
+	}
+
+	if left := w.versions(); len(left) > 0 {
+		w.t.Errorf("left behind: %v", left)
+	}
+
+	w.since()
+}
+
+func nothingIsLeft(t *testing.T, plane *controlplane.ControlPlane) {
+	w := newWorld(t, plane, "uninstall")
+
+	if status := w.uninstall(); status.State != installation.Removed {
+		t.Errorf("nothing is there: got %+v", status)
+	}
+
+	w.installed()
+
+	// Nobody ends namespaces here: that is a controller's work.
+	if status := w.uninstall(); status.State != installation.Progressing || !strings.Contains(status.Awaiting, "Namespace") {
+		t.Errorf("got %+v, want it to wait for the namespace", status)
+	}
+
+	writes := w.since()
+	order := []string{
+		"delete ValidatingWebhookConfiguration ", "delete Deployment ", "delete Secret -tls", "delete PodDisruptionBudget ", "delete Service ",
+		"delete RoleBinding -canary", "delete Role -canary", "delete Lease -canary", "delete NetworkPolicy -canary", "delete NetworkPolicy ",
+		"delete ServiceAccount ", "delete Namespace ",
+	}
+
+	if diff := cmp.Diff(order, writes); diff != "" {
+		t.Errorf("what was removed (-want +got):\n%s", diff)
+	}
+
+	if left := w.versions(); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+
+	if status := w.install(); !strings.Contains(status.Awaiting, "Namespace") {
+		t.Errorf("into a namespace that ends: got %+v", status)
+	}
+
+	w.finalise()
+
+	if status := w.uninstall(); status.State != installation.Removed {
+		t.Errorf("got %+v, want it removed", status)
+	}
+
+	w.runtime.Client = nil
+
+	if status := w.uninstall(); status.State != installation.Removed {
+		t.Errorf("a runtime that is gone: got %+v", status)
+	}
+}
+
+// finalise is what the controller of namespaces does in the end.
+func (w *world) finalise() {
+	w.t.Helper()
+
+	namespace := &corev1.Namespace{}
+	if err := w.client.Get(w.t.Context(), client.ObjectKey{Name: w.namespace}, namespace); err != nil {
+		w.t.Fatal(err)
+	}
+
+	namespace.Spec.Finalizers = nil
+	if err := w.client.SubResource("finalize").Update(w.t.Context(), namespace); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// As long as the API server may call it, the agent stays.
+func theWebhookGoesFirst(t *testing.T, plane *controlplane.ControlPlane) {
+	w := newWorld(t, plane, "held")
+	w.somebodys()
+	w.installed()
+
+	configuration := w.configuration()
+	configuration.Finalizers = []string{"example.com/hold"}
+
+	if err := w.client.Update(t.Context(), configuration); err != nil {
+		t.Fatal(err)
+	}
+
+	if status := w.uninstall(); status.State != installation.Progressing || !strings.Contains(status.Awaiting, "ValidatingWebhookConfiguration") {
+		t.Errorf("got %+v, want it to wait for the webhook configuration", status)
+	}
+
+	w.deployment()
+
+	configuration = w.configuration()
+	configuration.Finalizers = nil
+
+	if err := w.client.Update(t.Context(), configuration); err != nil {
+		t.Fatal(err)
+	}
+
+	w.gone()
+
+	if err := w.client.Get(t.Context(), client.ObjectKey{Name: w.namespace}, &corev1.Namespace{}); err != nil {
+		t.Errorf("somebody's namespace: %v", err)
+	}
+}
+
+func wrongRuntimesAreRefused(t *testing.T, plane *controlplane.ControlPlane) {
+	w := newWorld(t, plane, "invalid")
+
+	for name, change := range map[string]func(r *installation.Runtime){
+		"another's certificate": func(r *installation.Runtime) { r.Secret = newSecret(t, "another") },
+		"another's key":         func(r *installation.Runtime) { r.Secret["tls.key"] = newSecret(t, "invalid")["tls.key"] },
+		"no Secret":             func(r *installation.Runtime) { r.Secret = nil },
+		"no bundle":             func(r *installation.Runtime) { delete(r.Secret, "ca.crt") },
+		"no client":             func(r *installation.Runtime) { r.Client = nil },
+		"a watch of everything": func(r *installation.Runtime) { r.Watches[0].Resource.Resource = "*" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := w.runtime
+			r.Secret, r.Watches = newSecret(t, "invalid"), []admission.Watch{watch("first")}
+			change(&r)
+
+			_, err := w.installer().Install(t.Context(), r)
+			if !errors.Is(err, installation.ErrInvalidRuntime) && !errors.Is(err, admission.ErrInvalidConfiguration) {
+				t.Errorf("got %v", err)
+			}
+
+			if writes := w.since(); writes != nil {
+				t.Errorf("written nevertheless: %v", writes)
+			}
+		})
+	}
+}

@@ -1,0 +1,287 @@
+package installation
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	apiruntime "k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+)
+
+// world is a runtime, or a namespace of one, into which the agent is installed. The test is its kubelet.
+type world struct {
+	t         *testing.T
+	namespace string
+	opts      installation.Options
+	runtime   installation.Runtime
+	client    client.Client
+
+	mu     sync.Mutex
+	writes []string
+	// fail is the number of the write that fails, from 1.
+	fail int
+}
+
+var errKilled = errors.New("killed")
+
+func newWorld(t *testing.T, plane *controlplane.ControlPlane, name string) *world {
+	t.Helper()
+
+	w := &world{t: t, namespace: name, opts: installation.Options{Namespace: name, ConfigurationName: name}}
+
+	reading, err := client.NewWithWatch(plane.Config, client.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	// Strict: what the API server does not know is an error, not ignored.
+	w.client = client.WithFieldValidation(interceptor.NewClient(reading, interceptor.Funcs{
+		Apply: func(ctx context.Context, c client.WithWatch, object apiruntime.ApplyConfiguration, opts ...client.ApplyOption) error {
+			applied := object.(interface {
+				GetKind() string
+				GetName() string
+			})
+
+			if err := w.write("apply", applied.GetKind(), applied.GetName()); err != nil {
+				return err
+			}
+
+			return c.Apply(ctx, object, opts...)
+		},
+		Create: func(ctx context.Context, c client.WithWatch, object client.Object, opts ...client.CreateOption) error {
+			if err := w.write("create", object.GetObjectKind().GroupVersionKind().Kind, object.GetName()); err != nil {
+				return err
+			}
+
+			return c.Create(ctx, object, opts...)
+		},
+		Delete: func(ctx context.Context, c client.WithWatch, object client.Object, opts ...client.DeleteOption) error {
+			if err := w.write("delete", object.GetObjectKind().GroupVersionKind().Kind, object.GetName()); err != nil {
+				return err
+			}
+
+			return c.Delete(ctx, object, opts...)
+		},
+	}), "Strict")
+	w.runtime = installation.Runtime{
+		ID: core.RuntimeID(name), Client: w.client, Secret: newSecret(t, name), Watches: []admission.Watch{watch("first")},
+	}
+
+	return w
+}
+
+func (w *world) write(verb, kind, name string) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	w.writes = append(w.writes, verb+" "+kind+" "+strings.TrimPrefix(strings.TrimPrefix(name, w.namespace), installation.Name))
+	if len(w.writes) == w.fail {
+		return errKilled
+	}
+
+	return nil
+}
+
+// since returns what was written since it was asked last.
+func (w *world) since() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	writes := w.writes
+	w.writes = nil
+
+	return writes
+}
+
+func (w *world) installer() *installation.Installer {
+	w.t.Helper()
+
+	installer, err := installation.New("agent.example.com/agent:v1", "control-plane.example.com:8443", w.opts)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+
+	return installer
+}
+
+func (w *world) install() installation.Status {
+	w.t.Helper()
+
+	status, err := w.installer().Install(w.t.Context(), w.runtime)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+
+	return status
+}
+
+func (w *world) installed() {
+	w.t.Helper()
+	w.install()
+	w.answer(1)
+
+	if status := w.install(); status.State != installation.Ready {
+		w.t.Fatalf("got %+v, want it ready", status)
+	}
+
+	w.since()
+}
+
+func (w *world) uninstall() installation.Status {
+	w.t.Helper()
+
+	status, err := w.installer().Uninstall(w.t.Context(), w.runtime)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+
+	return status
+}
+
+// answer is what controllers and kubelets would report of so many replicas.
+func (w *world) answer(replicas int32) {
+	w.t.Helper()
+	w.available(replicas)
+
+	if replicas > 0 {
+		w.endpoint()
+	}
+}
+
+func (w *world) available(replicas int32) {
+	w.t.Helper()
+
+	deployment := w.deployment()
+	deployment.Status = appsv1.DeploymentStatus{
+		ObservedGeneration: deployment.Generation, Replicas: replicas, ReadyReplicas: replicas, AvailableReplicas: replicas,
+	}
+
+	if err := w.client.Status().Update(w.t.Context(), deployment); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) endpoint() {
+	w.t.Helper()
+
+	slice := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: w.namespace, Name: "agent", Labels: map[string]string{discoveryv1.LabelServiceName: installation.Name},
+		},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"192.0.2.1"}, Conditions: discoveryv1.EndpointConditions{Ready: new(true)}}},
+	}
+	// Not through w.client: it is not the installer's.
+	if err := w.client.Create(w.t.Context(), slice); err != nil && !apierrors.IsAlreadyExists(err) {
+		w.t.Fatal(err)
+	}
+
+	w.since()
+}
+
+func (w *world) deployment() *appsv1.Deployment {
+	w.t.Helper()
+
+	deployment := &appsv1.Deployment{}
+	w.get(installation.Name, deployment)
+
+	return deployment
+}
+
+func (w *world) get(name string, object client.Object) {
+	w.t.Helper()
+
+	if err := w.client.Get(w.t.Context(), client.ObjectKey{Namespace: w.namespace, Name: name}, object); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// configuration returns nil when there is none.
+func (w *world) configuration() *admissionregistrationv1.ValidatingWebhookConfiguration {
+	w.t.Helper()
+
+	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{}
+
+	err := w.client.Get(w.t.Context(), client.ObjectKey{Name: w.opts.ConfigurationName}, configuration)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+
+	if err != nil {
+		w.t.Fatal(err)
+	}
+
+	return configuration
+}
+
+func (w *world) webhooks() (names []string) {
+	w.t.Helper()
+
+	configuration := w.configuration()
+	if configuration == nil {
+		return nil
+	}
+
+	for i := range configuration.Webhooks {
+		if *configuration.Webhooks[i].FailurePolicy != admissionregistrationv1.Ignore {
+			w.t.Errorf("webhook %s: failures are not ignored", configuration.Webhooks[i].Name)
+		}
+
+		names = append(names, strings.TrimSuffix(configuration.Webhooks[i].Name, ".operator.kyma-project.io"))
+	}
+
+	return names
+}
+
+// versions are those of everything that was installed.
+func (w *world) versions() map[string]string {
+	w.t.Helper()
+
+	found := map[string]string{}
+
+	for _, kind := range kinds() {
+		list := &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": kind[0], "kind": kind[1] + "List"}}
+		if err := w.client.List(w.t.Context(), list, client.InNamespace(w.namespace)); err != nil {
+			w.t.Fatal(err)
+		}
+
+		for _, item := range list.Items {
+			if item.GetLabels()["app.kubernetes.io/name"] == installation.Name {
+				found[item.GetKind()+" "+item.GetName()] = item.GetResourceVersion()
+			}
+		}
+	}
+
+	if configuration := w.configuration(); configuration != nil {
+		found["configuration"] = configuration.ResourceVersion
+	}
+
+	return found
+}
+
+// somebodys makes the namespace before the installer does, so that it is not the installer's.
+func (w *world) somebodys() {
+	w.t.Helper()
+
+	if err := w.client.Create(w.t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}}); err != nil {
+		w.t.Fatal(err)
+	}
+
+	w.since()
+}
