@@ -41,6 +41,8 @@ func TestNamesFitThoseOfTheCertificates(t *testing.T) {
 }
 
 func inOrder(t *testing.T, plane *controlplane.ControlPlane) {
+	t.Helper()
+
 	w := newWorld(t, plane, "in-order")
 	w.opts.Canary = true
 
@@ -102,6 +104,8 @@ func inOrder(t *testing.T, plane *controlplane.ControlPlane) {
 
 // The new bundle comes first: an API server that trusts too much loses nothing.
 func aNewSecretRestartsNothing(t *testing.T, plane *controlplane.ControlPlane) {
+	t.Helper()
+
 	w := newWorld(t, plane, "secret")
 	w.installed()
 
@@ -134,6 +138,8 @@ func aNewSecretRestartsNothing(t *testing.T, plane *controlplane.ControlPlane) {
 }
 
 func newSettingsRestart(t *testing.T, plane *controlplane.ControlPlane) {
+	t.Helper()
+
 	w := newWorld(t, plane, "settings")
 	w.installed()
 
@@ -155,6 +161,8 @@ func newSettingsRestart(t *testing.T, plane *controlplane.ControlPlane) {
 
 // What the API server calls already is kept up to date, and nothing is added, while nobody answers.
 func newWatchesWait(t *testing.T, plane *controlplane.ControlPlane) {
+	t.Helper()
+
 	w := newWorld(t, plane, "watches")
 	w.runtime.Watches = []admission.Watch{watch("first"), watch("second")}
 	w.installed()
@@ -176,6 +184,8 @@ func newWatchesWait(t *testing.T, plane *controlplane.ControlPlane) {
 }
 
 func driftIsCorrected(t *testing.T, plane *controlplane.ControlPlane) {
+	t.Helper()
+
 	w := newWorld(t, plane, "drift")
 	w.installed()
 
@@ -228,6 +238,8 @@ func driftIsCorrected(t *testing.T, plane *controlplane.ControlPlane) {
 }
 
 func theCanaryComesAndGoes(t *testing.T, plane *controlplane.ControlPlane) {
+	t.Helper()
+
 	w := newWorld(t, plane, "canary")
 	w.installed()
 	without := names(w.versions())
@@ -271,11 +283,13 @@ func names(versions map[string]string) (all []string) {
 
 // killedAnywhere ends the installer at each of its writes, and takes away what it left, or goes on with it.
 func killedAnywhere(t *testing.T, plane *controlplane.ControlPlane) {
+	t.Helper()
+
 	w := newWorld(t, plane, "killed")
 	w.opts.Canary = true
 	w.somebodys()
 
-	complete := 0
+	var complete int
 
 	for n := 1; ; n++ {
 		w.fail = n
@@ -342,6 +356,8 @@ func (w *world) gone() {
 }
 
 func nothingIsLeft(t *testing.T, plane *controlplane.ControlPlane) {
+	t.Helper()
+
 	w := newWorld(t, plane, "uninstall")
 
 	if status := w.uninstall(); status.State != installation.Removed {
@@ -397,13 +413,15 @@ func (w *world) finalise() {
 	}
 
 	namespace.Spec.Finalizers = nil
-	if err := w.client.SubResource("finalize").Update(w.t.Context(), namespace); err != nil {
+	if err := w.client.SubResource("finalize").Update(w.t.Context(), namespace); err != nil { //nolint:misspell // Its name.
 		w.t.Fatal(err)
 	}
 }
 
 // As long as the API server may call it, the agent stays.
 func theWebhookGoesFirst(t *testing.T, plane *controlplane.ControlPlane) {
+	t.Helper()
+
 	w := newWorld(t, plane, "held")
 	w.somebodys()
 	w.installed()
@@ -436,6 +454,8 @@ func theWebhookGoesFirst(t *testing.T, plane *controlplane.ControlPlane) {
 }
 
 func wrongRuntimesAreRefused(t *testing.T, plane *controlplane.ControlPlane) {
+	t.Helper()
+
 	w := newWorld(t, plane, "invalid")
 
 	for name, change := range map[string]func(r *installation.Runtime){
