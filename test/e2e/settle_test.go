@@ -65,7 +65,7 @@ func countStaleReads(t *testing.T, writes int, settle string) (stale int) {
 		read <- n
 	}
 
-	s = newSceneWith(t, contract.V2, rig.OperatorOptions{Reconcile: reader}, map[string]string{"SETTLE": settle})
+	s = newSceneWith(t, contract.V2, rig.OperatorOptions{Reconcile: reader}, map[string]string{"SETTLE": settle, "RESYNC_AGAIN": "0s"})
 	object := &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: "counter", Namespace: metav1.NamespaceDefault, Labels: watched()},
 		Data:       map[string]string{"n": "0"},
