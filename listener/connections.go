@@ -22,20 +22,32 @@ const (
 	DroppedAtOnce = "no_place"
 )
 
-// limitConnections returns a listener with at most limit connections open. It never stops to accept: the crowd decides who has to go.
-func limitConnections(inner net.Listener, limit int, dropped func(reason string)) net.Listener {
-	if dropped == nil {
-		dropped = func(string) {}
+// limitConnections returns a listener with at most so many connections open, and with bounded handshakes if there is TLS. It never
+// stops to accept: the crowd decides who has to go.
+func limitConnections(inner net.Listener, opts Options) net.Listener {
+	l := &limited{
+		Listener: inner, crowd: crowd.New(opts.MaxConnections), dropped: opts.Hooks.ConnectionDropped,
+		handshakeTime: opts.ReadTimeout,
 	}
 
-	return &limited{Listener: inner, crowd: crowd.New(limit), dropped: dropped}
+	if l.dropped == nil {
+		l.dropped = func(string) {}
+	}
+
+	if opts.TLS != nil {
+		l.turns = crowd.NewTurns(opts.MaxHandshakes)
+	}
+
+	return l
 }
 
 type limited struct {
 	net.Listener
 
-	crowd   *crowd.Crowd
-	dropped func(reason string)
+	crowd         *crowd.Crowd
+	dropped       func(reason string)
+	turns         *crowd.Turns // nil without TLS
+	handshakeTime time.Duration
 }
 
 // Accept returns the next connection that has a place.
@@ -46,19 +58,30 @@ func (l *limited) Accept() (net.Conn, error) {
 			return nil, err
 		}
 
-		member := l.crowd.Enter(originOf(conn.RemoteAddr()), func() {
-			_ = conn.Close() // Its server finds out by itself.
+		c := l.newConn(conn)
+
+		c.member = l.crowd.Enter(c.origin, func() {
+			_ = c.cut() // Its server finds out by itself.
 
 			l.dropped(DroppedForAnother)
 		})
-		if member != nil {
-			return &limitedConn{Conn: conn, member: member, closed: make(chan struct{})}, nil
+		if c.member != nil {
+			return c, nil
 		}
 
 		_ = conn.Close() // Nothing was said on it.
 
 		l.dropped(DroppedAtOnce)
 	}
+}
+
+func (l *limited) newConn(conn net.Conn) *limitedConn {
+	c := &limitedConn{Conn: conn, origin: originOf(conn.RemoteAddr()), closed: make(chan struct{})}
+	if l.turns != nil {
+		c.handshake.Store(&handshake{turns: l.turns, origin: c.origin, until: time.Now().Add(l.handshakeTime)})
+	}
+
+	return c
 }
 
 // originOf is the address without the port, and of IPv6 the network, in which one host may have any number of addresses (RFC 6177).
@@ -86,8 +109,12 @@ func originOf(remote net.Addr) string {
 type limitedConn struct {
 	net.Conn
 
+	origin string
 	member *crowd.Member
 	known  atomic.Bool
+
+	// handshake is nil from the first request on, and without TLS.
+	handshake atomic.Pointer[handshake]
 
 	// paused is until when nothing is read, in Unix nanoseconds.
 	paused atomic.Int64
@@ -103,8 +130,13 @@ const pauseTime = 200 * time.Millisecond
 // pause lets nothing be read from the connection for a while.
 func (c *limitedConn) pause() { c.paused.Store(time.Now().Add(pauseTime).UnixNano()) }
 
-// Read keeps what it reads until a pause is over: one may begin while it waits for the other end.
+// Read returns what it has read when it is the connection's turn, up to its first request, and after that when a pause is over: one may
+// begin while it waits for the other end.
 func (c *limitedConn) Read(b []byte) (int, error) {
+	if h := c.handshake.Load(); h != nil {
+		return c.readInTurn(h, b)
+	}
+
 	n, err := c.Conn.Read(b)
 
 	// No clock that is set back makes it longer.
@@ -121,12 +153,53 @@ func (c *limitedConn) Read(b []byte) (int, error) {
 	return n, err //nolint:wrapcheck // It is the connection's.
 }
 
+func (c *limitedConn) readInTurn(h *handshake, b []byte) (int, error) {
+	h.rest()
+
+	n, err := c.Conn.Read(b)
+	if err != nil {
+		return n, err //nolint:wrapcheck // It is the connection's.
+	}
+
+	err = h.wait(c.closed)
+
+	// It may have been closed meanwhile, and nobody else would end this turn.
+	if c.handshake.Load() == nil {
+		h.rest()
+	}
+
+	return n, err
+}
+
+// Write lets others have their turn, as it may have to wait for the other end.
+func (c *limitedConn) Write(b []byte) (int, error) {
+	if h := c.handshake.Load(); h != nil {
+		h.rest()
+	}
+
+	return c.Conn.Write(b) //nolint:wrapcheck // It is the connection's.
+}
+
+// shaken ends the connection's turns: there was a request, or it is closed.
+func (c *limitedConn) shaken() {
+	if h := c.handshake.Swap(nil); h != nil {
+		h.rest()
+	}
+}
+
 // Close gives the place back.
 func (c *limitedConn) Close() error {
-	c.once.Do(func() { close(c.closed) })
+	c.shaken()
 	c.member.Leave()
 
-	return c.Conn.Close()
+	return c.cut()
+}
+
+// cut closes the connection, whatever waits on it.
+func (c *limitedConn) cut() error {
+	c.once.Do(func() { close(c.closed) })
+
+	return c.Conn.Close() //nolint:wrapcheck // It is the connection's.
 }
 
 // belongsTo counts the connection to a runtime from now on, whatever address it comes from.
@@ -147,9 +220,13 @@ func limitedIn(conn net.Conn) *limitedConn {
 	return c
 }
 
-// connState follows which connections have a request, for [http.Server].ConnState.
+// connState follows which connections have a request, for [http.Server].ConnState. There is none before the handshake is over.
 func connState(conn net.Conn, state http.ConnState) {
 	if c := limitedIn(conn); c != nil {
+		if state == http.StateActive {
+			c.shaken()
+		}
+
 		c.member.SetBusy(state == http.StateActive)
 	}
 }

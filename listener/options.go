@@ -29,6 +29,10 @@ type Options struct {
 	// that showed its certificate to this listener, or else an address (of IPv6, a network of 64 bits). It is the one that has had no request
 	// for the longest time, if there is any. So neither a gateway nor a fleet needs a limit of its own. Default: 16,384.
 	MaxConnections int
+	// MaxHandshakes bounds how many TLS handshakes compute at once, in turns of the addresses that they come from (of IPv6, networks
+	// of 64 bits), so that who opens connections without end delays neither those who are connected nor much those who connect
+	// from elsewhere. What waits for the other end does not count; a callback of TLS does, and must not block. Default: half of GOMAXPROCS, at least 1.
+	MaxHandshakes int
 
 	// RuntimeRate is how many requests a second each runtime may send on average, and RuntimeBurst how many at once, where a request of
 	// more than 16 KiB counts as several. Those beyond it are answered 429. Defaults: 200 and 400, with which a runtime catches up on
@@ -76,6 +80,7 @@ func (o Options) withDefaults() Options {
 	o.Addr = cmp.Or(o.Addr, defaultAddr)
 	o.MaxInFlight = cmp.Or(o.MaxInFlight, defaultMaxInFlight)
 	o.MaxConnections = cmp.Or(o.MaxConnections, defaultMaxConnections)
+	o.MaxHandshakes = cmp.Or(o.MaxHandshakes, defaultHandshakes())
 	o.RuntimeRate = cmp.Or(o.RuntimeRate, defaultRuntimeRate)
 	o.RuntimeBurst = cmp.Or(o.RuntimeBurst, defaultRuntimeBurst)
 	o.RuntimeInFlight = cmp.Or(o.RuntimeInFlight, defaultRuntimeInFlight)
@@ -98,6 +103,7 @@ func (o Options) validate() error {
 	return errors.Join(
 		notNegative("MaxInFlight", o.MaxInFlight),
 		notNegative("MaxConnections", o.MaxConnections),
+		notNegative("MaxHandshakes", o.MaxHandshakes),
 		notNegative("RuntimeRate", o.RuntimeRate),
 		notNegative("RuntimeBurst", o.RuntimeBurst),
 		notNegative("RuntimeInFlight", o.RuntimeInFlight),

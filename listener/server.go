@@ -68,7 +68,7 @@ func (l *Listener) bind(ctx context.Context) (net.Listener, error) {
 	addr := bound.Addr()
 	l.bound.Store(&addr)
 
-	return limitConnections(bound, l.opts.MaxConnections, l.opts.Hooks.ConnectionDropped), nil
+	return limitConnections(bound, l.opts), nil
 }
 
 // serve runs the server in a goroutine of its own, for which it waits.

@@ -25,6 +25,8 @@ type listenerSettings struct {
 	Key  []byte `json:"key"`
 	// Unfair takes the share of each runtime away.
 	Unfair bool `json:"unfair"`
+	// Handshakes is how many compute at once, 0 is the default.
+	Handshakes int `json:"handshakes"`
 }
 
 // runListener serves until its input ends.
@@ -43,7 +45,8 @@ func runListener(ctx context.Context, w *wire) {
 	w.must(err)
 
 	opts := listener.Options{
-		Listener: bound,
+		Listener:      bound,
+		MaxHandshakes: settings.Handshakes,
 		TLS: &tls.Config{
 			MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair},
 			ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: roots,
