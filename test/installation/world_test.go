@@ -253,6 +253,19 @@ func (w *world) webhooks() (names []string) {
 func (w *world) versions() map[string]string {
 	w.t.Helper()
 
+	found := w.left()
+
+	if configuration := w.configuration(); configuration != nil {
+		found["configuration"] = configuration.ResourceVersion
+	}
+
+	return found
+}
+
+// left are those of what is in the namespace.
+func (w *world) left() map[string]string {
+	w.t.Helper()
+
 	found := map[string]string{}
 
 	for _, kind := range kinds() {
@@ -266,10 +279,6 @@ func (w *world) versions() map[string]string {
 				found[item.GetKind()+" "+item.GetName()] = item.GetResourceVersion()
 			}
 		}
-	}
-
-	if configuration := w.configuration(); configuration != nil {
-		found["configuration"] = configuration.ResourceVersion
 	}
 
 	return found

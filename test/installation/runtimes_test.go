@@ -1,0 +1,330 @@
+package installation
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/yaml"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/api/v1beta2"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/certificates"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/config/crd"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/runtimes"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+	"github.com/runtime-watcher/runtime-watcher/test/rig"
+)
+
+const patience = time.Minute
+
+// issuer issues at the second request, as cert-manager takes its time.
+type issuer struct {
+	t *testing.T
+
+	mu      sync.Mutex
+	asked   map[core.RuntimeID]int
+	secrets map[core.RuntimeID]map[string][]byte
+	removed []core.RuntimeID
+	domains []string
+}
+
+func (*issuer) Reconcile(context.Context) (certificates.Status, error) {
+	return certificates.Status{RequeueAfter: time.Minute}, nil
+}
+
+func (i *issuer) EnsureRuntime(_ context.Context, r certificates.Runtime) (certificates.RuntimeStatus, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+
+	i.domains = append(i.domains, r.Domain)
+
+	if i.asked[r.ID]++; i.asked[r.ID] == 1 {
+		return certificates.RuntimeStatus{Reason: certificates.ReasonIssuing}, nil
+	}
+
+	if i.secrets[r.ID] == nil {
+		i.secrets[r.ID] = newSecret(i.t, string(r.ID))
+	}
+
+	return certificates.RuntimeStatus{Ready: true, Secret: i.secrets[r.ID]}, nil
+}
+
+func (i *issuer) RemoveRuntime(_ context.Context, id core.RuntimeID) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+
+	i.removed = append(i.removed, id)
+
+	return nil
+}
+
+func (i *issuer) hasRemoved(id core.RuntimeID) bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+
+	return slices.Contains(i.removed, id)
+}
+
+// TestRuntimes runs the ready reconciler in a control plane, which is a runtime as well, with another runtime beside it. ConfigMaps
+// represent runtimes.
+func TestRuntimes(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs real API servers, which -short leaves out")
+	}
+
+	known := runtime.NewScheme()
+	if err := errors.Join(scheme.AddToScheme(known), v1beta2.AddToScheme(known)); err != nil {
+		t.Fatal(err)
+	}
+
+	definition := &apiextensionsv1.CustomResourceDefinition{}
+	if err := yaml.UnmarshalStrict(crd.Watchers(), definition); err != nil {
+		t.Fatal(err)
+	}
+
+	plane := controlplane.StartT(t, controlplane.Options{Scheme: known, CRDs: []*apiextensionsv1.CustomResourceDefinition{definition}})
+	second := controlplane.StartT(t, controlplane.Options{})
+	issuer := &issuer{t: t, asked: map[core.RuntimeID]int{}, secrets: map[core.RuntimeID]map[string][]byte{}}
+
+	startReconciler(t, plane, known, issuer)
+
+	// Nobody ends namespaces here, so they are somebody's.
+	for _, runtime := range []*controlplane.ControlPlane{plane, second} {
+		create(t, runtime, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: installation.DefaultNamespace}})
+	}
+
+	create(t, plane, newWatcher("first"))
+	represent(t, plane, "runtime-1", read(t, plane.Kubeconfig))
+	represent(t, plane, "runtime-2", read(t, second.Kubeconfig))
+
+	for _, runtime := range []*controlplane.ControlPlane{plane, second} {
+		agentAnswers(t, runtime)
+		eventuallyCalls(t, runtime, "default.first")
+	}
+
+	create(t, plane, newWatcher("second"))
+	eventuallyCalls(t, plane, "default.first", "default.second")
+	eventuallyCalls(t, second, "default.first", "default.second")
+
+	remove(t, plane, newWatcher("second"))
+	eventuallyCalls(t, plane, "default.first")
+	eventuallyCalls(t, second, "default.first")
+
+	t.Run("removed", func(t *testing.T) {
+		remove(t, plane, represented("runtime-1"))
+		eventuallyGone(t, plane, "runtime-1")
+		eventuallyCalls(t, plane)
+
+		if left := (&world{t: t, namespace: installation.DefaultNamespace, client: plane.Client}).left(); len(left) > 0 {
+			t.Errorf("left in the runtime: %v", left)
+		}
+
+		if !issuer.hasRemoved("runtime-1") || issuer.hasRemoved("runtime-2") {
+			t.Errorf("certificates were removed of %v", issuer.removed)
+		}
+	})
+
+	t.Run("gone", func(t *testing.T) {
+		remove(t, plane, kubeconfig("runtime-2", nil))
+		remove(t, plane, represented("runtime-2"))
+		eventuallyGone(t, plane, "runtime-2")
+		eventuallyCalls(t, second, "default.first") // It could not be reached.
+
+		if !issuer.hasRemoved("runtime-2") {
+			t.Error("its certificate stays")
+		}
+	})
+
+	t.Run("out of reach", func(t *testing.T) {
+		text := strings.ReplaceAll(string(read(t, plane.Kubeconfig)), plane.Config.Host, "https://"+rig.Address(rig.FreePort(t)))
+		represent(t, plane, "runtime-3", []byte(text))
+		rig.Eventually(t, patience, "runtime-3 is held", func() bool {
+			object := represented("runtime-3")
+
+			return plane.Client.Get(t.Context(), client.ObjectKeyFromObject(object), object) == nil && len(object.Finalizers) > 0
+		})
+		remove(t, plane, represented("runtime-3"))
+		eventuallyGone(t, plane, "runtime-3")
+	})
+}
+
+func startReconciler(t *testing.T, plane *controlplane.ControlPlane, known *runtime.Scheme, issuer *issuer) {
+	t.Helper()
+
+	mgr, err := ctrl.NewManager(plane.Config, ctrl.Options{
+		Scheme: known, Metrics: server.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: new(true)},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	installer, err := installation.New("agent.example.com/agent:v1", "control-plane.example.com:443", installation.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	kubeconfigs := runtimes.NewKubeconfigs(mgr.GetAPIReader(), "config", client.ObjectKeyFromObject)
+	identify := func(_ context.Context, object client.Object) (runtimes.Identity, error) {
+		domain, ok := object.GetAnnotations()["skr-domain"]
+		if !ok {
+			return runtimes.Identity{}, nil
+		}
+
+		return runtimes.Identity{ID: core.RuntimeID(object.GetName()), Domain: domain}, nil
+	}
+
+	err = runtimes.SetUp(mgr, &corev1.ConfigMap{}, identify, kubeconfigs.Connect, issuer, installer,
+		runtimes.Options{Retry: 100 * time.Millisecond, GiveUp: time.Second, Interval: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+
+	go func() { ended <- mgr.Start(ctx) }()
+
+	t.Cleanup(func() {
+		stop()
+
+		if err := <-ended; err != nil {
+			t.Errorf("manager: %v", err)
+		}
+	})
+}
+
+func newWatcher(name string) *v1beta2.Watcher {
+	return &v1beta2.Watcher{
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name},
+		Spec: v1beta2.WatcherSpec{
+			Manager:         "manager",
+			ServiceInfo:     v1beta2.Service{Name: "events", Namespace: "kcp-system", Port: 8082},
+			ResourceToWatch: v1beta2.WatchableGVR{Version: "v1", Resource: "configmaps"},
+			Gateway:         v1beta2.GatewayConfig{LabelSelector: v1beta2.GatewaySelector{MatchLabels: map[string]v1beta2.LabelValue{"a": "b"}}},
+		},
+	}
+}
+
+func represented(name string) *corev1.ConfigMap {
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+		Namespace: metav1.NamespaceDefault, Name: name, Annotations: map[string]string{"skr-domain": name + ".example.com"},
+	}}
+}
+
+func kubeconfig(name string, text []byte) *corev1.Secret {
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name}, Data: map[string][]byte{"config": text},
+	}
+}
+
+// represent creates the object first: the way to a runtime may appear later.
+func represent(t *testing.T, plane *controlplane.ControlPlane, name string, text []byte) {
+	t.Helper()
+	create(t, plane, represented(name))
+	create(t, plane, kubeconfig(name, text))
+}
+
+func create(t *testing.T, plane *controlplane.ControlPlane, object client.Object) {
+	t.Helper()
+
+	if err := plane.Client.Create(t.Context(), object); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func remove(t *testing.T, plane *controlplane.ControlPlane, object client.Object) {
+	t.Helper()
+
+	if err := plane.Client.Delete(t.Context(), object); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func read(t *testing.T, path string) []byte {
+	t.Helper()
+
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return text
+}
+
+// agentAnswers waits for the Deployment and reports of it as a kubelet would.
+func agentAnswers(t *testing.T, runtime *controlplane.ControlPlane) {
+	t.Helper()
+
+	deployment := &appsv1.Deployment{}
+	rig.Eventually(t, patience, "there is a Deployment", func() bool {
+		return runtime.Client.Get(t.Context(), key(installation.Name), deployment) == nil
+	})
+
+	if calls := called(t, runtime); calls != nil {
+		t.Errorf("the API server calls %v before the agent answers", calls)
+	}
+
+	deployment.Status = appsv1.DeploymentStatus{ObservedGeneration: deployment.Generation, Replicas: 1, ReadyReplicas: 1, AvailableReplicas: 1}
+	if err := runtime.Client.Status().Update(t.Context(), deployment); err != nil {
+		t.Fatal(err)
+	}
+
+	create(t, runtime, &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: installation.DefaultNamespace, Name: "agent", Labels: map[string]string{discoveryv1.LabelServiceName: installation.Name},
+		},
+		AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"192.0.2.1"}}},
+	})
+}
+
+// called are the names of the webhooks, shortened.
+func called(t *testing.T, runtime *controlplane.ControlPlane) (names []string) {
+	t.Helper()
+
+	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{}
+
+	err := runtime.Client.Get(t.Context(), client.ObjectKey{Name: installation.DefaultConfigurationName}, configuration)
+	if client.IgnoreNotFound(err) != nil {
+		t.Fatal(err)
+	}
+
+	for i := range configuration.Webhooks {
+		names = append(names, strings.TrimSuffix(configuration.Webhooks[i].Name, ".operator.kyma-project.io"))
+	}
+
+	return names
+}
+
+func eventuallyCalls(t *testing.T, runtime *controlplane.ControlPlane, want ...string) {
+	t.Helper()
+	rig.Eventually(t, patience, "the API server calls "+strings.Join(want, " and "), func() bool {
+		return slices.Equal(called(t, runtime), want)
+	})
+}
+
+func eventuallyGone(t *testing.T, plane *controlplane.ControlPlane, name string) {
+	t.Helper()
+	rig.Eventually(t, patience, name+" is gone", func() bool {
+		return apierrors.IsNotFound(plane.Client.Get(t.Context(), client.ObjectKey{Namespace: metav1.NamespaceDefault, Name: name}, &corev1.ConfigMap{}))
+	})
+}
