@@ -58,7 +58,8 @@ func (i *issuer) EnsureRuntime(_ context.Context, r certificates.Runtime) (certi
 
 	i.domains = append(i.domains, r.Domain)
 
-	if i.asked[r.ID]++; i.asked[r.ID] == 1 {
+	i.asked[r.ID]++
+	if i.asked[r.ID] == 1 {
 		return certificates.RuntimeStatus{Reason: certificates.ReasonIssuing}, nil
 	}
 
@@ -272,24 +273,24 @@ func read(t *testing.T, path string) []byte {
 }
 
 // agentAnswers waits for the Deployment and reports of it as a kubelet would.
-func agentAnswers(t *testing.T, runtime *controlplane.ControlPlane) {
+func agentAnswers(t *testing.T, in *controlplane.ControlPlane) {
 	t.Helper()
 
 	deployment := &appsv1.Deployment{}
 	rig.Eventually(t, patience, "there is a Deployment", func() bool {
-		return runtime.Client.Get(t.Context(), key(installation.Name), deployment) == nil
+		return in.Client.Get(t.Context(), key(installation.Name), deployment) == nil
 	})
 
-	if calls := called(t, runtime); calls != nil {
+	if calls := called(t, in); calls != nil {
 		t.Errorf("the API server calls %v before the agent answers", calls)
 	}
 
 	deployment.Status = appsv1.DeploymentStatus{ObservedGeneration: deployment.Generation, Replicas: 1, ReadyReplicas: 1, AvailableReplicas: 1}
-	if err := runtime.Client.Status().Update(t.Context(), deployment); err != nil {
+	if err := in.Client.Status().Update(t.Context(), deployment); err != nil {
 		t.Fatal(err)
 	}
 
-	create(t, runtime, &discoveryv1.EndpointSlice{
+	create(t, in, &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: installation.DefaultNamespace, Name: "agent", Labels: map[string]string{discoveryv1.LabelServiceName: installation.Name},
 		},
@@ -298,12 +299,12 @@ func agentAnswers(t *testing.T, runtime *controlplane.ControlPlane) {
 }
 
 // called are the names of the webhooks, shortened.
-func called(t *testing.T, runtime *controlplane.ControlPlane) (names []string) {
+func called(t *testing.T, in *controlplane.ControlPlane) (names []string) {
 	t.Helper()
 
 	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{}
 
-	err := runtime.Client.Get(t.Context(), client.ObjectKey{Name: installation.DefaultConfigurationName}, configuration)
+	err := in.Client.Get(t.Context(), client.ObjectKey{Name: installation.DefaultConfigurationName}, configuration)
 	if client.IgnoreNotFound(err) != nil {
 		t.Fatal(err)
 	}
@@ -315,10 +316,10 @@ func called(t *testing.T, runtime *controlplane.ControlPlane) (names []string) {
 	return names
 }
 
-func eventuallyCalls(t *testing.T, runtime *controlplane.ControlPlane, want ...string) {
+func eventuallyCalls(t *testing.T, in *controlplane.ControlPlane, want ...string) {
 	t.Helper()
 	rig.Eventually(t, patience, "the API server calls "+strings.Join(want, " and "), func() bool {
-		return slices.Equal(called(t, runtime), want)
+		return slices.Equal(called(t, in), want)
 	})
 }
 
