@@ -117,3 +117,23 @@ func BenchmarkKnocking(b *testing.B) {
 		})
 	}
 }
+
+// Handshakes that strangers begin delay those who are connected, and those who connect from elsewhere, far less than they would without
+// bound. Both are measured with the same flood, as times say little on a busy machine.
+func TestKnockingDelaysOthersLess(t *testing.T) {
+	if testing.Short() {
+		t.Skip("measures for some seconds, which -short leaves out")
+	}
+
+	_, bound, flood := knocking(t, 0, 1, 2*time.Second)
+	_, free, _ := knocking(t, 1e6, 1, 2*time.Second)
+
+	if flood.Answered == 0 || len(bound.fresh.took) == 0 || sum(bound.quiet.refused)+sum(bound.fresh.refused) > 0 {
+		t.Errorf("flood %+v, %d connected anew, refused were %v and %v: want a flood, and none refused",
+			flood, len(bound.fresh.took), bound.quiet.refused, bound.fresh.refused)
+	}
+
+	if with, without := bound.quiet.p(50), free.quiet.p(50); 2*with > without {
+		t.Errorf("half of the events took more than %v with the bound and %v without it, want less than half as long", with, without)
+	}
+}
