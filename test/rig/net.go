@@ -11,7 +11,8 @@ import (
 
 func loopback() []net.IP { return []net.IP{net.IPv4(127, 0, 0, 1)} }
 
-func bothUsages() []x509.ExtKeyUsage {
+// BothUsages are those of the certificate of an agent, which is shown to the control plane and to API servers.
+func BothUsages() []x509.ExtKeyUsage {
 	return []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth}
 }
 

@@ -35,7 +35,7 @@ func (p *PKI) RuntimeVolume(runtime, domain string) *testpki.Volume {
 	leaf, err := p.CA.Client(runtime, testpki.Options{
 		DNSNames: []string{domain, "localhost"},
 		IPs:      loopback(),
-		Usages:   bothUsages(),
+		Usages:   BothUsages(),
 	})
 	if err != nil {
 		p.t.Fatal(err)

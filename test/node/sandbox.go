@@ -1,0 +1,169 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// network is that of one pod: a network namespace of its own, in which there is nothing but the loopback interface with the address
+// of the pod. What goes in and out is carried by this process, which makes sockets in there.
+//
+// A namespace belongs to a thread. So one is kept for it, which also starts the processes of the pod: it lives as long as they do.
+type network struct {
+	calls chan func()
+	stop  chan struct{}
+	ended chan struct{}
+}
+
+var errNoNetwork = errors.New("the network of the pod is gone")
+
+func newNetwork(addresses ...netip.Addr) (*network, error) {
+	n := &network{calls: make(chan func()), stop: make(chan struct{}), ended: make(chan struct{})}
+	ready := make(chan error, 1)
+
+	go func() {
+		defer close(n.ended)
+		// For good: the thread ends with the goroutine, and the namespace with all that is in it.
+		runtime.LockOSThread()
+
+		ready <- enterNamespace(addresses)
+
+		for {
+			select {
+			case call := <-n.calls:
+				call()
+			case <-n.stop:
+				return
+			}
+		}
+	}()
+
+	if err := <-ready; err != nil {
+		n.close()
+
+		return nil, err
+	}
+
+	return n, nil
+}
+
+// close is called once. Processes that were started inside end with it.
+func (n *network) close() {
+	close(n.stop)
+	<-n.ended
+}
+
+// inside runs f in the namespace. It must not block for long: only one runs at a time.
+func (n *network) inside(f func() error) error {
+	result := make(chan error, 1)
+
+	select {
+	case n.calls <- func() { result <- f() }:
+		return <-result
+	case <-n.stop:
+		return errNoNetwork
+	}
+}
+
+func (n *network) dial(ctx context.Context, address netip.AddrPort) (conn net.Conn, err error) {
+	err = n.inside(func() error {
+		conn, err = new(net.Dialer).DialContext(ctx, "tcp", address.String())
+
+		return err
+	})
+
+	return conn, err
+}
+
+func (n *network) listen(address netip.AddrPort) (listener net.Listener, err error) {
+	err = n.inside(func() error {
+		listener, err = new(net.ListenConfig).Listen(context.Background(), "tcp", address.String())
+
+		return err
+	})
+
+	return listener, err
+}
+
+func enterNamespace(addresses []netip.Addr) error {
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("network namespace: %w", err)
+	}
+
+	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("network namespace: %w", err)
+	}
+	defer unix.Close(socket) // It carried nothing.
+
+	if err := configure(socket, "lo", unix.SIOCSIFFLAGS, func(r *unix.Ifreq) error {
+		r.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
+
+		return nil
+	}); err != nil {
+		return err
+	}
+
+	for n, address := range addresses {
+		alias := fmt.Sprintf("lo:%d", n)
+
+		err := configure(socket, alias, unix.SIOCSIFADDR, func(r *unix.Ifreq) error { return r.SetInet4Addr(address.AsSlice()) })
+		if err == nil { // Not the whole class of the address.
+			err = configure(socket, alias, unix.SIOCSIFNETMASK, func(r *unix.Ifreq) error { return r.SetInet4Addr([]byte{255, 255, 255, 255}) })
+		}
+
+		if err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+func configure(socket int, name string, request uint, fill func(*unix.Ifreq) error) error {
+	r, err := unix.NewIfreq(name)
+	if err == nil {
+		err = fill(r)
+	}
+
+	if err == nil {
+		err = unix.IoctlIfreq(socket, request, r)
+	}
+
+	if err != nil {
+		return fmt.Errorf("network namespace: interface %s: %w", name, err)
+	}
+
+	return nil
+}
+
+// root is the file system of a container: a directory that belongs to the superuser, so that what runs in it can change nothing.
+type root string
+
+const binary = "/container"
+
+func newRoot(dir, program string, hosts map[string]netip.Addr) (root, error) {
+	var lines strings.Builder
+	for name, address := range hosts {
+		fmt.Fprintf(&lines, "%s %s\n", address, name)
+	}
+
+	r := root(dir)
+
+	return r, errors.Join(
+		os.MkdirAll(r.path("/etc"), 0o755),
+		os.Link(program, r.path(binary)), // What is copied would be open for writing when somebody forks.
+		os.WriteFile(r.path("/etc/hosts"), []byte(lines.String()), 0o644),
+	)
+}
+
+func (r root) path(inside string) string { return filepath.Join(string(r), inside) }
