@@ -122,7 +122,14 @@ func (o *Outbox) send(ctx context.Context, l *lane, batch []*entry, events []cor
 			slog.Int("events", len(events)), slog.Duration("took", took), slog.Any("error", err))
 	}
 
-	o.conclude(ctx, l, batch, len(events), err)
+	o.conclude(ctx, l, batch, call{events: len(events), started: start, err: err})
+}
+
+// call is one of the forwarder, that has ended.
+type call struct {
+	events  int // a heartbeat included
+	started time.Time
+	err     error
 }
 
 func (o *Outbox) forward(ctx context.Context, manager core.Manager, events []core.WatchEvent) error {
@@ -133,17 +140,21 @@ func (o *Outbox) forward(ctx context.Context, manager core.Manager, events []cor
 }
 
 // conclude gives every event of a batch the fate that the forwarder's answer means.
-func (o *Outbox) conclude(ctx context.Context, l *lane, batch []*entry, sent int, err error) {
+func (o *Outbox) conclude(ctx context.Context, l *lane, batch []*entry, c call) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 
 	l.inFlight--
 	now := time.Now()
 
-	events, whole := split(err, sent)
-	o.concludeLane(ctx, l, whole, now)
+	events, whole := split(c.err, c.events)
 
-	if sent > len(batch) {
+	// A heartbeat that comes back says nothing of the manager: it may not have been sent at all.
+	if len(batch) > 0 || len(events) == 0 {
+		o.concludeLane(ctx, l, whole, c.started, now)
+	}
+
+	if c.events > len(batch) {
 		l.beaten(whole != nil, now)
 	}
 
@@ -168,7 +179,7 @@ func (o *Outbox) conclude(ctx context.Context, l *lane, batch []*entry, sent int
 			}
 		default:
 			e.failures++
-			l.again(e, now.Add(o.backoff(e.failures, failure)))
+			l.again(e, now.Add(o.wait(l, e.failures, failure, c.started)))
 		}
 	}
 
@@ -177,7 +188,7 @@ func (o *Outbox) conclude(ctx context.Context, l *lane, batch []*entry, sent int
 }
 
 // concludeLane pauses a lane whose manager can not be reached, and resumes it.
-func (o *Outbox) concludeLane(ctx context.Context, l *lane, whole error, now time.Time) {
+func (o *Outbox) concludeLane(ctx context.Context, l *lane, whole error, started, now time.Time) {
 	switch reached := whole == nil || core.IsPermanent(whole); {
 	case reached && l.failures > 0:
 		o.opts.Logger.InfoContext(ctx, "manager takes events again",
@@ -187,7 +198,7 @@ func (o *Outbox) concludeLane(ctx context.Context, l *lane, whole error, now tim
 	case reached, ctx.Err() != nil:
 	default:
 		l.failures++
-		wait := o.backoff(l.failures, whole)
+		wait := o.wait(l, l.failures, whole, started)
 		l.resume = now.Add(wait)
 
 		if l.failures == 1 {
@@ -206,6 +217,16 @@ func (o *Outbox) finish(l *lane, e *entry, change Counts) {
 	}
 
 	o.count(l.manager, change)
+}
+
+// wait returns how long to wait after so many failures in a row: not at all when the last call began before Retry was called, as its
+// answer is to what was replaced since.
+func (o *Outbox) wait(l *lane, failures int, err error, started time.Time) time.Duration {
+	if l.retried.After(started) {
+		return 0
+	}
+
+	return o.backoff(failures, err)
 }
 
 // maxDoublings is how often a wait doubles before it is the longest one whatever its beginning, and no shift overflows.

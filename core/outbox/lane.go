@@ -23,6 +23,7 @@ type lane struct {
 	inFlight int // calls of the forwarder
 	failures int // of whole calls, in a row
 	resume   time.Time
+	retried  time.Time // when Retry was last called
 	second   time.Time // when to ask for a resync once more; zero: not
 
 	order     uint64 // of the newest entry
@@ -175,6 +176,20 @@ func (l *lane) done(e *entry) (free bool) {
 func (l *lane) again(e *entry, due time.Time) {
 	e.due = due
 	l.enqueue(e)
+}
+
+// retry ends every wait after a failure. Events that have not settled wait on.
+func (l *lane) retry(now time.Time) {
+	l.resume, l.retried = now, now
+
+	for _, e := range l.queue {
+		if e.failures > 0 && e.due.After(now) {
+			e.due = now
+		}
+	}
+
+	heap.Init(&l.queue)
+	l.stir()
 }
 
 // split sorts the answer to one call by what it means for each event.

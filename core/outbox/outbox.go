@@ -185,6 +185,20 @@ func (o *Outbox) OldestPending(manager core.Manager) time.Duration {
 	return l.oldest(time.Now())
 }
 
+// Retry ends all waits after failures, also those that a receiver asked for, so that what is due is tried at once: once for each manager that
+// could not be reached. It is for when what was refused has changed, such as a renewed certificate, and for nothing that comes often. It
+// never blocks. Its cost grows with what is pending.
+func (o *Outbox) Retry() {
+	now := time.Now()
+
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	for _, l := range o.lanes {
+		l.retry(now)
+	}
+}
+
 func signal(token chan struct{}) {
 	select {
 	case token <- struct{}{}:

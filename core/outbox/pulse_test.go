@@ -1,8 +1,11 @@
 package outbox_test
 
 import (
+	"bytes"
 	"context"
+	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -157,4 +160,43 @@ func TestEpochNeedsOneCallAtATime(t *testing.T) {
 	if _, err := outbox.New(&inbox{}, outbox.Options{Epoch: "e", InFlight: 2}); err == nil {
 		t.Error("no error for two calls at a time with numbers")
 	}
+}
+
+// A heartbeat that comes back, as the contract in use carries none, says nothing of a manager that takes no events.
+func TestAHeartbeatThatComesBackIsNoSignOfLife(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+
+		p := newPlane(func(_ context.Context, n int, events []core.WatchEvent) error {
+			switch {
+			case n == 0:
+				return errDown
+			case events[0].Kind == core.KindHeartbeat:
+				return core.EventErrors{0: verdict{reason: "no_heartbeats", permanent: true}}
+			default:
+				return nil
+			}
+		})
+		o, stop := run(t, p, outbox.Options{
+			Epoch: "e", HeartbeatInterval: time.Minute, Managers: []core.Manager{kyma}, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+		})
+		again := func() bool { return strings.Contains(log.String(), "takes events again") }
+
+		time.Sleep(time.Hour)
+		synctest.Wait()
+
+		if calls := len(p.seen()); calls < 50 || calls > 70 || !strings.Contains(log.String(), "does not take events") || again() {
+			t.Errorf("after %d calls, the log says:\n%s", calls, &log)
+		}
+
+		o.Accept(kyma, named("a"))
+		time.Sleep(time.Second)
+		synctest.Wait()
+
+		if !again() {
+			t.Errorf("an event was taken, and the log says:\n%s", &log)
+		}
+
+		stop()
+	})
 }

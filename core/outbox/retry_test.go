@@ -1,0 +1,104 @@
+package outbox_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+)
+
+// unwelcome is refused, and asks for half a minute of patience.
+var unwelcome = verdict{reason: "unauthenticated", after: 30 * time.Second}
+
+func TestRetryEndsTheWaitOfAManager(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlane(func(_ context.Context, n int, _ []core.WatchEvent) error {
+			if n < 2 {
+				return unwelcome
+			}
+
+			return nil
+		})
+		o, stop := run(t, p, outbox.Options{Settle: -1})
+
+		o.Accept(kyma, named("a"))
+		time.Sleep(time.Second)
+		o.Retry() // In vain: once only, then the wait is as long as before.
+		time.Sleep(9 * time.Second)
+		o.Retry()
+		o.Retry()
+		time.Sleep(time.Minute)
+
+		wantCalls(t, p, at(0, "a"), at(time.Second, "a"), at(10*time.Second, "a"))
+		stop()
+	})
+}
+
+func TestRetryEndsTheWaitOfAnEvent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlane(func(_ context.Context, n int, _ []core.WatchEvent) error {
+			if n == 0 {
+				return core.EventErrors{0: unwelcome, 1: unwelcome}
+			}
+
+			return nil
+		})
+		o, stop := run(t, p, outbox.Options{MaxBatch: 10})
+
+		o.Accept(kyma, named("a"))
+		o.Accept(kyma, named("b"))
+		time.Sleep(time.Second)
+		o.Accept(kyma, named("c"))
+		o.Retry() // Not for what has not settled.
+		time.Sleep(time.Minute)
+
+		wantCalls(t, p, at(100*ms, "a", "b"), at(time.Second, "a", "b"), at(1100*ms, "c"))
+		stop()
+	})
+}
+
+// What was asked with the old certificate is answered after the new one came.
+func TestRetryCountsForCallsUnderWay(t *testing.T) {
+	for name, refusal := range map[string]error{"manager": unwelcome, "event": core.EventErrors{0: unwelcome}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newPlane(func(_ context.Context, n int, _ []core.WatchEvent) error {
+					if n > 0 {
+						return nil
+					}
+
+					time.Sleep(2 * time.Second)
+
+					return refusal
+				})
+				o, stop := run(t, p, outbox.Options{Settle: -1})
+
+				o.Accept(kyma, named("a"))
+				time.Sleep(time.Second)
+				o.Retry()
+				time.Sleep(time.Minute)
+
+				wantCalls(t, p, at(0, "a"), at(2*time.Second, "a"))
+				stop()
+			})
+		})
+	}
+}
+
+func TestRetryHasNothingToDo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlane(nil)
+		o, stop := run(t, p, outbox.Options{})
+		o.Retry()
+		o.Accept(kyma, named("a"))
+		o.Retry()
+		time.Sleep(time.Second)
+		stop()
+		o.Retry()
+
+		wantCalls(t, p, at(100*ms, "a"))
+	})
+}
