@@ -57,8 +57,11 @@ func newAgent(ctx context.Context, c config, log *slog.Logger) (*agent, error) {
 		return nil, err
 	}
 
+	// Who was refused with the old one need not wait any longer.
+	keys.client.renewed = box.Retry
+
 	// What happened while nobody called went by unseen.
-	pulse.watchdog, err = newWatchdog(c.canary, box.Resync, metrics, log)
+	pulse.watchdog, err = newWatchdog(c.canary, c.getenv, box.Resync, metrics, log)
 	if err != nil {
 		return nil, err
 	}

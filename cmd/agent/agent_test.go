@@ -2,6 +2,7 @@ package main
 
 import (
 	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"net"
@@ -305,6 +306,41 @@ func TestBrokenKeyMaterialIsToldButDoesNotStopTheAgent(t *testing.T) {
 		if n := count(t, scrape, `runtime_watcher_agent_certificate_reloads_total\{use="`+use+`"\}`); n != 1 {
 			t.Errorf("%v reloads of the %s certificate, want 1", n, use)
 		}
+	}
+
+	s.stop(t)
+}
+
+// A control plane that refuses a certificate asks for half a minute of patience, which is not for the next certificate.
+func TestARenewedCertificateIsTriedAtOnce(t *testing.T) {
+	t.Parallel()
+
+	p := newPKI(t)
+	kcp := newControlPlane(t, p, http.StatusOK)
+	later := time.Now().Add(14 * 24 * time.Hour) // When the certificate has expired.
+	kcp.clock.Store(&later)
+	s := start(t, p, env(p, kcp))
+
+	s.review(t, "demo", false)
+
+	wait, _ := s.log.wait(t, "manager does not take events, they are kept and sent again", 1)[0]["wait"].(float64)
+	if refused := time.Duration(wait); refused < patience/2 {
+		t.Fatalf("the next attempt is in %v, want one that this test does not wait for", refused)
+	}
+
+	leaf := must(p.ca.Server("runtime-2", testpki.Options{
+		NotAfter: later.Add(time.Hour), Usages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}))(t)
+	p.write(t, leaf)
+	s.log.wait(t, "key material reloaded", 1)
+
+	select {
+	case got := <-kcp.received:
+		if got.runner != "runtime-2" {
+			t.Errorf("event of %q, want runtime-2", got.runner)
+		}
+	case <-time.After(patience / 3):
+		t.Error("the event waits on, though the certificate is another")
 	}
 
 	s.stop(t)

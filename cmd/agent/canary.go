@@ -30,12 +30,12 @@ type watchdog struct {
 }
 
 // newWatchdog returns a canary after whose return recovered is called.
-func newWatchdog(s canarySettings, recovered func(), metrics *prometheus.Agent, log *slog.Logger) (*watchdog, error) {
+func newWatchdog(s canarySettings, getenv func(string) string, recovered func(), metrics *prometheus.Agent, log *slog.Logger) (*watchdog, error) {
 	if s.off() {
 		return &watchdog{}, nil
 	}
 
-	lease, err := canary.NewLease(s.lease, canary.LeaseOptions{Server: s.server, TokenFile: s.token, CAFile: s.ca})
+	lease, err := canary.NewLease(s.lease, canary.LeaseOptions{Server: s.server, TokenFile: s.token, CAFile: s.ca, Getenv: getenv})
 	if err != nil {
 		return nil, err //nolint:wrapcheck // It names the canary, and what it wants.
 	}

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -86,6 +87,7 @@ type controlPlane struct {
 
 	received chan received
 	status   int
+	clock    atomic.Pointer[time.Time] // as of which it judges certificates, beyond TLS; nil: not
 }
 
 func newControlPlane(tb testing.TB, p pki, status int) *controlPlane {
@@ -112,6 +114,12 @@ func (kcp *controlPlane) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	events, err := version.Decode(body)
 	if err != nil || r.TLS.Version != tls.VersionTLS13 {
 		http.Error(w, fmt.Sprint(err), http.StatusBadRequest)
+
+		return
+	}
+
+	if now := kcp.clock.Load(); now != nil && now.After(r.TLS.PeerCertificates[0].NotAfter) {
+		w.WriteHeader(http.StatusUnauthorized)
 
 		return
 	}

@@ -23,6 +23,8 @@ type keyMaterial struct {
 	*httpmtls.Files
 
 	uses []string
+	// renewed is called when there is a new generation. It is set before the files are followed.
+	renewed func()
 }
 
 // keys are all key material. Serving and client are the same set unless the webhook has a certificate of its own; callers is
@@ -76,7 +78,7 @@ func (k keys) callerSource() httpmtls.Source {
 }
 
 func newKeyMaterial(paths httpmtls.Paths, metrics *prometheus.Agent, log *slog.Logger, uses ...string) (*keyMaterial, error) {
-	k := &keyMaterial{uses: uses}
+	k := &keyMaterial{uses: uses, renewed: func() {}}
 
 	var err error
 
@@ -89,6 +91,7 @@ func newKeyMaterial(paths httpmtls.Paths, metrics *prometheus.Agent, log *slog.L
 				}
 
 				k.measure(metrics)
+				k.renewed()
 			},
 			Refused: func(problem string) {
 				for _, use := range uses {

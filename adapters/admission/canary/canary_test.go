@@ -327,11 +327,23 @@ func TestNewLeaseNamesWhatIsWrong(t *testing.T) {
 	} {
 		opts, lease := good, name()
 		change(&opts, &lease)
-		t.Setenv("KUBERNETES_SERVICE_HOST", "")
+		opts.Getenv = func(string) string { return "" }
 
 		if _, err := canary.NewLease(lease, opts); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want one that names %q", err, want)
 		}
+	}
+}
+
+func TestNewLeaseFindsTheAPIServerOfThePod(t *testing.T) {
+	opts := apiServer(t, func(http.ResponseWriter, *http.Request) {})
+	opts.Server = ""
+	opts.Getenv = func(name string) string {
+		return map[string]string{"KUBERNETES_SERVICE_HOST": "::1", "KUBERNETES_SERVICE_PORT": "443"}[name]
+	}
+
+	if _, err := canary.NewLease(name(), opts); err != nil {
+		t.Errorf("error %v, want an API server", err)
 	}
 }
 

@@ -48,6 +48,8 @@ type LeaseOptions struct {
 	// Server is the URL of the API server. Default: that of the cluster that the process runs in, from KUBERNETES_SERVICE_HOST and
 	// KUBERNETES_SERVICE_PORT.
 	Server string
+	// Getenv reads those. Default [os.Getenv].
+	Getenv func(string) string
 	// TokenFile and CAFile are the credentials. Both are read for every write, as they are rotated. Defaults [DefaultTokenFile] and
 	// [DefaultCAFile].
 	TokenFile, CAFile string
@@ -56,7 +58,7 @@ type LeaseOptions struct {
 // NewLease returns a writer to the Lease of that name. It reads the CA bundle, and fails when it can not, or when there is no API
 // server to be found.
 func NewLease(name types.NamespacedName, opts LeaseOptions) (*Lease, error) {
-	server, err := serverURL(opts.Server)
+	server, err := serverURL(opts)
 	if err != nil {
 		return nil, err
 	}
@@ -118,9 +120,14 @@ func newClient(roots *x509.CertPool) *http.Client {
 	}}
 }
 
-func serverURL(server string) (*url.URL, error) {
+func serverURL(opts LeaseOptions) (*url.URL, error) {
+	server, getenv := opts.Server, opts.Getenv
+	if getenv == nil {
+		getenv = os.Getenv
+	}
+
 	if server == "" {
-		host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
+		host, port := getenv("KUBERNETES_SERVICE_HOST"), getenv("KUBERNETES_SERVICE_PORT")
 		if host == "" || port == "" {
 			return nil, errors.New("canary: no API server: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set, as they are in a pod")
 		}
