@@ -83,10 +83,20 @@ func (x *exchange) overhear(events []core.WatchEvent) answer {
 
 	// One stands for all: what counts is who sent them. They come again, with the numbers that they have.
 	if x.verify(ctx, &events[len(events)-1]) == nil && ready(x.handler) == nil {
-		x.opts.Fleet.Observe(x.peer.ID, x.manager, events)
+		x.opts.Fleet.Observe(x.peer.ID, x.manager, events, indexes(events)...)
 	}
 
 	return busy
+}
+
+// indexes names every event: none of them reached the handler.
+func indexes(events []core.WatchEvent) []int {
+	all := make([]int, len(events))
+	for i := range events {
+		all[i] = i
+	}
+
+	return all
 }
 
 // FleetHandler shows the freshness of all runtimes as JSON, to GET requests: how many are in which state, and each that the query asks

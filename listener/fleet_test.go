@@ -278,6 +278,62 @@ func TestHeartbeatsAreHeardUnderLoad(t *testing.T) {
 	group.Wait()
 }
 
+// A resync that found no room has reached nobody: it replaces none that the fleet is about to ask for.
+func TestAnOverheardResyncReplacesNone(t *testing.T) {
+	t.Parallel()
+
+	inside, free := make(chan struct{}), make(chan struct{})
+	watched := newFleet(t, fleet.Options{ResyncJitter: time.Nanosecond})
+	handler := core.HandlerFunc(func(context.Context, core.Delivery) error {
+		inside <- struct{}{}
+		<-free
+
+		return nil
+	})
+	l := newListener(t, listener.PeerSourceFunc(named), listener.InsecureAllowAll(), handler, listener.Options{Fleet: watched, MaxInFlight: 1})
+
+	var group sync.WaitGroup
+
+	group.Go(func() { serve(l, batchFrom(t, runtimeA, change(runtimeA, 1))) })
+	<-inside
+
+	resync := change(runtimeB, 1)
+	resync.Kind = core.KindResync
+
+	if w := serve(l, batchFrom(t, runtimeB, resync)); w.Code != http.StatusServiceUnavailable {
+		t.Fatalf("the resync was answered %d, want 503", w.Code)
+	}
+
+	close(free)
+	group.Wait()
+
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+
+	whom := make(chan core.RuntimeID, 8)
+
+	group.Go(func() {
+		_ = watched.Start(ctx, map[core.Manager]core.Handler{manager: core.HandlerFunc(func(_ context.Context, d core.Delivery) error {
+			whom <- d.Runtime
+
+			return nil
+		})})
+	})
+
+	timeout := time.After(10 * time.Second)
+
+	for looked := core.RuntimeID(""); looked != runtimeB; {
+		select {
+		case looked = <-whom:
+		case <-timeout:
+			t.Fatalf("no resync of %s, whose own was refused", runtimeB)
+		}
+	}
+
+	cancel()
+	group.Wait()
+}
+
 // What is not verified is not heard, under load neither.
 func TestStrangersAreNotOverheard(t *testing.T) {
 	t.Parallel()
