@@ -71,14 +71,18 @@ func newSceneWith(t *testing.T, version contract.Version, operator rig.OperatorO
 		Manager:  manager,
 		Resource: schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"},
 		Labels:   watched(),
-	}, admission.Watch{
+	}, watchedConfigMaps())
+
+	return s
+}
+
+func watchedConfigMaps() admission.Watch {
+	return admission.Watch{
 		Name:     types.NamespacedName{Namespace: rig.Namespace, Name: "configmaps"},
 		Manager:  manager,
 		Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"},
 		Labels:   watched(),
-	})
-
-	return s
+	}
 }
 
 // newClusters is a control plane with its operator, and a runtime without agent.

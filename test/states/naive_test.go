@@ -1,9 +1,6 @@
 package states
 
 import (
-	"context"
-	"net"
-	"net/http/httptest"
 	"slices"
 	"sync"
 	"testing"
@@ -14,16 +11,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/core/contract"
-	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
-// naive is an agent that sends from inside admission. The webhook of it is the real one, and so is what sends: only the outbox between them
-// is missing.
+// naive is an agent that sends from inside admission.
 type naive struct {
 	subject
 
@@ -60,42 +53,7 @@ func (n *naive) start(t *testing.T, runtime *controlplane.ControlPlane, pki *rig
 	n.plane = rig.StartPlane(t, pki, rig.PlaneOptions{}, manager)
 	n.plane.Set(n.fault)
 
-	volume := pki.RuntimeVolume(n.label(), n.label()+".example.com")
-	ca, cert, key := volume.Paths()
-
-	material, err := httpmtls.NewFiles(httpmtls.Paths{CA: ca, Certificate: cert, Key: key}, httpmtls.FilesOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	forwarder, err := httpmtls.NewForwarder(material, n.plane.Addr, contract.V2, httpmtls.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	handler, err := admission.New(admission.AcceptorFunc(func(manager core.Manager, event core.WatchEvent) outbox.Outcome {
-		if err := forwarder.Forward(context.Background(), manager, []core.WatchEvent{event}); err != nil {
-			return outbox.Dropped
-		}
-
-		return outbox.Accepted
-	}), admission.Options{Hooks: admission.Hooks{Reviewed: n.reviewed}})
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	server := httptest.NewUnstartedServer(handler)
-	server.TLS = httpmtls.WebhookTLSConfig(material, nil)
-	server.StartTLS()
-	t.Cleanup(func() {
-		_ = forwarder.Close() // It never fails.
-
-		server.CloseClientConnections()
-		server.Close()
-	})
-
-	address, _ := server.Listener.Addr().(*net.TCPAddr)
-	n.port = address.Port
+	n.port = rig.StartNaive(t, pki.RuntimeVolume(n.label(), n.label()+".example.com"), n.plane.Addr, n.reviewed)
 	// The API server shall lose its patience soon.
 	rig.Register(t, runtime, n.label(), n.port, pki.CA.PEM(), admission.ConfigurationOptions{Timeout: time.Second}, n.watch())
 	n.awaitReviews(t, runtime)
