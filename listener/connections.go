@@ -3,6 +3,7 @@ package listener
 import (
 	"context"
 	"crypto/tls"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/netip"
@@ -122,13 +123,16 @@ type limitedConn struct {
 	once   sync.Once
 }
 
-// pauseTime is how long nothing is read from a connection after a request on it went beyond the share of its runtime. To answer
-// costs processor time that others need, and a flood comes as fast as it is answered. What is not read fills the buffers of TCP, and
-// then it is the flood that waits. A runtime that keeps to Retry-After does not notice.
-const pauseTime = 200 * time.Millisecond
+// pauseTime is how long at most nothing is read from a connection after a request on it went beyond the share of its runtime. To
+// answer costs processor time that others need, and a flood comes as fast as it is answered. What is not read fills the buffers of
+// TCP, and then it is the flood that waits. A runtime that keeps to Retry-After, which is never less, does not notice.
+const pauseTime = time.Second
 
-// pause lets nothing be read from the connection for a while.
-func (c *limitedConn) pause() { c.paused.Store(time.Now().Add(pauseTime).UnixNano()) }
+// pause lets nothing be read from the connection for a while: half of it at random, or connections that were paused together would come back
+// together.
+func (c *limitedConn) pause() {
+	c.paused.Store(time.Now().Add(pauseTime/2 + rand.N(pauseTime/2)).UnixNano()) //nolint:gosec // Nobody gains by guessing it.
+}
 
 // Read returns what it has read when it is the connection's turn, up to its first request, and after that when a pause is over: one may
 // begin while it waits for the other end.

@@ -156,8 +156,8 @@ func TestFloodIsReadSlowly(t *testing.T) {
 	mustSend(t, a, url, bodyV2, nil)
 
 	const (
-		refused = 5
-		pause   = 200 * time.Millisecond
+		refused = 4
+		pause   = 500 * time.Millisecond // at least
 	)
 
 	began := time.Now()
