@@ -38,7 +38,7 @@ func (p pipes) dial(t *testing.T, l net.Listener) (near, far net.Conn) {
 // say writes a byte that nobody waits for.
 func say(conn net.Conn) { go func() { _, _ = conn.Write([]byte("a")) }() }
 
-// reads reads a byte and tells when.
+// reads waits for a byte and tells when it came.
 func reads(conn net.Conn) <-chan error {
 	read := make(chan error, 1)
 
