@@ -26,8 +26,8 @@ const (
 	manager  = core.Manager("lifecycle-manager")
 	runtime1 = "skr-1"
 
-	// patience bounds what should be prompt.
-	patience = 10 * time.Second
+	// patience bounds what should be prompt, on a machine that has other things to do, too.
+	patience = 30 * time.Second
 )
 
 var protocols = []httpmtls.Protocol{httpmtls.HTTP2, httpmtls.HTTP1}
@@ -80,6 +80,7 @@ type farEnd struct {
 
 	mu      sync.Mutex
 	open    map[net.Conn]struct{}
+	most    int           // that were ever open at once
 	changed chan struct{} // closed when a connection is
 }
 
@@ -107,12 +108,21 @@ func (e *farEnd) state(conn net.Conn, state http.ConnState) {
 	case http.StateNew:
 		e.connections.Add(1)
 		e.open[conn] = struct{}{}
+		e.most = max(e.most, len(e.open))
 	case http.StateClosed, http.StateHijacked:
 		delete(e.open, conn)
 		close(e.changed)
 		e.changed = make(chan struct{})
 	case http.StateActive, http.StateIdle:
 	}
+}
+
+// mostOpen is how many connections were ever open at once.
+func (e *farEnd) mostOpen() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+
+	return e.most
 }
 
 // awaitOpen fails t when not so many connections are open soon.
@@ -169,6 +179,13 @@ func forward(t testing.TB, forwarder core.Forwarder, events ...core.WatchEvent) 
 	defer cancel()
 
 	return forwarder.Forward(ctx, manager, events)
+}
+
+// unhurried are options with which a busy machine is no reason to give a connection up.
+func unhurried(protocol httpmtls.Protocol) httpmtls.Options {
+	return httpmtls.Options{
+		Protocol: protocol, Timeout: patience, DialTimeout: patience, PingAfter: time.Hour, PingTimeout: time.Hour,
+	}
 }
 
 // failureOf returns the typed error of the only event that was sent.

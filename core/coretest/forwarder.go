@@ -17,10 +17,10 @@ import (
 )
 
 const (
-	// patience bounds everything that should be prompt.
-	patience = 10 * time.Second
+	// patience bounds everything that should be prompt, on a busy machine, too.
+	patience = 20 * time.Second
 	// advice is the wait that a far end asks for. A forwarder that sits it out runs into patience.
-	advice = 30 * time.Second
+	advice = 60 * time.Second
 )
 
 // ForwarderHarness is a forwarder under test and the way to its far end.
