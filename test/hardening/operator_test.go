@@ -72,7 +72,7 @@ func startOperator(t *testing.T, pki *rig.PKI, binary string, env ...string) *op
 	t.Cleanup(func() {
 		_ = o.cmd.Process.Kill() // It may have ended.
 		<-ended
-		keepsSecrets(t, o.stderr.String(), volume)
+		rig.KeepsSecrets(t, o.stderr.String(), rig.Secrets(volume)...)
 
 		if t.Failed() {
 			t.Logf("the operator said:\n%.4000s", o.stderr)

@@ -89,6 +89,7 @@ func StartAgent(t testing.TB, volume *testpki.Volume, controlPlane string, opts 
 		WebhookPort: webhook, MetricsPort: metrics, Volume: volume,
 	}
 	a.Restart()
+	a.keepsSecrets(t, opts.Env["CANARY_TOKEN_FILE"])
 
 	return a
 }
