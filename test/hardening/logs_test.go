@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"encoding/pem"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -44,3 +45,43 @@ func (c *complaints) Helper() {}
 func (c *complaints) Error(...any) { c.n++ }
 
 func (c *complaints) Errorf(string, ...any) { c.n++ }
+
+// What goes wrong is what gets logged: broken files, certificates that nobody trusts, an API server that is not there.
+func TestTroubleTellsNoSecrets(t *testing.T) {
+	token := "header.claims.c2lnbmF0dXJlIHRoYXQgaXMgYSBzZWNyZXQ"
+	tokenFile := filepath.Join(t.TempDir(), "token")
+
+	if err := os.WriteFile(tokenFile, []byte(token), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	pki := rig.NewPKI(t)
+	ca, _, _ := pki.RuntimeVolume(runtimeName, domain).Paths()
+	s := newScene(t, map[string]string{
+		"CANARY_LEASE": "kyma-system/canary", "CANARY_API_SERVER": "https://" + rig.Address(rig.FreePort(t)), "CANARY_INTERVAL": "100ms",
+		"CANARY_TOKEN_FILE": tokenFile, "CANARY_CA_CERT": ca, "HEARTBEAT_INTERVAL": "1s", "MANAGERS": manager,
+	})
+	logged := func(what string, times int) {
+		t.Helper()
+		rig.Eventually(t, patience, what+" is in the log", func() bool { return strings.Count(s.agent.FullLog(), what) >= times })
+	}
+	good := rig.Secrets(s.agent.Volume)
+	write := func(files ...[]byte) {
+		if err := s.agent.Volume.Write(map[string][]byte{testpki.FileCA: files[0], testpki.FileCert: files[1], testpki.FileKey: files[2]}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stranger := rig.Secrets(pki.RuntimeVolume(runtimeName, domain)) // Of a CA that the control plane does not know.
+
+	write(good[0], good[1], good[2][:len(good[2])/2])
+	logged("key material on disk is broken", 1)
+	write(good[0], good[1], stranger[2]) // A key that is not of this certificate.
+	logged("key material on disk is broken", 2)
+	write(good[0], stranger[1], stranger[2])
+	logged("key material reloaded", 1)
+	logged("manager does not take events", 1)
+	logged("canary", 1)
+	write(good...)
+
+	rig.KeepsSecrets(t, s.agent.FullLog(), append(append([][]byte{[]byte("c2lnbmF0dXJlIHRoYXQgaXMgYSBzZWNyZXQ")}, good...), stranger...)...)
+}

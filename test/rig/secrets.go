@@ -77,6 +77,8 @@ func Secrets(volume *testpki.Volume) (secrets [][]byte) {
 
 // keepsSecrets looks at the agent's log when the test ends: for what its volume holds then and at its start, and for its token.
 func (a *Agent) keepsSecrets(t testing.TB, tokenFile string) {
+	t.Helper()
+
 	secrets := Secrets(a.Volume)
 
 	if token, err := os.ReadFile(tokenFile); err == nil {
