@@ -30,7 +30,7 @@ func TestReconcileSeesTheChange(t *testing.T) {
 		settle      string
 		least, most int // stale reads
 	}{
-		{insideAdmission, writes/2 + 1, writes},
+		{insideAdmission, writes / 10, writes},
 		{"0s", 1, writes},
 		{"100ms", 0, 0},
 	} {
