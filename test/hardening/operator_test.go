@@ -2,6 +2,8 @@ package hardening
 
 import (
 	"bytes"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"strings"
@@ -78,7 +80,7 @@ func startOperator(t *testing.T, pki *rig.PKI, binary string, env ...string) *op
 			t.Logf("the operator said:\n%.4000s", o.stderr)
 		}
 	})
-	rig.Eventually(t, patience, "the operator listens", func() bool { return strings.Contains(o.stderr.String(), "listening") })
+	rig.Eventually(t, patience, "the operator listens", func() bool { return strings.Contains(o.stderr.String(), "listen") })
 
 	return o
 }
@@ -92,4 +94,32 @@ func (o *operator) printed(runtime, name string) bool {
 	}
 
 	return false
+}
+
+func eventV2(name string) io.Reader {
+	return strings.NewReader(`{"watched":{"Namespace":"default","Name":"` + name + `"},"watchedGvk":{"group":"","version":"v1","kind":"ConfigMap"}}`)
+}
+
+// send posts one event as a runtime with that client.
+func (o *operator) send(t *testing.T, client *http.Client, name string) error {
+	t.Helper()
+
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+o.addr+"/v2/"+manager+"/event", eventV2(name))
+	if err != nil {
+		return err
+	}
+
+	request.Header.Set("Content-Type", "application/json")
+
+	answer, err := client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+
+	if answer.StatusCode != http.StatusOK {
+		return &http.ProtocolError{ErrorString: answer.Status}
+	}
+
+	return nil
 }

@@ -1,0 +1,100 @@
+package hardening
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/listener"
+)
+
+// stateAddr makes the test binary the listener that is attacked, in place of a test. It is where that tells its state.
+const stateAddr = "HARDENING_STATE_ADDR"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(stateAddr) == "" {
+		os.Exit(m.Run())
+	}
+
+	fmt.Fprintln(os.Stderr, runBesieged(os.Getenv(stateAddr)))
+	os.Exit(1)
+}
+
+// maxBesieged is how many connections the listener takes that is attacked.
+const maxBesieged = 128
+
+// besieged is what the listener says of itself.
+type besieged struct {
+	Goroutines int   `json:"goroutines"`
+	Dropped    int64 `json:"dropped"`
+	Handshakes int64 `json:"handshakes"` // that failed
+	TooFast    int64 `json:"tooFast"`
+}
+
+// runBesieged serves natively, with the flags of examples/minimal, a log at debug level and short deadlines, so that attacks meet them.
+func runBesieged(state string) error {
+	var files httpmtls.Paths
+
+	flags := flag.NewFlagSet("listener", flag.ContinueOnError)
+	addr := flags.String("addr", "", "")
+	name := flags.String("manager", "", "")
+	flags.StringVar(&files.CA, "ca", "", "")
+	flags.StringVar(&files.Certificate, "cert", "", "")
+	flags.StringVar(&files.Key, "key", "", "")
+
+	if err := flags.Parse(os.Args[1:]); err != nil {
+		return err
+	}
+
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
+
+	material, err := httpmtls.NewFiles(files, httpmtls.FilesOptions{Logger: log})
+	if err != nil {
+		return err
+	}
+
+	var dropped, handshakes, tooFast atomic.Int64
+
+	server, err := listener.New(listener.FromTLS(listener.PeerOptions{}), listener.InsecureAllowAll(),
+		map[core.Manager]core.Handler{core.Manager(*name): core.HandlerFunc(printBesieged)}, listener.Options{
+			Addr: *addr, TLS: httpmtls.ServerTLSConfig(material), Logger: log, MaxConnections: maxBesieged,
+			ReadTimeout: 4 * time.Second, HandleTimeout: time.Second, IdleTimeout: 10 * time.Second,
+			Hooks: listener.Hooks{
+				ConnectionDropped: func(string) { dropped.Add(1) },
+				HandshakeFailed:   func() { handshakes.Add(1) },
+				Answered: func(_ string, _ core.Manager, status int, _ string, _ time.Duration) {
+					if status == http.StatusTooManyRequests {
+						tooFast.Add(1)
+					}
+				},
+			},
+		})
+	if err != nil {
+		return err
+	}
+
+	go func() {
+		_ = http.ListenAndServe(state, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			_ = json.NewEncoder(w).Encode(besieged{runtime.NumGoroutine(), dropped.Load(), handshakes.Load(), tooFast.Load()})
+		}))
+	}()
+
+	return server.Start(context.Background())
+}
+
+// printBesieged tells of a delivery as examples/minimal does.
+func printBesieged(_ context.Context, d core.Delivery) error {
+	_, err := fmt.Printf("{\"runtime\":%q,\"name\":%q}\n", d.Runtime, d.Event.Watched.Name)
+
+	return err
+}
