@@ -1,0 +1,410 @@
+package chain
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/api/v1beta2"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/certificates"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/watcher"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/test/node"
+	"github.com/runtime-watcher/runtime-watcher/test/rig"
+)
+
+// steady is the manager whose traffic flows all the time; the others are what is changed beside it.
+const (
+	steady  = core.Manager("steady")
+	moving  = core.Manager("moving")
+	renamed = core.Manager("renamed")
+)
+
+const (
+	istioGateway = `
+apiVersion: networking.istio.io/v1beta1
+kind: Gateway
+metadata: {name: gateway, namespace: default, labels: {for: watchers}}
+spec:
+  selector: {istio: ingressgateway}
+  servers:
+    - hosts: [listener.example]
+      port: {name: https, number: 443, protocol: HTTPS}
+      tls: {mode: MUTUAL, credentialName: gateway}
+`
+	gateway = `
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: gateway, namespace: default, labels: {for: watchers}}
+spec:
+  gatewayClassName: istio
+  listeners:
+    - name: https
+      port: 443
+      protocol: HTTPS
+      hostname: listener.example
+      tls: {mode: Terminate, certificateRefs: [{name: gateway}]}
+`
+)
+
+func newWatcher(manager core.Manager, change func(*v1beta2.Watcher)) *v1beta2.Watcher {
+	w := &v1beta2.Watcher{
+		ObjectMeta: metav1.ObjectMeta{Name: string(manager), Namespace: rig.Namespace, Labels: map[string]string{v1beta2.ManagedByLabel: string(manager)}},
+		Spec: v1beta2.WatcherSpec{
+			ServiceInfo:     v1beta2.Service{Name: "events", Namespace: "kcp-system", Port: 8082},
+			ResourceToWatch: v1beta2.WatchableGVR{Version: "*", Resource: "configmaps"},
+			LabelsToWatch:   map[string]v1beta2.LabelValue{"watched-by": v1beta2.LabelValue(manager)},
+			Gateway:         v1beta2.GatewayConfig{LabelSelector: v1beta2.GatewaySelector{MatchLabels: map[string]v1beta2.LabelValue{"for": "watchers"}}},
+		},
+	}
+	if change != nil {
+		change(w)
+	}
+
+	return w
+}
+
+func (w *world) changeWatcher(name core.Manager, change func(*v1beta2.Watcher)) {
+	w.t.Helper()
+	w.eventually("the Watcher can be changed", func() bool {
+		stored := &v1beta2.Watcher{}
+		w.must(w.plane.Client.Get(w.t.Context(), types.NamespacedName{Namespace: rig.Namespace, Name: string(name)}, stored))
+		change(stored)
+
+		return w.plane.Client.Update(w.t.Context(), stored) == nil
+	})
+}
+
+// TestChain is the life of a control plane with three runtimes. All the time changes flow in two of them, and none may be lost.
+func TestChain(t *testing.T) {
+	w := newWorld(t, watcher.VirtualService, []core.Manager{steady, moving, renamed}, "runtime-1", "runtime-2", "runtime-3")
+	ids := []core.RuntimeID{"runtime-1", "runtime-2", "runtime-3"}
+
+	w.must(w.plane.Client.Create(t.Context(), object(t, istioGateway)))
+	w.must(w.plane.Client.Create(t.Context(), newWatcher(steady, nil)))
+	w.must(w.plane.Client.Create(t.Context(), newWatcher(moving, nil)))
+
+	for _, id := range ids {
+		w.represent(id)
+	}
+
+	w.installed(ids...)
+	w.settled(ids...)
+
+	for _, id := range ids {
+		w.eventuallyCalls(id, "default.moving", "default.steady", "canary")
+		w.onlyFrom(id, w.reaches(id, moving, "first-"+string(id), labels(moving)), moving)
+		w.reaches(id, steady, "steady-"+string(id), labels(steady))
+	}
+
+	flow := []*traffic{w.startTraffic("runtime-1"), w.startTraffic("runtime-2")}
+
+	w.routeComesBack()
+	w.watcherEdited(ids)
+	w.watcherRenamed(ids)
+	w.watcherDeleted(ids)
+	w.runtimeRemoved("runtime-3")
+	w.settled("runtime-1", "runtime-2")
+
+	before := []int{flow[0].count(), flow[1].count()}
+
+	w.rotation("runtime-1", "runtime-2")
+
+	for i := range flow {
+		flow[i].end(t, before[i])
+	}
+}
+
+func labels(manager core.Manager) map[string]string {
+	return map[string]string{"watched-by": string(manager)}
+}
+
+// onlyFrom is about an object that has arrived: nobody else is said to have it.
+func (w *world) onlyFrom(id core.RuntimeID, name string, manager core.Manager) {
+	w.t.Helper()
+
+	w.record.mu.Lock()
+	defer w.record.mu.Unlock()
+
+	for a := range w.record.arrived {
+		if a.object == name && (a.runtime != id || a.manager != manager) {
+			w.t.Errorf("a change of %s for %s arrived as %+v", id, manager, a)
+		}
+	}
+}
+
+// eventuallyCalls is about the webhooks that the API server of a runtime has.
+func (w *world) eventuallyCalls(id core.RuntimeID, want ...string) {
+	w.t.Helper()
+	slices.Sort(want)
+
+	var have []string
+
+	defer func() {
+		if w.t.Failed() {
+			w.t.Logf("webhooks of %s: %v, want %v", id, have, want)
+		}
+	}()
+
+	w.eventually(fmt.Sprintf("%s has the webhooks %v", id, want), func() bool {
+		have = nil
+
+		for _, webhook := range w.webhooks(id) {
+			have = append(have, strings.TrimSuffix(webhook.Name, ".operator.kyma-project.io"))
+		}
+
+		slices.Sort(have)
+
+		return slices.Equal(have, want)
+	})
+}
+
+func (w *world) webhooks(id core.RuntimeID) []admissionregistrationv1.ValidatingWebhook {
+	w.t.Helper()
+
+	var configuration admissionregistrationv1.ValidatingWebhookConfiguration
+
+	err := w.runtimes[id].Client.Get(w.t.Context(), types.NamespacedName{Name: installation.DefaultConfigurationName}, &configuration)
+	if !apierrors.IsNotFound(err) {
+		w.must(err)
+	}
+
+	return configuration.Webhooks
+}
+
+func (w *world) route(name core.Manager) *unstructured.Unstructured {
+	route := &unstructured.Unstructured{}
+	route.SetGroupVersionKind(schema.GroupVersionKind{Group: "networking.istio.io", Version: "v1beta1", Kind: "VirtualService"})
+
+	if w.routing == watcher.HTTPRoute {
+		route.SetGroupVersionKind(schema.GroupVersionKind{Group: "gateway.networking.k8s.io", Version: "v1", Kind: "HTTPRoute"})
+	}
+
+	route.SetNamespace(rig.Namespace)
+	route.SetName(string(name))
+
+	return route
+}
+
+// routeLeads returns when there is a route for a manager that is called name.
+func (w *world) routeLeads(name, manager core.Manager) {
+	w.t.Helper()
+	w.eventually("there is a route for "+string(manager), func() bool {
+		route := w.route(name)
+		err := w.plane.Client.Get(w.t.Context(), client.ObjectKeyFromObject(route), route)
+
+		return err == nil && strings.Contains(fmt.Sprint(route.Object["spec"]), "/v3/"+string(manager)+"/")
+	})
+}
+
+func (w *world) routeGone(name core.Manager) {
+	w.t.Helper()
+	w.eventually("the route of "+string(name)+" is gone", func() bool {
+		route := w.route(name)
+
+		return apierrors.IsNotFound(w.plane.Client.Get(w.t.Context(), client.ObjectKeyFromObject(route), route))
+	})
+}
+
+func (w *world) routeComesBack() {
+	w.t.Helper()
+	w.routeLeads(steady, steady)
+	w.routeLeads(moving, moving)
+	w.must(w.plane.Client.Delete(w.t.Context(), w.route(moving)))
+	w.routeLeads(moving, moving)
+}
+
+// watcherEdited lets it watch other labels.
+func (w *world) watcherEdited(ids []core.RuntimeID) {
+	w.t.Helper()
+	w.changeWatcher(moving, func(stored *v1beta2.Watcher) {
+		stored.Spec.LabelsToWatch = map[string]v1beta2.LabelValue{"color": "blue"}
+	})
+
+	for _, id := range ids {
+		w.reaches(id, moving, "blue-"+string(id), map[string]string{"color": "blue"})
+
+		// What has the old label comes before what has the new one, and does not arrive: else it would have come first.
+		w.eventually(string(id)+" forgets the old labels", func() bool {
+			for _, webhook := range w.webhooks(id) {
+				if webhook.ObjectSelector.MatchLabels["watched-by"] == string(moving) {
+					return false
+				}
+			}
+
+			return true
+		})
+		w.write(id, "old-"+string(id), labels(moving))
+		w.reaches(id, moving, "newer-"+string(id), map[string]string{"color": "blue"})
+
+		if w.record.has(arrival{id, moving, "old-" + string(id)}) {
+			w.t.Errorf("%s still tells of the old labels", id)
+		}
+	}
+}
+
+// watcherRenamed gives it another manager, which is in a label of the Watcher. The agents are told by their environment, so they are replaced.
+func (w *world) watcherRenamed(ids []core.RuntimeID) {
+	w.t.Helper()
+
+	before := w.pods(ids...)
+
+	w.changeWatcher(moving, func(stored *v1beta2.Watcher) { stored.Labels[v1beta2.ManagedByLabel] = string(renamed) })
+	w.routeLeads(moving, renamed)
+
+	for _, id := range ids {
+		w.onlyFrom(id, w.reaches(id, renamed, "renamed-"+string(id), map[string]string{"color": "blue"}), renamed)
+	}
+
+	w.eventually("the agents are replaced", func() bool {
+		return !slices.ContainsFunc(w.pods(ids...), func(p node.Pod) bool {
+			return slices.ContainsFunc(before, func(old node.Pod) bool { return old.Name == p.Name })
+		})
+	})
+	w.settled(ids...)
+}
+
+func (w *world) pods(ids ...core.RuntimeID) (pods []node.Pod) {
+	for _, id := range ids {
+		pods = append(pods, w.runtimes[id].node.Pods(deployment())...)
+	}
+
+	return pods
+}
+
+func (w *world) watcherDeleted(ids []core.RuntimeID) {
+	w.t.Helper()
+	w.must(w.plane.Client.Delete(w.t.Context(), newWatcher(moving, nil)))
+	w.routeGone(moving)
+
+	for _, id := range ids {
+		w.eventuallyCalls(id, "default.steady", "canary")
+		w.reaches(id, steady, "alone-"+string(id), labels(steady))
+	}
+}
+
+// runtimeRemoved leaves nothing, neither there nor in the control plane.
+func (w *world) runtimeRemoved(id core.RuntimeID) {
+	w.t.Helper()
+
+	represented := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: rig.Namespace, Name: string(id)}}
+	w.must(w.plane.Client.Delete(w.t.Context(), represented))
+	w.eventually(string(id)+" is let go", func() bool {
+		return apierrors.IsNotFound(w.plane.Client.Get(w.t.Context(), client.ObjectKeyFromObject(represented), represented))
+	})
+
+	if left := w.left(id); len(left) > 0 {
+		w.t.Errorf("left in %s: %v", id, left)
+	}
+
+	if pods := w.pods(id); len(pods) > 0 {
+		w.t.Errorf("agents of %s: %+v", id, pods)
+	}
+
+	name := types.NamespacedName{Namespace: rig.Namespace, Name: string(id) + "-watcher-tls"}
+	for _, object := range []client.Object{&certv1.Certificate{}, &corev1.Secret{}} {
+		if err := w.plane.Client.Get(w.t.Context(), name, object); !apierrors.IsNotFound(err) {
+			w.t.Errorf("%T of %s is still there: %v", object, id, err)
+		}
+	}
+}
+
+// left are all objects of a runtime, of whichever kind, that are in the agent's namespace or have its name.
+func (w *world) left(id core.RuntimeID) (left []string) {
+	w.t.Helper()
+
+	asked, err := discovery.NewDiscoveryClientForConfig(w.runtimes[id].Config)
+	w.must(err)
+	lists, err := asked.ServerPreferredResources()
+	w.must(err)
+
+	kinds := 0
+
+	for _, list := range lists {
+		for _, resource := range list.APIResources {
+			if !slices.Contains(resource.Verbs, "list") {
+				continue
+			}
+
+			kinds++
+			found := &metav1.PartialObjectMetadataList{}
+			found.SetGroupVersionKind(schema.FromAPIVersionAndKind(list.GroupVersion, resource.Kind+"List"))
+			w.must(w.runtimes[id].Client.List(w.t.Context(), found))
+
+			for _, item := range found.Items {
+				if item.Namespace == installation.DefaultNamespace || strings.HasPrefix(item.Name, installation.Name) {
+					left = append(left, fmt.Sprintf("%s %s/%s", resource.Kind, item.Namespace, item.Name))
+				}
+			}
+		}
+	}
+
+	if kinds < 20 {
+		w.t.Errorf("only %d kinds were looked at", kinds)
+	}
+
+	return left
+}
+
+// rotation replaces the CA while changes flow, without a restart of an agent.
+func (w *world) rotation(ids ...core.RuntimeID) {
+	w.t.Helper()
+
+	before := w.pods(ids...)
+	issuer := &certv1.Issuer{ObjectMeta: metav1.ObjectMeta{Namespace: rig.Namespace, Name: w.set.ClientsIssuer().Name}}
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:"now"}}}`, certificates.AnnotationRotate)
+
+	w.must(w.plane.Client.Patch(w.t.Context(), issuer, client.RawPatch(types.MergePatchType, patch)))
+
+	var message string
+
+	defer func() {
+		if w.t.Failed() {
+			w.t.Logf("rotation: %s", message)
+		}
+	}()
+
+	w.eventually("the second CA signs everything", func() bool {
+		w.must(w.plane.Client.Get(w.t.Context(), client.ObjectKeyFromObject(issuer), issuer))
+		message = issuer.Annotations[certificates.AnnotationRotation]
+
+		return message == "CA 2 signs everything"
+	})
+
+	for _, id := range ids {
+		w.reaches(id, steady, "rotated-"+string(id), labels(steady))
+	}
+
+	if after := w.pods(ids...); !slices.Equal(before, after) {
+		w.t.Errorf("the rotation made of the agents %+v: %+v", before, after)
+	}
+}
+
+// TestChainHTTPRoute is the same way with the other kind of route.
+func TestChainHTTPRoute(t *testing.T) {
+	w := newWorld(t, watcher.HTTPRoute, []core.Manager{steady, moving}, "runtime-1")
+
+	w.must(w.plane.Client.Create(t.Context(), object(t, gateway)))
+	w.must(w.plane.Client.Create(t.Context(), newWatcher(steady, nil)))
+	w.must(w.plane.Client.Create(t.Context(), newWatcher(moving, nil)))
+	w.represent("runtime-1")
+	w.installed("runtime-1")
+	w.routeComesBack()
+	w.reaches("runtime-1", steady, "steady", labels(steady))
+	w.reaches("runtime-1", moving, "moving", labels(moving))
+	w.watcherDeleted([]core.RuntimeID{"runtime-1"})
+	w.runtimeRemoved("runtime-1")
+}

@@ -1,0 +1,390 @@
+// Package chain proves the control-plane side as a whole: real API servers, cert-manager's controllers, and the agent as a process with what
+// its Deployment gives it.
+package chain
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/yaml"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/certificates"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/config/crd"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/runtimes"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/watcher"
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/listener"
+	"github.com/runtime-watcher/runtime-watcher/test/certmanager"
+	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+	"github.com/runtime-watcher/runtime-watcher/test/node"
+	"github.com/runtime-watcher/runtime-watcher/test/rig"
+)
+
+func TestMain(m *testing.M) {
+	log.SetLogger(logr.Discard()) // Or controller-runtime complains, with a stack trace.
+	os.Exit(m.Run())
+}
+
+const (
+	// patience is generous: the machine may be busy with other things.
+	patience = 2 * time.Minute
+	image    = "agent.example/agent:test"
+	host     = "listener.example"
+	// propagation is enough for a volume that is looked after every 100 ms and files that are watched, also on a slow machine.
+	propagation = 4 * time.Second
+)
+
+func deployment() types.NamespacedName {
+	return types.NamespacedName{Namespace: installation.DefaultNamespace, Name: installation.Name}
+}
+
+// world is a control plane with an operator, and some runtimes.
+type world struct {
+	t       *testing.T
+	routing watcher.Routing
+	scheme  *runtime.Scheme
+	plane   *controlplane.ControlPlane
+	addr    string
+	fleet   *fleet.Fleet
+	set     *certificates.Certificates
+	record  record
+
+	runtimes map[core.RuntimeID]*member
+	ctx      context.Context //nolint:containedctx // That of its life.
+	work     sync.WaitGroup
+
+	mu     sync.Mutex
+	states map[core.RuntimeID]installation.Status
+}
+
+// member is a runtime with an API server of its own.
+type member struct {
+	*controlplane.ControlPlane
+
+	node *node.Node
+}
+
+func newWorld(t *testing.T, routing watcher.Routing, managers []core.Manager, ids ...core.RuntimeID) *world {
+	t.Helper()
+
+	if testing.Short() {
+		t.Skip("needs real API servers, which -short leaves out")
+	}
+
+	w := &world{
+		t: t, routing: routing, scheme: runtime.NewScheme(), addr: rig.Address(rig.FreePort(t)),
+		runtimes: map[core.RuntimeID]*member{}, states: map[core.RuntimeID]installation.Status{},
+	}
+	w.must(errors.Join(clientgoscheme.AddToScheme(w.scheme), certv1.AddToScheme(w.scheme), watcher.AddToScheme(w.scheme)))
+
+	nodes := make([]*node.Node, len(ids)) // First of all, as they may skip the test.
+	for i := range ids {
+		nodes[i] = node.New(t, node.Options{
+			Images: map[string]string{image: rig.Build(t, "cmd/agent")}, Hosts: map[string]string{host + ":443": w.addr},
+		})
+	}
+
+	w.plane = controlplane.StartT(t, controlplane.Options{Scheme: w.scheme, CRDs: definitions(t), CRDPaths: routeDefinitions(t, routing)})
+	certmanager.StartT(t, w.plane.Kubeconfig, certmanager.Options{})
+
+	for i, id := range ids {
+		m := &member{controlplane.StartT(t, controlplane.Options{APIServerArgs: nodes[i].APIServerArgs()}), nodes[i]}
+		m.node.Start(m.ControlPlane)
+		w.runtimes[id] = m
+	}
+
+	var stop context.CancelFunc
+
+	w.ctx, stop = context.WithCancel(context.Background())
+	t.Cleanup(func() {
+		stop()
+		w.work.Wait()
+	})
+
+	w.operate(managers)
+
+	return w
+}
+
+func (w *world) must(err error) {
+	w.t.Helper()
+
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) eventually(what string, condition func() bool) {
+	w.t.Helper()
+	rig.Eventually(w.t, patience, what, condition)
+}
+
+func definitions(t *testing.T) []*apiextensionsv1.CustomResourceDefinition {
+	t.Helper()
+
+	definition := &apiextensionsv1.CustomResourceDefinition{}
+	if err := yaml.UnmarshalStrict(crd.Watchers(), definition); err != nil {
+		t.Fatal(err)
+	}
+
+	return []*apiextensionsv1.CustomResourceDefinition{definition}
+}
+
+// routeDefinitions are those that the modules of the typed APIs ship.
+func routeDefinitions(t *testing.T, kind watcher.Routing) []string {
+	t.Helper()
+
+	if kind == watcher.VirtualService {
+		return []string{filepath.Join(moduleDir(t, "istio.io/api"), "kubernetes", "customresourcedefinitions.gen.yaml")}
+	}
+
+	standard := filepath.Join(moduleDir(t, "sigs.k8s.io/gateway-api"), "config", "crd", "standard")
+
+	return []string{
+		filepath.Join(standard, "gateway.networking.k8s.io_gateways.yaml"),
+		filepath.Join(standard, "gateway.networking.k8s.io_httproutes.yaml"),
+	}
+}
+
+func moduleDir(t *testing.T, module string) string {
+	t.Helper()
+
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", module).Output()
+	if err != nil {
+		t.Fatalf("where is module %s: %v", module, err)
+	}
+
+	return strings.TrimSpace(string(out))
+}
+
+// operate runs what an operator is made of: the Watcher controller, the reconciler of runtimes, and a listener whose deliveries reconcile them.
+// ConfigMaps with the annotation skr-domain represent runtimes.
+func (w *world) operate(managers []core.Manager) {
+	w.t.Helper()
+
+	mgr, err := ctrl.NewManager(w.plane.Config, ctrl.Options{
+		Scheme: w.scheme, Metrics: metricsserver.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: new(true)},
+	})
+	w.must(err)
+	w.must(watcher.SetUp(mgr, watcher.Options{Routing: w.routing}))
+
+	w.fleet, err = fleet.New(fleet.Options{})
+	w.must(err)
+	w.set, err = certificates.New(w.plane.Client, types.NamespacedName{Namespace: rig.Namespace, Name: "watcher"}, []string{host},
+		certificates.FromFleet(w.fleet, certificates.FleetOptions{WarmUp: time.Millisecond}),
+		certificates.Options{Propagation: propagation})
+	w.must(err)
+	w.must(w.addRuntimes(mgr))
+
+	known, err := controllerruntime.NewRuntimes(w.ctx, mgr.GetCache(), corev1.SchemeGroupVersion.WithKind("ConfigMap"),
+		controllerruntime.ByName, controllerruntime.RuntimesOptions{})
+	w.must(err)
+
+	handlers := map[core.Manager]core.Handler{}
+
+	for _, manager := range managers {
+		source := controllerruntime.NewSource(controllerruntime.EnqueueByRuntime(known), controllerruntime.SourceOptions{
+			Elected: mgr.Elected(), Handled: w.record.delivered,
+		})
+		handlers[manager] = source
+
+		w.must(ctrl.NewControllerManagedBy(mgr).Named(string(manager)).WatchesRawSource(source).
+			Complete(reconcile.Func(func(_ context.Context, r reconcile.Request) (reconcile.Result, error) {
+				w.record.reconciled(manager, r.Name)
+
+				return reconcile.Result{}, nil
+			})))
+	}
+
+	w.run(mgr.Start)
+	w.listen(listener.SANPinning(known), handlers)
+}
+
+func (w *world) run(start func(context.Context) error) {
+	w.work.Go(func() {
+		if err := start(w.ctx); err != nil {
+			w.t.Errorf("operator: %v", err)
+		}
+	})
+}
+
+func (w *world) addRuntimes(mgr ctrl.Manager) error {
+	installer, err := installation.New(image, host+":443", installation.Options{
+		Canary:   true,
+		Settings: map[string]string{"HEARTBEAT_INTERVAL": "1s", "SETTLE": "10ms"},
+		// On a busy machine, the default would let writes go by that are counted here.
+		Webhooks: admission.ConfigurationOptions{Timeout: 30 * time.Second},
+	})
+	if err != nil {
+		return err
+	}
+
+	identify := func(_ context.Context, object client.Object) (runtimes.Identity, error) {
+		domain, ok := object.GetAnnotations()[controllerruntime.DomainAnnotation]
+		if !ok {
+			return runtimes.Identity{}, nil
+		}
+
+		return runtimes.Identity{ID: core.RuntimeID(object.GetName()), Domain: domain}, nil
+	}
+	connect := runtimes.NewKubeconfigs(mgr.GetAPIReader(), "config", func(object client.Object) client.ObjectKey {
+		return client.ObjectKey{Namespace: object.GetNamespace(), Name: "kubeconfig-" + object.GetName()}
+	})
+
+	return runtimes.SetUp(mgr, &corev1.ConfigMap{}, identify, connect.Connect, w.set, installer, runtimes.Options{
+		Interval: 2 * time.Second, Retry: 300 * time.Millisecond,
+		Report: func(_ context.Context, object client.Object, status installation.Status) error {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+
+			w.states[core.RuntimeID(object.GetName())] = status
+
+			return nil
+		},
+	})
+}
+
+// listen starts the listener with the Secret that the certificates publish, and lets its files follow that.
+func (w *world) listen(pinning core.Verifier, handlers map[core.Manager]core.Handler) {
+	w.t.Helper()
+
+	w.eventually("the listener has a certificate", func() bool { return len(w.listenerSecret()[corev1.TLSCertKey]) > 0 })
+
+	volume := testpki.NewVolume(w.t.TempDir())
+	w.must(volume.Write(w.listenerSecret()))
+
+	ca, cert, key := volume.Paths()
+	files, err := httpmtls.NewFiles(httpmtls.Paths{CA: ca, Certificate: cert, Key: key}, httpmtls.FilesOptions{Poll: 200 * time.Millisecond})
+	w.must(err)
+	w.run(files.Start)
+	w.work.Go(func() { w.follow(volume) })
+
+	l, err := listener.New(listener.FromTLS(listener.PeerOptions{}), pinning, handlers, listener.Options{
+		Addr: w.addr, TLS: httpmtls.ServerTLSConfig(files), Fleet: w.fleet,
+	})
+	w.must(err)
+	w.run(l.Start)
+	w.eventually("the listener is ready", func() bool { return l.Ready() == nil })
+}
+
+func (w *world) listenerSecret() map[string][]byte {
+	var secret corev1.Secret
+
+	_ = w.plane.Client.Get(w.ctx, w.set.ListenerSecret(), &secret) // Nothing there yet is nothing.
+
+	return secret.Data
+}
+
+// follow does what a kubelet does for a Secret that is mounted.
+func (w *world) follow(volume *testpki.Volume) {
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+
+	for written := ""; ; {
+		select {
+		case <-w.ctx.Done():
+			return
+		case <-tick.C:
+		}
+
+		data := w.listenerSecret()
+		if text := string(data["ca.crt"]) + string(data["tls.crt"]); len(data) > 0 && text != written {
+			if err := volume.Write(data); err != nil {
+				w.t.Errorf("volume of the listener: %v", err)
+			}
+
+			written = text
+		}
+	}
+}
+
+// represent makes the operator know a runtime.
+func (w *world) represent(id core.RuntimeID) {
+	w.t.Helper()
+
+	kubeconfig, err := os.ReadFile(w.runtimes[id].Kubeconfig)
+	w.must(err)
+	w.must(w.plane.Client.Create(w.t.Context(), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: rig.Namespace, Name: "kubeconfig-" + string(id)}, Data: map[string][]byte{"config": kubeconfig},
+	}))
+	rig.AddRuntime(w.t, w.plane, string(id), string(id)+".skr.example")
+}
+
+func (w *world) installed(ids ...core.RuntimeID) {
+	w.t.Helper()
+
+	var last map[core.RuntimeID]installation.Status
+
+	defer func() {
+		if w.t.Failed() {
+			w.t.Logf("states: %+v", last)
+		}
+	}()
+
+	w.eventually("all agents are installed", func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+
+		last = w.states
+		for _, id := range ids {
+			if w.states[id].State != installation.Ready {
+				return false
+			}
+		}
+
+		return true
+	})
+}
+
+// settled returns when all replicas are of the newest Deployment, and the old ones gone.
+func (w *world) settled(ids ...core.RuntimeID) {
+	w.t.Helper()
+
+	for _, id := range ids {
+		w.eventually("both replicas of "+string(id)+" are ready", func() bool {
+			pods := w.runtimes[id].node.Pods(deployment())
+
+			return len(pods) == 2 && pods[0].Ready && pods[1].Ready && !pods[0].Ending && !pods[1].Ending
+		})
+	}
+}
+
+// object reads one object in YAML.
+func object(t *testing.T, text string) *unstructured.Unstructured {
+	t.Helper()
+
+	var content map[string]any
+	if err := yaml.UnmarshalStrict([]byte(text), &content); err != nil {
+		t.Fatalf("YAML: %v\n%s", err, text)
+	}
+
+	return &unstructured.Unstructured{Object: content}
+}
