@@ -251,23 +251,32 @@ func (f *Fleet) fresh(runtime core.RuntimeID) bool {
 }
 
 // WithoutCA returns the runtimes of which a replica that is heard does not trust the certificate authority with that
-// fingerprint yet, or has not said so: a server certificate signed by it would cut them off.
+// fingerprint yet, or has not said so, and those that are not heard at all: a server certificate signed by it would cut them off. A
+// manager that a runtime does not speak to any more says nothing about it.
 func (f *Fleet) WithoutCA(fingerprint string) []core.RuntimeID {
-	var missing []core.RuntimeID
+	heard := make(map[core.RuntimeID]bool)
+	wary := make(map[core.RuntimeID]bool)
 
 	f.Range(func(s Status) bool {
-		trusts := len(s.Replicas) > 0 && !slices.ContainsFunc(s.Replicas, func(p Replica) bool {
+		heard[s.Runtime] = heard[s.Runtime] || len(s.Replicas) > 0
+		wary[s.Runtime] = wary[s.Runtime] || slices.ContainsFunc(s.Replicas, func(p Replica) bool {
 			return p.Heartbeat == nil || !slices.Contains(p.Heartbeat.CAFingerprints, fingerprint)
 		})
-		if !trusts {
-			missing = append(missing, s.Runtime)
-		}
 
 		return true
 	})
+
+	var missing []core.RuntimeID
+
+	for runtime, speaks := range heard {
+		if !speaks || wary[runtime] {
+			missing = append(missing, runtime)
+		}
+	}
+
 	slices.Sort(missing)
 
-	return slices.Compact(missing)
+	return missing
 }
 
 // Forget removes what is known of a runtime, and the resyncs that were to come. An operator calls it when the runtime is gone.

@@ -518,14 +518,19 @@ func TestWithoutCANamesWhoIsNotReady(t *testing.T) {
 	trusting := func(epoch string, fingerprints ...string) core.WatchEvent {
 		return with(beat(epoch, 1, 0), func(b *core.Heartbeat) { b.CAFingerprints = fingerprints })
 	}
+	left := with(beat("e", 2, 0), func(b *core.Heartbeat) { b.Leaving = true })
 
 	inBubble(t, fleet.Options{}, func(r *rig) {
 		r.fleet.Observe("both", kyma, []core.WatchEvent{trusting("e", "old", "new"), trusting("f", "old", "new")})
 		r.fleet.Observe("half", kyma, []core.WatchEvent{trusting("e", "old", "new"), trusting("f", "old")})
 		r.fleet.Observe("old", kyma, []core.WatchEvent{trusting("e", "old")})
 		r.fleet.Observe("mute", kyma, []core.WatchEvent{{}})
+		// What was watched for a manager is not any more, and the agents that spoke to it have ended.
+		r.fleet.Observe("moved", "former", []core.WatchEvent{trusting("e", "old"), left})
+		r.fleet.Observe("moved", kyma, []core.WatchEvent{trusting("f", "old", "new")})
+		r.fleet.Observe("left", kyma, []core.WatchEvent{trusting("e", "old", "new"), left})
 
-		if diff := cmp.Diff([]core.RuntimeID{"half", "mute", "old"}, r.fleet.WithoutCA("new")); diff != "" {
+		if diff := cmp.Diff([]core.RuntimeID{"half", "left", "mute", "old"}, r.fleet.WithoutCA("new")); diff != "" {
 			t.Errorf("without the new one (-want +got):\n%s", diff)
 		}
 	})
