@@ -259,7 +259,7 @@ func (w *world) addRuntimes(mgr ctrl.Manager) error {
 		return client.ObjectKey{Namespace: object.GetNamespace(), Name: "kubeconfig-" + object.GetName()}
 	})
 
-	return runtimes.SetUp(mgr, &corev1.ConfigMap{}, identify, connect.Connect, w.set, installer, runtimes.Options{
+	return runtimes.SetUp(mgr, &corev1.ConfigMap{}, identify, connect.Connect, attentive{w.set}, installer, runtimes.Options{
 		Interval: 2 * time.Second, Retry: 300 * time.Millisecond,
 		Report: func(_ context.Context, object client.Object, status installation.Status) error {
 			w.mu.Lock()
@@ -270,6 +270,16 @@ func (w *world) addRuntimes(mgr ctrl.Manager) error {
 			return nil
 		},
 	})
+}
+
+// attentive looks after the CA every second: an annotation that asks for a rotation is read at the next look, which can be an hour away.
+type attentive struct{ *certificates.Certificates }
+
+func (a attentive) Reconcile(ctx context.Context) (certificates.Status, error) {
+	status, err := a.Certificates.Reconcile(ctx)
+	status.RequeueAfter = min(status.RequeueAfter, time.Second)
+
+	return status, err
 }
 
 // listen starts the listener with the Secret that the certificates publish, and lets its files follow that.
