@@ -20,6 +20,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
 const (
@@ -46,6 +48,7 @@ type pod struct {
 	env      []string
 	args     []string
 	ways     []net.Listener // out of the network
+	secrets  [][]byte       // all that was ever mounted
 
 	ending   chan struct{} // closed when the pod is deleted
 	killed   chan struct{} // closed when the node is shut down
@@ -230,9 +233,13 @@ func (p *pod) mountAccount(r root) error {
 		return err
 	}
 
-	return v.write(map[string][]byte{
+	p.secrets = append(p.secrets, []byte(request.Status.Token))
+
+	_, err = v.write(map[string][]byte{
 		"token": []byte(request.Status.Token), "ca.crt": p.node.plane.Config.CAData, "namespace": []byte(p.owner.Namespace),
 	})
+
+	return err
 }
 
 // refresh brings the volumes up to date and reports whether all that the process needs is there.
@@ -247,8 +254,13 @@ func (p *pod) refresh() bool {
 			continue
 		}
 
-		if err := v.write(secret.Data); err != nil {
+		changed, err := v.write(secret.Data)
+		if err != nil {
 			p.node.t.Errorf("pod %s: %v", p.name, err)
+		}
+
+		if changed {
+			p.secrets = slices.AppendSeq(p.secrets, maps.Values(secret.Data))
 		}
 	}
 
@@ -314,6 +326,11 @@ func (p *pod) close() {
 
 	p.net.close()
 	p.carriers.Wait()
+
+	if said, err := os.ReadFile(p.logPath()); err == nil {
+		rig.KeepsSecrets(p.node.t, string(said), p.secrets...)
+	}
+
 	close(p.done)
 	p.node.nudge()
 }

@@ -34,30 +34,38 @@ func newVolume(dir string, mode os.FileMode, group int) (*volume, error) {
 	return v, os.Chown(dir, -1, group)
 }
 
-// write does nothing when nothing has changed.
-func (v *volume) write(files map[string][]byte) error {
+// write does nothing when nothing has changed, which it reports.
+func (v *volume) write(files map[string][]byte) (changed bool, err error) {
 	if v.written != nil && maps.EqualFunc(v.written, files, bytes.Equal) {
-		return nil
+		return false, nil
 	}
 
+	if err := v.replace(files); err != nil {
+		return false, fmt.Errorf("volume: %w", err)
+	}
+
+	return true, nil
+}
+
+// replace goes in the order of a kubelet: the new content, then names for what is new, then those that are gone.
+func (v *volume) replace(files map[string][]byte) error {
 	before := v.generation
 
 	generation, err := v.fill(files)
 	if err != nil {
-		return fmt.Errorf("volume: %w", err)
+		return err
 	}
 
-	// In the order of a kubelet: the new content, then names for what is new, then those that are gone.
 	if err := os.Symlink(generation, v.path(dataTmpLink)); err != nil {
-		return fmt.Errorf("volume: %w", err)
+		return err
 	}
 
 	if err := os.Rename(v.path(dataTmpLink), v.path(dataLink)); err != nil {
-		return fmt.Errorf("volume: %w", err)
+		return err
 	}
 
 	if err := v.names(files); err != nil {
-		return fmt.Errorf("volume: %w", err)
+		return err
 	}
 
 	v.generation, v.written = generation, maps.Clone(files)
