@@ -22,7 +22,7 @@ type queue struct {
 
 func newQueue(places int, names string) *queue {
 	q := &queue{Turns: crowd.NewTurns(places), turns: make(map[string]*crowd.Turn)}
-	for _, name := range strings.Fields(names) {
+	for name := range strings.FieldsSeq(names) {
 		q.turns[name] = q.Ask(name[:1], strings.HasSuffix(name, "!"))
 	}
 

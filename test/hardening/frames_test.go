@@ -63,7 +63,7 @@ func speaking(reads bool, settings []http2.Setting, do func(ctx context.Context,
 		speaker := &speaker{Framer: http2.NewFramer(out, nil), conn: conn, out: out, stream: 1, frames: &s.frames}
 		speaker.hpack = hpack.NewEncoder(&speaker.block)
 
-		if _, err := io.WriteString(out, http2.ClientPreface); err != nil {
+		if _, err := out.WriteString(http2.ClientPreface); err != nil {
 			return err
 		}
 
@@ -93,7 +93,7 @@ func (s *speaker) again(ctx context.Context, times int, do func() error) error {
 		}
 
 		if ctx.Err() != nil {
-			return nil
+			break
 		}
 	}
 
@@ -114,7 +114,10 @@ func (s *speaker) fields(method, path string, more ...hpack.HeaderField) []byte 
 	s.block.Reset()
 
 	for _, field := range append([]hpack.HeaderField{
-		{Name: ":method", Value: method}, {Name: ":path", Value: path}, {Name: ":scheme", Value: "https"}, {Name: ":authority", Value: "a"},
+		{Name: ":method", Value: method},
+		{Name: ":path", Value: path},
+		{Name: ":scheme", Value: "https"},
+		{Name: ":authority", Value: "a"},
 		{Name: "content-type", Value: "application/json"},
 	}, more...) {
 		_ = s.hpack.WriteField(field) // It writes into memory.

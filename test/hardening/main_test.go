@@ -83,11 +83,13 @@ func runBesieged(state string) error {
 		return err
 	}
 
-	go func() {
-		_ = http.ListenAndServe(state, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	tells := &http.Server{
+		Addr: state, ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			_ = json.NewEncoder(w).Encode(besieged{runtime.NumGoroutine(), dropped.Load(), handshakes.Load(), tooFast.Load()})
-		}))
-	}()
+		}),
+	}
+
+	go func() { _ = tells.ListenAndServe() }() // Until the process is killed.
 
 	return server.Start(context.Background())
 }

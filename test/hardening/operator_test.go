@@ -2,6 +2,7 @@ package hardening
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"net/http"
 	"os"
@@ -118,7 +119,7 @@ func (o *operator) send(t *testing.T, client *http.Client, name string) error {
 	defer answer.Body.Close()
 
 	if answer.StatusCode != http.StatusOK {
-		return &http.ProtocolError{ErrorString: answer.Status}
+		return errors.New(answer.Status)
 	}
 
 	return nil
