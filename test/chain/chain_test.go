@@ -22,6 +22,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/watcher"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/node"
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
@@ -398,6 +399,22 @@ func sameProcess(a, b node.Pod) bool {
 	return a.Name == b.Name && a.Pid == b.Pid && a.Restarts == b.Restarts
 }
 
+// domainDisputed registers the domain of a runtime a second time: then it proves nothing, and what the runtime says waits until that is
+// settled.
+func (w *world) domainDisputed(id core.RuntimeID, manager core.Manager) {
+	w.t.Helper()
+	rig.AddRuntime(w.t, w.plane, "second", string(id)+".skr.example")
+	w.eventually(string(id)+" is refused", func() bool { return w.record.refusals(manager, listener.ReasonDomainAmbiguous) > 0 })
+	w.write(id, "disputed", labels(manager))
+
+	if w.record.has(arrival{id, manager, "disputed"}) {
+		w.t.Errorf("%s is heard, whose domain is another's, too", id)
+	}
+
+	w.must(w.plane.Client.Delete(w.t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: rig.Namespace, Name: "second"}}))
+	w.eventually(string(id)+" is heard again", func() bool { return w.record.has(arrival{id, manager, "disputed"}) })
+}
+
 // TestChainHTTPRoute is the same way with the other kind of route.
 func TestChainHTTPRoute(t *testing.T) {
 	w := newWorld(t, watcher.HTTPRoute, []core.Manager{steady, moving}, "runtime-1")
@@ -410,6 +427,7 @@ func TestChainHTTPRoute(t *testing.T) {
 	w.routeComesBack()
 	w.reaches("runtime-1", steady, "steady", labels(steady))
 	w.reaches("runtime-1", moving, "moving", labels(moving))
+	w.domainDisputed("runtime-1", moving)
 	w.watcherDeleted([]core.RuntimeID{"runtime-1"})
 	w.runtimeRemoved("runtime-1")
 }

@@ -2,6 +2,7 @@ package chain
 
 import (
 	"fmt"
+	"net/http"
 	"sync"
 	"testing"
 	"time"
@@ -26,6 +27,7 @@ type record struct {
 	arrived    map[arrival]bool
 	resynced   map[core.RuntimeID]time.Time // last, for the manager of the traffic
 	reconciles map[string]int
+	forbidden  map[string]int // by manager and reason
 }
 
 // delivered is called after each delivery that was enqueued, or refused.
@@ -46,6 +48,28 @@ func (r *record) delivered(d core.Delivery, requests int, err error) {
 	}
 
 	r.arrived[arrival{d.Runtime, d.Manager, d.Event.Watched.Name}] = true
+}
+
+func (r *record) answered(_ string, manager core.Manager, status int, reason string, _ time.Duration) {
+	if status != http.StatusForbidden {
+		return
+	}
+
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	if r.forbidden == nil {
+		r.forbidden = map[string]int{}
+	}
+
+	r.forbidden[string(manager)+"/"+reason]++
+}
+
+func (r *record) refusals(manager core.Manager, reason string) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	return r.forbidden[string(manager)+"/"+reason]
 }
 
 func (r *record) reconciled(manager core.Manager, runtime string) {

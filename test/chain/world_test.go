@@ -298,7 +298,7 @@ func (w *world) listen(pinning core.Verifier, handlers map[core.Manager]core.Han
 	w.work.Go(func() { w.follow(volume) })
 
 	l, err := listener.New(listener.FromTLS(listener.PeerOptions{}), pinning, handlers, listener.Options{
-		Addr: w.addr, TLS: httpmtls.ServerTLSConfig(files), Fleet: w.fleet,
+		Addr: w.addr, TLS: httpmtls.ServerTLSConfig(files), Fleet: w.fleet, Hooks: listener.Hooks{Answered: w.record.answered},
 	})
 	w.must(err)
 	w.run(l.Start)
