@@ -272,7 +272,7 @@ func (w *world) addRuntimes(mgr ctrl.Manager) error {
 	})
 }
 
-// attentive looks after the CA every second: an annotation that asks for a rotation is read at the next look, which can be an hour away.
+// attentive looks after the CA every second: an annotation that asks for a rotation is read at the next look, which can be five minutes away.
 type attentive struct{ *certificates.Certificates }
 
 func (a attentive) Reconcile(ctx context.Context) (certificates.Status, error) {

@@ -28,7 +28,7 @@ const (
 	shortest               = time.Hour       // that cert-manager accepts
 	shortestRenewal        = 5 * time.Minute // that cert-manager accepts
 	pollInterval           = 2 * time.Second
-	longestRequeue         = time.Hour
+	longestRequeue         = 5 * time.Minute // Annotations ask for something, and nobody has to watch them.
 	failedIssuanceInterval = time.Minute
 )
 
