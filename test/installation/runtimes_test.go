@@ -194,7 +194,11 @@ func startReconciler(t *testing.T, plane *controlplane.ControlPlane, known *runt
 		return runtimes.Identity{ID: core.RuntimeID(object.GetName()), Domain: domain}, nil
 	}
 
-	err = runtimes.SetUp(mgr, &corev1.ConfigMap{}, identify, kubeconfigs.Connect, issuer, installer,
+	// An operator's cache need not hold more.
+	kind := &metav1.PartialObjectMetadata{}
+	kind.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMap"))
+
+	err = runtimes.SetUp(mgr, kind, identify, kubeconfigs.Connect, issuer, installer,
 		runtimes.Options{Retry: 100 * time.Millisecond, GiveUp: time.Second, Interval: time.Hour})
 	if err != nil {
 		t.Fatal(err)

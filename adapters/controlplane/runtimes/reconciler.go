@@ -12,6 +12,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
@@ -34,6 +35,8 @@ type reconciler struct {
 	certificates Certificates
 	installer    *installation.Installer
 	opts         Options
+	// confirming makes the controller look at all runtimes.
+	confirming chan event.GenericEvent
 }
 
 // Reconcile brings one runtime nearer to what is wanted.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/installation"
@@ -57,6 +57,7 @@ func SetUp(
 	r := &reconciler{
 		client: mgr.GetClient(), scheme: mgr.GetScheme(), prototype: object, gvk: gvk,
 		identify: identify, connect: connect, certificates: issuer, installer: installer, opts: opts,
+		confirming: make(chan event.GenericEvent, 1),
 	}
 
 	return errors.Join(r.setUp(mgr), mgr.Add(manager.RunnableFunc(r.lookAfterCA)))
@@ -73,6 +74,7 @@ func (r *reconciler) setUp(mgr ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(mgr).Named(r.opts.Name).
 		For(r.prototype, relevant...).
 		Watches(&v1beta2.Watcher{}, handler.EnqueueRequestsFromMapFunc(r.all), watched).
+		WatchesRawSource(source.Channel(r.confirming, handler.EnqueueRequestsFromMapFunc(r.all))).
 		WithOptions(controller.Options{MaxConcurrentReconciles: r.opts.Concurrent}).
 		Complete(r)
 	if err != nil {
@@ -93,7 +95,7 @@ func relevant() predicate.Predicate {
 	}}
 }
 
-// all are the objects that represent runtimes, whichever Watcher has changed.
+// all are the objects that represent runtimes, whatever has changed.
 func (r *reconciler) all(ctx context.Context, _ client.Object) []reconcile.Request {
 	list, err := r.newList()
 	if err == nil {
@@ -114,7 +116,7 @@ func (r *reconciler) all(ctx context.Context, _ client.Object) []reconcile.Reque
 	}
 
 	if err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "runtimes can not be listed: they learn of the Watcher at their next look")
+		ctrl.LoggerFrom(ctx).Error(err, "runtimes can not be listed: they learn what is new at their next look")
 	}
 
 	return requests
@@ -152,28 +154,4 @@ func typedList(scheme *runtime.Scheme, gvk schema.GroupVersionKind) (client.Obje
 	}
 
 	return list, nil
-}
-
-// lookAfterCA runs until ctx ends.
-func (r *reconciler) lookAfterCA(ctx context.Context) error {
-	for {
-		status, err := r.certificates.Reconcile(ctx)
-
-		after := status.RequeueAfter
-		if err != nil && ctx.Err() == nil {
-			ctrl.LoggerFrom(ctx).Error(err, "CA can not be looked after, it is tried again")
-
-			after = r.opts.Retry
-		}
-
-		timer := time.NewTimer(max(after, time.Second))
-
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-
-			return nil
-		case <-timer.C:
-		}
-	}
 }

@@ -1,0 +1,50 @@
+package runtimes_test
+
+import (
+	"context"
+	"errors"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/certificates"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/runtimes"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/watcher"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+)
+
+// ExampleSetUp is the whole control-plane side of an operator whose Kymas represent runtimes, with their kubeconfigs in Secrets of the same
+// name.
+func ExampleSetUp() {
+	_ = setUpRuntimes // Called with the manager of the operator, and the fleet of its listener.
+	// Output:
+}
+
+func setUpRuntimes(mgr ctrl.Manager, heard *fleet.Fleet, image, address string) error {
+	kyma := &metav1.PartialObjectMetadata{}
+	kyma.SetGroupVersionKind(schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Kyma"})
+	direct, err := client.New(mgr.GetConfig(), client.Options{Scheme: mgr.GetScheme()})
+	if err != nil {
+		return err
+	}
+	set, err := certificates.New(direct, types.NamespacedName{Namespace: "kcp-system", Name: "watcher"}, []string{"listener.kcp.example.com"},
+		certificates.FromFleet(heard, certificates.FleetOptions{}), certificates.Options{})
+	if err != nil {
+		return err
+	}
+	installer, err := installation.New(image, address, installation.Options{Canary: true})
+	if err != nil {
+		return err
+	}
+	identify := func(_ context.Context, object client.Object) (runtimes.Identity, error) {
+		return runtimes.Identity{ID: core.RuntimeID(object.GetName()), Domain: object.GetAnnotations()["skr-domain"]}, nil
+	}
+	kubeconfigs := runtimes.NewKubeconfigs(mgr.GetAPIReader(), "config", client.ObjectKeyFromObject)
+	return errors.Join(watcher.SetUp(mgr, watcher.Options{}),
+		runtimes.SetUp(mgr, kyma, identify, kubeconfigs.Connect, set, installer, runtimes.Options{}))
+}

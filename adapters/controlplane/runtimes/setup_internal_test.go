@@ -1,0 +1,88 @@
+package runtimes
+
+import (
+	"reflect"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+)
+
+func TestRelevantLeavesOutTheStatusOnly(t *testing.T) {
+	kyma := func(change func(*metav1.ObjectMeta)) *corev1.Pod {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Generation: 3, ResourceVersion: "7", Annotations: map[string]string{"skr-domain": "a"}}}
+		change(&pod.ObjectMeta)
+
+		return pod
+	}
+
+	tests := map[string]struct {
+		change func(*metav1.ObjectMeta)
+		want   bool
+	}{
+		"status":              {func(m *metav1.ObjectMeta) { m.ResourceVersion = "8" }, false},
+		"finalizers":          {func(m *metav1.ObjectMeta) { m.Finalizers = []string{Finalizer} }, false},
+		"spec":                {func(m *metav1.ObjectMeta) { m.Generation++ }, true},
+		"domain":              {func(m *metav1.ObjectMeta) { m.Annotations = map[string]string{"skr-domain": "b"} }, true},
+		"label":               {func(m *metav1.ObjectMeta) { m.Labels = map[string]string{"a": "b"} }, true},
+		"deletion":            {func(m *metav1.ObjectMeta) { m.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} }, true},
+		"no generation: data": {func(m *metav1.ObjectMeta) { m.Generation, m.ResourceVersion = 0, "8" }, true},
+	}
+
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			update := event.UpdateEvent{ObjectOld: kyma(func(*metav1.ObjectMeta) {}), ObjectNew: kyma(test.change)}
+			if got := relevant().Update(update); got != test.want {
+				t.Errorf("relevant: got %t, want %t", got, test.want)
+			}
+		})
+	}
+}
+
+func TestOptions(t *testing.T) {
+	if err := (Options{}).withDefaults().validate(); err != nil {
+		t.Errorf("the zero value: %v", err)
+	}
+
+	if err := (Options{Interval: -1, Concurrent: -1}).withDefaults().validate(); err == nil {
+		t.Error("an interval and a number below zero are taken")
+	}
+}
+
+// A list of another form would start a second cache of the same objects.
+func TestListsAreOfTheFormOfTheKind(t *testing.T) {
+	scheme := runtime.NewScheme()
+	if err := corev1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+
+	for _, test := range []struct {
+		object client.Object
+		want   client.ObjectList
+	}{
+		{&corev1.Pod{}, &corev1.PodList{}},
+		{&metav1.PartialObjectMetadata{}, &metav1.PartialObjectMetadataList{}},
+		{&unstructured.Unstructured{}, &unstructured.UnstructuredList{}},
+	} {
+		r := &reconciler{scheme: scheme, prototype: test.object, gvk: corev1.SchemeGroupVersion.WithKind("Pod")}
+
+		list, err := r.newList()
+		if err != nil || reflect.TypeOf(list) != reflect.TypeOf(test.want) {
+			t.Errorf("for %T: got %T, %v, want %T", test.object, list, err, test.want)
+		}
+
+		if kind := list.GetObjectKind().GroupVersionKind().Kind; kind != "" && kind != "PodList" {
+			t.Errorf("for %T: a list of the kind %s", test.object, kind)
+		}
+	}
+
+	r := &reconciler{scheme: scheme, prototype: &corev1.Pod{}, gvk: corev1.SchemeGroupVersion.WithKind("Nothing")}
+	if _, err := r.newList(); err == nil {
+		t.Error("a list of a kind that nobody knows")
+	}
+}
