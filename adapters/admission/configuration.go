@@ -52,6 +52,16 @@ type Watch struct {
 	Field core.Field
 }
 
+// Validate tells everything that is wrong with a watch by itself, so that one can be left out without the others. The error wraps
+// [ErrInvalidConfiguration].
+func (w Watch) Validate() error { //nolint:gocritic // A value, as everywhere.
+	if err := errors.Join(w.problems()...); err != nil {
+		return fmt.Errorf("%w: %w", ErrInvalidConfiguration, err)
+	}
+
+	return nil
+}
+
 // Endpoint is where the API server of a runtime reaches a [Handler]: at a URL or at a service of its cluster, exactly
 // one of them.
 type Endpoint struct {

@@ -37,8 +37,8 @@ type Options struct {
 	GiveUp time.Duration
 	// Concurrent is how many runtimes are reconciled at the same time. Default: [DefaultConcurrent].
 	Concurrent int
-	// Report gets to know how far a runtime is, after each reconcile that knows: to write a condition, say. It may be called concurrently. An
-	// error is tried again. Default: none.
+	// Report gets to know how far a runtime is, after each reconcile that knows: to write a condition, say, or
+	// to let a fleet forget a runtime that is removed. It may be called concurrently. An error is tried again. Default: none.
 	Report func(ctx context.Context, object client.Object, status installation.Status) error
 }
 

@@ -170,8 +170,12 @@ func (r *reconciler) remove(ctx context.Context, object client.Object) (reconcil
 		return reconcile.Result{}, err
 	}
 
+	if err := r.opts.Report(ctx, object, status); err != nil {
+		return reconcile.Result{}, err
+	}
+
 	if status.State != installation.Removed {
-		return reconcile.Result{RequeueAfter: r.opts.Retry}, r.opts.Report(ctx, object, status)
+		return reconcile.Result{RequeueAfter: r.opts.Retry}, nil
 	}
 
 	before, _ := object.DeepCopyObject().(client.Object) // It is one.

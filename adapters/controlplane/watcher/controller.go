@@ -116,6 +116,10 @@ func (r *reconciler) route(ctx context.Context, w *v1beta2.Watcher) (outcome, er
 		return outcome{}, err
 	}
 
+	if _, err := Watch(w); err != nil {
+		return outcome{}, problem(ReasonWatchInvalid, "%v", err)
+	}
+
 	selector, err := selectorOf(&w.Spec.Gateway.LabelSelector)
 	if err != nil {
 		return outcome{}, err

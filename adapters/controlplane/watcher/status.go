@@ -23,6 +23,8 @@ const (
 	ReasonManagerMissing = "ManagerMissing"
 	// ReasonManagerInvalid means that the label is no DNS-1123 label.
 	ReasonManagerInvalid = "ManagerInvalid"
+	// ReasonWatchInvalid means that the runtimes can not watch it, so it is left out there: it is older than the rules of its definition.
+	ReasonWatchInvalid = "WatchInvalid"
 	// ReasonInvalidSelector means that no gateway can be looked for.
 	ReasonInvalidSelector = "InvalidSelector"
 	// ReasonGatewayNotFound means that no gateway has the labels.

@@ -33,14 +33,15 @@ func Manager(w *v1beta2.Watcher) (core.Manager, error) {
 	return manager, nil
 }
 
-// Watch returns what the agents watch for a Watcher. Its error is that of [Manager].
+// Watch returns what the agents watch for a Watcher. Its error is that of [Manager], or wraps [admission.ErrInvalidConfiguration]: a Watcher
+// may have been stored before its definition had its rules.
 func Watch(w *v1beta2.Watcher) (admission.Watch, error) {
 	manager, err := Manager(w)
 	if err != nil {
 		return admission.Watch{}, fmt.Errorf("watcher %s/%s: %w", w.Namespace, w.Name, err)
 	}
 
-	return admission.Watch{
+	watch := admission.Watch{
 		Name:    types.NamespacedName{Namespace: w.Namespace, Name: w.Name},
 		Manager: manager,
 		Resource: schema.GroupVersionResource{
@@ -48,11 +49,17 @@ func Watch(w *v1beta2.Watcher) (admission.Watch, error) {
 		},
 		Labels: plain(w.Spec.LabelsToWatch),
 		Field:  core.Field(w.Spec.Field),
-	}, nil
+	}
+
+	if err := watch.Validate(); err != nil {
+		return admission.Watch{}, fmt.Errorf("watcher %s/%s: %w", w.Namespace, w.Name, err)
+	}
+
+	return watch, nil
 }
 
 // Watches returns what the agents watch for all Watchers that are not being deleted, and, joined, what is wrong with the others: one
-// that names no manager must not keep the rest from being watched.
+// that is wrong must not keep the rest from being watched.
 func Watches(watchers []v1beta2.Watcher) ([]admission.Watch, error) {
 	var (
 		watches  []admission.Watch

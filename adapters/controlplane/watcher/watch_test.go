@@ -35,13 +35,15 @@ func TestWatches(t *testing.T) {
 	nobody.Spec.Manager = ""
 	wrong.Spec.Manager = "a/b"
 	going.DeletionTimestamp = new(metav1.Now())
+	stored := someWatcher("stored") // Before there were rules.
+	stored.Spec.ResourceToWatch.Resource = "*"
 
-	got, err := Watches([]v1beta2.Watcher{someWatcher("kyma"), nobody, wrong, going, byLabel})
-	if !errors.Is(err, ErrNoManager) || !errors.Is(err, ErrInvalidManager) {
-		t.Errorf("error %v, want that of both wrong Watchers", err)
+	got, err := Watches([]v1beta2.Watcher{someWatcher("kyma"), nobody, wrong, stored, going, byLabel})
+	if !errors.Is(err, ErrNoManager) || !errors.Is(err, ErrInvalidManager) || !errors.Is(err, admission.ErrInvalidConfiguration) {
+		t.Errorf("error %v, want those of all wrong Watchers", err)
 	}
 
-	for _, name := range []string{"kcp-system/nobody", "kcp-system/wrong", v1beta2.ManagedByLabel} {
+	for _, name := range []string{"kcp-system/nobody", "kcp-system/wrong", "kcp-system/stored", v1beta2.ManagedByLabel} {
 		if !strings.Contains(err.Error(), name) {
 			t.Errorf("error %q does not name %s", err, name)
 		}
