@@ -54,7 +54,7 @@ type Watch struct {
 
 // Validate tells everything that is wrong with a watch by itself, so that one can be left out without the others. The error wraps
 // [ErrInvalidConfiguration].
-func (w Watch) Validate() error { //nolint:gocritic // A value, as everywhere.
+func (w *Watch) Validate() error {
 	if err := errors.Join(w.problems()...); err != nil {
 		return fmt.Errorf("%w: %w", ErrInvalidConfiguration, err)
 	}
