@@ -132,12 +132,12 @@ func TestWithoutSharesItWouldStarveThem(t *testing.T) {
 	}
 }
 
-// BenchmarkQuiet is how much a flood moves the p99 of quiet runtimes: in turns without and with it, five rounds of 3 s each.
+// BenchmarkQuiet is how much a flood moves the p99 of quiet runtimes: in turns without and with it, three rounds of 10 s each.
 func BenchmarkQuiet(b *testing.B) {
 	for _, unfair := range []bool{false, true} {
 		b.Run(fmt.Sprintf("share=%v", !unfair), func(b *testing.B) {
 			for b.Loop() {
-				r := measure(b, unfair, 5, 3*time.Second)
+				r := measure(b, unfair, 3, 10*time.Second)
 				calm, flooded := r.calm.p(99), r.flooded.p(99)
 
 				b.ReportMetric(float64(calm.Microseconds())/1e3, "p99-calm-ms")
