@@ -84,6 +84,13 @@ func (h *hall) work(took time.Duration) {
 	h.mu.Unlock()
 }
 
+func (h *hall) counts() (inside, most int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	return h.inside, h.most
+}
+
 func newHall(t *testing.T, took time.Duration, opts listener.Options) *hall {
 	t.Helper()
 
@@ -176,8 +183,8 @@ func TestHandshakesTakeTurns(t *testing.T) {
 			t.Errorf("a runtime from elsewhere had to wait for %v", took)
 		}
 
-		if h.most != places {
-			t.Errorf("%d handshakes at once, want %d", h.most, places)
+		if _, most := h.counts(); most != places {
+			t.Errorf("%d handshakes at once, want %d", most, places)
 		}
 	})
 }
@@ -228,7 +235,7 @@ func TestLateHandshakesEnd(t *testing.T) {
 		third := h.begin(t, "10.0.0.1")
 		synctest.Wait()
 
-		if h.inside != 1 {
+		if inside, _ := h.counts(); inside != 1 {
 			t.Error("the turn of the third has not come")
 		}
 
