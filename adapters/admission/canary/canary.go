@@ -145,10 +145,13 @@ func (c *Canary) enter(state core.CanaryState, err error) {
 		return
 	}
 
-	switch state {
-	case core.CanaryAlive:
+	switch {
+	case state == core.CanaryAlive:
 		c.opts.Logger.Info("the API server calls the agent", slog.String("before", string(before)))
-	case core.CanaryLost:
+	case state == core.CanaryLost && before == core.CanaryOff:
+		// An agent is installed before its webhook configuration, so this is no error yet.
+		c.opts.Logger.Info("the API server does not call the agent yet: changes go by unseen until the webhook configuration is there")
+	case state == core.CanaryLost:
 		c.opts.Logger.Error("the API server does not call the agent: changes go by unseen, look at the webhook configuration")
 	default:
 		c.opts.Logger.Warn("the canary can not write its Lease, look at the agent's role", slog.Any("error", err))
