@@ -89,7 +89,7 @@ var floods = []attack{
 	{"a byte of a header every second", 400, withTLS(func(ctx context.Context, conn net.Conn) error {
 		return drip(ctx, conn, "POST /validate/widgets HTTP/1.1\r\nHost: agent\r\nX: "+strings.Repeat("a", 500))
 	})},
-	{"a byte of a large body every second", 400, withTLS(func(ctx context.Context, conn net.Conn) error {
+	{"a byte of a large body every second", 100, withTLS(func(ctx context.Context, conn net.Conn) error {
 		whole := post("/validate/widgets", reviewOf("dripped", 1<<20))
 		if _, err := io.WriteString(conn, whole[:500]); err != nil {
 			return err
