@@ -25,7 +25,7 @@ DURATION ?= 30s
 SETTLE ?= 100ms
 TESTFLAGS ?=
 ROTATION ?= 2m
-TIMEOUT ?= 9m
+TIMEOUT ?= 20m
 
 MODULES := $(patsubst ./%/go.mod,%,$(sort $(shell find . -name bin -prune -o -name testdata -prune -o -name go.mod -print)))
 PACKAGES := $(MODULES:%=./%/...)
