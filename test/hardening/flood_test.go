@@ -67,6 +67,9 @@ func withTLS(do func(ctx context.Context, conn net.Conn) error) func(context.Con
 	}
 }
 
+// beginningOfLargeReview is made once: hundreds of attackers who write a megabyte each would starve who asks for reviews beside them.
+var beginningOfLargeReview = sync.OnceValue(func() string { return post("/validate/widgets", reviewOf("dripped", 1<<20))[:1000] })
+
 var floods = []attack{
 	{"connections that say nothing", 2000, func(ctx context.Context, s *scene) error {
 		conn, err := dialFrom(ctx, attackers, s.webhook())
@@ -89,13 +92,13 @@ var floods = []attack{
 	{"a byte of a header every second", 400, withTLS(func(ctx context.Context, conn net.Conn) error {
 		return drip(ctx, conn, "POST /validate/widgets HTTP/1.1\r\nHost: agent\r\nX: "+strings.Repeat("a", 500))
 	})},
-	{"a byte of a large body every second", 100, withTLS(func(ctx context.Context, conn net.Conn) error {
-		whole := post("/validate/widgets", reviewOf("dripped", 1<<20))
+	{"a byte of a large body every second", 400, withTLS(func(ctx context.Context, conn net.Conn) error {
+		whole := beginningOfLargeReview()
 		if _, err := io.WriteString(conn, whole[:500]); err != nil {
 			return err
 		}
 
-		return drip(ctx, conn, whole[500:1000])
+		return drip(ctx, conn, whole[500:])
 	})},
 	{"idle connections after a request", 400, withTLS(func(ctx context.Context, conn net.Conn) error {
 		if _, err := io.WriteString(conn, post("/validate/../x", "{}")); err != nil {
