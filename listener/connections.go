@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -77,34 +76,12 @@ func (l *limited) Accept() (net.Conn, error) {
 }
 
 func (l *limited) newConn(conn net.Conn) *limitedConn {
-	c := &limitedConn{Conn: conn, origin: originOf(conn.RemoteAddr()), closed: make(chan struct{})}
+	c := &limitedConn{Conn: conn, origin: crowd.Origin(conn.RemoteAddr().String()), closed: make(chan struct{})}
 	if l.turns != nil {
 		c.handshake.Store(&handshake{turns: l.turns, origin: c.origin, until: time.Now().Add(l.handshakeTime)})
 	}
 
 	return c
-}
-
-// originOf is the address without the port, and of IPv6 the network, in which one host may have any number of addresses (RFC 6177).
-func originOf(remote net.Addr) string {
-	const network = 64
-
-	port, err := netip.ParseAddrPort(remote.String())
-	if err != nil {
-		return remote.String()
-	}
-
-	addr := port.Addr().Unmap()
-	if addr.Is4() {
-		return addr.String()
-	}
-
-	prefix, err := addr.WithZone("").Prefix(network)
-	if err != nil {
-		return addr.String()
-	}
-
-	return prefix.String()
 }
 
 type limitedConn struct {

@@ -4,7 +4,6 @@ import (
 	"crypto/tls"
 	"net"
 	"net/http"
-	"net/netip"
 
 	"github.com/runtime-watcher/runtime-watcher/core/crowd"
 )
@@ -32,7 +31,7 @@ func (l *limited) Accept() (net.Conn, error) {
 			return nil, err //nolint:wrapcheck // It is that listener.
 		}
 
-		member := l.crowd.Enter(originOf(conn.RemoteAddr()), func() {
+		member := l.crowd.Enter(crowd.Origin(conn.RemoteAddr().String()), func() {
 			_ = conn.Close() // Its server finds out by itself.
 
 			l.dropped(droppedForAnother)
@@ -45,28 +44,6 @@ func (l *limited) Accept() (net.Conn, error) {
 
 		l.dropped(droppedAtOnce)
 	}
-}
-
-// originOf is the address without the port, and of IPv6 the network, in which one host may have any number of addresses (RFC 6177).
-func originOf(remote net.Addr) string {
-	const network = 64
-
-	port, err := netip.ParseAddrPort(remote.String())
-	if err != nil {
-		return remote.String()
-	}
-
-	addr := port.Addr().Unmap()
-	if addr.Is4() {
-		return addr.String()
-	}
-
-	prefix, err := addr.WithZone("").Prefix(network)
-	if err != nil {
-		return addr.String()
-	}
-
-	return prefix.String()
 }
 
 type limitedConn struct {
