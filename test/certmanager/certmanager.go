@@ -127,24 +127,24 @@ func (p *Process) Log() string {
 func (p *Process) Pid() int { return p.cmd.Process.Pid }
 
 // Stop ends the controllers and waits for them: in good order, or else, after 5 s, for good.
-func (p *Process) Stop() {
-	p.stop.Do(func() {
-		_ = p.cmd.Process.Signal(syscall.SIGTERM) // It may have ended.
+func (p *Process) Stop() { p.stop.Do(p.end) }
 
-		select {
-		case <-p.done:
-		case <-time.After(5 * time.Second):
-			_ = p.cmd.Process.Kill()
+func (p *Process) end() {
+	_ = p.cmd.Process.Signal(syscall.SIGTERM) // It may have ended.
 
-			<-p.done
-		}
+	select {
+	case <-p.done:
+	case <-time.After(5 * time.Second):
+		_ = p.cmd.Process.Kill()
 
-		_ = os.Remove(p.log) // It is in the directory for what may get lost.
-	})
+		<-p.done
+	}
+
+	_ = os.Remove(p.log) // It is in the directory for what may get lost.
 }
 
-// StartT is [Start] for a test: a failure ends the test, and the controllers stop with it. Call it after controlplane.StartT, so that
-// they stop before their API server does.
+// StartT is [Start] for a test: a failure ends the test, and the controllers stop with it. That they end before is a failure, too. Call it
+// after controlplane.StartT, so that they stop before their API server does.
 func StartT(t testing.TB, kubeconfig string, opts Options) *Process {
 	t.Helper()
 
@@ -154,12 +154,25 @@ func StartT(t testing.TB, kubeconfig string, opts Options) *Process {
 	}
 
 	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("log of cert-manager:\n%s", strings.TrimSpace(p.Log()))
-		}
-
-		p.Stop()
+		p.stop.Do(func() {
+			p.report(t)
+			p.end()
+		})
 	})
 
 	return p
+}
+
+func (p *Process) report(t testing.TB) {
+	t.Helper()
+
+	select {
+	case <-p.done:
+		t.Errorf("cert-manager has ended by itself: %s", p.cmd.ProcessState)
+	default:
+	}
+
+	if t.Failed() {
+		t.Logf("log of cert-manager:\n%s", strings.TrimSpace(p.Log()))
+	}
 }

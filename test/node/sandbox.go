@@ -17,7 +17,9 @@ import (
 // network is that of one pod: a network namespace of its own, in which there is nothing but the loopback interface with the address
 // of the pod. What goes in and out is carried by this process, which makes sockets in there.
 //
-// A namespace belongs to a thread. So one is kept for it, which also starts the processes of the pod: it lives as long as they do.
+// A namespace belongs to a thread. So one is kept for it, which also starts the processes of the pod. In the end it goes back to where it came
+// from, and does other things: were it to end, the kernel would end every process that it ever started and that is to die with its parent,
+// cert-manager among them.
 type network struct {
 	calls chan func()
 	stop  chan struct{}
@@ -32,18 +34,16 @@ func newNetwork(addresses ...netip.Addr) (*network, error) {
 
 	go func() {
 		defer close(n.ended)
-		// For good: the thread ends with the goroutine, and the namespace with all that is in it.
+
 		runtime.LockOSThread()
 
-		ready <- enterNamespace(addresses)
+		leave, err := enterNamespace(addresses)
+		ready <- err
 
-		for {
-			select {
-			case call := <-n.calls:
-				call()
-			case <-n.stop:
-				return
-			}
+		n.serve()
+
+		if leave() == nil { // Else the thread must end, as it is in the wrong namespace.
+			runtime.UnlockOSThread()
 		}
 	}()
 
@@ -56,7 +56,18 @@ func newNetwork(addresses ...netip.Addr) (*network, error) {
 	return n, nil
 }
 
-// close is called once. Processes that were started inside end with it.
+func (n *network) serve() {
+	for {
+		select {
+		case call := <-n.calls:
+			call()
+		case <-n.stop:
+			return
+		}
+	}
+}
+
+// close is called once, after the processes that were started inside have ended.
 func (n *network) close() {
 	close(n.stop)
 	<-n.ended
@@ -94,11 +105,24 @@ func (n *network) listen(address netip.AddrPort) (listener net.Listener, err err
 	return listener, err
 }
 
-func enterNamespace(addresses []netip.Addr) error {
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		return fmt.Errorf("network namespace: %w", err)
+// enterNamespace brings the thread into a new namespace; leave brings it back, and is called once.
+func enterNamespace(addresses []netip.Addr) (leave func() error, err error) {
+	before, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		return func() error { return nil }, fmt.Errorf("network namespace: %w", err)
 	}
 
+	leave = func() error { return errors.Join(unix.Setns(int(before.Fd()), unix.CLONE_NEWNET), before.Close()) }
+
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		return leave, fmt.Errorf("network namespace: %w", err)
+	}
+
+	return leave, furnish(addresses)
+}
+
+// furnish gives the addresses to the loopback interface of the thread's namespace.
+func furnish(addresses []netip.Addr) error {
 	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("network namespace: %w", err)
