@@ -141,7 +141,7 @@ func newOutbox(
 		Logger: withoutDebug(log),
 	}
 
-	if c.numbered() {
+	if c.contract.Numbered() {
 		opts.Epoch = newEpoch()
 		opts.HeartbeatInterval = c.heartbeats
 		opts.Heartbeat = pulse.heartbeat

@@ -586,7 +586,7 @@ func TestEpochs(t *testing.T) {
 	}
 
 	for version, want := range map[contract.Version]bool{contract.V1: false, contract.V2: false, "v3": true} {
-		if c := (config{contract: version}); c.numbered() != want {
+		if version.Numbered() != want {
 			t.Errorf("contract %s is numbered: %t", version, !want)
 		}
 	}

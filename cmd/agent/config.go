@@ -58,9 +58,6 @@ type bindAddress struct {
 
 func (a bindAddress) String() string { return net.JoinHostPort(a.host, strconv.Itoa(a.port)) }
 
-// numbered reports whether the contract carries numbers and heartbeats. Those before v3 do not.
-func (c *config) numbered() bool { return c.contract.Numbered() }
-
 // check finds what is wrong with settings that are sound by themselves.
 func (c *config) check() error {
 	var wrong []error
