@@ -22,7 +22,6 @@ func (c *Certificates) apply(ctx context.Context, object client.Object) error {
 
 	// What controllers write is not ours, even if it is empty.
 	delete(content, "status")
-	unstructured.RemoveNestedField(content, "metadata", "creationTimestamp")
 
 	applied := &unstructured.Unstructured{Object: content}
 	applied.SetGroupVersionKind(kindOf(object))

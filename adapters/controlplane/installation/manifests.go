@@ -147,8 +147,6 @@ func (i *Installer) fillDeployment(object *unstructured.Unstructured, r *Runtime
 		container.Env = append(container.Env, i.environment(r)...)
 		pod.AutomountServiceAccountToken = new(i.opts.Canary)
 	})
-
-	unstructured.RemoveNestedField(object.Object, "status")
 }
 
 // environment is in the order of the names: else the agents would be restarted without reason.
@@ -216,8 +214,6 @@ func content(typed any) map[string]any {
 	}
 
 	delete(fields, "status")
-	unstructured.RemoveNestedField(fields, "metadata", "creationTimestamp")
-	unstructured.RemoveNestedField(fields, "spec", "template", "metadata", "creationTimestamp")
 
 	return fields
 }

@@ -114,7 +114,6 @@ func applied(route client.Object) (*unstructured.Unstructured, error) {
 	}
 
 	delete(content, "status")
-	unstructured.RemoveNestedField(content, "metadata", "creationTimestamp")
 
 	return &unstructured.Unstructured{Object: content}, nil
 }
