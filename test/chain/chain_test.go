@@ -23,6 +23,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/watcher"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/listener"
+	"github.com/runtime-watcher/runtime-watcher/test/manifests"
 	"github.com/runtime-watcher/runtime-watcher/test/node"
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
@@ -94,7 +95,7 @@ func TestChain(t *testing.T) {
 	w := newWorld(t, watcher.VirtualService, []core.Manager{steady, moving, renamed}, "runtime-1", "runtime-2", "runtime-3")
 	ids := []core.RuntimeID{"runtime-1", "runtime-2", "runtime-3"}
 
-	w.must(w.plane.Client.Create(t.Context(), object(t, istioGateway)))
+	w.must(w.plane.Client.Create(t.Context(), manifests.Object(t, istioGateway)))
 	w.must(w.plane.Client.Create(t.Context(), newWatcher(steady, nil)))
 	w.must(w.plane.Client.Create(t.Context(), newWatcher(moving, nil)))
 
@@ -419,7 +420,7 @@ func (w *world) domainDisputed(id core.RuntimeID, manager core.Manager) {
 func TestChainHTTPRoute(t *testing.T) {
 	w := newWorld(t, watcher.HTTPRoute, []core.Manager{steady, moving}, "runtime-1")
 
-	w.must(w.plane.Client.Create(t.Context(), object(t, gateway)))
+	w.must(w.plane.Client.Create(t.Context(), manifests.Object(t, gateway)))
 	w.must(w.plane.Client.Create(t.Context(), newWatcher(steady, nil)))
 	w.must(w.plane.Client.Create(t.Context(), newWatcher(moving, nil)))
 	w.represent("runtime-1")

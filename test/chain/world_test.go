@@ -6,9 +6,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"os/exec"
-	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -18,7 +15,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -28,12 +24,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	"sigs.k8s.io/yaml"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/certificates"
-	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/config/crd"
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/runtimes"
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/watcher"
@@ -44,6 +38,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/certmanager"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+	"github.com/runtime-watcher/runtime-watcher/test/manifests"
 	"github.com/runtime-watcher/runtime-watcher/test/node"
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
@@ -112,7 +107,9 @@ func newWorld(t *testing.T, routing watcher.Routing, managers []core.Manager, id
 		})
 	}
 
-	w.plane = controlplane.StartT(t, controlplane.Options{Scheme: w.scheme, CRDs: definitions(t), CRDPaths: routeDefinitions(t, routing)})
+	w.plane = controlplane.StartT(t, controlplane.Options{
+		Scheme: w.scheme, CRDs: []*apiextensionsv1.CustomResourceDefinition{manifests.Watchers(t)}, CRDPaths: manifests.Routes(t, routing),
+	})
 	certmanager.StartT(t, w.plane.Kubeconfig, certmanager.Options{})
 
 	for i, id := range ids {
@@ -145,44 +142,6 @@ func (w *world) must(err error) {
 func (w *world) eventually(what string, condition func() bool) {
 	w.t.Helper()
 	rig.Eventually(w.t, patience, what, condition)
-}
-
-func definitions(t *testing.T) []*apiextensionsv1.CustomResourceDefinition {
-	t.Helper()
-
-	definition := &apiextensionsv1.CustomResourceDefinition{}
-	if err := yaml.UnmarshalStrict(crd.Watchers(), definition); err != nil {
-		t.Fatal(err)
-	}
-
-	return []*apiextensionsv1.CustomResourceDefinition{definition}
-}
-
-// routeDefinitions are those that the modules of the typed APIs ship.
-func routeDefinitions(t *testing.T, kind watcher.Routing) []string {
-	t.Helper()
-
-	if kind == watcher.VirtualService {
-		return []string{filepath.Join(moduleDir(t, "istio.io/api"), "kubernetes", "customresourcedefinitions.gen.yaml")}
-	}
-
-	standard := filepath.Join(moduleDir(t, "sigs.k8s.io/gateway-api"), "config", "crd", "standard")
-
-	return []string{
-		filepath.Join(standard, "gateway.networking.k8s.io_gateways.yaml"),
-		filepath.Join(standard, "gateway.networking.k8s.io_httproutes.yaml"),
-	}
-}
-
-func moduleDir(t *testing.T, module string) string {
-	t.Helper()
-
-	out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", module).Output()
-	if err != nil {
-		t.Fatalf("where is module %s: %v", module, err)
-	}
-
-	return strings.TrimSpace(string(out))
 }
 
 // operate runs what an operator is made of: the Watcher controller, the reconciler of runtimes, and a listener whose deliveries reconcile them.
@@ -385,16 +344,4 @@ func (w *world) settled(ids ...core.RuntimeID) {
 			return len(pods) == 2 && pods[0].Ready && pods[1].Ready && !pods[0].Ending && !pods[1].Ending
 		})
 	}
-}
-
-// object reads one object in YAML.
-func object(t *testing.T, text string) *unstructured.Unstructured {
-	t.Helper()
-
-	var content map[string]any
-	if err := yaml.UnmarshalStrict([]byte(text), &content); err != nil {
-		t.Fatalf("YAML: %v\n%s", err, text)
-	}
-
-	return &unstructured.Unstructured{Object: content}
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -31,6 +30,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/watcher"
 	"github.com/runtime-watcher/runtime-watcher/test"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+	"github.com/runtime-watcher/runtime-watcher/test/manifests"
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
@@ -66,39 +66,12 @@ func newRoutes(t *testing.T, kind watcher.Routing) *routes {
 	}
 
 	r := &routes{t: t, kind: string(kind), scheme: scheme, opts: watcher.Options{Routing: kind}}
-	r.plane = startControlPlane(t, controlplane.Options{Scheme: scheme, CRDPaths: routeDefinitions(t, kind)})
+	r.plane = startControlPlane(t, controlplane.Options{Scheme: scheme, CRDPaths: manifests.Routes(t, kind)})
 	r.grant()
 	r.start()
 	t.Cleanup(r.end)
 
 	return r
-}
-
-// routeDefinitions are those that the modules of the typed APIs ship.
-func routeDefinitions(t *testing.T, kind watcher.Routing) []string {
-	t.Helper()
-
-	if kind == watcher.VirtualService {
-		return []string{filepath.Join(moduleDir(t, "istio.io/api"), "kubernetes", "customresourcedefinitions.gen.yaml")}
-	}
-
-	standard := filepath.Join(moduleDir(t, "sigs.k8s.io/gateway-api"), "config", "crd", "standard")
-
-	return []string{
-		filepath.Join(standard, "gateway.networking.k8s.io_gateways.yaml"),
-		filepath.Join(standard, "gateway.networking.k8s.io_httproutes.yaml"),
-	}
-}
-
-func moduleDir(t *testing.T, module string) string {
-	t.Helper()
-
-	out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", module).Output()
-	if err != nil {
-		t.Fatalf("where is module %s: %v", module, err)
-	}
-
-	return strings.TrimSpace(string(out))
 }
 
 // grant gives a user what deploy/controlplane says that the controller needs.
@@ -350,7 +323,7 @@ func (r *routes) awaitNoRoute(name string) {
 // applyYAML creates or replaces an object.
 func (r *routes) applyYAML(text string) {
 	r.t.Helper()
-	r.must(apply(r.t, r.plane, object(r.t, text)))
+	r.must(apply(r.t, r.plane, manifests.Object(r.t, text)))
 }
 
 // edit changes the route of a Watcher as somebody with an editor would.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/watcher"
+	"github.com/runtime-watcher/runtime-watcher/test/manifests"
 )
 
 // istioGateway is a gateway for the Watcher of that name, with one server that has these hosts.
@@ -109,7 +110,7 @@ func hostsChange(r *routes) {
 	r.awaitSpec("hosts", virtualService("hosts", "manager-hosts", "c.example.com", events))
 
 	// What leads somewhere stays when nothing better is known.
-	r.must(r.plane.Client.Delete(r.t.Context(), object(r.t, istioGateway("hosts", ""))))
+	r.must(r.plane.Client.Delete(r.t.Context(), manifests.Object(r.t, istioGateway("hosts", ""))))
 	r.await("hosts", v1beta2.StateError, watcher.ReasonGatewayNotFound)
 	r.awaitSpec("hosts", virtualService("hosts", "manager-hosts", "c.example.com", events))
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+	"github.com/runtime-watcher/runtime-watcher/test/manifests"
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
@@ -140,7 +141,7 @@ func wrongWatchersAreRefused(t *testing.T, plane *controlplane.ControlPlane) {
 
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			wrong := object(t, goodWatcher)
+			wrong := manifests.Object(t, goodWatcher)
 			setField(t, wrong, tt.path, tt.value)
 
 			err := apply(t, plane, wrong)
@@ -215,7 +216,7 @@ func watchersOfTodayApplyUnchanged(t *testing.T, plane *controlplane.ControlPlan
 			},
 		} {
 			t.Run(filepath.Base(file)+" "+way, func(t *testing.T) {
-				sample := object(t, string(text))
+				sample := manifests.Object(t, string(text))
 				sample.SetName(sample.GetName() + "-" + way)
 				want := sample.DeepCopy()
 
@@ -276,7 +277,7 @@ func specOf(t *testing.T, o *unstructured.Unstructured) v1beta2.WatcherSpec {
 func watchersAreChanged(t *testing.T, plane *controlplane.ControlPlane) {
 	t.Helper()
 
-	good := object(t, goodWatcher)
+	good := manifests.Object(t, goodWatcher)
 	setField(t, good, "field", nil)
 
 	if err := apply(t, plane, good.DeepCopy()); err != nil {
@@ -312,12 +313,12 @@ func TestWrongWatchersOfBeforeCanBeMended(t *testing.T) {
 		t.Skip("needs a real API server, which -short leaves out")
 	}
 
-	old := watcherCRD(t)
+	old := manifests.Watchers(t)
 	loose := &old.Spec.Versions[0]
 	loose.Schema.OpenAPIV3Schema = &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: new(true)}
 	plane := controlplane.StartT(t, controlplane.Options{CRDs: []*apiextensionsv1.CustomResourceDefinition{old}})
 
-	wrong := object(t, goodWatcher)
+	wrong := manifests.Object(t, goodWatcher)
 	setField(t, wrong, "serviceInfo.port", int64(0))
 	setField(t, wrong, "manager", "Lifecycle_Manager")
 
@@ -364,7 +365,7 @@ func upgradeDefinition(t *testing.T, plane *controlplane.ControlPlane) {
 		t.Fatal(err)
 	}
 
-	definition := watcherCRD(t)
+	definition := manifests.Watchers(t)
 	current := &apiextensionsv1.CustomResourceDefinition{}
 
 	if err := crds.Get(t.Context(), client.ObjectKeyFromObject(definition), current); err != nil {
@@ -378,7 +379,7 @@ func upgradeDefinition(t *testing.T, plane *controlplane.ControlPlane) {
 	}
 
 	rig.Eventually(t, time.Minute, "the new definition is in force", func() bool {
-		wrong := object(t, goodWatcher)
+		wrong := manifests.Object(t, goodWatcher)
 		wrong.SetName("probe")
 		setField(t, wrong, "field", "data")
 
@@ -400,7 +401,7 @@ func crdScheme(t *testing.T) *runtime.Scheme {
 func watchersAreShownInATable(t *testing.T, plane *controlplane.ControlPlane) {
 	t.Helper()
 
-	if err := apply(t, plane, object(t, goodWatcher)); err != nil {
+	if err := apply(t, plane, manifests.Object(t, goodWatcher)); err != nil {
 		t.Fatal(err)
 	}
 

@@ -23,15 +23,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
-	"sigs.k8s.io/yaml"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/certificates"
-	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/config/crd"
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/runtimes"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+	"github.com/runtime-watcher/runtime-watcher/test/manifests"
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
@@ -98,12 +97,7 @@ func TestRuntimes(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	definition := &apiextensionsv1.CustomResourceDefinition{}
-	if err := yaml.UnmarshalStrict(crd.Watchers(), definition); err != nil {
-		t.Fatal(err)
-	}
-
-	plane := controlplane.StartT(t, controlplane.Options{Scheme: known, CRDs: []*apiextensionsv1.CustomResourceDefinition{definition}})
+	plane := controlplane.StartT(t, controlplane.Options{Scheme: known, CRDs: []*apiextensionsv1.CustomResourceDefinition{manifests.Watchers(t)}})
 	second := controlplane.StartT(t, controlplane.Options{})
 	issuer := &issuer{t: t, asked: map[core.RuntimeID]int{}, secrets: map[core.RuntimeID]map[string][]byte{}}
 

@@ -1,0 +1,67 @@
+// Package manifests reads what a control plane must know before a Watcher, or its route, can be there.
+package manifests
+
+import (
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/config/crd"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/watcher"
+)
+
+// Watchers returns the custom resource definition of Watchers, which the caller may change.
+func Watchers(t testing.TB) *apiextensionsv1.CustomResourceDefinition {
+	t.Helper()
+
+	definition := &apiextensionsv1.CustomResourceDefinition{}
+	if err := yaml.UnmarshalStrict(crd.Watchers(), definition); err != nil {
+		t.Fatalf("custom resource definition: %v", err)
+	}
+
+	return definition
+}
+
+// Routes returns the files of the custom resource definitions that the modules of the typed APIs ship.
+func Routes(t testing.TB, kind watcher.Routing) []string {
+	t.Helper()
+
+	if kind == watcher.VirtualService {
+		return []string{filepath.Join(moduleDir(t, "istio.io/api"), "kubernetes", "customresourcedefinitions.gen.yaml")}
+	}
+
+	standard := filepath.Join(moduleDir(t, "sigs.k8s.io/gateway-api"), "config", "crd", "standard")
+
+	return []string{
+		filepath.Join(standard, "gateway.networking.k8s.io_gateways.yaml"),
+		filepath.Join(standard, "gateway.networking.k8s.io_httproutes.yaml"),
+	}
+}
+
+func moduleDir(t testing.TB, module string) string {
+	t.Helper()
+
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", module).Output()
+	if err != nil {
+		t.Fatalf("where is module %s: %v", module, err)
+	}
+
+	return strings.TrimSpace(string(out))
+}
+
+// Object reads one object in YAML.
+func Object(t testing.TB, text string) *unstructured.Unstructured {
+	t.Helper()
+
+	var content map[string]any
+	if err := yaml.UnmarshalStrict([]byte(strings.TrimSpace(text)), &content); err != nil {
+		t.Fatalf("YAML: %v\n%s", err, text)
+	}
+
+	return &unstructured.Unstructured{Object: content}
+}
