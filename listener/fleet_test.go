@@ -173,7 +173,7 @@ func TestListenersShareAFleet(t *testing.T) {
 
 			return nil
 		})
-		startFor(t, name, handler, listener.Options{Fleet: watched})
+		untilTheEnd(t, newListenerFor(t, name, handler, listener.Options{Fleet: watched}))
 	}
 
 	watched.Observe(runtimeA, "other", []core.WatchEvent{change(runtimeA, 1)})
@@ -184,25 +184,7 @@ func TestListenersShareAFleet(t *testing.T) {
 	}
 }
 
-// startFor serves plain HTTP for one manager until the test ends.
-func startFor(t *testing.T, name core.Manager, handler core.Handler, opts listener.Options) {
-	t.Helper()
-
-	l := newListenerFor(t, name, handler, opts)
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-
-	go func() { done <- l.Start(ctx) }()
-
-	t.Cleanup(func() {
-		cancel()
-
-		if err := <-done; err != nil {
-			t.Errorf("Start returned %v", err)
-		}
-	})
-}
-
+// newListenerFor serves plain HTTP for one manager, once it is started.
 func newListenerFor(t *testing.T, name core.Manager, handler core.Handler, opts listener.Options) *listener.Listener {
 	t.Helper()
 

@@ -102,19 +102,7 @@ func newHall(t *testing.T, took time.Duration, opts listener.Options) *hall {
 
 		return nil, nil
 	}
-	l := newListener(t, listener.FromTLS(listener.PeerOptions{}), listener.InsecureAllowAll(), &recorder{}, opts)
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-
-	go func() { done <- l.Start(ctx) }()
-
-	t.Cleanup(func() {
-		cancel()
-
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
+	untilTheEnd(t, newListener(t, listener.FromTLS(listener.PeerOptions{}), listener.InsecureAllowAll(), &recorder{}, opts))
 
 	return h
 }

@@ -158,6 +158,24 @@ func (r *running) stopped() error {
 	return err
 }
 
+// untilTheEnd runs a listener until the test ends.
+func untilTheEnd(tb testing.TB, l *listener.Listener) {
+	tb.Helper()
+
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+
+	go func() { done <- l.Start(ctx) }()
+
+	tb.Cleanup(func() {
+		cancel()
+
+		if err := <-done; err != nil {
+			tb.Errorf("Start returned %v", err)
+		}
+	})
+}
+
 func listen(tb testing.TB) net.Listener {
 	tb.Helper()
 
