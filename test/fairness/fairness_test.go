@@ -26,35 +26,22 @@ const (
 func measure(t testing.TB, unfair bool, rounds int, round time.Duration) (r result) {
 	t.Helper()
 
-	ca := must(testpki.NewCA("fairness", testpki.Options{}))
-	server := must(ca.Server("listener", testpki.Options{}))
-
-	listening := spawn(t, "listener", listenerSettings{CA: ca.PEM(), Cert: server.CertPEM(), Key: must(server.KeyPEM()), Unfair: unfair})
-
-	var addr string
-
-	listening.receive(&addr)
-
-	var q quiet
-	for n := range quietRuntimes {
-		q.senders = append(q.senders, mustSender(t, newIdentity(ca, fmt.Sprintf("quiet-%d", n)), addr))
-	}
-
+	w := newWorld(t, listenerSettings{Unfair: unfair})
 	flooder := spawn(t, "flooder", flooderSettings{
-		Identity: *newIdentity(ca, string(loud)), Addr: addr, Connections: connections, Streams: streams,
+		Identity: *newIdentity(w.ca, string(loud)), Addr: w.addr, Connections: connections, Streams: streams,
 	})
 
-	q.run(t, 2*quietEvery) // Everyone is connected.
+	w.quiet.run(t, 2*quietEvery) // Everyone is connected.
 	flooder.order(t, time.Millisecond)
 
 	for range rounds {
-		r.calm.add(q.run(t, round))
+		r.calm.add(w.quiet.run(t, round))
 
 		ended := make(chan flooded)
 
 		go func() { ended <- flooder.order(t, round) }()
 
-		r.flooded.add(q.run(t, round))
+		r.flooded.add(w.quiet.run(t, round))
 		r.flood.add(<-ended)
 	}
 
@@ -82,6 +69,29 @@ func (f *flooded) add(other flooded) {
 	f.TooFast += other.TooFast
 	f.Refused += other.Refused
 	f.Failed += other.Failed
+}
+
+// world is a listener in a process of its own, and the quiet runtimes that send to it.
+type world struct {
+	ca    *testpki.CA
+	addr  string
+	quiet quiet
+}
+
+// newWorld starts a listener with those settings, and key material of its own.
+func newWorld(t testing.TB, settings listenerSettings) *world {
+	t.Helper()
+
+	w := &world{ca: must(testpki.NewCA("fairness", testpki.Options{}))}
+	server := must(w.ca.Server("listener", testpki.Options{}))
+	settings.CA, settings.Cert, settings.Key = w.ca.PEM(), server.CertPEM(), must(server.KeyPEM())
+	spawn(t, "listener", settings).receive(&w.addr)
+
+	for n := range quietRuntimes {
+		w.quiet.senders = append(w.quiet.senders, mustSender(t, newIdentity(w.ca, fmt.Sprintf("quiet-%d", n)), w.addr))
+	}
+
+	return w
 }
 
 func newIdentity(ca *testpki.CA, name string) *identity {

@@ -2,12 +2,9 @@ package fairness
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"testing"
 	"time"
-
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
 )
 
 // arrivals is what those went through who were there, and those who came anew.
@@ -19,27 +16,14 @@ type arrivals struct {
 func knocking(t testing.TB, handshakes, rounds int, round time.Duration) (calm, knockedAt arrivals, flood knocked) {
 	t.Helper()
 
-	ca := must(testpki.NewCA("fairness", testpki.Options{}))
-	server := must(ca.Server("listener", testpki.Options{}))
+	w := newWorld(t, listenerSettings{Handshakes: handshakes})
+	newcomer := newIdentity(w.ca, "newcomer")
+	knocker := spawn(t, "knocker", knockerSettings{Addr: w.addr, Connections: 512})
 
-	listening := spawn(t, "listener", listenerSettings{CA: ca.PEM(), Cert: server.CertPEM(), Key: must(server.KeyPEM()), Handshakes: handshakes})
-
-	var addr string
-
-	listening.receive(&addr)
-
-	var q quiet
-	for n := range quietRuntimes {
-		q.senders = append(q.senders, mustSender(t, newIdentity(ca, fmt.Sprintf("quiet-%d", n)), addr))
-	}
-
-	newcomer := newIdentity(ca, "newcomer")
-	knocker := spawn(t, "knocker", knockerSettings{Addr: addr, Connections: 512})
-
-	q.run(t, 2*quietEvery) // Everyone is connected.
+	w.quiet.run(t, 2*quietEvery) // Everyone is connected.
 
 	for range rounds {
-		calm.add(during(t, &q, newcomer, addr, round))
+		calm.add(w.during(t, newcomer, round))
 
 		ended := make(chan knocked)
 
@@ -52,7 +36,7 @@ func knocking(t testing.TB, handshakes, rounds int, round time.Duration) (calm, 
 			ended <- came
 		}()
 
-		knockedAt.add(during(t, &q, newcomer, addr, round))
+		knockedAt.add(w.during(t, newcomer, round))
 
 		came := <-ended
 		flood.Seconds += came.Seconds
@@ -74,16 +58,16 @@ func (a *arrivals) add(other arrivals) {
 }
 
 // during lets the quiet ones send for a while, and one come anew again and again.
-func during(t testing.TB, q *quiet, newcomer *identity, addr string, round time.Duration) arrivals {
+func (w *world) during(t testing.TB, newcomer *identity, round time.Duration) arrivals {
 	t.Helper()
 
 	a := arrivals{fresh: measured{refused: make(map[int]int)}}
 	quiet := make(chan measured)
 
-	go func() { quiet <- q.run(t, round) }()
+	go func() { quiet <- w.quiet.run(t, round) }()
 
 	for began := time.Now(); time.Since(began) < round; {
-		s := must(newSender(newcomer, addr))
+		s := must(newSender(newcomer, w.addr))
 		at := time.Now()
 
 		if status, _, err := s.send(t.Context()); err == nil && status < 300 {
