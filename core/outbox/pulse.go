@@ -21,6 +21,7 @@ type leave uint8
 const (
 	stays leave = iota
 	leaves
+	leaveSent
 	left
 )
 
@@ -52,7 +53,10 @@ func (o *Outbox) heartbeat(l *lane, now time.Time) core.WatchEvent {
 	beat.Pending = l.counts.Pending
 	beat.OldestPending = l.oldest(now)
 	beat.Dropped = maps.Clone(l.counts.Dropped)
-	beat.Leaving = l.pulse.leaving == leaves
+
+	if l.pulse.leaving == leaves {
+		beat.Leaving, l.pulse.leaving = true, leaveSent
+	}
 
 	return core.WatchEvent{
 		Kind:      core.KindHeartbeat,
@@ -75,7 +79,7 @@ func (l *lane) oldest(now time.Time) (age time.Duration) {
 // beaten takes note of what became of a heartbeat.
 func (l *lane) beaten(lost bool, now time.Time) {
 	switch {
-	case l.pulse.leaving == leaves:
+	case l.pulse.leaving == leaveSent:
 		l.pulse.leaving, l.pulse.next = left, time.Time{}
 	case lost:
 		l.pulse.next = now

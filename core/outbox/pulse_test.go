@@ -156,6 +156,27 @@ func TestNoLeaveWithoutDelivery(t *testing.T) {
 	})
 }
 
+// A heartbeat that is on its way when the process is told to end is not the last one.
+func TestLeaveFollowsAHeartbeatThatIsOnItsWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		in := &inbox{}
+		slow := core.ForwarderFunc(func(ctx context.Context, manager core.Manager, events []core.WatchEvent) error {
+			time.Sleep(time.Second)
+
+			return in.Forward(ctx, manager, events)
+		})
+		_, stop := run(t, slow, outbox.Options{Managers: []core.Manager{kyma}, Epoch: "e", DrainTimeout: 5 * time.Second})
+
+		time.Sleep(500 * ms) // The first is on its way.
+		stop()
+
+		beats := in.beats()
+		if len(beats) != 2 || beats[0].Leaving || !beats[1].Leaving {
+			t.Errorf("heartbeats %+v, want one, and the last one", beats)
+		}
+	})
+}
+
 func TestEpochNeedsOneCallAtATime(t *testing.T) {
 	if _, err := outbox.New(&inbox{}, outbox.Options{Epoch: "e", InFlight: 2}); err == nil {
 		t.Error("no error for two calls at a time with numbers")
