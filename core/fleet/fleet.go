@@ -250,21 +250,24 @@ func (f *Fleet) fresh(runtime core.RuntimeID) bool {
 	return len(managers) > 0
 }
 
-// WithoutCA returns the runtimes of which a replica that is heard does not trust the certificate authority with that
+// WithoutCA returns the runtimes of which a replica that is heard, by whichever manager, does not trust the certificate authority with that
 // fingerprint yet, or has not said so, and those that are not heard at all: a server certificate signed by it would cut them off. A
 // manager that a runtime does not speak to any more says nothing about it.
 func (f *Fleet) WithoutCA(fingerprint string) []core.RuntimeID {
 	heard := make(map[core.RuntimeID]bool)
 	wary := make(map[core.RuntimeID]bool)
 
-	f.Range(func(s Status) bool {
-		heard[s.Runtime] = heard[s.Runtime] || len(s.Replicas) > 0
-		wary[s.Runtime] = wary[s.Runtime] || slices.ContainsFunc(s.Replicas, func(p Replica) bool {
-			return p.Heartbeat == nil || !slices.Contains(p.Heartbeat.CAFingerprints, fingerprint)
-		})
+	f.mu.Lock()
+	defer f.mu.Unlock()
 
-		return true
-	})
+	now := time.Now()
+
+	for k, r := range f.records {
+		heard[k.runtime] = heard[k.runtime] || slices.ContainsFunc(r.replicas, func(p *replica) bool { return p.speaks(&f.opts, now) })
+		wary[k.runtime] = wary[k.runtime] || slices.ContainsFunc(r.replicas, func(p *replica) bool {
+			return p.speaks(&f.opts, now) && !p.trusts(fingerprint)
+		})
+	}
 
 	var missing []core.RuntimeID
 

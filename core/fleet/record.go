@@ -261,9 +261,17 @@ func (p *replica) silent(opts *Options, now time.Time) bool {
 	return now.Sub(p.heard) > patience(opts, p.beat)
 }
 
+// speaks reports whether the replica is heard, by events or heartbeats.
+func (p *replica) speaks(opts *Options, now time.Time) bool { return !p.gone && !p.silent(opts, now) }
+
 // alive reports whether the replica vouches for the freshness of its runtime.
 func (p *replica) alive(opts *Options, now time.Time) bool {
-	return !p.gone && p.beat != nil && !p.silent(opts, now)
+	return p.beat != nil && p.speaks(opts, now)
+}
+
+// trusts reports whether the replica has said that it trusts the certificate authority with that fingerprint.
+func (p *replica) trusts(fingerprint string) bool {
+	return p.beat != nil && slices.Contains(p.beat.CAFingerprints, fingerprint)
 }
 
 // patience is how long a replica may be silent.

@@ -176,6 +176,24 @@ func TestReplicaThatDoesNotReturnIsCovered(t *testing.T) {
 	})
 }
 
+// Nor does one that spoke to a manager which is not served any more, and was killed: its runtime is heard by another manager.
+func TestFormerManagerSaysNothingOfAuthorities(t *testing.T) {
+	inBubble(t, fleet.Options{}, func(r *rig) {
+		trusting := func(number uint64, fingerprints ...string) core.WatchEvent {
+			return with(beat("e", number, 0), func(b *core.Heartbeat) { b.CAFingerprints = fingerprints })
+		}
+
+		r.fleet.Observe("skr", "former", []core.WatchEvent{trusting(1, "old")})
+		r.fleet.Observe("silent", "former", []core.WatchEvent{trusting(1, "new")})
+		time.Sleep(5 * interval)
+		r.fleet.Observe("skr", kyma, []core.WatchEvent{trusting(1, "old", "new")})
+
+		if diff := cmp.Diff([]core.RuntimeID{"silent"}, r.fleet.WithoutCA("new")); diff != "" {
+			t.Errorf("without the new one (-want +got):\n%s", diff)
+		}
+	})
+}
+
 // An agent that is set back to contract v2 is heard, but has no heartbeats.
 func TestOlderContractTakesOver(t *testing.T) {
 	inBubble(t, fleet.Options{}, func(r *rig) {
