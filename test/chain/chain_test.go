@@ -337,7 +337,7 @@ func (w *world) left(id core.RuntimeID) (left []string) {
 
 	for _, list := range lists {
 		for _, resource := range list.APIResources {
-			if !slices.Contains(resource.Verbs, "list") {
+			if !slices.Contains(resource.Verbs, "list") || resource.Kind == "Event" { // API servers write some about a Service that goes.
 				continue
 			}
 
