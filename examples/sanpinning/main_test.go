@@ -1,0 +1,98 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/listener"
+)
+
+// asProgram makes the test binary the program itself.
+const asProgram = "TEST_AS_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		main()
+		os.Exit(0)
+	}
+
+	goleak.VerifyTestMain(m)
+}
+
+func TestProgramShowsWhatTheReadmeShows(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	var stdout, stderr bytes.Buffer
+
+	cmd := exec.CommandContext(t.Context(), self)
+	cmd.Env, cmd.Stdout, cmd.Stderr = append(os.Environ(), asProgram+"=1"), &stdout, &stderr
+
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("ended with %v:\n%s\n%s", err, &stdout, &stderr)
+	}
+
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if !strings.Contains(string(readme), "```\n"+stdout.String()+"```\n") {
+		t.Errorf("README.md must contain:\n%s", &stdout)
+	}
+}
+
+// Each part of the set-up is needed: without it, somebody gets in, and the program says who.
+func TestEachPartIsMissed(t *testing.T) {
+	now := registered{"runtime-a": "a.example.com", "runtime-b": "b.example.com", "runtime-c": "c.example.com", "runtime-d": "d.example.com"}
+
+	for name, c := range map[string]struct {
+		verify core.Verifier
+		names  []string
+	}{
+		"no pinning": {listener.InsecureAllowAll(), []string{
+			"runtime-a, a.example.com, asking for owner runtime-b", "runtime-b, a.example.com, asking", "runtime-b, *.example.com",
+			"runtime-b, no SAN", "runtime-x", "runtime-d",
+		}},
+		"nobody is suspended": {listener.AnyOf(listener.SANPinning(now), listener.SANPinning(registered{"runtime-c": "c.example.org"})), []string{"runtime-d"}},
+		"nobody moves":        {listener.AllOf(listener.SANPinning(now), core.VerifierFunc(notSuspended)), []string{"runtime-c"}},
+		"nobody passes":       {listener.AllOf(), []string{"runtime-a, a.example.com, asking for source runtime-a", "runtime-b, b.example.com", "runtime-c"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var out bytes.Buffer
+
+			err := run(t.Context(), &out, c.verify)
+			if err == nil {
+				t.Fatalf("it is content:\n%s", &out)
+			}
+
+			for _, who := range c.names {
+				if !strings.Contains(err.Error(), who) {
+					t.Errorf("nothing about %q in: %v", who, err)
+				}
+			}
+
+			if strings.Contains(out.String(), "as it should be") {
+				t.Errorf("it says that all is well:\n%s", &out)
+			}
+		})
+	}
+}
+
+func TestEndsWhenItIsInterrupted(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+
+	if err := run(ctx, new(bytes.Buffer), verifier()); err == nil {
+		t.Error("ended with nil, want an error")
+	}
+}
