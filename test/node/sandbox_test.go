@@ -46,7 +46,7 @@ func TestAThreadOutlivesItsNetwork(t *testing.T) {
 func namespace(t *testing.T) string {
 	t.Helper()
 
-	name, err := os.Readlink("/proc/self/ns/net")
+	name, err := os.Readlink("/proc/thread-self/ns/net")
 	if err != nil {
 		t.Fatal(err)
 	}
