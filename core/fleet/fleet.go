@@ -281,31 +281,3 @@ func (f *Fleet) WithoutCA(fingerprint string) []core.RuntimeID {
 
 	return missing
 }
-
-// Forget removes what is known of a runtime, and the resyncs that were to come. An operator calls it when the runtime is gone.
-func (f *Fleet) Forget(runtime core.RuntimeID) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-
-	for _, manager := range f.managers[runtime] {
-		delete(f.records, key{runtime, manager})
-		delete(f.resyncs, key{runtime, manager})
-	}
-
-	delete(f.managers, runtime)
-}
-
-// remove forgets one record.
-func (f *Fleet) remove(k key) {
-	delete(f.records, k)
-	delete(f.resyncs, k)
-
-	managers := slices.DeleteFunc(f.managers[k.runtime], func(m core.Manager) bool { return m == k.manager })
-	if len(managers) == 0 {
-		delete(f.managers, k.runtime)
-
-		return
-	}
-
-	f.managers[k.runtime] = managers
-}

@@ -264,6 +264,16 @@ func (p *replica) silent(opts *Options, now time.Time) bool {
 // speaks reports whether the replica is heard, by events or heartbeats.
 func (p *replica) speaks(opts *Options, now time.Time) bool { return !p.gone && !p.silent(opts, now) }
 
+// speaks reports whether somebody in the runtime still speaks to the manager.
+func (r *record) speaks(opts *Options, now time.Time) bool {
+	if slices.ContainsFunc(r.replicas, func(p *replica) bool { return p.speaks(opts, now) }) {
+		return true
+	}
+
+	// Who never had a heartbeat can not take his leave either.
+	return !r.beats && now.Sub(r.heard) <= patience(opts, nil)
+}
+
 // alive reports whether the replica vouches for the freshness of its runtime.
 func (p *replica) alive(opts *Options, now time.Time) bool {
 	return p.beat != nil && p.speaks(opts, now)

@@ -22,6 +22,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/watcher"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/manifests"
 	"github.com/runtime-watcher/runtime-watcher/test/node"
@@ -33,6 +34,8 @@ const (
 	steady  = core.Manager("steady")
 	moving  = core.Manager("moving")
 	renamed = core.Manager("renamed")
+	// unwatched is one that no Watcher names, and that was heard once.
+	unwatched = core.Manager("unwatched")
 )
 
 const (
@@ -112,6 +115,8 @@ func TestChain(t *testing.T) {
 		w.reaches(id, steady, "steady-"+string(id), labels(steady))
 	}
 
+	w.fleet.Observe("runtime-1", unwatched, []core.WatchEvent{{}})
+
 	flow := []*traffic{w.startTraffic("runtime-1"), w.startTraffic("runtime-2")}
 
 	w.routeComesBack()
@@ -120,6 +125,8 @@ func TestChain(t *testing.T) {
 	w.watcherDeleted(ids)
 	w.runtimeRemoved("runtime-3")
 	w.settled("runtime-1", "runtime-2")
+	w.knows("runtime-1", steady, unwatched)
+	w.knows("runtime-2", steady)
 
 	before := []int{flow[0].count(), flow[1].count()}
 
@@ -264,6 +271,10 @@ func (w *world) watcherRenamed(ids []core.RuntimeID) {
 
 	before := w.pods(ids...)
 
+	for _, id := range ids {
+		w.speaksTo(id, moving, true)
+	}
+
 	w.changeWatcher(moving, func(stored *v1beta2.Watcher) { stored.Labels[v1beta2.ManagedByLabel] = string(renamed) })
 	w.routeLeads(moving, renamed)
 
@@ -277,6 +288,38 @@ func (w *world) watcherRenamed(ids []core.RuntimeID) {
 		})
 	})
 	w.settled(ids...)
+
+	for _, id := range ids {
+		w.speaksTo(id, renamed, true)
+		w.speaksTo(id, moving, false)
+	}
+}
+
+// speaksTo returns when the fleet knows a runtime to speak to a manager, or not to.
+func (w *world) speaksTo(id core.RuntimeID, manager core.Manager, want bool) {
+	w.t.Helper()
+	w.eventually(fmt.Sprintf("the fleet knows that %s speaks to %s: %t", id, manager, want), func() bool {
+		return slices.Contains(w.known(id), manager) == want
+	})
+}
+
+// knows is about all managers of a runtime that the fleet knows, sorted.
+func (w *world) knows(id core.RuntimeID, want ...core.Manager) {
+	w.t.Helper()
+	w.eventually(fmt.Sprintf("the fleet knows %s for %v", id, want), func() bool { return slices.Equal(w.known(id), want) })
+}
+
+func (w *world) known(id core.RuntimeID) (managers []core.Manager) {
+	w.fleet.Range(func(s fleet.Status) bool {
+		if s.Runtime == id {
+			managers = append(managers, s.Manager)
+		}
+
+		return true
+	})
+	slices.Sort(managers)
+
+	return managers
 }
 
 func (w *world) pods(ids ...core.RuntimeID) (pods []node.Pod) {
@@ -295,6 +338,9 @@ func (w *world) watcherDeleted(ids []core.RuntimeID) {
 	for _, id := range ids {
 		w.eventuallyCalls(id, "default.steady", "canary")
 		w.reaches(id, steady, "alone-"+string(id), labels(steady))
+		w.speaksTo(id, moving, false)
+		w.speaksTo(id, renamed, false)
+		w.speaksTo(id, steady, true)
 	}
 }
 
@@ -315,6 +361,8 @@ func (w *world) runtimeRemoved(id core.RuntimeID) {
 	if pods := w.pods(id); len(pods) > 0 {
 		w.t.Errorf("agents of %s: %+v", id, pods)
 	}
+
+	w.knows(id)
 
 	name := types.NamespacedName{Namespace: rig.Namespace, Name: string(id) + "-watcher-tls"}
 	for _, object := range []client.Object{&certv1.Certificate{}, &corev1.Secret{}} {

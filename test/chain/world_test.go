@@ -219,7 +219,7 @@ func (w *world) addRuntimes(mgr ctrl.Manager) error {
 	})
 
 	return runtimes.SetUp(mgr, &corev1.ConfigMap{}, identify, connect.Connect, attentive{w.set}, installer, runtimes.Options{
-		Interval: 2 * time.Second, Retry: 300 * time.Millisecond,
+		Interval: 2 * time.Second, Retry: 300 * time.Millisecond, Fleet: w.fleet,
 		Report: func(_ context.Context, object client.Object, status installation.Status) error {
 			w.mu.Lock()
 			defer w.mu.Unlock()

@@ -3,6 +3,7 @@ package installation
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -29,6 +30,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/runtimes"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	"github.com/runtime-watcher/runtime-watcher/test/manifests"
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
@@ -101,7 +103,12 @@ func TestRuntimes(t *testing.T) {
 	second := controlplane.StartT(t, controlplane.Options{})
 	issuer := &issuer{t: t, asked: map[core.RuntimeID]int{}, secrets: map[core.RuntimeID]map[string][]byte{}}
 
-	startReconciler(t, plane, known, issuer)
+	heard, err := fleet.New(fleet.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	startReconciler(t, plane, known, issuer, heard)
 
 	// Nobody ends namespaces here, so they are somebody's.
 	for _, runtime := range []*controlplane.ControlPlane{plane, second} {
@@ -125,6 +132,10 @@ func TestRuntimes(t *testing.T) {
 	eventuallyCalls(t, plane, "default.first")
 	eventuallyCalls(t, second, "default.first")
 
+	for _, id := range []core.RuntimeID{"runtime-1", "runtime-2"} {
+		heard.Observe(id, "manager", []core.WatchEvent{{}})
+	}
+
 	t.Run("removed", func(t *testing.T) {
 		remove(t, plane, represented("runtime-1"))
 		eventuallyGone(t, plane, "runtime-1")
@@ -137,6 +148,8 @@ func TestRuntimes(t *testing.T) {
 		if !issuer.hasRemoved("runtime-1") || issuer.hasRemoved("runtime-2") {
 			t.Errorf("certificates were removed of %v", issuer.removed)
 		}
+
+		eventuallyHeard(t, heard, "runtime-2")
 	})
 
 	t.Run("gone", func(t *testing.T) {
@@ -148,6 +161,8 @@ func TestRuntimes(t *testing.T) {
 		if !issuer.hasRemoved("runtime-2") {
 			t.Error("its certificate stays")
 		}
+
+		eventuallyHeard(t, heard)
 	})
 
 	t.Run("out of reach", func(t *testing.T) {
@@ -163,7 +178,7 @@ func TestRuntimes(t *testing.T) {
 	})
 }
 
-func startReconciler(t *testing.T, plane *controlplane.ControlPlane, known *runtime.Scheme, issuer *issuer) {
+func startReconciler(t *testing.T, plane *controlplane.ControlPlane, known *runtime.Scheme, issuer *issuer, heard *fleet.Fleet) {
 	t.Helper()
 
 	mgr, err := ctrl.NewManager(plane.Config, ctrl.Options{
@@ -193,7 +208,7 @@ func startReconciler(t *testing.T, plane *controlplane.ControlPlane, known *runt
 	kind.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMap"))
 
 	err = runtimes.SetUp(mgr, kind, identify, kubeconfigs.Connect, issuer, installer,
-		runtimes.Options{Retry: 100 * time.Millisecond, GiveUp: time.Second, Interval: time.Hour})
+		runtimes.Options{Retry: 100 * time.Millisecond, GiveUp: time.Second, Interval: time.Hour, Fleet: heard})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -325,5 +340,21 @@ func eventuallyGone(t *testing.T, plane *controlplane.ControlPlane, name string)
 	t.Helper()
 	rig.Eventually(t, patience, name+" is gone", func() bool {
 		return apierrors.IsNotFound(plane.Client.Get(t.Context(), client.ObjectKey{Namespace: metav1.NamespaceDefault, Name: name}, &corev1.ConfigMap{}))
+	})
+}
+
+// eventuallyHeard is about all runtimes that a fleet knows.
+func eventuallyHeard(t *testing.T, heard *fleet.Fleet, want ...core.RuntimeID) {
+	t.Helper()
+	rig.Eventually(t, patience, "the fleet knows "+fmt.Sprint(want), func() bool {
+		var known []core.RuntimeID
+
+		heard.Range(func(s fleet.Status) bool {
+			known = append(known, s.Runtime)
+
+			return true
+		})
+
+		return slices.Equal(known, want)
 	})
 }

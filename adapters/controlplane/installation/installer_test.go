@@ -1,10 +1,13 @@
 package installation_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
 func TestNewNamesAllThatIsWrong(t *testing.T) {
@@ -42,5 +45,20 @@ func TestNewNamesAllThatIsWrong(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestManagersAreThoseThatTheAgentsSpeakTo(t *testing.T) {
+	watches := []admission.Watch{{Manager: "b"}, {Manager: "a"}, {Manager: "b"}}
+
+	for settings, want := range map[string][]core.Manager{"": {"a", "b"}, "c, a": {"a", "b", "c"}} {
+		installer, err := installation.New("agent:v1", "a:443", installation.Options{Settings: map[string]string{"MANAGERS": settings}})
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		if have := installer.Managers(watches); !slices.Equal(have, want) {
+			t.Errorf("with the setting %q: got %v, want %v", settings, have, want)
+		}
 	}
 }

@@ -23,6 +23,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/config/agent"
+	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
 // file is a manifest, and when it is there.
@@ -151,7 +152,7 @@ func (i *Installer) fillDeployment(object *unstructured.Unstructured, r *Runtime
 
 // environment is in the order of the names: else the agents would be restarted without reason.
 func (i *Installer) environment(r *Runtime) []corev1.EnvVar {
-	settings := map[string]string{settingManagers: managers(r.Watches)}
+	settings := map[string]string{settingManagers: strings.Join(managers(r.Watches), ",")}
 	maps.Copy(settings, i.opts.Settings)
 	settings[settingControlPlane] = i.controlPlane
 
@@ -168,7 +169,27 @@ func (i *Installer) environment(r *Runtime) []corev1.EnvVar {
 	return variables
 }
 
-func managers(watches []admission.Watch) string {
+// Managers returns those that the agents of a runtime with these watches speak to, sorted: those of the watches, and those that MANAGERS
+// names in [Options.Settings].
+func (i *Installer) Managers(watches []admission.Watch) []core.Manager {
+	var all []core.Manager
+
+	for name := range strings.SplitSeq(i.opts.Settings[settingManagers], ",") {
+		if name = strings.TrimSpace(name); name != "" {
+			all = append(all, core.Manager(name))
+		}
+	}
+
+	for _, name := range managers(watches) {
+		all = append(all, core.Manager(name))
+	}
+
+	slices.Sort(all)
+
+	return slices.Compact(all)
+}
+
+func managers(watches []admission.Watch) []string {
 	names := make([]string, 0, len(watches))
 	for _, w := range watches {
 		names = append(names, string(w.Manager))
@@ -176,7 +197,7 @@ func managers(watches []admission.Watch) string {
 
 	slices.Sort(names)
 
-	return strings.Join(slices.Compact(names), ",")
+	return slices.Compact(names)
 }
 
 func (i *Installer) fillRoleBinding(object *unstructured.Unstructured) {

@@ -46,5 +46,5 @@ func setUpRuntimes(mgr ctrl.Manager, heard *fleet.Fleet, image, address string) 
 	}
 	kubeconfigs := runtimes.NewKubeconfigs(mgr.GetAPIReader(), "config", client.ObjectKeyFromObject)
 	return errors.Join(watcher.SetUp(mgr, watcher.Options{}),
-		runtimes.SetUp(mgr, kyma, identify, kubeconfigs.Connect, set, installer, runtimes.Options{}))
+		runtimes.SetUp(mgr, kyma, identify, kubeconfigs.Connect, set, installer, runtimes.Options{Fleet: heard}))
 }

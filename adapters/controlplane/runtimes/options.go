@@ -37,8 +37,11 @@ type Options struct {
 	GiveUp time.Duration
 	// Concurrent is how many runtimes are reconciled at the same time. Default: [DefaultConcurrent].
 	Concurrent int
-	// Report gets to know how far a runtime is, after each reconcile that knows: to write a condition, say, or
-	// to let a fleet forget a runtime that is removed. It may be called concurrently. An error is tried again. Default: none.
+	// Fleet is that of the listener in this process. It is made to forget a runtime that was removed, and the managers that no Watcher names any
+	// more, once no agent is heard for them. Managers that no Watcher has named, as far as this process knows, stay. Default: none.
+	Fleet Fleet
+	// Report gets to know how far a runtime is, after each reconcile that knows: to write a condition, say. It may be called concurrently. An
+	// error is tried again. Default: none.
 	Report func(ctx context.Context, object client.Object, status installation.Status) error
 }
 
@@ -49,6 +52,10 @@ func (o Options) withDefaults() Options {
 	o.Timeout = cmp.Or(o.Timeout, DefaultTimeout)
 	o.GiveUp = cmp.Or(o.GiveUp, DefaultGiveUp)
 	o.Concurrent = cmp.Or(o.Concurrent, DefaultConcurrent)
+
+	if o.Fleet == nil {
+		o.Fleet = noFleet{}
+	}
 
 	if o.Report == nil {
 		o.Report = func(context.Context, client.Object, installation.Status) error { return nil }

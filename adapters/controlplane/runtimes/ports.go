@@ -8,6 +8,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
 
 // ErrGone means that there is no way to a runtime: it is not there yet, or not any more.
@@ -39,3 +40,14 @@ type Certificates interface {
 }
 
 var _ Certificates = (*certificates.Certificates)(nil)
+
+// Fleet is the port to what knows how fresh runtimes are. Both methods may be called concurrently, again and again, and return at once.
+type Fleet interface {
+	// Forget forgets a runtime that was removed.
+	Forget(runtime core.RuntimeID)
+	// ForgetManager forgets that a runtime was heard for a manager that its agents do not speak to any more, and reports whether it has. While
+	// the runtime is heard for it, it does not.
+	ForgetManager(runtime core.RuntimeID, manager core.Manager) (forgotten bool)
+}
+
+var _ Fleet = (*fleet.Fleet)(nil)

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -20,6 +21,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/watcher"
+	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
 // Finalizer holds an object until the agent is removed from its runtime.
@@ -35,6 +37,7 @@ type reconciler struct {
 	certificates Certificates
 	installer    *installation.Installer
 	opts         Options
+	forgetter    *forgetter
 	// confirming makes the controller look at all runtimes.
 	confirming chan event.GenericEvent
 }
@@ -45,8 +48,14 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	defer cancel()
 
 	object, _ := r.prototype.DeepCopyObject().(client.Object) // It is one.
-	if err := r.client.Get(ctx, request.NamespacedName, object); err != nil {
-		return reconcile.Result{}, client.IgnoreNotFound(err) //nolint:wrapcheck // The request is logged beside it.
+
+	err := r.client.Get(ctx, request.NamespacedName, object)
+	if apierrors.IsNotFound(err) {
+		return reconcile.Result{RequeueAfter: r.forgetter.forgetAgain(request.NamespacedName)}, nil
+	}
+
+	if err != nil {
+		return reconcile.Result{}, err //nolint:wrapcheck // The request is logged beside it.
 	}
 
 	if object.GetDeletionTimestamp() != nil {
@@ -58,7 +67,12 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		return reconcile.Result{}, err
 	}
 
-	status, err := r.install(ctx, object, identity)
+	watches, err := r.watches(ctx)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+
+	status, err := r.install(ctx, object, identity, watches)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -71,7 +85,9 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		return reconcile.Result{RequeueAfter: r.opts.Retry}, nil
 	}
 
-	return reconcile.Result{RequeueAfter: spread(r.opts.Interval)}, nil
+	again := r.forgetter.forgetFormer(identity.ID, r.installer.Managers(watches), r.opts.Interval)
+
+	return reconcile.Result{RequeueAfter: spread(again)}, nil
 }
 
 // spread keeps runtimes apart that came at the same moment.
@@ -81,7 +97,9 @@ func spread(d time.Duration) time.Duration {
 	return d + rand.N(d/part+1) //nolint:gosec // Nobody gains by guessing it.
 }
 
-func (r *reconciler) install(ctx context.Context, object client.Object, identity Identity) (installation.Status, error) {
+func (r *reconciler) install(
+	ctx context.Context, object client.Object, identity Identity, watches []admission.Watch,
+) (installation.Status, error) {
 	if err := r.hold(ctx, object); err != nil {
 		return installation.Status{}, err
 	}
@@ -93,11 +111,6 @@ func (r *reconciler) install(ctx context.Context, object client.Object, identity
 
 	if !issued.Ready {
 		return awaiting("the certificate: " + issued.Message), nil
-	}
-
-	watches, err := r.watches(ctx)
-	if err != nil {
-		return installation.Status{}, err
 	}
 
 	there, err := r.connect(ctx, object)
@@ -150,16 +163,18 @@ func (r *reconciler) watches(ctx context.Context) ([]admission.Watch, error) {
 		ctrl.LoggerFrom(ctx).V(1).Info("watchers are left out", "problem", err.Error())
 	}
 
+	r.forgetter.note(watches)
+
 	return watches, nil
 }
 
 // remove takes the agent and the certificate away, and lets the object go.
 func (r *reconciler) remove(ctx context.Context, object client.Object) (reconcile.Result, error) {
 	if !controllerutil.ContainsFinalizer(object, Finalizer) {
-		return reconcile.Result{}, nil
+		return reconcile.Result{RequeueAfter: r.forgetter.forgetAgain(client.ObjectKeyFromObject(object))}, nil
 	}
 
-	status, err := r.uninstall(ctx, object)
+	id, status, err := r.uninstall(ctx, object)
 	if late := time.Since(object.GetDeletionTimestamp().Time) > r.opts.GiveUp; late && (err != nil || status.State != installation.Removed) {
 		ctrl.LoggerFrom(ctx).Error(err, "runtime is let go, with the agent in it", "awaiting", status.Awaiting)
 
@@ -181,37 +196,41 @@ func (r *reconciler) remove(ctx context.Context, object client.Object) (reconcil
 	before, _ := object.DeepCopyObject().(client.Object) // It is one.
 	controllerutil.RemoveFinalizer(object, Finalizer)
 
-	return reconcile.Result{}, client.IgnoreNotFound(r.patch(ctx, object, before))
-}
-
-// uninstall begins in the runtime: while the agent is there, it needs its certificate.
-func (r *reconciler) uninstall(ctx context.Context, object client.Object) (installation.Status, error) {
-	identity, err := r.identify(ctx, object)
-	if err != nil {
-		return installation.Status{}, err
+	if err := client.IgnoreNotFound(r.patch(ctx, object, before)); err != nil {
+		return reconcile.Result{}, err
 	}
 
-	if identity.ID == "" {
-		return installation.Status{}, errors.New("want the ID of a runtime that is deleted, have none any more")
+	return reconcile.Result{RequeueAfter: r.forgetter.forget(client.ObjectKeyFromObject(object), id)}, nil
+}
+
+// uninstall begins in the runtime: while the agent is there, it needs its certificate. It returns whose it was, as far as that is known.
+func (r *reconciler) uninstall(ctx context.Context, object client.Object) (core.RuntimeID, installation.Status, error) {
+	identity, err := r.identify(ctx, object)
+	if err == nil && identity.ID == "" {
+		err = errors.New("want the ID of a runtime that is deleted, have none any more")
+	}
+
+	if err != nil {
+		return "", installation.Status{}, err
 	}
 
 	there, err := r.connect(ctx, object)
-	if err != nil && !errors.Is(err, ErrGone) {
-		return installation.Status{}, fmt.Errorf("connect to runtime %q: %w", identity.ID, err)
+	if errors.Is(err, ErrGone) {
+		there, err = nil, nil
 	}
 
 	if err != nil {
-		there = nil
+		return identity.ID, installation.Status{}, fmt.Errorf("connect to runtime %q: %w", identity.ID, err)
 	}
 
 	status, err := r.installer.Uninstall(ctx, installation.Runtime{ID: identity.ID, Client: there})
 	if err != nil || status.State != installation.Removed {
-		return status, err //nolint:wrapcheck // It names the runtime.
+		return identity.ID, status, err //nolint:wrapcheck // It names the runtime.
 	}
 
 	if err := r.certificates.RemoveRuntime(ctx, identity.ID); err != nil {
-		return installation.Status{}, fmt.Errorf("certificate: %w", err)
+		return identity.ID, installation.Status{}, fmt.Errorf("certificate: %w", err)
 	}
 
-	return status, nil
+	return identity.ID, status, nil
 }

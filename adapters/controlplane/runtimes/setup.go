@@ -56,7 +56,7 @@ func SetUp(
 
 	r := &reconciler{
 		client: mgr.GetClient(), scheme: mgr.GetScheme(), prototype: object, gvk: gvk,
-		identify: identify, connect: connect, certificates: issuer, installer: installer, opts: opts,
+		identify: identify, connect: connect, certificates: issuer, installer: installer, opts: opts, forgetter: newForgetter(opts.Fleet),
 		confirming: make(chan event.GenericEvent, 1),
 	}
 

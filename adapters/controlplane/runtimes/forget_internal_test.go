@@ -1,0 +1,232 @@
+package runtimes
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+)
+
+const prod core.RuntimeID = "prod"
+
+// heard is a fleet, and what was heard there.
+type heard struct {
+	*fleet.Fleet
+
+	t *testing.T
+}
+
+func newHeard(t *testing.T) heard {
+	t.Helper()
+
+	f, err := fleet.New(fleet.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return heard{f, t}
+}
+
+func (h heard) beat(epoch string, managers ...core.Manager) {
+	for _, manager := range managers {
+		h.Observe(prod, manager, []core.WatchEvent{{Kind: core.KindHeartbeat, Epoch: epoch, Heartbeat: &core.Heartbeat{Interval: 30 * time.Second}}})
+	}
+}
+
+func (h heard) wantKnown(want ...core.Manager) {
+	h.t.Helper()
+
+	var have []core.Manager
+
+	h.Range(func(s fleet.Status) bool {
+		have = append(have, s.Manager)
+
+		return true
+	})
+	slices.Sort(have)
+
+	if !slices.Equal(have, want) {
+		h.t.Errorf("the fleet knows %v, want %v", have, want)
+	}
+}
+
+func watches(managers ...core.Manager) (all []admission.Watch) {
+	for _, manager := range managers {
+		all = append(all, admission.Watch{Manager: manager})
+	}
+
+	return all
+}
+
+func TestFormerManagersAreForgottenWhenTheirAgentsHaveEnded(t *testing.T) {
+	const interval = 10 * time.Minute
+
+	synctest.Test(t, func(t *testing.T) {
+		f := newHeard(t)
+		forgetter := newForgetter(f)
+
+		look := func(again time.Duration, managers ...core.Manager) {
+			t.Helper()
+			forgetter.note(watches(managers...))
+
+			if got := forgetter.forgetFormer(prod, managers, interval); got != again {
+				t.Errorf("looked at again in %v, want %v", got, again)
+			}
+		}
+
+		look(interval, "old", "steady")
+		f.beat("old agent", "by hand", "old", "steady")
+		time.Sleep(interval)
+		f.beat("old agent", "old", "steady")
+
+		// The new agents are there, and the old one still beats.
+		look(drain, "new", "steady")
+		f.beat("new agent", "new", "steady")
+		f.wantKnown("by hand", "new", "old", "steady")
+
+		// It has ended without a word.
+		time.Sleep(drain + time.Second)
+		f.beat("new agent", "new", "steady")
+		look(interval, "new", "steady")
+		f.wantKnown("by hand", "new", "steady")
+
+		// The last heartbeat was still on its way.
+		f.beat("old agent", "old")
+		look(drain, "new", "steady")
+		time.Sleep(drain + time.Second)
+		look(interval, "new", "steady")
+		f.wantKnown("by hand", "new", "steady")
+
+		// It is silent, but named again.
+		f.beat("third agent", "old")
+		look(interval, "new", "old", "steady")
+		time.Sleep(time.Hour)
+		look(interval, "new", "old", "steady")
+		f.wantKnown("by hand", "new", "old", "steady")
+
+		// No Watcher is left.
+		look(interval)
+		f.wantKnown("by hand")
+	})
+}
+
+func TestAgentsThatGoOnDoNotKeepTheReconcilerBusy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newHeard(t)
+		forgetter := newForgetter(f)
+		forgetter.note(watches("old"))
+		forgetter.note(nil)
+
+		soon := 0
+
+		for range 60 {
+			f.beat("e", "old")
+
+			if forgetter.forgetFormer(prod, nil, time.Hour) < time.Hour {
+				soon++
+			}
+
+			time.Sleep(time.Minute)
+		}
+
+		if soon == 0 || soon > 10 {
+			t.Errorf("looked at %d times within an hour, want some at first", soon)
+		}
+
+		f.wantKnown("old")
+	})
+}
+
+// Who has the manager from elsewhere goes on, with or without a Watcher.
+func TestManagersThatAreSpokenToStay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newHeard(t)
+		forgetter := newForgetter(f)
+		forgetter.note(watches("setting"))
+		f.beat("e", "setting")
+		forgetter.note(nil)
+		time.Sleep(time.Hour)
+		forgetter.forgetFormer(prod, []core.Manager{"setting"}, time.Hour)
+		f.wantKnown("setting")
+	})
+}
+
+// absent is a control plane without objects.
+type absent struct{ client.Client }
+
+func (absent) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
+	return apierrors.NewNotFound(schema.GroupResource{Resource: "configmaps"}, "object")
+}
+
+func TestARemovedRuntimeStaysForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newHeard(t)
+		r := &reconciler{
+			client: absent{}, prototype: &corev1.ConfigMap{}, opts: Options{}.withDefaults(), forgetter: newForgetter(f),
+		}
+		object := client.ObjectKey{Namespace: "default", Name: "object"}
+
+		f.beat("e", "a", "b")
+
+		if again := r.forgetter.forget(object, prod); again != drain {
+			t.Errorf("looked for again in %v, want %v", again, drain)
+		}
+
+		f.wantKnown()
+		f.beat("e", "a") // It was on its way.
+
+		gone := func() (again time.Duration) {
+			result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: object})
+			if err != nil {
+				t.Error(err)
+			}
+
+			f.wantKnown()
+
+			return result.RequeueAfter
+		}
+
+		if again := gone(); again != drain {
+			t.Errorf("looked for again in %v, want %v", again, drain)
+		}
+
+		f.beat("e", "b")
+		time.Sleep(drain)
+
+		if again := gone(); again != 0 || len(r.forgetter.removed) != 0 {
+			t.Errorf("looked for again in %v, %d are remembered, want it to end", again, len(r.forgetter.removed))
+		}
+
+		// Another one, of which this reconciler knows nothing.
+		f.beat("e", "a")
+
+		if result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: object}); err != nil || result.RequeueAfter != 0 {
+			t.Errorf("got %+v, %v", result, err)
+		}
+
+		f.wantKnown("a")
+	})
+}
+
+func TestWithoutAFleetNothingIsLookedAtSooner(t *testing.T) {
+	forgetter := newForgetter(Options{}.withDefaults().Fleet)
+	forgetter.note(watches("old"))
+	forgetter.note(nil)
+
+	if again := forgetter.forgetFormer(prod, nil, time.Hour); again != time.Hour {
+		t.Errorf("looked at again in %v, want an hour", again)
+	}
+
+	forgetter.forget(client.ObjectKey{Name: "object"}, prod)
+}

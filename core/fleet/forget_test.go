@@ -1,0 +1,91 @@
+package fleet_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+)
+
+const former core.Manager = "former"
+
+func (r *rig) knows(manager core.Manager) (known bool) {
+	r.fleet.Range(func(s fleet.Status) bool {
+		known = s.Runtime == prod && s.Manager == manager
+
+		return !known
+	})
+
+	return known
+}
+
+func TestAManagerIsForgottenOnceNobodySpeaksToIt(t *testing.T) {
+	leave := with(beat("e", 2, 0), func(b *core.Heartbeat) { b.Leaving = true })
+
+	tests := map[string]struct {
+		before []core.WatchEvent
+		pass   time.Duration
+		after  []core.WatchEvent
+		want   bool
+	}{
+		"never heard":                       {nil, 0, nil, true},
+		"an agent that speaks":              {[]core.WatchEvent{beat("e", 1, 0)}, 2 * interval, nil, false},
+		"one that has left":                 {[]core.WatchEvent{beat("e", 1, 0), leave}, 0, nil, true},
+		"one of two has left":               {[]core.WatchEvent{beat("f", 1, 0), beat("e", 1, 0), leave}, 0, nil, false},
+		"one that was killed":               {[]core.WatchEvent{beat("e", 1, 0)}, 2*interval + 2*time.Second, nil, true},
+		"one that has not beaten yet":       {[]core.WatchEvent{changed("e", 1)}, interval, nil, false},
+		"contract v2":                       {[]core.WatchEvent{{}}, 2 * interval, nil, false},
+		"contract v2, silent":               {[]core.WatchEvent{{}}, 2*interval + time.Second, nil, true},
+		"contract v2 after one with beats":  {[]core.WatchEvent{beat("e", 1, 0), leave}, time.Minute, []core.WatchEvent{{}}, false},
+		"silent, and heard again meanwhile": {[]core.WatchEvent{beat("e", 1, 0)}, time.Hour, []core.WatchEvent{beat("e", 2, 0)}, false},
+	}
+
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, fleet.Options{PollFresh: time.Hour, PollOtherwise: time.Minute}, func(r *rig) {
+				if test.before != nil {
+					r.fleet.Observe(prod, former, test.before)
+				}
+
+				time.Sleep(test.pass)
+
+				if test.after != nil {
+					r.fleet.Observe(prod, former, test.after)
+				}
+
+				r.observe(beat("g", 1, 0))
+
+				if got := r.fleet.ForgetManager(prod, former); got != test.want || r.knows(former) == test.want {
+					t.Errorf("forgotten: got %t, and it is known: %t, want %t", got, r.knows(former), test.want)
+				}
+
+				if !r.knows(kyma) {
+					t.Error("another manager is forgotten, too")
+				}
+
+				if test.want && r.fleet.RequeueAfter(prod) < time.Hour {
+					t.Errorf("looked at after %v, want the long time", r.fleet.RequeueAfter(prod))
+				}
+			})
+		})
+	}
+}
+
+// Who comes back after all is known again, and looked at as a whole.
+func TestAForgottenManagerMayComeBack(t *testing.T) {
+	inBubble(t, fleet.Options{}, func(r *rig) {
+		r.observe(beat("e", 1, 0))
+		time.Sleep(time.Hour)
+
+		if !r.fleet.ForgetManager(prod, kyma) {
+			t.Error("not forgotten")
+		}
+
+		settle()
+		r.observe(beat("e", 2, 0))
+		settle()
+		r.wantState(fleet.Fresh, "")
+		r.wantCauses(fleet.CauseNewEpoch, fleet.CauseNewEpoch)
+	})
+}
