@@ -38,6 +38,7 @@ type Agent struct {
 	handshakes prom.Counter
 	drops      *prom.CounterVec
 	servers    vocabulary
+	stalls     prom.Counter
 	canaries   *prom.HistogramVec
 	canary     *prom.GaugeVec
 	states     vocabulary
@@ -56,7 +57,7 @@ func NewAgent(reg prom.Registerer, opts Options) (*Agent, error) {
 
 	all := collectors{
 		a.ledger, a.admissions, a.refusals, a.panics, a.inFlight, a.forwards, a.connects, a.retries,
-		a.handshakes, a.drops, a.canaries, a.canary, a.keyMaterial(),
+		a.handshakes, a.drops, a.stalls, a.canaries, a.canary, a.keyMaterial(),
 	}
 	if err := all.register(reg); err != nil {
 		return nil, err
@@ -83,6 +84,8 @@ func newAgent(f factory, opts Options) *Agent {
 		handshakes: f.counter("tls_handshake_failures_total", "Connections to the webhook whose TLS handshake failed."),
 		drops: f.counters("connections_dropped_total",
 			"Connections to a server of the agent that were closed because there were too many, by reason.", labelServer, labelReason),
+		stalls: f.counter("stalls_total",
+			"Times the agent did not run for longer than an API server may wait, after which a resync stands in for what it was not told."),
 		canaries: f.histograms("canary_duration_seconds",
 			"Time of one write of the canary, by the state that it showed.", forwardBuckets(), labelState),
 		canary: f.gauges("canary_state", "1 for what the last write of the canary showed, 0 for what an earlier one did.", labelState),
@@ -170,6 +173,9 @@ func (a *Agent) HandshakeFailed() { a.handshakes.Inc() }
 func (a *Agent) ConnectionDropped(server, reason string) {
 	a.drops.WithLabelValues(a.servers.value(server), a.reasons.value(reason)).Inc()
 }
+
+// Stalled is called when the agent did not run for longer than an API server may wait.
+func (a *Agent) Stalled() { a.stalls.Inc() }
 
 // Forget frees the series of a manager that is not served any more: at once, or as soon as none of its events is pending. They
 // come back, from zero, when the manager is seen again.

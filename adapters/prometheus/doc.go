@@ -28,6 +28,7 @@
 //	runtime_watcher_agent_admission_in_flight                              gauge      requests of the webhook being answered
 //	runtime_watcher_agent_tls_handshake_failures_total                     counter    connections that failed before a request
 //	runtime_watcher_agent_connections_dropped_total{server,reason}         counter    … that were closed because there were too many
+//	runtime_watcher_agent_stalls_total                                     counter    times it did not run for 1 s or longer; a resync stands in
 //	runtime_watcher_agent_certificate_reloads_total{use}                   counter    new key material taken into use
 //	runtime_watcher_agent_certificate_reload_failures_total{use,problem}   counter    … refused: the last good one stays in use
 //	runtime_watcher_agent_certificate_expiry_timestamp_seconds{use}        gauge      when the certificate in use expires

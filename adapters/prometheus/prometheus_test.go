@@ -97,6 +97,7 @@ func useAgent(agent *prometheus.Agent) {
 	agent.Retried(0)
 	agent.HandshakeFailed()
 	agent.ConnectionDropped("webhook", "displaced")
+	agent.Stalled()
 	agent.ContractUnknown("kyma")
 	agent.ContractInUse("kyma", "v2")
 	agent.CanaryProbed(core.CanaryLost, 3*time.Second)

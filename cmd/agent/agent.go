@@ -97,6 +97,7 @@ func newAgent(ctx context.Context, c config, log *slog.Logger) (*agent, error) {
 		component{"outbox", box.Start},
 		webhook.component(deadlines.requests),
 		pulse.watchdog.component(),
+		component{"stalls", (&stallWatch{stalled: metrics.Stalled, resync: box.Resync, log: log}).start},
 		ready.component(),
 	)
 

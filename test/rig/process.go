@@ -85,6 +85,20 @@ func (p *Process) Stop() int {
 	return p.cmd.ProcessState.ExitCode()
 }
 
+// Freeze stops the program where it is, until Thaw: it keeps what it has, and does nothing.
+func (p *Process) Freeze() { p.mustSignal(syscall.SIGSTOP) }
+
+// Thaw lets the program go on.
+func (p *Process) Thaw() { p.mustSignal(syscall.SIGCONT) }
+
+func (p *Process) mustSignal(s os.Signal) {
+	p.t.Helper()
+
+	if err := p.cmd.Process.Signal(s); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
 func (p *Process) signal(s os.Signal) {
 	_ = p.cmd.Process.Signal(s) // It may have ended.
 	<-p.done

@@ -1,0 +1,81 @@
+package main
+
+import (
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestStalls(t *testing.T) {
+	t.Parallel()
+
+	const busy = longestStall - time.Millisecond
+
+	tests := []struct {
+		name    string
+		ticks   []time.Duration // between one and the next
+		stalls  int
+		resyncs []time.Duration // since the beginning
+	}{
+		{"a busy machine", []time.Duration{stallTick, busy, busy, stallTick, busy}, 0, nil},
+		{"one", []time.Duration{stallTick, 2 * time.Second, stallTick}, 1, []time.Duration{stallTick + 2*time.Second}},
+		{"as short as it can matter", []time.Duration{longestStall}, 1, []time.Duration{longestStall}},
+		{
+			"a second one soon after has its resync, too, but later",
+			[]time.Duration{2 * time.Second, 2 * time.Second, 10 * time.Second, 18*time.Second - stallTick, stallTick, stallPace},
+			5, []time.Duration{2 * time.Second, 32 * time.Second, 62 * time.Second},
+		},
+		{"one that is long over", []time.Duration{2 * time.Second, stallPace, busy, busy}, 2, []time.Duration{2 * time.Second, 32 * time.Second}},
+	}
+
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+
+			began := time.Now()
+			now := began
+
+			var (
+				stalls  int
+				resyncs []time.Duration
+			)
+
+			w := &stallWatch{
+				stalled: func() { stalls++ },
+				resync:  func() { resyncs = append(resyncs, now.Sub(began)) },
+				log:     slog.New(slog.DiscardHandler),
+				last:    began,
+			}
+
+			for _, after := range test.ticks {
+				now = now.Add(after)
+				w.look(t.Context(), now)
+			}
+
+			if diff := cmp.Diff(test.resyncs, resyncs); diff != "" || stalls != test.stalls {
+				t.Errorf("%d stalls, want %d; resyncs (-want +have):\n%s", stalls, test.stalls, diff)
+			}
+		})
+	}
+}
+
+// An agent that runs is no stall, for however long.
+func TestAgentThatRunsDoesNotStall(t *testing.T) {
+	t.Parallel()
+
+	synctest.Test(t, func(t *testing.T) {
+		w := &stallWatch{
+			stalled: func() { t.Error("a stall") }, resync: func() { t.Error("a resync") }, log: slog.New(slog.DiscardHandler),
+		}
+		c := component{"stalls", w.start}.run(t.Context(), make(chan struct{}, 1))
+
+		time.Sleep(time.Hour) // It costs no time.
+
+		if err := c.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
