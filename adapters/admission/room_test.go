@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
 // padded returns a review of that many bytes.
@@ -115,11 +116,33 @@ func TestRoomForBodies(t *testing.T) {
 	}
 }
 
-// Who is gone waits no longer.
+// An API server that has given up meanwhile goes on with the write: what it sent counts.
+func TestAbandonedReviewCounts(t *testing.T) {
+	t.Parallel()
+
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+
+	whole := make(chan struct{})
+	close(whole)
+
+	for name, size := range map[string]int{"small": 4 << 10, "large": 100 << 10} {
+		inbox := newInbox()
+		h := newHandler(t, inbox, admission.Options{})
+		h.ServeHTTP(httptest.NewRecorder(), slow(gone, padded(t, size), whole))
+
+		if len(inbox.events) != 1 || inbox.events[0].Kind != core.KindChanged {
+			t.Errorf("%s: events %v, want the change", name, inbox.events)
+		}
+	}
+}
+
+// Who is gone waits no longer. A resync stands in.
 func TestRoomIsNotAwaitedForNobody(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		h := newHandler(t, newInbox(), admission.Options{MaxBody: 400 << 10, MaxBodies: 400 << 10})
+		inbox := newInbox()
+		h := newHandler(t, inbox, admission.Options{MaxBody: 400 << 10, MaxBodies: 400 << 10})
 		ctx, cancel := context.WithCancel(t.Context())
 		rest, ended := make(chan struct{}), make(chan struct{})
 
@@ -136,6 +159,10 @@ func TestRoomIsNotAwaitedForNobody(t *testing.T) {
 
 		if took := time.Since(started); took != 0 {
 			t.Errorf("waited for %v", took)
+		}
+
+		if !inbox.resyncs() {
+			t.Error("no resync, although nobody read it")
 		}
 
 		close(rest)
