@@ -26,7 +26,8 @@ func TestStalls(t *testing.T) {
 		{
 			"a second one soon after has its resync, too, but later",
 			[]time.Duration{2 * time.Second, 2 * time.Second, 10 * time.Second, 18*time.Second - stallTick, stallTick, stallPace},
-			5, []time.Duration{2 * time.Second, 32 * time.Second, 62 * time.Second},
+			5,
+			[]time.Duration{2 * time.Second, 32 * time.Second, 62 * time.Second},
 		},
 		{"one that is long over", []time.Duration{2 * time.Second, stallPace, busy, busy}, 2, []time.Duration{2 * time.Second, 32 * time.Second}},
 	}
