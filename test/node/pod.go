@@ -327,7 +327,8 @@ func (p *pod) close() {
 	p.net.close()
 	p.carriers.Wait()
 
-	if said, err := os.ReadFile(p.logPath()); err == nil {
+	// One that was ended at once, as the next Deployment was there already, may have said nothing.
+	if said, err := os.ReadFile(p.logPath()); err == nil && len(said) > 0 {
 		rig.KeepsSecrets(p.node.t, string(said), p.secrets...)
 	}
 
