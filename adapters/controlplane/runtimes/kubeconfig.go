@@ -42,7 +42,8 @@ func NewKubeconfigs(secrets client.Reader, key string, where func(object client.
 	return &Kubeconfigs{secrets: secrets, where: where, key: key, clients: make(map[client.ObjectKey]connection)}
 }
 
-// Connect is a [Connect]. A Secret that is not there means [ErrGone].
+// Connect is a [Connect]. A Secret that is not there means [ErrGone]. The client knows only the kinds that the agent's installation needs: it is
+// not for what the operator itself does in the runtime.
 func (k *Kubeconfigs) Connect(ctx context.Context, object client.Object) (client.Client, error) {
 	name := k.where(object)
 

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"context"
+	"crypto/x509"
+	"fmt"
+	"net/http"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+)
+
+// certificatesName begins the names of all certificates, listenerSecret is the Secret that they publish for the listener.
+const (
+	certificatesName = "watcher"
+	listenerSecret   = certificatesName + "-listener"
+)
+
+// onlyListenerSecret keeps all other Secrets out of the cache.
+func onlyListenerSecret(namespace string) cache.Options {
+	return cache.Options{ByObject: map[client.Object]cache.ByObject{
+		&corev1.Secret{}: {Namespaces: map[string]cache.Config{
+			namespace: {FieldSelector: fields.OneTermEqualSelector("metadata.name", listenerSecret)},
+		}},
+	}}
+}
+
+// published is the key material in the listener's Secret, read from the cache. A mounted Secret would do ([httpmtls.Files]), but not at the
+// beginning: this operator itself is who makes it, and could not start without.
+type published struct {
+	secrets client.Reader
+	name    types.NamespacedName
+
+	mu       sync.Mutex
+	version  string
+	material *httpmtls.Material
+}
+
+var _ httpmtls.Source = (*published)(nil)
+
+func newPublished(ctx context.Context, mgr ctrl.Manager, name types.NamespacedName) (*published, error) {
+	// The manager starts its caches before the listener, so no handshake ever waits for this one.
+	if _, err := mgr.GetCache().GetInformer(ctx, &corev1.Secret{}, cache.BlockUntilSynced(false)); err != nil {
+		return nil, fmt.Errorf("watch Secret %s: %w", name, err)
+	}
+
+	return &published{secrets: mgr.GetCache(), name: name}, nil
+}
+
+// Material implements [httpmtls.Source]. What is broken, or gone, does not replace what was sound.
+func (p *published) Material() (*httpmtls.Material, error) {
+	var secret corev1.Secret
+
+	err := p.secrets.Get(context.Background(), p.name, &secret)
+
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	if err == nil && secret.ResourceVersion != p.version {
+		var material *httpmtls.Material
+
+		material, err = httpmtls.NewMaterial(secret.Data["ca.crt"], secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
+		if err == nil {
+			p.version, p.material = secret.ResourceVersion, material
+		}
+	}
+
+	if p.material != nil {
+		return p.material, nil
+	}
+
+	return nil, err
+}
+
+// roots are the CAs of the runtimes, nil as long as there are none.
+func (p *published) roots() *x509.CertPool {
+	material, err := p.Material()
+	if err != nil {
+		return nil
+	}
+
+	return material.Roots
+}
+
+// check is a readiness check.
+func (p *published) check(*http.Request) error {
+	_, err := p.Material()
+
+	return err
+}

@@ -1,0 +1,128 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/certificates"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/runtimes"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/watcher"
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/listener"
+)
+
+// component is the name by which runtimes know this operator: spec.manager of its Watchers.
+const component = "lifecycle-manager"
+
+// newKyma is the kind that represents a runtime. Its metadata is all that is looked at here.
+func newKyma() *metav1.PartialObjectMetadata {
+	kyma := &metav1.PartialObjectMetadata{}
+	kyma.SetGroupVersionKind(schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Kyma"})
+
+	return kyma
+}
+
+// identify tells which runtime a Kyma represents.
+func identify(_ context.Context, kyma client.Object) (runtimes.Identity, error) {
+	return runtimes.Identity{ID: controllerruntime.ByName(kyma), Domain: kyma.GetAnnotations()[controllerruntime.DomainAnnotation]}, nil
+}
+
+// watchRuntimes is what an operator adds in order to hear of changes in its runtimes, beyond its own reconciler.
+func watchRuntimes(ctx context.Context, mgr ctrl.Manager, heard *fleet.Fleet, s settings) error {
+	// Not the manager's client, whose cache would hold every Secret that is asked for.
+	direct, err := client.New(mgr.GetConfig(), client.Options{Scheme: mgr.GetScheme()})
+	if err != nil {
+		return err
+	}
+
+	set, err := certificates.New(direct, types.NamespacedName{Namespace: s.namespace, Name: certificatesName}, []string{s.host()},
+		certificates.FromFleet(heard, certificates.FleetOptions{}), certificates.Options{Logger: controllerruntime.Logger(mgr.GetLogger())})
+	if err != nil {
+		return err
+	}
+
+	kubeconfigs := runtimes.NewKubeconfigs(mgr.GetAPIReader(), "config", client.ObjectKeyFromObject)
+
+	return errors.Join(
+		install(mgr, heard, set, kubeconfigs, s),
+		listen(ctx, mgr, heard, set, &kymas{client: mgr.GetClient(), heard: heard}, s),
+	)
+}
+
+// install brings the agent into every runtime, and has its API server call it about what the Watchers name.
+func install(mgr ctrl.Manager, heard *fleet.Fleet, set *certificates.Certificates, kubeconfigs *runtimes.Kubeconfigs, s settings) error {
+	installer, err := installation.New(s.image, s.address, installation.Options{Canary: true})
+	if err != nil {
+		return err
+	}
+
+	return runtimes.SetUp(mgr, newKyma(), identify, kubeconfigs.Connect, set, installer, runtimes.Options{Fleet: heard})
+}
+
+// listen reconciles the Kyma of each runtime that has sent an event.
+func listen(ctx context.Context, mgr ctrl.Manager, heard *fleet.Fleet, set *certificates.Certificates, r *kymas, s settings) error {
+	known, err := controllerruntime.NewRuntimes(ctx, mgr.GetCache(), newKyma().GroupVersionKind(),
+		controllerruntime.ByName, controllerruntime.RuntimesOptions{})
+	if err != nil {
+		return err
+	}
+
+	published, err := newPublished(ctx, mgr, set.ListenerSecret())
+	if err != nil {
+		return err
+	}
+
+	// The two ways in which runtimes prove who they are.
+	peers, opts := listener.FromTLS(listener.PeerOptions{}), listener.Options{TLS: httpmtls.ServerTLSConfig(published)}
+	if len(s.gateways) > 0 {
+		peers, opts.TLS = listener.FromXFCC(listener.ProxyAddresses(s.gateways...), published.roots, listener.PeerOptions{}), nil
+		// Only a gateway needs routes.
+		if err := watcher.SetUp(mgr, watcher.Options{}); err != nil {
+			return err
+		}
+	}
+
+	opts.Fleet, opts.Logger = heard, controllerruntime.Logger(mgr.GetLogger())
+	if opts.Hooks, err = measure(heard); err != nil {
+		return err
+	}
+
+	events, source, err := controllerruntime.RegisterListenerComponent(s.listen, component, peers, listener.SANPinning(known),
+		controllerruntime.EnqueueByRuntime(known), controllerruntime.ComponentOptions{Listener: opts})
+	if err != nil {
+		return err
+	}
+
+	return errors.Join(
+		mgr.Add(events),
+		mgr.AddReadyzCheck("listener", func(*http.Request) error { return events.Ready() }),
+		mgr.AddReadyzCheck("certificate", published.check),
+		ctrl.NewControllerManagedBy(mgr).For(newKyma(), builder.OnlyMetadata).WatchesRawSource(source).Complete(r),
+	)
+}
+
+// measure adds metrics to those of the operator.
+func measure(heard *fleet.Fleet) (listener.Hooks, error) {
+	m, err := prometheus.NewListener(metrics.Registry, prometheus.Options{Managers: []core.Manager{component}})
+	if err != nil {
+		return listener.Hooks{}, err
+	}
+
+	return listener.Hooks{
+		Answered: m.Answered, InFlight: m.InFlight, HandshakeFailed: m.HandshakeFailed, ConnectionDropped: m.ConnectionDropped,
+	}, prometheus.RegisterFleet(metrics.Registry, heard, prometheus.FleetOptions{})
+}
