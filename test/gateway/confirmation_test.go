@@ -23,7 +23,7 @@ func TestServerCertificateIsSwitchedOnConfirmation(t *testing.T) {
 	agents := make([]*runtimeAgent, 3)
 
 	for i := range agents {
-		agents[i] = startAgent(t, fmt.Sprint("runtime-", i+1), true, plane.addr, last, last)
+		agents[i] = startAgent(t, fmt.Sprint("runtime-", i+1), true, plane.addr, nil, last, last)
 	}
 
 	expect := func(what string, want ...core.RuntimeID) {

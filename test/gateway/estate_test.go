@@ -36,7 +36,8 @@ type controlPlane struct {
 
 	mu      sync.Mutex
 	handled map[string]time.Time
-	refused map[string]int // refusals of the files, by problem
+	told    func(core.Delivery) // or nil
+	refused map[string]int      // refusals of the files, by problem
 	answers map[string]int
 }
 
@@ -135,7 +136,19 @@ func (c *controlPlane) handle(_ context.Context, d core.Delivery) error {
 		c.handled[d.Event.Watched.Name] = time.Now()
 	}
 
+	if c.told != nil {
+		c.told(d)
+	}
+
 	return nil
+}
+
+// tell has look called with every delivery from now on, nil with none. It must not block.
+func (c *controlPlane) tell(look func(core.Delivery)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	c.told = look
 }
 
 func (c *controlPlane) answered(_ string, _ core.Manager, status int, reason string, _ time.Duration) {
@@ -250,7 +263,9 @@ type runtimeAgent struct {
 	secret *secret
 }
 
-func startAgent(t *testing.T, id string, swaps bool, controlPlane string, issuer *testpki.CA, trusts ...*testpki.CA) *runtimeAgent {
+func startAgent(
+	t *testing.T, id string, swaps bool, controlPlane string, env map[string]string, issuer *testpki.CA, trusts ...*testpki.CA,
+) *runtimeAgent {
 	t.Helper()
 
 	a := &runtimeAgent{t: t, id: core.RuntimeID(id)}
@@ -261,9 +276,11 @@ func startAgent(t *testing.T, id string, swaps bool, controlPlane string, issuer
 		return ca.Client(id, opts)
 	})
 	a.secret.write(issuer, trusts...)
-	a.Agent = rig.StartAgent(t, a.secret.volume, controlPlane, rig.AgentOptions{Env: map[string]string{
-		"KCP_CONTRACT": "v3", "MANAGERS": component, "HEARTBEAT_INTERVAL": "250ms",
-	}})
+
+	all := map[string]string{"KCP_CONTRACT": "v3", "MANAGERS": component, "HEARTBEAT_INTERVAL": "250ms"}
+	maps.Copy(all, env)
+
+	a.Agent = rig.StartAgent(t, a.secret.volume, controlPlane, rig.AgentOptions{Env: all})
 
 	return a
 }

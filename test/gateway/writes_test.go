@@ -7,9 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"maps"
 	"net/http"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,11 +15,28 @@ import (
 	"time"
 )
 
-// apiServer writes as an API server does: it calls the webhook for each write, over TLS that trusts the bundle in the webhook's configuration
-// and nothing else. A new bundle means new connections.
-type apiServer struct {
+// caller has the webhook asked about writes to a runtime.
+type caller interface {
+	// trust replaces the bundle that the webhook's certificate must chain to, and returns when nothing asks with the one before any more that
+	// would have to set up a connection for it.
+	trust(bundle []byte)
+	// reconnect has all further writes asked about over new connections: one that is kept open shows nobody that a certificate has changed.
+	reconnect()
+	// run writes until ctx ends.
+	run(ctx context.Context)
+	// late returns the objects that a control plane has not looked at since they were last written.
+	late(c *controlPlane) []string
+	// check accounts for all writes, of which the agent has accepted so many.
+	check(t *testing.T, accepted float64)
+	summary() string
+}
+
+// direct calls the webhook as an API server does, without one: over TLS that trusts the bundle in the webhook's configuration and nothing
+// else. A new bundle means new connections. So the webhook is asked more often than with an API server, and a new bundle is in use at once.
+type direct struct {
 	t      *testing.T
 	url    string
+	bundle []byte
 	client atomic.Pointer[http.Client]
 
 	mu      sync.Mutex
@@ -31,18 +46,23 @@ type apiServer struct {
 	slowest time.Duration
 }
 
-func newAPIServer(t *testing.T, webhook string) *apiServer {
+func newDirect(t *testing.T, webhook string) *direct {
 	t.Helper()
 
-	return &apiServer{t: t, url: "https://" + webhook + "/validate/" + component + "?timeout=10s", written: map[string]time.Time{}}
+	return &direct{t: t, url: "https://" + webhook + "/validate/" + component + "?timeout=10s", written: map[string]time.Time{}}
 }
 
-// trust replaces the bundle.
-func (s *apiServer) trust(bundle []byte) {
+func (s *direct) trust(bundle []byte) {
+	s.t.Helper()
+	s.bundle = bundle
+	s.reconnect()
+}
+
+func (s *direct) reconnect() {
 	s.t.Helper()
 
 	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(bundle) {
+	if !pool.AppendCertsFromPEM(s.bundle) {
 		s.t.Fatal("no certificate in the bundle")
 	}
 
@@ -56,13 +76,20 @@ func (s *apiServer) trust(bundle []byte) {
 }
 
 const (
-	writers = 8
+	// perSecond is how many writes there are.
+	perSecond = 500
+	writers   = 8
 	// objects are written in turn, so that each comes again within seconds.
 	objects = 1000
 )
 
-// run writes at a rate until ctx ends.
-func (s *apiServer) run(ctx context.Context, perSecond int) {
+func (s *direct) run(ctx context.Context) {
+	atRate(ctx, perSecond, objects, s.write)
+	s.client.Load().CloseIdleConnections()
+}
+
+// atRate calls write for numbered objects in turn until ctx ends, so often in a second, and returns when the last call has.
+func atRate(ctx context.Context, perSecond, objects int, write func(object string)) {
 	var (
 		running sync.WaitGroup
 		next    = make(chan string)
@@ -71,7 +98,7 @@ func (s *apiServer) run(ctx context.Context, perSecond int) {
 	for range writers {
 		running.Go(func() {
 			for object := range next {
-				s.write(object)
+				write(object)
 			}
 		})
 	}
@@ -82,17 +109,18 @@ func (s *apiServer) run(ctx context.Context, perSecond int) {
 	defer tick.Stop()
 
 	for n := 0; ctx.Err() == nil; <-tick.C {
-		for ; n < int(time.Since(started).Seconds()*float64(perSecond)); n++ {
-			next <- fmt.Sprintf("object-%d", n%objects)
+		for ; n < int(time.Since(started).Seconds()*float64(perSecond)) && ctx.Err() == nil; n++ {
+			next <- objectName(n % objects)
 		}
 	}
 
 	close(next)
 	running.Wait()
-	s.client.Load().CloseIdleConnections()
 }
 
-func (s *apiServer) write(object string) {
+func objectName(n int) string { return fmt.Sprint("object-", n) }
+
+func (s *direct) write(object string) {
 	started := time.Now()
 	err := s.review(object)
 	took := time.Since(started)
@@ -119,7 +147,7 @@ func (s *apiServer) write(object string) {
 }
 
 // review asks the webhook, and fails unless it allows the write.
-func (s *apiServer) review(object string) error {
+func (s *direct) review(object string) error {
 	const review = `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"uid-1",` +
 		`"kind":{"group":"","version":"v1","kind":"ConfigMap"},"resource":{"group":"","version":"v1","resource":"configmaps"},` +
 		`"name":%[1]q,"namespace":"default","operation":"CREATE","userInfo":{},"dryRun":false,"oldObject":null,` +
@@ -158,17 +186,26 @@ func (s *apiServer) review(object string) error {
 	return nil
 }
 
-// done returns when each object was last written.
-func (s *apiServer) done() map[string]time.Time {
+func (s *direct) late(c *controlPlane) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	return maps.Clone(s.written)
+	return c.late(s.written)
 }
 
-func (s *apiServer) summary() string {
+func (s *direct) check(t *testing.T, accepted float64) {
+	t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	return fmt.Sprintf("%d writes of %d objects, %d failed, slowest %v", s.calls, len(slices.Collect(maps.Keys(s.written))), s.failed, s.slowest)
+	if len(s.written) < objects || accepted < objects {
+		t.Errorf("%d objects were written, and %v events accepted, want at least %d", len(s.written), accepted, objects)
+	}
+}
+
+func (s *direct) summary() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	return fmt.Sprintf("%d writes of %d objects, %d failed, slowest %v", s.calls, len(s.written), s.failed, s.slowest)
 }
