@@ -10,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
@@ -62,27 +61,9 @@ func (g *guarded) admissionConfiguration() string {
 		g.t.Fatal(err)
 	}
 
-	dir := g.t.TempDir()
-	kubeconfig := clientcmdapi.NewConfig()
-	kubeconfig.AuthInfos[g.webhook()] = &clientcmdapi.AuthInfo{ClientCertificateData: leaf.CertPEM(), ClientKeyData: key}
-
-	if err := clientcmd.WriteToFile(*kubeconfig, filepath.Join(dir, "webhooks.kubeconfig")); err != nil {
-		g.t.Fatal(err)
-	}
-
-	file := filepath.Join(dir, "admission.yaml")
-	if err := os.WriteFile(file, []byte(`apiVersion: apiserver.config.k8s.io/v1
-kind: AdmissionConfiguration
-plugins:
-  - name: ValidatingAdmissionWebhook
-    configuration:
-      apiVersion: apiserver.config.k8s.io/v1
-      kind: WebhookAdmissionConfiguration
-      kubeConfigFile: `+filepath.Join(dir, "webhooks.kubeconfig")+"\n"), 0o600); err != nil {
-		g.t.Fatal(err)
-	}
-
-	return file
+	return rig.AdmissionConfiguration(g.t, map[string]*clientcmdapi.AuthInfo{
+		g.webhook(): {ClientCertificateData: leaf.CertPEM(), ClientKeyData: key},
+	})
 }
 
 func configMaps() admission.Watch {

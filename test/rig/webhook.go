@@ -1,11 +1,15 @@
 package rig
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
@@ -51,4 +55,32 @@ func AwaitReviews(t testing.TB, runtime *controlplane.ControlPlane, agent *Agent
 
 		return agent.Metric("runtime_watcher_agent_admission_reviews_total", `decision="dry_run"`) > 0
 	})
+}
+
+// AdmissionConfiguration writes what an API server needs to show a client certificate to webhooks, as docs/security.md says, and returns the path
+// for --admission-control-config-file. Users have the names by which it chooses one: <host>:<port>, or "*" for every webhook.
+func AdmissionConfiguration(t testing.TB, users map[string]*clientcmdapi.AuthInfo) string {
+	t.Helper()
+
+	dir := t.TempDir()
+	kubeconfig, file := filepath.Join(dir, "webhooks.kubeconfig"), filepath.Join(dir, "admission.yaml")
+	config := clientcmdapi.NewConfig()
+	config.AuthInfos = users
+
+	if err := clientcmd.WriteToFile(*config, kubeconfig); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := os.WriteFile(file, []byte(`apiVersion: apiserver.config.k8s.io/v1
+kind: AdmissionConfiguration
+plugins:
+  - name: ValidatingAdmissionWebhook
+    configuration:
+      apiVersion: apiserver.config.k8s.io/v1
+      kind: WebhookAdmissionConfiguration
+      kubeConfigFile: `+kubeconfig+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	return file
 }
