@@ -127,8 +127,8 @@ func TestAPIServerCutsItsReviews(t *testing.T) {
 
 	c := newCallers(t)
 
-	// Whether something is under way is chance.
-	for c.now < 10 && c.metric("fail_open_count") == 0 {
+	const most = 20 // Whether something is under way is chance.
+	for c.now < most && c.metric("fail_open_count") == 0 {
 		c.rotate(t)
 
 		// It looks at its files once a second at most, when it makes a connection.
@@ -155,7 +155,7 @@ func (c *callers) writeAtOnce() {
 	const connections = 25 // k8s.io/client-go/transport
 
 	var writing sync.WaitGroup
-	for n := range connections + 15 {
+	for n := range 3 * connections {
 		writing.Go(func() { c.write(objectName(n)) })
 	}
 
