@@ -79,6 +79,15 @@ func TestReadmeShowsPollingThatCompiles(t *testing.T) {
 	}
 }
 
+func TestReadmeShowsRuntimesThatCompile(t *testing.T) {
+	source := read(t, "../../adapters/controlplane/runtimes/example_test.go")
+	setUp := find(t, `(?s)\n(func setUpRuntimes\(.*?\n}\n)`, source)
+
+	if !strings.Contains(readme(t), "```go\n"+setUp+"```\n") {
+		t.Errorf("README.md must contain:\n%s", setUp)
+	}
+}
+
 // What the README shows of a fleet has the names that the handler gives it.
 func TestReadmeShowsAFleet(t *testing.T) {
 	watched, err := fleet.New(fleet.Options{})
