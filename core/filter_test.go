@@ -322,7 +322,7 @@ func TestDecisionsAreLinear(t *testing.T) {
 		t.Error("another notation counts as a change")
 	}
 
-	if took := time.Since(start); took > 30*time.Second {
+	if took := time.Since(start); took > 3*time.Minute { // Seconds, if nobody else wants the processor.
 		t.Errorf("took %v", took)
 	}
 }

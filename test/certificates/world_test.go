@@ -153,6 +153,8 @@ func newLab(t *testing.T, c client.Client, ids ...core.RuntimeID) *fleetLab {
 
 	ctx, stop := context.WithCancel(context.Background())
 	lab.stop = stop
+
+	t.TempDir() // The first call says when all are removed: after the end.
 	t.Cleanup(lab.end)
 	lab.listen(ctx, set)
 

@@ -121,6 +121,8 @@ func newWorld(t *testing.T, routing watcher.Routing, managers []core.Manager, id
 	var stop context.CancelFunc
 
 	w.ctx, stop = context.WithCancel(context.Background())
+
+	t.TempDir() // The first call says when all are removed: after the end.
 	t.Cleanup(func() {
 		stop()
 		w.work.Wait()
