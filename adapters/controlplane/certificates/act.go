@@ -120,7 +120,7 @@ func (c *Certificates) sweep(ctx context.Context, seen *observed) error {
 		}
 
 		if err := client.IgnoreNotFound(c.client.Delete(ctx, secret, client.Preconditions{UID: &secret.UID})); err != nil {
-			return fmt.Errorf("certificates: delete Secret %s of a retired CA: %w", name, err)
+			return fmt.Errorf("delete Secret %s of a retired CA: %w", name, err)
 		}
 	}
 

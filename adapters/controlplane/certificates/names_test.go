@@ -87,7 +87,8 @@ func TestNewNamesWhatIsWrong(t *testing.T) {
 	}
 
 	for _, want := range []string{
-		`"Upper"`, "want a client", `"*"`, "Duration", "RenewBefore", "RotateCABefore", "SwitchBefore", "Propagation", "IssuingAtOnce", "Service",
+		`"Upper"`, "want a client", "a namespace", "Confirmations", `"*"`,
+		"Duration", "RenewBefore", "RotateCABefore", "SwitchBefore", "Propagation", "IssuingAtOnce", "Service",
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("error does not name %s: %v", want, err)

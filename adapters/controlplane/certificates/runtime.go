@@ -80,7 +80,7 @@ func (c *Certificates) EnsureRuntime(ctx context.Context, r Runtime) (RuntimeSta
 	}
 
 	if err := c.apply(ctx, certificate); err != nil {
-		return RuntimeStatus{}, err
+		return RuntimeStatus{}, fmt.Errorf("certificates: of runtime %q: %w", r.ID, err)
 	}
 
 	secret, err := get(ctx, c.client, key, &corev1.Secret{})
@@ -93,7 +93,7 @@ func (c *Certificates) EnsureRuntime(ctx context.Context, r Runtime) (RuntimeSta
 	}
 
 	if err := c.ownSecret(ctx, existing, secret); err != nil {
-		return RuntimeStatus{}, err
+		return RuntimeStatus{}, fmt.Errorf("certificates: Secret of runtime %q: %w", r.ID, err)
 	}
 
 	return c.runtimeStatus(ctx, r, existing, secret)

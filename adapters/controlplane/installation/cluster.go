@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/internal/serverside"
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
@@ -71,11 +72,8 @@ func (c *cluster) apply(ctx context.Context, object *unstructured.Unstructured) 
 }
 
 func (c *cluster) tryApply(ctx context.Context, object *unstructured.Unstructured) error {
-	// The answer is written into what was applied, and that may be needed again.
-	applied := client.ApplyConfigurationFromUnstructured(object.DeepCopy())
-
-	if err := c.Apply(ctx, applied, client.FieldOwner(FieldOwner), client.ForceOwnership); err != nil {
-		return c.wrap(err, "apply "+object.GetKind(), object.GetName())
+	if err := serverside.Apply(ctx, c, object, FieldOwner); err != nil {
+		return fmt.Errorf("installation: runtime %q: %w", c.id, err)
 	}
 
 	return nil

@@ -23,6 +23,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/config/agent"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/internal/serverside"
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
@@ -227,14 +228,12 @@ func edit(object *unstructured.Unstructured, typed any, change func()) {
 	object.Object = content(typed)
 }
 
-// content is what server-side apply gets of a typed object. What others write is not ours, even if it is empty.
+// content is what is applied of an object that has a type of k8s.io/api.
 func content(typed any) map[string]any {
-	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(typed)
+	fields, err := serverside.Content(typed)
 	if err != nil {
-		panic(fmt.Sprintf("%T of k8s.io/api: %v", typed, err)) // Its types all can.
+		panic(fmt.Sprintf("k8s.io/api: %v", err)) // Its types all can.
 	}
-
-	delete(fields, "status")
 
 	return fields
 }

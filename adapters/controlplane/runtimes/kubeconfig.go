@@ -3,6 +3,7 @@ package runtimes
 import (
 	"context"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -17,11 +18,15 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/installation"
 )
 
-// requestTimeout bounds each request to a runtime.
-const requestTimeout = 15 * time.Second
+const (
+	// requestTimeout bounds each request to a runtime.
+	requestTimeout = 15 * time.Second
+	// unused is how long a client is kept that nobody asks for: its runtime was removed before its Secret.
+	unused = time.Hour
+)
 
 // Kubeconfigs connects to runtimes whose kubeconfigs are in Secrets of the control plane. It keeps the client of a Secret until that
-// changes or is gone. Make one with [NewKubeconfigs]; it may be used concurrently.
+// changes or is gone, or nobody has asked for it for an hour. Make one with [NewKubeconfigs]; it may be used concurrently.
 type Kubeconfigs struct {
 	secrets client.Reader
 	where   func(object client.Object) client.ObjectKey
@@ -34,6 +39,7 @@ type Kubeconfigs struct {
 type connection struct {
 	version string
 	client  client.Client
+	asked   time.Time
 }
 
 // NewKubeconfigs reads kubeconfigs from a key of the Secrets that where names, such as "config". The reader should not cache all Secrets of the
@@ -69,23 +75,33 @@ func (k *Kubeconfigs) Connect(ctx context.Context, object client.Object) (client
 		return nil, fmt.Errorf("kubeconfig in Secret %s, key %s: %w", name, k.key, err)
 	}
 
+	k.keep(name, connection{secret.ResourceVersion, made, time.Now()})
+
+	return made, nil
+}
+
+// keep makes room at the same time, so that there are never more than the runtimes of an hour.
+func (k *Kubeconfigs) keep(name client.ObjectKey, made connection) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 
-	k.clients[name] = connection{secret.ResourceVersion, made}
-
-	return made, nil
+	maps.DeleteFunc(k.clients, func(_ client.ObjectKey, c connection) bool { return made.asked.Sub(c.asked) > unused })
+	k.clients[name] = made
 }
 
 func (k *Kubeconfigs) known(name client.ObjectKey, version string) client.Client {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 
-	if known := k.clients[name]; known.version == version {
-		return known.client
+	known, ok := k.clients[name]
+	if !ok || known.version != version {
+		return nil
 	}
 
-	return nil
+	known.asked = time.Now()
+	k.clients[name] = known
+
+	return known.client
 }
 
 func (k *Kubeconfigs) forget(name client.ObjectKey) {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -115,4 +117,37 @@ func TestKubeconfigsAreSelfContained(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestKubeconfigsLetGoOfClientsThatNobodyAsksFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kubeconfigs := runtimes.NewKubeconfigs(&secrets{version: "1", text: kubeconfig}, "config", client.ObjectKeyFromObject)
+		connect := func(name string) client.Client {
+			object := &corev1.ConfigMap{}
+			object.SetName(name)
+
+			c, err := kubeconfigs.Connect(t.Context(), object)
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			return c
+		}
+
+		asked, removed := connect("asked"), connect("removed")
+
+		for range 7 {
+			time.Sleep(10 * time.Minute)
+
+			if connect("asked") != asked {
+				t.Fatal("each reconcile makes a client")
+			}
+		}
+
+		connect("new")
+
+		if connect("asked") != asked || connect("removed") == removed {
+			t.Error("kept the wrong client")
+		}
+	})
 }

@@ -67,9 +67,12 @@ func (o Options) withDefaults() Options {
 func (o Options) validate() error {
 	var wrong []error
 
-	for name, d := range map[string]time.Duration{"Interval": o.Interval, "Retry": o.Retry, "Timeout": o.Timeout, "GiveUp": o.GiveUp} {
-		if d < 0 {
-			wrong = append(wrong, fmt.Errorf("%s: want more than 0, have %v", name, d))
+	for _, option := range []struct {
+		name  string
+		value time.Duration
+	}{{"Interval", o.Interval}, {"Retry", o.Retry}, {"Timeout", o.Timeout}, {"GiveUp", o.GiveUp}} {
+		if option.value < 0 {
+			wrong = append(wrong, fmt.Errorf("%s: want more than 0, have %v", option.name, option.value))
 		}
 	}
 

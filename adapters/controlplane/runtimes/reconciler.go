@@ -106,7 +106,7 @@ func (r *reconciler) install(
 
 	issued, err := r.certificates.EnsureRuntime(ctx, certificates.Runtime{ID: identity.ID, Domain: identity.Domain})
 	if err != nil {
-		return installation.Status{}, fmt.Errorf("certificate: %w", err)
+		return installation.Status{}, fmt.Errorf("issue a certificate: %w", err)
 	}
 
 	if !issued.Ready {
@@ -145,7 +145,7 @@ func (r *reconciler) hold(ctx context.Context, object client.Object) error {
 func (r *reconciler) patch(ctx context.Context, object, before client.Object) error {
 	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 	if err := r.client.Patch(ctx, object, patch); err != nil {
-		return fmt.Errorf("finalizer: %w", err)
+		return fmt.Errorf("change the finalizers: %w", err)
 	}
 
 	return nil
@@ -155,7 +155,7 @@ func (r *reconciler) patch(ctx context.Context, object, before client.Object) er
 func (r *reconciler) watches(ctx context.Context) ([]admission.Watch, error) {
 	list := &v1beta2.WatcherList{}
 	if err := r.client.List(ctx, list); err != nil {
-		return nil, fmt.Errorf("watchers: %w", err)
+		return nil, fmt.Errorf("list Watchers: %w", err)
 	}
 
 	watches, err := watcher.Watches(list.Items)
@@ -229,7 +229,7 @@ func (r *reconciler) uninstall(ctx context.Context, object client.Object) (core.
 	}
 
 	if err := r.certificates.RemoveRuntime(ctx, identity.ID); err != nil {
-		return identity.ID, installation.Status{}, fmt.Errorf("certificate: %w", err)
+		return identity.ID, installation.Status{}, fmt.Errorf("remove the certificate: %w", err)
 	}
 
 	return identity.ID, status, nil

@@ -41,9 +41,17 @@ func SetUp(
 	opts = opts.withDefaults()
 	problems := []error{opts.validate()}
 
-	if object == nil || identify == nil || connect == nil || issuer == nil || installer == nil {
-		problems = append(problems, errors.New("want an object, Identify, Connect, Certificates and an Installer"))
+	want := func(what string, given bool) {
+		if !given {
+			problems = append(problems, fmt.Errorf("want %s, have none", what))
+		}
 	}
+
+	want("an object", object != nil)
+	want("Identify", identify != nil)
+	want("Connect", connect != nil)
+	want("Certificates", issuer != nil)
+	want("an Installer", installer != nil)
 
 	if err := errors.Join(problems...); err != nil {
 		return fmt.Errorf("runtimes: %w", err)

@@ -156,7 +156,7 @@ func (r *reconciler) route(ctx context.Context, w *v1beta2.Watcher) (outcome, er
 func (r *reconciler) rivals(ctx context.Context, w *v1beta2.Watcher, m core.Manager) (names []string, err error) {
 	watchers := &v1beta2.WatcherList{}
 	if err := r.client.List(ctx, watchers); err != nil {
-		return nil, fmt.Errorf("watchers: %w", err)
+		return nil, fmt.Errorf("list Watchers: %w", err)
 	}
 
 	for i := range watchers.Items {

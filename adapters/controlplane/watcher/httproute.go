@@ -29,7 +29,7 @@ func (h httpRoutes) build(
 ) (client.Object, string, error) {
 	gateways := &gatewayv1.GatewayList{}
 	if err := reader.List(ctx, gateways, client.MatchingLabelsSelector{Selector: selector}); err != nil {
-		return nil, "", fmt.Errorf("gateways: %w", err)
+		return nil, "", fmt.Errorf("list Gateways: %w", err)
 	}
 
 	if len(gateways.Items) == 0 {

@@ -2,17 +2,18 @@ package watcher
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/api/v1beta2"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/internal/serverside"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 )
@@ -52,13 +53,12 @@ func (r *reconciler) apply(ctx context.Context, w *v1beta2.Watcher, route client
 		return err
 	}
 
-	configuration, err := applied(route)
+	content, err := serverside.Content(route)
 	if err != nil {
-		return err
+		return err //nolint:wrapcheck // It names the route.
 	}
 
-	return r.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(configuration),
-		client.FieldOwner(r.opts.FieldOwner), client.ForceOwnership)
+	return serverside.Apply(ctx, r.client, &unstructured.Unstructured{Object: content}, r.opts.FieldOwner) //nolint:wrapcheck // The same.
 }
 
 // checkOwner refuses to take over a route of that name that somebody else has made, be it a moment ago.
@@ -66,8 +66,12 @@ func (r *reconciler) checkOwner(ctx context.Context, w *v1beta2.Watcher) error {
 	current := r.routing.route()
 
 	err := r.fresh.Get(ctx, client.ObjectKeyFromObject(w), current)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+
 	if err != nil {
-		return client.IgnoreNotFound(err)
+		return fmt.Errorf("read %s: %w", r.routing.kind(), err)
 	}
 
 	if ownedBy(current, w.Name) {
@@ -99,21 +103,4 @@ func (r *reconciler) remove(ctx context.Context, key client.ObjectKey) error {
 	}
 
 	return client.IgnoreNotFound(r.client.Delete(ctx, current, client.Preconditions{UID: new(current.GetUID())}))
-}
-
-// applied is the part of an object that is ours to say. It goes through JSON, as the messages of Istio know no other way.
-func applied(route client.Object) (*unstructured.Unstructured, error) {
-	text, err := json.Marshal(route)
-	if err != nil {
-		return nil, fmt.Errorf("route: %w", err)
-	}
-
-	var content map[string]any
-	if err := json.Unmarshal(text, &content); err != nil {
-		return nil, fmt.Errorf("route: %w", err)
-	}
-
-	delete(content, "status")
-
-	return &unstructured.Unstructured{Object: content}, nil
 }

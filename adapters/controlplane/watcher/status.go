@@ -94,7 +94,7 @@ func (r *reconciler) report(ctx context.Context, w *v1beta2.Watcher, o outcome) 
 
 	// With the resource version, so that a condition that somebody else has written meanwhile is not lost.
 	if err := r.client.Status().Update(ctx, w); err != nil {
-		return fmt.Errorf("status: %w", err)
+		return fmt.Errorf("write the status: %w", err)
 	}
 
 	if old == nil || old.Reason != o.reason || old.Message != shorten(o.message) {

@@ -33,7 +33,7 @@ func (v virtualServices) build(
 ) (client.Object, string, error) {
 	gateways := &networkingv1beta1.GatewayList{}
 	if err := reader.List(ctx, gateways, client.MatchingLabelsSelector{Selector: selector}); err != nil {
-		return nil, "", fmt.Errorf("gateways: %w", err)
+		return nil, "", fmt.Errorf("list Gateways: %w", err)
 	}
 
 	names, hosts := namesAndHosts(gateways.Items)
