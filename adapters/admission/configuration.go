@@ -38,6 +38,14 @@ var ErrInvalidConfiguration = errors.New("invalid webhook configuration")
 // Path returns the URL path at which a [Handler] takes the reviews of a manager.
 func Path(manager core.Manager) string { return pathPrefix + string(manager) }
 
+// ManagerOf returns the manager whose [Path] this is, and whether it is one.
+func ManagerOf(path string) (core.Manager, bool) {
+	name, found := strings.CutPrefix(path, pathPrefix)
+	manager, err := core.ParseManager(name)
+
+	return manager, found && err == nil
+}
+
 // Watch is what to watch in a runtime, and for whom.
 type Watch struct {
 	// Name identifies the watch, and must be unique. It becomes the name of the webhook.

@@ -460,3 +460,13 @@ func TestConfigurationSurvivesJSON(t *testing.T) {
 		t.Errorf("after a round trip (-want +got):\n%s", diff)
 	}
 }
+
+func TestManagerOfIsTheOtherWayOfPath(t *testing.T) {
+	for path, want := range map[string]core.Manager{
+		admission.Path("kyma"): "kyma", "/validate/": "", "/validate/a/b": "", "/validate/A": "", "kyma": "", "/canary": "", "": "",
+	} {
+		if got, ok := admission.ManagerOf(path); ok != (want != "") || ok && got != want {
+			t.Errorf("%q: got %q, %t, want %q", path, got, ok, want)
+		}
+	}
+}

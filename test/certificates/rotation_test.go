@@ -198,7 +198,8 @@ func TestKilledAtEveryStep(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		if stable(2)(status) {
+		// A busy machine has fewer rounds until the rotation ends, which then goes on to be killed where it rests.
+		if stable(2)(status) && kills >= most {
 			break
 		}
 
@@ -208,11 +209,6 @@ func TestKilledAtEveryStep(t *testing.T) {
 	}
 
 	t.Logf("killed %d times", kills)
-
-	if kills < most {
-		t.Errorf("killed %d times only", kills)
-	}
-
 	lab.assertNothingLost()
 	assertNoFailures(t, lab)
 	lab.until(newSet(t, lab.client, lab.confirmations()), "what is left is swept", stable(2))

@@ -17,6 +17,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 )
 
@@ -25,7 +26,7 @@ func TestInstallation(t *testing.T) {
 	plane := startRuntime(t)
 
 	for name, test := range map[string]func(*testing.T, *controlplane.ControlPlane){
-		"order": inOrder, "secret": aNewSecretRestartsNothing, "settings": newSettingsRestart, "watches": newWatchesWait,
+		"order": inOrder, "secret": aNewSecretRestartsNothing, "settings": newSettingsRestart, "watches": newWatchesWait, "by hand": webhooksByHandStay,
 		"drift": driftIsCorrected, "canary": theCanaryComesAndGoes, "killed": killedAnywhere,
 		"uninstall": nothingIsLeft, "held": theWebhookGoesFirst, "invalid": wrongRuntimesAreRefused,
 	} {
@@ -169,16 +170,47 @@ func newWatchesWait(t *testing.T, plane *controlplane.ControlPlane) {
 	w.available(0)
 
 	w.runtime.Watches = []admission.Watch{watch("second"), watch("third")}
-	w.install()
+	if former := w.install().Former; !slices.Equal(former, []core.Manager{"first"}) {
+		t.Errorf("former managers: %v, want the first", former)
+	}
 
 	if diff := cmp.Diff([]string{"default.second"}, w.webhooks()); diff != "" {
 		t.Errorf("webhooks while nobody answers (-want +got):\n%s", diff)
 	}
 
 	w.available(2)
-	w.install()
+	if former := w.install().Former; len(former) > 0 {
+		t.Errorf("former managers: %v, want it said once", former)
+	}
 
 	if diff := cmp.Diff([]string{"default.second", "default.third"}, w.webhooks()); diff != "" {
+		t.Errorf("webhooks (-want +got):\n%s", diff)
+	}
+}
+
+// Who adds a webhook by hand goes on to be called.
+func webhooksByHandStay(t *testing.T, plane *controlplane.ControlPlane) {
+	t.Helper()
+
+	w := newWorld(t, plane, "by-hand")
+	w.runtime.Watches = []admission.Watch{watch("first"), watch("second")}
+	w.installed()
+
+	configuration := w.configuration()
+	added := *configuration.Webhooks[0].DeepCopy()
+	added.Name, added.ClientConfig.Service.Path = "default.by-hand.operator.kyma-project.io", new(admission.Path("by-hand"))
+	configuration.Webhooks = append(configuration.Webhooks, added)
+
+	if err := w.client.Update(t.Context(), configuration); err != nil {
+		t.Fatal(err)
+	}
+
+	w.runtime.Watches = []admission.Watch{watch("second")}
+	if former := w.install().Former; !slices.Equal(former, []core.Manager{"first"}) {
+		t.Errorf("former managers: %v, want the first", former)
+	}
+
+	if diff := cmp.Diff([]string{"default.by-hand", "default.second"}, slices.Sorted(slices.Values(w.webhooks()))); diff != "" {
 		t.Errorf("webhooks (-want +got):\n%s", diff)
 	}
 }

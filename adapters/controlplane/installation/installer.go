@@ -65,7 +65,7 @@ func New(image, controlPlane string, opts Options) (*Installer, error) {
 // there is one already, it learns of a new bundle first, before the agent shows a certificate that it would not trust. A new Secret
 // restarts nothing.
 //
-// An error that wraps [ErrInvalidRuntime] or admission.ErrInvalidConfiguration needs another Runtime, all others another try.
+// [Status.Former] may be there beside an error, all else is not. An error that wraps [ErrInvalidRuntime] or admission.ErrInvalidConfiguration needs another Runtime, all others another try.
 func (i *Installer) Install(ctx context.Context, r Runtime) (Status, error) {
 	if err := r.validate(); err != nil {
 		return Status{}, err
@@ -78,16 +78,27 @@ func (i *Installer) Install(ctx context.Context, r Runtime) (Status, error) {
 
 	in := &cluster{Client: r.Client, id: r.ID, log: i.opts.Logger.With(slog.String("runtime", string(r.ID)))}
 
-	if err := i.renewConfiguration(ctx, in, configuration); err != nil {
+	former, err := i.renewConfiguration(ctx, in, configuration)
+	if err != nil {
 		return Status{}, err
 	}
 
+	status, err := i.installAgent(ctx, in, &r, configuration)
+	status.Former = former
+
+	return status, err
+}
+
+// installAgent makes the agent be there and answer, and then lets the API server call it.
+func (i *Installer) installAgent(
+	ctx context.Context, in *cluster, r *Runtime, configuration *admissionregistrationv1.ValidatingWebhookConfiguration,
+) (Status, error) {
 	usable, err := in.applyNamespace(ctx, i.namespace())
 	if err != nil || !usable {
 		return Status{State: Progressing, Awaiting: "the end of Namespace " + i.opts.Namespace, Replicas: i.opts.Replicas}, err
 	}
 
-	for _, object := range i.objects(&r) {
+	for _, object := range i.objects(r) {
 		if err := in.apply(ctx, object); err != nil {
 			return Status{}, err
 		}
@@ -103,38 +114,6 @@ func (i *Installer) Install(ctx context.Context, r Runtime) (Status, error) {
 	}
 
 	return status, i.prune(ctx, in)
-}
-
-// renewConfiguration brings those webhooks up to date that the API server has already, and removes those it should not have. New ones
-// wait until the agent answers.
-func (i *Installer) renewConfiguration(
-	ctx context.Context, in *cluster, wanted *admissionregistrationv1.ValidatingWebhookConfiguration,
-) error {
-	live, err := in.get(ctx, i.unstructured(wanted))
-	if err != nil || live == nil {
-		return err
-	}
-
-	var stored admissionregistrationv1.ValidatingWebhookConfiguration
-	if err := in.decode(live, &stored); err != nil {
-		return err
-	}
-
-	known := make(map[string]bool, len(stored.Webhooks))
-	for _, webhook := range stored.Webhooks {
-		known[webhook.Name] = true
-	}
-
-	narrowed := *wanted
-	narrowed.Webhooks = nil
-
-	for _, webhook := range wanted.Webhooks {
-		if known[webhook.Name] {
-			narrowed.Webhooks = append(narrowed.Webhooks, webhook)
-		}
-	}
-
-	return in.apply(ctx, i.unstructured(&narrowed))
 }
 
 func (i *Installer) unstructured(configuration *admissionregistrationv1.ValidatingWebhookConfiguration) *unstructured.Unstructured {

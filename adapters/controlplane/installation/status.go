@@ -8,6 +8,8 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
 // State is how far an installation is.
@@ -30,6 +32,8 @@ type Status struct {
 	Awaiting string
 	// Available is how many replicas of the agent answer, Replicas how many are wanted.
 	Available, Replicas int32
+	// Former are the managers of the webhooks that this call of Install has removed and that no watch names now. It is said once.
+	Former []core.Manager
 }
 
 // answers reports whether the agent does: at least one replica is ready, and the Service leads there.

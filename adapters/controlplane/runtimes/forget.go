@@ -24,8 +24,8 @@ type forgetter struct {
 	fleet Fleet
 
 	mu sync.Mutex
-	// named are the managers that a Watcher has ever named, each with when the last one had left it, the zero time while there is one. Only they
-	// are ever forgotten: a manager may also be served without any Watcher.
+	// named are the managers that a Watcher has ever named, each with when it was seen that none does any more, the zero time while one does. Only
+	// they are ever forgotten: a manager may also be served without any Watcher.
 	named map[core.Manager]time.Time
 	// removed are the runtimes whose agents may still be heard.
 	removed map[client.ObjectKey]removal
@@ -53,6 +53,19 @@ func (f *forgetter) note(watches []admission.Watch) {
 
 	for _, watch := range watches {
 		f.named[watch.Manager] = time.Time{}
+	}
+}
+
+// noteFormer takes in managers that the agents were told of until now, as far as a runtime knows: their Watchers may have left them while
+// this process did not run.
+func (f *forgetter) noteFormer(managers []core.Manager) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	for _, manager := range managers {
+		if _, known := f.named[manager]; !known {
+			f.named[manager] = time.Now()
+		}
 	}
 }
 

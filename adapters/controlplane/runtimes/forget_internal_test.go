@@ -148,6 +148,27 @@ func TestAgentsThatGoOnDoNotKeepTheReconcilerBusy(t *testing.T) {
 	})
 }
 
+// A Watcher was renamed while no operator ran, and agents of before are heard by the next one.
+func TestManagersOfBeforeAreKnownFromTheRuntimes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newHeard(t)
+		forgetter := newForgetter(f)
+		forgetter.note(watches("new"))
+		f.beat("e", "by hand", "old")
+		forgetter.noteFormer([]core.Manager{"old", "new"})
+		time.Sleep(time.Hour)
+		forgetter.forgetFormer(prod, []core.Manager{"new"}, time.Hour)
+		f.wantKnown("by hand")
+
+		// What a Watcher names is not former, whatever another runtime says.
+		f.beat("e", "new")
+		time.Sleep(time.Hour)
+		forgetter.noteFormer([]core.Manager{"new"})
+		forgetter.forgetFormer(prod, nil, time.Hour)
+		f.wantKnown("by hand", "new")
+	})
+}
+
 // Who has the manager from elsewhere goes on, with or without a Watcher.
 func TestManagersThatAreSpokenToStay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -73,6 +73,8 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	}
 
 	status, err := r.install(ctx, object, identity, watches)
+	r.forgetter.noteFormer(status.Former)
+
 	if err != nil {
 		return reconcile.Result{}, err
 	}

@@ -1,0 +1,78 @@
+package installation
+
+import (
+	"context"
+	"slices"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+// renewConfiguration brings those webhooks up to date that the API server has already, and removes those it should not have. New ones
+// wait until the agent answers. It returns the managers of which the agent is not told any more.
+func (i *Installer) renewConfiguration(
+	ctx context.Context, in *cluster, wanted *admissionregistrationv1.ValidatingWebhookConfiguration,
+) (former []core.Manager, err error) {
+	stored, err := i.storedWebhooks(ctx, in, wanted)
+	if err != nil || stored == nil {
+		return nil, err
+	}
+
+	narrowed := *wanted
+	narrowed.Webhooks = slices.DeleteFunc(slices.Clone(wanted.Webhooks), func(webhook admissionregistrationv1.ValidatingWebhook) bool {
+		return !slices.ContainsFunc(stored, func(s admissionregistrationv1.ValidatingWebhook) bool { return s.Name == webhook.Name })
+	})
+
+	if err := in.apply(ctx, i.unstructured(&narrowed)); err != nil {
+		return nil, err
+	}
+
+	former = without(managersCalled(stored), managersCalled(wanted.Webhooks))
+	if len(former) == 0 {
+		return nil, nil
+	}
+
+	// Webhooks that somebody else has added are still there.
+	left, err := i.storedWebhooks(ctx, in, wanted)
+
+	return without(former, managersCalled(left)), err
+}
+
+// storedWebhooks returns nil when there is no configuration.
+func (i *Installer) storedWebhooks(
+	ctx context.Context, in *cluster, configuration *admissionregistrationv1.ValidatingWebhookConfiguration,
+) ([]admissionregistrationv1.ValidatingWebhook, error) {
+	live, err := in.get(ctx, i.unstructured(configuration))
+	if err != nil || live == nil {
+		return nil, err
+	}
+
+	var stored admissionregistrationv1.ValidatingWebhookConfiguration
+	if err := in.decode(live, &stored); err != nil {
+		return nil, err
+	}
+
+	return append([]admissionregistrationv1.ValidatingWebhook{}, stored.Webhooks...), nil
+}
+
+// managersCalled are the managers of webhooks, each once.
+func managersCalled(webhooks []admissionregistrationv1.ValidatingWebhook) (managers []core.Manager) {
+	for n := range webhooks {
+		service := webhooks[n].ClientConfig.Service
+		if service == nil || service.Path == nil {
+			continue
+		}
+
+		if manager, ok := admission.ManagerOf(*service.Path); ok && !slices.Contains(managers, manager) {
+			managers = append(managers, manager)
+		}
+	}
+
+	return managers
+}
+
+func without(managers, others []core.Manager) []core.Manager {
+	return slices.DeleteFunc(managers, func(m core.Manager) bool { return slices.Contains(others, m) })
+}
