@@ -47,7 +47,7 @@ const (
 	lag = time.Second
 )
 
-func startPlane(t *testing.T) client.Client {
+func startPlane(t testing.TB) client.Client {
 	t.Helper()
 
 	known := runtime.NewScheme()
@@ -62,7 +62,7 @@ func startPlane(t *testing.T) client.Client {
 }
 
 func newSet(
-	t *testing.T, c client.Client, confirmed certificates.Confirmations, recorder ...events.EventRecorder,
+	t testing.TB, c client.Client, confirmed certificates.Confirmations, recorder ...events.EventRecorder,
 ) *certificates.Certificates {
 	t.Helper()
 
@@ -82,7 +82,7 @@ func newSet(
 func domainOf(id core.RuntimeID) string { return string(id) + ".skr.example" }
 
 // bootstrapped returns when the listener has its Secret.
-func bootstrapped(t *testing.T, set *certificates.Certificates) {
+func bootstrapped(t testing.TB, set *certificates.Certificates) {
 	t.Helper()
 
 	rig.Eventually(t, patience, "the certificates are stable", func() bool {
