@@ -296,7 +296,7 @@ func (s *apiServer) late(*controlPlane) (late []string) {
 }
 
 // check holds the API server's own counters against what was written.
-func (s *apiServer) check(t *testing.T, accepted float64) {
+func (s *apiServer) check(t *testing.T, reviewed float64) {
 	t.Helper()
 
 	asked, open, rejected := s.metric("request_total", `code="200"`), s.metric("fail_open_count"), s.metric("rejection_count")
@@ -304,8 +304,8 @@ func (s *apiServer) check(t *testing.T, accepted float64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	if writes := float64(s.writes); asked < writes || accepted < writes || len(s.written) < storedObjects {
-		t.Errorf("of %v writes of %d objects, the webhook was asked about %v, and accepted %v", writes, len(s.written), asked, accepted)
+	if writes := float64(s.writes); asked < writes || reviewed < writes || len(s.written) < storedObjects {
+		t.Errorf("of %v writes of %d objects, the webhook was asked about %v, and %v became events", writes, len(s.written), asked, reviewed)
 	}
 
 	if open != 0 || rejected != 0 {

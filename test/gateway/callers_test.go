@@ -141,9 +141,8 @@ func TestAPIServerCutsItsReviews(t *testing.T) {
 	defer c.mu.Unlock()
 
 	open := c.metric("fail_open_count")
-	accepted := c.agent.Metric("runtime_watcher_agent_events_accepted_total")
-	t.Logf("%d rotations: of %d writes %v went on without an answer, %d failed; the agent accepted %v; %v handshakes failed",
-		c.now, c.writes, open, c.failed, accepted, c.refused())
+	t.Logf("%d rotations: of %d writes %v went on without an answer, %d failed; of %v calls %v became events; %v handshakes failed",
+		c.now, c.writes, open, c.failed, c.metric("request_total"), c.agent.reviewed(), c.refused())
 
 	if open == 0 {
 		t.Error("no review was cut off: docs/security.md is to be corrected")

@@ -306,6 +306,17 @@ func (a *runtimeAgent) awaitWritten() {
 	})
 }
 
+// reviewed returns how many reviews became an event, or part of one that waited.
+func (a *runtimeAgent) reviewed() float64 {
+	a.t.Helper()
+
+	const reviews = "runtime_watcher_agent_admission_reviews_total"
+
+	text := a.Scrape()
+
+	return rig.Sum(text, reviews, `decision="accepted"`) + rig.Sum(text, reviews, `decision="coalesced"`)
+}
+
 func (a *runtimeAgent) refusals(problem string) float64 {
 	a.t.Helper()
 

@@ -256,8 +256,7 @@ func (r *rotation) complaints() int {
 func (r *rotation) check(t *testing.T) {
 	t.Helper()
 
-	accepted := r.agent.Metric("runtime_watcher_agent_events_accepted_total")
-	r.caller.check(t, accepted)
+	r.caller.check(t, r.agent.reviewed())
 
 	eventually(t, "every object is handled after its last write", func() bool { return len(r.caller.late(r.controlPlane)) == 0 })
 	eventually(t, "nothing is pending", func() bool { return r.agent.Metric("runtime_watcher_agent_events_pending") == 0 })
@@ -266,6 +265,7 @@ func (r *rotation) check(t *testing.T) {
 		t.Errorf("%v events were dropped", n)
 	}
 
+	accepted := r.agent.Metric("runtime_watcher_agent_events_accepted_total")
 	if fates := r.agent.Metric("runtime_watcher_agent_events_delivered_total") +
 		r.agent.Metric("runtime_watcher_agent_events_coalesced_total"); fates != accepted {
 		t.Errorf("%v events were accepted, and %v have a good fate", accepted, fates)
