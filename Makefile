@@ -23,6 +23,7 @@ SEED ?= $(shell date +%s)
 SEEDS ?= 20
 DURATION ?= 30s
 SETTLE ?= 100ms
+LOOK_AGAIN ?= 0s
 TESTFLAGS ?=
 ROTATION ?= 2m
 TIMEOUT ?= 20m
@@ -61,9 +62,9 @@ test: ## Test every module with the race detector, against real API servers. TES
 
 # One seed after the other on one API server, about a minute each. make chaos SEED=... SEEDS=1 repeats one.
 .PHONY: chaos
-chaos: ## Faults at random against real processes, and nothing lost: SEEDS (20) from SEED (now), DURATION of faults each (30s), SETTLE (100ms)
+chaos: ## Faults at random against real processes, and nothing lost: SEEDS (20) from SEED (now), DURATION of faults each (30s), SETTLE (100ms), LOOK_AGAIN (0s)
 	@$(WITH_ASSETS) $(GO) test ./test/chaos -count=1 -v -run 'TestNothingIsLost|TestTheSuiteCanFail' -timeout 3h $(TESTFLAGS) \
-		-parallel-seeds=false -seed=$(SEED) -seeds=$(SEEDS) -duration=$(DURATION) -settle=$(SETTLE)
+		-parallel-seeds=false -seed=$(SEED) -seeds=$(SEEDS) -duration=$(DURATION) -settle=$(SETTLE) -look-again=$(LOOK_AGAIN)
 
 .PHONY: soak
 soak: ## A million events and an hour without control plane, scaled: memory, open files and goroutines stay flat. ARGS

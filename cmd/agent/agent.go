@@ -127,6 +127,7 @@ func newOutbox(
 ) (*outbox.Outbox, error) {
 	opts := outbox.Options{
 		Settle:         c.settle,
+		LookAgain:      c.lookAgain,
 		ResyncAgain:    c.resyncAgain,
 		MaxKeys:        c.maxKeys,
 		MaxBatch:       c.contract.MaxEvents(),

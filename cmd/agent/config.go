@@ -36,6 +36,7 @@ type config struct {
 	managers      []core.Manager
 	instance      string
 	settle        time.Duration
+	lookAgain     time.Duration // 0: not
 	resyncAgain   time.Duration
 	maxKeys       int
 	connections   int
@@ -72,6 +73,10 @@ func (c *config) check() error {
 
 	if c.webhook == c.metrics && c.webhook.port != 0 {
 		wrong = append(wrong, fmt.Errorf("WEBHOOK_PORT and METRICS_PORT: both are %d, want two ports", c.webhook.port))
+	}
+
+	if c.lookAgain > 0 && c.lookAgain <= c.settle {
+		wrong = append(wrong, fmt.Errorf("LOOK_AGAIN: %v, want more than SETTLE, %v, or 0s", c.lookAgain, c.settle))
 	}
 
 	return errors.Join(wrong...)

@@ -110,6 +110,11 @@ func settings() []setting {
 			set:  durationOrOff(func(c *config) *duration { return &c.settle }),
 		},
 		{
+			env: "LOOK_AGAIN", kind: "duration", fallback: "0s",
+			help: "Wait before an event is sent once more, for a write that is committed later than `SETTLE`; 0s is never",
+			set:  parsed(func(c *config) *duration { return &c.lookAgain }, parseDelay),
+		},
+		{
 			env: "RESYNC_AGAIN", kind: "duration", fallback: outbox.DefaultResyncAgain.String(),
 			help: "Wait before a second look at what may have gone by unseen, longer than the timeout of the webhook; 0s is none",
 			set:  durationOrOff(func(c *config) *duration { return &c.resyncAgain }),

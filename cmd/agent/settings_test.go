@@ -76,7 +76,7 @@ func TestSettings(t *testing.T) {
 		},
 		"all others": {
 			env: []string{
-				"KCP_SERVER_NAME=kcp", "KCP_PROTOCOL=http1", "MANAGERS=a, b", "INSTANCE=me", "SETTLE=0s", "RESYNC_AGAIN=0s", "OUTBOX_MAX_KEYS=7",
+				"KCP_SERVER_NAME=kcp", "KCP_PROTOCOL=http1", "MANAGERS=a, b", "INSTANCE=me", "SETTLE=0s", "LOOK_AGAIN=3s", "RESYNC_AGAIN=0s", "OUTBOX_MAX_KEYS=7",
 				"WEBHOOK_MAX_CONNECTIONS=9", "METRICS_BIND=::1", "WEBHOOK_TLS_CERT=w.crt", "WEBHOOK_TLS_KEY=w.key", "WEBHOOK_CLIENT_CA=api.crt", "LOG_LEVEL=debug",
 				"CONTRACT_FALLBACK=v2", "CONTRACT_RETRY=1m", "CANARY_LEASE=kyma-system/agent", "CANARY_INTERVAL=1s", "CANARY_API_SERVER=https://api", "CANARY_TOKEN_FILE=token",
 				"CANARY_CA_CERT=api-ca.crt", "FORWARD_TIMEOUT=2s", "MAX_BACKOFF=4s", "HEARTBEAT_INTERVAL=0s", "STOP_DELAY=3s", "SHUTDOWN_TIMEOUT=1m", "WEBHOOK_BIND=127.0.0.1",
@@ -84,7 +84,7 @@ func TestSettings(t *testing.T) {
 			want: func(c *config) {
 				c.serverName, c.protocol, c.managers = "kcp", httpmtls.HTTP1, []core.Manager{"a", "b"}
 				c.instance, c.settle, c.maxKeys, c.connections, c.forwarding = "me", off, 7, 9, 2*time.Second
-				c.maxBackoff, c.resyncAgain = 4*time.Second, off
+				c.maxBackoff, c.lookAgain, c.resyncAgain = 4*time.Second, 3*time.Second, off
 				c.heartbeats, c.stopDelay, c.shutdown = off, 3*time.Second, time.Minute
 				c.fallback, c.contractRetry = contract.V2, time.Minute
 				c.canary = canarySettings{
@@ -153,6 +153,8 @@ func TestWrongSettings(t *testing.T) {
 		"MANAGERS=" + many:               "want at most 100",
 		"SETTLE=-1s":                     `SETTLE: "-1s", want a duration`,
 		"SETTLE=1":                       `SETTLE: "1", want a duration`,
+		"LOOK_AGAIN=-1s":                 `LOOK_AGAIN: "-1s", want a duration`,
+		"LOOK_AGAIN=100ms":               "LOOK_AGAIN: 100ms, want more than SETTLE, 100ms, or 0s",
 		"OUTBOX_MAX_KEYS=0":              "want a number above 0",
 		"FORWARD_TIMEOUT=0s":             "want a duration above 0",
 		"HEARTBEAT_INTERVAL=x":           "HEARTBEAT_INTERVAL: ",

@@ -75,7 +75,7 @@ func (o *Outbox) take(l *lane) (batch []*entry, events []core.WatchEvent, wait t
 	defer o.mu.Unlock()
 
 	now := time.Now()
-	o.resyncAgain(l, now)
+	o.lookAgain(l, now)
 
 	batch, beat, wait := l.take(o.opts.MaxBatch, now)
 
@@ -163,19 +163,22 @@ func (o *Outbox) conclude(ctx context.Context, l *lane, batch []*entry, c call) 
 			l.confirmed = max(l.confirmed, e.event.Sequence)
 		}
 
+		again := e.again.After(c.started)
+
 		switch failure := events[i]; {
 		case whole != nil:
 			e.alone = e.alone || core.IsPermanent(whole)
 			l.again(e, e.due)
 		case failure == nil:
-			o.finish(l, e, Counts{Delivered: 1, Pending: -1})
+			o.finish(l, e, Counts{Delivered: 1, Pending: -1}, again)
 		case core.IsPermanent(failure):
 			o.opts.Logger.WarnContext(ctx, "event refused for good", slog.String("manager", string(l.manager)), slog.Any("error", failure))
 			refused := e.event
-			o.finish(l, e, Counts{Dropped: map[string]int64{core.Reason(failure): 1}, Pending: -1})
+			stand := refused.Kind == core.KindChanged // A resync stands in, and has the second look. For a resync, there is only that.
+			o.finish(l, e, Counts{Dropped: map[string]int64{core.Reason(failure): 1}, Pending: -1}, again && !stand)
 
-			if refused.Kind == core.KindChanged {
-				o.standIn(l, refused, now)
+			if stand {
+				o.keep(l, l.standIn(refused), now, o.opts.LookAgain)
 			}
 		default:
 			e.failures++
@@ -208,11 +211,11 @@ func (o *Outbox) concludeLane(ctx context.Context, l *lane, whole error, started
 	}
 }
 
-// finish counts the fate of an event and makes room for another.
-func (o *Outbox) finish(l *lane, e *entry, change Counts) {
+// finish counts the fate of an event and makes room for another, or plans the second look.
+func (o *Outbox) finish(l *lane, e *entry, change Counts, again bool) {
 	resync := e.event.Kind == core.KindResync
 
-	if l.done(e) && !resync {
+	if l.done(e, again) && !resync {
 		o.keys--
 	}
 

@@ -12,10 +12,12 @@ type entry struct {
 	event    core.WatchEvent
 	accepted time.Time // when the oldest event that this one stands for was accepted
 	due      time.Time
+	again    time.Time // when the key wants a second look, unless it is sent later than that anyway; zero: none
+	rests    bool      // was sent, and waits for its second look
 	failures int
 	alone    bool // was part of a refused batch: the next attempt shows whether it is to blame
 	order    uint64
-	position int // in the queue; -1 while the event travels
+	position int // in its queue; -1 while the event travels
 
 	next *waiting
 }
@@ -46,7 +48,7 @@ func (e *entry) advance() bool {
 		return false
 	}
 
-	*e = entry{event: e.next.event, accepted: e.next.accepted, due: e.next.due, order: e.order, position: e.position}
+	*e = entry{event: e.next.event, accepted: e.next.accepted, due: e.next.due, again: e.again, order: e.order, position: e.position}
 
 	return true
 }

@@ -32,7 +32,8 @@ const (
 
 // Counts are the fates of events. Accepted = Delivered + Coalesced + the sum of Dropped + Pending, at all times.
 type Counts struct {
-	// Accepted is how many events were offered, whatever became of them, and how many resyncs the outbox added.
+	// Accepted is how many events were offered, whatever became of them, and how many resyncs and second looks the outbox added. A second
+	// look counts from the time on at which it is due; one that a newer event replaces before that never does.
 	Accepted int64
 	// Delivered is how many were acknowledged by the control plane.
 	Delivered int64

@@ -15,16 +15,17 @@ type lane struct {
 	manager core.Manager
 	entries map[core.EventKey]*entry
 	queue   queue
-	resyncs int                    // entries
+	resyncs int                    // entries, those that rest included
 	owners  []types.NamespacedName // that events have named, where resyncs are for owners
 	counts  Counts
 	wake    chan struct{} // holds a token when there may be something to do
+
+	changeLooks, resyncLooks queue // entries that rest, due when they are looked at again
 
 	inFlight int // calls of the forwarder
 	failures int // of whole calls, in a row
 	resume   time.Time
 	retried  time.Time // when Retry was last called
-	second   time.Time // when to ask for a resync once more; zero: not
 
 	order     uint64 // of the newest entry
 	sequence  uint64 // of the newest event that was sent
@@ -49,8 +50,8 @@ func (l *lane) stir() {
 	}
 }
 
-// put keeps an event and reports whether a waiting one stands for it from now on.
-func (l *lane) put(event core.WatchEvent, now, due time.Time) (coalesced bool) {
+// put keeps an event that wants a second look at again, and reports whether a waiting one stands for it from now on.
+func (l *lane) put(event core.WatchEvent, now, due, again time.Time) (coalesced bool) {
 	key := event.Key()
 
 	e := l.entries[key]
@@ -64,15 +65,19 @@ func (l *lane) put(event core.WatchEvent, now, due time.Time) (coalesced bool) {
 		if key.Kind == core.KindResync {
 			l.resyncs++
 		}
+	case e.rests:
+		e.event = event
+		l.rouse(e, now, due)
 	case e.next == nil:
 		e.next = &waiting{event: event, accepted: now, due: due}
 	default:
 		e.next.event, e.next.due = event, due
-
-		return true
+		coalesced = true
 	}
 
-	return false
+	e.again = later(e.again, again)
+
+	return coalesced
 }
 
 func (l *lane) enqueue(e *entry) {
@@ -139,12 +144,13 @@ func (l *lane) upToDate(batch []*entry) bool {
 func (l *lane) wait(now time.Time) time.Duration {
 	wait := l.pulse.wait(now)
 
-	if next := l.second.Sub(now); !l.second.IsZero() && (wait < 0 || next < wait) {
-		wait = max(next, 0)
-	}
+	for _, q := range []queue{l.queue, l.changeLooks, l.resyncLooks} {
+		if len(q) == 0 {
+			continue
+		}
 
-	if len(l.queue) > 0 {
-		if next := l.queue[0].due.Sub(now); wait < 0 || next < wait {
+		// What rests is overdue only when the outbox has stopped: nothing is waited for then.
+		if next := q[0].due.Sub(now); next > 0 && (wait < 0 || next < wait) {
 			wait = next
 		}
 	}
@@ -152,13 +158,19 @@ func (l *lane) wait(now time.Time) time.Duration {
 	return wait
 }
 
-// done removes the event of e, which met its fate, and lets the next one of its key follow. It reports whether the key
-// is free.
-func (l *lane) done(e *entry) (free bool) {
+// done removes the event of e, which met its fate, and lets the next one of its key follow, or else its second look if there is to be one.
+// It reports whether the key is free.
+func (l *lane) done(e *entry, again bool) (free bool) {
 	key := e.event.Key()
 
 	if e.advance() {
 		l.enqueue(e)
+
+		return false
+	}
+
+	if again {
+		l.rest(e)
 
 		return false
 	}

@@ -31,6 +31,14 @@ type Options struct {
 	// Settle is how long an event waits before it is sent, because a source may see a write before it is committed.
 	// Default [DefaultSettle]; negative means not at all.
 	Settle time.Duration
+	// LookAgain is when an event that was delivered is sent once more, counted from its acceptance, unless a newer one with an equal key
+	// came meanwhile, which has its own second look, or it was sent later than that anyway: a write may be committed after the first look at
+	// it, when a slow webhook or a stalled etcd takes longer than Settle. So every look that wants to be the last one comes at least that
+	// long after the write was seen. At most twice the events are sent. Second looks count for MaxKeys and make room first, to a resync that
+	// comes as late; those that wait when Start ends are not sent: with heartbeats, the manager is not told that this process leaves in good
+	// order, so that it asks for a resync, and else the resync of the next start is what there is. Default: none. It must be
+	// longer than Settle.
+	LookAgain time.Duration
 	// MaxKeys bounds the distinct events that are kept, over all managers. Default [DefaultMaxKeys].
 	MaxKeys int
 	// MaxManagers bounds the managers that events are kept for. Default [DefaultMaxManagers].
@@ -57,7 +65,7 @@ type Options struct {
 	ResyncFirst bool
 	// ResyncAgain is when a resync for what may have gone by unseen, by ResyncFirst or [Outbox.Resync], is followed by a second one: a write
 	// that the source did not see may be committed after the first look at it, as an API server first waits for a webhook that is gone. So it
-	// should be longer than the webhook's timeout. Default [DefaultResyncAgain]; negative means no second one.
+	// should be longer than the webhook's timeout. The longer one of it and LookAgain counts. Default [DefaultResyncAgain]; negative means no second one.
 	ResyncAgain time.Duration
 	// ResyncOwners means that a resync is for an owner, as contract v1 knows a runtime by its owner only. Then there is one for each owner that
 	// events for the manager have named, up to [MaxOwners], and none before. Default: one for the manager.
@@ -120,6 +128,7 @@ func (o Options) validate() error {
 		have any
 		want string
 	}{
+		{"LookAgain", o.LookAgain == 0 || o.LookAgain > max(o.Settle, 0), o.LookAgain, "0 or more than Settle"},
 		{"MaxKeys", o.MaxKeys > 0, o.MaxKeys, "more than 0"},
 		{"MaxManagers", o.MaxManagers > 0, o.MaxManagers, "more than 0"},
 		{"MaxBatch", o.MaxBatch > 0, o.MaxBatch, "more than 0"},

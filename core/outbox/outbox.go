@@ -26,7 +26,7 @@ type Outbox struct {
 
 	mu      sync.Mutex
 	lanes   map[core.Manager]*lane
-	keys    int // distinct, over all lanes, resyncs left out
+	keys    int // distinct, over all lanes, resyncs left out, those that rest included
 	started bool
 	stopped bool
 	added   chan struct{} // holds a token when there may be lanes without dispatcher
@@ -85,19 +85,19 @@ func (o *Outbox) Accept(manager core.Manager, event core.WatchEvent) Outcome {
 	}
 
 	if event.Kind != core.KindResync && l.entries[event.Key()] == nil {
-		if o.keys >= o.opts.MaxKeys {
+		if o.keys >= o.opts.MaxKeys && !o.makeRoom(now) {
 			return o.overflow(l, event, now)
 		}
 
 		o.keys++
 	}
 
-	return o.keep(l, event, now)
+	return o.keep(l, event, now, o.opts.LookAgain)
 }
 
-// keep puts an event for which there is room into its lane.
-func (o *Outbox) keep(l *lane, event core.WatchEvent, now time.Time) Outcome {
-	if l.put(event, now, now.Add(max(o.opts.Settle, 0))) {
+// keep puts an event for which there is room into its lane. It is followed by a second look that long after now, none if again is not positive.
+func (o *Outbox) keep(l *lane, event core.WatchEvent, now time.Time, again time.Duration) Outcome {
+	if l.put(event, now, now.Add(max(o.opts.Settle, 0)), after(now, again)) {
 		o.count(l.manager, Counts{Accepted: 1, Coalesced: 1})
 
 		return Coalesced
@@ -331,7 +331,7 @@ func (o *Outbox) stop() {
 		}
 
 		clear(l.entries)
-		l.queue = nil
+		l.queue, l.changeLooks, l.resyncLooks = nil, nil, nil
 	}
 
 	o.keys = 0

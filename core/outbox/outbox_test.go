@@ -699,6 +699,7 @@ func TestAcceptedBeforeStart(t *testing.T) {
 
 func TestNewNamesWrongOptions(t *testing.T) {
 	for name, opts := range map[string]outbox.Options{
+		"LookAgain":      {LookAgain: 100 * ms},
 		"MaxKeys":        {MaxKeys: -1},
 		"MaxManagers":    {MaxManagers: -1},
 		"MaxBatch":       {MaxBatch: -1},

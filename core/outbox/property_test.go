@@ -17,7 +17,8 @@ import (
 )
 
 // Whatever the control plane does for a while, every accepted event is represented by one that was sent after it had settled,
-// and its fate is counted exactly once, at all times.
+// and its fate is counted exactly once, at all times. With second looks, every object is looked at after its last commit, however late
+// that is within their time.
 func TestNothingIsLostWhateverHappens(t *testing.T) {
 	runs := 300
 	if testing.Short() {
@@ -49,7 +50,9 @@ type model struct {
 
 	mu       sync.Mutex
 	trouble  bool
+	refuses  bool                  // the control plane refuses events for good, too
 	accepted map[address]time.Time // the last time an event was offered
+	commits  map[address]time.Time // when the last of the writes behind them is committed
 	answered map[address]time.Time // the last time one was sent whose fate was then settled
 	counted  map[core.Manager]*outbox.Counts
 	received map[core.Manager]uint64 // the highest number that arrived
@@ -64,6 +67,7 @@ func newModel(t *testing.T, seed uint64) *model {
 		random:   rand.New(rand.NewPCG(seed, 0)),
 		trouble:  true,
 		accepted: make(map[address]time.Time),
+		commits:  make(map[address]time.Time),
 		answered: make(map[address]time.Time),
 		counted:  make(map[core.Manager]*outbox.Counts),
 		received: make(map[core.Manager]uint64),
@@ -80,6 +84,11 @@ func newModel(t *testing.T, seed uint64) *model {
 
 	if m.random.IntN(2) == 0 {
 		m.opts.Epoch, m.opts.InFlight, m.opts.HeartbeatInterval = "epoch", 1, time.Second
+	}
+
+	m.refuses = m.random.IntN(2) == 0
+	if m.random.IntN(2) == 0 {
+		m.opts.LookAgain = m.opts.Settle + time.Duration(1+m.random.IntN(5000))*ms
 	}
 
 	return m
@@ -114,6 +123,7 @@ func (m *model) run() {
 func (m *model) accept() {
 	manager := core.Manager(fmt.Sprint("manager-", m.intn(2)))
 	event := named(fmt.Sprint("object-", m.intn(40)))
+	commit := time.Now().Add(time.Duration(m.float() * float64(max(m.opts.Settle, m.opts.LookAgain))))
 
 	if m.outbox.Accept(manager, event) == outbox.Dropped {
 		event = core.WatchEvent{Kind: core.KindResync, Owner: event.Owner}
@@ -122,7 +132,12 @@ func (m *model) accept() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
-	m.accepted[address{manager, event.Key()}] = time.Now()
+	a := address{manager, event.Key()}
+	m.accepted[a] = time.Now()
+
+	if commit.After(m.commits[a]) {
+		m.commits[a] = commit
+	}
 }
 
 // forward answers at random while there is trouble. The answer is known before the time that it takes.
@@ -194,14 +209,22 @@ func (m *model) answer(n int) error {
 	case 1:
 		return verdict{reason: "busy", after: time.Duration(m.random.IntN(3000)) * ms}
 	case 2:
-		return errRefused
+		return m.refusal()
 	case 3:
 		return context.DeadlineExceeded
 	case 4:
-		return core.EventErrors{m.random.IntN(n): errDown, m.random.IntN(n): errRefused}
+		return core.EventErrors{m.random.IntN(n): errDown, m.random.IntN(n): m.refusal()}
 	default:
 		return nil
 	}
+}
+
+func (m *model) refusal() error {
+	if m.refuses {
+		return errRefused
+	}
+
+	return errDown
 }
 
 func (m *model) intn(n int) int {
@@ -254,11 +277,28 @@ func (m *model) checkNothingIsMissing() {
 		}
 	}
 
+	// What is refused for good is not looked at, nor what stands in for it if that is refused, too.
+	for a, commit := range m.commits {
+		if last := m.lastLook(a); m.opts.LookAgain > 0 && !m.refuses && last.Before(commit) {
+			m.t.Errorf("%v was committed at %v, but looked at last at %v, with second looks after %v", a, commit, last, m.opts.LookAgain)
+		}
+	}
+
 	for manager, c := range m.outbox.Counts() {
 		if c.Pending != 0 {
 			m.t.Errorf("%s: %d events are still pending a minute after the trouble", manager, c.Pending)
 		}
 	}
+}
+
+// lastLook returns when the last look at an object started: its own, or one at the whole runtime.
+func (m *model) lastLook(a address) time.Time {
+	own, resync := m.answered[a], m.answered[address{a.manager, core.EventKey{Kind: core.KindResync, Owner: a.key.Owner}}]
+	if resync.After(own) {
+		return resync
+	}
+
+	return own
 }
 
 func (m *model) checkCounted() {

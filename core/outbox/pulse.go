@@ -70,7 +70,9 @@ func (o *Outbox) heartbeat(l *lane, now time.Time) core.WatchEvent {
 // oldest returns the age of the oldest event. Its cost grows with what is pending.
 func (l *lane) oldest(now time.Time) (age time.Duration) {
 	for _, e := range l.entries {
-		age = max(age, now.Sub(e.accepted))
+		if !e.rests {
+			age = max(age, now.Sub(e.accepted))
+		}
 	}
 
 	return age
@@ -87,7 +89,8 @@ func (l *lane) beaten(lost bool, now time.Time) {
 }
 
 // takeLeave closes the outbox if nothing is pending, and plans the last heartbeats. It reports whether they are on their way or
-// need not be.
+// need not be. A manager for which second looks wait gets none: they are not waited for, and the resync that follows on the silence of this
+// process stands in for them.
 func (o *Outbox) takeLeave() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -100,7 +103,7 @@ func (o *Outbox) takeLeave() bool {
 
 	for _, l := range o.lanes {
 		switch {
-		case l.pulse.next.IsZero(), l.failures > 0:
+		case l.pulse.next.IsZero(), l.failures > 0, o.opts.LookAgain > 0 && l.resting():
 			l.pulse.leaving, l.pulse.next = left, time.Time{}
 		case l.pulse.leaving == stays:
 			l.pulse.leaving, l.pulse.next = leaves, time.Now()

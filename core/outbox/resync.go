@@ -23,29 +23,13 @@ func (o *Outbox) isNews(l *lane, known bool, owner types.NamespacedName) bool {
 
 // resync lets the manager look at the whole runtime.
 func (o *Outbox) resync(l *lane, owner types.NamespacedName, now time.Time) {
-	o.keep(l, core.WatchEvent{Kind: core.KindResync, Owner: owner, Time: now}, now)
+	o.keep(l, core.WatchEvent{Kind: core.KindResync, Owner: owner, Time: now}, now, o.opts.LookAgain)
 }
 
 // missed asks for a resync because changes may have gone by unseen, now and once more when those are committed that are under way.
 func (o *Outbox) missed(l *lane, owner types.NamespacedName, now time.Time) {
-	o.resync(l, owner, now)
-
-	if o.opts.ResyncAgain > 0 {
-		l.second = now.Add(o.opts.ResyncAgain)
-	}
-}
-
-// resyncAgain asks for the second resync when its time has come.
-func (o *Outbox) resyncAgain(l *lane, now time.Time) {
-	if o.stopped || l.second.IsZero() || l.second.After(now) {
-		return
-	}
-
-	l.second = time.Time{}
-
-	for _, owner := range o.resyncOwners(l) {
-		o.resync(l, owner, now)
-	}
+	resync := core.WatchEvent{Kind: core.KindResync, Owner: owner, Time: now}
+	o.keep(l, resync, now, max(o.opts.ResyncAgain, o.opts.LookAgain))
 }
 
 // Resync lets every manager that is known look at the whole runtime: changes may have gone by unseen. With [Options].ResyncOwners, that is
@@ -100,19 +84,19 @@ func (o *Outbox) resyncKnown(l *lane, now time.Time) Outcome {
 // runtime by its owner only.
 func (o *Outbox) overflow(l *lane, event core.WatchEvent, now time.Time) Outcome {
 	o.refuse(l.manager, ReasonOverflow)
-	o.standIn(l, event, now)
+	o.keep(l, l.standIn(event), now, o.opts.LookAgain)
 
 	return Dropped
 }
 
-// standIn lets a resync take the place of an event that is lost.
-func (o *Outbox) standIn(l *lane, event core.WatchEvent, now time.Time) {
+// standIn returns the resync that takes the place of an event that is lost.
+func (l *lane) standIn(event core.WatchEvent) core.WatchEvent {
 	resync := core.WatchEvent{Kind: core.KindResync, Owner: event.Owner, Time: event.Time}
 	if l.entries[resync.Key()] == nil && l.resyncs >= MaxOwners {
 		resync.Owner = nobody()
 	}
 
-	o.keep(l, resync, now)
+	return resync
 }
 
 // nobody is the owner of a resync that is for the whole runtime.

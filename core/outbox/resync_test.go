@@ -135,8 +135,8 @@ func TestWhatWentByUnseenIsLookedAtTwice(t *testing.T) {
 		o.Resync() // The second look is the later one's, too.
 		time.Sleep(time.Minute)
 		wantCalls(t, p,
-			at(100*ms, "resync of "), at(10*time.Second+100*ms, "resync of "),
-			at(time.Minute+100*ms, "resync of "), at(time.Minute+5*time.Second+100*ms, "resync of "), at(time.Minute+15*time.Second+100*ms, "resync of "))
+			at(100*ms, "resync of "), at(10*time.Second, "resync of "),
+			at(time.Minute+100*ms, "resync of "), at(time.Minute+5*time.Second+100*ms, "resync of "), at(time.Minute+15*time.Second, "resync of "))
 		stop()
 	})
 }

@@ -23,9 +23,10 @@ var (
 	seed     = flag.Uint64("seed", 0, "first seed of the chaos suite")
 	seeds    = flag.Uint64("seeds", 3, "how many seeds, one after the other")
 	duration = flag.Duration("duration", 15*time.Second, "how long faults are made with each seed")
-	// The default is that of a busy machine, where a write may be committed a second after its admission; make chaos takes the agent's.
-	settle   = flag.Duration("settle", 2*time.Second, "settle time of the agents")
-	parallel = flag.Bool("parallel-seeds", true, "let the seeds run at the same time")
+	settle   = flag.Duration("settle", 100*time.Millisecond, "settle time of the agents")
+	// The default is that of a busy machine, where a write may be committed seconds after its admission; make chaos takes the agent's.
+	lookAgain = flag.Duration("look-again", 5*time.Second, "when the agents send each event once more, 0 for never")
+	parallel  = flag.Bool("parallel-seeds", true, "let the seeds run at the same time")
 )
 
 // recovery is how long after the last fault everything has to be seen.

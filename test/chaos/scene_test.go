@@ -139,7 +139,7 @@ func (s *scene) startAgent(volume *testpki.Volume, replica, maxKeys int) *sender
 	env := maps.Clone(s.canary.Env)
 	maps.Copy(env, map[string]string{
 		"KCP_CONTRACT": "v3", "MANAGERS": manager, "HEARTBEAT_INTERVAL": heartbeat.String(),
-		"SETTLE": settle.String(), "CANARY_INTERVAL": canary.String(),
+		"SETTLE": settle.String(), "LOOK_AGAIN": lookAgain.String(), "CANARY_INTERVAL": canary.String(),
 		"RESYNC_AGAIN": (patienceOfAPIServer + 2*time.Second).String(), "INSTANCE": "agent-" + strconv.Itoa(replica),
 	})
 

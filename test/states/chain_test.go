@@ -39,8 +39,9 @@ func TestSlowWebhookInTheChain(t *testing.T) {
 	for i, test := range []struct {
 		slow    time.Duration
 		settle  string
-		compare bool // the operator compares generations, and looks again
-		stale   bool // what is to be expected of what it makes of the event
+		compare bool          // the operator compares generations, and looks again
+		again   time.Duration // LOOK_AGAIN of the agent
+		stale   bool          // what is to be expected of what it makes of the event
 	}{
 		{slow: 0, settle: "100ms"},
 		{slow: 300 * time.Millisecond, settle: "100ms", stale: true},
@@ -49,14 +50,15 @@ func TestSlowWebhookInTheChain(t *testing.T) {
 		{slow: 2 * time.Second, settle: "100ms", stale: true},
 		{slow: 2 * time.Second, settle: "4s"},
 		{slow: 2 * time.Second, settle: "100ms", compare: true},
+		{slow: 2 * time.Second, settle: "100ms", again: 4 * time.Second},
 	} {
-		t.Run(fmt.Sprintf("slow %v settle %s compare %v", test.slow, test.settle, test.compare), func(t *testing.T) {
-			c := &chain{subject: subject{name: fmt.Sprint("chain ", i)}, compare: test.compare, runtime: runtime}
+		t.Run(fmt.Sprintf("slow %v settle %s compare %v again %v", test.slow, test.settle, test.compare, test.again), func(t *testing.T) {
+			c := &chain{subject: subject{name: fmt.Sprint("chain ", i)}, compare: test.compare, again: test.again, runtime: runtime}
 			c.start(t, pki, test.settle, test.slow)
 
 			stale, looks := c.run(t)
-			t.Logf("webhook behind us takes %v, settle %s, generations compared %v: %d of %d results are of the object before the write, after %d looks",
-				test.slow, test.settle, test.compare, stale, writers, looks)
+			t.Logf("webhook behind us takes %v, settle %s, generations compared %v, look again %v: %d of %d results are of the object before the write, "+
+				"after %d looks", test.slow, test.settle, test.compare, test.again, stale, writers, looks)
 
 			if test.stale && stale < writers/2 {
 				t.Errorf("%d of %d are stale, want most: else this test shows nothing", stale, writers)
@@ -77,12 +79,14 @@ type chain struct {
 	subject
 
 	compare bool
+	again   time.Duration
 	runtime *controlplane.ControlPlane
 
 	mu        sync.Mutex
 	announced map[string]int64 // generation, by object
 	taken     map[string]int64
 	delivers  map[string]int
+	last      time.Time      // of the deliveries
 	looked    map[string]int // how many deliveries the last look came after
 	looks     int
 }
@@ -94,7 +98,7 @@ func (c *chain) start(t *testing.T, pki *rig.PKI, settle string, slow time.Durat
 	c.delivers, c.looked = make(map[string]int), make(map[string]int)
 	c.plane = rig.StartPlane(t, pki, rig.PlaneOptions{Delivered: c.delivered, Reconcile: c.reconcile}, manager)
 	c.agent = rig.StartAgent(t, pki.RuntimeVolume(c.label(), "chain.example.com"), c.plane.Addr,
-		rig.AgentOptions{Env: map[string]string{"KCP_CONTRACT": "v3", "SETTLE": settle}})
+		rig.AgentOptions{Env: map[string]string{"KCP_CONTRACT": "v3", "SETTLE": settle, "LOOK_AGAIN": c.again.String()}})
 
 	watch := c.watch()
 	watch.Resource = schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}
@@ -154,6 +158,7 @@ func (c *chain) delivered(d core.Delivery) {
 
 	name := d.Event.Watched.Name
 	c.delivers[name]++
+	c.last = time.Now()
 	c.announced[name] = max(c.announced[name], d.Event.Generation)
 }
 
@@ -233,7 +238,7 @@ func (c *chain) writeAll(t *testing.T, all []*appsv1.Deployment, write func(*app
 	writing.Wait()
 }
 
-// awaitQuiet waits until every event was delivered, and led to a look with which the operator is content.
+// awaitQuiet waits until every event was delivered, a second time if it is to be, and led to a look with which the operator is content.
 func (c *chain) awaitQuiet(t *testing.T) {
 	t.Helper()
 
@@ -251,7 +256,7 @@ func (c *chain) awaitQuiet(t *testing.T) {
 			}
 		}
 
-		return len(c.announced) >= writers
+		return len(c.announced) >= writers && time.Since(c.last) > c.again
 	})
 }
 
