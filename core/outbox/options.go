@@ -63,9 +63,9 @@ type Options struct {
 	// ResyncFirst lets the first event for a manager be a resync: nobody knows what happened before this process. The resync gets the
 	// owner of the event that made the manager known, and none for Managers.
 	ResyncFirst bool
-	// ResyncAgain is when a resync for what may have gone by unseen, by ResyncFirst or [Outbox.Resync], is followed by a second one: a write
-	// that the source did not see may be committed after the first look at it, as an API server first waits for a webhook that is gone. So it
-	// should be longer than the webhook's timeout. The longer one of it and LookAgain counts. Default [DefaultResyncAgain]; negative means no second one.
+	// ResyncAgain is when a resync for what may have gone by unseen, by ResyncFirst or [Outbox.Resync], is followed by a second one, unless it
+	// was sent later than that: a write that the source did not see may be committed after the first look at it, as an API server first waits
+	// for a webhook that is gone. So it should be longer than the webhook's timeout. The longer one of it and LookAgain counts. Default [DefaultResyncAgain]; negative means no second one.
 	ResyncAgain time.Duration
 	// ResyncOwners means that a resync is for an owner, as contract v1 knows a runtime by its owner only. Then there is one for each owner that
 	// events for the manager have named, up to [MaxOwners], and none before. Default: one for the manager.

@@ -24,8 +24,9 @@ var (
 	seeds    = flag.Uint64("seeds", 3, "how many seeds, one after the other")
 	duration = flag.Duration("duration", 15*time.Second, "how long faults are made with each seed")
 	settle   = flag.Duration("settle", 100*time.Millisecond, "settle time of the agents")
-	// The default is that of a busy machine, where a write may be committed seconds after its admission; make chaos takes the agent's.
-	lookAgain = flag.Duration("look-again", 5*time.Second, "when the agents send each event once more, 0 for never")
+	// The default is that of a busy machine, where a write may be committed seconds after its admission, and less than the silence after
+	// which an agent is taken for gone; make chaos takes the default of the agent.
+	lookAgain = flag.Duration("look-again", 3*time.Second, "when the agents send each event once more, 0 for never")
 	parallel  = flag.Bool("parallel-seeds", true, "let the seeds run at the same time")
 )
 
