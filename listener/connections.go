@@ -78,7 +78,7 @@ func (l *limited) Accept() (net.Conn, error) {
 func (l *limited) newConn(conn net.Conn) *limitedConn {
 	c := &limitedConn{Conn: conn, origin: crowd.Origin(conn.RemoteAddr().String()), closed: make(chan struct{})}
 	if l.turns != nil {
-		c.handshake.Store(&handshake{turns: l.turns, origin: c.origin, until: time.Now().Add(l.handshakeTime)})
+		c.handshake.Store(l.turns.Worker(c.origin, time.Now().Add(l.handshakeTime)))
 	}
 
 	return c
@@ -91,8 +91,10 @@ type limitedConn struct {
 	member *crowd.Member
 	known  atomic.Bool
 
-	// handshake is nil from the first request on, and without TLS.
-	handshake atomic.Pointer[handshake]
+	// handshake bounds what the connection costs before its first request: TLS is dear, and nobody is known yet. It computes from a Read that
+	// returns something to the next Read or Write, and only has a turn for that time: TLS gathers what it has computed and writes it
+	// at the end, so there is next to nothing to do between a Write and the Read that follows. It is nil from the first request on, and without TLS.
+	handshake atomic.Pointer[crowd.Worker]
 
 	// paused is until when nothing is read, in Unix nanoseconds.
 	paused atomic.Int64
@@ -134,19 +136,19 @@ func (c *limitedConn) Read(b []byte) (int, error) {
 	return n, err //nolint:wrapcheck // It is the connection's.
 }
 
-func (c *limitedConn) readInTurn(h *handshake, b []byte) (int, error) {
-	h.rest()
+func (c *limitedConn) readInTurn(h *crowd.Worker, b []byte) (int, error) {
+	h.Rest()
 
 	n, err := c.Conn.Read(b)
 	if err != nil {
 		return n, err //nolint:wrapcheck // It is the connection's.
 	}
 
-	err = h.wait(c.closed)
+	err = h.Wait(c.closed)
 
 	// It may have been closed meanwhile, and nobody else would end this turn.
 	if c.handshake.Load() == nil {
-		h.rest()
+		h.Rest()
 	}
 
 	return n, err
@@ -155,7 +157,7 @@ func (c *limitedConn) readInTurn(h *handshake, b []byte) (int, error) {
 // Write lets others have their turn, as it may have to wait for the other end.
 func (c *limitedConn) Write(b []byte) (int, error) {
 	if h := c.handshake.Load(); h != nil {
-		h.rest()
+		h.Rest()
 	}
 
 	return c.Conn.Write(b) //nolint:wrapcheck // It is the connection's.
@@ -164,7 +166,7 @@ func (c *limitedConn) Write(b []byte) (int, error) {
 // shaken ends the connection's turns: there was a request, or it is closed.
 func (c *limitedConn) shaken() {
 	if h := c.handshake.Swap(nil); h != nil {
-		h.rest()
+		h.Rest()
 	}
 }
 

@@ -74,13 +74,13 @@ func newAgent(ctx context.Context, c config, log *slog.Logger) (*agent, error) {
 	ready := &readiness{keys: keys, delay: c.stopDelay, log: log}
 
 	observing, err := bind(ctx, "metrics", c.metrics, nil, newObserving(scrapes, ready),
-		limits{maxScrapers, metrics.ConnectionDropped, metrics.HandshakeFailed}, log)
+		limits{maxScrapers, 0, metrics.ConnectionDropped, metrics.HandshakeFailed}, log)
 	if err != nil {
 		return nil, err
 	}
 
 	webhook, err := bind(ctx, "webhook", c.webhook, httpmtls.WebhookTLSConfig(keys.serving, keys.callerSource()),
-		newWebhook(reviews, c.canary), limits{c.connections, metrics.ConnectionDropped, metrics.HandshakeFailed}, log)
+		newWebhook(reviews, c.canary), limits{c.connections, c.handshakes, metrics.ConnectionDropped, metrics.HandshakeFailed}, log)
 	if err != nil {
 		observing.close()
 

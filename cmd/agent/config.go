@@ -40,6 +40,7 @@ type config struct {
 	resyncAgain   time.Duration
 	maxKeys       int
 	connections   int
+	handshakes    int // 0: half of the processors
 	forwarding    time.Duration
 	maxBackoff    time.Duration
 	heartbeats    time.Duration

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -38,8 +39,18 @@ type server struct {
 // limits are what a server tells about strangers who come as a crowd.
 type limits struct {
 	connections     int
+	handshakes      int // that compute at once, 0 is the default
 	dropped         func(server, reason string)
 	handshakeFailed func()
+}
+
+func (l limits) around(listener net.Listener, name string, encrypted bool) net.Listener {
+	limited := &limited{Listener: listener, crowd: crowd.New(l.connections), dropped: func(reason string) { l.dropped(name, reason) }}
+	if encrypted {
+		limited.turns = crowd.NewTurns(cmp.Or(l.handshakes, defaultHandshakes()))
+	}
+
+	return limited
 }
 
 // bind returns a server for handler, over TLS if config is not nil.
@@ -61,9 +72,7 @@ func bind(
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 
-	listener = &limited{Listener: listener, crowd: crowd.New(limits.connections), dropped: func(reason string) {
-		limits.dropped(name, reason)
-	}}
+	listener = limits.around(listener, name, config != nil)
 	log = log.With(slog.String("server", name))
 
 	return &server{name: name, listener: listener, log: log, http: &http.Server{

@@ -179,6 +179,11 @@ func settings() []setting {
 			set:  parsed(func(c *config) *int { return &c.connections }, parseCount),
 		},
 		{
+			env: "WEBHOOK_MAX_HANDSHAKES", kind: "number",
+			help: "TLS handshakes at the webhook that compute at once, in turns of their addresses; half of `GOMAXPROCS` if empty",
+			set:  parsed(func(c *config) *int { return &c.handshakes }, parseCount),
+		},
+		{
 			env: "METRICS_BIND", kind: "IP", help: "Address of the metrics port; all if empty",
 			set: parsed(func(c *config) *string { return &c.metrics.host }, parseIP),
 		},

@@ -22,7 +22,7 @@ type knockerSettings struct {
 // knocked is what came of one round.
 type knocked struct {
 	Seconds float64 `json:"seconds"`
-	// Answered is how many handshakes the listener has computed its part of, key exchange and signature.
+	// Answered is how many handshakes the server has computed its part of, key exchange and signature.
 	Answered int64 `json:"answered"`
 	Failed   int64 `json:"failed"`
 }
@@ -49,7 +49,7 @@ func hello(ctx context.Context) []byte {
 	defer theirs.Close()
 
 	go func() {
-		client := tls.Client(ours, &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true, NextProtos: []string{"h2"}})
+		client := tls.Client(ours, &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true, NextProtos: []string{"h2", "http/1.1"}})
 		_ = client.HandshakeContext(ctx) // Nobody answers.
 	}()
 
@@ -86,7 +86,7 @@ func knock(ctx context.Context, settings knockerSettings, hello []byte, round ti
 	return knocked{Seconds: time.Since(started).Seconds(), Answered: sum.taken.Load(), Failed: sum.failed.Load()}
 }
 
-// knockOnce begins a handshake, and leaves when the listener has done its part.
+// knockOnce begins a handshake, and leaves when the server has done its part.
 func knockOnce(ctx context.Context, addr string, hello []byte) bool {
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(knockers)}}
 
