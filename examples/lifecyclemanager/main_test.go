@@ -129,10 +129,27 @@ func (w *world) testNative(t *testing.T) {
 		t.Errorf("who has another domain was answered %d, want 403", status)
 	}
 
-	if metrics := o.body("http://" + o.metrics + "/metrics"); !strings.Contains(metrics,
-		`runtime_watcher_listener_requests_total{code="403",contract="v3",manager="lifecycle-manager",reason="san_mismatch"} 1`) {
-		t.Error("the refusal is not in the metrics")
+	// A broken Secret does not replace a sound one.
+	broken := w.issued()
+	broken.Data[corev1.TLSCertKey] = []byte("broken")
+	w.must(w.Update(t.Context(), broken))
+	o.eventually("it refuses the broken certificate", func() bool {
+		return o.post(w.trusting(good), "https", nil) == http.StatusAccepted && strings.Contains(o.log.String(), "the last good one stays")
+	})
+
+	metrics := o.body("http://" + o.metrics + "/metrics")
+	for _, want := range []string{
+		`runtime_watcher_listener_requests_total{code="403",contract="v3",manager="lifecycle-manager",reason="san_mismatch"} 1`,
+		`runtime_watcher_listener_certificate_expiry_timestamp_seconds{use="server"} 1.`,
+		`runtime_watcher_listener_certificate_reload_failures_total{problem="malformed",use="server"} 1`,
+		`runtime_watcher_fleet_runtimes{manager="lifecycle-manager",reason="",state="fresh"}`,
+	} {
+		if !strings.Contains(metrics, want) {
+			t.Errorf("nothing about %s in the metrics", want)
+		}
 	}
+
+	w.must(w.Update(t.Context(), w.issued()))
 
 	if answer := o.body("http://" + o.metrics + "/fleet"); !strings.Contains(answer, `"runtimes"`) {
 		t.Errorf("/fleet says %q", answer)

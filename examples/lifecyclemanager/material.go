@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"crypto/x509"
+	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"sync"
 
@@ -14,7 +16,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
 )
 
 // certificatesName begins the names of all certificates, listenerSecret is the Secret that they publish for the listener.
@@ -37,21 +41,24 @@ func onlyListenerSecret(namespace string) cache.Options {
 type published struct {
 	secrets client.Reader
 	name    types.NamespacedName
+	metrics prometheus.KeyMaterial
+	log     *slog.Logger
 
 	mu       sync.Mutex
 	version  string
+	refused  string
 	material *httpmtls.Material
 }
 
 var _ httpmtls.Source = (*published)(nil)
 
-func newPublished(ctx context.Context, mgr ctrl.Manager, name types.NamespacedName) (*published, error) {
+func newPublished(ctx context.Context, mgr ctrl.Manager, name types.NamespacedName, metrics prometheus.KeyMaterial) (*published, error) {
 	// The manager starts its caches before the listener, so no handshake ever waits for this one.
 	if _, err := mgr.GetCache().GetInformer(ctx, &corev1.Secret{}, cache.BlockUntilSynced(false)); err != nil {
 		return nil, fmt.Errorf("watch Secret %s: %w", name, err)
 	}
 
-	return &published{secrets: mgr.GetCache(), name: name}, nil
+	return &published{secrets: mgr.GetCache(), name: name, metrics: metrics, log: controllerruntime.Logger(mgr.GetLogger())}, nil
 }
 
 // Material implements [httpmtls.Source]. What is broken, or gone, does not replace what was sound.
@@ -64,12 +71,7 @@ func (p *published) Material() (*httpmtls.Material, error) {
 	defer p.mu.Unlock()
 
 	if err == nil && secret.ResourceVersion != p.version {
-		var material *httpmtls.Material
-
-		material, err = httpmtls.NewMaterial(secret.Data["ca.crt"], secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
-		if err == nil {
-			p.version, p.material = secret.ResourceVersion, material
-		}
+		err = p.take(&secret)
 	}
 
 	if p.material != nil {
@@ -77,6 +79,28 @@ func (p *published) Material() (*httpmtls.Material, error) {
 	}
 
 	return nil, err
+}
+
+// take is tried again with the next handshake, and tells of each Secret once.
+func (p *published) take(secret *corev1.Secret) error {
+	material, err := httpmtls.NewMaterial(secret.Data["ca.crt"], secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
+
+	switch {
+	case err == nil:
+		p.version, p.material = secret.ResourceVersion, material
+		p.metrics.Reloaded(material.NotAfter)
+	case p.refused != secret.ResourceVersion:
+		p.refused = secret.ResourceVersion
+
+		var broken *httpmtls.MaterialError
+		if errors.As(err, &broken) {
+			p.metrics.Refused(broken.Problem)
+		}
+
+		p.log.Error("key material of the listener is refused, the last good one stays", slog.Any("error", err))
+	}
+
+	return err
 }
 
 // roots are the CAs of the runtimes, nil as long as there are none.

@@ -81,7 +81,12 @@ func listen(ctx context.Context, mgr ctrl.Manager, heard *fleet.Fleet, set *cert
 		return err
 	}
 
-	published, err := newPublished(ctx, mgr, set.ListenerSecret())
+	measured, err := measure(heard)
+	if err != nil {
+		return err
+	}
+
+	published, err := newPublished(ctx, mgr, set.ListenerSecret(), measured.KeyMaterial("server"))
 	if err != nil {
 		return err
 	}
@@ -97,8 +102,9 @@ func listen(ctx context.Context, mgr ctrl.Manager, heard *fleet.Fleet, set *cert
 	}
 
 	opts.Fleet, opts.Logger = heard, controllerruntime.Logger(mgr.GetLogger())
-	if opts.Hooks, err = measure(heard); err != nil {
-		return err
+	opts.Hooks = listener.Hooks{
+		Answered: measured.Answered, InFlight: measured.InFlight,
+		HandshakeFailed: measured.HandshakeFailed, ConnectionDropped: measured.ConnectionDropped,
 	}
 
 	events, source, err := controllerruntime.RegisterListenerComponent(s.listen, component, peers, listener.SANPinning(known),
@@ -115,14 +121,14 @@ func listen(ctx context.Context, mgr ctrl.Manager, heard *fleet.Fleet, set *cert
 	)
 }
 
-// measure adds metrics to those of the operator.
-func measure(heard *fleet.Fleet) (listener.Hooks, error) {
-	m, err := prometheus.NewListener(metrics.Registry, prometheus.Options{Managers: []core.Manager{component}})
+// measure adds metrics of the listener and of the fleet to those of the operator.
+func measure(heard *fleet.Fleet) (*prometheus.Listener, error) {
+	opts := prometheus.Options{Managers: []core.Manager{component}}
+
+	measured, err := prometheus.NewListener(metrics.Registry, opts)
 	if err != nil {
-		return listener.Hooks{}, err
+		return nil, err
 	}
 
-	return listener.Hooks{
-		Answered: m.Answered, InFlight: m.InFlight, HandshakeFailed: m.HandshakeFailed, ConnectionDropped: m.ConnectionDropped,
-	}, prometheus.RegisterFleet(metrics.Registry, heard, prometheus.FleetOptions{})
+	return measured, prometheus.RegisterFleet(metrics.Registry, heard, prometheus.FleetOptions{Options: opts})
 }
