@@ -92,8 +92,7 @@ func (p *published) take(secret *corev1.Secret) error {
 	case p.refused != secret.ResourceVersion:
 		p.refused = secret.ResourceVersion
 
-		var broken *httpmtls.MaterialError
-		if errors.As(err, &broken) {
+		if broken, ok := errors.AsType[*httpmtls.MaterialError](err); ok {
 			p.metrics.Refused(broken.Problem)
 		}
 
