@@ -384,9 +384,8 @@ func (w *world) start(t *testing.T, args ...string) *operator {
 	self, err := os.Executable()
 	w.must(err)
 
-	o := &operator{
-		t: t, log: new(log), ended: make(chan error, 1), events: freeAddress(t), probes: freeAddress(t), metrics: freeAddress(t),
-	}
+	o := &operator{t: t, log: new(log), ended: make(chan error, 1)}
+	o.events, o.probes, o.metrics = freeAddresses(t)
 	args = append(args, "-agent-image=agent.example/agent:v1", "-events-bind-address="+o.events,
 		"-health-probe-bind-address="+o.probes, "-metrics-bind-address="+o.metrics)
 	o.cmd = exec.Command(self, args...) // It is stopped by a signal, as in a pod.
@@ -513,16 +512,24 @@ func (o *operator) looks() int {
 	return strings.Count(o.log.String(), `"msg":"looked at the runtime"`)
 }
 
-func freeAddress(t *testing.T) string {
+// freeAddresses returns three different ones.
+func freeAddresses(t *testing.T) (events, probes, metrics string) {
 	t.Helper()
 
-	port, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer port.Close()
+	var ports [3]net.Listener
 
-	return port.Addr().String()
+	for i := range ports {
+		var err error
+		if ports[i], err = new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0"); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	for _, port := range ports { // Not before all are chosen, or one could be chosen twice.
+		_ = port.Close()
+	}
+
+	return ports[0].Addr().String(), ports[1].Addr().String(), ports[2].Addr().String()
 }
 
 // log can be read while it is written.

@@ -25,6 +25,8 @@ const (
 func buildFIPS(t *testing.T, module, pkg string) string {
 	t.Helper()
 
+	_ = os.Getenv(rig.SourcesEnv)
+
 	path := filepath.Join(test.Root(), "bin", "test", "fips", filepath.Base(filepath.Join(module, pkg)))
 	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", path, "./"+pkg)
 	cmd.Dir = filepath.Join(test.Root(), module)
