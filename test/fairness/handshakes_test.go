@@ -1,60 +1,22 @@
 package fairness
 
 import (
-	"errors"
 	"slices"
 	"testing"
 	"time"
 )
 
-// arrivals is what those went through who were there, and those who came anew.
-type arrivals struct {
-	quiet, fresh measured
-}
-
-// knocking has several rounds without and with somebody who begins 512 handshakes at once, again and again.
-func knocking(t testing.TB, handshakes, rounds int, round time.Duration) (calm, knockedAt arrivals, flood knocked) {
+// knocking besieges a listener with 512 handshakes at once, which lets so many of them compute, 0 is its default.
+func knocking(t testing.TB, handshakes, rounds int, round time.Duration) siege {
 	t.Helper()
 
 	w := newWorld(t, listenerSettings{Handshakes: handshakes})
 	newcomer := newIdentity(w.ca, "newcomer")
-	knocker := spawn(t, "knocker", knockerSettings{Addr: w.addr, Connections: 512})
 
 	w.quiet.run(t, 2*quietEvery) // Everyone is connected.
 
-	for range rounds {
-		calm.add(w.during(t, newcomer, round))
-
-		ended := make(chan knocked)
-
-		go func() {
-			var came knocked
-			if err := errors.Join(knocker.Encode(round), knocker.Decode(&came)); err != nil {
-				t.Error(err)
-			}
-
-			ended <- came
-		}()
-
-		knockedAt.add(w.during(t, newcomer, round))
-
-		came := <-ended
-		flood.Seconds += came.Seconds
-		flood.Answered += came.Answered
-		flood.Failed += came.Failed
-	}
-
-	t.Logf("%d handshakes at once (0: default): without, quiet p50 %v p99 %v, new p50 %v; with, quiet p50 %v p99 %v (%d, %v refused), new p50 %v max %v (%d, %v refused); flood %+v",
-		handshakes, calm.quiet.p(50), calm.quiet.p(99), calm.fresh.p(50),
-		knockedAt.quiet.p(50), knockedAt.quiet.p(99), len(knockedAt.quiet.took), knockedAt.quiet.refused,
-		knockedAt.fresh.p(50), knockedAt.fresh.p(100), len(knockedAt.fresh.took), knockedAt.fresh.refused, flood)
-
-	return calm, knockedAt, flood
-}
-
-func (a *arrivals) add(other arrivals) {
-	a.quiet.add(other.quiet)
-	a.fresh.add(other.fresh)
+	return besiege(t, knockerSettings{Addr: w.addr, Connections: 512}, rounds, round,
+		func(round time.Duration) arrivals { return w.during(t, newcomer, round) })
 }
 
 // during lets the quiet ones send for a while, and one come anew again and again.
@@ -86,21 +48,7 @@ func (w *world) during(t testing.TB, newcomer *identity, round time.Duration) ar
 }
 
 // BenchmarkKnocking is what handshakes that strangers begin cost those who are connected, and those who connect.
-func BenchmarkKnocking(b *testing.B) {
-	for name, handshakes := range map[string]int{"bound": 0, "no-bound": 1e6} {
-		b.Run(name, func(b *testing.B) {
-			for b.Loop() {
-				calm, flooded, flood := knocking(b, handshakes, 3, 2*time.Second)
-				b.ReportMetric(float64(calm.quiet.p(50).Microseconds())/1e3, "quiet-p50-calm-ms")
-				b.ReportMetric(float64(flooded.quiet.p(50).Microseconds())/1e3, "quiet-p50-ms")
-				b.ReportMetric(float64(flooded.quiet.p(99).Microseconds())/1e3, "quiet-p99-ms")
-				b.ReportMetric(float64(calm.fresh.p(50).Microseconds())/1e3, "new-p50-calm-ms")
-				b.ReportMetric(float64(flooded.fresh.p(50).Microseconds())/1e3, "new-p50-ms")
-				b.ReportMetric(float64(flood.Answered)/flood.Seconds, "handshakes/s")
-			}
-		})
-	}
-}
+func BenchmarkKnocking(b *testing.B) { benchmarkBound(b, knocking) }
 
 // Handshakes that strangers begin delay those who are connected, and those who connect from elsewhere, far less than they would without
 // bound. Both are measured with the same flood, as times say little on a busy machine.
@@ -109,10 +57,10 @@ func TestKnockingDelaysOthersLess(t *testing.T) {
 		t.Skip("measures for some seconds, which -short leaves out")
 	}
 
-	_, bound, flood := knocking(t, 0, 1, 2*time.Second)
-	_, free, _ := knocking(t, 1e6, 1, 2*time.Second)
+	besieged := knocking(t, 0, 1, 2*time.Second)
+	bound, free := besieged.knockedAt, knocking(t, unbounded, 1, 2*time.Second).knockedAt
 
-	if flood.Answered == 0 || len(bound.fresh.took) == 0 || sum(bound.quiet.refused)+sum(bound.fresh.refused) > 0 {
+	if flood := besieged.flood; flood.Answered == 0 || len(bound.fresh.took) == 0 || sum(bound.quiet.refused)+sum(bound.fresh.refused) > 0 {
 		t.Errorf("flood %+v, %d connected anew, refused were %v and %v: want a flood, and none refused",
 			flood, len(bound.fresh.took), bound.quiet.refused, bound.fresh.refused)
 	}

@@ -27,6 +27,12 @@ type knocked struct {
 	Failed   int64 `json:"failed"`
 }
 
+func (k *knocked) add(other knocked) {
+	k.Seconds += other.Seconds
+	k.Answered += other.Answered
+	k.Failed += other.Failed
+}
+
 // runKnocker begins handshakes for as long as each order says, and reports, until its input ends. It computes nothing itself: all say the
 // same hello, which is what makes it a cheap attack.
 func runKnocker(ctx context.Context, w *wire) {

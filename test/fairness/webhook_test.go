@@ -3,7 +3,6 @@ package fairness
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -150,59 +149,17 @@ func (d *door) during(round time.Duration) arrivals {
 	return a
 }
 
-// knockingAtTheWebhook has several rounds without and with somebody who begins 400 handshakes at once, again and again.
-func knockingAtTheWebhook(t testing.TB, handshakes, rounds int, round time.Duration) (calm, knockedAt arrivals, flood knocked) {
+// knockingAtTheWebhook besieges an agent with 400 handshakes at once.
+func knockingAtTheWebhook(t testing.TB, handshakes, rounds int, round time.Duration) siege {
 	t.Helper()
 
 	d := newDoor(t, handshakes)
-	knocker := spawn(t, "knocker", knockerSettings{Addr: rig.Address(d.agent.WebhookPort), Connections: 400})
 
-	for range rounds {
-		calm.add(d.during(round))
-
-		ended := make(chan knocked)
-
-		go func() {
-			var came knocked
-			if err := errors.Join(knocker.Encode(round), knocker.Decode(&came)); err != nil {
-				t.Error(err)
-			}
-
-			ended <- came
-		}()
-
-		knockedAt.add(d.during(round))
-
-		came := <-ended
-		flood.Seconds += came.Seconds
-		flood.Answered += came.Answered
-		flood.Failed += came.Failed
-	}
-
-	t.Logf("%d handshakes at once (0: default): without, connected p50 %v p99 %v, new p50 %v p90 %v; with, connected p50 %v p99 %v (%d, %d failed), new p50 %v p90 %v max %v (%d, %d failed); flood %+v",
-		handshakes, calm.quiet.p(50), calm.quiet.p(99), calm.fresh.p(50), calm.fresh.p(90),
-		knockedAt.quiet.p(50), knockedAt.quiet.p(99), len(knockedAt.quiet.took), sum(knockedAt.quiet.refused),
-		knockedAt.fresh.p(50), knockedAt.fresh.p(90), knockedAt.fresh.p(100), len(knockedAt.fresh.took), sum(knockedAt.fresh.refused), flood)
-
-	return calm, knockedAt, flood
+	return besiege(t, knockerSettings{Addr: rig.Address(d.agent.WebhookPort), Connections: 400}, rounds, round, d.during)
 }
 
 // BenchmarkKnockingAtTheWebhook is what handshakes that strangers begin cost an API server, on connections that are there and on new ones.
-func BenchmarkKnockingAtTheWebhook(b *testing.B) {
-	for name, handshakes := range map[string]int{"bound": 0, "no-bound": 1e6} {
-		b.Run(name, func(b *testing.B) {
-			for b.Loop() {
-				calm, flooded, flood := knockingAtTheWebhook(b, handshakes, 3, 2*time.Second)
-				b.ReportMetric(float64(calm.quiet.p(50).Microseconds())/1e3, "connected-p50-calm-ms")
-				b.ReportMetric(float64(flooded.quiet.p(50).Microseconds())/1e3, "connected-p50-ms")
-				b.ReportMetric(float64(flooded.quiet.p(99).Microseconds())/1e3, "connected-p99-ms")
-				b.ReportMetric(float64(calm.fresh.p(50).Microseconds())/1e3, "new-p50-calm-ms")
-				b.ReportMetric(float64(flooded.fresh.p(50).Microseconds())/1e3, "new-p50-ms")
-				b.ReportMetric(float64(flood.Answered)/flood.Seconds, "handshakes/s")
-			}
-		})
-	}
-}
+func BenchmarkKnockingAtTheWebhook(b *testing.B) { benchmarkBound(b, knockingAtTheWebhook) }
 
 // Handshakes that strangers begin delay an API server's calls far less than they would without bound, on connections that are there and on new
 // ones. Both are measured with the same flood, as times say little on a busy machine; on a very busy one, it hardly comes.
@@ -214,10 +171,10 @@ func TestKnockingDelaysReviewsLess(t *testing.T) {
 	const tries = 3
 
 	for try := 1; ; try++ {
-		_, bound, flood := knockingAtTheWebhook(t, 0, 1, 2*time.Second)
-		_, free, _ := knockingAtTheWebhook(t, 1e6, 1, 2*time.Second)
+		besieged := knockingAtTheWebhook(t, 0, 1, 2*time.Second)
+		bound, free := besieged.knockedAt, knockingAtTheWebhook(t, unbounded, 1, 2*time.Second).knockedAt
 
-		if flood.Answered == 0 || len(bound.quiet.took) == 0 || len(bound.fresh.took) == 0 || sum(bound.quiet.refused)+sum(bound.fresh.refused) > 0 {
+		if flood := besieged.flood; flood.Answered == 0 || len(bound.quiet.took) == 0 || len(bound.fresh.took) == 0 || sum(bound.quiet.refused)+sum(bound.fresh.refused) > 0 {
 			t.Fatalf("flood %+v, %d calls and %d on new connections, failed were %v and %v: want a flood, calls, and none failed",
 				flood, len(bound.quiet.took), len(bound.fresh.took), bound.quiet.refused, bound.fresh.refused)
 		}
