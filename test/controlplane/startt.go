@@ -1,11 +1,18 @@
 package controlplane
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/go-logr/logr"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+)
 
 // StartT is [Start] for a test: a failure ends the test, and the control plane stops when the test and its subtests are
 // over. It may build the binaries first, so a test run that wants to see the progress builds them beforehand.
 func StartT(t testing.TB, opts Options) *ControlPlane {
 	t.Helper()
+	log.SetLogger(logr.Discard()) // The first call counts. Without any, controller-runtime complains, with a stack trace.
+
 	c, err := Start(t.Context(), opts)
 	if err != nil {
 		t.Fatal(err)

@@ -2,20 +2,11 @@
 package controlplaneside
 
 import (
-	"os"
 	"testing"
-
-	"github.com/go-logr/logr"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	"github.com/runtime-watcher/runtime-watcher/test/manifests"
 )
-
-func TestMain(m *testing.M) {
-	log.SetLogger(logr.Discard()) // Or controller-runtime complains, with a stack trace.
-	os.Exit(m.Run())
-}
 
 // startControlPlane starts an API server that knows Watchers, and skips the test where none may be started.
 func startControlPlane(t *testing.T, opts controlplane.Options) *controlplane.ControlPlane {

@@ -2,19 +2,10 @@
 package installation
 
 import (
-	"os"
 	"testing"
-
-	"github.com/go-logr/logr"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 )
-
-func TestMain(m *testing.M) {
-	log.SetLogger(logr.Discard()) // Or controller-runtime complains, with a stack trace.
-	os.Exit(m.Run())
-}
 
 func startRuntime(t *testing.T) *controlplane.ControlPlane {
 	t.Helper()
