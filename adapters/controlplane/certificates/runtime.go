@@ -75,7 +75,7 @@ func (c *Certificates) EnsureRuntime(ctx context.Context, r Runtime) (RuntimeSta
 		return RuntimeStatus{}, fmt.Errorf("certificates: of runtime %q: %w", r.ID, err)
 	}
 
-	if existing != nil && (existing.Spec.CommonName != string(r.ID) || existing.Labels[LabelSet] != string(c.names)) {
+	if existing != nil && !c.isOf(existing, r.ID) {
 		return RuntimeStatus{}, fmt.Errorf("%w: Certificate %s is of %q", ErrInvalidRuntime, key, existing.Spec.CommonName)
 	}
 
@@ -226,22 +226,54 @@ func trusted(certificate *x509.Certificate, bundle []*x509.Certificate) bool {
 	return slices.ContainsFunc(bundle, func(ca *x509.Certificate) bool { return signedBy(certificate, ca) })
 }
 
-// RemoveRuntime deletes the certificate of a runtime and its key. That it is gone already is no error.
+// RemoveRuntime deletes the certificate of a runtime and its key, as far as they are of this set. That there are none is no error, nor is an ID
+// that could never have got any.
 func (c *Certificates) RemoveRuntime(ctx context.Context, id core.RuntimeID) error {
-	if err := checkID(id); err != nil {
-		return err
+	if checkID(id) != nil {
+		return nil //nolint:nilerr // There is nothing to remove, which is all that matters.
 	}
 
-	key := c.key(objectName(id))
-	certificate := &certv1.Certificate{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
-	secret := &corev1.Secret{ObjectMeta: certificate.ObjectMeta}
-
-	// The Certificate first, or cert-manager would make a new Secret.
-	for _, object := range []client.Object{certificate, secret} {
-		if err := client.IgnoreNotFound(c.client.Delete(ctx, object)); err != nil {
-			return fmt.Errorf("certificates: remove runtime %q: %w", id, err)
-		}
+	if err := c.removeRuntime(ctx, id); err != nil {
+		return fmt.Errorf("certificates: remove runtime %q: %w", id, err)
 	}
 
 	return nil
+}
+
+func (c *Certificates) removeRuntime(ctx context.Context, id core.RuntimeID) error {
+	key := c.key(objectName(id))
+
+	certificate, err := get(ctx, c.client, key, &certv1.Certificate{})
+	if err != nil {
+		return err
+	}
+
+	if certificate != nil {
+		if !c.isOf(certificate, id) {
+			return nil
+		}
+
+		// It goes first, or cert-manager would make a new Secret.
+		if err := c.remove(ctx, certificate); err != nil {
+			return err
+		}
+	}
+
+	secret, err := get(ctx, c.client, key, &corev1.Secret{})
+	if err != nil || secret == nil || secret.Labels[LabelSet] != string(c.names) {
+		return err
+	}
+
+	return c.remove(ctx, secret)
+}
+
+// isOf reports whether a Certificate is the one that this set has made for a runtime: another set has the same name for it.
+func (c *Certificates) isOf(certificate *certv1.Certificate, id core.RuntimeID) bool {
+	return certificate.Spec.CommonName == string(id) && certificate.Labels[LabelSet] == string(c.names)
+}
+
+// remove deletes what was looked at, and nothing that came after it.
+func (c *Certificates) remove(ctx context.Context, object client.Object) error {
+	//nolint:wrapcheck // The caller knows what for, and the API server names the object.
+	return client.IgnoreNotFound(c.client.Delete(ctx, object, client.Preconditions{UID: new(object.GetUID())}))
 }

@@ -1,0 +1,134 @@
+package certificates
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+const shared core.RuntimeID = "prod"
+
+func made(set string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Namespace: "kcp", Name: objectName(shared), UID: types.UID("of " + set), Labels: map[string]string{LabelSet: set, LabelRole: roleRuntime},
+	}
+}
+
+func certificateFor(set string, id core.RuntimeID) client.Object {
+	return &certv1.Certificate{ObjectMeta: made(set), Spec: certv1.CertificateSpec{CommonName: string(id)}}
+}
+
+func keyOf(set string) client.Object { return &corev1.Secret{ObjectMeta: made(set)} }
+
+// Two sets in one namespace have the same names for the certificates of a runtime.
+func TestRemoveRuntimeLeavesAloneWhatIsNotItsOwn(t *testing.T) {
+	const mine, foreign = "watcher", "another"
+
+	tests := map[string]struct{ there, left []client.Object }{
+		"nothing":                      {},
+		"its own":                      {there: []client.Object{certificateFor(mine, shared), keyOf(mine)}},
+		"a key after an interruption":  {there: []client.Object{keyOf(mine)}},
+		"no key yet":                   {there: []client.Object{certificateFor(mine, shared)}},
+		"of another set":               {[]client.Object{certificateFor(foreign, shared), keyOf(foreign)}, []client.Object{certificateFor(foreign, shared), keyOf(foreign)}},
+		"a key of another set":         {[]client.Object{keyOf(foreign)}, []client.Object{keyOf(foreign)}},
+		"for another runtime":          {[]client.Object{certificateFor(mine, "a"), keyOf(mine)}, []client.Object{certificateFor(mine, "a"), keyOf(mine)}},
+		"a key that somebody replaced": {[]client.Object{certificateFor(mine, shared), keyOf(foreign)}, []client.Object{keyOf(foreign)}},
+	}
+
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			var deleted []types.UID
+
+			c := newPlane(t, &deleted, test.there...)
+			if err := newSet(t, c, mine).RemoveRuntime(t.Context(), shared); err != nil {
+				t.Fatal(err)
+			}
+
+			for _, object := range test.there {
+				left := slices.ContainsFunc(test.left, func(l client.Object) bool { return l.GetUID() == object.GetUID() && kindOf(l) == kindOf(object) })
+
+				err := c.Get(t.Context(), client.ObjectKeyFromObject(object), object)
+				if client.IgnoreNotFound(err) != nil || left != (err == nil) {
+					t.Errorf("%T %s: %v, want it left: %t", object, object.GetUID(), err, left)
+				}
+			}
+
+			if want := len(test.there) - len(test.left); len(deleted) != want || slices.Contains(deleted, "") {
+				t.Errorf("deleted by UID: %q, want %d", deleted, want)
+			}
+		})
+	}
+}
+
+// Who can not get a certificate has none to wait for.
+func TestRemoveRuntimeThatCouldNeverHaveACertificate(t *testing.T) {
+	t.Parallel()
+
+	set := newSet(t, interceptor.NewClient(newPlane(t, new([]types.UID)), interceptor.Funcs{
+		Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
+			return errors.New("want no look")
+		},
+	}), "watcher")
+
+	for _, id := range []core.RuntimeID{"", "a\nb", core.RuntimeID(strings.Repeat("x", maxCommonName+1))} {
+		if err := set.RemoveRuntime(t.Context(), id); err != nil {
+			t.Errorf("%.8q: %v", id, err)
+		}
+	}
+
+	if err := set.RemoveRuntime(t.Context(), shared); err == nil {
+		t.Error("a runtime that could not be looked for is said to be removed")
+	}
+}
+
+// newPlane is a control plane that notes by which UID something is deleted there, empty for none.
+func newPlane(t *testing.T, deleted *[]types.UID, objects ...client.Object) client.WithWatch {
+	t.Helper()
+
+	scheme := runtime.NewScheme()
+	if err := errors.Join(corev1.AddToScheme(scheme), certv1.AddToScheme(scheme)); err != nil {
+		t.Fatal(err)
+	}
+
+	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithInterceptorFuncs(interceptor.Funcs{
+		Delete: func(ctx context.Context, c client.WithWatch, object client.Object, opts ...client.DeleteOption) error {
+			options := (&client.DeleteOptions{}).ApplyOptions(opts)
+
+			var uid types.UID
+			if p := options.Preconditions; p != nil && p.UID != nil {
+				uid = *p.UID
+			}
+
+			*deleted = append(*deleted, uid)
+
+			return c.Delete(ctx, object, opts...)
+		},
+	}).Build()
+}
+
+func newSet(t *testing.T, c client.Client, name string) *Certificates {
+	t.Helper()
+
+	set, err := New(c, types.NamespacedName{Namespace: "kcp", Name: name}, []string{"listener.example.com"},
+		ConfirmationsFunc(func(string, []core.RuntimeID) []core.RuntimeID { return nil }), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return set
+}
