@@ -30,7 +30,8 @@ type Options struct {
 	Interval time.Duration
 	// Retry is the time between two looks at one that is not. Default: [DefaultRetry].
 	Retry time.Duration
-	// Timeout is how long one reconcile may take, so that a runtime that hangs holds up no other for long. Default: [DefaultTimeout].
+	// Timeout is how long one reconcile may be busy with a runtime, so that one that hangs holds up no other for long. What is told of it in the
+	// control plane may take as long again. Default: [DefaultTimeout].
 	Timeout time.Duration
 	// GiveUp is how long after its deletion an object is held when its runtime can not be reached. After that it is let go, and what is left in
 	// the runtime stays there. Default: [DefaultGiveUp].

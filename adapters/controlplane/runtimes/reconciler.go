@@ -44,7 +44,8 @@ type reconciler struct {
 
 // Reconcile brings one runtime nearer to what is wanted.
 func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
-	ctx, cancel := context.WithTimeout(ctx, r.opts.Timeout)
+	// What is done for a runtime has its own bound, so that time is left to tell of it.
+	ctx, cancel := context.WithTimeout(ctx, 2*r.opts.Timeout)
 	defer cancel()
 
 	object, _ := r.prototype.DeepCopyObject().(client.Object) // It is one.
@@ -102,6 +103,9 @@ func spread(d time.Duration) time.Duration {
 func (r *reconciler) install(
 	ctx context.Context, object client.Object, identity Identity, watches []admission.Watch,
 ) (installation.Status, error) {
+	ctx, cancel := context.WithTimeout(ctx, r.opts.Timeout)
+	defer cancel()
+
 	if err := r.hold(ctx, object); err != nil {
 		return installation.Status{}, err
 	}
@@ -207,6 +211,9 @@ func (r *reconciler) remove(ctx context.Context, object client.Object) (reconcil
 
 // uninstall begins in the runtime: while the agent is there, it needs its certificate. It returns whose it was, as far as that is known.
 func (r *reconciler) uninstall(ctx context.Context, object client.Object) (core.RuntimeID, installation.Status, error) {
+	ctx, cancel := context.WithTimeout(ctx, r.opts.Timeout)
+	defer cancel()
+
 	identity, err := r.identify(ctx, object)
 	if err == nil && identity.ID == "" {
 		err = errors.New("want the ID of a runtime that is deleted, have none any more")

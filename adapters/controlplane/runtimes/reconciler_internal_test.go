@@ -1,0 +1,134 @@
+package runtimes
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/api/v1beta2"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/certificates"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+// A runtime that takes connections, and answers nothing.
+func TestARuntimeThatHangsIsLetGo(t *testing.T) {
+	hangs := interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{
+		Delete: func(ctx context.Context, _ client.WithWatch, _ client.Object, _ ...client.DeleteOption) error {
+			<-ctx.Done()
+
+			return ctx.Err()
+		},
+	})
+
+	synctest.Test(t, func(t *testing.T) {
+		object, reported := deleted(DefaultGiveUp), 0
+		r := newReconciler(t, newPlane(t, object), func(context.Context, client.Object) (client.Client, error) { return hangs, nil })
+		r.opts.Report = func(ctx context.Context, _ client.Object, status installation.Status) error {
+			if status.State == installation.Removed {
+				reported++
+			}
+
+			return ctx.Err()
+		}
+
+		begun := time.Now()
+		if err := reconcileOnce(t, r, object); err != nil {
+			t.Error("when it was to be let go:", err)
+		}
+
+		if took := time.Since(begun); reported != 1 || took > DefaultTimeout {
+			t.Errorf("reported as removed %d times within %v, want once, within %v", reported, took, DefaultTimeout)
+		}
+
+		wantGone(t, r.client, object)
+	})
+}
+
+// deleted is an object that represents a runtime, and was deleted that long ago.
+func deleted(ago time.Duration) *corev1.ConfigMap {
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "kcp", Name: string(prod), UID: "object", Finalizers: []string{Finalizer},
+		DeletionTimestamp: &metav1.Time{Time: time.Now().Add(-ago)},
+	}}
+}
+
+// newPlane is a control plane where, as with a real one, no request succeeds after its context has ended.
+func newPlane(t *testing.T, objects ...client.Object) client.WithWatch {
+	t.Helper()
+
+	scheme := runtime.NewScheme()
+	if err := errors.Join(corev1.AddToScheme(scheme), v1beta2.AddToScheme(scheme), certv1.AddToScheme(scheme)); err != nil {
+		t.Fatal(err)
+	}
+
+	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithInterceptorFuncs(interceptor.Funcs{
+		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, opts ...client.PatchOption) error {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+
+			return c.Patch(ctx, object, patch, opts...)
+		},
+		Delete: func(ctx context.Context, c client.WithWatch, object client.Object, opts ...client.DeleteOption) error {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+
+			return c.Delete(ctx, object, opts...)
+		},
+	}).Build()
+}
+
+// newReconciler takes ConfigMaps for runtimes, and issues real certificates.
+func newReconciler(t *testing.T, c client.Client, connect Connect) *reconciler {
+	t.Helper()
+
+	set, err := certificates.New(c, types.NamespacedName{Namespace: "kcp", Name: "watcher"}, []string{"listener.example.com"},
+		certificates.ConfirmationsFunc(func(string, []core.RuntimeID) []core.RuntimeID { return nil }), certificates.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	installer, err := installation.New("image", "control-plane.example.com:443", installation.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return &reconciler{
+		client: c, scheme: c.Scheme(), prototype: &corev1.ConfigMap{}, gvk: corev1.SchemeGroupVersion.WithKind("ConfigMap"),
+		identify: func(_ context.Context, object client.Object) (Identity, error) {
+			return Identity{ID: core.RuntimeID(object.GetName()), Domain: "a.example.com"}, nil
+		},
+		connect: connect, certificates: set, installer: installer, opts: Options{}.withDefaults(), forgetter: newForgetter(noFleet{}),
+	}
+}
+
+func reconcileOnce(t *testing.T, r *reconciler, object client.Object) error {
+	t.Helper()
+
+	_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(object)})
+
+	return err
+}
+
+func wantGone(t *testing.T, c client.Client, object client.Object) {
+	t.Helper()
+
+	if err := c.Get(t.Context(), client.ObjectKeyFromObject(object), object); !apierrors.IsNotFound(err) {
+		t.Errorf("%T %s is still there: %v", object, object.GetName(), err)
+	}
+}
