@@ -175,6 +175,10 @@ func TestRuntimes(t *testing.T) {
 		})
 		remove(t, plane, represented("runtime-3"))
 		eventuallyGone(t, plane, "runtime-3")
+
+		if !issuer.hasRemoved("runtime-3") {
+			t.Error("runtime-3 was let go with its certificate")
+		}
 	})
 }
 

@@ -33,8 +33,8 @@ type Options struct {
 	// Timeout is how long one reconcile may be busy with a runtime, so that one that hangs holds up no other for long. What is told of it in the
 	// control plane may take as long again. Default: [DefaultTimeout].
 	Timeout time.Duration
-	// GiveUp is how long after its deletion an object is held when its runtime can not be reached. After that it is let go, and what is left in
-	// the runtime stays there. Default: [DefaultGiveUp].
+	// GiveUp is how long after its deletion an object is held when its runtime can not be reached. After that its
+	// certificate is removed and it is let go, and what is left in the runtime stays there. Default: [DefaultGiveUp].
 	GiveUp time.Duration
 	// Concurrent is how many runtimes are reconciled at the same time. Default: [DefaultConcurrent].
 	Concurrent int

@@ -187,6 +187,11 @@ func (r *reconciler) remove(ctx context.Context, object client.Object) (reconcil
 		status, err = installation.Status{State: installation.Removed}, nil
 	}
 
+	// A certificate that is left would hold up each rotation, waiting for a runtime that nobody can remove any more.
+	if err == nil && status.State == installation.Removed {
+		err = r.removeCertificate(ctx, id)
+	}
+
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -209,7 +214,7 @@ func (r *reconciler) remove(ctx context.Context, object client.Object) (reconcil
 	return reconcile.Result{RequeueAfter: r.forgetter.forget(client.ObjectKeyFromObject(object), id)}, nil
 }
 
-// uninstall begins in the runtime: while the agent is there, it needs its certificate. It returns whose it was, as far as that is known.
+// uninstall takes the agent away, and returns whose it was, as far as that is known.
 func (r *reconciler) uninstall(ctx context.Context, object client.Object) (core.RuntimeID, installation.Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.opts.Timeout)
 	defer cancel()
@@ -233,13 +238,15 @@ func (r *reconciler) uninstall(ctx context.Context, object client.Object) (core.
 	}
 
 	status, err := r.installer.Uninstall(ctx, installation.Runtime{ID: identity.ID, Client: there})
-	if err != nil || status.State != installation.Removed {
-		return identity.ID, status, err //nolint:wrapcheck // It names the runtime.
+
+	return identity.ID, status, err //nolint:wrapcheck // It names the runtime.
+}
+
+// removeCertificate comes after the agent, which needs it while it is there.
+func (r *reconciler) removeCertificate(ctx context.Context, id core.RuntimeID) error {
+	if err := r.certificates.RemoveRuntime(ctx, id); err != nil {
+		return fmt.Errorf("remove the certificate: %w", err)
 	}
 
-	if err := r.certificates.RemoveRuntime(ctx, identity.ID); err != nil {
-		return identity.ID, installation.Status{}, fmt.Errorf("remove the certificate: %w", err)
-	}
-
-	return identity.ID, status, nil
+	return nil
 }

@@ -3,6 +3,7 @@ package runtimes
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -56,6 +57,92 @@ func TestARuntimeThatHangsIsLetGo(t *testing.T) {
 
 		wantGone(t, r.client, object)
 	})
+}
+
+func TestARuntimeThatIsLetGoKeepsNoCertificate(t *testing.T) {
+	t.Parallel()
+
+	object, certificate, key := deleted(DefaultGiveUp+time.Hour), issued(), &corev1.Secret{ObjectMeta: issued().ObjectMeta}
+	broken := true
+	c := interceptor.NewClient(newPlane(t, object, certificate, key), interceptor.Funcs{
+		Delete: func(ctx context.Context, c client.WithWatch, object client.Object, opts ...client.DeleteOption) error {
+			if broken {
+				return errors.New("the API server is away")
+			}
+
+			return c.Delete(ctx, object, opts...)
+		},
+	})
+	r := newReconciler(t, c, func(context.Context, client.Object) (client.Client, error) { return nil, errors.New("out of reach") })
+
+	if err := reconcileOnce(t, r, object); err == nil {
+		t.Error("let go with its certificate")
+	}
+
+	if err := c.Get(t.Context(), client.ObjectKeyFromObject(object), object); err != nil {
+		t.Fatal("while its certificate can not be removed:", err)
+	}
+
+	broken = false
+
+	if err := reconcileOnce(t, r, object); err != nil {
+		t.Error(err)
+	}
+
+	for _, left := range []client.Object{object, certificate, key} {
+		wantGone(t, c, left)
+	}
+}
+
+func TestARuntimeThatIsOutOfReachKeepsItsCertificateForAWhile(t *testing.T) {
+	t.Parallel()
+
+	object, certificate := deleted(DefaultGiveUp/2), issued()
+	c := newPlane(t, object, certificate)
+	r := newReconciler(t, c, func(context.Context, client.Object) (client.Client, error) { return nil, errors.New("out of reach") })
+
+	if err := reconcileOnce(t, r, object); err == nil {
+		t.Error("let go at once")
+	}
+
+	for _, held := range []client.Object{object, certificate} {
+		if err := c.Get(t.Context(), client.ObjectKeyFromObject(held), held); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// Its ID is too long for a Common Name.
+func TestARuntimeThatCanHaveNoCertificateIsNotHeld(t *testing.T) {
+	t.Parallel()
+
+	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kcp", Name: strings.Repeat("a", 70)}}
+	c := newPlane(t, object)
+	r := newReconciler(t, c, func(context.Context, client.Object) (client.Client, error) { return nil, ErrGone })
+
+	if err := reconcileOnce(t, r, object); !errors.Is(err, certificates.ErrInvalidRuntime) {
+		t.Errorf("%v, want %v", err, certificates.ErrInvalidRuntime)
+	}
+
+	if err := c.Delete(t.Context(), object); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := reconcileOnce(t, r, object); err != nil {
+		t.Error(err)
+	}
+
+	wantGone(t, c, object)
+}
+
+// issued is the certificate of the runtime that deleted represents.
+func issued() *certv1.Certificate {
+	return &certv1.Certificate{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "kcp", Name: string(prod) + "-watcher-tls", Labels: map[string]string{certificates.LabelSet: "watcher"},
+		},
+		Spec: certv1.CertificateSpec{CommonName: string(prod)},
+	}
 }
 
 // deleted is an object that represents a runtime, and was deleted that long ago.
