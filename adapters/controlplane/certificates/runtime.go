@@ -26,8 +26,8 @@ type Runtime struct {
 	ID core.RuntimeID
 	// Domain is what is registered for the runtime, in its annotation skr-domain: a DNS name without wildcard.
 	Domain string
-	// Owner is the object that stands for the runtime: the certificate goes with it. It is in the namespace of the
-	// certificates, or cluster-scoped. Nil: the certificate stays until [Certificates.RemoveRuntime].
+	// Owner is the object that stands for the runtime: the certificate goes with it, if it is in the same namespace, or cluster-scoped. In
+	// Kubernetes nothing else can own it: then, and if Owner is nil, the certificate stays until [Certificates.RemoveRuntime].
 	Owner client.Object
 }
 
@@ -110,7 +110,7 @@ func (c *Certificates) wantedOf(r Runtime) (*certv1.Certificate, error) {
 	}
 
 	certificate := c.runtimeCertificate(r)
-	if r.Owner == nil {
+	if r.Owner == nil || r.Owner.GetNamespace() != "" && r.Owner.GetNamespace() != c.namespace {
 		return certificate, nil
 	}
 

@@ -8,9 +8,11 @@ import (
 	"testing"
 
 	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -93,6 +95,46 @@ func TestRemoveRuntimeThatCouldNeverHaveACertificate(t *testing.T) {
 
 	if err := set.RemoveRuntime(t.Context(), shared); err == nil {
 		t.Error("a runtime that could not be looked for is said to be removed")
+	}
+}
+
+// What the client's scheme does not know says its kind itself.
+func TestACertificateGoesWithItsOwnerWhereItCan(t *testing.T) {
+	t.Parallel()
+
+	stub := func(namespace string) client.Object {
+		owner := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "kyma", UID: "u"}}
+		owner.SetGroupVersionKind(schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Kyma"})
+
+		return owner
+	}
+	kyma := []metav1.OwnerReference{{APIVersion: "operator.kyma-project.io/v1beta2", Kind: "Kyma", Name: "kyma", UID: "u"}}
+
+	tests := map[string]struct {
+		owner client.Object
+		want  []metav1.OwnerReference
+	}{
+		"none":           {},
+		"beside it":      {stub("kcp"), kyma},
+		"cluster-scoped": {stub(""), kyma},
+		"elsewhere":      {owner: stub("default")},
+		"known to the scheme": {
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kcp", Name: "a", UID: "u"}},
+			[]metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "a", UID: "u"}},
+		},
+	}
+
+	for name, test := range tests {
+		certificate, err := newSet(t, newPlane(t, new([]types.UID)), "watcher").wantedOf(Runtime{ID: shared, Domain: "a.example.com", Owner: test.owner})
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+
+			continue
+		}
+
+		if diff := cmp.Diff(test.want, certificate.OwnerReferences); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -110,7 +111,7 @@ func (r *reconciler) install(
 		return installation.Status{}, err
 	}
 
-	issued, err := r.certificates.EnsureRuntime(ctx, certificates.Runtime{ID: identity.ID, Domain: identity.Domain})
+	issued, err := r.certificates.EnsureRuntime(ctx, certificates.Runtime{ID: identity.ID, Domain: identity.Domain, Owner: r.owner(object)})
 	if err != nil {
 		return installation.Status{}, fmt.Errorf("issue a certificate: %w", err)
 	}
@@ -131,6 +132,16 @@ func (r *reconciler) install(
 	return r.installer.Install(ctx, installation.Runtime{ //nolint:wrapcheck // It names the runtime.
 		ID: identity.ID, Client: there, Secret: issued.Secret, Watches: watches,
 	})
+}
+
+// owner takes the certificate along if somebody takes the finalizer away. It says its kind itself, which others' schemes need not know.
+func (r *reconciler) owner(object client.Object) client.Object {
+	owner := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		Namespace: object.GetNamespace(), Name: object.GetName(), UID: object.GetUID(),
+	}}
+	owner.SetGroupVersionKind(r.gvk)
+
+	return owner
 }
 
 func awaiting(what string) installation.Status {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -133,6 +134,40 @@ func TestARuntimeThatCanHaveNoCertificateIsNotHeld(t *testing.T) {
 	}
 
 	wantGone(t, c, object)
+}
+
+// asked is an issuer that notes for whom a certificate is asked for.
+type asked struct {
+	Certificates
+
+	owner client.Object
+}
+
+func (a *asked) EnsureRuntime(_ context.Context, r certificates.Runtime) (certificates.RuntimeStatus, error) {
+	a.owner = r.Owner
+
+	return certificates.RuntimeStatus{}, nil
+}
+
+func TestACertificateIsOwnedByWhatRepresentsItsRuntime(t *testing.T) {
+	t.Parallel()
+
+	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kcp", Name: string(prod), UID: "object"}}
+	issuer := &asked{}
+	r := newReconciler(t, newPlane(t, object), nil)
+	r.certificates = issuer
+
+	if err := reconcileOnce(t, r, object); err != nil {
+		t.Fatal(err)
+	}
+
+	want := &metav1.PartialObjectMetadata{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "kcp", Name: string(prod), UID: "object"},
+	}
+	if diff := cmp.Diff(client.Object(want), issuer.owner); diff != "" {
+		t.Errorf("owner (-want +got):\n%s", diff)
+	}
 }
 
 // issued is the certificate of the runtime that deleted represents.
