@@ -31,8 +31,8 @@ const DefaultWarmUp = 90 * time.Second
 
 // FleetOptions are the optional settings of [FromFleet]. The zero value is the documented default.
 type FleetOptions struct {
-	// WarmUp is how long a fleet is not believed: it knows nothing when its process starts, and one replica of an agent
-	// may be heard before the other. Default [DefaultWarmUp].
+	// WarmUp is how long a fleet is not believed when its process starts, as it knows nothing then, and a runtime when it is heard again, as one
+	// replica of an agent may be heard before the other: when a standby takes the lead, say. Default [DefaultWarmUp].
 	WarmUp time.Duration
 	// Now is the clock. Default [time.Now].
 	Now func() time.Time
@@ -45,22 +45,25 @@ func FromFleet(f *fleet.Fleet, opts FleetOptions) Confirmations {
 		opts.Now = time.Now
 	}
 
-	warm := opts.Now().Add(cmp.Or(opts.WarmUp, DefaultWarmUp))
+	warmUp := cmp.Or(opts.WarmUp, DefaultWarmUp)
+	warm := opts.Now().Add(warmUp)
 
 	return ConfirmationsFunc(func(fingerprint string, runtimes []core.RuntimeID) []core.RuntimeID {
-		if opts.Now().Before(warm) {
+		now := opts.Now()
+		if now.Before(warm) {
 			return slices.Clone(runtimes)
 		}
 
-		return unconfirmed(f, fingerprint, runtimes)
+		return unconfirmed(f, fingerprint, runtimes, now.Add(-warmUp))
 	})
 }
 
-func unconfirmed(f *fleet.Fleet, fingerprint string, runtimes []core.RuntimeID) []core.RuntimeID {
+// unconfirmed believes those that have been heard as they are since then.
+func unconfirmed(f *fleet.Fleet, fingerprint string, runtimes []core.RuntimeID, since time.Time) []core.RuntimeID {
 	heard := make(map[core.RuntimeID]bool)
 
 	f.Range(func(s fleet.Status) bool {
-		if len(s.Replicas) > 0 {
+		if len(s.Replicas) > 0 && !s.Since.After(since) {
 			heard[s.Runtime] = true
 		}
 

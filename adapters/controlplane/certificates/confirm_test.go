@@ -2,6 +2,7 @@ package certificates_test
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -34,7 +35,7 @@ func TestFromFleet(t *testing.T) {
 	f.Observe("no-heartbeat", "m", []core.WatchEvent{{}})
 
 	all := []core.RuntimeID{"trusts", "lags", "two-managers", "no-heartbeat", "never-heard"}
-	now := time.Unix(0, 0)
+	now := time.Now()
 	confirmed := certificates.FromFleet(f, certificates.FleetOptions{WarmUp: time.Minute, Now: func() time.Time { return now }})
 
 	if diff := cmp.Diff(all, confirmed.Unconfirmed("new", all)); diff != "" {
@@ -46,4 +47,31 @@ func TestFromFleet(t *testing.T) {
 	if diff := cmp.Diff(all[1:], confirmed.Unconfirmed("new", all)); diff != "" {
 		t.Errorf("unconfirmed (-want +have):\n%s", diff)
 	}
+}
+
+// A standby hears nothing until it takes the lead: then the first replica that is heard does not speak for the others.
+func TestFromFleetOfAStandby(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, err := fleet.New(fleet.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		confirmed := certificates.FromFleet(f, certificates.FleetOptions{WarmUp: 90 * time.Second})
+		one := []core.RuntimeID{"one"}
+
+		time.Sleep(time.Hour)
+		f.Observe("one", "m", beat("1", "new"))
+
+		if diff := cmp.Diff(one, confirmed.Unconfirmed("new", one)); diff != "" {
+			t.Errorf("at once (-want +have):\n%s", diff)
+		}
+
+		time.Sleep(90 * time.Second)
+
+		if have := confirmed.Unconfirmed("new", one); len(have) > 0 {
+			t.Errorf("after the warm-up: %v, want none", have)
+		}
+	})
 }

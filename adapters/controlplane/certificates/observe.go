@@ -64,7 +64,7 @@ func (c *Certificates) readListener(ctx context.Context, o *observed) error {
 	o.published.expired = slices.ContainsFunc(o.bundle, func(ca *x509.Certificate) bool { return o.now.After(ca.NotAfter) })
 
 	if since.IsZero() {
-		o.published.since = o.now
+		o.published.since, o.published.undated = o.now, true
 	}
 
 	return nil
@@ -137,7 +137,7 @@ func (o *observed) readAuthorities() {
 
 		a := authority{generation: generation, request: certificate.Annotations[annotationRequest]}
 		if issued := o.issuedIn(certificate.Spec.SecretName); issued != nil && issued.IsCA {
-			a.fingerprint, a.notAfter = fingerprint(issued), issued.NotAfter
+			a.fingerprint, a.notAfter, a.life = fingerprint(issued), issued.NotAfter, issued.NotAfter.Sub(issued.NotBefore)
 			o.issued = append(o.issued, issued)
 		}
 

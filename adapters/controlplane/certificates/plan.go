@@ -58,6 +58,17 @@ type authority struct {
 	request     string
 	fingerprint string
 	notAfter    time.Time
+	life        time.Duration // as it was issued
+}
+
+// cut returns l, or, for a CA that its issuer gave a shorter life than the options allow for, times in proportion: else it would be replaced
+// as soon as it is there, again and again.
+func (a authority) cut(l limits) limits {
+	if a.life > 0 && a.life <= l.rotateBefore {
+		l.rotateBefore, l.switchBefore = a.life/3, a.life/9 //nolint:mnd // As the defaults are to each other.
+	}
+
+	return l
 }
 
 // leaf is a certificate that is in a Secret of cert-manager's.
@@ -76,6 +87,7 @@ type published struct {
 	present bool
 	bundle  []string // fingerprints
 	since   time.Time
+	undated bool // since is not known, and has to be written anew
 	current bool // the server's certificate is the one that cert-manager has issued
 	expired bool // the bundle has a CA that is
 }
@@ -124,7 +136,9 @@ func plan(v view, l limits) step {
 		}
 	}
 
-	return step{phase: PhaseStable, after: clamp(v.newest().notAfter.Add(-l.rotateBefore).Sub(v.now))}
+	newest := v.newest()
+
+	return step{phase: PhaseStable, after: clamp(newest.notAfter.Add(-newest.cut(l).rotateBefore).Sub(v.now))}
 }
 
 func clamp(d time.Duration) time.Duration { return min(max(d, pollInterval), longestRequeue) }
@@ -166,9 +180,9 @@ func (v view) has(generation int) bool {
 // publish keeps the listener's Secret up to date: every CA that may come to sign, none that is expired, and the server's certificate.
 func publish(v view, _ limits) (step, bool) {
 	missing := slices.ContainsFunc(v.authorities, func(a authority) bool {
-		return a.fingerprint != "" && !slices.Contains(v.published.bundle, a.fingerprint)
+		return a.fingerprint != "" && !v.now.After(a.notAfter) && !slices.Contains(v.published.bundle, a.fingerprint)
 	})
-	if v.published.present && v.published.current && !v.published.expired && !missing {
+	if v.published.present && v.published.current && !v.published.expired && !v.published.undated && !missing {
 		return step{}, false
 	}
 
@@ -185,7 +199,7 @@ func publish(v view, _ limits) (step, bool) {
 // renew starts a rotation. It may do so while another one is under way: then that goes on with the CA after the next.
 func renew(v view, l limits) (step, bool) {
 	last := v.authorities[len(v.authorities)-1]
-	expires := !v.now.Before(last.notAfter.Add(-l.rotateBefore))
+	expires := !v.now.Before(last.notAfter.Add(-last.cut(l).rotateBefore))
 
 	if last.fingerprint == "" || v.clientSigner != last.generation || len(v.authorities) >= maxAuthorities ||
 		last.request == v.request && !expires {
@@ -233,8 +247,9 @@ func reissue(v view, l limits) (step, bool) {
 		s.waiting = append(s.waiting, r.runtime)
 
 		switch {
-		case r.issuing || !r.present:
+		case r.issuing, !r.present && r.failed.IsZero():
 			issuing++
+		case !r.present: // It was refused, and cert-manager tries again by itself.
 		case v.now.Sub(r.failed) >= failedIssuanceInterval:
 			s.reissue = append(s.reissue, r)
 		}
@@ -262,13 +277,26 @@ func (v view) anyway(l limits) bool {
 		return true
 	}
 
+	old, ok := v.serverAuthority()
+
+	return ok && !v.now.Before(old.notAfter.Add(-old.cut(l).switchBefore))
+}
+
+// serverAuthority is the CA that vouches for the server now, which is not the one that will once the switch has begun.
+func (v view) serverAuthority() (authority, bool) {
 	for _, a := range v.authorities {
-		if a.generation == v.serverSigner {
-			return !v.now.Before(a.notAfter.Add(-l.switchBefore))
+		if a.fingerprint != "" && a.fingerprint == v.server.signer {
+			return a, true
 		}
 	}
 
-	return false
+	for _, a := range v.authorities {
+		if a.generation == v.serverSigner {
+			return a, true
+		}
+	}
+
+	return authority{}, false
 }
 
 // switchServer lets the youngest CA sign for the server as soon as every runtime trusts it.

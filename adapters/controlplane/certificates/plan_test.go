@@ -336,3 +336,128 @@ func TestOrderOfRotation(t *testing.T) {
 		w.settle(t)
 	})
 }
+
+// A runtime that never confirms does not hold up the switch for longer than the old CA allows.
+func TestSwitchBeforeEndsTheWait(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld()
+		w.add()
+		w.add()
+		w.settle(t)
+		w.members[1].deaf, w.members[1].heard = true, false
+
+		var last step
+
+		for end := w.view().newest().notAfter.Add(-time.Hour); w.now.Before(end); w.pass(time.Hour) {
+			for range 8 {
+				if last = w.step(); last.action == actionNone {
+					break
+				}
+			}
+
+			w.issueAsked()
+			w.load(w.members[0])
+		}
+
+		if newest := w.view().newest().fingerprint; w.server.signer != newest {
+			t.Fatalf("an hour before the old CA ends, the server has a certificate of %s, want one of %s: %+v", w.server.signer, newest, last)
+		}
+	})
+}
+
+// issueAsked is cert-manager that renews nothing unasked.
+func (w *world) issueAsked() {
+	for slices.ContainsFunc(w.authorities, func(a authority) bool { return a.fingerprint == "" }) {
+		w.issue(0)
+	}
+
+	if w.server.issuing {
+		w.issue(0)
+	}
+
+	for i, m := range w.members {
+		if m.issued.issuing {
+			w.issue(i + 1)
+		}
+	}
+}
+
+// rotating is in the middle of a rotation: the second CA signs for runtimes already.
+func rotating(now time.Time) view {
+	return view{
+		now: now,
+		authorities: []authority{
+			{generation: 1, fingerprint: "a", notAfter: now.Add(200 * day)}, {generation: 2, fingerprint: "b", notAfter: now.Add(365 * day)},
+		},
+		clientSigner: 2, serverSigner: 1,
+		server:    leaf{name: "server", present: true, signer: "a"},
+		published: published{present: true, current: true, bundle: []string{"a", "b"}, since: now.Add(-time.Hour)},
+	}
+}
+
+// steady has one CA, which was issued for life, and ends after rest.
+func steady(now time.Time, life, rest time.Duration) view {
+	return view{
+		now:          now,
+		authorities:  []authority{{generation: 1, fingerprint: "a", notAfter: now.Add(rest), life: life}},
+		clientSigner: 1, serverSigner: 1,
+		server:    leaf{name: "server", present: true, signer: "a"},
+		published: published{present: true, current: true, bundle: []string{"a"}, since: now.Add(-time.Hour)},
+	}
+}
+
+func TestPlan(t *testing.T) {
+	t.Parallel()
+
+	now := time.Unix(1e9, 0)
+
+	for name, tt := range map[string]struct {
+		view view
+		want action
+	}{
+		"certificates that cannot be issued take no places": {
+			func() view {
+				v := rotating(now)
+				v.runtimes = []leaf{{runtime: "good", name: "good", present: true, signer: "a"}}
+
+				for i := range testLimits.issuingAtOnce {
+					id := core.RuntimeID("denied" + strconv.Itoa(i))
+					v.runtimes = append(v.runtimes, leaf{runtime: id, name: string(id), failed: now.Add(-time.Hour)})
+				}
+
+				return v
+			}(),
+			actionReissue,
+		},
+		"since when the bundle is published is written if it got lost": {
+			func() view {
+				v := rotating(now)
+				v.clientSigner, v.published.since, v.published.undated = 1, now, true
+
+				return v
+			}(),
+			actionPublish,
+		},
+		"a CA that is expired is replaced, and not published again": {
+			func() view {
+				v := steady(now, 365*day, -time.Minute)
+				v.published.bundle = nil
+
+				return v
+			}(),
+			actionCreate,
+		},
+		"a CA that has a shorter life than options allow for is not replaced at once":       {steady(now, 32*day, 32*day), actionNone},
+		"a CA that has a shorter life than options allow for is replaced in its last third": {steady(now, 33*day, 10*day), actionCreate},
+		"a CA is replaced when the options say so":                                          {steady(now, 365*day, testLimits.rotateBefore), actionCreate},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			if s := plan(tt.view, testLimits); s.action != tt.want {
+				t.Errorf("action %d, want %d: %+v", s.action, tt.want, s)
+			}
+		})
+	}
+}
