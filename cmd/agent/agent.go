@@ -95,9 +95,9 @@ func newAgent(ctx context.Context, c config, log *slog.Logger) (*agent, error) {
 	components = append(components,
 		closer("forwarder", forwarder.close),
 		component{"outbox", box.Start},
+		component{"stalls", (&stallWatch{stalled: metrics.Stalled, resync: box.Resync, log: log}).start}, // As long as anybody calls.
 		webhook.component(deadlines.requests),
 		pulse.watchdog.component(),
-		component{"stalls", (&stallWatch{stalled: metrics.Stalled, resync: box.Resync, log: log}).start},
 		ready.component(),
 	)
 

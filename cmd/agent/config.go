@@ -80,6 +80,11 @@ func (c *config) check() error {
 		wrong = append(wrong, fmt.Errorf("LOOK_AGAIN: %v, want more than SETTLE, %v, or 0s", c.lookAgain, c.settle))
 	}
 
+	// An agent that ends while second looks wait is missed after two heartbeats: the resync that stands in must not come before they would have.
+	if c.contract.Numbered() && c.heartbeats > 0 && c.lookAgain >= 2*c.heartbeats {
+		wrong = append(wrong, fmt.Errorf("LOOK_AGAIN: %v, want less than twice HEARTBEAT_INTERVAL, %v", c.lookAgain, c.heartbeats))
+	}
+
 	return errors.Join(wrong...)
 }
 

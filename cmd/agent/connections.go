@@ -60,7 +60,8 @@ func (l *limited) Accept() (net.Conn, error) {
 func (l *limited) newConn(conn net.Conn) *limitedConn {
 	c := &limitedConn{Conn: conn, origin: crowd.Origin(conn.RemoteAddr().String()), closed: make(chan struct{})}
 	if l.turns != nil {
-		c.handshake.Store(l.turns.Worker(c.origin, time.Now().Add(readHeaderTimeout)))
+		// The server gives the handshake that long, and the header of the first request once more.
+		c.handshake.Store(l.turns.Worker(c.origin, time.Now().Add(2*readHeaderTimeout)))
 	}
 
 	return c

@@ -155,6 +155,7 @@ func TestWrongSettings(t *testing.T) {
 		"SETTLE=1":                       `SETTLE: "1", want a duration`,
 		"LOOK_AGAIN=-1s":                 `LOOK_AGAIN: "-1s", want a duration`,
 		"LOOK_AGAIN=100ms":               "LOOK_AGAIN: 100ms, want more than SETTLE, 100ms, or 0s",
+		"LOOK_AGAIN=60s":                 "LOOK_AGAIN: 1m0s, want less than twice HEARTBEAT_INTERVAL, 30s",
 		"OUTBOX_MAX_KEYS=0":              "want a number above 0",
 		"FORWARD_TIMEOUT=0s":             "want a duration above 0",
 		"HEARTBEAT_INTERVAL=x":           "HEARTBEAT_INTERVAL: ",

@@ -40,7 +40,11 @@ func (w *stallWatch) start(ctx context.Context) error {
 		select {
 		case <-tick.C:
 			w.look(ctx, time.Now())
+			w.last = time.Now() // What it told of took its time, which is no stall.
 		case <-ctx.Done():
+			w.next = time.Time{} // There is no later.
+			w.look(ctx, time.Now())
+
 			return nil
 		}
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"log/slog"
 	"testing"
 	"testing/synctest"
@@ -79,4 +80,21 @@ func TestAgentThatRunsDoesNotStall(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// A stall that is to have its resync later has it before the agent ends.
+func TestStallBeforeTheEndHasItsResync(t *testing.T) {
+	t.Parallel()
+
+	resyncs := 0
+	w := &stallWatch{
+		stalled: func() {}, resync: func() { resyncs++ }, log: slog.New(slog.DiscardHandler), count: 1, next: time.Now().Add(stallPace),
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+
+	if err := w.start(ctx); err != nil || resyncs != 1 {
+		t.Errorf("%d resyncs (%v), want 1", resyncs, err)
+	}
 }

@@ -103,7 +103,7 @@ func (o *Outbox) takeLeave() bool {
 
 	for _, l := range o.lanes {
 		switch {
-		case l.pulse.next.IsZero(), l.failures > 0, o.opts.LookAgain > 0 && l.resting():
+		case l.pulse.next.IsZero(), l.failures > 0, l.resting():
 			l.pulse.leaving, l.pulse.next = left, time.Time{}
 		case l.pulse.leaving == stays:
 			l.pulse.leaving, l.pulse.next = leaves, time.Now()

@@ -177,6 +177,25 @@ func TestLeaveFollowsAHeartbeatThatIsOnItsWay(t *testing.T) {
 	})
 }
 
+// Nobody else would look for a write that is committed after the first look at what went by unseen.
+func TestNoLeaveWhileASecondLookWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		in := &inbox{}
+		o, stop := run(t, in, outbox.Options{Managers: []core.Manager{kyma}, Epoch: "e", DrainTimeout: 5 * time.Second})
+
+		time.Sleep(time.Second)
+		o.Resync()
+		time.Sleep(time.Second)
+		stop()
+
+		for _, beat := range in.beats() {
+			if beat.Leaving {
+				t.Errorf("heartbeat %+v takes leave before the second look", beat)
+			}
+		}
+	})
+}
+
 func TestEpochNeedsOneCallAtATime(t *testing.T) {
 	if _, err := outbox.New(&inbox{}, outbox.Options{Epoch: "e", InFlight: 2}); err == nil {
 		t.Error("no error for two calls at a time with numbers")
