@@ -9,6 +9,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/runtime-watcher/runtime-watcher/core/crowd"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
 
@@ -80,7 +81,7 @@ func (o Options) withDefaults() Options {
 	o.Addr = cmp.Or(o.Addr, defaultAddr)
 	o.MaxInFlight = cmp.Or(o.MaxInFlight, defaultMaxInFlight)
 	o.MaxConnections = cmp.Or(o.MaxConnections, defaultMaxConnections)
-	o.MaxHandshakes = cmp.Or(o.MaxHandshakes, defaultHandshakes())
+	o.MaxHandshakes = cmp.Or(o.MaxHandshakes, crowd.DefaultPlaces())
 	o.RuntimeRate = cmp.Or(o.RuntimeRate, defaultRuntimeRate)
 	o.RuntimeBurst = cmp.Or(o.RuntimeBurst, defaultRuntimeBurst)
 	o.RuntimeInFlight = cmp.Or(o.RuntimeInFlight, defaultRuntimeInFlight)

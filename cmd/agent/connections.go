@@ -4,7 +4,6 @@ import (
 	"crypto/tls"
 	"net"
 	"net/http"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,9 +27,6 @@ type limited struct {
 	dropped func(reason string)
 	turns   *crowd.Turns // nil without TLS
 }
-
-// defaultHandshakes leaves half of the processors to those who are connected.
-func defaultHandshakes() int { return max(runtime.GOMAXPROCS(0)/2, 1) } //nolint:mnd // A half.
 
 // Accept returns the next connection that has a place.
 func (l *limited) Accept() (net.Conn, error) {

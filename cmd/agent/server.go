@@ -47,7 +47,7 @@ type limits struct {
 func (l limits) around(listener net.Listener, name string, encrypted bool) net.Listener {
 	limited := &limited{Listener: listener, crowd: crowd.New(l.connections), dropped: func(reason string) { l.dropped(name, reason) }}
 	if encrypted {
-		limited.turns = crowd.NewTurns(cmp.Or(l.handshakes, defaultHandshakes()))
+		limited.turns = crowd.NewTurns(cmp.Or(l.handshakes, crowd.DefaultPlaces()))
 	}
 
 	return limited

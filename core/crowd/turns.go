@@ -2,6 +2,7 @@ package crowd
 
 import (
 	"container/list"
+	"runtime"
 	"sync"
 )
 
@@ -43,6 +44,9 @@ const (
 	working
 	done
 )
+
+// DefaultPlaces leaves half of the processors to those who need no turn any more.
+func DefaultPlaces() int { return max(runtime.GOMAXPROCS(0)/2, 1) } //nolint:mnd // A half.
 
 // NewTurns returns places for so many to be at work at once, which must be above 0.
 func NewTurns(places int) *Turns {
