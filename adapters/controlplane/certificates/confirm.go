@@ -31,8 +31,8 @@ const DefaultWarmUp = 90 * time.Second
 
 // FleetOptions are the optional settings of [FromFleet]. The zero value is the documented default.
 type FleetOptions struct {
-	// WarmUp is how long a fleet is not believed when its process starts, as it knows nothing then, and a runtime when it is heard again, as one
-	// replica of an agent may be heard before the other: when a standby takes the lead, say. Default [DefaultWarmUp].
+	// WarmUp is how long a runtime is not believed after it was first heard, or heard again, as one replica of an agent may be heard before the
+	// other: when the process starts, or a standby takes the lead. Default [DefaultWarmUp].
 	WarmUp time.Duration
 	// Now is the clock. Default [time.Now].
 	Now func() time.Time
@@ -46,15 +46,9 @@ func FromFleet(f *fleet.Fleet, opts FleetOptions) Confirmations {
 	}
 
 	warmUp := cmp.Or(opts.WarmUp, DefaultWarmUp)
-	warm := opts.Now().Add(warmUp)
 
 	return ConfirmationsFunc(func(fingerprint string, runtimes []core.RuntimeID) []core.RuntimeID {
-		now := opts.Now()
-		if now.Before(warm) {
-			return slices.Clone(runtimes)
-		}
-
-		return unconfirmed(f, fingerprint, runtimes, now.Add(-warmUp))
+		return unconfirmed(f, fingerprint, runtimes, opts.Now().Add(-warmUp))
 	})
 }
 
