@@ -61,7 +61,7 @@ func newAgent(ctx context.Context, c config, log *slog.Logger) (*agent, error) {
 	keys.client.renewed = box.Retry
 
 	// What happened while nobody called went by unseen.
-	pulse.watchdog, err = newWatchdog(c.canary, c.getenv, box.Resync, metrics, log)
+	pulse.canary, err = newCanary(c.canary, c.getenv, box.Resync, metrics, log)
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +97,7 @@ func newAgent(ctx context.Context, c config, log *slog.Logger) (*agent, error) {
 		component{"outbox", box.Start},
 		component{"stalls", (&stallWatch{stalled: metrics.Stalled, resync: box.Resync, log: log}).start}, // As long as anybody calls.
 		webhook.component(deadlines.requests),
-		pulse.watchdog.component(),
+		pulse.canary.component(),
 		ready.component(),
 	)
 

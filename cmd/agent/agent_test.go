@@ -548,7 +548,7 @@ func TestHeartbeat(t *testing.T) {
 	c := must(readSettings(nil, lookup([]string{"CA_CERT=" + ca, "TLS_CERT=" + cert, "TLS_KEY=" + key, "KCP_ADDR=kcp"})))(t)
 	metrics, _, err := newMetrics(c)
 	keys := must(newKeys(c, metrics, newLogger(newLogBook(), c.logLevel)))(t)
-	p1 := pulse{"pod-1", "v1.2.3", "abcd", keys, &watchdog{}}
+	p1 := pulse{"pod-1", "v1.2.3", "abcd", keys, &agentCanary{}}
 
 	if err != nil {
 		t.Fatal(err)

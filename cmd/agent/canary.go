@@ -23,16 +23,16 @@ type canarySettings struct {
 
 func (s canarySettings) off() bool { return s.lease == types.NamespacedName{} }
 
-// watchdog is the agent's canary, or none.
-type watchdog struct {
+// agentCanary is the agent's canary, or none.
+type agentCanary struct {
 	lease *canary.Lease
 	*canary.Canary
 }
 
-// newWatchdog returns a canary after whose return recovered is called.
-func newWatchdog(s canarySettings, getenv func(string) string, recovered func(), metrics *prometheus.Agent, log *slog.Logger) (*watchdog, error) {
+// newCanary returns a canary after whose return recovered is called.
+func newCanary(s canarySettings, getenv func(string) string, recovered func(), metrics *prometheus.Agent, log *slog.Logger) (*agentCanary, error) {
 	if s.off() {
-		return &watchdog{}, nil
+		return &agentCanary{}, nil
 	}
 
 	lease, err := canary.NewLease(s.lease, canary.LeaseOptions{Server: s.server, TokenFile: s.token, CAFile: s.ca, Getenv: getenv})
@@ -45,30 +45,30 @@ func newWatchdog(s canarySettings, getenv func(string) string, recovered func(),
 		return nil, fmt.Errorf("build: %w", err)
 	}
 
-	return &watchdog{lease, c}, nil
+	return &agentCanary{lease, c}, nil
 }
 
 // state is what heartbeats tell.
-func (w *watchdog) state() core.CanaryState {
-	if w.Canary == nil {
+func (a *agentCanary) state() core.CanaryState {
+	if a.Canary == nil {
 		return core.CanaryOff
 	}
 
-	return w.State()
+	return a.State()
 }
 
 // component follows the webhook, without which there is nothing to come back.
-func (w *watchdog) component() component {
+func (a *agentCanary) component() component {
 	return component{"canary", func(ctx context.Context) error {
-		if w.Canary == nil {
+		if a.Canary == nil {
 			<-ctx.Done()
 
 			return nil
 		}
 
-		defer w.lease.Close()
+		defer a.lease.Close()
 
-		return w.Start(ctx)
+		return a.Start(ctx)
 	}}
 }
 

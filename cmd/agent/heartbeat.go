@@ -11,8 +11,8 @@ import (
 type pulse struct {
 	instance, version, configHash string
 	keys                          keys
-	// watchdog is set before the first heartbeat is due.
-	watchdog *watchdog
+	// canary is set before the first heartbeat is due.
+	canary *agentCanary
 }
 
 // heartbeat reads what is in memory only, as the outbox holds its lock meanwhile.
@@ -25,7 +25,7 @@ func (p *pulse) heartbeat(core.Manager) core.Heartbeat {
 		CertificateFingerprint: status.Material.Fingerprint,
 		CertificateExpiry:      status.Material.NotAfter,
 		CAFingerprints:         status.Material.RootFingerprints,
-		Canary:                 p.watchdog.state(),
+		Canary:                 p.canary.state(),
 	}
 
 	// The first is the control plane's concern most of all: it is how the agent reaches it.
