@@ -1,21 +1,33 @@
 package core
 
 import (
+	"cmp"
+	"fmt"
 	"maps"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/core/rawjson"
 )
 
-// Change is one thing that happened, or is about to, to one object, as a source saw it.
+// Change is one write to one object, as a change source saw it, before or after its commit.
 type Change struct {
-	// Operation is what happened.
+	// Operation is the kind of the write.
 	Operation Operation
-	// Subresource is the part of the resource that was written, such as "status"; empty for the resource itself.
+	// Subresource is the part of the resource that was written, such as "status". It is empty for the
+	// resource itself.
 	Subresource string
 	// DryRun is whether the write will not be persisted.
 	DryRun bool
-	// Old is the object before, nil on CREATE; New the object after, nil on DELETE.
+	// Old is the object before the write, nil on CREATE. New is the object after, nil on DELETE.
 	Old, New *Object
+
+	// Name and GVK identify the object where Old and New do not, as in a CREATE with generateName.
+	Name types.NamespacedName
+	// GVK wins over the kind that the object states: an API server may have converted the object.
+	GVK schema.GroupVersionKind
 }
 
 // Object returns the newest state that the change carries, nil if there is none.
@@ -27,7 +39,50 @@ func (c *Change) Object() *Object {
 	return c.Old
 }
 
-// sameField reports whether a top-level field means the same before and after. Absent and null are equal.
+// maxIdentity bounds the names and the kind of an event together, in bytes. Kubernetes allows fewer.
+// Without the bound, foreign input could fill an outbox with megabytes under each of its keys.
+const maxIdentity = 2 << 10
+
+// Event returns the event that asks to look at the object of c, without owner; at is its Time. It
+// fails with an error that wraps [ErrInvalidObject] when the object has no name, or one that is
+// longer than Kubernetes allows.
+func (c *Change) Event(at time.Time) (WatchEvent, error) {
+	e := WatchEvent{
+		Watched: c.Name, WatchedGVK: c.GVK,
+		Operation: c.Operation, Field: fieldOf(c.Subresource), Time: at,
+	}
+
+	if o := c.Object(); o != nil {
+		e.Generation = o.Generation
+		e.Watched.Namespace = cmp.Or(o.Name.Namespace, e.Watched.Namespace)
+		e.Watched.Name = cmp.Or(o.Name.Name, e.Watched.Name)
+		e.WatchedGVK = cmp.Or(e.WatchedGVK, o.GVK)
+	}
+
+	// A request about a Namespace states the Namespace's own name as its namespace.
+	if e.WatchedGVK.Group == "" && e.WatchedGVK.Kind == "Namespace" {
+		e.Watched.Namespace = ""
+	}
+
+	size := len(e.Watched.Namespace) + len(e.Watched.Name) +
+		len(e.WatchedGVK.Group) + len(e.WatchedGVK.Version) + len(e.WatchedGVK.Kind)
+	if e.Watched.Name == "" || size > maxIdentity {
+		return WatchEvent{}, fmt.Errorf("%w: want a name, and at most %d bytes of names and kind, have %d",
+			ErrInvalidObject, maxIdentity, size)
+	}
+
+	return e, nil
+}
+
+func fieldOf(subresource string) Field {
+	if subresource == string(FieldStatus) {
+		return FieldStatus
+	}
+
+	return FieldSpec
+}
+
+// sameField compares the meaning of a top-level field before and after. Absent and null are equal.
 func (c *Change) sameField(name string) bool {
 	return sameRaw(c.Old.Field(name), c.New.Field(name))
 }
@@ -40,7 +95,7 @@ func sameRaw(a, b []byte) bool {
 	return rawjson.Equal(a, b)
 }
 
-// sameContent reports whether everything that is not bookkeeping of the API server means the same before and after.
+// sameContent compares everything but the bookkeeping of the API server.
 func (c *Change) sameContent() bool {
 	return sameFields(c.Old.fields, c.New.fields) && sameFields(c.Old.metadata, c.New.metadata)
 }
@@ -49,7 +104,16 @@ func sameFields(a, b []rawField) bool {
 	return maps.EqualFunc(present(a), present(b), rawjson.Equal)
 }
 
-// present returns the fields that are not null, by name: objects of foreign input can have very many.
+// sameSelection compares everything by which a watch selects objects or owners: the labels and the
+// owner annotation.
+func (c *Change) sameSelection() bool {
+	oldOwner, hadOwner := c.Old.Annotation(OwnerAnnotation)
+	newOwner, hasOwner := c.New.Annotation(OwnerAnnotation)
+
+	return hadOwner == hasOwner && oldOwner == newOwner && sameRaw(orNil(c.Old.labels), orNil(c.New.labels))
+}
+
+// present returns the fields that are not null, by name.
 func present(fields []rawField) map[string][]byte {
 	byName := make(map[string][]byte, len(fields))
 

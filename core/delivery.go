@@ -5,20 +5,20 @@ import (
 	"time"
 )
 
-// Delivery is a verified event and where it came from.
+// Delivery is a verified event and its origin.
 type Delivery struct {
-	// Runtime sent the event, and proved that it is this runtime.
+	// Runtime is the verified sender.
 	Runtime RuntimeID
 	// Manager is the operator that the event is for.
 	Manager Manager
-	// Event is what the runtime asks to look at.
+	// Event says where to look.
 	Event WatchEvent
-	// Received is when the listener had read the event.
+	// Received is the time at which the listener had read the event.
 	Received time.Time
 }
 
-// Peer is who sent a request, as its certificate says. A listener builds one from a certificate that it has checked:
-// chain, validity and key usage (RFC 5280) hold.
+// Peer is the sender of a request, as its certificate states. A listener builds it from a certificate
+// whose chain, validity and key usage it has checked (RFC 5280).
 type Peer struct {
 	// ID names the runtime.
 	ID RuntimeID
@@ -30,6 +30,6 @@ type Peer struct {
 	IPs      []netip.Addr
 	// Fingerprint is the SHA-256 of the certificate's DER bytes, in lower case hex.
 	Fingerprint string
-	// NotAfter is when the certificate expires.
-	NotAfter time.Time
+	// NotBefore and NotAfter bound the validity of the certificate.
+	NotBefore, NotAfter time.Time
 }

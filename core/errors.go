@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// What callers branch on. Adapters wrap these; they never return them under another name. Each answers [IsPermanent]
-// and [Reason] for the errors that wrap it.
+// Errors that callers branch on. Adapters wrap them. Each answers [IsPermanent] and [Reason] for the
+// errors that wrap it.
 var (
 	// ErrInvalidManager means that a name is not a DNS-1123 label. It is permanent.
 	ErrInvalidManager error = &sentinel{
@@ -24,12 +24,21 @@ var (
 		reason:    "invalid_object",
 		permanent: true,
 	}
-	// ErrUnauthenticated means that a sender did not prove who it is. That may change: a rotation may be under way.
+	// ErrInvalidOwner means that the value of [OwnerAnnotation] names no object. It is permanent.
+	ErrInvalidOwner error = &sentinel{text: "owner is not <namespace>/<name>", reason: "invalid_owner", permanent: true}
+	// ErrUnauthenticated means that a sender did not prove its identity. A later attempt can succeed: a
+	// rotation may be under way.
 	ErrUnauthenticated error = &sentinel{text: "sender is not authenticated", reason: "unauthenticated"}
-	// ErrForbidden means that a sender is known, but may not trigger what it asked for. That may change, too.
+	// ErrForbidden means that a known sender may not trigger what it asked for. A later attempt can
+	// succeed.
 	ErrForbidden error = &sentinel{text: "sender may not trigger this", reason: "forbidden"}
-	// ErrNotReady means that the receiver can not take the event yet, or not any more: try again later.
+	// ErrUnknownManager means that the receiver does not serve the manager, or not yet.
+	ErrUnknownManager error = &sentinel{text: "receiver does not serve the manager", reason: "unknown_manager"}
+	// ErrNotReady means that the receiver cannot take events yet, or not any more.
 	ErrNotReady error = &sentinel{text: "not ready", reason: "not_ready"}
+	// ErrNotSent means that an event, or a heartbeat, stayed behind when a batch was cut. It was not
+	// refused: it belongs into the next batch, in its order.
+	ErrNotSent error = &sentinel{text: "not sent, as the batch was cut", reason: "not_sent"}
 )
 
 // sentinel is an error that is compared by identity and classifies what wraps it.
@@ -42,18 +51,18 @@ func (s *sentinel) Error() string   { return s.text }
 func (s *sentinel) Reason() string  { return s.reason }
 func (s *sentinel) Retryable() bool { return !s.permanent }
 
-// Retryable is implemented by errors that know whether the same attempt can succeed later.
+// Retryable is implemented by errors that classify whether the same attempt can succeed later.
 type Retryable interface{ Retryable() bool }
 
-// RetryAfterer is implemented by errors that know how long to wait before the next attempt.
+// RetryAfterer is implemented by errors with a wait before the next attempt.
 type RetryAfterer interface{ RetryAfter() time.Duration }
 
-// Reasoner is implemented by errors that name their cause as a metric label: lower case words joined by '_', from a
-// small fixed set.
+// Reasoner is implemented by errors that name their cause as a metric label: lower-case words joined
+// by '_', from a small fixed set.
 type Reasoner interface{ Reason() string }
 
-// IsPermanent reports whether err says of itself that another attempt can not succeed. An error that says nothing is
-// not permanent: an event is dropped on proof only.
+// IsPermanent reports whether err is [Retryable] and denies it. Any other error is not permanent: an
+// event is dropped on proof only.
 func IsPermanent(err error) bool {
 	var r Retryable
 
@@ -70,8 +79,8 @@ func RetryAfter(err error) time.Duration {
 	return max(r.RetryAfter(), 0)
 }
 
-// Reason returns the metric label that err carries, "timeout" or "canceled" for the end of a context, and "other" for
-// everything else.
+// Reason returns the metric label that err carries, "timeout" or "canceled" for the end of a context,
+// and "other" for every other error.
 func Reason(err error) string {
 	var r Reasoner
 
@@ -87,10 +96,11 @@ func Reason(err error) string {
 	}
 }
 
-// EventErrors is returned by a [Forwarder], or a listener, when some events of a batch failed and the rest was
-// delivered. It maps the index of each failed event to its error.
+// EventErrors is returned by a [Forwarder] when some events of a batch failed for themselves and the
+// others were delivered. It maps the index of each failed event to its error. The index
+// len(batch.Events) stands for the heartbeat.
 //
-// It does not unwrap: what is true of one event, such as [IsPermanent], is not true of the others. Ask each error.
+// It does not unwrap: [IsPermanent] of one event is not that of the others. Ask each error.
 type EventErrors map[int]error
 
 // Error names how many events failed, and the first of them with its cause.

@@ -7,34 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Kind says what a [WatchEvent] asks for.
-type Kind uint8
-
-// The kinds of events. The zero value is [KindChanged].
-const (
-	// KindChanged asks to look at one object that changed.
-	KindChanged Kind = iota
-	// KindResync asks to look at the whole runtime: it stands in for everything that may have been missed.
-	KindResync
-	// KindHeartbeat says that a runtime is still here, and how it fares. It asks for nothing: no handler gets it.
-	KindHeartbeat
-)
-
-// String returns the word of the kind that logs and metrics use.
-func (k Kind) String() string {
-	switch k {
-	case KindChanged:
-		return "changed"
-	case KindResync:
-		return "resync"
-	case KindHeartbeat:
-		return "heartbeat"
-	default:
-		return "unknown"
-	}
-}
-
-// Operation is what happened to an object, in the words of the Kubernetes admission API.
+// Operation is the write behind a change, in the words of the Kubernetes admission API.
 type Operation string
 
 // The operations of admission.k8s.io/v1.
@@ -54,53 +27,50 @@ const (
 	FieldStatus Field = "status"
 )
 
-// WatchEvent is the notification that leaves a runtime. It is a hint to look, never the truth itself: a receiver reads
-// the object again. Events may therefore merge, but must not vanish.
+// WatchEvent says where to look: at one object or, as a resync, at the whole runtime. It is a hint
+// and never the truth: a receiver reads the object again. Events may merge, but must not vanish.
 type WatchEvent struct {
-	// Kind says what is asked for. A resync has no Watched.
-	Kind Kind
-	// Owner is the object in the control plane that stands for the runtime. Contract v1 needs it; v2 and v3 know the
-	// runtime from its certificate, and it may be empty.
+	// Resync asks to look at the whole runtime. A resync stands in for everything that may have been
+	// missed; it has no Watched.
+	Resync bool
+	// Owner is the object in the control plane that represents the runtime. Contract v1 needs it.
+	// Contracts v2 and v3 identify the runtime by its certificate, and Owner may be empty.
 	Owner types.NamespacedName
-	// Watched is the object that changed; its Namespace is empty for a cluster-scoped one.
+	// Watched is the object that changed. Its Namespace is empty for a cluster-scoped object.
 	Watched types.NamespacedName
 	// WatchedGVK is the kind of Watched.
 	WatchedGVK schema.GroupVersionKind
 
-	// Operation, Field, Generation and Time describe the newest change behind this event. They are informative, not
-	// part of its [EventKey], and travel with contract v3 only.
+	// Operation, Field, Generation and Time describe the newest change behind the event. They are
+	// informative, no part of the [EventKey], and travel with contract v3 only.
 	Operation  Operation
 	Field      Field
 	Generation int64
 	Time       time.Time
-
-	// Source is the runtime that the sender claims to be, empty when the contract carries no claim (v1, v2). A listener
-	// compares it with the certificate.
-	Source RuntimeID
-	// ID tells the event from all others of its source. It is set when the event is first sent, and kept when it is
-	// sent again.
-	ID string
-	// Epoch is one life of one agent process, and Sequence the running number, from 1, of what that process sent to
-	// the manager: a receiver sees a gap. Both are set and kept as ID is.
-	Epoch    string
-	Sequence uint64
-	// TraceParent joins the event to the trace of the write that caused it (W3C Trace Context, section 3.2), if there
-	// is one.
+	// TraceParent joins the event to the trace of the write that caused it (W3C Trace Context,
+	// section 3.2). It is empty without a trace.
 	TraceParent string
-	// Heartbeat is what a KindHeartbeat says, and nil otherwise.
-	Heartbeat *Heartbeat
 }
 
-// EventKey identifies what an event asks to look at. Events to one manager with equal keys may be merged into the
-// newest of them.
+// EventKey identifies what an event asks to look at. Events with equal keys for one manager may be
+// merged into the newest of them.
 type EventKey struct {
-	Kind       Kind
+	Resync     bool
 	Owner      types.NamespacedName
 	Watched    types.NamespacedName
 	WatchedGVK schema.GroupVersionKind
 }
 
-// Key returns what the event asks to look at.
+// Key returns the key of the event.
 func (e *WatchEvent) Key() EventKey {
-	return EventKey{Kind: e.Kind, Owner: e.Owner, Watched: e.Watched, WatchedGVK: e.WatchedGVK}
+	return EventKey{Resync: e.Resync, Owner: e.Owner, Watched: e.Watched, WatchedGVK: e.WatchedGVK}
+}
+
+// KindWord returns the word for the kind of the event in logs and metrics: "changed" or "resync".
+func (e *WatchEvent) KindWord() string {
+	if e.Resync {
+		return "resync"
+	}
+
+	return "changed"
 }

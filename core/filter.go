@@ -5,48 +5,50 @@ import (
 	"slices"
 )
 
-// All lets a change pass that every filter lets pass; without filters, every change.
+// All passes a change that every filter passes. Without filters, it passes every change.
 func All(filters ...Filter) Filter {
 	return func(c *Change) bool {
 		return !slices.ContainsFunc(filters, func(f Filter) bool { return !f(c) })
 	}
 }
 
-// Any lets a change pass that at least one filter lets pass; without filters, none.
+// Any passes a change that at least one filter passes. Without filters, it passes none.
 func Any(filters ...Filter) Filter {
 	return func(c *Change) bool {
 		return slices.ContainsFunc(filters, func(f Filter) bool { return f(c) })
 	}
 }
 
-// Not lets pass what filter does not.
+// Not passes the changes that filter does not.
 func Not(filter Filter) Filter {
 	return func(c *Change) bool { return !filter(c) }
 }
 
-// Changed is what an agent uses unless it is told otherwise: persisted writes that changed what a watch is about, the
-// status when the status subresource was written, and the spec otherwise.
+// Changed is the default filter of an agent. It passes persisted writes that changed the watched part:
+// the status when the status subresource was written, and the spec otherwise.
 func Changed(c *Change) bool {
 	return NotDryRun(c) && (SpecChanged(c) || StatusChanged(c))
 }
 
-// SpecChanged lets an UPDATE of the resource itself pass when its spec means something else than before: the order of
-// keys and the notation do not count, and absent equals absent. Of an object without spec (a ConfigMap) everything
-// counts but metadata.managedFields, metadata.resourceVersion and metadata.generation.
+// SpecChanged passes an UPDATE of the resource itself when the meaning of its spec differs: the order
+// of keys and the notation do not count, and absent equals null. For an object without spec (a
+// ConfigMap) everything counts but metadata.managedFields, resourceVersion and generation.
 //
-// The beginning and the end of an object always count: CREATE, DELETE, and an UPDATE that sets the deletion timestamp
-// or removes the last finalizer. So does an UPDATE that lacks one of the two states: nobody can tell that it changed
-// nothing. CONNECT and subresources never count.
+// A change of the labels or of [OwnerAnnotation] counts, too: the object may enter or leave a
+// selection. So do the beginning and the end of an object: CREATE, DELETE, and an UPDATE that sets
+// the deletion timestamp or removes the last finalizer. An UPDATE that lacks one of the two states
+// counts. CONNECT and subresources never count.
 func SpecChanged(c *Change) bool {
 	if c.Subresource != "" {
 		return false
 	}
 
-	return lifecycle(c) || updates(c) && !sameSpec(c)
+	return lifecycle(c) || updates(c) && !(sameSpec(c) && c.sameSelection())
 }
 
-// StatusChanged lets an UPDATE of the status subresource pass when the status means something else than before. The
-// beginning and the end of an object count as in [SpecChanged]; CONNECT and other subresources never do.
+// StatusChanged passes an UPDATE of the status subresource when the meaning of the status differs. The
+// beginning and the end of an object count as in [SpecChanged]; CONNECT and other subresources never
+// do.
 func StatusChanged(c *Change) bool {
 	switch c.Subresource {
 	case "":
@@ -58,24 +60,24 @@ func StatusChanged(c *Change) bool {
 	}
 }
 
-// GenerationChanged lets an UPDATE of the resource itself pass when metadata.generation differs, or when the object
-// does not count generations, as nothing may be lost. The beginning and the end of an object count as in
-// [SpecChanged]; CONNECT and subresources never do.
+// GenerationChanged passes an UPDATE of the resource itself when metadata.generation differs, or when
+// the object does not count generations. Labels, the owner, and the beginning and the end of an object
+// count as in [SpecChanged]; CONNECT and subresources never do.
 func GenerationChanged(c *Change) bool {
 	if c.Subresource != "" {
 		return false
 	}
 
-	return lifecycle(c) || updates(c) && (c.New.Generation == 0 || c.New.Generation != c.Old.Generation)
+	return lifecycle(c) || updates(c) && !(sameGeneration(c) && c.sameSelection())
 }
 
-// Operations lets changes pass by one of the given operations.
+// Operations passes changes by one of the given operations.
 func Operations(operations ...Operation) Filter {
 	return func(c *Change) bool { return slices.Contains(operations, c.Operation) }
 }
 
-// Labels lets a change pass when the object has every one of the given labels, before or after: an object that leaves
-// a selection matters to the watch, too. Without labels, every change passes.
+// Labels passes a change when the object has all of the given labels, before or after: an object that
+// leaves a selection matters, too. Without labels, every change passes.
 func Labels(labels map[string]string) Filter {
 	labels = maps.Clone(labels)
 
@@ -84,7 +86,7 @@ func Labels(labels map[string]string) Filter {
 	}
 }
 
-// NotDryRun lets writes pass that will be persisted.
+// NotDryRun passes writes that will be persisted.
 func NotDryRun(c *Change) bool { return !c.DryRun }
 
 func hasLabels(o *Object, labels map[string]string) bool {
@@ -101,12 +103,12 @@ func hasLabels(o *Object, labels map[string]string) bool {
 	return true
 }
 
-// updates reports whether c is an UPDATE that shows both states. In one that does not there is nothing to compare.
+// updates reports whether c is an UPDATE with both states to compare.
 func updates(c *Change) bool {
 	return c.Operation == OperationUpdate && c.Old != nil && c.New != nil
 }
 
-// lifecycle reports whether c is the beginning or the end of an object, or must be taken for it.
+// lifecycle reports whether c is, or may be, the beginning or the end of an object.
 func lifecycle(c *Change) bool {
 	switch c.Operation {
 	case OperationCreate, OperationDelete:
@@ -120,6 +122,11 @@ func lifecycle(c *Change) bool {
 
 func ends(c *Change) bool {
 	return c.New.Deleting && !c.Old.Deleting || c.New.Finalizers == 0 && c.Old.Finalizers > 0
+}
+
+// sameGeneration is false for an object that does not count generations.
+func sameGeneration(c *Change) bool {
+	return c.New.Generation != 0 && c.New.Generation == c.Old.Generation
 }
 
 func sameSpec(c *Change) bool {

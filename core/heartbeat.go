@@ -2,7 +2,7 @@ package core
 
 import "time"
 
-// CanaryState is what an agent knows of the way from its API server to itself.
+// CanaryState is the result of an agent's canary: whether the API server calls the agent.
 type CanaryState string
 
 // The states of a canary.
@@ -11,42 +11,51 @@ const (
 	CanaryOff CanaryState = ""
 	// CanaryAlive means that the API server calls the agent.
 	CanaryAlive CanaryState = "alive"
-	// CanaryLost means that it does not: changes go by unseen.
+	// CanaryLost means that the API server does not call the agent: changes pass unseen.
 	CanaryLost CanaryState = "lost"
-	// CanaryFailing means that the agent can not find out, as its own write fails.
+	// CanaryFailing means that the write of the canary itself fails: the state is not known.
 	CanaryFailing CanaryState = "failing"
 )
 
-// Heartbeat is how one agent process fares, as far as one manager is concerned.
+// Heartbeat is the state of one agent process, as far as one manager is concerned.
 type Heartbeat struct {
-	// Number counts the heartbeats of this epoch to this manager, from 1. A lower one than before has been overtaken.
+	// ID differs for all heartbeats of a source. Time is the time at which the heartbeat was made.
+	ID   string
+	Time time.Time
+	// Number counts the heartbeats of this epoch to this manager, from 1. A receiver ignores a heartbeat
+	// with a lower number than the last one.
 	Number uint64
-	// Interval is when the next heartbeat is to be expected.
+	// Interval is the longest time until the next heartbeat.
 	Interval time.Duration
-	// Instance tells the replicas of an agent apart, and stays the same when its process is restarted.
+	// Instance distinguishes the replicas of an agent. It survives a restart of the process.
 	Instance string
 	// Leaving means that this is the last heartbeat of the epoch, and that nothing is pending.
 	Leaving bool
 
 	// Sequence is the last number that was given to an event before this heartbeat.
 	Sequence uint64
-	// Pending is how many events are not acknowledged yet, OldestPending how long the oldest of them has been waiting.
+	// Pending is the number of events that are not acknowledged, OldestPending the age of the oldest of
+	// those that the manager has not refused for themselves.
 	Pending       int64
 	OldestPending time.Duration
-	// Dropped is how many events were given up in this epoch, by reason.
+	// Dropped counts the events of this epoch that were given up, by reason.
 	Dropped map[string]int64
 
 	// Version is that of the agent.
 	Version string
-	// CertificateFingerprint and CertificateExpiry are those of the client certificate, CAFingerprints those of the bundle
-	// that the agent trusts: SHA-256 of the DER bytes in lower case hex.
+	// CertificateFingerprint and CertificateExpiry describe the client certificate, CAFingerprints the CA
+	// bundle that the agent trusts. Fingerprints are SHA-256 of the DER bytes in lower-case hex.
 	CertificateFingerprint string
 	CertificateExpiry      time.Time
 	CAFingerprints         []string
-	// KeyMaterialError says why new key material is not used, empty when there is none or it is.
+	// KeyMaterialError is why new key material is not in use. It is empty when there is none or it is.
 	KeyMaterialError string
-	// Canary is whether the API server still calls the agent.
+	// Canary is the state of the canary.
 	Canary CanaryState
+	// LastReview is the time of the last review of a watched object, zero when there was none.
+	LastReview time.Time
+	// WebhookFailures counts the failed TLS handshakes at the webhook in this epoch.
+	WebhookFailures int64
 	// ConfigHash changes with the agent's configuration.
 	ConfigHash string
 }

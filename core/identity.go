@@ -5,19 +5,20 @@ import (
 	"strings"
 )
 
-// RuntimeID names one remote cluster. By default it is the Common Name of the cluster's client certificate. It is
-// opaque: compare it, never parse it.
+// RuntimeID identifies one remote cluster. By default it is the Common Name of the cluster's client
+// certificate. It is opaque: compare it, never parse it.
 type RuntimeID string
 
-// Manager names the operator that gets the events of a watch. It is one URL segment and a DNS-1123 label (RFC 1123,
-// section 2.1, as Kubernetes narrows it): build one from foreign input with [ParseManager] only.
+// Manager names the operator that gets the events of a watch. It is one URL segment and a DNS-1123
+// label (RFC 1123, section 2.1, as Kubernetes narrows it). Build one from foreign input with
+// [ParseManager] only.
 type Manager string
 
 // maxLabel is the longest DNS label (RFC 1035, section 2.3.4).
 const maxLabel = 63
 
-// ParseManager returns name as a [Manager], or an error that wraps [ErrInvalidManager] when it is not a DNS-1123
-// label: 1 to 63 of the characters a-z, 0-9 and '-', the first and the last of them no '-'.
+// ParseManager returns name as a [Manager]. The error wraps [ErrInvalidManager] when name is not a
+// DNS-1123 label: 1 to 63 of the characters a-z, 0-9 and '-', neither end a '-'.
 func ParseManager(name string) (Manager, error) {
 	if isLabel(name) {
 		return Manager(name), nil

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
@@ -11,8 +12,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/rawjson"
 )
 
-// Object is one state of a Kubernetes object, read as far as a decision needs it: everything else stays raw JSON.
-// It is immutable, may be used concurrently, and keeps the bytes it was read from.
+// Object is one state of a Kubernetes object, read as far as a filter needs it: everything else stays
+// raw JSON. It is immutable, may be used concurrently, and keeps the bytes that it was read from.
 type Object struct {
 	// GVK is the kind of the object, as its apiVersion and kind say.
 	GVK schema.GroupVersionKind
@@ -37,16 +38,31 @@ type rawField struct {
 	raw  []byte
 }
 
-// DecodeObject reads one object from JSON, in one pass. The error wraps [ErrInvalidObject] and names the place.
-// It keeps raw, which must not be changed afterwards.
-func DecodeObject(raw []byte) (*Object, error) {
-	r := rawjson.NewReader(raw)
+// Bounds on the members of a foreign object. Objects of the API have fewer than 20 at either place.
+const maxMembers = 256
 
-	o, err := ReadObject(r)
+var errTooManyMembers = fmt.Errorf("more than %d members at the top level or in metadata", maxMembers)
+
+// NewObject makes an object from decoded JSON, such as the content of an unstructured object. The
+// object keeps nothing of content. The error wraps [ErrInvalidObject].
+func NewObject(content map[string]any) (*Object, error) {
+	raw, err := json.Marshal(content)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalidObject, err)
+	}
+
+	return DecodeObject(raw)
+}
+
+// DecodeObject reads one object from JSON, in one pass. The object keeps raw, which must not be
+// changed afterwards. The error wraps [ErrInvalidObject] and names the place.
+func DecodeObject(raw []byte) (*Object, error) {
+	o, n, err := DecodeObjectPrefix(raw)
 	if err != nil {
 		return nil, err
 	}
 
+	r := rawjson.NewReader(raw[n:])
 	if err := r.End(); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalidObject, err)
 	}
@@ -54,22 +70,25 @@ func DecodeObject(raw []byte) (*Object, error) {
 	return o, nil
 }
 
-// ReadObject reads one object where r stands, and is otherwise as [DecodeObject]. A JSON null gives nil.
-func ReadObject(r *rawjson.Reader) (*Object, error) {
+// DecodeObjectPrefix reads the object at the beginning of raw, as [DecodeObject] does, and returns the
+// number of bytes that it takes. A JSON null gives a nil object: CREATE has no old object, DELETE
+// no new one.
+func DecodeObjectPrefix(raw []byte) (o *Object, n int, err error) {
+	r := rawjson.NewReader(raw)
 	if r.Null() {
-		return nil, nil // An absent object is no error: CREATE has no old object, DELETE no new one.
+		return nil, r.Offset(), nil
 	}
 
-	o := &Object{fields: make([]rawField, 0, 4)} // spec, status and few others.
+	o = &Object{fields: make([]rawField, 0, 4)} // spec, status and few others.
 
-	err := r.Object(func(name string) error { return o.readField(r, name) })
+	err = r.Object(func(name string) error { return o.readField(r, name) })
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrInvalidObject, err)
+		return nil, 0, fmt.Errorf("%w: %w", ErrInvalidObject, err)
 	}
 
 	o.GVK = schema.FromAPIVersionAndKind(o.apiVersion, o.kind)
 
-	return o, nil
+	return o, r.Offset(), nil
 }
 
 func (o *Object) readField(r *rawjson.Reader, name string) error {
@@ -123,7 +142,12 @@ func (o *Object) readKeptMetadata(r *rawjson.Reader, name string) error {
 	return nil
 }
 
+// keep bounds the members that it keeps: each takes more memory than the bytes that it is read from.
 func keep(r *rawjson.Reader, name string, into *[]rawField) error {
+	if len(*into) == maxMembers {
+		return errTooManyMembers
+	}
+
 	raw, err := r.Skip()
 	*into = append(*into, rawField{name, raw})
 

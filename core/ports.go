@@ -2,38 +2,70 @@ package core
 
 import "context"
 
-// Forwarder carries events to a manager in the control plane.
+// Outcome is the fate of an event that was offered to an [Acceptor].
+type Outcome string
+
+// The outcomes of [Acceptor].Accept.
+const (
+	// Accepted means that the event is kept until it is acknowledged.
+	Accepted Outcome = "accepted"
+	// Coalesced means that a waiting event with an equal key stands for this one, too.
+	Coalesced Outcome = "coalesced"
+	// Dropped means that the event is not kept. A resync stands in for it where there is room for one.
+	Dropped Outcome = "dropped"
+)
+
+// Acceptor takes events from a change source. An outbox is one.
 //
-// Forward blocks until the receiver has acknowledged every event, has refused, or ctx ends; the caller bounds it with
-// a deadline. It may be called concurrently, also for one manager. It neither keeps nor changes events after it
-// returned, and an empty slice is a success without I/O.
+// Accept returns at once, whatever the control plane does: an API server may wait for it. It is
+// called concurrently. The event shares no memory with the change that it was made from.
+type Acceptor interface {
+	Accept(manager Manager, event WatchEvent) Outcome
+}
+
+// AcceptorFunc makes a function an [Acceptor].
+type AcceptorFunc func(manager Manager, event WatchEvent) Outcome
+
+// Accept calls f.
+func (f AcceptorFunc) Accept(manager Manager, event WatchEvent) Outcome { return f(manager, event) }
+
+// Forwarder carries batches to a manager in the control plane.
 //
-// The forwarder classifies, the caller retries: an error that [IsPermanent] condemns the events, [RetryAfter] names the
-// wait that the receiver asked for, [Reason] the cause. A receiver that refuses the sender gives an error that wraps
-// [ErrUnauthenticated] or [ErrForbidden], one that is not ready [ErrNotReady], and the end of ctx the error of ctx.
+// Forward blocks until the receiver has acknowledged or refused the batch, or ctx ends; the caller
+// bounds it with a deadline. It may be called concurrently, also for one manager. It neither keeps
+// nor changes the batch after it returned. An empty batch is a success without I/O. A transport that
+// cannot carry heartbeats leaves them out.
 //
-// [EventErrors] means that the events it does not name were delivered, and has for each that it names an error as
-// above; any other error means that none is known to be. Receivers must expect an event more than once.
+// The forwarder classifies, the caller retries. [IsPermanent] marks an event that no later attempt
+// can deliver, [RetryAfter] is the wait that the receiver asks for, [Reason] is the cause. A refused
+// sender gets [ErrUnauthenticated] or [ErrForbidden], a receiver that is not ready [ErrNotReady], a
+// manager that the receiver does not serve [ErrUnknownManager], the end of ctx the error of ctx.
+//
+// [EventErrors] means that some events failed for themselves, and that all others were delivered.
+// Any other error belongs to the manager or to the path: no event is known to be delivered. A
+// forwarder that can send only the beginning of a batch names the rest with [ErrNotSent].
+// Receivers must expect an event more than once.
 type Forwarder interface {
-	Forward(ctx context.Context, manager Manager, events []WatchEvent) error
+	Forward(ctx context.Context, manager Manager, batch Batch) error
 }
 
 // ForwarderFunc makes a function a [Forwarder].
-type ForwarderFunc func(ctx context.Context, manager Manager, events []WatchEvent) error
+type ForwarderFunc func(ctx context.Context, manager Manager, batch Batch) error
 
 // Forward calls f.
-func (f ForwarderFunc) Forward(ctx context.Context, manager Manager, events []WatchEvent) error {
-	return f(ctx, manager, events)
+func (f ForwarderFunc) Forward(ctx context.Context, manager Manager, batch Batch) error {
+	return f(ctx, manager, batch)
 }
 
 // Verifier decides whether a peer may trigger what an event asks for.
 //
-// Verify returns nil to let the event pass. An error that wraps [ErrUnauthenticated] or [ErrForbidden] refuses it; one
-// that wraps [ErrNotReady] says that the answer is not known yet, and any other error is taken as that, so that nothing
-// is lost to a broken verifier. [Reason] names the cause.
+// Verify returns nil to let the event pass. An error that wraps [ErrUnauthenticated] or [ErrForbidden]
+// refuses the event. Any other error, such as [ErrNotReady], means that the answer is not known yet,
+// so that a broken verifier loses nothing. [Reason] names the cause.
 //
-// It must return promptly rather than wait for a cold cache, is called concurrently, and must not change the event. A
-// peer without identity must not pass.
+// Verify returns promptly rather than wait for a cold cache, is called concurrently, and does not
+// change the event. A peer without identity must not pass. For a heartbeat the event is a resync
+// without owner.
 type Verifier interface {
 	Verify(ctx context.Context, peer Peer, event *WatchEvent) error
 }
@@ -48,10 +80,11 @@ func (f VerifierFunc) Verify(ctx context.Context, peer Peer, event *WatchEvent) 
 
 // Handler takes verified events on the side of the operator.
 //
-// Handle returns nil once the event is enqueued: the acknowledgement that the sender then gets is final, so a handler
-// must not return nil for an event it can still lose. It must not wait for the work that the event causes. An error is
-// answered as "not ready", and the sender tries again. It is called concurrently; ctx ends when the sender has gone or
-// the listener stops.
+// Handle returns nil once the event is enqueued. The acknowledgement that the sender then gets is
+// final: a handler must not return nil for an event that it can still lose. It must not wait for the
+// work that the event causes. An error that wraps [ErrNotReady] belongs to the whole replica, such
+// as one that does not lead; any other error belongs to the event. The sender tries again after
+// either. Handle is called concurrently; ctx ends when the sender disconnects or the listener stops.
 type Handler interface {
 	Handle(ctx context.Context, d Delivery) error
 }
@@ -62,6 +95,6 @@ type HandlerFunc func(ctx context.Context, d Delivery) error
 // Handle calls f.
 func (f HandlerFunc) Handle(ctx context.Context, d Delivery) error { return f(ctx, d) }
 
-// Filter decides whether a change matters to a watch. It must not keep or change what it is given, and is called
-// concurrently.
+// Filter decides whether a change matters to a watch. It must neither keep nor alter the change, and
+// is called concurrently.
 type Filter func(*Change) bool

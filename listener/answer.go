@@ -1,7 +1,7 @@
 package listener
 
 import (
-	"encoding/json"
+	"cmp"
 	"errors"
 	"maps"
 	"math/rand/v2"
@@ -14,38 +14,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 )
 
-// Why a request was not taken that the listener itself finds, as metric labels, beside those of peers, verifiers and [core.Reason].
-const (
-	// ReasonNotFound means that the path is that of no contract.
-	ReasonNotFound = "not_found"
-	// ReasonMethod means that the method is not POST.
-	ReasonMethod = "method_not_allowed"
-	// ReasonUnknownManager means that there is no such manager here.
-	ReasonUnknownManager = "unknown_manager"
-	// ReasonMediaType means that the body is not of the contract's media type.
-	ReasonMediaType = "unsupported_media_type"
-	// ReasonTooLarge means that the body is larger than the contract allows.
-	ReasonTooLarge = "too_large"
-	// ReasonMalformed means that the body is not what the contract says.
-	ReasonMalformed = "malformed"
-	// ReasonUnreadable means that the body did not arrive.
-	ReasonUnreadable = "unreadable_body"
-	// ReasonUnauthenticated is what a sender without identity is told, whatever the reason is.
-	ReasonUnauthenticated = "unauthenticated"
-	// ReasonNotReady means that the listener, the verifier or the handler can not take the event yet.
-	ReasonNotReady = "not_ready"
-	// ReasonBusy means that too many requests are in flight.
-	ReasonBusy = "busy"
-	// ReasonShuttingDown means that the listener is about to stop.
-	ReasonShuttingDown = "shutting_down"
-	// ReasonTooFast means that the runtime has used up its share.
-	ReasonTooFast = "too_fast"
-	// ReasonPartial means that some events of a batch were not taken.
-	ReasonPartial = "partial"
-	// ReasonPanic means that something panicked.
-	ReasonPanic = "panic"
-)
-
 // answer is what a sender gets, and why.
 type answer struct {
 	status int
@@ -55,8 +23,10 @@ type answer struct {
 	told string
 	// retryAfter is how long the sender is asked to wait; 0 means 1 to 3 s, with status 503 only.
 	retryAfter time.Duration
-	// failures name the events of a batch that were not taken, when others were.
-	failures map[int]contract.Failure
+	// failed names the events that were refused for themselves.
+	failed map[int]contract.Refusal
+	// whole is whether the answer to one event is that to its request.
+	whole bool
 	// closes ends the connection, so that the sender finds another replica.
 	closes bool
 	// err is for the log.
@@ -75,10 +45,10 @@ func refuseAndClose(status int, reason string) answer {
 // each attempt costs it a handshake, and a runtime whose certificate was replaced shows the new one.
 func (l *Listener) answerStranger(err error) answer {
 	a := answerRefused(err)
-	a.told = ReasonNotReady
+	a.told = contract.ReasonNotReady
 
 	if a.status != http.StatusServiceUnavailable {
-		a.status, a.told = http.StatusUnauthorized, ReasonUnauthenticated
+		a.status, a.told = http.StatusUnauthorized, contract.ReasonUnauthenticated
 		a.closes = l.needsTLS() || a.reason == ReasonUntrustedProxy
 	}
 
@@ -101,7 +71,8 @@ func answerRefused(err error) answer {
 // come back on a new connection, as on this one it would never meet another.
 func answerNotTaken(err error) answer {
 	a := answerLater(err)
-	a.closes = errors.Is(err, core.ErrNotReady)
+	a.whole = errors.Is(err, core.ErrNotReady)
+	a.closes = a.whole
 
 	return a
 }
@@ -115,28 +86,35 @@ func answerLater(err error) answer {
 	}
 }
 
-// sumUp makes one answer of those to the events of a request. When all of them failed alike, the request did; when some were
-// taken, the sender is told which were not, with a status that lets nobody take it for a success.
-func sumUp(failures map[int]answer, events, taken int) answer {
+// summarize makes one answer of the failures of a request. A failure of the sender or of this replica
+// is that of the whole request; all others are named, and concern their events alone.
+func (x *exchange) summarize(failures map[int]answer) answer {
 	if len(failures) == 0 {
-		return answer{status: taken}
+		return answer{status: x.version.Status()}
 	}
 
 	first := failures[slices.Min(slices.Collect(maps.Keys(failures)))]
-	alike := len(failures) == events
-	mixed := answer{status: http.StatusServiceUnavailable, reason: ReasonPartial, err: first.err, failures: make(map[int]contract.Failure)}
-
-	for index, a := range failures {
-		alike = alike && a.status == first.status && a.reason == first.reason
-		mixed.closes = mixed.closes || a.closes
-		mixed.failures[index] = contract.Failure{Status: a.status, Reason: a.reason, RetryAfter: a.retryAfter}
+	partial := answer{
+		status: http.StatusServiceUnavailable, reason: contract.ReasonPartial, err: first.err,
+		failed: make(map[int]contract.Refusal, len(failures)),
 	}
 
-	if alike {
+	for index, a := range failures {
+		if a.whole {
+			return a
+		}
+
+		partial.failed[index] = contract.Refusal{Status: a.status, Reason: a.reason, RetryAfter: a.retryAfter}
+	}
+
+	// The one event of contracts v1 and v2 has its own status: deployed agents read nothing else.
+	if x.version.MaxEvents() == 1 {
+		first.failed = partial.failed
+
 		return first
 	}
 
-	return mixed
+	return partial
 }
 
 // write sends the answer.
@@ -179,33 +157,19 @@ const (
 // wait returns the value of Retry-After, in whole seconds (RFC 9110, section 10.2.3).
 func (a *answer) wait() string {
 	if a.retryAfter > 0 {
-		return strconv.Itoa(int((min(a.retryAfter, longestWait) + time.Second - 1) / time.Second))
+		return strconv.FormatInt(contract.Seconds(min(a.retryAfter, longestWait)), 10)
 	}
 
 	return strconv.Itoa(minWait + rand.IntN(maxWait-minWait+1)) //nolint:gosec // Jitter is no secret.
 }
 
 func (a *answer) body() []byte {
-	told := a.told
-	if told == "" {
-		told = a.reason
-	}
+	told := contract.Answer{Refusal: contract.Refusal{Reason: cmp.Or(a.told, a.reason)}, Failed: a.failed}
 
-	if len(a.failures) > 0 {
-		body, err := contract.EncodeFailures(told, a.failures)
-		if err != nil {
-			return nil // As below.
-		}
-
-		return body
-	}
-
-	body, err := json.Marshal(struct {
-		Reason string `json:"reason"`
-	}{told})
+	body, err := told.Body()
 	if err != nil {
-		return nil // A struct of one string can always be marshalled.
+		return nil // Strings and numbers always have a JSON form.
 	}
 
-	return append(body, '\n')
+	return body
 }

@@ -154,6 +154,7 @@ func newPeer(id core.RuntimeID, cert *x509.Certificate) core.Peer {
 		URIs:        uris(cert),
 		IPs:         addresses(cert),
 		Fingerprint: hex.EncodeToString(sum[:]),
+		NotBefore:   cert.NotBefore,
 		NotAfter:    cert.NotAfter,
 	}
 }

@@ -1,17 +1,16 @@
 package listener
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"mime"
 	"net/http"
 	"path"
 	"runtime/debug"
-	"slices"
 	"strings"
 	"time"
 
@@ -63,7 +62,7 @@ type exchange struct {
 	// manager is empty until it is known to be one of ours.
 	manager core.Manager
 	handler core.Handler
-	// heard is whether an event passed the verifier, and its handler was ready: else another replica is the one to hear it.
+	// heard is whether an event or the heartbeat passed the verifier, and the handler was ready.
 	heard bool
 }
 
@@ -80,7 +79,7 @@ func (x *exchange) answer() (a answer) {
 	defer x.recover(&a)
 
 	if x.state.Load() >= stopping {
-		return refuseAndClose(http.StatusServiceUnavailable, ReasonShuttingDown)
+		return refuseAndClose(http.StatusServiceUnavailable, contract.ReasonShuttingDown)
 	}
 
 	var err error
@@ -91,14 +90,14 @@ func (x *exchange) answer() (a answer) {
 	x.claim(x.request, x.peer.ID)
 
 	if x.request.Method != http.MethodPost {
-		return refuse(http.StatusMethodNotAllowed, ReasonMethod)
+		return refuse(http.StatusMethodNotAllowed, contract.ReasonMethod)
 	}
 
 	wait, ok := x.shares.enter(x.peer.ID, x.cost(), x.opts.Now())
 	if !ok {
 		x.slowDown(x.request)
 
-		return answer{status: http.StatusTooManyRequests, reason: ReasonTooFast, retryAfter: max(wait, time.Second)}
+		return answer{status: http.StatusTooManyRequests, reason: contract.ReasonTooFast, retryAfter: max(wait, time.Second)}
 	}
 	defer func() { x.shares.leave(x.peer.ID, x.opts.Now()) }()
 
@@ -112,9 +111,9 @@ func (x *exchange) recover(a *answer) {
 		return
 	}
 
-	*a = answer{status: http.StatusServiceUnavailable, reason: ReasonPanic, err: fmt.Errorf("%w: %v", errPanic, cause)}
+	*a = answer{status: http.StatusServiceUnavailable, reason: contract.ReasonPanic, err: fmt.Errorf("%w: %v", errPanic, cause)}
 	if x.peer.ID == "" {
-		a.told = ReasonNotReady
+		a.told = contract.ReasonNotReady
 	}
 
 	x.opts.Logger.LogAttrs(x.request.Context(), slog.LevelError, "panic while a request was answered",
@@ -129,21 +128,21 @@ func (x *exchange) receive() answer {
 
 	handler, known := x.handlers[manager]
 	if !known {
-		return refuse(http.StatusNotFound, ReasonUnknownManager)
+		return refuse(http.StatusNotFound, contract.ReasonUnknownManager)
 	}
 
 	x.manager, x.handler = manager, handler
 
 	if !isMediaType(x.request.Header.Get("Content-Type"), x.version.ContentType()) {
-		return refuse(http.StatusUnsupportedMediaType, ReasonMediaType)
+		return refuse(http.StatusUnsupportedMediaType, contract.ReasonMediaType)
 	}
 
-	events, refused := x.read()
+	batch, refused := x.read()
 	if refused.status != 0 {
 		return refused
 	}
 
-	return x.deliver(events)
+	return x.deliver(&batch)
 }
 
 // isMediaType compares media types without their parameters (RFC 9110, section 8.3.1).
@@ -157,10 +156,10 @@ func isMediaType(header, want string) bool {
 	return err == nil && have == want
 }
 
-// read returns the events of the body, or the answer if there are none.
-func (x *exchange) read() ([]core.WatchEvent, answer) {
+// read returns the batch of the body, or the answer if there is none.
+func (x *exchange) read() (core.Batch, answer) {
 	if x.request.ContentLength > int64(x.version.MaxBody()) {
-		return nil, refuseAndClose(http.StatusRequestEntityTooLarge, ReasonTooLarge)
+		return core.Batch{}, refuseAndClose(http.StatusRequestEntityTooLarge, contract.ReasonTooLarge)
 	}
 
 	buffer := x.bodies.get()
@@ -170,32 +169,36 @@ func (x *exchange) read() ([]core.WatchEvent, answer) {
 
 	switch {
 	case size > int64(x.version.MaxBody()):
-		return nil, refuseAndClose(http.StatusRequestEntityTooLarge, ReasonTooLarge)
+		return core.Batch{}, refuseAndClose(http.StatusRequestEntityTooLarge, contract.ReasonTooLarge)
 	case err != nil, size < x.request.ContentLength:
-		// Not 400, on which the event would be dropped: it was the way that was bad, not the event.
-		return nil, answer{status: http.StatusServiceUnavailable, reason: ReasonUnreadable, err: err}
+		// Not 400, on which the sender drops the events: the path failed, not the events.
+		return core.Batch{}, answer{status: http.StatusServiceUnavailable, reason: contract.ReasonUnreadable, err: err}
 	}
 
-	events, err := x.version.Decode(buffer.Bytes())
+	batch, err := x.version.Decode(buffer.Bytes())
 	if err != nil {
-		return nil, answer{status: http.StatusBadRequest, reason: ReasonMalformed, err: err}
+		return core.Batch{}, answer{status: http.StatusBadRequest, reason: contract.ReasonMalformed, err: err}
 	}
 
-	return events, answer{}
+	return batch, answer{}
 }
 
-// deliver hands the events to the handler, if there is room for it.
-func (x *exchange) deliver(events []core.WatchEvent) answer {
+// deliver checks the claim of the batch, and hands its events to the handler if there is a slot.
+func (x *exchange) deliver(batch *core.Batch) answer {
+	if batch.Source != "" && batch.Source != x.peer.ID {
+		return answerRefused(Forbidden(ReasonSourceMismatch, "the batch claims to come from runtime %.253q", batch.Source))
+	}
+
 	if !x.enter() {
-		return x.overhear(events)
+		return x.observeOnly(batch)
 	}
 	defer x.leave()
 
-	return x.takeAll(events)
+	return x.takeAll(batch)
 }
 
-// takeAll hands every event to the handler, and tells the fleet.
-func (x *exchange) takeAll(events []core.WatchEvent) answer {
+// takeAll hands every event to the handler, and the batch to the fleet.
+func (x *exchange) takeAll(batch *core.Batch) answer {
 	received := x.opts.Now()
 
 	ctx, cancel := context.WithTimeout(x.request.Context(), x.opts.HandleTimeout)
@@ -203,29 +206,78 @@ func (x *exchange) takeAll(events []core.WatchEvent) answer {
 
 	failures := make(map[int]answer)
 
-	for i := range events {
-		if a := x.take(ctx, &events[i], received); a.reason != "" {
+	for i := range batch.Events {
+		if a := x.take(ctx, &batch.Events[i].WatchEvent, received); a.reason != "" {
 			failures[i] = a
 		}
 	}
 
-	if x.opts.Fleet != nil && x.heard {
-		x.opts.Fleet.Observe(x.peer.ID, x.manager, events, slices.Collect(maps.Keys(failures))...)
+	if batch.Heartbeat != nil {
+		if a := x.takeHeartbeat(ctx); a.reason != "" {
+			failures[len(batch.Events)] = a
+		}
 	}
 
-	return sumUp(failures, len(events), x.version.Status())
+	x.judgeSender(ctx, failures, batch)
+	x.observe(batch, failures)
+
+	return x.summarize(failures)
 }
 
-// take verifies one event and hands it to the handler, to which a heartbeat says nothing. A panic costs that event only: the others
-// of its batch would otherwise come again with it for ever.
+// observe hands a batch to the fleet if some part of it was verified, and its handler was ready. Otherwise
+// another replica is the one to observe it.
+func (x *exchange) observe(batch *core.Batch, failures map[int]answer) {
+	if x.opts.Fleet == nil || !x.heard {
+		return
+	}
+
+	refused := make(core.EventErrors, len(failures))
+	for i, a := range failures {
+		refused[i] = cmp.Or(a.err, errRefused)
+	}
+
+	x.opts.Fleet.Observe(x.peer, x.manager, *batch, refused)
+}
+
+var errRefused = errors.New("refused")
+
+// judgeSender makes failures that all events share those of the sender, when the sender may not speak for
+// its runtime at all: a resync without owner is refused, too.
+func (x *exchange) judgeSender(ctx context.Context, failures map[int]answer, batch *core.Batch) {
+	if x.version.NeedsOwner() || len(failures) == 0 || len(failures) < elements(batch) {
+		return
+	}
+
+	err := x.verifier.Verify(ctx, x.peer, &core.WatchEvent{Resync: true})
+	if err == nil {
+		return
+	}
+
+	for i := range failures {
+		a := answerRefused(err)
+		a.whole = true
+		failures[i] = a
+	}
+}
+
+func elements(batch *core.Batch) int {
+	if batch.Heartbeat == nil {
+		return len(batch.Events)
+	}
+
+	return len(batch.Events) + 1
+}
+
+// take verifies one event and hands it to the handler. A panic costs that event only: the others of its
+// batch would otherwise come again with it for ever.
 func (x *exchange) take(ctx context.Context, event *core.WatchEvent, received time.Time) (a answer) {
 	defer x.recover(&a)
 
-	if err := x.verify(ctx, event); err != nil {
+	if err := x.verifier.Verify(ctx, x.peer, event); err != nil {
 		return answerRefused(err)
 	}
 
-	err := x.handle(ctx, event, received)
+	err := x.handler.Handle(ctx, core.Delivery{Runtime: x.peer.ID, Manager: x.manager, Event: *event, Received: received})
 	x.heard = x.heard || !errors.Is(err, core.ErrNotReady)
 
 	if err != nil {
@@ -235,12 +287,21 @@ func (x *exchange) take(ctx context.Context, event *core.WatchEvent, received ti
 	return answer{}
 }
 
-func (x *exchange) handle(ctx context.Context, event *core.WatchEvent, received time.Time) error {
-	if event.Kind == core.KindHeartbeat {
-		return ready(x.handler)
+// takeHeartbeat verifies that the sender may speak for its runtime. No handler gets a heartbeat.
+func (x *exchange) takeHeartbeat(ctx context.Context) (a answer) {
+	defer x.recover(&a)
+
+	if err := x.verifier.Verify(ctx, x.peer, &core.WatchEvent{Resync: true}); err != nil {
+		return answerRefused(err)
 	}
 
-	return x.handler.Handle(ctx, core.Delivery{Runtime: x.peer.ID, Manager: x.manager, Event: *event, Received: received})
+	if err := ready(x.handler); err != nil {
+		return answerNotTaken(err)
+	}
+
+	x.heard = true
+
+	return answer{}
 }
 
 // costUnit is how many bytes of a body one token pays for, beside the one for the request.
@@ -254,15 +315,6 @@ func (x *exchange) cost() float64 {
 	}
 
 	return 1 + float64(size)/costUnit
-}
-
-// verify compares what the event claims with the certificate, then asks the verifier.
-func (x *exchange) verify(ctx context.Context, event *core.WatchEvent) error {
-	if event.Source != "" && event.Source != x.peer.ID {
-		return Forbidden(ReasonSourceMismatch, "the event claims to come from runtime %.253q", event.Source)
-	}
-
-	return x.verifier.Verify(ctx, x.peer, event)
 }
 
 // wildcard is the name of the path segment that names the manager.
@@ -290,7 +342,7 @@ func pattern(version contract.Version) string {
 }
 
 func (l *Listener) notFound(w http.ResponseWriter, r *http.Request) {
-	started, a := l.opts.Now(), refuse(http.StatusNotFound, ReasonNotFound)
+	started, a := l.opts.Now(), refuse(http.StatusNotFound, contract.ReasonNotFound)
 	a.write(w)
 	l.answered(&exchange{request: r}, &a, started)
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
 
@@ -55,48 +56,40 @@ func ready(handler core.Handler) error {
 	return nil
 }
 
-// overhear takes in what a request says of its runtime when there is no room to deliver it. A busy listener is no silent runtime:
-// else an overload would make operators poll on top of it. A request of heartbeats only is thereby done.
+// observeOnly hands a batch to the fleet when there is no slot to deliver it: a busy listener is no silent
+// runtime. A lone heartbeat is thereby done; events are sent again with their numbers.
 //
-// It has a few places of its own. Only the verifier can hold them up, as no handler is called, and no runtime has more of them than
-// its share.
-func (x *exchange) overhear(events []core.WatchEvent) answer {
-	busy := refuse(http.StatusServiceUnavailable, ReasonBusy)
+// Requests that are only observed have a few slots of their own. Only the verifier can hold them up.
+func (x *exchange) observeOnly(batch *core.Batch) answer {
+	busy := refuse(http.StatusServiceUnavailable, contract.ReasonBusy)
 
 	if x.opts.Fleet == nil {
 		return busy
 	}
 
 	select {
-	case x.ears <- struct{}{}:
-		defer func() { <-x.ears }()
+	case x.observeSlots <- struct{}{}:
+		defer func() { <-x.observeSlots }()
 	default:
 		return busy
 	}
 
-	if !slices.ContainsFunc(events, func(e core.WatchEvent) bool { return e.Kind != core.KindHeartbeat }) {
-		return x.takeAll(events)
+	if len(batch.Events) == 0 {
+		return x.takeAll(batch)
 	}
 
 	ctx, cancel := context.WithTimeout(x.request.Context(), x.opts.HandleTimeout)
 	defer cancel()
 
-	// One stands for all: what counts is who sent them. They come again, with the numbers that they have.
-	if x.verify(ctx, &events[len(events)-1]) == nil && ready(x.handler) == nil {
-		x.opts.Fleet.Observe(x.peer.ID, x.manager, events, indexes(events)...)
+	failures := make(map[int]answer, len(batch.Events))
+	for i := range batch.Events {
+		failures[i] = busy
 	}
+
+	x.takeHeartbeat(ctx)
+	x.observe(batch, failures)
 
 	return busy
-}
-
-// indexes names every event: none of them reached the handler.
-func indexes(events []core.WatchEvent) []int {
-	all := make([]int, len(events))
-	for i := range events {
-		all[i] = i
-	}
-
-	return all
 }
 
 // FleetHandler shows the freshness of all runtimes as JSON, to GET requests: how many are in which state, and each that the query asks
@@ -184,8 +177,10 @@ func survey(f *fleet.Fleet, r *http.Request) fleetView {
 	asked := func(name, value string) bool { return !query.Has(name) || query.Get(name) == value }
 	view := fleetView{Counts: []fleetCount{}, Runtimes: []runtimeStatus{}}
 
-	for group, n := range f.Counts() {
-		view.Counts = append(view.Counts, fleetCount{Manager: group.Manager, State: group.State, Reason: group.Reason, Count: n})
+	for manager, summary := range f.Summaries() {
+		for c, n := range summary.Runtimes {
+			view.Counts = append(view.Counts, fleetCount{Manager: manager, State: c.State, Reason: c.Reason, Count: n})
+		}
 	}
 
 	f.Range(func(s fleet.Status) bool {

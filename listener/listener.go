@@ -19,12 +19,12 @@ type Listener struct {
 	handlers map[core.Manager]core.Handler
 	opts     Options
 
-	mux    *http.ServeMux
-	slots  chan struct{}
-	ears   chan struct{} // for what is only overheard
-	shares *shares
-	state  atomic.Int32
-	bound  atomic.Pointer[net.Addr]
+	mux          *http.ServeMux
+	slots        chan struct{}
+	observeSlots chan struct{} // for requests that are only observed
+	shares       *shares
+	state        atomic.Int32
+	bound        atomic.Pointer[net.Addr]
 }
 
 // The life of a listener. It never goes back.
@@ -35,8 +35,8 @@ const (
 	stopping
 )
 
-// maxOverheard is how many requests in flight have one more place beside them, for a request that is only overheard.
-const maxOverheard = 8
+// perObserveSlot is how many slots come with one more for a request that is only observed.
+const perObserveSlot = 8
 
 // New returns a listener. It fails when something required is missing, when a manager's name is invalid, or when an option is out of
 // its range; it names everything that is wrong at once. The handlers are copied.
@@ -49,13 +49,13 @@ func New(peers PeerSource, verifier core.Verifier, handlers map[core.Manager]cor
 
 	opts = opts.withDefaults()
 	l := &Listener{
-		peers:    peers,
-		verifier: verifier,
-		handlers: maps.Clone(handlers),
-		opts:     opts,
-		slots:    make(chan struct{}, opts.MaxInFlight),
-		ears:     make(chan struct{}, max(opts.MaxInFlight/maxOverheard, 1)),
-		shares:   newShares(opts.RuntimeRate, opts.RuntimeBurst, opts.RuntimeInFlight),
+		peers:        peers,
+		verifier:     verifier,
+		handlers:     maps.Clone(handlers),
+		opts:         opts,
+		slots:        make(chan struct{}, opts.MaxInFlight),
+		observeSlots: make(chan struct{}, max(opts.MaxInFlight/perObserveSlot, 1)),
+		shares:       newShares(opts.RuntimeRate, opts.RuntimeBurst, opts.RuntimeInFlight),
 	}
 	l.mux = l.newMux()
 

@@ -2,7 +2,6 @@ package admission
 
 import (
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
 
 // Decision is what became of a review. It says nothing about whether the write is allowed: it always is.
@@ -11,11 +10,11 @@ type Decision string
 // The decisions. Only the first three have made an event.
 const (
 	// Accepted means that the manager will be told.
-	Accepted = Decision(outbox.Accepted)
+	Accepted = Decision(core.Accepted)
 	// Coalesced means that an equal event was waiting to be sent, and stands for this one.
-	Coalesced = Decision(outbox.Coalesced)
+	Coalesced = Decision(core.Coalesced)
 	// Dropped means that the outbox is full. A resync of the manager stands in for the event.
-	Dropped = Decision(outbox.Dropped)
+	Dropped = Decision(core.Dropped)
 	// Unchanged means that an update changed nothing that the filter asks for.
 	Unchanged Decision = "unchanged"
 	// Irrelevant means that the filter does not ask for operations, subresources or objects like this.
@@ -48,7 +47,7 @@ func (d Decision) message() string {
 	case DryRun:
 		return "dry_run: nothing will be persisted"
 	case NoOwner:
-		return "no_owner: want annotation " + OwnerAnnotation + ": <namespace>/<name>"
+		return "no_owner: want annotation " + core.OwnerAnnotation + ": <namespace>/<name>"
 	case NoName:
 		return "no_name: the object has no name that an event can carry"
 	case Unread:
@@ -58,9 +57,9 @@ func (d Decision) message() string {
 	}
 }
 
-func decisionOf(outcome outbox.Outcome) Decision {
+func decisionOf(outcome core.Outcome) Decision {
 	switch outcome {
-	case outbox.Accepted, outbox.Coalesced, outbox.Dropped:
+	case core.Accepted, core.Coalesced, core.Dropped:
 		return Decision(outcome)
 	default:
 		return Failed

@@ -39,7 +39,7 @@ const (
 // finds no room beside others, goes by unseen: the acceptor gets a resync of the manager for it. It is safe for concurrent use, starts no goroutine, and bounds neither the time nor the number of requests: the server around
 // it does.
 type Handler struct {
-	acceptor Acceptor
+	acceptor core.Acceptor
 	opts     Options
 	log      *slog.Logger
 	mux      *http.ServeMux
@@ -53,7 +53,7 @@ var _ http.Handler = (*Handler)(nil)
 
 // New returns a handler that hands the events it makes to acceptor. It fails on a nil acceptor and on options that can
 // not work, and names all that is wrong with them.
-func New(acceptor Acceptor, opts Options) (*Handler, error) {
+func New(acceptor core.Acceptor, opts Options) (*Handler, error) {
 	if acceptor == nil {
 		return nil, errors.New("admission handler: want an acceptor, have nil")
 	}
@@ -155,7 +155,7 @@ func (h *Handler) unread(w http.ResponseWriter, r *http.Request, manager core.Ma
 	decision := Failed
 
 	h.guard(PanicInAcceptor, func() {
-		if h.acceptor.Accept(manager, core.WatchEvent{Kind: core.KindResync, Time: now}) != "" {
+		if h.acceptor.Accept(manager, core.WatchEvent{Resync: true, Time: now}) != "" {
 			decision = Unread
 		}
 	})
@@ -229,8 +229,8 @@ func (h *Handler) decide(ctx context.Context, manager core.Manager, q *request, 
 		return filteredOut(c)
 	}
 
-	event := q.event(c, now)
-	if !isNamed(&event) {
+	event, err := c.Event(now)
+	if err != nil {
 		return NoName
 	}
 
@@ -259,7 +259,7 @@ func (h *Handler) matters(manager core.Manager, c *core.Change) bool {
 func (h *Handler) ownerOf(
 	ctx context.Context, manager core.Manager, c *core.Change, event *core.WatchEvent,
 ) types.NamespacedName {
-	owner, err := ownerOf(c)
+	owner, err := c.Owner()
 	if err == nil && (owner != types.NamespacedName{} || !h.opts.RequireOwner) {
 		return owner
 	}

@@ -47,3 +47,11 @@ func (h Hooks) withDefaults() Hooks {
 
 	return h
 }
+
+// The problems with the owner of an object, as [Hooks].OwnerProblem gets them.
+const (
+	// OwnerMissing means that an owner is required and the object has none.
+	OwnerMissing = "missing"
+	// OwnerMalformed means that the annotation is there and is not <namespace>/<name>.
+	OwnerMalformed = "malformed"
+)

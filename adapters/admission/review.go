@@ -133,8 +133,12 @@ func (q *request) readKind(r *rawjson.Reader, name string) (err error) {
 	return err
 }
 
-func readObject(r *rawjson.Reader, field string) (*core.Object, error) {
-	o, err := core.ReadObject(r)
+func readObject(r *rawjson.Reader, field string) (o *core.Object, err error) {
+	err = r.Decode(func(rest []byte) (size int, err error) {
+		o, size, err = core.DecodeObjectPrefix(rest)
+
+		return size, err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("request.%s: %w", field, err)
 	}
@@ -175,5 +179,7 @@ func (q *request) change() *core.Change {
 		DryRun:      q.dryRun,
 		Old:         q.oldObject,
 		New:         q.object,
+		Name:        q.name,
+		GVK:         q.gvk,
 	}
 }

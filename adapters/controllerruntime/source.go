@@ -113,7 +113,7 @@ func (s *Source[request]) Handle(ctx context.Context, d core.Delivery) error {
 
 	if s.opts.Logger.Enabled(ctx, slog.LevelDebug) {
 		s.opts.Logger.DebugContext(ctx, "handled a delivery", "runtime", d.Runtime, "manager", d.Manager,
-			"kind", d.Event.Kind, "requests", requests, "error", err)
+			"kind", d.Event.KindWord(), "requests", requests, "error", err)
 	}
 
 	return err
@@ -131,7 +131,7 @@ func (s *Source[request]) handle(ctx context.Context, d core.Delivery) (int, err
 	}
 
 	for _, r := range requests {
-		to.add(d.Event.Kind, r)
+		to.add(r, d.Event.Resync)
 	}
 
 	// A queue silently drops what comes after its end. It never opens again: if it is open now, it was open before.
@@ -215,7 +215,7 @@ func (s *Source[request]) poll(runtime core.RuntimeID, manager core.Manager, wit
 	defer cancel()
 
 	requests, err := s.requests(ctx, core.Delivery{
-		Runtime: runtime, Manager: manager, Event: core.WatchEvent{Kind: core.KindResync, Source: runtime}, Received: time.Now(),
+		Runtime: runtime, Manager: manager, Event: core.WatchEvent{Resync: true}, Received: time.Now(),
 	})
 	if err != nil {
 		s.opts.Logger.Warn("a runtime that is not fresh any more is looked at late", "runtime", runtime, "manager", manager, "error", err)
@@ -238,9 +238,10 @@ func (t *target[request]) addAfter(r request, wait time.Duration) {
 
 func (t *target[request]) stopped() bool { return closed(t.done) || t.queue.ShuttingDown() }
 
-func (t *target[request]) add(kind core.Kind, r request) {
+// add ranks requests of a resync low, where the queue knows priorities.
+func (t *target[request]) add(r request, resync bool) {
 	ranked, ok := t.queue.(priorityqueue.PriorityQueue[request])
-	if !ok || kind != core.KindResync {
+	if !ok || !resync {
 		t.queue.Add(r)
 
 		return

@@ -6,7 +6,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"mime"
 	"net"
 	"net/http"
 	"time"
@@ -14,44 +13,14 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// The reasons of an [Error]: metric labels.
+// The reasons of an [Error] without an answer: metric labels. Those of an answer are in
+// [contract.Meaning].
 const (
-	// ReasonMalformed means that the receiver can not read the event (400).
-	ReasonMalformed = "malformed"
-	// ReasonTooLarge means that the event is larger than the receiver allows (413).
-	ReasonTooLarge = "too_large"
-	// ReasonWrongType means that the receiver does not know the media type (415).
-	ReasonWrongType = "wrong_type"
-	// ReasonUnsendable means that the contract can not carry the event. It was not sent.
+	// ReasonUnsendable means that the contract cannot carry the event. It was not sent.
 	ReasonUnsendable = "unsendable"
 	// ReasonInvalidManager means that the manager is no DNS-1123 label. Nothing was sent.
 	ReasonInvalidManager = "invalid_manager"
-	// ReasonUnauthenticated means that the receiver does not know who we are (401).
-	ReasonUnauthenticated = "unauthenticated"
-	// ReasonForbidden means that this runtime may not trigger what the event asks for (403).
-	ReasonForbidden = "forbidden"
-	// ReasonGatewayRefused means that something before the receiver refused in a web page (400 in HTML): nginx does so when it does not trust the client
-	// certificate. That is no proof against the event.
-	ReasonGatewayRefused = "gateway_refused"
-	// ReasonUnknownManager means that the receiver does not serve the manager, or not yet (404).
-	ReasonUnknownManager = "unknown_manager"
-	// ReasonUnknownContract means that the receiver, or a gateway before it, does not know the path of contract v3: it answers 404, and not in the words
-	// of a listener that does not serve the manager.
-	ReasonUnknownContract = "unknown_contract"
-	// ReasonNoHeartbeats means that a heartbeat was not sent, as the contract has none.
-	ReasonNoHeartbeats = "no_heartbeats"
-	// ReasonTooFast means that the receiver asks to slow down (429).
-	ReasonTooFast = "too_fast"
-	// ReasonNotReady means that the receiver can not take events now (503).
-	ReasonNotReady = "not_ready"
-	// ReasonRedirect is any other answer of 3xx: redirects are not followed.
-	ReasonRedirect = "redirect"
-	// ReasonClientError is any other answer of 4xx.
-	ReasonClientError = "client_error"
-	// ReasonServerError is any other answer of 5xx, or below 200.
-	ReasonServerError = "server_error"
-
-	// ReasonCanceled means that the caller gave up.
+	// ReasonCanceled means that the caller cancelled the request.
 	ReasonCanceled = "canceled"
 	// ReasonTimeout means that there was no answer in time.
 	ReasonTimeout = "timeout"
@@ -59,11 +28,11 @@ const (
 	ReasonDNS = "dns"
 	// ReasonDial means that there was no TCP connection.
 	ReasonDial = "dial"
-	// ReasonTLSVerify means that the certificate of the server is not trusted, not valid, or for somebody else.
+	// ReasonTLSVerify means that the server's certificate is not trusted, not valid, or has another name.
 	ReasonTLSVerify = "tls_verify"
-	// ReasonTLSRefused means that the server refused the handshake, as it does with a certificate that it does not trust.
+	// ReasonTLSRefused means that the server refused the handshake, as with an untrusted certificate.
 	ReasonTLSRefused = "tls_refused"
-	// ReasonTLS means that the server does not speak TLS as we do.
+	// ReasonTLS means that the server does not speak TLS 1.3.
 	ReasonTLS = "tls"
 	// ReasonConnection means that the connection broke.
 	ReasonConnection = "connection"
@@ -117,70 +86,14 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Retryable reports whether another attempt can succeed. Only what is proved hopeless can not.
+// Retryable reports whether another attempt can succeed. An error is permanent on proof only.
 func (e *Error) Retryable() bool { return !e.permanent }
 
 // RetryAfter returns how long the receiver asks to wait, at most [Options.MaxRetryAfter]; 0 when it does not ask.
 func (e *Error) RetryAfter() time.Duration { return e.retryAfter }
 
-// Reason returns one of the Reason constants.
+// Reason returns a Reason constant of this package, or one of the contract.
 func (e *Error) Reason() string { return e.reason }
-
-// verdict is what a status means.
-type verdict struct {
-	reason    string
-	cause     error
-	permanent bool
-	// slow asks for [Options.RefusedRetryAfter] when the receiver does not say when to come back.
-	slow bool
-}
-
-func judge(status int, header http.Header) verdict {
-	switch status {
-	case http.StatusBadRequest:
-		if isWebPage(header) {
-			return verdict{reason: ReasonGatewayRefused, slow: true}
-		}
-
-		return verdict{reason: ReasonMalformed, permanent: true}
-	case http.StatusRequestEntityTooLarge:
-		return verdict{reason: ReasonTooLarge, permanent: true}
-	case http.StatusUnsupportedMediaType:
-		return verdict{reason: ReasonWrongType, permanent: true}
-	case http.StatusUnauthorized:
-		return verdict{reason: ReasonUnauthenticated, cause: core.ErrUnauthenticated, slow: true}
-	case http.StatusForbidden:
-		return verdict{reason: ReasonForbidden, cause: core.ErrForbidden, slow: true}
-	case http.StatusNotFound:
-		return verdict{reason: ReasonUnknownManager}
-	case http.StatusTooManyRequests:
-		return verdict{reason: ReasonTooFast, cause: core.ErrNotReady}
-	case http.StatusServiceUnavailable:
-		return verdict{reason: ReasonNotReady, cause: core.ErrNotReady}
-	default:
-		return verdict{reason: reasonOfClass(status)}
-	}
-}
-
-func reasonOfClass(status int) string {
-	const class = 100
-
-	switch status / class {
-	case http.StatusMultipleChoices / class:
-		return ReasonRedirect
-	case http.StatusBadRequest / class:
-		return ReasonClientError
-	default:
-		return ReasonServerError
-	}
-}
-
-// isWebPage tells an answer for people from that of a listener, which never writes one.
-func isWebPage(header http.Header) bool {
-	mediaType, _, _ := mime.ParseMediaType(header.Get("Content-Type"))
-
-	return mediaType == "text/html"
-}
 
 // reasonOf names why there was no answer.
 func reasonOf(err error) string {

@@ -5,11 +5,11 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
 )
 
 // The defaults of [FallbackOptions].
@@ -47,10 +47,10 @@ func (o FallbackOptions) withDefaults() FallbackOptions {
 }
 
 // Fallback is a [core.Forwarder] for control planes that may not know the newest contract. To a manager whose answers say so
-// ([ReasonUnknownContract]), it sends with an older one, if that is taken there, and tries the newest again from time to time. That a manager
+// ([contract.ReasonUnknownContract]), it sends with an older one, if that is taken there, and tries the newest again from time to time. That a manager
 // is not there yet is no reason: then the older contract is refused, too, and nothing changes.
 //
-// What the older contract can not carry are heartbeats. They come back as [core.EventErrors] with [ReasonNoHeartbeats].
+// The older contract carries no heartbeats: they are left out.
 type Fallback struct {
 	newest, older core.Forwarder
 	opts          FallbackOptions
@@ -66,15 +66,6 @@ type course struct {
 	newest, older bool
 	retry         time.Time // of the newest, while older
 }
-
-// ErrNoHeartbeats means that a heartbeat was not sent, as the contract in use has none.
-var ErrNoHeartbeats error = noHeartbeats{}
-
-type noHeartbeats struct{}
-
-func (noHeartbeats) Error() string   { return "httpmtls: the contract in use carries no heartbeats" }
-func (noHeartbeats) Reason() string  { return ReasonNoHeartbeats }
-func (noHeartbeats) Retryable() bool { return false }
 
 // NewFallback returns a forwarder that prefers newest. Without older (nil) it only tells that newest is not known.
 func NewFallback(newest, older core.Forwarder, opts FallbackOptions) (*Fallback, error) {
@@ -92,21 +83,21 @@ func NewFallback(newest, older core.Forwarder, opts FallbackOptions) (*Fallback,
 }
 
 // Forward implements [core.Forwarder].
-func (f *Fallback) Forward(ctx context.Context, manager core.Manager, events []core.WatchEvent) error {
+func (f *Fallback) Forward(ctx context.Context, manager core.Manager, batch core.Batch) error {
 	now := f.course(manager)
 	if now.older && time.Now().Before(now.retry) {
-		_, err := f.forwardOlder(ctx, manager, events)
+		_, err := f.forwardOlder(ctx, manager, batch.Events)
 
 		return err
 	}
 
-	err := f.newest.Forward(ctx, manager, events)
-	unknown := core.Reason(err) == ReasonUnknownContract
+	err := f.newest.Forward(ctx, manager, batch)
+	unknown := core.Reason(err) == contract.ReasonUnknownContract
 
 	switch {
 	case unknown:
 		f.opts.Unknown(manager, err)
-	case tookSome(err, len(events)):
+	case tookSome(err, &batch):
 		f.follow(manager, course{newest: true})
 
 		return err
@@ -119,7 +110,7 @@ func (f *Fallback) Forward(ctx context.Context, manager core.Manager, events []c
 	}
 
 	// Whatever became of an attempt to return, the older contract was taken the last time.
-	taken, olderErr := f.forwardOlder(ctx, manager, events)
+	taken, olderErr := f.forwardOlder(ctx, manager, batch.Events)
 	if !taken && unknown && !now.older {
 		return err
 	}
@@ -153,106 +144,84 @@ func (f *Fallback) follow(manager core.Manager, next course) {
 	}
 }
 
-// tookSome reports whether an answer to so many events proves that the receiver understood them.
-func tookSome(err error, events int) bool {
+// tookSome reports whether an answer proves that the receiver understood the batch.
+func tookSome(err error, batch *core.Batch) bool {
 	some, ok := errors.AsType[core.EventErrors](err)
 
-	return err == nil || ok && len(some) < events
+	return err == nil && !batch.IsEmpty() || ok && len(some) < len(batch.Events)
 }
 
-// forwardOlder sends what the older contract can carry, several at once. It reports whether the receiver has taken any.
-func (f *Fallback) forwardOlder(ctx context.Context, manager core.Manager, events []core.WatchEvent) (taken bool, err error) {
+// forwardOlder sends events with the older contract, several at once. It reports whether the receiver has
+// taken any.
+func (f *Fallback) forwardOlder(ctx context.Context, manager core.Manager, events []core.Numbered) (taken bool, err error) {
 	var (
-		all     = newOutcome(len(events))
+		all     = newResults(len(events))
 		stripes = min(f.opts.InFlight, len(events))
 		sending sync.WaitGroup
 	)
 
 	for first := range stripes {
 		sending.Go(func() {
-			for i := first; i < len(events); i += stripes {
-				if !all.send(ctx, f.older, manager, events, i) {
-					return
-				}
+			for i := first; i < len(events) && !all.failed(); i += stripes {
+				all.add(i, f.older.Forward(ctx, manager, core.Batch{Events: events[i : i+1]}))
 			}
 		})
 	}
 
 	sending.Wait()
 
-	return all.taken > 0, all.sum()
+	return all.taken > 0, all.err()
 }
 
-// outcome collects what became of events that were sent singly.
-type outcome struct {
+// results collects the answers to events that are sent one by one.
+type results struct {
 	mu    sync.Mutex
-	errs  []error // errUntried at first
-	whole error   // what concerns the manager: the rest need not be tried
+	errs  core.EventErrors // not sent at first
+	whole error            // of the manager: the rest need not be sent
 	taken int
 }
 
-var errUntried = errors.New("not tried")
+func newResults(events int) *results {
+	r := &results{errs: make(core.EventErrors, events)}
+	for i := range events {
+		r.errs[i] = core.ErrNotSent
+	}
 
-func newOutcome(events int) *outcome {
-	return &outcome{errs: slices.Repeat([]error{errUntried}, events)}
+	return r
 }
 
-// send sends one event, unless others have shown that it is in vain, and reports whether to go on.
-func (o *outcome) send(ctx context.Context, older core.Forwarder, manager core.Manager, events []core.WatchEvent, i int) bool {
-	if events[i].Kind == core.KindHeartbeat {
-		o.errs[i] = ErrNoHeartbeats
+func (r *results) failed() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 
-		return true
-	}
+	return r.whole != nil
+}
 
-	o.mu.Lock()
-	whole := o.whole
-	o.mu.Unlock()
-
-	if whole != nil {
-		return false
-	}
-
-	err := older.Forward(ctx, manager, events[i:i+1])
+func (r *results) add(i int, err error) {
 	some, single := errors.AsType[core.EventErrors](err)
 
-	o.mu.Lock()
-	defer o.mu.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
 
 	switch {
 	case err == nil:
-		o.errs[i] = nil
-		o.taken++
+		delete(r.errs, i)
+		r.taken++
 	case single:
-		o.errs[i] = some[0]
+		r.errs[i] = some[0]
 	default:
-		o.whole = err
+		r.whole = err
 	}
-
-	return o.whole == nil
 }
 
-// sum returns one error for all when nothing was taken and nothing can be blamed singly. Events that were not tried, or failed with the
-// manager, are named with its error.
-func (o *outcome) sum() error {
-	if o.whole != nil && o.taken == 0 {
-		return o.whole
-	}
-
-	failed := core.EventErrors{}
-	for i, err := range o.errs {
-		switch {
-		case err == nil:
-		case errors.Is(err, errUntried):
-			failed[i] = o.whole
-		default:
-			failed[i] = err
-		}
-	}
-
-	if len(failed) == 0 {
+// err returns one error for all when the manager failed and nothing was taken.
+func (r *results) err() error {
+	switch {
+	case r.whole != nil && r.taken == 0:
+		return r.whole
+	case len(r.errs) == 0:
 		return nil
+	default:
+		return r.errs
 	}
-
-	return failed
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -16,13 +17,13 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 )
 
-// Forwarder is a [core.Forwarder] over HTTPS with a client certificate. It sends [contract.Version.MaxEvents] events per
-// request, one request after the other. Make one per control plane: its connections are shared by all callers and reused. A new
-// generation of key material means new connections; requests under way end on the old ones.
+// Forwarder is a [core.Forwarder] over HTTPS with a client certificate. Make one per control plane: all
+// callers share its connections, which are reused. A new generation of key material means new
+// connections; requests under way end on the old ones.
 //
-// What concerns one event only (400, 403, 413, 415, and what can not be encoded) is reported as [core.EventErrors], what concerns
-// the manager or the connection as an [*Error] for all, and then nothing more is sent. When some events were delivered
-// before, the rest is named with that error instead, so that nothing is sent twice.
+// Each Forward makes one request. Events that do not fit into it are named with [core.ErrNotSent], those
+// that the receiver refuses for themselves or the contract cannot carry with an [*Error]. An [*Error] for
+// the whole batch belongs to the sender, the manager or the path.
 type Forwarder struct {
 	source  Source
 	address *url.URL
@@ -64,50 +65,103 @@ func NewForwarder(source Source, address string, version contract.Version, opts 
 }
 
 // Forward implements [core.Forwarder].
-func (f *Forwarder) Forward(ctx context.Context, manager core.Manager, events []core.WatchEvent) error {
-	if len(events) == 0 {
+func (f *Forwarder) Forward(ctx context.Context, manager core.Manager, batch core.Batch) error {
+	if f.version.Numbered() {
+		batch = f.claim(batch)
+	} else {
+		batch.Heartbeat = nil
+	}
+
+	if batch.IsEmpty() {
 		return nil
 	}
 
-	// Once more, whoever made it: what follows puts it into a URL.
-	manager, err := core.ParseManager(string(manager))
+	manager, err := core.ParseManager(string(manager)) // It becomes part of a URL.
 	if err != nil {
 		return &Error{Method: http.MethodPost, URL: f.address.String(), Err: err, reason: ReasonInvalidManager, permanent: true}
 	}
 
 	target := f.address.JoinPath(f.version.Path(manager))
-	result := result{total: len(events)}
 
-	if f.version.Numbered() {
-		events = f.claim(events)
+	encoded, err := f.version.Encode(&batch)
+	if err != nil {
+		return unsendable(target, err)
 	}
 
-	for batch := range slices.Chunk(events, f.version.MaxEvents()) {
-		if !result.add(len(batch), f.send(ctx, target, batch)) {
-			break
+	for i, err := range encoded.Failed {
+		if !errors.Is(err, core.ErrNotSent) {
+			encoded.Failed[i] = unsendable(target, err)
 		}
 	}
 
-	return result.err()
+	if encoded.Body == nil {
+		return encoded.Failed
+	}
+
+	return merge(encoded.Failed, f.send(ctx, target, &message{&encoded, len(batch.Events)}))
 }
 
-// claim returns the events with who we are and an id, where they do not say it themselves.
-func (f *Forwarder) claim(events []core.WatchEvent) []core.WatchEvent {
-	claimed := slices.Clone(events)
-	source := f.identity()
+// message is an encoded batch on its way.
+type message struct {
+	*contract.Request
 
-	for i := range claimed {
-		claimed[i].Source = cmp.Or(claimed[i].Source, source)
+	events int // of the batch
+}
 
-		if claimed[i].ID == "" {
-			claimed[i].ID = rand.Text()
+// elements returns the number of elements in the body.
+func (m *message) elements() int {
+	if m.Heartbeat {
+		return len(m.Sent) + 1
+	}
+
+	return len(m.Sent)
+}
+
+// index returns the index in the batch of an element of the body.
+func (m *message) index(element int) int {
+	if element < len(m.Sent) {
+		return m.Sent[element]
+	}
+
+	return m.events
+}
+
+// merge joins the events that were not sent and the answer to the others.
+func merge(unsent core.EventErrors, err error) error {
+	refused, partial := errors.AsType[core.EventErrors](err)
+
+	switch {
+	case len(unsent) == 0, err != nil && !partial:
+		return err
+	case len(refused) == 0:
+		return unsent
+	}
+
+	all := maps.Clone(unsent)
+	maps.Copy(all, refused)
+
+	return all
+}
+
+func unsendable(target *url.URL, err error) error {
+	return &Error{Method: http.MethodPost, URL: target.String(), Err: err, reason: ReasonUnsendable, permanent: true}
+}
+
+// claim returns the batch with our identity, and with IDs where events have none.
+func (f *Forwarder) claim(batch core.Batch) core.Batch {
+	batch.Source = cmp.Or(batch.Source, f.identity())
+	batch.Events = slices.Clone(batch.Events)
+
+	for i := range batch.Events {
+		if batch.Events[i].ID == "" {
+			batch.Events[i].ID = rand.Text()
 		}
 	}
 
-	return claimed
+	return batch
 }
 
-// identity is who the certificate of now says we are.
+// identity is the identity in the current certificate, unless the options state one.
 func (f *Forwarder) identity() core.RuntimeID {
 	material, err := f.source.Material()
 	if f.opts.Identity != "" || err != nil || material.Certificate == nil || material.Certificate.Leaf == nil {
@@ -184,72 +238,4 @@ func (f *Forwarder) renew(material *Material) error {
 	f.pool = next
 
 	return nil
-}
-
-// result collects what became of the events of one call.
-type result struct {
-	total     int
-	seen      int
-	delivered int
-	events    core.EventErrors
-	whole     error
-}
-
-// add notes what became of the next batch. It reports whether to go on.
-func (r *result) add(size int, err error) bool {
-	first := r.seen
-	r.seen += size
-
-	partial, isPartial := errors.AsType[core.EventErrors](err)
-
-	switch {
-	case err == nil:
-		r.delivered += size
-	case isPartial:
-		r.delivered += size - len(partial)
-
-		for index, failure := range partial {
-			r.name(first+index, first+index+1, failure)
-		}
-	case size == 1 && concernsEvent(err):
-		r.name(first, r.seen, err)
-	case r.delivered > 0:
-		r.name(first, r.total, err)
-
-		return false
-	default:
-		r.whole = err
-
-		return false
-	}
-
-	return true
-}
-
-func (r *result) name(from, to int, err error) {
-	if r.events == nil {
-		r.events = core.EventErrors{}
-	}
-
-	for i := from; i < to; i++ {
-		r.events[i] = err
-	}
-}
-
-func (r *result) err() error {
-	switch {
-	case r.whole != nil:
-		return r.whole
-	case len(r.events) > 0:
-		return r.events
-	default:
-		return nil
-	}
-}
-
-// concernsEvent reports whether another event may fare better with the same manager.
-func concernsEvent(err error) bool {
-	failure, ok := errors.AsType[*Error](err)
-
-	return ok && (failure.permanent || failure.reason == ReasonForbidden)
 }

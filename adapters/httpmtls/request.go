@@ -2,9 +2,9 @@ package httpmtls
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"io"
+	"mime"
 	"net/http"
 	"net/url"
 	"time"
@@ -22,17 +22,8 @@ const (
 	maxFailures = 64 << 10
 )
 
-// send sends a batch, in one request if it fits, and returns nil, [core.EventErrors] or an [*Error].
-func (f *Forwarder) send(ctx context.Context, target *url.URL, batch []core.WatchEvent) error {
-	body, err := f.version.Encode(batch)
-	if err != nil && len(batch) > 1 {
-		return f.sendHalves(ctx, target, batch) // Too large together, or one of them can not be carried.
-	}
-
-	if err != nil {
-		return &Error{Method: http.MethodPost, URL: target.String(), Err: err, reason: ReasonUnsendable, permanent: true}
-	}
-
+// send makes one request, and returns nil, [core.EventErrors] or an [*Error].
+func (f *Forwarder) send(ctx context.Context, target *url.URL, m *message) error {
 	ctx, cancel := context.WithTimeout(ctx, f.opts.Timeout)
 	defer cancel()
 
@@ -43,26 +34,11 @@ func (f *Forwarder) send(ctx context.Context, target *url.URL, batch []core.Watc
 		return failure(target, reasonOf(ctx.Err()), ctx.Err())
 	}
 
-	return f.post(ctx, target, body, len(batch))
-}
-
-func (f *Forwarder) sendHalves(ctx context.Context, target *url.URL, batch []core.WatchEvent) error {
-	halves := result{total: len(batch)}
-	middle := len(batch) / 2 //nolint:mnd // A half.
-
-	if halves.add(middle, f.send(ctx, target, batch[:middle])) {
-		halves.add(len(batch)-middle, f.send(ctx, target, batch[middle:]))
-	}
-
-	return halves.err()
-}
-
-// post sends a body that carries so many events. A refusal of key material that was replaced meanwhile says nothing of the new one, which is
-// tried at once: the wait that a refusal asks for is long.
-func (f *Forwarder) post(ctx context.Context, target *url.URL, body []byte, events int) error {
-	used, err := f.attempt(ctx, target, body, events)
+	// A refusal of key material that was replaced meanwhile says nothing of the new one, which is tried at
+	// once: the wait that a refusal asks for is long.
+	used, err := f.attempt(ctx, target, m)
 	if refusesMaterial(err) && f.hasReplaced(used) {
-		_, err = f.attempt(ctx, target, body, events)
+		_, err = f.attempt(ctx, target, m)
 	}
 
 	return err
@@ -76,7 +52,8 @@ func refusesMaterial(err error) bool {
 	}
 
 	switch failed.reason {
-	case ReasonUnauthenticated, ReasonForbidden, ReasonGatewayRefused, ReasonTLSRefused, ReasonTLSVerify:
+	case contract.ReasonUnauthenticated, contract.ReasonForbidden, contract.ReasonGatewayRefused,
+		ReasonTLSRefused, ReasonTLSVerify:
 		return true
 	default:
 		return false
@@ -89,15 +66,15 @@ func (f *Forwarder) hasReplaced(used *Material) bool {
 	return err == nil && now != used
 }
 
-// attempt makes one request, short retries included, with the key material of now, which it returns.
-func (f *Forwarder) attempt(ctx context.Context, target *url.URL, body []byte, events int) (*Material, error) {
+// attempt makes one request, short retries included, with the current key material, which it returns.
+func (f *Forwarder) attempt(ctx context.Context, target *url.URL, m *message) (*Material, error) {
 	pool, err := f.acquire()
 	if err != nil {
 		return nil, failure(target, acquireReason(err), err)
 	}
 	defer pool.release()
 
-	request, err := f.request(ctx, target, body)
+	request, err := f.request(ctx, target, m.Body)
 	if err != nil {
 		return pool.material, failure(target, ReasonConnection, err)
 	}
@@ -112,7 +89,7 @@ func (f *Forwarder) attempt(ctx context.Context, target *url.URL, body []byte, e
 	}
 	defer answer.Body.Close()
 
-	return pool.material, f.read(target, answer, events)
+	return pool.material, f.read(target, answer, m)
 }
 
 func (f *Forwarder) request(ctx context.Context, target *url.URL, body []byte) (*retryablehttp.Request, error) {
@@ -130,8 +107,8 @@ func (f *Forwarder) request(ctx context.Context, target *url.URL, body []byte) (
 	return request, nil
 }
 
-// read judges an answer. An acknowledgement is final with its status, whatever becomes of its body.
-func (f *Forwarder) read(target *url.URL, answer *http.Response, events int) error {
+// read interprets an answer. An acknowledgement is final with its status, whatever becomes of its body.
+func (f *Forwarder) read(target *url.URL, answer *http.Response, m *message) error {
 	const firstSuccess, lastSuccess = 200, 299
 
 	if answer.StatusCode >= firstSuccess && answer.StatusCode <= lastSuccess {
@@ -139,67 +116,62 @@ func (f *Forwarder) read(target *url.URL, answer *http.Response, events int) err
 	}
 
 	kept, readErr := io.ReadAll(io.LimitReader(answer.Body, maxFailures))
+	decoded := contract.DecodeAnswer(answer.StatusCode, kept, m.elements())
+	decoded.RetryAfter = parseRetryAfter(answer.Header, time.Now(), f.opts.MaxRetryAfter)
 
-	if failures, ok := contract.DecodeFailures(kept, events); ok && f.version.MaxEvents() > 1 {
-		return f.eventErrors(target, failures)
+	if len(decoded.Failed) > 0 {
+		return f.eventErrors(target, decoded.Failed, m)
 	}
 
-	v := judge(answer.StatusCode, answer.Header)
-	if answer.StatusCode == http.StatusNotFound && f.version.Numbered() && reasonIn(kept) != ReasonUnknownManager {
-		v.reason = ReasonUnknownContract
-	}
-
-	asked := parseRetryAfter(answer.Header, time.Now(), f.opts.MaxRetryAfter)
-	failed := f.statusError(target, answer.StatusCode, asked, v)
+	failed := f.refusal(target, decoded.Refusal, isWebPage(answer.Header))
 	failed.Body = string(kept[:min(len(kept), maxKept)])
 	failed.Err = errors.Join(failed.Err, readErr)
+
+	// Deployed listeners of contracts v1 and v2 name nothing, but can only mean the one event.
+	if f.version.MaxEvents() == 1 && (failed.permanent || failed.reason == contract.ReasonForbidden) {
+		return core.EventErrors{m.index(0): failed}
+	}
 
 	return failed
 }
 
-// reasonIn returns the reason that a listener gives in its answer, "" when it is not a listener's.
-func reasonIn(answer []byte) string {
-	var body struct {
-		Reason string `json:"reason"`
-	}
+// isWebPage recognizes an answer for people. A listener never writes one.
+func isWebPage(header http.Header) bool {
+	mediaType, _, _ := mime.ParseMediaType(header.Get("Content-Type"))
 
-	if json.Unmarshal(answer, &body) != nil {
-		return ""
-	}
-
-	return body.Reason
+	return mediaType == "text/html"
 }
 
-// eventErrors says of each event of a batch that was not taken what a request with it alone would have led to.
-func (f *Forwarder) eventErrors(target *url.URL, failures map[int]contract.Failure) core.EventErrors {
-	all := make(core.EventErrors, len(failures))
+// eventErrors translates the refusals of single elements.
+func (f *Forwarder) eventErrors(target *url.URL, refused map[int]contract.Refusal, m *message) core.EventErrors {
+	all := make(core.EventErrors, len(refused))
 
-	for index, failure := range failures {
-		asked := min(failure.RetryAfter, f.opts.MaxRetryAfter)
-		failed := f.statusError(target, failure.Status, asked, judge(failure.Status, nil))
-		failed.Body = failure.Reason[:min(len(failure.Reason), maxKept)]
-		all[index] = failed
+	for element, r := range refused {
+		r.RetryAfter = min(r.RetryAfter, f.opts.MaxRetryAfter)
+		failed := f.refusal(target, r, false)
+		failed.Body = r.Reason[:min(len(r.Reason), maxKept)]
+		all[m.index(element)] = failed
 	}
 
 	return all
 }
 
-func (f *Forwarder) statusError(target *url.URL, status int, asked time.Duration, v verdict) *Error {
-	return &Error{
-		Method: http.MethodPost, URL: target.String(), Status: status, Err: v.cause,
-		reason: v.reason, permanent: v.permanent, retryAfter: f.retryAfter(v, asked),
+func (f *Forwarder) refusal(target *url.URL, r contract.Refusal, page bool) *Error {
+	meaning := f.version.Interpret(r, page)
+	failed := &Error{
+		Method: http.MethodPost, URL: target.String(), Status: r.Status, Err: meaning.Cause,
+		reason: meaning.Reason, permanent: meaning.Permanent,
 	}
-}
 
-func (f *Forwarder) retryAfter(v verdict, asked time.Duration) time.Duration {
 	switch {
-	case v.permanent:
-		return 0
-	case v.slow && asked == 0:
-		return max(f.opts.RefusedRetryAfter, 0)
+	case meaning.Permanent:
+	case meaning.Slow && r.RetryAfter == 0:
+		failed.retryAfter = max(f.opts.RefusedRetryAfter, 0)
 	default:
-		return asked
+		failed.retryAfter = r.RetryAfter
 	}
+
+	return failed
 }
 
 func failure(target *url.URL, reason string, err error) error {

@@ -23,6 +23,7 @@ type Agent struct {
 	certificates
 
 	ledger     *ledger
+	outbox     *outboxCollector
 	decisions  vocabulary
 	results    vocabulary
 	reasons    vocabulary
@@ -56,7 +57,7 @@ func NewAgent(reg prom.Registerer, opts Options) (*Agent, error) {
 	a := newAgent("agent", opts)
 
 	all := collectors{
-		a.ledger, a.admissions, a.refusals, a.panics, a.inFlight, a.forwards, a.connects, a.retries,
+		a.ledger, a.outbox, a.admissions, a.refusals, a.panics, a.inFlight, a.forwards, a.connects, a.retries,
 		a.handshakes, a.drops, a.stalls, a.canaries, a.canary, a.keyMaterial(),
 	}
 	if err := all.register(reg); err != nil {
@@ -70,6 +71,7 @@ func newAgent(f factory, opts Options) *Agent {
 	a := &Agent{
 		certificates: newCertificates(f),
 		ledger:       newLedger(f, opts),
+		outbox:       newOutboxCollector(f, opts),
 		admissions: f.histograms("admission_duration_seconds",
 			"Time to answer a request of the webhook, by what was decided.", admissionBuckets(), labelDecision),
 		refusals: f.counters("admission_refusals_total",
@@ -96,9 +98,12 @@ func newAgent(f factory, opts Options) *Agent {
 	return a
 }
 
-// Counted is the hook of that name of an outbox: it books a change of the fates of a manager's events, all in one step.
-func (a *Agent) Counted(manager core.Manager, change outbox.Counts) {
-	a.ledger.counted(manager, change)
+// ReadOutbox makes every scrape read the counts of an outbox: the method of that name. Call it once.
+func (a *Agent) ReadOutbox(counts func() map[core.Manager]outbox.Counts) {
+	a.outbox.mu.Lock()
+	defer a.outbox.mu.Unlock()
+
+	a.outbox.counts = counts
 }
 
 // Attempted is the hook of that name of an outbox: a forwarder was called for a number of events, took so long and returned err.
@@ -177,7 +182,7 @@ func (a *Agent) ConnectionDropped(server, reason string) {
 // Stalled is called when the agent did not run for longer than an API server may wait.
 func (a *Agent) Stalled() { a.stalls.Inc() }
 
-// Forget frees the series of a manager that is not served any more: at once, or as soon as none of its events is pending. They
+// Forget frees the counters of a manager that is not served any more, except those of the outbox. They
 // come back, from zero, when the manager is seen again.
 func (a *Agent) Forget(manager core.Manager) { a.ledger.forget(manager) }
 

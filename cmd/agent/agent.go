@@ -127,8 +127,8 @@ func newOutbox(
 ) (*outbox.Outbox, error) {
 	opts := outbox.Options{
 		Settle:         c.settle,
-		LookAgain:      c.lookAgain,
-		ResyncAgain:    c.resyncAgain,
+		Resend:         c.resend,
+		ResendResync:   c.resendResync,
 		MaxKeys:        c.maxKeys,
 		MaxBatch:       c.contract.MaxEvents(),
 		ForwardTimeout: c.forwarding,
@@ -138,7 +138,7 @@ func newOutbox(
 		Managers:       c.managers,
 		ResyncFirst:    true,
 		ResyncOwners:   c.contract.NeedsOwner(),
-		Hooks:          outbox.Hooks{Counted: metrics.Counted, Attempted: metrics.Attempted},
+		Hooks:          outbox.Hooks{Attempted: metrics.Attempted},
 		// The handler of the reviews has a debug line per event.
 		Logger: withoutDebug(log),
 	}
@@ -154,10 +154,12 @@ func newOutbox(
 		return nil, fmt.Errorf("build: %w", err)
 	}
 
+	metrics.ReadOutbox(box.Counts)
+
 	return box, nil
 }
 
-func newReviews(c config, acceptor admission.Acceptor, metrics *prometheus.Agent, log *slog.Logger) (http.Handler, error) {
+func newReviews(c config, acceptor core.Acceptor, metrics *prometheus.Agent, log *slog.Logger) (http.Handler, error) {
 	handler, err := admission.New(acceptor, admission.Options{
 		RequireOwner: c.contract.NeedsOwner(),
 		MaxBodies:    maxBodies,

@@ -36,8 +36,8 @@ type config struct {
 	managers      []core.Manager
 	instance      string
 	settle        time.Duration
-	lookAgain     time.Duration // 0: not
-	resyncAgain   time.Duration
+	resend        []time.Duration // empty: never
+	resendResync  time.Duration
 	maxKeys       int
 	connections   int
 	handshakes    int // 0: half of the processors
@@ -76,13 +76,14 @@ func (c *config) check() error {
 		wrong = append(wrong, fmt.Errorf("WEBHOOK_PORT and METRICS_PORT: both are %d, want two ports", c.webhook.port))
 	}
 
-	if c.lookAgain > 0 && c.lookAgain <= c.settle {
-		wrong = append(wrong, fmt.Errorf("LOOK_AGAIN: %v, want more than SETTLE, %v, or 0s", c.lookAgain, c.settle))
+	if len(c.resend) > 0 && c.resend[0] <= c.settle {
+		wrong = append(wrong, fmt.Errorf("RESEND_AFTER: %v, want more than SETTLE, %v, or 0s", c.resend[0], c.settle))
 	}
 
-	// An agent that ends while second looks wait is missed after two heartbeats: the resync that stands in must not come before they would have.
-	if c.contract.Numbered() && c.heartbeats > 0 && c.lookAgain >= 2*c.heartbeats {
-		wrong = append(wrong, fmt.Errorf("LOOK_AGAIN: %v, want less than twice HEARTBEAT_INTERVAL, %v", c.lookAgain, c.heartbeats))
+	// When an agent ends while resends wait, the control plane misses it after two heartbeats. The resync
+	// that then stands in must not come before the resends would have.
+	if n := len(c.resend); n > 0 && c.contract.Numbered() && c.heartbeats > 0 && c.resend[n-1] >= 2*c.heartbeats {
+		wrong = append(wrong, fmt.Errorf("RESEND_AFTER: %v, want less than twice HEARTBEAT_INTERVAL, %v", c.resend[n-1], c.heartbeats))
 	}
 
 	return errors.Join(wrong...)

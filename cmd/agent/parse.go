@@ -16,10 +16,12 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
-	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
 
 type duration = time.Duration
+
+// maxManagers is the default bound of the outbox and of the metrics.
+const maxManagers = 100
 
 // off is what libraries take for a duration that is none, as 0 is their default.
 const off = -1
@@ -129,8 +131,8 @@ func parseManagers(list string) ([]core.Manager, error) {
 		managers, wrong = append(managers, manager), append(wrong, err)
 	}
 
-	if n := len(managers); n > outbox.DefaultMaxManagers {
-		wrong = append(wrong, fmt.Errorf("%d managers, want at most %d", n, outbox.DefaultMaxManagers))
+	if n := len(managers); n > maxManagers {
+		wrong = append(wrong, fmt.Errorf("%d managers, want at most %d", n, maxManagers))
 	}
 
 	return managers, errors.Join(wrong...)
@@ -197,4 +199,28 @@ func versions() string {
 	}
 
 	return strings.Join(names, ", ")
+}
+
+// parseDelays reads rising durations, separated by commas; 0s alone is none.
+func parseDelays(text string) ([]duration, error) {
+	delays := []duration{}
+
+	for part := range strings.SplitSeq(text, ",") {
+		delay, err := parseDelay(strings.TrimSpace(part))
+		if err != nil {
+			return nil, err
+		}
+
+		delays = append(delays, delay)
+	}
+
+	if len(delays) == 1 && delays[0] == 0 {
+		return []duration{}, nil
+	}
+
+	if !slices.IsSorted(delays) || delays[0] == 0 {
+		return nil, fmt.Errorf("want rising durations such as 3s,35s, or 0s, have %.40q", text)
+	}
+
+	return delays, nil
 }

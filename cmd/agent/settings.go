@@ -110,14 +110,14 @@ func settings() []setting {
 			set:  durationOrOff(func(c *config) *duration { return &c.settle }),
 		},
 		{
-			env: "LOOK_AGAIN", kind: "duration", fallback: "0s",
-			help: "Wait before an event is sent once more, for a write that is committed later than `SETTLE`; 0s is never",
-			set:  parsed(func(c *config) *duration { return &c.lookAgain }, parseDelay),
+			env: "RESEND_AFTER", kind: "durations", fallback: "3s,35s",
+			help: "Times after which a delivered event is sent once more, for a write that is committed later than `SETTLE`; 0s is never",
+			set:  parsed(func(c *config) *[]duration { return &c.resend }, parseDelays),
 		},
 		{
-			env: "RESYNC_AGAIN", kind: "duration", fallback: outbox.DefaultResyncAgain.String(),
-			help: "Wait before a second look at what may have gone by unseen, longer than the timeout of the webhook; 0s is none",
-			set:  durationOrOff(func(c *config) *duration { return &c.resyncAgain }),
+			env: "RESEND_RESYNC", kind: "duration", fallback: outbox.DefaultResendResync.String(),
+			help: "Time after which a resync is sent once more, longer than the timeout of the webhook; 0s is never",
+			set:  durationOrOff(func(c *config) *duration { return &c.resendResync }),
 		},
 		{
 			env: "OUTBOX_MAX_KEYS", kind: "number", fallback: strconv.Itoa(outbox.DefaultMaxKeys),

@@ -27,12 +27,12 @@ const (
 	// maxBatchEvents and maxBatchBody bound a batch.
 	maxBatchEvents = 500
 	maxBatchBody   = 256 << 10
-	// maxAttribute bounds the texts of one event that are no names.
+	// maxAttribute bounds the texts of an event that are no names, in bytes.
 	maxAttribute = 512
 )
 
-// cloudEvent is an event of v3 in the JSON format of CloudEvents 1.0. Its extensions are the documented "sequence"
-// and "distributed tracing", and epoch.
+// cloudEvent is an event of v3 in the JSON format of CloudEvents 1.0. Its extensions are the documented
+// "sequence" and "distributed tracing", and epoch.
 type cloudEvent struct {
 	SpecVersion     string    `json:"specversion"`
 	ID              string    `json:"id"`
@@ -61,77 +61,114 @@ type objectName struct {
 	Name      string `json:"name"`
 }
 
-type heartbeatData struct {
-	Number                 uint64           `json:"number"`
-	IntervalMS             int64            `json:"intervalMs"`
-	Instance               string           `json:"instance,omitempty"`
-	Leaving                bool             `json:"leaving,omitempty"`
-	Sequence               uint64           `json:"sequence"`
-	Pending                int64            `json:"pending"`
-	OldestPendingMS        int64            `json:"oldestPendingMs"`
-	Dropped                map[string]int64 `json:"dropped,omitempty"`
-	Version                string           `json:"version,omitempty"`
-	CertificateFingerprint string           `json:"certificateFingerprint,omitempty"`
-	CertificateExpiry      time.Time        `json:"certificateExpiry,omitzero"`
-	CAFingerprints         []string         `json:"caFingerprints,omitempty"`
-	KeyMaterialError       string           `json:"keyMaterialError,omitempty"`
-	Canary                 core.CanaryState `json:"canary,omitempty"`
-	ConfigHash             string           `json:"configHash,omitempty"`
-}
+// encodeBatch encodes as many events as fit into a request, and the heartbeat behind the last one.
+func encodeBatch(batch *core.Batch) Request {
+	r := Request{Body: []byte{'['}}
 
-func encodeBatch(events []core.WatchEvent) ([]byte, error) {
-	batch := make([]cloudEvent, len(events))
+	for i := range batch.Events {
+		body, err := encodeNumbered(batch, &batch.Events[i])
+		if err != nil {
+			r.fail(i, err)
 
-	for i := range events {
-		var err error
-		if batch[i], err = toCloudEvent(&events[i]); err != nil {
-			return nil, fmt.Errorf("event %d of the batch: %w", i, err)
+			continue
 		}
+
+		if len(r.Sent) == maxBatchEvents || !r.append(body) {
+			r.failFrom(i, batch)
+
+			break
+		}
+
+		r.Sent = append(r.Sent, i)
 	}
 
-	body, err := json.Marshal(batch)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrMalformed, err)
+	if batch.Heartbeat != nil && len(r.Failed) == 0 {
+		r.appendHeartbeat(batch)
 	}
 
-	if len(body) > maxBatchBody {
-		return nil, fmt.Errorf("%w: %d events have %d bytes, want at most %d", ErrTooLarge, len(events), len(body), maxBatchBody)
-	}
-
-	return body, nil
+	return r.close()
 }
 
-func toCloudEvent(event *core.WatchEvent) (cloudEvent, error) {
-	if err := checkBatched(event); err != nil {
-		return cloudEvent{}, err
+// append adds an element to the body, unless it has no room.
+func (r *Request) append(element []byte) bool {
+	if len(r.Body)+len(element)+len(",]") > maxBatchBody {
+		return false
 	}
 
-	c := cloudEvent{
-		SpecVersion:     specVersion,
-		ID:              event.ID,
-		Source:          sourcePrefix + url.PathEscape(string(event.Source)),
-		Time:            event.Time.UTC(),
-		DataContentType: "application/json",
-		Epoch:           event.Epoch,
-		TraceParent:     event.TraceParent,
+	if len(r.Body) > 1 {
+		r.Body = append(r.Body, ',')
 	}
+
+	r.Body = append(r.Body, element...)
+
+	return true
+}
+
+func (r *Request) appendHeartbeat(batch *core.Batch) {
+	body, err := encodeHeartbeat(batch)
+
+	switch {
+	case err != nil:
+		r.fail(len(batch.Events), err)
+	case len(r.Sent) == maxBatchEvents || !r.append(body):
+		r.fail(len(batch.Events), core.ErrNotSent)
+	default:
+		r.Heartbeat = true
+	}
+}
+
+// close ends the array.
+func (r *Request) close() Request {
+	if len(r.Body) == 1 {
+		r.Body = nil
+
+		return *r
+	}
+
+	r.Body = append(r.Body, ']')
+
+	return *r
+}
+
+func encodeNumbered(batch *core.Batch, event *core.Numbered) ([]byte, error) {
+	if err := checkEvent(batch, event); err != nil {
+		return nil, err
+	}
+
+	c := newCloudEvent(batch, event.ID, event.Time)
+	c.TraceParent = event.TraceParent
 
 	if event.Sequence > 0 {
 		c.Sequence = formatSequence(event.Sequence)
 	}
 
-	switch event.Kind {
-	case core.KindHeartbeat:
-		c.Type, c.Data = TypeHeartbeat, fromHeartbeat(event.Heartbeat)
-	case core.KindResync:
+	if event.Resync {
 		c.Type, c.Data = TypeResync, &changedData{Owner: fromName(event.Owner)}
-	case core.KindChanged:
-		c.Type, c.Subject, c.Data = TypeChanged, event.Watched.String(), fromChanged(event)
-	default:
-		return cloudEvent{}, fmt.Errorf("%w: kind is %s", ErrMalformed, event.Kind)
+	} else {
+		c.Type, c.Subject, c.Data = TypeChanged, event.Watched.String(), fromChanged(&event.WatchEvent)
 	}
 
-	return c, nil
+	return marshal(&c)
+}
+
+func newCloudEvent(batch *core.Batch, id string, at time.Time) cloudEvent {
+	return cloudEvent{
+		SpecVersion:     specVersion,
+		ID:              id,
+		Source:          sourcePrefix + url.PathEscape(string(batch.Source)),
+		Time:            at.UTC(),
+		DataContentType: "application/json",
+		Epoch:           batch.Epoch,
+	}
+}
+
+func marshal(c *cloudEvent) ([]byte, error) {
+	body, err := json.Marshal(c)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrMalformed, err)
+	}
+
+	return body, nil
 }
 
 func fromChanged(event *core.WatchEvent) *changedData {
@@ -155,53 +192,6 @@ func fromName(name types.NamespacedName) *objectName {
 	return &objectName{Namespace: name.Namespace, Name: name.Name}
 }
 
-func fromHeartbeat(beat *core.Heartbeat) *heartbeatData {
-	return &heartbeatData{
-		Number:                 beat.Number,
-		IntervalMS:             beat.Interval.Milliseconds(),
-		Instance:               beat.Instance,
-		Leaving:                beat.Leaving,
-		Sequence:               beat.Sequence,
-		Pending:                beat.Pending,
-		OldestPendingMS:        beat.OldestPending.Milliseconds(),
-		Dropped:                beat.Dropped,
-		Version:                beat.Version,
-		CertificateFingerprint: beat.CertificateFingerprint,
-		CertificateExpiry:      beat.CertificateExpiry,
-		CAFingerprints:         beat.CAFingerprints,
-		KeyMaterialError:       beat.KeyMaterialError,
-		Canary:                 beat.Canary,
-		ConfigHash:             beat.ConfigHash,
-	}
-}
-
-func (d *heartbeatData) heartbeat() *core.Heartbeat {
-	return &core.Heartbeat{
-		Number:                 d.Number,
-		Interval:               milliseconds(d.IntervalMS),
-		Instance:               d.Instance,
-		Leaving:                d.Leaving,
-		Sequence:               d.Sequence,
-		Pending:                d.Pending,
-		OldestPending:          milliseconds(d.OldestPendingMS),
-		Dropped:                d.Dropped,
-		Version:                d.Version,
-		CertificateFingerprint: d.CertificateFingerprint,
-		CertificateExpiry:      d.CertificateExpiry,
-		CAFingerprints:         d.CAFingerprints,
-		KeyMaterialError:       d.KeyMaterialError,
-		Canary:                 d.Canary,
-		ConfigHash:             d.ConfigHash,
-	}
-}
-
-// milliseconds turns a foreign number into a duration, without overflow.
-func milliseconds(n int64) time.Duration {
-	const year = 365 * 24 * time.Hour
-
-	return time.Duration(min(max(n, 0), year.Milliseconds())) * time.Millisecond
-}
-
 func parseSource(source string) (core.RuntimeID, error) {
 	escaped, ok := strings.CutPrefix(source, sourcePrefix)
 
@@ -213,7 +203,7 @@ func parseSource(source string) (core.RuntimeID, error) {
 	return core.RuntimeID(id), nil
 }
 
-// formatSequence writes a number so that the order of the strings is that of the numbers, as the extension demands.
+// formatSequence pads a number, so that strings have the order of the numbers, as the extension demands.
 func formatSequence(n uint64) string {
 	const width = "00000000000000000000"
 
@@ -235,52 +225,17 @@ func parseSequence(text string) (uint64, error) {
 	return n, nil
 }
 
-// checkBatched holds what both ends demand of an event of v3.
-func checkBatched(event *core.WatchEvent) error {
-	if event.ID == "" || event.Source == "" {
-		return fmt.Errorf("%w: id and source are needed, have %.40q and %.80q", ErrMalformed, event.ID, event.Source)
+// checkEvent is the validation of an event of v3 at both ends.
+func checkEvent(batch *core.Batch, event *core.Numbered) error {
+	if event.ID == "" || batch.Source == "" {
+		return fmt.Errorf("%w: id and source are needed, have %.40q and %.80q", ErrMalformed, event.ID, batch.Source)
 	}
 
-	switch event.Kind {
-	case core.KindHeartbeat:
-		if event.Heartbeat == nil {
-			return fmt.Errorf("%w: a heartbeat without content", ErrMalformed)
-		}
-
-		return checkHeartbeat(event.Heartbeat)
-	case core.KindResync:
-		return checkOwner(event)
-	default:
-		return cmp.Or(checkOwner(event), checkWatched(event))
-	}
-}
-
-// Bounds on what a heartbeat may say: the listener keeps it.
-const (
-	maxReasons      = 32
-	maxFingerprints = 16
-)
-
-func checkHeartbeat(beat *core.Heartbeat) error {
-	if len(beat.Dropped) > maxReasons || len(beat.CAFingerprints) > maxFingerprints {
-		return fmt.Errorf("%w: %d reasons and %d CA fingerprints, want at most %d and %d",
-			ErrMalformed, len(beat.Dropped), len(beat.CAFingerprints), maxReasons, maxFingerprints)
+	if event.Resync {
+		return checkOwner(&event.WatchEvent)
 	}
 
-	texts := append([]string{
-		beat.Instance, beat.Version, beat.CertificateFingerprint, beat.KeyMaterialError, string(beat.Canary), beat.ConfigHash,
-	}, beat.CAFingerprints...)
-	for reason := range beat.Dropped {
-		texts = append(texts, reason)
-	}
-
-	for _, text := range texts {
-		if len(text) > maxAttribute {
-			return fmt.Errorf("%w: a text of %d bytes in a heartbeat, want at most %d", ErrMalformed, len(text), maxAttribute)
-		}
-	}
-
-	return nil
+	return cmp.Or(checkOwner(&event.WatchEvent), checkWatched(&event.WatchEvent))
 }
 
 func checkOwner(event *core.WatchEvent) error {

@@ -1,5 +1,5 @@
-// Package contract holds the wire contracts that an agent and a listener share: the paths, the media types, the limits,
-// and how events are written and read. It knows bytes, not HTTP.
+// Package contract holds the wire contracts that an agent and a listener share: paths, media types,
+// limits, and the encoding of requests and answers, for both ends. It does no I/O.
 package contract
 
 import (
@@ -11,15 +11,13 @@ import (
 )
 
 var (
-	// ErrUnknownVersion means that a contract is none of those that this package knows. It is permanent.
+	// ErrUnknownVersion means that this package does not know a contract. It is permanent.
 	ErrUnknownVersion error = &sentinel{text: "unknown contract", reason: "unknown_contract"}
-	// ErrMalformed means that a body, or an event, is not what its contract says. It is permanent.
+	// ErrMalformed means that a body or an event does not follow its contract. It is permanent.
 	ErrMalformed error = &sentinel{text: "malformed event", reason: "malformed"}
-	// ErrTooLarge means that events do not fit into one request. Fewer may.
-	ErrTooLarge error = &sentinel{text: "too large for one request", reason: "too_large"}
 )
 
-// sentinel is an error that is compared by identity. No attempt at the same can succeed.
+// sentinel is a permanent error that is compared by identity.
 type sentinel struct{ text, reason string }
 
 func (s *sentinel) Error() string   { return s.text }
@@ -31,15 +29,16 @@ type Version string
 
 // The wire contracts, oldest first.
 const (
-	// V1 carries one event with its owner, as deployed today.
+	// V1 carries one event with its owner.
 	V1 Version = "v1"
-	// V2 carries one event without owner: the sender is the Common Name of its certificate.
+	// V2 carries one event without owner. The sender is the Common Name of its certificate.
 	V2 Version = "v2"
-	// V3 carries batches of CloudEvents 1.0 in JSON (batched content mode), with heartbeats, and numbers that show gaps.
+	// V3 carries batches of CloudEvents 1.0 in JSON (batched content mode), with numbers that show gaps,
+	// and heartbeats.
 	V3 Version = "v3"
 )
 
-// traits are what makes a contract.
+// traits are the properties of a contract.
 type traits struct {
 	path        string
 	contentType string
@@ -66,16 +65,11 @@ func (v Version) traits() traits {
 	}
 }
 
-// The statuses of HTTP that acknowledge (RFC 9110, section 15.3).
-const (
-	statusOK       = 200
-	statusAccepted = 202
-)
-
 // Versions returns all contracts, oldest first.
 func Versions() []Version { return []Version{V1, V2, V3} }
 
-// ParseVersion returns the contract of that name, or an error that wraps [ErrUnknownVersion] and lists those there are.
+// ParseVersion returns the contract of that name. The error wraps [ErrUnknownVersion] and lists the
+// known ones.
 func ParseVersion(name string) (Version, error) {
 	if v := Version(name); slices.Contains(Versions(), v) {
 		return v, nil
@@ -88,8 +82,8 @@ func unknown(name string) error {
 	return fmt.Errorf("%w %.16q: want one of %v", ErrUnknownVersion, name, Versions())
 }
 
-// Path returns the URL path, escaped, that a manager's events are sent to with POST. The manager must come from
-// [core.ParseManager]: escaping takes the meaning from slashes, but not from "..".
+// Path returns the escaped URL path to which a manager's events are sent with POST. The manager must
+// come from [core.ParseManager]: escaping does not disarm "..".
 func (v Version) Path(manager core.Manager) string {
 	return "/" + string(v) + "/" + url.PathEscape(string(manager)) + "/" + v.traits().path
 }
@@ -100,50 +94,85 @@ func (v Version) ContentType() string { return v.traits().contentType }
 // MaxEvents returns how many events one request can carry.
 func (v Version) MaxEvents() int { return v.traits().maxEvents }
 
-// MaxBody returns the size in bytes beyond which a request's body is refused unread.
+// MaxBody returns the size in bytes beyond which the body of a request is refused unread.
 func (v Version) MaxBody() int { return v.traits().maxBody }
 
-// Status returns the HTTP status of an answer that acknowledges every event of a request.
+// Status returns the HTTP status of an answer that acknowledges all events of a request.
 func (v Version) Status() int { return v.traits().accepted }
 
-// NeedsOwner reports whether an event can not be sent without its owner.
+// NeedsOwner reports whether an event cannot be sent without its owner.
 func (v Version) NeedsOwner() bool { return v.traits().needsOwner }
 
 // Numbered reports whether events travel with an epoch and a sequence, and with heartbeats.
 func (v Version) Numbered() bool { return v.traits().numbered }
 
-// Encode returns the body that carries events, between 1 and [Version.MaxEvents] of them. It fails on events that the
-// contract can not carry, with an error that wraps [ErrMalformed], and with one that wraps [ErrTooLarge] when several events together
-// are larger than [Version.MaxBody]. What it returns, [Version.Decode] accepts.
-func (v Version) Encode(events []core.WatchEvent) ([]byte, error) {
-	switch n, most := len(events), v.MaxEvents(); {
-	case most == 0:
-		return nil, unknown(string(v))
-	case n == 0 || n > most:
-		return nil, fmt.Errorf("%w: contract %s carries 1 to %d events, have %d", ErrMalformed, v, most, n)
+// Request is an encoded batch, and the part of the batch that it carries.
+type Request struct {
+	// Body is nil when no event of the batch can be sent.
+	Body []byte
+	// Sent has the index in the batch of each event in Body, in their order.
+	Sent []int
+	// Heartbeat is whether Body ends with the heartbeat. It is left out when the contract carries none,
+	// and when an event is.
+	Heartbeat bool
+	// Failed names the events that Body does not carry: with an error that wraps [ErrMalformed] those
+	// that the contract cannot express, and with [core.ErrNotSent] those that a request has no room
+	// for. A heartbeat without room has the index len(batch.Events).
+	Failed core.EventErrors
+}
+
+// Encode returns the request that carries batch, cut at [Version.MaxEvents] and [Version.MaxBody]. It
+// fails on an empty batch, and with [ErrUnknownVersion]. [Version.Decode] accepts every body that it
+// returns.
+func (v Version) Encode(batch *core.Batch) (Request, error) {
+	switch {
+	case v.MaxEvents() == 0:
+		return Request{}, unknown(string(v))
+	case batch.IsEmpty():
+		return Request{}, fmt.Errorf("%w: the batch is empty", ErrMalformed)
 	case v == V3:
-		return encodeBatch(events)
+		return encodeBatch(batch), nil
 	default:
-		return encodeSingle(v, &events[0])
+		return encodeSingle(v, batch), nil
 	}
 }
 
-// Decode returns the events that a body carries. Fields that it does not know are ignored, so that a contract can grow.
-// The error wraps [ErrMalformed] and names what is wrong and what is expected.
-func (v Version) Decode(body []byte) ([]core.WatchEvent, error) {
+// fail names an event that is not sent.
+func (r *Request) fail(index int, err error) {
+	if r.Failed == nil {
+		r.Failed = core.EventErrors{}
+	}
+
+	r.Failed[index] = err
+}
+
+// failFrom names the events from an index on, and the heartbeat if there is one, as not sent.
+func (r *Request) failFrom(index int, batch *core.Batch) {
+	for i := index; i < len(batch.Events); i++ {
+		r.fail(i, core.ErrNotSent)
+	}
+
+	if batch.Heartbeat != nil {
+		r.fail(len(batch.Events), core.ErrNotSent)
+	}
+}
+
+// Decode returns the batch that a body carries. Unknown fields are ignored, so that a contract can
+// grow. The error wraps [ErrMalformed] and names the fault and the expectation.
+func (v Version) Decode(body []byte) (core.Batch, error) {
 	switch most := v.MaxBody(); {
 	case most == 0:
-		return nil, unknown(string(v))
+		return core.Batch{}, unknown(string(v))
 	case len(body) > most:
-		return nil, fmt.Errorf("%w: %d bytes, want at most %d", ErrMalformed, len(body), most)
+		return core.Batch{}, fmt.Errorf("%w: %d bytes, want at most %d", ErrMalformed, len(body), most)
 	case v == V3:
 		return decodeBatch(body)
 	}
 
 	event, err := decodeSingle(v, body)
 	if err != nil {
-		return nil, err
+		return core.Batch{}, err
 	}
 
-	return []core.WatchEvent{event}, nil
+	return core.NewBatch(event), nil
 }

@@ -2,7 +2,6 @@ package contract
 
 import (
 	"encoding/base64"
-	"encoding/json"
 	"fmt"
 	"strconv"
 	"time"
@@ -13,9 +12,12 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/rawjson"
 )
 
-// received is a CloudEvent as it comes in. Its order is free, so that data is read when the type is known.
+// received is a CloudEvent as it is read. The order of its members is free: data is interpreted when
+// the type is known.
 type received struct {
-	event       core.WatchEvent
+	event       core.Numbered
+	heartbeat   *core.Heartbeat
+	epoch       string
 	specVersion string
 	source      string
 	kind        string
@@ -24,22 +26,18 @@ type received struct {
 	data        []byte
 }
 
-func decodeBatch(body []byte) ([]core.WatchEvent, error) {
-	var events []core.WatchEvent
+func decodeBatch(body []byte) (core.Batch, error) {
+	var batch core.Batch
 
 	r := rawjson.NewReader(body)
+	n := 0
 
 	err := r.Array(func() error {
-		if len(events) == maxBatchEvents {
-			return fmt.Errorf("%w: want at most %d events", ErrMalformed, maxBatchEvents)
+		if err := readElement(r, &batch, n); err != nil {
+			return fmt.Errorf("event %d of the batch: %w", n, err)
 		}
 
-		event, err := readEvent(r)
-		if err != nil {
-			return fmt.Errorf("event %d of the batch: %w", len(events), err)
-		}
-
-		events = append(events, event)
+		n++
 
 		return nil
 	})
@@ -47,29 +45,53 @@ func decodeBatch(body []byte) ([]core.WatchEvent, error) {
 		err = r.End()
 	}
 
-	if err != nil {
-		return nil, fmt.Errorf("%w: want a batch of CloudEvents in JSON: %w", ErrMalformed, err)
+	switch {
+	case err != nil:
+		return core.Batch{}, fmt.Errorf("%w: want a batch of CloudEvents in JSON: %w", ErrMalformed, err)
+	case n == 0:
+		return core.Batch{}, fmt.Errorf("%w: no events, want 1 to %d", ErrMalformed, maxBatchEvents)
+	default:
+		return batch, nil
 	}
-
-	if len(events) == 0 {
-		return nil, fmt.Errorf("%w: no events, want 1 to %d", ErrMalformed, maxBatchEvents)
-	}
-
-	return events, nil
 }
 
-func readEvent(r *rawjson.Reader) (core.WatchEvent, error) {
+// readElement reads the n-th element of a batch into it.
+func readElement(r *rawjson.Reader, batch *core.Batch, n int) error {
+	switch {
+	case n == maxBatchEvents:
+		return fmt.Errorf("%w: want at most %d events", ErrMalformed, maxBatchEvents)
+	case batch.Heartbeat != nil:
+		return fmt.Errorf("%w: want a heartbeat as the last element only", ErrMalformed)
+	}
+
 	var c received
 
 	if err := r.Object(func(name string) error { return c.readAttribute(r, name) }); err != nil {
-		return core.WatchEvent{}, err //nolint:wrapcheck // The caller wraps it.
+		return err
 	}
 
-	if err := c.interpret(); err != nil {
-		return core.WatchEvent{}, err
+	source, err := c.interpret()
+	if err != nil {
+		return err
 	}
 
-	return c.event, checkBatched(&c.event)
+	if n == 0 {
+		batch.Source, batch.Epoch = source, c.epoch
+	}
+
+	if batch.Source != source || batch.Epoch != c.epoch {
+		return fmt.Errorf("%w: source and epoch differ from those of the first event", ErrMalformed)
+	}
+
+	if c.heartbeat != nil {
+		batch.Heartbeat = c.heartbeat
+
+		return nil
+	}
+
+	batch.Events = append(batch.Events, c.event)
+
+	return checkEvent(batch, &c.event)
 }
 
 func (c *received) readAttribute(r *rawjson.Reader, name string) (err error) {
@@ -85,7 +107,7 @@ func (c *received) readAttribute(r *rawjson.Reader, name string) (err error) {
 	case "time":
 		c.time, err = r.Text()
 	case "epoch":
-		c.event.Epoch, err = r.Text()
+		c.epoch, err = r.Text()
 	case "sequence":
 		c.sequence, err = r.Text()
 	case "traceparent":
@@ -98,13 +120,13 @@ func (c *received) readAttribute(r *rawjson.Reader, name string) (err error) {
 		_, err = r.Skip()
 	}
 
-	return err //nolint:wrapcheck // The caller wraps it.
+	return err
 }
 
 func readBase64(r *rawjson.Reader) ([]byte, error) {
 	text, err := r.Text()
 	if err != nil {
-		return nil, err //nolint:wrapcheck // The caller wraps it.
+		return nil, err
 	}
 
 	data, err := base64.StdEncoding.DecodeString(text)
@@ -115,8 +137,8 @@ func readBase64(r *rawjson.Reader) ([]byte, error) {
 	return data, nil
 }
 
-// interpret turns the attributes into an event.
-func (c *received) interpret() (err error) {
+// interpret turns the attributes into an event or a heartbeat, and returns their source.
+func (c *received) interpret() (source core.RuntimeID, err error) {
 	for _, attribute := range []struct {
 		name, value string
 		optional    bool
@@ -124,35 +146,35 @@ func (c *received) interpret() (err error) {
 		{"id", c.event.ID, false},
 		{"source", c.source, false},
 		{"type", c.kind, false},
-		{"epoch", c.event.Epoch, true},
+		{"epoch", c.epoch, true},
 		{"traceparent", c.event.TraceParent, true},
 	} {
 		if attribute.value == "" && !attribute.optional {
-			return fmt.Errorf("attribute %s is missing", attribute.name)
+			return "", fmt.Errorf("attribute %s is missing", attribute.name)
 		}
 
 		if len(attribute.value) > maxAttribute {
-			return fmt.Errorf("attribute %s has %d bytes, want at most %d", attribute.name, len(attribute.value), maxAttribute)
+			return "", fmt.Errorf("attribute %s has %d bytes, want at most %d", attribute.name, len(attribute.value), maxAttribute)
 		}
 	}
 
 	if c.specVersion != specVersion {
-		return fmt.Errorf("specversion is %.16q, want %q", c.specVersion, specVersion)
+		return "", fmt.Errorf("specversion is %.16q, want %q", c.specVersion, specVersion)
 	}
 
-	if c.event.Source, err = parseSource(c.source); err != nil {
-		return err
+	if source, err = parseSource(c.source); err != nil {
+		return "", err
 	}
 
 	if c.event.Sequence, err = parseSequence(c.sequence); err != nil {
-		return err
+		return "", err
 	}
 
 	if c.event.Time, err = parseTime(c.time); err != nil {
-		return err
+		return "", err
 	}
 
-	return c.readData()
+	return source, c.readData()
 }
 
 func parseTime(text string) (time.Time, error) {
@@ -175,13 +197,14 @@ func (c *received) readData() error {
 
 	switch c.kind {
 	case TypeHeartbeat:
-		c.event.Kind = core.KindHeartbeat
-		c.event.Heartbeat, err = readHeartbeat(c.data)
+		if c.heartbeat, err = readHeartbeat(c.data); err == nil {
+			c.heartbeat.ID, c.heartbeat.Time = c.event.ID, c.event.Time
+		}
 	case TypeResync:
-		c.event.Kind = core.KindResync
-		err = c.readObject(r, func(name string) error { return readOwner(r, name, &c.event) })
+		c.event.Resync = true
+		err = c.readObject(r, func(name string) error { return readOwner(r, name, &c.event.WatchEvent) })
 	case TypeChanged:
-		err = c.readObject(r, func(name string) error { return readChanged(r, name, &c.event) })
+		err = c.readObject(r, func(name string) error { return readChanged(r, name, &c.event.WatchEvent) })
 	default:
 		return fmt.Errorf("type is %.80q, want one of %v", c.kind, []string{TypeChanged, TypeResync, TypeHeartbeat})
 	}
@@ -200,10 +223,10 @@ func (c *received) readObject(r *rawjson.Reader, member func(name string) error)
 	}
 
 	if err := r.Object(member); err != nil {
-		return err //nolint:wrapcheck // The caller wraps it.
+		return err
 	}
 
-	return r.End() //nolint:wrapcheck // The caller wraps it.
+	return r.End()
 }
 
 // The fields of data.
@@ -220,7 +243,7 @@ func readOwner(r *rawjson.Reader, name string, event *core.WatchEvent) error {
 
 	_, err := r.Skip()
 
-	return err //nolint:wrapcheck // The caller wraps it.
+	return err
 }
 
 func readChanged(r *rawjson.Reader, name string, event *core.WatchEvent) (err error) {
@@ -243,13 +266,13 @@ func readChanged(r *rawjson.Reader, name string, event *core.WatchEvent) (err er
 		return readOwner(r, name, event)
 	}
 
-	return err //nolint:wrapcheck // The caller wraps it.
+	return err
 }
 
 func readInteger(r *rawjson.Reader) (int64, error) {
 	raw, err := r.Skip()
 	if err != nil {
-		return 0, err //nolint:wrapcheck // The caller wraps it.
+		return 0, err
 	}
 
 	n, err := strconv.ParseInt(string(raw), 10, 64)
@@ -261,7 +284,7 @@ func readInteger(r *rawjson.Reader) (int64, error) {
 }
 
 func readName(r *rawjson.Reader, into *types.NamespacedName) error {
-	return r.Object(func(name string) (err error) { //nolint:wrapcheck // The caller wraps it.
+	return r.Object(func(name string) (err error) {
 		switch name {
 		case "namespace":
 			into.Namespace, err = r.Text()
@@ -271,7 +294,7 @@ func readName(r *rawjson.Reader, into *types.NamespacedName) error {
 			_, err = r.Skip()
 		}
 
-		return err //nolint:wrapcheck // The caller wraps it.
+		return err
 	})
 }
 
@@ -287,17 +310,5 @@ func readGVK(r *rawjson.Reader, name string, event *core.WatchEvent) (err error)
 		_, err = r.Skip()
 	}
 
-	return err //nolint:wrapcheck // The caller wraps it.
-}
-
-func readHeartbeat(data []byte) (*core.Heartbeat, error) {
-	var beat heartbeatData
-
-	if len(data) > 0 {
-		if err := json.Unmarshal(data, &beat); err != nil {
-			return nil, err //nolint:wrapcheck // The caller wraps it.
-		}
-	}
-
-	return beat.heartbeat(), nil
+	return err
 }

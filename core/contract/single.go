@@ -38,20 +38,39 @@ type gvk struct {
 	Kind    string `json:"kind"`
 }
 
-// resyncV2 is how a resync travels where the contract has no word for it: today's consumers look at the owner or the
-// certificate only, and see an ordinary event. No object of a runtime can be meant, as a Watcher has a namespace.
+// resyncV2 encodes a resync in the contracts that have no word for it. Consumers that read the owner or
+// the certificate only see an ordinary event. It names no object of a runtime, as a Watcher has a
+// namespace.
 func resyncV2() bodyV2 {
 	return bodyV2{
-		Watched:    wireName{Name: core.KindResync.String()},
+		Watched:    wireName{Name: "resync"},
 		WatchedGVK: gvk{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Watcher"},
 	}
 }
 
-func encodeSingle(v Version, event *core.WatchEvent) ([]byte, error) {
-	watched, err := toBody(event)
-	if err != nil {
-		return nil, err
+// encodeSingle encodes the first event that the contract can express.
+func encodeSingle(v Version, batch *core.Batch) (r Request) {
+	for i := range batch.Events {
+		body, err := encodeEvent(v, &batch.Events[i].WatchEvent)
+		if err != nil {
+			r.fail(i, err)
+
+			continue
+		}
+
+		r.Body, r.Sent = body, []int{i}
+		for rest := i + 1; rest < len(batch.Events); rest++ {
+			r.fail(rest, core.ErrNotSent)
+		}
+
+		break
 	}
+
+	return r
+}
+
+func encodeEvent(v Version, event *core.WatchEvent) ([]byte, error) {
+	watched := toBody(event)
 
 	var body any = watched
 	if v.NeedsOwner() {
@@ -70,22 +89,18 @@ func encodeSingle(v Version, event *core.WatchEvent) ([]byte, error) {
 	return encoded, nil
 }
 
-func toBody(event *core.WatchEvent) (bodyV2, error) {
-	switch event.Kind {
-	case core.KindChanged:
-		return bodyV2{Watched: wireName(event.Watched), WatchedGVK: gvk(event.WatchedGVK)}, nil
-	case core.KindResync:
-		return resyncV2(), nil
-	case core.KindHeartbeat:
+func toBody(event *core.WatchEvent) bodyV2 {
+	if event.Resync {
+		return resyncV2()
 	}
 
-	return bodyV2{}, fmt.Errorf("%w: contracts v1 and v2 can not carry an event of kind %s", ErrMalformed, event.Kind)
+	return bodyV2{Watched: wireName(event.Watched), WatchedGVK: gvk(event.WatchedGVK)}
 }
 
 func decodeSingle(v Version, body []byte) (core.WatchEvent, error) {
 	var decoded bodyV1
 
-	// In v2 an owner is a field like any other that is not known, whatever it is.
+	// In v2 an owner is an unknown field, which is ignored.
 	var into any = &decoded.bodyV2
 	if v.NeedsOwner() {
 		into = &decoded
@@ -105,7 +120,7 @@ func decodeSingle(v Version, body []byte) (core.WatchEvent, error) {
 
 func fromBody(owner types.NamespacedName, body bodyV2) core.WatchEvent {
 	if body == resyncV2() {
-		return core.WatchEvent{Kind: core.KindResync, Owner: owner}
+		return core.WatchEvent{Resync: true, Owner: owner}
 	}
 
 	return core.WatchEvent{
@@ -115,7 +130,7 @@ func fromBody(owner types.NamespacedName, body bodyV2) core.WatchEvent {
 	}
 }
 
-// check holds what both ends demand of an event: a hint that names nothing reaches nobody.
+// check is the validation of an event at both ends.
 func check(v Version, owner types.NamespacedName, body bodyV2) error {
 	var errOwner error
 	if v.NeedsOwner() {

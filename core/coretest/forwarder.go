@@ -32,7 +32,7 @@ type ForwarderHarness struct {
 }
 
 // NewForwarder makes a forwarder whose far end is new and real: it decodes each request and calls farEnd.Forward with
-// the context of the request, the manager and the events that arrived, or farEnd.Handle for each of them. What farEnd
+// the context of the request, the manager and the batch that arrived, or farEnd.Handle for each of them. What farEnd
 // returns it answers in the words of its transport:
 //
 //   - nil acknowledges the request,
@@ -111,7 +111,7 @@ func (s *forwarderSuite) forward(t *testing.T, events ...core.WatchEvent) error 
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 
-	err := s.Forwarder.Forward(ctx, managerA, events)
+	err := s.Forwarder.Forward(ctx, managerA, core.NewBatch(events...))
 	if ctx.Err() != nil {
 		t.Fatalf("Forward took more than %v, and returned: %v", patience, err)
 	}
@@ -256,7 +256,7 @@ func testConcurrent(t *testing.T, s *forwarderSuite) {
 		sent[manager] = append(sent[manager], events...)
 
 		group.Go(func() {
-			if err := s.Forwarder.Forward(ctx, manager, events); err != nil {
+			if err := s.Forwarder.Forward(ctx, manager, core.NewBatch(events...)); err != nil {
 				t.Errorf("Forward = %v", err)
 			}
 		})
@@ -292,7 +292,7 @@ func testCancelledBefore(t *testing.T, s *forwarderSuite) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 
-	err := s.Forwarder.Forward(ctx, managerA, someEvents(0, 1))
+	err := s.Forwarder.Forward(ctx, managerA, core.NewBatch(someEvents(0, 1)...))
 	s.endedBy(t, err, context.Canceled)
 }
 
@@ -304,7 +304,7 @@ func testCancelledMeanwhile(t *testing.T, s *forwarderSuite) {
 	defer cancel()
 
 	result := make(chan error, 1)
-	go func() { result <- s.Forwarder.Forward(ctx, managerA, someEvents(0, 1)) }()
+	go func() { result <- s.Forwarder.Forward(ctx, managerA, core.NewBatch(someEvents(0, 1)...)) }()
 
 	s.awaitCall(t)
 
@@ -326,7 +326,7 @@ func testDeadline(t *testing.T, s *forwarderSuite) {
 	defer cancel()
 
 	result := make(chan error, 1)
-	go func() { result <- s.Forwarder.Forward(ctx, managerA, someEvents(0, 1)) }()
+	go func() { result <- s.Forwarder.Forward(ctx, managerA, core.NewBatch(someEvents(0, 1)...)) }()
 
 	s.endedBy(t, promptly(t, result), context.DeadlineExceeded)
 }
@@ -337,7 +337,7 @@ func hang(t *testing.T) Answer {
 
 	end := t.Context()
 
-	return func(ctx context.Context, _ []core.WatchEvent) error {
+	return func(ctx context.Context, _ core.Batch) error {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -552,7 +552,7 @@ func testRecovers(t *testing.T, s *forwarderSuite) {
 		s.farEnd.Always(answer)
 
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-		if err := s.Forwarder.Forward(ctx, managerA, someEvents(0, 1)); err == nil {
+		if err := s.Forwarder.Forward(ctx, managerA, core.NewBatch(someEvents(0, 1)...)); err == nil {
 			t.Error("Forward = nil, want an error: the far end does not accept")
 		}
 

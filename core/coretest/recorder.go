@@ -16,8 +16,8 @@ type Call struct {
 	Runtime core.RuntimeID
 	// Manager is whom the events are for.
 	Manager core.Manager
-	// Events are copies of those that arrived.
-	Events []core.WatchEvent
+	// Batch is a copy of the batch that arrived. A delivery is a batch of one event.
+	Batch core.Batch
 	// Returned is whether the call was answered, and Err the answer.
 	Returned bool
 	Err      error
@@ -31,9 +31,9 @@ func (c *Call) Acknowledged() []core.WatchEvent {
 
 	var accepted []core.WatchEvent
 
-	for i := range c.Events {
+	for i := range c.Batch.Events {
 		if eventError(c.Err, i) == nil {
-			accepted = append(accepted, c.Events[i])
+			accepted = append(accepted, c.Batch.Events[i].WatchEvent)
 		}
 	}
 
@@ -52,13 +52,13 @@ type Recorder struct {
 }
 
 // Answer decides what a [Recorder] answers to a call. It may block until ctx ends.
-type Answer func(ctx context.Context, events []core.WatchEvent) error
+type Answer func(ctx context.Context, batch core.Batch) error
 
 // Accept acknowledges everything.
-func Accept(context.Context, []core.WatchEvent) error { return nil }
+func Accept(context.Context, core.Batch) error { return nil }
 
 // Hang answers nothing until the caller gives up, and then fails as its context says.
-func Hang(ctx context.Context, _ []core.WatchEvent) error {
+func Hang(ctx context.Context, _ core.Batch) error {
 	<-ctx.Done()
 
 	return context.Cause(ctx)
@@ -66,29 +66,26 @@ func Hang(ctx context.Context, _ []core.WatchEvent) error {
 
 // Refuse fails every call with err.
 func Refuse(err error) Answer {
-	return func(context.Context, []core.WatchEvent) error { return err }
+	return func(context.Context, core.Batch) error { return err }
 }
 
-// RefuseSome fails the events that match with err, and acknowledges the others: the answer is a [core.EventErrors],
-// or err itself for a single event.
+// RefuseSome fails the events that match with err, and acknowledges the others: the answer is a
+// [core.EventErrors].
 func RefuseSome(err error, match func(event *core.WatchEvent) bool) Answer {
-	return func(_ context.Context, events []core.WatchEvent) error {
+	return func(_ context.Context, batch core.Batch) error {
 		failed := core.EventErrors{}
 
-		for i := range events {
-			if match(&events[i]) {
+		for i := range batch.Events {
+			if match(&batch.Events[i].WatchEvent) {
 				failed[i] = err
 			}
 		}
 
-		switch {
-		case len(failed) == 0:
+		if len(failed) == 0 {
 			return nil
-		case len(events) == 1:
-			return err
-		default:
-			return failed
 		}
+
+		return failed
 	}
 }
 
@@ -109,19 +106,19 @@ func (r *Recorder) Next(answers ...Answer) {
 }
 
 // Forward writes the events down and answers as the script says.
-func (r *Recorder) Forward(ctx context.Context, manager core.Manager, events []core.WatchEvent) error {
-	return r.take(ctx, Call{Manager: manager, Events: slices.Clone(events)})
+func (r *Recorder) Forward(ctx context.Context, manager core.Manager, batch core.Batch) error {
+	return r.take(ctx, Call{Manager: manager, Batch: clone(batch)})
 }
 
 // Handle writes the delivery down and answers as the script says.
 func (r *Recorder) Handle(ctx context.Context, d core.Delivery) error {
-	return r.take(ctx, Call{Runtime: d.Runtime, Manager: d.Manager, Events: []core.WatchEvent{d.Event}})
+	return r.take(ctx, Call{Runtime: d.Runtime, Manager: d.Manager, Batch: core.NewBatch(d.Event)})
 }
 
 func (r *Recorder) take(ctx context.Context, call Call) error {
 	answer, index := r.arrived(call)
 
-	err := answer(ctx, slices.Clone(call.Events))
+	err := answer(ctx, clone(call.Batch))
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -130,6 +127,17 @@ func (r *Recorder) take(ctx context.Context, call Call) error {
 	r.wake()
 
 	return err
+}
+
+func clone(batch core.Batch) core.Batch {
+	batch.Events = slices.Clone(batch.Events)
+
+	if batch.Heartbeat != nil {
+		beat := *batch.Heartbeat
+		batch.Heartbeat = &beat
+	}
+
+	return batch
 }
 
 func (r *Recorder) arrived(call Call) (answer Answer, index int) {

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
@@ -50,14 +52,15 @@ func New(opts Options) (*Fleet, error) {
 	}, nil
 }
 
-// Observe takes in what a runtime sent to a manager in one request, in its order. The caller has verified the sender. Events
-// that the handler did not take belong in, too: they were heard. Refused are their indexes; a resync among them replaces none of the fleet's.
-func (f *Fleet) Observe(runtime core.RuntimeID, manager core.Manager, events []core.WatchEvent, refused ...int) {
+// Observe takes in one request that peer sent to a manager. The caller has verified the peer. Refused
+// are the events that the handler did not take: they count as heard, but a resync among them replaces
+// none of the fleet's.
+func (f *Fleet) Observe(peer core.Peer, manager core.Manager, batch core.Batch, refused core.EventErrors) {
 	now := time.Now()
 
 	f.mu.Lock()
 
-	r := f.record(key{runtime, manager}, now)
+	r := f.record(key{peer.ID, manager}, now)
 	if r == nil {
 		f.tally(manager).untracked++
 		f.mu.Unlock()
@@ -69,10 +72,10 @@ func (f *Fleet) Observe(runtime core.RuntimeID, manager core.Manager, events []c
 		return
 	}
 
-	cause := r.hear(events, &f.opts, now)
+	cause := r.observe(peer, &batch, &f.opts, now)
 
 	switch {
-	case resyncTaken(events, refused):
+	case resyncTaken(&batch, refused):
 		delete(f.resyncs, r.key) // The runtime asks for it itself.
 	case cause != "":
 		f.schedule(r.key, cause, now)
@@ -83,10 +86,12 @@ func (f *Fleet) Observe(runtime core.RuntimeID, manager core.Manager, events []c
 	f.tell()
 }
 
-// resyncTaken reports whether a resync reached the handler.
-func resyncTaken(events []core.WatchEvent, refused []int) bool {
-	for i := range events {
-		if events[i].Kind == core.KindResync && !slices.Contains(refused, i) {
+// resyncTaken reports whether the handler took a resync of the whole runtime. A resync for one owner
+// stands for that owner only.
+func resyncTaken(batch *core.Batch, refused core.EventErrors) bool {
+	for i := range batch.Events {
+		e := &batch.Events[i]
+		if e.Resync && e.Owner == (types.NamespacedName{}) && refused[i] == nil {
 			return true
 		}
 	}

@@ -35,37 +35,36 @@ type record struct {
 	replicas []*replica
 }
 
+// certificate is the validity of a verified client certificate.
+type certificate struct{ notBefore, notAfter time.Time }
+
 type replica struct {
-	epoch    string
-	sequence uint64
-	first    time.Time // when it was first heard
-	heard    time.Time
-	beat     *core.Heartbeat
-	beatAt   time.Time
-	dropping time.Time // until when a drop counts as one that just happened
+	epoch       string
+	sequence    uint64
+	first       time.Time // when it was first heard
+	heard       time.Time
+	beat        *core.Heartbeat
+	beatAt      time.Time
+	certificate certificate // that it showed last
+	dropping    time.Time   // until when a drop counts as one that just happened
 	// gone means that it is not expected to be heard again, and that a resync stands for what it may have taken with it. It is only
 	// remembered, so that it is known if it is heard again nevertheless.
 	gone bool
 }
 
-// hear takes in what a runtime sent, and returns why it should be looked at as a whole, "" if there is no reason.
-func (r *record) hear(events []core.WatchEvent, opts *Options, now time.Time) (cause string) {
+// observe takes in a request of the runtime, and returns the cause for a look at it as a whole, "" if
+// there is none.
+func (r *record) observe(peer core.Peer, batch *core.Batch, opts *Options, now time.Time) (cause string) {
 	if state, _ := r.judge(opts, now); state == Stale {
 		cause = CauseReturned
 	}
 
 	r.heard = now
-	numbered := false
 
-	for i := range events {
-		if events[i].Epoch != "" {
-			numbered = true
-			cause = cmp.Or(r.hearReplica(&events[i], opts, now), cause)
-		}
-	}
-
-	if cause == CauseReturned && !numbered {
-		// Those with heartbeats are silent, and who is heard has none: an agent that speaks an older contract took over.
+	if batch.Epoch != "" {
+		cause = cmp.Or(r.observeReplica(peer, batch, opts, now), cause)
+	} else if cause == CauseReturned {
+		// An agent without heartbeats took over from one with: it speaks an older contract.
 		r.beats = false
 		r.dismiss(func(*replica) bool { return true })
 	}
@@ -78,11 +77,12 @@ func (r *record) hear(events []core.WatchEvent, opts *Options, now time.Time) (c
 	return cause
 }
 
-func (r *record) hearReplica(event *core.WatchEvent, opts *Options, now time.Time) (cause string) {
-	p, first := r.replica(event, now)
-	cause = p.hear(event, opts, now)
+func (r *record) observeReplica(peer core.Peer, batch *core.Batch, opts *Options, now time.Time) (cause string) {
+	p, first := r.replica(batch, now)
+	cause = p.observe(batch, opts, now)
+	p.certificate = certificate{peer.NotBefore, peer.NotAfter}
 
-	if event.Heartbeat != nil {
+	if batch.Heartbeat != nil {
 		r.beats = true
 		r.succeed(p)
 	}
@@ -143,10 +143,10 @@ func (r *record) lose(opts *Options, now time.Time) bool {
 	return r.dismiss(func(p *replica) bool { return p.silent(opts, now) })
 }
 
-// replica returns the sender of an event, and whether it was unknown.
-func (r *record) replica(event *core.WatchEvent, now time.Time) (p *replica, first bool) {
+// replica returns the sender of a batch, and whether it was unknown.
+func (r *record) replica(batch *core.Batch, now time.Time) (p *replica, first bool) {
 	for _, p := range r.replicas {
-		if p.epoch == event.Epoch {
+		if p.epoch == batch.Epoch {
 			return p, false
 		}
 	}
@@ -155,9 +155,9 @@ func (r *record) replica(event *core.WatchEvent, now time.Time) (p *replica, fir
 		r.evict()
 	}
 
-	p = &replica{epoch: event.Epoch, first: now}
-	if event.Sequence > 0 {
-		p.sequence = event.Sequence - 1 // What came before is what the resync of a new epoch stands for.
+	p = &replica{epoch: batch.Epoch, first: now}
+	if len(batch.Events) > 0 && batch.Events[0].Sequence > 0 {
+		p.sequence = batch.Events[0].Sequence - 1 // The resync of a new epoch stands for those before.
 	}
 
 	r.replicas = append(r.replicas, p)
@@ -180,23 +180,26 @@ func (r *record) evict() {
 	r.replicas = slices.DeleteFunc(r.replicas, func(p *replica) bool { return p == least })
 }
 
-func (p *replica) hear(event *core.WatchEvent, opts *Options, now time.Time) (reason string) {
+func (p *replica) observe(batch *core.Batch, opts *Options, now time.Time) (cause string) {
 	p.heard, p.gone = now, false
 
-	if event.Heartbeat != nil {
-		return p.hearBeat(event.Heartbeat, opts, now)
+	for i := range batch.Events {
+		sequence := batch.Events[i].Sequence
+		if sequence > p.sequence && sequence-p.sequence > 1 {
+			cause = CauseGap
+		}
+
+		p.sequence = max(p.sequence, sequence)
 	}
 
-	if event.Sequence > p.sequence && event.Sequence-p.sequence > 1 {
-		reason = CauseGap
+	if batch.Heartbeat != nil {
+		cause = cmp.Or(p.observeHeartbeat(batch.Heartbeat, opts, now), cause)
 	}
 
-	p.sequence = max(p.sequence, event.Sequence)
-
-	return reason
+	return cause
 }
 
-func (p *replica) hearBeat(beat *core.Heartbeat, opts *Options, now time.Time) (reason string) {
+func (p *replica) observeHeartbeat(beat *core.Heartbeat, opts *Options, now time.Time) (reason string) {
 	if p.beat != nil && beat.Number <= p.beat.Number && now.Sub(p.beatAt) < straggler {
 		return "" // Overtaken, or sent twice: it says nothing that is not known better.
 	}
@@ -291,7 +294,7 @@ func patience(opts *Options, beat *core.Heartbeat) time.Duration {
 
 // trouble returns why the replica is degraded, "" when it is not.
 func (p *replica) trouble(opts *Options, now time.Time) string {
-	switch expiry := p.beat.CertificateExpiry; {
+	switch {
 	case p.beat.Canary == core.CanaryLost:
 		return ReasonCanaryLost
 	case p.beat.Canary == core.CanaryFailing:
@@ -302,11 +305,18 @@ func (p *replica) trouble(opts *Options, now time.Time) string {
 		return ReasonPendingTooLong
 	case p.beat.KeyMaterialError != "":
 		return ReasonKeyMaterial
-	case !expiry.IsZero() && expiry.Sub(now) < opts.ExpiringWithin:
+	case p.certificate.expiring(opts, now):
 		return ReasonCertificateExpiring
 	default:
 		return ""
 	}
+}
+
+// expiring reports whether the rest of the validity is short, by itself and for this certificate.
+func (c certificate) expiring(opts *Options, now time.Time) bool {
+	const part = 6 // cert-manager renews when a third is left.
+
+	return !c.notAfter.IsZero() && c.notAfter.Sub(now) < min(opts.ExpiringWithin, c.notAfter.Sub(c.notBefore)/part)
 }
 
 var severity = []string{

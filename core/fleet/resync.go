@@ -197,7 +197,7 @@ func (f *Fleet) deliver(ctx context.Context, handler core.Handler, k key) {
 	defer cancel()
 
 	now := time.Now()
-	event := core.WatchEvent{Kind: core.KindResync, Source: k.runtime, Time: now}
+	event := core.WatchEvent{Resync: true, Time: now}
 
 	log := f.opts.Logger.With(slog.String("runtime", string(k.runtime)), slog.String("manager", string(k.manager)),
 		slog.String("cause", claimed.cause))

@@ -7,29 +7,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// Group is what runtimes are counted by.
-type Group struct {
-	Manager core.Manager
-	State   State
-	Reason  string
-}
-
-// Counts returns how many runtimes are in each state, for each reason and manager. It is cheaper than [Fleet.Range].
-func (f *Fleet) Counts() map[Group]int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-
-	now := time.Now()
-	counts := make(map[Group]int)
-
-	for k, r := range f.records {
-		state, reason := r.judge(&f.opts, now)
-		counts[Group{k.manager, state, reason}]++
-	}
-
-	return counts
-}
-
 // Summary is how all runtimes fare that were heard for one manager. It is what metrics are made of.
 type Summary struct {
 	// Runtimes are how many are in each state, for each reason.
@@ -73,7 +50,7 @@ func (f *Fleet) tally(manager core.Manager) *tally {
 	return t
 }
 
-// Summaries returns how the runtimes fare, by manager, all at one moment. Its cost grows with them, about as that of [Fleet.Counts].
+// Summaries returns how the runtimes fare, by manager, all at one moment. Its cost grows with them.
 func (f *Fleet) Summaries() map[core.Manager]*Summary {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -115,7 +92,7 @@ func (s *Summary) add(r *record, opts *Options, now time.Time) {
 		s.Pending += min(max(p.beat.Pending, 0), mostPending)
 		s.OldestPending = max(s.OldestPending, p.beat.OldestPending)
 
-		if expiry := p.beat.CertificateExpiry; !expiry.IsZero() && (s.FirstExpiry.IsZero() || expiry.Before(s.FirstExpiry)) {
+		if expiry := p.certificate.notAfter; !expiry.IsZero() && (s.FirstExpiry.IsZero() || expiry.Before(s.FirstExpiry)) {
 			s.FirstExpiry = expiry
 		}
 	}

@@ -10,7 +10,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// dispatch sends what a lane holds until ctx ends, and returns when the last call of the forwarder has.
+// dispatch sends the events of a lane until ctx ends or the lane is closed, and returns when the last
+// call of the forwarder has.
 func (o *Outbox) dispatch(ctx context.Context, l *lane) {
 	var calls sync.WaitGroup
 	defer calls.Wait()
@@ -20,39 +21,52 @@ func (o *Outbox) dispatch(ctx context.Context, l *lane) {
 	for {
 		select {
 		case slots <- struct{}{}:
+		case <-l.closed:
+			return
 		case <-ctx.Done():
 			return
 		}
 
-		batch, events := o.next(ctx, l)
-		if events == nil {
+		c, ok := o.next(ctx, l)
+		if !ok {
 			return
 		}
 
 		calls.Go(func() {
 			defer func() { <-slots }()
 
-			o.send(ctx, l, batch, events)
+			o.send(ctx, l, c)
 		})
 	}
 }
 
-// next waits until something is due, and returns nil when ctx ends first.
-func (o *Outbox) next(ctx context.Context, l *lane) ([]*entry, []core.WatchEvent) {
-	for ctx.Err() == nil {
-		batch, events, wait := o.take(l)
-		if events != nil {
-			return batch, events
-		}
-
-		pause(ctx, l.wake, wait)
-	}
-
-	return nil, nil
+// call is one call of the forwarder: a batch, and the entries of its events.
+type call struct {
+	entries []*entry
+	batch   core.Batch
+	started time.Time
+	err     error
 }
 
-// pause waits for the time to pass, for a token or for the end of ctx. A negative wait has no end of its own.
-func pause(ctx context.Context, wake <-chan struct{}, wait time.Duration) {
+// next waits until something is due. ok is false when ctx ends or the lane is closed first.
+func (o *Outbox) next(ctx context.Context, l *lane) (c call, ok bool) {
+	for ctx.Err() == nil {
+		c, wait := o.take(l)
+		if !c.batch.IsEmpty() {
+			return c, true
+		}
+
+		if !pause(ctx, l, wait) {
+			return call{}, false
+		}
+	}
+
+	return call{}, false
+}
+
+// pause waits for the time to pass, for a token or for the end of ctx. A negative wait has no end of
+// its own. It reports whether the lane is still open.
+func pause(ctx context.Context, l *lane, wait time.Duration) (open bool) {
 	var passed <-chan time.Time
 
 	if wait >= 0 {
@@ -63,191 +77,93 @@ func pause(ctx context.Context, wake <-chan struct{}, wait time.Duration) {
 	}
 
 	select {
-	case <-wake:
+	case <-l.wake:
 	case <-passed:
 	case <-ctx.Done():
+	case <-l.closed:
+		return false
 	}
+
+	return true
 }
 
-// take returns what is due and the events to send for it, of which a heartbeat is the last, or how long to wait.
-func (o *Outbox) take(l *lane) (batch []*entry, events []core.WatchEvent, wait time.Duration) {
+// take returns the batch that is due, empty when there is none, and then how long to wait.
+func (o *Outbox) take(l *lane) (c call, wait time.Duration) {
 	o.mu.Lock()
-	defer o.mu.Unlock()
+	defer o.unlock()
 
 	now := time.Now()
-	o.lookAgain(l, now)
+	o.resendDue(l, now)
 
-	batch, beat, wait := l.take(o.opts.MaxBatch, now)
+	entries, beat, wait := l.take(o.opts.MaxBatch, now)
+	c = call{entries: entries, batch: core.Batch{Epoch: o.opts.Epoch}}
 
-	for _, e := range batch {
+	for _, e := range entries {
 		if e.merge(now) {
-			o.count(l.manager, Counts{Coalesced: 1, Pending: -1})
+			l.counts.Coalesced++
+			l.counts.Pending--
 		}
 
-		o.number(l, &e.event)
-		events = append(events, e.event)
+		o.number(l, e)
+		c.batch.Events = append(c.batch.Events, e.Numbered)
 	}
 
-	if beat && l.upToDate(batch) {
-		events = append(events, o.heartbeat(l, now))
+	if beat && l.isUpToDate(entries) {
+		c.batch.Heartbeat = o.heartbeat(l, now)
 	}
 
-	return batch, events, wait
+	if c.batch.IsEmpty() && beat { // Its numbers must arrive first.
+		l.inFlight--
+		l.pulse.next = now.Add(o.opts.MinBackoff)
+		wait = o.opts.MinBackoff
+	}
+
+	return c, wait
 }
 
-// number gives an event that is sent for the first time its place in the sequence.
-func (o *Outbox) number(l *lane, event *core.WatchEvent) {
-	if o.opts.Epoch != "" && event.Sequence == 0 {
+// number gives an event its place in the sequence when it is sent for the first time, and an ID when it
+// says something new.
+func (o *Outbox) number(l *lane, e *entry) {
+	if o.opts.Epoch == "" || e.ID != "" {
+		return
+	}
+
+	if e.Sequence == 0 {
 		l.sequence++
-		event.Epoch, event.Sequence, event.ID = o.opts.Epoch, l.sequence, o.id(l, "", l.sequence)
+		e.Sequence = l.sequence
+	}
+
+	e.ID = o.id(l, "", e.Sequence)
+	if e.revision > 0 {
+		e.ID += "-" + strconv.Itoa(e.revision)
 	}
 }
 
-// id names one event among all that this process sends. Managers are numbered apart.
+// id differs for all events and heartbeats of this epoch. Managers are numbered apart.
 func (o *Outbox) id(l *lane, kind string, number uint64) string {
 	return o.opts.Epoch + "-" + string(l.manager) + "-" + kind + strconv.FormatUint(number, 10)
 }
 
-func (o *Outbox) send(ctx context.Context, l *lane, batch []*entry, events []core.WatchEvent) {
-	start := time.Now()
-	err := o.forward(ctx, l.manager, events)
-	took := time.Since(start)
+func (o *Outbox) send(ctx context.Context, l *lane, c call) {
+	c.started = time.Now()
+	c.err = o.forward(ctx, l.manager, c.batch)
+	took := time.Since(c.started)
+
+	o.conclude(ctx, l, c)
 
 	if o.opts.Hooks.Attempted != nil {
-		o.opts.Hooks.Attempted(l.manager, len(events), took, err)
+		o.opts.Hooks.Attempted(l.manager, len(c.batch.Events), took, c.err)
 	}
 
 	if o.opts.Logger.Enabled(ctx, slog.LevelDebug) {
-		o.opts.Logger.DebugContext(ctx, "events forwarded", slog.String("manager", string(l.manager)),
-			slog.Int("events", len(events)), slog.Duration("took", took), slog.Any("error", err))
+		o.opts.Logger.DebugContext(ctx, "batch forwarded", slog.String("manager", string(l.manager)),
+			slog.Int("events", len(c.batch.Events)), slog.Duration("took", took), slog.Any("error", c.err))
 	}
-
-	o.conclude(ctx, l, batch, call{events: len(events), started: start, err: err})
 }
 
-// call is one of the forwarder, that has ended.
-type call struct {
-	events  int // a heartbeat included
-	started time.Time
-	err     error
-}
-
-func (o *Outbox) forward(ctx context.Context, manager core.Manager, events []core.WatchEvent) error {
+func (o *Outbox) forward(ctx context.Context, manager core.Manager, batch core.Batch) error {
 	ctx, cancel := context.WithTimeout(ctx, o.opts.ForwardTimeout)
 	defer cancel()
 
-	return o.forwarder.Forward(ctx, manager, events)
-}
-
-// conclude gives every event of a batch the fate that the forwarder's answer means.
-func (o *Outbox) conclude(ctx context.Context, l *lane, batch []*entry, c call) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-
-	l.inFlight--
-	now := time.Now()
-
-	events, whole := split(c.err, c.events)
-
-	// A heartbeat that comes back says nothing of the manager: it may not have been sent at all.
-	if len(batch) > 0 || len(events) == 0 {
-		o.concludeLane(ctx, l, whole, c.started, now)
-	}
-
-	if c.events > len(batch) {
-		l.beaten(whole != nil, now)
-	}
-
-	for i, e := range batch {
-		if whole == nil {
-			l.confirmed = max(l.confirmed, e.event.Sequence)
-		}
-
-		again := e.again.After(c.started)
-
-		switch failure := events[i]; {
-		case whole != nil:
-			e.alone = e.alone || core.IsPermanent(whole)
-			l.again(e, e.due)
-		case failure == nil:
-			o.finish(l, e, Counts{Delivered: 1, Pending: -1}, again)
-		case core.IsPermanent(failure):
-			o.opts.Logger.WarnContext(ctx, "event refused for good", slog.String("manager", string(l.manager)), slog.Any("error", failure))
-			refused := e.event
-			stand := refused.Kind == core.KindChanged // A resync stands in, and has the second look. For a resync, there is only that.
-			o.finish(l, e, Counts{Dropped: map[string]int64{core.Reason(failure): 1}, Pending: -1}, again && !stand)
-
-			if stand {
-				o.keep(l, l.standIn(refused), now, o.opts.LookAgain)
-			}
-		default:
-			e.failures++
-			l.again(e, now.Add(o.wait(l, e.failures, failure, c.started)))
-		}
-	}
-
-	l.stir()
-	signal(o.emptied)
-}
-
-// concludeLane pauses a lane whose manager can not be reached, and resumes it.
-func (o *Outbox) concludeLane(ctx context.Context, l *lane, whole error, started, now time.Time) {
-	switch reached := whole == nil || core.IsPermanent(whole); {
-	case reached && l.failures > 0:
-		o.opts.Logger.InfoContext(ctx, "manager takes events again",
-			slog.String("manager", string(l.manager)), slog.Int("attempts", l.failures))
-
-		l.failures = 0
-	case reached, ctx.Err() != nil:
-	default:
-		l.failures++
-		wait := o.wait(l, l.failures, whole, started)
-		l.resume = now.Add(wait)
-
-		if l.failures == 1 {
-			o.opts.Logger.WarnContext(ctx, "manager does not take events, they are kept and sent again", slog.String("manager", string(l.manager)),
-				slog.String("reason", core.Reason(whole)), slog.Duration("wait", wait), slog.Any("error", whole))
-		}
-	}
-}
-
-// finish counts the fate of an event and makes room for another, or plans the second look.
-func (o *Outbox) finish(l *lane, e *entry, change Counts, again bool) {
-	resync := e.event.Kind == core.KindResync
-
-	if l.done(e, again) && !resync {
-		o.keys--
-	}
-
-	o.count(l.manager, change)
-}
-
-// wait returns how long to wait after so many failures in a row: not at all when the last call began before Retry was called, as its
-// answer is to what was replaced since.
-func (o *Outbox) wait(l *lane, failures int, err error, started time.Time) time.Duration {
-	if l.retried.After(started) {
-		return 0
-	}
-
-	return o.backoff(failures, err)
-}
-
-// maxDoublings is how often a wait doubles before it is the longest one whatever its beginning, and no shift overflows.
-const maxDoublings = 20
-
-// backoff returns how long to wait after so many failures in a row. A wait that the receiver asks for is kept to, and
-// spread by a quarter, so that senders who were told the same do not come back at once.
-func (o *Outbox) backoff(failures int, err error) time.Duration {
-	wait := o.opts.MaxBackoff
-	if doublings := failures - 1; doublings < maxDoublings {
-		wait = min(wait, o.opts.MinBackoff<<doublings)
-	}
-
-	wait = wait/2 + time.Duration(o.opts.Random()*float64(wait/2))
-
-	if asked := core.RetryAfter(err); asked > 0 {
-		wait = max(wait, asked+time.Duration(o.opts.Random()*float64(asked)/4))
-	}
-
-	return wait
+	return o.forwarder.Forward(ctx, manager, batch)
 }

@@ -1,60 +1,66 @@
 package outbox
 
 import (
+	"container/heap"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// entry is one key of one manager. What arrives while its event waits or travels must not be merged into that event:
-// the event may be sent before the newer write is committed. It waits beside it, as next, until it has settled, too.
+// entry is one key of one manager. An event that arrives while another one of its key waits or travels
+// is not merged at once: the waiting one may be sent before the newer write is committed. It stays
+// beside it as next until it has settled, too.
 type entry struct {
-	event    core.WatchEvent
-	accepted time.Time // when the oldest event that this one stands for was accepted
+	core.Numbered
+
+	revision int       // merges since the event got its number
+	accepted time.Time // of the oldest event that this one stands for
+	newest   time.Time // acceptance of the newest one, from which resends count
 	due      time.Time
-	again    time.Time // when the key wants a second look, unless it is sent later than that anyway; zero: none
-	rests    bool      // was sent, and waits for its second look
-	failures int
-	alone    bool // was part of a refused batch: the next attempt shows whether it is to blame
+	alone    bool      // part of a batch that was refused as a whole: the next attempt is without others
+	refusals int       // of this event for itself, in a row
+	refused  time.Time // the first of them
 	order    uint64
-	position int // in its queue; -1 while the event travels
+	queue    *queue // nil while the event travels
+	position int    // in queue
 
 	next *waiting
 }
 
+// waiting is the newer event of an entry.
 type waiting struct {
-	event    core.WatchEvent
-	accepted time.Time
-	due      time.Time
+	event            core.WatchEvent
+	accepted, newest time.Time
+	due              time.Time
 }
 
-// merge takes the newer event in when it has settled, and reports whether there was one.
+// merge takes the newer event in when that has settled, and reports whether there was one. The merged
+// event keeps its number, so that the receiver sees no gap, and gets another ID, so that no transport
+// drops it as a duplicate.
 func (e *entry) merge(now time.Time) bool {
 	if e.next == nil || e.next.due.After(now) {
 		return false
 	}
 
-	// An event that was sent before keeps its number, so that the receiver sees no gap.
-	id, epoch, sequence := e.event.ID, e.event.Epoch, e.event.Sequence
-	e.event, e.next = e.next.event, nil
-	e.event.ID, e.event.Epoch, e.event.Sequence = id, epoch, sequence
-
-	return true
-}
-
-// advance puts the newer event in the place of the one that met its fate, and reports whether there was one.
-func (e *entry) advance() bool {
-	if e.next == nil {
-		return false
+	e.WatchEvent, e.newest, e.next = e.next.event, e.next.newest, nil
+	if e.Sequence > 0 {
+		e.revision++
+		e.ID = ""
 	}
 
-	*e = entry{event: e.next.event, accepted: e.next.accepted, due: e.next.due, again: e.again, order: e.order, position: e.position}
-
 	return true
 }
 
-// queue is a heap of entries by due time (container/heap), and first come, first served: what is sent again comes out
-// in the order in which it was numbered.
+// replace puts the newer event in the place of the one that met its fate.
+func (e *entry) replace() {
+	n := e.next
+	*e = entry{
+		Numbered: core.Numbered{WatchEvent: n.event}, accepted: n.accepted, newest: n.newest, due: n.due, order: e.order,
+	}
+}
+
+// queue is a heap of entries by due time, then by order (container/heap). Events that are sent again
+// come out in the order of their numbers.
 type queue []*entry
 
 func (q queue) Len() int { return len(q) }
@@ -72,18 +78,42 @@ func (q queue) Swap(i, j int) {
 	q[i].position, q[j].position = i, j
 }
 
+// Push implements [heap.Interface].
 func (q *queue) Push(x any) {
 	e, _ := x.(*entry)
-	e.position = len(*q)
+	e.queue, e.position = q, len(*q)
 	*q = append(*q, e)
 }
 
+// Pop implements [heap.Interface].
 func (q *queue) Pop() any {
 	last := len(*q) - 1
 	e := (*q)[last]
 	(*q)[last] = nil
 	*q = (*q)[:last]
-	e.position = -1
+	e.queue = nil
 
 	return e
+}
+
+func (q *queue) add(e *entry) { heap.Push(q, e) }
+
+func (q *queue) remove(e *entry) { heap.Remove(q, e.position) }
+
+// takeDue moves entries that are due to batch, until that has limit.
+func (q *queue) takeDue(batch []*entry, limit int, now time.Time) []*entry {
+	for len(batch) < limit && len(*q) > 0 && !(*q)[0].due.After(now) {
+		if (*q)[0].alone && len(batch) > 0 {
+			return batch
+		}
+
+		e, _ := heap.Pop(q).(*entry)
+
+		batch = append(batch, e)
+		if e.alone {
+			return batch
+		}
+	}
+
+	return batch
 }

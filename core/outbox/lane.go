@@ -2,7 +2,7 @@ package outbox
 
 import (
 	"container/heap"
-	"errors"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -10,85 +10,152 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// lane holds what waits for one manager. The outbox's lock guards it.
+// lane holds the events of one manager. The outbox's lock guards it.
 type lane struct {
-	manager core.Manager
-	entries map[core.EventKey]*entry
-	queue   queue
-	resyncs int                    // entries, those that rest included
-	owners  []types.NamespacedName // that events have named, where resyncs are for owners
-	counts  Counts
-	wake    chan struct{} // holds a token when there may be something to do
+	manager    core.Manager
+	configured bool
+	owners     []types.NamespacedName // named by events, where resyncs are for owners
+	counts     Counts
 
-	changeLooks, resyncLooks queue // entries that rest, due when they are looked at again
+	entries map[core.EventKey]*entry
+	keys    int   // entries that are no resyncs
+	ready   queue // to be sent when due
+	refused queue // refused for themselves: sent again when due, a few at a time
+	resends queue // delivered, and sent once more when due: no events until then
 
 	inFlight int // calls of the forwarder
 	failures int // of whole calls, in a row
+	paused   time.Time
 	resume   time.Time
-	retried  time.Time // when Retry was last called
+	retried  time.Time // last call of Retry
+	reached  bool      // has taken a batch
+	unknown  bool      // has taken none, and the last answer was that the manager is not known
 
 	order     uint64 // of the newest entry
 	sequence  uint64 // of the newest event that was sent
-	confirmed uint64 // of the newest event that was received, whatever became of it
+	confirmed uint64 // of the newest event that was received, whatever its fate
 	pulse     pulse
+	logged    logged
+
+	wake   chan struct{} // holds a token when there may be something to do
+	closed chan struct{}
 }
 
 func newLane(manager core.Manager) *lane {
 	return &lane{
 		manager: manager,
 		entries: make(map[core.EventKey]*entry),
-		counts:  Counts{Dropped: make(map[string]int64)},
+		counts:  newCounts(),
 		wake:    make(chan struct{}, 1),
+		closed:  make(chan struct{}),
 	}
 }
 
-// stir lets the lane's dispatcher look again.
-func (l *lane) stir() {
-	select {
-	case l.wake <- struct{}{}:
-	default:
-	}
-}
+// close ends the lane's dispatcher.
+func (l *lane) close() { close(l.closed) }
 
-// put keeps an event that wants a second look at again, and reports whether a waiting one stands for it from now on.
-func (l *lane) put(event core.WatchEvent, now, due, again time.Time) (coalesced bool) {
-	key := event.Key()
+// put keeps an event until it is due. It reports whether the key is new.
+func (l *lane) put(event core.WatchEvent, now, due time.Time) (outcome core.Outcome, added bool) {
+	e := l.entries[event.Key()]
 
-	e := l.entries[key]
 	switch {
 	case e == nil:
-		l.order++
-		e = &entry{event: event, accepted: now, due: due, order: l.order}
-		l.entries[key] = e
-		l.enqueue(e)
+		l.add(&entry{Numbered: core.Numbered{WatchEvent: event}, accepted: now, newest: now, due: due})
 
-		if key.Kind == core.KindResync {
-			l.resyncs++
-		}
-	case e.rests:
-		e.event = event
-		l.rouse(e, now, due)
+		return core.Accepted, true
+	case e.queue == &l.resends:
+		e.WatchEvent, e.newest = event, now
+		l.resend(e, now, due)
 	case e.next == nil:
-		e.next = &waiting{event: event, accepted: now, due: due}
+		e.next = &waiting{event: event, accepted: now, newest: now, due: due}
 	default:
-		e.next.event, e.next.due = event, due
-		coalesced = true
+		e.next.event, e.next.newest, e.next.due = event, now, due
+
+		return core.Coalesced, false
 	}
 
-	e.again = later(e.again, again)
-
-	return coalesced
+	return core.Accepted, false
 }
 
+// add makes e an entry of its key, to be sent when due.
+func (l *lane) add(e *entry) {
+	l.order++
+	e.order = l.order
+	l.entries[e.Key()] = e
+	l.enqueue(e)
+}
+
+// enqueue makes e wait until it is due.
 func (l *lane) enqueue(e *entry) {
-	heap.Push(&l.queue, e)
+	q := &l.ready
+	if e.refusals > 0 {
+		q = &l.refused
+	}
+
+	q.add(e)
 
 	if e.position == 0 {
-		l.stir()
+		signal(l.wake)
 	}
 }
 
-// take removes up to limit events that are due from the queue, and reports whether a heartbeat is due, too. When there
+// resend makes an entry that waits for its resend an event again, accepted now. It gets a new number: it
+// is due after everything that was sent before.
+func (l *lane) resend(e *entry, now, due time.Time) {
+	l.resends.remove(e)
+
+	l.order++
+	e.accepted, e.due, e.order = now, due, l.order
+	l.enqueue(e)
+}
+
+// resendDue makes the due resends events, and returns their number.
+func (l *lane) resendDue(now time.Time) (n int64) {
+	for ; len(l.resends) > 0 && !l.resends[0].due.After(now); n++ {
+		l.resend(l.resends[0], now, now)
+	}
+
+	return n
+}
+
+// scheduleResend makes a delivered entry wait for its resend, which will be an event of its own.
+func (l *lane) scheduleResend(e *entry, due time.Time) {
+	*e = entry{Numbered: core.Numbered{WatchEvent: e.WatchEvent}, newest: e.newest, due: due}
+	l.resends.add(e)
+
+	if e.position == 0 {
+		signal(l.wake)
+	}
+}
+
+// lastResend returns a change among the resends that is due late, nil if there is none.
+func (l *lane) lastResend() *entry {
+	for _, e := range slices.Backward(l.resends) {
+		if !e.Resync {
+			return e
+		}
+	}
+
+	return nil
+}
+
+// lastWaiting returns a change that waits to be sent, nil if there is none.
+func (l *lane) lastWaiting() *entry {
+	for _, q := range []queue{l.refused, l.ready} {
+		for _, e := range slices.Backward(q) {
+			if !e.Resync {
+				return e
+			}
+		}
+	}
+
+	return nil
+}
+
+// maxRefused bounds the events of a batch that were refused before, so that they do not hold up others.
+const maxRefused = 50
+
+// take removes up to limit events that are due, and reports whether a heartbeat is due, too. When there
 // is nothing it returns how long to wait, negative for as long as nothing else happens.
 func (l *lane) take(limit int, now time.Time) (batch []*entry, beat bool, wait time.Duration) {
 	if l.failures > 0 {
@@ -101,7 +168,11 @@ func (l *lane) take(limit int, now time.Time) (batch []*entry, beat bool, wait t
 		}
 	}
 
-	batch = l.takeEvents(limit, now)
+	batch = l.ready.takeDue(nil, limit, now)
+	if len(batch) == 0 || !batch[0].alone {
+		batch = l.refused.takeDue(batch, min(limit, len(batch)+maxRefused), now)
+	}
+
 	beat = l.pulse.due(now) && (len(batch) == 0 || !batch[0].alone)
 
 	if len(batch) > 0 || beat {
@@ -113,28 +184,11 @@ func (l *lane) take(limit int, now time.Time) (batch []*entry, beat bool, wait t
 	return nil, false, l.wait(now)
 }
 
-func (l *lane) takeEvents(limit int, now time.Time) (batch []*entry) {
-	for len(batch) < limit && len(l.queue) > 0 && !l.queue[0].due.After(now) {
-		if l.queue[0].alone && len(batch) > 0 {
-			break
-		}
-
-		e, _ := heap.Pop(&l.queue).(*entry)
-		batch = append(batch, e)
-
-		if e.alone {
-			break
-		}
-	}
-
-	return batch
-}
-
-// upToDate reports whether the receiver has seen every number, once it gets the batch.
-func (l *lane) upToDate(batch []*entry) bool {
+// isUpToDate reports whether the receiver has seen every number, once it gets the batch.
+func (l *lane) isUpToDate(batch []*entry) bool {
 	seen := l.confirmed
 	for _, e := range batch {
-		seen = max(seen, e.event.Sequence)
+		seen = max(seen, e.Sequence)
 	}
 
 	return seen == l.sequence
@@ -144,12 +198,12 @@ func (l *lane) upToDate(batch []*entry) bool {
 func (l *lane) wait(now time.Time) time.Duration {
 	wait := l.pulse.wait(now)
 
-	for _, q := range []queue{l.queue, l.changeLooks, l.resyncLooks} {
+	for _, q := range []queue{l.ready, l.refused, l.resends} {
 		if len(q) == 0 {
 			continue
 		}
 
-		// What rests is overdue only when the outbox has stopped: nothing is waited for then.
+		// A resend is overdue only when the outbox has stopped: nothing is waited for then.
 		if next := q[0].due.Sub(now); next > 0 && (wait < 0 || next < wait) {
 			wait = next
 		}
@@ -158,62 +212,44 @@ func (l *lane) wait(now time.Time) time.Duration {
 	return wait
 }
 
-// done removes the event of e, which met its fate, and lets the next one of its key follow, or else its second look if there is to be one.
-// It reports whether the key is free.
-func (l *lane) done(e *entry, again bool) (free bool) {
-	key := e.event.Key()
-
-	if e.advance() {
-		l.enqueue(e)
-
-		return false
-	}
-
-	if again {
-		l.rest(e)
-
-		return false
-	}
-
-	delete(l.entries, key)
-
-	if key.Kind == core.KindResync {
-		l.resyncs--
-	}
-
-	return true
-}
-
-// again puts e back to be sent at due.
-func (l *lane) again(e *entry, due time.Time) {
-	e.due = due
-	l.enqueue(e)
-}
-
 // retry ends every wait after a failure. Events that have not settled wait on.
 func (l *lane) retry(now time.Time) {
 	l.resume, l.retried = now, now
 
-	for _, e := range l.queue {
-		if e.failures > 0 && e.due.After(now) {
+	for _, e := range l.refused {
+		if e.due.After(now) {
 			e.due = now
 		}
 	}
 
-	heap.Init(&l.queue)
-	l.stir()
+	heap.Init(&l.refused)
+	signal(l.wake)
 }
 
-// split sorts the answer to one call by what it means for each event.
-func split(err error, n int) (events core.EventErrors, whole error) {
-	var partial core.EventErrors
-	if err == nil || errors.As(err, &partial) {
-		return partial, nil
+// oldest returns the age of the oldest event that is not refused for itself. Its cost grows with the
+// number of pending events.
+func (l *lane) oldest(now time.Time) (age time.Duration) {
+	for _, e := range l.entries {
+		if e.queue != &l.resends && e.refusals == 0 {
+			age = max(age, now.Sub(e.accepted))
+		}
 	}
 
-	if n <= 1 && core.IsPermanent(err) {
-		return core.EventErrors{0: err}, nil
+	return age
+}
+
+// addOwner notes an owner for resyncs, and reports whether it is new.
+func (l *lane) addOwner(owner types.NamespacedName) bool {
+	if owner == (types.NamespacedName{}) || len(l.owners) >= MaxOwners || slices.Contains(l.owners, owner) {
+		return false
 	}
 
-	return nil, err
+	l.owners = append(l.owners, owner)
+
+	return true
+}
+
+// removeOwner ends the resyncs for an owner that the control plane refuses.
+func (l *lane) removeOwner(owner types.NamespacedName) {
+	l.owners = slices.DeleteFunc(l.owners, func(known types.NamespacedName) bool { return known == owner })
 }

@@ -125,6 +125,22 @@ func (r *Reader) End() error {
 	return r.err
 }
 
+// Offset returns how many bytes of the text are read.
+func (r *Reader) Offset() int { return r.pos }
+
+// Decode hands the rest of the text to decode, which reads the next value and returns its size in
+// bytes. An error of decode ends the reading and is returned unchanged.
+func (r *Reader) Decode(decode func(rest []byte) (size int, err error)) error {
+	if r.err != nil {
+		return r.err
+	}
+
+	size, err := decode(r.data[r.pos:])
+	r.pos += size
+
+	return err
+}
+
 // members reads an array or an object, calling each at the start of each member.
 func (r *Reader) members(opening, closing byte, each func() error) error {
 	for first := true; ; first = false {

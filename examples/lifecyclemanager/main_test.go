@@ -472,14 +472,19 @@ func (o *operator) fetch(target string) (status int, body string) {
 func (o *operator) post(transport http.RoundTripper, scheme string, header http.Header) int {
 	o.t.Helper()
 
-	body, err := contract.V3.Encode([]core.WatchEvent{{Kind: core.KindResync, Source: "runtime-1", ID: strconv.FormatInt(time.Now().UnixNano(), 10)}})
+	batch := core.Batch{
+		Source: "runtime-1",
+		Events: []core.Numbered{{WatchEvent: core.WatchEvent{Resync: true}, ID: strconv.FormatInt(time.Now().UnixNano(), 10)}},
+	}
+
+	body, err := contract.V3.Encode(&batch)
 	if err != nil {
 		o.t.Fatal(err)
 	}
 
 	target := scheme + "://" + o.events + contract.V3.Path(component)
 
-	request, err := http.NewRequestWithContext(o.t.Context(), http.MethodPost, target, bytes.NewReader(body))
+	request, err := http.NewRequestWithContext(o.t.Context(), http.MethodPost, target, bytes.NewReader(body.Body))
 	if err != nil {
 		o.t.Fatal(err)
 	}

@@ -47,7 +47,7 @@ func newLine(d core.Delivery) line {
 		Received:  d.Received.UTC(),
 		Runtime:   d.Runtime,
 		Manager:   d.Manager,
-		Event:     d.Event.Kind.String(),
+		Event:     d.Event.KindWord(),
 		Kind:      d.Event.WatchedGVK.Kind,
 		Namespace: d.Event.Watched.Namespace,
 		Name:      d.Event.Watched.Name,

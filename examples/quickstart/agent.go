@@ -78,7 +78,7 @@ func (s *scene) startAgent(ctx context.Context) (string, error) {
 // awaitResync returns when the operator has looked at the runtime because its agent has started: nobody knows what happened before.
 func (s *scene) awaitResync(ctx context.Context) error {
 	return s.diary.await(ctx, "the resync of an agent that starts, and the reconcile after it", func() bool {
-		resyncs := slices.ContainsFunc(s.diary.deliveries, func(d core.Delivery) bool { return d.Event.Kind == core.KindResync })
+		resyncs := slices.ContainsFunc(s.diary.deliveries, func(d core.Delivery) bool { return d.Event.Resync })
 
 		return resyncs && len(s.diary.reconciles) > len(registered())
 	})

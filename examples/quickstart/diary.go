@@ -38,7 +38,7 @@ func (d *diary) decided(decision string) {
 
 func (d *diary) delivered(delivery core.Delivery) {
 	what := "a resync"
-	if event := delivery.Event; event.Kind == core.KindChanged {
+	if event := delivery.Event; !event.Resync {
 		what = fmt.Sprintf("%s %s", event.WatchedGVK.Kind, event.Watched)
 	}
 

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
 // deploymentName is the object in the runtime that is written to.
@@ -75,7 +76,7 @@ func newDeployment(replicas int32) *appsv1.Deployment {
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: namespace, Name: deploymentName, Labels: labels,
 			// Only contract v1 needs it: the others take the name of the runtime from its certificate.
-			Annotations: map[string]string{admission.OwnerAnnotation: namespace + "/" + runtimeName},
+			Annotations: map[string]string{core.OwnerAnnotation: namespace + "/" + runtimeName},
 		},
 		Spec: appsv1.DeploymentSpec{
 			Replicas: new(replicas),

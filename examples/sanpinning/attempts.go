@@ -22,6 +22,8 @@ type attempt struct {
 	asks    string
 	version contract.Version
 	event   core.WatchEvent
+	// claims is the runtime that a batch of contract v3 claims to come from.
+	claims core.RuntimeID
 
 	want outcome
 }
@@ -130,7 +132,7 @@ func (p *pki) attempts() ([]attempt, error) {
 func (a attempt) saying(source core.RuntimeID, want outcome) attempt {
 	a.asks, a.version, a.want = "source "+string(source), contract.V3, want
 	a.event = changed()
-	a.event.Source, a.event.ID = source, "1"
+	a.claims = source
 
 	return a
 }

@@ -117,12 +117,14 @@ func (s *scene) play(ctx context.Context, a *attempt) (outcome, error) {
 
 // send returns the status of the answer, or 0 with the error if there was none. Each attempt has a connection of its own.
 func (s *scene) send(ctx context.Context, a *attempt) (int, error) {
-	body, err := a.version.Encode([]core.WatchEvent{a.event})
+	batch := core.Batch{Source: a.claims, Events: []core.Numbered{{WatchEvent: a.event, ID: "1"}}}
+
+	body, err := a.version.Encode(&batch)
 	if err != nil {
 		return 0, err
 	}
 
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+s.addr+a.version.Path(manager), bytes.NewReader(body))
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+s.addr+a.version.Path(manager), bytes.NewReader(body.Body))
 	if err != nil {
 		return 0, err
 	}

@@ -12,7 +12,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
-	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
 
 // StartNaive serves the webhook of an agent that sends from inside admission, once and by contract v2, and returns its port. The webhook is
@@ -34,12 +33,12 @@ func StartNaive(
 		t.Fatal(err)
 	}
 
-	handler, err := admission.New(admission.AcceptorFunc(func(manager core.Manager, event core.WatchEvent) outbox.Outcome {
-		if err := forwarder.Forward(context.Background(), manager, []core.WatchEvent{event}); err != nil {
-			return outbox.Dropped
+	handler, err := admission.New(core.AcceptorFunc(func(manager core.Manager, event core.WatchEvent) core.Outcome {
+		if err := forwarder.Forward(context.Background(), manager, core.NewBatch(event)); err != nil {
+			return core.Dropped
 		}
 
-		return outbox.Accepted
+		return core.Accepted
 	}), admission.Options{Hooks: admission.Hooks{Reviewed: reviewed}})
 	if err != nil {
 		t.Fatal(err)

@@ -110,12 +110,14 @@ func spec(object []byte) []byte {
 }
 
 func (f *forwarder) forward(ctx context.Context, manager core.Manager, request *admissionv1.AdmissionRequest) {
-	body, err := contract.V2.Encode([]core.WatchEvent{{
+	batch := core.NewBatch(core.WatchEvent{
 		Watched: types.NamespacedName{Namespace: request.Namespace, Name: request.Name},
 		WatchedGVK: schema.GroupVersionKind{
 			Group: request.Kind.Group, Version: request.Kind.Version, Kind: request.Kind.Kind,
 		},
-	}})
+	})
+
+	body, err := contract.V2.Encode(&batch)
 	if err != nil {
 		f.log.ErrorContext(ctx, "event not encoded", "error", err)
 
@@ -125,7 +127,7 @@ func (f *forwarder) forward(ctx context.Context, manager core.Manager, request *
 	var failures []error
 
 	for range tries {
-		if err = f.post(ctx, manager, body); err == nil {
+		if err = f.post(ctx, manager, body.Body); err == nil {
 			return
 		}
 

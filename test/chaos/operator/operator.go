@@ -141,7 +141,7 @@ func (o *operator) requests(runtimes *controllerruntime.Runtimes) controllerrunt
 
 		for _, name := range names {
 			r := request{runtime: name}
-			if d.Event.Kind == core.KindChanged {
+			if !d.Event.Resync {
 				r.object = d.Event.Watched
 			}
 
@@ -162,7 +162,7 @@ func (o *operator) everything(_ context.Context, object client.Object) []request
 }
 
 func (o *operator) handled(d core.Delivery, _ int, err error) {
-	entry := record.Delivery{Kind: d.Event.Kind.String(), Object: d.Event.Watched.Name, Own: d.Event.Epoch == "", At: record.Now()}
+	entry := record.Delivery{Kind: d.Event.KindWord(), Object: d.Event.Watched.Name, At: record.Now()}
 	if err != nil {
 		entry.Refused = err.Error()
 	}

@@ -1,21 +1,24 @@
 package outbox
 
 import (
+	"errors"
 	"maps"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// pulse is when a lane's heartbeats are due. They travel in line with the events, so that the numbers they tell of are
-// those that the receiver has seen. They are not events: they are not counted, and never pile up.
+// pulse is when the heartbeats of a lane are due. They travel behind the events whose numbers they name,
+// are not counted, and never pile up.
 type pulse struct {
 	next    time.Time // zero: no heartbeats
 	number  uint64
 	leaving leave
+	logged  logged // refused heartbeats
+	dropped logged // refused events
 }
 
-// leave is how far a lane is with its last heartbeat.
+// leave is the progress of a lane towards its last heartbeat.
 type leave uint8
 
 const (
@@ -36,8 +39,8 @@ func (p *pulse) wait(now time.Time) time.Duration {
 	return max(p.next.Sub(now), 0)
 }
 
-// heartbeat makes the next heartbeat of a lane, and plans the one after.
-func (o *Outbox) heartbeat(l *lane, now time.Time) core.WatchEvent {
+// heartbeat makes the next heartbeat of a lane, and schedules the one after.
+func (o *Outbox) heartbeat(l *lane, now time.Time) *core.Heartbeat {
 	var beat core.Heartbeat
 	if o.opts.Heartbeat != nil {
 		beat = o.opts.Heartbeat(l.manager)
@@ -45,8 +48,9 @@ func (o *Outbox) heartbeat(l *lane, now time.Time) core.WatchEvent {
 
 	interval := o.opts.HeartbeatInterval
 	l.pulse.number++
-	l.pulse.next = now.Add(interval - time.Duration(o.opts.Random()*float64(interval)/10)) //nolint:mnd // Up to a tenth early.
+	l.pulse.next = now.Add(interval - o.jitter(interval/10)) //nolint:mnd // Up to a tenth early.
 
+	beat.ID, beat.Time = o.id(l, "heartbeat-", l.pulse.number), now
 	beat.Number = l.pulse.number
 	beat.Interval = interval
 	beat.Sequence = l.sequence
@@ -58,44 +62,32 @@ func (o *Outbox) heartbeat(l *lane, now time.Time) core.WatchEvent {
 		beat.Leaving, l.pulse.leaving = true, leaveSent
 	}
 
-	return core.WatchEvent{
-		Kind:      core.KindHeartbeat,
-		ID:        o.id(l, "heartbeat-", beat.Number),
-		Epoch:     o.opts.Epoch,
-		Time:      now,
-		Heartbeat: &beat,
-	}
+	return &beat
 }
 
-// oldest returns the age of the oldest event. Its cost grows with what is pending.
-func (l *lane) oldest(now time.Time) (age time.Duration) {
-	for _, e := range l.entries {
-		if !e.rests {
-			age = max(age, now.Sub(e.accepted))
-		}
-	}
-
-	return age
-}
-
-// beaten takes note of what became of a heartbeat.
-func (l *lane) beaten(lost bool, now time.Time) {
+// concludeHeartbeat sends a heartbeat again that did not arrive. One that was refused waits for its
+// interval.
+func (o *Outbox) concludeHeartbeat(l *lane, err error, now time.Time) {
 	switch {
 	case l.pulse.leaving == leaveSent:
 		l.pulse.leaving, l.pulse.next = left, time.Time{}
-	case lost:
+	case err == nil:
+		l.pulse.logged = logged{}
+	case errors.Is(err, core.ErrNotSent), l.failures > 0 && !core.IsPermanent(err):
 		l.pulse.next = now
+	default:
+		o.noteHeartbeat(l, err, now)
 	}
 }
 
-// takeLeave closes the outbox if nothing is pending, and plans the last heartbeats. It reports whether they are on their way or
-// need not be. A manager for which second looks wait gets none: they are not waited for, and the resync that follows on the silence of this
-// process stands in for them.
-func (o *Outbox) takeLeave() bool {
+// announceLeave closes the outbox if nothing is pending, and schedules the last heartbeats. It reports
+// whether nothing is pending. A lane with resends gets no last heartbeat: the resync that follows on the
+// silence of this process stands in for them.
+func (o *Outbox) announceLeave() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 
-	if o.pendingLocked() > 0 {
+	if o.pending() > 0 {
 		return false
 	}
 
@@ -103,11 +95,11 @@ func (o *Outbox) takeLeave() bool {
 
 	for _, l := range o.lanes {
 		switch {
-		case l.pulse.next.IsZero(), l.failures > 0, l.resting():
+		case l.pulse.next.IsZero(), l.failures > 0, len(l.resends) > 0:
 			l.pulse.leaving, l.pulse.next = left, time.Time{}
 		case l.pulse.leaving == stays:
 			l.pulse.leaving, l.pulse.next = leaves, time.Now()
-			l.stir()
+			signal(l.wake)
 		}
 	}
 

@@ -1,0 +1,102 @@
+package contract
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+)
+
+// Refusal says why a request, or one event of it, was not taken.
+type Refusal struct {
+	// Status is the HTTP status that a request with this event alone would get.
+	Status int
+	// Reason is the metric label of the cause.
+	Reason string
+	// RetryAfter is the wait that the receiver asks for, in whole seconds on the wire; 0: none.
+	RetryAfter time.Duration
+}
+
+// Answer is the answer to a request. The zero Refusal with the status of [Version.Status]
+// acknowledges all of it.
+type Answer struct {
+	Refusal
+
+	// Failed names the elements of the request that were refused for themselves, by their place in the
+	// request. All others were taken.
+	Failed map[int]Refusal
+}
+
+type answerBody struct {
+	Reason string        `json:"reason"`
+	Failed []failureBody `json:"failed,omitempty"`
+}
+
+type failureBody struct {
+	Index      int    `json:"index"`
+	Status     int    `json:"status"`
+	Reason     string `json:"reason"`
+	RetryAfter int64  `json:"retryAfter,omitempty"`
+}
+
+// Partial returns the answer that names the refused elements of a request. Its status is an error, so
+// that no sender mistakes it for a success.
+func Partial(failed map[int]Refusal) Answer {
+	return Answer{Refusal: Refusal{Status: statusServiceUnavailable, Reason: ReasonPartial}, Failed: failed}
+}
+
+// Body returns the body of the answer, in JSON.
+func (a *Answer) Body() ([]byte, error) {
+	body := answerBody{Reason: a.Reason}
+
+	for _, index := range slices.Sorted(maps.Keys(a.Failed)) {
+		f := a.Failed[index]
+		body.Failed = append(body.Failed, failureBody{
+			Index: index, Status: f.Status, Reason: f.Reason, RetryAfter: Seconds(f.RetryAfter),
+		})
+	}
+
+	text, err := json.Marshal(body)
+	if err != nil {
+		return nil, fmt.Errorf("answer: %w", err)
+	}
+
+	return append(text, '\n'), nil
+}
+
+// Seconds returns a wait in whole seconds, rounded up, as in Retry-After (RFC 9110, section 10.2.3).
+func Seconds(wait time.Duration) int64 { return int64((wait + time.Second - 1) / time.Second) }
+
+// maxAsked bounds the wait that an answer can ask for one event.
+const maxAsked = time.Hour
+
+// DecodeAnswer reads the answer to a request with that many elements, the heartbeat included. Its Reason
+// is empty when the body is not that of a listener, and it has no Failed when the body names none.
+func DecodeAnswer(status int, body []byte, elements int) Answer {
+	a := Answer{Refusal: Refusal{Status: status}}
+
+	var decoded answerBody
+	if json.Unmarshal(body, &decoded) != nil {
+		return a
+	}
+
+	a.Reason = decoded.Reason
+
+	for _, f := range decoded.Failed {
+		if f.Index < 0 || f.Index >= elements {
+			a.Failed = nil
+
+			return a
+		}
+
+		if a.Failed == nil {
+			a.Failed = make(map[int]Refusal, len(decoded.Failed))
+		}
+
+		wait := min(time.Duration(max(f.RetryAfter, 0)), maxAsked/time.Second) * time.Second
+		a.Failed[f.Index] = Refusal{Status: f.Status, Reason: f.Reason, RetryAfter: wait}
+	}
+
+	return a
+}

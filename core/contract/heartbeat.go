@@ -1,0 +1,179 @@
+package contract
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+// Bounds on the content of a heartbeat: a listener keeps it. A sender cuts to them.
+const (
+	maxReasons      = 32
+	maxFingerprints = 64
+	maxReason       = 64
+	// ReasonOther is the drop reason under which a heartbeat counts those that it has no room for.
+	ReasonOther = "other"
+)
+
+type heartbeatData struct {
+	Number                 uint64           `json:"number"`
+	IntervalMS             int64            `json:"intervalMs"`
+	Instance               string           `json:"instance,omitempty"`
+	Leaving                bool             `json:"leaving,omitempty"`
+	Sequence               uint64           `json:"sequence"`
+	Pending                int64            `json:"pending"`
+	OldestPendingMS        int64            `json:"oldestPendingMs"`
+	Dropped                map[string]int64 `json:"dropped,omitempty"`
+	Version                string           `json:"version,omitempty"`
+	CertificateFingerprint string           `json:"certificateFingerprint,omitempty"`
+	CertificateExpiry      time.Time        `json:"certificateExpiry,omitzero"`
+	CAFingerprints         []string         `json:"caFingerprints,omitempty"`
+	KeyMaterialError       string           `json:"keyMaterialError,omitempty"`
+	Canary                 core.CanaryState `json:"canary,omitempty"`
+	LastReview             time.Time        `json:"lastReview,omitzero"`
+	WebhookFailures        int64            `json:"webhookFailures,omitempty"`
+	ConfigHash             string           `json:"configHash,omitempty"`
+}
+
+// encodeHeartbeat encodes the heartbeat of a batch, cut to the bounds.
+func encodeHeartbeat(batch *core.Batch) ([]byte, error) {
+	beat := cut(batch.Heartbeat)
+
+	if beat.ID == "" || batch.Source == "" {
+		return nil, fmt.Errorf("%w: id and source are needed, have %.40q and %.80q", ErrMalformed, beat.ID, batch.Source)
+	}
+
+	c := newCloudEvent(batch, beat.ID, beat.Time)
+	c.Type, c.Data = TypeHeartbeat, fromHeartbeat(&beat)
+
+	return marshal(&c)
+}
+
+// cut returns a heartbeat within the bounds. Foreign texts, such as an error, may be long.
+func cut(beat *core.Heartbeat) core.Heartbeat {
+	c := *beat
+	c.Instance, c.Version, c.ConfigHash = cutText(c.Instance), cutText(c.Version), cutText(c.ConfigHash)
+	c.CertificateFingerprint, c.KeyMaterialError = cutText(c.CertificateFingerprint), cutText(c.KeyMaterialError)
+	c.CAFingerprints = c.CAFingerprints[:min(len(c.CAFingerprints), maxFingerprints)]
+	c.Dropped = cutReasons(c.Dropped)
+
+	return c
+}
+
+func cutText(text string) string {
+	if len(text) > maxAttribute {
+		text = text[:maxAttribute]
+	}
+
+	return strings.ToValidUTF8(text, "")
+}
+
+// cutReasons keeps the sum of the counts.
+func cutReasons(dropped map[string]int64) map[string]int64 {
+	if dropped == nil {
+		return nil
+	}
+
+	kept := make(map[string]int64, min(len(dropped), maxReasons))
+
+	for _, reason := range slices.Sorted(maps.Keys(dropped)) {
+		if len(reason) > maxReason || len(kept) >= maxReasons-1 {
+			kept[ReasonOther] += dropped[reason]
+		} else {
+			kept[reason] = dropped[reason]
+		}
+	}
+
+	return kept
+}
+
+func readHeartbeat(data []byte) (*core.Heartbeat, error) {
+	var beat heartbeatData
+
+	if len(data) > 0 {
+		if err := json.Unmarshal(data, &beat); err != nil {
+			return nil, fmt.Errorf("heartbeat: %w", err)
+		}
+	}
+
+	if err := beat.check(); err != nil {
+		return nil, err
+	}
+
+	return beat.heartbeat(), nil
+}
+
+func (d *heartbeatData) check() error {
+	if len(d.Dropped) > maxReasons || len(d.CAFingerprints) > maxFingerprints {
+		return fmt.Errorf("%w: %d reasons and %d CA fingerprints, want at most %d and %d",
+			ErrMalformed, len(d.Dropped), len(d.CAFingerprints), maxReasons, maxFingerprints)
+	}
+
+	texts := append([]string{
+		d.Instance, d.Version, d.CertificateFingerprint, d.KeyMaterialError, string(d.Canary), d.ConfigHash,
+	}, d.CAFingerprints...)
+
+	for _, text := range slices.AppendSeq(texts, maps.Keys(d.Dropped)) {
+		if len(text) > maxAttribute {
+			return fmt.Errorf("%w: a text of %d bytes in a heartbeat, want at most %d", ErrMalformed, len(text), maxAttribute)
+		}
+	}
+
+	return nil
+}
+
+func fromHeartbeat(beat *core.Heartbeat) *heartbeatData {
+	return &heartbeatData{
+		Number:                 beat.Number,
+		IntervalMS:             beat.Interval.Milliseconds(),
+		Instance:               beat.Instance,
+		Leaving:                beat.Leaving,
+		Sequence:               beat.Sequence,
+		Pending:                beat.Pending,
+		OldestPendingMS:        beat.OldestPending.Milliseconds(),
+		Dropped:                beat.Dropped,
+		Version:                beat.Version,
+		CertificateFingerprint: beat.CertificateFingerprint,
+		CertificateExpiry:      beat.CertificateExpiry,
+		CAFingerprints:         beat.CAFingerprints,
+		KeyMaterialError:       beat.KeyMaterialError,
+		Canary:                 beat.Canary,
+		LastReview:             beat.LastReview,
+		WebhookFailures:        beat.WebhookFailures,
+		ConfigHash:             beat.ConfigHash,
+	}
+}
+
+func (d *heartbeatData) heartbeat() *core.Heartbeat {
+	return &core.Heartbeat{
+		Number:                 d.Number,
+		Interval:               milliseconds(d.IntervalMS),
+		Instance:               d.Instance,
+		Leaving:                d.Leaving,
+		Sequence:               d.Sequence,
+		Pending:                d.Pending,
+		OldestPending:          milliseconds(d.OldestPendingMS),
+		Dropped:                d.Dropped,
+		Version:                d.Version,
+		CertificateFingerprint: d.CertificateFingerprint,
+		CertificateExpiry:      d.CertificateExpiry,
+		CAFingerprints:         d.CAFingerprints,
+		KeyMaterialError:       d.KeyMaterialError,
+		Canary:                 d.Canary,
+		LastReview:             d.LastReview,
+		WebhookFailures:        d.WebhookFailures,
+		ConfigHash:             d.ConfigHash,
+	}
+}
+
+// milliseconds turns a foreign number into a duration, without overflow.
+func milliseconds(n int64) time.Duration {
+	const year = 365 * 24 * time.Hour
+
+	return time.Duration(min(max(n, 0), year.Milliseconds())) * time.Millisecond
+}

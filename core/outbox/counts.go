@@ -1,0 +1,95 @@
+package outbox
+
+import (
+	"maps"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+// The drop reasons of an outbox. A permanent error of the forwarder has the reason of [core.Reason].
+const (
+	// ReasonOverflow means that [Options].MaxKeys was reached. A resync stands in.
+	ReasonOverflow = "overflow"
+	// ReasonTooManyManagers means that [Options].MaxManagers was reached. Nothing stands in.
+	ReasonTooManyManagers = "too_many_managers"
+	// ReasonUnknownManager means that the lane of a manager was evicted because the control plane never
+	// knew the manager. Nothing stands in.
+	ReasonUnknownManager = "unknown_manager"
+	// ReasonNoOwner means that a resync needs an owner, and that no event has named one yet.
+	ReasonNoOwner = "no_owner"
+	// ReasonShutdown means that the outbox stopped before the event was delivered.
+	ReasonShutdown = "shutdown"
+)
+
+// Counts are the fates of events. At all times,
+// Accepted = Delivered + Coalesced + the sum of Dropped + Pending.
+type Counts struct {
+	// Accepted counts the events that were offered, whatever their fate, and the resyncs and resends that
+	// the outbox added. A resend counts from the time at which it is due.
+	Accepted int64
+	// Delivered counts the events that the control plane acknowledged.
+	Delivered int64
+	// Coalesced counts the events that another event with the same key stands for.
+	Coalesced int64
+	// Dropped counts the events that were given up, by reason.
+	Dropped map[string]int64
+	// Pending is the number of events that wait to be sent or acknowledged.
+	Pending int64
+}
+
+// Others is the key in [Outbox.Counts] of the managers that have no lane: those beyond
+// [Options].MaxManagers, and those whose lane was evicted.
+const Others core.Manager = ""
+
+// Counts returns the fates of the events of each manager, as of one moment. Its cost does not depend
+// on the number of pending events.
+func (o *Outbox) Counts() map[core.Manager]Counts {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	all := make(map[core.Manager]Counts, len(o.lanes)+1)
+	for manager, l := range o.lanes {
+		all[manager] = l.counts.clone()
+	}
+
+	if o.others.Accepted > 0 {
+		all[Others] = o.others.clone()
+	}
+
+	return all
+}
+
+func newCounts() Counts { return Counts{Dropped: make(map[string]int64)} }
+
+func (c *Counts) clone() Counts {
+	copied := *c
+	copied.Dropped = maps.Clone(c.Dropped)
+
+	return copied
+}
+
+// add sums up other, in which Pending may be negative.
+func (c *Counts) add(other Counts) {
+	c.Accepted += other.Accepted
+	c.Delivered += other.Delivered
+	c.Coalesced += other.Coalesced
+	c.Pending += other.Pending
+
+	for reason, n := range other.Dropped {
+		c.Dropped[reason] += n
+	}
+}
+
+// refuse counts an event that is dropped at once.
+func (c *Counts) refuse(reason string) core.Outcome {
+	c.Accepted++
+	c.Dropped[reason]++
+
+	return core.Dropped
+}
+
+// giveUp counts n pending events that are dropped.
+func (c *Counts) giveUp(n int64, reason string) {
+	c.Pending -= n
+	c.Dropped[reason] += n
+}
