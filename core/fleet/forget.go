@@ -7,7 +7,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// Forget removes what is known of a runtime, and the resyncs that were to come. An operator calls it when the runtime is gone.
+// Forget removes a runtime with its resyncs to come. Call it when the runtime is gone. It does not call
+// the observers of [Fleet.OnChange].
 func (f *Fleet) Forget(runtime core.RuntimeID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -20,9 +21,9 @@ func (f *Fleet) Forget(runtime core.RuntimeID) {
 	delete(f.managers, runtime)
 }
 
-// ForgetManager forgets that a runtime was heard for a manager, unless it still is, and reports whether nothing is known of that now. An
-// operator calls it, again while it is heard, when the agents of the runtime were told of other managers: else the runtime would look stale for
-// the former one until [Options.ForgetAfter]. Who is heard is not forgotten, as his next heartbeat would bring him back, at the price of a resync.
+// ForgetManager removes a runtime for one manager, unless it is still heard, and reports whether it is
+// removed now. Call it, again while it returns false, when the runtime has no watch for the manager any
+// more: otherwise the runtime would be stale for it until [Options].ForgetAfter.
 func (f *Fleet) ForgetManager(runtime core.RuntimeID, manager core.Manager) (forgotten bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -30,7 +31,7 @@ func (f *Fleet) ForgetManager(runtime core.RuntimeID, manager core.Manager) (for
 	k := key{runtime, manager}
 
 	r := f.records[k]
-	if r != nil && r.speaks(&f.opts, time.Now()) {
+	if r != nil && r.isHeard(&f.opts, time.Now()) {
 		return false
 	}
 

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -10,92 +11,109 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// The defaults of [Options].
 const (
-	DefaultMissedHeartbeats = 2
-	DefaultForgetAfter      = 7 * 24 * time.Hour
-	DefaultMaxStatuses      = 100_000
-	DefaultPollFresh        = 30 * time.Minute
-	DefaultPollOtherwise    = time.Minute
-	DefaultPendingTooLong   = time.Minute
-	DefaultExpiringWithin   = 24 * time.Hour
-	DefaultResyncJitter     = 2 * time.Second
-	DefaultResyncsPerSecond = 100
+	defaultMissedHeartbeats = 2
+	defaultForgetAfter      = 7 * 24 * time.Hour
+	defaultMaxStatuses      = 100_000
+	defaultPollFresh        = 30 * time.Minute
+	defaultPollUnproved     = 5 * time.Minute
+	defaultPollOtherwise    = time.Minute
+	defaultProofLasts       = 10 * time.Minute
+	defaultPendingTooLong   = time.Minute
+	defaultExpiringWithin   = 24 * time.Hour
+	defaultResyncJitter     = 2 * time.Second
+	defaultResyncsPerSecond = 100
 )
 
 // Options are the optional settings of a [Fleet]. The zero value is the documented default.
 type Options struct {
-	// MissedHeartbeats is how many intervals a runtime may be silent before it is stale. Default [DefaultMissedHeartbeats].
+	// MissedHeartbeats is the number of intervals for which a runtime may be silent before it is stale.
+	// Default: 2.
 	MissedHeartbeats int
-	// ForgetAfter is the silence after which a runtime is forgotten, once it is not fresh any more. Default [DefaultForgetAfter].
+	// ForgetAfter is the silence after which a stale or unknown runtime is forgotten. Default: 7 days.
 	ForgetAfter time.Duration
-	// MaxStatuses bounds the pairs of runtime and manager that are known. Further ones stay unknown. Default [DefaultMaxStatuses].
+	// MaxStatuses bounds the pairs of runtime and manager. Further ones stay unknown. Default: 100,000.
 	MaxStatuses int
 
-	// PollFresh and PollOtherwise are what RequeueAfter returns, give or take a tenth. Defaults [DefaultPollFresh] and
-	// [DefaultPollOtherwise].
+	// PollFresh, PollUnproved and PollOtherwise are the intervals of [Fleet.RequeueAfter]. Defaults: 30 min,
+	// 5 min and 1 min.
 	PollFresh     time.Duration
+	PollUnproved  time.Duration
 	PollOtherwise time.Duration
 
-	// PendingTooLong is the age of the oldest pending event from which on a runtime is degraded. Default [DefaultPendingTooLong].
+	// ProofLasts is the time for which a review, or a living canary, proves that the API server calls the
+	// agent. Default: 10 min.
+	ProofLasts time.Duration
+	// PendingTooLong is the age of the oldest pending event above which a runtime is degraded. Default: 1 min.
 	PendingTooLong time.Duration
-	// ExpiringWithin is the rest of a client certificate's life from which on a runtime is degraded. Default
-	// [DefaultExpiringWithin].
+	// ExpiringWithin is the rest of a client certificate's life below which a runtime is degraded, but at
+	// most a sixth of that life. Default: 24 h.
 	ExpiringWithin time.Duration
 
-	// ResyncJitter spreads the resyncs that the fleet asks for, each at random within it. Default [DefaultResyncJitter].
+	// ResyncJitter spreads the resyncs of the fleet, each at random within it. Default: 2 s.
 	ResyncJitter time.Duration
-	// ResyncsPerSecond bounds them over all runtimes, for each manager. Default [DefaultResyncsPerSecond].
+	// ResyncsPerSecond bounds the resyncs of the fleet for each manager. Default: 100.
 	ResyncsPerSecond int
 
-	// Random returns numbers in [0, 1), concurrently. Default [rand.Float64].
+	// Random returns numbers in [0, 1), concurrently. Default: [rand.Float64].
 	Random func() float64
 	// Hooks are called for metrics.
 	Hooks Hooks
-	// Logger gets a line when the freshness of a runtime changes, and for each resync. Default: discarded.
+	// Logger gets a line when the freshness of a runtime changes, at most 20 in 10 s, and at debug level for
+	// each resync. Nil discards.
 	Logger *slog.Logger
 }
 
-// Hooks are optional callbacks of a fleet, called concurrently: they must return at once.
+// Hooks are optional callbacks of a [Fleet]. They are called concurrently, and must return at once.
 type Hooks struct {
-	// Resynced is called when a resync that the fleet asked for was delivered, with its reason.
-	Resynced func(manager core.Manager, reason string)
-	// Untracked is called when a runtime is not tracked because [Options.MaxStatuses] is reached.
+	// Resynced is called when a resync of the fleet was delivered, with its cause.
+	Resynced func(manager core.Manager, cause string)
+	// Untracked is called for a request of a runtime beyond [Options].MaxStatuses.
 	Untracked func(manager core.Manager)
 }
 
 func (o Options) withDefaults() Options {
-	o.MissedHeartbeats = cmp.Or(o.MissedHeartbeats, DefaultMissedHeartbeats)
-	o.ForgetAfter = cmp.Or(o.ForgetAfter, DefaultForgetAfter)
-	o.MaxStatuses = cmp.Or(o.MaxStatuses, DefaultMaxStatuses)
-	o.PollFresh = cmp.Or(o.PollFresh, DefaultPollFresh)
-	o.PollOtherwise = cmp.Or(o.PollOtherwise, DefaultPollOtherwise)
-	o.PendingTooLong = cmp.Or(o.PendingTooLong, DefaultPendingTooLong)
-	o.ExpiringWithin = cmp.Or(o.ExpiringWithin, DefaultExpiringWithin)
-	o.ResyncJitter = cmp.Or(o.ResyncJitter, DefaultResyncJitter)
-	o.ResyncsPerSecond = cmp.Or(o.ResyncsPerSecond, DefaultResyncsPerSecond)
+	o.MissedHeartbeats = cmp.Or(o.MissedHeartbeats, defaultMissedHeartbeats)
+	o.ForgetAfter = cmp.Or(o.ForgetAfter, defaultForgetAfter)
+	o.MaxStatuses = cmp.Or(o.MaxStatuses, defaultMaxStatuses)
+	o.PollFresh = cmp.Or(o.PollFresh, defaultPollFresh)
+	o.PollUnproved = cmp.Or(o.PollUnproved, defaultPollUnproved)
+	o.PollOtherwise = cmp.Or(o.PollOtherwise, defaultPollOtherwise)
+	o.ProofLasts = cmp.Or(o.ProofLasts, defaultProofLasts)
+	o.PendingTooLong = cmp.Or(o.PendingTooLong, defaultPendingTooLong)
+	o.ExpiringWithin = cmp.Or(o.ExpiringWithin, defaultExpiringWithin)
+	o.ResyncJitter = cmp.Or(o.ResyncJitter, defaultResyncJitter)
+	o.ResyncsPerSecond = cmp.Or(o.ResyncsPerSecond, defaultResyncsPerSecond)
+
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 
 	if o.Random == nil {
 		o.Random = rand.Float64
-	}
-
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
 	}
 
 	return o
 }
 
 func (o Options) validate() error {
-	for name, value := range map[string]int64{
-		"MissedHeartbeats": int64(o.MissedHeartbeats), "ForgetAfter": int64(o.ForgetAfter), "MaxStatuses": int64(o.MaxStatuses),
-		"PollFresh": int64(o.PollFresh), "PollOtherwise": int64(o.PollOtherwise), "PendingTooLong": int64(o.PendingTooLong),
-		"ExpiringWithin": int64(o.ExpiringWithin), "ResyncJitter": int64(o.ResyncJitter), "ResyncsPerSecond": int64(o.ResyncsPerSecond),
-	} {
-		if value < 0 {
-			return fmt.Errorf("fleet: option %s is negative, want more than 0", name)
-		}
+	return errors.Join(
+		notNegative("MissedHeartbeats", o.MissedHeartbeats),
+		notNegative("ForgetAfter", o.ForgetAfter),
+		notNegative("MaxStatuses", o.MaxStatuses),
+		notNegative("PollFresh", o.PollFresh),
+		notNegative("PollUnproved", o.PollUnproved),
+		notNegative("PollOtherwise", o.PollOtherwise),
+		notNegative("ProofLasts", o.ProofLasts),
+		notNegative("PendingTooLong", o.PendingTooLong),
+		notNegative("ExpiringWithin", o.ExpiringWithin),
+		notNegative("ResyncJitter", o.ResyncJitter),
+		notNegative("ResyncsPerSecond", o.ResyncsPerSecond),
+	)
+}
+
+func notNegative[T int | time.Duration](name string, value T) error {
+	if value >= 0 {
+		return nil
 	}
 
-	return nil
+	return fmt.Errorf("fleet: option %s is %v, want more than 0, or 0 for the default", name, value)
 }

@@ -1,45 +1,54 @@
 package fleet
 
 import (
-	"slices"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// State is what the control plane knows of the watch path of one runtime for one manager.
+// State is the freshness of the watch path of one runtime for one manager.
 type State string
 
 // The states of freshness.
 const (
-	// Unknown means that no heartbeat came yet: the runtime is new, or its agent speaks a contract without heartbeats.
+	// Unknown means that no heartbeat came yet: the runtime is new, or its agent speaks a contract without
+	// heartbeats.
 	Unknown State = "unknown"
-	// Fresh means that a change in the runtime would be heard of.
+	// Fresh means that the control plane would learn of a change: heartbeats come, and the API server of the
+	// runtime called the agent lately, for its canary or for a review.
 	Fresh State = "fresh"
+	// Unproved means that heartbeats come, and that nothing shows whether the API server calls the agent.
+	Unproved State = "unproved"
 	// Stale means that the runtime is silent.
 	Stale State = "stale"
-	// Degraded means that the runtime is heard, but says itself that changes may go by unseen, or soon will.
+	// Degraded means that changes pass unseen, or soon will, for a reason.
 	Degraded State = "degraded"
 )
 
 // The reasons for which a runtime is degraded, worst first.
 const (
-	ReasonCanaryLost          = "canary_lost"
-	ReasonCanaryFailing       = "canary_failing"
-	ReasonDropping            = "dropping"
-	ReasonPendingTooLong      = "pending_too_long"
-	ReasonKeyMaterial         = "key_material"
+	// ReasonCanaryLost means that the API server does not call the agent for its canary.
+	ReasonCanaryLost = "canary_lost"
+	// ReasonWebhookUnreachable means that TLS handshakes at the webhook fail, and that no call came through
+	// since.
+	ReasonWebhookUnreachable = "webhook_unreachable"
+	// ReasonCanaryFailing means that the write of the canary fails.
+	ReasonCanaryFailing = "canary_failing"
+	// ReasonDropping means that the agent drops events.
+	ReasonDropping = "dropping"
+	// ReasonPendingTooLong means that an event waits for longer than [Options].PendingTooLong.
+	ReasonPendingTooLong = "pending_too_long"
+	// ReasonKeyMaterial means that the agent does not use new key material.
+	ReasonKeyMaterial = "key_material"
+	// ReasonCertificateExpiring means that the client certificate expires soon, see
+	// [Options].ExpiringWithin.
 	ReasonCertificateExpiring = "certificate_expiring"
 )
 
-// Conditions returns every state with every reason that it can have, worst last.
-func Conditions() []Condition {
-	all := []Condition{{State: Fresh}, {State: Unknown}, {State: Stale}}
-	for _, reason := range slices.Backward(severity) {
-		all = append(all, Condition{Degraded, reason})
-	}
-
-	return all
+// Condition is a state with its reason.
+type Condition struct {
+	State  State
+	Reason string
 }
 
 // Status is the freshness of one runtime for one manager.
@@ -47,13 +56,13 @@ type Status struct {
 	Runtime core.RuntimeID `json:"runtime"`
 	Manager core.Manager   `json:"manager"`
 	State   State          `json:"state"`
-	// Reason says why a runtime is degraded, and is empty otherwise.
+	// Reason is why a runtime is degraded, and empty in all other states.
 	Reason string `json:"reason,omitempty"`
-	// Since is when State or Reason changed last.
+	// Since is the time of the last change of State or Reason.
 	Since time.Time `json:"since"`
-	// Heard is when the runtime was last heard, by an event or a heartbeat; the zero time if never.
+	// Heard is the time of the last event or heartbeat, zero if there was none.
 	Heard time.Time `json:"heard,omitzero"`
-	// Replicas are the agent processes that are heard, by epoch.
+	// Replicas are the agent processes that are heard.
 	Replicas []Replica `json:"replicas,omitempty"`
 }
 
@@ -61,19 +70,14 @@ type Status struct {
 type Replica struct {
 	// Epoch is one life of the process.
 	Epoch string `json:"epoch"`
-	// Sequence is the highest running number that was received from it.
+	// Sequence is the highest number that was received.
 	Sequence uint64 `json:"sequence"`
-	// Heard is when it was last heard.
+	// Heard is the time of the last event or heartbeat.
 	Heard time.Time `json:"heard"`
+	// Proved is the last time at which the API server called the agent, zero if that is not known.
+	Proved time.Time `json:"proved,omitzero"`
+	// CertificateExpiry is that of the verified client certificate.
+	CertificateExpiry time.Time `json:"certificateExpiry,omitzero"`
 	// Heartbeat is the last one, nil when none came yet. It must not be changed.
 	Heartbeat *core.Heartbeat `json:"heartbeat,omitempty"`
-}
-
-// Transition is a change of freshness.
-type Transition struct {
-	// From is the state before, with its reason.
-	From   State
-	Reason string
-	// To is the status after.
-	To Status
 }

@@ -7,34 +7,29 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// Summary is how all runtimes fare that were heard for one manager. It is what metrics are made of.
+// Summary sums up the runtimes of one manager. Metrics are made of it.
 type Summary struct {
-	// Runtimes are how many are in each state, for each reason.
+	// Runtimes is the number of runtimes in each state, for each reason.
 	Runtimes map[Condition]int
-	// Pending is how many events wait in the runtimes, as the replicas that are heard told last, and OldestPending how long the oldest of
-	// them had been waiting then.
+	// Pending is the number of events that wait in the runtimes, and OldestPending the age of the oldest,
+	// as of the last heartbeats.
 	Pending       int64
 	OldestPending time.Duration
-	// FirstExpiry is when the first client certificate of a replica that is heard expires, the zero time if none is known.
+	// FirstExpiry is the earliest expiry of a verified client certificate, zero if none is known.
 	FirstExpiry time.Time
 
-	// Resyncs are how many were delivered that the fleet asked for, by cause, and ResyncsToCome how many were not yet.
+	// Resyncs counts the delivered resyncs that the fleet asked for, by cause. ResyncsToCome are not
+	// delivered yet.
 	Resyncs       map[string]int64
 	ResyncsToCome int
-	// Untracked is how often a runtime was heard that is not tracked, as [Options.MaxStatuses] is reached.
+	// Untracked counts the requests of runtimes beyond [Options].MaxStatuses.
 	Untracked int64
 }
 
-// Condition is a state with its reason.
-type Condition struct {
-	State  State
-	Reason string
-}
-
-// mostPending bounds what one replica can claim: it is foreign input, and it is added up.
+// mostPending bounds the number that one replica can claim: it is foreign input, and added up.
 const mostPending = 1 << 32
 
-// tally is what is counted for a manager, and outlives its runtimes.
+// tally has the counters of a manager. They outlive its runtimes.
 type tally struct {
 	resyncs   map[string]int64
 	untracked int64
@@ -50,7 +45,7 @@ func (f *Fleet) tally(manager core.Manager) *tally {
 	return t
 }
 
-// Summaries returns how the runtimes fare, by manager, all at one moment. Its cost grows with them.
+// Summaries returns the summary of each manager, all at one moment. Its cost grows with the runtimes.
 func (f *Fleet) Summaries() map[core.Manager]*Summary {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -85,7 +80,7 @@ func (s *Summary) add(r *record, opts *Options, now time.Time) {
 	s.Runtimes[Condition{state, reason}]++
 
 	for _, p := range r.replicas {
-		if !p.alive(opts, now) {
+		if !p.isAlive(opts, now) {
 			continue
 		}
 

@@ -1,0 +1,254 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+const (
+	reviewInterval = time.Second
+	deliverTimeout = 5 * time.Second
+	retryDelay     = time.Second
+)
+
+// ErrManagerTaken means that another Start delivers the resyncs of a manager.
+var ErrManagerTaken = errors.New("resyncs of the manager are delivered elsewhere already: want one handler for each manager")
+
+// Start reviews the runtimes every second, calls the observers, forgets runtimes that are silent for too
+// long, and delivers resyncs to the handlers of their managers, until ctx ends. A delivery that fails is
+// tried again. Start blocks and waits for its goroutines.
+//
+// It may run several times with handlers for different managers, as for two listeners. It fails with
+// [ErrManagerTaken] when another Start has a handler for one of the managers.
+func (f *Fleet) Start(ctx context.Context, handlers map[core.Manager]core.Handler) error {
+	if err := f.serve(handlers); err != nil {
+		return err
+	}
+	defer f.leave(handlers)
+
+	var tasks sync.WaitGroup
+	defer tasks.Wait()
+
+	// Each in a goroutine of its own: a handler that hangs delays its manager only.
+	for manager, handler := range handlers {
+		tasks.Go(func() { f.deliverTo(ctx, manager, handler) })
+	}
+
+	f.reviewEverySecond(ctx)
+
+	return nil
+}
+
+func (f *Fleet) serve(handlers map[core.Manager]core.Handler) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	for manager := range handlers {
+		if _, taken := f.served[manager]; taken {
+			return fmt.Errorf("fleet: %w: %q", ErrManagerTaken, manager)
+		}
+	}
+
+	for manager := range handlers {
+		f.served[manager] = struct{}{}
+	}
+
+	return nil
+}
+
+func (f *Fleet) leave(handlers map[core.Manager]core.Handler) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	for manager := range handlers {
+		delete(f.served, manager)
+	}
+}
+
+// reviewEverySecond reviews the runtimes, or waits until no other Start does.
+func (f *Fleet) reviewEverySecond(ctx context.Context) {
+	select {
+	case f.reviewing <- struct{}{}:
+	case <-ctx.Done():
+		return
+	}
+	defer func() { <-f.reviewing }()
+
+	ticker := time.NewTicker(reviewInterval)
+	defer ticker.Stop()
+
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-ticker.C:
+			f.reviewAll()
+		}
+	}
+}
+
+// slice bounds the records that are reviewed under one lock: requests of runtimes wait for it.
+const slice = 500
+
+func (f *Fleet) reviewAll() {
+	for some := range slices.Chunk(f.keys(), slice) {
+		f.reviewSome(some)
+	}
+
+	f.notify()
+}
+
+func (f *Fleet) keys() []key {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	return slices.AppendSeq(make([]key, 0, len(f.records)), maps.Keys(f.records))
+}
+
+func (f *Fleet) reviewSome(keys []key) {
+	now := time.Now()
+
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	for _, k := range keys {
+		r := f.records[k]
+		if r == nil {
+			continue
+		}
+
+		f.review(r, now)
+
+		// A runtime with heartbeats at longer intervals is neither stale nor unknown.
+		if now.Sub(r.heard) > f.opts.ForgetAfter && (r.state == Stale || r.state == Unknown) {
+			f.remove(k)
+		}
+	}
+}
+
+// deliverTo delivers the resyncs of one manager when they are due, at the pace that the options allow.
+func (f *Fleet) deliverTo(ctx context.Context, manager core.Manager, handler core.Handler) {
+	ticker := time.NewTicker(reviewInterval)
+	defer ticker.Stop()
+
+	pace := time.NewTicker(max(time.Second/time.Duration(f.opts.ResyncsPerSecond), 1))
+	defer pace.Stop()
+
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-ticker.C:
+			f.deliverDue(ctx, manager, handler, pace.C)
+		}
+	}
+}
+
+func (f *Fleet) deliverDue(ctx context.Context, manager core.Manager, handler core.Handler, pace <-chan time.Time) {
+	for _, d := range f.due(manager, time.Now()) {
+		select {
+		case <-pace:
+		case <-ctx.Done():
+			return
+		}
+
+		f.deliver(ctx, handler, d)
+	}
+}
+
+// due returns the due resyncs of a manager, in the order of their times.
+func (f *Fleet) due(manager core.Manager, now time.Time) []key {
+	due := f.collectDue(manager, now)
+	slices.SortFunc(due, func(a, b dueResync) int { return a.at.Compare(b.at) })
+
+	keys := make([]key, len(due))
+	for i := range due {
+		keys[i] = due[i].key
+	}
+
+	return keys
+}
+
+type dueResync struct {
+	key
+
+	at time.Time
+}
+
+// collectDue copies, so that sorting needs no lock.
+func (f *Fleet) collectDue(manager core.Manager, now time.Time) (due []dueResync) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	for k, r := range f.resyncs {
+		if k.manager == manager && !r.due.After(now) {
+			due = append(due, dueResync{k, r.due})
+		}
+	}
+
+	return due
+}
+
+func (f *Fleet) deliver(ctx context.Context, handler core.Handler, k key) {
+	claimed := f.claim(k)
+	if claimed == nil {
+		return
+	}
+
+	ctx, cancel := context.WithTimeout(ctx, deliverTimeout)
+	defer cancel()
+
+	now := time.Now()
+	event := core.WatchEvent{Resync: true, Time: now}
+
+	log := f.opts.Logger.With(slog.String("runtime", string(k.runtime)), slog.String("manager", string(k.manager)),
+		slog.String("cause", claimed.cause))
+
+	if err := handler.Handle(ctx, core.Delivery{Runtime: k.runtime, Manager: k.manager, Event: event, Received: now}); err != nil {
+		log.DebugContext(ctx, "resync not taken, it is delivered again", slog.Any("error", err))
+		f.giveBack(k, claimed)
+
+		return
+	}
+
+	log.DebugContext(ctx, "resync delivered")
+	f.delivered(k.manager, claimed.cause)
+}
+
+// claim removes a resync from those to come: a later cause needs another one.
+func (f *Fleet) claim(k key) *resync {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	claimed := f.resyncs[k]
+	delete(f.resyncs, k)
+
+	return claimed
+}
+
+// giveBack puts a resync back, unless there is another one or the runtime is forgotten.
+func (f *Fleet) giveBack(k key, claimed *resync) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	if f.records[k] != nil && f.resyncs[k] == nil {
+		claimed.due = time.Now().Add(retryDelay)
+		f.resyncs[k] = claimed
+	}
+}
+
+func (f *Fleet) delivered(manager core.Manager, cause string) {
+	f.mu.Lock()
+	f.tally(manager).resyncs[cause]++
+	f.mu.Unlock()
+
+	if f.opts.Hooks.Resynced != nil {
+		f.opts.Hooks.Resynced(manager, cause)
+	}
+}

@@ -1,0 +1,91 @@
+package fleet
+
+import (
+	"slices"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+// judge returns the state of a record, as of now.
+func (r *record) judge(opts *Options, now time.Time) (state State, reason string) {
+	alive, proved := false, false
+
+	for _, p := range r.replicas {
+		if p.isAlive(opts, now) {
+			alive = true
+			proved = proved || now.Sub(p.proved) <= opts.ProofLasts
+			reason = worse(reason, p.trouble(opts, now))
+		}
+	}
+
+	switch {
+	case !r.heartbeats:
+		return Unknown, ""
+	case !alive:
+		return Stale, ""
+	case reason != "":
+		return Degraded, reason
+	case !proved:
+		return Unproved, ""
+	default:
+		return Fresh, ""
+	}
+}
+
+// trouble returns the reason for which the replica is degraded, "" when it is not.
+func (p *replica) trouble(opts *Options, now time.Time) string {
+	switch {
+	case p.beat.Canary == core.CanaryLost:
+		return ReasonCanaryLost
+	case now.Before(p.unreachable):
+		return ReasonWebhookUnreachable
+	case p.beat.Canary == core.CanaryFailing:
+		return ReasonCanaryFailing
+	case now.Before(p.dropping):
+		return ReasonDropping
+	case p.beat.OldestPending > opts.PendingTooLong:
+		return ReasonPendingTooLong
+	case p.beat.KeyMaterialError != "":
+		return ReasonKeyMaterial
+	case p.certificate.isExpiring(opts, now):
+		return ReasonCertificateExpiring
+	default:
+		return ""
+	}
+}
+
+// isExpiring reports whether the rest of the validity is short, by itself and for this certificate.
+func (c certificate) isExpiring(opts *Options, now time.Time) bool {
+	const part = 6 // cert-manager renews when a third is left.
+
+	return !c.notAfter.IsZero() && c.notAfter.Sub(now) < min(opts.ExpiringWithin, c.notAfter.Sub(c.notBefore)/part)
+}
+
+// severity has the reasons, worst first.
+func severity() []string {
+	return []string{
+		ReasonCanaryLost, ReasonWebhookUnreachable, ReasonCanaryFailing, ReasonDropping, ReasonPendingTooLong,
+		ReasonKeyMaterial, ReasonCertificateExpiring,
+	}
+}
+
+func worse(a, b string) string {
+	for _, reason := range severity() {
+		if a == reason || b == reason {
+			return reason
+		}
+	}
+
+	return ""
+}
+
+// Conditions returns every state with every reason that it can have, worst last.
+func Conditions() []Condition {
+	all := []Condition{{State: Fresh}, {State: Unproved}, {State: Unknown}, {State: Stale}}
+	for _, reason := range slices.Backward(severity()) {
+		all = append(all, Condition{Degraded, reason})
+	}
+
+	return all
+}

@@ -1,0 +1,103 @@
+package fleet
+
+import (
+	"log/slog"
+	"slices"
+	"time"
+)
+
+// Transition is a change of freshness.
+type Transition struct {
+	// From is the former state, Reason its reason.
+	From   State
+	Reason string
+	// To is the new status.
+	To Status
+}
+
+// OnChange calls observe for every later change of freshness, one after the other and in their order.
+// observe must return at once, as the request of a runtime may wait for it, and may query the fleet. A
+// silent runtime is found within a second, while Start runs. Forget does not call observe.
+func (f *Fleet) OnChange(observe func(Transition)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	f.observers = append(slices.Clone(f.observers), observe)
+}
+
+// notify calls the observers with the changes that they have not got, without the lock. Changes that
+// come meanwhile are left to the call that runs, so that their order is kept.
+func (f *Fleet) notify() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	if f.notifying {
+		return
+	}
+
+	f.notifying = true
+	defer func() { f.notifying = false }()
+
+	for len(f.changes) > 0 {
+		changes, observers := f.changes, f.observers
+		f.changes = nil
+		f.notifyUnlocked(observers, changes)
+	}
+}
+
+// notifyUnlocked releases the lock while the observers are called, also when one of them panics.
+func (f *Fleet) notifyUnlocked(observers []func(Transition), changes []Transition) {
+	f.mu.Unlock()
+	defer f.mu.Lock()
+
+	for i := range changes {
+		f.log(&changes[i])
+
+		for _, observe := range observers {
+			observe(changes[i])
+		}
+	}
+}
+
+// log writes a line for a change, at a bounded pace.
+func (f *Fleet) log(change *Transition) {
+	suppressed, ok := f.lines.take(time.Now())
+	if !ok {
+		return
+	}
+
+	f.opts.Logger.Info("freshness of a runtime changed",
+		slog.String("runtime", string(change.To.Runtime)), slog.String("manager", string(change.To.Manager)),
+		slog.String("from", string(change.From)), slog.String("to", string(change.To.State)),
+		slog.String("reason", change.To.Reason), slog.Int("suppressed", suppressed))
+}
+
+// linesPerWindow and window bound the log lines of a fleet about changes.
+const (
+	linesPerWindow = 20
+	window         = 10 * time.Second
+)
+
+// pace bounds log lines. The one notify that runs uses it.
+type pace struct {
+	began      time.Time
+	lines      int
+	suppressed int
+}
+
+// take reports whether a line may be written now, and how many were not since the last one.
+func (p *pace) take(now time.Time) (suppressed int, ok bool) {
+	if now.Sub(p.began) >= window {
+		p.began, p.lines = now, 0
+	}
+
+	if p.lines++; p.lines > linesPerWindow {
+		p.suppressed++
+
+		return 0, false
+	}
+
+	suppressed, p.suppressed = p.suppressed, 0
+
+	return suppressed, true
+}

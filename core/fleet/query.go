@@ -1,0 +1,131 @@
+package fleet
+
+import (
+	"slices"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+// Get returns the freshness of a runtime for a manager. A runtime that was never heard is [Unknown].
+func (f *Fleet) Get(runtime core.RuntimeID, manager core.Manager) Status {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	r := f.records[key{runtime, manager}]
+	if r == nil {
+		return Status{Runtime: runtime, Manager: manager, State: Unknown}
+	}
+
+	return f.current(r, time.Now())
+}
+
+// current is the status as of now, also when no review has found it yet.
+func (f *Fleet) current(r *record, now time.Time) Status {
+	s := r.status()
+	if state, reason := r.judge(&f.opts, now); state != s.State || reason != s.Reason {
+		s.State, s.Reason, s.Since = state, reason, now
+	}
+
+	return s
+}
+
+// Range calls visit with the status of every known runtime for each of its managers, in no order, until
+// visit returns false. It works on a snapshot: visit may block and may query the fleet.
+func (f *Fleet) Range(visit func(Status) bool) {
+	for _, s := range f.snapshot() {
+		if !visit(s) {
+			return
+		}
+	}
+}
+
+func (f *Fleet) snapshot() []Status {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	now := time.Now()
+	all := make([]Status, 0, len(f.records))
+
+	for _, r := range f.records {
+		all = append(all, f.current(r, now))
+	}
+
+	return all
+}
+
+// RequeueAfter returns the time after which an operator should look at a runtime without an event:
+// [Options].PollFresh when it is fresh for all managers that it was heard for, PollUnproved when it is
+// fresh or unproved, and PollOtherwise in all other states. Up to a tenth is added or taken off at
+// random, so that runtimes are not looked at together.
+func (f *Fleet) RequeueAfter(runtime core.RuntimeID) time.Duration {
+	wait := f.pollInterval(runtime)
+
+	return wait + time.Duration((f.opts.Random()-0.5)*float64(wait)/5) //nolint:mnd // A tenth to either side.
+}
+
+func (f *Fleet) pollInterval(runtime core.RuntimeID) time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	now := time.Now()
+	managers := f.managers[runtime]
+
+	if len(managers) == 0 {
+		return f.opts.PollOtherwise
+	}
+
+	wait := f.opts.PollFresh
+
+	for _, manager := range managers {
+		switch state, _ := f.records[key{runtime, manager}].judge(&f.opts, now); state {
+		case Fresh:
+		case Unproved:
+			wait = f.opts.PollUnproved
+		default:
+			return f.opts.PollOtherwise
+		}
+	}
+
+	return wait
+}
+
+// WithoutCA returns the runtimes that do not trust the certificate authority with that fingerprint, as far
+// as is known: those with a replica that has not reported it, and those that are silent. A server
+// certificate of that authority would cut them off. Managers that a runtime no longer speaks to do not
+// count.
+func (f *Fleet) WithoutCA(fingerprint string) []core.RuntimeID {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	var missing []core.RuntimeID
+
+	for runtime := range f.managers {
+		if !f.trusts(runtime, fingerprint, time.Now()) {
+			missing = append(missing, runtime)
+		}
+	}
+
+	slices.Sort(missing)
+
+	return missing
+}
+
+// trusts reports whether a replica of the runtime is heard, and all that are have reported the authority.
+func (f *Fleet) trusts(runtime core.RuntimeID, fingerprint string, now time.Time) (trusts bool) {
+	for _, manager := range f.managers[runtime] {
+		for _, p := range f.records[key{runtime, manager}].replicas {
+			if !p.isHeard(&f.opts, now) {
+				continue
+			}
+
+			if !p.trusts(fingerprint) {
+				return false
+			}
+
+			trusts = true
+		}
+	}
+
+	return trusts
+}

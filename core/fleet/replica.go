@@ -1,0 +1,220 @@
+package fleet
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+// Bounds on the interval that a heartbeat states.
+const (
+	minInterval     = time.Second
+	maxInterval     = time.Hour
+	defaultInterval = 30 * time.Second
+	// straggler is longer than a request can be under way: a heartbeat with a lower number that comes
+	// later is of a restarted sequence.
+	straggler = time.Minute
+)
+
+// replica is one agent process, by its epoch.
+type replica struct {
+	epoch       string
+	sequence    uint64
+	first       time.Time // heard
+	heard       time.Time
+	beat        *core.Heartbeat
+	beatAt      time.Time
+	proved      time.Time // last time at which the API server called the agent, by this clock
+	dropping    time.Time // until when a drop counts as recent
+	unreachable time.Time // until when a failed handshake at the webhook counts as recent
+	certificate certificate
+	// gone means that the replica is not expected to be heard again, and that a resync stands for what it
+	// may have taken with it. It is remembered in case that it is heard again.
+	gone bool
+}
+
+// certificate is the validity of the verified client certificate.
+type certificate struct{ notBefore, notAfter time.Time }
+
+func newReplica(batch *core.Batch, now time.Time) *replica {
+	p := &replica{epoch: strings.Clone(batch.Epoch), first: now}
+	if len(batch.Events) > 0 && batch.Events[0].Sequence > 0 {
+		p.sequence = batch.Events[0].Sequence - 1 // The resync of a new epoch stands for those before.
+	}
+
+	return p
+}
+
+// observe takes in a batch, and returns the cause for a resync, "" if there is none.
+func (p *replica) observe(peer core.Peer, batch *core.Batch, opts *Options, now time.Time) (cause string) {
+	p.heard, p.gone = now, false
+	p.certificate = certificate{peer.NotBefore, peer.NotAfter}
+
+	for i := range batch.Events {
+		sequence := batch.Events[i].Sequence
+		if sequence > p.sequence && sequence-p.sequence > 1 {
+			cause = CauseGap
+		}
+
+		p.sequence = max(p.sequence, sequence)
+	}
+
+	if batch.Heartbeat != nil {
+		cause = cmp.Or(p.observeHeartbeat(batch.Heartbeat, opts, now), cause)
+	}
+
+	return cause
+}
+
+func (p *replica) observeHeartbeat(beat *core.Heartbeat, opts *Options, now time.Time) (cause string) {
+	if p.beat != nil && beat.Number <= p.beat.Number && now.Sub(p.beatAt) < straggler {
+		return "" // Overtaken, or sent twice.
+	}
+
+	p.prove(beat, opts, now)
+
+	switch {
+	case p.beat == nil && p.sequence == 0: // The first of this replica.
+	case beat.Sequence < p.sequence:
+		cause = CauseWentBack
+	case beat.Sequence > p.sequence:
+		cause = CauseGap
+	}
+
+	p.beat, p.beatAt, p.sequence = bound(beat), now, beat.Sequence
+
+	return cause
+}
+
+// prove notes the evidence of a heartbeat for and against the path from the API server to the agent.
+func (p *replica) prove(beat *core.Heartbeat, opts *Options, now time.Time) {
+	if beat.Canary == core.CanaryAlive {
+		p.proved = now
+	}
+
+	if age := beat.Time.Sub(beat.LastReview); !beat.LastReview.IsZero() && age >= 0 {
+		p.proved = latest(p.proved, now.Add(-age))
+	}
+
+	if p.beat == nil {
+		return
+	}
+
+	if drops(beat) > drops(p.beat) {
+		p.dropping = now.Add(patience(opts, beat))
+	}
+
+	if beat.WebhookFailures > p.beat.WebhookFailures && p.proved.Before(p.beatAt) {
+		p.unreachable = now.Add(patience(opts, beat))
+	}
+}
+
+func latest(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+
+	return b
+}
+
+// Bounds on a heartbeat that is kept: about 6 KiB.
+const (
+	maxText         = 256
+	maxFingerprints = 32
+	maxReasons      = 16
+)
+
+// bound returns a copy of a foreign heartbeat that shares no memory with the request.
+func bound(beat *core.Heartbeat) *core.Heartbeat {
+	b := *beat
+	for _, text := range []*string{
+		&b.ID, &b.Instance, &b.Version, &b.CertificateFingerprint, &b.KeyMaterialError, &b.ConfigHash, (*string)(&b.Canary),
+	} {
+		*text = boundText(*text)
+	}
+
+	b.CAFingerprints = make([]string, min(len(beat.CAFingerprints), maxFingerprints))
+	for i := range b.CAFingerprints {
+		b.CAFingerprints[i] = boundText(beat.CAFingerprints[i])
+	}
+
+	b.Dropped = make(map[string]int64, min(len(beat.Dropped), maxReasons))
+
+	for i, reason := range slices.Sorted(maps.Keys(beat.Dropped)) {
+		if i >= maxReasons-1 {
+			b.Dropped[otherReasons] += beat.Dropped[reason]
+		} else {
+			b.Dropped[boundText(reason)] += beat.Dropped[reason]
+		}
+	}
+
+	return &b
+}
+
+// otherReasons counts the drops whose reason is beyond the bound.
+const otherReasons = "other"
+
+func boundText(text string) string { return strings.Clone(text[:min(len(text), maxText)]) }
+
+// shrink keeps only the fields by which the replica is recognized: a fleet remembers many.
+func (p *replica) shrink() {
+	if p.beat == nil {
+		return
+	}
+
+	p.beat = &core.Heartbeat{
+		Number: p.beat.Number, Interval: p.beat.Interval, Sequence: p.beat.Sequence, Instance: p.beat.Instance,
+		Canary: p.beat.Canary, Dropped: p.beat.Dropped, WebhookFailures: p.beat.WebhookFailures,
+	}
+}
+
+func drops(beat *core.Heartbeat) (n int64) {
+	for _, dropped := range beat.Dropped {
+		n += dropped
+	}
+
+	return n
+}
+
+func interval(beat *core.Heartbeat) time.Duration {
+	if beat == nil || beat.Interval <= 0 {
+		return defaultInterval
+	}
+
+	return min(max(beat.Interval, minInterval), maxInterval)
+}
+
+// patience is how long a replica may be silent.
+func patience(opts *Options, beat *core.Heartbeat) time.Duration {
+	return time.Duration(opts.MissedHeartbeats) * interval(beat)
+}
+
+func (p *replica) isSilent(opts *Options, now time.Time) bool {
+	return now.Sub(p.heard) > patience(opts, p.beat)
+}
+
+// isHeard reports whether the replica sends events or heartbeats.
+func (p *replica) isHeard(opts *Options, now time.Time) bool {
+	return !p.gone && !p.isSilent(opts, now)
+}
+
+// isAlive reports whether the replica sends heartbeats.
+func (p *replica) isAlive(opts *Options, now time.Time) bool {
+	return p.beat != nil && p.isHeard(opts, now)
+}
+
+// trusts reports whether the replica has reported the certificate authority with that fingerprint.
+func (p *replica) trusts(fingerprint string) bool {
+	return p.beat != nil && slices.Contains(p.beat.CAFingerprints, fingerprint)
+}
+
+func (p *replica) status() Replica {
+	return Replica{
+		Epoch: p.epoch, Sequence: p.sequence, Heard: p.heard, Heartbeat: p.beat,
+		Proved: p.proved, CertificateExpiry: p.certificate.notAfter,
+	}
+}
