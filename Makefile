@@ -115,6 +115,10 @@ generators: $(TOOLS)/mockgen $(TOOLS)/controller-gen
 verify: generators ## Check what a review would: tidy, generated, formatted, each module alone. With CI=true: a clean tree
 	@PATH="$(TOOLS):$$PATH" $(GO) run ./tools/cmd/verify $(ARGS) $(MODULES)
 
+.PHONY: count
+count: ## Count names, functions, comments and lines per module. ARGS=-names lists names to unexport, ARGS=-update agrees to new ones
+	@$(GO) run ./tools/cmd/count $(ARGS) $(MODULES)
+
 .PHONY: build
 build: ## Build the agent for this machine: one static binary, bin/agent. GOOS, GOARCH, GOFIPS140
 	@$(BUILD_AGENT) -o $(CURDIR)/bin/agent .

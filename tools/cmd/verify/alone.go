@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"slices"
+
+	"github.com/runtime-watcher/runtime-watcher/tools/internal/measure"
 )
 
 // heavy are the modules whose users' tests start a whole API server. What requires one of them is compiled alone, tests
 // included; its tests run once, in make test. All others are tested alone as well.
-var heavy = []string{rootPath + "test/controlplane", "sigs.k8s.io/controller-runtime"}
+var heavy = []string{measure.RootPath + "test/controlplane", "sigs.k8s.io/controller-runtime"}
 
 func (m module) light() bool {
 	for _, required := range m.Require {

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/runtime-watcher/runtime-watcher/tools/internal/measure"
 )
 
 // checkWorkspace wants go.work to list exactly the modules that are there.
@@ -60,11 +62,11 @@ func difference(used, found []string) []error {
 func checkModules(_ context.Context, repo *repository) error {
 	return repo.eachModule(func(m module) error {
 		var errs []error
-		if want := rootPath + m.Dir; m.Module.Path != want {
+		if want := measure.RootPath + m.Dir; m.Module.Path != want {
 			errs = append(errs, fmt.Errorf("the module is called %s, want %s", m.Module.Path, want))
 		}
 		for _, required := range m.Require {
-			sibling, ok := strings.CutPrefix(required.Path, rootPath)
+			sibling, ok := strings.CutPrefix(required.Path, measure.RootPath)
 			if !ok {
 				continue
 			}

@@ -14,9 +14,6 @@ import (
 	"strings"
 )
 
-// rootPath is the path that every module of this repository starts with.
-const rootPath = "github.com/runtime-watcher/runtime-watcher/"
-
 // repository is a checkout and what was true of it before the first check ran.
 type repository struct {
 	root        string

@@ -36,6 +36,7 @@ func house() map[string]string {
 		"listener/go.mod":       listenerMod,
 		"listener/listener.go":  "// Package listener is small.\npackage listener\n\nimport \"github.com/runtime-watcher/runtime-watcher/core\"\n\n// Two is 2.\nconst Two = core.One + 1\n",
 		"listener/testdata/x.y": "",
+		"tools/exported.txt":    "   1 core\n   1 listener\n",
 	}
 }
 
@@ -66,6 +67,22 @@ func TestChecks(t *testing.T) {
 				f["listener/go.mod"] = strings.Replace(listenerMod, "=> ../core", "=> ../other", 1)
 			},
 			[]string{`"../other"`, "=> ../core"},
+		},
+		"a new exported name": {
+			"exported", func(f map[string]string) { f["core/new.go"] = "package core\n\n// New is new.\ntype New int\n" },
+			[]string{"core: 2 exported names, tools/exported.txt says 1"},
+		},
+		"fewer exported names": {
+			"exported", func(f map[string]string) { f["tools/exported.txt"] = "   9 core\n   1 listener\n" },
+			[]string{"core: 1 exported names, tools/exported.txt says 9"},
+		},
+		"a module without an agreed number": {
+			"exported", func(f map[string]string) { f["tools/exported.txt"] = "   1 core\n" },
+			[]string{"listener: 1 exported names, tools/exported.txt says nothing"},
+		},
+		"a number without its module": {
+			"exported", func(f map[string]string) { f["tools/exported.txt"] += "   3 adapters/old\n" },
+			[]string{"adapters/old: no such module, tools/exported.txt says 3"},
 		},
 		"a test that sleeps": {
 			"sleep", func(f map[string]string) {
@@ -135,6 +152,8 @@ func TestModulesWithoutPackages(t *testing.T) {
 		"go.work":         "go 1.26.0\n\nuse (\n\t./core\n\t./listener\n)\n",
 		"core/go.mod":     coreMod,
 		"listener/go.mod": strings.Replace(coreMod, "/core", "/listener", 1),
+
+		"tools/exported.txt": "   0 core\n   0 listener\n",
 	})
 	for _, c := range checks() {
 		if err := verify(t, dir, c.name); err != nil {
