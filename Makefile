@@ -83,8 +83,16 @@ rotation: ## Rotate every leaf and CA once a second under 500 reviews/s, and 300
 	@$(GO) test ./test/gateway -count=1 -v -run '^TestRotation' -timeout 3h $(TESTFLAGS) -rotation '$(ROTATION)' -writes 300
 
 .PHONY: lint
-lint: $(TOOLS)/golangci-lint ## Lint every module: bugs, style, formatting, and which module may import what
+lint: $(TOOLS)/golangci-lint prose ## Lint every module: bugs, style, formatting, prose, and which module may import which
 	@$(TOOLS)/golangci-lint run $(PACKAGES)
+
+# The rules are in tools/prose, the files in .vale.ini. Each path has a budget of alerts in tools/prose-budget.txt that
+# may only go down, so that old text can be rewritten path by path while new text follows the rules at once. A path that
+# is not listed has a budget of 0. It fails when a path has more alerts than its budget, and lists them.
+.PHONY: prose
+prose: $(TOOLS)/vale ## Lint Markdown and comments. ARGS='core docs/design.md' lists the alerts there, ARGS=-update lowers the budgets
+	@$(GO) test ./tools/cmd/prose -run TestRules -vale $(TOOLS)/vale
+	@$(GO) run ./tools/cmd/prose -vale $(TOOLS)/vale $(ARGS)
 
 .PHONY: fmt
 fmt: $(TOOLS)/golangci-lint ## Format the code as lint wants it

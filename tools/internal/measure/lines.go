@@ -81,7 +81,7 @@ func (t *Tree) linesOf(f *file) Lines {
 		default:
 			l.Code++
 		}
-		if columns(line) > MaxColumns {
+		if Columns(line) > MaxColumns {
 			l.Long++
 		}
 	}
@@ -124,6 +124,6 @@ func (t *Tree) lengths(f *file) []int {
 	return lengths
 }
 
-func columns(line string) int {
+func Columns(line string) int {
 	return utf8.RuneCountInString(line) + strings.Count(line, "\t")*(tabColumns-1)
 }
