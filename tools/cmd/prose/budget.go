@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// budget maps a path to the number of alerts that are allowed in it and below. A file belongs to the
-// longest path that contains it. Without one, its file or Go package has a budget of 0.
+// budget maps a path to the number of alerts that are allowed in it and below. A file belongs to
+// the longest path that contains it. Without such a path its budget is 0.
 type budget map[string]int
 
 const budgetHeading = `# The number of alerts of the prose linter that each path may have. A path that is not listed may
@@ -49,7 +49,7 @@ func (b budget) write(file string) error {
 	return os.WriteFile(file, content.Bytes(), 0o644)
 }
 
-// pathOf returns the path whose budget counts an alert in the file.
+// pathOf returns the path to which an alert in the file counts.
 func (b budget) pathOf(file string) string {
 	longest := ""
 	for name := range b {
@@ -74,8 +74,8 @@ func (b budget) count(alerts []alert) map[string]int {
 	return counts
 }
 
-// lowered returns a budget without slack: no number is higher than before, and paths without alerts
-// are not listed.
+// lowered returns a budget without slack. No number is higher than before. Paths without alerts are
+// not listed.
 func (b budget) lowered(counts map[string]int) budget {
 	lower := budget{}
 	for name, allowed := range b {
@@ -86,7 +86,7 @@ func (b budget) lowered(counts map[string]int) budget {
 	return lower
 }
 
-// report prints a line per path, and the alerts of those above their budget, or of all if asked for.
+// report prints a line per path, and the alerts in paths above their budget, or all alerts.
 func report(out io.Writer, b budget, counts map[string]int, alerts []alert, all bool) error {
 	text := bufio.NewWriter(out)
 	for _, a := range alerts {

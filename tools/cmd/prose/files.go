@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// listFiles returns the files to check that git tracks or would add: Markdown, and Go code that is
-// neither a test, nor generated, nor below test/.
+// listFiles returns the files to check: Markdown, and Go code that is neither a test, nor
+// generated, nor below test/. It lists the files that git tracks or would add.
 func listFiles(ctx context.Context, paths []string) ([]string, error) {
 	out, err := exec.CommandContext(ctx, "git", "ls-files", "-z", "--cached", "--others", "--exclude-standard",
 		"--", "*.md", "*.go").Output()

@@ -1,5 +1,5 @@
-// Command prose checks Markdown and the comments of Go code with vale, and compares the number of
-// alerts with the budget of each path in tools/prose-budget.txt.
+// Command prose checks Markdown and comments of Go code with vale. It fails if a path has more
+// alerts than its budget in tools/prose-budget.txt.
 //
 // It runs at the root of the repository: make prose. With paths as arguments it lists the alerts in
 // them: make prose ARGS=listener.

@@ -13,7 +13,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/tools/internal/measure"
 )
 
-// checkWorkspace wants go.work to list exactly the modules that are there.
+// checkWorkspace fails unless go.work lists exactly the modules of the repository.
 func checkWorkspace(ctx context.Context, repo *repository) error {
 	out, err := repo.output(ctx, ".", "go", "work", "edit", "-json", "go.work")
 	if err != nil {
@@ -57,8 +57,8 @@ func difference(used, found []string) []error {
 	return errs
 }
 
-// checkModules wants every module to be named after its folder, and every sibling it requires, also indirectly, to be
-// replaced by that sibling's folder: only then does it build alone, from this very tree.
+// checkModules fails unless every module is named after its folder and replaces each required
+// sibling, also an indirect one, by its folder. Otherwise the module does not build alone.
 func checkModules(_ context.Context, repo *repository) error {
 	return repo.eachModule(func(m module) error {
 		var errs []error
@@ -87,7 +87,7 @@ func (m module) replacement(old string) string {
 	return ""
 }
 
-// relative is the path from one folder of the repository to another, as a go.mod spells it.
+// relative returns the path from one folder of the repository to another, as a go.mod spells it.
 func relative(from, to string) string {
 	// Both are clean and relative to the same root, which cannot fail.
 	rel, err := filepath.Rel(filepath.FromSlash(from), filepath.FromSlash(to))
@@ -102,7 +102,7 @@ func relative(from, to string) string {
 
 func checkTidy(ctx context.Context, repo *repository) error {
 	return repo.eachModule(func(m module) error {
-		// It changes nothing. The diff goes to standard output, and is long where a go.sum is missing.
+		// -diff changes no file. The diff is long if a go.sum is missing.
 		_, err := repo.output(ctx, m.Dir, "go", "mod", "tidy", "-diff")
 		if err != nil {
 			return errors.New(first(60, err.Error()))

@@ -9,7 +9,7 @@ import (
 // `make count ARGS=-update` writes it, `make verify` compares it.
 const ExportedFile = "tools/exported.txt"
 
-// ExportedCounts returns what ExportedFile must hold: a line "<number> <folder>" for each released
+// ExportedCounts returns the content for ExportedFile: a line "<number> <folder>" for each released
 // module, in the order given to Load.
 func (t *Tree) ExportedCounts() string {
 	var text strings.Builder

@@ -43,8 +43,8 @@ func (t *Tree) Unused(module string) []string {
 	return slices.DeleteFunc(t.TopLevel(module), t.used.has)
 }
 
-// UsedByTests returns the exported top-level names that are used in other folders, but only by tests
-// and by the modules below test/.
+// UsedByTests returns the exported top-level names that are used in other folders, but only by
+// tests and by the modules below test/.
 func (t *Tree) UsedByTests(module string) []string {
 	return slices.DeleteFunc(t.TopLevel(module), func(name string) bool {
 		return !t.used.has(name) || t.usedByCode.has(name)

@@ -22,7 +22,8 @@ type Tree struct {
 	files   []*file
 	// packages maps the folder of a package to its name.
 	packages map[string]string
-	// used are the names with a user in another folder, usedByCode those of them with one that is no test.
+	// used are the names with a user in another folder. usedByCode are those of them with a user
+	// that is no test.
 	used, usedByCode names
 }
 
@@ -38,7 +39,7 @@ type file struct {
 }
 
 // Load parses the Go files below root. modules are the folders of all modules, relative to root,
-// with slashes. Folders named bin or testdata, and those whose name starts with a dot, are skipped.
+// with slashes. Load skips folders named bin or testdata, and those that start with a dot.
 func Load(root fs.FS, modules []string) (*Tree, error) {
 	t := &Tree{modules: modules, fset: token.NewFileSet(), packages: map[string]string{}}
 	err := fs.WalkDir(root, ".", func(name string, entry fs.DirEntry, err error) error {
@@ -111,8 +112,8 @@ func (t *Tree) handwritten(module string) []*file {
 	return files
 }
 
-// Released reports whether users import the module: every module, unless its folder is examples,
-// test, tools, or below one of them.
+// Released reports whether users import the module. They import every module, unless its folder is
+// examples, test, tools, or below one of them.
 func Released(module string) bool {
 	first, _, _ := strings.Cut(module, "/")
 	return first != "examples" && first != "test" && first != "tools"
