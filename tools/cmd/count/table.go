@@ -53,8 +53,11 @@ func share(part, whole int) float64 {
 	return float64(part) / float64(max(1, whole))
 }
 
-const heading = "module\texported\ttop\tno\ttests\tlines\tbody\tbody\tcomment\tblank\t> 120\t> 120\t\n" +
-	"\tnames\tlevel\tuser\tonly\t\tmedian\tp90\t/ code\tlines\tlines\tshare\t\n"
+// headings are the titles of the columns, in two lines.
+var headings = [][]string{
+	{"module", "exported", "top", "no", "tests", "lines", "body", "body", "comment", "blank", "> 120", "> 120", "\n"},
+	{"", "names", "level", "user", "only", "", "median", "p90", "/ code", "lines", "lines", "share", "\n"},
+}
 
 const legend = `
 exported names: with methods of exported types, without fields, main packages and internal packages
@@ -65,7 +68,9 @@ released: the modules that users import; none of them is below examples/, test/ 
 
 func printTable(tree *measure.Tree, root string, modules []string, out io.Writer) error {
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprint(table, heading)
+	for _, heading := range headings {
+		fmt.Fprint(table, strings.Join(heading, "\t"))
+	}
 	released, untested, all := row{title: "released"}, row{title: "all but test/"}, row{title: "all"}
 	for _, module := range modules {
 		r := rowOf(tree, module)

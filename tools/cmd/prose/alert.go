@@ -85,7 +85,8 @@ func wideComments(file string) ([]alert, error) {
 		number++
 		line = strings.TrimRight(line, "\n")
 		if measure.Columns(line) > maxComment && sentence.MatchString(line) && !strings.Contains(line, "// +") {
-			alerts = append(alerts, alert{file, number, "Plain.Columns", fmt.Sprintf("a comment beyond column %d", maxComment)})
+			message := fmt.Sprintf("a comment beyond column %d", maxComment)
+			alerts = append(alerts, alert{file, number, "Plain.Columns", message})
 		}
 	}
 	return alerts, nil

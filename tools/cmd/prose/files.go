@@ -37,7 +37,8 @@ func checked(file string) bool {
 }
 
 func below(file string, paths []string) bool {
-	return len(paths) == 0 || slices.ContainsFunc(paths, func(dir string) bool { return contains(path.Clean(dir), file) })
+	isBelow := func(dir string) bool { return contains(path.Clean(dir), file) }
+	return len(paths) == 0 || slices.ContainsFunc(paths, isBelow)
 }
 
 // contains reports whether the file is the path, or below it.

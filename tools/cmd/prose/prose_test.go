@@ -10,15 +10,15 @@ import (
 	"testing"
 )
 
-// fakeVale prints one alert for each line "bad" in the files it is given, as vale prints them.
+// fakeVale prints an alert for each file with a line "bad", as vale prints them.
 const fakeVale = `#!/bin/sh
 separator='{'
 for file in "$@"; do
 	case "$file" in -*) continue ;; esac
-	for line in $(grep -n bad "$file" | cut -d: -f1); do
-		printf '%s"%s":[{"Check":"Plain.Bad","Message":"bad","Line":%d}]' "$separator" "$file" "$line"
-		separator=','
-	done
+	line=$(grep -n bad "$file" | cut -d: -f1)
+	[ -n "$line" ] || continue
+	printf '%s"%s":[{"Check":"Plain.Bad","Message":"bad","Line":%d}]' "$separator" "$file" "$line"
+	separator=','
 done
 [ "$separator" = ',' ] || printf '{'
 printf '}\n'

@@ -47,7 +47,7 @@ func TestRules(t *testing.T) {
 		"a.go": {
 			{"Plain.Persons", "// It closes the connection of whoever has the most."},
 			{"Plain.SentenceLength", "// A" + strings.Repeat(" word", 15) + "\n// more" + strings.Repeat(" word", 15) + "."},
-			{"", "//nolint:who // It is a directive."},
+			{"", "//nolint" + ":who // It is a directive."},
 			{"", "// An example:\n//\n//\twho := what"},
 			{"", "//go:generate mockgen who what\n"},
 			{"", `var x = "who"`},

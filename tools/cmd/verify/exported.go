@@ -25,7 +25,9 @@ func checkExported(_ context.Context, repo *repository) error {
 		return err
 	}
 	counts := tree.ExportedCounts()
-	fmt.Fprintf(repo.log, "      exported names\n%s\n", indent(counts))
+	for line := range strings.Lines(counts) {
+		fmt.Fprintf(repo.log, "      %s\n", strings.TrimRight(line, "\n"))
+	}
 	return compareCounts(parseCounts(string(agreed)), parseCounts(counts))
 }
 
@@ -52,12 +54,14 @@ func compareCounts(agreed, counts map[string]string) error {
 	var errs []error
 	for _, module := range slices.Sorted(maps.Keys(counts)) {
 		if got, want := counts[module], agreed[module]; got != want {
-			errs = append(errs, fmt.Errorf("%s: %s exported names, %s says %s", module, got, measure.ExportedFile, orNothing(want)))
+			errs = append(errs, fmt.Errorf("%s: %s exported names, %s says %s",
+				module, got, measure.ExportedFile, orNothing(want)))
 		}
 	}
 	for _, module := range slices.Sorted(maps.Keys(agreed)) {
 		if counts[module] == "" {
-			errs = append(errs, fmt.Errorf("%s: no such module, %s says %s", module, measure.ExportedFile, agreed[module]))
+			errs = append(errs, fmt.Errorf("%s: no such module, %s says %s",
+				module, measure.ExportedFile, agreed[module]))
 		}
 	}
 	return errors.Join(errs...)

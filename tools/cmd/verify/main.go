@@ -40,7 +40,8 @@ func checks() []check {
 	return []check{
 		{"workspace", "go work use <folder>, or go work edit -dropuse=<folder>", checkWorkspace},
 		{"modules", "edit the go.mod named above", checkModules},
-		{"exported", "remove or unexport the new names, or agree to the number: make count ARGS=-update", checkExported},
+		{"exported", "unexport new names, or agree to the number: make count ARGS=-update", checkExported},
+		{"nolint", "remove the linter from the directive, or the directive", checkNolint},
 		{"sleep", "run the test in the bubble of testing/synctest, or wait for what it waits for", checkSleep},
 		{"format", "make fmt", checkFormat},
 		{"tidy", "make tidy", checkTidy},

@@ -71,7 +71,8 @@ func checkModules(_ context.Context, repo *repository) error {
 				continue
 			}
 			if got, want := m.replacement(required.Path), relative(m.Dir, sibling); got != want {
-				errs = append(errs, fmt.Errorf("requires %s, replaced by %q: want replace %s => %s", sibling, got, required.Path, want))
+				errs = append(errs, fmt.Errorf("requires %s, replaced by %q: want replace %s => %s",
+					sibling, got, required.Path, want))
 			}
 		}
 		return errors.Join(errs...)

@@ -124,6 +124,7 @@ func (t *Tree) lengths(f *file) []int {
 	return lengths
 }
 
+// Columns returns the width of a line. A tab is four columns wide.
 func Columns(line string) int {
 	return utf8.RuneCountInString(line) + strings.Count(line, "\t")*(tabColumns-1)
 }
