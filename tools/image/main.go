@@ -39,9 +39,9 @@ func main() {
 func run(args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("image", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	platform := flags.String("platform", "linux/amd64", "what the binary was built for, `os/architecture`")
+	platform := flags.String("platform", "linux/amd64", "`os/architecture` that the binary was built for")
 	version := flags.String("version", "dev", "version to note in the image")
-	out := flags.String("out", "", "`directory` of the OCI layout; what is there is replaced")
+	out := flags.String("out", "", "`directory` of the OCI layout, which is replaced")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}

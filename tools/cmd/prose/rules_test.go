@@ -51,6 +51,9 @@ func TestRules(t *testing.T) {
 			{"", "// An example:\n//\n//\twho := what"},
 			{"", "//go:generate mockgen who what\n"},
 			{"", `var x = "who"`},
+			{"Plain.What", `var x = errors.New("it is not what it must be")`},
+			{"", `var x = errors.New("it is not a port")`},
+			{"", "var x = `a raw string is for who wants one`"},
 			{"", "// +kubebuilder:validation:XValidation:message=\"who " + strings.Repeat("word ", 30) + "\""},
 		},
 	} {

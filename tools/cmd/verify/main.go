@@ -42,12 +42,12 @@ func checks() []check {
 		{"modules", "edit the go.mod named above", checkModules},
 		{"exported", "unexport new names, or agree to the number: make count ARGS=-update", checkExported},
 		{"nolint", "remove the linter from the directive, or the directive", checkNolint},
-		{"sleep", "run the test in the bubble of testing/synctest, or wait for what it waits for", checkSleep},
+		{"sleep", "run the test in the bubble of testing/synctest, or wait for its condition", checkSleep},
 		{"format", "make fmt", checkFormat},
 		{"tidy", "make tidy", checkTidy},
-		{"generated", "make generate, and commit what it changed", checkGenerated},
+		{"generated", "make generate, and commit the changed files", checkGenerated},
 		{"alone", "GOWORK=off go test ./... in the module named above", checkAlone},
-		{"clean", "commit, or ignore, what is listed above", checkClean},
+		{"clean", "commit, or ignore, the files listed above", checkClean},
 	}
 }
 
