@@ -1,7 +1,7 @@
-# Runtime Watcher: make alone tells what there is to do.
+# Runtime Watcher: make without a target lists all targets.
 #
-# The modules are what `find` finds, so a new module is tested, linted and verified from its first commit on. Tools are
-# built once per Go version into bin/tools/, from module files of their own (tools/*.mod): what they need never reaches
+# The list of modules is derived from the go.mod files, so every target covers a new module at once. Tools are built once
+# per Go version into bin/tools/. Each has a module file of its own (tools/*.mod), so that its dependencies stay out of
 # the modules of this repository.
 
 SHELL := /bin/sh
@@ -13,7 +13,7 @@ MAKEFLAGS += --no-print-directory
 
 GO ?= go
 
-# Every target may be given these: make bench BENCH=Outbox BENCHTIME=5s
+# Variables for targets: make bench BENCH=Outbox BENCHTIME=5s
 ARGS ?=
 BENCH ?= .
 BENCHTIME ?= 1s
@@ -32,17 +32,17 @@ MODULES := $(patsubst ./%/go.mod,%,$(sort $(shell find . -name bin -prune -o -na
 PACKAGES := $(MODULES:%=./%/...)
 TOOLS := $(CURDIR)/bin/tools/$(shell $(GO) env GOVERSION)
 
-# The release tags of a module are <folder>/vX.Y.Z, those of the whole repository vX.Y.Z. Asking git here, and not the
-# Go command, gives a version under GOFLAGS=-buildvcs=false, too. Without git it is "dev".
+# The release tags of a module are <folder>/vX.Y.Z, those of the whole repository vX.Y.Z. The version comes from git, so
+# that GOFLAGS=-buildvcs=false does not remove it. Without git it is "dev".
 VERSION := $(or $(shell git describe --tags --always --dirty --match 'v[0-9]*' --match 'cmd/agent/v[0-9]*' 2>/dev/null | sed 's|^cmd/agent/||'),dev)
 
-# Alone, not in the workspace: what is shipped holds the versions that the agent's own go.mod asks for.
+# GOWORK=off: the shipped agent has the versions of its own go.mod.
 BUILD_AGENT := cd cmd/agent && GOWORK=off CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)'
 
-# kube-apiserver and etcd: built on the first use (about five minutes), found at once ever after. Progress goes to
-# standard error. KUBEBUILDER_ASSETS, when set, wins.
+# kube-apiserver and etcd. The first use builds them in about five minutes and reports progress on standard error.
+# KUBEBUILDER_ASSETS overrides them.
 WITH_ASSETS := KUBEBUILDER_ASSETS="$$($(GO) run ./test/controlplane/cmd/controlplane-assets -kubectl)" && export KUBEBUILDER_ASSETS &&
-# cert-manager's controllers, likewise: two to three minutes.
+# cert-manager's controllers. The first use builds them in two to three minutes.
 WITH_ASSETS += $(GO) run ./test/certmanager/cmd/certmanager-assets >/dev/null &&
 
 .PHONY: help
@@ -54,54 +54,63 @@ help: ## This list
 demo: ## See it work: an API server, the agent, an operator. ARGS='...' go to the program
 	@$(GO) build -o bin/quickstart/quickstart ./examples/quickstart && exec bin/quickstart/quickstart $(ARGS)
 
-# Tests compile the agent and others, which go test's cache does not see: they ask for this hash of the sources, and so it does.
+# Tests that compile programs read this hash of the sources, so that the cache of go test notices a change.
 SOURCES = $(shell find core adapters listener cmd examples test -name '*.go' -not -name '*_test.go' | LC_ALL=C sort | xargs cat | cksum | tr -d ' ')
 
-# One go test for all modules of the workspace: it shares what it compiles, keeps every core busy and closes with one
-# line per package. The test cache stays on, so a second run takes what is unchanged from it.
+# One go test for all modules of the workspace shares compiled packages and uses every core. The test cache stays on, so
+# a second run repeats only changed packages.
 .PHONY: test
 test: ## Test every module with the race detector, against real API servers. TESTFLAGS, TIMEOUT
 	@$(WITH_ASSETS) RUNTIME_WATCHER_SOURCES=$(SOURCES) $(GO) test -race -timeout $(TIMEOUT) $(TESTFLAGS) $(PACKAGES)
 
-# One seed after the other on one API server, about a minute each. make chaos SEED=... SEEDS=1 repeats one.
+# Seeds run one after the other on one API server, about a minute each. make chaos SEED=... SEEDS=1 repeats one.
 .PHONY: chaos
-chaos: ## Faults at random against real processes, and nothing lost: SEEDS (20) from SEED (now), DURATION of faults each (30s), SETTLE (100ms), LOOK_AGAIN (0s)
+chaos: ## Inject random faults into real processes and account for every write: SEEDS (20) from SEED (now), DURATION of faults each (30s), SETTLE (100ms), LOOK_AGAIN (0s)
 	@$(WITH_ASSETS) $(GO) test ./test/chaos -count=1 -v -run 'TestNothingIsLost|TestTheSuiteCanFail' -timeout 3h $(TESTFLAGS) \
 		-parallel-seeds=false -seed=$(SEED) -seeds=$(SEEDS) -duration=$(DURATION) -settle=$(SETTLE) -look-again=$(LOOK_AGAIN)
 
 .PHONY: soak
-soak: ## A million events and an hour without control plane, scaled: memory, open files and goroutines stay flat. ARGS
+soak: ## Check that memory, open files and goroutines stay flat over a million events and an outage of an hour, scaled. ARGS
 	@$(GO) test ./test/soak -run Soak -count 1 -v -timeout 40m -args -events 1000000 -outage 1m -slack 4 $(ARGS)
 
-# The test of both ends in FIPS mode is part of make test. What these suites compile is kept by the build cache.
+# The test of both ends in FIPS mode is part of make test. The build cache keeps compiled packages.
 .PHONY: fips
-fips: ## Test listener, transport and contracts with Go's FIPS 140-3 module, where nothing else is allowed
+fips: ## Test listener, transport and contracts with Go's FIPS 140-3 module and no other cryptography
 	@GOFIPS140=v1.0.0 GODEBUG=fips140=only $(GO) test -timeout $(TIMEOUT) $(TESTFLAGS) ./core/contract ./listener/... ./adapters/httpmtls/...
 
 .PHONY: rotation
-rotation: ## Rotate every leaf and CA once a second under 500 reviews/s, and 300 writes/s of an API server, natively and through nginx: ROTATION (2m) each
+rotation: ## Rotate every leaf and CA once a second under 500 reviews/s and 300 writes/s, directly and through nginx: ROTATION (2m) each
 	@$(GO) test ./test/gateway -count=1 -v -run '^TestRotation' -timeout 3h $(TESTFLAGS) -rotation '$(ROTATION)' -writes 300
 
 .PHONY: lint
-lint: $(TOOLS)/golangci-lint ## Lint every module: bugs, style, formatting, and which module may import what
-	@$(TOOLS)/golangci-lint run $(PACKAGES)
+lint: $(TOOLS)/golangci-lint $(TOOLS)/vale ## Lint every module: bugs, style, formatting, imports, and prose
+	@failed=; $(TOOLS)/golangci-lint run $(PACKAGES) || failed=1; { $(PROSE); } || failed=1; [ -z "$$failed" ]
+
+# The rules are in tools/prose: banned words, sentences of at most 25 words, headings, comments of at most 100 columns.
+# The first command tests them. tools/prose-budget.txt has a budget of alerts for each path, so that old text can be
+# rewritten path by path. It may only go down, and is 0 for a path that is not listed. A path with more alerts fails.
+PROSE = $(GO) test ./tools/cmd/prose -run TestRules -vale $(TOOLS)/vale && $(GO) run ./tools/cmd/prose -vale $(TOOLS)/vale
+
+.PHONY: prose
+prose: $(TOOLS)/vale ## Lint Markdown, comments and messages. ARGS='core docs/design.md' lists the alerts there, ARGS=-update lowers the budgets
+	@$(PROSE) $(ARGS)
 
 .PHONY: fmt
-fmt: $(TOOLS)/golangci-lint ## Format the code as lint wants it
+fmt: $(TOOLS)/golangci-lint ## Format the code as lint requires
 	@$(TOOLS)/golangci-lint fmt $(MODULES:%=./%)
 
 .PHONY: fuzz
-fuzz: ## Fuzz every decoder of foreign bytes, FUZZTIME each (30s)
+fuzz: ## Fuzz every decoder of untrusted bytes, FUZZTIME each (30s)
 	@GO='$(GO)' FUZZTIME='$(FUZZTIME)' tools/fuzz.sh $(MODULES)
 
 .PHONY: bench
-bench: ## Measure: the benchmarks that match BENCH (all), BENCHTIME each (1s)
+bench: ## Run the benchmarks that match BENCH (all), BENCHTIME each (1s)
 	@$(WITH_ASSETS) $(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -benchtime '$(BENCHTIME)' -timeout 2h $(TESTFLAGS) $(PACKAGES)
 
-# Not followed by `go work sync`, on purpose: that would raise every requirement to the highest version that any module
-# here asks for, so that whoever imports core would have to take what only the end-to-end tests need.
+# Without `go work sync`, which would raise every requirement to the highest version in the workspace. Importers of core
+# would then need the versions of the end-to-end tests.
 .PHONY: tidy
-tidy: ## go mod tidy in every module, until nothing changes any more
+tidy: ## Run go mod tidy in every module until no file changes
 	@GO='$(GO)' tools/tidy.sh $(MODULES)
 
 .PHONY: generate
@@ -112,8 +121,12 @@ generate: generators ## Run go generate in every module, with mockgen and contro
 generators: $(TOOLS)/mockgen $(TOOLS)/controller-gen
 
 .PHONY: verify
-verify: generators ## Check what a review would: tidy, generated, formatted, each module alone. With CI=true: a clean tree
+verify: generators ## Check that all is tidy, generated, formatted and agreed, and each module builds alone. CI=true also requires a clean tree
 	@PATH="$(TOOLS):$$PATH" $(GO) run ./tools/cmd/verify $(ARGS) $(MODULES)
+
+.PHONY: count
+count: ## Count names, functions, comments and lines per module. ARGS=-names lists exported names without user, ARGS=-update agrees to new names
+	@$(GO) run ./tools/cmd/count $(ARGS) $(MODULES)
 
 .PHONY: build
 build: ## Build the agent for this machine: one static binary, bin/agent. GOOS, GOARCH, GOFIPS140
@@ -126,7 +139,7 @@ image: ## Build the image of the agent: an OCI layout in bin/image, the same dig
 	@$(GO) run ./tools/image -platform '$(PLATFORM)' -version '$(VERSION)' -out bin/image bin/image-root/agent
 
 .PHONY: clean
-clean: ## Remove what was built, and keep the tools and the control plane that take minutes
+clean: ## Remove build results except tools and the control plane, which take minutes to build
 	@for f in bin/*; do case "$$f" in bin/tools|bin/controlplane|bin/certmanager) ;; *) rm -rf "$$f" ;; esac; done
 
 .PHONY: distclean
@@ -135,9 +148,9 @@ distclean: ## Remove all of bin/
 
 ## 
 ## With GOFIPS140=v1.0.0 in the environment, build and image link Go's FIPS 140-3 module of that version.
-## With KUBEBUILDER_ASSETS, the kube-apiserver and etcd of that directory are used, and none are built.
+## With KUBEBUILDER_ASSETS, tests use the kube-apiserver and etcd of that directory and build none.
 
-# Rebuilt when the versions in the module file change.
+# A change of the versions in the module file rebuilds the tool.
 $(TOOLS)/%: tools/%.mod tools/%.sum
 	@echo 'building $(@F), once: this may take a few minutes' >&2
 	@mkdir -p $(@D)

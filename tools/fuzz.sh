@@ -1,13 +1,13 @@
 #!/bin/sh
-# Runs every fuzz target of the modules given, one after the other, FUZZTIME each. All of them run, whatever fails; what
-# a fuzzer found lies under testdata/fuzz/ of its package: keep it there as a test, and commit it with the fix.
+# Runs every fuzz target of the given modules, one after the other, FUZZTIME each. All of them run even if one fails. A
+# failing input is written to testdata/fuzz/ of its package. Commit it there with the fix, as a test.
 set -eu
 
 GO=${GO:-go}
 FUZZTIME=${FUZZTIME:-30s}
 packages=$(
     for m in "$@"; do
-        # grep finds nothing in most modules, which is no failure.
+        # A module without fuzz targets is no failure.
         find "./$m" -name '*_test.go' -exec grep -l '^func Fuzz' {} + || true
     done | while read -r file; do dirname "$file"; done | sort -u
 )
@@ -18,7 +18,7 @@ fi
 
 failed=
 for package in $packages; do
-    # Compiled first, so that a package that does not build stops here instead of looking as if it had no targets.
+    # Listing compiles the package, so that a package that does not build fails here.
     targets=$("$GO" test -list '^Fuzz' "$package")
     for target in $(printf '%s\n' "$targets" | grep '^Fuzz' || true); do
         echo "== $package $target ($FUZZTIME)"

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs go mod tidy in every module given, each alone, until a whole round changes nothing: a module can only be tidy
-# once the siblings it requires are.
+# Runs go mod tidy in each of the given modules until a whole round changes no file. A module can only be tidy after the
+# siblings that it requires.
 set -eu
 
 state() {

@@ -1,5 +1,5 @@
-// Command image writes a container image of one static binary as an OCI layout. It needs neither an engine nor root,
-// and the same binary, version and platform give the same digest on every machine.
+// Command image writes a container image of one static binary as an OCI layout. It needs neither an
+// engine nor root. The same binary, version and platform give the same digest on every machine.
 package main
 
 import (
@@ -25,7 +25,7 @@ const (
 	// nonRoot is numeric, so that a kubelet can prove that it is not root.
 	nonRoot = "65532:65532"
 	source  = "https://github.com/runtime-watcher/runtime-watcher"
-	// maxSize is what a pull may transfer, in bytes.
+	// maxSize is the largest transfer of a pull, in bytes.
 	maxSize = 20_000_000
 )
 
@@ -39,9 +39,9 @@ func main() {
 func run(args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("image", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	platform := flags.String("platform", "linux/amd64", "what the binary was built for, `os/architecture`")
+	platform := flags.String("platform", "linux/amd64", "`os/architecture` that the binary was built for")
 	version := flags.String("version", "dev", "version to note in the image")
-	out := flags.String("out", "", "`directory` of the OCI layout; what is there is replaced")
+	out := flags.String("out", "", "`directory` of the OCI layout, which is replaced")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -74,7 +74,7 @@ func run(args []string, stdout, stderr io.Writer) error {
 	return err
 }
 
-// build returns an image whose only file is the binary, at the root, run as nobody in particular.
+// build returns an image with one file, the binary, at its root. It runs as nonRoot.
 func build(binary, version string, platform v1.Platform) (v1.Image, error) {
 	content, err := os.ReadFile(binary)
 	if err != nil {
@@ -99,7 +99,7 @@ func build(binary, version string, platform v1.Platform) (v1.Image, error) {
 		return nil, fmt.Errorf("config: %w", err)
 	}
 	file = file.DeepCopy()
-	// No creation time: it would be another image every time.
+	// No creation time, because it would change the digest.
 	file.OS, file.Architecture, file.Variant = platform.OS, platform.Architecture, platform.Variant
 	file.Config = v1.Config{
 		Entrypoint: []string{"/" + name},
@@ -115,7 +115,8 @@ func build(binary, version string, platform v1.Platform) (v1.Image, error) {
 	return mutate.ConfigFile(img, file)
 }
 
-// archive holds one read-only file and nothing that differs from machine to machine: no times, no owner but root.
+// archive returns a tar archive with one read-only file that root owns. It has no times, so that it
+// is equal on every machine.
 func archive(name string, content []byte) (io.ReadCloser, error) {
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)
@@ -140,7 +141,7 @@ func archive(name string, content []byte) (io.ReadCloser, error) {
 }
 
 func write(dir string, img v1.Image, version string, platform v1.Platform) error {
-	// Blobs of an earlier image would stay in the layout for ever.
+	// Otherwise blobs of an earlier image stay in the layout.
 	if err := os.RemoveAll(dir); err != nil {
 		return err
 	}
@@ -153,7 +154,7 @@ func write(dir string, img v1.Image, version string, platform v1.Platform) error
 		layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": version}))
 }
 
-// packedSize is what a pull transfers: the configuration and the compressed layers.
+// packedSize returns the bytes that a pull transfers: the configuration and the compressed layers.
 func packedSize(img v1.Image) (int64, error) {
 	manifest, err := img.Manifest()
 	if err != nil {

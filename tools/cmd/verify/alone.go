@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"slices"
+
+	"github.com/runtime-watcher/runtime-watcher/tools/internal/measure"
 )
 
-// heavy are the modules whose users' tests start a whole API server. What requires one of them is compiled alone, tests
-// included; its tests run once, in make test. All others are tested alone as well.
-var heavy = []string{rootPath + "test/controlplane", "sigs.k8s.io/controller-runtime"}
+// heavy are modules that start an API server in tests. A module that requires one of them is only
+// compiled alone, with its tests. All other modules are also tested alone.
+var heavy = []string{measure.RootPath + "test/controlplane", "sigs.k8s.io/controller-runtime"}
 
 func (m module) light() bool {
 	for _, required := range m.Require {
@@ -19,7 +21,7 @@ func (m module) light() bool {
 	return true
 }
 
-// checkAlone vets and tests every module without the workspace, as whoever imports it gets it.
+// checkAlone vets and tests every module without the workspace, as its importers use it.
 func checkAlone(ctx context.Context, repo *repository) error {
 	return repo.eachModule(func(m module) error {
 		packages, err := repo.output(ctx, m.Dir, "go", "list", "./...")

@@ -1,8 +1,8 @@
-// Command verify checks what a reviewer should not have to look for: that the module files are tidy and agree with
-// go.work, that generated code is fresh, that every module builds and tests alone, and that nothing of it leaves a
-// trace in the tree. Each failure says what to run to put it right.
+// Command verify runs the checks of a review that need no judgement. The module files are tidy and
+// agree with go.work. Generated code is fresh. Every module builds and tests alone. No check
+// changes the tree. Each failure names the command that repairs it.
 //
-// It is run at the root of the repository, with the folders of all modules as arguments: make verify.
+// It runs at the root of the repository, with the folders of all modules as arguments: make verify.
 package main
 
 import (
@@ -28,24 +28,26 @@ func main() {
 	}
 }
 
-// check is one thing that must hold. It returns all it found wrong, joined, or an error of its own.
+// check is one condition that must hold. run returns all violations, joined.
 type check struct {
 	name string
 	fix  string
 	run  func(context.Context, *repository) error
 }
 
-// checks in the order of their cost, the cheapest first. The last one looks at what the others left behind.
+// checks returns all checks, the cheapest first. The last one finds changes that the others made.
 func checks() []check {
 	return []check{
 		{"workspace", "go work use <folder>, or go work edit -dropuse=<folder>", checkWorkspace},
 		{"modules", "edit the go.mod named above", checkModules},
-		{"sleep", "run the test in the bubble of testing/synctest, or wait for what it waits for", checkSleep},
+		{"exported", "unexport new names, or agree to the number: make count ARGS=-update", checkExported},
+		{"nolint", "remove the linter from the directive, or the directive", checkNolint},
+		{"sleep", "run the test in the bubble of testing/synctest, or wait for its condition", checkSleep},
 		{"format", "make fmt", checkFormat},
 		{"tidy", "make tidy", checkTidy},
-		{"generated", "make generate, and commit what it changed", checkGenerated},
+		{"generated", "make generate, and commit the changed files", checkGenerated},
 		{"alone", "GOWORK=off go test ./... in the module named above", checkAlone},
-		{"clean", "commit, or ignore, what is listed above", checkClean},
+		{"clean", "commit, or ignore, the files listed above", checkClean},
 	}
 }
 
@@ -90,7 +92,7 @@ func selectChecks(only string) ([]check, error) {
 	return selected, nil
 }
 
-// runChecks runs all of them, whatever fails, so that one run shows everything.
+// runChecks runs all checks even if one fails, so that one run reports all failures.
 func runChecks(ctx context.Context, selected []check, repo *repository, out io.Writer) error {
 	var failed []string
 	for _, c := range selected {

@@ -9,9 +9,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/runtime-watcher/runtime-watcher/tools/internal/measure"
 )
 
-// checkWorkspace wants go.work to list exactly the modules that are there.
+// checkWorkspace fails unless go.work lists exactly the modules of the repository.
 func checkWorkspace(ctx context.Context, repo *repository) error {
 	out, err := repo.output(ctx, ".", "go", "work", "edit", "-json", "go.work")
 	if err != nil {
@@ -55,21 +57,22 @@ func difference(used, found []string) []error {
 	return errs
 }
 
-// checkModules wants every module to be named after its folder, and every sibling it requires, also indirectly, to be
-// replaced by that sibling's folder: only then does it build alone, from this very tree.
+// checkModules fails unless every module is named after its folder and replaces each required
+// sibling, also an indirect one, by its folder. Otherwise the module does not build alone.
 func checkModules(_ context.Context, repo *repository) error {
 	return repo.eachModule(func(m module) error {
 		var errs []error
-		if want := rootPath + m.Dir; m.Module.Path != want {
+		if want := measure.RootPath + m.Dir; m.Module.Path != want {
 			errs = append(errs, fmt.Errorf("the module is called %s, want %s", m.Module.Path, want))
 		}
 		for _, required := range m.Require {
-			sibling, ok := strings.CutPrefix(required.Path, rootPath)
+			sibling, ok := strings.CutPrefix(required.Path, measure.RootPath)
 			if !ok {
 				continue
 			}
 			if got, want := m.replacement(required.Path), relative(m.Dir, sibling); got != want {
-				errs = append(errs, fmt.Errorf("requires %s, replaced by %q: want replace %s => %s", sibling, got, required.Path, want))
+				errs = append(errs, fmt.Errorf("requires %s, replaced by %q: want replace %s => %s",
+					sibling, got, required.Path, want))
 			}
 		}
 		return errors.Join(errs...)
@@ -85,7 +88,7 @@ func (m module) replacement(old string) string {
 	return ""
 }
 
-// relative is the path from one folder of the repository to another, as a go.mod spells it.
+// relative returns the path from one folder of the repository to another, as a go.mod spells it.
 func relative(from, to string) string {
 	// Both are clean and relative to the same root, which cannot fail.
 	rel, err := filepath.Rel(filepath.FromSlash(from), filepath.FromSlash(to))
@@ -100,7 +103,7 @@ func relative(from, to string) string {
 
 func checkTidy(ctx context.Context, repo *repository) error {
 	return repo.eachModule(func(m module) error {
-		// It changes nothing. The diff goes to standard output, and is long where a go.sum is missing.
+		// -diff changes no file. The diff is long if a go.sum is missing.
 		_, err := repo.output(ctx, m.Dir, "go", "mod", "tidy", "-diff")
 		if err != nil {
 			return errors.New(first(60, err.Error()))

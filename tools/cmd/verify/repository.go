@@ -14,10 +14,7 @@ import (
 	"strings"
 )
 
-// rootPath is the path that every module of this repository starts with.
-const rootPath = "github.com/runtime-watcher/runtime-watcher/"
-
-// repository is a checkout and what was true of it before the first check ran.
+// repository is a checkout and its state before the first check.
 type repository struct {
 	root        string
 	modules     []module
@@ -71,7 +68,7 @@ func (r *repository) readModule(ctx context.Context, dir string) (module, error)
 	return m, nil
 }
 
-// eachModule calls f for every module and joins what fails, so that one run shows all of it.
+// eachModule calls f for every module and joins the errors.
 func (r *repository) eachModule(f func(module) error) error {
 	var errs []error
 	for _, m := range r.modules {
@@ -82,7 +79,7 @@ func (r *repository) eachModule(f func(module) error) error {
 	return errors.Join(errs...)
 }
 
-// command is a process in a folder of the repository that sees one module and no workspace.
+// command returns a command that runs in a folder of the repository, without the workspace.
 func (r *repository) command(ctx context.Context, dir, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = filepath.Join(r.root, filepath.FromSlash(dir))
@@ -90,7 +87,7 @@ func (r *repository) command(ctx context.Context, dir, name string, args ...stri
 	return cmd
 }
 
-// output returns what the command wrote to its standard output. The error holds what it wrote to both.
+// output returns the command's standard output. The error also holds its standard error.
 func (r *repository) output(ctx context.Context, dir, name string, args ...string) (string, error) {
 	cmd := r.command(ctx, dir, name, args...)
 	var stdout, stderr bytes.Buffer
@@ -102,7 +99,7 @@ func (r *repository) output(ctx context.Context, dir, name string, args ...strin
 	return stdout.String(), nil
 }
 
-// files lists what git tracks or would add, below the root, with slashes.
+// files lists the files that git tracks or would add, relative to the root, with slashes.
 func (r *repository) files(ctx context.Context, patterns ...string) ([]string, error) {
 	args := append([]string{"ls-files", "-z", "--cached", "--others", "--exclude-standard", "--"}, patterns...)
 	out, err := r.output(ctx, ".", "git", args...)

@@ -14,8 +14,8 @@ import (
 	"slices"
 )
 
-// checkSleep wants no test to sleep but in the bubble of testing/synctest, where time is fake and passes at once. The
-// linter cannot tell the two apart.
+// checkSleep fails if a test calls time.Sleep outside of a bubble of testing/synctest. In a bubble
+// time is fake and passes at once. The linter cannot distinguish the two.
 func checkSleep(ctx context.Context, repo *repository) error {
 	files, err := repo.files(ctx, "*_test.go")
 	if err != nil {
@@ -52,9 +52,9 @@ func (r *repository) parse(fset *token.FileSet, name string) (*ast.File, error) 
 	return parser.ParseFile(fset, name, source, parser.SkipObjectResolution)
 }
 
-// sleeps returns where the test files of one folder call time.Sleep outside of a bubble: outside of what is handed to
-// synctest.Test, or to a helper of the folder that calls it. In such a folder the other helpers are taken to be the
-// bubble's: only a function that the test binary starts must show its bubble itself.
+// sleeps returns the positions at which the test files of one folder call time.Sleep outside of a
+// bubble. An argument of synctest.Test, or of a helper that calls it, is inside. In a folder with a
+// bubble, helpers count as inside, and only test functions are searched.
 func sleeps(files []*ast.File) []token.Pos {
 	makers := bubbleMakers(files)
 	var found []token.Pos
@@ -78,7 +78,7 @@ func sleeps(files []*ast.File) []token.Pos {
 	return found
 }
 
-// bubbleMakers names what makes a bubble: synctest.Test and the functions that call it.
+// bubbleMakers returns the functions that make a bubble: synctest.Test and its callers.
 func bubbleMakers(files []*ast.File) map[string]bool {
 	const synctest = "synctest.Test"
 	makers := map[string]bool{}
@@ -100,7 +100,7 @@ func bubbleMakers(files []*ast.File) map[string]bool {
 	return makers
 }
 
-// entry says whether the test binary starts f: TestX(t *testing.T) and its like.
+// entry reports whether the test binary starts f: TestX(t *testing.T) and its like.
 func entry(f *ast.FuncDecl) bool {
 	if f.Recv != nil || len(f.Type.Params.List) != 1 {
 		return false
@@ -113,7 +113,7 @@ func entry(f *ast.FuncDecl) bool {
 	return ok && nameOf(argument.X) == "testing"
 }
 
-// called is the name of the function that is called, as it is written: f, or pkg.F.
+// called returns the name of the called function as it is written: f, or pkg.F.
 func called(call *ast.CallExpr) string {
 	if f, ok := call.Fun.(*ast.SelectorExpr); ok {
 		return nameOf(f.X) + "." + f.Sel.Name

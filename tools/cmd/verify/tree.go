@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// snapshot maps every file that git tracks or would add to what it holds.
+// snapshot maps every file that git tracks or would add to a hash of its content.
 type snapshot map[string][sha256.Size]byte
 
 func (r *repository) snapshot(ctx context.Context) (snapshot, error) {
@@ -24,7 +24,7 @@ func (r *repository) snapshot(ctx context.Context) (snapshot, error) {
 	taken := make(snapshot, len(files))
 	for _, file := range files {
 		content, err := os.ReadFile(filepath.Join(r.root, filepath.FromSlash(file)))
-		// Gone since it was listed, which is what a snapshot may see.
+		// Deleted since it was listed.
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -36,7 +36,7 @@ func (r *repository) snapshot(ctx context.Context) (snapshot, error) {
 	return taken, nil
 }
 
-// changed names the files that differ between two snapshots, sorted.
+// changed returns the files that differ between two snapshots, sorted.
 func changed(before, after snapshot) []string {
 	names := map[string]bool{}
 	for name, sum := range before {
@@ -52,7 +52,7 @@ func changed(before, after snapshot) []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// checkGenerated runs go generate in every module and wants nothing to change.
+// checkGenerated runs go generate in every module and fails if that changes a file.
 func checkGenerated(ctx context.Context, repo *repository) error {
 	before, err := repo.snapshot(ctx)
 	if err != nil {
@@ -68,7 +68,7 @@ func checkGenerated(ctx context.Context, repo *repository) error {
 	return repo.unchangedSince(ctx, before)
 }
 
-// checkClean wants the tree to be as it was before all checks, and where CI says so, to be what is committed.
+// checkClean fails if a check changed the tree, or, in CI, if the tree is not committed.
 func checkClean(ctx context.Context, repo *repository) error {
 	if !repo.mustBeClean {
 		return repo.unchangedSince(ctx, repo.before)
@@ -90,12 +90,12 @@ func (r *repository) unchangedSince(ctx context.Context, before snapshot) error 
 	if len(files) == 0 {
 		return nil
 	}
-	// What was changed before it was generated shows up, too: a diff against the snapshot would need its contents.
+	// The diff also shows changes that are older than the snapshot, which has no contents.
 	diff, err := r.output(ctx, ".", "git", append([]string{"diff", "--"}, files...)...)
 	return errors.Join(fmt.Errorf("changed: %s\n%s", strings.Join(files, " "), first(300, diff)), err)
 }
 
-// first returns the first lines of a text, and says so when there are more.
+// first returns the first lines of a text, and the number of the others.
 func first(lines int, text string) string {
 	all := strings.SplitAfter(text, "\n")
 	if len(all) <= lines {
@@ -104,7 +104,7 @@ func first(lines int, text string) string {
 	return fmt.Sprintf("%s... and %d lines more", strings.Join(all[:lines], ""), len(all)-lines)
 }
 
-// checkFormat is for machines without the linter: make lint asks for more.
+// checkFormat runs gofmt, for machines without the linter. make lint is stricter.
 func checkFormat(ctx context.Context, repo *repository) error {
 	files, err := repo.files(ctx, "*.go")
 	if err != nil {

@@ -36,6 +36,8 @@ func house() map[string]string {
 		"listener/go.mod":       listenerMod,
 		"listener/listener.go":  "// Package listener is small.\npackage listener\n\nimport \"github.com/runtime-watcher/runtime-watcher/core\"\n\n// Two is 2.\nconst Two = core.One + 1\n",
 		"listener/testdata/x.y": "",
+		".golangci.yml":         "linters:\n  enable:\n    # Bugs.\n    - gosec\n    - errcheck\n\n  settings:\n    - mnd\n",
+		"tools/exported.txt":    "   1 core\n   1 listener\n",
 	}
 }
 
@@ -66,6 +68,28 @@ func TestChecks(t *testing.T) {
 				f["listener/go.mod"] = strings.Replace(listenerMod, "=> ../core", "=> ../other", 1)
 			},
 			[]string{`"../other"`, "=> ../core"},
+		},
+		"a new exported name": {
+			"exported", func(f map[string]string) { f["core/new.go"] = "package core\n\n// New is new.\ntype New int\n" },
+			[]string{"core: 2 exported names, tools/exported.txt says 1"},
+		},
+		"fewer exported names": {
+			"exported", func(f map[string]string) { f["tools/exported.txt"] = "   9 core\n   1 listener\n" },
+			[]string{"core: 1 exported names, tools/exported.txt says 9"},
+		},
+		"a module without an agreed number": {
+			"exported", func(f map[string]string) { f["tools/exported.txt"] = "   1 core\n" },
+			[]string{"listener: 1 exported names, tools/exported.txt says nothing"},
+		},
+		"a number without its module": {
+			"exported", func(f map[string]string) { f["tools/exported.txt"] += "   3 adapters/old\n" },
+			[]string{"adapters/old: no such module, tools/exported.txt says 3"},
+		},
+		"a directive for a linter that is not enabled": {
+			"nolint", func(f map[string]string) {
+				f["deploy/x.go"] = "package x\n\nvar a int //nolint:gosec // Why.\n\nvar b int //nolint:errcheck,mnd // Why.\n"
+			},
+			[]string{"deploy/x.go:5: nolint of mnd, which is not enabled"},
 		},
 		"a test that sleeps": {
 			"sleep", func(f map[string]string) {
@@ -135,6 +159,9 @@ func TestModulesWithoutPackages(t *testing.T) {
 		"go.work":         "go 1.26.0\n\nuse (\n\t./core\n\t./listener\n)\n",
 		"core/go.mod":     coreMod,
 		"listener/go.mod": strings.Replace(coreMod, "/core", "/listener", 1),
+
+		".golangci.yml":      "",
+		"tools/exported.txt": "   0 core\n   0 listener\n",
 	})
 	for _, c := range checks() {
 		if err := verify(t, dir, c.name); err != nil {
