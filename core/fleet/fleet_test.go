@@ -81,7 +81,7 @@ func (r *rig) handle(_ context.Context, d core.Delivery) error {
 		return core.ErrNotReady
 	}
 
-	if d.Event.Kind != core.KindResync || d.Manager != kyma {
+	if !d.Event.Resync || d.Manager != kyma {
 		r.t.Errorf("delivered %+v, want a resync for %s", d, kyma)
 	}
 
@@ -134,24 +134,59 @@ func (r *rig) wantState(state fleet.State, reason string) {
 	}
 }
 
-func (r *rig) observe(events ...core.WatchEvent) { r.fleet.Observe(prod, kyma, events) }
+func (r *rig) observe(messages ...message) { send(r.fleet, prod, kyma, messages...) }
 
-func changed(epoch string, sequence uint64) core.WatchEvent {
-	return core.WatchEvent{Epoch: epoch, Sequence: sequence}
+// message is an event or a heartbeat of an epoch.
+type message struct {
+	core.Numbered
+
+	epoch string
+	beat  *core.Heartbeat
+	peer  core.Peer
 }
 
-func resync(epoch string, sequence uint64) core.WatchEvent {
-	return core.WatchEvent{Kind: core.KindResync, Epoch: epoch, Sequence: sequence}
+// send sends messages in as few batches as they fit into.
+func send(f *fleet.Fleet, runtime core.RuntimeID, manager core.Manager, messages ...message) {
+	var batch core.Batch
+
+	for i, m := range messages {
+		batch.Epoch, batch.Heartbeat = m.epoch, m.beat
+		if m.beat == nil {
+			batch.Events = append(batch.Events, m.Numbered)
+		}
+
+		if i+1 == len(messages) || m.beat != nil || messages[i+1].epoch != m.epoch {
+			m.peer.ID = runtime
+			f.Observe(m.peer, manager, batch, nil)
+
+			batch = core.Batch{}
+		}
+	}
 }
 
-func beat(epoch string, number, sequence uint64) core.WatchEvent {
-	return core.WatchEvent{Kind: core.KindHeartbeat, Epoch: epoch, Heartbeat: &core.Heartbeat{
-		Number: number, Interval: interval, Sequence: sequence,
+func changed(epoch string, sequence uint64) message {
+	return message{epoch: epoch, Numbered: core.Numbered{Sequence: sequence}}
+}
+
+func resync(epoch string, sequence uint64) message {
+	return message{epoch: epoch, Numbered: core.Numbered{WatchEvent: core.WatchEvent{Resync: true}, Sequence: sequence}}
+}
+
+func beat(epoch string, number, sequence uint64) message {
+	return message{epoch: epoch, beat: &core.Heartbeat{
+		Number: number, Interval: interval, Sequence: sequence, Canary: core.CanaryAlive,
 	}}
 }
 
-func with(event core.WatchEvent, change func(*core.Heartbeat)) core.WatchEvent {
-	change(event.Heartbeat)
+// showing is a message on a connection with a client certificate of that validity.
+func showing(m message, notBefore, notAfter time.Time) message {
+	m.peer.NotBefore, m.peer.NotAfter = notBefore, notAfter
+
+	return m
+}
+
+func with(event message, change func(*core.Heartbeat)) message {
+	change(event.beat)
 
 	return event
 }
@@ -162,7 +197,7 @@ func settle() { time.Sleep(5 * time.Second) }
 func TestUnknownUntilTheFirstHeartbeat(t *testing.T) {
 	inBubble(t, fleet.Options{}, func(r *rig) {
 		r.wantState(fleet.Unknown, "")
-		r.observe(core.WatchEvent{}) // Contract v2: no epoch, no heartbeat.
+		r.observe(message{}) // Contract v2: no epoch, no heartbeat.
 		r.wantState(fleet.Unknown, "")
 
 		if s := r.fleet.Get(prod, kyma); s.Heard.IsZero() {
@@ -209,21 +244,21 @@ func TestEventsKeepARuntimeFresh(t *testing.T) {
 func TestWhatLeadsToOneResync(t *testing.T) {
 	for _, test := range []struct {
 		name  string
-		sends [][]core.WatchEvent
+		sends [][]message
 		want  []string
 	}{
-		{"numbers in a row", [][]core.WatchEvent{{resync("e", 1), changed("e", 2)}, {changed("e", 3)}, {beat("e", 1, 3)}}, nil},
-		{"sent twice", [][]core.WatchEvent{{resync("e", 1), changed("e", 2)}, {changed("e", 2)}, {changed("e", 3)}}, nil},
-		{"new epoch that resyncs itself", [][]core.WatchEvent{{resync("e", 1)}}, nil},
-		{"new epoch that does not", [][]core.WatchEvent{{changed("e", 1)}}, []string{fleet.CauseNewEpoch}},
-		{"new epoch by heartbeat", [][]core.WatchEvent{{beat("e", 1, 7)}}, []string{fleet.CauseNewEpoch}},
-		{"listener restarted in the middle", [][]core.WatchEvent{{changed("e", 812)}, {changed("e", 813)}}, []string{fleet.CauseNewEpoch}},
-		{"gap", [][]core.WatchEvent{{resync("e", 1)}, {changed("e", 3)}}, []string{fleet.CauseGap}},
-		{"gaps at once", [][]core.WatchEvent{{resync("e", 1)}, {changed("e", 3), changed("e", 5)}, {changed("e", 9)}}, []string{fleet.CauseGap}},
-		{"gap before a heartbeat", [][]core.WatchEvent{{resync("e", 1)}, {beat("e", 1, 2)}}, []string{fleet.CauseGap}},
-		{"counter went back", [][]core.WatchEvent{{resync("e", 1), changed("e", 2), beat("e", 1, 2)}, {beat("e", 2, 1)}}, []string{fleet.CauseWentBack}},
-		{"heartbeat overtaken", [][]core.WatchEvent{{resync("e", 1), beat("e", 2, 1)}, {changed("e", 2)}, {beat("e", 1, 0)}}, nil},
-		{"two replicas", [][]core.WatchEvent{
+		{"numbers in a row", [][]message{{resync("e", 1), changed("e", 2)}, {changed("e", 3)}, {beat("e", 1, 3)}}, nil},
+		{"sent twice", [][]message{{resync("e", 1), changed("e", 2)}, {changed("e", 2)}, {changed("e", 3)}}, nil},
+		{"new epoch that resyncs itself", [][]message{{resync("e", 1)}}, nil},
+		{"new epoch that does not", [][]message{{changed("e", 1)}}, []string{fleet.CauseNewEpoch}},
+		{"new epoch by heartbeat", [][]message{{beat("e", 1, 7)}}, []string{fleet.CauseNewEpoch}},
+		{"listener restarted in the middle", [][]message{{changed("e", 812)}, {changed("e", 813)}}, []string{fleet.CauseNewEpoch}},
+		{"gap", [][]message{{resync("e", 1)}, {changed("e", 3)}}, []string{fleet.CauseGap}},
+		{"gaps at once", [][]message{{resync("e", 1)}, {changed("e", 3), changed("e", 5)}, {changed("e", 9)}}, []string{fleet.CauseGap}},
+		{"gap before a heartbeat", [][]message{{resync("e", 1)}, {beat("e", 1, 2)}}, []string{fleet.CauseGap}},
+		{"counter went back", [][]message{{resync("e", 1), changed("e", 2), beat("e", 1, 2)}, {beat("e", 2, 1)}}, []string{fleet.CauseWentBack}},
+		{"heartbeat overtaken", [][]message{{resync("e", 1), beat("e", 2, 1)}, {changed("e", 2)}, {beat("e", 1, 0)}}, nil},
+		{"two replicas", [][]message{
 			{resync("e", 1), beat("e", 1, 1)},
 			{resync("f", 1), beat("f", 1, 1)},
 			{changed("e", 2)},
@@ -282,7 +317,9 @@ func TestRefusedResyncIsTriedAgain(t *testing.T) {
 func TestRefusedResyncOfARuntimeReplacesNone(t *testing.T) {
 	inBubble(t, fleet.Options{}, func(r *rig) {
 		// A batch of which the resync was not taken: the runtime sends it again, if it lives that long.
-		r.fleet.Observe(prod, kyma, []core.WatchEvent{resync("e", 1), changed("e", 2)}, 0)
+		r.fleet.Observe(core.Peer{ID: prod}, kyma, core.Batch{Epoch: "e", Events: []core.Numbered{
+			{WatchEvent: core.WatchEvent{Resync: true}, Sequence: 1}, {Sequence: 2},
+		}}, core.EventErrors{0: errors.New("refused")})
 		time.Sleep(3 * time.Second)
 		r.wantCauses(fleet.CauseNewEpoch)
 	})
@@ -310,7 +347,7 @@ func TestLostReplicaLeadsToAResync(t *testing.T) {
 
 // A process that is restarted in its place needs one resync, not another when its former life is missed.
 func TestRestartInPlaceLeadsToOneResync(t *testing.T) {
-	named := func(event core.WatchEvent) core.WatchEvent {
+	named := func(event message) message {
 		return with(event, func(b *core.Heartbeat) { b.Instance = "pod-1" })
 	}
 
@@ -370,9 +407,12 @@ func TestDegradedNamesTheWorstReason(t *testing.T) {
 
 		say(func(*core.Heartbeat) {})
 		r.wantState(fleet.Fresh, "")
-		say(func(b *core.Heartbeat) { b.CertificateExpiry = expiring })
+		r.observe(showing(beat("e", number, 0), expiring.Add(-90*24*time.Hour), expiring))
+
+		number++
+
 		r.wantState(fleet.Degraded, fleet.ReasonCertificateExpiring)
-		say(func(b *core.Heartbeat) { b.CertificateExpiry, b.KeyMaterialError = expiring, "tls.key is empty" })
+		say(func(b *core.Heartbeat) { b.KeyMaterialError = "tls.key is empty" })
 		r.wantState(fleet.Degraded, fleet.ReasonKeyMaterial)
 		say(func(b *core.Heartbeat) { b.OldestPending = 2 * time.Minute })
 		r.wantState(fleet.Degraded, fleet.ReasonPendingTooLong)
@@ -394,7 +434,7 @@ func TestDegradedNamesTheWorstReason(t *testing.T) {
 func TestResyncsArePaced(t *testing.T) {
 	inBubble(t, fleet.Options{ResyncsPerSecond: 10}, func(r *rig) {
 		for n := range 100 {
-			r.fleet.Observe(core.RuntimeID(strconv.Itoa(n)), kyma, []core.WatchEvent{changed("e", 1)})
+			send(r.fleet, core.RuntimeID(strconv.Itoa(n)), kyma, changed("e", 1))
 		}
 
 		time.Sleep(5 * time.Second)
@@ -430,11 +470,11 @@ func TestRequeueAfterTrustsTheFreshOnly(t *testing.T) {
 			}
 		}
 
-		want(fleet.DefaultPollOtherwise)
+		want(time.Minute)
 		r.observe(beat("e", 1, 0))
-		want(fleet.DefaultPollFresh)
-		r.fleet.Observe(prod, "other", []core.WatchEvent{with(beat("e", 1, 0), func(b *core.Heartbeat) { b.Canary = core.CanaryLost })})
-		want(fleet.DefaultPollOtherwise)
+		want(30 * time.Minute)
+		send(r.fleet, prod, "other", with(beat("e", 1, 0), func(b *core.Heartbeat) { b.Canary = core.CanaryLost }))
+		want(time.Minute)
 	})
 }
 
@@ -457,7 +497,7 @@ func TestMemoryIsBounded(t *testing.T) {
 
 	inBubble(t, opts, func(r *rig) {
 		for n := range 5 {
-			r.fleet.Observe(core.RuntimeID(strconv.Itoa(n)), kyma, []core.WatchEvent{resync("e", 1)})
+			send(r.fleet, core.RuntimeID(strconv.Itoa(n)), kyma, resync("e", 1))
 		}
 
 		if untracked != 3 {
@@ -465,7 +505,7 @@ func TestMemoryIsBounded(t *testing.T) {
 		}
 
 		for n := range 100 {
-			r.fleet.Observe("0", kyma, []core.WatchEvent{resync(fmt.Sprint("epoch-", n), 1)})
+			send(r.fleet, "0", kyma, resync(fmt.Sprint("epoch-", n), 1))
 		}
 
 		if n := len(r.fleet.Get("0", kyma).Replicas); n != 8 {
@@ -497,38 +537,21 @@ func TestForgetting(t *testing.T) {
 	})
 }
 
-func TestCountsByStateAndReason(t *testing.T) {
-	inBubble(t, fleet.Options{}, func(r *rig) {
-		r.observe(beat("e", 1, 0))
-		r.fleet.Observe("a", kyma, []core.WatchEvent{{}})
-		r.fleet.Observe("b", kyma, []core.WatchEvent{with(beat("e", 1, 0), func(b *core.Heartbeat) { b.Canary = core.CanaryLost })})
-
-		want := map[fleet.Group]int{
-			{kyma, fleet.Fresh, ""}:                        1,
-			{kyma, fleet.Unknown, ""}:                      1,
-			{kyma, fleet.Degraded, fleet.ReasonCanaryLost}: 1,
-		}
-		if diff := cmp.Diff(want, r.fleet.Counts()); diff != "" {
-			t.Errorf("counts (-want +got):\n%s", diff)
-		}
-	})
-}
-
 func TestWithoutCANamesWhoIsNotReady(t *testing.T) {
-	trusting := func(epoch string, fingerprints ...string) core.WatchEvent {
+	trusting := func(epoch string, fingerprints ...string) message {
 		return with(beat(epoch, 1, 0), func(b *core.Heartbeat) { b.CAFingerprints = fingerprints })
 	}
 	left := with(beat("e", 2, 0), func(b *core.Heartbeat) { b.Leaving = true })
 
 	inBubble(t, fleet.Options{}, func(r *rig) {
-		r.fleet.Observe("both", kyma, []core.WatchEvent{trusting("e", "old", "new"), trusting("f", "old", "new")})
-		r.fleet.Observe("half", kyma, []core.WatchEvent{trusting("e", "old", "new"), trusting("f", "old")})
-		r.fleet.Observe("old", kyma, []core.WatchEvent{trusting("e", "old")})
-		r.fleet.Observe("mute", kyma, []core.WatchEvent{{}})
+		send(r.fleet, "both", kyma, trusting("e", "old", "new"), trusting("f", "old", "new"))
+		send(r.fleet, "half", kyma, trusting("e", "old", "new"), trusting("f", "old"))
+		send(r.fleet, "old", kyma, trusting("e", "old"))
+		send(r.fleet, "mute", kyma, message{})
 		// What was watched for a manager is not any more, and the agents that spoke to it have ended.
-		r.fleet.Observe("moved", "former", []core.WatchEvent{trusting("e", "old"), left})
-		r.fleet.Observe("moved", kyma, []core.WatchEvent{trusting("f", "old", "new")})
-		r.fleet.Observe("left", kyma, []core.WatchEvent{trusting("e", "old", "new"), left})
+		send(r.fleet, "moved", "former", trusting("e", "old"), left)
+		send(r.fleet, "moved", kyma, trusting("f", "old", "new"))
+		send(r.fleet, "left", kyma, trusting("e", "old", "new"), left)
 
 		if diff := cmp.Diff([]core.RuntimeID{"half", "left", "mute", "old"}, r.fleet.WithoutCA("new")); diff != "" {
 			t.Errorf("without the new one (-want +got):\n%s", diff)

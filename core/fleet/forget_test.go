@@ -24,34 +24,34 @@ func TestAManagerIsForgottenOnceNobodySpeaksToIt(t *testing.T) {
 	leave := with(beat("e", 2, 0), func(b *core.Heartbeat) { b.Leaving = true })
 
 	tests := map[string]struct {
-		before []core.WatchEvent
+		before []message
 		pass   time.Duration
-		after  []core.WatchEvent
+		after  []message
 		want   bool
 	}{
 		"never heard":                       {nil, 0, nil, true},
-		"an agent that speaks":              {[]core.WatchEvent{beat("e", 1, 0)}, 2 * interval, nil, false},
-		"one that has left":                 {[]core.WatchEvent{beat("e", 1, 0), leave}, 0, nil, true},
-		"one of two has left":               {[]core.WatchEvent{beat("f", 1, 0), beat("e", 1, 0), leave}, 0, nil, false},
-		"one that was killed":               {[]core.WatchEvent{beat("e", 1, 0)}, 2*interval + 2*time.Second, nil, true},
-		"one that has not beaten yet":       {[]core.WatchEvent{changed("e", 1)}, interval, nil, false},
-		"contract v2":                       {[]core.WatchEvent{{}}, 2 * interval, nil, false},
-		"contract v2, silent":               {[]core.WatchEvent{{}}, 2*interval + time.Second, nil, true},
-		"contract v2 after one with beats":  {[]core.WatchEvent{beat("e", 1, 0), leave}, time.Minute, []core.WatchEvent{{}}, false},
-		"silent, and heard again meanwhile": {[]core.WatchEvent{beat("e", 1, 0)}, time.Hour, []core.WatchEvent{beat("e", 2, 0)}, false},
+		"an agent that speaks":              {[]message{beat("e", 1, 0)}, 2 * interval, nil, false},
+		"one that has left":                 {[]message{beat("e", 1, 0), leave}, 0, nil, true},
+		"one of two has left":               {[]message{beat("f", 1, 0), beat("e", 1, 0), leave}, 0, nil, false},
+		"one that was killed":               {[]message{beat("e", 1, 0)}, 2*interval + 2*time.Second, nil, true},
+		"one that has not beaten yet":       {[]message{changed("e", 1)}, interval, nil, false},
+		"contract v2":                       {[]message{{}}, 2 * interval, nil, false},
+		"contract v2, silent":               {[]message{{}}, 2*interval + time.Second, nil, true},
+		"contract v2 after one with beats":  {[]message{beat("e", 1, 0), leave}, time.Minute, []message{{}}, false},
+		"silent, and heard again meanwhile": {[]message{beat("e", 1, 0)}, time.Hour, []message{beat("e", 2, 0)}, false},
 	}
 
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, fleet.Options{PollFresh: time.Hour, PollOtherwise: time.Minute}, func(r *rig) {
 				if test.before != nil {
-					r.fleet.Observe(prod, former, test.before)
+					send(r.fleet, prod, former, test.before...)
 				}
 
 				time.Sleep(test.pass)
 
 				if test.after != nil {
-					r.fleet.Observe(prod, former, test.after)
+					send(r.fleet, prod, former, test.after...)
 				}
 
 				r.observe(beat("g", 1, 0))

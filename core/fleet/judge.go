@@ -14,7 +14,7 @@ func (r *record) judge(opts *Options, now time.Time) (state State, reason string
 	for _, p := range r.replicas {
 		if p.isAlive(opts, now) {
 			alive = true
-			proved = proved || now.Sub(p.proved) <= opts.ProofLasts
+			proved = proved || p.isProved(opts, now)
 			reason = worse(reason, p.trouble(opts, now))
 		}
 	}
@@ -31,6 +31,12 @@ func (r *record) judge(opts *Options, now time.Time) (state State, reason string
 	default:
 		return Fresh, ""
 	}
+}
+
+// isProved reports whether the API server called the agent lately: within ProofLasts, and at least until
+// the next heartbeat is missed.
+func (p *replica) isProved(opts *Options, now time.Time) bool {
+	return now.Sub(p.proved) <= max(opts.ProofLasts, patience(opts, p.beat))
 }
 
 // trouble returns the reason for which the replica is degraded, "" when it is not.

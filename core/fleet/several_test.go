@@ -73,8 +73,8 @@ func TestStartForSeveralManagers(t *testing.T) {
 
 		for n := range 10 {
 			runtime := core.RuntimeID(strconv.Itoa(n))
-			f.Observe(runtime, kyma, []core.WatchEvent{beat("e", 1, 1)})
-			f.Observe(runtime, "other", []core.WatchEvent{beat("e", 1, 1)})
+			send(f, runtime, kyma, beat("e", 1, 1))
+			send(f, runtime, "other", beat("e", 1, 1))
 		}
 
 		settle()
@@ -108,7 +108,7 @@ func TestHandlerThatHangsDelaysNothingElse(t *testing.T) {
 		defer start(t, f, kyma, count(&resyncs))()
 
 		for n := range 100 {
-			f.Observe(core.RuntimeID(strconv.Itoa(n)), "hangs", []core.WatchEvent{changed("e", 5)})
+			send(f, core.RuntimeID(strconv.Itoa(n)), "hangs", changed("e", 5))
 		}
 
 		stale := make(chan time.Duration, 1)
@@ -119,7 +119,7 @@ func TestHandlerThatHangsDelaysNothingElse(t *testing.T) {
 				stale <- time.Since(began)
 			}
 		})
-		f.Observe(prod, kyma, []core.WatchEvent{beat("e", 1, 1)})
+		send(f, prod, kyma, beat("e", 1, 1))
 
 		if took := <-stale; took > 2*interval+2*time.Second {
 			t.Errorf("silence was noticed after %v, want 2 intervals and a second", took)
@@ -179,14 +179,14 @@ func TestReplicaThatDoesNotReturnIsCovered(t *testing.T) {
 // Nor does one that spoke to a manager which is not served any more, and was killed: its runtime is heard by another manager.
 func TestFormerManagerSaysNothingOfAuthorities(t *testing.T) {
 	inBubble(t, fleet.Options{}, func(r *rig) {
-		trusting := func(number uint64, fingerprints ...string) core.WatchEvent {
+		trusting := func(number uint64, fingerprints ...string) message {
 			return with(beat("e", number, 0), func(b *core.Heartbeat) { b.CAFingerprints = fingerprints })
 		}
 
-		r.fleet.Observe("skr", "former", []core.WatchEvent{trusting(1, "old")})
-		r.fleet.Observe("silent", "former", []core.WatchEvent{trusting(1, "new")})
+		send(r.fleet, "skr", "former", trusting(1, "old"))
+		send(r.fleet, "silent", "former", trusting(1, "new"))
 		time.Sleep(5 * interval)
-		r.fleet.Observe("skr", kyma, []core.WatchEvent{trusting(1, "old", "new")})
+		send(r.fleet, "skr", kyma, trusting(1, "old", "new"))
 
 		if diff := cmp.Diff([]core.RuntimeID{"silent"}, r.fleet.WithoutCA("new")); diff != "" {
 			t.Errorf("without the new one (-want +got):\n%s", diff)
@@ -201,7 +201,7 @@ func TestOlderContractTakesOver(t *testing.T) {
 		r.wantState(fleet.Stale, "")
 
 		for range 10 {
-			r.observe(core.WatchEvent{})
+			r.observe(message{})
 			settle()
 		}
 
@@ -214,7 +214,7 @@ func TestOlderContractTakesOver(t *testing.T) {
 
 // Two processes with one name are a mistake, but no reason to look at their runtime for ever.
 func TestInstancesOfOneName(t *testing.T) {
-	named := func(event core.WatchEvent) core.WatchEvent {
+	named := func(event message) message {
 		return with(event, func(b *core.Heartbeat) { b.Instance = "agent" })
 	}
 
@@ -235,7 +235,7 @@ func TestInventedEpochs(t *testing.T) {
 	inBubble(t, fleet.Options{}, func(r *rig) {
 		for n := range 1000 {
 			r.observe(resync("real", uint64(n+1)), beat("real", uint64(n+1), uint64(n+1)))
-			r.fleet.Observe("attacker", kyma, []core.WatchEvent{changed("epoch-"+strconv.Itoa(n), 1<<63)})
+			send(r.fleet, "attacker", kyma, changed("epoch-"+strconv.Itoa(n), 1<<63))
 			time.Sleep(10 * time.Millisecond)
 		}
 
@@ -287,7 +287,7 @@ func TestHighestNumberIsNoGap(t *testing.T) {
 }
 
 func TestRuntimeThatBeatsSeldomIsNotForgotten(t *testing.T) {
-	slow := func(number uint64) core.WatchEvent {
+	slow := func(number uint64) message {
 		return with(beat("e", number, 1), func(b *core.Heartbeat) { b.Interval = time.Hour })
 	}
 
@@ -304,7 +304,7 @@ func TestRuntimeThatBeatsSeldomIsNotForgotten(t *testing.T) {
 }
 
 func TestDropsAreRememberedForAsLongAsAReplicaMayBeSilent(t *testing.T) {
-	dropped := func(number uint64) core.WatchEvent {
+	dropped := func(number uint64) message {
 		return with(beat("e", number, 1), func(b *core.Heartbeat) { b.Dropped = map[string]int64{"overflow": 1} })
 	}
 
@@ -356,7 +356,7 @@ func TestObserverThatPanicsSilencesNobodyForEver(t *testing.T) {
 		func() {
 			defer func() { _ = recover() }() // As a listener does.
 
-			r.fleet.Observe("bad", kyma, []core.WatchEvent{resync("e", 1), beat("e", 1, 1)})
+			send(r.fleet, "bad", kyma, resync("e", 1), beat("e", 1, 1))
 		}()
 
 		r.observe(resync("e", 1), beat("e", 1, 1))
@@ -371,15 +371,15 @@ func TestSummaries(t *testing.T) {
 	inBubble(t, fleet.Options{MaxStatuses: 3}, func(r *rig) {
 		expiry := time.Now().Add(48 * time.Hour)
 
-		r.observe(with(beat("e", 1, 0), func(b *core.Heartbeat) {
-			b.Pending, b.OldestPending, b.CertificateExpiry = 3, 20*time.Second, expiry
-		}), with(beat("f", 1, 0), func(b *core.Heartbeat) {
-			b.Pending, b.OldestPending, b.CertificateExpiry = 1<<62, 10*time.Second, expiry.Add(time.Hour)
+		r.observe(showing(with(beat("e", 1, 0), func(b *core.Heartbeat) {
+			b.Pending, b.OldestPending = 3, 20*time.Second
+		}), expiry.Add(-72*time.Hour), expiry), with(beat("f", 1, 0), func(b *core.Heartbeat) {
+			b.Pending, b.OldestPending = 1<<62, 10*time.Second
 		}))
 		settle()
-		r.fleet.Observe("a", kyma, []core.WatchEvent{changed("e", 7)})
-		r.fleet.Observe("b", "other", []core.WatchEvent{{}})
-		r.fleet.Observe("c", "other", []core.WatchEvent{{}})
+		send(r.fleet, "a", kyma, changed("e", 7))
+		send(r.fleet, "b", "other", message{})
+		send(r.fleet, "c", "other", message{})
 
 		want := map[core.Manager]*fleet.Summary{
 			kyma: {
@@ -405,7 +405,7 @@ func BenchmarkSummaries(b *testing.B) {
 	}
 
 	for n := range 10_000 {
-		f.Observe(core.RuntimeID(strconv.Itoa(n)), kyma, []core.WatchEvent{beat("e", 1, 0)})
+		send(f, core.RuntimeID(strconv.Itoa(n)), kyma, beat("e", 1, 0))
 	}
 
 	b.ReportAllocs()

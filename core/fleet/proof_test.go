@@ -1,0 +1,219 @@
+package fleet_test
+
+import (
+	"bytes"
+	"log/slog"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+)
+
+// quiet is the heartbeat of an agent without a canary.
+func quiet(number uint64, change func(*core.Heartbeat)) message {
+	return with(beat("e", number, 1), func(b *core.Heartbeat) {
+		b.Canary, b.Time = core.CanaryOff, time.Now()
+		change(b)
+	})
+}
+
+// An agent whose webhook certificate the API server rejects sends heartbeats like any other.
+func TestHeartbeatsAloneDoNotProveFreshness(t *testing.T) {
+	opts := fleet.Options{PollFresh: time.Hour, PollUnproved: 10 * time.Minute, PollOtherwise: time.Minute}
+
+	inBubble(t, opts, func(r *rig) {
+		r.observe(resync("e", 1), quiet(1, func(*core.Heartbeat) {}))
+		r.wantState(fleet.Unproved, "")
+
+		if wait := r.fleet.RequeueAfter(prod); wait != 10*time.Minute {
+			t.Errorf("RequeueAfter of an unproved runtime is %v, want PollUnproved", wait)
+		}
+	})
+}
+
+func TestReviewProvesFreshnessForAWhile(t *testing.T) {
+	inBubble(t, fleet.Options{ProofLasts: 10 * time.Minute}, func(r *rig) {
+		reviewed := time.Now()
+		beats := func(number uint64) {
+			r.observe(quiet(number, func(b *core.Heartbeat) { b.LastReview = reviewed }))
+		}
+
+		r.observe(resync("e", 1))
+		beats(1)
+		r.wantState(fleet.Fresh, "")
+
+		for n := range uint64(19) {
+			time.Sleep(interval)
+			beats(n + 2)
+			r.wantState(fleet.Fresh, "")
+		}
+
+		time.Sleep(interval)
+		time.Sleep(time.Second)
+		beats(21)
+		r.wantState(fleet.Unproved, "")
+	})
+}
+
+// The clock of a runtime may be wrong by years: only differences of its times count.
+func TestProofDoesNotCompareClocks(t *testing.T) {
+	inBubble(t, fleet.Options{}, func(r *rig) {
+		wrong := time.Now().Add(-20 * 365 * 24 * time.Hour)
+		r.observe(resync("e", 1), quiet(1, func(b *core.Heartbeat) { b.Time, b.LastReview = wrong, wrong.Add(-time.Second) }))
+		r.wantState(fleet.Fresh, "")
+		r.observe(quiet(2, func(b *core.Heartbeat) { b.Time, b.LastReview = wrong, wrong.Add(time.Hour) }))
+		r.wantState(fleet.Fresh, "")
+	})
+}
+
+func TestFailedHandshakesWithoutAProofAreDegraded(t *testing.T) {
+	inBubble(t, fleet.Options{}, func(r *rig) {
+		r.observe(resync("e", 1), quiet(1, func(*core.Heartbeat) {}))
+		time.Sleep(interval)
+		r.observe(quiet(2, func(b *core.Heartbeat) { b.WebhookFailures = 3 }))
+		r.wantState(fleet.Degraded, fleet.ReasonWebhookUnreachable)
+		time.Sleep(interval)
+		r.observe(quiet(3, func(b *core.Heartbeat) { b.WebhookFailures = 6 }))
+		r.wantState(fleet.Degraded, fleet.ReasonWebhookUnreachable)
+	})
+}
+
+// A stranger can make handshakes fail. While the API server comes through, that is no reason.
+func TestFailedHandshakesBesideAProofAreNot(t *testing.T) {
+	inBubble(t, fleet.Options{}, func(r *rig) {
+		r.observe(resync("e", 1), beat("e", 1, 1))
+		time.Sleep(interval)
+		r.observe(with(beat("e", 2, 1), func(b *core.Heartbeat) { b.WebhookFailures = 3 }))
+		r.wantState(fleet.Fresh, "")
+	})
+}
+
+func TestResyncForOneOwnerDoesNotStandForTheRuntime(t *testing.T) {
+	inBubble(t, fleet.Options{ResyncJitter: 10 * time.Second}, func(r *rig) {
+		r.observe(changed("e", 5)) // A new epoch.
+
+		owned := resync("e", 6)
+		owned.Owner = types.NamespacedName{Namespace: "kcp-system", Name: "one"}
+		r.observe(owned)
+		time.Sleep(time.Minute)
+		r.wantCauses(fleet.CauseNewEpoch)
+	})
+}
+
+// A leaf of one day, as short-lived ones are, is not about to expire for all of its life.
+func TestExpiryIsRelativeToTheLifetime(t *testing.T) {
+	for name, test := range map[string]struct {
+		life, left time.Duration
+		expiring   bool
+	}{
+		"a new leaf of a day":       {24 * time.Hour, 24 * time.Hour, false},
+		"a third of a day is left":  {24 * time.Hour, 8 * time.Hour, false},
+		"a tenth of a day is left":  {24 * time.Hour, 2 * time.Hour, true},
+		"two days of ninety left":   {90 * 24 * time.Hour, 48 * time.Hour, false},
+		"half a day of ninety left": {90 * 24 * time.Hour, 12 * time.Hour, true},
+		"what the runtime claims":   {0, 0, false},
+		"expired":                   {24 * time.Hour, -time.Minute, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, fleet.Options{}, func(r *rig) {
+				m := with(beat("e", 1, 1), func(b *core.Heartbeat) { b.CertificateExpiry = time.Now().Add(time.Minute) })
+				if test.life > 0 {
+					m = showing(m, time.Now().Add(test.left-test.life), time.Now().Add(test.left))
+				}
+
+				r.observe(resync("e", 1), m)
+
+				if test.expiring {
+					r.wantState(fleet.Degraded, fleet.ReasonCertificateExpiring)
+				} else {
+					r.wantState(fleet.Fresh, "")
+				}
+			})
+		})
+	}
+}
+
+func TestFlappingRuntimeDoesNotFloodTheLog(t *testing.T) {
+	var log bytes.Buffer
+
+	inBubble(t, fleet.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, func(r *rig) {
+		r.observe(resync("e", 1), beat("e", 1, 1))
+
+		for n := range uint64(2000) {
+			time.Sleep(5 * time.Millisecond)
+			r.observe(with(beat("e", n+2, 1), func(b *core.Heartbeat) {
+				if n%2 == 0 {
+					b.Canary = core.CanaryLost
+				}
+			}))
+		}
+
+		if len(r.transitions) < 2000 {
+			t.Errorf("%d changes reached the observers, want each of 2,001", len(r.transitions))
+		}
+	})
+
+	if lines := strings.Count(log.String(), "freshness"); lines > 60 {
+		t.Errorf("%d lines in 10 s for one runtime, want at most 20 in each window", lines)
+	}
+
+	if !strings.Contains(log.String(), "suppressed=") {
+		t.Error("no line names the number of suppressed ones")
+	}
+}
+
+func hostile(n int) message {
+	m := beat(strings.Repeat("e", 500)+strconv.Itoa(n), 1, 1)
+	m.beat.Instance = strings.Repeat("i", 512)
+	m.beat.KeyMaterialError, m.beat.Version = strings.Repeat("k", 512), strings.Repeat("v", 512)
+	m.beat.Dropped = map[string]int64{}
+
+	for i := range 64 {
+		m.beat.CAFingerprints = append(m.beat.CAFingerprints, strings.Repeat("f", 508)+strconv.Itoa(i))
+		m.beat.Dropped[strings.Repeat("d", 508)+strconv.Itoa(i)] = 1
+	}
+
+	return m
+}
+
+func TestHostileRuntimeTakesLittleMemory(t *testing.T) {
+	f, err := fleet.New(fleet.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	const runtimes = 100
+
+	before := heap()
+
+	for n := range runtimes {
+		for epoch := range 20 {
+			send(f, core.RuntimeID(strconv.Itoa(n)), kyma, hostile(epoch))
+		}
+	}
+
+	each := (heap() - before) / runtimes
+	t.Logf("%d bytes for each hostile runtime", each)
+
+	if each > 64<<10 {
+		t.Errorf("%d bytes for each hostile runtime, want at most 64 KiB", each)
+	}
+
+	runtime.KeepAlive(f)
+}
+
+func heap() int {
+	runtime.GC()
+
+	var stats runtime.MemStats
+
+	runtime.ReadMemStats(&stats)
+
+	return int(stats.HeapAlloc)
+}
