@@ -17,11 +17,10 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
 
 // discard is an acceptor that costs nothing.
-func discard(core.Manager, core.WatchEvent) outbox.Outcome { return outbox.Accepted }
+func discard(core.Manager, core.WatchEvent) core.Outcome { return core.Accepted }
 
 // sizedWidget returns an object of about size bytes with the shape of real ones: lists of small objects with short strings,
 // some of them escaped, numbers, and managedFields, which a tenth of it are. The value of replicas comes last in the spec.
@@ -70,7 +69,7 @@ func BenchmarkReview(b *testing.B) {
 			}
 
 			b.Run(name, func(b *testing.B) {
-				h := newHandler(b, admission.AcceptorFunc(discard), admission.Options{Now: time.Now})
+				h := newHandler(b, core.AcceptorFunc(discard), admission.Options{Now: time.Now})
 				benchmarkHandler(b, h, benchReview(b, size.size, changed))
 			})
 		}
@@ -146,7 +145,7 @@ func floorHandler(w http.ResponseWriter, r *http.Request) {
 // BenchmarkReviewsTLS compares reviews per second with a bare handler, 16 writers at once and client and server on one
 // machine: the goal is at least 0.75 of bare. The floor is beyond what a handler that reads JSON can reach.
 func BenchmarkReviewsTLS(b *testing.B) {
-	ours := newHandler(b, admission.AcceptorFunc(discard), admission.Options{Now: time.Now})
+	ours := newHandler(b, core.AcceptorFunc(discard), admission.Options{Now: time.Now})
 
 	for _, protocol := range []string{"HTTP1.1", "HTTP2"} {
 		for _, size := range sizes[:2] {
@@ -241,7 +240,7 @@ func postOver(client *http.Client, url string, review []byte, http2 bool) error 
 
 // BenchmarkDryRun is a review on which nothing has to be decided.
 func BenchmarkDryRun(b *testing.B) {
-	h := newHandler(b, admission.AcceptorFunc(discard), admission.Options{Now: time.Now})
+	h := newHandler(b, core.AcceptorFunc(discard), admission.Options{Now: time.Now})
 	benchmarkHandler(b, h, reviewOf(b, func(q *admissionv1.AdmissionRequest) {
 		q.Operation = admissionv1.Create
 		q.DryRun = new(true)

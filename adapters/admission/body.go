@@ -5,123 +5,147 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/netip"
 	"sync"
 	"time"
 )
 
-const (
-	// believedLength is up to where room is made for what Content-Length announces before it has arrived: whoever announces more has
-	// to send it, too. Buffers that are used again have more room.
-	believedLength = 64 << 10
-	// keptCapacity is the largest buffer that is kept for the next request. Larger objects are rare, and not worth the memory between
-	// them; objects of 1 MB whose buffers were not kept made an agent grow by 5 MiB.
-	keptCapacity = 2 << 20
-	// freeOfCharge is up to which size a body needs no room: whoever fills it, a review of usual size gets through.
-	freeOfCharge = 64 << 10
-	// patience is how long a body waits for room: long for those who only came at the same moment, short for an API server.
-	patience = 250 * time.Millisecond
-)
+// patience is how long a body waits for room: long for one that came at the same moment as others, short
+// for an API server.
+const patience = 250 * time.Millisecond
+
+// keptCapacity is the largest buffer that is kept for the next request. Larger objects are rare, and not
+// worth the memory between them.
+const keptCapacity = 2 << 20
+
+// steps are the sizes of buffers. A buffer grows to the next one when it is full, so that room is charged
+// for bytes that arrive and not for an announced length.
+func steps() []int { return []int{4 << 10, 32 << 10, 256 << 10, 1 << 20, keptCapacity, 4 << 20} }
 
 var errNoRoom = errors.New("too many large bodies at once")
 
 // bodies reads request bodies into buffers that are used again.
 type bodies struct {
 	limit int64 // of one body
-	room  room  // for those that are not small
-	small sync.Pool
-	large sync.Pool // of those that take room, which bounds them
+	room  *room
+	pools []sync.Pool // one for each step
 }
 
-// body is one that was read, and must be given back when nothing refers to it any more.
+func newBodies(limit, total int64) *bodies {
+	return &bodies{limit: limit, room: newRoom(max(total, limit)), pools: make([]sync.Pool, len(steps()))}
+}
+
+// body is a request body, or as much of it as was read. It must be given back when nothing refers to it.
 type body struct {
-	*bytes.Buffer
+	*bodies
 
-	taken int64
+	origin netip.Prefix
+	data   []byte
 }
 
-// read returns the whole body, or [http.MaxBytesError] when it has too many bytes, or errNoRoom.
+// read returns the body. The error is an [http.MaxBytesError] when it has too many bytes, errNoRoom when it
+// found no room, or that of the connection.
 func (b *bodies) read(w http.ResponseWriter, r *http.Request) (*body, error) {
+	read := &body{bodies: b, origin: originOf(r)}
+
 	if r.ContentLength > b.limit {
-		return nil, &http.MaxBytesError{Limit: b.limit}
+		return read, &http.MaxBytesError{Limit: b.limit}
 	}
 
-	// One of unknown size may become as large as any.
-	size := r.ContentLength
-	if size < 0 {
-		size = b.limit
-	}
-
-	if size <= freeOfCharge {
-		size = 0
-	}
-
-	if size > 0 && !b.room.take(r.Context(), size, patience) {
-		return nil, errNoRoom
-	}
-
-	read := &body{take(b.pool(size)), size}
-	if err := read.fill(w, r, b.limit); err != nil {
-		b.giveBack(read)
-
-		return nil, err
-	}
-
-	return read, nil
+	return read, read.fill(http.MaxBytesReader(w, r.Body, b.limit), r)
 }
 
-func (b *body) fill(w http.ResponseWriter, r *http.Request, limit int64) error {
-	// The room behind the announced length lets ReadFrom see the end without growing.
-	b.Grow(int(min(max(r.ContentLength, 0), believedLength)) + bytes.MinRead)
+func (b *body) fill(from io.Reader, r *http.Request) error {
+	deadline := time.Now().Add(patience)
 
-	_, err := b.ReadFrom(http.MaxBytesReader(w, r.Body, limit))
+	for {
+		if len(b.data) == cap(b.data) && !b.grow(r, deadline) {
+			return errNoRoom
+		}
 
-	return err
-}
+		n, err := from.Read(b.data[len(b.data):cap(b.data)])
+		b.data = b.data[:len(b.data)+n]
 
-// pool returns where buffers for a body come from: a small one must not hold on to what a large one needs.
-func (b *bodies) pool(taken int64) *sync.Pool {
-	if taken > 0 {
-		return &b.large
-	}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
 
-	return &b.small
-}
-
-func take(pool *sync.Pool) *bytes.Buffer {
-	if buffer, ok := pool.Get().(*bytes.Buffer); ok {
-		return buffer
-	}
-
-	return &bytes.Buffer{}
-}
-
-func (b *bodies) giveBack(read *body) {
-	if read.Cap() <= keptCapacity {
-		read.Reset()
-		b.pool(read.taken).Put(read.Buffer)
-	}
-
-	if read.taken > 0 {
-		b.room.giveBack(read.taken)
+		if err != nil {
+			return err //nolint:wrapcheck // The caller looks for its type.
+		}
 	}
 }
 
-// prefix is ample for what an API server writes before the objects of a review.
+// grow replaces the buffer by a larger one, if there is room.
+func (b *body) grow(r *http.Request, deadline time.Time) bool {
+	size := nextSize(cap(b.data), b.limit)
+	if !b.room.take(r.Context(), b.origin, int64(size-cap(b.data)), deadline) {
+		return false
+	}
+
+	grown := append(b.buffer(size), b.data...)
+	b.recycle(b.data)
+	b.data = grown
+
+	return true
+}
+
+// nextSize returns the next step. One byte beyond the limit shows that a body is too large.
+func nextSize(size int, limit int64) int {
+	for _, step := range steps() {
+		if step > size {
+			return min(step, int(limit)+bytes.MinRead)
+		}
+	}
+
+	return int(limit) + bytes.MinRead
+}
+
+func (b *bodies) buffer(size int) []byte {
+	for i, step := range steps() {
+		if step == size {
+			if kept, ok := b.pools[i].Get().(*[]byte); ok {
+				return (*kept)[:0]
+			}
+		}
+	}
+
+	return make([]byte, 0, size)
+}
+
+func (b *bodies) recycle(data []byte) {
+	for i, step := range steps() {
+		if step == cap(data) && step <= keptCapacity {
+			b.pools[i].Put(&data)
+		}
+	}
+}
+
+// release gives the buffer and its room back.
+func (b *body) release() {
+	b.room.give(b.origin, int64(cap(b.data)))
+	b.recycle(b.data)
+	b.data = nil
+}
+
+// prefix is ample for the members of a review before its objects.
 const prefix = 1 << 10
 
-// skim returns the uid of a review without keeping it, "" if its beginning is not that of one. It reads to the end, as who sends is
-// not ready to listen before.
-func skim(body io.Reader) (uid string) {
+// skim reads the rest of a body that found no room, without keeping it, and returns the uid of the review,
+// "" if the beginning is not that of one. The sender does not read an answer before.
+func (b *body) skim(rest io.Reader) (uid string) {
 	var beginning [prefix]byte
 
-	n, err := io.ReadFull(body, beginning[:])
+	n := copy(beginning[:], b.data)
+
+	m, err := io.ReadFull(rest, beginning[n:])
 	if err == nil {
-		_, err = io.Copy(io.Discard, body)
+		_, err = io.Copy(io.Discard, rest)
 	}
 
-	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
+	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
 		return ""
 	}
 
-	return uidOf(beginning[:n])
+	return uidOf(beginning[:n+m])
 }

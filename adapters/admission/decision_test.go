@@ -11,7 +11,6 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
 
 var widgetKind = schema.GroupVersionKind{Group: "example.org", Version: "v1", Kind: "Widget"}
@@ -227,11 +226,11 @@ func TestReviews(t *testing.T) {
 func TestOutcomesAreDecisions(t *testing.T) {
 	t.Parallel()
 
-	for outcome, want := range map[outbox.Outcome]admission.Decision{
-		outbox.Accepted:  admission.Accepted,
-		outbox.Coalesced: admission.Coalesced,
-		outbox.Dropped:   admission.Dropped,
-		"who knows":      admission.Failed,
+	for outcome, want := range map[core.Outcome]admission.Decision{
+		core.Accepted:  admission.Accepted,
+		core.Coalesced: admission.Coalesced,
+		core.Dropped:   admission.Dropped,
+		"who knows":    admission.Failed,
 	} {
 		got := &inbox{outcome: outcome}
 		review := update(t, widget("", `"spec":1`), widget("", `"spec":2`))

@@ -11,15 +11,14 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
 
 // A handler in front of something that takes events, as an outbox does.
 func Example() {
-	acceptor := admission.AcceptorFunc(func(manager core.Manager, event core.WatchEvent) outbox.Outcome {
+	acceptor := core.AcceptorFunc(func(manager core.Manager, event core.WatchEvent) core.Outcome {
 		fmt.Printf("for %s: %s %s %s\n", manager, event.Operation, event.WatchedGVK.Kind, event.Watched)
 
-		return outbox.Accepted
+		return core.Accepted
 	})
 
 	handler, err := admission.New(acceptor, admission.Options{
@@ -54,10 +53,10 @@ func Example() {
 }
 
 func ExampleParseOwner() {
-	owner, err := admission.ParseOwner("kcp-system/kyma-1")
+	owner, err := core.ParseOwner("kcp-system/kyma-1")
 	fmt.Println(owner.Namespace, owner.Name, err)
 
-	_, err = admission.ParseOwner("kyma-1")
+	_, err = core.ParseOwner("kyma-1")
 	fmt.Println(err)
 	// Output:
 	// kcp-system kyma-1 <nil>

@@ -9,6 +9,7 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
 // FuzzReview feeds the handler with bytes that no API server made. Whatever they are, the answer is a review that allows or a
@@ -121,7 +122,7 @@ func FuzzOwner(f *testing.F) {
 	}
 
 	f.Fuzz(func(t *testing.T, value string) {
-		if owner, err := admission.ParseOwner(value); err == nil && (owner.String() != value || owner.Namespace == "" || owner.Name == "") {
+		if owner, err := core.ParseOwner(value); err == nil && (owner.String() != value || owner.Namespace == "" || owner.Name == "") {
 			t.Errorf("ParseOwner(%q) = %q", value, owner)
 		}
 	})

@@ -5,46 +5,33 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"mime"
 	"net/http"
 	"net/url"
 	"path"
 	"runtime/debug"
-	"slices"
 	"strings"
 	"time"
-
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// Where a panic was caught, as [Hooks].Panicked gets it.
-const (
-	// PanicInFilter means a filter. The change was taken as one that matters.
-	PanicInFilter = "filter"
-	// PanicInAcceptor means the acceptor, or a hook or logger that was called before it. The review was answered.
-	PanicInAcceptor = "acceptor"
-	// PanicInRequest means the reading of a request, which was then answered 500.
-	PanicInRequest = "request"
-	// PanicInHooks means a hook or logger that was called after the answer.
-	PanicInHooks = "hooks"
-)
-
-// Handler answers the AdmissionReviews of an API server at POST /validate/<manager>, always with allowed: true.
+// Handler answers the AdmissionReviews of an API server at POST /validate/<manager>, always with
+// allowed: true.
 //
-// A review is answered 200 and an AdmissionReview with the same uid, whose response.status.message begins with the
-// [Decision]. Any other request gets a metav1.Status: 400 for what is no admission.k8s.io/v1 review or no manager, 404 for an unknown
-// path or manager, 405, 413 for a body beyond the limit, 415 for anything but application/json. A change whose body is not read, because it is too large, breaks off, or
-// finds no room beside others, goes by unseen: the acceptor gets a resync of the manager for it. It is safe for concurrent use, starts no goroutine, and bounds neither the time nor the number of requests: the server around
-// it does.
+// A review is answered 200 with an AdmissionReview of the same uid, whose response.status.message begins
+// with the [Decision]. Any other request gets a metav1.Status: 400 for a body that is no
+// admission.k8s.io/v1 review, 404 for an unknown path or manager, 405, 413, or 415. When a review cannot
+// be read or decided, a resync of the manager stands in for the change; it is accepted after the answer.
+//
+// A Handler is safe for concurrent use and starts no goroutine. The server around it bounds the time and
+// the number of requests.
 type Handler struct {
 	acceptor core.Acceptor
 	opts     Options
 	log      *slog.Logger
 	mux      *http.ServeMux
 	notFound http.HandlerFunc
-	bodies   bodies
+	bodies   *bodies
 
 	ownerWarning, refusalWarning throttle
 }
@@ -63,8 +50,10 @@ func New(acceptor core.Acceptor, opts Options) (*Handler, error) {
 		return nil, fmt.Errorf("admission handler: %w", err)
 	}
 
-	h := &Handler{acceptor: acceptor, opts: opts, log: opts.Logger, mux: http.NewServeMux()}
-	h.bodies.limit, h.bodies.room.free = opts.MaxBody, max(opts.MaxBodies, opts.MaxBody)
+	h := &Handler{
+		acceptor: acceptor, opts: opts, log: opts.Logger, mux: http.NewServeMux(),
+		bodies: newBodies(opts.MaxBody, opts.MaxBodies),
+	}
 	h.notFound = h.serve(refusePath)
 
 	h.mux.HandleFunc("POST "+pathPrefix+"{manager}", h.serve(h.review))
@@ -108,6 +97,10 @@ func (h *Handler) serve(route route) http.HandlerFunc {
 			answer = route(w, r, started)
 		})
 		answer.writeTo(w)
+
+		if answer.missed {
+			h.guard(PanicInAcceptor, func() { h.standIn(w, answer.manager) })
+		}
 	}
 }
 
@@ -133,152 +126,42 @@ func (h *Handler) review(w http.ResponseWriter, r *http.Request, started time.Ti
 	}
 
 	body, err := h.bodies.read(w, r)
-	if err != nil {
-		return h.unread(w, r, manager, err, started)
-	}
-	defer h.bodies.giveBack(body)
+	defer body.release()
 
-	q, err := readReview(body.Bytes())
 	if err != nil {
-		return reply{refusal: badReview(err)}
+		return h.unread(w, r, manager, body, err)
+	}
+
+	q, err := readReview(body.data)
+	if err != nil {
+		return reply{manager: manager, missed: true, refusal: badReview(err)}
 	}
 
 	answer := reply{manager: manager, uid: q.uid, decision: Failed}
 	h.guard(PanicInAcceptor, func() { answer.decision = h.decide(r.Context(), manager, q, started) })
+	answer.missed = answer.decision == Failed
 
 	return answer
 }
 
-// unread lets a resync stand in for a change that goes by unseen. If all that is wrong with the review is that there is no room for it, it is
-// allowed without being read: an API server that has to go on without an answer says so in its metrics and logs, of every write.
-func (h *Handler) unread(w http.ResponseWriter, r *http.Request, manager core.Manager, cause error, now time.Time) reply {
-	decision := Failed
-
-	h.guard(PanicInAcceptor, func() {
-		if h.acceptor.Accept(manager, core.WatchEvent{Resync: true, Time: now}) != "" {
-			decision = Unread
-		}
-	})
-
+// unread answers a review that was not read. A review that only lacks room is allowed: an API server that
+// goes on without an answer reports that in its metrics and logs, for every write.
+func (h *Handler) unread(w http.ResponseWriter, r *http.Request, manager core.Manager, body *body, cause error) reply {
 	if errors.Is(cause, errNoRoom) && r.Context().Err() == nil {
-		if uid := skim(http.MaxBytesReader(w, r.Body, h.opts.MaxBody)); uid != "" {
-			return reply{manager: manager, uid: uid, decision: decision}
+		if uid := body.skim(http.MaxBytesReader(w, r.Body, h.opts.MaxBody)); uid != "" {
+			return reply{manager: manager, uid: uid, decision: Unread, missed: true}
 		}
 	}
 
-	return reply{refusal: badBody(cause)}
+	return reply{manager: manager, missed: true, refusal: badBody(cause)}
 }
 
-func (h *Handler) managerOf(r *http.Request) (core.Manager, *refusal) {
-	manager, err := core.ParseManager(r.PathValue("manager"))
-	if err != nil {
-		return "", &refusal{http.StatusBadRequest, RefusedManager, err.Error()}
-	}
+// standIn hands over a resync for a change that was not seen, after the answer is on its way: the API
+// server commits the change then.
+func (h *Handler) standIn(w http.ResponseWriter, manager core.Manager) {
+	_ = http.NewResponseController(w).Flush() // The answer of a writer that cannot flush is a moment later.
 
-	if len(h.opts.Managers) > 0 && !slices.Contains(h.opts.Managers, manager) {
-		return "", &refusal{http.StatusNotFound, RefusedManager, fmt.Sprintf("no watch of manager %q here", manager)}
-	}
-
-	return manager, nil
-}
-
-func checkMediaType(header http.Header) *refusal {
-	const want = "application/json"
-
-	if have := header.Get("Content-Type"); have != want {
-		if mediaType, _, err := mime.ParseMediaType(have); err != nil || mediaType != want {
-			message := fmt.Sprintf("want Content-Type %s, have %.80q", want, have)
-
-			return &refusal{http.StatusUnsupportedMediaType, RefusedMediaType, message}
-		}
-	}
-
-	if have := header.Get("Content-Encoding"); have != "" && have != "identity" {
-		message := fmt.Sprintf("want no Content-Encoding, have %.80q", have)
-
-		return &refusal{http.StatusUnsupportedMediaType, RefusedMediaType, message}
-	}
-
-	return nil
-}
-
-func badBody(err error) *refusal {
-	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		message := fmt.Sprintf("want a body of at most %d bytes", tooLarge.Limit)
-
-		return &refusal{http.StatusRequestEntityTooLarge, RefusedSize, message}
-	}
-
-	if errors.Is(err, errNoRoom) {
-		// Without Retry-After: an API server would wait as it is told, and the write with it.
-		return &refusal{http.StatusServiceUnavailable, RefusedBusy, err.Error()}
-	}
-
-	return &refusal{http.StatusBadRequest, RefusedBody, "the body did not arrive completely"}
-}
-
-// decide makes an event of a review that matters, and hands it over.
-func (h *Handler) decide(ctx context.Context, manager core.Manager, q *request, now time.Time) Decision {
-	c := q.change()
-
-	if c.DryRun {
-		return DryRun
-	}
-
-	if !h.matters(manager, c) {
-		return filteredOut(c)
-	}
-
-	event, err := c.Event(now)
-	if err != nil {
-		return NoName
-	}
-
-	event.Owner = h.ownerOf(ctx, manager, c, &event)
-	if event.Owner == (types.NamespacedName{}) && h.opts.RequireOwner {
-		return NoOwner
-	}
-
-	return decisionOf(h.acceptor.Accept(manager, event))
-}
-
-// matters asks the filter. An event too many is one harmless look; one too few would be lost.
-func (h *Handler) matters(manager core.Manager, c *core.Change) bool {
-	filter := h.opts.Filter
-	if own, ok := h.opts.Filters[manager]; ok {
-		filter = own
-	}
-
-	matters := true
-	h.guard(PanicInFilter, func() { matters = filter(c) })
-
-	return matters
-}
-
-// ownerOf returns the zero value when the object names no owner, and tells about it when it should have.
-func (h *Handler) ownerOf(
-	ctx context.Context, manager core.Manager, c *core.Change, event *core.WatchEvent,
-) types.NamespacedName {
-	owner, err := c.Owner()
-	if err == nil && (owner != types.NamespacedName{} || !h.opts.RequireOwner) {
-		return owner
-	}
-
-	problem := OwnerMalformed
-	if err == nil {
-		problem = OwnerMissing
-	}
-
-	h.opts.Hooks.OwnerProblem(manager, problem)
-
-	if suppressed, ok := h.ownerWarning.pass(h.opts.Now()); ok {
-		h.log.LogAttrs(ctx, slog.LevelWarn, "object names no valid owner",
-			slog.String("manager", string(manager)), slog.String("problem", problem), slog.Any("error", err),
-			slog.String("kind", event.WatchedGVK.String()), slog.String("object", event.Watched.String()),
-			slog.Int64("suppressed", suppressed))
-	}
-
-	return types.NamespacedName{}
+	h.acceptor.Accept(manager, core.WatchEvent{Resync: true, Time: h.opts.Now()})
 }
 
 // guard calls f and catches its panic, which must not cost the API server its answer.

@@ -25,7 +25,6 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
 
 // statusOf returns the message of a refusal, after it has checked the rest of it.
@@ -360,7 +359,7 @@ func TestEventsKeepNothingOfTheBody(t *testing.T) {
 			q.Operation = admissionv1.Create
 			q.Kind = kind
 			q.Object = raw(fmt.Sprintf(`{"metadata":{"name":%q,"namespace":"default","annotations":{%q:%q}}}`,
-				name, admission.OwnerAnnotation, owner.String()))
+				name, core.OwnerAnnotation, owner.String()))
 		})
 
 		decisionOf(t, post(h, "/validate/kyma", review), testUID)
@@ -424,7 +423,7 @@ func TestPanicsDoNotReachTheAPIServer(t *testing.T) {
 	t.Parallel()
 
 	boom := func() { panic("boom") }
-	accept := outbox.Accepted
+	accept := core.Accepted
 
 	tests := []struct {
 		name     string
@@ -463,7 +462,7 @@ func TestPanicsDoNotReachTheAPIServer(t *testing.T) {
 			tt.opts.Hooks.Panicked = func(place string) { places = append(places, place) }
 			tt.opts.Logger = slog.New(slog.NewJSONHandler(&log, nil))
 
-			h := newHandler(t, admission.AcceptorFunc(func(core.Manager, core.WatchEvent) outbox.Outcome {
+			h := newHandler(t, core.AcceptorFunc(func(core.Manager, core.WatchEvent) core.Outcome {
 				tt.accept()
 
 				return accept
@@ -552,11 +551,11 @@ func TestHooksOfAReview(t *testing.T) {
 	var told []string
 
 	clock := noon
-	h := newHandler(t, admission.AcceptorFunc(func(core.Manager, core.WatchEvent) outbox.Outcome {
+	h := newHandler(t, core.AcceptorFunc(func(core.Manager, core.WatchEvent) core.Outcome {
 		clock = clock.Add(time.Millisecond)
 		told = append(told, "accept")
 
-		return outbox.Coalesced
+		return core.Coalesced
 	}), admission.Options{
 		Now: func() time.Time { return clock },
 		Hooks: admission.Hooks{

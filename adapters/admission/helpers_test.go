@@ -19,7 +19,6 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
 
 const testUID = "705ab4f5-6393-11e8-b7cc-42010a800002"
@@ -32,10 +31,10 @@ type inbox struct {
 	mu       sync.Mutex
 	managers []core.Manager
 	events   []core.WatchEvent
-	outcome  outbox.Outcome
+	outcome  core.Outcome
 }
 
-func (i *inbox) Accept(manager core.Manager, event core.WatchEvent) outbox.Outcome {
+func (i *inbox) Accept(manager core.Manager, event core.WatchEvent) core.Outcome {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 
@@ -50,12 +49,12 @@ func (i *inbox) resyncs() bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 
-	return slices.ContainsFunc(i.events, func(e core.WatchEvent) bool { return e.Kind == core.KindResync })
+	return slices.ContainsFunc(i.events, func(e core.WatchEvent) bool { return e.Resync })
 }
 
-func newInbox() *inbox { return &inbox{outcome: outbox.Accepted} }
+func newInbox() *inbox { return &inbox{outcome: core.Accepted} }
 
-func newHandler(t testing.TB, acceptor admission.Acceptor, opts admission.Options) *admission.Handler {
+func newHandler(t testing.TB, acceptor core.Acceptor, opts admission.Options) *admission.Handler {
 	t.Helper()
 
 	if opts.Now == nil {

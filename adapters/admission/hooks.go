@@ -55,3 +55,16 @@ const (
 	// OwnerMalformed means that the annotation is there and is not <namespace>/<name>.
 	OwnerMalformed = "malformed"
 )
+
+// The places of a panic, as [Hooks].Panicked gets them.
+const (
+	// PanicInFilter means a filter. The change counts as one that matters.
+	PanicInFilter = "filter"
+	// PanicInAcceptor means the acceptor, or a hook or logger that is called before it. The review is
+	// answered, and a resync stands in.
+	PanicInAcceptor = "acceptor"
+	// PanicInRequest means the reading of a request, which is then answered 500.
+	PanicInRequest = "request"
+	// PanicInHooks means a hook or logger that is called after the answer.
+	PanicInHooks = "hooks"
+)

@@ -35,8 +35,10 @@ type Options struct {
 	RequireOwner bool
 	// MaxBody is the size in bytes beyond which a body is refused. Default: [DefaultMaxBody].
 	MaxBody int64
-	// MaxBodies is the size in bytes of all bodies together that are in memory at once, where those up to 64 KiB do not count. A body that
-	// finds no room within 250 ms is not read: the write is allowed, and the acceptor gets a resync of the manager. It is at least MaxBody. Default: [DefaultMaxBodies].
+	// MaxBodies bounds the bytes of all bodies that are in memory at once. An origin (an IP address, or a
+	// network of 64 bits of IPv6) gets at most three quarters while others hold some. A body that finds no
+	// room within 250 ms is not read: the write is allowed, and a resync of the manager stands in. It is at
+	// least MaxBody. Default: [DefaultMaxBodies].
 	MaxBodies int64
 	// Now is the clock. Default: [time.Now].
 	Now func() time.Time

@@ -35,10 +35,10 @@ func TestParseOwner(t *testing.T) {
 		"kcp-system/kyma\n":             nil,
 		"kcp-system/" + strings.Repeat("x", 1<<20): nil,
 	} {
-		got, err := admission.ParseOwner(value)
+		got, err := core.ParseOwner(value)
 
 		if want == nil {
-			if !errors.Is(err, admission.ErrInvalidOwner) || len(err.Error()) > 400 {
+			if !errors.Is(err, core.ErrInvalidOwner) || len(err.Error()) > 400 {
 				t.Errorf("ParseOwner(%.40q) = %v, %v, want a short ErrInvalidOwner", value, got, err)
 			}
 

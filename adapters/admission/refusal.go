@@ -3,9 +3,14 @@ package admission
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
+	"mime"
 	"net/http"
+	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
 // Why a request was refused, as [Hooks].Refused gets it.
@@ -83,4 +88,52 @@ func badReview(err error) *refusal {
 	}
 
 	return &refusal{http.StatusBadRequest, reason, err.Error()}
+}
+
+func (h *Handler) managerOf(r *http.Request) (core.Manager, *refusal) {
+	manager, err := core.ParseManager(r.PathValue("manager"))
+	if err != nil {
+		return "", &refusal{http.StatusBadRequest, RefusedManager, err.Error()}
+	}
+
+	if len(h.opts.Managers) > 0 && !slices.Contains(h.opts.Managers, manager) {
+		return "", &refusal{http.StatusNotFound, RefusedManager, fmt.Sprintf("no watch of manager %q here", manager)}
+	}
+
+	return manager, nil
+}
+
+func checkMediaType(header http.Header) *refusal {
+	const want = "application/json"
+
+	if have := header.Get("Content-Type"); have != want {
+		if mediaType, _, err := mime.ParseMediaType(have); err != nil || mediaType != want {
+			message := fmt.Sprintf("want Content-Type %s, have %.80q", want, have)
+
+			return &refusal{http.StatusUnsupportedMediaType, RefusedMediaType, message}
+		}
+	}
+
+	if have := header.Get("Content-Encoding"); have != "" && have != "identity" {
+		message := fmt.Sprintf("want no Content-Encoding, have %.80q", have)
+
+		return &refusal{http.StatusUnsupportedMediaType, RefusedMediaType, message}
+	}
+
+	return nil
+}
+
+func badBody(err error) *refusal {
+	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		message := fmt.Sprintf("want a body of at most %d bytes", tooLarge.Limit)
+
+		return &refusal{http.StatusRequestEntityTooLarge, RefusedSize, message}
+	}
+
+	if errors.Is(err, errNoRoom) {
+		// Without Retry-After: an API server would wait as it is told, and the write with it.
+		return &refusal{http.StatusServiceUnavailable, RefusedBusy, err.Error()}
+	}
+
+	return &refusal{http.StatusBadRequest, RefusedBody, "the body did not arrive completely"}
 }

@@ -14,6 +14,8 @@ type reply struct {
 	manager  core.Manager
 	decision Decision
 	uid      string
+	// missed is whether a resync stands in for the change.
+	missed bool
 }
 
 func (p *reply) writeTo(w http.ResponseWriter) {
@@ -21,9 +23,9 @@ func (p *reply) writeTo(w http.ResponseWriter) {
 	header.Set("Content-Type", "application/json")
 	header.Set("X-Content-Type-Options", "nosniff")
 
-	// A peer that has gone is no error of ours, and there is nobody left to tell.
+	// A write error means that the peer has disconnected.
 	if p.refusal == nil {
-		_, _ = w.Write(p.body())
+		p.send(w, http.StatusOK, p.body())
 
 		return
 	}
@@ -32,8 +34,14 @@ func (p *reply) writeTo(w http.ResponseWriter) {
 		header.Set("Allow", http.MethodPost)
 	}
 
-	w.WriteHeader(p.refusal.code)
-	_, _ = w.Write(p.refusal.body())
+	p.send(w, p.refusal.code, p.refusal.body())
+}
+
+// send states the length, so that a flush completes the answer.
+func (p *reply) send(w http.ResponseWriter, code int, body []byte) {
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(code)
+	_, _ = w.Write(body)
 }
 
 const replyCapacity = 320 // The longest message with an uid as API servers make them.

@@ -2,31 +2,44 @@ package admission
 
 import (
 	"context"
+	"net"
+	"net/http"
+	"net/netip"
 	"sync"
 	"time"
 )
 
-// room is a number of bytes that many share. The memory of a webhook is bounded by it however many reviews come at once.
+// room is a number of bytes that all bodies share. It bounds the memory of a webhook. While several
+// origins hold some of it, none gets more than its share, so that one cannot keep the others out.
 type room struct {
+	size int64
+
 	mu    sync.Mutex
-	free  int64
-	freed chan struct{} // closed when there is more; nil while nobody waits for that
+	taken int64
+	held  map[netip.Prefix]int64
+	freed chan struct{} // closed when there is more; nil while no body waits
 }
 
-// take takes n bytes, and waits for them if need be, but no longer than patience. It reports whether it got them.
-func (r *room) take(ctx context.Context, n int64, patience time.Duration) bool {
-	freed := r.tryTake(n)
+func newRoom(size int64) *room { return &room{size: size, held: make(map[netip.Prefix]int64)} }
+
+// shareNumerator and shareDenominator are the share of one origin: three quarters.
+const shareNumerator, shareDenominator = 3, 4
+
+// take charges n bytes to an origin. It waits for room, at most until the deadline or the end of ctx, and
+// reports whether there was some.
+func (r *room) take(ctx context.Context, origin netip.Prefix, n int64, deadline time.Time) bool {
+	freed := r.tryTake(origin, n)
 	if freed == nil {
 		return true
 	}
 
-	timer := time.NewTimer(patience)
+	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
 
 	for freed != nil {
 		select {
 		case <-freed:
-			freed = r.tryTake(n)
+			freed = r.tryTake(origin, n)
 		case <-timer.C:
 			return false
 		case <-ctx.Done():
@@ -37,13 +50,17 @@ func (r *room) take(ctx context.Context, n int64, patience time.Duration) bool {
 	return true
 }
 
-// tryTake returns nil if it took n bytes, or else what tells that there are more.
-func (r *room) tryTake(n int64) <-chan struct{} {
+// tryTake returns nil if it charged n bytes, and else a channel that is closed when there is more room.
+func (r *room) tryTake(origin netip.Prefix, n int64) <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	if r.free >= n {
-		r.free -= n
+	alone := r.taken == r.held[origin]
+	fair := alone || r.held[origin]+n <= r.size/shareDenominator*shareNumerator
+
+	if fair && r.taken+n <= r.size {
+		r.taken += n
+		r.held[origin] += n
 
 		return nil
 	}
@@ -55,15 +72,43 @@ func (r *room) tryTake(n int64) <-chan struct{} {
 	return r.freed
 }
 
-// giveBack ends the wait of whoever fits now.
-func (r *room) giveBack(n int64) {
+// give returns n bytes, and lets waiting bodies try again.
+func (r *room) give(origin netip.Prefix, n int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	r.free += n
+	r.taken -= n
+
+	if r.held[origin] -= n; r.held[origin] == 0 {
+		delete(r.held, origin)
+	}
 
 	if r.freed != nil {
 		close(r.freed)
 		r.freed = nil
 	}
+}
+
+// originBits is the size of a network that one client may own, of IPv6.
+const originBits = 64
+
+// originOf returns the address of the client, of IPv6 its network. All clients without an address are one.
+func originOf(r *http.Request) netip.Prefix {
+	host, _, _ := net.SplitHostPort(r.RemoteAddr)
+
+	addr, err := netip.ParseAddr(host)
+	if err != nil {
+		return netip.Prefix{}
+	}
+
+	addr = addr.Unmap().WithZone("")
+	bits := addr.BitLen()
+
+	if addr.Is6() {
+		bits = originBits
+	}
+
+	prefix, _ := addr.Prefix(bits) // The size is that of the address, or less.
+
+	return prefix
 }

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
-	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
 // padded returns a review of that many bytes.
@@ -131,7 +130,7 @@ func TestAbandonedReviewCounts(t *testing.T) {
 		h := newHandler(t, inbox, admission.Options{})
 		h.ServeHTTP(httptest.NewRecorder(), slow(gone, padded(t, size), whole))
 
-		if len(inbox.events) != 1 || inbox.events[0].Kind != core.KindChanged {
+		if len(inbox.events) != 1 || inbox.events[0].Resync {
 			t.Errorf("%s: events %v, want the change", name, inbox.events)
 		}
 	}
