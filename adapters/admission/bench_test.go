@@ -93,7 +93,7 @@ func benchmarkHandler(b *testing.B, h http.Handler, review []byte) {
 		h.ServeHTTP(w, r)
 	}
 
-	if w.code != 0 {
+	if w.code != http.StatusOK {
 		b.Fatalf("answered %d", w.code)
 	}
 }

@@ -18,9 +18,14 @@ const patience = 250 * time.Millisecond
 // worth the memory between them.
 const keptCapacity = 2 << 20
 
-// steps are the sizes of buffers. A buffer grows to the next one when it is full, so that room is charged
-// for bytes that arrive and not for an announced length.
-func steps() []int { return []int{4 << 10, 32 << 10, 256 << 10, 1 << 20, keptCapacity, 4 << 20} }
+// steps are the sizes of buffers. A full buffer grows to the next one, so that room is charged for bytes
+// that arrive and not for an announced length. From the fourth on, it grows to the one that fits the
+// announced length: enough has arrived to believe it.
+var steps = [...]int{
+	4 << 10, 32 << 10, 256 << 10, believedFrom, 1 << 20, 3 << 19, keptCapacity, 3 << 20, 4 << 20, 6 << 20,
+}
+
+const believedFrom = 512 << 10
 
 var errNoRoom = errors.New("too many large bodies at once")
 
@@ -32,7 +37,9 @@ type bodies struct {
 }
 
 func newBodies(limit, total int64) *bodies {
-	return &bodies{limit: limit, room: newRoom(max(total, limit)), pools: make([]sync.Pool, len(steps()))}
+	largest := limit + bytes.MinRead
+
+	return &bodies{limit: limit, room: newRoom(max(total, largest+largest/4)), pools: make([]sync.Pool, len(steps))}
 }
 
 // body is a request body, or as much of it as was read. It must be given back when nothing refers to it.
@@ -78,7 +85,7 @@ func (b *body) fill(from io.Reader, r *http.Request) error {
 
 // grow replaces the buffer by a larger one, if there is room.
 func (b *body) grow(r *http.Request, deadline time.Time) bool {
-	size := nextSize(cap(b.data), b.limit)
+	size := nextSize(cap(b.data), r.ContentLength, b.limit)
 	if !b.room.take(r.Context(), b.origin, int64(size-cap(b.data)), deadline) {
 		return false
 	}
@@ -91,9 +98,9 @@ func (b *body) grow(r *http.Request, deadline time.Time) bool {
 }
 
 // nextSize returns the next step. One byte beyond the limit shows that a body is too large.
-func nextSize(size int, limit int64) int {
-	for _, step := range steps() {
-		if step > size {
+func nextSize(size int, announced, limit int64) int {
+	for _, step := range steps {
+		if step > size && (step < believedFrom || int64(step) > announced) {
 			return min(step, int(limit)+bytes.MinRead)
 		}
 	}
@@ -102,7 +109,7 @@ func nextSize(size int, limit int64) int {
 }
 
 func (b *bodies) buffer(size int) []byte {
-	for i, step := range steps() {
+	for i, step := range steps {
 		if step == size {
 			if kept, ok := b.pools[i].Get().(*[]byte); ok {
 				return (*kept)[:0]
@@ -114,7 +121,7 @@ func (b *bodies) buffer(size int) []byte {
 }
 
 func (b *bodies) recycle(data []byte) {
-	for i, step := range steps() {
+	for i, step := range steps {
 		if step == cap(data) && step <= keptCapacity {
 			b.pools[i].Put(&data)
 		}

@@ -59,9 +59,25 @@ func TestReviews(t *testing.T) {
 			admission.Accepted, event(core.OperationUpdate, 3),
 		},
 		{
-			"UPDATE of metadata only",
-			update(t, widget("", `"spec":{"a":1}`), widget(`"labels":{"x":"y"}`, `"spec":{"a":1}`)),
+			"UPDATE of an annotation only",
+			update(t, widget("", `"spec":{"a":1}`), widget(`"annotations":{"x":"y"}`, `"spec":{"a":1}`)),
 			admission.Unchanged, nil,
+		},
+		{
+			"UPDATE of the labels only: the object enters a selection",
+			update(t, widget("", `"spec":{"a":1}`), widget(`"labels":{"x":"y"}`, `"spec":{"a":1}`)),
+			admission.Accepted, event(core.OperationUpdate, 3),
+		},
+		{
+			"CREATE of a Namespace, whose request names it twice", reviewOf(t, func(q *admissionv1.AdmissionRequest) {
+				q.Operation = admissionv1.Create
+				q.Kind = metav1.GroupVersionKind{Version: "v1", Kind: "Namespace"}
+				q.Name, q.Namespace = "foo", "foo"
+				q.Object = raw(`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"foo"}}`)
+			}), admission.Accepted, &core.WatchEvent{
+				Watched: types.NamespacedName{Name: "foo"}, WatchedGVK: schema.GroupVersionKind{Version: "v1", Kind: "Namespace"},
+				Operation: core.OperationCreate, Field: core.FieldSpec, Time: noon,
+			},
 		},
 		{
 			"UPDATE with another order of keys",

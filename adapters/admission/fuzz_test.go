@@ -68,7 +68,7 @@ func FuzzReview(f *testing.F) {
 		}
 
 		for _, event := range got.events {
-			if event.Watched.Name == "" || w.Code != http.StatusOK {
+			if event.Resync != (w.Code != http.StatusOK) || !event.Resync && event.Watched.Name == "" {
 				t.Errorf("answered %d, and sent %+v", w.Code, event)
 			}
 		}

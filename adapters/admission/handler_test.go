@@ -156,9 +156,10 @@ func TestRefusals(t *testing.T) {
 				t.Errorf("refused (-want +got):\n%s", diff)
 			}
 
-			// Of a change that could not be read, nobody knows: a resync stands in.
-			if unseen := tt.code == http.StatusRequestEntityTooLarge; got.resyncs() != unseen || len(got.events) > 1 || !unseen && len(got.events) > 0 {
-				t.Errorf("a refused request sent %v", got.events)
+			// A resync stands in for a change that could not be read.
+			unseen := tt.code == http.StatusRequestEntityTooLarge || tt.reason == "malformed_review" || tt.reason == "unsupported_version"
+			if got.resyncs() != unseen || len(got.events) > 1 || !unseen && len(got.events) > 0 {
+				t.Errorf("a refused request sent %v, want a resync: %v", got.events, unseen)
 			}
 		})
 	}
@@ -462,8 +463,13 @@ func TestPanicsDoNotReachTheAPIServer(t *testing.T) {
 			tt.opts.Hooks.Panicked = func(place string) { places = append(places, place) }
 			tt.opts.Logger = slog.New(slog.NewJSONHandler(&log, nil))
 
-			h := newHandler(t, core.AcceptorFunc(func(core.Manager, core.WatchEvent) core.Outcome {
-				tt.accept()
+			resyncs := 0
+			h := newHandler(t, core.AcceptorFunc(func(_ core.Manager, event core.WatchEvent) core.Outcome {
+				if event.Resync {
+					resyncs++
+				} else {
+					tt.accept()
+				}
 
 				return accept
 			}), tt.opts)
@@ -475,6 +481,10 @@ func TestPanicsDoNotReachTheAPIServer(t *testing.T) {
 
 			if diff := cmp.Diff([]string{tt.place}, places); diff != "" {
 				t.Errorf("places (-want +got):\n%s", diff)
+			}
+
+			if (resyncs == 1) != (tt.decision == admission.Failed) {
+				t.Errorf("%d resyncs, want one for a change that was not decided, and none otherwise", resyncs)
 			}
 
 			if text := log.String(); !strings.Contains(text, `"stack":"goroutine`) || !strings.Contains(text, `"cause":"boom"`) {

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// room is a number of bytes that all bodies share. It bounds the memory of a webhook. While several
-// origins hold some of it, none gets more than its share, so that one cannot keep the others out.
+// room is a number of bytes that all bodies share. It bounds the memory of a webhook. An origin gets at most
+// seven eighths, and three quarters while others hold some, so that it cannot keep the others out.
 type room struct {
 	size int64
 
@@ -22,8 +22,14 @@ type room struct {
 
 func newRoom(size int64) *room { return &room{size: size, held: make(map[netip.Prefix]int64)} }
 
-// shareNumerator and shareDenominator are the share of one origin: three quarters.
-const shareNumerator, shareDenominator = 3, 4
+// share returns the bytes that an origin may hold.
+func (r *room) share(alone bool) int64 {
+	if alone {
+		return r.size - r.size/8 //nolint:mnd // Seven eighths.
+	}
+
+	return r.size - r.size/4 //nolint:mnd // Three quarters.
+}
 
 // take charges n bytes to an origin. It waits for room, at most until the deadline or the end of ctx, and
 // reports whether there was some.
@@ -56,9 +62,7 @@ func (r *room) tryTake(origin netip.Prefix, n int64) <-chan struct{} {
 	defer r.mu.Unlock()
 
 	alone := r.taken == r.held[origin]
-	fair := alone || r.held[origin]+n <= r.size/shareDenominator*shareNumerator
-
-	if fair && r.taken+n <= r.size {
+	if r.held[origin]+n <= r.share(alone) && r.taken+n <= r.size {
 		r.taken += n
 		r.held[origin] += n
 

@@ -11,8 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// maxBody is ample for the review of a Lease.
-const maxBody = 256 << 10
+// maxBody is ample for the review of a Lease, which has less than 2 KiB.
+const maxBody = 16 << 10
 
 var errNoReview = errors.New("want an AdmissionReview of admission.k8s.io/v1 with a request")
 
