@@ -107,14 +107,10 @@ func TestProcess(t *testing.T) {
 	})
 
 	t.Run("wrong settings", func(t *testing.T) {
-		var stderr bytes.Buffer
-
-		cmd := exec.CommandContext(t.Context(), path, "--what")
-		cmd.Stderr, cmd.Env = &stderr, []string{}
-
-		var exit *exec.ExitError
-		if err := cmd.Run(); !errors.As(err, &exit) || exit.ExitCode() != 2 || !strings.Contains(stderr.String(), "KCP_ADDR") {
-			t.Errorf("ended with %v, want exit code 2 and what is missing:\n%s", err, &stderr)
+		for _, arg := range []string{"--what", "---x", "--", "--=1", "-", "stray"} {
+			if stderr := exitsWithUsage(t, path, arg); !strings.Contains(stderr, "KCP_ADDR") {
+				t.Errorf("%s: stderr does not name what is missing:\n%s", arg, stderr)
+			}
 		}
 	})
 
@@ -135,6 +131,23 @@ func TestProcess(t *testing.T) {
 			}
 		}
 	})
+}
+
+// exitsWithUsage runs the agent with one argument and no environment, and returns its stderr. It wants exit code 2.
+func exitsWithUsage(t *testing.T, path, arg string) string {
+	t.Helper()
+
+	var stderr bytes.Buffer
+
+	cmd := exec.CommandContext(patient(t), path, arg)
+	cmd.Stderr, cmd.Env = &stderr, []string{}
+
+	var exit *exec.ExitError
+	if err := cmd.Run(); !errors.As(err, &exit) || exit.ExitCode() != exitUsage {
+		t.Errorf("%s: ended with %v, want exit code 2", arg, err)
+	}
+
+	return stderr.String()
 }
 
 // serves sends one review through an agent, whose event must arrive, and stops it gracefully.

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -31,7 +30,7 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 	c, err := readSettings(args, getenv)
 
 	switch {
-	case errors.Is(err, flag.ErrHelp):
+	case errors.Is(err, errHelp):
 		return printTo(stdout, help())
 	case errors.Is(err, errVersion):
 		return printTo(stdout, thisBuild().String()+"\n")

@@ -3,10 +3,9 @@ package main
 import (
 	"cmp"
 	"errors"
-	"flag"
 	"fmt"
-	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -18,12 +17,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
 
-var (
-	// errSettings means that settings are wrong. What wraps it names all that are.
-	errSettings = errors.New("wrong settings, agent --help lists them")
-	// errVersion means that only the version was asked for.
-	errVersion = errors.New("version requested")
-)
+// errSettings means that settings are wrong. An error that wraps it names all of them.
+var errSettings = errors.New("wrong settings, agent --help lists them")
 
 const envInstance = "INSTANCE"
 
@@ -207,12 +202,12 @@ func settings() []setting {
 }
 
 // readSettings takes each setting from its flag, or else its variable, or else its default. An empty variable is as good as none. The
-// error is flag.ErrHelp, errVersion, or wraps errSettings and names everything that is wrong.
+// error is errHelp, errVersion, or wraps errSettings and names everything that is wrong.
 func readSettings(args []string, getenv func(string) string) (config, error) {
 	all := settings()
 
-	given, err := readFlags(all, args)
-	if errors.Is(err, flag.ErrHelp) || errors.Is(err, errVersion) {
+	given, err := readFlags(flagsOf(all), args)
+	if errors.Is(err, errHelp) || errors.Is(err, errVersion) {
 		return config{}, err
 	}
 
@@ -270,42 +265,9 @@ func prefix(name string, err error) error {
 	return fmt.Errorf("%s: %w", name, err)
 }
 
-// readFlags returns the flags that are given. It goes on after a mistake, where flag.Parse stops.
-func readFlags(all []setting, args []string) (map[string]string, error) {
-	given := map[string]string{}
-	flags := flag.NewFlagSet("agent", flag.ContinueOnError)
-	flags.SetOutput(io.Discard)
-
-	version := flags.Bool("version", false, "")
-
-	for _, s := range all {
-		flags.Func(s.flag(), "", func(text string) error {
-			given[s.flag()] = text
-
-			return nil
-		})
+// flagsOf reports which flags there are.
+func flagsOf(all []setting) func(name string) bool {
+	return func(name string) bool {
+		return slices.ContainsFunc(all, func(s setting) bool { return s.flag() == name })
 	}
-
-	var wrong []error
-
-	for len(args) > 0 {
-		err := flags.Parse(args)
-		args = flags.Args()
-
-		switch {
-		case errors.Is(err, flag.ErrHelp):
-			return nil, flag.ErrHelp
-		case err != nil:
-			wrong = append(wrong, err)
-		case len(args) > 0:
-			wrong = append(wrong, fmt.Errorf("argument %.64q: want flags only, --name=value", args[0]))
-			args = args[1:]
-		}
-	}
-
-	if *version {
-		return nil, errVersion
-	}
-
-	return given, errors.Join(wrong...)
 }
