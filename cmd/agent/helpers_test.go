@@ -78,7 +78,7 @@ func (p pki) write(tb testing.TB, leaf *testpki.Leaf) {
 type received struct {
 	path   string
 	runner string // Common Name of the certificate
-	events []core.WatchEvent
+	events []core.Numbered
 }
 
 // controlPlane takes events over mTLS, as a listener does.
@@ -111,7 +111,7 @@ func (kcp *controlPlane) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body) // What is missing fails to decode.
 	version := contract.Version(strings.Split(r.URL.Path, "/")[1])
 
-	events, err := version.Decode(body)
+	batch, err := version.Decode(body)
 	if err != nil || r.TLS.Version != tls.VersionTLS13 {
 		http.Error(w, fmt.Sprint(err), http.StatusBadRequest)
 
@@ -132,7 +132,7 @@ func (kcp *controlPlane) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 	w.WriteHeader(version.Status())
 
-	changes := slices.DeleteFunc(events, func(e core.WatchEvent) bool { return e.Kind != core.KindChanged })
+	changes := slices.DeleteFunc(batch.Events, func(e core.Numbered) bool { return e.Resync })
 	if kcp.received != nil && len(changes) > 0 {
 		kcp.received <- received{r.URL.Path, r.TLS.PeerCertificates[0].Subject.CommonName, changes}
 	}
