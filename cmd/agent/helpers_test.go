@@ -164,17 +164,8 @@ func env(p pki, kcp *controlPlane, more ...string) []string {
 	}, more...)
 }
 
-// lookup is the getenv of such variables, of which the last of a name counts.
-func lookup(env []string) func(string) string {
-	all := map[string]string{}
-
-	for _, pair := range env {
-		name, text, _ := strings.Cut(pair, "=")
-		all[name] = text
-	}
-
-	return func(name string) string { return all[name] }
-}
+// lookup returns the environment with these pairs. The last pair of a name counts.
+func lookup(env []string) environment { return newEnvironment(env) }
 
 // logBook is a log that can be waited for.
 type logBook struct {

@@ -20,7 +20,8 @@ func binary(tb testing.TB, env ...string) string {
 	tb.Helper()
 
 	path := filepath.Join(tb.TempDir(), "agent")
-	cmd := exec.CommandContext(tb.Context(), "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -X main.version=v1.2.3", "-o", path, ".")
+	cmd := exec.CommandContext(tb.Context(), "go", "build", "-trimpath", "-buildvcs=false",
+		"-ldflags", "-s -w -X main.version=v1.2.3", "-o", path, ".")
 	cmd.Env = append(append(os.Environ(), "CGO_ENABLED=0"), env...)
 
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -30,14 +31,14 @@ func binary(tb testing.TB, env ...string) string {
 	return path
 }
 
-// process is an agent of its own.
+// process is an agent in a process of its own.
 type process struct {
 	*exec.Cmd
 
 	log *logBook
 }
 
-// patient ends in time for a test that would wait for ever.
+// patient returns a context that ends before a test that hangs.
 func patient(t *testing.T) context.Context {
 	t.Helper()
 
@@ -47,7 +48,7 @@ func patient(t *testing.T) context.Context {
 	return ctx
 }
 
-// startProcess starts an agent that is killed when ctx ends.
+// startProcess starts an agent. The end of ctx kills it.
 func startProcess(ctx context.Context, tb testing.TB, path string, env ...string) process {
 	tb.Helper()
 
