@@ -65,7 +65,7 @@ type bindAddress struct {
 
 func (a bindAddress) String() string { return net.JoinHostPort(a.host, strconv.Itoa(a.port)) }
 
-// check returns what is wrong with the combination of settings. Its errors are one line each.
+// check returns the mistakes in the combination of settings. Its errors are one line each.
 func (c *config) check() error {
 	return errors.Join(c.checkWebhook(), c.checkContract(), c.checkResend())
 }
@@ -96,8 +96,8 @@ func (c *config) checkContract() error {
 	return nil
 }
 
-// checkResend compares with the heartbeats, too: the control plane misses an ended agent after two
-// of them, and the resync that follows must not precede the resends that were still waiting.
+// checkResend compares with the heartbeats, too. The control plane misses an ended agent after two
+// of them. The resync that follows must not precede the resends that were still waiting.
 func (c *config) checkResend() error {
 	if len(c.resend) == 0 {
 		return nil

@@ -160,7 +160,7 @@ func env(p pki, kcp *controlPlane, more ...string) []string {
 
 	return append([]string{
 		"WEBHOOK_PORT=0", "METRICS_PORT=0", "CA_CERT=" + ca, "TLS_CERT=" + cert, "TLS_KEY=" + key,
-		"KCP_ADDR=" + kcp.address(), "SETTLE=1ms", "GOMEMLIMIT=off",
+		"KCP_ADDR=" + kcp.address(), "SETTLE=1ms", "RESEND_AFTER=0s", "GOMEMLIMIT=off",
 	}, more...)
 }
 

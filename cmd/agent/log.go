@@ -23,7 +23,7 @@ func readable(_ []string, attr slog.Attr) slog.Attr {
 	return attr
 }
 
-// withoutDebug drops debug lines, for a part whose events another part logs already.
+// withoutDebug drops debug lines, for a part with events that another part logs already.
 func withoutDebug(log *slog.Logger) *slog.Logger { return slog.New(noDebug{log.Handler()}) }
 
 type noDebug struct{ slog.Handler }

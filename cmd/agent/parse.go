@@ -64,7 +64,7 @@ func durationOrOff(field *time.Duration) value {
 	})
 }
 
-// unwanted names a text and what is wanted instead.
+// unwanted is the error for a text that differs from want.
 func unwanted(text, want string) error { return fmt.Errorf("%.64q, want %s", text, want) }
 
 // canOpen fails unless path is a file that can be opened.

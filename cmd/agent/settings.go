@@ -31,7 +31,7 @@ type setting struct {
 // value is the kind of text that a setting takes, and the place that it is stored in.
 type value struct {
 	kind string
-	// set parses a text that is not empty. Its error says what is wanted.
+	// set parses a text that is not empty. Its error describes a valid text.
 	set func(text string) error
 }
 

@@ -20,7 +20,7 @@ type group struct {
 	settings []setting
 }
 
-// groups are all settings of the agent. They store what they parse in c.
+// groups are all settings of the agent. They store their values in c.
 func groups(c *config) []group {
 	return []group{
 		{"Required", requiredSettings(c)},
