@@ -16,88 +16,126 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 )
 
-// defaultContract is what the agent speaks unless told otherwise.
+// defaultContract is the contract of an agent without KCP_CONTRACT.
 const defaultContract = contract.V3
 
-// config is what the settings say.
+// config has the values of all settings.
 type config struct {
 	webhook, metrics bindAddress
 
-	client       httpmtls.Paths // to the control plane
-	serving      httpmtls.Paths // of the webhook; zero: the same as client
+	client       httpmtls.Paths // to connect to the control plane
+	serving      httpmtls.Paths // of the webhook; zero: those of client
 	webhookCAs   string
+	clientNames  []string // of the API server's certificate; empty: any
 	controlPlane string
 	serverName   string
 	contract     contract.Version
 	protocol     httpmtls.Protocol
-	// fallback is the contract to speak where contract is not known, empty for none.
+	// fallback is the contract to use where contract is not known. It is empty for none.
 	fallback      contract.Version
 	contractRetry time.Duration
 	managers      []core.Manager
 	instance      string
-	settle        time.Duration
-	resend        []time.Duration // empty: never
-	resendResync  time.Duration
+	settle        time.Duration   // off: none
+	resend        []time.Duration // rising; empty, not nil: never
+	resendResync  time.Duration   // off: never
 	maxKeys       int
 	connections   int
 	handshakes    int // 0: half of the processors
 	forwarding    time.Duration
 	maxBackoff    time.Duration
-	heartbeats    time.Duration
+	heartbeats    time.Duration // off: none
 	canary        canarySettings
 	stopDelay     time.Duration
 	shutdown      time.Duration
 	logLevel      slog.Level
-	effective     values
-	getenv        func(string) string
+
+	// effective are the texts of the settings that are set, also by their default.
+	effective entries
+	// warnings are doubtful settings. They are logged at start.
+	warnings []string
+	getenv   func(string) string
 }
 
-// bindAddress is where a server listens.
+// bindAddress is the address that a server listens on.
 type bindAddress struct {
-	host string
-	port int
+	host string // empty: all addresses
+	port int    // 0: a free one
 }
 
 func (a bindAddress) String() string { return net.JoinHostPort(a.host, strconv.Itoa(a.port)) }
 
-// check finds what is wrong with settings that are sound by themselves.
+// check returns the mistakes in the combination of settings. Its errors are one line each.
 func (c *config) check() error {
+	return errors.Join(c.checkWebhook(), c.checkContract(), c.checkResend())
+}
+
+func (c *config) checkWebhook() error {
 	var wrong []error
 
 	if (c.serving.Certificate == "") != (c.serving.Key == "") {
 		wrong = append(wrong, errors.New("WEBHOOK_TLS_CERT and WEBHOOK_TLS_KEY: one is missing, want both or none"))
 	}
 
-	if c.fallback != "" && !c.contract.Numbered() {
-		wrong = append(wrong, fmt.Errorf("CONTRACT_FALLBACK: %s, want it only with KCP_CONTRACT=%s", c.fallback, contract.V3))
-	}
-
 	if c.webhook == c.metrics && c.webhook.port != 0 {
 		wrong = append(wrong, fmt.Errorf("WEBHOOK_PORT and METRICS_PORT: both are %d, want two ports", c.webhook.port))
 	}
 
-	if len(c.resend) > 0 && c.resend[0] <= c.settle {
-		wrong = append(wrong, fmt.Errorf("RESEND_AFTER: %v, want more than SETTLE, %v, or 0s", c.resend[0], c.settle))
-	}
-
-	// When an agent ends while resends wait, the control plane misses it after two heartbeats. The resync
-	// that then stands in must not come before the resends would have.
-	if n := len(c.resend); n > 0 && c.contract.Numbered() && c.heartbeats > 0 && c.resend[n-1] >= 2*c.heartbeats {
-		wrong = append(wrong, fmt.Errorf("RESEND_AFTER: %v, want less than twice HEARTBEAT_INTERVAL, %v", c.resend[n-1], c.heartbeats))
+	if len(c.clientNames) > 0 && c.webhookCAs == "" {
+		wrong = append(wrong, errors.New("WEBHOOK_CLIENT_NAMES: want it only with WEBHOOK_CLIENT_CA"))
 	}
 
 	return errors.Join(wrong...)
 }
 
-// hash changes with the settings, but is the same for all replicas.
+func (c *config) checkContract() error {
+	if c.fallback != "" && c.contract != "" && !c.contract.Numbered() {
+		return fmt.Errorf("CONTRACT_FALLBACK: %s, want it only with KCP_CONTRACT=%s", c.fallback, contract.V3)
+	}
+
+	return nil
+}
+
+// checkResend compares with the heartbeats, too. The control plane misses an ended agent after two
+// of them. The resync that follows must not precede the resends that were still waiting.
+func (c *config) checkResend() error {
+	if len(c.resend) == 0 {
+		return nil
+	}
+
+	var wrong []error
+
+	if first := c.resend[0]; first <= c.settle {
+		wrong = append(wrong, fmt.Errorf("RESEND_AFTER: %v, want more than SETTLE, %v, or 0s", first, c.settle))
+	}
+
+	last, limit := c.resend[len(c.resend)-1], 2*c.heartbeats
+	if c.contract.Numbered() && c.heartbeats > 0 && last >= limit {
+		wrong = append(wrong,
+			fmt.Errorf("RESEND_AFTER: %v, want less than twice HEARTBEAT_INTERVAL, %v", last, c.heartbeats))
+	}
+
+	return errors.Join(wrong...)
+}
+
+// doubts returns warnings about the combination of settings.
+func (c *config) doubts() []string {
+	if c.webhookCAs == "" || len(c.clientNames) > 0 {
+		return nil
+	}
+
+	return []string{"WEBHOOK_CLIENT_CA without WEBHOOK_CLIENT_NAMES: any certificate of these CAs is accepted"}
+}
+
+// hash changes with the settings. It is the same for all replicas.
 func (c *config) hash() string {
 	const length = 16
 
 	var text strings.Builder
 
-	for _, v := range c.effective {
-		if v.env != envInstance {
-			fmt.Fprintf(&text, "%s=%s\n", v.env, v.text)
+	for _, e := range c.effective {
+		if e.env != envInstance {
+			fmt.Fprintf(&text, "%s=%s\n", e.env, e.text)
 		}
 	}
 
@@ -106,19 +144,17 @@ func (c *config) hash() string {
 	return hex.EncodeToString(sum[:])[:length]
 }
 
-// value is a setting as it is in effect.
-type value struct{ env, text string }
+// entry is the text of a setting in effect.
+type entry struct{ env, text string }
 
-type values []value
+type entries []entry
 
-// LogValue leaves out what is not set. No setting is a secret: files are named, and not shown.
-func (all values) LogValue() slog.Value {
+// LogValue shows the settings in their order. None of them is a secret: the log has the names of
+// files only.
+func (all entries) LogValue() slog.Value {
 	attrs := make([]slog.Attr, 0, len(all))
-
-	for _, v := range all {
-		if v.text != "" {
-			attrs = append(attrs, slog.String(strings.ToLower(v.env), v.text))
-		}
+	for _, e := range all {
+		attrs = append(attrs, slog.String(strings.ToLower(e.env), e.text))
 	}
 
 	return slog.GroupValue(attrs...)

@@ -3,60 +3,100 @@ package main
 import (
 	"fmt"
 	"strings"
-	"text/tabwriter"
 )
 
-// help is what --help prints.
+const usage = `The agent runs in a runtime (SKR) as a webhook. It reports changes of watched objects to the
+operators in the control plane (KCP).
+
+Usage: agent [--flag=value ...]
+
+Each setting is a flag and an environment variable. A flag wins over its variable. An empty variable
+counts as unset.
+`
+
+// helpWidth is the length of the longest line of the help, in columns.
+const helpWidth = 100
+
+// help is the text of --help.
 func help() string {
 	var out strings.Builder
 
-	out.WriteString("Agent tells operators in a control plane (KCP) of changes in this runtime.\n\n" +
-		"usage: agent [--flag=value ...]\n\n" +
-		"Every flag has an environment variable; the flag wins. An empty variable is as good as none.\n\n")
+	out.WriteString(usage)
 
-	table := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0) //nolint:mnd // Two spaces between columns.
-	for _, s := range settings() {
-		fmt.Fprintf(table, "  --%s\t%s\t%s%s\n", s.flag(), s.env, strings.ReplaceAll(s.help, "`", ""), s.note())
+	for _, g := range groups(new(config)) {
+		fmt.Fprintf(&out, "\n%s:\n", g.title)
+
+		for _, s := range g.settings {
+			fmt.Fprintf(&out, "  --%s, %s  (%s)\n%s", s.flag(), s.env, s.note(), wrap(plain(s.help), "        "))
+		}
 	}
 
-	fmt.Fprintf(table, "  --version\t\tPrint the version and exit\n")
-	fmt.Fprintf(table, "  --help\t\tPrint this and exit\n")
-
-	_ = table.Flush() // To a string.
+	out.WriteString("\nOther flags:\n  --version  Print the version and exit.\n  --help     Print this text and exit.\n")
 
 	return out.String()
 }
 
-// note says what a value looks like and what it is without.
+// note describes the values that s takes, and its default.
 func (s setting) note() string {
 	switch {
 	case s.required:
-		return fmt.Sprintf(" (%s; required)", s.kind)
+		return s.kind + "; required"
 	case s.fallback != "":
-		return fmt.Sprintf(" (%s; default %s)", s.kind, s.fallback)
+		return s.kind + "; default " + s.fallback
 	default:
-		return fmt.Sprintf(" (%s)", s.kind)
+		return s.kind
 	}
 }
 
-// markdown is the table of the documentation.
+// plain removes the marks of Markdown.
+func plain(text string) string { return strings.ReplaceAll(text, "`", "") }
+
+// wrap breaks text into lines that begin with indent and are not longer than helpWidth.
+func wrap(text, indent string) string {
+	var out strings.Builder
+
+	line := indent
+
+	for word := range strings.FieldsSeq(text) {
+		if len(line)+len(word) > helpWidth {
+			out.WriteString(strings.TrimRight(line, " ") + "\n")
+
+			line = indent
+		}
+
+		line += word + " "
+	}
+
+	out.WriteString(strings.TrimRight(line, " ") + "\n")
+
+	return out.String()
+}
+
+// markdown has one table per group for docs/agent.md.
 func markdown() string {
 	var out strings.Builder
 
-	out.WriteString("| variable | flag | value | default | meaning |\n| --- | --- | --- | --- | --- |\n")
+	for _, g := range groups(new(config)) {
+		fmt.Fprintf(&out, "### %s\n\n| variable | flag | value | default | meaning |\n", g.title)
+		out.WriteString("| --- | --- | --- | --- | --- |\n")
 
-	for _, s := range settings() {
-		fallback := ""
-
-		switch {
-		case s.required:
-			fallback = "**required**"
-		case s.fallback != "":
-			fallback = "`" + s.fallback + "`"
+		for _, s := range g.settings {
+			fmt.Fprintf(&out, "| `%s` | `--%s` | %s | %s | %s |\n", s.env, s.flag(), s.kind, s.markdownDefault(), s.help)
 		}
 
-		fmt.Fprintf(&out, "| `%s` | `--%s` | %s | %s | %s |\n", s.env, s.flag(), s.kind, fallback, s.help)
+		out.WriteString("\n")
 	}
 
 	return out.String()
+}
+
+func (s setting) markdownDefault() string {
+	switch {
+	case s.required:
+		return "**required**"
+	case s.fallback != "":
+		return "`" + s.fallback + "`"
+	default:
+		return ""
+	}
 }

@@ -78,7 +78,7 @@ func (p pki) write(tb testing.TB, leaf *testpki.Leaf) {
 type received struct {
 	path   string
 	runner string // Common Name of the certificate
-	events []core.WatchEvent
+	events []core.Numbered
 }
 
 // controlPlane takes events over mTLS, as a listener does.
@@ -111,7 +111,7 @@ func (kcp *controlPlane) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body) // What is missing fails to decode.
 	version := contract.Version(strings.Split(r.URL.Path, "/")[1])
 
-	events, err := version.Decode(body)
+	batch, err := version.Decode(body)
 	if err != nil || r.TLS.Version != tls.VersionTLS13 {
 		http.Error(w, fmt.Sprint(err), http.StatusBadRequest)
 
@@ -132,7 +132,7 @@ func (kcp *controlPlane) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 	w.WriteHeader(version.Status())
 
-	changes := slices.DeleteFunc(events, func(e core.WatchEvent) bool { return e.Kind != core.KindChanged })
+	changes := slices.DeleteFunc(batch.Events, func(e core.Numbered) bool { return e.Resync })
 	if kcp.received != nil && len(changes) > 0 {
 		kcp.received <- received{r.URL.Path, r.TLS.PeerCertificates[0].Subject.CommonName, changes}
 	}
@@ -160,21 +160,12 @@ func env(p pki, kcp *controlPlane, more ...string) []string {
 
 	return append([]string{
 		"WEBHOOK_PORT=0", "METRICS_PORT=0", "CA_CERT=" + ca, "TLS_CERT=" + cert, "TLS_KEY=" + key,
-		"KCP_ADDR=" + kcp.address(), "SETTLE=1ms", "GOMEMLIMIT=off",
+		"KCP_ADDR=" + kcp.address(), "SETTLE=1ms", "RESEND_AFTER=0s", "GOMEMLIMIT=off",
 	}, more...)
 }
 
-// lookup is the getenv of such variables, of which the last of a name counts.
-func lookup(env []string) func(string) string {
-	all := map[string]string{}
-
-	for _, pair := range env {
-		name, text, _ := strings.Cut(pair, "=")
-		all[name] = text
-	}
-
-	return func(name string) string { return all[name] }
-}
+// lookup returns the environment with these pairs. The last pair of a name counts.
+func lookup(env []string) environment { return newEnvironment(env) }
 
 // logBook is a log that can be waited for.
 type logBook struct {

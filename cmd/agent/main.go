@@ -1,7 +1,9 @@
-// Agent runs in a runtime. The API server asks it about changes; it answers at once, and tells the control plane afterwards.
+// Agent runs in a runtime (SKR) as a webhook. It answers the API server at once, and reports the
+// change to the control plane (KCP) afterwards.
 //
-// Every setting is a flag and an environment variable: agent --help lists them. Wrong settings end it with exit code 2, and
-// any other failure with 1. SIGTERM or SIGINT stops it gracefully; the second of them at once, with exit code 1.
+// Each setting is a flag and an environment variable: agent --help and docs/agent.md list them. The
+// exit code is 2 for wrong settings and 1 for any other failure. SIGTERM and SIGINT stop the agent
+// gracefully. A second signal ends it at once with exit code 1.
 package main
 
 import (
@@ -24,5 +26,5 @@ func main() {
 		os.Exit(exitFailure)
 	}()
 
-	os.Exit(exitCode(run(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr)))
+	os.Exit(exitCode(run(ctx, os.Args[1:], newEnvironment(os.Environ()), os.Stdout, os.Stderr)))
 }

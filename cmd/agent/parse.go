@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,34 +19,42 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 )
 
-type duration = time.Duration
-
-// maxManagers is the default bound of the outbox and of the metrics.
+// maxManagers is the default limit of the outbox and of the metrics.
 const maxManagers = 100
 
-// off is what libraries take for a duration that is none, as 0 is their default.
+// off is the value of a library's duration that turns a feature off, as 0 is the library's default.
 const off = -1
 
-// parsed returns a setter of a field with a parser of its own.
-func parsed[T any](field func(*config) *T, parse func(string) (T, error)) func(*config, string) error {
-	return func(c *config, text string) error {
+// into returns a value that parse reads and field stores.
+func into[T any](kind string, field *T, parse func(string) (T, error)) value {
+	return value{kind, func(text string) error {
 		v, err := parse(text)
 		if err == nil {
-			*field(c) = v
+			*field = v
 		}
 
 		return err
-	}
+	}}
 }
 
-func text(field func(*config) *string) func(*config, string) error {
-	return parsed(field, func(text string) (string, error) { return text, nil })
+func text(kind string, field *string) value {
+	return into(kind, field, func(text string) (string, error) { return text, nil })
 }
 
-func port(field func(*config) *int) func(*config, string) error { return parsed(field, parsePort) }
+// file stores the path even if it cannot be opened, so that no other setting is reported because of
+// it.
+func file(field *string) value {
+	return value{"file", func(path string) error {
+		*field = path
 
-func durationOrOff(field func(*config) *duration) func(*config, string) error {
-	return parsed(field, func(text string) (duration, error) {
+		return canOpen(path)
+	}}
+}
+
+func duration(field *time.Duration) value { return into("duration", field, parseDuration) }
+
+func durationOrOff(field *time.Duration) value {
+	return into("duration", field, func(text string) (time.Duration, error) {
 		d, err := parseDelay(text)
 		if d == 0 {
 			d = off
@@ -55,12 +64,23 @@ func durationOrOff(field func(*config) *duration) func(*config, string) error {
 	})
 }
 
-func protocolOf(c *config) *httpmtls.Protocol { return &c.protocol }
-func managersOf(c *config) *[]core.Manager    { return &c.managers }
-func logLevelOf(c *config) *slog.Level        { return &c.logLevel }
-
-// unwanted says what a value is and what it should be.
+// unwanted is the error for a text that differs from want.
 func unwanted(text, want string) error { return fmt.Errorf("%.64q, want %s", text, want) }
+
+// canOpen fails unless path is a file that can be opened.
+func canOpen(path string) error {
+	file, err := os.Open(path) //nolint:gosec // The operator of the agent names it.
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+
+	if info, err := file.Stat(); err != nil || info.IsDir() {
+		return unwanted(path, "a file")
+	}
+
+	return nil
+}
 
 func parsePort(text string) (int, error) {
 	const maxPort = 1<<16 - 1
@@ -69,8 +89,9 @@ func parsePort(text string) (int, error) {
 
 	switch {
 	case strings.HasPrefix(text, "tcp://"):
-		// Kubernetes tells the pods of a namespace of a service "webhook" in WEBHOOK_PORT.
-		return 0, unwanted(text, "a port: set it, or enableServiceLinks: false in the pod, as a service of that name is in the way")
+		// Kubernetes sets WEBHOOK_PORT in the pods of a namespace that has a Service "webhook".
+		return 0, unwanted(text, "a port (Kubernetes sets this variable for a Service; "+
+			"enableServiceLinks: false in the pod prevents it)")
 	case err != nil, number < 0, number > maxPort:
 		return 0, unwanted(text, "a port from 0 to 65535")
 	default:
@@ -94,14 +115,14 @@ var errUnread = errors.New("not read yet")
 // Material always fails.
 func (unread) Material() (*httpmtls.Material, error) { return nil, errUnread }
 
-// parseAddress asks a forwarder without key material, so that there is one opinion only on what an address is.
+// parseAddress accepts the addresses that a forwarder accepts.
 func parseAddress(address string) (string, error) {
 	_, err := httpmtls.NewForwarder(unread{}, address, defaultContract, httpmtls.Options{})
 	if errors.Is(err, errUnread) {
 		return address, nil
 	}
 
-	return "", err //nolint:wrapcheck // It names the address, and the caller the setting.
+	return "", errors.New(strings.TrimPrefix(err.Error(), "httpmtls: address "))
 }
 
 func parseProtocol(text string) (httpmtls.Protocol, error) {
@@ -117,25 +138,51 @@ func parseProtocol(text string) (httpmtls.Protocol, error) {
 
 // parseManagers names every item that is wrong.
 func parseManagers(list string) ([]core.Manager, error) {
+	managers, err := parseList(list, core.ParseManager)
+	if n := len(managers); err == nil && n > maxManagers {
+		err = fmt.Errorf("%d managers, want at most %d", n, maxManagers)
+	}
+
+	return managers, err
+}
+
+// parseNames names every item that is wrong.
+func parseNames(list string) ([]string, error) {
+	return parseList(list, func(name string) (string, error) {
+		if name == "" {
+			return "", unwanted(name, "a name between two commas")
+		}
+
+		return name, nil
+	})
+}
+
+// parseList parses the items of a list that commas separate. Its error names every item that is
+// wrong.
+func parseList[T comparable](list string, parse func(string) (T, error)) ([]T, error) {
 	var (
-		managers []core.Manager
-		wrong    []error
+		items []T
+		wrong []string
 	)
 
 	for word := range strings.SplitSeq(list, ",") {
-		manager, err := core.ParseManager(strings.TrimSpace(word))
-		if err == nil && slices.Contains(managers, manager) {
-			err = fmt.Errorf("%q is named twice, want each manager once", word)
+		item, err := parse(strings.TrimSpace(word))
+
+		switch {
+		case err != nil:
+			wrong = append(wrong, err.Error())
+		case slices.Contains(items, item):
+			wrong = append(wrong, fmt.Sprintf("%q is there twice, want each name once", word))
+		default:
+			items = append(items, item)
 		}
-
-		managers, wrong = append(managers, manager), append(wrong, err)
 	}
 
-	if n := len(managers); n > maxManagers {
-		wrong = append(wrong, fmt.Errorf("%d managers, want at most %d", n, maxManagers))
+	if wrong != nil {
+		return nil, errors.New(strings.Join(wrong, "; "))
 	}
 
-	return managers, errors.Join(wrong...)
+	return items, nil
 }
 
 func parseFallback(text string) (contract.Version, error) {
@@ -164,22 +211,38 @@ func parseCount(text string) (int, error) {
 	return number, nil
 }
 
-func parseDuration(text string) (duration, error) {
+func parseDuration(text string) (time.Duration, error) {
 	d, err := time.ParseDuration(text)
 	if err != nil || d <= 0 {
-		return 0, unwanted(text, "a duration above 0, as in 1m30s")
+		return 0, unwanted(text, "a duration above 0, such as 1m30s")
 	}
 
 	return d, nil
 }
 
-func parseDelay(text string) (duration, error) {
+func parseDelay(text string) (time.Duration, error) {
 	d, err := time.ParseDuration(text)
 	if err != nil || d < 0 {
-		return 0, unwanted(text, "a duration, as in 500ms, or 0s")
+		return 0, unwanted(text, "a duration such as 500ms, or 0s")
 	}
 
 	return d, nil
+}
+
+// parseDelays reads rising durations. It returns an empty list, not nil, for 0s alone.
+func parseDelays(list string) ([]time.Duration, error) {
+	delays, err := parseList(list, parseDelay)
+
+	switch {
+	case err != nil:
+		return nil, err
+	case len(delays) == 1 && delays[0] == 0:
+		return []time.Duration{}, nil
+	case !slices.IsSorted(delays) || delays[0] == 0:
+		return nil, unwanted(list, "rising durations such as 3s,35s, or 0s")
+	default:
+		return delays, nil
+	}
 }
 
 func parseLevel(text string) (slog.Level, error) {
@@ -191,7 +254,7 @@ func parseLevel(text string) (slog.Level, error) {
 	return level, nil
 }
 
-// versions lists the contracts there are.
+// versions lists the known contracts.
 func versions() string {
 	names := make([]string, 0, len(contract.Versions()))
 	for _, v := range contract.Versions() {
@@ -199,28 +262,4 @@ func versions() string {
 	}
 
 	return strings.Join(names, ", ")
-}
-
-// parseDelays reads rising durations, separated by commas; 0s alone is none.
-func parseDelays(text string) ([]duration, error) {
-	delays := []duration{}
-
-	for part := range strings.SplitSeq(text, ",") {
-		delay, err := parseDelay(strings.TrimSpace(part))
-		if err != nil {
-			return nil, err
-		}
-
-		delays = append(delays, delay)
-	}
-
-	if len(delays) == 1 && delays[0] == 0 {
-		return []duration{}, nil
-	}
-
-	if !slices.IsSorted(delays) || delays[0] == 0 {
-		return nil, fmt.Errorf("want rising durations such as 3s,35s, or 0s, have %.40q", text)
-	}
-
-	return delays, nil
 }

@@ -20,7 +20,8 @@ func binary(tb testing.TB, env ...string) string {
 	tb.Helper()
 
 	path := filepath.Join(tb.TempDir(), "agent")
-	cmd := exec.CommandContext(tb.Context(), "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -X main.version=v1.2.3", "-o", path, ".")
+	cmd := exec.CommandContext(tb.Context(), "go", "build", "-trimpath", "-buildvcs=false",
+		"-ldflags", "-s -w -X main.version=v1.2.3", "-o", path, ".")
 	cmd.Env = append(append(os.Environ(), "CGO_ENABLED=0"), env...)
 
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -30,14 +31,14 @@ func binary(tb testing.TB, env ...string) string {
 	return path
 }
 
-// process is an agent of its own.
+// process is an agent in a process of its own.
 type process struct {
 	*exec.Cmd
 
 	log *logBook
 }
 
-// patient ends in time for a test that would wait for ever.
+// patient returns a context that ends before a test that hangs.
 func patient(t *testing.T) context.Context {
 	t.Helper()
 
@@ -47,7 +48,7 @@ func patient(t *testing.T) context.Context {
 	return ctx
 }
 
-// startProcess starts an agent that is killed when ctx ends.
+// startProcess starts an agent. The end of ctx kills it.
 func startProcess(ctx context.Context, tb testing.TB, path string, env ...string) process {
 	tb.Helper()
 
@@ -107,14 +108,10 @@ func TestProcess(t *testing.T) {
 	})
 
 	t.Run("wrong settings", func(t *testing.T) {
-		var stderr bytes.Buffer
-
-		cmd := exec.CommandContext(t.Context(), path, "--what")
-		cmd.Stderr, cmd.Env = &stderr, []string{}
-
-		var exit *exec.ExitError
-		if err := cmd.Run(); !errors.As(err, &exit) || exit.ExitCode() != 2 || !strings.Contains(stderr.String(), "KCP_ADDR") {
-			t.Errorf("ended with %v, want exit code 2 and what is missing:\n%s", err, &stderr)
+		for _, arg := range []string{"--what", "---x", "--", "--=1", "-", "stray"} {
+			if stderr := exitsWithUsage(t, path, arg); !strings.Contains(stderr, "KCP_ADDR") {
+				t.Errorf("%s: stderr does not name what is missing:\n%s", arg, stderr)
+			}
 		}
 	})
 
@@ -135,6 +132,23 @@ func TestProcess(t *testing.T) {
 			}
 		}
 	})
+}
+
+// exitsWithUsage runs the agent with one argument and no environment, and returns its stderr. It wants exit code 2.
+func exitsWithUsage(t *testing.T, path, arg string) string {
+	t.Helper()
+
+	var stderr bytes.Buffer
+
+	cmd := exec.CommandContext(patient(t), path, arg)
+	cmd.Stderr, cmd.Env = &stderr, []string{}
+
+	var exit *exec.ExitError
+	if err := cmd.Run(); !errors.As(err, &exit) || exit.ExitCode() != exitUsage {
+		t.Errorf("%s: ended with %v, want exit code 2", arg, err)
+	}
+
+	return stderr.String()
 }
 
 // serves sends one review through an agent, whose event must arrive, and stops it gracefully.

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -25,13 +24,13 @@ func exitCode(err error) int {
 	}
 }
 
-// run is the whole program. It returns after ctx has ended and everything has stopped, or with the error that it has told stderr
-// of. What was asked for, such as --version, goes to stdout, the log to stderr.
-func run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) error {
-	c, err := readSettings(args, getenv)
+// run is the whole program. It returns after ctx has ended and all parts have stopped, or with an
+// error that stderr has already. Help and version go to stdout, the log goes to stderr.
+func run(ctx context.Context, args []string, env environment, stdout, stderr io.Writer) error {
+	c, err := readSettings(args, env)
 
 	switch {
-	case errors.Is(err, flag.ErrHelp):
+	case errors.Is(err, errHelp):
 		return printTo(stdout, help())
 	case errors.Is(err, errVersion):
 		return printTo(stdout, thisBuild().String()+"\n")
@@ -57,6 +56,14 @@ func printTo(w io.Writer, text string) error {
 
 func serve(ctx context.Context, c config, log *slog.Logger) error {
 	limitMemory(c.getenv)
+
+	for _, warning := range c.warnings {
+		log.WarnContext(ctx, "doubtful setting", slog.String("warning", warning))
+	}
+
+	if len(c.clientNames) > 0 { // Until newAgent passes them to httpmtls.WebhookTLSConfig.
+		return fmt.Errorf("%w:\n  WEBHOOK_CLIENT_NAMES: not supported by this build", errSettings)
+	}
 
 	a, err := newAgent(ctx, c, log)
 	if err != nil {

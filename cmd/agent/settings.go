@@ -3,263 +3,155 @@ package main
 import (
 	"cmp"
 	"errors"
-	"flag"
 	"fmt"
-	"io"
 	"os"
-	"strconv"
+	"slices"
 	"strings"
-
-	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/runtime-watcher/runtime-watcher/adapters/admission/canary"
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
-	"github.com/runtime-watcher/runtime-watcher/core/contract"
-	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
 
-var (
-	// errSettings means that settings are wrong. What wraps it names all that are.
-	errSettings = errors.New("wrong settings, agent --help lists them")
-	// errVersion means that only the version was asked for.
-	errVersion = errors.New("version requested")
-)
+// errSettings means that settings are wrong. An error that wraps it names all of them.
+var errSettings = errors.New("wrong settings, agent --help lists all")
 
 const envInstance = "INSTANCE"
 
-// defaultConnections has room for some API servers, each with a connection per write that waits and 25 that do not.
-const defaultConnections = 512
-
-// setting is something that can be set, by an environment variable or by the flag of the same name.
+// setting is one flag, and the environment variable of the same name.
 type setting struct {
-	// env is the variable; the flag has its name in lower case with '-' for '_'.
+	// env is the variable. The flag has the same name in lower case with '-' for '_'.
 	env string
-	// kind says what a value looks like, in a word or two.
-	kind string
-	// fallback is the default; empty: none.
+	value
+	// fallback is the default. It is empty for none.
 	fallback string
 	required bool
-	help     string
-	// set parses a value that is not empty. The error says what is wanted.
-	set func(c *config, text string) error
+	// lenient makes a wrong variable a warning, and the default is used. A wrong flag stays a
+	// mistake.
+	lenient bool
+	help    string
+}
+
+// value is the kind of text that a setting takes, and the place that it is stored in.
+type value struct {
+	kind string
+	// set parses a text that is not empty. Its error describes a valid text.
+	set func(text string) error
+}
+
+func required(env string, v value, help string) setting {
+	return setting{env: env, value: v, required: true, help: help}
+}
+
+func optional(env string, v value, fallback, help string) setting {
+	return setting{env: env, value: v, fallback: fallback, help: help}
+}
+
+func lenient(s setting) setting {
+	s.lenient = true
+
+	return s
 }
 
 func (s setting) flag() string { return strings.ReplaceAll(strings.ToLower(s.env), "_", "-") }
 
-// settings are all there are, in the order of the documentation. WEBHOOK_PORT to KCP_CONTRACT are what is deployed today.
-func settings() []setting {
-	return []setting{
-		{
-			env: "WEBHOOK_PORT", kind: "port", fallback: "8443", help: "Port of the webhook (TLS 1.3); 0 takes a free one",
-			set: port(func(c *config) *int { return &c.webhook.port }),
-		},
-		{
-			env: "METRICS_PORT", kind: "port", fallback: "2112",
-			help: "Port of `/metrics`, `/healthz` and `/readyz` (plain HTTP); 0 takes a free one",
-			set:  port(func(c *config) *int { return &c.metrics.port }),
-		},
-		{
-			env: "CA_CERT", kind: "file", required: true, help: "CAs that the control plane's certificate must chain to, PEM",
-			set: text(func(c *config) *string { return &c.client.CA }),
-		},
-		{
-			env: "TLS_CERT", kind: "file", required: true, help: "Certificate of this runtime for the control plane, and for the webhook, too, PEM",
-			set: text(func(c *config) *string { return &c.client.Certificate }),
-		},
-		{
-			env: "TLS_KEY", kind: "file", required: true, help: "Its private key, PEM",
-			set: text(func(c *config) *string { return &c.client.Key }),
-		},
-		{
-			env: "KCP_ADDR", kind: "host:port", required: true, help: "Address of the control plane",
-			set: parsed(func(c *config) *string { return &c.controlPlane }, parseAddress),
-		},
-		{
-			env: "KCP_CONTRACT", kind: versions(), fallback: string(defaultContract), help: "Contract to speak with the control plane",
-			set: parsed(func(c *config) *contract.Version { return &c.contract }, contract.ParseVersion),
-		},
-		{
-			env: "CONTRACT_FALLBACK", kind: "v2",
-			help: "Contract to speak with managers whose control plane does not know `KCP_CONTRACT`; none if empty: events are kept",
-			set:  parsed(func(c *config) *contract.Version { return &c.fallback }, parseFallback),
-		},
-		{
-			env: "CONTRACT_RETRY", kind: "duration", fallback: httpmtls.DefaultRetryNewest.String(),
-			help: "Time after which `KCP_CONTRACT` is tried again, where another one is spoken",
-			set:  parsed(func(c *config) *duration { return &c.contractRetry }, parseDuration),
-		},
-		{
-			env: "KCP_SERVER_NAME", kind: "name", help: "Name that the control plane's certificate must be for; the host of `KCP_ADDR` if empty",
-			set: text(func(c *config) *string { return &c.serverName }),
-		},
-		{
-			env: "KCP_PROTOCOL", kind: "http1, http2", fallback: "http2", help: "HTTP version to speak with the control plane",
-			set: parsed(protocolOf, parseProtocol),
-		},
-		{
-			env: "MANAGERS", kind: "names", help: "Managers that are known from the start, separated by commas; others from their first event on",
-			set: parsed(managersOf, parseManagers),
-		},
-		{
-			env: envInstance, kind: "name", help: "Tells replicas apart; `POD_NAME`, `HOSTNAME` or the name of the host if empty",
-			set: text(func(c *config) *string { return &c.instance }),
-		},
-		{
-			env: "SETTLE", kind: "duration", fallback: outbox.DefaultSettle.String(),
-			help: "Wait before an event is sent, as it is seen before its write is committed; 0s is none",
-			set:  durationOrOff(func(c *config) *duration { return &c.settle }),
-		},
-		{
-			env: "RESEND_AFTER", kind: "durations", fallback: "3s,35s",
-			help: "Times after which a delivered event is sent once more, for a write that is committed later than `SETTLE`; 0s is never",
-			set:  parsed(func(c *config) *[]duration { return &c.resend }, parseDelays),
-		},
-		{
-			env: "RESEND_RESYNC", kind: "duration", fallback: outbox.DefaultResendResync.String(),
-			help: "Time after which a resync is sent once more, longer than the timeout of the webhook; 0s is never",
-			set:  durationOrOff(func(c *config) *duration { return &c.resendResync }),
-		},
-		{
-			env: "OUTBOX_MAX_KEYS", kind: "number", fallback: strconv.Itoa(outbox.DefaultMaxKeys),
-			help: "Distinct events to keep while the control plane takes none",
-			set:  parsed(func(c *config) *int { return &c.maxKeys }, parseCount),
-		},
-		{
-			env: "FORWARD_TIMEOUT", kind: "duration", fallback: outbox.DefaultForwardTimeout.String(),
-			help: "Time that one attempt to forward may take",
-			set:  parsed(func(c *config) *duration { return &c.forwarding }, parseDuration),
-		},
-		{
-			env: "MAX_BACKOFF", kind: "duration", fallback: outbox.DefaultMaxBackoff.String(),
-			help: "Longest wait between two attempts to forward, unless the control plane asks for a longer one",
-			set:  parsed(func(c *config) *duration { return &c.maxBackoff }, parseDuration),
-		},
-		{
-			env: "HEARTBEAT_INTERVAL", kind: "duration", fallback: outbox.DefaultHeartbeatInterval.String(),
-			help: "Longest time between two heartbeats, with contracts that carry them; 0s is none",
-			set:  durationOrOff(func(c *config) *duration { return &c.heartbeats }),
-		},
-		{
-			env: "CANARY_LEASE", kind: "namespace/name",
-			help: "Lease that the agent writes, to see whether the API server calls it; no canary if empty",
-			set:  parsed(func(c *config) *types.NamespacedName { return &c.canary.lease }, parseLease),
-		},
-		{
-			env: "CANARY_INTERVAL", kind: "duration", fallback: canary.DefaultInterval.String(), help: "Time between two writes of the canary",
-			set: parsed(func(c *config) *duration { return &c.canary.interval }, parseDuration),
-		},
-		{
-			env: "CANARY_API_SERVER", kind: "URL", help: "API server that the canary writes to; that of the cluster of the agent's pod if empty",
-			set: text(func(c *config) *string { return &c.canary.server }),
-		},
-		{
-			env: "CANARY_TOKEN_FILE", kind: "file", help: "Token that the canary shows; that of the pod's service account if empty",
-			set: text(func(c *config) *string { return &c.canary.token }),
-		},
-		{
-			env: "CANARY_CA_CERT", kind: "file", help: "CAs of that API server, PEM; those of the pod's service account if empty",
-			set: text(func(c *config) *string { return &c.canary.ca }),
-		},
-		{
-			env: "STOP_DELAY", kind: "duration", fallback: "0s",
-			help: "Time to go on serving while not ready, before the shutdown begins, so that the API server gets to know other replicas",
-			set:  parsed(func(c *config) *duration { return &c.stopDelay }, parseDelay),
-		},
-		{
-			env: "SHUTDOWN_TIMEOUT", kind: "duration", fallback: "20s", help: "Time to answer, to deliver what is pending and to stop",
-			set: parsed(func(c *config) *duration { return &c.shutdown }, parseDuration),
-		},
-		{
-			env: "WEBHOOK_BIND", kind: "IP", help: "Address of the webhook; all if empty",
-			set: parsed(func(c *config) *string { return &c.webhook.host }, parseIP),
-		},
-		{
-			env: "WEBHOOK_MAX_CONNECTIONS", kind: "number", fallback: strconv.Itoa(defaultConnections),
-			help: "Open connections of the webhook; beyond them, whoever has the most loses one",
-			set:  parsed(func(c *config) *int { return &c.connections }, parseCount),
-		},
-		{
-			env: "WEBHOOK_MAX_HANDSHAKES", kind: "number",
-			help: "TLS handshakes at the webhook that compute at once, in turns of their addresses; half of `GOMAXPROCS` if empty",
-			set:  parsed(func(c *config) *int { return &c.handshakes }, parseCount),
-		},
-		{
-			env: "METRICS_BIND", kind: "IP", help: "Address of the metrics port; all if empty",
-			set: parsed(func(c *config) *string { return &c.metrics.host }, parseIP),
-		},
-		{
-			env: "WEBHOOK_TLS_CERT", kind: "file", help: "Certificate of the webhook, PEM; `TLS_CERT` if empty",
-			set: text(func(c *config) *string { return &c.serving.Certificate }),
-		},
-		{
-			env: "WEBHOOK_TLS_KEY", kind: "file", help: "Its private key, PEM; `TLS_KEY` if empty",
-			set: text(func(c *config) *string { return &c.serving.Key }),
-		},
-		{
-			env: "WEBHOOK_CLIENT_CA", kind: "file", help: "CAs of the client certificate that the API server must show, PEM; none is asked for if empty",
-			set: text(func(c *config) *string { return &c.webhookCAs }),
-		},
-		{
-			env: "LOG_LEVEL", kind: "debug, info, warn, error", fallback: "info", help: "Least level that is logged",
-			set: parsed(logLevelOf, parseLevel),
-		},
-	}
-}
+// readSettings reads and checks the settings of the agent. The error is errHelp, errVersion, or
+// wraps errSettings and names all mistakes.
+func readSettings(args []string, env environment) (config, error) {
+	c := config{getenv: env.get}
 
-// readSettings takes each setting from its flag, or else its variable, or else its default. An empty variable is as good as none. The
-// error is flag.ErrHelp, errVersion, or wraps errSettings and names everything that is wrong.
-func readSettings(args []string, getenv func(string) string) (config, error) {
-	all := settings()
-
-	given, err := readFlags(all, args)
-	if errors.Is(err, flag.ErrHelp) || errors.Is(err, errVersion) {
+	r, err := resolve(settings(&c), args, env)
+	if errors.Is(err, errHelp) || errors.Is(err, errVersion) {
 		return config{}, err
 	}
 
-	c, wrong := config{getenv: getenv}, []error{err}
-
-	for _, s := range all {
-		wrong = append(wrong, s.apply(&c, given, getenv))
+	if err := errors.Join(err, c.check()); err != nil {
+		return config{}, settingsError(err, r.warnings)
 	}
 
-	if err := errors.Join(append(wrong, c.check())...); err != nil {
-		return config{}, fmt.Errorf("%w:\n%w", errSettings, err)
-	}
+	c.effective, c.warnings = r.effective, slices.Concat(r.warnings, c.doubts())
 
 	return c, nil
 }
 
-// apply sets s from wherever it is given.
-func (s setting) apply(c *config, given map[string]string, getenv func(string) string) error {
-	name := s.env
-	text := getenv(s.env)
-
-	if flagged, ok := given[s.flag()]; ok {
-		name, text = "--"+s.flag(), flagged
+// settingsError has one mistake or warning per line.
+func settingsError(mistakes error, warnings []string) error {
+	lines := strings.Split(mistakes.Error(), "\n")
+	for _, warning := range warnings {
+		lines = append(lines, "warning: "+warning)
 	}
 
+	return fmt.Errorf("%w:\n  %s", errSettings, strings.Join(lines, "\n  "))
+}
+
+// resolution is the state while settings are read.
+type resolution struct {
+	given flags
+	env   environment
+	// effective are the texts of the settings that are set, also by their default.
+	effective entries
+	warnings  []string
+}
+
+// resolve takes each setting from its flag, else from its variable, else from its default. An empty
+// variable counts as unset. The error is errHelp, errVersion, or names all mistakes, one per line.
+func resolve(all []setting, args []string, env environment) (resolution, error) {
+	given, err := readFlags(all, args)
+	r := resolution{given: given, env: env, warnings: append(given.withoutEffect(), env.suspicious(all)...)}
+
+	if errors.Is(err, errHelp) || errors.Is(err, errVersion) {
+		return r, err
+	}
+
+	wrong := []error{err}
+	for _, s := range all {
+		wrong = append(wrong, r.set(s))
+	}
+
+	return r, errors.Join(wrong...)
+}
+
+// set gives s its text.
+func (r *resolution) set(s setting) error {
+	if text, ok := r.given[s.flag()]; ok {
+		return prefix("--"+s.flag(), r.apply(s, text))
+	}
+
+	text := r.env[s.env]
 	if s.env == envInstance && text == "" {
-		text = defaultInstance(getenv)
+		text = defaultInstance(r.env)
 	}
 
+	err := prefix(s.env, r.apply(s, text))
+	if err == nil || text == "" || !s.lenient {
+		return err
+	}
+
+	r.warnings = append(r.warnings, fmt.Sprintf("%v; the default %s is used", err, s.fallback))
+
+	return r.apply(s, s.fallback)
+}
+
+// apply stores text, or the default if text is empty.
+func (r *resolution) apply(s setting, text string) error {
 	text = cmp.Or(text, s.fallback)
-	c.effective = append(c.effective, value{s.env, text})
 
 	switch {
-	case text != "":
-		return prefix(name, s.set(c, text))
-	case s.required:
-		return fmt.Errorf("%s or --%s: missing, want a %s: %s", s.env, s.flag(), s.kind, s.help)
-	default:
+	case text == "" && s.required:
+		return fmt.Errorf("missing, set it or --%s to a %s. %s", s.flag(), s.kind, plain(s.help))
+	case text == "":
 		return nil
 	}
+
+	err := s.set(text)
+	if err == nil {
+		r.effective = append(r.effective, entry{s.env, text})
+	}
+
+	return err
 }
 
 // defaultInstance is the name of the pod, or else of the machine.
-func defaultInstance(getenv func(string) string) string {
-	host, _ := os.Hostname() // No name is no reason to fail.
+func defaultInstance(env environment) string {
+	host, _ := os.Hostname() // The instance is empty without a name.
 
-	return cmp.Or(getenv("POD_NAME"), getenv("HOSTNAME"), host)
+	return cmp.Or(env["POD_NAME"], env["HOSTNAME"], host)
 }
 
 func prefix(name string, err error) error {
@@ -268,44 +160,4 @@ func prefix(name string, err error) error {
 	}
 
 	return fmt.Errorf("%s: %w", name, err)
-}
-
-// readFlags returns the flags that are given. It goes on after a mistake, where flag.Parse stops.
-func readFlags(all []setting, args []string) (map[string]string, error) {
-	given := map[string]string{}
-	flags := flag.NewFlagSet("agent", flag.ContinueOnError)
-	flags.SetOutput(io.Discard)
-
-	version := flags.Bool("version", false, "")
-
-	for _, s := range all {
-		flags.Func(s.flag(), "", func(text string) error {
-			given[s.flag()] = text
-
-			return nil
-		})
-	}
-
-	var wrong []error
-
-	for len(args) > 0 {
-		err := flags.Parse(args)
-		args = flags.Args()
-
-		switch {
-		case errors.Is(err, flag.ErrHelp):
-			return nil, flag.ErrHelp
-		case err != nil:
-			wrong = append(wrong, err)
-		case len(args) > 0:
-			wrong = append(wrong, fmt.Errorf("argument %.64q: want flags only, --name=value", args[0]))
-			args = args[1:]
-		}
-	}
-
-	if *version {
-		return nil, errVersion
-	}
-
-	return given, errors.Join(wrong...)
 }

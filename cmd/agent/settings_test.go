@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"errors"
 	"flag"
+	"fmt"
 	"io"
 	"log/slog"
+	"net/http"
 	"os"
-	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,26 +20,33 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
 
-var update = flag.Bool("update", false, "write the golden files")
+var update = flag.Bool("update", false, "write the settings into docs/agent.md")
 
-// required are the settings without default.
-var required = []string{"CA_CERT=ca.crt", "TLS_CERT=tls.crt", "TLS_KEY=tls.key", "KCP_ADDR=kcp.example.org:443"}
+// anyFile exists. Settings only need files that can be opened.
+const anyFile = "settings.go"
 
-// defaults are what they lead to.
+// minimal are the settings without default.
+var minimal = []string{
+	"CA_CERT=" + anyFile, "TLS_CERT=" + anyFile, "TLS_KEY=" + anyFile, "KCP_ADDR=kcp.example.org:443",
+}
+
+// defaults is the configuration with only those.
 func defaults() config {
 	return config{
 		webhook:       bindAddress{port: 8443},
 		metrics:       bindAddress{port: 2112},
-		client:        httpmtls.Paths{CA: "ca.crt", Certificate: "tls.crt", Key: "tls.key"},
+		client:        httpmtls.Paths{CA: anyFile, Certificate: anyFile, Key: anyFile},
 		controlPlane:  "kcp.example.org:443",
 		contract:      defaultContract,
 		protocol:      httpmtls.HTTP2,
 		contractRetry: 5 * time.Minute,
 		instance:      "pod-1",
 		settle:        100 * time.Millisecond,
-		resyncAgain:   10 * time.Second,
+		resend:        outbox.DefaultResend(),
+		resendResync:  outbox.DefaultResendResync,
 		maxKeys:       10_000,
 		forwarding:    10 * time.Second,
 		maxBackoff:    20 * time.Second,
@@ -76,27 +85,48 @@ func TestSettings(t *testing.T) {
 		},
 		"all others": {
 			env: []string{
-				"KCP_SERVER_NAME=kcp", "KCP_PROTOCOL=http1", "MANAGERS=a, b", "INSTANCE=me", "SETTLE=0s", "LOOK_AGAIN=3s", "RESYNC_AGAIN=0s", "OUTBOX_MAX_KEYS=7",
-				"WEBHOOK_MAX_CONNECTIONS=9", "METRICS_BIND=::1", "WEBHOOK_TLS_CERT=w.crt", "WEBHOOK_TLS_KEY=w.key", "WEBHOOK_CLIENT_CA=api.crt", "LOG_LEVEL=debug",
-				"CONTRACT_FALLBACK=v2", "CONTRACT_RETRY=1m", "CANARY_LEASE=kyma-system/agent", "CANARY_INTERVAL=1s", "CANARY_API_SERVER=https://api", "CANARY_TOKEN_FILE=token",
-				"CANARY_CA_CERT=api-ca.crt", "FORWARD_TIMEOUT=2s", "MAX_BACKOFF=4s", "HEARTBEAT_INTERVAL=0s", "STOP_DELAY=3s", "SHUTDOWN_TIMEOUT=1m", "WEBHOOK_BIND=127.0.0.1",
+				"KCP_SERVER_NAME=kcp", "KCP_PROTOCOL=http1", "MANAGERS=a, b", "INSTANCE=me",
+				"SETTLE=0s", "RESEND_AFTER=0s", "RESEND_RESYNC=0s", "OUTBOX_MAX_KEYS=7",
+				"WEBHOOK_MAX_CONNECTIONS=9", "WEBHOOK_MAX_HANDSHAKES=5", "METRICS_BIND=::1",
+				"WEBHOOK_TLS_CERT=run.go", "WEBHOOK_TLS_KEY=table.go",
+				"WEBHOOK_CLIENT_CA=flags.go", "WEBHOOK_CLIENT_NAMES=kube-apiserver, front-proxy", "LOG_LEVEL=debug",
+				"CONTRACT_FALLBACK=v2", "CONTRACT_RETRY=1m", "CANARY_LEASE=kyma-system/agent", "CANARY_INTERVAL=1s",
+				"CANARY_API_SERVER=https://api", "CANARY_TOKEN_FILE=help.go", "CANARY_CA_CERT=parse.go",
+				"FORWARD_TIMEOUT=2s", "MAX_BACKOFF=4s", "HEARTBEAT_INTERVAL=0s", "STOP_DELAY=3s",
+				"SHUTDOWN_TIMEOUT=1m", "WEBHOOK_BIND=127.0.0.1",
 			},
 			want: func(c *config) {
 				c.serverName, c.protocol, c.managers = "kcp", httpmtls.HTTP1, []core.Manager{"a", "b"}
 				c.instance, c.settle, c.maxKeys, c.connections, c.forwarding = "me", off, 7, 9, 2*time.Second
-				c.maxBackoff, c.lookAgain, c.resyncAgain = 4*time.Second, 3*time.Second, off
+				c.maxBackoff, c.resend, c.resendResync = 4*time.Second, []time.Duration{}, off
 				c.heartbeats, c.stopDelay, c.shutdown = off, 3*time.Second, time.Minute
 				c.fallback, c.contractRetry = contract.V2, time.Minute
 				c.canary = canarySettings{
-					types.NamespacedName{Namespace: "kyma-system", Name: "agent"}, time.Second, "https://api", "token", "api-ca.crt",
+					types.NamespacedName{Namespace: "kyma-system", Name: "agent"}, time.Second, "https://api", "help.go", "parse.go",
 				}
 				c.webhook.host, c.metrics.host, c.logLevel = "127.0.0.1", "::1", slog.LevelDebug
-				c.serving, c.webhookCAs = httpmtls.Paths{Certificate: "w.crt", Key: "w.key"}, "api.crt"
+				c.serving, c.webhookCAs = httpmtls.Paths{Certificate: "run.go", Key: "table.go"}, "flags.go"
+				c.clientNames, c.handshakes = []string{"kube-apiserver", "front-proxy"}, 5
 			},
+		},
+		"one resend": {
+			env:  []string{"RESEND_AFTER=4s"},
+			want: func(c *config) { c.resend = []time.Duration{4 * time.Second} },
 		},
 		"IPv6": {
 			env:  []string{"KCP_ADDR=[2001:db8::1]:443"},
 			want: func(c *config) { c.controlPlane = "[2001:db8::1]:443" },
+		},
+		"what only former agents know is without effect": {
+			env: []string{"TLS_CALLBACK=true", "WEBHOOK_SIDE_CAR=true"},
+			args: []string{
+				"--development", "-zap-devel=true", "--zap-encoder", "json", "--zap-log-level=debug", "--kubeconfig=/none",
+			},
+			want: func(*config) {},
+		},
+		"a wrong port of a variable is that of former agents, the default": {
+			env:  []string{"WEBHOOK_PORT=tcp://10.0.0.1:443", "METRICS_PORT=http"},
+			want: func(*config) {},
 		},
 		"same port, other address": {
 			env: []string{"METRICS_PORT=8443", "METRICS_BIND=127.0.0.1"},
@@ -108,7 +138,7 @@ func TestSettings(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			env := append(append([]string{"POD_NAME=pod-1", "HOSTNAME=host-1"}, required...), test.env...)
+			env := slices.Concat([]string{"POD_NAME=pod-1", "HOSTNAME=host-1"}, minimal, test.env)
 
 			got, err := readSettings(test.args, lookup(env))
 			if err != nil {
@@ -118,7 +148,7 @@ func TestSettings(t *testing.T) {
 			want := defaults()
 			test.want(&want)
 
-			got.getenv, got.effective = nil, nil
+			got.getenv, got.effective, got.warnings = nil, nil, nil
 			if diff := cmp.Diff(want, got, cmp.AllowUnexported(config{}, bindAddress{}, canarySettings{})); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
@@ -129,57 +159,63 @@ func TestSettings(t *testing.T) {
 func TestWrongSettings(t *testing.T) {
 	t.Parallel()
 
-	many := strings.TrimSuffix(strings.Repeat("m,", 101), ",")
+	var many strings.Builder
+	for i := range maxManagers {
+		fmt.Fprintf(&many, "m%d,", i)
+	}
 
 	for pair, want := range map[string]string{
-		"WEBHOOK_PORT=65536":             `WEBHOOK_PORT: "65536", want a port`,
-		"METRICS_PORT=http":              `METRICS_PORT: "http", want a port`,
-		"METRICS_PORT=tcp://10.0.0.1:80": "enableServiceLinks",
-		"METRICS_PORT=8443":              "want two ports",
-		"KCP_ADDR=":                      "KCP_ADDR or --kcp-addr: missing",
-		"CA_CERT=":                       "CA_CERT or --ca-cert: missing",
-		"KCP_ADDR=http://kcp:80":         "KCP_ADDR: ",
-		"KCP_ADDR=kcp:0":                 "want host:port",
-		"KCP_ADDR=kcp:":                  "want host:port",
-		"KCP_ADDR=:443":                  "want host:port",
-		"KCP_ADDR=kcp:443/v1":            "want host:port",
-		"KCP_ADDR=kcp:443?a=b":           "want host:port",
-		"KCP_ADDR=[::1":                  "want host:port",
-		"KCP_ADDR=user:secret@kcp:443":   `"(with credentials)"`,
-		"KCP_CONTRACT=v9":                "KCP_CONTRACT: ",
-		"KCP_PROTOCOL=spdy":              "want http1 or http2",
-		"MANAGERS=a,,B":                  `MANAGERS: `,
-		"MANAGERS=a,a":                   "named twice",
-		"MANAGERS=" + many:               "want at most 100",
-		"SETTLE=-1s":                     `SETTLE: "-1s", want a duration`,
-		"SETTLE=1":                       `SETTLE: "1", want a duration`,
-		"LOOK_AGAIN=-1s":                 `LOOK_AGAIN: "-1s", want a duration`,
-		"LOOK_AGAIN=100ms":               "LOOK_AGAIN: 100ms, want more than SETTLE, 100ms, or 0s",
-		"LOOK_AGAIN=60s":                 "LOOK_AGAIN: 1m0s, want less than twice HEARTBEAT_INTERVAL, 30s",
-		"OUTBOX_MAX_KEYS=0":              "want a number above 0",
-		"FORWARD_TIMEOUT=0s":             "want a duration above 0",
-		"HEARTBEAT_INTERVAL=x":           "HEARTBEAT_INTERVAL: ",
-		"CONTRACT_FALLBACK=v1":           `CONTRACT_FALLBACK: "v1", want v2`,
-		"CONTRACT_RETRY=0s":              "want a duration above 0",
-		"CANARY_LEASE=agent":             "want <namespace>/<name>",
-		"CANARY_INTERVAL=0s":             "want a duration above 0",
-		"STOP_DELAY=-1s":                 "STOP_DELAY: ",
-		"SHUTDOWN_TIMEOUT=0s":            "SHUTDOWN_TIMEOUT: ",
-		"WEBHOOK_BIND=localhost":         "want an IP address",
-		"METRICS_BIND=0.0.0.0:1":         "want an IP address",
-		"WEBHOOK_TLS_CERT=w.crt":         "WEBHOOK_TLS_CERT and WEBHOOK_TLS_KEY",
-		"LOG_LEVEL=loud":                 "want debug, info, warn or error",
+		"METRICS_PORT=8443":               "want two ports",
+		"KCP_ADDR=":                       "KCP_ADDR: missing, set it or --kcp-addr to a host:port",
+		"CA_CERT=":                        "CA_CERT: missing, set it or --ca-cert to a file",
+		"CA_CERT=none.crt":                "CA_CERT: open none.crt: no such file",
+		"TLS_KEY=..":                      `TLS_KEY: "..", want a file`,
+		"KCP_ADDR=http://kcp:80":          "KCP_ADDR: ",
+		"KCP_ADDR=kcp:0":                  "want host:port",
+		"KCP_ADDR=kcp:":                   "want host:port",
+		"KCP_ADDR=:443":                   "want host:port",
+		"KCP_ADDR=kcp:443/v1":             "want host:port",
+		"KCP_ADDR=kcp:443?a=b":            "want host:port",
+		"KCP_ADDR=[::1":                   "want host:port",
+		"KCP_ADDR=user:secret@kcp:443":    `"(with credentials)"`,
+		"KCP_CONTRACT=v9":                 "KCP_CONTRACT: ",
+		"KCP_PROTOCOL=spdy":               "want http1 or http2",
+		"MANAGERS=a,,B":                   `MANAGERS: `,
+		"MANAGERS=a,a":                    "is there twice",
+		"MANAGERS=" + many.String() + "m": "want at most 100",
+		"SETTLE=-1s":                      `SETTLE: "-1s", want a duration`,
+		"SETTLE=1":                        `SETTLE: "1", want a duration`,
+		"RESEND_AFTER=-1s":                `RESEND_AFTER: "-1s", want a duration`,
+		"RESEND_AFTER=100ms":              "RESEND_AFTER: 100ms, want more than SETTLE, 100ms, or 0s",
+		"RESEND_AFTER=3s,60s":             "RESEND_AFTER: 1m0s, want less than twice HEARTBEAT_INTERVAL, 30s",
+		"RESEND_AFTER=5s,3s":              `RESEND_AFTER: "5s,3s", want rising durations`,
+		"RESEND_AFTER=0s,3s":              `RESEND_AFTER: "0s,3s", want rising durations`,
+		"OUTBOX_MAX_KEYS=0":               "want a number above 0",
+		"FORWARD_TIMEOUT=0s":              "want a duration above 0",
+		"HEARTBEAT_INTERVAL=x":            "HEARTBEAT_INTERVAL: ",
+		"CONTRACT_FALLBACK=v1":            `CONTRACT_FALLBACK: "v1", want v2`,
+		"CONTRACT_RETRY=0s":               "want a duration above 0",
+		"CANARY_LEASE=agent":              "want <namespace>/<name>",
+		"CANARY_INTERVAL=0s":              "want a duration above 0",
+		"STOP_DELAY=-1s":                  "STOP_DELAY: ",
+		"SHUTDOWN_TIMEOUT=0s":             "SHUTDOWN_TIMEOUT: ",
+		"WEBHOOK_BIND=localhost":          "want an IP address",
+		"METRICS_BIND=0.0.0.0:1":          "want an IP address",
+		"WEBHOOK_CLIENT_NAMES=api":        "want it only with WEBHOOK_CLIENT_CA",
+		"WEBHOOK_CLIENT_NAMES=a,,b,a":     `WEBHOOK_CLIENT_NAMES: "", want a name between two commas; "a" is there twice`,
+		"WEBHOOK_TLS_CERT=settings.go":    "WEBHOOK_TLS_CERT and WEBHOOK_TLS_KEY",
+		"LOG_LEVEL=loud":                  "want debug, info, warn or error",
 	} {
 		t.Run(pair, func(t *testing.T) {
 			t.Parallel()
 
-			_, err := readSettings(nil, lookup(append(required, pair)))
+			_, err := readSettings(nil, lookup(append(minimal, pair)))
 			if !errors.Is(err, errSettings) || !strings.Contains(err.Error(), want) {
 				t.Errorf("error %v, want one of settings with %s", err, want)
 			}
 
 			if err != nil && strings.Contains(err.Error(), "secret") {
-				t.Errorf("the error tells a password: %v", err)
+				t.Errorf("the error shows a password: %v", err)
 			}
 		})
 	}
@@ -191,7 +227,9 @@ func TestAllWrongSettingsAreNamedAtOnce(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 
 	err := run(t.Context(), []string{"--unknown=1", "--webhook-port=x", "stray", "--also-unknown", "--settle"},
-		lookup([]string{"KCP_CONTRACT=v9", "LOG_LEVEL=loud", "MANAGERS=B,C"}), &stdout, &stderr)
+		lookup([]string{
+			"KCP_CONTRACT=v9", "LOG_LEVEL=loud", "MANAGERS=B,C", "TLS_KEY=/none", "WEBHOOK_TLS_CERT=/none", "KCP_ADR=kcp",
+		}), &stdout, &stderr)
 
 	if got := exitCode(err); got != 2 {
 		t.Errorf("exit code %d, want 2", got)
@@ -199,7 +237,8 @@ func TestAllWrongSettingsAreNamedAtOnce(t *testing.T) {
 
 	for _, want := range []string{
 		"-unknown", "-also-unknown", "-settle", `"stray"`, "--webhook-port: ", "KCP_CONTRACT: ", "LOG_LEVEL: ", `"B"`, `"C"`,
-		"KCP_ADDR or", "CA_CERT or", "TLS_CERT or", "TLS_KEY or",
+		"KCP_ADDR: missing", "CA_CERT: missing", "TLS_CERT: missing", "TLS_KEY: open /none", "WEBHOOK_TLS_CERT: open /none",
+		"warning: KCP_ADR: no setting has this name, it is without effect, did you mean KCP_ADDR?",
 	} {
 		if !strings.Contains(stderr.String(), want) {
 			t.Errorf("nothing about %s in:\n%s", want, &stderr)
@@ -211,7 +250,7 @@ func TestAllWrongSettingsAreNamedAtOnce(t *testing.T) {
 	}
 }
 
-func TestWhatWasAskedForGoesToStdout(t *testing.T) {
+func TestHelpAndVersionGoToStdout(t *testing.T) {
 	t.Parallel()
 
 	for arg, want := range map[string]string{"--version": "agent ", "--help": "--kcp-addr", "-h": "--kcp-addr"} {
@@ -232,14 +271,116 @@ type brokenWriter struct{}
 
 func (brokenWriter) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
 
+func TestOneMistakeIsReportedOnce(t *testing.T) {
+	t.Parallel()
+
+	for pair, others := range map[string][]string{
+		"WEBHOOK_TLS_CERT=/none":  {"WEBHOOK_TLS_KEY=" + anyFile},
+		"WEBHOOK_CLIENT_CA=/none": {"WEBHOOK_CLIENT_NAMES=a"},
+		"KCP_CONTRACT=v9":         {"CONTRACT_FALLBACK=v2"},
+		"SETTLE=x":                {"RESEND_AFTER=1s"},
+	} {
+		_, err := readSettings(nil, lookup(slices.Concat(minimal, others, []string{pair})))
+		if err == nil || strings.Count(err.Error(), "\n") != 1 {
+			t.Errorf("%s: error %v, want one line for one mistake", pair, err)
+		}
+	}
+}
+
+func TestWarnings(t *testing.T) {
+	t.Parallel()
+
+	for name, test := range map[string]struct {
+		env, args []string
+		want      []string
+	}{
+		"nothing doubtful": {env: []string{"POD_NAME=a", "PATH=/bin", "GODEBUG=x", "KUBERNETES_PORT=tcp://10.0.0.1:443"}},
+		"misspelled": {
+			env: []string{"KCP_ADR=a", "MANAGER=b", "SETLE=1s", "log_level=debug"},
+			want: []string{
+				"KCP_ADR: no setting has this name, it is without effect, did you mean KCP_ADDR?",
+				"MANAGER: no setting has this name, it is without effect, did you mean MANAGERS?",
+				"SETLE: no setting has this name, it is without effect, did you mean SETTLE?",
+				"log_level: no setting has this name, it is without effect, did you mean LOG_LEVEL?",
+			},
+		},
+		"own prefix": {
+			env:  []string{"WEBHOOK_SIDE_CAR=true"},
+			want: []string{"WEBHOOK_SIDE_CAR: no setting has this name, it is without effect"},
+		},
+		"empty": {env: []string{"KCP_ADR="}},
+		"links to Services": {env: []string{
+			"KCP_PORT=tcp://10.0.0.1:443", "KCP_SERVICE_HOST=10.0.0.1", "KCP_SERVICE_PORT=443", "KCP_SERVICE_PORT_HTTPS=443",
+			"KCP_PORT_443_TCP=tcp://10.0.0.1:443", "KCP_PORT_443_TCP_ADDR=10.0.0.1", "KCP_PORT_443_TCP_PROTO=tcp",
+		}},
+		"wrong port": {
+			env:  []string{"WEBHOOK_PORT=65536"},
+			want: []string{`WEBHOOK_PORT: "65536", want a port from 0 to 65535; the default 8443 is used`},
+		},
+		"a Service of the name webhook": {
+			env: []string{"WEBHOOK_PORT=tcp://10.0.0.1:443"},
+			want: []string{`WEBHOOK_PORT: "tcp://10.0.0.1:443", want a port (Kubernetes sets this variable for a Service; ` +
+				`enableServiceLinks: false in the pod prevents it); the default 8443 is used`},
+		},
+		"flags of a former agent": {
+			args: []string{"--zap-devel", "--development=true"},
+			want: []string{
+				"--development: a flag of a former agent, without effect",
+				"--zap-devel: a flag of a former agent, without effect",
+			},
+		},
+		"any client of a CA": {
+			env:  []string{"WEBHOOK_CLIENT_CA=" + anyFile},
+			want: []string{"WEBHOOK_CLIENT_CA without WEBHOOK_CLIENT_NAMES: any certificate of these CAs is accepted"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			got := must(readSettings(test.args, lookup(append(slices.Clone(minimal), test.env...))))(t).warnings
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// Until the agent passes the names on, it must not run as if they were checked.
+func TestClientNamesAreNotIgnored(t *testing.T) {
+	t.Parallel()
+
+	p := newPKI(t)
+	settings := env(p, newControlPlane(t, p, http.StatusOK), "WEBHOOK_CLIENT_CA="+anyFile, "WEBHOOK_CLIENT_NAMES=kube-apiserver")
+
+	if err := run(t.Context(), nil, lookup(settings), io.Discard, io.Discard); exitCode(err) != exitUsage {
+		t.Errorf("ended with %v, want exit code 2", err)
+	}
+}
+
+func TestFlagsOfAFormerAgentStartThisOne(t *testing.T) {
+	t.Parallel()
+
+	p := newPKI(t)
+	settings := env(p, newControlPlane(t, p, http.StatusOK), "TLS_CALLBACK=true")
+	s := start(t, p, settings, "--development", "--zap-encoder", "json")
+
+	for _, line := range s.log.wait(t, "doubtful setting", 2) {
+		if warning, _ := line["warning"].(string); line["level"] != "WARN" || !strings.Contains(warning, "former agent") {
+			t.Errorf("line %v, want a warning about a flag of a former agent", line)
+		}
+	}
+
+	s.stop(t)
+}
+
 func TestEverySettingIsInHelp(t *testing.T) {
 	t.Parallel()
 
 	text := help()
 	seen := map[string]bool{}
 
-	for _, s := range settings() {
-		if !strings.Contains(text, "--"+s.flag()+" ") || !strings.Contains(text, s.env) || seen[s.env] {
+	for _, s := range settings(new(config)) {
+		if !strings.Contains(text, "--"+s.flag()+", "+s.env+" ") || seen[s.env] {
 			t.Errorf("%s is not in the help, or twice", s.env)
 		}
 
@@ -250,28 +391,42 @@ func TestEverySettingIsInHelp(t *testing.T) {
 		}
 
 		if s.fallback != "" {
-			if err := s.set(&config{}, s.fallback); err != nil {
+			if err := s.set(s.fallback); err != nil {
 				t.Errorf("default of %s: %v", s.env, err)
 			}
 		}
 	}
-}
 
-// The README embeds this file. Run with -update after a change.
-func TestSettingsTableIsFresh(t *testing.T) {
-	t.Parallel()
-
-	const file = "settings.md"
-
-	path := filepath.Join("testdata", file)
-	if *update {
-		if err := os.WriteFile(path, []byte(markdown()), 0o600); err != nil {
-			t.Fatal(err)
+	for line := range strings.Lines(text) {
+		if len(line) > helpWidth+1 {
+			t.Errorf("line of %d columns, want at most %d: %s", len(line), helpWidth, line)
 		}
 	}
+}
 
-	if diff := cmp.Diff(string(must(os.ReadFile(path))(t)), markdown()); diff != "" {
-		t.Errorf("%s is stale, run go test -run TestSettingsTableIsFresh -update (-file +code):\n%s", path, diff)
+// Run with -update after a change of a setting.
+func TestSettingsInDocs(t *testing.T) {
+	t.Parallel()
+
+	const path = "../../docs/agent.md"
+
+	text := string(must(os.ReadFile(path))(t))
+	before, rest, begins := strings.Cut(text, "<!-- settings: begin.")
+	comment, rest, _ := strings.Cut(rest, "\n")
+	_, after, ends := strings.Cut(rest, "<!-- settings: end -->")
+
+	if !begins || !ends {
+		t.Fatalf("%s has no place for the settings", path)
+	}
+
+	fresh := before + "<!-- settings: begin." + comment + "\n\n" + markdown() + "<!-- settings: end -->" + after
+
+	if *update {
+		if err := os.WriteFile(path, []byte(fresh), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	} else if diff := cmp.Diff(text, fresh); diff != "" {
+		t.Errorf("%s is stale, run go test ./cmd/agent -run TestSettingsInDocs -update (-file +code):\n%s", path, diff)
 	}
 }
 
@@ -279,7 +434,7 @@ func TestHashIsThatOfTheConfiguration(t *testing.T) {
 	t.Parallel()
 
 	hash := func(env ...string) string {
-		c := must(readSettings(nil, lookup(append(required, env...))))(t)
+		c := must(readSettings(nil, lookup(append(minimal, env...))))(t)
 
 		return c.hash()
 	}

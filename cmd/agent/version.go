@@ -12,7 +12,7 @@ import (
 // version is set by the linker: -X main.version=v1.2.3.
 var version string
 
-// build is what is known of this binary.
+// build describes this binary.
 type build struct{ version, goVersion, platform, fips string }
 
 func thisBuild() build {
@@ -36,7 +36,7 @@ func thisBuild() build {
 	return b
 }
 
-// versionOf returns the version of the module, or else the commit that the Go command has noted; empty when it has neither.
+// versionOf returns the version of the module, or else its commit. It is empty for neither.
 func versionOf(info *debug.BuildInfo) string {
 	if v := info.Main.Version; v != "" && v != "(devel)" {
 		return v
@@ -51,12 +51,12 @@ func versionOf(info *debug.BuildInfo) string {
 	return ""
 }
 
-// String is one line for people.
+// String has all fields in one line.
 func (b build) String() string {
 	return fmt.Sprintf("agent %s %s %s fips140=%s", b.version, b.goVersion, b.platform, b.fips)
 }
 
-// LogValue is the same for a log.
+// LogValue has one attribute per field.
 func (b build) LogValue() slog.Value {
 	return slog.GroupValue(slog.String("version", b.version), slog.String("go", b.goVersion),
 		slog.String("platform", b.platform), slog.String("fips140", b.fips))

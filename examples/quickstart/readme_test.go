@@ -49,12 +49,6 @@ func find(t *testing.T, pattern, text string) string {
 	return found[len(found)-1]
 }
 
-func TestReadmeShowsTheSettingsOfTheAgent(t *testing.T) {
-	if table := read(t, "../../cmd/agent/testdata/settings.md"); !strings.Contains(readme(t), "\n"+table) {
-		t.Errorf("README.md must contain:\n%s", table)
-	}
-}
-
 func TestReadmeShowsCodeThatCompiles(t *testing.T) {
 	const lines = 15
 

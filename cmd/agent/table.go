@@ -1,0 +1,155 @@
+package main
+
+import (
+	"slices"
+	"strconv"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission/canary"
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+)
+
+// defaultConnections is enough for several API servers, each with one connection per waiting write
+// and 25 idle ones.
+const defaultConnections = 512
+
+// group is a list of settings with a common subject, as the help and the documentation show it.
+type group struct {
+	title    string
+	settings []setting
+}
+
+// groups are all settings of the agent. They store their values in c.
+func groups(c *config) []group {
+	return []group{
+		{"Required", requiredSettings(c)},
+		{"Control plane", controlPlaneSettings(c)},
+		{"Events", eventSettings(c)},
+		{"Webhook", webhookSettings(c)},
+		{"Metrics and health", metricsSettings(c)},
+		{"Canary", canarySettingsOf(c)},
+		{"Process", processSettings(c)},
+	}
+}
+
+func settings(c *config) []setting {
+	var all []setting
+	for _, g := range groups(c) {
+		all = slices.Concat(all, g.settings)
+	}
+
+	return all
+}
+
+func requiredSettings(c *config) []setting {
+	return []setting{
+		required("CA_CERT", file(&c.client.CA),
+			"CA certificates that the control plane's certificate must chain to, in PEM."),
+		required("TLS_CERT", file(&c.client.Certificate),
+			"Client certificate of this runtime (SKR), in PEM. The webhook serves it, too, unless `WEBHOOK_TLS_CERT` is set."),
+		required("TLS_KEY", file(&c.client.Key),
+			"Private key of `TLS_CERT`, in PEM."),
+		required("KCP_ADDR", into("host:port", &c.controlPlane, parseAddress),
+			"Address of the control plane (KCP)."),
+	}
+}
+
+func controlPlaneSettings(c *config) []setting {
+	return []setting{
+		optional("KCP_CONTRACT", into(versions(), &c.contract, contract.ParseVersion), string(defaultContract),
+			"Wire contract to send events with."),
+		optional("CONTRACT_FALLBACK", into("v2", &c.fallback, parseFallback), "",
+			"Contract to use while the control plane does not know `KCP_CONTRACT`. If empty, events wait until it does."),
+		optional("CONTRACT_RETRY", duration(&c.contractRetry), httpmtls.DefaultRetryNewest.String(),
+			"While the fallback is in use, time between two attempts with `KCP_CONTRACT`."),
+		optional("KCP_SERVER_NAME", text("name", &c.serverName), "",
+			"Server name to expect in the control plane's certificate. If empty, the host of `KCP_ADDR`."),
+		optional("KCP_PROTOCOL", into("http1, http2", &c.protocol, parseProtocol), "http2",
+			"HTTP version to connect to the control plane with."),
+		optional("MANAGERS", into("names", &c.managers, parseManagers), "",
+			"Managers to request a resync from at start, separated by commas. "+
+				"The agent learns other managers from their first event."),
+		optional("FORWARD_TIMEOUT", duration(&c.forwarding), outbox.DefaultForwardTimeout.String(),
+			"Timeout of one attempt to send events."),
+		optional("MAX_BACKOFF", duration(&c.maxBackoff), outbox.DefaultMaxBackoff.String(),
+			"Longest delay between two attempts to send events, unless the control plane requests a longer one."),
+		optional("HEARTBEAT_INTERVAL", durationOrOff(&c.heartbeats), outbox.DefaultHeartbeatInterval.String(),
+			"Longest time between two heartbeats. Only contract v3 has heartbeats. 0s turns them off."),
+	}
+}
+
+func eventSettings(c *config) []setting {
+	return []setting{
+		optional("SETTLE", durationOrOff(&c.settle), outbox.DefaultSettle.String(),
+			"Delay before an event is sent, because the API server calls the webhook before it commits the write. 0s is none."),
+		optional("RESEND_AFTER", into("durations", &c.resend, parseDelays), "3s,35s",
+			"Delays after which a delivered event is sent once more, for a write that is committed later than `SETTLE`. "+
+				"They rise, and commas separate them. 0s is never."),
+		optional("RESEND_RESYNC", durationOrOff(&c.resendResync), outbox.DefaultResendResync.String(),
+			"Delay after which a resync is sent once more, for writes that are committed after the first. "+
+				"It must be longer than the timeout of any webhook in this cluster (at most 30s). 0s is never."),
+		optional("OUTBOX_MAX_KEYS", into("number", &c.maxKeys, parseCount), strconv.Itoa(outbox.DefaultMaxKeys),
+			"Distinct events to keep while the control plane does not accept them. A resync replaces those beyond."),
+	}
+}
+
+func webhookSettings(c *config) []setting {
+	return []setting{
+		lenient(optional("WEBHOOK_PORT", into("port", &c.webhook.port, parsePort), "8443",
+			"Port of the webhook (TLS 1.3). 0 takes a free port.")),
+		optional("WEBHOOK_BIND", into("IP", &c.webhook.host, parseIP), "",
+			"Address that the webhook listens on. If empty, all addresses."),
+		optional("WEBHOOK_TLS_CERT", file(&c.serving.Certificate), "",
+			"Server certificate of the webhook, in PEM. If empty, `TLS_CERT`."),
+		optional("WEBHOOK_TLS_KEY", file(&c.serving.Key), "",
+			"Private key of `WEBHOOK_TLS_CERT`, in PEM."),
+		optional("WEBHOOK_CLIENT_CA", file(&c.webhookCAs), "",
+			"CA certificates that the API server's client certificate must chain to, in PEM. "+
+				"If empty, the webhook requests no client certificate."),
+		optional("WEBHOOK_CLIENT_NAMES", into("names", &c.clientNames, parseNames), "",
+			"Names that the API server's client certificate may have (Common Name, DNS name or URI), separated by commas. "+
+				"If empty, any certificate of `WEBHOOK_CLIENT_CA` is accepted."),
+		optional("WEBHOOK_MAX_CONNECTIONS", into("number", &c.connections, parseCount), strconv.Itoa(defaultConnections),
+			"Limit of open connections. When it is reached, the client with the most connections loses one."),
+		optional("WEBHOOK_MAX_HANDSHAKES", into("number", &c.handshakes, parseCount), "",
+			"Limit of TLS handshakes that run at the same time. Client addresses take turns. If empty, half of `GOMAXPROCS`."),
+	}
+}
+
+func metricsSettings(c *config) []setting {
+	return []setting{
+		lenient(optional("METRICS_PORT", into("port", &c.metrics.port, parsePort), "2112",
+			"Port of `/metrics`, `/healthz` and `/readyz` (plain HTTP). 0 takes a free port.")),
+		optional("METRICS_BIND", into("IP", &c.metrics.host, parseIP), "",
+			"Address that the metrics port listens on. If empty, all addresses."),
+	}
+}
+
+func canarySettingsOf(c *config) []setting {
+	return []setting{
+		optional("CANARY_LEASE", into("namespace/name", &c.canary.lease, parseLease), "",
+			"Lease that the agent writes to prove that the API server calls the webhook. If empty, there is no canary."),
+		optional("CANARY_INTERVAL", duration(&c.canary.interval), canary.DefaultInterval.String(),
+			"Time between two writes of the canary."),
+		optional("CANARY_API_SERVER", text("URL", &c.canary.server), "",
+			"API server that the canary writes to. If empty, that of the cluster that the pod runs in."),
+		optional("CANARY_TOKEN_FILE", file(&c.canary.token), "",
+			"Bearer token of the canary. If empty, that of the pod's service account."),
+		optional("CANARY_CA_CERT", file(&c.canary.ca), "",
+			"CA certificates of `CANARY_API_SERVER`, in PEM. If empty, those of the pod's service account."),
+	}
+}
+
+func processSettings(c *config) []setting {
+	return []setting{
+		optional(envInstance, text("name", &c.instance), "",
+			"Name of this replica. If empty, `POD_NAME`, `HOSTNAME` or the host name."),
+		optional("STOP_DELAY", into("duration", &c.stopDelay, parseDelay), "0s",
+			"Time to serve as not ready before the shutdown begins, so that the API server changes to other replicas."),
+		optional("SHUTDOWN_TIMEOUT", duration(&c.shutdown), "20s",
+			"Time to finish requests and to send pending events before the process ends."),
+		optional("LOG_LEVEL", into("debug, info, warn, error", &c.logLevel, parseLevel), "info",
+			"Lowest level that is logged."),
+	}
+}
