@@ -1,6 +1,7 @@
 package controllerruntime
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -8,34 +9,32 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
-// errAddrTwice means that a component has two addresses.
-var errAddrTwice = errors.New("the address is given twice: want it as addr only")
+var errTwoAddresses = errors.New("addr and Options.Listener.Addr differ: want one of them")
 
-// ComponentOptions are the choices of [RegisterListenerComponent]. The zero value serves plain HTTP, for a gateway that
-// ends TLS.
+// ComponentOptions are the optional settings of [RegisterListenerComponent]. The zero value serves plain
+// HTTP, for a gateway that terminates TLS.
 type ComponentOptions struct {
-	// Listener are the choices of the listener. Its Addr stays empty. Native mTLS needs its TLS. With a Fleet, the source follows it:
-	// runtimes that are not fresh any more are looked at soon.
+	// Listener has the settings of the listener. Native mTLS needs its TLS. With a Fleet, the source follows
+	// it: runtimes that are no longer fresh are reconciled soon.
 	Listener listener.Options
-	// Source are the choices of the source.
+	// Source has the settings of the source.
 	Source SourceOptions
 }
 
-// RegisterListenerComponent returns a listener for one component of an operator, ready for mgr.Add, and the source of
-// what it receives, ready for WatchesRawSource. Nothing runs until the manager starts.
+// RegisterListenerComponent returns a listener for one component of an operator, to be passed to mgr.Add,
+// and the source of its events, to be passed to WatchesRawSource. Nothing runs until the manager starts.
 //
-// Runtimes reach the listener at addr (host:port; "" is ":8082") under the name of the component, which is the manager
-// of their watches. peers finds out who sent an event, verify decides whether that peer may trigger what it asks for,
-// and mapFunc makes requests of what it may.
+// Runtimes reach the listener at addr (host:port; "" is ":8082"). The name of the component is the
+// [core.Manager] of their watches. peers identifies the sender of an event, verify decides whether it may
+// trigger the event, and mapFunc turns the event into requests. It fails when one of them is missing, or
+// when component is not a DNS-1123 label.
 //
-// It is the function of that name that operators know from Kyma's listener, with two differences: peers is a choice of
-// its own, as a default that does not fit would let everybody in, and mapFunc stands here rather than in an event
-// handler, as its answer decides whether the event is acknowledged.
+// It differs in two points from the function of that name in Kyma's listener. peers has no default, as a
+// wrong one would let every sender in. mapFunc is here and not in an event handler, as its error decides
+// whether the event is acknowledged.
 //
-// The listener runs on every replica of the operator. Where the controller does not run, because another replica leads,
-// it answers that it is not ready, and the sender looks for the leader.
-//
-// It fails when something required is missing, and when component is no DNS-1123 label.
+// The listener runs on every replica of the operator. A replica whose controller does not run, because
+// another one leads, answers that it is not ready; the sender then looks for the leader.
 func RegisterListenerComponent[request comparable](
 	addr, component string, peers listener.PeerSource, verify core.Verifier, mapFunc MapFunc[request], opts ComponentOptions,
 ) (*listener.Listener, *Source[request], error) {
@@ -48,12 +47,12 @@ func RegisterListenerComponent[request comparable](
 		return nil, nil, fmt.Errorf("listener component %s: %w", manager, errNoMapFunc)
 	}
 
-	if opts.Listener.Addr != "" {
-		return nil, nil, fmt.Errorf("listener component %s: %w, have %q and %q", manager, errAddrTwice, addr, opts.Listener.Addr)
+	if addr != "" && opts.Listener.Addr != "" && addr != opts.Listener.Addr {
+		return nil, nil, fmt.Errorf("listener component %s: %w, have %q and %q", manager, errTwoAddresses, addr, opts.Listener.Addr)
 	}
 
 	source := NewSource(mapFunc, opts.Source)
-	opts.Listener.Addr = addr
+	opts.Listener.Addr = cmp.Or(addr, opts.Listener.Addr)
 
 	events, err := listener.New(peers, verify, map[core.Manager]core.Handler{manager: source}, opts.Listener)
 	if err != nil {

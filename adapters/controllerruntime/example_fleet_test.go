@@ -47,8 +47,8 @@ func setUpPolling(
 		builder.ControllerManagedBy(mgr).For(kyma, builder.OnlyMetadata).WatchesRawSource(source).Complete(kymas))
 }
 
-// An operator polls seldom whom it hears, and often whom it does not.
-func Example_pollOnlyWhomYouCannotHear() {
+// An operator polls fresh runtimes seldom, and all others often.
+func Example_adaptivePolling() {
 	watched, err := fleet.New(fleet.Options{
 		PollFresh: time.Hour, PollOtherwise: time.Minute,
 		Random: func() float64 { return 0.5 }, // No jitter, for the sake of the output.
@@ -63,10 +63,12 @@ func Example_pollOnlyWhomYouCannotHear() {
 
 	fmt.Println("a runtime that was never heard:", watched.RequeueAfter("skr-1"))
 
-	// What a listener does when heartbeats come. The last one takes leave.
+	// A listener calls Observe for each request. The last heartbeat announces that the agent stops.
 	for n, leaving := range []bool{false, true} {
-		beat := &core.Heartbeat{Number: uint64(n + 1), Interval: 30 * time.Second, Leaving: leaving}
-		watched.Observe("skr-1", "my-operator", []core.WatchEvent{{Kind: core.KindHeartbeat, Epoch: "e", Heartbeat: beat}})
+		beat := &core.Heartbeat{
+			Number: uint64(n + 1), Interval: 30 * time.Second, Canary: core.CanaryAlive, Leaving: leaving,
+		}
+		watched.Observe(core.Peer{ID: "skr-1"}, "my-operator", core.Batch{Epoch: "e", Heartbeat: beat}, nil)
 		fmt.Println(watched.RequeueAfter("skr-1"))
 	}
 	// Output:

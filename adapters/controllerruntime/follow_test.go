@@ -16,12 +16,12 @@ import (
 )
 
 func beating(fleetOf *fleet.Fleet, runtime core.RuntimeID, manager core.Manager, leaving bool) {
-	beat := &core.Heartbeat{Number: 1, Interval: time.Second, Leaving: leaving}
+	beat := &core.Heartbeat{Number: 1, Interval: time.Second, Canary: core.CanaryAlive, Leaving: leaving}
 	if leaving {
 		beat.Number = 2
 	}
 
-	fleetOf.Observe(runtime, manager, []core.WatchEvent{{Kind: core.KindHeartbeat, Epoch: "e", Heartbeat: beat}})
+	fleetOf.Observe(core.Peer{ID: runtime}, manager, core.Batch{Epoch: "e", Heartbeat: beat}, nil)
 }
 
 // A runtime that is not fresh any more is looked at within the short interval, although its last reconcile asked for the long one.

@@ -107,7 +107,8 @@ func (r *runtime) post(t testing.TB, addr, owner, watched string) int {
 		version, event.Owner = contract.V1, named(owner)
 	}
 
-	body := must(version.Encode([]core.WatchEvent{event}))
+	batch := core.NewBatch(event)
+	body := must(version.Encode(&batch)).Body
 
 	request := must(http.NewRequestWithContext(
 		t.Context(), http.MethodPost, "https://"+addr+version.Path("my-operator"), bytes.NewReader(body)))

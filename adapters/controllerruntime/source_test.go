@@ -311,7 +311,7 @@ func TestSourceRanksChangesAboveResyncs(t *testing.T) {
 	queue.AddWithOpts(priorityqueue.AddOpts{Priority: &low}, "skr-1:listed", "skr-1:changed")
 
 	resync := delivery("skr-2", "")
-	resync.Event.Kind = core.KindResync
+	resync.Event.Resync = true
 
 	for _, d := range []core.Delivery{resync, delivery("skr-1", "changed"), delivery("skr-1", "new")} {
 		if err := source.Handle(t.Context(), d); err != nil {
