@@ -23,12 +23,15 @@ type batchEnd struct {
 	sizes   []int
 	sources map[core.RuntimeID]bool
 	ids     map[string]bool
+	// sequence has the numbers in the order of their arrival, heartbeats whether a batch had one.
+	sequence   []uint64
+	heartbeats []bool
 }
 
-func (b *batchEnd) note(t *testing.T, r *http.Request) []core.WatchEvent {
+func (b *batchEnd) note(t *testing.T, r *http.Request) core.Batch {
 	t.Helper()
 
-	events, err := contract.V3.Decode(must(io.ReadAll(r.Body)))
+	batch, err := contract.V3.Decode(must(io.ReadAll(r.Body)))
 	if err != nil {
 		t.Error(err)
 	}
@@ -36,17 +39,20 @@ func (b *batchEnd) note(t *testing.T, r *http.Request) []core.WatchEvent {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
-	b.sizes = append(b.sizes, len(events))
+	b.sizes = append(b.sizes, len(batch.Events))
+	b.sources[batch.Source] = true
 
-	for i := range events {
-		b.sources[events[i].Source] = true
-		b.ids[events[i].ID] = true
+	for i := range batch.Events {
+		b.ids[batch.Events[i].ID] = true
+		b.sequence = append(b.sequence, batch.Events[i].Sequence)
 	}
 
-	return events
+	b.heartbeats = append(b.heartbeats, batch.Heartbeat != nil)
+
+	return batch
 }
 
-func newBatchForwarder(t *testing.T, opts httpmtls.Options, answer func(w http.ResponseWriter, events []core.WatchEvent)) (*httpmtls.Forwarder, *batchEnd) {
+func newBatchForwarder(t *testing.T, opts httpmtls.Options, answer func(w http.ResponseWriter, batch core.Batch)) (*httpmtls.Forwarder, *batchEnd) {
 	t.Helper()
 
 	noted := &batchEnd{sources: make(map[core.RuntimeID]bool), ids: make(map[string]bool)}
@@ -59,25 +65,25 @@ func newBatchForwarder(t *testing.T, opts httpmtls.Options, answer func(w http.R
 	return forwarder, noted
 }
 
-func many(n int, name string) []core.WatchEvent {
-	events := make([]core.WatchEvent, n)
-	for i := range events {
-		events[i] = event(fmt.Sprint(name, i))
+func many(n int, name string) core.Batch {
+	batch := core.Batch{Epoch: "epoch"}
+	for i := range n {
+		batch.Events = append(batch.Events, core.Numbered{WatchEvent: event(fmt.Sprint(name, i)), Sequence: uint64(i + 1)})
 	}
 
-	return events
+	return batch
 }
 
 func TestBatchesClaimTheIdentityOfTheCertificate(t *testing.T) {
 	t.Parallel()
 
 	for identity, want := range map[core.RuntimeID]core.RuntimeID{"": "skr-1", "spiffe://a/b": "spiffe://a/b"} {
-		forwarder, noted := newBatchForwarder(t, httpmtls.Options{Identity: identity}, func(w http.ResponseWriter, _ []core.WatchEvent) {
+		forwarder, noted := newBatchForwarder(t, httpmtls.Options{Identity: identity}, func(w http.ResponseWriter, _ core.Batch) {
 			w.WriteHeader(http.StatusAccepted)
 		})
 
-		events := many(501, "object")
-		if err := forwarder.Forward(t.Context(), manager, events); err != nil {
+		batch := many(3, "object")
+		if err := forwarder.Forward(t.Context(), manager, batch); err != nil {
 			t.Fatal(err)
 		}
 
@@ -85,48 +91,77 @@ func TestBatchesClaimTheIdentityOfTheCertificate(t *testing.T) {
 			t.Errorf("sources (-want +got):\n%s", diff)
 		}
 
-		if diff := cmp.Diff([]int{500, 1}, noted.sizes); diff != "" || len(noted.ids) != 501 {
+		if diff := cmp.Diff([]int{3}, noted.sizes); diff != "" || len(noted.ids) != 3 {
 			t.Errorf("%d different ids in batches (-want +got):\n%s", len(noted.ids), diff)
 		}
 
-		if events[0].Source != "" || events[0].ID != "" {
-			t.Error("the caller's events were changed")
+		if batch.Source != "" || batch.Events[0].ID != "" {
+			t.Error("the caller's batch was changed")
 		}
 	}
 }
 
-func TestBatchThatIsTooLargeIsHalved(t *testing.T) {
+// Events that a request has no room for keep their order and their numbers, and are sent with the next one.
+// A heartbeat names the last number: it must not overtake them.
+func TestBatchThatIsTooLargeIsCut(t *testing.T) {
 	t.Parallel()
 
-	forwarder, noted := newBatchForwarder(t, httpmtls.Options{}, func(w http.ResponseWriter, events []core.WatchEvent) {
-		if strings.HasSuffix(events[0].Watched.Name, "x250") { // The first of the second half.
-			w.WriteHeader(http.StatusServiceUnavailable)
-			w.Header().Set("Retry-After", "1")
-
-			return
-		}
-
+	forwarder, noted := newBatchForwarder(t, httpmtls.Options{}, func(w http.ResponseWriter, _ core.Batch) {
 		w.WriteHeader(http.StatusAccepted)
 	})
 
-	err := forwarder.Forward(t.Context(), manager, many(500, strings.Repeat("x", 240)))
+	rest := many(500, strings.Repeat("x", 240))
+	rest.Heartbeat = &core.Heartbeat{ID: "heartbeat", Number: 1, Sequence: 500}
 
-	partial, ok := errors.AsType[core.EventErrors](err)
-	if !ok || len(partial) != 250 || partial[249] != nil || core.Reason(partial[250]) != httpmtls.ReasonNotReady {
-		t.Errorf("error %v, want the second half refused", err)
+	for len(rest.Events) > 0 {
+		err := forwarder.Forward(t.Context(), manager, rest)
+		unsent, _ := errors.AsType[core.EventErrors](err)
+		first := len(rest.Events)
+
+		for i, err := range unsent {
+			if !errors.Is(err, core.ErrNotSent) || core.IsPermanent(err) {
+				t.Fatalf("event %d: %v, want that it was not sent", i, err)
+			}
+
+			first = min(first, i)
+		}
+
+		rest.Events = rest.Events[first:]
 	}
 
-	if noted.sizes[0] != 250 {
-		t.Errorf("batches of %v, want halves", noted.sizes)
+	want := make([]uint64, 500)
+	for i := range want {
+		want[i] = uint64(i + 1)
 	}
+
+	if diff := cmp.Diff(want, noted.sequence); diff != "" {
+		t.Errorf("numbers that arrived (-want +got):\n%s", diff)
+	}
+
+	for i, beat := range noted.heartbeats {
+		if last := i == len(noted.heartbeats)-1; beat != last {
+			t.Errorf("batch %d of %d has a heartbeat: %v, want it behind the last event", i+1, len(noted.heartbeats), beat)
+		}
+	}
+
+	if len(noted.sizes) < 2 {
+		t.Errorf("batches of %v, want more than one: the events do not fit into one request", noted.sizes)
+	}
+}
+
+// partial is the answer that names refused elements.
+func partial(failed map[int]contract.Refusal) ([]byte, error) {
+	answer := contract.Partial(failed)
+
+	return answer.Body()
 }
 
 func TestAnswerNamesTheEventsThatWereNotTaken(t *testing.T) {
 	t.Parallel()
 
-	forwarder, _ := newBatchForwarder(t, httpmtls.Options{}, func(w http.ResponseWriter, _ []core.WatchEvent) {
+	forwarder, _ := newBatchForwarder(t, httpmtls.Options{}, func(w http.ResponseWriter, _ core.Batch) {
 		w.WriteHeader(http.StatusServiceUnavailable)
-		_, _ = w.Write(must(contract.EncodeFailures("partial", map[int]contract.Failure{
+		_, _ = w.Write(must(partial(map[int]contract.Refusal{
 			1: {Status: http.StatusServiceUnavailable, Reason: "queue_full", RetryAfter: 3 * time.Second},
 			2: {Status: http.StatusForbidden, Reason: "san_mismatch"},
 			3: {Status: http.StatusBadRequest, Reason: "malformed"},
@@ -143,9 +178,9 @@ func TestAnswerNamesTheEventsThatWereNotTaken(t *testing.T) {
 		after     time.Duration
 		permanent bool
 	}{
-		1: {httpmtls.ReasonNotReady, 3 * time.Second, false},
-		2: {httpmtls.ReasonForbidden, httpmtls.DefaultRefusedRetryAfter, false},
-		3: {httpmtls.ReasonMalformed, 0, true},
+		1: {contract.ReasonNotReady, 3 * time.Second, false},
+		2: {contract.ReasonForbidden, httpmtls.DefaultRefusedRetryAfter, false},
+		3: {contract.ReasonMalformed, 0, true},
 	} {
 		err := partial[index]
 		if core.Reason(err) != want.reason || core.RetryAfter(err) != want.after || core.IsPermanent(err) != want.permanent {
@@ -157,13 +192,13 @@ func TestAnswerNamesTheEventsThatWereNotTaken(t *testing.T) {
 func TestAnswerThatNamesWhatWasNotSentCountsForAll(t *testing.T) {
 	t.Parallel()
 
-	forwarder, _ := newBatchForwarder(t, httpmtls.Options{Retries: -1}, func(w http.ResponseWriter, _ []core.WatchEvent) {
+	forwarder, _ := newBatchForwarder(t, httpmtls.Options{Retries: -1}, func(w http.ResponseWriter, _ core.Batch) {
 		w.WriteHeader(http.StatusServiceUnavailable)
-		_, _ = w.Write(must(contract.EncodeFailures("partial", map[int]contract.Failure{7: {Status: http.StatusBadRequest}})))
+		_, _ = w.Write(must(partial(map[int]contract.Refusal{7: {Status: http.StatusBadRequest}})))
 	})
 
 	err := forwarder.Forward(t.Context(), manager, many(5, "object"))
-	if _, ok := errors.AsType[core.EventErrors](err); ok || core.Reason(err) != httpmtls.ReasonNotReady {
+	if _, ok := errors.AsType[core.EventErrors](err); ok || core.Reason(err) != contract.ReasonNotReady {
 		t.Errorf("error %v, want one for the whole batch", err)
 	}
 }

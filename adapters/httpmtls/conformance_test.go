@@ -78,12 +78,12 @@ func contractHandler(version contract.Version, far *coretest.Recorder) http.Hand
 			}
 		}
 
-		events, err := version.Decode(body)
+		batch, err := version.Decode(body)
 		if err == nil {
-			err = far.Forward(r.Context(), to, events)
+			err = far.Forward(r.Context(), to, batch)
 		}
 
-		if partial, ok := errors.AsType[core.EventErrors](err); ok && len(events) > 1 {
+		if partial, ok := errors.AsType[core.EventErrors](err); ok {
 			refuseSome(w, partial)
 
 			return
@@ -99,13 +99,14 @@ func contractHandler(version contract.Version, far *coretest.Recorder) http.Hand
 
 // refuseSome answers a batch of which some events were not taken.
 func refuseSome(w http.ResponseWriter, partial core.EventErrors) {
-	failures := make(map[int]contract.Failure, len(partial))
+	failures := make(map[int]contract.Refusal, len(partial))
 	for index, err := range partial {
-		failures[index] = contract.Failure{Status: statusFor(err), Reason: core.Reason(err), RetryAfter: core.RetryAfter(err)}
+		failures[index] = contract.Refusal{Status: statusFor(err), Reason: core.Reason(err), RetryAfter: core.RetryAfter(err)}
 	}
 
 	w.WriteHeader(http.StatusServiceUnavailable)
-	_, _ = w.Write(must(contract.EncodeFailures("partial", failures)))
+	answer := contract.Partial(failures)
+	_, _ = w.Write(must(answer.Body()))
 }
 
 func statusFor(err error) int {

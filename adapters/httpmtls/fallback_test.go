@@ -25,8 +25,8 @@ func (r reasoned) Error() string  { return string(r) }
 func (r reasoned) Reason() string { return string(r) }
 
 const (
-	unknownContract = reasoned(httpmtls.ReasonUnknownContract)
-	unknownManager  = reasoned(httpmtls.ReasonUnknownManager)
+	unknownContract = reasoned(contract.ReasonUnknownContract)
+	unknownManager  = reasoned(contract.ReasonUnknownManager)
 	down            = reasoned(httpmtls.ReasonDial)
 )
 
@@ -34,29 +34,34 @@ const (
 type end struct {
 	mu     sync.Mutex
 	names  []string
-	answer func(events []core.WatchEvent) error
+	answer func(batch core.Batch) error
+	beats  int
 }
 
-func (e *end) Forward(_ context.Context, _ core.Manager, events []core.WatchEvent) error {
+func (e *end) Forward(_ context.Context, _ core.Manager, batch core.Batch) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 
-	for i := range events {
-		e.names = append(e.names, events[i].Watched.Name)
+	for i := range batch.Events {
+		e.names = append(e.names, batch.Events[i].Watched.Name)
+	}
+
+	if batch.Heartbeat != nil {
+		e.beats++
 	}
 
 	if e.answer == nil {
 		return nil
 	}
 
-	return e.answer(events)
+	return e.answer(batch)
 }
 
 func (e *end) set(err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 
-	e.answer = func([]core.WatchEvent) error { return err }
+	e.answer = func(core.Batch) error { return err }
 }
 
 // seen returns the names that arrived since the last call, sorted.
@@ -69,10 +74,6 @@ func (e *end) seen() []string {
 	slices.Sort(names)
 
 	return names
-}
-
-func heartbeat() core.WatchEvent {
-	return core.WatchEvent{Kind: core.KindHeartbeat, Heartbeat: &core.Heartbeat{}}
 }
 
 // TestFallback goes through the life of one manager.
@@ -116,7 +117,7 @@ func TestFallback(t *testing.T) {
 			newest.set(step.newest)
 			older.set(step.older)
 
-			if err := forwarder.Forward(t.Context(), manager, []core.WatchEvent{event("a"), event("b")}); !errors.Is(err, step.want) {
+			if err := forwarder.Forward(t.Context(), manager, core.NewBatch(event("a"), event("b"))); !errors.Is(err, step.want) {
 				t.Errorf("step %d, %s: %v, want %v", i, step.name, err, step.want)
 			}
 
@@ -137,7 +138,7 @@ func TestWithoutOlderContractItIsOnlyTold(t *testing.T) {
 
 	newest.set(unknownContract)
 
-	if err := forwarder.Forward(t.Context(), manager, []core.WatchEvent{event("a")}); !errors.Is(err, unknownContract) || core.IsPermanent(err) {
+	if err := forwarder.Forward(t.Context(), manager, core.NewBatch(event("a"))); !errors.Is(err, unknownContract) || core.IsPermanent(err) {
 		t.Errorf("error %v, want that of the newest contract, and that it may be tried again", err)
 	}
 
@@ -155,7 +156,7 @@ func TestOlderContractLosesNothing(t *testing.T) {
 		want   map[int]error // by event
 		whole  error
 	}{
-		"all taken": {want: map[int]error{30: httpmtls.ErrNoHeartbeats}},
+		"all taken": {},
 		"one refused": {
 			answer: func(e core.WatchEvent, _ int) error {
 				if e.Watched.Name == "7" {
@@ -164,7 +165,7 @@ func TestOlderContractLosesNothing(t *testing.T) {
 
 				return nil
 			},
-			want: map[int]error{7: refused, 30: httpmtls.ErrNoHeartbeats},
+			want: map[int]error{7: refused},
 		},
 		"down from the start": {
 			answer: func(core.WatchEvent, int) error { return down }, whole: unknownContract,
@@ -189,31 +190,35 @@ func TestOlderContractLosesNothing(t *testing.T) {
 				taken = make(map[string]bool)
 			)
 
-			older := core.ForwarderFunc(func(_ context.Context, _ core.Manager, events []core.WatchEvent) error {
+			older := core.ForwarderFunc(func(_ context.Context, _ core.Manager, batch core.Batch) error {
 				mu.Lock()
 				defer mu.Unlock()
 
+				if batch.Heartbeat != nil {
+					t.Error("the older contract got a heartbeat")
+				}
+
 				var err error
 				if test.answer != nil {
-					err = test.answer(events[0], n)
+					err = test.answer(batch.Events[0].WatchEvent, n)
 				}
 
 				n++
 
 				if err == nil {
-					taken[events[0].Watched.Name] = true
+					taken[batch.Events[0].Watched.Name] = true
 				}
 
 				return err
 			})
 			forwarder := must(httpmtls.NewFallback(newest, older, httpmtls.FallbackOptions{}))
 
-			var batch []core.WatchEvent
+			batch := core.Batch{Heartbeat: &core.Heartbeat{}}
 			for i := range 30 {
-				batch = append(batch, event(strconv.Itoa(i)))
+				batch.Events = append(batch.Events, core.Numbered{WatchEvent: event(strconv.Itoa(i))})
 			}
 
-			err := forwarder.Forward(t.Context(), manager, append(batch, heartbeat()))
+			err := forwarder.Forward(t.Context(), manager, batch)
 			if test.whole != nil {
 				if !errors.Is(err, test.whole) {
 					t.Errorf("error %v, want %v", err, test.whole)
@@ -223,12 +228,12 @@ func TestOlderContractLosesNothing(t *testing.T) {
 			}
 
 			some, ok := errors.AsType[core.EventErrors](err)
-			if !ok {
-				t.Fatalf("error %v, want which events were not taken", err)
+			if err != nil && !ok {
+				t.Fatalf("error %v, want one for each event that was not taken", err)
 			}
 
-			for i := range batch {
-				if failed := some[i] != nil; failed == taken[batch[i].Watched.Name] {
+			for i := range batch.Events {
+				if failed := some[i] != nil; failed == taken[batch.Events[i].Watched.Name] {
 					t.Errorf("event %d: failed %v, taken %v, want one of them", i, failed, !failed)
 				}
 			}
@@ -242,23 +247,27 @@ func TestOlderContractLosesNothing(t *testing.T) {
 	}
 }
 
-// TestWhoseNotFoundItIs: only a listener says that it is the manager that is not there.
-func TestWhoseNotFoundItIs(t *testing.T) {
+// Only a listener can mean the manager. Gateways answer 403 or 404 for a path that they do not know.
+func TestUnknownContractAndUnknownManager(t *testing.T) {
 	for name, test := range map[string]struct {
 		version contract.Version
+		status  int
 		body    string
 		want    string
 	}{
-		"listener":       {contract.V3, `{"reason":"unknown_manager"}`, httpmtls.ReasonUnknownManager},
-		"older listener": {contract.V3, `{"reason":"not_found"}`, httpmtls.ReasonUnknownContract},
-		"mux of Go":      {contract.V3, "404 page not found\n", httpmtls.ReasonUnknownContract},
-		"gateway":        {contract.V3, "", httpmtls.ReasonUnknownContract},
-		"v2":             {contract.V2, "404 page not found\n", httpmtls.ReasonUnknownManager},
+		"listener":            {contract.V3, 404, `{"reason":"unknown_manager"}`, contract.ReasonUnknownManager},
+		"older listener":      {contract.V3, 404, `{"reason":"not_found"}`, contract.ReasonUnknownContract},
+		"mux of Go":           {contract.V3, 404, "404 page not found\n", contract.ReasonUnknownContract},
+		"gateway":             {contract.V3, 404, "", contract.ReasonUnknownContract},
+		"policy of a gateway": {contract.V3, 403, "RBAC: access denied", contract.ReasonUnknownContract},
+		"listener, forbidden": {contract.V3, 403, `{"reason":"san_mismatch"}`, contract.ReasonForbidden},
+		"policy, v2":          {contract.V2, 403, "RBAC: access denied", contract.ReasonForbidden},
+		"v2":                  {contract.V2, 404, "404 page not found\n", contract.ReasonUnknownManager},
 	} {
 		t.Run(name, func(t *testing.T) {
 			keys := newPKI(t)
 			far := newFarEnd(t, keys.server, func(w http.ResponseWriter, _ *http.Request) {
-				w.WriteHeader(http.StatusNotFound)
+				w.WriteHeader(test.status)
 				_, _ = w.Write([]byte(test.body))
 			})
 			forwarder := must(httpmtls.NewForwarder(keys.client, far.address(), test.version, httpmtls.Options{}))

@@ -199,7 +199,7 @@ func TestCancelWhile(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				result := make(chan error, 1)
 
-				go func() { result <- forwarder.Forward(ctx, manager, []core.WatchEvent{event("object")}) }()
+				go func() { result <- forwarder.Forward(ctx, manager, core.NewBatch(event("object"))) }()
 
 				receive(t, reached)
 				cancel()
@@ -231,7 +231,7 @@ func TestCancelWhileWaitingForOthers(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 
-	if err := forwarder.Forward(ctx, manager, []core.WatchEvent{event("second")}); !errors.Is(err, context.Canceled) {
+	if err := forwarder.Forward(ctx, manager, core.NewBatch(event("second"))); !errors.Is(err, context.Canceled) {
 		t.Errorf("have %v, want that it was cancelled", err)
 	}
 

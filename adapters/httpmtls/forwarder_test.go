@@ -124,10 +124,10 @@ func TestRequest(t *testing.T) {
 			keys := newPKI(t)
 			end := newFarEnd(t, keys.server, func(_ http.ResponseWriter, r *http.Request) {
 				body := must(io.ReadAll(r.Body))
-				events, err := version.Decode(body)
+				batch, err := version.Decode(body)
 				got <- fmt.Sprint(r.Method, " ", r.URL.Path, " ", r.Header.Get("Content-Type"), " ", r.Header.Get("User-Agent"), " ",
 					r.Header.Values("Idempotency-Key"), " ", r.ContentLength == int64(len(body)), " ", r.TLS.PeerCertificates[0].Subject.CommonName, " ",
-					events[0].Watched.Name, err)
+					batch.Events[0].Watched.Name, err)
 			})
 
 			forwarder := must(httpmtls.NewForwarder(keys.client, "https://"+end.address()+"/", version, httpmtls.Options{UserAgent: "agent/1"}))
@@ -153,7 +153,7 @@ func TestInvalidManagerReachesNoURL(t *testing.T) {
 	forwarder := newForwarder(t, keys.client, end.address(), httpmtls.Options{})
 
 	for _, name := range []core.Manager{"", "..", "a/b", "%2F", "a?b", "A", "ä", "a\r\nHost: b", core.Manager(strings.Repeat("a", 300))} {
-		err := forwarder.Forward(t.Context(), name, []core.WatchEvent{event("object")})
+		err := forwarder.Forward(t.Context(), name, core.NewBatch(event("object")))
 		if !errors.Is(err, core.ErrInvalidManager) || !core.IsPermanent(err) || core.Reason(err) != httpmtls.ReasonInvalidManager {
 			t.Errorf("manager %q: %v, want a permanent error that is ErrInvalidManager", name, err)
 		}
@@ -196,7 +196,7 @@ func TestAnswers(t *testing.T) {
 		"405":           {405, nil, nil, answer{false, false, "client_error", 0, 1}},
 		"408":           {408, nil, nil, answer{false, false, "client_error", 0, 1}},
 		"413":           {413, nil, nil, answer{true, true, "too_large", 0, 1}},
-		"415":           {415, nil, nil, answer{true, true, "wrong_type", 0, 1}},
+		"415":           {415, nil, nil, answer{true, true, "unsupported_media_type", 0, 1}},
 		"429":           {429, http.Header{"Retry-After": {"3"}}, core.ErrNotReady, answer{false, false, "too_fast", 3 * time.Second, 1}},
 		"429 without":   {429, nil, core.ErrNotReady, answer{false, false, "too_fast", 0, 1}},
 		"500":           {500, nil, nil, answer{false, false, "server_error", 0, 1}},
@@ -262,63 +262,40 @@ func TestRefusedRetryAfterOption(t *testing.T) {
 	}
 }
 
-// TestManyEvents tells which events of one call are reported how, for answers in the order of the events.
-func TestManyEvents(t *testing.T) {
+// A contract that carries one event sends the first one, and names the others as not sent: they keep their
+// order.
+func TestSingleEventContractSendsTheFirst(t *testing.T) {
 	t.Parallel()
 
-	for name, tc := range map[string]struct {
-		answers  []int
-		reasons  map[int]string // by event
-		whole    string         // of all
-		requests int64
-	}{
-		"all delivered":                      {[]int{200, 202, 204}, nil, "", 3},
-		"one malformed":                      {[]int{200, 400, 200}, map[int]string{1: "malformed"}, "", 3},
-		"forbidden and too large":            {[]int{403, 200, 413}, map[int]string{0: "forbidden", 2: "too_large"}, "", 3},
-		"manager unknown":                    {[]int{404, 200, 200}, nil, "unknown_manager", 1},
-		"manager unknown after a refusal":    {[]int{400, 404, 200}, nil, "unknown_manager", 2},
-		"too fast after a delivery":          {[]int{200, 429, 200}, map[int]string{1: "too_fast", 2: "too_fast"}, "", 2},
-		"too fast after all kinds of things": {[]int{200, 415, 500, 200}, map[int]string{1: "wrong_type", 2: "server_error", 3: "server_error"}, "", 3},
+	for status, want := range map[int]map[int]string{
+		http.StatusOK:         {1: "not_sent", 2: "not_sent"},
+		http.StatusBadRequest: {0: "malformed", 1: "not_sent", 2: "not_sent"},
+		http.StatusForbidden:  {0: "forbidden", 1: "not_sent", 2: "not_sent"},
+		http.StatusNotFound:   nil, // Of the manager, so of all.
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(strconv.Itoa(status), func(t *testing.T) {
 			t.Parallel()
 
 			var requests atomic.Int64
 
 			keys := newPKI(t)
 			end := newFarEnd(t, keys.server, func(w http.ResponseWriter, _ *http.Request) {
-				w.WriteHeader(tc.answers[requests.Add(1)-1])
+				requests.Add(1)
+				w.WriteHeader(status)
 			})
 
-			events := make([]core.WatchEvent, len(tc.answers))
-			for i := range events {
-				events[i] = event(fmt.Sprint("object-", i))
-			}
-
-			err := forward(t, newForwarder(t, keys.client, end.address(), httpmtls.Options{}), events...)
-
-			some, _ := errors.AsType[core.EventErrors](err)
+			err := forward(t, newForwarder(t, keys.client, end.address(), httpmtls.Options{}), event("a"), event("b"), event("c"))
 
 			var reasons map[int]string
-			for i, failure := range some {
-				if reasons == nil {
-					reasons = map[int]string{}
+			if some, ok := errors.AsType[core.EventErrors](err); ok {
+				reasons = make(map[int]string, len(some))
+				for i, failure := range some {
+					reasons[i] = core.Reason(failure)
 				}
-
-				reasons[i] = core.Reason(failure)
 			}
 
-			whole := ""
-			if err != nil && some == nil {
-				whole = core.Reason(err)
-			}
-
-			if diff := cmp.Diff(tc.reasons, reasons); diff != "" {
-				t.Error(diff)
-			}
-
-			if whole != tc.whole || requests.Load() != tc.requests {
-				t.Errorf("for all: %q after %d requests, want %q after %d", whole, requests.Load(), tc.whole, tc.requests)
+			if diff := cmp.Diff(want, reasons); diff != "" || err == nil || requests.Load() != 1 {
+				t.Errorf("error %v after %d requests (-want +got):\n%s", err, requests.Load(), diff)
 			}
 		})
 	}
@@ -415,7 +392,7 @@ func TestRedirectIsNotFollowed(t *testing.T) {
 	})
 
 	err := forward(t, newForwarder(t, keys.client, end.address(), httpmtls.Options{}), event("object"))
-	if core.Reason(err) != httpmtls.ReasonRedirect || core.IsPermanent(err) {
+	if core.Reason(err) != contract.ReasonRedirect || core.IsPermanent(err) {
 		t.Errorf("have %v, want a redirect that is an error", err)
 	}
 }
@@ -555,7 +532,7 @@ func ExampleForwarder() {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 
-	err = forwarder.Forward(ctx, "lifecycle-manager", []core.WatchEvent{event("object")})
+	err = forwarder.Forward(ctx, "lifecycle-manager", core.NewBatch(event("object")))
 	fmt.Println("reason:", core.Reason(err), "permanent:", core.IsPermanent(err))
 	// Output: reason: canceled permanent: false
 }

@@ -178,7 +178,7 @@ func forward(t testing.TB, forwarder core.Forwarder, events ...core.WatchEvent) 
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 
-	return forwarder.Forward(ctx, manager, events)
+	return forwarder.Forward(ctx, manager, core.NewBatch(events...))
 }
 
 // unhurried are options with which a busy machine is no reason to give a connection up.

@@ -41,7 +41,7 @@ func (f *Forwarder) send(ctx context.Context, target *url.URL, m *message) error
 		_, err = f.attempt(ctx, target, m)
 	}
 
-	return err
+	return f.ofEvent(err, m)
 }
 
 // refusesMaterial reports whether another certificate, or another CA bundle, may fare better.
@@ -127,12 +127,18 @@ func (f *Forwarder) read(target *url.URL, answer *http.Response, m *message) err
 	failed.Body = string(kept[:min(len(kept), maxKept)])
 	failed.Err = errors.Join(failed.Err, readErr)
 
-	// Deployed listeners of contracts v1 and v2 name nothing, but can only mean the one event.
-	if f.version.MaxEvents() == 1 && (failed.permanent || failed.reason == contract.ReasonForbidden) {
-		return core.EventErrors{m.index(0): failed}
+	return failed
+}
+
+// ofEvent names the event of a contract that carries one, when the refusal can only concern it. Deployed
+// listeners of contracts v1 and v2 name no index.
+func (f *Forwarder) ofEvent(err error, m *message) error {
+	failed, ok := errors.AsType[*Error](err)
+	if ok && f.version.MaxEvents() == 1 && (failed.permanent || failed.reason == contract.ReasonForbidden) {
+		return core.EventErrors{m.index(0): err}
 	}
 
-	return failed
+	return err
 }
 
 // isWebPage recognizes an answer for people. A listener never writes one.
