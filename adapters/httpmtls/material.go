@@ -102,13 +102,6 @@ func (e *MaterialError) Unwrap() error { return e.Err }
 // Reason returns the problem, as a metric label.
 func (e *MaterialError) Reason() string { return e.Problem }
 
-// snapshot is the content of the files at one moment.
-type snapshot struct{ ca, cert, key []byte }
-
-func (s snapshot) equal(other snapshot) bool {
-	return bytes.Equal(s.ca, other.ca) && bytes.Equal(s.cert, other.cert) && bytes.Equal(s.key, other.key)
-}
-
 func parse(paths Paths, files snapshot, now time.Time) (*Material, error) {
 	material := &Material{}
 

@@ -62,7 +62,6 @@ var budgets = []budget{
 		allowed: []string{
 			root + "core/...", root + "adapters/httpmtls/...", "k8s.io/apimachinery/pkg/types", "k8s.io/apimachinery/pkg/runtime/schema",
 			"github.com/hashicorp/go-retryablehttp", "github.com/hashicorp/go-cleanhttp",
-			"github.com/fsnotify/fsnotify/...", "golang.org/x/sys/...",
 		},
 	},
 }
