@@ -70,6 +70,24 @@ func TestIssued(t *testing.T) {
 	}
 }
 
+// A heartbeat reports a certificate that is about to expire, which a new one is not.
+func TestLeavesLiveLong(t *testing.T) {
+	t.Parallel()
+
+	const month = 30 * 24 * time.Hour
+
+	root := must(testpki.NewCA("root", testpki.Options{}))
+	for _, leaf := range []*testpki.Leaf{
+		must(root.Client("skr-1", testpki.Options{})),
+		must(root.Server("kcp", testpki.Options{})),
+		must(testpki.SelfSigned("skr-1", testpki.Options{})),
+	} {
+		if left := time.Until(leaf.Certificate().NotAfter); left < month {
+			t.Errorf("%s expires in %v, want at least %v", leaf.Certificate().Subject, left, month)
+		}
+	}
+}
+
 func TestSubjectAlternativeNames(t *testing.T) {
 	t.Parallel()
 
