@@ -223,7 +223,7 @@ func (f *Files) refuse(files snapshot, err error) error {
 	}
 
 	f.refused = refusal{files: files, message: err.Error()}
-	f.opts.Logger.Warn("key material on disk is broken, the last good material stays in use",
+	f.opts.Logger.Warn("key material on disk is broken, the last good one stays in use",
 		slog.Any("error", err),
 		slog.String("fingerprint", old.material.Fingerprint),
 		slog.Time("not_after", old.material.NotAfter))
