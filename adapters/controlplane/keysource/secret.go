@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -156,7 +157,14 @@ func (s *Secret) refuse(old *generation, err error) {
 		return
 	}
 
-	s.opts.Logger.Warn("no sound key material in the Secret, the last good one stays in use", slog.Any("error", err))
+	if old.material == nil && apierrors.IsNotFound(err) {
+		s.opts.Logger.Info("wait for the Secret with key material", slog.String("secret", s.name.String()))
+
+		return
+	}
+
+	s.opts.Logger.Warn("key material in the Secret is broken or unreadable, the last good one stays in use",
+		slog.Any("error", err), slog.Bool("has_good_one", old.material != nil))
 	s.opts.Refused(problemOf(err))
 }
 
