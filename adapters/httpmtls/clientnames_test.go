@@ -31,7 +31,8 @@ func TestWebhookAllowsNamedClients(t *testing.T) {
 		"DNS name":                 {kubelet, []string{"Worker-1"}, false},
 		"URI": {
 			issue("", testpki.Options{URIs: []string{"spiffe://cluster/apiserver"}}),
-			[]string{"spiffe://cluster/apiserver"}, false,
+			[]string{"spiffe://cluster/apiserver"},
+			false,
 		},
 		"part of a name":             {kubelet, []string{"worker"}, true},
 		"empty name, no Common Name": {issue("", testpki.Options{}), []string{""}, true},

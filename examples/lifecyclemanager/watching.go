@@ -136,9 +136,9 @@ func listen(ctx context.Context, mgr ctrl.Manager, heard *fleet.Fleet, set *cert
 }
 
 // listenerKeys reads the key material that this operator issues for its own listener.
-func listenerKeys(mgr ctrl.Manager, name types.NamespacedName, metrics prometheus.KeyMaterial) (*keysource.Secret, error) {
+func listenerKeys(mgr ctrl.Manager, name types.NamespacedName, keys prometheus.KeyMaterial) (*keysource.Secret, error) {
 	return keysource.NewSecret(mgr.GetAPIReader(), name, keysource.Options{
-		Reloaded: metrics.Reloaded, Refused: metrics.Refused, Logger: controllerruntime.Logger(mgr.GetLogger()),
+		Reloaded: keys.Reloaded, Refused: keys.Refused, Logger: controllerruntime.Logger(mgr.GetLogger()),
 	})
 }
 

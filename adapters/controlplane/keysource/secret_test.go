@@ -273,7 +273,7 @@ func TestReadsPerMinute(t *testing.T) {
 func TestNewSecretRefuses(t *testing.T) {
 	name := types.NamespacedName{Namespace: "kcp", Name: "listener"}
 
-	for wrong, make := range map[string]func() (*keysource.Secret, error){
+	for wrong, construct := range map[string]func() (*keysource.Secret, error){
 		"no reader": func() (*keysource.Secret, error) { return keysource.NewSecret(nil, name, keysource.Options{}) },
 		"no name": func() (*keysource.Secret, error) {
 			return keysource.NewSecret(&secrets{}, types.NamespacedName{}, keysource.Options{})
@@ -282,7 +282,7 @@ func TestNewSecretRefuses(t *testing.T) {
 			return keysource.NewSecret(&secrets{}, name, keysource.Options{Poll: -1})
 		},
 	} {
-		if _, err := make(); err == nil {
+		if _, err := construct(); err == nil {
 			t.Errorf("%s: want an error", wrong)
 		}
 	}
