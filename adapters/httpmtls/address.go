@@ -44,7 +44,7 @@ func validPort(address *url.URL) bool {
 	return err == nil && port > 0 && port <= maxPort
 }
 
-// addressError does not wrap the error of [url.Parse], which repeats its input. That may be a password.
+// addressError does not wrap the error of [url.Parse], which repeats its input: maybe a password.
 func addressError(address string) error {
 	if strings.Contains(address, "@") {
 		address = "(with credentials)"

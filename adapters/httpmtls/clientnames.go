@@ -19,7 +19,7 @@ func verifyName(certificate *x509.Certificate, allowed []string) error {
 		}
 	}
 
-	return fmt.Errorf("httpmtls: client certificate of %.64q has none of the allowed names", certificate.Subject.CommonName)
+	return fmt.Errorf("httpmtls: client certificate of %.64q: want one of the allowed names", certificate.Subject.CommonName)
 }
 
 // hasName compares DNS names without regard to case (RFC 5280, section 4.2.1.6), all else exactly.

@@ -136,7 +136,7 @@ type Status struct {
 	Err error
 }
 
-// Status returns the material in use and the fault of the present files, for readiness and heartbeat.
+// Status returns the material in use and the fault of the present files.
 func (f *Files) Status() Status {
 	g := f.current.Load()
 

@@ -176,8 +176,10 @@ func TestFilesKeepLastGood(t *testing.T) {
 		"half-written CA": {httpmtls.ProblemMalformed, func(_ *testpki.CA, files map[string][]byte) {
 			files[testpki.FileCA] = files[testpki.FileCA][:100]
 		}},
-		"empty":   {httpmtls.ProblemEmpty, func(_ *testpki.CA, files map[string][]byte) { files[testpki.FileCA] = nil }},
-		"missing": {httpmtls.ProblemUnreadable, func(_ *testpki.CA, files map[string][]byte) { delete(files, testpki.FileKey) }},
+		"empty": {httpmtls.ProblemEmpty, func(_ *testpki.CA, files map[string][]byte) { files[testpki.FileCA] = nil }},
+		"missing": {httpmtls.ProblemUnreadable, func(_ *testpki.CA, files map[string][]byte) {
+			delete(files, testpki.FileKey)
+		}},
 		"huge": {httpmtls.ProblemUnreadable, func(_ *testpki.CA, files map[string][]byte) {
 			files[testpki.FileCA] = bytes.Repeat([]byte("x"), 2<<20)
 		}},
@@ -244,7 +246,9 @@ func TestFilesReportDistinctFailuresOnceEach(t *testing.T) {
 	sound := must(testpki.Files(must(f.ca.Client(runtime1, testpki.Options{})), f.ca))
 
 	for _, broken := range []string{"one", "one", "two", ""} {
-		f.write(t, map[string][]byte{testpki.FileCA: []byte(broken), testpki.FileCert: sound[testpki.FileCert], testpki.FileKey: sound[testpki.FileKey]})
+		sound[testpki.FileCA] = []byte(broken)
+		f.write(t, sound)
+
 		_ = f.Reload()
 	}
 
@@ -412,7 +416,9 @@ func TestFilesFollowPlainFiles(t *testing.T) {
 
 	write := func() *testpki.Leaf {
 		leaf := must(ca.Client(runtime1, testpki.Options{}))
-		for path, content := range map[string][]byte{paths.CA: ca.PEM(), paths.Certificate: leaf.CertPEM(), paths.Key: must(leaf.KeyPEM())} {
+		for path, content := range map[string][]byte{
+			paths.CA: ca.PEM(), paths.Certificate: leaf.CertPEM(), paths.Key: must(leaf.KeyPEM()),
+		} {
 			if err := os.WriteFile(path, content, 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -468,7 +474,8 @@ func TestFilesFollowReplacedDirectory(t *testing.T) {
 	start(t, files.Start)
 
 	leaf := fill(filepath.Join(parent, "next"))
-	if err := errors.Join(os.Rename(dir, filepath.Join(parent, "old")), os.Rename(filepath.Join(parent, "next"), dir)); err != nil {
+	old, next := filepath.Join(parent, "old"), filepath.Join(parent, "next")
+	if err := errors.Join(os.Rename(dir, old), os.Rename(next, dir)); err != nil {
 		t.Fatal(err)
 	}
 

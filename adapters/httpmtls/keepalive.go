@@ -26,7 +26,8 @@ func (k keepAlive) RoundTrip(request *http.Request) (*http.Response, error) {
 // that, a new connection is cheaper.
 const maxDrained = 64 << 10
 
-// drainedBody reads the rest of an answer when it is closed: HTTP/1.1 can reuse a connection only then.
+// drainedBody reads the rest of an answer when it is closed. Only then can HTTP/1.1 reuse the
+// connection.
 type drainedBody struct{ io.ReadCloser }
 
 func (b drainedBody) Close() error {

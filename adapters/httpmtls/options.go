@@ -93,7 +93,8 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Hooks are optional callbacks of a [Forwarder]. They are called concurrently, and must return at once.
+// Hooks are optional callbacks of a [Forwarder]. They are called concurrently, and must return at
+// once.
 type Hooks struct {
 	// Connected is called for each attempt to make a TCP connection. Its error is nil, or has one of
 	// the Reason constants as its [core.Reason].

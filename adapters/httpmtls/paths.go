@@ -45,7 +45,8 @@ const (
 
 var errChanging = errors.New("the files change while they are read, want two equal readings")
 
-// read returns the content of the files at one moment. One reading suffices for files that still equal known.
+// read returns the content of the files at one moment. For files that equal known, one reading is
+// enough.
 func (p Paths) read(known snapshot) (snapshot, error) {
 	if files, err := p.readOnce(); err == nil && files.equal(known) {
 		return files, nil

@@ -58,7 +58,8 @@ func passing(answer *http.Response, err error) bool {
 	}
 }
 
-// backoff is a [retryablehttp.Backoff], which is called once before each retry. It calls [Hooks.Retried].
+// backoff is a [retryablehttp.Backoff], which is called once before each retry. It calls
+// [Hooks.Retried].
 func (o Options) backoff(shortest, longest time.Duration, attempt int, answer *http.Response) time.Duration {
 	if o.Hooks.Retried != nil {
 		o.Hooks.Retried(statusOf(answer))

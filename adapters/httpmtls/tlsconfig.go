@@ -44,10 +44,12 @@ func ServerTLSConfig(source Source) *tls.Config {
 	return WebhookTLSConfig(source, source)
 }
 
-// WebhookTLSConfig returns the configuration of a server with the certificate of serving. It demands
-// a client certificate of one of the CAs of clients, or none when clients is nil. Each handshake uses
-// the present generations. With clientNames, the Common Name or a DNS or URI SAN of the client
-// certificate must equal one of them: a CA of a cluster also issues the certificates of its kubelets.
+// WebhookTLSConfig returns the configuration of a server with the certificate of serving. It
+// demands a client certificate of one of the CAs of clients, or none when clients is nil. Each
+// handshake uses the present generations.
+//
+// With clientNames, the Common Name or a DNS or URI SAN of the client certificate must equal one of
+// them. A CA of a cluster issues the certificates of its kubelets, too.
 //
 // It offers HTTP/2 and HTTP/1.1. For a [net/http.Server] with only one of them, set NextProtos, too,
 // before the first use.
@@ -96,7 +98,8 @@ type serverGeneration struct {
 	config           *tls.Config
 }
 
-// certificate is never called, as config always answers. Without it, net/http demands certificate files.
+// certificate is never called, as config always answers. Without it, net/http demands certificate
+// files.
 func (s *server) certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	material, err := s.servingMaterial()
 	if err != nil {

@@ -29,9 +29,10 @@ import (
 const (
 	// component is the name of this operator in the runtimes: spec.manager of its Watchers.
 	component = "lifecycle-manager"
-	// certificatesName is the prefix of the names of all certificates, listenerSecret is the Secret for the listener.
+	// certificatesName is the prefix of the names of all certificates.
 	certificatesName = "watcher"
-	listenerSecret   = certificatesName + "-listener"
+	// listenerSecret is the Secret with the key material of the listener.
+	listenerSecret = certificatesName + "-listener"
 )
 
 // newKyma is the kind that represents a runtime. Its metadata is all that is looked at here.

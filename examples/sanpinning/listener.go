@@ -59,9 +59,12 @@ func notSuspended(_ context.Context, peer core.Peer, _ *core.WatchEvent) error {
 	return nil
 }
 
-// newListener ends TLS itself. It accepts senders with a certificate of a CA in material, and checks that for each request: a
-// removed CA loses its open connections. The verifier decides for each event which runtime may trigger it.
-func newListener(material httpmtls.Source, verify core.Verifier, operator core.Handler, opts listener.Options) (*listener.Listener, error) {
+// newListener ends TLS itself. It accepts senders with a certificate of a CA in material, and checks
+// each request, so that a removed CA loses its open connections. The verifier decides for each event
+// whether that runtime may trigger it.
+func newListener(
+	material httpmtls.Source, verify core.Verifier, operator core.Handler, opts listener.Options,
+) (*listener.Listener, error) {
 	opts.TLS = httpmtls.ServerTLSConfig(material)
 
 	peers := listener.FromTLSWithRoots(httpmtls.Roots(material), listener.PeerOptions{})

@@ -104,7 +104,8 @@ func clientOf(t *testing.T, pki *pki) *http.Client {
 func post(t *testing.T, client *http.Client, url string) int {
 	t.Helper()
 
-	const event = `{"watched":{"Namespace":"default","Name":"demo"},"watchedGvk":{"group":"apps","version":"v1","kind":"Deployment"}}`
+	const event = `{"watched":{"Namespace":"default","Name":"demo"},
+		"watchedGvk":{"group":"apps","version":"v1","kind":"Deployment"}}`
 
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(event))
 	if err != nil {

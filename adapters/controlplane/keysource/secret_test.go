@@ -89,7 +89,8 @@ func start(t *testing.T) *fixture {
 	t.Helper()
 
 	f := &fixture{secrets: &secrets{}, ca: must(testpki.NewCA("ca", testpki.Options{}))}
-	f.Secret = must(keysource.NewSecret(f.secrets, types.NamespacedName{Namespace: "kcp", Name: "listener"}, keysource.Options{
+	name := types.NamespacedName{Namespace: "kcp", Name: "listener"}
+	f.Secret = must(keysource.NewSecret(f.secrets, name, keysource.Options{
 		Reloaded: func(time.Time) { f.reloaded++ },
 		Refused:  func(problem string) { f.refused = append(f.refused, problem) },
 	}))

@@ -17,14 +17,15 @@ import (
 const (
 	// backdate makes a certificate valid on a machine whose clock is a little behind.
 	backdate = time.Hour
-	// lifetime is that of cert-manager's certificates by default, so that a new certificate is not about to expire.
+	// lifetime is the default of cert-manager. A certificate that lives a day counts as expiring.
 	lifetime = 90 * 24 * time.Hour
 
 	pemCertificate = "CERTIFICATE"
 	pemPrivateKey  = "PRIVATE KEY"
 )
 
-// Options are the fields of a certificate beyond its Common Name. The zero value is a sound certificate.
+// Options are the fields of a certificate beyond its Common Name. The zero value is a sound
+// certificate.
 type Options struct {
 	// DNSNames, IPs and URIs become Subject Alternative Names (RFC 5280, section 4.2.1.6). Default:
 	// none, except for [CA.Server]: localhost, 127.0.0.1 and ::1.
