@@ -25,7 +25,7 @@ func ExampleNew() {
 	})
 
 	l, err := listener.New(
-		listener.FromTLS(listener.PeerOptions{}),
+		listener.FromTLSWithRoots(func() *x509.CertPool { return caBundle }, listener.PeerOptions{}),
 		listener.InsecureAllowAll(),
 		map[core.Manager]core.Handler{"lifecycle-manager": handler},
 		listener.Options{

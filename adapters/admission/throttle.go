@@ -1,26 +1,33 @@
 package admission
 
 import (
-	"sync/atomic"
+	"sync"
 	"time"
 )
 
+// warnEvery is the shortest time between two warnings of a throttle.
 const warnEvery = time.Minute
 
-// throttle lets one warning a minute pass, so that foreign input can not flood the log. The zero value lets the first pass.
+// throttle bounds the warnings about foreign input. The zero value lets the first pass. It uses the
+// monotonic clock and is safe for concurrent use.
 type throttle struct {
-	next       atomic.Int64 // Unix time in nanoseconds
-	suppressed atomic.Int64
+	mu         sync.Mutex
+	next       time.Time
+	suppressed int64
 }
 
-// pass reports whether a warning may be written now, and how many were kept back since the last one.
+// pass reports whether a warning may be written now, and the number suppressed since the last one.
 func (t *throttle) pass(now time.Time) (suppressed int64, ok bool) {
-	next := t.next.Load()
-	if now.UnixNano() < next || !t.next.CompareAndSwap(next, now.Add(warnEvery).UnixNano()) {
-		t.suppressed.Add(1)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+
+	if now.Before(t.next) {
+		t.suppressed++
 
 		return 0, false
 	}
 
-	return t.suppressed.Swap(0), true
+	suppressed, t.suppressed, t.next = t.suppressed, 0, now.Add(warnEvery)
+
+	return suppressed, true
 }

@@ -3,6 +3,7 @@ package controllerruntime_test //nolint:testableexamples // It needs an API serv
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 
@@ -19,7 +20,9 @@ import (
 )
 
 // setUp embeds the watcher in an operator: a change in a runtime reconciles the Kyma with the name of the runtime.
-func setUp(ctx context.Context, mgr manager.Manager, addr string, mtls *tls.Config, kymas reconcile.Reconciler) error {
+func setUp(
+	ctx context.Context, mgr manager.Manager, addr string, mtls *tls.Config, roots listener.RootsFunc, kymas reconcile.Reconciler,
+) error {
 	kyma := &metav1.PartialObjectMetadata{}
 	kyma.SetGroupVersionKind(schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Kyma"})
 	runtimes, err := controllerruntime.NewRuntimes(ctx, mgr.GetCache(), kyma.GroupVersionKind(),
@@ -28,8 +31,8 @@ func setUp(ctx context.Context, mgr manager.Manager, addr string, mtls *tls.Conf
 		return err
 	}
 	events, source, err := controllerruntime.RegisterListenerComponent(addr, "my-operator",
-		listener.FromTLS(listener.PeerOptions{}), listener.SANPinning(runtimes), controllerruntime.EnqueueByRuntime(runtimes),
-		controllerruntime.ComponentOptions{Listener: listener.Options{TLS: mtls}})
+		listener.FromTLSWithRoots(roots, listener.PeerOptions{}), listener.SANPinning(runtimes),
+		controllerruntime.EnqueueByRuntime(runtimes), controllerruntime.ComponentOptions{Listener: listener.Options{TLS: mtls}})
 	if err != nil {
 		return err
 	}
@@ -47,11 +50,14 @@ func ExampleRegisterListenerComponent() {
 
 		return reconcile.Result{}, nil
 	})
-	// Of the operator: a serving certificate, and the CA that client certificates of runtimes come from.
-	mtls := &tls.Config{MinVersion: tls.VersionTLS13, ClientAuth: tls.RequireAndVerifyClientCert}
+	// The CAs of the runtimes' certificates. With httpmtls.Files: httpmtls.Roots(files), and httpmtls.ServerTLSConfig(files)
+	// for mtls. Add files to the manager, too: each replica then follows its certificates.
+	cas := x509.NewCertPool()
+	roots := func() *x509.CertPool { return cas }
+	mtls := &tls.Config{MinVersion: tls.VersionTLS13, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: cas}
 
 	ctx := signals.SetupSignalHandler()
-	if err := errors.Join(setUp(ctx, mgr, ":8443", mtls, kymas), mgr.Start(ctx)); err != nil {
+	if err := errors.Join(setUp(ctx, mgr, ":8443", mtls, roots, kymas), mgr.Start(ctx)); err != nil {
 		panic(err)
 	}
 }

@@ -25,14 +25,16 @@ type look func(ctx context.Context, kyma types.NamespacedName) error
 
 // setUpPolling is setUp for an operator that polls only the runtimes that it can not hear.
 func setUpPolling(
-	mgr manager.Manager, addr string, mtls *tls.Config, kyma *metav1.PartialObjectMetadata, runtimes *controllerruntime.Runtimes, look look,
+	mgr manager.Manager, addr string, mtls *tls.Config, roots listener.RootsFunc,
+	kyma *metav1.PartialObjectMetadata, runtimes *controllerruntime.Runtimes, look look,
 ) (http.Handler, error) {
 	watched, err := fleet.New(fleet.Options{PollFresh: time.Hour, PollOtherwise: time.Minute})
 	if err != nil {
 		return nil, err
 	}
 	events, source, err := controllerruntime.RegisterListenerComponent(addr, "my-operator",
-		listener.FromTLS(listener.PeerOptions{}), listener.SANPinning(runtimes), controllerruntime.EnqueueByRuntime(runtimes),
+		listener.FromTLSWithRoots(roots, listener.PeerOptions{}), listener.SANPinning(runtimes),
+		controllerruntime.EnqueueByRuntime(runtimes),
 		controllerruntime.ComponentOptions{Listener: listener.Options{TLS: mtls, Fleet: watched}})
 	if err != nil {
 		return nil, err

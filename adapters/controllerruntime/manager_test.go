@@ -362,7 +362,7 @@ func (l *lab) testSetUp(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if err := setUp(t.Context(), o.mgr, o.addr, l.serverTLS(), reconcile.Func(o.reconcile)); err != nil {
+	if err := setUp(t.Context(), o.mgr, o.addr, l.serverTLS(), l.ca.Pool, reconcile.Func(o.reconcile)); err != nil {
 		t.Fatal(err)
 	}
 

@@ -15,7 +15,6 @@ require (
 	github.com/evanphx/json-patch/v5 v5.9.11 // indirect
 	github.com/fsnotify/fsnotify v1.9.0 // indirect
 	github.com/fxamacker/cbor/v2 v2.9.1 // indirect
-	github.com/go-logr/logr v1.4.3 // indirect
 	github.com/go-openapi/jsonpointer v1.0.0 // indirect
 	github.com/go-openapi/jsonreference v1.0.0 // indirect
 	github.com/go-openapi/swag v0.27.1 // indirect
@@ -33,6 +32,8 @@ require (
 	github.com/golang/protobuf v1.5.4 // indirect
 	github.com/google/gnostic-models v0.7.1 // indirect
 	github.com/google/uuid v1.6.0 // indirect
+	github.com/hashicorp/go-cleanhttp v0.5.2 // indirect
+	github.com/hashicorp/go-retryablehttp v0.7.8 // indirect
 	github.com/json-iterator/go v1.1.12 // indirect
 	github.com/modern-go/concurrent v0.0.0-20180306012644-bacd9c7ef1dd // indirect
 	github.com/modern-go/reflect2 v1.0.3-0.20250322232337-35a7c28c31ee // indirect
@@ -70,12 +71,15 @@ require (
 
 replace (
 	github.com/runtime-watcher/runtime-watcher/adapters/admission => ../admission
+	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls => ../httpmtls
 	github.com/runtime-watcher/runtime-watcher/core => ../../core
 )
 
 require (
 	github.com/cert-manager/cert-manager v1.21.2
+	github.com/go-logr/logr v1.4.3
 	github.com/runtime-watcher/runtime-watcher/adapters/admission v0.0.0
+	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls v0.0.0
 	github.com/runtime-watcher/runtime-watcher/core v0.0.0
 	istio.io/api v1.31.1
 	istio.io/client-go v1.31.1

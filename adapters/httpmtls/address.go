@@ -12,7 +12,7 @@ const (
 	maxPort = 1<<16 - 1
 )
 
-// parseAddress returns the URL of a control plane given as host, host:port or https://host:port, and nothing beyond.
+// parseAddress returns the URL for host, host:port or https://host:port. It refuses all else.
 func parseAddress(address string) (*url.URL, error) {
 	full := address
 	if !strings.Contains(address, "://") {
@@ -44,11 +44,12 @@ func validPort(address *url.URL) bool {
 	return err == nil && port > 0 && port <= maxPort
 }
 
-// addressError does not wrap what url.Parse says: it repeats its input, which may be a password.
+// addressError does not wrap the error of [url.Parse], which repeats its input: maybe a password.
 func addressError(address string) error {
 	if strings.Contains(address, "@") {
 		address = "(with credentials)"
 	}
 
-	return fmt.Errorf("httpmtls: address %.128q: want host:port or https://host:port, without user, path or query", address)
+	return fmt.Errorf(
+		"httpmtls: address %.128q: want host:port or https://host:port, without user, path or query", address)
 }

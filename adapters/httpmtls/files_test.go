@@ -10,8 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
@@ -176,8 +176,10 @@ func TestFilesKeepLastGood(t *testing.T) {
 		"half-written CA": {httpmtls.ProblemMalformed, func(_ *testpki.CA, files map[string][]byte) {
 			files[testpki.FileCA] = files[testpki.FileCA][:100]
 		}},
-		"empty":   {httpmtls.ProblemEmpty, func(_ *testpki.CA, files map[string][]byte) { files[testpki.FileCA] = nil }},
-		"missing": {httpmtls.ProblemUnreadable, func(_ *testpki.CA, files map[string][]byte) { delete(files, testpki.FileKey) }},
+		"empty": {httpmtls.ProblemEmpty, func(_ *testpki.CA, files map[string][]byte) { files[testpki.FileCA] = nil }},
+		"missing": {httpmtls.ProblemUnreadable, func(_ *testpki.CA, files map[string][]byte) {
+			delete(files, testpki.FileKey)
+		}},
 		"huge": {httpmtls.ProblemUnreadable, func(_ *testpki.CA, files map[string][]byte) {
 			files[testpki.FileCA] = bytes.Repeat([]byte("x"), 2<<20)
 		}},
@@ -244,7 +246,9 @@ func TestFilesReportDistinctFailuresOnceEach(t *testing.T) {
 	sound := must(testpki.Files(must(f.ca.Client(runtime1, testpki.Options{})), f.ca))
 
 	for _, broken := range []string{"one", "one", "two", ""} {
-		f.write(t, map[string][]byte{testpki.FileCA: []byte(broken), testpki.FileCert: sound[testpki.FileCert], testpki.FileKey: sound[testpki.FileKey]})
+		sound[testpki.FileCA] = []byte(broken)
+		f.write(t, sound)
+
 		_ = f.Reload()
 	}
 
@@ -257,24 +261,26 @@ func TestFilesReportDistinctFailuresOnceEach(t *testing.T) {
 	}
 }
 
-// An expired certificate stays broken in the same way, however often it is looked at.
+// An expired certificate stays broken in the same way at each reading.
 func TestFilesReportExpiryOnce(t *testing.T) {
 	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, httpmtls.FilesOptions{})
+		past := time.Now().Add(-time.Minute)
+		f.write(t, must(testpki.Files(must(f.ca.Client(runtime1, testpki.Options{NotAfter: past})), f.ca)))
 
-	now := time.Now()
-	f := newFixture(t, httpmtls.FilesOptions{Now: func() time.Time { now = now.Add(time.Minute); return now }})
+		for range 3 {
+			time.Sleep(time.Minute)
 
-	f.write(t, must(testpki.Files(must(f.ca.Client(runtime1, testpki.Options{NotAfter: now})), f.ca)))
-
-	for range 3 {
-		if err := f.Reload(); err == nil {
-			t.Error("expired, but in use")
+			if err := f.Reload(); err == nil {
+				t.Error("expired, but in use")
+			}
 		}
-	}
 
-	if n := len(f.refused); n != 1 {
-		t.Errorf("reported %d times, want once", n)
-	}
+		if n := len(f.refused); n != 1 {
+			t.Errorf("reported %d times, want once", n)
+		}
+	})
 }
 
 func TestBrokenAndBackToTheSame(t *testing.T) {
@@ -303,31 +309,82 @@ func TestBrokenAndBackToTheSame(t *testing.T) {
 
 func TestFilesBecomeValid(t *testing.T) {
 	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, httpmtls.FilesOptions{})
+		leaf := must(f.ca.Client(runtime1, testpki.Options{NotBefore: time.Now().Add(time.Hour)}))
+		f.write(t, must(testpki.Files(leaf, f.ca)))
 
-	var now atomic.Pointer[time.Time]
+		if err := f.Reload(); err == nil {
+			t.Error("not yet valid, but in use")
+		}
 
-	set := func(at time.Time) { now.Store(&at) }
-	set(time.Now())
+		time.Sleep(2 * time.Hour)
 
-	f := newFixture(t, httpmtls.FilesOptions{Now: func() time.Time { return *now.Load() }})
-	leaf := must(f.ca.Client(runtime1, testpki.Options{NotBefore: time.Now().Add(time.Hour)}))
-	f.write(t, must(testpki.Files(leaf, f.ca)))
+		if err := f.Reload(); err != nil || !must(f.Material()).Certificate.Leaf.Equal(leaf.Certificate()) {
+			t.Errorf("Reload = %v, want that it is valid now", err)
+		}
+	})
+}
 
-	if err := f.Reload(); err == nil {
-		t.Error("not yet valid, but in use")
-	}
+// The certificate in use expires while its files stay as they are. There is nothing better to use.
+func TestFilesKeepMaterialThatExpiresInUse(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, httpmtls.FilesOptions{})
+		leaf := must(f.ca.Client(runtime1, testpki.Options{NotAfter: time.Now().Add(time.Hour)}))
+		f.write(t, must(testpki.Files(leaf, f.ca)))
 
-	set(time.Now().Add(2 * time.Hour))
+		if err := f.Reload(); err != nil {
+			t.Fatal(err)
+		}
 
-	if err := f.Reload(); err != nil || !must(f.Material()).Certificate.Leaf.Equal(leaf.Certificate()) {
-		t.Errorf("Reload = %v, want that it is valid now", err)
+		time.Sleep(2 * time.Hour)
+
+		if err := f.Reload(); err != nil || len(f.refused) != 0 {
+			t.Errorf("Reload = %v with %d refusals, want neither", err, len(f.refused))
+		}
+	})
+}
+
+// New material is in use 10 s after its files changed, by default.
+func TestFilesAreInUseWithin10Seconds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const bound = 10 * time.Second
+
+		f := newFixture(t, httpmtls.FilesOptions{})
+		start(t, f.Start)
+
+		for _, pause := range []time.Duration{0, time.Millisecond, 4999 * time.Millisecond, time.Minute} {
+			time.Sleep(pause)
+			synctest.Wait()
+
+			leaf, changed := f.rotate(t), time.Now()
+			receive(t, f.reloaded)
+
+			if took := time.Since(changed); took > bound || !must(f.Material()).Certificate.Leaf.Equal(leaf.Certificate()) {
+				t.Errorf("in use after %v, want at most %v", took, bound)
+			}
+		}
+	})
+}
+
+// An operator's manager starts it on every replica: a standby must not serve an expired certificate.
+func TestFilesNeedNoLeaderElection(t *testing.T) {
+	t.Parallel()
+
+	var files any = (*httpmtls.Files)(nil)
+
+	runnable, ok := files.(interface{ NeedLeaderElection() bool })
+	if !ok || runnable.NeedLeaderElection() {
+		t.Error("Files waits for leadership, want that it runs on every replica")
 	}
 }
 
 func TestFilesFollowVolume(t *testing.T) {
 	t.Parallel()
 
-	f := newFixture(t, httpmtls.FilesOptions{Poll: time.Hour, Quiet: 10 * time.Millisecond})
+	f := newFixture(t, httpmtls.FilesOptions{Poll: 10 * time.Millisecond})
 	start(t, f.Start)
 
 	for range 3 {
@@ -359,7 +416,9 @@ func TestFilesFollowPlainFiles(t *testing.T) {
 
 	write := func() *testpki.Leaf {
 		leaf := must(ca.Client(runtime1, testpki.Options{}))
-		for path, content := range map[string][]byte{paths.CA: ca.PEM(), paths.Certificate: leaf.CertPEM(), paths.Key: must(leaf.KeyPEM())} {
+		for path, content := range map[string][]byte{
+			paths.CA: ca.PEM(), paths.Certificate: leaf.CertPEM(), paths.Key: must(leaf.KeyPEM()),
+		} {
 			if err := os.WriteFile(path, content, 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -372,7 +431,7 @@ func TestFilesFollowPlainFiles(t *testing.T) {
 
 	reloaded := make(chan time.Time, 10)
 	files := must(httpmtls.NewFiles(paths, httpmtls.FilesOptions{
-		Poll: time.Hour, Quiet: 50 * time.Millisecond, Hooks: httpmtls.FilesHooks{Reloaded: func(at time.Time) { reloaded <- at }},
+		Poll: 10 * time.Millisecond, Hooks: httpmtls.FilesHooks{Reloaded: func(at time.Time) { reloaded <- at }},
 	}))
 	start(t, files.Start)
 
@@ -384,8 +443,8 @@ func TestFilesFollowPlainFiles(t *testing.T) {
 	}
 }
 
-// TestFilesPoll replaces the directory itself, which notification can not follow.
-func TestFilesPoll(t *testing.T) {
+// TestFilesFollowReplacedDirectory replaces the directory itself.
+func TestFilesFollowReplacedDirectory(t *testing.T) {
 	t.Parallel()
 
 	parent := t.TempDir()
@@ -415,7 +474,8 @@ func TestFilesPoll(t *testing.T) {
 	start(t, files.Start)
 
 	leaf := fill(filepath.Join(parent, "next"))
-	if err := errors.Join(os.Rename(dir, filepath.Join(parent, "old")), os.Rename(filepath.Join(parent, "next"), dir)); err != nil {
+	old, next := filepath.Join(parent, "old"), filepath.Join(parent, "next")
+	if err := errors.Join(os.Rename(dir, old), os.Rename(next, dir)); err != nil {
 		t.Fatal(err)
 	}
 

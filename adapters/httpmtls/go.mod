@@ -3,7 +3,6 @@ module github.com/runtime-watcher/runtime-watcher/adapters/httpmtls
 go 1.26.0
 
 require (
-	github.com/fsnotify/fsnotify v1.10.1
 	github.com/google/go-cmp v0.7.0
 	github.com/hashicorp/go-retryablehttp v0.7.8
 	github.com/runtime-watcher/runtime-watcher/core v0.0.0
@@ -11,9 +10,6 @@ require (
 	k8s.io/apimachinery v0.37.2
 )
 
-require (
-	github.com/hashicorp/go-cleanhttp v0.5.2 // indirect
-	golang.org/x/sys v0.20.0 // indirect
-)
+require github.com/hashicorp/go-cleanhttp v0.5.2 // indirect
 
 replace github.com/runtime-watcher/runtime-watcher/core => ../../core

@@ -12,21 +12,21 @@ import (
 	"time"
 )
 
-// Source is where key material comes from.
-//
-// Material returns one generation of it: the certificate and the CA bundle always belong together. The same pointer means that
-// nothing has changed. It returns at once, is called concurrently and for every request, and fails only when there
-// never was any sound material.
+// Source is the port for key material.
 type Source interface {
+	// Material returns the present generation: its certificate and CA bundle belong together. The
+	// same pointer means that nothing has changed. It returns at once, is called concurrently and for
+	// each request, and fails only if there never was sound material.
 	Material() (*Material, error)
 }
 
-// Material is one generation of key material. It is immutable: do not change what it points to. It is a [Source] of
-// itself, for certificates that never rotate.
+// Material is one generation of key material. It is immutable, with all that it points to. It is a
+// [Source] of itself, for certificates that never rotate.
 type Material struct {
-	// Certificate is the chain, leaf first, with its private key and the parsed Leaf. Nil when there is a CA bundle only.
+	// Certificate is the chain, leaf first, with its private key and the parsed Leaf. It may be nil
+	// beside a CA bundle.
 	Certificate *tls.Certificate
-	// Roots are the trusted CAs. Nil when there is a certificate only.
+	// Roots are the trusted CAs. They may be nil beside a certificate.
 	Roots *x509.CertPool
 
 	// Fingerprint is the SHA-256 of the leaf's DER bytes, in lower case hex; empty without a certificate.
@@ -35,7 +35,7 @@ type Material struct {
 	RootFingerprints []string
 	// NotBefore and NotAfter bound the validity of the leaf; zero without a certificate.
 	NotBefore, NotAfter time.Time
-	// RootsNotAfter is when the last of the CAs expires; zero without a bundle.
+	// RootsNotAfter is the time at which the last of the CAs expires; zero without a bundle.
 	RootsNotAfter time.Time
 }
 
@@ -52,8 +52,9 @@ func (m *Material) Material() (*Material, error) {
 
 var errNoMaterial = errors.New("httpmtls: no key material")
 
-// NewMaterial parses PEM text, as in the files ca.crt, tls.crt and tls.key of a Kubernetes secret. It needs a CA bundle, a certificate with
-// its key, or both. Material that is not valid at this moment is refused. The error is a [*MaterialError].
+// NewMaterial parses PEM text, as in the keys ca.crt, tls.crt and tls.key of a Kubernetes Secret. It
+// needs a CA bundle, a certificate with its key, or both, valid at this moment. The error for PEM
+// text that it refuses is a [*MaterialError].
 func NewMaterial(caPEM, certPEM, keyPEM []byte) (*Material, error) {
 	paths := Paths{CA: fileOf(caPEM, "ca.crt"), Certificate: fileOf(certPEM, "tls.crt"), Key: fileOf(keyPEM, "tls.key")}
 	if err := paths.validate(); err != nil {
@@ -71,7 +72,7 @@ func fileOf(content []byte, name string) string {
 	return name
 }
 
-// The problems that key material can have.
+// The problems of key material, as values of a metric label.
 const (
 	ProblemUnreadable  = "unreadable"
 	ProblemEmpty       = "empty"
@@ -81,17 +82,17 @@ const (
 	ProblemNotYetValid = "not_yet_valid"
 )
 
-// MaterialError says what is wrong with which file. It never contains key material.
+// MaterialError is a fault of one file with key material. Its text never contains key material.
 type MaterialError struct {
-	// File is the path, or for material that came as bytes the name that it would have.
+	// File is the path. For [NewMaterial] it is ca.crt, tls.crt or tls.key.
 	File string
-	// Problem is one of the Problem constants, fit for a metric label.
+	// Problem is one of the Problem constants.
 	Problem string
-	// Err says more.
+	// Err has the details.
 	Err error
 }
 
-// Error names the file, the problem and the details.
+// Error returns the file, the problem and the details.
 func (e *MaterialError) Error() string {
 	return fmt.Sprintf("httpmtls: key material %s is %s: %v", e.File, e.Problem, e.Err)
 }
@@ -99,15 +100,8 @@ func (e *MaterialError) Error() string {
 // Unwrap returns the details.
 func (e *MaterialError) Unwrap() error { return e.Err }
 
-// Reason returns the problem, as a metric label.
+// Reason returns the problem.
 func (e *MaterialError) Reason() string { return e.Problem }
-
-// snapshot is the content of the files at one moment.
-type snapshot struct{ ca, cert, key []byte }
-
-func (s snapshot) equal(other snapshot) bool {
-	return bytes.Equal(s.ca, other.ca) && bytes.Equal(s.cert, other.cert) && bytes.Equal(s.key, other.key)
-}
 
 func parse(paths Paths, files snapshot, now time.Time) (*Material, error) {
 	material := &Material{}
@@ -127,8 +121,8 @@ func parse(paths Paths, files snapshot, now time.Time) (*Material, error) {
 	return material, nil
 }
 
-// addRoots takes the whole bundle, as long as one CA of it is valid: an expired one that nobody has removed yet is
-// harmless, since it verifies nothing.
+// addRoots adds the whole bundle if one CA of it is valid. An expired CA verifies nothing, so it may
+// stay in the bundle.
 func (m *Material) addRoots(paths Paths, files snapshot, now time.Time) error {
 	roots, err := parseCertificates(paths.CA, files.ca)
 	if err != nil {
@@ -184,7 +178,7 @@ func (m *Material) addCertificate(paths Paths, files snapshot, now time.Time) er
 	return checkValidity(paths.Certificate, chain[0], now)
 }
 
-// keyProblem tells a sound key of another certificate from one that is none.
+// keyProblem returns ProblemMismatch for a sound key, which then is of another certificate.
 func keyProblem(keyPEM []byte) string {
 	block, _ := pem.Decode(keyPEM)
 	if block == nil {
@@ -204,8 +198,8 @@ func keyProblem(keyPEM []byte) string {
 	return ProblemMalformed
 }
 
-// parseCertificates returns all certificates of a PEM file, at least one. It is stricter than the standard library, which skips
-// what it does not understand: half a file must not pass for a whole one.
+// parseCertificates returns all certificates of a PEM file, at least one. The standard library skips
+// text that it does not understand; here that is an error, as the file may be half written.
 func parseCertificates(file string, content []byte) ([]*x509.Certificate, error) {
 	if err := checkPEM(file, content); err != nil {
 		return nil, err
@@ -231,7 +225,7 @@ func parseCertificates(file string, content []byte) ([]*x509.Certificate, error)
 
 var pemBegin = []byte("-----BEGIN ")
 
-// checkPEM refuses a file that is empty, or in which a PEM block begins (RFC 7468) that is not whole.
+// checkPEM refuses an empty file, and one with an incomplete PEM block (RFC 7468).
 func checkPEM(file string, content []byte) error {
 	if len(bytes.TrimSpace(content)) == 0 {
 		return &MaterialError{File: file, Problem: ProblemEmpty, Err: errors.New("want PEM blocks")}
@@ -243,7 +237,7 @@ func checkPEM(file string, content []byte) error {
 	}
 
 	if begun == 0 || whole != begun {
-		return malformed(file, fmt.Errorf("%d PEM blocks begin and %d are whole, want at least 1 and all whole", begun, whole))
+		return malformed(file, fmt.Errorf("%d of %d PEM blocks are complete, want at least 1 and all", whole, begun))
 	}
 
 	return nil
@@ -253,7 +247,7 @@ func malformed(file string, err error) error {
 	return &MaterialError{File: file, Problem: ProblemMalformed, Err: err}
 }
 
-// checkValidity does not tell the time of now: the same failure must read the same, so that it is reported once.
+// checkValidity leaves now out of its error. Equal failures have equal texts, and are reported once.
 func checkValidity(file string, certificate *x509.Certificate, now time.Time) error {
 	switch {
 	case now.After(certificate.NotAfter):

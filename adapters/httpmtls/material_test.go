@@ -1,9 +1,9 @@
 package httpmtls_test
 
 import (
-	"bytes"
 	"encoding/pem"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,7 +21,8 @@ func TestNewMaterial(t *testing.T) {
 
 	got := material(t, leaf, ca, other)
 	if len(got.RootFingerprints) != 2 || got.RootFingerprints[0] == got.RootFingerprints[1] || len(got.Fingerprint) != 64 {
-		t.Errorf("fingerprints %v and %q, want two different of the CAs, and one of the leaf", got.RootFingerprints, got.Fingerprint)
+		t.Errorf("fingerprints %v and %q, want two different of the CAs, and one of the leaf",
+			got.RootFingerprints, got.Fingerprint)
 	}
 
 	if !got.NotAfter.Equal(leaf.Certificate().NotAfter) || !got.NotBefore.Equal(leaf.Certificate().NotBefore) ||
@@ -58,7 +59,7 @@ func TestNewMaterialRefuses(t *testing.T) {
 		"empty certificate":   {cas, []byte{}, key, "tls.crt", httpmtls.ProblemEmpty},
 		"empty key":           {cas, cert, []byte{}, "tls.key", httpmtls.ProblemEmpty},
 		"half a CA":           {cas[:len(cas)/2], cert, key, "ca.crt", httpmtls.ProblemMalformed},
-		"one and a half CAs":  {append(bytes.Clone(cas), cas[:len(cas)/2]...), cert, key, "ca.crt", httpmtls.ProblemMalformed},
+		"one and a half CAs":  {slices.Concat(cas, cas[:len(cas)/2]), cert, key, "ca.crt", httpmtls.ProblemMalformed},
 		"half a certificate":  {cas, cert[:len(cert)/2], key, "tls.crt", httpmtls.ProblemMalformed},
 		"half a key":          {cas, cert, key[:len(key)/2], "tls.key", httpmtls.ProblemMalformed},
 		"no PEM":              {[]byte("ca"), cert, key, "ca.crt", httpmtls.ProblemMalformed},
@@ -101,7 +102,9 @@ func TestExpiredCABesideAValidOneIsHarmless(t *testing.T) {
 	ca := must(testpki.NewCA("ca", testpki.Options{}))
 	old := must(testpki.NewCA("old", testpki.Options{NotAfter: time.Now().Add(-time.Minute)}))
 
-	for _, bundle := range [][]byte{testpki.Bundle(ca, old), testpki.Bundle(old, ca), append([]byte("# a comment\n"), ca.PEM()...)} {
+	for _, bundle := range [][]byte{
+		testpki.Bundle(ca, old), testpki.Bundle(old, ca), append([]byte("# a comment\n"), ca.PEM()...),
+	} {
 		if _, err := httpmtls.NewMaterial(bundle, nil, nil); err != nil {
 			t.Error(err)
 		}

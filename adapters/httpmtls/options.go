@@ -17,101 +17,109 @@ import (
 type Protocol string
 
 const (
-	// HTTP2 carries all requests over one connection, and falls back to HTTP/1.1 where the server knows nothing else. A
-	// connection that died silently is found by pings.
+	// HTTP2 carries all requests over one connection. It falls back to HTTP/1.1 with a server that
+	// does not know HTTP/2. Pings detect a dead connection.
 	HTTP2 Protocol = "h2"
-	// HTTP1 is HTTP/1.1 with kept-alive connections, one request at a time on each. It takes both ends about a third less
-	// processor time per request. A connection that died silently is found by the timeout of the request on it.
+	// HTTP1 is HTTP/1.1 with kept-alive connections, one request at a time on each. It takes a third
+	// less processor time per request. Only the timeout of a request detects a dead connection.
 	HTTP1 Protocol = "http/1.1"
 )
 
 // The defaults of [Options].
 const (
-	DefaultProtocol          = HTTP2
-	DefaultTimeout           = 10 * time.Second
-	DefaultDialTimeout       = 5 * time.Second
-	DefaultIdleTimeout       = 90 * time.Second
-	DefaultPingAfter         = 15 * time.Second
-	DefaultPingTimeout       = 5 * time.Second
-	DefaultInFlightHTTP2     = 64
 	DefaultInFlightHTTP1     = 8
-	DefaultRetries           = 2
-	DefaultRetryWait         = 50 * time.Millisecond
 	DefaultRefusedRetryAfter = 30 * time.Second
-	DefaultMaxRetryAfter     = 5 * time.Minute
 	DefaultUserAgent         = "runtime-watcher"
+
+	defaultProtocol      = HTTP2
+	defaultTimeout       = 10 * time.Second
+	defaultDialTimeout   = 5 * time.Second
+	defaultIdleTimeout   = 90 * time.Second
+	defaultPingAfter     = 15 * time.Second
+	defaultPingTimeout   = 5 * time.Second
+	defaultInFlightHTTP2 = 64
+	defaultRetries       = 2
+	defaultRetryWait     = 50 * time.Millisecond
+	defaultMaxRetryAfter = 5 * time.Minute
 )
 
 // Options are the optional settings of a [Forwarder]. The zero value is the documented default.
 type Options struct {
-	// ServerName is what the server's certificate must be for. Default: the host of the address.
+	// ServerName is the name to expect in the server's certificate. Default: the host of the address.
 	ServerName string
-	// Identity is who events of contract v3 claim to come from. A listener compares it with the certificate. Default: the Common Name of
-	// the client certificate; an agent whose listeners identify runtimes otherwise says so here.
+	// Identity is the runtime that events of contract v3 claim as their source. A listener compares
+	// it with the certificate. Default: the Common Name of the client certificate.
 	Identity core.RuntimeID
-	// Protocol is the version of HTTP. Default [DefaultProtocol]: an outbox has several requests in flight, and a fleet of runtimes
-	// that comes back after an outage then costs the control plane one handshake each.
+	// Protocol is the version of HTTP. Default: [HTTP2], with which a fleet of runtimes costs the
+	// control plane one handshake each after an outage, whatever number of requests is in flight.
 	Protocol Protocol
-	// Timeout bounds one request with its short retries, from the dial to the last byte of the answer; the caller's context may end it earlier.
-	// Default [DefaultTimeout].
+	// Timeout bounds one request with its short retries, from the dial to the last byte of the
+	// answer. The caller's context may end it earlier. Default: 10 s.
 	Timeout time.Duration
-	// DialTimeout bounds the TCP connection, and once more the TLS handshake. Default [DefaultDialTimeout].
+	// DialTimeout bounds the TCP connection, and once more the TLS handshake. Default: 5 s.
 	DialTimeout time.Duration
-	// IdleTimeout is how long an unused connection is kept. Default [DefaultIdleTimeout].
+	// IdleTimeout is the time after which an unused connection is closed. Default: 90 s.
 	IdleTimeout time.Duration
-	// PingAfter is how long an HTTP/2 connection may be silent before it is asked for a sign of life, and PingTimeout how
-	// long that may take. Defaults [DefaultPingAfter] and [DefaultPingTimeout].
-	PingAfter   time.Duration
+	// PingAfter is the silence after which an HTTP/2 connection is pinged. Default: 15 s.
+	PingAfter time.Duration
+	// PingTimeout bounds the wait for the answer to a ping. Default: 5 s.
 	PingTimeout time.Duration
-	// InFlight bounds the requests under way at once; others wait. It also bounds the connections of HTTP/1.1. With HTTP/2 there is one, as
-	// long as the server allows that many streams. Default [DefaultInFlightHTTP2] or [DefaultInFlightHTTP1].
+	// InFlight bounds the requests under way; others wait. It also bounds the connections of
+	// HTTP/1.1. HTTP/2 needs one, unless the server allows fewer streams. Default: 64 with HTTP/2,
+	// [DefaultInFlightHTTP1] with HTTP/1.1.
 	InFlight int
-	// Retries is how often one request is sent again when the connection failed, or the answer was 502, or 503 without advice when to come back: what a
-	// restart of a proxy or a closed idle connection causes. It never goes beyond the deadline. Default [DefaultRetries]; negative means never.
+	// Retries bounds the short retries of one request. A request is retried after a failed
+	// connection, 502, or 503 without Retry-After, unless its deadline is too near. Default: 2;
+	// negative means none.
 	Retries int
-	// RetryWait is the wait before the first of these; it doubles, and half of it is random. Default [DefaultRetryWait].
+	// RetryWait is the wait before the first short retry. It grows by this much with each further
+	// one, and up to half of it is taken off at random. Default: 50 ms.
 	RetryWait time.Duration
-	// RefusedRetryAfter is the wait that an answer of 401 or 403 without advice asks for: a rotation may be under way. Default
-	// [DefaultRefusedRetryAfter]; negative means none.
+	// RefusedRetryAfter is the wait after 401 or 403 without Retry-After, as a rotation may be under
+	// way. Default: [DefaultRefusedRetryAfter]; negative means none.
 	RefusedRetryAfter time.Duration
-	// MaxRetryAfter caps the wait that a server asks for. Default [DefaultMaxRetryAfter].
+	// MaxRetryAfter caps the wait that a server asks for. Default: 5 min.
 	MaxRetryAfter time.Duration
-	// UserAgent is sent with each request (RFC 9110, section 10.1.5). Default [DefaultUserAgent].
+	// UserAgent is sent with each request (RFC 9110, section 10.1.5). Default: [DefaultUserAgent].
 	UserAgent string
-	// Proxy chooses a proxy, for example [http.ProxyFromEnvironment]. Default: none, whatever the environment says.
+	// Proxy chooses a proxy, for example [http.ProxyFromEnvironment]. Default: none, and the
+	// environment is not read.
 	Proxy func(*http.Request) (*url.URL, error)
 	// DialContext makes the TCP connection. Default: a [net.Dialer] with keep-alive probes.
 	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
-	// Hooks are called as connections and retries happen.
+	// Hooks are called for connections and retries.
 	Hooks Hooks
-	// Logger gets a line when connections are made with new key material. Default: discarded.
+	// Logger gets a line for connections with new key material. Default: discarded.
 	Logger *slog.Logger
 }
 
-// Hooks are optional callbacks of a [Forwarder]. They are called concurrently, and must return at once.
+// Hooks are optional callbacks of a [Forwarder]. They are called concurrently, and must return at
+// once.
 type Hooks struct {
-	// Connected is called for each attempt to make a TCP connection, with its error.
+	// Connected is called for each attempt to make a TCP connection. Its error is nil, or has one of
+	// the Reason constants as its [core.Reason].
 	Connected func(err error)
-	// Retried is called before each short retry, with the status of the answer, or 0 when the connection failed.
+	// Retried is called before each short retry, with the status of the answer. The status is 0
+	// when there was no answer.
 	Retried func(status int)
 }
 
 func (o Options) withDefaults(host string) Options {
 	o.ServerName = cmp.Or(o.ServerName, host)
-	o.Protocol = cmp.Or(o.Protocol, DefaultProtocol)
-	o.Timeout = cmp.Or(o.Timeout, DefaultTimeout)
-	o.DialTimeout = cmp.Or(o.DialTimeout, DefaultDialTimeout)
-	o.IdleTimeout = cmp.Or(o.IdleTimeout, DefaultIdleTimeout)
-	o.PingAfter = cmp.Or(o.PingAfter, DefaultPingAfter)
-	o.PingTimeout = cmp.Or(o.PingTimeout, DefaultPingTimeout)
-	o.Retries = cmp.Or(o.Retries, DefaultRetries)
-	o.RetryWait = cmp.Or(o.RetryWait, DefaultRetryWait)
+	o.Protocol = cmp.Or(o.Protocol, defaultProtocol)
+	o.Timeout = cmp.Or(o.Timeout, defaultTimeout)
+	o.DialTimeout = cmp.Or(o.DialTimeout, defaultDialTimeout)
+	o.IdleTimeout = cmp.Or(o.IdleTimeout, defaultIdleTimeout)
+	o.PingAfter = cmp.Or(o.PingAfter, defaultPingAfter)
+	o.PingTimeout = cmp.Or(o.PingTimeout, defaultPingTimeout)
+	o.Retries = cmp.Or(o.Retries, defaultRetries)
+	o.RetryWait = cmp.Or(o.RetryWait, defaultRetryWait)
 	o.RefusedRetryAfter = cmp.Or(o.RefusedRetryAfter, DefaultRefusedRetryAfter)
-	o.MaxRetryAfter = cmp.Or(o.MaxRetryAfter, DefaultMaxRetryAfter)
+	o.MaxRetryAfter = cmp.Or(o.MaxRetryAfter, defaultMaxRetryAfter)
 	o.UserAgent = cmp.Or(o.UserAgent, DefaultUserAgent)
 
 	if o.InFlight == 0 {
-		o.InFlight = DefaultInFlightHTTP2
+		o.InFlight = defaultInFlightHTTP2
 		if o.Protocol == HTTP1 {
 			o.InFlight = DefaultInFlightHTTP1
 		}
@@ -128,7 +136,7 @@ func (o Options) withDefaults(host string) Options {
 	return o
 }
 
-// dialer probes idle connections, so that those that died silently are gone before a request is tried on each.
+// dialer probes idle connections, so that dead ones are closed before a request is tried on them.
 func (o Options) dialer() *net.Dialer {
 	const probes = 3
 

@@ -9,7 +9,7 @@ import (
 	"github.com/hashicorp/go-retryablehttp"
 )
 
-// pool is the connections of one generation of key material.
+// pool holds the connections of one generation of key material.
 type pool struct {
 	material  *Material
 	client    *retryablehttp.Client
@@ -51,12 +51,12 @@ func newPool(material *Material, opts Options) (*pool, error) {
 			WriteByteTimeout: opts.Timeout,
 		},
 	}
-	p.client = newClient(&roundTripper{p.transport}, opts)
+	p.client = newClient(p.transport, opts)
 
 	return p, nil
 }
 
-// connections is 1 with HTTP/2, so that requests which come at once do not dial at once.
+// connections returns 1 with HTTP/2, so that concurrent first requests share one dial.
 func (o Options) connections() int {
 	if o.Protocol == HTTP1 {
 		return o.InFlight
@@ -68,10 +68,7 @@ func (o Options) connections() int {
 func (p *pool) dial(opts Options) func(ctx context.Context, network, address string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := opts.DialContext(ctx, network, address)
-
-		if opts.Hooks.Connected != nil {
-			opts.Hooks.Connected(err)
-		}
+		opts.connected(err)
 
 		if err != nil {
 			return nil, err
@@ -81,7 +78,24 @@ func (p *pool) dial(opts Options) func(ctx context.Context, network, address str
 	}
 }
 
-// track keeps a connection until it is closed. A retired pool takes none: the dial may have begun long ago.
+func (o Options) connected(err error) {
+	switch {
+	case o.Hooks.Connected == nil:
+	case err == nil:
+		o.Hooks.Connected(nil)
+	default:
+		o.Hooks.Connected(dialError{err})
+	}
+}
+
+// dialError adds the reason under which an [*Error] reports the same failure.
+type dialError struct{ error }
+
+func (e dialError) Unwrap() error  { return e.error }
+func (e dialError) Reason() string { return reasonOf(e.error) }
+
+// track adds a connection until it is closed. A retired pool without requests takes none, as a
+// dial may outlast its request.
 func (p *pool) track(conn net.Conn) (net.Conn, error) {
 	tracked := &trackedConn{Conn: conn, pool: p}
 
@@ -89,7 +103,7 @@ func (p *pool) track(conn net.Conn) (net.Conn, error) {
 	defer p.mu.Unlock()
 
 	if p.retired && p.users == 0 {
-		_ = conn.Close() // Never used.
+		_ = conn.Close() // No request used it.
 
 		return nil, errClosed
 	}
@@ -110,10 +124,10 @@ func (c *trackedConn) Close() error {
 	delete(c.pool.conns, c)
 	c.pool.mu.Unlock()
 
-	return c.Conn.Close() //nolint:wrapcheck // It is the connection.
+	return c.Conn.Close()
 }
 
-// use counts a request in, until release.
+// use adds a request. The caller must call release after it.
 func (p *pool) use() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -132,8 +146,8 @@ func (p *pool) release() {
 	}
 }
 
-// retire closes the connections: now when nothing is under way, or else as soon as the last request has its answer. Not
-// before: net/http would let requests that wait for a dial of others wait in vain.
+// retire closes the connections once no request is under way. Earlier, net/http would leave
+// requests waiting for a dial that another request began.
 func (p *pool) retire() {
 	p.mu.Lock()
 	p.retired = true
@@ -145,7 +159,8 @@ func (p *pool) retire() {
 	}
 }
 
-// closeAll closes what CloseIdleConnections leaves: connections that the transport has not yet noticed to be idle.
+// closeAll also closes the connections that CloseIdleConnections leaves, as the transport does not
+// know yet that they are idle.
 func (p *pool) closeAll() {
 	p.transport.CloseIdleConnections()
 
@@ -158,6 +173,6 @@ func (p *pool) closeAll() {
 	p.mu.Unlock()
 
 	for _, conn := range conns {
-		_ = conn.Close() // Nobody waits for it.
+		_ = conn.Close() // No request uses it.
 	}
 }

@@ -2,40 +2,38 @@ package httpmtls
 
 import (
 	"context"
-	"math/rand/v2"
 	"net/http"
 	"time"
 
 	"github.com/hashicorp/go-retryablehttp"
 )
 
-// newClient returns a client that bridges what is over in a moment. Everything longer is the outbox's.
+// newClient returns a client that retries a few times within [Options.Timeout]. The outbox does all
+// longer waits.
 func newClient(transport http.RoundTripper, opts Options) *retryablehttp.Client {
-	longest := opts.RetryWait << maxRetryDoublings
-
 	return &retryablehttp.Client{
-		HTTPClient: &http.Client{
-			Transport: transport,
-			// A redirect could carry the event to somebody else: it is an answer like any other.
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		},
+		HTTPClient:   &http.Client{Transport: keepAlive{transport}, CheckRedirect: keepRedirect},
 		RetryMax:     max(opts.Retries, 0),
-		RetryWaitMin: opts.RetryWait,
-		RetryWaitMax: longest,
-		CheckRetry: func(ctx context.Context, answer *http.Response, err error) (bool, error) {
-			return endsAfter(ctx, longest) && passing(answer, err), nil
-		},
-		Backoff: backoff(opts.Hooks.Retried),
-		// Without it, the last answer would be lost.
+		RetryWaitMin: opts.RetryWait / 2,
+		RetryWaitMax: opts.RetryWait,
+		CheckRetry:   opts.checkRetry,
+		Backoff:      opts.backoff,
+		// The last answer is judged by the forwarder, as any other.
 		ErrorHandler: retryablehttp.PassthroughErrorHandler,
 	}
 }
 
-// maxRetryDoublings bounds the wait between short retries.
-const maxRetryDoublings = 3
+// keepRedirect makes a redirect an answer like any other: following it could leak the event.
+func keepRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
-// endsAfter reports whether a wait that long leaves time for another attempt: otherwise the failure is worth more than a
-// deadline exceeded.
+// checkRetry is a [retryablehttp.CheckRetry]. It allows a retry of a passing failure, if the
+// longest wait ends before the deadline.
+func (o Options) checkRetry(ctx context.Context, answer *http.Response, err error) (bool, error) {
+	return endsAfter(ctx, o.longestWait()) && passing(answer, err), nil
+}
+
+func (o Options) longestWait() time.Duration { return o.RetryWait * time.Duration(o.Retries) }
+
 func endsAfter(ctx context.Context, wait time.Duration) bool {
 	deadline, ok := ctx.Deadline()
 
@@ -60,17 +58,14 @@ func passing(answer *http.Response, err error) bool {
 	}
 }
 
-// backoff also reports, because retryablehttp asks for it exactly when it is about to try again.
-func backoff(retried func(status int)) retryablehttp.Backoff {
-	return func(shortest, longest time.Duration, attempt int, answer *http.Response) time.Duration {
-		if retried != nil {
-			retried(statusOf(answer))
-		}
-
-		wait := min(shortest<<min(attempt, maxRetryDoublings), longest)
-
-		return wait/2 + rand.N(wait/2+1) //nolint:gosec // It spreads retries, and guards nothing.
+// backoff is a [retryablehttp.Backoff], which is called once before each retry. It calls
+// [Hooks.Retried].
+func (o Options) backoff(shortest, longest time.Duration, attempt int, answer *http.Response) time.Duration {
+	if o.Hooks.Retried != nil {
+		o.Hooks.Retried(statusOf(answer))
 	}
+
+	return retryablehttp.LinearJitterBackoff(shortest, longest, attempt, answer)
 }
 
 func statusOf(answer *http.Response) int {

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// parseRetryAfter returns the wait that an answer asks for, in seconds or until a date (RFC 9110, section 10.2.3), and 0
-// when it does not ask, or not in these words. It is at most limit. A date counts from the one of the answer, so that a clock that differs does
-// no harm, and from now when there is none.
+// parseRetryAfter returns the wait that Retry-After asks for, in seconds or until a date (RFC 9110,
+// section 10.2.3). It is at most limit, and 0 for a missing or malformed header. A date counts from
+// the Date of the answer, as clocks differ, and from now without one.
 func parseRetryAfter(header http.Header, now time.Time, limit time.Duration) time.Duration {
 	value := strings.TrimSpace(header.Get("Retry-After"))
 
@@ -29,7 +29,7 @@ func parseRetryAfter(header http.Header, now time.Time, limit time.Duration) tim
 	}
 }
 
-// parseSeconds takes a number that is too large for an integer as what it is: very long.
+// parseSeconds returns limit for a number that is too large for an integer.
 func parseSeconds(digits string, limit time.Duration) time.Duration {
 	seconds, err := strconv.ParseInt(digits, 10, 64)
 	if err != nil || seconds > int64(limit/time.Second) {

@@ -42,7 +42,9 @@ func TestParseRetryAfter(t *testing.T) {
 }
 
 func FuzzParseRetryAfter(f *testing.F) {
-	for _, seed := range []string{"", "0", "120", "-1", "99999999999999999999", "Fri, 02 Jan 2026 03:04:35 GMT", "Fri Jan  2 03:04:35 2026"} {
+	for _, seed := range []string{
+		"", "0", "120", "-1", "99999999999999999999", "Fri, 02 Jan 2026 03:04:35 GMT", "Fri Jan  2 03:04:35 2026",
+	} {
 		f.Add(seed, "")
 		f.Add(seed, "Fri, 02 Jan 2026 03:04:05 GMT")
 	}

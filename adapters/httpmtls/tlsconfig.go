@@ -9,12 +9,12 @@ import (
 	"sync/atomic"
 )
 
-// sessionCache is how many sessions a client keeps: it talks to one server, on a few connections.
+// sessionCache bounds the sessions that a client keeps. It has one server and few connections.
 const sessionCache = 8
 
-// ClientTLSConfig returns the configuration of a client that proves who it is and checks the server's certificate against
-// serverName. It holds the generation that source has now, for good: make a new one, with a new transport, when
-// the material has changed, as [Forwarder] does. It fails when source does, or lacks the certificate or the CAs.
+// ClientTLSConfig returns the configuration of a client with a certificate, for a server named
+// serverName. It keeps the present generation of source for good: after a rotation, make another
+// one with a new transport, as [Forwarder] does. It fails without a certificate or without CAs.
 func ClientTLSConfig(source Source, serverName string) (*tls.Config, error) {
 	material, err := source.Material()
 	if err != nil {
@@ -29,25 +29,32 @@ func ClientTLSConfig(source Source, serverName string) (*tls.Config, error) {
 		MinVersion: tls.VersionTLS13,
 		ServerName: serverName,
 		RootCAs:    material.Roots,
-		// Sent even when the server does not name our CA: while CAs rotate, the server's list is the last thing to trust.
-		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return material.Certificate, nil },
-		ClientSessionCache:   tls.NewLRUClientSessionCache(sessionCache),
+		// Sent even if the server does not name our CA: its list may be outdated during a rotation.
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			return material.Certificate, nil
+		},
+		ClientSessionCache: tls.NewLRUClientSessionCache(sessionCache),
 	}, nil
 }
 
-// ServerTLSConfig returns the configuration of a server that demands a client certificate of one of the CAs of source. Each handshake
-// gets the generation of that moment, and fails when there is none; connections that exist stay.
+// ServerTLSConfig returns the configuration of a server that demands a client certificate of one of
+// the CAs of source. Each handshake uses the generation of that moment, and fails without one. Open
+// connections stay, so a listener should check each request against the present CAs: see [Roots].
 func ServerTLSConfig(source Source) *tls.Config {
 	return WebhookTLSConfig(source, source)
 }
 
-// WebhookTLSConfig returns the configuration of a server with the certificate of serving. It demands a client certificate of one
-// of the CAs of clients; when clients is nil, it asks for none. Both are taken anew at each handshake.
+// WebhookTLSConfig returns the configuration of a server with the certificate of serving. It
+// demands a client certificate of one of the CAs of clients, or none when clients is nil. Each
+// handshake uses the present generations.
 //
-// It offers HTTP/2 and HTTP/1.1. Where a [net/http.Server] is to serve only one of them, set NextProtos of what is returned, too,
-// before its first use: net/http can not reach the configurations that are made from it.
-func WebhookTLSConfig(serving, clients Source) *tls.Config {
-	server := &server{serving: serving, clients: clients}
+// With clientNames, the Common Name or a DNS or URI SAN of the client certificate must equal one of
+// them. A CA of a cluster issues the certificates of its kubelets, too.
+//
+// It offers HTTP/2 and HTTP/1.1. For a [net/http.Server] with only one of them, set NextProtos, too,
+// before the first use.
+func WebhookTLSConfig(serving, clients Source, clientNames ...string) *tls.Config {
+	server := &server{serving: serving, clients: clients, names: clientNames}
 	server.base = &tls.Config{
 		MinVersion:         tls.VersionTLS13,
 		NextProtos:         []string{protoHTTP2, protoHTTP1},
@@ -56,6 +63,19 @@ func WebhookTLSConfig(serving, clients Source) *tls.Config {
 	}
 
 	return server.base
+}
+
+// Roots returns a function that returns the present CAs of source, nil without any. A listener
+// checks each request with it, so that a removed CA also loses its open connections.
+func Roots(source Source) func() *x509.CertPool {
+	return func() *x509.CertPool {
+		material, err := source.Material()
+		if err != nil {
+			return nil
+		}
+
+		return material.Roots
+	}
 }
 
 // The names of the protocols in the handshake (RFC 7301).
@@ -67,6 +87,7 @@ const (
 // server makes one configuration per generation.
 type server struct {
 	serving, clients Source
+	names            []string
 	base             *tls.Config
 
 	last atomic.Pointer[serverGeneration]
@@ -77,7 +98,8 @@ type serverGeneration struct {
 	config           *tls.Config
 }
 
-// certificate is never asked, because config always answers; but without it net/http demands certificate files.
+// certificate is never called, as config always answers. Without it, net/http demands certificate
+// files.
 func (s *server) certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	material, err := s.servingMaterial()
 	if err != nil {
@@ -120,9 +142,10 @@ func (s *server) servingMaterial() (*Material, error) {
 	return material, nil
 }
 
+// clientMaterial returns nil if no client certificate is demanded.
 func (s *server) clientMaterial() (*Material, error) {
 	if s.clients == nil {
-		return nil, nil //nolint:nilnil // No client certificate is asked for.
+		return nil, s.checkNoNames()
 	}
 
 	material, err := s.clients.Material()
@@ -135,6 +158,15 @@ func (s *server) clientMaterial() (*Material, error) {
 	}
 
 	return material, nil
+}
+
+// checkNoNames prevents that names which cannot be checked let every client in.
+func (s *server) checkNoNames() error {
+	if len(s.names) > 0 {
+		return errors.New("httpmtls: names of TLS clients without CAs of TLS clients: want both or no names")
+	}
+
+	return nil
 }
 
 func (s *server) generation(serving, clients *Material) *tls.Config {
@@ -150,20 +182,31 @@ func (s *server) generation(serving, clients *Material) *tls.Config {
 
 	config.ClientAuth = tls.RequireAndVerifyClientCert
 	config.ClientCAs = clients.Roots
-	config.VerifyConnection = func(state tls.ConnectionState) error { return verifyResumed(state, clients.Roots) }
+	config.VerifyConnection = func(state tls.ConnectionState) error {
+		return s.verify(state, clients.Roots)
+	}
 
 	return config
 }
 
-// verifyResumed checks the client's certificate of a resumed session against the CAs of now: the session may be of a time when
-// others were trusted. A full handshake has checked it already. Not every release of Go does this by itself.
+// verify runs after each handshake, including those that resume a session.
+func (s *server) verify(state tls.ConnectionState, roots *x509.CertPool) error {
+	if len(state.PeerCertificates) == 0 {
+		return errors.New("httpmtls: no client certificate")
+	}
+
+	if err := verifyName(state.PeerCertificates[0], s.names); err != nil {
+		return err
+	}
+
+	return verifyResumed(state, roots)
+}
+
+// verifyResumed checks the client certificate of a resumed session against roots. The session may be
+// older than they are, and not every release of Go checks it. A full handshake has checked it.
 func verifyResumed(state tls.ConnectionState, roots *x509.CertPool) error {
 	if !state.DidResume {
 		return nil
-	}
-
-	if len(state.PeerCertificates) == 0 {
-		return errors.New("httpmtls: resumed session without client certificate")
 	}
 
 	intermediates := x509.NewCertPool()

@@ -12,7 +12,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
 )
 
-// handshake connects a client and a server, lets a byte pass each way, and returns what the server saw, or why it refused.
+// handshake connects a client and a server and sends a byte each way. It returns the state of the
+// server, or the reason for which one of them refused.
 func handshake(t *testing.T, server, client *tls.Config) (tls.ConnectionState, error) {
 	t.Helper()
 
@@ -79,35 +80,47 @@ func TestHandshake(t *testing.T) {
 	}
 	intermediate := must(keys.ca.Intermediate("intermediate", testpki.Options{}))
 
+	anonymous := &tls.Config{RootCAs: keys.ca.Pool(), ServerName: "localhost"}
+	issued := func(ca *testpki.CA, opts testpki.Options) *httpmtls.Material {
+		return withLeaf(must(ca.Client("a", opts)))
+	}
+	strange := &httpmtls.Material{Certificate: strangers.client.Certificate, Roots: keys.client.Roots}
+	selfSigned := withLeaf(must(testpki.SelfSigned("a", testpki.Options{})))
+	expiredServer := withLeaf(must(keys.ca.Server("a", testpki.Options{NotAfter: past})))
+	old := func(keys *httpmtls.Material) *tls.Config {
+		return &tls.Config{
+			RootCAs: keys.Roots, ServerName: "localhost", MaxVersion: tls.VersionTLS12,
+			Certificates: []tls.Certificate{*keys.Certificate},
+		}
+	}
+	bundle := must(httpmtls.NewMaterial(keys.ca.PEM(), nil, nil))
+	certificate := &httpmtls.Material{Certificate: keys.server.Certificate}
+	server, webhook := httpmtls.ServerTLSConfig, httpmtls.WebhookTLSConfig
+
 	for name, tc := range map[string]struct {
 		server, client *tls.Config
 		refused        bool
 	}{
-		"mutual":                {httpmtls.ServerTLSConfig(keys.server), client(keys.client), false},
-		"by an intermediate":    {httpmtls.ServerTLSConfig(keys.server), client(withLeaf(must(intermediate.Client("a", testpki.Options{})))), false},
-		"no client certificate": {httpmtls.ServerTLSConfig(keys.server), &tls.Config{RootCAs: keys.ca.Pool(), ServerName: "localhost"}, true},
-		"client of strangers": {httpmtls.ServerTLSConfig(keys.server), client(&httpmtls.Material{
-			Certificate: strangers.client.Certificate, Roots: keys.client.Roots,
-		}), true},
-		"self-signed client":  {httpmtls.ServerTLSConfig(keys.server), client(withLeaf(must(testpki.SelfSigned("a", testpki.Options{})))), true},
-		"expired client":      {httpmtls.ServerTLSConfig(keys.server), client(withLeaf(must(keys.ca.Client("a", testpki.Options{NotAfter: past})))), true},
-		"server as client":    {httpmtls.ServerTLSConfig(keys.server), client(keys.server), true},
-		"server of strangers": {httpmtls.ServerTLSConfig(strangers.server), client(keys.client), true},
-		"expired server":      {httpmtls.ServerTLSConfig(withLeaf(must(keys.ca.Server("a", testpki.Options{NotAfter: past})))), client(keys.client), true},
-		"client as server":    {httpmtls.ServerTLSConfig(keys.client), client(keys.client), true},
-		"wrong server name":   {httpmtls.ServerTLSConfig(keys.server), must(httpmtls.ClientTLSConfig(keys.client, "elsewhere")), true},
-		"old TLS client": {
-			httpmtls.ServerTLSConfig(keys.server),
-			&tls.Config{RootCAs: keys.ca.Pool(), ServerName: "localhost", MaxVersion: tls.VersionTLS12, Certificates: []tls.Certificate{*keys.client.Certificate}}, true,
-		},
-		"old TLS server":                         {&tls.Config{MaxVersion: tls.VersionTLS12, Certificates: []tls.Certificate{*keys.server.Certificate}}, client(keys.client), true},
-		"webhook without client CA":              {httpmtls.WebhookTLSConfig(keys.server, nil), &tls.Config{RootCAs: keys.ca.Pool(), ServerName: "localhost"}, false},
-		"webhook with client CA":                 {httpmtls.WebhookTLSConfig(keys.server, keys.client), client(keys.client), false},
-		"webhook with client CA, no certificate": {httpmtls.WebhookTLSConfig(keys.server, keys.client), &tls.Config{RootCAs: keys.ca.Pool(), ServerName: "localhost"}, true},
-		"webhook with another client CA":         {httpmtls.WebhookTLSConfig(keys.server, strangers.client), client(keys.client), true},
-		"no serving certificate":                 {httpmtls.ServerTLSConfig(must(httpmtls.NewMaterial(keys.ca.PEM(), nil, nil))), client(keys.client), true},
-		"no material":                            {httpmtls.ServerTLSConfig((*httpmtls.Material)(nil)), client(keys.client), true},
-		"no client CA":                           {httpmtls.ServerTLSConfig(&httpmtls.Material{Certificate: keys.server.Certificate}), client(keys.client), true},
+		"mutual":                  {server(keys.server), client(keys.client), false},
+		"by an intermediate":      {server(keys.server), client(issued(intermediate, testpki.Options{})), false},
+		"no client certificate":   {server(keys.server), anonymous, true},
+		"client of strangers":     {server(keys.server), client(strange), true},
+		"self-signed client":      {server(keys.server), client(selfSigned), true},
+		"expired client":          {server(keys.server), client(issued(keys.ca, testpki.Options{NotAfter: past})), true},
+		"server as client":        {server(keys.server), client(keys.server), true},
+		"server of strangers":     {server(strangers.server), client(keys.client), true},
+		"expired server":          {server(expiredServer), client(keys.client), true},
+		"client as server":        {server(keys.client), client(keys.client), true},
+		"wrong server name":       {server(keys.server), must(httpmtls.ClientTLSConfig(keys.client, "elsewhere")), true},
+		"old TLS client":          {server(keys.server), old(keys.client), true},
+		"old TLS server":          {old(keys.server), client(keys.client), true},
+		"webhook without CA":      {webhook(keys.server, nil), anonymous, false},
+		"webhook with CA":         {webhook(keys.server, keys.client), client(keys.client), false},
+		"webhook, no certificate": {webhook(keys.server, keys.client), anonymous, true},
+		"webhook with another CA": {webhook(keys.server, strangers.client), client(keys.client), true},
+		"no serving certificate":  {server(bundle), client(keys.client), true},
+		"no material":             {server((*httpmtls.Material)(nil)), client(keys.client), true},
+		"no client CA":            {server(certificate), client(keys.client), true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -318,7 +318,7 @@ func TestARenewedCertificateIsTriedAtOnce(t *testing.T) {
 
 	p := newPKI(t)
 	kcp := newControlPlane(t, p, http.StatusOK)
-	later := time.Now().Add(14 * 24 * time.Hour) // When the certificate has expired.
+	later := time.Now().Add(100 * 24 * time.Hour) // When the certificate has expired.
 	kcp.clock.Store(&later)
 	s := start(t, p, env(p, kcp))
 
@@ -368,7 +368,7 @@ func TestAnExpiredServingCertificateIsNotReady(t *testing.T) {
 	}{
 		{true, time.Now(), true},
 		{false, time.Now(), false},
-		{true, time.Now().Add(48 * time.Hour), false},
+		{true, time.Now().Add(100 * 24 * time.Hour), false},
 	} {
 		r.serving.Store(test.serving)
 

@@ -2,8 +2,8 @@
 // represent runtimes: the annotation skr-domain is the domain of one, and the Secret of the same name and namespace holds its
 // kubeconfig, in the key "config".
 //
-// Begin with watching.go, which is what was added: certificates, the agent in every runtime, and events from there. material.go is
-// the listener's certificate; the rest of main.go, and kyma.go, is what an operator has anyway. Its rights are in config/rbac.yaml.
+// Begin with watching.go, which is what was added: certificates, the agent in every runtime, and events from there. The rest
+// of main.go, and kyma.go, is part of any operator. Its rights are in config/rbac.yaml.
 package main
 
 import (
@@ -72,7 +72,6 @@ func run(ctx context.Context, args []string, stderr io.Writer) error {
 		Metrics: metricsserver.Options{
 			BindAddress: s.metrics, ExtraHandlers: map[string]http.Handler{"/fleet": listener.FleetHandler(heard)},
 		},
-		Cache: onlyListenerSecret(s.namespace),
 	})
 	if err != nil {
 		return err

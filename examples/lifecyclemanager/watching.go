@@ -16,6 +16,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/keysource"
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/runtimes"
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/watcher"
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
@@ -25,8 +26,14 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
-// component is the name by which runtimes know this operator: spec.manager of its Watchers.
-const component = "lifecycle-manager"
+const (
+	// component is the name of this operator in the runtimes: spec.manager of its Watchers.
+	component = "lifecycle-manager"
+	// certificatesName is the prefix of the names of all certificates.
+	certificatesName = "watcher"
+	// listenerSecret is the Secret with the key material of the listener.
+	listenerSecret = certificatesName + "-listener"
+)
 
 // newKyma is the kind that represents a runtime. Its metadata is all that is looked at here.
 func newKyma() *metav1.PartialObjectMetadata {
@@ -86,15 +93,18 @@ func listen(ctx context.Context, mgr ctrl.Manager, heard *fleet.Fleet, set *cert
 		return err
 	}
 
-	published, err := newPublished(ctx, mgr, set.ListenerSecret(), measured.KeyMaterial("server"))
+	published, err := listenerKeys(mgr, set.ListenerSecret(), measured.KeyMaterial("server"))
 	if err != nil {
 		return err
 	}
 
-	// The two ways in which runtimes prove who they are.
-	peers, opts := listener.FromTLS(listener.PeerOptions{}), listener.Options{TLS: httpmtls.ServerTLSConfig(published)}
+	// A runtime proves its identity with a certificate: to the listener, or to a gateway before it.
+	roots := httpmtls.Roots(published)
+	peers := listener.FromTLSWithRoots(roots, listener.PeerOptions{})
+	opts := listener.Options{TLS: httpmtls.ServerTLSConfig(published)}
+
 	if len(s.gateways) > 0 {
-		peers, opts.TLS = listener.FromXFCC(listener.ProxyAddresses(s.gateways...), published.roots, listener.PeerOptions{}), nil
+		peers, opts.TLS = listener.FromXFCC(listener.ProxyAddresses(s.gateways...), roots, listener.PeerOptions{}), nil
 		// Only a gateway needs routes.
 		if err := watcher.SetUp(mgr, watcher.Options{}); err != nil {
 			return err
@@ -114,11 +124,23 @@ func listen(ctx context.Context, mgr ctrl.Manager, heard *fleet.Fleet, set *cert
 	}
 
 	return errors.Join(
+		mgr.Add(published),
 		mgr.Add(events),
 		mgr.AddReadyzCheck("listener", func(*http.Request) error { return events.Ready() }),
-		mgr.AddReadyzCheck("certificate", published.check),
+		mgr.AddReadyzCheck("certificate", func(*http.Request) error {
+			_, err := published.Material()
+
+			return err
+		}),
 		ctrl.NewControllerManagedBy(mgr).For(newKyma(), builder.OnlyMetadata).WatchesRawSource(source).Complete(r),
 	)
+}
+
+// listenerKeys reads the key material that this operator issues for its own listener.
+func listenerKeys(mgr ctrl.Manager, name types.NamespacedName, keys prometheus.KeyMaterial) (*keysource.Secret, error) {
+	return keysource.NewSecret(mgr.GetAPIReader(), name, keysource.Options{
+		Reloaded: keys.Reloaded, Refused: keys.Refused, Logger: controllerruntime.Logger(mgr.GetLogger()),
+	})
 }
 
 // measure adds metrics of the listener and of the fleet to those of the operator.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/x509"
 	"errors"
 	"flag"
 	"fmt"
@@ -61,9 +60,9 @@ func newListener(config config, files *httpmtls.Files, handler core.Handler, opt
 	var peers listener.PeerSource
 
 	if len(config.gateways) > 0 {
-		peers = listener.FromXFCC(listener.ProxyAddresses(config.gateways...), rootsOf(files), listener.PeerOptions{})
+		peers = listener.FromXFCC(listener.ProxyAddresses(config.gateways...), httpmtls.Roots(files), listener.PeerOptions{})
 	} else {
-		peers = listener.FromTLSWithRoots(rootsOf(files), listener.PeerOptions{})
+		peers = listener.FromTLSWithRoots(httpmtls.Roots(files), listener.PeerOptions{})
 		opts.TLS = httpmtls.ServerTLSConfig(files)
 	}
 
@@ -79,11 +78,6 @@ func newListener(config config, files *httpmtls.Files, handler core.Handler, opt
 	}
 
 	return server, nil
-}
-
-// rootsOf returns the CAs of the moment.
-func rootsOf(files *httpmtls.Files) listener.RootsFunc {
-	return func() *x509.CertPool { return files.Status().Material.Roots }
 }
 
 // startAll runs until ctx ends or one of starts returns, and waits for all.

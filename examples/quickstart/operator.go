@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -33,7 +32,7 @@ type operator struct {
 }
 
 // embed makes an operator listen: a change in a runtime reconciles the Runtime of that name, and no other. This is all it takes.
-func (o *operator) embed(ctx context.Context, mgr manager.Manager, port net.Listener, mtls *tls.Config) error {
+func (o *operator) embed(ctx context.Context, mgr manager.Manager, port net.Listener, keys httpmtls.Source) error {
 	object := &metav1.PartialObjectMetadata{}
 	object.SetGroupVersionKind(runtimeKind())
 	runtimes, err := controllerruntime.NewRuntimes(ctx, mgr.GetCache(), runtimeKind(),
@@ -41,8 +40,9 @@ func (o *operator) embed(ctx context.Context, mgr manager.Manager, port net.List
 	if err != nil {
 		return err
 	}
+	peers := listener.FromTLSWithRoots(httpmtls.Roots(keys), listener.PeerOptions{})
 	events, source, err := controllerruntime.RegisterListenerComponent(port.Addr().String(), component,
-		listener.FromTLS(listener.PeerOptions{}), listener.SANPinning(runtimes), controllerruntime.EnqueueByRuntime(runtimes), o.options(port, mtls))
+		peers, listener.SANPinning(runtimes), controllerruntime.EnqueueByRuntime(runtimes), o.options(port, keys))
 	if err != nil {
 		return err
 	}
@@ -68,9 +68,9 @@ func (o *operator) Reconcile(ctx context.Context, request reconcile.Request) (re
 }
 
 // options are not needed for an operator to listen: these take a port that is bound already, and a note of each delivery.
-func (o *operator) options(port net.Listener, mtls *tls.Config) controllerruntime.ComponentOptions {
+func (o *operator) options(port net.Listener, keys httpmtls.Source) controllerruntime.ComponentOptions {
 	return controllerruntime.ComponentOptions{
-		Listener: listener.Options{Listener: port, TLS: mtls},
+		Listener: listener.Options{Listener: port, TLS: httpmtls.ServerTLSConfig(keys)},
 		Source: controllerruntime.SourceOptions{Handled: func(d core.Delivery, _ int, err error) {
 			if err == nil {
 				o.diary.delivered(d)
@@ -99,7 +99,7 @@ func (s *scene) startOperator(ctx context.Context) (string, error) {
 		clusters: map[string]client.Reader{runtimeName: s.runtime.Client},
 		diary:    &s.diary,
 	}
-	if err := s.operator.embed(ctx, mgr, port, httpmtls.ServerTLSConfig(s.pki.operator)); err != nil {
+	if err := s.operator.embed(ctx, mgr, port, s.pki.operator); err != nil {
 		return "", errors.Join(err, port.Close())
 	}
 

@@ -59,7 +59,7 @@ func TestReadmeShowsCodeThatCompiles(t *testing.T) {
 		t.Errorf("README.md must contain:\n%s", setUp)
 	}
 
-	if n := strings.Count(find(t, `(?s)^[^\n]*\n(.*)}\n$`, setUp), "\n"); n > lines {
+	if n := strings.Count(find(t, `(?s)\) error {\n(.*)}\n$`, setUp), "\n"); n > lines {
 		t.Errorf("embedding takes %d lines, want at most %d", n, lines)
 	}
 }

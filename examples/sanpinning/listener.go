@@ -59,12 +59,17 @@ func notSuspended(_ context.Context, peer core.Peer, _ *core.WatchEvent) error {
 	return nil
 }
 
-// newListener ends TLS itself, and lets a sender in whose certificate is of the CA in material. Who that is, and what it may, is
-// decided by the verifier, for each event.
-func newListener(material httpmtls.Source, verify core.Verifier, operator core.Handler, opts listener.Options) (*listener.Listener, error) {
+// newListener ends TLS itself. It accepts senders with a certificate of a CA in material, and checks
+// each request, so that a removed CA loses its open connections. The verifier decides for each event
+// whether that runtime may trigger it.
+func newListener(
+	material httpmtls.Source, verify core.Verifier, operator core.Handler, opts listener.Options,
+) (*listener.Listener, error) {
 	opts.TLS = httpmtls.ServerTLSConfig(material)
 
-	l, err := listener.New(listener.FromTLS(listener.PeerOptions{}), verify, map[core.Manager]core.Handler{manager: operator}, opts)
+	peers := listener.FromTLSWithRoots(httpmtls.Roots(material), listener.PeerOptions{})
+
+	l, err := listener.New(peers, verify, map[core.Manager]core.Handler{manager: operator}, opts)
 	if err != nil {
 		return nil, fmt.Errorf("build the listener: %w", err)
 	}

@@ -188,7 +188,7 @@ func (lab *fleetLab) files(ctx context.Context, data map[string][]byte) (*testpk
 	ca, cert, key := volume.Paths()
 
 	files, err := httpmtls.NewFiles(httpmtls.Paths{CA: ca, Certificate: cert, Key: key},
-		httpmtls.FilesOptions{Poll: 200 * time.Millisecond, Quiet: 10 * time.Millisecond})
+		httpmtls.FilesOptions{Poll: 200 * time.Millisecond})
 	if err != nil {
 		lab.t.Fatal(err)
 	}

@@ -63,6 +63,7 @@ func startControlPlane(t *testing.T, behindNginx, swaps bool, issuer *testpki.CA
 
 	ca, cert, key := c.own.volume.Paths()
 	c.files = must(httpmtls.NewFiles(httpmtls.Paths{CA: ca, Certificate: cert, Key: key}, httpmtls.FilesOptions{
+		Poll: 200 * time.Millisecond,
 		Hooks: httpmtls.FilesHooks{Refused: func(problem string) {
 			c.mu.Lock()
 			defer c.mu.Unlock()

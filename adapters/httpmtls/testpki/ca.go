@@ -17,27 +17,28 @@ import (
 const (
 	// backdate makes a certificate valid on a machine whose clock is a little behind.
 	backdate = time.Hour
-	// lifetime is long enough for any test, and short enough to be harmless.
-	lifetime = 24 * time.Hour
+	// lifetime is the default of cert-manager. A certificate that lives a day counts as expiring.
+	lifetime = 90 * 24 * time.Hour
 
 	pemCertificate = "CERTIFICATE"
 	pemPrivateKey  = "PRIVATE KEY"
 )
 
-// Options are what a certificate may say beyond its Common Name. The zero value is a sound certificate.
+// Options are the fields of a certificate beyond its Common Name. The zero value is a sound
+// certificate.
 type Options struct {
-	// DNSNames, IPs and URIs become Subject Alternative Names (RFC 5280, section 4.2.1.6). Default: none, and for [CA.Server]
-	// without any: localhost, 127.0.0.1 and ::1.
+	// DNSNames, IPs and URIs become Subject Alternative Names (RFC 5280, section 4.2.1.6). Default:
+	// none, except for [CA.Server]: localhost, 127.0.0.1 and ::1.
 	DNSNames []string
 	IPs      []net.IP
 	URIs     []string
-	// NotBefore is when the certificate becomes valid. Default: an hour ago.
+	// NotBefore is the time from which the certificate is valid. Default: an hour ago.
 	NotBefore time.Time
-	// NotAfter is when it expires. Default: a day from now.
+	// NotAfter is the time at which it expires. Default: 90 days from now.
 	NotAfter time.Time
-	// Usages are the extended key usages. Default: what the function that issues says; empty, but not nil: none.
+	// Usages are the extended key usages. Nil: those of the function that issues. Empty: none.
 	Usages []x509.ExtKeyUsage
-	// Edit changes the certificate last, before it is signed: whatever else an attacker would have in it. Default: nothing.
+	// Edit changes the certificate last, before it is signed. Default: no change.
 	Edit func(template *x509.Certificate)
 }
 
@@ -45,16 +46,16 @@ type Options struct {
 type CA struct {
 	certificate *x509.Certificate
 	key         *ecdsa.PrivateKey
-	// chain are the DER bytes of the intermediates up to the root, which a leaf must send along. Empty for a root.
+	// chain are the DER bytes of the intermediates up to, and without, the root.
 	chain [][]byte
 }
 
-// NewCA returns a self-signed root. Of opts only the validity counts.
+// NewCA returns a self-signed root. It uses only the validity of opts.
 func NewCA(commonName string, opts Options) (*CA, error) {
 	return newCA(nil, commonName, opts)
 }
 
-// Intermediate returns a CA that ca has signed. Its leaves carry the chain up to, and without, the root.
+// Intermediate returns a CA signed by ca. Its leaves carry the chain up to, and without, the root.
 func (ca *CA) Intermediate(commonName string, opts Options) (*CA, error) {
 	return newCA(ca, commonName, opts)
 }
@@ -82,7 +83,8 @@ func newCA(parent *CA, commonName string, opts Options) (*CA, error) {
 	return ca, nil
 }
 
-// Client returns a leaf for TLS client authentication. By default of this project its Common Name is the identity of a runtime.
+// Client returns a leaf for TLS client authentication. By default its Common Name is the identity of
+// a runtime.
 func (ca *CA) Client(commonName string, opts Options) (*Leaf, error) {
 	return ca.issue(commonName, opts, x509.ExtKeyUsageClientAuth)
 }
@@ -97,7 +99,7 @@ func (ca *CA) Server(commonName string, opts Options) (*Leaf, error) {
 	return ca.issue(commonName, opts, x509.ExtKeyUsageServerAuth)
 }
 
-// SelfSigned returns a leaf that nobody vouches for, and that is no CA, for both usages by default.
+// SelfSigned returns a leaf without a CA, for both usages by default.
 func SelfSigned(commonName string, opts Options) (*Leaf, error) {
 	return (*CA)(nil).issue(commonName, opts, x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth)
 }
@@ -146,7 +148,7 @@ func (ca *CA) Pool() *x509.CertPool {
 	return pool
 }
 
-// Bundle returns the certificates of several CAs in one PEM file, as a rotation with overlap needs it.
+// Bundle returns the certificates of several CAs as one PEM file, for a rotation with overlap.
 func Bundle(cas ...*CA) []byte {
 	var out bytes.Buffer
 	for _, ca := range cas {
@@ -181,7 +183,7 @@ func (o Options) template(commonName string) (*x509.Certificate, error) {
 	}, nil
 }
 
-// sign makes a key for template and has parent sign it, or, without one, the key itself.
+// sign makes a key for template. The key of parent signs it, or without a parent the new key.
 func sign(parent *CA, template *x509.Certificate) (*x509.Certificate, *ecdsa.PrivateKey, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

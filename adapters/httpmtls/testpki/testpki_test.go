@@ -15,6 +15,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
 )
 
+const clientAuth, serverAuth = x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth
+
 func must[T any](value T, err error) T {
 	if err != nil {
 		panic(err)
@@ -49,15 +51,15 @@ func TestIssued(t *testing.T) {
 		usage  x509.ExtKeyUsage
 		refuse bool
 	}{
-		"client":                {must(root.Client("skr-1", testpki.Options{})), x509.ExtKeyUsageClientAuth, false},
-		"server":                {must(root.Server("kcp", testpki.Options{})), x509.ExtKeyUsageServerAuth, false},
-		"by intermediate":       {must(intermediate.Client("skr-1", testpki.Options{})), x509.ExtKeyUsageClientAuth, false},
-		"server used as client": {must(root.Server("kcp", testpki.Options{})), x509.ExtKeyUsageClientAuth, true},
-		"expired":               {must(root.Client("x", testpki.Options{NotAfter: past})), x509.ExtKeyUsageClientAuth, true},
-		"not yet valid":         {must(root.Client("x", testpki.Options{NotBefore: future})), x509.ExtKeyUsageClientAuth, true},
-		"self-signed":           {must(testpki.SelfSigned("x", testpki.Options{})), x509.ExtKeyUsageClientAuth, true},
+		"client":                {must(root.Client("skr-1", testpki.Options{})), clientAuth, false},
+		"server":                {must(root.Server("kcp", testpki.Options{})), serverAuth, false},
+		"by intermediate":       {must(intermediate.Client("skr-1", testpki.Options{})), clientAuth, false},
+		"server used as client": {must(root.Server("kcp", testpki.Options{})), clientAuth, true},
+		"expired":               {must(root.Client("x", testpki.Options{NotAfter: past})), clientAuth, true},
+		"not yet valid":         {must(root.Client("x", testpki.Options{NotBefore: future})), clientAuth, true},
+		"self-signed":           {must(testpki.SelfSigned("x", testpki.Options{})), clientAuth, true},
 		"of a CA of the same name": {
-			must(must(testpki.NewCA("root", testpki.Options{})).Client("x", testpki.Options{})), x509.ExtKeyUsageClientAuth, true,
+			must(must(testpki.NewCA("root", testpki.Options{})).Client("x", testpki.Options{})), clientAuth, true,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -70,12 +72,31 @@ func TestIssued(t *testing.T) {
 	}
 }
 
+// A heartbeat reports a certificate that is about to expire, which a new one is not.
+func TestLeavesLiveLong(t *testing.T) {
+	t.Parallel()
+
+	const month = 30 * 24 * time.Hour
+
+	root := must(testpki.NewCA("root", testpki.Options{}))
+	for _, leaf := range []*testpki.Leaf{
+		must(root.Client("skr-1", testpki.Options{})),
+		must(root.Server("kcp", testpki.Options{})),
+		must(testpki.SelfSigned("skr-1", testpki.Options{})),
+	} {
+		if left := time.Until(leaf.Certificate().NotAfter); left < month {
+			t.Errorf("%s expires in %v, want at least %v", leaf.Certificate().Subject, left, month)
+		}
+	}
+}
+
 func TestSubjectAlternativeNames(t *testing.T) {
 	t.Parallel()
 
 	root := must(testpki.NewCA("root", testpki.Options{}))
 	leaf := must(root.Client("skr-1", testpki.Options{
-		DNSNames: []string{"skr-1.example.com"}, IPs: []net.IP{net.IPv4(192, 0, 2, 1)}, URIs: []string{"spiffe://example.com/skr-1"},
+		DNSNames: []string{"skr-1.example.com"}, IPs: []net.IP{net.IPv4(192, 0, 2, 1)},
+		URIs: []string{"spiffe://example.com/skr-1"},
 	})).Certificate()
 
 	got := fmt.Sprint(leaf.Subject.CommonName, leaf.DNSNames, leaf.IPAddresses, leaf.URIs)

@@ -9,7 +9,7 @@ import (
 	"sync"
 )
 
-// The names of the files, which are the keys of a Kubernetes secret as cert-manager writes it.
+// The names of the files: the keys of a Kubernetes Secret that cert-manager writes.
 const (
 	FileCA   = "ca.crt"
 	FileCert = "tls.crt"
@@ -21,7 +21,7 @@ const (
 	dataTmpLink = "..data_tmp"
 )
 
-// Files returns the content of a secret: the bundle of cas, and leaf with its key.
+// Files returns the content of a Secret: the bundle of cas, and leaf with its key.
 func Files(leaf *Leaf, cas ...*CA) (map[string][]byte, error) {
 	key, err := leaf.KeyPEM()
 	if err != nil {
@@ -31,26 +31,27 @@ func Files(leaf *Leaf, cas ...*CA) (map[string][]byte, error) {
 	return map[string][]byte{FileCA: Bundle(cas...), FileCert: leaf.CertPEM(), FileKey: key}, nil
 }
 
-// Volume is a directory in which files appear as a kubelet presents a secret: each is a symbolic link through ..data to a
-// directory of one generation, and a new generation swaps that one link, so that all files change at the same instant.
+// Volume is a directory with files as a kubelet presents a Secret. Each file is a symbolic link
+// through ..data to the directory of one generation. A new generation replaces that one link, so
+// that all files change at the same instant.
 type Volume struct {
 	dir string
 
 	mu sync.Mutex
 }
 
-// NewVolume returns the volume of dir, which must exist.
+// NewVolume returns the volume in dir, which must exist.
 func NewVolume(dir string) *Volume { return &Volume{dir: dir} }
 
-// Path returns where the file of that name is, or will be.
+// Path returns the path of the file of that name, which need not exist.
 func (v *Volume) Path(name string) string { return filepath.Join(v.dir, name) }
 
-// Paths returns where the three files of [Files] are.
+// Paths returns the paths of the three files of [Files].
 func (v *Volume) Paths() (ca, cert, key string) {
 	return v.Path(FileCA), v.Path(FileCert), v.Path(FileKey)
 }
 
-// Write replaces the whole content of the volume in one atomic step. It is safe for concurrent use.
+// Write replaces the whole content of the volume. It is safe for concurrent use.
 func (v *Volume) Write(files map[string][]byte) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -108,7 +109,7 @@ func (v *Volume) swap(generation string) error {
 	return os.Rename(v.Path(dataTmpLink), v.Path(dataLink))
 }
 
-// link makes the names that a user sees, and takes away those that are gone.
+// link makes the visible names, and removes those without a file.
 func (v *Volume) link(files map[string][]byte) error {
 	for name := range files {
 		err := os.Symlink(filepath.Join(dataLink, name), v.Path(name))

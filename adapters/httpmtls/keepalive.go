@@ -1,0 +1,37 @@
+package httpmtls
+
+import (
+	"io"
+	"net/http"
+)
+
+// keepAlive is a transport whose connections survive failures. It hides CloseIdleConnections,
+// which retryablehttp calls after the last attempt: with it, each request that ends in 503 would
+// cost a handshake.
+type keepAlive struct{ transport http.RoundTripper }
+
+// RoundTrip implements [http.RoundTripper].
+func (k keepAlive) RoundTrip(request *http.Request) (*http.Response, error) {
+	answer, err := k.transport.RoundTrip(request)
+	if err != nil {
+		return nil, err
+	}
+
+	answer.Body = drainedBody{answer.Body}
+
+	return answer, nil
+}
+
+// maxDrained bounds the bytes read from an answer so that its connection can be reused. Beyond
+// that, a new connection is cheaper.
+const maxDrained = 64 << 10
+
+// drainedBody reads the rest of an answer when it is closed. Only then can HTTP/1.1 reuse the
+// connection.
+type drainedBody struct{ io.ReadCloser }
+
+func (b drainedBody) Close() error {
+	_, _ = io.CopyN(io.Discard, b.ReadCloser, maxDrained) // If it fails, the connection is not reused.
+
+	return b.ReadCloser.Close()
+}

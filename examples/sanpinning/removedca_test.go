@@ -1,0 +1,125 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/listener"
+)
+
+// rotating is key material that a test replaces.
+type rotating struct {
+	atomic.Pointer[httpmtls.Material]
+}
+
+func (r *rotating) Material() (*httpmtls.Material, error) { return r.Load(), nil }
+
+// A removed CA loses the connections that are open at that moment, too.
+func TestRemovedCALosesItsConnection(t *testing.T) {
+	pki, err := newPKI()
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	keys := &rotating{}
+	keys.Store(pki.material)
+
+	url := serveWith(t, keys)
+	client := clientOf(t, pki)
+
+	if status := post(t, client, url); status != http.StatusOK {
+		t.Fatalf("with a trusted CA: status %d, want 200", status)
+	}
+
+	keys.Store(&httpmtls.Material{Certificate: pki.material.Certificate, Roots: pki.another.Pool()})
+
+	if status := post(t, client, url); status != http.StatusUnauthorized {
+		t.Errorf("with a removed CA: status %d, want 401", status)
+	}
+}
+
+// serveWith returns the address for events of contract v2.
+func serveWith(t *testing.T, keys httpmtls.Source) string {
+	t.Helper()
+
+	port, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	accept := core.HandlerFunc(func(context.Context, core.Delivery) error { return nil })
+
+	l, err := newListener(keys, verifier(), accept, listener.Options{Listener: port})
+	if err != nil {
+		t.Fatal(errors.Join(err, port.Close()))
+	}
+
+	stop := start(t.Context(), l)
+
+	t.Cleanup(func() {
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+
+	return "https://" + port.Addr().String() + "/v2/" + string(manager) + "/event"
+}
+
+// clientOf returns a client of runtime-a that dials once.
+func clientOf(t *testing.T, pki *pki) *http.Client {
+	t.Helper()
+
+	leaf, err := pki.ours.Client("runtime-a", testpki.Options{DNSNames: []string{"a.example.com"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	certificate := leaf.TLS()
+	transport := &http.Transport{TLSClientConfig: pki.client(&certificate)}
+
+	var dials atomic.Int64
+
+	transport.DialTLSContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		if dials.Add(1) > 1 {
+			t.Error("the connection was not reused")
+		}
+
+		return (&tls.Dialer{Config: transport.TLSClientConfig}).DialContext(ctx, network, address)
+	}
+
+	t.Cleanup(transport.CloseIdleConnections)
+
+	return &http.Client{Transport: transport, Timeout: patience}
+}
+
+func post(t *testing.T, client *http.Client, url string) int {
+	t.Helper()
+
+	const event = `{"watched":{"Namespace":"default","Name":"demo"},
+		"watchedGvk":{"group":"apps","version":"v1","kind":"Deployment"}}`
+
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(event))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	request.Header.Set("Content-Type", "application/json")
+
+	answer, err := client.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	defer answer.Body.Close()
+
+	return answer.StatusCode
+}
