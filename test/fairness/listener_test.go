@@ -25,8 +25,6 @@ type listenerSettings struct {
 	Key  []byte `json:"key"`
 	// Unfair takes the share of each runtime away.
 	Unfair bool `json:"unfair"`
-	// Handshakes is how many compute at once, 0 is the default.
-	Handshakes int `json:"handshakes"`
 }
 
 // runListener serves until its input ends.
@@ -45,8 +43,7 @@ func runListener(ctx context.Context, w *wire) {
 	w.must(err)
 
 	opts := listener.Options{
-		Listener:      bound,
-		MaxHandshakes: settings.Handshakes,
+		Listener: bound,
 		TLS: &tls.Config{
 			MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair},
 			ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: roots,

@@ -16,7 +16,7 @@ import (
 const role = "FAIRNESS_ROLE"
 
 func TestMain(m *testing.M) {
-	parts := map[string]func(context.Context, *wire){"listener": runListener, "flooder": runFlooder, "knocker": runKnocker}
+	parts := map[string]func(context.Context, *wire){"listener": runListener, "flooder": runFlooder}
 
 	run := parts[os.Getenv(role)]
 	if run == nil {

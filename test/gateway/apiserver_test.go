@@ -34,10 +34,10 @@ import (
 
 // writesPerSecond is by default what two cores bear while other tests run: API server, etcd, agent, nginx, listener, and the test with its race
 // detector. `make rotation` asks for more.
-var writesPerSecond = flag.Int("writes", 150, "how often TestRotationWithAPIServer writes in a second")
+var writesPerSecond = flag.Int("writes", 150, "how often TestRotation writes in a second")
 
 const (
-	// storedObjects are fewer than what [direct] has, so that each is written every second or two.
+	// storedObjects are few enough that each is written every second or two.
 	storedObjects = 200
 	// patienceOfAPIServer is longer than the default: a busy machine that is late is no lost write.
 	patienceOfAPIServer = 10 * time.Second
@@ -281,8 +281,8 @@ func (s *apiServer) look(name string) {
 	s.seen[name] = max(s.seen[name], version(object))
 }
 
-// late implements [caller]: what was seen last is not what was committed last.
-func (s *apiServer) late(*controlPlane) (late []string) {
+// late returns the objects whose last committed version was not read because of an event.
+func (s *apiServer) late() (late []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 

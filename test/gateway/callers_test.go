@@ -4,9 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"sync"
 	"testing"
-	"time"
 
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
@@ -116,47 +114,4 @@ func TestAPIServerRotatesItsCertificate(t *testing.T) {
 	if n := c.refused(); n != 0 {
 		t.Errorf("%v handshakes failed, want 0", n)
 	}
-}
-
-// TestAPIServerCutsItsReviews shows the price, which docs/security.md tells: an API server that finds a new certificate closes all its connections to
-// the webhook, whatever is under way on them. The writes go on without an answer.
-func TestAPIServerCutsItsReviews(t *testing.T) {
-	if testing.Short() {
-		t.Skip("runs an API server")
-	}
-
-	c := newCallers(t)
-
-	const most = 20 // Whether something is under way is chance.
-	for c.now < most && c.metric("fail_open_count") == 0 {
-		c.rotate(t)
-
-		// It looks at its files once a second at most, when it makes a connection.
-		for began := time.Now(); time.Since(began) < 2*time.Second; {
-			c.writeAtOnce()
-		}
-	}
-
-	c.mu.Lock()
-	defer c.mu.Unlock()
-
-	open := c.metric("fail_open_count")
-	t.Logf("%d rotations: of %d writes %v went on without an answer, %d failed; of %v calls %v became events; %v handshakes failed",
-		c.now, c.writes, open, c.failed, c.metric("request_total"), c.agent.reviewed(), c.refused())
-
-	if open == 0 {
-		t.Error("no review was cut off: docs/security.md is to be corrected")
-	}
-}
-
-// writeAtOnce makes more writes at a time than an API server keeps connections to a webhook, so that it makes new ones.
-func (c *callers) writeAtOnce() {
-	const connections = 25 // k8s.io/client-go/transport
-
-	var writing sync.WaitGroup
-	for n := range 3 * connections {
-		writing.Go(func() { c.write(objectName(n)) })
-	}
-
-	writing.Wait()
 }

@@ -35,7 +35,6 @@ type controlPlane struct {
 	addr             string
 
 	mu      sync.Mutex
-	handled map[string]time.Time
 	told    func(core.Delivery) // or nil
 	refused map[string]int      // refusals of the files, by problem
 	answers map[string]int
@@ -56,7 +55,7 @@ func startControlPlane(t *testing.T, behindNginx, swaps bool, issuer *testpki.CA
 	t.Helper()
 
 	c := &controlPlane{
-		t: t, own: newSecret(t, swaps, issueServer), handled: map[string]time.Time{}, refused: map[string]int{}, answers: map[string]int{},
+		t: t, own: newSecret(t, swaps, issueServer), refused: map[string]int{}, answers: map[string]int{},
 		fleet: must(fleet.New(fleet.Options{})),
 	}
 	c.own.write(issuer, trusts...)
@@ -132,10 +131,6 @@ func (c *controlPlane) handle(_ context.Context, d core.Delivery) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	if d.Event.Kind == core.KindChanged {
-		c.handled[d.Event.Watched.Name] = time.Now()
-	}
-
 	if c.told != nil {
 		c.told(d)
 	}
@@ -156,20 +151,6 @@ func (c *controlPlane) answered(_ string, _ core.Manager, status int, reason str
 	defer c.mu.Unlock()
 
 	c.answers[strings.TrimSpace(fmt.Sprint(status, " ", reason))]++
-}
-
-// late returns the objects that were not handled after the given times.
-func (c *controlPlane) late(written map[string]time.Time) (late []string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-
-	for object, at := range written {
-		if c.handled[object].Before(at) {
-			late = append(late, object)
-		}
-	}
-
-	return late
 }
 
 // refusals returns how often the files were refused for that problem, or for any.

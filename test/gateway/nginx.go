@@ -25,8 +25,6 @@ type Options struct {
 	// Lax lets everybody through, whatever certificate he has or has not: a gateway that is set up wrongly. Default: it demands one that
 	// chains to ClientCA.
 	Lax bool
-	// SubjectVariable is what the header's Subject is made of. Default: "$ssl_client_s_dn", which escapes what a client wrote into it.
-	SubjectVariable string
 
 	// Upstream is the address of the listener.
 	Upstream string
@@ -40,10 +38,6 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	if o.SubjectVariable == "" {
-		o.SubjectVariable = "$ssl_client_s_dn"
-	}
-
 	if o.UpstreamName == "" {
 		o.UpstreamName = "localhost"
 	}

@@ -17,25 +17,13 @@ import (
 // rotates is how long each form of the test takes. `make rotation` asks for more.
 var rotates = flag.Duration("rotation", 10*time.Second, "how long certificates rotate, in each form of TestRotation")
 
-// TestRotation rotates every leaf and every CA, once a second, at all ends, while a runtime is written to. Every write is answered, and every
-// object is handled after its last write; no process restarts.
+// TestRotation rotates every leaf and every CA, once a second, at all ends, while a real API server is written to. The API
+// server calls the webhook by a configuration whose bundle follows the CAs. Every write is answered by the agent, and
+// every object is handled after its last write. No process restarts.
 //
-// An end takes a leaf of a CA only one rotation after all ends were told of that CA, and no rotation begins before each end uses the one before:
-// that is what heartbeats and fleet.WithoutCA are for.
+// An end takes a leaf of a CA only one rotation after all ends trust that CA. No rotation begins before each end uses the
+// one before: that is the use of heartbeats and fleet.WithoutCA.
 func TestRotation(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes seconds by nature")
-	}
-
-	directly := func(r *rotation) caller { return newDirect(r.t, rig.Address(r.agent.WebhookPort)) }
-
-	t.Run("natively", func(t *testing.T) { newRotation(t, false, true, directly).run(t, *rotates) })
-	t.Run("through nginx", func(t *testing.T) { newRotation(t, true, false, directly).run(t, *rotates) })
-}
-
-// TestRotationWithAPIServer is [TestRotation] with the writes of a real API server, which asks the webhook by a configuration whose bundle follows
-// the CAs. It goes on without an answer when it gets none, so its own counters tell whether it ever did.
-func TestRotationWithAPIServer(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds by nature")
 	}
@@ -43,9 +31,7 @@ func TestRotationWithAPIServer(t *testing.T) {
 	plane := controlplane.StartT(t, controlplane.Options{})
 
 	for name, behindNginx := range map[string]bool{"natively": false, "through nginx": true} {
-		t.Run(name, func(t *testing.T) {
-			newRotation(t, behindNginx, !behindNginx, func(r *rotation) caller { return newAPIServer(r.t, plane, r.controlPlane, r.agent) }).run(t, *rotates)
-		})
+		t.Run(name, func(t *testing.T) { newRotation(t, plane, behindNginx).run(t, *rotates) })
 	}
 }
 
@@ -56,21 +42,21 @@ type rotation struct {
 	now          int // the CA whose leaves are in use
 	agent        *runtimeAgent
 	controlPlane *controlPlane
-	caller       caller
+	writes       *apiServer
 
 	rotations, breaks int
 }
 
-// newRotation has the files of the agent change as a kubelet changes them, and those of the control plane one by one, or the other way round. The
-// webhook is asked by what call returns.
-func newRotation(t *testing.T, behindNginx, agentSwaps bool, call func(r *rotation) caller) *rotation {
+// newRotation changes the files of the agent as a kubelet does and those of the control plane one by one. Behind nginx it
+// does so the other way round.
+func newRotation(t *testing.T, plane *controlplane.ControlPlane, behindNginx bool) *rotation {
 	t.Helper()
 
 	r := &rotation{t: t, now: 1}
-	r.controlPlane = startControlPlane(t, behindNginx, !agentSwaps, r.ca(1), r.span(0, 2)...)
-	r.agent = startAgent(t, "runtime-1", agentSwaps, r.controlPlane.addr, nil, r.ca(1), r.span(0, 2)...)
-	r.caller = call(r)
-	r.caller.trust(testpki.Bundle(r.span(0, 2)...))
+	r.controlPlane = startControlPlane(t, behindNginx, behindNginx, r.ca(1), r.span(0, 2)...)
+	r.agent = startAgent(t, "runtime-1", !behindNginx, r.controlPlane.addr, nil, r.ca(1), r.span(0, 2)...)
+	r.writes = newAPIServer(t, plane, r.controlPlane, r.agent)
+	r.writes.trust(testpki.Bundle(r.span(0, 2)...))
 
 	return r
 }
@@ -101,7 +87,7 @@ func (r *rotation) run(t *testing.T, lasts time.Duration) {
 
 	var writing sync.WaitGroup
 
-	writing.Go(func() { r.caller.run(ctx) })
+	writing.Go(func() { r.writes.run(ctx) })
 
 	// What is special comes early, so that the short form has it all.
 	for n := 0; ctx.Err() == nil; n++ {
@@ -129,7 +115,7 @@ func (r *rotation) run(t *testing.T, lasts time.Duration) {
 
 	metrics, forwarded := r.agent.Scrape(), "runtime_watcher_agent_forward_events_total"
 	t.Logf("%d rotations with %d breaks of files in %v: %s; the listener answered %s; %v attempts to forward failed",
-		r.rotations, r.breaks, lasts, r.caller.summary(), r.controlPlane.summary(),
+		r.rotations, r.breaks, lasts, r.writes.summary(), r.controlPlane.summary(),
 		rig.Sum(metrics, forwarded)-rig.Sum(metrics, forwarded, `result="ok"`))
 }
 
@@ -140,7 +126,7 @@ func (r *rotation) step() { r.stepFrom(r.now - 1) }
 // stepFrom is step for ends whose oldest leaf in use, or on its way, is of the CA oldest.
 func (r *rotation) stepFrom(oldest int) {
 	r.now++
-	r.caller.trust(testpki.Bundle(r.span(oldest, r.now+1)...))
+	r.writes.trust(testpki.Bundle(r.span(oldest, r.now+1)...))
 	r.controlPlane.write(r.ca(r.now), r.span(oldest, r.now+1)...)
 	r.agent.secret.write(r.ca(r.now), r.span(oldest, r.now+1)...)
 	r.await()
@@ -155,7 +141,7 @@ func (r *rotation) await() {
 // awaitAgent waits until the agent uses what was written, and has who asks its webhook verify it.
 func (r *rotation) awaitAgent() {
 	r.agent.awaitWritten()
-	r.caller.reconnect()
+	r.writes.reconnect()
 }
 
 // agentSkips leaves the agent as it is for two generations, in which the control plane keeps a certificate that the agent can verify. Then the agent
@@ -169,7 +155,7 @@ func (r *rotation) agentSkips() {
 	}
 
 	r.now = held + 2
-	r.caller.trust(testpki.Bundle(r.span(held-1, r.now+1)...))
+	r.writes.trust(testpki.Bundle(r.span(held-1, r.now+1)...))
 	r.agent.secret.write(r.ca(r.now), r.span(held, r.now+1)...)
 	r.awaitAgent()
 	r.stepFrom(held)
@@ -180,7 +166,7 @@ func (r *rotation) controlPlaneSkips() {
 	held := r.now
 
 	for ahead := 1; ahead <= 2; ahead++ {
-		r.caller.trust(testpki.Bundle(r.span(held-1, held+ahead+1)...))
+		r.writes.trust(testpki.Bundle(r.span(held-1, held+ahead+1)...))
 		r.agent.secret.write(r.ca(held), r.span(held-1, held+ahead+1)...)
 		r.awaitAgent()
 	}
@@ -256,9 +242,9 @@ func (r *rotation) complaints() int {
 func (r *rotation) check(t *testing.T) {
 	t.Helper()
 
-	r.caller.check(t, r.agent.reviewed())
+	r.writes.check(t, r.agent.reviewed())
 
-	eventually(t, "every object is handled after its last write", func() bool { return len(r.caller.late(r.controlPlane)) == 0 })
+	eventually(t, "every object is handled after its last write", func() bool { return len(r.writes.late()) == 0 })
 	eventually(t, "nothing is pending", func() bool { return r.agent.Metric("runtime_watcher_agent_events_pending") == 0 })
 
 	if n := r.agent.Metric("runtime_watcher_agent_events_dropped_total"); n != 0 {

@@ -2,93 +2,15 @@ package gateway_test
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
-	"encoding/json"
 	"fmt"
-	"io"
-	"net/http"
-	"strings"
 	"sync"
-	"sync/atomic"
-	"testing"
 	"time"
 )
 
-// caller has the webhook asked about writes to a runtime.
-type caller interface {
-	// trust replaces the bundle that the webhook's certificate must chain to, and returns when nothing asks with the one before any more that
-	// would have to set up a connection for it.
-	trust(bundle []byte)
-	// reconnect has all further writes asked about over new connections: one that is kept open shows nobody that a certificate has changed.
-	reconnect()
-	// run writes until ctx ends.
-	run(ctx context.Context)
-	// late returns the objects that a control plane has not looked at since they were last written.
-	late(c *controlPlane) []string
-	// check accounts for all writes, when so many reviews have become events.
-	check(t *testing.T, reviewed float64)
-	summary() string
-}
+const writers = 8
 
-// direct calls the webhook as an API server does, without one: over TLS that trusts the bundle in the webhook's configuration and nothing
-// else. A new bundle means new connections. So the webhook is asked more often than with an API server, and a new bundle is in use at once.
-type direct struct {
-	t      *testing.T
-	url    string
-	bundle []byte
-	client atomic.Pointer[http.Client]
-
-	mu      sync.Mutex
-	written map[string]time.Time
-	calls   int
-	failed  int
-	slowest time.Duration
-}
-
-func newDirect(t *testing.T, webhook string) *direct {
-	t.Helper()
-
-	return &direct{t: t, url: "https://" + webhook + "/validate/" + component + "?timeout=10s", written: map[string]time.Time{}}
-}
-
-func (s *direct) trust(bundle []byte) {
-	s.t.Helper()
-	s.bundle = bundle
-	s.reconnect()
-}
-
-func (s *direct) reconnect() {
-	s.t.Helper()
-
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(s.bundle) {
-		s.t.Fatal("no certificate in the bundle")
-	}
-
-	next := &http.Client{Timeout: patience, Transport: &http.Transport{
-		MaxIdleConnsPerHost: writers,
-		TLSClientConfig:     &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: pool},
-	}}
-	if old := s.client.Swap(next); old != nil {
-		old.CloseIdleConnections()
-	}
-}
-
-const (
-	// perSecond is how many writes there are.
-	perSecond = 500
-	writers   = 8
-	// objects are written in turn, so that each comes again within seconds.
-	objects = 1000
-)
-
-func (s *direct) run(ctx context.Context) {
-	atRate(ctx, perSecond, objects, s.write)
-	s.client.Load().CloseIdleConnections()
-}
-
-// atRate calls write for numbered objects in turn until ctx ends, so often in a second, and returns when the last call has.
+// atRate calls write for numbered objects in turn, perSecond times a second, until ctx ends. It returns when the last
+// call has.
 func atRate(ctx context.Context, perSecond, objects int, write func(object string)) {
 	var (
 		running sync.WaitGroup
@@ -104,8 +26,8 @@ func atRate(ctx context.Context, perSecond, objects int, write func(object strin
 	}
 
 	started := time.Now()
-	tick := time.NewTicker(10 * time.Millisecond)
 
+	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 
 	for n := 0; ctx.Err() == nil; <-tick.C {
@@ -119,93 +41,3 @@ func atRate(ctx context.Context, perSecond, objects int, write func(object strin
 }
 
 func objectName(n int) string { return fmt.Sprint("object-", n) }
-
-func (s *direct) write(object string) {
-	started := time.Now()
-	err := s.review(object)
-	took := time.Since(started)
-
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	s.calls++
-	s.slowest = max(s.slowest, took)
-
-	if s.written[object].Before(started) {
-		s.written[object] = started
-	}
-
-	if err == nil {
-		return
-	}
-
-	s.failed++
-
-	if s.failed <= 3 { // The others are alike.
-		s.t.Errorf("a write failed: %v", err)
-	}
-}
-
-// review asks the webhook, and fails unless it allows the write.
-func (s *direct) review(object string) error {
-	const review = `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"uid-1",` +
-		`"kind":{"group":"","version":"v1","kind":"ConfigMap"},"resource":{"group":"","version":"v1","resource":"configmaps"},` +
-		`"name":%[1]q,"namespace":"default","operation":"CREATE","userInfo":{},"dryRun":false,"oldObject":null,` +
-		`"object":{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%[1]q,"namespace":"default"},"data":{"a":"b"}}}}`
-
-	// Not bound to the end of the run: what is begun is finished.
-	request, err := http.NewRequestWithContext(context.Background(), http.MethodPost, s.url, strings.NewReader(fmt.Sprintf(review, object)))
-	if err != nil {
-		return err
-	}
-
-	request.Header.Set("Content-Type", "application/json")
-
-	answer, err := s.client.Load().Do(request)
-	if err != nil {
-		return err
-	}
-	defer answer.Body.Close()
-
-	body, err := io.ReadAll(answer.Body)
-	if err != nil {
-		return err
-	}
-
-	var reply struct {
-		Response struct {
-			UID     string `json:"uid"`
-			Allowed bool   `json:"allowed"`
-		} `json:"response"`
-	}
-
-	if err := json.Unmarshal(body, &reply); err != nil || answer.StatusCode != http.StatusOK || reply.Response.UID != "uid-1" || !reply.Response.Allowed {
-		return fmt.Errorf("answer %d %.200q (%w), want it allowed", answer.StatusCode, body, err)
-	}
-
-	return nil
-}
-
-func (s *direct) late(c *controlPlane) []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	return c.late(s.written)
-}
-
-func (s *direct) check(t *testing.T, reviewed float64) {
-	t.Helper()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	if reviewed < float64(s.calls) || len(s.written) < objects {
-		t.Errorf("of %d writes of %d objects, %v became events", s.calls, len(s.written), reviewed)
-	}
-}
-
-func (s *direct) summary() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	return fmt.Sprintf("%d writes of %d objects, %d failed, slowest %v", s.calls, len(s.written), s.failed, s.slowest)
-}

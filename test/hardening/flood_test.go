@@ -7,6 +7,9 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
@@ -65,6 +69,11 @@ func withTLS(do func(ctx context.Context, conn net.Conn) error) func(context.Con
 
 		return do(ctx, conn)
 	}
+}
+
+func post(target, review string) string {
+	return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: agent\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
+		target, len(review), review)
 }
 
 // beginningOfLargeReview is made once: hundreds of attackers who write a megabyte each would starve who asks for reviews beside them.
@@ -284,16 +293,29 @@ func TestMetricsPortUnderFlood(t *testing.T) {
 	}
 }
 
-// TestHandshakesTellNothing reads the alerts that strangers get.
+// inside matches text that strangers must not read: source positions, file names and keys.
+var inside = regexp.MustCompile(`goroutine|\.go:\d|runtime error|/tmp/|tls\.key|BEGIN |panic|github\.com`)
+
+// TestHandshakesTellNothing reads the alerts that a webhook which demands client certificates sends to strangers.
 func TestHandshakesTellNothing(t *testing.T) {
-	g := newGuarded(t)
+	callers, err := testpki.NewCA("api-server-clients", testpki.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	file := filepath.Join(t.TempDir(), "callers.crt")
+	if err := os.WriteFile(file, callers.PEM(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	s := newScene(t, map[string]string{"WEBHOOK_CLIENT_CA": file})
 
 	for name, config := range map[string]*tls.Config{
-		"no certificate": g.trusting(),
-		"TLS 1.2":        {MinVersion: tls.VersionTLS12, MaxVersion: tls.VersionTLS12, RootCAs: g.pki.CA.Pool(), ServerName: "localhost"},
-		"HTTP/2":         {MinVersion: tls.VersionTLS13, RootCAs: g.pki.CA.Pool(), ServerName: "localhost", NextProtos: []string{"h2"}},
+		"no certificate": s.trusting(),
+		"TLS 1.2":        {MinVersion: tls.VersionTLS12, MaxVersion: tls.VersionTLS12, RootCAs: s.pki.CA.Pool(), ServerName: "localhost"},
+		"HTTP/2":         {MinVersion: tls.VersionTLS13, RootCAs: s.pki.CA.Pool(), ServerName: "localhost", NextProtos: []string{"h2"}},
 	} {
-		conn, err := tlsFrom(t.Context(), attackers, g.webhook(), config)
+		conn, err := tlsFrom(t.Context(), attackers, s.webhook(), config)
 		if err == nil {
 			_, err = conn.Read(make([]byte, 1))
 			conn.Close()
@@ -305,7 +327,7 @@ func TestHandshakesTellNothing(t *testing.T) {
 	}
 
 	// Plain HTTP is told by name what it is, which is all it learns.
-	conn, err := dialFrom(t.Context(), attackers, g.webhook())
+	conn, err := dialFrom(t.Context(), attackers, s.webhook())
 	if err != nil {
 		t.Fatal(err)
 	}
