@@ -10,12 +10,11 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/go-logr/logr"
 	"go.uber.org/goleak"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/runtime-watcher/runtime-watcher/test/chaos/naive"
 	"github.com/runtime-watcher/runtime-watcher/test/chaos/operator"
+	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
 // program names the variable that lets this program be another one, so that a test can kill it.
@@ -43,9 +42,7 @@ var errFailed = errors.New("tests failed")
 
 // runTests returns an error when a test failed, or when a goroutine or a process is left.
 func runTests(m *testing.M) error {
-	log.SetLogger(logr.Discard()) // That of envtest, which asks for one.
-
-	if m.Run() != 0 {
+	if rig.RunTests(m) != 0 {
 		return errFailed
 	}
 

@@ -12,11 +12,8 @@ import (
 
 	prom "github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
 	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
@@ -198,44 +195,4 @@ func TestSilenceIsNoticedAndNamed(t *testing.T) {
 	}
 
 	t.Logf("FleetHandler:\n%s", &shown)
-}
-
-func TestARuntimeSaysWhyItIsDegraded(t *testing.T) {
-	// Three events fit into the outbox, and each waits for long enough that the fourth comes meanwhile.
-	w := newWatching(t, map[string]string{"OUTBOX_MAX_KEYS": "3", "SETTLE": "2s"})
-	w.await(time.Minute, fleet.Fresh, "")
-	w.beats(1)
-
-	for n := range 20 {
-		object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-			Name: fmt.Sprintf("many-%d", n), Namespace: metav1.NamespaceDefault, Labels: watched(),
-		}}
-		if err := w.runtime.Client.Create(t.Context(), object); err != nil {
-			t.Fatal(err)
-		}
-	}
-
-	w.await(time.Minute, fleet.Degraded, fleet.ReasonDropping)
-
-	if after := w.fleet.RequeueAfter(runtime); after > 2*pollOtherwise {
-		t.Errorf("a degraded runtime is polled after %v, want %v", after, pollOtherwise)
-	}
-
-	w.await(time.Minute, fleet.Fresh, "")
-
-	soon, err := w.pki.CA.Client(runtime, testpki.Options{DNSNames: []string{domain, "localhost"}, NotAfter: time.Now().Add(time.Hour)})
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	files, err := testpki.Files(soon, w.pki.CA)
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	if err := w.agent.Volume.Write(files); err != nil {
-		t.Fatal(err)
-	}
-
-	w.await(time.Minute, fleet.Degraded, fleet.ReasonCertificateExpiring)
 }

@@ -21,7 +21,7 @@ func TestStalledAgent(t *testing.T) {
 
 	s := newSceneWith(t, contract.V3, rig.OperatorOptions{}, map[string]string{"RESYNC_AGAIN": "0s"})
 
-	s.write("before", watched()) // There is a connection now.
+	s.write("before") // There is a connection now.
 	s.awaitChanges("before", 1)
 
 	// On a busy machine there may be one before ours.
@@ -32,13 +32,13 @@ func TestStalledAgent(t *testing.T) {
 
 	var all sync.WaitGroup
 	for i := range writers {
-		all.Go(func() { s.write(fmt.Sprintf("during-%d", i), watched()) })
+		all.Go(func() { s.write(fmt.Sprintf("during-%d", i)) })
 	}
 
 	all.Wait()
 	s.agent.Thaw()
 
-	s.write("after", watched())
+	s.write("after")
 	s.awaitChanges("after", 1)
 	s.awaitResyncs(resyncs + 1)
 

@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -37,6 +38,8 @@ const (
 	// gatewayAddress is the source address of the gateway that is known by its address. Attackers have 127.0.0.1.
 	gatewayAddress = "127.0.0.2"
 )
+
+func TestMain(m *testing.M) { os.Exit(rig.RunTests(m)) }
 
 func must[T any](value T, err error) T {
 	if err != nil {
@@ -116,7 +119,7 @@ func (a *answers) last() counted {
 func startOperator(t *testing.T, ca authorities) *operator {
 	t.Helper()
 
-	o := &operator{plane: controlplane.StartT(t, controlplane.Options{}), queue: &countedQueue{}}
+	o := &operator{plane: rig.SharedAPIServer(t, controlplane.Options{}), queue: &countedQueue{}}
 	o.mgr = must(ctrl.NewManager(o.plane.Config, ctrl.Options{
 		Metrics:    metricsserver.Options{BindAddress: "0"},
 		Controller: config.Controller{SkipNameValidation: new(true)},
@@ -194,12 +197,13 @@ func registered(name, domain string) *corev1.ConfigMap {
 	}}
 }
 
-// register creates the object of a runtime, and returns when the operator's cache has it.
+// register creates the object of a runtime, and returns when the operator's cache has it. The test removes it.
 func (o *operator) register(t *testing.T, name, domain string) {
 	t.Helper()
+	rig.AddRuntime(t, o.plane, name, domain)
 
 	object := registered(name, domain)
-	if err := o.plane.Client.Create(t.Context(), object); err != nil {
+	if err := o.plane.Client.Get(t.Context(), client.ObjectKeyFromObject(object), object); err != nil {
 		t.Fatal(err)
 	}
 

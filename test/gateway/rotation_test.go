@@ -24,11 +24,7 @@ var rotates = flag.Duration("rotation", 10*time.Second, "how long certificates r
 // An end takes a leaf of a CA only one rotation after all ends trust that CA. No rotation begins before each end uses the
 // one before: that is the use of heartbeats and fleet.WithoutCA.
 func TestRotation(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes seconds by nature")
-	}
-
-	plane := controlplane.StartT(t, controlplane.Options{})
+	plane := rig.SharedAPIServer(t, controlplane.Options{})
 
 	for name, behindNginx := range map[string]bool{"natively": false, "through nginx": true} {
 		t.Run(name, func(t *testing.T) { newRotation(t, plane, behindNginx).run(t, *rotates) })

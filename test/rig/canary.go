@@ -12,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 )
@@ -32,7 +31,7 @@ func NewCanary(t testing.TB, runtime *controlplane.ControlPlane, name string) *C
 	meta := metav1.ObjectMeta{Namespace: Namespace, Name: name}
 	account := &corev1.ServiceAccount{ObjectMeta: meta}
 
-	for _, object := range []client.Object{
+	create(t, runtime,
 		&coordinationv1.Lease{ObjectMeta: meta},
 		account,
 		&rbacv1.Role{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{{
@@ -43,11 +42,7 @@ func NewCanary(t testing.TB, runtime *controlplane.ControlPlane, name string) *C
 			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name},
 			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: Namespace, Name: name}},
 		},
-	} {
-		if err := runtime.Client.Create(t.Context(), object); err != nil {
-			t.Fatal(err)
-		}
-	}
+	)
 
 	request := &authenticationv1.TokenRequest{}
 	if err := runtime.Client.SubResource("token").Create(t.Context(), account, request); err != nil {

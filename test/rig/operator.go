@@ -33,9 +33,7 @@ func AddRuntime(t testing.TB, plane *controlplane.ControlPlane, name, domain str
 		Name: name, Namespace: Namespace,
 		Annotations: map[string]string{controllerruntime.DomainAnnotation: domain},
 	}}
-	if err := plane.Client.Create(t.Context(), object); err != nil {
-		t.Fatal(err)
-	}
+	create(t, plane, object)
 
 	return types.NamespacedName{Namespace: Namespace, Name: name}
 }

@@ -1,6 +1,7 @@
 package rig
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"testing"
@@ -38,8 +39,24 @@ func Register(
 		t.Fatal(err)
 	}
 
-	if err := runtime.Client.Create(t.Context(), configuration); err != nil {
-		t.Fatal(err)
+	create(t, runtime, configuration)
+}
+
+// create creates objects, and removes them when the test ends.
+func create(t testing.TB, plane *controlplane.ControlPlane, objects ...client.Object) {
+	t.Helper()
+
+	for _, object := range objects {
+		if err := plane.Client.Create(t.Context(), object); err != nil {
+			t.Fatal(err)
+		}
+
+		t.Cleanup(func() {
+			err := plane.Client.Delete(context.WithoutCancel(t.Context()), object)
+			if client.IgnoreNotFound(err) != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 

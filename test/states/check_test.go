@@ -117,3 +117,29 @@ func problems(m, up measurement, l limits) (found []string) {
 
 	return found
 }
+
+// A webhook that waits for its control plane must not pass.
+func TestProblemsAreFound(t *testing.T) {
+	up := measurement{
+		writes: []time.Duration{time.Millisecond}, allowed: 1,
+		agent: rig.Histogram{Upper: []float64{0.001}, Counts: []float64{1}, Count: 1, Sum: 0.001},
+	}
+	waits := measurement{
+		writes: []time.Duration{time.Second}, allowed: 1,
+		agent: rig.Histogram{Upper: []float64{1}, Counts: []float64{1}, Count: 1, Sum: 1},
+	}
+	failed := up
+	failed.errors, failed.failOpen, failed.allowed, failed.agent = 1, 1, 0, rig.Histogram{}
+
+	if found := problems(up, up, theLimits()); len(found) > 0 {
+		t.Errorf("%q with the control plane up, want none", found)
+	}
+
+	if found := problems(waits, up, theLimits()); len(found) != 3 {
+		t.Errorf("%q of a webhook that waits, want its p99, its mean, and the writes", found)
+	}
+
+	if found := problems(failed, up, theLimits()); len(found) != 4 {
+		t.Errorf("%q of a webhook that fails, want 4 problems", found)
+	}
+}
