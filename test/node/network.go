@@ -7,19 +7,17 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"runtime"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
-// network is that of one pod: a network namespace of its own, in which there is nothing but the loopback interface with the address
-// of the pod. What goes in and out is carried by this process, which makes sockets in there.
+// network is a network namespace with nothing but the loopback interface, which has the address of the pod. This process
+// makes sockets inside and copies what goes in and out.
 //
-// A namespace belongs to a thread. So one is kept for it, which also starts the processes of the pod. In the end it goes back to where it came
-// from, and does other things: were it to end, the kernel would end every process that it ever started and that is to die with its parent,
-// cert-manager among them.
+// A namespace belongs to a thread. A thread is kept for it, which also starts the processes of the pod. At the end it returns
+// to its first namespace and stays alive: the kernel kills every process that a thread started with Pdeathsig when that
+// thread ends, cert-manager among them.
 type network struct {
 	calls chan func()
 	stop  chan struct{}
@@ -95,9 +93,9 @@ func (n *network) dial(ctx context.Context, address netip.AddrPort) (conn net.Co
 	return conn, err
 }
 
-func (n *network) listen(address netip.AddrPort) (listener net.Listener, err error) {
+func (n *network) listen(address string) (listener net.Listener, err error) {
 	err = n.inside(func() error {
-		listener, err = new(net.ListenConfig).Listen(context.Background(), "tcp", address.String())
+		listener, err = net.Listen("tcp", address)
 
 		return err
 	})
@@ -169,25 +167,3 @@ func configure(socket int, name string, request uint, fill func(*unix.Ifreq) err
 
 	return nil
 }
-
-// root is the file system of a container: a directory that belongs to the superuser, so that what runs in it can change nothing.
-type root string
-
-const binary = "/container"
-
-func newRoot(dir, program string, hosts map[string]netip.Addr) (root, error) {
-	var lines strings.Builder
-	for name, address := range hosts {
-		fmt.Fprintf(&lines, "%s %s\n", address, name)
-	}
-
-	r := root(dir)
-
-	return r, errors.Join(
-		os.MkdirAll(r.path("/etc"), 0o755),
-		os.Link(program, r.path(binary)), // What is copied would be open for writing when somebody forks.
-		os.WriteFile(r.path("/etc/hosts"), []byte(lines.String()), 0o644),
-	)
-}
-
-func (r root) path(inside string) string { return filepath.Join(string(r), inside) }
