@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	heartbeats    = 4 * time.Second
+	heartbeats    = 3 * time.Second
 	pollFresh     = time.Hour
 	pollOtherwise = 2 * time.Second
 )

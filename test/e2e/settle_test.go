@@ -19,7 +19,7 @@ import (
 // TestReconcileSeesTheChange counts reconciles that read the object as it was before the write. Without a settle time there
 // are some: the event leaves before the write is committed. With the default settle time there are none.
 func TestReconcileSeesTheChange(t *testing.T) {
-	const writes = 300
+	const writes = 100
 
 	for _, test := range []struct {
 		settle      string

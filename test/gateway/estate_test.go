@@ -35,8 +35,8 @@ type controlPlane struct {
 	addr             string
 
 	mu      sync.Mutex
-	told    func(core.Delivery) // or nil
-	refused map[string]int      // refusals of the files, by problem
+	handled map[string]time.Time
+	refused map[string]int // refusals of the files, by problem
 	answers map[string]int
 }
 
@@ -55,7 +55,7 @@ func startControlPlane(t *testing.T, behindNginx, swaps bool, issuer *testpki.CA
 	t.Helper()
 
 	c := &controlPlane{
-		t: t, own: newSecret(t, swaps, issueServer), refused: map[string]int{}, answers: map[string]int{},
+		t: t, own: newSecret(t, swaps, issueServer), handled: map[string]time.Time{}, refused: map[string]int{}, answers: map[string]int{},
 		fleet: must(fleet.New(fleet.Options{})),
 	}
 	c.own.write(issuer, trusts...)
@@ -131,19 +131,11 @@ func (c *controlPlane) handle(_ context.Context, d core.Delivery) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	if c.told != nil {
-		c.told(d)
+	if d.Event.Kind == core.KindChanged {
+		c.handled[d.Event.Watched.Name] = time.Now()
 	}
 
 	return nil
-}
-
-// tell has look called with every delivery from now on, nil with none. It must not block.
-func (c *controlPlane) tell(look func(core.Delivery)) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-
-	c.told = look
 }
 
 func (c *controlPlane) answered(_ string, _ core.Manager, status int, reason string, _ time.Duration) {
@@ -151,6 +143,20 @@ func (c *controlPlane) answered(_ string, _ core.Manager, status int, reason str
 	defer c.mu.Unlock()
 
 	c.answers[strings.TrimSpace(fmt.Sprint(status, " ", reason))]++
+}
+
+// late returns the objects that were not handled after the given times.
+func (c *controlPlane) late(written map[string]time.Time) (late []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	for object, at := range written {
+		if c.handled[object].Before(at) {
+			late = append(late, object)
+		}
+	}
+
+	return late
 }
 
 // refusals returns how often the files were refused for that problem, or for any.

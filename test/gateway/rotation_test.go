@@ -10,24 +10,24 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
 // rotates is how long each form of the test takes. `make rotation` asks for more.
 var rotates = flag.Duration("rotation", 10*time.Second, "how long certificates rotate, in each form of TestRotation")
 
-// TestRotation rotates every leaf and every CA, once a second, at all ends, while a real API server is written to. The API
-// server calls the webhook by a configuration whose bundle follows the CAs. Every write is answered by the agent, and
-// every object is handled after its last write. No process restarts.
+// TestRotation rotates every leaf and every CA, once a second, at all ends, while the webhook is called. Every call is
+// answered, and every object is handled after its last write. No process restarts.
 //
 // An end takes a leaf of a CA only one rotation after all ends trust that CA. No rotation begins before each end uses the
 // one before: that is the use of heartbeats and fleet.WithoutCA.
 func TestRotation(t *testing.T) {
-	plane := rig.SharedAPIServer(t, controlplane.Options{})
+	if testing.Short() {
+		t.Skip("takes seconds by nature")
+	}
 
 	for name, behindNginx := range map[string]bool{"natively": false, "through nginx": true} {
-		t.Run(name, func(t *testing.T) { newRotation(t, plane, behindNginx).run(t, *rotates) })
+		t.Run(name, func(t *testing.T) { newRotation(t, behindNginx).run(t, *rotates) })
 	}
 }
 
@@ -38,20 +38,20 @@ type rotation struct {
 	now          int // the CA whose leaves are in use
 	agent        *runtimeAgent
 	controlPlane *controlPlane
-	writes       *apiServer
+	writes       *direct
 
 	rotations, breaks int
 }
 
 // newRotation changes the files of the agent as a kubelet does and those of the control plane one by one. Behind nginx it
 // does so the other way round.
-func newRotation(t *testing.T, plane *controlplane.ControlPlane, behindNginx bool) *rotation {
+func newRotation(t *testing.T, behindNginx bool) *rotation {
 	t.Helper()
 
 	r := &rotation{t: t, now: 1}
 	r.controlPlane = startControlPlane(t, behindNginx, behindNginx, r.ca(1), r.span(0, 2)...)
 	r.agent = startAgent(t, "runtime-1", !behindNginx, r.controlPlane.addr, nil, r.ca(1), r.span(0, 2)...)
-	r.writes = newAPIServer(t, plane, r.controlPlane, r.agent)
+	r.writes = newDirect(t, rig.Address(r.agent.WebhookPort))
 	r.writes.trust(testpki.Bundle(r.span(0, 2)...))
 
 	return r
@@ -240,7 +240,7 @@ func (r *rotation) check(t *testing.T) {
 
 	r.writes.check(t, r.agent.reviewed())
 
-	eventually(t, "every object is handled after its last write", func() bool { return len(r.writes.late()) == 0 })
+	eventually(t, "every object is handled after its last write", func() bool { return len(r.writes.late(r.controlPlane)) == 0 })
 	eventually(t, "nothing is pending", func() bool { return r.agent.Metric("runtime_watcher_agent_events_pending") == 0 })
 
 	if n := r.agent.Metric("runtime_watcher_agent_events_dropped_total"); n != 0 {

@@ -2,16 +2,73 @@ package gateway_test
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
+	"strings"
 	"sync"
+	"sync/atomic"
+	"testing"
 	"time"
 )
 
-const writers = 8
+// direct calls the webhook as an API server does, but more often: over TLS that trusts one bundle and nothing else. A new
+// bundle is in use at once and means new connections. Package test/chain has the writes of real API servers.
+type direct struct {
+	t      *testing.T
+	url    string
+	bundle []byte
+	client atomic.Pointer[http.Client]
 
-// atRate calls write for numbered objects in turn, perSecond times a second, until ctx ends. It returns when the last
-// call has.
-func atRate(ctx context.Context, perSecond, objects int, write func(object string)) {
+	mu      sync.Mutex
+	written map[string]time.Time
+	calls   int
+	failed  int
+	slowest time.Duration
+}
+
+func newDirect(t *testing.T, webhook string) *direct {
+	t.Helper()
+
+	return &direct{t: t, url: "https://" + webhook + "/validate/" + component + "?timeout=10s", written: map[string]time.Time{}}
+}
+
+func (s *direct) trust(bundle []byte) {
+	s.t.Helper()
+	s.bundle = bundle
+	s.reconnect()
+}
+
+func (s *direct) reconnect() {
+	s.t.Helper()
+
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(s.bundle) {
+		s.t.Fatal("no certificate in the bundle")
+	}
+
+	next := &http.Client{Timeout: patience, Transport: &http.Transport{
+		MaxIdleConnsPerHost: writers,
+		TLSClientConfig:     &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: pool},
+	}}
+	if old := s.client.Swap(next); old != nil {
+		old.CloseIdleConnections()
+	}
+}
+
+const (
+	// perSecond is the rate of writes.
+	perSecond = 500
+	writers   = 8
+	// objects are written in turn, so that each comes again within seconds.
+	objects = 1000
+)
+
+// run writes objects in turn until ctx ends, and returns when the last call has.
+func (s *direct) run(ctx context.Context) {
 	var (
 		running sync.WaitGroup
 		next    = make(chan string)
@@ -20,7 +77,7 @@ func atRate(ctx context.Context, perSecond, objects int, write func(object strin
 	for range writers {
 		running.Go(func() {
 			for object := range next {
-				write(object)
+				s.write(object)
 			}
 		})
 	}
@@ -31,13 +88,102 @@ func atRate(ctx context.Context, perSecond, objects int, write func(object strin
 	defer tick.Stop()
 
 	for n := 0; ctx.Err() == nil; <-tick.C {
-		for ; n < int(time.Since(started).Seconds()*float64(perSecond)) && ctx.Err() == nil; n++ {
-			next <- objectName(n % objects)
+		for ; n < int(time.Since(started).Seconds()*perSecond) && ctx.Err() == nil; n++ {
+			next <- fmt.Sprint("object-", n%objects)
 		}
 	}
 
 	close(next)
 	running.Wait()
+	s.client.Load().CloseIdleConnections()
 }
 
-func objectName(n int) string { return fmt.Sprint("object-", n) }
+func (s *direct) write(object string) {
+	started := time.Now()
+	err := s.review(object)
+	took := time.Since(started)
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	s.calls++
+	s.slowest = max(s.slowest, took)
+
+	if s.written[object].Before(started) {
+		s.written[object] = started
+	}
+
+	if err == nil {
+		return
+	}
+
+	s.failed++
+
+	if s.failed <= 3 { // The others are alike.
+		s.t.Errorf("a write failed: %v", err)
+	}
+}
+
+// review asks the webhook, and fails unless it allows the write.
+func (s *direct) review(object string) error {
+	const review = `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"uid-1",` +
+		`"kind":{"group":"","version":"v1","kind":"ConfigMap"},"resource":{"group":"","version":"v1","resource":"configmaps"},` +
+		`"name":%[1]q,"namespace":"default","operation":"CREATE","userInfo":{},"dryRun":false,"oldObject":null,` +
+		`"object":{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%[1]q,"namespace":"default"},"data":{"a":"b"}}}}`
+
+	// Not bound to the end of the run: what is begun is finished.
+	request, err := http.NewRequestWithContext(context.Background(), http.MethodPost, s.url, strings.NewReader(fmt.Sprintf(review, object)))
+	if err != nil {
+		return err
+	}
+
+	request.Header.Set("Content-Type", "application/json")
+
+	answer, err := s.client.Load().Do(request)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+
+	body, err := io.ReadAll(answer.Body)
+	if err != nil {
+		return err
+	}
+
+	var reply struct {
+		Response struct {
+			UID     string `json:"uid"`
+			Allowed bool   `json:"allowed"`
+		} `json:"response"`
+	}
+
+	if err := json.Unmarshal(body, &reply); err != nil || answer.StatusCode != http.StatusOK || reply.Response.UID != "uid-1" || !reply.Response.Allowed {
+		return fmt.Errorf("answer %d %.200q (%w), want it allowed", answer.StatusCode, body, err)
+	}
+
+	return nil
+}
+
+func (s *direct) late(c *controlPlane) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	return c.late(s.written)
+}
+
+func (s *direct) check(t *testing.T, reviewed float64) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	if reviewed < float64(s.calls) || len(s.written) < objects {
+		t.Errorf("of %d writes of %d objects, %v became events", s.calls, len(s.written), reviewed)
+	}
+}
+
+func (s *direct) summary() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	return fmt.Sprintf("%d writes of %d objects, %d failed, slowest %v", s.calls, len(s.written), s.failed, s.slowest)
+}

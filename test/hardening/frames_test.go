@@ -140,6 +140,18 @@ const eventPath = "/v2/" + manager + "/event"
 
 // frames are attacks by HTTP/2, of a runtime with a good certificate.
 var frames = []assault{
+	{"more events than its share", 8, pauseOfFrames, speaking(true, nil, func(ctx context.Context, s *speaker) error {
+		event, err := io.ReadAll(eventV2("loud"))
+		if err != nil {
+			return err
+		}
+
+		return s.again(ctx, 3000, func() error {
+			id, err := s.request("POST", eventPath, false)
+
+			return errors.Join(err, s.WriteData(id, true, event))
+		})
+	}), true},
 	{"thousands of streams that do not end", 8, pauseOfFrames, speaking(true, nil, func(ctx context.Context, s *speaker) error {
 		return s.again(ctx, 3000, func() error {
 			_, err := s.request("POST", eventPath, false)
@@ -182,13 +194,6 @@ var frames = []assault{
 
 		return s.again(ctx, 5000, func() error { return s.WriteContinuation(id, false, filler) })
 	}), false},
-	{"settings, the answers not read", 4, pauseOfFrames, speaking(false, nil, func(ctx context.Context, s *speaker) error {
-		if err := s.again(ctx, 100_000, func() error { return s.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1}) }); err != nil {
-			return err
-		}
-
-		return s.stay(ctx)
-	}), true}, // One answer stands for several: nothing piles up.
 	{"pings, the answers not read", 4, pauseOfFrames, speaking(false, nil, func(ctx context.Context, s *speaker) error {
 		if err := s.again(ctx, 1_000_000, func() error { return s.WritePing(false, [8]byte{}) }); err != nil {
 			return err
