@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -43,7 +44,6 @@ func TestTheSuiteCanFail(t *testing.T) {
 	// Events that came too early do not count: the test looks for what an outage takes.
 	lost := table.count(func(v chaos.Verdict) bool { return !v.Seen && !v.Stale })
 	t.Logf("the naive forwarder left %d objects unseen, for %d of which the operator got no event", table.count(missed), lost)
-
 	if outages := table.outages(); table.count(missed) == 0 || outages > 0 && lost == 0 {
 		t.Errorf("the naive forwarder missed nothing, or lost nothing in %d outages: the suite can not fail", outages)
 	}
@@ -52,7 +52,6 @@ func TestTheSuiteCanFail(t *testing.T) {
 // playAll plays the schedules of all seeds, with agents or with naive forwarders.
 func playAll(t *testing.T, naive bool) *table {
 	t.Helper()
-
 	plane, pki := newWorld(t)
 	table := &table{}
 
@@ -60,7 +59,7 @@ func playAll(t *testing.T, naive bool) *table {
 		for n := range *seeds {
 			schedule := chaos.NewSchedule(*seed+n, *duration)
 
-			t.Run(fmt.Sprint(schedule.Seed), func(t *testing.T) {
+			t.Run(strconv.FormatUint(schedule.Seed, 10), func(t *testing.T) {
 				if *parallel {
 					t.Parallel()
 				}
@@ -70,15 +69,12 @@ func playAll(t *testing.T, naive bool) *table {
 		}
 	})
 	t.Logf("\n%s", table)
-
 	return table
 }
 
 func newWorld(t *testing.T) (*controlplane.ControlPlane, *rig.PKI) {
 	t.Helper()
-
 	crds := []*apiextensionsv1.CustomResourceDefinition{chaos.WidgetCRD()}
-
 	return rig.SharedAPIServer(t, controlplane.Options{CRDs: crds}), rig.NewPKI(t)
 }
 
@@ -94,7 +90,6 @@ func run(t *testing.T, plane *controlplane.ControlPlane, pki *rig.PKI, schedule 
 
 	r := result{schedule: schedule, ended: ended, writes: writers.ledger.Count()}
 	s.await(&r, writers.ledger, naive)
-
 	for _, d := range s.told {
 		switch {
 		case d.Refused != "":
@@ -108,19 +103,16 @@ func run(t *testing.T, plane *controlplane.ControlPlane, pki *rig.PKI, schedule 
 	}
 
 	r.failedOpen = s.failedOpen()
-
 	if !naive {
 		s.checkAccounts()
 		s.report(&r, began)
 	}
-
 	return r
 }
 
 // report tells of each object whose last write was not seen what there is to find out why.
 func (s *scene) report(r *result, began time.Duration) {
 	s.t.Helper()
-
 	for _, name := range slices.Sorted(maps.Keys(r.verdicts)) {
 		v := r.verdicts[name]
 		if v.Seen {
@@ -131,7 +123,6 @@ func (s *scene) report(r *result, began time.Duration) {
 			r.schedule.Seed, name, v.Last.Version, (v.Last.Sent - began).Seconds(), (v.Last.Returned - began).Seconds(), v.Looks)
 
 		s.retrace(v, began)
-
 		for i := range s.looks {
 			if look := &s.looks[i]; look.Started > v.Last.Sent-2*time.Second && (look.Object == name || look.Object == "") {
 				s.t.Logf("look at %q %.3f s into the schedule saw version %q", look.Object, (look.Started - began).Seconds(), look.Versions[name])
@@ -147,7 +138,6 @@ func (s *scene) report(r *result, began time.Duration) {
 // retrace shows where a write may have got lost.
 func (s *scene) retrace(v chaos.Verdict, began time.Duration) {
 	s.t.Helper()
-
 	for _, d := range s.told {
 		if d.Object == v.Last.Object && d.At > v.Last.Sent-2*time.Second {
 			s.t.Logf("the operator was told of it %.3f s into the schedule, refused: %q", (d.At - began).Seconds(), d.Refused)
@@ -164,7 +154,6 @@ func (s *scene) retrace(v chaos.Verdict, began time.Duration) {
 // tell shows when the operator was asked to look at everything, and by whom.
 func (s *scene) tell(began time.Duration) {
 	s.t.Helper()
-
 	for _, d := range s.told {
 		if d.Kind != "changed" {
 			s.t.Logf("%s (own %t) %.3f s into the schedule, refused: %q", d.Kind, d.Own, (d.At - began).Seconds(), d.Refused)
@@ -175,7 +164,6 @@ func (s *scene) tell(began time.Duration) {
 // await waits until everything is seen, or the time is over.
 func (s *scene) await(r *result, ledger *chaos.Ledger, naive bool) {
 	s.t.Helper()
-
 	limit := recovery
 	if naive {
 		limit = 5 * time.Second // It has nothing left to send by then.
@@ -196,13 +184,11 @@ func (s *scene) await(r *result, ledger *chaos.Ledger, naive bool) {
 // checkAccounts makes sure that every event that an agent accepted has one fate.
 func (s *scene) checkAccounts() {
 	s.t.Helper()
-
 	const (
 		prefix = "runtime_watcher_agent_events_"
 		// most has room for the connections that the API server keeps, two goroutines each.
 		most = 250
 	)
-
 	for i, one := range s.senders {
 		if !one.Running() {
 			continue
@@ -221,7 +207,6 @@ func (s *scene) checkAccounts() {
 		goroutines := rig.Sum(text, "go_goroutines")
 		s.t.Logf("agent %d: accepted %v, delivered %v, coalesced %v, dropped %v; %v goroutines",
 			i, accepted, delivered, coalesced, dropped, goroutines)
-
 		if goroutines > most {
 			s.t.Errorf("agent %d has %v goroutines at rest, want at most %d", i, goroutines, most)
 		}
@@ -236,7 +221,6 @@ func (s *scene) checkAccounts() {
 // failedOpen returns how many writes the API server went on with without an answer.
 func (s *scene) failedOpen() float64 {
 	s.t.Helper()
-
 	return rig.Sum(rig.ScrapeAPIServer(s.t, s.plane), "apiserver_admission_webhook_fail_open_count", fmt.Sprintf("name=%q", rig.Namespace+"."+s.name+".operator.kyma-project.io"))
 }
 
@@ -260,7 +244,6 @@ func (r *result) slowest() (slowest time.Duration) {
 			slowest = max(slowest, v.At-max(v.Last.Returned, r.ended))
 		}
 	}
-
 	return slowest
 }
 
@@ -270,7 +253,6 @@ func (r *result) count(of func(chaos.Verdict) bool) (n int) {
 			n++
 		}
 	}
-
 	return n
 }
 
@@ -283,18 +265,15 @@ type table struct {
 func (t *table) add(r result) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-
 	t.rows = append(t.rows, r)
 }
 
 func (t *table) count(of func(chaos.Verdict) bool) (n int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-
 	for i := range t.rows {
 		n += t.rows[i].count(of)
 	}
-
 	return n
 }
 
@@ -302,7 +281,6 @@ func (t *table) count(of func(chaos.Verdict) bool) (n int) {
 func (t *table) outages() (n int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-
 	for i := range t.rows {
 		for _, f := range t.rows[i].schedule.Faults {
 			switch f.Kind {
@@ -314,7 +292,6 @@ func (t *table) outages() (n int) {
 			}
 		}
 	}
-
 	return n
 }
 
@@ -322,14 +299,11 @@ func (t *table) outages() (n int) {
 func (t *table) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-
 	slices.SortFunc(t.rows, func(a, b result) int { return int(a.schedule.Seed) - int(b.schedule.Seed) })
 
 	var b strings.Builder
-
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "seed\tfaults\twrites\tevents\tresyncs (own)\tfailed open\tobjects\tby resync\tearly\tmisses\tstale\tslowest")
-
 	for i := range t.rows {
 		r := &t.rows[i]
 		fmt.Fprintf(w, "%d\t%s\t%d\t%d\t%d (%d)\t%v\t%d\t%d\t%d\t%d\t%d\t%v\n", r.schedule.Seed, kinds(r.schedule), r.writes, r.events, r.resyncs, r.own,
@@ -339,16 +313,13 @@ func (t *table) String() string {
 	}
 
 	_ = w.Flush() // Into memory.
-
 	return b.String()
 }
 
 func kinds(s chaos.Schedule) string {
 	var names []string
-
 	for _, f := range s.Faults {
 		names = append(names, string(f.Kind))
 	}
-
 	return fmt.Sprintf("mixed %t, %d agents, %d keys: %s", s.Mixed, s.Replicas, s.MaxKeys, strings.Join(names, ", "))
 }

@@ -35,7 +35,6 @@ func NewLedger() *Ledger { return &Ledger{writes: make(map[string][]Write)} }
 func (l *Ledger) Add(w Write) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-
 	l.writes[w.Object] = append(l.writes[w.Object], w)
 	l.count++
 }
@@ -44,7 +43,6 @@ func (l *Ledger) Add(w Write) {
 func (l *Ledger) Count() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-
 	return l.count
 }
 
@@ -52,7 +50,6 @@ func (l *Ledger) Count() int {
 func (l *Ledger) Objects() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-
 	return slices.Sorted(maps.Keys(l.writes))
 }
 
@@ -60,7 +57,6 @@ func (l *Ledger) Objects() []string {
 func (l *Ledger) history(object string) []Write {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-
 	return slices.Clone(l.writes[object])
 }
 
@@ -85,11 +81,9 @@ type Verdict struct {
 // Judge holds the last write to each object against the looks of the operator.
 func (l *Ledger) Judge(looks []record.Look) map[string]Verdict {
 	verdicts := make(map[string]Verdict)
-
 	for _, object := range l.Objects() {
 		verdicts[object] = judge(l.history(object), looks)
 	}
-
 	return verdicts
 }
 
@@ -121,7 +115,6 @@ func judge(writes []Write, looks []record.Look) Verdict {
 	}
 
 	v.Stale = v.Stale && !v.Seen
-
 	return v
 }
 
@@ -133,6 +126,5 @@ func saw(look *record.Look, w Write) bool {
 	}
 
 	version, err := strconv.ParseUint(text, 10, 64) // Comparable: KEP-5504.
-
 	return err == nil && version >= w.Version
 }

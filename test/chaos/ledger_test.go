@@ -11,13 +11,11 @@ import (
 
 func TestJudge(t *testing.T) {
 	const object = "a"
-
 	look := func(started time.Duration, of string, versions map[string]string) record.Look {
 		return record.Look{Object: of, Started: started, Versions: versions}
 	}
 	written := []chaos.Write{{object, 7, 10, 20}, {object, 9, 30, 40}}
 	deleted := slices.Concat(written, []chaos.Write{{object, 0, 50, 60}})
-
 	for name, test := range map[string]struct {
 		writes []chaos.Write
 		looks  []record.Look

@@ -22,7 +22,6 @@ const program = "CHAOS_PROGRAM"
 
 func TestMain(m *testing.M) {
 	var err error
-
 	switch os.Getenv(program) {
 	case "operator":
 		err = operator.Run(context.Background())
@@ -45,7 +44,6 @@ func runTests(m *testing.M) error {
 	if rig.RunTests(m) != 0 {
 		return errFailed
 	}
-
 	return errors.Join(goleak.Find(toxiproxys()...), children())
 }
 
@@ -62,7 +60,6 @@ func children() error {
 	}
 
 	var left []error
-
 	for _, path := range paths {
 		text, err := os.ReadFile(path)
 		if err != nil {
@@ -75,6 +72,5 @@ func children() error {
 			left = append(left, fmt.Errorf("a process is left: %s", bytes.TrimSpace(text)))
 		}
 	}
-
 	return errors.Join(left...)
 }

@@ -35,7 +35,6 @@ func NewPath(addr, via, operator string, certificate tls.Certificate) (*Path, er
 	p.front.TLS = &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS13}
 	p.front.EnableHTTP2 = true
 	p.front.StartTLS()
-
 	if err := p.proxy.Start(); err != nil {
 		return nil, fmt.Errorf("proxy: %w", err)
 	}
@@ -46,7 +45,6 @@ func NewPath(addr, via, operator string, certificate tls.Certificate) (*Path, er
 	}
 
 	p.relay = relay
-
 	return p, nil
 }
 
@@ -71,12 +69,10 @@ func (p *Path) Break(f Fault) error {
 		p.relay.Refuse()
 	case Unavailable, TooMany, Hanging:
 		p.answers.set(f)
-
 		return p.leadTo(p.front.Listener.Addr().String())
 	default:
 		return p.poison(f)
 	}
-
 	return nil
 }
 
@@ -84,11 +80,9 @@ func (p *Path) Break(f Fault) error {
 func (p *Path) Mend() error {
 	p.answers.release()
 	p.proxy.Toxics.ResetToxics(context.Background())
-
 	if err := p.leadTo(p.operator); err != nil {
 		return err
 	}
-
 	return p.relay.Open()
 }
 
@@ -97,7 +91,6 @@ func (p *Path) leadTo(upstream string) error {
 	if p.proxy.Upstream == upstream {
 		return nil
 	}
-
 	return p.proxy.Update(&toxiproxy.Proxy{Listen: p.proxy.Listen, Upstream: upstream, Enabled: true})
 }
 
@@ -140,6 +133,5 @@ func (p *Path) poison(f Fault) error {
 			return fmt.Errorf("%s: %w", t.Type, err)
 		}
 	}
-
 	return nil
 }

@@ -43,7 +43,6 @@ func NewRelay(addr string, grace time.Duration, backends ...string) (*Relay, err
 	if err := r.Open(); err != nil {
 		return nil, err
 	}
-
 	return r, nil
 }
 
@@ -51,7 +50,6 @@ func NewRelay(addr string, grace time.Duration, backends ...string) (*Relay, err
 func (r *Relay) Open() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-
 	if r.listener != nil {
 		return nil
 	}
@@ -64,7 +62,6 @@ func (r *Relay) Open() error {
 	r.listener, r.addr = l, l.Addr().String()
 
 	r.work.Go(func() { r.accept(l) })
-
 	return nil
 }
 
@@ -72,7 +69,6 @@ func (r *Relay) Open() error {
 func (r *Relay) Addr() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-
 	return r.addr
 }
 
@@ -80,7 +76,6 @@ func (r *Relay) Addr() string {
 func (r *Relay) Refuse() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-
 	if r.listener != nil {
 		_ = r.listener.Close() // It is gone either way.
 		r.listener = nil
@@ -101,7 +96,6 @@ func (r *Relay) Close() {
 func (r *Relay) Failed() []time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-
 	return slices.Clone(r.refused)
 }
 
@@ -109,7 +103,6 @@ func (r *Relay) Failed() []time.Duration {
 func (r *Relay) Freeze() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-
 	for l := range r.links {
 		l.freeze()
 	}
@@ -134,14 +127,12 @@ func (r *Relay) serve(listener net.Listener, front net.Conn) {
 		r.mu.Unlock()
 
 		_ = front.Close() // It has to do without.
-
 		return
 	}
 
 	l := &link{front: front, back: back}
 	if !r.add(listener, l) {
 		l.close()
-
 		return
 	}
 
@@ -154,7 +145,6 @@ func (r *Relay) serve(listener net.Listener, front net.Conn) {
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
-
 	delete(r.links, l)
 }
 
@@ -162,13 +152,11 @@ func (r *Relay) serve(listener net.Listener, front net.Conn) {
 func (r *Relay) add(listener net.Listener, l *link) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-
 	if r.listener != listener {
 		return false
 	}
 
 	r.links[l] = struct{}{}
-
 	return true
 }
 
@@ -177,10 +165,8 @@ func (r *Relay) dial() net.Conn {
 	for range len(r.backends) {
 		b := r.pick()
 		conn, err := (&net.Dialer{Timeout: dialTimeout}).Dial("tcp", b.addr)
-
 		if err == nil {
 			r.recovered(b)
-
 			return conn
 		}
 
@@ -188,16 +174,13 @@ func (r *Relay) dial() net.Conn {
 			return nil
 		}
 	}
-
 	return nil
 }
 
 func (r *Relay) pick() *backend {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-
 	r.next++
-
 	return r.backends[r.next%len(r.backends)]
 }
 
@@ -205,18 +188,15 @@ func (r *Relay) pick() *backend {
 func (r *Relay) leftOut(b *backend) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-
 	if b.failing.IsZero() {
 		b.failing = time.Now()
 	}
-
 	return time.Since(b.failing) > r.grace
 }
 
 func (r *Relay) recovered(b *backend) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-
 	b.failing = time.Time{}
 }
 
@@ -231,14 +211,12 @@ type link struct {
 func (l *link) freeze() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-
 	l.frozen = true
 }
 
 func (l *link) isFrozen() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-
 	return l.frozen
 }
 
@@ -251,11 +229,9 @@ func (l *link) close() {
 // end.
 func (l *link) copy(to, from net.Conn) {
 	buffer := make([]byte, 32<<10)
-
 	for {
 		n, err := from.Read(buffer)
 		frozen := l.isFrozen()
-
 		if n > 0 && !frozen {
 			if _, failed := to.Write(buffer[:n]); failed != nil {
 				err = failed
@@ -266,7 +242,6 @@ func (l *link) copy(to, from net.Conn) {
 			if !frozen {
 				l.close()
 			}
-
 			return
 		}
 	}

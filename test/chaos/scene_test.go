@@ -70,7 +70,6 @@ type scene struct {
 // noticed.
 func newScene(t *testing.T, plane *controlplane.ControlPlane, pki *rig.PKI, schedule chaos.Schedule, naive bool) *scene {
 	t.Helper()
-
 	s := &scene{t: t, plane: plane, pki: pki, name: fmt.Sprintf("chaos-%d", schedule.Seed)}
 	if naive {
 		s.name = fmt.Sprintf("naive-%d", schedule.Seed)
@@ -86,7 +85,6 @@ func newScene(t *testing.T, plane *controlplane.ControlPlane, pki *rig.PKI, sche
 	s.startOperator()
 
 	volume := pki.RuntimeVolume(s.name, s.domain())
-
 	for replica := range schedule.Replicas {
 		if naive {
 			s.senders = append(s.senders, s.startNaive(volume))
@@ -99,7 +97,6 @@ func newScene(t *testing.T, plane *controlplane.ControlPlane, pki *rig.PKI, sche
 	s.configuration = s.newConfiguration()
 	s.register()
 	s.awaitEvents()
-
 	return s
 }
 
@@ -107,7 +104,6 @@ func (s *scene) domain() string { return s.name + ".example.com" }
 
 func (s *scene) startOperator() {
 	s.t.Helper()
-
 	leaf, err := s.pki.CA.Server("listener", testpki.Options{})
 	if err != nil {
 		s.t.Fatal(err)
@@ -135,26 +131,22 @@ func (s *scene) startOperator() {
 
 func (s *scene) startAgent(volume *testpki.Volume, replica, maxKeys int) *sender {
 	s.t.Helper()
-
 	env := maps.Clone(s.canary.Env)
 	maps.Copy(env, map[string]string{
 		"KCP_CONTRACT": "v3", "MANAGERS": manager, "HEARTBEAT_INTERVAL": heartbeat.String(),
 		"SETTLE": settle.String(), "LOOK_AGAIN": lookAgain.String(), "CANARY_INTERVAL": canary.String(),
 		"RESYNC_AGAIN": (patienceOfAPIServer + 2*time.Second).String(), "INSTANCE": "agent-" + strconv.Itoa(replica),
 	})
-
 	if maxKeys > 0 {
 		env["OUTBOX_MAX_KEYS"] = strconv.Itoa(maxKeys)
 	}
 
 	agent := rig.StartAgent(s.t, volume, s.path.Addr(), rig.AgentOptions{Env: env})
-
 	return &sender{Process: agent.Process, agent: agent, port: agent.WebhookPort}
 }
 
 func (s *scene) startNaive(volume *testpki.Volume) *sender {
 	s.t.Helper()
-
 	ca, cert, key := volume.Paths()
 	port := rig.FreePort(s.t)
 	process := rig.NewProcess(s.t, "naive forwarder", s.self(), []string{
@@ -162,26 +154,22 @@ func (s *scene) startNaive(volume *testpki.Volume) *sender {
 		"WEBHOOK_PORT=" + strconv.Itoa(port), "KCP_ADDR=" + s.path.Addr(), "CA_CERT=" + ca, "TLS_CERT=" + cert, "TLS_KEY=" + key,
 	})
 	process.Launch()
-
 	return &sender{Process: process, port: port}
 }
 
 // self is the path of this very program, see [TestMain]: what a scene needs is built with its test.
 func (s *scene) self() string {
 	s.t.Helper()
-
 	path, err := os.Executable()
 	if err != nil {
 		s.t.Fatal(err)
 	}
-
 	return path
 }
 
 // startService is what the API server calls: a service that spreads connections over the replicas.
 func (s *scene) startService() {
 	s.t.Helper()
-
 	var backends []string
 	for _, sender := range s.senders {
 		backends = append(backends, rig.Address(sender.port))
@@ -198,7 +186,6 @@ func (s *scene) startService() {
 
 func (s *scene) newConfiguration() client.Object {
 	s.t.Helper()
-
 	configuration, err := admission.WebhookConfiguration(s.name, admission.Endpoint{
 		URL: "https://" + s.service.Addr(), CABundle: s.pki.CA.PEM(),
 	}, []admission.Watch{{
@@ -210,7 +197,6 @@ func (s *scene) newConfiguration() client.Object {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-
 	return configuration
 }
 
@@ -219,7 +205,6 @@ func (s *scene) labels() map[string]string { return map[string]string{label: s.n
 // register makes the API server call the service.
 func (s *scene) register() {
 	s.t.Helper()
-
 	object, _ := s.configuration.DeepCopyObject().(client.Object) // What it is.
 	if err := s.plane.Client.Create(s.t.Context(), object); err != nil {
 		s.t.Fatal(err)
@@ -229,7 +214,6 @@ func (s *scene) register() {
 // unregister stops that.
 func (s *scene) unregister() {
 	s.t.Helper()
-
 	object, _ := s.configuration.DeepCopyObject().(client.Object) // What it is.
 	if err := s.plane.Client.Delete(s.t.Context(), object); err != nil {
 		s.t.Fatal(err)
@@ -239,12 +223,10 @@ func (s *scene) unregister() {
 // awaitEvents creates objects until the operator hears of one.
 func (s *scene) awaitEvents() {
 	s.t.Helper()
-
 	n := 0
 
 	rig.Eventually(s.t, time.Minute, "a write reaches the operator", func() bool {
 		n++
-
 		if n%20 == 1 {
 			probe := chaos.Widget(s.name, fmt.Sprintf("probe-%d", n), s.labels(), 0)
 			if err := s.plane.Client.Create(s.t.Context(), probe); err != nil {
@@ -253,7 +235,6 @@ func (s *scene) awaitEvents() {
 		}
 
 		s.read()
-
 		return slices.ContainsFunc(s.looks, func(l record.Look) bool { return l.Object != "" })
 	})
 }
@@ -261,7 +242,6 @@ func (s *scene) awaitEvents() {
 // read takes in what the operator recorded since.
 func (s *scene) read() {
 	s.t.Helper()
-
 	entries, err := s.records.Next()
 	if err != nil {
 		s.t.Fatal(err)

@@ -79,13 +79,10 @@ type Schedule struct {
 // String shows the whole schedule.
 func (s Schedule) String() string {
 	var b strings.Builder
-
 	fmt.Fprintf(&b, "seed %d: %v, mixed %t, %d replicas, outbox %d", s.Seed, s.Duration, s.Mixed, s.Replicas, s.MaxKeys)
-
 	for _, f := range s.Faults {
 		fmt.Fprintf(&b, "; %s", f)
 	}
-
 	return b.String()
 }
 
@@ -96,7 +93,6 @@ const slot = 5 * time.Second
 func NewSchedule(seed uint64, duration time.Duration) Schedule {
 	d := dealer{Rand: rand.New(rand.NewPCG(seed, 0)), duration: duration} // It has to be repeatable.
 	s := Schedule{Seed: seed, Duration: duration, Mixed: d.oneOf(2), Replicas: 1}
-
 	if d.oneOf(2) {
 		s.Replicas = 2
 	}
@@ -116,7 +112,6 @@ func NewSchedule(seed uint64, duration time.Duration) Schedule {
 	}
 
 	slices.SortStableFunc(s.Faults, func(a, b Fault) int { return int(a.Start - b.Start) })
-
 	return s
 }
 
@@ -128,7 +123,6 @@ func processes(replicas int) []Kind {
 	if replicas > 1 {
 		return []Kind{AgentKilled, OperatorKilled, ReplicaLost}
 	}
-
 	return []Kind{AgentKilled, OperatorKilled}
 }
 
@@ -146,7 +140,6 @@ func (d dealer) oneOf(n int) bool { return d.IntN(n) == 0 }
 // a part.
 func (d dealer) track(kinds []Kind, slots int) (faults []Fault) {
 	var deck []Kind
-
 	for from := time.Duration(0); from < d.duration; {
 		if len(deck) == 0 {
 			deck = d.shuffled(kinds)
@@ -160,14 +153,12 @@ func (d dealer) track(kinds []Kind, slots int) (faults []Fault) {
 		faults = append(faults, d.fault(deck[0], from, stretch))
 		deck, from = deck[1:], from+stretch
 	}
-
 	return faults
 }
 
 func (d dealer) shuffled(kinds []Kind) []Kind {
 	deck := slices.Clone(kinds)
 	d.Shuffle(len(deck), func(i, j int) { deck[i], deck[j] = deck[j], deck[i] })
-
 	return deck
 }
 
@@ -177,11 +168,9 @@ const leastRemoved = 3500 * time.Millisecond
 
 func (d dealer) fault(kind Kind, from, stretch time.Duration) Fault {
 	f := Fault{Kind: kind, Start: from + d.part(stretch, 0, 25), Duration: d.part(stretch, 10, 70), Strength: d.IntN(100)}
-
 	if kind == WebhookRemoved {
 		f.Duration = max(f.Duration, leastRemoved)
 	}
-
 	return f
 }
 

@@ -11,7 +11,6 @@ import (
 
 func TestASeedStandsForASchedule(t *testing.T) {
 	const duration = 30 * time.Second
-
 	for seed := range uint64(50) {
 		if diff := cmp.Diff(chaos.NewSchedule(seed, duration), chaos.NewSchedule(seed, duration)); diff != "" {
 			t.Fatalf("seed %d gave two schedules:\n%s", seed, diff)
@@ -26,14 +25,11 @@ func TestASeedStandsForASchedule(t *testing.T) {
 func TestTwentySeedsBringEveryFault(t *testing.T) {
 	seen := make(map[chaos.Kind]int)
 	mixed, replicas, bounded := 0, 0, 0
-
 	for seed := range uint64(20) {
 		s := chaos.NewSchedule(seed, 30*time.Second)
 		t.Log(s)
-
 		for _, f := range s.Faults {
 			seen[f.Kind]++
-
 			if f.Start < 0 || f.Duration <= 0 || f.Start+f.Duration > s.Duration {
 				t.Errorf("seed %d: fault %v is not within %v", seed, f, s.Duration)
 			}

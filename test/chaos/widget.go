@@ -20,7 +20,6 @@ func WidgetKind() schema.GroupVersionKind { return Widgets().GroupVersion().With
 // WidgetCRD defines [Widgets].
 func WidgetCRD() *apiextensionsv1.CustomResourceDefinition {
 	open := apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: new(true)}
-
 	return &apiextensionsv1.CustomResourceDefinition{
 		ObjectMeta: metav1.ObjectMeta{Name: Widgets().GroupResource().String()},
 		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
@@ -48,6 +47,5 @@ func Widget(namespace, name string, labels map[string]string, n int64) *unstruct
 	w.SetNamespace(namespace)
 	w.SetName(name)
 	w.SetLabels(labels)
-
 	return w
 }

@@ -45,7 +45,6 @@ type writers struct {
 func startWriters(s *scene, seed uint64) *writers {
 	ctx, stop := context.WithCancel(s.t.Context())
 	w := &writers{t: s.t, client: s.plane.Client, scene: s.name, labels: s.labels(), ledger: chaos.NewLedger(), stop: stop}
-
 	for i := range objects {
 		w.work.Go(func() {
 			one := &writer{writers: w, random: rand.New(rand.NewPCG(seed, uint64(i)+1)), slot: i}
@@ -54,7 +53,6 @@ func startWriters(s *scene, seed uint64) *writers {
 	}
 
 	s.t.Cleanup(w.finish)
-
 	return w
 }
 
@@ -83,7 +81,6 @@ func (w *writer) run(ctx context.Context) {
 func (w *writer) pause(ctx context.Context) bool {
 	timer := time.NewTimer(time.Duration(w.random.ExpFloat64() * float64(pace)))
 	defer timer.Stop()
-
 	select {
 	case <-timer.C:
 		return ctx.Err() == nil
@@ -95,7 +92,6 @@ func (w *writer) pause(ctx context.Context) bool {
 // live is what happens to one object until it rests or is gone.
 func (w *writer) live(ctx context.Context, name string) {
 	w.create(name)
-
 	for range int(w.random.ExpFloat64() * changes) {
 		if !w.pause(ctx) {
 			return
@@ -124,7 +120,6 @@ func (w *writer) create(name string) {
 		if apierrors.IsAlreadyExists(err) { // An earlier try, whose answer was lost.
 			err = w.client.Get(ctx, client.ObjectKeyFromObject(object), object)
 		}
-
 		return version(object), err
 	})
 }
@@ -150,7 +145,6 @@ func (w *writer) annotate(name string) {
 	w.try(name, func(ctx context.Context) error {
 		note := map[string]any{"annotations": map[string]any{"note": strconv.FormatInt(w.count, 10)}}
 		_, err := w.patch(ctx, name, map[string]any{"metadata": note})
-
 		return err
 	})
 }
@@ -159,7 +153,6 @@ func (w *writer) annotate(name string) {
 func (w *writer) dryRun(name string) {
 	w.try(name, func(ctx context.Context) error {
 		_, err := w.patch(ctx, name, map[string]any{"spec": map[string]any{"n": -1}}, client.DryRunAll)
-
 		return err
 	})
 }
@@ -172,13 +165,11 @@ func (w *writer) patch(ctx context.Context, name string, change map[string]any, 
 
 	object := chaos.Widget(w.scene, name, nil, 0)
 	err = w.client.Patch(ctx, object, client.RawPatch(types.MergePatchType, text), opts...)
-
 	return version(object), err
 }
 
 func version(object *unstructured.Unstructured) uint64 {
 	n, _ := strconv.ParseUint(object.GetResourceVersion(), 10, 64) // After an error there is none.
-
 	return n
 }
 
@@ -188,7 +179,6 @@ func (w *writer) commit(name string, write func(ctx context.Context) (uint64, er
 
 	w.try(name, func(ctx context.Context) (err error) {
 		done.Version, err = write(ctx)
-
 		return err
 	})
 
@@ -201,7 +191,6 @@ func (w *writer) commit(name string, write func(ctx context.Context) (uint64, er
 func (w *writer) try(name string, write func(ctx context.Context) error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-
 	for {
 		err := write(ctx)
 		if err == nil {
@@ -210,7 +199,6 @@ func (w *writer) try(name string, write func(ctx context.Context) error) {
 
 		if ctx.Err() != nil {
 			w.t.Errorf("write to %s: %v", name, err)
-
 			return
 		}
 

@@ -38,7 +38,6 @@ type canaryScene struct {
 
 func newCanaryScene(t *testing.T) *canaryScene {
 	t.Helper()
-
 	f, err := fleet.New(fleet.Options{ResyncJitter: time.Millisecond, ExpiringWithin: time.Hour})
 	if err != nil {
 		t.Fatal(err)
@@ -56,21 +55,18 @@ func newCanaryScene(t *testing.T) *canaryScene {
 	t.Cleanup(s.remove)
 	s.agent = s.startAgent(env, "one")
 	s.replica = s.startAgent(env, "two")
-
 	return s
 }
 
 func (s *canaryScene) startAgent(env map[string]string, instance string) *rig.Agent {
 	env = maps.Clone(env)
 	env["INSTANCE"] = instance
-
 	return rig.StartAgent(s.t, s.pki.RuntimeVolume(runtime, domain), s.operatorOptions.Addr, rig.AgentOptions{Env: env})
 }
 
 // configuration leads to the first replica only: the second finds out by its own writes, which the first one reviews.
 func (s *canaryScene) configuration() *admissionregistrationv1.ValidatingWebhookConfiguration {
 	s.t.Helper()
-
 	configuration, err := admission.WebhookConfiguration("runtime-watcher",
 		admission.Endpoint{URL: "https://" + rig.Address(s.agent.WebhookPort), CABundle: s.pki.CA.PEM()},
 		[]admission.Watch{{
@@ -82,32 +78,27 @@ func (s *canaryScene) configuration() *admissionregistrationv1.ValidatingWebhook
 	if err != nil {
 		s.t.Fatal(err)
 	}
-
 	return configuration
 }
 
 // canaries returns what the heartbeats of the replicas that live tell.
 func (s *canaryScene) canaries() map[core.CanaryState]int {
 	found := make(map[core.CanaryState]int)
-
 	for _, replica := range s.fleet.Get(runtime, manager).Replicas {
 		if replica.Heartbeat != nil {
 			found[replica.Heartbeat.Canary]++
 		}
 	}
-
 	return found
 }
 
 // await waits until both replicas tell of a state, and the control plane knows what that means.
 func (s *canaryScene) await(what string, canary core.CanaryState, state fleet.State, reason string) {
 	s.t.Helper()
-
 	began := time.Now()
 
 	rig.Eventually(s.t, 40*time.Second, fmt.Sprintf("%s: both canaries are %s, the runtime is %s %s", what, canary, state, reason), func() bool {
 		status := s.fleet.Get(runtime, manager)
-
 		return s.canaries()[canary] == 2 && status.State == state && status.Reason == reason
 	})
 	s.t.Logf("%s: %s %s after %v", what, state, reason, time.Since(began).Round(time.Millisecond))
@@ -116,13 +107,11 @@ func (s *canaryScene) await(what string, canary core.CanaryState, state fleet.St
 // beats waits until each replica has sent so many more heartbeats.
 func (s *canaryScene) beats(more uint64) {
 	s.t.Helper()
-
 	numbers := func() map[string]uint64 {
 		found := make(map[string]uint64)
 		for _, replica := range s.fleet.Get(runtime, manager).Replicas {
 			found[replica.Epoch] = replica.Heartbeat.Number
 		}
-
 		return found
 	}
 
@@ -133,7 +122,6 @@ func (s *canaryScene) beats(more uint64) {
 				return false
 			}
 		}
-
 		return true
 	})
 }
@@ -146,10 +134,8 @@ func (s *canaryScene) remove() {
 
 func (s *canaryScene) put(configuration *admissionregistrationv1.ValidatingWebhookConfiguration) {
 	s.t.Helper()
-
 	current := &admissionregistrationv1.ValidatingWebhookConfiguration{}
 	err := s.runtime.Client.Get(s.t.Context(), client.ObjectKeyFromObject(configuration), current)
-
 	switch {
 	case apierrors.IsNotFound(err):
 		err = s.runtime.Client.Create(s.t.Context(), configuration)
@@ -196,7 +182,6 @@ func TestCanary(t *testing.T) {
 		fault.inject()
 		s.await(fault.name, core.CanaryLost, fleet.Degraded, fleet.ReasonCanaryLost)
 		s.beats(1)
-
 		if got := s.resyncs(); got != before {
 			t.Errorf("%s: %d resyncs before anything was mended, want none", fault.name, got-before)
 		}
@@ -205,7 +190,6 @@ func TestCanary(t *testing.T) {
 		s.await(fault.name+", mended", core.CanaryAlive, fleet.Fresh, "")
 		s.awaitResyncs(before + 2)
 		s.beats(2)
-
 		if got := s.resyncs() - before; got != 2 {
 			t.Errorf("%s: %d resyncs after it was mended, want one of each replica", fault.name, got)
 		}
@@ -223,7 +207,6 @@ func TestCanary(t *testing.T) {
 // checkRights makes sure that the agent may do nothing but patch its Lease.
 func (s *canaryScene) checkRights() {
 	s.t.Helper()
-
 	agent, err := client.New(s.canary.Config(s.runtime), client.Options{Scheme: s.runtime.Client.Scheme()})
 	if err != nil {
 		s.t.Fatal(err)
@@ -232,7 +215,6 @@ func (s *canaryScene) checkRights() {
 	mine := metav1.ObjectMeta{Namespace: s.canary.Lease.Namespace, Name: s.canary.Lease.Name}
 	others := metav1.ObjectMeta{Namespace: s.canary.Lease.Namespace, Name: "other"}
 	patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"a":"b"}}}`))
-
 	if err := s.runtime.Client.Create(s.t.Context(), &coordinationv1.Lease{ObjectMeta: others}); err != nil {
 		s.t.Fatal(err)
 	}

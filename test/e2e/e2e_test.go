@@ -49,14 +49,12 @@ type scene struct {
 
 func newScene(t *testing.T, version contract.Version) *scene {
 	t.Helper()
-
 	return newSceneWith(t, version, rig.OperatorOptions{}, nil)
 }
 
 // newSceneWith is newScene with choices for the operator, and an environment for the agent beyond the usual.
 func newSceneWith(t *testing.T, version contract.Version, operator rig.OperatorOptions, env map[string]string) *scene {
 	t.Helper()
-
 	s := newClusters(t, operator)
 	env = maps.Clone(env)
 	if env == nil {
@@ -65,7 +63,6 @@ func newSceneWith(t *testing.T, version contract.Version, operator rig.OperatorO
 
 	env["KCP_CONTRACT"], env["LOG_LEVEL"], env["MANAGERS"] = string(version), "debug", manager
 	s.agent = rig.StartAgent(t, s.pki.RuntimeVolume(runtime, domain), s.operatorOptions.Addr, rig.AgentOptions{Env: env})
-
 	if !version.NeedsOwner() { // Without one, there is nobody to look at the runtime of an agent that starts.
 		s.awaitResyncs(1)
 	}
@@ -76,7 +73,6 @@ func newSceneWith(t *testing.T, version contract.Version, operator rig.OperatorO
 		Resource: schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"},
 		Labels:   watched(),
 	}, watchedConfigMaps())
-
 	return s
 }
 
@@ -93,7 +89,6 @@ func watchedConfigMaps() admission.Watch {
 // machine is slow to start one for each.
 func newClusters(t *testing.T, operator rig.OperatorOptions) *scene {
 	t.Helper()
-
 	s := &scene{t: t, pki: rig.NewPKI(t), operatorOptions: operator}
 	s.operatorOptions.Addr = rig.Address(rig.FreePort(t))
 	s.plane = rig.SharedAPIServer(t, controlplane.Options{})
@@ -102,7 +97,6 @@ func newClusters(t *testing.T, operator rig.OperatorOptions) *scene {
 	s.owner = rig.AddRuntime(t, s.plane, runtime, domain)
 	rig.AddRuntime(t, s.plane, "runtime-2", "runtime-2.example.com")
 	s.startOperator()
-
 	return s
 }
 
@@ -119,14 +113,12 @@ func (s *scene) removeWatched() {
 
 func (s *scene) startOperator() {
 	s.t.Helper()
-
 	s.operator = rig.StartOperator(s.t, s.plane, s.pki.ServerMaterial(), manager, s.operatorOptions)
 }
 
 // deployment returns an object with a spec that asks for so many replicas.
 func (s *scene) deployment(name string, replicas int32) *appsv1.Deployment {
 	labels := watched()
-
 	return &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: name, Namespace: metav1.NamespaceDefault, Labels: labels,
@@ -150,16 +142,13 @@ func (s *scene) changes(name string) (senders []core.RuntimeID) {
 			senders = append(senders, d.Runtime)
 		}
 	}
-
 	return senders
 }
 
 // step makes a write and waits until the agent has decided on it as wanted.
 func (s *scene) step(what, decision string, write func() error) {
 	s.t.Helper()
-
 	before := s.agent.Metric(reviews, fmt.Sprintf("decision=%q", decision))
-
 	if err := write(); err != nil {
 		s.t.Fatalf("%s: %v", what, err)
 	}
@@ -171,7 +160,6 @@ func (s *scene) step(what, decision string, write func() error) {
 
 func (s *scene) awaitChanges(name string, n int) {
 	s.t.Helper()
-
 	rig.Eventually(s.t, 10*time.Second, fmt.Sprintf("%d changes of %s reached the operator", n, name), func() bool {
 		return len(s.changes(name)) >= n
 	})
@@ -179,7 +167,6 @@ func (s *scene) awaitChanges(name string, n int) {
 
 func (s *scene) awaitResyncs(n int) {
 	s.t.Helper()
-
 	rig.Eventually(s.t, 10*time.Second, fmt.Sprintf("%d resyncs reached the operator", n), func() bool { return s.resyncs() >= n })
 }
 
@@ -190,7 +177,6 @@ func (s *scene) resyncs() (n int) {
 			n++
 		}
 	}
-
 	return n
 }
 
@@ -206,34 +192,29 @@ func TestChangeInARuntimeStartsAReconcile(t *testing.T) {
 
 			s.step("spec change", "accepted", func() error {
 				object.Spec.Replicas = new(int32(2))
-
 				return s.runtime.Client.Update(ctx, object)
 			})
 			s.awaitChanges("demo", 2)
 
 			s.step("metadata-only change", "unchanged", func() error {
 				object.Annotations["note"] = "nothing to see"
-
 				return s.runtime.Client.Update(ctx, object)
 			})
 
 			s.step("dry run", "dry_run", func() error {
 				dry := object.DeepCopy()
 				dry.Spec.Replicas = new(int32(3))
-
 				return s.runtime.Client.Update(ctx, dry, client.DryRunAll)
 			})
 
 			s.step("delete", "accepted", func() error { return s.runtime.Client.Delete(ctx, object) })
 			s.awaitChanges("demo", 3)
-
 			if got := s.changes("demo"); !slices.Equal(got, []core.RuntimeID{runtime, runtime, runtime}) {
 				t.Errorf("changes from %v, want create, spec change and delete of %s, each once", got, runtime)
 			}
 
 			s.checkReconciles()
 			s.checkAccounts()
-
 			if got := s.resyncs(); got != 1 {
 				t.Errorf("%d resyncs, want one of the agent that has started", got)
 			}
@@ -244,7 +225,6 @@ func TestChangeInARuntimeStartsAReconcile(t *testing.T) {
 // checkReconciles makes sure that only the runtime that sent something was reconciled.
 func (s *scene) checkReconciles() {
 	s.t.Helper()
-
 	reconciles := s.operator.Reconciles()
 	if len(reconciles) < 3 {
 		s.t.Errorf("%d reconciles, want at least one for each of 3 changes", len(reconciles))
@@ -260,15 +240,12 @@ func (s *scene) checkReconciles() {
 // checkAccounts makes sure that every event has one fate, and that none was given up.
 func (s *scene) checkAccounts() {
 	s.t.Helper()
-
 	const prefix = "runtime_watcher_agent_events_"
-
 	rig.Eventually(s.t, 10*time.Second, "nothing is pending", func() bool { return s.agent.Metric(prefix+"pending") == 0 })
 
 	text := s.agent.Scrape() // All of one moment.
 	accepted, delivered := rig.Sum(text, prefix+"accepted_total"), rig.Sum(text, prefix+"delivered_total")
 	coalesced, dropped := rig.Sum(text, prefix+"coalesced_total"), rig.Sum(text, prefix+"dropped_total")
-
 	if accepted == 0 || accepted != delivered+coalesced+dropped || dropped != 0 {
 		s.t.Errorf("accepted %v, delivered %v, coalesced %v, dropped %v: they must add up, with none dropped",
 			accepted, delivered, coalesced, dropped)
@@ -278,7 +255,6 @@ func (s *scene) checkAccounts() {
 // write creates a watched ConfigMap.
 func (s *scene) write(name string) {
 	s.t.Helper()
-
 	object := &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: metav1.NamespaceDefault, Labels: watched()},
 		Data:       map[string]string{"key": "value"},

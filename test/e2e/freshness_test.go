@@ -41,7 +41,6 @@ type watching struct {
 
 func newWatching(t *testing.T, env map[string]string) *watching {
 	t.Helper()
-
 	watched, err := fleet.New(fleet.Options{PollFresh: pollFresh, PollOtherwise: pollOtherwise, ExpiringWithin: 2 * time.Hour})
 	if err != nil {
 		t.Fatal(err)
@@ -49,7 +48,6 @@ func newWatching(t *testing.T, env map[string]string) *watching {
 
 	w := &watching{fleet: watched, metrics: prom.NewPedanticRegistry()}
 	watched.OnChange(w.changed)
-
 	if err := prometheus.RegisterFleet(w.metrics, watched, prometheus.FleetOptions{PerRuntime: 1}); err != nil {
 		t.Fatal(err)
 	}
@@ -60,14 +58,12 @@ func newWatching(t *testing.T, env map[string]string) *watching {
 		Listener:     listener.Options{Fleet: watched},
 		RequeueAfter: func(name types.NamespacedName) time.Duration { return watched.RequeueAfter(core.RuntimeID(name.Name)) },
 	}, env)
-
 	return w
 }
 
 func (w *watching) changed(change fleet.Transition) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-
 	w.changes = append(w.changes, change)
 }
 
@@ -75,24 +71,20 @@ func (w *watching) changed(change fleet.Transition) {
 func (w *watching) told(state fleet.State, reason string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-
 	for _, change := range w.changes {
 		if change.To.State == state && change.To.Reason == reason {
 			return true
 		}
 	}
-
 	return false
 }
 
 // await waits until the runtime is in a state, and the metrics and the observer say so, too.
 func (w *watching) await(timeout time.Duration, state fleet.State, reason string) {
 	w.t.Helper()
-
 	what := fmt.Sprintf("%s is %s %s", runtime, state, reason)
 	rig.Eventually(w.t, timeout, what, func() bool {
 		s := w.fleet.Get(runtime, manager)
-
 		return s.State == state && s.Reason == reason && w.told(state, reason) &&
 			w.metric("runtime_watcher_fleet_runtimes", fmt.Sprintf("state=%q", state), fmt.Sprintf("reason=%q", reason)) == 1 &&
 			w.metric("runtime_watcher_fleet_runtime_state", fmt.Sprintf("runtime=%q", runtime), fmt.Sprintf("state=%q", state)) == 1
@@ -101,16 +93,13 @@ func (w *watching) await(timeout time.Duration, state fleet.State, reason string
 
 func (w *watching) metric(name string, labels ...string) float64 {
 	w.t.Helper()
-
 	return rig.Sum(get(w.t, promhttp.HandlerFor(w.metrics, promhttp.HandlerOpts{})), name, labels...)
 }
 
 func get(t *testing.T, handler http.Handler) []byte {
 	t.Helper()
-
 	answer := httptest.NewRecorder()
 	handler.ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody))
-
 	return answer.Body.Bytes()
 }
 
@@ -121,21 +110,18 @@ func (w *watching) resyncs() (n int) {
 			n++
 		}
 	}
-
 	return n
 }
 
 // beats waits for that many more heartbeats of the process that is heard now.
 func (w *watching) beats(n uint64) {
 	w.t.Helper()
-
 	number := func() uint64 {
 		for _, p := range w.fleet.Get(runtime, manager).Replicas {
 			if p.Heartbeat != nil {
 				return p.Heartbeat.Number
 			}
 		}
-
 		return 0
 	}
 	until := number() + n
@@ -147,7 +133,6 @@ func TestSilenceIsNoticedAndNamed(t *testing.T) {
 	w := newWatching(t, make(map[string]string))
 	w.await(time.Minute, fleet.Fresh, "")
 	w.beats(1)
-
 	if after := w.fleet.RequeueAfter(runtime); after < pollFresh/2 {
 		t.Errorf("a fresh runtime is polled after %v, want %v", after, pollFresh)
 	}
@@ -160,7 +145,6 @@ func TestSilenceIsNoticedAndNamed(t *testing.T) {
 	// As a crash would: it takes no leave. 10 s beyond the two heartbeats are for a busy machine.
 	w.await(2*heartbeats+10*time.Second, fleet.Stale, "")
 	t.Logf("stale %v after the agent was killed, with a heartbeat every %v", time.Since(killed), heartbeats)
-
 	if after := w.fleet.RequeueAfter(runtime); after > 2*pollOtherwise {
 		t.Errorf("a stale runtime is polled after %v, want %v", after, pollOtherwise)
 	}
@@ -168,7 +152,6 @@ func TestSilenceIsNoticedAndNamed(t *testing.T) {
 	rig.Eventually(t, 30*time.Second, "the stale runtime is polled again and again", func() bool {
 		return len(w.operator.Reconciles()) >= polled+3
 	})
-
 	if n := w.resyncs(); n != before {
 		t.Errorf("%d resyncs of a runtime that is silent, want none", n-before)
 	}
@@ -176,7 +159,6 @@ func TestSilenceIsNoticedAndNamed(t *testing.T) {
 	w.agent.Restart()
 	w.await(time.Minute, fleet.Fresh, "")
 	w.beats(2)
-
 	if n := w.resyncs(); n != before+1 {
 		t.Errorf("%d resyncs after the return, want exactly 1", n-before)
 	}
@@ -184,7 +166,6 @@ func TestSilenceIsNoticedAndNamed(t *testing.T) {
 	polled = len(w.operator.Reconciles())
 
 	w.beats(1)
-
 	if n := len(w.operator.Reconciles()); n != polled {
 		t.Errorf("%d reconciles of a runtime that is fresh again, want none", n-polled)
 	}

@@ -20,7 +20,6 @@ import (
 // are some: the event leaves before the write is committed. With the default settle time there are none.
 func TestReconcileSeesTheChange(t *testing.T) {
 	const writes = 100
-
 	for _, test := range []struct {
 		settle      string
 		least, most int // stale reads
@@ -28,7 +27,6 @@ func TestReconcileSeesTheChange(t *testing.T) {
 		t.Run("settle "+test.settle, func(t *testing.T) {
 			stale := countStaleReads(t, writes, test.settle)
 			t.Logf("settle %s: %d of %d reconciles read the object as it was before the write", test.settle, stale, writes)
-
 			if stale < test.least || stale > test.most {
 				t.Errorf("%d stale reads, want %d to %d", stale, test.least, test.most)
 			}
@@ -38,7 +36,6 @@ func TestReconcileSeesTheChange(t *testing.T) {
 
 func countStaleReads(t *testing.T, writes int, settle string) (stale int) {
 	t.Helper()
-
 	var (
 		s    *scene
 		read = make(chan int, 1000)
@@ -49,7 +46,6 @@ func countStaleReads(t *testing.T, writes int, settle string) (stale int) {
 	reader := func(ctx context.Context, _ types.NamespacedName) {
 		if !on.Load() {
 			off.Add(1)
-
 			return
 		}
 
@@ -76,7 +72,6 @@ func countStaleReads(t *testing.T, writes int, settle string) (stale int) {
 	// The reconciles of the agent's start and of the creation must be over.
 	rig.Eventually(t, 10*time.Second, "the first reconciles", func() bool { return off.Load() >= 2 })
 	on.Store(true)
-
 	for n := 1; n <= writes; n++ {
 		object.Data["n"] = strconv.Itoa(n)
 		if err := s.runtime.Client.Update(t.Context(), object); err != nil {
@@ -92,6 +87,5 @@ func countStaleReads(t *testing.T, writes int, settle string) (stale int) {
 			t.Fatalf("write %d led to no reconcile", n)
 		}
 	}
-
 	return stale
 }

@@ -43,7 +43,6 @@ func TestStalledAgent(t *testing.T) {
 	s.awaitResyncs(resyncs + 1)
 
 	seen := 0
-
 	for i := range writers {
 		if len(s.changes(fmt.Sprintf("during-%d", i))) > 0 {
 			seen++
@@ -51,7 +50,6 @@ func TestStalledAgent(t *testing.T) {
 	}
 
 	t.Logf("stopped for %v: of %d writes, the agent was told of %d; %v handshakes failed", time.Since(began), writers, seen, s.agent.Metric(failures))
-
 	if seen == writers {
 		t.Error("the agent was told of all writes: nothing was missed that a resync could stand in for")
 	}

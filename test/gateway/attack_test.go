@@ -66,7 +66,6 @@ type attack struct {
 // A request that nginx refuses never reaches the listener. The lax nginx shows that the listener does not rely on it.
 func TestAttacks(t *testing.T) {
 	n := newNetwork(t)
-
 	for _, a := range slices.Concat(n.certificates(), n.claims(), n.registrations(), n.headers()) {
 		t.Run(a.name, func(t *testing.T) { n.run(t, a) })
 	}
@@ -85,7 +84,6 @@ func TestAttacks(t *testing.T) {
 
 func (n *network) run(t *testing.T, a attack) {
 	t.Helper()
-
 	if a.prepare != nil {
 		a.prepare(t)
 	}
@@ -115,7 +113,6 @@ func (n *network) run(t *testing.T, a attack) {
 // passes sends a legitimate event, which must trigger the runtime that sends it.
 func (n *network) passes(t *testing.T, w way, leaf *tls.Certificate, name string) {
 	t.Helper()
-
 	before := n.at.queue.len()
 	if got := n.try(t, w, message{leaf: leaf, version: contract.V3, http2: true, claims: name}); got != passed {
 		t.Errorf("%s: an event of %s is answered %s", w, name, got)
@@ -129,7 +126,6 @@ func (n *network) passes(t *testing.T, w way, leaf *tls.Certificate, name string
 // try makes one attempt and returns its outcome. A refused request must enqueue nothing.
 func (n *network) try(t *testing.T, w way, m message) string {
 	t.Helper()
-
 	queued, counted := n.at.queue.len(), n.listeners[w].len()
 	outcome := n.outcome(t, w, n.send(t, w, m), counted)
 
@@ -137,14 +133,12 @@ func (n *network) try(t *testing.T, w way, m message) string {
 	if outcome != passed && len(added) > 0 || outcome == passed && len(added) != 1 {
 		t.Errorf("%s: %s, and it triggers %q", w, outcome, added)
 	}
-
 	return outcome
 }
 
 // outcome compares an answer with the one that the listener counted. The listener counts after it has answered.
 func (n *network) outcome(t *testing.T, w way, got answer, counted int) string {
 	t.Helper()
-
 	switch {
 	case got.err != nil && w == native:
 		return failedHandshake
@@ -164,7 +158,6 @@ func (n *network) outcome(t *testing.T, w way, got answer, counted int) string {
 	if last.reason == "" && got.status/100 == 2 {
 		return passed
 	}
-
 	return fmt.Sprintf("%d %s", last.status, last.reason)
 }
 
@@ -182,7 +175,6 @@ func body(v contract.Version, runtime string) []byte {
 		event.ID, event.Source = "1", core.RuntimeID(runtime)
 	default:
 	}
-
 	return must(v.Encode([]core.WatchEvent{event}))
 }
 
@@ -209,7 +201,6 @@ func everywhere(outcome string) want { return byVersion(outcome, outcome, outcom
 
 func byVersion(v1, v2, v3 string) want {
 	outcomes := map[contract.Version]string{contract.V1: v1, contract.V2: v2, contract.V3: v3}
-
 	return func(_ way, v contract.Version) string { return outcomes[v] }
 }
 
@@ -230,7 +221,6 @@ func (n *network) certificates() []attack {
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}, n.self)
-
 	return []attack{
 		{name: "no certificate", want: refused(listener.ReasonNoCertificate)},
 		{name: "self-signed", leaf: leafOf(testpki.SelfSigned(victim, good)), want: refused(listener.ReasonUntrustedChain)},
@@ -249,7 +239,6 @@ func (n *network) claims() []attack {
 		name := asn1.ObjectIdentifier{2, 5, 4, 3}
 		c.Subject = pkix.Name{ExtraNames: []pkix.AttributeTypeAndValue{{Type: name, Value: self}, {Type: name, Value: victim}}}
 	}}
-
 	return []attack{
 		{name: "the victim as owner and source", leaf: n.self, want: ignored()},
 		{name: "name of the victim, SAN of self", leaf: n.runtime(victim, selfDomain), want: mismatch},
@@ -265,7 +254,6 @@ func (n *network) registrations() []attack {
 	runtime := func(title, name string, change func(t *testing.T, name string), want want) attack {
 		domain := name + ".example.com"
 		leaf := n.runtime(name, domain)
-
 		return attack{name: title, leaf: leaf, claims: name, want: want, prepare: func(t *testing.T) {
 			t.Helper()
 			n.at.register(t, name, domain)
@@ -274,7 +262,6 @@ func (n *network) registrations() []attack {
 		}}
 	}
 	unknown := controllerruntime.ReasonRuntimeUnknown
-
 	return []attack{
 		runtime("owner deleted", "deleted", func(t *testing.T, name string) { t.Helper(); n.at.remove(t, name) },
 			byVersion(forbidden(listener.ReasonOwnerMissing), forbidden(unknown), forbidden(unknown))),
@@ -300,14 +287,12 @@ func (n *network) headers() []attack {
 		leaf := n.with(self, testpki.Options{DNSNames: []string{selfDomain}, Edit: func(c *x509.Certificate) {
 			c.Subject.Locality = []string{text}
 		}})
-
 		return attack{name: name, leaf: leaf, want: ignored()}
 	}
 	hop := with("header named as hop by hop", http.Header{"Connection": {listener.HeaderXFCC}, listener.HeaderXFCC: {good}})
 	hop.http1 = true
 	// nginx ends an HTTP/2 connection that has trailers.
 	trailer := attack{name: "header as a trailer", leaf: n.self, trailer: xfcc(good), http1: true, want: ignored()}
-
 	return []attack{
 		with("header of the victim", xfcc(good)),
 		with("header in two lines", xfcc(good, headerOf(n.self))),
@@ -324,7 +309,6 @@ func (n *network) headers() []attack {
 // impersonate connects to the listeners behind the gateway, past it, with the header of the victim.
 func (n *network) impersonate(t *testing.T) {
 	t.Helper()
-
 	named := testpki.Options{DNSNames: []string{gatewayName}}
 	for name, leaf := range map[string]*tls.Certificate{
 		"no certificate":                            nil,
@@ -344,7 +328,6 @@ func (n *network) impersonate(t *testing.T) {
 	forged := xfcc(headerOf(n.victim))
 	forged.Set("X-Forwarded-For", gatewayAddress)
 	forged.Set("Forwarded", "for="+gatewayAddress+";by="+gatewayAddress)
-
 	if got := n.try(t, pastAddress, message{header: forged, version: contract.V2, claims: victim}); got != untrustedProxy {
 		t.Errorf("past nginx, with the gateway's address in headers: %s, want %s", got, untrustedProxy)
 	}

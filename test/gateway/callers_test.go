@@ -46,7 +46,6 @@ func TestAPIServerRotatesItsCertificate(t *testing.T) {
 		Name: types.NamespacedName{Namespace: "default", Name: "configmaps"}, Manager: component,
 		Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"},
 	})
-
 	for _, bundle := range [][]*testpki.CA{{old, next}, {next}} {
 		reloads := agent.reloads()
 		writeBundle(t, trusted, bundle...)
@@ -59,18 +58,15 @@ func TestAPIServerRotatesItsCertificate(t *testing.T) {
 	eventually(t, "a review over a connection with the new certificate", func() bool {
 		object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, GenerateName: "shown-"}}
 		reviewed := agent.reviewed()
-
 		if err := plane.Client.Create(t.Context(), object); err != nil {
 			t.Fatal(err)
 		}
-
 		return agent.reviewed() > reviewed
 	})
 }
 
 func writeBundle(t *testing.T, path string, cas ...*testpki.CA) {
 	t.Helper()
-
 	if err := os.WriteFile(path+".next", testpki.Bundle(cas...), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +83,6 @@ func (a *runtimeAgent) reloads() float64 {
 // reconnect changes the text of the bundle in the webhook configuration. An API server has a pool of connections for each.
 func reconnect(t *testing.T, plane *controlplane.ControlPlane) {
 	t.Helper()
-
 	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{}
 	if err := plane.Client.Get(t.Context(), client.ObjectKey{Name: "runtime-watcher"}, configuration); err != nil {
 		t.Fatal(err)
@@ -95,7 +90,6 @@ func reconnect(t *testing.T, plane *controlplane.ControlPlane) {
 
 	config := &configuration.Webhooks[0].ClientConfig
 	config.CABundle = append(config.CABundle, '\n')
-
 	if err := plane.Client.Update(t.Context(), configuration); err != nil {
 		t.Fatal(err)
 	}

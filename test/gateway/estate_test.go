@@ -47,13 +47,11 @@ func issueServer(ca *testpki.CA, opts testpki.Options) (*testpki.Leaf, error) {
 
 func issueGateway(ca *testpki.CA, opts testpki.Options) (*testpki.Leaf, error) {
 	opts.DNSNames = []string{gatewayName}
-
 	return ca.Client("gateway", opts)
 }
 
 func startControlPlane(t *testing.T, behindNginx, swaps bool, issuer *testpki.CA, trusts ...*testpki.CA) *controlPlane {
 	t.Helper()
-
 	c := &controlPlane{
 		t: t, own: newSecret(t, swaps, issueServer), handled: map[string]time.Time{}, refused: map[string]int{}, answers: map[string]int{},
 		fleet: must(fleet.New(fleet.Options{})),
@@ -65,12 +63,10 @@ func startControlPlane(t *testing.T, behindNginx, swaps bool, issuer *testpki.CA
 		Hooks: httpmtls.FilesHooks{Refused: func(problem string) {
 			c.mu.Lock()
 			defer c.mu.Unlock()
-
 			c.refused[problem]++
 		}},
 	}))
 	c.listen(c.peers(behindNginx))
-
 	if behindNginx {
 		c.front, c.back = newSecret(t, swaps, issueServer), newSecret(t, swaps, issueGateway)
 		c.front.write(issuer, trusts...)
@@ -82,7 +78,6 @@ func startControlPlane(t *testing.T, behindNginx, swaps bool, issuer *testpki.CA
 		c.nginx = gateway.Start(t, opts)
 		c.addr = c.nginx.Addr
 	}
-
 	return c
 }
 
@@ -93,14 +88,12 @@ func (c *controlPlane) peers(behindNginx bool) listener.PeerSource {
 	}
 
 	roots := httpmtlsRoots(c.files)
-
 	return listener.FromXFCC(listener.ProxyCertificate(roots, gatewayName), roots, listener.PeerOptions{})
 }
 
 // listen runs the listener until the test ends.
 func (c *controlPlane) listen(peers listener.PeerSource) {
 	c.t.Helper()
-
 	bound := must(new(net.ListenConfig).Listen(c.t.Context(), "tcp", "127.0.0.1:0"))
 	c.addr = bound.Addr().String()
 
@@ -130,18 +123,15 @@ func (c *controlPlane) listen(peers listener.PeerSource) {
 func (c *controlPlane) handle(_ context.Context, d core.Delivery) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-
 	if d.Event.Kind == core.KindChanged {
 		c.handled[d.Event.Watched.Name] = time.Now()
 	}
-
 	return nil
 }
 
 func (c *controlPlane) answered(_ string, _ core.Manager, status int, reason string, _ time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-
 	c.answers[strings.TrimSpace(fmt.Sprint(status, " ", reason))]++
 }
 
@@ -149,13 +139,11 @@ func (c *controlPlane) answered(_ string, _ core.Manager, status int, reason str
 func (c *controlPlane) late(written map[string]time.Time) (late []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-
 	for object, at := range written {
 		if c.handled[object].Before(at) {
 			late = append(late, object)
 		}
 	}
-
 	return late
 }
 
@@ -163,13 +151,11 @@ func (c *controlPlane) late(written map[string]time.Time) (late []string) {
 func (c *controlPlane) refusals(problem string) (n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-
 	for have, times := range c.refused {
 		if problem == "" || problem == have {
 			n += times
 		}
 	}
-
 	return n
 }
 
@@ -177,14 +163,12 @@ func (c *controlPlane) secrets() []*secret {
 	if c.nginx == nil {
 		return []*secret{c.own}
 	}
-
 	return []*secret{c.own, c.front, c.back}
 }
 
 // write rotates every secret.
 func (c *controlPlane) write(issuer *testpki.CA, trusts ...*testpki.CA) {
 	c.t.Helper()
-
 	for _, s := range c.secrets() {
 		s.write(issuer, trusts...)
 	}
@@ -200,7 +184,6 @@ func (c *controlPlane) awaitWritten() {
 	eventually(c.t, "the listener uses its new certificate", func() bool {
 		return c.files.Status().Material.Fingerprint == fingerprintOf(c.own.leaf) && c.files.Status().Err == nil
 	})
-
 	if c.nginx != nil {
 		c.nginx.AwaitCertificate(c.front.leaf.Certificate().SerialNumber.String())
 	}
@@ -212,7 +195,6 @@ func (c *controlPlane) heartbeat(runtime core.RuntimeID) (core.Heartbeat, bool) 
 	if len(replicas) != 1 || replicas[0].Heartbeat == nil {
 		return core.Heartbeat{}, false
 	}
-
 	return *replicas[0].Heartbeat, true
 }
 
@@ -220,12 +202,10 @@ func (c *controlPlane) heartbeat(runtime core.RuntimeID) (core.Heartbeat, bool) 
 func (c *controlPlane) summary() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-
 	var lines []string
 	for _, answer := range slices.Sorted(maps.Keys(c.answers)) {
 		lines = append(lines, strconv.Itoa(c.answers[answer])+" × "+answer)
 	}
-
 	return strings.Join(lines, ", ")
 }
 
@@ -237,7 +217,6 @@ func fingerprintOf(leaf *testpki.Leaf) string { return fingerprint(leaf.Certific
 
 func fingerprint(der []byte) string {
 	sum := sha256.Sum256(der)
-
 	return hex.EncodeToString(sum[:])
 }
 
@@ -254,12 +233,10 @@ func startAgent(
 	t *testing.T, id string, swaps bool, controlPlane string, env map[string]string, issuer *testpki.CA, trusts ...*testpki.CA,
 ) *runtimeAgent {
 	t.Helper()
-
 	a := &runtimeAgent{t: t, id: core.RuntimeID(id)}
 	a.secret = newSecret(t, swaps, func(ca *testpki.CA, opts testpki.Options) (*testpki.Leaf, error) {
 		opts.DNSNames, opts.IPs = []string{id + ".example.com"}, []net.IP{net.IPv4(127, 0, 0, 1)}
 		opts.Usages = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth}
-
 		return ca.Client(id, opts)
 	})
 	a.secret.write(issuer, trusts...)
@@ -268,19 +245,16 @@ func startAgent(
 	maps.Copy(all, env)
 
 	a.Agent = rig.StartAgent(t, a.secret.volume, controlPlane, rig.AgentOptions{Env: all})
-
 	return a
 }
 
 // ready returns the detail of the agent's readiness.
 func (a *runtimeAgent) ready() string {
 	a.t.Helper()
-
 	body, err := rig.Get(a.t.Context(), "http://"+rig.Address(a.MetricsPort)+"/readyz")
 	if err != nil {
 		a.t.Errorf("the agent is not ready: %v", err)
 	}
-
 	return string(body)
 }
 
@@ -288,7 +262,6 @@ func (a *runtimeAgent) awaitWritten() {
 	a.t.Helper()
 	eventually(a.t, "the agent uses its new certificate", func() bool {
 		detail := a.ready()
-
 		return strings.Contains(detail, fingerprintOf(a.secret.leaf)) && !strings.Contains(detail, `"problem"`)
 	})
 }
@@ -296,16 +269,12 @@ func (a *runtimeAgent) awaitWritten() {
 // reviewed returns how many reviews became an event, or part of one that waited.
 func (a *runtimeAgent) reviewed() float64 {
 	a.t.Helper()
-
 	const reviews = "runtime_watcher_agent_admission_reviews_total"
-
 	text := a.Scrape()
-
 	return rig.Sum(text, reviews, `decision="accepted"`) + rig.Sum(text, reviews, `decision="coalesced"`)
 }
 
 func (a *runtimeAgent) refusals(problem string) float64 {
 	a.t.Helper()
-
 	return a.Metric("runtime_watcher_agent_certificate_reload_failures_total", `use="client"`, fmt.Sprintf("problem=%q", problem))
 }

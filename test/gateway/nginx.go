@@ -41,7 +41,6 @@ func (o Options) withDefaults() Options {
 	if o.UpstreamName == "" {
 		o.UpstreamName = "localhost"
 	}
-
 	return o
 }
 
@@ -60,7 +59,6 @@ type Nginx struct {
 // which counts can not leave it out in silence.
 func Require(t testing.TB) (binary, modules string) {
 	t.Helper()
-
 	binary, modules, err := find(t.Context())
 	if err == nil {
 		return binary, modules
@@ -72,7 +70,6 @@ func Require(t testing.TB) (binary, modules string) {
 	}
 
 	t.Skipf(want, err)
-
 	return "", ""
 }
 
@@ -98,18 +95,15 @@ func find(ctx context.Context) (binary, modules string, err error) {
 	if _, err := os.Stat(filepath.Join(modules, "ngx_http_js_module.so")); err != nil {
 		return "", "", err
 	}
-
 	return binary, modules, nil
 }
 
 // Start runs nginx until the test ends, and returns when it accepts connections.
 func Start(t testing.TB, opts Options) *Nginx {
 	t.Helper()
-
 	binary, modules := Require(t)
 	prefix := t.TempDir()
 	n := &Nginx{Addr: rig.Address(rig.FreePort(t)), t: t, done: make(chan struct{}), log: filepath.Join(prefix, "error.log")}
-
 	if err := configure(prefix, settings{Options: opts.withDefaults(), Listen: n.Addr, Modules: modules, Root: os.Getuid() == 0}); err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +118,6 @@ func Start(t testing.TB, opts Options) *Nginx {
 	n.cmd = exec.Command(binary, "-p", prefix, "-c", filepath.Join(prefix, "nginx.conf"), "-e", "stderr")
 	n.cmd.Stdout, n.cmd.Stderr = out, out
 	n.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
-
 	if err := n.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -137,13 +130,11 @@ func Start(t testing.TB, opts Options) *Nginx {
 
 	t.Cleanup(n.stop)
 	n.awaitAccepting()
-
 	return n
 }
 
 func (n *Nginx) awaitAccepting() {
 	n.t.Helper()
-
 	rig.Eventually(n.t, 15*time.Second, "nginx accepts connections", func() bool {
 		select {
 		case <-n.done:
@@ -157,7 +148,6 @@ func (n *Nginx) awaitAccepting() {
 		}
 
 		_ = conn.Close() // It was only asked for.
-
 		return true
 	})
 }
@@ -166,7 +156,6 @@ func (n *Nginx) awaitAccepting() {
 // not wait for that. What is broken is logged, and changes nothing.
 func (n *Nginx) Reload() {
 	n.t.Helper()
-
 	if err := n.cmd.Process.Signal(syscall.SIGHUP); err != nil {
 		n.t.Errorf("reload of nginx: %v", err)
 	}
@@ -175,7 +164,6 @@ func (n *Nginx) Reload() {
 // AwaitCertificate waits until new connections are shown the certificate with that serial number.
 func (n *Nginx) AwaitCertificate(serial string) {
 	n.t.Helper()
-
 	rig.Eventually(n.t, 15*time.Second, "nginx shows certificate "+serial, func() bool { return n.serial() == serial })
 }
 
@@ -185,7 +173,6 @@ func (n *Nginx) serial() (serial string) {
 		InsecureSkipVerify: true, // It is only looked at.
 		VerifyConnection: func(state tls.ConnectionState) error {
 			serial = state.PeerCertificates[0].SerialNumber.String()
-
 			return nil
 		},
 	}
@@ -194,7 +181,6 @@ func (n *Nginx) serial() (serial string) {
 	if conn, err := dialer.DialContext(n.t.Context(), "tcp", n.Addr); err == nil {
 		_ = conn.Close() // It was only looked at.
 	}
-
 	return serial
 }
 
@@ -212,16 +198,13 @@ func (n *Nginx) Log() string {
 	if len(text) > most {
 		text = text[len(text)-most:]
 	}
-
 	return string(text)
 }
 
 // stop ends nginx at once, workers included, and shows its log where the test has failed.
 func (n *Nginx) stop() {
 	const grace = 5 * time.Second
-
 	_ = n.cmd.Process.Signal(syscall.SIGTERM) // It may have ended.
-
 	select {
 	case <-n.done:
 	case <-time.After(grace):
@@ -259,10 +242,8 @@ func configure(prefix string, s settings) error {
 		return err
 	}
 	defer file.Close() // Errors show in what nginx reads.
-
 	if err := tmpl.Execute(file, s); err != nil {
 		return err
 	}
-
 	return os.WriteFile(filepath.Join(prefix, "hash.js"), hashScript, 0o600)
 }

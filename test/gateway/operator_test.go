@@ -45,7 +45,6 @@ func must[T any](value T, err error) T {
 	if err != nil {
 		panic(err)
 	}
-
 	return value
 }
 
@@ -98,27 +97,23 @@ type counted struct {
 func (a *answers) answered(_ string, _ core.Manager, status int, reason string, _ time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-
 	a.all = append(a.all, counted{status, reason})
 }
 
 func (a *answers) len() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-
 	return len(a.all)
 }
 
 func (a *answers) last() counted {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-
 	return a.all[len(a.all)-1]
 }
 
 func startOperator(t *testing.T, ca authorities) *operator {
 	t.Helper()
-
 	o := &operator{plane: rig.SharedAPIServer(t, controlplane.Options{}), queue: &countedQueue{}}
 	o.mgr = must(ctrl.NewManager(o.plane.Config, ctrl.Options{
 		Metrics:    metricsserver.Options{BindAddress: "0"},
@@ -138,27 +133,22 @@ func startOperator(t *testing.T, ca authorities) *operator {
 	}
 
 	ended := make(chan error, 1)
-
 	go func() { ended <- o.mgr.Start(ctx) }()
 
 	t.Cleanup(func() {
 		stop()
-
 		if err := <-ended; err != nil {
 			t.Errorf("operator: %v", err)
 		}
 	})
-
 	if !o.mgr.GetCache().WaitForCacheSync(ctx) {
 		t.Fatal("the operator's cache does not sync")
 	}
-
 	return o
 }
 
 func (o *operator) listenAll(t *testing.T, ca authorities) {
 	t.Helper()
-
 	roots := poolOf(ca.runtimes.Pool())
 	verified, asked := ca.serverTLS(), ca.serverTLS()
 	verified.ClientAuth, verified.ClientCAs = tls.RequireAndVerifyClientCert, ca.runtimes.Pool()
@@ -175,19 +165,16 @@ func (o *operator) listenAll(t *testing.T, ca authorities) {
 // listen adds a listener to the manager.
 func (o *operator) listen(t *testing.T, peers listener.PeerSource, serving *tls.Config) *answers {
 	t.Helper()
-
 	bound := must(new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0"))
 	a := &answers{addr: bound.Addr().String()}
 
 	const plenty = 1 << 20 // Another test is about shares.
-
 	l := must(listener.New(peers, listener.SANPinning(o.runtimes), map[core.Manager]core.Handler{component: o.source}, listener.Options{
 		Listener: bound, TLS: serving, RuntimeRate: plenty, RuntimeBurst: plenty, Hooks: listener.Hooks{Answered: a.answered},
 	}))
 	if err := o.mgr.Add(l); err != nil {
 		t.Fatal(err)
 	}
-
 	return a
 }
 
@@ -213,7 +200,6 @@ func (o *operator) register(t *testing.T, name, domain string) {
 // change registers another domain for a runtime.
 func (o *operator) change(t *testing.T, name, domain string) {
 	t.Helper()
-
 	object := registered(name, domain)
 	if err := o.plane.Client.Update(t.Context(), object); err != nil {
 		t.Fatal(err)
@@ -224,7 +210,6 @@ func (o *operator) change(t *testing.T, name, domain string) {
 
 func (o *operator) remove(t *testing.T, name string) {
 	t.Helper()
-
 	object := registered(name, "")
 	if err := o.plane.Client.Delete(t.Context(), object); err != nil {
 		t.Fatal(err)
@@ -241,7 +226,6 @@ func (o *operator) await(t *testing.T, object *corev1.ConfigMap, version string)
 		cached.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMap"))
 
 		err := o.mgr.GetCache().Get(t.Context(), client.ObjectKeyFromObject(object), cached)
-
 		return cached.ResourceVersion == version && (err == nil || version == "")
 	})
 }
@@ -259,7 +243,6 @@ func (q *countedQueue) wrap(
 ) workqueue.TypedRateLimitingInterface[reconcile.Request] {
 	q.TypedRateLimitingInterface = workqueue.NewTypedRateLimitingQueueWithConfig(limiter,
 		workqueue.TypedRateLimitingQueueConfig[reconcile.Request]{Name: name})
-
 	return q
 }
 
@@ -276,7 +259,6 @@ func (q *countedQueue) Add(r reconcile.Request) {
 func (q *countedQueue) since(n int) []string {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-
 	return slices.Clone(q.added[n:])
 }
 

@@ -47,13 +47,11 @@ type rotation struct {
 // does so the other way round.
 func newRotation(t *testing.T, behindNginx bool) *rotation {
 	t.Helper()
-
 	r := &rotation{t: t, now: 1}
 	r.controlPlane = startControlPlane(t, behindNginx, behindNginx, r.ca(1), r.span(0, 2)...)
 	r.agent = startAgent(t, "runtime-1", !behindNginx, r.controlPlane.addr, nil, r.ca(1), r.span(0, 2)...)
 	r.writes = newDirect(t, rig.Address(r.agent.WebhookPort))
 	r.writes.trust(testpki.Bundle(r.span(0, 2)...))
-
 	return r
 }
 
@@ -62,33 +60,28 @@ func (r *rotation) ca(n int) *testpki.CA {
 	for len(r.cas) <= n {
 		r.cas = append(r.cas, must(testpki.NewCA(fmt.Sprint("ca-", len(r.cas)), testpki.Options{})))
 	}
-
 	return r.cas[n]
 }
 
 // span returns the CAs from one to another.
 func (r *rotation) span(from, to int) []*testpki.CA {
 	r.ca(to)
-
 	return r.cas[from : to+1]
 }
 
 func (r *rotation) run(t *testing.T, lasts time.Duration) {
 	t.Helper()
-
 	ctx, stop := context.WithTimeout(t.Context(), lasts)
 	defer stop()
 
 	agent := r.agent.Pid()
 
 	var writing sync.WaitGroup
-
 	writing.Go(func() { r.writes.run(ctx) })
 
 	// What is special comes early, so that the short form has it all.
 	for n := 0; ctx.Err() == nil; n++ {
 		began := time.Now()
-
 		switch n {
 		case 1:
 			r.agentSkips()
@@ -104,7 +97,6 @@ func (r *rotation) run(t *testing.T, lasts time.Duration) {
 
 	writing.Wait()
 	r.check(t)
-
 	if r.agent.Pid() != agent || !strings.Contains(r.agent.ready(), `"ready":true`) {
 		t.Error("the agent did not live through it")
 	}
@@ -144,7 +136,6 @@ func (r *rotation) awaitAgent() {
 // gets all at once.
 func (r *rotation) agentSkips() {
 	held := r.now
-
 	for ahead := 1; ahead <= 2; ahead++ {
 		r.controlPlane.write(r.ca(held), r.span(held-1, held+ahead+1)...)
 		r.controlPlane.awaitWritten()
@@ -160,7 +151,6 @@ func (r *rotation) agentSkips() {
 // controlPlaneSkips is the same with the ends exchanged.
 func (r *rotation) controlPlaneSkips() {
 	held := r.now
-
 	for ahead := 1; ahead <= 2; ahead++ {
 		r.writes.trust(testpki.Bundle(r.span(held-1, held+ahead+1)...))
 		r.agent.secret.write(r.ca(held), r.span(held-1, held+ahead+1)...)
@@ -181,15 +171,12 @@ func (r *rotation) spoil(n int) {
 	broken := breakages[n/2%len(breakages)]
 	trusts := r.span(r.now-1, r.now+1)
 	r.breaks++
-
 	if n%2 == 0 {
 		r.spoilAgent(broken.name, broken.problem, func() { r.agent.secret.spoil(broken.spoil, r.ca(r.now), trusts...) })
-
 		return
 	}
 
 	before := r.controlPlane.refusals(broken.problem)
-
 	for _, s := range r.controlPlane.secrets() {
 		s.spoil(broken.spoil, r.ca(r.now), trusts...)
 	}
@@ -214,7 +201,6 @@ func (r *rotation) spoilAgent(name, problem string, spoil func()) {
 	})
 	eventually(r.t, "a heartbeat tells that the agent's files are "+name, func() bool {
 		beat, heard := r.controlPlane.heartbeat(r.agent.id)
-
 		return heard && strings.Contains(beat.KeyMaterialError, " is "+problem)
 	})
 
@@ -230,19 +216,16 @@ func (r *rotation) complaints() int {
 	if liked := strings.LastIndex(log, "key material reloaded"); liked >= 0 {
 		log = log[liked:]
 	}
-
 	return strings.Count(log, "key material on disk is broken")
 }
 
 // check waits until everything is delivered, and accounts for it.
 func (r *rotation) check(t *testing.T) {
 	t.Helper()
-
 	r.writes.check(t, r.agent.reviewed())
 
 	eventually(t, "every object is handled after its last write", func() bool { return len(r.writes.late(r.controlPlane)) == 0 })
 	eventually(t, "nothing is pending", func() bool { return r.agent.Metric("runtime_watcher_agent_events_pending") == 0 })
-
 	if n := r.agent.Metric("runtime_watcher_agent_events_dropped_total"); n != 0 {
 		t.Errorf("%v events were dropped", n)
 	}
@@ -257,7 +240,6 @@ func (r *rotation) check(t *testing.T) {
 func pause(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
-
 	select {
 	case <-timer.C:
 	case <-ctx.Done():

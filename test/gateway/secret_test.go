@@ -25,16 +25,13 @@ type secret struct {
 
 func newSecret(t *testing.T, swaps bool, issue func(ca *testpki.CA, opts testpki.Options) (*testpki.Leaf, error)) *secret {
 	t.Helper()
-
 	dir := t.TempDir()
-
 	return &secret{t: t, dir: dir, issue: issue, swaps: swaps, volume: testpki.NewVolume(dir)}
 }
 
 // write replaces all with a new leaf of issuer, and a bundle.
 func (s *secret) write(issuer *testpki.CA, trusts ...*testpki.CA) {
 	s.t.Helper()
-
 	s.leaf = must(s.issue(issuer, testpki.Options{}))
 	s.replace(must(testpki.Files(s.leaf, trusts...)))
 }
@@ -63,7 +60,6 @@ var breakages = []struct {
 // spoil replaces all with something of which a part is broken.
 func (s *secret) spoil(spoil func(*secret, map[string][]byte, *testpki.CA), issuer *testpki.CA, trusts ...*testpki.CA) {
 	s.t.Helper()
-
 	files := must(testpki.Files(must(s.issue(issuer, testpki.Options{})), trusts...))
 	spoil(s, files, issuer)
 	s.replace(files)
@@ -71,12 +67,10 @@ func (s *secret) spoil(spoil func(*secret, map[string][]byte, *testpki.CA), issu
 
 func (s *secret) replace(files map[string][]byte) {
 	s.t.Helper()
-
 	if s.swaps {
 		if err := s.volume.Write(files); err != nil {
 			s.t.Fatal(err)
 		}
-
 		return
 	}
 

@@ -36,9 +36,7 @@ func sized(body string) string { return fmt.Sprintf("Content-Length: %d\r\n\r\n%
 
 func smuggledRequests(header string) []smuggled {
 	const end = "0\r\n\r\n"
-
 	forged := listener.HeaderXFCC + ": " + header + "\r\n"
-
 	return []smuggled{
 		{"a length and chunks", func(hidden string) string {
 			return head + "Transfer-Encoding: chunked\r\nContent-Length: 6\r\n\r\n" + end + hidden
@@ -105,7 +103,6 @@ func TestSmuggling(t *testing.T) {
 	n := newNetwork(t)
 	body := beside()
 	hidden := head + listener.HeaderXFCC + ": " + headerOf(n.victim) + "\r\n" + sized(body)
-
 	for _, s := range smuggledRequests(headerOf(n.victim)) {
 		t.Run(s.name, func(t *testing.T) {
 			for _, w := range []way{byCertificate, lax} {
@@ -131,7 +128,6 @@ func TestSmuggling(t *testing.T) {
 // write sends text over a connection of self and returns the statuses of all answers, up to the end of the connection.
 func (n *network) write(t *testing.T, w way, text string) string {
 	t.Helper()
-
 	dialer := &tls.Dialer{Config: &tls.Config{
 		MinVersion: tls.VersionTLS13, RootCAs: n.ca.servers.Pool(), ServerName: "localhost",
 		Certificates: []tls.Certificate{*n.self}, NextProtos: []string{"http/1.1"},
@@ -142,11 +138,9 @@ func (n *network) write(t *testing.T, w way, text string) string {
 
 	// A server that waits for more text has understood none of it as a request.
 	const silence = 150 * time.Millisecond
-
 	_, _ = io.WriteString(conn, text) // The server may have refused it in the middle.
 
 	var statuses []string
-
 	for answers := bufio.NewReader(conn); ; {
 		_ = conn.SetReadDeadline(time.Now().Add(silence)) // A TLS connection has deadlines.
 
@@ -160,6 +154,5 @@ func (n *network) write(t *testing.T, w way, text string) string {
 
 		statuses = append(statuses, strconv.Itoa(response.StatusCode))
 	}
-
 	return strings.Join(statuses, ", ")
 }

@@ -77,7 +77,6 @@ type network struct {
 
 func newNetwork(t *testing.T) *network {
 	t.Helper()
-
 	ca := newAuthorities()
 	at := startOperator(t, ca)
 	key := must(ca.gateways.Client("gateway", testpki.Options{DNSNames: []string{gatewayName}}))
@@ -85,7 +84,6 @@ func newNetwork(t *testing.T) *network {
 	back := volume(t, key, ca.servers)
 
 	var proved gateway.Options
-
 	proved.ClientCA, proved.Certificate, proved.Key = front.Paths()
 	near := proved
 	near.Upstream, near.Bind = at.proxyAddress.addr, gatewayAddress
@@ -108,26 +106,22 @@ func newNetwork(t *testing.T) *network {
 	n.self, n.victim = n.runtime(self, selfDomain), n.runtime(victim, victimDomain)
 	at.register(t, self, selfDomain)
 	at.register(t, victim, victimDomain)
-
 	return n
 }
 
 // volume returns a secret volume with a leaf and the CAs to trust.
 func volume(t *testing.T, leaf *testpki.Leaf, cas ...*testpki.CA) *testpki.Volume {
 	t.Helper()
-
 	v := testpki.NewVolume(t.TempDir())
 	if err := v.Write(must(testpki.Files(leaf, cas...))); err != nil {
 		t.Fatal(err)
 	}
-
 	return v
 }
 
 // send sends m over a connection of its own.
 func (n *network) send(t *testing.T, w way, m message) answer {
 	t.Helper()
-
 	scheme := "https://"
 	if w == pastAddress {
 		scheme = "http://"
@@ -158,17 +152,14 @@ func (n *network) send(t *testing.T, w way, m message) answer {
 
 	_, _ = io.Copy(io.Discard, response.Body) // The status is what counts.
 	media, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type"))
-
 	return answer{status: response.StatusCode, page: media == "text/html"}
 }
 
 // client returns a client with that certificate.
 func (n *network) client(leaf *tls.Certificate, http2 bool) *http.Client {
 	var protocols http.Protocols
-
 	protocols.SetHTTP1(!http2)
 	protocols.SetHTTP2(http2)
-
 	return &http.Client{Timeout: patience, Transport: &http.Transport{Protocols: &protocols, TLSClientConfig: &tls.Config{
 		MinVersion: tls.VersionTLS13,
 		RootCAs:    n.ca.servers.Pool(),
@@ -177,7 +168,6 @@ func (n *network) client(leaf *tls.Certificate, http2 bool) *http.Client {
 			if leaf == nil {
 				return &tls.Certificate{}, nil
 			}
-
 			return leaf, nil
 		},
 	}}}
@@ -200,7 +190,6 @@ func (n *network) with(name string, opts testpki.Options) *tls.Certificate {
 func issue(template *x509.Certificate, by *tls.Certificate) *tls.Certificate {
 	key := must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
 	der := must(x509.CreateCertificate(rand.Reader, template, by.Leaf, key.Public(), by.PrivateKey))
-
 	return &tls.Certificate{
 		Certificate: append([][]byte{der}, by.Certificate...), PrivateKey: key, Leaf: must(x509.ParseCertificate(der)),
 	}
@@ -212,7 +201,6 @@ func headerOf(leaf *tls.Certificate) string { return unfinished(leaf) + `CN=some
 // unfinished returns the header that the gateway writes for a client, up to the value of Subject.
 func unfinished(leaf *tls.Certificate) string {
 	sum := sha256.Sum256(leaf.Certificate[0])
-
 	return `Hash=` + hex.EncodeToString(sum[:]) + `;Cert="` + escaped(leaf) + `";Subject="`
 }
 
@@ -221,7 +209,6 @@ func xfcc(lines ...string) http.Header { return http.Header{listener.HeaderXFCC:
 // escaped returns a certificate as a gateway forwards it.
 func escaped(leaf *tls.Certificate) string {
 	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: leaf.Certificate[0]})
-
 	return strings.ReplaceAll(url.PathEscape(string(text)), "+", "%2B")
 }
 

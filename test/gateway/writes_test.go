@@ -32,7 +32,6 @@ type direct struct {
 
 func newDirect(t *testing.T, webhook string) *direct {
 	t.Helper()
-
 	return &direct{t: t, url: "https://" + webhook + "/validate/" + component + "?timeout=10s", written: map[string]time.Time{}}
 }
 
@@ -44,7 +43,6 @@ func (s *direct) trust(bundle []byte) {
 
 func (s *direct) reconnect() {
 	s.t.Helper()
-
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(s.bundle) {
 		s.t.Fatal("no certificate in the bundle")
@@ -73,7 +71,6 @@ func (s *direct) run(ctx context.Context) {
 		running sync.WaitGroup
 		next    = make(chan string)
 	)
-
 	for range writers {
 		running.Go(func() {
 			for object := range next {
@@ -86,7 +83,6 @@ func (s *direct) run(ctx context.Context) {
 
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-
 	for n := 0; ctx.Err() == nil; <-tick.C {
 		for ; n < int(time.Since(started).Seconds()*perSecond) && ctx.Err() == nil; n++ {
 			next <- fmt.Sprint("object-", n%objects)
@@ -105,10 +101,8 @@ func (s *direct) write(object string) {
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
-
 	s.calls++
 	s.slowest = max(s.slowest, took)
-
 	if s.written[object].Before(started) {
 		s.written[object] = started
 	}
@@ -118,7 +112,6 @@ func (s *direct) write(object string) {
 	}
 
 	s.failed++
-
 	if s.failed <= 3 { // The others are alike.
 		s.t.Errorf("a write failed: %v", err)
 	}
@@ -160,14 +153,12 @@ func (s *direct) review(object string) error {
 	if err := json.Unmarshal(body, &reply); err != nil || answer.StatusCode != http.StatusOK || reply.Response.UID != "uid-1" || !reply.Response.Allowed {
 		return fmt.Errorf("answer %d %.200q (%w), want it allowed", answer.StatusCode, body, err)
 	}
-
 	return nil
 }
 
 func (s *direct) late(c *controlPlane) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-
 	return c.late(s.written)
 }
 
@@ -175,7 +166,6 @@ func (s *direct) check(t *testing.T, reviewed float64) {
 	t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-
 	if reviewed < float64(s.calls) || len(s.written) < objects {
 		t.Errorf("of %d writes of %d objects, %v became events", s.calls, len(s.written), reviewed)
 	}
@@ -184,6 +174,5 @@ func (s *direct) check(t *testing.T, reviewed float64) {
 func (s *direct) summary() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-
 	return fmt.Sprintf("%d writes of %d objects, %d failed, slowest %v", s.calls, len(s.written), s.failed, s.slowest)
 }

@@ -38,19 +38,16 @@ func speaking(reads bool, settings []http2.Setting, do func(ctx context.Context,
 
 		stop := context.AfterFunc(ctx, func() { conn.Close() })
 		defer stop()
-
 		if tcp, ok := conn.NetConn().(*net.TCPConn); ok && !reads {
 			_ = tcp.SetReadBuffer(4 << 10) // Else the system takes megabytes that nobody reads.
 		}
 
 		if reads {
 			heard := make(chan struct{})
-
 			defer func() {
 				conn.Close()
 				<-heard
 			}()
-
 			go func() {
 				defer close(heard)
 
@@ -62,7 +59,6 @@ func speaking(reads bool, settings []http2.Setting, do func(ctx context.Context,
 		out := bufio.NewWriterSize(conn, 64<<10)
 		speaker := &speaker{Framer: http2.NewFramer(out, nil), conn: conn, out: out, stream: 1, frames: &s.frames}
 		speaker.hpack = hpack.NewEncoder(&speaker.block)
-
 		if _, err := out.WriteString(http2.ClientPreface); err != nil {
 			return err
 		}
@@ -70,7 +66,6 @@ func speaking(reads bool, settings []http2.Setting, do func(ctx context.Context,
 		if err := errors.Join(speaker.WriteSettings(settings...), speaker.WriteSettingsAck(), out.Flush()); err != nil {
 			return err
 		}
-
 		return do(ctx, speaker)
 	}
 }
@@ -78,7 +73,6 @@ func speaking(reads bool, settings []http2.Setting, do func(ctx context.Context,
 // again does something for as long as the listener stands it, with a bound.
 func (s *speaker) again(ctx context.Context, times int, do func() error) error {
 	const batch = 50
-
 	for i := range times {
 		if err := do(); err != nil {
 			return err
@@ -96,7 +90,6 @@ func (s *speaker) again(ctx context.Context, times int, do func() error) error {
 			break
 		}
 	}
-
 	return s.out.Flush()
 }
 
@@ -104,7 +97,6 @@ func (s *speaker) again(ctx context.Context, times int, do func() error) error {
 func (s *speaker) request(method, path string, ends bool, more ...hpack.HeaderField) (uint32, error) {
 	id := s.stream
 	s.stream += 2
-
 	return id, s.WriteHeaders(http2.HeadersFrameParam{
 		StreamID: id, EndHeaders: true, EndStream: ends, BlockFragment: s.fields(method, path, more...),
 	})
@@ -112,7 +104,6 @@ func (s *speaker) request(method, path string, ends bool, more ...hpack.HeaderFi
 
 func (s *speaker) fields(method, path string, more ...hpack.HeaderField) []byte {
 	s.block.Reset()
-
 	for _, field := range append([]hpack.HeaderField{
 		{Name: ":method", Value: method},
 		{Name: ":path", Value: path},
@@ -122,14 +113,12 @@ func (s *speaker) fields(method, path string, more ...hpack.HeaderField) []byte 
 	}, more...) {
 		_ = s.hpack.WriteField(field) // It writes into memory.
 	}
-
 	return s.block.Bytes()
 }
 
 // stay waits for the listener to end the connection, which ends the reading half, too.
 func (s *speaker) stay(ctx context.Context) error {
 	<-ctx.Done()
-
 	return nil
 }
 
@@ -145,24 +134,20 @@ var frames = []assault{
 		if err != nil {
 			return err
 		}
-
 		return s.again(ctx, 3000, func() error {
 			id, err := s.request("POST", eventPath, false)
-
 			return errors.Join(err, s.WriteData(id, true, event))
 		})
 	}), true},
 	{"thousands of streams that do not end", 8, pauseOfFrames, speaking(true, nil, func(ctx context.Context, s *speaker) error {
 		return s.again(ctx, 3000, func() error {
 			_, err := s.request("POST", eventPath, false)
-
 			return err
 		})
 	}), true},
 	{"rapid reset", 8, pauseOfFrames, speaking(true, nil, func(ctx context.Context, s *speaker) error {
 		return s.again(ctx, 5000, func() error {
 			id, err := s.request("POST", eventPath, false)
-
 			return errors.Join(err, s.WriteRSTStream(id, http2.ErrCodeCancel))
 		})
 	}), true},
@@ -173,17 +158,14 @@ var frames = []assault{
 
 		// Index 62 is the youngest entry of the table.
 		bomb := bytes.Repeat([]byte{0xbe}, 16<<10-1)
-
 		return s.again(ctx, 100, func() error {
 			s.stream += 2
-
 			return s.WriteHeaders(http2.HeadersFrameParam{StreamID: s.stream, EndHeaders: true, EndStream: true, BlockFragment: bomb})
 		})
 	}), true},
 	{"continuations without end", 4, pauseOfFrames, speaking(true, nil, func(ctx context.Context, s *speaker) error {
 		id := s.stream
 		block := s.fields("GET", "/")
-
 		if err := s.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block}); err != nil {
 			return err
 		}
@@ -191,26 +173,22 @@ var frames = []assault{
 		s.block.Reset()
 		_ = s.hpack.WriteField(hpack.HeaderField{Name: "x", Value: strings.Repeat("a", 4000), Sensitive: true})
 		filler := bytes.Clone(s.block.Bytes())
-
 		return s.again(ctx, 5000, func() error { return s.WriteContinuation(id, false, filler) })
 	}), false},
 	{"pings, the answers not read", 4, pauseOfFrames, speaking(false, nil, func(ctx context.Context, s *speaker) error {
 		if err := s.again(ctx, 1_000_000, func() error { return s.WritePing(false, [8]byte{}) }); err != nil {
 			return err
 		}
-
 		return s.stay(ctx)
 	}), true}, // It ends when the buffers of both systems are full, which can be never.
 	{"a window of zero", 8, pauseOfFrames, speaking(true, []http2.Setting{{ID: http2.SettingInitialWindowSize, Val: 0}},
 		func(ctx context.Context, s *speaker) error {
 			if err := s.again(ctx, 250, func() error {
 				_, err := s.request("GET", "/", true)
-
 				return err
 			}); err != nil {
 				return err
 			}
-
 			return s.stay(ctx)
 		}), true},
 }

@@ -26,7 +26,6 @@ func TestKeepsSecretsFindsThem(t *testing.T) {
 		// A test that is not ours takes the complaint.
 		probe := &complaints{TB: t}
 		rig.KeepsSecrets(probe, log, rig.Secrets(s.agent.Volume)...)
-
 		if probe.n == 0 {
 			t.Errorf("a key as %s is not found", name)
 		}
@@ -50,7 +49,6 @@ func (c *complaints) Errorf(string, ...any) { c.n++ }
 func TestTroubleTellsNoSecrets(t *testing.T) {
 	token := "header.claims.c2lnbmF0dXJlIHRoYXQgaXMgYSBzZWNyZXQ"
 	tokenFile := filepath.Join(t.TempDir(), "token")
-
 	if err := os.WriteFile(tokenFile, []byte(token), 0o600); err != nil {
 		t.Fatal(err)
 	}

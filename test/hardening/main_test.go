@@ -44,14 +44,12 @@ type besieged struct {
 // runBesieged serves natively, with the flags of examples/minimal, a log at debug level and short deadlines, so that attacks meet them.
 func runBesieged(state string) error {
 	var files httpmtls.Paths
-
 	flags := flag.NewFlagSet("listener", flag.ContinueOnError)
 	addr := flags.String("addr", "", "")
 	name := flags.String("manager", "", "")
 	flags.StringVar(&files.CA, "ca", "", "")
 	flags.StringVar(&files.Certificate, "cert", "", "")
 	flags.StringVar(&files.Key, "key", "", "")
-
 	if err := flags.Parse(os.Args[1:]); err != nil {
 		return err
 	}
@@ -64,7 +62,6 @@ func runBesieged(state string) error {
 	}
 
 	var dropped, handshakes, tooFast atomic.Int64
-
 	server, err := listener.New(listener.FromTLS(listener.PeerOptions{}), listener.InsecureAllowAll(),
 		map[core.Manager]core.Handler{core.Manager(*name): core.HandlerFunc(printBesieged)}, listener.Options{
 			Addr: *addr, TLS: httpmtls.ServerTLSConfig(material), Logger: log, MaxConnections: maxBesieged,
@@ -90,13 +87,11 @@ func runBesieged(state string) error {
 	}
 
 	go func() { _ = tells.ListenAndServe() }() // Until the process is killed.
-
 	return server.Start(context.Background())
 }
 
 // printBesieged tells of a delivery as examples/minimal does.
 func printBesieged(_ context.Context, d core.Delivery) error {
 	_, err := fmt.Printf("{\"runtime\":%q,\"name\":%q}\n", d.Runtime, d.Event.Watched.Name)
-
 	return err
 }

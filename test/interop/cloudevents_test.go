@@ -20,7 +20,6 @@ import (
 
 func events() []core.WatchEvent {
 	at := time.Date(2026, 11, 21, 3, 27, 0, 0, time.UTC)
-
 	return []core.WatchEvent{
 		{ID: "e-kyma-1", Source: "runtime 1/ü", Epoch: "e", Sequence: 1, Kind: core.KindResync, Time: at},
 		{
@@ -69,7 +68,6 @@ func TestOfficialSDKReadsOurBatches(t *testing.T) {
 // throughSDK returns our events as the SDK reads them from a request.
 func throughSDK(t *testing.T) []event.Event {
 	t.Helper()
-
 	body, err := contract.V3.Encode(events())
 	if err != nil {
 		t.Fatal(err)
@@ -86,7 +84,6 @@ func throughSDK(t *testing.T) []event.Event {
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	return read
 }
 

@@ -18,7 +18,6 @@ import (
 // conditions: writes that matter, and those that only change a label.
 func BenchmarkWrite(b *testing.B) {
 	s := newScene(b)
-
 	for _, stage := range []struct {
 		name  string
 		watch core.Manager
@@ -42,13 +41,11 @@ func BenchmarkWrite(b *testing.B) {
 
 func (s *scene) measure(b *testing.B, size int, patch string) {
 	b.Helper()
-
 	s.do(http.MethodDelete, widgets.path("bench", ""), "application/json", "")
 	s.create(widgets, "bench", fmt.Sprintf(`"spec":{"a":%q}`, strings.Repeat("x", size)))
 	s.taken()
 
 	n := 0
-
 	for b.Loop() {
 		n++
 		if status := s.patch(widgets, "bench", "", fmt.Sprintf(patch, n)); status != http.StatusOK {
@@ -63,7 +60,6 @@ func (s *scene) measure(b *testing.B, size int, patch string) {
 // unwatch removes what watch made, and returns when the API server asks no more.
 func (s *scene) unwatch(manager core.Manager) {
 	s.t.Helper()
-
 	if manager == "" {
 		return
 	}
@@ -76,7 +72,6 @@ func (s *scene) unwatch(manager core.Manager) {
 	rig.Eventually(s.t, time.Minute, "the API server asks no more", func() bool {
 		s.taken()
 		s.do(http.MethodPost, configMaps.path("", ""), "application/json", `{"metadata":{"generateName":"probe-"}}`)
-
 		return sum(s.taken()[manager]) == 0
 	})
 }

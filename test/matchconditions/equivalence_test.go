@@ -14,10 +14,8 @@ import (
 // asked about at all when the conditions chose. It returns what was selected, and what was seen.
 func (s *scene) check() (selected, seen int) {
 	s.t.Helper()
-
 	reviews := s.taken()
 	all, some := reviews[everything], reviews[selection]
-
 	if all[admission.Accepted] != sum(some) {
 		s.t.Errorf("the filter lets pass %d of %v, and the conditions %v", all[admission.Accepted], all, some)
 	}
@@ -25,7 +23,6 @@ func (s *scene) check() (selected, seen int) {
 	if sum(some) != some[admission.Accepted] {
 		s.t.Errorf("the conditions let pass what the filter does not: %v", some)
 	}
-
 	return all[admission.Accepted], sum(all)
 }
 
@@ -150,7 +147,6 @@ func TestConditionsSelectWhatTheFilterDoes(t *testing.T) {
 	}
 
 	s.taken()
-
 	for i, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			s.t = t
@@ -158,7 +154,6 @@ func TestConditionsSelectWhatTheFilterDoes(t *testing.T) {
 
 			name := fmt.Sprintf("object-%d", i)
 			s.create(tt.kind, name, tt.object)
-
 			if selected, _ := s.check(); selected == 0 {
 				t.Fatal("its creation was not selected")
 			}
@@ -187,7 +182,6 @@ func TestConditionsSelectWhatTheFilterDoes(t *testing.T) {
 // checkKnownLimit pins what docs/design.md owns up to: CEL compares an integer and a fraction as fractions, which have 53 bits.
 func (s *scene) checkKnownLimit() {
 	s.t.Helper()
-
 	s.create(widgets, "limit", `"spec":9007199254740993`)
 	s.taken()
 	s.replace(widgets, "", "", "spec", `9007199254740992.0`)("limit")
@@ -203,7 +197,6 @@ func bad(status int) int {
 	if status == http.StatusOK {
 		return 0
 	}
-
 	return status
 }
 
@@ -213,7 +206,6 @@ func members(n int) string {
 	for i := range text {
 		text[i] = fmt.Sprintf(`"m%d":"%d"`, i, i)
 	}
-
 	return strings.Join(text, ",")
 }
 
@@ -228,7 +220,6 @@ func deep(levels int, inner string) string {
 // create makes an object of members in JSON.
 func (s *scene) create(k kind, name, object string) {
 	s.t.Helper()
-
 	if object = withName(object, name); object == "" {
 		s.t.Fatal("no object")
 	}
@@ -244,7 +235,6 @@ func withName(object, name string) string {
 	if rest, ok := strings.CutPrefix(object, `"metadata":{`); ok {
 		return fmt.Sprintf(`"metadata":{"name":%q,%s`, name, rest)
 	}
-
 	return fmt.Sprintf(`"metadata":{"name":%q},%s`, name, object)
 }
 
@@ -260,7 +250,6 @@ func (s *scene) apply(k kind, object string) func(string) int {
 	return func(name string) int {
 		status, _ := s.do(http.MethodPatch, k.path(name, "")+"?fieldManager=test&force=true", "application/apply-patch+yaml",
 			fmt.Sprintf(`{"apiVersion":%q,"kind":%q,%s}`, k.apiVersion, k.name, withName(object, name)))
-
 		return status
 	}
 }
@@ -275,7 +264,6 @@ func (s *scene) remove(k kind, query string) func(string) int {
 		if status == http.StatusAccepted {
 			return http.StatusOK // Held by a finalizer.
 		}
-
 		return status
 	}
 }

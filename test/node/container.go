@@ -28,7 +28,6 @@ const (
 func unknown(spec *corev1.PodSpec) string {
 	container := &spec.Containers[0]
 	probes := []*corev1.Probe{container.ReadinessProbe, container.LivenessProbe}
-
 	switch {
 	case len(spec.Containers) != 1 || len(spec.InitContainers) > 0:
 		return "pods with more than one container"
@@ -59,7 +58,6 @@ func (n *Node) apiServer() string {
 	if err != nil || address.Host == "" {
 		return n.plane.Config.Host
 	}
-
 	return address.Host
 }
 
@@ -84,11 +82,9 @@ func (p *pod) prepare() error {
 		os.Link(p.node.imagePath(p.container().Image), p.path(binary)),
 		os.WriteFile(p.path("/etc/hosts"), []byte(hosts.String()), 0o644),
 	)
-
 	for _, mount := range p.container().VolumeMounts {
 		err = errors.Join(err, p.mount(&mount))
 	}
-
 	return errors.Join(err, p.mountAccount(), p.environment())
 }
 
@@ -100,7 +96,6 @@ func (p *pod) mount(mount *corev1.VolumeMount) error {
 
 	source := p.spec.Volumes[at].Secret
 	mode, group := corev1.SecretVolumeSourceDefaultMode, int64(-1)
-
 	if source.DefaultMode != nil {
 		mode = *source.DefaultMode
 	}
@@ -111,7 +106,6 @@ func (p *pod) mount(mount *corev1.VolumeMount) error {
 
 	v, err := newVolume(p.path(mount.MountPath), os.FileMode(mode), int(group))
 	p.volumes[source.SecretName] = v
-
 	return err
 }
 
@@ -123,7 +117,6 @@ func (p *pod) mountAccount() error {
 
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: p.owner.Namespace, Name: p.spec.ServiceAccountName}}
 	request := &authenticationv1.TokenRequest{}
-
 	if err := p.node.plane.Client.SubResource("token").Create(context.Background(), account, request); err != nil {
 		return fmt.Errorf("token: %w", err)
 	}
@@ -137,7 +130,6 @@ func (p *pod) mountAccount() error {
 			"token": token, "ca.crt": p.node.plane.Config.CAData, "namespace": []byte(p.owner.Namespace),
 		})
 	}
-
 	return err
 }
 
@@ -157,7 +149,6 @@ func (p *pod) environment() error {
 
 	for _, variable := range p.container().Env {
 		value := expand(variable.Value, values)
-
 		if from := variable.ValueFrom; from != nil {
 			if from.FieldRef == nil || fields[from.FieldRef.FieldPath] == "" {
 				return fmt.Errorf("variable %s: the node does not know the source of its value", variable.Name)
@@ -176,7 +167,6 @@ func (p *pod) environment() error {
 	for _, arg := range p.container().Args {
 		p.args = append(p.args, expand(arg, values))
 	}
-
 	return nil
 }
 
@@ -185,7 +175,6 @@ func expand(text string, values map[string]string) string {
 	for name, value := range values {
 		text = strings.ReplaceAll(text, "$("+name+")", value)
 	}
-
 	return text
 }
 
@@ -193,10 +182,8 @@ func expand(text string, values map[string]string) string {
 func (p *pod) credential() *syscall.Credential {
 	user, group := int64(0), int64(0)
 	credential := &syscall.Credential{}
-
 	if s := p.spec.SecurityContext; s != nil {
 		user, group = value(s.RunAsUser, user), value(s.RunAsGroup, group)
-
 		if s.FSGroup != nil {
 			credential.Groups = append(credential.Groups, uint32(*s.FSGroup))
 		}
@@ -207,7 +194,6 @@ func (p *pod) credential() *syscall.Credential {
 	}
 
 	credential.Uid, credential.Gid = uint32(user), uint32(group)
-
 	return credential
 }
 
@@ -215,6 +201,5 @@ func value(p *int64, otherwise int64) int64 {
 	if p == nil {
 		return otherwise
 	}
-
 	return *p
 }

@@ -22,7 +22,6 @@ func (n *Node) roll(ctx context.Context, deployment *appsv1.Deployment) error {
 
 	hash, wanted := templateHash(&deployment.Spec.Template), int(*deployment.Spec.Replicas)
 	current, old := n.podsOf(deployment, hash)
-
 	switch {
 	case len(current) < wanted && len(current)+len(old) <= wanted:
 		name := fmt.Sprintf("%s-%s-%s", deployment.Name, hash, rand.String(5))
@@ -30,7 +29,6 @@ func (n *Node) roll(ctx context.Context, deployment *appsv1.Deployment) error {
 		p, err := n.newPod(client.ObjectKeyFromObject(deployment), name, hash, &deployment.Spec.Template)
 		if err != nil {
 			n.t.Errorf("Deployment %s: %v", deployment.Name, err)
-
 			return nil
 		}
 
@@ -40,7 +38,6 @@ func (n *Node) roll(ctx context.Context, deployment *appsv1.Deployment) error {
 	case len(old) > 0 && (!old[0].now().Ready || ready(current)+ready(old) > wanted):
 		old[0].end()
 	}
-
 	return n.report(ctx, deployment, hash)
 }
 
@@ -55,7 +52,6 @@ func (n *Node) podsOf(deployment *appsv1.Deployment, hash string) (current, old 
 			old = append(old, p)
 		}
 	}
-
 	return current, old
 }
 
@@ -64,7 +60,6 @@ func templateHash(template *corev1.PodTemplateSpec) string {
 	if err != nil {
 		panic(err) // It came as JSON.
 	}
-
 	return fmt.Sprintf("%.4x", sha256.Sum256(text))
 }
 
@@ -74,7 +69,6 @@ func ready(pods []*pod) (count int) {
 			count++
 		}
 	}
-
 	return count
 }
 
@@ -93,6 +87,5 @@ func (n *Node) report(ctx context.Context, deployment *appsv1.Deployment, hash s
 
 	updated := deployment.DeepCopy()
 	updated.Status = status
-
 	return ignoreRaces(n.plane.Client.Status().Update(ctx, updated))
 }

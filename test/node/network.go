@@ -29,7 +29,6 @@ var errNoNetwork = errors.New("the network of the pod is gone")
 func newNetwork(addresses ...netip.Addr) (*network, error) {
 	n := &network{calls: make(chan func()), stop: make(chan struct{}), ended: make(chan struct{})}
 	ready := make(chan error, 1)
-
 	go func() {
 		defer close(n.ended)
 
@@ -39,18 +38,14 @@ func newNetwork(addresses ...netip.Addr) (*network, error) {
 		ready <- err
 
 		n.serve()
-
 		if leave() == nil { // Else the thread must end, as it is in the wrong namespace.
 			runtime.UnlockOSThread()
 		}
 	}()
-
 	if err := <-ready; err != nil {
 		n.close()
-
 		return nil, err
 	}
-
 	return n, nil
 }
 
@@ -74,7 +69,6 @@ func (n *network) close() {
 // inside runs f in the namespace. It must not block for long: only one runs at a time.
 func (n *network) inside(f func() error) error {
 	result := make(chan error, 1)
-
 	select {
 	case n.calls <- func() { result <- f() }:
 		return <-result
@@ -86,20 +80,16 @@ func (n *network) inside(f func() error) error {
 func (n *network) dial(ctx context.Context, address netip.AddrPort) (conn net.Conn, err error) {
 	err = n.inside(func() error {
 		conn, err = new(net.Dialer).DialContext(ctx, "tcp", address.String())
-
 		return err
 	})
-
 	return conn, err
 }
 
 func (n *network) listen(address string) (listener net.Listener, err error) {
 	err = n.inside(func() error {
 		listener, err = net.Listen("tcp", address)
-
 		return err
 	})
-
 	return listener, err
 }
 
@@ -111,11 +101,9 @@ func enterNamespace(addresses []netip.Addr) (leave func() error, err error) {
 	}
 
 	leave = func() error { return errors.Join(unix.Setns(int(before.Fd()), unix.CLONE_NEWNET), before.Close()) }
-
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		return leave, fmt.Errorf("network namespace: %w", err)
 	}
-
 	return leave, furnish(addresses)
 }
 
@@ -126,10 +114,8 @@ func furnish(addresses []netip.Addr) error {
 		return fmt.Errorf("network namespace: %w", err)
 	}
 	defer unix.Close(socket) // It carried nothing.
-
 	if err := configure(socket, "lo", unix.SIOCSIFFLAGS, func(r *unix.Ifreq) error {
 		r.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
-
 		return nil
 	}); err != nil {
 		return err
@@ -147,7 +133,6 @@ func furnish(addresses []netip.Addr) error {
 			return err
 		}
 	}
-
 	return nil
 }
 
@@ -164,6 +149,5 @@ func configure(socket int, name string, request uint, fill func(*unix.Ifreq) err
 	if err != nil {
 		return fmt.Errorf("network namespace: interface %s: %w", name, err)
 	}
-
 	return nil
 }

@@ -61,7 +61,6 @@ type Node struct {
 // superuser in CI lacks them.
 func New(t testing.TB, opts Options) *Node {
 	t.Helper()
-
 	trial, err := newNetwork()
 	if err != nil {
 		if os.Getenv("CI") == "true" && os.Geteuid() == 0 {
@@ -73,7 +72,8 @@ func New(t testing.TB, opts Options) *Node {
 
 	trial.close()
 
-	dir, err := os.MkdirTemp("", "node-") // The path of a socket must be short, that of t.TempDir is not.
+	// The path of a socket must be short.
+	dir, err := os.MkdirTemp("", "node-") //nolint:usetesting // That of t.TempDir is too long.
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +84,6 @@ func New(t testing.TB, opts Options) *Node {
 	if err := errors.Join(os.Chmod(dir, 0o755), n.pull()); err != nil {
 		t.Fatal(err)
 	}
-
 	return n
 }
 
@@ -101,7 +100,6 @@ func (n *Node) pull() error {
 			return err
 		}
 	}
-
 	return nil
 }
 
@@ -114,7 +112,6 @@ func (n *Node) socket() string { return filepath.Join(n.dir, "egress.sock") }
 // APIServerArgs returns the flags by which an API server reaches the pods of this node.
 func (n *Node) APIServerArgs() map[string][]string {
 	n.t.Helper()
-
 	text, err := json.Marshal(map[string]any{
 		"apiVersion": "apiserver.k8s.io/v1beta1", "kind": "EgressSelectorConfiguration",
 		"egressSelections": []any{map[string]any{"name": "cluster", "connection": map[string]any{
@@ -122,18 +119,15 @@ func (n *Node) APIServerArgs() map[string][]string {
 		}}},
 	})
 	path := filepath.Join(n.dir, "egress.json")
-
 	if err = errors.Join(err, os.WriteFile(path, text, 0o600)); err != nil {
 		n.t.Fatal(err)
 	}
-
 	return map[string][]string{"egress-selector-config-file": {path}}
 }
 
 // Start starts the node for an API server that has [Node.APIServerArgs]. The test stops it, before the API server.
 func (n *Node) Start(plane *controlplane.ControlPlane) {
 	n.t.Helper()
-
 	ctx, stop := context.WithCancel(context.Background())
 	n.plane, n.stop, n.ended = plane, stop, ctx.Done()
 	n.t.Cleanup(n.end)
@@ -157,10 +151,8 @@ func (n *Node) Start(plane *controlplane.ControlPlane) {
 func (n *Node) end() {
 	n.stop()
 	n.work.Wait()
-
 	for _, p := range n.pods {
 		<-p.done
-
 		if n.t.Failed() {
 			text, _ := os.ReadFile(p.logPath()) // A container that did not start has none.
 			n.t.Logf("log of pod %s:\n%s", p.state.Name, text[max(0, len(text)-20_000):])
@@ -171,7 +163,6 @@ func (n *Node) end() {
 func (n *Node) loop(ctx context.Context) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
-
 	for ctx.Err() == nil {
 		if err := n.sync(ctx); err != nil && ctx.Err() == nil {
 			n.t.Logf("node: %v", err)
@@ -191,14 +182,12 @@ func (n *Node) sync(ctx context.Context) error {
 		services    corev1.ServiceList
 		namespaces  corev1.NamespaceList
 	)
-
 	if err := errors.Join(n.plane.Client.List(ctx, &deployments), n.plane.Client.List(ctx, &services),
 		n.plane.Client.List(ctx, &namespaces)); err != nil {
 		return err
 	}
 
 	n.reap(deployments.Items)
-
 	for i := range deployments.Items {
 		if err := n.roll(ctx, &deployments.Items[i]); err != nil {
 			return err
@@ -208,7 +197,6 @@ func (n *Node) sync(ctx context.Context) error {
 	if err := n.lead(ctx, services.Items); err != nil {
 		return err
 	}
-
 	return n.release(ctx, namespaces.Items)
 }
 
@@ -216,7 +204,6 @@ func (n *Node) sync(ctx context.Context) error {
 func (n *Node) reap(deployments []appsv1.Deployment) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-
 	n.pods = slices.DeleteFunc(n.pods, func(p *pod) bool {
 		wanted := slices.ContainsFunc(deployments, func(d appsv1.Deployment) bool {
 			return p.owner == types.NamespacedName{Namespace: d.Namespace, Name: d.Name} && d.DeletionTimestamp == nil
@@ -224,7 +211,6 @@ func (n *Node) reap(deployments []appsv1.Deployment) {
 		if !wanted {
 			p.end()
 		}
-
 		return p.gone()
 	})
 }
@@ -234,17 +220,16 @@ func (n *Node) release(ctx context.Context, namespaces []corev1.Namespace) error
 	for i := range namespaces {
 		namespace := &namespaces[i]
 		inhabited := slices.ContainsFunc(n.running(), func(p *pod) bool { return p.owner.Namespace == namespace.Name })
-
 		if namespace.DeletionTimestamp == nil || inhabited {
 			continue
 		}
 
 		namespace.Spec.Finalizers = nil
-		if err := ignoreRaces(n.plane.Client.SubResource("finalize").Update(ctx, namespace)); err != nil {
+		err := n.plane.Client.SubResource("finalize").Update(ctx, namespace) //nolint:misspell // Its name in the API.
+		if err := ignoreRaces(err); err != nil {
 			return err
 		}
 	}
-
 	return nil
 }
 
@@ -252,14 +237,12 @@ func (n *Node) release(ctx context.Context, namespaces []corev1.Namespace) error
 func (n *Node) running() []*pod {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-
 	return slices.Clone(n.pods)
 }
 
 func (n *Node) add(p *pod) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-
 	n.pods = append(n.pods, p)
 }
 
@@ -270,7 +253,6 @@ func (n *Node) Pods(deployment types.NamespacedName) (pods []Pod) {
 			pods = append(pods, p.now())
 		}
 	}
-
 	return pods
 }
 
@@ -280,6 +262,5 @@ func ignoreRaces(err error) error {
 		apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return nil
 	}
-
 	return err
 }

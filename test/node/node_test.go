@@ -43,14 +43,12 @@ func TestNode(t *testing.T) {
 	pod := readyPods(t, n)[0]
 	confined(t, pod)
 	ownsNothing(t, n, pod)
-
 	if err := syscall.Kill(pod.Pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 
 	rig.Eventually(t, patience, "the killed process is started again", func() bool {
 		after := n.Pods(deployment())[0]
-
 		return after.Name == pod.Name && after.Restarts == 1 && after.Ready && after.Pid != pod.Pid
 	})
 }
@@ -62,7 +60,6 @@ func deployment() types.NamespacedName {
 // install returns when an agent is installed.
 func install(t *testing.T, plane *controlplane.ControlPlane) {
 	t.Helper()
-
 	pki := rig.NewPKI(t)
 
 	leaf, err := pki.CA.Client("runtime-1", testpki.Options{
@@ -91,7 +88,6 @@ func install(t *testing.T, plane *controlplane.ControlPlane) {
 		if err != nil {
 			t.Fatal(err)
 		}
-
 		return status.State == installation.Ready
 	})
 }
@@ -100,20 +96,16 @@ func readyPods(t *testing.T, n *Node) (pods []Pod) {
 	t.Helper()
 	rig.Eventually(t, patience, "two pods are ready", func() bool {
 		pods = n.Pods(deployment())
-
 		return len(pods) == 2 && pods[0].Ready && pods[1].Ready
 	})
-
 	return pods
 }
 
 // confined checks the user, the capabilities, the environment and the network of a process.
 func confined(t *testing.T, pod Pod) {
 	t.Helper()
-
 	proc := fmt.Sprintf("/proc/%d/", pod.Pid)
 	status, err := os.ReadFile(proc + "status")
-
 	for _, want := range []string{"\nUid:\t65532\t65532", "\nGid:\t65532\t65532", "\nGroups:\t65532", "\nCapEff:\t0000000000000000"} {
 		if !bytes.Contains(status, []byte(want)) {
 			t.Errorf("the process has not%s: %v\n%s", want, err, status)
@@ -121,7 +113,6 @@ func confined(t *testing.T, pod Pod) {
 	}
 
 	environ, err := os.ReadFile(proc + "environ")
-
 	for _, want := range []string{"POD_NAME=" + pod.Name, "WEBHOOK_PORT=8443", "KCP_ADDR=" + address, "MANAGERS=tester"} {
 		if !strings.Contains("\x00"+string(environ), "\x00"+want+"\x00") {
 			t.Errorf("the environment has not %s: %v", want, err)
@@ -137,7 +128,6 @@ func confined(t *testing.T, pod Pod) {
 // ownsNothing checks that the container can change no file of its root, and that its key is for its group only.
 func ownsNothing(t *testing.T, n *Node, pod Pod) {
 	t.Helper()
-
 	root := n.running()[0].path("/")
 	if err := fs.WalkDir(os.DirFS(root), ".", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
@@ -151,11 +141,9 @@ func ownsNothing(t *testing.T, n *Node, pod Pod) {
 
 		stat, _ := info.Sys().(*syscall.Stat_t)
 		mine := stat.Uid == 65532 || stat.Gid == 65532 && info.Mode()&0o020 != 0
-
 		if mine || info.Mode()&fs.ModeSymlink == 0 && info.Mode()&0o002 != 0 {
 			t.Errorf("the container of %s can change %s", pod.Name, path)
 		}
-
 		return nil
 	}); err != nil {
 		t.Error(err)

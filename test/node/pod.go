@@ -79,12 +79,10 @@ func (n *Node) newPod(owner types.NamespacedName, name, hash string, template *c
 
 	if err := p.prepare(); err != nil {
 		p.close()
-
 		return nil, fmt.Errorf("pod %s: %w", name, err)
 	}
 
 	go p.run()
-
 	return p, nil
 }
 
@@ -99,10 +97,8 @@ func (p *pod) run() {
 		tick    = time.NewTicker(interval)
 	)
 	defer tick.Stop()
-
 	for {
 		complete := p.refresh()
-
 		switch {
 		case current == nil && complete && !time.Now().Before(next):
 			current = p.start()
@@ -119,11 +115,9 @@ func (p *pod) run() {
 		select {
 		case <-p.node.ended:
 			current.stop(0)
-
 			return
 		case <-p.deleted:
 			current.stop(p.grace())
-
 			return
 		case <-tick.C:
 		}
@@ -133,14 +127,11 @@ func (p *pod) run() {
 // refresh brings the volumes up to date, and reports whether the process has all Secrets that it needs.
 func (p *pod) refresh() bool {
 	complete := true
-
 	for name, v := range p.volumes {
 		var secret corev1.Secret
-
 		key := types.NamespacedName{Namespace: p.owner.Namespace, Name: name}
 		if err := p.node.plane.Client.Get(context.Background(), key, &secret); err != nil {
 			complete = complete && v.written != nil // A running container keeps its files.
-
 			continue
 		}
 
@@ -153,13 +144,11 @@ func (p *pod) refresh() bool {
 			p.secrets = slices.AppendSeq(p.secrets, maps.Values(secret.Data))
 		}
 	}
-
 	return complete
 }
 
 func (p *pod) grace() time.Duration {
 	seconds := value(p.spec.TerminationGracePeriodSeconds, corev1.DefaultTerminationGracePeriodSeconds)
-
 	return time.Duration(seconds) * time.Second
 }
 
@@ -171,7 +160,6 @@ func (p *pod) close() {
 
 	p.net.close()
 	p.work.Wait()
-
 	if said, err := os.ReadFile(p.logPath()); err == nil && len(said) > 0 {
 		rig.KeepsSecrets(p.node.t, string(said), p.secrets...)
 	}
@@ -201,21 +189,18 @@ func (p *pod) gone() bool {
 func (p *pod) now() Pod {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-
 	return p.state
 }
 
 func (p *pod) set(change func(*Pod)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-
 	change(&p.state)
 }
 
 // serves reports whether Services lead to the pod.
 func (p *pod) serves() bool {
 	now := p.now()
-
 	return now.Ready && !now.Ending
 }
 
@@ -230,7 +215,6 @@ func (p *pod) port(name string) (uint16, error) {
 	}
 
 	number, err := strconv.ParseUint(name, 10, 16)
-
 	return uint16(number), err
 }
 
@@ -246,7 +230,6 @@ func (p *pod) start() *process {
 	log, err := os.OpenFile(p.logPath(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		p.node.t.Errorf("pod %s: %v", p.state.Name, err)
-
 		return nil
 	}
 	defer log.Close() // The child has its own descriptor.
@@ -260,7 +243,6 @@ func (p *pod) start() *process {
 	// A process inherits the network of the thread that starts it.
 	if err := p.net.inside(cmd.Start); err != nil {
 		p.node.t.Errorf("pod %s: %v", p.state.Name, err)
-
 		return nil
 	}
 
@@ -276,7 +258,6 @@ func (p *pod) start() *process {
 	}()
 
 	p.set(func(s *Pod) { s.Pid = cmd.Process.Pid })
-
 	return r
 }
 
@@ -294,7 +275,6 @@ func (r *process) probe() {
 	r.readiness.run(r.pod)
 	r.liveness.run(r.pod)
 	r.pod.set(func(s *Pod) { s.Ready = r.readiness.passes })
-
 	if !r.liveness.passes {
 		r.pod.node.t.Logf("pod %s: killed by its liveness probe", r.pod.state.Name)
 
@@ -309,13 +289,11 @@ func (r *process) stop(grace time.Duration) {
 	}
 
 	r.pod.set(func(s *Pod) { s.Ready = false })
-
 	if grace > 0 {
 		_ = r.cmd.Process.Signal(syscall.SIGTERM) // It may have ended.
 
 		timer := time.NewTimer(grace)
 		defer timer.Stop()
-
 		select {
 		case <-r.exited:
 		case <-timer.C:

@@ -32,12 +32,12 @@ func (c *check) run(p *pod) {
 		return
 	}
 
+	c.failures++
 	if err := p.probe(c.spec); err == nil {
 		c.failures, c.passes = 0, true
-	} else if c.failures++; c.failures >= c.spec.FailureThreshold {
-		c.passes = false
 	}
 
+	c.passes = c.passes && c.failures < c.spec.FailureThreshold
 	if c.passes {
 		c.next = time.Now().Add(time.Duration(c.spec.PeriodSeconds) * time.Second)
 	}
@@ -71,10 +71,8 @@ func (p *pod) probe(spec *corev1.Probe) error {
 		return err
 	}
 	defer answer.Body.Close()
-
 	if answer.StatusCode < 200 || answer.StatusCode >= 400 { // As kubelets judge.
 		return fmt.Errorf("GET %s: %s", url, answer.Status)
 	}
-
 	return nil
 }

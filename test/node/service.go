@@ -32,7 +32,6 @@ type target struct {
 // lead sets where the Services lead to, and publishes it.
 func (n *Node) lead(ctx context.Context, services []corev1.Service) error {
 	routes := map[string][]target{}
-
 	for i := range services {
 		service := &services[i]
 		if len(service.Spec.Selector) == 0 {
@@ -42,7 +41,6 @@ func (n *Node) lead(ctx context.Context, services []corev1.Service) error {
 		pods := n.selected(service)
 		for _, port := range service.Spec.Ports {
 			address := net.JoinHostPort(service.Spec.ClusterIP, strconv.Itoa(int(port.Port)))
-
 			for _, p := range pods {
 				if number, err := p.port(cmp.Or(port.TargetPort.String(), port.Name)); err == nil && p.serves() {
 					routes[address] = append(routes[address], target{p, number})
@@ -58,13 +56,11 @@ func (n *Node) lead(ctx context.Context, services []corev1.Service) error {
 	n.mu.Lock()
 	n.routes = routes
 	n.mu.Unlock()
-
 	return n.prune(ctx, services)
 }
 
 func (n *Node) selected(service *corev1.Service) []*pod {
 	selector := labels.SelectorFromSet(service.Spec.Selector)
-
 	return slices.DeleteFunc(n.running(), func(p *pod) bool {
 		return p.owner.Namespace != service.Namespace || !selector.Matches(labels.Set(p.labels))
 	})
@@ -77,16 +73,13 @@ func (n *Node) publish(ctx context.Context, service *corev1.Service, pods []*pod
 		slice.Labels = map[string]string{discoveryv1.LabelServiceName: service.Name, discoveryv1.LabelManagedBy: sliceOwner}
 		slice.AddressType = discoveryv1.AddressTypeIPv4
 		slice.Endpoints = nil
-
 		for _, p := range pods {
 			slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
 				Addresses: []string{p.ip.String()}, Conditions: discoveryv1.EndpointConditions{Ready: new(p.serves())},
 			})
 		}
-
 		return nil
 	})
-
 	return err
 }
 
@@ -107,7 +100,6 @@ func (n *Node) prune(ctx context.Context, services []corev1.Service) error {
 			return err
 		}
 	}
-
 	return nil
 }
 
@@ -117,10 +109,8 @@ func (n *Node) connect(w http.ResponseWriter, r *http.Request) {
 	n.mu.Lock()
 	targets := n.routes[r.Host]
 	n.mu.Unlock()
-
 	if r.Method != http.MethodConnect || len(targets) == 0 {
 		w.WriteHeader(http.StatusServiceUnavailable)
-
 		return
 	}
 
@@ -129,14 +119,12 @@ func (n *Node) connect(w http.ResponseWriter, r *http.Request) {
 	inside, err := chosen.pod.net.dial(r.Context(), netip.AddrPortFrom(chosen.pod.ip, chosen.port))
 	if err != nil {
 		w.WriteHeader(http.StatusBadGateway)
-
 		return
 	}
 
 	outside, _, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		_ = inside.Close()
-
 		return
 	}
 
@@ -149,7 +137,6 @@ func (n *Node) connect(w http.ResponseWriter, r *http.Request) {
 func (p *pod) openWays() (map[string]netip.Addr, error) {
 	names := map[string]netip.Addr{}
 	next := netip.AddrFrom4([4]byte{127, 1, 0, 0})
-
 	for name, outside := range p.node.opts.Hosts {
 		host, port, err := net.SplitHostPort(name)
 		if err != nil {
@@ -165,7 +152,6 @@ func (p *pod) openWays() (map[string]netip.Addr, error) {
 			return nil, err
 		}
 	}
-
 	return names, p.openWay(p.node.apiServer(), p.node.apiServer())
 }
 
@@ -186,7 +172,6 @@ func (p *pod) openWay(inside, outside string) error {
 			p.work.Go(func() { carryOut(conn, outside) })
 		}
 	})
-
 	return nil
 }
 
@@ -194,7 +179,6 @@ func carryOut(inside net.Conn, address string) {
 	outside, err := net.DialTimeout("tcp", address, 5*time.Second)
 	if err != nil {
 		_ = inside.Close()
-
 		return
 	}
 
@@ -204,7 +188,6 @@ func carryOut(inside net.Conn, address string) {
 // carry copies both ways, and ends both connections when one ends.
 func carry(a, b net.Conn) {
 	var both sync.WaitGroup
-
 	copyOver := func(to, from net.Conn) {
 		_, _ = io.Copy(to, from) // Any end is one.
 		_ = to.Close()

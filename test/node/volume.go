@@ -30,7 +30,6 @@ func newVolume(dir string, mode os.FileMode, group int) (*volume, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
-
 	return v, os.Chown(dir, -1, group)
 }
 
@@ -43,7 +42,6 @@ func (v *volume) write(files map[string][]byte) (changed bool, err error) {
 	if err := v.replace(files); err != nil {
 		return false, fmt.Errorf("volume: %w", err)
 	}
-
 	return true, nil
 }
 
@@ -57,7 +55,6 @@ func (v *volume) replace(files map[string][]byte) error {
 	}
 
 	err = errors.Join(os.Symlink(generation, v.path(dataTmpLink)), os.Rename(v.path(dataTmpLink), v.path(dataLink)))
-
 	for name := range files {
 		if linked := os.Symlink(filepath.Join(dataLink, name), v.path(name)); !os.IsExist(linked) {
 			err = errors.Join(err, linked)
@@ -71,11 +68,9 @@ func (v *volume) replace(files map[string][]byte) error {
 	}
 
 	v.generation, v.written = generation, maps.Clone(files)
-
 	if err != nil || before == "" {
 		return err
 	}
-
 	return os.RemoveAll(v.path(before))
 }
 
@@ -88,12 +83,10 @@ func (v *volume) fill(files map[string][]byte) (generation string, err error) {
 	}
 
 	err = v.own(dir, 0o755)
-
 	for name, content := range files {
 		path := filepath.Join(dir, name)
 		err = errors.Join(err, os.WriteFile(path, content, 0o600), v.own(path, v.mode))
 	}
-
 	return filepath.Base(dir), err
 }
 

@@ -17,7 +17,6 @@ import (
 // ScrapeAPIServer returns the metrics of an API server, in the exposition format.
 func ScrapeAPIServer(t testing.TB, plane *controlplane.ControlPlane) []byte {
 	t.Helper()
-
 	client, err := rest.HTTPClientFor(plane.Config)
 	if err != nil {
 		t.Fatal(err)
@@ -28,19 +27,16 @@ func ScrapeAPIServer(t testing.TB, plane *controlplane.ControlPlane) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	return text
 }
 
 // Scrape returns the agent's metrics.
 func (a *Agent) Scrape() []byte {
 	a.t.Helper()
-
 	text, err := a.get("/metrics")
 	if err != nil {
 		a.t.Fatal(err)
 	}
-
 	return text
 }
 
@@ -57,7 +53,6 @@ type Histogram struct {
 func ParseHistogram(text []byte, name string, labels ...string) Histogram {
 	h := Histogram{Count: Sum(text, name+"_count", labels...), Sum: Sum(text, name+"_sum", labels...)}
 	buckets := map[float64]float64{}
-
 	for line := range strings.Lines(string(text)) {
 		series, value, _ := strings.Cut(strings.TrimSpace(line), " ")
 		if !strings.HasPrefix(series, name+"_bucket{") || !containsAll(series, labels) {
@@ -68,7 +63,6 @@ func ParseHistogram(text []byte, name string, labels ...string) Histogram {
 		bound, _, _ := strings.Cut(after, `"`)
 		upper, err := strconv.ParseFloat(bound, 64) // "+Inf", too.
 		count, countErr := strconv.ParseFloat(value, 64)
-
 		if err := cmp.Or(err, countErr); err == nil {
 			buckets[upper] += count
 		}
@@ -79,11 +73,9 @@ func ParseHistogram(text []byte, name string, labels ...string) Histogram {
 	}
 
 	slices.Sort(h.Upper)
-
 	for _, upper := range h.Upper {
 		h.Counts = append(h.Counts, buckets[upper])
 	}
-
 	return h
 }
 
@@ -96,7 +88,6 @@ func (h Histogram) Minus(earlier Histogram) Histogram {
 
 	h.Count -= earlier.Count
 	h.Sum -= earlier.Sum
-
 	return h
 }
 
@@ -111,7 +102,6 @@ func (h Histogram) Quantile(q float64) time.Duration {
 			return seconds(upper)
 		}
 	}
-
 	return seconds(math.Inf(1))
 }
 
@@ -120,7 +110,6 @@ func (h Histogram) Mean() time.Duration {
 	if h.Count == 0 {
 		return 0
 	}
-
 	return seconds(h.Sum / h.Count)
 }
 
@@ -128,6 +117,5 @@ func seconds(s float64) time.Duration {
 	if math.IsInf(s, 1) {
 		return math.MaxInt64
 	}
-
 	return time.Duration(s * float64(time.Second))
 }

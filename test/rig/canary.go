@@ -27,7 +27,6 @@ type Canary struct {
 // NewCanary creates the Lease and the service account in a runtime, both of that name.
 func NewCanary(t testing.TB, runtime *controlplane.ControlPlane, name string) *Canary {
 	t.Helper()
-
 	meta := metav1.ObjectMeta{Namespace: Namespace, Name: name}
 	account := &corev1.ServiceAccount{ObjectMeta: meta}
 
@@ -55,7 +54,6 @@ func NewCanary(t testing.TB, runtime *controlplane.ControlPlane, name string) *C
 		"CANARY_TOKEN_FILE": write(t, "token", []byte(c.Token)),
 		"CANARY_CA_CERT":    write(t, "ca.crt", runtime.Config.CAData),
 	}
-
 	return c
 }
 
@@ -63,17 +61,14 @@ func NewCanary(t testing.TB, runtime *controlplane.ControlPlane, name string) *C
 func (c *Canary) Config(runtime *controlplane.ControlPlane) *rest.Config {
 	config := rest.AnonymousClientConfig(runtime.Config)
 	config.BearerToken = c.Token
-
 	return config
 }
 
 func write(t testing.TB, name string, text []byte) string {
 	t.Helper()
-
 	path := filepath.Join(t.TempDir(), name)
 	if err := os.WriteFile(path, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-
 	return path
 }

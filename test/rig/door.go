@@ -60,7 +60,6 @@ type door struct {
 
 func newDoor(t testing.TB) *door {
 	t.Helper()
-
 	d := &door{
 		conns: make(chan net.Conn), done: make(chan struct{}),
 		t: t, current: Refusing, open: make(map[*doorConn]struct{}),
@@ -72,24 +71,20 @@ func newDoor(t testing.TB) *door {
 	}
 
 	d.set(Up)
-
 	return d
 }
 
 func (d *door) fault() Fault {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-
 	return d.current
 }
 
 func (d *door) set(fault Fault) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-
 	before := d.current
 	d.current = fault
-
 	switch {
 	case fault == HalfOpen:
 		for conn := range d.open {
@@ -117,7 +112,6 @@ func (d *door) listen(wanted bool) {
 		inner, err := net.Listen("tcp", Address(d.port))
 		if err != nil {
 			d.t.Errorf("plane: %v", err)
-
 			return
 		}
 
@@ -151,18 +145,14 @@ func (d *door) accept(inner net.Listener) {
 func (d *door) track(conn net.Conn) net.Conn {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-
 	tracked := &doorConn{Conn: conn, door: d, dead: make(chan struct{})}
 	d.open[tracked] = struct{}{}
-
 	switch d.current {
 	case Refusing:
 		_ = tracked.Conn.Close() // It came at the last moment.
-
 		return nil
 	case HalfOpen:
 		tracked.die()
-
 		return nil
 	case NoHandshake:
 		return nil
@@ -184,7 +174,6 @@ func (d *door) Accept() (net.Conn, error) {
 // Close implements [net.Listener].
 func (d *door) Close() error {
 	d.once.Do(func() { close(d.done) })
-
 	return nil
 }
 
@@ -197,7 +186,6 @@ func (d *door) shut() {
 
 	d.mu.Lock()
 	d.listen(false)
-
 	for conn := range d.open {
 		_ = conn.Conn.Close() // Nobody needs it.
 	}
@@ -243,7 +231,6 @@ func (c *doorConn) Write(b []byte) (int, error) {
 	if c.isDead() {
 		return len(b), nil
 	}
-
 	return c.Conn.Write(b)
 }
 
@@ -251,14 +238,12 @@ func (c *doorConn) Write(b []byte) (int, error) {
 func (c *doorConn) Close() error {
 	if c.isDead() {
 		_ = c.SetReadDeadline(time.Now()) // Lets its server go.
-
 		return nil
 	}
 
 	c.door.mu.Lock()
 	delete(c.door.open, c)
 	c.door.mu.Unlock()
-
 	return c.Conn.Close()
 }
 

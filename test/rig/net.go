@@ -20,14 +20,12 @@ func BothUsages() []x509.ExtKeyUsage {
 // until the test ends: a process of the test may leave it and come back.
 func FreePort(t testing.TB) int {
 	t.Helper()
-
 	holder, port, err := reservePort()
 	if err != nil {
 		t.Fatal(err)
 	}
 
 	t.Cleanup(func() { _ = syscall.Close(holder) }) // It was bound only.
-
 	return port
 }
 
@@ -57,7 +55,6 @@ func reservePort() (holder, port int, err error) {
 	}
 
 	own, _ := address.(*syscall.SockaddrInet6) // It was bound to one.
-
 	return holder, own.Port, nil
 }
 

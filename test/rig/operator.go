@@ -28,13 +28,11 @@ const Namespace = "default"
 // AddRuntime creates the object that stands for a runtime: a ConfigMap of its name with the domain that its certificate carries.
 func AddRuntime(t testing.TB, plane *controlplane.ControlPlane, name, domain string) types.NamespacedName {
 	t.Helper()
-
 	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
 		Name: name, Namespace: Namespace,
 		Annotations: map[string]string{controllerruntime.DomainAnnotation: domain},
 	}}
 	create(t, plane, object)
-
 	return types.NamespacedName{Namespace: Namespace, Name: name}
 }
 
@@ -71,7 +69,6 @@ type OperatorOptions struct {
 // StartOperator runs an operator in this process. Runtimes are ConfigMaps, see [AddRuntime], and SAN pinning is on.
 func StartOperator(t testing.TB, plane *controlplane.ControlPlane, material *httpmtls.Material, component string, opts OperatorOptions) *Operator {
 	t.Helper()
-
 	o := &Operator{Addr: opts.Addr, t: t, ended: make(chan error, 1)}
 	if o.Addr == "" {
 		o.Addr = Address(FreePort(t))
@@ -95,11 +92,9 @@ func StartOperator(t testing.TB, plane *controlplane.ControlPlane, material *htt
 	go func() { o.ended <- mgr.Start(ctx) }()
 
 	t.Cleanup(o.Stop)
-
 	if !mgr.GetCache().WaitForCacheSync(ctx) {
 		t.Fatal("the operator's cache does not sync")
 	}
-
 	return o
 }
 
@@ -130,11 +125,9 @@ func (o *Operator) setUp(
 	if err := mgr.Add(events); err != nil {
 		return err
 	}
-
 	return ctrl.NewControllerManagedBy(mgr).Named(component).WatchesRawSource(source).
 		Complete(reconcile.Func(func(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
 			o.started(r.NamespacedName)
-
 			if opts.Reconcile != nil {
 				opts.Reconcile(ctx, r.NamespacedName)
 			}
@@ -142,7 +135,6 @@ func (o *Operator) setUp(
 			if opts.RequeueAfter != nil {
 				return reconcile.Result{RequeueAfter: opts.RequeueAfter(r.NamespacedName)}, nil
 			}
-
 			return reconcile.Result{}, nil
 		}))
 }
@@ -150,14 +142,12 @@ func (o *Operator) setUp(
 func (o *Operator) started(name types.NamespacedName) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-
 	o.reconciles = append(o.reconciles, Reconcile{name, time.Now()})
 }
 
 func (o *Operator) delivered(d core.Delivery) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-
 	o.deliveries = append(o.deliveries, d)
 }
 
@@ -165,7 +155,6 @@ func (o *Operator) delivered(d core.Delivery) {
 func (o *Operator) Reconciles() []Reconcile {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-
 	return slices.Clone(o.reconciles)
 }
 
@@ -173,17 +162,14 @@ func (o *Operator) Reconciles() []Reconcile {
 func (o *Operator) Deliveries() []core.Delivery {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-
 	return slices.Clone(o.deliveries)
 }
 
 // Stop ends the operator and waits for it.
 func (o *Operator) Stop() {
 	o.stop()
-
 	if err, open := <-o.ended; open {
 		close(o.ended)
-
 		if err != nil {
 			o.t.Errorf("operator: %v", err)
 		}

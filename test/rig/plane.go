@@ -59,7 +59,6 @@ type PlaneOptions struct {
 // StartPlane runs a plane for managers with certificates of pki. The test ends it.
 func StartPlane(t testing.TB, pki *PKI, opts PlaneOptions, managers ...core.Manager) *Plane {
 	t.Helper()
-
 	p := &Plane{
 		t: t, serving: faultCertificates(t, pki),
 		closed: make(chan struct{}), started: make(map[Look][]time.Time),
@@ -84,16 +83,13 @@ func StartPlane(t testing.TB, pki *PKI, opts PlaneOptions, managers ...core.Mana
 
 	p.events = events
 	p.serve()
-
 	return p
 }
 
 // faultCertificates returns what is presented in each fault that has a certificate of its own, and under Up for all others.
 func faultCertificates(t testing.TB, pki *PKI) map[Fault]*tls.Config {
 	t.Helper()
-
 	other := NewPKI(t)
-
 	return map[Fault]*tls.Config{
 		Up:        serverConfig(t, pki.CA, pki.CA, testpki.Options{}),
 		OtherCA:   serverConfig(t, pki.CA, other.CA, testpki.Options{}),
@@ -104,7 +100,6 @@ func faultCertificates(t testing.TB, pki *PKI) map[Fault]*tls.Config {
 // serverConfig trusts clients of one CA and presents a certificate of another.
 func serverConfig(t testing.TB, clients, issuer *testpki.CA, opts testpki.Options) *tls.Config {
 	t.Helper()
-
 	leaf, err := issuer.Server("listener", opts)
 	if err != nil {
 		t.Fatal(err)
@@ -131,22 +126,18 @@ func serverConfig(t testing.TB, clients, issuer *testpki.CA, opts testpki.Option
 
 		chosen = chosen.Clone()
 		chosen.SessionTicketsDisabled = true
-
 		return chosen, nil
 	}
-
 	return config
 }
 
 // startController returns what puts deliveries into the workqueue of a running controller.
 func (p *Plane) startController(opts PlaneOptions) core.Handler {
 	p.t.Helper()
-
 	source := controllerruntime.NewSource(func(_ context.Context, d core.Delivery) ([]Look, error) {
 		if opts.Delivered != nil {
 			opts.Delivered(d)
 		}
-
 		return []Look{{d.Runtime, d.Event.Watched}}, nil
 	}, controllerruntime.SourceOptions{})
 
@@ -155,11 +146,9 @@ func (p *Plane) startController(opts PlaneOptions) core.Handler {
 		MaxConcurrentReconciles: 4, //nolint:mnd // As operators have some.
 		Reconciler: reconcile.TypedFunc[Look](func(ctx context.Context, look Look) (reconcile.Result, error) {
 			p.start(look)
-
 			if opts.Reconcile == nil {
 				return reconcile.Result{}, nil
 			}
-
 			return opts.Reconcile(ctx, look)
 		}),
 	})
@@ -173,24 +162,20 @@ func (p *Plane) startController(opts PlaneOptions) core.Handler {
 
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-
 	go func() { ended <- looks.Start(ctx) }()
 
 	p.t.Cleanup(func() {
 		stop()
-
 		if err := <-ended; err != nil {
 			p.t.Errorf("controller of the plane: %v", err)
 		}
 	})
-
 	return source
 }
 
 func (p *Plane) start(look Look) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-
 	p.started[look] = append(p.started[look], time.Now())
 }
 
@@ -198,7 +183,6 @@ func (p *Plane) start(look Look) {
 func (p *Plane) Started(look Look) []time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-
 	return slices.Clone(p.started[look])
 }
 
@@ -206,15 +190,12 @@ func (p *Plane) Started(look Look) []time.Time {
 func (p *Plane) StartedSince(look Look, since time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-
 	all := p.started[look]
-
 	return len(all) > 0 && !all[len(all)-1].Before(since)
 }
 
 func (p *Plane) serve() {
 	p.t.Helper()
-
 	p.door = newDoor(p.t)
 	p.Addr = Address(p.door.port)
 
@@ -229,13 +210,11 @@ func (p *Plane) serve() {
 				if config := p.serving[p.door.fault()]; config != nil {
 					return config.GetConfigForClient(hello)
 				}
-
 				return p.serving[Up].GetConfigForClient(hello)
 			},
 		},
 	}
 	served := make(chan error, 1)
-
 	go func() { served <- server.ServeTLS(p.door, "", "") }()
 
 	p.t.Cleanup(func() {
@@ -243,7 +222,6 @@ func (p *Plane) serve() {
 		p.door.shut()
 
 		_ = server.Close() // What counts is why it ended.
-
 		if err := <-served; !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
 			p.t.Errorf("plane: %v", err)
 		}
@@ -277,7 +255,6 @@ func (p *Plane) answer(w http.ResponseWriter, r *http.Request) {
 func (p *Plane) wait(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
-
 	select {
 	case <-timer.C:
 	case <-ctx.Done():

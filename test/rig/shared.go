@@ -21,14 +21,12 @@ var shared struct {
 // ignore them. A test must remove its objects, or give them names of their own. TestMain must call [StopSharedAPIServer].
 func SharedAPIServer(t testing.TB, opts controlplane.Options) *controlplane.ControlPlane {
 	t.Helper()
-
 	if testing.Short() {
 		t.Skip("needs a real API server, which -short leaves out")
 	}
 
 	shared.Lock()
 	defer shared.Unlock()
-
 	if shared.plane == nil {
 		log.SetLogger(logr.Discard()) // The first call counts. Without any, controller-runtime logs a stack trace.
 
@@ -39,7 +37,6 @@ func SharedAPIServer(t testing.TB, opts controlplane.Options) *controlplane.Cont
 
 		shared.plane = plane
 	}
-
 	return shared.plane
 }
 
@@ -47,13 +44,11 @@ func SharedAPIServer(t testing.TB, opts controlplane.Options) *controlplane.Cont
 func StopSharedAPIServer() error {
 	shared.Lock()
 	defer shared.Unlock()
-
 	if shared.plane == nil {
 		return nil
 	}
 
 	defer func() { shared.plane = nil }()
-
 	return shared.plane.Stop()
 }
 
@@ -63,6 +58,5 @@ func RunTests(m *testing.M) int {
 	if err := StopSharedAPIServer(); err != nil && code == 0 {
 		return 1
 	}
-
 	return code
 }

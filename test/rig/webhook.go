@@ -20,7 +20,6 @@ import (
 // Watch makes the API server of a runtime send its reviews to an agent, and returns when it does.
 func Watch(t testing.TB, runtime *controlplane.ControlPlane, agent *Agent, caBundle []byte, watches ...admission.Watch) {
 	t.Helper()
-
 	Register(t, runtime, "runtime-watcher", agent.WebhookPort, caBundle, admission.ConfigurationOptions{}, watches...)
 	AwaitReviews(t, runtime, agent, watches[0].Labels)
 }
@@ -31,7 +30,6 @@ func Register(
 	opts admission.ConfigurationOptions, watches ...admission.Watch,
 ) {
 	t.Helper()
-
 	configuration, err := admission.WebhookConfiguration(name, admission.Endpoint{
 		URL: "https://" + Address(port), CABundle: caBundle,
 	}, watches, opts)
@@ -45,7 +43,6 @@ func Register(
 // create creates objects, and removes them when the test ends.
 func create(t testing.TB, plane *controlplane.ControlPlane, objects ...client.Object) {
 	t.Helper()
-
 	for _, object := range objects {
 		if err := plane.Client.Create(t.Context(), object); err != nil {
 			t.Fatal(err)
@@ -63,13 +60,11 @@ func create(t testing.TB, plane *controlplane.ControlPlane, objects ...client.Ob
 // AwaitReviews makes dry-run writes, which send nothing, until the agent is asked about them.
 func AwaitReviews(t testing.TB, runtime *controlplane.ControlPlane, agent *Agent, labels map[string]string) {
 	t.Helper()
-
 	Eventually(t, 30*time.Second, "the API server calls the agent", func() bool {
 		probe := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "probe-", Namespace: metav1.NamespaceDefault, Labels: labels}}
 		if err := runtime.Client.Create(t.Context(), probe, client.DryRunAll); err != nil {
 			t.Fatal(err)
 		}
-
 		return agent.Metric("runtime_watcher_agent_admission_reviews_total", `decision="dry_run"`) > 0
 	})
 }
@@ -78,12 +73,10 @@ func AwaitReviews(t testing.TB, runtime *controlplane.ControlPlane, agent *Agent
 // for --admission-control-config-file. Users have the names by which it chooses one: <host>:<port>, or "*" for every webhook.
 func AdmissionConfiguration(t testing.TB, users map[string]*clientcmdapi.AuthInfo) string {
 	t.Helper()
-
 	dir := t.TempDir()
 	kubeconfig, file := filepath.Join(dir, "webhooks.kubeconfig"), filepath.Join(dir, "admission.yaml")
 	config := clientcmdapi.NewConfig()
 	config.AuthInfos = users
-
 	if err := clientcmd.WriteToFile(*config, kubeconfig); err != nil {
 		t.Fatal(err)
 	}
@@ -98,6 +91,5 @@ plugins:
       kubeConfigFile: `+kubeconfig+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-
 	return file
 }

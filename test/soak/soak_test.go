@@ -39,7 +39,6 @@ type sink struct{ deliveries atomic.Int64 }
 
 func (s *sink) Handle(context.Context, core.Delivery) error {
 	s.deliveries.Add(1)
-
 	return nil
 }
 
@@ -82,7 +81,6 @@ func TestSoak(t *testing.T) {
 
 	watch.stop()
 	t.Log("\n" + watch.table())
-
 	for _, problem := range watch.problems(*memory) {
 		t.Error(problem)
 	}
@@ -94,7 +92,6 @@ func TestSoak(t *testing.T) {
 // suffer has the control plane fail in every way, one after the other, while changes go on.
 func suffer(t *testing.T, plane *rig.Plane, server *apiServer, watch *watched, name string) {
 	t.Helper()
-
 	faults := []rig.Fault{rig.Refusing, rig.Hanging, rig.Unavailable, rig.HalfOpen, rig.NoHandshake, rig.OtherCA}
 	for _, fault := range faults {
 		plane.Set(fault)
@@ -116,7 +113,6 @@ const perSecond = 8 * scale
 // awaitDelivered waits until nothing is pending. With the scaled waits that takes seconds after any outage.
 func awaitDelivered(t *testing.T, agent *rig.Agent) {
 	t.Helper()
-
 	rig.Eventually(t, 2*time.Minute, "nothing is pending", func() bool {
 		return agent.Metric("runtime_watcher_agent_events_pending") == 0
 	})
@@ -125,12 +121,10 @@ func awaitDelivered(t *testing.T, agent *rig.Agent) {
 // checkAccounts makes sure that each event has one fate, and that none was given up.
 func checkAccounts(t *testing.T, agent *rig.Agent, reviewed int64) {
 	t.Helper()
-
 	text := agent.Scrape()
 	get := func(name string) int64 { return int64(rig.Sum(text, "runtime_watcher_agent_events_"+name)) }
 	accepted, delivered, coalesced, dropped := get("accepted_total"), get("delivered_total"), get("coalesced_total"), get("dropped_total")
 	t.Logf("accepted %d, delivered %d, coalesced %d, dropped %d", accepted, delivered, coalesced, dropped)
-
 	if accepted != delivered+coalesced+dropped || accepted < reviewed {
 		t.Errorf("%d reviews, %d events accepted, and the fates of %d known: want none missing",
 			reviewed, accepted, delivered+coalesced+dropped)

@@ -32,7 +32,6 @@ import (
 func TestSlowWebhookInTheChain(t *testing.T) {
 	runtime := rig.SharedAPIServer(t, controlplane.Options{})
 	pki := rig.NewPKI(t)
-
 	for i, test := range []struct {
 		compare bool          // the operator compares generations, and requeues
 		again   time.Duration // LOOK_AGAIN of the agent
@@ -49,7 +48,6 @@ func TestSlowWebhookInTheChain(t *testing.T) {
 			stale, looks := c.run(t)
 			t.Logf("a webhook takes %v, generations compared %v, look again %v: %d of %d results are of the object before the write, after %d looks",
 				slow, test.compare, test.again, stale, writers, looks)
-
 			if test.stale && stale < writers/2 {
 				t.Errorf("%d of %d are stale, want most: else this test shows nothing", stale, writers)
 			}
@@ -87,7 +85,6 @@ type chain struct {
 
 func (c *chain) start(t *testing.T, pki *rig.PKI) {
 	t.Helper()
-
 	c.announced, c.taken = make(map[string]int64), make(map[string]int64)
 	c.delivers, c.looked = make(map[string]int), make(map[string]int)
 	c.plane = rig.StartPlane(t, pki, rig.PlaneOptions{Delivered: c.delivered, Reconcile: c.reconcile}, manager)
@@ -111,18 +108,15 @@ func (c *chain) start(t *testing.T, pki *rig.PKI) {
 // slowWebhook allows everything after a while.
 func slowWebhook(t *testing.T, pki *rig.PKI) (port int) {
 	t.Helper()
-
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var review admissionv1.AdmissionReview
 		if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
-
 			return
 		}
 
 		timer := time.NewTimer(slow)
 		defer timer.Stop()
-
 		select {
 		case <-timer.C:
 		case <-r.Context().Done():
@@ -139,7 +133,6 @@ func slowWebhook(t *testing.T, pki *rig.PKI) (port int) {
 	})
 
 	address, _ := server.Listener.Addr().(*net.TCPAddr)
-
 	return address.Port
 }
 
@@ -147,7 +140,6 @@ func slowWebhook(t *testing.T, pki *rig.PKI) (port int) {
 func (c *chain) delivered(d core.Delivery) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-
 	name := d.Event.Watched.Name
 	c.delivers[name]++
 	c.last = time.Now()
@@ -170,16 +162,13 @@ func (c *chain) reconcile(ctx context.Context, look rig.Look) (reconcile.Result,
 
 	c.mu.Lock()
 	defer c.mu.Unlock()
-
 	c.looks++
 	c.looked[look.Object.Name] = delivers
-
 	if c.compare && have.Generation < c.announced[look.Object.Name] {
 		return reconcile.Result{RequeueAfter: 100 * time.Millisecond}, nil
 	}
 
 	c.taken[look.Object.Name] = have.Generation
-
 	return reconcile.Result{}, nil
 }
 
@@ -187,7 +176,6 @@ func (c *chain) reconcile(ctx context.Context, look rig.Look) (reconcile.Result,
 // more.
 func (c *chain) run(t *testing.T) (stale, looks int) {
 	t.Helper()
-
 	var all [writers]*appsv1.Deployment
 	for i := range all {
 		all[i] = c.deployment(fmt.Sprintf("%s-%d", c.label(), i))
@@ -197,28 +185,23 @@ func (c *chain) run(t *testing.T) (stale, looks int) {
 	c.awaitQuiet(t)
 	c.writeAll(t, all[:], func(d *appsv1.Deployment) error {
 		d.Spec.Replicas = new(int32(2))
-
 		return c.runtime.Client.Update(t.Context(), d)
 	})
 	c.awaitQuiet(t)
 
 	c.mu.Lock()
 	defer c.mu.Unlock()
-
 	for _, d := range all {
 		if c.taken[d.Name] < d.Generation {
 			stale++
 		}
 	}
-
 	return stale, c.looks
 }
 
 func (c *chain) writeAll(t *testing.T, all []*appsv1.Deployment, write func(*appsv1.Deployment) error) {
 	t.Helper()
-
 	var writing sync.WaitGroup
-
 	for _, d := range all {
 		writing.Go(func() {
 			if err := write(d); err != nil {
@@ -233,7 +216,6 @@ func (c *chain) writeAll(t *testing.T, all []*appsv1.Deployment, write func(*app
 // awaitQuiet waits until every event was delivered, a second time if it is to be, and led to a look with which the operator is content.
 func (c *chain) awaitQuiet(t *testing.T) {
 	t.Helper()
-
 	rig.Eventually(t, 30*time.Second, "every event led to a result", func() bool {
 		if c.agent.Metric("runtime_watcher_agent_events_pending") != 0 {
 			return false
@@ -241,20 +223,17 @@ func (c *chain) awaitQuiet(t *testing.T) {
 
 		c.mu.Lock()
 		defer c.mu.Unlock()
-
 		for name, generation := range c.announced {
 			if name != "" && (c.looked[name] < c.delivers[name] || c.compare && c.taken[name] < generation) {
 				return false
 			}
 		}
-
 		return len(c.announced) >= writers && time.Since(c.last) > c.again
 	})
 }
 
 func (c *chain) deployment(name string) *appsv1.Deployment {
 	labels := c.labels()
-
 	return &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: metav1.NamespaceDefault, Labels: labels},
 		Spec: appsv1.DeploymentSpec{

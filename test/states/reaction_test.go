@@ -32,7 +32,6 @@ func TestCommitToReconcile(t *testing.T) {
 	asked, answered := s.writeAtPace(t, runtime, *rounds/2)
 
 	var sinceRequest, sinceAnswer []time.Duration
-
 	for i := range asked {
 		look := rig.Look{
 			Runtime: core.RuntimeID(s.label()), Object: types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: fmt.Sprintf("%s-%d", s.label(), i)},
@@ -47,7 +46,6 @@ func TestCommitToReconcile(t *testing.T) {
 	t.Logf("from the request to write to the start of the reconcile: p50 %v, p99 %v; from the answer: p50 %v, p99 %v; of these, %v are the settle time",
 		round(quantile(sinceRequest, 0.5)), round(quantile(sinceRequest, 0.99)),
 		round(quantile(sinceAnswer, 0.5)), round(quantile(sinceAnswer, 0.99)), outbox.DefaultSettle)
-
 	for _, bound := range []struct {
 		q           float64
 		goal, noise time.Duration
@@ -67,17 +65,14 @@ func TestCommitToReconcile(t *testing.T) {
 // writeAtPace creates n objects, and returns when each was asked for, and when the answer was there.
 func (s *subject) writeAtPace(t *testing.T, runtime *controlplane.ControlPlane, n int) (asked, answered []time.Time) {
 	t.Helper()
-
 	pace := time.NewTicker(40 * time.Millisecond)
 	defer pace.Stop()
-
 	for i := range n {
 		object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
 			Name: fmt.Sprintf("%s-%d", s.label(), i), Namespace: metav1.NamespaceDefault, Labels: s.labels(),
 		}}
 
 		asked = append(asked, time.Now())
-
 		if err := runtime.Client.Create(t.Context(), object); err != nil {
 			t.Fatal(err)
 		}
@@ -86,6 +81,5 @@ func (s *subject) writeAtPace(t *testing.T, runtime *controlplane.ControlPlane, 
 
 		<-pace.C
 	}
-
 	return asked, answered
 }

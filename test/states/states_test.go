@@ -70,7 +70,6 @@ func subjects() []*subject {
 	} {
 		all = append(all, &subject{name: string(fault), fault: fault})
 	}
-
 	return all
 }
 
@@ -97,13 +96,11 @@ func (s *subject) webhookLabel() string {
 // start runs the agent and what it sends to, without waiting for the API server.
 func (s *subject) start(t *testing.T, runtime *controlplane.ControlPlane, pki *rig.PKI) {
 	t.Helper()
-
 	if s.name == unwatched {
 		return
 	}
 
 	address := "control-plane.invalid:443"
-
 	if s.name != unresolvable {
 		s.plane = rig.StartPlane(t, pki, rig.PlaneOptions{Listener: listener.Options{}}, manager)
 		address = s.plane.Addr
@@ -116,11 +113,9 @@ func (s *subject) start(t *testing.T, runtime *controlplane.ControlPlane, pki *r
 // write changes the next object, and notes how long the API server took.
 func (s *subject) write(t *testing.T, runtime *controlplane.ControlPlane, round int) {
 	t.Helper()
-
 	i := round % objects
 	object := s.objects[i]
 	write := func() error { return runtime.Client.Update(t.Context(), object) }
-
 	if object == nil {
 		object = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
 			Name: fmt.Sprintf("%s-%d", s.label(), i), Namespace: metav1.NamespaceDefault, Labels: s.labels(),
@@ -131,7 +126,6 @@ func (s *subject) write(t *testing.T, runtime *controlplane.ControlPlane, round 
 
 	object.Data = map[string]string{"round": strconv.Itoa(round), "text": strings.Repeat("x", 1000)}
 	started := time.Now()
-
 	if err := write(); err != nil {
 		s.errors++
 		t.Logf("%s: write %d: %v", s.name, round, err)
@@ -145,13 +139,11 @@ func TestWritesDoNotFeelTheStateOfTheControlPlane(t *testing.T) {
 	runtime := rig.SharedAPIServer(t, controlplane.Options{})
 	pki := rig.NewPKI(t)
 	all := subjects()
-
 	for _, s := range all {
 		s.start(t, runtime, pki)
 	}
 
 	prepare(t, runtime, all)
-
 	for round := range *rounds {
 		for _, s := range all {
 			s.write(t, runtime, round)
@@ -177,7 +169,6 @@ func TestWritesDoNotFeelTheStateOfTheControlPlane(t *testing.T) {
 // prepare waits until every agent is asked, makes a connection with an event that arrives, and lets the faults begin.
 func prepare(t *testing.T, runtime *controlplane.ControlPlane, all []*subject) {
 	t.Helper()
-
 	for _, s := range all {
 		if s.agent != nil {
 			rig.AwaitReviews(t, runtime, s.agent, s.labels())
@@ -204,9 +195,7 @@ func prepare(t *testing.T, runtime *controlplane.ControlPlane, all []*subject) {
 // endFaults ends all faults at once, and waits until everything was reconciled after its last commit.
 func endFaults(t *testing.T, all []*subject) {
 	t.Helper()
-
 	ended := time.Now()
-
 	for _, s := range all {
 		if s.plane != nil {
 			s.plane.Set(rig.Up)
@@ -215,7 +204,6 @@ func endFaults(t *testing.T, all []*subject) {
 
 	// DESIGN §7: every changed runtime is enqueued 60 s after an outage. The rest is for a busy machine.
 	deadline := ended.Add(75 * time.Second)
-
 	for _, s := range all {
 		if s.plane != nil {
 			s.recovered = max(s.awaitReconciles(t, deadline, objects).Sub(ended), 0)
@@ -231,7 +219,6 @@ func endFaults(t *testing.T, all []*subject) {
 // of these did.
 func (s *subject) awaitReconciles(t *testing.T, deadline time.Time, n int) (last time.Time) {
 	t.Helper()
-
 	for i := range n {
 		look := rig.Look{
 			Runtime: core.RuntimeID(s.label()), Object: types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: fmt.Sprintf("%s-%d", s.label(), i)},
@@ -242,33 +229,27 @@ func (s *subject) awaitReconciles(t *testing.T, deadline time.Time, n int) (last
 		rig.Eventually(t, time.Until(deadline), s.name+": "+look.Object.Name+" is reconciled after its last commit", func() bool {
 			return s.plane.StartedSince(look, since)
 		})
-
 		for _, started := range s.plane.Started(look) {
 			if !started.Before(since) {
 				if started.After(last) {
 					last = started
 				}
-
 				break
 			}
 		}
 	}
-
 	return last
 }
 
 func (s *subject) checkAccounts(t *testing.T, deadline time.Time) {
 	t.Helper()
-
 	const prefix = "runtime_watcher_agent_events_"
-
 	if s.plane != nil {
 		rig.Eventually(t, time.Until(deadline), s.name+": nothing is pending", func() bool { return s.agent.Metric(prefix+"pending") == 0 })
 	}
 
 	text := s.agent.Scrape()
 	get := func(name string) float64 { return rig.Sum(text, prefix+name) }
-
 	if sum := get("delivered_total") + get("coalesced_total") + get("dropped_total") + get("pending"); sum != get("accepted_total") {
 		t.Errorf("%s: %v events were accepted, but the fates of %v are known", s.name, get("accepted_total"), sum)
 	}
@@ -285,14 +266,11 @@ func (s *subject) checkAccounts(t *testing.T, deadline time.Time) {
 // table shows what was measured, one line per state.
 func table(all []*subject, measured map[string]measurement) string {
 	var text strings.Builder
-
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "state\twrites\tp50\tp99\tAPI server's wait: mean\tp99 <=\tagent: mean\tp50 <=\tp99 <=\tfail open\tpending\tall reconciled after\t")
-
 	for _, s := range all {
 		m := measured[s.name]
 		recovered := "-"
-
 		if s.plane != nil {
 			recovered = s.recovered.Round(10 * time.Millisecond).String()
 		}
@@ -303,7 +281,6 @@ func table(all []*subject, measured map[string]measurement) string {
 	}
 
 	_ = w.Flush() // It writes into memory.
-
 	return text.String()
 }
 
@@ -315,6 +292,5 @@ func quantile(all []time.Duration, q float64) time.Duration {
 	}
 
 	sorted := slices.Sorted(slices.Values(all))
-
 	return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]
 }

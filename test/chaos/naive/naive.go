@@ -38,7 +38,6 @@ func Run(ctx context.Context) error {
 		if forwarder.Forward(ctx, manager, []core.WatchEvent{event}) != nil {
 			return outbox.Dropped
 		}
-
 		return outbox.Accepted
 	})
 
@@ -51,6 +50,5 @@ func Run(ctx context.Context) error {
 		Addr: "127.0.0.1:" + os.Getenv("WEBHOOK_PORT"), Handler: handler, ReadHeaderTimeout: timeout,
 		TLSConfig: httpmtls.WebhookTLSConfig(material, nil),
 	}
-
 	return errors.Join(server.ListenAndServeTLS("", ""), forwarder.Close())
 }

@@ -68,7 +68,6 @@ func Run(ctx context.Context) error {
 	if err := errors.Join(o.connect(kubeconfig), o.setUp(ctx, mgr)); err != nil {
 		return err
 	}
-
 	return mgr.Start(ctx)
 }
 
@@ -84,7 +83,6 @@ type operator struct {
 // has no cache: a look sees what is committed.
 func (o *operator) connect(kubeconfig *rest.Config) (err error) {
 	o.reader, err = client.New(kubeconfig, client.Options{})
-
 	return err
 }
 
@@ -122,7 +120,6 @@ func (o *operator) setUp(ctx context.Context, mgr ctrl.Manager) error {
 	}
 
 	const workers = 4
-
 	return builder.TypedControllerManagedBy[request](mgr).Named(o.manager).
 		WithOptions(controller.TypedOptions[request]{MaxConcurrentReconciles: workers}).
 		WithLogConstructor(func(*request) logr.Logger { return mgr.GetLogger() }).
@@ -147,7 +144,6 @@ func (o *operator) requests(runtimes *controllerruntime.Runtimes) controllerrunt
 
 			requests = append(requests, r)
 		}
-
 		return requests, nil
 	}
 }
@@ -157,7 +153,6 @@ func (o *operator) everything(_ context.Context, object client.Object) []request
 	if object.GetName() != o.runtime {
 		return nil
 	}
-
 	return []request{{runtime: client.ObjectKeyFromObject(object)}}
 }
 

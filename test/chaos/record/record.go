@@ -53,7 +53,6 @@ func Now() time.Duration {
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
 		panic(err) // There is no such system.
 	}
-
 	return time.Duration(now.Nano())
 }
 
@@ -70,7 +69,6 @@ func NewWriter(path string) (*Writer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("record: %w", err)
 	}
-
 	return &Writer{file: file}, nil
 }
 
@@ -83,9 +81,7 @@ func (w *Writer) Write(entry Entry) error {
 
 	w.mu.Lock()
 	defer w.mu.Unlock()
-
 	_, err = w.file.Write(append(line, '\n'))
-
 	return err
 }
 
@@ -110,11 +106,9 @@ func (r *Reader) Next() ([]Entry, error) {
 		return nil, fmt.Errorf("record: %w", err)
 	}
 	defer file.Close() // It was only read.
-
 	if _, err := file.Seek(r.offset, io.SeekStart); err != nil {
 		return nil, fmt.Errorf("record: %w", err)
 	}
-
 	return r.read(bufio.NewReader(file))
 }
 
