@@ -25,8 +25,9 @@ var (
 	seeds    = flag.Uint64("seeds", 2, "how many seeds, one after the other")
 	duration = flag.Duration("duration", 10*time.Second, "how long faults are made with each seed")
 	settle   = flag.Duration("settle", 100*time.Millisecond, "settle time of the agents")
-	// The default is that of a busy machine, where a write may be committed seconds after its admission, and less than the silence after
-	// which an agent is taken for gone; make chaos takes the default of the agent.
+	// The default is that of a busy machine, where a write may be committed seconds after its
+	// admission, and less than the silence after which an agent is taken for gone; make chaos takes
+	// the default of the agent.
 	lookAgain = flag.Duration("look-again", 3*time.Second, "when the agents send each event once more, 0 for never")
 	parallel  = flag.Bool("parallel-seeds", true, "let the seeds run at the same time")
 )
@@ -43,7 +44,8 @@ func TestTheSuiteCanFail(t *testing.T) {
 
 	// Events that came too early do not count: the test looks for what an outage takes.
 	lost := table.count(func(v chaos.Verdict) bool { return !v.Seen && !v.Stale })
-	t.Logf("the naive forwarder left %d objects unseen, for %d of which the operator got no event", table.count(missed), lost)
+	t.Logf("the naive forwarder left %d objects unseen, for %d of which the operator got no event", table.count(missed),
+		lost)
 	if outages := table.outages(); table.count(missed) == 0 || outages > 0 && lost == 0 {
 		t.Errorf("the naive forwarder missed nothing, or lost nothing in %d outages: the suite can not fail", outages)
 	}
@@ -119,13 +121,17 @@ func (s *scene) report(r *result, began time.Duration) {
 			continue
 		}
 
-		s.t.Errorf("seed %d: the last write to %s, of version %d, %.3f s to %.3f s into the schedule, was never seen, in %d looks at it",
-			r.schedule.Seed, name, v.Last.Version, (v.Last.Sent - began).Seconds(), (v.Last.Returned - began).Seconds(), v.Looks)
+		s.t.Errorf("seed %d: the last write to %s, of version %d, %.3f s to %.3f s into the schedule, was never "+
+			"seen, in %d looks at it",
+			r.schedule.Seed, name, v.Last.Version, (v.Last.Sent - began).Seconds(), (v.Last.Returned - began).Seconds(),
+			v.Looks)
 
 		s.retrace(v, began)
 		for i := range s.looks {
-			if look := &s.looks[i]; look.Started > v.Last.Sent-2*time.Second && (look.Object == name || look.Object == "") {
-				s.t.Logf("look at %q %.3f s into the schedule saw version %q", look.Object, (look.Started - began).Seconds(), look.Versions[name])
+			if look := &s.looks[i]; look.Started > v.Last.Sent-2*time.Second &&
+				(look.Object == name || look.Object == "") {
+				s.t.Logf("look at %q %.3f s into the schedule saw version %q", look.Object,
+					(look.Started - began).Seconds(), look.Versions[name])
 			}
 		}
 	}
@@ -140,7 +146,8 @@ func (s *scene) retrace(v chaos.Verdict, began time.Duration) {
 	s.t.Helper()
 	for _, d := range s.told {
 		if d.Object == v.Last.Object && d.At > v.Last.Sent-2*time.Second {
-			s.t.Logf("the operator was told of it %.3f s into the schedule, refused: %q", (d.At - began).Seconds(), d.Refused)
+			s.t.Logf("the operator was told of it %.3f s into the schedule, refused: %q", (d.At - began).Seconds(),
+				d.Refused)
 		}
 	}
 
@@ -156,7 +163,8 @@ func (s *scene) tell(began time.Duration) {
 	s.t.Helper()
 	for _, d := range s.told {
 		if d.Kind != "changed" {
-			s.t.Logf("%s (own %t) %.3f s into the schedule, refused: %q", d.Kind, d.Own, (d.At - began).Seconds(), d.Refused)
+			s.t.Logf("%s (own %t) %.3f s into the schedule, refused: %q", d.Kind, d.Own, (d.At - began).Seconds(),
+				d.Refused)
 		}
 	}
 }
@@ -195,7 +203,8 @@ func (s *scene) checkAccounts() {
 		}
 
 		one.agent.AwaitReady()
-		rig.Eventually(s.t, recovery, "nothing is pending", func() bool { return one.agent.Metric(prefix+"pending") == 0 })
+		rig.Eventually(s.t, recovery, "nothing is pending",
+			func() bool { return one.agent.Metric(prefix+"pending") == 0 })
 
 		text, err := rig.Get(s.t.Context(), "http://"+rig.Address(one.agent.MetricsPort)+"/metrics")
 		if err != nil {
@@ -203,7 +212,8 @@ func (s *scene) checkAccounts() {
 		}
 
 		sum := func(name string) float64 { return rig.Sum(text, prefix+name) }
-		accepted, delivered, coalesced, dropped := sum("accepted_total"), sum("delivered_total"), sum("coalesced_total"), sum("dropped_total")
+		accepted, delivered, coalesced, dropped := sum("accepted_total"), sum("delivered_total"),
+			sum("coalesced_total"), sum("dropped_total")
 		goroutines := rig.Sum(text, "go_goroutines")
 		s.t.Logf("agent %d: accepted %v, delivered %v, coalesced %v, dropped %v; %v goroutines",
 			i, accepted, delivered, coalesced, dropped, goroutines)
@@ -221,7 +231,8 @@ func (s *scene) checkAccounts() {
 // failedOpen returns how many writes the API server went on with without an answer.
 func (s *scene) failedOpen() float64 {
 	s.t.Helper()
-	return rig.Sum(rig.ScrapeAPIServer(s.t, s.plane), "apiserver_admission_webhook_fail_open_count", fmt.Sprintf("name=%q", rig.Namespace+"."+s.name+".operator.kyma-project.io"))
+	return rig.Sum(rig.ScrapeAPIServer(s.t, s.plane), "apiserver_admission_webhook_fail_open_count",
+		fmt.Sprintf("name=%q", rig.Namespace+"."+s.name+".operator.kyma-project.io"))
 }
 
 // result is how a schedule went.
@@ -237,7 +248,8 @@ func missed(v chaos.Verdict) bool { return !v.Seen }
 
 func (r *result) misses() int { return r.count(missed) }
 
-// slowest returns how long after the faults or the write, whichever was later, the last object was seen.
+// slowest returns how long after the faults or the write, whichever was later, the last object was
+// seen.
 func (r *result) slowest() (slowest time.Duration) {
 	for _, v := range r.verdicts {
 		if v.Seen {
@@ -277,7 +289,8 @@ func (t *table) count(of func(chaos.Verdict) bool) (n int) {
 	return n
 }
 
-// outages is how often an event could not be sent for at least a second, whatever was tried within it.
+// outages is how often an event could not be sent for at least a second, whatever was tried within
+// it.
 func (t *table) outages() (n int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -303,10 +316,12 @@ func (t *table) String() string {
 
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "seed\tfaults\twrites\tevents\tresyncs (own)\tfailed open\tobjects\tby resync\tearly\tmisses\tstale\tslowest")
+	fmt.Fprintln(w, "seed\tfaults\twrites\tevents\tresyncs (own)\tfailed open\tobjects\tby "+
+		"resync\tearly\tmisses\tstale\tslowest")
 	for i := range t.rows {
 		r := &t.rows[i]
-		fmt.Fprintf(w, "%d\t%s\t%d\t%d\t%d (%d)\t%v\t%d\t%d\t%d\t%d\t%d\t%v\n", r.schedule.Seed, kinds(r.schedule), r.writes, r.events, r.resyncs, r.own,
+		fmt.Fprintf(w, "%d\t%s\t%d\t%d\t%d (%d)\t%v\t%d\t%d\t%d\t%d\t%d\t%v\n", r.schedule.Seed, kinds(r.schedule),
+			r.writes, r.events, r.resyncs, r.own,
 			r.failedOpen, len(r.verdicts), r.count(func(v chaos.Verdict) bool { return v.Resync }),
 			r.count(func(v chaos.Verdict) bool { return v.Early }), r.misses(),
 			r.count(func(v chaos.Verdict) bool { return v.Stale }), r.slowest().Round(time.Millisecond))

@@ -15,7 +15,8 @@ type action struct {
 	do    func(chaos.Fault)
 }
 
-// play makes the faults of a schedule, and returns when they are over and everything runs again, with the times of both.
+// play makes the faults of a schedule, and returns when they are over and everything runs again,
+// with the times of both.
 func (s *scene) play(schedule chaos.Schedule) (began, ended time.Duration) {
 	s.t.Helper()
 	var actions []action

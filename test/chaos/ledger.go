@@ -16,8 +16,8 @@ type Write struct {
 	Object string
 	// Version is the resource version that the write led to, 0 for a delete.
 	Version uint64
-	// Sent and Returned are when the writer began, and when it had the answer: it was committed between them. See
-	// [record.Now].
+	// Sent and Returned are when the writer began, and when it had the answer: it was committed
+	// between them. See [record.Now].
 	Sent, Returned time.Duration
 }
 
@@ -66,13 +66,15 @@ type Verdict struct {
 	Last Write
 	// Looks is how many looks at the object there were.
 	Looks int
-	// Seen reports whether a look that started after the last write saw it, and At when the first such look started.
+	// Seen reports whether a look that started after the last write saw it, and At when the first
+	// such look started.
 	Seen bool
 	At   time.Duration
-	// Early means that no look before At saw the last write, and that this one started while the write was under way: as it saw it, it
-	// read after the commit.
+	// Early means that no look before At saw the last write, and that this one started while the
+	// write was under way: as it saw it, it read after the commit.
 	Early bool
-	// Stale means that there were looks after the last write had begun, but that they saw the object as it was before it.
+	// Stale means that there were looks after the last write had begun, but that they saw the
+	// object as it was before it.
 	Stale bool
 	// Resync means that it was a look at the whole runtime.
 	Resync bool
@@ -118,7 +120,8 @@ func judge(writes []Write, looks []record.Look) Verdict {
 	return v
 }
 
-// saw reports whether a look found the object as the write left it, or newer: changes of metadata are no writes that count.
+// saw reports whether a look found the object as the write left it, or newer: changes of metadata
+// are no writes that count.
 func saw(look *record.Look, w Write) bool {
 	text, found := look.Versions[w.Object]
 	if w.Version == 0 || !found {

@@ -47,7 +47,8 @@ func runTests(m *testing.M) error {
 	return errors.Join(goleak.Find(toxiproxys()...), children())
 }
 
-// toxiproxys are goroutines that wait for ever, as toxiproxy does when a connection ends while it gets a toxic.
+// toxiproxys are goroutines that wait for ever, as toxiproxy does when a connection ends while it
+// gets a toxic.
 func toxiproxys() []goleak.Option {
 	return []goleak.Option{goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2/toxics.(*ToxicStub).Run")}
 }

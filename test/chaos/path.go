@@ -12,8 +12,9 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// Path is the way from the agents to the operator: a relay, for what concerns the port and the connections as such, then
-// toxiproxy, for what happens on them, then the operator or something that stands in for it.
+// Path is the way from the agents to the operator: a relay, for what concerns the port and the
+// connections as such, then toxiproxy, for what happens on them, then the operator or something
+// that stands in for it.
 type Path struct {
 	relay    *Relay
 	proxy    *toxiproxy.Proxy
@@ -22,7 +23,8 @@ type Path struct {
 	answers  *answers
 }
 
-// NewPath opens a way from addr over the address via to the operator, whose certificate is given. Both are left and taken again.
+// NewPath opens a way from addr over the address via to the operator, whose certificate is given.
+// Both are left and taken again.
 func NewPath(addr, via, operator string, certificate tls.Certificate) (*Path, error) {
 	server := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop())
 	p := &Path{

@@ -12,8 +12,8 @@ import (
 
 const dialTimeout = 5 * time.Second
 
-// Relay passes connections on to one of its backends, as a service of Kubernetes does, and can turn bad. All its methods may be
-// called concurrently.
+// Relay passes connections on to one of its backends, as a service of Kubernetes does, and can turn
+// bad. All its methods may be called concurrently.
 type Relay struct {
 	addr  string
 	grace time.Duration
@@ -32,8 +32,8 @@ type backend struct {
 	failing time.Time // since when; zero: it is not
 }
 
-// NewRelay returns a relay that listens at addr. A backend that does not answer for the time of grace is left out until it does; before,
-// connections that are meant for it fail.
+// NewRelay returns a relay that listens at addr. A backend that does not answer for the time of
+// grace is left out until it does; before, connections that are meant for it fail.
 func NewRelay(addr string, grace time.Duration, backends ...string) (*Relay, error) {
 	r := &Relay{addr: addr, grace: grace, links: make(map[*link]struct{})}
 	for _, b := range backends {
@@ -225,8 +225,8 @@ func (l *link) close() {
 	_ = l.back.Close()
 }
 
-// copy carries bytes until either end is gone. On a frozen link it goes on reading, and the other end hears nothing, not even of the
-// end.
+// copy carries bytes until either end is gone. On a frozen link it goes on reading, and the other
+// end hears nothing, not even of the end.
 func (l *link) copy(to, from net.Conn) {
 	buffer := make([]byte, 32<<10)
 	for {

@@ -27,14 +27,18 @@ const (
 	manager = "kyma"
 	// heartbeat makes the silence of a replica show within the time of a test.
 	heartbeat = 2 * time.Second
-	// canary is how long a removed webhook may go unnoticed, about: [chaos.Schedule] removes it for longer.
+	// canary is how long a removed webhook may go unnoticed, about: [chaos.Schedule] removes it for
+	// longer.
 	canary = time.Second
-	// grace is how long the API server is led to an agent that is gone, as it would be by a service.
+	// grace is how long the API server is led to an agent that is gone, as it would be by a
+	// service.
 	grace = time.Second
-	// patienceOfAPIServer is longer than the default: on a busy machine an agent that runs may need more than two seconds, and a write that the
-	// API server does not wait for is lost to everybody but its own metrics.
+	// patienceOfAPIServer is longer than the default: on a busy machine an agent that runs may need
+	// more than two seconds, and a write that the API server does not wait for is lost to everybody
+	// but its own metrics.
 	patienceOfAPIServer = 10 * time.Second
-	// label is that of the objects that are watched, with the name of the scene, so that scenes share one API server.
+	// label is that of the objects that are watched, with the name of the scene, so that scenes
+	// share one API server.
 	label = "chaos.example.com/scene"
 )
 
@@ -46,7 +50,8 @@ type sender struct {
 	port  int
 }
 
-// scene is one runtime with what belongs to it, and an operator, on an API server that scenes share.
+// scene is one runtime with what belongs to it, and an operator, on an API server that scenes
+// share.
 type scene struct {
 	t     *testing.T
 	name  string
@@ -66,9 +71,10 @@ type scene struct {
 	lost    *sender // a replica that was killed for good
 }
 
-// newScene starts everything that a schedule is about, with agents or with naive forwarders, and returns when a write is
-// noticed.
-func newScene(t *testing.T, plane *controlplane.ControlPlane, pki *rig.PKI, schedule chaos.Schedule, naive bool) *scene {
+// newScene starts everything that a schedule is about, with agents or with naive forwarders, and
+// returns when a write is noticed.
+func newScene(t *testing.T, plane *controlplane.ControlPlane, pki *rig.PKI, schedule chaos.Schedule,
+	naive bool) *scene {
 	t.Helper()
 	s := &scene{t: t, plane: plane, pki: pki, name: fmt.Sprintf("chaos-%d", schedule.Seed)}
 	if naive {
@@ -151,7 +157,8 @@ func (s *scene) startNaive(volume *testpki.Volume) *sender {
 	port := rig.FreePort(s.t)
 	process := rig.NewProcess(s.t, "naive forwarder", s.self(), []string{
 		program + "=naive",
-		"WEBHOOK_PORT=" + strconv.Itoa(port), "KCP_ADDR=" + s.path.Addr(), "CA_CERT=" + ca, "TLS_CERT=" + cert, "TLS_KEY=" + key,
+		"WEBHOOK_PORT=" + strconv.Itoa(port), "KCP_ADDR=" + s.path.Addr(), "CA_CERT=" + ca, "TLS_CERT=" + cert,
+		"TLS_KEY=" + key,
 	})
 	process.Launch()
 	return &sender{Process: process, port: port}

@@ -89,7 +89,8 @@ func (s Schedule) String() string {
 // slot is about what a fault and the time after it take.
 const slot = 5 * time.Second
 
-// NewSchedule returns the schedule of a seed. The order in which it draws must not change: seeds are kept in issues.
+// NewSchedule returns the schedule of a seed. The order in which it draws must not change: seeds
+// are kept in issues.
 func NewSchedule(seed uint64, duration time.Duration) Schedule {
 	d := dealer{Rand: rand.New(rand.NewPCG(seed, 0)), duration: duration} // It has to be repeatable.
 	s := Schedule{Seed: seed, Duration: duration, Mixed: d.oneOf(2), Replicas: 1}
@@ -102,7 +103,8 @@ func NewSchedule(seed uint64, duration time.Duration) Schedule {
 	}
 
 	if s.Mixed {
-		s.Faults = slices.Concat(d.track(paths(), 1), d.track(processes(s.Replicas), 1), d.track([]Kind{WebhookRemoved}, 3))
+		s.Faults = slices.Concat(d.track(paths(), 1), d.track(processes(s.Replicas), 1),
+			d.track([]Kind{WebhookRemoved}, 3))
 	} else {
 		s.Faults = d.track(slices.Concat(paths(), processes(s.Replicas), []Kind{WebhookRemoved}), 1)
 	}
@@ -136,8 +138,8 @@ type dealer struct {
 // oneOf is true once in n times.
 func (d dealer) oneOf(n int) bool { return d.IntN(n) == 0 }
 
-// track fills the time with faults that do not overlap. Each has a stretch of so many slots, or twice as many, of which it lasts
-// a part.
+// track fills the time with faults that do not overlap. Each has a stretch of so many slots, or
+// twice as many, of which it lasts a part.
 func (d dealer) track(kinds []Kind, slots int) (faults []Fault) {
 	var deck []Kind
 	for from := time.Duration(0); from < d.duration; {
@@ -162,12 +164,13 @@ func (d dealer) shuffled(kinds []Kind) []Kind {
 	return deck
 }
 
-// The shortest time for which a removed webhook is noticed by a canary that looks every second, twice: what is shorter is
-// noticed by nobody (docs/design.md).
+// The shortest time for which a removed webhook is noticed by a canary that looks every second,
+// twice: what is shorter is noticed by nobody (docs/design.md).
 const leastRemoved = 3500 * time.Millisecond
 
 func (d dealer) fault(kind Kind, from, stretch time.Duration) Fault {
-	f := Fault{Kind: kind, Start: from + d.part(stretch, 0, 25), Duration: d.part(stretch, 10, 70), Strength: d.IntN(100)}
+	f := Fault{Kind: kind, Start: from + d.part(stretch, 0, 25), Duration: d.part(stretch, 10, 70),
+		Strength: d.IntN(100)}
 	if kind == WebhookRemoved {
 		f.Duration = max(f.Duration, leastRemoved)
 	}

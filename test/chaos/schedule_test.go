@@ -49,7 +49,8 @@ func TestTwentySeedsBringEveryFault(t *testing.T) {
 	}
 
 	for _, kind := range []chaos.Kind{
-		chaos.AgentKilled, chaos.ReplicaLost, chaos.OperatorKilled, chaos.Cut, chaos.AnswerLost, chaos.BlackHole, chaos.HalfOpen,
+		chaos.AgentKilled, chaos.ReplicaLost, chaos.OperatorKilled, chaos.Cut, chaos.AnswerLost, chaos.BlackHole,
+		chaos.HalfOpen,
 		chaos.Slow, chaos.Hanging, chaos.Refused, chaos.Unavailable, chaos.TooMany, chaos.WebhookRemoved,
 	} {
 		if seen[kind] < 2 {
@@ -58,6 +59,7 @@ func TestTwentySeedsBringEveryFault(t *testing.T) {
 	}
 
 	if mixed == 0 || mixed == 20 || replicas == 0 || replicas == 20 || bounded == 0 || bounded == 20 {
-		t.Errorf("of 20 seeds %d are mixed, %d have replicas, %d a tiny outbox: want some of each", mixed, replicas, bounded)
+		t.Errorf("of 20 seeds %d are mixed, %d have replicas, %d a tiny outbox: want some of each", mixed, replicas,
+			bounded)
 	}
 }

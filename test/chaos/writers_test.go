@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// objects are written at the same time. Each rests after a while, and another takes its place: what is checked is the last write to
-	// each, and so these fall into all phases of a schedule.
+	// objects are written at the same time. Each rests after a while, and another takes its place:
+	// what is checked is the last write to each, and so these fall into all phases of a schedule.
 	objects = 50
 	// pace is the mean time between two writes to one object.
 	pace = 1200 * time.Millisecond
@@ -44,7 +44,8 @@ type writers struct {
 
 func startWriters(s *scene, seed uint64) *writers {
 	ctx, stop := context.WithCancel(s.t.Context())
-	w := &writers{t: s.t, client: s.plane.Client, scene: s.name, labels: s.labels(), ledger: chaos.NewLedger(), stop: stop}
+	w := &writers{t: s.t, client: s.plane.Client, scene: s.name, labels: s.labels(), ledger: chaos.NewLedger(),
+		stop: stop}
 	for i := range objects {
 		w.work.Go(func() {
 			one := &writer{writers: w, random: rand.New(rand.NewPCG(seed, uint64(i)+1)), slot: i}
@@ -157,7 +158,8 @@ func (w *writer) dryRun(name string) {
 	})
 }
 
-func (w *writer) patch(ctx context.Context, name string, change map[string]any, opts ...client.PatchOption) (uint64, error) {
+func (w *writer) patch(ctx context.Context, name string, change map[string]any, opts ...client.PatchOption) (uint64,
+	error) {
 	text, err := json.Marshal(change)
 	if err != nil {
 		return 0, err
@@ -186,8 +188,8 @@ func (w *writer) commit(name string, write func(ctx context.Context) (uint64, er
 	w.ledger.Add(done)
 }
 
-// try makes a write that can be repeated until it is answered well. Stopping does not interrupt it: it would not be known what became
-// of it.
+// try makes a write that can be repeated until it is answered well. Stopping does not interrupt it:
+// it would not be known what became of it.
 func (w *writer) try(name string, write func(ctx context.Context) error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()

@@ -72,7 +72,9 @@ func TestControlPlane(t *testing.T) {
 			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: "widgets", Kind: "Widget"},
 			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
 				Name: "v1", Served: true, Storage: true,
-				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object"}},
+				Schema: &apiextensionsv1.CustomResourceValidation{
+					OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object"},
+				},
 			}},
 		},
 	}
@@ -92,14 +94,16 @@ func TestControlPlane(t *testing.T) {
 	if err := c.Client.Create(ctx, object); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Client.Patch(ctx, object, client.RawPatch("application/merge-patch+json", []byte(`{"data":{"a":"b"}}`))); err != nil {
+	if err := c.Client.Patch(ctx, object, client.RawPatch("application/merge-patch+json",
+		[]byte(`{"data":{"a":"b"}}`))); err != nil {
 		t.Fatal(err)
 	}
 	if object.Data["a"] != "b" {
 		t.Errorf("data after the patch: %v", object.Data)
 	}
 	widget := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "example.org/v1", "kind": "Widget", "metadata": map[string]any{"namespace": "default", "name": "one"},
+		"apiVersion": "example.org/v1", "kind": "Widget", "metadata": map[string]any{"namespace": "default",
+			"name": "one"},
 	}}
 	if err := c.Client.Create(ctx, widget); err != nil {
 		t.Error("custom resource:", err)
@@ -194,8 +198,8 @@ func privateDirs(t *testing.T) []string {
 
 const dieEnv = "CONTROLPLANE_TEST_DIE"
 
-// dieWithoutStop is the child process of TestNothingOutlivesTheOwner: it starts a control plane, tells about it, and
-// waits for its violent end.
+// dieWithoutStop is the child process of TestNothingOutlivesTheOwner: it starts a control plane,
+// tells about it, and waits for its violent end.
 func dieWithoutStop() bool {
 	if os.Getenv(dieEnv) == "" {
 		return false

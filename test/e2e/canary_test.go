@@ -48,7 +48,8 @@ func newCanaryScene(t *testing.T) *canaryScene {
 	s.canary = rig.NewCanary(t, s.runtime, "runtime-watcher-canary")
 
 	env := maps.Clone(s.canary.Env)
-	env["MANAGERS"], env["CANARY_INTERVAL"], env["HEARTBEAT_INTERVAL"] = manager, canaryInterval.String(), canaryInterval.String()
+	env["MANAGERS"], env["CANARY_INTERVAL"], env["HEARTBEAT_INTERVAL"] = manager, canaryInterval.String(),
+		canaryInterval.String()
 	env["KCP_CONTRACT"] = string(contract.V3)
 	env["RESYNC_AGAIN"] = "0s" // They are counted.
 
@@ -64,7 +65,8 @@ func (s *canaryScene) startAgent(env map[string]string, instance string) *rig.Ag
 	return rig.StartAgent(s.t, s.pki.RuntimeVolume(runtime, domain), s.operatorOptions.Addr, rig.AgentOptions{Env: env})
 }
 
-// configuration leads to the first replica only: the second finds out by its own writes, which the first one reviews.
+// configuration leads to the first replica only: the second finds out by its own writes, which the
+// first one reviews.
 func (s *canaryScene) configuration() *admissionregistrationv1.ValidatingWebhookConfiguration {
 	s.t.Helper()
 	configuration, err := admission.WebhookConfiguration("runtime-watcher",
@@ -97,7 +99,8 @@ func (s *canaryScene) await(what string, canary core.CanaryState, state fleet.St
 	s.t.Helper()
 	began := time.Now()
 
-	rig.Eventually(s.t, 40*time.Second, fmt.Sprintf("%s: both canaries are %s, the runtime is %s %s", what, canary, state, reason), func() bool {
+	rig.Eventually(s.t, 40*time.Second, fmt.Sprintf("%s: both canaries are %s, the runtime is %s %s", what, canary,
+		state, reason), func() bool {
 		status := s.fleet.Get(runtime, manager)
 		return s.canaries()[canary] == 2 && status.State == state && status.Reason == reason
 	})
@@ -175,7 +178,11 @@ func TestCanary(t *testing.T) {
 	}{
 		{"removed", s.remove},
 		{"wrong path", change(func(c *admissionregistrationv1.WebhookClientConfig) { *c.URL += "/nowhere" })},
-		{"nobody at the URL", change(func(c *admissionregistrationv1.WebhookClientConfig) { c.URL = new("https://" + nobody + "/canary") })},
+		{"nobody at the URL",
+			change(func(c *admissionregistrationv1.WebhookClientConfig) {
+				c.URL = new("https://" + nobody +
+					"/canary")
+			})},
 	} {
 		before := s.resyncs()
 
@@ -199,7 +206,8 @@ func TestCanary(t *testing.T) {
 		t.Errorf("metric of the state is %v, want 1", states)
 	}
 
-	if refused := s.agent.Metric("runtime_watcher_agent_admission_refusals_total", `reason="unknown_path"`); refused == 0 {
+	if refused := s.agent.Metric("runtime_watcher_agent_admission_refusals_total",
+		`reason="unknown_path"`); refused == 0 {
 		t.Error("no refusal counted for the wrong path")
 	}
 }

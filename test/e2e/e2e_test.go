@@ -52,7 +52,8 @@ func newScene(t *testing.T, version contract.Version) *scene {
 	return newSceneWith(t, version, rig.OperatorOptions{}, nil)
 }
 
-// newSceneWith is newScene with choices for the operator, and an environment for the agent beyond the usual.
+// newSceneWith is newScene with choices for the operator, and an environment for the agent beyond
+// the usual.
 func newSceneWith(t *testing.T, version contract.Version, operator rig.OperatorOptions, env map[string]string) *scene {
 	t.Helper()
 	s := newClusters(t, operator)
@@ -62,7 +63,8 @@ func newSceneWith(t *testing.T, version contract.Version, operator rig.OperatorO
 	}
 
 	env["KCP_CONTRACT"], env["LOG_LEVEL"], env["MANAGERS"] = string(version), "debug", manager
-	s.agent = rig.StartAgent(t, s.pki.RuntimeVolume(runtime, domain), s.operatorOptions.Addr, rig.AgentOptions{Env: env})
+	s.agent = rig.StartAgent(t, s.pki.RuntimeVolume(runtime, domain), s.operatorOptions.Addr,
+		rig.AgentOptions{Env: env})
 	if !version.NeedsOwner() { // Without one, there is nobody to look at the runtime of an agent that starts.
 		s.awaitResyncs(1)
 	}
@@ -85,8 +87,8 @@ func watchedConfigMaps() admission.Watch {
 	}
 }
 
-// newClusters returns a control plane with its operator, and a runtime without agent. Both are the shared API server: a test
-// machine is slow to start one for each.
+// newClusters returns a control plane with its operator, and a runtime without agent. Both are the
+// shared API server: a test machine is slow to start one for each.
 func newClusters(t *testing.T, operator rig.OperatorOptions) *scene {
 	t.Helper()
 	s := &scene{t: t, pki: rig.NewPKI(t), operatorOptions: operator}
@@ -104,7 +106,8 @@ func newClusters(t *testing.T, operator rig.OperatorOptions) *scene {
 func (s *scene) removeWatched() {
 	ctx := context.WithoutCancel(s.t.Context())
 	for _, kind := range []client.Object{&corev1.ConfigMap{}, &appsv1.Deployment{}} {
-		err := s.runtime.Client.DeleteAllOf(ctx, kind, client.InNamespace(metav1.NamespaceDefault), client.MatchingLabels(watched()))
+		err := s.runtime.Client.DeleteAllOf(ctx, kind, client.InNamespace(metav1.NamespaceDefault),
+			client.MatchingLabels(watched()))
 		if err != nil {
 			s.t.Error(err)
 		}
@@ -167,7 +170,8 @@ func (s *scene) awaitChanges(name string, n int) {
 
 func (s *scene) awaitResyncs(n int) {
 	s.t.Helper()
-	rig.Eventually(s.t, 10*time.Second, fmt.Sprintf("%d resyncs reached the operator", n), func() bool { return s.resyncs() >= n })
+	rig.Eventually(s.t, 10*time.Second, fmt.Sprintf("%d resyncs reached the operator", n),
+		func() bool { return s.resyncs() >= n })
 }
 
 // resyncs returns how many resyncs reached the operator.
@@ -241,7 +245,8 @@ func (s *scene) checkReconciles() {
 func (s *scene) checkAccounts() {
 	s.t.Helper()
 	const prefix = "runtime_watcher_agent_events_"
-	rig.Eventually(s.t, 10*time.Second, "nothing is pending", func() bool { return s.agent.Metric(prefix+"pending") == 0 })
+	rig.Eventually(s.t, 10*time.Second, "nothing is pending",
+		func() bool { return s.agent.Metric(prefix+"pending") == 0 })
 
 	text := s.agent.Scrape() // All of one moment.
 	accepted, delivered := rig.Sum(text, prefix+"accepted_total"), rig.Sum(text, prefix+"delivered_total")

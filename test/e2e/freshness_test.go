@@ -41,7 +41,8 @@ type watching struct {
 
 func newWatching(t *testing.T, env map[string]string) *watching {
 	t.Helper()
-	watched, err := fleet.New(fleet.Options{PollFresh: pollFresh, PollOtherwise: pollOtherwise, ExpiringWithin: 2 * time.Hour})
+	watched, err := fleet.New(fleet.Options{PollFresh: pollFresh, PollOtherwise: pollOtherwise,
+		ExpiringWithin: 2 * time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +57,9 @@ func newWatching(t *testing.T, env map[string]string) *watching {
 	env["RESYNC_AGAIN"] = "0s" // They are counted.
 	w.scene = newSceneWith(t, contract.V3, rig.OperatorOptions{
 		Listener:     listener.Options{Fleet: watched},
-		RequeueAfter: func(name types.NamespacedName) time.Duration { return watched.RequeueAfter(core.RuntimeID(name.Name)) },
+		RequeueAfter: func(name types.NamespacedName) time.Duration {
+			return watched.RequeueAfter(core.RuntimeID(name.Name))
+		},
 	}, env)
 	return w
 }
@@ -86,8 +89,10 @@ func (w *watching) await(timeout time.Duration, state fleet.State, reason string
 	rig.Eventually(w.t, timeout, what, func() bool {
 		s := w.fleet.Get(runtime, manager)
 		return s.State == state && s.Reason == reason && w.told(state, reason) &&
-			w.metric("runtime_watcher_fleet_runtimes", fmt.Sprintf("state=%q", state), fmt.Sprintf("reason=%q", reason)) == 1 &&
-			w.metric("runtime_watcher_fleet_runtime_state", fmt.Sprintf("runtime=%q", runtime), fmt.Sprintf("state=%q", state)) == 1
+			w.metric("runtime_watcher_fleet_runtimes", fmt.Sprintf("state=%q", state),
+				fmt.Sprintf("reason=%q", reason)) == 1 &&
+			w.metric("runtime_watcher_fleet_runtime_state", fmt.Sprintf("runtime=%q", runtime),
+				fmt.Sprintf("state=%q", state)) == 1
 	})
 }
 

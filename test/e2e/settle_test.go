@@ -16,8 +16,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
-// TestReconcileSeesTheChange counts reconciles that read the object as it was before the write. Without a settle time there
-// are some: the event leaves before the write is committed. With the default settle time there are none.
+// TestReconcileSeesTheChange counts reconciles that read the object as it was before the write.
+// Without a settle time there are some: the event leaves before the write is committed. With the
+// default settle time there are none.
 func TestReconcileSeesTheChange(t *testing.T) {
 	const writes = 100
 	for _, test := range []struct {
@@ -26,7 +27,8 @@ func TestReconcileSeesTheChange(t *testing.T) {
 	}{{"0s", 1, writes}, {"100ms", 0, 0}} {
 		t.Run("settle "+test.settle, func(t *testing.T) {
 			stale := countStaleReads(t, writes, test.settle)
-			t.Logf("settle %s: %d of %d reconciles read the object as it was before the write", test.settle, stale, writes)
+			t.Logf("settle %s: %d of %d reconciles read the object as it was before the write", test.settle, stale,
+				writes)
 			if stale < test.least || stale > test.most {
 				t.Errorf("%d stale reads, want %d to %d", stale, test.least, test.most)
 			}
@@ -50,7 +52,8 @@ func countStaleReads(t *testing.T, writes int, settle string) (stale int) {
 		}
 
 		var object corev1.ConfigMap
-		if err := s.runtime.Client.Get(ctx, client.ObjectKey{Namespace: metav1.NamespaceDefault, Name: "counter"}, &object); err != nil {
+		if err := s.runtime.Client.Get(ctx, client.ObjectKey{Namespace: metav1.NamespaceDefault, Name: "counter"},
+			&object); err != nil {
 			return // Before the first commit there is none.
 		}
 
@@ -58,7 +61,8 @@ func countStaleReads(t *testing.T, writes int, settle string) (stale int) {
 		read <- n
 	}
 
-	s = newSceneWith(t, contract.V2, rig.OperatorOptions{Reconcile: reader}, map[string]string{"SETTLE": settle, "RESYNC_AGAIN": "0s"})
+	s = newSceneWith(t, contract.V2, rig.OperatorOptions{Reconcile: reader},
+		map[string]string{"SETTLE": settle, "RESYNC_AGAIN": "0s"})
 
 	object := &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: "counter", Namespace: metav1.NamespaceDefault, Labels: watched()},

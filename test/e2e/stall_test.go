@@ -10,8 +10,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
-// TestStalledAgent stops the agent for longer than an API server waits for its webhooks. What that sent on a connection that was open is read
-// afterwards. What needed a new one is told nobody, and no handshake fails for it: a resync stands in.
+// TestStalledAgent stops the agent for longer than an API server waits for its webhooks. What that
+// sent on a connection that was open is read afterwards. What needed a new one is told nobody, and
+// no handshake fails for it: a resync stands in.
 func TestStalledAgent(t *testing.T) {
 	const (
 		writers  = 6
@@ -49,7 +50,8 @@ func TestStalledAgent(t *testing.T) {
 		}
 	}
 
-	t.Logf("stopped for %v: of %d writes, the agent was told of %d; %v handshakes failed", time.Since(began), writers, seen, s.agent.Metric(failures))
+	t.Logf("stopped for %v: of %d writes, the agent was told of %d; %v handshakes failed", time.Since(began), writers,
+		seen, s.agent.Metric(failures))
 	if seen == writers {
 		t.Error("the agent was told of all writes: nothing was missed that a resync could stand in for")
 	}

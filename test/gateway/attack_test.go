@@ -30,7 +30,8 @@ const (
 	selfDomain, victimDomain = "a.example.com", "b.example.com"
 )
 
-// The outcomes of a request beside "<status> <reason>", the answer of the listener with the reason that it counted.
+// The outcomes of a request beside "<status> <reason>", the answer of the listener with the reason
+// that it counted.
 const (
 	failedHandshake = "no handshake"
 	refusedByNginx  = "400 by nginx"
@@ -45,7 +46,8 @@ func forbidden(reason string) string       { return "403 " + reason }
 // want returns the expected outcome of an attack.
 type want func(way, contract.Version) string
 
-// attack is one attack. All are tried natively and through each nginx, with every contract and version of HTTP.
+// attack is one attack. All are tried natively and through each nginx, with every contract and
+// version of HTTP.
 type attack struct {
 	name string
 	// leaf is the certificate of the attacker. The attacker sends header and trailer along.
@@ -60,10 +62,12 @@ type attack struct {
 	want    want
 }
 
-// TestAttacks tries attacks that need a real gateway or the cache of a real API server. After each attack the
-// legitimate runtime passes. The tables of all bad certificates and headers are in package listener.
+// TestAttacks tries attacks that need a real gateway or the cache of a real API server. After each
+// attack the legitimate runtime passes. The tables of all bad certificates and headers are in
+// package listener.
 //
-// A request that nginx refuses never reaches the listener. The lax nginx shows that the listener does not rely on it.
+// A request that nginx refuses never reaches the listener. The lax nginx shows that the listener
+// does not rely on it.
 func TestAttacks(t *testing.T) {
 	n := newNetwork(t)
 	for _, a := range slices.Concat(n.certificates(), n.claims(), n.registrations(), n.headers()) {
@@ -99,7 +103,8 @@ func (n *network) run(t *testing.T, a attack) {
 					continue
 				}
 
-				m := message{leaf: a.leaf, header: a.header, trailer: a.trailer, version: version, http2: http2, claims: a.claims}
+				m := message{leaf: a.leaf, header: a.header, trailer: a.trailer, version: version, http2: http2,
+					claims: a.claims}
 				if got, want := n.try(t, w, m), a.want(w, version); got != want {
 					t.Errorf("%s, %s, HTTP/2 %t: %s, want %s", w, version, http2, got, want)
 				}
@@ -136,7 +141,8 @@ func (n *network) try(t *testing.T, w way, m message) string {
 	return outcome
 }
 
-// outcome compares an answer with the one that the listener counted. The listener counts after it has answered.
+// outcome compares an answer with the one that the listener counted. The listener counts after it
+// has answered.
 func (n *network) outcome(t *testing.T, w way, got answer, counted int) string {
 	t.Helper()
 	switch {
@@ -204,7 +210,8 @@ func byVersion(v1, v2, v3 string) want {
 	return func(_ way, v contract.Version) string { return outcomes[v] }
 }
 
-// ignored is the outcome of an event of self that claims to be the victim. Contract v2 has no claim.
+// ignored is the outcome of an event of self that claims to be the victim. Contract v2 has no
+// claim.
 func ignored() want {
 	return byVersion(forbidden(controllerruntime.ReasonOwnerMismatch), passed, forbidden(listener.ReasonSourceMismatch))
 }
@@ -223,7 +230,8 @@ func (n *network) certificates() []attack {
 	}, n.self)
 	return []attack{
 		{name: "no certificate", want: refused(listener.ReasonNoCertificate)},
-		{name: "self-signed", leaf: leafOf(testpki.SelfSigned(victim, good)), want: refused(listener.ReasonUntrustedChain)},
+		{name: "self-signed", leaf: leafOf(testpki.SelfSigned(victim, good)),
+			want: refused(listener.ReasonUntrustedChain)},
 		{name: "expired", leaf: n.with(victim, expired), want: refused(listener.ReasonExpired)},
 		{name: "signed by a runtime", leaf: byLeaf, want: refused(listener.ReasonUntrustedChain)},
 		{name: "without a name", leaf: n.with("", good), want: everywhere(unauthenticated(listener.ReasonNoIdentity))},
@@ -237,7 +245,8 @@ func (n *network) claims() []attack {
 		forbidden(controllerruntime.ReasonRuntimeUnknown), forbidden(listener.ReasonSourceMismatch))
 	twoNames := testpki.Options{DNSNames: []string{selfDomain}, Edit: func(c *x509.Certificate) {
 		name := asn1.ObjectIdentifier{2, 5, 4, 3}
-		c.Subject = pkix.Name{ExtraNames: []pkix.AttributeTypeAndValue{{Type: name, Value: self}, {Type: name, Value: victim}}}
+		c.Subject = pkix.Name{ExtraNames: []pkix.AttributeTypeAndValue{{Type: name, Value: self},
+			{Type: name, Value: victim}}}
 	}}
 	return []attack{
 		{name: "the victim as owner and source", leaf: n.self, want: ignored()},
@@ -276,7 +285,8 @@ func (n *network) registrations() []attack {
 	}
 }
 
-// headers accompany the good certificate of self. nginx must replace them, and the native listener must ignore them.
+// headers accompany the good certificate of self. nginx must replace them, and the native listener
+// must ignore them.
 func (n *network) headers() []attack {
 	good := headerOf(n.victim)
 	with := func(name string, header http.Header) attack {
@@ -289,7 +299,8 @@ func (n *network) headers() []attack {
 		}})
 		return attack{name: name, leaf: leaf, want: ignored()}
 	}
-	hop := with("header named as hop by hop", http.Header{"Connection": {listener.HeaderXFCC}, listener.HeaderXFCC: {good}})
+	hop := with("header named as hop by hop", http.Header{"Connection": {listener.HeaderXFCC},
+		listener.HeaderXFCC: {good}})
 	hop.http1 = true
 	// nginx ends an HTTP/2 connection that has trailers.
 	trailer := attack{name: "header as a trailer", leaf: n.self, trailer: xfcc(good), http1: true, want: ignored()}
@@ -311,13 +322,15 @@ func (n *network) impersonate(t *testing.T) {
 	t.Helper()
 	named := testpki.Options{DNSNames: []string{gatewayName}}
 	for name, leaf := range map[string]*tls.Certificate{
-		"no certificate":                            nil,
-		"the runtime itself":                        n.self,
-		"a runtime with the gateway's name":         n.runtime(self, gatewayName),
-		"another pod of the same CA":                leafOf(n.ca.gateways.Client("pod", testpki.Options{DNSNames: []string{"pod.default.svc"}})),
-		"the gateway's name, of the servers' CA":    leafOf(n.ca.servers.Client("gateway", named)),
-		"the gateway's name as Common Name only":    leafOf(n.ca.gateways.Client(gatewayName, testpki.Options{})),
-		"a wildcard that covers the gateway's name": leafOf(n.ca.gateways.Client("pod", testpki.Options{DNSNames: []string{"*.istio-system.svc"}})),
+		"no certificate":                    nil,
+		"the runtime itself":                n.self,
+		"a runtime with the gateway's name": n.runtime(self, gatewayName),
+		"another pod of the same CA": leafOf(n.ca.gateways.Client("pod",
+			testpki.Options{DNSNames: []string{"pod.default.svc"}})),
+		"the gateway's name, of the servers' CA": leafOf(n.ca.servers.Client("gateway", named)),
+		"the gateway's name as Common Name only": leafOf(n.ca.gateways.Client(gatewayName, testpki.Options{})),
+		"a wildcard that covers the gateway's name": leafOf(n.ca.gateways.Client("pod",
+			testpki.Options{DNSNames: []string{"*.istio-system.svc"}})),
 	} {
 		m := message{leaf: leaf, header: xfcc(headerOf(n.victim)), version: contract.V2, claims: victim}
 		if got := n.try(t, pastCertificate, m); got != untrustedProxy {
@@ -328,7 +341,8 @@ func (n *network) impersonate(t *testing.T) {
 	forged := xfcc(headerOf(n.victim))
 	forged.Set("X-Forwarded-For", gatewayAddress)
 	forged.Set("Forwarded", "for="+gatewayAddress+";by="+gatewayAddress)
-	if got := n.try(t, pastAddress, message{header: forged, version: contract.V2, claims: victim}); got != untrustedProxy {
+	if got := n.try(t, pastAddress, message{header: forged, version: contract.V2,
+		claims: victim}); got != untrustedProxy {
 		t.Errorf("past nginx, with the gateway's address in headers: %s, want %s", got, untrustedProxy)
 	}
 }

@@ -19,8 +19,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
-// TestAPIServerRotatesItsCertificate has a real API server show a client certificate to a webhook that demands it. The API
-// server takes a new certificate without a restart when its configuration names files.
+// TestAPIServerRotatesItsCertificate has a real API server show a client certificate to a webhook
+// that demands it. The API server takes a new certificate without a restart when its configuration
+// names files.
 func TestAPIServerRotatesItsCertificate(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs an API server")
@@ -28,7 +29,8 @@ func TestAPIServerRotatesItsCertificate(t *testing.T) {
 
 	// trusted is the bundle of the agent, shown the secret of the API server.
 	trusted := filepath.Join(t.TempDir(), "callers.crt")
-	old, next := must(testpki.NewCA("callers-0", testpki.Options{})), must(testpki.NewCA("callers-1", testpki.Options{}))
+	old, next := must(testpki.NewCA("callers-0", testpki.Options{})),
+		must(testpki.NewCA("callers-1", testpki.Options{}))
 	shown := newSecret(t, true, func(ca *testpki.CA, opts testpki.Options) (*testpki.Leaf, error) {
 		return ca.Client("kube-apiserver", opts)
 	})
@@ -36,12 +38,15 @@ func TestAPIServerRotatesItsCertificate(t *testing.T) {
 	writeBundle(t, trusted, old)
 
 	_, certificate, key := shown.volume.Paths()
-	plane := controlplane.StartT(t, controlplane.Options{APIServerArgs: map[string][]string{"admission-control-config-file": {
-		rig.AdmissionConfiguration(t, map[string]*clientcmdapi.AuthInfo{"*": {ClientCertificate: certificate, ClientKey: key}}),
-	}}})
+	plane := controlplane.StartT(t,
+		controlplane.Options{APIServerArgs: map[string][]string{"admission-control-config-file": {
+			rig.AdmissionConfiguration(t,
+				map[string]*clientcmdapi.AuthInfo{"*": {ClientCertificate: certificate, ClientKey: key}}),
+		}}})
 
 	servers := must(testpki.NewCA("servers", testpki.Options{}))
-	agent := startAgent(t, "runtime-1", true, rig.Address(rig.FreePort(t)), map[string]string{"WEBHOOK_CLIENT_CA": trusted}, servers, servers)
+	agent := startAgent(t, "runtime-1", true, rig.Address(rig.FreePort(t)),
+		map[string]string{"WEBHOOK_CLIENT_CA": trusted}, servers, servers)
 	rig.Watch(t, plane, agent.Agent, servers.PEM(), admission.Watch{
 		Name: types.NamespacedName{Namespace: "default", Name: "configmaps"}, Manager: component,
 		Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"},
@@ -56,7 +61,8 @@ func TestAPIServerRotatesItsCertificate(t *testing.T) {
 	reconnect(t, plane)
 
 	eventually(t, "a review over a connection with the new certificate", func() bool {
-		object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, GenerateName: "shown-"}}
+		object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault,
+			GenerateName: "shown-"}}
 		reviewed := agent.reviewed()
 		if err := plane.Client.Create(t.Context(), object); err != nil {
 			t.Fatal(err)
@@ -80,7 +86,8 @@ func (a *runtimeAgent) reloads() float64 {
 	return a.Metric("runtime_watcher_agent_certificate_reloads_total", `use="webhook_ca"`)
 }
 
-// reconnect changes the text of the bundle in the webhook configuration. An API server has a pool of connections for each.
+// reconnect changes the text of the bundle in the webhook configuration. An API server has a pool
+// of connections for each.
 func reconnect(t *testing.T, plane *controlplane.ControlPlane) {
 	t.Helper()
 	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{}

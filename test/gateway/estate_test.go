@@ -24,11 +24,13 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
-// controlPlane is a listener whose key material is in files that it follows, with or without nginx in front of it.
+// controlPlane is a listener whose key material is in files that it follows, with or without nginx
+// in front of it.
 type controlPlane struct {
 	t     *testing.T
 	fleet *fleet.Fleet
-	// own is the listener's secret. With nginx, front is what runtimes see, and back what nginx shows to the listener.
+	// own is the listener's secret. With nginx, front is what runtimes see, and back what nginx
+	// shows to the listener.
 	own, front, back *secret
 	files            *httpmtls.Files
 	nginx            *gateway.Nginx
@@ -53,8 +55,9 @@ func issueGateway(ca *testpki.CA, opts testpki.Options) (*testpki.Leaf, error) {
 func startControlPlane(t *testing.T, behindNginx, swaps bool, issuer *testpki.CA, trusts ...*testpki.CA) *controlPlane {
 	t.Helper()
 	c := &controlPlane{
-		t: t, own: newSecret(t, swaps, issueServer), handled: map[string]time.Time{}, refused: map[string]int{}, answers: map[string]int{},
-		fleet: must(fleet.New(fleet.Options{})),
+		t: t, own: newSecret(t, swaps, issueServer), handled: map[string]time.Time{}, refused: map[string]int{},
+		answers: map[string]int{},
+		fleet:   must(fleet.New(fleet.Options{})),
 	}
 	c.own.write(issuer, trusts...)
 
@@ -97,11 +100,14 @@ func (c *controlPlane) listen(peers listener.PeerSource) {
 	bound := must(new(net.ListenConfig).Listen(c.t.Context(), "tcp", "127.0.0.1:0"))
 	c.addr = bound.Addr().String()
 
-	domains := listener.DomainSourceFunc(func(_ context.Context, id core.RuntimeID, _ *core.WatchEvent) (string, error) {
+	domains := listener.DomainSourceFunc(func(_ context.Context, id core.RuntimeID, _ *core.WatchEvent) (string,
+		error) {
 		return string(id) + ".example.com", nil
 	})
-	l := must(listener.New(peers, listener.SANPinning(domains), map[core.Manager]core.Handler{component: core.HandlerFunc(c.handle)},
-		listener.Options{Listener: bound, TLS: httpmtls.ServerTLSConfig(c.files), Fleet: c.fleet, Hooks: listener.Hooks{Answered: c.answered}}))
+	l := must(listener.New(peers, listener.SANPinning(domains),
+		map[core.Manager]core.Handler{component: core.HandlerFunc(c.handle)},
+		listener.Options{Listener: bound, TLS: httpmtls.ServerTLSConfig(c.files), Fleet: c.fleet,
+			Hooks: listener.Hooks{Answered: c.answered}}))
 
 	ctx, stop := context.WithCancel(context.Background())
 
@@ -230,7 +236,8 @@ type runtimeAgent struct {
 }
 
 func startAgent(
-	t *testing.T, id string, swaps bool, controlPlane string, env map[string]string, issuer *testpki.CA, trusts ...*testpki.CA,
+	t *testing.T, id string, swaps bool, controlPlane string, env map[string]string, issuer *testpki.CA,
+	trusts ...*testpki.CA,
 ) *runtimeAgent {
 	t.Helper()
 	a := &runtimeAgent{t: t, id: core.RuntimeID(id)}
@@ -276,5 +283,6 @@ func (a *runtimeAgent) reviewed() float64 {
 
 func (a *runtimeAgent) refusals(problem string) float64 {
 	a.t.Helper()
-	return a.Metric("runtime_watcher_agent_certificate_reload_failures_total", `use="client"`, fmt.Sprintf("problem=%q", problem))
+	return a.Metric("runtime_watcher_agent_certificate_reload_failures_total", `use="client"`,
+		fmt.Sprintf("problem=%q", problem))
 }

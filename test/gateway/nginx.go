@@ -18,22 +18,25 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
-// Options are the choices of [Start]. Files are those of one secret each; nginx reads them when it starts and at [Nginx.Reload].
+// Options are the choices of [Start]. Files are those of one secret each; nginx reads them when it
+// starts and at [Nginx.Reload].
 type Options struct {
-	// Certificate and Key are what runtimes see, ClientCA is the bundle that their certificates must chain to.
+	// Certificate and Key are what runtimes see, ClientCA is the bundle that their certificates
+	// must chain to.
 	Certificate, Key, ClientCA string
-	// Lax lets everybody through, whatever certificate he has or has not: a gateway that is set up wrongly. Default: it demands one that
-	// chains to ClientCA.
+	// Lax lets everybody through, whatever certificate he has or has not: a gateway that is set up
+	// wrongly. Default: it demands one that chains to ClientCA.
 	Lax bool
 
 	// Upstream is the address of the listener.
 	Upstream string
-	// UpstreamCertificate and UpstreamKey are the gateway's own client certificate for mTLS to the listener, and UpstreamCA the bundle for
-	// the listener's. Default: plain HTTP.
+	// UpstreamCertificate and UpstreamKey are the gateway's own client certificate for mTLS to the
+	// listener, and UpstreamCA the bundle for the listener's. Default: plain HTTP.
 	UpstreamCertificate, UpstreamKey, UpstreamCA string
 	// UpstreamName is the name in the listener's certificate. Default: "localhost".
 	UpstreamName string
-	// Bind is the address from which the gateway connects to the listener. Default: whatever the system takes.
+	// Bind is the address from which the gateway connects to the listener. Default: whatever the
+	// system takes.
 	Bind string
 }
 
@@ -55,8 +58,8 @@ type Nginx struct {
 	log  string
 }
 
-// Require returns where nginx and its modules are. Where they are missing it skips the test, and fails it under CI=true, so that a run
-// which counts can not leave it out in silence.
+// Require returns where nginx and its modules are. Where they are missing it skips the test, and
+// fails it under CI=true, so that a run which counts can not leave it out in silence.
 func Require(t testing.TB) (binary, modules string) {
 	t.Helper()
 	binary, modules, err := find(t.Context())
@@ -103,8 +106,10 @@ func Start(t testing.TB, opts Options) *Nginx {
 	t.Helper()
 	binary, modules := Require(t)
 	prefix := t.TempDir()
-	n := &Nginx{Addr: rig.Address(rig.FreePort(t)), t: t, done: make(chan struct{}), log: filepath.Join(prefix, "error.log")}
-	if err := configure(prefix, settings{Options: opts.withDefaults(), Listen: n.Addr, Modules: modules, Root: os.Getuid() == 0}); err != nil {
+	n := &Nginx{Addr: rig.Address(rig.FreePort(t)), t: t, done: make(chan struct{}),
+		log: filepath.Join(prefix, "error.log")}
+	if err := configure(prefix, settings{Options: opts.withDefaults(), Listen: n.Addr, Modules: modules,
+		Root: os.Getuid() == 0}); err != nil {
 		t.Fatal(err)
 	}
 
@@ -114,7 +119,8 @@ func Start(t testing.TB, opts Options) *Nginx {
 	}
 	defer out.Close() // The child has its own descriptor.
 
-	// Its life is that of the test's cleanup, which still needs it when the test's context has ended.
+	// Its life is that of the test's cleanup, which still needs it when the test's context has
+	// ended.
 	n.cmd = exec.Command(binary, "-p", prefix, "-c", filepath.Join(prefix, "nginx.conf"), "-e", "stderr")
 	n.cmd.Stdout, n.cmd.Stderr = out, out
 	n.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
@@ -152,8 +158,9 @@ func (n *Nginx) awaitAccepting() {
 	})
 }
 
-// Reload makes nginx read its files again: new workers take new connections, and those that exist end with their requests. It does
-// not wait for that. What is broken is logged, and changes nothing.
+// Reload makes nginx read its files again: new workers take new connections, and those that exist
+// end with their requests. It does not wait for that. What is broken is logged, and changes
+// nothing.
 func (n *Nginx) Reload() {
 	n.t.Helper()
 	if err := n.cmd.Process.Signal(syscall.SIGHUP); err != nil {

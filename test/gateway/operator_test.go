@@ -35,7 +35,8 @@ const (
 	component = "kyma"
 	// gatewayName is the SAN of the gateway's certificate.
 	gatewayName = "gateway.istio-system.svc"
-	// gatewayAddress is the source address of the gateway that is known by its address. Attackers have 127.0.0.1.
+	// gatewayAddress is the source address of the gateway that is known by its address. Attackers
+	// have 127.0.0.1.
 	gatewayAddress = "127.0.0.2"
 )
 
@@ -68,8 +69,8 @@ func (a authorities) serverTLS() *tls.Config {
 	}
 }
 
-// operator is one manager whose controller is fed by three listeners. SAN pinning reads its cache, which watches a real
-// API server.
+// operator is one manager whose controller is fed by three listeners. SAN pinning reads its cache,
+// which watches a real API server.
 type operator struct {
 	plane    *controlplane.ControlPlane
 	mgr      manager.Manager
@@ -77,7 +78,8 @@ type operator struct {
 	runtimes *controllerruntime.Runtimes
 	source   *controllerruntime.Source[reconcile.Request]
 
-	// native verifies in the handshake. The others believe a gateway, by its certificate or by its address.
+	// native verifies in the handshake. The others believe a gateway, by its certificate or by its
+	// address.
 	native, proxyCertificate, proxyAddress *answers
 }
 
@@ -120,13 +122,18 @@ func startOperator(t *testing.T, ca authorities) *operator {
 		Controller: config.Controller{SkipNameValidation: new(true)},
 	}))
 	ctx, stop := context.WithCancel(context.Background())
-	o.runtimes = must(controllerruntime.NewRuntimes(ctx, o.mgr.GetCache(), corev1.SchemeGroupVersion.WithKind("ConfigMap"),
+	o.runtimes = must(controllerruntime.NewRuntimes(ctx, o.mgr.GetCache(),
+		corev1.SchemeGroupVersion.WithKind("ConfigMap"),
 		controllerruntime.ByName, controllerruntime.RuntimesOptions{}))
-	o.source = controllerruntime.NewSource(controllerruntime.EnqueueOwnerOr(controllerruntime.EnqueueByRuntime(o.runtimes)),
+	enqueue := controllerruntime.EnqueueOwnerOr(controllerruntime.EnqueueByRuntime(o.runtimes))
+	o.source = controllerruntime.NewSource(enqueue,
 		controllerruntime.SourceOptions{Elected: o.mgr.Elected()})
 	o.listenAll(t, ca)
 
-	reconciler := reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) { return reconcile.Result{}, nil })
+	reconciler := reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result,
+		error) {
+		return reconcile.Result{}, nil
+	})
 	if err := ctrl.NewControllerManagedBy(o.mgr).Named(component).WatchesRawSource(o.source).
 		WithOptions(controller.Options{NewQueue: o.queue.wrap}).Complete(reconciler); err != nil {
 		t.Fatal(err)
@@ -169,9 +176,11 @@ func (o *operator) listen(t *testing.T, peers listener.PeerSource, serving *tls.
 	a := &answers{addr: bound.Addr().String()}
 
 	const plenty = 1 << 20 // Another test is about shares.
-	l := must(listener.New(peers, listener.SANPinning(o.runtimes), map[core.Manager]core.Handler{component: o.source}, listener.Options{
-		Listener: bound, TLS: serving, RuntimeRate: plenty, RuntimeBurst: plenty, Hooks: listener.Hooks{Answered: a.answered},
-	}))
+	l := must(listener.New(peers, listener.SANPinning(o.runtimes), map[core.Manager]core.Handler{component: o.source},
+		listener.Options{
+			Listener: bound, TLS: serving, RuntimeRate: plenty, RuntimeBurst: plenty,
+			Hooks: listener.Hooks{Answered: a.answered},
+		}))
 	if err := o.mgr.Add(l); err != nil {
 		t.Fatal(err)
 	}
@@ -180,11 +189,13 @@ func (o *operator) listen(t *testing.T, peers listener.PeerSource, serving *tls.
 
 func registered(name, domain string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-		Name: name, Namespace: rig.Namespace, Annotations: map[string]string{controllerruntime.DomainAnnotation: domain},
+		Name: name, Namespace: rig.Namespace,
+		Annotations: map[string]string{controllerruntime.DomainAnnotation: domain},
 	}}
 }
 
-// register creates the object of a runtime, and returns when the operator's cache has it. The test removes it.
+// register creates the object of a runtime, and returns when the operator's cache has it. The test
+// removes it.
 func (o *operator) register(t *testing.T, name, domain string) {
 	t.Helper()
 	rig.AddRuntime(t, o.plane, name, domain)
@@ -218,7 +229,8 @@ func (o *operator) remove(t *testing.T, name string) {
 	o.await(t, object, "")
 }
 
-// await waits until the cache of SAN pinning has that version of an object. "" means that the object is gone.
+// await waits until the cache of SAN pinning has that version of an object. "" means that the
+// object is gone.
 func (o *operator) await(t *testing.T, object *corev1.ConfigMap, version string) {
 	t.Helper()
 	rig.Eventually(t, patience, "the operator's cache knows of "+object.Name, func() bool {

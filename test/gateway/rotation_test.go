@@ -16,11 +16,12 @@ import (
 // rotates is how long each form of the test takes. `make rotation` asks for more.
 var rotates = flag.Duration("rotation", 10*time.Second, "how long certificates rotate, in each form of TestRotation")
 
-// TestRotation rotates every leaf and every CA, once a second, at all ends, while the webhook is called. Every call is
-// answered, and every object is handled after its last write. No process restarts.
+// TestRotation rotates every leaf and every CA, once a second, at all ends, while the webhook is
+// called. Every call is answered, and every object is handled after its last write. No process
+// restarts.
 //
-// An end takes a leaf of a CA only one rotation after all ends trust that CA. No rotation begins before each end uses the
-// one before: that is the use of heartbeats and fleet.WithoutCA.
+// An end takes a leaf of a CA only one rotation after all ends trust that CA. No rotation begins
+// before each end uses the one before: that is the use of heartbeats and fleet.WithoutCA.
 func TestRotation(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds by nature")
@@ -43,8 +44,8 @@ type rotation struct {
 	rotations, breaks int
 }
 
-// newRotation changes the files of the agent as a kubelet does and those of the control plane one by one. Behind nginx it
-// does so the other way round.
+// newRotation changes the files of the agent as a kubelet does and those of the control plane one
+// by one. Behind nginx it does so the other way round.
 func newRotation(t *testing.T, behindNginx bool) *rotation {
 	t.Helper()
 	r := &rotation{t: t, now: 1}
@@ -107,8 +108,9 @@ func (r *rotation) run(t *testing.T, lasts time.Duration) {
 		rig.Sum(metrics, forwarded)-rig.Sum(metrics, forwarded, `result="ok"`))
 }
 
-// step is one rotation: a new leaf everywhere, by a CA that every end already knows, and the announcement of the next. The CA of the leaf before the last is
-// trusted until then, as a request with it may be on its way, or a worker of nginx that is about to end.
+// step is one rotation: a new leaf everywhere, by a CA that every end already knows, and the
+// announcement of the next. The CA of the leaf before the last is trusted until then, as a request
+// with it may be on its way, or a worker of nginx that is about to end.
 func (r *rotation) step() { r.stepFrom(r.now - 1) }
 
 // stepFrom is step for ends whose oldest leaf in use, or on its way, is of the CA oldest.
@@ -132,8 +134,8 @@ func (r *rotation) awaitAgent() {
 	r.writes.reconnect()
 }
 
-// agentSkips leaves the agent as it is for two generations, in which the control plane keeps a certificate that the agent can verify. Then the agent
-// gets all at once.
+// agentSkips leaves the agent as it is for two generations, in which the control plane keeps a
+// certificate that the agent can verify. Then the agent gets all at once.
 func (r *rotation) agentSkips() {
 	held := r.now
 	for ahead := 1; ahead <= 2; ahead++ {
@@ -165,8 +167,8 @@ func (r *rotation) controlPlaneSkips() {
 	r.stepFrom(held)
 }
 
-// spoil breaks the files of the agent or of the control plane, each time in another way, and returns when that is known everywhere. The last good
-// ones stay in use.
+// spoil breaks the files of the agent or of the control plane, each time in another way, and
+// returns when that is known everywhere. The last good ones stay in use.
 func (r *rotation) spoil(n int) {
 	broken := breakages[n/2%len(breakages)]
 	trusts := r.span(r.now-1, r.now+1)
@@ -185,7 +187,8 @@ func (r *rotation) spoil(n int) {
 		return r.controlPlane.refusals(broken.problem) > before && r.controlPlane.files.Status().Err != nil
 	})
 
-	// nginx keeps what it had, too, but for one thing: it shows an expired certificate without complaint.
+	// nginx keeps what it had, too, but for one thing: it shows an expired certificate without
+	// complaint.
 	if r.controlPlane.nginx != nil && broken.problem != "expired" {
 		r.controlPlane.nginx.Reload()
 	}
@@ -195,7 +198,8 @@ func (r *rotation) spoilAgent(name, problem string, spoil func()) {
 	before := r.agent.refusals(problem)
 
 	spoil()
-	eventually(r.t, "the agent counts that its files are "+name, func() bool { return r.agent.refusals(problem) > before })
+	eventually(r.t, "the agent counts that its files are "+name,
+		func() bool { return r.agent.refusals(problem) > before })
 	eventually(r.t, "the agent's readiness tells that its files are "+name, func() bool {
 		return strings.Contains(r.agent.ready(), " is "+problem)
 	})
@@ -224,8 +228,10 @@ func (r *rotation) check(t *testing.T) {
 	t.Helper()
 	r.writes.check(t, r.agent.reviewed())
 
-	eventually(t, "every object is handled after its last write", func() bool { return len(r.writes.late(r.controlPlane)) == 0 })
-	eventually(t, "nothing is pending", func() bool { return r.agent.Metric("runtime_watcher_agent_events_pending") == 0 })
+	eventually(t, "every object is handled after its last write",
+		func() bool { return len(r.writes.late(r.controlPlane)) == 0 })
+	eventually(t, "nothing is pending",
+		func() bool { return r.agent.Metric("runtime_watcher_agent_events_pending") == 0 })
 	if n := r.agent.Metric("runtime_watcher_agent_events_dropped_total"); n != 0 {
 		t.Errorf("%v events were dropped", n)
 	}

@@ -15,15 +15,16 @@ type secret struct {
 	t     *testing.T
 	dir   string
 	issue func(ca *testpki.CA, opts testpki.Options) (*testpki.Leaf, error)
-	// swaps means that the files change all at once, as a kubelet changes a volume; else each is renamed into its place, one after the
-	// other.
+	// swaps means that the files change all at once, as a kubelet changes a volume; else each is
+	// renamed into its place, one after the other.
 	swaps  bool
 	volume *testpki.Volume
 	// leaf is the last good one.
 	leaf *testpki.Leaf
 }
 
-func newSecret(t *testing.T, swaps bool, issue func(ca *testpki.CA, opts testpki.Options) (*testpki.Leaf, error)) *secret {
+func newSecret(t *testing.T, swaps bool, issue func(ca *testpki.CA, opts testpki.Options) (*testpki.Leaf,
+	error)) *secret {
 	t.Helper()
 	dir := t.TempDir()
 	return &secret{t: t, dir: dir, issue: issue, swaps: swaps, volume: testpki.NewVolume(dir)}

@@ -16,8 +16,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
-// smuggled is text on the wire that two servers might parse in two ways. Inside or behind a valid request it holds
-// another one with the header of the victim. If a server took that for a request of the gateway, it would trigger the victim.
+// smuggled is text on the wire that two servers might parse in two ways. Inside or behind a valid
+// request it holds another one with the header of the victim. If a server took that for a request
+// of the gateway, it would trigger the victim.
 type smuggled struct {
 	name string
 	// text returns the bytes to send, around the hidden request.
@@ -67,9 +68,13 @@ func smuggledRequests(header string) []smuggled {
 		}},
 		{"pipelined, in the body", func(hidden string) string { return head + sized(beside()+hidden) }},
 		{"an upgrade to HTTP/2", func(hidden string) string {
-			return head + "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\n" + sized(beside()) + hidden
+			return head + "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: " +
+				"AAMAAABkAARAAAAAAAIAAAAA\r\n" + sized(beside()) + hidden
 		}},
-		{"a tunnel", func(hidden string) string { return "CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\n\r\n" + hidden }},
+		{"a tunnel", func(hidden string) string {
+			return "CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\n\r\n" +
+				hidden
+		}},
 		{"an absolute address", func(string) string {
 			return strings.Replace(head, "/v2/", "https://localhost/v2/", 1) + forged + sized(beside())
 		}},
@@ -92,13 +97,14 @@ func smuggledRequests(header string) []smuggled {
 			return head + forged + strings.ToUpper(listener.HeaderXFCC) + ": " + header + "\r\n" + sized(beside())
 		}},
 		{"the header in the path", func(string) string {
-			return strings.Replace(head, "/event", "/event?a=%0d%0a"+strings.ReplaceAll(strings.TrimSpace(forged), " ", "%20"), 1) + sized(beside())
+			return strings.Replace(head, "/event", "/event?a=%0d%0a"+strings.ReplaceAll(strings.TrimSpace(forged), " ",
+				"%20"), 1) + sized(beside())
 		}},
 	}
 }
 
-// TestSmuggling writes bytes that no HTTP client would, through nginx. The answers differ from version to version of nginx.
-// The victim is never triggered.
+// TestSmuggling writes bytes that no HTTP client would, through nginx. The answers differ from
+// version to version of nginx. The victim is never triggered.
 func TestSmuggling(t *testing.T) {
 	n := newNetwork(t)
 	body := beside()
@@ -109,7 +115,8 @@ func TestSmuggling(t *testing.T) {
 				before := n.at.queue.len()
 				answers := n.write(t, w, s.text(hidden))
 
-				// A hidden request would come before this one, on connections that nginx keeps to the listener.
+				// A hidden request would come before this one, on connections that nginx keeps to
+				// the listener.
 				n.passes(t, w, n.self, self)
 
 				added := n.at.queue.since(before)
@@ -125,7 +132,8 @@ func TestSmuggling(t *testing.T) {
 	n.passes(t, byCertificate, n.victim, victim)
 }
 
-// write sends text over a connection of self and returns the statuses of all answers, up to the end of the connection.
+// write sends text over a connection of self and returns the statuses of all answers, up to the end
+// of the connection.
 func (n *network) write(t *testing.T, w way, text string) string {
 	t.Helper()
 	dialer := &tls.Dialer{Config: &tls.Config{

@@ -36,7 +36,8 @@ type way string
 const (
 	// native is mTLS to the listener.
 	native way = "natively"
-	// byCertificate and byAddress are through nginx, which proves to be the gateway by its certificate or its address.
+	// byCertificate and byAddress are through nginx, which proves to be the gateway by its
+	// certificate or its address.
 	byCertificate way = "nginx known by its certificate"
 	byAddress     way = "nginx known by its address"
 	// lax is through an nginx that asks for a certificate and verifies nothing.
@@ -96,11 +97,13 @@ func newNetwork(t *testing.T) *network {
 		ca: ca, at: at,
 		fronts: map[way]string{
 			native: at.native.addr, pastCertificate: at.proxyCertificate.addr, pastAddress: at.proxyAddress.addr,
-			byCertificate: gateway.Start(t, proved).Addr, byAddress: gateway.Start(t, near).Addr, lax: gateway.Start(t, open).Addr,
+			byCertificate: gateway.Start(t, proved).Addr, byAddress: gateway.Start(t, near).Addr,
+			lax: gateway.Start(t, open).Addr,
 		},
 		listeners: map[way]*answers{
-			native: at.native, byCertificate: at.proxyCertificate, lax: at.proxyCertificate, pastCertificate: at.proxyCertificate,
-			byAddress: at.proxyAddress, pastAddress: at.proxyAddress,
+			native: at.native, byCertificate: at.proxyCertificate, lax: at.proxyCertificate,
+			pastCertificate: at.proxyCertificate,
+			byAddress:       at.proxyAddress, pastAddress: at.proxyAddress,
 		},
 	}
 	n.self, n.victim = n.runtime(self, selfDomain), n.runtime(victim, victimDomain)
@@ -136,7 +139,8 @@ func (n *network) send(t *testing.T, w way, m message) answer {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 
-	request := must(http.NewRequestWithContext(ctx, http.MethodPost, scheme+n.fronts[w]+m.version.Path(component), text))
+	request := must(http.NewRequestWithContext(ctx, http.MethodPost, scheme+n.fronts[w]+m.version.Path(component),
+		text))
 	request.Trailer = m.trailer
 	request.Header.Set("Content-Type", m.version.ContentType())
 	maps.Copy(request.Header, m.header)
@@ -160,17 +164,18 @@ func (n *network) client(leaf *tls.Certificate, http2 bool) *http.Client {
 	var protocols http.Protocols
 	protocols.SetHTTP1(!http2)
 	protocols.SetHTTP2(http2)
-	return &http.Client{Timeout: patience, Transport: &http.Transport{Protocols: &protocols, TLSClientConfig: &tls.Config{
-		MinVersion: tls.VersionTLS13,
-		RootCAs:    n.ca.servers.Pool(),
-		// With Certificates, a client would not show those of a CA that the server does not name.
-		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-			if leaf == nil {
-				return &tls.Certificate{}, nil
-			}
-			return leaf, nil
-		},
-	}}}
+	return &http.Client{Timeout: patience, Transport: &http.Transport{Protocols: &protocols,
+		TLSClientConfig: &tls.Config{
+			MinVersion: tls.VersionTLS13,
+			RootCAs:    n.ca.servers.Pool(),
+			// With Certificates, a client would not show those of a CA that the server does not name.
+			GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+				if leaf == nil {
+					return &tls.Certificate{}, nil
+				}
+				return leaf, nil
+			},
+		}}}
 }
 
 // leafOf returns the key pair of a leaf.

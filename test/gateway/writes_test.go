@@ -15,8 +15,9 @@ import (
 	"time"
 )
 
-// direct calls the webhook as an API server does, but more often: over TLS that trusts one bundle and nothing else. A new
-// bundle is in use at once and means new connections. Package test/chain has the writes of real API servers.
+// direct calls the webhook as an API server does, but more often: over TLS that trusts one bundle
+// and nothing else. A new bundle is in use at once and means new connections. Package test/chain
+// has the writes of real API servers.
 type direct struct {
 	t      *testing.T
 	url    string
@@ -32,7 +33,8 @@ type direct struct {
 
 func newDirect(t *testing.T, webhook string) *direct {
 	t.Helper()
-	return &direct{t: t, url: "https://" + webhook + "/validate/" + component + "?timeout=10s", written: map[string]time.Time{}}
+	return &direct{t: t, url: "https://" + webhook + "/validate/" + component + "?timeout=10s",
+		written: map[string]time.Time{}}
 }
 
 func (s *direct) trust(bundle []byte) {
@@ -120,12 +122,15 @@ func (s *direct) write(object string) {
 // review asks the webhook, and fails unless it allows the write.
 func (s *direct) review(object string) error {
 	const review = `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"uid-1",` +
-		`"kind":{"group":"","version":"v1","kind":"ConfigMap"},"resource":{"group":"","version":"v1","resource":"configmaps"},` +
+		`"kind":{"group":"","version":"v1","kind":"ConfigMap"},"resource":{"group":"","version":"v1",` +
+		`"resource":"configmaps"},` +
 		`"name":%[1]q,"namespace":"default","operation":"CREATE","userInfo":{},"dryRun":false,"oldObject":null,` +
-		`"object":{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%[1]q,"namespace":"default"},"data":{"a":"b"}}}}`
+		`"object":{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%[1]q,"namespace":"default"},` +
+		`"data":{"a":"b"}}}}`
 
 	// Not bound to the end of the run: what is begun is finished.
-	request, err := http.NewRequestWithContext(context.Background(), http.MethodPost, s.url, strings.NewReader(fmt.Sprintf(review, object)))
+	request, err := http.NewRequestWithContext(context.Background(), http.MethodPost, s.url,
+		strings.NewReader(fmt.Sprintf(review, object)))
 	if err != nil {
 		return err
 	}
@@ -150,7 +155,8 @@ func (s *direct) review(object string) error {
 		} `json:"response"`
 	}
 
-	if err := json.Unmarshal(body, &reply); err != nil || answer.StatusCode != http.StatusOK || reply.Response.UID != "uid-1" || !reply.Response.Allowed {
+	if err := json.Unmarshal(body, &reply); err != nil || answer.StatusCode != http.StatusOK ||
+		reply.Response.UID != "uid-1" || !reply.Response.Allowed {
 		return fmt.Errorf("answer %d %.200q (%w), want it allowed", answer.StatusCode, body, err)
 	}
 	return nil

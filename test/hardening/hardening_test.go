@@ -1,4 +1,5 @@
-// Package hardening attacks the real agent and a real listener, as processes, from their own network.
+// Package hardening attacks the real agent and a real listener, as processes, from their own
+// network.
 package hardening
 
 import (
@@ -31,7 +32,8 @@ const (
 	domain      = "runtime-1.example.com"
 	manager     = "widgets"
 
-	// Attackers and those who are in the right come from different addresses, as pods and API servers do.
+	// Attackers and those who are in the right come from different addresses, as pods and API
+	// servers do.
 	attackers = "127.0.0.66"
 	friends   = "127.0.0.2"
 
@@ -98,7 +100,8 @@ func newScene(t *testing.T, env map[string]string) *scene {
 
 	s := &scene{t: t, pki: rig.NewPKI(t)}
 	s.recorder = newRecorder(t, s.pki)
-	s.agent = rig.StartAgent(t, s.pki.RuntimeVolume(runtimeName, domain), s.recorder.address(), rig.AgentOptions{Env: all})
+	s.agent = rig.StartAgent(t, s.pki.RuntimeVolume(runtimeName, domain), s.recorder.address(),
+		rig.AgentOptions{Env: all})
 	return s
 }
 
@@ -155,7 +158,8 @@ func (s *scene) apiServer() *http.Client {
 func (s *scene) review(client *http.Client, name string) (time.Duration, error) {
 	started := time.Now()
 
-	request, err := http.NewRequestWithContext(s.t.Context(), http.MethodPost, "https://"+s.webhook()+"/validate/"+manager,
+	request, err := http.NewRequestWithContext(s.t.Context(), http.MethodPost,
+		"https://"+s.webhook()+"/validate/"+manager,
 		strings.NewReader(reviewOf(name, 0)))
 	if err != nil {
 		return 0, err

@@ -18,7 +18,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
-// stateAddr makes the test binary the listener that is attacked, in place of a test. It is where that tells its state.
+// stateAddr makes the test binary the listener that is attacked, in place of a test. It is where
+// that tells its state.
 const stateAddr = "HARDENING_STATE_ADDR"
 
 func TestMain(m *testing.M) {
@@ -41,7 +42,8 @@ type besieged struct {
 	TooFast    int64 `json:"tooFast"`
 }
 
-// runBesieged serves natively, with the flags of examples/minimal, a log at debug level and short deadlines, so that attacks meet them.
+// runBesieged serves natively, with the flags of examples/minimal, a log at debug level and short
+// deadlines, so that attacks meet them.
 func runBesieged(state string) error {
 	var files httpmtls.Paths
 	flags := flag.NewFlagSet("listener", flag.ContinueOnError)
@@ -81,8 +83,10 @@ func runBesieged(state string) error {
 	}
 
 	tells := &http.Server{
-		Addr: state, ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			_ = json.NewEncoder(w).Encode(besieged{runtime.NumGoroutine(), dropped.Load(), handshakes.Load(), tooFast.Load()})
+		Addr: state, ReadHeaderTimeout: time.Minute,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			_ = json.NewEncoder(w).Encode(besieged{runtime.NumGoroutine(), dropped.Load(), handshakes.Load(),
+				tooFast.Load()})
 		}),
 	}
 

@@ -16,7 +16,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
-// operator is the listener of examples/minimal as a process: native mTLS, and a line on standard output for each event.
+// operator is the listener of examples/minimal as a process: native mTLS, and a line on standard
+// output for each event.
 type operator struct {
 	addr   string
 	cmd    *exec.Cmd
@@ -75,7 +76,8 @@ func startOperator(t *testing.T, pki *rig.PKI, binary string, env ...string) *op
 			t.Logf("the operator said:\n%.4000s", o.stderr)
 		}
 	})
-	rig.Eventually(t, patience, "the operator listens", func() bool { return strings.Contains(o.stderr.String(), "listen") })
+	rig.Eventually(t, patience, "the operator listens",
+		func() bool { return strings.Contains(o.stderr.String(), "listen") })
 	return o
 }
 
@@ -90,13 +92,15 @@ func (o *operator) printed(runtime, name string) bool {
 }
 
 func eventV2(name string) io.Reader {
-	return strings.NewReader(`{"watched":{"Namespace":"default","Name":"` + name + `"},"watchedGvk":{"group":"","version":"v1","kind":"ConfigMap"}}`)
+	return strings.NewReader(`{"watched":{"Namespace":"default","Name":"` + name +
+		`"},"watchedGvk":{"group":"","version":"v1","kind":"ConfigMap"}}`)
 }
 
 // send posts one event as a runtime with that client.
 func (o *operator) send(t *testing.T, client *http.Client, name string) error {
 	t.Helper()
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+o.addr+"/v2/"+manager+"/event", eventV2(name))
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+o.addr+"/v2/"+manager+"/event",
+		eventV2(name))
 	if err != nil {
 		return err
 	}

@@ -36,7 +36,8 @@ func events() []core.WatchEvent {
 	}
 }
 
-// TestOfficialSDKReadsOurBatches and TestWeReadBatchesOfTheOfficialSDK hold contract v3 against the Go SDK of CloudEvents.
+// TestOfficialSDKReadsOurBatches and TestWeReadBatchesOfTheOfficialSDK hold contract v3 against the
+// Go SDK of CloudEvents.
 func TestOfficialSDKReadsOurBatches(t *testing.T) {
 	for _, e := range throughSDK(t) {
 		if err := e.Validate(); err != nil {

@@ -1,5 +1,5 @@
-// Package matchconditions proves against a real API server that the match conditions of a webhook configuration select what the
-// agent's filter does, and measures what they save.
+// Package matchconditions proves against a real API server that the match conditions of a webhook
+// configuration select what the agent's filter does, and measures what they save.
 package matchconditions
 
 import (
@@ -42,14 +42,13 @@ type kind struct {
 }
 
 var (
-	widgets         = kind{gvr("example.com", "widgets"), "example.com/v1", "Widget", true}
-	gadgets         = kind{gvr("example.com", "gadgets"), "example.com/v1", "Gadget", false}
-	configMaps      = kind{gvr("", "configmaps"), "v1", "ConfigMap", false}
-	serviceAccounts = kind{gvr("", "serviceaccounts"), "v1", "ServiceAccount", false}
-	deployments     = kind{gvr("apps", "deployments"), "apps/v1", "Deployment", true}
+	widgets     = kind{gvr("example.com", "widgets"), "example.com/v1", "Widget", true}
+	gadgets     = kind{gvr("example.com", "gadgets"), "example.com/v1", "Gadget", false}
+	configMaps  = kind{gvr("", "configmaps"), "v1", "ConfigMap", false}
+	deployments = kind{gvr("apps", "deployments"), "apps/v1", "Deployment", true}
 )
 
-func kinds() []kind { return []kind{widgets, gadgets, configMaps, serviceAccounts, deployments} }
+func kinds() []kind { return []kind{widgets, gadgets, configMaps, deployments} }
 
 func gvr(group, resource string) schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: group, Version: "v1", Resource: resource}
@@ -73,7 +72,8 @@ func (k kind) path(name, subresource string) string {
 	return path
 }
 
-// scene is an API server that asks the agent's handler about every write twice: for everything, and for the selection.
+// scene is an API server that asks the agent's handler about every write twice: for everything, and
+// for the selection.
 type scene struct {
 	t     testing.TB
 	plane *controlplane.ControlPlane
@@ -110,7 +110,9 @@ func definition(k kind) *apiextensionsv1.CustomResourceDefinition {
 		}},
 	}
 	if k.status {
-		version.Subresources = &apiextensionsv1.CustomResourceSubresources{Status: &apiextensionsv1.CustomResourceSubresourceStatus{}}
+		version.Subresources = &apiextensionsv1.CustomResourceSubresources{
+			Status: &apiextensionsv1.CustomResourceSubresourceStatus{},
+		}
 	}
 	return &apiextensionsv1.CustomResourceDefinition{
 		ObjectMeta: metav1.ObjectMeta{Name: k.gvr.Resource + "." + k.gvr.Group},
@@ -196,7 +198,8 @@ func sum(decisions map[admission.Decision]int) (n int) {
 // do sends one request and returns the status and the body of the answer.
 func (s *scene) do(method, path, contentType, body string) (int, []byte) {
 	s.t.Helper()
-	request, err := http.NewRequestWithContext(s.t.Context(), method, strings.TrimSuffix(s.plane.Config.Host, "/")+path, strings.NewReader(body))
+	request, err := http.NewRequestWithContext(s.t.Context(), method, strings.TrimSuffix(s.plane.Config.Host, "/")+path,
+		strings.NewReader(body))
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -222,7 +225,8 @@ func (s *scene) patch(k kind, name, subresource, body string) int {
 	return status
 }
 
-// put replaces top-level fields of an object by raw JSON, as it stands: the order and the notation stay. An empty text removes one.
+// put replaces top-level fields of an object by raw JSON, as it stands: the order and the notation
+// stay. An empty text removes one.
 func (s *scene) put(k kind, name, subresource, query string, fields map[string]string) int {
 	s.t.Helper()
 	status, current := s.do(http.MethodGet, k.path(name, ""), "application/json", "")
@@ -245,7 +249,8 @@ func (s *scene) put(k kind, name, subresource, query string, fields map[string]s
 	return status
 }
 
-// join keeps the notation of numbers, which json.Marshal would do, too, and the order of members within a field, which it would not.
+// join keeps the notation of numbers, which json.Marshal would do, too, and the order of members
+// within a field, which it would not.
 func join(object map[string]json.RawMessage) string {
 	var text bytes.Buffer
 	for field, raw := range object {

@@ -39,9 +39,11 @@ func unknown(spec *corev1.PodSpec) string {
 		return "probes other than httpGet"
 	case spec.HostNetwork || len(spec.HostAliases) > 0:
 		return "hostNetwork and hostAliases"
-	case slices.ContainsFunc(spec.Volumes, func(v corev1.Volume) bool { return v.Secret == nil || len(v.Secret.Items) > 0 }):
+	case slices.ContainsFunc(spec.Volumes,
+		func(v corev1.Volume) bool { return v.Secret == nil || len(v.Secret.Items) > 0 }):
 		return "volumes other than whole Secrets"
-	case slices.ContainsFunc(container.VolumeMounts, func(m corev1.VolumeMount) bool { return m.SubPath != "" || !m.ReadOnly }):
+	case slices.ContainsFunc(container.VolumeMounts,
+		func(m corev1.VolumeMount) bool { return m.SubPath != "" || !m.ReadOnly }):
 		return "mounts with subPath, or writable ones"
 	default:
 		return ""
@@ -61,8 +63,8 @@ func (n *Node) apiServer() string {
 	return address.Host
 }
 
-// prepare makes the root, without the files of Secrets, and the ways out of the network. The root belongs to the superuser,
-// so that the container cannot change it.
+// prepare makes the root, without the files of Secrets, and the ways out of the network. The root
+// belongs to the superuser, so that the container cannot change it.
 func (p *pod) prepare() error {
 	names, err := p.openWays()
 	if err != nil {
@@ -115,7 +117,8 @@ func (p *pod) mountAccount() error {
 		return nil
 	}
 
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: p.owner.Namespace, Name: p.spec.ServiceAccountName}}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: p.owner.Namespace,
+		Name: p.spec.ServiceAccountName}}
 	request := &authenticationv1.TokenRequest{}
 	if err := p.node.plane.Client.SubResource("token").Create(context.Background(), account, request); err != nil {
 		return fmt.Errorf("token: %w", err)
@@ -133,7 +136,8 @@ func (p *pod) mountAccount() error {
 	return err
 }
 
-// environment sets the variables and the arguments of the process. Later variables may refer to earlier ones.
+// environment sets the variables and the arguments of the process. Later variables may refer to
+// earlier ones.
 func (p *pod) environment() error {
 	host, port, err := net.SplitHostPort(p.node.apiServer())
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// roll brings the pods of a Deployment one step nearer to its template, and writes its status. There is at most one pod
-// more than wanted, and never a ready pod less.
+// roll brings the pods of a Deployment one step nearer to its template, and writes its status.
+// There is at most one pod more than wanted, and never a ready pod less.
 func (n *Node) roll(ctx context.Context, deployment *appsv1.Deployment) error {
 	if deployment.DeletionTimestamp != nil {
 		return nil
@@ -41,7 +41,8 @@ func (n *Node) roll(ctx context.Context, deployment *appsv1.Deployment) error {
 	return n.report(ctx, deployment, hash)
 }
 
-// podsOf returns the pods of the template with that hash, and those of older templates. Pods that end are left out.
+// podsOf returns the pods of the template with that hash, and those of older templates. Pods that
+// end are left out.
 func (n *Node) podsOf(deployment *appsv1.Deployment, hash string) (current, old []*pod) {
 	for _, p := range n.running() {
 		switch {
@@ -77,8 +78,9 @@ func (n *Node) report(ctx context.Context, deployment *appsv1.Deployment, hash s
 	current, old := n.podsOf(deployment, hash)
 	available := int32(ready(current) + ready(old))
 	status := appsv1.DeploymentStatus{
-		ObservedGeneration: deployment.Generation, Replicas: int32(len(current) + len(old)), UpdatedReplicas: int32(len(current)),
-		ReadyReplicas: available, AvailableReplicas: available,
+		ObservedGeneration: deployment.Generation, Replicas: int32(len(current) + len(old)),
+		UpdatedReplicas: int32(len(current)),
+		ReadyReplicas:   available, AvailableReplicas: available,
 	}
 
 	if equality.Semantic.DeepEqual(deployment.Status, status) {

@@ -12,12 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// network is a network namespace with nothing but the loopback interface, which has the address of the pod. This process
-// makes sockets inside and copies what goes in and out.
+// network is a network namespace with nothing but the loopback interface, which has the address of
+// the pod. This process makes sockets inside and copies what goes in and out.
 //
-// A namespace belongs to a thread. A thread is kept for it, which also starts the processes of the pod. At the end it returns
-// to its first namespace and stays alive: the kernel kills every process that a thread started with Pdeathsig when that
-// thread ends, cert-manager among them.
+// A namespace belongs to a thread. A thread is kept for it, which also starts the processes of the
+// pod. At the end it returns to its first namespace and stays alive: the kernel kills every process
+// that a thread started with Pdeathsig when that thread ends, cert-manager among them.
 type network struct {
 	calls chan func()
 	stop  chan struct{}
@@ -124,9 +124,11 @@ func furnish(addresses []netip.Addr) error {
 	for n, address := range addresses {
 		alias := fmt.Sprintf("lo:%d", n)
 
-		err := configure(socket, alias, unix.SIOCSIFADDR, func(r *unix.Ifreq) error { return r.SetInet4Addr(address.AsSlice()) })
+		err := configure(socket, alias, unix.SIOCSIFADDR,
+			func(r *unix.Ifreq) error { return r.SetInet4Addr(address.AsSlice()) })
 		if err == nil { // Not the whole class of the address.
-			err = configure(socket, alias, unix.SIOCSIFNETMASK, func(r *unix.Ifreq) error { return r.SetInet4Addr([]byte{255, 255, 255, 255}) })
+			err = configure(socket, alias, unix.SIOCSIFNETMASK,
+				func(r *unix.Ifreq) error { return r.SetInet4Addr([]byte{255, 255, 255, 255}) })
 		}
 
 		if err != nil {

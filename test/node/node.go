@@ -1,11 +1,13 @@
-// Package node stands in for the machinery that makes pods of a Deployment beside a real API server: deployment controller,
-// endpoint slices, kube-proxy, kubelet and the end of namespaces.
+// Package node stands in for the machinery that makes pods of a Deployment beside a real API
+// server: deployment controller, endpoint slices, kube-proxy, kubelet and the end of namespaces.
 //
-// A container is a real process. It has the root of its image and its mounts, the network namespace of its pod, and the
-// user, groups, environment, arguments, ports and HTTP probes of the Deployment. Images are programs on this machine.
-// The node refuses pod fields that it does not know. A rollout is always that of maxSurge 1 and maxUnavailable 0.
+// A container is a real process. It has the root of its image and its mounts, the network namespace
+// of its pod, and the user, groups, environment, arguments, ports and HTTP probes of the
+// Deployment. Images are programs on this machine. The node refuses pod fields that it does not
+// know. A rollout is always that of maxSurge 1 and maxUnavailable 0.
 //
-// The node has no objects for pods and replica sets, no limits of resources, no seccomp, and no network policies.
+// The node has no objects for pods and replica sets, no limits of resources, no seccomp, and no
+// network policies.
 package node
 
 import (
@@ -30,7 +32,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 )
 
-// interval is the time between two looks at the cluster, and of a pod at its volumes and its process.
+// interval is the time between two looks at the cluster, and of a pod at its volumes and its
+// process.
 const interval = 200 * time.Millisecond
 
 // Options are the choices of [New].
@@ -57,8 +60,8 @@ type Node struct {
 	routes map[string][]target
 }
 
-// New returns a node that is not started yet. Without the rights of a superuser it skips the test. It fails the test when a
-// superuser in CI lacks them.
+// New returns a node that is not started yet. Without the rights of a superuser it skips the test.
+// It fails the test when a superuser in CI lacks them.
 func New(t testing.TB, opts Options) *Node {
 	t.Helper()
 	trial, err := newNetwork()
@@ -87,8 +90,8 @@ func New(t testing.TB, opts Options) *Node {
 	return n
 }
 
-// pull copies the programs once. Containers have hard links to the copies: a program that is open for writing while another
-// process forks cannot be executed.
+// pull copies the programs once. Containers have hard links to the copies: a program that is open
+// for writing while another process forks cannot be executed.
 func (n *Node) pull() error {
 	for image, program := range n.opts.Images {
 		text, err := os.ReadFile(program)
@@ -125,7 +128,8 @@ func (n *Node) APIServerArgs() map[string][]string {
 	return map[string][]string{"egress-selector-config-file": {path}}
 }
 
-// Start starts the node for an API server that has [Node.APIServerArgs]. The test stops it, before the API server.
+// Start starts the node for an API server that has [Node.APIServerArgs]. The test stops it, before
+// the API server.
 func (n *Node) Start(plane *controlplane.ControlPlane) {
 	n.t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
@@ -215,7 +219,8 @@ func (n *Node) reap(deployments []appsv1.Deployment) {
 	})
 }
 
-// release lets namespaces end that have no pods. Other objects in them stay, so that a test sees them.
+// release lets namespaces end that have no pods. Other objects in them stay, so that a test sees
+// them.
 func (n *Node) release(ctx context.Context, namespaces []corev1.Namespace) error {
 	for i := range namespaces {
 		namespace := &namespaces[i]
@@ -256,7 +261,8 @@ func (n *Node) Pods(deployment types.NamespacedName) (pods []Pod) {
 	return pods
 }
 
-// ignoreRaces returns nil for the errors of an object that has changed meanwhile: the next round gets it right.
+// ignoreRaces returns nil for the errors of an object that has changed meanwhile: the next round
+// gets it right.
 func ignoreRaces(err error) error {
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) || apierrors.IsAlreadyExists(err) ||
 		apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {

@@ -25,8 +25,8 @@ const (
 	address  = "listener.example:443"
 )
 
-// TestNode installs the agent, and looks at its pods from outside. Package test/chain shows rollouts, changed Secrets and
-// the removal.
+// TestNode installs the agent, and looks at its pods from outside. Package test/chain shows
+// rollouts, changed Secrets and the removal.
 func TestNode(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs a real API server, which -short leaves out")
@@ -76,7 +76,8 @@ func install(t *testing.T, plane *controlplane.ControlPlane) {
 
 	watch := admission.Watch{Manager: "tester", Name: types.NamespacedName{Namespace: "default", Name: "tester"}}
 	watch.Resource.Version, watch.Resource.Resource = "v1", "configmaps"
-	runtime := installation.Runtime{ID: "runtime-1", Client: plane.Client, Secret: secret, Watches: []admission.Watch{watch}}
+	runtime := installation.Runtime{ID: "runtime-1", Client: plane.Client, Secret: secret,
+		Watches: []admission.Watch{watch}}
 
 	installer, err := installation.New(image, address, installation.Options{Canary: true})
 	if err != nil {
@@ -106,14 +107,16 @@ func confined(t *testing.T, pod Pod) {
 	t.Helper()
 	proc := fmt.Sprintf("/proc/%d/", pod.Pid)
 	status, err := os.ReadFile(proc + "status")
-	for _, want := range []string{"\nUid:\t65532\t65532", "\nGid:\t65532\t65532", "\nGroups:\t65532", "\nCapEff:\t0000000000000000"} {
+	for _, want := range []string{"\nUid:\t65532\t65532", "\nGid:\t65532\t65532", "\nGroups:\t65532",
+		"\nCapEff:\t0000000000000000"} {
 		if !bytes.Contains(status, []byte(want)) {
 			t.Errorf("the process has not%s: %v\n%s", want, err, status)
 		}
 	}
 
 	environ, err := os.ReadFile(proc + "environ")
-	for _, want := range []string{"POD_NAME=" + pod.Name, "WEBHOOK_PORT=8443", "KCP_ADDR=" + address, "MANAGERS=tester"} {
+	for _, want := range []string{"POD_NAME=" + pod.Name, "WEBHOOK_PORT=8443", "KCP_ADDR=" + address,
+		"MANAGERS=tester"} {
 		if !strings.Contains("\x00"+string(environ), "\x00"+want+"\x00") {
 			t.Errorf("the environment has not %s: %v", want, err)
 		}
@@ -125,7 +128,8 @@ func confined(t *testing.T, pod Pod) {
 	}
 }
 
-// ownsNothing checks that the container can change no file of its root, and that its key is for its group only.
+// ownsNothing checks that the container can change no file of its root, and that its key is for its
+// group only.
 func ownsNothing(t *testing.T, n *Node, pod Pod) {
 	t.Helper()
 	root := n.running()[0].path("/")

@@ -21,7 +21,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
-// The wait before a container that has ended is started again doubles from the first to the second. A kubelet starts at 10 s.
+// The wait before a container that has ended is started again doubles from the first to the second.
+// A kubelet starts at 10 s.
 const minRestart, maxRestart = 500 * time.Millisecond, 10 * time.Second
 
 // Pod is the state of one replica of a Deployment.
@@ -124,7 +125,8 @@ func (p *pod) run() {
 	}
 }
 
-// refresh brings the volumes up to date, and reports whether the process has all Secrets that it needs.
+// refresh brings the volumes up to date, and reports whether the process has all Secrets that it
+// needs.
 func (p *pod) refresh() bool {
 	complete := true
 	for name, v := range p.volumes {

@@ -25,8 +25,8 @@ func newCheck(spec *corev1.Probe, passes bool) check {
 	return check{spec: spec, passes: passes || spec == nil}
 }
 
-// run probes the container if it is time for that. A container that does not pass is probed at every call. A kubelet would
-// wait for the period there, too, and the test with it.
+// run probes the container if it is time for that. A container that does not pass is probed at
+// every call. A kubelet would wait for the period there, too, and the test with it.
 func (c *check) run(p *pod) {
 	if c.spec == nil || time.Now().Before(c.next) {
 		return

@@ -70,7 +70,8 @@ func (n *Node) selected(service *corev1.Service) []*pod {
 func (n *Node) publish(ctx context.Context, service *corev1.Service, pods []*pod) error {
 	slice := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: service.Namespace, Name: service.Name}}
 	_, err := controllerutil.CreateOrUpdate(ctx, n.plane.Client, slice, func() error {
-		slice.Labels = map[string]string{discoveryv1.LabelServiceName: service.Name, discoveryv1.LabelManagedBy: sliceOwner}
+		slice.Labels = map[string]string{discoveryv1.LabelServiceName: service.Name,
+			discoveryv1.LabelManagedBy: sliceOwner}
 		slice.AddressType = discoveryv1.AddressTypeIPv4
 		slice.Endpoints = nil
 		for _, p := range pods {
@@ -86,13 +87,15 @@ func (n *Node) publish(ctx context.Context, service *corev1.Service, pods []*pod
 // prune removes the EndpointSlices of Services that are gone.
 func (n *Node) prune(ctx context.Context, services []corev1.Service) error {
 	var published discoveryv1.EndpointSliceList
-	if err := n.plane.Client.List(ctx, &published, client.MatchingLabels{discoveryv1.LabelManagedBy: sliceOwner}); err != nil {
+	if err := n.plane.Client.List(ctx, &published,
+		client.MatchingLabels{discoveryv1.LabelManagedBy: sliceOwner}); err != nil {
 		return err
 	}
 
 	for i := range published.Items {
 		slice := &published.Items[i]
-		if slices.ContainsFunc(services, func(s corev1.Service) bool { return s.Namespace == slice.Namespace && s.Name == slice.Name }) {
+		if slices.ContainsFunc(services,
+			func(s corev1.Service) bool { return s.Namespace == slice.Namespace && s.Name == slice.Name }) {
 			continue
 		}
 
@@ -103,8 +106,9 @@ func (n *Node) prune(ctx context.Context, services []corev1.Service) error {
 	return nil
 }
 
-// connect takes the API server into the network of the pods, as konnectivity does: the API server asks for the ClusterIP of
-// a Service, and reaches one of the ready pods at random, as kube-proxy would choose.
+// connect takes the API server into the network of the pods, as konnectivity does: the API server
+// asks for the ClusterIP of a Service, and reaches one of the ready pods at random, as kube-proxy
+// would choose.
 func (n *Node) connect(w http.ResponseWriter, r *http.Request) {
 	n.mu.Lock()
 	targets := n.routes[r.Host]
@@ -133,7 +137,8 @@ func (n *Node) connect(w http.ResponseWriter, r *http.Request) {
 	carry(inside, outside)
 }
 
-// openWays lets the pod reach Options.Hosts and the API server. It returns the addresses of the names.
+// openWays lets the pod reach Options.Hosts and the API server. It returns the addresses of the
+// names.
 func (p *pod) openWays() (map[string]netip.Addr, error) {
 	names := map[string]netip.Addr{}
 	next := netip.AddrFrom4([4]byte{127, 1, 0, 0})

@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 )
 
-// volume holds the files of a Secret as a kubelet does: each is a link through ..data into the directory of one generation.
-// A change swaps that one link.
+// volume holds the files of a Secret as a kubelet does: each is a link through ..data into the
+// directory of one generation. A change swaps that one link.
 type volume struct {
 	dir   string
 	mode  os.FileMode

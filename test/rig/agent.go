@@ -19,11 +19,13 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test"
 )
 
-// SourcesEnv is where make test puts a hash of what tests compile. Asked for, it belongs to what go test's cache knows a result by: it does
-// not see the sources, and would take a result from before they changed.
+// SourcesEnv is where make test puts a hash of what tests compile. Asked for, it belongs to what go
+// test's cache knows a result by: it does not see the sources, and would take a result from before
+// they changed.
 const SourcesEnv = "RUNTIME_WATCHER_SOURCES"
 
-// Build compiles a command of the repository once per test process, and returns the path of the binary.
+// Build compiles a command of the repository once per test process, and returns the path of the
+// binary.
 func Build(t testing.TB, command string) string {
 	t.Helper()
 	stored, _ := builds.LoadOrStore(command, sync.OnceValues(func() (string, error) { return compile(command) }))
@@ -67,7 +69,8 @@ type AgentOptions struct {
 	Binary string
 }
 
-// StartAgent runs the agent with the key material of volume and returns when it is ready. The test ends it.
+// StartAgent runs the agent with the key material of volume and returns when it is ready. The test
+// ends it.
 func StartAgent(t testing.TB, volume *testpki.Volume, controlPlane string, opts AgentOptions) *Agent {
 	t.Helper()
 	ca, cert, key := volume.Paths()
@@ -114,7 +117,8 @@ func (a *Agent) AwaitReady() {
 	})
 }
 
-// Metric returns the sum of a metric over all series that have every given label, such as `manager="kyma"`.
+// Metric returns the sum of a metric over all series that have every given label, such as
+// `manager="kyma"`.
 func (a *Agent) Metric(name string, labels ...string) float64 {
 	a.t.Helper()
 	text, err := a.get("/metrics")
@@ -124,7 +128,8 @@ func (a *Agent) Metric(name string, labels ...string) float64 {
 	return Sum(text, name, labels...)
 }
 
-// Sum adds the values of a metric in a text of the exposition format, over all series that have every given label.
+// Sum adds the values of a metric in a text of the exposition format, over all series that have
+// every given label.
 func Sum(text []byte, name string, labels ...string) (sum float64) {
 	for line := range bytes.Lines(text) {
 		series, value, _ := strings.Cut(strings.TrimSpace(string(line)), " ")

@@ -42,14 +42,16 @@ func (a *Agent) Scrape() []byte {
 
 // Histogram is one of Prometheus, over one or more series.
 type Histogram struct {
-	// Upper are the upper bounds of the buckets in seconds, ascending, and Counts how many observations are not above each.
+	// Upper are the upper bounds of the buckets in seconds, ascending, and Counts how many
+	// observations are not above each.
 	Upper  []float64
 	Counts []float64
 	Count  float64
 	Sum    float64
 }
 
-// ParseHistogram adds the histograms of a name in a text of the exposition format, over all series that have every given label.
+// ParseHistogram adds the histograms of a name in a text of the exposition format, over all series
+// that have every given label.
 func ParseHistogram(text []byte, name string, labels ...string) Histogram {
 	h := Histogram{Count: Sum(text, name+"_count", labels...), Sum: Sum(text, name+"_sum", labels...)}
 	buckets := map[float64]float64{}
@@ -91,7 +93,8 @@ func (h Histogram) Minus(earlier Histogram) Histogram {
 	return h
 }
 
-// Quantile returns the upper bound of the bucket that the quantile is in: the true one is not above it. It is 0 when there is nothing.
+// Quantile returns the upper bound of the bucket that the quantile is in: the true one is not above
+// it. It is 0 when there is nothing.
 func (h Histogram) Quantile(q float64) time.Duration {
 	if h.Count == 0 {
 		return 0

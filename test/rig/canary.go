@@ -34,7 +34,8 @@ func NewCanary(t testing.TB, runtime *controlplane.ControlPlane, name string) *C
 		&coordinationv1.Lease{ObjectMeta: meta},
 		account,
 		&rbacv1.Role{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{{
-			APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"}, ResourceNames: []string{name}, Verbs: []string{"patch"},
+			APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"}, ResourceNames: []string{name},
+			Verbs: []string{"patch"},
 		}}},
 		&rbacv1.RoleBinding{
 			ObjectMeta: meta,

@@ -27,8 +27,8 @@ const (
 	Forbidden Fault = "403"
 	// Hanging takes requests and never answers.
 	Hanging Fault = "hanging"
-	// HalfOpen means that what is sent on a connection goes nowhere, and that nothing comes back. Connections made before or
-	// meanwhile stay like that when the fault ends.
+	// HalfOpen means that what is sent on a connection goes nowhere, and that nothing comes back.
+	// Connections made before or meanwhile stay like that when the fault ends.
 	HalfOpen Fault = "half-open"
 	// NoHandshake accepts connections and never says a word.
 	NoHandshake Fault = "no handshake"
@@ -42,7 +42,8 @@ const (
 
 const slowness = 5 * time.Second
 
-// door is a [net.Listener] on one port that can be closed and opened again, and that knows the faults of connections.
+// door is a [net.Listener] on one port that can be closed and opened again, and that knows the
+// faults of connections.
 type door struct {
 	port   int
 	holder int // a socket that is bound, and never listens

@@ -25,7 +25,8 @@ import (
 // Namespace is where the objects that stand for runtimes are, in the control plane.
 const Namespace = "default"
 
-// AddRuntime creates the object that stands for a runtime: a ConfigMap of its name with the domain that its certificate carries.
+// AddRuntime creates the object that stands for a runtime: a ConfigMap of its name with the domain
+// that its certificate carries.
 func AddRuntime(t testing.TB, plane *controlplane.ControlPlane, name, domain string) types.NamespacedName {
 	t.Helper()
 	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
@@ -42,7 +43,8 @@ type Reconcile struct {
 	Started time.Time
 }
 
-// Operator is a manager with a controller that is triggered by a listener only, and records what it reconciled.
+// Operator is a manager with a controller that is triggered by a listener only, and records what it
+// reconciled.
 type Operator struct {
 	Addr string
 
@@ -62,12 +64,15 @@ type OperatorOptions struct {
 	Listener listener.Options
 	// Reconcile is called within each reconcile.
 	Reconcile func(ctx context.Context, request types.NamespacedName)
-	// RequeueAfter is when a request is reconciled again although nothing was heard. Default: never.
+	// RequeueAfter is when a request is reconciled again although nothing was heard. Default:
+	// never.
 	RequeueAfter func(request types.NamespacedName) time.Duration
 }
 
-// StartOperator runs an operator in this process. Runtimes are ConfigMaps, see [AddRuntime], and SAN pinning is on.
-func StartOperator(t testing.TB, plane *controlplane.ControlPlane, material *httpmtls.Material, component string, opts OperatorOptions) *Operator {
+// StartOperator runs an operator in this process. Runtimes are ConfigMaps, see [AddRuntime], and
+// SAN pinning is on.
+func StartOperator(t testing.TB, plane *controlplane.ControlPlane, material *httpmtls.Material, component string,
+	opts OperatorOptions) *Operator {
 	t.Helper()
 	o := &Operator{Addr: opts.Addr, t: t, ended: make(chan error, 1)}
 	if o.Addr == "" {
@@ -110,7 +115,8 @@ func (o *Operator) setUp(
 	opts.Listener.TLS = httpmtls.ServerTLSConfig(material)
 
 	events, source, err := controllerruntime.RegisterListenerComponent(o.Addr, component,
-		listener.FromTLS(listener.PeerOptions{}), listener.SANPinning(runtimes), controllerruntime.EnqueueByRuntime(runtimes),
+		listener.FromTLS(listener.PeerOptions{}), listener.SANPinning(runtimes),
+		controllerruntime.EnqueueByRuntime(runtimes),
 		controllerruntime.ComponentOptions{
 			Listener: opts.Listener,
 			Source: controllerruntime.SourceOptions{

@@ -1,5 +1,5 @@
-// Package rig puts the real parts together for tests: API servers, certificates, the agent as a process, an operator with a
-// listener, and the webhook configuration between them.
+// Package rig puts the real parts together for tests: API servers, certificates, the agent as a
+// process, an operator with a listener, and the webhook configuration between them.
 package rig
 
 import (
@@ -26,7 +26,8 @@ func NewPKI(t testing.TB) *PKI {
 	return &PKI{CA: ca, t: t}
 }
 
-// RuntimeVolume returns a volume with the secret of a runtime's agent: its client certificate, which the webhook serves, too.
+// RuntimeVolume returns a volume with the secret of a runtime's agent: its client certificate,
+// which the webhook serves, too.
 func (p *PKI) RuntimeVolume(runtime, domain string) *testpki.Volume {
 	p.t.Helper()
 	leaf, err := p.CA.Client(runtime, testpki.Options{

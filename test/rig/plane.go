@@ -23,14 +23,16 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
-// Look is what a reconcile of a [Plane] is asked for: one object of one runtime, or the whole runtime when Object is empty.
+// Look is what a reconcile of a [Plane] is asked for: one object of one runtime, or the whole
+// runtime when Object is empty.
 type Look struct {
 	Runtime core.RuntimeID
 	Object  types.NamespacedName
 }
 
-// Plane is the end of the path in the control plane, without an API server: a real listener whose events go through a real
-// workqueue into reconciles, behind a [Fault] that can be changed at any moment. It keeps its port while it refuses.
+// Plane is the end of the path in the control plane, without an API server: a real listener whose
+// events go through a real workqueue into reconciles, behind a [Fault] that can be changed at any
+// moment. It keeps its port while it refuses.
 type Plane struct {
 	Addr string
 
@@ -50,7 +52,8 @@ type PlaneOptions struct {
 	Listener listener.Options
 	// Handler takes the deliveries instead of a workqueue.
 	Handler core.Handler
-	// Reconcile is called within each reconcile. An error, or a result, means what it means to a controller.
+	// Reconcile is called within each reconcile. An error, or a result, means what it means to a
+	// controller.
 	Reconcile func(ctx context.Context, look Look) (reconcile.Result, error)
 	// Delivered is called for each delivery before it is enqueued.
 	Delivered func(d core.Delivery)
@@ -86,7 +89,8 @@ func StartPlane(t testing.TB, pki *PKI, opts PlaneOptions, managers ...core.Mana
 	return p
 }
 
-// faultCertificates returns what is presented in each fault that has a certificate of its own, and under Up for all others.
+// faultCertificates returns what is presented in each fault that has a certificate of its own, and
+// under Up for all others.
 func faultCertificates(t testing.TB, pki *PKI) map[Fault]*tls.Config {
 	t.Helper()
 	other := NewPKI(t)
@@ -143,7 +147,7 @@ func (p *Plane) startController(opts PlaneOptions) core.Handler {
 
 	looks, err := controller.NewTypedUnmanaged("plane", controller.TypedOptions[Look]{
 		SkipNameValidation:      new(true),
-		MaxConcurrentReconciles: 4, //nolint:mnd // As operators have some.
+		MaxConcurrentReconciles: 4,
 		Reconciler: reconcile.TypedFunc[Look](func(ctx context.Context, look Look) (reconcile.Result, error) {
 			p.start(look)
 			if opts.Reconcile == nil {

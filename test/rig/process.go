@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// Process is a program that a test starts, kills and starts again. The test ends it, and shows its log when it failed.
+// Process is a program that a test starts, kills and starts again. The test ends it, and shows its
+// log when it failed.
 type Process struct {
 	t    testing.TB
 	name string
@@ -19,7 +20,8 @@ type Process struct {
 	done chan struct{}
 }
 
-// NewProcess returns a process of the program at path with that environment, and no other. It is not running yet.
+// NewProcess returns a process of the program at path with that environment, and no other. It is
+// not running yet.
 func NewProcess(t testing.TB, name, path string, env []string) *Process {
 	t.Helper()
 	p := &Process{t: t, name: name, path: path, env: env, log: filepath.Join(t.TempDir(), name+".log")}

@@ -10,8 +10,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
 )
 
-// KeepsSecrets looks in what a process has logged for key material and tokens: armour, lines of Base64, bytes in hexadecimal digits. A
-// log may hold fingerprints, which are hashes.
+// KeepsSecrets looks in what a process has logged for key material and tokens: armour, lines of
+// Base64, bytes in hexadecimal digits. A log may hold fingerprints, which are hashes.
 func KeepsSecrets(t testing.TB, log string, secrets ...[]byte) {
 	t.Helper()
 	if log == "" {
@@ -58,7 +58,8 @@ func tellsBytes(log string, secret []byte) bool {
 	return false
 }
 
-// Secrets returns what is in a volume now. Files that are missing or broken are what a test may have made of them.
+// Secrets returns what is in a volume now. Files that are missing or broken are what a test may
+// have made of them.
 func Secrets(volume *testpki.Volume) (secrets [][]byte) {
 	for _, name := range []string{testpki.FileCA, testpki.FileCert, testpki.FileKey} {
 		if text, err := os.ReadFile(volume.Path(name)); err == nil {
@@ -68,12 +69,14 @@ func Secrets(volume *testpki.Volume) (secrets [][]byte) {
 	return secrets
 }
 
-// keepsSecrets looks at the agent's log when the test ends: for what its volume holds then and at its start, and for its token.
+// keepsSecrets looks at the agent's log when the test ends: for what its volume holds then and at
+// its start, and for its token.
 func (a *Agent) keepsSecrets(t testing.TB, tokenFile string) {
 	t.Helper()
 	secrets := Secrets(a.Volume)
 	if token, err := os.ReadFile(tokenFile); err == nil {
-		// The beginning of a token is its header, which many have in common: the signature is the secret.
+		// The beginning of a token is its header, which many have in common: the signature is the
+		// secret.
 		parts := strings.Split(string(token), ".")
 		secrets = append(secrets, []byte(parts[len(parts)-1]))
 	}

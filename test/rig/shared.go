@@ -17,8 +17,9 @@ var shared struct {
 	plane *controlplane.ControlPlane
 }
 
-// SharedAPIServer returns the API server that all tests of a process share. The first call starts it with opts, later calls
-// ignore them. A test must remove its objects, or give them names of their own. TestMain must call [StopSharedAPIServer].
+// SharedAPIServer returns the API server that all tests of a process share. The first call starts
+// it with opts, later calls ignore them. A test must remove its objects, or give them names of
+// their own. TestMain must call [StopSharedAPIServer].
 func SharedAPIServer(t testing.TB, opts controlplane.Options) *controlplane.ControlPlane {
 	t.Helper()
 	if testing.Short() {

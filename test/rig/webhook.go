@@ -18,13 +18,15 @@ import (
 )
 
 // Watch makes the API server of a runtime send its reviews to an agent, and returns when it does.
-func Watch(t testing.TB, runtime *controlplane.ControlPlane, agent *Agent, caBundle []byte, watches ...admission.Watch) {
+func Watch(t testing.TB, runtime *controlplane.ControlPlane, agent *Agent, caBundle []byte,
+	watches ...admission.Watch) {
 	t.Helper()
 	Register(t, runtime, "runtime-watcher", agent.WebhookPort, caBundle, admission.ConfigurationOptions{}, watches...)
 	AwaitReviews(t, runtime, agent, watches[0].Labels)
 }
 
-// Register creates a webhook configuration of that name for a webhook on this machine. It takes effect some time later.
+// Register creates a webhook configuration of that name for a webhook on this machine. It takes
+// effect some time later.
 func Register(
 	t testing.TB, runtime *controlplane.ControlPlane, name string, port int, caBundle []byte,
 	opts admission.ConfigurationOptions, watches ...admission.Watch,
@@ -61,7 +63,8 @@ func create(t testing.TB, plane *controlplane.ControlPlane, objects ...client.Ob
 func AwaitReviews(t testing.TB, runtime *controlplane.ControlPlane, agent *Agent, labels map[string]string) {
 	t.Helper()
 	Eventually(t, 30*time.Second, "the API server calls the agent", func() bool {
-		probe := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "probe-", Namespace: metav1.NamespaceDefault, Labels: labels}}
+		probe := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "probe-",
+			Namespace: metav1.NamespaceDefault, Labels: labels}}
 		if err := runtime.Client.Create(t.Context(), probe, client.DryRunAll); err != nil {
 			t.Fatal(err)
 		}
@@ -69,8 +72,9 @@ func AwaitReviews(t testing.TB, runtime *controlplane.ControlPlane, agent *Agent
 	})
 }
 
-// AdmissionConfiguration writes what an API server needs to show a client certificate to webhooks, as docs/security.md says, and returns the path
-// for --admission-control-config-file. Users have the names by which it chooses one: <host>:<port>, or "*" for every webhook.
+// AdmissionConfiguration writes what an API server needs to show a client certificate to webhooks,
+// as docs/security.md says, and returns the path for --admission-control-config-file. Users have
+// the names by which it chooses one: <host>:<port>, or "*" for every webhook.
 func AdmissionConfiguration(t testing.TB, users map[string]*clientcmdapi.AuthInfo) string {
 	t.Helper()
 	dir := t.TempDir()

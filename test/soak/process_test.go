@@ -141,7 +141,8 @@ func (w *watched) summary() string {
 		last.resident, w.peak(), last.files, last.goroutines, last.at.Round(time.Second))
 }
 
-// number is what must not grow, and by how much a third of the samples may differ from another nevertheless.
+// number is what must not grow, and by how much a third of the samples may differ from another
+// nevertheless.
 type number struct {
 	name  string
 	slack float64
@@ -172,15 +173,17 @@ func (w *watched) problems(memory float64) (found []string) {
 	}
 
 	if highest := slices.MaxFunc(w.samples, byResident); highest.resident > memory {
-		found = append(found, fmt.Sprintf("%.1f MiB were resident in phase %q, want at most %.0f", highest.resident, highest.phase, memory))
+		found = append(found, fmt.Sprintf("%.1f MiB were resident in phase %q, want at most %.0f", highest.resident,
+			highest.phase, memory))
 	}
 	return found
 }
 
 func byResident(a, b sample) int { return int(1024 * (a.resident - b.resident)) }
 
-// growth compares what is alike: work with work, after a third of it in which the process warms up, and the second outage with the
-// first. What an outage took, the Go runtime gives back to the system over minutes.
+// growth compares what is alike: work with work, after a third of it in which the process warms up,
+// and the second outage with the first. What an outage took, the Go runtime gives back to the
+// system over minutes.
 func (n number) growth(all []sample) string {
 	phase := func(prefix string) []float64 {
 		return n.values(all, func(s sample) bool { return strings.HasPrefix(s.phase, prefix) })
@@ -228,7 +231,7 @@ func (w *watched) table() string {
 	tabs := tabwriter.NewWriter(&text, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(tabs, "phase\tfrom\tuntil\tMiB resident\topen files\tgoroutines\tpending\t")
 
-	slice := max(len(samples)/10, 1) //nolint:mnd // So much work to a line.
+	slice := max(len(samples)/10, 1) // So much work to a line.
 	for len(samples) > 0 {
 		n := slices.IndexFunc(samples, func(s sample) bool { return s.phase != samples[0].phase })
 		if n < 0 {
@@ -249,7 +252,8 @@ func (w *watched) table() string {
 }
 
 func row(tabs *tabwriter.Writer, part []sample) {
-	fmt.Fprintf(tabs, "%s\t%v\t%v", part[0].phase, part[0].at.Round(time.Second), part[len(part)-1].at.Round(time.Second))
+	fmt.Fprintf(tabs, "%s\t%v\t%v", part[0].phase, part[0].at.Round(time.Second),
+		part[len(part)-1].at.Round(time.Second))
 
 	all := append(numbers(), number{name: "pending", of: func(s sample) float64 { return float64(s.pending) }})
 	for _, n := range all {

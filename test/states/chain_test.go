@@ -26,9 +26,10 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
-// TestSlowWebhookInTheChain has a slow webhook beside ours. An API server calls all validating webhooks at once and commits
-// when the slowest has answered, which may be after our event has settled. Two remedies avoid the stale result: the operator
-// compares generations, or the agent sends each event once more.
+// TestSlowWebhookInTheChain has a slow webhook beside ours. An API server calls all validating
+// webhooks at once and commits when the slowest has answered, which may be after our event has
+// settled. Two remedies avoid the stale result: the operator compares generations, or the agent
+// sends each event once more.
 func TestSlowWebhookInTheChain(t *testing.T) {
 	runtime := rig.SharedAPIServer(t, controlplane.Options{})
 	pki := rig.NewPKI(t)
@@ -42,11 +43,13 @@ func TestSlowWebhookInTheChain(t *testing.T) {
 		{again: 2 * time.Second},
 	} {
 		t.Run(fmt.Sprintf("compare %v again %v", test.compare, test.again), func(t *testing.T) {
-			c := &chain{subject: subject{name: fmt.Sprint("chain ", i)}, compare: test.compare, again: test.again, runtime: runtime}
+			c := &chain{subject: subject{name: fmt.Sprint("chain ", i)}, compare: test.compare, again: test.again,
+				runtime: runtime}
 			c.start(t, pki)
 
 			stale, looks := c.run(t)
-			t.Logf("a webhook takes %v, generations compared %v, look again %v: %d of %d results are of the object before the write, after %d looks",
+			t.Logf("a webhook takes %v, generations compared %v, look again %v: %d of %d results are of the "+
+				"object before the write, after %d looks",
 				slow, test.compare, test.again, stale, writers, looks)
 			if test.stale && stale < writers/2 {
 				t.Errorf("%d of %d are stale, want most: else this test shows nothing", stale, writers)
@@ -66,7 +69,8 @@ const (
 	slow = time.Second
 )
 
-// chain is a runtime with a slow webhook beside ours, and an operator that notes the generation which it took as the newest.
+// chain is a runtime with a slow webhook beside ours, and an operator that notes the generation
+// which it took as the newest.
 type chain struct {
 	subject
 
@@ -89,14 +93,16 @@ func (c *chain) start(t *testing.T, pki *rig.PKI) {
 	c.delivers, c.looked = make(map[string]int), make(map[string]int)
 	c.plane = rig.StartPlane(t, pki, rig.PlaneOptions{Delivered: c.delivered, Reconcile: c.reconcile}, manager)
 	c.agent = rig.StartAgent(t, pki.RuntimeVolume(c.label(), "chain.example.com"), c.plane.Addr,
-		rig.AgentOptions{Env: map[string]string{"KCP_CONTRACT": "v3", "SETTLE": "100ms", "LOOK_AGAIN": c.again.String()}})
+		rig.AgentOptions{Env: map[string]string{"KCP_CONTRACT": "v3", "SETTLE": "100ms",
+			"LOOK_AGAIN": c.again.String()}})
 
 	watch := c.watch()
 	watch.Resource = schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}
 	// The reviews of ConfigMaps show that the configuration is in effect.
 	probe := c.watch()
 	probe.Name.Name += "-probe"
-	rig.Register(t, c.runtime, c.label(), c.agent.WebhookPort, pki.CA.PEM(), admission.ConfigurationOptions{}, watch, probe)
+	rig.Register(t, c.runtime, c.label(), c.agent.WebhookPort, pki.CA.PEM(), admission.ConfigurationOptions{}, watch,
+		probe)
 
 	watch.Name.Name = "slow-" + c.label()
 	rig.Register(t, c.runtime, "slow-"+c.label(), slowWebhook(t, pki), pki.CA.PEM(),
@@ -172,8 +178,8 @@ func (c *chain) reconcile(ctx context.Context, look rig.Look) (reconcile.Result,
 	return reconcile.Result{}, nil
 }
 
-// run creates the objects, changes each once, and returns how many results are still those of before when nothing is to come any
-// more.
+// run creates the objects, changes each once, and returns how many results are still those of
+// before when nothing is to come any more.
 func (c *chain) run(t *testing.T) (stale, looks int) {
 	t.Helper()
 	var all [writers]*appsv1.Deployment
@@ -213,7 +219,8 @@ func (c *chain) writeAll(t *testing.T, all []*appsv1.Deployment, write func(*app
 	writing.Wait()
 }
 
-// awaitQuiet waits until every event was delivered, a second time if it is to be, and led to a look with which the operator is content.
+// awaitQuiet waits until every event was delivered, a second time if it is to be, and led to a look
+// with which the operator is content.
 func (c *chain) awaitQuiet(t *testing.T) {
 	t.Helper()
 	rig.Eventually(t, 30*time.Second, "every event led to a result", func() bool {

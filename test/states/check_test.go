@@ -62,8 +62,8 @@ type limits struct {
 	slack  time.Duration
 }
 
-// theLimits are those of a machine that others use, too, unless -strict is given. What must not happen, waiting for the control
-// plane, costs at least tens of milliseconds for each write.
+// theLimits are those of a machine that others use, too, unless -strict is given. What must not
+// happen, waiting for the control plane, costs at least tens of milliseconds for each write.
 func theLimits() limits {
 	if *strict {
 		return limits{p99: time.Millisecond, factor: 2, slack: 100 * time.Microsecond}
@@ -99,12 +99,14 @@ func problems(m, up measurement, l limits) (found []string) {
 	}
 
 	if have, want := m.agent.Mean(), l.of(up.agent.Mean()); have > want {
-		wrong("the webhook took %v in the mean, want at most %v as it took %v with the control plane up", have, want, up.agent.Mean())
+		wrong("the webhook took %v in the mean, want at most %v as it took %v with the control plane up", have, want,
+			up.agent.Mean())
 	}
 
 	have, base := quantile(m.writes, 0.5), quantile(up.writes, 0.5)
 	if want := l.of(base); have > want {
-		wrong("half of the writes took more than %v, want at most %v as it was %v with the control plane up", have, want, base)
+		wrong("half of the writes took more than %v, want at most %v as it was %v with the control plane up", have,
+			want, base)
 	}
 	return found
 }

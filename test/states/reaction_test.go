@@ -16,8 +16,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
-// TestCommitToReconcile measures DESIGN §7: from a committed write to the start of the reconcile. The moment of the commit is between
-// request and answer of the write, so both are given. Writes come 25 a second, and do not wait for the reconcile of the one before.
+// TestCommitToReconcile measures DESIGN §7: from a committed write to the start of the reconcile.
+// The moment of the commit is between request and answer of the write, so both are given. Writes
+// come 25 a second, and do not wait for the reconcile of the one before.
 func TestCommitToReconcile(t *testing.T) {
 	runtime := rig.SharedAPIServer(t, controlplane.Options{})
 	pki := rig.NewPKI(t)
@@ -34,16 +35,19 @@ func TestCommitToReconcile(t *testing.T) {
 	var sinceRequest, sinceAnswer []time.Duration
 	for i := range asked {
 		look := rig.Look{
-			Runtime: core.RuntimeID(s.label()), Object: types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: fmt.Sprintf("%s-%d", s.label(), i)},
+			Runtime: core.RuntimeID(s.label()), Object: types.NamespacedName{Namespace: metav1.NamespaceDefault,
+				Name: fmt.Sprintf("%s-%d", s.label(), i)},
 		}
-		rig.Eventually(t, 10*time.Second, look.Object.Name+" is reconciled", func() bool { return len(s.plane.Started(look)) > 0 })
+		rig.Eventually(t, 10*time.Second, look.Object.Name+" is reconciled",
+			func() bool { return len(s.plane.Started(look)) > 0 })
 
 		started := s.plane.Started(look)[0]
 		sinceRequest = append(sinceRequest, started.Sub(asked[i]))
 		sinceAnswer = append(sinceAnswer, started.Sub(answered[i]))
 	}
 
-	t.Logf("from the request to write to the start of the reconcile: p50 %v, p99 %v; from the answer: p50 %v, p99 %v; of these, %v are the settle time",
+	t.Logf("from the request to write to the start of the reconcile: p50 %v, p99 %v; from the answer: p50 %v, "+
+		"p99 %v; of these, %v are the settle time",
 		round(quantile(sinceRequest, 0.5)), round(quantile(sinceRequest, 0.99)),
 		round(quantile(sinceAnswer, 0.5)), round(quantile(sinceAnswer, 0.99)), outbox.DefaultSettle)
 	for _, bound := range []struct {
@@ -55,14 +59,16 @@ func TestCommitToReconcile(t *testing.T) {
 			limit += bound.noise // The machine may be busy. A wait for a poll or a heartbeat would take longer.
 		}
 
-		// The request is before the commit: who keeps to the bound from there does so from the commit, too.
+		// The request is before the commit: who keeps to the bound from there does so from the
+		// commit, too.
 		if have := quantile(sinceRequest, bound.q); have > limit {
 			t.Errorf("p%v is %v, want at most %v", 100*bound.q, have, limit)
 		}
 	}
 }
 
-// writeAtPace creates n objects, and returns when each was asked for, and when the answer was there.
+// writeAtPace creates n objects, and returns when each was asked for, and when the answer was
+// there.
 func (s *subject) writeAtPace(t *testing.T, runtime *controlplane.ControlPlane, n int) (asked, answered []time.Time) {
 	t.Helper()
 	pace := time.NewTicker(40 * time.Millisecond)

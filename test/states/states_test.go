@@ -1,4 +1,5 @@
-// Package states shows that a write in a runtime does not feel what the control plane is like (DESIGN §6.1).
+// Package states shows that a write in a runtime does not feel what the control plane is like
+// (DESIGN §6.1).
 package states
 
 import (
@@ -24,9 +25,11 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
-// The same test measures when it is told to: go test ./test/states -run States -v -strict -rounds 1000.
+// The same test measures when it is told to: go test ./test/states -run States -v -strict -rounds
+// 1000.
 var (
-	strict = flag.Bool("strict", false, "hold the agent to 1 ms at p99, which a machine that does nothing else can tell")
+	strict = flag.Bool("strict", false,
+		"hold the agent to 1 ms at p99, which a machine that does nothing else can tell")
 	rounds = flag.Int("rounds", 200, "writes in each state")
 )
 
@@ -45,8 +48,8 @@ const (
 
 func TestMain(m *testing.M) { os.Exit(rig.RunTests(m)) }
 
-// subject is one state with an agent of its own. All live through the whole test, so that they are written to in turn, and noise is
-// the same for all.
+// subject is one state with an agent of its own. All live through the whole test, so that they are
+// written to in turn, and noise is the same for all.
 type subject struct {
 	name  string
 	fault rig.Fault
@@ -166,7 +169,8 @@ func TestWritesDoNotFeelTheStateOfTheControlPlane(t *testing.T) {
 	}
 }
 
-// prepare waits until every agent is asked, makes a connection with an event that arrives, and lets the faults begin.
+// prepare waits until every agent is asked, makes a connection with an event that arrives, and lets
+// the faults begin.
 func prepare(t *testing.T, runtime *controlplane.ControlPlane, all []*subject) {
 	t.Helper()
 	for _, s := range all {
@@ -192,7 +196,8 @@ func prepare(t *testing.T, runtime *controlplane.ControlPlane, all []*subject) {
 	}
 }
 
-// endFaults ends all faults at once, and waits until everything was reconciled after its last commit.
+// endFaults ends all faults at once, and waits until everything was reconciled after its last
+// commit.
 func endFaults(t *testing.T, all []*subject) {
 	t.Helper()
 	ended := time.Now()
@@ -202,7 +207,8 @@ func endFaults(t *testing.T, all []*subject) {
 		}
 	}
 
-	// DESIGN §7: every changed runtime is enqueued 60 s after an outage. The rest is for a busy machine.
+	// DESIGN §7: every changed runtime is enqueued 60 s after an outage. The rest is for a busy
+	// machine.
 	deadline := ended.Add(75 * time.Second)
 	for _, s := range all {
 		if s.plane != nil {
@@ -215,20 +221,22 @@ func endFaults(t *testing.T, all []*subject) {
 	}
 }
 
-// awaitReconciles waits until a reconcile of each of the first n objects began after its last commit, and returns when the last
-// of these did.
+// awaitReconciles waits until a reconcile of each of the first n objects began after its last
+// commit, and returns when the last of these did.
 func (s *subject) awaitReconciles(t *testing.T, deadline time.Time, n int) (last time.Time) {
 	t.Helper()
 	for i := range n {
 		look := rig.Look{
-			Runtime: core.RuntimeID(s.label()), Object: types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: fmt.Sprintf("%s-%d", s.label(), i)},
+			Runtime: core.RuntimeID(s.label()), Object: types.NamespacedName{Namespace: metav1.NamespaceDefault,
+				Name: fmt.Sprintf("%s-%d", s.label(), i)},
 		}
 		// The commit is not later than the answer, and the event can not settle before.
 		since := s.committed[i]
 
-		rig.Eventually(t, time.Until(deadline), s.name+": "+look.Object.Name+" is reconciled after its last commit", func() bool {
-			return s.plane.StartedSince(look, since)
-		})
+		rig.Eventually(t, time.Until(deadline), s.name+": "+look.Object.Name+" is reconciled after its last commit",
+			func() bool {
+				return s.plane.StartedSince(look, since)
+			})
 		for _, started := range s.plane.Started(look) {
 			if !started.Before(since) {
 				if started.After(last) {
@@ -245,12 +253,14 @@ func (s *subject) checkAccounts(t *testing.T, deadline time.Time) {
 	t.Helper()
 	const prefix = "runtime_watcher_agent_events_"
 	if s.plane != nil {
-		rig.Eventually(t, time.Until(deadline), s.name+": nothing is pending", func() bool { return s.agent.Metric(prefix+"pending") == 0 })
+		rig.Eventually(t, time.Until(deadline), s.name+": nothing is pending",
+			func() bool { return s.agent.Metric(prefix+"pending") == 0 })
 	}
 
 	text := s.agent.Scrape()
 	get := func(name string) float64 { return rig.Sum(text, prefix+name) }
-	if sum := get("delivered_total") + get("coalesced_total") + get("dropped_total") + get("pending"); sum != get("accepted_total") {
+	if sum := get("delivered_total") + get("coalesced_total") + get("dropped_total") +
+		get("pending"); sum != get("accepted_total") {
 		t.Errorf("%s: %v events were accepted, but the fates of %v are known", s.name, get("accepted_total"), sum)
 	}
 
@@ -267,7 +277,8 @@ func (s *subject) checkAccounts(t *testing.T, deadline time.Time) {
 func table(all []*subject, measured map[string]measurement) string {
 	var text strings.Builder
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "state\twrites\tp50\tp99\tAPI server's wait: mean\tp99 <=\tagent: mean\tp50 <=\tp99 <=\tfail open\tpending\tall reconciled after\t")
+	fmt.Fprintln(w, "state\twrites\tp50\tp99\tAPI server's wait: mean\tp99 <=\tagent: mean\tp50 <=\tp99 <=\tfail "+
+		"open\tpending\tall reconciled after\t")
 	for _, s := range all {
 		m := measured[s.name]
 		recovered := "-"
@@ -276,7 +287,8 @@ func table(all []*subject, measured map[string]measurement) string {
 		}
 
 		fmt.Fprintf(w, "%s\t%d\t%v\t%v\t%v\t%v\t%v\t%v\t%v\t%v\t%v\t%s\t\n", s.name, len(m.writes),
-			round(quantile(m.writes, 0.5)), round(quantile(m.writes, 0.99)), round(m.waited.Mean()), m.waited.Quantile(0.99),
+			round(quantile(m.writes, 0.5)), round(quantile(m.writes, 0.99)), round(m.waited.Mean()),
+			m.waited.Quantile(0.99),
 			round(m.agent.Mean()), m.agent.Quantile(0.5), m.agent.Quantile(0.99), m.failOpen, s.pending, recovered)
 	}
 

@@ -1,5 +1,5 @@
-// Package naive forwards events from inside admission, with short retries, and then forgets them. Programs of this kind are
-// deployed today. It proves that the chaos suite can fail.
+// Package naive forwards events from inside admission, with short retries, and then forgets them.
+// Programs of this kind are deployed today. It proves that the chaos suite can fail.
 package naive
 
 import (
@@ -18,8 +18,8 @@ import (
 
 const timeout = 2 * time.Second
 
-// Run serves the webhook until it is killed. Its settings are in the environment. The webhook and the forwarder are the real
-// ones: only the outbox between them is missing.
+// Run serves the webhook until it is killed. Its settings are in the environment. The webhook and
+// the forwarder are the real ones: only the outbox between them is missing.
 func Run(ctx context.Context) error {
 	material, err := httpmtls.NewFiles(httpmtls.Paths{
 		CA: os.Getenv("CA_CERT"), Certificate: os.Getenv("TLS_CERT"), Key: os.Getenv("TLS_KEY"),

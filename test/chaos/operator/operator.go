@@ -1,7 +1,9 @@
-// Package operator is an operator as others write one, for the chaos suite: a controller that is triggered by a
-// listener, and that records every reconcile in a file. It can be killed at any time.
+// Package operator is an operator as others write one, for the chaos suite: a controller that is
+// triggered by a listener, and that records every reconcile in a file. It can be killed at any
+// time.
 //
-// It reconciles one object when an event names it, and all of a runtime on a resync or when it starts.
+// It reconciles one object when an event names it, and all of a runtime on a resync or when it
+// starts.
 package operator
 
 import (
@@ -79,8 +81,8 @@ type operator struct {
 	log                         *slog.Logger
 }
 
-// connect makes the client of the runtime, which is the cluster of the operator, too: a test machine runs one of them. It
-// has no cache: a look sees what is committed.
+// connect makes the client of the runtime, which is the cluster of the operator, too: a test
+// machine runs one of them. It has no cache: a look sees what is committed.
 func (o *operator) connect(kubeconfig *rest.Config) (err error) {
 	o.reader, err = client.New(kubeconfig, client.Options{})
 	return err
@@ -157,7 +159,8 @@ func (o *operator) everything(_ context.Context, object client.Object) []request
 }
 
 func (o *operator) handled(d core.Delivery, _ int, err error) {
-	entry := record.Delivery{Kind: d.Event.Kind.String(), Object: d.Event.Watched.Name, Own: d.Event.Epoch == "", At: record.Now()}
+	entry := record.Delivery{Kind: d.Event.Kind.String(), Object: d.Event.Watched.Name, Own: d.Event.Epoch == "",
+		At: record.Now()}
 	if err != nil {
 		entry.Refused = err.Error()
 	}

@@ -1,4 +1,5 @@
-// Package record is what an operator under test tells of what it did, in a file that survives its death.
+// Package record is what an operator under test tells of what it did, in a file that survives its
+// death.
 package record
 
 import (
@@ -47,7 +48,8 @@ type Delivery struct {
 	Refused string `json:"refused,omitempty"`
 }
 
-// Now is a clock that all processes of a machine share, and that nobody sets (clock_gettime, CLOCK_MONOTONIC).
+// Now is a clock that all processes of a machine share, and that nobody sets (clock_gettime,
+// CLOCK_MONOTONIC).
 func Now() time.Duration {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
@@ -56,8 +58,8 @@ func Now() time.Duration {
 	return time.Duration(now.Nano())
 }
 
-// Writer appends entries to a file. What Write has returned from is in the hands of the system: a killed process does
-// not take it along.
+// Writer appends entries to a file. What Write has returned from is in the hands of the system: a
+// killed process does not take it along.
 type Writer struct {
 	mu   sync.Mutex
 	file *os.File
@@ -94,8 +96,9 @@ type Reader struct {
 // NewReader returns a reader from the beginning of a file, which need not exist yet.
 func NewReader(path string) *Reader { return &Reader{path: path} }
 
-// Next returns the entries that are new since the last call. A line that is not complete is left for later, or for ever when its
-// writer was killed over it: the next entry then begins in the middle of it, and both are no entry.
+// Next returns the entries that are new since the last call. A line that is not complete is left
+// for later, or for ever when its writer was killed over it: the next entry then begins in the
+// middle of it, and both are no entry.
 func (r *Reader) Next() ([]Entry, error) {
 	file, err := os.Open(r.path)
 	if errors.Is(err, os.ErrNotExist) {
