@@ -5,11 +5,8 @@ import (
 	"crypto/sha256"
 	"crypto/x509"
 	"encoding/hex"
-	"fmt"
 	"maps"
 	"net"
-	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -18,7 +15,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/gateway"
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
@@ -27,8 +23,7 @@ import (
 // controlPlane is a listener whose key material is in files that it follows, with or without nginx
 // in front of it.
 type controlPlane struct {
-	t     *testing.T
-	fleet *fleet.Fleet
+	t *testing.T
 	// own is the listener's secret. With nginx, front is what runtimes see, and back what nginx
 	// shows to the listener.
 	own, front, back *secret
@@ -38,8 +33,6 @@ type controlPlane struct {
 
 	mu      sync.Mutex
 	handled map[string]time.Time
-	refused map[string]int // refusals of the files, by problem
-	answers map[string]int
 }
 
 // issueServer issues for this machine; with nginx, the listener's own is for localhost, too.
@@ -55,20 +48,12 @@ func issueGateway(ca *testpki.CA, opts testpki.Options) (*testpki.Leaf, error) {
 func startControlPlane(t *testing.T, behindNginx, swaps bool, issuer *testpki.CA, trusts ...*testpki.CA) *controlPlane {
 	t.Helper()
 	c := &controlPlane{
-		t: t, own: newSecret(t, swaps, issueServer), handled: map[string]time.Time{}, refused: map[string]int{},
-		answers: map[string]int{},
-		fleet:   must(fleet.New(fleet.Options{})),
+		t: t, own: newSecret(t, swaps, issueServer), handled: map[string]time.Time{},
 	}
 	c.own.write(issuer, trusts...)
 
 	ca, cert, key := c.own.volume.Paths()
-	c.files = must(httpmtls.NewFiles(httpmtls.Paths{CA: ca, Certificate: cert, Key: key}, httpmtls.FilesOptions{
-		Hooks: httpmtls.FilesHooks{Refused: func(problem string) {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			c.refused[problem]++
-		}},
-	}))
+	c.files = must(httpmtls.NewFiles(httpmtls.Paths{CA: ca, Certificate: cert, Key: key}, httpmtls.FilesOptions{}))
 	c.listen(c.peers(behindNginx))
 	if behindNginx {
 		c.front, c.back = newSecret(t, swaps, issueServer), newSecret(t, swaps, issueGateway)
@@ -106,8 +91,7 @@ func (c *controlPlane) listen(peers listener.PeerSource) {
 	})
 	l := must(listener.New(peers, listener.SANPinning(domains),
 		map[core.Manager]core.Handler{component: core.HandlerFunc(c.handle)},
-		listener.Options{Listener: bound, TLS: httpmtls.ServerTLSConfig(c.files), Fleet: c.fleet,
-			Hooks: listener.Hooks{Answered: c.answered}}))
+		listener.Options{Listener: bound, TLS: httpmtls.ServerTLSConfig(c.files)}))
 
 	ctx, stop := context.WithCancel(context.Background())
 
@@ -135,12 +119,6 @@ func (c *controlPlane) handle(_ context.Context, d core.Delivery) error {
 	return nil
 }
 
-func (c *controlPlane) answered(_ string, _ core.Manager, status int, reason string, _ time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.answers[strings.TrimSpace(fmt.Sprint(status, " ", reason))]++
-}
-
 // late returns the objects that were not handled after the given times.
 func (c *controlPlane) late(written map[string]time.Time) (late []string) {
 	c.mu.Lock()
@@ -151,18 +129,6 @@ func (c *controlPlane) late(written map[string]time.Time) (late []string) {
 		}
 	}
 	return late
-}
-
-// refusals returns how often the files were refused for that problem, or for any.
-func (c *controlPlane) refusals(problem string) (n int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for have, times := range c.refused {
-		if problem == "" || problem == have {
-			n += times
-		}
-	}
-	return n
 }
 
 func (c *controlPlane) secrets() []*secret {
@@ -195,34 +161,12 @@ func (c *controlPlane) awaitWritten() {
 	}
 }
 
-// heartbeat returns the last of the replica that is heard.
-func (c *controlPlane) heartbeat(runtime core.RuntimeID) (core.Heartbeat, bool) {
-	replicas := c.fleet.Get(runtime, component).Replicas
-	if len(replicas) != 1 || replicas[0].Heartbeat == nil {
-		return core.Heartbeat{}, false
-	}
-	return *replicas[0].Heartbeat, true
-}
-
-// summary is what was answered, for the log of a test.
-func (c *controlPlane) summary() string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	var lines []string
-	for _, answer := range slices.Sorted(maps.Keys(c.answers)) {
-		lines = append(lines, strconv.Itoa(c.answers[answer])+" × "+answer)
-	}
-	return strings.Join(lines, ", ")
-}
-
 func httpmtlsRoots(files *httpmtls.Files) listener.RootsFunc {
 	return func() *x509.CertPool { return files.Status().Material.Roots }
 }
 
-func fingerprintOf(leaf *testpki.Leaf) string { return fingerprint(leaf.Certificate().Raw) }
-
-func fingerprint(der []byte) string {
-	sum := sha256.Sum256(der)
+func fingerprintOf(leaf *testpki.Leaf) string {
+	sum := sha256.Sum256(leaf.Certificate().Raw)
 	return hex.EncodeToString(sum[:])
 }
 
@@ -279,10 +223,4 @@ func (a *runtimeAgent) reviewed() float64 {
 	const reviews = "runtime_watcher_agent_admission_reviews_total"
 	text := a.Scrape()
 	return rig.Sum(text, reviews, `decision="accepted"`) + rig.Sum(text, reviews, `decision="coalesced"`)
-}
-
-func (a *runtimeAgent) refusals(problem string) float64 {
-	a.t.Helper()
-	return a.Metric("runtime_watcher_agent_certificate_reload_failures_total", `use="client"`,
-		fmt.Sprintf("problem=%q", problem))
 }

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"text/tabwriter"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
@@ -219,47 +218,4 @@ func median(values []float64) float64 {
 		return 0
 	}
 	return slices.Sorted(slices.Values(values))[len(values)/2]
-}
-
-// table has the medians of each phase, the work in three parts.
-func (w *watched) table() string {
-	w.mu.Lock()
-	samples := slices.Clone(w.samples)
-	w.mu.Unlock()
-
-	var text strings.Builder
-	tabs := tabwriter.NewWriter(&text, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(tabs, "phase\tfrom\tuntil\tMiB resident\topen files\tgoroutines\tpending\t")
-
-	slice := max(len(samples)/10, 1) // So much work to a line.
-	for len(samples) > 0 {
-		n := slices.IndexFunc(samples, func(s sample) bool { return s.phase != samples[0].phase })
-		if n < 0 {
-			n = len(samples)
-		}
-
-		part := samples[:n]
-		if part[0].phase == "work" {
-			part = part[:min(n, slice)]
-		}
-
-		row(tabs, part)
-		samples = samples[len(part):]
-	}
-
-	_ = tabs.Flush() // It writes into memory.
-	return text.String()
-}
-
-func row(tabs *tabwriter.Writer, part []sample) {
-	fmt.Fprintf(tabs, "%s\t%v\t%v", part[0].phase, part[0].at.Round(time.Second),
-		part[len(part)-1].at.Round(time.Second))
-
-	all := append(numbers(), number{name: "pending", of: func(s sample) float64 { return float64(s.pending) }})
-	for _, n := range all {
-		values := n.values(part, func(sample) bool { return true })
-		fmt.Fprintf(tabs, "\t%.1f", median(values))
-	}
-
-	fmt.Fprintln(tabs, "\t")
 }

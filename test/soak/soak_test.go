@@ -83,7 +83,6 @@ func TestSoak(t *testing.T) {
 	}
 
 	watch.stop()
-	t.Log("\n" + watch.table())
 	for _, problem := range watch.problems(*memory) {
 		t.Error(problem)
 	}
