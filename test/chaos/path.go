@@ -10,13 +10,15 @@ import (
 
 	toxiproxy "github.com/Shopify/toxiproxy/v2"
 	"github.com/rs/zerolog"
+
+	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
 // Path is the way from the agents to the operator: a relay, for what concerns the port and the
 // connections as such, then toxiproxy, for what happens on them, then the operator or something
 // that stands in for it.
 type Path struct {
-	relay    *Relay
+	relay    *rig.Relay
 	proxy    *toxiproxy.Proxy
 	operator string
 	front    *httptest.Server
@@ -41,7 +43,7 @@ func NewPath(addr, via, operator string, certificate tls.Certificate) (*Path, er
 		return nil, fmt.Errorf("proxy: %w", err)
 	}
 
-	relay, err := NewRelay(addr, 0, p.proxy.Listen)
+	relay, err := rig.NewRelay(addr, 0, p.proxy.Listen)
 	if err != nil {
 		return nil, fmt.Errorf("relay: %w", err)
 	}

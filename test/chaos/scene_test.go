@@ -61,7 +61,7 @@ type scene struct {
 	path          *chaos.Path
 	operator      *rig.Process
 	senders       []*sender
-	service       *chaos.Relay
+	service       *rig.Relay
 	canary        *rig.Canary
 	configuration client.Object
 
@@ -182,7 +182,7 @@ func (s *scene) startService() {
 		backends = append(backends, rig.Address(sender.port))
 	}
 
-	service, err := chaos.NewRelay(rig.Address(rig.FreePort(s.t)), grace, backends...)
+	service, err := rig.NewRelay(rig.Address(rig.FreePort(s.t)), grace, backends...)
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"io"
+	"log"
 	"net"
 	"net/http"
 	"slices"
@@ -23,6 +25,38 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
+// Fault is what is wrong with a [Plane].
+type Fault string
+
+// The faults of a control plane.
+const (
+	// Up is none.
+	Up Fault = "up"
+	// Refusing means that nobody listens. Connections that there are get lost.
+	Refusing Fault = "refused"
+	// Unavailable answers 503.
+	Unavailable Fault = "503"
+	// TooFast answers 429 and asks for a second of patience.
+	TooFast Fault = "429"
+	// Forbidden answers 403.
+	Forbidden Fault = "403"
+	// Hanging takes requests and never answers.
+	Hanging Fault = "hanging"
+	// HalfOpen means that what is sent on a connection goes nowhere, and that nothing comes back.
+	// Connections made before or meanwhile stay like that when the fault ends.
+	HalfOpen Fault = "half-open"
+	// NoHandshake accepts connections and never says a word.
+	NoHandshake Fault = "no handshake"
+	// OtherCA presents a certificate that the agent does not trust.
+	OtherCA Fault = "other CA"
+	// OtherName presents a certificate for somebody else.
+	OtherName Fault = "other name"
+	// Slow takes 5 s for an answer.
+	Slow Fault = "5 s slow"
+)
+
+const slowness = 5 * time.Second
+
 // Look is what a reconcile of a [Plane] is asked for: one object of one runtime, or the whole
 // runtime when Object is empty.
 type Look struct {
@@ -37,12 +71,13 @@ type Plane struct {
 	Addr string
 
 	t       testing.TB
-	door    *door
+	relay   *Relay
 	events  http.Handler
 	serving map[Fault]*tls.Config
 	closed  chan struct{}
 
 	mu      sync.Mutex
+	fault   Fault
 	started map[Look][]time.Time
 }
 
@@ -200,18 +235,25 @@ func (p *Plane) StartedSince(look Look, since time.Time) bool {
 
 func (p *Plane) serve() {
 	p.t.Helper()
-	p.door = newDoor(p.t)
-	p.Addr = Address(p.door.port)
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		p.t.Fatal(err)
+	}
+
+	p.Addr = Address(FreePort(p.t))
+	if p.relay, err = NewRelay(p.Addr, 0, inner.Addr().String()); err != nil {
+		p.t.Fatal(err)
+	}
 
 	server := &http.Server{
 		Handler:           http.HandlerFunc(p.answer),
 		ReadHeaderTimeout: time.Minute,
-		ErrorLog:          quiet(),
+		ErrorLog:          log.New(io.Discard, "", 0), // It would be full of the faults.
 		TLSConfig: &tls.Config{
 			MinVersion: tls.VersionTLS13,
 			NextProtos: []string{"h2", "http/1.1"},
 			GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
-				if config := p.serving[p.door.fault()]; config != nil {
+				if config := p.serving[p.now()]; config != nil {
 					return config.GetConfigForClient(hello)
 				}
 				return p.serving[Up].GetConfigForClient(hello)
@@ -219,25 +261,50 @@ func (p *Plane) serve() {
 		},
 	}
 	served := make(chan error, 1)
-	go func() { served <- server.ServeTLS(p.door, "", "") }()
-
+	go func() { served <- server.ServeTLS(inner, "", "") }()
 	p.t.Cleanup(func() {
 		close(p.closed)
-		p.door.shut()
-
+		p.relay.Close()
 		_ = server.Close() // What counts is why it ended.
-		if err := <-served; !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
+		if err := <-served; !errors.Is(err, http.ErrServerClosed) {
 			p.t.Errorf("plane: %v", err)
 		}
 	})
 }
 
+func (p *Plane) now() Fault {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.fault
+}
+
 // Set lets a fault begin, and the one before end.
-func (p *Plane) Set(fault Fault) { p.door.set(fault) }
+func (p *Plane) Set(fault Fault) {
+	p.mu.Lock()
+	before := p.fault
+	p.fault = fault
+	p.mu.Unlock()
+
+	p.relay.Hold(fault == NoHandshake)
+	p.relay.FreezeNew(fault == HalfOpen)
+	switch {
+	case fault == HalfOpen:
+		p.relay.Freeze()
+	case fault == Refusing:
+		p.relay.Refuse()
+		return
+	case fault == NoHandshake, fault == OtherCA, fault == OtherName, before == NoHandshake:
+		p.relay.Cut()
+	}
+
+	if err := p.relay.Open(); err != nil {
+		p.t.Errorf("plane: %v", err)
+	}
+}
 
 // answer is that of a listener, unless a fault comes before it.
 func (p *Plane) answer(w http.ResponseWriter, r *http.Request) {
-	switch fault := p.door.fault(); fault {
+	switch fault := p.now(); fault {
 	case Unavailable:
 		w.WriteHeader(http.StatusServiceUnavailable)
 	case TooFast:

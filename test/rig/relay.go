@@ -1,4 +1,4 @@
-package chaos
+package rig
 
 import (
 	"context"
@@ -24,6 +24,8 @@ type Relay struct {
 	next     int
 	links    map[*link]struct{}
 	refused  []time.Duration
+	freezing bool
+	holding  bool
 	work     sync.WaitGroup
 }
 
@@ -72,24 +74,51 @@ func (r *Relay) Addr() string {
 	return r.addr
 }
 
-// Refuse closes the port and the connections, until Open.
+// Refuse closes the port, and the connections as Cut does, until Open.
 func (r *Relay) Refuse() {
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	if r.listener != nil {
 		_ = r.listener.Close() // It is gone either way.
 		r.listener = nil
 	}
+	r.mu.Unlock()
+	r.Cut()
+}
 
+// Cut closes the connections, except frozen ones.
+func (r *Relay) Cut() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	for l := range r.links {
-		l.close()
+		if !l.isFrozen() {
+			l.close()
+		}
 	}
 }
 
-// Close is Refuse for good. It waits for what it started.
+// Close is Refuse for good, and closes frozen connections, too. It waits for what it started.
 func (r *Relay) Close() {
 	r.Refuse()
+	r.mu.Lock()
+	for l := range r.links {
+		l.close()
+	}
+	r.mu.Unlock()
 	r.work.Wait()
+}
+
+// FreezeNew sets whether new connections are frozen from their start.
+func (r *Relay) FreezeNew(on bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.freezing = on
+}
+
+// Hold sets whether new connections are accepted and lead nowhere.
+func (r *Relay) Hold(on bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.holding = on
 }
 
 // Failed returns when connections failed because there was no backend for them: see [record.Now].
@@ -157,11 +186,22 @@ func (r *Relay) add(listener net.Listener, l *link) bool {
 	}
 
 	r.links[l] = struct{}{}
+	if r.freezing {
+		l.freeze()
+	}
 	return true
 }
 
 // dial takes the backends in turn.
 func (r *Relay) dial() net.Conn {
+	r.mu.Lock()
+	holding := r.holding
+	r.mu.Unlock()
+	if holding {
+		nowhere, _ := net.Pipe() // Reads and writes block until it is closed.
+		return nowhere
+	}
+
 	for range len(r.backends) {
 		b := r.pick()
 		conn, err := (&net.Dialer{Timeout: dialTimeout}).Dial("tcp", b.addr)
