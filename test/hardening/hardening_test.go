@@ -191,8 +191,10 @@ func (s *scene) review(client *http.Client, name string) (time.Duration, error) 
 // reviewOf is an AdmissionReview with so many bytes of padding.
 func reviewOf(name string, padding int) string {
 	return fmt.Sprintf(`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"uid-1",`+
-		`"kind":{"group":"","version":"v1","kind":"ConfigMap"},"resource":{"group":"","version":"v1","resource":"configmaps"},`+
-		`"name":%[1]q,"namespace":"default","operation":"CREATE","userInfo":{},"dryRun":false,"oldObject":null,"object":{`+
+		`"kind":{"group":"","version":"v1","kind":"ConfigMap"},"resource":{"group":"","version":"v1",`+
+		`"resource":"configmaps"},`+
+		`"name":%[1]q,"namespace":"default","operation":"CREATE","userInfo":{},"dryRun":false,"oldObject":null,`+
+		`"object":{`+
 		`"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%[1]q,"namespace":"default"},"data":{"a":%[2]q}}}}`,
 		name, strings.Repeat("a", padding))
 }
