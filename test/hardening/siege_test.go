@@ -172,7 +172,7 @@ func TestListenerUnderFlood(t *testing.T) {
 // of requests, of which HTTP/2 has up to 256 on each of the attackers' connections.
 const (
 	otherFiles     = 40
-	moreGoroutines = 8 * 256 // on HTTP/2's eight connections
+	moreGoroutines = 8 * 256   // on HTTP/2's eight connections
 	moreKilobytes  = 256 << 10 // With the race detector: four times as much as without.
 )
 
