@@ -74,7 +74,8 @@ type scene struct {
 // newScene starts everything that a schedule is about, with agents or with naive forwarders, and
 // returns when a write is noticed.
 func newScene(t *testing.T, plane *controlplane.ControlPlane, pki *rig.PKI, schedule chaos.Schedule,
-	naive bool) *scene {
+	naive bool,
+) *scene {
 	t.Helper()
 	s := &scene{t: t, plane: plane, pki: pki, name: fmt.Sprintf("chaos-%d", schedule.Seed)}
 	if naive {

@@ -169,8 +169,10 @@ func (d dealer) shuffled(kinds []Kind) []Kind {
 const leastRemoved = 3500 * time.Millisecond
 
 func (d dealer) fault(kind Kind, from, stretch time.Duration) Fault {
-	f := Fault{Kind: kind, Start: from + d.part(stretch, 0, 25), Duration: d.part(stretch, 10, 70),
-		Strength: d.IntN(100)}
+	f := Fault{
+		Kind: kind, Start: from + d.part(stretch, 0, 25), Duration: d.part(stretch, 10, 70),
+		Strength: d.IntN(100),
+	}
 	if kind == WebhookRemoved {
 		f.Duration = max(f.Duration, leastRemoved)
 	}

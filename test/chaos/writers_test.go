@@ -44,8 +44,10 @@ type writers struct {
 
 func startWriters(s *scene, seed uint64) *writers {
 	ctx, stop := context.WithCancel(s.t.Context())
-	w := &writers{t: s.t, client: s.plane.Client, scene: s.name, labels: s.labels(), ledger: chaos.NewLedger(),
-		stop: stop}
+	w := &writers{
+		t: s.t, client: s.plane.Client, scene: s.name, labels: s.labels(), ledger: chaos.NewLedger(),
+		stop: stop,
+	}
 	for i := range objects {
 		w.work.Go(func() {
 			one := &writer{writers: w, random: rand.New(rand.NewPCG(seed, uint64(i)+1)), slot: i}
@@ -159,7 +161,8 @@ func (w *writer) dryRun(name string) {
 }
 
 func (w *writer) patch(ctx context.Context, name string, change map[string]any, opts ...client.PatchOption) (uint64,
-	error) {
+	error,
+) {
 	text, err := json.Marshal(change)
 	if err != nil {
 		return 0, err

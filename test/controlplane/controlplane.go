@@ -170,10 +170,14 @@ func newEnvironment(g *guard, logs *logs, opts Options) *envtest.Environment {
 	existing := false // whatever the environment says: this package starts control planes
 	env := &envtest.Environment{
 		ControlPlane: envtest.ControlPlane{
-			APIServer: &envtest.APIServer{Path: g.path("kube-apiserver"), CertDir: g.path("certs"), Out: logs.apiServer,
-				Err: logs.apiServer},
-			Etcd: &envtest.Etcd{Path: g.path("etcd"), DataDir: g.path("etcd-data"), Out: logs.etcd,
-				Err: logs.etcd},
+			APIServer: &envtest.APIServer{
+				Path: g.path("kube-apiserver"), CertDir: g.path("certs"), Out: logs.apiServer,
+				Err: logs.apiServer,
+			},
+			Etcd: &envtest.Etcd{
+				Path: g.path("etcd"), DataDir: g.path("etcd-data"), Out: logs.etcd,
+				Err: logs.etcd,
+			},
 		},
 		UseExistingCluster:       &existing,
 		Scheme:                   opts.Scheme,

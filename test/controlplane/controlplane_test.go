@@ -102,8 +102,10 @@ func TestControlPlane(t *testing.T) {
 		t.Errorf("data after the patch: %v", object.Data)
 	}
 	widget := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "example.org/v1", "kind": "Widget", "metadata": map[string]any{"namespace": "default",
-			"name": "one"},
+		"apiVersion": "example.org/v1", "kind": "Widget", "metadata": map[string]any{
+			"namespace": "default",
+			"name":      "one",
+		},
 	}}
 	if err := c.Client.Create(ctx, widget); err != nil {
 		t.Error("custom resource:", err)

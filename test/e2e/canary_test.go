@@ -178,11 +178,13 @@ func TestCanary(t *testing.T) {
 	}{
 		{"removed", s.remove},
 		{"wrong path", change(func(c *admissionregistrationv1.WebhookClientConfig) { *c.URL += "/nowhere" })},
-		{"nobody at the URL",
+		{
+			"nobody at the URL",
 			change(func(c *admissionregistrationv1.WebhookClientConfig) {
 				c.URL = new("https://" + nobody +
 					"/canary")
-			})},
+			}),
+		},
 	} {
 		before := s.resyncs()
 

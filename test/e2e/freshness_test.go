@@ -41,8 +41,10 @@ type watching struct {
 
 func newWatching(t *testing.T, env map[string]string) *watching {
 	t.Helper()
-	watched, err := fleet.New(fleet.Options{PollFresh: pollFresh, PollOtherwise: pollOtherwise,
-		ExpiringWithin: 2 * time.Hour})
+	watched, err := fleet.New(fleet.Options{
+		PollFresh: pollFresh, PollOtherwise: pollOtherwise,
+		ExpiringWithin: 2 * time.Hour,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +58,7 @@ func newWatching(t *testing.T, env map[string]string) *watching {
 	env["HEARTBEAT_INTERVAL"], env["MANAGERS"] = heartbeats.String(), manager
 	env["RESYNC_AGAIN"] = "0s" // They are counted.
 	w.scene = newSceneWith(t, contract.V3, rig.OperatorOptions{
-		Listener:     listener.Options{Fleet: watched},
+		Listener: listener.Options{Fleet: watched},
 		RequeueAfter: func(name types.NamespacedName) time.Duration {
 			return watched.RequeueAfter(core.RuntimeID(name.Name))
 		},

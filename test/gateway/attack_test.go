@@ -103,8 +103,10 @@ func (n *network) run(t *testing.T, a attack) {
 					continue
 				}
 
-				m := message{leaf: a.leaf, header: a.header, trailer: a.trailer, version: version, http2: http2,
-					claims: a.claims}
+				m := message{
+					leaf: a.leaf, header: a.header, trailer: a.trailer, version: version, http2: http2,
+					claims: a.claims,
+				}
 				if got, want := n.try(t, w, m), a.want(w, version); got != want {
 					t.Errorf("%s, %s, HTTP/2 %t: %s, want %s", w, version, http2, got, want)
 				}
@@ -230,8 +232,10 @@ func (n *network) certificates() []attack {
 	}, n.self)
 	return []attack{
 		{name: "no certificate", want: refused(listener.ReasonNoCertificate)},
-		{name: "self-signed", leaf: leafOf(testpki.SelfSigned(victim, good)),
-			want: refused(listener.ReasonUntrustedChain)},
+		{
+			name: "self-signed", leaf: leafOf(testpki.SelfSigned(victim, good)),
+			want: refused(listener.ReasonUntrustedChain),
+		},
 		{name: "expired", leaf: n.with(victim, expired), want: refused(listener.ReasonExpired)},
 		{name: "signed by a runtime", leaf: byLeaf, want: refused(listener.ReasonUntrustedChain)},
 		{name: "without a name", leaf: n.with("", good), want: everywhere(unauthenticated(listener.ReasonNoIdentity))},
@@ -245,8 +249,10 @@ func (n *network) claims() []attack {
 		forbidden(controllerruntime.ReasonRuntimeUnknown), forbidden(listener.ReasonSourceMismatch))
 	twoNames := testpki.Options{DNSNames: []string{selfDomain}, Edit: func(c *x509.Certificate) {
 		name := asn1.ObjectIdentifier{2, 5, 4, 3}
-		c.Subject = pkix.Name{ExtraNames: []pkix.AttributeTypeAndValue{{Type: name, Value: self},
-			{Type: name, Value: victim}}}
+		c.Subject = pkix.Name{ExtraNames: []pkix.AttributeTypeAndValue{
+			{Type: name, Value: self},
+			{Type: name, Value: victim},
+		}}
 	}}
 	return []attack{
 		{name: "the victim as owner and source", leaf: n.self, want: ignored()},
@@ -299,8 +305,10 @@ func (n *network) headers() []attack {
 		}})
 		return attack{name: name, leaf: leaf, want: ignored()}
 	}
-	hop := with("header named as hop by hop", http.Header{"Connection": {listener.HeaderXFCC},
-		listener.HeaderXFCC: {good}})
+	hop := with("header named as hop by hop", http.Header{
+		"Connection":        {listener.HeaderXFCC},
+		listener.HeaderXFCC: {good},
+	})
 	hop.http1 = true
 	// nginx ends an HTTP/2 connection that has trailers.
 	trailer := attack{name: "header as a trailer", leaf: n.self, trailer: xfcc(good), http1: true, want: ignored()}
@@ -341,8 +349,10 @@ func (n *network) impersonate(t *testing.T) {
 	forged := xfcc(headerOf(n.victim))
 	forged.Set("X-Forwarded-For", gatewayAddress)
 	forged.Set("Forwarded", "for="+gatewayAddress+";by="+gatewayAddress)
-	if got := n.try(t, pastAddress, message{header: forged, version: contract.V2,
-		claims: victim}); got != untrustedProxy {
+	if got := n.try(t, pastAddress, message{
+		header: forged, version: contract.V2,
+		claims: victim,
+	}); got != untrustedProxy {
 		t.Errorf("past nginx, with the gateway's address in headers: %s, want %s", got, untrustedProxy)
 	}
 }

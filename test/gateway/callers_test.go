@@ -61,8 +61,10 @@ func TestAPIServerRotatesItsCertificate(t *testing.T) {
 	reconnect(t, plane)
 
 	eventually(t, "a review over a connection with the new certificate", func() bool {
-		object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault,
-			GenerateName: "shown-"}}
+		object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+			Namespace:    metav1.NamespaceDefault,
+			GenerateName: "shown-",
+		}}
 		reviewed := agent.reviewed()
 		if err := plane.Client.Create(t.Context(), object); err != nil {
 			t.Fatal(err)

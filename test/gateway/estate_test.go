@@ -86,7 +86,8 @@ func (c *controlPlane) listen(peers listener.PeerSource) {
 	c.addr = bound.Addr().String()
 
 	domains := listener.DomainSourceFunc(func(_ context.Context, id core.RuntimeID, _ *core.WatchEvent) (string,
-		error) {
+		error,
+	) {
 		return string(id) + ".example.com", nil
 	})
 	l := must(listener.New(peers, listener.SANPinning(domains),

@@ -106,10 +106,14 @@ func Start(t testing.TB, opts Options) *Nginx {
 	t.Helper()
 	binary, modules := Require(t)
 	prefix := t.TempDir()
-	n := &Nginx{Addr: rig.Address(rig.FreePort(t)), t: t, done: make(chan struct{}),
-		log: filepath.Join(prefix, "error.log")}
-	if err := configure(prefix, settings{Options: opts.withDefaults(), Listen: n.Addr, Modules: modules,
-		Root: os.Getuid() == 0}); err != nil {
+	n := &Nginx{
+		Addr: rig.Address(rig.FreePort(t)), t: t, done: make(chan struct{}),
+		log: filepath.Join(prefix, "error.log"),
+	}
+	if err := configure(prefix, settings{
+		Options: opts.withDefaults(), Listen: n.Addr, Modules: modules,
+		Root: os.Getuid() == 0,
+	}); err != nil {
 		t.Fatal(err)
 	}
 

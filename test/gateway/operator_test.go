@@ -131,7 +131,8 @@ func startOperator(t *testing.T, ca authorities) *operator {
 	o.listenAll(t, ca)
 
 	reconciler := reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result,
-		error) {
+		error,
+	) {
 		return reconcile.Result{}, nil
 	})
 	if err := ctrl.NewControllerManagedBy(o.mgr).Named(component).WatchesRawSource(o.source).

@@ -22,7 +22,8 @@ type secret struct {
 }
 
 func newSecret(t *testing.T, swaps bool, issue func(ca *testpki.CA, opts testpki.Options) (*testpki.Leaf,
-	error)) *secret {
+	error),
+) *secret {
 	t.Helper()
 	dir := t.TempDir()
 	return &secret{t: t, dir: dir, issue: issue, swaps: swaps, volume: testpki.NewVolume(dir)}

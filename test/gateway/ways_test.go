@@ -164,7 +164,8 @@ func (n *network) client(leaf *tls.Certificate, http2 bool) *http.Client {
 	var protocols http.Protocols
 	protocols.SetHTTP1(!http2)
 	protocols.SetHTTP2(http2)
-	return &http.Client{Timeout: patience, Transport: &http.Transport{Protocols: &protocols,
+	return &http.Client{Timeout: patience, Transport: &http.Transport{
+		Protocols: &protocols,
 		TLSClientConfig: &tls.Config{
 			MinVersion: tls.VersionTLS13,
 			RootCAs:    n.ca.servers.Pool(),
@@ -175,7 +176,8 @@ func (n *network) client(leaf *tls.Certificate, http2 bool) *http.Client {
 				}
 				return leaf, nil
 			},
-		}}}
+		},
+	}}
 }
 
 // leafOf returns the key pair of a leaf.

@@ -33,8 +33,10 @@ type direct struct {
 
 func newDirect(t *testing.T, webhook string) *direct {
 	t.Helper()
-	return &direct{t: t, url: "https://" + webhook + "/validate/" + component + "?timeout=10s",
-		written: map[string]time.Time{}}
+	return &direct{
+		t: t, url: "https://" + webhook + "/validate/" + component + "?timeout=10s",
+		written: map[string]time.Time{},
+	}
 }
 
 func (s *direct) trust(bundle []byte) {

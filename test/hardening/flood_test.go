@@ -300,10 +300,14 @@ func TestHandshakesTellNothing(t *testing.T) {
 	s := newScene(t, map[string]string{"WEBHOOK_CLIENT_CA": file})
 	for name, config := range map[string]*tls.Config{
 		"no certificate": s.trusting(),
-		"TLS 1.2": {MinVersion: tls.VersionTLS12, MaxVersion: tls.VersionTLS12, RootCAs: s.pki.CA.Pool(),
-			ServerName: "localhost"},
-		"HTTP/2": {MinVersion: tls.VersionTLS13, RootCAs: s.pki.CA.Pool(), ServerName: "localhost",
-			NextProtos: []string{"h2"}},
+		"TLS 1.2": {
+			MinVersion: tls.VersionTLS12, MaxVersion: tls.VersionTLS12, RootCAs: s.pki.CA.Pool(),
+			ServerName: "localhost",
+		},
+		"HTTP/2": {
+			MinVersion: tls.VersionTLS13, RootCAs: s.pki.CA.Pool(), ServerName: "localhost",
+			NextProtos: []string{"h2"},
+		},
 	} {
 		conn, err := tlsFrom(t.Context(), attackers, s.webhook(), config)
 		if err == nil {

@@ -29,7 +29,8 @@ type speaker struct {
 
 // speaking attacks as a runtime that is known, by HTTP/2. It reads what the listener says, or not.
 func speaking(reads bool, settings []http2.Setting, do func(ctx context.Context,
-	s *speaker) error) func(context.Context, *siege) error {
+	s *speaker) error,
+) func(context.Context, *siege) error {
 	return func(ctx context.Context, s *siege) error {
 		conn, err := tlsFrom(ctx, attackers, s.operator.addr, s.client(s.loud, "h2"))
 		if err != nil {
@@ -140,23 +141,28 @@ var frames = []assault{
 			return errors.Join(err, s.WriteData(id, true, event))
 		})
 	}), true},
-	{"thousands of streams that do not end", 8, pauseOfFrames,
+	{
+		"thousands of streams that do not end", 8, pauseOfFrames,
 		speaking(true, nil, func(ctx context.Context, s *speaker) error {
 			return s.again(ctx, 3000, func() error {
 				_, err := s.request("POST", eventPath, false)
 				return err
 			})
-		}), true},
+		}), true,
+	},
 	{"rapid reset", 8, pauseOfFrames, speaking(true, nil, func(ctx context.Context, s *speaker) error {
 		return s.again(ctx, 5000, func() error {
 			id, err := s.request("POST", eventPath, false)
 			return errors.Join(err, s.WriteRSTStream(id, http2.ErrCodeCancel))
 		})
 	}), true},
-	{"header lists of one byte for four thousand", 4, pauseOfFrames,
+	{
+		"header lists of one byte for four thousand", 4, pauseOfFrames,
 		speaking(true, nil, func(ctx context.Context, s *speaker) error {
-			if _, err := s.request("GET", "/", true, hpack.HeaderField{Name: "x",
-				Value: strings.Repeat("a", 3900)}); err != nil {
+			if _, err := s.request("GET", "/", true, hpack.HeaderField{
+				Name:  "x",
+				Value: strings.Repeat("a", 3900),
+			}); err != nil {
 				return err
 			}
 
@@ -164,10 +170,13 @@ var frames = []assault{
 			bomb := bytes.Repeat([]byte{0xbe}, 16<<10-1)
 			return s.again(ctx, 100, func() error {
 				s.stream += 2
-				return s.WriteHeaders(http2.HeadersFrameParam{StreamID: s.stream, EndHeaders: true, EndStream: true,
-					BlockFragment: bomb})
+				return s.WriteHeaders(http2.HeadersFrameParam{
+					StreamID: s.stream, EndHeaders: true, EndStream: true,
+					BlockFragment: bomb,
+				})
 			})
-		}), true},
+		}), true,
+	},
 	{"continuations without end", 4, pauseOfFrames, speaking(true, nil, func(ctx context.Context, s *speaker) error {
 		id := s.stream
 		block := s.fields("GET", "/")

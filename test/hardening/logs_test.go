@@ -69,8 +69,10 @@ func TestTroubleTellsNoSecrets(t *testing.T) {
 	}
 	good := rig.Secrets(s.agent.Volume)
 	write := func(files ...[]byte) {
-		if err := s.agent.Volume.Write(map[string][]byte{testpki.FileCA: files[0], testpki.FileCert: files[1],
-			testpki.FileKey: files[2]}); err != nil {
+		if err := s.agent.Volume.Write(map[string][]byte{
+			testpki.FileCA: files[0], testpki.FileCert: files[1],
+			testpki.FileKey: files[2],
+		}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -85,8 +85,10 @@ func runBesieged(state string) error {
 	tells := &http.Server{
 		Addr: state, ReadHeaderTimeout: time.Minute,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			_ = json.NewEncoder(w).Encode(besieged{runtime.NumGoroutine(), dropped.Load(), handshakes.Load(),
-				tooFast.Load()})
+			_ = json.NewEncoder(w).Encode(besieged{
+				runtime.NumGoroutine(), dropped.Load(), handshakes.Load(),
+				tooFast.Load(),
+			})
 		}),
 	}
 

@@ -314,8 +314,10 @@ func TestListenerTellsNothing(t *testing.T) {
 
 	anyway := s.client(tls.Certificate{})
 	anyway.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &foreign, nil }
-	for name, config := range map[string]*tls.Config{"no certificate": s.client(tls.Certificate{}),
-		"foreign certificate": anyway, "TLS 1.2": old} {
+	for name, config := range map[string]*tls.Config{
+		"no certificate":      s.client(tls.Certificate{}),
+		"foreign certificate": anyway, "TLS 1.2": old,
+	} {
 		conn, err := tlsFrom(t.Context(), attackers, s.operator.addr, config)
 		if err == nil {
 			_, err = conn.Read(make([]byte, 1))

@@ -117,8 +117,10 @@ func (p *pod) mountAccount() error {
 		return nil
 	}
 
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: p.owner.Namespace,
-		Name: p.spec.ServiceAccountName}}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{
+		Namespace: p.owner.Namespace,
+		Name:      p.spec.ServiceAccountName,
+	}}
 	request := &authenticationv1.TokenRequest{}
 	if err := p.node.plane.Client.SubResource("token").Create(context.Background(), account, request); err != nil {
 		return fmt.Errorf("token: %w", err)

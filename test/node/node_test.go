@@ -76,8 +76,10 @@ func install(t *testing.T, plane *controlplane.ControlPlane) {
 
 	watch := admission.Watch{Manager: "tester", Name: types.NamespacedName{Namespace: "default", Name: "tester"}}
 	watch.Resource.Version, watch.Resource.Resource = "v1", "configmaps"
-	runtime := installation.Runtime{ID: "runtime-1", Client: plane.Client, Secret: secret,
-		Watches: []admission.Watch{watch}}
+	runtime := installation.Runtime{
+		ID: "runtime-1", Client: plane.Client, Secret: secret,
+		Watches: []admission.Watch{watch},
+	}
 
 	installer, err := installation.New(image, address, installation.Options{Canary: true})
 	if err != nil {
@@ -107,16 +109,20 @@ func confined(t *testing.T, pod Pod) {
 	t.Helper()
 	proc := fmt.Sprintf("/proc/%d/", pod.Pid)
 	status, err := os.ReadFile(proc + "status")
-	for _, want := range []string{"\nUid:\t65532\t65532", "\nGid:\t65532\t65532", "\nGroups:\t65532",
-		"\nCapEff:\t0000000000000000"} {
+	for _, want := range []string{
+		"\nUid:\t65532\t65532", "\nGid:\t65532\t65532", "\nGroups:\t65532",
+		"\nCapEff:\t0000000000000000",
+	} {
 		if !bytes.Contains(status, []byte(want)) {
 			t.Errorf("the process has not%s: %v\n%s", want, err, status)
 		}
 	}
 
 	environ, err := os.ReadFile(proc + "environ")
-	for _, want := range []string{"POD_NAME=" + pod.Name, "WEBHOOK_PORT=8443", "KCP_ADDR=" + address,
-		"MANAGERS=tester"} {
+	for _, want := range []string{
+		"POD_NAME=" + pod.Name, "WEBHOOK_PORT=8443", "KCP_ADDR=" + address,
+		"MANAGERS=tester",
+	} {
 		if !strings.Contains("\x00"+string(environ), "\x00"+want+"\x00") {
 			t.Errorf("the environment has not %s: %v", want, err)
 		}

@@ -70,8 +70,10 @@ func (n *Node) selected(service *corev1.Service) []*pod {
 func (n *Node) publish(ctx context.Context, service *corev1.Service, pods []*pod) error {
 	slice := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: service.Namespace, Name: service.Name}}
 	_, err := controllerutil.CreateOrUpdate(ctx, n.plane.Client, slice, func() error {
-		slice.Labels = map[string]string{discoveryv1.LabelServiceName: service.Name,
-			discoveryv1.LabelManagedBy: sliceOwner}
+		slice.Labels = map[string]string{
+			discoveryv1.LabelServiceName: service.Name,
+			discoveryv1.LabelManagedBy:   sliceOwner,
+		}
 		slice.AddressType = discoveryv1.AddressTypeIPv4
 		slice.Endpoints = nil
 		for _, p := range pods {

@@ -72,7 +72,8 @@ type OperatorOptions struct {
 // StartOperator runs an operator in this process. Runtimes are ConfigMaps, see [AddRuntime], and
 // SAN pinning is on.
 func StartOperator(t testing.TB, plane *controlplane.ControlPlane, material *httpmtls.Material, component string,
-	opts OperatorOptions) *Operator {
+	opts OperatorOptions,
+) *Operator {
 	t.Helper()
 	o := &Operator{Addr: opts.Addr, t: t, ended: make(chan error, 1)}
 	if o.Addr == "" {

@@ -19,7 +19,8 @@ import (
 
 // Watch makes the API server of a runtime send its reviews to an agent, and returns when it does.
 func Watch(t testing.TB, runtime *controlplane.ControlPlane, agent *Agent, caBundle []byte,
-	watches ...admission.Watch) {
+	watches ...admission.Watch,
+) {
 	t.Helper()
 	Register(t, runtime, "runtime-watcher", agent.WebhookPort, caBundle, admission.ConfigurationOptions{}, watches...)
 	AwaitReviews(t, runtime, agent, watches[0].Labels)
@@ -63,8 +64,10 @@ func create(t testing.TB, plane *controlplane.ControlPlane, objects ...client.Ob
 func AwaitReviews(t testing.TB, runtime *controlplane.ControlPlane, agent *Agent, labels map[string]string) {
 	t.Helper()
 	Eventually(t, 30*time.Second, "the API server calls the agent", func() bool {
-		probe := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "probe-",
-			Namespace: metav1.NamespaceDefault, Labels: labels}}
+		probe := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+			GenerateName: "probe-",
+			Namespace:    metav1.NamespaceDefault, Labels: labels,
+		}}
 		if err := runtime.Client.Create(t.Context(), probe, client.DryRunAll); err != nil {
 			t.Fatal(err)
 		}

@@ -43,8 +43,10 @@ func TestSlowWebhookInTheChain(t *testing.T) {
 		{again: 2 * time.Second},
 	} {
 		t.Run(fmt.Sprintf("compare %v again %v", test.compare, test.again), func(t *testing.T) {
-			c := &chain{subject: subject{name: fmt.Sprint("chain ", i)}, compare: test.compare, again: test.again,
-				runtime: runtime}
+			c := &chain{
+				subject: subject{name: fmt.Sprint("chain ", i)}, compare: test.compare, again: test.again,
+				runtime: runtime,
+			}
 			c.start(t, pki)
 
 			stale, looks := c.run(t)
@@ -93,8 +95,10 @@ func (c *chain) start(t *testing.T, pki *rig.PKI) {
 	c.delivers, c.looked = make(map[string]int), make(map[string]int)
 	c.plane = rig.StartPlane(t, pki, rig.PlaneOptions{Delivered: c.delivered, Reconcile: c.reconcile}, manager)
 	c.agent = rig.StartAgent(t, pki.RuntimeVolume(c.label(), "chain.example.com"), c.plane.Addr,
-		rig.AgentOptions{Env: map[string]string{"KCP_CONTRACT": "v3", "SETTLE": "100ms",
-			"LOOK_AGAIN": c.again.String()}})
+		rig.AgentOptions{Env: map[string]string{
+			"KCP_CONTRACT": "v3", "SETTLE": "100ms",
+			"LOOK_AGAIN": c.again.String(),
+		}})
 
 	watch := c.watch()
 	watch.Resource = schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}

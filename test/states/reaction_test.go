@@ -35,8 +35,10 @@ func TestCommitToReconcile(t *testing.T) {
 	var sinceRequest, sinceAnswer []time.Duration
 	for i := range asked {
 		look := rig.Look{
-			Runtime: core.RuntimeID(s.label()), Object: types.NamespacedName{Namespace: metav1.NamespaceDefault,
-				Name: fmt.Sprintf("%s-%d", s.label(), i)},
+			Runtime: core.RuntimeID(s.label()), Object: types.NamespacedName{
+				Namespace: metav1.NamespaceDefault,
+				Name:      fmt.Sprintf("%s-%d", s.label(), i),
+			},
 		}
 		rig.Eventually(t, 10*time.Second, look.Object.Name+" is reconciled",
 			func() bool { return len(s.plane.Started(look)) > 0 })

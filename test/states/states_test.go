@@ -227,8 +227,10 @@ func (s *subject) awaitReconciles(t *testing.T, deadline time.Time, n int) (last
 	t.Helper()
 	for i := range n {
 		look := rig.Look{
-			Runtime: core.RuntimeID(s.label()), Object: types.NamespacedName{Namespace: metav1.NamespaceDefault,
-				Name: fmt.Sprintf("%s-%d", s.label(), i)},
+			Runtime: core.RuntimeID(s.label()), Object: types.NamespacedName{
+				Namespace: metav1.NamespaceDefault,
+				Name:      fmt.Sprintf("%s-%d", s.label(), i),
+			},
 		}
 		// The commit is not later than the answer, and the event can not settle before.
 		since := s.committed[i]

@@ -14,8 +14,10 @@ import (
 
 // Reconcile reads what it is asked to look at, no more, and records what it saw.
 func (o *operator) Reconcile(ctx context.Context, r request) (reconcile.Result, error) {
-	look := record.Look{Runtime: r.runtime.Name, Object: r.object.Name, Started: record.Now(),
-		Versions: make(map[string]string)}
+	look := record.Look{
+		Runtime: r.runtime.Name, Object: r.object.Name, Started: record.Now(),
+		Versions: make(map[string]string),
+	}
 
 	read := o.readObject
 	if look.Object == "" {

@@ -159,8 +159,10 @@ func (o *operator) everything(_ context.Context, object client.Object) []request
 }
 
 func (o *operator) handled(d core.Delivery, _ int, err error) {
-	entry := record.Delivery{Kind: d.Event.Kind.String(), Object: d.Event.Watched.Name, Own: d.Event.Epoch == "",
-		At: record.Now()}
+	entry := record.Delivery{
+		Kind: d.Event.Kind.String(), Object: d.Event.Watched.Name, Own: d.Event.Epoch == "",
+		At: record.Now(),
+	}
 	if err != nil {
 		entry.Refused = err.Error()
 	}
