@@ -112,7 +112,7 @@ func run(t *testing.T, plane *controlplane.ControlPlane, pki *rig.PKI, schedule 
 	return r
 }
 
-// report tells of each object whose last write was not seen what there is to find out why.
+// report logs what is known of each object whose last write was not seen.
 func (s *scene) report(r *result, began time.Duration) {
 	s.t.Helper()
 	for _, name := range slices.Sorted(maps.Keys(r.verdicts)) {
@@ -158,7 +158,7 @@ func (s *scene) retrace(v chaos.Verdict, began time.Duration) {
 	}
 }
 
-// tell shows when the operator was asked to look at everything, and by whom.
+// tell logs the resyncs and heartbeats that reached the operator.
 func (s *scene) tell(began time.Duration) {
 	s.t.Helper()
 	for _, d := range s.told {

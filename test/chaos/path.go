@@ -90,7 +90,7 @@ func (p *Path) Mend() error {
 	return p.relay.Open()
 }
 
-// leadTo changes who is at the other end, for new connections. Those that exist are closed.
+// leadTo sets the other end of new connections, and closes those that exist.
 func (p *Path) leadTo(upstream string) error {
 	if p.proxy.Upstream == upstream {
 		return nil

@@ -24,7 +24,7 @@ const (
 	Cut Kind = "cut"
 	// AnswerLost ends connections in the middle of what the control plane has to say.
 	AnswerLost Kind = "answer lost"
-	// BlackHole lets nothing through, in either direction, and says so to nobody.
+	// BlackHole lets nothing through, in either direction, without an error.
 	BlackHole Kind = "black hole"
 	// HalfOpen does so for ever to the connections that exist, while new ones are fine.
 	HalfOpen Kind = "half-open"
@@ -61,7 +61,7 @@ func (f Fault) String() string {
 	return fmt.Sprintf("%.1fs %s %.1fs", f.Start.Seconds(), f.Kind, f.Duration.Seconds())
 }
 
-// Schedule is what happens to whom and when. It depends on its seed and its options only.
+// Schedule is a list of faults. It depends on its seed and its options only.
 type Schedule struct {
 	Seed uint64
 	// Duration is how long faults are made.
@@ -165,7 +165,7 @@ func (d dealer) shuffled(kinds []Kind) []Kind {
 }
 
 // The shortest time for which a removed webhook is noticed by a canary that looks every second,
-// twice: what is shorter is noticed by nobody (docs/design.md).
+// twice: a shorter removal is not noticed (docs/design.md).
 const leastRemoved = 3500 * time.Millisecond
 
 func (d dealer) fault(kind Kind, from, stretch time.Duration) Fault {

@@ -39,7 +39,7 @@ func kubernetesBinary(name string) binary {
 	}
 }
 
-// kubernetesLDFlags makes the program tell its version: without it the API server believes to be
+// kubernetesLDFlags sets the version of the program: without it the API server believes to be
 // v0.0.0, and clients that look at the version take wrong decisions.
 func kubernetesLDFlags(version string) string {
 	const at = "k8s.io/component-base/version."

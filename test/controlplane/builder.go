@@ -69,7 +69,7 @@ func (b *builder) build(ctx context.Context, bin binary) (err error) {
 	if err != nil {
 		return fmt.Errorf("build %s %s: %w", bin.name, version, err)
 	}
-	// Only a rename makes it visible: whoever finds the file finds all of it.
+	// Only a rename makes it visible: a reader finds all of it.
 	if err := os.Rename(out, filepath.Join(b.dir, bin.name)); err != nil {
 		return err
 	}

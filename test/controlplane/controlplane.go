@@ -62,7 +62,7 @@ type Options struct {
 	// StartTimeout bounds the start, without the time to build the binaries. Default: 60 s.
 	StartTimeout time.Duration
 
-	// Logger tells of start and stop. Default: discards.
+	// Logger logs start and stop. Default: discards.
 	Logger *slog.Logger
 }
 
@@ -207,7 +207,7 @@ func (c *ControlPlane) startEnvironment(ctx context.Context, timeout time.Durati
 		c.guard.shut()
 	})
 	_, err := c.env.Start()
-	// Keys for webhooks that nobody here uses, in a directory that the guard does not know.
+	// Keys for webhooks, which are not used here, in a directory that the guard does not know.
 	err = errors.Join(err, c.env.WebhookInstallOptions.Cleanup())
 	if !stop() {
 		<-shut

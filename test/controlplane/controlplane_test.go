@@ -201,7 +201,7 @@ func privateDirs(t *testing.T) []string {
 const dieEnv = "CONTROLPLANE_TEST_DIE"
 
 // dieWithoutStop is the child process of TestNothingOutlivesTheOwner: it starts a control plane,
-// tells about it, and waits for its violent end.
+// reports it, and waits to be killed.
 func dieWithoutStop() bool {
 	if os.Getenv(dieEnv) == "" {
 		return false

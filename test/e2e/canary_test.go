@@ -24,7 +24,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
-// canaryInterval is that of the canary, and of the heartbeats that tell of it.
+// canaryInterval is that of the canary, and of the heartbeats that report it.
 const canaryInterval = 2 * time.Second
 
 // canaryScene is a runtime with two replicas of the agent that share one Lease.
@@ -83,7 +83,7 @@ func (s *canaryScene) configuration() *admissionregistrationv1.ValidatingWebhook
 	return configuration
 }
 
-// canaries returns what the heartbeats of the replicas that live tell.
+// canaries counts the states in the last heartbeats of the replicas.
 func (s *canaryScene) canaries() map[core.CanaryState]int {
 	found := make(map[core.CanaryState]int)
 	for _, replica := range s.fleet.Get(runtime, manager).Replicas {
@@ -94,7 +94,7 @@ func (s *canaryScene) canaries() map[core.CanaryState]int {
 	return found
 }
 
-// await waits until both replicas tell of a state, and the control plane knows what that means.
+// await waits until both replicas report a state, and the fleet has the state that follows.
 func (s *canaryScene) await(what string, canary core.CanaryState, state fleet.State, reason string) {
 	s.t.Helper()
 	began := time.Now()

@@ -65,7 +65,7 @@ func newSceneWith(t *testing.T, version contract.Version, operator rig.OperatorO
 	env["KCP_CONTRACT"], env["LOG_LEVEL"], env["MANAGERS"] = string(version), "debug", manager
 	s.agent = rig.StartAgent(t, s.pki.RuntimeVolume(runtime, domain), s.operatorOptions.Addr,
 		rig.AgentOptions{Env: env})
-	if !version.NeedsOwner() { // Without one, there is nobody to look at the runtime of an agent that starts.
+	if !version.NeedsOwner() { // Without an owner, a resync has no object to reconcile.
 		s.awaitResyncs(1)
 	}
 

@@ -28,7 +28,7 @@ const (
 	pollOtherwise = 2 * time.Second
 )
 
-// watching is a scene whose operator polls only the runtimes that it can not hear.
+// watching is a scene whose operator polls only runtimes that are not fresh.
 type watching struct {
 	*scene
 
@@ -72,7 +72,7 @@ func (w *watching) changed(change fleet.Transition) {
 	w.changes = append(w.changes, change)
 }
 
-// told reports whether the observer heard of a change to a state for a reason.
+// told reports whether the observer was called for a change to a state with a reason.
 func (w *watching) told(state fleet.State, reason string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

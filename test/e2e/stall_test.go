@@ -11,7 +11,7 @@ import (
 )
 
 // TestStalledAgent stops the agent for longer than an API server waits for its webhooks. What that
-// sent on a connection that was open is read afterwards. What needed a new one is told nobody, and
+// sent on a connection that was open is read afterwards. A call that needed a new one is lost, and
 // no handshake fails for it: a resync stands in.
 func TestStalledAgent(t *testing.T) {
 	const (

@@ -59,7 +59,7 @@ type Nginx struct {
 }
 
 // Require returns where nginx and its modules are. Where they are missing it skips the test, and
-// fails it under CI=true, so that a run which counts can not leave it out in silence.
+// fails it under CI=true, so that CI cannot skip it.
 func Require(t testing.TB) (binary, modules string) {
 	t.Helper()
 	binary, modules, err := find(t.Context())
@@ -135,7 +135,7 @@ func Start(t testing.TB, opts Options) *Nginx {
 	go func() {
 		defer close(n.done)
 
-		_ = n.cmd.Wait() // How it ended, ProcessState tells.
+		_ = n.cmd.Wait() // ProcessState has the result.
 	}()
 
 	t.Cleanup(n.stop)

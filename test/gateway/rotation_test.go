@@ -123,7 +123,7 @@ func (r *rotation) await() {
 	r.rotations++
 }
 
-// awaitAgent waits until the agent uses what was written, and has who asks its webhook verify it.
+// awaitAgent waits until the agent uses the written files, and makes new calls verify them.
 func (r *rotation) awaitAgent() {
 	r.agent.awaitWritten()
 	r.writes.reconnect()

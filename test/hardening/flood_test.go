@@ -218,7 +218,7 @@ func (a attack) start(t *testing.T, s *scene) (attempts *atomic.Int64, stop func
 			for ctx.Err() == nil && attempts.Add(1) < 20_000 {
 				_ = a.do(ctx, s) // It fails when the agent defends itself.
 				select {
-				case <-time.After(2 * time.Second): // It shares the processor with whom it attacks.
+				case <-time.After(2 * time.Second): // It shares the processor with the agent.
 				case <-ctx.Done():
 				}
 			}
@@ -251,7 +251,7 @@ func (h holding) with(o holding) holding {
 	return holding{usage{max(h.files, o.files), max(h.kilobytes, o.kilobytes)}, max(h.goroutines, o.goroutines)}
 }
 
-// TestMetricsPortUnderFlood has somebody open more connections to the metrics port than it takes. A
+// TestMetricsPortUnderFlood opens more connections to the metrics port than it takes. A
 // scraper from elsewhere is served.
 func TestMetricsPortUnderFlood(t *testing.T) {
 	s := newScene(t, nil)
@@ -320,7 +320,7 @@ func TestHandshakesTellNothing(t *testing.T) {
 		}
 	}
 
-	// Plain HTTP is told by name what it is, which is all it learns.
+	// Plain HTTP gets an answer that names the mistake, and nothing else.
 	conn, err := dialFrom(t.Context(), attackers, s.webhook())
 	if err != nil {
 		t.Fatal(err)

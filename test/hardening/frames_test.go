@@ -41,7 +41,7 @@ func speaking(reads bool, settings []http2.Setting, do func(ctx context.Context,
 		stop := context.AfterFunc(ctx, func() { conn.Close() })
 		defer stop()
 		if tcp, ok := conn.NetConn().(*net.TCPConn); ok && !reads {
-			_ = tcp.SetReadBuffer(4 << 10) // Else the system takes megabytes that nobody reads.
+			_ = tcp.SetReadBuffer(4 << 10) // Else the system buffers megabytes.
 		}
 
 		if reads {

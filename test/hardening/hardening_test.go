@@ -32,7 +32,7 @@ const (
 	domain      = "runtime-1.example.com"
 	manager     = "widgets"
 
-	// Attackers and those who are in the right come from different addresses, as pods and API
+	// Attackers and legitimate clients have different addresses, as pods and API
 	// servers do.
 	attackers = "127.0.0.66"
 	friends   = "127.0.0.2"

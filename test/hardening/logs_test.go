@@ -46,7 +46,7 @@ func (c *complaints) Error(...any) { c.n++ }
 
 func (c *complaints) Errorf(string, ...any) { c.n++ }
 
-// What goes wrong is what gets logged: broken files, certificates that nobody trusts, an API server
+// What goes wrong is what gets logged: broken files, untrusted certificates, an API server
 // that is not there.
 func TestTroubleTellsNoSecrets(t *testing.T) {
 	token := "header.claims.c2lnbmF0dXJlIHRoYXQgaXMgYSBzZWNyZXQ"

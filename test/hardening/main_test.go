@@ -19,7 +19,7 @@ import (
 )
 
 // stateAddr makes the test binary the listener that is attacked, in place of a test. It is where
-// that tells its state.
+// that serves its state.
 const stateAddr = "HARDENING_STATE_ADDR"
 
 func TestMain(m *testing.M) {
@@ -96,7 +96,7 @@ func runBesieged(state string) error {
 	return server.Start(context.Background())
 }
 
-// printBesieged tells of a delivery as examples/minimal does.
+// printBesieged prints a delivery as examples/minimal does.
 func printBesieged(_ context.Context, d core.Delivery) error {
 	_, err := fmt.Printf("{\"runtime\":%q,\"name\":%q}\n", d.Runtime, d.Event.Watched.Name)
 	return err

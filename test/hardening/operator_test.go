@@ -81,7 +81,7 @@ func startOperator(t *testing.T, pki *rig.PKI, binary string, env ...string) *op
 	return o
 }
 
-// printed reports whether the operator has been told of an object by a runtime.
+// printed reports whether the operator printed a delivery of an object from a runtime.
 func (o *operator) printed(runtime, name string) bool {
 	for line := range strings.Lines(o.stdout.String()) {
 		if strings.Contains(line, `"runtime":"`+runtime+`"`) && strings.Contains(line, `"name":"`+name+`"`) {

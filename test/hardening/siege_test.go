@@ -72,7 +72,7 @@ func (s *siege) friend() *http.Client {
 	return &http.Client{Transport: transport, Timeout: patience}
 }
 
-// tells returns nothing when the listener does not answer in time.
+// tells returns the state of the listener, zero when the listener does not answer in time.
 func (s *siege) tells() (b besieged) {
 	if text, err := rig.Get(s.t.Context(), "http://"+s.state); err == nil {
 		_ = json.Unmarshal(text, &b) // Nothing is nothing.
@@ -89,7 +89,7 @@ func helloOf(t *testing.T, config *tls.Config) []byte {
 	t.Helper()
 	ours, theirs := net.Pipe()
 	defer theirs.Close()
-	go func() { _ = tls.Client(ours, config).HandshakeContext(t.Context()) }() // Nobody answers.
+	go func() { _ = tls.Client(ours, config).HandshakeContext(t.Context()) }() // No answer comes.
 
 	record := make([]byte, 16<<10)
 
@@ -286,7 +286,7 @@ func (a assault) start(t *testing.T, s *siege) (*fight, func()) {
 				}
 
 				select {
-				case <-time.After(a.pause): // It shares the processor with whom it attacks.
+				case <-time.After(a.pause): // It shares the processor with the listener.
 				case <-ctx.Done():
 				}
 			}
@@ -298,7 +298,7 @@ func (a assault) start(t *testing.T, s *siege) (*fight, func()) {
 	}
 }
 
-// TestListenerTellsNothing reads what strangers, and a runtime that makes mistakes, are told.
+// TestListenerTellsNothing reads the answers to strangers, and to a runtime that makes mistakes.
 func TestListenerTellsNothing(t *testing.T) {
 	s := newSiege(t)
 

@@ -121,8 +121,8 @@ func TestConditionsSelectWhatTheFilterDoes(t *testing.T) {
 		{"a Deployment", deployments, deployment, s.merge("", `{"spec":{"replicas":3}}`), 1},
 		{"a default of a Deployment", deployments, deployment, s.merge("", `{"spec":{"replicas":1}}`), 0},
 		{
-			"annotation of a Deployment", deployments, deployment, s.merge("", `{"metadata":{"annotations":{"a":"b"}}}`),
-			0,
+			"annotation of a Deployment", deployments, deployment,
+			s.merge("", `{"metadata":{"annotations":{"a":"b"}}}`), 0,
 		},
 		{"status of a Deployment", deployments, deployment, s.merge("status", `{"status":{"replicas":3}}`), 1},
 		{"status of a Deployment as before", deployments, deployment, s.merge("status", `{"status":{}}`), 0},

@@ -17,7 +17,7 @@ func BothUsages() []x509.ExtKeyUsage {
 	return []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth}
 }
 
-// FreePort returns a port of the loopback interface that nobody listens on, and that no connection
+// FreePort returns a port of the loopback interface without listener, which no connection
 // of this machine gets until the test ends: a process of the test may leave it and come back.
 func FreePort(t testing.TB) int {
 	t.Helper()

@@ -32,7 +32,7 @@ type Fault string
 const (
 	// Up is none.
 	Up Fault = "up"
-	// Refusing means that nobody listens. Connections that there are get lost.
+	// Refusing closes the port and the connections.
 	Refusing Fault = "refused"
 	// Unavailable answers 503.
 	Unavailable Fault = "503"
@@ -49,7 +49,7 @@ const (
 	NoHandshake Fault = "no handshake"
 	// OtherCA presents a certificate that the agent does not trust.
 	OtherCA Fault = "other CA"
-	// OtherName presents a certificate for somebody else.
+	// OtherName presents a certificate for another name.
 	OtherName Fault = "other name"
 	// Slow takes 5 s for an answer.
 	Slow Fault = "5 s slow"
@@ -156,7 +156,7 @@ func serverConfig(t testing.TB, clients, issuer *testpki.CA, opts testpki.Option
 
 	config := httpmtls.ServerTLSConfig(material)
 	choose := config.GetConfigForClient
-	// Somebody else could not resume a session of ours.
+	// Else a session of the right certificate could be resumed.
 	config.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 		chosen, err := choose(hello)
 		if err != nil {

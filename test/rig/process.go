@@ -54,7 +54,7 @@ func (p *Process) Launch() {
 	go func() {
 		defer close(done)
 
-		_ = cmd.Wait() // How it ended, ProcessState tells.
+		_ = cmd.Wait() // ProcessState has the result.
 	}()
 }
 

@@ -128,7 +128,7 @@ func (r *Relay) Failed() []time.Duration {
 	return slices.Clone(r.refused)
 }
 
-// Freeze lets nothing more through the connections that exist, and tells neither end.
+// Freeze drops all bytes of the connections that exist. Neither end notices.
 func (r *Relay) Freeze() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -25,7 +25,7 @@ var (
 	outage = flag.Duration("outage", 3*time.Second,
 		"length of each of two outages, on a clock that is sixty times as fast")
 	memory = flag.Float64("memory", 32, "MiB that the agent may have resident")
-	// The heap finds its size within the first minutes. A short run can only tell what grows fast.
+	// The heap finds its size within the first minutes. A short run shows only fast growth.
 	slack = flag.Float64("slack", 8, "MiB by which memory may grow nevertheless")
 )
 

@@ -25,7 +25,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
-// The same test measures when it is told to: go test ./test/states -run States -v -strict -rounds
+// The same test measures with: go test ./test/states -run States -v -strict -rounds
 // 1000.
 var (
 	strict = flag.Bool("strict", false,
@@ -42,7 +42,7 @@ const (
 
 	// unresolvable is a state of the agent's configuration, and none of the control plane.
 	unresolvable = "no such name"
-	// unwatched is no state: nobody is asked about these writes.
+	// unwatched is no state: no webhook is called for these writes.
 	unwatched = "(no webhook)"
 )
 
@@ -232,7 +232,7 @@ func (s *subject) awaitReconciles(t *testing.T, deadline time.Time, n int) (last
 				Name:      fmt.Sprintf("%s-%d", s.label(), i),
 			},
 		}
-		// The commit is not later than the answer, and the event can not settle before.
+		// The commit is not later than the answer, and the event cannot settle before.
 		since := s.committed[i]
 
 		rig.Eventually(t, time.Until(deadline), s.name+": "+look.Object.Name+" is reconciled after its last commit",

@@ -130,7 +130,7 @@ func (o *operator) setUp(ctx context.Context, mgr ctrl.Manager) error {
 		Complete(o)
 }
 
-// requests tells an event about one object from one about the whole runtime.
+// requests maps an event to one object of a runtime, or to the whole runtime.
 func (o *operator) requests(runtimes *controllerruntime.Runtimes) controllerruntime.MapFunc[request] {
 	return func(ctx context.Context, d core.Delivery) (requests []request, err error) {
 		names, err := runtimes.Objects(ctx, d.Runtime)

@@ -1,4 +1,4 @@
-// Package record is what an operator under test tells of what it did, in a file that survives its
+// Package record holds the actions of an operator under test, in a file that survives its
 // death.
 package record
 
@@ -48,7 +48,7 @@ type Delivery struct {
 	Refused string `json:"refused,omitempty"`
 }
 
-// Now is a clock that all processes of a machine share, and that nobody sets (clock_gettime,
+// Now is a clock that all processes of a machine share, and that is never set (clock_gettime,
 // CLOCK_MONOTONIC).
 func Now() time.Duration {
 	var now unix.Timespec
