@@ -14,7 +14,7 @@ import (
 )
 
 // rotates is how long each form of the test takes. `make rotation` asks for more.
-var rotates = flag.Duration("rotation", 10*time.Second, "how long certificates rotate, in each form of TestRotation")
+var rotates = flag.Duration("rotation", 6*time.Second, "how long certificates rotate, in each form of TestRotation")
 
 // TestRotation rotates every leaf and every CA, once a second, at all ends, while the webhook is
 // called. Every call is answered, and every object is handled after its last write. No process

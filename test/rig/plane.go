@@ -38,7 +38,7 @@ const (
 	Unavailable Fault = "503"
 	// TooFast answers 429 and asks for a second of patience.
 	TooFast Fault = "429"
-	// Forbidden answers 403.
+	// Forbidden answers 403 and asks for a wait of 5 s. By default an agent waits for 30 s.
 	Forbidden Fault = "403"
 	// Hanging takes requests and never answers.
 	Hanging Fault = "hanging"
@@ -311,6 +311,7 @@ func (p *Plane) answer(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Retry-After", strconv.Itoa(1))
 		w.WriteHeader(http.StatusTooManyRequests)
 	case Forbidden:
+		w.Header().Set("Retry-After", "5")
 		w.WriteHeader(http.StatusForbidden)
 	case Hanging:
 		p.wait(r.Context(), time.Hour)
