@@ -167,6 +167,8 @@ func TestCancelWhile(t *testing.T) {
 				_ = http.NewResponseController(w).Flush()
 				reached <- struct{}{}
 				<-r.Context().Done()
+				// Returning would complete the answer, which may reach the client before its connection is closed.
+				panic(http.ErrAbortHandler)
 			})
 
 			return httpmtls.Options{}, end.address(), reached

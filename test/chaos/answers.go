@@ -18,7 +18,6 @@ func newAnswers() *answers { return &answers{released: make(chan struct{})} }
 func (a *answers) set(f Fault) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-
 	a.fault, a.released = f, make(chan struct{})
 }
 
@@ -26,7 +25,6 @@ func (a *answers) set(f Fault) {
 func (a *answers) release() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-
 	select {
 	case <-a.released:
 	default:
@@ -37,14 +35,12 @@ func (a *answers) release() {
 func (a *answers) now() (Fault, <-chan struct{}) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-
 	return a.fault, a.released
 }
 
 // ServeHTTP answers as the fault of the moment wants it.
 func (a *answers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fault, released := a.now()
-
 	switch fault.Kind {
 	case Hanging:
 		select {

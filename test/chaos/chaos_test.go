@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -21,11 +22,12 @@ import (
 
 var (
 	seed     = flag.Uint64("seed", 0, "first seed of the chaos suite")
-	seeds    = flag.Uint64("seeds", 3, "how many seeds, one after the other")
-	duration = flag.Duration("duration", 15*time.Second, "how long faults are made with each seed")
+	seeds    = flag.Uint64("seeds", 2, "how many seeds, one after the other")
+	duration = flag.Duration("duration", 10*time.Second, "how long faults are made with each seed")
 	settle   = flag.Duration("settle", 100*time.Millisecond, "settle time of the agents")
-	// The default is that of a busy machine, where a write may be committed seconds after its admission, and less than the silence after
-	// which an agent is taken for gone; make chaos takes the default of the agent.
+	// The default is that of a busy machine, where a write may be committed seconds after its
+	// admission, and less than the silence after which an agent is taken for gone; make chaos takes
+	// the default of the agent.
 	lookAgain = flag.Duration("look-again", 3*time.Second, "when the agents send each event once more, 0 for never")
 	parallel  = flag.Bool("parallel-seeds", true, "let the seeds run at the same time")
 )
@@ -33,68 +35,49 @@ var (
 // recovery is how long after the last fault everything has to be seen.
 const recovery = time.Minute
 
-// TestNothingIsLost makes faults at random and holds every write against what the operator saw.
-func TestNothingIsLost(t *testing.T) {
-	plane, pki := newWorld(t)
-	table := &table{}
+// TestNothingIsLost makes faults at random and compares every write with what the operator saw.
+func TestNothingIsLost(t *testing.T) { playAll(t, false) }
 
-	t.Run("seeds", func(t *testing.T) {
-		for n := range *seeds {
-			schedule := chaos.NewSchedule(*seed+n, *duration)
-
-			t.Run(fmt.Sprintf("agent %d", schedule.Seed), func(t *testing.T) {
-				if *parallel {
-					t.Parallel()
-				}
-
-				table.add(run(t, plane, pki, schedule, false))
-			})
-		}
-	})
-
-	t.Logf("\n%s", table)
-}
-
-// TestTheSuiteCanFail holds a forwarder of the kind that exists today against the same schedules.
+// TestTheSuiteCanFail plays the same schedules with a forwarder of the kind that is deployed today.
 func TestTheSuiteCanFail(t *testing.T) {
-	plane, pki := newWorld(t)
-	table := &table{}
+	table := playAll(t, true)
 
-	t.Run("seeds", func(t *testing.T) {
-		for n := range *seeds {
-			schedule := chaos.NewSchedule(*seed+n, *duration)
-
-			t.Run(fmt.Sprintf("naive %d", schedule.Seed), func(t *testing.T) {
-				if *parallel {
-					t.Parallel()
-				}
-
-				table.add(run(t, plane, pki, schedule, true))
-			})
-		}
-	})
-
-	t.Logf("\n%s", table)
-
-	// Those that came too early are not counted: what an outage takes is to be seen.
+	// Events that came too early do not count: the test looks for what an outage takes.
 	lost := table.count(func(v chaos.Verdict) bool { return !v.Seen && !v.Stale })
-	t.Logf("the naive forwarder left %d objects unseen, for %d of which the operator got no event", table.count(missed), lost)
-
+	t.Logf("the naive forwarder left %d objects unseen, for %d of which the operator got no event", table.count(missed),
+		lost)
 	if outages := table.outages(); table.count(missed) == 0 || outages > 0 && lost == 0 {
 		t.Errorf("the naive forwarder missed nothing, or lost nothing in %d outages: the suite can not fail", outages)
 	}
 }
 
+// playAll plays the schedules of all seeds, with agents or with naive forwarders.
+func playAll(t *testing.T, naive bool) *table {
+	t.Helper()
+	plane, pki := newWorld(t)
+	table := &table{}
+
+	t.Run("seeds", func(t *testing.T) {
+		for n := range *seeds {
+			schedule := chaos.NewSchedule(*seed+n, *duration)
+
+			t.Run(strconv.FormatUint(schedule.Seed, 10), func(t *testing.T) {
+				if *parallel {
+					t.Parallel()
+				}
+
+				table.add(run(t, plane, pki, schedule, naive))
+			})
+		}
+	})
+	t.Logf("\n%s", table)
+	return table
+}
+
 func newWorld(t *testing.T) (*controlplane.ControlPlane, *rig.PKI) {
 	t.Helper()
-
-	if testing.Short() {
-		t.Skip("needs a real API server, which -short leaves out")
-	}
-
 	crds := []*apiextensionsv1.CustomResourceDefinition{chaos.WidgetCRD()}
-
-	return controlplane.StartT(t, controlplane.Options{CRDs: crds}), rig.NewPKI(t)
+	return rig.SharedAPIServer(t, controlplane.Options{CRDs: crds}), rig.NewPKI(t)
 }
 
 // run plays one schedule, and returns how it went.
@@ -109,7 +92,6 @@ func run(t *testing.T, plane *controlplane.ControlPlane, pki *rig.PKI, schedule 
 
 	r := result{schedule: schedule, ended: ended, writes: writers.ledger.Count()}
 	s.await(&r, writers.ledger, naive)
-
 	for _, d := range s.told {
 		switch {
 		case d.Refused != "":
@@ -123,36 +105,33 @@ func run(t *testing.T, plane *controlplane.ControlPlane, pki *rig.PKI, schedule 
 	}
 
 	r.failedOpen = s.failedOpen()
-
 	if !naive {
 		s.checkAccounts()
-	}
-
-	if !naive {
 		s.report(&r, began)
 	}
-
 	return r
 }
 
-// report tells of each object whose last write was not seen what there is to find out why.
+// report logs what is known of each object whose last write was not seen.
 func (s *scene) report(r *result, began time.Duration) {
 	s.t.Helper()
-
 	for _, name := range slices.Sorted(maps.Keys(r.verdicts)) {
 		v := r.verdicts[name]
 		if v.Seen {
 			continue
 		}
 
-		s.t.Errorf("seed %d: the last write to %s, of version %d, %.3f s to %.3f s into the schedule, was never seen, in %d looks at it",
-			r.schedule.Seed, name, v.Last.Version, (v.Last.Sent - began).Seconds(), (v.Last.Returned - began).Seconds(), v.Looks)
+		s.t.Errorf("seed %d: the last write to %s, of version %d, %.3f s to %.3f s into the schedule, was never "+
+			"seen, in %d looks at it",
+			r.schedule.Seed, name, v.Last.Version, (v.Last.Sent - began).Seconds(), (v.Last.Returned - began).Seconds(),
+			v.Looks)
 
 		s.retrace(v, began)
-
 		for i := range s.looks {
-			if look := &s.looks[i]; look.Started > v.Last.Sent-2*time.Second && (look.Object == name || look.Object == "") {
-				s.t.Logf("look at %q %.3f s into the schedule saw version %q", look.Object, (look.Started - began).Seconds(), look.Versions[name])
+			if look := &s.looks[i]; look.Started > v.Last.Sent-2*time.Second &&
+				(look.Object == name || look.Object == "") {
+				s.t.Logf("look at %q %.3f s into the schedule saw version %q", look.Object,
+					(look.Started - began).Seconds(), look.Versions[name])
 			}
 		}
 	}
@@ -165,10 +144,10 @@ func (s *scene) report(r *result, began time.Duration) {
 // retrace shows where a write may have got lost.
 func (s *scene) retrace(v chaos.Verdict, began time.Duration) {
 	s.t.Helper()
-
 	for _, d := range s.told {
 		if d.Object == v.Last.Object && d.At > v.Last.Sent-2*time.Second {
-			s.t.Logf("the operator was told of it %.3f s into the schedule, refused: %q", (d.At - began).Seconds(), d.Refused)
+			s.t.Logf("the operator was told of it %.3f s into the schedule, refused: %q", (d.At - began).Seconds(),
+				d.Refused)
 		}
 	}
 
@@ -179,13 +158,13 @@ func (s *scene) retrace(v chaos.Verdict, began time.Duration) {
 	}
 }
 
-// tell shows when the operator was asked to look at everything, and by whom.
+// tell logs the resyncs and heartbeats that reached the operator.
 func (s *scene) tell(began time.Duration) {
 	s.t.Helper()
-
 	for _, d := range s.told {
 		if d.Kind != "changed" {
-			s.t.Logf("%s (own %t) %.3f s into the schedule, refused: %q", d.Kind, d.Own, (d.At - began).Seconds(), d.Refused)
+			s.t.Logf("%s (own %t) %.3f s into the schedule, refused: %q", d.Kind, d.Own, (d.At - began).Seconds(),
+				d.Refused)
 		}
 	}
 }
@@ -193,10 +172,9 @@ func (s *scene) tell(began time.Duration) {
 // await waits until everything is seen, or the time is over.
 func (s *scene) await(r *result, ledger *chaos.Ledger, naive bool) {
 	s.t.Helper()
-
 	limit := recovery
 	if naive {
-		limit = 10 * time.Second // It has nothing left to send by then.
+		limit = 5 * time.Second // It has nothing left to send by then.
 	}
 
 	for {
@@ -214,20 +192,19 @@ func (s *scene) await(r *result, ledger *chaos.Ledger, naive bool) {
 // checkAccounts makes sure that every event that an agent accepted has one fate.
 func (s *scene) checkAccounts() {
 	s.t.Helper()
-
 	const (
 		prefix = "runtime_watcher_agent_events_"
 		// most has room for the connections that the API server keeps, two goroutines each.
 		most = 250
 	)
-
 	for i, one := range s.senders {
 		if !one.Running() {
 			continue
 		}
 
 		one.agent.AwaitReady()
-		rig.Eventually(s.t, recovery, "nothing is pending", func() bool { return one.agent.Metric(prefix+"pending") == 0 })
+		rig.Eventually(s.t, recovery, "nothing is pending",
+			func() bool { return one.agent.Metric(prefix+"pending") == 0 })
 
 		text, err := rig.Get(s.t.Context(), "http://"+rig.Address(one.agent.MetricsPort)+"/metrics")
 		if err != nil {
@@ -235,11 +212,11 @@ func (s *scene) checkAccounts() {
 		}
 
 		sum := func(name string) float64 { return rig.Sum(text, prefix+name) }
-		accepted, delivered, coalesced, dropped := sum("accepted_total"), sum("delivered_total"), sum("coalesced_total"), sum("dropped_total")
+		accepted, delivered, coalesced, dropped := sum("accepted_total"), sum("delivered_total"),
+			sum("coalesced_total"), sum("dropped_total")
 		goroutines := rig.Sum(text, "go_goroutines")
 		s.t.Logf("agent %d: accepted %v, delivered %v, coalesced %v, dropped %v; %v goroutines",
 			i, accepted, delivered, coalesced, dropped, goroutines)
-
 		if goroutines > most {
 			s.t.Errorf("agent %d has %v goroutines at rest, want at most %d", i, goroutines, most)
 		}
@@ -254,8 +231,8 @@ func (s *scene) checkAccounts() {
 // failedOpen returns how many writes the API server went on with without an answer.
 func (s *scene) failedOpen() float64 {
 	s.t.Helper()
-
-	return rig.Sum(rig.ScrapeAPIServer(s.t, s.plane), "apiserver_admission_webhook_fail_open_count", fmt.Sprintf("name=%q", rig.Namespace+"."+s.name+".operator.kyma-project.io"))
+	return rig.Sum(rig.ScrapeAPIServer(s.t, s.plane), "apiserver_admission_webhook_fail_open_count",
+		fmt.Sprintf("name=%q", rig.Namespace+"."+s.name+".operator.kyma-project.io"))
 }
 
 // result is how a schedule went.
@@ -271,14 +248,14 @@ func missed(v chaos.Verdict) bool { return !v.Seen }
 
 func (r *result) misses() int { return r.count(missed) }
 
-// slowest returns how long after the faults or the write, whichever was later, the last object was seen.
+// slowest returns how long after the faults or the write, whichever was later, the last object was
+// seen.
 func (r *result) slowest() (slowest time.Duration) {
 	for _, v := range r.verdicts {
 		if v.Seen {
 			slowest = max(slowest, v.At-max(v.Last.Returned, r.ended))
 		}
 	}
-
 	return slowest
 }
 
@@ -288,7 +265,6 @@ func (r *result) count(of func(chaos.Verdict) bool) (n int) {
 			n++
 		}
 	}
-
 	return n
 }
 
@@ -301,26 +277,23 @@ type table struct {
 func (t *table) add(r result) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-
 	t.rows = append(t.rows, r)
 }
 
 func (t *table) count(of func(chaos.Verdict) bool) (n int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-
 	for i := range t.rows {
 		n += t.rows[i].count(of)
 	}
-
 	return n
 }
 
-// outages is how often an event could not be sent for at least a second, whatever was tried within it.
+// outages is how often an event could not be sent for at least a second, whatever was tried within
+// it.
 func (t *table) outages() (n int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-
 	for i := range t.rows {
 		for _, f := range t.rows[i].schedule.Faults {
 			switch f.Kind {
@@ -332,7 +305,6 @@ func (t *table) outages() (n int) {
 			}
 		}
 	}
-
 	return n
 }
 
@@ -340,33 +312,29 @@ func (t *table) outages() (n int) {
 func (t *table) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-
 	slices.SortFunc(t.rows, func(a, b result) int { return int(a.schedule.Seed) - int(b.schedule.Seed) })
 
 	var b strings.Builder
-
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "seed\tfaults\twrites\tevents\tresyncs (own)\tfailed open\tobjects\tby resync\tearly\tmisses\tstale\tslowest")
-
+	fmt.Fprintln(w, "seed\tfaults\twrites\tevents\tresyncs (own)\tfailed open\tobjects\tby "+
+		"resync\tearly\tmisses\tstale\tslowest")
 	for i := range t.rows {
 		r := &t.rows[i]
-		fmt.Fprintf(w, "%d\t%s\t%d\t%d\t%d (%d)\t%v\t%d\t%d\t%d\t%d\t%d\t%v\n", r.schedule.Seed, kinds(r.schedule), r.writes, r.events, r.resyncs, r.own,
+		fmt.Fprintf(w, "%d\t%s\t%d\t%d\t%d (%d)\t%v\t%d\t%d\t%d\t%d\t%d\t%v\n", r.schedule.Seed, kinds(r.schedule),
+			r.writes, r.events, r.resyncs, r.own,
 			r.failedOpen, len(r.verdicts), r.count(func(v chaos.Verdict) bool { return v.Resync }),
 			r.count(func(v chaos.Verdict) bool { return v.Early }), r.misses(),
 			r.count(func(v chaos.Verdict) bool { return v.Stale }), r.slowest().Round(time.Millisecond))
 	}
 
 	_ = w.Flush() // Into memory.
-
 	return b.String()
 }
 
 func kinds(s chaos.Schedule) string {
 	var names []string
-
 	for _, f := range s.Faults {
 		names = append(names, string(f.Kind))
 	}
-
 	return fmt.Sprintf("mixed %t, %d agents, %d keys: %s", s.Mixed, s.Replicas, s.MaxKeys, strings.Join(names, ", "))
 }

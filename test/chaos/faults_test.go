@@ -15,10 +15,10 @@ type action struct {
 	do    func(chaos.Fault)
 }
 
-// play makes the faults of a schedule, and returns when they are over and everything runs again, with the times of both.
+// play makes the faults of a schedule, and returns when they are over and everything runs again,
+// with the times of both.
 func (s *scene) play(schedule chaos.Schedule) (began, ended time.Duration) {
 	s.t.Helper()
-
 	var actions []action
 	for _, f := range schedule.Faults {
 		actions = append(actions, action{f.Start, f, s.begin}, action{f.Start + f.Duration, f, s.end})
@@ -27,24 +27,20 @@ func (s *scene) play(schedule chaos.Schedule) (began, ended time.Duration) {
 	slices.SortStableFunc(actions, func(a, b action) int { return int(a.at - b.at) })
 
 	began = record.Now()
-
 	for _, a := range actions {
 		s.wait(began + a.at)
 		a.do(a.fault)
 	}
 
 	s.wait(began + schedule.Duration)
-
 	return began, record.Now()
 }
 
 // wait reads what the operator records until the time has come.
 func (s *scene) wait(until time.Duration) {
 	s.t.Helper()
-
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
-
 	for left := until - record.Now(); left > 0; left = until - record.Now() {
 		select {
 		case <-tick.C:
@@ -56,7 +52,6 @@ func (s *scene) wait(until time.Duration) {
 
 func (s *scene) begin(f chaos.Fault) {
 	s.t.Helper()
-
 	switch f.Kind {
 	case chaos.AgentKilled:
 		if one := s.senders[f.Replica]; one.Running() {
@@ -78,7 +73,6 @@ func (s *scene) begin(f chaos.Fault) {
 // lose kills a replica for good. The one that was lost before comes back, so that one is left.
 func (s *scene) lose(one *sender) {
 	s.t.Helper()
-
 	if s.lost != nil {
 		s.lost.Launch()
 	}
@@ -91,7 +85,6 @@ func (s *scene) lose(one *sender) {
 
 func (s *scene) end(f chaos.Fault) {
 	s.t.Helper()
-
 	switch f.Kind {
 	case chaos.AgentKilled:
 		if one := s.senders[f.Replica]; one != s.lost {

@@ -16,8 +16,8 @@ type Write struct {
 	Object string
 	// Version is the resource version that the write led to, 0 for a delete.
 	Version uint64
-	// Sent and Returned are when the writer began, and when it had the answer: it was committed between them. See
-	// [record.Now].
+	// Sent and Returned are when the writer began, and when it had the answer: it was committed
+	// between them. See [record.Now].
 	Sent, Returned time.Duration
 }
 
@@ -35,7 +35,6 @@ func NewLedger() *Ledger { return &Ledger{writes: make(map[string][]Write)} }
 func (l *Ledger) Add(w Write) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-
 	l.writes[w.Object] = append(l.writes[w.Object], w)
 	l.count++
 }
@@ -44,7 +43,6 @@ func (l *Ledger) Add(w Write) {
 func (l *Ledger) Count() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-
 	return l.count
 }
 
@@ -52,7 +50,6 @@ func (l *Ledger) Count() int {
 func (l *Ledger) Objects() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-
 	return slices.Sorted(maps.Keys(l.writes))
 }
 
@@ -60,7 +57,6 @@ func (l *Ledger) Objects() []string {
 func (l *Ledger) history(object string) []Write {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-
 	return slices.Clone(l.writes[object])
 }
 
@@ -70,13 +66,15 @@ type Verdict struct {
 	Last Write
 	// Looks is how many looks at the object there were.
 	Looks int
-	// Seen reports whether a look that started after the last write saw it, and At when the first such look started.
+	// Seen reports whether a look that started after the last write saw it, and At when the first
+	// such look started.
 	Seen bool
 	At   time.Duration
-	// Early means that no look before At saw the last write, and that this one started while the write was under way: as it saw it, it
-	// read after the commit.
+	// Early means that no look before At saw the last write, and that this one started while the
+	// write was under way: as it saw it, it read after the commit.
 	Early bool
-	// Stale means that there were looks after the last write had begun, but that they saw the object as it was before it.
+	// Stale means that there were looks after the last write had begun, but that they saw the
+	// object as it was before it.
 	Stale bool
 	// Resync means that it was a look at the whole runtime.
 	Resync bool
@@ -85,11 +83,9 @@ type Verdict struct {
 // Judge holds the last write to each object against the looks of the operator.
 func (l *Ledger) Judge(looks []record.Look) map[string]Verdict {
 	verdicts := make(map[string]Verdict)
-
 	for _, object := range l.Objects() {
 		verdicts[object] = judge(l.history(object), looks)
 	}
-
 	return verdicts
 }
 
@@ -121,11 +117,11 @@ func judge(writes []Write, looks []record.Look) Verdict {
 	}
 
 	v.Stale = v.Stale && !v.Seen
-
 	return v
 }
 
-// saw reports whether a look found the object as the write left it, or newer: changes of metadata are no writes that count.
+// saw reports whether a look found the object as the write left it, or newer: changes of metadata
+// are no writes that count.
 func saw(look *record.Look, w Write) bool {
 	text, found := look.Versions[w.Object]
 	if w.Version == 0 || !found {
@@ -133,6 +129,5 @@ func saw(look *record.Look, w Write) bool {
 	}
 
 	version, err := strconv.ParseUint(text, 10, 64) // Comparable: KEP-5504.
-
 	return err == nil && version >= w.Version
 }

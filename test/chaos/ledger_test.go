@@ -11,13 +11,20 @@ import (
 
 func TestJudge(t *testing.T) {
 	const object = "a"
-
-	look := func(started time.Duration, of string, versions map[string]string) record.Look {
+	// at is a look at one object, or at all, that found the versions of objects "a" and "b", "" for
+	// none.
+	at := func(started time.Duration, of, a, b string) record.Look {
+		versions := map[string]string{}
+		for name, version := range map[string]string{"a": a, "b": b} {
+			if version != "" {
+				versions[name] = version
+			}
+		}
 		return record.Look{Object: of, Started: started, Versions: versions}
 	}
+	looks := func(all ...record.Look) []record.Look { return all }
 	written := []chaos.Write{{object, 7, 10, 20}, {object, 9, 30, 40}}
 	deleted := slices.Concat(written, []chaos.Write{{object, 0, 50, 60}})
-
 	for name, test := range map[string]struct {
 		writes []chaos.Write
 		looks  []record.Look
@@ -25,20 +32,20 @@ func TestJudge(t *testing.T) {
 		early  bool
 	}{
 		"no look":                        {written, nil, false, false},
-		"saw it":                         {written, []record.Look{look(41, object, map[string]string{object: "9"})}, true, false},
-		"saw a later version":            {written, []record.Look{look(41, object, map[string]string{object: "12"})}, true, false},
-		"saw it while it was under way":  {written, []record.Look{look(35, object, map[string]string{object: "9"})}, true, true},
-		"saw the one before":             {written, []record.Look{look(41, object, map[string]string{object: "7"})}, false, false},
-		"saw nothing":                    {written, []record.Look{look(41, object, nil)}, false, false},
-		"looked at another":              {written, []record.Look{look(41, "b", map[string]string{"b": "9"})}, false, false},
-		"looked at all":                  {written, []record.Look{look(41, "", map[string]string{object: "9", "b": "3"})}, true, false},
-		"saw it only later":              {written, []record.Look{look(35, object, map[string]string{object: "7"}), look(50, "", map[string]string{object: "9"})}, true, false},
-		"saw that it is gone":            {deleted, []record.Look{look(61, object, nil)}, true, false},
-		"saw that it is gone, by all":    {deleted, []record.Look{look(61, "", map[string]string{"b": "3"})}, true, false},
-		"saw it when it should be gone":  {deleted, []record.Look{look(61, object, map[string]string{object: "9"})}, false, false},
-		"saw none before there was one":  {deleted, []record.Look{look(5, object, nil)}, false, false},
-		"saw none between the last two":  {deleted, []record.Look{look(45, object, nil)}, true, true},
-		"looked at another that is gone": {deleted, []record.Look{look(61, "b", nil)}, false, false},
+		"saw it":                         {written, looks(at(41, object, "9", "")), true, false},
+		"saw a later version":            {written, looks(at(41, object, "12", "")), true, false},
+		"saw it while it was under way":  {written, looks(at(35, object, "9", "")), true, true},
+		"saw the one before":             {written, looks(at(41, object, "7", "")), false, false},
+		"saw nothing":                    {written, looks(at(41, object, "", "")), false, false},
+		"looked at another":              {written, looks(at(41, "b", "", "9")), false, false},
+		"looked at all":                  {written, looks(at(41, "", "9", "3")), true, false},
+		"saw it only later":              {written, looks(at(35, object, "7", ""), at(50, "", "9", "")), true, false},
+		"saw that it is gone":            {deleted, looks(at(61, object, "", "")), true, false},
+		"saw that it is gone, by all":    {deleted, looks(at(61, "", "", "3")), true, false},
+		"saw it when it should be gone":  {deleted, looks(at(61, object, "9", "")), false, false},
+		"saw none before there was one":  {deleted, looks(at(5, object, "", "")), false, false},
+		"saw none between the last two":  {deleted, looks(at(45, object, "", "")), true, true},
+		"looked at another that is gone": {deleted, looks(at(61, "b", "", "")), false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ledger := chaos.NewLedger()

@@ -10,12 +10,11 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/go-logr/logr"
 	"go.uber.org/goleak"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/runtime-watcher/runtime-watcher/test/chaos/naive"
 	"github.com/runtime-watcher/runtime-watcher/test/chaos/operator"
+	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
 // program names the variable that lets this program be another one, so that a test can kill it.
@@ -23,7 +22,6 @@ const program = "CHAOS_PROGRAM"
 
 func TestMain(m *testing.M) {
 	var err error
-
 	switch os.Getenv(program) {
 	case "operator":
 		err = operator.Run(context.Background())
@@ -43,16 +41,14 @@ var errFailed = errors.New("tests failed")
 
 // runTests returns an error when a test failed, or when a goroutine or a process is left.
 func runTests(m *testing.M) error {
-	log.SetLogger(logr.Discard()) // That of envtest, which asks for one.
-
-	if m.Run() != 0 {
+	if rig.RunTests(m) != 0 {
 		return errFailed
 	}
-
 	return errors.Join(goleak.Find(toxiproxys()...), children())
 }
 
-// toxiproxys are goroutines that wait for ever, as toxiproxy does when a connection ends while it gets a toxic.
+// toxiproxys are goroutines that wait for ever, as toxiproxy does when a connection ends while it
+// gets a toxic.
 func toxiproxys() []goleak.Option {
 	return []goleak.Option{goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2/toxics.(*ToxicStub).Run")}
 }
@@ -65,7 +61,6 @@ func children() error {
 	}
 
 	var left []error
-
 	for _, path := range paths {
 		text, err := os.ReadFile(path)
 		if err != nil {
@@ -78,6 +73,5 @@ func children() error {
 			left = append(left, fmt.Errorf("a process is left: %s", bytes.TrimSpace(text)))
 		}
 	}
-
 	return errors.Join(left...)
 }

@@ -10,19 +10,23 @@ import (
 
 	toxiproxy "github.com/Shopify/toxiproxy/v2"
 	"github.com/rs/zerolog"
+
+	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
-// Path is the way from the agents to the operator: a relay, for what concerns the port and the connections as such, then
-// toxiproxy, for what happens on them, then the operator or something that stands in for it.
+// Path is the way from the agents to the operator: a relay, for what concerns the port and the
+// connections as such, then toxiproxy, for what happens on them, then the operator or something
+// that stands in for it.
 type Path struct {
-	relay    *Relay
+	relay    *rig.Relay
 	proxy    *toxiproxy.Proxy
 	operator string
 	front    *httptest.Server
 	answers  *answers
 }
 
-// NewPath opens a way from addr over the address via to the operator, whose certificate is given. Both are left and taken again.
+// NewPath opens a way from addr over the address via to the operator, whose certificate is given.
+// Both are left and taken again.
 func NewPath(addr, via, operator string, certificate tls.Certificate) (*Path, error) {
 	server := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop())
 	p := &Path{
@@ -35,18 +39,16 @@ func NewPath(addr, via, operator string, certificate tls.Certificate) (*Path, er
 	p.front.TLS = &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS13}
 	p.front.EnableHTTP2 = true
 	p.front.StartTLS()
-
 	if err := p.proxy.Start(); err != nil {
 		return nil, fmt.Errorf("proxy: %w", err)
 	}
 
-	relay, err := NewRelay(addr, 0, p.proxy.Listen)
+	relay, err := rig.NewRelay(addr, 0, p.proxy.Listen)
 	if err != nil {
 		return nil, fmt.Errorf("relay: %w", err)
 	}
 
 	p.relay = relay
-
 	return p, nil
 }
 
@@ -71,12 +73,10 @@ func (p *Path) Break(f Fault) error {
 		p.relay.Refuse()
 	case Unavailable, TooMany, Hanging:
 		p.answers.set(f)
-
 		return p.leadTo(p.front.Listener.Addr().String())
 	default:
 		return p.poison(f)
 	}
-
 	return nil
 }
 
@@ -84,20 +84,17 @@ func (p *Path) Break(f Fault) error {
 func (p *Path) Mend() error {
 	p.answers.release()
 	p.proxy.Toxics.ResetToxics(context.Background())
-
 	if err := p.leadTo(p.operator); err != nil {
 		return err
 	}
-
 	return p.relay.Open()
 }
 
-// leadTo changes who is at the other end, for new connections. Those that exist are closed.
+// leadTo sets the other end of new connections, and closes those that exist.
 func (p *Path) leadTo(upstream string) error {
 	if p.proxy.Upstream == upstream {
 		return nil
 	}
-
 	return p.proxy.Update(&toxiproxy.Proxy{Listen: p.proxy.Listen, Upstream: upstream, Enabled: true})
 }
 
@@ -140,6 +137,5 @@ func (p *Path) poison(f Fault) error {
 			return fmt.Errorf("%s: %w", t.Type, err)
 		}
 	}
-
 	return nil
 }

@@ -27,14 +27,18 @@ const (
 	manager = "kyma"
 	// heartbeat makes the silence of a replica show within the time of a test.
 	heartbeat = 2 * time.Second
-	// canary is how long a removed webhook may go unnoticed, about: [chaos.Schedule] removes it for longer.
+	// canary is how long a removed webhook may go unnoticed, about: [chaos.Schedule] removes it for
+	// longer.
 	canary = time.Second
-	// grace is how long the API server is led to an agent that is gone, as it would be by a service.
+	// grace is how long the API server is led to an agent that is gone, as it would be by a
+	// service.
 	grace = time.Second
-	// patienceOfAPIServer is longer than the default: on a busy machine an agent that runs may need more than two seconds, and a write that the
-	// API server does not wait for is lost to everybody but its own metrics.
+	// patienceOfAPIServer is longer than the default: on a busy machine an agent that runs may need
+	// more than two seconds, and a write that the API server does not wait for is lost to everybody
+	// but its own metrics.
 	patienceOfAPIServer = 10 * time.Second
-	// label is that of the objects that are watched, with the name of the scene, so that scenes share one API server.
+	// label is that of the objects that are watched, with the name of the scene, so that scenes
+	// share one API server.
 	label = "chaos.example.com/scene"
 )
 
@@ -46,7 +50,8 @@ type sender struct {
 	port  int
 }
 
-// scene is one runtime with what belongs to it, and an operator, on an API server that scenes share.
+// scene is one runtime with what belongs to it, and an operator, on an API server that scenes
+// share.
 type scene struct {
 	t     *testing.T
 	name  string
@@ -56,7 +61,7 @@ type scene struct {
 	path          *chaos.Path
 	operator      *rig.Process
 	senders       []*sender
-	service       *chaos.Relay
+	service       *rig.Relay
 	canary        *rig.Canary
 	configuration client.Object
 
@@ -66,11 +71,12 @@ type scene struct {
 	lost    *sender // a replica that was killed for good
 }
 
-// newScene starts everything that a schedule is about, with agents or with naive forwarders, and returns when a write is
-// noticed.
-func newScene(t *testing.T, plane *controlplane.ControlPlane, pki *rig.PKI, schedule chaos.Schedule, naive bool) *scene {
+// newScene starts everything that a schedule is about, with agents or with naive forwarders, and
+// returns when a write is noticed.
+func newScene(t *testing.T, plane *controlplane.ControlPlane, pki *rig.PKI, schedule chaos.Schedule,
+	naive bool,
+) *scene {
 	t.Helper()
-
 	s := &scene{t: t, plane: plane, pki: pki, name: fmt.Sprintf("chaos-%d", schedule.Seed)}
 	if naive {
 		s.name = fmt.Sprintf("naive-%d", schedule.Seed)
@@ -86,7 +92,6 @@ func newScene(t *testing.T, plane *controlplane.ControlPlane, pki *rig.PKI, sche
 	s.startOperator()
 
 	volume := pki.RuntimeVolume(s.name, s.domain())
-
 	for replica := range schedule.Replicas {
 		if naive {
 			s.senders = append(s.senders, s.startNaive(volume))
@@ -99,7 +104,6 @@ func newScene(t *testing.T, plane *controlplane.ControlPlane, pki *rig.PKI, sche
 	s.configuration = s.newConfiguration()
 	s.register()
 	s.awaitEvents()
-
 	return s
 }
 
@@ -107,7 +111,6 @@ func (s *scene) domain() string { return s.name + ".example.com" }
 
 func (s *scene) startOperator() {
 	s.t.Helper()
-
 	leaf, err := s.pki.CA.Server("listener", testpki.Options{})
 	if err != nil {
 		s.t.Fatal(err)
@@ -135,59 +138,52 @@ func (s *scene) startOperator() {
 
 func (s *scene) startAgent(volume *testpki.Volume, replica, maxKeys int) *sender {
 	s.t.Helper()
-
 	env := maps.Clone(s.canary.Env)
 	maps.Copy(env, map[string]string{
 		"KCP_CONTRACT": "v3", "MANAGERS": manager, "HEARTBEAT_INTERVAL": heartbeat.String(),
 		"SETTLE": settle.String(), "LOOK_AGAIN": lookAgain.String(), "CANARY_INTERVAL": canary.String(),
 		"RESYNC_AGAIN": (patienceOfAPIServer + 2*time.Second).String(), "INSTANCE": "agent-" + strconv.Itoa(replica),
 	})
-
 	if maxKeys > 0 {
 		env["OUTBOX_MAX_KEYS"] = strconv.Itoa(maxKeys)
 	}
 
 	agent := rig.StartAgent(s.t, volume, s.path.Addr(), rig.AgentOptions{Env: env})
-
 	return &sender{Process: agent.Process, agent: agent, port: agent.WebhookPort}
 }
 
 func (s *scene) startNaive(volume *testpki.Volume) *sender {
 	s.t.Helper()
-
 	ca, cert, key := volume.Paths()
 	port := rig.FreePort(s.t)
 	process := rig.NewProcess(s.t, "naive forwarder", s.self(), []string{
 		program + "=naive",
-		"WEBHOOK_PORT=" + strconv.Itoa(port), "KCP_ADDR=" + s.path.Addr(), "CA_CERT=" + ca, "TLS_CERT=" + cert, "TLS_KEY=" + key,
+		"WEBHOOK_PORT=" + strconv.Itoa(port), "KCP_ADDR=" + s.path.Addr(), "CA_CERT=" + ca, "TLS_CERT=" + cert,
+		"TLS_KEY=" + key,
 	})
 	process.Launch()
-
 	return &sender{Process: process, port: port}
 }
 
 // self is the path of this very program, see [TestMain]: what a scene needs is built with its test.
 func (s *scene) self() string {
 	s.t.Helper()
-
 	path, err := os.Executable()
 	if err != nil {
 		s.t.Fatal(err)
 	}
-
 	return path
 }
 
 // startService is what the API server calls: a service that spreads connections over the replicas.
 func (s *scene) startService() {
 	s.t.Helper()
-
 	var backends []string
 	for _, sender := range s.senders {
 		backends = append(backends, rig.Address(sender.port))
 	}
 
-	service, err := chaos.NewRelay(rig.Address(rig.FreePort(s.t)), grace, backends...)
+	service, err := rig.NewRelay(rig.Address(rig.FreePort(s.t)), grace, backends...)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -198,7 +194,6 @@ func (s *scene) startService() {
 
 func (s *scene) newConfiguration() client.Object {
 	s.t.Helper()
-
 	configuration, err := admission.WebhookConfiguration(s.name, admission.Endpoint{
 		URL: "https://" + s.service.Addr(), CABundle: s.pki.CA.PEM(),
 	}, []admission.Watch{{
@@ -210,7 +205,6 @@ func (s *scene) newConfiguration() client.Object {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-
 	return configuration
 }
 
@@ -219,7 +213,6 @@ func (s *scene) labels() map[string]string { return map[string]string{label: s.n
 // register makes the API server call the service.
 func (s *scene) register() {
 	s.t.Helper()
-
 	object, _ := s.configuration.DeepCopyObject().(client.Object) // What it is.
 	if err := s.plane.Client.Create(s.t.Context(), object); err != nil {
 		s.t.Fatal(err)
@@ -229,7 +222,6 @@ func (s *scene) register() {
 // unregister stops that.
 func (s *scene) unregister() {
 	s.t.Helper()
-
 	object, _ := s.configuration.DeepCopyObject().(client.Object) // What it is.
 	if err := s.plane.Client.Delete(s.t.Context(), object); err != nil {
 		s.t.Fatal(err)
@@ -239,12 +231,10 @@ func (s *scene) unregister() {
 // awaitEvents creates objects until the operator hears of one.
 func (s *scene) awaitEvents() {
 	s.t.Helper()
-
 	n := 0
 
 	rig.Eventually(s.t, time.Minute, "a write reaches the operator", func() bool {
 		n++
-
 		if n%20 == 1 {
 			probe := chaos.Widget(s.name, fmt.Sprintf("probe-%d", n), s.labels(), 0)
 			if err := s.plane.Client.Create(s.t.Context(), probe); err != nil {
@@ -253,7 +243,6 @@ func (s *scene) awaitEvents() {
 		}
 
 		s.read()
-
 		return slices.ContainsFunc(s.looks, func(l record.Look) bool { return l.Object != "" })
 	})
 }
@@ -261,7 +250,6 @@ func (s *scene) awaitEvents() {
 // read takes in what the operator recorded since.
 func (s *scene) read() {
 	s.t.Helper()
-
 	entries, err := s.records.Next()
 	if err != nil {
 		s.t.Fatal(err)

@@ -24,7 +24,7 @@ const (
 	Cut Kind = "cut"
 	// AnswerLost ends connections in the middle of what the control plane has to say.
 	AnswerLost Kind = "answer lost"
-	// BlackHole lets nothing through, in either direction, and says so to nobody.
+	// BlackHole lets nothing through, in either direction, without an error.
 	BlackHole Kind = "black hole"
 	// HalfOpen does so for ever to the connections that exist, while new ones are fine.
 	HalfOpen Kind = "half-open"
@@ -61,7 +61,7 @@ func (f Fault) String() string {
 	return fmt.Sprintf("%.1fs %s %.1fs", f.Start.Seconds(), f.Kind, f.Duration.Seconds())
 }
 
-// Schedule is what happens to whom and when. It depends on its seed and its options only.
+// Schedule is a list of faults. It depends on its seed and its options only.
 type Schedule struct {
 	Seed uint64
 	// Duration is how long faults are made.
@@ -79,24 +79,21 @@ type Schedule struct {
 // String shows the whole schedule.
 func (s Schedule) String() string {
 	var b strings.Builder
-
 	fmt.Fprintf(&b, "seed %d: %v, mixed %t, %d replicas, outbox %d", s.Seed, s.Duration, s.Mixed, s.Replicas, s.MaxKeys)
-
 	for _, f := range s.Faults {
 		fmt.Fprintf(&b, "; %s", f)
 	}
-
 	return b.String()
 }
 
 // slot is about what a fault and the time after it take.
 const slot = 5 * time.Second
 
-// NewSchedule returns the schedule of a seed. The order in which it draws must not change: seeds are kept in issues.
+// NewSchedule returns the schedule of a seed. The order in which it draws must not change: seeds
+// are kept in issues.
 func NewSchedule(seed uint64, duration time.Duration) Schedule {
 	d := dealer{Rand: rand.New(rand.NewPCG(seed, 0)), duration: duration} // It has to be repeatable.
 	s := Schedule{Seed: seed, Duration: duration, Mixed: d.oneOf(2), Replicas: 1}
-
 	if d.oneOf(2) {
 		s.Replicas = 2
 	}
@@ -106,7 +103,8 @@ func NewSchedule(seed uint64, duration time.Duration) Schedule {
 	}
 
 	if s.Mixed {
-		s.Faults = slices.Concat(d.track(paths(), 1), d.track(processes(s.Replicas), 1), d.track([]Kind{WebhookRemoved}, 3))
+		s.Faults = slices.Concat(d.track(paths(), 1), d.track(processes(s.Replicas), 1),
+			d.track([]Kind{WebhookRemoved}, 3))
 	} else {
 		s.Faults = d.track(slices.Concat(paths(), processes(s.Replicas), []Kind{WebhookRemoved}), 1)
 	}
@@ -116,7 +114,6 @@ func NewSchedule(seed uint64, duration time.Duration) Schedule {
 	}
 
 	slices.SortStableFunc(s.Faults, func(a, b Fault) int { return int(a.Start - b.Start) })
-
 	return s
 }
 
@@ -128,7 +125,6 @@ func processes(replicas int) []Kind {
 	if replicas > 1 {
 		return []Kind{AgentKilled, OperatorKilled, ReplicaLost}
 	}
-
 	return []Kind{AgentKilled, OperatorKilled}
 }
 
@@ -142,11 +138,10 @@ type dealer struct {
 // oneOf is true once in n times.
 func (d dealer) oneOf(n int) bool { return d.IntN(n) == 0 }
 
-// track fills the time with faults that do not overlap. Each has a stretch of so many slots, or twice as many, of which it lasts
-// a part.
+// track fills the time with faults that do not overlap. Each has a stretch of so many slots, or
+// twice as many, of which it lasts a part.
 func (d dealer) track(kinds []Kind, slots int) (faults []Fault) {
 	var deck []Kind
-
 	for from := time.Duration(0); from < d.duration; {
 		if len(deck) == 0 {
 			deck = d.shuffled(kinds)
@@ -160,28 +155,27 @@ func (d dealer) track(kinds []Kind, slots int) (faults []Fault) {
 		faults = append(faults, d.fault(deck[0], from, stretch))
 		deck, from = deck[1:], from+stretch
 	}
-
 	return faults
 }
 
 func (d dealer) shuffled(kinds []Kind) []Kind {
 	deck := slices.Clone(kinds)
 	d.Shuffle(len(deck), func(i, j int) { deck[i], deck[j] = deck[j], deck[i] })
-
 	return deck
 }
 
-// The shortest time for which a removed webhook is noticed by a canary that looks every second, twice: what is shorter is
-// noticed by nobody (docs/design.md).
+// The shortest time for which a removed webhook is noticed by a canary that looks every second,
+// twice: a shorter removal is not noticed (docs/design.md).
 const leastRemoved = 3500 * time.Millisecond
 
 func (d dealer) fault(kind Kind, from, stretch time.Duration) Fault {
-	f := Fault{Kind: kind, Start: from + d.part(stretch, 0, 25), Duration: d.part(stretch, 10, 70), Strength: d.IntN(100)}
-
+	f := Fault{
+		Kind: kind, Start: from + d.part(stretch, 0, 25), Duration: d.part(stretch, 10, 70),
+		Strength: d.IntN(100),
+	}
 	if kind == WebhookRemoved {
 		f.Duration = max(f.Duration, leastRemoved)
 	}
-
 	return f
 }
 

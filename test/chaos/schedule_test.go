@@ -11,7 +11,6 @@ import (
 
 func TestASeedStandsForASchedule(t *testing.T) {
 	const duration = 30 * time.Second
-
 	for seed := range uint64(50) {
 		if diff := cmp.Diff(chaos.NewSchedule(seed, duration), chaos.NewSchedule(seed, duration)); diff != "" {
 			t.Fatalf("seed %d gave two schedules:\n%s", seed, diff)
@@ -26,14 +25,11 @@ func TestASeedStandsForASchedule(t *testing.T) {
 func TestTwentySeedsBringEveryFault(t *testing.T) {
 	seen := make(map[chaos.Kind]int)
 	mixed, replicas, bounded := 0, 0, 0
-
 	for seed := range uint64(20) {
 		s := chaos.NewSchedule(seed, 30*time.Second)
 		t.Log(s)
-
 		for _, f := range s.Faults {
 			seen[f.Kind]++
-
 			if f.Start < 0 || f.Duration <= 0 || f.Start+f.Duration > s.Duration {
 				t.Errorf("seed %d: fault %v is not within %v", seed, f, s.Duration)
 			}
@@ -53,7 +49,8 @@ func TestTwentySeedsBringEveryFault(t *testing.T) {
 	}
 
 	for _, kind := range []chaos.Kind{
-		chaos.AgentKilled, chaos.ReplicaLost, chaos.OperatorKilled, chaos.Cut, chaos.AnswerLost, chaos.BlackHole, chaos.HalfOpen,
+		chaos.AgentKilled, chaos.ReplicaLost, chaos.OperatorKilled, chaos.Cut, chaos.AnswerLost, chaos.BlackHole,
+		chaos.HalfOpen,
 		chaos.Slow, chaos.Hanging, chaos.Refused, chaos.Unavailable, chaos.TooMany, chaos.WebhookRemoved,
 	} {
 		if seen[kind] < 2 {
@@ -62,6 +59,7 @@ func TestTwentySeedsBringEveryFault(t *testing.T) {
 	}
 
 	if mixed == 0 || mixed == 20 || replicas == 0 || replicas == 20 || bounded == 0 || bounded == 20 {
-		t.Errorf("of 20 seeds %d are mixed, %d have replicas, %d a tiny outbox: want some of each", mixed, replicas, bounded)
+		t.Errorf("of 20 seeds %d are mixed, %d have replicas, %d a tiny outbox: want some of each", mixed, replicas,
+			bounded)
 	}
 }

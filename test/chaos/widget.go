@@ -1,5 +1,5 @@
-// Package chaos breaks everything between a runtime and an operator, at random and again by the same seed, and holds
-// every write against what the operator looked at.
+// Package chaos breaks everything between a runtime and an operator, at random and again by the
+// same seed, and holds every write against what the operator looked at.
 package chaos
 
 import (
@@ -20,7 +20,6 @@ func WidgetKind() schema.GroupVersionKind { return Widgets().GroupVersion().With
 // WidgetCRD defines [Widgets].
 func WidgetCRD() *apiextensionsv1.CustomResourceDefinition {
 	open := apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: new(true)}
-
 	return &apiextensionsv1.CustomResourceDefinition{
 		ObjectMeta: metav1.ObjectMeta{Name: Widgets().GroupResource().String()},
 		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
@@ -31,7 +30,9 @@ func WidgetCRD() *apiextensionsv1.CustomResourceDefinition {
 			},
 			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
 				Name: Widgets().Version, Served: true, Storage: true,
-				Subresources: &apiextensionsv1.CustomResourceSubresources{Status: &apiextensionsv1.CustomResourceSubresourceStatus{}},
+				Subresources: &apiextensionsv1.CustomResourceSubresources{
+					Status: &apiextensionsv1.CustomResourceSubresourceStatus{},
+				},
 				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{
 					Type:       "object",
 					Properties: map[string]apiextensionsv1.JSONSchemaProps{"spec": open, "status": open},
@@ -48,6 +49,5 @@ func Widget(namespace, name string, labels map[string]string, n int64) *unstruct
 	w.SetNamespace(namespace)
 	w.SetName(name)
 	w.SetLabels(labels)
-
 	return w
 }

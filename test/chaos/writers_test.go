@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// objects are written at the same time. Each rests after a while, and another takes its place: what is checked is the last write to
-	// each, and so these fall into all phases of a schedule.
+	// objects are written at the same time. Each rests after a while, and another takes its place:
+	// what is checked is the last write to each, and so these fall into all phases of a schedule.
 	objects = 50
 	// pace is the mean time between two writes to one object.
 	pace = 1200 * time.Millisecond
@@ -44,8 +44,10 @@ type writers struct {
 
 func startWriters(s *scene, seed uint64) *writers {
 	ctx, stop := context.WithCancel(s.t.Context())
-	w := &writers{t: s.t, client: s.plane.Client, scene: s.name, labels: s.labels(), ledger: chaos.NewLedger(), stop: stop}
-
+	w := &writers{
+		t: s.t, client: s.plane.Client, scene: s.name, labels: s.labels(), ledger: chaos.NewLedger(),
+		stop: stop,
+	}
 	for i := range objects {
 		w.work.Go(func() {
 			one := &writer{writers: w, random: rand.New(rand.NewPCG(seed, uint64(i)+1)), slot: i}
@@ -54,7 +56,6 @@ func startWriters(s *scene, seed uint64) *writers {
 	}
 
 	s.t.Cleanup(w.finish)
-
 	return w
 }
 
@@ -83,7 +84,6 @@ func (w *writer) run(ctx context.Context) {
 func (w *writer) pause(ctx context.Context) bool {
 	timer := time.NewTimer(time.Duration(w.random.ExpFloat64() * float64(pace)))
 	defer timer.Stop()
-
 	select {
 	case <-timer.C:
 		return ctx.Err() == nil
@@ -95,7 +95,6 @@ func (w *writer) pause(ctx context.Context) bool {
 // live is what happens to one object until it rests or is gone.
 func (w *writer) live(ctx context.Context, name string) {
 	w.create(name)
-
 	for range int(w.random.ExpFloat64() * changes) {
 		if !w.pause(ctx) {
 			return
@@ -124,7 +123,6 @@ func (w *writer) create(name string) {
 		if apierrors.IsAlreadyExists(err) { // An earlier try, whose answer was lost.
 			err = w.client.Get(ctx, client.ObjectKeyFromObject(object), object)
 		}
-
 		return version(object), err
 	})
 }
@@ -150,7 +148,6 @@ func (w *writer) annotate(name string) {
 	w.try(name, func(ctx context.Context) error {
 		note := map[string]any{"annotations": map[string]any{"note": strconv.FormatInt(w.count, 10)}}
 		_, err := w.patch(ctx, name, map[string]any{"metadata": note})
-
 		return err
 	})
 }
@@ -159,12 +156,13 @@ func (w *writer) annotate(name string) {
 func (w *writer) dryRun(name string) {
 	w.try(name, func(ctx context.Context) error {
 		_, err := w.patch(ctx, name, map[string]any{"spec": map[string]any{"n": -1}}, client.DryRunAll)
-
 		return err
 	})
 }
 
-func (w *writer) patch(ctx context.Context, name string, change map[string]any, opts ...client.PatchOption) (uint64, error) {
+func (w *writer) patch(ctx context.Context, name string, change map[string]any, opts ...client.PatchOption) (uint64,
+	error,
+) {
 	text, err := json.Marshal(change)
 	if err != nil {
 		return 0, err
@@ -172,13 +170,11 @@ func (w *writer) patch(ctx context.Context, name string, change map[string]any, 
 
 	object := chaos.Widget(w.scene, name, nil, 0)
 	err = w.client.Patch(ctx, object, client.RawPatch(types.MergePatchType, text), opts...)
-
 	return version(object), err
 }
 
 func version(object *unstructured.Unstructured) uint64 {
 	n, _ := strconv.ParseUint(object.GetResourceVersion(), 10, 64) // After an error there is none.
-
 	return n
 }
 
@@ -188,7 +184,6 @@ func (w *writer) commit(name string, write func(ctx context.Context) (uint64, er
 
 	w.try(name, func(ctx context.Context) (err error) {
 		done.Version, err = write(ctx)
-
 		return err
 	})
 
@@ -196,12 +191,11 @@ func (w *writer) commit(name string, write func(ctx context.Context) (uint64, er
 	w.ledger.Add(done)
 }
 
-// try makes a write that can be repeated until it is answered well. Stopping does not interrupt it: it would not be known what became
-// of it.
+// try makes a write that can be repeated until it is answered well. Stopping does not interrupt it:
+// it would not be known what became of it.
 func (w *writer) try(name string, write func(ctx context.Context) error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-
 	for {
 		err := write(ctx)
 		if err == nil {
@@ -210,7 +204,6 @@ func (w *writer) try(name string, write func(ctx context.Context) error) {
 
 		if ctx.Err() != nil {
 			w.t.Errorf("write to %s: %v", name, err)
-
 			return
 		}
 

@@ -12,13 +12,15 @@ import (
 	"time"
 )
 
-// AssetsEnv names the environment variable whose directory Assets uses instead of building anything.
+// AssetsEnv names the environment variable whose directory Assets uses instead of building
+// anything.
 const AssetsEnv = "KUBEBUILDER_ASSETS"
 
 // AssetsOptions are the choices of [Assets]. The zero value is good.
 type AssetsOptions struct {
-	// Dir is where a directory per version is kept. Default: bin/controlplane in the repository, found upwards from
-	// this package's source or from the working directory, and outside of a repository the user's cache directory.
+	// Dir is where a directory per version is kept. Default: bin/controlplane in the repository,
+	// found upwards from this package's source or from the working directory, and outside of a
+	// repository the user's cache directory.
 	Dir string
 
 	// Kubectl asks for kubectl beside kube-apiserver and etcd. Default: false.
@@ -28,13 +30,14 @@ type AssetsOptions struct {
 	Progress io.Writer
 }
 
-// Assets returns the absolute path of a directory that holds kube-apiserver and etcd, and builds them from their Go
-// modules when they are not there. The first build takes about five minutes and needs a Go toolchain and a module
-// proxy; afterwards Assets returns at once. When KUBEBUILDER_ASSETS is set, that directory is checked and returned, and
-// nothing is built.
+// Assets returns the absolute path of a directory that holds kube-apiserver and etcd, and builds
+// them from their Go modules when they are not there. The first build takes about five minutes and
+// needs a Go toolchain and a module proxy; afterwards Assets returns at once. When
+// KUBEBUILDER_ASSETS is set, that directory is checked and returned, and nothing is built.
 //
-// It blocks until the build is done or ctx ends. It may be called concurrently, also by several processes: one builds,
-// the others wait for it. An error says which program could not be built, and holds the end of the compiler's output.
+// It blocks until the build is done or ctx ends. It may be called concurrently, also by several
+// processes: one builds, the others wait for it. An error says which program could not be built,
+// and holds the end of the compiler's output.
 func Assets(ctx context.Context, opts AssetsOptions) (string, error) {
 	wanted := binaries(opts.Kubectl)
 	if given := os.Getenv(AssetsEnv); given != "" {
@@ -49,7 +52,8 @@ func Assets(ctx context.Context, opts AssetsOptions) (string, error) {
 	}
 	b := &builder{dir: dir, progress: opts.Progress, compile: compile, heartbeat: 15 * time.Second}
 	if err := b.ensure(ctx, wanted); err != nil {
-		return "", fmt.Errorf("control plane binaries in %s: %w (or set %s to a directory that has them)", dir, err, AssetsEnv)
+		return "", fmt.Errorf("control plane binaries in %s: %w (or set %s to a directory that has them)", dir, err,
+			AssetsEnv)
 	}
 	return dir, nil
 }
@@ -60,7 +64,8 @@ func givenAssets(dir string, wanted []binary) (string, error) {
 		return "", fmt.Errorf("%s: %w", AssetsEnv, err)
 	}
 	if absent := missing(dir, wanted); len(absent) > 0 {
-		return "", fmt.Errorf("%s is %s, which has no executable file %s: correct it, or unset it to have the binaries built",
+		return "", fmt.Errorf("%s is %s, which has no executable file %s: correct it, or unset it to have the "+
+			"binaries built",
 			AssetsEnv, dir, absent[0].name)
 	}
 	return dir, nil

@@ -6,9 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -79,24 +77,6 @@ func TestEnsureBuildsOnceAndOnlyWhatIsMissing(t *testing.T) {
 	}
 }
 
-func TestEnsureConcurrently(t *testing.T) {
-	dir := t.TempDir()
-	var calls atomic.Int32
-	var group sync.WaitGroup
-	for range 4 {
-		group.Go(func() {
-			b, _ := newFakeBuilder(dir, fakeCompile(&calls))
-			if err := b.ensure(t.Context(), binaries(false)); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	group.Wait()
-	if got := calls.Load(); got != 2 {
-		t.Errorf("compiled %d times, want 2", got)
-	}
-}
-
 func TestEnsureWaitsForTheLockUntilTheContextEnds(t *testing.T) {
 	dir := t.TempDir()
 	unlock, err := lock(t.Context(), filepath.Join(dir, ".lock"), func() { t.Error("waited for a free lock") })
@@ -146,33 +126,6 @@ func TestHalfFinishedBuildIsNoBuild(t *testing.T) {
 	}
 }
 
-func TestHeartbeat(t *testing.T) {
-	dir := t.TempDir()
-	synctest.Test(t, func(t *testing.T) {
-		b, progress := newFakeBuilder(dir, func(_ context.Context, _ binary, _, out string) error {
-			<-time.After(40 * time.Second)
-			return os.WriteFile(out, nil, 0o755)
-		})
-		if err := b.ensure(t.Context(), binaries(false)[:1]); err != nil {
-			t.Fatal(err)
-		}
-		for _, want := range []string{"etcd, 15s so far", "etcd, 30s so far", "in 40s"} {
-			if !strings.Contains(progress.String(), want) {
-				t.Errorf("progress has no %q:\n%s", want, progress)
-			}
-		}
-	})
-}
-
-func TestCompileTellsWhatTheCompilerSaid(t *testing.T) {
-	b := etcdBinary()
-	b.pkg = "go.etcd.io/etcd/server/v3/nothing"
-	err := compile(t.Context(), b, t.TempDir(), filepath.Join(t.TempDir(), "etcd"))
-	if err == nil || !strings.Contains(err.Error(), "go build") || !strings.Contains(err.Error(), "server/v3/nothing") {
-		t.Errorf("got %v, want the command and its output", err)
-	}
-}
-
 func TestAssetsGiven(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv(AssetsEnv, dir)
@@ -192,43 +145,5 @@ func executable(t *testing.T, path, script string) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+script), 0o755); err != nil {
 		t.Fatal(err)
-	}
-}
-
-func TestAssetsDirIsInTheRepository(t *testing.T) {
-	repository := t.TempDir()
-	module := filepath.Join(repository, "test", "controlplane")
-	if err := os.MkdirAll(filepath.Join(module, "cmd", "x"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(module, "go.mod"), nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	got, ok := findRepository(filepath.Join(module, "cmd", "x"))
-	if !ok || got != repository {
-		t.Errorf("got %q, %t, want %q", got, ok, repository)
-	}
-	if got, ok := findRepository(t.TempDir()); ok {
-		t.Errorf("found %q above an empty directory", got)
-	}
-}
-
-func TestVersions(t *testing.T) {
-	dir, err := versionDir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !strings.HasPrefix(dir, "kubernetes-v1.") || !strings.Contains(dir, "_etcd-v3.") || !strings.HasSuffix(dir, runtime.GOARCH) {
-		t.Errorf("directory %q does not tell the versions and the platform", dir)
-	}
-	want := "-s -w -X k8s.io/component-base/version.gitVersion=v1.2.3 -X k8s.io/component-base/version.gitMajor=1" +
-		" -X k8s.io/component-base/version.gitMinor=2 -X k8s.io/component-base/version.gitTreeState=clean"
-	if diff := cmp.Diff(want, kubernetesLDFlags("v1.2.3")); diff != "" {
-		t.Error(diff)
-	}
-	for _, mod := range []string{"", "module example.org/m\n", "require example.org/m v1\n", "require example.org/other v1.2.3\n"} {
-		if got, err := requiredVersion(mod, "example.org/m"); err == nil {
-			t.Errorf("%q: got %q, want an error", mod, got)
-		}
 	}
 }

@@ -39,8 +39,8 @@ func kubernetesBinary(name string) binary {
 	}
 }
 
-// kubernetesLDFlags makes the program tell its version: without it the API server believes to be v0.0.0, and
-// clients that look at the version take wrong decisions.
+// kubernetesLDFlags sets the version of the program: without it the API server believes to be
+// v0.0.0, and clients that look at the version take wrong decisions.
 func kubernetesLDFlags(version string) string {
 	const at = "k8s.io/component-base/version."
 	parts := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
@@ -84,8 +84,8 @@ func requiredVersion(mod, module string) (string, error) {
 	return "", fmt.Errorf("no line %q in the module file", "require "+module+" VERSION")
 }
 
-// versionDir names the directory of the binaries. The platform is part of it, because a repository may be mounted
-// into a container.
+// versionDir names the directory of the binaries. The platform is part of it, because a repository
+// may be mounted into a container.
 func versionDir() (string, error) {
 	kubernetes, err := kubernetesBinary("kube-apiserver").version()
 	if err != nil {

@@ -20,8 +20,8 @@ type builder struct {
 	heartbeat time.Duration
 }
 
-// ensure returns when every wanted binary is in b.dir. Only one builder per directory compiles at a time, in this and in
-// any other process; the others wait.
+// ensure returns when every wanted binary is in b.dir. Only one builder per directory compiles at a
+// time, in this and in any other process; the others wait.
 func (b *builder) ensure(ctx context.Context, wanted []binary) error {
 	if len(missing(b.dir, wanted)) == 0 {
 		return nil
@@ -44,7 +44,8 @@ func (b *builder) ensure(ctx context.Context, wanted []binary) error {
 	return nil
 }
 
-// build needs the lock: it owns the directory for half-finished work, also what a killed process has left in it.
+// build needs the lock: it owns the directory for half-finished work, also what a killed process
+// has left in it.
 func (b *builder) build(ctx context.Context, bin binary) (err error) {
 	version, err := bin.version()
 	if err != nil {
@@ -68,7 +69,7 @@ func (b *builder) build(ctx context.Context, bin binary) (err error) {
 	if err != nil {
 		return fmt.Errorf("build %s %s: %w", bin.name, version, err)
 	}
-	// Only a rename makes it visible: whoever finds the file finds all of it.
+	// Only a rename makes it visible: a reader finds all of it.
 	if err := os.Rename(out, filepath.Join(b.dir, bin.name)); err != nil {
 		return err
 	}

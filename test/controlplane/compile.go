@@ -27,7 +27,8 @@ func compile(ctx context.Context, b binary, scratch, out string) error {
 	if err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", b.ldflags(version), "-o", out, b.pkg)
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", b.ldflags(version), "-o",
+		out, b.pkg)
 	cmd.Dir = scratch
 	cmd.Env = compileEnv(os.Environ())
 	// Interrupted, the go command ends its compilers; killed, it would leave them running.
@@ -43,9 +44,9 @@ func compile(ctx context.Context, b binary, scratch, out string) error {
 	return nil
 }
 
-// compileEnv keeps what says how to reach modules and caches, and takes out what would change what is built: the
-// workspace, the caller's flags, a target other than this machine. CGO stays Go's choice, so that a machine without a C
-// compiler needs none.
+// compileEnv keeps what says how to reach modules and caches, and takes out what would change what
+// is built: the workspace, the caller's flags, a target other than this machine. CGO stays Go's
+// choice, so that a machine without a C compiler needs none.
 func compileEnv(environ []string) []string {
 	return append(environ, "GOWORK=off", "GOFLAGS=-mod=readonly", "GOOS="+runtime.GOOS, "GOARCH="+runtime.GOARCH)
 }

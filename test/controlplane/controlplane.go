@@ -1,10 +1,10 @@
-// Package controlplane builds the real kube-apiserver and etcd and runs them as child processes, for tests and examples
-// that would prove little against a fake.
+// Package controlplane builds the real kube-apiserver and etcd and runs them as child processes,
+// for tests and examples that would prove little against a fake.
 //
-// No process outlives its owner: [ControlPlane.Stop] ends them, and if the owner dies without calling it — by a panic,
-// Ctrl-C or SIGKILL — a watchdog process does. The package installs no signal handler: a program that wants to end in
-// good order upon Ctrl-C catches the signal and calls Stop; the children do not see the signal, so nothing breaks
-// underneath it meanwhile.
+// No process outlives its owner: [ControlPlane.Stop] ends them, and if the owner dies without
+// calling it — by a panic, Ctrl-C or SIGKILL — a watchdog process does. The package installs no
+// signal handler: a program that wants to end in good order upon Ctrl-C catches the signal and
+// calls Stop; the children do not see the signal, so nothing breaks underneath it meanwhile.
 //
 // It needs a Unix system with /bin/sh and a temporary directory in which programs may be executed.
 package controlplane
@@ -27,8 +27,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 )
 
-// stopGrace is how long each process may take to end by itself. The API server would wait longer for open watches,
-// but nothing of it is kept anyway.
+// stopGrace is how long each process may take to end by itself. The API server would wait longer
+// for open watches, but nothing of it is kept anyway.
 const stopGrace = 2 * time.Second
 
 // Options are the choices of [Start]. The zero value starts an empty control plane.
@@ -36,31 +36,33 @@ type Options struct {
 	// Assets says where the binaries come from.
 	Assets AssetsOptions
 
-	// CRDPaths are files, or directories of files, with custom resource definitions to install. One that does not exist
-	// is an error.
+	// CRDPaths are files, or directories of files, with custom resource definitions to install. One
+	// that does not exist is an error.
 	CRDPaths []string
 
-	// CRDs are custom resource definitions to install beside those of CRDPaths. They are not modified.
+	// CRDs are custom resource definitions to install beside those of CRDPaths. They are not
+	// modified.
 	CRDs []*apiextensionsv1.CustomResourceDefinition
 
 	// Scheme is that of ControlPlane.Client. Default: client-go's scheme.
 	Scheme *runtime.Scheme
 
-	// APIServerArgs are flags of kube-apiserver: the name without dashes, and its values, which replace the default.
+	// APIServerArgs are flags of kube-apiserver: the name without dashes, and its values, which
+	// replace the default.
 	APIServerArgs map[string][]string
 
-	// KubeconfigPath is the file to write the administrator's kubeconfig to; Stop removes it. Default: in a private
-	// temporary directory.
+	// KubeconfigPath is the file to write the administrator's kubeconfig to; Stop removes it.
+	// Default: in a private temporary directory.
 	KubeconfigPath string
 
-	// LogDir is an existing directory, of this control plane alone, for kube-apiserver.log and etcd.log, which stay.
-	// Default: they are in a private temporary directory, and go with Stop.
+	// LogDir is an existing directory, of this control plane alone, for kube-apiserver.log and
+	// etcd.log, which stay. Default: they are in a private temporary directory, and go with Stop.
 	LogDir string
 
 	// StartTimeout bounds the start, without the time to build the binaries. Default: 60 s.
 	StartTimeout time.Duration
 
-	// Logger tells of start and stop. Default: discards.
+	// Logger logs start and stop. Default: discards.
 	Logger *slog.Logger
 }
 
@@ -94,11 +96,11 @@ func (o Options) validate() error {
 	return nil
 }
 
-// ControlPlane is a running API server with its etcd, on random ports of the loopback interface. Its fields are set by
-// Start and must not be changed; its methods may be called concurrently.
+// ControlPlane is a running API server with its etcd, on random ports of the loopback interface.
+// Its fields are set by Start and must not be changed; its methods may be called concurrently.
 type ControlPlane struct {
-	// Config is that of an administrator, without client-side rate limits that a test would feel. Copy it
-	// (rest.CopyConfig) before changing it.
+	// Config is that of an administrator, without client-side rate limits that a test would feel.
+	// Copy it (rest.CopyConfig) before changing it.
 	Config *rest.Config
 
 	// Kubeconfig is the absolute path of a file for kubectl and others, with the same rights.
@@ -115,11 +117,12 @@ type ControlPlane struct {
 	stopErr  error
 }
 
-// Start starts a control plane and returns when it serves and its custom resource definitions are established: about
-// three seconds, if the binaries are there, see [Assets]. Several control planes may run and be started at once.
+// Start starts a control plane and returns when it serves and its custom resource definitions are
+// established: about three seconds, if the binaries are there, see [Assets]. Several control planes
+// may run and be started at once.
 //
-// ctx bounds the start only. When Start fails, or ctx ends meanwhile, no process is left; the error then holds the last
-// lines of the logs. Otherwise the caller must call Stop.
+// ctx bounds the start only. When Start fails, or ctx ends meanwhile, no process is left; the error
+// then holds the last lines of the logs. Otherwise the caller must call Stop.
 func Start(ctx context.Context, opts Options) (*ControlPlane, error) {
 	opts = opts.withDefaults()
 	if err := opts.validate(); err != nil {
@@ -158,7 +161,8 @@ func (c *ControlPlane) start(ctx context.Context, opts Options) error {
 	if err := c.writeKubeconfig(opts.KubeconfigPath); err != nil {
 		return err
 	}
-	c.logger.InfoContext(ctx, "control plane started", "url", c.Config.Host, "kubeconfig", c.Kubeconfig, "duration", time.Since(begin))
+	c.logger.InfoContext(ctx, "control plane started", "url", c.Config.Host, "kubeconfig", c.Kubeconfig, "duration",
+		time.Since(begin))
 	return nil
 }
 
@@ -166,8 +170,14 @@ func newEnvironment(g *guard, logs *logs, opts Options) *envtest.Environment {
 	existing := false // whatever the environment says: this package starts control planes
 	env := &envtest.Environment{
 		ControlPlane: envtest.ControlPlane{
-			APIServer: &envtest.APIServer{Path: g.path("kube-apiserver"), CertDir: g.path("certs"), Out: logs.apiServer, Err: logs.apiServer},
-			Etcd:      &envtest.Etcd{Path: g.path("etcd"), DataDir: g.path("etcd-data"), Out: logs.etcd, Err: logs.etcd},
+			APIServer: &envtest.APIServer{
+				Path: g.path("kube-apiserver"), CertDir: g.path("certs"), Out: logs.apiServer,
+				Err: logs.apiServer,
+			},
+			Etcd: &envtest.Etcd{
+				Path: g.path("etcd"), DataDir: g.path("etcd-data"), Out: logs.etcd,
+				Err: logs.etcd,
+			},
 		},
 		UseExistingCluster:       &existing,
 		Scheme:                   opts.Scheme,
@@ -186,8 +196,8 @@ func newEnvironment(g *guard, logs *logs, opts Options) *envtest.Environment {
 	return env
 }
 
-// startEnvironment bounds what envtest does without a context: when ctx ends, the guard takes its processes away,
-// and it gives up.
+// startEnvironment bounds what envtest does without a context: when ctx ends, the guard takes its
+// processes away, and it gives up.
 func (c *ControlPlane) startEnvironment(ctx context.Context, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("not ready after %s", timeout))
 	defer cancel()
@@ -197,7 +207,7 @@ func (c *ControlPlane) startEnvironment(ctx context.Context, timeout time.Durati
 		c.guard.shut()
 	})
 	_, err := c.env.Start()
-	// Keys for webhooks that nobody here uses, in a directory that the guard does not know.
+	// Keys for webhooks, which are not used here, in a directory that the guard does not know.
 	err = errors.Join(err, c.env.WebhookInstallOptions.Cleanup())
 	if !stop() {
 		<-shut
@@ -221,26 +231,29 @@ func (c *ControlPlane) writeKubeconfig(path string) error {
 	return nil
 }
 
-// AddUser returns a configuration for a new user, known to the API server by a client certificate. The user has only
-// those rights that role bindings give to the name or the groups.
+// AddUser returns a configuration for a new user, known to the API server by a client certificate.
+// The user has only those rights that role bindings give to the name or the groups.
 func (c *ControlPlane) AddUser(name string, groups ...string) (*rest.Config, error) {
 	c.users.Lock()
 	defer c.users.Unlock()
-	user, err := c.env.AddUser(envtest.User{Name: name, Groups: groups}, &rest.Config{QPS: c.Config.QPS, Burst: c.Config.Burst})
+	user, err := c.env.AddUser(envtest.User{Name: name, Groups: groups},
+		&rest.Config{QPS: c.Config.QPS, Burst: c.Config.Burst})
 	if err != nil {
 		return nil, fmt.Errorf("add user %q: %w", name, err)
 	}
 	return user.Config(), nil
 }
 
-// Stop ends the API server and etcd, waits for their end, and removes their data and the kubeconfig. It takes about
-// a second, and a few seconds when watches are open: end the clients first. Further calls return what the first
-// returned. An error means that a process or a file is left.
+// Stop ends the API server and etcd, waits for their end, and removes their data and the
+// kubeconfig. It takes about a second, and a few seconds when watches are open: end the clients
+// first. Further calls return what the first returned. An error means that a process or a file is
+// left.
 func (c *ControlPlane) Stop() error {
 	c.stopOnce.Do(func() {
 		begin := time.Now()
 		if c.env != nil {
-			// It complains when a process is slow to end. The guard ends it for good, so only its word counts.
+			// It complains when a process is slow to end. The guard ends it for good, so only its
+			// word counts.
 			if err := c.env.Stop(); err != nil {
 				c.logger.Debug("control plane was slow to stop", "error", err)
 			}

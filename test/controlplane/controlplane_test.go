@@ -3,14 +3,12 @@ package controlplane
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -74,7 +72,9 @@ func TestControlPlane(t *testing.T) {
 			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: "widgets", Kind: "Widget"},
 			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
 				Name: "v1", Served: true, Storage: true,
-				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object"}},
+				Schema: &apiextensionsv1.CustomResourceValidation{
+					OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object"},
+				},
 			}},
 		},
 	}
@@ -94,14 +94,18 @@ func TestControlPlane(t *testing.T) {
 	if err := c.Client.Create(ctx, object); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Client.Patch(ctx, object, client.RawPatch("application/merge-patch+json", []byte(`{"data":{"a":"b"}}`))); err != nil {
+	if err := c.Client.Patch(ctx, object, client.RawPatch("application/merge-patch+json",
+		[]byte(`{"data":{"a":"b"}}`))); err != nil {
 		t.Fatal(err)
 	}
 	if object.Data["a"] != "b" {
 		t.Errorf("data after the patch: %v", object.Data)
 	}
 	widget := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "example.org/v1", "kind": "Widget", "metadata": map[string]any{"namespace": "default", "name": "one"},
+		"apiVersion": "example.org/v1", "kind": "Widget", "metadata": map[string]any{
+			"namespace": "default",
+			"name":      "one",
+		},
 	}}
 	if err := c.Client.Create(ctx, widget); err != nil {
 		t.Error("custom resource:", err)
@@ -161,66 +165,7 @@ func assertUserHasNoRights(t *testing.T, c *ControlPlane) {
 	}
 }
 
-func TestTwoAtOnceAndAnOpenWatch(t *testing.T) {
-	planes := make([]*ControlPlane, 2)
-	var group sync.WaitGroup
-	for i := range planes {
-		group.Go(func() {
-			var err error
-			if planes[i], err = Start(t.Context(), Options{}); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	group.Wait()
-	defer func() {
-		for _, c := range planes {
-			if c != nil {
-				_ = c.Stop()
-			}
-		}
-	}()
-	if t.Failed() {
-		return
-	}
-	if err := planes[0].Client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "only-here"}}); err != nil {
-		t.Fatal(err)
-	}
-	err := planes[1].Client.Get(t.Context(), client.ObjectKey{Name: "only-here"}, &corev1.Namespace{})
-	if !apierrors.IsNotFound(err) {
-		t.Errorf("in the other control plane: got %v, want not found", err)
-	}
-
-	// An API server waits for its watches. Stop does not.
-	watching, err := client.NewWithWatch(planes[0].Config, client.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	watch, err := watching.Watch(t.Context(), &corev1.NamespaceList{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer watch.Stop()
-	for _, c := range planes {
-		pids, begin := c.guard.pids(), time.Now()
-		if err := c.Stop(); err != nil {
-			t.Error(err)
-		}
-		if took := time.Since(begin); took > 10*time.Second {
-			t.Errorf("Stop took %s", took)
-		}
-		assertGone(t, pids, c.guard.dir)
-	}
-}
-
 func TestStartFails(t *testing.T) {
-	t.Run("options", func(t *testing.T) {
-		for _, opts := range []Options{{StartTimeout: -1}, {LogDir: "does-not-exist"}, {LogDir: "go.mod"}} {
-			if _, err := Start(t.Context(), opts); err == nil {
-				t.Errorf("%+v: no error", opts)
-			}
-		}
-	})
 	t.Run("program that fails", func(t *testing.T) {
 		assets := t.TempDir()
 		t.Setenv(AssetsEnv, assets)
@@ -230,37 +175,6 @@ func TestStartFails(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "the disk is on fire") {
 			t.Errorf("got %v, want the end of the log", err)
 		}
-	})
-	t.Run("program that never serves", func(t *testing.T) {
-		assets := t.TempDir()
-		t.Setenv(AssetsEnv, assets)
-		pidFile := filepath.Join(assets, "pid")
-		executable(t, filepath.Join(assets, "etcd"), `[ "$1" = --help ] || { echo $$ >`+pidFile+`.new; mv `+pidFile+`.new `+pidFile+`; exec sleep 600; }`)
-		executable(t, filepath.Join(assets, "kube-apiserver"), "")
-		ctx, cancel := context.WithCancelCause(t.Context())
-		enough := errors.New("enough")
-		var group sync.WaitGroup
-		defer group.Wait()
-		group.Go(func() {
-			poll(func() bool { return exists(pidFile) })
-			cancel(enough)
-		})
-		begin := time.Now()
-		if _, err := Start(ctx, Options{}); !errors.Is(err, enough) {
-			t.Errorf("got %v, want %v", err, enough)
-		}
-		if took := time.Since(begin); took > 5*time.Second {
-			t.Errorf("Start returned %s after its context ended", took)
-		}
-		var pid int
-		content, err := os.ReadFile(pidFile)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := fmt.Sscan(string(content), &pid); err != nil {
-			t.Fatal(err)
-		}
-		assertGone(t, []int{pid})
 	})
 	t.Run("missing definitions", func(t *testing.T) {
 		t.Setenv("TMPDIR", t.TempDir()) // Tests of other packages start control planes, too.
@@ -286,8 +200,8 @@ func privateDirs(t *testing.T) []string {
 
 const dieEnv = "CONTROLPLANE_TEST_DIE"
 
-// dieWithoutStop is the child process of TestNothingOutlivesTheOwner: it starts a control plane, tells about it, and
-// waits for its violent end.
+// dieWithoutStop is the child process of TestNothingOutlivesTheOwner: it starts a control plane,
+// reports it, and waits to be killed.
 func dieWithoutStop() bool {
 	if os.Getenv(dieEnv) == "" {
 		return false
@@ -303,38 +217,35 @@ func dieWithoutStop() bool {
 }
 
 func TestNothingOutlivesTheOwner(t *testing.T) {
-	for _, signal := range []syscall.Signal{syscall.SIGKILL, syscall.SIGINT} {
-		t.Run(signal.String(), func(t *testing.T) {
-			cmd := exec.Command(os.Args[0])
-			cmd.Env = append(os.Environ(), dieEnv+"=1")
-			cmd.Stderr = os.Stderr
-			cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-			stdin, err := cmd.StdinPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() { _ = stdin.Close() }()
-			stdout, err := cmd.StdoutPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
-			line, err := bufio.NewReader(stdout).ReadString('\n')
-			// To the whole group, as a terminal does.
-			if killErr := syscall.Kill(-cmd.Process.Pid, signal); err != nil || killErr != nil {
-				t.Fatal(err, killErr)
-			}
-			_ = cmd.Wait()
-
-			var dir string
-			pids := make([]int, 2)
-			if _, err := fmt.Sscan(line, &dir, &pids[0], &pids[1]); err != nil {
-				t.Fatalf("child said %q: %v", line, err)
-			}
-			eventually(t, "its processes have ended", func() bool { return !running(pids[0]) && !running(pids[1]) })
-			eventually(t, "its directory is removed", func() bool { return !exists(dir) })
-		})
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), dieEnv+"=1")
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
 	}
+	defer func() { _ = stdin.Close() }()
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	// To the whole group, as a terminal does.
+	if killErr := syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL); err != nil || killErr != nil {
+		t.Fatal(err, killErr)
+	}
+	_ = cmd.Wait()
+
+	var dir string
+	pids := make([]int, 2)
+	if _, err := fmt.Sscan(line, &dir, &pids[0], &pids[1]); err != nil {
+		t.Fatalf("child said %q: %v", line, err)
+	}
+	eventually(t, "its processes have ended", func() bool { return !running(pids[0]) && !running(pids[1]) })
+	eventually(t, "its directory is removed", func() bool { return !exists(dir) })
 }

@@ -22,12 +22,14 @@ var runScript []byte
 //go:embed guard/watchdog.sh
 var watchdogScript string
 
-// guard owns the private directory of one control plane and the promise that no process of it outlives this one.
+// guard owns the private directory of one control plane and the promise that no process of it
+// outlives this one.
 //
-// envtest puts what it starts into process groups of their own, so Ctrl-C does not reach it, and offers no way to tie
-// it to the life of this process (Pdeathsig) or to learn a process id. So it is given scripts that register their
-// process id before they become the program, and a small watchdog process holds the read end of a pipe: when this process
-// ends, the system closes the pipe, even after SIGKILL, and the watchdog kills what is registered.
+// envtest puts what it starts into process groups of their own, so Ctrl-C does not reach it, and
+// offers no way to tie it to the life of this process (Pdeathsig) or to learn a process id. So it
+// is given scripts that register their process id before they become the program, and a small
+// watchdog process holds the read end of a pipe: when this process ends, the system closes the
+// pipe, even after SIGKILL, and the watchdog kills what is registered.
 type guard struct {
 	dir      string
 	pipe     io.Closer
@@ -51,8 +53,8 @@ func newGuard(assets string) (*guard, error) {
 func (g *guard) path(name string) string { return filepath.Join(g.dir, name) }
 
 func (g *guard) fill(assets string) error {
-	// A process that is forked in another goroutine while a script is open for writing would hold it open, and
-	// executing it would fail with "text file busy".
+	// A process that is forked in another goroutine while a script is open for writing would hold
+	// it open, and executing it would fail with "text file busy".
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
 	return errors.Join(

@@ -7,11 +7,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 )
 
-// StartT is [Start] for a test: a failure ends the test, and the control plane stops when the test and its subtests are
-// over. It may build the binaries first, so a test run that wants to see the progress builds them beforehand.
+// StartT is [Start] for a test: a failure ends the test, and the control plane stops when the test
+// and its subtests are over. It may build the binaries first, so a test run that wants to see the
+// progress builds them beforehand.
 func StartT(t testing.TB, opts Options) *ControlPlane {
 	t.Helper()
-	log.SetLogger(logr.Discard()) // The first call counts. Without any, controller-runtime complains, with a stack trace.
+	// The first call counts. Without any, controller-runtime complains, with a stack trace.
+	log.SetLogger(logr.Discard())
 
 	c, err := Start(t.Context(), opts)
 	if err != nil {

@@ -12,11 +12,8 @@ import (
 
 	prom "github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
 	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
@@ -26,12 +23,12 @@ import (
 )
 
 const (
-	heartbeats    = 4 * time.Second
+	heartbeats    = 3 * time.Second
 	pollFresh     = time.Hour
 	pollOtherwise = 2 * time.Second
 )
 
-// watching is a scene whose operator polls only the runtimes that it can not hear.
+// watching is a scene whose operator polls only runtimes that are not fresh.
 type watching struct {
 	*scene
 
@@ -44,15 +41,16 @@ type watching struct {
 
 func newWatching(t *testing.T, env map[string]string) *watching {
 	t.Helper()
-
-	watched, err := fleet.New(fleet.Options{PollFresh: pollFresh, PollOtherwise: pollOtherwise, ExpiringWithin: 2 * time.Hour})
+	watched, err := fleet.New(fleet.Options{
+		PollFresh: pollFresh, PollOtherwise: pollOtherwise,
+		ExpiringWithin: 2 * time.Hour,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
 
 	w := &watching{fleet: watched, metrics: prom.NewPedanticRegistry()}
 	watched.OnChange(w.changed)
-
 	if err := prometheus.RegisterFleet(w.metrics, watched, prometheus.FleetOptions{PerRuntime: 1}); err != nil {
 		t.Fatal(err)
 	}
@@ -60,60 +58,55 @@ func newWatching(t *testing.T, env map[string]string) *watching {
 	env["HEARTBEAT_INTERVAL"], env["MANAGERS"] = heartbeats.String(), manager
 	env["RESYNC_AGAIN"] = "0s" // They are counted.
 	w.scene = newSceneWith(t, contract.V3, rig.OperatorOptions{
-		Listener:     listener.Options{Fleet: watched},
-		RequeueAfter: func(name types.NamespacedName) time.Duration { return watched.RequeueAfter(core.RuntimeID(name.Name)) },
+		Listener: listener.Options{Fleet: watched},
+		RequeueAfter: func(name types.NamespacedName) time.Duration {
+			return watched.RequeueAfter(core.RuntimeID(name.Name))
+		},
 	}, env)
-
 	return w
 }
 
 func (w *watching) changed(change fleet.Transition) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-
 	w.changes = append(w.changes, change)
 }
 
-// told reports whether the observer heard of a change to a state for a reason.
+// told reports whether the observer was called for a change to a state with a reason.
 func (w *watching) told(state fleet.State, reason string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-
 	for _, change := range w.changes {
 		if change.To.State == state && change.To.Reason == reason {
 			return true
 		}
 	}
-
 	return false
 }
 
 // await waits until the runtime is in a state, and the metrics and the observer say so, too.
 func (w *watching) await(timeout time.Duration, state fleet.State, reason string) {
 	w.t.Helper()
-
 	what := fmt.Sprintf("%s is %s %s", runtime, state, reason)
 	rig.Eventually(w.t, timeout, what, func() bool {
 		s := w.fleet.Get(runtime, manager)
-
 		return s.State == state && s.Reason == reason && w.told(state, reason) &&
-			w.metric("runtime_watcher_fleet_runtimes", fmt.Sprintf("state=%q", state), fmt.Sprintf("reason=%q", reason)) == 1 &&
-			w.metric("runtime_watcher_fleet_runtime_state", fmt.Sprintf("runtime=%q", runtime), fmt.Sprintf("state=%q", state)) == 1
+			w.metric("runtime_watcher_fleet_runtimes", fmt.Sprintf("state=%q", state),
+				fmt.Sprintf("reason=%q", reason)) == 1 &&
+			w.metric("runtime_watcher_fleet_runtime_state", fmt.Sprintf("runtime=%q", runtime),
+				fmt.Sprintf("state=%q", state)) == 1
 	})
 }
 
 func (w *watching) metric(name string, labels ...string) float64 {
 	w.t.Helper()
-
 	return rig.Sum(get(w.t, promhttp.HandlerFor(w.metrics, promhttp.HandlerOpts{})), name, labels...)
 }
 
 func get(t *testing.T, handler http.Handler) []byte {
 	t.Helper()
-
 	answer := httptest.NewRecorder()
 	handler.ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody))
-
 	return answer.Body.Bytes()
 }
 
@@ -124,21 +117,18 @@ func (w *watching) resyncs() (n int) {
 			n++
 		}
 	}
-
 	return n
 }
 
 // beats waits for that many more heartbeats of the process that is heard now.
 func (w *watching) beats(n uint64) {
 	w.t.Helper()
-
 	number := func() uint64 {
 		for _, p := range w.fleet.Get(runtime, manager).Replicas {
 			if p.Heartbeat != nil {
 				return p.Heartbeat.Number
 			}
 		}
-
 		return 0
 	}
 	until := number() + n
@@ -150,7 +140,6 @@ func TestSilenceIsNoticedAndNamed(t *testing.T) {
 	w := newWatching(t, make(map[string]string))
 	w.await(time.Minute, fleet.Fresh, "")
 	w.beats(1)
-
 	if after := w.fleet.RequeueAfter(runtime); after < pollFresh/2 {
 		t.Errorf("a fresh runtime is polled after %v, want %v", after, pollFresh)
 	}
@@ -163,7 +152,6 @@ func TestSilenceIsNoticedAndNamed(t *testing.T) {
 	// As a crash would: it takes no leave. 10 s beyond the two heartbeats are for a busy machine.
 	w.await(2*heartbeats+10*time.Second, fleet.Stale, "")
 	t.Logf("stale %v after the agent was killed, with a heartbeat every %v", time.Since(killed), heartbeats)
-
 	if after := w.fleet.RequeueAfter(runtime); after > 2*pollOtherwise {
 		t.Errorf("a stale runtime is polled after %v, want %v", after, pollOtherwise)
 	}
@@ -171,7 +159,6 @@ func TestSilenceIsNoticedAndNamed(t *testing.T) {
 	rig.Eventually(t, 30*time.Second, "the stale runtime is polled again and again", func() bool {
 		return len(w.operator.Reconciles()) >= polled+3
 	})
-
 	if n := w.resyncs(); n != before {
 		t.Errorf("%d resyncs of a runtime that is silent, want none", n-before)
 	}
@@ -179,7 +166,6 @@ func TestSilenceIsNoticedAndNamed(t *testing.T) {
 	w.agent.Restart()
 	w.await(time.Minute, fleet.Fresh, "")
 	w.beats(2)
-
 	if n := w.resyncs(); n != before+1 {
 		t.Errorf("%d resyncs after the return, want exactly 1", n-before)
 	}
@@ -187,7 +173,6 @@ func TestSilenceIsNoticedAndNamed(t *testing.T) {
 	polled = len(w.operator.Reconciles())
 
 	w.beats(1)
-
 	if n := len(w.operator.Reconciles()); n != polled {
 		t.Errorf("%d reconciles of a runtime that is fresh again, want none", n-polled)
 	}
@@ -198,44 +183,4 @@ func TestSilenceIsNoticedAndNamed(t *testing.T) {
 	}
 
 	t.Logf("FleetHandler:\n%s", &shown)
-}
-
-func TestARuntimeSaysWhyItIsDegraded(t *testing.T) {
-	// Three events fit into the outbox, and each waits for long enough that the fourth comes meanwhile.
-	w := newWatching(t, map[string]string{"OUTBOX_MAX_KEYS": "3", "SETTLE": "2s"})
-	w.await(time.Minute, fleet.Fresh, "")
-	w.beats(1)
-
-	for n := range 20 {
-		object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-			Name: fmt.Sprintf("many-%d", n), Namespace: metav1.NamespaceDefault, Labels: watched(),
-		}}
-		if err := w.runtime.Client.Create(t.Context(), object); err != nil {
-			t.Fatal(err)
-		}
-	}
-
-	w.await(time.Minute, fleet.Degraded, fleet.ReasonDropping)
-
-	if after := w.fleet.RequeueAfter(runtime); after > 2*pollOtherwise {
-		t.Errorf("a degraded runtime is polled after %v, want %v", after, pollOtherwise)
-	}
-
-	w.await(time.Minute, fleet.Fresh, "")
-
-	soon, err := w.pki.CA.Client(runtime, testpki.Options{DNSNames: []string{domain, "localhost"}, NotAfter: time.Now().Add(time.Hour)})
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	files, err := testpki.Files(soon, w.pki.CA)
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	if err := w.agent.Volume.Write(files); err != nil {
-		t.Fatal(err)
-	}
-
-	w.await(time.Minute, fleet.Degraded, fleet.ReasonCertificateExpiring)
 }

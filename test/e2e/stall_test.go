@@ -10,8 +10,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
-// TestStalledAgent stops the agent for longer than an API server waits for its webhooks. What that sent on a connection that was open is read
-// afterwards. What needed a new one is told nobody, and no handshake fails for it: a resync stands in.
+// TestStalledAgent stops the agent for longer than an API server waits for its webhooks. What that
+// sent on a connection that was open is read afterwards. A call that needed a new one is lost, and
+// no handshake fails for it: a resync stands in.
 func TestStalledAgent(t *testing.T) {
 	const (
 		writers  = 6
@@ -21,7 +22,7 @@ func TestStalledAgent(t *testing.T) {
 
 	s := newSceneWith(t, contract.V3, rig.OperatorOptions{}, map[string]string{"RESYNC_AGAIN": "0s"})
 
-	s.write("before", watched()) // There is a connection now.
+	s.write("before") // There is a connection now.
 	s.awaitChanges("before", 1)
 
 	// On a busy machine there may be one before ours.
@@ -32,26 +33,25 @@ func TestStalledAgent(t *testing.T) {
 
 	var all sync.WaitGroup
 	for i := range writers {
-		all.Go(func() { s.write(fmt.Sprintf("during-%d", i), watched()) })
+		all.Go(func() { s.write(fmt.Sprintf("during-%d", i)) })
 	}
 
 	all.Wait()
 	s.agent.Thaw()
 
-	s.write("after", watched())
+	s.write("after")
 	s.awaitChanges("after", 1)
 	s.awaitResyncs(resyncs + 1)
 
 	seen := 0
-
 	for i := range writers {
 		if len(s.changes(fmt.Sprintf("during-%d", i))) > 0 {
 			seen++
 		}
 	}
 
-	t.Logf("stopped for %v: of %d writes, the agent was told of %d; %v handshakes failed", time.Since(began), writers, seen, s.agent.Metric(failures))
-
+	t.Logf("stopped for %v: of %d writes, the agent was told of %d; %v handshakes failed", time.Since(began), writers,
+		seen, s.agent.Metric(failures))
 	if seen == writers {
 		t.Error("the agent was told of all writes: nothing was missed that a resync could stand in for")
 	}

@@ -1,21 +1,23 @@
 package gateway_test
 
 import (
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/asn1"
 	"fmt"
-	"maps"
+	"math/big"
 	"net/http"
 	"slices"
 	"strconv"
-	"strings"
 	"testing"
-	"text/tabwriter"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/listener"
@@ -23,52 +25,152 @@ import (
 )
 
 const (
-	// self is the runtime that an attacker owns, victim the one that he is after.
-	self, victim = "runtime-a", "runtime-b"
-
+	// self is the runtime of the attacker, victim the runtime that the attacker tries to trigger.
+	self, victim             = "runtime-a", "runtime-b"
 	selfDomain, victimDomain = "a.example.com", "b.example.com"
 )
 
-// outcome is how a request ends: "401 expired" is the listener's answer with the reason that it counted.
-type outcome string
-
+// The outcomes of a request beside "<status> <reason>", the answer of the listener with the reason
+// that it counted.
 const (
-	failedHandshake outcome = "no handshake"
-	nginxRefused    outcome = "400 by nginx"
-	nginxClosed     outcome = "closed by nginx"
-	// passed means that the event was taken, and that it triggered the runtime which sent it, and nobody else.
-	passed         outcome = "as itself"
-	untrustedProxy outcome = "401 untrusted_proxy"
+	failedHandshake = "no handshake"
+	refusedByNginx  = "400 by nginx"
+	// passed means that the event was taken and triggered the runtime that sent it.
+	passed         = "taken"
+	untrustedProxy = "401 " + listener.ReasonUntrustedProxy
 )
 
-func unauthenticated(reason string) outcome { return outcome("401 " + reason) }
-func forbidden(reason string) outcome       { return outcome("403 " + reason) }
+func unauthenticated(reason string) string { return "401 " + reason }
+func forbidden(reason string) string       { return "403 " + reason }
 
-// row is one attack.
-type row struct {
+// want returns the expected outcome of an attack.
+type want func(way, contract.Version) string
+
+// attack is one attack. All are tried natively and through each nginx, with every contract and
+// version of HTTP.
+type attack struct {
 	name string
-	// leaf is what the attacker shows, header and trailer what he sends along.
+	// leaf is the certificate of the attacker. The attacker sends header and trailer along.
 	leaf            *tls.Certificate
 	header, trailer http.Header
-	// versions are the contracts that it is tried with. Default: all.
-	versions []contract.Version
-	// event is what he claims. Default: to be the victim.
-	event func(contract.Version) core.WatchEvent
-	// http1 means that it can not be said in HTTP/2, closed that nginx ends the connection when it is.
-	http1, closed bool
-	// prepare changes what is registered, before the attack.
+	// claims is the runtime that the event names. Default: the victim.
+	claims string
+	// http1 leaves HTTP/2 out.
+	http1 bool
+	// prepare changes the registered runtimes before the attack.
 	prepare func(t *testing.T)
-	// triggers is the object that stands for the owner of leaf. Default: that of self.
-	triggers string
-	// want is how it ends; "" where the row does not apply.
-	want func(way, contract.Version) outcome
+	want    want
 }
 
-// asVictim claims to be the victim.
-func asVictim(v contract.Version) core.WatchEvent { return eventOf(v, victim) }
+// TestAttacks tries attacks that need a real gateway or the cache of a real API server. After each
+// attack the legitimate runtime passes. The tables of all bad certificates and headers are in
+// package listener.
+//
+// A request that nginx refuses never reaches the listener. The lax nginx shows that the listener
+// does not rely on it.
+func TestAttacks(t *testing.T) {
+	n := newNetwork(t)
+	for _, a := range slices.Concat(n.certificates(), n.claims(), n.registrations(), n.headers()) {
+		t.Run(a.name, func(t *testing.T) { n.run(t, a) })
+	}
 
-// eventOf is an event that says, where its contract can, that it comes from a runtime.
-func eventOf(v contract.Version, runtime string) core.WatchEvent {
+	n.impersonate(t)
+
+	// One event of its own would have triggered the victim at any time.
+	if slices.Contains(n.at.queue.since(0), owner(victim).String()) {
+		t.Error("the victim was triggered")
+	}
+
+	for _, w := range ways {
+		n.passes(t, w, n.victim, victim)
+	}
+}
+
+func (n *network) run(t *testing.T, a attack) {
+	t.Helper()
+	if a.prepare != nil {
+		a.prepare(t)
+	}
+
+	if a.claims == "" {
+		a.claims = victim
+	}
+
+	for _, w := range ways {
+		for _, version := range contract.Versions() {
+			for _, http2 := range []bool{false, true} {
+				if http2 && a.http1 {
+					continue
+				}
+
+				m := message{
+					leaf: a.leaf, header: a.header, trailer: a.trailer, version: version, http2: http2,
+					claims: a.claims,
+				}
+				if got, want := n.try(t, w, m), a.want(w, version); got != want {
+					t.Errorf("%s, %s, HTTP/2 %t: %s, want %s", w, version, http2, got, want)
+				}
+			}
+		}
+
+		n.passes(t, w, n.self, self)
+	}
+}
+
+// passes sends a legitimate event, which must trigger the runtime that sends it.
+func (n *network) passes(t *testing.T, w way, leaf *tls.Certificate, name string) {
+	t.Helper()
+	before := n.at.queue.len()
+	if got := n.try(t, w, message{leaf: leaf, version: contract.V3, http2: true, claims: name}); got != passed {
+		t.Errorf("%s: an event of %s is answered %s", w, name, got)
+	}
+
+	if added := n.at.queue.since(before); !slices.Equal(added, []string{owner(name).String()}) {
+		t.Errorf("%s: an event of %s triggers %q", w, name, added)
+	}
+}
+
+// try makes one attempt and returns its outcome. A refused request must enqueue nothing.
+func (n *network) try(t *testing.T, w way, m message) string {
+	t.Helper()
+	queued, counted := n.at.queue.len(), n.listeners[w].len()
+	outcome := n.outcome(t, w, n.send(t, w, m), counted)
+
+	added := n.at.queue.since(queued)
+	if outcome != passed && len(added) > 0 || outcome == passed && len(added) != 1 {
+		t.Errorf("%s: %s, and it triggers %q", w, outcome, added)
+	}
+	return outcome
+}
+
+// outcome compares an answer with the one that the listener counted. The listener counts after it
+// has answered.
+func (n *network) outcome(t *testing.T, w way, got answer, counted int) string {
+	t.Helper()
+	switch {
+	case got.err != nil && w == native:
+		return failedHandshake
+	case got.err != nil:
+		return got.err.Error()
+	case got.page:
+		return strconv.Itoa(got.status) + " by nginx"
+	}
+
+	eventually(t, "the listener has counted the answer", func() bool { return n.listeners[w].len() > counted })
+
+	last := n.listeners[w].last()
+	if last.status != got.status {
+		t.Errorf("%s: answered %d and counted %d", w, got.status, last.status)
+	}
+
+	if last.reason == "" && got.status/100 == 2 {
+		return passed
+	}
+	return fmt.Sprintf("%d %s", last.status, last.reason)
+}
+
+// body is an event that claims, where its contract can, to come from a runtime.
+func body(v contract.Version, runtime string) []byte {
 	event := core.WatchEvent{
 		Watched:    types.NamespacedName{Namespace: "default", Name: "object"},
 		WatchedGVK: schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"},
@@ -81,354 +183,176 @@ func eventOf(v contract.Version, runtime string) core.WatchEvent {
 		event.ID, event.Source = "1", core.RuntimeID(runtime)
 	default:
 	}
-
-	return event
+	return must(v.Encode([]core.WatchEvent{event}))
 }
 
 func owner(runtime string) types.NamespacedName {
 	return types.NamespacedName{Namespace: rig.Namespace, Name: runtime}
 }
 
-// TestAttacks has every attack against every way to a listener. Before and after each, the legitimate runtime passes there: what is
-// refused is refused for what it is.
-//
-// A request that nginx refuses never reaches the listener; the lax nginx shows that the listener does not rely on it.
-func TestAttacks(t *testing.T) {
-	n := newNetwork(t)
-	n.at.register(t, rig.Namespace, self, new(selfDomain))
-	n.at.register(t, rig.Namespace, victim, new(victimDomain))
-
-	a := &attacks{network: n, clients: map[regular]*http.Client{}, table: &table{}}
-	a.self, a.victim = a.runtime(self, selfDomain), a.runtime(victim, victimDomain)
-
-	for _, group := range []struct {
-		name string
-		rows []row
-	}{
-		{"certificates", a.certificates()},
-		{"claims", a.claims(t)},
-		{"headers", a.headers()},
-		{"impersonation of the gateway", a.impersonations()},
-	} {
-		a.table.section(group.name)
-
-		for _, r := range group.rows {
-			t.Run(group.name+"/"+r.name, func(t *testing.T) { a.run(t, r) })
-		}
-	}
-
-	// All the time, one event of his own would have triggered the victim.
-	if slices.Contains(a.at.queue.since(0), owner(victim).String()) {
-		t.Error("the victim was triggered")
-	}
-
-	for w := range ways {
-		if w.legitimate() {
-			a.passes(t, w, a.victim, victim)
-		}
-	}
-
-	a.closeIdle()
-	t.Logf("\n%s", a.table)
-}
-
-// attacks is the table, and what its rows need.
-type attacks struct {
-	*network
-
-	self, victim *tls.Certificate
-	clients      map[regular]*http.Client
-	table        *table
-	passed       int // legitimate events so far
-}
-
-// regular is a runtime that keeps its connections.
-type regular struct {
-	way   way
-	leaf  *tls.Certificate
-	http2 bool
-}
-
-// run tries an attack in every way, with every contract and version of HTTP that it is for.
-func (a *attacks) run(t *testing.T, r row) {
-	t.Helper()
-
-	if r.prepare != nil {
-		r.prepare(t)
-	}
-
-	if r.versions == nil {
-		r.versions = contract.Versions()
-	}
-
-	if r.event == nil {
-		r.event = asVictim
-	}
-
-	if r.triggers == "" {
-		r.triggers = self
-	}
-
-	have := map[way][]outcome{}
-
-	for w := range ways {
-		if r.want(w, r.versions[0]) == "" {
-			continue
-		}
-
-		if w.legitimate() {
-			a.passes(t, w, a.self, self)
-		}
-
-		for _, version := range r.versions {
-			for _, http2 := range []bool{false, true} {
-				if http2 && r.http1 {
-					continue
-				}
-
-				got := a.try(t, w, r, version, http2)
-				if !slices.Contains(have[w], got) {
-					have[w] = append(have[w], got)
-				}
-
-				want := r.want(w, version)
-				if http2 && r.closed && w.nginx() {
-					want = nginxClosed
-				}
-
-				if got != want {
-					t.Errorf("%s, %s, HTTP/2 %t: %s, want %s", w, version, http2, got, want)
-				}
-			}
-		}
-
-		if w.legitimate() {
-			a.passes(t, w, a.self, self)
-		}
-	}
-
-	a.table.add(r.name, have)
-}
-
-// passes sends a legitimate event, with one contract after the other.
-func (a *attacks) passes(t *testing.T, w way, leaf *tls.Certificate, name string) {
-	t.Helper()
-
-	a.passed++
-	version := contract.Versions()[a.passed%len(contract.Versions())]
-
-	key := regular{w, leaf, a.passed%2 == 0}
-	if a.clients[key] == nil {
-		a.clients[key], _ = a.client(w, leaf, key.http2)
-	}
-
-	m := a.message(w, row{leaf: leaf, header: xfcc(headerOf(leaf))}, version, key.http2)
-	m.body = must(version.Encode([]core.WatchEvent{eventOf(version, name)}))
-
-	before := a.at.queue.len()
-
-	got := a.sendBy(t, a.clients[key], w, m)
-	if got.err != nil || got.status != version.Status() {
-		t.Errorf("%s, %s: the legitimate %s gets %d (%v), want %d", w, version, name, got.status, got.err, version.Status())
-	}
-
-	if added := a.at.queue.since(before); !slices.Equal(added, []string{owner(name).String()}) {
-		t.Errorf("%s, %s: the legitimate %s triggers %q, want itself", w, version, name, added)
-	}
-}
-
-func (a *attacks) closeIdle() {
-	for _, c := range a.clients {
-		c.CloseIdleConnections()
-	}
-}
-
-// try makes one attempt, and returns how it ended: by the answer, by what the listener counted, and by the workqueue.
-func (a *attacks) try(t *testing.T, w way, r row, version contract.Version, http2 bool) outcome {
-	t.Helper()
-
-	m := a.message(w, r, version, http2)
-	m.body = must(version.Encode([]core.WatchEvent{r.event(version)}))
-	queued, counted := a.at.queue.len(), a.counts(w).answers()
-	got := a.send(t, w, m)
-	ended := a.ended(t, w, got, version, counted)
-	added := a.at.queue.since(queued)
-
-	switch {
-	case ended == passed && !slices.Equal(added, []string{owner(r.triggers).String()}):
-		t.Errorf("%s, %s: it triggers %q, want %q", w, version, added, owner(r.triggers))
-	case ended != passed && len(added) > 0:
-		t.Errorf("%s, %s: it was refused (%s) and triggers %q", w, version, ended, added)
-	case got.err == nil && !got.page && (got.proto == 2) != http2:
-		t.Errorf("%s: HTTP/%d", w, got.proto)
-	}
-
-	return ended
-}
-
-// ended compares the answer with what was counted at the listener, which counts after it has answered.
-func (a *attacks) ended(t *testing.T, w way, got answer, version contract.Version, before map[string]float64) outcome {
-	t.Helper()
-
-	var counted string
-
-	switch {
-	case got.err != nil && w == handshake:
-		counted = string(failedHandshake)
-	case w.nginx() && (got.page || got.err != nil && strings.Contains(got.err.Error(), "GOAWAY")):
-		if more := a.counts(w).more(before); more != "" {
-			t.Errorf("%s: nginx refused, and the listener counted %s", w, more)
-		}
-
-		if got.err != nil {
-			return nginxClosed
-		}
-
-		return outcome(fmt.Sprintf("%d by nginx", got.status))
-	case got.err != nil:
-		return outcome(fmt.Sprintf("failed: %v", got.err))
-	default:
-		counted = strconv.Itoa(got.status)
-	}
-
-	var more string
-
-	eventually(t, "the listener has counted "+counted, func() bool {
-		more = a.counts(w).more(before)
-
-		return more != ""
-	})
-
-	ended, times, _ := strings.Cut(more, " ×")
-	if times != "1" || !strings.HasPrefix(ended, counted) {
-		t.Errorf("%s: answered %q and counted %q, want the same, once", w, counted, more)
-	}
-
-	if ended == strconv.Itoa(version.Status()) {
-		return passed
-	}
-
-	return outcome(ended)
-}
-
-// message is what an attacker sends: his own header where the row has one, and else the best that he can have.
-func (a *attacks) message(w way, r row, version contract.Version, http2 bool) message {
-	m := message{
-		leaf: r.leaf, header: maps.Clone(r.header), trailer: r.trailer, version: version, path: version.Path(component), http2: http2,
-	}
-
-	switch {
-	case m.header != nil:
-	case w == written:
-		m.header = xfcc(headerOf(r.leaf))
-	default:
-		m.header = xfcc(headerOf(a.victim))
-	}
-
-	return m
-}
-
-// The wants of whole groups.
-
-// refused is for a certificate that nobody may trust.
-func refused(reason string) func(way, contract.Version) outcome {
-	return func(w way, _ contract.Version) outcome {
+// refused is the outcome of a certificate that no server may trust.
+func refused(reason string) want {
+	return func(w way, _ contract.Version) string {
 		switch w {
-		case handshake:
+		case native:
 			return failedHandshake
-		case byCertificate, byAddress:
-			return nginxRefused
-		case pastCertificate, pastAddress:
-			return untrustedProxy
+		case lax:
+			return unauthenticated(reason)
 		default:
-			return unauthenticated(reason)
+			return refusedByNginx
 		}
 	}
 }
 
-// everywhere is for a certificate that verifies: what the listener makes of it does not depend on the way.
-func everywhere(want outcome) func(way, contract.Version) outcome {
-	return byVersion(map[contract.Version]outcome{contract.V1: want, contract.V2: want, contract.V3: want})
+// everywhere is the outcome of a certificate that verifies, which does not depend on the way.
+func everywhere(outcome string) want { return byVersion(outcome, outcome, outcome) }
+
+func byVersion(v1, v2, v3 string) want {
+	outcomes := map[contract.Version]string{contract.V1: v1, contract.V2: v2, contract.V3: v3}
+	return func(_ way, v contract.Version) string { return outcomes[v] }
 }
 
-func byVersion(want map[contract.Version]outcome) func(way, contract.Version) outcome {
-	return func(w way, v contract.Version) outcome {
-		if w == pastCertificate || w == pastAddress {
-			return untrustedProxy
+// ignored is the outcome of an event of self that claims to be the victim. Contract v2 has no
+// claim.
+func ignored() want {
+	return byVersion(forbidden(controllerruntime.ReasonOwnerMismatch), passed, forbidden(listener.ReasonSourceMismatch))
+}
+
+// certificates are bad ones that name the victim.
+func (n *network) certificates() []attack {
+	good := testpki.Options{DNSNames: []string{victimDomain}}
+	expired := good
+	expired.NotAfter = time.Now().Add(-time.Minute)
+
+	// A leaf is no CA: the signature of self is worth nothing, although the chain of self is good.
+	byLeaf := issue(&x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: victim}, DNSNames: good.DNSNames,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}, n.self)
+	return []attack{
+		{name: "no certificate", want: refused(listener.ReasonNoCertificate)},
+		{
+			name: "self-signed", leaf: leafOf(testpki.SelfSigned(victim, good)),
+			want: refused(listener.ReasonUntrustedChain),
+		},
+		{name: "expired", leaf: n.with(victim, expired), want: refused(listener.ReasonExpired)},
+		{name: "signed by a runtime", leaf: byLeaf, want: refused(listener.ReasonUntrustedChain)},
+		{name: "without a name", leaf: n.with("", good), want: everywhere(unauthenticated(listener.ReasonNoIdentity))},
+	}
+}
+
+// claims are made with certificates that verify.
+func (n *network) claims() []attack {
+	mismatch := everywhere(forbidden(listener.ReasonSANMismatch))
+	unknown := byVersion(forbidden(controllerruntime.ReasonOwnerMismatch),
+		forbidden(controllerruntime.ReasonRuntimeUnknown), forbidden(listener.ReasonSourceMismatch))
+	twoNames := testpki.Options{DNSNames: []string{selfDomain}, Edit: func(c *x509.Certificate) {
+		name := asn1.ObjectIdentifier{2, 5, 4, 3}
+		c.Subject = pkix.Name{ExtraNames: []pkix.AttributeTypeAndValue{
+			{Type: name, Value: self},
+			{Type: name, Value: victim},
+		}}
+	}}
+	return []attack{
+		{name: "the victim as owner and source", leaf: n.self, want: ignored()},
+		{name: "name of the victim, SAN of self", leaf: n.runtime(victim, selfDomain), want: mismatch},
+		{name: "name of the victim, wildcard SAN", leaf: n.runtime(victim, "*.example.com"), want: mismatch},
+		{name: "names of self and of the victim", leaf: n.with("", twoNames), want: mismatch},
+		{name: "domain of the victim as name", leaf: n.runtime(victimDomain, selfDomain), want: unknown},
+		{name: "SAN of the victim, name in capitals", leaf: n.runtime("Runtime-B", victimDomain), want: unknown},
+	}
+}
+
+// registrations change the registered runtimes, which the operator's cache must learn.
+func (n *network) registrations() []attack {
+	runtime := func(title, name string, change func(t *testing.T, name string), want want) attack {
+		domain := name + ".example.com"
+		leaf := n.runtime(name, domain)
+		return attack{name: title, leaf: leaf, claims: name, want: want, prepare: func(t *testing.T) {
+			t.Helper()
+			n.at.register(t, name, domain)
+			n.passes(t, byCertificate, leaf, name)
+			change(t, name)
+		}}
+	}
+	unknown := controllerruntime.ReasonRuntimeUnknown
+	return []attack{
+		runtime("owner deleted", "deleted", func(t *testing.T, name string) { t.Helper(); n.at.remove(t, name) },
+			byVersion(forbidden(listener.ReasonOwnerMissing), forbidden(unknown), forbidden(unknown))),
+		runtime("domain moved", "moved", func(t *testing.T, name string) {
+			t.Helper()
+			n.at.change(t, name, "elsewhere.example.com")
+		}, everywhere(forbidden(listener.ReasonSANMismatch))),
+		runtime("domain registered twice", "twice", func(t *testing.T, name string) {
+			t.Helper()
+			n.at.register(t, name+"-2", "TWICE.example.com.")
+		}, everywhere(forbidden(listener.ReasonDomainAmbiguous))),
+	}
+}
+
+// headers accompany the good certificate of self. nginx must replace them, and the native listener
+// must ignore them.
+func (n *network) headers() []attack {
+	good := headerOf(n.victim)
+	with := func(name string, header http.Header) attack {
+		return attack{name: name, leaf: n.self, header: header, want: ignored()}
+	}
+	// A certificate of the trusted CA whose subject tries to leave the quotes of the header.
+	subject := func(name, text string) attack {
+		leaf := n.with(self, testpki.Options{DNSNames: []string{selfDomain}, Edit: func(c *x509.Certificate) {
+			c.Subject.Locality = []string{text}
+		}})
+		return attack{name: name, leaf: leaf, want: ignored()}
+	}
+	hop := with("header named as hop by hop", http.Header{
+		"Connection":        {listener.HeaderXFCC},
+		listener.HeaderXFCC: {good},
+	})
+	hop.http1 = true
+	// nginx ends an HTTP/2 connection that has trailers.
+	trailer := attack{name: "header as a trailer", leaf: n.self, trailer: xfcc(good), http1: true, want: ignored()}
+	return []attack{
+		with("header of the victim", xfcc(good)),
+		with("header in two lines", xfcc(good, headerOf(n.self))),
+		with("header in lower case", http.Header{"x-forwarded-client-cert": {good}}),
+		with("header with underscores", http.Header{"x_forwarded_client_cert": {good}}),
+		hop, trailer,
+		subject(`subject of ";Cert="`, `";Cert="`+escaped(n.victim)),
+		subject(`subject of ",Cert="`, `",`+unfinished(n.victim)),
+		subject(`subject of \",Cert="`, `\",`+unfinished(n.victim)),
+		subject("subject of line breaks", "\r\n"+listener.HeaderXFCC+": "+good+"\r\n"),
+	}
+}
+
+// impersonate connects to the listeners behind the gateway, past it, with the header of the victim.
+func (n *network) impersonate(t *testing.T) {
+	t.Helper()
+	named := testpki.Options{DNSNames: []string{gatewayName}}
+	for name, leaf := range map[string]*tls.Certificate{
+		"no certificate":                    nil,
+		"the runtime itself":                n.self,
+		"a runtime with the gateway's name": n.runtime(self, gatewayName),
+		"another pod of the same CA": leafOf(n.ca.gateways.Client("pod",
+			testpki.Options{DNSNames: []string{"pod.default.svc"}})),
+		"the gateway's name, of the servers' CA": leafOf(n.ca.servers.Client("gateway", named)),
+		"the gateway's name as Common Name only": leafOf(n.ca.gateways.Client(gatewayName, testpki.Options{})),
+		"a wildcard that covers the gateway's name": leafOf(n.ca.gateways.Client("pod",
+			testpki.Options{DNSNames: []string{"*.istio-system.svc"}})),
+	} {
+		m := message{leaf: leaf, header: xfcc(headerOf(n.victim)), version: contract.V2, claims: victim}
+		if got := n.try(t, pastCertificate, m); got != untrustedProxy {
+			t.Errorf("past nginx, %s: %s, want %s", name, got, untrustedProxy)
 		}
-
-		return want[v]
-	}
-}
-
-// asSelf is for what is sent along with the good certificate of self: it is not looked at, unless the gateway itself wrote it.
-func asSelf(reason string) func(way, contract.Version) outcome {
-	return func(w way, v contract.Version) outcome {
-		if w == written {
-			return unauthenticated(reason)
-		}
-
-		return ignored(w, v)
-	}
-}
-
-// ignored is for an event of self that claims to be the victim: contract v2 has no claim.
-func ignored(w way, v contract.Version) outcome {
-	return byVersion(map[contract.Version]outcome{
-		contract.V1: forbidden(reasonOwnerMismatch), contract.V2: passed, contract.V3: forbidden(listener.ReasonSourceMismatch),
-	})(w, v)
-}
-
-// table is what is printed.
-type table struct{ text strings.Builder }
-
-func (t *table) section(name string) {
-	fmt.Fprintf(&t.text, "\n%s", strings.ToUpper(name))
-
-	for w := range ways {
-		fmt.Fprintf(&t.text, "\t%s", w)
 	}
 
-	t.text.WriteString("\n")
-}
-
-func (t *table) add(name string, have map[way][]outcome) {
-	t.text.WriteString(name)
-
-	for w := range ways {
-		cell := "–"
-		if len(have[w]) > 0 {
-			cell = strings.Join(texts(have[w]), " / ")
-		}
-
-		fmt.Fprintf(&t.text, "\t%s", cell)
+	forged := xfcc(headerOf(n.victim))
+	forged.Set("X-Forwarded-For", gatewayAddress)
+	forged.Set("Forwarded", "for="+gatewayAddress+";by="+gatewayAddress)
+	if got := n.try(t, pastAddress, message{
+		header: forged, version: contract.V2,
+		claims: victim,
+	}); got != untrustedProxy {
+		t.Errorf("past nginx, with the gateway's address in headers: %s, want %s", got, untrustedProxy)
 	}
-
-	t.text.WriteString("\n")
-}
-
-func texts(outcomes []outcome) (texts []string) {
-	for _, o := range outcomes {
-		texts = append(texts, string(o))
-	}
-
-	return texts
-}
-
-func (t *table) String() string {
-	var out strings.Builder
-
-	columns := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
-	_, _ = columns.Write([]byte(t.text.String())) // To memory.
-	_ = columns.Flush()                           // To memory.
-
-	return out.String()
-}
-
-// issue makes a certificate by hand: of any template, signed by any key.
-func issue(template, parent *x509.Certificate, parentKey any) *tls.Certificate {
-	key := newKey()
-	der := must(x509.CreateCertificate(rand.Reader, template, parent, key.Public(), parentKey))
-
-	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: must(x509.ParseCertificate(der))}
 }

@@ -1,162 +1,105 @@
 package gateway_test
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
-	"sync"
 	"testing"
-	"time"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
-// callers is an API server that shows a client certificate to the webhook, and an agent that demands it. The certificate is in files that the
-// API server's configuration names, and its CAs follow one another.
-type callers struct {
-	*apiServer
-
-	agent *runtimeAgent
-	cas   []*testpki.CA
-	// shown is what the API server has, trusted the bundle that the agent has.
-	shown   *secret
-	trusted string
-	now     int
-}
-
-func newCallers(t *testing.T) *callers {
-	t.Helper()
-
-	c := &callers{trusted: filepath.Join(t.TempDir(), "callers.crt"), cas: []*testpki.CA{must(testpki.NewCA("callers-0", testpki.Options{}))}}
-	c.shown = newSecret(t, true, func(ca *testpki.CA, opts testpki.Options) (*testpki.Leaf, error) {
-		return ca.Client("kube-apiserver", opts)
-	})
-	c.shown.write(c.cas[0], c.cas[0])
-	c.trust(t, c.cas[0])
-
-	_, certificate, key := c.shown.volume.Paths()
-	plane := controlplane.StartT(t, controlplane.Options{APIServerArgs: map[string][]string{"admission-control-config-file": {
-		rig.AdmissionConfiguration(t, map[string]*clientcmdapi.AuthInfo{"*": {ClientCertificate: certificate, ClientKey: key}}),
-	}}})
-
-	servers := must(testpki.NewCA("servers", testpki.Options{}))
-	control := startControlPlane(t, false, true, servers, servers)
-	c.agent = startAgent(t, "runtime-1", true, control.addr, map[string]string{"WEBHOOK_CLIENT_CA": c.trusted}, servers, servers)
-	c.apiServer = newAPIServer(t, plane, control, c.agent)
-	c.apiServer.trust(servers.PEM())
-
-	return c
-}
-
-// trust replaces the bundle of the agent.
-func (c *callers) trust(t *testing.T, cas ...*testpki.CA) {
-	t.Helper()
-
-	if err := os.WriteFile(c.trusted+".next", testpki.Bundle(cas...), 0o600); err != nil {
-		t.Fatal(err)
-	}
-
-	if err := os.Rename(c.trusted+".next", c.trusted); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// trustAndAwait is trust, and returns when the agent has taken the bundle into use.
-func (c *callers) trustAndAwait(t *testing.T, cas ...*testpki.CA) {
-	t.Helper()
-
-	reloads := func() float64 {
-		return c.agent.Metric("runtime_watcher_agent_certificate_reloads_total", `use="webhook_ca"`)
-	}
-	before := reloads()
-
-	c.trust(t, cas...)
-	eventually(t, "the agent trusts the new bundle", func() bool { return reloads() > before })
-}
-
-// rotate puts a certificate of a new CA, which the agent trusts beside the one before, where the API server finds it.
-func (c *callers) rotate(t *testing.T) {
-	t.Helper()
-
-	c.now++
-	c.cas = append(c.cas, must(testpki.NewCA(fmt.Sprint("callers-", c.now), testpki.Options{})))
-	c.trustAndAwait(t, c.cas[c.now-1:]...)
-	c.shown.write(c.cas[c.now], c.cas[c.now])
-}
-
-func (c *callers) refused() float64 {
-	return c.agent.Metric("runtime_watcher_agent_tls_handshake_failures_total")
-}
-
-// TestAPIServerRotatesItsCertificate shows that an API server takes a new client certificate for webhooks without a restart, if its configuration
+// TestAPIServerRotatesItsCertificate has a real API server show a client certificate to a webhook
+// that demands it. The API server takes a new certificate without a restart when its configuration
 // names files.
 func TestAPIServerRotatesItsCertificate(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs an API server")
 	}
 
-	c := newCallers(t)
+	// trusted is the bundle of the agent, shown the secret of the API server.
+	trusted := filepath.Join(t.TempDir(), "callers.crt")
+	old, next := must(testpki.NewCA("callers-0", testpki.Options{})),
+		must(testpki.NewCA("callers-1", testpki.Options{}))
+	shown := newSecret(t, true, func(ca *testpki.CA, opts testpki.Options) (*testpki.Leaf, error) {
+		return ca.Client("kube-apiserver", opts)
+	})
+	shown.write(old, old)
+	writeBundle(t, trusted, old)
 
-	const rotations = 3
-	for range rotations {
-		c.rotate(t)
-		c.trustAndAwait(t, c.cas[c.now])
-		c.reconnect()
-		c.write(objectName(c.now))
+	_, certificate, key := shown.volume.Paths()
+	plane := controlplane.StartT(t,
+		controlplane.Options{APIServerArgs: map[string][]string{"admission-control-config-file": {
+			rig.AdmissionConfiguration(t,
+				map[string]*clientcmdapi.AuthInfo{"*": {ClientCertificate: certificate, ClientKey: key}}),
+		}}})
+
+	servers := must(testpki.NewCA("servers", testpki.Options{}))
+	agent := startAgent(t, "runtime-1", true, rig.Address(rig.FreePort(t)),
+		map[string]string{"WEBHOOK_CLIENT_CA": trusted}, servers, servers)
+	rig.Watch(t, plane, agent.Agent, servers.PEM(), admission.Watch{
+		Name: types.NamespacedName{Namespace: "default", Name: "configmaps"}, Manager: component,
+		Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"},
+	})
+	for _, bundle := range [][]*testpki.CA{{old, next}, {next}} {
+		reloads := agent.reloads()
+		writeBundle(t, trusted, bundle...)
+		eventually(t, "the agent trusts the new bundle", func() bool { return agent.reloads() > reloads })
+		shown.write(next, next)
 	}
 
-	if asked, open := c.metric("request_total", `code="200"`), c.metric("fail_open_count"); asked < rotations || open != 0 {
-		t.Errorf("of %d writes, the webhook was asked about %v, and %v went on without an answer", rotations, asked, open)
-	}
+	reconnect(t, plane)
 
-	if n := c.refused(); n != 0 {
-		t.Errorf("%v handshakes failed, want 0", n)
-	}
-}
-
-// TestAPIServerCutsItsReviews shows the price, which docs/security.md tells: an API server that finds a new certificate closes all its connections to
-// the webhook, whatever is under way on them. The writes go on without an answer.
-func TestAPIServerCutsItsReviews(t *testing.T) {
-	if testing.Short() {
-		t.Skip("runs an API server")
-	}
-
-	c := newCallers(t)
-
-	const most = 20 // Whether something is under way is chance.
-	for c.now < most && c.metric("fail_open_count") == 0 {
-		c.rotate(t)
-
-		// It looks at its files once a second at most, when it makes a connection.
-		for began := time.Now(); time.Since(began) < 2*time.Second; {
-			c.writeAtOnce()
+	eventually(t, "a review over a connection with the new certificate", func() bool {
+		object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+			Namespace:    metav1.NamespaceDefault,
+			GenerateName: "shown-",
+		}}
+		reviewed := agent.reviewed()
+		if err := plane.Client.Create(t.Context(), object); err != nil {
+			t.Fatal(err)
 		}
+		return agent.reviewed() > reviewed
+	})
+}
+
+func writeBundle(t *testing.T, path string, cas ...*testpki.CA) {
+	t.Helper()
+	if err := os.WriteFile(path+".next", testpki.Bundle(cas...), 0o600); err != nil {
+		t.Fatal(err)
 	}
 
-	c.mu.Lock()
-	defer c.mu.Unlock()
-
-	open := c.metric("fail_open_count")
-	t.Logf("%d rotations: of %d writes %v went on without an answer, %d failed; of %v calls %v became events; %v handshakes failed",
-		c.now, c.writes, open, c.failed, c.metric("request_total"), c.agent.reviewed(), c.refused())
-
-	if open == 0 {
-		t.Error("no review was cut off: docs/security.md is to be corrected")
+	if err := os.Rename(path+".next", path); err != nil {
+		t.Fatal(err)
 	}
 }
 
-// writeAtOnce makes more writes at a time than an API server keeps connections to a webhook, so that it makes new ones.
-func (c *callers) writeAtOnce() {
-	const connections = 25 // k8s.io/client-go/transport
+func (a *runtimeAgent) reloads() float64 {
+	return a.Metric("runtime_watcher_agent_certificate_reloads_total", `use="webhook_ca"`)
+}
 
-	var writing sync.WaitGroup
-	for n := range 3 * connections {
-		writing.Go(func() { c.write(objectName(n)) })
+// reconnect changes the text of the bundle in the webhook configuration. An API server has a pool
+// of connections for each.
+func reconnect(t *testing.T, plane *controlplane.ControlPlane) {
+	t.Helper()
+	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{}
+	if err := plane.Client.Get(t.Context(), client.ObjectKey{Name: "runtime-watcher"}, configuration); err != nil {
+		t.Fatal(err)
 	}
 
-	writing.Wait()
+	config := &configuration.Webhooks[0].ClientConfig
+	config.CABundle = append(config.CABundle, '\n')
+	if err := plane.Client.Update(t.Context(), configuration); err != nil {
+		t.Fatal(err)
+	}
 }

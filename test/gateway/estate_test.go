@@ -5,11 +5,8 @@ import (
 	"crypto/sha256"
 	"crypto/x509"
 	"encoding/hex"
-	"fmt"
 	"maps"
 	"net"
-	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -18,17 +15,17 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/gateway"
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
-// controlPlane is a listener whose key material is in files that it follows, with or without nginx in front of it.
+// controlPlane is a listener whose key material is in files that it follows, with or without nginx
+// in front of it.
 type controlPlane struct {
-	t     *testing.T
-	fleet *fleet.Fleet
-	// own is the listener's secret. With nginx, front is what runtimes see, and back what nginx shows to the listener.
+	t *testing.T
+	// own is the listener's secret. With nginx, front is what runtimes see, and back what nginx
+	// shows to the listener.
 	own, front, back *secret
 	files            *httpmtls.Files
 	nginx            *gateway.Nginx
@@ -36,9 +33,6 @@ type controlPlane struct {
 
 	mu      sync.Mutex
 	handled map[string]time.Time
-	told    func(core.Delivery) // or nil
-	refused map[string]int      // refusals of the files, by problem
-	answers map[string]int
 }
 
 // issueServer issues for this machine; with nginx, the listener's own is for localhost, too.
@@ -48,31 +42,20 @@ func issueServer(ca *testpki.CA, opts testpki.Options) (*testpki.Leaf, error) {
 
 func issueGateway(ca *testpki.CA, opts testpki.Options) (*testpki.Leaf, error) {
 	opts.DNSNames = []string{gatewayName}
-
 	return ca.Client("gateway", opts)
 }
 
 func startControlPlane(t *testing.T, behindNginx, swaps bool, issuer *testpki.CA, trusts ...*testpki.CA) *controlPlane {
 	t.Helper()
-
 	c := &controlPlane{
-		t: t, own: newSecret(t, swaps, issueServer), handled: map[string]time.Time{}, refused: map[string]int{}, answers: map[string]int{},
-		fleet: must(fleet.New(fleet.Options{})),
+		t: t, own: newSecret(t, swaps, issueServer), handled: map[string]time.Time{},
 	}
 	c.own.write(issuer, trusts...)
 
 	ca, cert, key := c.own.volume.Paths()
-	c.files = must(httpmtls.NewFiles(httpmtls.Paths{CA: ca, Certificate: cert, Key: key}, httpmtls.FilesOptions{
-		Poll: 200 * time.Millisecond,
-		Hooks: httpmtls.FilesHooks{Refused: func(problem string) {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-
-			c.refused[problem]++
-		}},
-	}))
+	c.files = must(httpmtls.NewFiles(httpmtls.Paths{CA: ca, Certificate: cert, Key: key},
+		httpmtls.FilesOptions{Poll: 200 * time.Millisecond}))
 	c.listen(c.peers(behindNginx))
-
 	if behindNginx {
 		c.front, c.back = newSecret(t, swaps, issueServer), newSecret(t, swaps, issueGateway)
 		c.front.write(issuer, trusts...)
@@ -84,7 +67,6 @@ func startControlPlane(t *testing.T, behindNginx, swaps bool, issuer *testpki.CA
 		c.nginx = gateway.Start(t, opts)
 		c.addr = c.nginx.Addr
 	}
-
 	return c
 }
 
@@ -95,22 +77,23 @@ func (c *controlPlane) peers(behindNginx bool) listener.PeerSource {
 	}
 
 	roots := httpmtlsRoots(c.files)
-
 	return listener.FromXFCC(listener.ProxyCertificate(roots, gatewayName), roots, listener.PeerOptions{})
 }
 
 // listen runs the listener until the test ends.
 func (c *controlPlane) listen(peers listener.PeerSource) {
 	c.t.Helper()
-
 	bound := must(new(net.ListenConfig).Listen(c.t.Context(), "tcp", "127.0.0.1:0"))
 	c.addr = bound.Addr().String()
 
-	domains := listener.DomainSourceFunc(func(_ context.Context, id core.RuntimeID, _ *core.WatchEvent) (string, error) {
+	domains := listener.DomainSourceFunc(func(_ context.Context, id core.RuntimeID, _ *core.WatchEvent) (string,
+		error,
+	) {
 		return string(id) + ".example.com", nil
 	})
-	l := must(listener.New(peers, listener.SANPinning(domains), map[core.Manager]core.Handler{component: core.HandlerFunc(c.handle)},
-		listener.Options{Listener: bound, TLS: httpmtls.ServerTLSConfig(c.files), Fleet: c.fleet, Hooks: listener.Hooks{Answered: c.answered}}))
+	l := must(listener.New(peers, listener.SANPinning(domains),
+		map[core.Manager]core.Handler{component: core.HandlerFunc(c.handle)},
+		listener.Options{Listener: bound, TLS: httpmtls.ServerTLSConfig(c.files)}))
 
 	ctx, stop := context.WithCancel(context.Background())
 
@@ -132,73 +115,34 @@ func (c *controlPlane) listen(peers listener.PeerSource) {
 func (c *controlPlane) handle(_ context.Context, d core.Delivery) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-
 	if d.Event.Kind == core.KindChanged {
 		c.handled[d.Event.Watched.Name] = time.Now()
 	}
-
-	if c.told != nil {
-		c.told(d)
-	}
-
 	return nil
-}
-
-// tell has look called with every delivery from now on, nil with none. It must not block.
-func (c *controlPlane) tell(look func(core.Delivery)) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-
-	c.told = look
-}
-
-func (c *controlPlane) answered(_ string, _ core.Manager, status int, reason string, _ time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-
-	c.answers[strings.TrimSpace(fmt.Sprint(status, " ", reason))]++
 }
 
 // late returns the objects that were not handled after the given times.
 func (c *controlPlane) late(written map[string]time.Time) (late []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-
 	for object, at := range written {
 		if c.handled[object].Before(at) {
 			late = append(late, object)
 		}
 	}
-
 	return late
-}
-
-// refusals returns how often the files were refused for that problem, or for any.
-func (c *controlPlane) refusals(problem string) (n int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-
-	for have, times := range c.refused {
-		if problem == "" || problem == have {
-			n += times
-		}
-	}
-
-	return n
 }
 
 func (c *controlPlane) secrets() []*secret {
 	if c.nginx == nil {
 		return []*secret{c.own}
 	}
-
 	return []*secret{c.own, c.front, c.back}
 }
 
 // write rotates every secret.
 func (c *controlPlane) write(issuer *testpki.CA, trusts ...*testpki.CA) {
 	c.t.Helper()
-
 	for _, s := range c.secrets() {
 		s.write(issuer, trusts...)
 	}
@@ -214,44 +158,17 @@ func (c *controlPlane) awaitWritten() {
 	eventually(c.t, "the listener uses its new certificate", func() bool {
 		return c.files.Status().Material.Fingerprint == fingerprintOf(c.own.leaf) && c.files.Status().Err == nil
 	})
-
 	if c.nginx != nil {
 		c.nginx.AwaitCertificate(c.front.leaf.Certificate().SerialNumber.String())
 	}
-}
-
-// heartbeat returns the last of the replica that is heard.
-func (c *controlPlane) heartbeat(runtime core.RuntimeID) (core.Heartbeat, bool) {
-	replicas := c.fleet.Get(runtime, component).Replicas
-	if len(replicas) != 1 || replicas[0].Heartbeat == nil {
-		return core.Heartbeat{}, false
-	}
-
-	return *replicas[0].Heartbeat, true
-}
-
-// summary is what was answered, for the log of a test.
-func (c *controlPlane) summary() string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-
-	var lines []string
-	for _, answer := range slices.Sorted(maps.Keys(c.answers)) {
-		lines = append(lines, strconv.Itoa(c.answers[answer])+" × "+answer)
-	}
-
-	return strings.Join(lines, ", ")
 }
 
 func httpmtlsRoots(files *httpmtls.Files) listener.RootsFunc {
 	return func() *x509.CertPool { return files.Status().Material.Roots }
 }
 
-func fingerprintOf(leaf *testpki.Leaf) string { return fingerprint(leaf.Certificate().Raw) }
-
-func fingerprint(der []byte) string {
-	sum := sha256.Sum256(der)
-
+func fingerprintOf(leaf *testpki.Leaf) string {
+	sum := sha256.Sum256(leaf.Certificate().Raw)
 	return hex.EncodeToString(sum[:])
 }
 
@@ -265,15 +182,14 @@ type runtimeAgent struct {
 }
 
 func startAgent(
-	t *testing.T, id string, swaps bool, controlPlane string, env map[string]string, issuer *testpki.CA, trusts ...*testpki.CA,
+	t *testing.T, id string, swaps bool, controlPlane string, env map[string]string, issuer *testpki.CA,
+	trusts ...*testpki.CA,
 ) *runtimeAgent {
 	t.Helper()
-
 	a := &runtimeAgent{t: t, id: core.RuntimeID(id)}
 	a.secret = newSecret(t, swaps, func(ca *testpki.CA, opts testpki.Options) (*testpki.Leaf, error) {
 		opts.DNSNames, opts.IPs = []string{id + ".example.com"}, []net.IP{net.IPv4(127, 0, 0, 1)}
 		opts.Usages = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth}
-
 		return ca.Client(id, opts)
 	})
 	a.secret.write(issuer, trusts...)
@@ -282,19 +198,16 @@ func startAgent(
 	maps.Copy(all, env)
 
 	a.Agent = rig.StartAgent(t, a.secret.volume, controlPlane, rig.AgentOptions{Env: all})
-
 	return a
 }
 
 // ready returns the detail of the agent's readiness.
 func (a *runtimeAgent) ready() string {
 	a.t.Helper()
-
 	body, err := rig.Get(a.t.Context(), "http://"+rig.Address(a.MetricsPort)+"/readyz")
 	if err != nil {
 		a.t.Errorf("the agent is not ready: %v", err)
 	}
-
 	return string(body)
 }
 
@@ -302,7 +215,6 @@ func (a *runtimeAgent) awaitWritten() {
 	a.t.Helper()
 	eventually(a.t, "the agent uses its new certificate", func() bool {
 		detail := a.ready()
-
 		return strings.Contains(detail, fingerprintOf(a.secret.leaf)) && !strings.Contains(detail, `"problem"`)
 	})
 }
@@ -310,16 +222,7 @@ func (a *runtimeAgent) awaitWritten() {
 // reviewed returns how many reviews became an event, or part of one that waited.
 func (a *runtimeAgent) reviewed() float64 {
 	a.t.Helper()
-
 	const reviews = "runtime_watcher_agent_admission_reviews_total"
-
 	text := a.Scrape()
-
 	return rig.Sum(text, reviews, `decision="accepted"`) + rig.Sum(text, reviews, `decision="coalesced"`)
-}
-
-func (a *runtimeAgent) refusals(problem string) float64 {
-	a.t.Helper()
-
-	return a.Metric("runtime_watcher_agent_certificate_reload_failures_total", `use="client"`, fmt.Sprintf("problem=%q", problem))
 }

@@ -18,36 +18,32 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
-// Options are the choices of [Start]. Files are those of one secret each; nginx reads them when it starts and at [Nginx.Reload].
+// Options are the choices of [Start]. Files are those of one secret each; nginx reads them when it
+// starts and at [Nginx.Reload].
 type Options struct {
-	// Certificate and Key are what runtimes see, ClientCA is the bundle that their certificates must chain to.
+	// Certificate and Key are what runtimes see, ClientCA is the bundle that their certificates
+	// must chain to.
 	Certificate, Key, ClientCA string
-	// Lax lets everybody through, whatever certificate he has or has not: a gateway that is set up wrongly. Default: it demands one that
-	// chains to ClientCA.
+	// Lax lets everybody through, whatever certificate he has or has not: a gateway that is set up
+	// wrongly. Default: it demands one that chains to ClientCA.
 	Lax bool
-	// SubjectVariable is what the header's Subject is made of. Default: "$ssl_client_s_dn", which escapes what a client wrote into it.
-	SubjectVariable string
 
 	// Upstream is the address of the listener.
 	Upstream string
-	// UpstreamCertificate and UpstreamKey are the gateway's own client certificate for mTLS to the listener, and UpstreamCA the bundle for
-	// the listener's. Default: plain HTTP.
+	// UpstreamCertificate and UpstreamKey are the gateway's own client certificate for mTLS to the
+	// listener, and UpstreamCA the bundle for the listener's. Default: plain HTTP.
 	UpstreamCertificate, UpstreamKey, UpstreamCA string
 	// UpstreamName is the name in the listener's certificate. Default: "localhost".
 	UpstreamName string
-	// Bind is the address from which the gateway connects to the listener. Default: whatever the system takes.
+	// Bind is the address from which the gateway connects to the listener. Default: whatever the
+	// system takes.
 	Bind string
 }
 
 func (o Options) withDefaults() Options {
-	if o.SubjectVariable == "" {
-		o.SubjectVariable = "$ssl_client_s_dn"
-	}
-
 	if o.UpstreamName == "" {
 		o.UpstreamName = "localhost"
 	}
-
 	return o
 }
 
@@ -62,11 +58,10 @@ type Nginx struct {
 	log  string
 }
 
-// Require returns where nginx and its modules are. Where they are missing it skips the test, and fails it under CI=true, so that a run
-// which counts can not leave it out in silence.
+// Require returns where nginx and its modules are. Where they are missing it skips the test, and
+// fails it under CI=true, so that CI cannot skip it.
 func Require(t testing.TB) (binary, modules string) {
 	t.Helper()
-
 	binary, modules, err := find(t.Context())
 	if err == nil {
 		return binary, modules
@@ -78,7 +73,6 @@ func Require(t testing.TB) (binary, modules string) {
 	}
 
 	t.Skipf(want, err)
-
 	return "", ""
 }
 
@@ -104,19 +98,22 @@ func find(ctx context.Context) (binary, modules string, err error) {
 	if _, err := os.Stat(filepath.Join(modules, "ngx_http_js_module.so")); err != nil {
 		return "", "", err
 	}
-
 	return binary, modules, nil
 }
 
 // Start runs nginx until the test ends, and returns when it accepts connections.
 func Start(t testing.TB, opts Options) *Nginx {
 	t.Helper()
-
 	binary, modules := Require(t)
 	prefix := t.TempDir()
-	n := &Nginx{Addr: rig.Address(rig.FreePort(t)), t: t, done: make(chan struct{}), log: filepath.Join(prefix, "error.log")}
-
-	if err := configure(prefix, settings{Options: opts.withDefaults(), Listen: n.Addr, Modules: modules, Root: os.Getuid() == 0}); err != nil {
+	n := &Nginx{
+		Addr: rig.Address(rig.FreePort(t)), t: t, done: make(chan struct{}),
+		log: filepath.Join(prefix, "error.log"),
+	}
+	if err := configure(prefix, settings{
+		Options: opts.withDefaults(), Listen: n.Addr, Modules: modules,
+		Root: os.Getuid() == 0,
+	}); err != nil {
 		t.Fatal(err)
 	}
 
@@ -126,11 +123,11 @@ func Start(t testing.TB, opts Options) *Nginx {
 	}
 	defer out.Close() // The child has its own descriptor.
 
-	// Its life is that of the test's cleanup, which still needs it when the test's context has ended.
+	// Its life is that of the test's cleanup, which still needs it when the test's context has
+	// ended.
 	n.cmd = exec.Command(binary, "-p", prefix, "-c", filepath.Join(prefix, "nginx.conf"), "-e", "stderr")
 	n.cmd.Stdout, n.cmd.Stderr = out, out
 	n.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
-
 	if err := n.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -138,18 +135,16 @@ func Start(t testing.TB, opts Options) *Nginx {
 	go func() {
 		defer close(n.done)
 
-		_ = n.cmd.Wait() // How it ended, ProcessState tells.
+		_ = n.cmd.Wait() // ProcessState has the result.
 	}()
 
 	t.Cleanup(n.stop)
 	n.awaitAccepting()
-
 	return n
 }
 
 func (n *Nginx) awaitAccepting() {
 	n.t.Helper()
-
 	rig.Eventually(n.t, 15*time.Second, "nginx accepts connections", func() bool {
 		select {
 		case <-n.done:
@@ -163,16 +158,15 @@ func (n *Nginx) awaitAccepting() {
 		}
 
 		_ = conn.Close() // It was only asked for.
-
 		return true
 	})
 }
 
-// Reload makes nginx read its files again: new workers take new connections, and those that exist end with their requests. It does
-// not wait for that. What is broken is logged, and changes nothing.
+// Reload makes nginx read its files again: new workers take new connections, and those that exist
+// end with their requests. It does not wait for that. What is broken is logged, and changes
+// nothing.
 func (n *Nginx) Reload() {
 	n.t.Helper()
-
 	if err := n.cmd.Process.Signal(syscall.SIGHUP); err != nil {
 		n.t.Errorf("reload of nginx: %v", err)
 	}
@@ -181,7 +175,6 @@ func (n *Nginx) Reload() {
 // AwaitCertificate waits until new connections are shown the certificate with that serial number.
 func (n *Nginx) AwaitCertificate(serial string) {
 	n.t.Helper()
-
 	rig.Eventually(n.t, 15*time.Second, "nginx shows certificate "+serial, func() bool { return n.serial() == serial })
 }
 
@@ -191,7 +184,6 @@ func (n *Nginx) serial() (serial string) {
 		InsecureSkipVerify: true, // It is only looked at.
 		VerifyConnection: func(state tls.ConnectionState) error {
 			serial = state.PeerCertificates[0].SerialNumber.String()
-
 			return nil
 		},
 	}
@@ -200,7 +192,6 @@ func (n *Nginx) serial() (serial string) {
 	if conn, err := dialer.DialContext(n.t.Context(), "tcp", n.Addr); err == nil {
 		_ = conn.Close() // It was only looked at.
 	}
-
 	return serial
 }
 
@@ -218,16 +209,13 @@ func (n *Nginx) Log() string {
 	if len(text) > most {
 		text = text[len(text)-most:]
 	}
-
 	return string(text)
 }
 
 // stop ends nginx at once, workers included, and shows its log where the test has failed.
 func (n *Nginx) stop() {
 	const grace = 5 * time.Second
-
 	_ = n.cmd.Process.Signal(syscall.SIGTERM) // It may have ended.
-
 	select {
 	case <-n.done:
 	case <-time.After(grace):
@@ -265,10 +253,8 @@ func configure(prefix string, s settings) error {
 		return err
 	}
 	defer file.Close() // Errors show in what nginx reads.
-
 	if err := tmpl.Execute(file, s); err != nil {
 		return err
 	}
-
 	return os.WriteFile(filepath.Join(prefix, "hash.js"), hashScript, 0o600)
 }

@@ -4,15 +4,14 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
+	"time"
 
-	prom "github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/workqueue"
@@ -26,7 +25,6 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
-	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
@@ -35,17 +33,19 @@ import (
 
 const (
 	component = "kyma"
-	// gatewayName is the SAN by which the gateway is known.
+	// gatewayName is the SAN of the gateway's certificate.
 	gatewayName = "gateway.istio-system.svc"
-	// gatewayAddress is where the gateway that is known by its address connects from. Attackers have 127.0.0.1.
+	// gatewayAddress is the source address of the gateway that is known by its address. Attackers
+	// have 127.0.0.1.
 	gatewayAddress = "127.0.0.2"
 )
+
+func TestMain(m *testing.M) { os.Exit(rig.RunTests(m)) }
 
 func must[T any](value T, err error) T {
 	if err != nil {
 		panic(err)
 	}
-
 	return value
 }
 
@@ -69,7 +69,7 @@ func (a authorities) serverTLS() *tls.Config {
 	}
 }
 
-// operator is one manager whose controller is fed by several listeners, one for each way to prove who a peer is. SAN pinning asks its cache,
+// operator is one manager whose controller is fed by three listeners. SAN pinning reads its cache,
 // which watches a real API server.
 type operator struct {
 	plane    *controlplane.ControlPlane
@@ -78,156 +78,172 @@ type operator struct {
 	runtimes *controllerruntime.Runtimes
 	source   *controllerruntime.Source[reconcile.Request]
 
-	// handshake verifies in the handshake, request for each request; proxyCert believes a gateway by its certificate, proxyAddr
-	// one by its address.
-	handshake, request, proxyCert, proxyAddr *counted
+	// native verifies in the handshake. The others believe a gateway, by its certificate or by its
+	// address.
+	native, proxyCertificate, proxyAddress *answers
 }
 
-// counted is a listener with metrics of its own.
+// answers records the answers of one listener.
+type answers struct {
+	addr string
+
+	mu  sync.Mutex
+	all []counted
+}
+
 type counted struct {
-	addr     string
-	registry *prom.Registry
+	status int
+	reason string
+}
+
+func (a *answers) answered(_ string, _ core.Manager, status int, reason string, _ time.Duration) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.all = append(a.all, counted{status, reason})
+}
+
+func (a *answers) len() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.all)
+}
+
+func (a *answers) last() counted {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.all[len(a.all)-1]
 }
 
 func startOperator(t *testing.T, ca authorities) *operator {
 	t.Helper()
-
-	o := &operator{plane: controlplane.StartT(t, controlplane.Options{}), queue: &countedQueue{}}
+	o := &operator{plane: rig.SharedAPIServer(t, controlplane.Options{}), queue: &countedQueue{}}
 	o.mgr = must(ctrl.NewManager(o.plane.Config, ctrl.Options{
 		Metrics:    metricsserver.Options{BindAddress: "0"},
 		Controller: config.Controller{SkipNameValidation: new(true)},
 	}))
-
 	ctx, stop := context.WithCancel(context.Background())
-	o.runtimes = must(controllerruntime.NewRuntimes(ctx, o.mgr.GetCache(), corev1.SchemeGroupVersion.WithKind("ConfigMap"),
+	o.runtimes = must(controllerruntime.NewRuntimes(ctx, o.mgr.GetCache(),
+		corev1.SchemeGroupVersion.WithKind("ConfigMap"),
 		controllerruntime.ByName, controllerruntime.RuntimesOptions{}))
-	o.source = controllerruntime.NewSource(controllerruntime.EnqueueOwnerOr(controllerruntime.EnqueueByRuntime(o.runtimes)),
+	enqueue := controllerruntime.EnqueueOwnerOr(controllerruntime.EnqueueByRuntime(o.runtimes))
+	o.source = controllerruntime.NewSource(enqueue,
 		controllerruntime.SourceOptions{Elected: o.mgr.Elected()})
+	o.listenAll(t, ca)
 
-	runtimes, gateways := ca.runtimes.Pool(), ca.gateways.Pool()
-	rootsOf := poolOf(runtimes)
-
-	verified := ca.serverTLS()
-	verified.ClientAuth, verified.ClientCAs = tls.RequireAndVerifyClientCert, runtimes
-	asked := ca.serverTLS()
-	asked.ClientAuth = tls.RequestClientCert
-
-	o.handshake = o.listen(t, listener.FromTLS(listener.PeerOptions{}), verified)
-	o.request = o.listen(t, listener.FromTLSWithRoots(rootsOf, listener.PeerOptions{}), asked)
-	o.proxyCert = o.listen(t,
-		listener.FromXFCC(listener.ProxyCertificate(poolOf(gateways), gatewayName), rootsOf, listener.PeerOptions{}), asked)
-	o.proxyAddr = o.listen(t,
-		listener.FromXFCC(listener.ProxyAddresses(netip.MustParsePrefix(gatewayAddress+"/32")), rootsOf, listener.PeerOptions{}), nil)
-
-	reconciler := reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) { return reconcile.Result{}, nil })
+	reconciler := reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result,
+		error,
+	) {
+		return reconcile.Result{}, nil
+	})
 	if err := ctrl.NewControllerManagedBy(o.mgr).Named(component).WatchesRawSource(o.source).
 		WithOptions(controller.Options{NewQueue: o.queue.wrap}).Complete(reconciler); err != nil {
 		t.Fatal(err)
 	}
 
 	ended := make(chan error, 1)
-
 	go func() { ended <- o.mgr.Start(ctx) }()
 
 	t.Cleanup(func() {
 		stop()
-
 		if err := <-ended; err != nil {
 			t.Errorf("operator: %v", err)
 		}
 	})
-
 	if !o.mgr.GetCache().WaitForCacheSync(ctx) {
 		t.Fatal("the operator's cache does not sync")
 	}
-
 	return o
 }
 
-// listen adds a listener to the manager.
-func (o *operator) listen(t *testing.T, peers listener.PeerSource, serving *tls.Config) *counted {
+func (o *operator) listenAll(t *testing.T, ca authorities) {
 	t.Helper()
+	roots := poolOf(ca.runtimes.Pool())
+	verified, asked := ca.serverTLS(), ca.serverTLS()
+	verified.ClientAuth, verified.ClientCAs = tls.RequireAndVerifyClientCert, ca.runtimes.Pool()
+	asked.ClientAuth = tls.RequestClientCert
 
+	byCertificate := listener.ProxyCertificate(poolOf(ca.gateways.Pool()), gatewayName)
+	byAddress := listener.ProxyAddresses(netip.MustParsePrefix(gatewayAddress + "/32"))
+
+	o.native = o.listen(t, listener.FromTLS(listener.PeerOptions{}), verified)
+	o.proxyCertificate = o.listen(t, listener.FromXFCC(byCertificate, roots, listener.PeerOptions{}), asked)
+	o.proxyAddress = o.listen(t, listener.FromXFCC(byAddress, roots, listener.PeerOptions{}), nil)
+}
+
+// listen adds a listener to the manager.
+func (o *operator) listen(t *testing.T, peers listener.PeerSource, serving *tls.Config) *answers {
+	t.Helper()
 	bound := must(new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0"))
-	c := &counted{addr: bound.Addr().String(), registry: prom.NewRegistry()}
-	metrics := must(prometheus.NewListener(c.registry, prometheus.Options{}))
+	a := &answers{addr: bound.Addr().String()}
 
-	const plenty = 1 << 20 // Shares are another test's concern.
-
-	l := must(listener.New(peers, listener.SANPinning(o.runtimes), map[core.Manager]core.Handler{component: o.source}, listener.Options{
-		Listener: bound, TLS: serving, RuntimeRate: plenty, RuntimeBurst: plenty,
-		Hooks: listener.Hooks{Answered: metrics.Answered, InFlight: metrics.InFlight, HandshakeFailed: metrics.HandshakeFailed},
-	}))
+	const plenty = 1 << 20 // Another test is about shares.
+	l := must(listener.New(peers, listener.SANPinning(o.runtimes), map[core.Manager]core.Handler{component: o.source},
+		listener.Options{
+			Listener: bound, TLS: serving, RuntimeRate: plenty, RuntimeBurst: plenty,
+			Hooks: listener.Hooks{Answered: a.answered},
+		}))
 	if err := o.mgr.Add(l); err != nil {
 		t.Fatal(err)
 	}
-
-	return c
+	return a
 }
 
-// register creates the object that stands for a runtime, and returns when the operator's cache has it. The domain nil leaves the
-// annotation out.
-func (o *operator) register(t *testing.T, namespace, name string, domain *string) {
+func registered(name, domain string) *corev1.ConfigMap {
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+		Name: name, Namespace: rig.Namespace,
+		Annotations: map[string]string{controllerruntime.DomainAnnotation: domain},
+	}}
+}
+
+// register creates the object of a runtime, and returns when the operator's cache has it. The test
+// removes it.
+func (o *operator) register(t *testing.T, name, domain string) {
 	t.Helper()
+	rig.AddRuntime(t, o.plane, name, domain)
 
-	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace}}
-	if domain != nil {
-		object.Annotations = map[string]string{controllerruntime.DomainAnnotation: *domain}
-	}
-
-	if err := o.plane.Client.Create(t.Context(), object); err != nil {
+	object := registered(name, domain)
+	if err := o.plane.Client.Get(t.Context(), client.ObjectKeyFromObject(object), object); err != nil {
 		t.Fatal(err)
 	}
 
-	o.await(t, object, func(cached *metav1.PartialObjectMetadata) bool { return cached != nil })
+	o.await(t, object, object.ResourceVersion)
 }
 
-// annotate changes the domain of a runtime; nil removes it.
-func (o *operator) annotate(t *testing.T, name string, domain *string) {
+// change registers another domain for a runtime.
+func (o *operator) change(t *testing.T, name, domain string) {
 	t.Helper()
-
-	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: rig.Namespace}}
-	if domain != nil {
-		object.Annotations = map[string]string{controllerruntime.DomainAnnotation: *domain}
-	}
-
+	object := registered(name, domain)
 	if err := o.plane.Client.Update(t.Context(), object); err != nil {
 		t.Fatal(err)
 	}
 
-	o.await(t, object, func(cached *metav1.PartialObjectMetadata) bool {
-		return cached != nil && cached.ResourceVersion == object.ResourceVersion
-	})
+	o.await(t, object, object.ResourceVersion)
 }
 
 func (o *operator) remove(t *testing.T, name string) {
 	t.Helper()
-
-	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: rig.Namespace}}
+	object := registered(name, "")
 	if err := o.plane.Client.Delete(t.Context(), object); err != nil {
 		t.Fatal(err)
 	}
 
-	o.await(t, object, func(cached *metav1.PartialObjectMetadata) bool { return cached == nil })
+	o.await(t, object, "")
 }
 
-// await waits until the cache that SAN pinning asks knows of a change. It is given nil when the object is not there.
-func (o *operator) await(t *testing.T, object *corev1.ConfigMap, known func(*metav1.PartialObjectMetadata) bool) {
+// await waits until the cache of SAN pinning has that version of an object. "" means that the
+// object is gone.
+func (o *operator) await(t *testing.T, object *corev1.ConfigMap, version string) {
 	t.Helper()
-
 	rig.Eventually(t, patience, "the operator's cache knows of "+object.Name, func() bool {
 		cached := &metav1.PartialObjectMetadata{}
 		cached.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMap"))
 
-		if err := o.mgr.GetCache().Get(t.Context(), client.ObjectKeyFromObject(object), cached); err != nil {
-			cached = nil
-		}
-
-		return known(cached)
+		err := o.mgr.GetCache().Get(t.Context(), client.ObjectKeyFromObject(object), cached)
+		return cached.ResourceVersion == version && (err == nil || version == "")
 	})
 }
 
-// countedQueue remembers what was put into the workqueue of the controller.
+// countedQueue records what was put into the workqueue of the controller.
 type countedQueue struct {
 	workqueue.TypedRateLimitingInterface[reconcile.Request]
 
@@ -240,11 +256,10 @@ func (q *countedQueue) wrap(
 ) workqueue.TypedRateLimitingInterface[reconcile.Request] {
 	q.TypedRateLimitingInterface = workqueue.NewTypedRateLimitingQueueWithConfig(limiter,
 		workqueue.TypedRateLimitingQueueConfig[reconcile.Request]{Name: name})
-
 	return q
 }
 
-// Add implements the workqueue: the source uses nothing else.
+// Add implements the workqueue. The source calls no other method.
 func (q *countedQueue) Add(r reconcile.Request) {
 	q.mu.Lock()
 	q.added = append(q.added, r.String())
@@ -257,46 +272,7 @@ func (q *countedQueue) Add(r reconcile.Request) {
 func (q *countedQueue) since(n int) []string {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-
 	return slices.Clone(q.added[n:])
 }
 
 func (q *countedQueue) len() int { return len(q.since(0)) }
-
-// answers returns how many requests were answered by "status reason", and how many handshakes failed.
-func (c *counted) answers() map[string]float64 {
-	counts := map[string]float64{}
-
-	for _, family := range must(c.registry.Gather()) {
-		for _, metric := range family.GetMetric() {
-			labels := map[string]string{}
-			for _, label := range metric.GetLabel() {
-				labels[label.GetName()] = label.GetValue()
-			}
-
-			switch family.GetName() {
-			case "runtime_watcher_listener_requests_total":
-				counts[strings.TrimSpace(labels["code"]+" "+labels["reason"])] += metric.GetCounter().GetValue()
-			case "runtime_watcher_listener_tls_handshake_failures_total":
-				counts[string(failedHandshake)] += metric.GetCounter().GetValue()
-			}
-		}
-	}
-
-	return counts
-}
-
-// more returns what was counted beyond before.
-func (c *counted) more(before map[string]float64) string {
-	var more []string
-
-	for answer, n := range c.answers() {
-		if n > before[answer] {
-			more = append(more, fmt.Sprintf("%s ×%v", answer, n-before[answer]))
-		}
-	}
-
-	slices.Sort(more)
-
-	return strings.Join(more, ", ")
-}

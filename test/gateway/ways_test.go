@@ -3,8 +3,12 @@ package gateway_test
 import (
 	"bytes"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/sha256"
 	"crypto/tls"
+	"crypto/x509"
 	"encoding/hex"
 	"encoding/pem"
 	"io"
@@ -23,169 +27,126 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
-// patience bounds what anything may take on a busy machine.
+// patience bounds every wait, on a busy machine, too.
 const patience = 30 * time.Second
 
-// way is how a request gets to a listener: a column of the table.
-type way int
+// way is how a request reaches a listener.
+type way string
 
 const (
-	// handshake is native mTLS where the handshake verifies.
-	handshake way = iota
-	// native is native mTLS where each request is verified, and answered.
-	native
-	// byCertificate and byAddress are through nginx, which proves to be the gateway by its certificate or its address.
-	byCertificate
-	byAddress
-	// lax is through an nginx that asks for a certificate and verifies nothing, proved by its certificate.
-	lax
-	// pastCertificate and pastAddress go straight to the pod that stands behind the gateway, with the header that it would write.
-	pastCertificate
-	pastAddress
-	// written is what arrives if the gateway itself writes the header as the row says: it holds the gateway's key.
-	written
-
-	ways
+	// native is mTLS to the listener.
+	native way = "natively"
+	// byCertificate and byAddress are through nginx, which proves to be the gateway by its
+	// certificate or its address.
+	byCertificate way = "nginx known by its certificate"
+	byAddress     way = "nginx known by its address"
+	// lax is through an nginx that asks for a certificate and verifies nothing.
+	lax way = "lax nginx"
+	// pastCertificate and pastAddress lead straight to the listener behind the gateway.
+	pastCertificate way = "past nginx known by its certificate"
+	pastAddress     way = "past nginx known by its address"
 )
 
-func (w way) String() string {
-	return [...]string{
-		"native: handshake", "native: request", "nginx: certificate", "nginx: address", "lax nginx",
-		"past nginx: certificate", "past nginx: address", "nginx's own key",
-	}[w]
-}
+// ways are those that a legitimate runtime can take.
+var ways = []way{native, byCertificate, byAddress, lax}
 
-// legitimate reports whether a runtime can get through this way at all.
-func (w way) legitimate() bool { return w != pastCertificate && w != pastAddress }
-
-// nginx reports whether a real nginx is on the way.
-func (w way) nginx() bool { return w == byCertificate || w == byAddress || w == lax }
-
-// message is one request of somebody.
+// message is one request.
 type message struct {
-	leaf    *tls.Certificate // nil: shows no certificate
-	header  http.Header
-	trailer http.Header
-	version contract.Version
-	path    string
-	body    []byte
-	http2   bool
+	leaf            *tls.Certificate // nil: shows no certificate
+	header, trailer http.Header
+	version         contract.Version
+	http2           bool
+	claims          string // the runtime that the event names
 }
 
-// answer is what became of it.
+// answer is the answer to a message.
 type answer struct {
 	err    error
 	status int
-	// page means that the answer is for people: nginx refused by itself.
+	// page means that nginx answered by itself, with a web page.
 	page bool
-	// proto is the major version of HTTP.
-	proto int
 }
 
-// network is everything that requests can be sent through.
+// network is an operator with its listeners, and the gateways in front of it.
 type network struct {
-	ca      authorities
-	at      *operator
-	gateway *tls.Certificate
-	fronts  map[way]string
+	ca           authorities
+	at           *operator
+	fronts       map[way]string
+	listeners    map[way]*answers
+	self, victim *tls.Certificate
 }
 
 func newNetwork(t *testing.T) *network {
 	t.Helper()
-
 	ca := newAuthorities()
-	n := &network{
-		ca: ca, at: startOperator(t, ca), fronts: map[way]string{},
-	}
+	at := startOperator(t, ca)
 	key := must(ca.gateways.Client("gateway", testpki.Options{DNSNames: []string{gatewayName}}))
-	n.gateway = new(key.TLS())
-
 	front := volume(t, must(ca.servers.Server("gateway", testpki.Options{})), ca.runtimes)
 	back := volume(t, key, ca.servers)
-	common := gateway.Options{
-		Certificate: front.Path(testpki.FileCert), Key: front.Path(testpki.FileKey), ClientCA: front.Path(testpki.FileCA),
-	}
 
-	proved := common
-	proved.Upstream = n.at.proxyCert.addr
+	var proved gateway.Options
+	proved.ClientCA, proved.Certificate, proved.Key = front.Paths()
+	near := proved
+	near.Upstream, near.Bind = at.proxyAddress.addr, gatewayAddress
+	proved.Upstream = at.proxyCertificate.addr
 	proved.UpstreamCA, proved.UpstreamCertificate, proved.UpstreamKey = back.Paths()
-	n.fronts[byCertificate] = gateway.Start(t, proved).Addr
+	open := proved
+	open.Lax = true
 
-	near := common
-	near.Upstream, near.Bind = n.at.proxyAddr.addr, gatewayAddress
-	n.fronts[byAddress] = gateway.Start(t, near).Addr
-
-	proved.Lax = true
-	n.fronts[lax] = gateway.Start(t, proved).Addr
-
-	n.fronts[handshake], n.fronts[native] = n.at.handshake.addr, n.at.request.addr
-	n.fronts[pastCertificate], n.fronts[written] = n.at.proxyCert.addr, n.at.proxyCert.addr
-	n.fronts[pastAddress] = n.at.proxyAddr.addr
-
+	n := &network{
+		ca: ca, at: at,
+		fronts: map[way]string{
+			native: at.native.addr, pastCertificate: at.proxyCertificate.addr, pastAddress: at.proxyAddress.addr,
+			byCertificate: gateway.Start(t, proved).Addr, byAddress: gateway.Start(t, near).Addr,
+			lax: gateway.Start(t, open).Addr,
+		},
+		listeners: map[way]*answers{
+			native: at.native, byCertificate: at.proxyCertificate, lax: at.proxyCertificate,
+			pastCertificate: at.proxyCertificate,
+			byAddress:       at.proxyAddress, pastAddress: at.proxyAddress,
+		},
+	}
+	n.self, n.victim = n.runtime(self, selfDomain), n.runtime(victim, victimDomain)
+	at.register(t, self, selfDomain)
+	at.register(t, victim, victimDomain)
 	return n
 }
 
 // volume returns a secret volume with a leaf and the CAs to trust.
 func volume(t *testing.T, leaf *testpki.Leaf, cas ...*testpki.CA) *testpki.Volume {
 	t.Helper()
-
 	v := testpki.NewVolume(t.TempDir())
 	if err := v.Write(must(testpki.Files(leaf, cas...))); err != nil {
 		t.Fatal(err)
 	}
-
 	return v
-}
-
-// counts is the listener at the end of a way.
-func (n *network) counts(w way) *counted {
-	switch w {
-	case handshake:
-		return n.at.handshake
-	case native:
-		return n.at.request
-	case byAddress, pastAddress:
-		return n.at.proxyAddr
-	default:
-		return n.at.proxyCert
-	}
 }
 
 // send sends m over a connection of its own.
 func (n *network) send(t *testing.T, w way, m message) answer {
 	t.Helper()
-
-	client, done := n.client(w, m.leaf, m.http2)
-	defer done()
-
-	return n.sendBy(t, client, w, m)
-}
-
-// sendBy sends m with a client of [network.client], whose certificate counts.
-func (n *network) sendBy(t *testing.T, client *http.Client, w way, m message) answer {
-	t.Helper()
-
 	scheme := "https://"
 	if w == pastAddress {
 		scheme = "http://"
 	}
 
-	// Without its length it is sent in chunks, as trailers need it.
-	var body io.Reader = bytes.NewReader(m.body)
+	// Trailers need a body in chunks, which has no known length.
+	var text io.Reader = bytes.NewReader(body(m.version, m.claims))
 	if m.trailer != nil {
-		body = io.MultiReader(body)
+		text = io.MultiReader(text)
 	}
 
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 
-	request := must(http.NewRequestWithContext(ctx, http.MethodPost, scheme+n.fronts[w]+m.path, body))
+	request := must(http.NewRequestWithContext(ctx, http.MethodPost, scheme+n.fronts[w]+m.version.Path(component),
+		text))
 	request.Trailer = m.trailer
+	request.Header.Set("Content-Type", m.version.ContentType())
 	maps.Copy(request.Header, m.header)
 
-	if request.Header.Get("Content-Type") == "" {
-		request.Header.Set("Content-Type", m.version.ContentType())
-	}
+	client := n.client(m.leaf, m.http2)
+	defer client.CloseIdleConnections()
 
 	response, err := client.Do(request)
 	if err != nil {
@@ -194,68 +155,67 @@ func (n *network) sendBy(t *testing.T, client *http.Client, w way, m message) an
 	defer response.Body.Close()
 
 	_, _ = io.Copy(io.Discard, response.Body) // The status is what counts.
-
 	media, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type"))
-
-	return answer{status: response.StatusCode, page: media == "text/html", proto: response.ProtoMajor}
+	return answer{status: response.StatusCode, page: media == "text/html"}
 }
 
-// client returns a client that shows leaf, or the gateway's certificate where the way is that of its key.
-func (n *network) client(w way, leaf *tls.Certificate, http2 bool) (client *http.Client, done func()) {
-	if w == written {
-		leaf = n.gateway
-	}
-
+// client returns a client with that certificate.
+func (n *network) client(leaf *tls.Certificate, http2 bool) *http.Client {
 	var protocols http.Protocols
 	protocols.SetHTTP1(!http2)
 	protocols.SetHTTP2(http2)
-	protocols.SetUnencryptedHTTP2(http2)
-
-	transport := &http.Transport{Protocols: &protocols, TLSClientConfig: &tls.Config{
-		MinVersion: tls.VersionTLS13,
-		RootCAs:    n.ca.servers.Pool(),
-		// Not Certificates: a client would keep back those that the server's CA did not issue.
-		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-			if leaf == nil {
-				return &tls.Certificate{}, nil
-			}
-
-			return leaf, nil
+	return &http.Client{Timeout: patience, Transport: &http.Transport{
+		Protocols: &protocols,
+		TLSClientConfig: &tls.Config{
+			MinVersion: tls.VersionTLS13,
+			RootCAs:    n.ca.servers.Pool(),
+			// With Certificates, a client would not show those of a CA that the server does not name.
+			GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+				if leaf == nil {
+					return &tls.Certificate{}, nil
+				}
+				return leaf, nil
+			},
 		},
 	}}
-
-	return &http.Client{Transport: transport, Timeout: patience}, transport.CloseIdleConnections
 }
 
-// headerOf is what the gateway writes about a client, and chain what Envoy adds.
-func headerOf(leaf *tls.Certificate) string {
-	if leaf == nil {
-		return `Hash=;Cert="";Subject="";URI=`
+// leafOf returns the key pair of a leaf.
+func leafOf(leaf *testpki.Leaf, err error) *tls.Certificate { return new(must(leaf, err).TLS()) }
+
+// runtime returns the good certificate of a runtime.
+func (n *network) runtime(name string, domains ...string) *tls.Certificate {
+	return n.with(name, testpki.Options{DNSNames: domains})
+}
+
+// with returns a certificate of the CA of the runtimes.
+func (n *network) with(name string, opts testpki.Options) *tls.Certificate {
+	return leafOf(n.ca.runtimes.Client(name, opts))
+}
+
+// issue signs a certificate with the key of another leaf.
+func issue(template *x509.Certificate, by *tls.Certificate) *tls.Certificate {
+	key := must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
+	der := must(x509.CreateCertificate(rand.Reader, template, by.Leaf, key.Public(), by.PrivateKey))
+	return &tls.Certificate{
+		Certificate: append([][]byte{der}, by.Certificate...), PrivateKey: key, Leaf: must(x509.ParseCertificate(der)),
 	}
-
-	return `Hash=` + hashOf(leaf) + `;Cert="` + escaped(leaf, 1) + `";Subject="CN=somebody";URI=`
 }
 
-// unfinished is what the gateway would write about a client, up to a Subject that it goes on with.
+// headerOf returns the header that the gateway writes for a client.
+func headerOf(leaf *tls.Certificate) string { return unfinished(leaf) + `CN=somebody";URI=` }
+
+// unfinished returns the header that the gateway writes for a client, up to the value of Subject.
 func unfinished(leaf *tls.Certificate) string {
-	return `Hash=` + hashOf(leaf) + `;Cert="` + escaped(leaf, 1) + `";Subject="`
+	sum := sha256.Sum256(leaf.Certificate[0])
+	return `Hash=` + hex.EncodeToString(sum[:]) + `;Cert="` + escaped(leaf) + `";Subject="`
 }
 
 func xfcc(lines ...string) http.Header { return http.Header{listener.HeaderXFCC: lines} }
 
-func hashOf(leaf *tls.Certificate) string {
-	sum := sha256.Sum256(leaf.Certificate[0])
-
-	return hex.EncodeToString(sum[:])
-}
-
-// escaped is the first n certificates of a chain, as a gateway forwards them.
-func escaped(chain *tls.Certificate, n int) string {
-	var text []byte
-	for _, der := range chain.Certificate[:n] {
-		text = append(text, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})...)
-	}
-
+// escaped returns a certificate as a gateway forwards it.
+func escaped(leaf *tls.Certificate) string {
+	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: leaf.Certificate[0]})
 	return strings.ReplaceAll(url.PathEscape(string(text)), "+", "%2B")
 }
 

@@ -15,24 +15,9 @@ import (
 	"time"
 )
 
-// caller has the webhook asked about writes to a runtime.
-type caller interface {
-	// trust replaces the bundle that the webhook's certificate must chain to, and returns when nothing asks with the one before any more that
-	// would have to set up a connection for it.
-	trust(bundle []byte)
-	// reconnect has all further writes asked about over new connections: one that is kept open shows nobody that a certificate has changed.
-	reconnect()
-	// run writes until ctx ends.
-	run(ctx context.Context)
-	// late returns the objects that a control plane has not looked at since they were last written.
-	late(c *controlPlane) []string
-	// check accounts for all writes, when so many reviews have become events.
-	check(t *testing.T, reviewed float64)
-	summary() string
-}
-
-// direct calls the webhook as an API server does, without one: over TLS that trusts the bundle in the webhook's configuration and nothing
-// else. A new bundle means new connections. So the webhook is asked more often than with an API server, and a new bundle is in use at once.
+// direct calls the webhook as an API server does, but more often: over TLS that trusts one bundle
+// and nothing else. A new bundle is in use at once and means new connections. Package test/chain
+// has the writes of real API servers.
 type direct struct {
 	t      *testing.T
 	url    string
@@ -48,8 +33,10 @@ type direct struct {
 
 func newDirect(t *testing.T, webhook string) *direct {
 	t.Helper()
-
-	return &direct{t: t, url: "https://" + webhook + "/validate/" + component + "?timeout=10s", written: map[string]time.Time{}}
+	return &direct{
+		t: t, url: "https://" + webhook + "/validate/" + component + "?timeout=10s",
+		written: map[string]time.Time{},
+	}
 }
 
 func (s *direct) trust(bundle []byte) {
@@ -60,7 +47,6 @@ func (s *direct) trust(bundle []byte) {
 
 func (s *direct) reconnect() {
 	s.t.Helper()
-
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(s.bundle) {
 		s.t.Fatal("no certificate in the bundle")
@@ -76,49 +62,41 @@ func (s *direct) reconnect() {
 }
 
 const (
-	// perSecond is how many writes there are.
+	// perSecond is the rate of writes.
 	perSecond = 500
 	writers   = 8
 	// objects are written in turn, so that each comes again within seconds.
 	objects = 1000
 )
 
+// run writes objects in turn until ctx ends, and returns when the last call has.
 func (s *direct) run(ctx context.Context) {
-	atRate(ctx, perSecond, objects, s.write)
-	s.client.Load().CloseIdleConnections()
-}
-
-// atRate calls write for numbered objects in turn until ctx ends, so often in a second, and returns when the last call has.
-func atRate(ctx context.Context, perSecond, objects int, write func(object string)) {
 	var (
 		running sync.WaitGroup
 		next    = make(chan string)
 	)
-
 	for range writers {
 		running.Go(func() {
 			for object := range next {
-				write(object)
+				s.write(object)
 			}
 		})
 	}
 
 	started := time.Now()
+
 	tick := time.NewTicker(10 * time.Millisecond)
-
 	defer tick.Stop()
-
 	for n := 0; ctx.Err() == nil; <-tick.C {
-		for ; n < int(time.Since(started).Seconds()*float64(perSecond)) && ctx.Err() == nil; n++ {
-			next <- objectName(n % objects)
+		for ; n < int(time.Since(started).Seconds()*perSecond) && ctx.Err() == nil; n++ {
+			next <- fmt.Sprint("object-", n%objects)
 		}
 	}
 
 	close(next)
 	running.Wait()
+	s.client.Load().CloseIdleConnections()
 }
-
-func objectName(n int) string { return fmt.Sprint("object-", n) }
 
 func (s *direct) write(object string) {
 	started := time.Now()
@@ -127,10 +105,8 @@ func (s *direct) write(object string) {
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
-
 	s.calls++
 	s.slowest = max(s.slowest, took)
-
 	if s.written[object].Before(started) {
 		s.written[object] = started
 	}
@@ -140,7 +116,6 @@ func (s *direct) write(object string) {
 	}
 
 	s.failed++
-
 	if s.failed <= 3 { // The others are alike.
 		s.t.Errorf("a write failed: %v", err)
 	}
@@ -149,12 +124,15 @@ func (s *direct) write(object string) {
 // review asks the webhook, and fails unless it allows the write.
 func (s *direct) review(object string) error {
 	const review = `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"uid-1",` +
-		`"kind":{"group":"","version":"v1","kind":"ConfigMap"},"resource":{"group":"","version":"v1","resource":"configmaps"},` +
+		`"kind":{"group":"","version":"v1","kind":"ConfigMap"},"resource":{"group":"","version":"v1",` +
+		`"resource":"configmaps"},` +
 		`"name":%[1]q,"namespace":"default","operation":"CREATE","userInfo":{},"dryRun":false,"oldObject":null,` +
-		`"object":{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%[1]q,"namespace":"default"},"data":{"a":"b"}}}}`
+		`"object":{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%[1]q,"namespace":"default"},` +
+		`"data":{"a":"b"}}}}`
 
 	// Not bound to the end of the run: what is begun is finished.
-	request, err := http.NewRequestWithContext(context.Background(), http.MethodPost, s.url, strings.NewReader(fmt.Sprintf(review, object)))
+	request, err := http.NewRequestWithContext(context.Background(), http.MethodPost, s.url,
+		strings.NewReader(fmt.Sprintf(review, object)))
 	if err != nil {
 		return err
 	}
@@ -179,17 +157,16 @@ func (s *direct) review(object string) error {
 		} `json:"response"`
 	}
 
-	if err := json.Unmarshal(body, &reply); err != nil || answer.StatusCode != http.StatusOK || reply.Response.UID != "uid-1" || !reply.Response.Allowed {
+	if err := json.Unmarshal(body, &reply); err != nil || answer.StatusCode != http.StatusOK ||
+		reply.Response.UID != "uid-1" || !reply.Response.Allowed {
 		return fmt.Errorf("answer %d %.200q (%w), want it allowed", answer.StatusCode, body, err)
 	}
-
 	return nil
 }
 
 func (s *direct) late(c *controlPlane) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-
 	return c.late(s.written)
 }
 
@@ -197,7 +174,6 @@ func (s *direct) check(t *testing.T, reviewed float64) {
 	t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-
 	if reviewed < float64(s.calls) || len(s.written) < objects {
 		t.Errorf("of %d writes of %d objects, %v became events", s.calls, len(s.written), reviewed)
 	}
@@ -206,6 +182,5 @@ func (s *direct) check(t *testing.T, reviewed float64) {
 func (s *direct) summary() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-
 	return fmt.Sprintf("%d writes of %d objects, %d failed, slowest %v", s.calls, len(s.written), s.failed, s.slowest)
 }

@@ -7,6 +7,9 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,10 +18,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
-// attack is what one connection of a flood does until it is cut off, or ctx ends. It is then made again.
+// attack is what one connection of a flood does until it is cut off, or ctx ends. It is then made
+// again.
 type attack struct {
 	name    string
 	workers int
@@ -29,7 +34,6 @@ type attack struct {
 func drip(ctx context.Context, conn net.Conn, text string) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
-
 	for i := range len(text) {
 		if _, err := conn.Write([]byte{text[i]}); err != nil {
 			return err
@@ -41,7 +45,6 @@ func drip(ctx context.Context, conn net.Conn, text string) error {
 			return nil
 		}
 	}
-
 	return nil
 }
 
@@ -51,7 +54,6 @@ func cutOff(ctx context.Context, conn net.Conn) error {
 	defer stop()
 
 	_, err := io.Copy(io.Discard, conn)
-
 	return err
 }
 
@@ -62,13 +64,22 @@ func withTLS(do func(ctx context.Context, conn net.Conn) error) func(context.Con
 			return err
 		}
 		defer conn.Close()
-
 		return do(ctx, conn)
 	}
 }
 
-// beginningOfLargeReview is made once: hundreds of attackers who write a megabyte each would starve who asks for reviews beside them.
-var beginningOfLargeReview = sync.OnceValue(func() string { return post("/validate/widgets", reviewOf("dripped", 1<<20))[:1000] })
+func post(target, review string) string {
+	return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: agent\r\nContent-Type: application/json\r\nContent-Length: "+
+		"%d\r\n\r\n%s",
+		target, len(review), review)
+}
+
+// beginningOfLargeReview is made once: hundreds of attackers who write a megabyte each would starve
+// who asks for reviews beside them.
+var beginningOfLargeReview = sync.OnceValue(func() string {
+	return post("/validate/widgets",
+		reviewOf("dripped", 1<<20))[:1000]
+})
 
 var floods = []attack{
 	{"connections that say nothing", 2000, func(ctx context.Context, s *scene) error {
@@ -77,7 +88,6 @@ var floods = []attack{
 			return err
 		}
 		defer conn.Close()
-
 		return cutOff(ctx, conn)
 	}},
 	{"handshakes that never end", 1000, func(ctx context.Context, s *scene) error {
@@ -86,7 +96,6 @@ var floods = []attack{
 			return err
 		}
 		defer conn.Close()
-
 		return drip(ctx, conn, "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"+strings.Repeat("a", 500))
 	}},
 	{"a byte of a header every second", 400, withTLS(func(ctx context.Context, conn net.Conn) error {
@@ -97,38 +106,36 @@ var floods = []attack{
 		if _, err := io.WriteString(conn, whole[:500]); err != nil {
 			return err
 		}
-
 		return drip(ctx, conn, whole[500:])
 	})},
 	{"idle connections after a request", 400, withTLS(func(ctx context.Context, conn net.Conn) error {
 		if _, err := io.WriteString(conn, post("/validate/../x", "{}")); err != nil {
 			return err
 		}
-
 		return cutOff(ctx, conn)
 	})},
 }
 
-// TestWebhookUnderFlood has a pod attack the webhook, which does not demand a certificate. Reviews from elsewhere are answered
-// meanwhile, on new connections and on old ones, and afterwards the agent holds what it held before.
+// TestWebhookUnderFlood has a pod attack the webhook, which does not demand a certificate. Reviews
+// from elsewhere are answered meanwhile, on new connections and on old ones, and afterwards the
+// agent holds what it held before.
 func TestWebhookUnderFlood(t *testing.T) {
-	const maxConnections, others = 256, 64 + 40 // the metrics port; files, the control plane, and what is about to close
-
+	// the metrics port; files, the control plane, and what is about to close
+	const maxConnections, others = 256, 64 + 40
 	s := newScene(t, map[string]string{"LOG_LEVEL": "info", "WEBHOOK_MAX_CONNECTIONS": strconv.Itoa(maxConnections)})
 	patient := s.apiServer()
-
 	if _, err := s.review(patient, "before"); err != nil {
 		t.Fatal(err)
 	}
 
 	before := s.holds(t)
-
 	for _, flood := range floods {
 		t.Run(flood.name, func(t *testing.T) {
 			attempts, stop := flood.start(t, s)
 			defer stop()
 
-			rig.Eventually(t, patience, "the flood is there", func() bool { return attempts.Load() >= int64(min(flood.workers, maxConnections)) })
+			rig.Eventually(t, patience, "the flood is there",
+				func() bool { return attempts.Load() >= int64(min(flood.workers, maxConnections)) })
 
 			var (
 				took []time.Duration
@@ -136,18 +143,16 @@ func TestWebhookUnderFlood(t *testing.T) {
 
 				failed int
 			)
-
 			for i := range 20 {
 				fresh := s.apiServer()
-
 				for _, client := range []*http.Client{patient, fresh} {
 					d, err := s.review(client, fmt.Sprintf("during-%d", i))
 					if err != nil {
-						// Attackers, agent and API server share the processors here, so a deadline may pass.
+						// Attackers, agent and API server share the processors here, so a deadline
+						// may pass.
 						t.Logf("a review was not answered: %v", err)
 
 						failed++
-
 						continue
 					}
 
@@ -164,9 +169,10 @@ func TestWebhookUnderFlood(t *testing.T) {
 			}
 
 			slices.Sort(took)
-			t.Logf("%d connections tried; %d reviews in p50 %v, max %v; at most %d files, %d goroutines, %d kB resident",
-				attempts.Load(), len(took), took[len(took)/2], took[len(took)-1], most.files, most.goroutines, most.kilobytes)
-
+			t.Logf("%d connections tried; %d reviews in p50 %v, max %v; at most %d files, %d goroutines, %d kB "+
+				"resident",
+				attempts.Load(), len(took), took[len(took)/2], took[len(took)-1], most.files, most.goroutines,
+				most.kilobytes)
 			if most.files > maxConnections+others {
 				t.Errorf("%d open files, want at most %d", most.files, maxConnections+others)
 			}
@@ -175,7 +181,8 @@ func TestWebhookUnderFlood(t *testing.T) {
 				t.Errorf("%d goroutines, want at most %d", most.goroutines, 3*(maxConnections+others))
 			}
 
-			// A connection with TLS takes some 40 kB, and each of those with a large body announces one of 1 MiB.
+			// A connection with TLS takes some 40 kB, and each of those with a large body announces
+			// one of 1 MiB.
 			if limit := before.kilobytes + 128<<10; most.kilobytes > limit {
 				t.Errorf("%d kB resident, want at most %d", most.kilobytes, limit)
 			}
@@ -183,7 +190,6 @@ func TestWebhookUnderFlood(t *testing.T) {
 			stop()
 			rig.Eventually(t, time.Minute, "the agent holds what it held before", func() bool {
 				now := s.holds(t)
-
 				return now.goroutines > 0 && now.files <= before.files+10 && now.goroutines <= before.goroutines+20
 			})
 		})
@@ -203,25 +209,21 @@ func TestWebhookUnderFlood(t *testing.T) {
 // start floods the webhook until it is stopped, with a bound on the attempts.
 func (a attack) start(t *testing.T, s *scene) (attempts *atomic.Int64, stop func()) {
 	t.Helper()
-
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	attempts = &atomic.Int64{}
 
 	var all sync.WaitGroup
-
 	for range a.workers {
 		all.Go(func() {
 			for ctx.Err() == nil && attempts.Add(1) < 20_000 {
 				_ = a.do(ctx, s) // It fails when the agent defends itself.
-
 				select {
-				case <-time.After(2 * time.Second): // It shares the processor with whom it attacks.
+				case <-time.After(2 * time.Second): // It shares the processor with the agent.
 				case <-ctx.Done():
 				}
 			}
 		})
 	}
-
 	return attempts, func() {
 		cancel()
 		all.Wait()
@@ -238,12 +240,10 @@ type holding struct {
 // holds leaves out the goroutines when the metrics port does not answer in time.
 func (s *scene) holds(t *testing.T) holding {
 	t.Helper()
-
 	h := holding{usage: usageOf(t, s.agent.Pid())}
 	if text, err := rig.Get(t.Context(), "http://"+s.metrics()+"/metrics"); err == nil {
 		h.goroutines = int(rig.Sum(text, "go_goroutines"))
 	}
-
 	return h
 }
 
@@ -251,18 +251,17 @@ func (h holding) with(o holding) holding {
 	return holding{usage{max(h.files, o.files), max(h.kilobytes, o.kilobytes)}, max(h.goroutines, o.goroutines)}
 }
 
-// TestMetricsPortUnderFlood has somebody open more connections to the metrics port than it takes. A scraper from elsewhere is served.
+// TestMetricsPortUnderFlood opens more connections to the metrics port than it takes. A
+// scraper from elsewhere is served.
 func TestMetricsPortUnderFlood(t *testing.T) {
 	s := newScene(t, nil)
 
 	var conns []net.Conn
-
 	defer func() {
 		for _, conn := range conns {
 			conn.Close()
 		}
 	}()
-
 	for range 500 {
 		conn, err := dialFrom(t.Context(), attackers, s.metrics())
 		if err != nil {
@@ -275,25 +274,42 @@ func TestMetricsPortUnderFlood(t *testing.T) {
 
 	rig.Eventually(t, patience, "more than 400 of 500 connections were dropped", func() bool {
 		text, err := rig.Get(t.Context(), "http://"+s.metrics()+"/metrics")
-
 		return err == nil && rig.Sum(text, "runtime_watcher_agent_connections_dropped_total", `server="metrics"`) > 400
 	})
-
 	if now := usageOf(t, s.agent.Pid()); now.files > 64+40 {
 		t.Errorf("%d open files", now.files)
 	}
 }
 
-// TestHandshakesTellNothing reads the alerts that strangers get.
-func TestHandshakesTellNothing(t *testing.T) {
-	g := newGuarded(t)
+// inside matches text that strangers must not read: source positions, file names and keys.
+var inside = regexp.MustCompile(`goroutine|\.go:\d|runtime error|/tmp/|tls\.key|BEGIN |panic|github\.com`)
 
+// TestHandshakesTellNothing reads the alerts that a webhook which demands client certificates sends
+// to strangers.
+func TestHandshakesTellNothing(t *testing.T) {
+	callers, err := testpki.NewCA("api-server-clients", testpki.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	file := filepath.Join(t.TempDir(), "callers.crt")
+	if err := os.WriteFile(file, callers.PEM(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	s := newScene(t, map[string]string{"WEBHOOK_CLIENT_CA": file})
 	for name, config := range map[string]*tls.Config{
-		"no certificate": g.trusting(),
-		"TLS 1.2":        {MinVersion: tls.VersionTLS12, MaxVersion: tls.VersionTLS12, RootCAs: g.pki.CA.Pool(), ServerName: "localhost"},
-		"HTTP/2":         {MinVersion: tls.VersionTLS13, RootCAs: g.pki.CA.Pool(), ServerName: "localhost", NextProtos: []string{"h2"}},
+		"no certificate": s.trusting(),
+		"TLS 1.2": {
+			MinVersion: tls.VersionTLS12, MaxVersion: tls.VersionTLS12, RootCAs: s.pki.CA.Pool(),
+			ServerName: "localhost",
+		},
+		"HTTP/2": {
+			MinVersion: tls.VersionTLS13, RootCAs: s.pki.CA.Pool(), ServerName: "localhost",
+			NextProtos: []string{"h2"},
+		},
 	} {
-		conn, err := tlsFrom(t.Context(), attackers, g.webhook(), config)
+		conn, err := tlsFrom(t.Context(), attackers, s.webhook(), config)
 		if err == nil {
 			_, err = conn.Read(make([]byte, 1))
 			conn.Close()
@@ -304,19 +320,19 @@ func TestHandshakesTellNothing(t *testing.T) {
 		}
 	}
 
-	// Plain HTTP is told by name what it is, which is all it learns.
-	conn, err := dialFrom(t.Context(), attackers, g.webhook())
+	// Plain HTTP gets an answer that names the mistake, and nothing else.
+	conn, err := dialFrom(t.Context(), attackers, s.webhook())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-
 	if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
 
 	told, _ := io.ReadAll(conn)
-	if want := "HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"; string(told) != want {
+	const want = "HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
+	if string(told) != want {
 		t.Errorf("plain HTTP is told %q, want %q", told, want)
 	}
 }

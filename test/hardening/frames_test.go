@@ -28,7 +28,9 @@ type speaker struct {
 }
 
 // speaking attacks as a runtime that is known, by HTTP/2. It reads what the listener says, or not.
-func speaking(reads bool, settings []http2.Setting, do func(ctx context.Context, s *speaker) error) func(context.Context, *siege) error {
+func speaking(reads bool, settings []http2.Setting, do func(ctx context.Context,
+	s *speaker) error,
+) func(context.Context, *siege) error {
 	return func(ctx context.Context, s *siege) error {
 		conn, err := tlsFrom(ctx, attackers, s.operator.addr, s.client(s.loud, "h2"))
 		if err != nil {
@@ -38,19 +40,16 @@ func speaking(reads bool, settings []http2.Setting, do func(ctx context.Context,
 
 		stop := context.AfterFunc(ctx, func() { conn.Close() })
 		defer stop()
-
 		if tcp, ok := conn.NetConn().(*net.TCPConn); ok && !reads {
-			_ = tcp.SetReadBuffer(4 << 10) // Else the system takes megabytes that nobody reads.
+			_ = tcp.SetReadBuffer(4 << 10) // Else the system buffers megabytes.
 		}
 
 		if reads {
 			heard := make(chan struct{})
-
 			defer func() {
 				conn.Close()
 				<-heard
 			}()
-
 			go func() {
 				defer close(heard)
 
@@ -62,7 +61,6 @@ func speaking(reads bool, settings []http2.Setting, do func(ctx context.Context,
 		out := bufio.NewWriterSize(conn, 64<<10)
 		speaker := &speaker{Framer: http2.NewFramer(out, nil), conn: conn, out: out, stream: 1, frames: &s.frames}
 		speaker.hpack = hpack.NewEncoder(&speaker.block)
-
 		if _, err := out.WriteString(http2.ClientPreface); err != nil {
 			return err
 		}
@@ -70,7 +68,6 @@ func speaking(reads bool, settings []http2.Setting, do func(ctx context.Context,
 		if err := errors.Join(speaker.WriteSettings(settings...), speaker.WriteSettingsAck(), out.Flush()); err != nil {
 			return err
 		}
-
 		return do(ctx, speaker)
 	}
 }
@@ -78,7 +75,6 @@ func speaking(reads bool, settings []http2.Setting, do func(ctx context.Context,
 // again does something for as long as the listener stands it, with a bound.
 func (s *speaker) again(ctx context.Context, times int, do func() error) error {
 	const batch = 50
-
 	for i := range times {
 		if err := do(); err != nil {
 			return err
@@ -96,7 +92,6 @@ func (s *speaker) again(ctx context.Context, times int, do func() error) error {
 			break
 		}
 	}
-
 	return s.out.Flush()
 }
 
@@ -104,7 +99,6 @@ func (s *speaker) again(ctx context.Context, times int, do func() error) error {
 func (s *speaker) request(method, path string, ends bool, more ...hpack.HeaderField) (uint32, error) {
 	id := s.stream
 	s.stream += 2
-
 	return id, s.WriteHeaders(http2.HeadersFrameParam{
 		StreamID: id, EndHeaders: true, EndStream: ends, BlockFragment: s.fields(method, path, more...),
 	})
@@ -112,7 +106,6 @@ func (s *speaker) request(method, path string, ends bool, more ...hpack.HeaderFi
 
 func (s *speaker) fields(method, path string, more ...hpack.HeaderField) []byte {
 	s.block.Reset()
-
 	for _, field := range append([]hpack.HeaderField{
 		{Name: ":method", Value: method},
 		{Name: ":path", Value: path},
@@ -122,14 +115,12 @@ func (s *speaker) fields(method, path string, more ...hpack.HeaderField) []byte 
 	}, more...) {
 		_ = s.hpack.WriteField(field) // It writes into memory.
 	}
-
 	return s.block.Bytes()
 }
 
 // stay waits for the listener to end the connection, which ends the reading half, too.
 func (s *speaker) stay(ctx context.Context) error {
 	<-ctx.Done()
-
 	return nil
 }
 
@@ -140,38 +131,55 @@ const eventPath = "/v2/" + manager + "/event"
 
 // frames are attacks by HTTP/2, of a runtime with a good certificate.
 var frames = []assault{
-	{"thousands of streams that do not end", 8, pauseOfFrames, speaking(true, nil, func(ctx context.Context, s *speaker) error {
-		return s.again(ctx, 3000, func() error {
-			_, err := s.request("POST", eventPath, false)
-
+	{"more events than its share", 8, pauseOfFrames, speaking(true, nil, func(ctx context.Context, s *speaker) error {
+		event, err := io.ReadAll(eventV2("loud"))
+		if err != nil {
 			return err
+		}
+		return s.again(ctx, 3000, func() error {
+			id, err := s.request("POST", eventPath, false)
+			return errors.Join(err, s.WriteData(id, true, event))
 		})
 	}), true},
+	{
+		"thousands of streams that do not end", 8, pauseOfFrames,
+		speaking(true, nil, func(ctx context.Context, s *speaker) error {
+			return s.again(ctx, 3000, func() error {
+				_, err := s.request("POST", eventPath, false)
+				return err
+			})
+		}), true,
+	},
 	{"rapid reset", 8, pauseOfFrames, speaking(true, nil, func(ctx context.Context, s *speaker) error {
 		return s.again(ctx, 5000, func() error {
 			id, err := s.request("POST", eventPath, false)
-
 			return errors.Join(err, s.WriteRSTStream(id, http2.ErrCodeCancel))
 		})
 	}), true},
-	{"header lists of one byte for four thousand", 4, pauseOfFrames, speaking(true, nil, func(ctx context.Context, s *speaker) error {
-		if _, err := s.request("GET", "/", true, hpack.HeaderField{Name: "x", Value: strings.Repeat("a", 3900)}); err != nil {
-			return err
-		}
+	{
+		"header lists of one byte for four thousand", 4, pauseOfFrames,
+		speaking(true, nil, func(ctx context.Context, s *speaker) error {
+			if _, err := s.request("GET", "/", true, hpack.HeaderField{
+				Name:  "x",
+				Value: strings.Repeat("a", 3900),
+			}); err != nil {
+				return err
+			}
 
-		// Index 62 is the youngest entry of the table.
-		bomb := bytes.Repeat([]byte{0xbe}, 16<<10-1)
-
-		return s.again(ctx, 100, func() error {
-			s.stream += 2
-
-			return s.WriteHeaders(http2.HeadersFrameParam{StreamID: s.stream, EndHeaders: true, EndStream: true, BlockFragment: bomb})
-		})
-	}), true},
+			// Index 62 is the youngest entry of the table.
+			bomb := bytes.Repeat([]byte{0xbe}, 16<<10-1)
+			return s.again(ctx, 100, func() error {
+				s.stream += 2
+				return s.WriteHeaders(http2.HeadersFrameParam{
+					StreamID: s.stream, EndHeaders: true, EndStream: true,
+					BlockFragment: bomb,
+				})
+			})
+		}), true,
+	},
 	{"continuations without end", 4, pauseOfFrames, speaking(true, nil, func(ctx context.Context, s *speaker) error {
 		id := s.stream
 		block := s.fields("GET", "/")
-
 		if err := s.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block}); err != nil {
 			return err
 		}
@@ -179,33 +187,22 @@ var frames = []assault{
 		s.block.Reset()
 		_ = s.hpack.WriteField(hpack.HeaderField{Name: "x", Value: strings.Repeat("a", 4000), Sensitive: true})
 		filler := bytes.Clone(s.block.Bytes())
-
 		return s.again(ctx, 5000, func() error { return s.WriteContinuation(id, false, filler) })
 	}), false},
-	{"settings, the answers not read", 4, pauseOfFrames, speaking(false, nil, func(ctx context.Context, s *speaker) error {
-		if err := s.again(ctx, 100_000, func() error { return s.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1}) }); err != nil {
-			return err
-		}
-
-		return s.stay(ctx)
-	}), true}, // One answer stands for several: nothing piles up.
 	{"pings, the answers not read", 4, pauseOfFrames, speaking(false, nil, func(ctx context.Context, s *speaker) error {
 		if err := s.again(ctx, 1_000_000, func() error { return s.WritePing(false, [8]byte{}) }); err != nil {
 			return err
 		}
-
 		return s.stay(ctx)
 	}), true}, // It ends when the buffers of both systems are full, which can be never.
 	{"a window of zero", 8, pauseOfFrames, speaking(true, []http2.Setting{{ID: http2.SettingInitialWindowSize, Val: 0}},
 		func(ctx context.Context, s *speaker) error {
 			if err := s.again(ctx, 250, func() error {
 				_, err := s.request("GET", "/", true)
-
 				return err
 			}); err != nil {
 				return err
 			}
-
 			return s.stay(ctx)
 		}), true},
 }

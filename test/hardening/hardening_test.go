@@ -1,4 +1,5 @@
-// Package hardening attacks the real agent and a real listener, as processes, from their own network.
+// Package hardening attacks the real agent and a real listener, as processes, from their own
+// network.
 package hardening
 
 import (
@@ -31,7 +32,8 @@ const (
 	domain      = "runtime-1.example.com"
 	manager     = "widgets"
 
-	// Attackers and those who are in the right come from different addresses, as pods and API servers do.
+	// Attackers and legitimate clients have different addresses, as pods and API
+	// servers do.
 	attackers = "127.0.0.66"
 	friends   = "127.0.0.2"
 
@@ -50,14 +52,12 @@ type recorder struct {
 
 func newRecorder(t *testing.T, pki *rig.PKI) *recorder {
 	t.Helper()
-
 	r := &recorder{}
 	r.Server = httptest.NewUnstartedServer(r)
 	r.TLS = httpmtls.ServerTLSConfig(pki.ServerMaterial())
 	r.EnableHTTP2 = true
 	r.StartTLS()
 	t.Cleanup(r.Close)
-
 	return r
 }
 
@@ -67,7 +67,6 @@ func (r *recorder) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
-
 	r.targets = append(r.targets, request.Method+" "+request.RequestURI)
 	for _, event := range events {
 		r.names = append(r.names, event.Watched.Name)
@@ -79,7 +78,6 @@ func (r *recorder) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 func (r *recorder) seen() (targets, names []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-
 	return append([]string(nil), r.targets...), append([]string(nil), r.names...)
 }
 
@@ -102,14 +100,13 @@ func newScene(t *testing.T, env map[string]string) *scene {
 
 	s := &scene{t: t, pki: rig.NewPKI(t)}
 	s.recorder = newRecorder(t, s.pki)
-	s.agent = rig.StartAgent(t, s.pki.RuntimeVolume(runtimeName, domain), s.recorder.address(), rig.AgentOptions{Env: all})
-
+	s.agent = rig.StartAgent(t, s.pki.RuntimeVolume(runtimeName, domain), s.recorder.address(),
+		rig.AgentOptions{Env: all})
 	return s
 }
 
 func needsProcesses(t *testing.T) {
 	t.Helper()
-
 	if testing.Short() {
 		t.Skip("builds and runs the agent, which -short leaves out")
 	}
@@ -122,7 +119,6 @@ func (s *scene) metrics() string { return rig.Address(s.agent.MetricsPort) }
 // dialFrom connects from a loopback address of choice.
 func dialFrom(ctx context.Context, from, to string) (net.Conn, error) {
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
-
 	return dialer.DialContext(ctx, "tcp", to)
 }
 
@@ -136,10 +132,8 @@ func tlsFrom(ctx context.Context, from, to string, config *tls.Config) (*tls.Con
 	encrypted := tls.Client(conn, config)
 	if err := encrypted.HandshakeContext(ctx); err != nil {
 		conn.Close()
-
 		return nil, err
 	}
-
 	return encrypted, nil
 }
 
@@ -157,7 +151,6 @@ func (s *scene) apiServer() *http.Client {
 		},
 	}
 	s.t.Cleanup(transport.CloseIdleConnections)
-
 	return &http.Client{Transport: transport, Timeout: patience}
 }
 
@@ -165,7 +158,8 @@ func (s *scene) apiServer() *http.Client {
 func (s *scene) review(client *http.Client, name string) (time.Duration, error) {
 	started := time.Now()
 
-	request, err := http.NewRequestWithContext(s.t.Context(), http.MethodPost, "https://"+s.webhook()+"/validate/"+manager,
+	request, err := http.NewRequestWithContext(s.t.Context(), http.MethodPost,
+		"https://"+s.webhook()+"/validate/"+manager,
 		strings.NewReader(reviewOf(name, 0)))
 	if err != nil {
 		return 0, err
@@ -191,15 +185,16 @@ func (s *scene) review(client *http.Client, name string) (time.Duration, error) 
 	if answer.StatusCode != http.StatusOK || !review.Response.Allowed {
 		return 0, fmt.Errorf("answer %s, allowed: %v", answer.Status, review.Response.Allowed)
 	}
-
 	return time.Since(started), nil
 }
 
 // reviewOf is an AdmissionReview with so many bytes of padding.
 func reviewOf(name string, padding int) string {
 	return fmt.Sprintf(`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"uid-1",`+
-		`"kind":{"group":"","version":"v1","kind":"ConfigMap"},"resource":{"group":"","version":"v1","resource":"configmaps"},`+
-		`"name":%[1]q,"namespace":"default","operation":"CREATE","userInfo":{},"dryRun":false,"oldObject":null,"object":{`+
+		`"kind":{"group":"","version":"v1","kind":"ConfigMap"},"resource":{"group":"","version":"v1",`+
+		`"resource":"configmaps"},`+
+		`"name":%[1]q,"namespace":"default","operation":"CREATE","userInfo":{},"dryRun":false,"oldObject":null,`+
+		`"object":{`+
 		`"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%[1]q,"namespace":"default"},"data":{"a":%[2]q}}}}`,
 		name, strings.Repeat("a", padding))
 }
@@ -207,10 +202,8 @@ func reviewOf(name string, padding int) string {
 // awaitEvent waits until the event of an object has reached the control plane.
 func (s *scene) awaitEvent(name string) {
 	s.t.Helper()
-
 	rig.Eventually(s.t, patience, "the event of "+name+" reached the control plane", func() bool {
 		_, names := s.recorder.seen()
-
 		return slices.Contains(names, name)
 	})
 }
@@ -220,7 +213,6 @@ type usage struct{ files, kilobytes int }
 
 func usageOf(t *testing.T, pid int) usage {
 	t.Helper()
-
 	dir := "/proc/" + strconv.Itoa(pid)
 
 	files, err := os.ReadDir(filepath.Join(dir, "fd"))
@@ -234,20 +226,17 @@ func usageOf(t *testing.T, pid int) usage {
 	}
 
 	u := usage{files: len(files)}
-
 	for line := range strings.Lines(string(status)) {
 		if fields := strings.Fields(line); len(fields) > 1 && fields[0] == "VmRSS:" {
 			u.kilobytes, _ = strconv.Atoi(fields[1])
 		}
 	}
-
 	return u
 }
 
 // leafOf returns a key pair of a leaf.
 func leafOf(t *testing.T, leaf *testpki.Leaf, err error) tls.Certificate {
 	t.Helper()
-
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -261,6 +250,5 @@ func leafOf(t *testing.T, leaf *testpki.Leaf, err error) tls.Certificate {
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	return pair
 }

@@ -21,12 +21,12 @@ func TestKeepsSecretsFindsThem(t *testing.T) {
 
 	block, _ := pem.Decode(text)
 	for name, log := range map[string]string{
-		"PEM": string(text), "nothing": "", "Base64": strings.Split(string(text), "\n")[1], "hexadecimal": hex.EncodeToString(block.Bytes),
+		"PEM": string(text), "nothing": "", "Base64": strings.Split(string(text), "\n")[1],
+		"hexadecimal": hex.EncodeToString(block.Bytes),
 	} {
 		// A test that is not ours takes the complaint.
 		probe := &complaints{TB: t}
 		rig.KeepsSecrets(probe, log, rig.Secrets(s.agent.Volume)...)
-
 		if probe.n == 0 {
 			t.Errorf("a key as %s is not found", name)
 		}
@@ -46,11 +46,11 @@ func (c *complaints) Error(...any) { c.n++ }
 
 func (c *complaints) Errorf(string, ...any) { c.n++ }
 
-// What goes wrong is what gets logged: broken files, certificates that nobody trusts, an API server that is not there.
+// What goes wrong is what gets logged: broken files, untrusted certificates, an API server
+// that is not there.
 func TestTroubleTellsNoSecrets(t *testing.T) {
 	token := "header.claims.c2lnbmF0dXJlIHRoYXQgaXMgYSBzZWNyZXQ"
 	tokenFile := filepath.Join(t.TempDir(), "token")
-
 	if err := os.WriteFile(tokenFile, []byte(token), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -58,16 +58,21 @@ func TestTroubleTellsNoSecrets(t *testing.T) {
 	pki := rig.NewPKI(t)
 	ca, _, _ := pki.RuntimeVolume(runtimeName, domain).Paths()
 	s := newScene(t, map[string]string{
-		"CANARY_LEASE": "kyma-system/canary", "CANARY_API_SERVER": "https://" + rig.Address(rig.FreePort(t)), "CANARY_INTERVAL": "100ms",
+		"CANARY_LEASE": "kyma-system/canary", "CANARY_API_SERVER": "https://" + rig.Address(rig.FreePort(t)),
+		"CANARY_INTERVAL":   "100ms",
 		"CANARY_TOKEN_FILE": tokenFile, "CANARY_CA_CERT": ca, "HEARTBEAT_INTERVAL": "1s", "MANAGERS": manager,
 	})
 	logged := func(what string, times int) {
 		t.Helper()
-		rig.Eventually(t, patience, what+" is in the log", func() bool { return strings.Count(s.agent.FullLog(), what) >= times })
+		rig.Eventually(t, patience, what+" is in the log",
+			func() bool { return strings.Count(s.agent.FullLog(), what) >= times })
 	}
 	good := rig.Secrets(s.agent.Volume)
 	write := func(files ...[]byte) {
-		if err := s.agent.Volume.Write(map[string][]byte{testpki.FileCA: files[0], testpki.FileCert: files[1], testpki.FileKey: files[2]}); err != nil {
+		if err := s.agent.Volume.Write(map[string][]byte{
+			testpki.FileCA: files[0], testpki.FileCert: files[1],
+			testpki.FileKey: files[2],
+		}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -83,5 +88,6 @@ func TestTroubleTellsNoSecrets(t *testing.T) {
 	logged("canary", 1)
 	write(good...)
 
-	rig.KeepsSecrets(t, s.agent.FullLog(), append(append([][]byte{[]byte("c2lnbmF0dXJlIHRoYXQgaXMgYSBzZWNyZXQ")}, good...), stranger...)...)
+	rig.KeepsSecrets(t, s.agent.FullLog(),
+		append(append([][]byte{[]byte("c2lnbmF0dXJlIHRoYXQgaXMgYSBzZWNyZXQ")}, good...), stranger...)...)
 }

@@ -18,7 +18,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
-// stateAddr makes the test binary the listener that is attacked, in place of a test. It is where that tells its state.
+// stateAddr makes the test binary the listener that is attacked, in place of a test. It is where
+// that serves its state.
 const stateAddr = "HARDENING_STATE_ADDR"
 
 func TestMain(m *testing.M) {
@@ -41,17 +42,16 @@ type besieged struct {
 	TooFast    int64 `json:"tooFast"`
 }
 
-// runBesieged serves natively, with the flags of examples/minimal, a log at debug level and short deadlines, so that attacks meet them.
+// runBesieged serves natively, with the flags of examples/minimal, a log at debug level and short
+// deadlines, so that attacks meet them.
 func runBesieged(state string) error {
 	var files httpmtls.Paths
-
 	flags := flag.NewFlagSet("listener", flag.ContinueOnError)
 	addr := flags.String("addr", "", "")
 	name := flags.String("manager", "", "")
 	flags.StringVar(&files.CA, "ca", "", "")
 	flags.StringVar(&files.Certificate, "cert", "", "")
 	flags.StringVar(&files.Key, "key", "", "")
-
 	if err := flags.Parse(os.Args[1:]); err != nil {
 		return err
 	}
@@ -64,7 +64,6 @@ func runBesieged(state string) error {
 	}
 
 	var dropped, handshakes, tooFast atomic.Int64
-
 	server, err := listener.New(listener.FromTLS(listener.PeerOptions{}), listener.InsecureAllowAll(),
 		map[core.Manager]core.Handler{core.Manager(*name): core.HandlerFunc(printBesieged)}, listener.Options{
 			Addr: *addr, TLS: httpmtls.ServerTLSConfig(material), Logger: log, MaxConnections: maxBesieged,
@@ -84,19 +83,21 @@ func runBesieged(state string) error {
 	}
 
 	tells := &http.Server{
-		Addr: state, ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			_ = json.NewEncoder(w).Encode(besieged{runtime.NumGoroutine(), dropped.Load(), handshakes.Load(), tooFast.Load()})
+		Addr: state, ReadHeaderTimeout: time.Minute,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			_ = json.NewEncoder(w).Encode(besieged{
+				runtime.NumGoroutine(), dropped.Load(), handshakes.Load(),
+				tooFast.Load(),
+			})
 		}),
 	}
 
 	go func() { _ = tells.ListenAndServe() }() // Until the process is killed.
-
 	return server.Start(context.Background())
 }
 
-// printBesieged tells of a delivery as examples/minimal does.
+// printBesieged prints a delivery as examples/minimal does.
 func printBesieged(_ context.Context, d core.Delivery) error {
 	_, err := fmt.Printf("{\"runtime\":%q,\"name\":%q}\n", d.Runtime, d.Event.Watched.Name)
-
 	return err
 }

@@ -20,7 +20,6 @@ import (
 
 func events() []core.WatchEvent {
 	at := time.Date(2026, 11, 21, 3, 27, 0, 0, time.UTC)
-
 	return []core.WatchEvent{
 		{ID: "e-kyma-1", Source: "runtime 1/ü", Epoch: "e", Sequence: 1, Kind: core.KindResync, Time: at},
 		{
@@ -37,7 +36,8 @@ func events() []core.WatchEvent {
 	}
 }
 
-// TestOfficialSDKReadsOurBatches and TestWeReadBatchesOfTheOfficialSDK hold contract v3 against the Go SDK of CloudEvents.
+// TestOfficialSDKReadsOurBatches and TestWeReadBatchesOfTheOfficialSDK hold contract v3 against the
+// Go SDK of CloudEvents.
 func TestOfficialSDKReadsOurBatches(t *testing.T) {
 	for _, e := range throughSDK(t) {
 		if err := e.Validate(); err != nil {
@@ -69,7 +69,6 @@ func TestOfficialSDKReadsOurBatches(t *testing.T) {
 // throughSDK returns our events as the SDK reads them from a request.
 func throughSDK(t *testing.T) []event.Event {
 	t.Helper()
-
 	body, err := contract.V3.Encode(events())
 	if err != nil {
 		t.Fatal(err)
@@ -86,7 +85,6 @@ func throughSDK(t *testing.T) []event.Event {
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	return read
 }
 

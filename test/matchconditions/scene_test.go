@@ -1,5 +1,5 @@
-// Package matchconditions proves against a real API server that the match conditions of a webhook configuration select what the
-// agent's filter does, and measures what they save.
+// Package matchconditions proves against a real API server that the match conditions of a webhook
+// configuration select what the agent's filter does, and measures what they save.
 package matchconditions
 
 import (
@@ -42,14 +42,13 @@ type kind struct {
 }
 
 var (
-	widgets         = kind{gvr("example.com", "widgets"), "example.com/v1", "Widget", true}
-	gadgets         = kind{gvr("example.com", "gadgets"), "example.com/v1", "Gadget", false}
-	configMaps      = kind{gvr("", "configmaps"), "v1", "ConfigMap", false}
-	serviceAccounts = kind{gvr("", "serviceaccounts"), "v1", "ServiceAccount", false}
-	deployments     = kind{gvr("apps", "deployments"), "apps/v1", "Deployment", true}
+	widgets     = kind{gvr("example.com", "widgets"), "example.com/v1", "Widget", true}
+	gadgets     = kind{gvr("example.com", "gadgets"), "example.com/v1", "Gadget", false}
+	configMaps  = kind{gvr("", "configmaps"), "v1", "ConfigMap", false}
+	deployments = kind{gvr("apps", "deployments"), "apps/v1", "Deployment", true}
 )
 
-func kinds() []kind { return []kind{widgets, gadgets, configMaps, serviceAccounts, deployments} }
+func kinds() []kind { return []kind{widgets, gadgets, configMaps, deployments} }
 
 func gvr(group, resource string) schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: group, Version: "v1", Resource: resource}
@@ -63,7 +62,6 @@ func (k kind) path(name, subresource string) string {
 	}
 
 	path += "/namespaces/default/" + k.gvr.Resource
-
 	if name != "" {
 		path += "/" + name
 	}
@@ -71,11 +69,11 @@ func (k kind) path(name, subresource string) string {
 	if subresource != "" {
 		path += "/" + subresource
 	}
-
 	return path
 }
 
-// scene is an API server that asks the agent's handler about every write twice: for everything, and for the selection.
+// scene is an API server that asks the agent's handler about every write twice: for everything, and
+// for the selection.
 type scene struct {
 	t     testing.TB
 	plane *controlplane.ControlPlane
@@ -87,7 +85,6 @@ type scene struct {
 
 func newScene(t testing.TB) *scene {
 	t.Helper()
-
 	if testing.Short() {
 		t.Skip("needs a real API server, which -short leaves out")
 	}
@@ -101,7 +98,6 @@ func newScene(t testing.TB) *scene {
 	if s.http, err = rest.HTTPClientFor(s.plane.Config); err != nil {
 		t.Fatal(err)
 	}
-
 	return s
 }
 
@@ -114,9 +110,10 @@ func definition(k kind) *apiextensionsv1.CustomResourceDefinition {
 		}},
 	}
 	if k.status {
-		version.Subresources = &apiextensionsv1.CustomResourceSubresources{Status: &apiextensionsv1.CustomResourceSubresourceStatus{}}
+		version.Subresources = &apiextensionsv1.CustomResourceSubresources{
+			Status: &apiextensionsv1.CustomResourceSubresourceStatus{},
+		}
 	}
-
 	return &apiextensionsv1.CustomResourceDefinition{
 		ObjectMeta: metav1.ObjectMeta{Name: k.gvr.Resource + "." + k.gvr.Group},
 		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
@@ -130,7 +127,6 @@ func definition(k kind) *apiextensionsv1.CustomResourceDefinition {
 // watch makes the API server ask on behalf of a manager about all kinds, and returns when it does.
 func (s *scene) watch(manager core.Manager, matchConditions bool) {
 	s.t.Helper()
-
 	handler, err := admission.New(
 		admission.AcceptorFunc(func(core.Manager, core.WatchEvent) outbox.Outcome { return outbox.Accepted }),
 		admission.Options{Hooks: admission.Hooks{Reviewed: s.reviewed}},
@@ -143,7 +139,6 @@ func (s *scene) watch(manager core.Manager, matchConditions bool) {
 	s.t.Cleanup(server.Close)
 
 	var watches []admission.Watch
-
 	for _, k := range kinds() {
 		for _, field := range []core.Field{core.FieldSpec, core.FieldStatus} {
 			name := types.NamespacedName{Namespace: "default", Name: k.gvr.Resource + "-" + string(field)}
@@ -168,10 +163,8 @@ func (s *scene) watch(manager core.Manager, matchConditions bool) {
 
 func (s *scene) awaitReviews(manager core.Manager) {
 	s.t.Helper()
-
 	rig.Eventually(s.t, time.Minute, "the API server asks on behalf of "+string(manager), func() bool {
 		s.do(http.MethodPost, configMaps.path("", ""), "application/json", `{"metadata":{"generateName":"probe-"}}`)
-
 		return sum(s.taken()[manager]) > 0
 	})
 }
@@ -179,7 +172,6 @@ func (s *scene) awaitReviews(manager core.Manager) {
 func (s *scene) reviewed(manager core.Manager, decision string, _ time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-
 	if s.reviews[manager] == nil {
 		s.reviews[manager] = map[admission.Decision]int{}
 	}
@@ -191,10 +183,8 @@ func (s *scene) reviewed(manager core.Manager, decision string, _ time.Duration)
 func (s *scene) taken() map[core.Manager]map[admission.Decision]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-
 	taken := s.reviews
 	s.reviews = map[core.Manager]map[admission.Decision]int{}
-
 	return taken
 }
 
@@ -202,15 +192,14 @@ func sum(decisions map[admission.Decision]int) (n int) {
 	for _, count := range decisions {
 		n += count
 	}
-
 	return n
 }
 
 // do sends one request and returns the status and the body of the answer.
 func (s *scene) do(method, path, contentType, body string) (int, []byte) {
 	s.t.Helper()
-
-	request, err := http.NewRequestWithContext(s.t.Context(), method, strings.TrimSuffix(s.plane.Config.Host, "/")+path, strings.NewReader(body))
+	request, err := http.NewRequestWithContext(s.t.Context(), method, strings.TrimSuffix(s.plane.Config.Host, "/")+path,
+		strings.NewReader(body))
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -227,21 +216,19 @@ func (s *scene) do(method, path, contentType, body string) (int, []byte) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-
 	return answer.StatusCode, content
 }
 
 // patch sends a merge patch.
 func (s *scene) patch(k kind, name, subresource, body string) int {
 	status, _ := s.do(http.MethodPatch, k.path(name, subresource), "application/merge-patch+json", body)
-
 	return status
 }
 
-// put replaces top-level fields of an object by raw JSON, as it stands: the order and the notation stay. An empty text removes one.
+// put replaces top-level fields of an object by raw JSON, as it stands: the order and the notation
+// stay. An empty text removes one.
 func (s *scene) put(k kind, name, subresource, query string, fields map[string]string) int {
 	s.t.Helper()
-
 	status, current := s.do(http.MethodGet, k.path(name, ""), "application/json", "")
 	if status != http.StatusOK {
 		return status
@@ -259,37 +246,32 @@ func (s *scene) put(k kind, name, subresource, query string, fields map[string]s
 	}
 
 	status, _ = s.do(http.MethodPut, k.path(name, subresource)+query, "application/json", join(object))
-
 	return status
 }
 
-// join keeps the notation of numbers, which json.Marshal would do, too, and the order of members within a field, which it would not.
+// join keeps the notation of numbers, which json.Marshal would do, too, and the order of members
+// within a field, which it would not.
 func join(object map[string]json.RawMessage) string {
 	var text bytes.Buffer
-
 	for field, raw := range object {
 		fmt.Fprintf(&text, ",%q:%s", field, raw)
 	}
-
 	return "{" + text.String()[1:] + "}"
 }
 
 // metric returns the sum of a metric of the API server.
 func (s *scene) metric(name string) float64 {
 	s.t.Helper()
-
 	status, text := s.do(http.MethodGet, "/metrics", "text/plain", "")
 	if status != http.StatusOK {
 		s.t.Fatalf("metrics: status %d", status)
 	}
-
 	return rig.Sum(text, name)
 }
 
 // checkErrors fails when a condition could not be evaluated: then a write would have been lost.
 func (s *scene) checkErrors() {
 	s.t.Helper()
-
 	if n := s.metric("apiserver_admission_match_condition_evaluation_errors_total"); n != 0 {
 		s.t.Errorf("%v conditions could not be evaluated, want none", n)
 	}

@@ -3,186 +3,91 @@ package node
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/util/rand"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// hashDigits is how much of the hash of a template is in the names of its pods.
-const hashDigits = 8
+// roll brings the pods of a Deployment one step nearer to its template, and writes its status.
+// There is at most one pod more than wanted, and never a ready pod less.
+func (n *Node) roll(ctx context.Context, deployment *appsv1.Deployment) error {
+	if deployment.DeletionTimestamp != nil {
+		return nil
+	}
 
-// scale brings the pods of a Deployment nearer to what is wanted, as a rolling update does.
-func (n *Node) scale(deployment *appsv1.Deployment) {
-	owner := client.ObjectKeyFromObject(deployment)
-	hash := templateHash(&deployment.Spec.Template)
-	wanted := int(*deployment.Spec.Replicas)
-	surge, missing := bounds(deployment, wanted)
+	hash, wanted := templateHash(&deployment.Spec.Template), int(*deployment.Spec.Replicas)
+	current, old := n.podsOf(deployment, hash)
+	switch {
+	case len(current) < wanted && len(current)+len(old) <= wanted:
+		name := fmt.Sprintf("%s-%s-%s", deployment.Name, hash, rand.String(5))
 
-	var current, old []*pod
+		p, err := n.newPod(client.ObjectKeyFromObject(deployment), name, hash, &deployment.Spec.Template)
+		if err != nil {
+			n.t.Errorf("Deployment %s: %v", deployment.Name, err)
+			return nil
+		}
 
-	for _, p := range n.podsOf(owner) {
+		n.add(p)
+	case len(current) > wanted:
+		current[0].end()
+	case len(old) > 0 && (!old[0].now().Ready || ready(current)+ready(old) > wanted):
+		old[0].end()
+	}
+	return n.report(ctx, deployment, hash)
+}
+
+// podsOf returns the pods of the template with that hash, and those of older templates. Pods that
+// end are left out.
+func (n *Node) podsOf(deployment *appsv1.Deployment, hash string) (current, old []*pod) {
+	for _, p := range n.running() {
 		switch {
-		case p.isEnding():
-		case p.template == hash:
+		case p.owner != client.ObjectKeyFromObject(deployment) || p.now().Ending:
+		case p.hash == hash:
 			current = append(current, p)
 		default:
 			old = append(old, p)
 		}
 	}
-
-	for len(current) < wanted && len(current)+len(old) < wanted+surge {
-		p, err := n.newPod(owner, hash, fmt.Sprintf("%s-%s-%s", owner.Name, hash, rand.String(5)), &deployment.Spec.Template)
-		if err != nil {
-			n.t.Errorf("Deployment %s: %v", owner, err)
-
-			return
-		}
-
-		n.running = append(n.running, p)
-		current = append(current, p)
-	}
-
-	for _, p := range slices.Concat(current[min(wanted, len(current)):], old) {
-		if !p.isReady() || ready(current)+ready(old) > wanted-missing || len(current) > wanted {
-			p.end()
-
-			current = slices.DeleteFunc(current, (*pod).isEnding)
-			old = slices.DeleteFunc(old, (*pod).isEnding)
-		}
-	}
+	return current, old
 }
 
 func templateHash(template *corev1.PodTemplateSpec) string {
 	text, err := json.Marshal(template)
 	if err != nil {
-		panic(err) // What came in JSON can be JSON.
+		panic(err) // It came as JSON.
 	}
-
-	sum := sha256.Sum256(text)
-
-	return hex.EncodeToString(sum[:])[:hashDigits]
-}
-
-func bounds(deployment *appsv1.Deployment, wanted int) (surge, missing int) {
-	quarter := intstr.FromString("25%")
-	maxSurge, maxUnavailable := &quarter, &quarter
-
-	if rolling := deployment.Spec.Strategy.RollingUpdate; rolling != nil {
-		maxSurge, maxUnavailable = rolling.MaxSurge, rolling.MaxUnavailable
-	}
-
-	surge, _ = intstr.GetScaledValueFromIntOrPercent(maxSurge, wanted, true) // The API server has checked them.
-	missing, _ = intstr.GetScaledValueFromIntOrPercent(maxUnavailable, wanted, false)
-
-	return surge, missing
+	return fmt.Sprintf("%.4x", sha256.Sum256(text))
 }
 
 func ready(pods []*pod) (count int) {
 	for _, p := range pods {
-		if p.isReady() && !p.isEnding() {
+		if p.now().Ready {
 			count++
 		}
 	}
-
 	return count
 }
 
-func (n *Node) podsOf(owner types.NamespacedName) (pods []*pod) {
-	for _, p := range n.running {
-		if p.owner == owner {
-			pods = append(pods, p)
-		}
+// report writes the status of a Deployment when it has changed.
+func (n *Node) report(ctx context.Context, deployment *appsv1.Deployment, hash string) error {
+	current, old := n.podsOf(deployment, hash)
+	available := int32(ready(current) + ready(old))
+	status := appsv1.DeploymentStatus{
+		ObservedGeneration: deployment.Generation, Replicas: int32(len(current) + len(old)),
+		UpdatedReplicas: int32(len(current)),
+		ReadyReplicas:   available, AvailableReplicas: available,
 	}
 
-	return pods
-}
-
-// tell writes the status of a Deployment when it has changed.
-func (n *Node) tell(ctx context.Context, deployment *appsv1.Deployment) error {
-	hash := templateHash(&deployment.Spec.Template)
-	status := appsv1.DeploymentStatus{ObservedGeneration: deployment.Generation}
-
-	for _, p := range n.podsOf(client.ObjectKeyFromObject(deployment)) {
-		if p.isEnding() {
-			continue
-		}
-
-		status.Replicas++
-
-		if p.template == hash {
-			status.UpdatedReplicas++
-		}
-
-		if p.isReady() {
-			status.ReadyReplicas++
-			status.AvailableReplicas++
-		}
-	}
-
-	status.UnavailableReplicas = max(0, *deployment.Spec.Replicas-status.AvailableReplicas)
-	status.Conditions = conditions(deployment, &status)
-
-	if same(deployment.Status, status) {
+	if equality.Semantic.DeepEqual(deployment.Status, status) {
 		return nil
 	}
 
 	updated := deployment.DeepCopy()
 	updated.Status = status
-
-	return n.plane.Client.Status().Update(ctx, updated)
-}
-
-func conditions(deployment *appsv1.Deployment, status *appsv1.DeploymentStatus) []appsv1.DeploymentCondition {
-	_, missing := bounds(deployment, int(*deployment.Spec.Replicas))
-	available := appsv1.DeploymentCondition{
-		Type: appsv1.DeploymentAvailable, Status: corev1.ConditionFalse, Reason: "MinimumReplicasUnavailable",
-	}
-
-	if int(status.AvailableReplicas) >= int(*deployment.Spec.Replicas)-missing {
-		available.Status, available.Reason = corev1.ConditionTrue, "MinimumReplicasAvailable"
-	}
-
-	progressing := appsv1.DeploymentCondition{
-		Type: appsv1.DeploymentProgressing, Status: corev1.ConditionTrue, Reason: "ReplicaSetUpdated",
-	}
-
-	if status.UpdatedReplicas == *deployment.Spec.Replicas && status.AvailableReplicas == status.UpdatedReplicas {
-		progressing.Reason = "NewReplicaSetAvailable"
-	}
-
-	list := []appsv1.DeploymentCondition{available, progressing}
-
-	for i := range list {
-		list[i].LastTransitionTime, list[i].LastUpdateTime = metav1.Now(), metav1.Now()
-	}
-
-	return list
-}
-
-// same leaves out when conditions have changed.
-func same(a, b appsv1.DeploymentStatus) bool {
-	return a.ObservedGeneration == b.ObservedGeneration && a.Replicas == b.Replicas && a.UpdatedReplicas == b.UpdatedReplicas &&
-		a.AvailableReplicas == b.AvailableReplicas && a.ReadyReplicas == b.ReadyReplicas &&
-		slices.EqualFunc(a.Conditions, b.Conditions, func(a, b appsv1.DeploymentCondition) bool {
-			return a.Type == b.Type && a.Status == b.Status && a.Reason == b.Reason
-		})
-}
-
-// ignoreRaces leaves out what comes of a cache that is a moment behind: the next round gets it right.
-func ignoreRaces(err error) error {
-	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) || apierrors.IsAlreadyExists(err) {
-		return nil
-	}
-
-	return err
+	return ignoreRaces(n.plane.Client.Status().Update(ctx, updated))
 }

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"crypto/tls"
+	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
@@ -12,84 +13,45 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// untilReady is the longest wait between two probes of a container that is not ready yet. Kubelets wait as long as for one that is, but
-// it would be the test that waits.
-const untilReady = 100 * time.Millisecond
-
-// probe lets the declared probes say whether the container is ready, and ends it when it does not live.
-func (r *process) probe(ctx context.Context) {
-	container := r.pod.container()
-
-	if container.ReadinessProbe == nil {
-		r.pod.set(func() { r.pod.ready = true })
-	} else {
-		r.probes.Go(func() { r.readiness(ctx, container.ReadinessProbe) })
-	}
-
-	if container.LivenessProbe != nil {
-		r.probes.Go(func() { r.liveness(ctx, container.LivenessProbe) })
-	}
+// check is a probe of a container with its schedule.
+type check struct {
+	spec     *corev1.Probe // nil: always passes
+	next     time.Time
+	failures int32
+	passes   bool
 }
 
-func (r *process) readiness(ctx context.Context, probe *corev1.Probe) {
-	failures, every := int32(0), untilReady
+func newCheck(spec *corev1.Probe, passes bool) check {
+	return check{spec: spec, passes: passes || spec == nil}
+}
 
-	for wait(ctx, every) {
-		switch err := r.once(ctx, probe); {
-		case ctx.Err() != nil:
-			return
-		case err == nil:
-			failures, every = 0, seconds(probe.PeriodSeconds)
-			r.pod.set(func() { r.pod.ready = true })
-		default:
-			failures++
+// run probes the container if it is time for that. A container that does not pass is probed at
+// every call. A kubelet would wait for the period there, too, and the test with it.
+func (c *check) run(p *pod) {
+	if c.spec == nil || time.Now().Before(c.next) {
+		return
+	}
 
-			if failures >= probe.FailureThreshold {
-				every = untilReady
-				r.pod.set(func() { r.pod.ready = false })
-			}
-		}
+	c.failures++
+	if err := p.probe(c.spec); err == nil {
+		c.failures, c.passes = 0, true
+	}
+
+	c.passes = c.passes && c.failures < c.spec.FailureThreshold
+	if c.passes {
+		c.next = time.Now().Add(time.Duration(c.spec.PeriodSeconds) * time.Second)
 	}
 }
 
-func (r *process) liveness(ctx context.Context, probe *corev1.Probe) {
-	for failures := int32(0); wait(ctx, seconds(probe.PeriodSeconds)); {
-		err := r.once(ctx, probe)
-		if err == nil {
-			failures = 0
-
-			continue
-		}
-
-		failures++
-
-		if failures >= probe.FailureThreshold && ctx.Err() == nil {
-			r.pod.node.t.Logf("pod %s: killed by its liveness probe: %v", r.pod.name, err)
-
-			_ = r.cmd.Process.Kill() // It may have ended.
-
-			return
-		}
-	}
-}
-
-func (r *process) once(ctx context.Context, probe *corev1.Probe) error {
-	ctx, cancel := context.WithTimeout(ctx, seconds(probe.TimeoutSeconds))
-	defer cancel()
-
-	get := probe.HTTPGet
-
-	_, err := r.pod.get(ctx, strings.ToLower(string(get.Scheme)), get.Port.String(), get.Path)
-
-	return err
-}
-
-// get asks the container at the address of its pod.
-func (p *pod) get(ctx context.Context, scheme, port, path string) ([]byte, error) {
-	number, err := p.port(port)
+// probe makes one HTTP request to the container, at the address of its pod.
+func (p *pod) probe(spec *corev1.Probe) error {
+	number, err := p.port(spec.HTTPGet.Port.String())
 	if err != nil {
-		return nil, err
+		return err
 	}
+
+	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(spec.TimeoutSeconds)*time.Second)
+	defer cancel()
 
 	address := netip.AddrPortFrom(p.ip, number)
 	transport := &http.Transport{
@@ -97,21 +59,20 @@ func (p *pod) get(ctx context.Context, scheme, port, path string) ([]byte, error
 		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true},
 		DisableKeepAlives: true,
 	}
+	url := strings.ToLower(string(spec.HTTPGet.Scheme)) + "://" + address.String() + spec.HTTPGet.Path
 
-	return fetch(ctx, &http.Client{Transport: transport}, scheme+"://"+address.String()+path)
-}
-
-func seconds(n int32) time.Duration { return time.Duration(n) * time.Second }
-
-// wait reports false when ctx ends before.
-func wait(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return err
 	}
+
+	answer, err := transport.RoundTrip(request)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode < 200 || answer.StatusCode >= 400 { // As kubelets judge.
+		return fmt.Errorf("GET %s: %s", url, answer.Status)
+	}
+	return nil
 }

@@ -2,15 +2,15 @@ package node
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 )
 
-// volume is what a container sees of a Secret, as a kubelet makes it: each file is a link through ..data into a directory of one
-// generation, and a change swaps that one link.
+// volume holds the files of a Secret as a kubelet does: each is a link through ..data into the
+// directory of one generation. A change swaps that one link.
 type volume struct {
 	dir   string
 	mode  os.FileMode
@@ -30,11 +30,10 @@ func newVolume(dir string, mode os.FileMode, group int) (*volume, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
-
 	return v, os.Chown(dir, -1, group)
 }
 
-// write does nothing when nothing has changed, which it reports.
+// write replaces the files, and reports whether they have changed.
 func (v *volume) write(files map[string][]byte) (changed bool, err error) {
 	if v.written != nil && maps.EqualFunc(v.written, files, bytes.Equal) {
 		return false, nil
@@ -43,11 +42,10 @@ func (v *volume) write(files map[string][]byte) (changed bool, err error) {
 	if err := v.replace(files); err != nil {
 		return false, fmt.Errorf("volume: %w", err)
 	}
-
 	return true, nil
 }
 
-// replace goes in the order of a kubelet: the new content, then names for what is new, then those that are gone.
+// replace goes in the order of a kubelet: the new files, then the swap, then the names.
 func (v *volume) replace(files map[string][]byte) error {
 	before := v.generation
 
@@ -56,24 +54,23 @@ func (v *volume) replace(files map[string][]byte) error {
 		return err
 	}
 
-	if err := os.Symlink(generation, v.path(dataTmpLink)); err != nil {
-		return err
+	err = errors.Join(os.Symlink(generation, v.path(dataTmpLink)), os.Rename(v.path(dataTmpLink), v.path(dataLink)))
+	for name := range files {
+		if linked := os.Symlink(filepath.Join(dataLink, name), v.path(name)); !os.IsExist(linked) {
+			err = errors.Join(err, linked)
+		}
 	}
 
-	if err := os.Rename(v.path(dataTmpLink), v.path(dataLink)); err != nil {
-		return err
-	}
-
-	if err := v.names(files); err != nil {
-		return err
+	for name := range v.written {
+		if _, kept := files[name]; !kept {
+			err = errors.Join(err, os.Remove(v.path(name)))
+		}
 	}
 
 	v.generation, v.written = generation, maps.Clone(files)
-
-	if before == "" {
-		return nil
+	if err != nil || before == "" {
+		return err
 	}
-
 	return os.RemoveAll(v.path(before))
 }
 
@@ -85,49 +82,15 @@ func (v *volume) fill(files map[string][]byte) (generation string, err error) {
 		return "", err
 	}
 
-	if err := v.own(dir, 0o755); err != nil {
-		return "", err
-	}
-
+	err = v.own(dir, 0o755)
 	for name, content := range files {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, content, 0o600); err != nil {
-			return "", err
-		}
-
-		if err := v.own(path, v.mode); err != nil {
-			return "", err
-		}
+		err = errors.Join(err, os.WriteFile(path, content, 0o600), v.own(path, v.mode))
 	}
-
-	return filepath.Base(dir), nil
+	return filepath.Base(dir), err
 }
 
-// own is apart from the creation, which a mask of the process bends.
+// own sets group and mode. The umask would change a mode that is set at creation.
 func (v *volume) own(path string, mode os.FileMode) error {
-	if err := os.Chown(path, -1, v.group); err != nil {
-		return err
-	}
-
-	return os.Chmod(path, mode)
-}
-
-func (v *volume) names(files map[string][]byte) error {
-	for name := range files {
-		if err := os.Symlink(filepath.Join(dataLink, name), v.path(name)); err != nil && !os.IsExist(err) {
-			return err
-		}
-	}
-
-	for _, name := range slices.Sorted(maps.Keys(v.written)) {
-		if _, kept := files[name]; kept {
-			continue
-		}
-
-		if err := os.Remove(v.path(name)); err != nil {
-			return err
-		}
-	}
-
-	return nil
+	return errors.Join(os.Chown(path, -1, v.group), os.Chmod(path, mode))
 }

@@ -19,14 +19,15 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test"
 )
 
-// SourcesEnv is where make test puts a hash of what tests compile. Asked for, it belongs to what go test's cache knows a result by: it does
-// not see the sources, and would take a result from before they changed.
+// SourcesEnv is where make test puts a hash of what tests compile. Asked for, it belongs to what go
+// test's cache knows a result by: it does not see the sources, and would take a result from before
+// they changed.
 const SourcesEnv = "RUNTIME_WATCHER_SOURCES"
 
-// Build compiles a command of the repository once per test process, and returns the path of the binary.
+// Build compiles a command of the repository once per test process, and returns the path of the
+// binary.
 func Build(t testing.TB, command string) string {
 	t.Helper()
-
 	stored, _ := builds.LoadOrStore(command, sync.OnceValues(func() (string, error) { return compile(command) }))
 	build, _ := stored.(func() (string, error)) // Nothing else is stored.
 
@@ -34,7 +35,6 @@ func Build(t testing.TB, command string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-
 	return path
 }
 
@@ -47,11 +47,9 @@ func compile(command string) (string, error) {
 	cmd := exec.Command("go", "build", "-o", path, ".") // Shared by all tests, bound to none.
 	cmd.Dir = filepath.Join(test.Root(), command)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("building %s: %w: %s", command, err, out)
 	}
-
 	return path, nil
 }
 
@@ -71,10 +69,10 @@ type AgentOptions struct {
 	Binary string
 }
 
-// StartAgent runs the agent with the key material of volume and returns when it is ready. The test ends it.
+// StartAgent runs the agent with the key material of volume and returns when it is ready. The test
+// ends it.
 func StartAgent(t testing.TB, volume *testpki.Volume, controlPlane string, opts AgentOptions) *Agent {
 	t.Helper()
-
 	ca, cert, key := volume.Paths()
 	webhook, metrics := FreePort(t), FreePort(t)
 	env := []string{
@@ -96,7 +94,6 @@ func StartAgent(t testing.TB, volume *testpki.Volume, controlPlane string, opts 
 	}
 	a.Restart()
 	a.keepsSecrets(t, opts.Env["CANARY_TOKEN_FILE"])
-
 	return a
 }
 
@@ -110,31 +107,29 @@ func (a *Agent) Restart() {
 // AwaitReady returns when the agent is ready.
 func (a *Agent) AwaitReady() {
 	a.t.Helper()
-
 	Eventually(a.t, 30*time.Second, "the agent is ready", func() bool {
 		if !a.Running() {
 			a.t.Fatalf("the agent ended: %s\n%s", a.cmd.ProcessState, a.Log())
 		}
 
 		_, err := a.get("/readyz")
-
 		return err == nil
 	})
 }
 
-// Metric returns the sum of a metric over all series that have every given label, such as `manager="kyma"`.
+// Metric returns the sum of a metric over all series that have every given label, such as
+// `manager="kyma"`.
 func (a *Agent) Metric(name string, labels ...string) float64 {
 	a.t.Helper()
-
 	text, err := a.get("/metrics")
 	if err != nil {
 		a.t.Fatal(err)
 	}
-
 	return Sum(text, name, labels...)
 }
 
-// Sum adds the values of a metric in a text of the exposition format, over all series that have every given label.
+// Sum adds the values of a metric in a text of the exposition format, over all series that have
+// every given label.
 func Sum(text []byte, name string, labels ...string) (sum float64) {
 	for line := range bytes.Lines(text) {
 		series, value, _ := strings.Cut(strings.TrimSpace(string(line)), " ")
@@ -148,7 +143,6 @@ func Sum(text []byte, name string, labels ...string) (sum float64) {
 			sum += n
 		}
 	}
-
 	return sum
 }
 
@@ -158,7 +152,6 @@ func containsAll(text string, parts []string) bool {
 			return false
 		}
 	}
-
 	return true
 }
 
@@ -190,19 +183,16 @@ func getWith(ctx context.Context, client *http.Client, url string) ([]byte, erro
 	if err == nil && answer.StatusCode != http.StatusOK {
 		err = fmt.Errorf("GET %s: %s: %s", url, answer.Status, body)
 	}
-
 	return body, err
 }
 
 // Eventually waits until condition holds, and ends the test when it does not in time.
 func Eventually(t testing.TB, timeout time.Duration, what string, condition func() bool) {
 	t.Helper()
-
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 
 	deadline := time.After(timeout)
-
 	for !condition() {
 		select {
 		case <-tick.C:

@@ -12,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 )
@@ -28,26 +27,22 @@ type Canary struct {
 // NewCanary creates the Lease and the service account in a runtime, both of that name.
 func NewCanary(t testing.TB, runtime *controlplane.ControlPlane, name string) *Canary {
 	t.Helper()
-
 	meta := metav1.ObjectMeta{Namespace: Namespace, Name: name}
 	account := &corev1.ServiceAccount{ObjectMeta: meta}
 
-	for _, object := range []client.Object{
+	create(t, runtime,
 		&coordinationv1.Lease{ObjectMeta: meta},
 		account,
 		&rbacv1.Role{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{{
-			APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"}, ResourceNames: []string{name}, Verbs: []string{"patch"},
+			APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"}, ResourceNames: []string{name},
+			Verbs: []string{"patch"},
 		}}},
 		&rbacv1.RoleBinding{
 			ObjectMeta: meta,
 			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name},
 			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: Namespace, Name: name}},
 		},
-	} {
-		if err := runtime.Client.Create(t.Context(), object); err != nil {
-			t.Fatal(err)
-		}
-	}
+	)
 
 	request := &authenticationv1.TokenRequest{}
 	if err := runtime.Client.SubResource("token").Create(t.Context(), account, request); err != nil {
@@ -60,7 +55,6 @@ func NewCanary(t testing.TB, runtime *controlplane.ControlPlane, name string) *C
 		"CANARY_TOKEN_FILE": write(t, "token", []byte(c.Token)),
 		"CANARY_CA_CERT":    write(t, "ca.crt", runtime.Config.CAData),
 	}
-
 	return c
 }
 
@@ -68,17 +62,14 @@ func NewCanary(t testing.TB, runtime *controlplane.ControlPlane, name string) *C
 func (c *Canary) Config(runtime *controlplane.ControlPlane) *rest.Config {
 	config := rest.AnonymousClientConfig(runtime.Config)
 	config.BearerToken = c.Token
-
 	return config
 }
 
 func write(t testing.TB, name string, text []byte) string {
 	t.Helper()
-
 	path := filepath.Join(t.TempDir(), name)
 	if err := os.WriteFile(path, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-
 	return path
 }

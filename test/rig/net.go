@@ -11,27 +11,27 @@ import (
 
 func loopback() []net.IP { return []net.IP{net.IPv4(127, 0, 0, 1)} }
 
-// BothUsages are those of the certificate of an agent, which is shown to the control plane and to API servers.
+// BothUsages are those of the certificate of an agent, which is shown to the control plane and to
+// API servers.
 func BothUsages() []x509.ExtKeyUsage {
 	return []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth}
 }
 
-// FreePort returns a port of the loopback interface that nobody listens on, and that no connection of this machine gets
-// until the test ends: a process of the test may leave it and come back.
+// FreePort returns a port of the loopback interface without listener, which no connection
+// of this machine gets until the test ends: a process of the test may leave it and come back.
 func FreePort(t testing.TB) int {
 	t.Helper()
-
 	holder, port, err := reservePort()
 	if err != nil {
 		t.Fatal(err)
 	}
 
 	t.Cleanup(func() { _ = syscall.Close(holder) }) // It was bound only.
-
 	return port
 }
 
-// reservePort binds a socket that never listens, to all addresses. Others can listen on its port, but do not get it by chance.
+// reservePort binds a socket that never listens, to all addresses. Others can listen on its port,
+// but do not get it by chance.
 func reservePort() (holder, port int, err error) {
 	holder, err = syscall.Socket(syscall.AF_INET6, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -57,7 +57,6 @@ func reservePort() (holder, port int, err error) {
 	}
 
 	own, _ := address.(*syscall.SockaddrInet6) // It was bound to one.
-
 	return holder, own.Port, nil
 }
 

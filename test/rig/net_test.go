@@ -10,7 +10,6 @@ import (
 
 func TestFreePortsAreDistinctAndStayFree(t *testing.T) {
 	seen := make(map[int]bool)
-
 	for range 200 {
 		port := rig.FreePort(t)
 		if seen[port] {

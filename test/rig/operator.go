@@ -25,18 +25,15 @@ import (
 // Namespace is where the objects that stand for runtimes are, in the control plane.
 const Namespace = "default"
 
-// AddRuntime creates the object that stands for a runtime: a ConfigMap of its name with the domain that its certificate carries.
+// AddRuntime creates the object that stands for a runtime: a ConfigMap of its name with the domain
+// that its certificate carries.
 func AddRuntime(t testing.TB, plane *controlplane.ControlPlane, name, domain string) types.NamespacedName {
 	t.Helper()
-
 	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
 		Name: name, Namespace: Namespace,
 		Annotations: map[string]string{controllerruntime.DomainAnnotation: domain},
 	}}
-	if err := plane.Client.Create(t.Context(), object); err != nil {
-		t.Fatal(err)
-	}
-
+	create(t, plane, object)
 	return types.NamespacedName{Namespace: Namespace, Name: name}
 }
 
@@ -46,7 +43,8 @@ type Reconcile struct {
 	Started time.Time
 }
 
-// Operator is a manager with a controller that is triggered by a listener only, and records what it reconciled.
+// Operator is a manager with a controller that is triggered by a listener only, and records what it
+// reconciled.
 type Operator struct {
 	Addr string
 
@@ -66,14 +64,17 @@ type OperatorOptions struct {
 	Listener listener.Options
 	// Reconcile is called within each reconcile.
 	Reconcile func(ctx context.Context, request types.NamespacedName)
-	// RequeueAfter is when a request is reconciled again although nothing was heard. Default: never.
+	// RequeueAfter is when a request is reconciled again although nothing was heard. Default:
+	// never.
 	RequeueAfter func(request types.NamespacedName) time.Duration
 }
 
-// StartOperator runs an operator in this process. Runtimes are ConfigMaps, see [AddRuntime], and SAN pinning is on.
-func StartOperator(t testing.TB, plane *controlplane.ControlPlane, material *httpmtls.Material, component string, opts OperatorOptions) *Operator {
+// StartOperator runs an operator in this process. Runtimes are ConfigMaps, see [AddRuntime], and
+// SAN pinning is on.
+func StartOperator(t testing.TB, plane *controlplane.ControlPlane, material *httpmtls.Material, component string,
+	opts OperatorOptions,
+) *Operator {
 	t.Helper()
-
 	o := &Operator{Addr: opts.Addr, t: t, ended: make(chan error, 1)}
 	if o.Addr == "" {
 		o.Addr = Address(FreePort(t))
@@ -97,11 +98,9 @@ func StartOperator(t testing.TB, plane *controlplane.ControlPlane, material *htt
 	go func() { o.ended <- mgr.Start(ctx) }()
 
 	t.Cleanup(o.Stop)
-
 	if !mgr.GetCache().WaitForCacheSync(ctx) {
 		t.Fatal("the operator's cache does not sync")
 	}
-
 	return o
 }
 
@@ -117,7 +116,8 @@ func (o *Operator) setUp(
 	opts.Listener.TLS = httpmtls.ServerTLSConfig(material)
 
 	events, source, err := controllerruntime.RegisterListenerComponent(o.Addr, component,
-		listener.FromTLS(listener.PeerOptions{}), listener.SANPinning(runtimes), controllerruntime.EnqueueByRuntime(runtimes),
+		listener.FromTLS(listener.PeerOptions{}), listener.SANPinning(runtimes),
+		controllerruntime.EnqueueByRuntime(runtimes),
 		controllerruntime.ComponentOptions{
 			Listener: opts.Listener,
 			Source: controllerruntime.SourceOptions{
@@ -132,11 +132,9 @@ func (o *Operator) setUp(
 	if err := mgr.Add(events); err != nil {
 		return err
 	}
-
 	return ctrl.NewControllerManagedBy(mgr).Named(component).WatchesRawSource(source).
 		Complete(reconcile.Func(func(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
 			o.started(r.NamespacedName)
-
 			if opts.Reconcile != nil {
 				opts.Reconcile(ctx, r.NamespacedName)
 			}
@@ -144,7 +142,6 @@ func (o *Operator) setUp(
 			if opts.RequeueAfter != nil {
 				return reconcile.Result{RequeueAfter: opts.RequeueAfter(r.NamespacedName)}, nil
 			}
-
 			return reconcile.Result{}, nil
 		}))
 }
@@ -152,14 +149,12 @@ func (o *Operator) setUp(
 func (o *Operator) started(name types.NamespacedName) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-
 	o.reconciles = append(o.reconciles, Reconcile{name, time.Now()})
 }
 
 func (o *Operator) delivered(d core.Delivery) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-
 	o.deliveries = append(o.deliveries, d)
 }
 
@@ -167,7 +162,6 @@ func (o *Operator) delivered(d core.Delivery) {
 func (o *Operator) Reconciles() []Reconcile {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-
 	return slices.Clone(o.reconciles)
 }
 
@@ -175,17 +169,14 @@ func (o *Operator) Reconciles() []Reconcile {
 func (o *Operator) Deliveries() []core.Delivery {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-
 	return slices.Clone(o.deliveries)
 }
 
 // Stop ends the operator and waits for it.
 func (o *Operator) Stop() {
 	o.stop()
-
 	if err, open := <-o.ended; open {
 		close(o.ended)
-
 		if err != nil {
 			o.t.Errorf("operator: %v", err)
 		}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"io"
+	"log"
 	"net"
 	"net/http"
 	"slices"
@@ -23,24 +25,59 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
-// Look is what a reconcile of a [Plane] is asked for: one object of one runtime, or the whole runtime when Object is empty.
+// Fault is what is wrong with a [Plane].
+type Fault string
+
+// The faults of a control plane.
+const (
+	// Up is none.
+	Up Fault = "up"
+	// Refusing closes the port and the connections.
+	Refusing Fault = "refused"
+	// Unavailable answers 503.
+	Unavailable Fault = "503"
+	// TooFast answers 429 and asks for a second of patience.
+	TooFast Fault = "429"
+	// Forbidden answers 403 and asks for a wait of 5 s. By default an agent waits for 30 s.
+	Forbidden Fault = "403"
+	// Hanging takes requests and never answers.
+	Hanging Fault = "hanging"
+	// HalfOpen means that what is sent on a connection goes nowhere, and that nothing comes back.
+	// Connections made before or meanwhile stay like that when the fault ends.
+	HalfOpen Fault = "half-open"
+	// NoHandshake accepts connections and never says a word.
+	NoHandshake Fault = "no handshake"
+	// OtherCA presents a certificate that the agent does not trust.
+	OtherCA Fault = "other CA"
+	// OtherName presents a certificate for another name.
+	OtherName Fault = "other name"
+	// Slow takes 5 s for an answer.
+	Slow Fault = "5 s slow"
+)
+
+const slowness = 5 * time.Second
+
+// Look is what a reconcile of a [Plane] is asked for: one object of one runtime, or the whole
+// runtime when Object is empty.
 type Look struct {
 	Runtime core.RuntimeID
 	Object  types.NamespacedName
 }
 
-// Plane is the end of the path in the control plane, without an API server: a real listener whose events go through a real
-// workqueue into reconciles, behind a [Fault] that can be changed at any moment. It keeps its port while it refuses.
+// Plane is the end of the path in the control plane, without an API server: a real listener whose
+// events go through a real workqueue into reconciles, behind a [Fault] that can be changed at any
+// moment. It keeps its port while it refuses.
 type Plane struct {
 	Addr string
 
 	t       testing.TB
-	door    *door
+	relay   *Relay
 	events  http.Handler
 	serving map[Fault]*tls.Config
 	closed  chan struct{}
 
 	mu      sync.Mutex
+	fault   Fault
 	started map[Look][]time.Time
 }
 
@@ -50,7 +87,8 @@ type PlaneOptions struct {
 	Listener listener.Options
 	// Handler takes the deliveries instead of a workqueue.
 	Handler core.Handler
-	// Reconcile is called within each reconcile. An error, or a result, means what it means to a controller.
+	// Reconcile is called within each reconcile. An error, or a result, means what it means to a
+	// controller.
 	Reconcile func(ctx context.Context, look Look) (reconcile.Result, error)
 	// Delivered is called for each delivery before it is enqueued.
 	Delivered func(d core.Delivery)
@@ -59,7 +97,6 @@ type PlaneOptions struct {
 // StartPlane runs a plane for managers with certificates of pki. The test ends it.
 func StartPlane(t testing.TB, pki *PKI, opts PlaneOptions, managers ...core.Manager) *Plane {
 	t.Helper()
-
 	p := &Plane{
 		t: t, serving: faultCertificates(t, pki),
 		closed: make(chan struct{}), started: make(map[Look][]time.Time),
@@ -84,16 +121,14 @@ func StartPlane(t testing.TB, pki *PKI, opts PlaneOptions, managers ...core.Mana
 
 	p.events = events
 	p.serve()
-
 	return p
 }
 
-// faultCertificates returns what is presented in each fault that has a certificate of its own, and under Up for all others.
+// faultCertificates returns what is presented in each fault that has a certificate of its own, and
+// under Up for all others.
 func faultCertificates(t testing.TB, pki *PKI) map[Fault]*tls.Config {
 	t.Helper()
-
 	other := NewPKI(t)
-
 	return map[Fault]*tls.Config{
 		Up:        serverConfig(t, pki.CA, pki.CA, testpki.Options{}),
 		OtherCA:   serverConfig(t, pki.CA, other.CA, testpki.Options{}),
@@ -104,7 +139,6 @@ func faultCertificates(t testing.TB, pki *PKI) map[Fault]*tls.Config {
 // serverConfig trusts clients of one CA and presents a certificate of another.
 func serverConfig(t testing.TB, clients, issuer *testpki.CA, opts testpki.Options) *tls.Config {
 	t.Helper()
-
 	leaf, err := issuer.Server("listener", opts)
 	if err != nil {
 		t.Fatal(err)
@@ -122,7 +156,7 @@ func serverConfig(t testing.TB, clients, issuer *testpki.CA, opts testpki.Option
 
 	config := httpmtls.ServerTLSConfig(material)
 	choose := config.GetConfigForClient
-	// Somebody else could not resume a session of ours.
+	// Else a session of the right certificate could be resumed.
 	config.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 		chosen, err := choose(hello)
 		if err != nil {
@@ -131,35 +165,29 @@ func serverConfig(t testing.TB, clients, issuer *testpki.CA, opts testpki.Option
 
 		chosen = chosen.Clone()
 		chosen.SessionTicketsDisabled = true
-
 		return chosen, nil
 	}
-
 	return config
 }
 
 // startController returns what puts deliveries into the workqueue of a running controller.
 func (p *Plane) startController(opts PlaneOptions) core.Handler {
 	p.t.Helper()
-
 	source := controllerruntime.NewSource(func(_ context.Context, d core.Delivery) ([]Look, error) {
 		if opts.Delivered != nil {
 			opts.Delivered(d)
 		}
-
 		return []Look{{d.Runtime, d.Event.Watched}}, nil
 	}, controllerruntime.SourceOptions{})
 
 	looks, err := controller.NewTypedUnmanaged("plane", controller.TypedOptions[Look]{
 		SkipNameValidation:      new(true),
-		MaxConcurrentReconciles: 4, //nolint:mnd // As operators have some.
+		MaxConcurrentReconciles: 4,
 		Reconciler: reconcile.TypedFunc[Look](func(ctx context.Context, look Look) (reconcile.Result, error) {
 			p.start(look)
-
 			if opts.Reconcile == nil {
 				return reconcile.Result{}, nil
 			}
-
 			return opts.Reconcile(ctx, look)
 		}),
 	})
@@ -173,24 +201,20 @@ func (p *Plane) startController(opts PlaneOptions) core.Handler {
 
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-
 	go func() { ended <- looks.Start(ctx) }()
 
 	p.t.Cleanup(func() {
 		stop()
-
 		if err := <-ended; err != nil {
 			p.t.Errorf("controller of the plane: %v", err)
 		}
 	})
-
 	return source
 }
 
 func (p *Plane) start(look Look) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-
 	p.started[look] = append(p.started[look], time.Now())
 }
 
@@ -198,7 +222,6 @@ func (p *Plane) start(look Look) {
 func (p *Plane) Started(look Look) []time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-
 	return slices.Clone(p.started[look])
 }
 
@@ -206,62 +229,89 @@ func (p *Plane) Started(look Look) []time.Time {
 func (p *Plane) StartedSince(look Look, since time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-
 	all := p.started[look]
-
 	return len(all) > 0 && !all[len(all)-1].Before(since)
 }
 
 func (p *Plane) serve() {
 	p.t.Helper()
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		p.t.Fatal(err)
+	}
 
-	p.door = newDoor(p.t)
-	p.Addr = Address(p.door.port)
+	p.Addr = Address(FreePort(p.t))
+	if p.relay, err = NewRelay(p.Addr, 0, inner.Addr().String()); err != nil {
+		p.t.Fatal(err)
+	}
 
 	server := &http.Server{
 		Handler:           http.HandlerFunc(p.answer),
 		ReadHeaderTimeout: time.Minute,
-		ErrorLog:          quiet(),
+		ErrorLog:          log.New(io.Discard, "", 0), // It would be full of the faults.
 		TLSConfig: &tls.Config{
 			MinVersion: tls.VersionTLS13,
 			NextProtos: []string{"h2", "http/1.1"},
 			GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
-				if config := p.serving[p.door.fault()]; config != nil {
+				if config := p.serving[p.now()]; config != nil {
 					return config.GetConfigForClient(hello)
 				}
-
 				return p.serving[Up].GetConfigForClient(hello)
 			},
 		},
 	}
 	served := make(chan error, 1)
-
-	go func() { served <- server.ServeTLS(p.door, "", "") }()
-
+	go func() { served <- server.ServeTLS(inner, "", "") }()
 	p.t.Cleanup(func() {
 		close(p.closed)
-		p.door.shut()
-
+		p.relay.Close()
 		_ = server.Close() // What counts is why it ended.
-
-		if err := <-served; !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
+		if err := <-served; !errors.Is(err, http.ErrServerClosed) {
 			p.t.Errorf("plane: %v", err)
 		}
 	})
 }
 
+func (p *Plane) now() Fault {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.fault
+}
+
 // Set lets a fault begin, and the one before end.
-func (p *Plane) Set(fault Fault) { p.door.set(fault) }
+func (p *Plane) Set(fault Fault) {
+	p.mu.Lock()
+	before := p.fault
+	p.fault = fault
+	p.mu.Unlock()
+
+	p.relay.Hold(fault == NoHandshake)
+	p.relay.FreezeNew(fault == HalfOpen)
+	switch {
+	case fault == HalfOpen:
+		p.relay.Freeze()
+	case fault == Refusing:
+		p.relay.Refuse()
+		return
+	case fault == NoHandshake, fault == OtherCA, fault == OtherName, before == NoHandshake:
+		p.relay.Cut()
+	}
+
+	if err := p.relay.Open(); err != nil {
+		p.t.Errorf("plane: %v", err)
+	}
+}
 
 // answer is that of a listener, unless a fault comes before it.
 func (p *Plane) answer(w http.ResponseWriter, r *http.Request) {
-	switch fault := p.door.fault(); fault {
+	switch fault := p.now(); fault {
 	case Unavailable:
 		w.WriteHeader(http.StatusServiceUnavailable)
 	case TooFast:
 		w.Header().Set("Retry-After", strconv.Itoa(1))
 		w.WriteHeader(http.StatusTooManyRequests)
 	case Forbidden:
+		w.Header().Set("Retry-After", "5")
 		w.WriteHeader(http.StatusForbidden)
 	case Hanging:
 		p.wait(r.Context(), time.Hour)
@@ -277,7 +327,6 @@ func (p *Plane) answer(w http.ResponseWriter, r *http.Request) {
 func (p *Plane) wait(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
-
 	select {
 	case <-timer.C:
 	case <-ctx.Done():

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// Process is a program that a test starts, kills and starts again. The test ends it, and shows its log when it failed.
+// Process is a program that a test starts, kills and starts again. The test ends it, and shows its
+// log when it failed.
 type Process struct {
 	t    testing.TB
 	name string
@@ -19,20 +20,18 @@ type Process struct {
 	done chan struct{}
 }
 
-// NewProcess returns a process of the program at path with that environment, and no other. It is not running yet.
+// NewProcess returns a process of the program at path with that environment, and no other. It is
+// not running yet.
 func NewProcess(t testing.TB, name, path string, env []string) *Process {
 	t.Helper()
-
 	p := &Process{t: t, name: name, path: path, env: env, log: filepath.Join(t.TempDir(), name+".log")}
 	t.Cleanup(p.cleanup)
-
 	return p
 }
 
 // Launch starts the program and does not wait until it is ready. One that runs goes on.
 func (p *Process) Launch() {
 	p.t.Helper()
-
 	if p.Running() {
 		return
 	}
@@ -46,18 +45,16 @@ func (p *Process) Launch() {
 	cmd := exec.Command(p.path) // Its life is that of the Process.
 	cmd.Env, cmd.Stdout, cmd.Stderr = p.env, out, out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-
 	if err := cmd.Start(); err != nil {
 		p.t.Fatal(err)
 	}
 
 	done := make(chan struct{})
 	p.cmd, p.done = cmd, done
-
 	go func() {
 		defer close(done)
 
-		_ = cmd.Wait() // How it ended, ProcessState tells.
+		_ = cmd.Wait() // ProcessState has the result.
 	}()
 }
 
@@ -81,7 +78,6 @@ func (p *Process) Kill() { p.signal(syscall.SIGKILL) }
 // Stop ends the program in good order, and returns its exit code.
 func (p *Process) Stop() int {
 	p.signal(syscall.SIGTERM)
-
 	return p.cmd.ProcessState.ExitCode()
 }
 
@@ -93,7 +89,6 @@ func (p *Process) Thaw() { p.mustSignal(syscall.SIGCONT) }
 
 func (p *Process) mustSignal(s os.Signal) {
 	p.t.Helper()
-
 	if err := p.cmd.Process.Signal(s); err != nil {
 		p.t.Fatal(err)
 	}
@@ -125,7 +120,6 @@ func (p *Process) Log() string {
 	if len(text) > most {
 		text = text[len(text)-most:]
 	}
-
 	return text
 }
 
@@ -135,6 +129,5 @@ func (p *Process) FullLog() string {
 	if err != nil {
 		return err.Error()
 	}
-
 	return string(text)
 }

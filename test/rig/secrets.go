@@ -10,11 +10,10 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
 )
 
-// KeepsSecrets looks in what a process has logged for key material and tokens: armour, lines of Base64, bytes in hexadecimal digits. A
-// log may hold fingerprints, which are hashes.
+// KeepsSecrets looks in what a process has logged for key material and tokens: armour, lines of
+// Base64, bytes in hexadecimal digits. A log may hold fingerprints, which are hashes.
 func KeepsSecrets(t testing.TB, log string, secrets ...[]byte) {
 	t.Helper()
-
 	if log == "" {
 		t.Error("the log is empty: nothing can be said of it")
 	}
@@ -24,7 +23,6 @@ func KeepsSecrets(t testing.TB, log string, secrets ...[]byte) {
 	}
 
 	lower := strings.ToLower(log)
-
 	for _, secret := range secrets {
 		if tellsText(log, secret) {
 			t.Error("a part of a secret is in the log, in Base64 or as it is")
@@ -41,48 +39,44 @@ func KeepsSecrets(t testing.TB, log string, secrets ...[]byte) {
 // tellsText looks for the beginning of each line of a secret that is long enough to be one.
 func tellsText(log string, secret []byte) bool {
 	const enough = 20
-
 	for line := range strings.Lines(string(secret)) {
 		line = strings.TrimSpace(line)
 		if len(line) > enough && !strings.HasPrefix(line, "-") && strings.Contains(log, line[:enough]) {
 			return true
 		}
 	}
-
 	return false
 }
 
 func tellsBytes(log string, secret []byte) bool {
 	const window = 16
-
 	for i := 0; i+window <= len(secret); i += window {
 		if strings.Contains(log, hex.EncodeToString(secret[i:i+window])) {
 			return true
 		}
 	}
-
 	return false
 }
 
-// Secrets returns what is in a volume now. Files that are missing or broken are what a test may have made of them.
+// Secrets returns what is in a volume now. Files that are missing or broken are what a test may
+// have made of them.
 func Secrets(volume *testpki.Volume) (secrets [][]byte) {
 	for _, name := range []string{testpki.FileCA, testpki.FileCert, testpki.FileKey} {
 		if text, err := os.ReadFile(volume.Path(name)); err == nil {
 			secrets = append(secrets, text)
 		}
 	}
-
 	return secrets
 }
 
-// keepsSecrets looks at the agent's log when the test ends: for what its volume holds then and at its start, and for its token.
+// keepsSecrets looks at the agent's log when the test ends: for what its volume holds then and at
+// its start, and for its token.
 func (a *Agent) keepsSecrets(t testing.TB, tokenFile string) {
 	t.Helper()
-
 	secrets := Secrets(a.Volume)
-
 	if token, err := os.ReadFile(tokenFile); err == nil {
-		// The beginning of a token is its header, which many have in common: the signature is the secret.
+		// The beginning of a token is its header, which many have in common: the signature is the
+		// secret.
 		parts := strings.Split(string(token), ".")
 		secrets = append(secrets, []byte(parts[len(parts)-1]))
 	}

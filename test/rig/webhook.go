@@ -1,6 +1,7 @@
 package rig
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"testing"
@@ -17,20 +18,21 @@ import (
 )
 
 // Watch makes the API server of a runtime send its reviews to an agent, and returns when it does.
-func Watch(t testing.TB, runtime *controlplane.ControlPlane, agent *Agent, caBundle []byte, watches ...admission.Watch) {
+func Watch(t testing.TB, runtime *controlplane.ControlPlane, agent *Agent, caBundle []byte,
+	watches ...admission.Watch,
+) {
 	t.Helper()
-
 	Register(t, runtime, "runtime-watcher", agent.WebhookPort, caBundle, admission.ConfigurationOptions{}, watches...)
 	AwaitReviews(t, runtime, agent, watches[0].Labels)
 }
 
-// Register creates a webhook configuration of that name for a webhook on this machine. It takes effect some time later.
+// Register creates a webhook configuration of that name for a webhook on this machine. It takes
+// effect some time later.
 func Register(
 	t testing.TB, runtime *controlplane.ControlPlane, name string, port int, caBundle []byte,
 	opts admission.ConfigurationOptions, watches ...admission.Watch,
 ) {
 	t.Helper()
-
 	configuration, err := admission.WebhookConfiguration(name, admission.Endpoint{
 		URL: "https://" + Address(port), CABundle: caBundle,
 	}, watches, opts)
@@ -38,35 +40,50 @@ func Register(
 		t.Fatal(err)
 	}
 
-	if err := runtime.Client.Create(t.Context(), configuration); err != nil {
-		t.Fatal(err)
+	create(t, runtime, configuration)
+}
+
+// create creates objects, and removes them when the test ends.
+func create(t testing.TB, plane *controlplane.ControlPlane, objects ...client.Object) {
+	t.Helper()
+	for _, object := range objects {
+		if err := plane.Client.Create(t.Context(), object); err != nil {
+			t.Fatal(err)
+		}
+
+		t.Cleanup(func() {
+			err := plane.Client.Delete(context.WithoutCancel(t.Context()), object)
+			if client.IgnoreNotFound(err) != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 
 // AwaitReviews makes dry-run writes, which send nothing, until the agent is asked about them.
 func AwaitReviews(t testing.TB, runtime *controlplane.ControlPlane, agent *Agent, labels map[string]string) {
 	t.Helper()
-
 	Eventually(t, 30*time.Second, "the API server calls the agent", func() bool {
-		probe := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "probe-", Namespace: metav1.NamespaceDefault, Labels: labels}}
+		probe := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+			GenerateName: "probe-",
+			Namespace:    metav1.NamespaceDefault, Labels: labels,
+		}}
 		if err := runtime.Client.Create(t.Context(), probe, client.DryRunAll); err != nil {
 			t.Fatal(err)
 		}
-
 		return agent.Metric("runtime_watcher_agent_admission_reviews_total", `decision="dry_run"`) > 0
 	})
 }
 
-// AdmissionConfiguration writes what an API server needs to show a client certificate to webhooks, as docs/security.md says, and returns the path
-// for --admission-control-config-file. Users have the names by which it chooses one: <host>:<port>, or "*" for every webhook.
+// AdmissionConfiguration writes what an API server needs to show a client certificate to webhooks,
+// as docs/security.md says, and returns the path for --admission-control-config-file. Users have
+// the names by which it chooses one: <host>:<port>, or "*" for every webhook.
 func AdmissionConfiguration(t testing.TB, users map[string]*clientcmdapi.AuthInfo) string {
 	t.Helper()
-
 	dir := t.TempDir()
 	kubeconfig, file := filepath.Join(dir, "webhooks.kubeconfig"), filepath.Join(dir, "admission.yaml")
 	config := clientcmdapi.NewConfig()
 	config.AuthInfos = users
-
 	if err := clientcmd.WriteToFile(*config, kubeconfig); err != nil {
 		t.Fatal(err)
 	}
@@ -81,6 +98,5 @@ plugins:
       kubeConfigFile: `+kubeconfig+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-
 	return file
 }

@@ -41,14 +41,12 @@ type apiServer struct {
 
 func newAPIServer(t *testing.T, pki *rig.PKI, agent *rig.Agent) *apiServer {
 	t.Helper()
-
 	transport := &http.Transport{
 		TLSClientConfig:     &tls.Config{RootCAs: pki.CA.Pool(), MinVersion: tls.VersionTLS13},
 		MaxIdleConnsPerHost: connections,
 		MaxConnsPerHost:     connections,
 	}
 	t.Cleanup(transport.CloseIdleConnections)
-
 	return &apiServer{
 		t: t, client: &http.Client{Transport: transport, Timeout: time.Minute},
 		url:   "https://" + rig.Address(agent.WebhookPort) + "/validate/" + manager,
@@ -56,38 +54,42 @@ func newAPIServer(t *testing.T, pki *rig.PKI, agent *rig.Agent) *apiServer {
 	}
 }
 
-// template returns an AdmissionReview of an update, with that many bytes in each of its two objects, in parts around the
-// name.
+// template returns an AdmissionReview of an update, with that many bytes in each of its two
+// objects, in parts around the name.
 func template(size int) []string {
 	object := func(generation int) string {
-		return fmt.Sprintf(`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"NAME","namespace":"default","uid":"0f0f",`+
+		return fmt.Sprintf(`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"NAME",`+
+			`"namespace":"default","uid":"0f0f",`+
 			`"resourceVersion":"%d","generation":%d,"labels":{"app":"a","operator.kyma-project.io/managed-by":"kyma"},`+
-			`"managedFields":[{"manager":"kubectl","operation":"Update","apiVersion":"apps/v1","fieldsType":"FieldsV1","fieldsV1":{"f:spec":{"f:replicas":{}}}}]},`+
-			`"spec":{"replicas":%d,"template":{"metadata":{"annotations":{"text":"%s"}},"spec":{"containers":[{"name":"a","image":"a:%d"}]}}},`+
+			`"managedFields":[{"manager":"kubectl","operation":"Update","apiVersion":"apps/v1",`+
+			`"fieldsType":"FieldsV1","fieldsV1":{"f:spec":{"f:replicas":{}}}}]},`+
+			`"spec":{"replicas":%d,"template":{"metadata":{"annotations":{"text":"%s"}},`+
+			`"spec":{"containers":[{"name":"a","image":"a:%d"}]}}},`+
 			`"status":{"replicas":1}}`, generation, generation, generation, strings.Repeat("x", size), generation)
 	}
-	text := `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"705ab4f5-6393-11e8-b7cc-42010a800002",` +
-		`"kind":{"group":"apps","version":"v1","kind":"Deployment"},"resource":{"group":"apps","version":"v1","resource":"deployments"},` +
-		`"name":"NAME","namespace":"default","operation":"UPDATE","userInfo":{"username":"admin","groups":["system:authenticated"]},` +
-		`"object":` + object(2) + `,"oldObject":` + object(1) + `,"dryRun":false,"options":{"kind":"UpdateOptions","apiVersion":"meta.k8s.io/v1"}}}`
-
+	text := `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1",` +
+		`"request":{"uid":"705ab4f5-6393-11e8-b7cc-42010a800002",` +
+		`"kind":{"group":"apps","version":"v1","kind":"Deployment"},"resource":{"group":"apps","version":"v1",` +
+		`"resource":"deployments"},` +
+		`"name":"NAME","namespace":"default","operation":"UPDATE","userInfo":{"username":"admin",` +
+		`"groups":["system:authenticated"]},` +
+		`"object":` + object(2) + `,"oldObject":` + object(1) +
+		`,"dryRun":false,"options":{"kind":"UpdateOptions","apiVersion":"meta.k8s.io/v1"}}}`
 	return strings.Split(text, "NAME")
 }
 
-// review asks n times over all connections, one in so many times about a new name, and takes that long at least.
+// review asks n times over all connections, one in so many times about a new name, and takes that
+// long at least.
 func (s *apiServer) review(n, fresh int, over time.Duration) {
 	s.t.Helper()
-
 	var (
 		asked   atomic.Int64
 		writers sync.WaitGroup
 		began   = time.Now()
 	)
-
 	for range connections {
 		writers.Go(func() {
 			var buffer bytes.Buffer
-
 			for asked.Add(1) <= int64(n) && !s.t.Failed() {
 				s.ask(&buffer, fresh)
 			}
@@ -102,7 +104,6 @@ func (s *apiServer) review(n, fresh int, over time.Duration) {
 func (s *apiServer) ask(buffer *bytes.Buffer, fresh int) {
 	serial := s.serial.Add(1)
 	name := fmt.Sprintf("object-%d", serial%stable)
-
 	if serial%int64(fresh) == 0 {
 		name = fmt.Sprintf("fresh-%d", serial)
 	}
@@ -114,7 +115,6 @@ func (s *apiServer) ask(buffer *bytes.Buffer, fresh int) {
 
 	buffer.Reset()
 	buffer.WriteString(parts[0])
-
 	for _, part := range parts[1:] {
 		buffer.WriteString(name)
 		buffer.WriteString(part)
@@ -123,11 +123,9 @@ func (s *apiServer) ask(buffer *bytes.Buffer, fresh int) {
 	answer, err := s.client.Post(s.url, "application/json", buffer)
 	if err != nil {
 		s.t.Errorf("review: %v", err)
-
 		return
 	}
 	defer answer.Body.Close() // It is read.
-
 	if body, err := io.ReadAll(answer.Body); err != nil || !bytes.Contains(body, []byte(`"allowed":true`)) {
 		s.t.Errorf("review: %s: %s, %v", answer.Status, body, err)
 	}

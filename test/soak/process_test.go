@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"text/tabwriter"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
@@ -43,18 +42,15 @@ const interval = 100 * time.Millisecond
 
 func watchProcess(t *testing.T, agent *rig.Agent) *watched {
 	t.Helper()
-
 	w := &watched{t: t, agent: agent, began: time.Now(), done: make(chan struct{}), current: "work"}
 	w.ended.Go(w.watch)
 	t.Cleanup(w.stop)
-
 	return w
 }
 
 func (w *watched) watch() {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
-
 	for {
 		select {
 		case <-w.done:
@@ -75,7 +71,6 @@ func (w *watched) stop() {
 func (w *watched) phase(name string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-
 	w.current = name
 }
 
@@ -88,13 +83,11 @@ func (w *watched) sample() {
 	files, err := os.ReadDir(w.proc("fd"))
 	if err != nil {
 		w.t.Errorf("open files: %v", err)
-
 		return
 	}
 
 	w.mu.Lock()
 	defer w.mu.Unlock()
-
 	w.samples = append(w.samples, sample{
 		phase: w.current, at: time.Since(w.began), files: len(files),
 		resident:   w.status("VmRSS"),
@@ -112,7 +105,6 @@ func (w *watched) status(field string) float64 {
 	text, err := os.ReadFile(w.proc("status"))
 	if err != nil {
 		w.t.Errorf("status of the process: %v", err)
-
 		return 0
 	}
 
@@ -126,12 +118,10 @@ func (w *watched) status(field string) float64 {
 		if err != nil {
 			w.t.Errorf("%s: %v", line, err)
 		}
-
 		return kib / 1024
 	}
 
 	w.t.Errorf("no %s in the status of the process", field)
-
 	return 0
 }
 
@@ -141,18 +131,17 @@ func (w *watched) peak() float64 { return w.status("VmHWM") }
 func (w *watched) summary() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-
 	if len(w.samples) == 0 {
 		return "no samples yet"
 	}
 
 	last := w.samples[len(w.samples)-1]
-
 	return fmt.Sprintf("%.1f MiB resident (peak %.1f), %d open files, %d goroutines, after %v",
 		last.resident, w.peak(), last.files, last.goroutines, last.at.Round(time.Second))
 }
 
-// number is what must not grow, and by how much a third of the samples may differ from another nevertheless.
+// number is what must not grow, and by how much a third of the samples may differ from another
+// nevertheless.
 type number struct {
 	name  string
 	slack float64
@@ -171,7 +160,6 @@ func numbers() []number {
 func (w *watched) problems(memory float64) (found []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-
 	const least = 30
 	if len(w.samples) < least {
 		return []string{fmt.Sprintf("%d samples, want at least %d to say anything", len(w.samples), least)}
@@ -184,23 +172,23 @@ func (w *watched) problems(memory float64) (found []string) {
 	}
 
 	if highest := slices.MaxFunc(w.samples, byResident); highest.resident > memory {
-		found = append(found, fmt.Sprintf("%.1f MiB were resident in phase %q, want at most %.0f", highest.resident, highest.phase, memory))
+		found = append(found, fmt.Sprintf("%.1f MiB were resident in phase %q, want at most %.0f", highest.resident,
+			highest.phase, memory))
 	}
-
 	return found
 }
 
 func byResident(a, b sample) int { return int(1024 * (a.resident - b.resident)) }
 
-// growth compares what is alike: work with work, after a third of it in which the process warms up, and the second outage with the
-// first. What an outage took, the Go runtime gives back to the system over minutes.
+// growth compares what is alike: work with work, after a third of it in which the process warms up,
+// and the second outage with the first. What an outage took, the Go runtime gives back to the
+// system over minutes.
 func (n number) growth(all []sample) string {
 	phase := func(prefix string) []float64 {
 		return n.values(all, func(s sample) bool { return strings.HasPrefix(s.phase, prefix) })
 	}
 	work := phase("work")
 	work = work[len(work)/3:]
-
 	for _, pair := range []struct {
 		name         string
 		early, later []float64
@@ -213,7 +201,6 @@ func (n number) growth(all []sample) string {
 			return fmt.Sprintf("%s grew from %.1f to %.1f %s, want them flat", n.name, early, later, pair.name)
 		}
 	}
-
 	return ""
 }
 
@@ -223,7 +210,6 @@ func (n number) values(all []sample, wanted func(sample) bool) (values []float64
 			values = append(values, n.of(s))
 		}
 	}
-
 	return values
 }
 
@@ -231,51 +217,5 @@ func median(values []float64) float64 {
 	if len(values) == 0 {
 		return 0
 	}
-
 	return slices.Sorted(slices.Values(values))[len(values)/2]
-}
-
-// table has the medians of each phase, the work in three parts.
-func (w *watched) table() string {
-	w.mu.Lock()
-	samples := slices.Clone(w.samples)
-	w.mu.Unlock()
-
-	var text strings.Builder
-
-	tabs := tabwriter.NewWriter(&text, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(tabs, "phase\tfrom\tuntil\tMiB resident\topen files\tgoroutines\tpending\t")
-
-	slice := max(len(samples)/10, 1) //nolint:mnd // So much work to a line.
-
-	for len(samples) > 0 {
-		n := slices.IndexFunc(samples, func(s sample) bool { return s.phase != samples[0].phase })
-		if n < 0 {
-			n = len(samples)
-		}
-
-		part := samples[:n]
-		if part[0].phase == "work" {
-			part = part[:min(n, slice)]
-		}
-
-		row(tabs, part)
-		samples = samples[len(part):]
-	}
-
-	_ = tabs.Flush() // It writes into memory.
-
-	return text.String()
-}
-
-func row(tabs *tabwriter.Writer, part []sample) {
-	fmt.Fprintf(tabs, "%s\t%v\t%v", part[0].phase, part[0].at.Round(time.Second), part[len(part)-1].at.Round(time.Second))
-
-	all := append(numbers(), number{name: "pending", of: func(s sample) float64 { return float64(s.pending) }})
-	for _, n := range all {
-		values := n.values(part, func(sample) bool { return true })
-		fmt.Fprintf(tabs, "\t%.1f", median(values))
-	}
-
-	fmt.Fprintln(tabs, "\t")
 }

@@ -1,9 +1,10 @@
 // Package soak lets an agent work for long, and looks for whatever grows.
 //
-// An hour without a control plane passes sixty times as fast: the intervals of the agent, which are those of heartbeats and of attempts
-// to forward, are a sixtieth of the usual, so that it does each as often as in an hour, and there are as many changes as in an hour with
-// 8 each second. What that does not show is what depends on the clock itself, such as idle connections that are closed
-// after 90 s. The hour in true length is in core/outbox, on a fake clock.
+// An hour without a control plane passes sixty times as fast: the intervals of the agent, which are
+// those of heartbeats and of attempts to forward, are a sixtieth of the usual, so that it does each
+// as often as in an hour, and there are as many changes as in an hour with 8 each second. What that
+// does not show is what depends on the clock itself, such as idle connections that are closed after
+// 90 s. The hour in true length is in core/outbox, on a fake clock.
 package soak
 
 import (
@@ -21,9 +22,10 @@ import (
 // make soak gives more of each.
 var (
 	events = flag.Int("events", 20_000, "events before the outage")
-	outage = flag.Duration("outage", 3*time.Second, "length of each of two outages, on a clock that is sixty times as fast")
+	outage = flag.Duration("outage", 3*time.Second,
+		"length of each of two outages, on a clock that is sixty times as fast")
 	memory = flag.Float64("memory", 32, "MiB that the agent may have resident")
-	// The heap finds its size within the first minutes. A short run can only tell what grows fast.
+	// The heap finds its size within the first minutes. A short run shows only fast growth.
 	slack = flag.Float64("slack", 8, "MiB by which memory may grow nevertheless")
 )
 
@@ -39,7 +41,6 @@ type sink struct{ deliveries atomic.Int64 }
 
 func (s *sink) Handle(context.Context, core.Delivery) error {
 	s.deliveries.Add(1)
-
 	return nil
 }
 
@@ -57,11 +58,12 @@ func TestSoak(t *testing.T) {
 	}, manager)
 
 	scaled := func(d time.Duration) string { return (d / scale).String() }
-	agent := rig.StartAgent(t, pki.RuntimeVolume(runtime, "runtime-1.example.com"), plane.Addr, rig.AgentOptions{Env: map[string]string{
-		"HEARTBEAT_INTERVAL": scaled(30 * time.Second),
-		"FORWARD_TIMEOUT":    "500ms", // A sixtieth is too short for a handshake on a busy machine.
-		"MAX_BACKOFF":        scaled(20 * time.Second),
-	}})
+	agent := rig.StartAgent(t, pki.RuntimeVolume(runtime, "runtime-1.example.com"), plane.Addr,
+		rig.AgentOptions{Env: map[string]string{
+			"HEARTBEAT_INTERVAL": scaled(30 * time.Second),
+			"FORWARD_TIMEOUT":    "500ms", // A sixtieth is too short for a handshake on a busy machine.
+			"MAX_BACKOFF":        scaled(20 * time.Second),
+		}})
 
 	server := newAPIServer(t, pki, agent)
 	watch := watchProcess(t, agent)
@@ -81,8 +83,6 @@ func TestSoak(t *testing.T) {
 	}
 
 	watch.stop()
-	t.Log("\n" + watch.table())
-
 	for _, problem := range watch.problems(*memory) {
 		t.Error(problem)
 	}
@@ -94,7 +94,6 @@ func TestSoak(t *testing.T) {
 // suffer has the control plane fail in every way, one after the other, while changes go on.
 func suffer(t *testing.T, plane *rig.Plane, server *apiServer, watch *watched, name string) {
 	t.Helper()
-
 	faults := []rig.Fault{rig.Refusing, rig.Hanging, rig.Unavailable, rig.HalfOpen, rig.NoHandshake, rig.OtherCA}
 	for _, fault := range faults {
 		plane.Set(fault)
@@ -110,13 +109,14 @@ func suffer(t *testing.T, plane *rig.Plane, server *apiServer, watch *watched, n
 	watch.phase(name + " recovery")
 }
 
-// perSecond is how many changes there are each second of the scaled outage: 8 in a second of the hour.
+// perSecond is how many changes there are each second of the scaled outage: 8 in a second of the
+// hour.
 const perSecond = 8 * scale
 
-// awaitDelivered waits until nothing is pending. With the scaled waits that takes seconds after any outage.
+// awaitDelivered waits until nothing is pending. With the scaled waits that takes seconds after any
+// outage.
 func awaitDelivered(t *testing.T, agent *rig.Agent) {
 	t.Helper()
-
 	rig.Eventually(t, 2*time.Minute, "nothing is pending", func() bool {
 		return agent.Metric("runtime_watcher_agent_events_pending") == 0
 	})
@@ -125,12 +125,11 @@ func awaitDelivered(t *testing.T, agent *rig.Agent) {
 // checkAccounts makes sure that each event has one fate, and that none was given up.
 func checkAccounts(t *testing.T, agent *rig.Agent, reviewed int64) {
 	t.Helper()
-
 	text := agent.Scrape()
 	get := func(name string) int64 { return int64(rig.Sum(text, "runtime_watcher_agent_events_"+name)) }
-	accepted, delivered, coalesced, dropped := get("accepted_total"), get("delivered_total"), get("coalesced_total"), get("dropped_total")
+	accepted, delivered, coalesced, dropped := get("accepted_total"), get("delivered_total"), get("coalesced_total"),
+		get("dropped_total")
 	t.Logf("accepted %d, delivered %d, coalesced %d, dropped %d", accepted, delivered, coalesced, dropped)
-
 	if accepted != delivered+coalesced+dropped || accepted < reviewed {
 		t.Errorf("%d reviews, %d events accepted, and the fates of %d known: want none missing",
 			reviewed, accepted, delivered+coalesced+dropped)

@@ -21,13 +21,10 @@ type measurement struct {
 
 func measure(t *testing.T, runtime *controlplane.ControlPlane, all []*subject) map[string]measurement {
 	t.Helper()
-
 	text := rig.ScrapeAPIServer(t, runtime)
 	measured := make(map[string]measurement, len(all))
-
 	for _, s := range all {
 		m := measurement{writes: s.writes, errors: s.errors}.ask(text, s.webhookLabel())
-
 		if s.agent != nil {
 			own := s.agent.Scrape()
 			m.agent = rig.ParseHistogram(own, duration)
@@ -36,7 +33,6 @@ func measure(t *testing.T, runtime *controlplane.ControlPlane, all []*subject) m
 
 		measured[s.name] = m.minus(s.before)
 	}
-
 	return measured
 }
 
@@ -45,7 +41,6 @@ func (m measurement) ask(text []byte, label string) measurement {
 	m.waited = rig.ParseHistogram(text, webhook+"admission_duration_seconds", label)
 	m.allowed = rig.Sum(text, webhook+"request_total", label, `code="200"`, `rejected="false"`)
 	m.failOpen = rig.Sum(text, webhook+"fail_open_count", label)
-
 	return m
 }
 
@@ -55,7 +50,6 @@ func (m measurement) minus(before measurement) measurement {
 	m.waited = m.waited.Minus(before.waited)
 	m.allowed -= before.allowed
 	m.failOpen -= before.failOpen
-
 	return m
 }
 
@@ -68,13 +62,12 @@ type limits struct {
 	slack  time.Duration
 }
 
-// theLimits are those of a machine that others use, too, unless -strict is given. What must not happen, waiting for the control
-// plane, costs at least tens of milliseconds for each write.
+// theLimits are those of a machine that others use, too, unless -strict is given. What must not
+// happen, waiting for the control plane, costs at least tens of milliseconds for each write.
 func theLimits() limits {
 	if *strict {
 		return limits{p99: time.Millisecond, factor: 2, slack: 100 * time.Microsecond}
 	}
-
 	return limits{p99: 50 * time.Millisecond, factor: 5, slack: 5 * time.Millisecond}
 }
 
@@ -85,7 +78,6 @@ func (l limits) of(up time.Duration) time.Duration {
 // problems says what is wrong with a state, compared to a control plane that is up.
 func problems(m, up measurement, l limits) (found []string) {
 	wrong := func(format string, args ...any) { found = append(found, fmt.Sprintf(format, args...)) }
-
 	if m.errors > 0 {
 		wrong("%d of %d writes failed, want none", m.errors, len(m.writes))
 	}
@@ -107,13 +99,39 @@ func problems(m, up measurement, l limits) (found []string) {
 	}
 
 	if have, want := m.agent.Mean(), l.of(up.agent.Mean()); have > want {
-		wrong("the webhook took %v in the mean, want at most %v as it took %v with the control plane up", have, want, up.agent.Mean())
+		wrong("the webhook took %v in the mean, want at most %v as it took %v with the control plane up", have, want,
+			up.agent.Mean())
 	}
 
 	have, base := quantile(m.writes, 0.5), quantile(up.writes, 0.5)
 	if want := l.of(base); have > want {
-		wrong("half of the writes took more than %v, want at most %v as it was %v with the control plane up", have, want, base)
+		wrong("half of the writes took more than %v, want at most %v as it was %v with the control plane up", have,
+			want, base)
+	}
+	return found
+}
+
+// A webhook that waits for its control plane must not pass.
+func TestProblemsAreFound(t *testing.T) {
+	up := measurement{
+		writes: []time.Duration{time.Millisecond}, allowed: 1,
+		agent: rig.Histogram{Upper: []float64{0.001}, Counts: []float64{1}, Count: 1, Sum: 0.001},
+	}
+	waits := measurement{
+		writes: []time.Duration{time.Second}, allowed: 1,
+		agent: rig.Histogram{Upper: []float64{1}, Counts: []float64{1}, Count: 1, Sum: 1},
+	}
+	failed := up
+	failed.errors, failed.failOpen, failed.allowed, failed.agent = 1, 1, 0, rig.Histogram{}
+	if found := problems(up, up, theLimits()); len(found) > 0 {
+		t.Errorf("%q with the control plane up, want none", found)
 	}
 
-	return found
+	if found := problems(waits, up, theLimits()); len(found) != 3 {
+		t.Errorf("%q of a webhook that waits, want its p99, its mean, and the writes", found)
+	}
+
+	if found := problems(failed, up, theLimits()); len(found) != 4 {
+		t.Errorf("%q of a webhook that fails, want 4 problems", found)
+	}
 }

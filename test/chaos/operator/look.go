@@ -14,7 +14,10 @@ import (
 
 // Reconcile reads what it is asked to look at, no more, and records what it saw.
 func (o *operator) Reconcile(ctx context.Context, r request) (reconcile.Result, error) {
-	look := record.Look{Runtime: r.runtime.Name, Object: r.object.Name, Started: record.Now(), Versions: make(map[string]string)}
+	look := record.Look{
+		Runtime: r.runtime.Name, Object: r.object.Name, Started: record.Now(),
+		Versions: make(map[string]string),
+	}
 
 	read := o.readObject
 	if look.Object == "" {
@@ -26,13 +29,11 @@ func (o *operator) Reconcile(ctx context.Context, r request) (reconcile.Result, 
 	}
 
 	o.write(record.Entry{Look: &look})
-
 	return reconcile.Result{}, nil
 }
 
 func (o *operator) readObject(ctx context.Context, r request, versions map[string]string) error {
 	var object metav1.PartialObjectMetadata
-
 	object.SetGroupVersionKind(chaos.WidgetKind())
 
 	err := o.reader.Get(ctx, r.object, &object)
@@ -45,15 +46,12 @@ func (o *operator) readObject(ctx context.Context, r request, versions map[strin
 	}
 
 	versions[object.Name] = object.ResourceVersion
-
 	return nil
 }
 
 func (o *operator) readAll(ctx context.Context, _ request, versions map[string]string) error {
 	var list metav1.PartialObjectMetadataList
-
 	list.SetGroupVersionKind(chaos.WidgetKind())
-
 	if err := o.reader.List(ctx, &list, client.InNamespace(o.namespace)); err != nil {
 		return wrap("all of "+o.namespace, err)
 	}
@@ -61,6 +59,5 @@ func (o *operator) readAll(ctx context.Context, _ request, versions map[string]s
 	for i := range list.Items {
 		versions[list.Items[i].Name] = list.Items[i].ResourceVersion
 	}
-
 	return nil
 }

@@ -1,7 +1,9 @@
-// Package operator is an operator as others write one, for the chaos suite: a controller that is triggered by a
-// listener, and that records every reconcile in a file. It can be killed at any time.
+// Package operator is an operator as others write one, for the chaos suite: a controller that is
+// triggered by a listener, and that records every reconcile in a file. It can be killed at any
+// time.
 //
-// It reconciles one object when an event names it, and all of a runtime on a resync or when it starts.
+// It reconciles one object when an event names it, and all of a runtime on a resync or when it
+// starts.
 package operator
 
 import (
@@ -68,7 +70,6 @@ func Run(ctx context.Context) error {
 	if err := errors.Join(o.connect(kubeconfig), o.setUp(ctx, mgr)); err != nil {
 		return err
 	}
-
 	return mgr.Start(ctx)
 }
 
@@ -80,11 +81,10 @@ type operator struct {
 	log                         *slog.Logger
 }
 
-// connect makes the client of the runtime, which is the cluster of the operator, too: a test machine runs one of them. It
-// has no cache: a look sees what is committed.
+// connect makes the client of the runtime, which is the cluster of the operator, too: a test
+// machine runs one of them. It has no cache: a look sees what is committed.
 func (o *operator) connect(kubeconfig *rest.Config) (err error) {
 	o.reader, err = client.New(kubeconfig, client.Options{})
-
 	return err
 }
 
@@ -122,7 +122,6 @@ func (o *operator) setUp(ctx context.Context, mgr ctrl.Manager) error {
 	}
 
 	const workers = 4
-
 	return builder.TypedControllerManagedBy[request](mgr).Named(o.manager).
 		WithOptions(controller.TypedOptions[request]{MaxConcurrentReconciles: workers}).
 		WithLogConstructor(func(*request) logr.Logger { return mgr.GetLogger() }).
@@ -131,7 +130,7 @@ func (o *operator) setUp(ctx context.Context, mgr ctrl.Manager) error {
 		Complete(o)
 }
 
-// requests tells an event about one object from one about the whole runtime.
+// requests maps an event to one object of a runtime, or to the whole runtime.
 func (o *operator) requests(runtimes *controllerruntime.Runtimes) controllerruntime.MapFunc[request] {
 	return func(ctx context.Context, d core.Delivery) (requests []request, err error) {
 		names, err := runtimes.Objects(ctx, d.Runtime)
@@ -147,7 +146,6 @@ func (o *operator) requests(runtimes *controllerruntime.Runtimes) controllerrunt
 
 			requests = append(requests, r)
 		}
-
 		return requests, nil
 	}
 }
@@ -157,7 +155,6 @@ func (o *operator) everything(_ context.Context, object client.Object) []request
 	if object.GetName() != o.runtime {
 		return nil
 	}
-
 	return []request{{runtime: client.ObjectKeyFromObject(object)}}
 }
 

@@ -1,4 +1,5 @@
-// Package record is what an operator under test tells of what it did, in a file that survives its death.
+// Package record holds the actions of an operator under test, in a file that survives its
+// death.
 package record
 
 import (
@@ -47,18 +48,18 @@ type Delivery struct {
 	Refused string `json:"refused,omitempty"`
 }
 
-// Now is a clock that all processes of a machine share, and that nobody sets (clock_gettime, CLOCK_MONOTONIC).
+// Now is a clock that all processes of a machine share, and that is never set (clock_gettime,
+// CLOCK_MONOTONIC).
 func Now() time.Duration {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
 		panic(err) // There is no such system.
 	}
-
 	return time.Duration(now.Nano())
 }
 
-// Writer appends entries to a file. What Write has returned from is in the hands of the system: a killed process does
-// not take it along.
+// Writer appends entries to a file. What Write has returned from is in the hands of the system: a
+// killed process does not take it along.
 type Writer struct {
 	mu   sync.Mutex
 	file *os.File
@@ -70,7 +71,6 @@ func NewWriter(path string) (*Writer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("record: %w", err)
 	}
-
 	return &Writer{file: file}, nil
 }
 
@@ -83,9 +83,7 @@ func (w *Writer) Write(entry Entry) error {
 
 	w.mu.Lock()
 	defer w.mu.Unlock()
-
 	_, err = w.file.Write(append(line, '\n'))
-
 	return err
 }
 
@@ -98,8 +96,9 @@ type Reader struct {
 // NewReader returns a reader from the beginning of a file, which need not exist yet.
 func NewReader(path string) *Reader { return &Reader{path: path} }
 
-// Next returns the entries that are new since the last call. A line that is not complete is left for later, or for ever when its
-// writer was killed over it: the next entry then begins in the middle of it, and both are no entry.
+// Next returns the entries that are new since the last call. A line that is not complete is left
+// for later, or for ever when its writer was killed over it: the next entry then begins in the
+// middle of it, and both are no entry.
 func (r *Reader) Next() ([]Entry, error) {
 	file, err := os.Open(r.path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -110,11 +109,9 @@ func (r *Reader) Next() ([]Entry, error) {
 		return nil, fmt.Errorf("record: %w", err)
 	}
 	defer file.Close() // It was only read.
-
 	if _, err := file.Seek(r.offset, io.SeekStart); err != nil {
 		return nil, fmt.Errorf("record: %w", err)
 	}
-
 	return r.read(bufio.NewReader(file))
 }
 

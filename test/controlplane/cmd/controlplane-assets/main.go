@@ -1,5 +1,5 @@
-// Command controlplane-assets builds kube-apiserver and etcd, if they are not there yet, and prints the directory that
-// holds them. Progress goes to standard error.
+// Command controlplane-assets builds kube-apiserver and etcd, if they are not there yet, and prints
+// the directory that holds them. Progress goes to standard error.
 package main
 
 import (
@@ -29,7 +29,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	opts := controlplane.AssetsOptions{Progress: stderr}
 	flags := flag.NewFlagSet("controlplane-assets", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	flags.StringVar(&opts.Dir, "dir", "", "keep the binaries under this `directory` (default: bin/controlplane in the repository)")
+	flags.StringVar(&opts.Dir, "dir", "",
+		"keep the binaries under this `directory` (default: bin/controlplane in the repository)")
 	flags.BoolVar(&opts.Kubectl, "kubectl", false, "build kubectl, too")
 	if err := flags.Parse(args); err != nil {
 		return err

@@ -24,7 +24,8 @@ func TestRunPrintsTheDirectory(t *testing.T) {
 	if stdout.String() != dir+"\n" || stderr.String() != "" {
 		t.Errorf("got %q and %q, want only the directory %q", &stdout, &stderr, dir)
 	}
-	if err := run(t.Context(), []string{"-kubectl"}, &stdout, &stderr); err == nil || !strings.Contains(err.Error(), "kubectl") {
+	if err := run(t.Context(), []string{"-kubectl"}, &stdout, &stderr); err == nil ||
+		!strings.Contains(err.Error(), "kubectl") {
 		t.Errorf("without kubectl: got %v", err)
 	}
 	if err := run(t.Context(), []string{"etcd"}, &stdout, &stderr); err == nil {

@@ -7,19 +7,17 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"runtime"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
-// network is that of one pod: a network namespace of its own, in which there is nothing but the loopback interface with the address
-// of the pod. What goes in and out is carried by this process, which makes sockets in there.
+// network is a network namespace with nothing but the loopback interface, which has the address of
+// the pod. This process makes sockets inside and copies what goes in and out.
 //
-// A namespace belongs to a thread. So one is kept for it, which also starts the processes of the pod. In the end it goes back to where it came
-// from, and does other things: were it to end, the kernel would end every process that it ever started and that is to die with its parent,
-// cert-manager among them.
+// A namespace belongs to a thread. A thread is kept for it, which also starts the processes of the
+// pod. At the end it returns to its first namespace and stays alive: the kernel kills every process
+// that a thread started with Pdeathsig when that thread ends, cert-manager among them.
 type network struct {
 	calls chan func()
 	stop  chan struct{}
@@ -31,7 +29,6 @@ var errNoNetwork = errors.New("the network of the pod is gone")
 func newNetwork(addresses ...netip.Addr) (*network, error) {
 	n := &network{calls: make(chan func()), stop: make(chan struct{}), ended: make(chan struct{})}
 	ready := make(chan error, 1)
-
 	go func() {
 		defer close(n.ended)
 
@@ -41,18 +38,14 @@ func newNetwork(addresses ...netip.Addr) (*network, error) {
 		ready <- err
 
 		n.serve()
-
 		if leave() == nil { // Else the thread must end, as it is in the wrong namespace.
 			runtime.UnlockOSThread()
 		}
 	}()
-
 	if err := <-ready; err != nil {
 		n.close()
-
 		return nil, err
 	}
-
 	return n, nil
 }
 
@@ -76,7 +69,6 @@ func (n *network) close() {
 // inside runs f in the namespace. It must not block for long: only one runs at a time.
 func (n *network) inside(f func() error) error {
 	result := make(chan error, 1)
-
 	select {
 	case n.calls <- func() { result <- f() }:
 		return <-result
@@ -88,20 +80,16 @@ func (n *network) inside(f func() error) error {
 func (n *network) dial(ctx context.Context, address netip.AddrPort) (conn net.Conn, err error) {
 	err = n.inside(func() error {
 		conn, err = new(net.Dialer).DialContext(ctx, "tcp", address.String())
-
 		return err
 	})
-
 	return conn, err
 }
 
-func (n *network) listen(address netip.AddrPort) (listener net.Listener, err error) {
+func (n *network) listen(address string) (listener net.Listener, err error) {
 	err = n.inside(func() error {
-		listener, err = new(net.ListenConfig).Listen(context.Background(), "tcp", address.String())
-
+		listener, err = net.Listen("tcp", address)
 		return err
 	})
-
 	return listener, err
 }
 
@@ -113,11 +101,9 @@ func enterNamespace(addresses []netip.Addr) (leave func() error, err error) {
 	}
 
 	leave = func() error { return errors.Join(unix.Setns(int(before.Fd()), unix.CLONE_NEWNET), before.Close()) }
-
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		return leave, fmt.Errorf("network namespace: %w", err)
 	}
-
 	return leave, furnish(addresses)
 }
 
@@ -128,10 +114,8 @@ func furnish(addresses []netip.Addr) error {
 		return fmt.Errorf("network namespace: %w", err)
 	}
 	defer unix.Close(socket) // It carried nothing.
-
 	if err := configure(socket, "lo", unix.SIOCSIFFLAGS, func(r *unix.Ifreq) error {
 		r.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
-
 		return nil
 	}); err != nil {
 		return err
@@ -140,16 +124,17 @@ func furnish(addresses []netip.Addr) error {
 	for n, address := range addresses {
 		alias := fmt.Sprintf("lo:%d", n)
 
-		err := configure(socket, alias, unix.SIOCSIFADDR, func(r *unix.Ifreq) error { return r.SetInet4Addr(address.AsSlice()) })
+		err := configure(socket, alias, unix.SIOCSIFADDR,
+			func(r *unix.Ifreq) error { return r.SetInet4Addr(address.AsSlice()) })
 		if err == nil { // Not the whole class of the address.
-			err = configure(socket, alias, unix.SIOCSIFNETMASK, func(r *unix.Ifreq) error { return r.SetInet4Addr([]byte{255, 255, 255, 255}) })
+			err = configure(socket, alias, unix.SIOCSIFNETMASK,
+				func(r *unix.Ifreq) error { return r.SetInet4Addr([]byte{255, 255, 255, 255}) })
 		}
 
 		if err != nil {
 			return err
 		}
 	}
-
 	return nil
 }
 
@@ -166,28 +151,5 @@ func configure(socket int, name string, request uint, fill func(*unix.Ifreq) err
 	if err != nil {
 		return fmt.Errorf("network namespace: interface %s: %w", name, err)
 	}
-
 	return nil
 }
-
-// root is the file system of a container: a directory that belongs to the superuser, so that what runs in it can change nothing.
-type root string
-
-const binary = "/container"
-
-func newRoot(dir, program string, hosts map[string]netip.Addr) (root, error) {
-	var lines strings.Builder
-	for name, address := range hosts {
-		fmt.Fprintf(&lines, "%s %s\n", address, name)
-	}
-
-	r := root(dir)
-
-	return r, errors.Join(
-		os.MkdirAll(r.path("/etc"), 0o755),
-		os.Link(program, r.path(binary)), // What is copied would be open for writing when somebody forks.
-		os.WriteFile(r.path("/etc/hosts"), []byte(lines.String()), 0o644),
-	)
-}
-
-func (r root) path(inside string) string { return filepath.Join(string(r), inside) }

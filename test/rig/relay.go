@@ -1,4 +1,4 @@
-package chaos
+package rig
 
 import (
 	"context"
@@ -12,8 +12,8 @@ import (
 
 const dialTimeout = 5 * time.Second
 
-// Relay passes connections on to one of its backends, as a service of Kubernetes does, and can turn bad. All its methods may be
-// called concurrently.
+// Relay passes connections on to one of its backends, as a service of Kubernetes does, and can turn
+// bad. All its methods may be called concurrently.
 type Relay struct {
 	addr  string
 	grace time.Duration
@@ -24,6 +24,8 @@ type Relay struct {
 	next     int
 	links    map[*link]struct{}
 	refused  []time.Duration
+	freezing bool
+	holding  bool
 	work     sync.WaitGroup
 }
 
@@ -32,8 +34,8 @@ type backend struct {
 	failing time.Time // since when; zero: it is not
 }
 
-// NewRelay returns a relay that listens at addr. A backend that does not answer for the time of grace is left out until it does; before,
-// connections that are meant for it fail.
+// NewRelay returns a relay that listens at addr. A backend that does not answer for the time of
+// grace is left out until it does; before, connections that are meant for it fail.
 func NewRelay(addr string, grace time.Duration, backends ...string) (*Relay, error) {
 	r := &Relay{addr: addr, grace: grace, links: make(map[*link]struct{})}
 	for _, b := range backends {
@@ -43,7 +45,6 @@ func NewRelay(addr string, grace time.Duration, backends ...string) (*Relay, err
 	if err := r.Open(); err != nil {
 		return nil, err
 	}
-
 	return r, nil
 }
 
@@ -51,7 +52,6 @@ func NewRelay(addr string, grace time.Duration, backends ...string) (*Relay, err
 func (r *Relay) Open() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-
 	if r.listener != nil {
 		return nil
 	}
@@ -64,7 +64,6 @@ func (r *Relay) Open() error {
 	r.listener, r.addr = l, l.Addr().String()
 
 	r.work.Go(func() { r.accept(l) })
-
 	return nil
 }
 
@@ -72,44 +71,67 @@ func (r *Relay) Open() error {
 func (r *Relay) Addr() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-
 	return r.addr
 }
 
-// Refuse closes the port and the connections, until Open.
+// Refuse closes the port, and the connections as Cut does, until Open.
 func (r *Relay) Refuse() {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-
 	if r.listener != nil {
 		_ = r.listener.Close() // It is gone either way.
 		r.listener = nil
 	}
+	r.mu.Unlock()
+	r.Cut()
+}
 
+// Cut closes the connections, except frozen ones.
+func (r *Relay) Cut() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	for l := range r.links {
-		l.close()
+		if !l.isFrozen() {
+			l.close()
+		}
 	}
 }
 
-// Close is Refuse for good. It waits for what it started.
+// Close is Refuse for good, and closes frozen connections, too. It waits for what it started.
 func (r *Relay) Close() {
 	r.Refuse()
+	r.mu.Lock()
+	for l := range r.links {
+		l.close()
+	}
+	r.mu.Unlock()
 	r.work.Wait()
+}
+
+// FreezeNew sets whether new connections are frozen from their start.
+func (r *Relay) FreezeNew(on bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.freezing = on
+}
+
+// Hold sets whether new connections are accepted and lead nowhere.
+func (r *Relay) Hold(on bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.holding = on
 }
 
 // Failed returns when connections failed because there was no backend for them: see [record.Now].
 func (r *Relay) Failed() []time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-
 	return slices.Clone(r.refused)
 }
 
-// Freeze lets nothing more through the connections that exist, and tells neither end.
+// Freeze drops all bytes of the connections that exist. Neither end notices.
 func (r *Relay) Freeze() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-
 	for l := range r.links {
 		l.freeze()
 	}
@@ -134,14 +156,12 @@ func (r *Relay) serve(listener net.Listener, front net.Conn) {
 		r.mu.Unlock()
 
 		_ = front.Close() // It has to do without.
-
 		return
 	}
 
 	l := &link{front: front, back: back}
 	if !r.add(listener, l) {
 		l.close()
-
 		return
 	}
 
@@ -154,7 +174,6 @@ func (r *Relay) serve(listener net.Listener, front net.Conn) {
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
-
 	delete(r.links, l)
 }
 
@@ -162,25 +181,32 @@ func (r *Relay) serve(listener net.Listener, front net.Conn) {
 func (r *Relay) add(listener net.Listener, l *link) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-
 	if r.listener != listener {
 		return false
 	}
 
 	r.links[l] = struct{}{}
-
+	if r.freezing {
+		l.freeze()
+	}
 	return true
 }
 
 // dial takes the backends in turn.
 func (r *Relay) dial() net.Conn {
+	r.mu.Lock()
+	holding := r.holding
+	r.mu.Unlock()
+	if holding {
+		nowhere, _ := net.Pipe() // Reads and writes block until it is closed.
+		return nowhere
+	}
+
 	for range len(r.backends) {
 		b := r.pick()
 		conn, err := (&net.Dialer{Timeout: dialTimeout}).Dial("tcp", b.addr)
-
 		if err == nil {
 			r.recovered(b)
-
 			return conn
 		}
 
@@ -188,16 +214,13 @@ func (r *Relay) dial() net.Conn {
 			return nil
 		}
 	}
-
 	return nil
 }
 
 func (r *Relay) pick() *backend {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-
 	r.next++
-
 	return r.backends[r.next%len(r.backends)]
 }
 
@@ -205,18 +228,15 @@ func (r *Relay) pick() *backend {
 func (r *Relay) leftOut(b *backend) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-
 	if b.failing.IsZero() {
 		b.failing = time.Now()
 	}
-
 	return time.Since(b.failing) > r.grace
 }
 
 func (r *Relay) recovered(b *backend) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-
 	b.failing = time.Time{}
 }
 
@@ -231,14 +251,12 @@ type link struct {
 func (l *link) freeze() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-
 	l.frozen = true
 }
 
 func (l *link) isFrozen() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-
 	return l.frozen
 }
 
@@ -247,15 +265,13 @@ func (l *link) close() {
 	_ = l.back.Close()
 }
 
-// copy carries bytes until either end is gone. On a frozen link it goes on reading, and the other end hears nothing, not even of the
-// end.
+// copy carries bytes until either end is gone. On a frozen link it goes on reading, and the other
+// end hears nothing, not even of the end.
 func (l *link) copy(to, from net.Conn) {
 	buffer := make([]byte, 32<<10)
-
 	for {
 		n, err := from.Read(buffer)
 		frozen := l.isFrozen()
-
 		if n > 0 && !frozen {
 			if _, failed := to.Write(buffer[:n]); failed != nil {
 				err = failed
@@ -266,7 +282,6 @@ func (l *link) copy(to, from net.Conn) {
 			if !frozen {
 				l.close()
 			}
-
 			return
 		}
 	}

@@ -1,0 +1,207 @@
+package node
+
+import (
+	"cmp"
+	"context"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+)
+
+const sliceOwner = "node-stand-in"
+
+// target is a port of a pod that a Service leads to.
+type target struct {
+	pod  *pod
+	port uint16
+}
+
+// lead sets where the Services lead to, and publishes it.
+func (n *Node) lead(ctx context.Context, services []corev1.Service) error {
+	routes := map[string][]target{}
+	for i := range services {
+		service := &services[i]
+		if len(service.Spec.Selector) == 0 {
+			continue
+		}
+
+		pods := n.selected(service)
+		for _, port := range service.Spec.Ports {
+			address := net.JoinHostPort(service.Spec.ClusterIP, strconv.Itoa(int(port.Port)))
+			for _, p := range pods {
+				if number, err := p.port(cmp.Or(port.TargetPort.String(), port.Name)); err == nil && p.serves() {
+					routes[address] = append(routes[address], target{p, number})
+				}
+			}
+		}
+
+		if err := ignoreRaces(n.publish(ctx, service, pods)); err != nil {
+			return err
+		}
+	}
+
+	n.mu.Lock()
+	n.routes = routes
+	n.mu.Unlock()
+	return n.prune(ctx, services)
+}
+
+func (n *Node) selected(service *corev1.Service) []*pod {
+	selector := labels.SelectorFromSet(service.Spec.Selector)
+	return slices.DeleteFunc(n.running(), func(p *pod) bool {
+		return p.owner.Namespace != service.Namespace || !selector.Matches(labels.Set(p.labels))
+	})
+}
+
+// publish writes the EndpointSlice of a Service.
+func (n *Node) publish(ctx context.Context, service *corev1.Service, pods []*pod) error {
+	slice := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: service.Namespace, Name: service.Name}}
+	_, err := controllerutil.CreateOrUpdate(ctx, n.plane.Client, slice, func() error {
+		slice.Labels = map[string]string{
+			discoveryv1.LabelServiceName: service.Name,
+			discoveryv1.LabelManagedBy:   sliceOwner,
+		}
+		slice.AddressType = discoveryv1.AddressTypeIPv4
+		slice.Endpoints = nil
+		for _, p := range pods {
+			slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
+				Addresses: []string{p.ip.String()}, Conditions: discoveryv1.EndpointConditions{Ready: new(p.serves())},
+			})
+		}
+		return nil
+	})
+	return err
+}
+
+// prune removes the EndpointSlices of Services that are gone.
+func (n *Node) prune(ctx context.Context, services []corev1.Service) error {
+	var published discoveryv1.EndpointSliceList
+	if err := n.plane.Client.List(ctx, &published,
+		client.MatchingLabels{discoveryv1.LabelManagedBy: sliceOwner}); err != nil {
+		return err
+	}
+
+	for i := range published.Items {
+		slice := &published.Items[i]
+		if slices.ContainsFunc(services,
+			func(s corev1.Service) bool { return s.Namespace == slice.Namespace && s.Name == slice.Name }) {
+			continue
+		}
+
+		if err := ignoreRaces(n.plane.Client.Delete(ctx, slice)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// connect takes the API server into the network of the pods, as konnectivity does: the API server
+// asks for the ClusterIP of a Service, and reaches one of the ready pods at random, as kube-proxy
+// would choose.
+func (n *Node) connect(w http.ResponseWriter, r *http.Request) {
+	n.mu.Lock()
+	targets := n.routes[r.Host]
+	n.mu.Unlock()
+	if r.Method != http.MethodConnect || len(targets) == 0 {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		return
+	}
+
+	chosen := targets[rand.IntN(len(targets))]
+
+	inside, err := chosen.pod.net.dial(r.Context(), netip.AddrPortFrom(chosen.pod.ip, chosen.port))
+	if err != nil {
+		w.WriteHeader(http.StatusBadGateway)
+		return
+	}
+
+	outside, _, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		_ = inside.Close()
+		return
+	}
+
+	_, _ = io.WriteString(outside, "HTTP/1.1 200 OK\r\n\r\n") // Else carry ends at once.
+
+	carry(inside, outside)
+}
+
+// openWays lets the pod reach Options.Hosts and the API server. It returns the addresses of the
+// names.
+func (p *pod) openWays() (map[string]netip.Addr, error) {
+	names := map[string]netip.Addr{}
+	next := netip.AddrFrom4([4]byte{127, 1, 0, 0})
+	for name, outside := range p.node.opts.Hosts {
+		host, port, err := net.SplitHostPort(name)
+		if err != nil {
+			return nil, err
+		}
+
+		if !names[host].IsValid() {
+			next = next.Next()
+			names[host] = next
+		}
+
+		if err := p.openWay(net.JoinHostPort(names[host].String(), port), outside); err != nil {
+			return nil, err
+		}
+	}
+	return names, p.openWay(p.node.apiServer(), p.node.apiServer())
+}
+
+func (p *pod) openWay(inside, outside string) error {
+	way, err := p.net.listen(inside)
+	if err != nil {
+		return err
+	}
+
+	p.ways = append(p.ways, way)
+	p.work.Go(func() {
+		for {
+			conn, err := way.Accept()
+			if err != nil {
+				return
+			}
+
+			p.work.Go(func() { carryOut(conn, outside) })
+		}
+	})
+	return nil
+}
+
+func carryOut(inside net.Conn, address string) {
+	outside, err := net.DialTimeout("tcp", address, 5*time.Second)
+	if err != nil {
+		_ = inside.Close()
+		return
+	}
+
+	carry(inside, outside)
+}
+
+// carry copies both ways, and ends both connections when one ends.
+func carry(a, b net.Conn) {
+	var both sync.WaitGroup
+	copyOver := func(to, from net.Conn) {
+		_, _ = io.Copy(to, from) // Any end is one.
+		_ = to.Close()
+		_ = from.Close()
+	}
+
+	both.Go(func() { copyOver(a, b) })
+	both.Go(func() { copyOver(b, a) })
+	both.Wait()
+}
