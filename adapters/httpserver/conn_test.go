@@ -185,7 +185,10 @@ func TestPause(t *testing.T) {
 		synctest.Wait()
 
 		_ = c.Close()
-		<-read
+
+		if err := <-read; err != nil {
+			t.Error(err)
+		}
 
 		if took := time.Since(began); took != time.Minute {
 			t.Errorf("a closed connection was paused until %v, want no longer", took)

@@ -26,8 +26,9 @@ type Options struct {
 	// idle one of the origin that has the most. Default: 16,384.
 	MaxConnections int
 	// MaxHandshakes bounds the TLS handshakes that compute at the same time. Slots are granted
-	// round-robin by origin. A handshake that waits for its client has no slot; one that runs a
-	// callback of TLS has one. Default: half of GOMAXPROCS, at least 1.
+	// round-robin by origin. A handshake that waits for its client has no slot. One that runs a
+	// callback of TLS has one, except VerifyConnection of a resumed session or of a server that asks
+	// for no client certificate. Default: half of GOMAXPROCS, at least 1.
 	MaxHandshakes int
 	// MaxHeaderBytes bounds the header of a request. Default: 64 KiB.
 	MaxHeaderBytes int

@@ -117,7 +117,7 @@ func (s *Server) Close() error { return s.listener.Close() }
 // Serve serves until ctx ends. Then it accepts no connection any more and waits for requests in flight,
 // at most Options.ShutdownTimeout; cancels their contexts; and after one more second closes their
 // connections. It returns an error if it had to close some, or if serving failed. It must be called
-// once. All its callbacks have returned before it does, unless connections were closed.
+// once. All its callbacks have returned before it does, unless it returns that error.
 func (s *Server) Serve(ctx context.Context) error {
 	base, abort := context.WithCancel(context.WithoutCancel(ctx))
 	defer abort()
@@ -172,13 +172,25 @@ func (s *Server) drain(ctx context.Context, timeout time.Duration) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 	defer cancel()
 
-	if s.http.Shutdown(ctx) != nil {
+	return s.http.Shutdown(ctx) == nil && s.awaitCallbacks(ctx)
+}
+
+// awaitCallbacks waits for the last callbacks of connections that are closed. It gives up when ctx ends, because a
+// stalled log sink must not keep the process alive.
+func (s *Server) awaitCallbacks(ctx context.Context) bool {
+	done := make(chan struct{})
+
+	go func() {
+		s.open.Wait()
+		close(done)
+	}()
+
+	select {
+	case <-done:
+		return true
+	case <-ctx.Done():
 		return false
 	}
-
-	s.open.Wait()
-
-	return true
 }
 
 // logPanics logs panics of handler. The server closes the connection, or the stream of HTTP/2.

@@ -15,9 +15,13 @@ import (
 	"math/big"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -89,7 +93,6 @@ func parse(t *testing.T, template, parent *x509.Certificate, key, signer *ecdsa.
 type running struct {
 	*Server
 
-	ca     *authority
 	cancel context.CancelFunc
 	ended  chan error
 }
@@ -109,7 +112,7 @@ func run(t *testing.T, handler http.Handler, opts Options) *running {
 
 	go func() { r.ended <- r.Serve(ctx); close(r.ended) }()
 
-	t.Cleanup(func() { cancel(); <-r.ended })
+	t.Cleanup(func() { _ = r.stop() })
 
 	return r
 }
@@ -227,6 +230,8 @@ func TestHandshakeCauses(t *testing.T) {
 	}
 	client := func(cert *tls.Certificate, change func(*tls.Config)) func(*testing.T, net.Conn) {
 		return func(t *testing.T, conn net.Conn) {
+			t.Helper()
+
 			config := &tls.Config{RootCAs: ca.pool(), ServerName: "127.0.0.1"}
 			if cert != nil {
 				config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert, nil }
@@ -272,6 +277,8 @@ func TestHandshakeCauses(t *testing.T) {
 		{"a probe", server(unchanged), leaves(""), ""},
 		{"a probe that resets", server(unchanged), resets, ""},
 		{"a good client", server(unchanged), func(t *testing.T, conn net.Conn) {
+			t.Helper()
+
 			if err := tls.Client(conn, &tls.Config{RootCAs: ca.pool(), ServerName: "127.0.0.1", Certificates: []tls.Certificate{good}}).HandshakeContext(t.Context()); err != nil {
 				t.Error(err)
 			}
@@ -387,10 +394,132 @@ func TestFailedHandshakesAreLogged(t *testing.T) {
 		t.Fatalf("%d lines, want one for each of two causes:\n%s", len(have), strings.Join(have, "\n"))
 	}
 
+	slices.SortFunc(have, func(a, b string) int { return strings.Index(b, "cause=protocol") - strings.Index(a, "cause=protocol") })
+
 	for _, want := range []string{"level=WARN", "cause=protocol", "remote=127.0.0.1:", "error=", "suppressed=0"} {
 		if !strings.Contains(have[0], want) {
 			t.Errorf("no %s in %s", want, have[0])
 		}
+	}
+}
+
+// network is a [net.Listener] in memory, for the bubble of synctest.
+type network struct {
+	accepted chan net.Conn
+	closed   chan struct{}
+	once     sync.Once
+}
+
+func newNetwork() *network {
+	return &network{accepted: make(chan net.Conn), closed: make(chan struct{})}
+}
+
+func (n *network) Accept() (net.Conn, error) {
+	select {
+	case conn := <-n.accepted:
+		return conn, nil
+	case <-n.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (n *network) Close() error {
+	n.once.Do(func() { close(n.closed) })
+
+	return nil
+}
+
+func (n *network) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 443} }
+
+// The callbacks of TLS run inside the slot of the handshake, so that few verify certificates at once.
+func TestCallbacksOfTLSHaveASlot(t *testing.T) {
+	t.Parallel()
+
+	synctest.Test(t, func(t *testing.T) {
+		const clients, slots, work = 20, 2, time.Second
+
+		var (
+			inside, most atomic.Int64
+			group        sync.WaitGroup
+			ca, incoming = newAuthority(t), newNetwork()
+			began        = time.Now()
+		)
+
+		r := run(t, noContent, Options{
+			Listener: incoming, MaxHandshakes: slots, ReadHeaderTimeout: time.Minute,
+			TLS: &tls.Config{
+				Certificates: []tls.Certificate{ca.issue(t)}, ClientAuth: tls.RequestClientCert,
+				VerifyConnection: func(tls.ConnectionState) error {
+					most.Store(max(most.Load(), inside.Add(1)))
+					time.Sleep(work)
+					inside.Add(-1)
+
+					return nil
+				},
+			},
+		})
+
+		for range clients {
+			group.Go(func() {
+				near, far := net.Pipe()
+				incoming.accepted <- far
+
+				client := tls.Client(near, &tls.Config{RootCAs: ca.pool(), ServerName: "127.0.0.1", NextProtos: []string{"http/1.1"}})
+				if err := client.HandshakeContext(t.Context()); err != nil {
+					t.Error(err)
+				}
+
+				_, _ = io.WriteString(client, "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+				_, _ = io.Copy(io.Discard, client)
+			})
+		}
+
+		group.Wait()
+
+		if most.Load() != slots || time.Since(began) != clients/slots*work {
+			t.Errorf("%d callbacks at once, and all took %v, want %d and %v", most.Load(), time.Since(began), slots, clients/slots*work)
+		}
+
+		if err := r.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// exhausted is a listener that cannot accept at first.
+type exhausted struct {
+	net.Listener
+
+	failures int
+}
+
+func (e *exhausted) Accept() (net.Conn, error) {
+	if e.failures == 0 {
+		return e.Listener.Accept()
+	}
+
+	e.failures--
+
+	return nil, &net.OpError{Op: "accept", Err: syscall.EMFILE}
+}
+
+func TestErrorsOfAcceptingAreLogged(t *testing.T) {
+	t.Parallel()
+
+	var lines log
+
+	bound, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	r := run(t, noContent, Options{Listener: &exhausted{bound, 3}, Logger: newLogger(&lines)})
+	if status, err := r.get(t, newClient(t, nil)); err != nil || status != http.StatusNoContent {
+		t.Errorf("answer %d (%v), want 204 when the server can accept again", status, err)
+	}
+
+	if have := lines.lines(); len(have) != 1 || !strings.Contains(have[0], "level=WARN") || !strings.Contains(have[0], "too many open files") {
+		t.Errorf("log %v, want one warning with the error", have)
 	}
 }
 
