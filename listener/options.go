@@ -25,13 +25,15 @@ type Options struct {
 	// MaxInFlight bounds how many requests are with the verifier and the handler at once; those beyond it are answered 503 at once. With
 	// a Fleet, an eighth more may be with the verifier only: heartbeats are heard also while all others are refused. Default: 256.
 	MaxInFlight int
-	// MaxConnections bounds open connections. When it is reached, a new connection closes the oldest idle one of the origin that
-	// has the most: a runtime that showed its certificate to this listener, or else an address (IPv6: a /64 network). So neither a
-	// gateway nor a fleet needs a limit of its own. Default: 16,384.
+	// MaxConnections bounds open connections. When it is reached, a new connection closes the
+	// oldest idle one of the origin that has the most: a runtime that showed its certificate to
+	// this listener, or else an address (IPv6: a /64 network). So neither a gateway nor a fleet
+	// needs a limit of its own. Default: 16,384.
 	MaxConnections int
-	// MaxHandshakes bounds the TLS handshakes that compute at the same time. Slots are granted round-robin by address (IPv6: a /64
-	// network), so that one address cannot delay the others. A handshake that waits for its client has no slot; one that runs a
-	// callback of TLS has one. Default: half of GOMAXPROCS, at least 1.
+	// MaxHandshakes bounds the TLS handshakes that compute at the same time. Slots are granted
+	// round-robin by address (IPv6: a /64 network), so that one address cannot delay the others. A
+	// handshake that waits for its client has no slot; one that runs a callback of TLS has one.
+	// Default: half of GOMAXPROCS, at least 1.
 	MaxHandshakes int
 
 	// RuntimeRate is how many requests a second each runtime may send on average, and RuntimeBurst how many at once, where a request of
@@ -57,8 +59,8 @@ type Options struct {
 
 	// Now is the clock. Default: [time.Now].
 	Now func() time.Time
-	// Logger gets starts and ends, failed handshakes at warn, at most one a minute for each cause, panics, and each refused request
-	// at debug level. Default: discard.
+	// Logger gets starts and ends, failed handshakes at warn, at most one a minute for each cause,
+	// panics, and each refused request at debug level. Default: discard.
 	Logger *slog.Logger
 	// Hooks are called for metrics.
 	Hooks Hooks

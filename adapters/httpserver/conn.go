@@ -11,8 +11,9 @@ import (
 
 // conn is a connection that has a slot of the limiter.
 //
-// Until its first request, a TLS connection also needs a slot of the fair queue for its computations:
-// from a Read that returns data to the next Read or Write. TLS computes between these calls only.
+// Until its first request, a TLS connection also needs a slot of the fair queue for its
+// computations: from a Read that returns data to the next Read or Write. TLS computes between these
+// calls only.
 type conn struct {
 	net.Conn
 
@@ -154,7 +155,8 @@ func (c *conn) cut() error {
 	return c.Conn.Close()
 }
 
-// connOf returns the connection below one of an [net/http.Server], or nil if it is another server's.
+// connOf returns the connection below one of an [net/http.Server], or nil if it is another
+// server's.
 func connOf(outer net.Conn) *conn {
 	if encrypted, ok := outer.(*tls.Conn); ok {
 		outer = encrypted.NetConn()
@@ -178,17 +180,17 @@ func connFrom(ctx context.Context) *conn {
 }
 
 // SetOrigin counts the connection of a request to an origin that is known better than its address,
-// such as the name in a client certificate. ctx is the context of the request. Only the first call for
-// a connection counts. It does nothing for a request of another server.
+// such as the name in a client certificate. ctx is the context of the request. Only the first call
+// for a connection counts. It does nothing for a request of another server.
 func SetOrigin(ctx context.Context, origin string) {
 	if c := connFrom(ctx); c != nil && c.assigned.CompareAndSwap(false, true) {
 		c.slot.move(origin)
 	}
 }
 
-// PauseReads stops reading from the connection of a request for a while, so that its sender is slowed
-// down by TCP. ctx is the context of the request. A later call replaces the pause. It does nothing for a
-// request of another server.
+// PauseReads stops reading from the connection of a request for a while, so that its sender is
+// slowed down by TCP. ctx is the context of the request. A later call replaces the pause. It does
+// nothing for a request of another server.
 func PauseReads(ctx context.Context, pause time.Duration) {
 	if c := connFrom(ctx); c != nil {
 		c.paused.Store(int64(time.Since(c.accepted) + pause))

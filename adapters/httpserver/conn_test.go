@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// pipes returns a server with one slot for handshakes, and a function that opens a connection to it.
-// The client of that sends text and reads everything.
+// pipes returns a server with one slot for handshakes, and a function that opens a connection to
+// it. The client of that sends text and reads everything.
 func pipes(t *testing.T, text string) (*Server, func() *conn) {
 	t.Helper()
 

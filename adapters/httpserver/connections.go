@@ -14,7 +14,8 @@ import (
 const (
 	// Displaced means that a new connection got the slot of this one.
 	Displaced = "displaced"
-	// NoSlot means that a new connection was closed because its origin has the most, and all are busy.
+	// NoSlot means that a new connection was closed because its origin has the most, and all are
+	// busy.
 	NoSlot = "no_slot"
 )
 
@@ -109,8 +110,9 @@ func isOwnClose(err error) bool {
 
 func (s *Server) logHandshake(cause string, remote net.Addr, err error) {
 	if suppressed, ok := s.pace.allow(cause); ok {
-		s.opts.Logger.LogAttrs(context.Background(), slog.LevelWarn, "TLS handshake failed", slog.String("cause", cause),
-			slog.String("remote", remote.String()), slog.Any("error", err), slog.Int("suppressed", suppressed))
+		s.opts.Logger.LogAttrs(context.Background(), slog.LevelWarn, "TLS handshake failed",
+			slog.String("cause", cause), slog.String("remote", remote.String()), slog.Any("error", err),
+			slog.Int("suppressed", suppressed))
 	}
 }
 

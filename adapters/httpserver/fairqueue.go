@@ -49,8 +49,8 @@ func newFairQueue(slots int) *fairQueue {
 	return &fairQueue{free: slots, origins: make(map[string]*originQueue), next: list.New()}
 }
 
-// request asks for a slot without blocking. continues means that origin's work has had a slot before.
-// The caller must call done, granted or not.
+// request asks for a slot without blocking. continues means that origin's work has had a slot
+// before. The caller must call done, granted or not.
 func (q *fairQueue) request(origin string, continues bool) *waiter {
 	q.mu.Lock()
 	defer q.mu.Unlock()

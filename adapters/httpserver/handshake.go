@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// handshake takes slots of a fair queue for the work of one connection, and gives them back while it
-// waits for the other end. So a slow client occupies no slot.
+// handshake takes slots of a fair queue for the work of one connection, and gives them back while
+// it waits for the other end. So a slow client occupies no slot.
 //
 // acquire is called by one goroutine at a time, release by any.
 type handshake struct {
@@ -18,8 +18,9 @@ type handshake struct {
 	slot   atomic.Pointer[waiter]
 }
 
-// acquire blocks until it has a slot, which it keeps until release. It fails with [net.ErrClosed] when
-// closed is closed first, and with [os.ErrDeadlineExceeded] when deadline passes; zero is no deadline.
+// acquire blocks until it has a slot, which it keeps until release. It fails with [net.ErrClosed]
+// when closed is closed first, and with [os.ErrDeadlineExceeded] when deadline passes; zero is no
+// deadline.
 func (h *handshake) acquire(closed <-chan struct{}, deadline time.Time) error {
 	w := h.queue.request(h.origin, h.begun)
 	h.begun = true

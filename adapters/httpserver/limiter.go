@@ -44,8 +44,8 @@ func newLimiter(limit int) *limiter {
 	return &limiter{limit: limit, origins: make(map[string]*originSlots), bySize: make(map[int]*list.List)}
 }
 
-// acquire returns an idle slot for origin, or nil. It calls evict of the slot that it takes away for
-// that, once, before it returns and without holding a lock. evict must not block.
+// acquire returns an idle slot for origin, or nil. It calls evict of the slot that it takes away
+// for that, once, before it returns and without holding a lock. evict must not block.
 func (l *limiter) acquire(origin string, evict func()) *slot {
 	acquired, evicted := l.exchange(origin, evict)
 	if evicted != nil {

@@ -15,20 +15,20 @@ import (
 type Options struct {
 	// Listener is used instead of binding an address. The server closes it. Default: none.
 	Listener net.Listener
-	// TLS is the configuration to serve with. It is cloned. The minimum version is TLS 1.3 unless it
-	// names another. A configuration that its GetConfigForClient returns must offer "h2" itself.
+	// TLS is the configuration to serve with. It is cloned. The minimum version is TLS 1.3 unless
+	// it names another. A configuration that its GetConfigForClient returns must offer "h2" itself.
 	// Default: plain HTTP.
 	TLS *tls.Config
 	// HTTP1Only disables HTTP/2. Without TLS, HTTP/2 needs prior knowledge. Default: both.
 	HTTP1Only bool
 
-	// MaxConnections bounds open connections. When it is reached, a new connection closes the oldest
-	// idle one of the origin that has the most. Default: 16,384.
+	// MaxConnections bounds open connections. When it is reached, a new connection closes the
+	// oldest idle one of the origin that has the most. Default: 16,384.
 	MaxConnections int
 	// MaxHandshakes bounds the TLS handshakes that compute at the same time. Slots are granted
 	// round-robin by origin. A handshake that waits for its client has no slot. One that runs a
-	// callback of TLS has one, except VerifyConnection of a resumed session or of a server that asks
-	// for no client certificate. Default: half of GOMAXPROCS, at least 1.
+	// callback of TLS has one, except VerifyConnection of a resumed session or of a server that
+	// asks for no client certificate. Default: half of GOMAXPROCS, at least 1.
 	MaxHandshakes int
 	// MaxHeaderBytes bounds the header of a request. Default: 64 KiB.
 	MaxHeaderBytes int
@@ -37,7 +37,8 @@ type Options struct {
 	ReadHeaderTimeout time.Duration
 	// ReadTimeout bounds reading one request. Default: 10 s.
 	ReadTimeout time.Duration
-	// WriteTimeout bounds the time from the header of a request to the end of its answer. Default: 20 s.
+	// WriteTimeout bounds the time from the header of a request to the end of its answer. Default:
+	// 20 s.
 	WriteTimeout time.Duration
 	// IdleTimeout bounds the time between two requests of a connection. Default: 3 min.
 	IdleTimeout time.Duration
@@ -52,8 +53,8 @@ type Options struct {
 	// ConnectionClosed is called for each connection that was closed for MaxConnections, with
 	// [Displaced] or [NoSlot]. It may be called concurrently and must not block. Default: none.
 	ConnectionClosed func(reason string)
-	// Logger gets failed handshakes at warn, at most one a minute for each cause, errors of accepting
-	// at the same pace, and panics of the handler. Default: discard.
+	// Logger gets failed handshakes at warn, at most one a minute for each cause, errors of
+	// accepting at the same pace, and panics of the handler. Default: discard.
 	Logger *slog.Logger
 }
 

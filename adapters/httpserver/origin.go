@@ -3,7 +3,8 @@ package httpserver
 import "net/netip"
 
 // Origin returns the origin of a remote address: the IPv4 address without its port, or the IPv6 /64
-// network, because one host may use any address in it (RFC 6177). It returns other strings unchanged.
+// network, because one host may use any address in it (RFC 6177). It returns other strings
+// unchanged.
 func Origin(remote string) string {
 	const network = 64
 

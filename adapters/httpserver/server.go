@@ -38,8 +38,8 @@ type Server struct {
 	open     sync.WaitGroup // connections
 }
 
-// Bind binds a TCP address and returns a server for handler. It fails when the address cannot be bound
-// or an option is negative. The caller must call Serve or Close.
+// Bind binds a TCP address and returns a server for handler. It fails when the address cannot be
+// bound or an option is negative. The caller must call Serve or Close.
 func Bind(ctx context.Context, address string, handler http.Handler, opts Options) (*Server, error) {
 	if err := opts.validate(); err != nil {
 		return nil, err
@@ -114,10 +114,10 @@ func (s *Server) Addr() net.Addr { return s.listener.Addr() }
 // Close releases the address of a server that is not served.
 func (s *Server) Close() error { return s.listener.Close() }
 
-// Serve serves until ctx ends. Then it accepts no connection any more and waits for requests in flight,
-// at most Options.ShutdownTimeout; cancels their contexts; and after one more second closes their
-// connections. It returns an error if it had to close some, or if serving failed. It must be called
-// once. All its callbacks have returned before it does, unless it returns that error.
+// Serve serves until ctx ends. Then it accepts no connection any more and waits for requests in
+// flight, at most Options.ShutdownTimeout; cancels their contexts; and after one more second closes
+// their connections. It returns an error if it had to close some, or if serving failed. It must be
+// called once. All its callbacks have returned before it does, unless it returns that error.
 func (s *Server) Serve(ctx context.Context) error {
 	base, abort := context.WithCancel(context.WithoutCancel(ctx))
 	defer abort()
@@ -175,8 +175,8 @@ func (s *Server) drain(ctx context.Context, timeout time.Duration) bool {
 	return s.http.Shutdown(ctx) == nil && s.awaitCallbacks(ctx)
 }
 
-// awaitCallbacks waits for the last callbacks of connections that are closed. It gives up when ctx ends, because a
-// stalled log sink must not keep the process alive.
+// awaitCallbacks waits for the last callbacks of connections that are closed. It gives up when ctx
+// ends, because a stalled log sink must not keep the process alive.
 func (s *Server) awaitCallbacks(ctx context.Context) bool {
 	done := make(chan struct{})
 

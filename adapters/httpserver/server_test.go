@@ -48,8 +48,9 @@ func (a *authority) issue(t *testing.T) tls.Certificate {
 
 	key := newKey(t)
 	leaf := parse(t, &x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "leaf"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageDigitalSignature,
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "leaf"},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, KeyUsage: x509.KeyUsageDigitalSignature,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 	}, a.cert, key, a.key)
 
 	return tls.Certificate{Certificate: [][]byte{leaf.Raw}, PrivateKey: key}
@@ -223,7 +224,10 @@ func TestHandshakeCauses(t *testing.T) {
 	refuse := func(tls.ConnectionState) error { return refused }
 
 	server := func(change func(*tls.Config)) *tls.Config {
-		config := &tls.Config{Certificates: []tls.Certificate{ca.issue(t)}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: ca.pool()}
+		config := &tls.Config{
+			Certificates: []tls.Certificate{ca.issue(t)},
+			ClientAuth:   tls.RequireAndVerifyClientCert, ClientCAs: ca.pool(),
+		}
 		change(config)
 
 		return config
@@ -234,7 +238,9 @@ func TestHandshakeCauses(t *testing.T) {
 
 			config := &tls.Config{RootCAs: ca.pool(), ServerName: "127.0.0.1"}
 			if cert != nil {
-				config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert, nil }
+				config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+					return cert, nil
+				}
 			}
 
 			change(config)
@@ -245,6 +251,10 @@ func TestHandshakeCauses(t *testing.T) {
 	}
 	unchanged := func(*tls.Config) {}
 	version12 := func(c *tls.Config) { c.MaxVersion = tls.VersionTLS12 }
+	allow12 := func(c *tls.Config) { c.MinVersion = tls.VersionTLS12 }
+	refusing := func(c *tls.Config) { c.VerifyConnection = refuse }
+	otherCA := func(c *tls.Config) { c.RootCAs = other.pool() }
+	otherName := func(c *tls.Config) { c.ServerName = "other" }
 
 	tests := []struct {
 		name   string
@@ -253,9 +263,9 @@ func TestHandshakeCauses(t *testing.T) {
 		want   string
 	}{
 		{"no certificate", server(unchanged), client(nil, unchanged), CauseNoCertificate},
-		{"no certificate, TLS 1.2", server(func(c *tls.Config) { c.MinVersion = tls.VersionTLS12 }), client(nil, version12), CauseNoCertificate},
+		{"no certificate, TLS 1.2", server(allow12), client(nil, version12), CauseNoCertificate},
 		{"certificate of another CA", server(unchanged), client(&foreign, unchanged), CauseUntrusted},
-		{"refused by VerifyConnection", server(func(c *tls.Config) { c.VerifyConnection = refuse }), client(&good, unchanged), CauseUntrusted},
+		{"refused by VerifyConnection", server(refusing), client(&good, unchanged), CauseUntrusted},
 		{
 			"refused by VerifyPeerCertificate",
 			server(func(c *tls.Config) {
@@ -263,8 +273,8 @@ func TestHandshakeCauses(t *testing.T) {
 			}),
 			client(&good, unchanged), CauseUntrusted,
 		},
-		{"server of another CA", server(unchanged), client(&good, func(c *tls.Config) { c.RootCAs = other.pool() }), CauseBadCertificate},
-		{"server of another name", server(unchanged), client(&good, func(c *tls.Config) { c.ServerName = "other" }), CauseBadCertificate},
+		{"server of another CA", server(unchanged), client(&good, otherCA), CauseBadCertificate},
+		{"server of another name", server(unchanged), client(&good, otherName), CauseBadCertificate},
 		{"no common version", server(unchanged), client(&good, version12), CauseProtocol},
 		{"plain HTTP", server(unchanged), sends("GET / HTTP/1.1\r\nHost: a\r\n\r\n"), CauseProtocol},
 		{"noise", server(unchanged), sends("\x16\x03\x01\x00\x05hello"), CauseProtocol},
@@ -276,13 +286,7 @@ func TestHandshakeCauses(t *testing.T) {
 		{"silence", server(unchanged), sends(""), CauseTimeout},
 		{"a probe", server(unchanged), leaves(""), ""},
 		{"a probe that resets", server(unchanged), resets, ""},
-		{"a good client", server(unchanged), func(t *testing.T, conn net.Conn) {
-			t.Helper()
-
-			if err := tls.Client(conn, &tls.Config{RootCAs: ca.pool(), ServerName: "127.0.0.1", Certificates: []tls.Certificate{good}}).HandshakeContext(t.Context()); err != nil {
-				t.Error(err)
-			}
-		}, ""},
+		{"a good client", server(unchanged), connects(ca, good), ""},
 	}
 
 	for _, test := range tests {
@@ -290,7 +294,9 @@ func TestHandshakeCauses(t *testing.T) {
 			t.Parallel()
 
 			seen := make(failures, 2)
-			r := run(t, noContent, Options{TLS: test.server, HandshakeFailed: seen.add, ReadHeaderTimeout: 300 * time.Millisecond})
+			r := run(t, noContent, Options{
+				TLS: test.server, HandshakeFailed: seen.add, ReadHeaderTimeout: 300 * time.Millisecond,
+			})
 			conn := r.dial(t)
 			test.client(t, conn)
 			_ = conn.Close()
@@ -302,7 +308,8 @@ func TestHandshakeCauses(t *testing.T) {
 				}
 			}
 
-			// Connections are accepted in order, and Serve waits for all callbacks: nothing else follows.
+			// Connections are accepted in order, and Serve waits for all callbacks: nothing else
+			// follows.
 			last := r.dial(t)
 			sends("noise")(t, last)
 
@@ -318,6 +325,18 @@ func TestHandshakeCauses(t *testing.T) {
 				t.Errorf("unexpected failure: %+v", <-seen)
 			}
 		})
+	}
+}
+
+// connects returns a client with a certificate that completes its handshake.
+func connects(ca *authority, cert tls.Certificate) func(*testing.T, net.Conn) {
+	return func(t *testing.T, conn net.Conn) {
+		t.Helper()
+
+		config := &tls.Config{RootCAs: ca.pool(), ServerName: "127.0.0.1", Certificates: []tls.Certificate{cert}}
+		if err := tls.Client(conn, config).HandshakeContext(t.Context()); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
@@ -374,7 +393,8 @@ func TestFailedHandshakesAreLogged(t *testing.T) {
 	seen := make(failures, 10)
 	ca := newAuthority(t)
 	r := run(t, noContent, Options{
-		TLS: &tls.Config{Certificates: []tls.Certificate{ca.issue(t)}}, HandshakeFailed: seen.add, Logger: newLogger(&lines),
+		TLS:             &tls.Config{Certificates: []tls.Certificate{ca.issue(t)}},
+		HandshakeFailed: seen.add, Logger: newLogger(&lines),
 	})
 
 	for range 3 {
@@ -394,11 +414,11 @@ func TestFailedHandshakesAreLogged(t *testing.T) {
 		t.Fatalf("%d lines, want one for each of two causes:\n%s", len(have), strings.Join(have, "\n"))
 	}
 
-	slices.SortFunc(have, func(a, b string) int { return strings.Index(b, "cause=protocol") - strings.Index(a, "cause=protocol") })
+	line := have[slices.IndexFunc(have, func(l string) bool { return !strings.Contains(l, "cause=closed") })]
 
 	for _, want := range []string{"level=WARN", "cause=protocol", "remote=127.0.0.1:", "error=", "suppressed=0"} {
-		if !strings.Contains(have[0], want) {
-			t.Errorf("no %s in %s", want, have[0])
+		if !strings.Contains(line, want) {
+			t.Errorf("no %s in %s", want, line)
 		}
 	}
 }
@@ -431,7 +451,8 @@ func (n *network) Close() error {
 
 func (n *network) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 443} }
 
-// The callbacks of TLS run inside the slot of the handshake, so that few verify certificates at once.
+// The callbacks of TLS run inside the slot of the handshake, so that few verify certificates at
+// once.
 func TestCallbacksOfTLSHaveASlot(t *testing.T) {
 	t.Parallel()
 
@@ -464,7 +485,7 @@ func TestCallbacksOfTLSHaveASlot(t *testing.T) {
 				near, far := net.Pipe()
 				incoming.accepted <- far
 
-				client := tls.Client(near, &tls.Config{RootCAs: ca.pool(), ServerName: "127.0.0.1", NextProtos: []string{"http/1.1"}})
+				client := tls.Client(near, &tls.Config{RootCAs: ca.pool(), ServerName: "127.0.0.1"})
 				if err := client.HandshakeContext(t.Context()); err != nil {
 					t.Error(err)
 				}
@@ -477,7 +498,8 @@ func TestCallbacksOfTLSHaveASlot(t *testing.T) {
 		group.Wait()
 
 		if most.Load() != slots || time.Since(began) != clients/slots*work {
-			t.Errorf("%d callbacks at once, and all took %v, want %d and %v", most.Load(), time.Since(began), slots, clients/slots*work)
+			t.Errorf("%d callbacks at once, and all took %v, want %d and %v",
+				most.Load(), time.Since(began), slots, clients/slots*work)
 		}
 
 		if err := r.stop(); err != nil {
@@ -518,8 +540,38 @@ func TestErrorsOfAcceptingAreLogged(t *testing.T) {
 		t.Errorf("answer %d (%v), want 204 when the server can accept again", status, err)
 	}
 
-	if have := lines.lines(); len(have) != 1 || !strings.Contains(have[0], "level=WARN") || !strings.Contains(have[0], "too many open files") {
+	have := lines.lines()
+	if len(have) != 1 || !strings.Contains(have[0], "level=WARN") || !strings.Contains(have[0], "too many open files") {
 		t.Errorf("log %v, want one warning with the error", have)
+	}
+}
+
+// A handshake that this server ends for its limit has not failed.
+func TestDisplacedHandshakeHasNotFailed(t *testing.T) {
+	t.Parallel()
+
+	seen, closed := make(failures, 2), make(chan string, 2)
+	r := run(t, noContent, Options{
+		TLS:            &tls.Config{Certificates: []tls.Certificate{newAuthority(t).issue(t)}},
+		MaxConnections: 1, HandshakeFailed: seen.add, ConnectionClosed: func(reason string) { closed <- reason },
+	})
+
+	displaced := r.dial(t)
+	_, _ = io.WriteString(displaced, "\x16")
+
+	other := r.dial(t)
+	if reason := <-closed; reason != Displaced {
+		t.Errorf("the first connection was closed as %q, want %q", reason, Displaced)
+	}
+
+	sends("noise")(t, other)
+
+	if have := <-seen; have.remote != other.LocalAddr().String() {
+		t.Errorf("unexpected failure: %+v", have)
+	}
+
+	if err := r.stop(); err != nil || len(seen) > 0 {
+		t.Errorf("Serve returned %v, and %d more handshakes failed, want none", err, len(seen))
 	}
 }
 
@@ -600,7 +652,8 @@ func TestProtocols(t *testing.T) {
 
 			versions := make(chan int, 1)
 			handler := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { versions <- r.ProtoMajor })
-			r := run(t, handler, Options{TLS: &tls.Config{Certificates: []tls.Certificate{ca.issue(t)}}, HTTP1Only: test.http1Only})
+			config := &tls.Config{Certificates: []tls.Certificate{ca.issue(t)}}
+			r := run(t, handler, Options{TLS: config, HTTP1Only: test.http1Only})
 
 			if _, err := r.get(t, newClient(t, &tls.Config{RootCAs: ca.pool()})); err != nil {
 				t.Fatal(err)
@@ -625,7 +678,11 @@ func TestEnd(t *testing.T) {
 		err     error
 	}{
 		{"waits", time.Minute, func(_ context.Context, free <-chan struct{}) { <-free }, http.StatusOK, nil},
-		{"cancels", time.Millisecond, func(ctx context.Context, _ <-chan struct{}) { <-ctx.Done() }, http.StatusOK, nil},
+		{
+			"cancels", time.Millisecond,
+			func(ctx context.Context, _ <-chan struct{}) { <-ctx.Done() },
+			http.StatusOK, nil,
+		},
 		{"cuts off", time.Millisecond, func(_ context.Context, free <-chan struct{}) { <-free }, 0, errAborted},
 	}
 
@@ -687,7 +744,8 @@ func TestPanicIsLogged(t *testing.T) {
 		t.Error(err)
 	}
 
-	if have := lines.lines(); len(have) != 1 || !strings.Contains(have[0], "level=ERROR") || !strings.Contains(have[0], "error=broken") {
+	have := lines.lines()
+	if len(have) != 1 || !strings.Contains(have[0], "level=ERROR") || !strings.Contains(have[0], "error=broken") {
 		t.Errorf("log %v, want one line of the panic", have)
 	}
 }

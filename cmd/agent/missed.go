@@ -16,12 +16,13 @@ const (
 	missedPace = 30 * time.Second
 )
 
-// missedWatch requests a resync when reviews may have been missed without a trace: when the agent did not run for a while (no CPU,
-// SIGSTOP), and when the webhook closed a connection for its limit. There is at most one resync every missedPace, and the last one
-// is never lost.
+// missedWatch requests a resync when reviews may have been missed without a trace: when the agent
+// did not run for a while (no CPU, SIGSTOP), and when the webhook closed a connection for its
+// limit. There is at most one resync every missedPace, and the last one is never lost.
 //
-// After a stall, requests on open connections are still read. But an API server that gave up in the meantime completes its new
-// connections as if nothing had happened, and does not send those requests.
+// After a stall, requests on open connections are still read. But an API server that gave up in the
+// meantime completes its new connections as if nothing had happened, and does not send those
+// requests.
 type missedWatch struct {
 	// stalled is called for each stall.
 	stalled func()

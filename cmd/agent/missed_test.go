@@ -99,7 +99,8 @@ func TestMissedBeforeTheEndLeadsToAResync(t *testing.T) {
 	}
 }
 
-// However many connections are closed, there is at most one resync every missedPace, and one after the last of them.
+// However many connections are closed, there is at most one resync every missedPace, and one after
+// the last of them.
 func TestClosedConnectionsArePaced(t *testing.T) {
 	t.Parallel()
 

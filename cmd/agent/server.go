@@ -13,8 +13,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
 )
 
-// Limits of both servers. An API server on the same network sends its largest object in less than a second. It closes idle
-// connections after 90 s. The agent must keep them for longer, or the API server writes a review to a connection that was just closed.
+// Limits of both servers. An API server on the same network sends its largest object in less than a
+// second. It closes idle connections after 90 s. The agent must keep them for longer, or the API
+// server writes a review to a connection that was just closed.
 const (
 	readHeaderTimeout = 5 * time.Second
 	readTimeout       = 10 * time.Second
@@ -36,10 +37,12 @@ type server struct {
 
 // bind returns a server that is bound to address. opts need no timeouts.
 //
-// It speaks HTTP/1.1 only. API servers speak nothing else to webhooks that are not on their own machine, so that their requests
-// reach all replicas (kubernetes/kubernetes#75791), and a protocol that is not offered cannot be attacked.
+// It speaks HTTP/1.1 only. API servers speak nothing else to webhooks that are not on their own
+// machine, so that their requests reach all replicas (kubernetes/kubernetes#75791), and a protocol
+// that is not offered cannot be attacked.
 func bind(
-	ctx context.Context, name string, address bindAddress, handler http.Handler, opts httpserver.Options, log *slog.Logger,
+	ctx context.Context, name string, address bindAddress, handler http.Handler, opts httpserver.Options,
+	log *slog.Logger,
 ) (*server, error) {
 	opts.Logger = log.With(slog.String("server", name))
 	opts.HTTP1Only = true
@@ -64,8 +67,11 @@ func observingOptions(metrics *prometheus.Agent, shutdown time.Duration) httpser
 	}
 }
 
-// webhookOptions are those of the webhook. closed is called for each connection that is closed for the limit.
-func webhookOptions(c config, config *tls.Config, metrics *prometheus.Agent, closed func(), shutdown time.Duration) httpserver.Options {
+// webhookOptions are those of the webhook. closed is called for each connection that is closed for
+// the limit.
+func webhookOptions(
+	c config, config *tls.Config, metrics *prometheus.Agent, closed func(), shutdown time.Duration,
+) httpserver.Options {
 	config.NextProtos = []string{"http/1.1"}
 
 	return httpserver.Options{
