@@ -19,7 +19,10 @@ func knocking(t testing.TB, handshakes, rounds int, round time.Duration) siege {
 		func(round time.Duration) arrivals { return w.during(t, newcomer, round) })
 }
 
-// during lets the quiet ones send for a while, and one come anew again and again.
+// newcomerEvery keeps the newcomer within the share of a runtime, however fast the machine is.
+const newcomerEvery = 10 * time.Millisecond
+
+// during runs the quiet runtimes for a while, and one more that connects anew for each event.
 func (w *world) during(t testing.TB, newcomer *identity, round time.Duration) arrivals {
 	t.Helper()
 
@@ -28,7 +31,10 @@ func (w *world) during(t testing.TB, newcomer *identity, round time.Duration) ar
 
 	go func() { quiet <- w.quiet.run(t, round) }()
 
-	for began := time.Now(); time.Since(began) < round; {
+	pace := time.NewTicker(newcomerEvery)
+	defer pace.Stop()
+
+	for began := time.Now(); time.Since(began) < round; <-pace.C {
 		s := must(newSender(newcomer, w.addr))
 		at := time.Now()
 
