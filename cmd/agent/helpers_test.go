@@ -86,7 +86,7 @@ type controlPlane struct {
 	*httptest.Server
 
 	received chan received
-	resyncs  chan string // the path of each resync
+	resyncs  chan string // the path of each request with a resync
 	status   int
 	clock    atomic.Pointer[time.Time] // as of which it judges certificates, beyond TLS; nil: not
 }
