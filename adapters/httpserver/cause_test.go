@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -238,4 +239,31 @@ func TestDisplacedHandshakeHasNotFailed(t *testing.T) {
 	if err := r.stop(); err != nil || len(seen) > 0 {
 		t.Errorf("Serve returned %v, and %d more handshakes failed, want none", err, len(seen))
 	}
+}
+
+func TestServeWaitsForCallbacks(t *testing.T) {
+	t.Parallel()
+
+	synctest.Test(t, func(t *testing.T) {
+		incoming, called, returned := newNetwork(), make(chan struct{}), false
+		r := run(t, noContent, Options{
+			Listener: incoming, TLS: &tls.Config{Certificates: []tls.Certificate{newAuthority(t).issue(t)}},
+			HandshakeFailed: func(string, net.Addr, error) {
+				close(called)
+				time.Sleep(time.Second)
+
+				returned = true
+			},
+		})
+
+		near, far := net.Pipe()
+		incoming.accepted <- far
+
+		sends("noise")(t, near)
+		<-called
+
+		if err := r.stop(); err != nil || !returned {
+			t.Errorf("Serve returned %v while a callback ran", err)
+		}
+	})
 }
