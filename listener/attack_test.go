@@ -95,9 +95,9 @@ func TestAttacksOnHandshake(t *testing.T) {
 	var record recorder
 
 	attackers := []*leaf{p.self, p.expired, p.notYet, p.stranger, p.serverOnly}
-	failed := make(chan struct{}, 2*len(attackers))
+	failed := make(chan string, 2*len(attackers))
 	hooks := record.hooks()
-	hooks.HandshakeFailed = func() { failed <- struct{}{} }
+	hooks.HandshakeFailed = func(cause string) { failed <- cause }
 	run := start(t, listener.FromTLS(listener.PeerOptions{}), listener.InsecureAllowAll(), &record,
 		listener.Options{TLS: serverConfig(t, p.servers, tls.RequireAndVerifyClientCert, p.clients), Hooks: hooks})
 
@@ -115,8 +115,13 @@ func TestAttacksOnHandshake(t *testing.T) {
 	response, _ := mustSend(t, newClient(t, p.servers, true, p.good.pair()), run.url+"/v2/lifecycle/event", bodyV2, nil)
 	checkAttack(t, &record, response.StatusCode, "")
 
+	causes := make(map[string]int)
 	for range len(attackers) + 1 {
-		<-failed // The server notices after the client: the test hangs if it does not.
+		causes[<-failed]++ // The server notices after the client: the test hangs if it does not.
+	}
+
+	if diff := cmp.Diff(map[string]int{"untrusted": len(attackers), "no_certificate": 1}, causes); diff != "" {
+		t.Errorf("causes of failed handshakes (-want +have):\n%s", diff)
 	}
 
 	if more := len(failed); more > 0 {

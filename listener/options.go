@@ -9,7 +9,6 @@ import (
 	"net"
 	"time"
 
-	"github.com/runtime-watcher/runtime-watcher/core/crowd"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
 
@@ -26,13 +25,15 @@ type Options struct {
 	// MaxInFlight bounds how many requests are with the verifier and the handler at once; those beyond it are answered 503 at once. With
 	// a Fleet, an eighth more may be with the verifier only: heartbeats are heard also while all others are refused. Default: 256.
 	MaxInFlight int
-	// MaxConnections bounds the open connections. A new one beyond it takes the place of one of whoever has the most: a runtime
-	// that showed its certificate to this listener, or else an address (of IPv6, a network of 64 bits). It is the one that has had no request
-	// for the longest time, if there is any. So neither a gateway nor a fleet needs a limit of its own. Default: 16,384.
+	// MaxConnections bounds open connections. When it is reached, a new connection closes the
+	// oldest idle one of the origin that has the most: a runtime that showed its certificate to
+	// this listener, or else an address (IPv6: a /64 network). So neither a gateway nor a fleet
+	// needs a limit of its own. Default: 16,384.
 	MaxConnections int
-	// MaxHandshakes bounds how many TLS handshakes compute at once, in turns of the addresses that they come from (of IPv6, networks
-	// of 64 bits), so that who opens connections without end delays neither those who are connected nor much those who connect
-	// from elsewhere. What waits for the other end does not count; a callback of TLS does, and must not block. Default: half of GOMAXPROCS, at least 1.
+	// MaxHandshakes bounds the TLS handshakes that compute at the same time. Slots are granted
+	// round-robin by address (IPv6: a /64 network), so that one address cannot delay the others. A
+	// handshake that waits for its client has no slot; one that runs a callback of TLS has one.
+	// Default: half of GOMAXPROCS, at least 1.
 	MaxHandshakes int
 
 	// RuntimeRate is how many requests a second each runtime may send on average, and RuntimeBurst how many at once, where a request of
@@ -58,7 +59,8 @@ type Options struct {
 
 	// Now is the clock. Default: [time.Now].
 	Now func() time.Time
-	// Logger gets what an operator should know, and one line per refused request at debug level. Nil discards.
+	// Logger gets starts and ends, failed handshakes at warn, at most one a minute for each cause,
+	// panics, and each refused request at debug level. Default: discard.
 	Logger *slog.Logger
 	// Hooks are called for metrics.
 	Hooks Hooks
@@ -67,7 +69,6 @@ type Options struct {
 const (
 	defaultAddr            = ":8082"
 	defaultMaxInFlight     = 256
-	defaultMaxConnections  = 16 << 10
 	defaultRuntimeRate     = 200
 	defaultRuntimeBurst    = 400
 	defaultRuntimeInFlight = 16
@@ -80,8 +81,6 @@ const (
 func (o Options) withDefaults() Options {
 	o.Addr = cmp.Or(o.Addr, defaultAddr)
 	o.MaxInFlight = cmp.Or(o.MaxInFlight, defaultMaxInFlight)
-	o.MaxConnections = cmp.Or(o.MaxConnections, defaultMaxConnections)
-	o.MaxHandshakes = cmp.Or(o.MaxHandshakes, crowd.DefaultPlaces())
 	o.RuntimeRate = cmp.Or(o.RuntimeRate, defaultRuntimeRate)
 	o.RuntimeBurst = cmp.Or(o.RuntimeBurst, defaultRuntimeBurst)
 	o.RuntimeInFlight = cmp.Or(o.RuntimeInFlight, defaultRuntimeInFlight)

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpserver"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
@@ -485,7 +486,7 @@ func TestMaxConnections(t *testing.T) {
 		t.Errorf("%d connections were accepted, want 4: only the first had to come back", have)
 	}
 
-	if _, ok := dropped.Load(listener.DroppedForAnother); !ok {
+	if _, ok := dropped.Load(httpserver.Displaced); !ok {
 		t.Error("the hook did not hear of it")
 	}
 

@@ -27,6 +27,7 @@ require (
 	github.com/mattn/go-colorable v0.1.14 // indirect
 	github.com/mattn/go-isatty v0.0.20 // indirect
 	github.com/rs/xid v1.6.0 // indirect
+	github.com/runtime-watcher/runtime-watcher/adapters/httpserver v0.0.0 // indirect
 	google.golang.org/genproto/googleapis/api v0.0.0-20260526163538-3dc84a4a5aaa // indirect
 	gopkg.in/tomb.v1 v1.0.0-20141024135613-dd632973f1e7 // indirect
 	istio.io/api v1.31.1 // indirect
@@ -103,6 +104,7 @@ replace (
 	github.com/runtime-watcher/runtime-watcher/adapters/admission => ../adapters/admission
 	github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime => ../adapters/controllerruntime
 	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls => ../adapters/httpmtls
+	github.com/runtime-watcher/runtime-watcher/adapters/httpserver => ../adapters/httpserver
 	github.com/runtime-watcher/runtime-watcher/core => ../core
 	github.com/runtime-watcher/runtime-watcher/listener => ../listener
 	github.com/runtime-watcher/runtime-watcher/test/controlplane => ./controlplane

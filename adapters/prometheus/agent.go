@@ -36,7 +36,8 @@ type Agent struct {
 	forwards   *prom.HistogramVec
 	connects   *prom.CounterVec
 	retries    *prom.CounterVec
-	handshakes prom.Counter
+	handshakes *prom.CounterVec
+	causes     vocabulary
 	drops      *prom.CounterVec
 	servers    vocabulary
 	stalls     prom.Counter
@@ -83,7 +84,7 @@ func newAgent(f factory, opts Options) *Agent {
 		connects: f.counters("forward_connections_total", "Attempts to connect to the control plane, by result.", labelResult),
 		retries: f.counters("forward_retries_total",
 			"Short retries within an attempt to forward, by the HTTP status that led to them; empty without an answer.", labelCode),
-		handshakes: f.counter("tls_handshake_failures_total", "Connections to the webhook whose TLS handshake failed."),
+		handshakes: f.counters("tls_handshake_failures_total", "Connections to the webhook whose TLS handshake failed, by cause.", labelCause),
 		drops: f.counters("connections_dropped_total",
 			"Connections to a server of the agent that were closed because there were too many, by reason.", labelServer, labelReason),
 		stalls: f.counter("stalls_total",
@@ -171,10 +172,12 @@ func (a *Agent) Panicked(place string) { a.panics.WithLabelValues(a.places.value
 // InFlight is the hook of that name of the admission handler: it is given 1 before a request is read, and -1 after it was answered.
 func (a *Agent) InFlight(delta int) { a.inFlight.Add(float64(delta)) }
 
-// HandshakeFailed is called when a connection to the webhook ends before its first request.
-func (a *Agent) HandshakeFailed() { a.handshakes.Inc() }
+// HandshakeFailed counts a connection to the webhook whose TLS handshake failed.
+func (a *Agent) HandshakeFailed(cause string) {
+	a.handshakes.WithLabelValues(a.causes.value(cause)).Inc()
+}
 
-// ConnectionDropped is called when a server closes a connection because there are too many.
+// ConnectionDropped counts a connection that a server closed because there were too many.
 func (a *Agent) ConnectionDropped(server, reason string) {
 	a.drops.WithLabelValues(a.servers.value(server), a.reasons.value(reason)).Inc()
 }

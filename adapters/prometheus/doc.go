@@ -26,7 +26,7 @@
 //	runtime_watcher_agent_admission_panics_total{place}                    counter    panics that were caught
 //	runtime_watcher_agent_admission_duration_seconds{decision}             histogram  answering a request of the webhook
 //	runtime_watcher_agent_admission_in_flight                              gauge      requests of the webhook being answered
-//	runtime_watcher_agent_tls_handshake_failures_total                     counter    connections that failed before a request
+//	runtime_watcher_agent_tls_handshake_failures_total{cause}              counter    failed TLS handshakes at the webhook
 //	runtime_watcher_agent_connections_dropped_total{server,reason}         counter    … that were closed because there were too many
 //	runtime_watcher_agent_stalls_total                                     counter    times it did not run for 1 s or longer; a resync stands in
 //	runtime_watcher_agent_certificate_reloads_total{use}                   counter    new key material taken into use
@@ -42,7 +42,7 @@
 //	runtime_watcher_listener_requests_total{contract,manager,code,reason}    counter    requests answered
 //	runtime_watcher_listener_request_duration_seconds{contract,code}         histogram  answering a request
 //	runtime_watcher_listener_requests_in_flight                              gauge      requests that verifier or handler work on
-//	runtime_watcher_listener_tls_handshake_failures_total                    counter    connections that failed before a request
+//	runtime_watcher_listener_tls_handshake_failures_total{cause}             counter    failed TLS handshakes
 //	runtime_watcher_listener_connections_dropped_total{reason}               counter    … that were closed because there were too many
 //	runtime_watcher_listener_certificate_reloads_total{use}                  counter    new key material taken into use
 //	runtime_watcher_listener_certificate_reload_failures_total{use,problem}  counter    … refused: the last good one stays in use

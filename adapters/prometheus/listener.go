@@ -18,7 +18,8 @@ type Listener struct {
 	answers    *answers
 	durations  *prom.HistogramVec
 	inFlight   prom.Gauge
-	handshakes prom.Counter
+	handshakes *prom.CounterVec
+	causes     vocabulary
 	drops      *prom.CounterVec
 	contracts  vocabulary
 	reasons    vocabulary
@@ -49,7 +50,7 @@ func newListener(f factory, opts Options) *Listener {
 		durations: f.histograms("request_duration_seconds",
 			"Time to answer a request, by contract and HTTP status.", requestBuckets(), labelContract, labelCode),
 		inFlight:   f.gauge("requests_in_flight", "Requests that the verifier or the handler is working on."),
-		handshakes: f.counter("tls_handshake_failures_total", "Connections whose TLS handshake failed."),
+		handshakes: f.counters("tls_handshake_failures_total", "Connections whose TLS handshake failed, by cause.", labelCause),
 		drops: f.counters("connections_dropped_total",
 			"Connections that were closed because there were too many, by reason.", labelReason),
 	}
@@ -66,10 +67,12 @@ func (l *Listener) Answered(contract string, manager core.Manager, status int, r
 // InFlight is the hook of that name of a listener: it is given 1 before the work on a request, and -1 after.
 func (l *Listener) InFlight(delta int) { l.inFlight.Add(float64(delta)) }
 
-// HandshakeFailed is the hook of that name of a listener: a connection ended before its first request.
-func (l *Listener) HandshakeFailed() { l.handshakes.Inc() }
+// HandshakeFailed is the hook of that name of a listener: it counts a connection whose TLS handshake failed.
+func (l *Listener) HandshakeFailed(cause string) {
+	l.handshakes.WithLabelValues(l.causes.value(cause)).Inc()
+}
 
-// ConnectionDropped is the hook of that name of a listener: a connection ended because there were too many.
+// ConnectionDropped is the hook of that name of a listener: it counts a connection that was closed because there were too many.
 func (l *Listener) ConnectionDropped(reason string) {
 	l.drops.WithLabelValues(l.reasons.value(reason)).Inc()
 }

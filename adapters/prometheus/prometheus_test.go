@@ -36,7 +36,7 @@ var (
 	_ func(int)                                              = (*prometheus.Agent)(nil).Retried
 	_ func(string, core.Manager, int, string, time.Duration) = (*prometheus.Listener)(nil).Answered
 	_ func(int)                                              = (*prometheus.Listener)(nil).InFlight
-	_ func()                                                 = (*prometheus.Listener)(nil).HandshakeFailed
+	_ func(string)                                           = (*prometheus.Listener)(nil).HandshakeFailed
 	_ func(string)                                           = (*prometheus.Listener)(nil).ConnectionDropped
 	_ func(time.Time)                                        = prometheus.KeyMaterial{}.Reloaded
 	_ func(string)                                           = prometheus.KeyMaterial{}.Refused
@@ -95,7 +95,7 @@ func useAgent(agent *prometheus.Agent) {
 	agent.Connected(errBroken)
 	agent.Retried(http.StatusBadGateway)
 	agent.Retried(0)
-	agent.HandshakeFailed()
+	agent.HandshakeFailed("bad_certificate")
 	agent.ConnectionDropped("webhook", "displaced")
 	agent.Stalled()
 	agent.ContractUnknown("kyma")
@@ -116,8 +116,8 @@ func useListener(listener *prometheus.Listener) {
 	listener.Answered("v2", "kyma", http.StatusOK, "", 60*time.Microsecond)
 	listener.Answered("v2", "kyma", http.StatusServiceUnavailable, "busy", 3*time.Millisecond)
 	listener.Answered("v1", "", http.StatusNotFound, "unknown_manager", 30*time.Microsecond)
-	listener.HandshakeFailed()
-	listener.ConnectionDropped("no_place")
+	listener.HandshakeFailed("untrusted")
+	listener.ConnectionDropped("no_slot")
 	listener.KeyMaterial("server").Reloaded(time.Unix(1_900_000_000, 0))
 	listener.KeyMaterial("server").Refused("expired")
 	listener.KeyMaterial("ca").Expires(time.Unix(2_000_000_000, 0))

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -73,21 +74,21 @@ func newAgent(ctx context.Context, c config, log *slog.Logger) (*agent, error) {
 
 	ready := &readiness{keys: keys, delay: c.stopDelay, log: log}
 
-	observing, err := bind(ctx, "metrics", c.metrics, nil, newObserving(scrapes, ready),
-		limits{maxScrapers, 0, metrics.ConnectionDropped, metrics.HandshakeFailed}, log)
+	observing, err := bind(ctx, "metrics", c.metrics, newObserving(scrapes, ready), observingOptions(metrics, deadlines.scrapes), log)
 	if err != nil {
 		return nil, err
 	}
 
-	webhook, err := bind(ctx, "webhook", c.webhook, httpmtls.WebhookTLSConfig(keys.serving, keys.callerSource()),
-		newWebhook(reviews, c.canary), limits{c.connections, c.handshakes, metrics.ConnectionDropped, metrics.HandshakeFailed}, log)
-	if err != nil {
-		observing.close()
+	missed := &missedWatch{stalled: metrics.Stalled, resync: box.Resync, log: log}
+	webhookTLS := httpmtls.WebhookTLSConfig(keys.serving, keys.callerSource())
 
-		return nil, err
+	webhook, err := bind(ctx, "webhook", c.webhook, newWebhook(reviews, c.canary),
+		webhookOptions(c, webhookTLS, metrics, missed.connectionClosed, deadlines.requests), log)
+	if err != nil {
+		return nil, errors.Join(err, observing.Close())
 	}
 
-	components := []component{observing.component(deadlines.scrapes)}
+	components := []component{observing.component()}
 	for _, set := range keys.all() {
 		components = append(components, component{"key material", set.Start})
 	}
@@ -95,8 +96,8 @@ func newAgent(ctx context.Context, c config, log *slog.Logger) (*agent, error) {
 	components = append(components,
 		closer("forwarder", forwarder.close),
 		component{"outbox", box.Start},
-		component{"stalls", (&stallWatch{stalled: metrics.Stalled, resync: box.Resync, log: log}).start}, // As long as anybody calls.
-		webhook.component(deadlines.requests),
+		component{"missed reviews", missed.start}, // It ends after the webhook.
+		webhook.component(),
 		pulse.canary.component(),
 		ready.component(),
 	)

@@ -514,8 +514,8 @@ func TestFailuresEndWithAReason(t *testing.T) {
 		env  []string
 		want []string
 	}{
-		"webhook port": {[]string{"WEBHOOK_PORT=" + port, "WEBHOOK_BIND=127.0.0.1"}, []string{"webhook: can not bind", port, "in use"}},
-		"metrics port": {[]string{"METRICS_PORT=" + port, "METRICS_BIND=127.0.0.1"}, []string{"metrics: can not bind", port, "in use"}},
+		"webhook port": {[]string{"WEBHOOK_PORT=" + port, "WEBHOOK_BIND=127.0.0.1"}, []string{"webhook: cannot bind", port, "in use"}},
+		"metrics port": {[]string{"METRICS_PORT=" + port, "METRICS_BIND=127.0.0.1"}, []string{"metrics: cannot bind", port, "in use"}},
 		"key material": {
 			[]string{"TLS_CERT=agent.go", "WEBHOOK_TLS_CERT=run.go", "WEBHOOK_TLS_KEY=run.go", "WEBHOOK_CLIENT_CA=main.go"},
 			[]string{"agent.go", "run.go", "main.go"},

@@ -1,130 +1,73 @@
 package main
 
 import (
-	"net"
+	"crypto/tls"
+	"fmt"
 	"net/http"
+	"strings"
 	"testing"
-	"testing/synctest"
-
-	"github.com/runtime-watcher/runtime-watcher/core/crowd"
+	"time"
 )
 
-// pipes is a listener whose connections are made by hand.
-type pipes chan net.Conn
+// nextResync waits until a resync arrives at the control plane.
+func (kcp *controlPlane) nextResync(tb testing.TB) {
+	tb.Helper()
 
-func (p pipes) Accept() (net.Conn, error) { return <-p, nil }
-
-func (p pipes) Close() error { return nil }
-
-func (p pipes) Addr() net.Addr { return &net.TCPAddr{} }
-
-// dial returns the server's end of a new connection, on which the client has said something, and hears whatever comes.
-func (p pipes) dial(t *testing.T, l net.Listener) net.Conn {
-	t.Helper()
-
-	client, server := net.Pipe()
-
-	go func() { p <- server }()
-
-	far := must(l.Accept())(t)
-
-	t.Cleanup(func() { _ = client.Close(); _ = far.Close() })
-
-	go func() { _, _ = client.Write([]byte("a")) }()
-	go func() { _, _ = client.Read(make([]byte, 1)) }()
-
-	return far
-}
-
-func read(conn net.Conn) error {
-	_, err := conn.Read(make([]byte, 1))
-
-	return err //nolint:wrapcheck // It is that connection's.
-}
-
-// Few handshakes compute at once: one that has read does, until it reads or writes again, there is a request, or it is closed.
-func TestHandshakesTakeTurns(t *testing.T) {
-	t.Parallel()
-
-	for name, rest := range map[string]func(net.Conn){
-		"by reading on": func(c net.Conn) { go func() { _ = read(c) }() },
-		"by writing":    func(c net.Conn) { _, _ = c.Write([]byte("a")) },
-		"by a request":  func(c net.Conn) { connState(c, http.StateActive) },
-		"by closing":    func(c net.Conn) { _ = c.Close() },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-
-			synctest.Test(t, func(t *testing.T) {
-				incoming := make(pipes)
-				l := &limited{Listener: incoming, crowd: crowd.New(9), dropped: func(string) {}, turns: crowd.NewTurns(1)}
-				first, second, third := incoming.dial(t, l), incoming.dial(t, l), incoming.dial(t, l)
-
-				if err := read(first); err != nil {
-					t.Fatal(err)
-				}
-
-				done, hungUp := make(chan error, 1), make(chan error, 1)
-
-				go func() { done <- read(second) }()
-
-				synctest.Wait()
-
-				go func() { hungUp <- read(third) }()
-
-				synctest.Wait()
-
-				if len(done) > 0 {
-					t.Fatal("a second connection has read while the first computes")
-				}
-
-				_ = third.Close() // It never fails.
-
-				if err := <-hungUp; err == nil {
-					t.Error("who was closed while it waited has read")
-				}
-
-				rest(first)
-
-				if err := <-done; err != nil {
-					t.Error(err)
-				}
-
-				connState(second, http.StateActive)
-
-				if fourth := incoming.dial(t, l); read(fourth) != nil {
-					t.Error("a place was lost")
-				}
-			})
-		})
+	select {
+	case <-kcp.resyncs:
+	case <-time.After(patience):
+		tb.Fatal("no resync arrived at the control plane")
 	}
 }
 
-// hasty is a connection that is closed when something has been read from it, before anybody knows of that.
-type hasty struct {
-	net.Conn
-
-	close func()
-}
-
-func (h *hasty) Read(b []byte) (int, error) {
-	defer h.close()
-
-	return h.Conn.Read(b) //nolint:wrapcheck // It is that connection.
-}
-
-func TestWhoIsClosedMeanwhileTakesNoTurn(t *testing.T) {
+// A connection that the limit closes may have carried a review, so a resync stands in for it.
+func TestClosedConnectionLeadsToAResync(t *testing.T) {
 	t.Parallel()
 
-	incoming := make(pipes)
-	l := &limited{Listener: incoming, crowd: crowd.New(9), dropped: func(string) {}, turns: crowd.NewTurns(1)}
-	gone := incoming.dial(t, l)
+	p := newPKI(t)
+	kcp := newControlPlane(t, p, http.StatusOK)
+	agent := start(t, p, env(p, kcp, "MANAGERS=widgets", "WEBHOOK_MAX_CONNECTIONS=1", "RESYNC_AGAIN=0s"))
 
-	c, _ := gone.(*limitedConn)
-	c.Conn = &hasty{c.Conn, func() { _ = gone.Close() }}
-	_ = read(gone) // Whether it has read something, nobody asks any more.
+	kcp.nextResync(t) // It is sent at the start.
 
-	if err := read(incoming.dial(t, l)); err != nil {
-		t.Error("its turn was not given back")
+	for range 2 {
+		review(t, p.apiServer(t), agent.webhook, "one", true) // A dry run is no event.
 	}
+
+	line := agent.log.wait(t, "reviews may have been missed: a resync is requested", 1)[0]
+	if line["level"] != "WARN" || line["closed_connections"] != 1.0 {
+		t.Errorf("log %v, want a warning with one closed connection", line)
+	}
+
+	kcp.nextResync(t)
+	agent.stop(t)
+}
+
+// A failed handshake at the webhook is logged with its address, and counted by its cause.
+func TestFailedHandshakesAreReported(t *testing.T) {
+	t.Parallel()
+
+	p := newPKI(t)
+	kcp := newControlPlane(t, p, http.StatusOK)
+	agent := start(t, p, env(p, kcp))
+
+	// An API server with an old CA bundle.
+	dialer := &tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: newPKI(t).ca.Pool()}}
+	if conn, err := dialer.DialContext(t.Context(), "tcp", agent.webhook); err == nil {
+		_ = conn.Close()
+		t.Fatal("the client accepts a certificate of another CA")
+	}
+
+	line := agent.log.wait(t, "TLS handshake failed", 1)[0]
+	if line["level"] != "WARN" || line["cause"] != "bad_certificate" || line["server"] != "webhook" ||
+		!strings.HasPrefix(fmt.Sprint(line["remote"]), "127.0.0.1:") || line["error"] == nil {
+		t.Errorf("log %v, want a warning with cause, address and error", line)
+	}
+
+	_, scrape := agent.get(t, "http://"+agent.metrics+"/metrics")
+	if want := `runtime_watcher_agent_tls_handshake_failures_total{cause="bad_certificate"} 1`; !strings.Contains(scrape, want) {
+		t.Errorf("no %s in the metrics", want)
+	}
+
+	agent.stop(t)
 }

@@ -78,11 +78,14 @@ func (n *contractNews) unknown(manager core.Manager, err error) {
 		slog.String("manager", string(manager)), slog.String("contract", string(n.config.contract)), slog.Any("error", err))
 }
 
-// mayWarn lets one warning a minute pass.
+// warnEvery is the least time between two warnings of an unknown contract.
+const warnEvery = time.Minute
+
+// mayWarn allows one warning every warnEvery.
 func (n *contractNews) mayWarn(now time.Time) bool {
 	next := n.next.Load()
 
-	return now.UnixNano() >= next && n.next.CompareAndSwap(next, now.Add(throttleEvery).UnixNano())
+	return now.UnixNano() >= next && n.next.CompareAndSwap(next, now.Add(warnEvery).UnixNano())
 }
 
 func (n *contractNews) inUse(manager core.Manager, older bool) {

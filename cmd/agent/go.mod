@@ -7,6 +7,7 @@ require (
 	github.com/prometheus/client_golang v1.25.0
 	github.com/runtime-watcher/runtime-watcher/adapters/admission v0.0.0
 	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls v0.0.0
+	github.com/runtime-watcher/runtime-watcher/adapters/httpserver v0.0.0
 	github.com/runtime-watcher/runtime-watcher/adapters/prometheus v0.0.0
 	github.com/runtime-watcher/runtime-watcher/core v0.0.0
 	go.uber.org/goleak v1.3.0
@@ -46,6 +47,7 @@ require (
 replace (
 	github.com/runtime-watcher/runtime-watcher/adapters/admission => ../../adapters/admission
 	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls => ../../adapters/httpmtls
+	github.com/runtime-watcher/runtime-watcher/adapters/httpserver => ../../adapters/httpserver
 	github.com/runtime-watcher/runtime-watcher/adapters/prometheus => ../../adapters/prometheus
 	github.com/runtime-watcher/runtime-watcher/core => ../../core
 )

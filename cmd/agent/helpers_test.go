@@ -86,6 +86,7 @@ type controlPlane struct {
 	*httptest.Server
 
 	received chan received
+	resyncs  chan string // the path of each request with a resync
 	status   int
 	clock    atomic.Pointer[time.Time] // as of which it judges certificates, beyond TLS; nil: not
 }
@@ -97,7 +98,7 @@ func newControlPlane(tb testing.TB, p pki, status int) *controlPlane {
 	key := must(leaf.KeyPEM())(tb)
 	material := must(httpmtls.NewMaterial(p.ca.PEM(), leaf.CertPEM(), key))(tb)
 
-	kcp := &controlPlane{received: make(chan received, 1000), status: status}
+	kcp := &controlPlane{received: make(chan received, 1000), resyncs: make(chan string, 1000), status: status}
 	kcp.Server = httptest.NewUnstartedServer(kcp)
 	kcp.TLS = httpmtls.ServerTLSConfig(material)
 	kcp.EnableHTTP2 = true
@@ -131,6 +132,10 @@ func (kcp *controlPlane) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 
 	w.WriteHeader(version.Status())
+
+	if kcp.resyncs != nil && bytes.Contains(body, []byte(`resync"`)) {
+		kcp.resyncs <- r.URL.Path
+	}
 
 	changes := slices.DeleteFunc(batch.Events, func(e core.Numbered) bool { return e.Resync })
 	if kcp.received != nil && len(changes) > 0 {

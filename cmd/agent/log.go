@@ -4,9 +4,6 @@ import (
 	"context"
 	"io"
 	"log/slog"
-	"strings"
-	"sync/atomic"
-	"time"
 )
 
 // newLogger logs one JSON object per line. Durations are text such as 1m30s.
@@ -40,44 +37,3 @@ func (h noDebug) WithAttrs(attrs []slog.Attr) slog.Handler {
 
 // WithGroup implements [slog.Handler].
 func (h noDebug) WithGroup(name string) slog.Handler { return noDebug{h.Handler.WithGroup(name)} }
-
-// throttled passes one record a minute, so that clients cannot flood the log. All its records must
-// be of one kind, because it drops any of them.
-type throttled struct {
-	slog.Handler
-
-	next, suppressed atomic.Int64
-}
-
-const throttleEvery = time.Minute
-
-// Handle adds the number of dropped records to the next one that passes.
-func (h *throttled) Handle(ctx context.Context, record slog.Record) error {
-	next := h.next.Load()
-	if now := record.Time.UnixNano(); now < next || !h.next.CompareAndSwap(next, now+throttleEvery.Nanoseconds()) {
-		h.suppressed.Add(1)
-
-		return nil
-	}
-
-	record.AddAttrs(slog.Int64("suppressed", h.suppressed.Swap(0)))
-
-	return h.Handler.Handle(ctx, record)
-}
-
-// serverLog is the error log of an HTTP server. It counts failed handshakes by their text.
-type serverLog struct {
-	throttled
-
-	handshakeFailed func()
-}
-
-// Handle implements [slog.Handler].
-func (l *serverLog) Handle(ctx context.Context, record slog.Record) error {
-	// A load balancer probes with connections that end without a byte.
-	if strings.HasPrefix(record.Message, "http: TLS handshake error") && !strings.HasSuffix(record.Message, ": EOF") {
-		l.handshakeFailed()
-	}
-
-	return l.throttled.Handle(ctx, record)
-}

@@ -4,7 +4,6 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 )
 
@@ -42,28 +41,4 @@ func TestWithoutDebug(t *testing.T) {
 	if out.Len() > 0 {
 		t.Errorf("log %s, want the level of the handler below", &out)
 	}
-}
-
-func TestThrottled(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		var out strings.Builder
-
-		log := slog.New(&throttled{Handler: newLogger(&out, slog.LevelInfo).Handler()})
-
-		for range 3 {
-			log.Warn("stranger")
-		}
-
-		time.Sleep(throttleEvery)
-		log.Warn("stranger")
-
-		if got := strings.Count(out.String(), "stranger"); got != 2 {
-			t.Errorf("%d lines, want 2:\n%s", got, &out)
-		}
-
-		if !strings.Contains(out.String(), `"suppressed":2`) {
-			t.Errorf("log does not say how many it left out:\n%s", &out)
-		}
-	})
 }

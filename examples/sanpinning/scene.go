@@ -63,7 +63,7 @@ func (s *scene) hooks() listener.Hooks {
 		Answered: func(_ string, _ core.Manager, status int, reason string, _ time.Duration) {
 			s.answered <- outcome{status: status, reason: reason}
 		},
-		HandshakeFailed: func() { s.answered <- outcome{reason: reasonHandshake} },
+		HandshakeFailed: func(string) { s.answered <- outcome{reason: reasonHandshake} },
 	}
 }
 

@@ -70,7 +70,7 @@ func runBesieged(state string) error {
 			ReadTimeout: 4 * time.Second, HandleTimeout: time.Second, IdleTimeout: 10 * time.Second,
 			Hooks: listener.Hooks{
 				ConnectionDropped: func(string) { dropped.Add(1) },
-				HandshakeFailed:   func() { handshakes.Add(1) },
+				HandshakeFailed:   func(string) { handshakes.Add(1) },
 				Answered: func(_ string, _ core.Manager, status int, _ string, _ time.Duration) {
 					if status == http.StatusTooManyRequests {
 						tooFast.Add(1)

@@ -1,9 +1,10 @@
-package crowd
+package httpserver
 
 import "net/netip"
 
-// Origin returns what a connection from a remote address counts to: the address without its port, and of IPv6 the network, in which one
-// host may have any number of addresses (RFC 6177). What is no address with a port counts as it is written.
+// Origin returns the origin of a remote address: the IPv4 address without its port, or the IPv6 /64
+// network, because one host may use any address in it (RFC 6177). It returns other strings
+// unchanged.
 func Origin(remote string) string {
 	const network = 64
 

@@ -21,16 +21,16 @@ func TestStalls(t *testing.T) {
 		stalls  int
 		resyncs []time.Duration // since the beginning
 	}{
-		{"a busy machine", []time.Duration{stallTick, busy, busy, stallTick, busy}, 0, nil},
-		{"one", []time.Duration{stallTick, 2 * time.Second, stallTick}, 1, []time.Duration{stallTick + 2*time.Second}},
+		{"a busy machine", []time.Duration{missedTick, busy, busy, missedTick, busy}, 0, nil},
+		{"one", []time.Duration{missedTick, 2 * time.Second, missedTick}, 1, []time.Duration{missedTick + 2*time.Second}},
 		{"as short as it can matter", []time.Duration{longestStall}, 1, []time.Duration{longestStall}},
 		{
 			"a second one soon after has its resync, too, but later",
-			[]time.Duration{2 * time.Second, 2 * time.Second, 10 * time.Second, 18*time.Second - stallTick, stallTick, stallPace},
+			[]time.Duration{2 * time.Second, 2 * time.Second, 10 * time.Second, 18*time.Second - missedTick, missedTick, missedPace},
 			5,
 			[]time.Duration{2 * time.Second, 32 * time.Second, 62 * time.Second},
 		},
-		{"one that is long over", []time.Duration{2 * time.Second, stallPace, busy, busy}, 2, []time.Duration{2 * time.Second, 32 * time.Second}},
+		{"one that is long over", []time.Duration{2 * time.Second, missedPace, busy, busy}, 2, []time.Duration{2 * time.Second, 32 * time.Second}},
 	}
 
 	for _, test := range tests {
@@ -45,7 +45,7 @@ func TestStalls(t *testing.T) {
 				resyncs []time.Duration
 			)
 
-			w := &stallWatch{
+			w := &missedWatch{
 				stalled: func() { stalls++ },
 				resync:  func() { resyncs = append(resyncs, now.Sub(began)) },
 				log:     slog.New(slog.DiscardHandler),
@@ -69,7 +69,7 @@ func TestAgentThatRunsDoesNotStall(t *testing.T) {
 	t.Parallel()
 
 	synctest.Test(t, func(t *testing.T) {
-		w := &stallWatch{
+		w := &missedWatch{
 			stalled: func() { t.Error("a stall") }, resync: func() { t.Error("a resync") }, log: slog.New(slog.DiscardHandler),
 		}
 		c := component{"stalls", w.start}.run(t.Context(), make(chan struct{}, 1))
@@ -82,13 +82,13 @@ func TestAgentThatRunsDoesNotStall(t *testing.T) {
 	})
 }
 
-// A stall that is to have its resync later has it before the agent ends.
-func TestStallBeforeTheEndHasItsResync(t *testing.T) {
+// A resync that is due later is requested before the agent ends.
+func TestMissedBeforeTheEndLeadsToAResync(t *testing.T) {
 	t.Parallel()
 
 	resyncs := 0
-	w := &stallWatch{
-		stalled: func() {}, resync: func() { resyncs++ }, log: slog.New(slog.DiscardHandler), count: 1, next: time.Now().Add(stallPace),
+	w := &missedWatch{
+		stalled: func() {}, resync: func() { resyncs++ }, log: slog.New(slog.DiscardHandler), missed: missed{stalls: 1}, next: time.Now().Add(missedPace),
 	}
 
 	ctx, cancel := context.WithCancel(t.Context())
@@ -97,4 +97,38 @@ func TestStallBeforeTheEndHasItsResync(t *testing.T) {
 	if err := w.start(ctx); err != nil || resyncs != 1 {
 		t.Errorf("%d resyncs (%v), want 1", resyncs, err)
 	}
+}
+
+// However many connections are closed, there is at most one resync every missedPace, and one after
+// the last of them.
+func TestClosedConnectionsArePaced(t *testing.T) {
+	t.Parallel()
+
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+
+		var resyncs []time.Duration
+
+		w := &missedWatch{
+			stalled: func() { t.Error("a stall") }, resync: func() { resyncs = append(resyncs, time.Since(began)) },
+			log: slog.New(slog.DiscardHandler),
+		}
+		c := component{"missed", w.start}.run(t.Context(), make(chan struct{}, 1))
+
+		for range 100 {
+			w.connectionClosed()
+			time.Sleep(missedPace / 60)
+		}
+
+		time.Sleep(time.Hour)
+
+		if err := c.stop(); err != nil {
+			t.Error(err)
+		}
+
+		want := []time.Duration{missedTick, missedTick + missedPace, missedTick + 2*missedPace}
+		if diff := cmp.Diff(want, resyncs); diff != "" {
+			t.Errorf("resyncs (-want +have):\n%s", diff)
+		}
+	})
 }

@@ -1,10 +1,6 @@
-package crowd_test
+package httpserver
 
-import (
-	"testing"
-
-	"github.com/runtime-watcher/runtime-watcher/core/crowd"
-)
+import "testing"
 
 func TestOrigin(t *testing.T) {
 	t.Parallel()
@@ -19,8 +15,8 @@ func TestOrigin(t *testing.T) {
 		"/run/agent.sock":             "/run/agent.sock",
 		"localhost:443":               "localhost:443",
 	} {
-		if got := crowd.Origin(remote); got != want {
-			t.Errorf("%s counts to %s, want %s", remote, got, want)
+		if got := Origin(remote); got != want {
+			t.Errorf("origin of %s is %s, want %s", remote, got, want)
 		}
 	}
 }

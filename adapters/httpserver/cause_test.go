@@ -1,0 +1,269 @@
+package httpserver
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// failure is a call of HandshakeFailed.
+type failure struct {
+	cause, remote string
+	err           error
+}
+
+// failures collects calls of HandshakeFailed.
+type failures chan failure
+
+func (f failures) add(cause string, remote net.Addr, err error) {
+	f <- failure{cause, remote.String(), err}
+}
+
+func TestHandshakeCauses(t *testing.T) {
+	t.Parallel()
+
+	ca, other := newAuthority(t), newAuthority(t)
+	good, foreign := ca.issue(t), other.issue(t)
+	refused := errors.New("refused")
+	refuse := func(tls.ConnectionState) error { return refused }
+
+	server := func(change func(*tls.Config)) *tls.Config {
+		config := &tls.Config{
+			Certificates: []tls.Certificate{ca.issue(t)},
+			ClientAuth:   tls.RequireAndVerifyClientCert, ClientCAs: ca.pool(),
+		}
+		change(config)
+
+		return config
+	}
+	client := func(cert *tls.Certificate, change func(*tls.Config)) func(*testing.T, net.Conn) {
+		return func(t *testing.T, conn net.Conn) {
+			t.Helper()
+
+			config := &tls.Config{RootCAs: ca.pool(), ServerName: "127.0.0.1"}
+			if cert != nil {
+				config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+					return cert, nil
+				}
+			}
+
+			change(config)
+
+			_ = tls.Client(conn, config).HandshakeContext(t.Context()) // The server's result counts.
+			_, _ = io.Copy(io.Discard, conn)
+		}
+	}
+	unchanged := func(*tls.Config) {}
+	version12 := func(c *tls.Config) { c.MaxVersion = tls.VersionTLS12 }
+	allow12 := func(c *tls.Config) { c.MinVersion = tls.VersionTLS12 }
+	refusing := func(c *tls.Config) { c.VerifyConnection = refuse }
+	otherCA := func(c *tls.Config) { c.RootCAs = other.pool() }
+	otherName := func(c *tls.Config) { c.ServerName = "other" }
+
+	tests := []struct {
+		name   string
+		server *tls.Config
+		client func(*testing.T, net.Conn)
+		want   string
+	}{
+		{"no certificate", server(unchanged), client(nil, unchanged), CauseNoCertificate},
+		{"no certificate, TLS 1.2", server(allow12), client(nil, version12), CauseNoCertificate},
+		{"certificate of another CA", server(unchanged), client(&foreign, unchanged), CauseUntrusted},
+		{"refused by VerifyConnection", server(refusing), client(&good, unchanged), CauseUntrusted},
+		{
+			"refused by VerifyPeerCertificate",
+			server(func(c *tls.Config) {
+				c.VerifyPeerCertificate = func([][]byte, [][]*x509.Certificate) error { return refused }
+			}),
+			client(&good, unchanged), CauseUntrusted,
+		},
+		{"server of another CA", server(unchanged), client(&good, otherCA), CauseBadCertificate},
+		{"server of another name", server(unchanged), client(&good, otherName), CauseBadCertificate},
+		{"no common version", server(unchanged), client(&good, version12), CauseProtocol},
+		{"plain HTTP", server(unchanged), sends("GET / HTTP/1.1\r\nHost: a\r\n\r\n"), CauseProtocol},
+		{"noise", server(unchanged), sends("\x16\x03\x01\x00\x05hello"), CauseProtocol},
+		{"no key material", server(func(c *tls.Config) {
+			c.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return nil, refused }
+		}), client(&good, unchanged), CauseOther},
+		{"half a hello", server(unchanged), leaves("\x16\x03\x01"), CauseClosed},
+		{"silence after a byte", server(unchanged), sends("\x16"), CauseTimeout},
+		{"silence", server(unchanged), sends(""), CauseTimeout},
+		{"a probe", server(unchanged), leaves(""), ""},
+		{"a probe that resets", server(unchanged), resets, ""},
+		{"a good client", server(unchanged), connects(ca, good), ""},
+	}
+
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+
+			seen := make(failures, 2)
+			r := run(t, noContent, Options{
+				TLS: test.server, HandshakeFailed: seen.add, ReadHeaderTimeout: 300 * time.Millisecond,
+			})
+			conn := r.dial(t)
+			test.client(t, conn)
+			_ = conn.Close()
+
+			if test.want != "" {
+				have := <-seen
+				if have.cause != test.want || have.err == nil || have.remote != conn.LocalAddr().String() {
+					t.Errorf("failed: %+v, want %s from %s", have, test.want, conn.LocalAddr())
+				}
+			}
+
+			// Connections are accepted in order, and Serve waits for all callbacks: nothing else
+			// follows.
+			last := r.dial(t)
+			sends("noise")(t, last)
+
+			if have := <-seen; have.remote != last.LocalAddr().String() {
+				t.Errorf("unexpected failure: %+v", have)
+			}
+
+			if err := r.stop(); err != nil {
+				t.Error(err)
+			}
+
+			if len(seen) > 0 {
+				t.Errorf("unexpected failure: %+v", <-seen)
+			}
+		})
+	}
+}
+
+// connects returns a client with a certificate that completes its handshake.
+func connects(ca *authority, cert tls.Certificate) func(*testing.T, net.Conn) {
+	return func(t *testing.T, conn net.Conn) {
+		t.Helper()
+
+		config := &tls.Config{RootCAs: ca.pool(), ServerName: "127.0.0.1", Certificates: []tls.Certificate{cert}}
+		if err := tls.Client(conn, config).HandshakeContext(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// sends returns a client that sends text and waits until the server closes the connection.
+func sends(text string) func(*testing.T, net.Conn) {
+	return func(_ *testing.T, conn net.Conn) {
+		_, _ = io.WriteString(conn, text)
+		_, _ = io.Copy(io.Discard, conn)
+	}
+}
+
+// leaves returns a client that sends text and closes the connection.
+func leaves(text string) func(*testing.T, net.Conn) {
+	return func(_ *testing.T, conn net.Conn) {
+		_, _ = io.WriteString(conn, text)
+		_ = conn.Close()
+	}
+}
+
+func resets(_ *testing.T, conn net.Conn) {
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0)
+	}
+}
+
+// However many handshakes fail, there is one line a minute for each cause.
+func TestFailedHandshakesAreLogged(t *testing.T) {
+	t.Parallel()
+
+	var lines log
+
+	seen := make(failures, 10)
+	ca := newAuthority(t)
+	r := run(t, noContent, Options{
+		TLS:             &tls.Config{Certificates: []tls.Certificate{ca.issue(t)}},
+		HandshakeFailed: seen.add, Logger: newLogger(&lines),
+	})
+
+	for range 3 {
+		sends("GET / HTTP/1.1\r\n\r\n")(t, r.dial(t))
+		<-seen
+	}
+
+	leaves("\x16")(t, r.dial(t))
+	<-seen
+
+	if err := r.stop(); err != nil {
+		t.Error(err)
+	}
+
+	have := lines.lines()
+	if len(have) != 2 {
+		t.Fatalf("%d lines, want one for each of two causes:\n%s", len(have), strings.Join(have, "\n"))
+	}
+
+	line := have[slices.IndexFunc(have, func(l string) bool { return !strings.Contains(l, "cause=closed") })]
+
+	for _, want := range []string{"level=WARN", "cause=protocol", "remote=127.0.0.1:", "error=", "suppressed=0"} {
+		if !strings.Contains(line, want) {
+			t.Errorf("no %s in %s", want, line)
+		}
+	}
+}
+
+// A handshake that this server ends for its limit has not failed.
+func TestDisplacedHandshakeHasNotFailed(t *testing.T) {
+	t.Parallel()
+
+	seen, closed := make(failures, 2), make(chan string, 2)
+	r := run(t, noContent, Options{
+		TLS:            &tls.Config{Certificates: []tls.Certificate{newAuthority(t).issue(t)}},
+		MaxConnections: 1, HandshakeFailed: seen.add, ConnectionClosed: func(reason string) { closed <- reason },
+	})
+
+	displaced := r.dial(t)
+	_, _ = io.WriteString(displaced, "\x16")
+
+	other := r.dial(t)
+	if reason := <-closed; reason != Displaced {
+		t.Errorf("the first connection was closed as %q, want %q", reason, Displaced)
+	}
+
+	sends("noise")(t, other)
+
+	if have := <-seen; have.remote != other.LocalAddr().String() {
+		t.Errorf("unexpected failure: %+v", have)
+	}
+
+	if err := r.stop(); err != nil || len(seen) > 0 {
+		t.Errorf("Serve returned %v, and %d more handshakes failed, want none", err, len(seen))
+	}
+}
+
+func TestServeWaitsForCallbacks(t *testing.T) {
+	t.Parallel()
+
+	synctest.Test(t, func(t *testing.T) {
+		incoming, called, returned := newNetwork(), make(chan struct{}), false
+		r := run(t, noContent, Options{
+			Listener: incoming, TLS: &tls.Config{Certificates: []tls.Certificate{newAuthority(t).issue(t)}},
+			HandshakeFailed: func(string, net.Addr, error) {
+				close(called)
+				time.Sleep(time.Second)
+
+				returned = true
+			},
+		})
+
+		near, far := net.Pipe()
+		incoming.accepted <- far
+
+		sends("noise")(t, near)
+		<-called
+
+		if err := r.stop(); err != nil || !returned {
+			t.Errorf("Serve returned %v while a callback ran", err)
+		}
+	})
+}

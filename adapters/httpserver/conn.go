@@ -1,0 +1,198 @@
+package httpserver
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// conn is a connection that has a slot of the limiter.
+//
+// Until its first request, a TLS connection also needs a slot of the fair queue for its
+// computations: from a Read that returns data to the next Read or Write. TLS computes between these
+// calls only.
+type conn struct {
+	net.Conn
+
+	origin   string
+	assigned atomic.Bool // by SetOrigin
+	slot     *slot
+
+	// handshake is nil after the first request, and without TLS.
+	handshake atomic.Pointer[handshake]
+	deadline  atomic.Pointer[time.Time] // of reads, while handshake is set
+	received  atomic.Bool               // whether a byte has arrived, while handshake is set
+
+	accepted time.Time
+	paused   atomic.Int64 // no Read returns data before, as a duration since accepted
+	closed   chan struct{}
+	once     sync.Once
+}
+
+// newConn returns a connection without a slot. queue is nil without TLS.
+func newConn(inner net.Conn, queue *fairQueue) *conn {
+	c := &conn{
+		Conn: inner, origin: Origin(inner.RemoteAddr().String()),
+		accepted: time.Now(), closed: make(chan struct{}),
+	}
+
+	if queue != nil {
+		c.handshake.Store(&handshake{queue: queue, origin: c.origin})
+	}
+
+	return c
+}
+
+// Read returns data when the connection has a slot for its handshake, or when its pause is over.
+func (c *conn) Read(b []byte) (int, error) {
+	if h := c.handshake.Load(); h != nil {
+		return c.readInSlot(h, b)
+	}
+
+	n, err := c.Conn.Read(b)
+	if err == nil {
+		c.awaitPause()
+	}
+
+	return n, err
+}
+
+func (c *conn) readInSlot(h *handshake, b []byte) (int, error) {
+	h.release()
+
+	n, err := c.Conn.Read(b)
+	if err != nil {
+		return n, err
+	}
+
+	c.received.Store(true)
+
+	err = h.acquire(c.closed, c.readDeadline())
+
+	// A Close meanwhile has released no slot, and no later call would.
+	if c.handshake.Load() == nil {
+		h.release()
+	}
+
+	return n, err
+}
+
+func (c *conn) readDeadline() time.Time {
+	if t := c.deadline.Load(); t != nil {
+		return *t
+	}
+
+	return time.Time{}
+}
+
+// awaitPause runs after a read, because a pause may begin while a Read waits for data.
+func (c *conn) awaitPause() {
+	wait := time.Duration(c.paused.Load()) - time.Since(c.accepted)
+	if wait <= 0 {
+		return
+	}
+
+	over := time.NewTimer(wait)
+	defer over.Stop()
+
+	select {
+	case <-over.C:
+	case <-c.closed:
+	}
+}
+
+// Write releases the slot of the handshake, because it may wait for the other end.
+func (c *conn) Write(b []byte) (int, error) {
+	if h := c.handshake.Load(); h != nil {
+		h.release()
+	}
+
+	return c.Conn.Write(b)
+}
+
+// SetDeadline implements [net.Conn].
+func (c *conn) SetDeadline(t time.Time) error {
+	c.noteDeadline(t)
+
+	return c.Conn.SetDeadline(t)
+}
+
+// SetReadDeadline implements [net.Conn]. The deadline also bounds the wait for a slot.
+func (c *conn) SetReadDeadline(t time.Time) error {
+	c.noteDeadline(t)
+
+	return c.Conn.SetReadDeadline(t)
+}
+
+func (c *conn) noteDeadline(t time.Time) {
+	if c.handshake.Load() != nil {
+		c.deadline.Store(&t)
+	}
+}
+
+// endHandshake ends the use of the fair queue.
+func (c *conn) endHandshake() {
+	if h := c.handshake.Swap(nil); h != nil {
+		h.release()
+	}
+}
+
+// Close also frees the slots of the connection.
+func (c *conn) Close() error {
+	c.endHandshake()
+	c.slot.release()
+
+	return c.cut()
+}
+
+// cut closes the connection and ends the waits of its Read.
+func (c *conn) cut() error {
+	c.once.Do(func() { close(c.closed) })
+
+	return c.Conn.Close()
+}
+
+// connOf returns the connection below one of an [net/http.Server], or nil if it is another
+// server's.
+func connOf(outer net.Conn) *conn {
+	if encrypted, ok := outer.(*tls.Conn); ok {
+		outer = encrypted.NetConn()
+	}
+
+	c, _ := outer.(*conn)
+
+	return c
+}
+
+type connKey struct{}
+
+func withConn(ctx context.Context, outer net.Conn) context.Context {
+	return context.WithValue(ctx, connKey{}, connOf(outer))
+}
+
+func connFrom(ctx context.Context) *conn {
+	c, _ := ctx.Value(connKey{}).(*conn)
+
+	return c
+}
+
+// SetOrigin counts the connection of a request to an origin that is known better than its address,
+// such as the name in a client certificate. ctx is the context of the request. Only the first call
+// for a connection counts. It does nothing for a request of another server.
+func SetOrigin(ctx context.Context, origin string) {
+	if c := connFrom(ctx); c != nil && c.assigned.CompareAndSwap(false, true) {
+		c.slot.move(origin)
+	}
+}
+
+// PauseReads stops reading from the connection of a request for a while, so that its sender is
+// slowed down by TCP. ctx is the context of the request. A later call replaces the pause. It does
+// nothing for a request of another server.
+func PauseReads(ctx context.Context, pause time.Duration) {
+	if c := connFrom(ctx); c != nil {
+		c.paused.Store(int64(time.Since(c.accepted) + pause))
+	}
+}

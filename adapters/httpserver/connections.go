@@ -1,0 +1,129 @@
+package httpserver
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+)
+
+// Reasons of closed connections. They are values of a metric label.
+const (
+	// Displaced means that a new connection got the slot of this one.
+	Displaced = "displaced"
+	// NoSlot means that a new connection was closed because its origin has the most, and all are
+	// busy.
+	NoSlot = "no_slot"
+)
+
+// limitedListener accepts connections that have a slot. It never stops accepting.
+type limitedListener struct {
+	net.Listener
+
+	server *Server
+}
+
+// Accept implements [net.Listener].
+func (l limitedListener) Accept() (net.Conn, error) {
+	for {
+		inner, err := l.Listener.Accept()
+		if err != nil {
+			l.server.logAccept(err)
+
+			return nil, err
+		}
+
+		if c := l.server.admit(inner); c != nil {
+			return c, nil
+		}
+	}
+}
+
+// admit returns the connection with a slot, or closes it and returns nil.
+func (s *Server) admit(inner net.Conn) *conn {
+	c := newConn(inner, s.queue)
+
+	c.slot = s.limiter.acquire(c.origin, func() {
+		_ = c.cut() // Its goroutine notices.
+
+		s.opts.ConnectionClosed(Displaced)
+	})
+	if c.slot != nil {
+		return c
+	}
+
+	_ = inner.Close() // There is no slot to free.
+
+	s.opts.ConnectionClosed(NoSlot)
+
+	return nil
+}
+
+// connState implements [http.Server].ConnState. The first request is after the handshake.
+func (s *Server) connState(outer net.Conn, state http.ConnState) {
+	c := connOf(outer)
+	c.slot.setBusy(state == http.StateActive)
+
+	switch state {
+	case http.StateNew:
+		s.open.Add(1)
+	case http.StateActive:
+		c.endHandshake()
+	case http.StateIdle:
+	case http.StateHijacked:
+		s.open.Done()
+	case http.StateClosed:
+		s.reportHandshake(outer, c)
+		s.open.Done()
+	}
+}
+
+// reportHandshake reports the handshake of a closed connection if it failed.
+func (s *Server) reportHandshake(outer net.Conn, c *conn) {
+	encrypted, ok := outer.(*tls.Conn)
+	if !ok {
+		return
+	}
+
+	// It returns the result of the handshake that has ended.
+	err := encrypted.HandshakeContext(context.Background())
+	if err == nil || isOwnClose(err) {
+		return
+	}
+
+	cause := causeOf(err, len(encrypted.ConnectionState().PeerCertificates) > 0)
+	if !c.received.Load() && cause == CauseClosed {
+		return
+	}
+
+	s.opts.HandshakeFailed(cause, c.RemoteAddr(), err)
+	s.logHandshake(cause, c.RemoteAddr(), err)
+}
+
+// isOwnClose reports whether this end closed the connection: in a shutdown, or for the limiter.
+func isOwnClose(err error) bool {
+	return errors.Is(err, net.ErrClosed) || errors.Is(err, io.ErrClosedPipe)
+}
+
+func (s *Server) logHandshake(cause string, remote net.Addr, err error) {
+	if suppressed, ok := s.pace.allow(cause); ok {
+		s.opts.Logger.LogAttrs(context.Background(), slog.LevelWarn, "TLS handshake failed",
+			slog.String("cause", cause), slog.String("remote", remote.String()), slog.Any("error", err),
+			slog.Int("suppressed", suppressed))
+	}
+}
+
+// logAccept logs an error such as "too many open files". The server tries again after a while.
+func (s *Server) logAccept(err error) {
+	if errors.Is(err, net.ErrClosed) {
+		return
+	}
+
+	if suppressed, ok := s.pace.allow("accept"); ok {
+		s.opts.Logger.LogAttrs(context.Background(), slog.LevelWarn, "cannot accept connections",
+			slog.Any("error", err), slog.Int("suppressed", suppressed))
+	}
+}

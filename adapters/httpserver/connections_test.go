@@ -1,0 +1,183 @@
+package httpserver
+
+import (
+	"crypto/tls"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// The callbacks of TLS run inside the slot of the handshake, so that few verify certificates at
+// once.
+func TestCallbacksOfTLSHaveASlot(t *testing.T) {
+	t.Parallel()
+
+	synctest.Test(t, func(t *testing.T) {
+		const clients, slots, work = 20, 2, time.Second
+
+		var (
+			inside, most atomic.Int64
+			group        sync.WaitGroup
+			ca, incoming = newAuthority(t), newNetwork()
+			began        = time.Now()
+		)
+
+		r := run(t, noContent, Options{
+			Listener: incoming, MaxHandshakes: slots, ReadHeaderTimeout: time.Minute,
+			TLS: &tls.Config{
+				Certificates: []tls.Certificate{ca.issue(t)}, ClientAuth: tls.RequestClientCert,
+				VerifyConnection: func(tls.ConnectionState) error {
+					most.Store(max(most.Load(), inside.Add(1)))
+					time.Sleep(work)
+					inside.Add(-1)
+
+					return nil
+				},
+			},
+		})
+
+		for range clients {
+			group.Go(func() {
+				near, far := net.Pipe()
+				incoming.accepted <- far
+
+				client := tls.Client(near, &tls.Config{RootCAs: ca.pool(), ServerName: "127.0.0.1"})
+				if err := client.HandshakeContext(t.Context()); err != nil {
+					t.Error(err)
+				}
+
+				_, _ = io.WriteString(client, "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+				_, _ = io.Copy(io.Discard, client)
+			})
+		}
+
+		group.Wait()
+
+		if most.Load() != slots || time.Since(began) != clients/slots*work {
+			t.Errorf("%d callbacks at once, and all took %v, want %d and %v",
+				most.Load(), time.Since(began), slots, clients/slots*work)
+		}
+
+		if err := r.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// exhausted is a listener that cannot accept at first.
+type exhausted struct {
+	net.Listener
+
+	failures int
+}
+
+func (e *exhausted) Accept() (net.Conn, error) {
+	if e.failures == 0 {
+		return e.Listener.Accept()
+	}
+
+	e.failures--
+
+	return nil, &net.OpError{Op: "accept", Err: syscall.EMFILE}
+}
+
+func TestErrorsOfAcceptingAreLogged(t *testing.T) {
+	t.Parallel()
+
+	var lines log
+
+	bound, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	r := run(t, noContent, Options{Listener: &exhausted{bound, 3}, Logger: newLogger(&lines)})
+	if status, err := r.get(t, newClient(t, nil)); err != nil || status != http.StatusNoContent {
+		t.Errorf("answer %d (%v), want 204 when the server can accept again", status, err)
+	}
+
+	have := lines.lines()
+	if len(have) != 1 || !strings.Contains(have[0], "level=WARN") || !strings.Contains(have[0], "too many open files") {
+		t.Errorf("log %v, want one warning with the error", have)
+	}
+}
+
+func TestMaxConnections(t *testing.T) {
+	t.Parallel()
+
+	closed := make(chan string, 10)
+	inside, free := make(chan struct{}), make(chan struct{})
+	handler := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { inside <- struct{}{}; <-free })
+	r := run(t, handler, Options{MaxConnections: 2, ConnectionClosed: func(reason string) { closed <- reason }})
+
+	idle := r.dial(t)
+	busy := [2]net.Conn{r.dial(t), nil}
+	_, _ = io.WriteString(busy[0], "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+	<-inside
+
+	busy[1] = r.dial(t)
+	if reason := <-closed; reason != Displaced {
+		t.Errorf("an idle connection was closed as %q, want %q", reason, Displaced)
+	}
+
+	if n, err := idle.Read(make([]byte, 1)); err == nil {
+		t.Errorf("%d bytes from a connection that was displaced, want its end", n)
+	}
+
+	_, _ = io.WriteString(busy[1], "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+	<-inside
+
+	if _, err := r.dial(t).Read(make([]byte, 1)); err == nil {
+		t.Error("a third connection was answered")
+	}
+
+	if reason := <-closed; reason != NoSlot {
+		t.Errorf("a new connection was closed as %q, want %q", reason, NoSlot)
+	}
+
+	close(free)
+}
+
+// A connection counts to the first origin that is set, and no more to its address.
+func TestSetOrigin(t *testing.T) {
+	t.Parallel()
+
+	handler := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		SetOrigin(r.Context(), "runtime a")
+		SetOrigin(r.Context(), "runtime b")
+	})
+	r := run(t, handler, Options{})
+
+	for range 2 {
+		if _, err := r.get(t, newClient(t, nil)); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	r.limiter.mu.Lock()
+	defer r.limiter.mu.Unlock()
+
+	if o := r.limiter.origins["runtime a"]; len(r.limiter.origins) != 1 || o == nil || o.size() != 2 {
+		t.Errorf("origins %v, want the two connections of runtime a", r.limiter.origins)
+	}
+}
+
+func TestClosedConnectionHasNoSlot(t *testing.T) {
+	t.Parallel()
+
+	r := run(t, noContent, Options{})
+	if _, err := r.get(t, newClient(t, nil)); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := r.stop(); err != nil || r.limiter.len() != 0 {
+		t.Errorf("Serve returned %v, and %d slots are in use, want none", err, r.limiter.len())
+	}
+}

@@ -1,0 +1,154 @@
+package httpserver
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// namedQueue is a fair queue whose waiters have names, which begin with their origin. A name that
+// ends with an exclamation mark continues.
+type namedQueue struct {
+	*fairQueue
+
+	waiters map[string]*waiter
+}
+
+func newNamedQueue(slots int, names string) *namedQueue {
+	q := &namedQueue{fairQueue: newFairQueue(slots), waiters: make(map[string]*waiter)}
+	for name := range strings.FieldsSeq(names) {
+		q.waiters[name] = q.request(name[:1], strings.HasSuffix(name, "!"))
+	}
+
+	return q
+}
+
+// granted returns the names of the waiters that have a slot.
+func (q *namedQueue) granted() (names []string) {
+	for name, w := range q.waiters {
+		select {
+		case <-w.granted:
+			names = append(names, name)
+		default:
+		}
+	}
+
+	slices.Sort(names)
+
+	return names
+}
+
+func (q *namedQueue) done(name string) {
+	q.waiters[name].done()
+	delete(q.waiters, name)
+}
+
+// order ends the waiters one by one, and returns the order in which they got their slots.
+func (q *namedQueue) order() string {
+	var names []string
+
+	for granted := q.granted(); len(granted) > 0; granted = q.granted() {
+		names = append(names, granted[0])
+		q.done(granted[0])
+	}
+
+	return strings.Join(names, " ")
+}
+
+func TestOrderOfGrants(t *testing.T) {
+	t.Parallel()
+
+	tests := []struct{ name, request, order string }{
+		{"one origin", "a1 a2 a3", "a1 a2 a3"},
+		{"round-robin by origin", "a1 a2 a3 a4 b1 b2 c1", "a1 a2 b1 c1 a3 b2 a4"},
+		{"continuing work before new work", "a1 a2 a3 a4! a5!", "a1 a4! a5! a2 a3"},
+		{"continuing work not before other origins", "a1 b1 b2 a2! a3!", "a1 b1 a2! b2 a3!"},
+	}
+
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+
+			if diff := cmp.Diff(test.order, newNamedQueue(1, test.request).order()); diff != "" {
+				t.Errorf("order (-want +have):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestAbandonedRequestTakesNoSlot(t *testing.T) {
+	t.Parallel()
+
+	q := newNamedQueue(2, "a1 b1 a2 a3 c1")
+	q.waiters["a2"].done()
+	q.waiters["a2"].done()
+	q.done("c1")
+	q.done("a1")
+	q.done("b1")
+
+	if diff := cmp.Diff([]string{"a3"}, q.granted()); diff != "" {
+		t.Errorf("granted (-want +have):\n%s", diff)
+	}
+
+	for range 2 {
+		q.waiters["a3"].done()
+	}
+
+	for _, name := range []string{"d1", "d2", "d3"} {
+		q.waiters[name] = q.request("d", false)
+	}
+
+	delete(q.waiters, "a3")
+
+	if diff := cmp.Diff([]string{"d1", "d2"}, q.granted()); diff != "" {
+		t.Errorf("granted, of two slots (-want +have):\n%s", diff)
+	}
+}
+
+// Under load, each request is granted, and there are never more grants than slots.
+func TestFairQueueConcurrently(t *testing.T) {
+	t.Parallel()
+
+	const slots, origins, requests = 3, 20, 200
+
+	var (
+		queue        = newFairQueue(slots)
+		group        sync.WaitGroup
+		inside, came atomic.Int64
+	)
+
+	for o := range origins {
+		group.Go(func() {
+			for i := range requests {
+				w := queue.request(strconv.Itoa(o%7), i%3 == 0)
+
+				if i%5 == 0 {
+					w.done() // Granted or not.
+
+					continue
+				}
+
+				<-w.granted
+
+				if n := inside.Add(1); n > slots {
+					t.Errorf("%d grants, want at most %d", n, slots)
+				}
+
+				came.Add(1)
+				inside.Add(-1)
+				w.done()
+			}
+		})
+	}
+
+	group.Wait()
+
+	if want := int64(origins * requests * 4 / 5); came.Load() != want {
+		t.Errorf("%d grants, want %d", came.Load(), want)
+	}
+}

@@ -1,0 +1,71 @@
+package httpserver
+
+import (
+	"net"
+	"os"
+	"sync/atomic"
+	"time"
+)
+
+// handshake takes slots of a fair queue for the work of one connection, and gives them back while
+// it waits for the other end. So a slow client occupies no slot.
+//
+// acquire is called by one goroutine at a time, release by any.
+type handshake struct {
+	queue  *fairQueue
+	origin string
+	begun  bool
+	slot   atomic.Pointer[waiter]
+}
+
+// acquire blocks until it has a slot, which it keeps until release. It fails with [net.ErrClosed]
+// when closed is closed first, and with [os.ErrDeadlineExceeded] when deadline passes; zero is no
+// deadline.
+func (h *handshake) acquire(closed <-chan struct{}, deadline time.Time) error {
+	w := h.queue.request(h.origin, h.begun)
+	h.begun = true
+
+	if err := w.wait(closed, deadline); err != nil {
+		w.done()
+
+		return err
+	}
+
+	// Not before: a concurrent Write, as in HTTP/2, must not release a slot that was not granted.
+	h.slot.Store(w)
+
+	return nil
+}
+
+// release gives the slot back, if there is one.
+func (h *handshake) release() {
+	if w := h.slot.Swap(nil); w != nil {
+		w.done()
+	}
+}
+
+func (w *waiter) wait(closed <-chan struct{}, deadline time.Time) error {
+	select {
+	case <-w.granted:
+		return nil
+	default:
+	}
+
+	var late <-chan time.Time
+
+	if !deadline.IsZero() {
+		timer := time.NewTimer(time.Until(deadline))
+		defer timer.Stop()
+
+		late = timer.C
+	}
+
+	select {
+	case <-w.granted:
+		return nil
+	case <-closed:
+		return net.ErrClosed
+	case <-late:
+		return os.ErrDeadlineExceeded
+	}
+}

@@ -1,0 +1,223 @@
+package httpserver
+
+import (
+	"container/list"
+	"sync"
+)
+
+// limiter bounds open connections. When it is full, it evicts the oldest idle connection of the
+// origin that has the most, or the oldest busy one if none is idle. A new connection of that very
+// origin evicts no busy connection: it gets no slot.
+//
+// It is safe for concurrent use, starts no goroutine, and takes constant time per call.
+type limiter struct {
+	limit int
+
+	mu      sync.Mutex
+	size    int
+	origins map[string]*originSlots
+	// bySize lists the origins with that many slots. largest is the biggest such number.
+	bySize  map[int]*list.List
+	largest int
+}
+
+// originSlots holds the slots of one origin, oldest first.
+type originSlots struct {
+	name       string
+	rank       *list.Element // in limiter.bySize[o.size()]
+	idle, busy *list.List    // of *slot
+}
+
+func (o *originSlots) size() int { return o.idle.Len() + o.busy.Len() }
+
+// slot is the place of one open connection.
+type slot struct {
+	limiter *limiter
+	origin  *originSlots
+	place   *list.Element // in origin.busy or origin.idle; nil after release or eviction
+	busy    bool
+	evict   func()
+}
+
+// newLimiter returns a limiter with limit slots. limit must be positive.
+func newLimiter(limit int) *limiter {
+	return &limiter{limit: limit, origins: make(map[string]*originSlots), bySize: make(map[int]*list.List)}
+}
+
+// acquire returns an idle slot for origin, or nil. It calls evict of the slot that it takes away
+// for that, once, before it returns and without holding a lock. evict must not block.
+func (l *limiter) acquire(origin string, evict func()) *slot {
+	acquired, evicted := l.exchange(origin, evict)
+	if evicted != nil {
+		evicted.evict()
+	}
+
+	return acquired
+}
+
+func (l *limiter) exchange(origin string, evict func()) (acquired, evicted *slot) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	if l.size >= l.limit {
+		if evicted = l.victim(origin); evicted == nil {
+			return nil, nil
+		}
+
+		l.remove(evicted)
+	}
+
+	acquired = &slot{limiter: l, evict: evict}
+	l.add(acquired, origin)
+
+	return acquired, evicted
+}
+
+// victim returns the slot that a new connection of origin takes, or nil.
+func (l *limiter) victim(origin string) *slot {
+	largest, _ := l.bySize[l.largest].Front().Value.(*originSlots)
+
+	own := l.origins[origin]
+	if own != nil && own.size() == largest.size() {
+		largest = own
+	}
+
+	switch {
+	case largest.idle.Len() > 0:
+		return oldest(largest.idle)
+	case largest == own:
+		return nil
+	default:
+		return oldest(largest.busy)
+	}
+}
+
+func oldest(slots *list.List) *slot {
+	s, _ := slots.Front().Value.(*slot)
+
+	return s
+}
+
+// len returns the number of slots in use.
+func (l *limiter) len() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	return l.size
+}
+
+// setBusy marks the slot as busy or idle. It does nothing after release or eviction.
+func (s *slot) setBusy(busy bool) {
+	s.limiter.mu.Lock()
+	defer s.limiter.mu.Unlock()
+
+	if s.place == nil || s.busy == busy {
+		return
+	}
+
+	s.unlist()
+	s.busy = busy
+	s.enlist()
+}
+
+// move counts the slot to another origin. It does nothing after release or eviction.
+func (s *slot) move(origin string) {
+	l := s.limiter
+
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	if s.place == nil || s.origin.name == origin {
+		return
+	}
+
+	l.remove(s)
+	l.add(s, origin)
+}
+
+// release frees the slot. Only the first call counts, and none does after eviction.
+func (s *slot) release() {
+	s.limiter.mu.Lock()
+	defer s.limiter.mu.Unlock()
+
+	if s.place != nil {
+		s.limiter.remove(s)
+	}
+}
+
+func (s *slot) enlist() {
+	if s.busy {
+		s.place = s.origin.busy.PushBack(s)
+	} else {
+		s.place = s.origin.idle.PushBack(s)
+	}
+}
+
+func (s *slot) unlist() {
+	if s.busy {
+		s.origin.busy.Remove(s.place)
+	} else {
+		s.origin.idle.Remove(s.place)
+	}
+
+	s.place = nil
+}
+
+func (l *limiter) add(s *slot, origin string) {
+	o := l.origins[origin]
+	if o == nil {
+		o = &originSlots{name: origin, idle: list.New(), busy: list.New()}
+		l.origins[origin] = o
+	}
+
+	l.unrank(o)
+
+	s.origin = o
+	s.enlist()
+
+	l.size++
+	l.rank(o)
+}
+
+func (l *limiter) remove(s *slot) {
+	o := s.origin
+	l.unrank(o)
+	s.unlist()
+
+	l.size--
+	l.rank(o)
+}
+
+// rank lists an origin under its size, and deletes one without slots.
+func (l *limiter) rank(o *originSlots) {
+	size := o.size()
+	if size == 0 {
+		delete(l.origins, o.name)
+	} else {
+		if l.bySize[size] == nil {
+			l.bySize[size] = list.New()
+		}
+
+		o.rank = l.bySize[size].PushBack(o)
+		l.largest = max(l.largest, size)
+	}
+
+	// A size changes by one, so this loop runs at most once.
+	for l.largest > 0 && l.bySize[l.largest] == nil {
+		l.largest--
+	}
+}
+
+func (l *limiter) unrank(o *originSlots) {
+	size := o.size()
+	if size == 0 {
+		return
+	}
+
+	alike := l.bySize[size]
+	alike.Remove(o.rank)
+
+	if alike.Len() == 0 {
+		delete(l.bySize, size)
+	}
+}

@@ -1,0 +1,263 @@
+package httpserver
+
+import (
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// named is a limiter whose slots have names, which begin with their origin.
+type named struct {
+	*limiter
+
+	slots   map[string]*slot
+	evicted []string
+}
+
+func newNamed(limit int, names ...string) *named {
+	n := &named{limiter: newLimiter(limit), slots: make(map[string]*slot)}
+	for _, name := range names {
+		n.open(name)
+	}
+
+	return n
+}
+
+func (n *named) open(name string) bool {
+	n.slots[name] = n.acquire(name[:1], func() { n.evicted = append(n.evicted, name) })
+
+	return n.slots[name] != nil
+}
+
+func TestEviction(t *testing.T) {
+	t.Parallel()
+
+	tests := []struct {
+		name    string
+		slots   string
+		busy    string
+		opens   string
+		gets    bool
+		evicted string
+	}{
+		{"none while there is room", "a1 a2", "", "a3", true, ""},
+		{"the oldest idle slot of the largest origin", "b1 a1 a2 a3", "", "b2", true, "a1"},
+		{"an idle slot before a busy one", "a1 a2 a3 b1", "a1", "b2", true, "a2"},
+		{"the one that is busy for longest, if all are", "a1 a2 a3 b1", "a2 a1 a3", "b2", true, "a2"},
+		{"one of its own origin, if that is the largest", "a1 b1 a2 a3", "", "a4", true, "a1"},
+		{"one of its own origin, if that is among the largest", "b1 b2 a1 a2", "", "a3", true, "a1"},
+		{"none for the largest origin if all of it are busy", "a1 a2 a3 b1", "a1 a2 a3", "a4", false, ""},
+		{"a busy one for the first of another origin", "a1 a2 a3 a4", "a1 a2 a3 a4", "b1", true, "a1"},
+	}
+
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+
+			n := newNamed(4, strings.Fields(test.slots)...)
+			for name := range strings.FieldsSeq(test.busy) {
+				n.slots[name].setBusy(true)
+			}
+
+			if gets := n.open(test.opens); gets != test.gets {
+				t.Errorf("new connection gets a slot: %v, want %v", gets, test.gets)
+			}
+
+			if evicted := strings.Join(n.evicted, " "); evicted != test.evicted {
+				t.Errorf("evicted %q, want %q", evicted, test.evicted)
+			}
+		})
+	}
+}
+
+func TestIdleTimeBeginsAfterWork(t *testing.T) {
+	t.Parallel()
+
+	n := newNamed(3, "a1", "a2", "a3")
+	n.slots["a1"].setBusy(true)
+	n.slots["a1"].setBusy(false)
+	n.open("a4")
+
+	if diff := cmp.Diff([]string{"a2"}, n.evicted); diff != "" {
+		t.Errorf("evicted (-want +have):\n%s", diff)
+	}
+}
+
+func TestMove(t *testing.T) {
+	t.Parallel()
+
+	n := newNamed(4, "a1", "a2", "a3", "a4")
+	n.slots["a3"].move("c")
+	n.slots["a4"].move("c")
+	n.open("d1")
+	n.open("c5")
+
+	if diff := cmp.Diff([]string{"a1", "a3"}, n.evicted); diff != "" {
+		t.Errorf("evicted (-want +have):\n%s", diff)
+	}
+}
+
+func TestReleasedSlotDoesNotComeBack(t *testing.T) {
+	t.Parallel()
+
+	n := newNamed(2, "a1", "a2")
+	released := n.slots["a1"]
+
+	for range 2 {
+		released.release()
+		released.setBusy(true)
+		released.move("z")
+	}
+
+	if n.len() != 1 {
+		t.Errorf("%d slots in use, want 1", n.len())
+	}
+
+	n.open("a3")
+	n.open("a4") // evicts a2
+	n.slots["a2"].release()
+
+	if n.len() != 2 || !slices.Equal(n.evicted, []string{"a2"}) {
+		t.Errorf("%d slots in use, evicted %v, want 2 and a2", n.len(), n.evicted)
+	}
+}
+
+// In any sequence of calls, the bound holds, and only an origin with the most slots loses one.
+func TestLimiterProperties(t *testing.T) {
+	t.Parallel()
+
+	for seed := range uint64(200) {
+		r := rand.New(rand.NewPCG(seed, 0))
+		limit := 1 + r.IntN(12)
+		m := &model{limiter: newLimiter(limit), t: t, limit: limit, open: make(map[*modelled]bool)}
+
+		for range 200 {
+			open := slices.Collect(maps.Keys(m.open))
+
+			switch step, origin := r.IntN(8), strconv.Itoa(r.IntN(5)); {
+			case len(open) > 0 && step < 4:
+				m.change(open[r.IntN(len(open))], step, origin)
+			default:
+				m.acquireOne(origin)
+			}
+
+			if m.len() != len(m.open) || m.len() > limit {
+				t.Fatalf("seed %d: %d slots in use, want %d, and at most %d", seed, m.len(), len(m.open), limit)
+			}
+		}
+	}
+}
+
+// model is a limiter with the state that it must have.
+type model struct {
+	*limiter
+
+	t     *testing.T
+	limit int
+	open  map[*modelled]bool
+
+	// The state before the newest call of acquire.
+	origin      string
+	full        bool
+	sizes, idle map[string]int
+}
+
+type modelled struct {
+	*slot
+
+	origin string
+	busy   bool
+}
+
+func (m *model) change(s *modelled, step int, origin string) {
+	switch step {
+	case 0:
+		s.release()
+		delete(m.open, s)
+	case 1:
+		s.origin = origin
+		s.move(origin)
+	default:
+		s.busy = step == 2
+		s.setBusy(s.busy)
+	}
+}
+
+func (m *model) acquireOne(origin string) {
+	m.origin, m.full = origin, len(m.open) == m.limit
+	m.sizes, m.idle = make(map[string]int), make(map[string]int)
+
+	for s := range m.open {
+		m.sizes[s.origin]++
+
+		if !s.busy {
+			m.idle[s.origin]++
+		}
+	}
+
+	s := &modelled{origin: origin}
+	s.slot = m.acquire(origin, func() { m.checkEvicted(s) })
+
+	switch {
+	case s.slot != nil:
+		m.open[s] = true
+	case !m.full, m.idle[origin] > 0, m.sizes[origin] < m.most():
+		m.t.Fatalf("origin %s gets no slot, of %v with limit %d; idle %v", origin, m.sizes, m.limit, m.idle)
+	}
+}
+
+func (m *model) most() int { return slices.Max(slices.Collect(maps.Values(m.sizes))) }
+
+func (m *model) checkEvicted(s *modelled) {
+	if !m.full || !m.open[s] || m.sizes[s.origin] < m.most() {
+		m.t.Fatalf("a slot of origin %s is evicted, of %v with limit %d", s.origin, m.sizes, m.limit)
+	}
+
+	if s.busy && (s.origin == m.origin || m.idle[s.origin] > 0) {
+		m.t.Fatalf("a busy slot of origin %s is evicted for origin %s; idle %v", s.origin, m.origin, m.idle)
+	}
+
+	delete(m.open, s)
+}
+
+func TestLimiterConcurrently(t *testing.T) {
+	t.Parallel()
+
+	const limit = 8
+
+	l := newLimiter(limit)
+
+	var all sync.WaitGroup
+
+	for i := range 8 {
+		all.Go(func() {
+			for j := range 500 {
+				s := l.acquire(strconv.Itoa((i+j)%3), func() {})
+				if s == nil {
+					continue
+				}
+
+				s.setBusy(j%2 == 0)
+				s.move(strconv.Itoa(j % 5))
+
+				if n := l.len(); n > limit {
+					t.Errorf("%d slots in use, want at most %d", n, limit)
+				}
+
+				s.release()
+			}
+		})
+	}
+
+	all.Wait()
+
+	if l.len() != 0 {
+		t.Errorf("%d slots in use, want none", l.len())
+	}
+}

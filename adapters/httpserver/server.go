@@ -1,0 +1,215 @@
+package httpserver
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"runtime/debug"
+	"sync"
+	"time"
+)
+
+// Limits of HTTP/2, and of the end of Serve.
+const (
+	maxStreams = 256
+	// pingAfter and pingTimeout end HTTP/2 connections whose other end disappeared.
+	pingAfter, pingTimeout = 30 * time.Second, 15 * time.Second
+	// abortGrace is how long requests have to answer after their contexts are cancelled.
+	abortGrace = time.Second
+)
+
+var (
+	errAborted = errors.New("requests in flight did not end in time and were cut off")
+	errEnded   = errors.New("server ended by itself")
+)
+
+// Server is an HTTP server that is bound to its address.
+type Server struct {
+	listener net.Listener
+	http     *http.Server
+	opts     Options
+	limiter  *limiter
+	queue    *fairQueue // nil without TLS
+	pace     logPace
+	open     sync.WaitGroup // connections
+}
+
+// Bind binds a TCP address and returns a server for handler. It fails when the address cannot be
+// bound or an option is negative. The caller must call Serve or Close.
+func Bind(ctx context.Context, address string, handler http.Handler, opts Options) (*Server, error) {
+	if err := opts.validate(); err != nil {
+		return nil, err
+	}
+
+	listener := opts.Listener
+	if listener == nil {
+		var err error
+		if listener, err = new(net.ListenConfig).Listen(ctx, "tcp", address); err != nil {
+			return nil, fmt.Errorf("cannot bind: %w", err)
+		}
+	}
+
+	return newServer(listener, handler, opts.withDefaults()), nil
+}
+
+func newServer(listener net.Listener, handler http.Handler, opts Options) *Server {
+	s := &Server{listener: listener, opts: opts, limiter: newLimiter(opts.MaxConnections)}
+	if opts.TLS != nil {
+		s.queue = newFairQueue(opts.MaxHandshakes)
+	}
+
+	s.http = &http.Server{
+		Handler:                      s.logPanics(handler),
+		DisableGeneralOptionsHandler: true,
+		TLSConfig:                    serverTLS(opts.TLS),
+		ReadHeaderTimeout:            opts.ReadHeaderTimeout,
+		ReadTimeout:                  opts.ReadTimeout,
+		WriteTimeout:                 opts.WriteTimeout,
+		IdleTimeout:                  opts.IdleTimeout,
+		MaxHeaderBytes:               opts.MaxHeaderBytes,
+		ConnContext:                  withConn,
+		ConnState:                    s.connState,
+		ErrorLog:                     slog.NewLogLogger(opts.Logger.Handler(), slog.LevelDebug),
+		Protocols:                    protocols(opts),
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: maxStreams,
+			SendPingTimeout:      pingAfter,
+			PingTimeout:          pingTimeout,
+		},
+	}
+
+	return s
+}
+
+func serverTLS(config *tls.Config) *tls.Config {
+	if config == nil {
+		return nil
+	}
+
+	config = config.Clone()
+	if config.MinVersion == 0 {
+		config.MinVersion = tls.VersionTLS13
+	}
+
+	return config
+}
+
+func protocols(opts Options) *http.Protocols {
+	var p http.Protocols
+
+	p.SetHTTP1(true)
+	p.SetHTTP2(opts.TLS != nil && !opts.HTTP1Only)
+	p.SetUnencryptedHTTP2(opts.TLS == nil && !opts.HTTP1Only)
+
+	return &p
+}
+
+// Addr returns the bound address.
+func (s *Server) Addr() net.Addr { return s.listener.Addr() }
+
+// Close releases the address of a server that is not served.
+func (s *Server) Close() error { return s.listener.Close() }
+
+// Serve serves until ctx ends. Then it accepts no connection any more and waits for requests in
+// flight, at most Options.ShutdownTimeout; cancels their contexts; and after one more second closes
+// their connections. It returns an error if it had to close some, or if serving failed. It must be
+// called once. All its callbacks have returned before it does, unless it returns that error.
+func (s *Server) Serve(ctx context.Context) error {
+	base, abort := context.WithCancel(context.WithoutCancel(ctx))
+	defer abort()
+
+	s.http.BaseContext = func(net.Listener) context.Context { return base }
+	served := make(chan error, 1)
+
+	go func() { served <- s.accept() }()
+
+	select {
+	case err := <-served:
+		_ = s.http.Close() // The error of serving counts.
+
+		return fmt.Errorf("%w: %w", errEnded, err)
+	case <-ctx.Done():
+	}
+
+	err := s.shutdown(base, abort)
+	if ended := <-served; !errors.Is(ended, http.ErrServerClosed) {
+		err = errors.Join(err, ended)
+	}
+
+	return err
+}
+
+func (s *Server) accept() error {
+	if s.opts.TLS == nil {
+		return s.http.Serve(limitedListener{s.listener, s})
+	}
+
+	return s.http.ServeTLS(limitedListener{s.listener, s}, "", "")
+}
+
+func (s *Server) shutdown(ctx context.Context, abort context.CancelFunc) error {
+	if s.drain(ctx, s.opts.ShutdownTimeout) {
+		return nil
+	}
+
+	abort()
+
+	if s.drain(ctx, abortGrace) {
+		return nil
+	}
+
+	_ = s.http.Close() // Its error is that of the listener, which is closed.
+
+	return errAborted
+}
+
+// drain reports whether all connections ended in time.
+func (s *Server) drain(ctx context.Context, timeout time.Duration) bool {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
+	defer cancel()
+
+	return s.http.Shutdown(ctx) == nil && s.awaitCallbacks(ctx)
+}
+
+// awaitCallbacks waits for the last callbacks of connections that are closed. It gives up when ctx
+// ends, because a stalled log sink must not keep the process alive.
+func (s *Server) awaitCallbacks(ctx context.Context) bool {
+	done := make(chan struct{})
+
+	go func() {
+		s.open.Wait()
+		close(done)
+	}()
+
+	select {
+	case <-done:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// logPanics logs panics of handler. The server closes the connection, or the stream of HTTP/2.
+func (s *Server) logPanics(handler http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() {
+			cause := recover()
+			if cause == nil {
+				return
+			}
+
+			if err, ok := cause.(error); !ok || !errors.Is(err, http.ErrAbortHandler) {
+				s.opts.Logger.ErrorContext(r.Context(), "panic while a request was answered",
+					slog.Any("error", cause), slog.String("stack", string(debug.Stack())))
+			}
+
+			panic(http.ErrAbortHandler)
+		}()
+
+		handler.ServeHTTP(w, r)
+	})
+}
