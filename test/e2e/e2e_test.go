@@ -125,7 +125,7 @@ func (s *scene) deployment(name string, replicas int32) *appsv1.Deployment {
 	return &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: name, Namespace: metav1.NamespaceDefault, Labels: labels,
-			Annotations: map[string]string{admission.OwnerAnnotation: s.owner.String()},
+			Annotations: map[string]string{core.OwnerAnnotation: s.owner.String()},
 		},
 		Spec: appsv1.DeploymentSpec{
 			Replicas: new(replicas),
@@ -141,7 +141,7 @@ func (s *scene) deployment(name string, replicas int32) *appsv1.Deployment {
 // changes returns which runtime sent each change of an object that reached the operator.
 func (s *scene) changes(name string) (senders []core.RuntimeID) {
 	for _, d := range s.operator.Deliveries() {
-		if d.Event.Kind == core.KindChanged && d.Event.Watched.Name == name {
+		if !d.Event.Resync && d.Event.Watched.Name == name {
 			senders = append(senders, d.Runtime)
 		}
 	}
@@ -177,7 +177,7 @@ func (s *scene) awaitResyncs(n int) {
 // resyncs returns how many resyncs reached the operator.
 func (s *scene) resyncs() (n int) {
 	for _, d := range s.operator.Deliveries() {
-		if d.Event.Kind == core.KindResync && d.Runtime == runtime {
+		if d.Event.Resync && d.Runtime == runtime {
 			n++
 		}
 	}

@@ -113,7 +113,7 @@ func get(t *testing.T, handler http.Handler) []byte {
 // resyncs returns how many reached the operator.
 func (w *watching) resyncs() (n int) {
 	for _, d := range w.operator.Deliveries() {
-		if d.Event.Kind == core.KindResync {
+		if d.Event.Resync {
 			n++
 		}
 	}

@@ -23,7 +23,6 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
@@ -128,7 +127,7 @@ func definition(k kind) *apiextensionsv1.CustomResourceDefinition {
 func (s *scene) watch(manager core.Manager, matchConditions bool) {
 	s.t.Helper()
 	handler, err := admission.New(
-		admission.AcceptorFunc(func(core.Manager, core.WatchEvent) outbox.Outcome { return outbox.Accepted }),
+		core.AcceptorFunc(func(core.Manager, core.WatchEvent) core.Outcome { return core.Accepted }),
 		admission.Options{Hooks: admission.Hooks{Reviewed: s.reviewed}},
 	)
 	if err != nil {
