@@ -128,7 +128,7 @@ func newOutbox(
 ) (*outbox.Outbox, error) {
 	opts := outbox.Options{
 		Settle:         c.settle,
-		Resend:         c.resend,
+		Resend:         c.resends(),
 		ResendResync:   c.resendResync,
 		MaxKeys:        c.maxKeys,
 		MaxBatch:       c.contract.MaxEvents(),

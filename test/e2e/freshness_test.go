@@ -56,7 +56,7 @@ func newWatching(t *testing.T, env map[string]string) *watching {
 	}
 
 	env["HEARTBEAT_INTERVAL"], env["MANAGERS"] = heartbeats.String(), manager
-	env["RESYNC_AGAIN"] = "0s" // They are counted.
+	env["RESEND_RESYNC"] = "0s" // They are counted.
 	w.scene = newSceneWith(t, contract.V3, rig.OperatorOptions{
 		Listener: listener.Options{Fleet: watched},
 		RequeueAfter: func(name types.NamespacedName) time.Duration {

@@ -35,7 +35,7 @@ func TestSlowWebhookInTheChain(t *testing.T) {
 	pki := rig.NewPKI(t)
 	for i, test := range []struct {
 		compare bool          // the operator compares generations, and requeues
-		again   time.Duration // LOOK_AGAIN of the agent
+		again   time.Duration // RESEND_AFTER of the agent
 		stale   bool          // whether the operator ends with the object before the write
 	}{
 		{stale: true},
@@ -97,7 +97,7 @@ func (c *chain) start(t *testing.T, pki *rig.PKI) {
 	c.agent = rig.StartAgent(t, pki.RuntimeVolume(c.label(), "chain.example.com"), c.plane.Addr,
 		rig.AgentOptions{Env: map[string]string{
 			"KCP_CONTRACT": "v3", "SETTLE": "100ms",
-			"LOOK_AGAIN": c.again.String(),
+			"RESEND_AFTER": c.again.String(),
 		}})
 
 	watch := c.watch()
