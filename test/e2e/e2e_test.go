@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path"
 	"slices"
 	"testing"
 	"time"
@@ -69,12 +70,19 @@ func newSceneWith(t *testing.T, version contract.Version, operator rig.OperatorO
 		s.awaitResyncs(1)
 	}
 
-	rig.Watch(t, s.runtime, s.agent, s.pki.CA.PEM(), admission.Watch{
-		Name:     types.NamespacedName{Namespace: rig.Namespace, Name: "deployments"},
-		Manager:  manager,
-		Resource: schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"},
-		Labels:   watched(),
-	}, watchedConfigMaps())
+	lease := types.NamespacedName{Namespace: rig.Namespace, Name: path.Base(env["CANARY_LEASE"])}
+	if env["CANARY_LEASE"] == "" {
+		lease = types.NamespacedName{}
+	}
+
+	rig.Register(t, s.runtime, "runtime-watcher", s.agent.WebhookPort, s.pki.CA.PEM(),
+		admission.ConfigurationOptions{Canary: lease}, admission.Watch{
+			Name:     types.NamespacedName{Namespace: rig.Namespace, Name: "deployments"},
+			Manager:  manager,
+			Resource: schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"},
+			Labels:   watched(),
+		}, watchedConfigMaps())
+	rig.AwaitReviews(t, s.runtime, s.agent, watched())
 	return s
 }
 
