@@ -12,8 +12,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/rawjson"
 )
 
-// received is a CloudEvent as it is read. The order of its members is free: data is interpreted when
-// the type is known.
+// received is a CloudEvent as it is read. The order of its members is free: data is interpreted
+// when the type is known.
 type received struct {
 	event       core.Numbered
 	heartbeat   *core.Heartbeat
@@ -91,7 +91,7 @@ func readElement(r *rawjson.Reader, batch *core.Batch, n int) error {
 
 	batch.Events = append(batch.Events, c.event)
 
-	return checkEvent(batch, &c.event)
+	return checkEvent(&c.event)
 }
 
 func (c *received) readAttribute(r *rawjson.Reader, name string) (err error) {
@@ -154,7 +154,7 @@ func (c *received) interpret() (source core.RuntimeID, err error) {
 		}
 
 		if len(attribute.value) > maxAttribute {
-			return "", fmt.Errorf("attribute %s has %d bytes, want at most %d", attribute.name, len(attribute.value), maxAttribute)
+			return "", checkAttribute(attribute.name, attribute.value)
 		}
 	}
 
@@ -187,7 +187,7 @@ func parseTime(text string) (time.Time, error) {
 		return time.Time{}, fmt.Errorf("time is %.40q, want a timestamp (RFC 3339)", text)
 	}
 
-	return at, nil
+	return wireTime(at), nil
 }
 
 func (c *received) readData() error {
