@@ -65,14 +65,23 @@ func (c *Change) Event(at time.Time) (WatchEvent, error) {
 		e.Watched.Namespace = ""
 	}
 
-	size := len(e.Watched.Namespace) + len(e.Watched.Name) +
-		len(e.WatchedGVK.Group) + len(e.WatchedGVK.Version) + len(e.WatchedGVK.Kind)
-	if e.Watched.Name == "" || size > maxIdentity {
-		return WatchEvent{}, fmt.Errorf("%w: want a name, and at most %d bytes of names and kind, have %d",
-			ErrInvalidObject, maxIdentity, size)
+	if err := e.checkIdentity(); err != nil {
+		return WatchEvent{}, err
 	}
 
 	return e, nil
+}
+
+func (e *WatchEvent) checkIdentity() error {
+	name, kind := e.Watched, e.WatchedGVK
+
+	size := len(name.Namespace) + len(name.Name) + len(kind.Group) + len(kind.Version) + len(kind.Kind)
+	if name.Name == "" || size > maxIdentity {
+		return fmt.Errorf("%w: want a name, and at most %d bytes of names and kind, have %d",
+			ErrInvalidObject, maxIdentity, size)
+	}
+
+	return nil
 }
 
 func fieldOf(subresource string) Field {

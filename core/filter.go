@@ -32,7 +32,7 @@ func SpecChanged(c *Change) bool {
 		return false
 	}
 
-	return lifecycle(c) || updates(c) && !(sameSpec(c) && c.sameSelection())
+	return lifecycle(c) || updates(c) && (!sameSpec(c) || !c.sameSelection())
 }
 
 // StatusChanged passes an UPDATE of the status subresource when the meaning of the status differs.
@@ -59,7 +59,7 @@ func GenerationChanged(c *Change) bool {
 		return false
 	}
 
-	return lifecycle(c) || updates(c) && !(sameGeneration(c) && c.sameSelection())
+	return lifecycle(c) || updates(c) && (!sameGeneration(c) || !c.sameSelection())
 }
 
 // Labels passes a change when the object has all of the given labels, before or after: an object

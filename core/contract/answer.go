@@ -69,36 +69,39 @@ func (a *Answer) Body() ([]byte, error) {
 // 10.2.3).
 func Seconds(wait time.Duration) int64 { return int64((wait + time.Second - 1) / time.Second) }
 
-// maxAsked bounds the wait that an answer can ask for one event.
-const maxAsked = time.Hour
+// maxAsked bounds the wait that an answer can ask for one event, in seconds.
+const maxAsked = 60 * 60
 
 // DecodeAnswer reads the answer to a request with that many elements, the heartbeat included. Its
-// Reason is empty when the body is not that of a listener, and it has no Failed when the body names
-// none.
+// Reason is empty when the body is not that of a listener. It has no Failed when the body names no
+// elements, or one that the request does not have: the answer is for all.
 func DecodeAnswer(status int, body []byte, elements int) Answer {
 	a := Answer{Refusal: Refusal{Status: status}}
 
 	var decoded answerBody
-	if json.Unmarshal(body, &decoded) != nil {
-		return a
-	}
-
-	a.Reason = decoded.Reason
-
-	for _, f := range decoded.Failed {
-		if f.Index < 0 || f.Index >= elements {
-			a.Failed = nil
-
-			return a
-		}
-
-		if a.Failed == nil {
-			a.Failed = make(map[int]Refusal, len(decoded.Failed))
-		}
-
-		wait := min(time.Duration(max(f.RetryAfter, 0)), maxAsked/time.Second) * time.Second
-		a.Failed[f.Index] = Refusal{Status: f.Status, Reason: f.Reason, RetryAfter: wait}
+	if json.Unmarshal(body, &decoded) == nil {
+		a.Reason, a.Failed = decoded.Reason, refusals(decoded.Failed, elements)
 	}
 
 	return a
+}
+
+func refusals(failed []failureBody, elements int) map[int]Refusal {
+	if len(failed) == 0 {
+		return nil
+	}
+
+	refused := make(map[int]Refusal, len(failed))
+
+	for _, f := range failed {
+		if f.Index < 0 || f.Index >= elements {
+			return nil
+		}
+
+		seconds := min(max(f.RetryAfter, 0), maxAsked)
+		wait := time.Duration(seconds) * time.Second
+		refused[f.Index] = Refusal{Status: f.Status, Reason: f.Reason, RetryAfter: wait}
+	}
+
+	return refused
 }

@@ -103,12 +103,20 @@ func TestInterpret(t *testing.T) {
 	type meaning = contract.Meaning
 
 	var (
-		unknown   = meaning{Reason: "unknown_contract"}
-		forbidden = meaning{Reason: "forbidden", Cause: core.ErrForbidden, Slow: true}
-		noManager = meaning{Reason: "unknown_manager", Cause: core.ErrUnknownManager}
-		malformed = meaning{Reason: "malformed", Permanent: true}
-		gateway   = meaning{Reason: "gateway_refused", Slow: true}
-		notReady  = meaning{Reason: "not_ready", Cause: core.ErrNotReady}
+		unknown         = meaning{Reason: "unknown_contract"}
+		unknownRefused  = meaning{Reason: "unknown_contract", Cause: core.ErrForbidden, Slow: true}
+		forbidden       = meaning{Reason: "forbidden", Cause: core.ErrForbidden, Slow: true}
+		unauthenticated = meaning{Reason: "unauthenticated", Cause: core.ErrUnauthenticated, Slow: true}
+		noManager       = meaning{Reason: "unknown_manager", Cause: core.ErrUnknownManager}
+		malformed       = meaning{Reason: "malformed", Permanent: true}
+		tooLarge        = meaning{Reason: "too_large", Permanent: true}
+		mediaType       = meaning{Reason: "unsupported_media_type", Permanent: true}
+		gateway         = meaning{Reason: "gateway_refused", Slow: true}
+		tooFast         = meaning{Reason: "too_fast", Cause: core.ErrNotReady}
+		notReady        = meaning{Reason: "not_ready", Cause: core.ErrNotReady}
+		redirect        = meaning{Reason: "redirect"}
+		clientError     = meaning{Reason: "client_error"}
+		serverError     = meaning{Reason: "server_error"}
 	)
 
 	for _, tt := range []struct {
@@ -120,26 +128,21 @@ func TestInterpret(t *testing.T) {
 	}{
 		{400, "malformed", false, malformed, malformed},
 		{400, "", true, gateway, gateway},
-		{401, "unauthenticated", false,
-			meaning{Reason: "unauthenticated", Cause: core.ErrUnauthenticated, Slow: true},
-			meaning{Reason: "unauthenticated", Cause: core.ErrUnauthenticated, Slow: true}},
+		{401, "unauthenticated", false, unauthenticated, unauthenticated},
 		{403, "san_mismatch", false, forbidden, forbidden},
-		{403, "", false, forbidden, meaning{Reason: "unknown_contract", Cause: core.ErrForbidden, Slow: true}},
-		{403, "", true, forbidden, meaning{Reason: "unknown_contract", Cause: core.ErrForbidden, Slow: true}},
+		{403, "", false, forbidden, unknownRefused},
+		{403, "", true, forbidden, unknownRefused},
 		{404, "unknown_manager", false, noManager, noManager},
 		{404, "not_found", false, noManager, unknown},
 		{404, "", true, noManager, unknown},
-		{413, "too_large", false, meaning{Reason: "too_large", Permanent: true}, meaning{Reason: "too_large", Permanent: true}},
-		{415, "", false,
-			meaning{Reason: "unsupported_media_type", Permanent: true},
-			meaning{Reason: "unsupported_media_type", Permanent: true}},
-		{429, "too_fast", false,
-			meaning{Reason: "too_fast", Cause: core.ErrNotReady}, meaning{Reason: "too_fast", Cause: core.ErrNotReady}},
+		{413, "too_large", false, tooLarge, tooLarge},
+		{415, "", false, mediaType, mediaType},
+		{429, "too_fast", false, tooFast, tooFast},
 		{503, "busy", false, notReady, notReady},
-		{302, "", false, meaning{Reason: "redirect"}, meaning{Reason: "redirect"}},
-		{418, "", true, meaning{Reason: "client_error"}, meaning{Reason: "client_error"}},
-		{500, "", false, meaning{Reason: "server_error"}, meaning{Reason: "server_error"}},
-		{0, "", false, meaning{Reason: "server_error"}, meaning{Reason: "server_error"}},
+		{302, "", false, redirect, redirect},
+		{418, "", true, clientError, clientError},
+		{500, "", false, serverError, serverError},
+		{0, "", false, serverError, serverError},
 	} {
 		refusal := contract.Refusal{Status: tt.status, Reason: tt.reason}
 		name := fmt.Sprintf("%d %q, page %v", tt.status, tt.reason, tt.page)

@@ -69,29 +69,30 @@ func encodeBatch(batch *core.Batch) (Request, error) {
 	}
 
 	r := Request{Body: []byte{'['}}
-
-	for i := range batch.Events {
-		body, err := encodeNumbered(batch, &batch.Events[i])
-		if err != nil {
-			r.fail(i, err)
-
-			continue
-		}
-
-		if len(r.Sent) == maxBatchEvents || !r.append(body) {
-			r.failFrom(i, len(batch.Events))
-
-			break
-		}
-
-		r.Sent = append(r.Sent, i)
-	}
+	r.appendEvents(batch)
 
 	if batch.Heartbeat != nil {
 		r.appendHeartbeat(batch)
 	}
 
 	return r.close(), nil
+}
+
+func (r *Request) appendEvents(batch *core.Batch) {
+	for i := range batch.Events {
+		body, err := encodeNumbered(batch, &batch.Events[i])
+
+		switch {
+		case err != nil:
+			r.fail(i, err)
+		case len(r.Sent) == maxBatchEvents || !r.append(body):
+			r.failFrom(i, len(batch.Events))
+
+			return
+		default:
+			r.Sent = append(r.Sent, i)
+		}
+	}
 }
 
 // append adds an element to the body, unless it has no room.

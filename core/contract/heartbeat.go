@@ -15,8 +15,8 @@ import (
 const (
 	maxReasons      = 32
 	maxFingerprints = 64
-	// ReasonOther is the drop reason under which a heartbeat counts those that it has no room for.
-	ReasonOther = "other"
+	// reasonOther is the drop reason under which a heartbeat counts those that it has no room for.
+	reasonOther = "other"
 )
 
 type heartbeatData struct {
@@ -83,7 +83,7 @@ func cutFingerprints(fingerprints []string) []string {
 	return kept
 }
 
-// cutReasons keeps the sum of the counts: reasons without room are counted under [ReasonOther].
+// cutReasons keeps the sum of the counts: reasons without room are counted under [reasonOther].
 func cutReasons(dropped map[string]int64) map[string]int64 {
 	if fits(dropped) {
 		return dropped
@@ -95,7 +95,7 @@ func cutReasons(dropped map[string]int64) map[string]int64 {
 		if isAttribute(reason) && len(kept) < maxReasons-1 {
 			kept[reason] += dropped[reason]
 		} else {
-			kept[ReasonOther] += dropped[reason]
+			kept[reasonOther] += dropped[reason]
 		}
 	}
 

@@ -34,7 +34,7 @@ func newForwarderSuite(t *testing.T, newForwarder NewForwarder, opts ForwarderOp
 }
 
 // errHangs means that Forward did not return after the end of its context.
-var errHangs = errors.New("Forward ignores ctx: it did not return after its context ended")
+var errHangs = errors.New("the call of Forward did not return after its context ended")
 
 // call calls Forward, and fails with errHangs when it does not return within Patience after the end
 // of ctx.

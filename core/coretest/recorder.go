@@ -21,8 +21,8 @@ type Call struct {
 	Err      error
 }
 
-// Acknowledged returns the events of the call that were accepted.
-func (c *Call) Acknowledged() []core.WatchEvent {
+// acknowledged returns the events of the call that were accepted.
+func (c *Call) acknowledged() []core.WatchEvent {
 	if !c.Returned {
 		return nil
 	}
@@ -138,16 +138,16 @@ func (r *Recorder) Acknowledged(manager core.Manager) []core.WatchEvent {
 func acknowledged(calls []Call, manager core.Manager) (events []core.WatchEvent) {
 	for i := range calls {
 		if calls[i].Manager == manager {
-			events = append(events, calls[i].Acknowledged()...)
+			events = append(events, calls[i].acknowledged()...)
 		}
 	}
 
 	return events
 }
 
-// Wait blocks until done returns true for the calls so far. It fails with the cause of ctx when ctx
+// wait blocks until done returns true for the calls so far. It fails with the cause of ctx when ctx
 // ends before. done is called again after each change. It must not call r or change the calls.
-func (r *Recorder) Wait(ctx context.Context, done func(calls []Call) bool) error {
+func (r *Recorder) wait(ctx context.Context, done func(calls []Call) bool) error {
 	for {
 		calls, changed := r.watch()
 		if done(calls) {
@@ -164,12 +164,12 @@ func (r *Recorder) Wait(ctx context.Context, done func(calls []Call) bool) error
 
 // WaitCalls blocks until at least n calls have arrived, answered or not.
 func (r *Recorder) WaitCalls(ctx context.Context, n int) error {
-	return r.Wait(ctx, func(calls []Call) bool { return len(calls) >= n })
+	return r.wait(ctx, func(calls []Call) bool { return len(calls) >= n })
 }
 
 // WaitAcknowledged blocks until at least n events were accepted for a manager.
 func (r *Recorder) WaitAcknowledged(ctx context.Context, manager core.Manager, n int) error {
-	return r.Wait(ctx, func(calls []Call) bool { return len(acknowledged(calls, manager)) >= n })
+	return r.wait(ctx, func(calls []Call) bool { return len(acknowledged(calls, manager)) >= n })
 }
 
 func (r *Recorder) watch() (calls []Call, changed <-chan struct{}) {

@@ -93,7 +93,7 @@ func TestRecorderWaits(t *testing.T) {
 			t.Errorf("WaitCalls = %v", err)
 		}
 
-		if calls := recorder.Calls(); calls[0].Returned || len(calls[0].Acknowledged()) != 0 {
+		if calls := recorder.Calls(); calls[0].Returned || len(recorder.Acknowledged("m")) != 0 {
 			t.Errorf("a call that hangs counts as answered: %+v", calls[0])
 		}
 
