@@ -49,7 +49,8 @@ type routes struct {
 	opts   watcher.Options
 }
 
-func newRoutes(t *testing.T, kind watcher.Routing) *routes {
+// newRoutes installs the definitions of the routes of one kind, and of more kinds if they are named.
+func newRoutes(t *testing.T, kind watcher.Routing, more ...watcher.Routing) *routes {
 	t.Helper()
 
 	if testing.Short() {
@@ -66,7 +67,12 @@ func newRoutes(t *testing.T, kind watcher.Routing) *routes {
 	}
 
 	r := &routes{t: t, kind: string(kind), scheme: scheme, opts: watcher.Options{Routing: kind}}
-	r.plane = startControlPlane(t, controlplane.Options{Scheme: scheme, CRDPaths: manifests.Routes(t, kind)})
+	definitions := manifests.Routes(t, kind)
+	for _, other := range more {
+		definitions = append(definitions, manifests.Routes(t, other)...)
+	}
+
+	r.plane = startControlPlane(t, controlplane.Options{Scheme: scheme, CRDPaths: definitions})
 	r.grant()
 	r.start()
 	t.Cleanup(r.end)
@@ -142,7 +148,10 @@ func (r *routes) end() {
 // newWatcher creates a Watcher of that name, whose gateways have a label with that name.
 func (r *routes) newWatcher(name string, change func(*v1beta2.Watcher)) {
 	r.t.Helper()
+	r.must(r.plane.Client.Create(r.t.Context(), aWatcher(name, change)))
+}
 
+func aWatcher(name string, change func(*v1beta2.Watcher)) *v1beta2.Watcher {
 	w := &v1beta2.Watcher{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"},
 		Spec: v1beta2.WatcherSpec{
@@ -157,7 +166,7 @@ func (r *routes) newWatcher(name string, change func(*v1beta2.Watcher)) {
 		change(w)
 	}
 
-	r.must(r.plane.Client.Create(r.t.Context(), w))
+	return w
 }
 
 func (r *routes) changeWatcher(name string, change func(*v1beta2.Watcher)) {

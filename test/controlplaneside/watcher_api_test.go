@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/api/v1beta2"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/watcher"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	"github.com/runtime-watcher/runtime-watcher/test/manifests"
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
@@ -314,7 +315,7 @@ func TestWrongWatchersOfBeforeCanBeMended(t *testing.T) {
 	}
 
 	old := manifests.Watchers(t)
-	loose := &old.Spec.Versions[0]
+	loose := &old.Spec.Versions[len(old.Spec.Versions)-1]
 	loose.Schema.OpenAPIV3Schema = &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: new(true)}
 	plane := controlplane.StartT(t, controlplane.Options{CRDs: []*apiextensionsv1.CustomResourceDefinition{old}})
 
@@ -443,4 +444,68 @@ func watchersAreShownInATable(t *testing.T, plane *controlplane.ControlPlane) {
 			t.Errorf("column %s shows %v, want %v", name, columns[name], want)
 		}
 	}
+}
+
+// TestDefinitionOfTodayCanBeUpgraded: today's clusters may have stored v1beta1, ports that are no ports, and states that
+// this module does not write. One such Watcher must not stop the controller for the others.
+func TestDefinitionOfTodayCanBeUpgraded(t *testing.T) {
+	r := newRoutes(t, watcher.VirtualService)
+	r.end()
+	createNamespace(t, r.plane, "istio-system")
+	r.applyYAML(istioGateway("good", "a.example.com"))
+	r.downgradeDefinition()
+
+	for name, port := range map[string]int64{"huge": 1 << 40, "zero": 0} {
+		w := manifests.Object(t, goodWatcher)
+		w.SetName(name)
+		setField(t, w, "manager", "manager-"+name)
+		setField(t, w, "serviceInfo.port", port)
+		r.must(r.plane.Client.Create(t.Context(), w))
+		r.must(unstructured.SetNestedField(w.Object, "Unmanaged", "status", "state"))
+		r.must(r.plane.Client.Status().Update(t.Context(), w))
+	}
+
+	upgradeDefinition(t, r.plane)
+	r.start()
+	r.newWatcher("good", nil)
+	r.await("good", v1beta2.StateReady, "RouteApplied")
+
+	for _, name := range []string{"huge", "zero"} {
+		if message := r.await(name, v1beta2.StateError, "WatchInvalid"); !strings.Contains(message, "spec.serviceInfo.port") {
+			t.Errorf("message %q does not name the field", message)
+		}
+
+		if route := r.route(name); route != nil {
+			t.Errorf("%s has the route %v", name, route.Object["spec"])
+		}
+	}
+}
+
+// downgradeDefinition installs a definition as it was before there were rules, with v1beta1 among the stored versions.
+func (r *routes) downgradeDefinition() {
+	r.t.Helper()
+
+	crds, err := client.New(r.plane.Config, client.Options{Scheme: crdScheme(r.t)})
+	r.must(err)
+
+	current := &apiextensionsv1.CustomResourceDefinition{}
+	r.must(crds.Get(r.t.Context(), client.ObjectKeyFromObject(manifests.Watchers(r.t)), current))
+
+	loose := *current.Spec.Versions[len(current.Spec.Versions)-1].DeepCopy()
+	loose.Name, loose.Storage, loose.Served = "v1beta2", true, true
+	loose.Schema.OpenAPIV3Schema = &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: new(true)}
+	former := *loose.DeepCopy()
+	former.Name, former.Storage = "v1beta1", false
+	current.Spec.Versions = []apiextensionsv1.CustomResourceDefinitionVersion{former, loose}
+	r.must(crds.Update(r.t.Context(), current))
+
+	current.Status.StoredVersions = []string{"v1beta1", "v1beta2"}
+	r.must(crds.Status().Update(r.t.Context(), current))
+
+	rig.Eventually(r.t, patience, "the loose definition is in force", func() bool {
+		probe := manifests.Object(r.t, goodWatcher)
+		setField(r.t, probe, "serviceInfo.port", int64(0))
+
+		return r.plane.Client.Create(r.t.Context(), probe, client.DryRunAll) == nil
+	})
 }

@@ -39,7 +39,7 @@ func TestWatches(t *testing.T) {
 	stored.Spec.ResourceToWatch.Resource = "*"
 
 	got, err := Watches([]v1beta2.Watcher{someWatcher("kyma"), nobody, wrong, stored, going, byLabel})
-	if !errors.Is(err, ErrNoManager) || !errors.Is(err, ErrInvalidManager) || !errors.Is(err, admission.ErrInvalidConfiguration) {
+	if !errors.Is(err, errNoManager) || !errors.Is(err, errInvalidManager) || !errors.Is(err, admission.ErrInvalidConfiguration) {
 		t.Errorf("error %v, want those of all wrong Watchers", err)
 	}
 

@@ -24,17 +24,16 @@ type WatcherStatus struct {
 
 // State is the status of a [Watcher] in one word.
 //
-// +kubebuilder:validation:Enum=Processing;Deleting;Ready;Error;Warning;""
+// +kubebuilder:validation:Enum=Processing;Deleting;Ready;Error;Warning;Unmanaged;""
 type State string
 
-// The states of a Watcher. Warning and Deleting are accepted, for that they may be stored, and not used.
+// The states that this module writes. Deleting, Warning and Unmanaged are accepted, as other controllers may have
+// stored them.
 const (
 	StateProcessing State = "Processing"
-	StateDeleting   State = "Deleting"
 	StateReady      State = "Ready"
 	StateError      State = "Error"
-	StateWarning    State = "Warning"
 )
 
-// ConditionRouteReady is the type of the condition that tells whether events find their way to the service.
+// ConditionRouteReady is the type of the condition that reports whether events reach the service.
 const ConditionRouteReady = "RouteReady"

@@ -12,6 +12,7 @@ const ManagedByLabel = "operator.kyma-project.io/managed-by"
 // Its spec becomes one webhook in each runtime and one route in the control plane; its status tells of the route.
 //
 // +kubebuilder:object:root=true
+// +kubebuilder:storageversion
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:path=watchers,singular=watcher
 // +kubebuilder:printcolumn:name="Manager",type=string,JSONPath=`.spec.manager`
@@ -133,7 +134,7 @@ type Service struct {
 	//
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
-	Port int32 `json:"port"`
+	Port int64 `json:"port"`
 
 	// The name of the service.
 	//
