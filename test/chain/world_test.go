@@ -192,7 +192,6 @@ func (w *world) run(start func(context.Context) error) {
 
 func (w *world) addRuntimes(mgr ctrl.Manager) error {
 	installer, err := installation.New(image, host+":443", installation.Options{
-		Canary:   true,
 		Settings: map[string]string{"HEARTBEAT_INTERVAL": "1s", "SETTLE": "10ms"},
 		// On a busy machine, the default would let writes go by that are counted here.
 		Webhooks: admission.ConfigurationOptions{Timeout: 30 * time.Second},
@@ -211,7 +210,7 @@ func (w *world) addRuntimes(mgr ctrl.Manager) error {
 	}
 	connect := runtimes.NewKubeconfigs(mgr.GetAPIReader(), "config", func(object client.Object) client.ObjectKey {
 		return client.ObjectKey{Namespace: object.GetNamespace(), Name: "kubeconfig-" + object.GetName()}
-	})
+	}, runtimes.KubeconfigOptions{})
 
 	return runtimes.SetUp(mgr, &corev1.ConfigMap{}, identify, connect.Connect, attentive{w.set}, installer, runtimes.Options{
 		Interval: 2 * time.Second, Retry: 300 * time.Millisecond, Fleet: w.fleet,

@@ -102,19 +102,19 @@ func installAppliesTheSame(t *testing.T, runtime *controlplane.ControlPlane) {
 	byHand := objects(t, runtime)
 
 	installer, err := installation.New("agent.example.com/runtime-watcher-agent:v0.0.0", "control-plane.example.com:443",
-		installation.Options{Canary: true})
+		installation.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 
 	if _, err := installer.Install(t.Context(), installation.Runtime{
-		ID: "runtime-1", Client: runtime.Client, Secret: newSecret(t, "runtime-1"), Watches: []admission.Watch{watch("my-operator")},
+		ID: "runtime-1", Client: runtime.Client, Secret: newSecretOfOnePair(t, "runtime-1", installation.DefaultNamespace), Watches: []admission.Watch{watch("my-operator")},
 	}); err != nil {
 		t.Fatal(err)
 	}
 
 	installed := objects(t, runtime)
-	delete(installed, "Secret/"+installation.SecretName)
+	delete(installed, "Secret/"+secretName)
 
 	if diff := cmp.Diff(byHand, installed); diff != "" {
 		t.Errorf("deploy/example and Install differ (-kubectl +Install):\n%s", diff)
@@ -184,12 +184,12 @@ func canaryMayPatchOneLease(t *testing.T, runtime *controlplane.ControlPlane) {
 	t.Helper()
 
 	var role rbacv1.Role
-	if err := runtime.Client.Get(t.Context(), key(installation.CanaryName), &role); err != nil {
+	if err := runtime.Client.Get(t.Context(), key("runtime-watcher-canary"), &role); err != nil {
 		t.Fatal(err)
 	}
 
 	want := []rbacv1.PolicyRule{{
-		APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, ResourceNames: []string{installation.CanaryName}, Verbs: []string{"patch"},
+		APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, ResourceNames: []string{"runtime-watcher-canary"}, Verbs: []string{"patch"},
 	}}
 	if diff := cmp.Diff(want, role.Rules); diff != "" {
 		t.Errorf("rules (-want +got):\n%s", diff)
@@ -204,7 +204,7 @@ func canaryMayPatchOneLease(t *testing.T, runtime *controlplane.ControlPlane) {
 	}
 
 	patch := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"holderIdentity":"somebody"}}`))
-	lease, other := newLease(installation.CanaryName), newLease("other")
+	lease, other := newLease("runtime-watcher-canary"), newLease("other")
 
 	if err := runtime.Client.Create(t.Context(), other.DeepCopy()); err != nil {
 		t.Fatal(err)

@@ -9,17 +9,20 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
-	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 )
+
+const secretName = "runtime-watcher-tls"
 
 // TestInstallation shares one API server, as each of them has a namespace and a webhook configuration of its own.
 func TestInstallation(t *testing.T) {
@@ -28,16 +31,10 @@ func TestInstallation(t *testing.T) {
 	for name, test := range map[string]func(*testing.T, *controlplane.ControlPlane){
 		"order": inOrder, "secret": aNewSecretRestartsNothing, "settings": newSettingsRestart, "watches": newWatchesWait, "by hand": webhooksByHandStay,
 		"drift": driftIsCorrected, "canary": theCanaryComesAndGoes, "killed": killedAnywhere,
+		"today": todaysNamespaceIsWatched, "one pair": oneSecretWithTheKnownKeys, "broken": aBrokenImageIsNotReady,
 		"uninstall": nothingIsLeft, "held": theWebhookGoesFirst, "invalid": wrongRuntimesAreRefused,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, plane) })
-	}
-}
-
-func TestNamesFitThoseOfTheCertificates(t *testing.T) {
-	if certificates.DefaultService != installation.Name || certificates.DefaultRuntimeNS != installation.DefaultNamespace {
-		t.Errorf("certificates are for %s.%s, the agent is %s.%s", certificates.DefaultService, certificates.DefaultRuntimeNS,
-			installation.Name, installation.DefaultNamespace)
 	}
 }
 
@@ -45,7 +42,7 @@ func inOrder(t *testing.T, plane *controlplane.ControlPlane) {
 	t.Helper()
 
 	w := newWorld(t, plane, "in-order")
-	w.opts.Canary = true
+	w.opts.NoCanary = false
 
 	want := []string{
 		"create Namespace ", "apply ServiceAccount ", "apply NetworkPolicy ", "apply NetworkPolicy -canary", "apply Lease -canary",
@@ -58,13 +55,13 @@ func inOrder(t *testing.T, plane *controlplane.ControlPlane) {
 	}
 
 	if diff := cmp.Diff(installation.Status{State: installation.Progressing, Replicas: 2}, status,
-		cmpopts.IgnoreFields(installation.Status{}, "Awaiting")); diff != "" {
+		cmpopts.IgnoreFields(installation.Status{}, "Reason", "Message")); diff != "" {
 		t.Errorf("without a replica (-want +got):\n%s", diff)
 	}
 
 	w.available(1)
 
-	if status := w.install(); status.State != installation.Progressing || !strings.Contains(status.Awaiting, "Service") {
+	if status := w.install(); status.State != installation.Progressing || !strings.Contains(status.Message, "Service") {
 		t.Errorf("got %+v, want it to wait for the Service", status)
 	}
 
@@ -111,7 +108,7 @@ func aNewSecretRestartsNothing(t *testing.T, plane *controlplane.ControlPlane) {
 	w.installed()
 
 	before := w.deployment().Generation
-	w.runtime.Secret = newSecret(t, "secret")
+	w.runtime.Secret = newSecret(t, "secret", "secret")
 	w.install()
 
 	writes := w.since()
@@ -127,7 +124,7 @@ func aNewSecretRestartsNothing(t *testing.T, plane *controlplane.ControlPlane) {
 
 	var stored corev1.Secret
 
-	w.get(installation.SecretName, &stored)
+	w.get(secretName, &stored)
 
 	if diff := cmp.Diff(w.runtime.Secret, stored.Data); diff != "" {
 		t.Errorf("Secret (-want +got):\n%s", diff)
@@ -138,6 +135,16 @@ func aNewSecretRestartsNothing(t *testing.T, plane *controlplane.ControlPlane) {
 	}
 }
 
+// environment returns the settings of the agent.
+func (w *world) environment() map[string]string {
+	env := map[string]string{}
+	for _, variable := range w.deployment().Spec.Template.Spec.Containers[0].Env {
+		env[variable.Name] = variable.Value
+	}
+
+	return env
+}
+
 func newSettingsRestart(t *testing.T, plane *controlplane.ControlPlane) {
 	t.Helper()
 
@@ -145,17 +152,11 @@ func newSettingsRestart(t *testing.T, plane *controlplane.ControlPlane) {
 	w.installed()
 
 	before := w.deployment().Spec.Template
-	w.opts.Settings = map[string]string{"SETTLE": "2s", "LOG_LEVEL": "$(POD_NAME)"}
+	w.opts.Settings = map[string]string{"MANAGERS": "by-hand", "SETTLE": "2s", "LOG_LEVEL": "$(POD_NAME)"}
 	w.install()
 
-	after := w.deployment().Spec.Template
-	env := map[string]string{}
-
-	for _, variable := range after.Spec.Containers[0].Env {
-		env[variable.Name] = variable.Value
-	}
-
-	if cmp.Equal(before, after) || env["SETTLE"] != "2s" || env["MANAGERS"] != "first" || env["LOG_LEVEL"] != "$$(POD_NAME)" {
+	after, env := w.deployment().Spec.Template, w.environment()
+	if cmp.Equal(before, after) || env["SETTLE"] != "2s" || env["MANAGERS"] != "by-hand,first" || env["LOG_LEVEL"] != "$$(POD_NAME)" {
 		t.Errorf("the pods have the environment %v", env)
 	}
 }
@@ -236,13 +237,13 @@ func driftIsCorrected(t *testing.T, plane *controlplane.ControlPlane) {
 	deployment.Spec.Template.Spec.Containers[0].Image = "somebody/else"
 
 	secret := &corev1.Secret{}
-	w.get(installation.SecretName, secret)
+	w.get(secretName, secret)
 
 	if err := errors.Join(w.client.Update(t.Context(), configuration), w.client.Update(t.Context(), policy),
 		w.client.Update(t.Context(), deployment), w.client.Delete(t.Context(), secret),
 		// It can neither be changed nor become one of another type.
 		w.client.Create(t.Context(), &corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: installation.SecretName}, Immutable: new(true),
+			ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: secretName}, Immutable: new(true),
 		}),
 		w.client.Delete(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: installation.Name}}),
 	); err != nil {
@@ -253,7 +254,7 @@ func driftIsCorrected(t *testing.T, plane *controlplane.ControlPlane) {
 
 	w.get(installation.Name, &corev1.Service{})
 	w.get(installation.Name, policy)
-	w.get(installation.SecretName, secret)
+	w.get(secretName, secret)
 
 	if diff := cmp.Diff(want, w.configuration().Webhooks); diff != "" {
 		t.Errorf("webhooks (-want +got):\n%s", diff)
@@ -280,7 +281,7 @@ func theCanaryComesAndGoes(t *testing.T, plane *controlplane.ControlPlane) {
 		t.Error("the agent has a token that it does not need")
 	}
 
-	w.opts.Canary = true
+	w.opts.NoCanary = false
 	w.install()
 	w.available(1)
 	w.install()
@@ -289,7 +290,7 @@ func theCanaryComesAndGoes(t *testing.T, plane *controlplane.ControlPlane) {
 		t.Errorf("with the canary there are %v, without %v", with, without)
 	}
 
-	w.opts.Canary = false
+	w.opts.NoCanary = true
 	w.install()
 	w.available(1)
 	w.install()
@@ -318,7 +319,7 @@ func killedAnywhere(t *testing.T, plane *controlplane.ControlPlane) {
 	t.Helper()
 
 	w := newWorld(t, plane, "killed")
-	w.opts.Canary = true
+	w.opts.NoCanary = false
 	w.somebodys()
 
 	var complete int
@@ -399,7 +400,7 @@ func nothingIsLeft(t *testing.T, plane *controlplane.ControlPlane) {
 	w.installed()
 
 	// Nobody ends namespaces here: that is a controller's work.
-	if status := w.uninstall(); status.State != installation.Progressing || !strings.Contains(status.Awaiting, "Namespace") {
+	if status := w.uninstall(); status.State != installation.Progressing || !strings.Contains(status.Message, "Namespace") {
 		t.Errorf("got %+v, want it to wait for the namespace", status)
 	}
 
@@ -418,7 +419,7 @@ func nothingIsLeft(t *testing.T, plane *controlplane.ControlPlane) {
 		t.Errorf("left behind: %v", left)
 	}
 
-	if status := w.install(); !strings.Contains(status.Awaiting, "Namespace") {
+	if status := w.install(); !strings.Contains(status.Message, "Namespace") {
 		t.Errorf("into a namespace that ends: got %+v", status)
 	}
 
@@ -465,7 +466,7 @@ func theWebhookGoesFirst(t *testing.T, plane *controlplane.ControlPlane) {
 		t.Fatal(err)
 	}
 
-	if status := w.uninstall(); status.State != installation.Progressing || !strings.Contains(status.Awaiting, "ValidatingWebhookConfiguration") {
+	if status := w.uninstall(); status.State != installation.Progressing || !strings.Contains(status.Message, "ValidatingWebhookConfiguration") {
 		t.Errorf("got %+v, want it to wait for the webhook configuration", status)
 	}
 
@@ -491,8 +492,19 @@ func wrongRuntimesAreRefused(t *testing.T, plane *controlplane.ControlPlane) {
 	w := newWorld(t, plane, "invalid")
 
 	for name, change := range map[string]func(r *installation.Runtime){
-		"another's certificate": func(r *installation.Runtime) { r.Secret = newSecret(t, "another") },
-		"another's key":         func(r *installation.Runtime) { r.Secret["tls.key"] = newSecret(t, "invalid")["tls.key"] },
+		"another's certificate": func(r *installation.Runtime) { r.Secret = newSecret(t, "another", "invalid") },
+		"another's key":         func(r *installation.Runtime) { r.Secret["tls.key"] = newSecret(t, "invalid", "invalid")["tls.key"] },
+		"another Service":       func(r *installation.Runtime) { r.Secret = newSecret(t, "invalid", "runtime-watcher") },
+		"one pair, another Service": func(r *installation.Runtime) {
+			r.Secret = newSecretOfOnePair(t, "invalid", "runtime-watcher")
+		},
+		"a CA that did not sign it": func(r *installation.Runtime) {
+			r.Secret = withServing(r.Secret, newSecret(t, "invalid", "invalid"))
+		},
+		"a client certificate that is served": func(r *installation.Runtime) {
+			r.Secret["webhook.crt"], r.Secret["webhook.key"] = r.Secret["tls.crt"], r.Secret["tls.key"]
+		},
+		"half a pair":           func(r *installation.Runtime) { delete(r.Secret, "webhook.key") },
 		"no Secret":             func(r *installation.Runtime) { r.Secret = nil },
 		"no bundle":             func(r *installation.Runtime) { delete(r.Secret, "ca.crt") },
 		"no client":             func(r *installation.Runtime) { r.Client = nil },
@@ -500,7 +512,7 @@ func wrongRuntimesAreRefused(t *testing.T, plane *controlplane.ControlPlane) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := w.runtime
-			r.Secret, r.Watches = newSecret(t, "invalid"), []admission.Watch{watch("first")}
+			r.Secret, r.Watches = newSecret(t, "invalid", "invalid"), []admission.Watch{watch("first")}
 			change(&r)
 
 			_, err := w.installer().Install(t.Context(), r)
@@ -512,5 +524,106 @@ func wrongRuntimesAreRefused(t *testing.T, plane *controlplane.ControlPlane) {
 				t.Errorf("written nevertheless: %v", writes)
 			}
 		})
+	}
+}
+
+// todaysNamespaceIsWatched installs into kyma-system, where the watched objects of today's fleet live. The namespace is
+// older than the agent.
+func todaysNamespaceIsWatched(t *testing.T, plane *controlplane.ControlPlane) {
+	t.Helper()
+
+	w := newWorld(t, plane, "kyma-system")
+	w.opts.ConfigurationName = "skr-webhook"
+	w.somebodys()
+	w.installed()
+
+	own := newWorld(t, plane, "own-namespace")
+	own.installed()
+
+	for _, test := range []struct {
+		installed *world
+		namespace string
+		want      bool
+	}{
+		{w, "kyma-system", true}, {w, "default", true}, {w, "kube-system", false},
+		{own, "own-namespace", false}, {own, "kyma-system", true}, {own, "kube-system", false},
+	} {
+		if have := test.installed.watches(test.namespace); have != test.want {
+			t.Errorf("installed in %s: objects of %s are watched: %t, want %t", test.installed.namespace, test.namespace, have, test.want)
+		}
+	}
+}
+
+// watches reports whether the API server calls a webhook of the installation for objects of a namespace.
+func (w *world) watches(namespace string) bool {
+	w.t.Helper()
+
+	var stored corev1.Namespace
+	if err := w.client.Get(w.t.Context(), client.ObjectKey{Name: namespace}, &stored); err != nil {
+		w.t.Fatal(err)
+	}
+
+	selector, err := metav1.LabelSelectorAsSelector(w.configuration().Webhooks[0].NamespaceSelector)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+
+	return selector.Matches(labels.Set(stored.Labels))
+}
+
+func oneSecretWithTheKnownKeys(t *testing.T, plane *controlplane.ControlPlane) {
+	t.Helper()
+
+	w := newWorld(t, plane, "one-pair")
+	w.installed()
+
+	if certificate := w.environment()["WEBHOOK_TLS_CERT"]; certificate != "/etc/runtime-watcher/tls/webhook.crt" {
+		t.Errorf("the webhook serves %q, want the serving certificate", certificate)
+	}
+
+	w.runtime.Secret = newSecretOfOnePair(t, "one-pair", "one-pair")
+	w.install()
+
+	if certificate, set := w.environment()["WEBHOOK_TLS_CERT"]; set {
+		t.Errorf("the webhook serves %q, which the Secret does not have", certificate)
+	}
+
+	var stored corev1.Secret
+
+	w.get(secretName, &stored)
+
+	if diff := cmp.Diff(w.runtime.Secret, stored.Data); diff != "" {
+		t.Errorf("Secret (-want +got):\n%s", diff)
+	}
+}
+
+// aBrokenImageIsNotReady: old replicas answer while those of a new image do not start.
+func aBrokenImageIsNotReady(t *testing.T, plane *controlplane.ControlPlane) {
+	t.Helper()
+
+	w := newWorld(t, plane, "broken")
+	w.installed()
+
+	status := appsv1.DeploymentStatus{Replicas: 3, UpdatedReplicas: 1, ReadyReplicas: 2, AvailableReplicas: 2, UnavailableReplicas: 1}
+	w.rollout(status)
+
+	if got := w.install(); got.State != installation.Progressing || !strings.Contains(got.Message, "1 of 2") {
+		t.Errorf("with one new replica that does not start: got %+v, want it progressing", got)
+	}
+
+	status.Conditions = []appsv1.DeploymentCondition{{
+		Type: appsv1.DeploymentProgressing, Status: corev1.ConditionFalse, Reason: "ProgressDeadlineExceeded",
+		Message: "ReplicaSet has timed out progressing.",
+	}}
+	w.rollout(status)
+
+	if got := w.install(); got.State != installation.Failed || !strings.Contains(got.Message, "timed out") || got.Available != 2 {
+		t.Errorf("after the deadline: got %+v, want it failed, with the message of the Deployment", got)
+	}
+
+	w.rollout(appsv1.DeploymentStatus{Replicas: 3, UpdatedReplicas: 2, ReadyReplicas: 3, AvailableReplicas: 3})
+
+	if got := w.install(); got.State != installation.Progressing {
+		t.Errorf("with an old replica: got %+v, want it progressing", got)
 	}
 }

@@ -61,21 +61,23 @@ func (i *issuer) EnsureRuntime(_ context.Context, r certificates.Runtime) (certi
 
 	i.asked[r.ID]++
 	if i.asked[r.ID] == 1 {
-		return certificates.RuntimeStatus{Reason: certificates.ReasonIssuing}, nil
+		return certificates.RuntimeStatus{Reason: "Issuing"}, nil
 	}
 
 	if i.secrets[r.ID] == nil {
-		i.secrets[r.ID] = newSecret(i.t, string(r.ID))
+		i.secrets[r.ID] = newSecret(i.t, string(r.ID), installation.DefaultNamespace)
 	}
 
 	return certificates.RuntimeStatus{Ready: true, Secret: i.secrets[r.ID]}, nil
 }
 
-func (i *issuer) RemoveRuntime(_ context.Context, id core.RuntimeID) error {
+func (*issuer) OwnsRuntime(context.Context, certificates.Runtime) (bool, error) { return true, nil }
+
+func (i *issuer) RemoveRuntime(_ context.Context, r certificates.Runtime) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 
-	i.removed = append(i.removed, id)
+	i.removed = append(i.removed, r.ID)
 
 	return nil
 }
@@ -192,12 +194,12 @@ func startReconciler(t *testing.T, plane *controlplane.ControlPlane, known *runt
 		t.Fatal(err)
 	}
 
-	installer, err := installation.New("agent.example.com/agent:v1", "control-plane.example.com:443", installation.Options{})
+	installer, err := installation.New("agent.example.com/agent:v1", "control-plane.example.com:443", installation.Options{NoCanary: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	kubeconfigs := runtimes.NewKubeconfigs(mgr.GetAPIReader(), "config", client.ObjectKeyFromObject)
+	kubeconfigs := runtimes.NewKubeconfigs(mgr.GetAPIReader(), "config", client.ObjectKeyFromObject, runtimes.KubeconfigOptions{})
 	identify := func(_ context.Context, object client.Object) (runtimes.Identity, error) {
 		domain, ok := object.GetAnnotations()["skr-domain"]
 		if !ok {
@@ -302,7 +304,7 @@ func agentAnswers(t *testing.T, in *controlplane.ControlPlane) {
 		t.Errorf("the API server calls %v before the agent answers", calls)
 	}
 
-	deployment.Status = appsv1.DeploymentStatus{ObservedGeneration: deployment.Generation, Replicas: 1, ReadyReplicas: 1, AvailableReplicas: 1}
+	deployment.Status = appsv1.DeploymentStatus{ObservedGeneration: deployment.Generation, Replicas: 2, UpdatedReplicas: 2, ReadyReplicas: 1, AvailableReplicas: 1}
 	if err := in.Client.Status().Update(t.Context(), deployment); err != nil {
 		t.Fatal(err)
 	}

@@ -43,7 +43,7 @@ var errKilled = errors.New("killed")
 func newWorld(t *testing.T, plane *controlplane.ControlPlane, name string) *world {
 	t.Helper()
 
-	w := &world{t: t, namespace: name, opts: installation.Options{Namespace: name, ConfigurationName: name}}
+	w := &world{t: t, namespace: name, opts: installation.Options{Namespace: name, ConfigurationName: name, NoCanary: true}}
 
 	reading, err := client.NewWithWatch(plane.Config, client.Options{})
 	if err != nil {
@@ -80,7 +80,7 @@ func newWorld(t *testing.T, plane *controlplane.ControlPlane, name string) *worl
 		},
 	}), "Strict")
 	w.runtime = installation.Runtime{
-		ID: core.RuntimeID(name), Client: w.client, Secret: newSecret(t, name), Watches: []admission.Watch{watch("first")},
+		ID: core.RuntimeID(name), Client: w.client, Secret: newSecret(t, name, name), Watches: []admission.Watch{watch("first")},
 	}
 
 	return w
@@ -167,10 +167,19 @@ func (w *world) answer(replicas int32) {
 func (w *world) available(replicas int32) {
 	w.t.Helper()
 
+	wanted := *w.deployment().Spec.Replicas
+	w.rollout(appsv1.DeploymentStatus{
+		Replicas: wanted, UpdatedReplicas: wanted, ReadyReplicas: replicas, AvailableReplicas: replicas,
+	})
+}
+
+// rollout writes a status as the controller of Deployments does.
+func (w *world) rollout(status appsv1.DeploymentStatus) {
+	w.t.Helper()
+
 	deployment := w.deployment()
-	deployment.Status = appsv1.DeploymentStatus{
-		ObservedGeneration: deployment.Generation, Replicas: replicas, ReadyReplicas: replicas, AvailableReplicas: replicas,
-	}
+	status.ObservedGeneration = deployment.Generation
+	deployment.Status = status
 
 	if err := w.client.Status().Update(w.t.Context(), deployment); err != nil {
 		w.t.Fatal(err)

@@ -16,8 +16,8 @@ var testLimits = limits{rotateBefore: 120 * day, switchBefore: 14 * day, propaga
 
 const caLife = 365 * day
 
-// material is what a process has loaded: a bundle, and the CA of its own certificate.
-type material struct {
+// loaded is the state of a process: a bundle, and the CA of its own certificate.
+type loaded struct {
 	bundle []string
 	signer string
 }
@@ -25,7 +25,7 @@ type material struct {
 // member is a runtime: what is issued for it in the control plane, and what its agents have loaded.
 type member struct {
 	issued  leaf
-	loaded  material
+	loaded  loaded
 	deaf    bool // gets no new Secret
 	heard   bool // its heartbeats say what it trusts
 	created time.Time
@@ -38,9 +38,9 @@ type world struct {
 	signers     [2]int // of clients and server
 	server      leaf
 	secret      published
-	material    material // what secret holds
+	material    loaded // content of secret
 	listeners   [2]struct {
-		material
+		loaded
 
 		behind time.Time // since when it has not loaded what is published
 	}
@@ -64,7 +64,15 @@ func (w *world) view() view {
 		server: w.server, published: w.secret, request: w.request, switchAnyway: w.anyway,
 	}
 	v.published.expired = slices.ContainsFunc(w.secret.bundle, func(f string) bool { return w.now.After(w.expiries[f]) })
-	v.published.current = w.secret.present && w.material.signer == w.server.signer
+	v.published.current = w.secret.present && w.material.signer == w.publishable()
+
+	for _, f := range w.material.bundle {
+		v.published.newest = max(v.published.newest, generationIn(f))
+	}
+
+	for i := range v.authorities {
+		v.authorities[i].replaced = w.replaced(v.authorities[i])
+	}
 
 	newest := v.newest().fingerprint
 
@@ -80,12 +88,57 @@ func (w *world) view() view {
 	return v
 }
 
+// generationIn returns the number of a CA, which its fingerprint begins with.
+func generationIn(fingerprint string) (generation int) {
+	_, _ = fmt.Sscanf(fingerprint, "ca-%d-", &generation) // Otherwise it is 0.
+
+	return generation
+}
+
+// replaced reports whether the bundle has another CA of the same generation.
+func (w *world) replaced(a authority) bool {
+	return a.fingerprint != "" && slices.ContainsFunc(w.material.bundle, func(f string) bool {
+		return generationIn(f) == a.generation && f != a.fingerprint
+	})
+}
+
+// publishable is the CA of the server certificate that may be published.
+func (w *world) publishable() string {
+	if slices.Contains(w.material.bundle, w.server.signer) || w.signs(w.server.signer) {
+		return w.server.signer
+	}
+
+	return w.material.signer
+}
+
+func (w *world) signs(fingerprint string) bool {
+	return slices.ContainsFunc(w.authorities, func(a authority) bool { return a.fingerprint == fingerprint })
+}
+
+// loseKey deletes the Secret of a CA, and cert-manager makes another CA in its place.
+func (w *world) loseKey(pick int) {
+	if len(w.authorities) == 0 {
+		return
+	}
+
+	a := &w.authorities[pick%len(w.authorities)]
+	if !w.secret.present || !slices.Contains(w.material.bundle, a.fingerprint) {
+		return
+	}
+
+	w.serials++
+	a.fingerprint, a.notAfter = fmt.Sprintf("ca-%d-%d", a.generation, w.serials), w.now.Add(caLife)
+	w.expiries[a.fingerprint] = a.notAfter
+}
+
 // step does what plan says, once, as Certificates would. It may be called at any time: nothing is remembered in between.
 func (w *world) step() step {
 	v := w.view()
 	s := plan(v, testLimits)
 
 	switch s.action {
+	case actionDiscard:
+		w.authorities = slices.DeleteFunc(w.authorities, func(a authority) bool { return a.generation == s.generation })
 	case actionCreate:
 		if !v.has(s.generation) {
 			w.authorities = append(w.authorities, authority{generation: s.generation, request: s.request})
@@ -138,7 +191,7 @@ func (w *world) publish() {
 		}
 	}
 
-	w.material = material{bundle, w.server.signer}
+	w.material = loaded{bundle, w.publishable()}
 	w.secret.present, w.secret.bundle = true, bundle
 
 	for i := range w.listeners {
@@ -175,7 +228,7 @@ func (w *world) issue(pick int) {
 	// One that is issued already is renewed, as cert-manager does when it likes.
 	for _, a := range w.authorities {
 		if a.generation == signer && a.fingerprint != "" {
-			l.signer, l.present, l.issuing = a.fingerprint, true, false
+			l.signer, l.present, l.issuing, l.notAfter = a.fingerprint, true, false, w.now.Add(defaultDuration)
 		}
 	}
 }
@@ -186,12 +239,12 @@ func (w *world) load(m *member) {
 		return
 	}
 
-	m.loaded = material{slices.Clone(w.material.bundle), m.issued.signer}
+	m.loaded = loaded{slices.Clone(w.material.bundle), m.issued.signer}
 	delete(w.cutOff, m.issued.runtime)
 }
 
 func (w *world) reload(i int) {
-	w.listeners[i].material = material{slices.Clone(w.material.bundle), w.material.signer}
+	w.listeners[i].loaded = loaded{slices.Clone(w.material.bundle), w.material.signer}
 	w.listeners[i].behind = time.Time{}
 }
 
@@ -236,6 +289,19 @@ func (w *world) check(t *rapid.T) {
 func (w *world) add() {
 	id := core.RuntimeID("r" + strconv.Itoa(len(w.members)))
 	w.members = append(w.members, &member{issued: leaf{runtime: id, name: string(id)}, created: w.now, heard: true})
+}
+
+// orphaned reports whether a process needs a CA whose key was lost.
+func (w *world) orphaned() bool {
+	orphan := func(f string) bool { return f != "" && !w.signs(f) }
+
+	return orphan(w.material.signer) || slices.ContainsFunc(w.listeners[:], func(l struct {
+		loaded
+
+		behind time.Time
+	}) bool {
+		return orphan(l.signer)
+	}) || slices.ContainsFunc(w.members, func(m *member) bool { return orphan(m.loaded.signer) })
 }
 
 // done reports whether the youngest CA signs everything, and everybody has loaded that.
@@ -321,9 +387,14 @@ func TestOrderOfRotation(t *testing.T) {
 			"lost": func(t *rapid.T) {
 				// Somebody deletes the listener's Secret. With it, the CAs are forgotten that are retired; nobody needs one, unless a switch
 				// has not waited for him.
-				if !w.overridden && pick.Draw(t, "really")%10 == 0 {
+				if !w.overridden && !w.orphaned() && pick.Draw(t, "really")%10 == 0 {
 					w.secret = published{}
-					w.material = material{}
+					w.material = loaded{}
+				}
+			},
+			"key": func(t *rapid.T) {
+				if !w.overridden {
+					w.loseKey(pick.Draw(t, "authority"))
 				}
 			},
 			"": w.check,
@@ -451,6 +522,34 @@ func TestPlan(t *testing.T) {
 		"a CA that has a shorter life than options allow for is not replaced at once":       {steady(now, 32*day, 32*day), actionNone},
 		"a CA that has a shorter life than options allow for is replaced in its last third": {steady(now, 33*day, 10*day), actionCreate},
 		"a CA is replaced when the options say so":                                          {steady(now, 365*day, testLimits.rotateBefore), actionCreate},
+		"a CA that was issued anew in its generation is discarded": {
+			func() view {
+				v := steady(now, 365*day, 300*day)
+				v.authorities[0].fingerprint, v.authorities[0].replaced = "b", true
+
+				return v
+			}(),
+			actionDiscard,
+		},
+		"a CA after a discarded one gets a new number": {
+			func() view {
+				v := steady(now, 365*day, 300*day)
+				v.authorities, v.published.newest = nil, 2
+
+				return v
+			}(),
+			actionCreate,
+		},
+		"a CA after a discarded one does not sign before every listener trusts it": {
+			func() view {
+				v := steady(now, 365*day, 300*day)
+				v.authorities[0].generation, v.authorities[0].fingerprint = 2, "b"
+				v.published.bundle, v.published.since = []string{"a", "b"}, now
+
+				return v
+			}(),
+			actionNone,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -25,7 +25,8 @@ const shared core.RuntimeID = "prod"
 
 func made(set string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
-		Namespace: "kcp", Name: objectName(shared), UID: types.UID("of " + set), Labels: map[string]string{LabelSet: set, LabelRole: roleRuntime},
+		Namespace: "kcp", Name: objectName(shared, clientSuffix), UID: types.UID("of " + set),
+		Labels: map[string]string{labelSet: set, labelRole: roleClient},
 	}
 }
 
@@ -57,7 +58,7 @@ func TestRemoveRuntimeLeavesAloneWhatIsNotItsOwn(t *testing.T) {
 			var deleted []types.UID
 
 			c := newPlane(t, &deleted, test.there...)
-			if err := newSet(t, c, mine).RemoveRuntime(t.Context(), shared); err != nil {
+			if err := newSet(t, c, mine).RemoveRuntime(t.Context(), Runtime{ID: shared}); err != nil {
 				t.Fatal(err)
 			}
 
@@ -88,12 +89,12 @@ func TestRemoveRuntimeThatCouldNeverHaveACertificate(t *testing.T) {
 	}), "watcher")
 
 	for _, id := range []core.RuntimeID{"", "a\nb", core.RuntimeID(strings.Repeat("x", maxCommonName+1))} {
-		if err := set.RemoveRuntime(t.Context(), id); err != nil {
+		if err := set.RemoveRuntime(t.Context(), Runtime{ID: id}); err != nil {
 			t.Errorf("%.8q: %v", id, err)
 		}
 	}
 
-	if err := set.RemoveRuntime(t.Context(), shared); err == nil {
+	if err := set.RemoveRuntime(t.Context(), Runtime{ID: shared}); err == nil {
 		t.Error("a runtime that could not be looked for is said to be removed")
 	}
 }
@@ -125,8 +126,11 @@ func TestACertificateGoesWithItsOwnerWhereItCan(t *testing.T) {
 	}
 
 	for name, test := range tests {
-		certificate, err := newSet(t, newPlane(t, new([]types.UID)), "watcher").wantedOf(Runtime{ID: shared, Domain: "a.example.com", Owner: test.owner})
-		if err != nil {
+		r := Runtime{ID: shared, Domain: "a.example.com", Owner: test.owner}
+		set := newSet(t, newPlane(t, new([]types.UID)), "watcher")
+		certificate := set.clientCertificate(r)
+
+		if err := set.setOwner(certificate, r); err != nil {
 			t.Errorf("%s: %v", name, err)
 
 			continue

@@ -12,8 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 )
 
-// RESTMapper knows the kinds that this package reads and writes. A client.New with it asks a runtime nothing but what it is used for,
-// where it would otherwise look up every group first.
+// RESTMapper has the kinds that this package reads and writes. A client with it needs no discovery in the runtime.
 func RESTMapper() meta.RESTMapper {
 	mapper := meta.NewDefaultRESTMapper(nil)
 

@@ -10,8 +10,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// renewConfiguration brings those webhooks up to date that the API server has already, and removes those it should not have. New ones
-// wait until the agent answers. It returns the managers of which the agent is not told any more.
+// renewConfiguration updates the webhooks that the API server has already, and removes the others. New webhooks wait until
+// the agent answers. It returns the managers that no webhook names any more.
 func (i *Installer) renewConfiguration(
 	ctx context.Context, in *cluster, wanted *admissionregistrationv1.ValidatingWebhookConfiguration,
 ) (former []core.Manager, err error) {
@@ -34,7 +34,7 @@ func (i *Installer) renewConfiguration(
 		return nil, nil
 	}
 
-	// Webhooks that somebody else has added are still there.
+	// Webhooks that others have added by hand are still there.
 	left, err := i.storedWebhooks(ctx, in, wanted)
 
 	return without(former, managersCalled(left)), err
@@ -57,7 +57,7 @@ func (i *Installer) storedWebhooks(
 	return append([]admissionregistrationv1.ValidatingWebhook{}, stored.Webhooks...), nil
 }
 
-// managersCalled are the managers of webhooks, each once.
+// managersCalled returns the managers of webhooks, each once.
 func managersCalled(webhooks []admissionregistrationv1.ValidatingWebhook) (managers []core.Manager) {
 	for n := range webhooks {
 		service := webhooks[n].ClientConfig.Service

@@ -56,7 +56,7 @@ func TestARotationLooksAtAllRuntimesOnce(t *testing.T) {
 				ctx, stop := context.WithCancel(t.Context())
 				ended := make(chan error, 1)
 
-				go func() { ended <- r.lookAfterCA(ctx) }()
+				go func() { ended <- r.keepAuthority(ctx) }()
 
 				looks := 0
 

@@ -1,6 +1,7 @@
-// Package runtimes is a ready reconciler for an operator whose objects of some kind each represent a runtime: certificates, Watchers and
-// the agent come together in [SetUp].
+// Package runtimes is a reconciler for an operator whose objects of one kind each represent a runtime. [SetUp] connects
+// certificates, Watchers and the installation of the agent.
 //
-// Each runtime gets its certificate and the agent, and its API server calls the agent about what the Watchers name. A Watcher
-// that changes reaches all runtimes. An object that goes takes the agent and the certificate with it, by a finalizer.
+// Each runtime gets certificates and the agent, and its API server calls the agent about the resources that the Watchers
+// name. A change of a Watcher reaches all runtimes. The deletion of an object removes the agent and the certificates,
+// by a finalizer.
 package runtimes

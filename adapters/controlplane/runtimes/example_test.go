@@ -37,14 +37,14 @@ func setUpRuntimes(mgr ctrl.Manager, heard *fleet.Fleet, image, address string) 
 	if err != nil {
 		return err
 	}
-	installer, err := installation.New(image, address, installation.Options{Canary: true})
+	installer, err := installation.New(image, address, installation.Options{})
 	if err != nil {
 		return err
 	}
 	identify := func(_ context.Context, object client.Object) (runtimes.Identity, error) {
 		return runtimes.Identity{ID: core.RuntimeID(object.GetName()), Domain: object.GetAnnotations()["skr-domain"]}, nil
 	}
-	kubeconfigs := runtimes.NewKubeconfigs(mgr.GetAPIReader(), "config", client.ObjectKeyFromObject)
+	kubeconfigs := runtimes.NewKubeconfigs(mgr.GetAPIReader(), "config", client.ObjectKeyFromObject, runtimes.KubeconfigOptions{})
 	return errors.Join(watcher.SetUp(mgr, watcher.Options{}),
 		runtimes.SetUp(mgr, kyma, identify, kubeconfigs.Connect, set, installer, runtimes.Options{Fleet: heard}))
 }
