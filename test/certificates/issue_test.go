@@ -45,7 +45,21 @@ var certificateKind = certv1.SchemeGroupVersion.WithKind(certv1.CertificateKind)
 
 func everybodyConfirms(string, []core.RuntimeID) []core.RuntimeID { return nil }
 
-// assertIssued checks a Secret as a peer would.
+// serviceNames are the names of the agent's Service.
+var serviceNames = []string{
+	"runtime-watcher.runtime-watcher", "runtime-watcher.runtime-watcher.svc", "runtime-watcher.runtime-watcher.svc.cluster.local",
+}
+
+// assertRuntime wants a client certificate for the domain and a serving certificate for the Service, with one usage each.
+func assertRuntime(t *testing.T, data map[string][]byte, id core.RuntimeID, domain string) {
+	t.Helper()
+	assertIssued(t, data, id, []string{domain}, x509.ExtKeyUsageClientAuth)
+
+	serving := map[string][]byte{"ca.crt": data["ca.crt"], "tls.crt": data["webhook.crt"], "tls.key": data["webhook.key"]}
+	assertIssued(t, serving, "", serviceNames, x509.ExtKeyUsageServerAuth)
+}
+
+// assertIssued checks a certificate as a peer does.
 func assertIssued(t *testing.T, data map[string][]byte, id core.RuntimeID, names []string, usages ...x509.ExtKeyUsage) {
 	t.Helper()
 
@@ -102,13 +116,12 @@ func TestBootstrapAndRuntimes(t *testing.T) {
 	for _, id := range []core.RuntimeID{"runtime-a", "Odd_ID: 1/2", long} {
 		domain := "a.skr.example"
 		r := certificates.Runtime{ID: id, Domain: domain, Owner: owner}
-		names := []string{domain, "runtime-watcher.runtime-watcher", "runtime-watcher.runtime-watcher.svc", "runtime-watcher.runtime-watcher.svc.cluster.local"}
 		status := ensured(t, set, r)
-		assertIssued(t, status.Secret, id, names, x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth)
+		assertRuntime(t, status.Secret, id, domain)
 
-		r.Domain, names[0] = "moved.skr.example", "moved.skr.example"
+		r.Domain = "moved.skr.example"
 		moved := ensured(t, set, r)
-		assertIssued(t, moved.Secret, id, names, x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth)
+		assertRuntime(t, moved.Secret, id, r.Domain)
 
 		if moved.Fingerprint == status.Fingerprint {
 			t.Errorf("%s: the certificate did not change with the domain", id)
@@ -117,8 +130,12 @@ func TestBootstrapAndRuntimes(t *testing.T) {
 
 	assertOwned(t, c, owner)
 
-	if err := set.RemoveRuntime(t.Context(), long); err != nil {
+	if err := set.RemoveRuntime(t.Context(), certificates.Runtime{ID: long, Owner: owner}); err != nil {
 		t.Fatal(err)
+	}
+
+	if _, err := set.EnsureRuntime(t.Context(), certificates.Runtime{ID: "listener", Domain: serverName}); !errors.Is(err, certificates.ErrInvalidRuntime) {
+		t.Errorf("the name of the listener as domain: %v, want %v", err, certificates.ErrInvalidRuntime)
 	}
 
 	if _, err := set.EnsureRuntime(t.Context(), certificates.Runtime{ID: long + "x", Domain: "a.example"}); !errors.Is(err, certificates.ErrInvalidRuntime) {
@@ -176,8 +193,6 @@ func TestOwnPKI(t *testing.T) {
 	}
 
 	r := certificates.Runtime{ID: "runtime-a", Domain: "a.skr.example"}
-	names := []string{r.Domain, "runtime-watcher.runtime-watcher", "runtime-watcher.runtime-watcher.svc", "runtime-watcher.runtime-watcher.svc.cluster.local"}
-
 	bootstrapped(t, set)
 	before := ensured(t, set, r)
 
@@ -192,7 +207,7 @@ func TestOwnPKI(t *testing.T) {
 	})
 
 	after := ensured(t, set, r)
-	assertIssued(t, after.Secret, r.ID, names, x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth)
+	assertRuntime(t, after.Secret, r.ID, r.Domain)
 
 	if after.Fingerprint == before.Fingerprint {
 		t.Error("the rotation has not re-issued the certificate")

@@ -2,6 +2,7 @@ package certmanager_test
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -30,7 +31,7 @@ func TestIssue(t *testing.T) {
 	}
 
 	plane := controlplane.StartT(t, controlplane.Options{Scheme: types})
-	process := certmanager.StartT(t, plane.Kubeconfig, certmanager.Options{})
+	process := certmanager.StartT(t, plane.Kubeconfig, certmanager.Options{Verbose: true})
 
 	meta := metav1.ObjectMeta{Namespace: "default", Name: "self-signed"}
 	issuer := &certv1.Issuer{ObjectMeta: meta, Spec: certv1.IssuerSpec{IssuerConfig: certv1.IssuerConfig{SelfSigned: &certv1.SelfSignedIssuer{}}}}
@@ -64,6 +65,10 @@ func TestIssue(t *testing.T) {
 	}
 
 	t.Logf("a Certificate is issued after %v at best, %v at worst", slices.Min(took), slices.Max(took))
+
+	if log := process.Log(); !strings.Contains(log, "fifth") {
+		t.Errorf("the log does not name the last certificate:\n%s", log)
+	}
 
 	begin := time.Now()
 	process.Stop()

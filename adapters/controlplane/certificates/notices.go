@@ -11,7 +11,7 @@ import (
 
 const (
 	// noticeInterval is the shortest time between two notices about a rotation that waits.
-	noticeInterval = time.Minute
+	noticeInterval = 10 * time.Second
 	// noticeReminder is the time after which an unchanged notice is repeated.
 	noticeReminder = time.Hour
 )

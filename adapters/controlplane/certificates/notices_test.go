@@ -52,7 +52,7 @@ func TestARotationThatWaitsIsLoggedAtABoundedPace(t *testing.T) {
 		now = now.Add(pollInterval)
 	}
 
-	if lines := strings.Count(log.String(), "\n"); lines < 1 || lines > 3 {
-		t.Errorf("%d lines in two minutes of progress, want one a minute", lines)
+	if lines := strings.Count(log.String(), "\n"); lines < 10 || lines > 13 {
+		t.Errorf("%d lines in two minutes of progress, want one each ten seconds", lines)
 	}
 }

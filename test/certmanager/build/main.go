@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/textlogger"
 	"sigs.k8s.io/yaml"
 
 	"github.com/cert-manager/cert-manager/pkg/controller"
@@ -69,7 +70,8 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 
 	logger := logr.Discard()
 	if *verbose {
-		logger = klog.Background()
+		// Not klog.Background: as the logger of klog it would call itself.
+		logger = textlogger.NewLogger(textlogger.NewConfig())
 	}
 
 	klog.SetLogger(logger)

@@ -2,21 +2,21 @@ package v1beta2
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// WatcherStatus is how far the control plane got with a Watcher.
+// WatcherStatus is the status of a Watcher in the control plane.
 type WatcherStatus struct {
-	// The whole in one word.
+	// The summary in one word.
 	//
 	// +optional
 	State State `json:"state,omitempty"`
 
-	// What is done, what is not, and why.
+	// The conditions, with reasons.
 	//
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// The generation that this status is about.
+	// The generation of the spec that this status describes.
 	//
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`

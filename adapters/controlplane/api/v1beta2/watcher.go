@@ -7,9 +7,9 @@ import (
 // ManagedByLabel names the manager of a Watcher whose spec does not.
 const ManagedByLabel = "operator.kyma-project.io/managed-by"
 
-// Watcher makes every runtime tell a manager in the control plane about changes of one resource.
+// Watcher makes every runtime report changes of one resource to a manager in the control plane.
 //
-// Its spec becomes one webhook in each runtime and one route in the control plane; its status tells of the route.
+// Its spec becomes one webhook in each runtime and one route in the control plane. Its status reports the route.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:storageversion
@@ -34,8 +34,8 @@ type Watcher struct {
 	Status WatcherStatus `json:"status,omitempty,omitzero"`
 }
 
-// ManagerName returns who gets the events: what the spec says, else what the label [ManagedByLabel] says. It is empty when
-// neither does, and unchecked when the label does.
+// ManagerName returns the manager of the spec, or else the label [ManagedByLabel], which is not validated. It is empty when
+// both are.
 func (w *Watcher) ManagerName() string {
 	if w.Spec.Manager != "" {
 		return w.Spec.Manager
@@ -54,9 +54,9 @@ type WatcherList struct {
 	Items []Watcher `json:"items"`
 }
 
-// WatcherSpec is what to watch, and who wants to know.
+// WatcherSpec names a resource to watch and the service that gets the events.
 type WatcherSpec struct {
-	// The operator that gets the events, as it is named in the path of their URL: a DNS-1123 label. Default: the label
+	// The operator that gets the events, as in the path of their URL: a DNS-1123 label. Default: the label
 	// operator.kyma-project.io/managed-by.
 	//
 	// +optional
@@ -78,13 +78,13 @@ type WatcherSpec struct {
 	// The resource to watch in the runtimes.
 	ResourceToWatch WatchableGVR `json:"resourceToWatch"`
 
-	// The part of an object whose changes matter: spec or status. An object that has no such part changes with anything in it.
+	// The part of an object whose changes count: spec or status. In an object without that part, every change counts.
 	//
 	// +optional
 	// +kubebuilder:default=spec
 	Field FieldName `json:"field,omitempty"`
 
-	// Where the events enter the control plane.
+	// The gateways through which the events arrive.
 	Gateway GatewayConfig `json:"gateway"`
 }
 
@@ -96,7 +96,7 @@ type LabelValue string
 
 // WatchableGVR is a resource of the API of the runtimes.
 //
-// +kubebuilder:validation:XValidation:rule="self.group != 'admissionregistration.k8s.io' || !(self.resource in ['validatingwebhookconfigurations', 'mutatingwebhookconfigurations', 'validatingadmissionpolicies', 'validatingadmissionpolicybindings', 'mutatingadmissionpolicies', 'mutatingadmissionpolicybindings'])",fieldPath=".resource",message="can not be watched: API servers call no webhooks for it"
+// +kubebuilder:validation:XValidation:rule="self.group != 'admissionregistration.k8s.io' || !(self.resource in ['validatingwebhookconfigurations', 'mutatingwebhookconfigurations', 'validatingadmissionpolicies', 'validatingadmissionpolicybindings', 'mutatingadmissionpolicies', 'mutatingadmissionpolicybindings'])",fieldPath=".resource",message="cannot be watched: API servers call no webhooks for it"
 type WatchableGVR struct {
 	// The API group: a DNS-1123 subdomain, or "" for the core group.
 	//
@@ -117,7 +117,7 @@ type WatchableGVR struct {
 	Resource string `json:"resource"`
 }
 
-// FieldName is the part of an object whose changes matter.
+// FieldName is the part of an object whose changes count.
 //
 // +kubebuilder:validation:Enum=spec;status
 type FieldName string
@@ -149,14 +149,14 @@ type Service struct {
 	Namespace string `json:"namespace"`
 }
 
-// GatewayConfig says which gateways take the events in.
+// GatewayConfig selects the gateways through which the events arrive.
 type GatewayConfig struct {
 	// The labels of the gateways, in any namespace.
 	LabelSelector GatewaySelector `json:"selector"`
 }
 
-// GatewaySelector selects gateways by their labels. In JSON it is a metav1.LabelSelector; of its own it has bounds, so that an API
-// server can check what is in it.
+// GatewaySelector selects gateways by their labels. Its JSON is that of a metav1.LabelSelector. The bounds allow an API
+// server to validate its content.
 //
 // +structType=atomic
 // +kubebuilder:validation:XValidation:rule="(has(self.matchLabels) && self.matchLabels.size() > 0) || (has(self.matchExpressions) && self.matchExpressions.size() > 0)",message="must have at least one label or expression: an empty selector would select every gateway"
@@ -168,7 +168,7 @@ type GatewaySelector struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(key, !format.qualifiedName().validate(key).hasValue())",message="has a key that is no label key: [<DNS-1123 subdomain>/]<name>, the name with at most 63 characters"
 	MatchLabels map[string]LabelValue `json:"matchLabels,omitempty"`
 
-	// Requirements that a gateway's labels must all meet.
+	// Requirements that the labels of a gateway must all meet.
 	//
 	// +optional
 	// +listType=atomic
