@@ -50,7 +50,8 @@ var serviceNames = []string{
 	"runtime-watcher.runtime-watcher", "runtime-watcher.runtime-watcher.svc", "runtime-watcher.runtime-watcher.svc.cluster.local",
 }
 
-// assertRuntime wants a client certificate for the domain and a serving certificate for the Service, with one usage each.
+// assertRuntime wants a client certificate for the domain and a serving certificate for the
+// Service, with one usage each.
 func assertRuntime(t *testing.T, data map[string][]byte, id core.RuntimeID, domain string) {
 	t.Helper()
 	assertIssued(t, data, id, []string{domain}, x509.ExtKeyUsageClientAuth)
@@ -143,7 +144,8 @@ func TestBootstrapAndRuntimes(t *testing.T) {
 	}
 }
 
-// assertOwned follows the owner references: from the owner to the certificate, and from there to its key.
+// assertOwned follows the owner references: from the owner to the certificate, and from there to
+// its key.
 func assertOwned(t *testing.T, c client.Client, owner client.Object) {
 	t.Helper()
 
@@ -166,7 +168,8 @@ func assertOwned(t *testing.T, c client.Client, owner client.Object) {
 	}
 }
 
-// The CA may come from a PKI that is there already: then it is an intermediate one, and nothing else of that PKI is trusted.
+// The CA may come from a PKI that is there already: then it is an intermediate one, and nothing
+// else of that PKI is trusted.
 func TestOwnPKI(t *testing.T) {
 	c := startPlane(t)
 	rootName := "corporate-root"

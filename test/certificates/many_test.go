@@ -16,7 +16,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
-// BenchmarkReconcile is a look at all runtimes while nothing is to be done. What it takes of a processor is that of the operator alone.
+// BenchmarkReconcile is a look at all runtimes while nothing is to be done. What it takes of a
+// processor is that of the operator alone.
 func BenchmarkReconcile(b *testing.B) {
 	const many = 1000
 

@@ -81,8 +81,8 @@ func assertOneKey(t *testing.T, c client.Client) {
 	})
 }
 
-// The Secret of the CA is deleted, and cert-manager issues another CA in its place, which no peer trusts. It is replaced in
-// the order of a rotation, so that not one request fails.
+// The Secret of the CA is deleted, and cert-manager issues another CA in its place, which no peer
+// trusts. It is replaced in the order of a rotation, so that not one request fails.
 func TestLostCA(t *testing.T) {
 	lab := newLab(t, startPlane(t), three...)
 	set := newSet(t, lab.client, lab.confirmations())
@@ -234,8 +234,9 @@ func (m mortalStatus) Update(ctx context.Context, object client.Object, opts ...
 	return m.SubResourceWriter.Update(ctx, object, opts...)
 }
 
-// The controller is killed after its first write, its second, and so on, again and again, each time followed by another that
-// knows nothing: the rotation ends all the same, and not one request fails.
+// The controller is killed after its first write, its second, and so on, again and again, each time
+// followed by another that knows nothing: the rotation ends all the same, and not one request
+// fails.
 func TestKilledAtEveryStep(t *testing.T) {
 	lab := newLab(t, startPlane(t), three...)
 	annotate(t, lab.client, newSet(t, lab.client, lab.confirmations()), certificates.AnnotationRotate, "now")
@@ -259,7 +260,8 @@ func TestKilledAtEveryStep(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		// A busy machine has fewer rounds until the rotation ends, which then goes on to be killed where it rests.
+		// A busy machine has fewer rounds until the rotation ends, which then goes on to be killed
+		// where it rests.
 		if stable(2)(status) && kills >= most {
 			break
 		}

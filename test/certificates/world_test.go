@@ -41,7 +41,8 @@ const (
 	serverName = "listener.example"
 	manager    = core.Manager("tester")
 	patience   = 2 * time.Minute
-	// propagation is enough for a volume that lags and files that are watched, also on a slow machine.
+	// propagation is enough for a volume that lags and files that are watched, also on a slow
+	// machine.
 	propagation = 4 * time.Second
 	// lag is what makes it needed.
 	lag = time.Second
@@ -112,7 +113,8 @@ func ensured(t *testing.T, set *certificates.Certificates, r certificates.Runtim
 	return status
 }
 
-// fleetLab is a listener and the agents' side of some runtimes, all with files that follow the Secrets of a control plane.
+// fleetLab is a listener and the agents' side of some runtimes, all with files that follow the
+// Secrets of a control plane.
 type fleetLab struct {
 	t      *testing.T
 	client client.Client
@@ -300,7 +302,8 @@ func (lab *fleetLab) failures() []error {
 	return slices.Clone(lab.failed)
 }
 
-// kubelet brings Secrets to where they are mounted: those of runtimes by way of the operator's reconcile.
+// kubelet brings Secrets to where they are mounted: those of runtimes by way of the operator's
+// reconcile.
 func (lab *fleetLab) kubelet(ctx context.Context, set *certificates.Certificates) {
 	published := lab.secret(ctx, set)
 	noticed := time.Time{}

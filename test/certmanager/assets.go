@@ -34,12 +34,12 @@ type AssetsOptions struct {
 	Progress io.Writer
 }
 
-// Assets returns the path of a program that runs cert-manager's controllers, and builds it from cert-manager's module when it
-// is not there. The first build takes two to three minutes on two cores and needs a Go toolchain and a module proxy; afterwards
-// Assets returns at once.
+// Assets returns the path of a program that runs cert-manager's controllers, and builds it from
+// cert-manager's module when it is not there. The first build takes two to three minutes on two
+// cores and needs a Go toolchain and a module proxy; afterwards Assets returns at once.
 //
-// It blocks until the build is done or ctx ends. It may be called concurrently, also by several processes: one builds, the
-// others wait for it.
+// It blocks until the build is done or ctx ends. It may be called concurrently, also by several
+// processes: one builds, the others wait for it.
 func Assets(ctx context.Context, opts AssetsOptions) (string, error) {
 	if opts.Dir == "" {
 		opts.Dir = filepath.Join(test.Root(), "bin", "certmanager")
@@ -72,7 +72,8 @@ func exists(path string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// versionOf names what is built: cert-manager's version, the platform and what our part of the program looks like.
+// versionOf names what is built: cert-manager's version, the platform and what our part of the
+// program looks like.
 func versionOf() (string, error) {
 	sum := sha256.New()
 
@@ -122,7 +123,8 @@ func build(ctx context.Context, program string, progress io.Writer) error {
 	say(progress, "building cert-manager's controllers from source, once: this takes two to three minutes")
 
 	out := filepath.Join(scratch, "certmanager")
-	// The file by its name: it is kept from the packages of this repository by its build constraint.
+	// The file by its name: it is kept from the packages of this repository by its build
+	// constraint.
 	if _, err := command(ctx, scratch, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", out, "main.go"); err != nil {
 		return err
 	}
@@ -132,7 +134,8 @@ func build(ctx context.Context, program string, progress io.Writer) error {
 	return os.Rename(out, program)
 }
 
-// prepare lays out the module: ours, and the custom resource definitions of cert-manager's beside it, to be embedded.
+// prepare lays out the module: ours, and the custom resource definitions of cert-manager's beside
+// it, to be embedded.
 func prepare(ctx context.Context, scratch string) error {
 	if err := os.MkdirAll(filepath.Join(scratch, "crds"), 0o755); err != nil {
 		return err
@@ -214,7 +217,8 @@ func end(text string) string {
 	return strings.Join(lines[max(0, len(lines)-most):], "\n")
 }
 
-// lock waits for the exclusive lock on a file. The system frees it when the process ends. The function that is returned is never nil.
+// lock waits for the exclusive lock on a file. The system frees it when the process ends. The
+// function that is returned is never nil.
 func lock(ctx context.Context, path string) (unlock func() error, err error) {
 	nothing := func() error { return nil }
 

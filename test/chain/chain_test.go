@@ -93,7 +93,8 @@ func (w *world) changeWatcher(name core.Manager, change func(*v1beta2.Watcher)) 
 	})
 }
 
-// TestChain is the life of a control plane with three runtimes. All the time changes flow in two of them, and none may be lost.
+// TestChain is the life of a control plane with three runtimes. All the time changes flow in two of
+// them, and none may be lost.
 func TestChain(t *testing.T) {
 	w := newWorld(t, watcher.VirtualService, []core.Manager{steady, moving, renamed}, "runtime-1", "runtime-2", "runtime-3")
 	ids := []core.RuntimeID{"runtime-1", "runtime-2", "runtime-3"}
@@ -246,7 +247,8 @@ func (w *world) watcherEdited(ids []core.RuntimeID) {
 	for _, id := range ids {
 		w.reaches(id, moving, "blue-"+string(id), map[string]string{"color": "blue"})
 
-		// What has the old label comes before what has the new one, and does not arrive: else it would have come first.
+		// What has the old label comes before what has the new one, and does not arrive: else it
+		// would have come first.
 		w.eventually(string(id)+" forgets the old labels", func() bool {
 			for _, webhook := range w.webhooks(id) {
 				if webhook.ObjectSelector.MatchLabels["watched-by"] == string(moving) {
@@ -265,7 +267,8 @@ func (w *world) watcherEdited(ids []core.RuntimeID) {
 	}
 }
 
-// watcherRenamed gives it another manager, which is in a label of the Watcher. The agents are told by their environment, so they are replaced.
+// watcherRenamed gives it another manager, which is in a label of the Watcher. The agents are told
+// by their environment, so they are replaced.
 func (w *world) watcherRenamed(ids []core.RuntimeID) {
 	w.t.Helper()
 
@@ -324,7 +327,7 @@ func (w *world) known(id core.RuntimeID) (managers []core.Manager) {
 
 func (w *world) pods(ids ...core.RuntimeID) (pods []node.Pod) {
 	for _, id := range ids {
-		pods = append(pods, w.runtimes[id].node.Pods(deployment())...)
+		pods = append(pods, w.runtimes[id].node.Pods(w.deployment())...)
 	}
 
 	return pods
@@ -364,15 +367,18 @@ func (w *world) runtimeRemoved(id core.RuntimeID) {
 
 	w.knows(id)
 
-	name := types.NamespacedName{Namespace: rig.Namespace, Name: string(id) + "-watcher-tls"}
-	for _, object := range []client.Object{&certv1.Certificate{}, &corev1.Secret{}} {
-		if err := w.plane.Client.Get(w.t.Context(), name, object); !apierrors.IsNotFound(err) {
-			w.t.Errorf("%T of %s is still there: %v", object, id, err)
+	for _, suffix := range []string{"-watcher-tls", "-webhook-tls"} {
+		name := types.NamespacedName{Namespace: rig.Namespace, Name: string(id) + suffix}
+		for _, object := range []client.Object{&certv1.Certificate{}, &corev1.Secret{}} {
+			if err := w.plane.Client.Get(w.t.Context(), name, object); !apierrors.IsNotFound(err) {
+				w.t.Errorf("%T %s is still there: %v", object, name, err)
+			}
 		}
 	}
 }
 
-// left are all objects of a runtime, of whichever kind, that are in the agent's namespace or have its name.
+// left are all objects of a runtime, of whichever kind, that are in the agent's namespace or have
+// its name.
 func (w *world) left(id core.RuntimeID) (left []string) {
 	w.t.Helper()
 
@@ -448,8 +454,8 @@ func sameProcess(a, b node.Pod) bool {
 	return a.Name == b.Name && a.Pid == b.Pid && a.Restarts == b.Restarts
 }
 
-// domainDisputed registers the domain of a runtime a second time: then it proves nothing, and what the runtime says waits until that is
-// settled.
+// domainDisputed registers the domain of a runtime a second time: then it proves nothing, and what
+// the runtime says waits until that is settled.
 func (w *world) domainDisputed(id core.RuntimeID, manager core.Manager) {
 	w.t.Helper()
 	rig.AddRuntime(w.t, w.plane, "second", string(id)+".skr.example")
@@ -464,9 +470,9 @@ func (w *world) domainDisputed(id core.RuntimeID, manager core.Manager) {
 	w.eventually(string(id)+" is heard again", func() bool { return w.record.has(arrival{id, manager, "disputed"}) })
 }
 
-// TestChainHTTPRoute is the same way with the other kind of route.
+// TestChainHTTPRoute is the same way with the other kind of route, in the layout of today's fleet.
 func TestChainHTTPRoute(t *testing.T) {
-	w := newWorld(t, watcher.HTTPRoute, []core.Manager{steady, moving}, "runtime-1")
+	w := newTodaysWorld(t, watcher.HTTPRoute, []core.Manager{steady, moving}, "runtime-1")
 
 	w.must(w.plane.Client.Create(t.Context(), manifests.Object(t, gateway)))
 	w.must(w.plane.Client.Create(t.Context(), newWatcher(steady, nil)))

@@ -1,5 +1,5 @@
-// Package chain proves the control-plane side as a whole: real API servers, cert-manager's controllers, and the agent as a process with what
-// its Deployment gives it.
+// Package chain proves the control-plane side as a whole: real API servers, cert-manager's
+// controllers, and the agent as a process with what its Deployment gives it.
 package chain
 
 import (
@@ -46,24 +46,27 @@ const (
 	patience = 2 * time.Minute
 	image    = "agent.example/agent:test"
 	host     = "listener.example"
-	// propagation is enough for a volume that is looked after every 100 ms and files that are watched, also on a slow machine.
+	// propagation is enough for a volume that is looked after every 100 ms and files that are
+	// watched, also on a slow machine.
 	propagation = 4 * time.Second
 )
 
-func deployment() types.NamespacedName {
-	return types.NamespacedName{Namespace: installation.DefaultNamespace, Name: installation.Name}
+func (w *world) deployment() types.NamespacedName {
+	return types.NamespacedName{Namespace: w.namespace, Name: installation.Name}
 }
 
 // world is a control plane with an operator, and some runtimes.
 type world struct {
-	t       *testing.T
-	routing watcher.Routing
-	scheme  *runtime.Scheme
-	plane   *controlplane.ControlPlane
-	addr    string
-	fleet   *fleet.Fleet
-	set     *certificates.Certificates
-	record  record
+	t         *testing.T
+	routing   watcher.Routing
+	namespace string // of the agent
+	objects   string // namespace of the watched objects
+	scheme    *runtime.Scheme
+	plane     *controlplane.ControlPlane
+	addr      string
+	fleet     *fleet.Fleet
+	set       *certificates.Certificates
+	record    record
 
 	runtimes map[core.RuntimeID]*member
 	ctx      context.Context //nolint:containedctx // That of its life.
@@ -80,17 +83,40 @@ type member struct {
 	node *node.Node
 }
 
+// newWorld installs the agents into a namespace of their own, and watches objects in the namespace
+// default.
 func newWorld(t *testing.T, routing watcher.Routing, managers []core.Manager, ids ...core.RuntimeID) *world {
+	t.Helper()
+
+	return startWorld(t, &world{
+		routing: routing, namespace: installation.DefaultNamespace, objects: metav1.NamespaceDefault,
+	}, managers, ids...)
+}
+
+// newTodaysWorld has the layout of today's fleet: agents and watched objects share a namespace that
+// is older than both.
+func newTodaysWorld(t *testing.T, routing watcher.Routing, managers []core.Manager, ids ...core.RuntimeID) *world {
+	t.Helper()
+
+	const namespace = "kyma-system"
+
+	w := startWorld(t, &world{routing: routing, namespace: namespace, objects: namespace}, managers, ids...)
+	for _, id := range ids {
+		w.must(w.runtimes[id].Client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}))
+	}
+
+	return w
+}
+
+func startWorld(t *testing.T, w *world, managers []core.Manager, ids ...core.RuntimeID) *world {
 	t.Helper()
 
 	if testing.Short() {
 		t.Skip("needs real API servers, which -short leaves out")
 	}
 
-	w := &world{
-		t: t, routing: routing, scheme: runtime.NewScheme(), addr: rig.Address(rig.FreePort(t)),
-		runtimes: map[core.RuntimeID]*member{}, states: map[core.RuntimeID]installation.Status{},
-	}
+	w.t, w.scheme, w.addr = t, runtime.NewScheme(), rig.Address(rig.FreePort(t))
+	w.runtimes, w.states = map[core.RuntimeID]*member{}, map[core.RuntimeID]installation.Status{}
 	w.must(errors.Join(clientgoscheme.AddToScheme(w.scheme), certv1.AddToScheme(w.scheme), watcher.AddToScheme(w.scheme)))
 
 	nodes := make([]*node.Node, len(ids)) // First of all, as they may skip the test.
@@ -101,7 +127,7 @@ func newWorld(t *testing.T, routing watcher.Routing, managers []core.Manager, id
 	}
 
 	w.plane = controlplane.StartT(t, controlplane.Options{
-		Scheme: w.scheme, CRDs: []*apiextensionsv1.CustomResourceDefinition{manifests.Watchers(t)}, CRDPaths: manifests.Routes(t, routing),
+		Scheme: w.scheme, CRDs: []*apiextensionsv1.CustomResourceDefinition{manifests.Watchers(t)}, CRDPaths: manifests.Routes(t, w.routing),
 	})
 	certmanager.StartT(t, w.plane.Kubeconfig, certmanager.Options{})
 
@@ -139,8 +165,9 @@ func (w *world) eventually(what string, condition func() bool) {
 	rig.Eventually(w.t, patience, what, condition)
 }
 
-// operate runs what an operator is made of: the Watcher controller, the reconciler of runtimes, and a listener whose deliveries reconcile them.
-// ConfigMaps with the annotation skr-domain represent runtimes.
+// operate runs what an operator is made of: the Watcher controller, the reconciler of runtimes, and
+// a listener whose deliveries reconcile them. ConfigMaps with the annotation skr-domain represent
+// runtimes.
 func (w *world) operate(managers []core.Manager) {
 	w.t.Helper()
 
@@ -154,7 +181,7 @@ func (w *world) operate(managers []core.Manager) {
 	w.must(err)
 	w.set, err = certificates.New(w.plane.Client, types.NamespacedName{Namespace: rig.Namespace, Name: "watcher"}, []string{host},
 		certificates.FromFleet(w.fleet, certificates.FleetOptions{WarmUp: time.Millisecond}),
-		certificates.Options{Propagation: propagation})
+		certificates.Options{Propagation: propagation, RuntimeNamespace: w.namespace})
 	w.must(err)
 	w.must(w.addRuntimes(mgr))
 
@@ -192,7 +219,8 @@ func (w *world) run(start func(context.Context) error) {
 
 func (w *world) addRuntimes(mgr ctrl.Manager) error {
 	installer, err := installation.New(image, host+":443", installation.Options{
-		Settings: map[string]string{"HEARTBEAT_INTERVAL": "1s", "SETTLE": "10ms"},
+		Namespace: w.namespace,
+		Settings:  map[string]string{"HEARTBEAT_INTERVAL": "1s", "SETTLE": "10ms"},
 		// On a busy machine, the default would let writes go by that are counted here.
 		Webhooks: admission.ConfigurationOptions{Timeout: 30 * time.Second},
 	})
@@ -225,7 +253,8 @@ func (w *world) addRuntimes(mgr ctrl.Manager) error {
 	})
 }
 
-// attentive looks after the CA every second: an annotation that asks for a rotation is read at the next look, which can be five minutes away.
+// attentive looks after the CA every second: an annotation that asks for a rotation is read at the
+// next look, which can be five minutes away.
 type attentive struct{ *certificates.Certificates }
 
 func (a attentive) Reconcile(ctx context.Context) (certificates.Status, error) {
@@ -235,7 +264,8 @@ func (a attentive) Reconcile(ctx context.Context) (certificates.Status, error) {
 	return status, err
 }
 
-// listen starts the listener with the Secret that the certificates publish, and lets its files follow that.
+// listen starts the listener with the Secret that the certificates publish, and lets its files
+// follow that.
 func (w *world) listen(pinning core.Verifier, handlers map[core.Manager]core.Handler) {
 	w.t.Helper()
 
@@ -333,7 +363,7 @@ func (w *world) settled(ids ...core.RuntimeID) {
 
 	for _, id := range ids {
 		w.eventually("both replicas of "+string(id)+" are ready", func() bool {
-			pods := w.runtimes[id].node.Pods(deployment())
+			pods := w.runtimes[id].node.Pods(w.deployment())
 
 			return len(pods) == 2 && pods[0].Ready && pods[1].Ready && !pods[0].Ending && !pods[1].Ending
 		})

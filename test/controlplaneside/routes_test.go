@@ -37,7 +37,8 @@ import (
 // patience is generous: the machine may be busy with other things.
 const patience = 90 * time.Second
 
-// routes is a control plane with the controller, run by a user who has no more rights than deploy/controlplane gives.
+// routes is a control plane with the controller, run by a user who has no more rights than
+// deploy/controlplane gives.
 type routes struct {
 	t      *testing.T
 	plane  *controlplane.ControlPlane
@@ -49,7 +50,8 @@ type routes struct {
 	opts   watcher.Options
 }
 
-// newRoutes installs the definitions of the routes of one kind, and of more kinds if they are named.
+// newRoutes installs the definitions of the routes of one kind, and of more kinds if they are
+// named.
 func newRoutes(t *testing.T, kind watcher.Routing, more ...watcher.Routing) *routes {
 	t.Helper()
 
@@ -194,7 +196,8 @@ func (r *routes) watcher(name string) *v1beta2.Watcher {
 	return w
 }
 
-// await waits until the status of a Watcher, of its newest generation, says so, and returns the message.
+// await waits until the status of a Watcher, of its newest generation, says so, and returns the
+// message.
 func (r *routes) await(name string, state v1beta2.State, reason string) (message string) {
 	r.t.Helper()
 

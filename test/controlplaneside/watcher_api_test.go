@@ -308,7 +308,8 @@ func watchersAreChanged(t *testing.T, plane *controlplane.ControlPlane) {
 	}
 }
 
-// TestWrongWatchersOfBeforeCanBeMended: a Watcher that an older definition let in does not get stuck.
+// TestWrongWatchersOfBeforeCanBeMended: a Watcher that an older definition let in does not get
+// stuck.
 func TestWrongWatchersOfBeforeCanBeMended(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs a real API server, which -short leaves out")
@@ -357,7 +358,8 @@ func TestWrongWatchersOfBeforeCanBeMended(t *testing.T) {
 	}
 }
 
-// upgradeDefinition replaces the definition of Watcher by ours, and returns when the API server goes by it.
+// upgradeDefinition replaces the definition of Watcher by ours, and returns when the API server
+// goes by it.
 func upgradeDefinition(t *testing.T, plane *controlplane.ControlPlane) {
 	t.Helper()
 
@@ -446,8 +448,9 @@ func watchersAreShownInATable(t *testing.T, plane *controlplane.ControlPlane) {
 	}
 }
 
-// TestDefinitionOfTodayCanBeUpgraded: today's clusters may have stored v1beta1, ports that are no ports, and states that
-// this module does not write. One such Watcher must not stop the controller for the others.
+// TestDefinitionOfTodayCanBeUpgraded: today's clusters may have stored v1beta1, ports that are no
+// ports, and states that this module does not write. One such Watcher must not stop the controller
+// for the others.
 func TestDefinitionOfTodayCanBeUpgraded(t *testing.T) {
 	r := newRoutes(t, watcher.VirtualService)
 	r.end()
@@ -481,7 +484,8 @@ func TestDefinitionOfTodayCanBeUpgraded(t *testing.T) {
 	}
 }
 
-// downgradeDefinition installs a definition as it was before there were rules, with v1beta1 among the stored versions.
+// downgradeDefinition installs a definition as it was before there were rules, with v1beta1 among
+// the stored versions.
 func (r *routes) downgradeDefinition() {
 	r.t.Helper()
 

@@ -69,7 +69,8 @@ func TestDeploy(t *testing.T) {
 	t.Run("rights", func(t *testing.T) { canaryMayPatchOneLease(t, runtime) })
 }
 
-// podsAreRestricted lets the API server judge by its strictest standard, which the label of the namespace asks for.
+// podsAreRestricted lets the API server judge by its strictest standard, which the label of the
+// namespace asks for.
 func podsAreRestricted(t *testing.T, runtime *controlplane.ControlPlane) {
 	t.Helper()
 	kubectl(t, runtime, "apply", "--server-side", "--validate=strict", "-k", "deploy/example")
@@ -94,7 +95,8 @@ func podsAreRestricted(t *testing.T, runtime *controlplane.ControlPlane) {
 	}
 }
 
-// installAppliesTheSame compares what is there with what Install, which fills in the same manifests by itself, makes of it.
+// installAppliesTheSame compares what is there with what Install, which fills in the same manifests
+// by itself, makes of it.
 func installAppliesTheSame(t *testing.T, runtime *controlplane.ControlPlane) {
 	t.Helper()
 	kubectl(t, runtime, "apply", "--server-side", "--force-conflicts", "--field-manager="+installation.FieldOwner, "-k", "deploy/example")
@@ -179,7 +181,8 @@ func kinds() [][2]string {
 	}
 }
 
-// canaryMayPatchOneLease asks the API server for all that the service account may do beyond what everybody may.
+// canaryMayPatchOneLease asks the API server for all that the service account may do beyond what
+// everybody may.
 func canaryMayPatchOneLease(t *testing.T, runtime *controlplane.ControlPlane) {
 	t.Helper()
 

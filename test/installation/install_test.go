@@ -24,7 +24,8 @@ import (
 
 const secretName = "runtime-watcher-tls"
 
-// TestInstallation shares one API server, as each of them has a namespace and a webhook configuration of its own.
+// TestInstallation shares one API server, as each of them has a namespace and a webhook
+// configuration of its own.
 func TestInstallation(t *testing.T) {
 	plane := startRuntime(t)
 
@@ -314,7 +315,8 @@ func names(versions map[string]string) (all []string) {
 	return all
 }
 
-// killedAnywhere ends the installer at each of its writes, and takes away what it left, or goes on with it.
+// killedAnywhere ends the installer at each of its writes, and takes away what it left, or goes on
+// with it.
 func killedAnywhere(t *testing.T, plane *controlplane.ControlPlane) {
 	t.Helper()
 
@@ -527,8 +529,8 @@ func wrongRuntimesAreRefused(t *testing.T, plane *controlplane.ControlPlane) {
 	}
 }
 
-// todaysNamespaceIsWatched installs into kyma-system, where the watched objects of today's fleet live. The namespace is
-// older than the agent.
+// todaysNamespaceIsWatched installs into kyma-system, where the watched objects of today's fleet
+// live. The namespace is older than the agent.
 func todaysNamespaceIsWatched(t *testing.T, plane *controlplane.ControlPlane) {
 	t.Helper()
 
@@ -554,7 +556,8 @@ func todaysNamespaceIsWatched(t *testing.T, plane *controlplane.ControlPlane) {
 	}
 }
 
-// watches reports whether the API server calls a webhook of the installation for objects of a namespace.
+// watches reports whether the API server calls a webhook of the installation for objects of a
+// namespace.
 func (w *world) watches(namespace string) bool {
 	w.t.Helper()
 

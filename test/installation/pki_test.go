@@ -12,8 +12,8 @@ import (
 // host is the name of the Service in a namespace, as an API server calls it.
 func host(namespace string) string { return installation.Name + "." + namespace + ".svc" }
 
-// newSecret returns the Secret of a runtime, with a CA of its own, a client certificate and a serving certificate for the
-// Service in a namespace.
+// newSecret returns the Secret of a runtime, with a CA of its own, a client certificate and a
+// serving certificate for the Service in a namespace.
 func newSecret(t *testing.T, runtime, namespace string) map[string][]byte {
 	t.Helper()
 
@@ -36,7 +36,8 @@ func newSecret(t *testing.T, runtime, namespace string) map[string][]byte {
 	return secret
 }
 
-// newSecretOfOnePair returns a Secret with the keys of today's fleet: one certificate for both uses.
+// newSecretOfOnePair returns a Secret with the keys of today's fleet: one certificate for both
+// uses.
 func newSecretOfOnePair(t *testing.T, runtime, namespace string) map[string][]byte {
 	t.Helper()
 

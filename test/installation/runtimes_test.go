@@ -89,8 +89,8 @@ func (i *issuer) hasRemoved(id core.RuntimeID) bool {
 	return slices.Contains(i.removed, id)
 }
 
-// TestRuntimes runs the ready reconciler in a control plane, which is a runtime as well, with another runtime beside it. ConfigMaps
-// represent runtimes.
+// TestRuntimes runs the ready reconciler in a control plane, which is a runtime as well, with
+// another runtime beside it. ConfigMaps represent runtimes.
 func TestRuntimes(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs real API servers, which -short leaves out")

@@ -24,7 +24,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 )
 
-// world is a runtime, or a namespace of one, into which the agent is installed. The test is its kubelet.
+// world is a runtime, or a namespace of one, into which the agent is installed. The test is its
+// kubelet.
 type world struct {
 	t         *testing.T
 	namespace string

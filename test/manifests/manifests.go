@@ -1,4 +1,5 @@
-// Package manifests reads the custom resource definitions of Watchers and of their routes, for tests.
+// Package manifests reads the custom resource definitions of Watchers and of their routes, for
+// tests.
 package manifests
 
 import (
@@ -27,7 +28,8 @@ func Watchers(t testing.TB) *apiextensionsv1.CustomResourceDefinition {
 	return definition
 }
 
-// Routes returns the files of the definitions of a kind of routes. They are part of the modules of the typed APIs.
+// Routes returns the files of the definitions of a kind of routes. They are part of the modules of
+// the typed APIs.
 func Routes(t testing.TB, kind watcher.Routing) []string {
 	t.Helper()
 

@@ -19,7 +19,8 @@ func (c *Certificates) createAuthority(ctx context.Context, generation int, requ
 	return c.apply(ctx, c.authority(generation, request))
 }
 
-// publish writes the bundle and the server certificate in one Secret, so that they never mix generations.
+// publish writes the bundle and the server certificate in one Secret, so that they never mix
+// generations.
 func (c *Certificates) publish(ctx context.Context, seen *observed) error {
 	server := seen.serverSecret(c.names)
 	if server == nil {
@@ -57,8 +58,8 @@ func (c *Certificates) reissueAll(ctx context.Context, leaves []leaf) error {
 	return errors.Join(failed...)
 }
 
-// reissue makes cert-manager issue a new certificate and key, which it does not do for a new CA. cert-manager writes the
-// same status, so conflicts are usual.
+// reissue makes cert-manager issue a new certificate and key, which it does not do for a new CA.
+// cert-manager writes the same status, so conflicts are usual.
 func (c *Certificates) reissue(ctx context.Context, name string) error {
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		certificate, err := get(ctx, c.client, c.key(name), &certv1.Certificate{})
@@ -92,7 +93,8 @@ func setIssuing(certificate *certv1.Certificate, now metav1.Time) {
 	})
 }
 
-// retire deletes the Certificates of the CAs that are older than a generation. sweep deletes their Secrets.
+// retire deletes the Certificates of the CAs that are older than a generation. sweep deletes their
+// Secrets.
 func (c *Certificates) retire(ctx context.Context, seen *observed, generation int) error {
 	for i := range seen.certificates {
 		certificate := &seen.certificates[i]
@@ -108,8 +110,8 @@ func (c *Certificates) retire(ctx context.Context, seen *observed, generation in
 	return nil
 }
 
-// discard deletes a CA that cert-manager has made in the place of a lost one. The Certificate goes first, or cert-manager
-// would make a new Secret.
+// discard deletes a CA that cert-manager has made in the place of a lost one. The Certificate goes
+// first, or cert-manager would make a new Secret.
 func (c *Certificates) discard(ctx context.Context, seen *observed, generation int) error {
 	name := c.names.authority(generation)
 
@@ -132,7 +134,8 @@ func (c *Certificates) discard(ctx context.Context, seen *observed, generation i
 	return nil
 }
 
-// sweep deletes the keys of CAs that have no Certificate any more. It keeps all while there is no other CA.
+// sweep deletes the keys of CAs that have no Certificate any more. It keeps all while there is no
+// other CA.
 func (c *Certificates) sweep(ctx context.Context, seen *observed) error {
 	if len(seen.authorities) == 0 {
 		return nil

@@ -15,8 +15,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// Certificates are a CA and the certificates that it signs. Create it with [New]. Its methods may be called concurrently,
-// also by several replicas.
+// Certificates are a CA and the certificates that it signs. Create it with [New]. Its methods may
+// be called concurrently, also by several replicas.
 type Certificates struct {
 	client    client.Client
 	namespace string
@@ -28,12 +28,13 @@ type Certificates struct {
 	notices   notices
 }
 
-// New returns the certificates with that namespace and name in the control plane. The names of all objects begin with it.
-// The server certificate is for dnsNames, by which agents reach the listener or gateway. New creates nothing. An error
-// names every invalid parameter.
+// New returns the certificates with that namespace and name in the control plane. The names of all
+// objects begin with it. The server certificate is for dnsNames, by which agents reach the listener
+// or gateway. New creates nothing. An error names every invalid parameter.
 //
-// The client should read from the API server, as client.New does, or from a cache of the Secrets of the namespace. The
-// cache of a manager holds the Secrets of all namespaces. docs/certificates.md lists the rights that it needs.
+// The client should read from the API server, as client.New does, or from a cache of the Secrets of
+// the namespace. The cache of a manager holds the Secrets of all namespaces. docs/certificates.md
+// lists the rights that it needs.
 func New(
 	c client.Client, name types.NamespacedName, dnsNames []string, confirmed Confirmations, opts Options,
 ) (*Certificates, error) {
@@ -69,14 +70,16 @@ func required(what string, given bool) error {
 type Status struct {
 	// Phase is the phase of the rotation.
 	Phase Phase
-	// Ready means that the listener's Secret has a bundle, a certificate and a key. It stays true while a CA rotates.
+	// Ready means that the listener's Secret has a bundle, a certificate and a key. It stays true
+	// while a CA rotates.
 	Ready bool
 	// Generation is the number of the youngest CA, from 1.
 	Generation int
 	// CAFingerprint is the SHA-256 of its DER bytes in lower case hex, empty until it is issued.
 	CAFingerprint string
-	// Waiting are the runtimes that delay the rotation: their certificates are not issued yet, or they have not confirmed
-	// the CA. After a switch that did not wait for them, they are the runtimes that are cut off.
+	// Waiting are the runtimes that delay the rotation: their certificates are not issued yet, or
+	// they have not confirmed the CA. After a switch that did not wait for them, they are the
+	// runtimes that are cut off.
 	Waiting []core.RuntimeID
 	// Message describes the status in a sentence.
 	Message string
@@ -84,11 +87,13 @@ type Status struct {
 	RequeueAfter time.Duration
 }
 
-// ListenerSecret returns the name of the Secret for listeners and gateways. In it, ca.crt is the bundle that verifies
-// clients, and tls.crt and tls.key are the server certificate. They always fit each other.
+// ListenerSecret returns the name of the Secret for listeners and gateways. In it, ca.crt is the
+// bundle that verifies clients, and tls.crt and tls.key are the server certificate. They always fit
+// each other.
 func (c *Certificates) ListenerSecret() types.NamespacedName { return c.key(c.names.listener()) }
 
-// ClientsIssuer returns the name of the Issuer that signs for runtimes. Its annotations control and report a rotation.
+// ClientsIssuer returns the name of the Issuer that signs for runtimes. Its annotations control and
+// report a rotation.
 func (c *Certificates) ClientsIssuer() types.NamespacedName { return c.key(c.names.clients()) }
 
 func (c *Certificates) key(name string) types.NamespacedName {
@@ -98,9 +103,9 @@ func (c *Certificates) key(name string) types.NamespacedName {
 // maxSteps bounds the steps of one call. A rotation has fewer that do not wait.
 const maxSteps = 8
 
-// Reconcile does the next steps for the CA and the server certificate, from the first Issuer to the end of a rotation,
-// without waiting. Call it again after [Status.RequeueAfter], and when a Secret or a Certificate changes. It may be
-// interrupted anywhere.
+// Reconcile does the next steps for the CA and the server certificate, from the first Issuer to the
+// end of a rotation, without waiting. Call it again after [Status.RequeueAfter], and when a Secret
+// or a Certificate changes. It may be interrupted anywhere.
 func (c *Certificates) Reconcile(ctx context.Context) (Status, error) {
 	for range maxSteps {
 		status, again, err := c.reconcileOnce(ctx)
@@ -146,8 +151,8 @@ func (c *Certificates) reconcileOnce(ctx context.Context) (status Status, again 
 	return status, s.action != actionReissue && s.action != actionReissueServer, nil
 }
 
-// pauseAfter returns a pause, so that reading all runtimes takes at most a tenth of the time. A rotation of thousands may
-// wait for weeks.
+// pauseAfter returns a pause, so that reading all runtimes takes at most a tenth of the time. A
+// rotation of thousands may wait for weeks.
 func pauseAfter(reading time.Duration) time.Duration {
 	const factor = 9
 
@@ -199,7 +204,8 @@ func (c *Certificates) act(ctx context.Context, seen *observed, s step) error {
 
 func (a action) String() string {
 	return [...]string{
-		"none", "discard a CA that was issued anew", "create a CA", "sign for runtimes", "sign for the server", "publish the bundle and the server certificate",
+		"none", "discard a CA that was issued anew", "create a CA", "sign for runtimes", "sign for the server",
+		"publish the bundle and the server certificate",
 		"reissue for runtimes", "reissue for the server", "retire old CAs",
 	}[a]
 }
@@ -223,7 +229,9 @@ func (c *Certificates) maintain(ctx context.Context, seen *observed, status Stat
 	clients := c.issuer(c.names.clients(), seen.clientSigner)
 	clients.Annotations = map[string]string{AnnotationRotation: status.Message}
 
-	for _, object := range []client.Object{clients, c.issuer(c.names.servers(), seen.serverSigner), c.serverCertificate()} {
+	servers := c.issuer(c.names.servers(), seen.serverSigner)
+
+	for _, object := range []client.Object{clients, servers, c.serverCertificate()} {
 		if err := c.apply(ctx, object); err != nil {
 			return err
 		}

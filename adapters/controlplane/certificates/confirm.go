@@ -11,9 +11,10 @@ import (
 
 // Confirmations is the port that reports which runtimes trust a CA.
 //
-// Unconfirmed returns the runtimes that have not confirmed that they trust the CA with that fingerprint (SHA-256 of its DER
-// bytes in lower case hex). If in doubt it must return a runtime: a server certificate of a CA that the runtime does not
-// trust cuts it off. It returns at once and must not change its arguments.
+// Unconfirmed returns the runtimes that have not confirmed that they trust the CA with that
+// fingerprint (SHA-256 of its DER bytes in lower case hex). If in doubt it must return a runtime: a
+// server certificate of a CA that the runtime does not trust cuts it off. It returns at once and
+// must not change its arguments.
 type Confirmations interface {
 	Unconfirmed(fingerprint string, runtimes []core.RuntimeID) []core.RuntimeID
 }
@@ -31,15 +32,16 @@ const defaultWarmUp = 90 * time.Second
 
 // FleetOptions are the optional settings of [FromFleet]. The zero value is the documented default.
 type FleetOptions struct {
-	// WarmUp is how long the heartbeats of a runtime do not count after the first one, as they may come from one replica of
-	// its agent only. It begins again when this process starts or takes the lead. Default: 90 s.
+	// WarmUp is how long the heartbeats of a runtime do not count after the first one, as they may
+	// come from one replica of its agent only. It begins again when this process starts or takes
+	// the lead. Default: 90 s.
 	WarmUp time.Duration
 	// Now is the clock. Default: [time.Now].
 	Now func() time.Time
 }
 
-// FromFleet makes heartbeats confirm. A runtime has confirmed a CA when each replica of its agent that sends heartbeats
-// trusts the CA. A runtime without heartbeats has not.
+// FromFleet makes heartbeats confirm. A runtime has confirmed a CA when each replica of its agent
+// that sends heartbeats trusts the CA. A runtime without heartbeats has not.
 func FromFleet(f *fleet.Fleet, opts FleetOptions) Confirmations {
 	if opts.Now == nil {
 		opts.Now = time.Now

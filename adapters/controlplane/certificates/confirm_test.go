@@ -49,7 +49,8 @@ func TestFromFleet(t *testing.T) {
 	}
 }
 
-// A standby hears nothing until it takes the lead: then the first replica that is heard does not speak for the others.
+// A standby hears nothing until it takes the lead: then the first replica that is heard does not
+// speak for the others.
 func TestFromFleetOfAStandby(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -30,8 +30,8 @@ func (c *Certificates) issuer(name string, generation int) *certv1.Issuer {
 	}
 }
 
-// authority returns the Certificate of a CA. This package rotates it. cert-manager renews it only at the last moment, and
-// then with the same key, so that its signatures stay valid.
+// authority returns the Certificate of a CA. This package rotates it. cert-manager renews it only
+// at the last moment, and then with the same key, so that its signatures stay valid.
 func (c *Certificates) authority(generation int, request string) *certv1.Certificate {
 	name := c.names.authority(generation)
 	certificate := c.certificate(name, roleCA)
@@ -66,8 +66,8 @@ func (c *Certificates) serverCertificate() *certv1.Certificate {
 	return certificate
 }
 
-// clientCertificate identifies a runtime to the control plane. It cannot be served, so that no runtime can act as the
-// listener.
+// clientCertificate identifies a runtime to the control plane. It cannot be served, so that no
+// runtime can act as the listener.
 func (c *Certificates) clientCertificate(r Runtime) *certv1.Certificate {
 	certificate := c.runtimeCertificate(r, objectName(r.ID, clientSuffix), roleClient)
 	certificate.Spec.CommonName = string(r.ID)
@@ -99,8 +99,8 @@ func (c *Certificates) runtimeCertificate(r Runtime, name, role string) *certv1.
 	return certificate
 }
 
-// certificate returns the common part of all Certificates. ECDSA P-256 is allowed by FIPS 186-5, and the cheapest in a
-// handshake.
+// certificate returns the common part of all Certificates. ECDSA P-256 is allowed by FIPS 186-5,
+// and the cheapest in a handshake.
 func (c *Certificates) certificate(name, role string) *certv1.Certificate {
 	meta := c.meta(name)
 	meta.Labels[labelRole] = role

@@ -32,10 +32,12 @@ const (
 
 // Annotations of the clients' Issuer, with which a user controls and observes a rotation.
 const (
-	// AnnotationRotate requests a new CA whenever its value changes. The value is any text, such as the date.
+	// AnnotationRotate requests a new CA whenever its value changes. The value is any text, such as
+	// the date.
 	AnnotationRotate = "operator.kyma-project.io/rotate-ca"
-	// AnnotationSwitchAnyway is the generation of a CA to which the server certificate switches without waiting for the
-	// confirmation of all runtimes. The others are cut off until they get the new bundle.
+	// AnnotationSwitchAnyway is the generation of a CA to which the server certificate switches
+	// without waiting for the confirmation of all runtimes. The others are cut off until they get
+	// the new bundle.
 	AnnotationSwitchAnyway = "operator.kyma-project.io/switch-anyway"
 	// AnnotationRotation reports the progress of a rotation, and the runtimes that it waits for.
 	AnnotationRotation = "operator.kyma-project.io/rotation"
@@ -48,7 +50,8 @@ const (
 	annotationBundleSince = "operator.kyma-project.io/bundle-since"
 	// annotationRuntime is the ID of a runtime, on its certificates.
 	annotationRuntime = "operator.kyma-project.io/runtime-id"
-	// annotationOwner is <namespace>/<name> of the object that represents a runtime, annotationOwnerUID its UID.
+	// annotationOwner is <namespace>/<name> of the object that represents a runtime,
+	// annotationOwnerUID its UID.
 	annotationOwner    = "operator.kyma-project.io/certificate-owner"
 	annotationOwnerUID = "operator.kyma-project.io/certificate-owner-uid"
 )
@@ -58,7 +61,8 @@ const (
 	maxName = 40
 	// maxCommonName is the upper bound of RFC 5280, appendix A.1 (ub-common-name).
 	maxCommonName = 64
-	// maxDNSName is the longest name of a host, without the dot at its end (RFC 1035, section 2.3.4).
+	// maxDNSName is the longest name of a host, without the dot at its end (RFC 1035, section
+	// 2.3.4).
 	maxDNSName = 253
 	hashDigits = 10
 
@@ -97,8 +101,9 @@ func (n names) generationOf(name string) int {
 	return generation
 }
 
-// objectName returns the name of a Certificate and its Secret. It is the ID if that can be a name. Otherwise it is the valid
-// part of the ID, with a hash that keeps different IDs apart. No other object of this package ends with these suffixes.
+// objectName returns the name of a Certificate and its Secret. It is the ID if that can be a name.
+// Otherwise it is the valid part of the ID, with a hash that keeps different IDs apart. No other
+// object of this package ends with these suffixes.
 func objectName(id core.RuntimeID, suffix string) string {
 	readable := strings.Trim(strings.Map(nameRune, strings.ToLower(string(id))), "-")
 	if readable == string(id) {
@@ -125,12 +130,14 @@ func checkID(id core.RuntimeID) error {
 	case len(id) > maxCommonName:
 		return fmt.Errorf("%w: ID %.32q… has %d bytes, want at most %d: it is the Common Name (RFC 5280, ub-common-name)",
 			ErrInvalidRuntime, string(id), len(id), maxCommonName)
-	case strings.ContainsFunc(string(id), func(r rune) bool { return !unicode.IsPrint(r) || r == unicode.ReplacementChar }):
+	case strings.ContainsFunc(string(id), isUnprintable):
 		return fmt.Errorf("%w: ID %q has characters that cannot be printed", ErrInvalidRuntime, string(id))
 	default:
 		return nil
 	}
 }
+
+func isUnprintable(r rune) bool { return !unicode.IsPrint(r) || r == unicode.ReplacementChar }
 
 // checkDNSName accepts DNS names of hosts, and neither wildcards nor addresses.
 func checkDNSName(name string) error {

@@ -27,7 +27,8 @@ func (c *Certificates) announce(ctx context.Context, seen *observed, status Stat
 		slog.Int("waiting", len(status.Waiting)), slog.String("runtimes", list(status.Waiting)))
 
 	if c.opts.Recorder != nil && seen.clientsIssuer != nil {
-		c.opts.Recorder.Eventf(seen.clientsIssuer, nil, corev1.EventTypeWarning, "RotationWaits", string(status.Phase), "%s", status.Message)
+		c.opts.Recorder.Eventf(seen.clientsIssuer, nil, corev1.EventTypeWarning,
+			"RotationWaits", string(status.Phase), "%s", status.Message)
 	}
 }
 

@@ -36,8 +36,8 @@ type observed struct {
 func (c *Certificates) observe(ctx context.Context) (*observed, error) {
 	o := &observed{view: view{now: c.opts.Now()}, secrets: make(map[string]*corev1.Secret)}
 
-	// The Secret of the listener comes first, so that it is never younger than the others. Secrets come before
-	// Certificates, so that a Secret without Certificate is an orphan.
+	// The Secret of the listener comes first, so that it is never younger than the others. Secrets
+	// come before Certificates, so that a Secret without Certificate is an orphan.
 	reads := []func(context.Context, *observed) error{c.readListener, c.readIssuers, c.readSecrets, c.readCertificates}
 	for _, read := range reads {
 		if err := read(ctx, o); err != nil {
@@ -62,8 +62,11 @@ func (c *Certificates) readListener(ctx context.Context, o *observed) error {
 	o.listener = secret
 	o.bundle = parse(secret.Data[cmmeta.TLSCAKey])
 	since, _ := time.Parse(time.RFC3339Nano, secret.Annotations[annotationBundleSince]) // Without it: now.
-	o.published = published{present: true, bundle: fingerprints(o.bundle), since: since, newest: newestIn(o.bundle, c.names)}
-	o.published.expired = slices.ContainsFunc(o.bundle, func(ca *x509.Certificate) bool { return o.now.After(ca.NotAfter) })
+	expired := func(ca *x509.Certificate) bool { return o.now.After(ca.NotAfter) }
+	o.published = published{
+		present: true, bundle: fingerprints(o.bundle), since: since, newest: newestIn(o.bundle, c.names),
+		expired: slices.ContainsFunc(o.bundle, expired),
+	}
 
 	if since.IsZero() {
 		o.published.since, o.published.undated = o.now, true
@@ -105,9 +108,14 @@ func (c *Certificates) signer(issuer *certv1.Issuer) int {
 	return c.names.generationOf(issuer.Spec.CA.SecretName)
 }
 
+// inSet selects the objects of this set.
+func (c *Certificates) inSet() []client.ListOption {
+	return []client.ListOption{client.InNamespace(c.namespace), client.MatchingLabels{labelSet: string(c.names)}}
+}
+
 func (c *Certificates) readSecrets(ctx context.Context, o *observed) error {
 	var list corev1.SecretList
-	if err := c.client.List(ctx, &list, client.InNamespace(c.namespace), client.MatchingLabels{labelSet: string(c.names)}); err != nil {
+	if err := c.client.List(ctx, &list, c.inSet()...); err != nil {
 		return err
 	}
 
@@ -120,7 +128,7 @@ func (c *Certificates) readSecrets(ctx context.Context, o *observed) error {
 
 func (c *Certificates) readCertificates(ctx context.Context, o *observed) error {
 	var list certv1.CertificateList
-	if err := c.client.List(ctx, &list, client.InNamespace(c.namespace), client.MatchingLabels{labelSet: string(c.names)}); err != nil {
+	if err := c.client.List(ctx, &list, c.inSet()...); err != nil {
 		return err
 	}
 
@@ -155,8 +163,8 @@ func (o *observed) readAuthorities(names names) {
 	slices.SortFunc(o.issued, func(a, b *x509.Certificate) int { return a.NotBefore.Compare(b.NotBefore) })
 }
 
-// replaces reports whether the bundle has another key for a CA of that name: its Secret was lost, and cert-manager has made
-// a new one.
+// replaces reports whether the bundle has another key for a CA of that name: its Secret was lost,
+// and cert-manager has made a new one.
 func (o *observed) replaces(issued *x509.Certificate, name string) bool {
 	return issued.Subject.CommonName == name && slices.ContainsFunc(o.bundle, func(ca *x509.Certificate) bool {
 		return ca.Subject.CommonName == name && !bytes.Equal(ca.RawSubjectPublicKeyInfo, issued.RawSubjectPublicKeyInfo)
@@ -213,8 +221,8 @@ func (o *observed) leaf(certificate *certv1.Certificate) leaf {
 	return l
 }
 
-// serverSecret returns the Secret whose server certificate is to be published, nil if there is none. A certificate of an
-// unknown CA is never published: the runtimes would not trust it.
+// serverSecret returns the Secret whose server certificate is to be published, nil if there is
+// none. A certificate of an unknown CA is never published: the runtimes would not trust it.
 func (o *observed) serverSecret(names names) *corev1.Secret {
 	issued := o.secrets[names.server()]
 	if leaf := o.issuedIn(names.server()); leaf != nil && (trusted(leaf, o.bundle) || trusted(leaf, o.issued)) {
@@ -233,7 +241,8 @@ func (o *observed) fits(names names) bool {
 		slices.Equal(issued.Data[corev1.TLSPrivateKeyKey], o.listener.Data[corev1.TLSPrivateKeyKey])
 }
 
-// unconfirmed asks for the runtimes that may have got their first Secret before the youngest CA was in it.
+// unconfirmed asks for the runtimes that may have got their first Secret before the youngest CA was
+// in it.
 func (c *Certificates) unconfirmed(o *observed) []core.RuntimeID {
 	newest := o.newest()
 	if newest.fingerprint == "" || len(o.authorities) == 1 && !o.serverLags() {

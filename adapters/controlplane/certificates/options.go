@@ -35,34 +35,40 @@ const (
 
 // Options are the optional settings of [Certificates]. The zero value is the documented default.
 type Options struct {
-	// CAIssuer signs the CAs, which are then intermediate CAs of its PKI. Default: a self-signed Issuer of this package.
+	// CAIssuer signs the CAs, which are then intermediate CAs of its PKI. Default: a self-signed
+	// Issuer of this package.
 	CAIssuer cmmeta.IssuerReference
 
 	// CADuration is the life of a CA. Default: 365 days.
 	CADuration time.Duration
-	// RotateCABefore is how long before the end of a CA its rotation begins. It is at least Duration, so that no
-	// certificate outlives its CA. Default: 120 days.
+	// RotateCABefore is how long before the end of a CA its rotation begins. It is at least
+	// Duration, so that no certificate outlives its CA. Default: 120 days.
 	RotateCABefore time.Duration
-	// SwitchBefore is how long before the end of the old CA the server certificate switches without waiting for
-	// confirmations. All runtimes would be cut off otherwise. Default: 14 days.
+	// SwitchBefore is how long before the end of the old CA the server certificate switches without
+	// waiting for confirmations. All runtimes would be cut off otherwise. Default: 14 days.
 	SwitchBefore time.Duration
 
 	// Duration is the life of all other certificates. Default: 90 days.
 	Duration time.Duration
-	// RenewBefore is how long before its end cert-manager renews a certificate, with a new key. Default: 30 days.
+	// RenewBefore is how long before its end cert-manager renews a certificate, with a new key.
+	// Default: 30 days.
 	RenewBefore time.Duration
 
-	// Propagation is the longest time until a changed Secret has reached every listener or gateway. Default: 5 min.
+	// Propagation is the longest time until a changed Secret has reached every listener or gateway.
+	// Default: 5 min.
 	Propagation time.Duration
-	// IssuingAtOnce bounds the certificates that a rotation has issued at the same time. Default: 50.
+	// IssuingAtOnce bounds the certificates that a rotation has issued at the same time. Default:
+	// 50.
 	IssuingAtOnce int
 
-	// Service and RuntimeNamespace name the Service of the agent in the runtimes. The webhook's certificate is for its DNS
-	// names. RuntimeNamespace must equal the Namespace of the installer. Both default to "runtime-watcher".
+	// Service and RuntimeNamespace name the Service of the agent in the runtimes. The webhook's
+	// certificate is for its DNS names. RuntimeNamespace must equal the Namespace of the installer.
+	// Both default to "runtime-watcher".
 	Service          string
 	RuntimeNamespace string
 
-	// Recorder gets an Event about the clients' Issuer when a rotation waits for runtimes. Default: none.
+	// Recorder gets an Event about the clients' Issuer when a rotation waits for runtimes. Default:
+	// none.
 	Recorder events.EventRecorder
 	// Now is the clock. Default: [time.Now].
 	Now func() time.Time
@@ -119,7 +125,8 @@ func (o Options) validate() error {
 	return errors.Join(wrong...)
 }
 
-// validateServer keeps the names of the server apart from those of webhooks, which could act as the server otherwise.
+// validateServer keeps the names of the server apart from those of webhooks, which could act as the
+// server otherwise.
 func (o Options) validateServer(dnsNames []string) error {
 	var problems []error
 

@@ -15,7 +15,8 @@ func kyma(namespace string, uid types.UID) client.Object {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "kyma", UID: uid}}
 }
 
-// Two objects in two namespaces have the same runtime ID. The second one gets no key, and deletes none.
+// Two objects in two namespaces have the same runtime ID. The second one gets no key, and deletes
+// none.
 func TestARuntimeBelongsToOneObject(t *testing.T) {
 	t.Parallel()
 

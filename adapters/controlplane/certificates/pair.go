@@ -63,7 +63,8 @@ func missing(certificate *certv1.Certificate) RuntimeStatus {
 	return status
 }
 
-// misfit returns the first difference between a Certificate and the issued one, empty if there is none.
+// misfit returns the first difference between a Certificate and the issued one, empty if there is
+// none.
 func misfit(wanted *certv1.Certificate, issued *x509.Certificate, now time.Time) string {
 	switch {
 	case issued.Subject.CommonName != wanted.Spec.CommonName:
@@ -103,10 +104,11 @@ func trusted(certificate *x509.Certificate, bundle []*x509.Certificate) bool {
 	return slices.ContainsFunc(bundle, func(ca *x509.Certificate) bool { return signedBy(certificate, ca) })
 }
 
-// ownSecret makes a Secret end with its Certificate, as a key must not outlive its use. cert-manager does that only on
-// request.
+// ownSecret makes a Secret end with its Certificate, as a key must not outlive its use.
+// cert-manager does that only on request.
 func (c *Certificates) ownSecret(ctx context.Context, certificate *certv1.Certificate, secret *corev1.Secret) error {
-	if slices.ContainsFunc(secret.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == certificate.UID }) {
+	isOwner := func(o metav1.OwnerReference) bool { return o.UID == certificate.UID }
+	if slices.ContainsFunc(secret.OwnerReferences, isOwner) {
 		return nil
 	}
 
@@ -114,7 +116,8 @@ func (c *Certificates) ownSecret(ctx context.Context, certificate *certv1.Certif
 	// The UID keeps a Secret that is gone from being created.
 	owned.Namespace, owned.Name, owned.UID = secret.Namespace, secret.Name, secret.UID
 	owned.OwnerReferences = []metav1.OwnerReference{{
-		APIVersion: certv1.SchemeGroupVersion.String(), Kind: certv1.CertificateKind, Name: certificate.Name, UID: certificate.UID,
+		APIVersion: certv1.SchemeGroupVersion.String(), Kind: certv1.CertificateKind,
+		Name: certificate.Name, UID: certificate.UID,
 	}}
 
 	return c.apply(ctx, owned)

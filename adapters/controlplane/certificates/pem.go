@@ -47,8 +47,8 @@ func fingerprints(certificates []*x509.Certificate) []string {
 	return all
 }
 
-// compose returns the bundle: the published CAs that are not expired, and then the new ones, each once. The order is stable,
-// so that an unchanged bundle has the same bytes.
+// compose returns the bundle: the published CAs that are not expired, and then the new ones, each
+// once. The order is stable, so that an unchanged bundle has the same bytes.
 func compose(published, authorities []*x509.Certificate, now time.Time) []*x509.Certificate {
 	var bundle []*x509.Certificate
 
@@ -72,8 +72,8 @@ func encode(certificates []*x509.Certificate) []byte {
 	return text.Bytes()
 }
 
-// signedBy reports whether ca has signed a certificate. It compares key identifiers, and verifies the signature only where
-// one of them is missing.
+// signedBy reports whether ca has signed a certificate. It compares key identifiers, and verifies
+// the signature only where one of them is missing.
 func signedBy(certificate, ca *x509.Certificate) bool {
 	if len(certificate.AuthorityKeyId) > 0 && len(ca.SubjectKeyId) > 0 {
 		return bytes.Equal(certificate.AuthorityKeyId, ca.SubjectKeyId)

@@ -16,7 +16,8 @@ const (
 	PhaseBootstrap Phase = "Bootstrap"
 	// PhaseCreating means that a new CA is being issued. Nothing uses it.
 	PhaseCreating Phase = "Creating"
-	// PhasePropagating means that the bundle has the new CA, and that listeners are still loading it.
+	// PhasePropagating means that the bundle has the new CA, and that listeners are still loading
+	// it.
 	PhasePropagating Phase = "Propagating"
 	// PhaseReissuing means that the runtimes get certificates of the new CA.
 	PhaseReissuing Phase = "Reissuing"
@@ -24,13 +25,15 @@ const (
 	PhaseConfirming Phase = "Confirming"
 	// PhaseSwitching means that the server gets a certificate of the new CA.
 	PhaseSwitching Phase = "Switching"
-	// PhaseRetiring means that the old CAs lose their keys. They stay in the bundle until they expire.
+	// PhaseRetiring means that the old CAs lose their keys. They stay in the bundle until they
+	// expire.
 	PhaseRetiring Phase = "Retiring"
 	// PhaseStable means that there is nothing to do.
 	PhaseStable Phase = "Stable"
 )
 
-// maxAuthorities is the largest number of CAs with keys: of the server, of the clients, and the next one.
+// maxAuthorities is the largest number of CAs with keys: of the server, of the clients, and the
+// next one.
 const maxAuthorities = 3
 
 // view is the state of the cluster, as far as the plan needs it.
@@ -38,7 +41,8 @@ type view struct {
 	now time.Time
 
 	authorities []authority // by generation
-	// clientSigner and serverSigner are the generations that sign for runtimes and for the server, 0 for none.
+	// clientSigner and serverSigner are the generations that sign for runtimes and for the server,
+	// 0 for none.
 	clientSigner, serverSigner int
 
 	server   leaf
@@ -62,8 +66,8 @@ type authority struct {
 	replaced    bool          // its Secret was lost, and it has another key than in the bundle
 }
 
-// cut returns l, or shorter times for a CA with a shorter life than the options expect. Its issuer decides on the life, and
-// the CA would be replaced again and again otherwise.
+// cut returns l, or shorter times for a CA with a shorter life than the options expect. Its issuer
+// decides on the life, and the CA would be replaced again and again otherwise.
 func (a authority) cut(l limits) limits {
 	if a.life > 0 && a.life <= l.rotateBefore {
 		l.rotateBefore, l.switchBefore = a.life/3, a.life/9 // As the defaults are to each other.
@@ -132,8 +136,8 @@ type limits struct {
 //
 //	a CA signs nothing before it is in the bundle of every peer that would verify the signature.
 //
-// Clients are verified by listeners: a changed bundle reaches them within the time of propagation. The server is verified
-// by the runtimes: each of them confirms the CA.
+// Clients are verified by listeners: a changed bundle reaches them within the time of propagation.
+// The server is verified by the runtimes: each of them confirms the CA.
 func plan(v view, l limits) step {
 	rules := []func(view, limits) (step, bool){
 		discard, begin, publish, renew, switchClients, reissue, switchServer, retire, create,
@@ -165,8 +169,8 @@ func (v view) newest() authority {
 	return authority{}
 }
 
-// discard drops a CA that cert-manager has issued anew in its generation. Nothing trusts its key. A CA with the next number
-// takes its place, in the order of a rotation.
+// discard drops a CA that cert-manager has issued anew in its generation. Nothing trusts its key. A
+// CA with the next number takes its place, in the order of a rotation.
 func discard(v view, _ limits) (step, bool) {
 	for _, a := range v.authorities {
 		if a.replaced {
@@ -193,8 +197,8 @@ func begin(v view, _ limits) (step, bool) {
 	}
 }
 
-// oldestIsTrusted reports whether the oldest CA may sign at once: nothing is published yet, or it has signed the server
-// certificate, so that all peers trust it.
+// oldestIsTrusted reports whether the oldest CA may sign at once: nothing is published yet, or it
+// has signed the server certificate, so that all peers trust it.
 func (v view) oldestIsTrusted() bool {
 	oldest := v.authorities[0].fingerprint
 
@@ -215,7 +219,8 @@ func (v view) has(generation int) bool {
 	return slices.ContainsFunc(v.authorities, func(a authority) bool { return a.generation == generation })
 }
 
-// publish keeps the listener's Secret up to date: all CAs that may sign, no expired one, and the server certificate.
+// publish keeps the listener's Secret up to date: all CAs that may sign, no expired one, and the
+// server certificate.
 func publish(v view, _ limits) (step, bool) {
 	missing := slices.ContainsFunc(v.authorities, v.misses)
 	current := v.published.current && !v.published.expired && !v.published.undated
@@ -239,7 +244,8 @@ func (v view) misses(a authority) bool {
 	return a.fingerprint != "" && !v.now.After(a.notAfter) && !slices.Contains(v.published.bundle, a.fingerprint)
 }
 
-// renew starts a rotation, even while another one is in progress: that one continues with the newer CA.
+// renew starts a rotation, even while another one is in progress: that one continues with the newer
+// CA.
 func renew(v view, l limits) (step, bool) {
 	last := v.authorities[len(v.authorities)-1]
 	expires := !v.now.Before(last.notAfter.Add(-last.cut(l).rotateBefore))
@@ -314,8 +320,8 @@ func (v view) serverLags() bool {
 	return v.serverSigner != v.newest().generation || v.server.signer != v.newest().fingerprint
 }
 
-// anyway reports whether the server switches without all confirmations: because a user wants it, or because the old CA is
-// about to expire.
+// anyway reports whether the server switches without all confirmations: because a user wants it, or
+// because the old CA is about to expire.
 func (v view) anyway(l limits) bool {
 	if v.switchAnyway == v.newest().generation {
 		return true
@@ -326,7 +332,8 @@ func (v view) anyway(l limits) bool {
 	return ok && !v.now.Before(old.notAfter.Add(-old.cut(l).switchBefore))
 }
 
-// serverAuthority is the CA of the current server certificate. When that CA is lost, the certificate itself ends the wait.
+// serverAuthority is the CA of the current server certificate. When that CA is lost, the
+// certificate itself ends the wait.
 func (v view) serverAuthority() (authority, bool) {
 	for _, a := range v.authorities {
 		if a.fingerprint != "" && a.fingerprint == v.server.signer {
@@ -353,7 +360,9 @@ func switchServer(v view, l limits) (step, bool) {
 	case len(v.unconfirmed) > 0 && !v.anyway(l):
 		return step{phase: PhaseConfirming, waiting: v.unconfirmed, after: pollInterval}, true
 	case v.serverSigner != newest.generation:
-		return step{phase: PhaseSwitching, action: actionSignServer, generation: newest.generation, waiting: v.unconfirmed}, true
+		return step{
+			phase: PhaseSwitching, action: actionSignServer, generation: newest.generation, waiting: v.unconfirmed,
+		}, true
 	case !v.server.issuing && v.now.Sub(v.server.failed) >= failedIssuanceInterval:
 		return step{phase: PhaseSwitching, action: actionReissueServer, waiting: v.unconfirmed}, true
 	default:
@@ -363,9 +372,12 @@ func switchServer(v view, l limits) (step, bool) {
 
 // retire ends a rotation: a CA that no longer signs needs no key.
 func retire(v view, _ limits) (step, bool) {
-	if v.authorities[0].generation == v.newest().generation {
+	newest := v.newest()
+	if v.authorities[0].generation == newest.generation {
 		return step{}, false
 	}
 
-	return step{phase: PhaseRetiring, action: actionRetire, generation: v.newest().generation, waiting: v.unconfirmed}, true
+	return step{
+		phase: PhaseRetiring, action: actionRetire, generation: newest.generation, waiting: v.unconfirmed,
+	}, true
 }

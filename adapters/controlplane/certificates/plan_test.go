@@ -131,7 +131,8 @@ func (w *world) loseKey(pick int) {
 	w.expiries[a.fingerprint] = a.notAfter
 }
 
-// step does what plan says, once, as Certificates would. It may be called at any time: nothing is remembered in between.
+// step does what plan says, once, as Certificates would. It may be called at any time: nothing is
+// remembered in between.
 func (w *world) step() step {
 	v := w.view()
 	s := plan(v, testLimits)
@@ -166,7 +167,8 @@ func (w *world) step() step {
 	return s
 }
 
-// cut notes whom a switch did not wait for. That is allowed only when somebody said so, or when the CA expires.
+// cut notes whom a switch did not wait for. That is allowed only when somebody said so, or when the
+// CA expires.
 func (w *world) cut(v view) {
 	if !v.anyway(testLimits) {
 		return
@@ -341,8 +343,9 @@ func (w *world) settle(t *rapid.T) {
 	t.Fatalf("not stable: %+v", plan(w.view(), testLimits))
 }
 
-// At no moment, whatever happens in whatever order, are there two that can not verify each other; and in the end every rotation
-// ends. The plan has no memory, so a crash between any two steps is part of this.
+// At no moment, whatever happens in whatever order, are there two that can not verify each other;
+// and in the end every rotation ends. The plan has no memory, so a crash between any two steps is
+// part of this.
 func TestOrderOfRotation(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -385,8 +388,8 @@ func TestOrderOfRotation(t *testing.T) {
 			"anyway":  func(t *rapid.T) { w.anyway, w.overridden = 1+pick.Draw(t, "generation")%5, true },
 			"add":     func(*rapid.T) { w.add() },
 			"lost": func(t *rapid.T) {
-				// Somebody deletes the listener's Secret. With it, the CAs are forgotten that are retired; nobody needs one, unless a switch
-				// has not waited for him.
+				// Somebody deletes the listener's Secret. With it, the CAs are forgotten that are
+				// retired; nobody needs one, unless a switch has not waited for him.
 				if !w.overridden && !w.orphaned() && pick.Draw(t, "really")%10 == 0 {
 					w.secret = published{}
 					w.material = loaded{}

@@ -25,12 +25,12 @@ var ErrInvalidRuntime = errors.New("runtime cannot have certificates")
 type Runtime struct {
 	// ID becomes the Common Name of the client certificate: 1 to 64 bytes.
 	ID core.RuntimeID
-	// Domain is the registered domain of the runtime, in the annotation skr-domain: a DNS name without wildcard, and no
-	// name of the listener.
+	// Domain is the registered domain of the runtime, in the annotation skr-domain: a DNS name
+	// without wildcard, and no name of the listener.
 	Domain string
-	// Owner is the object that represents the runtime. No other object gets its certificates. They are deleted with it if it
-	// is in the same namespace, or cluster-scoped. Otherwise, and without Owner, they stay until
-	// [Certificates.RemoveRuntime].
+	// Owner is the object that represents the runtime. No other object gets its certificates. They
+	// are deleted with it if it is in the same namespace, or cluster-scoped. Otherwise, and without
+	// Owner, they stay until [Certificates.RemoveRuntime].
 	Owner client.Object
 }
 
@@ -40,7 +40,8 @@ const (
 	reasonIssuing = "Issuing"
 	// reasonFailed means that cert-manager could not issue one, and retries.
 	reasonFailed = "Failed"
-	// reasonOutdated means that an issued one does not fit the runtime, as after a change of its domain.
+	// reasonOutdated means that an issued one does not fit the runtime, as after a change of its
+	// domain.
 	reasonOutdated = "Outdated"
 	// reasonNoBundle means that the bundle does not have its CA yet.
 	reasonNoBundle = "NoBundle"
@@ -48,13 +49,14 @@ const (
 
 // RuntimeStatus is the state of the certificates of a runtime.
 type RuntimeStatus struct {
-	// Ready means that Secret is complete. Otherwise Reason is a word in CamelCase and Message a sentence.
+	// Ready means that Secret is complete. Otherwise Reason is a word in CamelCase and Message a
+	// sentence.
 	Ready           bool
 	Reason, Message string
-	// Secret is the content of the Secret of the agent, nil unless ready: the bundle in ca.crt, the client certificate in
-	// tls.crt and tls.key, and the serving certificate in webhook.crt and webhook.key. While a CA rotates, the bundle has
-	// both. The webhook configuration must get it before the agent gets the Secret, or its API server does not trust the
-	// agent for a moment.
+	// Secret is the content of the Secret of the agent, nil unless ready: the bundle in ca.crt, the
+	// client certificate in tls.crt and tls.key, and the serving certificate in webhook.crt and
+	// webhook.key. While a CA rotates, the bundle has both. The webhook configuration must get it
+	// before the agent gets the Secret, or its API server does not trust the agent for a moment.
 	Secret map[string][]byte
 	// Fingerprint is the SHA-256 of the client certificate's DER bytes, in lower case hex.
 	Fingerprint string
@@ -62,12 +64,12 @@ type RuntimeStatus struct {
 	NotAfter time.Time
 }
 
-// EnsureRuntime applies the Certificates of a runtime and returns the material that has been issued. It does not wait: call
-// it in each reconcile of the runtime, and again soon while it is not ready. While a certificate is renewed, the status
-// stays ready with the last one.
+// EnsureRuntime applies the Certificates of a runtime and returns the material that has been
+// issued. It does not wait: call it in each reconcile of the runtime, and again soon while it is
+// not ready. While a certificate is renewed, the status stays ready with the last one.
 //
-// An error wraps [ErrInvalidRuntime] when the runtime needs another ID or domain, and [ErrRuntimeTaken] when another
-// object has its ID.
+// An error wraps [ErrInvalidRuntime] when the runtime needs another ID or domain, and
+// [ErrRuntimeTaken] when another object has its ID.
 func (c *Certificates) EnsureRuntime(ctx context.Context, r Runtime) (RuntimeStatus, error) {
 	if err := c.validateRuntime(r); err != nil {
 		return RuntimeStatus{}, err
@@ -140,7 +142,9 @@ func (c *Certificates) ensure(ctx context.Context, r Runtime, p *pair) error {
 	return c.ownSecret(ctx, p.existing, secret)
 }
 
-func (c *Certificates) runtimeStatus(ctx context.Context, r Runtime, forClient, forWebhook *pair) (RuntimeStatus, error) {
+func (c *Certificates) runtimeStatus(
+	ctx context.Context, r Runtime, forClient, forWebhook *pair,
+) (RuntimeStatus, error) {
 	listener, err := get(ctx, c.client, c.ListenerSecret(), &corev1.Secret{})
 	if err != nil {
 		return RuntimeStatus{}, fmt.Errorf("certificates: bundle for runtime %q: %w", r.ID, err)
@@ -174,7 +178,8 @@ func (c *Certificates) runtimeStatus(ctx context.Context, r Runtime, forClient, 
 	}, nil
 }
 
-// OwnsRuntime reports whether the certificates of a runtime belong to r.Owner. It is true if there are none.
+// OwnsRuntime reports whether the certificates of a runtime belong to r.Owner. It is true if there
+// are none.
 func (c *Certificates) OwnsRuntime(ctx context.Context, r Runtime) (bool, error) {
 	if checkID(r.ID) != nil {
 		return true, nil
@@ -188,8 +193,8 @@ func (c *Certificates) OwnsRuntime(ctx context.Context, r Runtime) (bool, error)
 	return existing == nil || c.isOf(existing, r.ID) && owns(existing, r.Owner), nil
 }
 
-// RemoveRuntime deletes the certificates of a runtime and their keys, unless they belong to another owner or another set.
-// It is no error if there are none. The domain of r does not matter.
+// RemoveRuntime deletes the certificates of a runtime and their keys, unless they belong to another
+// owner or another set. It is no error if there are none. The domain of r does not matter.
 func (c *Certificates) RemoveRuntime(ctx context.Context, r Runtime) error {
 	if checkID(r.ID) != nil {
 		return nil //nolint:nilerr // No certificate can have such an ID.

@@ -22,7 +22,8 @@ func message(s Status) string {
 		return fmt.Sprintf("CA %d signs for runtimes; %s yet to get their certificates of it: %s",
 			s.Generation, count(s.Waiting), list(s.Waiting))
 	case PhaseConfirming:
-		return fmt.Sprintf("the server certificate switches to CA %d once every runtime trusts it; %s yet to confirm that: %s",
+		return fmt.Sprintf("the server certificate switches to CA %d once every runtime trusts it; "+
+			"%s yet to confirm that: %s",
 			s.Generation, count(s.Waiting), list(s.Waiting))
 	case PhaseSwitching, PhaseRetiring:
 		if len(s.Waiting) > 0 {

@@ -79,8 +79,8 @@ func (c *cluster) tryApply(ctx context.Context, object *unstructured.Unstructure
 	return nil
 }
 
-// immutable recognises the errors of API servers about fields that must not change (apimachinery/pkg/api/validation), and
-// about a roleRef.
+// immutable recognises the errors of API servers about fields that must not change
+// (apimachinery/pkg/api/validation), and about a roleRef.
 func immutable(err error) bool {
 	if !apierrors.IsInvalid(err) {
 		return false
@@ -91,13 +91,17 @@ func immutable(err error) bool {
 	return strings.Contains(text, "immutable") || strings.Contains(text, "cannot change roleRef")
 }
 
-// applyNamespace creates the namespace unless it exists, and corrects it only if this package has made it. It reports
-// whether objects can be created there. live is the namespace as it was read, nil if there was none.
-func (c *cluster) applyNamespace(ctx context.Context, wanted, live *unstructured.Unstructured) (usable bool, err error) {
+// applyNamespace creates the namespace unless it exists, and corrects it only if this package has
+// made it. It reports whether objects can be created there. live is the namespace as it was read,
+// nil if there was none.
+func (c *cluster) applyNamespace(
+	ctx context.Context, wanted, live *unstructured.Unstructured,
+) (usable bool, err error) {
 	switch {
 	case live == nil:
 		// Create, not apply: an apply would take over a namespace that appeared since the read.
-		if err := c.Create(ctx, wanted.DeepCopy(), client.FieldOwner(FieldOwner)); err != nil && !apierrors.IsAlreadyExists(err) {
+		err := c.Create(ctx, wanted.DeepCopy(), client.FieldOwner(FieldOwner))
+		if err != nil && !apierrors.IsAlreadyExists(err) {
 			return false, c.wrap(err, "create Namespace", wanted.GetName())
 		}
 
@@ -116,7 +120,9 @@ func ours(namespace *unstructured.Unstructured) bool {
 }
 
 // remove deletes objects, one after the other, and returns those that a finalizer still holds.
-func (c *cluster) remove(ctx context.Context, objects []*unstructured.Unstructured) (held []*unstructured.Unstructured, err error) {
+func (c *cluster) remove(
+	ctx context.Context, objects []*unstructured.Unstructured,
+) (held []*unstructured.Unstructured, err error) {
 	for _, object := range objects {
 		err := c.Delete(ctx, object.DeepCopy(), client.PropagationPolicy(metav1.DeletePropagationBackground))
 		if apierrors.IsNotFound(err) {

@@ -12,8 +12,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/internal/material"
 )
 
-// configuration returns the webhook configuration of a runtime. A namespace that this package has not made may hold
-// objects to watch, so it is not excluded.
+// configuration returns the webhook configuration of a runtime. A namespace that this package has
+// not made may hold objects to watch, so it is not excluded.
 func (i *Installer) configuration(
 	r *Runtime, ownNamespace bool,
 ) (*admissionregistrationv1.ValidatingWebhookConfiguration, error) {

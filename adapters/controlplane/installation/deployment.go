@@ -49,7 +49,8 @@ func (i *Installer) fillDeployment(object *unstructured.Unstructured, r *Runtime
 	})
 }
 
-// environment is sorted by name: another order would restart the agents. The Secret is mounted at mount.
+// environment is sorted by name: another order would restart the agents. The Secret is mounted at
+// mount.
 func (i *Installer) environment(r *Runtime, mount string) []corev1.EnvVar {
 	settings := maps.Clone(i.opts.Settings)
 	if settings == nil {

@@ -10,7 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// Installer installs the agent. Create it with [New]. Its methods may be called concurrently, except for one runtime.
+// Installer installs the agent. Create it with [New]. Its methods may be called concurrently,
+// except for one runtime.
 type Installer struct {
 	image        string
 	controlPlane string
@@ -18,8 +19,8 @@ type Installer struct {
 	opts         Options
 }
 
-// New returns an installer of an image of the agent. The agents send to the control plane at <host>:<port>. An error
-// names every invalid parameter.
+// New returns an installer of an image of the agent. The agents send to the control plane at
+// <host>:<port>. An error names every invalid parameter.
 func New(image, controlPlane string, opts Options) (*Installer, error) {
 	opts = opts.withDefaults()
 	port, err := parsePort(controlPlane)
@@ -35,11 +36,11 @@ func New(image, controlPlane string, opts Options) (*Installer, error) {
 	return &Installer{image: image, controlPlane: controlPlane, port: port, opts: opts}, nil
 }
 
-// Install does the next steps of an installation, without waiting, and corrects changes by others. Call it again while
-// the state is not [Ready], and from time to time after that.
+// Install does the next steps of an installation, without waiting, and corrects changes by others.
+// Call it again while the state is not [Ready], and from time to time after that.
 //
-// The webhook configuration comes last, when the agent answers. An existing configuration gets a new bundle before the
-// agent gets a new certificate. A new Secret restarts nothing.
+// The webhook configuration comes last, when the agent answers. An existing configuration gets a
+// new bundle before the agent gets a new certificate. A new Secret restarts nothing.
 //
 // Beside an error only [Status.Former] is set. An error that wraps [ErrInvalidRuntime] or
 // admission.ErrInvalidConfiguration needs another Runtime. Retry all others.
@@ -78,7 +79,8 @@ func (i *Installer) cluster(r *Runtime) *cluster {
 	return &cluster{Client: r.Client, id: r.ID, log: i.opts.Logger.With(slog.String("runtime", string(r.ID)))}
 }
 
-// installAgent applies the objects of the agent. The API server calls it from the moment that it answers.
+// installAgent applies the objects of the agent. The API server calls it from the moment that it
+// answers.
 func (i *Installer) installAgent(
 	ctx context.Context, in *cluster, r *Runtime, namespace *unstructured.Unstructured,
 	configuration *admissionregistrationv1.ValidatingWebhookConfiguration,
@@ -106,7 +108,9 @@ func (i *Installer) installAgent(
 	return status, i.prune(ctx, in)
 }
 
-func (i *Installer) unstructured(configuration *admissionregistrationv1.ValidatingWebhookConfiguration) *unstructured.Unstructured {
+func (i *Installer) unstructured(
+	configuration *admissionregistrationv1.ValidatingWebhookConfiguration,
+) *unstructured.Unstructured {
 	object := &unstructured.Unstructured{Object: content(configuration)}
 	i.opts.Adjust(object)
 

@@ -51,7 +51,8 @@ func TestNewNamesAllThatIsWrong(t *testing.T) {
 func TestManagersAreThoseThatTheAgentsSpeakTo(t *testing.T) {
 	watches := []admission.Watch{{Manager: "b"}, {Manager: "a"}, {Manager: "b"}}
 
-	// The managers of the watches are never replaced: the agents and the control plane must agree on them.
+	// The managers of the watches are never replaced: the agents and the control plane must agree
+	// on them.
 	for settings, want := range map[string][]core.Manager{"": {"a", "b"}, "c, a": {"a", "b", "c"}} {
 		installer, err := installation.New("agent:v1", "a:443", installation.Options{Settings: map[string]string{"MANAGERS": settings}})
 		if err != nil {

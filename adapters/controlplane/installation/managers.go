@@ -8,8 +8,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// Managers returns the managers that the agents of a runtime send to, sorted: those of the watches, and those of MANAGERS
-// in [Options.Settings].
+// Managers returns the managers that the agents of a runtime send to, sorted: those of the watches,
+// and those of MANAGERS in [Options.Settings].
 func (i *Installer) Managers(watches []admission.Watch) []core.Manager {
 	managers := make([]core.Manager, 0, len(watches))
 

@@ -21,8 +21,8 @@ type file struct {
 	canary bool
 }
 
-// files are in the order in which they are applied: each object needs only those before it. The webhook configuration is
-// not among them.
+// files are in the order in which they are applied: each object needs only those before it. The
+// webhook configuration is not among them.
 func files() []file {
 	return []file{
 		{path: "serviceaccount.yaml"},

@@ -12,7 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 )
 
-// RESTMapper has the kinds that this package reads and writes. A client with it needs no discovery in the runtime.
+// RESTMapper has the kinds that this package reads and writes. A client with it needs no discovery
+// in the runtime.
 func RESTMapper() meta.RESTMapper {
 	mapper := meta.NewDefaultRESTMapper(nil)
 

@@ -41,25 +41,29 @@ const (
 
 // Options are the optional settings of an [Installer]. The zero value is the documented default.
 type Options struct {
-	// Namespace is the namespace of the agent. An existing namespace is neither changed nor removed, and objects in it
-	// are watched. The serving certificate must be valid for the Service there. Default: [DefaultNamespace].
+	// Namespace is the namespace of the agent. An existing namespace is neither changed nor
+	// removed, and objects in it are watched. The serving certificate must be valid for the Service
+	// there. Default: [DefaultNamespace].
 	Namespace string
-	// ConfigurationName is the name of the ValidatingWebhookConfiguration. It must be unique in the runtime. Default:
-	// [DefaultConfigurationName].
+	// ConfigurationName is the name of the ValidatingWebhookConfiguration. It must be unique in the
+	// runtime. Default: [DefaultConfigurationName].
 	ConfigurationName string
 	// Replicas is the number of agents. Default: 2.
 	Replicas int32
-	// NoCanary turns the canary off: the agent then has no rights in the runtime, and cannot prove that the API server
-	// calls it. By default the agent writes a Lease to find out.
+	// NoCanary turns the canary off: the agent then has no rights in the runtime, and cannot prove
+	// that the API server calls it. By default the agent writes a Lease to find out.
 	NoCanary bool
-	// Settings are environment variables of the agent, beside those of the manifests. The managers in MANAGERS, separated
-	// by commas, are added to those of the watches. A new value restarts the agents. Default: none.
+	// Settings are environment variables of the agent, beside those of the manifests. The managers
+	// in MANAGERS, separated by commas, are added to those of the watches. A new value restarts the
+	// agents. Default: none.
 	Settings map[string]string
-	// Webhooks are the options of the webhook configuration. Its Canary is set by this package. By default
-	// ExcludedNamespaces are kube-system and, if this package has made it, the namespace of the agent.
+	// Webhooks are the options of the webhook configuration. Its Canary is set by this package. By
+	// default ExcludedNamespaces are kube-system and, if this package has made it, the namespace of
+	// the agent.
 	Webhooks admission.ConfigurationOptions
-	// Adjust may change each object before it is applied, to add tolerations, pull secrets or labels. It must not rename
-	// an object and must not block. Concurrent calls of Install call it concurrently. Default: none.
+	// Adjust may change each object before it is applied, to add tolerations, pull secrets or
+	// labels. It must not rename an object and must not block. Concurrent calls of Install call it
+	// concurrently. Default: none.
 	Adjust func(object *unstructured.Unstructured)
 	// Logger gets a line when an object had to be replaced. Default: discarded.
 	Logger *slog.Logger

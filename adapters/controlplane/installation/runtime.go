@@ -18,15 +18,15 @@ var ErrInvalidRuntime = errors.New("agent cannot be installed in runtime")
 
 // Runtime is a cluster that gets the agent, and the agent's material.
 type Runtime struct {
-	// ID must be the Common Name of the client certificate. The agent of another certificate would speak for another
-	// runtime.
+	// ID must be the Common Name of the client certificate. The agent of another certificate would
+	// speak for another runtime.
 	ID core.RuntimeID
-	// Client needs the rights of a cluster administrator and no cache, as client.New makes it. Its scheme does not
-	// matter. Nil means that the runtime is gone, so there is nothing to uninstall.
+	// Client needs the rights of a cluster administrator and no cache, as client.New makes it. Its
+	// scheme does not matter. Nil means that the runtime is gone, so there is nothing to uninstall.
 	Client client.Client
 	// Secret has ca.crt, tls.crt and tls.key, and webhook.crt and webhook.key for the webhook, as
-	// certificates.RuntimeStatus has them. Without the last two the webhook serves tls.crt. The API server of the runtime
-	// trusts the CAs in ca.crt, too.
+	// certificates.RuntimeStatus has them. Without the last two the webhook serves tls.crt. The API
+	// server of the runtime trusts the CAs in ca.crt, too.
 	Secret map[string][]byte
 	// Watches are the changes that the API server sends to the agent.
 	Watches []admission.Watch
@@ -37,7 +37,8 @@ func (r *Runtime) hasServingPair() bool {
 	return r.Secret[material.ServingCertificate] != nil || r.Secret[material.ServingKey] != nil
 }
 
-// validate checks the material as both peers of the agent will: a mistake found there is a silent failure.
+// validate checks the material as both peers of the agent will: a mistake found there is a silent
+// failure.
 func (r *Runtime) validate(host string) error {
 	if r.Client == nil {
 		return fmt.Errorf("%w %q: want a client, have none", ErrInvalidRuntime, r.ID)
@@ -90,7 +91,8 @@ func (r *Runtime) validateServing(host string) error {
 func (r *Runtime) pair(certificate, key string) (tls.Certificate, error) {
 	pair, err := tls.X509KeyPair(r.Secret[certificate], r.Secret[key])
 	if err != nil {
-		return tls.Certificate{}, fmt.Errorf("%w %q: %s and %s of its Secret: %w", ErrInvalidRuntime, r.ID, certificate, key, err)
+		return tls.Certificate{}, fmt.Errorf("%w %q: %s and %s of its Secret: %w",
+			ErrInvalidRuntime, r.ID, certificate, key, err)
 	}
 
 	return pair, nil

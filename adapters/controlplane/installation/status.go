@@ -20,7 +20,8 @@ type State string
 const (
 	// Progressing means that a step is awaited.
 	Progressing State = "Progressing"
-	// Ready means that every replica is of the newest Deployment, at least one answers, and the API server calls it.
+	// Ready means that every replica is of the newest Deployment, at least one answers, and the API
+	// server calls it.
 	Ready State = "Ready"
 	// Failed means that the installation needs a change. It is still retried.
 	Failed State = "Failed"
@@ -31,12 +32,13 @@ const (
 // Status is the progress of an installation.
 type Status struct {
 	State State
-	// Reason is a word in CamelCase, for a condition, and Message a sentence, unless the state is Ready or Removed.
+	// Reason is a word in CamelCase, for a condition, and Message a sentence, unless the state is
+	// Ready or Removed.
 	Reason, Message string
 	// Available is the number of replicas that answer, Replicas the number that is wanted.
 	Available, Replicas int32
-	// Former are the managers of webhooks that this call of Install has removed and that no watch names now. Each is
-	// reported once.
+	// Former are the managers of webhooks that this call of Install has removed and that no watch
+	// names now. Each is reported once.
 	Former []core.Manager
 }
 
@@ -82,7 +84,8 @@ func (i *Installer) observe(ctx context.Context, in *cluster) (Status, error) {
 	return status, err
 }
 
-// rollout follows `kubectl rollout status`, except that one available replica is enough when all are updated.
+// rollout follows `kubectl rollout status`, except that one available replica is enough when all
+// are updated.
 func rollout(d *appsv1.Deployment) Status {
 	s := Status{State: Progressing, Reason: reasonRolloutProgressing, Available: d.Status.AvailableReplicas, Replicas: 1}
 	if d.Spec.Replicas != nil {
@@ -95,7 +98,8 @@ func rollout(d *appsv1.Deployment) Status {
 	case stalled(d) != "":
 		s.State, s.Reason, s.Message = Failed, reasonRolloutStalled, stalled(d)
 	case d.Status.UpdatedReplicas < s.Replicas:
-		s.Message = fmt.Sprintf("waiting for the rollout: %d of %d replicas are updated", d.Status.UpdatedReplicas, s.Replicas)
+		s.Message = fmt.Sprintf("waiting for the rollout: %d of %d replicas are updated",
+			d.Status.UpdatedReplicas, s.Replicas)
 	case d.Status.Replicas > d.Status.UpdatedReplicas:
 		s.Message = fmt.Sprintf("waiting for the end of %d old replicas", d.Status.Replicas-d.Status.UpdatedReplicas)
 	case s.Available == 0:
@@ -123,7 +127,9 @@ func (i *Installer) reached(ctx context.Context, in *cluster) (bool, error) {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(discoveryv1.SchemeGroupVersion.WithKind("EndpointSliceList"))
 
-	err := in.List(ctx, list, client.InNamespace(i.opts.Namespace), client.MatchingLabels{discoveryv1.LabelServiceName: Name})
+	ofService := client.MatchingLabels{discoveryv1.LabelServiceName: Name}
+
+	err := in.List(ctx, list, client.InNamespace(i.opts.Namespace), ofService)
 	if err != nil {
 		return false, in.wrap(err, "list the EndpointSlices of Service", Name)
 	}

@@ -10,11 +10,12 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// Uninstall removes the objects that Install has made, in reverse order: the webhook configuration first, and the agent when
-// no API server can call it any more. Call it again until the state is [Removed]. Of r only ID and Client matter.
+// Uninstall removes the objects that Install has made, in reverse order: the webhook configuration
+// first, and the agent when no API server can call it any more. Call it again until the state is
+// [Removed]. Of r only ID and Client matter.
 //
-// Missing objects are no error, and neither is a runtime that is gone, which has no client. A runtime that cannot be
-// reached is an error.
+// Missing objects are no error, and neither is a runtime that is gone, which has no client. A
+// runtime that cannot be reached is an error.
 func (i *Installer) Uninstall(ctx context.Context, r Runtime) (Status, error) {
 	if r.Client == nil {
 		return Status{State: Removed}, nil
@@ -47,8 +48,8 @@ func (i *Installer) Uninstall(ctx context.Context, r Runtime) (Status, error) {
 	return awaitingEndOf(held), nil
 }
 
-// removable returns all objects except the webhook configuration, in the order of their removal. The namespace is among
-// them if Install has made it.
+// removable returns all objects except the webhook configuration, in the order of their removal.
+// The namespace is among them if Install has made it.
 func (i *Installer) removable(ctx context.Context, in *cluster) ([]*unstructured.Unstructured, error) {
 	objects := make([]*unstructured.Unstructured, 0, len(files())+2)
 

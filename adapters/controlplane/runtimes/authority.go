@@ -11,8 +11,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/certificates"
 )
 
-// keepAuthority reconciles the CA until ctx ends. When a rotation begins to wait for confirmations, it reconciles all
-// runtimes once, so that they get the new bundle before their interval ends.
+// keepAuthority reconciles the CA until ctx ends. When a rotation begins to wait for confirmations,
+// it reconciles all runtimes once, so that they get the new bundle before their interval ends.
 func (r *reconciler) keepAuthority(ctx context.Context) error {
 	var before certificates.Phase
 

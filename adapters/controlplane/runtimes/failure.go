@@ -71,8 +71,8 @@ func installReason(err error) string {
 	}
 }
 
-// fail reports a failure, if it has a reason, and returns when to try again. Retries cannot help an invalid runtime: a
-// change of the object or of a Watcher leads to the next reconcile.
+// fail reports a failure, if it has a reason, and returns when to try again. Retries cannot help an
+// invalid runtime: a change of the object or of a Watcher leads to the next reconcile.
 func (r *reconciler) fail(ctx context.Context, object client.Object, err error) (reconcile.Result, error) {
 	var known failure
 	if !errors.As(err, &known) {
@@ -96,10 +96,14 @@ func (r *reconciler) fail(ctx context.Context, object client.Object, err error) 
 
 // report calls Report, and emits an Event when a runtime fails for a new reason.
 func (r *reconciler) report(ctx context.Context, object client.Object, status installation.Status) error {
-	if status.State != installation.Failed {
-		r.failures.reported(client.ObjectKeyFromObject(object), "")
-	} else if r.failures.reported(client.ObjectKeyFromObject(object), status.Reason+status.Message) && r.opts.Recorder != nil {
-		r.opts.Recorder.Eventf(object, nil, corev1.EventTypeWarning, status.Reason, "Reconcile", "%s", shorten(status.Message))
+	text := ""
+	if status.State == installation.Failed {
+		text = status.Reason + ": " + status.Message
+	}
+
+	if r.failures.reported(client.ObjectKeyFromObject(object), text) && r.opts.Recorder != nil {
+		r.opts.Recorder.Eventf(object, nil, corev1.EventTypeWarning,
+			status.Reason, "Reconcile", "%s", shorten(status.Message))
 	}
 
 	return r.opts.Report(ctx, object, status)

@@ -15,18 +15,19 @@ import (
 const (
 	// drain is how long agents may send heartbeats after their removal.
 	drain = time.Minute
-	// lingering is how long after the last Watcher of a manager the runtimes that still send for it are reconciled early.
+	// lingering is how long after the last Watcher of a manager the runtimes that still send for it
+	// are reconciled early.
 	lingering = 10 * time.Minute
 )
 
-// forgetter removes runtimes and managers from a fleet when their agents have ended. Its state lives as long as the fleet:
-// in this process.
+// forgetter removes runtimes and managers from a fleet when their agents have ended. Its state
+// lives as long as the fleet: in this process.
 type forgetter struct {
 	fleet Fleet
 
 	mu sync.Mutex
-	// named has the managers that a Watcher has ever named, with the time since when none does, zero while one does. Other
-	// managers are never removed, as a manager needs no Watcher.
+	// named has the managers that a Watcher has ever named, with the time since when none does,
+	// zero while one does. Other managers are never removed, as a manager needs no Watcher.
 	named map[core.Manager]time.Time
 	// removed has the runtimes whose agents may still send heartbeats.
 	removed map[client.ObjectKey]removal
@@ -57,8 +58,8 @@ func (f *forgetter) note(watches []admission.Watch) {
 	}
 }
 
-// noteFormer adds managers that the webhooks of a runtime have named until now. Their Watchers may have gone while this
-// process did not run.
+// noteFormer adds managers that the webhooks of a runtime have named until now. Their Watchers may
+// have gone while this process did not run.
 func (f *forgetter) noteFormer(managers []core.Manager) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -70,8 +71,9 @@ func (f *forgetter) noteFormer(managers []core.Manager) {
 	}
 }
 
-// forgetFormer removes the managers that the agents of a runtime do not send to any more. It returns the time to the next
-// reconcile, at most interval: a manager stays while former agents send heartbeats for it.
+// forgetFormer removes the managers that the agents of a runtime do not send to any more. It
+// returns the time to the next reconcile, at most interval: a manager stays while former agents
+// send heartbeats for it.
 func (f *forgetter) forgetFormer(id core.RuntimeID, current []core.Manager, interval time.Duration) time.Duration {
 	f.mu.Lock()
 	named := maps.Clone(f.named)
@@ -99,8 +101,8 @@ func (f *forgetter) forget(object client.ObjectKey, id core.RuntimeID) time.Dura
 	return f.forgetAgain(object)
 }
 
-// forgetAgain removes the runtime of an object that is gone once more, as a late heartbeat may have added it. It returns
-// the time to the next reconcile, 0 for none.
+// forgetAgain removes the runtime of an object that is gone once more, as a late heartbeat may have
+// added it. It returns the time to the next reconcile, 0 for none.
 func (f *forgetter) forgetAgain(object client.ObjectKey) time.Duration {
 	f.mu.Lock()
 

@@ -28,9 +28,9 @@ const (
 	unused = time.Hour
 )
 
-// Kubeconfigs connects to runtimes whose kubeconfigs are in Secrets of the control plane. It keeps the client of a Secret
-// until the Secret changes or is gone, or for an hour without use. Make one with [NewKubeconfigs]. It may be used
-// concurrently.
+// Kubeconfigs connects to runtimes whose kubeconfigs are in Secrets of the control plane. It keeps
+// the client of a Secret until the Secret changes or is gone, or for an hour without use. Make one
+// with [NewKubeconfigs]. It may be used concurrently.
 type Kubeconfigs struct {
 	secrets client.Reader
 	where   func(object client.Object) client.ObjectKey
@@ -47,24 +47,29 @@ type connection struct {
 	asked   time.Time
 }
 
-// KubeconfigOptions are the optional settings of [NewKubeconfigs]. The zero value is the documented default.
+// KubeconfigOptions are the optional settings of [NewKubeconfigs]. The zero value is the documented
+// default.
 type KubeconfigOptions struct {
-	// AllowInsecure accepts servers without TLS, and servers whose certificate is not verified. The keys of a runtime go
-	// over that connection. Default: false.
+	// AllowInsecure accepts servers without TLS, and servers whose certificate is not verified. The
+	// keys of a runtime go over that connection. Default: false.
 	AllowInsecure bool
 	// AllowProxy accepts the proxy-url of a kubeconfig. Default: false.
 	AllowProxy bool
 }
 
-// NewKubeconfigs reads kubeconfigs from one key, such as "config", of the Secrets that where returns. The reader should not
-// cache all Secrets of the control plane. The reader of mgr.GetAPIReader does not.
+// NewKubeconfigs reads kubeconfigs from one key, such as "config", of the Secrets that where
+// returns. The reader should not cache all Secrets of the control plane. The reader of
+// mgr.GetAPIReader does not.
 func NewKubeconfigs(
 	secrets client.Reader, key string, where func(object client.Object) client.ObjectKey, opts KubeconfigOptions,
 ) *Kubeconfigs {
-	return &Kubeconfigs{secrets: secrets, where: where, key: key, opts: opts, clients: make(map[client.ObjectKey]connection)}
+	return &Kubeconfigs{
+		secrets: secrets, where: where, key: key, opts: opts, clients: make(map[client.ObjectKey]connection),
+	}
 }
 
-// Connect is a [Connect]. A missing Secret means [ErrGone]. The client has only the kinds of the agent's installation.
+// Connect is a [Connect]. A missing Secret means [ErrGone]. The client has only the kinds of the
+// agent's installation.
 func (k *Kubeconfigs) Connect(ctx context.Context, object client.Object) (client.Client, error) {
 	name := k.where(object)
 
@@ -151,8 +156,8 @@ func newClient(kubeconfig []byte, opts KubeconfigOptions) (client.Client, error)
 // errInvalidKubeconfig means that another kubeconfig is needed.
 var errInvalidKubeconfig = errors.New("invalid kubeconfig")
 
-// validate refuses a kubeconfig that could take keys or files of the operator, or of other runtimes, elsewhere. Writers of
-// one kubeconfig must not gain more than that runtime.
+// validate refuses a kubeconfig that could take keys or files of the operator, or of other
+// runtimes, elsewhere. Writers of one kubeconfig must not gain more than that runtime.
 func (o KubeconfigOptions) validate(config *clientcmdapi.Config) error {
 	for _, name := range slices.Sorted(maps.Keys(config.AuthInfos)) {
 		if err := validateUser(config.AuthInfos[name]); err != nil {

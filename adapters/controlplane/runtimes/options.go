@@ -25,25 +25,29 @@ const (
 type Options struct {
 	// Name is the name of the controller in logs, metrics and events. Default: "runtimes".
 	Name string
-	// Interval is the time between two reconciles of a runtime that is ready, plus up to a tenth at random. They correct
-	// changes and deliver new certificates. Default: 10 min.
+	// Interval is the time between two reconciles of a runtime that is ready, plus up to a tenth at
+	// random. They correct changes and deliver new certificates. Default: 10 min.
 	Interval time.Duration
 	// Retry is the time between two reconciles of a runtime that is not ready. Default: 3 s.
 	Retry time.Duration
-	// Timeout bounds one reconcile of a runtime. Writes to the control plane may take as long again. Default: 1 min.
+	// Timeout bounds one reconcile of a runtime. Writes to the control plane may take as long
+	// again. Default: 1 min.
 	Timeout time.Duration
-	// GiveUp is how long a deleted object is held while the removal of the agent fails, from the first failure that this
-	// process has seen. The agent then stays in the runtime, without certificates. Default: 1 h.
+	// GiveUp is how long a deleted object is held while the removal of the agent fails, from the
+	// first failure that this process has seen. The agent then stays in the runtime, without
+	// certificates. Default: 1 h.
 	GiveUp time.Duration
 	// Concurrent is the number of concurrent reconciles. Default: 10.
 	Concurrent int
-	// Fleet is the fleet of the listener in this process. Runtimes that were removed are removed there, and managers that
-	// no Watcher names any more once no agent sends heartbeats for them. Default: none.
+	// Fleet is the fleet of the listener in this process. Runtimes that were removed are removed
+	// there, and managers that no Watcher names any more once no agent sends heartbeats for them.
+	// Default: none.
 	Fleet Fleet
-	// Report gets the status of a runtime after each reconcile, for example to write a condition. It may be called
-	// concurrently. An error is retried. Default: none.
+	// Report gets the status of a runtime after each reconcile, for example to write a condition.
+	// It may be called concurrently. An error is retried. Default: none.
 	Report func(ctx context.Context, object client.Object, status installation.Status) error
-	// Recorder gets an Event when a runtime fails for a new reason. Default: the recorder of the manager.
+	// Recorder gets an Event when a runtime fails for a new reason. Default: the recorder of the
+	// manager.
 	Recorder events.EventRecorder
 }
 

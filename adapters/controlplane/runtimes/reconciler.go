@@ -149,8 +149,8 @@ func (r *reconciler) install(
 	return status, err
 }
 
-// runtimeOf names the owner with its kind, so that the schemes of others need not know it. The garbage collector removes
-// the certificates with the owner, even without the finalizer.
+// runtimeOf names the owner with its kind, so that the schemes of others need not know it. The
+// garbage collector removes the certificates with the owner, even without the finalizer.
 func (r *reconciler) runtimeOf(object client.Object, identity Identity) certificates.Runtime {
 	owner := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
 		Namespace: object.GetNamespace(), Name: object.GetName(), UID: object.GetUID(),
@@ -184,7 +184,8 @@ func (r *reconciler) patch(ctx context.Context, object, before client.Object) er
 	return nil
 }
 
-// watches returns the watches of all valid Watchers. The status of a Watcher reports whether it is valid.
+// watches returns the watches of all valid Watchers. The status of a Watcher reports whether it is
+// valid.
 func (r *reconciler) watches(ctx context.Context) ([]admission.Watch, error) {
 	list := &v1beta2.WatcherList{}
 	if err := r.client.List(ctx, list); err != nil {

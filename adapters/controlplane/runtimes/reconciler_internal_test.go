@@ -103,7 +103,8 @@ func TestARuntimeThatIsLetGoKeepsNoCertificate(t *testing.T) {
 	}
 }
 
-// The object was deleted long ago, while no operator ran. The first error that is seen must not orphan the agent.
+// The object was deleted long ago, while no operator ran. The first error that is seen must not
+// orphan the agent.
 func TestARuntimeThatIsOutOfReachKeepsItsCertificateForAWhile(t *testing.T) {
 	t.Parallel()
 
@@ -269,7 +270,8 @@ func (ready) EnsureRuntime(context.Context, certificates.Runtime) (certificates.
 	return certificates.RuntimeStatus{Ready: true}, nil
 }
 
-// Two objects represent the same runtime. The second one is refused, and its deletion leaves agent and certificates alone.
+// Two objects represent the same runtime. The second one is refused, and its deletion leaves agent
+// and certificates alone.
 func TestASecondObjectOfARuntimeIsRefused(t *testing.T) {
 	t.Parallel()
 
@@ -337,7 +339,8 @@ func deleted(ago time.Duration) *corev1.ConfigMap {
 	}}
 }
 
-// newPlane is a control plane where, as with a real one, no request succeeds after its context has ended.
+// newPlane is a control plane where, as with a real one, no request succeeds after its context has
+// ended.
 func newPlane(t *testing.T, objects ...client.Object) client.WithWatch {
 	t.Helper()
 

@@ -68,9 +68,11 @@ func (r *reconciler) release(ctx context.Context, object client.Object, id core.
 	return reconcile.Result{RequeueAfter: r.forgetter.forget(key, id)}, nil
 }
 
-// uninstall removes the agent. It returns the runtime, as far as it is known, and none when the runtime belongs to
-// another object: then there is nothing to remove.
-func (r *reconciler) uninstall(ctx context.Context, object client.Object) (certificates.Runtime, installation.Status, error) {
+// uninstall removes the agent. It returns the runtime, as far as it is known, and none when the
+// runtime belongs to another object: then there is nothing to remove.
+func (r *reconciler) uninstall(
+	ctx context.Context, object client.Object,
+) (certificates.Runtime, installation.Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.opts.Timeout)
 	defer cancel()
 
@@ -99,7 +101,9 @@ func (r *reconciler) uninstall(ctx context.Context, object client.Object) (certi
 	return runtime, status, err
 }
 
-func (r *reconciler) uninstallAgent(ctx context.Context, object client.Object, id core.RuntimeID) (installation.Status, error) {
+func (r *reconciler) uninstallAgent(
+	ctx context.Context, object client.Object, id core.RuntimeID,
+) (installation.Status, error) {
 	there, err := r.connect(ctx, object)
 	if isGone(err) {
 		there, err = nil, nil

@@ -55,7 +55,8 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	return reconcile.Result{}, again
 }
 
-// finish removes the routes of a Watcher that is being deleted. Finalizers of others may still hold it.
+// finish removes the routes of a Watcher that is being deleted. Finalizers of others may still hold
+// it.
 func (r *reconciler) finish(ctx context.Context, w *v1beta2.Watcher) error {
 	if err := r.removeAll(ctx, client.ObjectKeyFromObject(w)); err != nil {
 		return err
@@ -64,8 +65,8 @@ func (r *reconciler) finish(ctx context.Context, w *v1beta2.Watcher) error {
 	return r.removeFinalizer(ctx, w)
 }
 
-// establish returns the status of a Watcher after it has applied its route. The former route stays while a new one
-// cannot be made, as it may still work.
+// establish returns the status of a Watcher after it has applied its route. The former route stays
+// while a new one cannot be made, as it may still work.
 func (r *reconciler) establish(ctx context.Context, w *v1beta2.Watcher) (outcome, error) {
 	manager, err := managerOf(w)
 	if err != nil {

@@ -13,7 +13,8 @@ import (
 // formerFinalizer is on every Watcher of a controller that this one replaces.
 const formerFinalizer = "operator.kyma-project.io/watcher"
 
-// removeFinalizer takes the former finalizer off. Routes have an owner reference, so they need no finalizer.
+// removeFinalizer takes the former finalizer off. Routes have an owner reference, so they need no
+// finalizer.
 func (r *reconciler) removeFinalizer(ctx context.Context, w *v1beta2.Watcher) error {
 	before := w.DeepCopy()
 	if !controllerutil.RemoveFinalizer(w, formerFinalizer) {

@@ -33,13 +33,14 @@ func (h httpRoutes) build(
 	}
 
 	if len(gateways.Items) == 0 {
-		return nil, "", problem(reasonGatewayNotFound, "no Gateway of the Gateway API, in any namespace, is selected by %s", selector)
+		return nil, "", problem(reasonGatewayNotFound,
+			"no Gateway of the Gateway API, in any namespace, is selected by %s", selector)
 	}
 
 	parents, names := parentsOf(gateways.Items)
 	if len(parents) == 0 {
-		return nil, "", problem(reasonGatewayWithoutHosts, "the gateways %s, selected by %s, have no listener for HTTP or HTTPS",
-			strings.Join(names, ", "), selector)
+		return nil, "", problem(reasonGatewayWithoutHosts,
+			"the gateways %s, selected by %s, have no listener for HTTP or HTTPS", strings.Join(names, ", "), selector)
 	}
 
 	route := &gatewayv1.HTTPRoute{TypeMeta: metav1.TypeMeta{APIVersion: gatewayv1.GroupVersion.String(), Kind: h.kind()}}
@@ -50,7 +51,8 @@ func (h httpRoutes) build(
 
 	service := w.Spec.ServiceInfo
 
-	return route, fmt.Sprintf("%s to %s/%s:%d", strings.Join(names, ", "), service.Namespace, service.Name, service.Port), nil
+	return route, fmt.Sprintf("%s to %s/%s:%d",
+		strings.Join(names, ", "), service.Namespace, service.Name, service.Port), nil
 }
 
 // backend states the defaults of the API server, so that the stored route equals the applied one.
@@ -79,8 +81,8 @@ func pathMatches(m core.Manager) []gatewayv1.HTTPRouteMatch {
 	return matches
 }
 
-// parentsOf returns the gateways that serve HTTP, and the names of all gateways, both sorted. A route without hosts
-// takes the hosts of its gateways.
+// parentsOf returns the gateways that serve HTTP, and the names of all gateways, both sorted. A
+// route without hosts takes the hosts of its gateways.
 func parentsOf(gateways []gatewayv1.Gateway) (parents []gatewayv1.ParentReference, names []string) {
 	slices.SortFunc(gateways, func(a, b gatewayv1.Gateway) int {
 		return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)

@@ -12,7 +12,8 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
-// check reads the conditions that the controllers of the gateways have written for each parent of the route.
+// check reads the conditions that the controllers of the gateways have written for each parent of
+// the route.
 func (h httpRoutes) check(ctx context.Context, reader client.Reader, key client.ObjectKey) error {
 	route := &gatewayv1.HTTPRoute{}
 	if err := reader.Get(ctx, key, route); err != nil && !apierrors.IsNotFound(err) {
@@ -36,7 +37,8 @@ func (h httpRoutes) check(ctx context.Context, reader client.Reader, key client.
 	return pending(route, accepted)
 }
 
-// pending names the gateways that have not accepted the route yet. A route that the cache does not have yet is pending.
+// pending names the gateways that have not accepted the route yet. A route that the cache does not
+// have yet is pending.
 func pending(route *gatewayv1.HTTPRoute, accepted map[string]bool) error {
 	var missing []string
 
@@ -47,7 +49,8 @@ func pending(route *gatewayv1.HTTPRoute, accepted map[string]bool) error {
 	}
 
 	if len(missing) > 0 || len(route.Spec.ParentRefs) == 0 {
-		return problem(reasonRoutePending, "the route is applied; waiting for acceptance by the gateways %s", strings.Join(missing, ", "))
+		return problem(reasonRoutePending,
+			"the route is applied; waiting for acceptance by the gateways %s", strings.Join(missing, ", "))
 	}
 
 	return nil
@@ -55,7 +58,8 @@ func pending(route *gatewayv1.HTTPRoute, accepted map[string]bool) error {
 
 // rejection returns a condition that says so for the current generation, nil if there is none.
 func rejection(conditions []metav1.Condition, generation int64) *metav1.Condition {
-	for _, kind := range []gatewayv1.RouteConditionType{gatewayv1.RouteConditionAccepted, gatewayv1.RouteConditionResolvedRefs} {
+	kinds := []gatewayv1.RouteConditionType{gatewayv1.RouteConditionAccepted, gatewayv1.RouteConditionResolvedRefs}
+	for _, kind := range kinds {
 		condition := meta.FindStatusCondition(conditions, string(kind))
 		if condition != nil && condition.Status == metav1.ConditionFalse && condition.ObservedGeneration >= generation {
 			return condition
@@ -71,7 +75,8 @@ func isTrue(conditions []metav1.Condition, kind gatewayv1.RouteConditionType, ge
 	return condition != nil && condition.Status == metav1.ConditionTrue && condition.ObservedGeneration >= generation
 }
 
-// nameOf returns <namespace>/<name>. A reference without namespace means the namespace of the route.
+// nameOf returns <namespace>/<name>. A reference without namespace means the namespace of the
+// route.
 func nameOf(parent gatewayv1.ParentReference, route *gatewayv1.HTTPRoute) string {
 	namespace := route.Namespace
 	if parent.Namespace != nil {

@@ -17,22 +17,23 @@ const (
 	VirtualService Routing = "VirtualService"
 	// HTTPRoute is the route of the Gateway API, gateway.networking.k8s.io/v1.
 	HTTPRoute Routing = "HTTPRoute"
-	// NoRouting makes no routes, for runtimes that connect to their operator without a gateway. The status still
-	// reports whether a Watcher is valid.
+	// NoRouting makes no routes, for runtimes that connect to their operator without a gateway. The
+	// status still reports whether a Watcher is valid.
 	NoRouting Routing = "None"
 )
 
 // Options are the optional settings of [SetUp]. The zero value is the documented default.
 type Options struct {
-	// Routing is the kind of the routes. Its custom resource definitions must be installed. Routes of the other kinds
-	// that an earlier setting made are removed. Default: [VirtualService].
+	// Routing is the kind of the routes. Its custom resource definitions must be installed. Routes
+	// of the other kinds that an earlier setting made are removed. Default: [VirtualService].
 	Routing Routing
 	// Name is the name of the controller in logs, metrics and events. Default: "watcher".
 	Name string
-	// FieldOwner owns the fields that the controller applies. After a change of it, the fields of the former owner
-	// stay. Default: "runtime-watcher".
+	// FieldOwner owns the fields that the controller applies. After a change of it, the fields of
+	// the former owner stay. Default: "runtime-watcher".
 	FieldOwner string
-	// ClusterDomain is the DNS domain of the services in the control plane. Default: "cluster.local".
+	// ClusterDomain is the DNS domain of the services in the control plane. Default:
+	// "cluster.local".
 	ClusterDomain string
 }
 

@@ -10,8 +10,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// yield removes the route of a Watcher, and returns a problem, when an older Watcher leads its manager to another
-// service. So a new Watcher cannot take over the events of a manager.
+// yield removes the route of a Watcher, and returns a problem, when an older Watcher leads its
+// manager to another service. So a new Watcher cannot take over the events of a manager.
 func (r *reconciler) yield(ctx context.Context, w *v1beta2.Watcher, m core.Manager) error {
 	watchers := &v1beta2.WatcherList{}
 	if err := r.client.List(ctx, watchers); err != nil {
@@ -32,7 +32,8 @@ func (r *reconciler) yield(ctx context.Context, w *v1beta2.Watcher, m core.Manag
 		elder.Spec.ServiceInfo.Namespace, elder.Spec.ServiceInfo.Name)
 }
 
-// elderOf returns the oldest Watcher before w that leads the manager to another service, nil if there is none.
+// elderOf returns the oldest Watcher before w that leads the manager to another service, nil if
+// there is none.
 func elderOf(w *v1beta2.Watcher, m core.Manager, watchers []v1beta2.Watcher) *v1beta2.Watcher {
 	eldest := w
 

@@ -26,8 +26,8 @@ type routing interface {
 	// gateway and route return empty objects of their types.
 	gateway() client.Object
 	route() client.Object
-	// build returns the route of a Watcher through all gateways that a selector finds, without owner, and its way for
-	// messages. When there can be none, the error is a [routeProblem].
+	// build returns the route of a Watcher through all gateways that a selector finds, without
+	// owner, and its way for messages. When there can be none, the error is a [routeProblem].
 	build(
 		ctx context.Context, reader client.Reader, selector labels.Selector, w *v1beta2.Watcher, m core.Manager,
 	) (client.Object, string, error)
@@ -68,7 +68,8 @@ func (r *reconciler) apply(ctx context.Context, w *v1beta2.Watcher, route client
 	return serverside.Apply(ctx, r.client, &unstructured.Unstructured{Object: content}, r.opts.FieldOwner)
 }
 
-// checkOwner refuses to take over a route of the same name that has another owner. It reads without cache.
+// checkOwner refuses to take over a route of the same name that has another owner. It reads without
+// cache.
 func (r *reconciler) checkOwner(ctx context.Context, w *v1beta2.Watcher) error {
 	current := r.routing.route()
 
@@ -85,18 +86,21 @@ func (r *reconciler) checkOwner(ctx context.Context, w *v1beta2.Watcher) error {
 		return nil
 	}
 
-	return problem(reasonRouteConflict, "%s %s/%s exists and does not belong to this Watcher: delete or rename one of them",
+	return problem(reasonRouteConflict,
+		"%s %s/%s exists and does not belong to this Watcher: delete or rename one of them",
 		r.routing.kind(), w.Namespace, w.Name)
 }
 
-// ownedBy goes by the name: a Watcher that was deleted and created again takes over the route of the first one.
+// ownedBy goes by the name: a Watcher that was deleted and created again takes over the route of
+// the first one.
 func ownedBy(route client.Object, name string) bool {
 	return slices.ContainsFunc(route.GetOwnerReferences(), func(owner metav1.OwnerReference) bool {
 		return owner.Kind == v1beta2.Kind && owner.Name == name && strings.HasPrefix(owner.APIVersion, v1beta2.Group+"/")
 	})
 }
 
-// removeAll deletes the routes of a Watcher, of every kind. The garbage collector would do the same, later.
+// removeAll deletes the routes of a Watcher, of every kind. The garbage collector would do the
+// same, later.
 func (r *reconciler) removeAll(ctx context.Context, key client.ObjectKey) error {
 	if r.routing != nil {
 		if err := r.remove(ctx, r.client, r.routing, key); err != nil {
@@ -107,8 +111,8 @@ func (r *reconciler) removeAll(ctx context.Context, key client.ObjectKey) error 
 	return r.removeOthers(ctx, key)
 }
 
-// removeOthers deletes the routes of the kinds that are not configured: an earlier setting has made them. It reads
-// without cache, as a cache would wait for definitions that may not be installed.
+// removeOthers deletes the routes of the kinds that are not configured: an earlier setting has made
+// them. It reads without cache, as a cache would wait for definitions that may not be installed.
 func (r *reconciler) removeOthers(ctx context.Context, key client.ObjectKey) error {
 	for _, other := range []routing{virtualServices{}, httpRoutes{}} {
 		if r.routing != nil && r.routing.kind() == other.kind() {

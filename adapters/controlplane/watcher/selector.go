@@ -7,7 +7,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/api/v1beta2"
 )
 
-// selectorOf returns the selector of the gateways. An older definition accepted selectors that are empty or invalid.
+// selectorOf returns the selector of the gateways. An older definition accepted selectors that are
+// empty or invalid.
 func selectorOf(s *v1beta2.GatewaySelector) (labels.Selector, error) {
 	if len(s.MatchLabels) == 0 && len(s.MatchExpressions) == 0 {
 		return nil, problem(reasonInvalidSelector, "spec.gateway.selector is empty and would select every gateway")

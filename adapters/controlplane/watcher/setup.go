@@ -26,15 +26,17 @@ import (
 // +kubebuilder:rbac:groups=gateway.networking.k8s.io,resources=httproutes,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// AddToScheme adds Watchers to a scheme, and the routes and gateways of Istio and of the Gateway API.
+// AddToScheme adds Watchers to a scheme, and the routes and gateways of Istio and of the Gateway
+// API.
 func AddToScheme(scheme *runtime.Scheme) error {
 	kinds := runtime.NewSchemeBuilder(v1beta2.AddToScheme, networkingv1beta1.AddToScheme, gatewayv1.Install)
 
 	return kinds.AddToScheme(scheme)
 }
 
-// SetUp adds the controller to a manager whose scheme has the kinds of [AddToScheme]. The controller runs on the
-// replica that leads and needs the rights of deploy/controlplane. An error names every invalid option.
+// SetUp adds the controller to a manager whose scheme has the kinds of [AddToScheme]. The
+// controller runs on the replica that leads and needs the rights of deploy/controlplane. An error
+// names every invalid option.
 func SetUp(mgr ctrl.Manager, opts Options) error {
 	opts = opts.withDefaults()
 	if err := opts.validate(); err != nil {

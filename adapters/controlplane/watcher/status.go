@@ -39,8 +39,8 @@ const (
 // formerCondition is a condition of a controller that this one replaces.
 const formerCondition = "VirtualService"
 
-// routeProblem is the reason why a Watcher has no working route. It is not retried: only a change of an object that the
-// controller watches can solve it.
+// routeProblem is the reason why a Watcher has no working route. It is not retried: only a change
+// of an object that the controller watches can solve it.
 type routeProblem struct{ reason, message string }
 
 func (p *routeProblem) Error() string { return p.message }

@@ -42,8 +42,8 @@ func (v virtualServices) build(
 	}
 
 	if len(hosts) == 0 {
-		return nil, "", problem(reasonGatewayWithoutHosts, "the gateways %s, selected by %s, have no server for HTTP with hosts",
-			strings.Join(names, ", "), selector)
+		return nil, "", problem(reasonGatewayWithoutHosts,
+			"the gateways %s, selected by %s, have no server for HTTP with hosts", strings.Join(names, ", "), selector)
 	}
 
 	destination := v.destination(w.Spec.ServiceInfo)
@@ -108,7 +108,8 @@ func namesAndHosts(gateways []*networkingv1beta1.Gateway) (names, hosts []string
 	return names, slices.Sorted(maps.Keys(all))
 }
 
-// servesHTTP reports whether a server of a gateway looks at paths. A server without tls serves plain text.
+// servesHTTP reports whether a server of a gateway looks at paths. A server without tls serves
+// plain text.
 func servesHTTP(server *apinetworkingv1beta1.Server) bool {
 	return !passesThrough(server.GetTls()) && speaksHTTP(server.GetPort().GetProtocol())
 }

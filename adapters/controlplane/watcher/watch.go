@@ -27,25 +27,27 @@ func managerOf(w *v1beta2.Watcher) (core.Manager, error) {
 
 	manager, err := core.ParseManager(name)
 	if err != nil {
-		return "", fmt.Errorf("%w, have %.80q in spec.manager or the label %s", errInvalidManager, name, v1beta2.ManagedByLabel)
+		return "", fmt.Errorf("%w, have %.80q in spec.manager or the label %s",
+			errInvalidManager, name, v1beta2.ManagedByLabel)
 	}
 
 	return manager, nil
 }
 
-// watchOf returns the watch of a Watcher. Its error wraps [admission.ErrInvalidConfiguration] when the Watcher was stored
-// before its definition had its rules.
+// watchOf returns the watch of a Watcher. Its error wraps [admission.ErrInvalidConfiguration] when
+// the Watcher was stored before its definition had its rules.
 func watchOf(w *v1beta2.Watcher) (admission.Watch, error) {
 	manager, err := managerOf(w)
 	if err != nil {
 		return admission.Watch{}, fmt.Errorf("watcher %s/%s: %w", w.Namespace, w.Name, err)
 	}
 
+	resource := w.Spec.ResourceToWatch
 	watch := admission.Watch{
 		Name:    types.NamespacedName{Namespace: w.Namespace, Name: w.Name},
 		Manager: manager,
 		Resource: schema.GroupVersionResource{
-			Group: w.Spec.ResourceToWatch.Group, Version: w.Spec.ResourceToWatch.Version, Resource: w.Spec.ResourceToWatch.Resource,
+			Group: resource.Group, Version: resource.Version, Resource: resource.Resource,
 		},
 		Labels: plain(w.Spec.LabelsToWatch),
 		Field:  core.Field(w.Spec.Field),
@@ -58,8 +60,9 @@ func watchOf(w *v1beta2.Watcher) (admission.Watch, error) {
 	return watch, nil
 }
 
-// Watches returns the watches of all Watchers that are not being deleted. Invalid Watchers are left out, and the error
-// joins the reasons. Each reason that is about a watch wraps [admission.ErrInvalidConfiguration].
+// Watches returns the watches of all Watchers that are not being deleted. Invalid Watchers are left
+// out, and the error joins the reasons. Each reason that is about a watch wraps
+// [admission.ErrInvalidConfiguration].
 func Watches(watchers []v1beta2.Watcher) ([]admission.Watch, error) {
 	var (
 		watches  []admission.Watch

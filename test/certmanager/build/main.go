@@ -1,8 +1,9 @@
 //go:build ignore
 
-// Command certmanager runs cert-manager's own controllers, as far as CA and self-signed issuers need them, against the
-// API server of a kubeconfig. It applies the custom resource definitions first, and writes one line to standard output
-// when it is ready. It is built in a module of its own, see README.md.
+// Command certmanager runs cert-manager's own controllers, as far as CA and self-signed issuers
+// need them, against the API server of a kubeconfig. It applies the custom resource definitions
+// first, and writes one line to standard output when it is ready. It is built in a module of its
+// own, see README.md.
 package main
 
 import (

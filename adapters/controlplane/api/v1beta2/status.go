@@ -27,8 +27,8 @@ type WatcherStatus struct {
 // +kubebuilder:validation:Enum=Processing;Deleting;Ready;Error;Warning;Unmanaged;""
 type State string
 
-// The states that this module writes. Deleting, Warning and Unmanaged are accepted, as other controllers may have
-// stored them.
+// The states that this module writes. Deleting, Warning and Unmanaged are accepted, as other
+// controllers may have stored them.
 const (
 	StateProcessing State = "Processing"
 	StateReady      State = "Ready"

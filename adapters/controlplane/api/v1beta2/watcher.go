@@ -9,7 +9,8 @@ const ManagedByLabel = "operator.kyma-project.io/managed-by"
 
 // Watcher makes every runtime report changes of one resource to a manager in the control plane.
 //
-// Its spec becomes one webhook in each runtime and one route in the control plane. Its status reports the route.
+// Its spec becomes one webhook in each runtime and one route in the control plane. Its status
+// reports the route.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:storageversion
@@ -34,8 +35,8 @@ type Watcher struct {
 	Status WatcherStatus `json:"status,omitempty,omitzero"`
 }
 
-// ManagerName returns the manager of the spec, or else the label [ManagedByLabel], which is not validated. It is empty when
-// both are.
+// ManagerName returns the manager of the spec, or else the label [ManagedByLabel], which is not
+// validated. It is empty when both are.
 func (w *Watcher) ManagerName() string {
 	if w.Spec.Manager != "" {
 		return w.Spec.Manager
@@ -56,8 +57,8 @@ type WatcherList struct {
 
 // WatcherSpec names a resource to watch and the service that gets the events.
 type WatcherSpec struct {
-	// The operator that gets the events, as in the path of their URL: a DNS-1123 label. Default: the label
-	// operator.kyma-project.io/managed-by.
+	// The operator that gets the events, as in the path of their URL: a DNS-1123 label. Default:
+	// the label operator.kyma-project.io/managed-by.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
@@ -67,7 +68,8 @@ type WatcherSpec struct {
 	// The service in the control plane that gets the events.
 	ServiceInfo Service `json:"serviceInfo"`
 
-	// Labels that an object must all have to be watched, before or after a change. Without any, every object is watched.
+	// Labels that an object must all have to be watched, before or after a change. Without any,
+	// every object is watched.
 	//
 	// +optional
 	// +mapType=atomic
@@ -78,7 +80,8 @@ type WatcherSpec struct {
 	// The resource to watch in the runtimes.
 	ResourceToWatch WatchableGVR `json:"resourceToWatch"`
 
-	// The part of an object whose changes count: spec or status. In an object without that part, every change counts.
+	// The part of an object whose changes count: spec or status. In an object without that part,
+	// every change counts.
 	//
 	// +optional
 	// +kubebuilder:default=spec
@@ -155,8 +158,8 @@ type GatewayConfig struct {
 	LabelSelector GatewaySelector `json:"selector"`
 }
 
-// GatewaySelector selects gateways by their labels. Its JSON is that of a metav1.LabelSelector. The bounds allow an API
-// server to validate its content.
+// GatewaySelector selects gateways by their labels. Its JSON is that of a metav1.LabelSelector. The
+// bounds allow an API server to validate its content.
 //
 // +structType=atomic
 // +kubebuilder:validation:XValidation:rule="(has(self.matchLabels) && self.matchLabels.size() > 0) || (has(self.matchExpressions) && self.matchExpressions.size() > 0)",message="must have at least one label or expression: an empty selector would select every gateway"

@@ -1,5 +1,5 @@
-// Package crd embeds the custom resource definition of Watcher. The definition is generated from api/v1beta2. The folder is
-// a kustomize base, too.
+// Package crd embeds the custom resource definition of Watcher. The definition is generated from
+// api/v1beta2. The folder is a kustomize base, too.
 package crd
 
 import (

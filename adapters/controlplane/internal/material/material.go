@@ -1,4 +1,5 @@
-// Package material names the Secret keys and the Service of the agent, on which certificates and installation agree.
+// Package material names the Secret keys and the Service of the agent, on which certificates and
+// installation agree.
 package material
 
 import corev1 "k8s.io/api/core/v1"
@@ -16,7 +17,8 @@ const (
 	// ClientCertificate and ClientKey identify the runtime to the control plane.
 	ClientCertificate = corev1.TLSCertKey
 	ClientKey         = corev1.TLSPrivateKeyKey
-	// ServingCertificate and ServingKey are what the webhook serves. A Secret without them has one pair for both uses.
+	// ServingCertificate and ServingKey are what the webhook serves. A Secret without them has one
+	// pair for both uses.
 	ServingCertificate = "webhook.crt"
 	ServingKey         = "webhook.key"
 )

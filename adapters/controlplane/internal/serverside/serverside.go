@@ -22,8 +22,9 @@ func Content(object any) (map[string]any, error) {
 	return content, nil
 }
 
-// Apply creates an object, or corrects the fields that owner has applied. Fields of other owners stay. Fields that owner has
-// applied before, and that the object does not have, are removed. The object must name its kind, and is not changed.
+// Apply creates an object, or corrects the fields that owner has applied. Fields of other owners
+// stay. Fields that owner has applied before, and that the object does not have, are removed. The
+// object must name its kind, and is not changed.
 func Apply(ctx context.Context, c client.Client, object *unstructured.Unstructured, owner string) error {
 	// The client writes the response into its argument.
 	applied := client.ApplyConfigurationFromUnstructured(object.DeepCopy())
