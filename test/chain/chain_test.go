@@ -187,7 +187,7 @@ func (w *world) webhooks(id core.RuntimeID) []admissionregistrationv1.Validating
 
 	var configuration admissionregistrationv1.ValidatingWebhookConfiguration
 
-	err := w.runtimes[id].Client.Get(w.t.Context(), types.NamespacedName{Name: installation.DefaultConfigurationName}, &configuration)
+	err := w.runtimes[id].Client.Get(w.t.Context(), types.NamespacedName{Name: installation.Name}, &configuration)
 	if !apierrors.IsNotFound(err) {
 		w.must(err)
 	}
@@ -361,9 +361,8 @@ func (w *world) runtimeRemoved(id core.RuntimeID) {
 		w.t.Errorf("left in %s: %v", id, left)
 	}
 
-	if pods := w.pods(id); len(pods) > 0 {
-		w.t.Errorf("agents of %s: %+v", id, pods)
-	}
+	// In a namespace of others, nothing holds the object until the last events are delivered.
+	w.eventually("the agents of "+string(id)+" have ended", func() bool { return len(w.pods(id)) == 0 })
 
 	w.knows(id)
 

@@ -51,10 +51,6 @@ const (
 	propagation = 4 * time.Second
 )
 
-func (w *world) deployment() types.NamespacedName {
-	return types.NamespacedName{Namespace: w.namespace, Name: installation.Name}
-}
-
 // world is a control plane with an operator, and some runtimes.
 type world struct {
 	t         *testing.T
@@ -74,6 +70,10 @@ type world struct {
 
 	mu     sync.Mutex
 	states map[core.RuntimeID]installation.Status
+}
+
+func (w *world) deployment() types.NamespacedName {
+	return types.NamespacedName{Namespace: w.namespace, Name: installation.Name}
 }
 
 // member is a runtime with an API server of its own.

@@ -263,16 +263,16 @@ func get(t *testing.T, plane *controlplane.ControlPlane, like *unstructured.Unst
 func specOf(t *testing.T, o *unstructured.Unstructured) v1beta2.WatcherSpec {
 	t.Helper()
 
-	var watcher v1beta2.Watcher
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &watcher); err != nil {
+	var stored v1beta2.Watcher
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &stored); err != nil {
 		t.Fatal(err)
 	}
 
-	if len(watcher.Spec.LabelsToWatch) == 0 {
-		watcher.Spec.LabelsToWatch = nil
+	if len(stored.Spec.LabelsToWatch) == 0 {
+		stored.Spec.LabelsToWatch = nil
 	}
 
-	return watcher.Spec
+	return stored.Spec
 }
 
 func watchersAreChanged(t *testing.T, plane *controlplane.ControlPlane) {

@@ -99,7 +99,7 @@ func podsAreRestricted(t *testing.T, runtime *controlplane.ControlPlane) {
 // by itself, makes of it.
 func installAppliesTheSame(t *testing.T, runtime *controlplane.ControlPlane) {
 	t.Helper()
-	kubectl(t, runtime, "apply", "--server-side", "--force-conflicts", "--field-manager="+installation.FieldOwner, "-k", "deploy/example")
+	kubectl(t, runtime, "apply", "--server-side", "--force-conflicts", "--field-manager="+"runtime-watcher-installation", "-k", "deploy/example")
 
 	byHand := objects(t, runtime)
 

@@ -547,8 +547,12 @@ func todaysNamespaceIsWatched(t *testing.T, plane *controlplane.ControlPlane) {
 		namespace string
 		want      bool
 	}{
-		{w, "kyma-system", true}, {w, "default", true}, {w, "kube-system", false},
-		{own, "own-namespace", false}, {own, "kyma-system", true}, {own, "kube-system", false},
+		{w, "kyma-system", true},
+		{w, "default", true},
+		{w, "kube-system", false},
+		{own, "own-namespace", false},
+		{own, "kyma-system", true},
+		{own, "kube-system", false},
 	} {
 		if have := test.installed.watches(test.namespace); have != test.want {
 			t.Errorf("installed in %s: objects of %s are watched: %t, want %t", test.installed.namespace, test.namespace, have, test.want)

@@ -18,8 +18,8 @@ func newSecret(t *testing.T, runtime, namespace string) map[string][]byte {
 	t.Helper()
 
 	ca := newCA(t)
-	client, err := ca.Client(runtime, testpki.Options{})
 
+	client, err := ca.Client(runtime, testpki.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -323,7 +323,7 @@ func called(t *testing.T, in *controlplane.ControlPlane) (names []string) {
 
 	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{}
 
-	err := in.Client.Get(t.Context(), client.ObjectKey{Name: installation.DefaultConfigurationName}, configuration)
+	err := in.Client.Get(t.Context(), client.ObjectKey{Name: installation.Name}, configuration)
 	if client.IgnoreNotFound(err) != nil {
 		t.Fatal(err)
 	}

@@ -12,22 +12,22 @@ type Phase string
 
 // The phases, in the order in which a rotation passes through them.
 const (
-	// PhaseBootstrap means that no CA or no server certificate is issued.
-	PhaseBootstrap Phase = "Bootstrap"
-	// PhaseCreating means that a new CA is being issued. Nothing uses it.
-	PhaseCreating Phase = "Creating"
-	// PhasePropagating means that the bundle has the new CA, and that listeners are still loading
+	// phaseBootstrap means that no CA or no server certificate is issued.
+	phaseBootstrap Phase = "Bootstrap"
+	// phaseCreating means that a new CA is being issued. Nothing uses it.
+	phaseCreating Phase = "Creating"
+	// phasePropagating means that the bundle has the new CA, and that listeners are still loading
 	// it.
-	PhasePropagating Phase = "Propagating"
-	// PhaseReissuing means that the runtimes get certificates of the new CA.
-	PhaseReissuing Phase = "Reissuing"
+	phasePropagating Phase = "Propagating"
+	// phaseReissuing means that the runtimes get certificates of the new CA.
+	phaseReissuing Phase = "Reissuing"
 	// PhaseConfirming means that some runtimes have not confirmed that they trust the new CA.
 	PhaseConfirming Phase = "Confirming"
-	// PhaseSwitching means that the server gets a certificate of the new CA.
-	PhaseSwitching Phase = "Switching"
-	// PhaseRetiring means that the old CAs lose their keys. They stay in the bundle until they
+	// phaseSwitching means that the server gets a certificate of the new CA.
+	phaseSwitching Phase = "Switching"
+	// phaseRetiring means that the old CAs lose their keys. They stay in the bundle until they
 	// expire.
-	PhaseRetiring Phase = "Retiring"
+	phaseRetiring Phase = "Retiring"
 	// PhaseStable means that there is nothing to do.
 	PhaseStable Phase = "Stable"
 )
@@ -174,7 +174,7 @@ func (v view) newest() authority {
 func discard(v view, _ limits) (step, bool) {
 	for _, a := range v.authorities {
 		if a.replaced {
-			return step{phase: PhaseCreating, action: actionDiscard, generation: a.generation}, true
+			return step{phase: phaseCreating, action: actionDiscard, generation: a.generation}, true
 		}
 	}
 
@@ -185,13 +185,13 @@ func discard(v view, _ limits) (step, bool) {
 func begin(v view, _ limits) (step, bool) {
 	switch {
 	case len(v.authorities) == 0:
-		return step{phase: PhaseBootstrap, action: actionCreate, generation: v.next(), request: v.request}, true
+		return step{phase: phaseBootstrap, action: actionCreate, generation: v.next(), request: v.request}, true
 	case !v.has(v.clientSigner) && v.oldestIsTrusted():
-		return step{phase: PhaseBootstrap, action: actionSignClients, generation: v.authorities[0].generation}, true
+		return step{phase: phaseBootstrap, action: actionSignClients, generation: v.authorities[0].generation}, true
 	case !v.has(v.serverSigner) && v.oldestIsTrusted():
-		return step{phase: PhaseBootstrap, action: actionSignServer, generation: v.authorities[0].generation}, true
+		return step{phase: phaseBootstrap, action: actionSignServer, generation: v.authorities[0].generation}, true
 	case !v.server.present || v.newest().generation == 0:
-		return waitIn(PhaseBootstrap)
+		return waitIn(phaseBootstrap)
 	default:
 		return step{}, false
 	}
@@ -229,11 +229,11 @@ func publish(v view, _ limits) (step, bool) {
 		return step{}, false
 	}
 
-	phase := PhasePropagating
+	phase := phasePropagating
 	if !v.published.present {
-		phase = PhaseBootstrap
+		phase = phaseBootstrap
 	} else if !missing {
-		phase = PhaseSwitching
+		phase = phaseSwitching
 	}
 
 	return step{phase: phase, action: actionPublish}, true
@@ -255,13 +255,13 @@ func renew(v view, l limits) (step, bool) {
 		return step{}, false
 	}
 
-	return step{phase: PhaseCreating, action: actionCreate, generation: v.next(), request: v.request}, true
+	return step{phase: phaseCreating, action: actionCreate, generation: v.next(), request: v.request}, true
 }
 
 // create waits for a CA that is being issued, when no other rule has a step.
 func create(v view, _ limits) (step, bool) {
 	if v.authorities[len(v.authorities)-1].fingerprint == "" {
-		return waitIn(PhaseCreating)
+		return waitIn(phaseCreating)
 	}
 
 	return step{}, false
@@ -275,16 +275,16 @@ func switchClients(v view, l limits) (step, bool) {
 	}
 
 	if wait := v.published.since.Add(l.propagation).Sub(v.now); wait > 0 {
-		return step{phase: PhasePropagating, after: min(wait, longestRequeue)}, true
+		return step{phase: phasePropagating, after: min(wait, longestRequeue)}, true
 	}
 
-	return step{phase: PhasePropagating, action: actionSignClients, generation: newest.generation}, true
+	return step{phase: phasePropagating, action: actionSignClients, generation: newest.generation}, true
 }
 
 // reissue has the certificates of runtimes signed by the youngest CA. A runtime has several.
 func reissue(v view, l limits) (step, bool) {
 	var (
-		s       = step{phase: PhaseReissuing, after: pollInterval}
+		s       = step{phase: phaseReissuing, after: pollInterval}
 		issuing int
 	)
 
@@ -361,12 +361,12 @@ func switchServer(v view, l limits) (step, bool) {
 		return step{phase: PhaseConfirming, waiting: v.unconfirmed, after: pollInterval}, true
 	case v.serverSigner != newest.generation:
 		return step{
-			phase: PhaseSwitching, action: actionSignServer, generation: newest.generation, waiting: v.unconfirmed,
+			phase: phaseSwitching, action: actionSignServer, generation: newest.generation, waiting: v.unconfirmed,
 		}, true
 	case !v.server.issuing && v.now.Sub(v.server.failed) >= failedIssuanceInterval:
-		return step{phase: PhaseSwitching, action: actionReissueServer, waiting: v.unconfirmed}, true
+		return step{phase: phaseSwitching, action: actionReissueServer, waiting: v.unconfirmed}, true
 	default:
-		return step{phase: PhaseSwitching, waiting: v.unconfirmed, after: pollInterval}, true
+		return step{phase: phaseSwitching, waiting: v.unconfirmed, after: pollInterval}, true
 	}
 }
 
@@ -378,6 +378,6 @@ func retire(v view, _ limits) (step, bool) {
 	}
 
 	return step{
-		phase: PhaseRetiring, action: actionRetire, generation: newest.generation, waiting: v.unconfirmed,
+		phase: phaseRetiring, action: actionRetire, generation: newest.generation, waiting: v.unconfirmed,
 	}, true
 }

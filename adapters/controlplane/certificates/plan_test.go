@@ -297,13 +297,14 @@ func (w *world) add() {
 func (w *world) orphaned() bool {
 	orphan := func(f string) bool { return f != "" && !w.signs(f) }
 
-	return orphan(w.material.signer) || slices.ContainsFunc(w.listeners[:], func(l struct {
-		loaded
+	for i := range w.listeners {
+		if orphan(w.listeners[i].signer) {
+			return true
+		}
+	}
 
-		behind time.Time
-	}) bool {
-		return orphan(l.signer)
-	}) || slices.ContainsFunc(w.members, func(m *member) bool { return orphan(m.loaded.signer) })
+	return orphan(w.material.signer) ||
+		slices.ContainsFunc(w.members, func(m *member) bool { return orphan(m.loaded.signer) })
 }
 
 // done reports whether the youngest CA signs everything, and everybody has loaded that.

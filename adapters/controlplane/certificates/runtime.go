@@ -75,7 +75,10 @@ func (c *Certificates) EnsureRuntime(ctx context.Context, r Runtime) (RuntimeSta
 		return RuntimeStatus{}, err
 	}
 
-	defer c.locks.lock(r.ID)()
+	lock := c.locks.of(r.ID)
+
+	lock.Lock()
+	defer lock.Unlock()
 
 	pairs := []*pair{{wanted: c.clientCertificate(r)}, {wanted: c.webhookCertificate(r)}}
 	if err := c.readExisting(ctx, r, pairs); err != nil {
@@ -83,7 +86,7 @@ func (c *Certificates) EnsureRuntime(ctx context.Context, r Runtime) (RuntimeSta
 	}
 
 	for _, p := range pairs {
-		if err := c.ensure(ctx, r, p); err != nil {
+		if err := c.ensure(ctx, p); err != nil {
 			return RuntimeStatus{}, fmt.Errorf("certificates: runtime %q: %w", r.ID, err)
 		}
 	}
@@ -127,7 +130,7 @@ func (c *Certificates) readExisting(ctx context.Context, r Runtime, pairs []*pai
 }
 
 // ensure applies a Certificate and reads its Secret.
-func (c *Certificates) ensure(ctx context.Context, r Runtime, p *pair) error {
+func (c *Certificates) ensure(ctx context.Context, p *pair) error {
 	if err := c.apply(ctx, p.wanted); err != nil {
 		return err
 	}
@@ -181,8 +184,8 @@ func (c *Certificates) runtimeStatus(
 // OwnsRuntime reports whether the certificates of a runtime belong to r.Owner. It is true if there
 // are none.
 func (c *Certificates) OwnsRuntime(ctx context.Context, r Runtime) (bool, error) {
-	if checkID(r.ID) != nil {
-		return true, nil
+	if err := checkID(r.ID); err != nil {
+		return true, nil //nolint:nilerr // No certificate can have such an ID.
 	}
 
 	existing, err := get(ctx, c.client, c.key(objectName(r.ID, clientSuffix)), &certv1.Certificate{})
@@ -197,10 +200,13 @@ func (c *Certificates) OwnsRuntime(ctx context.Context, r Runtime) (bool, error)
 // owner or another set. It is no error if there are none. The domain of r does not matter.
 func (c *Certificates) RemoveRuntime(ctx context.Context, r Runtime) error {
 	if checkID(r.ID) != nil {
-		return nil //nolint:nilerr // No certificate can have such an ID.
+		return nil // No certificate can have such an ID.
 	}
 
-	defer c.locks.lock(r.ID)()
+	lock := c.locks.of(r.ID)
+
+	lock.Lock()
+	defer lock.Unlock()
 
 	for _, suffix := range []string{webhookSuffix, clientSuffix} {
 		if err := c.removePair(ctx, r, c.key(objectName(r.ID, suffix))); err != nil {
@@ -247,10 +253,6 @@ type locks struct {
 	stripes [64]sync.Mutex
 }
 
-// lock returns the function that unlocks.
-func (l *locks) lock(id core.RuntimeID) (unlock func()) {
-	stripe := &l.stripes[maphash.String(l.seed, string(id))%uint64(len(l.stripes))]
-	stripe.Lock()
-
-	return stripe.Unlock
+func (l *locks) of(id core.RuntimeID) *sync.Mutex {
+	return &l.stripes[maphash.String(l.seed, string(id))%uint64(len(l.stripes))]
 }

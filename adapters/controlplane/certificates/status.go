@@ -12,20 +12,20 @@ const named = 10
 
 func message(s Status) string {
 	switch s.Phase {
-	case PhaseBootstrap:
+	case phaseBootstrap:
 		return "waiting for cert-manager to issue the first certificates"
-	case PhaseCreating:
+	case phaseCreating:
 		return "waiting for cert-manager to issue the next CA"
-	case PhasePropagating:
+	case phasePropagating:
 		return fmt.Sprintf("CA %d is in the bundle, and signs once every listener has got it", s.Generation)
-	case PhaseReissuing:
+	case phaseReissuing:
 		return fmt.Sprintf("CA %d signs for runtimes; %s yet to get their certificates of it: %s",
 			s.Generation, count(s.Waiting), list(s.Waiting))
 	case PhaseConfirming:
 		return fmt.Sprintf("the server certificate switches to CA %d once every runtime trusts it; "+
 			"%s yet to confirm that: %s",
 			s.Generation, count(s.Waiting), list(s.Waiting))
-	case PhaseSwitching, PhaseRetiring:
+	case phaseSwitching, phaseRetiring:
 		if len(s.Waiting) > 0 {
 			return fmt.Sprintf("the server certificate switches to CA %d without waiting for %d runtimes: %s",
 				s.Generation, len(s.Waiting), list(s.Waiting))

@@ -72,7 +72,7 @@ func (c *cluster) apply(ctx context.Context, object *unstructured.Unstructured) 
 }
 
 func (c *cluster) tryApply(ctx context.Context, object *unstructured.Unstructured) error {
-	if err := serverside.Apply(ctx, c, object, FieldOwner); err != nil {
+	if err := serverside.Apply(ctx, c, object, fieldOwner); err != nil {
 		return fmt.Errorf("installation: runtime %q: %w", c.id, err)
 	}
 
@@ -100,7 +100,7 @@ func (c *cluster) applyNamespace(
 	switch {
 	case live == nil:
 		// Create, not apply: an apply would take over a namespace that appeared since the read.
-		err := c.Create(ctx, wanted.DeepCopy(), client.FieldOwner(FieldOwner))
+		err := c.Create(ctx, wanted.DeepCopy(), client.FieldOwner(fieldOwner))
 		if err != nil && !apierrors.IsAlreadyExists(err) {
 			return false, c.wrap(err, "create Namespace", wanted.GetName())
 		}
@@ -116,7 +116,7 @@ func (c *cluster) applyNamespace(
 }
 
 func ours(namespace *unstructured.Unstructured) bool {
-	return namespace.GetAnnotations()[annotationCreatedBy] == FieldOwner
+	return namespace.GetAnnotations()[annotationCreatedBy] == fieldOwner
 }
 
 // remove deletes objects, one after the other, and returns those that a finalizer still holds.

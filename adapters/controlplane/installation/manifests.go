@@ -73,7 +73,7 @@ func (i *Installer) object(path string) *unstructured.Unstructured {
 func (i *Installer) namespace() *unstructured.Unstructured {
 	namespace := &unstructured.Unstructured{Object: *mustManifest[map[string]any]("namespace.yaml")}
 	namespace.SetName(i.opts.Namespace)
-	namespace.SetAnnotations(map[string]string{annotationCreatedBy: FieldOwner})
+	namespace.SetAnnotations(map[string]string{annotationCreatedBy: fieldOwner})
 	i.opts.Adjust(namespace)
 
 	return namespace

@@ -25,10 +25,11 @@ const (
 	DefaultNamespace = material.DefaultNamespace
 	// Name is the name of Deployment, Service and ServiceAccount.
 	Name = material.DefaultService
-	// DefaultConfigurationName is the default name of the ValidatingWebhookConfiguration.
-	DefaultConfigurationName = "runtime-watcher"
-	// FieldOwner owns the fields that this package applies.
-	FieldOwner = "runtime-watcher-installation"
+
+	// fieldOwner owns the fields that this package applies.
+	fieldOwner = "runtime-watcher-installation"
+
+	defaultConfigurationName = "runtime-watcher"
 
 	secretName = "runtime-watcher-tls"
 	canaryName = "runtime-watcher-canary"
@@ -46,7 +47,7 @@ type Options struct {
 	// there. Default: [DefaultNamespace].
 	Namespace string
 	// ConfigurationName is the name of the ValidatingWebhookConfiguration. It must be unique in the
-	// runtime. Default: [DefaultConfigurationName].
+	// runtime. Default: "runtime-watcher".
 	ConfigurationName string
 	// Replicas is the number of agents. Default: 2.
 	Replicas int32
@@ -71,7 +72,7 @@ type Options struct {
 
 func (o Options) withDefaults() Options {
 	o.Namespace = cmp.Or(o.Namespace, DefaultNamespace)
-	o.ConfigurationName = cmp.Or(o.ConfigurationName, DefaultConfigurationName)
+	o.ConfigurationName = cmp.Or(o.ConfigurationName, defaultConfigurationName)
 	o.Replicas = cmp.Or(o.Replicas, defaultReplicas)
 	o.Webhooks.Canary = o.lease()
 

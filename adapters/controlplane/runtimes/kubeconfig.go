@@ -18,12 +18,13 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/internal/runtimekinds"
 )
 
 const (
 	// requestTimeout bounds each request to a runtime.
 	requestTimeout = 15 * time.Second
+	userAgent      = "runtime-watcher-installation"
 	// unused is how long a client is kept after its last use.
 	unused = time.Hour
 )
@@ -146,11 +147,11 @@ func newClient(kubeconfig []byte, opts KubeconfigOptions) (client.Client, error)
 		return nil, fmt.Errorf("%w: %w", errInvalidKubeconfig, err)
 	}
 
-	config = rest.AddUserAgent(config, installation.FieldOwner)
+	config = rest.AddUserAgent(config, userAgent)
 	config.Timeout = requestTimeout
 
 	// The scheme is empty, as nothing typed is sent.
-	return client.New(config, client.Options{Scheme: runtime.NewScheme(), Mapper: installation.RESTMapper()})
+	return client.New(config, client.Options{Scheme: runtime.NewScheme(), Mapper: runtimekinds.RESTMapper()})
 }
 
 // errInvalidKubeconfig means that another kubeconfig is needed.

@@ -94,8 +94,10 @@ func (r *reconciler) checkOwner(ctx context.Context, w *v1beta2.Watcher) error {
 // ownedBy goes by the name: a Watcher that was deleted and created again takes over the route of
 // the first one.
 func ownedBy(route client.Object, name string) bool {
+	group := v1beta2.GroupVersion().Group + "/"
+
 	return slices.ContainsFunc(route.GetOwnerReferences(), func(owner metav1.OwnerReference) bool {
-		return owner.Kind == v1beta2.Kind && owner.Name == name && strings.HasPrefix(owner.APIVersion, v1beta2.Group+"/")
+		return owner.Kind == v1beta2.Kind && owner.Name == name && strings.HasPrefix(owner.APIVersion, group)
 	})
 }
 

@@ -6,15 +6,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Group, Version and Kind of a [Watcher].
-const (
-	Group   = "operator.kyma-project.io"
-	Version = "v1beta2"
-	Kind    = "Watcher"
-)
+// Kind is the kind of a [Watcher].
+const Kind = "Watcher"
 
 // GroupVersion returns the group and version of this package's types.
-func GroupVersion() schema.GroupVersion { return schema.GroupVersion{Group: Group, Version: Version} }
+func GroupVersion() schema.GroupVersion {
+	return schema.GroupVersion{Group: "operator.kyma-project.io", Version: "v1beta2"}
+}
 
 // AddToScheme adds [Watcher] and [WatcherList] to a scheme. It never fails.
 func AddToScheme(scheme *runtime.Scheme) error {

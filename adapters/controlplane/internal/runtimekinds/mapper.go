@@ -1,4 +1,5 @@
-package installation
+// Package runtimekinds has the kinds that an installation reads and writes in a runtime.
+package runtimekinds
 
 import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -12,8 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 )
 
-// RESTMapper has the kinds that this package reads and writes. A client with it needs no discovery
-// in the runtime.
+// RESTMapper returns a mapper with the kinds. A client with it needs no discovery in the runtime.
 func RESTMapper() meta.RESTMapper {
 	mapper := meta.NewDefaultRESTMapper(nil)
 
@@ -24,11 +24,11 @@ func RESTMapper() meta.RESTMapper {
 		mapper.Add(corev1.SchemeGroupVersion.WithKind(kind), meta.RESTScopeNamespace)
 	}
 
-	for _, kind := range []string{"Role", kindRoleBinding} {
+	for _, kind := range []string{"Role", "RoleBinding"} {
 		mapper.Add(rbacv1.SchemeGroupVersion.WithKind(kind), meta.RESTScopeNamespace)
 	}
 
-	mapper.Add(appsv1.SchemeGroupVersion.WithKind(kindDeployment), meta.RESTScopeNamespace)
+	mapper.Add(appsv1.SchemeGroupVersion.WithKind("Deployment"), meta.RESTScopeNamespace)
 	mapper.Add(policyv1.SchemeGroupVersion.WithKind("PodDisruptionBudget"), meta.RESTScopeNamespace)
 	mapper.Add(networkingv1.SchemeGroupVersion.WithKind("NetworkPolicy"), meta.RESTScopeNamespace)
 	mapper.Add(coordinationv1.SchemeGroupVersion.WithKind("Lease"), meta.RESTScopeNamespace)
