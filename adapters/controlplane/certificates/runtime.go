@@ -49,8 +49,8 @@ const (
 
 // RuntimeStatus is the state of the certificates of a runtime.
 type RuntimeStatus struct {
-	// Ready means that Secret is complete. Otherwise Reason is a word in CamelCase and Message a
-	// sentence.
+	// Ready means that Secret is complete. Otherwise Reason is Issuing, Failed, Outdated or
+	// NoBundle, and Message is a sentence. cert-manager retries a failed issuance.
 	Ready           bool
 	Reason, Message string
 	// Secret is the content of the Secret of the agent, nil unless ready: the bundle in ca.crt, the

@@ -4,4 +4,18 @@
 // Each runtime gets certificates and the agent, and its API server calls the agent about the
 // resources that the Watchers name. A change of a Watcher reaches all runtimes. The deletion of an
 // object removes the agent and the certificates, by a finalizer.
+//
+// [Options.Report] gets a status after each reconcile. Beside the reasons of package installation,
+// its Reason is one of:
+//
+//   - IdentityUnknown: Identify has failed.
+//   - InvalidRuntime: the ID or the domain (annotation skr-domain) is missing or invalid.
+//   - RuntimeTaken: another object has the same runtime ID.
+//   - CertificateIssuing, CertificateOutdated, CertificateNoBundle: cert-manager is at work.
+//   - CertificateFailed: cert-manager has refused a certificate, or cannot be asked for one.
+//   - Unreachable: there is no way to the runtime.
+//   - InvalidKubeconfig: the kubeconfig of the runtime is refused.
+//   - InvalidWatches: no webhook configuration can be built from the Watchers.
+//   - InvalidSecret: the runtime's API server would not trust the agent's certificate.
+//   - InstallationFailed: a request to the runtime has failed.
 package runtimes

@@ -127,7 +127,7 @@ func (r *reconciler) install(
 	}
 
 	if !issued.Ready {
-		return awaiting("Certificate"+issued.Reason, issued.Message), nil
+		return awaitingCertificate(issued), nil
 	}
 
 	there, err := r.connect(ctx, object)
@@ -158,6 +158,15 @@ func (r *reconciler) runtimeOf(object client.Object, identity Identity) certific
 	owner.SetGroupVersionKind(r.gvk)
 
 	return certificates.Runtime{ID: identity.ID, Domain: identity.Domain, Owner: owner}
+}
+
+func awaitingCertificate(issued certificates.RuntimeStatus) installation.Status {
+	status := awaiting("Certificate"+issued.Reason, issued.Message)
+	if status.Reason == reasonCertificateFailed {
+		status.State = installation.Failed
+	}
+
+	return status
 }
 
 func awaiting(reason, message string) installation.Status {

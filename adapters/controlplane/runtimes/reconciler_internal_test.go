@@ -263,6 +263,37 @@ func TestFailuresAreReported(t *testing.T) {
 	}
 }
 
+func TestARefusedCertificateIsAFailure(t *testing.T) {
+	t.Parallel()
+
+	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kcp", Name: string(prod)}}
+	r := newReconciler(t, newPlane(t, object), nil)
+	r.certificates = refused{}
+	reports := observeReports(r)
+
+	for range 3 {
+		if err := reconcileOnce(t, r, object); err != nil {
+			t.Error(err)
+		}
+	}
+
+	have := reports.last()
+	if have.State != installation.Failed || have.Reason != "CertificateFailed" || !strings.Contains(have.Message, "denied") {
+		t.Errorf("reported %+v, want the failure of cert-manager", have)
+	}
+
+	if have := len(reports.events.Events); have != 1 {
+		t.Errorf("%d Events, want 1", have)
+	}
+}
+
+// refused is an issuer whose requests cert-manager has denied.
+type refused struct{ Certificates }
+
+func (refused) EnsureRuntime(context.Context, certificates.Runtime) (certificates.RuntimeStatus, error) {
+	return certificates.RuntimeStatus{Reason: "Failed", Message: "the request was denied"}, nil
+}
+
 // ready has issued certificates that no installation accepts.
 type ready struct{ Certificates }
 
