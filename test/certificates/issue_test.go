@@ -176,9 +176,9 @@ func TestOwnPKI(t *testing.T) {
 	meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: namespace, Name: name} }
 
 	for _, object := range []client.Object{
-		&certv1.Issuer{ObjectMeta: meta("nobody"), Spec: certv1.IssuerSpec{IssuerConfig: certv1.IssuerConfig{SelfSigned: &certv1.SelfSignedIssuer{}}}},
+		&certv1.Issuer{ObjectMeta: meta("root-signer"), Spec: certv1.IssuerSpec{IssuerConfig: certv1.IssuerConfig{SelfSigned: &certv1.SelfSignedIssuer{}}}},
 		&certv1.Certificate{ObjectMeta: meta(rootName), Spec: certv1.CertificateSpec{
-			SecretName: rootName, CommonName: rootName, IsCA: true, IssuerRef: cmmeta.IssuerReference{Name: "nobody"},
+			SecretName: rootName, CommonName: rootName, IsCA: true, IssuerRef: cmmeta.IssuerReference{Name: "root-signer"},
 		}},
 		&certv1.Issuer{ObjectMeta: meta("corporate"), Spec: certv1.IssuerSpec{IssuerConfig: certv1.IssuerConfig{CA: &certv1.CAIssuer{SecretName: rootName}}}},
 	} {
@@ -223,7 +223,7 @@ func TestOwnPKI(t *testing.T) {
 	}
 }
 
-// What somebody breaks by hand is mended, and so is a Secret that is deleted.
+// Changes by hand are corrected, and a deleted Secret is created again.
 func TestDrift(t *testing.T) {
 	c := startPlane(t)
 	set := newSet(t, c, certificates.ConfirmationsFunc(everybodyConfirms))

@@ -45,12 +45,12 @@ func TestRotationUnderTraffic(t *testing.T) {
 	lab.until(set, "both rotations are over", stable(3))
 
 	// One runtime gets its Secret late: the server waits for it.
-	lab.runtimes[2].deaf.Store(true)
+	lab.runtimes[2].frozen.Store(true)
 	annotate(t, lab.client, set, certificates.AnnotationRotate, "third")
 	lab.until(set, "the third rotation waits for runtime-c", func(s certificates.Status) bool {
 		return s.Phase == certificates.PhaseConfirming && slices.Equal(s.Waiting, three[2:])
 	})
-	lab.runtimes[2].deaf.Store(false)
+	lab.runtimes[2].frozen.Store(false)
 	lab.until(set, "the third rotation is over", stable(4))
 	lab.assertNothingLost()
 	assertNoFailures(t, lab)
@@ -140,12 +140,12 @@ func issueAgain(t *testing.T, c client.Client, name string) {
 	})
 }
 
-// A runtime that never confirms is named, and holds up the switch until somebody says otherwise.
+// A runtime that never confirms is named, and delays the switch until an annotation ends the wait.
 func TestRuntimeThatNeverConfirms(t *testing.T) {
 	lab := newLab(t, startPlane(t), three...)
 	recorder := events.NewFakeRecorder(1000)
 	set := newSet(t, lab.client, lab.confirmations(), recorder)
-	lab.runtimes[1].deaf.Store(true)
+	lab.runtimes[1].frozen.Store(true)
 
 	annotate(t, lab.client, set, certificates.AnnotationRotate, "now")
 	status := lab.until(set, "only runtime-b is waited for", func(s certificates.Status) bool {
@@ -158,8 +158,8 @@ func TestRuntimeThatNeverConfirms(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if told := issuer.Annotations[certificates.AnnotationRotation]; told != status.Message {
-		t.Errorf("the Issuer tells %q, want %q", told, status.Message)
+	if reported := issuer.Annotations[certificates.AnnotationRotation]; reported != status.Message {
+		t.Errorf("the Issuer reports %q, want %q", reported, status.Message)
 	}
 
 	lab.assertEvent(set, recorder, "RotationWaits", "confirm that: runtime-b")
@@ -168,7 +168,7 @@ func TestRuntimeThatNeverConfirms(t *testing.T) {
 	lab.until(set, "the rotation goes on without it", stable(2))
 
 	// What it could not send meanwhile, it sends when it has the new bundle.
-	lab.runtimes[1].deaf.Store(false)
+	lab.runtimes[1].frozen.Store(false)
 	lab.assertNothingLost()
 }
 

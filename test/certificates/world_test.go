@@ -138,7 +138,7 @@ type labRuntime struct {
 	last   map[string][]byte
 	files  *httpmtls.Files
 	box    *outbox.Outbox
-	deaf   atomic.Bool // gets no new Secret
+	frozen atomic.Bool // gets no new Secret
 }
 
 func newLab(t *testing.T, c client.Client, ids ...core.RuntimeID) *fleetLab {
@@ -333,7 +333,7 @@ func (lab *fleetLab) kubelet(ctx context.Context, set *certificates.Certificates
 				lab.t.Error(err)
 			}
 
-			if status.Ready && !r.deaf.Load() && !reflect.DeepEqual(status.Secret, r.last) {
+			if status.Ready && !r.frozen.Load() && !reflect.DeepEqual(status.Secret, r.last) {
 				r.last = status.Secret
 				lab.store(r.volume, status.Secret)
 			}

@@ -205,7 +205,7 @@ func command(ctx context.Context, dir, name string, args ...string) (string, err
 }
 
 func say(w io.Writer, text string) {
-	_, _ = io.WriteString(w, "certmanager: "+text+"\n") // It is for people who watch.
+	_, _ = io.WriteString(w, "certmanager: "+text+"\n") // Progress is optional.
 }
 
 // end returns the last lines of a text.

@@ -1,9 +1,8 @@
-// Package certmanager runs cert-manager's own controllers against an API server, for tests that
-// would prove little with certificates that nobody issued.
+// Package certmanager runs cert-manager's own controllers against an API server, for tests.
 //
-// The controllers are a program of their own, built on demand in a module of its own
-// (build/README.md): cert-manager brings a hundred modules, and other versions of Kubernetes' than
-// ours. It signs with CA and self-signed issuers; its webhook and its CA injector do not run.
+// The controllers are a separate program, built on demand in a module of its own (build/README.md).
+// cert-manager needs a hundred modules, and other versions of Kubernetes than this repository. The
+// program signs with CA and self-signed issuers. It has neither the webhook nor the CA injector.
 package certmanager
 
 import (
@@ -108,7 +107,7 @@ func launch(program, kubeconfig string, opts Options) (*Process, <-chan struct{}
 			}
 		}
 
-		_ = p.cmd.Wait() // How it ended, ProcessState tells.
+		_ = p.cmd.Wait() // ProcessState has the result.
 	}()
 
 	return p, ready, nil

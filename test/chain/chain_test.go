@@ -34,7 +34,7 @@ const (
 	steady  = core.Manager("steady")
 	moving  = core.Manager("moving")
 	renamed = core.Manager("renamed")
-	// unwatched is one that no Watcher names, and that was heard once.
+	// unwatched is a manager that no Watcher names, and for which one event has arrived.
 	unwatched = core.Manager("unwatched")
 )
 
@@ -142,7 +142,7 @@ func labels(manager core.Manager) map[string]string {
 	return map[string]string{"watched-by": string(manager)}
 }
 
-// onlyFrom is about an object that has arrived: nobody else is said to have it.
+// onlyFrom wants an object to have arrived from one runtime for one manager only.
 func (w *world) onlyFrom(id core.RuntimeID, name string, manager core.Manager) {
 	w.t.Helper()
 
@@ -262,7 +262,7 @@ func (w *world) watcherEdited(ids []core.RuntimeID) {
 		w.reaches(id, moving, "newer-"+string(id), map[string]string{"color": "blue"})
 
 		if w.record.has(arrival{id, moving, "old-" + string(id)}) {
-			w.t.Errorf("%s still tells of the old labels", id)
+			w.t.Errorf("%s still reports the old labels", id)
 		}
 	}
 }
@@ -408,7 +408,7 @@ func (w *world) left(id core.RuntimeID) (left []string) {
 	}
 
 	if kinds < 20 {
-		w.t.Errorf("only %d kinds were looked at", kinds)
+		w.t.Errorf("only %d kinds were read", kinds)
 	}
 
 	return left
@@ -462,11 +462,11 @@ func (w *world) domainDisputed(id core.RuntimeID, manager core.Manager) {
 	w.write(id, "disputed", labels(manager))
 
 	if w.record.has(arrival{id, manager, "disputed"}) {
-		w.t.Errorf("%s is heard, whose domain is another's, too", id)
+		w.t.Errorf("%s is accepted with a disputed domain", id)
 	}
 
 	w.must(w.plane.Client.Delete(w.t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: rig.Namespace, Name: "second"}}))
-	w.eventually(string(id)+" is heard again", func() bool { return w.record.has(arrival{id, manager, "disputed"}) })
+	w.eventually(string(id)+" is accepted again", func() bool { return w.record.has(arrival{id, manager, "disputed"}) })
 }
 
 // TestChainHTTPRoute is the same way with the other kind of route, in the layout of today's fleet.

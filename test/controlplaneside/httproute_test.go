@@ -159,8 +159,8 @@ func TestRoutingChanges(t *testing.T) {
 func TestWithoutRouting(t *testing.T) {
 	r := newRoutes(t, watcher.NoRouting)
 
-	r.newWatcher("nobody", func(w *v1beta2.Watcher) { w.Spec.Manager = "" })
+	r.newWatcher("no-manager", func(w *v1beta2.Watcher) { w.Spec.Manager = "" })
 	r.newWatcher("kyma", nil)
-	r.await("nobody", v1beta2.StateError, "ManagerMissing")
+	r.await("no-manager", v1beta2.StateError, "ManagerMissing")
 	r.await("kyma", v1beta2.StateReady, "RouteNotNeeded")
 }

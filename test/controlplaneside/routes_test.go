@@ -37,7 +37,7 @@ import (
 // patience is generous: the machine may be busy with other things.
 const patience = 90 * time.Second
 
-// routes is a control plane with the controller, run by a user who has no more rights than
+// routes is a control plane with the controller, run by a user that has no more rights than
 // deploy/controlplane gives.
 type routes struct {
 	t      *testing.T
@@ -338,7 +338,7 @@ func (r *routes) applyYAML(text string) {
 	r.must(apply(r.t, r.plane, manifests.Object(r.t, text)))
 }
 
-// edit changes the route of a Watcher as somebody with an editor would.
+// edit changes the route of a Watcher as an update by hand does.
 func (r *routes) edit(name string, change func(*unstructured.Unstructured)) {
 	r.t.Helper()
 

@@ -59,7 +59,7 @@ func TestVirtualServices(t *testing.T) {
 		{"the gateway appears", gatewayAppears},
 		{"hosts change", hostsChange},
 		{"edited by hand", editedByHand},
-		{"applied by somebody else", appliedBySomebodyElse},
+		{"applied by another owner", appliedByAnotherOwner},
 		{"the Watcher changes", watcherChanges},
 		{"two Watchers, one manager", sharedManager},
 		{"a route that is not ours", foreignRoute},
@@ -130,14 +130,14 @@ func editedByHand(r *routes) {
 	r.awaitSpec("edited", want)
 
 	if r.route("edited").GetLabels()["added"] != "by-hand" {
-		r.t.Error("what somebody has added beside is gone")
+		r.t.Error("the label of another owner is gone")
 	}
 
 	r.must(r.plane.Client.Delete(r.t.Context(), r.empty("edited")))
 	r.awaitSpec("edited", want)
 }
 
-func appliedBySomebodyElse(r *routes) {
+func appliedByAnotherOwner(r *routes) {
 	want := virtualService("foreign", "manager-foreign", "a.example.com", events)
 
 	r.applyYAML(istioGateway("foreign", "a.example.com"))
@@ -150,10 +150,10 @@ func appliedBySomebodyElse(r *routes) {
 		client.FieldOwner("theirs"), client.ForceOwnership))
 	r.awaitSpec("foreign", want)
 
-	// From now on they are told, instead of both taking it from each other for ever.
+	// From now on the other owner gets a conflict.
 	err := r.plane.Client.Apply(r.t.Context(), client.ApplyConfigurationFromUnstructured(theirs), client.FieldOwner("theirs"))
 	if err == nil || !strings.Contains(err.Error(), "runtime-watcher") {
-		r.t.Errorf("another owner is told %v, want a conflict that names us", err)
+		r.t.Errorf("another owner gets %v, want a conflict that names us", err)
 	}
 }
 
@@ -213,7 +213,7 @@ func foreignRoute(r *routes) {
 
 	hosts, _, _ := unstructured.NestedStringSlice(r.route("taken").Object, "spec", "hosts")
 	if strings.Join(hosts, ",") != "theirs.example.com" {
-		r.t.Errorf("the route of somebody else has hosts %v now", hosts)
+		r.t.Errorf("the route of another owner has hosts %v", hosts)
 	}
 
 	r.must(r.plane.Client.Delete(r.t.Context(), r.empty("taken")))
@@ -221,19 +221,19 @@ func foreignRoute(r *routes) {
 }
 
 func noManager(r *routes) {
-	r.applyYAML(istioGateway("nobody", "a.example.com"))
-	r.newWatcher("nobody", func(w *v1beta2.Watcher) { w.Spec.Manager = "" })
+	r.applyYAML(istioGateway("no-manager", "a.example.com"))
+	r.newWatcher("no-manager", func(w *v1beta2.Watcher) { w.Spec.Manager = "" })
 
-	if message := r.await("nobody", v1beta2.StateError, "ManagerMissing"); !strings.Contains(message, v1beta2.ManagedByLabel) {
+	if message := r.await("no-manager", v1beta2.StateError, "ManagerMissing"); !strings.Contains(message, v1beta2.ManagedByLabel) {
 		r.t.Errorf("message %q does not name the label", message)
 	}
 
-	r.changeWatcher("nobody", func(w *v1beta2.Watcher) { addLabel(w, v1beta2.ManagedByLabel, "Not_A_Label") })
-	r.await("nobody", v1beta2.StateError, "ManagerInvalid")
+	r.changeWatcher("no-manager", func(w *v1beta2.Watcher) { addLabel(w, v1beta2.ManagedByLabel, "Not_A_Label") })
+	r.await("no-manager", v1beta2.StateError, "ManagerInvalid")
 
-	r.changeWatcher("nobody", func(w *v1beta2.Watcher) { addLabel(w, v1beta2.ManagedByLabel, "by-label") })
-	r.await("nobody", v1beta2.StateReady, "RouteApplied")
-	r.awaitSpec("nobody", virtualService("nobody", "by-label", "a.example.com", events))
+	r.changeWatcher("no-manager", func(w *v1beta2.Watcher) { addLabel(w, v1beta2.ManagedByLabel, "by-label") })
+	r.await("no-manager", v1beta2.StateReady, "RouteApplied")
+	r.awaitSpec("no-manager", virtualService("no-manager", "by-label", "a.example.com", events))
 }
 
 // fromBefore: a Watcher with the status, and the route, of the controller that is deployed today.
@@ -262,7 +262,7 @@ func fromBefore(r *routes) {
 	}
 
 	if strings.Join(types, ",") != "RouteReady,Theirs" {
-		r.t.Errorf("conditions %v, want ours and the one of somebody else", types)
+		r.t.Errorf("conditions %v, want ours and that of another controller", types)
 	}
 }
 

@@ -206,7 +206,7 @@ func canaryMayPatchOneLease(t *testing.T, runtime *controlplane.ControlPlane) {
 		t.Fatal(err)
 	}
 
-	patch := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"holderIdentity":"somebody"}}`))
+	patch := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"holderIdentity":"agent"}}`))
 	lease, other := newLease("runtime-watcher-canary"), newLease("other")
 
 	if err := runtime.Client.Create(t.Context(), other.DeepCopy()); err != nil {
@@ -214,7 +214,7 @@ func canaryMayPatchOneLease(t *testing.T, runtime *controlplane.ControlPlane) {
 	}
 
 	if err := agent.Patch(t.Context(), lease.DeepCopy(), patch); err != nil {
-		t.Errorf("the canary can not patch its Lease: %v", err)
+		t.Errorf("the canary cannot patch its Lease: %v", err)
 	}
 
 	if err := agent.Patch(t.Context(), other, patch); !apierrors.IsForbidden(err) {

@@ -162,7 +162,7 @@ func newSettingsRestart(t *testing.T, plane *controlplane.ControlPlane) {
 	}
 }
 
-// What the API server calls already is kept up to date, and nothing is added, while nobody answers.
+// Existing webhooks are updated, and none is added, while no agent answers.
 func newWatchesWait(t *testing.T, plane *controlplane.ControlPlane) {
 	t.Helper()
 
@@ -177,7 +177,7 @@ func newWatchesWait(t *testing.T, plane *controlplane.ControlPlane) {
 	}
 
 	if diff := cmp.Diff([]string{"default.second"}, w.webhooks()); diff != "" {
-		t.Errorf("webhooks while nobody answers (-want +got):\n%s", diff)
+		t.Errorf("webhooks while no agent answers (-want +got):\n%s", diff)
 	}
 
 	w.available(2)
@@ -190,7 +190,7 @@ func newWatchesWait(t *testing.T, plane *controlplane.ControlPlane) {
 	}
 }
 
-// Who adds a webhook by hand goes on to be called.
+// A webhook that was added by hand stays.
 func webhooksByHandStay(t *testing.T, plane *controlplane.ControlPlane) {
 	t.Helper()
 
@@ -235,7 +235,7 @@ func driftIsCorrected(t *testing.T, plane *controlplane.ControlPlane) {
 
 	deployment := w.deployment()
 	deployment.Spec.Replicas = new(int32(0))
-	deployment.Spec.Template.Spec.Containers[0].Image = "somebody/else"
+	deployment.Spec.Template.Spec.Containers[0].Image = "another/image"
 
 	secret := &corev1.Secret{}
 	w.get(secretName, secret)
@@ -322,7 +322,7 @@ func killedAnywhere(t *testing.T, plane *controlplane.ControlPlane) {
 
 	w := newWorld(t, plane, "killed")
 	w.opts.NoCanary = false
-	w.somebodys()
+	w.createNamespace()
 
 	var complete int
 
@@ -401,7 +401,7 @@ func nothingIsLeft(t *testing.T, plane *controlplane.ControlPlane) {
 
 	w.installed()
 
-	// Nobody ends namespaces here: that is a controller's work.
+	// No controller finalises namespaces here.
 	if status := w.uninstall(); status.State != installation.Progressing || !strings.Contains(status.Message, "Namespace") {
 		t.Errorf("got %+v, want it to wait for the namespace", status)
 	}
@@ -458,7 +458,7 @@ func theWebhookGoesFirst(t *testing.T, plane *controlplane.ControlPlane) {
 	t.Helper()
 
 	w := newWorld(t, plane, "held")
-	w.somebodys()
+	w.createNamespace()
 	w.installed()
 
 	configuration := w.configuration()
@@ -484,7 +484,7 @@ func theWebhookGoesFirst(t *testing.T, plane *controlplane.ControlPlane) {
 	w.gone()
 
 	if err := w.client.Get(t.Context(), client.ObjectKey{Name: w.namespace}, &corev1.Namespace{}); err != nil {
-		t.Errorf("somebody's namespace: %v", err)
+		t.Errorf("namespace of others: %v", err)
 	}
 }
 
@@ -536,7 +536,7 @@ func todaysNamespaceIsWatched(t *testing.T, plane *controlplane.ControlPlane) {
 
 	w := newWorld(t, plane, "kyma-system")
 	w.opts.ConfigurationName = "skr-webhook"
-	w.somebodys()
+	w.createNamespace()
 	w.installed()
 
 	own := newWorld(t, plane, "own-namespace")

@@ -112,7 +112,7 @@ func TestRuntimes(t *testing.T) {
 
 	startReconciler(t, plane, known, issuer, heard)
 
-	// Nobody ends namespaces here, so they are somebody's.
+	// No controller finalises namespaces here, so they must not be the installer's.
 	for _, runtime := range []*controlplane.ControlPlane{plane, second} {
 		create(t, runtime, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: installation.DefaultNamespace}})
 	}
@@ -151,7 +151,7 @@ func TestRuntimes(t *testing.T) {
 			t.Errorf("certificates were removed of %v", issuer.removed)
 		}
 
-		eventuallyHeard(t, heard, "runtime-2")
+		eventuallyKnows(t, heard, "runtime-2")
 	})
 
 	t.Run("gone", func(t *testing.T) {
@@ -164,7 +164,7 @@ func TestRuntimes(t *testing.T) {
 			t.Error("its certificate stays")
 		}
 
-		eventuallyHeard(t, heard)
+		eventuallyKnows(t, heard)
 	})
 
 	t.Run("out of reach", func(t *testing.T) {
@@ -349,8 +349,8 @@ func eventuallyGone(t *testing.T, plane *controlplane.ControlPlane, name string)
 	})
 }
 
-// eventuallyHeard is about all runtimes that a fleet knows.
-func eventuallyHeard(t *testing.T, heard *fleet.Fleet, want ...core.RuntimeID) {
+// eventuallyKnows is about all runtimes that a fleet knows.
+func eventuallyKnows(t *testing.T, heard *fleet.Fleet, want ...core.RuntimeID) {
 	t.Helper()
 	rig.Eventually(t, patience, "the fleet knows "+fmt.Sprint(want), func() bool {
 		var known []core.RuntimeID

@@ -294,8 +294,8 @@ func (w *world) left() map[string]string {
 	return found
 }
 
-// somebodys makes the namespace before the installer does, so that it is not the installer's.
-func (w *world) somebodys() {
+// createNamespace creates the namespace before the installer does, which must not remove it then.
+func (w *world) createNamespace() {
 	w.t.Helper()
 
 	if err := w.client.Create(w.t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}}); err != nil {

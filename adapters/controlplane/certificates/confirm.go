@@ -56,19 +56,19 @@ func FromFleet(f *fleet.Fleet, opts FleetOptions) Confirmations {
 
 // unconfirmed counts the runtimes whose heartbeats began before a time.
 func unconfirmed(f *fleet.Fleet, fingerprint string, runtimes []core.RuntimeID, since time.Time) []core.RuntimeID {
-	heard := make(map[core.RuntimeID]bool)
+	steady := make(map[core.RuntimeID]bool)
 
 	f.Range(func(s fleet.Status) bool {
 		if len(s.Replicas) > 0 && !s.Since.After(since) {
-			heard[s.Runtime] = true
+			steady[s.Runtime] = true
 		}
 
 		return true
 	})
 
 	for _, id := range f.WithoutCA(fingerprint) {
-		heard[id] = false
+		steady[id] = false
 	}
 
-	return slices.DeleteFunc(slices.Clone(runtimes), func(id core.RuntimeID) bool { return heard[id] })
+	return slices.DeleteFunc(slices.Clone(runtimes), func(id core.RuntimeID) bool { return steady[id] })
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// A rotation that waits for days is looked at every two seconds.
+// A rotation that waits for days is reconciled every two seconds.
 func TestARotationThatWaitsIsLoggedAtABoundedPace(t *testing.T) {
 	t.Parallel()
 

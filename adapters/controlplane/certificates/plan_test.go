@@ -26,8 +26,8 @@ type loaded struct {
 type member struct {
 	issued  leaf
 	loaded  loaded
-	deaf    bool // gets no new Secret
-	heard   bool // its heartbeats say what it trusts
+	frozen  bool // gets no new Secret
+	beating bool // its heartbeats report its bundle
 	created time.Time
 }
 
@@ -80,7 +80,7 @@ func (w *world) view() view {
 		v.runtimes = append(v.runtimes, m.issued)
 
 		asked := !m.created.After(w.secret.since.Add(testLimits.propagation))
-		if asked && (!m.heard || !slices.Contains(m.loaded.bundle, newest)) {
+		if asked && (!m.beating || !slices.Contains(m.loaded.bundle, newest)) {
 			v.unconfirmed = append(v.unconfirmed, m.issued.runtime)
 		}
 	}
@@ -167,7 +167,7 @@ func (w *world) step() step {
 	return s
 }
 
-// cut notes whom a switch did not wait for. That is allowed only when somebody said so, or when the
+// cut notes the runtimes that a switch did not wait for. It is allowed only on request, or before the
 // CA expires.
 func (w *world) cut(v view) {
 	if !v.anyway(testLimits) {
@@ -237,7 +237,7 @@ func (w *world) issue(pick int) {
 
 // load is the kubelet, or the operator that installs the agent, and the agent that reads the files.
 func (w *world) load(m *member) {
-	if !m.issued.present || !w.secret.present || m.deaf || !slices.Contains(w.material.bundle, m.issued.signer) {
+	if !m.issued.present || !w.secret.present || m.frozen || !slices.Contains(w.material.bundle, m.issued.signer) {
 		return
 	}
 
@@ -265,7 +265,7 @@ func (w *world) trusts(bundle []string, signer string) bool {
 	return slices.Contains(bundle, signer) && !w.now.After(w.expiries[signer])
 }
 
-// check is the invariant: whoever has material can verify whom it speaks with.
+// check is the invariant: both ends of each connection can verify each other.
 func (w *world) check(t *rapid.T) {
 	if len(w.authorities) > maxAuthorities {
 		t.Fatalf("%d CAs at once", len(w.authorities))
@@ -274,7 +274,7 @@ func (w *world) check(t *rapid.T) {
 	for i, l := range w.listeners {
 		for _, m := range w.members {
 			if l.signer == "" || m.loaded.signer == "" || w.now.After(w.expiries[m.loaded.signer]) || w.now.After(w.expiries[l.signer]) {
-				continue // What nobody renewed in a year is not a matter of order.
+				continue // A missing renewal is no fault of the order.
 			}
 
 			if !w.trusts(l.bundle, m.loaded.signer) {
@@ -290,7 +290,7 @@ func (w *world) check(t *rapid.T) {
 
 func (w *world) add() {
 	id := core.RuntimeID("r" + strconv.Itoa(len(w.members)))
-	w.members = append(w.members, &member{issued: leaf{runtime: id, name: string(id)}, created: w.now, heard: true})
+	w.members = append(w.members, &member{issued: leaf{runtime: id, name: string(id)}, created: w.now, beating: true})
 }
 
 // orphaned reports whether a process needs a CA whose key was lost.
@@ -344,9 +344,8 @@ func (w *world) settle(t *rapid.T) {
 	t.Fatalf("not stable: %+v", plan(w.view(), testLimits))
 }
 
-// At no moment, whatever happens in whatever order, are there two that can not verify each other;
-// and in the end every rotation ends. The plan has no memory, so a crash between any two steps is
-// part of this.
+// In any order of events, two peers can always verify each other, and each rotation ends. The plan has
+// no memory, so a crash between two steps is part of this.
 func TestOrderOfRotation(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -370,14 +369,14 @@ func TestOrderOfRotation(t *testing.T) {
 			"step":   func(*rapid.T) { w.step() },
 			"issue":  func(t *rapid.T) { w.issue(pick.Draw(t, "certificate")) },
 			"load":   func(*rapid.T) { w.load(anyone()) },
-			"deaf":   func(*rapid.T) { anyone().deaf = true },
-			"hears":  func(*rapid.T) { anyone().deaf = false },
-			"silent": func(*rapid.T) { anyone().heard = false },
-			"heard":  func(*rapid.T) { anyone().heard = true },
+			"freeze": func(*rapid.T) { anyone().frozen = true },
+			"thaw":   func(*rapid.T) { anyone().frozen = false },
+			"silent": func(*rapid.T) { anyone().beating = false },
+			"beat":   func(*rapid.T) { anyone().beating = true },
 			"listen": func(t *rapid.T) { w.reload(pick.Draw(t, "listener") % len(w.listeners)) },
 			"year": func(t *rapid.T) {
-				// Not while something is under way: who sleeps for months loses.
-				asleep := slices.ContainsFunc(w.members, func(m *member) bool { return m.deaf || !m.heard })
+				// A runtime that is down for months during a rotation loses its connection.
+				asleep := slices.ContainsFunc(w.members, func(m *member) bool { return m.frozen || !m.beating })
 				if w.done() && !asleep && pick.Draw(t, "months")%5 == 0 {
 					w.settle(t)
 					w.pass(caLife - testLimits.rotateBefore)
@@ -389,8 +388,7 @@ func TestOrderOfRotation(t *testing.T) {
 			"anyway":  func(t *rapid.T) { w.anyway, w.overridden = 1+pick.Draw(t, "generation")%5, true },
 			"add":     func(*rapid.T) { w.add() },
 			"lost": func(t *rapid.T) {
-				// Somebody deletes the listener's Secret. With it, the CAs are forgotten that are
-				// retired; nobody needs one, unless a switch has not waited for him.
+				// The listener's Secret is deleted, and with it the retired CAs in the bundle.
 				if !w.overridden && !w.orphaned() && pick.Draw(t, "really")%10 == 0 {
 					w.secret = published{}
 					w.material = loaded{}
@@ -405,7 +403,7 @@ func TestOrderOfRotation(t *testing.T) {
 		})
 
 		for _, m := range w.members {
-			m.deaf, m.heard = false, true
+			m.frozen, m.beating = false, true
 		}
 
 		w.settle(t)
@@ -420,7 +418,7 @@ func TestSwitchBeforeEndsTheWait(t *testing.T) {
 		w.add()
 		w.add()
 		w.settle(t)
-		w.members[1].deaf, w.members[1].heard = true, false
+		w.members[1].frozen, w.members[1].beating = true, false
 
 		var last step
 

@@ -41,14 +41,14 @@ func TestRemoveRuntimeLeavesAloneWhatIsNotItsOwn(t *testing.T) {
 	const mine, foreign = "watcher", "another"
 
 	tests := map[string]struct{ there, left []client.Object }{
-		"nothing":                      {},
-		"its own":                      {there: []client.Object{certificateFor(mine, shared), keyOf(mine)}},
-		"a key after an interruption":  {there: []client.Object{keyOf(mine)}},
-		"no key yet":                   {there: []client.Object{certificateFor(mine, shared)}},
-		"of another set":               {[]client.Object{certificateFor(foreign, shared), keyOf(foreign)}, []client.Object{certificateFor(foreign, shared), keyOf(foreign)}},
-		"a key of another set":         {[]client.Object{keyOf(foreign)}, []client.Object{keyOf(foreign)}},
-		"for another runtime":          {[]client.Object{certificateFor(mine, "a"), keyOf(mine)}, []client.Object{certificateFor(mine, "a"), keyOf(mine)}},
-		"a key that somebody replaced": {[]client.Object{certificateFor(mine, shared), keyOf(foreign)}, []client.Object{keyOf(foreign)}},
+		"nothing":                     {},
+		"its own":                     {there: []client.Object{certificateFor(mine, shared), keyOf(mine)}},
+		"a key after an interruption": {there: []client.Object{keyOf(mine)}},
+		"no key yet":                  {there: []client.Object{certificateFor(mine, shared)}},
+		"of another set":              {[]client.Object{certificateFor(foreign, shared), keyOf(foreign)}, []client.Object{certificateFor(foreign, shared), keyOf(foreign)}},
+		"a key of another set":        {[]client.Object{keyOf(foreign)}, []client.Object{keyOf(foreign)}},
+		"for another runtime":         {[]client.Object{certificateFor(mine, "a"), keyOf(mine)}, []client.Object{certificateFor(mine, "a"), keyOf(mine)}},
+		"a key that was replaced":     {[]client.Object{certificateFor(mine, shared), keyOf(foreign)}, []client.Object{keyOf(foreign)}},
 	}
 
 	for name, test := range tests {
@@ -78,7 +78,7 @@ func TestRemoveRuntimeLeavesAloneWhatIsNotItsOwn(t *testing.T) {
 	}
 }
 
-// Who can not get a certificate has none to wait for.
+// A runtime with an invalid ID never had a certificate.
 func TestRemoveRuntimeThatCouldNeverHaveACertificate(t *testing.T) {
 	t.Parallel()
 

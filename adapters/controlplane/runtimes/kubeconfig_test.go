@@ -88,7 +88,7 @@ func TestKubeconfigsKeepAClientUntilItsSecretChanges(t *testing.T) {
 	}
 }
 
-// Whoever may write the Secret of one runtime must not act as the operator.
+// A writer of the Secret of one runtime must not act as the operator.
 func TestKubeconfigsAreSelfContained(t *testing.T) {
 	tests := map[string]struct{ old, replaced, want string }{
 		"a program":              {"token: secret", "exec: {apiVersion: client.authentication.k8s.io/v1, command: sh, interactiveMode: Never}", "program"},
@@ -117,7 +117,7 @@ func TestKubeconfigsAreSelfContained(t *testing.T) {
 
 			_, err := kubeconfigs.Connect(t.Context(), &corev1.ConfigMap{})
 			if err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("got %v, want it to tell of %q", err, test.want)
+				t.Errorf("got %v, want it to name %q", err, test.want)
 			}
 		})
 	}

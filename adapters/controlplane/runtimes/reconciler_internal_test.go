@@ -89,7 +89,7 @@ func TestARuntimeThatIsLetGoKeepsNoCertificate(t *testing.T) {
 	}
 
 	if err := c.Get(t.Context(), client.ObjectKeyFromObject(object), object); err != nil {
-		t.Fatal("while its certificate can not be removed:", err)
+		t.Fatal("while its certificate cannot be removed:", err)
 	}
 
 	broken = false

@@ -83,6 +83,6 @@ func TestListsAreOfTheFormOfTheKind(t *testing.T) {
 
 	r := &reconciler{scheme: scheme, prototype: &corev1.Pod{}, gvk: corev1.SchemeGroupVersion.WithKind("Nothing")}
 	if _, err := r.newList(); err == nil {
-		t.Error("a list of a kind that nobody knows")
+		t.Error("a list of an unknown kind")
 	}
 }
