@@ -73,7 +73,10 @@ func assertIssued(t *testing.T, data map[string][]byte, id core.RuntimeID, names
 	roots.AppendCertsFromPEM(data["ca.crt"])
 
 	for _, usage := range usages {
-		if _, err := pair.Leaf.Verify(x509.VerifyOptions{Roots: roots, DNSName: names[0], KeyUsages: []x509.ExtKeyUsage{usage}}); err != nil {
+		if _, err := pair.Leaf.Verify(x509.VerifyOptions{
+			Roots: roots, DNSName: names[0],
+			KeyUsages: []x509.ExtKeyUsage{usage},
+		}); err != nil {
 			t.Errorf("%s: usage %v: %v", id, usage, err)
 		}
 	}
@@ -135,11 +138,17 @@ func TestBootstrapAndRuntimes(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if _, err := set.EnsureRuntime(t.Context(), certificates.Runtime{ID: "listener", Domain: serverName}); !errors.Is(err, certificates.ErrInvalidRuntime) {
+	if _, err := set.EnsureRuntime(t.Context(), certificates.Runtime{
+		ID:     "listener",
+		Domain: serverName,
+	}); !errors.Is(err, certificates.ErrInvalidRuntime) {
 		t.Errorf("the name of the listener as domain: %v, want %v", err, certificates.ErrInvalidRuntime)
 	}
 
-	if _, err := set.EnsureRuntime(t.Context(), certificates.Runtime{ID: long + "x", Domain: "a.example"}); !errors.Is(err, certificates.ErrInvalidRuntime) {
+	if _, err := set.EnsureRuntime(t.Context(), certificates.Runtime{
+		ID:     long + "x",
+		Domain: "a.example",
+	}); !errors.Is(err, certificates.ErrInvalidRuntime) {
 		t.Errorf("too long an ID: %v, want %v", err, certificates.ErrInvalidRuntime)
 	}
 }
@@ -176,11 +185,17 @@ func TestOwnPKI(t *testing.T) {
 	meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: namespace, Name: name} }
 
 	for _, object := range []client.Object{
-		&certv1.Issuer{ObjectMeta: meta("root-signer"), Spec: certv1.IssuerSpec{IssuerConfig: certv1.IssuerConfig{SelfSigned: &certv1.SelfSignedIssuer{}}}},
+		&certv1.Issuer{
+			ObjectMeta: meta("root-signer"),
+			Spec:       certv1.IssuerSpec{IssuerConfig: certv1.IssuerConfig{SelfSigned: &certv1.SelfSignedIssuer{}}},
+		},
 		&certv1.Certificate{ObjectMeta: meta(rootName), Spec: certv1.CertificateSpec{
 			SecretName: rootName, CommonName: rootName, IsCA: true, IssuerRef: cmmeta.IssuerReference{Name: "root-signer"},
 		}},
-		&certv1.Issuer{ObjectMeta: meta("corporate"), Spec: certv1.IssuerSpec{IssuerConfig: certv1.IssuerConfig{CA: &certv1.CAIssuer{SecretName: rootName}}}},
+		&certv1.Issuer{
+			ObjectMeta: meta("corporate"),
+			Spec:       certv1.IssuerSpec{IssuerConfig: certv1.IssuerConfig{CA: &certv1.CAIssuer{SecretName: rootName}}},
+		},
 	} {
 		if err := c.Create(t.Context(), object); err != nil {
 			t.Fatal(err)
@@ -189,7 +204,10 @@ func TestOwnPKI(t *testing.T) {
 
 	set, err := certificates.New(c, types.NamespacedName{Namespace: namespace, Name: setName}, []string{serverName},
 		certificates.ConfirmationsFunc(everybodyConfirms), certificates.Options{
-			Propagation: time.Millisecond, CAIssuer: cmmeta.IssuerReference{Name: "corporate", Kind: certv1.IssuerKind, Group: certv1.SchemeGroupVersion.Group},
+			Propagation: time.Millisecond, CAIssuer: cmmeta.IssuerReference{
+				Name: "corporate", Kind: certv1.IssuerKind,
+				Group: certv1.SchemeGroupVersion.Group,
+			},
 		})
 	if err != nil {
 		t.Fatal(err)

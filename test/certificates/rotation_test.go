@@ -73,7 +73,8 @@ func assertOneKey(t *testing.T, c client.Client) {
 
 	rig.Eventually(t, patience, "only the CA that signs has a key", func() bool {
 		var secrets corev1.SecretList
-		if err := c.List(t.Context(), &secrets, client.MatchingLabels{"operator.kyma-project.io/certificate-role": "ca"}); err != nil {
+		if err := c.List(t.Context(), &secrets,
+			client.MatchingLabels{"operator.kyma-project.io/certificate-role": "ca"}); err != nil {
 			t.Fatal(err)
 		}
 
@@ -93,7 +94,8 @@ func TestLostCA(t *testing.T) {
 	}
 
 	rig.Eventually(t, patience, "cert-manager has issued another CA", func() bool {
-		return lab.client.Get(t.Context(), client.ObjectKeyFromObject(lost), lost) == nil && len(lost.Data[corev1.TLSCertKey]) > 0
+		return lab.client.Get(t.Context(), client.ObjectKeyFromObject(lost), lost) == nil &&
+			len(lost.Data[corev1.TLSCertKey]) > 0
 	})
 
 	// Certificates that are issued meanwhile are of the wrong CA.

@@ -72,7 +72,8 @@ func newSet(
 		opts.Recorder = recorder[0]
 	}
 
-	set, err := certificates.New(c, types.NamespacedName{Namespace: namespace, Name: setName}, []string{serverName}, confirmed, opts)
+	set, err := certificates.New(c, types.NamespacedName{Namespace: namespace, Name: setName}, []string{serverName},
+		confirmed, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -237,7 +238,8 @@ func (lab *fleetLab) listen(ctx context.Context, set *certificates.Certificates)
 		return nil
 	})
 
-	l, err := listener.New(listener.FromTLS(listener.PeerOptions{}), pinning, map[core.Manager]core.Handler{manager: handler},
+	l, err := listener.New(listener.FromTLS(listener.PeerOptions{}), pinning,
+		map[core.Manager]core.Handler{manager: handler},
 		listener.Options{Addr: lab.addr, TLS: httpmtls.ServerTLSConfig(files), Fleet: lab.fleet})
 	if err != nil {
 		lab.t.Fatal(err)
@@ -254,7 +256,8 @@ func (lab *fleetLab) addRuntime(ctx context.Context, set *certificates.Certifica
 	r := &labRuntime{id: id, last: data}
 	r.volume, r.files = lab.files(ctx, data)
 
-	forwarder, err := httpmtls.NewForwarder(r.files, lab.addr, contract.V3, httpmtls.Options{ServerName: serverName, Identity: id})
+	forwarder, err := httpmtls.NewForwarder(r.files, lab.addr, contract.V3,
+		httpmtls.Options{ServerName: serverName, Identity: id})
 	if err != nil {
 		lab.t.Fatal(err)
 	}

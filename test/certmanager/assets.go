@@ -125,7 +125,8 @@ func build(ctx context.Context, program string, progress io.Writer) error {
 	out := filepath.Join(scratch, "certmanager")
 	// The file by its name: it is kept from the packages of this repository by its build
 	// constraint.
-	if _, err := command(ctx, scratch, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", out, "main.go"); err != nil {
+	if _, err := command(ctx, scratch, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", out,
+		"main.go"); err != nil {
 		return err
 	}
 
@@ -141,7 +142,10 @@ func prepare(ctx context.Context, scratch string) error {
 		return err
 	}
 
-	for from, to := range map[string]string{"certmanager.mod": "go.mod", "certmanager.sum": "go.sum", "main.go": "main.go"} {
+	for from, to := range map[string]string{
+		"certmanager.mod": "go.mod", "certmanager.sum": "go.sum",
+		"main.go": "main.go",
+	} {
 		content, err := buildFiles.ReadFile("build/" + from)
 		if err != nil {
 			return err
@@ -187,7 +191,8 @@ func copyDefinitions(from, to string) error {
 func command(ctx context.Context, dir, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=mod", "CGO_ENABLED=0", "GOOS="+runtime.GOOS, "GOARCH="+runtime.GOARCH)
+	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=mod", "CGO_ENABLED=0", "GOOS="+runtime.GOOS,
+		"GOARCH="+runtime.GOARCH)
 	// Interrupted, the go command ends its compilers; killed, it would leave them running.
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
 	cmd.WaitDelay = 10 * time.Second

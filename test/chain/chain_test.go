@@ -67,7 +67,10 @@ spec:
 
 func newWatcher(manager core.Manager, change func(*v1beta2.Watcher)) *v1beta2.Watcher {
 	w := &v1beta2.Watcher{
-		ObjectMeta: metav1.ObjectMeta{Name: string(manager), Namespace: rig.Namespace, Labels: map[string]string{v1beta2.ManagedByLabel: string(manager)}},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: string(manager), Namespace: rig.Namespace,
+			Labels: map[string]string{v1beta2.ManagedByLabel: string(manager)},
+		},
 		Spec: v1beta2.WatcherSpec{
 			ServiceInfo:     v1beta2.Service{Name: "events", Namespace: "kcp-system", Port: 8082},
 			ResourceToWatch: v1beta2.WatchableGVR{Version: "*", Resource: "configmaps"},
@@ -96,7 +99,8 @@ func (w *world) changeWatcher(name core.Manager, change func(*v1beta2.Watcher)) 
 // TestChain is the life of a control plane with three runtimes. All the time changes flow in two of
 // them, and none may be lost.
 func TestChain(t *testing.T) {
-	w := newWorld(t, watcher.VirtualService, []core.Manager{steady, moving, renamed}, "runtime-1", "runtime-2", "runtime-3")
+	w := newWorld(t, watcher.VirtualService, []core.Manager{steady, moving, renamed}, "runtime-1", "runtime-2",
+		"runtime-3")
 	ids := []core.RuntimeID{"runtime-1", "runtime-2", "runtime-3"}
 
 	w.must(w.plane.Client.Create(t.Context(), manifests.Object(t, istioGateway)))
@@ -197,10 +201,16 @@ func (w *world) webhooks(id core.RuntimeID) []admissionregistrationv1.Validating
 
 func (w *world) route(name core.Manager) *unstructured.Unstructured {
 	route := &unstructured.Unstructured{}
-	route.SetGroupVersionKind(schema.GroupVersionKind{Group: "networking.istio.io", Version: "v1beta1", Kind: "VirtualService"})
+	route.SetGroupVersionKind(schema.GroupVersionKind{
+		Group: "networking.istio.io", Version: "v1beta1",
+		Kind: "VirtualService",
+	})
 
 	if w.routing == watcher.HTTPRoute {
-		route.SetGroupVersionKind(schema.GroupVersionKind{Group: "gateway.networking.k8s.io", Version: "v1", Kind: "HTTPRoute"})
+		route.SetGroupVersionKind(schema.GroupVersionKind{
+			Group: "gateway.networking.k8s.io", Version: "v1",
+			Kind: "HTTPRoute",
+		})
 	}
 
 	route.SetNamespace(rig.Namespace)
@@ -309,7 +319,8 @@ func (w *world) speaksTo(id core.RuntimeID, manager core.Manager, want bool) {
 // knows is about all managers of a runtime that the fleet knows, sorted.
 func (w *world) knows(id core.RuntimeID, want ...core.Manager) {
 	w.t.Helper()
-	w.eventually(fmt.Sprintf("the fleet knows %s for %v", id, want), func() bool { return slices.Equal(w.known(id), want) })
+	w.eventually(fmt.Sprintf("the fleet knows %s for %v", id, want),
+		func() bool { return slices.Equal(w.known(id), want) })
 }
 
 func (w *world) known(id core.RuntimeID) (managers []core.Manager) {
@@ -390,7 +401,8 @@ func (w *world) left(id core.RuntimeID) (left []string) {
 
 	for _, list := range lists {
 		for _, resource := range list.APIResources {
-			if !slices.Contains(resource.Verbs, "list") || resource.Kind == "Event" { // API servers write some about a Service that goes.
+			if !slices.Contains(resource.Verbs, "list") ||
+				resource.Kind == "Event" { // API servers write some about a Service that goes.
 				continue
 			}
 
@@ -458,14 +470,20 @@ func sameProcess(a, b node.Pod) bool {
 func (w *world) domainDisputed(id core.RuntimeID, manager core.Manager) {
 	w.t.Helper()
 	rig.AddRuntime(w.t, w.plane, "second", string(id)+".skr.example")
-	w.eventually(string(id)+" is refused", func() bool { return w.record.refusals(manager, listener.ReasonDomainAmbiguous) > 0 })
+	w.eventually(string(id)+" is refused", func() bool {
+		return w.record.refusals(manager,
+			listener.ReasonDomainAmbiguous) > 0
+	})
 	w.write(id, "disputed", labels(manager))
 
 	if w.record.has(arrival{id, manager, "disputed"}) {
 		w.t.Errorf("%s is accepted with a disputed domain", id)
 	}
 
-	w.must(w.plane.Client.Delete(w.t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: rig.Namespace, Name: "second"}}))
+	w.must(w.plane.Client.Delete(w.t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+		Namespace: rig.Namespace,
+		Name:      "second",
+	}}))
 	w.eventually(string(id)+" is accepted again", func() bool { return w.record.has(arrival{id, manager, "disputed"}) })
 }
 

@@ -240,7 +240,8 @@ func (tr *traffic) end(t *testing.T, strict int) {
 		return true
 	})
 
-	failedOpen := rig.Sum(rig.ScrapeAPIServer(t, tr.w.runtimes[tr.id].ControlPlane), "apiserver_admission_webhook_fail_open_count")
+	failedOpen := rig.Sum(rig.ScrapeAPIServer(t, tr.w.runtimes[tr.id].ControlPlane),
+		"apiserver_admission_webhook_fail_open_count")
 	t.Logf("%s: %d changes, of which %d are stood in for by a resync; the API server went on without the agent %v times",
 		tr.id, len(tr.written), resyncs, failedOpen)
 }

@@ -179,7 +179,8 @@ func (w *world) operate(managers []core.Manager) {
 
 	w.fleet, err = fleet.New(fleet.Options{})
 	w.must(err)
-	w.set, err = certificates.New(w.plane.Client, types.NamespacedName{Namespace: rig.Namespace, Name: "watcher"}, []string{host},
+	w.set, err = certificates.New(w.plane.Client, types.NamespacedName{Namespace: rig.Namespace, Name: "watcher"},
+		[]string{host},
 		certificates.FromFleet(w.fleet, certificates.FleetOptions{WarmUp: time.Millisecond}),
 		certificates.Options{Propagation: propagation, RuntimeNamespace: w.namespace})
 	w.must(err)
@@ -240,17 +241,18 @@ func (w *world) addRuntimes(mgr ctrl.Manager) error {
 		return client.ObjectKey{Namespace: object.GetNamespace(), Name: "kubeconfig-" + object.GetName()}
 	}, runtimes.KubeconfigOptions{})
 
-	return runtimes.SetUp(mgr, &corev1.ConfigMap{}, identify, connect.Connect, attentive{w.set}, installer, runtimes.Options{
-		Interval: 2 * time.Second, Retry: 300 * time.Millisecond, Fleet: w.fleet,
-		Report: func(_ context.Context, object client.Object, status installation.Status) error {
-			w.mu.Lock()
-			defer w.mu.Unlock()
+	return runtimes.SetUp(mgr, &corev1.ConfigMap{}, identify, connect.Connect, attentive{w.set}, installer,
+		runtimes.Options{
+			Interval: 2 * time.Second, Retry: 300 * time.Millisecond, Fleet: w.fleet,
+			Report: func(_ context.Context, object client.Object, status installation.Status) error {
+				w.mu.Lock()
+				defer w.mu.Unlock()
 
-			w.states[core.RuntimeID(object.GetName())] = status
+				w.states[core.RuntimeID(object.GetName())] = status
 
-			return nil
-		},
-	})
+				return nil
+			},
+		})
 }
 
 // attentive looks after the CA every second: an annotation that asks for a rotation is read at the
@@ -275,7 +277,8 @@ func (w *world) listen(pinning core.Verifier, handlers map[core.Manager]core.Han
 	w.must(volume.Write(w.listenerSecret()))
 
 	ca, cert, key := volume.Paths()
-	files, err := httpmtls.NewFiles(httpmtls.Paths{CA: ca, Certificate: cert, Key: key}, httpmtls.FilesOptions{Poll: 200 * time.Millisecond})
+	files, err := httpmtls.NewFiles(httpmtls.Paths{CA: ca, Certificate: cert, Key: key},
+		httpmtls.FilesOptions{Poll: 200 * time.Millisecond})
 	w.must(err)
 	w.run(files.Start)
 	w.work.Go(func() { w.follow(volume) })
@@ -326,7 +329,10 @@ func (w *world) represent(id core.RuntimeID) {
 	kubeconfig, err := os.ReadFile(w.runtimes[id].Kubeconfig)
 	w.must(err)
 	w.must(w.plane.Client.Create(w.t.Context(), &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: rig.Namespace, Name: "kubeconfig-" + string(id)}, Data: map[string][]byte{"config": kubeconfig},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: rig.Namespace,
+			Name:      "kubeconfig-" + string(id),
+		}, Data: map[string][]byte{"config": kubeconfig},
 	}))
 	rig.AddRuntime(w.t, w.plane, string(id), string(id)+".skr.example")
 }

@@ -65,14 +65,16 @@ func TestHTTPRoutes(t *testing.T) {
 
 	r.applyYAML(httpsGateway)
 
-	if message := r.await("kyma", v1beta2.StateProcessing, "RoutePending"); !strings.Contains(message, "istio-system/gateway") {
+	if message := r.await("kyma", v1beta2.StateProcessing, "RoutePending"); !strings.Contains(message,
+		"istio-system/gateway") {
 		t.Errorf("message %q does not name the gateway", message)
 	}
 
 	r.awaitSpec("kyma", wantedHTTPRoute)
 	r.answer("kyma", gatewayv1.RouteConditionAccepted, metav1.ConditionFalse, "NotAllowedByListeners")
 
-	if message := r.await("kyma", v1beta2.StateError, "RouteRejected"); !strings.Contains(message, "NotAllowedByListeners") {
+	if message := r.await("kyma", v1beta2.StateError, "RouteRejected"); !strings.Contains(message,
+		"NotAllowedByListeners") {
 		t.Errorf("message %q does not say why", message)
 	}
 
@@ -94,7 +96,8 @@ func TestHTTPRoutes(t *testing.T) {
 
 	// A route has at most 32 parents.
 	for i := range 33 {
-		r.applyYAML(strings.NewReplacer("name: gateway,", fmt.Sprintf("name: gateway-%d,", i), "for: kyma", "for: many").Replace(httpsGateway))
+		r.applyYAML(strings.NewReplacer("name: gateway,", fmt.Sprintf("name: gateway-%d,", i), "for: kyma",
+			"for: many").Replace(httpsGateway))
 	}
 
 	r.newWatcher("many", nil)

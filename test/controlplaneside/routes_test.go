@@ -184,7 +184,10 @@ func (r *routes) changeWatcher(name string, change func(*v1beta2.Watcher)) {
 
 func (r *routes) deleteWatcher(name string) {
 	r.t.Helper()
-	r.must(r.plane.Client.Delete(r.t.Context(), &v1beta2.Watcher{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"}}))
+	r.must(r.plane.Client.Delete(r.t.Context(), &v1beta2.Watcher{ObjectMeta: metav1.ObjectMeta{
+		Name:      name,
+		Namespace: "default",
+	}}))
 }
 
 func (r *routes) watcher(name string) *v1beta2.Watcher {
@@ -214,7 +217,8 @@ func (r *routes) await(name string, state v1beta2.State, reason string) (message
 		last = w.Status
 
 		c := meta.FindStatusCondition(last.Conditions, v1beta2.ConditionRouteReady)
-		if c == nil || last.State != state || c.Reason != reason || last.ObservedGeneration != w.Generation || c.ObservedGeneration != w.Generation {
+		if c == nil || last.State != state || c.Reason != reason || last.ObservedGeneration != w.Generation ||
+			c.ObservedGeneration != w.Generation {
 			return false
 		}
 
@@ -265,7 +269,10 @@ func (r *routes) route(name string) *unstructured.Unstructured {
 
 func (r *routes) empty(name string) *unstructured.Unstructured {
 	route := &unstructured.Unstructured{}
-	route.SetAPIVersion(map[string]string{"VirtualService": "networking.istio.io/v1beta1", "HTTPRoute": "gateway.networking.k8s.io/v1"}[r.kind])
+	route.SetAPIVersion(map[string]string{
+		"VirtualService": "networking.istio.io/v1beta1",
+		"HTTPRoute":      "gateway.networking.k8s.io/v1",
+	}[r.kind])
 	route.SetKind(r.kind)
 	route.SetName(name)
 	route.SetNamespace("default")

@@ -97,7 +97,8 @@ func hostsChange(r *routes) {
 	r.applyYAML(istioGateway("hosts", ""))
 	r.newWatcher("hosts", nil)
 
-	if message := r.await("hosts", v1beta2.StateError, "GatewayWithoutHosts"); !strings.Contains(message, "istio-system/gateway-hosts") {
+	if message := r.await("hosts", v1beta2.StateError, "GatewayWithoutHosts"); !strings.Contains(message,
+		"istio-system/gateway-hosts") {
 		r.t.Errorf("message %q does not name the gateway", message)
 	}
 
@@ -151,7 +152,8 @@ func appliedByAnotherOwner(r *routes) {
 	r.awaitSpec("foreign", want)
 
 	// From now on the other owner gets a conflict.
-	err := r.plane.Client.Apply(r.t.Context(), client.ApplyConfigurationFromUnstructured(theirs), client.FieldOwner("theirs"))
+	err := r.plane.Client.Apply(r.t.Context(), client.ApplyConfigurationFromUnstructured(theirs),
+		client.FieldOwner("theirs"))
 	if err == nil || !strings.Contains(err.Error(), "runtime-watcher") {
 		r.t.Errorf("another owner gets %v, want a conflict that names us", err)
 	}
@@ -224,7 +226,8 @@ func noManager(r *routes) {
 	r.applyYAML(istioGateway("no-manager", "a.example.com"))
 	r.newWatcher("no-manager", func(w *v1beta2.Watcher) { w.Spec.Manager = "" })
 
-	if message := r.await("no-manager", v1beta2.StateError, "ManagerMissing"); !strings.Contains(message, v1beta2.ManagedByLabel) {
+	if message := r.await("no-manager", v1beta2.StateError, "ManagerMissing"); !strings.Contains(message,
+		v1beta2.ManagedByLabel) {
 		r.t.Errorf("message %q does not name the label", message)
 	}
 
@@ -243,12 +246,16 @@ func fromBefore(r *routes) {
 
 	theirs := r.empty("before")
 	r.must(unstructured.SetNestedStringSlice(theirs.Object, []string{"old.example.com"}, "spec", "hosts"))
-	theirs.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(r.watcher("before"), v1beta2.GroupVersion().WithKind(v1beta2.Kind))})
+	theirs.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(r.watcher("before"),
+		v1beta2.GroupVersion().WithKind(v1beta2.Kind))})
 	r.must(r.plane.Client.Create(r.t.Context(), theirs, client.FieldOwner("lifecycle-manager")))
 
 	before := r.watcher("before")
 	before.Status.Conditions = append(before.Status.Conditions,
-		metav1.Condition{Type: "VirtualService", Status: metav1.ConditionTrue, Reason: "Ready", LastTransitionTime: metav1.Now()},
+		metav1.Condition{
+			Type: "VirtualService", Status: metav1.ConditionTrue, Reason: "Ready",
+			LastTransitionTime: metav1.Now(),
+		},
 		metav1.Condition{Type: "Theirs", Status: metav1.ConditionTrue, Reason: "Ready", LastTransitionTime: metav1.Now()})
 	r.must(r.plane.Client.Status().Update(r.t.Context(), before))
 
@@ -278,7 +285,10 @@ func restarted(r *routes) {
 
 	r.end()
 	r.deleteWatcher("goes")
-	r.edit("stays", func(route *unstructured.Unstructured) { unstructured.RemoveNestedField(route.Object, "spec", "http") })
+	r.edit("stays", func(route *unstructured.Unstructured) {
+		unstructured.RemoveNestedField(route.Object, "spec",
+			"http")
+	})
 	r.start()
 
 	r.awaitSpec("stays", want)

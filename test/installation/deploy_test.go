@@ -35,7 +35,8 @@ func kubectl(t *testing.T, runtime *controlplane.ControlPlane, args ...string) s
 		t.Skipf("needs kubectl, which controlplane-assets -kubectl builds: %v", err)
 	}
 
-	cmd := exec.CommandContext(t.Context(), filepath.Join(assets, "kubectl"), append([]string{"--kubeconfig", runtime.Kubeconfig}, args...)...)
+	cmd := exec.CommandContext(t.Context(), filepath.Join(assets, "kubectl"),
+		append([]string{"--kubeconfig", runtime.Kubeconfig}, args...)...)
 	cmd.Dir = test.Root()
 
 	out, err := cmd.CombinedOutput()
@@ -60,7 +61,8 @@ func TestDeploy(t *testing.T) {
 		}
 	}
 
-	if objects := kubectl(t, runtime, "get", "all,networkpolicies,leases,roles", "-n", installation.DefaultNamespace, "-o", "name"); objects != "" {
+	if objects := kubectl(t, runtime, "get", "all,networkpolicies,leases,roles", "-n", installation.DefaultNamespace,
+		"-o", "name"); objects != "" {
 		t.Fatalf("a dry run has created %s", objects)
 	}
 
@@ -99,7 +101,8 @@ func podsAreRestricted(t *testing.T, runtime *controlplane.ControlPlane) {
 // by itself, makes of it.
 func installAppliesTheSame(t *testing.T, runtime *controlplane.ControlPlane) {
 	t.Helper()
-	kubectl(t, runtime, "apply", "--server-side", "--force-conflicts", "--field-manager="+"runtime-watcher-installation", "-k", "deploy/example")
+	kubectl(t, runtime, "apply", "--server-side", "--force-conflicts", "--field-manager="+"runtime-watcher-installation",
+		"-k", "deploy/example")
 
 	byHand := objects(t, runtime)
 
@@ -110,7 +113,8 @@ func installAppliesTheSame(t *testing.T, runtime *controlplane.ControlPlane) {
 	}
 
 	if _, err := installer.Install(t.Context(), installation.Runtime{
-		ID: "runtime-1", Client: runtime.Client, Secret: newSecretOfOnePair(t, "runtime-1", installation.DefaultNamespace), Watches: []admission.Watch{watch("my-operator")},
+		ID: "runtime-1", Client: runtime.Client, Secret: newSecretOfOnePair(t, "runtime-1",
+			installation.DefaultNamespace), Watches: []admission.Watch{watch("my-operator")},
 	}); err != nil {
 		t.Fatal(err)
 	}

@@ -113,7 +113,8 @@ func aNewSecretRestartsNothing(t *testing.T, plane *controlplane.ControlPlane) {
 	w.install()
 
 	writes := w.since()
-	configuration, secret := slices.Index(writes, "apply ValidatingWebhookConfiguration "), slices.Index(writes, "apply Secret -tls")
+	configuration, secret := slices.Index(writes, "apply ValidatingWebhookConfiguration "), slices.Index(writes,
+		"apply Secret -tls")
 
 	if configuration < 0 || configuration > secret {
 		t.Errorf("the agent gets its certificate before the API server trusts it: %v", writes)
@@ -157,7 +158,8 @@ func newSettingsRestart(t *testing.T, plane *controlplane.ControlPlane) {
 	w.install()
 
 	after, env := w.deployment().Spec.Template, w.environment()
-	if cmp.Equal(before, after) || env["SETTLE"] != "2s" || env["MANAGERS"] != "by-hand,first" || env["LOG_LEVEL"] != "$$(POD_NAME)" {
+	if cmp.Equal(before, after) || env["SETTLE"] != "2s" || env["MANAGERS"] != "by-hand,first" ||
+		env["LOG_LEVEL"] != "$$(POD_NAME)" {
 		t.Errorf("the pods have the environment %v", env)
 	}
 }
@@ -212,7 +214,8 @@ func webhooksByHandStay(t *testing.T, plane *controlplane.ControlPlane) {
 		t.Errorf("former managers: %v, want the first", former)
 	}
 
-	if diff := cmp.Diff([]string{"default.by-hand", "default.second"}, slices.Sorted(slices.Values(w.webhooks()))); diff != "" {
+	if diff := cmp.Diff([]string{"default.by-hand", "default.second"},
+		slices.Sorted(slices.Values(w.webhooks()))); diff != "" {
 		t.Errorf("webhooks (-want +got):\n%s", diff)
 	}
 }
@@ -246,7 +249,10 @@ func driftIsCorrected(t *testing.T, plane *controlplane.ControlPlane) {
 		w.client.Create(t.Context(), &corev1.Secret{
 			ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: secretName}, Immutable: new(true),
 		}),
-		w.client.Delete(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: installation.Name}}),
+		w.client.Delete(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{
+			Namespace: w.namespace,
+			Name:      installation.Name,
+		}}),
 	); err != nil {
 		t.Fatal(err)
 	}
@@ -266,7 +272,8 @@ func driftIsCorrected(t *testing.T, plane *controlplane.ControlPlane) {
 	}
 
 	spec := w.deployment().Spec
-	if len(policy.Spec.Ingress) != 2 || *spec.Replicas != 2 || spec.Template.Spec.Containers[0].Image != "agent.example.com/agent:v1" {
+	if len(policy.Spec.Ingress) != 2 || *spec.Replicas != 2 ||
+		spec.Template.Spec.Containers[0].Image != "agent.example.com/agent:v1" {
 		t.Errorf("still drifted: %+v, %+v", policy.Spec.Ingress, spec)
 	}
 }
@@ -402,7 +409,8 @@ func nothingIsLeft(t *testing.T, plane *controlplane.ControlPlane) {
 	w.installed()
 
 	// No controller finalises namespaces here.
-	if status := w.uninstall(); status.State != installation.Progressing || !strings.Contains(status.Message, "Namespace") {
+	if status := w.uninstall(); status.State != installation.Progressing ||
+		!strings.Contains(status.Message, "Namespace") {
 		t.Errorf("got %+v, want it to wait for the namespace", status)
 	}
 
@@ -448,7 +456,8 @@ func (w *world) finalise() {
 	}
 
 	namespace.Spec.Finalizers = nil
-	if err := w.client.SubResource("finalize").Update(w.t.Context(), namespace); err != nil { //nolint:misspell // Its name.
+	if err := w.client.SubResource("finalize").Update(w.t.Context(),
+		namespace); err != nil { //nolint:misspell // Its name.
 		w.t.Fatal(err)
 	}
 }
@@ -468,7 +477,8 @@ func theWebhookGoesFirst(t *testing.T, plane *controlplane.ControlPlane) {
 		t.Fatal(err)
 	}
 
-	if status := w.uninstall(); status.State != installation.Progressing || !strings.Contains(status.Message, "ValidatingWebhookConfiguration") {
+	if status := w.uninstall(); status.State != installation.Progressing ||
+		!strings.Contains(status.Message, "ValidatingWebhookConfiguration") {
 		t.Errorf("got %+v, want it to wait for the webhook configuration", status)
 	}
 
@@ -495,8 +505,11 @@ func wrongRuntimesAreRefused(t *testing.T, plane *controlplane.ControlPlane) {
 
 	for name, change := range map[string]func(r *installation.Runtime){
 		"another's certificate": func(r *installation.Runtime) { r.Secret = newSecret(t, "another", "invalid") },
-		"another's key":         func(r *installation.Runtime) { r.Secret["tls.key"] = newSecret(t, "invalid", "invalid")["tls.key"] },
-		"another Service":       func(r *installation.Runtime) { r.Secret = newSecret(t, "invalid", "runtime-watcher") },
+		"another's key": func(r *installation.Runtime) {
+			r.Secret["tls.key"] = newSecret(t, "invalid",
+				"invalid")["tls.key"]
+		},
+		"another Service": func(r *installation.Runtime) { r.Secret = newSecret(t, "invalid", "runtime-watcher") },
 		"one pair, another Service": func(r *installation.Runtime) {
 			r.Secret = newSecretOfOnePair(t, "invalid", "runtime-watcher")
 		},
@@ -555,7 +568,8 @@ func todaysNamespaceIsWatched(t *testing.T, plane *controlplane.ControlPlane) {
 		{own, "kube-system", false},
 	} {
 		if have := test.installed.watches(test.namespace); have != test.want {
-			t.Errorf("installed in %s: objects of %s are watched: %t, want %t", test.installed.namespace, test.namespace, have, test.want)
+			t.Errorf("installed in %s: objects of %s are watched: %t, want %t", test.installed.namespace, test.namespace, have,
+				test.want)
 		}
 	}
 }
@@ -611,7 +625,10 @@ func aBrokenImageIsNotReady(t *testing.T, plane *controlplane.ControlPlane) {
 	w := newWorld(t, plane, "broken")
 	w.installed()
 
-	status := appsv1.DeploymentStatus{Replicas: 3, UpdatedReplicas: 1, ReadyReplicas: 2, AvailableReplicas: 2, UnavailableReplicas: 1}
+	status := appsv1.DeploymentStatus{
+		Replicas: 3, UpdatedReplicas: 1, ReadyReplicas: 2, AvailableReplicas: 2,
+		UnavailableReplicas: 1,
+	}
 	w.rollout(status)
 
 	if got := w.install(); got.State != installation.Progressing || !strings.Contains(got.Message, "1 of 2") {
@@ -624,7 +641,8 @@ func aBrokenImageIsNotReady(t *testing.T, plane *controlplane.ControlPlane) {
 	}}
 	w.rollout(status)
 
-	if got := w.install(); got.State != installation.Failed || !strings.Contains(got.Message, "timed out") || got.Available != 2 {
+	if got := w.install(); got.State != installation.Failed || !strings.Contains(got.Message, "timed out") ||
+		got.Available != 2 {
 		t.Errorf("after the deadline: got %+v, want it failed, with the message of the Deployment", got)
 	}
 

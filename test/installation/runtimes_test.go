@@ -101,7 +101,10 @@ func TestRuntimes(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	plane := controlplane.StartT(t, controlplane.Options{Scheme: known, CRDs: []*apiextensionsv1.CustomResourceDefinition{manifests.Watchers(t)}})
+	plane := controlplane.StartT(t, controlplane.Options{
+		Scheme: known,
+		CRDs:   []*apiextensionsv1.CustomResourceDefinition{manifests.Watchers(t)},
+	})
 	second := controlplane.StartT(t, controlplane.Options{})
 	issuer := &issuer{t: t, asked: map[core.RuntimeID]int{}, secrets: map[core.RuntimeID]map[string][]byte{}}
 
@@ -168,7 +171,8 @@ func TestRuntimes(t *testing.T) {
 	})
 
 	t.Run("out of reach", func(t *testing.T) {
-		text := strings.ReplaceAll(string(read(t, plane.Kubeconfig)), plane.Config.Host, "https://"+rig.Address(rig.FreePort(t)))
+		text := strings.ReplaceAll(string(read(t, plane.Kubeconfig)), plane.Config.Host,
+			"https://"+rig.Address(rig.FreePort(t)))
 		represent(t, plane, "runtime-3", []byte(text))
 		rig.Eventually(t, patience, "runtime-3 is held", func() bool {
 			object := represented("runtime-3")
@@ -194,12 +198,14 @@ func startReconciler(t *testing.T, plane *controlplane.ControlPlane, known *runt
 		t.Fatal(err)
 	}
 
-	installer, err := installation.New("agent.example.com/agent:v1", "control-plane.example.com:443", installation.Options{NoCanary: true})
+	installer, err := installation.New("agent.example.com/agent:v1", "control-plane.example.com:443",
+		installation.Options{NoCanary: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	kubeconfigs := runtimes.NewKubeconfigs(mgr.GetAPIReader(), "config", client.ObjectKeyFromObject, runtimes.KubeconfigOptions{})
+	kubeconfigs := runtimes.NewKubeconfigs(mgr.GetAPIReader(), "config", client.ObjectKeyFromObject,
+		runtimes.KubeconfigOptions{})
 	identify := func(_ context.Context, object client.Object) (runtimes.Identity, error) {
 		domain, ok := object.GetAnnotations()["skr-domain"]
 		if !ok {
@@ -253,7 +259,10 @@ func represented(name string) *corev1.ConfigMap {
 
 func kubeconfig(name string, text []byte) *corev1.Secret {
 	return &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name}, Data: map[string][]byte{"config": text},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: metav1.NamespaceDefault,
+			Name:      name,
+		}, Data: map[string][]byte{"config": text},
 	}
 }
 
@@ -304,7 +313,10 @@ func agentAnswers(t *testing.T, in *controlplane.ControlPlane) {
 		t.Errorf("the API server calls %v before the agent answers", calls)
 	}
 
-	deployment.Status = appsv1.DeploymentStatus{ObservedGeneration: deployment.Generation, Replicas: 2, UpdatedReplicas: 2, ReadyReplicas: 1, AvailableReplicas: 1}
+	deployment.Status = appsv1.DeploymentStatus{
+		ObservedGeneration: deployment.Generation, Replicas: 2,
+		UpdatedReplicas: 2, ReadyReplicas: 1, AvailableReplicas: 1,
+	}
 	if err := in.Client.Status().Update(t.Context(), deployment); err != nil {
 		t.Fatal(err)
 	}
@@ -345,7 +357,10 @@ func eventuallyCalls(t *testing.T, in *controlplane.ControlPlane, want ...string
 func eventuallyGone(t *testing.T, plane *controlplane.ControlPlane, name string) {
 	t.Helper()
 	rig.Eventually(t, patience, name+" is gone", func() bool {
-		return apierrors.IsNotFound(plane.Client.Get(t.Context(), client.ObjectKey{Namespace: metav1.NamespaceDefault, Name: name}, &corev1.ConfigMap{}))
+		return apierrors.IsNotFound(plane.Client.Get(t.Context(), client.ObjectKey{
+			Namespace: metav1.NamespaceDefault,
+			Name:      name,
+		}, &corev1.ConfigMap{}))
 	})
 }
 

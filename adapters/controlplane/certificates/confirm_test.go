@@ -36,7 +36,10 @@ func TestFromFleet(t *testing.T) {
 
 	all := []core.RuntimeID{"trusts", "lags", "two-managers", "no-heartbeat", "never-heard"}
 	now := time.Now()
-	confirmed := certificates.FromFleet(f, certificates.FleetOptions{WarmUp: time.Minute, Now: func() time.Time { return now }})
+	confirmed := certificates.FromFleet(f, certificates.FleetOptions{
+		WarmUp: time.Minute,
+		Now:    func() time.Time { return now },
+	})
 
 	if diff := cmp.Diff(all, confirmed.Unconfirmed("new", all)); diff != "" {
 		t.Errorf("of a fleet that has just started (-want +have):\n%s", diff)

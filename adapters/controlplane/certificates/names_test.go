@@ -44,7 +44,8 @@ func TestObjectNames(t *testing.T) {
 		}
 
 		nameA, nameB := objectName(a, clientSuffix), objectName(b, clientSuffix)
-		if errs := validation.IsDNS1123Subdomain(nameA); len(errs) > 0 || nameA == nameB || nameA == objectName(b, webhookSuffix) {
+		if errs := validation.IsDNS1123Subdomain(nameA); len(errs) > 0 || nameA == nameB ||
+			nameA == objectName(b, webhookSuffix) {
 			t.Fatalf("%q and %q: names %q and %q: %v", a, b, nameA, nameB, errs)
 		}
 	})

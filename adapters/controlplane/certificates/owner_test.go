@@ -35,7 +35,8 @@ func TestARuntimeBelongsToOneObject(t *testing.T) {
 		t.Errorf("the second object: %v, want %v", err, ErrRuntimeTaken)
 	}
 
-	if _, err := set.EnsureRuntime(t.Context(), Runtime{ID: shared, Domain: "b.example.com"}); !errors.Is(err, ErrRuntimeTaken) {
+	if _, err := set.EnsureRuntime(t.Context(), Runtime{ID: shared, Domain: "b.example.com"}); !errors.Is(err,
+		ErrRuntimeTaken) {
 		t.Errorf("without owner: %v, want %v", err, ErrRuntimeTaken)
 	}
 

@@ -273,16 +273,19 @@ func (w *world) check(t *rapid.T) {
 
 	for i, l := range w.listeners {
 		for _, m := range w.members {
-			if l.signer == "" || m.loaded.signer == "" || w.now.After(w.expiries[m.loaded.signer]) || w.now.After(w.expiries[l.signer]) {
+			if l.signer == "" || m.loaded.signer == "" || w.now.After(w.expiries[m.loaded.signer]) ||
+				w.now.After(w.expiries[l.signer]) {
 				continue // A missing renewal is no fault of the order.
 			}
 
 			if !w.trusts(l.bundle, m.loaded.signer) {
-				t.Fatalf("listener %d trusts %v, and not runtime %s with its certificate of %s", i, l.bundle, m.issued.runtime, m.loaded.signer)
+				t.Fatalf("listener %d trusts %v, and not runtime %s with its certificate of %s", i, l.bundle, m.issued.runtime,
+					m.loaded.signer)
 			}
 
 			if !w.trusts(m.loaded.bundle, l.signer) && !w.cutOff[m.issued.runtime] {
-				t.Fatalf("runtime %s trusts %v, and not listener %d with its certificate of %s", m.issued.runtime, m.loaded.bundle, i, l.signer)
+				t.Fatalf("runtime %s trusts %v, and not listener %d with its certificate of %s", m.issued.runtime,
+					m.loaded.bundle, i, l.signer)
 			}
 		}
 	}
@@ -434,7 +437,8 @@ func TestSwitchBeforeEndsTheWait(t *testing.T) {
 		}
 
 		if newest := w.view().newest().fingerprint; w.server.signer != newest {
-			t.Fatalf("an hour before the old CA ends, the server has a certificate of %s, want one of %s: %+v", w.server.signer, newest, last)
+			t.Fatalf("an hour before the old CA ends, the server has a certificate of %s, want one of %s: %+v",
+				w.server.signer, newest, last)
 		}
 	})
 }
@@ -461,7 +465,10 @@ func rotating(now time.Time) view {
 	return view{
 		now: now,
 		authorities: []authority{
-			{generation: 1, fingerprint: "a", notAfter: now.Add(200 * day)}, {generation: 2, fingerprint: "b", notAfter: now.Add(365 * day)},
+			{generation: 1, fingerprint: "a", notAfter: now.Add(200 * day)}, {
+				generation: 2, fingerprint: "b",
+				notAfter: now.Add(365 * day),
+			},
 		},
 		clientSigner: 2, serverSigner: 1,
 		server:    leaf{name: "server", present: true, signer: "a"},
@@ -521,9 +528,16 @@ func TestPlan(t *testing.T) {
 			}(),
 			actionCreate,
 		},
-		"a CA that has a shorter life than options allow for is not replaced at once":       {steady(now, 32*day, 32*day), actionNone},
-		"a CA that has a shorter life than options allow for is replaced in its last third": {steady(now, 33*day, 10*day), actionCreate},
-		"a CA is replaced when the options say so":                                          {steady(now, 365*day, testLimits.rotateBefore), actionCreate},
+		"a CA that has a shorter life than options allow for is not replaced at once": {
+			steady(now, 32*day, 32*day),
+			actionNone,
+		},
+		"a CA that has a shorter life than options allow for is replaced in its last third": {
+			steady(now, 33*day, 10*day),
+			actionCreate,
+		},
+		"a CA is replaced when the options say so": {steady(now, 365*day,
+			testLimits.rotateBefore), actionCreate},
 		"a CA that was issued anew in its generation is discarded": {
 			func() view {
 				v := steady(now, 365*day, 300*day)

@@ -45,10 +45,19 @@ func TestRemoveRuntimeLeavesAloneWhatIsNotItsOwn(t *testing.T) {
 		"its own":                     {there: []client.Object{certificateFor(mine, shared), keyOf(mine)}},
 		"a key after an interruption": {there: []client.Object{keyOf(mine)}},
 		"no key yet":                  {there: []client.Object{certificateFor(mine, shared)}},
-		"of another set":              {[]client.Object{certificateFor(foreign, shared), keyOf(foreign)}, []client.Object{certificateFor(foreign, shared), keyOf(foreign)}},
-		"a key of another set":        {[]client.Object{keyOf(foreign)}, []client.Object{keyOf(foreign)}},
-		"for another runtime":         {[]client.Object{certificateFor(mine, "a"), keyOf(mine)}, []client.Object{certificateFor(mine, "a"), keyOf(mine)}},
-		"a key that was replaced":     {[]client.Object{certificateFor(mine, shared), keyOf(foreign)}, []client.Object{keyOf(foreign)}},
+		"of another set": {
+			[]client.Object{certificateFor(foreign, shared), keyOf(foreign)},
+			[]client.Object{certificateFor(foreign, shared), keyOf(foreign)},
+		},
+		"a key of another set": {[]client.Object{keyOf(foreign)}, []client.Object{keyOf(foreign)}},
+		"for another runtime": {
+			[]client.Object{certificateFor(mine, "a"), keyOf(mine)},
+			[]client.Object{certificateFor(mine, "a"), keyOf(mine)},
+		},
+		"a key that was replaced": {
+			[]client.Object{certificateFor(mine, shared), keyOf(foreign)},
+			[]client.Object{keyOf(foreign)},
+		},
 	}
 
 	for name, test := range tests {
@@ -63,7 +72,10 @@ func TestRemoveRuntimeLeavesAloneWhatIsNotItsOwn(t *testing.T) {
 			}
 
 			for _, object := range test.there {
-				left := slices.ContainsFunc(test.left, func(l client.Object) bool { return l.GetUID() == object.GetUID() && kindOf(l) == kindOf(object) })
+				left := slices.ContainsFunc(test.left, func(l client.Object) bool {
+					return l.GetUID() == object.GetUID() &&
+						kindOf(l) == kindOf(object)
+				})
 
 				err := c.Get(t.Context(), client.ObjectKeyFromObject(object), object)
 				if client.IgnoreNotFound(err) != nil || left != (err == nil) {
@@ -105,7 +117,10 @@ func TestACertificateGoesWithItsOwnerWhereItCan(t *testing.T) {
 
 	stub := func(namespace string) client.Object {
 		owner := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "kyma", UID: "u"}}
-		owner.SetGroupVersionKind(schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Kyma"})
+		owner.SetGroupVersionKind(schema.GroupVersionKind{
+			Group: "operator.kyma-project.io", Version: "v1beta2",
+			Kind: "Kyma",
+		})
 
 		return owner
 	}

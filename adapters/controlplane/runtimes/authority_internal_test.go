@@ -41,8 +41,11 @@ func TestARotationLooksAtAllRuntimesOnce(t *testing.T) {
 		phases []certificates.Phase
 		looks  int
 	}{
-		"no rotation":        {[]certificates.Phase{stable, stable}, 0},
-		"one that waits":     {[]certificates.Phase{stable, reissuing, confirming, confirming, failed, confirming, "Switching", stable}, 1},
+		"no rotation": {[]certificates.Phase{stable, stable}, 0},
+		"one that waits": {[]certificates.Phase{
+			stable, reissuing, confirming, confirming, failed, confirming,
+			"Switching", stable,
+		}, 1},
 		"two":                {[]certificates.Phase{reissuing, confirming, stable, reissuing, confirming, stable}, 2},
 		"found on the start": {[]certificates.Phase{failed, confirming, confirming}, 1},
 	}

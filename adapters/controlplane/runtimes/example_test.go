@@ -32,7 +32,8 @@ func setUpRuntimes(mgr ctrl.Manager, heard *fleet.Fleet, image, address string) 
 	if err != nil {
 		return err
 	}
-	set, err := certificates.New(direct, types.NamespacedName{Namespace: "kcp-system", Name: "watcher"}, []string{"listener.kcp.example.com"},
+	set, err := certificates.New(direct, types.NamespacedName{Namespace: "kcp-system", Name: "watcher"},
+		[]string{"listener.kcp.example.com"},
 		certificates.FromFleet(heard, certificates.FleetOptions{}), certificates.Options{})
 	if err != nil {
 		return err
@@ -44,7 +45,8 @@ func setUpRuntimes(mgr ctrl.Manager, heard *fleet.Fleet, image, address string) 
 	identify := func(_ context.Context, object client.Object) (runtimes.Identity, error) {
 		return runtimes.Identity{ID: core.RuntimeID(object.GetName()), Domain: object.GetAnnotations()["skr-domain"]}, nil
 	}
-	kubeconfigs := runtimes.NewKubeconfigs(mgr.GetAPIReader(), "config", client.ObjectKeyFromObject, runtimes.KubeconfigOptions{})
+	kubeconfigs := runtimes.NewKubeconfigs(mgr.GetAPIReader(), "config", client.ObjectKeyFromObject,
+		runtimes.KubeconfigOptions{})
 	return errors.Join(watcher.SetUp(mgr, watcher.Options{}),
 		runtimes.SetUp(mgr, kyma, identify, kubeconfigs.Connect, set, installer, runtimes.Options{Fleet: heard}))
 }

@@ -40,7 +40,10 @@ func newTestFleet(t *testing.T) testFleet {
 
 func (h testFleet) beat(epoch string, managers ...core.Manager) {
 	for _, manager := range managers {
-		h.Observe(prod, manager, []core.WatchEvent{{Kind: core.KindHeartbeat, Epoch: epoch, Heartbeat: &core.Heartbeat{Interval: 30 * time.Second}}})
+		h.Observe(prod, manager, []core.WatchEvent{{
+			Kind: core.KindHeartbeat, Epoch: epoch,
+			Heartbeat: &core.Heartbeat{Interval: 30 * time.Second},
+		}})
 	}
 }
 
@@ -232,7 +235,8 @@ func TestARemovedRuntimeStaysForgotten(t *testing.T) {
 		// Another one, of which this reconciler knows nothing.
 		f.beat("e", "a")
 
-		if result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: object}); err != nil || result.RequeueAfter != 0 {
+		if result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: object}); err != nil ||
+			result.RequeueAfter != 0 {
 			t.Errorf("got %+v, %v", result, err)
 		}
 

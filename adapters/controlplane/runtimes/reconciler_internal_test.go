@@ -39,7 +39,11 @@ func TestARuntimeThatHangsIsLetGo(t *testing.T) {
 
 	synctest.Test(t, func(t *testing.T) {
 		object, reported := deleted(0), 0
-		r := newReconciler(t, newPlane(t, object), func(context.Context, client.Object) (client.Client, error) { return hangs, nil })
+		r := newReconciler(t, newPlane(t, object), func(context.Context, client.Object) (client.Client,
+			error,
+		) {
+			return hangs, nil
+		})
 		r.opts.Report = func(ctx context.Context, _ client.Object, status installation.Status) error {
 			if status.State == installation.Removed {
 				reported++
@@ -81,7 +85,10 @@ func TestARuntimeThatIsLetGoKeepsNoCertificate(t *testing.T) {
 			return c.Delete(ctx, object, opts...)
 		},
 	})
-	r := newReconciler(t, c, func(context.Context, client.Object) (client.Client, error) { return nil, errors.New("out of reach") })
+	r := newReconciler(t, c, func(context.Context, client.Object) (client.Client, error) {
+		return nil,
+			errors.New("out of reach")
+	})
 	r.failures.keep(client.ObjectKeyFromObject(object), failing{removal: time.Now().Add(-defaultGiveUp - time.Second)})
 
 	if err := reconcileOnce(t, r, object); err == nil {
@@ -110,7 +117,10 @@ func TestARuntimeThatIsOutOfReachKeepsItsCertificateForAWhile(t *testing.T) {
 
 	object, certificate := deleted(2*defaultGiveUp), issued()
 	c := newPlane(t, object, certificate)
-	r := newReconciler(t, c, func(context.Context, client.Object) (client.Client, error) { return nil, errors.New("out of reach") })
+	r := newReconciler(t, c, func(context.Context, client.Object) (client.Client, error) {
+		return nil,
+			errors.New("out of reach")
+	})
 
 	if err := reconcileOnce(t, r, object); err == nil {
 		t.Error("let go at once")
@@ -218,7 +228,10 @@ func TestFailuresAreReported(t *testing.T) {
 			r.identify = func(context.Context, client.Object) (Identity, error) { return Identity{ID: prod}, nil }
 		}, "InvalidRuntime", true},
 		"no identity": {func(r *reconciler) {
-			r.identify = func(context.Context, client.Object) (Identity, error) { return Identity{}, errors.New("no such thing") }
+			r.identify = func(context.Context, client.Object) (Identity, error) {
+				return Identity{},
+					errors.New("no such thing")
+			}
 		}, "IdentityUnknown", false},
 		"out of reach": {func(r *reconciler) {
 			r.certificates = ready{}
@@ -278,7 +291,8 @@ func TestARefusedCertificateIsAFailure(t *testing.T) {
 	}
 
 	have := reports.last()
-	if have.State != installation.Failed || have.Reason != "CertificateFailed" || !strings.Contains(have.Message, "denied") {
+	if have.State != installation.Failed || have.Reason != "CertificateFailed" ||
+		!strings.Contains(have.Message, "denied") {
 		t.Errorf("reported %+v, want the failure of cert-manager", have)
 	}
 
@@ -334,7 +348,8 @@ func TestASecondObjectOfARuntimeIsRefused(t *testing.T) {
 	wantGone(t, c, second)
 
 	certificate := &certv1.Certificate{}
-	if err := c.Get(t.Context(), client.ObjectKey{Namespace: "kcp", Name: string(prod) + "-watcher-tls"}, certificate); err != nil {
+	if err := c.Get(t.Context(), client.ObjectKey{Namespace: "kcp", Name: string(prod) + "-watcher-tls"},
+		certificate); err != nil {
 		t.Error("the certificate of the first object:", err)
 	}
 
@@ -376,12 +391,15 @@ func newPlane(t *testing.T, objects ...client.Object) client.WithWatch {
 	t.Helper()
 
 	scheme := runtime.NewScheme()
-	if err := errors.Join(corev1.AddToScheme(scheme), v1beta2.AddToScheme(scheme), certv1.AddToScheme(scheme)); err != nil {
+	if err := errors.Join(corev1.AddToScheme(scheme), v1beta2.AddToScheme(scheme),
+		certv1.AddToScheme(scheme)); err != nil {
 		t.Fatal(err)
 	}
 
 	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithInterceptorFuncs(interceptor.Funcs{
-		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, opts ...client.PatchOption) error {
+		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch,
+			opts ...client.PatchOption,
+		) error {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
@@ -402,8 +420,13 @@ func newPlane(t *testing.T, objects ...client.Object) client.WithWatch {
 func newReconciler(t *testing.T, c client.Client, connect Connect) *reconciler {
 	t.Helper()
 
-	set, err := certificates.New(c, types.NamespacedName{Namespace: "kcp", Name: "watcher"}, []string{"listener.example.com"},
-		certificates.ConfirmationsFunc(func(string, []core.RuntimeID) []core.RuntimeID { return nil }), certificates.Options{})
+	set, err := certificates.New(c, types.NamespacedName{Namespace: "kcp", Name: "watcher"},
+		[]string{"listener.example.com"},
+		certificates.ConfirmationsFunc(func(string,
+			[]core.RuntimeID,
+		) []core.RuntimeID {
+			return nil
+		}), certificates.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

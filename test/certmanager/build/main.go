@@ -116,7 +116,10 @@ func applyDefinitions(ctx context.Context, kubeconfig string) error {
 			return err
 		}
 
-		if _, err := crds.Apply(ctx, crd.GetName(), crd, metav1.ApplyOptions{FieldManager: "certmanager", Force: true}); err != nil {
+		if _, err := crds.Apply(ctx, crd.GetName(), crd, metav1.ApplyOptions{
+			FieldManager: "certmanager",
+			Force:        true,
+		}); err != nil {
 			return err
 		}
 
