@@ -40,10 +40,9 @@ func newTestFleet(t *testing.T) testFleet {
 
 func (h testFleet) beat(epoch string, managers ...core.Manager) {
 	for _, manager := range managers {
-		h.Observe(prod, manager, []core.WatchEvent{{
-			Kind: core.KindHeartbeat, Epoch: epoch,
-			Heartbeat: &core.Heartbeat{Interval: 30 * time.Second},
-		}})
+		h.Observe(core.Peer{ID: prod}, manager, core.Batch{
+			Epoch: epoch, Heartbeat: &core.Heartbeat{Interval: 30 * time.Second},
+		}, nil)
 	}
 }
 
