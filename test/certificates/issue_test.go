@@ -47,7 +47,8 @@ func everybodyConfirms(string, []core.RuntimeID) []core.RuntimeID { return nil }
 
 // serviceNames are the names of the agent's Service.
 var serviceNames = []string{
-	"runtime-watcher.runtime-watcher", "runtime-watcher.runtime-watcher.svc", "runtime-watcher.runtime-watcher.svc.cluster.local",
+	"runtime-watcher.runtime-watcher", "runtime-watcher.runtime-watcher.svc",
+	"runtime-watcher.runtime-watcher.svc.cluster.local",
 }
 
 // assertRuntime wants a client certificate for the domain and a serving certificate for the

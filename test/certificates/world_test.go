@@ -272,7 +272,8 @@ func (lab *fleetLab) addRuntime(ctx context.Context, set *certificates.Certifica
 	})
 
 	r.box, err = outbox.New(strict, outbox.Options{
-		Settle: time.Millisecond, Epoch: rand.Text(), HeartbeatInterval: 300 * time.Millisecond, Managers: []core.Manager{manager},
+		Settle: time.Millisecond, Epoch: rand.Text(), HeartbeatInterval: 300 * time.Millisecond,
+		Managers:   []core.Manager{manager},
 		MinBackoff: 50 * time.Millisecond, MaxBackoff: time.Second,
 		Heartbeat: func(core.Manager) core.Heartbeat {
 			status := r.files.Status()
@@ -407,7 +408,9 @@ func annotate(t *testing.T, c client.Client, set *certificates.Certificates, key
 }
 
 // until reconciles until the status is as wanted, and returns it.
-func (lab *fleetLab) until(set *certificates.Certificates, what string, wanted func(certificates.Status) bool) certificates.Status {
+func (lab *fleetLab) until(
+	set *certificates.Certificates, what string, wanted func(certificates.Status) bool,
+) certificates.Status {
 	lab.t.Helper()
 
 	var status certificates.Status

@@ -75,7 +75,9 @@ func newWatcher(manager core.Manager, change func(*v1beta2.Watcher)) *v1beta2.Wa
 			ServiceInfo:     v1beta2.Service{Name: "events", Namespace: "kcp-system", Port: 8082},
 			ResourceToWatch: v1beta2.WatchableGVR{Version: "*", Resource: "configmaps"},
 			LabelsToWatch:   map[string]v1beta2.LabelValue{"watched-by": v1beta2.LabelValue(manager)},
-			Gateway:         v1beta2.GatewayConfig{LabelSelector: v1beta2.GatewaySelector{MatchLabels: map[string]v1beta2.LabelValue{"for": "watchers"}}},
+			Gateway: v1beta2.GatewayConfig{LabelSelector: v1beta2.GatewaySelector{
+				MatchLabels: map[string]v1beta2.LabelValue{"for": "watchers"},
+			}},
 		},
 	}
 	if change != nil {

@@ -127,7 +127,8 @@ func startWorld(t *testing.T, w *world, managers []core.Manager, ids ...core.Run
 	}
 
 	w.plane = controlplane.StartT(t, controlplane.Options{
-		Scheme: w.scheme, CRDs: []*apiextensionsv1.CustomResourceDefinition{manifests.Watchers(t)}, CRDPaths: manifests.Routes(t, w.routing),
+		Scheme: w.scheme, CRDs: []*apiextensionsv1.CustomResourceDefinition{manifests.Watchers(t)},
+		CRDPaths: manifests.Routes(t, w.routing),
 	})
 	certmanager.StartT(t, w.plane.Kubeconfig, certmanager.Options{})
 
@@ -172,7 +173,8 @@ func (w *world) operate(managers []core.Manager) {
 	w.t.Helper()
 
 	mgr, err := ctrl.NewManager(w.plane.Config, ctrl.Options{
-		Scheme: w.scheme, Metrics: metricsserver.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: new(true)},
+		Scheme: w.scheme, Metrics: metricsserver.Options{BindAddress: "0"},
+		Controller: config.Controller{SkipNameValidation: new(true)},
 	})
 	w.must(err)
 	w.must(watcher.SetUp(mgr, watcher.Options{Routing: w.routing}))
@@ -284,7 +286,8 @@ func (w *world) listen(pinning core.Verifier, handlers map[core.Manager]core.Han
 	w.work.Go(func() { w.follow(volume) })
 
 	l, err := listener.New(listener.FromTLS(listener.PeerOptions{}), pinning, handlers, listener.Options{
-		Addr: w.addr, TLS: httpmtls.ServerTLSConfig(files), Fleet: w.fleet, Hooks: listener.Hooks{Answered: w.record.answered},
+		Addr: w.addr, TLS: httpmtls.ServerTLSConfig(files), Fleet: w.fleet,
+		Hooks: listener.Hooks{Answered: w.record.answered},
 	})
 	w.must(err)
 	w.run(l.Start)

@@ -161,7 +161,9 @@ func aWatcher(name string, change func(*v1beta2.Watcher)) *v1beta2.Watcher {
 			ServiceInfo:     v1beta2.Service{Name: "events", Namespace: "kcp-system", Port: 8082},
 			ResourceToWatch: v1beta2.WatchableGVR{Group: "operator.kyma-project.io", Version: "*", Resource: "kymas"},
 			Field:           v1beta2.SpecField,
-			Gateway:         v1beta2.GatewayConfig{LabelSelector: v1beta2.GatewaySelector{MatchLabels: map[string]v1beta2.LabelValue{"for": v1beta2.LabelValue(name)}}},
+			Gateway: v1beta2.GatewayConfig{LabelSelector: v1beta2.GatewaySelector{
+				MatchLabels: map[string]v1beta2.LabelValue{"for": v1beta2.LabelValue(name)},
+			}},
 		},
 	}
 	if change != nil {

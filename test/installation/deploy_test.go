@@ -196,7 +196,8 @@ func canaryMayPatchOneLease(t *testing.T, runtime *controlplane.ControlPlane) {
 	}
 
 	want := []rbacv1.PolicyRule{{
-		APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, ResourceNames: []string{"runtime-watcher-canary"}, Verbs: []string{"patch"},
+		APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"},
+		ResourceNames: []string{"runtime-watcher-canary"}, Verbs: []string{"patch"},
 	}}
 	if diff := cmp.Diff(want, role.Rules); diff != "" {
 		t.Errorf("rules (-want +got):\n%s", diff)

@@ -30,8 +30,9 @@ func TestInstallation(t *testing.T) {
 	plane := startRuntime(t)
 
 	for name, test := range map[string]func(*testing.T, *controlplane.ControlPlane){
-		"order": inOrder, "secret": aNewSecretRestartsNothing, "settings": newSettingsRestart, "watches": newWatchesWait, "by hand": webhooksByHandStay,
-		"drift": driftIsCorrected, "canary": theCanaryComesAndGoes, "killed": killedAnywhere,
+		"order": inOrder, "secret": aNewSecretRestartsNothing, "settings": newSettingsRestart, "watches": newWatchesWait,
+		"by hand": webhooksByHandStay,
+		"drift":   driftIsCorrected, "canary": theCanaryComesAndGoes, "killed": killedAnywhere,
 		"today": todaysNamespaceIsWatched, "one pair": oneSecretWithTheKnownKeys, "broken": aBrokenImageIsNotReady,
 		"uninstall": nothingIsLeft, "held": theWebhookGoesFirst, "invalid": wrongRuntimesAreRefused,
 	} {
@@ -46,8 +47,10 @@ func inOrder(t *testing.T, plane *controlplane.ControlPlane) {
 	w.opts.NoCanary = false
 
 	want := []string{
-		"create Namespace ", "apply ServiceAccount ", "apply NetworkPolicy ", "apply NetworkPolicy -canary", "apply Lease -canary",
-		"apply Role -canary", "apply RoleBinding -canary", "apply Service ", "apply PodDisruptionBudget ", "apply Secret -tls", "apply Deployment ",
+		"create Namespace ", "apply ServiceAccount ", "apply NetworkPolicy ", "apply NetworkPolicy -canary",
+		"apply Lease -canary",
+		"apply Role -canary", "apply RoleBinding -canary", "apply Service ", "apply PodDisruptionBudget ",
+		"apply Secret -tls", "apply Deployment ",
 	}
 
 	status := w.install()
@@ -202,7 +205,8 @@ func webhooksByHandStay(t *testing.T, plane *controlplane.ControlPlane) {
 
 	configuration := w.configuration()
 	added := *configuration.Webhooks[0].DeepCopy()
-	added.Name, added.ClientConfig.Service.Path = "default.by-hand.operator.kyma-project.io", new(admission.Path("by-hand"))
+	added.Name, added.ClientConfig.Service.Path = "default.by-hand.operator.kyma-project.io",
+		new(admission.Path("by-hand"))
 	configuration.Webhooks = append(configuration.Webhooks, added)
 
 	if err := w.client.Update(t.Context(), configuration); err != nil {
@@ -416,8 +420,10 @@ func nothingIsLeft(t *testing.T, plane *controlplane.ControlPlane) {
 
 	writes := w.since()
 	order := []string{
-		"delete ValidatingWebhookConfiguration ", "delete Deployment ", "delete Secret -tls", "delete PodDisruptionBudget ", "delete Service ",
-		"delete RoleBinding -canary", "delete Role -canary", "delete Lease -canary", "delete NetworkPolicy -canary", "delete NetworkPolicy ",
+		"delete ValidatingWebhookConfiguration ", "delete Deployment ", "delete Secret -tls", "delete PodDisruptionBudget ",
+		"delete Service ",
+		"delete RoleBinding -canary", "delete Role -canary", "delete Lease -canary", "delete NetworkPolicy -canary",
+		"delete NetworkPolicy ",
 		"delete ServiceAccount ", "delete Namespace ",
 	}
 
@@ -456,8 +462,8 @@ func (w *world) finalise() {
 	}
 
 	namespace.Spec.Finalizers = nil
-	if err := w.client.SubResource("finalize").Update(w.t.Context(),
-		namespace); err != nil { //nolint:misspell // Its name.
+	ended := w.client.SubResource("finalize") //nolint:misspell // Its name.
+	if err := ended.Update(w.t.Context(), namespace); err != nil {
 		w.t.Fatal(err)
 	}
 }

@@ -188,11 +188,14 @@ func TestRuntimes(t *testing.T) {
 	})
 }
 
-func startReconciler(t *testing.T, plane *controlplane.ControlPlane, known *runtime.Scheme, issuer *issuer, heard *fleet.Fleet) {
+func startReconciler(
+	t *testing.T, plane *controlplane.ControlPlane, known *runtime.Scheme, issuer *issuer, heard *fleet.Fleet,
+) {
 	t.Helper()
 
 	mgr, err := ctrl.NewManager(plane.Config, ctrl.Options{
-		Scheme: known, Metrics: server.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: new(true)},
+		Scheme: known, Metrics: server.Options{BindAddress: "0"},
+		Controller: config.Controller{SkipNameValidation: new(true)},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -246,7 +249,9 @@ func newWatcher(name string) *v1beta2.Watcher {
 			Manager:         "manager",
 			ServiceInfo:     v1beta2.Service{Name: "events", Namespace: "kcp-system", Port: 8082},
 			ResourceToWatch: v1beta2.WatchableGVR{Version: "v1", Resource: "configmaps"},
-			Gateway:         v1beta2.GatewayConfig{LabelSelector: v1beta2.GatewaySelector{MatchLabels: map[string]v1beta2.LabelValue{"a": "b"}}},
+			Gateway: v1beta2.GatewayConfig{LabelSelector: v1beta2.GatewaySelector{
+				MatchLabels: map[string]v1beta2.LabelValue{"a": "b"},
+			}},
 		},
 	}
 }
@@ -323,7 +328,8 @@ func agentAnswers(t *testing.T, in *controlplane.ControlPlane) {
 
 	create(t, in, &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: installation.DefaultNamespace, Name: "agent", Labels: map[string]string{discoveryv1.LabelServiceName: installation.Name},
+			Namespace: installation.DefaultNamespace, Name: "agent",
+			Labels: map[string]string{discoveryv1.LabelServiceName: installation.Name},
 		},
 		AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"192.0.2.1"}}},
 	})

@@ -371,7 +371,8 @@ func (f *forgets) Forget(id core.RuntimeID) { f.runtimes = append(f.runtimes, id
 func issued() *certv1.Certificate {
 	return &certv1.Certificate{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "kcp", Name: string(prod) + "-watcher-tls", Labels: map[string]string{"operator.kyma-project.io/certificates": "watcher"},
+			Namespace: "kcp", Name: string(prod) + "-watcher-tls",
+			Labels: map[string]string{"operator.kyma-project.io/certificates": "watcher"},
 		},
 		Spec: certv1.CertificateSpec{CommonName: string(prod)},
 	}
@@ -441,7 +442,8 @@ func newReconciler(t *testing.T, c client.Client, connect Connect) *reconciler {
 		identify: func(_ context.Context, object client.Object) (Identity, error) {
 			return Identity{ID: core.RuntimeID(object.GetName()), Domain: "a.example.com"}, nil
 		},
-		connect: connect, certificates: set, installer: installer, opts: Options{}.withDefaults(), forgetter: newForgetter(noFleet{}),
+		connect: connect, certificates: set, installer: installer, opts: Options{}.withDefaults(),
+		forgetter: newForgetter(noFleet{}),
 	}
 }
 

@@ -114,7 +114,8 @@ func (r *reconciler) lead(ctx context.Context, w *v1beta2.Watcher, manager core.
 		return outcome{}, err
 	}
 
-	if err := r.routing.check(ctx, r.client, client.ObjectKeyFromObject(w)); err != nil {
+	// A cache may still have the former route, with the former conditions.
+	if err := r.routing.check(ctx, r.fresh, client.ObjectKeyFromObject(w)); err != nil {
 		return outcome{}, err
 	}
 

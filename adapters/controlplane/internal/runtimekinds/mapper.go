@@ -18,7 +18,9 @@ func RESTMapper() meta.RESTMapper {
 	mapper := meta.NewDefaultRESTMapper(nil)
 
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Namespace"), meta.RESTScopeRoot)
-	mapper.Add(admissionregistrationv1.SchemeGroupVersion.WithKind("ValidatingWebhookConfiguration"), meta.RESTScopeRoot)
+
+	webhooks := admissionregistrationv1.SchemeGroupVersion
+	mapper.Add(webhooks.WithKind("ValidatingWebhookConfiguration"), meta.RESTScopeRoot)
 
 	for _, kind := range []string{"Secret", "Service", "ServiceAccount"} {
 		mapper.Add(corev1.SchemeGroupVersion.WithKind(kind), meta.RESTScopeNamespace)
