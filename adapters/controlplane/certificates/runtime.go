@@ -164,6 +164,11 @@ func (c *Certificates) runtimeStatus(
 		}
 	}
 
+	return complete(bundle, forClient, forWebhook), nil
+}
+
+// complete returns the status of a runtime with both certificates.
+func complete(bundle []byte, forClient, forWebhook *pair) RuntimeStatus {
 	notAfter := forClient.leaf.NotAfter
 	if forWebhook.leaf.NotAfter.Before(notAfter) {
 		notAfter = forWebhook.leaf.NotAfter
@@ -178,7 +183,7 @@ func (c *Certificates) runtimeStatus(
 			material.ServingCertificate: forWebhook.secret.Data[corev1.TLSCertKey],
 			material.ServingKey:         forWebhook.secret.Data[corev1.TLSPrivateKeyKey],
 		},
-	}, nil
+	}
 }
 
 // OwnsRuntime reports whether the certificates of a runtime belong to r.Owner. It is true if there

@@ -37,9 +37,14 @@ type failure struct {
 
 func (f failure) Unwrap() error { return f.error }
 
-func because(reason string, err error) error { return failure{err, reason} }
+// because returns nil if err is nil.
+func because(reason string, err error) error {
+	if err == nil {
+		return nil
+	}
 
-func isGone(err error) bool { return errors.Is(err, ErrGone) }
+	return failure{err, reason}
+}
 
 func certificateReason(err error) string {
 	switch {

@@ -2,6 +2,7 @@ package runtimes
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -21,6 +22,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/watcher"
+	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
 // Finalizer holds an object until the agent is removed from its runtime.
@@ -95,13 +97,20 @@ func (r *reconciler) keep(ctx context.Context, object client.Object) (reconcile.
 		return reconcile.Result{}, err
 	}
 
+	return r.again(identity.ID, watches, status), nil
+}
+
+// again returns when to reconcile a runtime again.
+func (r *reconciler) again(
+	id core.RuntimeID, watches []admission.Watch, status installation.Status,
+) reconcile.Result {
 	if status.State != installation.Ready {
-		return reconcile.Result{RequeueAfter: r.opts.Retry}, nil
+		return reconcile.Result{RequeueAfter: r.opts.Retry}
 	}
 
-	again := r.forgetter.forgetFormer(identity.ID, r.installer.Managers(watches), r.opts.Interval)
+	next := r.forgetter.forgetFormer(id, r.installer.Managers(watches), r.opts.Interval)
 
-	return reconcile.Result{RequeueAfter: spread(again)}, nil
+	return reconcile.Result{RequeueAfter: spread(next)}
 }
 
 // spread adds up to a tenth, so that runtimes that came at the same moment do not stay together.
@@ -130,23 +139,30 @@ func (r *reconciler) install(
 		return awaitingCertificate(issued), nil
 	}
 
-	there, err := r.connect(ctx, object)
-	if isGone(err) {
-		return awaiting(reasonUnreachable, "waiting for a way to the runtime"), nil
-	}
-
-	if err != nil {
-		return installation.Status{}, because(connectReason(err), fmt.Errorf("connect to runtime %q: %w", identity.ID, err))
+	there, err := r.reach(ctx, object, identity.ID)
+	if there == nil {
+		return awaiting(reasonUnreachable, "waiting for a way to the runtime"), err
 	}
 
 	status, err := r.installer.Install(ctx, installation.Runtime{
 		ID: identity.ID, Client: there, Secret: issued.Secret, Watches: watches,
 	})
-	if err != nil {
-		err = because(installReason(err), err)
+
+	return status, because(installReason(err), err)
+}
+
+// reach returns a client for a runtime, nil if there is no way.
+func (r *reconciler) reach(ctx context.Context, object client.Object, id core.RuntimeID) (client.Client, error) {
+	there, err := r.connect(ctx, object)
+	if errors.Is(err, ErrGone) {
+		return nil, nil
 	}
 
-	return status, err
+	if err != nil {
+		return nil, because(connectReason(err), fmt.Errorf("connect to runtime %q: %w", id, err))
+	}
+
+	return there, nil
 }
 
 // runtimeOf names the owner with its kind, so that the schemes of others need not know it. The

@@ -3,7 +3,6 @@ package runtimes
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -104,21 +103,14 @@ func (r *reconciler) uninstall(
 func (r *reconciler) uninstallAgent(
 	ctx context.Context, object client.Object, id core.RuntimeID,
 ) (installation.Status, error) {
-	there, err := r.connect(ctx, object)
-	if isGone(err) {
-		there, err = nil, nil
-	}
-
+	there, err := r.reach(ctx, object, id)
 	if err != nil {
-		return installation.Status{}, because(connectReason(err), fmt.Errorf("connect to runtime %q: %w", id, err))
+		return installation.Status{}, err
 	}
 
 	status, err := r.installer.Uninstall(ctx, installation.Runtime{ID: id, Client: there})
-	if err != nil {
-		err = because(reasonInstallationFailed, err)
-	}
 
-	return status, err
+	return status, because(reasonInstallationFailed, err)
 }
 
 // removeCertificates comes after the agent, which needs them while it runs.
@@ -127,9 +119,5 @@ func (r *reconciler) removeCertificates(ctx context.Context, runtime certificate
 		return nil
 	}
 
-	if err := r.certificates.RemoveRuntime(ctx, runtime); err != nil {
-		return because(reasonCertificateFailed, fmt.Errorf("remove the certificates: %w", err))
-	}
-
-	return nil
+	return because(reasonCertificateFailed, r.certificates.RemoveRuntime(ctx, runtime))
 }
