@@ -114,14 +114,16 @@ func (r *reconciler) removeAll(ctx context.Context, key client.ObjectKey) error 
 }
 
 // removeOthers deletes the routes of the kinds that are not configured: an earlier setting has made
-// them. It reads without cache, as a cache would wait for definitions that may not be installed.
+// them. It skips kinds that are not installed or not allowed, and reads without cache, as a cache
+// would wait for them.
 func (r *reconciler) removeOthers(ctx context.Context, key client.ObjectKey) error {
 	for _, other := range []routing{virtualServices{}, httpRoutes{}} {
 		if r.routing != nil && r.routing.kind() == other.kind() {
 			continue
 		}
 
-		if err := r.remove(ctx, r.fresh, other, key); err != nil && !meta.IsNoMatchError(err) {
+		err := r.remove(ctx, r.fresh, other, key)
+		if err != nil && !meta.IsNoMatchError(err) && !apierrors.IsForbidden(err) {
 			return err
 		}
 	}
