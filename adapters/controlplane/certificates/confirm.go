@@ -12,9 +12,9 @@ import (
 // Confirmations is the port that reports which runtimes trust a CA.
 //
 // Unconfirmed returns the runtimes that have not confirmed that they trust the CA with that
-// fingerprint (SHA-256 of its DER bytes in lower case hex). If in doubt it must return a runtime: a
-// server certificate of a CA that the runtime does not trust cuts it off. It returns at once and
-// must not change its arguments.
+// fingerprint (SHA-256 of its DER bytes in lower case hex). If in doubt it must return a runtime:
+// a server certificate of a CA that the runtime does not trust cuts it off. It returns at once
+// and must not change its arguments.
 type Confirmations interface {
 	Unconfirmed(fingerprint string, runtimes []core.RuntimeID) []core.RuntimeID
 }
@@ -30,11 +30,12 @@ func (f ConfirmationsFunc) Unconfirmed(fingerprint string, runtimes []core.Runti
 // defaultWarmUp is longer than two default heartbeats of an agent.
 const defaultWarmUp = 90 * time.Second
 
-// FleetOptions are the optional settings of [FromFleet]. The zero value is the documented default.
+// FleetOptions are the optional settings of [FromFleet]. The zero value is the documented
+// default.
 type FleetOptions struct {
-	// WarmUp is how long the heartbeats of a runtime do not count after the first one, as they may
-	// come from one replica of its agent only. It begins again when this process starts or takes
-	// the lead. Default: 90 s.
+	// WarmUp is how long the heartbeats of a runtime do not count after the first one. They may
+	// come from one replica of its agent only. The time begins again when this process starts or
+	// takes the lead. Default: 90 s.
 	WarmUp time.Duration
 	// Now is the clock. Default: [time.Now].
 	Now func() time.Time
@@ -54,7 +55,7 @@ func FromFleet(f *fleet.Fleet, opts FleetOptions) Confirmations {
 	})
 }
 
-// unconfirmed counts the runtimes whose heartbeats began before a time.
+// unconfirmed counts the runtimes with heartbeats that began before a time.
 func unconfirmed(f *fleet.Fleet, fingerprint string, runtimes []core.RuntimeID, since time.Time) []core.RuntimeID {
 	steady := make(map[core.RuntimeID]bool)
 

@@ -1,12 +1,12 @@
 // Package certificates keeps the certificates of a control plane and its runtimes, with
-// cert-manager: a CA, the certificate of the listener or gateway, and two certificates per runtime.
-// One is the client certificate of its agent, the other one is what its webhook serves. The package
-// rotates the CA while traffic flows.
+// cert-manager. There are a CA, the certificate of the listener or gateway, and two certificates
+// per runtime: a client certificate for its agent, and a serving certificate for its webhook. The
+// package rotates the CA while traffic flows.
 //
-// An operator calls [Certificates.Reconcile] for the control plane and [Certificates.EnsureRuntime]
-// from the reconcile of each runtime. Neither waits: both do the steps that are possible now and
-// report the next one. All state is in the cluster, so another replica, or the same one after a
-// crash, continues.
+// An operator calls [Certificates.Reconcile] for the control plane and
+// [Certificates.EnsureRuntime] from the reconcile of each runtime. Neither waits: both do the
+// steps that are possible now and report the next one. All state is in the cluster, so another
+// replica, or the same one after a crash, continues.
 //
 // docs/certificates.md lists the objects and the order of a rotation.
 package certificates

@@ -77,7 +77,7 @@ func (c *Certificates) clientCertificate(r Runtime) *certv1.Certificate {
 	return certificate
 }
 
-// webhookCertificate is what the webhook of a runtime serves. It identifies no runtime.
+// webhookCertificate is the serving certificate of a webhook. It identifies no runtime.
 func (c *Certificates) webhookCertificate(r Runtime) *certv1.Certificate {
 	certificate := c.runtimeCertificate(r, objectName(r.ID, webhookSuffix), roleWebhook)
 	certificate.Spec.DNSNames = c.opts.serviceNames()

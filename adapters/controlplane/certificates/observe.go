@@ -221,8 +221,8 @@ func (o *observed) leaf(certificate *certv1.Certificate) leaf {
 	return l
 }
 
-// serverSecret returns the Secret whose server certificate is to be published, nil if there is
-// none. A certificate of an unknown CA is never published: the runtimes would not trust it.
+// serverSecret returns the Secret with the server certificate to publish, nil if there is none. A
+// certificate of an unknown CA is never published: the runtimes would not trust it.
 func (o *observed) serverSecret(names names) *corev1.Secret {
 	issued := o.secrets[names.server()]
 	if leaf := o.issuedIn(names.server()); leaf != nil && (trusted(leaf, o.bundle) || trusted(leaf, o.issued)) {

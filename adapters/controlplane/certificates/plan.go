@@ -41,8 +41,8 @@ type view struct {
 	now time.Time
 
 	authorities []authority // by generation
-	// clientSigner and serverSigner are the generations that sign for runtimes and for the server,
-	// 0 for none.
+	// clientSigner and serverSigner are the generations that sign for runtimes and for the
+	// server, 0 for none.
 	clientSigner, serverSigner int
 
 	server   leaf
@@ -66,8 +66,8 @@ type authority struct {
 	replaced    bool          // its Secret was lost, and it has another key than in the bundle
 }
 
-// cut returns l, or shorter times for a CA with a shorter life than the options expect. Its issuer
-// decides on the life, and the CA would be replaced again and again otherwise.
+// cut returns l, or shorter times for a CA with a shorter life than the options expect. Its
+// issuer decides on the life, and the CA would be replaced again and again otherwise.
 func (a authority) cut(l limits) limits {
 	if a.life > 0 && a.life <= l.rotateBefore {
 		l.rotateBefore, l.switchBefore = a.life/3, a.life/9 // As the defaults are to each other.
@@ -136,8 +136,8 @@ type limits struct {
 //
 //	a CA signs nothing before it is in the bundle of every peer that would verify the signature.
 //
-// Clients are verified by listeners: a changed bundle reaches them within the time of propagation.
-// The server is verified by the runtimes: each of them confirms the CA.
+// Clients are verified by listeners: a changed bundle reaches them within the time of
+// propagation. The server is verified by the runtimes: each of them confirms the CA.
 func plan(v view, l limits) step {
 	rules := []func(view, limits) (step, bool){
 		discard, begin, publish, renew, switchClients, reissue, switchServer, retire, create,
@@ -169,8 +169,8 @@ func (v view) newest() authority {
 	return authority{}
 }
 
-// discard drops a CA that cert-manager has issued anew in its generation. Nothing trusts its key. A
-// CA with the next number takes its place, in the order of a rotation.
+// discard drops a CA that cert-manager has issued anew in its generation. Nothing trusts its key.
+// A CA with the next number takes its place, in the order of a rotation.
 func discard(v view, _ limits) (step, bool) {
 	for _, a := range v.authorities {
 		if a.replaced {
@@ -197,8 +197,8 @@ func begin(v view, _ limits) (step, bool) {
 	}
 }
 
-// oldestIsTrusted reports whether the oldest CA may sign at once: nothing is published yet, or it
-// has signed the server certificate, so that all peers trust it.
+// oldestIsTrusted reports whether the oldest CA may sign at once. It may while nothing is
+// published, or when it has signed the server certificate: then all peers trust it.
 func (v view) oldestIsTrusted() bool {
 	oldest := v.authorities[0].fingerprint
 
@@ -244,8 +244,8 @@ func (v view) misses(a authority) bool {
 	return a.fingerprint != "" && !v.now.After(a.notAfter) && !slices.Contains(v.published.bundle, a.fingerprint)
 }
 
-// renew starts a rotation, even while another one is in progress: that one continues with the newer
-// CA.
+// renew starts a rotation, even while another one is in progress: that one continues with the
+// newer CA.
 func renew(v view, l limits) (step, bool) {
 	last := v.authorities[len(v.authorities)-1]
 	expires := !v.now.Before(last.notAfter.Add(-last.cut(l).rotateBefore))
@@ -320,7 +320,7 @@ func (v view) serverLags() bool {
 	return v.serverSigner != v.newest().generation || v.server.signer != v.newest().fingerprint
 }
 
-// anyway reports whether the server switches without all confirmations: because a user wants it, or
+// anyway reports whether the server switches without all confirmations: by an annotation, or
 // because the old CA is about to expire.
 func (v view) anyway(l limits) bool {
 	if v.switchAnyway == v.newest().generation {

@@ -18,7 +18,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// ErrInvalidRuntime means that a runtime cannot get certificates: its ID or its domain is invalid.
+// ErrInvalidRuntime means that a runtime cannot get certificates: its ID or its domain is
+// invalid.
 var ErrInvalidRuntime = errors.New("runtime cannot have certificates")
 
 // Runtime is a runtime that gets certificates.
@@ -28,9 +29,9 @@ type Runtime struct {
 	// Domain is the registered domain of the runtime, in the annotation skr-domain: a DNS name
 	// without wildcard, and no name of the listener.
 	Domain string
-	// Owner is the object that represents the runtime. No other object gets its certificates. They
-	// are deleted with it if it is in the same namespace, or cluster-scoped. Otherwise, and without
-	// Owner, they stay until [Certificates.RemoveRuntime].
+	// Owner is the object that represents the runtime. No other object gets its certificates.
+	// They are deleted with it if it is in the same namespace, or cluster-scoped. Otherwise, and
+	// without Owner, they stay until [Certificates.RemoveRuntime].
 	Owner client.Object
 }
 
@@ -53,10 +54,10 @@ type RuntimeStatus struct {
 	// NoBundle, and Message is a sentence. cert-manager retries a failed issuance.
 	Ready           bool
 	Reason, Message string
-	// Secret is the content of the Secret of the agent, nil unless ready: the bundle in ca.crt, the
-	// client certificate in tls.crt and tls.key, and the serving certificate in webhook.crt and
-	// webhook.key. While a CA rotates, the bundle has both. The webhook configuration must get it
-	// before the agent gets the Secret, or its API server does not trust the agent for a moment.
+	// Secret is the content of the agent's Secret, nil unless ready. It has the bundle in ca.crt,
+	// the client certificate in tls.crt and tls.key, and the serving certificate in webhook.crt
+	// and webhook.key. The webhook configuration must get a new bundle before the agent gets the
+	// Secret. Otherwise the API server does not trust the agent for a moment.
 	Secret map[string][]byte
 	// Fingerprint is the SHA-256 of the client certificate's DER bytes, in lower case hex.
 	Fingerprint string
@@ -186,8 +187,8 @@ func complete(bundle []byte, forClient, forWebhook *pair) RuntimeStatus {
 	}
 }
 
-// OwnsRuntime reports whether the certificates of a runtime belong to r.Owner. It is true if there
-// are none.
+// OwnsRuntime reports whether the certificates of a runtime belong to r.Owner. It is true if
+// there are none.
 func (c *Certificates) OwnsRuntime(ctx context.Context, r Runtime) (bool, error) {
 	if err := checkID(r.ID); err != nil {
 		return true, nil //nolint:nilerr // No certificate can have such an ID.
@@ -201,8 +202,9 @@ func (c *Certificates) OwnsRuntime(ctx context.Context, r Runtime) (bool, error)
 	return existing == nil || c.isOf(existing, r.ID) && owns(existing, r.Owner), nil
 }
 
-// RemoveRuntime deletes the certificates of a runtime and their keys, unless they belong to another
-// owner or another set. It is no error if there are none. The domain of r does not matter.
+// RemoveRuntime deletes the certificates of a runtime and their keys, unless they belong to
+// another owner or another set. It is no error if there are none. The domain of r does not
+// matter.
 func (c *Certificates) RemoveRuntime(ctx context.Context, r Runtime) error {
 	if checkID(r.ID) != nil {
 		return nil // No certificate can have such an ID.

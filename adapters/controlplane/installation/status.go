@@ -35,7 +35,7 @@ type Status struct {
 	// Reason is a word in CamelCase, for a condition, and Message a sentence, unless the state is
 	// Ready or Removed.
 	Reason, Message string
-	// Available is the number of replicas that answer, Replicas the number that is wanted.
+	// Available is the number of replicas that answer, Replicas the number in the Deployment.
 	Available, Replicas int32
 	// Former are the managers of webhooks that this call of Install has removed and that no watch
 	// names now. Each is reported once.

@@ -10,9 +10,9 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// Uninstall removes the objects that Install has made, in reverse order: the webhook configuration
-// first, and the agent when no API server can call it any more. Call it again until the state is
-// [Removed]. Of r only ID and Client matter.
+// Uninstall removes the objects that Install has made, in reverse order. The webhook configuration
+// comes first, and the agent when no API server can call it any more. Call it again until the state
+// is [Removed]. Of r only ID and Client matter.
 //
 // Missing objects are no error, and neither is a runtime that is gone, which has no client. A
 // runtime that cannot be reached is an error.

@@ -1,4 +1,4 @@
-// Package runtimes is a reconciler for an operator whose objects of one kind each represent a
+// Package runtimes is a reconciler for an operator with objects of one kind that each represent a
 // runtime. [SetUp] connects certificates, Watchers and the installation of the agent.
 //
 // Each runtime gets certificates and the agent, and its API server calls the agent about the

@@ -29,7 +29,7 @@ type forgetter struct {
 	// named has the managers that a Watcher has ever named, with the time since when none does,
 	// zero while one does. Other managers are never removed, as a manager needs no Watcher.
 	named map[core.Manager]time.Time
-	// removed has the runtimes whose agents may still send heartbeats.
+	// removed has the runtimes with agents that may still send heartbeats.
 	removed map[client.ObjectKey]removal
 }
 

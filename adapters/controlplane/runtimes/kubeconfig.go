@@ -29,9 +29,9 @@ const (
 	unused = time.Hour
 )
 
-// Kubeconfigs connects to runtimes whose kubeconfigs are in Secrets of the control plane. It keeps
-// the client of a Secret until the Secret changes or is gone, or for an hour without use. Make one
-// with [NewKubeconfigs]. It may be used concurrently.
+// Kubeconfigs connects to runtimes with kubeconfigs in Secrets of the control plane. It keeps the
+// client of a Secret until the Secret changes or is gone, or for an hour without use. Make one with
+// [NewKubeconfigs]. It may be used concurrently.
 type Kubeconfigs struct {
 	secrets client.Reader
 	where   func(object client.Object) client.ObjectKey
@@ -51,8 +51,8 @@ type connection struct {
 // KubeconfigOptions are the optional settings of [NewKubeconfigs]. The zero value is the documented
 // default.
 type KubeconfigOptions struct {
-	// AllowInsecure accepts servers without TLS, and servers whose certificate is not verified. The
-	// keys of a runtime go over that connection. Default: false.
+	// AllowInsecure accepts servers without TLS, and skips the verification of their certificates.
+	// The keys of a runtime go over that connection. Default: false.
 	AllowInsecure bool
 	// AllowProxy accepts the proxy-url of a kubeconfig. Default: false.
 	AllowProxy bool

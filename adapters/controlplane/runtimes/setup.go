@@ -30,13 +30,13 @@ import (
 // +kubebuilder:rbac:groups=operator.kyma-project.io,resources=watchers,verbs=get;list;watch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// SetUp adds two controllers to a manager: one for the objects of the kind of object, each of which
-// represents a runtime, and one for the CA. Both run on the replica that leads. An error names
-// every invalid parameter.
+// SetUp adds two controllers to a manager: one for the objects of the kind of object, and one for
+// the CA. Each object represents a runtime. Both controllers run on the replica that leads. An
+// error names every invalid parameter.
 //
-// The scheme of the manager must have Watchers (v1beta2.AddToScheme), and the kind unless object is
-// metadata or unstructured with its kind set. The operator needs the rights to get, list, watch and
-// patch the kind, and to update its finalizers.
+// The scheme of the manager must have Watchers (v1beta2.AddToScheme), and the kind unless object
+// is metadata or unstructured with its kind set. The operator needs the rights to get, list,
+// watch and patch the kind, and to update its finalizers.
 func SetUp(
 	mgr ctrl.Manager, object client.Object, identify Identify, connect Connect,
 	issuer Certificates, installer *installation.Installer, opts Options,
@@ -148,7 +148,7 @@ func (r *reconciler) list(ctx context.Context) (requests []reconcile.Request, er
 	return requests, err
 }
 
-// newList returns the kind of list whose cache the manager has already.
+// newList returns the kind of list for which the manager has a cache already.
 func (r *reconciler) newList() (client.ObjectList, error) {
 	gvk := r.gvk.GroupVersion().WithKind(r.gvk.Kind + "List")
 

@@ -2,6 +2,6 @@
 // control plane, from the gateways that its selector finds to the service that it names. The status
 // of the Watcher reports the result.
 //
-// [SetUp] adds the controller to a manager whose scheme [AddToScheme] has extended. [Watches]
+// [SetUp] adds the controller to a manager with a scheme that [AddToScheme] has extended. [Watches]
 // converts Watchers to the watches that package admission needs for the runtimes.
 package watcher

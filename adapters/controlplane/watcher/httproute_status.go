@@ -37,8 +37,8 @@ func (h httpRoutes) check(ctx context.Context, reader client.Reader, key client.
 	return pending(route, accepted)
 }
 
-// pending names the gateways that have not accepted the route yet. A route that was deleted a moment
-// ago is pending, too.
+// pending names the gateways that have not accepted the route yet. A route that was just deleted is
+// pending, too.
 func pending(route *gatewayv1.HTTPRoute, accepted map[string]bool) error {
 	var missing []string
 

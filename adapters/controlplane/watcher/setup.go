@@ -34,7 +34,7 @@ func AddToScheme(scheme *runtime.Scheme) error {
 	return kinds.AddToScheme(scheme)
 }
 
-// SetUp adds the controller to a manager whose scheme has the kinds of [AddToScheme]. The
+// SetUp adds the controller to a manager with a scheme that has the kinds of [AddToScheme]. The
 // controller runs on the replica that leads and needs the rights of deploy/controlplane. An error
 // names every invalid option.
 func SetUp(mgr ctrl.Manager, opts Options) error {

@@ -4,7 +4,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ManagedByLabel names the manager of a Watcher whose spec does not.
+// ManagedByLabel names the manager of a Watcher without spec.manager.
 const ManagedByLabel = "operator.kyma-project.io/managed-by"
 
 // Watcher makes every runtime report changes of one resource to a manager in the control plane.
@@ -80,7 +80,7 @@ type WatcherSpec struct {
 	// The resource to watch in the runtimes.
 	ResourceToWatch WatchableGVR `json:"resourceToWatch"`
 
-	// The part of an object whose changes count: spec or status. In an object without that part,
+	// The part of an object in which changes count: spec or status. In an object without that part,
 	// every change counts.
 	//
 	// +optional
@@ -120,7 +120,7 @@ type WatchableGVR struct {
 	Resource string `json:"resource"`
 }
 
-// FieldName is the part of an object whose changes count.
+// FieldName is the part of an object in which changes count.
 //
 // +kubebuilder:validation:Enum=spec;status
 type FieldName string

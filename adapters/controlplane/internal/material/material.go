@@ -17,7 +17,7 @@ const (
 	// ClientCertificate and ClientKey identify the runtime to the control plane.
 	ClientCertificate = corev1.TLSCertKey
 	ClientKey         = corev1.TLSPrivateKeyKey
-	// ServingCertificate and ServingKey are what the webhook serves. A Secret without them has one
+	// ServingCertificate and ServingKey are for the webhook. A Secret without them has one
 	// pair for both uses.
 	ServingCertificate = "webhook.crt"
 	ServingKey         = "webhook.key"

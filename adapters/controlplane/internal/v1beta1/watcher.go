@@ -7,7 +7,7 @@ package v1beta1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// Watcher is not served. The API server reads a stored object as v1beta2, whose fields have the
+// Watcher is not served. The API server reads a stored object as v1beta2, where the fields have the
 // same names.
 //
 // +kubebuilder:unservedversion
