@@ -1,7 +1,7 @@
 // Package certificates keeps the certificates of a control plane and its runtimes, with
-// cert-manager. There are a CA, the certificate of the listener or gateway, and two certificates
-// per runtime: a client certificate for its agent, and a serving certificate for its webhook. The
-// package rotates the CA while traffic flows.
+// cert-manager. There are a CA and the certificate of the listener or gateway. Each runtime has a
+// client certificate for its agent, and a serving certificate for its webhook. The package rotates
+// the CA while traffic flows.
 //
 // An operator calls [Certificates.Reconcile] for the control plane and
 // [Certificates.EnsureRuntime] from the reconcile of each runtime. Neither waits: both do the
