@@ -160,7 +160,7 @@ func aWatcher(name string, change func(*v1beta2.Watcher)) *v1beta2.Watcher {
 			Manager:         "manager-" + name,
 			ServiceInfo:     v1beta2.Service{Name: "events", Namespace: "kcp-system", Port: 8082},
 			ResourceToWatch: v1beta2.WatchableGVR{Group: "operator.kyma-project.io", Version: "*", Resource: "kymas"},
-			Field:           v1beta2.SpecField,
+			Field:           "spec",
 			Gateway: v1beta2.GatewayConfig{LabelSelector: v1beta2.GatewaySelector{
 				MatchLabels: map[string]v1beta2.LabelValue{"for": v1beta2.LabelValue(name)},
 			}},

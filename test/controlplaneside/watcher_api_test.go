@@ -353,7 +353,7 @@ func watchersAreChanged(t *testing.T, plane *controlplane.ControlPlane) {
 		t.Fatal(err)
 	}
 
-	if field := specOf(t, get(t, plane, good)).Field; field != v1beta2.SpecField {
+	if field := specOf(t, get(t, plane, good)).Field; field != "spec" {
 		t.Errorf("field is %q by default, want spec", field)
 	}
 

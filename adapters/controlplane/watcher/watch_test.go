@@ -21,7 +21,7 @@ func someWatcher(name string) v1beta2.Watcher {
 			Manager:         "lifecycle-manager",
 			ResourceToWatch: v1beta2.WatchableGVR{Group: "operator.kyma-project.io", Version: "*", Resource: "kymas"},
 			LabelsToWatch:   map[string]v1beta2.LabelValue{"watched-by": "kyma"},
-			Field:           v1beta2.StatusField,
+			Field:           "status",
 		},
 	}
 }
@@ -34,7 +34,7 @@ func TestWatches(t *testing.T) {
 	byLabel.Labels = map[string]string{v1beta2.ManagedByLabel: "btp-manager"}
 	byLabel.Spec = v1beta2.WatcherSpec{
 		ResourceToWatch: v1beta2.WatchableGVR{Version: "v1", Resource: "secrets"},
-		Field:           v1beta2.SpecField,
+		Field:           "spec",
 	}
 	unmanaged.Spec.Manager = ""
 	wrong.Spec.Manager = "a/b"

@@ -125,12 +125,6 @@ type WatchableGVR struct {
 // +kubebuilder:validation:Enum=spec;status
 type FieldName string
 
-// The fields that can be watched.
-const (
-	SpecField   FieldName = "spec"
-	StatusField FieldName = "status"
-)
-
 // Service is a port of a service in the control plane.
 type Service struct {
 	// The port of the service, 1 to 65535.
