@@ -370,12 +370,9 @@ func (w *world) runtimeRemoved(id core.RuntimeID) {
 		return apierrors.IsNotFound(w.plane.Client.Get(w.t.Context(), client.ObjectKeyFromObject(represented), represented))
 	})
 
-	if left := w.left(id); len(left) > 0 {
-		w.t.Errorf("left in %s: %v", id, left)
-	}
-
-	// In a namespace of others, nothing holds the object until the last events are delivered.
+	// A namespace of others does not hold the object until the pods and their EndpointSlice are gone.
 	w.eventually("the agents of "+string(id)+" have ended", func() bool { return len(w.pods(id)) == 0 })
+	w.eventually("nothing is left in "+string(id), func() bool { return len(w.left(id)) == 0 })
 
 	w.knows(id)
 
