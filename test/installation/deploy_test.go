@@ -1,6 +1,7 @@
 package installation
 
 import (
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -24,6 +25,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/test"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
 // kubectl runs it against a runtime, at the root of the repository, and returns what it printed.
@@ -47,14 +49,31 @@ func kubectl(t *testing.T, runtime *controlplane.ControlPlane, args ...string) s
 	return string(out)
 }
 
-// TestDeploy is about deploy/ with nothing but kubectl.
+// copyManifests copies the manifests into an empty folder, as a user does who installs by hand.
+func copyManifests(t *testing.T) (folder string) {
+	t.Helper()
+
+	folder = filepath.Join(t.TempDir(), "my-runtime")
+
+	cmd := exec.CommandContext(t.Context(), "make", "manifests", "OUT="+folder)
+	cmd.Dir = test.Root()
+
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("make manifests: %v\n%s", err, out)
+	}
+
+	return folder
+}
+
+// TestDeploy applies the manifests with kubectl alone, from a folder that needs nothing of the repository.
 func TestDeploy(t *testing.T) {
 	runtime := startRuntime(t)
+	example := copyManifests(t)
 
 	// Else a dry run would find no namespace to put things into.
 	kubectl(t, runtime, "apply", "--server-side", "-f", "adapters/controlplane/config/agent/namespace.yaml")
 
-	for _, folder := range []string{"deploy/agent", "deploy/example"} {
+	for _, folder := range []string{"deploy/agent", "deploy/example", example} {
 		out := kubectl(t, runtime, "apply", "--server-side", "--validate=strict", "--dry-run=server", "-k", folder)
 		if strings.Contains(out, "Warning") {
 			t.Errorf("the API server warns of %s:\n%s", folder, out)
@@ -66,16 +85,48 @@ func TestDeploy(t *testing.T) {
 		t.Fatalf("a dry run has created %s", objects)
 	}
 
-	t.Run("pods", func(t *testing.T) { podsAreRestricted(t, runtime) })
-	t.Run("the same as Install", func(t *testing.T) { installAppliesTheSame(t, runtime) })
+	t.Run("pods", func(t *testing.T) { podsAreRestricted(t, runtime, example) })
+	t.Run("webhook configuration", func(t *testing.T) { webhookConfigurationIsPrinted(t, runtime) })
+	t.Run("the same as Install", func(t *testing.T) { installAppliesTheSame(t, runtime, example) })
 	t.Run("rights", func(t *testing.T) { canaryMayPatchOneLease(t, runtime) })
+}
+
+// webhookConfigurationIsPrinted prints the configuration with the agent's own program, and applies it.
+func webhookConfigurationIsPrinted(t *testing.T, runtime *controlplane.ControlPlane) {
+	t.Helper()
+
+	folder := t.TempDir()
+	ca, file := filepath.Join(folder, "ca.crt"), filepath.Join(folder, "webhook.yaml")
+
+	if err := os.WriteFile(ca, rig.NewPKI(t).CA.PEM(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	cmd := exec.CommandContext(t.Context(), rig.Build(t, "cmd/agent"), "webhook-configuration", "--ca-cert", ca,
+		"--manager", "my-operator", "--resource", "apps/v1/deployments", "--canary", "runtime-watcher/runtime-watcher-canary")
+
+	text, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	out := kubectl(t, runtime, "apply", "--server-side", "--validate=strict", "-f", file)
+	if want := "validatingwebhookconfiguration.admissionregistration.k8s.io/runtime-watcher serverside-applied\n"; out != want {
+		t.Errorf("kubectl printed %q, want %q", out, want)
+	}
+
+	kubectl(t, runtime, "delete", "-f", file)
 }
 
 // podsAreRestricted lets the API server judge by its strictest standard, which the label of the
 // namespace asks for.
-func podsAreRestricted(t *testing.T, runtime *controlplane.ControlPlane) {
+func podsAreRestricted(t *testing.T, runtime *controlplane.ControlPlane, example string) {
 	t.Helper()
-	kubectl(t, runtime, "apply", "--server-side", "--validate=strict", "-k", "deploy/example")
+	kubectl(t, runtime, "apply", "--server-side", "--validate=strict", "-k", example)
 
 	var deployment appsv1.Deployment
 	if err := runtime.Client.Get(t.Context(), key(installation.Name), &deployment); err != nil {
@@ -99,10 +150,10 @@ func podsAreRestricted(t *testing.T, runtime *controlplane.ControlPlane) {
 
 // installAppliesTheSame compares what is there with what Install, which fills in the same manifests
 // by itself, makes of it.
-func installAppliesTheSame(t *testing.T, runtime *controlplane.ControlPlane) {
+func installAppliesTheSame(t *testing.T, runtime *controlplane.ControlPlane, example string) {
 	t.Helper()
 	kubectl(t, runtime, "apply", "--server-side", "--force-conflicts", "--field-manager="+"runtime-watcher-installation",
-		"-k", "deploy/example")
+		"-k", example)
 
 	byHand := objects(t, runtime)
 
