@@ -2,7 +2,6 @@ package contract_test
 
 import (
 	"os"
-	"reflect"
 	"regexp"
 	"strconv"
 	"strings"
@@ -10,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -22,6 +22,8 @@ type example struct{ name, language, text string }
 
 func document(t *testing.T) string {
 	t.Helper()
+
+	_ = os.Getenv("RUNTIME_WATCHER_DOCUMENTS") // The cache of go test ignores files outside of the module.
 
 	text, err := os.ReadFile("../../docs/contract-v3.md")
 	if err != nil {
@@ -56,9 +58,9 @@ func wantBatches() map[string]core.Batch {
 		Watched:    types.NamespacedName{Namespace: "default", Name: "demo"},
 		WatchedGVK: schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"},
 	}
-	full, owned := demo, demo
+	owned := demo
 	owned.Owner = types.NamespacedName{Namespace: "kcp-system", Name: "runtime-1"}
-	full = owned
+	full := owned
 	full.Operation, full.Field, full.Generation = core.OperationUpdate, core.FieldSpec, 7
 	full.Time = time.Date(2026, 11, 21, 3, 27, 0, 5e8, time.UTC)
 	full.TraceParent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -220,8 +222,8 @@ func TestDocumentedAnswersMeanWhatIsSaid(t *testing.T) {
 			continue
 		}
 
-		if !reflect.DeepEqual(got, want) {
-			t.Errorf("%s: got %+v, want %+v", name, got, want)
+		if diff := cmp.Diff(want, got, cmp.AllowUnexported(meant{}), cmpopts.EquateErrors()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
 

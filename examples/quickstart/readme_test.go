@@ -22,6 +22,8 @@ import (
 func read(t *testing.T, path string) string {
 	t.Helper()
 
+	_ = os.Getenv("RUNTIME_WATCHER_DOCUMENTS") // The cache of go test ignores files outside of the module.
+
 	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)

@@ -9,7 +9,6 @@ import (
 	"go/token"
 	"os"
 	"path"
-	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -55,7 +54,7 @@ func refresh(t *testing.T, block string) string {
 	marker, _, _ := strings.Cut(block, "\n")
 	parts := snippet.FindStringSubmatch(block)
 
-	f := parseFile(t, filepath.Join("../..", parts[1]))
+	f := parseFile(t, "../../"+parts[1])
 	function := f.function(t, parts[2])
 
 	code := f.text(function) + "\n"
