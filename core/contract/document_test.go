@@ -152,7 +152,7 @@ func TestDocumentedBatchesMeanWhatIsSaid(t *testing.T) {
 	}
 }
 
-// checkEncoding holds that this end sends what the document shows: the same batch, whole.
+// checkEncoding holds that this end sends the shown batch, whole.
 func checkEncoding(t *testing.T, name string, v contract.Version, batch core.Batch) {
 	t.Helper()
 

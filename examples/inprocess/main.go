@@ -1,5 +1,5 @@
-// Inprocess runs the whole path in one process, without a cluster: writes in a runtime, the filter, the
-// outbox, mutual TLS, the listener, and the request for a reconcile.
+// Inprocess runs the whole path in one process, without a cluster: from a write in a runtime to the
+// request for a reconcile. Between them are the filter, the outbox, mutual TLS and the listener.
 package main
 
 import (
