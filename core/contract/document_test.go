@@ -74,6 +74,17 @@ func wantBatches() map[string]core.Batch {
 			Resync: true, Time: time.Date(2026, 11, 21, 3, 27, 0, 0, time.UTC),
 		}}),
 		"heartbeat": {Source: "runtime-1", Epoch: "4e3dbb281e4d424e", Heartbeat: documentedHeartbeat()},
+		"batch": {
+			Source: "runtime-1", Epoch: "4e3dbb281e4d424e",
+			Events: []core.Numbered{
+				{Sequence: 1, ID: "4e3dbb281e4d424e-kyma-1", WatchEvent: core.WatchEvent{Resync: true}},
+				{Sequence: 2, ID: "4e3dbb281e4d424e-kyma-2-1", WatchEvent: demo},
+			},
+			Heartbeat: &core.Heartbeat{
+				ID: "4e3dbb281e4d424e-kyma-heartbeat-1", Number: 1, Interval: 30 * time.Second,
+				Sequence: 2, Pending: 2, OldestPending: 100 * time.Millisecond,
+			},
+		},
 		"leaving": {Source: "runtime-1", Epoch: "4e3dbb281e4d424e", Heartbeat: &core.Heartbeat{
 			ID: "4e3dbb281e4d424e-kyma-heartbeat-4", Number: 4, Interval: 30 * time.Second, Leaving: true, Sequence: 7,
 		}},
