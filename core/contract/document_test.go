@@ -52,7 +52,8 @@ func examples(t *testing.T, language string) map[string]string {
 	return found
 }
 
-// wantBatches has the meaning of each valid example. Those of v1 and v2 begin with the name of the contract.
+// wantBatches has the meaning of each valid example. Those of v1 and v2 begin with the name of the
+// contract.
 func wantBatches() map[string]core.Batch {
 	demo := core.WatchEvent{
 		Watched:    types.NamespacedName{Namespace: "default", Name: "demo"},
