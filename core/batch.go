@@ -22,7 +22,8 @@ type Numbered struct {
 	// An event keeps its number when it is sent again. It is 0 without an epoch.
 	Sequence uint64
 	// ID differs for all events of a source that say something different. An event keeps its ID when
-	// it is sent again, unless a newer event was merged into it. It may be empty without an epoch.
+	// it is sent again, unless a newer event or its resend was merged into it. It may be empty without
+	// an epoch.
 	ID string
 }
 

@@ -15,7 +15,7 @@ var unwelcome = verdict{reason: "unauthenticated", after: 30 * time.Second}
 
 func TestRetryEndsTheWaitOfAManager(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlane(func(_ context.Context, n int, _ []core.WatchEvent) error {
+		p := newPlane(func(_ context.Context, n int, _ core.Batch) error {
 			if n < 2 {
 				return unwelcome
 			}
@@ -39,7 +39,7 @@ func TestRetryEndsTheWaitOfAManager(t *testing.T) {
 
 func TestRetryEndsTheWaitOfAnEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlane(func(_ context.Context, n int, _ []core.WatchEvent) error {
+		p := newPlane(func(_ context.Context, n int, _ core.Batch) error {
 			if n == 0 {
 				return core.EventErrors{0: unwelcome, 1: unwelcome}
 			}
@@ -52,7 +52,7 @@ func TestRetryEndsTheWaitOfAnEvent(t *testing.T) {
 		o.Accept(kyma, named("b"))
 		time.Sleep(time.Second)
 		o.Accept(kyma, named("c"))
-		o.Retry() // Not for what has not settled.
+		o.Retry() // Not for an event that has not settled.
 		time.Sleep(time.Minute)
 
 		wantCalls(t, p, at(100*ms, "a", "b"), at(time.Second, "a", "b"), at(1100*ms, "c"))
@@ -60,12 +60,12 @@ func TestRetryEndsTheWaitOfAnEvent(t *testing.T) {
 	})
 }
 
-// What was asked with the old certificate is answered after the new one came.
+// A call that began with the old certificate ends after the new one is in use.
 func TestRetryCountsForCallsUnderWay(t *testing.T) {
 	for name, refusal := range map[string]error{"manager": unwelcome, "event": core.EventErrors{0: unwelcome}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p := newPlane(func(_ context.Context, n int, _ []core.WatchEvent) error {
+				p := newPlane(func(_ context.Context, n int, _ core.Batch) error {
 					if n > 0 {
 						return nil
 					}
