@@ -2,6 +2,8 @@ package outbox_test
 
 import (
 	"context"
+	"slices"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -100,5 +102,41 @@ func TestRetryHasNothingToDo(t *testing.T) {
 		o.Retry()
 
 		wantCalls(t, p, at(100*ms, "a"))
+	})
+}
+
+// Events that were refused for different times come in the order in which they were accepted.
+func TestRetryKeepsTheOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const events = 20
+
+		p := newPlane(func(_ context.Context, n int, _ core.Batch) error {
+			if n < events {
+				return core.EventErrors{0: verdict{after: time.Duration(events-n) * time.Minute}}
+			}
+
+			return nil
+		})
+		o, stop := run(t, p, outbox.Options{InFlight: 1})
+
+		var want []string
+		for i := range events {
+			want = append(want, strconv.Itoa(i))
+			o.Accept(kyma, named(want[i]))
+		}
+
+		time.Sleep(time.Second)
+		o.Retry()
+		time.Sleep(time.Second)
+		stop()
+
+		var got []string
+		for _, call := range p.seen()[events:] {
+			got = append(got, call.Names...)
+		}
+
+		if !slices.Equal(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
 	})
 }
