@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
@@ -77,7 +78,9 @@ func throughput(b *testing.B, batch int) {
 
 	forwarder := core.ForwarderFunc(func(context.Context, core.Manager, core.Batch) error { return nil })
 
-	o, err := outbox.New(forwarder, outbox.Options{Settle: -1, MaxKeys: b.N + 1, MaxBatch: batch, InFlight: 1})
+	o, err := outbox.New(forwarder, outbox.Options{
+		Settle: -1, Resend: []time.Duration{}, MaxKeys: b.N + 1, MaxBatch: batch, InFlight: 1,
+	})
 	if err != nil {
 		b.Fatal(err)
 	}
