@@ -84,7 +84,9 @@ type answerCase struct {
 	want    answered
 	// told is the reason in the body, when it is not that of the hook.
 	told string
-	// closes says that the connection must end, so that the sender finds another replica.
+	// event means that the event was refused for itself: the body names it by its index.
+	event bool
+	// closes means that the connection must end, so that the sender finds another replica.
 	closes bool
 	// after is the value of Retry-After, when it is not between 1 and 3.
 	after string
@@ -188,22 +190,23 @@ func TestAnswers(t *testing.T) {
 		},
 
 		{name: "handler that is not ready", request: good, handle: refuse(core.ErrNotReady), want: answered{"v2", manager, 503, "not_ready"}, closes: true},
-		{name: "handler that is broken", request: good, handle: refuse(errInside), want: answered{"v2", manager, 503, "other"}},
+		{name: "handler that is broken", request: good, handle: refuse(errInside), want: answered{"v2", manager, 503, "other"}, event: true},
 		{
 			name: "handler that forbids: that is for verifiers to do", request: good,
-			handle: refuse(core.ErrForbidden), want: answered{"v2", manager, 503, "forbidden"},
+			handle: refuse(core.ErrForbidden), want: answered{"v2", manager, 503, "forbidden"}, event: true,
 		},
 		{
 			name: "handler that panics", request: good,
-			handle: func(context.Context, core.Delivery) error { panic("inside") }, want: answered{"v2", manager, 503, "panic"},
+			handle: func(context.Context, core.Delivery) error { panic("inside") },
+			want:   answered{"v2", manager, 503, "panic"}, event: true,
 		},
 		{
 			name: "handler that asks to wait", request: good,
-			handle: refuse(waitError(1500 * time.Millisecond)), want: answered{"v2", manager, 503, "other"}, after: "2",
+			handle: refuse(waitError(1500 * time.Millisecond)), want: answered{"v2", manager, 503, "other"}, event: true, after: "2",
 		},
 		{
 			name: "handler that asks to wait for ever", request: good,
-			handle: refuse(waitError(1 << 62)), want: answered{"v2", manager, 503, "other"}, after: "300",
+			handle: refuse(waitError(1 << 62)), want: answered{"v2", manager, 503, "other"}, event: true, after: "300",
 		},
 		{
 			name: "handler that takes too long", request: good,
@@ -212,7 +215,7 @@ func TestAnswers(t *testing.T) {
 
 				return ctx.Err()
 			},
-			want: answered{"v2", manager, 503, "timeout"},
+			want: answered{"v2", manager, 503, "timeout"}, event: true,
 		},
 
 		{
@@ -304,7 +307,13 @@ func (c *answerCase) checkBody(t *testing.T, w *httptest.ResponseRecorder) {
 	}
 
 	want := ""
-	if told != "" {
+
+	switch {
+	case c.event && c.after != "":
+		want = fmt.Sprintf(`{"reason":%q,"failed":[{"index":0,"status":503,"reason":%q,"retryAfter":%s}]}`, told, told, c.after) + "\n"
+	case c.event:
+		want = fmt.Sprintf(`{"reason":%q,"failed":[{"index":0,"status":503,"reason":%q}]}`, told, told) + "\n"
+	case told != "":
 		want = fmt.Sprintf("{\"reason\":%q}\n", told)
 	}
 

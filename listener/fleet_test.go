@@ -24,9 +24,9 @@ func TestFleetHandler(t *testing.T) {
 	t.Parallel()
 
 	watched := newFleet(t, fleet.Options{})
-	watched.Observe(runtimeA, manager, []core.WatchEvent{heartbeat(runtimeA, 1)})
-	watched.Observe(runtimeA, "other", []core.WatchEvent{change(runtimeA, 1)})
-	watched.Observe(runtimeB, manager, []core.WatchEvent{change(runtimeB, 1)})
+	watched.Observe(core.Peer{ID: runtimeA}, manager, heartbeat(runtimeA, 1), nil)
+	watched.Observe(core.Peer{ID: runtimeA}, "other", change(runtimeA, 1), nil)
+	watched.Observe(core.Peer{ID: runtimeB}, manager, change(runtimeB, 1), nil)
 
 	handler := listener.FleetHandler(watched)
 	tests := []struct {
@@ -95,7 +95,7 @@ func TestFleetHandlerShowsHeartbeats(t *testing.T) {
 	event := heartbeat(runtimeA, 7)
 	event.Heartbeat.Interval, event.Heartbeat.OldestPending = 30*time.Second, 90*time.Second
 	event.Heartbeat.KeyMaterialError = "\"},\xff<script>"
-	watched.Observe(runtimeA, manager, []core.WatchEvent{event})
+	watched.Observe(core.Peer{ID: runtimeA}, manager, event, nil)
 
 	var view struct {
 		Runtimes []struct {
@@ -149,7 +149,7 @@ func TestResyncSurvivesAPanic(t *testing.T) {
 		Hooks:        fleet.Hooks{Resynced: func(_ core.Manager, cause string) { resynced <- cause }},
 	})
 	start(t, listener.PeerSourceFunc(known), listener.InsecureAllowAll(), handler, listener.Options{Fleet: watched})
-	watched.Observe(runtimeA, manager, []core.WatchEvent{change(runtimeA, 1)})
+	watched.Observe(core.Peer{ID: runtimeA}, manager, change(runtimeA, 1), nil)
 
 	if cause := <-resynced; cause != fleet.CauseNewEpoch || len(asked) != 2 {
 		t.Errorf("resync because of %s after %d attempts, want %s after 2", cause, len(asked), fleet.CauseNewEpoch)
@@ -176,8 +176,8 @@ func TestListenersShareAFleet(t *testing.T) {
 		untilTheEnd(t, newListenerFor(t, name, handler, listener.Options{Fleet: watched}))
 	}
 
-	watched.Observe(runtimeA, "other", []core.WatchEvent{change(runtimeA, 1)})
-	watched.Observe(runtimeA, manager, []core.WatchEvent{change(runtimeA, 1)})
+	watched.Observe(core.Peer{ID: runtimeA}, "other", change(runtimeA, 1), nil)
+	watched.Observe(core.Peer{ID: runtimeA}, manager, change(runtimeA, 1), nil)
 
 	if first, second := <-resynced, <-resynced; first == second {
 		t.Errorf("two resyncs for %s, want one for each manager", first)
@@ -205,7 +205,7 @@ func TestListenersOfOneManagerDoNotShareAFleet(t *testing.T) {
 
 	watched := newFleet(t, fleet.Options{ResyncJitter: time.Nanosecond})
 	start(t, listener.PeerSourceFunc(known), listener.InsecureAllowAll(), &record, listener.Options{Fleet: watched})
-	watched.Observe(runtimeA, manager, []core.WatchEvent{change(runtimeA, 1)})
+	watched.Observe(core.Peer{ID: runtimeA}, manager, change(runtimeA, 1), nil)
 	eventually(t, func() bool {
 		resyncs, _ := record.taken()
 
@@ -243,14 +243,14 @@ func TestHeartbeatsAreHeardUnderLoad(t *testing.T) {
 	group.Go(func() { run.sendBatch(t, a, change(runtimeA, 1)).want(t, http.StatusAccepted, "") })
 	<-inside
 
-	run.sendBatch(t, b, change(runtimeB, 1)).want(t, http.StatusServiceUnavailable, listener.ReasonBusy)
+	run.sendBatch(t, b, change(runtimeB, 1)).want(t, http.StatusServiceUnavailable, contract.ReasonBusy)
 
 	if s := watched.Get(runtimeB, manager); s.State != fleet.Unknown || s.LastSeen.IsZero() || len(s.Replicas) != 1 {
 		t.Errorf("a runtime whose event was refused for load is %+v, want it heard", s)
 	}
 
 	run.sendBatch(t, b, heartbeat(runtimeB, 1)).want(t, http.StatusAccepted, "")
-	run.sendBatch(t, b, change(runtimeB, 2), heartbeat(runtimeB, 2)).want(t, http.StatusServiceUnavailable, listener.ReasonBusy)
+	run.sendBatch(t, b, change(runtimeB, 2), heartbeat(runtimeB, 2)).want(t, http.StatusServiceUnavailable, contract.ReasonBusy)
 
 	if s := watched.Get(runtimeB, manager); s.State != fleet.Fresh || s.Replicas[0].Sequence != 2 {
 		t.Errorf("a runtime whose heartbeats come under load is %+v, want it fresh", s)
@@ -279,10 +279,7 @@ func TestAnOverheardResyncReplacesNone(t *testing.T) {
 	group.Go(func() { serve(l, batchFrom(t, runtimeA, change(runtimeA, 1))) })
 	<-inside
 
-	resync := change(runtimeB, 1)
-	resync.Kind = core.KindResync
-
-	if w := serve(l, batchFrom(t, runtimeB, resync)); w.Code != http.StatusServiceUnavailable {
+	if w := serve(l, batchFrom(t, runtimeB, ownResync(runtimeB))); w.Code != http.StatusServiceUnavailable {
 		t.Fatalf("the resync was answered %d, want 503", w.Code)
 	}
 
@@ -342,9 +339,9 @@ func TestStrangersAreNotOverheard(t *testing.T) {
 	group.Go(func() { serve(l, batchFrom(t, runtimeA, change(runtimeA, 1))) })
 	<-inside
 
-	for _, events := range [][]core.WatchEvent{{heartbeat(runtimeB, 1)}, {change(runtimeB, 1), heartbeat(runtimeB, 1)}} {
-		if w := serve(l, batchFrom(t, runtimeB, events...)); w.Code == http.StatusAccepted {
-			t.Errorf("a stranger's %d events were taken", len(events))
+	for _, batch := range []core.Batch{heartbeat(runtimeB, 1), join(change(runtimeB, 1), heartbeat(runtimeB, 1))} {
+		if w := serve(l, batchFrom(t, runtimeB, batch)); w.Code == http.StatusAccepted {
+			t.Errorf("a stranger's %d events were taken", len(batch.Events))
 		}
 	}
 
@@ -361,15 +358,10 @@ func named(r *http.Request) (core.Peer, error) {
 	return core.Peer{ID: core.RuntimeID(r.Header.Get("Runtime"))}, nil
 }
 
-func batchFrom(t *testing.T, runtime core.RuntimeID, events ...core.WatchEvent) *http.Request {
+func batchFrom(t *testing.T, runtime core.RuntimeID, parts ...core.Batch) *http.Request {
 	t.Helper()
 
-	body, err := contract.V3.Encode(events)
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	r := httptest.NewRequest(http.MethodPost, contract.V3.Path(manager), bytes.NewReader(body))
+	r := httptest.NewRequest(http.MethodPost, contract.V3.Path(manager), bytes.NewReader(encode(t, parts...)))
 	r.Header.Set("Content-Type", contract.V3.ContentType())
 	r.Header.Set("Runtime", string(runtime))
 

@@ -34,6 +34,7 @@ func TestPeer(t *testing.T) {
 		URIs:        []string{"spiffe://trust/a"},
 		IPs:         []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")},
 		Fingerprint: fingerprint(cert.cert),
+		NotBefore:   cert.cert.NotBefore,
 		NotAfter:    cert.cert.NotAfter,
 	}
 

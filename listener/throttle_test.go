@@ -59,7 +59,7 @@ func TestFloodCostsOnlyItsRuntime(t *testing.T) {
 		t.Errorf("%d deliveries, want %d", len(deliveries), fit+1)
 	}
 
-	if last := answers[fit]; last != (answered{"v2", "", http.StatusTooManyRequests, listener.ReasonTooFast}) {
+	if last := answers[fit]; last != (answered{"v2", "", http.StatusTooManyRequests, contract.ReasonTooFast}) {
 		t.Errorf("the hook was told %v", last)
 	}
 
@@ -87,10 +87,10 @@ func TestLargeBodiesCostMore(t *testing.T) {
 			run := pki.start(&recorder{}, listener.Options{RuntimeRate: 1, RuntimeBurst: 20, Now: clock.now})
 			client := pki.client(runtimeA)
 
-			run.sendBody(t, client, contract.V3.ContentType(), body()).want(t, http.StatusBadRequest, listener.ReasonMalformed)
+			run.sendBody(t, client, contract.V3.ContentType(), body()).want(t, http.StatusBadRequest, contract.ReasonMalformed)
 
 			have := run.sendBody(t, client, contract.V3.ContentType(), body())
-			have.want(t, http.StatusTooManyRequests, listener.ReasonTooFast)
+			have.want(t, http.StatusTooManyRequests, contract.ReasonTooFast)
 
 			// 17 tokens of 20 are gone, and 17 are needed.
 			if after := have.header.Get("Retry-After"); after != "14" {
@@ -129,7 +129,7 @@ func TestInFlightIsBoundedForEachRuntime(t *testing.T) {
 	}
 
 	have := run.sendBatch(t, a, change(runtimeA, 3))
-	have.want(t, http.StatusTooManyRequests, listener.ReasonTooFast)
+	have.want(t, http.StatusTooManyRequests, contract.ReasonTooFast)
 
 	if after := have.header.Get("Retry-After"); after != "1" {
 		t.Errorf("Retry-After %q, want 1", after)
