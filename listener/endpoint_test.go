@@ -186,7 +186,7 @@ func TestAnswers(t *testing.T) {
 		{
 			name: "verifier that panics", request: good,
 			verify: func(context.Context, core.Peer, *core.WatchEvent) error { panic("inside") },
-			want:   answered{"v2", manager, 503, "panic"},
+			want:   answered{"v2", manager, 503, "panic"}, event: true,
 		},
 
 		{name: "handler that is not ready", request: good, handle: refuse(core.ErrNotReady), want: answered{"v2", manager, 503, "not_ready"}, closes: true},

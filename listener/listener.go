@@ -20,6 +20,7 @@ type Listener struct {
 	opts     Options
 
 	mux          *http.ServeMux
+	nowhere      *endpoint // answers requests for no contract
 	slots        chan struct{}
 	observeSlots chan struct{} // for requests that are only observed
 	shares       *shares
@@ -57,6 +58,7 @@ func New(peers PeerSource, verifier core.Verifier, handlers map[core.Manager]cor
 		observeSlots: make(chan struct{}, max(opts.MaxInFlight/perObserveSlot, 1)),
 		shares:       newShares(opts.RuntimeRate, opts.RuntimeBurst, opts.RuntimeInFlight),
 	}
+	l.nowhere = &endpoint{Listener: l}
 	l.mux = l.newMux()
 
 	return l, nil
@@ -100,7 +102,7 @@ func validateHandlers(handlers map[core.Manager]core.Handler) error {
 // what Start brings: timeouts, and room for headers of 64 KiB.
 func (l *Listener) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !isClean(r) {
-		l.notFound(w, r)
+		l.nowhere.ServeHTTP(w, r)
 
 		return
 	}
@@ -143,8 +145,8 @@ func (l *Listener) needsTLS() bool {
 	return needed
 }
 
-// enter takes a slot for a request, if there is one.
-func (l *Listener) enter() bool {
+// takeSlot takes a slot for the handler, if there is one.
+func (l *Listener) takeSlot() bool {
 	select {
 	case l.slots <- struct{}{}:
 		l.countInFlight(1)
@@ -155,7 +157,7 @@ func (l *Listener) enter() bool {
 	}
 }
 
-func (l *Listener) leave() {
+func (l *Listener) releaseSlot() {
 	l.countInFlight(-1)
 	<-l.slots
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"sync"
@@ -17,10 +16,6 @@ import (
 const (
 	// writeGrace is the time for writing an answer of a few bytes.
 	writeGrace = 5 * time.Second
-	// maxPause is the longest pause of a connection whose runtime exceeds its share. It is never
-	// longer than Retry-After, so that a runtime that waits as long as it is asked to does not
-	// notice.
-	maxPause = time.Second
 )
 
 var (
@@ -129,15 +124,5 @@ func (l *Listener) serveUntil(ctx context.Context, server *httpserver.Server) er
 func (l *Listener) claim(r *http.Request, runtime core.RuntimeID) {
 	if l.needsTLS() {
 		httpserver.SetOrigin(r.Context(), "runtime "+string(runtime))
-	}
-}
-
-// slowDown pauses the connection of a request that exceeds the share of its runtime, unless it is a
-// gateway's. An answer costs processor time, and a flood comes as fast as it is answered. Half of
-// the pause is random, because connections that were paused together would otherwise come back
-// together.
-func (l *Listener) slowDown(r *http.Request) {
-	if l.needsTLS() {
-		httpserver.PauseReads(r.Context(), maxPause/2+rand.N(maxPause/2)) //nolint:gosec // Not a secret.
 	}
 }

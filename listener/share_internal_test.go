@@ -4,17 +4,15 @@ import (
 	"fmt"
 	"testing"
 	"time"
-
-	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-const prod = core.RuntimeID("prod")
+var prod = account{name: "prod"}
 
 // visit enters and leaves.
-func visit(s *shares, runtime core.RuntimeID, now time.Time) (time.Duration, bool) {
-	wait, ok := s.enter(runtime, 1, now)
+func visit(s *shares, a account, now time.Time) (time.Duration, bool) {
+	wait, ok := s.enter(a, 1, now)
 	if ok {
-		s.leave(runtime, now)
+		s.leave(a, now)
 	}
 
 	return wait, ok
@@ -35,7 +33,7 @@ func TestSharesRefill(t *testing.T) {
 		t.Errorf("beyond the burst: taken %v, wait %v, want to wait 500ms for the next token", ok, wait)
 	}
 
-	if _, ok := visit(s, "other", now); !ok {
+	if _, ok := visit(s, account{name: "other"}, now); !ok {
 		t.Error("another runtime was refused")
 	}
 
@@ -112,7 +110,7 @@ func TestSharesForgetTheIdle(t *testing.T) {
 
 	for round := range 10 {
 		for n := range each {
-			visit(s, core.RuntimeID(fmt.Sprintf("%d-%d", round, n)), now)
+			visit(s, account{name: fmt.Sprintf("%d-%d", round, n)}, now)
 		}
 
 		most = max(most, len(s.young)+len(s.old))
@@ -135,7 +133,7 @@ func TestSharesForgetTheIdle(t *testing.T) {
 
 	for range 3 {
 		now = now.Add(s.life)
-		visit(s, "last", now)
+		visit(s, account{name: "last"}, now)
 	}
 
 	if n := len(s.young) + len(s.old); n > 2 {

@@ -2,95 +2,15 @@ package listener
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"net/http"
-	"runtime/debug"
 	"slices"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
-
-// resyncHandlers are what the fleet hands its resyncs to.
-func (l *Listener) resyncHandlers() map[core.Manager]core.Handler {
-	handlers := make(map[core.Manager]core.Handler, len(l.handlers))
-	for manager, handler := range l.handlers {
-		handlers[manager] = l.surviving(handler)
-	}
-
-	return handlers
-}
-
-// surviving returns a handler whose panics are errors: nobody else would catch them. The fleet tries again after an error.
-func (l *Listener) surviving(handler core.Handler) core.Handler {
-	return core.HandlerFunc(func(ctx context.Context, d core.Delivery) (err error) {
-		defer func() {
-			if cause := recover(); cause != nil {
-				err = fmt.Errorf("%w: %v", errPanic, cause)
-				l.opts.Logger.LogAttrs(ctx, slog.LevelError, "panic while a resync was handled",
-					slog.Any("error", err), slog.String("stack", string(debug.Stack())))
-			}
-		}()
-
-		return handler.Handle(ctx, d)
-	})
-}
-
-// Readier is what a handler may be, too: asked before a heartbeat is acknowledged, which is not handed to it. A replica of the operator that
-// does not lead returns an error that wraps [core.ErrNotReady]; the runtime then looks for the one that does, whose fleet is asked.
-type Readier interface {
-	Ready() error
-}
-
-// ready reports why a handler takes no events, if it can tell.
-func ready(handler core.Handler) error {
-	if r, ok := handler.(Readier); ok {
-		return r.Ready() //nolint:wrapcheck // It answers as the handler would.
-	}
-
-	return nil
-}
-
-// observeOnly hands a batch to the fleet when there is no slot to deliver it: a busy listener is no silent
-// runtime. A lone heartbeat is thereby done; events are sent again with their numbers.
-//
-// Requests that are only observed have a few slots of their own. Only the verifier can hold them up.
-func (x *exchange) observeOnly(batch *core.Batch) answer {
-	busy := refuse(http.StatusServiceUnavailable, contract.ReasonBusy)
-
-	if x.opts.Fleet == nil {
-		return busy
-	}
-
-	select {
-	case x.observeSlots <- struct{}{}:
-		defer func() { <-x.observeSlots }()
-	default:
-		return busy
-	}
-
-	if len(batch.Events) == 0 {
-		return x.takeAll(batch)
-	}
-
-	ctx, cancel := context.WithTimeout(x.request.Context(), x.opts.HandleTimeout)
-	defer cancel()
-
-	failures := make(map[int]answer, len(batch.Events))
-	for i := range batch.Events {
-		failures[i] = busy
-	}
-
-	x.takeHeartbeat(ctx)
-	x.observe(batch, failures)
-
-	return busy
-}
 
 // FleetHandler shows the freshness of all runtimes as JSON, to GET requests: how many are in which state, and each that the query asks
 // for with state, manager and runtime (every one, when it asks for nothing). It asks for no credentials: it belongs on a port
