@@ -49,6 +49,10 @@ func New(peers PeerSource, verifier core.Verifier, handlers map[core.Manager]cor
 	}
 
 	opts = opts.withDefaults()
+	if checker, ok := peers.(handshakeChecker); ok && opts.TLS != nil {
+		opts.TLS = checkHandshakes(opts.TLS, checker)
+	}
+
 	l := &Listener{
 		peers:        peers,
 		verifier:     verifier,

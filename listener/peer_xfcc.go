@@ -9,7 +9,7 @@ import (
 	"slices"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/listener/xfcc"
+	"github.com/runtime-watcher/runtime-watcher/listener/internal/xfcc"
 )
 
 // HeaderXFCC is the header in which a gateway forwards the certificate of its client.
@@ -76,8 +76,8 @@ func (p *headerPeers) Peer(r *http.Request) (core.Peer, error) {
 	}
 
 	key := keyOfLines(lines)
-	if peer, ok := p.remembered(key, roots); ok {
-		return peer, nil
+	if v, ok := p.known(key, roots); ok {
+		return v.peer, v.err
 	}
 
 	leaf, chain, err := p.certificates(lines)

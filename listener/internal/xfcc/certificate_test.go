@@ -15,7 +15,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/runtime-watcher/runtime-watcher/listener/xfcc"
+	"github.com/runtime-watcher/runtime-watcher/listener/internal/xfcc"
 )
 
 func TestCertificates(t *testing.T) {

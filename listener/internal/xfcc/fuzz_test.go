@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/runtime-watcher/runtime-watcher/listener/xfcc"
+	"github.com/runtime-watcher/runtime-watcher/listener/internal/xfcc"
 )
 
 // FuzzParse looks for a header that takes the parser out of its bounds, and for one that a client sends to be taken for what the

@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/runtime-watcher/runtime-watcher/listener/xfcc"
+	"github.com/runtime-watcher/runtime-watcher/listener/internal/xfcc"
 )
 
 func TestParse(t *testing.T) {
