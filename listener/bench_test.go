@@ -27,7 +27,7 @@ func BenchmarkServeHTTP(b *testing.B) {
 	}{
 		{"handshake", listener.FromTLS(listener.PeerOptions{})},
 		{"connection", listener.FromTLSWithRoots(ca.roots(), listener.PeerOptions{})},
-		{"header", listener.FromXFCC(listener.InsecureTrustEveryone(), ca.roots(), listener.PeerOptions{})},
+		{"header", listener.FromXFCC(listener.InsecureAnyProxy(), ca.roots(), listener.PeerOptions{})},
 	}
 
 	for _, source := range sources {
@@ -60,7 +60,7 @@ func BenchmarkPeer(b *testing.B) {
 	b.ReportAllocs()
 
 	for b.Loop() {
-		source := listener.FromXFCC(listener.InsecureTrustEveryone(), ca.roots(), listener.PeerOptions{CacheSize: 1})
+		source := listener.FromXFCC(listener.InsecureAnyProxy(), ca.roots(), listener.PeerOptions{CacheSize: 1})
 		if _, err := source.Peer(r); err != nil {
 			b.Fatal(err)
 		}
@@ -73,7 +73,7 @@ func BenchmarkServer(b *testing.B) {
 	ca := newAuthority(b, "ca")
 	cert := ca.client(b, "runtime-a")
 	mtls := serverConfig(b, ca, tls.RequireAndVerifyClientCert, ca)
-	byHeader := listener.FromXFCC(listener.InsecureTrustEveryone(), ca.roots(), listener.PeerOptions{})
+	byHeader := listener.FromXFCC(listener.InsecureAnyProxy(), ca.roots(), listener.PeerOptions{})
 
 	b.Run("header, HTTP/1.1", func(b *testing.B) {
 		run := start(b, byHeader, listener.InsecureAllowAll(), core.HandlerFunc(ignore), listener.Options{})

@@ -41,7 +41,7 @@ func TestPeer(t *testing.T) {
 	sources := map[string]listener.PeerSource{
 		"handshake":  listener.FromTLS(listener.PeerOptions{}),
 		"connection": listener.FromTLSWithRoots(ca.roots(), listener.PeerOptions{}),
-		"header":     listener.FromXFCC(listener.InsecureTrustEveryone(), ca.roots(), listener.PeerOptions{}),
+		"header":     listener.FromXFCC(listener.InsecureAnyProxy(), ca.roots(), listener.PeerOptions{}),
 	}
 
 	for name, source := range sources {
@@ -114,7 +114,7 @@ func TestCachedPeer(t *testing.T) {
 	opts := listener.PeerOptions{Now: func() time.Time { return current.Load().now }}
 	handshake := listener.FromTLS(opts)
 	checked := []listener.PeerSource{
-		listener.FromTLSWithRoots(roots, opts), listener.FromXFCC(listener.InsecureTrustEveryone(), roots, opts),
+		listener.FromTLSWithRoots(roots, opts), listener.FromXFCC(listener.InsecureAnyProxy(), roots, opts),
 	}
 
 	for _, step := range steps {
@@ -283,7 +283,7 @@ func TestChainIsPartOfTheKey(t *testing.T) {
 // FuzzFromXFCC looks for a header by which somebody without certificate gets in.
 func FuzzFromXFCC(f *testing.F) {
 	ca := newAuthority(f, "ca")
-	source := listener.FromXFCC(listener.InsecureTrustEveryone(), ca.roots(), listener.PeerOptions{})
+	source := listener.FromXFCC(listener.InsecureAnyProxy(), ca.roots(), listener.PeerOptions{})
 	self := selfSigned(f, "runtime-a")
 
 	for _, seed := range []string{

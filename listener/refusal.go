@@ -14,6 +14,8 @@ const (
 	ReasonUntrustedProxy = "untrusted_proxy"
 	// ReasonMalformedHeader means that the header does not follow its format.
 	ReasonMalformedHeader = "malformed_header"
+	// ReasonSeveralElements means that a gateway appended to the header instead of setting it.
+	ReasonSeveralElements = "several_elements"
 	// ReasonHeaderTooLarge means that the header is larger than 32 KiB.
 	ReasonHeaderTooLarge = "header_too_large"
 	// ReasonMalformedCertificate means that what should be a certificate is none.

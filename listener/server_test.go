@@ -30,7 +30,7 @@ func TestNewNamesAllThatIsWrong(t *testing.T) {
 
 	good := listener.PeerSourceFunc(known)
 	verifier, handler := listener.InsecureAllowAll(), core.Handler(&recorder{})
-	everyone := listener.InsecureTrustEveryone()
+	everyone := listener.InsecureAnyProxy()
 	roots := newAuthority(t, "ca").roots()
 
 	tests := []struct {
@@ -58,7 +58,7 @@ func TestNewNamesAllThatIsWrong(t *testing.T) {
 		{
 			"header", listener.FromXFCC(nil, nil, listener.PeerOptions{CacheSize: -1}), verifier, handlers(handler),
 			listener.Options{},
-			[]string{"proxy to believe is nil", "CA bundle is nil", "CacheSize"},
+			[]string{"proxy is nil", "CA bundle is nil", "CacheSize"},
 		},
 		{
 			"header with all but the CA bundle", listener.FromXFCC(everyone, nil, listener.PeerOptions{}), verifier, handlers(handler),
@@ -310,7 +310,7 @@ func TestWhoseConnectionEnds(t *testing.T) {
 		{"stranger", listener.FromTLS(listener.PeerOptions{}), ready, http.StatusUnauthorized, true},
 		{"past the gateway", listener.FromXFCC(nobody, ca.roots(), listener.PeerOptions{}), ready, http.StatusUnauthorized, true},
 		{
-			"stranger behind the gateway", listener.FromXFCC(listener.InsecureTrustEveryone(), ca.roots(), listener.PeerOptions{}), ready,
+			"stranger behind the gateway", listener.FromXFCC(listener.InsecureAnyProxy(), ca.roots(), listener.PeerOptions{}), ready,
 			http.StatusUnauthorized, false,
 		},
 	}
