@@ -17,8 +17,8 @@ type answer struct {
 	status int
 	// reason is for metrics and logs. It is empty when everything was taken.
 	reason string
-	// told replaces reason in the body: a stranger does not learn the cause.
-	told string
+	// public replaces reason in the body: a stranger does not learn the cause.
+	public string
 	// retryAfter is the wait that the sender is asked for. 0: 1 to 3 s, with status 503 only.
 	retryAfter time.Duration
 	// failed names the elements that were refused for themselves.
@@ -57,8 +57,8 @@ func refuseUnverified(err error) answer {
 	return a
 }
 
-// refuseUnhandled returns the answer to the error of a handler. One that is not ready belongs to a replica
-// that does not lead: the sender must connect again to find the one that does.
+// refuseUnhandled returns the answer to the error of a handler. One that is not ready belongs to a
+// replica that does not lead: the sender must connect again to find the one that does.
 func refuseUnhandled(err error) answer {
 	a := retryLater(err)
 	a.whole = errors.Is(err, core.ErrNotReady)
@@ -114,8 +114,8 @@ func (a *answer) setHeader(header http.Header, size int) {
 	header.Set("Content-Length", strconv.Itoa(size))
 }
 
-// wait returns the value of Retry-After, in whole seconds (RFC 9110, section 10.2.3). Without a wait it is
-// random, so that senders that were refused together do not come back together.
+// wait returns the value of Retry-After, in whole seconds (RFC 9110, section 10.2.3). Without a
+// wait it is random, so that senders that were refused together do not come back together.
 func (a *answer) wait() string {
 	if a.retryAfter > 0 {
 		return strconv.FormatInt(contract.Seconds(a.retryAfter), 10)
@@ -127,9 +127,9 @@ func (a *answer) wait() string {
 }
 
 func (a *answer) body() []byte {
-	told := contract.Answer{Refusal: contract.Refusal{Reason: cmp.Or(a.told, a.reason)}, Failed: a.failed}
+	sent := contract.Answer{Refusal: contract.Refusal{Reason: cmp.Or(a.public, a.reason)}, Failed: a.failed}
 
-	body, err := told.Body()
+	body, err := sent.Body()
 	if err != nil {
 		return nil // Strings and numbers always have a JSON form.
 	}

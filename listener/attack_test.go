@@ -14,7 +14,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
-// pki is what attackers and runtimes have in the tables below. What needs a gateway that is none of ours, or an API server, is in test/gateway.
+// pki is what attackers and runtimes have in the tables below. What needs a gateway that is none of
+// ours, or an API server, is in test/gateway.
 type pki struct {
 	clients, other, servers     *authority
 	good, expired, notYet       *leaf
@@ -132,7 +133,8 @@ func TestAttacksOnHandshake(t *testing.T) {
 	checkAttack(t, &record, response.StatusCode, listener.ReasonNoIdentity)
 }
 
-// Behind a gateway, here played by the client of the test: what arrives in the header, and from whom.
+// Behind a gateway, here played by the client of the test: what arrives in the header, and from
+// whom.
 func TestAttacksOnHeader(t *testing.T) {
 	t.Parallel()
 

@@ -279,7 +279,8 @@ func TestBatchIsRefused(t *testing.T) {
 	}
 }
 
-// heartbeat is a batch with a heartbeat only. Its canary proves that the API server calls the agent.
+// heartbeat is a batch with a heartbeat only. Its canary proves that the API server calls the
+// agent.
 func heartbeat(runtime core.RuntimeID, sequence uint64) core.Batch {
 	return core.Batch{Source: runtime, Epoch: "e", Heartbeat: &core.Heartbeat{
 		ID: "heartbeat", Number: 1, Interval: time.Minute, Sequence: sequence, Canary: core.CanaryAlive,

@@ -23,7 +23,7 @@ func BenchmarkServeHTTP(b *testing.B) {
 	cert := ca.client(b, "runtime-a")
 	sources := []struct {
 		name  string
-		peers listener.PeerSource
+		peers listener.Peers
 	}{
 		{"handshake", listener.FromTLS(listener.PeerOptions{})},
 		{"connection", listener.FromTLSWithRoots(ca.roots(), listener.PeerOptions{})},
@@ -67,8 +67,8 @@ func BenchmarkPeer(b *testing.B) {
 	}
 }
 
-// BenchmarkServer is an event over a real connection, with the client in the same process. Each goroutine waits for its answers, as
-// a gateway does.
+// BenchmarkServer is an event over a real connection, with the client in the same process. Each
+// goroutine waits for its answers, as a gateway does.
 func BenchmarkServer(b *testing.B) {
 	ca := newAuthority(b, "ca")
 	cert := ca.client(b, "runtime-a")
@@ -114,7 +114,8 @@ func benchmarkServer(b *testing.B, run *running, client *http.Client, header str
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "events/s")
 }
 
-// benchmarkRaw sends the same bytes again and again, so that most of what it measures is the server.
+// benchmarkRaw sends the same bytes again and again, so that most of what it measures is the
+// server.
 func benchmarkRaw(b *testing.B, run *running, header string) {
 	b.Helper()
 

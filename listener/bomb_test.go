@@ -14,8 +14,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
-// bomb returns a leaf and a chain that leads to no root. All certificates of the chain have one name and
-// one key, so that each may have signed each other one.
+// bomb returns a leaf and a chain that leads to no root. All certificates of the chain have one
+// name and one key, so that each may have signed each other one.
 func bomb(t *testing.T, length int) []*x509.Certificate {
 	t.Helper()
 
@@ -41,7 +41,7 @@ func TestBadChainsAreVerifiedOnce(t *testing.T) {
 	certs := bomb(t, 10)
 	everywhere := listener.ProxyAddresses(netip.MustParsePrefix("0.0.0.0/0"))
 
-	for name, peers := range map[string]listener.PeerSource{
+	for name, peers := range map[string]listener.Peers{
 		"connection": listener.FromTLSWithRoots(ca.roots(), listener.PeerOptions{}),
 		"header":     listener.FromXFCC(everywhere, ca.roots(), listener.PeerOptions{}),
 		"proxy": listener.FromXFCC(
@@ -98,7 +98,8 @@ func TestLongChainsAreNotVerified(t *testing.T) {
 	}
 }
 
-// The chain of a connection is verified in the handshake, which waits for its slot, and not in a request.
+// The chain of a connection is verified in the handshake, which waits for its slot, and not in a
+// request.
 func TestChainsAreVerifiedInTheHandshake(t *testing.T) {
 	t.Parallel()
 

@@ -9,7 +9,8 @@ import (
 // cacheKey is the SHA-256 of the bytes that a verdict is about.
 type cacheKey [sha256.Size]byte
 
-// cache remembers verdicts. When it is full, it forgets the one that was not used for the longest time.
+// cache remembers verdicts. When it is full, it forgets the one that was not used for the longest
+// time.
 type cache struct {
 	size int
 

@@ -9,8 +9,9 @@ import (
 
 var errLongChain = Unauthenticated(ReasonUntrustedChain, "want a chain of at most %d certificates", maxChain)
 
-// verify returns the chain from leaf to roots that is valid longest (RFC 5280, section 6). A certificate
-// with extended key usages must allow client authentication, and so must those above it (section 4.2.1.12).
+// verify returns the chain from leaf to roots that is valid longest (RFC 5280, section 6). A
+// certificate with extended key usages must allow client authentication, and so must those above it
+// (section 4.2.1.12).
 func verify(
 	leaf *x509.Certificate, others []*x509.Certificate, roots *x509.CertPool, now time.Time,
 ) ([]*x509.Certificate, error) {
@@ -32,7 +33,8 @@ func verify(
 	return longest(chains), nil
 }
 
-// untrusted names the fault of a chain. The leaf's own validity comes first, because its owner can mend it.
+// untrusted names the fault of a chain. The leaf's own validity comes first, because its owner can
+// mend it.
 func untrusted(leaf *x509.Certificate, now time.Time, err error) error {
 	var invalid x509.CertificateInvalidError
 

@@ -13,8 +13,8 @@ import (
 type verdict struct {
 	peer core.Peer
 	err  error
-	// notBefore and notAfter bound the time for which the verdict holds: that of the chain, or a few seconds
-	// for an error.
+	// notBefore and notAfter bound the time for which the verdict holds: that of the chain, or a
+	// few seconds for an error.
 	notBefore, notAfter time.Time
 	// roots are the CA bundle of the check.
 	roots *x509.CertPool
@@ -87,8 +87,8 @@ func (c *checker) known(key cacheKey, roots *x509.CertPool) (*verdict, bool) {
 	return nil, false
 }
 
-// check verifies a certificate and remembers the verdict under key. It waits for a slot, and then for no
-// verification that another call has done meanwhile.
+// check verifies a certificate and remembers the verdict under key. It waits for a slot, and then
+// for no verification that another call has done meanwhile.
 func (c *checker) check(
 	key cacheKey, leaf *x509.Certificate, others []*x509.Certificate, roots *x509.CertPool,
 ) (core.Peer, error) {

@@ -11,7 +11,8 @@ import (
 // deliver checks the claim of the batch and hands its events to the handler, if there is a slot.
 func (x *exchange) deliver(batch *core.Batch) answer {
 	if batch.Source != "" && batch.Source != x.peer.ID {
-		return refuseUnverified(Forbidden(ReasonSourceMismatch, "the batch claims to come from runtime %.253q", batch.Source))
+		return refuseUnverified(
+			Forbidden(ReasonSourceMismatch, "the batch claims to come from runtime %.253q", batch.Source))
 	}
 
 	if !x.takeSlot() {
@@ -91,8 +92,8 @@ func (x *exchange) verifySender(ctx context.Context) answer {
 	return a
 }
 
-// verify, handle and askReady make a panic the failure of one element: it would otherwise hold up the other
-// elements of its batch for ever.
+// verify, handle and askReady make a panic the failure of one element: it would otherwise hold up
+// the other elements of its batch for ever.
 func (x *exchange) verify(ctx context.Context, event *core.WatchEvent) (a answer) {
 	defer x.recover(&a)
 
@@ -128,9 +129,8 @@ func (x *exchange) handled(err error) answer {
 	return a
 }
 
-// judgeSender finds out whose fault it is that every element was refused: it is the sender's if a resync of
-// its runtime is refused, too. A resync whose answer is not known yet proves nothing against an event that
-// the verifier did refuse.
+// judgeSender makes the refusal of all elements that of the sender, if the verifier also refuses a
+// resync of its runtime. An unknown answer to the resync does not replace the refusal of an event.
 func (x *exchange) judgeSender(ctx context.Context, failed failures) {
 	if x.version.NeedsOwner() || !failed.all(func(a answer) bool { return a.unverified }) {
 		return

@@ -45,8 +45,8 @@ func pattern(version contract.Version) string {
 	return strings.Replace(version.Path(wildcard), "/"+wildcard+"/", "/{"+wildcard+"}/", 1)
 }
 
-// isClean reports whether a mux takes the path as it is. It redirects others, which a sender of events must
-// not follow.
+// isClean reports whether a mux takes the path as it is. It redirects others, which a sender of
+// events must not follow.
 func isClean(r *http.Request) bool {
 	escaped := r.URL.EscapedPath()
 

@@ -51,7 +51,7 @@ func TestEventsAreDelivered(t *testing.T) {
 
 			var record recorder
 
-			l := newListener(t, listener.PeerSourceFunc(known), listener.InsecureAllowAll(), &record, listener.Options{
+			l := newListener(t, listener.PeersFunc(known), listener.InsecureAllowAll(), &record, listener.Options{
 				Now: func() time.Time { return received }, Hooks: record.hooks(),
 			})
 
@@ -78,7 +78,7 @@ func TestEventsAreDelivered(t *testing.T) {
 type answerCase struct {
 	name    string
 	request func() *http.Request
-	peers   listener.PeerSourceFunc
+	peers   listener.PeersFunc
 	verify  core.VerifierFunc
 	handle  core.HandlerFunc
 	want    answered
@@ -261,7 +261,7 @@ func (c *answerCase) run(t *testing.T) {
 
 	var (
 		record   recorder
-		peers    = listener.PeerSourceFunc(known)
+		peers    = listener.PeersFunc(known)
 		verifier = listener.InsecureAllowAll()
 		handler  = core.Handler(&record)
 	)
@@ -400,7 +400,7 @@ func TestBlockedHandler(t *testing.T) {
 	inFlight := &gauge{}
 	hooks := record.hooks()
 	hooks.InFlight = inFlight.add
-	run := start(t, listener.PeerSourceFunc(known), listener.InsecureAllowAll(), handler,
+	run := start(t, listener.PeersFunc(known), listener.InsecureAllowAll(), handler,
 		listener.Options{MaxInFlight: slots, RuntimeBurst: 2 * flood, RuntimeRate: 2 * flood, Hooks: hooks})
 	client := newClient(t, nil, false)
 
@@ -471,7 +471,7 @@ func TestLogs(t *testing.T) {
 
 	logger := slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	panics := core.HandlerFunc(func(context.Context, core.Delivery) error { panic("the cause") })
-	l := newListener(t, listener.PeerSourceFunc(known), listener.InsecureAllowAll(), panics, listener.Options{Logger: logger})
+	l := newListener(t, listener.PeersFunc(known), listener.InsecureAllowAll(), panics, listener.Options{Logger: logger})
 
 	serve(l, post("/v2/lifecycle/event", bodyV2))
 

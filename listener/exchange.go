@@ -14,8 +14,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 )
 
-// exchange is one request until its answer. It passes answer, route, receive and read here, and deliver
-// in deliver.go.
+// exchange is one request until its answer. It passes answer, route, receive and read here, and
+// deliver in deliver.go.
 type exchange struct {
 	*endpoint
 
@@ -25,7 +25,8 @@ type exchange struct {
 	// manager is empty until it is known to be one of this listener's.
 	manager core.Manager
 	handler core.Handler
-	// verified means that the verifier let some element of the batch pass, or the sender as a whole.
+	// verified means that the verifier let some element of the batch pass, or the sender as a
+	// whole.
 	verified bool
 	// speaks means that the verifier let the sender speak for its runtime as a whole.
 	speaks bool
@@ -33,7 +34,8 @@ type exchange struct {
 	notReady bool
 }
 
-// answer identifies the sender and charges it before anything else, so that a stranger learns nothing.
+// answer identifies the sender and charges it before anything else, so that a stranger learns
+// nothing.
 func (x *exchange) answer() (a answer) {
 	defer x.recover(&a)
 
@@ -58,17 +60,21 @@ func (x *exchange) answer() (a answer) {
 }
 
 // answerStranger answers a sender that is not identified. It loses its connection, unless that is a
-// gateway's: each attempt then costs it a handshake, and a runtime with a new certificate shows that one.
+// gateway's. Each attempt then costs it a handshake, in which a runtime shows a new certificate.
 func (x *exchange) answerStranger(err error) answer {
+	a := refuseUnverified(err)
+
 	if wait, ok := x.shares.charge(x.account(), 1, x.opts.Now()); !ok {
-		return x.tooFast(wait)
+		late := x.tooFast(wait)
+		late.closes = a.reason == ReasonUntrustedProxy
+
+		return late
 	}
 
-	a := refuseUnverified(err)
-	a.told = contract.ReasonNotReady
+	a.public = contract.ReasonNotReady
 
 	if a.status != http.StatusServiceUnavailable {
-		a.status, a.told = http.StatusUnauthorized, contract.ReasonUnauthenticated
+		a.status, a.public = http.StatusUnauthorized, contract.ReasonUnauthenticated
 		a.closes = x.needsTLS() || a.reason == ReasonUntrustedProxy
 	}
 
@@ -86,7 +92,7 @@ func (x *exchange) recover(a *answer) {
 	*a = answer{status: http.StatusServiceUnavailable, reason: contract.ReasonPanic, err: err}
 
 	if x.peer.ID == "" {
-		a.told = contract.ReasonNotReady
+		a.public = contract.ReasonNotReady
 	}
 
 	x.opts.Logger.LogAttrs(x.request.Context(), slog.LevelError, "panic while a request was answered",

@@ -30,8 +30,9 @@ func (f failures) all(match func(answer) bool) bool {
 	return true
 }
 
-// answer returns the answer to a request with these failures. The first one that belongs to the sender or
-// to this replica is the answer to the request. Otherwise each is named, and concerns its element alone.
+// answer returns the answer to a request with these failures. The first one that belongs to the
+// sender or to this replica is the answer to the request. Otherwise each is named, and concerns its
+// element alone.
 func (f failures) answer(version contract.Version) answer {
 	if len(f) == 0 {
 		return answer{status: version.Status()}

@@ -87,7 +87,8 @@ func TestFleetHandler(t *testing.T) {
 	}
 }
 
-// What a runtime says of itself is shown in words that people read, and none of it can break the JSON.
+// What a runtime says of itself is shown in words that people read, and none of it can break the
+// JSON.
 func TestFleetHandlerShowsHeartbeats(t *testing.T) {
 	t.Parallel()
 
@@ -148,7 +149,7 @@ func TestResyncSurvivesAPanic(t *testing.T) {
 		ResyncJitter: time.Nanosecond,
 		Hooks:        fleet.Hooks{Resynced: func(_ core.Manager, cause string) { resynced <- cause }},
 	})
-	start(t, listener.PeerSourceFunc(known), listener.InsecureAllowAll(), handler, listener.Options{Fleet: watched})
+	start(t, listener.PeersFunc(known), listener.InsecureAllowAll(), handler, listener.Options{Fleet: watched})
 	watched.Observe(core.Peer{ID: runtimeA}, manager, change(runtimeA, 1), nil)
 
 	if cause := <-resynced; cause != fleet.CauseNewEpoch || len(asked) != 2 {
@@ -190,7 +191,7 @@ func newListenerFor(t *testing.T, name core.Manager, handler core.Handler, opts 
 
 	opts.Listener = listen(t)
 
-	l, err := listener.New(listener.PeerSourceFunc(known), listener.InsecureAllowAll(), map[core.Manager]core.Handler{name: handler}, opts)
+	l, err := listener.New(listener.PeersFunc(known), listener.InsecureAllowAll(), map[core.Manager]core.Handler{name: handler}, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -204,7 +205,7 @@ func TestListenersOfOneManagerDoNotShareAFleet(t *testing.T) {
 	var record recorder
 
 	watched := newFleet(t, fleet.Options{ResyncJitter: time.Nanosecond})
-	start(t, listener.PeerSourceFunc(known), listener.InsecureAllowAll(), &record, listener.Options{Fleet: watched})
+	start(t, listener.PeersFunc(known), listener.InsecureAllowAll(), &record, listener.Options{Fleet: watched})
 	watched.Observe(core.Peer{ID: runtimeA}, manager, change(runtimeA, 1), nil)
 	eventually(t, func() bool {
 		resyncs, _ := record.taken()
@@ -260,7 +261,8 @@ func TestHeartbeatsAreHeardUnderLoad(t *testing.T) {
 	group.Wait()
 }
 
-// A resync that found no room has reached nobody: it replaces none that the fleet is about to ask for.
+// A resync that found no room has reached nobody: it replaces none that the fleet is about to ask
+// for.
 func TestAnOverheardResyncReplacesNone(t *testing.T) {
 	t.Parallel()
 
@@ -272,7 +274,7 @@ func TestAnOverheardResyncReplacesNone(t *testing.T) {
 
 		return nil
 	})
-	l := newListener(t, listener.PeerSourceFunc(named), listener.InsecureAllowAll(), handler, listener.Options{Fleet: watched, MaxInFlight: 1})
+	l := newListener(t, listener.PeersFunc(named), listener.InsecureAllowAll(), handler, listener.Options{Fleet: watched, MaxInFlight: 1})
 
 	var group sync.WaitGroup
 
@@ -332,7 +334,7 @@ func TestStrangersAreNotOverheard(t *testing.T) {
 
 		return nil
 	})
-	l := newListener(t, listener.PeerSourceFunc(named), verifier, handler, listener.Options{Fleet: watched, MaxInFlight: 1})
+	l := newListener(t, listener.PeersFunc(named), verifier, handler, listener.Options{Fleet: watched, MaxInFlight: 1})
 
 	var group sync.WaitGroup
 
@@ -383,13 +385,14 @@ func (e *electable) Ready() error {
 	return fmt.Errorf("%w: another replica leads", core.ErrNotReady)
 }
 
-// A runtime whose heartbeats were taken by a replica that does not lead would look silent to the one that does.
+// A runtime whose heartbeats were taken by a replica that does not lead would look silent to the
+// one that does.
 func TestHeartbeatsLookForTheLeader(t *testing.T) {
 	t.Parallel()
 
 	watched := newFleet(t, fleet.Options{})
 	handler := &electable{}
-	l := newListener(t, listener.PeerSourceFunc(named), listener.InsecureAllowAll(), handler, listener.Options{Fleet: watched})
+	l := newListener(t, listener.PeersFunc(named), listener.InsecureAllowAll(), handler, listener.Options{Fleet: watched})
 
 	w := serve(l, batchFrom(t, runtimeA, heartbeat(runtimeA, 1)))
 	if w.Code != http.StatusServiceUnavailable || w.Header().Get("Connection") != "close" {

@@ -3,8 +3,8 @@ package listener
 import (
 	"cmp"
 	"encoding/json"
-	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"time"
 
@@ -12,14 +12,15 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
 
-// FleetHandler shows the freshness of all runtimes as JSON, to GET requests: how many are in which state, and each that the query asks
-// for with state, manager and runtime (every one, when it asks for nothing). It asks for no credentials: it belongs on a port
-// for operators.
+// FleetHandler returns a handler that answers GET with the freshness of the runtimes, as JSON. The
+// answer has the number of runtimes in each state, and the status of each runtime. The query
+// parameters state, manager and runtime select statuses. The handler does not authenticate: serve it
+// on a port for operators only.
 func FleetHandler(f *fleet.Fleet) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(survey(f, r)) // If the reader has gone, there is nobody to tell.
+		_ = json.NewEncoder(w).Encode(newFleetView(f, r.URL.Query())) // It fails when the reader is gone.
 	})
 
 	return mux
@@ -37,7 +38,7 @@ type fleetCount struct {
 	Count   int          `json:"count"`
 }
 
-// runtimeStatus is a [fleet.Status] to be read by people.
+// runtimeStatus is a [fleet.Status] with readable durations.
 type runtimeStatus struct {
 	fleet.Status
 
@@ -63,6 +64,8 @@ type heartbeatStatus struct {
 	CAFingerprints         []string         `json:"caFingerprints,omitempty"`
 	KeyMaterialError       string           `json:"keyMaterialError,omitempty"`
 	Canary                 core.CanaryState `json:"canary,omitempty"`
+	LastReview             time.Time        `json:"lastReview,omitzero"`
+	WebhookFailures        int64            `json:"webhookFailures,omitempty"`
 	ConfigHash             string           `json:"configHash,omitempty"`
 }
 
@@ -81,9 +84,20 @@ func newHeartbeatStatus(beat *core.Heartbeat) *heartbeatStatus {
 	}
 
 	view := &heartbeatStatus{
-		Number: beat.Number, Interval: beat.Interval.String(), Instance: beat.Instance, Pending: beat.Pending, Dropped: beat.Dropped,
-		Version: beat.Version, CertificateFingerprint: beat.CertificateFingerprint, CertificateExpiry: beat.CertificateExpiry,
-		CAFingerprints: beat.CAFingerprints, KeyMaterialError: beat.KeyMaterialError, Canary: beat.Canary, ConfigHash: beat.ConfigHash,
+		Number:                 beat.Number,
+		Interval:               beat.Interval.String(),
+		Instance:               beat.Instance,
+		Pending:                beat.Pending,
+		Dropped:                beat.Dropped,
+		Version:                beat.Version,
+		CertificateFingerprint: beat.CertificateFingerprint,
+		CertificateExpiry:      beat.CertificateExpiry,
+		CAFingerprints:         beat.CAFingerprints,
+		KeyMaterialError:       beat.KeyMaterialError,
+		Canary:                 beat.Canary,
+		LastReview:             beat.LastReview,
+		WebhookFailures:        beat.WebhookFailures,
+		ConfigHash:             beat.ConfigHash,
 	}
 	if beat.OldestPending > 0 {
 		view.OldestPending = beat.OldestPending.String()
@@ -92,29 +106,42 @@ func newHeartbeatStatus(beat *core.Heartbeat) *heartbeatStatus {
 	return view
 }
 
-func survey(f *fleet.Fleet, r *http.Request) fleetView {
-	query := r.URL.Query()
-	asked := func(name, value string) bool { return !query.Has(name) || query.Get(name) == value }
-	view := fleetView{Counts: []fleetCount{}, Runtimes: []runtimeStatus{}}
+func newFleetView(f *fleet.Fleet, query url.Values) fleetView {
+	return fleetView{Counts: countStates(f), Runtimes: selectStatuses(f, query)}
+}
+
+func countStates(f *fleet.Fleet) []fleetCount {
+	counts := []fleetCount{}
 
 	for manager, summary := range f.Summaries() {
 		for c, n := range summary.Runtimes {
-			view.Counts = append(view.Counts, fleetCount{Manager: manager, State: c.State, Reason: c.Reason, Count: n})
+			counts = append(counts, fleetCount{Manager: manager, State: c.State, Reason: c.Reason, Count: n})
 		}
 	}
 
+	slices.SortFunc(counts, func(a, b fleetCount) int {
+		return cmp.Or(cmp.Compare(a.Manager, b.Manager), cmp.Compare(a.State, b.State), cmp.Compare(a.Reason, b.Reason))
+	})
+
+	return counts
+}
+
+func selectStatuses(f *fleet.Fleet, query url.Values) []runtimeStatus {
+	statuses := []runtimeStatus{}
+	selected := func(name, value string) bool { return !query.Has(name) || query.Get(name) == value }
+
 	f.Range(func(s fleet.Status) bool {
-		if asked("state", string(s.State)) && asked("manager", string(s.Manager)) && asked("runtime", string(s.Runtime)) {
-			view.Runtimes = append(view.Runtimes, newRuntimeStatus(s))
+		if selected("state", string(s.State)) && selected("manager", string(s.Manager)) &&
+			selected("runtime", string(s.Runtime)) {
+			statuses = append(statuses, newRuntimeStatus(s))
 		}
 
 		return true
 	})
 
-	slices.SortFunc(view.Counts, func(a, b fleetCount) int { return cmp.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
-	slices.SortFunc(view.Runtimes, func(a, b runtimeStatus) int {
+	slices.SortFunc(statuses, func(a, b runtimeStatus) int {
 		return cmp.Or(cmp.Compare(a.Runtime, b.Runtime), cmp.Compare(a.Manager, b.Manager))
 	})
 
-	return view
+	return statuses
 }

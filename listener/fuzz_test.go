@@ -10,8 +10,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
-// FuzzServeHTTP looks for a path or a body that reaches the handler of another manager, is taken though it names nothing, or gets an
-// answer that is not in the table.
+// FuzzServeHTTP looks for a path or a body that reaches the handler of another manager, is taken
+// though it names nothing, or gets an answer that is not in the table.
 func FuzzServeHTTP(f *testing.F) {
 	for _, path := range []string{
 		"/v1/lifecycle/event", "/v2/lifecycle/event", "/v3/lifecycle/events", "/v2/other/event", "/v2/%2e%2e/event", "/v2/a%2Fb/event",
@@ -34,7 +34,7 @@ func FuzzServeHTTP(f *testing.F) {
 
 		var record recorder
 
-		l := newListener(t, listener.PeerSourceFunc(known), listener.InsecureAllowAll(), &record, listener.Options{Hooks: record.hooks()})
+		l := newListener(t, listener.PeersFunc(known), listener.InsecureAllowAll(), &record, listener.Options{Hooks: record.hooks()})
 		r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(body))
 		r.URL, r.RequestURI = target, path
 		r.Header.Set("Content-Type", "application/json")

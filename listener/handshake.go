@@ -5,15 +5,15 @@ import (
 	"sync/atomic"
 )
 
-// handshakeChecker is a source of peers that checks certificates in the handshake, so that a chain is
-// verified while its connection has a slot for computing. It never fails the handshake: each request then
-// gets an answer with the cause.
+// handshakeChecker is implemented by [Peers] that check certificates in the handshake, while the
+// connection has a slot for computing. It never fails the handshake: a request gets an answer with
+// the cause.
 type handshakeChecker interface {
 	checkHandshake(state *tls.ConnectionState)
 }
 
-// checkHandshakes returns a copy of config, and of the configurations that it returns, that calls checker in
-// each handshake.
+// checkHandshakes returns a copy of config, and of the configurations that it returns, that calls
+// checker in each handshake.
 func checkHandshakes(config *tls.Config, checker handshakeChecker) *tls.Config {
 	h := handshakes{checker: checker}
 	config = h.hook(config)
@@ -39,8 +39,8 @@ type handshakes struct {
 
 type hookedConfig struct{ from, to *tls.Config }
 
-// hooked returns one copy for successive handshakes with the same config: clients resume sessions only with
-// the ticket keys of that copy.
+// hooked returns one copy for successive handshakes with the same config: clients resume sessions
+// only with the ticket keys of that copy.
 func (h *handshakes) hooked(config *tls.Config) *tls.Config {
 	if last := h.last.Load(); last != nil && last.from == config {
 		return last.to

@@ -83,7 +83,7 @@ func handlers(handler core.Handler) map[core.Manager]core.Handler {
 }
 
 func newListener(
-	tb testing.TB, peers listener.PeerSource, verifier core.Verifier, handler core.Handler, opts listener.Options,
+	tb testing.TB, peers listener.Peers, verifier core.Verifier, handler core.Handler, opts listener.Options,
 ) *listener.Listener {
 	tb.Helper()
 
@@ -120,7 +120,7 @@ type running struct {
 
 // start serves on a free port until the test ends.
 func start(
-	tb testing.TB, peers listener.PeerSource, verifier core.Verifier, handler core.Handler, opts listener.Options,
+	tb testing.TB, peers listener.Peers, verifier core.Verifier, handler core.Handler, opts listener.Options,
 ) *running {
 	tb.Helper()
 

@@ -31,13 +31,13 @@ func largest(runtime core.RuntimeID, epoch int) core.Batch {
 	return core.Batch{Source: runtime, Epoch: long(epoch), Heartbeat: beat}
 }
 
-// A hostile runtime takes at most 64 KiB for each manager. The test does not run beside others, as it
-// measures the memory of the process.
+// A hostile runtime takes at most 64 KiB for each manager. The test does not run beside others, as
+// it measures the memory of the process.
 func TestHostileRuntimeTakesLittleMemory(t *testing.T) {
 	const hostile, epochs, most = 32, 24, 64 << 10
 
 	watched := newFleet(t, fleet.Options{})
-	l := newListener(t, listener.PeerSourceFunc(named), listener.InsecureAllowAll(), &recorder{}, listener.Options{Fleet: watched})
+	l := newListener(t, listener.PeersFunc(named), listener.InsecureAllowAll(), &recorder{}, listener.Options{Fleet: watched})
 	before := heap()
 
 	for n := range hostile {
@@ -79,7 +79,7 @@ func TestHostileRuntimeWritesFewLines(t *testing.T) {
 	var log bytes.Buffer
 
 	watched := newFleet(t, fleet.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
-	l := newListener(t, listener.PeerSourceFunc(named), listener.InsecureAllowAll(), &recorder{},
+	l := newListener(t, listener.PeersFunc(named), listener.InsecureAllowAll(), &recorder{},
 		listener.Options{Fleet: watched, RuntimeRate: flips, RuntimeBurst: 10 * flips, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 
 	for n := range flips {

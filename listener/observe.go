@@ -8,9 +8,10 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 )
 
-// Readier is an optional method of a [core.Handler]. Ready is called before a heartbeat is acknowledged,
-// which no handler gets. A replica of the operator that does not lead returns an error that wraps
-// [core.ErrNotReady]. The runtime then connects to another replica, until it finds the one that leads.
+// Readier is an optional method of a [core.Handler]. Ready is called before a heartbeat is
+// acknowledged, which no handler gets. A replica of the operator that does not lead returns an
+// error that wraps [core.ErrNotReady]. The runtime then connects to another replica, until it finds
+// the one that leads.
 type Readier interface {
 	Ready() error
 }
@@ -24,8 +25,9 @@ func ready(handler core.Handler) error {
 	return nil
 }
 
-// observe hands a batch to the fleet, unless the verifier refused all of it or this replica is not ready:
-// another replica then observes it. A heartbeat that the verifier did not let pass is left out.
+// observe hands a batch to the fleet, unless the verifier refused all of it or this replica is not
+// ready: another replica then observes it. A heartbeat that the verifier did not let pass is left
+// out.
 func (x *exchange) observe(batch *core.Batch, failed failures) {
 	if x.opts.Fleet == nil || !x.verified || x.notReady {
 		return
@@ -39,10 +41,12 @@ func (x *exchange) observe(batch *core.Batch, failed failures) {
 	x.opts.Fleet.Observe(x.peer, x.manager, observed, failed.errors())
 }
 
-// observeOnly hands a batch to the fleet when there is no slot to deliver it: a runtime is not silent while
-// the listener is busy. A heartbeat alone is thereby done. Events are sent again with their numbers.
+// observeOnly hands a batch to the fleet when there is no slot to deliver it: a runtime is not
+// silent while the listener is busy. A heartbeat alone is thereby done. Events are sent again with
+// their numbers.
 //
-// Requests that are only observed have a few slots of their own. Only the verifier can hold these up.
+// Requests that are only observed have a few slots of their own. Only the verifier can hold these
+// up.
 func (x *exchange) observeOnly(batch *core.Batch) answer {
 	busy := refuse(http.StatusServiceUnavailable, contract.ReasonBusy)
 

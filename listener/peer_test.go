@@ -38,7 +38,7 @@ func TestPeer(t *testing.T) {
 		NotAfter:    cert.cert.NotAfter,
 	}
 
-	sources := map[string]listener.PeerSource{
+	sources := map[string]listener.Peers{
 		"handshake":  listener.FromTLS(listener.PeerOptions{}),
 		"connection": listener.FromTLSWithRoots(ca.roots(), listener.PeerOptions{}),
 		"header":     listener.FromXFCC(listener.InsecureAnyProxy(), ca.roots(), listener.PeerOptions{}),
@@ -113,7 +113,7 @@ func TestCachedPeer(t *testing.T) {
 	roots := func() *x509.CertPool { return current.Load().roots }
 	opts := listener.PeerOptions{Now: func() time.Time { return current.Load().now }}
 	handshake := listener.FromTLS(opts)
-	checked := []listener.PeerSource{
+	checked := []listener.Peers{
 		listener.FromTLSWithRoots(roots, opts), listener.FromXFCC(listener.InsecureAnyProxy(), roots, opts),
 	}
 
@@ -128,7 +128,7 @@ func TestCachedPeer(t *testing.T) {
 	}
 }
 
-func expectReason(t *testing.T, step string, source listener.PeerSource, r *http.Request, want string) {
+func expectReason(t *testing.T, step string, source listener.Peers, r *http.Request, want string) {
 	t.Helper()
 
 	have := ""
@@ -141,7 +141,8 @@ func expectReason(t *testing.T, step string, source listener.PeerSource, r *http
 	}
 }
 
-// A bundle that is replaced while runtimes are connected counts for the next request on the same connection.
+// A bundle that is replaced while runtimes are connected counts for the next request on the same
+// connection.
 func TestRootsChangeUnderConnection(t *testing.T) {
 	t.Parallel()
 
@@ -186,12 +187,12 @@ func TestIdentity(t *testing.T) {
 		want     core.RuntimeID
 	}{
 		{"common name by default", ca.client(t, "runtime-a"), nil, "runtime-a"},
-		{"common name", ca.client(t, "runtime-a"), listener.CommonName, "runtime-a"},
-		{"common name of other letters", ca.client(t, "Läufer 1"), listener.CommonName, "Läufer 1"},
-		{"no common name", ca.client(t, ""), listener.CommonName, ""},
-		{"blank common name", ca.client(t, " \t"), listener.CommonName, ""},
-		{"line break in the common name", ca.client(t, "a\nlevel=INFO"), listener.CommonName, ""},
-		{"text that runs backwards", ca.client(t, "a\u202eb"), listener.CommonName, ""},
+		{"common name", ca.client(t, "runtime-a"), nil, "runtime-a"},
+		{"common name of other letters", ca.client(t, "Läufer 1"), nil, "Läufer 1"},
+		{"no common name", ca.client(t, ""), nil, ""},
+		{"blank common name", ca.client(t, " \t"), nil, ""},
+		{"line break in the common name", ca.client(t, "a\nlevel=INFO"), nil, ""},
+		{"text that runs backwards", ca.client(t, "a\u202eb"), nil, ""},
 		{"too long", ca.client(t, "a"), fixed(core.RuntimeID(long), nil), ""},
 		{"as long as allowed", ca.client(t, "a"), fixed(core.RuntimeID(long[1:]), nil), core.RuntimeID(long[1:])},
 		{"not UTF-8", ca.client(t, "a"), fixed("a\xff", nil), ""},
@@ -226,7 +227,8 @@ func TestIdentity(t *testing.T) {
 	}
 }
 
-// No extended key usage at all is leave for every use (RFC 5280, section 4.2.1.12), and so is the one that says "any".
+// No extended key usage at all is leave for every use (RFC 5280, section 4.2.1.12), and so is the
+// one that says "any".
 func TestKeyUsage(t *testing.T) {
 	t.Parallel()
 
@@ -261,7 +263,8 @@ func TestKeyUsage(t *testing.T) {
 	}
 }
 
-// Certificates of one CA differ in their intermediate: what was checked with one must not stand for another.
+// Certificates of one CA differ in their intermediate: what was checked with one must not stand for
+// another.
 func TestChainIsPartOfTheKey(t *testing.T) {
 	t.Parallel()
 

@@ -12,29 +12,32 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// FromTLSWithRoots takes the peer from the client certificate of the TLS connection, and verifies its chain
-// against the current CA bundle. Use it with [tls.RequestClientCert] in Options.TLS.
+// FromTLSWithRoots takes the peer from the client certificate of the TLS connection, and verifies
+// its chain against the current CA bundle. Use it with [tls.RequestClientCert] in Options.TLS.
 //
-// A connection of a CA that is removed from the bundle is refused from its next request on. Each refusal is
-// answered 401 and counted with its reason. Start verifies a chain once, in the handshake, where slots bound
-// the cost. A request needs a lookup only. A chain of more than 10 certificates is refused unverified.
-func FromTLSWithRoots(roots RootsFunc, opts PeerOptions) PeerSource {
+// A connection of a CA that is removed from the bundle is refused from its next request on. Each
+// refusal is answered 401 and counted with its reason. Start verifies a chain once, in the
+// handshake, where slots bound the cost. A request needs a lookup only. A chain of more than 10
+// certificates is refused unverified.
+func FromTLSWithRoots(roots RootsFunc, opts PeerOptions) Peers {
 	return &connectionPeers{checker: newChecker(opts), roots: roots, invalid: opts.validate()}
 }
 
 // FromTLS takes the peer from the client certificate that the TLS handshake has verified, as with
 // [tls.RequireAndVerifyClientCert]. Validity, key usage and identity are checked for each request.
 //
-// A connection stays open when its CA is removed from the bundle, at the longest until its certificate
-// expires. Prefer [FromTLSWithRoots], which refuses it at once and names the cause to metrics.
-func FromTLS(opts PeerOptions) PeerSource {
+// A connection stays open when its CA is removed from the bundle, at the longest until its
+// certificate expires. Prefer [FromTLSWithRoots], which refuses it at once and names the cause to
+// metrics.
+func FromTLS(opts PeerOptions) Peers {
 	return &handshakePeers{checker: newChecker(opts), invalid: opts.validate()}
 }
 
 var (
 	errNoCertificate = Unauthenticated(ReasonNoCertificate, "want a client certificate on a TLS connection")
-	errNotVerified   = Unauthenticated(ReasonUntrustedChain, "want a client certificate that the TLS handshake has verified")
-	errRootsMissing  = errors.New("function for the CA bundle is nil")
+	errNotVerified   = Unauthenticated(ReasonUntrustedChain,
+		"want a client certificate that the TLS handshake has verified")
+	errRootsMissing = errors.New("function for the CA bundle is nil")
 )
 
 // connectionPeers verifies the certificate of the connection itself.
@@ -60,7 +63,7 @@ func (p *connectionPeers) checkHandshake(state *tls.ConnectionState) {
 	_, _ = p.fromConnection(state, p.roots())
 }
 
-// Peer implements [PeerSource].
+// Peer implements [Peers].
 func (p *connectionPeers) Peer(r *http.Request) (core.Peer, error) {
 	return p.fromConnection(r.TLS, p.roots())
 }
@@ -76,7 +79,7 @@ func (p *handshakePeers) validate() error { return p.invalid }
 
 func (p *handshakePeers) needsTLS() {}
 
-// Peer implements [PeerSource].
+// Peer implements [Peers].
 func (p *handshakePeers) Peer(r *http.Request) (core.Peer, error) {
 	switch {
 	case r.TLS == nil || len(r.TLS.PeerCertificates) == 0:
@@ -98,8 +101,8 @@ func (p *handshakePeers) Peer(r *http.Request) (core.Peer, error) {
 	return p.accept(key, chain, nil)
 }
 
-// recheck checks the validity, which may have ended since the handshake, and the key usage, which a handshake
-// can be configured to ignore.
+// recheck checks the validity, which may have ended since the handshake, and the key usage, which a
+// handshake can be configured to ignore.
 func recheck(chain []*x509.Certificate, now time.Time) error {
 	notBefore, notAfter := validity(chain)
 
@@ -115,8 +118,8 @@ func recheck(chain []*x509.Certificate, now time.Time) error {
 	}
 }
 
-// forClients reports whether a certificate may be used for client authentication. Without extended key
-// usages it may be used for anything (RFC 5280, section 4.2.1.12).
+// forClients reports whether a certificate may be used for client authentication. Without extended
+// key usages it may be used for anything (RFC 5280, section 4.2.1.12).
 func forClients(cert *x509.Certificate) bool {
 	if len(cert.ExtKeyUsage) == 0 && len(cert.UnknownExtKeyUsage) == 0 {
 		return true

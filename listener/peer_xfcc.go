@@ -15,13 +15,14 @@ import (
 // HeaderXFCC is the header in which a gateway forwards the certificate of its client.
 const HeaderXFCC = "X-Forwarded-Client-Cert"
 
-// FromXFCC takes the peer from the X-Forwarded-Client-Cert header of a gateway, in the format of Envoy. A
-// request whose sender proxy does not accept is refused. The runtime's certificate is checked as with
-// [FromTLSWithRoots], with the intermediate certificates of the element's Chain.
+// FromXFCC takes the peer from the X-Forwarded-Client-Cert header of a gateway, in the format of
+// Envoy. A request that proxy does not accept is refused. The runtime's certificate is checked as
+// with [FromTLSWithRoots], with the intermediate certificates of the element's Chain.
 //
 // The gateway must demand a client certificate, and must set the header in every request instead of
-// appending to it. A header with several elements is refused unless [PeerOptions].GatewayNames is set.
-func FromXFCC(proxy Proxy, roots RootsFunc, opts PeerOptions) PeerSource {
+// appending to it. A header with several elements is refused unless [PeerOptions].GatewayNames is
+// set.
+func FromXFCC(proxy Proxy, roots RootsFunc, opts PeerOptions) Peers {
 	return &headerPeers{
 		checker:      newChecker(opts),
 		proxy:        proxy,
@@ -59,7 +60,7 @@ func (p *headerPeers) validate() error {
 	return invalid
 }
 
-// Peer implements [PeerSource].
+// Peer implements [Peers].
 func (p *headerPeers) Peer(r *http.Request) (core.Peer, error) {
 	if err := p.proxy(r); err != nil {
 		return core.Peer{}, notTheGateway(err)
@@ -134,8 +135,8 @@ func severalElements(count int) error {
 		"append to it; behind a sidecar, set PeerOptions.GatewayNames", HeaderXFCC, count)
 }
 
-// beforeSidecar returns the element before that of the sidecar, if the sidecar's client is the gateway.
-// Elements before these two came from outside and are not used.
+// beforeSidecar returns the element before that of the sidecar, if the sidecar's client is the
+// gateway. Elements before these two came from outside and are not used.
 func (p *headerPeers) beforeSidecar(elements []xfcc.Element) (*xfcc.Element, error) {
 	client := elements[len(elements)-1]
 	named := func(name string) bool { return slices.Contains(p.gatewayNames, name) }
@@ -176,7 +177,8 @@ func reasonOfHeader(err error) string {
 	}
 }
 
-// keyOfLines hashes the header. A line has no line break, so that two headers do not share one input.
+// keyOfLines hashes the header. A line has no line break, so that two headers do not share one
+// input.
 func keyOfLines(lines []string) cacheKey {
 	if len(lines) == 1 {
 		return sha256.Sum256([]byte(lines[0]))

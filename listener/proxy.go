@@ -11,8 +11,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// Proxy decides whether a request comes from the gateway. It returns nil if it does. An error that wraps
-// [core.ErrNotReady] is answered 503, any other 401. It is called concurrently and must not block.
+// Proxy decides whether a request comes from the gateway. It returns nil if it does. An error that
+// wraps [core.ErrNotReady] is answered 503, any other 401. It is called concurrently and must not
+// block.
 type Proxy func(r *http.Request) error
 
 var (
@@ -21,12 +22,14 @@ var (
 	errOutOfRange = errors.New("remote address is in none of the ranges of the gateway")
 )
 
-// maxGateways bounds the certificates of gateways that are remembered. The replicas of a gateway have few.
+// maxGateways bounds the certificates of gateways that are remembered. The replicas of a gateway
+// have few.
 const maxGateways = 256
 
-// ProxyCertificate accepts a gateway that shows a client certificate on its TLS connection. The chain must
-// lead to roots, and one SAN (DNS name, URI or IP address) must equal one of names. Without names it accepts
-// none. Prefer [crypto/tls.RequireAndVerifyClientCert] in Options.TLS: strangers then fail in the handshake.
+// ProxyCertificate accepts a gateway by the client certificate of its TLS connection. The chain must
+// lead to roots. One SAN (DNS name, URI or IP address) must equal one of names; without names it
+// accepts none. With [crypto/tls.RequireAndVerifyClientCert] in Options.TLS, strangers fail in the
+// handshake already.
 func ProxyCertificate(roots RootsFunc, names ...string) Proxy {
 	// A gateway is identified by its names: it need not have the identity of a runtime.
 	identity := func(*x509.Certificate) (core.RuntimeID, error) { return "gateway", nil }
@@ -51,9 +54,9 @@ func ProxyCertificate(roots RootsFunc, names ...string) Proxy {
 	}
 }
 
-// ProxyAddresses accepts a gateway that connects from one of the address ranges. Use it only in a network in
-// which others cannot send from such an address. Without ranges it accepts none. Behind a sidecar of Istio,
-// requests come from 127.0.0.6.
+// ProxyAddresses accepts a gateway that connects from one of the address ranges. Use it only in a
+// network in which others cannot send from such an address. Without ranges it accepts none. Behind
+// a sidecar of Istio, requests come from 127.0.0.6.
 func ProxyAddresses(ranges ...netip.Prefix) Proxy {
 	ranges = slices.Clone(ranges)
 
@@ -72,8 +75,9 @@ func ProxyAddresses(ranges ...netip.Prefix) Proxy {
 	}
 }
 
-// InsecureAnyProxy accepts every sender. A certificate is no secret: each sender that has seen one can then
-// pass for its runtime. Use it in tests only, or if nothing but the gateway can reach the listener.
+// InsecureAnyProxy accepts every sender. A certificate is no secret: each sender that has seen one
+// can then pass for its runtime. Use it in tests only, or if nothing but the gateway can reach the
+// listener.
 func InsecureAnyProxy() Proxy {
 	return func(*http.Request) error { return nil }
 }

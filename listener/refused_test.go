@@ -14,8 +14,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
-// refuseChanges returns a verifier that refuses changes with one error, and a resync of the runtime with
-// another.
+// refuseChanges returns a verifier that refuses changes with one error, and a resync of the runtime
+// with another.
 func refuseChanges(change, resync error) core.VerifierFunc {
 	return func(_ context.Context, _ core.Peer, event *core.WatchEvent) error {
 		if event.Resync {
@@ -65,7 +65,7 @@ func TestAllRefusedEventsAreNamed(t *testing.T) {
 			t.Parallel()
 
 			handler := core.HandlerFunc(func(context.Context, core.Delivery) error { return test.handle })
-			l := newListener(t, listener.PeerSourceFunc(named), test.verify, handler, listener.Options{})
+			l := newListener(t, listener.PeersFunc(named), test.verify, handler, listener.Options{})
 			w := serve(l, batchFrom(t, runtimeA, changes(runtimeA, 2)))
 
 			reply{w.Code, w.Header(), w.Body.String()}.wantPartial(t, 2, map[int]contract.Refusal{0: test.want, 1: test.want})
@@ -84,7 +84,7 @@ func TestPanicInJudgingTheSender(t *testing.T) {
 
 		return listener.Forbidden(listener.ReasonOwnerMissing, "inside")
 	})
-	l := newListener(t, listener.PeerSourceFunc(named), verify, &recorder{}, listener.Options{})
+	l := newListener(t, listener.PeersFunc(named), verify, &recorder{}, listener.Options{})
 	w := serve(l, batchFrom(t, runtimeA, change(runtimeA, 1)))
 
 	reply{w.Code, w.Header(), w.Body.String()}.wantPartial(t, 1, map[int]contract.Refusal{
@@ -118,7 +118,7 @@ func TestFailuresOfTheSenderAndOfTheReplica(t *testing.T) {
 			t.Parallel()
 
 			handler := core.HandlerFunc(func(_ context.Context, d core.Delivery) error { return test.handle(d.Event.Watched.Name) })
-			l := newListener(t, listener.PeerSourceFunc(named), test.verify, handler, listener.Options{})
+			l := newListener(t, listener.PeersFunc(named), test.verify, handler, listener.Options{})
 			w := serve(l, batchFrom(t, runtimeA, changes(runtimeA, 20)))
 
 			reply{w.Code, w.Header(), w.Body.String()}.want(t, test.status, test.reason)
@@ -137,8 +137,8 @@ func (n named503) Error() string { return "inside" }
 
 func (n named503) Reason() string { return "first_" + string(n) }
 
-// The fleet hears a runtime whose events are refused for themselves, but believes no heartbeat that the
-// verifier did not let pass.
+// The fleet hears a runtime whose events are refused for themselves, but believes no heartbeat that
+// the verifier did not let pass.
 func TestFleetHearsRefusedEvents(t *testing.T) {
 	t.Parallel()
 
@@ -162,7 +162,7 @@ func TestFleetHearsRefusedEvents(t *testing.T) {
 			t.Parallel()
 
 			watched := newFleet(t, fleet.Options{})
-			l := newListener(t, listener.PeerSourceFunc(named), test.verify, test.handler, listener.Options{Fleet: watched})
+			l := newListener(t, listener.PeersFunc(named), test.verify, test.handler, listener.Options{Fleet: watched})
 			serve(l, batchFrom(t, runtimeA, change(runtimeA, 1), heartbeat(runtimeA, 1)))
 
 			s := watched.Get(runtimeA, manager)

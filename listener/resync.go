@@ -19,7 +19,7 @@ func (l *Listener) resyncHandlers() map[core.Manager]core.Handler {
 	return handlers
 }
 
-// recovering returns a handler whose panics are errors. The fleet tries again after an error.
+// recovering returns a handler that turns panics into errors. The fleet tries again after an error.
 func (l *Listener) recovering(handler core.Handler) core.Handler {
 	return core.HandlerFunc(func(ctx context.Context, d core.Delivery) (err error) {
 		defer func() {

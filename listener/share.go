@@ -7,15 +7,15 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 )
 
-// account is the sender that a cost is charged to: an identified runtime, or the origin address of a
-// stranger.
+// account is the sender that a cost is charged to: an identified runtime, or the origin address of
+// a stranger.
 type account struct {
 	name     string
 	stranger bool
 }
 
-// shares bounds the requests, events and bytes of each account with a token bucket, and its requests in
-// flight. An account that was idle for a life has a full bucket and is forgotten.
+// shares bounds the requests, events and bytes of each account with a token bucket, and its
+// requests in flight. An account that was idle for a life has a full bucket and is forgotten.
 type shares struct {
 	rate, burst float64
 	inFlight    int
@@ -47,8 +47,8 @@ func newShares(rate float64, burst, inFlight int) *shares {
 	}
 }
 
-// enter takes cost tokens and counts a request in flight. Without room for it, enter returns the time to
-// wait; leave must not follow then.
+// enter takes cost tokens and counts a request in flight. Without room for it, enter returns the
+// time to wait; leave must not follow then.
 func (s *shares) enter(a account, cost float64, now time.Time) (wait time.Duration, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,8 +69,8 @@ func (s *shares) enter(a account, cost float64, now time.Time) (wait time.Durati
 	return 0, true
 }
 
-// charge takes cost tokens unless the bucket is in debt, and may bring it into debt. Later requests wait
-// until that is paid. So a batch that is larger than the burst can be sent at all.
+// charge takes cost tokens unless the bucket is in debt, and may bring it into debt. Later requests
+// wait until that is paid. So a batch that is larger than the burst can be sent at all.
 func (s *shares) charge(a account, cost float64, now time.Time) (wait time.Duration, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -93,15 +93,15 @@ func (s *shares) leave(a account, now time.Time) {
 }
 
 const (
-	// pauseEach is the pause of an account for each of its refused requests: it has at most 100 a second
-	// answered, on whatever number of connections.
+	// pauseEach is the pause of an account for each of its refused requests. So at most 100 of them
+	// a second are answered, on any number of connections.
 	pauseEach = 10 * time.Millisecond
 	// longestPause bounds the pause of an account.
 	longestPause = 5 * time.Second
 )
 
-// pause returns how long to read nothing from the connection of a refused request. Pauses of an account
-// follow each other.
+// pause returns how long to read nothing from the connection of a refused request. Pauses of an
+// account follow each other.
 func (s *shares) pause(a account, now time.Time) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -43,7 +43,8 @@ func TestSharesRefill(t *testing.T) {
 		t.Error("refused after the wait that was asked for")
 	}
 
-	// More than two lives: it is forgotten, and starts with a full bucket, but with no more than that.
+	// More than two lives: it is forgotten, and starts with a full bucket, but with no more than
+	// that.
 	now = now.Add(time.Hour)
 
 	taken := 0

@@ -16,7 +16,8 @@ const envoyElement = `By=spiffe://cluster.local/ns/kcp-system/sa/operator;` +
 	`Hash=8ba0f4b1a1b6ad5d37ea39ba0e4b1bcb5a1ea7b3f53e3b2d5a24a1cb0e6ad8c6;Subject="";` +
 	`URI=spiffe://cluster.local/ns/istio-system/sa/istio-ingressgateway-service-account`
 
-// Behind a sidecar requests come from 127.0.0.6, and the sidecar appends an element about the gateway.
+// Behind a sidecar requests come from 127.0.0.6, and the sidecar appends an element about the
+// gateway.
 func TestEnvoySidecar(t *testing.T) {
 	t.Parallel()
 

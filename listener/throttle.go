@@ -21,7 +21,7 @@ func (x *exchange) account() account {
 // costUnit is the number of bytes of a body that cost one token.
 const costUnit = 16 << 10
 
-// cost returns the tokens for the request with its first event. A body whose size is not announced costs as
+// cost returns the tokens for the request with its first event. A body of unknown size costs as
 // much as the largest.
 func (x *exchange) cost() float64 {
 	size := int64(x.version.MaxBody())
@@ -32,8 +32,8 @@ func (x *exchange) cost() float64 {
 	return 1 + float64(size)/costUnit
 }
 
-// tooFast refuses a request beyond the share of its account, and pauses its connection unless that is a
-// gateway's. The pause ends before the wait that the sender is asked for.
+// tooFast refuses a request beyond the share of its account, and pauses its connection unless that
+// is a gateway's. The pause ends before the wait that the sender is asked for.
 func (x *exchange) tooFast(wait time.Duration) answer {
 	pause := x.shares.pause(x.account(), x.opts.Now())
 	if x.needsTLS() {
@@ -45,16 +45,17 @@ func (x *exchange) tooFast(wait time.Duration) answer {
 	}
 }
 
-// shortestPause bounds the cost of a single connection: an answer costs processor time, and a flood comes as
-// fast as it is answered.
+// shortestPause bounds the cost of a single connection: an answer costs processor time, and a flood
+// comes as fast as it is answered.
 const shortestPause = 500 * time.Millisecond
 
-// spread adds at random to a pause, so that connections that were paused together do not come back together.
+// spread adds at random to a pause, so that connections that were paused together do not come back
+// together.
 func spread(pause time.Duration) time.Duration {
 	return max(pause, shortestPause+rand.N(shortestPause))
 }
 
-// tooFastStatus returns 503 on contracts v1 and v2, whose deployed agents give up an event on 429.
+// tooFastStatus returns 503 on contracts v1 and v2: their deployed agents give up an event on 429.
 func (x *exchange) tooFastStatus() int {
 	if x.version != "" && !x.version.Numbered() {
 		return http.StatusServiceUnavailable

@@ -157,7 +157,7 @@ func TestTooFastIsRetriedOnEveryContract(t *testing.T) {
 
 			var clock handClock
 
-			l := newListener(t, listener.PeerSourceFunc(known), listener.InsecureAllowAll(), &recorder{},
+			l := newListener(t, listener.PeersFunc(known), listener.InsecureAllowAll(), &recorder{},
 				listener.Options{RuntimeRate: 1, RuntimeBurst: 1, Now: clock.now})
 			body, target := bodyV1, "/"+contractName+"/lifecycle/event"
 
@@ -186,7 +186,7 @@ func TestEventsOfABatchAreCharged(t *testing.T) {
 		clock  handClock
 	)
 
-	l := newListener(t, listener.PeerSourceFunc(named), listener.InsecureAllowAll(), &record,
+	l := newListener(t, listener.PeersFunc(named), listener.InsecureAllowAll(), &record,
 		listener.Options{RuntimeRate: rate, RuntimeBurst: burst, Now: clock.now})
 	batch := changes(runtimeA, each)
 
@@ -206,8 +206,8 @@ func TestEventsOfABatchAreCharged(t *testing.T) {
 	}
 }
 
-// A batch that is larger than the burst is taken, and a sender that waits as long as it is asked to gets
-// everything through.
+// A batch that is larger than the burst is taken, and a sender that waits as long as it is asked to
+// gets everything through.
 func TestLargeBatchesGetThrough(t *testing.T) {
 	t.Parallel()
 
@@ -216,7 +216,7 @@ func TestLargeBatchesGetThrough(t *testing.T) {
 		clock  handClock
 	)
 
-	l := newListener(t, listener.PeerSourceFunc(named), listener.InsecureAllowAll(), &record,
+	l := newListener(t, listener.PeersFunc(named), listener.InsecureAllowAll(), &record,
 		listener.Options{RuntimeRate: 0.5, RuntimeBurst: 2, Now: clock.now})
 
 	for n := range 3 {
@@ -252,7 +252,7 @@ func TestWrongPathsAndMethodsAreCharged(t *testing.T) {
 		"method":  func() *http.Request { return httptest.NewRequest(http.MethodGet, "/v3/lifecycle/events", http.NoBody) },
 		"manager": func() *http.Request { return httptest.NewRequest(http.MethodPost, "/v3/other/events", http.NoBody) },
 	}
-	senders := map[string]listener.PeerSourceFunc{
+	senders := map[string]listener.PeersFunc{
 		"runtime":  known,
 		"stranger": func(*http.Request) (core.Peer, error) { return core.Peer{}, core.ErrUnauthenticated },
 		"sender that is not known yet": func(*http.Request) (core.Peer, error) {
@@ -293,8 +293,8 @@ func TestWrongPathsAndMethodsAreCharged(t *testing.T) {
 	}
 }
 
-// A flood on many connections is read as slowly as one on a single connection: the pauses of a runtime
-// follow each other.
+// A flood on many connections is read as slowly as one on a single connection: the pauses of a
+// runtime follow each other.
 func TestFloodOnManyConnections(t *testing.T) {
 	t.Parallel()
 
@@ -340,7 +340,8 @@ func TestFloodOnManyConnections(t *testing.T) {
 	}
 }
 
-// A flood comes as fast as it is answered: the connection that it comes on is read slowly, and no other.
+// A flood comes as fast as it is answered: the connection that it comes on is read slowly, and no
+// other.
 func TestFloodIsReadSlowly(t *testing.T) {
 	t.Parallel()
 

@@ -25,9 +25,9 @@ var (
 	ErrHashMismatch = errors.New("hash is not that of the certificate")
 )
 
-// Certificates returns the client certificate and the others of its chain. The client certificate is Cert,
-// or the first of Chain if there is no Cert. A Hash is compared with the certificate. Certificates checks
-// nothing else.
+// Certificates returns the client certificate and the others of its chain. The client certificate
+// is Cert, or the first of Chain if there is no Cert. A Hash is compared with the certificate.
+// Certificates checks nothing else.
 func (e *Element) Certificates() (leaf *x509.Certificate, chain []*x509.Certificate, err error) {
 	if chain, err = decode("Chain", e.Chain, maxChain); err != nil {
 		return nil, nil, err
