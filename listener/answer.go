@@ -123,7 +123,7 @@ func (a *answer) wait() string {
 
 	const shortest, longest = 1, 3
 
-	return strconv.Itoa(shortest + rand.IntN(longest-shortest+1))
+	return strconv.Itoa(shortest + rand.IntN(longest-shortest+1)) //nolint:gosec // Jitter is no secret.
 }
 
 func (a *answer) body() []byte {

@@ -56,19 +56,20 @@ func TestBadChainsAreVerifiedOnce(t *testing.T) {
 				began := time.Now()
 
 				if _, err := peers.Peer(r); err == nil {
-					t.Error("the chain was believed")
+					t.Error("the chain was accepted")
 				}
 
 				return time.Since(began)
 			}
 
-			first, rest := verify(), time.Duration(0)
+			// The shortest one, as the machine may have no time for some.
+			first, shortest := verify(), time.Hour
 			for range again {
-				rest += verify()
+				shortest = min(shortest, verify())
 			}
 
-			if rest > again/4*first {
-				t.Errorf("%d more requests took %v, the first %v: the chain was verified again", again, rest, first)
+			if shortest > first/5 {
+				t.Errorf("later requests take %v, the first one %v: the chain is verified again", shortest, first)
 			}
 		})
 	}

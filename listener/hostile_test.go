@@ -16,7 +16,7 @@ import (
 )
 
 // largest returns a heartbeat in which everything is as large as the contract allows.
-func largest(runtime core.RuntimeID, epoch int) core.Batch {
+func largest(source core.RuntimeID, epoch int) core.Batch {
 	long := func(n int) string { return fmt.Sprintf("%0512d", n) }
 	beat := &core.Heartbeat{
 		ID: "id", Number: 1, Interval: time.Hour, Instance: long(epoch), Version: long(1), CertificateFingerprint: long(2),
@@ -28,7 +28,7 @@ func largest(runtime core.RuntimeID, epoch int) core.Batch {
 		beat.Dropped[fmt.Sprintf("%064d", n)] = 1
 	}
 
-	return core.Batch{Source: runtime, Epoch: long(epoch), Heartbeat: beat}
+	return core.Batch{Source: source, Epoch: long(epoch), Heartbeat: beat}
 }
 
 // A hostile runtime takes at most 64 KiB for each manager. The test does not run beside others, as

@@ -52,7 +52,7 @@ const shortestPause = 500 * time.Millisecond
 // spread adds at random to a pause, so that connections that were paused together do not come back
 // together.
 func spread(pause time.Duration) time.Duration {
-	return max(pause, shortestPause+rand.N(shortestPause))
+	return max(pause, shortestPause+rand.N(shortestPause)) //nolint:gosec // Jitter is no secret.
 }
 
 // tooFastStatus returns 503 on contracts v1 and v2: their deployed agents give up an event on 429.
