@@ -306,8 +306,14 @@ func TestFloodOnManyConnections(t *testing.T) {
 	pki := newFleetPKI(t)
 	run := pki.start(&recorder{}, listener.Options{RuntimeRate: 0.01, RuntimeBurst: 1})
 	cert := pki.ca.client(t, string(runtimeA)).pair()
-	ctx, stop := context.WithTimeout(t.Context(), during)
+	clients := make([]*http.Client, connections)
 
+	for i := range clients {
+		clients[i] = newClient(t, pki.ca, true, cert)
+		mustSend(t, clients[i], run.url+"/x", "", nil) // Requests that find no connection dial one each.
+	}
+
+	ctx, stop := context.WithTimeout(t.Context(), during)
 	defer stop()
 
 	var (
@@ -315,9 +321,7 @@ func TestFloodOnManyConnections(t *testing.T) {
 		answers atomic.Int64
 	)
 
-	for range connections {
-		client := newClient(t, pki.ca, true, cert)
-
+	for _, client := range clients {
 		// Many requests at once on each connection: HTTP/2 delivers them with one read.
 		for range 20 {
 			group.Go(func() {
