@@ -44,7 +44,7 @@ func New(peers Peers, verifier core.Verifier, handlers map[core.Manager]core.Han
 	if err := errors.Join(
 		validatePeers(peers), validateVerifier(verifier), validateHandlers(handlers), opts.validate(),
 	); err != nil {
-		return nil, fmt.Errorf("new listener: %w", err)
+		return nil, fmt.Errorf("listener: %w", err)
 	}
 
 	opts = opts.withDefaults()
