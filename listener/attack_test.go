@@ -14,8 +14,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
-// pki is what attackers and runtimes have in the tables below. What needs a gateway that is none of
-// ours, or an API server, is in test/gateway.
+// pki has the certificates of runtimes and attackers. Package test/gateway has the attacks that
+// need nginx or an API server.
 type pki struct {
 	clients, other, servers     *authority
 	good, expired, notYet       *leaf
@@ -133,8 +133,7 @@ func TestAttacksOnHandshake(t *testing.T) {
 	checkAttack(t, &record, response.StatusCode, listener.ReasonNoIdentity)
 }
 
-// Behind a gateway, here played by the client of the test: what arrives in the header, and from
-// whom.
+// Attacks with the header, by a client at the address of the gateway.
 func TestAttacksOnHeader(t *testing.T) {
 	t.Parallel()
 
@@ -222,8 +221,8 @@ func TestAttacksPastGateway(t *testing.T) {
 		{"gateway by URI", byCertificate, spiffe, ""},
 		{"another pod", byCertificate, pod, listener.ReasonUntrustedProxy},
 		{"the runtime itself", byCertificate, p.good, listener.ReasonUntrustedProxy},
-		{"a gateway whose certificate has expired", byCertificate, old, listener.ReasonUntrustedProxy},
-		{"nobody", byCertificate, nil, listener.ReasonUntrustedProxy},
+		{"a gateway with an expired certificate", byCertificate, old, listener.ReasonUntrustedProxy},
+		{"no certificate", byCertificate, nil, listener.ReasonUntrustedProxy},
 		{"any name of the CA", listener.ProxyCertificate(gateways.roots()), gateway, listener.ReasonUntrustedProxy},
 		{"no CA", listener.ProxyCertificate(nil, "gateway"), gateway, listener.ReasonUntrustedProxy},
 		{"address of the gateway", here, nil, ""},
@@ -253,13 +252,13 @@ func TestAttacksPastGateway(t *testing.T) {
 			checkAttack(t, &record, response.StatusCode, test.reason)
 
 			if test.reason != "" && body != "{\"reason\":\"unauthenticated\"}\n" {
-				t.Errorf("a stranger is told %q", body)
+				t.Errorf("a stranger gets %q", body)
 			}
 		})
 	}
 }
 
-// Behind a sidecar, which appends what it knows of its own client.
+// A sidecar appends an element about its own client.
 func TestAttacksPastSidecar(t *testing.T) {
 	t.Parallel()
 
@@ -274,8 +273,8 @@ func TestAttacksPastSidecar(t *testing.T) {
 			"from another pod, behind an element of its own",
 			p.good.header() + sidecar("spiffe://cluster/gateway") + sidecar("spiffe://cluster/pod"), listener.ReasonUntrustedProxy,
 		},
-		{"without what the gateway appends", sidecar("spiffe://cluster/gateway")[1:], listener.ReasonNoCertificate},
-		{"without what the sidecar appends", p.good.header(), listener.ReasonUntrustedProxy},
+		{"without the element of the gateway", sidecar("spiffe://cluster/gateway")[1:], listener.ReasonNoCertificate},
+		{"without the element of the sidecar", p.good.header(), listener.ReasonUntrustedProxy},
 		{"a good one in front", p.good.header() + "," + p.self.header() + sidecar("spiffe://cluster/gateway"), listener.ReasonUntrustedChain},
 	}
 
@@ -296,7 +295,7 @@ func TestAttacksPastSidecar(t *testing.T) {
 	}
 }
 
-// Handshakes that were told not to check are found out.
+// A handshake that is configured not to verify is refused.
 func TestUnverifiedHandshake(t *testing.T) {
 	t.Parallel()
 

@@ -51,7 +51,7 @@ func (p fleetPKI) client(runtime core.RuntimeID) *http.Client {
 	return newClient(p.tb, p.ca, true, p.ca.client(p.tb, string(runtime)).pair())
 }
 
-// reply is what a sender of a batch gets to see.
+// reply is the answer to a batch.
 type reply struct {
 	status int
 	header http.Header
@@ -126,7 +126,7 @@ func (r reply) want(tb testing.TB, status int, reason string) {
 	}
 }
 
-// change is a batch with one event, whose object is named by its sequence.
+// change is a batch with one event. Its object is named by the sequence.
 func change(runtime core.RuntimeID, sequence uint64) core.Batch {
 	name := strconv.FormatUint(sequence, 10)
 	event := core.WatchEvent{
@@ -319,7 +319,7 @@ func TestHeartbeatIsForTheFleet(t *testing.T) {
 
 	for _, runtime := range []core.RuntimeID{runtimeA, runtimeB} {
 		if s := watched.Get(runtime, manager); s.State != fleet.Unknown || !s.LastSeen.IsZero() {
-			t.Errorf("%s is %s after a heartbeat that was refused, want unknown and never heard", runtime, s.State)
+			t.Errorf("%s is %s after a heartbeat that was refused, want unknown and never observed", runtime, s.State)
 		}
 	}
 
@@ -356,7 +356,7 @@ func TestGapLeadsToOneResync(t *testing.T) {
 		run.sendBatch(t, client, change(runtime, 4), change(runtime, 6)).want(t, http.StatusAccepted, "")
 	}
 
-	// What comes for another runtime afterwards shows that no second one comes for the first.
+	// The resync of the next runtime shows that no second one comes for this one.
 	for _, runtime := range []core.RuntimeID{runtimeA, runtimeB, "runtime-c"} {
 		gap(runtime)
 

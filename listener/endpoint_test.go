@@ -41,7 +41,7 @@ func TestEventsAreDelivered(t *testing.T) {
 	}{
 		{"v1", bodyV1, owned},
 		{"v2", bodyV2, event},
-		// An agent of v1 that was not told: its owner is no claim that v2 makes.
+		// An agent that still sends an owner: contract v2 ignores it.
 		{"v2", bodyV1, event},
 	}
 
@@ -82,8 +82,8 @@ type answerCase struct {
 	verify  core.VerifierFunc
 	handle  core.HandlerFunc
 	want    answered
-	// told is the reason in the body, when it is not that of the hook.
-	told string
+	// sent is the reason in the body, when it is not that of the hook.
+	sent string
 	// event means that the event was refused for itself: the body names it by its index.
 	event bool
 	// closes means that the connection must end, so that the sender finds another replica.
@@ -160,21 +160,21 @@ func TestAnswers(t *testing.T) {
 		},
 		{
 			name: "stranger, wrong in every other way", peers: stranger,
-			request: func() *http.Request { return httptest.NewRequest(http.MethodGet, "/v2/nobody/event", http.NoBody) },
+			request: func() *http.Request { return httptest.NewRequest(http.MethodGet, "/v2/other/event", http.NoBody) },
 			want:    answered{"v2", "", 401, "unauthenticated"},
 		},
 		{
 			name: "peer that is not known yet", request: good,
 			peers: func(*http.Request) (core.Peer, error) { return core.Peer{}, core.ErrNotReady },
-			want:  answered{"v2", "", 503, "not_ready"}, told: "not_ready",
+			want:  answered{"v2", "", 503, "not_ready"}, sent: "not_ready",
 		},
 		{
 			name: "source of peers that panics", request: good,
 			peers: func(*http.Request) (core.Peer, error) { panic("inside") },
-			want:  answered{"v2", "", 503, "panic"}, told: "not_ready",
+			want:  answered{"v2", "", 503, "panic"}, sent: "not_ready",
 		},
 		{
-			name: "verifier that does not believe", request: good,
+			name: "verifier that refuses the certificate", request: good,
 			verify: unknown(listener.Unauthenticated("revoked", "inside")), want: answered{"v2", manager, 401, "revoked"},
 		},
 		{
@@ -223,7 +223,7 @@ func TestAnswers(t *testing.T) {
 			request: func() *http.Request { return httptest.NewRequest(http.MethodGet, target, http.NoBody) },
 			want:    answered{"v2", "", 405, "method_not_allowed"},
 		},
-		{name: "unknown manager", request: func() *http.Request { return post("/v2/nobody/event", bodyV2) }, want: answered{"v2", "", 404, "unknown_manager"}},
+		{name: "unknown manager", request: func() *http.Request { return post("/v2/other/event", bodyV2) }, want: answered{"v2", "", 404, "unknown_manager"}},
 		{name: "unknown contract", request: func() *http.Request { return post("/v0/lifecycle/event", bodyV2) }, want: answered{"", "", 404, "not_found"}},
 		{name: "nothing there", request: func() *http.Request { return post("/", bodyV2) }, want: answered{"", "", 404, "not_found"}},
 		{name: "behind the path", request: func() *http.Request { return post(target+"/", bodyV2) }, want: answered{"", "", 404, "not_found"}},
@@ -301,20 +301,20 @@ func (c *answerCase) run(t *testing.T) {
 func (c *answerCase) checkBody(t *testing.T, w *httptest.ResponseRecorder) {
 	t.Helper()
 
-	told := c.told
-	if told == "" {
-		told = c.want.Reason
+	sent := c.sent
+	if sent == "" {
+		sent = c.want.Reason
 	}
 
 	want := ""
 
 	switch {
 	case c.event && c.after != "":
-		want = fmt.Sprintf(`{"reason":%q,"failed":[{"index":0,"status":503,"reason":%q,"retryAfter":%s}]}`, told, told, c.after) + "\n"
+		want = fmt.Sprintf(`{"reason":%q,"failed":[{"index":0,"status":503,"reason":%q,"retryAfter":%s}]}`, sent, sent, c.after) + "\n"
 	case c.event:
-		want = fmt.Sprintf(`{"reason":%q,"failed":[{"index":0,"status":503,"reason":%q}]}`, told, told) + "\n"
-	case told != "":
-		want = fmt.Sprintf("{\"reason\":%q}\n", told)
+		want = fmt.Sprintf(`{"reason":%q,"failed":[{"index":0,"status":503,"reason":%q}]}`, sent, sent) + "\n"
+	case sent != "":
+		want = fmt.Sprintf("{\"reason\":%q}\n", sent)
 	}
 
 	if have := w.Body.String(); have != want {
@@ -377,7 +377,7 @@ type errReader struct{}
 
 func (errReader) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
-// A handler that blocks must cost what its slots cost, whatever comes.
+// A handler that blocks costs its slots, and nothing else.
 func TestBlockedHandler(t *testing.T) {
 	t.Parallel()
 
@@ -443,7 +443,7 @@ func TestBlockedHandler(t *testing.T) {
 	}
 }
 
-// gauge follows what is in flight.
+// gauge counts the requests in flight, and the most of them.
 type gauge struct {
 	mu        sync.Mutex
 	now, most int

@@ -39,29 +39,33 @@ func (f failures) answer(version contract.Version) answer {
 	}
 
 	indexes := slices.Sorted(maps.Keys(f))
-	refused := make(map[int]contract.Refusal, len(f))
 
 	for _, index := range indexes {
-		a := f[index]
-		if a.whole {
+		if a := f[index]; a.whole {
 			return a
 		}
+	}
 
+	return f.partial(version, f[indexes[0]])
+}
+
+// partial returns the answer that names each failure. Contracts v1 and v2 have one event, and their
+// deployed agents read the status only.
+func (f failures) partial(version contract.Version, first answer) answer {
+	refused := make(map[int]contract.Refusal, len(f))
+	for index, a := range f {
 		refused[index] = a.refusal()
 	}
 
-	first := f[indexes[0]]
-
-	// Deployed agents of contracts v1 and v2 read the status only.
 	if version.MaxEvents() == 1 {
 		first.failed = refused
 
 		return first
 	}
 
-	partial := contract.Partial(refused)
+	p := contract.Partial(refused)
 
-	return answer{status: partial.Status, reason: partial.Reason, failed: partial.Failed, err: first.err}
+	return answer{status: p.Status, reason: p.Reason, failed: p.Failed, err: first.err}
 }
 
 var errRefused = errors.New("refused")

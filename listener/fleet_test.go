@@ -87,8 +87,7 @@ func TestFleetHandler(t *testing.T) {
 	}
 }
 
-// What a runtime says of itself is shown in words that people read, and none of it can break the
-// JSON.
+// Durations are readable, and no text of a runtime breaks the JSON.
 func TestFleetHandlerShowsHeartbeats(t *testing.T) {
 	t.Parallel()
 
@@ -120,7 +119,7 @@ func TestFleetHandlerShowsHeartbeats(t *testing.T) {
 	}
 }
 
-func TestFleetHandlerOfNobody(t *testing.T) {
+func TestFleetHandlerWithoutRuntimes(t *testing.T) {
 	t.Parallel()
 
 	w := serve(listener.FleetHandler(newFleet(t, fleet.Options{})), httptest.NewRequest(http.MethodGet, "/", http.NoBody))
@@ -129,7 +128,7 @@ func TestFleetHandlerOfNobody(t *testing.T) {
 	}
 }
 
-// A handler that panics must not end the process, nor cost the resync.
+// A panic of a handler ends neither the process nor the resync.
 func TestResyncSurvivesAPanic(t *testing.T) {
 	t.Parallel()
 
@@ -157,7 +156,7 @@ func TestResyncSurvivesAPanic(t *testing.T) {
 	}
 }
 
-// Listeners for different managers may feed one fleet: each gets what is its own.
+// Listeners for different managers may feed one fleet: each gets the resyncs of its manager.
 func TestListenersShareAFleet(t *testing.T) {
 	t.Parallel()
 
@@ -219,8 +218,8 @@ func TestListenersOfOneManagerDoNotShareAFleet(t *testing.T) {
 	}
 }
 
-// A runtime is heard, and stays fresh, while the listener refuses all events for load.
-func TestHeartbeatsAreHeardUnderLoad(t *testing.T) {
+// The fleet observes a runtime, which stays fresh, while the listener refuses all events for load.
+func TestHeartbeatsAreObservedUnderLoad(t *testing.T) {
 	t.Parallel()
 
 	var (
@@ -247,7 +246,7 @@ func TestHeartbeatsAreHeardUnderLoad(t *testing.T) {
 	run.sendBatch(t, b, change(runtimeB, 1)).want(t, http.StatusServiceUnavailable, contract.ReasonBusy)
 
 	if s := watched.Get(runtimeB, manager); s.State != fleet.Unknown || s.LastSeen.IsZero() || len(s.Replicas) != 1 {
-		t.Errorf("a runtime whose event was refused for load is %+v, want it heard", s)
+		t.Errorf("a runtime whose event was refused for load is %+v, want it observed", s)
 	}
 
 	run.sendBatch(t, b, heartbeat(runtimeB, 1)).want(t, http.StatusAccepted, "")
@@ -261,9 +260,8 @@ func TestHeartbeatsAreHeardUnderLoad(t *testing.T) {
 	group.Wait()
 }
 
-// A resync that found no room has reached nobody: it replaces none that the fleet is about to ask
-// for.
-func TestAnOverheardResyncReplacesNone(t *testing.T) {
+// A resync that was refused for load does not replace a resync of the fleet.
+func TestRefusedResyncReplacesNone(t *testing.T) {
 	t.Parallel()
 
 	inside, free := make(chan struct{}), make(chan struct{})
@@ -291,11 +289,11 @@ func TestAnOverheardResyncReplacesNone(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 
-	whom := make(chan core.RuntimeID, 8)
+	resynced := make(chan core.RuntimeID, 8)
 
 	group.Go(func() {
 		_ = watched.Start(ctx, map[core.Manager]core.Handler{manager: core.HandlerFunc(func(_ context.Context, d core.Delivery) error {
-			whom <- d.Runtime
+			resynced <- d.Runtime
 
 			return nil
 		})})
@@ -305,9 +303,9 @@ func TestAnOverheardResyncReplacesNone(t *testing.T) {
 
 	for looked := core.RuntimeID(""); looked != runtimeB; {
 		select {
-		case looked = <-whom:
+		case looked = <-resynced:
 		case <-timeout:
-			t.Fatalf("no resync of %s, whose own was refused", runtimeB)
+			t.Fatalf("no resync of %s, but its own was refused", runtimeB)
 		}
 	}
 
@@ -315,8 +313,8 @@ func TestAnOverheardResyncReplacesNone(t *testing.T) {
 	group.Wait()
 }
 
-// What is not verified is not heard, under load neither.
-func TestStrangersAreNotOverheard(t *testing.T) {
+// The fleet does not observe a runtime that is not verified, also under load.
+func TestStrangersAreNotObserved(t *testing.T) {
 	t.Parallel()
 
 	watched := newFleet(t, fleet.Options{})
@@ -348,7 +346,7 @@ func TestStrangersAreNotOverheard(t *testing.T) {
 	}
 
 	if s := watched.Get(runtimeB, manager); !s.LastSeen.IsZero() {
-		t.Errorf("a stranger was heard: %+v", s)
+		t.Errorf("a stranger was observed: %+v", s)
 	}
 
 	close(free)
@@ -370,7 +368,7 @@ func batchFrom(t *testing.T, runtime core.RuntimeID, parts ...core.Batch) *http.
 	return r
 }
 
-// electable is a handler that can tell whether it leads.
+// electable is a handler with leader election.
 type electable struct {
 	recorder
 
@@ -385,8 +383,8 @@ func (e *electable) Ready() error {
 	return fmt.Errorf("%w: another replica leads", core.ErrNotReady)
 }
 
-// A runtime whose heartbeats were taken by a replica that does not lead would look silent to the
-// one that does.
+// A replica that does not lead refuses heartbeats: the leader would otherwise find the runtime
+// silent.
 func TestHeartbeatsLookForTheLeader(t *testing.T) {
 	t.Parallel()
 
@@ -400,7 +398,7 @@ func TestHeartbeatsLookForTheLeader(t *testing.T) {
 	}
 
 	if s := watched.Get(runtimeA, manager); !s.LastSeen.IsZero() {
-		t.Errorf("a replica that does not lead has heard %+v", s)
+		t.Errorf("a replica that does not lead has observed %+v", s)
 	}
 
 	handler.leads = true

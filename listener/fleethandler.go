@@ -14,8 +14,8 @@ import (
 
 // FleetHandler returns a handler that answers GET with the freshness of the runtimes, as JSON. The
 // answer has the number of runtimes in each state, and the status of each runtime. The query
-// parameters state, manager and runtime select statuses. The handler does not authenticate: serve it
-// on a port for operators only.
+// parameters state, manager and runtime select statuses. The handler does not authenticate: serve
+// it on a port for operators only.
 func FleetHandler(f *fleet.Fleet) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /", func(w http.ResponseWriter, r *http.Request) {

@@ -10,8 +10,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
-// FuzzServeHTTP looks for a path or a body that reaches the handler of another manager, is taken
-// though it names nothing, or gets an answer that is not in the table.
+// FuzzServeHTTP looks for a path that reaches the handler of another manager. It also looks for a
+// body that is taken although it names no object, and for answers that are not in the table.
 func FuzzServeHTTP(f *testing.F) {
 	for _, path := range []string{
 		"/v1/lifecycle/event", "/v2/lifecycle/event", "/v3/lifecycle/events", "/v2/other/event", "/v2/%2e%2e/event", "/v2/a%2Fb/event",

@@ -64,7 +64,7 @@ func (r *recorder) hooks() listener.Hooks {
 	}
 }
 
-// taken returns what was recorded, and forgets it.
+// taken returns the recorded deliveries and answers, and removes them.
 func (r *recorder) taken() ([]core.Delivery, []answered) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -70,7 +70,7 @@ func heap() int64 {
 	return int64(stats.HeapAlloc)
 }
 
-// A runtime whose freshness changes with each heartbeat does not fill the log.
+// A runtime that changes its freshness with each heartbeat does not fill the log.
 func TestHostileRuntimeWritesFewLines(t *testing.T) {
 	t.Parallel()
 

@@ -65,16 +65,21 @@ func (x *exchange) observeOnly(batch *core.Batch) answer {
 		return x.take(batch)
 	}
 
+	x.observeRefused(batch, busy)
+
+	return busy
+}
+
+// observeRefused verifies the sender, and hands the fleet a batch in which all events are refused.
+func (x *exchange) observeRefused(batch *core.Batch, refused answer) {
 	ctx, cancel := context.WithTimeout(x.request.Context(), x.opts.HandleTimeout)
 	defer cancel()
 
 	failed := failures{}
 	for i := range batch.Events {
-		failed[i] = busy
+		failed[i] = refused
 	}
 
 	failed.add(len(batch.Events), x.takeHeartbeat(ctx))
 	x.observe(batch, failed)
-
-	return busy
 }

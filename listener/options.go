@@ -29,9 +29,9 @@ type Options struct {
 	// only. So heartbeats are observed while all events are refused. Default: 256.
 	MaxInFlight int
 	// MaxConnections bounds open connections. When it is reached, a new connection closes the
-	// oldest idle one of the origin that has the most: a runtime that showed its certificate to
-	// this listener, or else an address (IPv6: a /64 network). So neither a gateway nor a fleet
-	// needs a limit of its own. Default: 16,384.
+	// oldest idle one of the origin that has the most. An origin is the runtime of a certificate
+	// that this listener has checked, or else an address (IPv6: a /64 network). So neither a
+	// gateway nor a fleet needs a limit of its own. Default: 16,384.
 	MaxConnections int
 	// MaxHandshakes bounds the TLS handshakes that compute at the same time. Slots are granted
 	// round-robin by address (IPv6: a /64 network), so that one address cannot delay the others. A
@@ -43,9 +43,9 @@ type Options struct {
 	// request without events counts as one event, and so does each 16 KiB of a body. A sender
 	// without identity has such a share for its address (IPv6: a /64 network).
 	//
-	// Requests beyond the share are answered 429, on contracts v1 and v2 503. A batch that is larger
-	// than the rest of the share is taken, and the next one waits. Defaults: 200 and 1,000, so that
-	// 10,000 events take less than a minute.
+	// Requests beyond the share are answered 429, on contracts v1 and v2 503. A batch that is
+	// larger than the rest of the share is taken, and the next one waits. Defaults: 200 and 1,000,
+	// so that 10,000 events take less than a minute.
 	RuntimeRate  float64
 	RuntimeBurst int
 	// RuntimeInFlight bounds the requests of one runtime in flight. Further ones are answered as

@@ -74,7 +74,7 @@ func requestOf(ca *authority, cert *leaf) *http.Request {
 	return r
 }
 
-// What was good stays so only while it is valid and leads to the CA bundle.
+// A remembered certificate is good only while it is valid and leads to the CA bundle.
 func TestCachedPeer(t *testing.T) {
 	t.Parallel()
 
@@ -263,8 +263,7 @@ func TestKeyUsage(t *testing.T) {
 	}
 }
 
-// Certificates of one CA differ in their intermediate: what was checked with one must not stand for
-// another.
+// A verdict about a certificate holds for the chain that it was verified with only.
 func TestChainIsPartOfTheKey(t *testing.T) {
 	t.Parallel()
 
@@ -283,7 +282,7 @@ func TestChainIsPartOfTheKey(t *testing.T) {
 	expectReason(t, "leaf alone again", source, r, listener.ReasonUntrustedChain)
 }
 
-// FuzzFromXFCC looks for a header by which somebody without certificate gets in.
+// FuzzFromXFCC looks for a header that passes without a good certificate.
 func FuzzFromXFCC(f *testing.F) {
 	ca := newAuthority(f, "ca")
 	source := listener.FromXFCC(listener.InsecureAnyProxy(), ca.roots(), listener.PeerOptions{})

@@ -26,10 +26,11 @@ var (
 // have few.
 const maxGateways = 256
 
-// ProxyCertificate accepts a gateway by the client certificate of its TLS connection. The chain must
-// lead to roots. One SAN (DNS name, URI or IP address) must equal one of names; without names it
-// accepts none. With [crypto/tls.RequireAndVerifyClientCert] in Options.TLS, strangers fail in the
-// handshake already.
+// ProxyCertificate accepts a gateway by the client certificate of its TLS connection. Its chain must
+// lead to roots. One of its SANs (DNS name, URI, IP address) must equal one of names. Without names
+// it accepts none.
+//
+// With [crypto/tls.RequireAndVerifyClientCert] in Options.TLS, strangers fail in the handshake.
 func ProxyCertificate(roots RootsFunc, names ...string) Proxy {
 	// A gateway is identified by its names: it need not have the identity of a runtime.
 	identity := func(*x509.Certificate) (core.RuntimeID, error) { return "gateway", nil }

@@ -51,7 +51,7 @@ func TestAllRefusedEventsAreNamed(t *testing.T) {
 			contract.Refusal{Status: http.StatusServiceUnavailable, Reason: "other"},
 		},
 		{
-			"by the handler, of a runtime whose resync is forbidden", refuseChanges(nil, missing), broken,
+			"by the handler, of a runtime with a forbidden resync", refuseChanges(nil, missing), broken,
 			contract.Refusal{Status: http.StatusServiceUnavailable, Reason: "other"},
 		},
 		{
@@ -108,7 +108,7 @@ func TestFailuresOfTheSenderAndOfTheReplica(t *testing.T) {
 		closes bool
 	}{
 		{"sender that is forbidden", refuseChanges(stranger, stranger), nil, 403, listener.ReasonSANMismatch, false},
-		{"sender that is not believed", refuseChanges(revoked, revoked), nil, 401, "revoked", false},
+		{"sender with a revoked certificate", refuseChanges(revoked, revoked), nil, 401, "revoked", false},
 		{"verifier that is not ready", refuseChanges(core.ErrNotReady, core.ErrNotReady), nil, 503, contract.ReasonNotReady, false},
 		{"handler that is not ready", listener.InsecureAllowAll(), notLeading, 503, "first_1", true},
 	}
@@ -130,16 +130,16 @@ func TestFailuresOfTheSenderAndOfTheReplica(t *testing.T) {
 	}
 }
 
-// named503 is an error whose reason is that of one event.
+// named503 is an error with a reason for each event.
 type named503 string
 
 func (n named503) Error() string { return "inside" }
 
 func (n named503) Reason() string { return "first_" + string(n) }
 
-// The fleet hears a runtime whose events are refused for themselves, but believes no heartbeat that
-// the verifier did not let pass.
-func TestFleetHearsRefusedEvents(t *testing.T) {
+// The fleet observes a runtime also if its events are refused for themselves, but no heartbeat that
+// the verifier refuses.
+func TestFleetObservesRefusedEvents(t *testing.T) {
 	t.Parallel()
 
 	refused := listener.Forbidden(listener.ReasonOwnerMissing, "inside")
@@ -168,8 +168,8 @@ func TestFleetHearsRefusedEvents(t *testing.T) {
 			s := watched.Get(runtimeA, manager)
 			beats := len(s.Replicas) == 1 && s.Replicas[0].Heartbeat != nil
 
-			if heard := !s.Heard.IsZero(); heard != test.heard || beats != test.heartbeat {
-				t.Errorf("heard: %v, with heartbeat: %v, want %v and %v", heard, beats, test.heard, test.heartbeat)
+			if heard := !s.LastSeen.IsZero(); heard != test.heard || beats != test.heartbeat {
+				t.Errorf("observed: %v, with heartbeat: %v, want %v and %v", heard, beats, test.heard, test.heartbeat)
 			}
 		})
 	}

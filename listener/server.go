@@ -25,9 +25,10 @@ var (
 )
 
 // Start binds the address and serves until ctx ends. Then it answers new requests with 503 and
-// waits for requests in flight, at most Options.ShutdownTimeout. It returns an error when the
-// address cannot be bound, when serving fails, when another listener delivers the resyncs of one of
-// its managers, or when requests were cut off. It can be called once.
+// waits for requests in flight, at most Options.ShutdownTimeout. It can be called once.
+//
+// It returns an error if the address cannot be bound, if serving fails, or if requests were cut
+// off. It also fails if another listener delivers the resyncs of one of its managers.
 func (l *Listener) Start(ctx context.Context) error {
 	if !l.state.CompareAndSwap(idle, starting) {
 		return errStarted

@@ -289,15 +289,14 @@ func TestShutdownCutsOffRequests(t *testing.T) {
 	close(b.free)
 }
 
-// Who must come back by another connection is sent away by the means of each protocol; a gateway
-// keeps its own.
+// A sender that must connect again loses its connection, on each protocol. A gateway keeps its own.
 func TestWhoseConnectionEnds(t *testing.T) {
 	t.Parallel()
 
 	ca := newAuthority(t, "ca")
 	ready := core.Handler(&recorder{})
 	waits := core.HandlerFunc(func(context.Context, core.Delivery) error { return core.ErrNotReady })
-	nobody := listener.ProxyAddresses()
+	none := listener.ProxyAddresses()
 
 	tests := []struct {
 		name    string
@@ -309,7 +308,7 @@ func TestWhoseConnectionEnds(t *testing.T) {
 		{"taken", listener.PeersFunc(known), ready, http.StatusOK, false},
 		{"replica that does not lead", listener.PeersFunc(known), waits, http.StatusServiceUnavailable, true},
 		{"stranger", listener.FromTLS(listener.PeerOptions{}), ready, http.StatusUnauthorized, true},
-		{"past the gateway", listener.FromXFCC(nobody, ca.roots(), listener.PeerOptions{}), ready, http.StatusUnauthorized, true},
+		{"past the gateway", listener.FromXFCC(none, ca.roots(), listener.PeerOptions{}), ready, http.StatusUnauthorized, true},
 		{
 			"stranger behind the gateway", listener.FromXFCC(listener.InsecureAnyProxy(), ca.roots(), listener.PeerOptions{}), ready,
 			http.StatusUnauthorized, false,
@@ -413,7 +412,7 @@ func TestOldTLSIsRefused(t *testing.T) {
 	}
 }
 
-// Who sends slowly, or a header without end, costs a connection for a while and no more.
+// A slow request, or a header without end, costs one connection for a limited time.
 func TestSlowAndEndless(t *testing.T) {
 	t.Parallel()
 

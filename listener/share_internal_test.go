@@ -64,7 +64,7 @@ func TestSharesTakeMoreThanTheBurst(t *testing.T) {
 
 	s, now := newShares(1, 4, 1), time.Unix(1000, 0)
 	if _, ok := s.enter(prod, 100, now); !ok {
-		t.Fatal("what costs more than the burst can never be sent")
+		t.Fatal("a cost above the burst is refused for ever")
 	}
 
 	s.leave(prod, now)

@@ -62,7 +62,7 @@ func TestFloodCostsOnlyItsRuntime(t *testing.T) {
 	}
 
 	if last := answers[fit]; last != (answered{"v2", "", http.StatusServiceUnavailable, contract.ReasonTooFast}) {
-		t.Errorf("the hook was told %v", last)
+		t.Errorf("the hook got %v", last)
 	}
 
 	clock.add(time.Minute)
@@ -238,7 +238,7 @@ func TestLargeBatchesGetThrough(t *testing.T) {
 	}
 }
 
-// Requests for nothing cost what others cost.
+// Requests for no contract cost as much as others.
 func TestWrongPathsAndMethodsAreCharged(t *testing.T) {
 	t.Parallel()
 

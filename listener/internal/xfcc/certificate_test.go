@@ -135,7 +135,7 @@ func text(certs ...*x509.Certificate) string {
 
 func escape(certs ...*x509.Certificate) string { return pathEscape(text(certs...)) }
 
-// pathEscape escapes what nginx and Envoy escape: plus and equals signs, too.
+// pathEscape escapes as nginx and Envoy do, also plus and equals signs.
 func pathEscape(text string) string {
 	return strings.NewReplacer("+", "%2B", "=", "%3D", "/", "%2F", "\n", "%0A", " ", "%20").Replace(text)
 }
