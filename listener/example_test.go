@@ -64,7 +64,7 @@ func ExampleFromXFCC() {
 }
 
 // A runtime may trigger itself if its certificate has its registered domain. With contract v1 an
-// event names the owner to trigger; with v2 and v3 that is the runtime of the certificate.
+// event names the owner to trigger. With v2 and v3 that is the runtime of the certificate.
 func ExampleSANPinning() {
 	registered := map[string]string{"runtime-a": "a.example", "runtime-b": "b.example"}
 	verifier := listener.SANPinning(listener.DomainsFunc(
@@ -86,8 +86,11 @@ func ExampleSANPinning() {
 		event.Owner.Name = owner
 		fmt.Println(verifier.Verify(context.Background(), peer, &event))
 	}
-	// Output: <nil> <nil> sender may not trigger this: no SAN of the certificate equals the
-	// registered domain "b.example" sender may not trigger this: no owner runtime-c
+	// Output:
+	// <nil>
+	// <nil>
+	// sender may not trigger this: no SAN of the certificate equals the registered domain "b.example"
+	// sender may not trigger this: no owner runtime-c
 }
 
 // The listener is also a handler, which another server can mount.

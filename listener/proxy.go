@@ -17,9 +17,9 @@ import (
 type Proxy func(r *http.Request) error
 
 var (
-	errNotNamed   = errors.New("certificate of the proxy has none of the names of the gateway")
-	errNoAddress  = errors.New("remote address is not an IP address with a port")
-	errOutOfRange = errors.New("remote address is in none of the ranges of the gateway")
+	errNotNamed   = errors.New("no SAN of the proxy is a name of the gateway")
+	errNoAddress  = errors.New("no IP address with a port")
+	errOutOfRange = errors.New("not in the ranges of the gateway")
 )
 
 // maxGateways bounds the certificates of gateways that are remembered. The replicas of a gateway
@@ -64,12 +64,12 @@ func ProxyAddresses(ranges ...netip.Prefix) Proxy {
 	return func(r *http.Request) error {
 		remote, err := netip.ParseAddrPort(r.RemoteAddr)
 		if err != nil {
-			return errNoAddress
+			return fmt.Errorf("remote address %.80q: %w", r.RemoteAddr, errNoAddress)
 		}
 
 		addr := remote.Addr().Unmap().WithZone("")
 		if !slices.ContainsFunc(ranges, func(prefix netip.Prefix) bool { return prefix.Contains(addr) }) {
-			return fmt.Errorf("%w: %s", errOutOfRange, addr)
+			return fmt.Errorf("remote address %s: %w", addr, errOutOfRange)
 		}
 
 		return nil
