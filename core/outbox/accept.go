@@ -26,21 +26,14 @@ func (o *Outbox) Accept(manager core.Manager, event core.WatchEvent) core.Outcom
 		return o.others.refuse(ReasonTooManyManagers)
 	}
 
-	if o.isNews(l, added, event.Owner) && o.opts.ResyncFirst && !event.Resync {
-		o.resync(l, event.Owner, now)
-	}
-
-	return o.acceptInto(l, event, now)
-}
-
-func (o *Outbox) acceptInto(l *lane, event core.WatchEvent, now time.Time) core.Outcome {
 	if event.Resync && o.opts.ResyncOwners && event.Owner == (types.NamespacedName{}) {
 		return o.resyncAll(l, now)
 	}
 
-	if !o.hasRoom(l, &event, now) {
-		o.resync(l, event.Owner, now)
+	room := o.hasRoom(l, &event, now)
+	o.resyncBeside(l, added, room, &event, now)
 
+	if !room {
 		return l.counts.refuse(ReasonOverflow)
 	}
 
@@ -109,95 +102,4 @@ func (o *Outbox) idPrefix(manager core.Manager) string {
 	}
 
 	return prefix
-}
-
-// hasRoom reports whether an event may be kept. A new key beyond MaxKeys takes the place of a
-// resend, or of an event of the manager that has the most keys.
-func (o *Outbox) hasRoom(l *lane, event *core.WatchEvent, now time.Time) bool {
-	switch {
-	case event.Resync:
-		return l.takesResync(event.Key())
-	case l.entries[event.Key()] != nil, o.keys < o.opts.MaxKeys:
-		return true
-	default:
-		return o.giveUpResend(l, now) || o.giveUpEvent(l, now)
-	}
-}
-
-// giveUpResend drops the resend of one key of l, or of a manager that has more keys. A resync
-// stands in that comes as late.
-func (o *Outbox) giveUpResend(l *lane, now time.Time) bool {
-	hog := o.largest(func(other *lane) bool {
-		return (other == l || other.keys > l.keys) && other.lastResend() != nil
-	})
-	if hog == nil {
-		return false
-	}
-
-	e := hog.lastResend()
-	o.forget(hog, e)
-	o.resendResync(hog, e.Owner, now)
-
-	return true
-}
-
-// giveUpEvent drops an event of a manager that has more keys than l. A resync stands in.
-func (o *Outbox) giveUpEvent(l *lane, now time.Time) bool {
-	hog := o.largest(func(other *lane) bool { return other.keys > l.keys+1 && other.lastWaiting() != nil })
-	if hog == nil {
-		return false
-	}
-
-	e := hog.lastWaiting()
-	o.forget(hog, e)
-	hog.counts.giveUp(e.events(), ReasonOverflow)
-	o.resync(hog, e.Owner, now)
-
-	return true
-}
-
-// largest returns the lane with the most keys among those that match, nil if none does.
-func (o *Outbox) largest(match func(*lane) bool) (most *lane) {
-	for _, l := range o.lanes {
-		if (most == nil || l.keys > most.keys) && match(l) {
-			most = l
-		}
-	}
-
-	return most
-}
-
-// forget removes a waiting entry with its key.
-func (o *Outbox) forget(l *lane, e *entry) {
-	e.queue.remove(e)
-	o.free(l, e)
-}
-
-// free removes the key of an entry that is in no queue.
-func (o *Outbox) free(l *lane, e *entry) {
-	delete(l.entries, e.Key())
-
-	if !e.Resync {
-		l.keys--
-		o.keys--
-	}
-}
-
-// keep puts an event for which there is room into its lane.
-func (o *Outbox) keep(l *lane, event core.WatchEvent, now time.Time) core.Outcome {
-	outcome, added := l.put(event, now, now.Add(max(o.opts.Settle, 0)))
-	if added && !event.Resync {
-		o.keys++
-		l.keys++
-	}
-
-	l.counts.Accepted++
-
-	if outcome == core.Coalesced {
-		l.counts.Coalesced++
-	} else {
-		l.counts.Pending++
-	}
-
-	return outcome
 }

@@ -144,7 +144,8 @@ func (o *Outbox) giveUp(l *lane, e *entry, refusal error, now time.Time) {
 	l.counts.giveUp(1, core.Reason(refusal))
 
 	if e.Resync {
-		l.removeOwner(e.Owner)
+		l.owners.remove(e.Owner)
+		delete(l.resynced, e.Owner)
 	} else {
 		o.standIn(l, e.newest, core.IsPermanent(refusal), now)
 	}
@@ -161,6 +162,10 @@ func (o *Outbox) giveUp(l *lane, e *entry, refusal error, now time.Time) {
 
 // finish lets the newer event of the key follow, or else the resend, or else frees the key.
 func (o *Outbox) finish(l *lane, e *entry, sent time.Time) {
+	if e.Resync {
+		l.resynced[e.Owner] = sent
+	}
+
 	if e.next != nil {
 		e.replace()
 		l.enqueue(e)

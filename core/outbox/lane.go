@@ -15,7 +15,8 @@ type lane struct {
 	manager    core.Manager
 	configured bool
 	dispatched bool
-	owners     []types.NamespacedName // named by events, where resyncs are for owners
+	resynced   map[types.NamespacedName]time.Time // when the last delivered resync was sent, by owner
+	owners     owners                             // named by events, where resyncs are for owners
 	counts     Counts
 
 	entries map[core.EventKey]*entry
@@ -51,6 +52,7 @@ func newLane(manager core.Manager, idPrefix string) *lane {
 		idPrefix: idPrefix,
 		entries:  make(map[core.EventKey]*entry),
 		counts:   newCounts(),
+		resynced: make(map[types.NamespacedName]time.Time),
 		drops:    make(lines),
 		wake:     make(chan struct{}, 1),
 		closed:   make(chan struct{}),
@@ -283,20 +285,4 @@ func (l *lane) oldest(now time.Time) (age time.Duration) {
 // owner.
 func (l *lane) takesResync(key core.EventKey) bool {
 	return key.Owner == (types.NamespacedName{}) || l.entries[key] != nil || len(l.entries)-l.keys < MaxOwners
-}
-
-// addOwner notes an owner for resyncs, and reports whether it is new.
-func (l *lane) addOwner(owner types.NamespacedName) bool {
-	if owner == (types.NamespacedName{}) || len(l.owners) >= MaxOwners || slices.Contains(l.owners, owner) {
-		return false
-	}
-
-	l.owners = append(l.owners, owner)
-
-	return true
-}
-
-// removeOwner ends the resyncs for an owner that the control plane refuses.
-func (l *lane) removeOwner(owner types.NamespacedName) {
-	l.owners = slices.DeleteFunc(l.owners, func(known types.NamespacedName) bool { return known == owner })
 }

@@ -30,11 +30,12 @@ const (
 func DefaultResend() []time.Duration { return []time.Duration{3 * time.Second, DefaultResendResync} }
 
 const (
-	defaultMaxManagers  = 100
-	defaultMaxBatch     = 1
-	defaultInFlight     = 8
-	defaultDrainTimeout = 10 * time.Second
-	defaultGiveUpAfter  = 5 * time.Minute
+	defaultResyncInterval = 5 * time.Second
+	defaultMaxManagers    = 100
+	defaultMaxBatch       = 1
+	defaultInFlight       = 8
+	defaultDrainTimeout   = 10 * time.Second
+	defaultGiveUpAfter    = 5 * time.Minute
 )
 
 // Options are the optional settings of an [Outbox]. The zero value is the documented default.
@@ -55,6 +56,10 @@ type Options struct {
 	// webhook, and not shorter than the last of Resend: a resync stands in for events. Default:
 	// 35 s. Negative: never.
 	ResendResync time.Duration
+	// ResyncInterval is the shortest time between a delivered resync of a manager and the next one
+	// that is asked for: foreign input, such as a review that cannot be parsed, can ask for one.
+	// Default: 5 s. Negative: none.
+	ResyncInterval time.Duration
 	// GiveUpAfter bounds the time for which an event is sent that the manager refuses for itself.
 	// Then it is dropped, and a resync without owner stands in. A resync is sent until it is
 	// delivered, or refused with a permanent error. Default: 5 min.
@@ -113,6 +118,7 @@ type Options struct {
 func (o Options) withDefaults() Options {
 	o.Settle = cmp.Or(o.Settle, DefaultSettle)
 	o.ResendResync = cmp.Or(o.ResendResync, DefaultResendResync)
+	o.ResyncInterval = cmp.Or(o.ResyncInterval, defaultResyncInterval)
 	o.GiveUpAfter = cmp.Or(o.GiveUpAfter, defaultGiveUpAfter)
 	o.MaxKeys = cmp.Or(o.MaxKeys, DefaultMaxKeys)
 	o.MaxManagers = cmp.Or(o.MaxManagers, max(defaultMaxManagers, len(o.Managers)))

@@ -5,7 +5,7 @@
 // distinct keys, not by the length of an outage. An event is sent until it is acknowledged or given
 // up, and has exactly one counted fate.
 //
-// An event passes these files in this order: accept.go, lane.go (where it waits, as an entry),
+// An event passes these files in this order: accept.go, room.go, lane.go (where it waits, as an entry),
 // dispatch.go, conclude.go, and resend.go. Heartbeats join in heartbeat.go.
 package outbox
 

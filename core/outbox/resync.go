@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -29,11 +30,20 @@ func (o *Outbox) Resync() {
 	}
 }
 
+// resyncBeside asks for a resync beside an event: for the first one of a manager, or of an owner
+// where resyncs are for owners, and for one that has no room.
+func (o *Outbox) resyncBeside(l *lane, added, room bool, event *core.WatchEvent, now time.Time) {
+	first := o.isNews(l, added, event.Owner) && o.opts.ResyncFirst && !event.Resync
+	if first || !room {
+		o.resync(l, event.Owner, now)
+	}
+}
+
 // isNews reports whether a manager, or an owner where resyncs are for owners, was unknown until
 // now.
 func (o *Outbox) isNews(l *lane, added bool, owner types.NamespacedName) bool {
 	if o.opts.ResyncOwners {
-		return l.addOwner(owner)
+		return l.owners.add(owner)
 	}
 
 	return added
@@ -55,7 +65,7 @@ func (o *Outbox) newResync(l *lane, owner types.NamespacedName, now time.Time) (
 		return resync, true
 	}
 
-	l.addOwner(owner)
+	l.owners.add(owner)
 	resync.Owner = owner
 
 	return resync, owner != types.NamespacedName{} && l.takesResync(resync.Key())
@@ -137,4 +147,23 @@ func (o *Outbox) resyncEntry(l *lane, owner types.NamespacedName, at time.Time) 
 	l.scheduleResend(e, at)
 
 	return e
+}
+
+// owners are those that events have named, where resyncs are for owners.
+type owners []types.NamespacedName
+
+// add reports whether the owner is new.
+func (o *owners) add(owner types.NamespacedName) bool {
+	if owner == (types.NamespacedName{}) || len(*o) >= MaxOwners || slices.Contains(*o, owner) {
+		return false
+	}
+
+	*o = append(*o, owner)
+
+	return true
+}
+
+// remove ends the resyncs for an owner that the control plane refuses.
+func (o *owners) remove(owner types.NamespacedName) {
+	*o = slices.DeleteFunc(*o, func(known types.NamespacedName) bool { return known == owner })
 }

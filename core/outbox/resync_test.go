@@ -94,7 +94,7 @@ func TestResyncsForOwners(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlane(nil)
 		o, stop := run(t, p, outbox.Options{
-			Managers: []core.Manager{kyma}, ResyncFirst: true, ResyncOwners: true, InFlight: 1, Settle: -1,
+			ResyncInterval: -1, Managers: []core.Manager{kyma}, ResyncFirst: true, ResyncOwners: true, InFlight: 1, Settle: -1,
 		})
 
 		for _, owner := range []string{"", "one", "two", "one"} {
@@ -182,5 +182,38 @@ func TestFirstEventIsAResync(t *testing.T) {
 		time.Sleep(time.Minute)
 		stop()
 		wantCalls(t, p, at(100*ms, "resync"))
+	})
+}
+
+// A stranger that posts broken reviews without end asks for a resync with each.
+func TestResyncsHaveAPace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlane(nil)
+		o, stop := run(t, p, outbox.Options{ResyncInterval: 5 * time.Second, ResendResync: -1})
+
+		for range 100 {
+			o.Accept(kyma, core.WatchEvent{Resync: true})
+			o.Accept(kyma, named("a"))
+			time.Sleep(200 * ms)
+		}
+
+		time.Sleep(10 * time.Second)
+		stop()
+
+		resyncs := 0
+		last := time.Duration(0)
+
+		for _, c := range p.seen() {
+			for _, name := range c.Names {
+				if name == "resync" {
+					resyncs++
+					last = c.At
+				}
+			}
+		}
+
+		if resyncs != 5 || last < 20*time.Second {
+			t.Errorf("%d resyncs in 20 s, the last at %v, want one in 5 s, and one after the last cause", resyncs, last)
+		}
 	})
 }

@@ -1,0 +1,111 @@
+package outbox
+
+import (
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+// hasRoom reports whether an event may be kept. A new key beyond MaxKeys takes the place of a
+// resend, or of an event of the manager that has the most keys.
+func (o *Outbox) hasRoom(l *lane, event *core.WatchEvent, now time.Time) bool {
+	switch {
+	case event.Resync:
+		return l.takesResync(event.Key())
+	case l.entries[event.Key()] != nil, o.keys < o.opts.MaxKeys:
+		return true
+	default:
+		return o.giveUpResend(l, now) || o.giveUpEvent(l, now)
+	}
+}
+
+// giveUpResend drops the resend of one key of l, or of a manager that has more keys. A resync
+// stands in that comes as late.
+func (o *Outbox) giveUpResend(l *lane, now time.Time) bool {
+	hog := o.largest(func(other *lane) bool {
+		return (other == l || other.keys > l.keys) && other.lastResend() != nil
+	})
+	if hog == nil {
+		return false
+	}
+
+	e := hog.lastResend()
+	o.forget(hog, e)
+	o.resendResync(hog, e.Owner, now)
+
+	return true
+}
+
+// giveUpEvent drops an event of a manager that has more keys than l. A resync stands in.
+func (o *Outbox) giveUpEvent(l *lane, now time.Time) bool {
+	hog := o.largest(func(other *lane) bool { return other.keys > l.keys+1 && other.lastWaiting() != nil })
+	if hog == nil {
+		return false
+	}
+
+	e := hog.lastWaiting()
+	o.forget(hog, e)
+	hog.counts.giveUp(e.events(), ReasonOverflow)
+	o.resync(hog, e.Owner, now)
+
+	return true
+}
+
+// largest returns the lane with the most keys among those that match, nil if none does.
+func (o *Outbox) largest(match func(*lane) bool) (most *lane) {
+	for _, l := range o.lanes {
+		if (most == nil || l.keys > most.keys) && match(l) {
+			most = l
+		}
+	}
+
+	return most
+}
+
+// forget removes a waiting entry with its key.
+func (o *Outbox) forget(l *lane, e *entry) {
+	e.queue.remove(e)
+	o.free(l, e)
+}
+
+// free removes the key of an entry that is in no queue.
+func (o *Outbox) free(l *lane, e *entry) {
+	delete(l.entries, e.Key())
+
+	if !e.Resync {
+		l.keys--
+		o.keys--
+	}
+}
+
+// dueTime returns when an accepted event is sent. Resyncs have a pace: foreign input can cause them.
+func (o *Outbox) dueTime(l *lane, event *core.WatchEvent, now time.Time) time.Time {
+	due := now.Add(max(o.opts.Settle, 0))
+	last, again := l.resynced[event.Owner]
+	if next := last.Add(o.opts.ResyncInterval); again && event.Resync && next.After(due) {
+		return next
+	}
+
+	return due
+}
+
+// keep puts an event for which there is room into its lane.
+func (o *Outbox) keep(l *lane, event core.WatchEvent, now time.Time) core.Outcome {
+	due := o.dueTime(l, &event, now)
+
+	outcome, added := l.put(event, now, due)
+	if added && !event.Resync {
+		o.keys++
+		l.keys++
+	}
+
+	l.counts.Accepted++
+
+	if outcome == core.Coalesced {
+		l.counts.Coalesced++
+	} else {
+		l.counts.Pending++
+	}
+
+	return outcome
+}
