@@ -57,12 +57,11 @@ func refuseUnverified(err error) answer {
 	return a
 }
 
-// refuseUnhandled returns the answer to the error of a handler. One that is not ready belongs to a
-// replica that does not lead: the sender must connect again to find the one that does.
-func refuseUnhandled(err error) answer {
+// refuseUnhandled returns the answer to the error of a handler. A replica that is not ready may not
+// lead: the sender must connect again to find the one that does.
+func refuseUnhandled(err error, replica bool) answer {
 	a := retryLater(err)
-	a.whole = errors.Is(err, core.ErrNotReady)
-	a.closes = a.whole
+	a.whole, a.closes = replica, replica
 
 	return a
 }

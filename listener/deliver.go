@@ -2,6 +2,7 @@ package listener
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"time"
 
@@ -123,10 +124,10 @@ func (x *exchange) handled(err error) answer {
 		return answer{}
 	}
 
-	a := refuseUnhandled(err)
-	x.notReady = x.notReady || a.whole
+	replica := errors.Is(err, core.ErrNotReady) && !isReady(x.handler)
+	x.notReady = x.notReady || replica
 
-	return a
+	return refuseUnhandled(err, replica)
 }
 
 // judgeSender makes the refusal of all elements that of the sender, if the verifier also refuses a

@@ -8,10 +8,10 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 )
 
-// Readier is an optional method of a [core.Handler]. Ready is called before a heartbeat is
-// acknowledged, which no handler gets. A replica of the operator that does not lead returns an
-// error that wraps [core.ErrNotReady]. The runtime then connects to another replica, until it finds
-// the one that leads.
+// Readier is an optional method of a [core.Handler]. A replica of the operator that does not lead
+// returns an error that wraps [core.ErrNotReady]. The runtime then connects to another replica, until
+// it finds the one that leads. Ready is called before a heartbeat is acknowledged, and when Handle
+// returns [core.ErrNotReady]: if Ready returns nil then, the error belongs to the event alone.
 type Readier interface {
 	Ready() error
 }
@@ -23,6 +23,13 @@ func ready(handler core.Handler) error {
 	}
 
 	return nil
+}
+
+// isReady reports whether a handler says that it is ready. One without the method does not.
+func isReady(handler core.Handler) bool {
+	r, ok := handler.(Readier)
+
+	return ok && r.Ready() == nil
 }
 
 // observe hands a batch to the fleet, unless the verifier refused all of it or this replica is not

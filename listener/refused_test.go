@@ -130,6 +130,32 @@ func TestFailuresOfTheSenderAndOfTheReplica(t *testing.T) {
 	}
 }
 
+// readyHandler is a handler of a replica that leads.
+type readyHandler struct{ core.HandlerFunc }
+
+func (readyHandler) Ready() error { return nil }
+
+// One object that the operator does not know yet must not hold up all others.
+func TestEventThatIsNotReadyBelongsToItself(t *testing.T) {
+	t.Parallel()
+
+	cold := fmt.Errorf("%w: not in the cache", core.ErrNotReady)
+	handler := readyHandler{func(_ context.Context, d core.Delivery) error {
+		if d.Event.Watched.Name == "2" {
+			return cold
+		}
+
+		return nil
+	}}
+	l := newListener(t, listener.PeersFunc(named), listener.InsecureAllowAll(), handler, listener.Options{})
+	w := serve(l, batchFrom(t, runtimeA, changes(runtimeA, 5)))
+	answer := contract.DecodeAnswer(w.Code, w.Body.Bytes(), 5)
+
+	if len(answer.Failed) != 1 || answer.Reason != contract.ReasonPartial || w.Header().Get("Connection") == "close" {
+		t.Errorf("answer %d %s, want one refused event of five on a connection that stays open", w.Code, w.Body)
+	}
+}
+
 // named503 is an error with a reason for each event.
 type named503 string
 
