@@ -48,12 +48,12 @@ func TestAttacksOnTLS(t *testing.T) {
 		cert   *leaf
 		reason string
 	}{
-		{"no certificate", nil, listener.ReasonNoCertificate},
-		{"self-signed", p.self, listener.ReasonUntrustedChain},
-		{"expired", p.expired, listener.ReasonExpired},
-		{"not yet valid", p.notYet, listener.ReasonNotYetValid},
-		{"of another CA with the same name", p.stranger, listener.ReasonUntrustedChain},
-		{"for servers only", p.serverOnly, listener.ReasonWrongKeyUsage},
+		{"no certificate", nil, "no_certificate"},
+		{"self-signed", p.self, "untrusted_chain"},
+		{"expired", p.expired, "expired"},
+		{"not yet valid", p.notYet, "not_yet_valid"},
+		{"of another CA with the same name", p.stranger, "untrusted_chain"},
+		{"for servers only", p.serverOnly, "wrong_key_usage"},
 		{"without identity", p.anonymous, listener.ReasonNoIdentity},
 		{"the good one", p.good, ""},
 	}
@@ -153,34 +153,34 @@ func TestAttacksOnHeader(t *testing.T) {
 	}{
 		{"the good one", []string{good}, ""},
 		{"the good one, from the cache", []string{good}, ""},
-		{"appended to a header of the client", []string{p.self.header() + "," + good}, listener.ReasonSeveralElements},
-		{"appended in a line of its own", []string{p.self.header(), good}, listener.ReasonSeveralElements},
+		{"appended to a header of the client", []string{p.self.header() + "," + good}, "several_elements"},
+		{"appended in a line of its own", []string{p.self.header(), good}, "several_elements"},
 		{"with intermediate certificates", []string{`Cert="` + escapedPEM(below.cert) + `";Chain="` + escapedPEM(below.cert, intermediate.cert) + `"`}, ""},
 		{"with SANs", []string{withURI.header()}, ""},
 
-		{"no header", nil, listener.ReasonNoCertificate},
-		{"no certificate in it", []string{"Hash=" + fingerprint(p.good.cert)}, listener.ReasonNoCertificate},
-		{"empty", []string{""}, listener.ReasonMalformedHeader},
-		{"self-signed", []string{p.self.header()}, listener.ReasonUntrustedChain},
-		{"expired", []string{p.expired.header()}, listener.ReasonExpired},
-		{"not yet valid", []string{p.notYet.header()}, listener.ReasonNotYetValid},
-		{"of another CA", []string{p.stranger.header()}, listener.ReasonUntrustedChain},
-		{"for servers only", []string{p.serverOnly.header()}, listener.ReasonWrongKeyUsage},
+		{"no header", nil, "no_certificate"},
+		{"no certificate in it", []string{"Hash=" + fingerprint(p.good.cert)}, "no_certificate"},
+		{"empty", []string{""}, "malformed_header"},
+		{"self-signed", []string{p.self.header()}, "untrusted_chain"},
+		{"expired", []string{p.expired.header()}, "expired"},
+		{"not yet valid", []string{p.notYet.header()}, "not_yet_valid"},
+		{"of another CA", []string{p.stranger.header()}, "untrusted_chain"},
+		{"for servers only", []string{p.serverOnly.header()}, "wrong_key_usage"},
 		{"without identity", []string{p.anonymous.header()}, listener.ReasonNoIdentity},
-		{"a good one in front", []string{good + "," + p.self.header()}, listener.ReasonSeveralElements},
-		{"a good one in the first of two lines", []string{good, p.self.header()}, listener.ReasonSeveralElements},
-		{"intermediate certificates missing", []string{below.header()}, listener.ReasonUntrustedChain},
-		{"a good one inside the subject", []string{smuggled}, listener.ReasonUntrustedChain},
-		{"a good one inside the subject, unquoted", []string{`Subject=CN=x;Cert="` + pem + `",` + p.self.header()}, listener.ReasonSeveralElements},
-		{"a quote left open", []string{`Subject="CN=x,` + good}, listener.ReasonMalformedHeader},
-		{"two certificates in one element", []string{p.self.header() + `;Cert="` + pem + `"`}, listener.ReasonMalformedHeader},
-		{"two certificates in one Cert", []string{`Cert="` + pem + escapedPEM(p.self.cert) + `"`}, listener.ReasonMalformedCertificate},
-		{"the hash of another", []string{`Hash=` + fingerprint(p.self.cert) + `;Cert="` + pem + `"`}, listener.ReasonHashMismatch},
-		{"broken URL encoding", []string{`Cert="` + pem[:len(pem)-1] + `%"`}, listener.ReasonMalformedCertificate},
-		{"broken PEM", []string{`Cert="` + strings.Replace(pem, "END", "ENT", 1) + `"`}, listener.ReasonMalformedCertificate},
-		{"half a PEM", []string{`Cert="` + pem[:len(pem)/2] + `"`}, listener.ReasonMalformedCertificate},
-		{"33 KiB", []string{`Subject="` + strings.Repeat("x", 33<<10) + `",` + good}, listener.ReasonHeaderTooLarge},
-		{"33 KiB in lines", append(repeat(`Subject="`+strings.Repeat("x", 11<<10)+`"`, 3), good), listener.ReasonHeaderTooLarge},
+		{"a good one in front", []string{good + "," + p.self.header()}, "several_elements"},
+		{"a good one in the first of two lines", []string{good, p.self.header()}, "several_elements"},
+		{"intermediate certificates missing", []string{below.header()}, "untrusted_chain"},
+		{"a good one inside the subject", []string{smuggled}, "untrusted_chain"},
+		{"a good one inside the subject, unquoted", []string{`Subject=CN=x;Cert="` + pem + `",` + p.self.header()}, "several_elements"},
+		{"a quote left open", []string{`Subject="CN=x,` + good}, "malformed_header"},
+		{"two certificates in one element", []string{p.self.header() + `;Cert="` + pem + `"`}, "malformed_header"},
+		{"two certificates in one Cert", []string{`Cert="` + pem + escapedPEM(p.self.cert) + `"`}, "malformed_certificate"},
+		{"the hash of another", []string{`Hash=` + fingerprint(p.self.cert) + `;Cert="` + pem + `"`}, "hash_mismatch"},
+		{"broken URL encoding", []string{`Cert="` + pem[:len(pem)-1] + `%"`}, "malformed_certificate"},
+		{"broken PEM", []string{`Cert="` + strings.Replace(pem, "END", "ENT", 1) + `"`}, "malformed_certificate"},
+		{"half a PEM", []string{`Cert="` + pem[:len(pem)/2] + `"`}, "malformed_certificate"},
+		{"33 KiB", []string{`Subject="` + strings.Repeat("x", 33<<10) + `",` + good}, "header_too_large"},
+		{"33 KiB in lines", append(repeat(`Subject="`+strings.Repeat("x", 11<<10)+`"`, 3), good), "header_too_large"},
 	}
 
 	var record recorder
@@ -219,15 +219,15 @@ func TestAttacksPastGateway(t *testing.T) {
 	}{
 		{"gateway by DNS name", byCertificate, gateway, ""},
 		{"gateway by URI", byCertificate, spiffe, ""},
-		{"another pod", byCertificate, pod, listener.ReasonUntrustedProxy},
-		{"the runtime itself", byCertificate, p.good, listener.ReasonUntrustedProxy},
-		{"a gateway with an expired certificate", byCertificate, old, listener.ReasonUntrustedProxy},
-		{"no certificate", byCertificate, nil, listener.ReasonUntrustedProxy},
-		{"any name of the CA", listener.ProxyCertificate(gateways.roots()), gateway, listener.ReasonUntrustedProxy},
-		{"no CA", listener.ProxyCertificate(nil, "gateway"), gateway, listener.ReasonUntrustedProxy},
+		{"another pod", byCertificate, pod, "untrusted_proxy"},
+		{"the runtime itself", byCertificate, p.good, "untrusted_proxy"},
+		{"a gateway with an expired certificate", byCertificate, old, "untrusted_proxy"},
+		{"no certificate", byCertificate, nil, "untrusted_proxy"},
+		{"any name of the CA", listener.ProxyCertificate(gateways.roots()), gateway, "untrusted_proxy"},
+		{"no CA", listener.ProxyCertificate(nil, "gateway"), gateway, "untrusted_proxy"},
 		{"address of the gateway", here, nil, ""},
-		{"another address", elsewhere, nil, listener.ReasonUntrustedProxy},
-		{"no address", listener.ProxyAddresses(), nil, listener.ReasonUntrustedProxy},
+		{"another address", elsewhere, nil, "untrusted_proxy"},
+		{"no address", listener.ProxyAddresses(), nil, "untrusted_proxy"},
 		{"everyone", listener.InsecureAnyProxy(), nil, ""},
 	}
 
@@ -268,14 +268,14 @@ func TestAttacksPastSidecar(t *testing.T) {
 		name, header, reason string
 	}{
 		{"through the gateway", p.good.header() + sidecar("spiffe://cluster/gateway"), ""},
-		{"from another pod", p.good.header() + sidecar("spiffe://cluster/pod"), listener.ReasonUntrustedProxy},
+		{"from another pod", p.good.header() + sidecar("spiffe://cluster/pod"), "untrusted_proxy"},
 		{
 			"from another pod, behind an element of its own",
-			p.good.header() + sidecar("spiffe://cluster/gateway") + sidecar("spiffe://cluster/pod"), listener.ReasonUntrustedProxy,
+			p.good.header() + sidecar("spiffe://cluster/gateway") + sidecar("spiffe://cluster/pod"), "untrusted_proxy",
 		},
-		{"without the element of the gateway", sidecar("spiffe://cluster/gateway")[1:], listener.ReasonNoCertificate},
-		{"without the element of the sidecar", p.good.header(), listener.ReasonUntrustedProxy},
-		{"a good one in front", p.good.header() + "," + p.self.header() + sidecar("spiffe://cluster/gateway"), listener.ReasonUntrustedChain},
+		{"without the element of the gateway", sidecar("spiffe://cluster/gateway")[1:], "no_certificate"},
+		{"without the element of the sidecar", p.good.header(), "untrusted_proxy"},
+		{"a good one in front", p.good.header() + "," + p.self.header() + sidecar("spiffe://cluster/gateway"), "untrusted_chain"},
 	}
 
 	peers := listener.FromXFCC(listener.InsecureAnyProxy(), p.clients.roots(),
@@ -316,12 +316,12 @@ func TestUnverifiedHandshake(t *testing.T) {
 		state  *tls.ConnectionState
 		reason string
 	}{
-		{"no TLS", nil, listener.ReasonNoCertificate},
-		{"no certificate", state(nil, nil), listener.ReasonNoCertificate},
-		{"not verified", state(of(p.good), nil), listener.ReasonUntrustedChain},
-		{"expired", state(of(p.expired), of(p.expired)), listener.ReasonExpired},
-		{"not yet valid", state(of(p.notYet), of(p.notYet)), listener.ReasonNotYetValid},
-		{"for servers only", state(of(p.serverOnly), of(p.serverOnly)), listener.ReasonWrongKeyUsage},
+		{"no TLS", nil, "no_certificate"},
+		{"no certificate", state(nil, nil), "no_certificate"},
+		{"not verified", state(of(p.good), nil), "untrusted_chain"},
+		{"expired", state(of(p.expired), of(p.expired)), "expired"},
+		{"not yet valid", state(of(p.notYet), of(p.notYet)), "not_yet_valid"},
+		{"for servers only", state(of(p.serverOnly), of(p.serverOnly)), "wrong_key_usage"},
 	}
 
 	for _, test := range tests {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-var errLongChain = Unauthenticated(ReasonUntrustedChain, "want a chain of at most %d certificates", maxChain)
+var errLongChain = Unauthenticated(reasonUntrustedChain, "want a chain of at most %d certificates", maxChain)
 
 // verify returns the chain from leaf to roots that is valid longest (RFC 5280, section 6). A
 // certificate with extended key usages must allow client authentication, and so must those above it
@@ -40,15 +40,15 @@ func untrusted(leaf *x509.Certificate, now time.Time, err error) error {
 
 	switch {
 	case now.Before(leaf.NotBefore):
-		return Unauthenticated(ReasonNotYetValid, "certificate is valid from %s", leaf.NotBefore.Format(time.RFC3339))
+		return Unauthenticated(reasonNotYetValid, "certificate is valid from %s", leaf.NotBefore.Format(time.RFC3339))
 	case now.After(leaf.NotAfter):
-		return Unauthenticated(ReasonExpired, "certificate was valid until %s", leaf.NotAfter.Format(time.RFC3339))
+		return Unauthenticated(reasonExpired, "certificate was valid until %s", leaf.NotAfter.Format(time.RFC3339))
 	case errors.As(err, &invalid) && invalid.Reason == x509.IncompatibleUsage:
-		return Unauthenticated(ReasonWrongKeyUsage, "want a certificate for client authentication: %w", err)
+		return Unauthenticated(reasonWrongKeyUsage, "want a certificate for client authentication: %w", err)
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
-		return Unauthenticated(ReasonExpired, "want a valid chain: %w", err)
+		return Unauthenticated(reasonExpired, "want a valid chain: %w", err)
 	default:
-		return Unauthenticated(ReasonUntrustedChain, "want a chain to the CA bundle: %w", err)
+		return Unauthenticated(reasonUntrustedChain, "want a chain to the CA bundle: %w", err)
 	}
 }
 

@@ -66,7 +66,7 @@ func (x *exchange) answerStranger(err error) answer {
 
 	if wait, ok := x.shares.charge(x.account(), 1, x.opts.Now()); !ok {
 		late := x.tooFast(wait)
-		late.closes = a.reason == ReasonUntrustedProxy
+		late.closes = a.reason == reasonUntrustedProxy
 
 		return late
 	}
@@ -75,7 +75,7 @@ func (x *exchange) answerStranger(err error) answer {
 
 	if a.status != http.StatusServiceUnavailable {
 		a.status, a.public = http.StatusUnauthorized, contract.ReasonUnauthenticated
-		a.closes = x.needsTLS() || a.reason == ReasonUntrustedProxy
+		a.closes = x.needsTLS() || a.reason == reasonUntrustedProxy
 	}
 
 	return a

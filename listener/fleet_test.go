@@ -151,8 +151,8 @@ func TestResyncSurvivesAPanic(t *testing.T) {
 	start(t, listener.PeersFunc(known), listener.InsecureAllowAll(), handler, listener.Options{Fleet: watched})
 	watched.Observe(core.Peer{ID: runtimeA}, manager, change(runtimeA, 1), nil)
 
-	if cause := <-resynced; cause != fleet.CauseNewEpoch || len(asked) != 2 {
-		t.Errorf("resync because of %s after %d attempts, want %s after 2", cause, len(asked), fleet.CauseNewEpoch)
+	if cause := <-resynced; cause != "new_epoch" || len(asked) != 2 {
+		t.Errorf("resync because of %s after %d attempts, want %s after 2", cause, len(asked), "new_epoch")
 	}
 }
 

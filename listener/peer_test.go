@@ -164,7 +164,7 @@ func TestRootsChangeUnderConnection(t *testing.T) {
 	pool.Store(servers.pool())
 
 	response, _ = mustSend(t, client, run.url+"/v2/lifecycle/event", bodyV2, nil)
-	checkAttack(t, &record, response.StatusCode, listener.ReasonUntrustedChain)
+	checkAttack(t, &record, response.StatusCode, "untrusted_chain")
 	pool.Store(nil)
 
 	response, _ = mustSend(t, client, run.url+"/v2/lifecycle/event", bodyV2, nil)
@@ -241,9 +241,9 @@ func TestKeyUsage(t *testing.T) {
 		"none":              {nil, nil, ""},
 		"any":               {[]x509.ExtKeyUsage{x509.ExtKeyUsageAny}, nil, ""},
 		"server and client": {[]x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}, nil, ""},
-		"server":            {[]x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, nil, listener.ReasonWrongKeyUsage},
-		"code signing":      {[]x509.ExtKeyUsage{x509.ExtKeyUsageCodeSigning}, nil, listener.ReasonWrongKeyUsage},
-		"unknown":           {nil, []int{1, 2, 3}, listener.ReasonWrongKeyUsage},
+		"server":            {[]x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, nil, "wrong_key_usage"},
+		"code signing":      {[]x509.ExtKeyUsage{x509.ExtKeyUsageCodeSigning}, nil, "wrong_key_usage"},
+		"unknown":           {nil, []int{1, 2, 3}, "wrong_key_usage"},
 	}
 
 	for name, test := range usages {
@@ -273,13 +273,13 @@ func TestChainIsPartOfTheKey(t *testing.T) {
 	source := listener.FromTLSWithRoots(ca.roots(), listener.PeerOptions{})
 
 	r := requestOf(ca, cert)
-	expectReason(t, "leaf alone", source, r, listener.ReasonUntrustedChain)
+	expectReason(t, "leaf alone", source, r, "untrusted_chain")
 
 	r.TLS.PeerCertificates = append(r.TLS.PeerCertificates, below.cert)
 	expectReason(t, "with its chain", source, r, "")
 
 	r.TLS.PeerCertificates = r.TLS.PeerCertificates[:1]
-	expectReason(t, "leaf alone again", source, r, listener.ReasonUntrustedChain)
+	expectReason(t, "leaf alone again", source, r, "untrusted_chain")
 }
 
 // FuzzFromXFCC looks for a header that passes without a good certificate.

@@ -34,8 +34,8 @@ func FromTLS(opts PeerOptions) Peers {
 }
 
 var (
-	errNoCertificate = Unauthenticated(ReasonNoCertificate, "want a client certificate on a TLS connection")
-	errNotVerified   = Unauthenticated(ReasonUntrustedChain,
+	errNoCertificate = Unauthenticated(reasonNoCertificate, "want a client certificate on a TLS connection")
+	errNotVerified   = Unauthenticated(reasonUntrustedChain,
 		"want a client certificate that the TLS handshake has verified")
 	errRootsMissing = errors.New("function for the CA bundle is nil")
 )
@@ -108,11 +108,11 @@ func recheck(chain []*x509.Certificate, now time.Time) error {
 
 	switch {
 	case now.Before(notBefore):
-		return Unauthenticated(ReasonNotYetValid, "chain is valid from %s", notBefore.Format(time.RFC3339))
+		return Unauthenticated(reasonNotYetValid, "chain is valid from %s", notBefore.Format(time.RFC3339))
 	case now.After(notAfter):
-		return Unauthenticated(ReasonExpired, "chain was valid until %s", notAfter.Format(time.RFC3339))
+		return Unauthenticated(reasonExpired, "chain was valid until %s", notAfter.Format(time.RFC3339))
 	case !forClients(chain[0]):
-		return Unauthenticated(ReasonWrongKeyUsage, "want a certificate for client authentication")
+		return Unauthenticated(reasonWrongKeyUsage, "want a certificate for client authentication")
 	default:
 		return nil
 	}

@@ -34,7 +34,7 @@ func FromXFCC(proxy Proxy, roots RootsFunc, opts PeerOptions) Peers {
 
 var (
 	errProxyMissing = errors.New("proxy is nil: want ProxyCertificate, ProxyAddresses or InsecureAnyProxy")
-	errNoHeader     = Unauthenticated(ReasonNoCertificate, "want a client certificate in the header %s", HeaderXFCC)
+	errNoHeader     = Unauthenticated(reasonNoCertificate, "want a client certificate in the header %s", HeaderXFCC)
 )
 
 // headerPeers takes certificates from the header of a gateway.
@@ -94,7 +94,7 @@ func notTheGateway(err error) error {
 		return err
 	}
 
-	return Unauthenticated(ReasonUntrustedProxy, "sender is not the gateway: %w", err)
+	return Unauthenticated(reasonUntrustedProxy, "sender is not the gateway: %w", err)
 }
 
 // certificates returns the runtime's certificate and the others of its chain.
@@ -131,7 +131,7 @@ func (p *headerPeers) runtimeElement(elements []xfcc.Element) (*xfcc.Element, er
 }
 
 func severalElements(count int) error {
-	return Unauthenticated(ReasonSeveralElements, "%s has %d elements, want the gateway to set the header, not to "+
+	return Unauthenticated(reasonSeveralElements, "%s has %d elements, want the gateway to set the header, not to "+
 		"append to it; behind a sidecar, set PeerOptions.GatewayNames", HeaderXFCC, count)
 }
 
@@ -143,7 +143,7 @@ func (p *headerPeers) beforeSidecar(elements []xfcc.Element) (*xfcc.Element, err
 
 	switch {
 	case !slices.ContainsFunc(client.URIs, named) && !slices.ContainsFunc(client.DNS, named):
-		return nil, Unauthenticated(ReasonUntrustedProxy,
+		return nil, Unauthenticated(reasonUntrustedProxy,
 			"the sidecar's client is not the gateway: it has none of PeerOptions.GatewayNames, %q", p.gatewayNames)
 	case len(elements) == 1:
 		return nil, errNoHeader
@@ -155,7 +155,7 @@ func (p *headerPeers) beforeSidecar(elements []xfcc.Element) (*xfcc.Element, err
 // headerError returns the refusal for an error of package xfcc.
 func (p *headerPeers) headerError(err error) error {
 	if errors.Is(err, xfcc.ErrNoCertificate) && len(p.gatewayNames) == 0 {
-		return Unauthenticated(ReasonNoCertificate,
+		return Unauthenticated(reasonNoCertificate,
 			"%s: %w; if a sidecar wrote the element, set PeerOptions.GatewayNames", HeaderXFCC, err)
 	}
 
@@ -165,15 +165,15 @@ func (p *headerPeers) headerError(err error) error {
 func reasonOfHeader(err error) string {
 	switch {
 	case errors.Is(err, xfcc.ErrTooLarge):
-		return ReasonHeaderTooLarge
+		return reasonHeaderTooLarge
 	case errors.Is(err, xfcc.ErrNoCertificate):
-		return ReasonNoCertificate
+		return reasonNoCertificate
 	case errors.Is(err, xfcc.ErrMalformedCertificate):
-		return ReasonMalformedCertificate
+		return reasonMalformedCertificate
 	case errors.Is(err, xfcc.ErrHashMismatch):
-		return ReasonHashMismatch
+		return reasonHashMismatch
 	default:
-		return ReasonMalformedHeader
+		return reasonMalformedHeader
 	}
 }
 

@@ -9,28 +9,28 @@ import (
 // The reasons of this package for refusing a sender, as metric labels. Those of the request are in
 // package contract.
 const (
-	// ReasonNoCertificate means that there is no client certificate, or no header that carries one.
-	ReasonNoCertificate = "no_certificate"
-	// ReasonUntrustedProxy means that the sender of the header did not prove to be the gateway.
-	ReasonUntrustedProxy = "untrusted_proxy"
-	// ReasonMalformedHeader means that the header does not follow its format.
-	ReasonMalformedHeader = "malformed_header"
-	// ReasonSeveralElements means that a gateway appended to the header instead of setting it.
-	ReasonSeveralElements = "several_elements"
-	// ReasonHeaderTooLarge means that the header is larger than 32 KiB.
-	ReasonHeaderTooLarge = "header_too_large"
-	// ReasonMalformedCertificate means that the header has a certificate that cannot be parsed.
-	ReasonMalformedCertificate = "malformed_certificate"
-	// ReasonHashMismatch means that the header's Hash is not that of its Cert.
-	ReasonHashMismatch = "hash_mismatch"
-	// ReasonExpired means that the certificate, or one in its chain, has expired.
-	ReasonExpired = "expired"
-	// ReasonNotYetValid means that the certificate, or one in its chain, is not valid yet.
-	ReasonNotYetValid = "not_yet_valid"
-	// ReasonUntrustedChain means that no chain leads to the CA bundle, or that it is too long.
-	ReasonUntrustedChain = "untrusted_chain"
-	// ReasonWrongKeyUsage means that the certificate is not meant for client authentication.
-	ReasonWrongKeyUsage = "wrong_key_usage"
+	// reasonNoCertificate means that there is no client certificate, or no header that carries one.
+	reasonNoCertificate = "no_certificate"
+	// reasonUntrustedProxy means that the sender of the header did not prove to be the gateway.
+	reasonUntrustedProxy = "untrusted_proxy"
+	// reasonMalformedHeader means that the header does not follow its format.
+	reasonMalformedHeader = "malformed_header"
+	// reasonSeveralElements means that a gateway appended to the header instead of setting it.
+	reasonSeveralElements = "several_elements"
+	// reasonHeaderTooLarge means that the header is larger than 32 KiB.
+	reasonHeaderTooLarge = "header_too_large"
+	// reasonMalformedCertificate means that the header has a certificate that cannot be parsed.
+	reasonMalformedCertificate = "malformed_certificate"
+	// reasonHashMismatch means that the header's Hash is not that of its Cert.
+	reasonHashMismatch = "hash_mismatch"
+	// reasonExpired means that the certificate, or one in its chain, has expired.
+	reasonExpired = "expired"
+	// reasonNotYetValid means that the certificate, or one in its chain, is not valid yet.
+	reasonNotYetValid = "not_yet_valid"
+	// reasonUntrustedChain means that no chain leads to the CA bundle, or that it is too long.
+	reasonUntrustedChain = "untrusted_chain"
+	// reasonWrongKeyUsage means that the certificate is not meant for client authentication.
+	reasonWrongKeyUsage = "wrong_key_usage"
 	// ReasonNoIdentity means that the certificate names no runtime.
 	ReasonNoIdentity = "no_identity"
 	// ReasonSourceMismatch means that the sender claims to be another runtime than that of its

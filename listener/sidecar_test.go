@@ -35,11 +35,11 @@ func TestEnvoySidecar(t *testing.T) {
 	}{
 		{"gateway and sidecar, with the option", []string{gateway + "," + envoyElement}, named, "", false},
 		{"in two lines, with the option", []string{gateway, envoyElement}, named, "", false},
-		{"gateway and sidecar", []string{gateway + "," + envoyElement}, nil, listener.ReasonSeveralElements, true},
-		{"in two lines", []string{gateway, envoyElement}, nil, listener.ReasonSeveralElements, true},
-		{"sidecar only", []string{envoyElement}, nil, listener.ReasonNoCertificate, true},
-		{"gateway that appends", []string{gateway + "," + gateway}, nil, listener.ReasonSeveralElements, true},
-		{"another pod, with the option", []string{gateway + ",By=spiffe://x;Hash=1;Subject=\"\";URI=spiffe://x"}, named, listener.ReasonUntrustedProxy, true},
+		{"gateway and sidecar", []string{gateway + "," + envoyElement}, nil, "several_elements", true},
+		{"in two lines", []string{gateway, envoyElement}, nil, "several_elements", true},
+		{"sidecar only", []string{envoyElement}, nil, "no_certificate", true},
+		{"gateway that appends", []string{gateway + "," + gateway}, nil, "several_elements", true},
+		{"another pod, with the option", []string{gateway + ",By=spiffe://x;Hash=1;Subject=\"\";URI=spiffe://x"}, named, "untrusted_proxy", true},
 	}
 
 	for _, test := range tests {

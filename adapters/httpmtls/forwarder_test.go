@@ -392,7 +392,7 @@ func TestRedirectIsNotFollowed(t *testing.T) {
 	})
 
 	err := forward(t, newForwarder(t, keys.client, end.address(), httpmtls.Options{}), event("object"))
-	if core.Reason(err) != contract.ReasonRedirect || core.IsPermanent(err) {
+	if core.Reason(err) != "redirect" || core.IsPermanent(err) {
 		t.Errorf("have %v, want a redirect that is an error", err)
 	}
 }

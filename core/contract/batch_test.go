@@ -36,7 +36,7 @@ func oneEvent(t *testing.T, change func(event, data map[string]any)) []byte {
 		"watchedGvk": map[string]any{"group": "", "version": "v1", "kind": "ConfigMap"},
 	}
 	event := map[string]any{
-		"specversion": "1.0", "id": "1", "source": "/runtimes/a", "type": contract.TypeChanged, "data": data,
+		"specversion": "1.0", "id": "1", "source": "/runtimes/a", "type": "com.github.runtime-watcher.changed", "data": data,
 	}
 	change(event, data)
 
@@ -107,11 +107,11 @@ func TestMalformedBatches(t *testing.T) {
 		"owner.namespace is empty":    func(_, d map[string]any) { d["owner"] = map[string]any{"name": "a"} },
 		"operation has 600 bytes":     func(_, d map[string]any) { d["operation"] = long },
 		"a heartbeat has a text of 600 bytes": func(e, _ map[string]any) {
-			e["type"] = contract.TypeHeartbeat
+			e["type"] = "com.github.runtime-watcher.heartbeat"
 			e["data"] = map[string]any{"version": long}
 		},
 		"0 reasons and 65 CA fingerprints": func(e, _ map[string]any) {
-			e["type"] = contract.TypeHeartbeat
+			e["type"] = "com.github.runtime-watcher.heartbeat"
 			e["data"] = map[string]any{"caFingerprints": make([]string, 65)}
 		},
 	} {
@@ -146,18 +146,18 @@ func TestBatchesAreOfOneSender(t *testing.T) {
 		return fmt.Sprintf(`{"specversion":"1.0","id":%q,"source":"/runtimes/%s","epoch":%q,"type":%q}`,
 			id, source, epoch, kind)
 	}
-	first := element("1", "a", "e", contract.TypeResync)
+	first := element("1", "a", "e", "com.github.runtime-watcher.resync")
 
 	for name, tt := range map[string]struct {
 		second string
 		ok     bool
 		before string
 	}{
-		"resync":            {element("2", "a", "e", contract.TypeResync), true, first},
-		"heartbeat":         {element("2", "a", "e", contract.TypeHeartbeat), true, first},
-		"another source":    {element("2", "b", "e", contract.TypeResync), false, first},
-		"another epoch":     {element("2", "a", "f", contract.TypeResync), false, first},
-		"after a heartbeat": {first, false, element("2", "a", "e", contract.TypeHeartbeat)},
+		"resync":            {element("2", "a", "e", "com.github.runtime-watcher.resync"), true, first},
+		"heartbeat":         {element("2", "a", "e", "com.github.runtime-watcher.heartbeat"), true, first},
+		"another source":    {element("2", "b", "e", "com.github.runtime-watcher.resync"), false, first},
+		"another epoch":     {element("2", "a", "f", "com.github.runtime-watcher.resync"), false, first},
+		"after a heartbeat": {first, false, element("2", "a", "e", "com.github.runtime-watcher.heartbeat")},
 	} {
 		batch, err := contract.V3.Decode([]byte("[" + tt.before + "," + tt.second + "]"))
 		if (err == nil) != tt.ok || err != nil && !errors.Is(err, contract.ErrMalformed) {

@@ -213,17 +213,17 @@ func (c *received) readData() error {
 	r := rawjson.NewReader(c.data)
 
 	switch c.kind {
-	case TypeHeartbeat:
+	case typeHeartbeat:
 		if c.heartbeat, err = readHeartbeat(c.data); err == nil {
 			c.heartbeat.ID, c.heartbeat.Time = c.event.ID, c.event.Time
 		}
-	case TypeResync:
+	case typeResync:
 		c.event.Resync = true
 		err = c.readObject(r, func(name string) error { return readOwner(r, name, &c.event.WatchEvent) })
-	case TypeChanged:
+	case typeChanged:
 		err = c.readObject(r, func(name string) error { return readChanged(r, name, &c.event.WatchEvent) })
 	default:
-		return fmt.Errorf("type is %.80q, want one of %v", c.kind, []string{TypeChanged, TypeResync, TypeHeartbeat})
+		return fmt.Errorf("type is %.80q, want one of %v", c.kind, []string{typeChanged, typeResync, typeHeartbeat})
 	}
 
 	if err != nil {

@@ -294,7 +294,7 @@ func TestDocumentIsComplete(t *testing.T) {
 
 	text := document(t)
 	want := []string{
-		contract.TypeChanged, contract.TypeResync, contract.TypeHeartbeat,
+		"com.github.runtime-watcher.changed", "com.github.runtime-watcher.resync", "com.github.runtime-watcher.heartbeat",
 		contract.ReasonUnknownManager, contract.ReasonMediaType, contract.ReasonTooLarge, contract.ReasonMalformed,
 		contract.ReasonUnreadable, contract.ReasonUnauthenticated, contract.ReasonNotReady, contract.ReasonBusy,
 		contract.ReasonShuttingDown, contract.ReasonTooFast, contract.ReasonPartial, contract.ReasonPanic,

@@ -156,9 +156,9 @@ func encodeNumbered(batch *core.Batch, event *core.Numbered) ([]byte, error) {
 	}
 
 	if event.Resync {
-		c.Type, c.Data = TypeResync, &changedData{Owner: fromName(event.Owner)}
+		c.Type, c.Data = typeResync, &changedData{Owner: fromName(event.Owner)}
 	} else {
-		c.Type, c.Subject, c.Data = TypeChanged, event.Watched.String(), fromChanged(&event.WatchEvent)
+		c.Type, c.Subject, c.Data = typeChanged, event.Watched.String(), fromChanged(&event.WatchEvent)
 	}
 
 	return marshal(&c)
@@ -295,7 +295,7 @@ func encodeHeartbeat(batch *core.Batch) ([]byte, error) {
 	}
 
 	c := newCloudEvent(batch, beat.ID, beat.Time)
-	c.Type, c.Data = TypeHeartbeat, fromHeartbeat(&beat)
+	c.Type, c.Data = typeHeartbeat, fromHeartbeat(&beat)
 
 	return marshal(&c)
 }

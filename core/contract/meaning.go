@@ -47,12 +47,12 @@ const (
 	// ReasonUnknownContract means that the path of contract v3 is not known. The receiver, or a
 	// gateway before it, answers 403 or 404, and not in the words of a listener.
 	ReasonUnknownContract = "unknown_contract"
-	// ReasonRedirect is every answer of 3xx: redirects are not followed.
-	ReasonRedirect = "redirect"
-	// ReasonClientError is any other answer of 4xx.
-	ReasonClientError = "client_error"
-	// ReasonServerError is any other answer of 5xx, or below 200.
-	ReasonServerError = "server_error"
+	// reasonRedirect is every answer of 3xx: redirects are not followed.
+	reasonRedirect = "redirect"
+	// reasonClientError is any other answer of 4xx.
+	reasonClientError = "client_error"
+	// reasonServerError is any other answer of 5xx, or below 200.
+	reasonServerError = "server_error"
 )
 
 // Meaning classifies a refusal for the sender.
@@ -107,10 +107,10 @@ func reasonOfClass(status int) string {
 
 	switch status / class {
 	case statusMultipleChoices / class:
-		return ReasonRedirect
+		return reasonRedirect
 	case statusBadRequest / class:
-		return ReasonClientError
+		return reasonClientError
 	default:
-		return ReasonServerError
+		return reasonServerError
 	}
 }

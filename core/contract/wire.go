@@ -8,9 +8,9 @@ import (
 
 // The types of the CloudEvents of contract v3.
 const (
-	TypeChanged   = "com.github.runtime-watcher.changed"
-	TypeResync    = "com.github.runtime-watcher.resync"
-	TypeHeartbeat = "com.github.runtime-watcher.heartbeat"
+	typeChanged   = "com.github.runtime-watcher.changed"
+	typeResync    = "com.github.runtime-watcher.resync"
+	typeHeartbeat = "com.github.runtime-watcher.heartbeat"
 )
 
 const (

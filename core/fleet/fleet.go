@@ -133,7 +133,7 @@ func (f *Fleet) record(k key, now time.Time) *record {
 // review brings the state of a record up to date, and notes a change for the observers.
 func (f *Fleet) review(r *record, now time.Time) {
 	if r.lose(&f.opts, now) {
-		f.schedule(r.key, CauseReplicaLost, now)
+		f.schedule(r.key, causeReplicaLost, now)
 	}
 
 	state, reason := r.judge(&f.opts, now)

@@ -86,6 +86,6 @@ func TestAForgottenManagerMayComeBack(t *testing.T) {
 		r.observe(beat("e", 2, 0))
 		settle()
 		r.wantState(fleet.Fresh, "")
-		r.wantCauses(fleet.CauseNewEpoch, fleet.CauseNewEpoch)
+		r.wantCauses("new_epoch", "new_epoch")
 	})
 }

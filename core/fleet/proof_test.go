@@ -102,7 +102,7 @@ func TestResyncForOneOwnerDoesNotStandForTheRuntime(t *testing.T) {
 		owned.Owner = types.NamespacedName{Namespace: "kcp-system", Name: "one"}
 		r.observe(owned)
 		time.Sleep(time.Minute)
-		r.wantCauses(fleet.CauseNewEpoch)
+		r.wantCauses("new_epoch")
 	})
 }
 

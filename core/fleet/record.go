@@ -32,14 +32,14 @@ type record struct {
 // if there is none.
 func (r *record) observe(peer core.Peer, batch *core.Batch, opts *Options, now time.Time) (cause string) {
 	if state, _ := r.judge(opts, now); state == Stale {
-		cause = CauseReturned
+		cause = causeReturned
 	}
 
 	r.lastSeen = now
 
 	if batch.Epoch != "" {
 		cause = cmp.Or(r.observeReplica(peer, batch, opts, now), cause)
-	} else if cause == CauseReturned {
+	} else if cause == causeReturned {
 		// An agent without heartbeats took over from one with: it speaks an older contract.
 		r.heartbeats = false
 		r.dismiss(func(*replica) bool { return true })
@@ -63,7 +63,7 @@ func (r *record) observeReplica(peer core.Peer, batch *core.Batch, opts *Options
 	}
 
 	if first {
-		return CauseNewEpoch
+		return causeNewEpoch
 	}
 
 	return cause

@@ -59,7 +59,7 @@ func (p *replica) observe(peer core.Peer, batch *core.Batch, opts *Options, now 
 	for i := range batch.Events {
 		sequence := batch.Events[i].Sequence
 		if sequence > p.sequence && sequence-p.sequence > 1 {
-			cause = CauseGap
+			cause = causeGap
 		}
 
 		p.sequence = max(p.sequence, sequence)
@@ -82,9 +82,9 @@ func (p *replica) observeHeartbeat(beat *core.Heartbeat, opts *Options, now time
 	switch {
 	case p.beat == nil && p.sequence == 0: // The first of this replica.
 	case beat.Sequence < p.sequence:
-		cause = CauseWentBack
+		cause = causeWentBack
 	case beat.Sequence > p.sequence:
-		cause = CauseGap
+		cause = causeGap
 	}
 
 	p.beat, p.beatAt, p.sequence = bound(beat), now, beat.Sequence

@@ -6,21 +6,21 @@ import (
 
 // The causes of the resyncs of a fleet.
 const (
-	// CauseNewEpoch means that an agent process sent its first request: earlier events may be lost.
-	CauseNewEpoch = "new_epoch"
-	// CauseGap means that a number of the sequence did not arrive.
-	CauseGap = "gap"
-	// CauseWentBack means that the sequence is lower than it was.
-	CauseWentBack = "went_back"
-	// CauseReturned means that a silent runtime sends requests again.
-	CauseReturned = "returned"
-	// CauseReplicaLost means that one of several replicas stopped sending without a last heartbeat.
-	CauseReplicaLost = "replica_lost"
+	// causeNewEpoch means that an agent process sent its first request: earlier events may be lost.
+	causeNewEpoch = "new_epoch"
+	// causeGap means that a number of the sequence did not arrive.
+	causeGap = "gap"
+	// causeWentBack means that the sequence is lower than it was.
+	causeWentBack = "went_back"
+	// causeReturned means that a silent runtime sends requests again.
+	causeReturned = "returned"
+	// causeReplicaLost means that one of several replicas stopped sending without a last heartbeat.
+	causeReplicaLost = "replica_lost"
 )
 
 // Causes returns all causes.
 func Causes() []string {
-	return []string{CauseNewEpoch, CauseGap, CauseWentBack, CauseReturned, CauseReplicaLost}
+	return []string{causeNewEpoch, causeGap, causeWentBack, causeReturned, causeReplicaLost}
 }
 
 // resync is a resync to come.

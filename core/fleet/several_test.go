@@ -148,7 +148,7 @@ func TestReplicasThatReturnLeadToOneResync(t *testing.T) {
 		}
 
 		r.wantState(fleet.Fresh, "")
-		r.wantCauses(fleet.CauseReturned)
+		r.wantCauses("returned")
 
 		if n := len(r.fleet.Get(prod, kyma).Replicas); n != 2 {
 			t.Errorf("%d replicas are known, want 2", n)
@@ -168,7 +168,7 @@ func TestReplicaThatDoesNotReturnIsCovered(t *testing.T) {
 			time.Sleep(interval)
 		}
 
-		r.wantCauses(fleet.CauseReturned)
+		r.wantCauses("returned")
 
 		if missing := r.fleet.WithoutCA("new"); len(missing) > 0 {
 			t.Errorf("%v are said not to trust the new CA, want none", missing)
@@ -207,7 +207,7 @@ func TestOlderContractTakesOver(t *testing.T) {
 		}
 
 		r.wantState(fleet.Unknown, "")
-		r.wantCauses(fleet.CauseReturned)
+		r.wantCauses("returned")
 		r.observe(resync("g", 1), beat("g", 1, 1))
 		r.wantState(fleet.Fresh, "")
 	})
@@ -227,7 +227,7 @@ func TestInstancesOfOneName(t *testing.T) {
 			time.Sleep(interval)
 		}
 
-		r.wantCauses(fleet.CauseNewEpoch, fleet.CauseNewEpoch)
+		r.wantCauses("new_epoch", "new_epoch")
 	})
 }
 
@@ -388,7 +388,7 @@ func TestSummaries(t *testing.T) {
 			kyma: {
 				Runtimes: map[fleet.Condition]int{{fleet.Fresh, ""}: 1, {fleet.Unknown, ""}: 1},
 				Pending:  3 + 1<<32, OldestPending: 20 * time.Second, FirstExpiry: expiry,
-				Resyncs: map[string]int64{fleet.CauseNewEpoch: 1}, ResyncsToCome: 1,
+				Resyncs: map[string]int64{"new_epoch": 1}, ResyncsToCome: 1,
 			},
 			"other": {
 				Runtimes: map[fleet.Condition]int{{fleet.Unknown, ""}: 1}, Resyncs: map[string]int64{}, Untracked: 1,

@@ -23,7 +23,7 @@ func (o *Outbox) Accept(manager core.Manager, event core.WatchEvent) core.Outcom
 
 	l, added := o.lane(manager, now)
 	if l == nil {
-		return o.others.refuse(ReasonTooManyManagers)
+		return o.others.refuse(reasonTooManyManagers)
 	}
 
 	if event.Resync && o.opts.ResyncOwners && event.Owner == (types.NamespacedName{}) {
@@ -87,7 +87,7 @@ func (o *Outbox) evict(l *lane, now time.Time) {
 	o.evicted++
 	o.keys -= l.keys
 	delete(o.lanes, l.manager)
-	l.clear(ReasonUnknownManager)
+	l.clear(reasonUnknownManager)
 	close(l.closed)
 	o.others.add(l.counts)
 	o.noteEvicted(l, now)

@@ -11,13 +11,13 @@ import (
 const (
 	// ReasonOverflow means that [Options].MaxKeys was reached. A resync stands in.
 	ReasonOverflow = "overflow"
-	// ReasonTooManyManagers means that [Options].MaxManagers was reached. Nothing stands in.
-	ReasonTooManyManagers = "too_many_managers"
-	// ReasonUnknownManager means that the lane of a manager was evicted because the control plane
+	// reasonTooManyManagers means that [Options].MaxManagers was reached. Nothing stands in.
+	reasonTooManyManagers = "too_many_managers"
+	// reasonUnknownManager means that the lane of a manager was evicted because the control plane
 	// never knew the manager. Nothing stands in.
-	ReasonUnknownManager = "unknown_manager"
-	// ReasonNoOwner means that a resync needs an owner, and that no event has named one yet.
-	ReasonNoOwner = "no_owner"
+	reasonUnknownManager = "unknown_manager"
+	// reasonNoOwner means that a resync needs an owner, and that no event has named one yet.
+	reasonNoOwner = "no_owner"
 	// ReasonShutdown means that the outbox stopped before the event was delivered.
 	ReasonShutdown = "shutdown"
 )

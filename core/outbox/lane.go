@@ -284,5 +284,5 @@ func (l *lane) oldest(now time.Time) (age time.Duration) {
 // takesResync reports whether there is room for a resync. There is always room for one without
 // owner.
 func (l *lane) takesResync(key core.EventKey) bool {
-	return key.Owner == (types.NamespacedName{}) || l.entries[key] != nil || len(l.entries)-l.keys < MaxOwners
+	return key.Owner == (types.NamespacedName{}) || l.entries[key] != nil || len(l.entries)-l.keys < maxOwners
 }

@@ -145,14 +145,14 @@ func (o *Outbox) noteForwarded(l *lane, c call, took time.Duration) {
 }
 
 func (o *Outbox) noteTooManyManagers(manager core.Manager, now time.Time) {
-	if o.logged.isDue(ReasonTooManyManagers, now) {
+	if o.logged.isDue(reasonTooManyManagers, now) {
 		o.note(slog.LevelWarn, "too many managers, the events of another one are dropped without a resync",
 			slog.String("manager", string(manager)), slog.Int("limit", o.opts.MaxManagers))
 	}
 }
 
 func (o *Outbox) noteEvicted(l *lane, now time.Time) {
-	if o.logged.isDue(ReasonUnknownManager, now) {
+	if o.logged.isDue(reasonUnknownManager, now) {
 		o.note(slog.LevelWarn, "too many managers, the events of one that the control plane never knew are dropped",
 			slog.String("manager", string(l.manager)), slog.Int("limit", o.opts.MaxManagers))
 	}

@@ -140,7 +140,7 @@ func TestInventedManagersAreEvicted(t *testing.T) {
 			}
 		}
 
-		if c := counts[outbox.Others]; c.Dropped[outbox.ReasonUnknownManager] != 1001 || c.Pending != 0 {
+		if c := counts[outbox.Others]; c.Dropped["unknown_manager"] != 1001 || c.Pending != 0 {
 			t.Errorf("counts of the others %+v, want 1001 events of unknown managers", c)
 		}
 
@@ -221,7 +221,7 @@ func TestUnreachableManagersAreNotEvicted(t *testing.T) {
 			t.Errorf("%d lines, want 1:\n%s", n, &log)
 		}
 
-		if c := o.Counts()[outbox.Others]; c.Dropped[outbox.ReasonTooManyManagers] != 10 {
+		if c := o.Counts()[outbox.Others]; c.Dropped["too_many_managers"] != 10 {
 			t.Errorf("counts of the others %+v, want 10 dropped", c)
 		}
 

@@ -91,7 +91,7 @@ type Options struct {
 	// unknown.
 	ResyncFirst bool
 	// ResyncOwners means that a resync is for an owner, as contract v1 identifies a runtime by its
-	// owner. There is one for each owner that an event has named, up to [MaxOwners]. Default: one
+	// owner. There is one for each owner that an event has named, up to maxOwners. Default: one
 	// for the manager.
 	ResyncOwners bool
 

@@ -289,7 +289,7 @@ func TestOwnersDoNotUnboundTheResends(t *testing.T) {
 		p := newPlane(nil)
 		o, stop := run(t, p, outbox.Options{MaxKeys: 1, Resend: []time.Duration{time.Minute}, ResyncOwners: true})
 
-		for i := range 2 * outbox.MaxOwners {
+		for i := range 2 * 100 {
 			o.Accept(kyma, ownedBy(strconv.Itoa(i), "a"))
 			time.Sleep(190 * ms)
 		}
@@ -304,7 +304,7 @@ func TestOwnersDoNotUnboundTheResends(t *testing.T) {
 			}
 		}
 
-		if got, want := len(owners), outbox.MaxOwners; got != want {
+		if got, want := len(owners), 100; got != want {
 			t.Errorf("resyncs for %d owners, want %d", got, want)
 		}
 	})

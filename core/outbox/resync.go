@@ -9,8 +9,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// MaxOwners bounds the owners for whom resyncs of one manager are: owners are foreign input.
-const MaxOwners = 100
+// maxOwners bounds the owners for whom resyncs of one manager are: owners are foreign input.
+const maxOwners = 100
 
 // Resync asks every known manager to look at the whole runtime, because changes may have passed
 // unseen. With [Options].ResyncOwners, it asks for each known owner. A resync that waits already
@@ -50,7 +50,7 @@ func (o *Outbox) isNews(l *lane, added bool, owner types.NamespacedName) bool {
 }
 
 // resync asks for a look at the whole runtime. The owner counts only where resyncs are for owners.
-// There is none for the owners beyond MaxOwners.
+// There is none for the owners beyond maxOwners.
 func (o *Outbox) resync(l *lane, owner types.NamespacedName, now time.Time) {
 	resync, ok := o.newResync(l, owner, now)
 	if ok {
@@ -85,7 +85,7 @@ func (o *Outbox) targets(l *lane) []types.NamespacedName {
 func (o *Outbox) resyncAll(l *lane, now time.Time) core.Outcome {
 	targets := o.targets(l)
 	if len(targets) == 0 {
-		return l.counts.refuse(ReasonNoOwner)
+		return l.counts.refuse(reasonNoOwner)
 	}
 
 	for _, owner := range targets {
@@ -108,7 +108,7 @@ func (o *Outbox) standIn(l *lane, newest time.Time, permanent bool, now time.Tim
 	targets := o.targets(l)
 
 	if len(targets) == 0 {
-		l.counts.refuse(ReasonNoOwner)
+		l.counts.refuse(reasonNoOwner)
 	}
 
 	for _, owner := range targets {
@@ -154,7 +154,7 @@ type owners []types.NamespacedName
 
 // add reports whether the owner is new.
 func (o *owners) add(owner types.NamespacedName) bool {
-	if owner == (types.NamespacedName{}) || len(*o) >= MaxOwners || slices.Contains(*o, owner) {
+	if owner == (types.NamespacedName{}) || len(*o) >= maxOwners || slices.Contains(*o, owner) {
 		return false
 	}
 

@@ -73,7 +73,7 @@ func TestResyncWithoutKnownOwnerIsCounted(t *testing.T) {
 		time.Sleep(time.Second)
 
 		unseen := core.WatchEvent{Resync: true}
-		if got := o.Accept(kyma, unseen); got != core.Dropped || o.Counts()[kyma].Dropped[outbox.ReasonNoOwner] != 1 {
+		if got := o.Accept(kyma, unseen); got != core.Dropped || o.Counts()[kyma].Dropped["no_owner"] != 1 {
 			t.Errorf("outcome %s, counts %+v, want it dropped as there is no owner", got, o.Counts()[kyma])
 		}
 

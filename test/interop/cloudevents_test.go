@@ -61,7 +61,7 @@ func TestOfficialSDKReadsOurBatches(t *testing.T) {
 		t.Errorf("extensions (-want +got):\n%s", diff)
 	}
 
-	if changed.Type() != contract.TypeChanged || changed.Subject() != "default/demo" || changed.ID() != "e-kyma-2" ||
+	if changed.Type() != "com.github.runtime-watcher.changed" || changed.Subject() != "default/demo" || changed.ID() != "e-kyma-2" ||
 		changed.Source() != "/runtimes/runtime%201%2F%C3%BC" {
 		t.Errorf("event %v", changed)
 	}
