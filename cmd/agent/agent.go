@@ -155,7 +155,7 @@ func newOutbox(
 		return nil, fmt.Errorf("build: %w", err)
 	}
 
-	metrics.ReadOutbox(box.Counts)
+	metrics.ReadOutbox(box)
 
 	return box, nil
 }
