@@ -6,8 +6,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
 
-// Agent has the metrics of an agent. Its methods are hooks for the parts of an agent. They return at
-// once and may be called concurrently.
+// Agent has the metrics of an agent. Its methods are hooks for the parts of an agent. They return
+// at once and may be called concurrently.
 type Agent struct {
 	certificates
 	managers *managers
@@ -17,9 +17,9 @@ type Agent struct {
 	process  processMetrics
 }
 
-// NewAgent returns the metrics of an agent, registered with reg. It fails with [ErrInvalidOptions] when
-// reg is nil or an option is wrong. It fails with a [prom.AlreadyRegisteredError] and registers nothing
-// when reg has such metrics.
+// NewAgent returns the metrics of an agent, registered with reg. It fails with [ErrInvalidOptions]
+// when reg is nil or an option is wrong. It fails with a [prom.AlreadyRegisteredError] and
+// registers nothing when reg has such metrics.
 func NewAgent(reg prom.Registerer, opts Options) (*Agent, error) {
 	opts = opts.withDefaults()
 	if err := check(reg, opts); err != nil {

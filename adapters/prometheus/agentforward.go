@@ -44,7 +44,7 @@ func newForwardMetrics(f factory) forwardMetrics {
 			"1 for the contract that events to the manager travel with, 0 for a former one.",
 			labelManager, labelContract),
 		unknown: f.counters("contract_unknown_total",
-			"Attempts to forward whose answer shows that the control plane does not know the contract.", labelManager),
+			"Attempts to forward that the control plane answers as if it does not know the contract.", labelManager),
 		results: new(vocabulary), contracts: new(vocabulary),
 	}
 	m.durations.WithLabelValues(resultOK)
@@ -126,7 +126,7 @@ func (a *Agent) ContractInUse(manager core.Manager, contract string) {
 	choose(a.forward.contract, a.forward.contracts, contract, a.managers.value(manager))
 }
 
-// ContractUnknown counts an attempt whose answer shows that the contract is not known.
+// ContractUnknown counts an attempt that is answered as if the contract is not known.
 func (a *Agent) ContractUnknown(manager core.Manager) {
 	a.forward.unknown.WithLabelValues(a.managers.value(manager)).Inc()
 }

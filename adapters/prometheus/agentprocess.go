@@ -55,7 +55,8 @@ func (a *Agent) CanaryProbed(state core.CanaryState, took time.Duration) {
 	choose(a.process.canary, a.process.states, string(state))
 }
 
-// choose sets the series of word to 1 and those of the other words to 0. The word is the last label.
+// choose sets the series of word to 1 and those of the other words to 0. The word is the last
+// label.
 func choose(gauges *prom.GaugeVec, words *vocabulary, word string, labels ...string) {
 	word = words.value(word)
 	gauges.WithLabelValues(append(labels, word)...).Set(1)

@@ -34,14 +34,14 @@ func newWebhookMetrics(f factory) webhookMetrics {
 		last: f.gauges("admission_last_review_timestamp_seconds",
 			"Time of the last admission review, in Unix time.", labelManager),
 		owners: f.counters("admission_owner_problems_total",
-			"Reviews of objects whose owner is missing or malformed.", labelManager, labelProblem),
+			"Reviews of objects with a missing or malformed owner.", labelManager, labelProblem),
 		refusals: f.counters("admission_refusals_total",
 			"Requests of the webhook that were no readable admission review.", labelCode, labelReason),
 		panics: f.counters("admission_panics_total",
 			"Panics caught while a request of the webhook was answered, by place.", labelPlace),
 		inFlight: f.gauge("admission_in_flight", "Requests of the webhook in progress."),
 		handshakes: f.counters("tls_handshake_failures_total",
-			"Connections to the webhook whose TLS handshake failed, by cause.", labelCause),
+			"Connections to the webhook with a failed TLS handshake, by cause.", labelCause),
 		decisions: new(vocabulary), problems: new(vocabulary), reasons: new(vocabulary),
 		places: new(vocabulary), causes: new(vocabulary),
 	}
@@ -67,7 +67,7 @@ func (a *Agent) Refused(status int, reason string, took time.Duration) {
 	a.webhook.refusals.WithLabelValues(code(status), a.webhook.reasons.value(reason)).Inc()
 }
 
-// OwnerProblem counts an object whose owner is missing or malformed.
+// OwnerProblem counts an object with a missing or malformed owner.
 func (a *Agent) OwnerProblem(manager core.Manager, problem string) {
 	a.webhook.owners.WithLabelValues(a.managers.value(manager), a.webhook.problems.value(problem)).Inc()
 }
@@ -80,13 +80,13 @@ func (a *Agent) Panicked(place string) {
 // InFlight adds 1 before a request is read, and -1 after it was answered.
 func (a *Agent) InFlight(delta int) { a.webhook.inFlight.Add(float64(delta)) }
 
-// HandshakeFailed counts a connection to the webhook whose TLS handshake failed.
+// HandshakeFailed counts a connection to the webhook with a failed TLS handshake.
 func (a *Agent) HandshakeFailed(cause string) {
 	a.webhook.handshakes.WithLabelValues(a.webhook.causes.value(cause)).Inc()
 }
 
-// admissionBuckets are fine below 1 ms, the limit for the time that the agent may add to a write. They
-// end at the default timeout of a webhook.
+// admissionBuckets are fine below 1 ms, the limit for the time that the agent may add to a write.
+// They end at the default timeout of a webhook.
 func admissionBuckets() []float64 {
 	return []float64{25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 50e-3, 250e-3, 1, 10}
 }

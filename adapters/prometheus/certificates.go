@@ -38,8 +38,8 @@ func (c certificates) KeyMaterial(use string) KeyMaterial {
 	return KeyMaterial{use: use, metrics: c}
 }
 
-// KeyMaterial has the metrics of one set of key material. Its methods are hooks. They return at once and
-// may be called concurrently.
+// KeyMaterial has the metrics of one set of key material. Its methods are hooks. They return at
+// once and may be called concurrently.
 type KeyMaterial struct {
 	use     string
 	metrics certificates
@@ -56,8 +56,8 @@ func (k KeyMaterial) Refused(problem string) {
 	k.metrics.failures.WithLabelValues(k.use, k.metrics.problems.value(problem)).Inc()
 }
 
-// Expires sets the expiry of the certificate in use. The zero time removes the series. Call it for the
-// first generation, for which no hook is called.
+// Expires sets the expiry of the certificate in use. The zero time removes the series. Call it for
+// the first generation, for which no hook is called.
 func (k KeyMaterial) Expires(notAfter time.Time) {
 	if notAfter.IsZero() {
 		k.metrics.expiry.DeleteLabelValues(k.use)

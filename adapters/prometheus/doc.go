@@ -1,6 +1,7 @@
-// Package prometheus exposes metrics of an agent, of a listener and of a fleet to Prometheus. The methods
-// of [Agent] and [Listener] are hooks for the parts that they measure. An outbox and a fleet are read at
-// each scrape. Nothing is global: the caller passes a [prom.Registerer], and serves it.
+// Package prometheus exposes metrics of an agent, of a listener and of a fleet to Prometheus. The
+// methods of [Agent] and [Listener] are hooks for the parts that they measure. An outbox and a
+// fleet are read at each scrape. Nothing is global: the caller passes a [prom.Registerer], and
+// serves it.
 //
 // The package has the name of the client library that it uses. Import that one as prom.
 //
@@ -73,7 +74,7 @@
 // # Labels
 //
 //	manager   operator that events are for; "_other" for no known one and for all beyond the limit
-//	decision  decision on a write; "refused" for a request that was no review
+//	decision  verdict on a write; "refused" for a request that was no review
 //	result    "ok", "partial" (some events of a batch failed), or the reason of a failure
 //	reason    why an event or a connection was dropped, a request refused, or a runtime is degraded
 //	state     freshness: "fresh", "unproved", "stale", "degraded" or "unknown";
@@ -84,9 +85,9 @@
 //	place     where a panic was caught
 //	contract  "v1", "v2", …; empty if a request names none
 //	code      HTTP status; empty without an answer
-//	use       use of a certificate: "client", "server", "ca" or "webhook_ca"
+//	use       purpose of a certificate: "client", "server", "ca" or "webhook_ca"
 //
-// A stranger can invent names of managers, as they come from a URL. So only [Options].MaxManagers of them
-// get series of their own. All other labels have few values, which are constants in code, and are bounded
-// as well.
+// A stranger can invent names of managers, as they come from a URL. So only [Options].MaxManagers
+// of them get series of their own. All other labels have few values, which are constants in code,
+// and are bounded as well.
 package prometheus

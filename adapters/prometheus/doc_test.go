@@ -14,7 +14,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
 )
 
-// TestDocListsEveryMetric compares the tables of the package comment with what is exposed: name, labels and type.
+// TestDocListsEveryMetric compares the tables of the package comment with what is exposed: name,
+// labels and type.
 func TestDocListsEveryMetric(t *testing.T) {
 	agent, agentReg := newAgent(t, prometheus.Options{})
 	useAgent(t, agent)

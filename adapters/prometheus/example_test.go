@@ -17,7 +17,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
 
-// The outbox is read at each scrape. Its hooks, and those of the other parts, are methods of the metrics.
+// The outbox is read at each scrape. Its hooks, and those of the other parts, are methods of the
+// metrics.
 func ExampleNewAgent() {
 	reg := prom.NewRegistry()
 

@@ -28,14 +28,15 @@ const (
 	// otherValue stands for values beyond the limit. It is also the result of core.Reason for an
 	// unknown cause.
 	otherValue = "other"
-	// maxValues bounds the values of a label other than the manager. They are constants of our code.
+	// maxValues bounds the values of a label other than the manager. They are constants of our
+	// code.
 	maxValues = 64
 	// maxValueBytes bounds one value.
 	maxValueBytes = 64
 )
 
-// vocabulary bounds the values of one label: the first maxValues are kept, others become "other". The
-// zero value is ready to use. It is safe for concurrent use.
+// vocabulary bounds the values of one label: the first maxValues are kept, others become "other".
+// The zero value is ready to use. It is safe for concurrent use.
 type vocabulary struct {
 	mu   sync.Mutex
 	seen map[string]struct{}

@@ -8,8 +8,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// Listener has the metrics of a listener. Its methods are hooks for it. They return at once and may be
-// called concurrently.
+// Listener has the metrics of a listener. Its methods are hooks for it. They return at once and may
+// be called concurrently.
 type Listener struct {
 	certificates
 	managers   *managers
@@ -49,14 +49,15 @@ func newListener(f factory, managers *managers) *Listener {
 			"Time to answer a request, by contract and HTTP status.", requestBuckets(), labelContract, labelCode),
 		inFlight: f.gauge("requests_in_flight", "Requests that the verifier or the handler is working on."),
 		handshakes: f.counters("tls_handshake_failures_total",
-			"Connections whose TLS handshake failed, by cause.", labelCause),
+			"Connections with a failed TLS handshake, by cause.", labelCause),
 		drops: f.counters("connections_dropped_total",
 			"Connections that were closed for the limit, by reason.", labelReason),
 	}
 }
 
-// Answered counts a request for manager that was answered with an HTTP status, for a reason. Contract
-// and manager are empty when the request names no known one. The reason is empty for a success.
+// Answered counts a request for manager that was answered with an HTTP status, for a reason.
+// Contract and manager are empty when the request names no known one. The reason is empty for a
+// success.
 func (l *Listener) Answered(contract string, manager core.Manager, status int, reason string, took time.Duration) {
 	contract = l.contracts.value(contract)
 	l.durations.WithLabelValues(contract, code(status)).Observe(took.Seconds())
@@ -66,7 +67,7 @@ func (l *Listener) Answered(contract string, manager core.Manager, status int, r
 // InFlight adds 1 before the work on a request, and -1 after it.
 func (l *Listener) InFlight(delta int) { l.inFlight.Add(float64(delta)) }
 
-// HandshakeFailed counts a connection whose TLS handshake failed.
+// HandshakeFailed counts a connection with a failed TLS handshake.
 func (l *Listener) HandshakeFailed(cause string) {
 	l.handshakes.WithLabelValues(l.causes.value(cause)).Inc()
 }

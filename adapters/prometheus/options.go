@@ -16,11 +16,11 @@ var ErrInvalidOptions = errors.New("invalid metrics options")
 
 // Options are the optional settings of metrics. The zero value is the documented default.
 type Options struct {
-	// Managers always have series of their own. Those of an agent exist from the start, at zero, so that
-	// alerts can compare. Other managers get series with their first event. Default: none.
+	// Managers always have series of their own. Those of an agent exist from the start, at zero, so
+	// that alerts can compare. Other managers get series with their first event. Default: none.
 	Managers []core.Manager
-	// MaxManagers bounds the managers with series of their own, Managers included. All others share the
-	// label value [Other]. Default: [DefaultMaxManagers].
+	// MaxManagers bounds the managers with series of their own, Managers included. All others share
+	// the label value [Other]. Default: [DefaultMaxManagers].
 	MaxManagers int
 }
 

@@ -8,7 +8,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
 
-// outboxCollector reads an outbox at each scrape. All counts are of one moment, so they are balanced.
+// outboxCollector reads an outbox at each scrape. All counts are of one moment, so they are
+// balanced.
 type outboxCollector struct {
 	descs    outboxDescs
 	managers *managers
@@ -57,7 +58,7 @@ func (c *outboxCollector) Collect(metrics chan<- prom.Metric) {
 	}
 }
 
-// stock is what one label value shows.
+// stock has the values of one label.
 type stock struct {
 	outbox.Counts
 

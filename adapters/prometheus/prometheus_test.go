@@ -25,7 +25,8 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// The methods fit the hooks of the parts. Those of adapters that may not be imported are written out.
+// The methods fit the hooks of the parts. Those of adapters that may not be imported are written
+// out.
 var (
 	_ = outbox.Hooks{Attempted: (*prometheus.Agent)(nil).Attempted}
 

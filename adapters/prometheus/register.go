@@ -43,7 +43,7 @@ func check(reg prom.Registerer, opts Options) error {
 	return opts.validate()
 }
 
-// factory makes metrics whose names have this second word.
+// factory makes metrics with this second word in their names.
 type factory string
 
 func (f factory) desc(name, help string, labels ...string) *prom.Desc {
