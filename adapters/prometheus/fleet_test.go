@@ -216,10 +216,10 @@ func ExampleRegisterFleet() {
 	// runtime_watcher_fleet_runtimes{manager="kyma",reason="",state="unproved"} 0
 	// runtime_watcher_fleet_runtimes{manager="kyma",reason="canary_failing",state="degraded"} 0
 	// runtime_watcher_fleet_runtimes{manager="kyma",reason="canary_lost",state="degraded"} 0
-	// runtime_watcher_fleet_runtimes{manager="kyma",reason="certificate_expiring",state="degraded"}
-	// 0 runtime_watcher_fleet_runtimes{manager="kyma",reason="dropping",state="degraded"} 0
+	// runtime_watcher_fleet_runtimes{manager="kyma",reason="certificate_expiring",state="degraded"} 0
+	// runtime_watcher_fleet_runtimes{manager="kyma",reason="dropping",state="degraded"} 0
 	// runtime_watcher_fleet_runtimes{manager="kyma",reason="key_material",state="degraded"} 0
 	// runtime_watcher_fleet_runtimes{manager="kyma",reason="pending_too_long",state="degraded"} 1
-	// runtime_watcher_fleet_runtimes{manager="kyma",reason="webhook_unreachable",state="degraded"}
-	// 0 runtime_watcher_fleet_oldest_event_pending_seconds{manager="kyma"} 90
+	// runtime_watcher_fleet_runtimes{manager="kyma",reason="webhook_unreachable",state="degraded"} 0
+	// runtime_watcher_fleet_oldest_event_pending_seconds{manager="kyma"} 90
 }
