@@ -12,7 +12,6 @@ import (
 type processMetrics struct {
 	drops    *prom.CounterVec
 	stalls   prom.Counter
-	logLines prom.Counter
 	canaries *prom.HistogramVec
 	canary   *prom.GaugeVec
 
@@ -25,7 +24,6 @@ func newProcessMetrics(f factory) processMetrics {
 			"Connections to a server of the agent that were closed for its limit, by reason.", labelServer, labelReason),
 		stalls: f.counter("stalls_total",
 			"Times that the agent did not run for 1 s or longer. A resync stands in for the missed reviews."),
-		logLines: f.counter("log_lines_dropped_total", "Log lines that the log sink did not take in time."),
 		canaries: f.histograms("canary_duration_seconds",
 			"Time of one write of the canary, by the state that it showed.", forwardBuckets(), labelState),
 		canary: f.gauges("canary_state",
@@ -35,7 +33,7 @@ func newProcessMetrics(f factory) processMetrics {
 }
 
 func (m processMetrics) all() collectors {
-	return collectors{m.drops, m.stalls, m.logLines, m.canaries, m.canary}
+	return collectors{m.drops, m.stalls, m.canaries, m.canary}
 }
 
 // ConnectionDropped counts a connection that a server closed for its limit.
@@ -45,9 +43,6 @@ func (a *Agent) ConnectionDropped(server, reason string) {
 
 // Stalled counts a time for which the agent did not run.
 func (a *Agent) Stalled() { a.process.stalls.Inc() }
-
-// LogLineDropped counts a log line that was dropped.
-func (a *Agent) LogLineDropped() { a.process.logLines.Inc() }
 
 // CanaryProbed counts a write of the canary and sets the state that it showed.
 func (a *Agent) CanaryProbed(state core.CanaryState, took time.Duration) {

@@ -32,7 +32,6 @@
 //	runtime_watcher_agent_tls_handshake_failures_total{cause}              counter   failed TLS handshakes
 //	runtime_watcher_agent_connections_dropped_total{server,reason}         counter   connections beyond the limit
 //	runtime_watcher_agent_stalls_total                                     counter   pauses of 1 s or longer
-//	runtime_watcher_agent_log_lines_dropped_total                          counter   lines that the sink did not take
 //	runtime_watcher_agent_certificate_reloads_total{use}                   counter   new key material in use
 //	runtime_watcher_agent_certificate_reload_failures_total{use,problem}   counter   new key material refused
 //	runtime_watcher_agent_certificate_expiry_timestamp_seconds{use}        gauge     expiry of the certificate in use

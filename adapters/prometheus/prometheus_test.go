@@ -104,7 +104,6 @@ func useAgent(t *testing.T, agent *prometheus.Agent) {
 	agent.HandshakeFailed("bad_certificate")
 	agent.ConnectionDropped("webhook", "displaced")
 	agent.Stalled()
-	agent.LogLineDropped()
 	agent.ContractUnknown("kyma")
 	agent.ContractInUse("kyma", "v2")
 	agent.CanaryProbed(core.CanaryLost, 3*time.Second)

@@ -7,10 +7,6 @@ import "runtime/debug"
 // became 28 MiB, a little slower.
 const softMemoryLimit = 22 << 20
 
-// maxBodies bounds the reviews that are in memory at once, in bytes: seven of objects of 1 MB, or one of the largest there is. Those beyond
-// wait a little, and then a resync stands in for them.
-const maxBodies = 8 << 20
-
 // limitMemory leaves the choice to GOMEMLIMIT where it is set (package runtime).
 func limitMemory(getenv func(string) string) {
 	if getenv("GOMEMLIMIT") == "" {

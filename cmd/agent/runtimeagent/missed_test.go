@@ -1,4 +1,4 @@
-package main
+package runtimeagent
 
 import (
 	"context"
@@ -116,7 +116,7 @@ func TestClosedConnectionsArePaced(t *testing.T) {
 		c := component{"missed", w.start}.run(t.Context(), make(chan struct{}, 1))
 
 		for range 100 {
-			w.connectionClosed()
+			w.report()
 			time.Sleep(missedPace / 60)
 		}
 
