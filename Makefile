@@ -23,7 +23,7 @@ SEED ?= $(shell date +%s)
 SEEDS ?= 20
 DURATION ?= 30s
 SETTLE ?= 100ms
-LOOK_AGAIN ?= 0s
+RESEND_AFTER ?= 3s
 TESTFLAGS ?=
 ROTATION ?= 2m
 TIMEOUT ?= 20m
@@ -65,9 +65,9 @@ test: ## Test every module with the race detector, against real API servers. TES
 
 # Seeds run one after the other on one API server, about a minute each. make chaos SEED=... SEEDS=1 repeats one.
 .PHONY: chaos
-chaos: ## Inject random faults into real processes and account for every write: SEEDS (20) from SEED (now), DURATION of faults each (30s), SETTLE (100ms), LOOK_AGAIN (0s)
+chaos: ## Inject random faults into real processes and account for every write: SEEDS (20) from SEED (now), DURATION of faults each (30s), SETTLE (100ms), RESEND_AFTER (3s)
 	@$(WITH_ASSETS) $(GO) test ./test/chaos -count=1 -v -run 'TestNothingIsLost|TestTheSuiteCanFail' -timeout 3h $(TESTFLAGS) \
-		-parallel-seeds=false -seed=$(SEED) -seeds=$(SEEDS) -duration=$(DURATION) -settle=$(SETTLE) -look-again=$(LOOK_AGAIN)
+		-parallel-seeds=false -seed=$(SEED) -seeds=$(SEEDS) -duration=$(DURATION) -settle=$(SETTLE) -resend=$(RESEND_AFTER)
 
 .PHONY: soak
 soak: ## Check that memory, open files and goroutines stay flat over a million events and an outage of an hour, scaled. ARGS

@@ -6,7 +6,8 @@ type Batch struct {
 	// Source is the runtime that the sender claims to be. It is empty when the contract carries no
 	// claim (v1, v2). A listener compares it with the certificate.
 	Source RuntimeID
-	// Epoch is one life of one agent process. It is empty when the events are not numbered (v1, v2).
+	// Epoch is one life of one agent process. It is empty when the events are not numbered (v1,
+	// v2).
 	Epoch string
 	// Events are in the order of their sequence, unless one is sent again.
 	Events []Numbered
@@ -18,11 +19,12 @@ type Batch struct {
 type Numbered struct {
 	WatchEvent
 
-	// Sequence counts, from 1, the events of an epoch to one manager, so that a receiver sees a gap.
-	// An event keeps its number when it is sent again. It is 0 without an epoch.
+	// Sequence counts, from 1, the events of an epoch to one manager, so that a receiver sees a
+	// gap. An event keeps its number when it is sent again. It is 0 without an epoch.
 	Sequence uint64
-	// ID differs for all events of a source that say something different. An event keeps its ID when
-	// it is sent again, unless a newer event was merged into it. It may be empty without an epoch.
+	// ID differs for all events of a source that say something different. An event keeps its ID
+	// when it is sent again, unless a newer event was merged into it. It may be empty without an
+	// epoch.
 	ID string
 }
 

@@ -16,8 +16,8 @@ import (
 type Change struct {
 	// Operation is the kind of the write.
 	Operation Operation
-	// Subresource is the part of the resource that was written, such as "status". It is empty for the
-	// resource itself.
+	// Subresource is the part of the resource that was written, such as "status". It is empty for
+	// the resource itself.
 	Subresource string
 	// DryRun is whether the write will not be persisted.
 	DryRun bool
@@ -39,8 +39,9 @@ func (c *Change) Object() *Object {
 	return c.Old
 }
 
-// maxIdentity bounds the names and the kind of an event together, in bytes. Kubernetes allows fewer.
-// Without the bound, foreign input could fill an outbox with megabytes under each of its keys.
+// maxIdentity bounds the names and the kind of an event together, in bytes. Kubernetes allows
+// fewer. Without the bound, foreign input could fill an outbox with megabytes under each of its
+// keys.
 const maxIdentity = 2 << 10
 
 // Event returns the event that asks to look at the object of c, without owner; at is its Time. It
@@ -64,14 +65,23 @@ func (c *Change) Event(at time.Time) (WatchEvent, error) {
 		e.Watched.Namespace = ""
 	}
 
-	size := len(e.Watched.Namespace) + len(e.Watched.Name) +
-		len(e.WatchedGVK.Group) + len(e.WatchedGVK.Version) + len(e.WatchedGVK.Kind)
-	if e.Watched.Name == "" || size > maxIdentity {
-		return WatchEvent{}, fmt.Errorf("%w: want a name, and at most %d bytes of names and kind, have %d",
-			ErrInvalidObject, maxIdentity, size)
+	if err := e.checkIdentity(); err != nil {
+		return WatchEvent{}, err
 	}
 
 	return e, nil
+}
+
+func (e *WatchEvent) checkIdentity() error {
+	name, kind := e.Watched, e.WatchedGVK
+
+	size := len(name.Namespace) + len(name.Name) + len(kind.Group) + len(kind.Version) + len(kind.Kind)
+	if name.Name == "" || size > maxIdentity {
+		return fmt.Errorf("%w: want a name, and at most %d bytes of names and kind, have %d",
+			ErrInvalidObject, maxIdentity, size)
+	}
+
+	return nil
 }
 
 func fieldOf(subresource string) Field {

@@ -17,14 +17,15 @@ type Delivery struct {
 	Received time.Time
 }
 
-// Peer is the sender of a request, as its certificate states. A listener builds it from a certificate
-// whose chain, validity and key usage it has checked (RFC 5280).
+// Peer is the sender of a request, as its certificate states. A listener builds it from a
+// certificate whose chain, validity and key usage it has checked (RFC 5280).
 type Peer struct {
 	// ID names the runtime.
 	ID RuntimeID
 	// CommonName is that of the certificate's subject.
 	CommonName string
-	// DNSNames, URIs and IPs are the certificate's Subject Alternative Names (RFC 5280, section 4.2.1.6), as written.
+	// DNSNames, URIs and IPs are the certificate's Subject Alternative Names (RFC 5280, section
+	// 4.2.1.6), as written.
 	DNSNames []string
 	URIs     []string
 	IPs      []netip.Addr

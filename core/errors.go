@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Errors that callers branch on. Adapters wrap them. Each answers [IsPermanent] and [Reason] for the
-// errors that wrap it.
+// Errors that callers branch on. Adapters wrap them. Each answers [IsPermanent] and [Reason] for
+// the errors that wrap it.
 var (
 	// ErrInvalidManager means that a name is not a DNS-1123 label. It is permanent.
 	ErrInvalidManager error = &sentinel{
@@ -18,7 +18,8 @@ var (
 		reason:    "invalid_manager",
 		permanent: true,
 	}
-	// ErrInvalidObject means that bytes which should be a Kubernetes object in JSON are not. It is permanent.
+	// ErrInvalidObject means that bytes which should be a Kubernetes object in JSON are not. It is
+	// permanent.
 	ErrInvalidObject error = &sentinel{
 		text:      "not a Kubernetes object in JSON",
 		reason:    "invalid_object",
@@ -26,8 +27,8 @@ var (
 	}
 	// ErrInvalidOwner means that the value of [OwnerAnnotation] names no object. It is permanent.
 	ErrInvalidOwner error = &sentinel{text: "owner is not <namespace>/<name>", reason: "invalid_owner", permanent: true}
-	// ErrUnauthenticated means that a sender did not prove its identity. A later attempt can succeed: a
-	// rotation may be under way.
+	// ErrUnauthenticated means that a sender did not prove its identity. A later attempt can
+	// succeed: a rotation may be under way.
 	ErrUnauthenticated error = &sentinel{text: "sender is not authenticated", reason: "unauthenticated"}
 	// ErrForbidden means that a known sender may not trigger what it asked for. A later attempt can
 	// succeed.
@@ -36,8 +37,8 @@ var (
 	ErrUnknownManager error = &sentinel{text: "receiver does not serve the manager", reason: "unknown_manager"}
 	// ErrNotReady means that the receiver cannot take events yet, or not any more.
 	ErrNotReady error = &sentinel{text: "not ready", reason: "not_ready"}
-	// ErrNotSent means that an event, or a heartbeat, stayed behind when a batch was cut. It was not
-	// refused: it belongs into the next batch, in its order.
+	// ErrNotSent means that an event, or a heartbeat, stayed behind when a batch was cut. It was
+	// not refused: it belongs into the next batch, in its order.
 	ErrNotSent error = &sentinel{text: "not sent, as the batch was cut", reason: "not_sent"}
 )
 
@@ -57,12 +58,12 @@ type Retryable interface{ Retryable() bool }
 // RetryAfterer is implemented by errors with a wait before the next attempt.
 type RetryAfterer interface{ RetryAfter() time.Duration }
 
-// Reasoner is implemented by errors that name their cause as a metric label: lower-case words joined
-// by '_', from a small fixed set.
+// Reasoner is implemented by errors that name their cause as a metric label: lower-case words
+// joined by '_', from a small fixed set.
 type Reasoner interface{ Reason() string }
 
-// IsPermanent reports whether err is [Retryable] and denies it. Any other error is not permanent: an
-// event is dropped on proof only.
+// IsPermanent reports whether err is [Retryable] and denies it. Any other error is not permanent:
+// an event is dropped on proof only.
 func IsPermanent(err error) bool {
 	var r Retryable
 
@@ -79,8 +80,8 @@ func RetryAfter(err error) time.Duration {
 	return max(r.RetryAfter(), 0)
 }
 
-// Reason returns the metric label that err carries, "timeout" or "canceled" for the end of a context,
-// and "other" for every other error.
+// Reason returns the metric label that err carries, "timeout" or "canceled" for the end of a
+// context, and "other" for every other error.
 func Reason(err error) string {
 	var r Reasoner
 
@@ -96,8 +97,8 @@ func Reason(err error) string {
 	}
 }
 
-// EventErrors is returned by a [Forwarder] when some events of a batch failed for themselves and the
-// others were delivered. It maps the index of each failed event to its error. The index
+// EventErrors is returned by a [Forwarder] when some events of a batch failed for themselves and
+// the others were delivered. It maps the index of each failed event to its error. The index
 // len(batch.Events) stands for the heartbeat.
 //
 // It does not unwrap: [IsPermanent] of one event is not that of the others. Ask each error.

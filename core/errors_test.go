@@ -35,21 +35,24 @@ func TestClassification(t *testing.T) {
 		reason    string
 	}{
 		{"nil", nil, false, 0, "other"},
-		{"one that says nothing", plain, false, 0, "other"},
+		{"one that classifies nothing", plain, false, 0, "other"},
 		{"retryable", &answer{retryable: true, after: time.Second}, false, time.Second, "answered"},
 		{"permanent", &answer{}, true, 0, "answered"},
 		{"negative wait", &answer{after: -time.Second}, true, 0, "answered"},
 		{"wrapped", fmt.Errorf("forward: %w", &answer{after: time.Minute}), true, time.Minute, "answered"},
 		{"joined", errors.Join(plain, &answer{}), true, 0, "answered"},
-		{"the outer one knows better", &answer{retryable: true, cause: core.ErrInvalidManager}, false, 0, "answered"},
+		{"the outer one wins", &answer{retryable: true, cause: core.ErrInvalidManager}, false, 0, "answered"},
 		{"invalid manager", core.ErrInvalidManager, true, 0, "invalid_manager"},
 		{"invalid object", core.ErrInvalidObject, true, 0, "invalid_object"},
+		{"invalid owner", core.ErrInvalidOwner, true, 0, "invalid_owner"},
+		{"unknown manager", core.ErrUnknownManager, false, 0, "unknown_manager"},
+		{"not sent", core.ErrNotSent, false, 0, "not_sent"},
 		{"unauthenticated", core.ErrUnauthenticated, false, 0, "unauthenticated"},
 		{"forbidden", fmt.Errorf("%w: %w", core.ErrForbidden, plain), false, 0, "forbidden"},
 		{"not ready", core.ErrNotReady, false, 0, "not_ready"},
 		{"deadline", fmt.Errorf("forward: %w", context.DeadlineExceeded), false, 0, "timeout"},
 		{"cancelled", fmt.Errorf("forward: %w", context.Canceled), false, 0, "canceled"},
-		{"events of which one is condemned", core.EventErrors{0: &answer{}}, false, 0, "other"},
+		{"events of which one is permanent", core.EventErrors{0: &answer{}}, false, 0, "other"},
 	}
 
 	for _, tt := range tests {
@@ -75,7 +78,8 @@ func TestSentinelsAreDistinct(t *testing.T) {
 	t.Parallel()
 
 	all := []error{
-		core.ErrInvalidManager, core.ErrInvalidObject, core.ErrUnauthenticated, core.ErrForbidden, core.ErrNotReady,
+		core.ErrInvalidManager, core.ErrInvalidObject, core.ErrInvalidOwner, core.ErrUnauthenticated,
+		core.ErrForbidden, core.ErrUnknownManager, core.ErrNotReady, core.ErrNotSent,
 	}
 	for i, a := range all {
 		for j, b := range all {
@@ -91,12 +95,13 @@ func TestEventErrors(t *testing.T) {
 
 	var err error = core.EventErrors{7: errors.New("seven"), 3: core.ErrForbidden}
 
-	if got, want := err.Error(), "2 events of the batch failed, the first is number 3: sender may not trigger this"; got != want {
+	want := "2 events of the batch failed, the first is number 3: sender may not trigger this"
+	if got := err.Error(); got != want {
 		t.Errorf("error is %q, want %q", got, want)
 	}
 
 	if errors.Is(err, core.ErrForbidden) {
-		t.Error("what is true of one event must not be true of all")
+		t.Error("the error of one event is that of all")
 	}
 
 	if got := (core.EventErrors{}).Error(); got != "no event failed" {

@@ -10,7 +10,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-func TestKeyIsWhatAnEventAsksToLookAt(t *testing.T) {
+func TestKeyIdentifiesTheObjectToLookAt(t *testing.T) {
 	t.Parallel()
 
 	base := core.WatchEvent{
@@ -23,7 +23,7 @@ func TestKeyIsWhatAnEventAsksToLookAt(t *testing.T) {
 		change func(e *core.WatchEvent)
 		same   bool
 	}{
-		"kind":       {func(e *core.WatchEvent) { e.Kind = core.KindResync }, false},
+		"resync":     {func(e *core.WatchEvent) { e.Resync = true }, false},
 		"owner":      {func(e *core.WatchEvent) { e.Owner.Name = "x" }, false},
 		"watched":    {func(e *core.WatchEvent) { e.Watched.Namespace = "" }, false},
 		"gvk":        {func(e *core.WatchEvent) { e.WatchedGVK.Version = "x" }, false},
@@ -31,8 +31,6 @@ func TestKeyIsWhatAnEventAsksToLookAt(t *testing.T) {
 		"field":      {func(e *core.WatchEvent) { e.Field = core.FieldStatus }, true},
 		"generation": {func(e *core.WatchEvent) { e.Generation = 7 }, true},
 		"time":       {func(e *core.WatchEvent) { e.Time = time.Unix(1, 0) }, true},
-		"sequence":   {func(e *core.WatchEvent) { e.Epoch, e.Sequence, e.ID = "x", 7, "y" }, true},
-		"source":     {func(e *core.WatchEvent) { e.Source = "x" }, true},
 		"trace":      {func(e *core.WatchEvent) { e.TraceParent = "x" }, true},
 	}
 
@@ -46,14 +44,45 @@ func TestKeyIsWhatAnEventAsksToLookAt(t *testing.T) {
 	}
 }
 
-func TestKindsHaveWords(t *testing.T) {
+func TestKindWord(t *testing.T) {
 	t.Parallel()
 
-	for kind, want := range map[core.Kind]string{
-		core.KindChanged: "changed", core.KindResync: "resync", core.KindHeartbeat: "heartbeat", 200: "unknown",
+	for want, event := range map[string]core.WatchEvent{"changed": {}, "resync": {Resync: true}} {
+		if got := event.KindWord(); got != want {
+			t.Errorf("KindWord of %+v = %q, want %q", event, got, want)
+		}
+	}
+}
+
+func TestNewBatchHasNoNumbers(t *testing.T) {
+	t.Parallel()
+
+	batch := core.NewBatch(core.WatchEvent{Generation: 1}, core.WatchEvent{Resync: true})
+
+	if len(batch.Events) != 2 || batch.Events[0].Generation != 1 || !batch.Events[1].Resync {
+		t.Errorf("NewBatch has the events %+v", batch.Events)
+	}
+
+	if batch.Source != "" || batch.Epoch != "" || batch.Heartbeat != nil ||
+		batch.Events[0].Sequence != 0 || batch.Events[0].ID != "" {
+		t.Errorf("NewBatch = %+v, want a batch without numbers", batch)
+	}
+}
+
+func TestIsEmpty(t *testing.T) {
+	t.Parallel()
+
+	for name, tt := range map[string]struct {
+		batch core.Batch
+		want  bool
+	}{
+		"zero value": {core.Batch{}, true},
+		"claims":     {core.Batch{Source: "r", Epoch: "e"}, true},
+		"events":     {core.NewBatch(core.WatchEvent{}), false},
+		"heartbeat":  {core.Batch{Heartbeat: &core.Heartbeat{}}, false},
 	} {
-		if got := kind.String(); got != want {
-			t.Errorf("Kind %d is %q, want %q", kind, got, want)
+		if got := tt.batch.IsEmpty(); got != tt.want {
+			t.Errorf("%s: IsEmpty = %v, want %v", name, got, tt.want)
 		}
 	}
 }

@@ -32,21 +32,43 @@ func ExampleSpecChanged() {
 	// true
 }
 
+// A watch of some objects: those with a label, when their spec or status changes.
 func ExampleAll() {
-	filter := core.All(
-		core.NotDryRun,
-		core.Labels(map[string]string{"app": "web"}),
-		core.Any(core.SpecChanged, core.StatusChanged),
-		core.Not(core.Operations(core.OperationDelete)),
-	)
+	filter := core.All(core.Labels(map[string]string{"app": "web"}), core.Changed)
 
 	web, _ := core.DecodeObject([]byte(`{"metadata":{"name":"web","labels":{"app":"web"}},"spec":{}}`))
+	left, _ := core.DecodeObject([]byte(`{"metadata":{"name":"web"},"spec":{}}`))
 
-	fmt.Println(filter(&core.Change{Operation: core.OperationCreate, New: web}))
-	fmt.Println(filter(&core.Change{Operation: core.OperationCreate, New: web, DryRun: true}))
-	fmt.Println(filter(&core.Change{Operation: core.OperationDelete, Old: web}))
+	fmt.Println("created:", filter(&core.Change{Operation: core.OperationCreate, New: web}))
+	fmt.Println("dry run:", filter(&core.Change{Operation: core.OperationCreate, New: web, DryRun: true}))
+	fmt.Println("written again:", filter(&core.Change{Operation: core.OperationUpdate, Old: web, New: web}))
+	fmt.Println("label removed:", filter(&core.Change{Operation: core.OperationUpdate, Old: web, New: left}))
 	// Output:
+	// created: true
+	// dry run: false
+	// written again: false
+	// label removed: true
+}
+
+// A kind whose API server counts generations needs no comparison of its specs.
+func ExampleGenerationChanged() {
+	before, _ := core.DecodeObject([]byte(`{"metadata":{"generation":1},"spec":{"replicas":1}}`))
+	after, _ := core.DecodeObject([]byte(`{"metadata":{"generation":2},"spec":{"replicas":2}}`))
+
+	fmt.Println(core.GenerationChanged(&core.Change{Operation: core.OperationUpdate, Old: before, New: before}))
+	fmt.Println(core.GenerationChanged(&core.Change{Operation: core.OperationUpdate, Old: before, New: after}))
+	// Output:
+	// false
 	// true
-	// false
-	// false
+}
+
+func ExampleParseOwner() {
+	owner, err := core.ParseOwner("kcp-system/kyma-1")
+	fmt.Println(owner, err)
+
+	_, err = core.ParseOwner("kyma-1")
+	fmt.Println(err)
+	// Output:
+	// kcp-system/kyma-1 <nil>
+	// owner is not <namespace>/<name>: want one '/' in "kyma-1"
 }

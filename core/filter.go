@@ -5,34 +5,23 @@ import (
 	"slices"
 )
 
-// All passes a change that every filter passes. Without filters, it passes every change.
+// All joins filters, such as a selection and a comparison: All(Labels(selection), Changed). It
+// passes a change that every filter passes. Without filters, it passes every change.
 func All(filters ...Filter) Filter {
 	return func(c *Change) bool {
 		return !slices.ContainsFunc(filters, func(f Filter) bool { return !f(c) })
 	}
 }
 
-// Any passes a change that at least one filter passes. Without filters, it passes none.
-func Any(filters ...Filter) Filter {
-	return func(c *Change) bool {
-		return slices.ContainsFunc(filters, func(f Filter) bool { return f(c) })
-	}
-}
-
-// Not passes the changes that filter does not.
-func Not(filter Filter) Filter {
-	return func(c *Change) bool { return !filter(c) }
-}
-
-// Changed is the default filter of an agent. It passes persisted writes that changed the watched part:
-// the status when the status subresource was written, and the spec otherwise.
+// Changed is the default filter of an agent. It passes persisted writes that changed the watched
+// part: the status when the status subresource was written, and the spec otherwise.
 func Changed(c *Change) bool {
-	return NotDryRun(c) && (SpecChanged(c) || StatusChanged(c))
+	return !c.DryRun && (SpecChanged(c) || StatusChanged(c))
 }
 
-// SpecChanged passes an UPDATE of the resource itself when the meaning of its spec differs: the order
-// of keys and the notation do not count, and absent equals null. For an object without spec (a
-// ConfigMap) everything counts but metadata.managedFields, resourceVersion and generation.
+// SpecChanged passes an UPDATE of the resource itself when the meaning of its spec differs: the
+// order of keys and the notation do not count, and absent equals null. For an object without spec
+// (a ConfigMap) everything counts but metadata.managedFields, resourceVersion and generation.
 //
 // A change of the labels or of [OwnerAnnotation] counts, too: the object may enter or leave a
 // selection. So do the beginning and the end of an object: CREATE, DELETE, and an UPDATE that sets
@@ -43,12 +32,12 @@ func SpecChanged(c *Change) bool {
 		return false
 	}
 
-	return lifecycle(c) || updates(c) && !(sameSpec(c) && c.sameSelection())
+	return lifecycle(c) || updates(c) && (!sameSpec(c) || !c.sameSelection())
 }
 
-// StatusChanged passes an UPDATE of the status subresource when the meaning of the status differs. The
-// beginning and the end of an object count as in [SpecChanged]; CONNECT and other subresources never
-// do.
+// StatusChanged passes an UPDATE of the status subresource when the meaning of the status differs.
+// The beginning and the end of an object count as in [SpecChanged]; CONNECT and other subresources
+// never do.
 func StatusChanged(c *Change) bool {
 	switch c.Subresource {
 	case "":
@@ -60,24 +49,21 @@ func StatusChanged(c *Change) bool {
 	}
 }
 
-// GenerationChanged passes an UPDATE of the resource itself when metadata.generation differs, or when
-// the object does not count generations. Labels, the owner, and the beginning and the end of an object
-// count as in [SpecChanged]; CONNECT and subresources never do.
+// GenerationChanged is the cheap form of [SpecChanged], for kinds whose API server counts
+// generations: it compares two numbers instead of two specs. It passes an UPDATE of the resource
+// itself when metadata.generation differs, or when the object does not count generations. Labels,
+// the owner, and the beginning and the end of an object count as in [SpecChanged]; CONNECT and
+// subresources never do.
 func GenerationChanged(c *Change) bool {
 	if c.Subresource != "" {
 		return false
 	}
 
-	return lifecycle(c) || updates(c) && !(sameGeneration(c) && c.sameSelection())
+	return lifecycle(c) || updates(c) && (!sameGeneration(c) || !c.sameSelection())
 }
 
-// Operations passes changes by one of the given operations.
-func Operations(operations ...Operation) Filter {
-	return func(c *Change) bool { return slices.Contains(operations, c.Operation) }
-}
-
-// Labels passes a change when the object has all of the given labels, before or after: an object that
-// leaves a selection matters, too. Without labels, every change passes.
+// Labels passes a change when the object has all of the given labels, before or after: an object
+// that leaves a selection matters, too. Without labels, every change passes.
 func Labels(labels map[string]string) Filter {
 	labels = maps.Clone(labels)
 
@@ -85,9 +71,6 @@ func Labels(labels map[string]string) Filter {
 		return len(labels) == 0 || hasLabels(c.New, labels) || hasLabels(c.Old, labels)
 	}
 }
-
-// NotDryRun passes writes that will be persisted.
-func NotDryRun(c *Change) bool { return !c.DryRun }
 
 func hasLabels(o *Object, labels map[string]string) bool {
 	if o == nil {

@@ -22,8 +22,8 @@ type Heartbeat struct {
 	// ID differs for all heartbeats of a source. Time is the time at which the heartbeat was made.
 	ID   string
 	Time time.Time
-	// Number counts the heartbeats of this epoch to this manager, from 1. A receiver ignores a heartbeat
-	// with a lower number than the last one.
+	// Number counts the heartbeats of this epoch to this manager, from 1. A receiver ignores a
+	// heartbeat with a lower number than the last one.
 	Number uint64
 	// Interval is the longest time until the next heartbeat.
 	Interval time.Duration
@@ -34,8 +34,8 @@ type Heartbeat struct {
 
 	// Sequence is the last number that was given to an event before this heartbeat.
 	Sequence uint64
-	// Pending is the number of events that are not acknowledged, OldestPending the age of the oldest of
-	// those that the manager has not refused for themselves.
+	// Pending is the number of events that are not acknowledged, OldestPending the age of the
+	// oldest of those that the manager has not refused for themselves.
 	Pending       int64
 	OldestPending time.Duration
 	// Dropped counts the events of this epoch that were given up, by reason.
@@ -43,12 +43,14 @@ type Heartbeat struct {
 
 	// Version is that of the agent.
 	Version string
-	// CertificateFingerprint and CertificateExpiry describe the client certificate, CAFingerprints the CA
-	// bundle that the agent trusts. Fingerprints are SHA-256 of the DER bytes in lower-case hex.
+	// CertificateFingerprint and CertificateExpiry describe the client certificate, CAFingerprints
+	// the CA bundle that the agent trusts. Fingerprints are SHA-256 of the DER bytes in lower-case
+	// hex.
 	CertificateFingerprint string
 	CertificateExpiry      time.Time
 	CAFingerprints         []string
-	// KeyMaterialError is why new key material is not in use. It is empty when there is none or it is.
+	// KeyMaterialError is why new key material is not in use. It is empty when there is none or it
+	// is.
 	KeyMaterialError string
 	// Canary is the state of the canary.
 	Canary CanaryState

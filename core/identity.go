@@ -39,7 +39,7 @@ func notLabelRune(r rune) bool {
 	return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-'
 }
 
-// shorten quotes foreign input for an error message, so that it can neither flood a log nor forge a line of it.
+// shorten quotes foreign input for an error message: it must neither flood a log nor forge a line.
 func shorten(input string) string {
 	if len(input) <= maxLabel {
 		return fmt.Sprintf("%q", input)

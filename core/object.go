@@ -12,8 +12,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/rawjson"
 )
 
-// Object is one state of a Kubernetes object, read as far as a filter needs it: everything else stays
-// raw JSON. It is immutable, may be used concurrently, and keeps the bytes that it was read from.
+// Object is one state of a Kubernetes object, read as far as a filter needs it: everything else
+// stays raw JSON. It is immutable, may be used concurrently, and keeps the bytes that it was read
+// from.
 type Object struct {
 	// GVK is the kind of the object, as its apiVersion and kind say.
 	GVK schema.GroupVersionKind
@@ -30,7 +31,7 @@ type Object struct {
 	annotations      []byte
 	labels           []byte
 	fields           []rawField // top level, without apiVersion, kind and metadata
-	metadata         []rawField // metadata, without what every write changes
+	metadata         []rawField // metadata, without identity and bookkeeping
 }
 
 type rawField struct {
@@ -38,13 +39,14 @@ type rawField struct {
 	raw  []byte
 }
 
-// Bounds on the members of a foreign object. Objects of the API have fewer than 20 at either place.
+// maxMembers bounds the members of a foreign object at its top level, and those in its metadata.
+// Objects of the API have fewer than 20 at either place.
 const maxMembers = 256
 
 var errTooManyMembers = fmt.Errorf("more than %d members at the top level or in metadata", maxMembers)
 
 // NewObject makes an object from decoded JSON, such as the content of an unstructured object. The
-// object keeps nothing of content. The error wraps [ErrInvalidObject].
+// object keeps nothing of content. Nil gives a nil object. The error wraps [ErrInvalidObject].
 func NewObject(content map[string]any) (*Object, error) {
 	raw, err := json.Marshal(content)
 	if err != nil {
@@ -54,41 +56,52 @@ func NewObject(content map[string]any) (*Object, error) {
 	return DecodeObject(raw)
 }
 
-// DecodeObject reads one object from JSON, in one pass. The object keeps raw, which must not be
-// changed afterwards. The error wraps [ErrInvalidObject] and names the place.
+// DecodeObject reads one object from JSON, in one pass. A JSON null gives a nil object: CREATE has
+// no old object, DELETE no new one. The object keeps raw, which must not be changed afterwards. The
+// error wraps [ErrInvalidObject] and names the place. More than 256 members at the top level or in
+// metadata are an error.
 func DecodeObject(raw []byte) (*Object, error) {
-	o, n, err := DecodeObjectPrefix(raw)
-	if err != nil {
-		return nil, err
+	r := rawjson.NewReader(raw)
+
+	o, err := readObject(r)
+	if err == nil {
+		err = r.End()
 	}
 
-	r := rawjson.NewReader(raw[n:])
-	if err := r.End(); err != nil {
+	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalidObject, err)
 	}
 
 	return o, nil
 }
 
-// DecodeObjectPrefix reads the object at the beginning of raw, as [DecodeObject] does, and returns the
-// number of bytes that it takes. A JSON null gives a nil object: CREATE has no old object, DELETE
-// no new one.
-func DecodeObjectPrefix(raw []byte) (o *Object, n int, err error) {
+// DecodeObjectPrefix reads the object at the beginning of raw, as [DecodeObject] does, and returns
+// the number of bytes that it takes. It is for objects inside another text, such as an admission
+// review.
+func DecodeObjectPrefix(raw []byte) (o *Object, size int, err error) {
 	r := rawjson.NewReader(raw)
-	if r.Null() {
-		return nil, r.Offset(), nil
+
+	if o, err = readObject(r); err != nil {
+		return nil, 0, fmt.Errorf("%w: %w", ErrInvalidObject, err)
 	}
 
-	o = &Object{fields: make([]rawField, 0, 4)} // spec, status and few others.
+	return o, r.Offset(), nil
+}
 
-	err = r.Object(func(name string) error { return o.readField(r, name) })
-	if err != nil {
-		return nil, 0, fmt.Errorf("%w: %w", ErrInvalidObject, err)
+func readObject(r *rawjson.Reader) (*Object, error) {
+	if r.Null() {
+		return nil, nil
+	}
+
+	o := &Object{fields: make([]rawField, 0, 4)} // spec, status and few others.
+
+	if err := r.Object(func(name string) error { return o.readField(r, name) }); err != nil {
+		return nil, err
 	}
 
 	o.GVK = schema.FromAPIVersionAndKind(o.apiVersion, o.kind)
 
-	return o, r.Offset(), nil
+	return o, nil
 }
 
 func (o *Object) readField(r *rawjson.Reader, name string) error {
@@ -142,7 +155,8 @@ func (o *Object) readKeptMetadata(r *rawjson.Reader, name string) error {
 	return nil
 }
 
-// keep bounds the members that it keeps: each takes more memory than the bytes that it is read from.
+// keep bounds the members that it keeps: each takes more memory than the bytes that it is read
+// from.
 func keep(r *rawjson.Reader, name string, into *[]rawField) error {
 	if len(*into) == maxMembers {
 		return errTooManyMembers
@@ -181,8 +195,8 @@ func readGeneration(r *rawjson.Reader, into *int64) error {
 	return nil
 }
 
-// Field returns the raw JSON of a top-level field such as spec or status, and nil when it is absent or null. It does
-// not know apiVersion, kind and metadata. The caller must not change the bytes.
+// Field returns the raw JSON of a top-level field such as spec or status, and nil when it is absent
+// or null. It does not know apiVersion, kind and metadata. The caller must not change the bytes.
 func (o *Object) Field(name string) []byte {
 	if o == nil {
 		return nil
@@ -209,7 +223,8 @@ func (o *Object) Label(key string) (value string, ok bool) {
 	return lookup(o.labels, key)
 }
 
-// lookup finds a string in a raw map. What is no map has no keys, and a value that is no string is no value.
+// lookup finds a string in a raw map. Any other value than a map has no keys, and any other value
+// than a string is absent.
 func lookup(raw []byte, key string) (value string, ok bool) {
 	r := rawjson.NewReader(raw)
 	_ = r.Object(func(name string) error {
@@ -225,7 +240,8 @@ func lookup(raw []byte, key string) (value string, ok bool) {
 	return value, ok
 }
 
-// find returns the value of the last field of that name, as encoding/json would, and nil when it is null.
+// find returns the value of the last field of that name, as encoding/json would, and nil when it is
+// null.
 func find(fields []rawField, name string) []byte {
 	for _, f := range slices.Backward(fields) {
 		if f.name == name {

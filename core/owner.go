@@ -11,8 +11,8 @@ import (
 // runtime, as "<namespace>/<name>".
 const OwnerAnnotation = "operator.kyma-project.io/owned-by"
 
-// Owner returns the owner that the newest state of the object names in [OwnerAnnotation], and the zero
-// value without the annotation. The error wraps [ErrInvalidOwner].
+// Owner returns the owner that the newest state of the object names in [OwnerAnnotation], and the
+// zero value without the annotation. The error wraps [ErrInvalidOwner].
 func (c *Change) Owner() (types.NamespacedName, error) {
 	value, found := c.New.Annotation(OwnerAnnotation)
 	if !found {
@@ -26,21 +26,26 @@ func (c *Change) Owner() (types.NamespacedName, error) {
 	return ParseOwner(value)
 }
 
-// ParseOwner reads the value of [OwnerAnnotation]: a namespace and a name as Kubernetes allows them (a
-// DNS-1123 label and a DNS-1123 subdomain, RFC 1123), joined by '/'. The error wraps [ErrInvalidOwner].
+// ParseOwner reads the value of [OwnerAnnotation]: a namespace and a name as Kubernetes allows them
+// (a DNS-1123 label and a DNS-1123 subdomain, RFC 1123), joined by '/'. The error wraps
+// [ErrInvalidOwner].
 func ParseOwner(value string) (types.NamespacedName, error) {
 	namespace, name, found := strings.Cut(value, "/")
 
 	switch {
 	case !found || strings.Contains(name, "/"):
-		return types.NamespacedName{}, fmt.Errorf("%w: want one '/' in %s", ErrInvalidOwner, shorten(value))
+		return types.NamespacedName{}, invalidOwner("want one '/' in", value)
 	case !isLabel(namespace):
-		return types.NamespacedName{}, fmt.Errorf("%w: namespace %s is not a DNS-1123 label", ErrInvalidOwner, shorten(namespace))
+		return types.NamespacedName{}, invalidOwner("want a DNS-1123 label as namespace, have", namespace)
 	case !isSubdomain(name):
-		return types.NamespacedName{}, fmt.Errorf("%w: name %s is not a DNS-1123 subdomain", ErrInvalidOwner, shorten(name))
+		return types.NamespacedName{}, invalidOwner("want a DNS-1123 subdomain as name, have", name)
 	}
 
 	return types.NamespacedName{Namespace: namespace, Name: name}, nil
+}
+
+func invalidOwner(want, have string) error {
+	return fmt.Errorf("%w: %s %s", ErrInvalidOwner, want, shorten(have))
 }
 
 // maxSubdomain is the longest DNS-1123 subdomain that Kubernetes allows, in bytes.

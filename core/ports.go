@@ -11,7 +11,8 @@ const (
 	Accepted Outcome = "accepted"
 	// Coalesced means that a waiting event with an equal key stands for this one, too.
 	Coalesced Outcome = "coalesced"
-	// Dropped means that the event is not kept. A resync stands in for it where there is room for one.
+	// Dropped means that the event is not kept. A resync stands in for it where there is room for
+	// one.
 	Dropped Outcome = "dropped"
 )
 
@@ -33,13 +34,14 @@ func (f AcceptorFunc) Accept(manager Manager, event WatchEvent) Outcome { return
 //
 // Forward blocks until the receiver has acknowledged or refused the batch, or ctx ends; the caller
 // bounds it with a deadline. It may be called concurrently, also for one manager. It neither keeps
-// nor changes the batch after it returned. An empty batch is a success without I/O. A transport that
-// cannot carry heartbeats leaves them out.
+// nor changes the batch after it returned. An empty batch is a success without I/O. A transport
+// that cannot carry heartbeats leaves them out.
 //
 // The forwarder classifies, the caller retries. [IsPermanent] marks an event that no later attempt
-// can deliver, [RetryAfter] is the wait that the receiver asks for, [Reason] is the cause. A refused
-// sender gets [ErrUnauthenticated] or [ErrForbidden], a receiver that is not ready [ErrNotReady], a
-// manager that the receiver does not serve [ErrUnknownManager], the end of ctx the error of ctx.
+// can deliver, [RetryAfter] is the wait that the receiver asks for, [Reason] is the cause. A
+// refused sender gets [ErrUnauthenticated] or [ErrForbidden], a receiver that is not ready
+// [ErrNotReady], a manager that the receiver does not serve [ErrUnknownManager], the end of ctx the
+// error of ctx.
 //
 // [EventErrors] means that some events failed for themselves, and that all others were delivered.
 // Any other error belongs to the manager or to the path: no event is known to be delivered. A
@@ -59,9 +61,9 @@ func (f ForwarderFunc) Forward(ctx context.Context, manager Manager, batch Batch
 
 // Verifier decides whether a peer may trigger what an event asks for.
 //
-// Verify returns nil to let the event pass. An error that wraps [ErrUnauthenticated] or [ErrForbidden]
-// refuses the event. Any other error, such as [ErrNotReady], means that the answer is not known yet,
-// so that a broken verifier loses nothing. [Reason] names the cause.
+// Verify returns nil to let the event pass. An error that wraps [ErrUnauthenticated] or
+// [ErrForbidden] refuses the event. Any other error, such as [ErrNotReady], means that the answer
+// is not known yet, so that a broken verifier loses nothing. [Reason] names the cause.
 //
 // Verify returns promptly rather than wait for a cold cache, is called concurrently, and does not
 // change the event. A peer without identity must not pass. For a heartbeat the event is a resync
@@ -81,10 +83,11 @@ func (f VerifierFunc) Verify(ctx context.Context, peer Peer, event *WatchEvent) 
 // Handler takes verified events on the side of the operator.
 //
 // Handle returns nil once the event is enqueued. The acknowledgement that the sender then gets is
-// final: a handler must not return nil for an event that it can still lose. It must not wait for the
-// work that the event causes. An error that wraps [ErrNotReady] belongs to the whole replica, such
-// as one that does not lead; any other error belongs to the event. The sender tries again after
-// either. Handle is called concurrently; ctx ends when the sender disconnects or the listener stops.
+// final: a handler must not return nil for an event that it can still lose. It must not wait for
+// the work that the event causes. An error that wraps [ErrNotReady] belongs to the whole replica,
+// such as one that does not lead; any other error belongs to the event. The sender tries again
+// after either. Handle is called concurrently; ctx ends when the sender disconnects or the listener
+// stops.
 type Handler interface {
 	Handle(ctx context.Context, d Delivery) error
 }
@@ -95,6 +98,6 @@ type HandlerFunc func(ctx context.Context, d Delivery) error
 // Handle calls f.
 func (f HandlerFunc) Handle(ctx context.Context, d Delivery) error { return f(ctx, d) }
 
-// Filter decides whether a change matters to a watch. It must neither keep nor alter the change, and
-// is called concurrently.
+// Filter decides whether a change matters to a watch. It must neither keep nor alter the change,
+// and is called concurrently.
 type Filter func(*Change) bool

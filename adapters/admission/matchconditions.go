@@ -9,16 +9,17 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// maxCompared bounds how many top-level fields of an object without spec are compared one by one: each costs of a budget, and an
-// expression that exceeds it fails. Kinds have a handful; one that keeps unknown fields may have any number.
+// maxCompared bounds how many top-level fields of an object without spec are compared one by one. Each
+// has a cost, and an expression that exceeds the budget fails. A kind has few fields, unless it keeps
+// unknown ones.
 const maxCompared = 64
 
-// matchConditions let an API server decide what [core.Changed] would: writes that are persisted, and of updates those that changed
-// what the watch is about.
+// matchConditions make an API server decide as [core.Changed] does: it calls the webhook for writes that
+// are persisted and, of updates, for those that changed the watched field, the labels or the owner.
 //
-// A condition that fails to evaluate loses the write, as failures of the webhook are ignored. So each of them is defined for every
-// pair of objects: has() before every access, no index that may be missing, and nothing that costs more than the size of an object
-// in one step.
+// A condition that fails to evaluate loses the write, as failures of the webhook are ignored. Each is
+// defined for every pair of objects: has() before every access, no index that may be missing, and no
+// step that costs more than the size of an object.
 func (w *Watch) matchConditions() []admissionregistrationv1.MatchCondition {
 	changed := specChanged()
 	if w.Field == core.FieldStatus {
@@ -31,7 +32,7 @@ func (w *Watch) matchConditions() []admissionregistrationv1.MatchCondition {
 	}
 }
 
-// specChanged is core.SpecChanged.
+// specChanged is [core.SpecChanged].
 func specChanged() string {
 	return or(
 		"request.operation != 'UPDATE'",
@@ -39,12 +40,14 @@ func specChanged() string {
 		"oldObject == null",
 		"has(object.metadata.deletionTimestamp) && !has(oldObject.metadata.deletionTimestamp)",
 		held("oldObject")+" && !("+held("object")+")",
+		labels("object")+" != "+labels("oldObject"),
+		owner("object")+" != "+owner("oldObject"),
 		field("object", "spec")+" != "+field("oldObject", "spec"),
 		field("object", "spec")+" == null && ("+contentChanged()+")",
 	)
 }
 
-// statusChanged is core.StatusChanged of the status subresource.
+// statusChanged is [core.StatusChanged] of the status subresource.
 func statusChanged() string {
 	return "request.operation == 'UPDATE' && (" + or(
 		"object == null",
@@ -64,7 +67,7 @@ func contentChanged() string {
 	)
 }
 
-// membersDiffer tells whether two maps differ in a member that is not skipped. Null and absent are the same.
+// membersDiffer is whether two maps differ in a member that is not skipped. Null and absent are equal.
 func membersDiffer(a, b string, skipped ...string) string {
 	skip := "key in ['" + strings.Join(skipped, "', '") + "']"
 
@@ -74,12 +77,23 @@ func membersDiffer(a, b string, skipped ...string) string {
 	)
 }
 
-// field is a top-level field of an object, null when there is none.
+// field is a field of an object, null when it is absent.
 func field(object, name string) string {
 	return "(has(" + object + "." + name + ") ? " + object + "." + name + " : null)"
 }
 
-// held tells whether finalizers hold an object.
+func labels(object string) string { return field(object, "metadata.labels") }
+
+// owner is the value of the owner annotation, null when it is absent.
+func owner(object string) string {
+	const key = "'" + core.OwnerAnnotation + "'"
+
+	annotations := object + ".metadata.annotations"
+
+	return "(has(" + annotations + ") && " + key + " in " + annotations + " ? " + annotations + "[" + key + "] : null)"
+}
+
+// held is whether finalizers hold an object.
 func held(object string) string {
 	return "has(" + object + ".metadata.finalizers) && " + object + ".metadata.finalizers.size() > 0"
 }

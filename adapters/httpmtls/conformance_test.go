@@ -62,7 +62,12 @@ func conformanceOptions(version contract.Version) coretest.ForwarderOptions {
 		unsendable.Watched.Name = ""
 	}
 
-	return coretest.ForwarderOptions{WithoutOwner: version == contract.V2, Unsendable: &unsendable}
+	return coretest.ForwarderOptions{
+		WithoutOwner:   version == contract.V2,
+		WithoutNumbers: !version.Numbered(),
+		WithoutDetails: !version.Numbered(),
+		Unsendable:     &unsendable,
+	}
 }
 
 // contractHandler answers as DESIGN says.
@@ -93,7 +98,10 @@ func contractHandler(version contract.Version, far *coretest.Recorder) http.Hand
 			w.Header().Set("Retry-After", strconv.Itoa(int(after.Seconds())))
 		}
 
-		w.WriteHeader(statusFor(err))
+		answer := contract.Answer{Refusal: contract.Refusal{Status: statusFor(err), Reason: core.Reason(err)}}
+
+		w.WriteHeader(answer.Status)
+		_, _ = w.Write(must(answer.Body()))
 	}
 }
 
@@ -119,6 +127,8 @@ func statusFor(err error) int {
 		return http.StatusUnauthorized
 	case errors.Is(err, core.ErrForbidden):
 		return http.StatusForbidden
+	case errors.Is(err, core.ErrUnknownManager):
+		return http.StatusNotFound
 	default:
 		return http.StatusServiceUnavailable
 	}

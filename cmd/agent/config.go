@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -77,7 +78,7 @@ func (a bindAddress) String() string { return net.JoinHostPort(a.host, strconv.I
 
 // check returns the mistakes in the combination of settings. Its errors are one line each.
 func (c *config) check() error {
-	return errors.Join(c.checkWebhook(), c.checkContract(), c.checkResend())
+	return errors.Join(c.checkWebhook(), c.checkContract())
 }
 
 func (c *config) checkWebhook() error {
@@ -106,26 +107,9 @@ func (c *config) checkContract() error {
 	return nil
 }
 
-// checkResend compares with the heartbeats, too. The control plane misses an ended agent after two
-// of them. The resync that follows must not precede the resends that were still waiting.
-func (c *config) checkResend() error {
-	if len(c.resend) == 0 {
-		return nil
-	}
-
-	var wrong []error
-
-	if first := c.resend[0]; first <= c.settle {
-		wrong = append(wrong, fmt.Errorf("RESEND_AFTER: %v, want more than SETTLE, %v, or 0s", first, c.settle))
-	}
-
-	last, limit := c.resend[len(c.resend)-1], 2*c.heartbeats
-	if c.contract.Numbered() && c.heartbeats > 0 && last >= limit {
-		wrong = append(wrong,
-			fmt.Errorf("RESEND_AFTER: %v, want less than twice HEARTBEAT_INTERVAL, %v", last, c.heartbeats))
-	}
-
-	return errors.Join(wrong...)
+// resends returns the delays that come after the settle time.
+func (c *config) resends() []time.Duration {
+	return slices.DeleteFunc(slices.Clone(c.resend), func(delay time.Duration) bool { return delay <= c.settle })
 }
 
 // doubts returns warnings about the combination of settings.

@@ -35,7 +35,7 @@ func (c *config) options(log *slog.Logger, collectors ...prom.Collector) runtime
 			},
 		},
 		Outbox: outbox.Options{
-			Settle: c.settle, Resend: c.resend, ResendResync: c.resendResync, MaxKeys: c.maxKeys,
+			Settle: c.settle, Resend: c.resends(), ResendResync: c.resendResync, MaxKeys: c.maxKeys,
 			ForwardTimeout: c.forwarding, HeartbeatInterval: c.heartbeats,
 			MinBackoff: min(outbox.DefaultMinBackoff, c.maxBackoff), MaxBackoff: c.maxBackoff,
 		},

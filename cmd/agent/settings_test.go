@@ -187,8 +187,6 @@ func TestWrongSettings(t *testing.T) {
 		"SETTLE=-1s":                      `SETTLE: "-1s", want a duration`,
 		"SETTLE=1":                        `SETTLE: "1", want a duration`,
 		"RESEND_AFTER=-1s":                `RESEND_AFTER: "-1s", want a duration`,
-		"RESEND_AFTER=100ms":              "RESEND_AFTER: 100ms, want more than SETTLE, 100ms, or 0s",
-		"RESEND_AFTER=3s,60s":             "RESEND_AFTER: 1m0s, want less than twice HEARTBEAT_INTERVAL, 30s",
 		"RESEND_AFTER=5s,3s":              `RESEND_AFTER: "5s,3s", want rising durations`,
 		"RESEND_AFTER=0s,3s":              `RESEND_AFTER: "0s,3s", want rising durations`,
 		"OUTBOX_MAX_KEYS=0":               "want a number above 0",

@@ -23,8 +23,8 @@ type Refusal struct {
 type Answer struct {
 	Refusal
 
-	// Failed names the elements of the request that were refused for themselves, by their place in the
-	// request. All others were taken.
+	// Failed names the elements of the request that were refused for themselves, by their place in
+	// the request. All others were taken.
 	Failed map[int]Refusal
 }
 
@@ -40,8 +40,8 @@ type failureBody struct {
 	RetryAfter int64  `json:"retryAfter,omitempty"`
 }
 
-// Partial returns the answer that names the refused elements of a request. Its status is an error, so
-// that no sender mistakes it for a success.
+// Partial returns the answer that names the refused elements of a request. Its status is an error,
+// so that no sender mistakes it for a success.
 func Partial(failed map[int]Refusal) Answer {
 	return Answer{Refusal: Refusal{Status: statusServiceUnavailable, Reason: ReasonPartial}, Failed: failed}
 }
@@ -65,38 +65,43 @@ func (a *Answer) Body() ([]byte, error) {
 	return append(text, '\n'), nil
 }
 
-// Seconds returns a wait in whole seconds, rounded up, as in Retry-After (RFC 9110, section 10.2.3).
+// Seconds returns a wait in whole seconds, rounded up, as in Retry-After (RFC 9110, section
+// 10.2.3).
 func Seconds(wait time.Duration) int64 { return int64((wait + time.Second - 1) / time.Second) }
 
-// maxAsked bounds the wait that an answer can ask for one event.
-const maxAsked = time.Hour
+// maxAsked bounds the wait that an answer can ask for one event, in seconds.
+const maxAsked = 60 * 60
 
-// DecodeAnswer reads the answer to a request with that many elements, the heartbeat included. Its Reason
-// is empty when the body is not that of a listener, and it has no Failed when the body names none.
+// DecodeAnswer reads the answer to a request with that many elements, the heartbeat included. Its
+// Reason is empty when the body is not that of a listener. It has no Failed when the body names no
+// elements, or one that the request does not have: the answer is for all.
 func DecodeAnswer(status int, body []byte, elements int) Answer {
 	a := Answer{Refusal: Refusal{Status: status}}
 
 	var decoded answerBody
-	if json.Unmarshal(body, &decoded) != nil {
-		return a
-	}
-
-	a.Reason = decoded.Reason
-
-	for _, f := range decoded.Failed {
-		if f.Index < 0 || f.Index >= elements {
-			a.Failed = nil
-
-			return a
-		}
-
-		if a.Failed == nil {
-			a.Failed = make(map[int]Refusal, len(decoded.Failed))
-		}
-
-		wait := min(time.Duration(max(f.RetryAfter, 0)), maxAsked/time.Second) * time.Second
-		a.Failed[f.Index] = Refusal{Status: f.Status, Reason: f.Reason, RetryAfter: wait}
+	if json.Unmarshal(body, &decoded) == nil {
+		a.Reason, a.Failed = decoded.Reason, refusals(decoded.Failed, elements)
 	}
 
 	return a
+}
+
+func refusals(failed []failureBody, elements int) map[int]Refusal {
+	if len(failed) == 0 {
+		return nil
+	}
+
+	refused := make(map[int]Refusal, len(failed))
+
+	for _, f := range failed {
+		if f.Index < 0 || f.Index >= elements {
+			return nil
+		}
+
+		seconds := min(max(f.RetryAfter, 0), maxAsked)
+		wait := time.Duration(seconds) * time.Second
+		refused[f.Index] = Refusal{Status: f.Status, Reason: f.Reason, RetryAfter: wait}
+	}
+
+	return refused
 }

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -27,12 +28,12 @@ const (
 	// maxBatchEvents and maxBatchBody bound a batch.
 	maxBatchEvents = 500
 	maxBatchBody   = 256 << 10
-	// maxAttribute bounds the texts of an event that are no names, in bytes.
+	// maxAttribute bounds the attributes of an event and the texts of a heartbeat, in bytes.
 	maxAttribute = 512
 )
 
-// cloudEvent is an event of v3 in the JSON format of CloudEvents 1.0. Its extensions are the documented
-// "sequence" and "distributed tracing", and epoch.
+// cloudEvent is an event of v3 in the JSON format of CloudEvents 1.0. Its extensions are the
+// documented "sequence" and "distributed tracing", and epoch.
 type cloudEvent struct {
 	SpecVersion     string    `json:"specversion"`
 	ID              string    `json:"id"`
@@ -62,31 +63,36 @@ type objectName struct {
 }
 
 // encodeBatch encodes as many events as fit into a request, and the heartbeat behind the last one.
-func encodeBatch(batch *core.Batch) Request {
-	r := Request{Body: []byte{'['}}
-
-	for i := range batch.Events {
-		body, err := encodeNumbered(batch, &batch.Events[i])
-		if err != nil {
-			r.fail(i, err)
-
-			continue
-		}
-
-		if len(r.Sent) == maxBatchEvents || !r.append(body) {
-			r.failFrom(i, batch)
-
-			break
-		}
-
-		r.Sent = append(r.Sent, i)
+func encodeBatch(batch *core.Batch) (Request, error) {
+	if err := checkClaim(batch); err != nil {
+		return Request{}, err
 	}
 
-	if batch.Heartbeat != nil && len(r.Failed) == 0 {
+	r := Request{Body: []byte{'['}}
+	r.appendEvents(batch)
+
+	if batch.Heartbeat != nil {
 		r.appendHeartbeat(batch)
 	}
 
-	return r.close()
+	return r.close(), nil
+}
+
+func (r *Request) appendEvents(batch *core.Batch) {
+	for i := range batch.Events {
+		body, err := encodeNumbered(batch, &batch.Events[i])
+
+		switch {
+		case err != nil:
+			r.fail(i, err)
+		case len(r.Sent) == maxBatchEvents || !r.append(body):
+			r.failFrom(i, len(batch.Events))
+
+			return
+		default:
+			r.Sent = append(r.Sent, i)
+		}
+	}
 }
 
 // append adds an element to the body, unless it has no room.
@@ -104,13 +110,15 @@ func (r *Request) append(element []byte) bool {
 	return true
 }
 
+// appendHeartbeat adds the heartbeat when all events before it are sent: its numbers include
+// theirs.
 func (r *Request) appendHeartbeat(batch *core.Batch) {
 	body, err := encodeHeartbeat(batch)
 
 	switch {
 	case err != nil:
 		r.fail(len(batch.Events), err)
-	case len(r.Sent) == maxBatchEvents || !r.append(body):
+	case len(r.Failed) > 0 || len(r.Sent) == maxBatchEvents || !r.append(body):
 		r.fail(len(batch.Events), core.ErrNotSent)
 	default:
 		r.Heartbeat = true
@@ -131,12 +139,14 @@ func (r *Request) close() Request {
 }
 
 func encodeNumbered(batch *core.Batch, event *core.Numbered) ([]byte, error) {
-	if err := checkEvent(batch, event); err != nil {
+	if err := checkEvent(event); err != nil {
 		return nil, err
 	}
 
 	c := newCloudEvent(batch, event.ID, event.Time)
-	c.TraceParent = event.TraceParent
+	if isAttribute(event.TraceParent) {
+		c.TraceParent = event.TraceParent
+	}
 
 	if event.Sequence > 0 {
 		c.Sequence = formatSequence(event.Sequence)
@@ -155,8 +165,8 @@ func newCloudEvent(batch *core.Batch, id string, at time.Time) cloudEvent {
 	return cloudEvent{
 		SpecVersion:     specVersion,
 		ID:              id,
-		Source:          sourcePrefix + url.PathEscape(string(batch.Source)),
-		Time:            at.UTC(),
+		Source:          formatSource(batch.Source),
+		Time:            wireTime(at),
 		DataContentType: "application/json",
 		Epoch:           batch.Epoch,
 	}
@@ -192,6 +202,8 @@ func fromName(name types.NamespacedName) *objectName {
 	return &objectName{Namespace: name.Namespace, Name: name.Name}
 }
 
+func formatSource(id core.RuntimeID) string { return sourcePrefix + url.PathEscape(string(id)) }
+
 func parseSource(source string) (core.RuntimeID, error) {
 	escaped, ok := strings.CutPrefix(source, sourcePrefix)
 
@@ -203,7 +215,8 @@ func parseSource(source string) (core.RuntimeID, error) {
 	return core.RuntimeID(id), nil
 }
 
-// formatSequence pads a number, so that strings have the order of the numbers, as the extension demands.
+// formatSequence pads a number, so that strings have the order of the numbers, as the extension
+// demands.
 func formatSequence(n uint64) string {
 	const width = "00000000000000000000"
 
@@ -225,10 +238,49 @@ func parseSequence(text string) (uint64, error) {
 	return n, nil
 }
 
+// wireTime returns t, and no time when RFC 3339 cannot express it: a time is informative.
+func wireTime(t time.Time) time.Time {
+	const lastYear = 9999
+
+	if t = t.UTC(); t.Year() < 0 || t.Year() > lastYear {
+		return time.Time{}
+	}
+
+	return t
+}
+
+// checkClaim is the validation of the attributes that all elements of a batch share.
+func checkClaim(batch *core.Batch) error {
+	if batch.Source == "" {
+		return fmt.Errorf("%w: source is empty", ErrMalformed)
+	}
+
+	return cmp.Or(checkAttribute("source", formatSource(batch.Source)), checkAttribute("epoch", batch.Epoch))
+}
+
+func checkID(id string) error {
+	if id == "" {
+		return fmt.Errorf("%w: id is empty", ErrMalformed)
+	}
+
+	return checkAttribute("id", id)
+}
+
+func checkAttribute(name, value string) error {
+	if isAttribute(value) {
+		return nil
+	}
+
+	return fmt.Errorf("%w: attribute %s has %d bytes, want at most %d of UTF-8",
+		ErrMalformed, name, len(value), maxAttribute)
+}
+
+func isAttribute(value string) bool { return len(value) <= maxAttribute && utf8.ValidString(value) }
+
 // checkEvent is the validation of an event of v3 at both ends.
-func checkEvent(batch *core.Batch, event *core.Numbered) error {
-	if event.ID == "" || batch.Source == "" {
-		return fmt.Errorf("%w: id and source are needed, have %.40q and %.80q", ErrMalformed, event.ID, batch.Source)
+func checkEvent(event *core.Numbered) error {
+	if err := checkID(event.ID); err != nil {
+		return err
 	}
 
 	if event.Resync {

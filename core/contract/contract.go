@@ -33,8 +33,8 @@ const (
 	V1 Version = "v1"
 	// V2 carries one event without owner. The sender is the Common Name of its certificate.
 	V2 Version = "v2"
-	// V3 carries batches of CloudEvents 1.0 in JSON (batched content mode), with numbers that show gaps,
-	// and heartbeats.
+	// V3 carries batches of CloudEvents 1.0 in JSON (batched content mode), with numbers that show
+	// gaps, and heartbeats.
 	V3 Version = "v3"
 )
 
@@ -53,12 +53,13 @@ func (v Version) traits() traits {
 	switch v {
 	case V1, V2:
 		return traits{
-			path: "event", contentType: "application/json", maxBody: 16 << 10, maxEvents: 1, accepted: statusOK, needsOwner: v == V1,
+			path: "event", contentType: "application/json", maxBody: 16 << 10, maxEvents: 1,
+			accepted: statusOK, needsOwner: v == V1,
 		}
 	case V3:
 		return traits{
-			path: "events", contentType: "application/cloudevents-batch+json", maxBody: maxBatchBody, maxEvents: maxBatchEvents,
-			accepted: statusAccepted, numbered: true,
+			path: "events", contentType: "application/cloudevents-batch+json",
+			maxBody: maxBatchBody, maxEvents: maxBatchEvents, accepted: statusAccepted, numbered: true,
 		}
 	default:
 		return traits{}
@@ -82,8 +83,8 @@ func unknown(name string) error {
 	return fmt.Errorf("%w %.16q: want one of %v", ErrUnknownVersion, name, Versions())
 }
 
-// Path returns the escaped URL path to which a manager's events are sent with POST. The manager must
-// come from [core.ParseManager]: escaping does not disarm "..".
+// Path returns the escaped URL path to which a manager's events are sent with POST. The manager
+// must come from [core.ParseManager]: escaping does not disarm "..".
 func (v Version) Path(manager core.Manager) string {
 	return "/" + string(v) + "/" + url.PathEscape(string(manager)) + "/" + v.traits().path
 }
@@ -112,18 +113,19 @@ type Request struct {
 	Body []byte
 	// Sent has the index in the batch of each event in Body, in their order.
 	Sent []int
-	// Heartbeat is whether Body ends with the heartbeat. It is left out when the contract carries none,
-	// and when an event is.
+	// Heartbeat is whether Body ends with the heartbeat.
 	Heartbeat bool
-	// Failed names the events that Body does not carry: with an error that wraps [ErrMalformed] those
-	// that the contract cannot express, and with [core.ErrNotSent] those that a request has no room
-	// for. A heartbeat without room has the index len(batch.Events).
+	// Failed names the events that Body does not carry: with an error that wraps [ErrMalformed]
+	// those that the contract cannot express, and with [core.ErrNotSent] those without room in the
+	// request. The heartbeat has the index len(batch.Events). It is sent with all events of the
+	// batch only. A contract that carries no heartbeats does not name it.
 	Failed core.EventErrors
 }
 
-// Encode returns the request that carries batch, cut at [Version.MaxEvents] and [Version.MaxBody]. It
-// fails on an empty batch, and with [ErrUnknownVersion]. [Version.Decode] accepts every body that it
-// returns.
+// Encode returns the request that carries batch, cut at [Version.MaxEvents] and [Version.MaxBody].
+// A heartbeat is cut to the bounds of the contract. [Version.Decode] accepts every body. Encode
+// fails with [ErrUnknownVersion], and with [ErrMalformed] on an empty batch and on a source or an
+// epoch that the contract cannot express.
 func (v Version) Encode(batch *core.Batch) (Request, error) {
 	switch {
 	case v.MaxEvents() == 0:
@@ -131,7 +133,7 @@ func (v Version) Encode(batch *core.Batch) (Request, error) {
 	case batch.IsEmpty():
 		return Request{}, fmt.Errorf("%w: the batch is empty", ErrMalformed)
 	case v == V3:
-		return encodeBatch(batch), nil
+		return encodeBatch(batch)
 	default:
 		return encodeSingle(v, batch), nil
 	}
@@ -146,14 +148,10 @@ func (r *Request) fail(index int, err error) {
 	r.Failed[index] = err
 }
 
-// failFrom names the events from an index on, and the heartbeat if there is one, as not sent.
-func (r *Request) failFrom(index int, batch *core.Batch) {
-	for i := index; i < len(batch.Events); i++ {
+// failFrom names the events with these indexes as not sent.
+func (r *Request) failFrom(first, end int) {
+	for i := first; i < end; i++ {
 		r.fail(i, core.ErrNotSent)
-	}
-
-	if batch.Heartbeat != nil {
-		r.fail(len(batch.Events), core.ErrNotSent)
 	}
 }
 

@@ -37,7 +37,7 @@ func TestUnknownVersionsNeitherEncodeNorDecode(t *testing.T) {
 
 	const none contract.Version = "v0"
 
-	if _, err := none.Encode([]core.WatchEvent{{}}); !errors.Is(err, contract.ErrUnknownVersion) || !core.IsPermanent(err) {
+	if _, err := none.Encode(&core.Batch{}); !errors.Is(err, contract.ErrUnknownVersion) || !core.IsPermanent(err) {
 		t.Errorf("Encode = %v, want ErrUnknownVersion", err)
 	}
 
@@ -49,7 +49,8 @@ func TestUnknownVersionsNeitherEncodeNorDecode(t *testing.T) {
 func TestSingleContracts(t *testing.T) {
 	t.Parallel()
 
-	for version, path := range map[contract.Version]string{contract.V1: "/v1/kyma/event", contract.V2: "/v2/kyma/event"} {
+	paths := map[contract.Version]string{contract.V1: "/v1/kyma/event", contract.V2: "/v2/kyma/event"}
+	for version, path := range paths {
 		if got := version.Path("kyma"); got != path {
 			t.Errorf("%s: Path = %s, want %s", version, got, path)
 		}
@@ -67,10 +68,14 @@ func TestSingleContracts(t *testing.T) {
 				version, version.MaxEvents(), version.MaxBody(), version.NeedsOwner())
 		}
 
-		for _, count := range []int{0, 2} {
-			if _, err := version.Encode(make([]core.WatchEvent, count)); !errors.Is(err, contract.ErrMalformed) {
-				t.Errorf("%s: Encode of %d events = %v, want ErrMalformed", version, count, err)
-			}
+		if version.Numbered() || version.Status() != 200 {
+			t.Errorf("%s: Numbered = %v, Status = %d", version, version.Numbered(), version.Status())
+		}
+	}
+
+	for _, version := range contract.Versions() {
+		if _, err := version.Encode(&core.Batch{Source: "r"}); !errors.Is(err, contract.ErrMalformed) {
+			t.Errorf("%s: Encode of an empty batch = %v, want ErrMalformed", version, err)
 		}
 	}
 

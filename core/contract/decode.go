@@ -12,8 +12,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/rawjson"
 )
 
-// received is a CloudEvent as it is read. The order of its members is free: data is interpreted when
-// the type is known.
+// received is a CloudEvent as it is read. The order of its members is free: data is interpreted
+// when the type is known.
 type received struct {
 	event       core.Numbered
 	heartbeat   *core.Heartbeat
@@ -79,11 +79,14 @@ func readElement(r *rawjson.Reader, batch *core.Batch, n int) error {
 		batch.Source, batch.Epoch = source, c.epoch
 	}
 
-	if batch.Source != source || batch.Epoch != c.epoch {
-		return fmt.Errorf("%w: source and epoch differ from those of the first event", ErrMalformed)
-	}
+	return c.addTo(batch, source)
+}
 
-	if c.heartbeat != nil {
+func (c *received) addTo(batch *core.Batch, source core.RuntimeID) error {
+	switch {
+	case batch.Source != source || batch.Epoch != c.epoch:
+		return fmt.Errorf("%w: source and epoch differ from those of the first event", ErrMalformed)
+	case c.heartbeat != nil:
 		batch.Heartbeat = c.heartbeat
 
 		return nil
@@ -91,7 +94,7 @@ func readElement(r *rawjson.Reader, batch *core.Batch, n int) error {
 
 	batch.Events = append(batch.Events, c.event)
 
-	return checkEvent(batch, &c.event)
+	return checkEvent(&c.event)
 }
 
 func (c *received) readAttribute(r *rawjson.Reader, name string) (err error) {
@@ -139,27 +142,8 @@ func readBase64(r *rawjson.Reader) ([]byte, error) {
 
 // interpret turns the attributes into an event or a heartbeat, and returns their source.
 func (c *received) interpret() (source core.RuntimeID, err error) {
-	for _, attribute := range []struct {
-		name, value string
-		optional    bool
-	}{
-		{"id", c.event.ID, false},
-		{"source", c.source, false},
-		{"type", c.kind, false},
-		{"epoch", c.epoch, true},
-		{"traceparent", c.event.TraceParent, true},
-	} {
-		if attribute.value == "" && !attribute.optional {
-			return "", fmt.Errorf("attribute %s is missing", attribute.name)
-		}
-
-		if len(attribute.value) > maxAttribute {
-			return "", fmt.Errorf("attribute %s has %d bytes, want at most %d", attribute.name, len(attribute.value), maxAttribute)
-		}
-	}
-
-	if c.specVersion != specVersion {
-		return "", fmt.Errorf("specversion is %.16q, want %q", c.specVersion, specVersion)
+	if err := c.checkAttributes(); err != nil {
+		return "", err
 	}
 
 	if source, err = parseSource(c.source); err != nil {
@@ -177,6 +161,33 @@ func (c *received) interpret() (source core.RuntimeID, err error) {
 	return source, c.readData()
 }
 
+func (c *received) checkAttributes() error {
+	for _, attribute := range []struct {
+		name, value string
+		optional    bool
+	}{
+		{"id", c.event.ID, false},
+		{"source", c.source, false},
+		{"type", c.kind, false},
+		{"epoch", c.epoch, true},
+		{"traceparent", c.event.TraceParent, true},
+	} {
+		if attribute.value == "" && !attribute.optional {
+			return fmt.Errorf("%w: attribute %s is missing", ErrMalformed, attribute.name)
+		}
+
+		if err := checkAttribute(attribute.name, attribute.value); err != nil {
+			return err
+		}
+	}
+
+	if c.specVersion != specVersion {
+		return fmt.Errorf("%w: specversion is %.16q, want %q", ErrMalformed, c.specVersion, specVersion)
+	}
+
+	return nil
+}
+
 func parseTime(text string) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
@@ -187,7 +198,7 @@ func parseTime(text string) (time.Time, error) {
 		return time.Time{}, fmt.Errorf("time is %.40q, want a timestamp (RFC 3339)", text)
 	}
 
-	return at, nil
+	return wireTime(at), nil
 }
 
 func (c *received) readData() error {

@@ -16,21 +16,23 @@ func ExampleVersion_Encode() {
 		WatchedGVK: schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"},
 	}
 
-	body, err := contract.V2.Encode([]core.WatchEvent{event})
+	batch := core.NewBatch(event)
+
+	request, err := contract.V2.Encode(&batch)
 	fmt.Println("POST", contract.V2.Path("kyma"), err)
-	fmt.Println(string(body))
+	fmt.Println(string(request.Body))
 	// Output:
 	// POST /v2/kyma/event <nil>
 	// {"watched":{"Namespace":"default","Name":"settings"},"watchedGvk":{"group":"","version":"v1","kind":"ConfigMap"}}
 }
 
 func ExampleVersion_Decode() {
-	events, err := contract.V1.Decode([]byte(`{
+	batch, err := contract.V1.Decode([]byte(`{
 		"owner": {"Namespace": "kcp-system", "Name": "runtime-1"},
 		"watched": {"Namespace": "default", "Name": "settings"},
 		"watchedGvk": {"group": "", "version": "v1", "kind": "ConfigMap"}
 	}`))
-	fmt.Println(events[0].Owner, events[0].WatchedGVK.Kind, events[0].Watched, err)
+	fmt.Println(batch.Events[0].Owner, batch.Events[0].WatchedGVK.Kind, batch.Events[0].Watched, err)
 
 	_, err = contract.V1.Decode([]byte(`{"watched": {"Namespace": "default", "Name": "settings"}}`))
 	fmt.Println(core.Reason(err), core.IsPermanent(err))

@@ -15,9 +15,8 @@ import (
 const (
 	maxReasons      = 32
 	maxFingerprints = 64
-	maxReason       = 64
-	// ReasonOther is the drop reason under which a heartbeat counts those that it has no room for.
-	ReasonOther = "other"
+	// reasonOther is the drop reason under which a heartbeat counts those that it has no room for.
+	reasonOther = "other"
 )
 
 type heartbeatData struct {
@@ -44,8 +43,8 @@ type heartbeatData struct {
 func encodeHeartbeat(batch *core.Batch) ([]byte, error) {
 	beat := cut(batch.Heartbeat)
 
-	if beat.ID == "" || batch.Source == "" {
-		return nil, fmt.Errorf("%w: id and source are needed, have %.40q and %.80q", ErrMalformed, beat.ID, batch.Source)
+	if err := checkID(beat.ID); err != nil {
+		return nil, err
 	}
 
 	c := newCloudEvent(batch, beat.ID, beat.Time)
@@ -57,39 +56,60 @@ func encodeHeartbeat(batch *core.Batch) ([]byte, error) {
 // cut returns a heartbeat within the bounds. Foreign texts, such as an error, may be long.
 func cut(beat *core.Heartbeat) core.Heartbeat {
 	c := *beat
-	c.Instance, c.Version, c.ConfigHash = cutText(c.Instance), cutText(c.Version), cutText(c.ConfigHash)
-	c.CertificateFingerprint, c.KeyMaterialError = cutText(c.CertificateFingerprint), cutText(c.KeyMaterialError)
-	c.CAFingerprints = c.CAFingerprints[:min(len(c.CAFingerprints), maxFingerprints)]
+
+	for _, text := range []*string{
+		&c.Instance, &c.Version, &c.CertificateFingerprint, &c.KeyMaterialError, (*string)(&c.Canary), &c.ConfigHash,
+	} {
+		*text = cutText(*text)
+	}
+
+	c.CertificateExpiry, c.LastReview = wireTime(c.CertificateExpiry), wireTime(c.LastReview)
+	c.CAFingerprints = cutFingerprints(c.CAFingerprints)
 	c.Dropped = cutReasons(c.Dropped)
 
 	return c
 }
 
 func cutText(text string) string {
-	if len(text) > maxAttribute {
-		text = text[:maxAttribute]
-	}
-
-	return strings.ToValidUTF8(text, "")
+	return strings.ToValidUTF8(text[:min(len(text), maxAttribute)], "")
 }
 
-// cutReasons keeps the sum of the counts.
-func cutReasons(dropped map[string]int64) map[string]int64 {
-	if dropped == nil {
-		return nil
+func cutFingerprints(fingerprints []string) []string {
+	kept := slices.Clone(fingerprints[:min(len(fingerprints), maxFingerprints)])
+	for i := range kept {
+		kept[i] = cutText(kept[i])
 	}
 
-	kept := make(map[string]int64, min(len(dropped), maxReasons))
+	return kept
+}
+
+// cutReasons keeps the sum of the counts: reasons without room are counted under [reasonOther].
+func cutReasons(dropped map[string]int64) map[string]int64 {
+	if fits(dropped) {
+		return dropped
+	}
+
+	kept := make(map[string]int64, maxReasons)
 
 	for _, reason := range slices.Sorted(maps.Keys(dropped)) {
-		if len(reason) > maxReason || len(kept) >= maxReasons-1 {
-			kept[ReasonOther] += dropped[reason]
+		if isAttribute(reason) && len(kept) < maxReasons-1 {
+			kept[reason] += dropped[reason]
 		} else {
-			kept[reason] = dropped[reason]
+			kept[reasonOther] += dropped[reason]
 		}
 	}
 
 	return kept
+}
+
+func fits(dropped map[string]int64) bool {
+	for reason := range dropped {
+		if !isAttribute(reason) {
+			return false
+		}
+	}
+
+	return len(dropped) <= maxReasons
 }
 
 func readHeartbeat(data []byte) (*core.Heartbeat, error) {
@@ -120,7 +140,8 @@ func (d *heartbeatData) check() error {
 
 	for _, text := range slices.AppendSeq(texts, maps.Keys(d.Dropped)) {
 		if len(text) > maxAttribute {
-			return fmt.Errorf("%w: a text of %d bytes in a heartbeat, want at most %d", ErrMalformed, len(text), maxAttribute)
+			return fmt.Errorf("%w: a heartbeat has a text of %d bytes, want at most %d",
+				ErrMalformed, len(text), maxAttribute)
 		}
 	}
 
@@ -161,11 +182,11 @@ func (d *heartbeatData) heartbeat() *core.Heartbeat {
 		Dropped:                d.Dropped,
 		Version:                d.Version,
 		CertificateFingerprint: d.CertificateFingerprint,
-		CertificateExpiry:      d.CertificateExpiry,
+		CertificateExpiry:      wireTime(d.CertificateExpiry),
 		CAFingerprints:         d.CAFingerprints,
 		KeyMaterialError:       d.KeyMaterialError,
 		Canary:                 d.Canary,
-		LastReview:             d.LastReview,
+		LastReview:             wireTime(d.LastReview),
 		WebhookFailures:        d.WebhookFailures,
 		ConfigHash:             d.ConfigHash,
 	}

@@ -22,7 +22,8 @@ const (
 	ReasonUnreadable = "unreadable_body"
 	// ReasonUnauthenticated is the answer to a sender without identity, whatever the cause (401).
 	ReasonUnauthenticated = "unauthenticated"
-	// ReasonNotReady means that the listener, the verifier or the handler cannot take events yet (503).
+	// ReasonNotReady means that the listener, the verifier or the handler cannot take events yet
+	// (503).
 	ReasonNotReady = "not_ready"
 	// ReasonBusy means that too many requests are in flight (503).
 	ReasonBusy = "busy"
@@ -40,11 +41,11 @@ const (
 const (
 	// ReasonForbidden means that this runtime may not trigger what the event asks for (403).
 	ReasonForbidden = "forbidden"
-	// ReasonGatewayRefused means that a gateway refused in a web page (400 in HTML). nginx does so when it
-	// does not trust the client certificate. That is no proof against the event.
+	// ReasonGatewayRefused means that a gateway refused in a web page (400 in HTML). nginx does so
+	// when it does not trust the client certificate. That is no proof against the event.
 	ReasonGatewayRefused = "gateway_refused"
-	// ReasonUnknownContract means that the receiver, or a gateway before it, does not know the path of
-	// contract v3: it answers 403 or 404, and not in the words of a listener.
+	// ReasonUnknownContract means that the receiver, or a gateway before it, does not know the path
+	// of contract v3: it answers 403 or 404, and not in the words of a listener.
 	ReasonUnknownContract = "unknown_contract"
 	// ReasonRedirect is every answer of 3xx: redirects are not followed.
 	ReasonRedirect = "redirect"
@@ -62,12 +63,13 @@ type Meaning struct {
 	Cause error
 	// Permanent is whether no later attempt can succeed.
 	Permanent bool
-	// Slow is whether to wait long when the receiver does not ask for a wait: it refuses the sender.
+	// Slow is whether to wait long when the receiver does not ask for a wait: it refuses the
+	// sender.
 	Slow bool
 }
 
-// Interpret classifies a refusal of a request of contract v. Page is whether it came as a web page, which
-// a listener never writes.
+// Interpret classifies a refusal of a request of contract v. Page is whether it came as a web page,
+// which a listener never writes.
 func (v Version) Interpret(r Refusal, page bool) Meaning {
 	foreign := r.Reason == ""
 

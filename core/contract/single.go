@@ -38,9 +38,9 @@ type gvk struct {
 	Kind    string `json:"kind"`
 }
 
-// resyncV2 encodes a resync in the contracts that have no word for it. Consumers that read the owner or
-// the certificate only see an ordinary event. It names no object of a runtime, as a Watcher has a
-// namespace.
+// resyncV2 encodes a resync in the contracts that have no word for it. Consumers that read the
+// owner or the certificate only see an ordinary event. It names no object of a runtime, as a
+// Watcher has a namespace.
 func resyncV2() bodyV2 {
 	return bodyV2{
 		Watched:    wireName{Name: "resync"},
@@ -59,9 +59,7 @@ func encodeSingle(v Version, batch *core.Batch) (r Request) {
 		}
 
 		r.Body, r.Sent = body, []int{i}
-		for rest := i + 1; rest < len(batch.Events); rest++ {
-			r.fail(rest, core.ErrNotSent)
-		}
+		r.failFrom(i+1, len(batch.Events))
 
 		break
 	}

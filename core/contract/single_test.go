@@ -3,8 +3,8 @@ package contract_test
 import (
 	"encoding/json"
 	"errors"
-	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -34,63 +34,6 @@ func withoutOwner(e core.WatchEvent) core.WatchEvent {
 	return e
 }
 
-// The wire is what is deployed today, byte by byte.
-func TestSingleGolden(t *testing.T) {
-	t.Parallel()
-
-	clusterScoped := core.WatchEvent{
-		Owner:      owner(),
-		Watched:    types.NamespacedName{Name: "system:node"},
-		WatchedGVK: schema.GroupVersionKind{Group: "rbac.authorization.k8s.io", Version: "v1", Kind: "ClusterRole"},
-	}
-	coreGroup := core.WatchEvent{
-		Watched:    types.NamespacedName{Namespace: "default", Name: "settings"},
-		WatchedGVK: schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"},
-	}
-
-	tests := []struct {
-		file    string
-		version contract.Version
-		event   core.WatchEvent
-	}{
-		{"v1.json", contract.V1, sample()},
-		{"v1-cluster-scoped.json", contract.V1, clusterScoped},
-		{"v1-resync.json", contract.V1, core.WatchEvent{Kind: core.KindResync, Owner: owner()}},
-		{"v2.json", contract.V2, withoutOwner(sample())},
-		{"v2-core-group.json", contract.V2, coreGroup},
-		{"v2-resync.json", contract.V2, core.WatchEvent{Kind: core.KindResync}},
-	}
-
-	for _, tt := range tests {
-		t.Run(tt.file, func(t *testing.T) {
-			t.Parallel()
-
-			want := golden(t, tt.file)
-
-			got, err := tt.version.Encode([]core.WatchEvent{tt.event})
-			if diff := cmp.Diff(string(want), string(got)); err != nil || diff != "" {
-				t.Errorf("Encode, error %v (-golden +got):\n%s", err, diff)
-			}
-
-			events, err := tt.version.Decode(want)
-			if diff := cmp.Diff([]core.WatchEvent{tt.event}, events); err != nil || diff != "" {
-				t.Errorf("Decode, error %v (-want +got):\n%s", err, diff)
-			}
-		})
-	}
-}
-
-func golden(tb testing.TB, file string) []byte {
-	tb.Helper()
-
-	text, err := os.ReadFile(filepath.Join("testdata", file))
-	if err != nil {
-		tb.Fatal(err)
-	}
-
-	return text
-}
-
 // deployed is the event as today's producers and consumers declare it, with encoding/json.
 type deployed struct {
 	Owner      types.NamespacedName `json:"owner"`
@@ -106,10 +49,7 @@ func TestDeployedConsumersReadWhatWeSend(t *testing.T) {
 	t.Parallel()
 
 	for _, version := range []contract.Version{contract.V1, contract.V2} {
-		body, err := version.Encode([]core.WatchEvent{sample()})
-		if err != nil {
-			t.Fatal(err)
-		}
+		body := encode(t, version, core.NewBatch(sample()))
 
 		var got deployed
 		if err := json.Unmarshal(body, &got); err != nil {
@@ -129,7 +69,8 @@ func TestDeployedConsumersReadWhatWeSend(t *testing.T) {
 
 func toDeployed(e core.WatchEvent) deployed {
 	d := deployed{Owner: e.Owner, Watched: e.Watched}
-	d.WatchedGvk.Group, d.WatchedGvk.Version, d.WatchedGvk.Kind = e.WatchedGVK.Group, e.WatchedGVK.Version, e.WatchedGVK.Kind
+	kind := &d.WatchedGvk
+	kind.Group, kind.Version, kind.Kind = e.WatchedGVK.Group, e.WatchedGVK.Version, e.WatchedGVK.Kind
 
 	return d
 }
@@ -142,11 +83,13 @@ func TestDecodeReadsWhatDeployedProducersSend(t *testing.T) {
 		t.Fatal(err)
 	}
 
+	lower := strings.NewReplacer("Namespace", "namespace", "Name", "name", "watchedGvk", "watchedgvk")
+	upper := strings.NewReplacer("owner", "OWNER", "watched", "WATCHED", "group", "GROUP")
 	bodies := map[string]string{
 		"as sent":    string(sent),
 		"indented":   "\n" + strings.ReplaceAll(string(sent), ",", ",\n\t") + "\n",
-		"lower case": strings.NewReplacer("Namespace", "namespace", "Name", "name", "watchedGvk", "watchedgvk").Replace(string(sent)),
-		"upper case": strings.NewReplacer("owner", "OWNER", "watched", "WATCHED", "group", "GROUP").Replace(string(sent)),
+		"lower case": lower.Replace(string(sent)),
+		"upper case": upper.Replace(string(sent)),
 		"more":       strings.Replace(string(sent), "{", `{"operation":"UPDATE","more":[{"a":null}],`, 1),
 		"more below": strings.Replace(string(sent), `{"Namespace"`, `{"UID":7,"Namespace"`, 1),
 	}
@@ -156,7 +99,7 @@ func TestDecodeReadsWhatDeployedProducersSend(t *testing.T) {
 		checkDecoded(t, name, contract.V2, body, withoutOwner(sample()))
 	}
 
-	// In v2 an owner is unknown, whatever it is.
+	// In v2 the owner is an unknown field of any type.
 	for _, odd := range []string{`null`, `"kcp-system/runtime-1"`, `7`, `[]`, `{"Name":7}`} {
 		body := strings.Replace(string(golden(t, "v2.json")), "{", `{"owner":`+odd+`,`, 1)
 		checkDecoded(t, odd, contract.V2, body, withoutOwner(sample()))
@@ -167,7 +110,7 @@ func checkDecoded(t *testing.T, name string, version contract.Version, body stri
 	t.Helper()
 
 	got, err := version.Decode([]byte(body))
-	if diff := cmp.Diff([]core.WatchEvent{want}, got); err != nil || diff != "" {
+	if diff := cmp.Diff(core.NewBatch(want), got); err != nil || diff != "" {
 		t.Errorf("%s, %s, error %v (-want +got):\n%s", version, name, err, diff)
 	}
 }
@@ -189,15 +132,24 @@ func TestDecodeRefuses(t *testing.T) {
 		{"no object", contract.V2, `[]`, "want an event of contract v2 in JSON"},
 		{"broken", contract.V1, v1[:len(v1)-1], "want an event of contract v1 in JSON"},
 		{"two", contract.V2, v2 + v2, "want an event of contract v2 in JSON"},
-		{"number as name", contract.V2, strings.Replace(v2, `"sample"`, `7`, 1), "want an event of contract v2 in JSON"},
+		{
+			"number as name", contract.V2, strings.Replace(v2, `"sample"`, `7`, 1),
+			"want an event of contract v2 in JSON",
+		},
 		{"no owner", contract.V1, v2, "owner.Namespace is empty"},
 		{"null owner", contract.V1, strings.Replace(v2, "{", `{"owner":null,`, 1), "owner.Namespace is empty"},
 		{"owner without name", contract.V1, strings.Replace(v1, `runtime-1`, ``, 1), "owner.Name is empty"},
 		{"no name", contract.V2, strings.Replace(v2, `sample`, ``, 1), "watched.Name is empty"},
 		{"no kind", contract.V2, strings.Replace(v2, `Sample`, ``, 1), "watchedGvk.kind is empty"},
-		{"long name", contract.V2, strings.Replace(v2, `sample`, long, 1), "watched.Name has 254 bytes, want at most 253"},
+		{
+			"long name", contract.V2, strings.Replace(v2, `sample`, long, 1),
+			"watched.Name has 254 bytes, want at most 253",
+		},
 		{"long namespace", contract.V2, strings.Replace(v2, `default`, long, 1), "watched.Namespace has 254 bytes"},
-		{"long group", contract.V2, strings.Replace(v2, `operator.kyma-project.io`, long, 1), "watchedGvk.group has 254 bytes"},
+		{
+			"long group", contract.V2, strings.Replace(v2, `operator.kyma-project.io`, long, 1),
+			"watchedGvk.group has 254 bytes",
+		},
 		{"long version", contract.V2, strings.Replace(v2, `v1beta2`, long, 1), "watchedGvk.version has 254 bytes"},
 		{"too large", contract.V2, v2 + strings.Repeat(" ", 16<<10), "want at most 16384"},
 	}
@@ -206,11 +158,11 @@ func TestDecodeRefuses(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 
-			events, err := tt.version.Decode([]byte(tt.body))
+			batch, err := tt.version.Decode([]byte(tt.body))
 
 			switch {
-			case !errors.Is(err, contract.ErrMalformed) || events != nil:
-				t.Fatalf("Decode = %v, %v, want ErrMalformed", events, err)
+			case !errors.Is(err, contract.ErrMalformed) || !batch.IsEmpty():
+				t.Fatalf("Decode = %v, %v, want ErrMalformed", batch, err)
 			case !core.IsPermanent(err) || core.Reason(err) != "malformed":
 				t.Errorf("IsPermanent = %v, Reason = %s: want true, malformed", core.IsPermanent(err), core.Reason(err))
 			case !strings.Contains(err.Error(), tt.want):
@@ -220,7 +172,7 @@ func TestDecodeRefuses(t *testing.T) {
 	}
 }
 
-func TestEncodeRefusesWhatNobodyWouldDecode(t *testing.T) {
+func TestUnsendableSingleEvents(t *testing.T) {
 	t.Parallel()
 
 	change := func(change func(e *core.WatchEvent)) core.WatchEvent {
@@ -229,25 +181,58 @@ func TestEncodeRefusesWhatNobodyWouldDecode(t *testing.T) {
 
 		return e
 	}
+	long := strings.Repeat("x", 300)
 
-	tests := map[string]struct {
+	for name, tt := range map[string]struct {
 		version contract.Version
 		event   core.WatchEvent
 	}{
 		"v1 without owner":        {contract.V1, withoutOwner(sample())},
-		"v1 resync without owner": {contract.V1, core.WatchEvent{Kind: core.KindResync}},
+		"v1 resync without owner": {contract.V1, core.WatchEvent{Resync: true}},
 		"without name":            {contract.V2, change(func(e *core.WatchEvent) { e.Watched.Name = "" })},
 		"without kind":            {contract.V2, change(func(e *core.WatchEvent) { e.WatchedGVK.Kind = "" })},
 		"no UTF-8":                {contract.V2, change(func(e *core.WatchEvent) { e.Watched.Name = "a\xff" })},
-		"long group":              {contract.V2, change(func(e *core.WatchEvent) { e.WatchedGVK.Group = strings.Repeat("x", 300) })},
-		"heartbeat":               {contract.V1, change(func(e *core.WatchEvent) { e.Kind = core.KindHeartbeat })},
-		"kind of the future":      {contract.V2, change(func(e *core.WatchEvent) { e.Kind = 200 })},
+		"long group":              {contract.V2, change(func(e *core.WatchEvent) { e.WatchedGVK.Group = long })},
+	} {
+		batch := core.NewBatch(tt.event)
+
+		request, err := tt.version.Encode(&batch)
+		if err != nil || request.Body != nil || request.Sent != nil {
+			t.Errorf("%s: Encode = %+v, %v, want no body", name, request, err)
+		}
+
+		if failed := request.Failed[0]; !errors.Is(failed, contract.ErrMalformed) || !core.IsPermanent(failed) {
+			t.Errorf("%s: the event fails with %v, want ErrMalformed", name, failed)
+		}
+	}
+}
+
+// A request of v1 and v2 carries the first event that the contract can express.
+func TestSingleRequestsCarryOneEvent(t *testing.T) {
+	t.Parallel()
+
+	batch := core.NewBatch(withoutOwner(sample()), sample(), sample())
+	batch.Heartbeat = &core.Heartbeat{ID: "h"}
+
+	request, err := contract.V1.Encode(&batch)
+	if err != nil || !slices.Equal(request.Sent, []int{1}) || request.Heartbeat || len(request.Failed) != 2 {
+		t.Fatalf("Encode = %+v, %v, want the event 1 only", request, err)
 	}
 
-	for name, tt := range tests {
-		body, err := tt.version.Encode([]core.WatchEvent{tt.event})
-		if !errors.Is(err, contract.ErrMalformed) || !core.IsPermanent(err) || body != nil {
-			t.Errorf("%s: Encode = %s, %v, want ErrMalformed", name, body, err)
+	if !errors.Is(request.Failed[0], contract.ErrMalformed) || !errors.Is(request.Failed[2], core.ErrNotSent) {
+		t.Errorf("failed: %v, want ErrMalformed for 0 and ErrNotSent for 2", map[int]error(request.Failed))
+	}
+
+	checkDecoded(t, "the event", contract.V1, string(request.Body), sample())
+}
+
+func TestSingleContractsCarryNoHeartbeat(t *testing.T) {
+	t.Parallel()
+
+	for _, version := range []contract.Version{contract.V1, contract.V2} {
+		request, err := version.Encode(&core.Batch{Heartbeat: &core.Heartbeat{ID: "h"}})
+		if err != nil || request.Body != nil || len(request.Failed) > 0 {
+			t.Errorf("%s: Encode of a heartbeat = %+v, %v, want neither body nor failure", version, request, err)
 		}
 	}
 }
@@ -257,16 +242,10 @@ func TestTheLongestEventFits(t *testing.T) {
 
 	longest := strings.Repeat("<", 253) // encoding/json writes six bytes for each.
 	name := types.NamespacedName{Namespace: longest, Name: longest}
-	event := core.WatchEvent{
-		Owner: name, Watched: name, WatchedGVK: schema.GroupVersionKind{Group: longest, Version: longest, Kind: longest},
-	}
+	kind := schema.GroupVersionKind{Group: longest, Version: longest, Kind: longest}
+	event := core.WatchEvent{Owner: name, Watched: name, WatchedGVK: kind}
 
-	body, err := contract.V1.Encode([]core.WatchEvent{event})
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	checkDecoded(t, "longest", contract.V1, string(body), event)
+	checkDecoded(t, "longest", contract.V1, string(encode(t, contract.V1, core.NewBatch(event))), event)
 }
 
 func FuzzSingleDecode(f *testing.F) {
@@ -279,7 +258,9 @@ func FuzzSingleDecode(f *testing.F) {
 		f.Add(golden(f, filepath.Base(file)))
 	}
 
-	for _, seed := range []string{``, `null`, `{}`, `[]`, `{"watched":{"name":"a"},"watchedgvk":{"KIND":"b"}}`, `{"owner":{}}`} {
+	for _, seed := range []string{
+		``, `null`, `{}`, `[]`, `{"watched":{"name":"a"},"watchedgvk":{"KIND":"b"}}`, `{"owner":{}}`,
+	} {
 		f.Add([]byte(seed))
 	}
 
@@ -290,12 +271,12 @@ func FuzzSingleDecode(f *testing.F) {
 	})
 }
 
-// checkRoundTrip fails t unless a body is refused as malformed, or means to us what it means to encoding/json, and
-// survives being written again.
+// checkRoundTrip fails t unless a body is refused as malformed, or means the same to encoding/json,
+// and survives another encoding.
 func checkRoundTrip(t *testing.T, version contract.Version, body []byte) {
 	t.Helper()
 
-	events, err := version.Decode(body)
+	batch, err := version.Decode(body)
 	if err != nil {
 		if !errors.Is(err, contract.ErrMalformed) {
 			t.Fatalf("%s: error %v is not ErrMalformed", version, err)
@@ -304,21 +285,18 @@ func checkRoundTrip(t *testing.T, version contract.Version, body []byte) {
 		return
 	}
 
+	event := batch.Events[0].WatchEvent
+
 	var plain deployed
-	if err := json.Unmarshal(body, &plain); err == nil && events[0].Kind == core.KindChanged {
+	if err := json.Unmarshal(body, &plain); err == nil && !event.Resync {
 		if !version.NeedsOwner() {
 			plain.Owner = types.NamespacedName{}
 		}
 
-		if diff := cmp.Diff(plain, toDeployed(events[0])); diff != "" {
+		if diff := cmp.Diff(plain, toDeployed(event)); diff != "" {
 			t.Fatalf("%s: %s (-deployed +ours):\n%s", version, body, diff)
 		}
 	}
 
-	again, err := version.Encode(events)
-	if err != nil {
-		t.Fatalf("%s: %s is decoded, but not encoded again: %v", version, body, err)
-	}
-
-	checkDecoded(t, "again", version, string(again), events[0])
+	checkDecoded(t, "again", version, string(encode(t, version, batch)), event)
 }

@@ -1,6 +1,7 @@
 package contract
 
-// The statuses of HTTP that the contracts use (RFC 9110, section 15). Core does not import net/http.
+// The statuses of HTTP that the contracts use (RFC 9110, section 15). Core does not import
+// net/http.
 const (
 	statusOK                    = 200
 	statusAccepted              = 202

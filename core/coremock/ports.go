@@ -16,6 +16,44 @@ import (
 	gomock "go.uber.org/mock/gomock"
 )
 
+// MockAcceptor is a mock of Acceptor interface.
+type MockAcceptor struct {
+	ctrl     *gomock.Controller
+	recorder *MockAcceptorMockRecorder
+	isgomock struct{}
+}
+
+// MockAcceptorMockRecorder is the mock recorder for MockAcceptor.
+type MockAcceptorMockRecorder struct {
+	mock *MockAcceptor
+}
+
+// NewMockAcceptor creates a new mock instance.
+func NewMockAcceptor(ctrl *gomock.Controller) *MockAcceptor {
+	mock := &MockAcceptor{ctrl: ctrl}
+	mock.recorder = &MockAcceptorMockRecorder{mock}
+	return mock
+}
+
+// EXPECT returns an object that allows the caller to indicate expected use.
+func (m *MockAcceptor) EXPECT() *MockAcceptorMockRecorder {
+	return m.recorder
+}
+
+// Accept mocks base method.
+func (m *MockAcceptor) Accept(manager core.Manager, event core.WatchEvent) core.Outcome {
+	m.ctrl.T.Helper()
+	ret := m.ctrl.Call(m, "Accept", manager, event)
+	ret0, _ := ret[0].(core.Outcome)
+	return ret0
+}
+
+// Accept indicates an expected call of Accept.
+func (mr *MockAcceptorMockRecorder) Accept(manager, event any) *gomock.Call {
+	mr.mock.ctrl.T.Helper()
+	return mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "Accept", reflect.TypeOf((*MockAcceptor)(nil).Accept), manager, event)
+}
+
 // MockForwarder is a mock of Forwarder interface.
 type MockForwarder struct {
 	ctrl     *gomock.Controller
@@ -41,17 +79,17 @@ func (m *MockForwarder) EXPECT() *MockForwarderMockRecorder {
 }
 
 // Forward mocks base method.
-func (m *MockForwarder) Forward(ctx context.Context, manager core.Manager, events []core.WatchEvent) error {
+func (m *MockForwarder) Forward(ctx context.Context, manager core.Manager, batch core.Batch) error {
 	m.ctrl.T.Helper()
-	ret := m.ctrl.Call(m, "Forward", ctx, manager, events)
+	ret := m.ctrl.Call(m, "Forward", ctx, manager, batch)
 	ret0, _ := ret[0].(error)
 	return ret0
 }
 
 // Forward indicates an expected call of Forward.
-func (mr *MockForwarderMockRecorder) Forward(ctx, manager, events any) *gomock.Call {
+func (mr *MockForwarderMockRecorder) Forward(ctx, manager, batch any) *gomock.Call {
 	mr.mock.ctrl.T.Helper()
-	return mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "Forward", reflect.TypeOf((*MockForwarder)(nil).Forward), ctx, manager, events)
+	return mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "Forward", reflect.TypeOf((*MockForwarder)(nil).Forward), ctx, manager, batch)
 }
 
 // MockVerifier is a mock of Verifier interface.

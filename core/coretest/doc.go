@@ -1,6 +1,7 @@
-// Package coretest holds what every adapter of a port in core must pass, and what tests of their users need.
+// Package coretest holds the conformance suites for adapters of the ports in core, and fakes for
+// tests.
 //
-// [TestForwarder] and [TestVerifier] are conformance suites: an adapter calls them from one of its own tests.
-// [Recorder] is the far end of everything: it writes down what arrives, and answers as its script says. [Memory] is the
-// forwarder that passes first.
+// [TestForwarder] and [TestVerifier] are the suites: an adapter calls them from one of its own
+// tests. [Recorder] is a far end: it records each batch and delivery, and answers as its script
+// says. [Memory] is a transport inside the process. It passes [TestForwarder].
 package coretest

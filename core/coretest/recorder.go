@@ -2,19 +2,17 @@ package coretest
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// Call is one call that a [Recorder] got.
+// Call is one call of a [Recorder].
 type Call struct {
-	// Runtime is the sender of a delivery; empty when events were forwarded.
+	// Runtime is the sender of a delivery. It is empty for a forwarded batch.
 	Runtime core.RuntimeID
-	// Manager is whom the events are for.
+	// Manager is the operator that the batch is for.
 	Manager core.Manager
 	// Batch is a copy of the batch that arrived. A delivery is a batch of one event.
 	Batch core.Batch
@@ -23,8 +21,8 @@ type Call struct {
 	Err      error
 }
 
-// Acknowledged returns the events of the call that were accepted.
-func (c *Call) Acknowledged() []core.WatchEvent {
+// acknowledged returns the events of the call that were accepted.
+func (c *Call) acknowledged() []core.WatchEvent {
 	if !c.Returned {
 		return nil
 	}
@@ -40,56 +38,18 @@ func (c *Call) Acknowledged() []core.WatchEvent {
 	return accepted
 }
 
-// Recorder is a [core.Forwarder] and a [core.Handler] that writes down what it gets. It acknowledges everything until
-// its script says otherwise. The zero value is ready for use; it is safe for concurrent use, also in a bubble of
-// testing/synctest.
+// Recorder is a [core.Forwarder] and a [core.Handler] that records its calls. It acknowledges
+// everything unless its script says otherwise. The zero value is ready for use. It is safe for
+// concurrent use, also in a bubble of testing/synctest.
 type Recorder struct {
 	mu      sync.Mutex
 	calls   []Call
 	always  Answer
 	next    []Answer
-	changed chan struct{} // closed at the next change, nil while nobody waits
+	changed chan struct{} // closed at the next change, nil without a waiting call
 }
 
-// Answer decides what a [Recorder] answers to a call. It may block until ctx ends.
-type Answer func(ctx context.Context, batch core.Batch) error
-
-// Accept acknowledges everything.
-func Accept(context.Context, core.Batch) error { return nil }
-
-// Hang answers nothing until the caller gives up, and then fails as its context says.
-func Hang(ctx context.Context, _ core.Batch) error {
-	<-ctx.Done()
-
-	return context.Cause(ctx)
-}
-
-// Refuse fails every call with err.
-func Refuse(err error) Answer {
-	return func(context.Context, core.Batch) error { return err }
-}
-
-// RefuseSome fails the events that match with err, and acknowledges the others: the answer is a
-// [core.EventErrors].
-func RefuseSome(err error, match func(event *core.WatchEvent) bool) Answer {
-	return func(_ context.Context, batch core.Batch) error {
-		failed := core.EventErrors{}
-
-		for i := range batch.Events {
-			if match(&batch.Events[i].WatchEvent) {
-				failed[i] = err
-			}
-		}
-
-		if len(failed) == 0 {
-			return nil
-		}
-
-		return failed
-	}
-}
-
-// Always makes r give this answer from now on.
+// Always sets the answer to all further calls.
 func (r *Recorder) Always(answer Answer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -97,7 +57,8 @@ func (r *Recorder) Always(answer Answer) {
 	r.always = answer
 }
 
-// Next adds answers to be given once each, in this order, before that of [Recorder.Always] counts again.
+// Next adds answers for the next calls, one for each, in this order. Later calls get that of
+// [Recorder.Always].
 func (r *Recorder) Next(answers ...Answer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -105,12 +66,12 @@ func (r *Recorder) Next(answers ...Answer) {
 	r.next = append(r.next, answers...)
 }
 
-// Forward writes the events down and answers as the script says.
+// Forward records the batch and answers as the script says.
 func (r *Recorder) Forward(ctx context.Context, manager core.Manager, batch core.Batch) error {
 	return r.take(ctx, Call{Manager: manager, Batch: clone(batch)})
 }
 
-// Handle writes the delivery down and answers as the script says.
+// Handle records the delivery and answers as the script says.
 func (r *Recorder) Handle(ctx context.Context, d core.Delivery) error {
 	return r.take(ctx, Call{Runtime: d.Runtime, Manager: d.Manager, Batch: core.NewBatch(d.Event)})
 }
@@ -127,17 +88,6 @@ func (r *Recorder) take(ctx context.Context, call Call) error {
 	r.wake()
 
 	return err
-}
-
-func clone(batch core.Batch) core.Batch {
-	batch.Events = slices.Clone(batch.Events)
-
-	if batch.Heartbeat != nil {
-		beat := *batch.Heartbeat
-		batch.Heartbeat = &beat
-	}
-
-	return batch
 }
 
 func (r *Recorder) arrived(call Call) (answer Answer, index int) {
@@ -188,16 +138,16 @@ func (r *Recorder) Acknowledged(manager core.Manager) []core.WatchEvent {
 func acknowledged(calls []Call, manager core.Manager) (events []core.WatchEvent) {
 	for i := range calls {
 		if calls[i].Manager == manager {
-			events = append(events, calls[i].Acknowledged()...)
+			events = append(events, calls[i].acknowledged()...)
 		}
 	}
 
 	return events
 }
 
-// Wait blocks until done returns true for the calls so far, and returns the reason when ctx ends before. done is
-// called again after each change; it must not call r or change the calls.
-func (r *Recorder) Wait(ctx context.Context, done func(calls []Call) bool) error {
+// wait blocks until done returns true for the calls so far. It fails with the cause of ctx when ctx
+// ends before. done is called again after each change. It must not call r or change the calls.
+func (r *Recorder) wait(ctx context.Context, done func(calls []Call) bool) error {
 	for {
 		calls, changed := r.watch()
 		if done(calls) {
@@ -214,12 +164,12 @@ func (r *Recorder) Wait(ctx context.Context, done func(calls []Call) bool) error
 
 // WaitCalls blocks until at least n calls have arrived, answered or not.
 func (r *Recorder) WaitCalls(ctx context.Context, n int) error {
-	return r.Wait(ctx, func(calls []Call) bool { return len(calls) >= n })
+	return r.wait(ctx, func(calls []Call) bool { return len(calls) >= n })
 }
 
 // WaitAcknowledged blocks until at least n events were accepted for a manager.
 func (r *Recorder) WaitAcknowledged(ctx context.Context, manager core.Manager, n int) error {
-	return r.Wait(ctx, func(calls []Call) bool { return len(acknowledged(calls, manager)) >= n })
+	return r.wait(ctx, func(calls []Call) bool { return len(acknowledged(calls, manager)) >= n })
 }
 
 func (r *Recorder) watch() (calls []Call, changed <-chan struct{}) {
@@ -231,46 +181,4 @@ func (r *Recorder) watch() (calls []Call, changed <-chan struct{}) {
 	}
 
 	return slices.Clone(r.calls), r.changed
-}
-
-// Refusal is an error with every classification that core knows, for scripts.
-type Refusal struct {
-	// Permanent is whether another attempt is hopeless.
-	Permanent bool
-	// After is how long the sender should wait, 0 for no advice.
-	After time.Duration
-	// Label is the metric label.
-	Label string
-	// Cause is what [errors.Is] finds, nil for nothing.
-	Cause error
-}
-
-// Error names the label and the cause.
-func (r *Refusal) Error() string {
-	if r.Cause == nil {
-		return "scripted refusal: " + r.Label
-	}
-
-	return "scripted refusal: " + r.Label + ": " + r.Cause.Error()
-}
-
-// Unwrap returns the cause.
-func (r *Refusal) Unwrap() error { return r.Cause }
-
-// Retryable reports whether another attempt can succeed.
-func (r *Refusal) Retryable() bool { return !r.Permanent }
-
-// RetryAfter returns the advised wait.
-func (r *Refusal) RetryAfter() time.Duration { return r.After }
-
-// Reason returns the label.
-func (r *Refusal) Reason() string { return r.Label }
-
-// eventError returns what an answer says about one event.
-func eventError(err error, index int) error {
-	if some, ok := errors.AsType[core.EventErrors](err); ok {
-		return some[index]
-	}
-
-	return err
 }

@@ -26,7 +26,9 @@ func named(names ...string) []core.WatchEvent {
 	return events
 }
 
-func TestRecorderWritesDownAndAnswersAsTold(t *testing.T) {
+func batchOf(names ...string) core.Batch { return core.NewBatch(named(names...)...) }
+
+func TestRecorderRecordsAndFollowsItsScript(t *testing.T) {
 	t.Parallel()
 
 	var (
@@ -34,15 +36,16 @@ func TestRecorderWritesDownAndAnswersAsTold(t *testing.T) {
 		refusal  = &coretest.Refusal{Label: "refused"}
 	)
 
-	recorder.Next(coretest.Refuse(refusal), coretest.RefuseSome(refusal, func(e *core.WatchEvent) bool { return e.Watched.Name == "b" }))
+	isB := func(e *core.WatchEvent) bool { return e.Watched.Name == "b" }
+	recorder.Next(coretest.Refuse(refusal), coretest.RefuseSome(refusal, isB))
 
-	first := recorder.Forward(t.Context(), "m", named("a"))
-	second := recorder.Forward(t.Context(), "m", named("a", "b", "c"))
+	first := recorder.Forward(t.Context(), "m", batchOf("a"))
+	second := recorder.Forward(t.Context(), "m", batchOf("a", "b", "c"))
 	third := recorder.Handle(t.Context(), core.Delivery{Runtime: "r", Manager: "m", Event: named("d")[0]})
 
 	recorder.Always(coretest.Refuse(core.ErrForbidden))
 
-	fourth := recorder.Forward(t.Context(), "n", named("e"))
+	fourth := recorder.Forward(t.Context(), "n", batchOf("e"))
 
 	some := core.EventErrors{1: refusal}
 	if !errors.Is(first, refusal) || third != nil || !errors.Is(fourth, core.ErrForbidden) {
@@ -50,10 +53,10 @@ func TestRecorderWritesDownAndAnswersAsTold(t *testing.T) {
 	}
 
 	want := []coretest.Call{
-		{Manager: "m", Events: named("a"), Returned: true, Err: refusal},
-		{Manager: "m", Events: named("a", "b", "c"), Returned: true, Err: some},
-		{Runtime: "r", Manager: "m", Events: named("d"), Returned: true},
-		{Manager: "n", Events: named("e"), Returned: true, Err: core.ErrForbidden},
+		{Manager: "m", Batch: batchOf("a"), Returned: true, Err: refusal},
+		{Manager: "m", Batch: batchOf("a", "b", "c"), Returned: true, Err: some},
+		{Runtime: "r", Manager: "m", Batch: batchOf("d"), Returned: true},
+		{Manager: "n", Batch: batchOf("e"), Returned: true, Err: core.ErrForbidden},
 	}
 	compareErrors := cmp.Comparer(func(a, b error) bool { return fmt.Sprint(a) == fmt.Sprint(b) })
 
@@ -81,7 +84,7 @@ func TestRecorderWaits(t *testing.T) {
 
 		var group sync.WaitGroup
 		group.Go(func() {
-			if err := recorder.Forward(ctx, "m", named("a")); !errors.Is(err, context.Canceled) {
+			if err := recorder.Forward(ctx, "m", batchOf("a")); !errors.Is(err, context.Canceled) {
 				t.Errorf("Forward = %v, want the end of the context", err)
 			}
 		})
@@ -90,7 +93,7 @@ func TestRecorderWaits(t *testing.T) {
 			t.Errorf("WaitCalls = %v", err)
 		}
 
-		if calls := recorder.Calls(); calls[0].Returned || len(calls[0].Acknowledged()) != 0 {
+		if calls := recorder.Calls(); calls[0].Returned || len(recorder.Acknowledged("m")) != 0 {
 			t.Errorf("a call that hangs counts as answered: %+v", calls[0])
 		}
 
@@ -102,7 +105,7 @@ func TestRecorderWaits(t *testing.T) {
 		}
 
 		cancel()
-		group.Go(func() { _ = recorder.Forward(t.Context(), "m", named("b")) })
+		group.Go(func() { _ = recorder.Forward(t.Context(), "m", batchOf("b")) })
 
 		if err := recorder.WaitAcknowledged(t.Context(), "m", 1); err != nil {
 			t.Errorf("WaitAcknowledged = %v", err)
@@ -118,10 +121,10 @@ func ExampleRecorder() {
 	recorder.Next(coretest.Refuse(core.ErrNotReady))
 
 	event := core.WatchEvent{Watched: types.NamespacedName{Namespace: "default", Name: "sample"}}
-	forwarder := coretest.NewMemory("runtime-1", &recorder)
+	forwarder := coretest.NewMemory(&recorder)
 
-	fmt.Println(forwarder.Forward(context.Background(), "kyma", []core.WatchEvent{event}))
-	fmt.Println(forwarder.Forward(context.Background(), "kyma", []core.WatchEvent{event}))
+	fmt.Println(forwarder.Forward(context.Background(), "kyma", core.NewBatch(event)))
+	fmt.Println(forwarder.Forward(context.Background(), "kyma", core.NewBatch(event)))
 	fmt.Println(recorder.Acknowledged("kyma")[0].Watched)
 	// Output:
 	// forward to kyma: not ready

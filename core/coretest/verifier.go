@@ -3,123 +3,181 @@ package coretest
 import (
 	"context"
 	"errors"
-	"net/netip"
 	"reflect"
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// VerifierCase is a question to a verifier, and the answer that is right.
+// VerifierCase is a question to a verifier and its right answer.
 type VerifierCase struct {
 	// Name names the case.
 	Name string
 	// Peer asks to trigger Event.
 	Peer  core.Peer
 	Event core.WatchEvent
-	// Want is nil when it may, and otherwise [core.ErrUnauthenticated], [core.ErrForbidden] or [core.ErrNotReady].
+	// Want is nil when the event may pass, and otherwise one of [core.ErrUnauthenticated],
+	// [core.ErrForbidden] and [core.ErrNotReady].
 	Want error
 }
 
-// TestVerifier tells whether a verifier keeps the contract of [core.Verifier]. Among the cases must be one that passes
-// and one that is refused. Each check gets a verifier of its own.
+// TestVerifier checks the contract of [core.Verifier]. Each check gets a verifier of its own. The
+// cases must have one that passes and one that is refused, unless all want [core.ErrNotReady]: so a
+// verifier with a cold cache is tested alone.
 func TestVerifier(t *testing.T, newVerifier func(t *testing.T) core.Verifier, cases ...VerifierCase) {
 	t.Helper()
 
-	passes := func(c VerifierCase) bool { return c.Want == nil }
-	refused := func(c VerifierCase) bool { return c.Want != nil }
-
-	if !slices.ContainsFunc(cases, passes) || !slices.ContainsFunc(cases, refused) {
-		t.Fatal("want at least one case that passes, and one that is refused")
+	if fault := faultOf(cases); fault != "" {
+		t.Fatal(fault)
 	}
 
 	for _, c := range cases {
-		t.Run(c.Name, func(t *testing.T) { testVerdict(t, newVerifier(t), c) })
-		t.Run(c.Name+", asked concurrently", func(t *testing.T) { testConcurrentVerdicts(t, newVerifier(t), c) })
-		t.Run(c.Name+", by nobody", func(t *testing.T) { testNobody(t, newVerifier(t), c) })
-		t.Run(c.Name+", after the end of the context", func(t *testing.T) { testLateVerdict(t, newVerifier(t), c) })
+		for _, check := range verifierChecks() {
+			t.Run(c.Name+check.suffix, func(t *testing.T) {
+				own := c
+				own.Peer = clonePeer(c.Peer)
+				check.check(&verifierSuite{t, newVerifier(t), own})
+			})
+		}
 	}
 }
 
-func testVerdict(t *testing.T, verifier core.Verifier, c VerifierCase) {
-	t.Helper()
+type verifierCheck struct {
+	suffix string
+	check  func(s *verifierSuite)
+}
 
-	peer, event := clonePeer(c.Peer), c.Event
+func verifierChecks() []verifierCheck {
+	type suite = verifierSuite
+
+	return []verifierCheck{
+		{"", (*suite).testVerdict},
+		{", concurrently", (*suite).testConcurrently},
+		{", without identity", (*suite).testWithoutIdentity},
+		{", after the end of its context", (*suite).testEndedContext},
+		{", promptly", (*suite).testPrompt},
+	}
+}
+
+// faultOf returns the fault of a set of cases that proves too little, and "" for a good one.
+func faultOf(cases []VerifierCase) string {
+	var passing, cold int
+
+	for _, c := range cases {
+		switch {
+		case c.Want == nil:
+			passing++
+		case errors.Is(c.Want, core.ErrNotReady):
+			cold++
+		case !errors.Is(c.Want, core.ErrUnauthenticated) && !errors.Is(c.Want, core.ErrForbidden):
+			return "case " + c.Name + ": Want is none of nil, ErrUnauthenticated, ErrForbidden and ErrNotReady"
+		}
+	}
+
+	switch {
+	case len(cases) == 0:
+		return "no cases"
+	case cold < len(cases) && (passing == 0 || passing == len(cases)):
+		return "want a case that passes and one that is refused, or ErrNotReady in all cases"
+	default:
+		return ""
+	}
+}
+
+// verifierSuite is one check of [TestVerifier].
+type verifierSuite struct {
+	t        *testing.T
+	verifier core.Verifier
+	VerifierCase
+}
+
+func (s *verifierSuite) testVerdict() {
+	peer, event := clonePeer(s.Peer), s.Event
 
 	for range 2 { // A cache must not change the answer.
-		checkVerdict(t, verifier.Verify(t.Context(), peer, &event), c.Want)
+		s.checkVerdict(s.verifier.Verify(s.t.Context(), peer, &event))
 	}
 
-	if event != c.Event {
-		t.Errorf("Verify changed the event to %+v, from %+v", event, c.Event)
+	if event != s.Event {
+		s.t.Errorf("Verify changes the event to %+v, from %+v", event, s.Event)
 	}
 
-	if !reflect.DeepEqual(peer, c.Peer) {
-		t.Errorf("Verify changed the peer to %+v, from %+v", peer, c.Peer)
+	if !reflect.DeepEqual(peer, s.Peer) {
+		s.t.Errorf("Verify changes the peer to %+v, from %+v", peer, s.Peer)
 	}
 }
 
-func testConcurrentVerdicts(t *testing.T, verifier core.Verifier, c VerifierCase) {
-	t.Helper()
-
+func (s *verifierSuite) testConcurrently() {
 	var group sync.WaitGroup
 	for range 8 {
-		group.Go(func() { checkVerdict(t, verifier.Verify(t.Context(), c.Peer, &c.Event), c.Want) })
+		group.Go(func() { s.checkVerdict(s.verifier.Verify(s.t.Context(), s.Peer, &s.Event)) })
 	}
 
 	group.Wait()
 }
 
-func testNobody(t *testing.T, verifier core.Verifier, c VerifierCase) {
-	t.Helper()
-
-	if err := verifier.Verify(t.Context(), core.Peer{}, &c.Event); err == nil {
-		t.Error("Verify lets a peer without identity pass")
+func (s *verifierSuite) testWithoutIdentity() {
+	if err := s.verifier.Verify(s.t.Context(), core.Peer{}, &s.Event); err == nil {
+		s.t.Error("Verify lets a peer without identity pass")
 	}
 }
 
-// testLateVerdict allows a verifier to answer without looking at its context, but not to let pass what it would refuse.
-func testLateVerdict(t *testing.T, verifier core.Verifier, c VerifierCase) {
-	t.Helper()
-
-	ctx, cancel := context.WithCancel(t.Context())
+// testEndedContext allows a verifier to ignore its context, but not another verdict.
+func (s *verifierSuite) testEndedContext() {
+	ctx, cancel := context.WithCancel(s.t.Context())
 	cancel()
 
-	event := c.Event
-	err := verifier.Verify(ctx, clonePeer(c.Peer), &event)
+	event := s.Event
+	err := s.verifier.Verify(ctx, clonePeer(s.Peer), &event)
 
 	switch {
-	case err == nil && c.Want != nil:
-		t.Errorf("Verify = nil, want %v or the end of the context", c.Want)
-	case c.Want == nil && (errors.Is(err, core.ErrForbidden) || errors.Is(err, core.ErrUnauthenticated)):
-		t.Errorf("Verify = %v, want nil or the end of the context: the peer may trigger this", err)
+	case err == nil && s.Want != nil:
+		s.t.Errorf("Verify lets the event pass after the end of its context, want %v", s.Want)
+	case s.Want == nil && (errors.Is(err, core.ErrForbidden) || errors.Is(err, core.ErrUnauthenticated)):
+		s.t.Errorf("Verify refuses an event for the end of its context: %v", err)
 	}
 }
 
-func checkVerdict(t *testing.T, err, want error) {
-	t.Helper()
+// testPrompt fails the test when Verify waits, for example for a cold cache.
+func (s *verifierSuite) testPrompt() {
+	const patience = 20 * time.Second
+
+	event, result := s.Event, make(chan error, 1)
+	go func() { result <- s.verifier.Verify(s.t.Context(), clonePeer(s.Peer), &event) }()
+
+	select {
+	case err := <-result:
+		s.checkVerdict(err)
+	case <-time.After(patience):
+		s.t.Errorf("Verify waits: it has not returned after %v", patience)
+	}
+}
+
+func (s *verifierSuite) checkVerdict(err error) {
+	s.t.Helper()
+
+	if (err == nil) != (s.Want == nil) {
+		s.t.Errorf("Verify = %v, want the verdict %v", err, s.Want)
+	}
 
 	for _, verdict := range []error{core.ErrUnauthenticated, core.ErrForbidden, core.ErrNotReady} {
-		if got := errors.Is(err, verdict); got != (verdict == want) { //nolint:errorlint // want is one of these itself.
-			t.Errorf("Verify = %v: is %q = %v, want the verdict %v", err, verdict, got, want)
+		if got := errors.Is(err, verdict); got != errors.Is(s.Want, verdict) {
+			s.t.Errorf("Verify = %v is the verdict %q: %v, want the verdict %v", err, verdict, got, s.Want)
 		}
 	}
 
-	if (err == nil) != (want == nil) {
-		t.Errorf("Verify = %v, want the verdict %v", err, want)
-	}
-
-	if err != nil {
-		named(t, err)
+	if err != nil && !hasReason(err) {
+		s.t.Errorf("lost the reason of a refusal: Reason(%v) = %q", err, core.Reason(err))
 	}
 }
 
 func clonePeer(peer core.Peer) core.Peer {
 	peer.DNSNames = slices.Clone(peer.DNSNames)
 	peer.URIs = slices.Clone(peer.URIs)
-	peer.IPs = slices.Clone[[]netip.Addr](peer.IPs)
+	peer.IPs = slices.Clone(peer.IPs)
 
 	return peer
 }

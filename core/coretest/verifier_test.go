@@ -12,7 +12,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/coretest"
 )
 
-// domains is a verifier that knows which DNS name may trigger which owner.
+// domains is a verifier that has the DNS name of each owner.
 type domains map[string]string
 
 var _ core.Verifier = domains{}
@@ -51,4 +51,16 @@ func TestVerifierSuitePassesAVerifier(t *testing.T) {
 
 	verifier := domains{"one": "one.example", "two": "two.example"}
 	coretest.TestVerifier(t, func(*testing.T) core.Verifier { return verifier }, verifierCases()...)
+}
+
+// A verifier whose cache is cold answers every question with ErrNotReady. It has no case that
+// passes.
+func TestVerifierSuitePassesAColdVerifier(t *testing.T) {
+	t.Parallel()
+
+	peer := core.Peer{ID: "runtime-1", DNSNames: []string{"one.example"}}
+	event := core.WatchEvent{Owner: types.NamespacedName{Name: "one"}}
+
+	coretest.TestVerifier(t, func(*testing.T) core.Verifier { return domains{} },
+		coretest.VerifierCase{Name: "cold", Peer: peer, Event: event, Want: core.ErrNotReady})
 }

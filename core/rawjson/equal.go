@@ -15,13 +15,17 @@ import (
 	"strings"
 )
 
-// Equal reports whether two JSON values mean the same: white space, the order of an object's members, the escaping of
-// strings and the notation of numbers do not count. Equal bytes are equal, whatever they are, and cost one comparison;
-// equal order costs one pass, most of it over one of the two. Both are decoded only when objects have the same names
-// in another order.
+// maxDecoded bounds, in bytes, two texts together that are decoded to compare them. Decoded values
+// take up to 25 times as much memory as their text.
+const maxDecoded = 256 << 10
+
+// Equal reports whether two JSON values mean the same: white space, the order of an object's
+// members, the escaping of strings and the notation of numbers do not count. Equal bytes are equal,
+// also when they are not JSON. Equal order costs one pass and no memory.
 //
-// Different bytes that are not JSON are different. In doubt the answer is false: for objects that repeat a name, and
-// for numbers whose exponents no int64 holds.
+// Different bytes that are not JSON are different. In doubt the answer is false: for objects that
+// repeat a name, for numbers with an exponent beyond an int64, and where more than 256 KiB of the
+// two texts together would have to be decoded.
 func Equal(a, b []byte) bool {
 	if bytes.Equal(a, b) {
 		return true
@@ -44,7 +48,7 @@ type verdict uint8
 const (
 	different verdict = iota
 	same
-	reordered // the members of an object stand in another order: values are needed to tell
+	reordered // the members of an object have another order: the values decide
 )
 
 func verdictOf(equal bool) verdict {
@@ -61,7 +65,7 @@ type pair struct {
 
 	// x.data up to common equals y.data shift bytes further on.
 	common, shift int
-	// budget bounds in bytes what may be looked at twice.
+	// budget bounds, in bytes, the text that may be read twice.
 	budget int
 }
 
@@ -95,8 +99,9 @@ func (p *pair) compareParts() verdict {
 	}
 }
 
-// skipEqual steps over an array or an object that both texts have byte for byte, reading one of them. What it has read
-// in vain is read again by its caller, at every level of nesting: budget keeps the sum of that small.
+// skipEqual steps over an array or an object that both texts have byte for byte, reading one of
+// them. On failure its caller reads the bytes again, at every level of nesting: budget bounds their
+// sum.
 func (p *pair) skipEqual() bool {
 	if p.budget <= 0 {
 		return false
@@ -170,9 +175,13 @@ func (p *pair) compareMember() verdict {
 	}
 }
 
-// compareNames tells members in another order from members that only one of two objects has, once a and b stand at the
-// same place: decoding takes longer than reading on.
+// compareNames distinguishes members in another order from members that only one of two objects
+// has. a and b are the names at the same place. Reading on is faster than decoding.
 func (p *pair) compareNames(a, b []byte) verdict {
+	if len(p.x.data)+len(p.y.data) > maxDecoded {
+		return different
+	}
+
 	namesX, errX := p.x.namesFrom(a)
 	namesY, errY := p.y.namesFrom(b)
 
@@ -183,8 +192,8 @@ func (p *pair) compareNames(a, b []byte) verdict {
 	return reordered
 }
 
-// namesFrom reads the rest of an object whose member raw has just been named, and returns the set of names from there
-// on, sorted.
+// namesFrom reads the rest of an object behind the name raw, and returns the set of names from
+// there on, sorted.
 func (r *Reader) namesFrom(raw []byte) (names []string, err error) {
 	for more := true; more && err == nil; {
 		var name string
@@ -216,7 +225,15 @@ func (p *pair) sameScalars() bool {
 		return false
 	}
 
-	return bytes.Equal(a, b) || isNumber(a) && isNumber(b) && parseDecimal(string(a)) == parseDecimal(string(b))
+	return bytes.Equal(a, b) || sameNumbers(a, b)
+}
+
+func sameNumbers(a, b []byte) bool {
+	if !isNumber(a) || !isNumber(b) || len(a)+len(b) > maxDecoded {
+		return false
+	}
+
+	return parseDecimal(string(a)) == parseDecimal(string(b))
 }
 
 func (p *pair) sameStrings() bool {
@@ -226,10 +243,10 @@ func (p *pair) sameStrings() bool {
 	return errA == nil && errB == nil && sameText(a, b)
 }
 
-// sameText compares what two raw strings stand for.
+// sameText compares the meaning of two raw strings.
 func sameText(a, b []byte) bool {
-	if bytes.Equal(a, b) {
-		return true
+	if bytes.Equal(a, b) || len(a)+len(b) > maxDecoded {
+		return bytes.Equal(a, b)
 	}
 
 	s, errA := unquote(a)
@@ -284,7 +301,8 @@ func isNumber(raw []byte) bool {
 	return len(raw) > 0 && (raw[0] == '-' || raw[0] >= '0' && raw[0] <= '9')
 }
 
-// decimal is a number in the one form that all its notations share: 0.digits × 10^exponent, and the zero value for 0.
+// decimal is a number in one form for all its notations: 0.digits × 10^exponent. The zero value is
+// 0.
 type decimal struct {
 	negative bool
 	digits   string

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math/big"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -82,7 +83,8 @@ func FuzzEqual(f *testing.F) {
 	f.Fuzz(func(t *testing.T, a, b []byte) { checkLaws(t, a, b) })
 }
 
-// checkLaws fails t unless Equal is reflexive and symmetric, and agrees with a comparison of decoded values.
+// checkLaws fails t unless Equal is reflexive and symmetric, and agrees with a comparison of
+// decoded values.
 func checkLaws(t *testing.T, a, b []byte) {
 	t.Helper()
 
@@ -342,8 +344,8 @@ func quote(random *rand.Rand, s string) string {
 	return b.String()
 }
 
-// Foreign bytes must not make a comparison slow. All of these pairs are of 1 MiB, and a quadratic comparison takes
-// minutes.
+// Foreign bytes must not make a comparison slow. Each text has 1 MiB, and a quadratic comparison
+// takes minutes. Where it would have to decode that much, the answer is false.
 func TestEqualIsLinear(t *testing.T) {
 	t.Parallel()
 
@@ -373,12 +375,14 @@ func TestEqualIsLinear(t *testing.T) {
 	}{
 		"too deep":               {strings.Repeat("[", mebibyte), strings.Repeat("[", mebibyte-1) + "{", false},
 		"deep, inner reordered":  {deep(`{"a":1,"b":2}`), deep(`{"b":2,"a":1}`), true},
-		"deep, reordered always": {levels(filler+",", ""), levels("", ","+filler), true},
+		"deep, reordered always": {levels(filler+",", ""), levels("", ","+filler), false},
 		"wide, first other":      {wide(1), wide(2), false},
-		"wide, last first":       {`{"x":0,` + wide(1)[1:], strings.TrimSuffix(wide(1), "}") + `,"x":0}`, true},
-		"long numbers":           {strings.Repeat("1", mebibyte) + ".0", strings.Repeat("1", mebibyte), true},
-		"long strings":           {`"` + strings.Repeat(`\u0061`, mebibyte/6) + `"`, `"` + strings.Repeat("a", mebibyte/6) + `"`, true},
-		"many repeated names":    {`{"b":0` + strings.Repeat(`,"a":1`, mebibyte/6) + `}`, `{"a":1,"b":0}`, true},
+		"wide, last first":       {`{"x":0,` + wide(1)[1:], strings.TrimSuffix(wide(1), "}") + `,"x":0}`, false},
+		"long numbers":           {strings.Repeat("1", mebibyte) + ".0", strings.Repeat("1", mebibyte), false},
+		"long strings": {
+			`"` + strings.Repeat(`\u0061`, mebibyte/6) + `"`, `"` + strings.Repeat("a", mebibyte/6) + `"`, false,
+		},
+		"many repeated names": {`{"b":0` + strings.Repeat(`,"a":1`, mebibyte/6) + `}`, `{"a":1,"b":0}`, false},
 	}
 
 	for name, tt := range tests {
@@ -393,6 +397,40 @@ func TestEqualIsLinear(t *testing.T) {
 			t.Errorf("%s: Equal = %v, want %v", name, got, tt.want)
 		}
 	}
+}
+
+// Foreign bytes must not become much memory: the bytes of both texts are in memory already.
+func TestEqualBoundsItsMemory(t *testing.T) {
+	const (
+		size = 4 << 20
+		most = 16 << 20
+	)
+
+	fill := func(text string) string { return strings.Repeat(text, size/len(text)) }
+	list := `[` + fill(`{},`) + `0]`
+
+	for name, texts := range map[string][2]string{
+		"reordered":       {`{"a":` + list + `,"b":1}`, `{"b":1,"a":` + list + `}`},
+		"other names":     {`{` + fill(`"a":0,`) + `"a":0}`, `{` + fill(`"b":0,`) + `"b":0}`},
+		"other notation":  {fill("1") + ".0", fill("1")},
+		"escaped":         {`"` + fill("a") + `"`, `"` + fill(`\u0061`) + `"`},
+		"reordered inner": {`[` + fill("0,") + `{"a":1,"b":2}]`, `[` + fill("0,") + `{"b":2,"a":1}]`},
+	} {
+		if got := allocated(func() { rawjson.Equal([]byte(texts[0]), []byte(texts[1])) }); got > most {
+			t.Errorf("%s: Equal allocates %d bytes, want at most %d", name, got, most)
+		}
+	}
+}
+
+// allocated returns how many bytes work allocates, freed ones included.
+func allocated(work func()) uint64 {
+	var before, after runtime.MemStats
+
+	runtime.ReadMemStats(&before)
+	work()
+	runtime.ReadMemStats(&after)
+
+	return after.TotalAlloc - before.TotalAlloc
 }
 
 func TestEqualOrderCostsNoMemory(t *testing.T) {

@@ -1,8 +1,12 @@
-// Package rawjson reads JSON texts (RFC 8259) in one pass without building values: a caller descends into what it
-// needs and skips the rest, and what it keeps are slices of the text itself.
+// Package rawjson reads JSON texts (RFC 8259) in one pass without building values: a caller
+// descends into members that it needs and skips the rest. It keeps slices of the text.
 //
-// It exists because an API server waits while its object is read. It accepts exactly the texts that encoding/json
-// accepts, and reads strings as encoding/json does: what is not UTF-8 in them becomes U+FFFD.
+// An API server waits while its object is read. The package accepts exactly the texts that
+// encoding/json accepts, and reads strings as encoding/json does: bytes that are not UTF-8 become
+// U+FFFD.
+//
+// It is exported because adapters/admission reads reviews with it, in another module. A change
+// source does not need it: core.DecodeObject and core.NewObject make objects.
 package rawjson
 
 import (
@@ -19,8 +23,9 @@ var ErrSyntax = errors.New("invalid JSON")
 // maxDepth is how deep arrays and objects may nest, the bound of encoding/json.
 const maxDepth = 10000
 
-// Reader walks over one JSON text. The zero value reads an empty text; it must not be used concurrently.
-// After the first error of its own every call returns that error, which wraps [ErrSyntax] and names the place.
+// Reader walks over one JSON text. The zero value reads an empty text. It must not be used
+// concurrently. After its first error every call returns that error, which wraps [ErrSyntax] and
+// names the place.
 type Reader struct {
 	data  []byte
 	pos   int
@@ -50,9 +55,10 @@ func (r *Reader) Null() bool {
 	return r.peek() == 'n' && r.literal("null") == nil
 }
 
-// Object reads one object and calls member for each of its members, in the order of the text. member must consume
-// the value, by exactly one call of Skip, Object, Text or Bool. A null counts as an object without members. An error
-// of member ends the reading and is returned as it is.
+// Object reads one object and calls member for each of its members, in the order of the text.
+// member must consume the value, by exactly one call of another method than Null, Offset and End. A
+// null counts as an object without members. An error of member ends the reading and is returned
+// unchanged.
 func (r *Reader) Object(member func(name string) error) error {
 	r.space()
 
@@ -70,8 +76,8 @@ func (r *Reader) Object(member func(name string) error) error {
 	})
 }
 
-// Array reads one array and calls element at the start of each of its elements, which it must consume as a member of
-// an object. A null counts as an array without elements.
+// Array reads one array and calls element at the start of each of its elements. element must
+// consume the value as a member of an object. A null counts as an array without elements.
 func (r *Reader) Array(element func() error) error {
 	r.space()
 
@@ -82,7 +88,7 @@ func (r *Reader) Array(element func() error) error {
 	return r.members('[', ']', element)
 }
 
-// Text reads one string and returns what it stands for. A null counts as the empty string.
+// Text reads one string and returns its meaning, unescaped. A null counts as the empty string.
 func (r *Reader) Text() (string, error) {
 	r.space()
 
@@ -155,8 +161,8 @@ func (r *Reader) members(opening, closing byte, each func() error) error {
 	}
 }
 
-// next steps to the next member of an array or an object, over its opening when first, and over its closing when
-// there is none.
+// next steps to the next member of an array or an object, over its opening when first, and over its
+// closing when there is none.
 func (r *Reader) next(opening, closing byte, first bool) (more bool, err error) {
 	if first {
 		if err := r.open(opening); err != nil {
@@ -292,7 +298,7 @@ func (r *Reader) fail(want string) error {
 	return r.err
 }
 
-// unquote returns what a valid raw string stands for.
+// unquote returns the meaning of a valid raw string.
 func unquote(raw []byte) (string, error) {
 	body := raw[1 : len(raw)-1]
 	if bytes.IndexByte(body, '\\') < 0 && utf8.Valid(body) {

@@ -19,12 +19,14 @@ const maxDepth = 10000
 // texts are seeds, JSON and not.
 func texts() []string {
 	return []string{
-		``, ` `, `null`, `nul`, `nulll`, `true`, `tru`, `false`, `truefalse`, `0`, `-0`, `-`, `00`, `01`, `1.`, `.1`, `1.5`, `1e`,
-		`1e5`, `1E+05`, `1e-`, `1.5e-10`, `+1`, `NaN`, `0x1`, `1 2`, `""`, `"`, `"a`, `"a\"`, `"\u00e4"`, `"\u00g0"`, `"\u00"`, `"\x"`,
-		`"\ud83d\ude00"`, `"\ud83d"`, `"\ude00\ud83d"`, "\"a\nb\"", "\"a\x00b\"", "\"a\x7fb\"", "\"a\xffb\"", "\"a\xff\\u0041\"", `"/\/"`,
-		`[]`, `[ ]`, `[1]`, `[1,]`, `[,1]`, `[1 2]`, `[1,2`, `[`, `]`, `[[[]]]`, `[1}`, `{}`, `{ }`, `{"a":1}`, `{"a":1,}`, `{,}`,
-		`{"a"}`, `{"a":}`, `{"a" 1}`, `{a:1}`, `{1:1}`, `{"a":1 "b":2}`, `{"a":1,"a":2}`, `{"a":{"b":[null,true,"x",-1.5e3]}}`,
-		"\t{ \"a\" :\r\n[ 1 , 2 ] } ", `{"\u0061":1,"a":2}`, "\xef\xbb\xbf{}", "{}\x00", `{"a":1}}`, `"a":1`, `//`, `{} //`,
+		``, ` `, `null`, `nul`, `nulll`, `true`, `tru`, `false`, `truefalse`, `0`, `-0`, `-`, `00`, `01`, `1.`, `.1`,
+		`1.5`, `1e`, `1e5`, `1E+05`, `1e-`, `1.5e-10`, `+1`, `NaN`, `0x1`, `1 2`, `""`, `"`, `"a`, `"a\"`,
+		`"\u00e4"`, `"\u00g0"`, `"\u00"`, `"\x"`, `"\ud83d\ude00"`, `"\ud83d"`, `"\ude00\ud83d"`, "\"a\nb\"",
+		"\"a\x00b\"", "\"a\x7fb\"", "\"a\xffb\"", "\"a\xff\\u0041\"", `"/\/"`, `[]`, `[ ]`, `[1]`, `[1,]`, `[,1]`,
+		`[1 2]`, `[1,2`, `[`, `]`, `[[[]]]`, `[1}`, `{}`, `{ }`, `{"a":1}`, `{"a":1,}`, `{,}`, `{"a"}`, `{"a":}`,
+		`{"a" 1}`, `{a:1}`, `{1:1}`, `{"a":1 "b":2}`, `{"a":1,"a":2}`, `{"a":{"b":[null,true,"x",-1.5e3]}}`,
+		"\t{ \"a\" :\r\n[ 1 , 2 ] } ", `{"\u0061":1,"a":2}`, "\xef\xbb\xbf{}", "{}\x00", `{"a":1}}`, `"a":1`, `//`,
+		`{} //`,
 		strings.Repeat("[", 50) + strings.Repeat("]", 50), strings.Repeat(`{"a":`, 20) + "1" + strings.Repeat("}", 20),
 	}
 }
@@ -52,7 +54,8 @@ func FuzzReader(f *testing.F) {
 	})
 }
 
-// checkSkip fails t unless reading one value and the end succeeds exactly when encoding/json calls the text valid.
+// checkSkip fails t unless reading one value and the end succeeds exactly when encoding/json calls
+// the text valid.
 func checkSkip(t *testing.T, text []byte) {
 	t.Helper()
 

@@ -5,9 +5,9 @@ import (
 	"math/bits"
 )
 
-// Most of every text is skipped. The functions of this file are what that costs: they keep positions in registers instead
-// of in a [Reader], and call nothing for a byte. Each starts at p and returns the position behind what it has stepped
-// over, or else where it failed and what it wanted there; want is empty on success.
+// Most of every text is skipped. The functions of this file keep positions in registers instead of
+// in a [Reader], and make no call for a byte. Each starts at p and returns the position behind the
+// value, or the position and the expectation (want) that failed. want is empty on success.
 
 // skipValue steps over one value inside depth arrays and objects.
 func skipValue(d []byte, p, depth int) (pos int, want string) {
@@ -209,7 +209,8 @@ func isHex(c byte) bool {
 	return c >= '0' && c <= '9' || c >= 'a' && c <= 'f' || c >= 'A' && c <= 'F'
 }
 
-// plain tells the bytes of a string that need no look: all but quote, backslash and control characters.
+// plain marks the bytes of a string that need no check: all but quote, backslash and control
+// characters.
 var plain = func() (table [256]bool) {
 	for c := range table {
 		table[c] = c >= 0x20 && c != '"' && c != '\\'
@@ -218,8 +219,8 @@ var plain = func() (table [256]bool) {
 	return table
 }()
 
-// special marks the high bit of each byte in word that is not plain. A byte behind the first marked one may be marked,
-// too, although it is plain: a subtraction borrows from it.
+// special marks the high bit of each byte in word that is not plain. A byte behind the first marked
+// one may be marked, too, although it is plain: a subtraction borrows from it.
 func special(word uint64) uint64 {
 	const (
 		each = 0x0101010101010101

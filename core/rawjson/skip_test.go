@@ -53,8 +53,8 @@ func TestCommonPrefix(t *testing.T) {
 	}
 }
 
-// TestEqualPartsAreNotReadAgainAndAgain has the one difference inside everything, and much before it at every level: without a
-// budget, every level would read all of it.
+// The only difference is in the innermost array, and each level has much text before it. Without a
+// budget, each level would read all of it.
 func TestEqualPartsAreNotReadAgainAndAgain(t *testing.T) {
 	t.Parallel()
 
@@ -91,7 +91,7 @@ func timeOf(work func()) time.Duration {
 	return time.Since(start)
 }
 
-// TestAddedMemberIsNotDecoded is about what users do most: to set one more field.
+// The most frequent change of users: one more field.
 func TestAddedMemberIsNotDecoded(t *testing.T) {
 	big := `"big":[` + strings.Repeat(`{"a":"b"},`, 1000) + `{}]`
 	before, after := []byte(`{"a":1,`+big+`,"z":1}`), []byte(`{"a":1,"b":2,`+big+`,"z":1}`)

@@ -257,8 +257,8 @@ func (lab *fleetLab) addRuntime(ctx context.Context, set *certificates.Certifica
 		lab.t.Fatal(err)
 	}
 
-	strict := core.ForwarderFunc(func(ctx context.Context, m core.Manager, events []core.WatchEvent) error {
-		err := forwarder.Forward(ctx, m, events)
+	strict := core.ForwarderFunc(func(ctx context.Context, m core.Manager, batch core.Batch) error {
+		err := forwarder.Forward(ctx, m, batch)
 		if err != nil && ctx.Err() == nil {
 			lab.fail(fmt.Errorf("runtime %s: %w", id, err))
 		}
@@ -358,7 +358,7 @@ func (lab *fleetLab) write(ctx context.Context) {
 		n := lab.sent.Add(1)
 		for _, r := range lab.runtimes {
 			r.box.Accept(manager, core.WatchEvent{
-				Kind: core.KindChanged, Operation: core.OperationUpdate, Time: time.Now(),
+				Operation: core.OperationUpdate, Time: time.Now(),
 				Watched:    types.NamespacedName{Namespace: "default", Name: fmt.Sprintf("object-%d", n)},
 				WatchedGVK: schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"},
 			})

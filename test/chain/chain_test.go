@@ -115,7 +115,7 @@ func TestChain(t *testing.T) {
 		w.reaches(id, steady, "steady-"+string(id), labels(steady))
 	}
 
-	w.fleet.Observe("runtime-1", unwatched, []core.WatchEvent{{}})
+	w.fleet.Observe(core.Peer{ID: "runtime-1"}, unwatched, core.NewBatch(core.WatchEvent{}), nil)
 
 	flow := []*traffic{w.startTraffic("runtime-1"), w.startTraffic("runtime-2")}
 

@@ -43,7 +43,7 @@ func (r *record) delivered(d core.Delivery, requests int, err error) {
 		r.arrived, r.resynced = map[arrival]bool{}, map[core.RuntimeID]time.Time{}
 	}
 
-	if d.Event.Kind == core.KindResync && d.Manager == steady {
+	if d.Event.Resync && d.Manager == steady {
 		r.resynced[d.Runtime] = time.Now()
 	}
 

@@ -141,8 +141,8 @@ func (s *scene) startAgent(volume *testpki.Volume, replica, maxKeys int) *sender
 	env := maps.Clone(s.canary.Env)
 	maps.Copy(env, map[string]string{
 		"KCP_CONTRACT": "v3", "MANAGERS": manager, "HEARTBEAT_INTERVAL": heartbeat.String(),
-		"SETTLE": settle.String(), "LOOK_AGAIN": lookAgain.String(), "CANARY_INTERVAL": canary.String(),
-		"RESYNC_AGAIN": (patienceOfAPIServer + 2*time.Second).String(), "INSTANCE": "agent-" + strconv.Itoa(replica),
+		"SETTLE": settle.String(), "RESEND_AFTER": resend.String(), "CANARY_INTERVAL": canary.String(),
+		"RESEND_RESYNC": (patienceOfAPIServer + 2*time.Second).String(), "INSTANCE": "agent-" + strconv.Itoa(replica),
 	})
 	if maxKeys > 0 {
 		env["OUTBOX_MAX_KEYS"] = strconv.Itoa(maxKeys)

@@ -51,7 +51,7 @@ func newCanaryScene(t *testing.T) *canaryScene {
 	env["MANAGERS"], env["CANARY_INTERVAL"], env["HEARTBEAT_INTERVAL"] = manager, canaryInterval.String(),
 		canaryInterval.String()
 	env["KCP_CONTRACT"] = string(contract.V3)
-	env["RESYNC_AGAIN"] = "0s" // They are counted.
+	env["RESEND_RESYNC"] = "0s" // They are counted.
 
 	t.Cleanup(s.remove)
 	s.agent = s.startAgent(env, "one")

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path"
 	"slices"
 	"testing"
 	"time"
@@ -69,12 +70,19 @@ func newSceneWith(t *testing.T, version contract.Version, operator rig.OperatorO
 		s.awaitResyncs(1)
 	}
 
-	rig.Watch(t, s.runtime, s.agent, s.pki.CA.PEM(), admission.Watch{
-		Name:     types.NamespacedName{Namespace: rig.Namespace, Name: "deployments"},
-		Manager:  manager,
-		Resource: schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"},
-		Labels:   watched(),
-	}, watchedConfigMaps())
+	lease := types.NamespacedName{Namespace: rig.Namespace, Name: path.Base(env["CANARY_LEASE"])}
+	if env["CANARY_LEASE"] == "" {
+		lease = types.NamespacedName{}
+	}
+
+	rig.Register(t, s.runtime, "runtime-watcher", s.agent.WebhookPort, s.pki.CA.PEM(),
+		admission.ConfigurationOptions{Canary: lease}, admission.Watch{
+			Name:     types.NamespacedName{Namespace: rig.Namespace, Name: "deployments"},
+			Manager:  manager,
+			Resource: schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"},
+			Labels:   watched(),
+		}, watchedConfigMaps())
+	rig.AwaitReviews(t, s.runtime, s.agent, watched())
 	return s
 }
 
@@ -125,7 +133,7 @@ func (s *scene) deployment(name string, replicas int32) *appsv1.Deployment {
 	return &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: name, Namespace: metav1.NamespaceDefault, Labels: labels,
-			Annotations: map[string]string{admission.OwnerAnnotation: s.owner.String()},
+			Annotations: map[string]string{core.OwnerAnnotation: s.owner.String()},
 		},
 		Spec: appsv1.DeploymentSpec{
 			Replicas: new(replicas),
@@ -141,7 +149,7 @@ func (s *scene) deployment(name string, replicas int32) *appsv1.Deployment {
 // changes returns which runtime sent each change of an object that reached the operator.
 func (s *scene) changes(name string) (senders []core.RuntimeID) {
 	for _, d := range s.operator.Deliveries() {
-		if d.Event.Kind == core.KindChanged && d.Event.Watched.Name == name {
+		if !d.Event.Resync && d.Event.Watched.Name == name {
 			senders = append(senders, d.Runtime)
 		}
 	}
@@ -177,7 +185,7 @@ func (s *scene) awaitResyncs(n int) {
 // resyncs returns how many resyncs reached the operator.
 func (s *scene) resyncs() (n int) {
 	for _, d := range s.operator.Deliveries() {
-		if d.Event.Kind == core.KindResync && d.Runtime == runtime {
+		if d.Event.Resync && d.Runtime == runtime {
 			n++
 		}
 	}

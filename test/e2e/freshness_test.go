@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"sync"
@@ -19,6 +20,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/listener"
+	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
@@ -55,8 +57,12 @@ func newWatching(t *testing.T, env map[string]string) *watching {
 		t.Fatal(err)
 	}
 
+	// A living canary proves that the API server calls the agent. Without a proof, nothing is fresh.
+	canary := rig.NewCanary(t, rig.SharedAPIServer(t, controlplane.Options{}), "freshness")
+	maps.Copy(env, canary.Env)
+	env["CANARY_INTERVAL"] = "1s"
 	env["HEARTBEAT_INTERVAL"], env["MANAGERS"] = heartbeats.String(), manager
-	env["RESYNC_AGAIN"] = "0s" // They are counted.
+	env["RESEND_RESYNC"] = "0s" // They are counted.
 	w.scene = newSceneWith(t, contract.V3, rig.OperatorOptions{
 		Listener: listener.Options{Fleet: watched},
 		RequeueAfter: func(name types.NamespacedName) time.Duration {
@@ -113,7 +119,7 @@ func get(t *testing.T, handler http.Handler) []byte {
 // resyncs returns how many reached the operator.
 func (w *watching) resyncs() (n int) {
 	for _, d := range w.operator.Deliveries() {
-		if d.Event.Kind == core.KindResync {
+		if d.Event.Resync {
 			n++
 		}
 	}

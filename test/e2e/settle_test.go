@@ -62,7 +62,7 @@ func countStaleReads(t *testing.T, writes int, settle string) (stale int) {
 	}
 
 	s = newSceneWith(t, contract.V2, rig.OperatorOptions{Reconcile: reader},
-		map[string]string{"SETTLE": settle, "RESYNC_AGAIN": "0s"})
+		map[string]string{"SETTLE": settle, "RESEND_RESYNC": "0s"})
 
 	object := &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: "counter", Namespace: metav1.NamespaceDefault, Labels: watched()},

@@ -20,7 +20,7 @@ func TestStalledAgent(t *testing.T) {
 		failures = "runtime_watcher_agent_tls_handshake_failures_total"
 	)
 
-	s := newSceneWith(t, contract.V3, rig.OperatorOptions{}, map[string]string{"RESYNC_AGAIN": "0s"})
+	s := newSceneWith(t, contract.V3, rig.OperatorOptions{}, map[string]string{"RESEND_RESYNC": "0s"})
 
 	s.write("before") // There is a connection now.
 	s.awaitChanges("before", 1)

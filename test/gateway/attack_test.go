@@ -179,11 +179,12 @@ func body(v contract.Version, runtime string) []byte {
 	switch v {
 	case contract.V1:
 		event.Owner = owner(runtime)
-	case contract.V3:
-		event.ID, event.Source = "1", core.RuntimeID(runtime)
 	default:
 	}
-	return must(v.Encode([]core.WatchEvent{event}))
+
+	return must(v.Encode(&core.Batch{
+		Source: core.RuntimeID(runtime), Events: []core.Numbered{{WatchEvent: event, ID: "1"}},
+	})).Body
 }
 
 func owner(runtime string) types.NamespacedName {

@@ -115,7 +115,7 @@ func (c *controlPlane) listen(peers listener.PeerSource) {
 func (c *controlPlane) handle(_ context.Context, d core.Delivery) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if d.Event.Kind == core.KindChanged {
+	if !d.Event.Resync {
 		c.handled[d.Event.Watched.Name] = time.Now()
 	}
 	return nil

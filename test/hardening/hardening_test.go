@@ -63,12 +63,12 @@ func newRecorder(t *testing.T, pki *rig.PKI) *recorder {
 
 func (r *recorder) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	body, _ := io.ReadAll(request.Body) // What is missing fails to decode.
-	events, _ := contract.V3.Decode(body)
+	batch, _ := contract.V3.Decode(body)
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.targets = append(r.targets, request.Method+" "+request.RequestURI)
-	for _, event := range events {
+	for _, event := range batch.Events {
 		r.names = append(r.names, event.Watched.Name)
 	}
 

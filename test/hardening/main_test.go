@@ -3,7 +3,6 @@ package hardening
 import (
 	"context"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -42,20 +41,10 @@ type besieged struct {
 	TooFast    int64 `json:"tooFast"`
 }
 
-// runBesieged serves natively, with the flags of examples/minimal, a log at debug level and short
-// deadlines, so that attacks meet them.
+// runBesieged serves natively, with a log at debug level and short deadlines. Its other settings
+// are in the environment.
 func runBesieged(state string) error {
-	var files httpmtls.Paths
-	flags := flag.NewFlagSet("listener", flag.ContinueOnError)
-	addr := flags.String("addr", "", "")
-	name := flags.String("manager", "", "")
-	flags.StringVar(&files.CA, "ca", "", "")
-	flags.StringVar(&files.Certificate, "cert", "", "")
-	flags.StringVar(&files.Key, "key", "", "")
-	if err := flags.Parse(os.Args[1:]); err != nil {
-		return err
-	}
-
+	files := httpmtls.Paths{CA: os.Getenv("CA_CERT"), Certificate: os.Getenv("TLS_CERT"), Key: os.Getenv("TLS_KEY")}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 
 	material, err := httpmtls.NewFiles(files, httpmtls.FilesOptions{Logger: log})
@@ -65,9 +54,10 @@ func runBesieged(state string) error {
 
 	var dropped, handshakes, tooFast atomic.Int64
 	server, err := listener.New(listener.FromTLS(listener.PeerOptions{}), listener.InsecureAllowAll(),
-		map[core.Manager]core.Handler{core.Manager(*name): core.HandlerFunc(printBesieged)}, listener.Options{
-			Addr: *addr, TLS: httpmtls.ServerTLSConfig(material), Logger: log, MaxConnections: maxBesieged,
-			ReadTimeout: 4 * time.Second, HandleTimeout: time.Second, IdleTimeout: 10 * time.Second,
+		map[core.Manager]core.Handler{manager: core.HandlerFunc(printBesieged)}, listener.Options{
+			Addr: os.Getenv("LISTEN"), TLS: httpmtls.ServerTLSConfig(material), Logger: log,
+			MaxConnections: maxBesieged,
+			ReadTimeout:    4 * time.Second, HandleTimeout: time.Second, IdleTimeout: 10 * time.Second,
 			Hooks: listener.Hooks{
 				ConnectionDropped: func(string) { dropped.Add(1) },
 				HandshakeFailed:   func(string) { handshakes.Add(1) },

@@ -9,7 +9,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -42,7 +41,7 @@ func newSiege(t *testing.T) *siege {
 	needsProcesses(t)
 
 	s := &siege{t: t, pki: rig.NewPKI(t), state: rig.Address(rig.FreePort(t))}
-	s.operator = startOperator(t, s.pki, os.Args[0], stateAddr+"="+s.state)
+	s.operator = startOperator(t, s.pki, s.state)
 
 	leaf, err := s.pki.CA.Client("loud", testpki.Options{})
 	s.loud = leafOf(t, leaf, err)
@@ -81,7 +80,7 @@ func (s *siege) tells() (b besieged) {
 }
 
 func (s *siege) holds() holding {
-	return holding{usageOf(s.t, s.operator.cmd.Process.Pid), s.tells().Goroutines}
+	return holding{usageOf(s.t, s.operator.Pid()), s.tells().Goroutines}
 }
 
 // helloOf returns the first message of a client.

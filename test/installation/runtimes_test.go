@@ -133,7 +133,7 @@ func TestRuntimes(t *testing.T) {
 	eventuallyCalls(t, second, "default.first")
 
 	for _, id := range []core.RuntimeID{"runtime-1", "runtime-2"} {
-		heard.Observe(id, "manager", []core.WatchEvent{{}})
+		heard.Observe(core.Peer{ID: id}, "manager", core.NewBatch(core.WatchEvent{}), nil)
 	}
 
 	t.Run("removed", func(t *testing.T) {

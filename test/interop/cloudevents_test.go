@@ -18,21 +18,22 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 )
 
-func events() []core.WatchEvent {
+func batch() core.Batch {
 	at := time.Date(2026, 11, 21, 3, 27, 0, 0, time.UTC)
-	return []core.WatchEvent{
-		{ID: "e-kyma-1", Source: "runtime 1/ü", Epoch: "e", Sequence: 1, Kind: core.KindResync, Time: at},
-		{
-			ID: "e-kyma-2", Source: "runtime 1/ü", Epoch: "e", Sequence: 2, Time: at,
-			TraceParent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
-			Watched:     types.NamespacedName{Namespace: "default", Name: "demo"},
-			WatchedGVK:  schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"},
-			Operation:   core.OperationUpdate, Field: core.FieldSpec, Generation: 7,
+	changed := core.WatchEvent{
+		Time: at, TraceParent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+		Watched:    types.NamespacedName{Namespace: "default", Name: "demo"},
+		WatchedGVK: schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"},
+		Operation:  core.OperationUpdate, Field: core.FieldSpec, Generation: 7,
+	}
+
+	return core.Batch{
+		Source: "runtime 1/ü", Epoch: "e",
+		Events: []core.Numbered{
+			{ID: "e-kyma-1", Sequence: 1, WatchEvent: core.WatchEvent{Resync: true, Time: at}},
+			{ID: "e-kyma-2", Sequence: 2, WatchEvent: changed},
 		},
-		{
-			ID: "e-kyma-heartbeat-1", Source: "runtime 1/ü", Epoch: "e", Kind: core.KindHeartbeat, Time: at,
-			Heartbeat: &core.Heartbeat{Number: 1, Interval: time.Minute, Sequence: 2},
-		},
+		Heartbeat: &core.Heartbeat{ID: "e-kyma-heartbeat-1", Time: at, Number: 1, Interval: time.Minute, Sequence: 2},
 	}
 }
 
@@ -46,8 +47,8 @@ func TestOfficialSDKReadsOurBatches(t *testing.T) {
 	}
 
 	got := throughSDK(t)
-	if len(got) != len(events()) {
-		t.Fatalf("%d events, want %d", len(got), len(events()))
+	if len(got) != 3 {
+		t.Fatalf("%d events, want 3", len(got))
 	}
 
 	changed := got[1]
@@ -69,12 +70,14 @@ func TestOfficialSDKReadsOurBatches(t *testing.T) {
 // throughSDK returns our events as the SDK reads them from a request.
 func throughSDK(t *testing.T) []event.Event {
 	t.Helper()
-	body, err := contract.V3.Encode(events())
+	sent := batch()
+
+	body, err := contract.V3.Encode(&sent)
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://localhost", bytes.NewReader(body))
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://localhost", bytes.NewReader(body.Body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +111,7 @@ func TestWeReadBatchesOfTheOfficialSDK(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if diff := cmp.Diff(events(), got); diff != "" {
+	if diff := cmp.Diff(batch(), got); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
 }

@@ -23,7 +23,6 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
@@ -79,6 +78,8 @@ type scene struct {
 	plane *controlplane.ControlPlane
 	http  *http.Client
 
+	calls sync.RWMutex // held for reading during each call of the webhook
+
 	mu      sync.Mutex
 	reviews map[core.Manager]map[admission.Decision]int
 }
@@ -128,14 +129,18 @@ func definition(k kind) *apiextensionsv1.CustomResourceDefinition {
 func (s *scene) watch(manager core.Manager, matchConditions bool) {
 	s.t.Helper()
 	handler, err := admission.New(
-		admission.AcceptorFunc(func(core.Manager, core.WatchEvent) outbox.Outcome { return outbox.Accepted }),
+		core.AcceptorFunc(func(core.Manager, core.WatchEvent) core.Outcome { return core.Accepted }),
 		admission.Options{Hooks: admission.Hooks{Reviewed: s.reviewed}},
 	)
 	if err != nil {
 		s.t.Fatal(err)
 	}
 
-	server := httptest.NewTLSServer(handler)
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.calls.RLock()
+		defer s.calls.RUnlock()
+		handler.ServeHTTP(w, r)
+	}))
 	s.t.Cleanup(server.Close)
 
 	var watches []admission.Watch
@@ -179,8 +184,11 @@ func (s *scene) reviewed(manager core.Manager, decision string, _ time.Duration)
 	s.reviews[manager][admission.Decision(decision)]++
 }
 
-// taken returns the reviews since it was last called.
+// taken returns the reviews since it was last called. It waits for handlers, which count after
+// their answer.
 func (s *scene) taken() map[core.Manager]map[admission.Decision]int {
+	s.calls.Lock()
+	defer s.calls.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	taken := s.reviews

@@ -78,6 +78,8 @@ func StartAgent(t testing.TB, volume *testpki.Volume, controlPlane string, opts 
 	env := []string{
 		"WEBHOOK_PORT=" + strconv.Itoa(webhook), "METRICS_PORT=" + strconv.Itoa(metrics),
 		"CA_CERT=" + ca, "TLS_CERT=" + cert, "TLS_KEY=" + key, "KCP_ADDR=" + controlPlane,
+		// Tests count events: nothing is sent twice unless a test asks for it.
+		"RESEND_AFTER=0s",
 	}
 
 	for name, value := range opts.Env {

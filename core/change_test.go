@@ -1,0 +1,125 @@
+package core_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+func TestChangeObject(t *testing.T) {
+	t.Parallel()
+
+	before, after := &core.Object{Generation: 1}, &core.Object{Generation: 2}
+
+	for _, tt := range []struct{ before, after, want *core.Object }{
+		{nil, nil, nil}, {before, nil, before}, {nil, after, after}, {before, after, after},
+	} {
+		c := core.Change{Old: tt.before, New: tt.after}
+		if got := c.Object(); got != tt.want {
+			t.Errorf("Object of %+v = %v, want %v", c, got, tt.want)
+		}
+	}
+}
+
+func TestChangeEvent(t *testing.T) {
+	t.Parallel()
+
+	at := time.Unix(1_700_000_000, 0)
+	scale := schema.GroupVersionKind{Group: "apps", Version: "v1beta1", Kind: "Deployment"}
+	web := types.NamespacedName{Namespace: "default", Name: "web"}
+
+	tests := map[string]struct {
+		change core.Change
+		want   core.WatchEvent
+	}{
+		"of the new state": {
+			core.Change{Operation: update, New: decode(t, deployment)},
+			core.WatchEvent{
+				Operation: update, Field: core.FieldSpec, Generation: 7, Watched: web,
+				WatchedGVK: schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"},
+			},
+		},
+		"of the last state": {
+			core.Change{Operation: remove, Old: decode(t, `{"kind":"A","metadata":{"name":"a"}}`)},
+			core.WatchEvent{
+				Operation: remove, Field: core.FieldSpec,
+				Watched: types.NamespacedName{Name: "a"}, WatchedGVK: schema.GroupVersionKind{Kind: "A"},
+			},
+		},
+		"the kind of the change wins": {
+			core.Change{Operation: update, GVK: scale, New: decode(t, deployment)},
+			core.WatchEvent{Operation: update, Field: core.FieldSpec, Generation: 7, Watched: web, WatchedGVK: scale},
+		},
+		"the name of the change stands in": {
+			core.Change{Operation: create, Name: web, GVK: scale, New: decode(t, `{"metadata":{"generateName":"w"}}`)},
+			core.WatchEvent{Operation: create, Field: core.FieldSpec, Watched: web, WatchedGVK: scale},
+		},
+		"without any state": {
+			core.Change{Operation: update, Name: web, GVK: scale},
+			core.WatchEvent{Operation: update, Field: core.FieldSpec, Watched: web, WatchedGVK: scale},
+		},
+		"of the status": {
+			core.Change{Operation: update, Subresource: "status", Name: web, GVK: scale},
+			core.WatchEvent{Operation: update, Field: core.FieldStatus, Watched: web, WatchedGVK: scale},
+		},
+	}
+
+	for name, tt := range tests {
+		tt.want.Time = at
+
+		got, err := tt.change.Event(at)
+		if diff := cmp.Diff(tt.want, got); err != nil || diff != "" {
+			t.Errorf("%s: error %v (-want +got):\n%s", name, err, diff)
+		}
+	}
+}
+
+// An admission request about a Namespace states its name as its namespace, too.
+func TestNamespacesAreClusterScoped(t *testing.T) {
+	t.Parallel()
+
+	for kind, want := range map[schema.GroupVersionKind]string{
+		{Version: "v1", Kind: "Namespace"}:                       "/foo",
+		{Version: "v2", Kind: "Namespace"}:                       "/foo",
+		{Group: "example.com", Version: "v1", Kind: "Namespace"}: "foo/foo",
+		{Version: "v1", Kind: "ConfigMap"}:                       "foo/foo",
+	} {
+		c := core.Change{
+			Operation: update, GVK: kind,
+			Name: types.NamespacedName{Namespace: "foo", Name: "foo"},
+			New:  decode(t, `{"metadata":{"name":"foo"}}`),
+		}
+
+		event, err := c.Event(time.Time{})
+		if err != nil || event.Watched.String() != want {
+			t.Errorf("%v is reported as %s, %v, want %s", kind, event.Watched, err, want)
+		}
+	}
+}
+
+func TestEventRefusesObjectsWithoutIdentity(t *testing.T) {
+	t.Parallel()
+
+	long := strings.Repeat("x", 3<<10)
+
+	for name, c := range map[string]core.Change{
+		"nothing":         {},
+		"no name":         {New: decode(t, `{"metadata":{"generateName":"a-"}}`)},
+		"long name":       {Name: types.NamespacedName{Name: long}},
+		"long namespace":  {Name: types.NamespacedName{Namespace: long, Name: "a"}},
+		"long kind":       {Name: types.NamespacedName{Name: "a"}, GVK: schema.GroupVersionKind{Kind: long}},
+		"long apiVersion": {New: decode(t, `{"apiVersion":"`+long+`/v1","metadata":{"name":"a"}}`)},
+	} {
+		event, err := c.Event(time.Now())
+		if !errors.Is(err, core.ErrInvalidObject) || !core.IsPermanent(err) || len(err.Error()) > 200 {
+			t.Errorf("%s: Event = %+v, %v, want a short ErrInvalidObject", name, event, err)
+		}
+	}
+}

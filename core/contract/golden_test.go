@@ -1,0 +1,157 @@
+package contract_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
+)
+
+func golden(tb testing.TB, file string) []byte {
+	tb.Helper()
+
+	text, err := os.ReadFile(filepath.Join("testdata", file))
+	if err != nil {
+		tb.Fatal(err)
+	}
+
+	return text
+}
+
+// The wire of contracts v1 and v2 is deployed today: byte by byte.
+func TestSingleGolden(t *testing.T) {
+	t.Parallel()
+
+	clusterScoped := core.WatchEvent{
+		Owner:      owner(),
+		Watched:    types.NamespacedName{Name: "system:node"},
+		WatchedGVK: schema.GroupVersionKind{Group: "rbac.authorization.k8s.io", Version: "v1", Kind: "ClusterRole"},
+	}
+	coreGroup := core.WatchEvent{
+		Watched:    types.NamespacedName{Namespace: "default", Name: "settings"},
+		WatchedGVK: schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"},
+	}
+
+	for _, tt := range []struct {
+		file    string
+		version contract.Version
+		event   core.WatchEvent
+	}{
+		{"v1.json", contract.V1, sample()},
+		{"v1-cluster-scoped.json", contract.V1, clusterScoped},
+		{"v1-resync.json", contract.V1, core.WatchEvent{Resync: true, Owner: owner()}},
+		{"v2.json", contract.V2, withoutOwner(sample())},
+		{"v2-core-group.json", contract.V2, coreGroup},
+		{"v2-resync.json", contract.V2, core.WatchEvent{Resync: true}},
+	} {
+		want := golden(t, tt.file)
+		if diff := cmp.Diff(string(want), string(encode(t, tt.version, core.NewBatch(tt.event)))); diff != "" {
+			t.Errorf("%s: Encode (-golden +got):\n%s", tt.file, diff)
+		}
+
+		batch, err := tt.version.Decode(want)
+		if diff := cmp.Diff(core.NewBatch(tt.event), batch); err != nil || diff != "" {
+			t.Errorf("%s: Decode, error %v (-want +got):\n%s", tt.file, err, diff)
+		}
+	}
+}
+
+// sampleBatch has each kind of element, with all fields.
+func sampleBatch() core.Batch {
+	at := time.Date(2026, 11, 21, 3, 27, 0, 5e8, time.UTC)
+
+	return core.Batch{
+		Source: "runtime/1 ü",
+		Epoch:  "4f2a",
+		Events: []core.Numbered{
+			{Sequence: 1, ID: "4f2a-kyma-1", WatchEvent: core.WatchEvent{Resync: true, Time: at}},
+			{Sequence: 2, ID: "4f2a-kyma-2", WatchEvent: fullEvent(at)},
+		},
+		Heartbeat: fullHeartbeat(at),
+	}
+}
+
+func fullEvent(at time.Time) core.WatchEvent {
+	return core.WatchEvent{
+		Owner:       owner(),
+		Watched:     types.NamespacedName{Namespace: "default", Name: "demo"},
+		WatchedGVK:  schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"},
+		Operation:   core.OperationUpdate,
+		Field:       core.FieldSpec,
+		Generation:  7,
+		Time:        at,
+		TraceParent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+	}
+}
+
+func fullHeartbeat(at time.Time) *core.Heartbeat {
+	return &core.Heartbeat{
+		ID:                     "4f2a-kyma-heartbeat-3",
+		Time:                   at,
+		Number:                 3,
+		Interval:               30 * time.Second,
+		Instance:               "agent-0",
+		Leaving:                true,
+		Sequence:               2,
+		Pending:                4,
+		OldestPending:          1500 * time.Millisecond,
+		Dropped:                map[string]int64{"overflow": 5},
+		Version:                "1.2.3",
+		CertificateFingerprint: "aa",
+		CertificateExpiry:      at.Add(time.Hour),
+		CAFingerprints:         []string{"bb", "cc"},
+		KeyMaterialError:       "tls.key: empty",
+		Canary:                 core.CanaryLost,
+		ConfigHash:             "dd",
+	}
+}
+
+func TestBatchGolden(t *testing.T) {
+	t.Parallel()
+
+	want := golden(t, "v3.json")
+	if diff := cmp.Diff(indent(t, want), indent(t, encode(t, contract.V3, sampleBatch()))); diff != "" {
+		t.Errorf("Encode (-golden +got):\n%s", diff)
+	}
+
+	back, err := contract.V3.Decode(want)
+	if diff := cmp.Diff(sampleBatch(), back); err != nil || diff != "" {
+		t.Errorf("Decode, error %v (-want +got):\n%s", err, diff)
+	}
+}
+
+func indent(t *testing.T, text []byte) string {
+	t.Helper()
+
+	var value []map[string]any
+	if err := json.Unmarshal(text, &value); err != nil {
+		t.Fatalf("%v in %s", err, text)
+	}
+
+	lines, err := json.MarshalIndent(value, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return string(lines)
+}
+
+// encode returns the body of a batch that one request carries.
+func encode(tb testing.TB, version contract.Version, batch core.Batch) []byte {
+	tb.Helper()
+
+	request, err := version.Encode(&batch)
+	if err != nil || len(request.Failed) > 0 {
+		tb.Fatalf("%s: Encode = %v, failed %v", version, err, request.Failed)
+	}
+
+	return request.Body
+}

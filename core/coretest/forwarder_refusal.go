@@ -1,0 +1,210 @@
+package coretest
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+// advice is the wait that a far end asks for. A forwarder that waits for so long itself runs into
+// Patience.
+const advice = 60 * time.Second
+
+func (s *forwarderSuite) testPermanent() {
+	s.refused(&Refusal{Permanent: true, Label: "malformed"})
+}
+
+func (s *forwarderSuite) testUnauthenticated() {
+	s.refusedAll(&Refusal{Label: "unauthenticated", Cause: core.ErrUnauthenticated})
+}
+
+func (s *forwarderSuite) testForbidden() {
+	s.refused(&Refusal{Label: "forbidden", Cause: core.ErrForbidden})
+}
+
+func (s *forwarderSuite) testUnknownManager() {
+	s.refusedAll(&Refusal{Label: "unknown_manager", Cause: core.ErrUnknownManager})
+}
+
+func (s *forwarderSuite) testNotReady() {
+	s.refusedAll(&Refusal{Label: "not_ready", Cause: core.ErrNotReady, After: advice})
+}
+
+// refused fails the test unless the classification of a refusal survives the way back.
+func (s *forwarderSuite) refused(want *Refusal) {
+	s.t.Helper()
+	s.farEnd.Always(Refuse(want))
+
+	err := eventError(s.forward(managerA, s.batch(sampleEvent(0))), 0)
+	if err == nil {
+		s.t.Fatalf("Forward reports success, though the far end refused: %v", want)
+	}
+
+	s.classified(err, want)
+	s.arrived(managerA)
+}
+
+// refusedAll is refused for a cause that belongs to the sender, the manager or the receiver: a
+// batch of several events fails with one error, so that a sender pauses.
+func (s *forwarderSuite) refusedAll(want *Refusal) {
+	s.t.Helper()
+	s.refused(want)
+
+	err := s.forward(managerA, s.batch(sampleEvents(0, 3)...))
+	if err == nil {
+		s.t.Fatalf("Forward reports success, though the far end refused the whole batch: %v", want)
+	}
+
+	if some, ok := errors.AsType[core.EventErrors](err); ok {
+		s.t.Errorf("Forward = %v names %d events, though the far end refused the whole batch: %v", err, len(some), want)
+	}
+
+	s.classified(eventError(err, 0), want)
+}
+
+func (s *forwarderSuite) classified(err error, want *Refusal) {
+	s.t.Helper()
+
+	if got := core.IsPermanent(err); got != want.Permanent {
+		s.t.Errorf("lost the kind of a refusal: IsPermanent(%v) = %v, want %v", err, got, want.Permanent)
+	}
+
+	if got := core.RetryAfter(err); got != want.After {
+		s.t.Errorf("lost the wait that the far end asks for: RetryAfter(%v) = %v, want %v", err, got, want.After)
+	}
+
+	if want.Cause != nil && !errors.Is(err, want.Cause) {
+		s.t.Errorf("lost the cause of a refusal: Forward = %v, want an error that is %q", err, want.Cause)
+	}
+
+	if !hasReason(err) {
+		s.t.Errorf("lost the reason of a refusal: Reason(%v) = %q, want lower-case words joined by '_'",
+			err, core.Reason(err))
+	}
+}
+
+// hasReason reports whether err carries a metric label.
+func hasReason(err error) bool {
+	notWord := func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '_' }
+	reason := core.Reason(err)
+
+	return reason != "" && reason != "other" && strings.IndexFunc(reason, notWord) < 0
+}
+
+func (s *forwarderSuite) testUnreachable() {
+	s.mustSend(managerA, s.batch(sampleEvent(0)))
+	s.Disconnect()
+
+	err := s.forward(managerA, s.batch(sampleEvent(1)))
+	if err == nil {
+		s.t.Fatal("Forward reports success, though the far end is unreachable")
+	}
+
+	if _, ok := errors.AsType[core.EventErrors](err); ok {
+		s.t.Errorf("Forward = %v names an event, though the far end is unreachable", err)
+	}
+
+	if core.IsPermanent(eventError(err, 0)) {
+		s.t.Errorf("Forward = %v is permanent, but the far end may come back", err)
+	}
+
+	if !hasReason(eventError(err, 0)) {
+		s.t.Errorf("lost the reason of a failure: Reason(%v) = %q", err, core.Reason(err))
+	}
+
+	s.arrived(managerA, sampleEvent(0))
+}
+
+// testRefusedEvents refuses two events of five for themselves, each for a reason of its own.
+func (s *forwarderSuite) testRefusedEvents() {
+	events := sampleEvents(0, 5)
+	refusals := map[int]*Refusal{
+		1: {Permanent: true, Label: "malformed"},
+		3: {Label: "forbidden", Cause: core.ErrForbidden, After: advice},
+	}
+
+	s.farEnd.Always(func(_ context.Context, batch core.Batch) error {
+		return refuseNamed(batch, events, refusals)
+	})
+
+	s.refusedOnly(s.send(managerA, s.batch(events...)), events, refusals)
+}
+
+// refuseNamed refuses the events with the names of those in refusals.
+func refuseNamed(batch core.Batch, events []core.WatchEvent, refusals map[int]*Refusal) error {
+	failed := core.EventErrors{}
+
+	for i := range batch.Events {
+		for n, refusal := range refusals {
+			if batch.Events[i].Watched == events[n].Watched {
+				failed[i] = refusal
+			}
+		}
+	}
+
+	if len(failed) == 0 {
+		return nil
+	}
+
+	return failed
+}
+
+// refusedOnly fails the test unless exactly the refused events failed, each with its own error, and
+// all others arrived.
+func (s *forwarderSuite) refusedOnly(failed core.EventErrors, events []core.WatchEvent, refusals map[int]*Refusal) {
+	s.t.Helper()
+
+	for i := range events {
+		want, refused := refusals[i]
+
+		switch {
+		case refused && failed[i] == nil:
+			s.t.Errorf("lost the refusal of event %d (%v): Forward reports it as delivered", i, want)
+		case refused:
+			s.classified(failed[i], want)
+		case failed[i] != nil:
+			s.t.Errorf("Forward reports a failure of event %d, though the far end took it: %v", i, failed[i])
+		default:
+			s.delivered(managerA, events[i])
+		}
+	}
+}
+
+func (s *forwarderSuite) testUnsendable() {
+	if s.opts.Unsendable == nil {
+		s.t.Skip("the transport can carry every event")
+	}
+
+	alone := s.send(managerA, s.batch(*s.opts.Unsendable))[0]
+	if !core.IsPermanent(alone) || !hasReason(alone) {
+		s.t.Errorf("Forward of an unsendable event = %v, want a permanent error with a reason", alone)
+	}
+
+	s.arrived(managerA)
+
+	events := []core.WatchEvent{sampleEvent(0), *s.opts.Unsendable, sampleEvent(1)}
+	s.refusedOnly(s.send(managerA, s.batch(events...)), events, map[int]*Refusal{1: {Permanent: true}})
+}
+
+func (s *forwarderSuite) testRecovers() {
+	for _, answer := range []Answer{Refuse(core.ErrNotReady), Refuse(core.ErrForbidden), s.hang()} {
+		s.farEnd.Always(answer)
+
+		ctx, cancel := context.WithTimeout(s.t.Context(), 100*time.Millisecond)
+		if err := s.call(ctx, managerA, s.batch(sampleEvent(0))); err == nil {
+			s.t.Error("Forward reports success, though the far end does not accept")
+		}
+
+		cancel()
+		s.farEnd.Always(Accept)
+
+		for _, err := range s.send(managerA, s.batch(sampleEvent(1))) {
+			s.t.Errorf("Forward = %v after a failure, want nil: the far end accepts again", err)
+		}
+	}
+
+	s.delivered(managerA, sampleEvent(1))
+}

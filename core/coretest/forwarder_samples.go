@@ -1,0 +1,104 @@
+package coretest
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+const (
+	managerA core.Manager = "manager-a"
+	managerB core.Manager = "manager-b"
+
+	epoch = "epoch-1"
+)
+
+// sampleEvent returns the n-th of many different events: cluster-scoped ones, some of the core
+// group, some with the longest name, some with characters that an encoding must escape.
+func sampleEvent(n int) core.WatchEvent {
+	e := core.WatchEvent{
+		Owner:       types.NamespacedName{Namespace: "kcp-system", Name: fmt.Sprintf("runtime-%d", n)},
+		Watched:     types.NamespacedName{Namespace: "default", Name: fmt.Sprintf("object-%d", n)},
+		WatchedGVK:  schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Sample"},
+		Operation:   core.OperationUpdate,
+		Field:       core.FieldSpec,
+		Generation:  int64(n + 1),
+		Time:        time.Unix(1_700_000_000, 0).UTC(),
+		TraceParent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+	}
+
+	switch n % 4 {
+	case 1:
+		e.Watched = types.NamespacedName{Name: fmt.Sprintf("system:role-%d", n)}
+		e.WatchedGVK = schema.GroupVersionKind{Group: "rbac.authorization.k8s.io", Version: "v1", Kind: "ClusterRole"}
+	case 2:
+		e.WatchedGVK = schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}
+	case 3:
+		const longest = 253
+		e.Watched.Name += strings.Repeat("x", longest-len(e.Watched.Name))
+	}
+
+	return e
+}
+
+func sampleEvents(from, count int) []core.WatchEvent {
+	events := make([]core.WatchEvent, count)
+	for i := range events {
+		events[i] = sampleEvent(from + i)
+	}
+
+	return events
+}
+
+// batch returns a batch of numbered events.
+func (s *forwarderSuite) batch(events ...core.WatchEvent) core.Batch {
+	batch := core.NewBatch(events...)
+	batch.Source, batch.Epoch = s.opts.Source, epoch
+
+	for i := range batch.Events {
+		batch.Events[i].Sequence = uint64(i + 1)
+		batch.Events[i].ID = fmt.Sprintf("%s-%d", epoch, i+1)
+	}
+
+	return batch
+}
+
+func sampleHeartbeat() *core.Heartbeat {
+	at := time.Unix(1_700_000_000, 0).UTC()
+
+	return &core.Heartbeat{
+		ID:                     epoch + "-heartbeat-3",
+		Time:                   at,
+		Number:                 3,
+		Interval:               30 * time.Second,
+		Instance:               "agent-0",
+		Leaving:                true,
+		Sequence:               2,
+		Pending:                4,
+		OldestPending:          1500 * time.Millisecond,
+		Dropped:                map[string]int64{"overflow": 5, "malformed": 6},
+		Version:                "1.2.3",
+		CertificateFingerprint: "aa",
+		CertificateExpiry:      at.Add(time.Hour),
+		CAFingerprints:         []string{"bb", "cc"},
+		KeyMaterialError:       "tls.key: empty",
+		Canary:                 core.CanaryLost,
+		LastReview:             at.Add(-time.Minute),
+		WebhookFailures:        7,
+		ConfigHash:             "dd",
+	}
+}
+
+// describe names an event in a failure.
+func describe(e *core.WatchEvent) string {
+	if e.Resync {
+		return fmt.Sprintf("the resync of owner %q", e.Owner)
+	}
+
+	return fmt.Sprintf("the event for %s %.40s of owner %q", e.WatchedGVK.Kind, e.Watched, e.Owner)
+}

@@ -1,0 +1,555 @@
+package coretest_test
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/coretest"
+)
+
+// mutantVariable names the mutant that a child process of this test runs.
+const mutantVariable = "CORETEST_MUTANT"
+
+// forward is the signature of a forwarder, and middle changes one.
+type (
+	forward = core.ForwarderFunc
+	middle  = func(next forward) forward
+)
+
+// mutant is a transport with one fault, and a part of the failure that must name it.
+type mutant struct {
+	failure string
+	middle  middle
+}
+
+// A suite that cannot fail proves nothing: each fault must be found, named and found soon.
+func TestSuitesFindMutants(t *testing.T) {
+	t.Parallel()
+
+	for name, m := range forwarderMutants() {
+		t.Run(name, func(t *testing.T) { t.Parallel(); checkFound(t, "TestMutantForwarder", name, m.failure) })
+	}
+
+	for name, m := range verifierMutants() {
+		t.Run(name, func(t *testing.T) { t.Parallel(); checkFound(t, "TestMutantVerifier", name, m.failure) })
+	}
+}
+
+// checkFound runs the suite for a mutant in a child process, whose failures are its result.
+func checkFound(t *testing.T, suite, mutant, failure string) {
+	t.Helper()
+
+	const soon = 30 * time.Second // On a busy machine. A mutant that hangs takes 2 s.
+
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	defer cancel()
+
+	child := exec.CommandContext(ctx, os.Args[0], "-test.run=^"+suite+"$")
+	child.Env = append(os.Environ(), mutantVariable+"="+mutant)
+
+	output, err := child.CombinedOutput()
+	if failed, ok := errors.AsType[*exec.ExitError](err); !ok || failed.ExitCode() != 1 {
+		t.Errorf("the suite passes a mutant that %s: %v\n%s", mutant, err, output)
+	}
+
+	if !strings.Contains(string(output), failure) {
+		t.Errorf("want %q among the failures of a mutant that %s:\n%s", failure, mutant, output)
+	}
+}
+
+func TestMutantForwarder(t *testing.T) {
+	m, ok := forwarderMutants()[os.Getenv(mutantVariable)]
+	if !ok {
+		t.Skip("is run by TestSuitesFindMutants")
+	}
+
+	t.Run("suite", func(t *testing.T) {
+		coretest.TestForwarder(t, func(_ *testing.T, farEnd *coretest.Recorder) coretest.ForwarderHarness {
+			memory := coretest.NewMemory(farEnd)
+
+			return coretest.ForwarderHarness{
+				Forwarder:  m.middle(memory.Forward),
+				Disconnect: func() { memory.SetDown(true) },
+			}
+		}, coretest.ForwarderOptions{Patience: 2 * time.Second})
+	})
+}
+
+func forwarderMutants() map[string]mutant {
+	all := map[string]mutant{
+		"ignores ctx":             {"Forward ignores ctx", ignoresContext},
+		"hides the error of ctx":  {"lost the error of ctx", mapsErrors(plainly)},
+		"calls for nothing":       {"empty batch reached the far end", callsForNothing},
+		"serves one manager only": {"was not sent", oneManager},
+		"keeps the batch":         {"Forward keeps the batch after it returned", keepsTheBatch},
+		"changes the events":      {"Forward changes the batch", changesEvents},
+		"changes the heartbeat":   {"Forward changes the batch", changesHeartbeat},
+		"acknowledges at once":    {"lost the event for", acknowledgesAtOnce},
+		"never sends the rest":    {"Forward sends nothing", neverSendsTheRest},
+		"breaks for ever":         {"the far end accepts again", breaksForEver},
+	}
+
+	maps.Copy(all, losingMutants())
+	maps.Copy(all, answeringMutants())
+
+	return all
+}
+
+// losingMutants lose a part of each batch.
+func losingMutants() map[string]mutant {
+	return map[string]mutant{
+		"loses resyncs":       {"lost the resync of owner", keepsEvents(func(e *core.Numbered) bool { return !e.Resync })},
+		"turns resyncs":       {"lost the resync: it arrived as", eachEvent(func(e *core.Numbered) { e.Resync = false })},
+		"loses owners":        {"lost the owner of an event", eachEvent(func(e *core.Numbered) { e.Owner.Name = "" })},
+		"loses the trace":     {"TraceParent", eachEvent(func(e *core.Numbered) { e.TraceParent = "" })},
+		"loses the operation": {"Operation", eachEvent(func(e *core.Numbered) { e.Operation = "" })},
+		"loses times":         {"Time", eachEvent(func(e *core.Numbered) { e.Time = time.Time{} })},
+		"loses sequences":     {"lost the sequence of event", eachEvent(func(e *core.Numbered) { e.Sequence = 0 })},
+		"counts itself":       {"lost the sequence of event 2", countsItself},
+		"loses IDs":           {"lost the ID of event", eachEvent(func(e *core.Numbered) { e.ID = "" })},
+		"loses the source":    {"lost the source", eachBatch(func(b *core.Batch) { b.Source = "" })},
+		"loses the epoch":     {"lost the epoch", eachBatch(func(b *core.Batch) { b.Epoch = "" })},
+		"loses heartbeats":    {"lost the heartbeat", eachBatch(func(b *core.Batch) { b.Heartbeat = nil })},
+		"loses drop counts":   {"lost a part of the heartbeat", losesDropCounts},
+		"loses one of many":   {"lost the event for", eachBatch(losesOneOfMany)},
+		"swaps the order":     {"lost the order", eachBatch(func(b *core.Batch) { slices.Reverse(b.Events) })},
+		"loses lone beats":    {"lost the heartbeat that was sent with 0 events", losesLoneHeartbeats},
+		"loses all but beats": {"lost events beside a heartbeat", eachBatch(losesEventsBesideHeartbeats)},
+	}
+}
+
+// answeringMutants change the answers of the far end.
+func answeringMutants() map[string]mutant {
+	return map[string]mutant{
+		"reports success on failure":  {"Forward reports success", mapsErrors(func(error) error { return nil })},
+		"reports failure on success":  {"Forward reports a failure", failsOnSuccess},
+		"loses partial failures":      {"lost the refusal of event", mapsErrors(losesPartialFailures)},
+		"repeats the first reason":    {"lost the kind of a refusal", mapsErrors(repeatsTheFirst)},
+		"swaps the indexes of errors": {"though the far end took it", mapsErrors(swapsIndexes)},
+		"names too many":              {"Forward names element", mapsErrors(namesTooMany)},
+		"fails all for one":           {"though the far end took it", mapsErrors(failsAllForOne)},
+		"names events for all":        {"though the far end refused the whole batch", namesEventsForAll},
+		"marks retryable as permanent": {
+			"lost the kind of a refusal", mapsErrors(relabel(func(r *coretest.Refusal) { r.Permanent = true })),
+		},
+		"marks permanent as retryable": {
+			"lost the kind of a refusal", mapsErrors(relabel(func(r *coretest.Refusal) { r.Permanent = false })),
+		},
+		"loses retry-after": {
+			"lost the wait that the far end asks for", mapsErrors(relabel(func(r *coretest.Refusal) { r.After = 0 })),
+		},
+		"loses the cause":    {"lost the cause", mapsErrors(relabel(func(r *coretest.Refusal) { r.Cause = nil }))},
+		"loses the reason":   {"lost the reason", mapsErrors(relabel(func(r *coretest.Refusal) { r.Label = "other" }))},
+		"waits itself":       {"Forward took more than", waitsItself},
+		"condemns the path":  {"is permanent, but the far end may come back", mapsErrors(condemnsUnreachable)},
+		"blames the manager": {"lost the cause", mapsErrors(blamesTheManager)},
+	}
+}
+
+// eachBatch changes a copy of each batch before it is sent.
+func eachBatch(change func(batch *core.Batch)) middle {
+	return func(next forward) forward {
+		return func(ctx context.Context, manager core.Manager, batch core.Batch) error {
+			batch.Events = slices.Clone(batch.Events)
+			change(&batch)
+
+			return next(ctx, manager, batch)
+		}
+	}
+}
+
+func eachEvent(change func(event *core.Numbered)) middle {
+	return eachBatch(func(batch *core.Batch) {
+		for i := range batch.Events {
+			change(&batch.Events[i])
+		}
+	})
+}
+
+func keepsEvents(keep func(event *core.Numbered) bool) middle {
+	return eachBatch(func(batch *core.Batch) {
+		batch.Events = slices.DeleteFunc(batch.Events, func(e core.Numbered) bool { return !keep(&e) })
+	})
+}
+
+func countsItself(next forward) forward {
+	return eachBatch(func(batch *core.Batch) {
+		for i := range batch.Events {
+			batch.Events[i].Sequence = uint64(i + 1)
+		}
+	})(next)
+}
+
+func losesDropCounts(next forward) forward {
+	return eachBatch(func(batch *core.Batch) {
+		if batch.Heartbeat != nil {
+			beat := *batch.Heartbeat
+			beat.Dropped = nil
+			batch.Heartbeat = &beat
+		}
+	})(next)
+}
+
+func losesLoneHeartbeats(next forward) forward {
+	return eachBatch(func(batch *core.Batch) {
+		if len(batch.Events) == 0 {
+			batch.Heartbeat = nil
+		}
+	})(next)
+}
+
+func losesEventsBesideHeartbeats(batch *core.Batch) {
+	if batch.Heartbeat != nil {
+		batch.Events = nil
+	}
+}
+
+func losesOneOfMany(batch *core.Batch) {
+	if len(batch.Events) > 20 {
+		batch.Events = slices.Delete(batch.Events, 17, 18)
+	}
+}
+
+func callsForNothing(next forward) forward {
+	return eachBatch(func(batch *core.Batch) {
+		if batch.IsEmpty() {
+			batch.Events = make([]core.Numbered, 1)
+		}
+	})(next)
+}
+
+func ignoresContext(next forward) forward {
+	return func(ctx context.Context, manager core.Manager, batch core.Batch) error {
+		return next(context.WithoutCancel(ctx), manager, batch)
+	}
+}
+
+func oneManager(next forward) forward {
+	return func(ctx context.Context, _ core.Manager, batch core.Batch) error {
+		return next(ctx, "manager-a", batch)
+	}
+}
+
+// keepsTheBatch sends the events of the last call once more.
+func keepsTheBatch(next forward) forward {
+	var (
+		mu   sync.Mutex
+		last []core.Numbered
+	)
+
+	return func(ctx context.Context, manager core.Manager, batch core.Batch) error {
+		mu.Lock()
+		defer mu.Unlock()
+
+		events := batch.Events
+		batch.Events = append(slices.Clone(events), last...)
+		last = events
+
+		return next(ctx, manager, batch)
+	}
+}
+
+func changesEvents(next forward) forward {
+	return func(ctx context.Context, manager core.Manager, batch core.Batch) error {
+		err := next(ctx, manager, batch)
+
+		for i := range batch.Events {
+			batch.Events[i].Sequence++
+		}
+
+		return err
+	}
+}
+
+func changesHeartbeat(next forward) forward {
+	return func(ctx context.Context, manager core.Manager, batch core.Batch) error {
+		if batch.Heartbeat != nil {
+			delete(batch.Heartbeat.Dropped, "overflow")
+		}
+
+		return next(ctx, manager, batch)
+	}
+}
+
+func acknowledgesAtOnce(forward) forward {
+	return func(context.Context, core.Manager, core.Batch) error { return nil }
+}
+
+func neverSendsTheRest(next forward) forward {
+	return func(ctx context.Context, manager core.Manager, batch core.Batch) error {
+		rest := core.EventErrors{}
+		for i := range batch.Events {
+			rest[i] = core.ErrNotSent
+		}
+
+		if len(rest) > 0 {
+			return rest
+		}
+
+		return next(ctx, manager, batch)
+	}
+}
+
+func breaksForEver(next forward) forward {
+	var broken atomic.Bool
+
+	return func(ctx context.Context, manager core.Manager, batch core.Batch) error {
+		err := next(ctx, manager, batch)
+		if err != nil {
+			broken.Store(true)
+		}
+
+		if broken.Load() {
+			return core.ErrNotReady
+		}
+
+		return err
+	}
+}
+
+func waitsItself(next forward) forward {
+	return func(ctx context.Context, manager core.Manager, batch core.Batch) error {
+		err := next(ctx, manager, batch)
+		if core.RetryAfter(err) > 0 {
+			<-ctx.Done()
+		}
+
+		return err
+	}
+}
+
+// mapsErrors changes the error of each call that fails.
+func mapsErrors(change func(err error) error) middle {
+	return func(next forward) forward {
+		return func(ctx context.Context, manager core.Manager, batch core.Batch) error {
+			if err := next(ctx, manager, batch); err != nil {
+				return change(err)
+			}
+
+			return nil
+		}
+	}
+}
+
+func failsOnSuccess(next forward) forward {
+	return func(ctx context.Context, manager core.Manager, batch core.Batch) error {
+		if err := next(ctx, manager, batch); err != nil || batch.IsEmpty() {
+			return err
+		}
+
+		return core.ErrNotReady
+	}
+}
+
+func plainly(err error) error { return errors.New(err.Error()) }
+
+// some returns a copy of the failed events that err names.
+func some(err error) (core.EventErrors, bool) {
+	failed, ok := errors.AsType[core.EventErrors](err)
+
+	return maps.Clone(failed), ok
+}
+
+func losesPartialFailures(err error) error {
+	if _, ok := some(err); ok {
+		return nil
+	}
+
+	return err
+}
+
+func repeatsTheFirst(err error) error {
+	failed, ok := some(err)
+	if !ok {
+		return err
+	}
+
+	first := slices.Min(slices.Collect(maps.Keys(failed)))
+	for i := range failed {
+		failed[i] = failed[first]
+	}
+
+	return failed
+}
+
+func swapsIndexes(err error) error {
+	failed, ok := some(err)
+	if !ok {
+		return err
+	}
+
+	shifted := core.EventErrors{}
+	for i, err := range failed {
+		shifted[i^1] = err
+	}
+
+	return shifted
+}
+
+func namesTooMany(err error) error {
+	if failed, ok := some(err); ok {
+		failed[100] = core.ErrForbidden
+
+		return failed
+	}
+
+	return err
+}
+
+func failsAllForOne(err error) error {
+	if failed, ok := some(err); ok {
+		return failed[slices.Min(slices.Collect(maps.Keys(failed)))]
+	}
+
+	return err
+}
+
+func namesEventsForAll(next forward) forward {
+	return func(ctx context.Context, manager core.Manager, batch core.Batch) error {
+		err := next(ctx, manager, batch)
+		if _, ok := some(err); ok || err == nil {
+			return err
+		}
+
+		failed := core.EventErrors{}
+		for i := range batch.Events {
+			failed[i] = err
+		}
+
+		return failed
+	}
+}
+
+// relabel changes the classification of scripted refusals.
+func relabel(change func(r *coretest.Refusal)) func(err error) error {
+	one := func(err error) error {
+		refusal, ok := errors.AsType[*coretest.Refusal](err)
+		if !ok {
+			return err
+		}
+
+		changed := *refusal
+		change(&changed)
+
+		return &changed
+	}
+
+	return func(err error) error {
+		failed, ok := some(err)
+		if !ok {
+			return one(err)
+		}
+
+		for i, err := range failed {
+			failed[i] = one(err)
+		}
+
+		return failed
+	}
+}
+
+// condemnsUnreachable takes an unreachable far end for a final refusal.
+func condemnsUnreachable(err error) error {
+	if _, scripted := errors.AsType[*coretest.Refusal](err); !scripted && errors.Is(err, core.ErrNotReady) {
+		return &coretest.Refusal{Permanent: true, Label: "unreachable"}
+	}
+
+	return err
+}
+
+// blamesTheManager takes a receiver that is not ready for one that does not serve the manager.
+func blamesTheManager(err error) error {
+	if errors.Is(err, core.ErrNotReady) {
+		return &coretest.Refusal{Label: "unknown_manager", Cause: core.ErrUnknownManager, After: core.RetryAfter(err)}
+	}
+
+	return err
+}
+
+// verifierMutant is a verifier with one fault, and a part of the failure that must name it.
+type verifierMutant struct {
+	failure string
+	verify  core.VerifierFunc
+}
+
+func verifierMutants() map[string]verifierMutant {
+	right := domains{"one": "one.example", "two": "two.example"}
+
+	return map[string]verifierMutant{
+		"lets all pass": {
+			"want the verdict sender may not trigger this",
+			func(context.Context, core.Peer, *core.WatchEvent) error { return nil },
+		},
+		"refuses all": {
+			"want the verdict <nil>",
+			func(context.Context, core.Peer, *core.WatchEvent) error { return core.ErrForbidden },
+		},
+		"lets peers without identity pass": {
+			"lets a peer without identity pass",
+			func(ctx context.Context, p core.Peer, e *core.WatchEvent) error {
+				p.ID, p.DNSNames = "x", append(p.DNSNames, "one.example")
+
+				return right.Verify(ctx, p, e)
+			},
+		},
+		"changes the event": {
+			"Verify changes the event",
+			func(ctx context.Context, p core.Peer, e *core.WatchEvent) error {
+				err := right.Verify(ctx, p, e)
+				e.Generation++
+
+				return err
+			},
+		},
+		"changes the peer": {
+			"Verify changes the peer",
+			func(ctx context.Context, p core.Peer, e *core.WatchEvent) error {
+				err := right.Verify(ctx, p, e)
+				clear(p.DNSNames)
+
+				return err
+			},
+		},
+		"has two verdicts": {
+			"want the verdict sender may not trigger this",
+			func(ctx context.Context, p core.Peer, e *core.WatchEvent) error {
+				if err := right.Verify(ctx, p, e); err != nil {
+					return errors.Join(err, core.ErrNotReady)
+				}
+
+				return nil
+			},
+		},
+		"refuses when ctx ends": {
+			"refuses an event for the end of its context",
+			func(ctx context.Context, p core.Peer, e *core.WatchEvent) error {
+				if ctx.Err() != nil {
+					return core.ErrForbidden
+				}
+
+				return right.Verify(ctx, p, e)
+			},
+		},
+	}
+}
+
+func TestMutantVerifier(t *testing.T) {
+	m, ok := verifierMutants()[os.Getenv(mutantVariable)]
+	if !ok {
+		t.Skip("is run by TestSuitesFindMutants")
+	}
+
+	t.Run("suite", func(t *testing.T) {
+		coretest.TestVerifier(t, func(*testing.T) core.Verifier { return m.verify }, verifierCases()...)
+	})
+}
