@@ -87,6 +87,7 @@ type controlPlane struct {
 
 	received chan received
 	resyncs  chan string // the path of each request with a resync
+	beats    chan *core.Heartbeat
 	status   int
 	clock    atomic.Pointer[time.Time] // as of which it judges certificates, beyond TLS; nil: not
 }
@@ -99,6 +100,7 @@ func newControlPlane(tb testing.TB, p pki, status int) *controlPlane {
 	material := must(httpmtls.NewMaterial(p.ca.PEM(), leaf.CertPEM(), key))(tb)
 
 	kcp := &controlPlane{received: make(chan received, 1000), resyncs: make(chan string, 1000), status: status}
+	kcp.beats = make(chan *core.Heartbeat, 1000)
 	kcp.Server = httptest.NewUnstartedServer(kcp)
 	kcp.TLS = httpmtls.ServerTLSConfig(material)
 	kcp.EnableHTTP2 = true
@@ -135,6 +137,13 @@ func (kcp *controlPlane) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 	if kcp.resyncs != nil && bytes.Contains(body, []byte(`resync"`)) {
 		kcp.resyncs <- r.URL.Path
+	}
+
+	if batch.Heartbeat != nil && kcp.beats != nil {
+		select {
+		case kcp.beats <- batch.Heartbeat:
+		default: // No test reads them.
+		}
 	}
 
 	changes := slices.DeleteFunc(batch.Events, func(e core.Numbered) bool { return e.Resync })
