@@ -78,7 +78,7 @@ func benchmarkProcess(b *testing.B, path string, size, status int) {
 // writers write at once.
 const writers = 16
 
-func residentPeak(b *testing.B, pid int) float64 {
+func residentPeak(b testing.TB, pid int) float64 {
 	b.Helper()
 
 	text := must(os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status"))(b)

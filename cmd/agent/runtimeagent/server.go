@@ -18,7 +18,7 @@ const (
 	readTimeout       = 10 * time.Second
 	writeTimeout      = 15 * time.Second
 	idleTimeout       = 3 * time.Minute
-	maxHeaderBytes    = 32 << 10
+	maxHeaderBytes    = 8 << 10
 )
 
 // server is an HTTP server with a name.

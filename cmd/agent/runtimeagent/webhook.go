@@ -15,12 +15,14 @@ import (
 )
 
 // DefaultMaxConnections is the default of [Webhook].MaxConnections. It is enough for several API
-// servers, each with one connection per waiting write and 25 idle ones.
-const DefaultMaxConnections = 512
+// servers, each with one connection per waiting write and 25 idle ones. A connection takes up to 100
+// KiB under attack, and all of them must fit into the memory limit of the manifest.
+const DefaultMaxConnections = 192
 
-// maxBodies bounds the reviews that are in memory at the same time, in bytes. It has room for seven
-// objects of 1 MB, or for one of the largest. A resync stands in for a review that finds no room.
-const maxBodies = 8 << 20
+// maxBodies bounds the reviews that are in memory at the same time, in bytes. It is the least that
+// [admission.Options] allows: room for one review of the largest object, or for nine of 1 MB. A resync
+// stands in for a review that finds no room.
+const maxBodies = admission.DefaultMaxBody + admission.DefaultMaxBody/4
 
 // addWebhook adds the default source.
 func (b *builder) addWebhook() error {
@@ -72,10 +74,12 @@ func (b *builder) webhookOptions(inbox *Inbox) httpserver.Options {
 	config.NextProtos = []string{"http/1.1"}
 
 	return httpserver.Options{
-		TLS:             config,
-		MaxConnections:  b.opts.Webhook.MaxConnections,
-		MaxHandshakes:   b.opts.Webhook.MaxHandshakes,
-		ShutdownTimeout: newDeadlines(b.opts.ShutdownTimeout).requests,
+		TLS:            config,
+		MaxConnections: b.opts.Webhook.MaxConnections,
+		MaxHandshakes:  b.opts.Webhook.MaxHandshakes,
+		// 2 KiB of ClientHello, 8 KiB of client certificates, a header, and a record of TLS.
+		MaxHandshakeBytes: 32 << 10,
+		ShutdownTimeout:   newDeadlines(b.opts.ShutdownTimeout).requests,
 		HandshakeFailed: func(cause string, _ net.Addr, _ error) {
 			b.metrics.HandshakeFailed(cause)
 			inbox.Failed()
