@@ -26,6 +26,7 @@ SETTLE ?= 100ms
 RESEND_AFTER ?= 3s
 TESTFLAGS ?=
 ROTATION ?= 2m
+OUT ?= bin/manifests
 TIMEOUT ?= 20m
 
 MODULES := $(patsubst ./%/go.mod,%,$(sort $(shell find . -name bin -prune -o -name testdata -prune -o -name go.mod -print)))
@@ -137,6 +138,13 @@ build: ## Build the agent for this machine: one static binary, bin/agent. GOOS, 
 image: ## Build the image of the agent: an OCI layout in bin/image, the same digest twice. PLATFORM
 	@export GOOS='$(firstword $(subst /, ,$(PLATFORM)))' GOARCH='$(word 2,$(subst /, ,$(PLATFORM)))' && $(BUILD_AGENT) -o $(CURDIR)/bin/image-root/agent .
 	@$(GO) run ./tools/image -platform '$(PLATFORM)' -version '$(VERSION)' -out bin/image bin/image-root/agent
+
+.PHONY: manifests
+manifests: ## Copy the manifests of an agent into a folder that stands alone, to be edited and applied: OUT (bin/manifests)
+	@mkdir -p '$(OUT)'
+	@cp -R adapters/controlplane/config/agent '$(OUT)/agent' && rm '$(OUT)'/agent/*.go
+	@sed 's|\.\./agent/canary|agent/canary|; s|\.\./agent$$|agent|' deploy/example/kustomization.yaml >'$(OUT)/kustomization.yaml'
+	@echo 'edit $(OUT)/kustomization.yaml, its comments say what'
 
 .PHONY: clean
 clean: ## Remove build results except tools and the control plane, which take minutes to build

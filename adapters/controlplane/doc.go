@@ -1,3 +1,3 @@
-// Package controlplane is the control plane's side of runtime watching: it turns Watcher resources into routes to the
-// operators, and into what the agents in the runtimes watch.
+// Package controlplane is the control plane's side of runtime watching. It converts Watcher
+// resources to routes in the control plane and to watches in the runtimes.
 package controlplane

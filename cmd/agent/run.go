@@ -30,6 +30,10 @@ func exitCode(err error) int {
 // run is the whole program. It returns after ctx has ended and all parts have stopped, or with an
 // error that stderr has already. Help and version go to stdout, the log goes to stderr.
 func run(ctx context.Context, args []string, env environment, stdout, stderr io.Writer) error {
+	if len(args) > 0 && args[0] == commandWebhookConfiguration {
+		return printWebhookConfiguration(args[1:], stdout, stderr)
+	}
+
 	c, err := readSettings(args, env)
 
 	switch {

@@ -20,8 +20,10 @@ var (
 // sentinel is a permanent error that is compared by identity.
 type sentinel struct{ text, reason string }
 
-func (s *sentinel) Error() string   { return s.text }
-func (s *sentinel) Reason() string  { return s.reason }
+func (s *sentinel) Error() string { return s.text }
+
+func (s *sentinel) Reason() string { return s.reason }
+
 func (s *sentinel) Retryable() bool { return false }
 
 // Version is a wire contract.
@@ -106,71 +108,3 @@ func (v Version) NeedsOwner() bool { return v.traits().needsOwner }
 
 // Numbered reports whether events travel with an epoch and a sequence, and with heartbeats.
 func (v Version) Numbered() bool { return v.traits().numbered }
-
-// Request is an encoded batch, and the part of the batch that it carries.
-type Request struct {
-	// Body is nil when no event of the batch can be sent.
-	Body []byte
-	// Sent has the index in the batch of each event in Body, in their order.
-	Sent []int
-	// Heartbeat is whether Body ends with the heartbeat.
-	Heartbeat bool
-	// Failed names the events that Body does not carry: with an error that wraps [ErrMalformed]
-	// those that the contract cannot express, and with [core.ErrNotSent] those without room in the
-	// request. The heartbeat has the index len(batch.Events). It is sent with all events of the
-	// batch only. A contract that carries no heartbeats does not name it.
-	Failed core.EventErrors
-}
-
-// Encode returns the request that carries batch, cut at [Version.MaxEvents] and [Version.MaxBody].
-// A heartbeat is cut to the bounds of the contract. [Version.Decode] accepts every body. Encode
-// fails with [ErrUnknownVersion], and with [ErrMalformed] on an empty batch and on a source or an
-// epoch that the contract cannot express.
-func (v Version) Encode(batch *core.Batch) (Request, error) {
-	switch {
-	case v.MaxEvents() == 0:
-		return Request{}, unknown(string(v))
-	case batch.IsEmpty():
-		return Request{}, fmt.Errorf("%w: the batch is empty", ErrMalformed)
-	case v == V3:
-		return encodeBatch(batch)
-	default:
-		return encodeSingle(v, batch), nil
-	}
-}
-
-// fail names an event that is not sent.
-func (r *Request) fail(index int, err error) {
-	if r.Failed == nil {
-		r.Failed = core.EventErrors{}
-	}
-
-	r.Failed[index] = err
-}
-
-// failFrom names the events with these indexes as not sent.
-func (r *Request) failFrom(first, end int) {
-	for i := first; i < end; i++ {
-		r.fail(i, core.ErrNotSent)
-	}
-}
-
-// Decode returns the batch that a body carries. Unknown fields are ignored, so that a contract can
-// grow. The error wraps [ErrMalformed] and names the fault and the expectation.
-func (v Version) Decode(body []byte) (core.Batch, error) {
-	switch most := v.MaxBody(); {
-	case most == 0:
-		return core.Batch{}, unknown(string(v))
-	case len(body) > most:
-		return core.Batch{}, fmt.Errorf("%w: %d bytes, want at most %d", ErrMalformed, len(body), most)
-	case v == V3:
-		return decodeBatch(body)
-	}
-
-	event, err := decodeSingle(v, body)
-	if err != nil {
-		return core.Batch{}, err
-	}
-
-	return core.NewBatch(event), nil
-}

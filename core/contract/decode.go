@@ -2,10 +2,16 @@ package contract
 
 import (
 	"encoding/base64"
+	"encoding/json"
 	"fmt"
+	"maps"
+	"net/url"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -322,4 +328,146 @@ func readGVK(r *rawjson.Reader, name string, event *core.WatchEvent) (err error)
 	}
 
 	return err
+}
+
+// Decode returns the batch that a body carries. Unknown fields are ignored, so that a contract can
+// grow. The error wraps [ErrMalformed] and names the fault and the expectation.
+func (v Version) Decode(body []byte) (core.Batch, error) {
+	switch most := v.MaxBody(); {
+	case most == 0:
+		return core.Batch{}, unknown(string(v))
+	case len(body) > most:
+		return core.Batch{}, fmt.Errorf("%w: %d bytes, want at most %d", ErrMalformed, len(body), most)
+	case v == V3:
+		return decodeBatch(body)
+	}
+
+	event, err := decodeSingle(v, body)
+	if err != nil {
+		return core.Batch{}, err
+	}
+
+	return core.NewBatch(event), nil
+}
+
+func parseSource(source string) (core.RuntimeID, error) {
+	escaped, ok := strings.CutPrefix(source, sourcePrefix)
+
+	id, err := url.PathUnescape(escaped)
+	if !ok || err != nil || id == "" {
+		return "", fmt.Errorf("source is %.80q, want %s<runtime>", source, sourcePrefix)
+	}
+
+	return core.RuntimeID(id), nil
+}
+
+func parseSequence(text string) (uint64, error) {
+	if text == "" {
+		return 0, nil
+	}
+
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("sequence is %.40q, want a decimal number", text)
+	}
+
+	return n, nil
+}
+
+func readHeartbeat(data []byte) (*core.Heartbeat, error) {
+	var beat heartbeatData
+
+	if len(data) > 0 {
+		if err := json.Unmarshal(data, &beat); err != nil {
+			return nil, fmt.Errorf("heartbeat: %w", err)
+		}
+	}
+
+	if err := beat.check(); err != nil {
+		return nil, err
+	}
+
+	return beat.heartbeat(), nil
+}
+
+func (d *heartbeatData) check() error {
+	if len(d.Dropped) > maxReasons || len(d.CAFingerprints) > maxFingerprints {
+		return fmt.Errorf("%w: %d reasons and %d CA fingerprints, want at most %d and %d",
+			ErrMalformed, len(d.Dropped), len(d.CAFingerprints), maxReasons, maxFingerprints)
+	}
+
+	texts := append([]string{
+		d.Instance, d.Version, d.CertificateFingerprint, d.KeyMaterialError, string(d.Canary), d.ConfigHash,
+	}, d.CAFingerprints...)
+
+	for _, text := range slices.AppendSeq(texts, maps.Keys(d.Dropped)) {
+		if len(text) > maxAttribute {
+			return fmt.Errorf("%w: a heartbeat has a text of %d bytes, want at most %d",
+				ErrMalformed, len(text), maxAttribute)
+		}
+	}
+
+	return nil
+}
+
+func (d *heartbeatData) heartbeat() *core.Heartbeat {
+	return &core.Heartbeat{
+		Number:                 d.Number,
+		Interval:               milliseconds(d.IntervalMS),
+		Instance:               d.Instance,
+		Leaving:                d.Leaving,
+		Sequence:               d.Sequence,
+		Pending:                d.Pending,
+		OldestPending:          milliseconds(d.OldestPendingMS),
+		Dropped:                d.Dropped,
+		Version:                d.Version,
+		CertificateFingerprint: d.CertificateFingerprint,
+		CertificateExpiry:      wireTime(d.CertificateExpiry),
+		CAFingerprints:         d.CAFingerprints,
+		KeyMaterialError:       d.KeyMaterialError,
+		Canary:                 d.Canary,
+		LastReview:             wireTime(d.LastReview),
+		WebhookFailures:        d.WebhookFailures,
+		ConfigHash:             d.ConfigHash,
+	}
+}
+
+// milliseconds turns a foreign number into a duration, without overflow.
+func milliseconds(n int64) time.Duration {
+	const year = 365 * 24 * time.Hour
+
+	return time.Duration(min(max(n, 0), year.Milliseconds())) * time.Millisecond
+}
+
+func decodeSingle(v Version, body []byte) (core.WatchEvent, error) {
+	var decoded bodyV1
+
+	// In v2 an owner is an unknown field, which is ignored.
+	var into any = &decoded.bodyV2
+	if v.NeedsOwner() {
+		into = &decoded
+	}
+
+	if err := json.Unmarshal(body, into); err != nil {
+		return core.WatchEvent{}, fmt.Errorf("%w: want an event of contract %s in JSON: %w", ErrMalformed, v, err)
+	}
+
+	owner := types.NamespacedName(decoded.Owner)
+	if err := check(v, owner, decoded.bodyV2); err != nil {
+		return core.WatchEvent{}, err
+	}
+
+	return fromBody(owner, decoded.bodyV2), nil
+}
+
+func fromBody(owner types.NamespacedName, body bodyV2) core.WatchEvent {
+	if body == resyncV2() {
+		return core.WatchEvent{Resync: true, Owner: owner}
+	}
+
+	return core.WatchEvent{
+		Owner:      owner,
+		Watched:    types.NamespacedName(body.Watched),
+		WatchedGVK: schema.GroupVersionKind(body.WatchedGVK),
+	}
 }

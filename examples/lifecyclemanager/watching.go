@@ -62,7 +62,7 @@ func watchRuntimes(ctx context.Context, mgr ctrl.Manager, heard *fleet.Fleet, s 
 		return err
 	}
 
-	kubeconfigs := runtimes.NewKubeconfigs(mgr.GetAPIReader(), "config", client.ObjectKeyFromObject)
+	kubeconfigs := runtimes.NewKubeconfigs(mgr.GetAPIReader(), "config", client.ObjectKeyFromObject, runtimes.KubeconfigOptions{})
 
 	return errors.Join(
 		install(mgr, heard, set, kubeconfigs, s),
@@ -72,7 +72,7 @@ func watchRuntimes(ctx context.Context, mgr ctrl.Manager, heard *fleet.Fleet, s 
 
 // install brings the agent into every runtime, and has its API server call it about what the Watchers name.
 func install(mgr ctrl.Manager, heard *fleet.Fleet, set *certificates.Certificates, kubeconfigs *runtimes.Kubeconfigs, s settings) error {
-	installer, err := installation.New(s.image, s.address, installation.Options{Canary: true})
+	installer, err := installation.New(s.image, s.address, installation.Options{})
 	if err != nil {
 		return err
 	}

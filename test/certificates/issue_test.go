@@ -45,7 +45,23 @@ var certificateKind = certv1.SchemeGroupVersion.WithKind(certv1.CertificateKind)
 
 func everybodyConfirms(string, []core.RuntimeID) []core.RuntimeID { return nil }
 
-// assertIssued checks a Secret as a peer would.
+// serviceNames are the names of the agent's Service.
+var serviceNames = []string{
+	"runtime-watcher.runtime-watcher", "runtime-watcher.runtime-watcher.svc",
+	"runtime-watcher.runtime-watcher.svc.cluster.local",
+}
+
+// assertRuntime wants a client certificate for the domain and a serving certificate for the
+// Service, with one usage each.
+func assertRuntime(t *testing.T, data map[string][]byte, id core.RuntimeID, domain string) {
+	t.Helper()
+	assertIssued(t, data, id, []string{domain}, x509.ExtKeyUsageClientAuth)
+
+	serving := map[string][]byte{"ca.crt": data["ca.crt"], "tls.crt": data["webhook.crt"], "tls.key": data["webhook.key"]}
+	assertIssued(t, serving, "", serviceNames, x509.ExtKeyUsageServerAuth)
+}
+
+// assertIssued checks a certificate as a peer does.
 func assertIssued(t *testing.T, data map[string][]byte, id core.RuntimeID, names []string, usages ...x509.ExtKeyUsage) {
 	t.Helper()
 
@@ -58,7 +74,10 @@ func assertIssued(t *testing.T, data map[string][]byte, id core.RuntimeID, names
 	roots.AppendCertsFromPEM(data["ca.crt"])
 
 	for _, usage := range usages {
-		if _, err := pair.Leaf.Verify(x509.VerifyOptions{Roots: roots, DNSName: names[0], KeyUsages: []x509.ExtKeyUsage{usage}}); err != nil {
+		if _, err := pair.Leaf.Verify(x509.VerifyOptions{
+			Roots: roots, DNSName: names[0],
+			KeyUsages: []x509.ExtKeyUsage{usage},
+		}); err != nil {
 			t.Errorf("%s: usage %v: %v", id, usage, err)
 		}
 	}
@@ -102,13 +121,12 @@ func TestBootstrapAndRuntimes(t *testing.T) {
 	for _, id := range []core.RuntimeID{"runtime-a", "Odd_ID: 1/2", long} {
 		domain := "a.skr.example"
 		r := certificates.Runtime{ID: id, Domain: domain, Owner: owner}
-		names := []string{domain, "runtime-watcher.runtime-watcher", "runtime-watcher.runtime-watcher.svc", "runtime-watcher.runtime-watcher.svc.cluster.local"}
 		status := ensured(t, set, r)
-		assertIssued(t, status.Secret, id, names, x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth)
+		assertRuntime(t, status.Secret, id, domain)
 
-		r.Domain, names[0] = "moved.skr.example", "moved.skr.example"
+		r.Domain = "moved.skr.example"
 		moved := ensured(t, set, r)
-		assertIssued(t, moved.Secret, id, names, x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth)
+		assertRuntime(t, moved.Secret, id, r.Domain)
 
 		if moved.Fingerprint == status.Fingerprint {
 			t.Errorf("%s: the certificate did not change with the domain", id)
@@ -117,16 +135,27 @@ func TestBootstrapAndRuntimes(t *testing.T) {
 
 	assertOwned(t, c, owner)
 
-	if err := set.RemoveRuntime(t.Context(), long); err != nil {
+	if err := set.RemoveRuntime(t.Context(), certificates.Runtime{ID: long, Owner: owner}); err != nil {
 		t.Fatal(err)
 	}
 
-	if _, err := set.EnsureRuntime(t.Context(), certificates.Runtime{ID: long + "x", Domain: "a.example"}); !errors.Is(err, certificates.ErrInvalidRuntime) {
+	if _, err := set.EnsureRuntime(t.Context(), certificates.Runtime{
+		ID:     "listener",
+		Domain: serverName,
+	}); !errors.Is(err, certificates.ErrInvalidRuntime) {
+		t.Errorf("the name of the listener as domain: %v, want %v", err, certificates.ErrInvalidRuntime)
+	}
+
+	if _, err := set.EnsureRuntime(t.Context(), certificates.Runtime{
+		ID:     long + "x",
+		Domain: "a.example",
+	}); !errors.Is(err, certificates.ErrInvalidRuntime) {
 		t.Errorf("too long an ID: %v, want %v", err, certificates.ErrInvalidRuntime)
 	}
 }
 
-// assertOwned follows the owner references: from the owner to the certificate, and from there to its key.
+// assertOwned follows the owner references: from the owner to the certificate, and from there to
+// its key.
 func assertOwned(t *testing.T, c client.Client, owner client.Object) {
 	t.Helper()
 
@@ -149,18 +178,25 @@ func assertOwned(t *testing.T, c client.Client, owner client.Object) {
 	}
 }
 
-// The CA may come from a PKI that is there already: then it is an intermediate one, and nothing else of that PKI is trusted.
+// The CA may come from a PKI that is there already: then it is an intermediate one, and nothing
+// else of that PKI is trusted.
 func TestOwnPKI(t *testing.T) {
 	c := startPlane(t)
 	rootName := "corporate-root"
 	meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: namespace, Name: name} }
 
 	for _, object := range []client.Object{
-		&certv1.Issuer{ObjectMeta: meta("nobody"), Spec: certv1.IssuerSpec{IssuerConfig: certv1.IssuerConfig{SelfSigned: &certv1.SelfSignedIssuer{}}}},
+		&certv1.Issuer{
+			ObjectMeta: meta("root-signer"),
+			Spec:       certv1.IssuerSpec{IssuerConfig: certv1.IssuerConfig{SelfSigned: &certv1.SelfSignedIssuer{}}},
+		},
 		&certv1.Certificate{ObjectMeta: meta(rootName), Spec: certv1.CertificateSpec{
-			SecretName: rootName, CommonName: rootName, IsCA: true, IssuerRef: cmmeta.IssuerReference{Name: "nobody"},
+			SecretName: rootName, CommonName: rootName, IsCA: true, IssuerRef: cmmeta.IssuerReference{Name: "root-signer"},
 		}},
-		&certv1.Issuer{ObjectMeta: meta("corporate"), Spec: certv1.IssuerSpec{IssuerConfig: certv1.IssuerConfig{CA: &certv1.CAIssuer{SecretName: rootName}}}},
+		&certv1.Issuer{
+			ObjectMeta: meta("corporate"),
+			Spec:       certv1.IssuerSpec{IssuerConfig: certv1.IssuerConfig{CA: &certv1.CAIssuer{SecretName: rootName}}},
+		},
 	} {
 		if err := c.Create(t.Context(), object); err != nil {
 			t.Fatal(err)
@@ -169,15 +205,16 @@ func TestOwnPKI(t *testing.T) {
 
 	set, err := certificates.New(c, types.NamespacedName{Namespace: namespace, Name: setName}, []string{serverName},
 		certificates.ConfirmationsFunc(everybodyConfirms), certificates.Options{
-			Propagation: time.Millisecond, CAIssuer: cmmeta.IssuerReference{Name: "corporate", Kind: certv1.IssuerKind, Group: certv1.SchemeGroupVersion.Group},
+			Propagation: time.Millisecond, CAIssuer: cmmeta.IssuerReference{
+				Name: "corporate", Kind: certv1.IssuerKind,
+				Group: certv1.SchemeGroupVersion.Group,
+			},
 		})
 	if err != nil {
 		t.Fatal(err)
 	}
 
 	r := certificates.Runtime{ID: "runtime-a", Domain: "a.skr.example"}
-	names := []string{r.Domain, "runtime-watcher.runtime-watcher", "runtime-watcher.runtime-watcher.svc", "runtime-watcher.runtime-watcher.svc.cluster.local"}
-
 	bootstrapped(t, set)
 	before := ensured(t, set, r)
 
@@ -192,7 +229,7 @@ func TestOwnPKI(t *testing.T) {
 	})
 
 	after := ensured(t, set, r)
-	assertIssued(t, after.Secret, r.ID, names, x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth)
+	assertRuntime(t, after.Secret, r.ID, r.Domain)
 
 	if after.Fingerprint == before.Fingerprint {
 		t.Error("the rotation has not re-issued the certificate")
@@ -205,7 +242,7 @@ func TestOwnPKI(t *testing.T) {
 	}
 }
 
-// What somebody breaks by hand is mended, and so is a Secret that is deleted.
+// Changes by hand are corrected, and a deleted Secret is created again.
 func TestDrift(t *testing.T) {
 	c := startPlane(t)
 	set := newSet(t, c, certificates.ConfirmationsFunc(everybodyConfirms))

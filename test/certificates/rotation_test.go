@@ -11,7 +11,9 @@ import (
 	"testing"
 
 	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
+	cmmeta "github.com/cert-manager/cert-manager/pkg/apis/meta/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -43,12 +45,12 @@ func TestRotationUnderTraffic(t *testing.T) {
 	lab.until(set, "both rotations are over", stable(3))
 
 	// One runtime gets its Secret late: the server waits for it.
-	lab.runtimes[2].deaf.Store(true)
+	lab.runtimes[2].frozen.Store(true)
 	annotate(t, lab.client, set, certificates.AnnotationRotate, "third")
 	lab.until(set, "the third rotation waits for runtime-c", func(s certificates.Status) bool {
 		return s.Phase == certificates.PhaseConfirming && slices.Equal(s.Waiting, three[2:])
 	})
-	lab.runtimes[2].deaf.Store(false)
+	lab.runtimes[2].frozen.Store(false)
 	lab.until(set, "the third rotation is over", stable(4))
 	lab.assertNothingLost()
 	assertNoFailures(t, lab)
@@ -71,7 +73,8 @@ func assertOneKey(t *testing.T, c client.Client) {
 
 	rig.Eventually(t, patience, "only the CA that signs has a key", func() bool {
 		var secrets corev1.SecretList
-		if err := c.List(t.Context(), &secrets, client.MatchingLabels{certificates.LabelRole: "ca"}); err != nil {
+		if err := c.List(t.Context(), &secrets,
+			client.MatchingLabels{"operator.kyma-project.io/certificate-role": "ca"}); err != nil {
 			t.Fatal(err)
 		}
 
@@ -79,12 +82,72 @@ func assertOneKey(t *testing.T, c client.Client) {
 	})
 }
 
-// A runtime that never confirms is named, and holds up the switch until somebody says otherwise.
+// The Secret of the CA is deleted, and cert-manager issues another CA in its place, which no peer
+// trusts. It is replaced in the order of a rotation, so that not one request fails.
+func TestLostCA(t *testing.T) {
+	lab := newLab(t, startPlane(t), three...)
+	set := newSet(t, lab.client, lab.confirmations())
+	lost := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: setName + "-ca-1"}}
+
+	if err := lab.client.Delete(t.Context(), lost); err != nil {
+		t.Fatal(err)
+	}
+
+	rig.Eventually(t, patience, "cert-manager has issued another CA", func() bool {
+		return lab.client.Get(t.Context(), client.ObjectKeyFromObject(lost), lost) == nil &&
+			len(lost.Data[corev1.TLSCertKey]) > 0
+	})
+
+	// Certificates that are issued meanwhile are of the wrong CA.
+	for _, name := range []string{setName + "-server", "runtime-a-watcher-tls", "runtime-b-webhook-tls"} {
+		issueAgain(t, lab.client, name)
+	}
+
+	lab.until(set, "another CA signs everything", stable(2))
+	lab.assertNothingLost()
+	assertNoFailures(t, lab)
+	assertOneKey(t, lab.client)
+}
+
+// issueAgain makes cert-manager issue a certificate, as it does before the certificate expires.
+func issueAgain(t *testing.T, c client.Client, name string) {
+	t.Helper()
+
+	var before corev1.Secret
+
+	key := client.ObjectKey{Namespace: namespace, Name: name}
+	if err := c.Get(t.Context(), key, &before); err != nil {
+		t.Fatal(err)
+	}
+
+	rig.Eventually(t, patience, name+" is to be issued", func() bool {
+		var certificate certv1.Certificate
+		if err := c.Get(t.Context(), key, &certificate); err != nil {
+			t.Fatal(err)
+		}
+
+		certificate.Status.Conditions = append(certificate.Status.Conditions, certv1.CertificateCondition{
+			Type: certv1.CertificateConditionIssuing, Status: cmmeta.ConditionTrue, Reason: "Test", Message: "It is renewed",
+		})
+
+		return c.Status().Update(t.Context(), &certificate) == nil
+	})
+	rig.Eventually(t, patience, name+" is issued", func() bool {
+		var after corev1.Secret
+		if err := c.Get(t.Context(), key, &after); err != nil {
+			t.Fatal(err)
+		}
+
+		return !bytes.Equal(before.Data[corev1.TLSCertKey], after.Data[corev1.TLSCertKey])
+	})
+}
+
+// A runtime that never confirms is named, and delays the switch until an annotation ends the wait.
 func TestRuntimeThatNeverConfirms(t *testing.T) {
 	lab := newLab(t, startPlane(t), three...)
 	recorder := events.NewFakeRecorder(1000)
 	set := newSet(t, lab.client, lab.confirmations(), recorder)
-	lab.runtimes[1].deaf.Store(true)
+	lab.runtimes[1].frozen.Store(true)
 
 	annotate(t, lab.client, set, certificates.AnnotationRotate, "now")
 	status := lab.until(set, "only runtime-b is waited for", func(s certificates.Status) bool {
@@ -97,24 +160,24 @@ func TestRuntimeThatNeverConfirms(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if told := issuer.Annotations[certificates.AnnotationRotation]; told != status.Message {
-		t.Errorf("the Issuer tells %q, want %q", told, status.Message)
+	if reported := issuer.Annotations[certificates.AnnotationRotation]; reported != status.Message {
+		t.Errorf("the Issuer reports %q, want %q", reported, status.Message)
 	}
 
-	assertEvent(t, recorder, "RotationWaits", "confirm that: runtime-b")
+	lab.assertEvent(set, recorder, "RotationWaits", "confirm that: runtime-b")
 	assertNoFailures(t, lab)
 	annotate(t, lab.client, set, certificates.AnnotationSwitchAnyway, "2")
 	lab.until(set, "the rotation goes on without it", stable(2))
 
 	// What it could not send meanwhile, it sends when it has the new bundle.
-	lab.runtimes[1].deaf.Store(false)
+	lab.runtimes[1].frozen.Store(false)
 	lab.assertNothingLost()
 }
 
-func assertEvent(t *testing.T, recorder *events.FakeRecorder, parts ...string) {
-	t.Helper()
-
-	rig.Eventually(t, patience, fmt.Sprintf("an Event says %q", parts), func() bool {
+// assertEvent reconciles until there is such an Event.
+func (lab *fleetLab) assertEvent(set *certificates.Certificates, recorder *events.FakeRecorder, parts ...string) {
+	lab.t.Helper()
+	lab.until(set, fmt.Sprintf("an Event says %q", parts), func(certificates.Status) bool {
 		select {
 		case event := <-recorder.Events:
 			return !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(event, part) })
@@ -173,8 +236,9 @@ func (m mortalStatus) Update(ctx context.Context, object client.Object, opts ...
 	return m.SubResourceWriter.Update(ctx, object, opts...)
 }
 
-// The controller is killed after its first write, its second, and so on, again and again, each time followed by another that
-// knows nothing: the rotation ends all the same, and not one request fails.
+// The controller is killed after its first write, its second, and so on, again and again, each time
+// followed by another that knows nothing: the rotation ends all the same, and not one request
+// fails.
 func TestKilledAtEveryStep(t *testing.T) {
 	lab := newLab(t, startPlane(t), three...)
 	annotate(t, lab.client, newSet(t, lab.client, lab.confirmations()), certificates.AnnotationRotate, "now")
@@ -198,7 +262,8 @@ func TestKilledAtEveryStep(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		// A busy machine has fewer rounds until the rotation ends, which then goes on to be killed where it rests.
+		// A busy machine has fewer rounds until the rotation ends, which then goes on to be killed
+		// where it rests.
 		if stable(2)(status) && kills >= most {
 			break
 		}

@@ -41,7 +41,8 @@ const (
 	serverName = "listener.example"
 	manager    = core.Manager("tester")
 	patience   = 2 * time.Minute
-	// propagation is enough for a volume that lags and files that are watched, also on a slow machine.
+	// propagation is enough for a volume that lags and files that are watched, also on a slow
+	// machine.
 	propagation = 4 * time.Second
 	// lag is what makes it needed.
 	lag = time.Second
@@ -71,7 +72,8 @@ func newSet(
 		opts.Recorder = recorder[0]
 	}
 
-	set, err := certificates.New(c, types.NamespacedName{Namespace: namespace, Name: setName}, []string{serverName}, confirmed, opts)
+	set, err := certificates.New(c, types.NamespacedName{Namespace: namespace, Name: setName}, []string{serverName},
+		confirmed, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +114,8 @@ func ensured(t *testing.T, set *certificates.Certificates, r certificates.Runtim
 	return status
 }
 
-// fleetLab is a listener and the agents' side of some runtimes, all with files that follow the Secrets of a control plane.
+// fleetLab is a listener and the agents' side of some runtimes, all with files that follow the
+// Secrets of a control plane.
 type fleetLab struct {
 	t      *testing.T
 	client client.Client
@@ -136,7 +139,7 @@ type labRuntime struct {
 	last   map[string][]byte
 	files  *httpmtls.Files
 	box    *outbox.Outbox
-	deaf   atomic.Bool // gets no new Secret
+	frozen atomic.Bool // gets no new Secret
 }
 
 func newLab(t *testing.T, c client.Client, ids ...core.RuntimeID) *fleetLab {
@@ -235,7 +238,8 @@ func (lab *fleetLab) listen(ctx context.Context, set *certificates.Certificates)
 		return nil
 	})
 
-	l, err := listener.New(listener.FromTLS(listener.PeerOptions{}), pinning, map[core.Manager]core.Handler{manager: handler},
+	l, err := listener.New(listener.FromTLS(listener.PeerOptions{}), pinning,
+		map[core.Manager]core.Handler{manager: handler},
 		listener.Options{Addr: lab.addr, TLS: httpmtls.ServerTLSConfig(files), Fleet: lab.fleet})
 	if err != nil {
 		lab.t.Fatal(err)
@@ -252,7 +256,8 @@ func (lab *fleetLab) addRuntime(ctx context.Context, set *certificates.Certifica
 	r := &labRuntime{id: id, last: data}
 	r.volume, r.files = lab.files(ctx, data)
 
-	forwarder, err := httpmtls.NewForwarder(r.files, lab.addr, contract.V3, httpmtls.Options{ServerName: serverName, Identity: id})
+	forwarder, err := httpmtls.NewForwarder(r.files, lab.addr, contract.V3,
+		httpmtls.Options{ServerName: serverName, Identity: id})
 	if err != nil {
 		lab.t.Fatal(err)
 	}
@@ -267,7 +272,8 @@ func (lab *fleetLab) addRuntime(ctx context.Context, set *certificates.Certifica
 	})
 
 	r.box, err = outbox.New(strict, outbox.Options{
-		Settle: time.Millisecond, Epoch: rand.Text(), HeartbeatInterval: 300 * time.Millisecond, Managers: []core.Manager{manager},
+		Settle: time.Millisecond, Epoch: rand.Text(), HeartbeatInterval: 300 * time.Millisecond,
+		Managers:   []core.Manager{manager},
 		MinBackoff: 50 * time.Millisecond, MaxBackoff: time.Second,
 		Heartbeat: func(core.Manager) core.Heartbeat {
 			status := r.files.Status()
@@ -300,7 +306,8 @@ func (lab *fleetLab) failures() []error {
 	return slices.Clone(lab.failed)
 }
 
-// kubelet brings Secrets to where they are mounted: those of runtimes by way of the operator's reconcile.
+// kubelet brings Secrets to where they are mounted: those of runtimes by way of the operator's
+// reconcile.
 func (lab *fleetLab) kubelet(ctx context.Context, set *certificates.Certificates) {
 	published := lab.secret(ctx, set)
 	noticed := time.Time{}
@@ -330,7 +337,7 @@ func (lab *fleetLab) kubelet(ctx context.Context, set *certificates.Certificates
 				lab.t.Error(err)
 			}
 
-			if status.Ready && !r.deaf.Load() && !reflect.DeepEqual(status.Secret, r.last) {
+			if status.Ready && !r.frozen.Load() && !reflect.DeepEqual(status.Secret, r.last) {
 				r.last = status.Secret
 				lab.store(r.volume, status.Secret)
 			}
@@ -401,7 +408,9 @@ func annotate(t *testing.T, c client.Client, set *certificates.Certificates, key
 }
 
 // until reconciles until the status is as wanted, and returns it.
-func (lab *fleetLab) until(set *certificates.Certificates, what string, wanted func(certificates.Status) bool) certificates.Status {
+func (lab *fleetLab) until(
+	set *certificates.Certificates, what string, wanted func(certificates.Status) bool,
+) certificates.Status {
 	lab.t.Helper()
 
 	var status certificates.Status

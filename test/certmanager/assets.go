@@ -34,12 +34,12 @@ type AssetsOptions struct {
 	Progress io.Writer
 }
 
-// Assets returns the path of a program that runs cert-manager's controllers, and builds it from cert-manager's module when it
-// is not there. The first build takes two to three minutes on two cores and needs a Go toolchain and a module proxy; afterwards
-// Assets returns at once.
+// Assets returns the path of a program that runs cert-manager's controllers, and builds it from
+// cert-manager's module when it is not there. The first build takes two to three minutes on two
+// cores and needs a Go toolchain and a module proxy; afterwards Assets returns at once.
 //
-// It blocks until the build is done or ctx ends. It may be called concurrently, also by several processes: one builds, the
-// others wait for it.
+// It blocks until the build is done or ctx ends. It may be called concurrently, also by several
+// processes: one builds, the others wait for it.
 func Assets(ctx context.Context, opts AssetsOptions) (string, error) {
 	if opts.Dir == "" {
 		opts.Dir = filepath.Join(test.Root(), "bin", "certmanager")
@@ -72,7 +72,8 @@ func exists(path string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// versionOf names what is built: cert-manager's version, the platform and what our part of the program looks like.
+// versionOf names what is built: cert-manager's version, the platform and what our part of the
+// program looks like.
 func versionOf() (string, error) {
 	sum := sha256.New()
 
@@ -122,8 +123,10 @@ func build(ctx context.Context, program string, progress io.Writer) error {
 	say(progress, "building cert-manager's controllers from source, once: this takes two to three minutes")
 
 	out := filepath.Join(scratch, "certmanager")
-	// The file by its name: it is kept from the packages of this repository by its build constraint.
-	if _, err := command(ctx, scratch, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", out, "main.go"); err != nil {
+	// The file by its name: it is kept from the packages of this repository by its build
+	// constraint.
+	if _, err := command(ctx, scratch, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", out,
+		"main.go"); err != nil {
 		return err
 	}
 
@@ -132,13 +135,17 @@ func build(ctx context.Context, program string, progress io.Writer) error {
 	return os.Rename(out, program)
 }
 
-// prepare lays out the module: ours, and the custom resource definitions of cert-manager's beside it, to be embedded.
+// prepare lays out the module: ours, and the custom resource definitions of cert-manager's beside
+// it, to be embedded.
 func prepare(ctx context.Context, scratch string) error {
 	if err := os.MkdirAll(filepath.Join(scratch, "crds"), 0o755); err != nil {
 		return err
 	}
 
-	for from, to := range map[string]string{"certmanager.mod": "go.mod", "certmanager.sum": "go.sum", "main.go": "main.go"} {
+	for from, to := range map[string]string{
+		"certmanager.mod": "go.mod", "certmanager.sum": "go.sum",
+		"main.go": "main.go",
+	} {
 		content, err := buildFiles.ReadFile("build/" + from)
 		if err != nil {
 			return err
@@ -184,7 +191,8 @@ func copyDefinitions(from, to string) error {
 func command(ctx context.Context, dir, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=mod", "CGO_ENABLED=0", "GOOS="+runtime.GOOS, "GOARCH="+runtime.GOARCH)
+	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=mod", "CGO_ENABLED=0", "GOOS="+runtime.GOOS,
+		"GOARCH="+runtime.GOARCH)
 	// Interrupted, the go command ends its compilers; killed, it would leave them running.
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
 	cmd.WaitDelay = 10 * time.Second
@@ -202,7 +210,7 @@ func command(ctx context.Context, dir, name string, args ...string) (string, err
 }
 
 func say(w io.Writer, text string) {
-	_, _ = io.WriteString(w, "certmanager: "+text+"\n") // It is for people who watch.
+	_, _ = io.WriteString(w, "certmanager: "+text+"\n") // Progress is optional.
 }
 
 // end returns the last lines of a text.
@@ -214,7 +222,8 @@ func end(text string) string {
 	return strings.Join(lines[max(0, len(lines)-most):], "\n")
 }
 
-// lock waits for the exclusive lock on a file. The system frees it when the process ends. The function that is returned is never nil.
+// lock waits for the exclusive lock on a file. The system frees it when the process ends. The
+// function that is returned is never nil.
 func lock(ctx context.Context, path string) (unlock func() error, err error) {
 	nothing := func() error { return nil }
 

@@ -1,9 +1,8 @@
-// Package certmanager runs cert-manager's own controllers against an API server, for tests that would prove little with
-// certificates that nobody issued.
+// Package certmanager runs cert-manager's own controllers against an API server, for tests.
 //
-// The controllers are a program of their own, built on demand in a module of its own (build/README.md): cert-manager brings a
-// hundred modules, and other versions of Kubernetes' than ours. It signs with CA and self-signed issuers; its webhook and its
-// CA injector do not run.
+// The controllers are a separate program, built on demand in a module of its own (build/README.md).
+// cert-manager needs a hundred modules, and other versions of Kubernetes than this repository. The
+// program signs with CA and self-signed issuers. It has neither the webhook nor the CA injector.
 package certmanager
 
 import (
@@ -38,9 +37,10 @@ type Process struct {
 	stop sync.Once
 }
 
-// Start applies cert-manager's custom resource definitions to the API server of a kubeconfig, and runs the controllers there.
-// It returns when they are at work; ctx bounds the start only. The caller must call [Process.Stop], before the API server
-// stops: that waits for open watches. The process does not outlive this one.
+// Start applies cert-manager's custom resource definitions to the API server of a kubeconfig, and
+// runs the controllers there. It returns when they are at work; ctx bounds the start only. The
+// caller must call [Process.Stop], before the API server stops: that waits for open watches. The
+// process does not outlive this one.
 func Start(ctx context.Context, kubeconfig string, opts Options) (*Process, error) {
 	program, err := Assets(ctx, opts.Assets)
 	if err != nil {
@@ -107,7 +107,7 @@ func launch(program, kubeconfig string, opts Options) (*Process, <-chan struct{}
 			}
 		}
 
-		_ = p.cmd.Wait() // How it ended, ProcessState tells.
+		_ = p.cmd.Wait() // ProcessState has the result.
 	}()
 
 	return p, ready, nil
@@ -143,8 +143,9 @@ func (p *Process) end() {
 	_ = os.Remove(p.log) // It is in the directory for what may get lost.
 }
 
-// StartT is [Start] for a test: a failure ends the test, and the controllers stop with it. That they end before is a failure, too. Call it
-// after controlplane.StartT, so that they stop before their API server does.
+// StartT is [Start] for a test: a failure ends the test, and the controllers stop with it. That
+// they end before is a failure, too. Call it after controlplane.StartT, so that they stop before
+// their API server does.
 func StartT(t testing.TB, kubeconfig string, opts Options) *Process {
 	t.Helper()
 

@@ -2,6 +2,7 @@ package certmanager_test
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -30,10 +31,13 @@ func TestIssue(t *testing.T) {
 	}
 
 	plane := controlplane.StartT(t, controlplane.Options{Scheme: types})
-	process := certmanager.StartT(t, plane.Kubeconfig, certmanager.Options{})
+	process := certmanager.StartT(t, plane.Kubeconfig, certmanager.Options{Verbose: true})
 
 	meta := metav1.ObjectMeta{Namespace: "default", Name: "self-signed"}
-	issuer := &certv1.Issuer{ObjectMeta: meta, Spec: certv1.IssuerSpec{IssuerConfig: certv1.IssuerConfig{SelfSigned: &certv1.SelfSignedIssuer{}}}}
+	issuer := &certv1.Issuer{
+		ObjectMeta: meta,
+		Spec:       certv1.IssuerSpec{IssuerConfig: certv1.IssuerConfig{SelfSigned: &certv1.SelfSignedIssuer{}}},
+	}
 
 	if err := plane.Client.Create(t.Context(), issuer); err != nil {
 		t.Fatal(err)
@@ -42,10 +46,13 @@ func TestIssue(t *testing.T) {
 	var took []time.Duration
 
 	for _, name := range []string{"first", "second", "third", "fourth", "fifth"} {
-		certificate := &certv1.Certificate{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: certv1.CertificateSpec{
-			SecretName: name, CommonName: name, IssuerRef: cmmeta.IssuerReference{Name: "self-signed"},
-			PrivateKey: &certv1.CertificatePrivateKey{Algorithm: certv1.ECDSAKeyAlgorithm},
-		}}
+		certificate := &certv1.Certificate{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
+			Spec: certv1.CertificateSpec{
+				SecretName: name, CommonName: name, IssuerRef: cmmeta.IssuerReference{Name: "self-signed"},
+				PrivateKey: &certv1.CertificatePrivateKey{Algorithm: certv1.ECDSAKeyAlgorithm},
+			},
+		}
 		begin := time.Now()
 
 		if err := plane.Client.Create(t.Context(), certificate); err != nil {
@@ -64,6 +71,10 @@ func TestIssue(t *testing.T) {
 	}
 
 	t.Logf("a Certificate is issued after %v at best, %v at worst", slices.Min(took), slices.Max(took))
+
+	if log := process.Log(); !strings.Contains(log, "fifth") {
+		t.Errorf("the log does not name the last certificate:\n%s", log)
+	}
 
 	begin := time.Now()
 	process.Stop()

@@ -108,12 +108,12 @@ func (r *record) resync(runtime core.RuntimeID) time.Time {
 func (w *world) write(id core.RuntimeID, name string, labels map[string]string) {
 	w.t.Helper()
 	w.must(w.runtimes[id].Client.Create(w.t.Context(), &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name, Labels: labels},
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.objects, Name: name, Labels: labels},
 	}))
 }
 
-// reaches writes objects until one arrives: API servers take a moment until they know a changed configuration. It returns the name of
-// the last.
+// reaches writes objects until one arrives: API servers take a moment until they know a changed
+// configuration. It returns the name of the last.
 func (w *world) reaches(id core.RuntimeID, manager core.Manager, name string, labels map[string]string) string {
 	w.t.Helper()
 
@@ -194,7 +194,7 @@ func (tr *traffic) write() {
 	tr.mu.Unlock()
 
 	err := tr.w.runtimes[tr.id].Client.Create(tr.w.ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-		Namespace: metav1.NamespaceDefault, Name: trafficName(n), Labels: map[string]string{"watched-by": string(steady)},
+		Namespace: tr.w.objects, Name: trafficName(n), Labels: map[string]string{"watched-by": string(steady)},
 	}})
 	if err != nil && tr.w.ctx.Err() == nil {
 		tr.w.t.Errorf("a write of a customer failed: %v", err)
@@ -215,7 +215,8 @@ func (tr *traffic) count() int {
 	return len(tr.written)
 }
 
-// end stops the traffic and waits until everything has arrived. What was written before strict may instead be stood in for by a resync.
+// end stops the traffic and waits until everything has arrived. What was written before strict may
+// instead be stood in for by a resync.
 func (tr *traffic) end(t *testing.T, strict int) {
 	t.Helper()
 	close(tr.stop)
@@ -239,7 +240,8 @@ func (tr *traffic) end(t *testing.T, strict int) {
 		return true
 	})
 
-	failedOpen := rig.Sum(rig.ScrapeAPIServer(t, tr.w.runtimes[tr.id].ControlPlane), "apiserver_admission_webhook_fail_open_count")
+	failedOpen := rig.Sum(rig.ScrapeAPIServer(t, tr.w.runtimes[tr.id].ControlPlane),
+		"apiserver_admission_webhook_fail_open_count")
 	t.Logf("%s: %d changes, of which %d are stood in for by a resync; the API server went on without the agent %v times",
 		tr.id, len(tr.written), resyncs, failedOpen)
 }

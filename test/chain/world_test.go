@@ -1,5 +1,5 @@
-// Package chain proves the control-plane side as a whole: real API servers, cert-manager's controllers, and the agent as a process with what
-// its Deployment gives it.
+// Package chain proves the control-plane side as a whole: real API servers, cert-manager's
+// controllers, and the agent as a process with what its Deployment gives it.
 package chain
 
 import (
@@ -46,24 +46,23 @@ const (
 	patience = 2 * time.Minute
 	image    = "agent.example/agent:test"
 	host     = "listener.example"
-	// propagation is enough for a volume that is looked after every 100 ms and files that are watched, also on a slow machine.
+	// propagation is enough for a volume that is looked after every 100 ms and files that are
+	// watched, also on a slow machine.
 	propagation = 4 * time.Second
 )
 
-func deployment() types.NamespacedName {
-	return types.NamespacedName{Namespace: installation.DefaultNamespace, Name: installation.Name}
-}
-
 // world is a control plane with an operator, and some runtimes.
 type world struct {
-	t       *testing.T
-	routing watcher.Routing
-	scheme  *runtime.Scheme
-	plane   *controlplane.ControlPlane
-	addr    string
-	fleet   *fleet.Fleet
-	set     *certificates.Certificates
-	record  record
+	t         *testing.T
+	routing   watcher.Routing
+	namespace string // of the agent
+	objects   string // namespace of the watched objects
+	scheme    *runtime.Scheme
+	plane     *controlplane.ControlPlane
+	addr      string
+	fleet     *fleet.Fleet
+	set       *certificates.Certificates
+	record    record
 
 	runtimes map[core.RuntimeID]*member
 	ctx      context.Context //nolint:containedctx // That of its life.
@@ -73,6 +72,10 @@ type world struct {
 	states map[core.RuntimeID]installation.Status
 }
 
+func (w *world) deployment() types.NamespacedName {
+	return types.NamespacedName{Namespace: w.namespace, Name: installation.Name}
+}
+
 // member is a runtime with an API server of its own.
 type member struct {
 	*controlplane.ControlPlane
@@ -80,17 +83,40 @@ type member struct {
 	node *node.Node
 }
 
+// newWorld installs the agents into a namespace of their own, and watches objects in the namespace
+// default.
 func newWorld(t *testing.T, routing watcher.Routing, managers []core.Manager, ids ...core.RuntimeID) *world {
+	t.Helper()
+
+	return startWorld(t, &world{
+		routing: routing, namespace: installation.DefaultNamespace, objects: metav1.NamespaceDefault,
+	}, managers, ids...)
+}
+
+// newTodaysWorld has the layout of today's fleet: agents and watched objects share a namespace that
+// is older than both.
+func newTodaysWorld(t *testing.T, routing watcher.Routing, managers []core.Manager, ids ...core.RuntimeID) *world {
+	t.Helper()
+
+	const namespace = "kyma-system"
+
+	w := startWorld(t, &world{routing: routing, namespace: namespace, objects: namespace}, managers, ids...)
+	for _, id := range ids {
+		w.must(w.runtimes[id].Client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}))
+	}
+
+	return w
+}
+
+func startWorld(t *testing.T, w *world, managers []core.Manager, ids ...core.RuntimeID) *world {
 	t.Helper()
 
 	if testing.Short() {
 		t.Skip("needs real API servers, which -short leaves out")
 	}
 
-	w := &world{
-		t: t, routing: routing, scheme: runtime.NewScheme(), addr: rig.Address(rig.FreePort(t)),
-		runtimes: map[core.RuntimeID]*member{}, states: map[core.RuntimeID]installation.Status{},
-	}
+	w.t, w.scheme, w.addr = t, runtime.NewScheme(), rig.Address(rig.FreePort(t))
+	w.runtimes, w.states = map[core.RuntimeID]*member{}, map[core.RuntimeID]installation.Status{}
 	w.must(errors.Join(clientgoscheme.AddToScheme(w.scheme), certv1.AddToScheme(w.scheme), watcher.AddToScheme(w.scheme)))
 
 	nodes := make([]*node.Node, len(ids)) // First of all, as they may skip the test.
@@ -101,7 +127,8 @@ func newWorld(t *testing.T, routing watcher.Routing, managers []core.Manager, id
 	}
 
 	w.plane = controlplane.StartT(t, controlplane.Options{
-		Scheme: w.scheme, CRDs: []*apiextensionsv1.CustomResourceDefinition{manifests.Watchers(t)}, CRDPaths: manifests.Routes(t, routing),
+		Scheme: w.scheme, CRDs: []*apiextensionsv1.CustomResourceDefinition{manifests.Watchers(t)},
+		CRDPaths: manifests.Routes(t, w.routing),
 	})
 	certmanager.StartT(t, w.plane.Kubeconfig, certmanager.Options{})
 
@@ -139,22 +166,25 @@ func (w *world) eventually(what string, condition func() bool) {
 	rig.Eventually(w.t, patience, what, condition)
 }
 
-// operate runs what an operator is made of: the Watcher controller, the reconciler of runtimes, and a listener whose deliveries reconcile them.
-// ConfigMaps with the annotation skr-domain represent runtimes.
+// operate runs what an operator is made of: the Watcher controller, the reconciler of runtimes, and
+// a listener whose deliveries reconcile them. ConfigMaps with the annotation skr-domain represent
+// runtimes.
 func (w *world) operate(managers []core.Manager) {
 	w.t.Helper()
 
 	mgr, err := ctrl.NewManager(w.plane.Config, ctrl.Options{
-		Scheme: w.scheme, Metrics: metricsserver.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: new(true)},
+		Scheme: w.scheme, Metrics: metricsserver.Options{BindAddress: "0"},
+		Controller: config.Controller{SkipNameValidation: new(true)},
 	})
 	w.must(err)
 	w.must(watcher.SetUp(mgr, watcher.Options{Routing: w.routing}))
 
 	w.fleet, err = fleet.New(fleet.Options{})
 	w.must(err)
-	w.set, err = certificates.New(w.plane.Client, types.NamespacedName{Namespace: rig.Namespace, Name: "watcher"}, []string{host},
+	w.set, err = certificates.New(w.plane.Client, types.NamespacedName{Namespace: rig.Namespace, Name: "watcher"},
+		[]string{host},
 		certificates.FromFleet(w.fleet, certificates.FleetOptions{WarmUp: time.Millisecond}),
-		certificates.Options{Propagation: propagation})
+		certificates.Options{Propagation: propagation, RuntimeNamespace: w.namespace})
 	w.must(err)
 	w.must(w.addRuntimes(mgr))
 
@@ -192,8 +222,8 @@ func (w *world) run(start func(context.Context) error) {
 
 func (w *world) addRuntimes(mgr ctrl.Manager) error {
 	installer, err := installation.New(image, host+":443", installation.Options{
-		Canary:   true,
-		Settings: map[string]string{"HEARTBEAT_INTERVAL": "1s", "SETTLE": "10ms"},
+		Namespace: w.namespace,
+		Settings:  map[string]string{"HEARTBEAT_INTERVAL": "1s", "SETTLE": "10ms"},
 		// On a busy machine, the default would let writes go by that are counted here.
 		Webhooks: admission.ConfigurationOptions{Timeout: 30 * time.Second},
 	})
@@ -211,22 +241,24 @@ func (w *world) addRuntimes(mgr ctrl.Manager) error {
 	}
 	connect := runtimes.NewKubeconfigs(mgr.GetAPIReader(), "config", func(object client.Object) client.ObjectKey {
 		return client.ObjectKey{Namespace: object.GetNamespace(), Name: "kubeconfig-" + object.GetName()}
-	})
+	}, runtimes.KubeconfigOptions{})
 
-	return runtimes.SetUp(mgr, &corev1.ConfigMap{}, identify, connect.Connect, attentive{w.set}, installer, runtimes.Options{
-		Interval: 2 * time.Second, Retry: 300 * time.Millisecond, Fleet: w.fleet,
-		Report: func(_ context.Context, object client.Object, status installation.Status) error {
-			w.mu.Lock()
-			defer w.mu.Unlock()
+	return runtimes.SetUp(mgr, &corev1.ConfigMap{}, identify, connect.Connect, attentive{w.set}, installer,
+		runtimes.Options{
+			Interval: 2 * time.Second, Retry: 300 * time.Millisecond, Fleet: w.fleet,
+			Report: func(_ context.Context, object client.Object, status installation.Status) error {
+				w.mu.Lock()
+				defer w.mu.Unlock()
 
-			w.states[core.RuntimeID(object.GetName())] = status
+				w.states[core.RuntimeID(object.GetName())] = status
 
-			return nil
-		},
-	})
+				return nil
+			},
+		})
 }
 
-// attentive looks after the CA every second: an annotation that asks for a rotation is read at the next look, which can be five minutes away.
+// attentive looks after the CA every second: an annotation that asks for a rotation is read at the
+// next look, which can be five minutes away.
 type attentive struct{ *certificates.Certificates }
 
 func (a attentive) Reconcile(ctx context.Context) (certificates.Status, error) {
@@ -236,7 +268,8 @@ func (a attentive) Reconcile(ctx context.Context) (certificates.Status, error) {
 	return status, err
 }
 
-// listen starts the listener with the Secret that the certificates publish, and lets its files follow that.
+// listen starts the listener with the Secret that the certificates publish, and lets its files
+// follow that.
 func (w *world) listen(pinning core.Verifier, handlers map[core.Manager]core.Handler) {
 	w.t.Helper()
 
@@ -246,13 +279,15 @@ func (w *world) listen(pinning core.Verifier, handlers map[core.Manager]core.Han
 	w.must(volume.Write(w.listenerSecret()))
 
 	ca, cert, key := volume.Paths()
-	files, err := httpmtls.NewFiles(httpmtls.Paths{CA: ca, Certificate: cert, Key: key}, httpmtls.FilesOptions{Poll: 200 * time.Millisecond})
+	files, err := httpmtls.NewFiles(httpmtls.Paths{CA: ca, Certificate: cert, Key: key},
+		httpmtls.FilesOptions{Poll: 200 * time.Millisecond})
 	w.must(err)
 	w.run(files.Start)
 	w.work.Go(func() { w.follow(volume) })
 
 	l, err := listener.New(listener.FromTLS(listener.PeerOptions{}), pinning, handlers, listener.Options{
-		Addr: w.addr, TLS: httpmtls.ServerTLSConfig(files), Fleet: w.fleet, Hooks: listener.Hooks{Answered: w.record.answered},
+		Addr: w.addr, TLS: httpmtls.ServerTLSConfig(files), Fleet: w.fleet,
+		Hooks: listener.Hooks{Answered: w.record.answered},
 	})
 	w.must(err)
 	w.run(l.Start)
@@ -297,7 +332,10 @@ func (w *world) represent(id core.RuntimeID) {
 	kubeconfig, err := os.ReadFile(w.runtimes[id].Kubeconfig)
 	w.must(err)
 	w.must(w.plane.Client.Create(w.t.Context(), &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: rig.Namespace, Name: "kubeconfig-" + string(id)}, Data: map[string][]byte{"config": kubeconfig},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: rig.Namespace,
+			Name:      "kubeconfig-" + string(id),
+		}, Data: map[string][]byte{"config": kubeconfig},
 	}))
 	rig.AddRuntime(w.t, w.plane, string(id), string(id)+".skr.example")
 }
@@ -334,7 +372,7 @@ func (w *world) settled(ids ...core.RuntimeID) {
 
 	for _, id := range ids {
 		w.eventually("both replicas of "+string(id)+" are ready", func() bool {
-			pods := w.runtimes[id].node.Pods(deployment())
+			pods := w.runtimes[id].node.Pods(w.deployment())
 
 			return len(pods) == 2 && pods[0].Ready && pods[1].Ready && !pods[0].Ending && !pods[1].Ending
 		})

@@ -5,10 +5,14 @@ import (
 	"strings"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/watcher"
+	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
 const (
@@ -47,21 +51,37 @@ rules:
 )
 
 func TestHTTPRoutes(t *testing.T) {
-	r := newRoutes(t, watcher.HTTPRoute)
+	r := newRoutes(t, watcher.HTTPRoute, watcher.VirtualService)
 	createNamespace(t, r.plane, "istio-system")
 
 	r.newWatcher("kyma", nil)
 
-	if message := r.await("kyma", v1beta2.StateError, watcher.ReasonGatewayNotFound); !strings.Contains(message, "for=kyma") {
+	if message := r.await("kyma", v1beta2.StateError, "GatewayNotFound"); !strings.Contains(message, "for=kyma") {
 		t.Errorf("message %q does not name the selector", message)
 	}
 
 	r.applyYAML(tcpGateway)
-	r.await("kyma", v1beta2.StateError, watcher.ReasonGatewayWithoutHosts)
+	r.await("kyma", v1beta2.StateError, "GatewayWithoutHosts")
 
 	r.applyYAML(httpsGateway)
-	r.await("kyma", v1beta2.StateReady, watcher.ReasonRouteApplied)
+
+	if message := r.await("kyma", v1beta2.StateProcessing, "RoutePending"); !strings.Contains(message,
+		"istio-system/gateway") {
+		t.Errorf("message %q does not name the gateway", message)
+	}
+
 	r.awaitSpec("kyma", wantedHTTPRoute)
+	r.answer("kyma", gatewayv1.RouteConditionAccepted, metav1.ConditionFalse, "NotAllowedByListeners")
+
+	if message := r.await("kyma", v1beta2.StateError, "RouteRejected"); !strings.Contains(message,
+		"NotAllowedByListeners") {
+		t.Errorf("message %q does not say why", message)
+	}
+
+	r.answer("kyma", gatewayv1.RouteConditionAccepted, metav1.ConditionTrue, "Accepted")
+	r.await("kyma", v1beta2.StateReady, "RouteApplied")
+	r.answer("kyma", gatewayv1.RouteConditionResolvedRefs, metav1.ConditionFalse, "RefNotPermitted")
+	r.await("kyma", v1beta2.StateError, "RouteRejected")
 
 	r.edit("kyma", func(route *unstructured.Unstructured) {
 		unstructured.RemoveNestedField(route.Object, "spec", "parentRefs")
@@ -76,12 +96,74 @@ func TestHTTPRoutes(t *testing.T) {
 
 	// A route has at most 32 parents.
 	for i := range 33 {
-		r.applyYAML(strings.NewReplacer("name: gateway,", fmt.Sprintf("name: gateway-%d,", i), "for: kyma", "for: many").Replace(httpsGateway))
+		r.applyYAML(strings.NewReplacer("name: gateway,", fmt.Sprintf("name: gateway-%d,", i), "for: kyma",
+			"for: many").Replace(httpsGateway))
 	}
 
 	r.newWatcher("many", nil)
 
-	if message := r.await("many", v1beta2.StateError, watcher.ReasonRouteRefused); !strings.Contains(message, "parentRefs") {
+	if message := r.await("many", v1beta2.StateError, "RouteRefused"); !strings.Contains(message, "parentRefs") {
 		t.Errorf("message %q does not say what is wrong", message)
 	}
+}
+
+// answer writes the status of a route as the controller of its gateway does.
+func (r *routes) answer(name string, kind gatewayv1.RouteConditionType, status metav1.ConditionStatus, reason string) {
+	r.t.Helper()
+	rig.Eventually(r.t, patience, "the status of the route can be written", func() bool {
+		route := &gatewayv1.HTTPRoute{}
+		r.must(r.plane.Client.Get(r.t.Context(), types.NamespacedName{Namespace: "default", Name: name}, route))
+
+		route.Status.Parents = []gatewayv1.RouteParentStatus{{
+			ParentRef: route.Spec.ParentRefs[0], ControllerName: "example.com/gateway-controller",
+			Conditions: []metav1.Condition{{
+				Type: string(kind), Status: status, Reason: reason, ObservedGeneration: route.Generation,
+				LastTransitionTime: metav1.Now(),
+			}},
+		}}
+
+		return r.plane.Client.Status().Update(r.t.Context(), route) == nil
+	})
+}
+
+// Routes of the former kind would lead events past the new ones.
+func TestRoutingChanges(t *testing.T) {
+	r := newRoutes(t, watcher.VirtualService, watcher.HTTPRoute)
+	createNamespace(t, r.plane, "istio-system")
+	r.applyYAML(istioGateway("kyma", "a.example.com"))
+	r.applyYAML(httpsGateway)
+	r.newWatcher("kyma", nil)
+	r.await("kyma", v1beta2.StateReady, "RouteApplied")
+
+	former := r.empty("kyma")
+
+	for _, step := range []struct {
+		routing watcher.Routing
+		state   v1beta2.State
+		reason  string
+	}{
+		{watcher.HTTPRoute, v1beta2.StateProcessing, "RoutePending"},
+		{watcher.NoRouting, v1beta2.StateReady, "RouteNotNeeded"},
+	} {
+		r.end()
+		r.opts.Routing = step.routing
+		r.start()
+		r.await("kyma", step.state, step.reason)
+		rig.Eventually(t, patience, "no route of the kind "+former.GetKind()+" is left", func() bool {
+			return r.plane.Client.Get(t.Context(), types.NamespacedName{Namespace: "default", Name: "kyma"}, former) != nil
+		})
+
+		r.kind = string(watcher.HTTPRoute)
+		former = r.empty("kyma")
+	}
+}
+
+// Without gateways the status still reports an invalid Watcher.
+func TestWithoutRouting(t *testing.T) {
+	r := newRoutes(t, watcher.NoRouting)
+
+	r.newWatcher("no-manager", func(w *v1beta2.Watcher) { w.Spec.Manager = "" })
+	r.newWatcher("kyma", nil)
+	r.await("no-manager", v1beta2.StateError, "ManagerMissing")
+	r.await("kyma", v1beta2.StateReady, "RouteNotNeeded")
 }

@@ -8,7 +8,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/manifests"
 )
 
-// startControlPlane starts an API server that knows Watchers, and skips the test where none may be started.
+// startControlPlane starts an API server that knows Watchers, and skips the test where none may be
+// started.
 func startControlPlane(t *testing.T, opts controlplane.Options) *controlplane.ControlPlane {
 	t.Helper()
 

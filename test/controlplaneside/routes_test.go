@@ -37,7 +37,8 @@ import (
 // patience is generous: the machine may be busy with other things.
 const patience = 90 * time.Second
 
-// routes is a control plane with the controller, run by a user who has no more rights than deploy/controlplane gives.
+// routes is a control plane with the controller, run by a user that has no more rights than
+// deploy/controlplane gives.
 type routes struct {
 	t      *testing.T
 	plane  *controlplane.ControlPlane
@@ -49,7 +50,9 @@ type routes struct {
 	opts   watcher.Options
 }
 
-func newRoutes(t *testing.T, kind watcher.Routing) *routes {
+// newRoutes installs the definitions of the routes of one kind, and of more kinds if they are
+// named.
+func newRoutes(t *testing.T, kind watcher.Routing, more ...watcher.Routing) *routes {
 	t.Helper()
 
 	if testing.Short() {
@@ -66,7 +69,12 @@ func newRoutes(t *testing.T, kind watcher.Routing) *routes {
 	}
 
 	r := &routes{t: t, kind: string(kind), scheme: scheme, opts: watcher.Options{Routing: kind}}
-	r.plane = startControlPlane(t, controlplane.Options{Scheme: scheme, CRDPaths: manifests.Routes(t, kind)})
+	definitions := manifests.Routes(t, kind)
+	for _, other := range more {
+		definitions = append(definitions, manifests.Routes(t, other)...)
+	}
+
+	r.plane = startControlPlane(t, controlplane.Options{Scheme: scheme, CRDPaths: definitions})
 	r.grant()
 	r.start()
 	t.Cleanup(r.end)
@@ -142,22 +150,27 @@ func (r *routes) end() {
 // newWatcher creates a Watcher of that name, whose gateways have a label with that name.
 func (r *routes) newWatcher(name string, change func(*v1beta2.Watcher)) {
 	r.t.Helper()
+	r.must(r.plane.Client.Create(r.t.Context(), aWatcher(name, change)))
+}
 
+func aWatcher(name string, change func(*v1beta2.Watcher)) *v1beta2.Watcher {
 	w := &v1beta2.Watcher{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"},
 		Spec: v1beta2.WatcherSpec{
 			Manager:         "manager-" + name,
 			ServiceInfo:     v1beta2.Service{Name: "events", Namespace: "kcp-system", Port: 8082},
 			ResourceToWatch: v1beta2.WatchableGVR{Group: "operator.kyma-project.io", Version: "*", Resource: "kymas"},
-			Field:           v1beta2.SpecField,
-			Gateway:         v1beta2.GatewayConfig{LabelSelector: v1beta2.GatewaySelector{MatchLabels: map[string]v1beta2.LabelValue{"for": v1beta2.LabelValue(name)}}},
+			Field:           "spec",
+			Gateway: v1beta2.GatewayConfig{LabelSelector: v1beta2.GatewaySelector{
+				MatchLabels: map[string]v1beta2.LabelValue{"for": v1beta2.LabelValue(name)},
+			}},
 		},
 	}
 	if change != nil {
 		change(w)
 	}
 
-	r.must(r.plane.Client.Create(r.t.Context(), w))
+	return w
 }
 
 func (r *routes) changeWatcher(name string, change func(*v1beta2.Watcher)) {
@@ -173,7 +186,10 @@ func (r *routes) changeWatcher(name string, change func(*v1beta2.Watcher)) {
 
 func (r *routes) deleteWatcher(name string) {
 	r.t.Helper()
-	r.must(r.plane.Client.Delete(r.t.Context(), &v1beta2.Watcher{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"}}))
+	r.must(r.plane.Client.Delete(r.t.Context(), &v1beta2.Watcher{ObjectMeta: metav1.ObjectMeta{
+		Name:      name,
+		Namespace: "default",
+	}}))
 }
 
 func (r *routes) watcher(name string) *v1beta2.Watcher {
@@ -185,7 +201,8 @@ func (r *routes) watcher(name string) *v1beta2.Watcher {
 	return w
 }
 
-// await waits until the status of a Watcher, of its newest generation, says so, and returns the message.
+// await waits until the status of a Watcher, of its newest generation, says so, and returns the
+// message.
 func (r *routes) await(name string, state v1beta2.State, reason string) (message string) {
 	r.t.Helper()
 
@@ -202,7 +219,8 @@ func (r *routes) await(name string, state v1beta2.State, reason string) (message
 		last = w.Status
 
 		c := meta.FindStatusCondition(last.Conditions, v1beta2.ConditionRouteReady)
-		if c == nil || last.State != state || c.Reason != reason || last.ObservedGeneration != w.Generation || c.ObservedGeneration != w.Generation {
+		if c == nil || last.State != state || c.Reason != reason || last.ObservedGeneration != w.Generation ||
+			c.ObservedGeneration != w.Generation {
 			return false
 		}
 
@@ -253,7 +271,10 @@ func (r *routes) route(name string) *unstructured.Unstructured {
 
 func (r *routes) empty(name string) *unstructured.Unstructured {
 	route := &unstructured.Unstructured{}
-	route.SetAPIVersion(map[string]string{"VirtualService": "networking.istio.io/v1beta1", "HTTPRoute": "gateway.networking.k8s.io/v1"}[r.kind])
+	route.SetAPIVersion(map[string]string{
+		"VirtualService": "networking.istio.io/v1beta1",
+		"HTTPRoute":      "gateway.networking.k8s.io/v1",
+	}[r.kind])
 	route.SetKind(r.kind)
 	route.SetName(name)
 	route.SetNamespace("default")
@@ -326,7 +347,7 @@ func (r *routes) applyYAML(text string) {
 	r.must(apply(r.t, r.plane, manifests.Object(r.t, text)))
 }
 
-// edit changes the route of a Watcher as somebody with an editor would.
+// edit changes the route of a Watcher as an update by hand does.
 func (r *routes) edit(name string, change func(*unstructured.Unstructured)) {
 	r.t.Helper()
 

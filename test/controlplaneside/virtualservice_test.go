@@ -59,7 +59,7 @@ func TestVirtualServices(t *testing.T) {
 		{"the gateway appears", gatewayAppears},
 		{"hosts change", hostsChange},
 		{"edited by hand", editedByHand},
-		{"applied by somebody else", appliedBySomebodyElse},
+		{"applied by another owner", appliedByAnotherOwner},
 		{"the Watcher changes", watcherChanges},
 		{"two Watchers, one manager", sharedManager},
 		{"a route that is not ours", foreignRoute},
@@ -79,15 +79,15 @@ func TestVirtualServices(t *testing.T) {
 func gatewayAppears(r *routes) {
 	r.newWatcher("appears", nil)
 
-	if message := r.await("appears", v1beta2.StateError, watcher.ReasonGatewayNotFound); !strings.Contains(message, "for=appears") {
+	if message := r.await("appears", v1beta2.StateError, "GatewayNotFound"); !strings.Contains(message, "for=appears") {
 		r.t.Errorf("message %q does not name the selector", message)
 	}
 
-	r.awaitEvent("appears", watcher.ReasonGatewayNotFound, "for=appears")
+	r.awaitEvent("appears", "GatewayNotFound", "for=appears")
 	r.applyYAML(istioGateway("appears", "listener.example.com"))
-	r.await("appears", v1beta2.StateReady, watcher.ReasonRouteApplied)
+	r.await("appears", v1beta2.StateReady, "RouteApplied")
 	r.awaitSpec("appears", virtualService("appears", "manager-appears", "listener.example.com", events))
-	r.awaitEvent("appears", watcher.ReasonRouteApplied, "/v2/manager-appears/")
+	r.awaitEvent("appears", "RouteApplied", "/v2/manager-appears/")
 
 	r.deleteWatcher("appears")
 	r.awaitNoRoute("appears")
@@ -97,13 +97,14 @@ func hostsChange(r *routes) {
 	r.applyYAML(istioGateway("hosts", ""))
 	r.newWatcher("hosts", nil)
 
-	if message := r.await("hosts", v1beta2.StateError, watcher.ReasonGatewayWithoutHosts); !strings.Contains(message, "istio-system/gateway-hosts") {
+	if message := r.await("hosts", v1beta2.StateError, "GatewayWithoutHosts"); !strings.Contains(message,
+		"istio-system/gateway-hosts") {
 		r.t.Errorf("message %q does not name the gateway", message)
 	}
 
-	r.awaitEvent("hosts", watcher.ReasonGatewayWithoutHosts, "for=hosts")
+	r.awaitEvent("hosts", "GatewayWithoutHosts", "for=hosts")
 	r.applyYAML(istioGateway("hosts", "./b.example.com, a.example.com, '*/a.example.com'"))
-	r.await("hosts", v1beta2.StateReady, watcher.ReasonRouteApplied)
+	r.await("hosts", v1beta2.StateReady, "RouteApplied")
 	r.awaitSpec("hosts", virtualService("hosts", "manager-hosts", "a.example.com, b.example.com", events))
 
 	r.applyYAML(istioGateway("hosts", "c.example.com"))
@@ -111,7 +112,7 @@ func hostsChange(r *routes) {
 
 	// What leads somewhere stays when nothing better is known.
 	r.must(r.plane.Client.Delete(r.t.Context(), manifests.Object(r.t, istioGateway("hosts", ""))))
-	r.await("hosts", v1beta2.StateError, watcher.ReasonGatewayNotFound)
+	r.await("hosts", v1beta2.StateError, "GatewayNotFound")
 	r.awaitSpec("hosts", virtualService("hosts", "manager-hosts", "c.example.com", events))
 }
 
@@ -130,14 +131,14 @@ func editedByHand(r *routes) {
 	r.awaitSpec("edited", want)
 
 	if r.route("edited").GetLabels()["added"] != "by-hand" {
-		r.t.Error("what somebody has added beside is gone")
+		r.t.Error("the label of another owner is gone")
 	}
 
 	r.must(r.plane.Client.Delete(r.t.Context(), r.empty("edited")))
 	r.awaitSpec("edited", want)
 }
 
-func appliedBySomebodyElse(r *routes) {
+func appliedByAnotherOwner(r *routes) {
 	want := virtualService("foreign", "manager-foreign", "a.example.com", events)
 
 	r.applyYAML(istioGateway("foreign", "a.example.com"))
@@ -150,10 +151,11 @@ func appliedBySomebodyElse(r *routes) {
 		client.FieldOwner("theirs"), client.ForceOwnership))
 	r.awaitSpec("foreign", want)
 
-	// From now on they are told, instead of both taking it from each other for ever.
-	err := r.plane.Client.Apply(r.t.Context(), client.ApplyConfigurationFromUnstructured(theirs), client.FieldOwner("theirs"))
+	// From now on the other owner gets a conflict.
+	err := r.plane.Client.Apply(r.t.Context(), client.ApplyConfigurationFromUnstructured(theirs),
+		client.FieldOwner("theirs"))
 	if err == nil || !strings.Contains(err.Error(), "runtime-watcher") {
-		r.t.Errorf("another owner is told %v, want a conflict that names us", err)
+		r.t.Errorf("another owner gets %v, want a conflict that names us", err)
 	}
 }
 
@@ -167,7 +169,7 @@ func watcherChanges(r *routes) {
 
 	r.changeWatcher("changes", func(w *v1beta2.Watcher) { w.Spec.ServiceInfo.Name = "more" })
 	r.awaitSpec("changes", virtualService("changes", "other", "a.example.com", "more.kcp-system.svc.cluster.local"))
-	r.await("changes", v1beta2.StateReady, watcher.ReasonRouteApplied)
+	r.await("changes", v1beta2.StateReady, "RouteApplied")
 }
 
 func sharedManager(r *routes) {
@@ -179,21 +181,24 @@ func sharedManager(r *routes) {
 	r.newWatcher("two", shared)
 
 	for _, name := range []string{"one", "two"} {
-		r.await(name, v1beta2.StateReady, watcher.ReasonRouteApplied)
+		r.await(name, v1beta2.StateReady, "RouteApplied")
 		r.awaitSpec(name, virtualService(name, "shared", "a.example.com", events))
 	}
 
 	r.changeWatcher("two", func(w *v1beta2.Watcher) { w.Spec.ServiceInfo.Name = "elsewhere" })
 
-	if message := r.await("one", v1beta2.StateWarning, watcher.ReasonManagerShared); !strings.Contains(message, "default/two") {
-		r.t.Errorf("message %q does not name the other Watcher", message)
+	if message := r.await("two", v1beta2.StateError, "ManagerShared"); !strings.Contains(message, "default/one") {
+		r.t.Errorf("message %q does not name the older Watcher", message)
 	}
 
-	r.await("two", v1beta2.StateWarning, watcher.ReasonManagerShared)
-	r.deleteWatcher("two")
 	r.awaitNoRoute("two")
-	r.await("one", v1beta2.StateReady, watcher.ReasonRouteApplied)
+	r.await("one", v1beta2.StateReady, "RouteApplied")
 	r.awaitSpec("one", virtualService("one", "shared", "a.example.com", events))
+
+	// Its service gets the events when the older Watcher is gone.
+	r.deleteWatcher("one")
+	r.await("two", v1beta2.StateReady, "RouteApplied")
+	r.awaitSpec("two", virtualService("two", "shared", "a.example.com", "elsewhere.kcp-system.svc.cluster.local"))
 }
 
 func foreignRoute(r *routes) {
@@ -204,53 +209,58 @@ func foreignRoute(r *routes) {
 	r.applyYAML(istioGateway("taken", "a.example.com"))
 	r.newWatcher("taken", nil)
 
-	if message := r.await("taken", v1beta2.StateError, watcher.ReasonRouteConflict); !strings.Contains(message, "default/taken") {
+	if message := r.await("taken", v1beta2.StateError, "RouteConflict"); !strings.Contains(message, "default/taken") {
 		r.t.Errorf("message %q does not name the route", message)
 	}
 
 	hosts, _, _ := unstructured.NestedStringSlice(r.route("taken").Object, "spec", "hosts")
 	if strings.Join(hosts, ",") != "theirs.example.com" {
-		r.t.Errorf("the route of somebody else has hosts %v now", hosts)
+		r.t.Errorf("the route of another owner has hosts %v", hosts)
 	}
 
 	r.must(r.plane.Client.Delete(r.t.Context(), r.empty("taken")))
-	r.await("taken", v1beta2.StateReady, watcher.ReasonRouteApplied)
+	r.await("taken", v1beta2.StateReady, "RouteApplied")
 }
 
 func noManager(r *routes) {
-	r.applyYAML(istioGateway("nobody", "a.example.com"))
-	r.newWatcher("nobody", func(w *v1beta2.Watcher) { w.Spec.Manager = "" })
+	r.applyYAML(istioGateway("no-manager", "a.example.com"))
+	r.newWatcher("no-manager", func(w *v1beta2.Watcher) { w.Spec.Manager = "" })
 
-	if message := r.await("nobody", v1beta2.StateError, watcher.ReasonManagerMissing); !strings.Contains(message, v1beta2.ManagedByLabel) {
+	if message := r.await("no-manager", v1beta2.StateError, "ManagerMissing"); !strings.Contains(message,
+		v1beta2.ManagedByLabel) {
 		r.t.Errorf("message %q does not name the label", message)
 	}
 
-	r.changeWatcher("nobody", func(w *v1beta2.Watcher) { addLabel(w, v1beta2.ManagedByLabel, "Not_A_Label") })
-	r.await("nobody", v1beta2.StateError, watcher.ReasonManagerInvalid)
+	r.changeWatcher("no-manager", func(w *v1beta2.Watcher) { addLabel(w, v1beta2.ManagedByLabel, "Not_A_Label") })
+	r.await("no-manager", v1beta2.StateError, "ManagerInvalid")
 
-	r.changeWatcher("nobody", func(w *v1beta2.Watcher) { addLabel(w, v1beta2.ManagedByLabel, "by-label") })
-	r.await("nobody", v1beta2.StateReady, watcher.ReasonRouteApplied)
-	r.awaitSpec("nobody", virtualService("nobody", "by-label", "a.example.com", events))
+	r.changeWatcher("no-manager", func(w *v1beta2.Watcher) { addLabel(w, v1beta2.ManagedByLabel, "by-label") })
+	r.await("no-manager", v1beta2.StateReady, "RouteApplied")
+	r.awaitSpec("no-manager", virtualService("no-manager", "by-label", "a.example.com", events))
 }
 
 // fromBefore: a Watcher with the status, and the route, of the controller that is deployed today.
 func fromBefore(r *routes) {
 	r.newWatcher("before", nil)
-	r.await("before", v1beta2.StateError, watcher.ReasonGatewayNotFound)
+	r.await("before", v1beta2.StateError, "GatewayNotFound")
 
 	theirs := r.empty("before")
 	r.must(unstructured.SetNestedStringSlice(theirs.Object, []string{"old.example.com"}, "spec", "hosts"))
-	theirs.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(r.watcher("before"), v1beta2.GroupVersion().WithKind(v1beta2.Kind))})
+	theirs.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(r.watcher("before"),
+		v1beta2.GroupVersion().WithKind(v1beta2.Kind))})
 	r.must(r.plane.Client.Create(r.t.Context(), theirs, client.FieldOwner("lifecycle-manager")))
 
 	before := r.watcher("before")
 	before.Status.Conditions = append(before.Status.Conditions,
-		metav1.Condition{Type: "VirtualService", Status: metav1.ConditionTrue, Reason: "Ready", LastTransitionTime: metav1.Now()},
+		metav1.Condition{
+			Type: "VirtualService", Status: metav1.ConditionTrue, Reason: "Ready",
+			LastTransitionTime: metav1.Now(),
+		},
 		metav1.Condition{Type: "Theirs", Status: metav1.ConditionTrue, Reason: "Ready", LastTransitionTime: metav1.Now()})
 	r.must(r.plane.Client.Status().Update(r.t.Context(), before))
 
 	r.applyYAML(istioGateway("before", "a.example.com"))
-	r.await("before", v1beta2.StateReady, watcher.ReasonRouteApplied)
+	r.await("before", v1beta2.StateReady, "RouteApplied")
 	r.awaitSpec("before", virtualService("before", "manager-before", "a.example.com", events))
 
 	var types []string
@@ -259,7 +269,7 @@ func fromBefore(r *routes) {
 	}
 
 	if strings.Join(types, ",") != "RouteReady,Theirs" {
-		r.t.Errorf("conditions %v, want ours and the one of somebody else", types)
+		r.t.Errorf("conditions %v, want ours and that of another controller", types)
 	}
 }
 
@@ -270,12 +280,15 @@ func restarted(r *routes) {
 	r.applyYAML(istioGateway("goes", "a.example.com"))
 	r.newWatcher("stays", nil)
 	r.newWatcher("goes", nil)
-	r.await("stays", v1beta2.StateReady, watcher.ReasonRouteApplied)
-	r.await("goes", v1beta2.StateReady, watcher.ReasonRouteApplied)
+	r.await("stays", v1beta2.StateReady, "RouteApplied")
+	r.await("goes", v1beta2.StateReady, "RouteApplied")
 
 	r.end()
 	r.deleteWatcher("goes")
-	r.edit("stays", func(route *unstructured.Unstructured) { unstructured.RemoveNestedField(route.Object, "spec", "http") })
+	r.edit("stays", func(route *unstructured.Unstructured) {
+		unstructured.RemoveNestedField(route.Object, "spec",
+			"http")
+	})
 	r.start()
 
 	r.awaitSpec("stays", want)

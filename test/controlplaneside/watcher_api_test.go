@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/api/v1beta2"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/watcher"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	"github.com/runtime-watcher/runtime-watcher/test/manifests"
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
@@ -31,7 +32,8 @@ func apply(t *testing.T, plane *controlplane.ControlPlane, object *unstructured.
 
 	c := client.WithFieldValidation(plane.Client, "Strict")
 
-	return c.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(object), client.FieldOwner("kubectl"), client.ForceOwnership)
+	return c.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(object), client.FieldOwner("kubectl"),
+		client.ForceOwnership)
 }
 
 const goodWatcher = `
@@ -76,17 +78,32 @@ func wrongWatchersAreRefused(t *testing.T, plane *controlplane.ControlPlane) {
 		value any    // nil removes it
 		want  []string
 	}{
-		"port 0":                   {"serviceInfo.port", int64(0), []string{"spec.serviceInfo.port", "greater than or equal to 1"}},
-		"negative port":            {"serviceInfo.port", int64(-1), []string{"spec.serviceInfo.port", "greater than or equal to 1"}},
-		"port 65536":               {"serviceInfo.port", int64(65536), []string{"spec.serviceInfo.port", "less than or equal to 65535"}},
-		"port that wraps":          {"serviceInfo.port", int64(1<<32 + 80), []string{"spec.serviceInfo.port"}},
-		"port as text":             {"serviceInfo.port", "8082", []string{"spec.serviceInfo.port", "expected numeric"}},
-		"no port":                  {"serviceInfo.port", nil, []string{"spec.serviceInfo.port", "Required"}},
-		"no service":               {"serviceInfo", nil, []string{"spec.serviceInfo", "Required"}},
-		"service with a domain":    {"serviceInfo.name", "klm.kcp-system", []string{"spec.serviceInfo.name", "name of a service"}},
+		"port 0": {"serviceInfo.port", int64(0), []string{
+			"spec.serviceInfo.port",
+			"greater than or equal to 1",
+		}},
+		"negative port": {
+			"serviceInfo.port", int64(-1),
+			[]string{"spec.serviceInfo.port", "greater than or equal to 1"},
+		},
+		"port 65536": {
+			"serviceInfo.port", int64(65536),
+			[]string{"spec.serviceInfo.port", "less than or equal to 65535"},
+		},
+		"port that wraps": {"serviceInfo.port", int64(1<<32 + 80), []string{"spec.serviceInfo.port"}},
+		"port as text":    {"serviceInfo.port", "8082", []string{"spec.serviceInfo.port", "expected numeric"}},
+		"no port":         {"serviceInfo.port", nil, []string{"spec.serviceInfo.port", "Required"}},
+		"no service":      {"serviceInfo", nil, []string{"spec.serviceInfo", "Required"}},
+		"service with a domain": {
+			"serviceInfo.name", "klm.kcp-system",
+			[]string{"spec.serviceInfo.name", "name of a service"},
+		},
 		"no name of the service":   {"serviceInfo.name", "", []string{"spec.serviceInfo.name", "name of a service"}},
 		"long name of the service": {"serviceInfo.name", long, []string{"spec.serviceInfo.name", "63"}},
-		"namespace with a slash":   {"serviceInfo.namespace", "a/b", []string{"spec.serviceInfo.namespace", "name of a namespace"}},
+		"namespace with a slash": {
+			"serviceInfo.namespace", "a/b",
+			[]string{"spec.serviceInfo.namespace", "name of a namespace"},
+		},
 		"long namespace":           {"serviceInfo.namespace", long, []string{"spec.serviceInfo.namespace", "63"}},
 		"manager in capitals":      {"manager", "Lifecycle-Manager", []string{"spec.manager", "DNS-1123 label"}},
 		"manager with a slash":     {"manager", "../../etc", []string{"spec.manager", "DNS-1123 label"}},
@@ -96,47 +113,95 @@ func wrongWatchersAreRefused(t *testing.T, plane *controlplane.ControlPlane) {
 		"field data":               {"field", "data", []string{"spec.field", `"spec", "status"`}},
 		"empty field":              {"field", "", []string{"spec.field", `"spec", "status"`}},
 		"all resources":            {"resourceToWatch.resource", "*", []string{"spec.resourceToWatch.resource", "wildcard"}},
-		"all subresources":         {"resourceToWatch.resource", "kymas/*", []string{"spec.resourceToWatch.resource", "subresource"}},
-		"a subresource":            {"resourceToWatch.resource", "kymas/status", []string{"spec.resourceToWatch.resource", "subresource"}},
-		"a kind":                   {"resourceToWatch.resource", "ConfigMap", []string{"spec.resourceToWatch.resource", "plural"}},
-		"no resource":              {"resourceToWatch.resource", nil, []string{"spec.resourceToWatch.resource", "Required"}},
-		"empty resource":           {"resourceToWatch.resource", "", []string{"spec.resourceToWatch.resource", "plural"}},
-		"long resource":            {"resourceToWatch.resource", long, []string{"spec.resourceToWatch.resource", "63"}},
-		"all groups":               {"resourceToWatch.group", "*", []string{"spec.resourceToWatch.group", "wildcard"}},
-		"group in capitals":        {"resourceToWatch.group", "Apps", []string{"spec.resourceToWatch.group", "one API group"}},
-		"no group":                 {"resourceToWatch.group", nil, []string{"spec.resourceToWatch.group", "Required"}},
-		"long group":               {"resourceToWatch.group", strings.Repeat("a.", 127), []string{"spec.resourceToWatch.group", "253"}},
-		"empty version":            {"resourceToWatch.version", "", []string{"spec.resourceToWatch.version", "such as v1"}},
-		"no version":               {"resourceToWatch.version", nil, []string{"spec.resourceToWatch.version", "Required"}},
-		"some versions":            {"resourceToWatch.version", "v*", []string{"spec.resourceToWatch.version", `"*" for any`}},
+		"all subresources": {
+			"resourceToWatch.resource", "kymas/*",
+			[]string{"spec.resourceToWatch.resource", "subresource"},
+		},
+		"a subresource": {
+			"resourceToWatch.resource", "kymas/status",
+			[]string{"spec.resourceToWatch.resource", "subresource"},
+		},
+		"a kind": {
+			"resourceToWatch.resource", "ConfigMap",
+			[]string{"spec.resourceToWatch.resource", "plural"},
+		},
+		"no resource":    {"resourceToWatch.resource", nil, []string{"spec.resourceToWatch.resource", "Required"}},
+		"empty resource": {"resourceToWatch.resource", "", []string{"spec.resourceToWatch.resource", "plural"}},
+		"long resource":  {"resourceToWatch.resource", long, []string{"spec.resourceToWatch.resource", "63"}},
+		"all groups":     {"resourceToWatch.group", "*", []string{"spec.resourceToWatch.group", "wildcard"}},
+		"group in capitals": {
+			"resourceToWatch.group", "Apps",
+			[]string{"spec.resourceToWatch.group", "one API group"},
+		},
+		"no group": {"resourceToWatch.group", nil, []string{"spec.resourceToWatch.group", "Required"}},
+		"long group": {
+			"resourceToWatch.group", strings.Repeat("a.", 127),
+			[]string{"spec.resourceToWatch.group", "253"},
+		},
+		"empty version": {"resourceToWatch.version", "", []string{"spec.resourceToWatch.version", "such as v1"}},
+		"no version":    {"resourceToWatch.version", nil, []string{"spec.resourceToWatch.version", "Required"}},
+		"some versions": {
+			"resourceToWatch.version", "v*",
+			[]string{"spec.resourceToWatch.version", `"*" for any`},
+		},
 		"what calls no webhooks": {
 			"resourceToWatch",
-			map[string]any{"group": "admissionregistration.k8s.io", "version": "v1", "resource": "validatingwebhookconfigurations"},
+			map[string]any{
+				"group": "admissionregistration.k8s.io", "version": "v1",
+				"resource": "validatingwebhookconfigurations",
+			},
 			[]string{"spec.resourceToWatch.resource", "no webhooks"},
 		},
-		"label key with a blank":  {"labelsToWatch", map[string]any{"a b": "c"}, []string{"spec.labelsToWatch", "label key"}},
-		"empty label key":         {"labelsToWatch", map[string]any{"": "c"}, []string{"spec.labelsToWatch", "label key"}},
-		"label key of two parts":  {"labelsToWatch", map[string]any{"a/b/c": "c"}, []string{"spec.labelsToWatch", "label key"}},
-		"long label key":          {"labelsToWatch", map[string]any{long: "c"}, []string{"spec.labelsToWatch", "label key"}},
-		"label value of blanks":   {"labelsToWatch", map[string]any{"a": "b c"}, []string{"spec.labelsToWatch[a]", "label value"}},
-		"long label value":        {"labelsToWatch", map[string]any{"a": long}, []string{"spec.labelsToWatch.a", "63"}},
-		"label value of a number": {"labelsToWatch", map[string]any{"a": int64(1)}, []string{"spec.labelsToWatch.a", "string"}},
-		"too many labels":         {"labelsToWatch", many, []string{"spec.labelsToWatch", "64"}},
-		"no gateway":              {"gateway", nil, []string{"spec.gateway", "Required"}},
-		"no selector":             {"gateway.selector", nil, []string{"spec.gateway.selector", "Required"}},
-		"empty selector":          {"gateway.selector", map[string]any{}, []string{"spec.gateway.selector", "every gateway"}},
-		"selector without labels": {"gateway.selector.matchLabels", map[string]any{}, []string{"spec.gateway.selector", "every gateway"}},
-		"selector that is text":   {"gateway.selector", "a=b", []string{"spec.gateway.selector", "object"}},
-		"selector's key":          {"gateway.selector.matchLabels", map[string]any{"-a": "b"}, []string{"spec.gateway.selector.matchLabels", "label key"}},
-		"selector's value":        {"gateway.selector.matchLabels", map[string]any{"a": "-b"}, []string{"spec.gateway.selector.matchLabels[a]", "label value"}},
-		"unknown operator":        requirement(map[string]any{"key": "a", "operator": "Like", "values": []any{"b"}}, "[0].operator", `"In", "NotIn", "Exists", "DoesNotExist"`),
-		"In without values":       requirement(map[string]any{"key": "a", "operator": "In"}, "[0].values", "In and NotIn"),
-		"Exists with values":      requirement(map[string]any{"key": "a", "operator": "Exists", "values": []any{"b"}}, "[0].values", "none for Exists"),
-		"requirement's key":       requirement(map[string]any{"key": "a b", "operator": "Exists"}, "[0].key", "label key"),
-		"requirement's value":     requirement(map[string]any{"key": "a", "operator": "In", "values": []any{"b c"}}, "[0].values[0]", "label value"),
-		"a long name":             {"metadata.name", strings.Repeat("a", 165), []string{"metadata.name", "at most 164"}},
-		"a typing error":          {"labelsToWtach", map[string]any{"a": "b"}, []string{"spec.labelsToWtach"}},
-		"no spec":                 {"", nil, []string{"spec", "Required"}},
+		"label key with a blank": {"labelsToWatch", map[string]any{"a b": "c"}, []string{"spec.labelsToWatch", "label key"}},
+		"empty label key":        {"labelsToWatch", map[string]any{"": "c"}, []string{"spec.labelsToWatch", "label key"}},
+		"label key of two parts": {
+			"labelsToWatch",
+			map[string]any{"a/b/c": "c"},
+			[]string{"spec.labelsToWatch", "label key"},
+		},
+		"long label key": {"labelsToWatch", map[string]any{long: "c"}, []string{"spec.labelsToWatch", "label key"}},
+		"label value of blanks": {
+			"labelsToWatch",
+			map[string]any{"a": "b c"},
+			[]string{"spec.labelsToWatch[a]", "label value"},
+		},
+		"long label value": {"labelsToWatch", map[string]any{"a": long}, []string{"spec.labelsToWatch.a", "63"}},
+		"label value of a number": {
+			"labelsToWatch",
+			map[string]any{"a": int64(1)},
+			[]string{"spec.labelsToWatch.a", "string"},
+		},
+		"too many labels": {"labelsToWatch", many, []string{"spec.labelsToWatch", "64"}},
+		"no gateway":      {"gateway", nil, []string{"spec.gateway", "Required"}},
+		"no selector":     {"gateway.selector", nil, []string{"spec.gateway.selector", "Required"}},
+		"empty selector":  {"gateway.selector", map[string]any{}, []string{"spec.gateway.selector", "every gateway"}},
+		"selector without labels": {
+			"gateway.selector.matchLabels",
+			map[string]any{},
+			[]string{"spec.gateway.selector", "every gateway"},
+		},
+		"selector that is text": {"gateway.selector", "a=b", []string{"spec.gateway.selector", "object"}},
+		"selector's key": {
+			"gateway.selector.matchLabels",
+			map[string]any{"-a": "b"},
+			[]string{"spec.gateway.selector.matchLabels", "label key"},
+		},
+		"selector's value": {
+			"gateway.selector.matchLabels",
+			map[string]any{"a": "-b"},
+			[]string{"spec.gateway.selector.matchLabels[a]", "label value"},
+		},
+		"unknown operator": requirement(map[string]any{"key": "a", "operator": "Like", "values": []any{"b"}},
+			"[0].operator", `"In", "NotIn", "Exists", "DoesNotExist"`),
+		"In without values": requirement(map[string]any{"key": "a", "operator": "In"}, "[0].values", "In and NotIn"),
+		"Exists with values": requirement(map[string]any{"key": "a", "operator": "Exists", "values": []any{"b"}},
+			"[0].values", "none for Exists"),
+		"requirement's key": requirement(map[string]any{"key": "a b", "operator": "Exists"}, "[0].key", "label key"),
+		"requirement's value": requirement(map[string]any{"key": "a", "operator": "In", "values": []any{"b c"}},
+			"[0].values[0]", "label value"),
+		"a long name":    {"metadata.name", strings.Repeat("a", 165), []string{"metadata.name", "at most 164"}},
+		"a typing error": {"labelsToWtach", map[string]any{"a": "b"}, []string{"spec.labelsToWtach"}},
+		"no spec":        {"", nil, []string{"spec", "Required"}},
 	}
 
 	for name, tt := range tests {
@@ -167,7 +232,11 @@ type wrongValue = struct {
 }
 
 func requirement(r map[string]any, path string, want ...string) wrongValue {
-	return wrongValue{"gateway.selector.matchExpressions", []any{r}, append([]string{"spec.gateway.selector.matchExpressions" + path}, want...)}
+	return wrongValue{
+		"gateway.selector.matchExpressions",
+		[]any{r},
+		append([]string{"spec.gateway.selector.matchExpressions" + path}, want...),
+	}
 }
 
 // setField sets a field of the spec, or removes it.
@@ -262,16 +331,16 @@ func get(t *testing.T, plane *controlplane.ControlPlane, like *unstructured.Unst
 func specOf(t *testing.T, o *unstructured.Unstructured) v1beta2.WatcherSpec {
 	t.Helper()
 
-	var watcher v1beta2.Watcher
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &watcher); err != nil {
+	var stored v1beta2.Watcher
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &stored); err != nil {
 		t.Fatal(err)
 	}
 
-	if len(watcher.Spec.LabelsToWatch) == 0 {
-		watcher.Spec.LabelsToWatch = nil
+	if len(stored.Spec.LabelsToWatch) == 0 {
+		stored.Spec.LabelsToWatch = nil
 	}
 
-	return watcher.Spec
+	return stored.Spec
 }
 
 func watchersAreChanged(t *testing.T, plane *controlplane.ControlPlane) {
@@ -284,7 +353,7 @@ func watchersAreChanged(t *testing.T, plane *controlplane.ControlPlane) {
 		t.Fatal(err)
 	}
 
-	if field := specOf(t, get(t, plane, good)).Field; field != v1beta2.SpecField {
+	if field := specOf(t, get(t, plane, good)).Field; field != "spec" {
 		t.Errorf("field is %q by default, want spec", field)
 	}
 
@@ -302,19 +371,21 @@ func watchersAreChanged(t *testing.T, plane *controlplane.ControlPlane) {
 	stored := get(t, plane, good)
 	setField(t, stored, "gateway.selector", map[string]any{})
 
-	if err := plane.Client.Update(t.Context(), stored); err == nil || !strings.Contains(err.Error(), "spec.gateway.selector") {
+	if err := plane.Client.Update(t.Context(), stored); err == nil ||
+		!strings.Contains(err.Error(), "spec.gateway.selector") {
 		t.Errorf("an update that takes the selector away: %v, want a refusal that names it", err)
 	}
 }
 
-// TestWrongWatchersOfBeforeCanBeMended: a Watcher that an older definition let in does not get stuck.
+// TestWrongWatchersOfBeforeCanBeMended: a Watcher that an older definition let in does not get
+// stuck.
 func TestWrongWatchersOfBeforeCanBeMended(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs a real API server, which -short leaves out")
 	}
 
 	old := manifests.Watchers(t)
-	loose := &old.Spec.Versions[0]
+	loose := &old.Spec.Versions[len(old.Spec.Versions)-1]
 	loose.Schema.OpenAPIV3Schema = &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: new(true)}
 	plane := controlplane.StartT(t, controlplane.Options{CRDs: []*apiextensionsv1.CustomResourceDefinition{old}})
 
@@ -345,7 +416,8 @@ func TestWrongWatchersOfBeforeCanBeMended(t *testing.T) {
 
 	setField(t, wrong, "serviceInfo.port", int64(70000))
 
-	if err := plane.Client.Update(t.Context(), wrong); err == nil || !strings.Contains(err.Error(), "spec.serviceInfo.port") {
+	if err := plane.Client.Update(t.Context(), wrong); err == nil ||
+		!strings.Contains(err.Error(), "spec.serviceInfo.port") {
 		t.Errorf("another wrong port: %v, want a refusal that names it", err)
 	}
 
@@ -356,7 +428,8 @@ func TestWrongWatchersOfBeforeCanBeMended(t *testing.T) {
 	}
 }
 
-// upgradeDefinition replaces the definition of Watcher by ours, and returns when the API server goes by it.
+// upgradeDefinition replaces the definition of Watcher by ours, and returns when the API server
+// goes by it.
 func upgradeDefinition(t *testing.T, plane *controlplane.ControlPlane) {
 	t.Helper()
 
@@ -443,4 +516,70 @@ func watchersAreShownInATable(t *testing.T, plane *controlplane.ControlPlane) {
 			t.Errorf("column %s shows %v, want %v", name, columns[name], want)
 		}
 	}
+}
+
+// TestDefinitionOfTodayCanBeUpgraded: today's clusters may have stored v1beta1, ports that are no
+// ports, and states that this module does not write. One such Watcher must not stop the controller
+// for the others.
+func TestDefinitionOfTodayCanBeUpgraded(t *testing.T) {
+	r := newRoutes(t, watcher.VirtualService)
+	r.end()
+	createNamespace(t, r.plane, "istio-system")
+	r.applyYAML(istioGateway("good", "a.example.com"))
+	r.downgradeDefinition()
+
+	for name, port := range map[string]int64{"huge": 1 << 40, "zero": 0} {
+		w := manifests.Object(t, goodWatcher)
+		w.SetName(name)
+		setField(t, w, "manager", "manager-"+name)
+		setField(t, w, "serviceInfo.port", port)
+		r.must(r.plane.Client.Create(t.Context(), w))
+		r.must(unstructured.SetNestedField(w.Object, "Unmanaged", "status", "state"))
+		r.must(r.plane.Client.Status().Update(t.Context(), w))
+	}
+
+	upgradeDefinition(t, r.plane)
+	r.start()
+	r.newWatcher("good", nil)
+	r.await("good", v1beta2.StateReady, "RouteApplied")
+
+	for _, name := range []string{"huge", "zero"} {
+		if message := r.await(name, v1beta2.StateError, "WatchInvalid"); !strings.Contains(message, "spec.serviceInfo.port") {
+			t.Errorf("message %q does not name the field", message)
+		}
+
+		if route := r.route(name); route != nil {
+			t.Errorf("%s has the route %v", name, route.Object["spec"])
+		}
+	}
+}
+
+// downgradeDefinition installs a definition as it was before there were rules, with v1beta1 among
+// the stored versions.
+func (r *routes) downgradeDefinition() {
+	r.t.Helper()
+
+	crds, err := client.New(r.plane.Config, client.Options{Scheme: crdScheme(r.t)})
+	r.must(err)
+
+	current := &apiextensionsv1.CustomResourceDefinition{}
+	r.must(crds.Get(r.t.Context(), client.ObjectKeyFromObject(manifests.Watchers(r.t)), current))
+
+	loose := *current.Spec.Versions[len(current.Spec.Versions)-1].DeepCopy()
+	loose.Name, loose.Storage, loose.Served = "v1beta2", true, true
+	loose.Schema.OpenAPIV3Schema = &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: new(true)}
+	former := *loose.DeepCopy()
+	former.Name, former.Storage = "v1beta1", false
+	current.Spec.Versions = []apiextensionsv1.CustomResourceDefinitionVersion{former, loose}
+	r.must(crds.Update(r.t.Context(), current))
+
+	current.Status.StoredVersions = []string{"v1beta1", "v1beta2"}
+	r.must(crds.Status().Update(r.t.Context(), current))
+
+	rig.Eventually(r.t, patience, "the loose definition is in force", func() bool {
+		probe := manifests.Object(r.t, goodWatcher)
+		setField(r.t, probe, "serviceInfo.port", int64(0))
+
+		return r.plane.Client.Create(r.t.Context(), probe, client.DryRunAll) == nil
+	})
 }

@@ -1,6 +1,7 @@
 package installation
 
 import (
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -24,6 +25,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/test"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
 // kubectl runs it against a runtime, at the root of the repository, and returns what it printed.
@@ -35,7 +37,8 @@ func kubectl(t *testing.T, runtime *controlplane.ControlPlane, args ...string) s
 		t.Skipf("needs kubectl, which controlplane-assets -kubectl builds: %v", err)
 	}
 
-	cmd := exec.CommandContext(t.Context(), filepath.Join(assets, "kubectl"), append([]string{"--kubeconfig", runtime.Kubeconfig}, args...)...)
+	cmd := exec.CommandContext(t.Context(), filepath.Join(assets, "kubectl"),
+		append([]string{"--kubeconfig", runtime.Kubeconfig}, args...)...)
 	cmd.Dir = test.Root()
 
 	out, err := cmd.CombinedOutput()
@@ -46,33 +49,84 @@ func kubectl(t *testing.T, runtime *controlplane.ControlPlane, args ...string) s
 	return string(out)
 }
 
-// TestDeploy is about deploy/ with nothing but kubectl.
+// copyManifests copies the manifests into an empty folder, as a user does who installs by hand.
+func copyManifests(t *testing.T) (folder string) {
+	t.Helper()
+
+	folder = filepath.Join(t.TempDir(), "my-runtime")
+
+	cmd := exec.CommandContext(t.Context(), "make", "manifests", "OUT="+folder)
+	cmd.Dir = test.Root()
+
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("make manifests: %v\n%s", err, out)
+	}
+
+	return folder
+}
+
+// TestDeploy applies the manifests with kubectl alone, from a folder that needs nothing of the repository.
 func TestDeploy(t *testing.T) {
 	runtime := startRuntime(t)
+	example := copyManifests(t)
 
 	// Else a dry run would find no namespace to put things into.
 	kubectl(t, runtime, "apply", "--server-side", "-f", "adapters/controlplane/config/agent/namespace.yaml")
 
-	for _, folder := range []string{"deploy/agent", "deploy/example"} {
+	for _, folder := range []string{"deploy/agent", "deploy/example", example} {
 		out := kubectl(t, runtime, "apply", "--server-side", "--validate=strict", "--dry-run=server", "-k", folder)
 		if strings.Contains(out, "Warning") {
 			t.Errorf("the API server warns of %s:\n%s", folder, out)
 		}
 	}
 
-	if objects := kubectl(t, runtime, "get", "all,networkpolicies,leases,roles", "-n", installation.DefaultNamespace, "-o", "name"); objects != "" {
+	if objects := kubectl(t, runtime, "get", "all,networkpolicies,leases,roles", "-n", installation.DefaultNamespace,
+		"-o", "name"); objects != "" {
 		t.Fatalf("a dry run has created %s", objects)
 	}
 
-	t.Run("pods", func(t *testing.T) { podsAreRestricted(t, runtime) })
-	t.Run("the same as Install", func(t *testing.T) { installAppliesTheSame(t, runtime) })
+	t.Run("pods", func(t *testing.T) { podsAreRestricted(t, runtime, example) })
+	t.Run("webhook configuration", func(t *testing.T) { webhookConfigurationIsPrinted(t, runtime) })
+	t.Run("the same as Install", func(t *testing.T) { installAppliesTheSame(t, runtime, example) })
 	t.Run("rights", func(t *testing.T) { canaryMayPatchOneLease(t, runtime) })
 }
 
-// podsAreRestricted lets the API server judge by its strictest standard, which the label of the namespace asks for.
-func podsAreRestricted(t *testing.T, runtime *controlplane.ControlPlane) {
+// webhookConfigurationIsPrinted prints the configuration with the agent's own program, and applies it.
+func webhookConfigurationIsPrinted(t *testing.T, runtime *controlplane.ControlPlane) {
 	t.Helper()
-	kubectl(t, runtime, "apply", "--server-side", "--validate=strict", "-k", "deploy/example")
+
+	folder := t.TempDir()
+	ca, file := filepath.Join(folder, "ca.crt"), filepath.Join(folder, "webhook.yaml")
+
+	if err := os.WriteFile(ca, rig.NewPKI(t).CA.PEM(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	cmd := exec.CommandContext(t.Context(), rig.Build(t, "cmd/agent"), "webhook-configuration", "--ca-cert", ca,
+		"--manager", "my-operator", "--resource", "apps/v1/deployments", "--canary", "runtime-watcher/runtime-watcher-canary")
+
+	text, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	out := kubectl(t, runtime, "apply", "--server-side", "--validate=strict", "-f", file)
+	if want := "validatingwebhookconfiguration.admissionregistration.k8s.io/runtime-watcher serverside-applied\n"; out != want {
+		t.Errorf("kubectl printed %q, want %q", out, want)
+	}
+
+	kubectl(t, runtime, "delete", "-f", file)
+}
+
+// podsAreRestricted lets the API server judge by its strictest standard, which the label of the
+// namespace asks for.
+func podsAreRestricted(t *testing.T, runtime *controlplane.ControlPlane, example string) {
+	t.Helper()
+	kubectl(t, runtime, "apply", "--server-side", "--validate=strict", "-k", example)
 
 	var deployment appsv1.Deployment
 	if err := runtime.Client.Get(t.Context(), key(installation.Name), &deployment); err != nil {
@@ -94,27 +148,30 @@ func podsAreRestricted(t *testing.T, runtime *controlplane.ControlPlane) {
 	}
 }
 
-// installAppliesTheSame compares what is there with what Install, which fills in the same manifests by itself, makes of it.
-func installAppliesTheSame(t *testing.T, runtime *controlplane.ControlPlane) {
+// installAppliesTheSame compares what is there with what Install, which fills in the same manifests
+// by itself, makes of it.
+func installAppliesTheSame(t *testing.T, runtime *controlplane.ControlPlane, example string) {
 	t.Helper()
-	kubectl(t, runtime, "apply", "--server-side", "--force-conflicts", "--field-manager="+installation.FieldOwner, "-k", "deploy/example")
+	kubectl(t, runtime, "apply", "--server-side", "--force-conflicts", "--field-manager="+"runtime-watcher-installation",
+		"-k", example)
 
 	byHand := objects(t, runtime)
 
 	installer, err := installation.New("agent.example.com/runtime-watcher-agent:v0.0.0", "control-plane.example.com:443",
-		installation.Options{Canary: true})
+		installation.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 
 	if _, err := installer.Install(t.Context(), installation.Runtime{
-		ID: "runtime-1", Client: runtime.Client, Secret: newSecret(t, "runtime-1"), Watches: []admission.Watch{watch("my-operator")},
+		ID: "runtime-1", Client: runtime.Client, Secret: newSecretOfOnePair(t, "runtime-1",
+			installation.DefaultNamespace), Watches: []admission.Watch{watch("my-operator")},
 	}); err != nil {
 		t.Fatal(err)
 	}
 
 	installed := objects(t, runtime)
-	delete(installed, "Secret/"+installation.SecretName)
+	delete(installed, "Secret/"+secretName)
 
 	if diff := cmp.Diff(byHand, installed); diff != "" {
 		t.Errorf("deploy/example and Install differ (-kubectl +Install):\n%s", diff)
@@ -179,17 +236,19 @@ func kinds() [][2]string {
 	}
 }
 
-// canaryMayPatchOneLease asks the API server for all that the service account may do beyond what everybody may.
+// canaryMayPatchOneLease asks the API server for all that the service account may do beyond what
+// everybody may.
 func canaryMayPatchOneLease(t *testing.T, runtime *controlplane.ControlPlane) {
 	t.Helper()
 
 	var role rbacv1.Role
-	if err := runtime.Client.Get(t.Context(), key(installation.CanaryName), &role); err != nil {
+	if err := runtime.Client.Get(t.Context(), key("runtime-watcher-canary"), &role); err != nil {
 		t.Fatal(err)
 	}
 
 	want := []rbacv1.PolicyRule{{
-		APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, ResourceNames: []string{installation.CanaryName}, Verbs: []string{"patch"},
+		APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"},
+		ResourceNames: []string{"runtime-watcher-canary"}, Verbs: []string{"patch"},
 	}}
 	if diff := cmp.Diff(want, role.Rules); diff != "" {
 		t.Errorf("rules (-want +got):\n%s", diff)
@@ -203,15 +262,15 @@ func canaryMayPatchOneLease(t *testing.T, runtime *controlplane.ControlPlane) {
 		t.Fatal(err)
 	}
 
-	patch := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"holderIdentity":"somebody"}}`))
-	lease, other := newLease(installation.CanaryName), newLease("other")
+	patch := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"holderIdentity":"agent"}}`))
+	lease, other := newLease("runtime-watcher-canary"), newLease("other")
 
 	if err := runtime.Client.Create(t.Context(), other.DeepCopy()); err != nil {
 		t.Fatal(err)
 	}
 
 	if err := agent.Patch(t.Context(), lease.DeepCopy(), patch); err != nil {
-		t.Errorf("the canary can not patch its Lease: %v", err)
+		t.Errorf("the canary cannot patch its Lease: %v", err)
 	}
 
 	if err := agent.Patch(t.Context(), other, patch); !apierrors.IsForbidden(err) {

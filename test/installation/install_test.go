@@ -9,35 +9,34 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
-	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 )
 
-// TestInstallation shares one API server, as each of them has a namespace and a webhook configuration of its own.
+const secretName = "runtime-watcher-tls"
+
+// TestInstallation shares one API server, as each of them has a namespace and a webhook
+// configuration of its own.
 func TestInstallation(t *testing.T) {
 	plane := startRuntime(t)
 
 	for name, test := range map[string]func(*testing.T, *controlplane.ControlPlane){
-		"order": inOrder, "secret": aNewSecretRestartsNothing, "settings": newSettingsRestart, "watches": newWatchesWait, "by hand": webhooksByHandStay,
-		"drift": driftIsCorrected, "canary": theCanaryComesAndGoes, "killed": killedAnywhere,
+		"order": inOrder, "secret": aNewSecretRestartsNothing, "settings": newSettingsRestart, "watches": newWatchesWait,
+		"by hand": webhooksByHandStay,
+		"drift":   driftIsCorrected, "canary": theCanaryComesAndGoes, "killed": killedAnywhere,
+		"today": todaysNamespaceIsWatched, "one pair": oneSecretWithTheKnownKeys, "broken": aBrokenImageIsNotReady,
 		"uninstall": nothingIsLeft, "held": theWebhookGoesFirst, "invalid": wrongRuntimesAreRefused,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, plane) })
-	}
-}
-
-func TestNamesFitThoseOfTheCertificates(t *testing.T) {
-	if certificates.DefaultService != installation.Name || certificates.DefaultRuntimeNS != installation.DefaultNamespace {
-		t.Errorf("certificates are for %s.%s, the agent is %s.%s", certificates.DefaultService, certificates.DefaultRuntimeNS,
-			installation.Name, installation.DefaultNamespace)
 	}
 }
 
@@ -45,11 +44,13 @@ func inOrder(t *testing.T, plane *controlplane.ControlPlane) {
 	t.Helper()
 
 	w := newWorld(t, plane, "in-order")
-	w.opts.Canary = true
+	w.opts.NoCanary = false
 
 	want := []string{
-		"create Namespace ", "apply ServiceAccount ", "apply NetworkPolicy ", "apply NetworkPolicy -canary", "apply Lease -canary",
-		"apply Role -canary", "apply RoleBinding -canary", "apply Service ", "apply PodDisruptionBudget ", "apply Secret -tls", "apply Deployment ",
+		"create Namespace ", "apply ServiceAccount ", "apply NetworkPolicy ", "apply NetworkPolicy -canary",
+		"apply Lease -canary",
+		"apply Role -canary", "apply RoleBinding -canary", "apply Service ", "apply PodDisruptionBudget ",
+		"apply Secret -tls", "apply Deployment ",
 	}
 
 	status := w.install()
@@ -58,13 +59,13 @@ func inOrder(t *testing.T, plane *controlplane.ControlPlane) {
 	}
 
 	if diff := cmp.Diff(installation.Status{State: installation.Progressing, Replicas: 2}, status,
-		cmpopts.IgnoreFields(installation.Status{}, "Awaiting")); diff != "" {
+		cmpopts.IgnoreFields(installation.Status{}, "Reason", "Message")); diff != "" {
 		t.Errorf("without a replica (-want +got):\n%s", diff)
 	}
 
 	w.available(1)
 
-	if status := w.install(); status.State != installation.Progressing || !strings.Contains(status.Awaiting, "Service") {
+	if status := w.install(); status.State != installation.Progressing || !strings.Contains(status.Message, "Service") {
 		t.Errorf("got %+v, want it to wait for the Service", status)
 	}
 
@@ -111,11 +112,12 @@ func aNewSecretRestartsNothing(t *testing.T, plane *controlplane.ControlPlane) {
 	w.installed()
 
 	before := w.deployment().Generation
-	w.runtime.Secret = newSecret(t, "secret")
+	w.runtime.Secret = newSecret(t, "secret", "secret")
 	w.install()
 
 	writes := w.since()
-	configuration, secret := slices.Index(writes, "apply ValidatingWebhookConfiguration "), slices.Index(writes, "apply Secret -tls")
+	configuration, secret := slices.Index(writes, "apply ValidatingWebhookConfiguration "), slices.Index(writes,
+		"apply Secret -tls")
 
 	if configuration < 0 || configuration > secret {
 		t.Errorf("the agent gets its certificate before the API server trusts it: %v", writes)
@@ -127,7 +129,7 @@ func aNewSecretRestartsNothing(t *testing.T, plane *controlplane.ControlPlane) {
 
 	var stored corev1.Secret
 
-	w.get(installation.SecretName, &stored)
+	w.get(secretName, &stored)
 
 	if diff := cmp.Diff(w.runtime.Secret, stored.Data); diff != "" {
 		t.Errorf("Secret (-want +got):\n%s", diff)
@@ -138,6 +140,16 @@ func aNewSecretRestartsNothing(t *testing.T, plane *controlplane.ControlPlane) {
 	}
 }
 
+// environment returns the settings of the agent.
+func (w *world) environment() map[string]string {
+	env := map[string]string{}
+	for _, variable := range w.deployment().Spec.Template.Spec.Containers[0].Env {
+		env[variable.Name] = variable.Value
+	}
+
+	return env
+}
+
 func newSettingsRestart(t *testing.T, plane *controlplane.ControlPlane) {
 	t.Helper()
 
@@ -145,22 +157,17 @@ func newSettingsRestart(t *testing.T, plane *controlplane.ControlPlane) {
 	w.installed()
 
 	before := w.deployment().Spec.Template
-	w.opts.Settings = map[string]string{"SETTLE": "2s", "LOG_LEVEL": "$(POD_NAME)"}
+	w.opts.Settings = map[string]string{"MANAGERS": "by-hand", "SETTLE": "2s", "LOG_LEVEL": "$(POD_NAME)"}
 	w.install()
 
-	after := w.deployment().Spec.Template
-	env := map[string]string{}
-
-	for _, variable := range after.Spec.Containers[0].Env {
-		env[variable.Name] = variable.Value
-	}
-
-	if cmp.Equal(before, after) || env["SETTLE"] != "2s" || env["MANAGERS"] != "first" || env["LOG_LEVEL"] != "$$(POD_NAME)" {
+	after, env := w.deployment().Spec.Template, w.environment()
+	if cmp.Equal(before, after) || env["SETTLE"] != "2s" || env["MANAGERS"] != "by-hand,first" ||
+		env["LOG_LEVEL"] != "$$(POD_NAME)" {
 		t.Errorf("the pods have the environment %v", env)
 	}
 }
 
-// What the API server calls already is kept up to date, and nothing is added, while nobody answers.
+// Existing webhooks are updated, and none is added, while no agent answers.
 func newWatchesWait(t *testing.T, plane *controlplane.ControlPlane) {
 	t.Helper()
 
@@ -175,7 +182,7 @@ func newWatchesWait(t *testing.T, plane *controlplane.ControlPlane) {
 	}
 
 	if diff := cmp.Diff([]string{"default.second"}, w.webhooks()); diff != "" {
-		t.Errorf("webhooks while nobody answers (-want +got):\n%s", diff)
+		t.Errorf("webhooks while no agent answers (-want +got):\n%s", diff)
 	}
 
 	w.available(2)
@@ -188,7 +195,7 @@ func newWatchesWait(t *testing.T, plane *controlplane.ControlPlane) {
 	}
 }
 
-// Who adds a webhook by hand goes on to be called.
+// A webhook that was added by hand stays.
 func webhooksByHandStay(t *testing.T, plane *controlplane.ControlPlane) {
 	t.Helper()
 
@@ -198,7 +205,8 @@ func webhooksByHandStay(t *testing.T, plane *controlplane.ControlPlane) {
 
 	configuration := w.configuration()
 	added := *configuration.Webhooks[0].DeepCopy()
-	added.Name, added.ClientConfig.Service.Path = "default.by-hand.operator.kyma-project.io", new(admission.Path("by-hand"))
+	added.Name, added.ClientConfig.Service.Path = "default.by-hand.operator.kyma-project.io",
+		new(admission.Path("by-hand"))
 	configuration.Webhooks = append(configuration.Webhooks, added)
 
 	if err := w.client.Update(t.Context(), configuration); err != nil {
@@ -210,7 +218,8 @@ func webhooksByHandStay(t *testing.T, plane *controlplane.ControlPlane) {
 		t.Errorf("former managers: %v, want the first", former)
 	}
 
-	if diff := cmp.Diff([]string{"default.by-hand", "default.second"}, slices.Sorted(slices.Values(w.webhooks()))); diff != "" {
+	if diff := cmp.Diff([]string{"default.by-hand", "default.second"},
+		slices.Sorted(slices.Values(w.webhooks()))); diff != "" {
 		t.Errorf("webhooks (-want +got):\n%s", diff)
 	}
 }
@@ -233,18 +242,21 @@ func driftIsCorrected(t *testing.T, plane *controlplane.ControlPlane) {
 
 	deployment := w.deployment()
 	deployment.Spec.Replicas = new(int32(0))
-	deployment.Spec.Template.Spec.Containers[0].Image = "somebody/else"
+	deployment.Spec.Template.Spec.Containers[0].Image = "another/image"
 
 	secret := &corev1.Secret{}
-	w.get(installation.SecretName, secret)
+	w.get(secretName, secret)
 
 	if err := errors.Join(w.client.Update(t.Context(), configuration), w.client.Update(t.Context(), policy),
 		w.client.Update(t.Context(), deployment), w.client.Delete(t.Context(), secret),
 		// It can neither be changed nor become one of another type.
 		w.client.Create(t.Context(), &corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: installation.SecretName}, Immutable: new(true),
+			ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: secretName}, Immutable: new(true),
 		}),
-		w.client.Delete(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: installation.Name}}),
+		w.client.Delete(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{
+			Namespace: w.namespace,
+			Name:      installation.Name,
+		}}),
 	); err != nil {
 		t.Fatal(err)
 	}
@@ -253,7 +265,7 @@ func driftIsCorrected(t *testing.T, plane *controlplane.ControlPlane) {
 
 	w.get(installation.Name, &corev1.Service{})
 	w.get(installation.Name, policy)
-	w.get(installation.SecretName, secret)
+	w.get(secretName, secret)
 
 	if diff := cmp.Diff(want, w.configuration().Webhooks); diff != "" {
 		t.Errorf("webhooks (-want +got):\n%s", diff)
@@ -264,7 +276,8 @@ func driftIsCorrected(t *testing.T, plane *controlplane.ControlPlane) {
 	}
 
 	spec := w.deployment().Spec
-	if len(policy.Spec.Ingress) != 2 || *spec.Replicas != 2 || spec.Template.Spec.Containers[0].Image != "agent.example.com/agent:v1" {
+	if len(policy.Spec.Ingress) != 2 || *spec.Replicas != 2 ||
+		spec.Template.Spec.Containers[0].Image != "agent.example.com/agent:v1" {
 		t.Errorf("still drifted: %+v, %+v", policy.Spec.Ingress, spec)
 	}
 }
@@ -280,7 +293,7 @@ func theCanaryComesAndGoes(t *testing.T, plane *controlplane.ControlPlane) {
 		t.Error("the agent has a token that it does not need")
 	}
 
-	w.opts.Canary = true
+	w.opts.NoCanary = false
 	w.install()
 	w.available(1)
 	w.install()
@@ -289,7 +302,7 @@ func theCanaryComesAndGoes(t *testing.T, plane *controlplane.ControlPlane) {
 		t.Errorf("with the canary there are %v, without %v", with, without)
 	}
 
-	w.opts.Canary = false
+	w.opts.NoCanary = true
 	w.install()
 	w.available(1)
 	w.install()
@@ -313,13 +326,14 @@ func names(versions map[string]string) (all []string) {
 	return all
 }
 
-// killedAnywhere ends the installer at each of its writes, and takes away what it left, or goes on with it.
+// killedAnywhere ends the installer at each of its writes, and takes away what it left, or goes on
+// with it.
 func killedAnywhere(t *testing.T, plane *controlplane.ControlPlane) {
 	t.Helper()
 
 	w := newWorld(t, plane, "killed")
-	w.opts.Canary = true
-	w.somebodys()
+	w.opts.NoCanary = false
+	w.createNamespace()
 
 	var complete int
 
@@ -398,15 +412,18 @@ func nothingIsLeft(t *testing.T, plane *controlplane.ControlPlane) {
 
 	w.installed()
 
-	// Nobody ends namespaces here: that is a controller's work.
-	if status := w.uninstall(); status.State != installation.Progressing || !strings.Contains(status.Awaiting, "Namespace") {
+	// No controller finalises namespaces here.
+	if status := w.uninstall(); status.State != installation.Progressing ||
+		!strings.Contains(status.Message, "Namespace") {
 		t.Errorf("got %+v, want it to wait for the namespace", status)
 	}
 
 	writes := w.since()
 	order := []string{
-		"delete ValidatingWebhookConfiguration ", "delete Deployment ", "delete Secret -tls", "delete PodDisruptionBudget ", "delete Service ",
-		"delete RoleBinding -canary", "delete Role -canary", "delete Lease -canary", "delete NetworkPolicy -canary", "delete NetworkPolicy ",
+		"delete ValidatingWebhookConfiguration ", "delete Deployment ", "delete Secret -tls", "delete PodDisruptionBudget ",
+		"delete Service ",
+		"delete RoleBinding -canary", "delete Role -canary", "delete Lease -canary", "delete NetworkPolicy -canary",
+		"delete NetworkPolicy ",
 		"delete ServiceAccount ", "delete Namespace ",
 	}
 
@@ -418,7 +435,7 @@ func nothingIsLeft(t *testing.T, plane *controlplane.ControlPlane) {
 		t.Errorf("left behind: %v", left)
 	}
 
-	if status := w.install(); !strings.Contains(status.Awaiting, "Namespace") {
+	if status := w.install(); !strings.Contains(status.Message, "Namespace") {
 		t.Errorf("into a namespace that ends: got %+v", status)
 	}
 
@@ -445,7 +462,8 @@ func (w *world) finalise() {
 	}
 
 	namespace.Spec.Finalizers = nil
-	if err := w.client.SubResource("finalize").Update(w.t.Context(), namespace); err != nil { //nolint:misspell // Its name.
+	ended := w.client.SubResource("finalize") //nolint:misspell // Its name.
+	if err := ended.Update(w.t.Context(), namespace); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -455,7 +473,7 @@ func theWebhookGoesFirst(t *testing.T, plane *controlplane.ControlPlane) {
 	t.Helper()
 
 	w := newWorld(t, plane, "held")
-	w.somebodys()
+	w.createNamespace()
 	w.installed()
 
 	configuration := w.configuration()
@@ -465,7 +483,8 @@ func theWebhookGoesFirst(t *testing.T, plane *controlplane.ControlPlane) {
 		t.Fatal(err)
 	}
 
-	if status := w.uninstall(); status.State != installation.Progressing || !strings.Contains(status.Awaiting, "ValidatingWebhookConfiguration") {
+	if status := w.uninstall(); status.State != installation.Progressing ||
+		!strings.Contains(status.Message, "ValidatingWebhookConfiguration") {
 		t.Errorf("got %+v, want it to wait for the webhook configuration", status)
 	}
 
@@ -481,7 +500,7 @@ func theWebhookGoesFirst(t *testing.T, plane *controlplane.ControlPlane) {
 	w.gone()
 
 	if err := w.client.Get(t.Context(), client.ObjectKey{Name: w.namespace}, &corev1.Namespace{}); err != nil {
-		t.Errorf("somebody's namespace: %v", err)
+		t.Errorf("namespace of others: %v", err)
 	}
 }
 
@@ -491,8 +510,22 @@ func wrongRuntimesAreRefused(t *testing.T, plane *controlplane.ControlPlane) {
 	w := newWorld(t, plane, "invalid")
 
 	for name, change := range map[string]func(r *installation.Runtime){
-		"another's certificate": func(r *installation.Runtime) { r.Secret = newSecret(t, "another") },
-		"another's key":         func(r *installation.Runtime) { r.Secret["tls.key"] = newSecret(t, "invalid")["tls.key"] },
+		"another's certificate": func(r *installation.Runtime) { r.Secret = newSecret(t, "another", "invalid") },
+		"another's key": func(r *installation.Runtime) {
+			r.Secret["tls.key"] = newSecret(t, "invalid",
+				"invalid")["tls.key"]
+		},
+		"another Service": func(r *installation.Runtime) { r.Secret = newSecret(t, "invalid", "runtime-watcher") },
+		"one pair, another Service": func(r *installation.Runtime) {
+			r.Secret = newSecretOfOnePair(t, "invalid", "runtime-watcher")
+		},
+		"a CA that did not sign it": func(r *installation.Runtime) {
+			r.Secret = withServing(r.Secret, newSecret(t, "invalid", "invalid"))
+		},
+		"a client certificate that is served": func(r *installation.Runtime) {
+			r.Secret["webhook.crt"], r.Secret["webhook.key"] = r.Secret["tls.crt"], r.Secret["tls.key"]
+		},
+		"half a pair":           func(r *installation.Runtime) { delete(r.Secret, "webhook.key") },
 		"no Secret":             func(r *installation.Runtime) { r.Secret = nil },
 		"no bundle":             func(r *installation.Runtime) { delete(r.Secret, "ca.crt") },
 		"no client":             func(r *installation.Runtime) { r.Client = nil },
@@ -500,7 +533,7 @@ func wrongRuntimesAreRefused(t *testing.T, plane *controlplane.ControlPlane) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := w.runtime
-			r.Secret, r.Watches = newSecret(t, "invalid"), []admission.Watch{watch("first")}
+			r.Secret, r.Watches = newSecret(t, "invalid", "invalid"), []admission.Watch{watch("first")}
 			change(&r)
 
 			_, err := w.installer().Install(t.Context(), r)
@@ -512,5 +545,116 @@ func wrongRuntimesAreRefused(t *testing.T, plane *controlplane.ControlPlane) {
 				t.Errorf("written nevertheless: %v", writes)
 			}
 		})
+	}
+}
+
+// todaysNamespaceIsWatched installs into kyma-system, where the watched objects of today's fleet
+// live. The namespace is older than the agent.
+func todaysNamespaceIsWatched(t *testing.T, plane *controlplane.ControlPlane) {
+	t.Helper()
+
+	w := newWorld(t, plane, "kyma-system")
+	w.opts.ConfigurationName = "skr-webhook"
+	w.createNamespace()
+	w.installed()
+
+	own := newWorld(t, plane, "own-namespace")
+	own.installed()
+
+	for _, test := range []struct {
+		installed *world
+		namespace string
+		want      bool
+	}{
+		{w, "kyma-system", true},
+		{w, "default", true},
+		{w, "kube-system", false},
+		{own, "own-namespace", false},
+		{own, "kyma-system", true},
+		{own, "kube-system", false},
+	} {
+		if have := test.installed.watches(test.namespace); have != test.want {
+			t.Errorf("installed in %s: objects of %s are watched: %t, want %t", test.installed.namespace, test.namespace, have,
+				test.want)
+		}
+	}
+}
+
+// watches reports whether the API server calls a webhook of the installation for objects of a
+// namespace.
+func (w *world) watches(namespace string) bool {
+	w.t.Helper()
+
+	var stored corev1.Namespace
+	if err := w.client.Get(w.t.Context(), client.ObjectKey{Name: namespace}, &stored); err != nil {
+		w.t.Fatal(err)
+	}
+
+	selector, err := metav1.LabelSelectorAsSelector(w.configuration().Webhooks[0].NamespaceSelector)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+
+	return selector.Matches(labels.Set(stored.Labels))
+}
+
+func oneSecretWithTheKnownKeys(t *testing.T, plane *controlplane.ControlPlane) {
+	t.Helper()
+
+	w := newWorld(t, plane, "one-pair")
+	w.installed()
+
+	if certificate := w.environment()["WEBHOOK_TLS_CERT"]; certificate != "/etc/runtime-watcher/tls/webhook.crt" {
+		t.Errorf("the webhook serves %q, want the serving certificate", certificate)
+	}
+
+	w.runtime.Secret = newSecretOfOnePair(t, "one-pair", "one-pair")
+	w.install()
+
+	if certificate, set := w.environment()["WEBHOOK_TLS_CERT"]; set {
+		t.Errorf("the webhook serves %q, which the Secret does not have", certificate)
+	}
+
+	var stored corev1.Secret
+
+	w.get(secretName, &stored)
+
+	if diff := cmp.Diff(w.runtime.Secret, stored.Data); diff != "" {
+		t.Errorf("Secret (-want +got):\n%s", diff)
+	}
+}
+
+// aBrokenImageIsNotReady: old replicas answer while those of a new image do not start.
+func aBrokenImageIsNotReady(t *testing.T, plane *controlplane.ControlPlane) {
+	t.Helper()
+
+	w := newWorld(t, plane, "broken")
+	w.installed()
+
+	status := appsv1.DeploymentStatus{
+		Replicas: 3, UpdatedReplicas: 1, ReadyReplicas: 2, AvailableReplicas: 2,
+		UnavailableReplicas: 1,
+	}
+	w.rollout(status)
+
+	if got := w.install(); got.State != installation.Progressing || !strings.Contains(got.Message, "1 of 2") {
+		t.Errorf("with one new replica that does not start: got %+v, want it progressing", got)
+	}
+
+	status.Conditions = []appsv1.DeploymentCondition{{
+		Type: appsv1.DeploymentProgressing, Status: corev1.ConditionFalse, Reason: "ProgressDeadlineExceeded",
+		Message: "ReplicaSet has timed out progressing.",
+	}}
+	w.rollout(status)
+
+	if got := w.install(); got.State != installation.Failed || !strings.Contains(got.Message, "timed out") ||
+		got.Available != 2 {
+		t.Errorf("after the deadline: got %+v, want it failed, with the message of the Deployment", got)
+	}
+
+	w.rollout(appsv1.DeploymentStatus{Replicas: 3, UpdatedReplicas: 2, ReadyReplicas: 3, AvailableReplicas: 3})
+
+	if got := w.install(); got.State != installation.Progressing {
+		t.Errorf("with an old replica: got %+v, want it progressing", got)
 	}
 }

@@ -1,4 +1,5 @@
-// Package installation proves adapters/controlplane/installation and deploy/ against real API servers.
+// Package installation proves adapters/controlplane/installation and deploy/ against real API
+// servers.
 package installation
 
 import (

@@ -1,13 +1,65 @@
 package installation
 
 import (
+	"maps"
 	"testing"
 
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
+	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
-// newSecret returns what belongs in the Secret of a runtime, of a CA of its own.
-func newSecret(t *testing.T, runtime string) map[string][]byte {
+// host is the name of the Service in a namespace, as an API server calls it.
+func host(namespace string) string { return installation.Name + "." + namespace + ".svc" }
+
+// newSecret returns the Secret of a runtime, with a CA of its own, a client certificate and a
+// serving certificate for the Service in a namespace.
+func newSecret(t *testing.T, runtime, namespace string) map[string][]byte {
+	t.Helper()
+
+	ca := newCA(t)
+
+	client, err := ca.Client(runtime, testpki.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	serving, err := ca.Server("", testpki.Options{DNSNames: []string{host(namespace)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	secret := files(t, client, ca)
+	pair := files(t, serving, ca)
+	secret["webhook.crt"], secret["webhook.key"] = pair["tls.crt"], pair["tls.key"]
+
+	return secret
+}
+
+// newSecretOfOnePair returns a Secret with the keys of today's fleet: one certificate for both
+// uses.
+func newSecretOfOnePair(t *testing.T, runtime, namespace string) map[string][]byte {
+	t.Helper()
+
+	ca := newCA(t)
+
+	leaf, err := ca.Client(runtime, testpki.Options{DNSNames: []string{host(namespace)}, Usages: rig.BothUsages()})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return files(t, leaf, ca)
+}
+
+// withServing returns a secret with the serving certificate of another one.
+func withServing(secret, other map[string][]byte) map[string][]byte {
+	mixed := maps.Clone(secret)
+	mixed["webhook.crt"], mixed["webhook.key"] = other["webhook.crt"], other["webhook.key"]
+
+	return mixed
+}
+
+func newCA(t *testing.T) *testpki.CA {
 	t.Helper()
 
 	ca, err := testpki.NewCA("ca", testpki.Options{})
@@ -15,15 +67,16 @@ func newSecret(t *testing.T, runtime string) map[string][]byte {
 		t.Fatal(err)
 	}
 
-	leaf, err := ca.Client(runtime, testpki.Options{})
+	return ca
+}
+
+func files(t *testing.T, leaf *testpki.Leaf, ca *testpki.CA) map[string][]byte {
+	t.Helper()
+
+	secret, err := testpki.Files(leaf, ca)
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	files, err := testpki.Files(leaf, ca)
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	return files
+	return secret
 }

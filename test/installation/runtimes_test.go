@@ -61,21 +61,23 @@ func (i *issuer) EnsureRuntime(_ context.Context, r certificates.Runtime) (certi
 
 	i.asked[r.ID]++
 	if i.asked[r.ID] == 1 {
-		return certificates.RuntimeStatus{Reason: certificates.ReasonIssuing}, nil
+		return certificates.RuntimeStatus{Reason: "Issuing"}, nil
 	}
 
 	if i.secrets[r.ID] == nil {
-		i.secrets[r.ID] = newSecret(i.t, string(r.ID))
+		i.secrets[r.ID] = newSecret(i.t, string(r.ID), installation.DefaultNamespace)
 	}
 
 	return certificates.RuntimeStatus{Ready: true, Secret: i.secrets[r.ID]}, nil
 }
 
-func (i *issuer) RemoveRuntime(_ context.Context, id core.RuntimeID) error {
+func (*issuer) OwnsRuntime(context.Context, certificates.Runtime) (bool, error) { return true, nil }
+
+func (i *issuer) RemoveRuntime(_ context.Context, r certificates.Runtime) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 
-	i.removed = append(i.removed, id)
+	i.removed = append(i.removed, r.ID)
 
 	return nil
 }
@@ -87,8 +89,8 @@ func (i *issuer) hasRemoved(id core.RuntimeID) bool {
 	return slices.Contains(i.removed, id)
 }
 
-// TestRuntimes runs the ready reconciler in a control plane, which is a runtime as well, with another runtime beside it. ConfigMaps
-// represent runtimes.
+// TestRuntimes runs the ready reconciler in a control plane, which is a runtime as well, with
+// another runtime beside it. ConfigMaps represent runtimes.
 func TestRuntimes(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs real API servers, which -short leaves out")
@@ -99,7 +101,10 @@ func TestRuntimes(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	plane := controlplane.StartT(t, controlplane.Options{Scheme: known, CRDs: []*apiextensionsv1.CustomResourceDefinition{manifests.Watchers(t)}})
+	plane := controlplane.StartT(t, controlplane.Options{
+		Scheme: known,
+		CRDs:   []*apiextensionsv1.CustomResourceDefinition{manifests.Watchers(t)},
+	})
 	second := controlplane.StartT(t, controlplane.Options{})
 	issuer := &issuer{t: t, asked: map[core.RuntimeID]int{}, secrets: map[core.RuntimeID]map[string][]byte{}}
 
@@ -110,7 +115,7 @@ func TestRuntimes(t *testing.T) {
 
 	startReconciler(t, plane, known, issuer, heard)
 
-	// Nobody ends namespaces here, so they are somebody's.
+	// No controller finalises namespaces here, so they must not be the installer's.
 	for _, runtime := range []*controlplane.ControlPlane{plane, second} {
 		create(t, runtime, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: installation.DefaultNamespace}})
 	}
@@ -149,7 +154,7 @@ func TestRuntimes(t *testing.T) {
 			t.Errorf("certificates were removed of %v", issuer.removed)
 		}
 
-		eventuallyHeard(t, heard, "runtime-2")
+		eventuallyKnows(t, heard, "runtime-2")
 	})
 
 	t.Run("gone", func(t *testing.T) {
@@ -162,11 +167,12 @@ func TestRuntimes(t *testing.T) {
 			t.Error("its certificate stays")
 		}
 
-		eventuallyHeard(t, heard)
+		eventuallyKnows(t, heard)
 	})
 
 	t.Run("out of reach", func(t *testing.T) {
-		text := strings.ReplaceAll(string(read(t, plane.Kubeconfig)), plane.Config.Host, "https://"+rig.Address(rig.FreePort(t)))
+		text := strings.ReplaceAll(string(read(t, plane.Kubeconfig)), plane.Config.Host,
+			"https://"+rig.Address(rig.FreePort(t)))
 		represent(t, plane, "runtime-3", []byte(text))
 		rig.Eventually(t, patience, "runtime-3 is held", func() bool {
 			object := represented("runtime-3")
@@ -182,22 +188,27 @@ func TestRuntimes(t *testing.T) {
 	})
 }
 
-func startReconciler(t *testing.T, plane *controlplane.ControlPlane, known *runtime.Scheme, issuer *issuer, heard *fleet.Fleet) {
+func startReconciler(
+	t *testing.T, plane *controlplane.ControlPlane, known *runtime.Scheme, issuer *issuer, heard *fleet.Fleet,
+) {
 	t.Helper()
 
 	mgr, err := ctrl.NewManager(plane.Config, ctrl.Options{
-		Scheme: known, Metrics: server.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: new(true)},
+		Scheme: known, Metrics: server.Options{BindAddress: "0"},
+		Controller: config.Controller{SkipNameValidation: new(true)},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	installer, err := installation.New("agent.example.com/agent:v1", "control-plane.example.com:443", installation.Options{})
+	installer, err := installation.New("agent.example.com/agent:v1", "control-plane.example.com:443",
+		installation.Options{NoCanary: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	kubeconfigs := runtimes.NewKubeconfigs(mgr.GetAPIReader(), "config", client.ObjectKeyFromObject)
+	kubeconfigs := runtimes.NewKubeconfigs(mgr.GetAPIReader(), "config", client.ObjectKeyFromObject,
+		runtimes.KubeconfigOptions{})
 	identify := func(_ context.Context, object client.Object) (runtimes.Identity, error) {
 		domain, ok := object.GetAnnotations()["skr-domain"]
 		if !ok {
@@ -238,7 +249,9 @@ func newWatcher(name string) *v1beta2.Watcher {
 			Manager:         "manager",
 			ServiceInfo:     v1beta2.Service{Name: "events", Namespace: "kcp-system", Port: 8082},
 			ResourceToWatch: v1beta2.WatchableGVR{Version: "v1", Resource: "configmaps"},
-			Gateway:         v1beta2.GatewayConfig{LabelSelector: v1beta2.GatewaySelector{MatchLabels: map[string]v1beta2.LabelValue{"a": "b"}}},
+			Gateway: v1beta2.GatewayConfig{LabelSelector: v1beta2.GatewaySelector{
+				MatchLabels: map[string]v1beta2.LabelValue{"a": "b"},
+			}},
 		},
 	}
 }
@@ -251,7 +264,10 @@ func represented(name string) *corev1.ConfigMap {
 
 func kubeconfig(name string, text []byte) *corev1.Secret {
 	return &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name}, Data: map[string][]byte{"config": text},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: metav1.NamespaceDefault,
+			Name:      name,
+		}, Data: map[string][]byte{"config": text},
 	}
 }
 
@@ -302,14 +318,18 @@ func agentAnswers(t *testing.T, in *controlplane.ControlPlane) {
 		t.Errorf("the API server calls %v before the agent answers", calls)
 	}
 
-	deployment.Status = appsv1.DeploymentStatus{ObservedGeneration: deployment.Generation, Replicas: 1, ReadyReplicas: 1, AvailableReplicas: 1}
+	deployment.Status = appsv1.DeploymentStatus{
+		ObservedGeneration: deployment.Generation, Replicas: 2,
+		UpdatedReplicas: 2, ReadyReplicas: 1, AvailableReplicas: 1,
+	}
 	if err := in.Client.Status().Update(t.Context(), deployment); err != nil {
 		t.Fatal(err)
 	}
 
 	create(t, in, &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: installation.DefaultNamespace, Name: "agent", Labels: map[string]string{discoveryv1.LabelServiceName: installation.Name},
+			Namespace: installation.DefaultNamespace, Name: "agent",
+			Labels: map[string]string{discoveryv1.LabelServiceName: installation.Name},
 		},
 		AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"192.0.2.1"}}},
 	})
@@ -321,7 +341,7 @@ func called(t *testing.T, in *controlplane.ControlPlane) (names []string) {
 
 	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{}
 
-	err := in.Client.Get(t.Context(), client.ObjectKey{Name: installation.DefaultConfigurationName}, configuration)
+	err := in.Client.Get(t.Context(), client.ObjectKey{Name: installation.Name}, configuration)
 	if client.IgnoreNotFound(err) != nil {
 		t.Fatal(err)
 	}
@@ -343,12 +363,15 @@ func eventuallyCalls(t *testing.T, in *controlplane.ControlPlane, want ...string
 func eventuallyGone(t *testing.T, plane *controlplane.ControlPlane, name string) {
 	t.Helper()
 	rig.Eventually(t, patience, name+" is gone", func() bool {
-		return apierrors.IsNotFound(plane.Client.Get(t.Context(), client.ObjectKey{Namespace: metav1.NamespaceDefault, Name: name}, &corev1.ConfigMap{}))
+		return apierrors.IsNotFound(plane.Client.Get(t.Context(), client.ObjectKey{
+			Namespace: metav1.NamespaceDefault,
+			Name:      name,
+		}, &corev1.ConfigMap{}))
 	})
 }
 
-// eventuallyHeard is about all runtimes that a fleet knows.
-func eventuallyHeard(t *testing.T, heard *fleet.Fleet, want ...core.RuntimeID) {
+// eventuallyKnows is about all runtimes that a fleet knows.
+func eventuallyKnows(t *testing.T, heard *fleet.Fleet, want ...core.RuntimeID) {
 	t.Helper()
 	rig.Eventually(t, patience, "the fleet knows "+fmt.Sprint(want), func() bool {
 		var known []core.RuntimeID

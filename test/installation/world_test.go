@@ -24,7 +24,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 )
 
-// world is a runtime, or a namespace of one, into which the agent is installed. The test is its kubelet.
+// world is a runtime, or a namespace of one, into which the agent is installed. The test is its
+// kubelet.
 type world struct {
 	t         *testing.T
 	namespace string
@@ -43,7 +44,10 @@ var errKilled = errors.New("killed")
 func newWorld(t *testing.T, plane *controlplane.ControlPlane, name string) *world {
 	t.Helper()
 
-	w := &world{t: t, namespace: name, opts: installation.Options{Namespace: name, ConfigurationName: name}}
+	w := &world{t: t, namespace: name, opts: installation.Options{
+		Namespace: name, ConfigurationName: name,
+		NoCanary: true,
+	}}
 
 	reading, err := client.NewWithWatch(plane.Config, client.Options{})
 	if err != nil {
@@ -52,7 +56,9 @@ func newWorld(t *testing.T, plane *controlplane.ControlPlane, name string) *worl
 
 	// Strict: what the API server does not know is an error, not ignored.
 	w.client = client.WithFieldValidation(interceptor.NewClient(reading, interceptor.Funcs{
-		Apply: func(ctx context.Context, c client.WithWatch, object apiruntime.ApplyConfiguration, opts ...client.ApplyOption) error {
+		Apply: func(ctx context.Context, c client.WithWatch, object apiruntime.ApplyConfiguration,
+			opts ...client.ApplyOption,
+		) error {
 			applied := object.(interface {
 				GetKind() string
 				GetName() string
@@ -80,7 +86,8 @@ func newWorld(t *testing.T, plane *controlplane.ControlPlane, name string) *worl
 		},
 	}), "Strict")
 	w.runtime = installation.Runtime{
-		ID: core.RuntimeID(name), Client: w.client, Secret: newSecret(t, name), Watches: []admission.Watch{watch("first")},
+		ID: core.RuntimeID(name), Client: w.client, Secret: newSecret(t, name,
+			name), Watches: []admission.Watch{watch("first")},
 	}
 
 	return w
@@ -90,7 +97,8 @@ func (w *world) write(verb, kind, name string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
-	w.writes = append(w.writes, verb+" "+kind+" "+strings.TrimPrefix(strings.TrimPrefix(name, w.namespace), installation.Name))
+	w.writes = append(w.writes, verb+" "+kind+" "+strings.TrimPrefix(strings.TrimPrefix(name, w.namespace),
+		installation.Name))
 	if len(w.writes) == w.fail {
 		return errKilled
 	}
@@ -167,10 +175,19 @@ func (w *world) answer(replicas int32) {
 func (w *world) available(replicas int32) {
 	w.t.Helper()
 
+	wanted := *w.deployment().Spec.Replicas
+	w.rollout(appsv1.DeploymentStatus{
+		Replicas: wanted, UpdatedReplicas: wanted, ReadyReplicas: replicas, AvailableReplicas: replicas,
+	})
+}
+
+// rollout writes a status as the controller of Deployments does.
+func (w *world) rollout(status appsv1.DeploymentStatus) {
+	w.t.Helper()
+
 	deployment := w.deployment()
-	deployment.Status = appsv1.DeploymentStatus{
-		ObservedGeneration: deployment.Generation, Replicas: replicas, ReadyReplicas: replicas, AvailableReplicas: replicas,
-	}
+	status.ObservedGeneration = deployment.Generation
+	deployment.Status = status
 
 	if err := w.client.Status().Update(w.t.Context(), deployment); err != nil {
 		w.t.Fatal(err)
@@ -185,7 +202,10 @@ func (w *world) endpoint() {
 			Namespace: w.namespace, Name: "agent", Labels: map[string]string{discoveryv1.LabelServiceName: installation.Name},
 		},
 		AddressType: discoveryv1.AddressTypeIPv4,
-		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"192.0.2.1"}, Conditions: discoveryv1.EndpointConditions{Ready: new(true)}}},
+		Endpoints: []discoveryv1.Endpoint{{
+			Addresses:  []string{"192.0.2.1"},
+			Conditions: discoveryv1.EndpointConditions{Ready: new(true)},
+		}},
 	}
 	// Not through w.client: it is not the installer's.
 	if err := w.client.Create(w.t.Context(), slice); err != nil && !apierrors.IsAlreadyExists(err) {
@@ -284,11 +304,12 @@ func (w *world) left() map[string]string {
 	return found
 }
 
-// somebodys makes the namespace before the installer does, so that it is not the installer's.
-func (w *world) somebodys() {
+// createNamespace creates the namespace before the installer does, which must not remove it then.
+func (w *world) createNamespace() {
 	w.t.Helper()
 
-	if err := w.client.Create(w.t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}}); err != nil {
+	if err := w.client.Create(w.t.Context(),
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}}); err != nil {
 		w.t.Fatal(err)
 	}
 

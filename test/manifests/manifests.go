@@ -1,4 +1,5 @@
-// Package manifests reads what a control plane must know before a Watcher, or its route, can be there.
+// Package manifests reads the custom resource definitions of Watchers and of their routes, for
+// tests.
 package manifests
 
 import (
@@ -27,12 +28,17 @@ func Watchers(t testing.TB) *apiextensionsv1.CustomResourceDefinition {
 	return definition
 }
 
-// Routes returns the files of the custom resource definitions that the modules of the typed APIs ship.
+// Routes returns the files of the definitions of a kind of routes. They are part of the modules of
+// the typed APIs.
 func Routes(t testing.TB, kind watcher.Routing) []string {
 	t.Helper()
 
-	if kind == watcher.VirtualService {
+	switch kind {
+	case watcher.NoRouting:
+		return nil
+	case watcher.VirtualService:
 		return []string{filepath.Join(moduleDir(t, "istio.io/api"), "kubernetes", "customresourcedefinitions.gen.yaml")}
+	case watcher.HTTPRoute:
 	}
 
 	standard := filepath.Join(moduleDir(t, "sigs.k8s.io/gateway-api"), "config", "crd", "standard")

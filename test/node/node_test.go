@@ -81,7 +81,7 @@ func install(t *testing.T, plane *controlplane.ControlPlane) {
 		Watches: []admission.Watch{watch},
 	}
 
-	installer, err := installation.New(image, address, installation.Options{Canary: true})
+	installer, err := installation.New(image, address, installation.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

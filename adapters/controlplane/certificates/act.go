@@ -19,9 +19,10 @@ func (c *Certificates) createAuthority(ctx context.Context, generation int, requ
 	return c.apply(ctx, c.authority(generation, request))
 }
 
-// publish writes bundle and server certificate at once, so that they never mix generations.
+// publish writes the bundle and the server certificate in one Secret, so that they never mix
+// generations.
 func (c *Certificates) publish(ctx context.Context, seen *observed) error {
-	server := seen.secrets[c.names.server()]
+	server := seen.serverSecret(c.names)
 	if server == nil {
 		return errors.New("the server has no certificate")
 	}
@@ -35,11 +36,14 @@ func (c *Certificates) publish(ctx context.Context, seen *observed) error {
 		}
 	}
 
-	secret := &corev1.Secret{ObjectMeta: c.meta(c.names.listener()), Type: corev1.SecretTypeTLS, Data: map[string][]byte{
-		cmmeta.TLSCAKey:         encode(bundle),
-		corev1.TLSCertKey:       server.Data[corev1.TLSCertKey],
-		corev1.TLSPrivateKeyKey: server.Data[corev1.TLSPrivateKeyKey],
-	}}
+	secret := &corev1.Secret{
+		ObjectMeta: c.meta(c.names.listener()), Type: corev1.SecretTypeTLS,
+		Data: map[string][]byte{
+			cmmeta.TLSCAKey:         encode(bundle),
+			corev1.TLSCertKey:       server.Data[corev1.TLSCertKey],
+			corev1.TLSPrivateKeyKey: server.Data[corev1.TLSPrivateKeyKey],
+		},
+	}
 	secret.Annotations = map[string]string{annotationBundleSince: stamp(since)}
 
 	return c.apply(ctx, secret)
@@ -54,8 +58,8 @@ func (c *Certificates) reissueAll(ctx context.Context, leaves []leaf) error {
 	return errors.Join(failed...)
 }
 
-// reissue asks cert-manager for a new certificate and key: a new CA is no reason for it by itself. cert-manager writes the same status, so a
-// conflict is nothing unusual.
+// reissue makes cert-manager issue a new certificate and key, which it does not do for a new CA.
+// cert-manager writes the same status, so conflicts are usual.
 func (c *Certificates) reissue(ctx context.Context, name string) error {
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		certificate, err := get(ctx, c.client, c.key(name), &certv1.Certificate{})
@@ -65,7 +69,7 @@ func (c *Certificates) reissue(ctx context.Context, name string) error {
 
 		setIssuing(certificate, metav1.NewTime(c.opts.Now()))
 
-		return c.client.Status().Update(ctx, certificate) //nolint:wrapcheck // Below.
+		return c.client.Status().Update(ctx, certificate)
 	})
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("mark Certificate %s for issuing: %w", name, err)
@@ -81,17 +85,16 @@ func isIssuing(certificate *certv1.Certificate) bool {
 }
 
 func setIssuing(certificate *certv1.Certificate, now metav1.Time) {
-	certificate.Status.Conditions = slices.DeleteFunc(certificate.Status.Conditions, func(condition certv1.CertificateCondition) bool {
-		return condition.Type == certv1.CertificateConditionIssuing
-	})
+	isOld := func(c certv1.CertificateCondition) bool { return c.Type == certv1.CertificateConditionIssuing }
+	certificate.Status.Conditions = slices.DeleteFunc(certificate.Status.Conditions, isOld)
 	certificate.Status.Conditions = append(certificate.Status.Conditions, certv1.CertificateCondition{
 		Type: certv1.CertificateConditionIssuing, Status: cmmeta.ConditionTrue, Reason: "CARotated",
 		Message: "Its CA is being replaced", LastTransitionTime: &now, ObservedGeneration: certificate.Generation,
 	})
 }
 
-// retire removes the CAs that are older than a generation: the Certificate first, or cert-manager would make a new Secret. What was interrupted
-// between the two is found by its Secret.
+// retire deletes the Certificates of the CAs that are older than a generation. sweep deletes their
+// Secrets.
 func (c *Certificates) retire(ctx context.Context, seen *observed, generation int) error {
 	for i := range seen.certificates {
 		certificate := &seen.certificates[i]
@@ -99,7 +102,7 @@ func (c *Certificates) retire(ctx context.Context, seen *observed, generation in
 			continue
 		}
 
-		if err := client.IgnoreNotFound(c.client.Delete(ctx, certificate, client.Preconditions{UID: &certificate.UID})); err != nil {
+		if err := c.remove(ctx, certificate); err != nil {
 			return fmt.Errorf("delete Certificate %s: %w", certificate.Name, err)
 		}
 	}
@@ -107,19 +110,43 @@ func (c *Certificates) retire(ctx context.Context, seen *observed, generation in
 	return nil
 }
 
-// sweep removes the keys of CAs that are retired.
+// discard deletes a CA that cert-manager has made in the place of a lost one. The Certificate goes
+// first, or cert-manager would make a new Secret.
+func (c *Certificates) discard(ctx context.Context, seen *observed, generation int) error {
+	name := c.names.authority(generation)
+
+	for i := range seen.certificates {
+		if seen.certificates[i].Name != name {
+			continue
+		}
+
+		if err := c.remove(ctx, &seen.certificates[i]); err != nil {
+			return fmt.Errorf("delete Certificate %s: %w", name, err)
+		}
+	}
+
+	if secret := seen.secrets[name]; secret != nil {
+		if err := c.remove(ctx, secret); err != nil {
+			return fmt.Errorf("delete Secret %s: %w", name, err)
+		}
+	}
+
+	return nil
+}
+
+// sweep deletes the keys of CAs that have no Certificate any more. It keeps all while there is no
+// other CA.
 func (c *Certificates) sweep(ctx context.Context, seen *observed) error {
 	if len(seen.authorities) == 0 {
 		return nil
 	}
 
 	for name, secret := range seen.secrets {
-		// Its Certificate is the youngest proof that it is needed.
-		if !retired(secret, seen.authorities[0].generation) {
+		if secret.Labels[labelRole] != roleCA || seen.hasCertificate(name) {
 			continue
 		}
 
-		if err := client.IgnoreNotFound(c.client.Delete(ctx, secret, client.Preconditions{UID: &secret.UID})); err != nil {
+		if err := c.remove(ctx, secret); err != nil {
 			return fmt.Errorf("delete Secret %s of a retired CA: %w", name, err)
 		}
 	}
@@ -127,10 +154,13 @@ func (c *Certificates) sweep(ctx context.Context, seen *observed) error {
 	return nil
 }
 
-// retired reports whether an object is of a CA that is older than a generation.
-func retired(object client.Object, generation int) bool {
-	labels := object.GetLabels()
-	have, err := strconv.Atoi(labels[labelGeneration])
+func (o *observed) hasCertificate(name string) bool {
+	return slices.ContainsFunc(o.certificates, func(c certv1.Certificate) bool { return c.Spec.SecretName == name })
+}
 
-	return labels[LabelRole] == roleCA && err == nil && have < generation
+// retired reports whether a Certificate is of a CA that is older than a generation.
+func retired(certificate *certv1.Certificate, generation int) bool {
+	have, err := strconv.Atoi(certificate.Labels[labelGeneration])
+
+	return certificate.Labels[labelRole] == roleCA && err == nil && have < generation
 }

@@ -15,16 +15,16 @@ import (
 func (c *Certificates) apply(ctx context.Context, object client.Object) error {
 	content, err := serverside.Content(object)
 	if err != nil {
-		return err //nolint:wrapcheck // It names the object, and its callers say what for.
+		return err
 	}
 
 	applied := &unstructured.Unstructured{Object: content}
 	applied.SetGroupVersionKind(kindOf(object))
 
-	return serverside.Apply(ctx, c.client, applied, FieldOwner) //nolint:wrapcheck // The same.
+	return serverside.Apply(ctx, c.client, applied, fieldOwner)
 }
 
-// kindOf does without the scheme of the client, which may not know the types of cert-manager when they are written only.
+// kindOf needs no scheme: that of the client may not have the types of cert-manager.
 func kindOf(object client.Object) schema.GroupVersionKind {
 	switch object.(type) {
 	case *certv1.Issuer:

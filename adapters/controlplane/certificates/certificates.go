@@ -4,19 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"log/slog"
 	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// Certificates are one CA and what it signs. Create it with [New]; its methods may be called concurrently, also by several
-// replicas, though only one of them gains from it.
+// Certificates are a CA and the certificates that it signs. Create it with [New]. Its methods may
+// be called concurrently, also by several replicas.
 type Certificates struct {
 	client    client.Client
 	namespace string
@@ -24,84 +24,88 @@ type Certificates struct {
 	dnsNames  []string
 	confirmed Confirmations
 	opts      Options
+	locks     locks
+	notices   notices
 }
 
-// New returns the certificates of that name and namespace in the control plane. The name begins those of all objects. The server
-// certificate is for dnsNames: those by which agents reach the listener or gateway.
+// New returns the certificates with that namespace and name in the control plane. The names of all
+// objects begin with it. The server certificate is for dnsNames, by which agents reach the listener
+// or gateway. New creates nothing. An error names every invalid parameter.
 //
-// The client should read from the API server, as client.New does, or its cache should hold only the Secrets of the namespace:
-// a manager's cache holds those of the whole cluster. It needs the rights that docs/certificates.md lists.
-//
-// It creates nothing yet. An error names what is wrong with the parameters.
+// The client should read from the API server, as client.New does, or from a cache of the Secrets of
+// the namespace. The cache of a manager holds the Secrets of all namespaces. docs/certificates.md
+// lists the rights that it needs.
 func New(
 	c client.Client, name types.NamespacedName, dnsNames []string, confirmed Confirmations, opts Options,
 ) (*Certificates, error) {
 	opts = opts.withDefaults()
-	wrong := []error{names(name.Name).validate(), opts.validate()}
 
-	want := func(what string, given bool) {
-		if !given {
-			wrong = append(wrong, fmt.Errorf("certificates: want %s, have none", what))
-		}
-	}
-
-	want("a client", c != nil)
-	want("a namespace", name.Namespace != "")
-	want("DNS names of the server", len(dnsNames) > 0)
-	want("Confirmations", confirmed != nil)
-
-	for _, dnsName := range dnsNames {
-		if err := checkDNSName(dnsName); err != nil {
-			wrong = append(wrong, fmt.Errorf("certificates: DNS name of the server: %w", err))
-		}
-	}
-
-	if err := errors.Join(wrong...); err != nil {
+	if err := errors.Join(
+		names(name.Name).validate(),
+		opts.validate(),
+		required("a client", c != nil),
+		required("a namespace", name.Namespace != ""),
+		required("DNS names of the server", len(dnsNames) > 0),
+		required("Confirmations", confirmed != nil),
+		opts.validateServer(dnsNames),
+	); err != nil {
 		return nil, err
 	}
 
 	return &Certificates{
 		client: c, namespace: name.Namespace, names: names(name.Name),
-		dnsNames: slices.Clone(dnsNames), confirmed: confirmed, opts: opts,
+		dnsNames: slices.Clone(dnsNames), confirmed: confirmed, opts: opts, locks: locks{seed: maphash.MakeSeed()},
 	}, nil
 }
 
-// Status is how far the CA and the server certificate are.
+func required(what string, given bool) error {
+	if given {
+		return nil
+	}
+
+	return fmt.Errorf("certificates: want %s, have none", what)
+}
+
+// Status is the progress of the CA and the server certificate.
 type Status struct {
-	// Phase is what is being done.
+	// Phase is the phase of the rotation.
 	Phase Phase
-	// Ready means that the Secret of the listener has a bundle, a certificate and a key. It stays true while a CA rotates.
+	// Ready means that the listener's Secret has a bundle, a certificate and a key. It stays true
+	// while a CA rotates.
 	Ready bool
-	// Generation numbers the CA that is to sign everything, from 1; CAFingerprint is the SHA-256 of its DER bytes in lower case
-	// hex, empty until it is issued.
-	Generation    int
+	// Generation is the number of the youngest CA, from 1.
+	Generation int
+	// CAFingerprint is the SHA-256 of its DER bytes in lower case hex, empty until it is issued.
 	CAFingerprint string
-	// Waiting are the runtimes that hold up the rotation: their certificates are not issued yet, or they have not confirmed the CA.
-	// After a switch that did not wait for them, they are those that are cut off.
+	// Waiting are the runtimes that delay the rotation: their certificates are not issued yet, or
+	// they have not confirmed the CA. After a switch that did not wait for them, they are the
+	// runtimes that are cut off.
 	Waiting []core.RuntimeID
-	// Message says all this in a sentence.
+	// Message describes the status in a sentence.
 	Message string
-	// RequeueAfter is when to call Reconcile again.
+	// RequeueAfter is the time until the next call of Reconcile.
 	RequeueAfter time.Duration
 }
 
-// ListenerSecret is the name of the Secret that a listener or gateway mounts: ca.crt is the bundle to verify clients with,
-// tls.crt and tls.key are the server certificate. They always fit each other.
+// ListenerSecret returns the name of the Secret for listeners and gateways. In it, ca.crt is the
+// bundle that verifies clients, and tls.crt and tls.key are the server certificate. They always fit
+// each other.
 func (c *Certificates) ListenerSecret() types.NamespacedName { return c.key(c.names.listener()) }
 
-// ClientsIssuer is the name of the Issuer that signs for runtimes, whose annotations steer and tell about a rotation.
+// ClientsIssuer returns the name of the Issuer that signs for runtimes. Its annotations control and
+// report a rotation.
 func (c *Certificates) ClientsIssuer() types.NamespacedName { return c.key(c.names.clients()) }
 
 func (c *Certificates) key(name string) types.NamespacedName {
 	return types.NamespacedName{Namespace: c.namespace, Name: name}
 }
 
-// maxSteps bounds what one call does. A rotation has fewer that do not wait.
+// maxSteps bounds the steps of one call. A rotation has fewer that do not wait.
 const maxSteps = 8
 
-// Reconcile brings the CA and the server certificate nearer to what is wanted, from the first Issuer to the last step of a
-// rotation, as far as it goes without waiting. Call it again after [Status.RequeueAfter], and when a Secret or a
-// Certificate changes. It may be interrupted anywhere.
+// Reconcile does the next steps for the CA and the server certificate, from the first Issuer to the
+// end of a rotation, without waiting. Call it again after [Status.RequeueAfter], and when a Secret
+// or a Certificate changes. It may be interrupted anywhere.
 func (c *Certificates) Reconcile(ctx context.Context) (Status, error) {
 	for range maxSteps {
 		status, again, err := c.reconcileOnce(ctx)
@@ -110,7 +114,7 @@ func (c *Certificates) Reconcile(ctx context.Context) (Status, error) {
 		}
 	}
 
-	return Status{}, errors.New("certificates: no end of steps: does another field owner undo them?")
+	return Status{}, fmt.Errorf("certificates: more than %d steps: does another field owner undo them?", maxSteps)
 }
 
 func (c *Certificates) reconcileOnce(ctx context.Context) (status Status, again bool, err error) {
@@ -123,35 +127,36 @@ func (c *Certificates) reconcileOnce(ctx context.Context) (status Status, again 
 
 	s := plan(seen.view, c.limits())
 	status = c.status(seen.view, s)
-	status.RequeueAfter = max(status.RequeueAfter, rest(time.Since(begun)))
+	status.RequeueAfter = max(status.RequeueAfter, pauseAfter(time.Since(begun)))
 
 	if err := c.maintain(ctx, seen, status); err != nil {
 		return status, false, fmt.Errorf("certificates: %w", err)
 	}
 
 	if s.action == actionNone {
-		c.tell(ctx, seen, status)
+		c.announce(ctx, seen, status)
 
 		return status, false, nil
 	}
 
-	c.opts.Logger.InfoContext(ctx, "step of the certificates", slog.String("phase", string(s.phase)), slog.String("action", s.action.String()),
+	c.opts.Logger.InfoContext(ctx, "step of the certificates",
+		slog.String("phase", string(s.phase)), slog.String("action", s.action.String()),
 		slog.Int("generation", status.Generation), slog.Int("waiting", len(s.waiting)))
 
 	if err := c.act(ctx, seen, s); err != nil {
 		return status, false, fmt.Errorf("certificates: %s: %w", s.action, err)
 	}
 
-	// Re-issuing takes its time, in any case.
+	// A new certificate is never issued at once.
 	return status, s.action != actionReissue && s.action != actionReissueServer, nil
 }
 
-// rest is how long to leave an API server alone after a look at all runtimes, so that it takes at most a tenth of the time: a rotation may
-// wait for weeks until the last one of thousands has confirmed.
-func rest(look time.Duration) time.Duration {
-	const looks = 9
+// pauseAfter returns a pause, so that reading all runtimes takes at most a tenth of the time. A
+// rotation of thousands may wait for weeks.
+func pauseAfter(reading time.Duration) time.Duration {
+	const factor = 9
 
-	return min(looks*look, longestRequeue)
+	return min(factor*reading, longestRequeue)
 }
 
 func (c *Certificates) limits() limits {
@@ -175,6 +180,8 @@ func (c *Certificates) status(v view, s step) Status {
 // act does one step.
 func (c *Certificates) act(ctx context.Context, seen *observed, s step) error {
 	switch s.action {
+	case actionDiscard:
+		return c.discard(ctx, seen, s.generation)
 	case actionCreate:
 		return c.createAuthority(ctx, s.generation, s.request)
 	case actionSignClients:
@@ -197,12 +204,13 @@ func (c *Certificates) act(ctx context.Context, seen *observed, s step) error {
 
 func (a action) String() string {
 	return [...]string{
-		"none", "create a CA", "sign for runtimes", "sign for the server", "publish the bundle and the server certificate",
+		"none", "discard a CA that was issued anew", "create a CA", "sign for runtimes", "sign for the server",
+		"publish the bundle and the server certificate",
 		"reissue for runtimes", "reissue for the server", "retire old CAs",
 	}[a]
 }
 
-// maintain applies what is the same in every phase: so it is corrected when somebody edits it.
+// maintain applies the objects that are the same in every phase, which corrects changes by others.
 func (c *Certificates) maintain(ctx context.Context, seen *observed, status Status) error {
 	if c.opts.CAIssuer.Name == "" {
 		if err := c.apply(ctx, c.selfSigned()); err != nil {
@@ -221,25 +229,13 @@ func (c *Certificates) maintain(ctx context.Context, seen *observed, status Stat
 	clients := c.issuer(c.names.clients(), seen.clientSigner)
 	clients.Annotations = map[string]string{AnnotationRotation: status.Message}
 
-	for _, object := range []client.Object{clients, c.issuer(c.names.servers(), seen.serverSigner), c.serverCertificate()} {
+	servers := c.issuer(c.names.servers(), seen.serverSigner)
+
+	for _, object := range []client.Object{clients, servers, c.serverCertificate()} {
 		if err := c.apply(ctx, object); err != nil {
 			return err
 		}
 	}
 
 	return nil
-}
-
-// tell names those that a rotation waits for.
-func (c *Certificates) tell(ctx context.Context, seen *observed, status Status) {
-	if len(status.Waiting) == 0 {
-		return
-	}
-
-	c.opts.Logger.WarnContext(ctx, "rotation of the CA waits for runtimes", slog.String("phase", string(status.Phase)),
-		slog.Int("generation", status.Generation), slog.Any("runtimes", status.Waiting))
-
-	if c.opts.Recorder != nil && seen.clientsIssuer != nil {
-		c.opts.Recorder.Eventf(seen.clientsIssuer, nil, corev1.EventTypeWarning, "RotationWaits", string(status.Phase), "%s", status.Message)
-	}
 }

@@ -12,13 +12,13 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
 
-func beat(epoch string, trusts ...string) []core.WatchEvent {
-	return []core.WatchEvent{{Kind: core.KindHeartbeat, Epoch: epoch, Heartbeat: &core.Heartbeat{
+func beat(epoch string, trusts ...string) core.Batch {
+	return core.Batch{Epoch: epoch, Heartbeat: &core.Heartbeat{
 		Number: 1, Interval: time.Minute, Instance: epoch, CAFingerprints: trusts,
-	}}}
+	}}
 }
 
-// Only what was said counts: silence, another CA, or one replica that lags do not confirm.
+// Silence, another CA, or one replica that lags do not confirm.
 func TestFromFleet(t *testing.T) {
 	t.Parallel()
 
@@ -27,16 +27,19 @@ func TestFromFleet(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	f.Observe("trusts", "m", beat("1", "old", "new"))
-	f.Observe("lags", "m", beat("2", "old", "new"))
-	f.Observe("lags", "m", beat("3", "old"))
-	f.Observe("two-managers", "m", beat("4", "new"))
-	f.Observe("two-managers", "n", beat("4", "old"))
-	f.Observe("no-heartbeat", "m", []core.WatchEvent{{}})
+	f.Observe(core.Peer{ID: "trusts"}, "m", beat("1", "old", "new"), nil)
+	f.Observe(core.Peer{ID: "lags"}, "m", beat("2", "old", "new"), nil)
+	f.Observe(core.Peer{ID: "lags"}, "m", beat("3", "old"), nil)
+	f.Observe(core.Peer{ID: "two-managers"}, "m", beat("4", "new"), nil)
+	f.Observe(core.Peer{ID: "two-managers"}, "n", beat("4", "old"), nil)
+	f.Observe(core.Peer{ID: "no-heartbeat"}, "m", core.NewBatch(core.WatchEvent{}), nil)
 
 	all := []core.RuntimeID{"trusts", "lags", "two-managers", "no-heartbeat", "never-heard"}
 	now := time.Now()
-	confirmed := certificates.FromFleet(f, certificates.FleetOptions{WarmUp: time.Minute, Now: func() time.Time { return now }})
+	confirmed := certificates.FromFleet(f, certificates.FleetOptions{
+		WarmUp: time.Minute,
+		Now:    func() time.Time { return now },
+	})
 
 	if diff := cmp.Diff(all, confirmed.Unconfirmed("new", all)); diff != "" {
 		t.Errorf("of a fleet that has just started (-want +have):\n%s", diff)
@@ -49,7 +52,8 @@ func TestFromFleet(t *testing.T) {
 	}
 }
 
-// A standby hears nothing until it takes the lead: then the first replica that is heard does not speak for the others.
+// A standby hears nothing until it takes the lead: then the first replica that is heard does not
+// speak for the others.
 func TestFromFleetOfAStandby(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -62,7 +66,7 @@ func TestFromFleetOfAStandby(t *testing.T) {
 		one := []core.RuntimeID{"one"}
 
 		time.Sleep(time.Hour)
-		f.Observe("one", "m", beat("1", "new"))
+		f.Observe(core.Peer{ID: "one"}, "m", beat("1", "new"), nil)
 
 		if diff := cmp.Diff(one, confirmed.Unconfirmed("new", one)); diff != "" {
 			t.Errorf("at once (-want +have):\n%s", diff)

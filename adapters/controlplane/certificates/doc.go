@@ -1,10 +1,12 @@
-// Package certificates keeps the certificates of a control plane and its runtimes, with cert-manager: a CA of its own, the
-// certificate of the listener or gateway, and one certificate per runtime, which is both the client certificate of its
-// agent and the one that its webhook serves. It rotates the CA while traffic flows.
+// Package certificates keeps the certificates of a control plane and its runtimes, with
+// cert-manager. There are a CA and the certificate of the listener or gateway. Each runtime has a
+// client certificate for its agent, and a serving certificate for its webhook. The package rotates
+// the CA while traffic flows.
 //
-// An operator calls [Certificates.Reconcile] for the control plane's side and [Certificates.EnsureRuntime] from the reconcile
-// of each runtime. Neither waits: both bring the cluster one step nearer to what is wanted and say what is still missing. All
-// state is in the cluster, so that another replica, or the same one after a crash, goes on where the last one was.
+// An operator calls [Certificates.Reconcile] for the control plane and
+// [Certificates.EnsureRuntime] from the reconcile of each runtime. Neither waits: both do the
+// steps that are possible now and report the next one. All state is in the cluster, so another
+// replica, or the same one after a crash, continues.
 //
-// docs/certificates.md shows what is created, and in which order a CA is rotated.
+// docs/certificates.md lists the objects and the order of a rotation.
 package certificates

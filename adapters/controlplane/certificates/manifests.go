@@ -10,7 +10,7 @@ import (
 )
 
 func (c *Certificates) meta(name string) metav1.ObjectMeta {
-	return metav1.ObjectMeta{Namespace: c.namespace, Name: name, Labels: map[string]string{LabelSet: string(c.names)}}
+	return metav1.ObjectMeta{Namespace: c.namespace, Name: name, Labels: map[string]string{labelSet: string(c.names)}}
 }
 
 func (c *Certificates) selfSigned() *certv1.Issuer {
@@ -24,12 +24,14 @@ func (c *Certificates) selfSigned() *certv1.Issuer {
 func (c *Certificates) issuer(name string, generation int) *certv1.Issuer {
 	return &certv1.Issuer{
 		ObjectMeta: c.meta(name),
-		Spec:       certv1.IssuerSpec{IssuerConfig: certv1.IssuerConfig{CA: &certv1.CAIssuer{SecretName: c.names.authority(generation)}}},
+		Spec: certv1.IssuerSpec{IssuerConfig: certv1.IssuerConfig{
+			CA: &certv1.CAIssuer{SecretName: c.names.authority(generation)},
+		}},
 	}
 }
 
-// authority returns the Certificate of a CA. Ours is the rotation: cert-manager renews it only when nobody has rotated it,
-// at the last moment, and then with the same key, so that what it has signed stays good.
+// authority returns the Certificate of a CA. This package rotates it. cert-manager renews it only
+// at the last moment, and then with the same key, so that its signatures stay valid.
 func (c *Certificates) authority(generation int, request string) *certv1.Certificate {
 	name := c.names.authority(generation)
 	certificate := c.certificate(name, roleCA)
@@ -64,28 +66,54 @@ func (c *Certificates) serverCertificate() *certv1.Certificate {
 	return certificate
 }
 
-func (c *Certificates) runtimeCertificate(r Runtime) *certv1.Certificate {
-	certificate := c.certificate(objectName(r.ID), roleRuntime)
+// clientCertificate identifies a runtime to the control plane. It cannot be served, so that no
+// runtime can act as the listener.
+func (c *Certificates) clientCertificate(r Runtime) *certv1.Certificate {
+	certificate := c.runtimeCertificate(r, objectName(r.ID, clientSuffix), roleClient)
 	certificate.Spec.CommonName = string(r.ID)
-	certificate.Spec.DNSNames = c.runtimeNames(r)
-	certificate.Spec.Usages = []certv1.KeyUsage{certv1.UsageDigitalSignature, certv1.UsageClientAuth, certv1.UsageServerAuth}
-	certificate.Spec.IssuerRef = issuerRef(c.names.clients())
+	certificate.Spec.DNSNames = []string{canonical(r.Domain)}
+	certificate.Spec.Usages = []certv1.KeyUsage{certv1.UsageDigitalSignature, certv1.UsageClientAuth}
 
 	return certificate
 }
 
-// certificate returns what all have in common. ECDSA P-256 is allowed by FIPS 186-5, and the cheapest in a handshake.
+// webhookCertificate is the serving certificate of a webhook. It identifies no runtime.
+func (c *Certificates) webhookCertificate(r Runtime) *certv1.Certificate {
+	certificate := c.runtimeCertificate(r, objectName(r.ID, webhookSuffix), roleWebhook)
+	certificate.Spec.DNSNames = c.opts.serviceNames()
+	certificate.Spec.Usages = []certv1.KeyUsage{certv1.UsageDigitalSignature, certv1.UsageServerAuth}
+
+	return certificate
+}
+
+func (c *Certificates) runtimeCertificate(r Runtime, name, role string) *certv1.Certificate {
+	certificate := c.certificate(name, role)
+	certificate.Spec.IssuerRef = issuerRef(c.names.clients())
+	certificate.Annotations = map[string]string{annotationRuntime: string(r.ID)}
+
+	if r.Owner != nil {
+		certificate.Annotations[annotationOwner] = ownerName(r.Owner)
+		certificate.Annotations[annotationOwnerUID] = string(r.Owner.GetUID())
+	}
+
+	return certificate
+}
+
+// certificate returns the common part of all Certificates. ECDSA P-256 is allowed by FIPS 186-5,
+// and the cheapest in a handshake.
 func (c *Certificates) certificate(name, role string) *certv1.Certificate {
 	meta := c.meta(name)
-	meta.Labels[LabelRole] = role
+	meta.Labels[labelRole] = role
 
 	return &certv1.Certificate{
 		ObjectMeta: meta,
 		Spec: certv1.CertificateSpec{
-			SecretName:     name,
-			SecretTemplate: &certv1.CertificateSecretTemplate{Labels: map[string]string{LabelSet: string(c.names), LabelRole: role}},
-			Duration:       &metav1.Duration{Duration: c.opts.Duration},
-			RenewBefore:    &metav1.Duration{Duration: c.opts.RenewBefore},
+			SecretName: name,
+			SecretTemplate: &certv1.CertificateSecretTemplate{
+				Labels: map[string]string{labelSet: string(c.names), labelRole: role},
+			},
+			Duration:    &metav1.Duration{Duration: c.opts.Duration},
+			RenewBefore: &metav1.Duration{Duration: c.opts.RenewBefore},
 			PrivateKey: &certv1.CertificatePrivateKey{
 				Algorithm: certv1.ECDSAKeyAlgorithm, Size: 256, Encoding: certv1.PKCS8, RotationPolicy: certv1.RotationPolicyAlways,
 			},

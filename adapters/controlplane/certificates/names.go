@@ -3,7 +3,6 @@ package certificates
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"net/netip"
 	"strconv"
@@ -15,54 +14,63 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// What marks the objects of this package.
 const (
-	// FieldOwner owns what this package applies.
-	FieldOwner = "runtime-watcher-certificates"
+	// fieldOwner owns the fields that this package applies.
+	fieldOwner = "runtime-watcher-certificates"
 
-	// LabelSet says which [Certificates] an object belongs to, LabelRole what it is for.
-	LabelSet  = "operator.kyma-project.io/certificates"
-	LabelRole = "operator.kyma-project.io/certificate-role"
+	// labelSet has the name of the [Certificates] of an object, labelRole one of the roles.
+	labelSet  = "operator.kyma-project.io/certificates"
+	labelRole = "operator.kyma-project.io/certificate-role"
 
 	roleCA      = "ca"
 	roleServer  = "server"
-	roleRuntime = "runtime"
+	roleClient  = "runtime"
+	roleWebhook = "webhook"
 
 	labelGeneration = "operator.kyma-project.io/ca-generation"
 )
 
-// Annotations of the Issuer of the clients, by which a user speaks with this package, and it with the user.
+// Annotations of the clients' Issuer, with which a user controls and observes a rotation.
 const (
-	// AnnotationRotate asks for a new CA whenever its value changes: any text, such as the date.
+	// AnnotationRotate requests a new CA whenever its value changes. The value is any text, such as
+	// the date.
 	AnnotationRotate = "operator.kyma-project.io/rotate-ca"
-	// AnnotationSwitchAnyway names the generation of a CA to which the server certificate switches although not all runtimes have
-	// confirmed it. They are cut off until they get the new bundle.
+	// AnnotationSwitchAnyway is the generation of a CA to which the server certificate switches
+	// without waiting for the confirmation of all runtimes. The others are cut off until they get
+	// the new bundle.
 	AnnotationSwitchAnyway = "operator.kyma-project.io/switch-anyway"
-	// AnnotationRotation is what the rotation is doing, and whom it waits for.
+	// AnnotationRotation reports the progress of a rotation, and the runtimes that it waits for.
 	AnnotationRotation = "operator.kyma-project.io/rotation"
-
-	// annotationRequest is what a CA was made for.
-	annotationRequest = "operator.kyma-project.io/requested-by"
-	// annotationBundleSince is when the bundle got its youngest CA.
-	annotationBundleSince = "operator.kyma-project.io/bundle-since"
 )
 
 const (
-	// maxName leaves room for what is added to it in a label and in a Common Name.
+	// annotationRequest is the value of [AnnotationRotate] for which a CA was made.
+	annotationRequest = "operator.kyma-project.io/requested-by"
+	// annotationBundleSince is the time at which the bundle got its youngest CA.
+	annotationBundleSince = "operator.kyma-project.io/bundle-since"
+	// annotationRuntime is the ID of a runtime, on its certificates.
+	annotationRuntime = "operator.kyma-project.io/runtime-id"
+	// annotationOwner is <namespace>/<name> of the object that represents a runtime,
+	// annotationOwnerUID its UID.
+	annotationOwner    = "operator.kyma-project.io/certificate-owner"
+	annotationOwnerUID = "operator.kyma-project.io/certificate-owner-uid"
+)
+
+const (
+	// maxName leaves room for the suffixes in labels and in Common Names.
 	maxName = 40
 	// maxCommonName is the upper bound of RFC 5280, appendix A.1 (ub-common-name).
 	maxCommonName = 64
-	// maxDNSName is the longest name of a host, without the dot at its end (RFC 1035, section 2.3.4).
+	// maxDNSName is the longest name of a host, without the dot at its end (RFC 1035, section
+	// 2.3.4).
 	maxDNSName = 253
 	hashDigits = 10
 
-	runtimeSuffix = "-watcher-tls"
+	clientSuffix  = "-watcher-tls"
+	webhookSuffix = "-webhook-tls"
 )
 
-// ErrInvalidRuntime means that a runtime can not get a certificate: its ID or its domain does not fit in one.
-var ErrInvalidRuntime = errors.New("runtime can not have a certificate")
-
-// The names of all objects are derived from that of the set.
+// names derives the names of all objects from the name of the set.
 type names string
 
 func (n names) selfSigned() string { return string(n) + "-selfsigned" }
@@ -81,17 +89,30 @@ func (n names) validate() error {
 	return nil
 }
 
-// objectName returns the name of the Certificate and the Secret of a runtime: its ID where that can be a name, and otherwise what of it
-// can, with a hash that keeps different IDs apart. No other object of this package ends like that.
-func objectName(id core.RuntimeID) string {
+// generationOf returns the generation of a CA with that name, 0 if it is no CA of this set.
+func (n names) generationOf(name string) int {
+	text, ok := strings.CutPrefix(name, strings.TrimSuffix(n.authority(0), "0"))
+
+	generation, err := strconv.Atoi(text)
+	if !ok || err != nil {
+		return 0
+	}
+
+	return generation
+}
+
+// objectName returns the name of a Certificate and its Secret. It is the ID if that can be a name.
+// Otherwise it is the valid part of the ID, with a hash that keeps different IDs apart. No other
+// object of this package ends with these suffixes.
+func objectName(id core.RuntimeID, suffix string) string {
 	readable := strings.Trim(strings.Map(nameRune, strings.ToLower(string(id))), "-")
 	if readable == string(id) {
-		return readable + runtimeSuffix
+		return readable + suffix
 	}
 
 	sum := sha256.Sum256([]byte(id))
 
-	return strings.TrimLeft(readable+"-", "-") + hex.EncodeToString(sum[:])[:hashDigits] + runtimeSuffix
+	return strings.TrimLeft(readable+"-", "-") + hex.EncodeToString(sum[:])[:hashDigits] + suffix
 }
 
 func nameRune(r rune) rune {
@@ -109,21 +130,26 @@ func checkID(id core.RuntimeID) error {
 	case len(id) > maxCommonName:
 		return fmt.Errorf("%w: ID %.32q… has %d bytes, want at most %d: it is the Common Name (RFC 5280, ub-common-name)",
 			ErrInvalidRuntime, string(id), len(id), maxCommonName)
-	case strings.ContainsFunc(string(id), func(r rune) bool { return !unicode.IsPrint(r) || r == unicode.ReplacementChar }):
-		return fmt.Errorf("%w: ID %q has characters that can not be printed", ErrInvalidRuntime, string(id))
+	case strings.ContainsFunc(string(id), isUnprintable):
+		return fmt.Errorf("%w: ID %q has characters that cannot be printed", ErrInvalidRuntime, string(id))
 	default:
 		return nil
 	}
 }
 
-// checkDNSName wants a name that a certificate can be for and that a peer can be compared with: no wildcard, no address.
+func isUnprintable(r rune) bool { return !unicode.IsPrint(r) || r == unicode.ReplacementChar }
+
+// checkDNSName accepts DNS names of hosts, and neither wildcards nor addresses.
 func checkDNSName(name string) error {
 	name = strings.TrimSuffix(name, ".")
 
 	if _, err := netip.ParseAddr(name); err == nil || len(name) > maxDNSName ||
 		len(validation.IsDNS1123Subdomain(strings.ToLower(name))) > 0 {
-		return fmt.Errorf("%.300q is no DNS name", name)
+		return fmt.Errorf("want a DNS name, have %.300q", name)
 	}
 
 	return nil
 }
+
+// canonical is a DNS name as SAN pinning compares it: in lower case, without the dot at its end.
+func canonical(name string) string { return strings.ToLower(strings.TrimSuffix(name, ".")) }

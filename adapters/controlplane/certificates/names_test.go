@@ -26,7 +26,7 @@ func TestObjectName(t *testing.T) {
 	}
 
 	for _, test := range tests {
-		if have := objectName(core.RuntimeID(test.id)); !regexp.MustCompile(test.want).MatchString(have) {
+		if have := objectName(core.RuntimeID(test.id), clientSuffix); !regexp.MustCompile(test.want).MatchString(have) {
 			t.Errorf("name of %q is %q, want %s", test.id, have, test.want)
 		}
 	}
@@ -43,8 +43,10 @@ func TestObjectNames(t *testing.T) {
 			return
 		}
 
-		if errs := validation.IsDNS1123Subdomain(objectName(a)); len(errs) > 0 || objectName(a) == objectName(b) {
-			t.Fatalf("%q and %q: names %q and %q: %v", a, b, objectName(a), objectName(b), errs)
+		nameA, nameB := objectName(a, clientSuffix), objectName(b, clientSuffix)
+		if errs := validation.IsDNS1123Subdomain(nameA); len(errs) > 0 || nameA == nameB ||
+			nameA == objectName(b, webhookSuffix) {
+			t.Fatalf("%q and %q: names %q and %q: %v", a, b, nameA, nameB, errs)
 		}
 	})
 }
@@ -52,7 +54,9 @@ func TestObjectNames(t *testing.T) {
 func TestInvalidRuntimes(t *testing.T) {
 	t.Parallel()
 
-	set := &Certificates{names: "watcher", namespace: "default", opts: Options{}.withDefaults()}
+	set := &Certificates{
+		names: "watcher", namespace: "default", dnsNames: []string{"Listener.example"}, opts: Options{}.withDefaults(),
+	}
 	tests := map[string]Runtime{
 		"no ID":             {Domain: "a.example"},
 		"ID too long":       {ID: core.RuntimeID(strings.Repeat("x", 65)), Domain: "a.example"},
@@ -63,15 +67,16 @@ func TestInvalidRuntimes(t *testing.T) {
 		"address":           {ID: "a", Domain: "192.0.2.1"},
 		"URL":               {ID: "a", Domain: "https://a.example"},
 		"blank":             {ID: "a", Domain: "a b"},
+		"of the listener":   {ID: "a", Domain: "listener.EXAMPLE."},
 	}
 
 	for name, r := range tests {
-		if _, err := set.wantedOf(r); !errors.Is(err, ErrInvalidRuntime) {
+		if err := set.validateRuntime(r); !errors.Is(err, ErrInvalidRuntime) {
 			t.Errorf("%s: %v, want %v", name, err, ErrInvalidRuntime)
 		}
 	}
 
-	if _, err := set.wantedOf(Runtime{ID: core.RuntimeID(strings.Repeat("x", 64)), Domain: "A.example."}); err != nil {
+	if err := set.validateRuntime(Runtime{ID: core.RuntimeID(strings.Repeat("x", 64)), Domain: "A.example."}); err != nil {
 		t.Error(err)
 	}
 }
@@ -93,6 +98,11 @@ func TestNewNamesWhatIsWrong(t *testing.T) {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("error does not name %s: %v", want, err)
 		}
+	}
+
+	_, err = New(nil, types.NamespacedName{}, []string{"Runtime-Watcher.runtime-watcher.svc."}, nil, Options{})
+	if !strings.Contains(err.Error(), "another name than") {
+		t.Errorf("every webhook could act as the server: %v", err)
 	}
 
 	if err := (Options{}).withDefaults().validate(); err != nil {

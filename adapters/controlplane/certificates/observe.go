@@ -1,6 +1,7 @@
 package certificates
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/x509"
@@ -8,7 +9,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
@@ -20,30 +20,32 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// observed is the view, and what acting upon it needs.
+// observed is the view, and the objects that the actions need.
 type observed struct {
 	view
 
 	clientsIssuer *certv1.Issuer
 	certificates  []certv1.Certificate
-	secrets       map[string]*corev1.Secret // of cert-manager's, by name
+	secrets       map[string]*corev1.Secret // of cert-manager, by name
 	listener      *corev1.Secret            // nil while there is none
 	issued        []*x509.Certificate       // of the authorities
 	bundle        []*x509.Certificate       // as published
 }
 
-// observe reads the cluster, all of it anew: nothing is remembered.
+// observe reads all objects anew: nothing is remembered between two calls.
 func (c *Certificates) observe(ctx context.Context) (*observed, error) {
 	o := &observed{view: view{now: c.opts.Now()}, secrets: make(map[string]*corev1.Secret)}
 
-	// The listener's Secret first: what is made of the others later can only be younger.
-	for _, read := range []func(context.Context, *observed) error{c.readListener, c.readIssuers, c.readSecrets, c.readCertificates} {
+	// The Secret of the listener comes first, so that it is never younger than the others. Secrets
+	// come before Certificates, so that a Secret without Certificate is an orphan.
+	reads := []func(context.Context, *observed) error{c.readListener, c.readIssuers, c.readSecrets, c.readCertificates}
+	for _, read := range reads {
 		if err := read(ctx, o); err != nil {
 			return nil, fmt.Errorf("certificates: observe: %w", err)
 		}
 	}
 
-	o.readAuthorities()
+	o.readAuthorities(c.names)
 	o.readLeaves(c.names)
 	o.published.current = o.fits(c.names)
 	o.unconfirmed = c.unconfirmed(o)
@@ -59,9 +61,12 @@ func (c *Certificates) readListener(ctx context.Context, o *observed) error {
 
 	o.listener = secret
 	o.bundle = parse(secret.Data[cmmeta.TLSCAKey])
-	since, _ := time.Parse(time.RFC3339Nano, secret.Annotations[annotationBundleSince]) // Without it, only just now.
-	o.published = published{present: true, bundle: fingerprints(o.bundle), since: since}
-	o.published.expired = slices.ContainsFunc(o.bundle, func(ca *x509.Certificate) bool { return o.now.After(ca.NotAfter) })
+	since, _ := time.Parse(time.RFC3339Nano, secret.Annotations[annotationBundleSince]) // Without it: now.
+	expired := func(ca *x509.Certificate) bool { return o.now.After(ca.NotAfter) }
+	o.published = published{
+		present: true, bundle: fingerprints(o.bundle), since: since, newest: newestIn(o.bundle, c.names),
+		expired: slices.ContainsFunc(o.bundle, expired),
+	}
 
 	if since.IsZero() {
 		o.published.since, o.published.undated = o.now, true
@@ -85,26 +90,33 @@ func (c *Certificates) readIssuers(ctx context.Context, o *observed) error {
 	return errors.Join(clientsErr, serversErr)
 }
 
-// signer returns the generation that an Issuer signs with, 0 when it is none of ours.
+// newestIn returns the highest generation among the CAs of a bundle.
+func newestIn(bundle []*x509.Certificate, names names) (newest int) {
+	for _, ca := range bundle {
+		newest = max(newest, names.generationOf(ca.Subject.CommonName))
+	}
+
+	return newest
+}
+
+// signer returns the generation that an Issuer signs with, 0 if it is none of this set.
 func (c *Certificates) signer(issuer *certv1.Issuer) int {
 	if issuer == nil || issuer.Spec.CA == nil {
 		return 0
 	}
 
-	text, ok := strings.CutPrefix(issuer.Spec.CA.SecretName, strings.TrimSuffix(c.names.authority(0), "0"))
+	return c.names.generationOf(issuer.Spec.CA.SecretName)
+}
 
-	generation, err := strconv.Atoi(text)
-	if !ok || err != nil {
-		return 0
-	}
-
-	return generation
+// inSet selects the objects of this set.
+func (c *Certificates) inSet() []client.ListOption {
+	return []client.ListOption{client.InNamespace(c.namespace), client.MatchingLabels{labelSet: string(c.names)}}
 }
 
 func (c *Certificates) readSecrets(ctx context.Context, o *observed) error {
 	var list corev1.SecretList
-	if err := c.client.List(ctx, &list, client.InNamespace(c.namespace), client.MatchingLabels{LabelSet: string(c.names)}); err != nil {
-		return err //nolint:wrapcheck // observe does.
+	if err := c.client.List(ctx, &list, c.inSet()...); err != nil {
+		return err
 	}
 
 	for i := range list.Items {
@@ -116,28 +128,31 @@ func (c *Certificates) readSecrets(ctx context.Context, o *observed) error {
 
 func (c *Certificates) readCertificates(ctx context.Context, o *observed) error {
 	var list certv1.CertificateList
-	if err := c.client.List(ctx, &list, client.InNamespace(c.namespace), client.MatchingLabels{LabelSet: string(c.names)}); err != nil {
-		return err //nolint:wrapcheck // observe does.
+	if err := c.client.List(ctx, &list, c.inSet()...); err != nil {
+		return err
 	}
 
-	o.certificates = slices.DeleteFunc(list.Items, func(certificate certv1.Certificate) bool { return certificate.DeletionTimestamp != nil })
+	o.certificates = slices.DeleteFunc(list.Items, func(certificate certv1.Certificate) bool {
+		return certificate.DeletionTimestamp != nil
+	})
 
 	return nil
 }
 
 // readAuthorities finds the CAs among the certificates.
-func (o *observed) readAuthorities() {
+func (o *observed) readAuthorities(names names) {
 	for i := range o.certificates {
 		certificate := &o.certificates[i]
 
 		generation, err := strconv.Atoi(certificate.Labels[labelGeneration])
-		if certificate.Labels[LabelRole] != roleCA || err != nil || generation <= 0 {
+		if certificate.Labels[labelRole] != roleCA || err != nil || generation <= 0 {
 			continue
 		}
 
 		a := authority{generation: generation, request: certificate.Annotations[annotationRequest]}
 		if issued := o.issuedIn(certificate.Spec.SecretName); issued != nil && issued.IsCA {
 			a.fingerprint, a.notAfter, a.life = fingerprint(issued), issued.NotAfter, issued.NotAfter.Sub(issued.NotBefore)
+			a.replaced = o.replaces(issued, names.authority(generation))
 			o.issued = append(o.issued, issued)
 		}
 
@@ -146,6 +161,14 @@ func (o *observed) readAuthorities() {
 
 	slices.SortFunc(o.authorities, func(a, b authority) int { return cmp.Compare(a.generation, b.generation) })
 	slices.SortFunc(o.issued, func(a, b *x509.Certificate) int { return a.NotBefore.Compare(b.NotBefore) })
+}
+
+// replaces reports whether the bundle has another key for a CA of that name: its Secret was lost,
+// and cert-manager has made a new one.
+func (o *observed) replaces(issued *x509.Certificate, name string) bool {
+	return issued.Subject.CommonName == name && slices.ContainsFunc(o.bundle, func(ca *x509.Certificate) bool {
+		return ca.Subject.CommonName == name && !bytes.Equal(ca.RawSubjectPublicKeyInfo, issued.RawSubjectPublicKeyInfo)
+	})
 }
 
 func (o *observed) issuedIn(secret string) *x509.Certificate {
@@ -160,10 +183,10 @@ func (o *observed) readLeaves(names names) {
 	for i := range o.certificates {
 		certificate := &o.certificates[i]
 
-		switch certificate.Labels[LabelRole] {
-		case roleRuntime:
+		switch certificate.Labels[labelRole] {
+		case roleClient, roleWebhook:
 			l := o.leaf(certificate)
-			l.runtime = core.RuntimeID(certificate.Spec.CommonName)
+			l.runtime, l.serving = runtimeOf(certificate), certificate.Labels[labelRole] == roleWebhook
 			o.runtimes = append(o.runtimes, l)
 		case roleServer:
 			if certificate.Name == names.server() {
@@ -187,7 +210,7 @@ func (o *observed) leaf(certificate *certv1.Certificate) leaf {
 		return l
 	}
 
-	l.present = true
+	l.present, l.notAfter = true, issued.NotAfter
 
 	for _, ca := range o.issued {
 		if signedBy(issued, ca) {
@@ -198,16 +221,28 @@ func (o *observed) leaf(certificate *certv1.Certificate) leaf {
 	return l
 }
 
-// fits reports whether the listener's Secret has the server's certificate as cert-manager has issued it.
-func (o *observed) fits(names names) bool {
+// serverSecret returns the Secret with the server certificate to publish, nil if there is none. A
+// certificate of an unknown CA is never published: the runtimes would not trust it.
+func (o *observed) serverSecret(names names) *corev1.Secret {
 	issued := o.secrets[names.server()]
+	if leaf := o.issuedIn(names.server()); leaf != nil && (trusted(leaf, o.bundle) || trusted(leaf, o.issued)) {
+		return issued
+	}
+
+	return o.listener
+}
+
+// fits reports whether the listener's Secret has the server certificate that is to be published.
+func (o *observed) fits(names names) bool {
+	issued := o.serverSecret(names)
 
 	return issued != nil && o.listener != nil &&
 		slices.Equal(issued.Data[corev1.TLSCertKey], o.listener.Data[corev1.TLSCertKey]) &&
 		slices.Equal(issued.Data[corev1.TLSPrivateKeyKey], o.listener.Data[corev1.TLSPrivateKeyKey])
 }
 
-// unconfirmed asks about the runtimes that may have got their first Secret before the youngest CA was in it.
+// unconfirmed asks for the runtimes that may have got their first Secret before the youngest CA was
+// in it.
 func (c *Certificates) unconfirmed(o *observed) []core.RuntimeID {
 	newest := o.newest()
 	if newest.fingerprint == "" || len(o.authorities) == 1 && !o.serverLags() {
@@ -217,7 +252,7 @@ func (c *Certificates) unconfirmed(o *observed) []core.RuntimeID {
 	var ask []core.RuntimeID
 
 	for _, r := range o.runtimes {
-		if !r.created.After(o.published.since.Add(c.opts.Propagation)) {
+		if !r.serving && !r.created.After(o.published.since.Add(c.opts.Propagation)) {
 			ask = append(ask, r.runtime)
 		}
 	}
@@ -235,7 +270,7 @@ func get[O client.Object](ctx context.Context, reader client.Reader, key client.
 	}
 
 	if err != nil {
-		return none, err //nolint:wrapcheck // The caller knows what it asked for.
+		return none, err
 	}
 
 	return into, nil

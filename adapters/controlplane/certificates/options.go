@@ -5,81 +5,87 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	cmmeta "github.com/cert-manager/cert-manager/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/internal/material"
 )
 
 const day = 24 * time.Hour
 
-// The defaults of [Options].
 const (
-	DefaultCADuration      = 365 * day
-	DefaultRotateCABefore  = 120 * day
-	DefaultSwitchBefore    = 14 * day
-	DefaultDuration        = 90 * day
-	DefaultRenewBefore     = 30 * day
-	DefaultPropagation     = 5 * time.Minute
-	DefaultIssuingAtOnce   = 50
-	DefaultService         = "runtime-watcher"
-	DefaultRuntimeNS       = "runtime-watcher"
-	defaultClusterDomain   = "cluster.local"
+	defaultCADuration     = 365 * day
+	defaultRotateCABefore = 120 * day
+	defaultSwitchBefore   = 14 * day
+	defaultDuration       = 90 * day
+	defaultRenewBefore    = 30 * day
+	defaultPropagation    = 5 * time.Minute
+	defaultIssuingAtOnce  = 50
+
+	clusterDomain          = "cluster.local"
 	shortest               = time.Hour       // that cert-manager accepts
 	shortestRenewal        = 5 * time.Minute // that cert-manager accepts
 	pollInterval           = 2 * time.Second
-	longestRequeue         = 5 * time.Minute // Annotations ask for something, and nobody has to watch them.
+	longestRequeue         = 5 * time.Minute // Annotations are read at each reconcile, and need no watch.
 	failedIssuanceInterval = time.Minute
 )
 
 // Options are the optional settings of [Certificates]. The zero value is the documented default.
 type Options struct {
-	// CAIssuer signs our CAs, which are then intermediate ones of its PKI. Default: a self-signed Issuer of our own.
+	// CAIssuer signs the CAs, which are then intermediate CAs of its PKI. Default: a self-signed
+	// Issuer of this package.
 	CAIssuer cmmeta.IssuerReference
 
-	// CADuration is the life of a CA. Default [DefaultCADuration].
+	// CADuration is the life of a CA. Default: 365 days.
 	CADuration time.Duration
-	// RotateCABefore is the rest of a CA's life from which on it is replaced. It is at least Duration, so that no certificate
-	// outlives its CA. Default [DefaultRotateCABefore].
+	// RotateCABefore is how long before the end of a CA its rotation begins. It is at least
+	// Duration, so that no certificate outlives its CA. Default: 120 days.
 	RotateCABefore time.Duration
-	// SwitchBefore is the rest of the old CA's life from which on the server certificate switches whoever has not confirmed the new one: to
-	// wait would cut off all the others, too. Default [DefaultSwitchBefore].
+	// SwitchBefore is how long before the end of the old CA the server certificate switches without
+	// waiting for confirmations. All runtimes would be cut off otherwise. Default: 14 days.
 	SwitchBefore time.Duration
 
-	// Duration is the life of all other certificates, RenewBefore the rest of it from which on cert-manager renews one, with a new
-	// key. Defaults [DefaultDuration] and [DefaultRenewBefore].
-	Duration    time.Duration
+	// Duration is the life of all other certificates. Default: 90 days.
+	Duration time.Duration
+	// RenewBefore is how long before its end cert-manager renews a certificate, with a new key.
+	// Default: 30 days.
 	RenewBefore time.Duration
 
-	// Propagation is how long a changed Secret may take to reach every listener or gateway that mounts it. Default
-	// [DefaultPropagation].
+	// Propagation is the longest time until a changed Secret has reached every listener or gateway.
+	// Default: 5 min.
 	Propagation time.Duration
-	// IssuingAtOnce bounds how many certificates of runtimes a rotation has issued at the same time. Default [DefaultIssuingAtOnce].
+	// IssuingAtOnce bounds the certificates that a rotation has issued at the same time. Default:
+	// 50.
 	IssuingAtOnce int
 
-	// Service and RuntimeNamespace are those of the agent in the runtimes: its certificate is for the names of that service, too.
-	// Defaults [DefaultService] and [DefaultRuntimeNS].
+	// Service and RuntimeNamespace name the Service of the agent in the runtimes. The webhook's
+	// certificate is for its DNS names. RuntimeNamespace must equal the Namespace of the installer.
+	// Both default to "runtime-watcher".
 	Service          string
 	RuntimeNamespace string
 
-	// Recorder gets an Event about the clients' Issuer when a rotation waits for runtimes. Default: none.
+	// Recorder gets an Event about the clients' Issuer when a rotation waits for runtimes. Default:
+	// none.
 	Recorder events.EventRecorder
-	// Now is the clock. Default [time.Now].
+	// Now is the clock. Default: [time.Now].
 	Now func() time.Time
 	// Logger gets a line for each step of a rotation. Default: discarded.
 	Logger *slog.Logger
 }
 
 func (o Options) withDefaults() Options {
-	o.CADuration = cmp.Or(o.CADuration, DefaultCADuration)
-	o.RotateCABefore = cmp.Or(o.RotateCABefore, DefaultRotateCABefore)
-	o.SwitchBefore = cmp.Or(o.SwitchBefore, DefaultSwitchBefore)
-	o.Duration = cmp.Or(o.Duration, DefaultDuration)
-	o.RenewBefore = cmp.Or(o.RenewBefore, DefaultRenewBefore)
-	o.Propagation = cmp.Or(o.Propagation, DefaultPropagation)
-	o.IssuingAtOnce = cmp.Or(o.IssuingAtOnce, DefaultIssuingAtOnce)
-	o.Service = cmp.Or(o.Service, DefaultService)
-	o.RuntimeNamespace = cmp.Or(o.RuntimeNamespace, DefaultRuntimeNS)
+	o.CADuration = cmp.Or(o.CADuration, defaultCADuration)
+	o.RotateCABefore = cmp.Or(o.RotateCABefore, defaultRotateCABefore)
+	o.SwitchBefore = cmp.Or(o.SwitchBefore, defaultSwitchBefore)
+	o.Duration = cmp.Or(o.Duration, defaultDuration)
+	o.RenewBefore = cmp.Or(o.RenewBefore, defaultRenewBefore)
+	o.Propagation = cmp.Or(o.Propagation, defaultPropagation)
+	o.IssuingAtOnce = cmp.Or(o.IssuingAtOnce, defaultIssuingAtOnce)
+	o.Service = cmp.Or(o.Service, material.DefaultService)
+	o.RuntimeNamespace = cmp.Or(o.RuntimeNamespace, material.DefaultNamespace)
 
 	if o.Now == nil {
 		o.Now = time.Now
@@ -119,9 +125,28 @@ func (o Options) validate() error {
 	return errors.Join(wrong...)
 }
 
-// serviceNames are what API servers and others in the runtime call the agent's service.
+// validateServer keeps the names of the server apart from those of webhooks, which could act as the
+// server otherwise.
+func (o Options) validateServer(dnsNames []string) error {
+	var problems []error
+
+	for _, name := range dnsNames {
+		if err := checkDNSName(name); err != nil {
+			problems = append(problems, fmt.Errorf("certificates: DNS name of the server: %w", err))
+		}
+
+		if slices.Contains(o.serviceNames(), canonical(name)) {
+			problems = append(problems,
+				fmt.Errorf("certificates: options Service and RuntimeNamespace: want another name than %s of the server", name))
+		}
+	}
+
+	return errors.Join(problems...)
+}
+
+// serviceNames are the DNS names of the agent's Service.
 func (o Options) serviceNames() []string {
 	host := o.Service + "." + o.RuntimeNamespace
 
-	return []string{host, host + ".svc", host + ".svc." + defaultClusterDomain}
+	return []string{host, host + ".svc", host + ".svc." + clusterDomain}
 }

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// parse returns the certificates of a PEM text, and skips what is none: whoever reads what this package writes is stricter.
+// parse returns the certificates of a PEM text and skips all else.
 func parse(text []byte) []*x509.Certificate {
 	var all []*x509.Certificate
 
@@ -47,8 +47,8 @@ func fingerprints(certificates []*x509.Certificate) []string {
 	return all
 }
 
-// compose returns the bundle: what is published and not expired yet, and then what is new, each once. So a CA keeps its place, and the
-// bundle its bytes, while nothing changes.
+// compose returns the bundle: the published CAs that are not expired, and then the new ones, each
+// once. The order is stable, so that an unchanged bundle has the same bytes.
 func compose(published, authorities []*x509.Certificate, now time.Time) []*x509.Certificate {
 	var bundle []*x509.Certificate
 
@@ -66,14 +66,14 @@ func encode(certificates []*x509.Certificate) []byte {
 	var text bytes.Buffer
 
 	for _, certificate := range certificates {
-		_ = pem.Encode(&text, &pem.Block{Type: "CERTIFICATE", Bytes: certificate.Raw}) // It goes to memory.
+		_ = pem.Encode(&text, &pem.Block{Type: "CERTIFICATE", Bytes: certificate.Raw}) // Writes to memory do not fail.
 	}
 
 	return text.Bytes()
 }
 
-// signedBy reports whether ca has signed a certificate. The identifiers of the keys say so without arithmetic; where one
-// of them is missing, the signature does.
+// signedBy reports whether ca has signed a certificate. It compares key identifiers, and verifies
+// the signature only where one of them is missing.
 func signedBy(certificate, ca *x509.Certificate) bool {
 	if len(certificate.AuthorityKeyId) > 0 && len(ca.SubjectKeyId) > 0 {
 		return bytes.Equal(certificate.AuthorityKeyId, ca.SubjectKeyId)

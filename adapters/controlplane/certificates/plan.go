@@ -7,49 +7,53 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// Phase is what is being done about the CA and the server certificate.
+// Phase is the phase of a rotation.
 type Phase string
 
 // The phases, in the order in which a rotation passes through them.
 const (
-	// PhaseBootstrap means that the first CA or the first server certificate is not there yet.
-	PhaseBootstrap Phase = "Bootstrap"
-	// PhaseCreating means that a new CA is being made. Nothing uses it.
-	PhaseCreating Phase = "Creating"
-	// PhasePropagating means that the bundle has the new CA and is on its way to whoever verifies clients.
-	PhasePropagating Phase = "Propagating"
-	// PhaseReissuing means that the runtimes get certificates of the new CA.
-	PhaseReissuing Phase = "Reissuing"
-	// PhaseConfirming means that runtimes have yet to say that they trust the new CA.
+	// phaseBootstrap means that no CA or no server certificate is issued.
+	phaseBootstrap Phase = "Bootstrap"
+	// phaseCreating means that a new CA is being issued. Nothing uses it.
+	phaseCreating Phase = "Creating"
+	// phasePropagating means that the bundle has the new CA, and that listeners are still loading
+	// it.
+	phasePropagating Phase = "Propagating"
+	// phaseReissuing means that the runtimes get certificates of the new CA.
+	phaseReissuing Phase = "Reissuing"
+	// PhaseConfirming means that some runtimes have not confirmed that they trust the new CA.
 	PhaseConfirming Phase = "Confirming"
-	// PhaseSwitching means that the server gets a certificate of the new CA.
-	PhaseSwitching Phase = "Switching"
-	// PhaseRetiring means that the old CAs lose their keys. They stay in the bundle until they expire.
-	PhaseRetiring Phase = "Retiring"
+	// phaseSwitching means that the server gets a certificate of the new CA.
+	phaseSwitching Phase = "Switching"
+	// phaseRetiring means that the old CAs lose their keys. They stay in the bundle until they
+	// expire.
+	phaseRetiring Phase = "Retiring"
 	// PhaseStable means that there is nothing to do.
 	PhaseStable Phase = "Stable"
 )
 
-// maxAuthorities are at work at once: that of the server, that of the clients, and the next one.
+// maxAuthorities is the largest number of CAs with keys: of the server, of the clients, and the
+// next one.
 const maxAuthorities = 3
 
-// view is what is in the cluster, as far as the plan needs it.
+// view is the state of the cluster, as far as the plan needs it.
 type view struct {
 	now time.Time
 
 	authorities []authority // by generation
-	// clientSigner and serverSigner are the generations that sign for runtimes and for the server; 0 when nothing does yet.
+	// clientSigner and serverSigner are the generations that sign for runtimes and for the
+	// server, 0 for none.
 	clientSigner, serverSigner int
 
 	server   leaf
 	runtimes []leaf
 
 	published published
-	// unconfirmed are the runtimes that have not said that they trust the youngest CA.
+	// unconfirmed are the runtimes that have not confirmed that they trust the youngest CA.
 	unconfirmed []core.RuntimeID
 
-	request      string // what AnnotationRotate says
-	switchAnyway int    // what AnnotationSwitchAnyway says
+	request      string // AnnotationRotate
+	switchAnyway int    // AnnotationSwitchAnyway
 }
 
 // authority is a CA that may sign. Its fingerprint is empty until it is issued.
@@ -59,44 +63,49 @@ type authority struct {
 	fingerprint string
 	notAfter    time.Time
 	life        time.Duration // as it was issued
+	replaced    bool          // its Secret was lost, and it has another key than in the bundle
 }
 
-// cut returns l, or, for a CA that its issuer gave a shorter life than the options allow for, times in proportion: else it would be replaced
-// as soon as it is there, again and again.
+// cut returns l, or shorter times for a CA with a shorter life than the options expect. Its
+// issuer decides on the life, and the CA would be replaced again and again otherwise.
 func (a authority) cut(l limits) limits {
 	if a.life > 0 && a.life <= l.rotateBefore {
-		l.rotateBefore, l.switchBefore = a.life/3, a.life/9 //nolint:mnd // As the defaults are to each other.
+		l.rotateBefore, l.switchBefore = a.life/3, a.life/9 // As the defaults are to each other.
 	}
 
 	return l
 }
 
-// leaf is a certificate that is in a Secret of cert-manager's.
+// leaf is a certificate in a Secret of cert-manager.
 type leaf struct {
-	runtime core.RuntimeID // empty for the server
-	name    string
-	present bool
-	signer  string // fingerprint of its CA, empty when that is none of ours, or unknown
-	issuing bool
-	created time.Time
-	failed  time.Time // when it could not be issued, zero if it can
+	runtime  core.RuntimeID // empty for the server
+	serving  bool           // of a webhook
+	name     string
+	present  bool
+	signer   string // fingerprint of its CA, empty for an unknown CA
+	notAfter time.Time
+	issuing  bool
+	created  time.Time
+	failed   time.Time // of the last failed issuance, zero if none failed
 }
 
-// published is what the Secret of the listener holds.
+// published is the content of the listener's Secret.
 type published struct {
 	present bool
 	bundle  []string // fingerprints
+	newest  int      // highest generation in the bundle
 	since   time.Time
-	undated bool // since is not known, and has to be written anew
-	current bool // the server's certificate is the one that cert-manager has issued
-	expired bool // the bundle has a CA that is
+	undated bool // since is not known and must be written anew
+	current bool // it has the server certificate that is to be published
+	expired bool // the bundle has an expired CA
 }
 
-// action is one thing to do. Everything that it needs to be safe holds before it, and it may be done again.
+// action is one step. Its preconditions hold, and it may be repeated.
 type action int
 
 const (
 	actionNone action = iota
+	actionDiscard
 	actionCreate
 	actionSignClients
 	actionSignServer
@@ -106,11 +115,11 @@ const (
 	actionRetire
 )
 
-// step is what to do next. A step without action waits.
+// step is the next step. A step without action waits.
 type step struct {
 	phase      Phase
 	action     action
-	generation int    // for create, sign and retire
+	generation int    // for discard, create, sign and retire
 	request    string // for create
 	reissue    []leaf
 	waiting    []core.RuntimeID
@@ -125,13 +134,17 @@ type limits struct {
 
 // plan returns the next step. It is the whole order of a rotation:
 //
-//	a CA signs nothing before it is in the bundle of everybody who verifies what it would sign.
+//	a CA signs nothing before it is in the bundle of every peer that would verify the signature.
 //
-// For clients that is the listener's, and after a change that takes the time of propagation. For the server those are the
-// runtimes', and each of them says so.
+// Clients are verified by listeners: a changed bundle reaches them within the time of
+// propagation. The server is verified by the runtimes: each of them confirms the CA.
 func plan(v view, l limits) step {
-	for _, next := range []func(view, limits) (step, bool){begin, publish, renew, switchClients, reissue, switchServer, retire, create} {
-		if s, ok := next(v, l); ok {
+	rules := []func(view, limits) (step, bool){
+		discard, begin, publish, renew, switchClients, reissue, switchServer, retire, create,
+	}
+
+	for _, rule := range rules {
+		if s, ok := rule(v, l); ok {
 			return s
 		}
 	}
@@ -145,7 +158,7 @@ func clamp(d time.Duration) time.Duration { return min(max(d, pollInterval), lon
 
 func waitIn(phase Phase) (step, bool) { return step{phase: phase, after: pollInterval}, true }
 
-// newest is the youngest CA that is issued. There is one when begin is through.
+// newest is the youngest CA that is issued. There is one when begin has no more steps.
 func (v view) newest() authority {
 	for _, a := range slices.Backward(v.authorities) {
 		if a.fingerprint != "" {
@@ -156,47 +169,83 @@ func (v view) newest() authority {
 	return authority{}
 }
 
+// discard drops a CA that cert-manager has issued anew in its generation. Nothing trusts its key.
+// A CA with the next number takes its place, in the order of a rotation.
+func discard(v view, _ limits) (step, bool) {
+	for _, a := range v.authorities {
+		if a.replaced {
+			return step{phase: phaseCreating, action: actionDiscard, generation: a.generation}, true
+		}
+	}
+
+	return step{}, false
+}
+
 // begin leads to a CA, to Issuers that sign with it, and to a certificate for the server.
 func begin(v view, _ limits) (step, bool) {
 	switch {
 	case len(v.authorities) == 0:
-		return step{phase: PhaseBootstrap, action: actionCreate, generation: 1 + max(v.clientSigner, v.serverSigner), request: v.request}, true
-	case v.clientSigner == 0 || !v.has(v.clientSigner):
-		// The oldest: whoever trusts any of them trusts that one.
-		return step{phase: PhaseBootstrap, action: actionSignClients, generation: v.authorities[0].generation}, true
-	case v.serverSigner == 0 || !v.has(v.serverSigner):
-		return step{phase: PhaseBootstrap, action: actionSignServer, generation: v.authorities[0].generation}, true
+		return step{phase: phaseBootstrap, action: actionCreate, generation: v.next(), request: v.request}, true
+	case !v.has(v.clientSigner) && v.oldestIsTrusted():
+		return step{phase: phaseBootstrap, action: actionSignClients, generation: v.authorities[0].generation}, true
+	case !v.has(v.serverSigner) && v.oldestIsTrusted():
+		return step{phase: phaseBootstrap, action: actionSignServer, generation: v.authorities[0].generation}, true
 	case !v.server.present || v.newest().generation == 0:
-		return waitIn(PhaseBootstrap)
+		return waitIn(phaseBootstrap)
 	default:
 		return step{}, false
 	}
+}
+
+// oldestIsTrusted reports whether the oldest CA may sign at once. It may while nothing is
+// published, or when it has signed the server certificate: then all peers trust it.
+func (v view) oldestIsTrusted() bool {
+	oldest := v.authorities[0].fingerprint
+
+	return !v.published.present || oldest != "" && oldest == v.server.signer
+}
+
+// next is the generation of a new CA. No CA in the bundle has had it.
+func (v view) next() int {
+	last := max(v.clientSigner, v.serverSigner, v.published.newest)
+	for _, a := range v.authorities {
+		last = max(last, a.generation)
+	}
+
+	return last + 1
 }
 
 func (v view) has(generation int) bool {
 	return slices.ContainsFunc(v.authorities, func(a authority) bool { return a.generation == generation })
 }
 
-// publish keeps the listener's Secret up to date: every CA that may come to sign, none that is expired, and the server's certificate.
+// publish keeps the listener's Secret up to date: all CAs that may sign, no expired one, and the
+// server certificate.
 func publish(v view, _ limits) (step, bool) {
-	missing := slices.ContainsFunc(v.authorities, func(a authority) bool {
-		return a.fingerprint != "" && !v.now.After(a.notAfter) && !slices.Contains(v.published.bundle, a.fingerprint)
-	})
-	if v.published.present && v.published.current && !v.published.expired && !v.published.undated && !missing {
+	missing := slices.ContainsFunc(v.authorities, v.misses)
+	current := v.published.current && !v.published.expired && !v.published.undated
+
+	if v.published.present && current && !missing {
 		return step{}, false
 	}
 
-	phase := PhasePropagating
+	phase := phasePropagating
 	if !v.published.present {
-		phase = PhaseBootstrap
+		phase = phaseBootstrap
 	} else if !missing {
-		phase = PhaseSwitching
+		phase = phaseSwitching
 	}
 
 	return step{phase: phase, action: actionPublish}, true
 }
 
-// renew starts a rotation. It may do so while another one is under way: then that goes on with the CA after the next.
+// misses reports whether a CA is to be added to the bundle.
+func (v view) misses(a authority) bool {
+	return a.fingerprint != "" && !v.now.After(a.notAfter) && !slices.Contains(v.published.bundle, a.fingerprint)
+}
+
+// renew starts a rotation, even while another one is in progress: that one continues with the
+// newer CA.
 func renew(v view, l limits) (step, bool) {
 	last := v.authorities[len(v.authorities)-1]
 	expires := !v.now.Before(last.notAfter.Add(-last.cut(l).rotateBefore))
@@ -206,13 +255,13 @@ func renew(v view, l limits) (step, bool) {
 		return step{}, false
 	}
 
-	return step{phase: PhaseCreating, action: actionCreate, generation: last.generation + 1, request: v.request}, true
+	return step{phase: phaseCreating, action: actionCreate, generation: v.next(), request: v.request}, true
 }
 
-// create waits for a CA that is being made, when there is nothing else to do.
+// create waits for a CA that is being issued, when no other rule has a step.
 func create(v view, _ limits) (step, bool) {
 	if v.authorities[len(v.authorities)-1].fingerprint == "" {
-		return waitIn(PhaseCreating)
+		return waitIn(phaseCreating)
 	}
 
 	return step{}, false
@@ -226,16 +275,16 @@ func switchClients(v view, l limits) (step, bool) {
 	}
 
 	if wait := v.published.since.Add(l.propagation).Sub(v.now); wait > 0 {
-		return step{phase: PhasePropagating, after: min(wait, longestRequeue)}, true
+		return step{phase: phasePropagating, after: min(wait, longestRequeue)}, true
 	}
 
-	return step{phase: PhasePropagating, action: actionSignClients, generation: newest.generation}, true
+	return step{phase: phasePropagating, action: actionSignClients, generation: newest.generation}, true
 }
 
-// reissue has the certificates of runtimes signed by the youngest CA.
+// reissue has the certificates of runtimes signed by the youngest CA. A runtime has several.
 func reissue(v view, l limits) (step, bool) {
 	var (
-		s       = step{phase: PhaseReissuing, after: pollInterval}
+		s       = step{phase: phaseReissuing, after: pollInterval}
 		issuing int
 	)
 
@@ -249,12 +298,13 @@ func reissue(v view, l limits) (step, bool) {
 		switch {
 		case r.issuing, !r.present && r.failed.IsZero():
 			issuing++
-		case !r.present: // It was refused, and cert-manager tries again by itself.
+		case !r.present: // It was refused, and cert-manager retries it.
 		case v.now.Sub(r.failed) >= failedIssuanceInterval:
 			s.reissue = append(s.reissue, r)
 		}
 	}
 
+	s.waiting = slices.Compact(s.waiting)
 	s.reissue = s.reissue[:min(len(s.reissue), max(l.issuingAtOnce-issuing, 0))]
 	if len(s.reissue) > 0 {
 		s.action = actionReissue
@@ -270,8 +320,8 @@ func (v view) serverLags() bool {
 	return v.serverSigner != v.newest().generation || v.server.signer != v.newest().fingerprint
 }
 
-// anyway reports whether the server switches whoever does not trust its CA: because a user says so, or because the
-// old one is about to expire.
+// anyway reports whether the server switches without all confirmations: by an annotation, or
+// because the old CA is about to expire.
 func (v view) anyway(l limits) bool {
 	if v.switchAnyway == v.newest().generation {
 		return true
@@ -282,7 +332,8 @@ func (v view) anyway(l limits) bool {
 	return ok && !v.now.Before(old.notAfter.Add(-old.cut(l).switchBefore))
 }
 
-// serverAuthority is the CA that vouches for the server now, which is not the one that will once the switch has begun.
+// serverAuthority is the CA of the current server certificate. When that CA is lost, the
+// certificate itself ends the wait.
 func (v view) serverAuthority() (authority, bool) {
 	for _, a := range v.authorities {
 		if a.fingerprint != "" && a.fingerprint == v.server.signer {
@@ -296,7 +347,7 @@ func (v view) serverAuthority() (authority, bool) {
 		}
 	}
 
-	return authority{}, false
+	return authority{notAfter: v.server.notAfter}, !v.server.notAfter.IsZero()
 }
 
 // switchServer lets the youngest CA sign for the server as soon as every runtime trusts it.
@@ -309,19 +360,24 @@ func switchServer(v view, l limits) (step, bool) {
 	case len(v.unconfirmed) > 0 && !v.anyway(l):
 		return step{phase: PhaseConfirming, waiting: v.unconfirmed, after: pollInterval}, true
 	case v.serverSigner != newest.generation:
-		return step{phase: PhaseSwitching, action: actionSignServer, generation: newest.generation, waiting: v.unconfirmed}, true
+		return step{
+			phase: phaseSwitching, action: actionSignServer, generation: newest.generation, waiting: v.unconfirmed,
+		}, true
 	case !v.server.issuing && v.now.Sub(v.server.failed) >= failedIssuanceInterval:
-		return step{phase: PhaseSwitching, action: actionReissueServer, waiting: v.unconfirmed}, true
+		return step{phase: phaseSwitching, action: actionReissueServer, waiting: v.unconfirmed}, true
 	default:
-		return step{phase: PhaseSwitching, waiting: v.unconfirmed, after: pollInterval}, true
+		return step{phase: phaseSwitching, waiting: v.unconfirmed, after: pollInterval}, true
 	}
 }
 
-// retire ends a rotation: what signs no more needs no key.
+// retire ends a rotation: a CA that no longer signs needs no key.
 func retire(v view, _ limits) (step, bool) {
-	if v.authorities[0].generation == v.newest().generation {
+	newest := v.newest()
+	if v.authorities[0].generation == newest.generation {
 		return step{}, false
 	}
 
-	return step{phase: PhaseRetiring, action: actionRetire, generation: v.newest().generation, waiting: v.unconfirmed}, true
+	return step{
+		phase: phaseRetiring, action: actionRetire, generation: newest.generation, waiting: v.unconfirmed,
+	}, true
 }

@@ -16,8 +16,8 @@ var testLimits = limits{rotateBefore: 120 * day, switchBefore: 14 * day, propaga
 
 const caLife = 365 * day
 
-// material is what a process has loaded: a bundle, and the CA of its own certificate.
-type material struct {
+// loaded is the state of a process: a bundle, and the CA of its own certificate.
+type loaded struct {
 	bundle []string
 	signer string
 }
@@ -25,9 +25,9 @@ type material struct {
 // member is a runtime: what is issued for it in the control plane, and what its agents have loaded.
 type member struct {
 	issued  leaf
-	loaded  material
-	deaf    bool // gets no new Secret
-	heard   bool // its heartbeats say what it trusts
+	loaded  loaded
+	frozen  bool // gets no new Secret
+	beating bool // its heartbeats report its bundle
 	created time.Time
 }
 
@@ -38,9 +38,9 @@ type world struct {
 	signers     [2]int // of clients and server
 	server      leaf
 	secret      published
-	material    material // what secret holds
+	material    loaded // content of secret
 	listeners   [2]struct {
-		material
+		loaded
 
 		behind time.Time // since when it has not loaded what is published
 	}
@@ -64,7 +64,15 @@ func (w *world) view() view {
 		server: w.server, published: w.secret, request: w.request, switchAnyway: w.anyway,
 	}
 	v.published.expired = slices.ContainsFunc(w.secret.bundle, func(f string) bool { return w.now.After(w.expiries[f]) })
-	v.published.current = w.secret.present && w.material.signer == w.server.signer
+	v.published.current = w.secret.present && w.material.signer == w.publishable()
+
+	for _, f := range w.material.bundle {
+		v.published.newest = max(v.published.newest, generationIn(f))
+	}
+
+	for i := range v.authorities {
+		v.authorities[i].replaced = w.replaced(v.authorities[i])
+	}
 
 	newest := v.newest().fingerprint
 
@@ -72,7 +80,7 @@ func (w *world) view() view {
 		v.runtimes = append(v.runtimes, m.issued)
 
 		asked := !m.created.After(w.secret.since.Add(testLimits.propagation))
-		if asked && (!m.heard || !slices.Contains(m.loaded.bundle, newest)) {
+		if asked && (!m.beating || !slices.Contains(m.loaded.bundle, newest)) {
 			v.unconfirmed = append(v.unconfirmed, m.issued.runtime)
 		}
 	}
@@ -80,12 +88,58 @@ func (w *world) view() view {
 	return v
 }
 
-// step does what plan says, once, as Certificates would. It may be called at any time: nothing is remembered in between.
+// generationIn returns the number of a CA, which its fingerprint begins with.
+func generationIn(fingerprint string) (generation int) {
+	_, _ = fmt.Sscanf(fingerprint, "ca-%d-", &generation) // Otherwise it is 0.
+
+	return generation
+}
+
+// replaced reports whether the bundle has another CA of the same generation.
+func (w *world) replaced(a authority) bool {
+	return a.fingerprint != "" && slices.ContainsFunc(w.material.bundle, func(f string) bool {
+		return generationIn(f) == a.generation && f != a.fingerprint
+	})
+}
+
+// publishable is the CA of the server certificate that may be published.
+func (w *world) publishable() string {
+	if slices.Contains(w.material.bundle, w.server.signer) || w.signs(w.server.signer) {
+		return w.server.signer
+	}
+
+	return w.material.signer
+}
+
+func (w *world) signs(fingerprint string) bool {
+	return slices.ContainsFunc(w.authorities, func(a authority) bool { return a.fingerprint == fingerprint })
+}
+
+// loseKey deletes the Secret of a CA, and cert-manager makes another CA in its place.
+func (w *world) loseKey(pick int) {
+	if len(w.authorities) == 0 {
+		return
+	}
+
+	a := &w.authorities[pick%len(w.authorities)]
+	if !w.secret.present || !slices.Contains(w.material.bundle, a.fingerprint) {
+		return
+	}
+
+	w.serials++
+	a.fingerprint, a.notAfter = fmt.Sprintf("ca-%d-%d", a.generation, w.serials), w.now.Add(caLife)
+	w.expiries[a.fingerprint] = a.notAfter
+}
+
+// step does what plan says, once, as Certificates would. It may be called at any time: nothing is
+// remembered in between.
 func (w *world) step() step {
 	v := w.view()
 	s := plan(v, testLimits)
 
 	switch s.action {
+	case actionDiscard:
+		w.authorities = slices.DeleteFunc(w.authorities, func(a authority) bool { return a.generation == s.generation })
 	case actionCreate:
 		if !v.has(s.generation) {
 			w.authorities = append(w.authorities, authority{generation: s.generation, request: s.request})
@@ -113,7 +167,8 @@ func (w *world) step() step {
 	return s
 }
 
-// cut notes whom a switch did not wait for. That is allowed only when somebody said so, or when the CA expires.
+// cut notes the runtimes that a switch did not wait for. It is allowed only on request, or before the
+// CA expires.
 func (w *world) cut(v view) {
 	if !v.anyway(testLimits) {
 		return
@@ -138,7 +193,7 @@ func (w *world) publish() {
 		}
 	}
 
-	w.material = material{bundle, w.server.signer}
+	w.material = loaded{bundle, w.publishable()}
 	w.secret.present, w.secret.bundle = true, bundle
 
 	for i := range w.listeners {
@@ -175,23 +230,23 @@ func (w *world) issue(pick int) {
 	// One that is issued already is renewed, as cert-manager does when it likes.
 	for _, a := range w.authorities {
 		if a.generation == signer && a.fingerprint != "" {
-			l.signer, l.present, l.issuing = a.fingerprint, true, false
+			l.signer, l.present, l.issuing, l.notAfter = a.fingerprint, true, false, w.now.Add(defaultDuration)
 		}
 	}
 }
 
 // load is the kubelet, or the operator that installs the agent, and the agent that reads the files.
 func (w *world) load(m *member) {
-	if !m.issued.present || !w.secret.present || m.deaf || !slices.Contains(w.material.bundle, m.issued.signer) {
+	if !m.issued.present || !w.secret.present || m.frozen || !slices.Contains(w.material.bundle, m.issued.signer) {
 		return
 	}
 
-	m.loaded = material{slices.Clone(w.material.bundle), m.issued.signer}
+	m.loaded = loaded{slices.Clone(w.material.bundle), m.issued.signer}
 	delete(w.cutOff, m.issued.runtime)
 }
 
 func (w *world) reload(i int) {
-	w.listeners[i].material = material{slices.Clone(w.material.bundle), w.material.signer}
+	w.listeners[i].loaded = loaded{slices.Clone(w.material.bundle), w.material.signer}
 	w.listeners[i].behind = time.Time{}
 }
 
@@ -210,7 +265,7 @@ func (w *world) trusts(bundle []string, signer string) bool {
 	return slices.Contains(bundle, signer) && !w.now.After(w.expiries[signer])
 }
 
-// check is the invariant: whoever has material can verify whom it speaks with.
+// check is the invariant: both ends of each connection can verify each other.
 func (w *world) check(t *rapid.T) {
 	if len(w.authorities) > maxAuthorities {
 		t.Fatalf("%d CAs at once", len(w.authorities))
@@ -218,16 +273,19 @@ func (w *world) check(t *rapid.T) {
 
 	for i, l := range w.listeners {
 		for _, m := range w.members {
-			if l.signer == "" || m.loaded.signer == "" || w.now.After(w.expiries[m.loaded.signer]) || w.now.After(w.expiries[l.signer]) {
-				continue // What nobody renewed in a year is not a matter of order.
+			if l.signer == "" || m.loaded.signer == "" || w.now.After(w.expiries[m.loaded.signer]) ||
+				w.now.After(w.expiries[l.signer]) {
+				continue // A missing renewal is no fault of the order.
 			}
 
 			if !w.trusts(l.bundle, m.loaded.signer) {
-				t.Fatalf("listener %d trusts %v, and not runtime %s with its certificate of %s", i, l.bundle, m.issued.runtime, m.loaded.signer)
+				t.Fatalf("listener %d trusts %v, and not runtime %s with its certificate of %s", i, l.bundle, m.issued.runtime,
+					m.loaded.signer)
 			}
 
 			if !w.trusts(m.loaded.bundle, l.signer) && !w.cutOff[m.issued.runtime] {
-				t.Fatalf("runtime %s trusts %v, and not listener %d with its certificate of %s", m.issued.runtime, m.loaded.bundle, i, l.signer)
+				t.Fatalf("runtime %s trusts %v, and not listener %d with its certificate of %s", m.issued.runtime,
+					m.loaded.bundle, i, l.signer)
 			}
 		}
 	}
@@ -235,7 +293,21 @@ func (w *world) check(t *rapid.T) {
 
 func (w *world) add() {
 	id := core.RuntimeID("r" + strconv.Itoa(len(w.members)))
-	w.members = append(w.members, &member{issued: leaf{runtime: id, name: string(id)}, created: w.now, heard: true})
+	w.members = append(w.members, &member{issued: leaf{runtime: id, name: string(id)}, created: w.now, beating: true})
+}
+
+// orphaned reports whether a process needs a CA whose key was lost.
+func (w *world) orphaned() bool {
+	orphan := func(f string) bool { return f != "" && !w.signs(f) }
+
+	for i := range w.listeners {
+		if orphan(w.listeners[i].signer) {
+			return true
+		}
+	}
+
+	return orphan(w.material.signer) ||
+		slices.ContainsFunc(w.members, func(m *member) bool { return orphan(m.loaded.signer) })
 }
 
 // done reports whether the youngest CA signs everything, and everybody has loaded that.
@@ -275,8 +347,8 @@ func (w *world) settle(t *rapid.T) {
 	t.Fatalf("not stable: %+v", plan(w.view(), testLimits))
 }
 
-// At no moment, whatever happens in whatever order, are there two that can not verify each other; and in the end every rotation
-// ends. The plan has no memory, so a crash between any two steps is part of this.
+// In any order of events, two peers can always verify each other, and each rotation ends. The plan has
+// no memory, so a crash between two steps is part of this.
 func TestOrderOfRotation(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -300,14 +372,14 @@ func TestOrderOfRotation(t *testing.T) {
 			"step":   func(*rapid.T) { w.step() },
 			"issue":  func(t *rapid.T) { w.issue(pick.Draw(t, "certificate")) },
 			"load":   func(*rapid.T) { w.load(anyone()) },
-			"deaf":   func(*rapid.T) { anyone().deaf = true },
-			"hears":  func(*rapid.T) { anyone().deaf = false },
-			"silent": func(*rapid.T) { anyone().heard = false },
-			"heard":  func(*rapid.T) { anyone().heard = true },
+			"freeze": func(*rapid.T) { anyone().frozen = true },
+			"thaw":   func(*rapid.T) { anyone().frozen = false },
+			"silent": func(*rapid.T) { anyone().beating = false },
+			"beat":   func(*rapid.T) { anyone().beating = true },
 			"listen": func(t *rapid.T) { w.reload(pick.Draw(t, "listener") % len(w.listeners)) },
 			"year": func(t *rapid.T) {
-				// Not while something is under way: who sleeps for months loses.
-				asleep := slices.ContainsFunc(w.members, func(m *member) bool { return m.deaf || !m.heard })
+				// A runtime that is down for months during a rotation loses its connection.
+				asleep := slices.ContainsFunc(w.members, func(m *member) bool { return m.frozen || !m.beating })
 				if w.done() && !asleep && pick.Draw(t, "months")%5 == 0 {
 					w.settle(t)
 					w.pass(caLife - testLimits.rotateBefore)
@@ -319,18 +391,22 @@ func TestOrderOfRotation(t *testing.T) {
 			"anyway":  func(t *rapid.T) { w.anyway, w.overridden = 1+pick.Draw(t, "generation")%5, true },
 			"add":     func(*rapid.T) { w.add() },
 			"lost": func(t *rapid.T) {
-				// Somebody deletes the listener's Secret. With it, the CAs are forgotten that are retired; nobody needs one, unless a switch
-				// has not waited for him.
-				if !w.overridden && pick.Draw(t, "really")%10 == 0 {
+				// The listener's Secret is deleted, and with it the retired CAs in the bundle.
+				if !w.overridden && !w.orphaned() && pick.Draw(t, "really")%10 == 0 {
 					w.secret = published{}
-					w.material = material{}
+					w.material = loaded{}
+				}
+			},
+			"key": func(t *rapid.T) {
+				if !w.overridden {
+					w.loseKey(pick.Draw(t, "authority"))
 				}
 			},
 			"": w.check,
 		})
 
 		for _, m := range w.members {
-			m.deaf, m.heard = false, true
+			m.frozen, m.beating = false, true
 		}
 
 		w.settle(t)
@@ -345,7 +421,7 @@ func TestSwitchBeforeEndsTheWait(t *testing.T) {
 		w.add()
 		w.add()
 		w.settle(t)
-		w.members[1].deaf, w.members[1].heard = true, false
+		w.members[1].frozen, w.members[1].beating = true, false
 
 		var last step
 
@@ -361,7 +437,8 @@ func TestSwitchBeforeEndsTheWait(t *testing.T) {
 		}
 
 		if newest := w.view().newest().fingerprint; w.server.signer != newest {
-			t.Fatalf("an hour before the old CA ends, the server has a certificate of %s, want one of %s: %+v", w.server.signer, newest, last)
+			t.Fatalf("an hour before the old CA ends, the server has a certificate of %s, want one of %s: %+v",
+				w.server.signer, newest, last)
 		}
 	})
 }
@@ -388,7 +465,10 @@ func rotating(now time.Time) view {
 	return view{
 		now: now,
 		authorities: []authority{
-			{generation: 1, fingerprint: "a", notAfter: now.Add(200 * day)}, {generation: 2, fingerprint: "b", notAfter: now.Add(365 * day)},
+			{generation: 1, fingerprint: "a", notAfter: now.Add(200 * day)}, {
+				generation: 2, fingerprint: "b",
+				notAfter: now.Add(365 * day),
+			},
 		},
 		clientSigner: 2, serverSigner: 1,
 		server:    leaf{name: "server", present: true, signer: "a"},
@@ -448,9 +528,44 @@ func TestPlan(t *testing.T) {
 			}(),
 			actionCreate,
 		},
-		"a CA that has a shorter life than options allow for is not replaced at once":       {steady(now, 32*day, 32*day), actionNone},
-		"a CA that has a shorter life than options allow for is replaced in its last third": {steady(now, 33*day, 10*day), actionCreate},
-		"a CA is replaced when the options say so":                                          {steady(now, 365*day, testLimits.rotateBefore), actionCreate},
+		"a CA that has a shorter life than options allow for is not replaced at once": {
+			steady(now, 32*day, 32*day),
+			actionNone,
+		},
+		"a CA that has a shorter life than options allow for is replaced in its last third": {
+			steady(now, 33*day, 10*day),
+			actionCreate,
+		},
+		"a CA is replaced when the options say so": {steady(now, 365*day,
+			testLimits.rotateBefore), actionCreate},
+		"a CA that was issued anew in its generation is discarded": {
+			func() view {
+				v := steady(now, 365*day, 300*day)
+				v.authorities[0].fingerprint, v.authorities[0].replaced = "b", true
+
+				return v
+			}(),
+			actionDiscard,
+		},
+		"a CA after a discarded one gets a new number": {
+			func() view {
+				v := steady(now, 365*day, 300*day)
+				v.authorities, v.published.newest = nil, 2
+
+				return v
+			}(),
+			actionCreate,
+		},
+		"a CA after a discarded one does not sign before every listener trusts it": {
+			func() view {
+				v := steady(now, 365*day, 300*day)
+				v.authorities[0].generation, v.authorities[0].fingerprint = 2, "b"
+				v.published.bundle, v.published.since = []string{"a", "b"}, now
+
+				return v
+			}(),
+			actionNone,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -38,7 +38,7 @@ func (s *slow) List(_ context.Context, list client.ObjectList, _ ...client.ListO
 
 	if certificates, ok := list.(*certv1.CertificateList); ok {
 		ca := certv1.Certificate{}
-		ca.Labels = map[string]string{LabelRole: roleCA, labelGeneration: "1"}
+		ca.Labels = map[string]string{labelRole: roleCA, labelGeneration: "1"}
 		certificates.Items = append(certificates.Items, ca)
 	}
 

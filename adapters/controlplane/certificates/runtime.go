@@ -2,278 +2,264 @@ package certificates
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
+	"errors"
 	"fmt"
+	"hash/maphash"
 	"slices"
-	"strings"
+	"sync"
 	"time"
 
 	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	cmmeta "github.com/cert-manager/cert-manager/pkg/apis/meta/v1"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/internal/material"
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// Runtime is who gets a certificate.
+// ErrInvalidRuntime means that a runtime cannot get certificates: its ID or its domain is
+// invalid.
+var ErrInvalidRuntime = errors.New("runtime cannot have certificates")
+
+// Runtime is a runtime that gets certificates.
 type Runtime struct {
-	// ID becomes the Common Name: at most 64 bytes.
+	// ID becomes the Common Name of the client certificate: 1 to 64 bytes.
 	ID core.RuntimeID
-	// Domain is what is registered for the runtime, in its annotation skr-domain: a DNS name without wildcard.
+	// Domain is the registered domain of the runtime, in the annotation skr-domain: a DNS name
+	// without wildcard, and no name of the listener.
 	Domain string
-	// Owner is the object that stands for the runtime: the certificate goes with it, if it is in the same namespace, or cluster-scoped. In
-	// Kubernetes nothing else can own it: then, and if Owner is nil, the certificate stays until [Certificates.RemoveRuntime].
+	// Owner is the object that represents the runtime. No other object gets its certificates.
+	// They are deleted with it if it is in the same namespace, or cluster-scoped. Otherwise, and
+	// without Owner, they stay until [Certificates.RemoveRuntime].
 	Owner client.Object
 }
 
-// The reasons for which the certificate of a runtime is not ready.
+// The reasons why the certificates of a runtime are not ready.
 const (
-	// ReasonIssuing means that cert-manager has not issued it yet.
-	ReasonIssuing = "Issuing"
-	// ReasonFailed means that cert-manager could not issue it, and tries again.
-	ReasonFailed = "Failed"
-	// ReasonOutdated means that what was issued does not fit the runtime any more, as after a change of its domain.
-	ReasonOutdated = "Outdated"
-	// ReasonNoBundle means that there is no bundle yet that has its CA: Reconcile has not come so far.
-	ReasonNoBundle = "NoBundle"
+	// reasonIssuing means that cert-manager has not issued one yet.
+	reasonIssuing = "Issuing"
+	// reasonFailed means that cert-manager could not issue one, and retries.
+	reasonFailed = "Failed"
+	// reasonOutdated means that an issued one does not fit the runtime, as after a change of its
+	// domain.
+	reasonOutdated = "Outdated"
+	// reasonNoBundle means that the bundle does not have its CA yet.
+	reasonNoBundle = "NoBundle"
 )
 
-// RuntimeStatus is how far the certificate of a runtime is.
+// RuntimeStatus is the state of the certificates of a runtime.
 type RuntimeStatus struct {
-	// Ready means that Secret has everything. Otherwise Reason and Message say what is missing.
+	// Ready means that Secret is complete. Otherwise Reason is Issuing, Failed, Outdated or
+	// NoBundle, and Message is a sentence. cert-manager retries a failed issuance.
 	Ready           bool
 	Reason, Message string
-	// Secret is what belongs in the Secret of the runtime: ca.crt is the bundle, tls.crt and tls.key are the certificate of the agent. Nil
-	// unless ready. While a CA rotates, the bundle has both: give it to the webhook configuration before
-	// the agent gets the Secret, or the API server there does not trust the agent for a moment.
+	// Secret is the content of the agent's Secret, nil unless ready. It has the bundle in ca.crt,
+	// the client certificate in tls.crt and tls.key, and the serving certificate in webhook.crt
+	// and webhook.key. The webhook configuration must get a new bundle before the agent gets the
+	// Secret. Otherwise the API server does not trust the agent for a moment.
 	Secret map[string][]byte
-	// Fingerprint is the SHA-256 of the certificate's DER bytes, in lower case hex; NotAfter is when it expires.
+	// Fingerprint is the SHA-256 of the client certificate's DER bytes, in lower case hex.
 	Fingerprint string
-	NotAfter    time.Time
+	// NotAfter is the time at which the first of both certificates expires.
+	NotAfter time.Time
 }
 
-// EnsureRuntime makes sure that a runtime has a Certificate, and returns what has been issued of it. It does not wait: call it in
-// each reconcile of the runtime, and again soon while it is not ready; usually that takes less than a second. While its certificate
-// is renewed, it stays ready with the last one.
+// EnsureRuntime applies the Certificates of a runtime and returns the material that has been
+// issued. It does not wait: call it in each reconcile of the runtime, and again soon while it is
+// not ready. While a certificate is renewed, the status stays ready with the last one.
 //
-// An error that wraps [ErrInvalidRuntime] needs another ID or domain.
+// An error wraps [ErrInvalidRuntime] when the runtime needs another ID or domain, and
+// [ErrRuntimeTaken] when another object has its ID.
 func (c *Certificates) EnsureRuntime(ctx context.Context, r Runtime) (RuntimeStatus, error) {
-	certificate, err := c.wantedOf(r)
-	if err != nil {
+	if err := c.validateRuntime(r); err != nil {
 		return RuntimeStatus{}, err
 	}
 
-	key := client.ObjectKeyFromObject(certificate)
+	lock := c.locks.of(r.ID)
 
-	existing, err := get(ctx, c.client, key, &certv1.Certificate{})
-	if err != nil {
-		return RuntimeStatus{}, fmt.Errorf("certificates: of runtime %q: %w", r.ID, err)
+	lock.Lock()
+	defer lock.Unlock()
+
+	pairs := []*pair{{wanted: c.clientCertificate(r)}, {wanted: c.webhookCertificate(r)}}
+	if err := c.readExisting(ctx, r, pairs); err != nil {
+		return RuntimeStatus{}, err
 	}
 
-	if existing != nil && !c.isOf(existing, r.ID) {
-		return RuntimeStatus{}, fmt.Errorf("%w: Certificate %s is of %q", ErrInvalidRuntime, key, existing.Spec.CommonName)
-	}
-
-	if err := c.apply(ctx, certificate); err != nil {
-		return RuntimeStatus{}, fmt.Errorf("certificates: of runtime %q: %w", r.ID, err)
-	}
-
-	secret, err := get(ctx, c.client, key, &corev1.Secret{})
-	if err != nil {
-		return RuntimeStatus{}, fmt.Errorf("certificates: Secret of runtime %q: %w", r.ID, err)
-	}
-
-	if secret == nil || existing == nil {
-		return missing(existing), nil
-	}
-
-	if err := c.ownSecret(ctx, existing, secret); err != nil {
-		return RuntimeStatus{}, fmt.Errorf("certificates: Secret of runtime %q: %w", r.ID, err)
-	}
-
-	return c.runtimeStatus(ctx, r, existing, secret)
-}
-
-// wantedOf returns the Certificate of a runtime.
-func (c *Certificates) wantedOf(r Runtime) (*certv1.Certificate, error) {
-	if err := checkID(r.ID); err != nil {
-		return nil, err
-	}
-
-	if err := checkDNSName(r.Domain); err != nil {
-		return nil, fmt.Errorf("%w: domain of runtime %q: %w", ErrInvalidRuntime, r.ID, err)
-	}
-
-	certificate := c.runtimeCertificate(r)
-	if r.Owner == nil || r.Owner.GetNamespace() != "" && r.Owner.GetNamespace() != c.namespace {
-		return certificate, nil
-	}
-
-	scheme := c.client.Scheme()
-	if err := controllerutil.SetOwnerReference(r.Owner, certificate, schemeOf(r.Owner, scheme)); err != nil {
-		return nil, fmt.Errorf("%w: owner of runtime %q: %w", ErrInvalidRuntime, r.ID, err)
-	}
-
-	return certificate, nil
-}
-
-// schemeOf lets an owner that says its kind itself, as metadata only does, do without a scheme that knows it.
-func schemeOf(owner client.Object, scheme *runtime.Scheme) *runtime.Scheme {
-	gvk := owner.GetObjectKind().GroupVersionKind()
-	if _, _, err := scheme.ObjectKinds(owner); err == nil || gvk.Empty() {
-		return scheme
-	}
-
-	own := runtime.NewScheme()
-	own.AddKnownTypeWithName(gvk, owner)
-
-	return own
-}
-
-func (c *Certificates) runtimeNames(r Runtime) []string {
-	// As SAN pinning compares it: without the dot at its end, and in lower case.
-	return append([]string{strings.ToLower(strings.TrimSuffix(r.Domain, "."))}, c.opts.serviceNames()...)
-}
-
-func missing(certificate *certv1.Certificate) RuntimeStatus {
-	status := RuntimeStatus{Reason: ReasonIssuing, Message: "waiting for cert-manager to issue the certificate"}
-	if certificate == nil || certificate.Status.LastFailureTime == nil {
-		return status
-	}
-
-	status.Reason = ReasonFailed
-
-	for _, condition := range certificate.Status.Conditions {
-		if condition.Type == certv1.CertificateConditionIssuing && condition.Message != "" {
-			status.Message = condition.Message
+	for _, p := range pairs {
+		if err := c.ensure(ctx, p); err != nil {
+			return RuntimeStatus{}, fmt.Errorf("certificates: runtime %q: %w", r.ID, err)
 		}
 	}
 
-	return status
+	return c.runtimeStatus(ctx, r, pairs[0], pairs[1])
 }
 
-// ownSecret makes the Secret go with its Certificate, which cert-manager does on request only: a key must not outlive what it is for.
-func (c *Certificates) ownSecret(ctx context.Context, certificate *certv1.Certificate, secret *corev1.Secret) error {
-	if slices.ContainsFunc(secret.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == certificate.UID }) {
-		return nil
+func (c *Certificates) validateRuntime(r Runtime) error {
+	if err := checkID(r.ID); err != nil {
+		return err
 	}
 
-	owned := &corev1.Secret{}
-	// With its UID nothing is created when it is gone.
-	owned.Namespace, owned.Name, owned.UID = secret.Namespace, secret.Name, secret.UID
-	owned.OwnerReferences = []metav1.OwnerReference{{
-		APIVersion: certv1.SchemeGroupVersion.String(), Kind: certv1.CertificateKind, Name: certificate.Name, UID: certificate.UID,
-	}}
-
-	return c.apply(ctx, owned)
-}
-
-func (c *Certificates) runtimeStatus(
-	ctx context.Context, r Runtime, certificate *certv1.Certificate, secret *corev1.Secret,
-) (RuntimeStatus, error) {
-	pair, err := tls.X509KeyPair(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
-	if err != nil {
-		return missing(certificate), nil //nolint:nilerr // cert-manager mends its Secret.
+	if err := checkDNSName(r.Domain); err != nil {
+		return fmt.Errorf("%w: domain of runtime %q (annotation skr-domain): %w", ErrInvalidRuntime, r.ID, err)
 	}
 
-	if problem := c.misfit(r, pair.Leaf); problem != "" {
-		return RuntimeStatus{Reason: ReasonOutdated, Message: problem + ", and is being replaced"}, nil
-	}
-
-	listener, err := get(ctx, c.client, c.ListenerSecret(), &corev1.Secret{})
-	if err != nil {
-		return RuntimeStatus{}, fmt.Errorf("certificates: bundle for runtime %q: %w", r.ID, err)
-	}
-
-	if listener == nil || !trusted(pair.Leaf, parse(listener.Data[cmmeta.TLSCAKey])) {
-		return RuntimeStatus{Reason: ReasonNoBundle, Message: "waiting for a bundle with the CA of the certificate"}, nil
-	}
-
-	return RuntimeStatus{
-		Ready: true, Message: "issued", Fingerprint: fingerprint(pair.Leaf), NotAfter: pair.Leaf.NotAfter,
-		Secret: map[string][]byte{
-			cmmeta.TLSCAKey:         listener.Data[cmmeta.TLSCAKey],
-			corev1.TLSCertKey:       secret.Data[corev1.TLSCertKey],
-			corev1.TLSPrivateKeyKey: secret.Data[corev1.TLSPrivateKeyKey],
-		},
-	}, nil
-}
-
-// misfit tells what of an issued certificate is not as it is wanted now, empty if nothing.
-func (c *Certificates) misfit(r Runtime, issued *x509.Certificate) string {
-	wanted, have := c.runtimeNames(r), slices.Clone(issued.DNSNames)
-	slices.Sort(wanted)
-	slices.Sort(have)
-
-	switch {
-	case issued.Subject.CommonName != string(r.ID):
-		return fmt.Sprintf("the certificate is for %q", issued.Subject.CommonName)
-	case !slices.Equal(slices.Compact(wanted), slices.Compact(have)):
-		return "the certificate is for " + strings.Join(have, ", ")
-	case c.opts.Now().After(issued.NotAfter):
-		return "the certificate is expired"
-	default:
-		return ""
-	}
-}
-
-func trusted(certificate *x509.Certificate, bundle []*x509.Certificate) bool {
-	return slices.ContainsFunc(bundle, func(ca *x509.Certificate) bool { return signedBy(certificate, ca) })
-}
-
-// RemoveRuntime deletes the certificate of a runtime and its key, as far as they are of this set. That there are none is no error, nor is an ID
-// that could never have got any.
-func (c *Certificates) RemoveRuntime(ctx context.Context, id core.RuntimeID) error {
-	if checkID(id) != nil {
-		return nil //nolint:nilerr // There is nothing to remove, which is all that matters.
-	}
-
-	if err := c.removeRuntime(ctx, id); err != nil {
-		return fmt.Errorf("certificates: remove runtime %q: %w", id, err)
+	isServer := func(name string) bool { return canonical(name) == canonical(r.Domain) }
+	if slices.ContainsFunc(c.dnsNames, isServer) {
+		return fmt.Errorf("%w: domain of runtime %q: %s is a name of the listener", ErrInvalidRuntime, r.ID, r.Domain)
 	}
 
 	return nil
 }
 
-func (c *Certificates) removeRuntime(ctx context.Context, id core.RuntimeID) error {
-	key := c.key(objectName(id))
+// readExisting reads and checks all before any is written.
+func (c *Certificates) readExisting(ctx context.Context, r Runtime, pairs []*pair) error {
+	for _, p := range pairs {
+		existing, err := get(ctx, c.client, client.ObjectKeyFromObject(p.wanted), &certv1.Certificate{})
+		if err != nil {
+			return fmt.Errorf("certificates: runtime %q: %w", r.ID, err)
+		}
 
+		if err := errors.Join(c.checkOwner(existing, r), c.setOwner(p.wanted, r)); err != nil {
+			return err
+		}
+
+		p.existing = existing
+	}
+
+	return nil
+}
+
+// ensure applies a Certificate and reads its Secret.
+func (c *Certificates) ensure(ctx context.Context, p *pair) error {
+	if err := c.apply(ctx, p.wanted); err != nil {
+		return err
+	}
+
+	secret, err := get(ctx, c.client, client.ObjectKeyFromObject(p.wanted), &corev1.Secret{})
+	if err != nil || secret == nil || p.existing == nil {
+		return err
+	}
+
+	p.secret = secret
+
+	return c.ownSecret(ctx, p.existing, secret)
+}
+
+func (c *Certificates) runtimeStatus(
+	ctx context.Context, r Runtime, forClient, forWebhook *pair,
+) (RuntimeStatus, error) {
+	listener, err := get(ctx, c.client, c.ListenerSecret(), &corev1.Secret{})
+	if err != nil {
+		return RuntimeStatus{}, fmt.Errorf("certificates: bundle for runtime %q: %w", r.ID, err)
+	}
+
+	var bundle []byte
+	if listener != nil {
+		bundle = listener.Data[cmmeta.TLSCAKey]
+	}
+
+	for _, p := range []*pair{forClient, forWebhook} {
+		if status, ready := p.status(parse(bundle), c.opts.Now()); !ready {
+			return status, nil
+		}
+	}
+
+	return complete(bundle, forClient, forWebhook), nil
+}
+
+// complete returns the status of a runtime with both certificates.
+func complete(bundle []byte, forClient, forWebhook *pair) RuntimeStatus {
+	notAfter := forClient.leaf.NotAfter
+	if forWebhook.leaf.NotAfter.Before(notAfter) {
+		notAfter = forWebhook.leaf.NotAfter
+	}
+
+	return RuntimeStatus{
+		Ready: true, Message: "issued", Fingerprint: fingerprint(forClient.leaf), NotAfter: notAfter,
+		Secret: map[string][]byte{
+			material.CA:                 bundle,
+			material.ClientCertificate:  forClient.secret.Data[corev1.TLSCertKey],
+			material.ClientKey:          forClient.secret.Data[corev1.TLSPrivateKeyKey],
+			material.ServingCertificate: forWebhook.secret.Data[corev1.TLSCertKey],
+			material.ServingKey:         forWebhook.secret.Data[corev1.TLSPrivateKeyKey],
+		},
+	}
+}
+
+// OwnsRuntime reports whether the certificates of a runtime belong to r.Owner. It is true if
+// there are none.
+func (c *Certificates) OwnsRuntime(ctx context.Context, r Runtime) (bool, error) {
+	if err := checkID(r.ID); err != nil {
+		return true, nil //nolint:nilerr // No certificate can have such an ID.
+	}
+
+	existing, err := get(ctx, c.client, c.key(objectName(r.ID, clientSuffix)), &certv1.Certificate{})
+	if err != nil {
+		return false, fmt.Errorf("certificates: runtime %q: %w", r.ID, err)
+	}
+
+	return existing == nil || c.isOf(existing, r.ID) && owns(existing, r.Owner), nil
+}
+
+// RemoveRuntime deletes the certificates of a runtime and their keys, unless they belong to
+// another owner or another set. It is no error if there are none. The domain of r does not
+// matter.
+func (c *Certificates) RemoveRuntime(ctx context.Context, r Runtime) error {
+	if checkID(r.ID) != nil {
+		return nil // No certificate can have such an ID.
+	}
+
+	lock := c.locks.of(r.ID)
+
+	lock.Lock()
+	defer lock.Unlock()
+
+	for _, suffix := range []string{webhookSuffix, clientSuffix} {
+		if err := c.removePair(ctx, r, c.key(objectName(r.ID, suffix))); err != nil {
+			return fmt.Errorf("certificates: remove runtime %q: %w", r.ID, err)
+		}
+	}
+
+	return nil
+}
+
+func (c *Certificates) removePair(ctx context.Context, r Runtime, key client.ObjectKey) error {
 	certificate, err := get(ctx, c.client, key, &certv1.Certificate{})
 	if err != nil {
 		return err
 	}
 
 	if certificate != nil {
-		if !c.isOf(certificate, id) {
+		if !c.isOf(certificate, r.ID) || !owns(certificate, r.Owner) {
 			return nil
 		}
 
-		// It goes first, or cert-manager would make a new Secret.
+		// cert-manager would make a new Secret while the Certificate exists.
 		if err := c.remove(ctx, certificate); err != nil {
 			return err
 		}
 	}
 
 	secret, err := get(ctx, c.client, key, &corev1.Secret{})
-	if err != nil || secret == nil || secret.Labels[LabelSet] != string(c.names) {
+	if err != nil || secret == nil || secret.Labels[labelSet] != string(c.names) {
 		return err
 	}
 
 	return c.remove(ctx, secret)
 }
 
-// isOf reports whether a Certificate is the one that this set has made for a runtime: another set has the same name for it.
-func (c *Certificates) isOf(certificate *certv1.Certificate, id core.RuntimeID) bool {
-	return certificate.Spec.CommonName == string(id) && certificate.Labels[LabelSet] == string(c.names)
+// remove deletes the object that was read, and no successor of it.
+func (c *Certificates) remove(ctx context.Context, object client.Object) error {
+	return client.IgnoreNotFound(c.client.Delete(ctx, object, client.Preconditions{UID: new(object.GetUID())}))
 }
 
-// remove deletes what was looked at, and nothing that came after it.
-func (c *Certificates) remove(ctx context.Context, object client.Object) error {
-	//nolint:wrapcheck // The caller knows what for, and the API server names the object.
-	return client.IgnoreNotFound(c.client.Delete(ctx, object, client.Preconditions{UID: new(object.GetUID())}))
+// locks make calls for the same runtime wait for each other: two objects may have the same ID.
+type locks struct {
+	seed    maphash.Seed
+	stripes [64]sync.Mutex
+}
+
+func (l *locks) of(id core.RuntimeID) *sync.Mutex {
+	return &l.stripes[maphash.String(l.seed, string(id))%uint64(len(l.stripes))]
 }

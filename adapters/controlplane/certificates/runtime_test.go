@@ -25,7 +25,8 @@ const shared core.RuntimeID = "prod"
 
 func made(set string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
-		Namespace: "kcp", Name: objectName(shared), UID: types.UID("of " + set), Labels: map[string]string{LabelSet: set, LabelRole: roleRuntime},
+		Namespace: "kcp", Name: objectName(shared, clientSuffix), UID: types.UID("of " + set),
+		Labels: map[string]string{labelSet: set, labelRole: roleClient},
 	}
 }
 
@@ -40,14 +41,23 @@ func TestRemoveRuntimeLeavesAloneWhatIsNotItsOwn(t *testing.T) {
 	const mine, foreign = "watcher", "another"
 
 	tests := map[string]struct{ there, left []client.Object }{
-		"nothing":                      {},
-		"its own":                      {there: []client.Object{certificateFor(mine, shared), keyOf(mine)}},
-		"a key after an interruption":  {there: []client.Object{keyOf(mine)}},
-		"no key yet":                   {there: []client.Object{certificateFor(mine, shared)}},
-		"of another set":               {[]client.Object{certificateFor(foreign, shared), keyOf(foreign)}, []client.Object{certificateFor(foreign, shared), keyOf(foreign)}},
-		"a key of another set":         {[]client.Object{keyOf(foreign)}, []client.Object{keyOf(foreign)}},
-		"for another runtime":          {[]client.Object{certificateFor(mine, "a"), keyOf(mine)}, []client.Object{certificateFor(mine, "a"), keyOf(mine)}},
-		"a key that somebody replaced": {[]client.Object{certificateFor(mine, shared), keyOf(foreign)}, []client.Object{keyOf(foreign)}},
+		"nothing":                     {},
+		"its own":                     {there: []client.Object{certificateFor(mine, shared), keyOf(mine)}},
+		"a key after an interruption": {there: []client.Object{keyOf(mine)}},
+		"no key yet":                  {there: []client.Object{certificateFor(mine, shared)}},
+		"of another set": {
+			[]client.Object{certificateFor(foreign, shared), keyOf(foreign)},
+			[]client.Object{certificateFor(foreign, shared), keyOf(foreign)},
+		},
+		"a key of another set": {[]client.Object{keyOf(foreign)}, []client.Object{keyOf(foreign)}},
+		"for another runtime": {
+			[]client.Object{certificateFor(mine, "a"), keyOf(mine)},
+			[]client.Object{certificateFor(mine, "a"), keyOf(mine)},
+		},
+		"a key that was replaced": {
+			[]client.Object{certificateFor(mine, shared), keyOf(foreign)},
+			[]client.Object{keyOf(foreign)},
+		},
 	}
 
 	for name, test := range tests {
@@ -57,12 +67,15 @@ func TestRemoveRuntimeLeavesAloneWhatIsNotItsOwn(t *testing.T) {
 			var deleted []types.UID
 
 			c := newPlane(t, &deleted, test.there...)
-			if err := newSet(t, c, mine).RemoveRuntime(t.Context(), shared); err != nil {
+			if err := newSet(t, c, mine).RemoveRuntime(t.Context(), Runtime{ID: shared}); err != nil {
 				t.Fatal(err)
 			}
 
 			for _, object := range test.there {
-				left := slices.ContainsFunc(test.left, func(l client.Object) bool { return l.GetUID() == object.GetUID() && kindOf(l) == kindOf(object) })
+				left := slices.ContainsFunc(test.left, func(l client.Object) bool {
+					return l.GetUID() == object.GetUID() &&
+						kindOf(l) == kindOf(object)
+				})
 
 				err := c.Get(t.Context(), client.ObjectKeyFromObject(object), object)
 				if client.IgnoreNotFound(err) != nil || left != (err == nil) {
@@ -77,7 +90,7 @@ func TestRemoveRuntimeLeavesAloneWhatIsNotItsOwn(t *testing.T) {
 	}
 }
 
-// Who can not get a certificate has none to wait for.
+// A runtime with an invalid ID never had a certificate.
 func TestRemoveRuntimeThatCouldNeverHaveACertificate(t *testing.T) {
 	t.Parallel()
 
@@ -88,12 +101,12 @@ func TestRemoveRuntimeThatCouldNeverHaveACertificate(t *testing.T) {
 	}), "watcher")
 
 	for _, id := range []core.RuntimeID{"", "a\nb", core.RuntimeID(strings.Repeat("x", maxCommonName+1))} {
-		if err := set.RemoveRuntime(t.Context(), id); err != nil {
+		if err := set.RemoveRuntime(t.Context(), Runtime{ID: id}); err != nil {
 			t.Errorf("%.8q: %v", id, err)
 		}
 	}
 
-	if err := set.RemoveRuntime(t.Context(), shared); err == nil {
+	if err := set.RemoveRuntime(t.Context(), Runtime{ID: shared}); err == nil {
 		t.Error("a runtime that could not be looked for is said to be removed")
 	}
 }
@@ -104,7 +117,10 @@ func TestACertificateGoesWithItsOwnerWhereItCan(t *testing.T) {
 
 	stub := func(namespace string) client.Object {
 		owner := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "kyma", UID: "u"}}
-		owner.SetGroupVersionKind(schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Kyma"})
+		owner.SetGroupVersionKind(schema.GroupVersionKind{
+			Group: "operator.kyma-project.io", Version: "v1beta2",
+			Kind: "Kyma",
+		})
 
 		return owner
 	}
@@ -125,8 +141,11 @@ func TestACertificateGoesWithItsOwnerWhereItCan(t *testing.T) {
 	}
 
 	for name, test := range tests {
-		certificate, err := newSet(t, newPlane(t, new([]types.UID)), "watcher").wantedOf(Runtime{ID: shared, Domain: "a.example.com", Owner: test.owner})
-		if err != nil {
+		r := Runtime{ID: shared, Domain: "a.example.com", Owner: test.owner}
+		set := newSet(t, newPlane(t, new([]types.UID)), "watcher")
+		certificate := set.clientCertificate(r)
+
+		if err := set.setOwner(certificate, r); err != nil {
 			t.Errorf("%s: %v", name, err)
 
 			continue

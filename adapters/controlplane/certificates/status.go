@@ -7,25 +7,28 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// named is how many runtimes a message names.
+// named is the largest number of runtimes in a message.
 const named = 10
 
 func message(s Status) string {
 	switch s.Phase {
-	case PhaseBootstrap:
+	case phaseBootstrap:
 		return "waiting for cert-manager to issue the first certificates"
-	case PhaseCreating:
+	case phaseCreating:
 		return "waiting for cert-manager to issue the next CA"
-	case PhasePropagating:
+	case phasePropagating:
 		return fmt.Sprintf("CA %d is in the bundle, and signs once every listener has got it", s.Generation)
-	case PhaseReissuing:
-		return fmt.Sprintf("CA %d signs for runtimes; %s yet to get their certificate of it: %s", s.Generation, count(s.Waiting), list(s.Waiting))
-	case PhaseConfirming:
-		return fmt.Sprintf("the server certificate switches to CA %d once every runtime trusts it; %s yet to confirm that: %s",
+	case phaseReissuing:
+		return fmt.Sprintf("CA %d signs for runtimes; %s yet to get their certificates of it: %s",
 			s.Generation, count(s.Waiting), list(s.Waiting))
-	case PhaseSwitching, PhaseRetiring:
+	case PhaseConfirming:
+		return fmt.Sprintf("the server certificate switches to CA %d once every runtime trusts it; "+
+			"%s yet to confirm that: %s",
+			s.Generation, count(s.Waiting), list(s.Waiting))
+	case phaseSwitching, phaseRetiring:
 		if len(s.Waiting) > 0 {
-			return fmt.Sprintf("the server certificate switches to CA %d without waiting for %s: %s", s.Generation, count(s.Waiting), list(s.Waiting))
+			return fmt.Sprintf("the server certificate switches to CA %d without waiting for %d runtimes: %s",
+				s.Generation, len(s.Waiting), list(s.Waiting))
 		}
 
 		return fmt.Sprintf("the server certificate switches to CA %d", s.Generation)

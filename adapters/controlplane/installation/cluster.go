@@ -16,7 +16,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// cluster is the runtime, as this package writes to it.
+// cluster writes to a runtime.
 type cluster struct {
 	client.Client
 
@@ -35,7 +35,7 @@ func (c *cluster) get(ctx context.Context, object *unstructured.Unstructured) (*
 
 	err := c.Get(ctx, client.ObjectKeyFromObject(object), live)
 	if apierrors.IsNotFound(err) {
-		return nil, nil //nolint:nilnil // Nothing there is what was asked for.
+		return nil, nil
 	}
 
 	if err != nil {
@@ -53,15 +53,15 @@ func (c *cluster) decode(object *unstructured.Unstructured, typed any) error {
 	return nil
 }
 
-// apply creates an object or corrects what this package wants of it, and leaves the rest of it alone.
+// apply creates or corrects an object. Fields that others have added stay.
 func (c *cluster) apply(ctx context.Context, object *unstructured.Unstructured) error {
 	err := c.tryApply(ctx, object)
 	if !immutable(err) {
 		return err
 	}
 
-	// Somebody made it in a way that can not be changed. Whatever it was for, it was not for us.
-	c.log.WarnContext(ctx, "object can not be corrected, it is replaced", slog.String("kind", object.GetKind()),
+	// Its creator has set an immutable field to another value.
+	c.log.WarnContext(ctx, "object cannot be corrected and is replaced", slog.String("kind", object.GetKind()),
 		slog.String("name", object.GetName()), slog.Any("error", err))
 
 	if _, err := c.remove(ctx, []*unstructured.Unstructured{object}); err != nil {
@@ -72,14 +72,15 @@ func (c *cluster) apply(ctx context.Context, object *unstructured.Unstructured) 
 }
 
 func (c *cluster) tryApply(ctx context.Context, object *unstructured.Unstructured) error {
-	if err := serverside.Apply(ctx, c, object, FieldOwner); err != nil {
+	if err := serverside.Apply(ctx, c, object, fieldOwner); err != nil {
 		return fmt.Errorf("installation: runtime %q: %w", c.id, err)
 	}
 
 	return nil
 }
 
-// immutable recognises what API servers say of a field that must not change (apimachinery/pkg/api/validation) and of a roleRef.
+// immutable recognises the errors of API servers about fields that must not change
+// (apimachinery/pkg/api/validation), and about a roleRef.
 func immutable(err error) bool {
 	if !apierrors.IsInvalid(err) {
 		return false
@@ -90,35 +91,38 @@ func immutable(err error) bool {
 	return strings.Contains(text, "immutable") || strings.Contains(text, "cannot change roleRef")
 }
 
-// applyNamespace leaves one alone that somebody else has made. It reports whether things can be put into it.
-func (c *cluster) applyNamespace(ctx context.Context, namespace *unstructured.Unstructured) (usable bool, err error) {
-	live, err := c.get(ctx, namespace)
-
+// applyNamespace creates the namespace unless it exists, and corrects it only if this package has
+// made it. It reports whether objects can be created there. live is the namespace as it was read,
+// nil if there was none.
+func (c *cluster) applyNamespace(
+	ctx context.Context, wanted, live *unstructured.Unstructured,
+) (usable bool, err error) {
 	switch {
-	case err != nil:
-		return false, err
 	case live == nil:
-		// Not applied: who comes first is the one who made it.
-		if err := c.Create(ctx, namespace.DeepCopy(), client.FieldOwner(FieldOwner)); err != nil && !apierrors.IsAlreadyExists(err) {
-			return false, c.wrap(err, "create Namespace", namespace.GetName())
+		// Create, not apply: an apply would take over a namespace that appeared since the read.
+		err := c.Create(ctx, wanted.DeepCopy(), client.FieldOwner(fieldOwner))
+		if err != nil && !apierrors.IsAlreadyExists(err) {
+			return false, c.wrap(err, "create Namespace", wanted.GetName())
 		}
 
 		return true, nil
 	case live.GetDeletionTimestamp() != nil:
 		return false, nil
 	case ours(live):
-		return true, c.tryApply(ctx, namespace) // Never replaced: customers may have put something there.
+		return true, c.tryApply(ctx, wanted) // It is never replaced, as it may hold objects of others.
 	default:
 		return true, nil
 	}
 }
 
 func ours(namespace *unstructured.Unstructured) bool {
-	return namespace.GetAnnotations()[annotationCreatedBy] == FieldOwner
+	return namespace.GetAnnotations()[annotationCreatedBy] == fieldOwner
 }
 
-// remove deletes objects, one after the other, and returns those that are still there: something holds them.
-func (c *cluster) remove(ctx context.Context, objects []*unstructured.Unstructured) (held []*unstructured.Unstructured, err error) {
+// remove deletes objects, one after the other, and returns those that a finalizer still holds.
+func (c *cluster) remove(
+	ctx context.Context, objects []*unstructured.Unstructured,
+) (held []*unstructured.Unstructured, err error) {
 	for _, object := range objects {
 		err := c.Delete(ctx, object.DeepCopy(), client.PropagationPolicy(metav1.DeletePropagationBackground))
 		if apierrors.IsNotFound(err) {

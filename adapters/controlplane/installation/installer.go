@@ -2,38 +2,16 @@ package installation
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
-	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// ErrInvalidRuntime means that the agent can not be installed with what was given of a runtime. Nothing was changed there.
-var ErrInvalidRuntime = errors.New("agent can not be installed in runtime")
-
-// Runtime is where the agent is installed, and with what.
-type Runtime struct {
-	// ID must be the Common Name of the certificate: an agent with that of another runtime would speak for it.
-	ID core.RuntimeID
-	// Client is for the runtime, with the rights of a cluster administrator, and without cache, as client.New makes it. Its scheme does not
-	// matter. Nil means that the runtime is gone: then there is nothing to uninstall.
-	Client client.Client
-	// Secret has ca.crt, tls.crt and tls.key, as certificates.RuntimeStatus has them. The API server of the runtime trusts what ca.crt
-	// signed, too.
-	Secret map[string][]byte
-	// Watches are what the API server asks the agent about.
-	Watches []admission.Watch
-}
-
-// Installer installs the agent. Create it with [New]; its methods may be called concurrently, for one runtime one at a time.
+// Installer installs the agent. Create it with [New]. Its methods may be called concurrently,
+// except for one runtime.
 type Installer struct {
 	image        string
 	controlPlane string
@@ -41,8 +19,8 @@ type Installer struct {
 	opts         Options
 }
 
-// New returns an installer of an image of the agent, which is to send to the control plane at <host>:<port>. The error names all that
-// is wrong.
+// New returns an installer of an image of the agent. The agents send to the control plane at
+// <host>:<port>. An error names every invalid parameter.
 func New(image, controlPlane string, opts Options) (*Installer, error) {
 	opts = opts.withDefaults()
 	port, err := parsePort(controlPlane)
@@ -58,44 +36,58 @@ func New(image, controlPlane string, opts Options) (*Installer, error) {
 	return &Installer{image: image, controlPlane: controlPlane, port: port, opts: opts}, nil
 }
 
-// Install brings a runtime nearer to what is wanted, as far as it goes without waiting, and corrects what somebody changed there. It is
-// to be called again while it is [Progressing], and from time to time after that.
+// Install does the next steps of an installation, without waiting, and corrects changes by others.
+// Call it again while the state is not [Ready], and from time to time after that.
 //
-// No write in the runtime waits for an agent that is not there: the webhook configuration comes last, when the agent answers. When
-// there is one already, it learns of a new bundle first, before the agent shows a certificate that it would not trust. A new Secret
-// restarts nothing.
+// The webhook configuration comes last, when the agent answers. An existing configuration gets a
+// new bundle before the agent gets a new certificate. A new Secret restarts nothing.
 //
-// [Status.Former] may be there beside an error, all else is not. An error that wraps [ErrInvalidRuntime] or admission.ErrInvalidConfiguration needs another Runtime, all others another try.
+// Beside an error only [Status.Former] is set. An error that wraps [ErrInvalidRuntime] or
+// admission.ErrInvalidConfiguration needs another Runtime. Retry all others.
 func (i *Installer) Install(ctx context.Context, r Runtime) (Status, error) {
-	if err := r.validate(); err != nil {
+	if err := r.validate(i.host()); err != nil {
 		return Status{}, err
 	}
 
-	configuration, err := i.configuration(&r)
+	in := i.cluster(&r)
+
+	namespace, err := in.get(ctx, i.namespace())
 	if err != nil {
 		return Status{}, err
 	}
 
-	in := &cluster{Client: r.Client, id: r.ID, log: i.opts.Logger.With(slog.String("runtime", string(r.ID)))}
+	configuration, err := i.configuration(&r, namespace == nil || ours(namespace))
+	if err != nil {
+		return Status{}, err
+	}
 
 	former, err := i.renewConfiguration(ctx, in, configuration)
 	if err != nil {
 		return Status{}, err
 	}
 
-	status, err := i.installAgent(ctx, in, &r, configuration)
+	status, err := i.installAgent(ctx, in, &r, namespace, configuration)
 	status.Former = former
 
 	return status, err
 }
 
-// installAgent makes the agent be there and answer, and then lets the API server call it.
+// host is the name by which the API server of a runtime calls the agent.
+func (i *Installer) host() string { return Name + "." + i.opts.Namespace + ".svc" }
+
+func (i *Installer) cluster(r *Runtime) *cluster {
+	return &cluster{Client: r.Client, id: r.ID, log: i.opts.Logger.With(slog.String("runtime", string(r.ID)))}
+}
+
+// installAgent applies the objects of the agent. The API server calls it from the moment that it
+// answers.
 func (i *Installer) installAgent(
-	ctx context.Context, in *cluster, r *Runtime, configuration *admissionregistrationv1.ValidatingWebhookConfiguration,
+	ctx context.Context, in *cluster, r *Runtime, namespace *unstructured.Unstructured,
+	configuration *admissionregistrationv1.ValidatingWebhookConfiguration,
 ) (Status, error) {
-	usable, err := in.applyNamespace(ctx, i.namespace())
+	usable, err := in.applyNamespace(ctx, i.namespace(), namespace)
 	if err != nil || !usable {
-		return Status{State: Progressing, Awaiting: "the end of Namespace " + i.opts.Namespace, Replicas: i.opts.Replicas}, err
+		return progressing(reasonNamespaceEnding, "waiting for the end of Namespace "+i.opts.Namespace), err
 	}
 
 	for _, object := range i.objects(r) {
@@ -104,7 +96,7 @@ func (i *Installer) installAgent(
 		}
 	}
 
-	status, err := i.answers(ctx, in)
+	status, err := i.observe(ctx, in)
 	if err != nil || status.State != Ready {
 		return status, err
 	}
@@ -116,16 +108,18 @@ func (i *Installer) installAgent(
 	return status, i.prune(ctx, in)
 }
 
-func (i *Installer) unstructured(configuration *admissionregistrationv1.ValidatingWebhookConfiguration) *unstructured.Unstructured {
+func (i *Installer) unstructured(
+	configuration *admissionregistrationv1.ValidatingWebhookConfiguration,
+) *unstructured.Unstructured {
 	object := &unstructured.Unstructured{Object: content(configuration)}
 	i.opts.Adjust(object)
 
 	return object
 }
 
-// prune removes what an earlier configuration needed.
+// prune removes the objects of the canary after it was turned off.
 func (i *Installer) prune(ctx context.Context, in *cluster) error {
-	if i.opts.Canary {
+	if !i.opts.NoCanary {
 		return nil
 	}
 
@@ -134,7 +128,7 @@ func (i *Installer) prune(ctx context.Context, in *cluster) error {
 	return err
 }
 
-// canaryObjects are in the order in which they are removed.
+// canaryObjects are in the order of their removal.
 func (i *Installer) canaryObjects() (objects []*unstructured.Unstructured) {
 	for _, f := range files() {
 		if f.canary {
@@ -143,22 +137,4 @@ func (i *Installer) canaryObjects() (objects []*unstructured.Unstructured) {
 	}
 
 	return objects
-}
-
-// validate compares identities: a Secret that was mixed up would make one runtime speak for another.
-func (r *Runtime) validate() error {
-	if r.Client == nil {
-		return fmt.Errorf("%w %q: want a client, have none", ErrInvalidRuntime, r.ID)
-	}
-
-	pair, err := tls.X509KeyPair(r.Secret[corev1.TLSCertKey], r.Secret[corev1.TLSPrivateKeyKey])
-	if err != nil {
-		return fmt.Errorf("%w %q: its Secret: %w", ErrInvalidRuntime, r.ID, err)
-	}
-
-	if have := pair.Leaf.Subject.CommonName; have != string(r.ID) || r.ID == "" {
-		return fmt.Errorf("%w %q: its Secret has the certificate of %.80q", ErrInvalidRuntime, r.ID, have)
-	}
-
-	return nil
 }

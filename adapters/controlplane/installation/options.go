@@ -5,54 +5,66 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"net"
 	"regexp"
+	"slices"
+	"strconv"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/internal/material"
 )
 
-// What the objects in a runtime are called.
+// Names of the objects in a runtime.
 const (
-	// DefaultNamespace is where the agent is installed.
-	DefaultNamespace = "runtime-watcher"
-	// Name is that of Deployment, Service and ServiceAccount.
-	Name = "runtime-watcher"
-	// SecretName is that of the Secret that the agent mounts.
-	SecretName = "runtime-watcher-tls"
-	// CanaryName is that of the Lease, and of what lets the agent write it.
-	CanaryName = "runtime-watcher-canary"
-	// DefaultConfigurationName is that of the ValidatingWebhookConfiguration.
-	DefaultConfigurationName = "runtime-watcher"
-	// FieldOwner owns what this package applies.
-	FieldOwner = "runtime-watcher-installation"
+	// DefaultNamespace is the default namespace of the agent.
+	DefaultNamespace = material.DefaultNamespace
+	// Name is the name of Deployment, Service and ServiceAccount.
+	Name = material.DefaultService
+
+	// fieldOwner owns the fields that this package applies.
+	fieldOwner = "runtime-watcher-installation"
+
+	defaultConfigurationName = "runtime-watcher"
+
+	secretName = "runtime-watcher-tls"
+	canaryName = "runtime-watcher-canary"
 )
 
-// defaultReplicas is one to answer while the other is away.
-const defaultReplicas = 2
+const (
+	defaultReplicas = 2
+	maxPort         = 65535
+)
 
-// Options are what is optional of an [Installer]. The zero value is ready to use.
+// Options are the optional settings of an [Installer]. The zero value is the documented default.
 type Options struct {
-	// Namespace of everything in the runtime that has one. One that somebody else has made is neither changed nor removed. Default:
-	// [DefaultNamespace].
+	// Namespace is the namespace of the agent. An existing namespace is neither changed nor
+	// removed, and objects in it are watched. The serving certificate must be valid for the Service
+	// there. Default: [DefaultNamespace].
 	Namespace string
-	// ConfigurationName is that of the ValidatingWebhookConfiguration, and must be unique in the runtime. Default:
-	// [DefaultConfigurationName].
+	// ConfigurationName is the name of the ValidatingWebhookConfiguration. It must be unique in the
+	// runtime. Default: "runtime-watcher".
 	ConfigurationName string
-	// Replicas of the agent. Default: 2.
+	// Replicas is the number of agents. Default: 2.
 	Replicas int32
-	// Canary lets the agent write a Lease, to find out whether the API server still calls it. Default: off, and the agent may do nothing
-	// in the runtime.
-	Canary bool
-	// Settings are environment variables of the agent, beside those that the manifests set. Default: none. MANAGERS is by default the
-	// managers of the watches: a new one restarts the agents, which ask it for a look at the whole runtime thereby.
+	// NoCanary turns the canary off: the agent then has no rights in the runtime, and cannot prove
+	// that the API server calls it. By default the agent writes a Lease to find out.
+	NoCanary bool
+	// Settings are environment variables of the agent, beside those of the manifests. The managers
+	// in MANAGERS, separated by commas, are added to those of the watches. A new value restarts the
+	// agents. Default: none.
 	Settings map[string]string
-	// Webhooks are the options of the webhook configuration. Its Canary is set from Canary above.
+	// Webhooks are the options of the webhook configuration. Its Canary is set by this package. By
+	// default ExcludedNamespaces are kube-system and, if this package has made it, the namespace of
+	// the agent.
 	Webhooks admission.ConfigurationOptions
-	// Adjust may change each object before it is applied, to add tolerations, pull secrets or labels. It must neither rename an object nor
-	// block, and is called concurrently if Install is. Default: none.
+	// Adjust may change each object before it is applied, to add tolerations, pull secrets or
+	// labels. It must not rename an object and must not block. Concurrent calls of Install call it
+	// concurrently. Default: none.
 	Adjust func(object *unstructured.Unstructured)
 	// Logger gets a line when an object had to be replaced. Default: discarded.
 	Logger *slog.Logger
@@ -60,13 +72,9 @@ type Options struct {
 
 func (o Options) withDefaults() Options {
 	o.Namespace = cmp.Or(o.Namespace, DefaultNamespace)
-	o.ConfigurationName = cmp.Or(o.ConfigurationName, DefaultConfigurationName)
+	o.ConfigurationName = cmp.Or(o.ConfigurationName, defaultConfigurationName)
 	o.Replicas = cmp.Or(o.Replicas, defaultReplicas)
-
-	o.Webhooks.Canary = types.NamespacedName{}
-	if o.Canary {
-		o.Webhooks.Canary = o.lease()
-	}
+	o.Webhooks.Canary = o.lease()
 
 	if o.Adjust == nil {
 		o.Adjust = func(*unstructured.Unstructured) {}
@@ -79,32 +87,54 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
+// lease returns the Lease of the canary, empty without canary.
 func (o Options) lease() types.NamespacedName {
-	return types.NamespacedName{Namespace: o.Namespace, Name: CanaryName}
+	if o.NoCanary {
+		return types.NamespacedName{}
+	}
+
+	return types.NamespacedName{Namespace: o.Namespace, Name: canaryName}
 }
 
 func (o Options) validate() error {
-	var wrong []error
+	var problems []error
 
-	if problems := validation.IsDNS1123Label(o.Namespace); problems != nil {
-		wrong = append(wrong, fmt.Errorf("Namespace: %.80q: %s", o.Namespace, problems[0]))
+	if wrong := validation.IsDNS1123Label(o.Namespace); wrong != nil {
+		problems = append(problems, fmt.Errorf("Namespace: %s, have %.80q", wrong[0], o.Namespace))
 	}
 
-	if problems := validation.IsDNS1123Subdomain(o.ConfigurationName); problems != nil {
-		wrong = append(wrong, fmt.Errorf("ConfigurationName: %.80q: %s", o.ConfigurationName, problems[0]))
+	if wrong := validation.IsDNS1123Subdomain(o.ConfigurationName); wrong != nil {
+		problems = append(problems, fmt.Errorf("ConfigurationName: %s, have %.80q", wrong[0], o.ConfigurationName))
 	}
 
 	if o.Replicas < 1 {
-		wrong = append(wrong, fmt.Errorf("Replicas: want at least 1, have %d", o.Replicas))
+		problems = append(problems, fmt.Errorf("Replicas: want at least 1, have %d", o.Replicas))
 	}
 
+	return errors.Join(append(problems, o.validateSettings()...)...)
+}
+
+func (o Options) validateSettings() (problems []error) {
 	name, reserved := regexp.MustCompile(`^[A-Z][A-Z0-9_]*$`), reservedSettings()
 
-	for setting := range o.Settings {
+	for _, setting := range slices.Sorted(maps.Keys(o.Settings)) {
 		if !name.MatchString(setting) || reserved[setting] {
-			wrong = append(wrong, fmt.Errorf("Settings: want names of the agent's settings that the manifests do not set, have %.80q", setting))
+			problems = append(problems,
+				fmt.Errorf("Settings: want settings of the agent that the manifests do not set, have %.80q", setting))
 		}
 	}
 
-	return errors.Join(wrong...)
+	return problems
+}
+
+// parsePort returns the port of <host>:<port>.
+func parsePort(address string) (int32, error) {
+	host, text, err := net.SplitHostPort(address)
+	port, portErr := strconv.ParseInt(text, 10, 32)
+
+	if err != nil || portErr != nil || host == "" || port < 1 || port > maxPort {
+		return 0, fmt.Errorf("address of the control plane: want <host>:<port>, have %.200q", address)
+	}
+
+	return int32(port), nil
 }

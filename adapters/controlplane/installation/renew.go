@@ -10,8 +10,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// renewConfiguration brings those webhooks up to date that the API server has already, and removes those it should not have. New ones
-// wait until the agent answers. It returns the managers of which the agent is not told any more.
+// renewConfiguration updates the webhooks that the API server has already, and removes the others.
+// New webhooks wait until the agent answers. It returns the managers that no webhook names any
+// more.
 func (i *Installer) renewConfiguration(
 	ctx context.Context, in *cluster, wanted *admissionregistrationv1.ValidatingWebhookConfiguration,
 ) (former []core.Manager, err error) {
@@ -21,9 +22,7 @@ func (i *Installer) renewConfiguration(
 	}
 
 	narrowed := *wanted
-	narrowed.Webhooks = slices.DeleteFunc(slices.Clone(wanted.Webhooks), func(webhook admissionregistrationv1.ValidatingWebhook) bool {
-		return !slices.ContainsFunc(stored, func(s admissionregistrationv1.ValidatingWebhook) bool { return s.Name == webhook.Name })
-	})
+	narrowed.Webhooks = slices.DeleteFunc(slices.Clone(wanted.Webhooks), isNew(stored))
 
 	if err := in.apply(ctx, i.unstructured(&narrowed)); err != nil {
 		return nil, err
@@ -34,10 +33,22 @@ func (i *Installer) renewConfiguration(
 		return nil, nil
 	}
 
-	// Webhooks that somebody else has added are still there.
+	// Webhooks that others have added by hand are still there.
 	left, err := i.storedWebhooks(ctx, in, wanted)
 
 	return without(former, managersCalled(left)), err
+}
+
+// isNew returns a function that reports whether a webhook is not among the stored ones.
+func isNew(
+	stored []admissionregistrationv1.ValidatingWebhook,
+) func(admissionregistrationv1.ValidatingWebhook) bool {
+	names := make(map[string]bool, len(stored))
+	for n := range stored {
+		names[stored[n].Name] = true
+	}
+
+	return func(webhook admissionregistrationv1.ValidatingWebhook) bool { return !names[webhook.Name] }
 }
 
 // storedWebhooks returns nil when there is no configuration.
@@ -57,7 +68,7 @@ func (i *Installer) storedWebhooks(
 	return append([]admissionregistrationv1.ValidatingWebhook{}, stored.Webhooks...), nil
 }
 
-// managersCalled are the managers of webhooks, each once.
+// managersCalled returns the managers of webhooks, each once.
 func managersCalled(webhooks []admissionregistrationv1.ValidatingWebhook) (managers []core.Manager) {
 	for n := range webhooks {
 		service := webhooks[n].ClientConfig.Service

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -12,76 +13,123 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// State is how far an installation is.
+// State is the progress of an installation.
 type State string
 
 // The states of an installation.
 const (
-	// Progressing means that something is awaited.
+	// Progressing means that a step is awaited.
 	Progressing State = "Progressing"
-	// Ready means that the agent answers, and that the API server calls it.
+	// Ready means that every replica is of the newest Deployment, at least one answers, and the API
+	// server calls it.
 	Ready State = "Ready"
+	// Failed means that the installation needs a change. It is still retried.
+	Failed State = "Failed"
 	// Removed means that nothing is left.
 	Removed State = "Removed"
 )
 
-// Status is how far an installation is, and what it waits for.
+// Status is the progress of an installation.
 type Status struct {
 	State State
-	// Awaiting says what is awaited while the state is Progressing.
-	Awaiting string
-	// Available is how many replicas of the agent answer, Replicas how many are wanted.
+	// Reason is a word in CamelCase, for a condition, and Message a sentence, unless the state is
+	// Ready or Removed.
+	Reason, Message string
+	// Available is the number of replicas that answer, Replicas the number in the Deployment.
 	Available, Replicas int32
-	// Former are the managers of the webhooks that this call of Install has removed and that no watch names now. It is said once.
+	// Former are the managers of webhooks that this call of Install has removed and that no watch
+	// names now. Each is reported once.
 	Former []core.Manager
 }
 
-// answers reports whether the agent does: at least one replica is ready, and the Service leads there.
-func (i *Installer) answers(ctx context.Context, in *cluster) (Status, error) {
-	status := Status{State: Progressing, Replicas: i.opts.Replicas}
+const (
+	reasonNamespaceEnding    = "NamespaceEnding"
+	reasonObjectsEnding      = "ObjectsEnding"
+	reasonRolloutProgressing = "RolloutProgressing"
+	reasonRolloutStalled     = "RolloutStalled"
+	reasonServiceWithoutPods = "ServiceWithoutPods"
+)
 
+func progressing(reason, message string) Status {
+	return Status{State: Progressing, Reason: reason, Message: message}
+}
+
+// observe reports whether the newest Deployment is rolled out and the Service has an endpoint.
+func (i *Installer) observe(ctx context.Context, in *cluster) (Status, error) {
 	live, err := in.get(ctx, i.object("deployment.yaml"))
 	if err != nil {
 		return Status{}, err
 	}
 
-	var deployment appsv1.Deployment
-
-	if live == nil { // Somebody was faster.
-		status.Awaiting = "the Deployment"
-
-		return status, nil
+	if live == nil { // It was deleted a moment ago.
+		return progressing(reasonRolloutProgressing, "waiting for the Deployment"), nil
 	}
 
+	var deployment appsv1.Deployment
 	if err := in.decode(live, &deployment); err != nil {
 		return Status{}, err
 	}
 
-	observed := deployment.Status.ObservedGeneration >= deployment.Generation
-	status.Available = deployment.Status.AvailableReplicas
-
-	switch reached, err := i.reached(ctx, in); {
-	case err != nil:
-		return Status{}, err
-	case !observed:
-		status.Awaiting = "the Deployment to be observed by its controller"
-	case status.Available == 0:
-		status.Awaiting = fmt.Sprintf("a replica of the agent: none of %d is available", status.Replicas)
-	case !reached:
-		status.Awaiting = "the Service to lead to a replica of the agent"
-	default:
-		status.State = Ready
+	status := rollout(&deployment)
+	if status.State != Ready {
+		return status, nil
 	}
 
-	return status, nil
+	reached, err := i.reached(ctx, in)
+	if err == nil && !reached {
+		status.State, status.Reason = Progressing, reasonServiceWithoutPods
+		status.Message = "waiting for an endpoint of Service " + Name
+	}
+
+	return status, err
 }
 
-// reached reports whether the Service has an endpoint.
+// rollout follows `kubectl rollout status`, except that one available replica is enough when all
+// are updated.
+func rollout(d *appsv1.Deployment) Status {
+	s := Status{State: Progressing, Reason: reasonRolloutProgressing, Available: d.Status.AvailableReplicas, Replicas: 1}
+	if d.Spec.Replicas != nil {
+		s.Replicas = *d.Spec.Replicas
+	}
+
+	switch {
+	case d.Status.ObservedGeneration < d.Generation:
+		s.Message = "waiting for the controller of the Deployment"
+	case stalled(d) != "":
+		s.State, s.Reason, s.Message = Failed, reasonRolloutStalled, stalled(d)
+	case d.Status.UpdatedReplicas < s.Replicas:
+		s.Message = fmt.Sprintf("waiting for the rollout: %d of %d replicas are updated",
+			d.Status.UpdatedReplicas, s.Replicas)
+	case d.Status.Replicas > d.Status.UpdatedReplicas:
+		s.Message = fmt.Sprintf("waiting for the end of %d old replicas", d.Status.Replicas-d.Status.UpdatedReplicas)
+	case s.Available == 0:
+		s.Message = fmt.Sprintf("waiting for a replica: none of %d is available", s.Replicas)
+	default:
+		s.State, s.Reason = Ready, ""
+	}
+
+	return s
+}
+
+// stalled returns the message of a rollout that makes no progress, empty if it does.
+func stalled(d *appsv1.Deployment) string {
+	for _, condition := range d.Status.Conditions {
+		if condition.Type == appsv1.DeploymentProgressing && condition.Status == corev1.ConditionFalse {
+			return fmt.Sprintf("the rollout makes no progress: %s: %s", condition.Reason, condition.Message)
+		}
+	}
+
+	return ""
+}
+
+// reached reports whether the Service has a ready endpoint.
 func (i *Installer) reached(ctx context.Context, in *cluster) (bool, error) {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(discoveryv1.SchemeGroupVersion.WithKind("EndpointSliceList"))
 
-	err := in.List(ctx, list, client.InNamespace(i.opts.Namespace), client.MatchingLabels{discoveryv1.LabelServiceName: Name})
+	ofService := client.MatchingLabels{discoveryv1.LabelServiceName: Name}
+
+	err := in.List(ctx, list, client.InNamespace(i.opts.Namespace), ofService)
 	if err != nil {
 		return false, in.wrap(err, "list the EndpointSlices of Service", Name)
 	}
@@ -93,7 +141,7 @@ func (i *Installer) reached(ctx context.Context, in *cluster) (bool, error) {
 		}
 
 		for _, endpoint := range slice.Endpoints {
-			// Nil is to be taken for true (discovery.k8s.io/v1).
+			// Nil means ready (discovery.k8s.io/v1).
 			if endpoint.Conditions.Ready == nil || *endpoint.Conditions.Ready {
 				return true, nil
 			}

@@ -2,7 +2,6 @@ package installation
 
 import (
 	"context"
-	"log/slog"
 	"slices"
 	"strings"
 
@@ -11,17 +10,18 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// Uninstall removes everything that Install has made, in reverse order: first of all the API server calls nobody any more, and only
-// when that is sure the agent goes. It is to be called again until it has [Removed] everything. What is not there, or only half, is no
-// error; neither is a runtime that is gone, which has no client. Of r only ID and Client matter.
+// Uninstall removes the objects that Install has made, in reverse order. The webhook configuration
+// comes first, and the agent when no API server can call it any more. Call it again until the state
+// is [Removed]. Of r only ID and Client matter.
 //
-// A runtime that can not be reached is an error, as nobody but the caller knows whether it will come back.
+// Missing objects are no error, and neither is a runtime that is gone, which has no client. A
+// runtime that cannot be reached is an error.
 func (i *Installer) Uninstall(ctx context.Context, r Runtime) (Status, error) {
 	if r.Client == nil {
 		return Status{State: Removed}, nil
 	}
 
-	in := &cluster{Client: r.Client, id: r.ID, log: i.opts.Logger.With(slog.String("runtime", string(r.ID)))}
+	in := i.cluster(&r)
 
 	configuration := &unstructured.Unstructured{Object: content(&admissionregistrationv1.ValidatingWebhookConfiguration{
 		TypeMeta: metav1.TypeMeta{
@@ -48,8 +48,8 @@ func (i *Installer) Uninstall(ctx context.Context, r Runtime) (Status, error) {
 	return awaitingEndOf(held), nil
 }
 
-// removable are all objects but the webhook configuration, in the order in which they are removed. The namespace is only one of them
-// if Install made it.
+// removable returns all objects except the webhook configuration, in the order of their removal.
+// The namespace is among them if Install has made it.
 func (i *Installer) removable(ctx context.Context, in *cluster) ([]*unstructured.Unstructured, error) {
 	objects := make([]*unstructured.Unstructured, 0, len(files())+2)
 
@@ -83,5 +83,5 @@ func awaitingEndOf(held []*unstructured.Unstructured) Status {
 		names[n] = object.GetKind() + " " + object.GetName()
 	}
 
-	return Status{State: Progressing, Awaiting: "the end of " + strings.Join(names, ", ")}
+	return progressing(reasonObjectsEnding, "waiting for the end of "+strings.Join(names, ", "))
 }

@@ -11,22 +11,22 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/certificates"
 )
 
-// lookAfterCA runs until ctx ends. When a rotation waits for all runtimes to get their new bundle, they are all looked at, once: else
-// it would wait for the interval, too.
-func (r *reconciler) lookAfterCA(ctx context.Context) error {
+// keepAuthority reconciles the CA until ctx ends. When a rotation begins to wait for confirmations,
+// it reconciles all runtimes once, so that they get the new bundle before their interval ends.
+func (r *reconciler) keepAuthority(ctx context.Context) error {
 	var before certificates.Phase
 
 	for {
 		status, err := r.certificates.Reconcile(ctx)
-		if err != nil {
-			if ctx.Err() == nil {
-				ctrl.LoggerFrom(ctx).Error(err, "CA can not be looked after, it is tried again")
-			}
+
+		switch {
+		case err != nil && ctx.Err() == nil:
+			ctrl.LoggerFrom(ctx).Error(err, "CA cannot be reconciled and is retried")
 
 			status.RequeueAfter = r.opts.Retry
-		} else {
+		case err == nil:
 			if status.Phase == certificates.PhaseConfirming && before != status.Phase {
-				r.lookAtAll()
+				r.reconcileAll()
 			}
 
 			before = status.Phase
@@ -38,15 +38,15 @@ func (r *reconciler) lookAfterCA(ctx context.Context) error {
 	}
 }
 
-// lookAtAll does not wait: when there is a look at all to come, that is enough.
-func (r *reconciler) lookAtAll() {
+// reconcileAll does not wait. One pending event is enough.
+func (r *reconciler) reconcileAll() {
 	select {
-	case r.confirming <- event.GenericEvent{Object: &v1beta2.Watcher{}}: // The object does not matter, but none would be dropped.
+	case r.confirming <- event.GenericEvent{Object: &v1beta2.Watcher{}}: // An event without object would be dropped.
 	default:
 	}
 }
 
-// pause reports whether ctx goes on.
+// pause reports whether ctx has not ended.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

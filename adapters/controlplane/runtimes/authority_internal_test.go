@@ -33,7 +33,7 @@ func (p *phases) Reconcile(context.Context) (certificates.Status, error) {
 
 func TestARotationLooksAtAllRuntimesOnce(t *testing.T) {
 	const (
-		stable, reissuing, confirming = certificates.PhaseStable, certificates.PhaseReissuing, certificates.PhaseConfirming
+		stable, reissuing, confirming = certificates.PhaseStable, "Reissuing", certificates.PhaseConfirming
 		failed                        = certificates.Phase("")
 	)
 
@@ -41,8 +41,11 @@ func TestARotationLooksAtAllRuntimesOnce(t *testing.T) {
 		phases []certificates.Phase
 		looks  int
 	}{
-		"no rotation":        {[]certificates.Phase{stable, stable}, 0},
-		"one that waits":     {[]certificates.Phase{stable, reissuing, confirming, confirming, failed, confirming, certificates.PhaseSwitching, stable}, 1},
+		"no rotation": {[]certificates.Phase{stable, stable}, 0},
+		"one that waits": {[]certificates.Phase{
+			stable, reissuing, confirming, confirming, failed, confirming,
+			"Switching", stable,
+		}, 1},
 		"two":                {[]certificates.Phase{reissuing, confirming, stable, reissuing, confirming, stable}, 2},
 		"found on the start": {[]certificates.Phase{failed, confirming, confirming}, 1},
 	}
@@ -56,7 +59,7 @@ func TestARotationLooksAtAllRuntimesOnce(t *testing.T) {
 				ctx, stop := context.WithCancel(t.Context())
 				ended := make(chan error, 1)
 
-				go func() { ended <- r.lookAfterCA(ctx) }()
+				go func() { ended <- r.keepAuthority(ctx) }()
 
 				looks := 0
 

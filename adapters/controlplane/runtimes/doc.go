@@ -1,6 +1,21 @@
-// Package runtimes is a ready reconciler for an operator whose objects of some kind each represent a runtime: certificates, Watchers and
-// the agent come together in [SetUp].
+// Package runtimes is a reconciler for an operator with objects of one kind that each represent a
+// runtime. [SetUp] connects certificates, Watchers and the installation of the agent.
 //
-// Each runtime gets its certificate and the agent, and its API server calls the agent about what the Watchers name. A Watcher
-// that changes reaches all runtimes. An object that goes takes the agent and the certificate with it, by a finalizer.
+// Each runtime gets certificates and the agent, and its API server calls the agent about the
+// resources that the Watchers name. A change of a Watcher reaches all runtimes. The deletion of an
+// object removes the agent and the certificates, by a finalizer.
+//
+// [Options.Report] gets a status after each reconcile. Beside the reasons of package installation,
+// its Reason is one of:
+//
+//   - IdentityUnknown: Identify has failed.
+//   - InvalidRuntime: the ID or the domain (annotation skr-domain) is missing or invalid.
+//   - RuntimeTaken: another object has the same runtime ID.
+//   - CertificateIssuing, CertificateOutdated, CertificateNoBundle: cert-manager is at work.
+//   - CertificateFailed: cert-manager has refused a certificate, or cannot be asked for one.
+//   - Unreachable: there is no way to the runtime.
+//   - InvalidKubeconfig: the kubeconfig of the runtime is refused.
+//   - InvalidWatches: no webhook configuration can be built from the Watchers.
+//   - InvalidSecret: the runtime's API server would not trust the agent's certificate.
+//   - InstallationFailed: a request to the runtime has failed.
 package runtimes

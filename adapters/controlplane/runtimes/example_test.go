@@ -18,8 +18,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
 
-// ExampleSetUp is the whole control-plane side of an operator whose Kymas represent runtimes, with their kubeconfigs in Secrets of the same
-// name.
+// ExampleSetUp is the whole control-plane side of an operator whose Kymas represent runtimes, with
+// their kubeconfigs in Secrets of the same name.
 func ExampleSetUp() {
 	_ = setUpRuntimes // Called with the manager of the operator, and the fleet of its listener.
 	// Output:
@@ -32,19 +32,21 @@ func setUpRuntimes(mgr ctrl.Manager, heard *fleet.Fleet, image, address string) 
 	if err != nil {
 		return err
 	}
-	set, err := certificates.New(direct, types.NamespacedName{Namespace: "kcp-system", Name: "watcher"}, []string{"listener.kcp.example.com"},
+	set, err := certificates.New(direct, types.NamespacedName{Namespace: "kcp-system", Name: "watcher"},
+		[]string{"listener.kcp.example.com"},
 		certificates.FromFleet(heard, certificates.FleetOptions{}), certificates.Options{})
 	if err != nil {
 		return err
 	}
-	installer, err := installation.New(image, address, installation.Options{Canary: true})
+	installer, err := installation.New(image, address, installation.Options{})
 	if err != nil {
 		return err
 	}
 	identify := func(_ context.Context, object client.Object) (runtimes.Identity, error) {
 		return runtimes.Identity{ID: core.RuntimeID(object.GetName()), Domain: object.GetAnnotations()["skr-domain"]}, nil
 	}
-	kubeconfigs := runtimes.NewKubeconfigs(mgr.GetAPIReader(), "config", client.ObjectKeyFromObject)
+	kubeconfigs := runtimes.NewKubeconfigs(mgr.GetAPIReader(), "config", client.ObjectKeyFromObject,
+		runtimes.KubeconfigOptions{})
 	return errors.Join(watcher.SetUp(mgr, watcher.Options{}),
 		runtimes.SetUp(mgr, kyma, identify, kubeconfigs.Connect, set, installer, runtimes.Options{Fleet: heard}))
 }

@@ -13,21 +13,23 @@ import (
 )
 
 const (
-	// drain is how long agents that are on their way out may be heard, give or take little.
+	// drain is how long agents may send heartbeats after their removal.
 	drain = time.Minute
-	// lingering is how long after a manager's last Watcher runtimes that are still heard for it are looked at sooner than usual.
+	// lingering is how long after the last Watcher of a manager the runtimes that still send for it
+	// are reconciled early.
 	lingering = 10 * time.Minute
 )
 
-// forgetter makes a fleet forget what agents speak of no more. What it remembers for that lives as long as what a fleet knows: in this process.
+// forgetter removes runtimes and managers from a fleet when their agents have ended. Its state
+// lives as long as the fleet: in this process.
 type forgetter struct {
 	fleet Fleet
 
 	mu sync.Mutex
-	// named are the managers that a Watcher has ever named, each with when it was seen that none does any more, the zero time while one does. Only
-	// they are ever forgotten: a manager may also be served without any Watcher.
+	// named has the managers that a Watcher has ever named, with the time since when none does,
+	// zero while one does. Other managers are never removed, as a manager needs no Watcher.
 	named map[core.Manager]time.Time
-	// removed are the runtimes whose agents may still be heard.
+	// removed has the runtimes with agents that may still send heartbeats.
 	removed map[client.ObjectKey]removal
 }
 
@@ -40,7 +42,7 @@ func newForgetter(fleet Fleet) *forgetter {
 	return &forgetter{fleet: fleet, named: make(map[core.Manager]time.Time), removed: make(map[client.ObjectKey]removal)}
 }
 
-// note takes in what is watched now.
+// note sets the current watches.
 func (f *forgetter) note(watches []admission.Watch) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -56,8 +58,8 @@ func (f *forgetter) note(watches []admission.Watch) {
 	}
 }
 
-// noteFormer takes in managers that the agents were told of until now, as far as a runtime knows: their Watchers may have left them while
-// this process did not run.
+// noteFormer adds managers that the webhooks of a runtime have named until now. Their Watchers may
+// have gone while this process did not run.
 func (f *forgetter) noteFormer(managers []core.Manager) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -69,15 +71,16 @@ func (f *forgetter) noteFormer(managers []core.Manager) {
 	}
 }
 
-// forgetFormer forgets the managers that the agents of a runtime do not speak to any more. It returns when to look at the runtime again, at
-// the latest in interval: agents of before are heard until they have ended, and who is heard is not forgotten.
-func (f *forgetter) forgetFormer(id core.RuntimeID, spokenTo []core.Manager, interval time.Duration) time.Duration {
+// forgetFormer removes the managers that the agents of a runtime do not send to any more. It
+// returns the time to the next reconcile, at most interval: a manager stays while former agents
+// send heartbeats for it.
+func (f *forgetter) forgetFormer(id core.RuntimeID, current []core.Manager, interval time.Duration) time.Duration {
 	f.mu.Lock()
 	named := maps.Clone(f.named)
 	f.mu.Unlock()
 
 	for manager, left := range named {
-		if left.IsZero() || slices.Contains(spokenTo, manager) {
+		if left.IsZero() || slices.Contains(current, manager) {
 			continue
 		}
 
@@ -89,7 +92,7 @@ func (f *forgetter) forgetFormer(id core.RuntimeID, spokenTo []core.Manager, int
 	return interval
 }
 
-// forget forgets a runtime that was removed, and returns when to look for it again.
+// forget removes a runtime, and returns the time to the next reconcile of its object.
 func (f *forgetter) forget(object client.ObjectKey, id core.RuntimeID) time.Duration {
 	f.mu.Lock()
 	f.removed[object] = removal{id, time.Now()}
@@ -98,8 +101,8 @@ func (f *forgetter) forget(object client.ObjectKey, id core.RuntimeID) time.Dura
 	return f.forgetAgain(object)
 }
 
-// forgetAgain is about an object that is gone. Until its agents have ended, a heartbeat may have brought the runtime back. It returns when
-// to look again, 0 for never.
+// forgetAgain removes the runtime of an object that is gone once more, as a late heartbeat may have
+// added it. It returns the time to the next reconcile, 0 for none.
 func (f *forgetter) forgetAgain(object client.ObjectKey) time.Duration {
 	f.mu.Lock()
 
@@ -119,7 +122,7 @@ func (f *forgetter) forgetAgain(object client.ObjectKey) time.Duration {
 	return wait
 }
 
-// noFleet knows nobody.
+// noFleet is an empty fleet.
 type noFleet struct{}
 
 func (noFleet) Forget(core.RuntimeID) {}

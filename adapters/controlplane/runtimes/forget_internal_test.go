@@ -20,14 +20,14 @@ import (
 
 const prod core.RuntimeID = "prod"
 
-// heard is a fleet, and what was heard there.
-type heard struct {
+// testFleet is a fleet that gets heartbeats of one runtime.
+type testFleet struct {
 	*fleet.Fleet
 
 	t *testing.T
 }
 
-func newHeard(t *testing.T) heard {
+func newTestFleet(t *testing.T) testFleet {
 	t.Helper()
 
 	f, err := fleet.New(fleet.Options{})
@@ -35,16 +35,18 @@ func newHeard(t *testing.T) heard {
 		t.Fatal(err)
 	}
 
-	return heard{f, t}
+	return testFleet{f, t}
 }
 
-func (h heard) beat(epoch string, managers ...core.Manager) {
+func (h testFleet) beat(epoch string, managers ...core.Manager) {
 	for _, manager := range managers {
-		h.Observe(prod, manager, []core.WatchEvent{{Kind: core.KindHeartbeat, Epoch: epoch, Heartbeat: &core.Heartbeat{Interval: 30 * time.Second}}})
+		h.Observe(core.Peer{ID: prod}, manager, core.Batch{
+			Epoch: epoch, Heartbeat: &core.Heartbeat{Interval: 30 * time.Second},
+		}, nil)
 	}
 }
 
-func (h heard) wantKnown(want ...core.Manager) {
+func (h testFleet) wantKnown(want ...core.Manager) {
 	h.t.Helper()
 
 	var have []core.Manager
@@ -73,7 +75,7 @@ func TestFormerManagersAreForgottenWhenTheirAgentsHaveEnded(t *testing.T) {
 	const interval = 10 * time.Minute
 
 	synctest.Test(t, func(t *testing.T) {
-		f := newHeard(t)
+		f := newTestFleet(t)
 		forgetter := newForgetter(f)
 
 		look := func(again time.Duration, managers ...core.Manager) {
@@ -81,7 +83,7 @@ func TestFormerManagersAreForgottenWhenTheirAgentsHaveEnded(t *testing.T) {
 			forgetter.note(watches(managers...))
 
 			if got := forgetter.forgetFormer(prod, managers, interval); got != again {
-				t.Errorf("looked at again in %v, want %v", got, again)
+				t.Errorf("reconciled again in %v, want %v", got, again)
 			}
 		}
 
@@ -123,7 +125,7 @@ func TestFormerManagersAreForgottenWhenTheirAgentsHaveEnded(t *testing.T) {
 
 func TestAgentsThatGoOnDoNotKeepTheReconcilerBusy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newHeard(t)
+		f := newTestFleet(t)
 		forgetter := newForgetter(f)
 		forgetter.note(watches("old"))
 		forgetter.note(nil)
@@ -141,17 +143,17 @@ func TestAgentsThatGoOnDoNotKeepTheReconcilerBusy(t *testing.T) {
 		}
 
 		if soon == 0 || soon > 10 {
-			t.Errorf("looked at %d times within an hour, want some at first", soon)
+			t.Errorf("reconciled %d times within an hour, want some at first", soon)
 		}
 
 		f.wantKnown("old")
 	})
 }
 
-// A Watcher was renamed while no operator ran, and agents of before are heard by the next one.
+// A Watcher was renamed while no operator ran, and former agents still send heartbeats.
 func TestManagersOfBeforeAreKnownFromTheRuntimes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newHeard(t)
+		f := newTestFleet(t)
 		forgetter := newForgetter(f)
 		forgetter.note(watches("new"))
 		f.beat("e", "by hand", "old")
@@ -169,10 +171,10 @@ func TestManagersOfBeforeAreKnownFromTheRuntimes(t *testing.T) {
 	})
 }
 
-// Who has the manager from elsewhere goes on, with or without a Watcher.
+// A manager from another source stays, with or without a Watcher.
 func TestManagersThatAreSpokenToStay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newHeard(t)
+		f := newTestFleet(t)
 		forgetter := newForgetter(f)
 		forgetter.note(watches("setting"))
 		f.beat("e", "setting")
@@ -192,7 +194,7 @@ func (absent) Get(context.Context, client.ObjectKey, client.Object, ...client.Ge
 
 func TestARemovedRuntimeStaysForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newHeard(t)
+		f := newTestFleet(t)
 		r := &reconciler{
 			client: absent{}, prototype: &corev1.ConfigMap{}, opts: Options{}.withDefaults(), forgetter: newForgetter(f),
 		}
@@ -232,7 +234,8 @@ func TestARemovedRuntimeStaysForgotten(t *testing.T) {
 		// Another one, of which this reconciler knows nothing.
 		f.beat("e", "a")
 
-		if result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: object}); err != nil || result.RequeueAfter != 0 {
+		if result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: object}); err != nil ||
+			result.RequeueAfter != 0 {
 			t.Errorf("got %+v, %v", result, err)
 		}
 
@@ -246,7 +249,7 @@ func TestWithoutAFleetNothingIsLookedAtSooner(t *testing.T) {
 	forgetter.note(nil)
 
 	if again := forgetter.forgetFormer(prod, nil, time.Hour); again != time.Hour {
-		t.Errorf("looked at again in %v, want an hour", again)
+		t.Errorf("reconciled again in %v, want an hour", again)
 	}
 
 	forgetter.forget(client.ObjectKey{Name: "object"}, prod)

@@ -2,8 +2,11 @@ package runtimes
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -15,22 +18,25 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/internal/runtimekinds"
 )
 
 const (
 	// requestTimeout bounds each request to a runtime.
 	requestTimeout = 15 * time.Second
-	// unused is how long a client is kept that nobody asks for: its runtime was removed before its Secret.
+	userAgent      = "runtime-watcher-installation"
+	// unused is how long a client is kept after its last use.
 	unused = time.Hour
 )
 
-// Kubeconfigs connects to runtimes whose kubeconfigs are in Secrets of the control plane. It keeps the client of a Secret until that
-// changes or is gone, or nobody has asked for it for an hour. Make one with [NewKubeconfigs]; it may be used concurrently.
+// Kubeconfigs connects to runtimes with kubeconfigs in Secrets of the control plane. It keeps the
+// client of a Secret until the Secret changes or is gone, or for an hour without use. Make one with
+// [NewKubeconfigs]. It may be used concurrently.
 type Kubeconfigs struct {
 	secrets client.Reader
 	where   func(object client.Object) client.ObjectKey
 	key     string
+	opts    KubeconfigOptions
 
 	mu      sync.Mutex
 	clients map[client.ObjectKey]connection
@@ -42,14 +48,29 @@ type connection struct {
 	asked   time.Time
 }
 
-// NewKubeconfigs reads kubeconfigs from a key of the Secrets that where names, such as "config". The reader should not cache all Secrets of the
-// control plane: mgr.GetAPIReader does not.
-func NewKubeconfigs(secrets client.Reader, key string, where func(object client.Object) client.ObjectKey) *Kubeconfigs {
-	return &Kubeconfigs{secrets: secrets, where: where, key: key, clients: make(map[client.ObjectKey]connection)}
+// KubeconfigOptions are the optional settings of [NewKubeconfigs]. The zero value is the documented
+// default.
+type KubeconfigOptions struct {
+	// AllowInsecure accepts servers without TLS, and skips the verification of their certificates.
+	// The keys of a runtime go over that connection. Default: false.
+	AllowInsecure bool
+	// AllowProxy accepts the proxy-url of a kubeconfig. Default: false.
+	AllowProxy bool
 }
 
-// Connect is a [Connect]. A Secret that is not there means [ErrGone]. The client knows only the kinds that the agent's installation needs: it is
-// not for what the operator itself does in the runtime.
+// NewKubeconfigs reads kubeconfigs from one key, such as "config", of the Secrets that where
+// returns. The reader should not cache all Secrets of the control plane. The reader of
+// mgr.GetAPIReader does not.
+func NewKubeconfigs(
+	secrets client.Reader, key string, where func(object client.Object) client.ObjectKey, opts KubeconfigOptions,
+) *Kubeconfigs {
+	return &Kubeconfigs{
+		secrets: secrets, where: where, key: key, opts: opts, clients: make(map[client.ObjectKey]connection),
+	}
+}
+
+// Connect is a [Connect]. A missing Secret means [ErrGone]. The client has only the kinds of the
+// agent's installation.
 func (k *Kubeconfigs) Connect(ctx context.Context, object client.Object) (client.Client, error) {
 	name := k.where(object)
 
@@ -70,7 +91,7 @@ func (k *Kubeconfigs) Connect(ctx context.Context, object client.Object) (client
 		return known, nil
 	}
 
-	made, err := newClient(secret.Data[k.key])
+	made, err := newClient(secret.Data[k.key], k.opts)
 	if err != nil {
 		return nil, fmt.Errorf("kubeconfig in Secret %s, key %s: %w", name, k.key, err)
 	}
@@ -80,7 +101,7 @@ func (k *Kubeconfigs) Connect(ctx context.Context, object client.Object) (client
 	return made, nil
 }
 
-// keep makes room at the same time, so that there are never more than the runtimes of an hour.
+// keep also drops unused clients.
 func (k *Kubeconfigs) keep(name client.ObjectKey, made connection) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -111,42 +132,72 @@ func (k *Kubeconfigs) forget(name client.ObjectKey) {
 	delete(k.clients, name)
 }
 
-func newClient(kubeconfig []byte) (client.Client, error) {
+func newClient(kubeconfig []byte, opts KubeconfigOptions) (client.Client, error) {
 	loaded, err := clientcmd.Load(kubeconfig)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // The caller says of what.
+		return nil, fmt.Errorf("%w: %w", errInvalidKubeconfig, err)
 	}
 
-	if err := selfContained(loaded); err != nil {
-		return nil, err
+	if err := opts.validate(loaded); err != nil {
+		return nil, fmt.Errorf("%w: %w", errInvalidKubeconfig, err)
 	}
 
 	config, err := clientcmd.RESTConfigFromKubeConfig(kubeconfig)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // The caller says of what.
+		return nil, fmt.Errorf("%w: %w", errInvalidKubeconfig, err)
 	}
 
-	config = rest.AddUserAgent(config, installation.FieldOwner)
+	config = rest.AddUserAgent(config, userAgent)
 	config.Timeout = requestTimeout
 
 	// The scheme is empty, as nothing typed is sent.
-	return client.New(config, client.Options{Scheme: runtime.NewScheme(), Mapper: installation.RESTMapper()}) //nolint:wrapcheck // The same.
+	return client.New(config, client.Options{Scheme: runtime.NewScheme(), Mapper: runtimekinds.RESTMapper()})
 }
 
-// selfContained refuses what would make the operator run a program or send a file of its own: whoever may write the Secret of one
-// runtime must not get hold of the others.
-func selfContained(config *clientcmdapi.Config) error {
-	for name, user := range config.AuthInfos {
-		if user.Exec != nil || user.AuthProvider != nil || user.TokenFile != "" || user.ClientCertificate != "" || user.ClientKey != "" {
-			return fmt.Errorf("user %.80q: want credentials inside the kubeconfig, have a program or a file", name)
+// errInvalidKubeconfig means that another kubeconfig is needed.
+var errInvalidKubeconfig = errors.New("invalid kubeconfig")
+
+// validate refuses a kubeconfig that could take keys or files of the operator, or of other
+// runtimes, elsewhere. Writers of one kubeconfig must not gain more than that runtime.
+func (o KubeconfigOptions) validate(config *clientcmdapi.Config) error {
+	for _, name := range slices.Sorted(maps.Keys(config.AuthInfos)) {
+		if err := validateUser(config.AuthInfos[name]); err != nil {
+			return fmt.Errorf("user %.80q: %w", name, err)
 		}
 	}
 
-	for name, cluster := range config.Clusters {
-		if cluster.CertificateAuthority != "" {
-			return fmt.Errorf("cluster %.80q: want the CA inside the kubeconfig, have a file", name)
+	for _, name := range slices.Sorted(maps.Keys(config.Clusters)) {
+		if err := o.validateCluster(config.Clusters[name]); err != nil {
+			return fmt.Errorf("cluster %.80q: %w", name, err)
 		}
 	}
 
 	return nil
+}
+
+func validateUser(user *clientcmdapi.AuthInfo) error {
+	if user.Exec != nil || user.AuthProvider != nil {
+		return errors.New("want credentials inside the kubeconfig, have a program")
+	}
+
+	if user.TokenFile != "" || user.ClientCertificate != "" || user.ClientKey != "" {
+		return errors.New("want credentials inside the kubeconfig, have a file")
+	}
+
+	return nil
+}
+
+func (o KubeconfigOptions) validateCluster(cluster *clientcmdapi.Cluster) error {
+	switch {
+	case cluster.CertificateAuthority != "":
+		return errors.New("want the CA inside the kubeconfig, have a file")
+	case cluster.InsecureSkipTLSVerify && !o.AllowInsecure:
+		return errors.New("want a verified certificate, have insecure-skip-tls-verify")
+	case !strings.HasPrefix(strings.ToLower(cluster.Server), "https://") && !o.AllowInsecure:
+		return errors.New("want a server with https://, have another")
+	case cluster.ProxyURL != "" && !o.AllowProxy:
+		return errors.New("want no proxy-url, have one")
+	default:
+		return nil
+	}
 }

@@ -46,7 +46,7 @@ func (s *secrets) Get(_ context.Context, _ client.ObjectKey, object client.Objec
 
 func TestKubeconfigsKeepAClientUntilItsSecretChanges(t *testing.T) {
 	stored := &secrets{version: "1", text: kubeconfig}
-	kubeconfigs := runtimes.NewKubeconfigs(stored, "config", client.ObjectKeyFromObject)
+	kubeconfigs := runtimes.NewKubeconfigs(stored, "config", client.ObjectKeyFromObject, runtimes.KubeconfigOptions{})
 	object := &corev1.ConfigMap{}
 	connect := func() client.Client {
 		c, err := kubeconfigs.Connect(t.Context(), object)
@@ -88,14 +88,30 @@ func TestKubeconfigsKeepAClientUntilItsSecretChanges(t *testing.T) {
 	}
 }
 
-// Whoever may write the Secret of one runtime must not act as the operator.
+// A writer of the Secret of one runtime must not act as the operator.
 func TestKubeconfigsAreSelfContained(t *testing.T) {
 	tests := map[string]struct{ old, replaced, want string }{
-		"a program":              {"token: secret", "exec: {apiVersion: client.authentication.k8s.io/v1, command: sh, interactiveMode: Never}", "program"},
-		"a provider":             {"token: secret", "auth-provider: {name: oidc}", "program"},
-		"a file with a token":    {"token: secret", "tokenFile: /etc/passwd", "file"},
-		"a file with a key":      {"token: secret", "client-key: /etc/key, client-certificate: /etc/certificate", "file"},
-		"a file with a CA":       {`server: "https://192.0.2.1"`, `server: "https://192.0.2.1", certificate-authority: /etc/ca`, "file"},
+		"a program": {
+			"token: secret",
+			"exec: {apiVersion: client.authentication.k8s.io/v1, command: sh, interactiveMode: Never}", "program",
+		},
+		"a provider":          {"token: secret", "auth-provider: {name: oidc}", "program"},
+		"a file with a token": {"token: secret", "tokenFile: /etc/passwd", "file"},
+		"a file with a key":   {"token: secret", "client-key: /etc/key, client-certificate: /etc/certificate", "file"},
+		"a file with a CA": {
+			`server: "https://192.0.2.1"`,
+			`server: "https://192.0.2.1", certificate-authority: /etc/ca`, "file",
+		},
+		"no verification": {
+			`server: "https://192.0.2.1"`,
+			`server: "https://192.0.2.1", insecure-skip-tls-verify: true`, "insecure-skip-tls-verify",
+		},
+		"plain text": {`"https://192.0.2.1"`, `"http://192.0.2.1"`, "https://"},
+		"no scheme":  {`"https://192.0.2.1"`, `"192.0.2.1:6443"`, "https://"},
+		"a proxy": {
+			`server: "https://192.0.2.1"`,
+			`server: "https://192.0.2.1", proxy-url: "http://192.0.2.2"`, "proxy-url",
+		},
 		"in a user not used":     {"users: [", "users: [{name: other, user: {tokenFile: /etc/passwd}}, ", "file"},
 		"nothing":                {kubeconfig, "", "no configuration"},
 		"no YAML":                {kubeconfig, "{", "Secret"},
@@ -109,19 +125,36 @@ func TestKubeconfigsAreSelfContained(t *testing.T) {
 				t.Fatal("the test changes nothing")
 			}
 
-			kubeconfigs := runtimes.NewKubeconfigs(&secrets{version: "1", text: text}, "config", client.ObjectKeyFromObject)
+			kubeconfigs := runtimes.NewKubeconfigs(&secrets{version: "1", text: text}, "config", client.ObjectKeyFromObject,
+				runtimes.KubeconfigOptions{})
 
 			_, err := kubeconfigs.Connect(t.Context(), &corev1.ConfigMap{})
 			if err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("got %v, want it to tell of %q", err, test.want)
+				t.Errorf("got %v, want it to name %q", err, test.want)
 			}
 		})
 	}
 }
 
+func TestKubeconfigsMayBeInsecureOnRequest(t *testing.T) {
+	insecure := strings.Replace(kubeconfig, `"https://192.0.2.1"`,
+		`"http://192.0.2.1", insecure-skip-tls-verify: true, proxy-url: "http://192.0.2.2"`, 1)
+
+	for opts, want := range map[runtimes.KubeconfigOptions]bool{
+		{}: false, {AllowInsecure: true}: false, {AllowProxy: true}: false, {AllowInsecure: true, AllowProxy: true}: true,
+	} {
+		kubeconfigs := runtimes.NewKubeconfigs(&secrets{version: "1", text: insecure}, "config", client.ObjectKeyFromObject,
+			opts)
+		if _, err := kubeconfigs.Connect(t.Context(), &corev1.ConfigMap{}); (err == nil) != want {
+			t.Errorf("%+v: %v, want it accepted: %t", opts, err, want)
+		}
+	}
+}
+
 func TestKubeconfigsLetGoOfClientsThatNobodyAsksFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		kubeconfigs := runtimes.NewKubeconfigs(&secrets{version: "1", text: kubeconfig}, "config", client.ObjectKeyFromObject)
+		kubeconfigs := runtimes.NewKubeconfigs(&secrets{version: "1", text: kubeconfig}, "config",
+			client.ObjectKeyFromObject, runtimes.KubeconfigOptions{})
 		connect := func(name string) client.Client {
 			object := &corev1.ConfigMap{}
 			object.SetName(name)

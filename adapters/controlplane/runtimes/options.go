@@ -7,52 +7,57 @@ import (
 	"fmt"
 	"time"
 
+	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/installation"
 )
 
-// The defaults of [Options].
 const (
-	DefaultInterval   = 10 * time.Minute
-	DefaultRetry      = 3 * time.Second
-	DefaultTimeout    = time.Minute
-	DefaultGiveUp     = time.Hour
-	DefaultConcurrent = 10
+	defaultInterval   = 10 * time.Minute
+	defaultRetry      = 3 * time.Second
+	defaultTimeout    = time.Minute
+	defaultGiveUp     = time.Hour
+	defaultConcurrent = 10
 )
 
-// Options are what is optional of [SetUp]. The zero value is ready to use.
+// Options are the optional settings of [SetUp]. The zero value is the documented default.
 type Options struct {
-	// Name of the controller in logs and metrics. Default: "runtimes".
+	// Name is the name of the controller in logs, metrics and events. Default: "runtimes".
 	Name string
-	// Interval is the time between two looks at a runtime that is ready: drift is corrected, and a new certificate arrives there. Each is up
-	// to a tenth longer, at random. Default: [DefaultInterval].
+	// Interval is the time between two reconciles of a runtime that is ready, plus up to a tenth at
+	// random. They correct changes and deliver new certificates. Default: 10 min.
 	Interval time.Duration
-	// Retry is the time between two looks at one that is not. Default: [DefaultRetry].
+	// Retry is the time between two reconciles of a runtime that is not ready. Default: 3 s.
 	Retry time.Duration
-	// Timeout is how long one reconcile may be busy with a runtime, so that one that hangs holds up no other for long. What is told of it in the
-	// control plane may take as long again. Default: [DefaultTimeout].
+	// Timeout bounds one reconcile of a runtime. Writes to the control plane may take as long
+	// again. Default: 1 min.
 	Timeout time.Duration
-	// GiveUp is how long after its deletion an object is held when its runtime can not be reached. After that its
-	// certificate is removed and it is let go, and what is left in the runtime stays there. Default: [DefaultGiveUp].
+	// GiveUp is how long a deleted object is held while the removal of the agent fails, from the
+	// first failure that this process has seen. The agent then stays in the runtime, without
+	// certificates. Default: 1 h.
 	GiveUp time.Duration
-	// Concurrent is how many runtimes are reconciled at the same time. Default: [DefaultConcurrent].
+	// Concurrent is the number of concurrent reconciles. Default: 10.
 	Concurrent int
-	// Fleet is that of the listener in this process. It is made to forget a runtime that was removed, and the managers that no Watcher names any
-	// more, once no agent is heard for them. Managers that no Watcher has named, as far as this process knows, stay. Default: none.
+	// Fleet is the fleet of the listener in this process. Runtimes that were removed are removed
+	// there, and managers that no Watcher names any more once no agent sends heartbeats for them.
+	// Default: none.
 	Fleet Fleet
-	// Report gets to know how far a runtime is, after each reconcile that knows: to write a condition, say. It may be called concurrently. An
-	// error is tried again. Default: none.
+	// Report gets the status of a runtime after each reconcile, for example to write a condition.
+	// It may be called concurrently. An error is retried. Default: none.
 	Report func(ctx context.Context, object client.Object, status installation.Status) error
+	// Recorder gets an Event when a runtime fails for a new reason. Default: the recorder of the
+	// manager.
+	Recorder events.EventRecorder
 }
 
 func (o Options) withDefaults() Options {
 	o.Name = cmp.Or(o.Name, "runtimes")
-	o.Interval = cmp.Or(o.Interval, DefaultInterval)
-	o.Retry = cmp.Or(o.Retry, DefaultRetry)
-	o.Timeout = cmp.Or(o.Timeout, DefaultTimeout)
-	o.GiveUp = cmp.Or(o.GiveUp, DefaultGiveUp)
-	o.Concurrent = cmp.Or(o.Concurrent, DefaultConcurrent)
+	o.Interval = cmp.Or(o.Interval, defaultInterval)
+	o.Retry = cmp.Or(o.Retry, defaultRetry)
+	o.Timeout = cmp.Or(o.Timeout, defaultTimeout)
+	o.GiveUp = cmp.Or(o.GiveUp, defaultGiveUp)
+	o.Concurrent = cmp.Or(o.Concurrent, defaultConcurrent)
 
 	if o.Fleet == nil {
 		o.Fleet = noFleet{}
@@ -66,20 +71,19 @@ func (o Options) withDefaults() Options {
 }
 
 func (o Options) validate() error {
-	var wrong []error
+	return errors.Join(
+		positive("Interval", o.Interval),
+		positive("Retry", o.Retry),
+		positive("Timeout", o.Timeout),
+		positive("GiveUp", o.GiveUp),
+		positive("Concurrent", o.Concurrent),
+	)
+}
 
-	for _, option := range []struct {
-		name  string
-		value time.Duration
-	}{{"Interval", o.Interval}, {"Retry", o.Retry}, {"Timeout", o.Timeout}, {"GiveUp", o.GiveUp}} {
-		if option.value < 0 {
-			wrong = append(wrong, fmt.Errorf("%s: want more than 0, have %v", option.name, option.value))
-		}
+func positive[N int | time.Duration](name string, value N) error {
+	if value > 0 {
+		return nil
 	}
 
-	if o.Concurrent < 0 {
-		wrong = append(wrong, fmt.Errorf("Concurrent: want more than 0, have %d", o.Concurrent))
-	}
-
-	return errors.Join(wrong...)
+	return fmt.Errorf("%s: want more than 0, have %v", name, value)
 }

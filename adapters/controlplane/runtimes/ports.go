@@ -11,42 +11,54 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
 
-// ErrGone means that there is no way to a runtime: it is not there yet, or not any more.
+// ErrGone means that there is no way to a runtime: it does not exist yet, or no longer.
 var ErrGone = errors.New("runtime is gone, or not there yet")
 
-// Identity is who a runtime is.
+// Identity identifies a runtime.
 type Identity struct {
-	// ID becomes the Common Name of its certificate. It must never change while an object exists. Empty: the object represents no runtime.
+	// ID becomes the Common Name of the client certificate. It must never change while an object
+	// exists. Empty means that the object represents no runtime.
 	ID core.RuntimeID
-	// Domain is what is registered for it, as in the annotation skr-domain. It does not matter for an object that is being deleted.
+	// Domain is the registered domain of the runtime, as in the annotation skr-domain. It is not
+	// used for an object that is being deleted.
 	Domain string
 }
 
-// Identify tells which runtime an object represents. It must not change the object, and is called concurrently. An error is tried again.
+// Identify returns the runtime that an object represents. It must not change the object, and is
+// called concurrently. An error is reported and retried.
 type Identify func(ctx context.Context, object client.Object) (Identity, error)
 
-// Connect returns a client for the runtime that an object represents, without cache. An error that wraps [ErrGone] means that there is
-// none; then a runtime that is deleted is let go, so it must not stand for one that can not be reached for the moment. It is called for
-// each reconcile, concurrently: whoever makes clients keeps them ([Kubeconfigs] does).
+// Connect returns a client without cache for the runtime that an object represents. It is called
+// for each reconcile, concurrently, so it should keep its clients, as [Kubeconfigs] does.
+//
+// An error that wraps [ErrGone] means that there is no way, and a deleted object is then let go. It
+// must not mean that a runtime cannot be reached at the moment.
 type Connect func(ctx context.Context, object client.Object) (client.Client, error)
 
-// Certificates is the port to what issues certificates. All methods may be called concurrently and do not wait for what they ask for.
+// Certificates is the port to the issuer. Its methods may be called concurrently and do not wait
+// for certificates.
 type Certificates interface {
-	// Reconcile looks after the CA and the certificate of the listener.
+	// Reconcile keeps the CA and the certificate of the listener.
 	Reconcile(ctx context.Context) (certificates.Status, error)
-	// EnsureRuntime returns what has been issued for a runtime, RemoveRuntime takes it away.
+	// EnsureRuntime returns the material of a runtime. An error wraps certificates.ErrRuntimeTaken
+	// when the runtime has another owner.
 	EnsureRuntime(ctx context.Context, r certificates.Runtime) (certificates.RuntimeStatus, error)
-	RemoveRuntime(ctx context.Context, id core.RuntimeID) error
+	// OwnsRuntime reports whether the certificates of a runtime belong to its owner. It is true if
+	// there are none.
+	OwnsRuntime(ctx context.Context, r certificates.Runtime) (bool, error)
+	// RemoveRuntime removes the certificates of a runtime, unless they belong to another owner.
+	RemoveRuntime(ctx context.Context, r certificates.Runtime) error
 }
 
 var _ Certificates = (*certificates.Certificates)(nil)
 
-// Fleet is the port to what knows how fresh runtimes are. Both methods may be called concurrently, again and again, and return at once.
+// Fleet is the port to the freshness of runtimes. Its methods may be called concurrently and return
+// at once.
 type Fleet interface {
-	// Forget forgets a runtime that was removed.
+	// Forget removes a runtime.
 	Forget(runtime core.RuntimeID)
-	// ForgetManager forgets that a runtime was heard for a manager that its agents do not speak to any more, and reports whether it has. While
-	// the runtime is heard for it, it does not.
+	// ForgetManager removes a manager from a runtime, unless the runtime still sends heartbeats for
+	// it. It reports whether the manager is gone.
 	ForgetManager(runtime core.RuntimeID, manager core.Manager) (forgotten bool)
 }
 

@@ -39,13 +39,14 @@ type reconciler struct {
 	installer    *installation.Installer
 	opts         Options
 	forgetter    *forgetter
-	// confirming makes the controller look at all runtimes.
+	failures     failures
+	// confirming makes the controller reconcile all runtimes.
 	confirming chan event.GenericEvent
 }
 
-// Reconcile brings one runtime nearer to what is wanted.
+// Reconcile does the next steps for one runtime.
 func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
-	// What is done for a runtime has its own bound, so that time is left to tell of it.
+	// The work in a runtime has a bound of its own, which leaves time to report the result.
 	ctx, cancel := context.WithTimeout(ctx, 2*r.opts.Timeout)
 	defer cancel()
 
@@ -53,20 +54,31 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 
 	err := r.client.Get(ctx, request.NamespacedName, object)
 	if apierrors.IsNotFound(err) {
+		r.failures.end(request.NamespacedName)
+
 		return reconcile.Result{RequeueAfter: r.forgetter.forgetAgain(request.NamespacedName)}, nil
 	}
 
 	if err != nil {
-		return reconcile.Result{}, err //nolint:wrapcheck // The request is logged beside it.
+		return reconcile.Result{}, err
 	}
 
 	if object.GetDeletionTimestamp() != nil {
 		return r.remove(ctx, object)
 	}
 
+	return r.keep(ctx, object)
+}
+
+// keep installs the agent and reports the result.
+func (r *reconciler) keep(ctx context.Context, object client.Object) (reconcile.Result, error) {
 	identity, err := r.identify(ctx, object)
-	if err != nil || identity.ID == "" {
-		return reconcile.Result{}, err
+	if err != nil {
+		return r.fail(ctx, object, because(reasonIdentityUnknown, err))
+	}
+
+	if identity.ID == "" {
+		return reconcile.Result{}, nil
 	}
 
 	watches, err := r.watches(ctx)
@@ -78,27 +90,34 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	r.forgetter.noteFormer(status.Former)
 
 	if err != nil {
+		return r.fail(ctx, object, err)
+	}
+
+	if err := r.report(ctx, object, status); err != nil {
 		return reconcile.Result{}, err
 	}
 
-	if err := r.opts.Report(ctx, object, status); err != nil {
-		return reconcile.Result{}, err
-	}
-
-	if status.State != installation.Ready {
-		return reconcile.Result{RequeueAfter: r.opts.Retry}, nil
-	}
-
-	again := r.forgetter.forgetFormer(identity.ID, r.installer.Managers(watches), r.opts.Interval)
-
-	return reconcile.Result{RequeueAfter: spread(again)}, nil
+	return r.again(identity.ID, watches, status), nil
 }
 
-// spread keeps runtimes apart that came at the same moment.
+// again returns when to reconcile a runtime again.
+func (r *reconciler) again(
+	id core.RuntimeID, watches []admission.Watch, status installation.Status,
+) reconcile.Result {
+	if status.State != installation.Ready {
+		return reconcile.Result{RequeueAfter: r.opts.Retry}
+	}
+
+	next := r.forgetter.forgetFormer(id, r.installer.Managers(watches), r.opts.Interval)
+
+	return reconcile.Result{RequeueAfter: spread(next)}
+}
+
+// spread adds up to a tenth, so that runtimes that came at the same moment do not stay together.
 func spread(d time.Duration) time.Duration {
 	const part = 10
 
-	return d + rand.N(d/part+1) //nolint:gosec // Nobody gains by guessing it.
+	return d + rand.N(d/part+1) //nolint:gosec // It is no secret.
 }
 
 func (r *reconciler) install(
@@ -111,44 +130,66 @@ func (r *reconciler) install(
 		return installation.Status{}, err
 	}
 
-	issued, err := r.certificates.EnsureRuntime(ctx, certificates.Runtime{ID: identity.ID, Domain: identity.Domain, Owner: r.owner(object)})
+	issued, err := r.certificates.EnsureRuntime(ctx, r.runtimeOf(object, identity))
 	if err != nil {
-		return installation.Status{}, fmt.Errorf("issue a certificate: %w", err)
+		return installation.Status{}, because(certificateReason(err), fmt.Errorf("issue certificates: %w", err))
 	}
 
 	if !issued.Ready {
-		return awaiting("the certificate: " + issued.Message), nil
+		return awaitingCertificate(issued), nil
 	}
 
+	there, err := r.reach(ctx, object, identity.ID)
+	if there == nil {
+		return awaiting(reasonUnreachable, "waiting for a way to the runtime"), err
+	}
+
+	status, err := r.installer.Install(ctx, installation.Runtime{
+		ID: identity.ID, Client: there, Secret: issued.Secret, Watches: watches,
+	})
+
+	return status, because(installReason(err), err)
+}
+
+// reach returns a client for a runtime, nil if there is no way.
+func (r *reconciler) reach(ctx context.Context, object client.Object, id core.RuntimeID) (client.Client, error) {
 	there, err := r.connect(ctx, object)
 	if errors.Is(err, ErrGone) {
-		return awaiting("a way to the runtime"), nil
+		return nil, nil
 	}
 
 	if err != nil {
-		return installation.Status{}, fmt.Errorf("connect to runtime %q: %w", identity.ID, err)
+		return nil, because(connectReason(err), fmt.Errorf("connect to runtime %q: %w", id, err))
 	}
 
-	return r.installer.Install(ctx, installation.Runtime{ //nolint:wrapcheck // It names the runtime.
-		ID: identity.ID, Client: there, Secret: issued.Secret, Watches: watches,
-	})
+	return there, nil
 }
 
-// owner takes the certificate along if somebody takes the finalizer away. It says its kind itself, which others' schemes need not know.
-func (r *reconciler) owner(object client.Object) client.Object {
+// runtimeOf names the owner with its kind, so that the schemes of others need not know it. The
+// garbage collector removes the certificates with the owner, even without the finalizer.
+func (r *reconciler) runtimeOf(object client.Object, identity Identity) certificates.Runtime {
 	owner := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
 		Namespace: object.GetNamespace(), Name: object.GetName(), UID: object.GetUID(),
 	}}
 	owner.SetGroupVersionKind(r.gvk)
 
-	return owner
+	return certificates.Runtime{ID: identity.ID, Domain: identity.Domain, Owner: owner}
 }
 
-func awaiting(what string) installation.Status {
-	return installation.Status{State: installation.Progressing, Awaiting: what}
+func awaitingCertificate(issued certificates.RuntimeStatus) installation.Status {
+	status := awaiting("Certificate"+issued.Reason, issued.Message)
+	if status.Reason == reasonCertificateFailed {
+		status.State = installation.Failed
+	}
+
+	return status
 }
 
-// hold makes sure that the object does not go before what is made for it.
+func awaiting(reason, message string) installation.Status {
+	return installation.Status{State: installation.Progressing, Reason: reason, Message: message}
+}
+
+// hold adds the finalizer.
 func (r *reconciler) hold(ctx context.Context, object client.Object) error {
 	before, _ := object.DeepCopyObject().(client.Object) // It is one.
 	if !controllerutil.AddFinalizer(object, Finalizer) {
@@ -158,7 +199,7 @@ func (r *reconciler) hold(ctx context.Context, object client.Object) error {
 	return r.patch(ctx, object, before)
 }
 
-// patch is refused when somebody else was faster: a list of finalizers is replaced as a whole.
+// patch conflicts with concurrent changes, as it replaces the whole list of finalizers.
 func (r *reconciler) patch(ctx context.Context, object, before client.Object) error {
 	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 	if err := r.client.Patch(ctx, object, patch); err != nil {
@@ -168,7 +209,8 @@ func (r *reconciler) patch(ctx context.Context, object, before client.Object) er
 	return nil
 }
 
-// watches are those of all Watchers that can be watched. What is wrong with the others is in their status.
+// watches returns the watches of all valid Watchers. The status of a Watcher reports whether it is
+// valid.
 func (r *reconciler) watches(ctx context.Context) ([]admission.Watch, error) {
 	list := &v1beta2.WatcherList{}
 	if err := r.client.List(ctx, list); err != nil {
@@ -177,87 +219,10 @@ func (r *reconciler) watches(ctx context.Context) ([]admission.Watch, error) {
 
 	watches, err := watcher.Watches(list.Items)
 	if err != nil {
-		ctrl.LoggerFrom(ctx).V(1).Info("watchers are left out", "problem", err.Error())
+		ctrl.LoggerFrom(ctx).V(1).Info("Watchers are left out", "problem", err.Error())
 	}
 
 	r.forgetter.note(watches)
 
 	return watches, nil
-}
-
-// remove takes the agent and the certificate away, and lets the object go.
-func (r *reconciler) remove(ctx context.Context, object client.Object) (reconcile.Result, error) {
-	if !controllerutil.ContainsFinalizer(object, Finalizer) {
-		return reconcile.Result{RequeueAfter: r.forgetter.forgetAgain(client.ObjectKeyFromObject(object))}, nil
-	}
-
-	id, status, err := r.uninstall(ctx, object)
-	if late := time.Since(object.GetDeletionTimestamp().Time) > r.opts.GiveUp; late && (err != nil || status.State != installation.Removed) {
-		ctrl.LoggerFrom(ctx).Error(err, "runtime is let go, with the agent in it", "awaiting", status.Awaiting)
-
-		status, err = installation.Status{State: installation.Removed}, nil
-	}
-
-	// A certificate that is left would hold up each rotation, waiting for a runtime that nobody can remove any more.
-	if err == nil && status.State == installation.Removed {
-		err = r.removeCertificate(ctx, id)
-	}
-
-	if err != nil {
-		return reconcile.Result{}, err
-	}
-
-	if err := r.opts.Report(ctx, object, status); err != nil {
-		return reconcile.Result{}, err
-	}
-
-	if status.State != installation.Removed {
-		return reconcile.Result{RequeueAfter: r.opts.Retry}, nil
-	}
-
-	before, _ := object.DeepCopyObject().(client.Object) // It is one.
-	controllerutil.RemoveFinalizer(object, Finalizer)
-
-	if err := client.IgnoreNotFound(r.patch(ctx, object, before)); err != nil {
-		return reconcile.Result{}, err
-	}
-
-	return reconcile.Result{RequeueAfter: r.forgetter.forget(client.ObjectKeyFromObject(object), id)}, nil
-}
-
-// uninstall takes the agent away, and returns whose it was, as far as that is known.
-func (r *reconciler) uninstall(ctx context.Context, object client.Object) (core.RuntimeID, installation.Status, error) {
-	ctx, cancel := context.WithTimeout(ctx, r.opts.Timeout)
-	defer cancel()
-
-	identity, err := r.identify(ctx, object)
-	if err == nil && identity.ID == "" {
-		err = errors.New("want the ID of a runtime that is deleted, have none any more")
-	}
-
-	if err != nil {
-		return "", installation.Status{}, err
-	}
-
-	there, err := r.connect(ctx, object)
-	if errors.Is(err, ErrGone) {
-		there, err = nil, nil
-	}
-
-	if err != nil {
-		return identity.ID, installation.Status{}, fmt.Errorf("connect to runtime %q: %w", identity.ID, err)
-	}
-
-	status, err := r.installer.Uninstall(ctx, installation.Runtime{ID: identity.ID, Client: there})
-
-	return identity.ID, status, err //nolint:wrapcheck // It names the runtime.
-}
-
-// removeCertificate comes after the agent, which needs it while it is there.
-func (r *reconciler) removeCertificate(ctx context.Context, id core.RuntimeID) error {
-	if err := r.certificates.RemoveRuntime(ctx, id); err != nil {
-		return fmt.Errorf("remove the certificate: %w", err)
-	}
-
-	return nil
 }

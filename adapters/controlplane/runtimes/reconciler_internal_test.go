@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -37,8 +38,12 @@ func TestARuntimeThatHangsIsLetGo(t *testing.T) {
 	})
 
 	synctest.Test(t, func(t *testing.T) {
-		object, reported := deleted(DefaultGiveUp), 0
-		r := newReconciler(t, newPlane(t, object), func(context.Context, client.Object) (client.Client, error) { return hangs, nil })
+		object, reported := deleted(0), 0
+		r := newReconciler(t, newPlane(t, object), func(context.Context, client.Object) (client.Client,
+			error,
+		) {
+			return hangs, nil
+		})
 		r.opts.Report = func(ctx context.Context, _ client.Object, status installation.Status) error {
 			if status.State == installation.Removed {
 				reported++
@@ -47,13 +52,19 @@ func TestARuntimeThatHangsIsLetGo(t *testing.T) {
 			return ctx.Err()
 		}
 
+		if err := reconcileOnce(t, r, object); err == nil {
+			t.Error("let go at once")
+		}
+
+		time.Sleep(defaultGiveUp + time.Second)
+
 		begun := time.Now()
 		if err := reconcileOnce(t, r, object); err != nil {
 			t.Error("when it was to be let go:", err)
 		}
 
-		if took := time.Since(begun); reported != 1 || took > DefaultTimeout {
-			t.Errorf("reported as removed %d times within %v, want once, within %v", reported, took, DefaultTimeout)
+		if took := time.Since(begun); reported != 1 || took > defaultTimeout {
+			t.Errorf("reported as removed %d times within %v, want once, within %v", reported, took, defaultTimeout)
 		}
 
 		wantGone(t, r.client, object)
@@ -63,7 +74,7 @@ func TestARuntimeThatHangsIsLetGo(t *testing.T) {
 func TestARuntimeThatIsLetGoKeepsNoCertificate(t *testing.T) {
 	t.Parallel()
 
-	object, certificate, key := deleted(DefaultGiveUp+time.Hour), issued(), &corev1.Secret{ObjectMeta: issued().ObjectMeta}
+	object, certificate, key := deleted(0), issued(), &corev1.Secret{ObjectMeta: issued().ObjectMeta}
 	broken := true
 	c := interceptor.NewClient(newPlane(t, object, certificate, key), interceptor.Funcs{
 		Delete: func(ctx context.Context, c client.WithWatch, object client.Object, opts ...client.DeleteOption) error {
@@ -74,14 +85,18 @@ func TestARuntimeThatIsLetGoKeepsNoCertificate(t *testing.T) {
 			return c.Delete(ctx, object, opts...)
 		},
 	})
-	r := newReconciler(t, c, func(context.Context, client.Object) (client.Client, error) { return nil, errors.New("out of reach") })
+	r := newReconciler(t, c, func(context.Context, client.Object) (client.Client, error) {
+		return nil,
+			errors.New("out of reach")
+	})
+	r.failures.keep(client.ObjectKeyFromObject(object), failing{removal: time.Now().Add(-defaultGiveUp - time.Second)})
 
 	if err := reconcileOnce(t, r, object); err == nil {
 		t.Error("let go with its certificate")
 	}
 
 	if err := c.Get(t.Context(), client.ObjectKeyFromObject(object), object); err != nil {
-		t.Fatal("while its certificate can not be removed:", err)
+		t.Fatal("while its certificate cannot be removed:", err)
 	}
 
 	broken = false
@@ -95,12 +110,17 @@ func TestARuntimeThatIsLetGoKeepsNoCertificate(t *testing.T) {
 	}
 }
 
+// The object was deleted long ago, while no operator ran. The first error that is seen must not
+// orphan the agent.
 func TestARuntimeThatIsOutOfReachKeepsItsCertificateForAWhile(t *testing.T) {
 	t.Parallel()
 
-	object, certificate := deleted(DefaultGiveUp/2), issued()
+	object, certificate := deleted(2*defaultGiveUp), issued()
 	c := newPlane(t, object, certificate)
-	r := newReconciler(t, c, func(context.Context, client.Object) (client.Client, error) { return nil, errors.New("out of reach") })
+	r := newReconciler(t, c, func(context.Context, client.Object) (client.Client, error) {
+		return nil,
+			errors.New("out of reach")
+	})
 
 	if err := reconcileOnce(t, r, object); err == nil {
 		t.Error("let go at once")
@@ -170,11 +190,189 @@ func TestACertificateIsOwnedByWhatRepresentsItsRuntime(t *testing.T) {
 	}
 }
 
+// Reports in the order in which they came, and Events.
+type observedReports struct {
+	statuses []installation.Status
+	events   *events.FakeRecorder
+}
+
+func observeReports(r *reconciler) *observedReports {
+	o := &observedReports{events: events.NewFakeRecorder(100)}
+	r.opts.Recorder = o.events
+	r.opts.Report = func(_ context.Context, _ client.Object, status installation.Status) error {
+		o.statuses = append(o.statuses, status)
+
+		return nil
+	}
+
+	return o
+}
+
+func (o *observedReports) last() installation.Status {
+	if len(o.statuses) == 0 {
+		return installation.Status{}
+	}
+
+	return o.statuses[len(o.statuses)-1]
+}
+
+func TestFailuresAreReported(t *testing.T) {
+	t.Parallel()
+
+	tests := map[string]struct {
+		change   func(r *reconciler)
+		reason   string
+		terminal bool
+	}{
+		"no domain": {func(r *reconciler) {
+			r.identify = func(context.Context, client.Object) (Identity, error) { return Identity{ID: prod}, nil }
+		}, "InvalidRuntime", true},
+		"no identity": {func(r *reconciler) {
+			r.identify = func(context.Context, client.Object) (Identity, error) {
+				return Identity{},
+					errors.New("no such thing")
+			}
+		}, "IdentityUnknown", false},
+		"out of reach": {func(r *reconciler) {
+			r.certificates = ready{}
+			r.connect = func(context.Context, client.Object) (client.Client, error) { return nil, errors.New("no route") }
+		}, "Unreachable", false},
+		"a kubeconfig": {func(r *reconciler) {
+			r.certificates = ready{}
+			r.connect = func(context.Context, client.Object) (client.Client, error) { return nil, errInvalidKubeconfig }
+		}, "InvalidKubeconfig", false},
+		"a Secret": {func(r *reconciler) {
+			r.certificates = ready{}
+			r.connect = func(context.Context, client.Object) (client.Client, error) {
+				return fake.NewClientBuilder().Build(), nil
+			}
+		}, "InvalidSecret", false},
+	}
+
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kcp", Name: string(prod)}}
+			r := newReconciler(t, newPlane(t, object), nil)
+			test.change(r)
+			reports := observeReports(r)
+
+			for range 3 {
+				err := reconcileOnce(t, r, object)
+				if err == nil || errors.Is(err, reconcile.TerminalError(nil)) != test.terminal {
+					t.Errorf("error %v, want a terminal one: %t", err, test.terminal)
+				}
+			}
+
+			if have := reports.last(); have.State != installation.Failed || have.Reason != test.reason || have.Message == "" {
+				t.Errorf("reported %+v, want the reason %s", have, test.reason)
+			}
+
+			if have := len(reports.events.Events); have != 1 {
+				t.Errorf("%d Events for three failures of one kind, want 1", have)
+			}
+		})
+	}
+}
+
+func TestARefusedCertificateIsAFailure(t *testing.T) {
+	t.Parallel()
+
+	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kcp", Name: string(prod)}}
+	r := newReconciler(t, newPlane(t, object), nil)
+	r.certificates = refused{}
+	reports := observeReports(r)
+
+	for range 3 {
+		if err := reconcileOnce(t, r, object); err != nil {
+			t.Error(err)
+		}
+	}
+
+	have := reports.last()
+	if have.State != installation.Failed || have.Reason != "CertificateFailed" ||
+		!strings.Contains(have.Message, "denied") {
+		t.Errorf("reported %+v, want the failure of cert-manager", have)
+	}
+
+	if have := len(reports.events.Events); have != 1 {
+		t.Errorf("%d Events, want 1", have)
+	}
+}
+
+// refused is an issuer whose requests cert-manager has denied.
+type refused struct{ Certificates }
+
+func (refused) EnsureRuntime(context.Context, certificates.Runtime) (certificates.RuntimeStatus, error) {
+	return certificates.RuntimeStatus{Reason: "Failed", Message: "the request was denied"}, nil
+}
+
+// ready has issued certificates that no installation accepts.
+type ready struct{ Certificates }
+
+func (ready) EnsureRuntime(context.Context, certificates.Runtime) (certificates.RuntimeStatus, error) {
+	return certificates.RuntimeStatus{Ready: true}, nil
+}
+
+// Two objects represent the same runtime. The second one is refused, and its deletion leaves agent
+// and certificates alone.
+func TestASecondObjectOfARuntimeIsRefused(t *testing.T) {
+	t.Parallel()
+
+	first := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kcp", Name: string(prod), UID: "first"}}
+	second := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: string(prod), UID: "second"}}
+	c := newPlane(t, first, second)
+	connected := 0
+	r := newReconciler(t, c, func(context.Context, client.Object) (client.Client, error) {
+		connected++
+
+		return nil, errors.New("want no connection")
+	})
+	forgotten := &forgets{}
+	r.forgetter = newForgetter(forgotten)
+	reports := observeReports(r)
+
+	if err := reconcileOnce(t, r, first); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := reconcileOnce(t, r, second); err != nil || reports.last().Reason != "RuntimeTaken" {
+		t.Errorf("the second object: %+v, %v, want the reason RuntimeTaken", reports.last(), err)
+	}
+
+	if err := errors.Join(c.Delete(t.Context(), second), reconcileOnce(t, r, second)); err != nil {
+		t.Error(err)
+	}
+
+	wantGone(t, c, second)
+
+	certificate := &certv1.Certificate{}
+	if err := c.Get(t.Context(), client.ObjectKey{Namespace: "kcp", Name: string(prod) + "-watcher-tls"},
+		certificate); err != nil {
+		t.Error("the certificate of the first object:", err)
+	}
+
+	if connected > 0 || len(forgotten.runtimes) > 0 {
+		t.Errorf("%d connections to the runtime of the first object, which is forgotten: %v", connected, forgotten.runtimes)
+	}
+}
+
+// forgets notes the runtimes that are removed from a fleet.
+type forgets struct {
+	noFleet
+
+	runtimes []core.RuntimeID
+}
+
+func (f *forgets) Forget(id core.RuntimeID) { f.runtimes = append(f.runtimes, id) }
+
 // issued is the certificate of the runtime that deleted represents.
 func issued() *certv1.Certificate {
 	return &certv1.Certificate{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "kcp", Name: string(prod) + "-watcher-tls", Labels: map[string]string{certificates.LabelSet: "watcher"},
+			Namespace: "kcp", Name: string(prod) + "-watcher-tls",
+			Labels: map[string]string{"operator.kyma-project.io/certificates": "watcher"},
 		},
 		Spec: certv1.CertificateSpec{CommonName: string(prod)},
 	}
@@ -188,17 +386,21 @@ func deleted(ago time.Duration) *corev1.ConfigMap {
 	}}
 }
 
-// newPlane is a control plane where, as with a real one, no request succeeds after its context has ended.
+// newPlane is a control plane where, as with a real one, no request succeeds after its context has
+// ended.
 func newPlane(t *testing.T, objects ...client.Object) client.WithWatch {
 	t.Helper()
 
 	scheme := runtime.NewScheme()
-	if err := errors.Join(corev1.AddToScheme(scheme), v1beta2.AddToScheme(scheme), certv1.AddToScheme(scheme)); err != nil {
+	if err := errors.Join(corev1.AddToScheme(scheme), v1beta2.AddToScheme(scheme),
+		certv1.AddToScheme(scheme)); err != nil {
 		t.Fatal(err)
 	}
 
 	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithInterceptorFuncs(interceptor.Funcs{
-		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, opts ...client.PatchOption) error {
+		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch,
+			opts ...client.PatchOption,
+		) error {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
@@ -219,8 +421,13 @@ func newPlane(t *testing.T, objects ...client.Object) client.WithWatch {
 func newReconciler(t *testing.T, c client.Client, connect Connect) *reconciler {
 	t.Helper()
 
-	set, err := certificates.New(c, types.NamespacedName{Namespace: "kcp", Name: "watcher"}, []string{"listener.example.com"},
-		certificates.ConfirmationsFunc(func(string, []core.RuntimeID) []core.RuntimeID { return nil }), certificates.Options{})
+	set, err := certificates.New(c, types.NamespacedName{Namespace: "kcp", Name: "watcher"},
+		[]string{"listener.example.com"},
+		certificates.ConfirmationsFunc(func(string,
+			[]core.RuntimeID,
+		) []core.RuntimeID {
+			return nil
+		}), certificates.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -235,7 +442,8 @@ func newReconciler(t *testing.T, c client.Client, connect Connect) *reconciler {
 		identify: func(_ context.Context, object client.Object) (Identity, error) {
 			return Identity{ID: core.RuntimeID(object.GetName()), Domain: "a.example.com"}, nil
 		},
-		connect: connect, certificates: set, installer: installer, opts: Options{}.withDefaults(), forgetter: newForgetter(noFleet{}),
+		connect: connect, certificates: set, installer: installer, opts: Options{}.withDefaults(),
+		forgetter: newForgetter(noFleet{}),
 	}
 }
 

@@ -28,30 +28,28 @@ import (
 )
 
 // +kubebuilder:rbac:groups=operator.kyma-project.io,resources=watchers,verbs=get;list;watch
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// SetUp adds to a manager a controller for all objects of the kind of object, each of which represents a runtime, and one that looks after
-// the CA. Both run on the replica that leads.
+// SetUp adds two controllers to a manager: one for the objects of the kind of object, and one for
+// the CA. Each object represents a runtime. Both controllers run on the replica that leads. An
+// error names every invalid parameter.
 //
-// The scheme of the manager must know Watchers (v1beta2.AddToScheme), and the kind, unless object is metadata or unstructured with
-// its kind set. The operator needs the rights to get, list, watch and patch that kind, and its finalizers.
+// The scheme of the manager must have Watchers (v1beta2.AddToScheme), and the kind unless object
+// is metadata or unstructured with its kind set. The operator needs the rights to get, list,
+// watch and patch the kind, and to update its finalizers.
 func SetUp(
 	mgr ctrl.Manager, object client.Object, identify Identify, connect Connect,
 	issuer Certificates, installer *installation.Installer, opts Options,
 ) error {
 	opts = opts.withDefaults()
-	problems := []error{opts.validate()}
-
-	want := func(what string, given bool) {
-		if !given {
-			problems = append(problems, fmt.Errorf("want %s, have none", what))
-		}
+	problems := []error{
+		opts.validate(),
+		required("an object", object != nil),
+		required("Identify", identify != nil),
+		required("Connect", connect != nil),
+		required("Certificates", issuer != nil),
+		required("an Installer", installer != nil),
 	}
-
-	want("an object", object != nil)
-	want("Identify", identify != nil)
-	want("Connect", connect != nil)
-	want("Certificates", issuer != nil)
-	want("an Installer", installer != nil)
 
 	if err := errors.Join(problems...); err != nil {
 		return fmt.Errorf("runtimes: %w", err)
@@ -62,17 +60,30 @@ func SetUp(
 		return fmt.Errorf("runtimes: %w", err)
 	}
 
-	r := &reconciler{
-		client: mgr.GetClient(), scheme: mgr.GetScheme(), prototype: object, gvk: gvk,
-		identify: identify, connect: connect, certificates: issuer, installer: installer, opts: opts, forgetter: newForgetter(opts.Fleet),
-		confirming: make(chan event.GenericEvent, 1),
+	if opts.Recorder == nil {
+		opts.Recorder = mgr.GetEventRecorder(opts.Name)
 	}
 
-	return errors.Join(r.setUp(mgr), mgr.Add(manager.RunnableFunc(r.lookAfterCA)))
+	r := &reconciler{
+		client: mgr.GetClient(), scheme: mgr.GetScheme(), prototype: object, gvk: gvk,
+		identify: identify, connect: connect, certificates: issuer, installer: installer, opts: opts,
+		forgetter: newForgetter(opts.Fleet), confirming: make(chan event.GenericEvent, 1),
+	}
+
+	return errors.Join(r.setUp(mgr), mgr.Add(manager.RunnableFunc(r.keepAuthority)))
+}
+
+func required(what string, given bool) error {
+	if given {
+		return nil
+	}
+
+	return fmt.Errorf("want %s, have none", what)
 }
 
 func (r *reconciler) setUp(mgr ctrl.Manager) error {
-	watched := builder.WithPredicates(predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}))
+	watched := builder.WithPredicates(
+		predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}))
 	relevant := []builder.ForOption{builder.WithPredicates(relevant())}
 
 	if _, ok := r.prototype.(*metav1.PartialObjectMetadata); ok {
@@ -92,45 +103,52 @@ func (r *reconciler) setUp(mgr ctrl.Manager) error {
 	return nil
 }
 
-// relevant leaves out what an operator writes into a status, as far as the kind tells that apart by its generation.
+// relevant drops changes of the status, where the generation shows them.
 func relevant() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, after := e.ObjectOld, e.ObjectNew
 
 		return after.GetGeneration() == 0 || before.GetGeneration() != after.GetGeneration() ||
-			!maps.Equal(before.GetLabels(), after.GetLabels()) || !maps.Equal(before.GetAnnotations(), after.GetAnnotations()) ||
+			!maps.Equal(before.GetLabels(), after.GetLabels()) ||
+			!maps.Equal(before.GetAnnotations(), after.GetAnnotations()) ||
 			before.GetDeletionTimestamp().IsZero() != after.GetDeletionTimestamp().IsZero()
 	}}
 }
 
-// all are the objects that represent runtimes, whatever has changed.
+// all returns all objects that represent runtimes.
 func (r *reconciler) all(ctx context.Context, _ client.Object) []reconcile.Request {
-	list, err := r.newList()
-	if err == nil {
-		err = r.client.List(ctx, list)
-	}
-
-	var requests []reconcile.Request
-
-	if err == nil {
-		err = meta.EachListItem(list, func(item runtime.Object) error {
-			object, err := meta.Accessor(item)
-			if err == nil {
-				requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKey{Namespace: object.GetNamespace(), Name: object.GetName()}})
-			}
-
-			return err //nolint:wrapcheck // It is logged at once.
-		})
-	}
-
+	requests, err := r.list(ctx)
 	if err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "runtimes can not be listed: they learn what is new at their next look")
+		ctrl.LoggerFrom(ctx).Error(err, "runtimes cannot be listed, so a change waits for their next interval")
 	}
 
 	return requests
 }
 
-// newList returns the kind of list that the manager has a cache for already.
+func (r *reconciler) list(ctx context.Context) (requests []reconcile.Request, err error) {
+	list, err := r.newList()
+	if err != nil {
+		return nil, err
+	}
+
+	if err := r.client.List(ctx, list); err != nil {
+		return nil, err
+	}
+
+	err = meta.EachListItem(list, func(item runtime.Object) error {
+		object, err := meta.Accessor(item)
+		if err == nil {
+			key := client.ObjectKey{Namespace: object.GetNamespace(), Name: object.GetName()}
+			requests = append(requests, reconcile.Request{NamespacedName: key})
+		}
+
+		return err
+	})
+
+	return requests, err
+}
+
+// newList returns the kind of list for which the manager has a cache already.
 func (r *reconciler) newList() (client.ObjectList, error) {
 	gvk := r.gvk.GroupVersion().WithKind(r.gvk.Kind + "List")
 

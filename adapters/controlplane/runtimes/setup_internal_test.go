@@ -15,7 +15,10 @@ import (
 
 func TestRelevantLeavesOutTheStatusOnly(t *testing.T) {
 	kyma := func(change func(*metav1.ObjectMeta)) *corev1.Pod {
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Generation: 3, ResourceVersion: "7", Annotations: map[string]string{"skr-domain": "a"}}}
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+			Generation: 3, ResourceVersion: "7",
+			Annotations: map[string]string{"skr-domain": "a"},
+		}}
 		change(&pod.ObjectMeta)
 
 		return pod
@@ -25,12 +28,15 @@ func TestRelevantLeavesOutTheStatusOnly(t *testing.T) {
 		change func(*metav1.ObjectMeta)
 		want   bool
 	}{
-		"status":              {func(m *metav1.ObjectMeta) { m.ResourceVersion = "8" }, false},
-		"finalizers":          {func(m *metav1.ObjectMeta) { m.Finalizers = []string{Finalizer} }, false},
-		"spec":                {func(m *metav1.ObjectMeta) { m.Generation++ }, true},
-		"domain":              {func(m *metav1.ObjectMeta) { m.Annotations = map[string]string{"skr-domain": "b"} }, true},
-		"label":               {func(m *metav1.ObjectMeta) { m.Labels = map[string]string{"a": "b"} }, true},
-		"deletion":            {func(m *metav1.ObjectMeta) { m.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} }, true},
+		"status":     {func(m *metav1.ObjectMeta) { m.ResourceVersion = "8" }, false},
+		"finalizers": {func(m *metav1.ObjectMeta) { m.Finalizers = []string{Finalizer} }, false},
+		"spec":       {func(m *metav1.ObjectMeta) { m.Generation++ }, true},
+		"domain":     {func(m *metav1.ObjectMeta) { m.Annotations = map[string]string{"skr-domain": "b"} }, true},
+		"label":      {func(m *metav1.ObjectMeta) { m.Labels = map[string]string{"a": "b"} }, true},
+		"deletion": {
+			func(m *metav1.ObjectMeta) { m.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} },
+			true,
+		},
 		"no generation: data": {func(m *metav1.ObjectMeta) { m.Generation, m.ResourceVersion = 0, "8" }, true},
 	}
 
@@ -83,6 +89,6 @@ func TestListsAreOfTheFormOfTheKind(t *testing.T) {
 
 	r := &reconciler{scheme: scheme, prototype: &corev1.Pod{}, gvk: corev1.SchemeGroupVersion.WithKind("Nothing")}
 	if _, err := r.newList(); err == nil {
-		t.Error("a list of a kind that nobody knows")
+		t.Error("a list of an unknown kind")
 	}
 }

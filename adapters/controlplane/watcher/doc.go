@@ -1,6 +1,7 @@
-// Package watcher is the controller of Watcher resources: it gives each of them a route in the control plane, from the gateways that
-// its selector finds to the service that it names, and tells in its status how that went.
+// Package watcher is the controller of Watcher resources. It gives each Watcher a route in the
+// control plane, from the gateways that its selector finds to the service that it names. The status
+// of the Watcher reports the result.
 //
-// [SetUp] adds it to a manager whose scheme [AddToScheme] has extended. [Watches] is the other half of a Watcher: what the agents in
-// the runtimes watch, as package admission wants it.
+// [SetUp] adds the controller to a manager with a scheme that [AddToScheme] has extended. [Watches]
+// converts Watchers to the watches that package admission needs for the runtimes.
 package watcher

@@ -15,7 +15,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// httpRoutes are routes of the Gateway API.
+// httpRoutes are the routes of the Gateway API.
 type httpRoutes struct{}
 
 func (httpRoutes) kind() string { return "HTTPRoute" }
@@ -33,24 +33,29 @@ func (h httpRoutes) build(
 	}
 
 	if len(gateways.Items) == 0 {
-		return nil, "", problem(ReasonGatewayNotFound, "no Gateway of the Gateway API, in any namespace, is selected by %s", selector)
+		return nil, "", problem(reasonGatewayNotFound,
+			"no Gateway of the Gateway API, in any namespace, is selected by %s", selector)
 	}
 
 	parents, names := parentsOf(gateways.Items)
 	if len(parents) == 0 {
-		return nil, "", problem(ReasonGatewayWithoutHosts, "the gateways %s, selected by %s, have no listener for HTTP or HTTPS",
-			strings.Join(names, ", "), selector)
+		return nil, "", problem(reasonGatewayWithoutHosts,
+			"the gateways %s, selected by %s, have no listener for HTTP or HTTPS", strings.Join(names, ", "), selector)
 	}
 
 	route := &gatewayv1.HTTPRoute{TypeMeta: metav1.TypeMeta{APIVersion: gatewayv1.GroupVersion.String(), Kind: h.kind()}}
 	route.Spec.ParentRefs = parents
-	route.Spec.Rules = []gatewayv1.HTTPRouteRule{{Matches: pathMatches(m), BackendRefs: []gatewayv1.HTTPBackendRef{backend(w.Spec.ServiceInfo)}}}
+	route.Spec.Rules = []gatewayv1.HTTPRouteRule{{
+		Matches: pathMatches(m), BackendRefs: []gatewayv1.HTTPBackendRef{backend(w.Spec.ServiceInfo)},
+	}}
 
-	return route, fmt.Sprintf("%s to %s/%s:%d", strings.Join(names, ", "),
-		w.Spec.ServiceInfo.Namespace, w.Spec.ServiceInfo.Name, w.Spec.ServiceInfo.Port), nil
+	service := w.Spec.ServiceInfo
+
+	return route, fmt.Sprintf("%s to %s/%s:%d",
+		strings.Join(names, ", "), service.Namespace, service.Name, service.Port), nil
 }
 
-// backend states what an API server would default, too.
+// backend states the defaults of the API server, so that the stored route equals the applied one.
 func backend(service v1beta2.Service) gatewayv1.HTTPBackendRef {
 	return gatewayv1.HTTPBackendRef{BackendRef: gatewayv1.BackendRef{
 		BackendObjectReference: gatewayv1.BackendObjectReference{
@@ -58,7 +63,7 @@ func backend(service v1beta2.Service) gatewayv1.HTTPBackendRef {
 			Kind:      new(gatewayv1.Kind("Service")),
 			Name:      gatewayv1.ObjectName(service.Name),
 			Namespace: new(gatewayv1.Namespace(service.Namespace)),
-			Port:      new(service.Port),
+			Port:      new(gatewayv1.PortNumber(service.Port)), //nolint:gosec // checkPort bounds it.
 		},
 		Weight: new(int32(1)),
 	}}
@@ -76,8 +81,8 @@ func pathMatches(m core.Manager) []gatewayv1.HTTPRouteMatch {
 	return matches
 }
 
-// parentsOf returns the gateways that serve HTTP, and the names of all of them, both sorted. A route without hosts of its own gets
-// those of its gateways.
+// parentsOf returns the gateways that serve HTTP, and the names of all gateways, both sorted. A
+// route without hosts takes the hosts of its gateways.
 func parentsOf(gateways []gatewayv1.Gateway) (parents []gatewayv1.ParentReference, names []string) {
 	slices.SortFunc(gateways, func(a, b gatewayv1.Gateway) int {
 		return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)

@@ -13,22 +13,27 @@ type Routing string
 
 // The kinds of routes.
 const (
-	// VirtualService is that of Istio, networking.istio.io/v1beta1, with its Gateways.
+	// VirtualService is the route of Istio, networking.istio.io/v1beta1.
 	VirtualService Routing = "VirtualService"
-	// HTTPRoute is that of the Gateway API, gateway.networking.k8s.io/v1, with its Gateways.
+	// HTTPRoute is the route of the Gateway API, gateway.networking.k8s.io/v1.
 	HTTPRoute Routing = "HTTPRoute"
+	// NoRouting makes no routes, for runtimes that connect to their operator without a gateway. The
+	// status still reports whether a Watcher is valid.
+	NoRouting Routing = "None"
 )
 
-// Options are what is optional of the controller. The zero value is ready to use.
+// Options are the optional settings of [SetUp]. The zero value is the documented default.
 type Options struct {
-	// Routing is the kind of the routes; its custom resource definitions must be installed. Default: [VirtualService].
+	// Routing is the kind of the routes. Its custom resource definitions must be installed. Routes
+	// of the other kinds that an earlier setting made are removed. Default: [VirtualService].
 	Routing Routing
-	// Name of the controller in logs, metrics and events. Default: "watcher".
+	// Name is the name of the controller in logs, metrics and events. Default: "watcher".
 	Name string
-	// FieldOwner is who owns, for server-side apply, what the controller writes. Another name later leaves behind what the first one
-	// owns. Default: "runtime-watcher".
+	// FieldOwner owns the fields that the controller applies. After a change of it, the fields of
+	// the former owner stay. Default: "runtime-watcher".
 	FieldOwner string
-	// ClusterDomain is the domain of the control plane's services, for a VirtualService. Default: "cluster.local".
+	// ClusterDomain is the DNS domain of the services in the control plane. Default:
+	// "cluster.local".
 	ClusterDomain string
 }
 
@@ -44,12 +49,13 @@ func (o Options) withDefaults() Options {
 func (o Options) validate() error {
 	var problems []error
 
-	if o.Routing != VirtualService && o.Routing != HTTPRoute {
-		problems = append(problems, fmt.Errorf("Routing: want %q or %q, have %.40q", VirtualService, HTTPRoute, o.Routing))
+	if o.Routing != VirtualService && o.Routing != HTTPRoute && o.Routing != NoRouting {
+		problems = append(problems,
+			fmt.Errorf("Routing: want %q, %q or %q, have %.40q", VirtualService, HTTPRoute, NoRouting, o.Routing))
 	}
 
 	if wrong := validation.IsDNS1123Subdomain(o.ClusterDomain); wrong != nil {
-		problems = append(problems, fmt.Errorf("ClusterDomain %.80q: %s", o.ClusterDomain, wrong[0]))
+		problems = append(problems, fmt.Errorf("ClusterDomain: %s, have %.80q", wrong[0], o.ClusterDomain))
 	}
 
 	return errors.Join(problems...)

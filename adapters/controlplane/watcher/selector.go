@@ -7,11 +7,11 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/api/v1beta2"
 )
 
-// selectorOf returns what finds the gateways. One that an older definition let in, and that selects everything or nothing that can be
-// told, is a problem.
+// selectorOf returns the selector of the gateways. An older definition accepted selectors that are
+// empty or invalid.
 func selectorOf(s *v1beta2.GatewaySelector) (labels.Selector, error) {
 	if len(s.MatchLabels) == 0 && len(s.MatchExpressions) == 0 {
-		return nil, problem(ReasonInvalidSelector, "spec.gateway.selector is empty and would select every gateway")
+		return nil, problem(reasonInvalidSelector, "spec.gateway.selector is empty and would select every gateway")
 	}
 
 	standard := &metav1.LabelSelector{MatchLabels: plain(s.MatchLabels)}
@@ -28,7 +28,7 @@ func selectorOf(s *v1beta2.GatewaySelector) (labels.Selector, error) {
 
 	selector, err := metav1.LabelSelectorAsSelector(standard)
 	if err != nil {
-		return nil, problem(ReasonInvalidSelector, "spec.gateway.selector: %v", err)
+		return nil, problem(reasonInvalidSelector, "spec.gateway.selector: %v", err)
 	}
 
 	return selector, nil

@@ -17,7 +17,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// virtualServices are routes of Istio.
+// virtualServices are the routes of Istio.
 type virtualServices struct {
 	clusterDomain string
 }
@@ -38,18 +38,15 @@ func (v virtualServices) build(
 
 	names, hosts := namesAndHosts(gateways.Items)
 	if len(names) == 0 {
-		return nil, "", problem(ReasonGatewayNotFound, "no Gateway of Istio, in any namespace, is selected by %s", selector)
+		return nil, "", problem(reasonGatewayNotFound, "no Gateway of Istio, in any namespace, is selected by %s", selector)
 	}
 
 	if len(hosts) == 0 {
-		return nil, "", problem(ReasonGatewayWithoutHosts, "the gateways %s, selected by %s, have no server for HTTP with hosts",
-			strings.Join(names, ", "), selector)
+		return nil, "", problem(reasonGatewayWithoutHosts,
+			"the gateways %s, selected by %s, have no server for HTTP with hosts", strings.Join(names, ", "), selector)
 	}
 
-	destination := &apinetworkingv1beta1.Destination{
-		Host: w.Spec.ServiceInfo.Name + "." + w.Spec.ServiceInfo.Namespace + ".svc." + v.clusterDomain,
-		Port: &apinetworkingv1beta1.PortSelector{Number: uint32(w.Spec.ServiceInfo.Port)}, //nolint:gosec // Validated: at most 65535.
-	}
+	destination := v.destination(w.Spec.ServiceInfo)
 	route := &networkingv1beta1.VirtualService{
 		TypeMeta: metav1.TypeMeta{APIVersion: networkingv1beta1.SchemeGroupVersion.String(), Kind: v.kind()},
 	}
@@ -60,8 +57,20 @@ func (v virtualServices) build(
 		Route: []*apinetworkingv1beta1.HTTPRouteDestination{{Destination: destination}},
 	}}
 
-	return route, fmt.Sprintf("%s to %s:%d", strings.Join(hosts, ", "), destination.GetHost(), destination.GetPort().GetNumber()), nil
+	where := fmt.Sprintf("%s to %s:%d", strings.Join(hosts, ", "), destination.GetHost(), w.Spec.ServiceInfo.Port)
+
+	return route, where, nil
 }
+
+func (v virtualServices) destination(service v1beta2.Service) *apinetworkingv1beta1.Destination {
+	return &apinetworkingv1beta1.Destination{
+		Host: service.Name + "." + service.Namespace + ".svc." + v.clusterDomain,
+		Port: &apinetworkingv1beta1.PortSelector{Number: uint32(service.Port)}, //nolint:gosec // checkPort bounds it.
+	}
+}
+
+// check accepts every route, as Istio reports nothing in its status by default.
+func (virtualServices) check(context.Context, client.Reader, client.ObjectKey) error { return nil }
 
 func prefixMatches(m core.Manager) []*apinetworkingv1beta1.HTTPMatchRequest {
 	var matches []*apinetworkingv1beta1.HTTPMatchRequest
@@ -75,7 +84,7 @@ func prefixMatches(m core.Manager) []*apinetworkingv1beta1.HTTPMatchRequest {
 	return matches
 }
 
-// namesAndHosts are sorted, so that the same gateways make the same route.
+// namesAndHosts returns sorted lists, so that the same gateways make the same route.
 func namesAndHosts(gateways []*networkingv1beta1.Gateway) (names, hosts []string) {
 	all := make(map[string]bool)
 
@@ -88,7 +97,7 @@ func namesAndHosts(gateways []*networkingv1beta1.Gateway) (names, hosts []string
 			}
 
 			for _, host := range server.GetHosts() {
-				// What stands before it says which namespaces may bind to the host.
+				// A prefix <namespace>/ limits the namespaces that may bind to the host.
 				all[host[strings.LastIndex(host, "/")+1:]] = true
 			}
 		}
@@ -99,15 +108,26 @@ func namesAndHosts(gateways []*networkingv1beta1.Gateway) (names, hosts []string
 	return names, slices.Sorted(maps.Keys(all))
 }
 
-// servesHTTP tells whether a server of a gateway looks at paths.
+// servesHTTP reports whether a server of a gateway looks at paths. A server without tls serves
+// plain text.
 func servesHTTP(server *apinetworkingv1beta1.Server) bool {
-	switch server.GetTls().GetMode() {
-	case apinetworkingv1beta1.ServerTLSSettings_PASSTHROUGH, apinetworkingv1beta1.ServerTLSSettings_AUTO_PASSTHROUGH:
+	return !passesThrough(server.GetTls()) && speaksHTTP(server.GetPort().GetProtocol())
+}
+
+// passesThrough needs the check for nil: the zero value of a mode is PASSTHROUGH.
+func passesThrough(tls *apinetworkingv1beta1.ServerTLSSettings) bool {
+	if tls == nil {
 		return false
-	default:
 	}
 
-	switch strings.ToUpper(server.GetPort().GetProtocol()) {
+	mode := tls.GetMode()
+
+	return mode == apinetworkingv1beta1.ServerTLSSettings_PASSTHROUGH ||
+		mode == apinetworkingv1beta1.ServerTLSSettings_AUTO_PASSTHROUGH
+}
+
+func speaksHTTP(protocol string) bool {
+	switch strings.ToUpper(protocol) {
 	case "TCP", "TLS", "MONGO":
 		return false
 	default:

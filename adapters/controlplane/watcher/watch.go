@@ -12,40 +12,42 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// Errors of a Watcher that names no manager, or none that can be in the path of a URL.
+// Errors of a Watcher without a manager, or with one that cannot be part of a URL.
 var (
-	ErrNoManager      = errors.New("want spec.manager, or the label " + v1beta2.ManagedByLabel + ", have neither")
-	ErrInvalidManager = errors.New("want a DNS-1123 label as manager")
+	errNoManager      = errors.New("want spec.manager, or the label " + v1beta2.ManagedByLabel + ", have neither")
+	errInvalidManager = errors.New("want a DNS-1123 label as manager")
 )
 
-// Manager returns who gets the events of a Watcher. Its error is [ErrNoManager] or wraps [ErrInvalidManager].
-func Manager(w *v1beta2.Watcher) (core.Manager, error) {
+// managerOf returns the manager that gets the events of a Watcher.
+func managerOf(w *v1beta2.Watcher) (core.Manager, error) {
 	name := w.ManagerName()
 	if name == "" {
-		return "", ErrNoManager
+		return "", errNoManager
 	}
 
 	manager, err := core.ParseManager(name)
 	if err != nil {
-		return "", fmt.Errorf("%w, have %.80q in spec.manager or the label %s", ErrInvalidManager, name, v1beta2.ManagedByLabel)
+		return "", fmt.Errorf("%w, have %.80q in spec.manager or the label %s",
+			errInvalidManager, name, v1beta2.ManagedByLabel)
 	}
 
 	return manager, nil
 }
 
-// Watch returns what the agents watch for a Watcher. Its error is that of [Manager], or wraps [admission.ErrInvalidConfiguration]: a Watcher
-// may have been stored before its definition had its rules.
-func Watch(w *v1beta2.Watcher) (admission.Watch, error) {
-	manager, err := Manager(w)
+// watchOf returns the watch of a Watcher. Its error wraps [admission.ErrInvalidConfiguration] when
+// the Watcher was stored before its definition had its rules.
+func watchOf(w *v1beta2.Watcher) (admission.Watch, error) {
+	manager, err := managerOf(w)
 	if err != nil {
 		return admission.Watch{}, fmt.Errorf("watcher %s/%s: %w", w.Namespace, w.Name, err)
 	}
 
+	resource := w.Spec.ResourceToWatch
 	watch := admission.Watch{
 		Name:    types.NamespacedName{Namespace: w.Namespace, Name: w.Name},
 		Manager: manager,
 		Resource: schema.GroupVersionResource{
-			Group: w.Spec.ResourceToWatch.Group, Version: w.Spec.ResourceToWatch.Version, Resource: w.Spec.ResourceToWatch.Resource,
+			Group: resource.Group, Version: resource.Version, Resource: resource.Resource,
 		},
 		Labels: plain(w.Spec.LabelsToWatch),
 		Field:  core.Field(w.Spec.Field),
@@ -58,8 +60,9 @@ func Watch(w *v1beta2.Watcher) (admission.Watch, error) {
 	return watch, nil
 }
 
-// Watches returns what the agents watch for all Watchers that are not being deleted, and, joined, what is wrong with the others: one
-// that is wrong must not keep the rest from being watched.
+// Watches returns the watches of all Watchers that are not being deleted. Invalid Watchers are left
+// out, and the error joins the reasons. Each reason that is about a watch wraps
+// [admission.ErrInvalidConfiguration].
 func Watches(watchers []v1beta2.Watcher) ([]admission.Watch, error) {
 	var (
 		watches  []admission.Watch
@@ -71,7 +74,7 @@ func Watches(watchers []v1beta2.Watcher) ([]admission.Watch, error) {
 			continue
 		}
 
-		watch, err := Watch(&watchers[i])
+		watch, err := watchOf(&watchers[i])
 		if err != nil {
 			problems = append(problems, err)
 

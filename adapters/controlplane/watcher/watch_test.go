@@ -21,7 +21,7 @@ func someWatcher(name string) v1beta2.Watcher {
 			Manager:         "lifecycle-manager",
 			ResourceToWatch: v1beta2.WatchableGVR{Group: "operator.kyma-project.io", Version: "*", Resource: "kymas"},
 			LabelsToWatch:   map[string]v1beta2.LabelValue{"watched-by": "kyma"},
-			Field:           v1beta2.StatusField,
+			Field:           "status",
 		},
 	}
 }
@@ -29,21 +29,29 @@ func someWatcher(name string) v1beta2.Watcher {
 func TestWatches(t *testing.T) {
 	t.Parallel()
 
-	byLabel, nobody, wrong, going := someWatcher("by-label"), someWatcher("nobody"), someWatcher("wrong"), someWatcher("going")
+	byLabel, unmanaged := someWatcher("by-label"), someWatcher("unmanaged")
+	wrong, going := someWatcher("wrong"), someWatcher("going")
 	byLabel.Labels = map[string]string{v1beta2.ManagedByLabel: "btp-manager"}
-	byLabel.Spec = v1beta2.WatcherSpec{ResourceToWatch: v1beta2.WatchableGVR{Version: "v1", Resource: "secrets"}, Field: v1beta2.SpecField}
-	nobody.Spec.Manager = ""
+	byLabel.Spec = v1beta2.WatcherSpec{
+		ResourceToWatch: v1beta2.WatchableGVR{Version: "v1", Resource: "secrets"},
+		Field:           "spec",
+	}
+	unmanaged.Spec.Manager = ""
 	wrong.Spec.Manager = "a/b"
 	going.DeletionTimestamp = new(metav1.Now())
 	stored := someWatcher("stored") // Before there were rules.
 	stored.Spec.ResourceToWatch.Resource = "*"
 
-	got, err := Watches([]v1beta2.Watcher{someWatcher("kyma"), nobody, wrong, stored, going, byLabel})
-	if !errors.Is(err, ErrNoManager) || !errors.Is(err, ErrInvalidManager) || !errors.Is(err, admission.ErrInvalidConfiguration) {
+	got, err := Watches([]v1beta2.Watcher{someWatcher("kyma"), unmanaged, wrong, stored, going, byLabel})
+	if !errors.Is(err, errNoManager) || !errors.Is(err, errInvalidManager) ||
+		!errors.Is(err, admission.ErrInvalidConfiguration) {
 		t.Errorf("error %v, want those of all wrong Watchers", err)
 	}
 
-	for _, name := range []string{"kcp-system/nobody", "kcp-system/wrong", "kcp-system/stored", v1beta2.ManagedByLabel} {
+	for _, name := range []string{
+		"kcp-system/unmanaged", "kcp-system/wrong", "kcp-system/stored",
+		v1beta2.ManagedByLabel,
+	} {
 		if !strings.Contains(err.Error(), name) {
 			t.Errorf("error %q does not name %s", err, name)
 		}
@@ -72,10 +80,16 @@ func TestSelector(t *testing.T) {
 		selector v1beta2.GatewaySelector
 		want     string
 	}{
-		"labels":       {v1beta2.GatewaySelector{MatchLabels: map[string]v1beta2.LabelValue{"b": "2", "a": "1"}}, "a=1,b=2"},
-		"requirements": {v1beta2.GatewaySelector{MatchExpressions: []v1beta2.GatewaySelectorRequirement{{Key: "a", Operator: "In", Values: []v1beta2.LabelValue{"x", "y"}}}}, "a in (x,y)"},
-		"empty":        {v1beta2.GatewaySelector{}, "every gateway"},
-		"nonsense":     {v1beta2.GatewaySelector{MatchExpressions: []v1beta2.GatewaySelectorRequirement{{Key: "a", Operator: "Like"}}}, "Like"},
+		"labels": {v1beta2.GatewaySelector{MatchLabels: map[string]v1beta2.LabelValue{"b": "2", "a": "1"}}, "a=1,b=2"},
+		"requirements": {v1beta2.GatewaySelector{MatchExpressions: []v1beta2.GatewaySelectorRequirement{{
+			Key:      "a",
+			Operator: "In", Values: []v1beta2.LabelValue{"x", "y"},
+		}}}, "a in (x,y)"},
+		"empty": {v1beta2.GatewaySelector{}, "every gateway"},
+		"nonsense": {v1beta2.GatewaySelector{MatchExpressions: []v1beta2.GatewaySelectorRequirement{{
+			Key:      "a",
+			Operator: "Like",
+		}}}, "Like"},
 	}
 
 	for name, tt := range tests {

@@ -1,8 +1,9 @@
 //go:build ignore
 
-// Command certmanager runs cert-manager's own controllers, as far as CA and self-signed issuers need them, against the
-// API server of a kubeconfig. It applies the custom resource definitions first, and writes one line to standard output
-// when it is ready. It is built in a module of its own, see README.md.
+// Command certmanager runs cert-manager's own controllers, as far as CA and self-signed issuers
+// need them, against the API server of a kubeconfig. It applies the custom resource definitions
+// first, and writes one line to standard output when it is ready. It is built in a module of its
+// own, see README.md.
 package main
 
 import (
@@ -25,6 +26,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/textlogger"
 	"sigs.k8s.io/yaml"
 
 	"github.com/cert-manager/cert-manager/pkg/controller"
@@ -69,7 +71,8 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 
 	logger := logr.Discard()
 	if *verbose {
-		logger = klog.Background()
+		// Not klog.Background: as the logger of klog it would call itself.
+		logger = textlogger.NewLogger(textlogger.NewConfig())
 	}
 
 	klog.SetLogger(logger)
@@ -113,7 +116,10 @@ func applyDefinitions(ctx context.Context, kubeconfig string) error {
 			return err
 		}
 
-		if _, err := crds.Apply(ctx, crd.GetName(), crd, metav1.ApplyOptions{FieldManager: "certmanager", Force: true}); err != nil {
+		if _, err := crds.Apply(ctx, crd.GetName(), crd, metav1.ApplyOptions{
+			FieldManager: "certmanager",
+			Force:        true,
+		}); err != nil {
 			return err
 		}
 

@@ -6,17 +6,15 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Group and Version are those of the API, and Kind is that of a [Watcher].
-const (
-	Group   = "operator.kyma-project.io"
-	Version = "v1beta2"
-	Kind    = "Watcher"
-)
+// Kind is the kind of a [Watcher].
+const Kind = "Watcher"
 
 // GroupVersion returns the group and version of this package's types.
-func GroupVersion() schema.GroupVersion { return schema.GroupVersion{Group: Group, Version: Version} }
+func GroupVersion() schema.GroupVersion {
+	return schema.GroupVersion{Group: "operator.kyma-project.io", Version: "v1beta2"}
+}
 
-// AddToScheme makes a scheme know [Watcher] and [WatcherList]. It never fails; its form is that of all AddToScheme functions.
+// AddToScheme adds [Watcher] and [WatcherList] to a scheme. It never fails.
 func AddToScheme(scheme *runtime.Scheme) error {
 	scheme.AddKnownTypes(GroupVersion(), &Watcher{}, &WatcherList{})
 	metav1.AddToGroupVersion(scheme, GroupVersion())

@@ -2,21 +2,21 @@ package v1beta2
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// WatcherStatus is how far the control plane got with a Watcher.
+// WatcherStatus is the status of a Watcher in the control plane.
 type WatcherStatus struct {
-	// The whole in one word.
+	// The summary in one word.
 	//
 	// +optional
 	State State `json:"state,omitempty"`
 
-	// What is done, what is not, and why.
+	// The conditions, with reasons.
 	//
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// The generation that this status is about.
+	// The generation of the spec that this status describes.
 	//
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
@@ -24,17 +24,16 @@ type WatcherStatus struct {
 
 // State is the status of a [Watcher] in one word.
 //
-// +kubebuilder:validation:Enum=Processing;Deleting;Ready;Error;Warning;""
+// +kubebuilder:validation:Enum=Processing;Deleting;Ready;Error;Warning;Unmanaged;""
 type State string
 
-// The states of a Watcher. Warning and Deleting are accepted, for that they may be stored, and not used.
+// The states that this module writes. Deleting, Warning and Unmanaged are accepted, as other
+// controllers may have stored them.
 const (
 	StateProcessing State = "Processing"
-	StateDeleting   State = "Deleting"
 	StateReady      State = "Ready"
 	StateError      State = "Error"
-	StateWarning    State = "Warning"
 )
 
-// ConditionRouteReady is the type of the condition that tells whether events find their way to the service.
+// ConditionRouteReady is the type of the condition that reports whether events reach the service.
 const ConditionRouteReady = "RouteReady"

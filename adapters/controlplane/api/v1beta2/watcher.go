@@ -4,14 +4,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ManagedByLabel names the manager of a Watcher whose spec does not.
+// ManagedByLabel names the manager of a Watcher without spec.manager.
 const ManagedByLabel = "operator.kyma-project.io/managed-by"
 
-// Watcher makes every runtime tell a manager in the control plane about changes of one resource.
+// Watcher makes every runtime report changes of one resource to a manager in the control plane.
 //
-// Its spec becomes one webhook in each runtime and one route in the control plane; its status tells of the route.
+// Its spec becomes one webhook in each runtime and one route in the control plane. Its status
+// reports the route.
 //
 // +kubebuilder:object:root=true
+// +kubebuilder:storageversion
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:path=watchers,singular=watcher
 // +kubebuilder:printcolumn:name="Manager",type=string,JSONPath=`.spec.manager`
@@ -33,8 +35,8 @@ type Watcher struct {
 	Status WatcherStatus `json:"status,omitempty,omitzero"`
 }
 
-// ManagerName returns who gets the events: what the spec says, else what the label [ManagedByLabel] says. It is empty when
-// neither does, and unchecked when the label does.
+// ManagerName returns the manager of the spec, or else the label [ManagedByLabel], which is not
+// validated. It is empty when both are.
 func (w *Watcher) ManagerName() string {
 	if w.Spec.Manager != "" {
 		return w.Spec.Manager
@@ -53,10 +55,10 @@ type WatcherList struct {
 	Items []Watcher `json:"items"`
 }
 
-// WatcherSpec is what to watch, and who wants to know.
+// WatcherSpec names a resource to watch and the service that gets the events.
 type WatcherSpec struct {
-	// The operator that gets the events, as it is named in the path of their URL: a DNS-1123 label. Default: the label
-	// operator.kyma-project.io/managed-by.
+	// The operator that gets the events, as in the path of their URL: a DNS-1123 label. Default:
+	// the label operator.kyma-project.io/managed-by.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
@@ -66,7 +68,8 @@ type WatcherSpec struct {
 	// The service in the control plane that gets the events.
 	ServiceInfo Service `json:"serviceInfo"`
 
-	// Labels that an object must all have to be watched, before or after a change. Without any, every object is watched.
+	// Labels that an object must all have to be watched, before or after a change. Without any,
+	// every object is watched.
 	//
 	// +optional
 	// +mapType=atomic
@@ -77,13 +80,14 @@ type WatcherSpec struct {
 	// The resource to watch in the runtimes.
 	ResourceToWatch WatchableGVR `json:"resourceToWatch"`
 
-	// The part of an object whose changes matter: spec or status. An object that has no such part changes with anything in it.
+	// The part of an object in which changes count: spec or status. In an object without that part,
+	// every change counts.
 	//
 	// +optional
 	// +kubebuilder:default=spec
 	Field FieldName `json:"field,omitempty"`
 
-	// Where the events enter the control plane.
+	// The gateways through which the events arrive.
 	Gateway GatewayConfig `json:"gateway"`
 }
 
@@ -95,7 +99,7 @@ type LabelValue string
 
 // WatchableGVR is a resource of the API of the runtimes.
 //
-// +kubebuilder:validation:XValidation:rule="self.group != 'admissionregistration.k8s.io' || !(self.resource in ['validatingwebhookconfigurations', 'mutatingwebhookconfigurations', 'validatingadmissionpolicies', 'validatingadmissionpolicybindings', 'mutatingadmissionpolicies', 'mutatingadmissionpolicybindings'])",fieldPath=".resource",message="can not be watched: API servers call no webhooks for it"
+// +kubebuilder:validation:XValidation:rule="self.group != 'admissionregistration.k8s.io' || !(self.resource in ['validatingwebhookconfigurations', 'mutatingwebhookconfigurations', 'validatingadmissionpolicies', 'validatingadmissionpolicybindings', 'mutatingadmissionpolicies', 'mutatingadmissionpolicybindings'])",fieldPath=".resource",message="cannot be watched: API servers call no webhooks for it"
 type WatchableGVR struct {
 	// The API group: a DNS-1123 subdomain, or "" for the core group.
 	//
@@ -116,16 +120,10 @@ type WatchableGVR struct {
 	Resource string `json:"resource"`
 }
 
-// FieldName is the part of an object whose changes matter.
+// FieldName is the part of an object in which changes count.
 //
 // +kubebuilder:validation:Enum=spec;status
 type FieldName string
-
-// The fields that can be watched.
-const (
-	SpecField   FieldName = "spec"
-	StatusField FieldName = "status"
-)
 
 // Service is a port of a service in the control plane.
 type Service struct {
@@ -133,7 +131,7 @@ type Service struct {
 	//
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
-	Port int32 `json:"port"`
+	Port int64 `json:"port"`
 
 	// The name of the service.
 	//
@@ -148,14 +146,14 @@ type Service struct {
 	Namespace string `json:"namespace"`
 }
 
-// GatewayConfig says which gateways take the events in.
+// GatewayConfig selects the gateways through which the events arrive.
 type GatewayConfig struct {
 	// The labels of the gateways, in any namespace.
 	LabelSelector GatewaySelector `json:"selector"`
 }
 
-// GatewaySelector selects gateways by their labels. In JSON it is a metav1.LabelSelector; of its own it has bounds, so that an API
-// server can check what is in it.
+// GatewaySelector selects gateways by their labels. Its JSON is that of a metav1.LabelSelector. The
+// bounds allow an API server to validate its content.
 //
 // +structType=atomic
 // +kubebuilder:validation:XValidation:rule="(has(self.matchLabels) && self.matchLabels.size() > 0) || (has(self.matchExpressions) && self.matchExpressions.size() > 0)",message="must have at least one label or expression: an empty selector would select every gateway"
@@ -167,7 +165,7 @@ type GatewaySelector struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(key, !format.qualifiedName().validate(key).hasValue())",message="has a key that is no label key: [<DNS-1123 subdomain>/]<name>, the name with at most 63 characters"
 	MatchLabels map[string]LabelValue `json:"matchLabels,omitempty"`
 
-	// Requirements that a gateway's labels must all meet.
+	// Requirements that the labels of a gateway must all meet.
 	//
 	// +optional
 	// +listType=atomic

@@ -31,7 +31,10 @@ func TestManagerName(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			watcher := &v1beta2.Watcher{ObjectMeta: metav1.ObjectMeta{Labels: tt.labels}, Spec: v1beta2.WatcherSpec{Manager: tt.manager}}
+			watcher := &v1beta2.Watcher{
+				ObjectMeta: metav1.ObjectMeta{Labels: tt.labels},
+				Spec:       v1beta2.WatcherSpec{Manager: tt.manager},
+			}
 
 			if got := watcher.ManagerName(); got != tt.want {
 				t.Errorf("ManagerName() = %q, want %q", got, tt.want)

@@ -1,5 +1,5 @@
-// Package agent holds the manifests of the agent, for programs that install it themselves. The folder is a kustomize base, and its
-// folder canary a component of it: deploy/agent leads here.
+// Package agent embeds the manifests of the agent. The folder is a kustomize base, and its folder
+// canary is a component of it. deploy/agent refers to both.
 package agent
 
 import (
@@ -10,5 +10,5 @@ import (
 //go:embed *.yaml canary/*.yaml
 var manifests embed.FS
 
-// Manifests returns the files of this folder and of the folder canary, in YAML with one object each.
+// Manifests returns the YAML files of this folder and of the folder canary, with one object each.
 func Manifests() fs.FS { return manifests }

@@ -1,5 +1,5 @@
-// Package crd holds the custom resource definition of Watcher, for programs that install it themselves. It is generated from
-// api/v1beta2; `kubectl apply -k` takes this folder.
+// Package crd embeds the custom resource definition of Watcher. The definition is generated from
+// api/v1beta2. The folder is a kustomize base, too.
 package crd
 
 import (

@@ -1,4 +1,4 @@
-// Package serverside is how this module writes objects: by server-side apply, each package as one field owner.
+// Package serverside applies objects by server-side apply.
 package serverside
 
 import (
@@ -10,8 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Content is what an object says that is its author's to say. A status is its controller's, even an empty one. The object is a pointer to
-// a struct.
+// Content converts an object, a pointer to a struct, to a map without its status.
 func Content(object any) (map[string]any, error) {
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 	if err != nil {
@@ -23,10 +22,11 @@ func Content(object any) (map[string]any, error) {
 	return content, nil
 }
 
-// Apply creates an object or corrects what owner wants of it, whoever changed that, and leaves alone what others have added beside. What owner
-// said before and does not say any more is removed. The object must name its kind, and stays as it is.
+// Apply creates an object, or corrects the fields that owner has applied. Fields of other owners
+// stay. Fields that owner has applied before, and that the object does not have, are removed. The
+// object must name its kind, and is not changed.
 func Apply(ctx context.Context, c client.Client, object *unstructured.Unstructured, owner string) error {
-	// The answer is written into what is applied.
+	// The client writes the response into its argument.
 	applied := client.ApplyConfigurationFromUnstructured(object.DeepCopy())
 
 	if err := c.Apply(ctx, applied, client.FieldOwner(owner), client.ForceOwnership); err != nil {

@@ -23,7 +23,10 @@ func TestContentIsWhatTheAuthorSays(t *testing.T) {
 				TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"}, ObjectMeta: metav1.ObjectMeta{Name: "a"},
 				Status: corev1.ServiceStatus{Conditions: []metav1.Condition{{Type: "b"}}},
 			},
-			map[string]any{"apiVersion": "v1", "kind": "Service", "metadata": map[string]any{"name": "a"}, "spec": map[string]any{}},
+			map[string]any{
+				"apiVersion": "v1", "kind": "Service", "metadata": map[string]any{"name": "a"},
+				"spec": map[string]any{},
+			},
 		},
 		"the Gateway API": {
 			&gatewayv1.HTTPRoute{Spec: gatewayv1.HTTPRouteSpec{Hostnames: []gatewayv1.Hostname{"b"}}},
@@ -41,7 +44,10 @@ func TestContentIsWhatTheAuthorSays(t *testing.T) {
 			}}}},
 			map[string]any{"metadata": map[string]any{}, "spec": map[string]any{"http": []any{map[string]any{
 				"match": []any{map[string]any{"uri": map[string]any{"prefix": "/v3/"}}},
-				"route": []any{map[string]any{"destination": map[string]any{"host": "b", "port": map[string]any{"number": int64(8082)}}}},
+				"route": []any{map[string]any{"destination": map[string]any{
+					"host": "b",
+					"port": map[string]any{"number": int64(8082)},
+				}}},
 			}}}},
 		},
 	}

@@ -1,5 +1,5 @@
-// Command certmanager-assets builds cert-manager's controllers for tests, if they are not there yet, and prints the path of the
-// program. Progress goes to standard error.
+// Command certmanager-assets builds cert-manager's controllers for tests, if they are not there
+// yet, and prints the path of the program. Progress goes to standard error.
 package main
 
 import (

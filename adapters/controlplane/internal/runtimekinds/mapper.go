@@ -1,4 +1,5 @@
-package installation
+// Package runtimekinds has the kinds that an installation reads and writes in a runtime.
+package runtimekinds
 
 import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -12,23 +13,24 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 )
 
-// RESTMapper knows the kinds that this package reads and writes. A client.New with it asks a runtime nothing but what it is used for,
-// where it would otherwise look up every group first.
+// RESTMapper returns a mapper with the kinds. A client with it needs no discovery in the runtime.
 func RESTMapper() meta.RESTMapper {
 	mapper := meta.NewDefaultRESTMapper(nil)
 
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Namespace"), meta.RESTScopeRoot)
-	mapper.Add(admissionregistrationv1.SchemeGroupVersion.WithKind("ValidatingWebhookConfiguration"), meta.RESTScopeRoot)
+
+	webhooks := admissionregistrationv1.SchemeGroupVersion
+	mapper.Add(webhooks.WithKind("ValidatingWebhookConfiguration"), meta.RESTScopeRoot)
 
 	for _, kind := range []string{"Secret", "Service", "ServiceAccount"} {
 		mapper.Add(corev1.SchemeGroupVersion.WithKind(kind), meta.RESTScopeNamespace)
 	}
 
-	for _, kind := range []string{"Role", kindRoleBinding} {
+	for _, kind := range []string{"Role", "RoleBinding"} {
 		mapper.Add(rbacv1.SchemeGroupVersion.WithKind(kind), meta.RESTScopeNamespace)
 	}
 
-	mapper.Add(appsv1.SchemeGroupVersion.WithKind(kindDeployment), meta.RESTScopeNamespace)
+	mapper.Add(appsv1.SchemeGroupVersion.WithKind("Deployment"), meta.RESTScopeNamespace)
 	mapper.Add(policyv1.SchemeGroupVersion.WithKind("PodDisruptionBudget"), meta.RESTScopeNamespace)
 	mapper.Add(networkingv1.SchemeGroupVersion.WithKind("NetworkPolicy"), meta.RESTScopeNamespace)
 	mapper.Add(coordinationv1.SchemeGroupVersion.WithKind("Lease"), meta.RESTScopeNamespace)

@@ -1,0 +1,79 @@
+package installation
+
+import (
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/internal/material"
+)
+
+// Settings of the agent that this package sets.
+const (
+	settingControlPlane       = "KCP_ADDR"
+	settingManagers           = "MANAGERS"
+	settingCanary             = "CANARY_LEASE"
+	settingServingCertificate = "WEBHOOK_TLS_CERT"
+	settingServingKey         = "WEBHOOK_TLS_KEY"
+)
+
+// reservedSettings belong to the manifests or to parameters.
+func reservedSettings() map[string]bool {
+	names := map[string]bool{
+		settingControlPlane: true, settingCanary: true, settingServingCertificate: true, settingServingKey: true,
+	}
+
+	for _, variable := range mustManifest[appsv1.Deployment]("deployment.yaml").Spec.Template.Spec.Containers[0].Env {
+		names[variable.Name] = true
+	}
+
+	return names
+}
+
+func (i *Installer) fillDeployment(object *unstructured.Unstructured, r *Runtime) {
+	var deployment appsv1.Deployment
+
+	edit(object, &deployment, func() {
+		pod := &deployment.Spec.Template.Spec
+		container := &pod.Containers[0]
+
+		deployment.Spec.Replicas = new(i.opts.Replicas)
+		container.Image = i.image
+		container.Env = append(container.Env, i.environment(r, container.VolumeMounts[0].MountPath)...)
+		pod.AutomountServiceAccountToken = new(!i.opts.NoCanary)
+	})
+}
+
+// environment is sorted by name: another order would restart the agents. The Secret is mounted at
+// mount.
+func (i *Installer) environment(r *Runtime, mount string) []corev1.EnvVar {
+	settings := maps.Clone(i.opts.Settings)
+	if settings == nil {
+		settings = make(map[string]string)
+	}
+
+	settings[settingControlPlane] = i.controlPlane
+	settings[settingManagers] = i.managersSetting(r.Watches)
+
+	if !i.opts.NoCanary {
+		settings[settingCanary] = i.opts.lease().String()
+	}
+
+	if r.hasServingPair() {
+		settings[settingServingCertificate] = path.Join(mount, material.ServingCertificate)
+		settings[settingServingKey] = path.Join(mount, material.ServingKey)
+	}
+
+	variables := make([]corev1.EnvVar, 0, len(settings))
+	for _, name := range slices.Sorted(maps.Keys(settings)) {
+		// A '$' would begin a reference to another variable.
+		variables = append(variables, corev1.EnvVar{Name: name, Value: strings.ReplaceAll(settings[name], "$", "$$")})
+	}
+
+	return variables
+}

@@ -1,0 +1,185 @@
+package runtimes
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/certificates"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/installation"
+)
+
+// The reasons of a status, beside those of package installation.
+const (
+	reasonIdentityUnknown    = "IdentityUnknown"
+	reasonInvalidRuntime     = "InvalidRuntime"
+	reasonRuntimeTaken       = "RuntimeTaken"
+	reasonCertificateFailed  = "CertificateFailed"
+	reasonInvalidKubeconfig  = "InvalidKubeconfig"
+	reasonUnreachable        = "Unreachable"
+	reasonInvalidWatches     = "InvalidWatches"
+	reasonInvalidSecret      = "InvalidSecret"
+	reasonInstallationFailed = "InstallationFailed"
+)
+
+// failure is an error with a reason for the status of a runtime.
+type failure struct {
+	error
+
+	reason string
+}
+
+func (f failure) Unwrap() error { return f.error }
+
+// because returns nil if err is nil.
+func because(reason string, err error) error {
+	if err == nil {
+		return nil
+	}
+
+	return failure{err, reason}
+}
+
+func certificateReason(err error) string {
+	switch {
+	case errors.Is(err, certificates.ErrRuntimeTaken):
+		return reasonRuntimeTaken
+	case errors.Is(err, certificates.ErrInvalidRuntime):
+		return reasonInvalidRuntime
+	default:
+		return reasonCertificateFailed
+	}
+}
+
+func connectReason(err error) string {
+	if errors.Is(err, errInvalidKubeconfig) {
+		return reasonInvalidKubeconfig
+	}
+
+	return reasonUnreachable
+}
+
+func installReason(err error) string {
+	switch {
+	case errors.Is(err, admission.ErrInvalidConfiguration):
+		return reasonInvalidWatches
+	case errors.Is(err, installation.ErrInvalidRuntime):
+		return reasonInvalidSecret
+	default:
+		return reasonInstallationFailed
+	}
+}
+
+// fail reports a failure, if it has a reason, and returns when to try again. Retries cannot help an
+// invalid runtime: a change of the object or of a Watcher leads to the next reconcile.
+func (r *reconciler) fail(ctx context.Context, object client.Object, err error) (reconcile.Result, error) {
+	var known failure
+	if !errors.As(err, &known) {
+		return reconcile.Result{}, err // Such as a conflict.
+	}
+
+	status := installation.Status{State: installation.Failed, Reason: known.reason, Message: err.Error()}
+	if reportErr := r.report(ctx, object, status); reportErr != nil {
+		return reconcile.Result{}, errors.Join(err, reportErr)
+	}
+
+	switch known.reason {
+	case reasonInvalidRuntime, reasonInvalidWatches:
+		return reconcile.Result{}, reconcile.TerminalError(err)
+	case reasonRuntimeTaken:
+		return reconcile.Result{RequeueAfter: spread(r.opts.Interval)}, nil
+	default:
+		return reconcile.Result{}, err
+	}
+}
+
+// report calls Report, and emits an Event when a runtime fails for a new reason.
+func (r *reconciler) report(ctx context.Context, object client.Object, status installation.Status) error {
+	text := ""
+	if status.State == installation.Failed {
+		text = status.Reason + ": " + status.Message
+	}
+
+	if r.failures.reported(client.ObjectKeyFromObject(object), text) && r.opts.Recorder != nil {
+		r.opts.Recorder.Eventf(object, nil, corev1.EventTypeWarning,
+			status.Reason, "Reconcile", "%s", shorten(status.Message))
+	}
+
+	return r.opts.Report(ctx, object, status)
+}
+
+// maxNote is the longest note of an Event (events.k8s.io/v1), in bytes.
+const maxNote = 1000
+
+func shorten(text string) string {
+	if len(text) <= maxNote {
+		return text
+	}
+
+	return text[:maxNote] + "…"
+}
+
+// failures remembers the objects that fail, in this process. The zero value is ready.
+type failures struct {
+	mu    sync.Mutex
+	known map[client.ObjectKey]failing
+}
+
+type failing struct {
+	removal time.Time // the first failed removal
+	text    string    // the last text that was reported
+}
+
+// last returns how long ago the first failed removal was, and notes the first one.
+func (f *failures) last(key client.ObjectKey) time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	entry := f.known[key]
+	if entry.removal.IsZero() {
+		entry.removal = time.Now()
+		f.keep(key, entry)
+	}
+
+	return time.Since(entry.removal)
+}
+
+// reported notes a text and reports whether it is new. An empty text is never new.
+func (f *failures) reported(key client.ObjectKey, text string) (isNew bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	entry := f.known[key]
+	if entry.text == text {
+		return false
+	}
+
+	entry.text = text
+	f.keep(key, entry)
+
+	return text != ""
+}
+
+func (f *failures) keep(key client.ObjectKey, entry failing) {
+	if f.known == nil {
+		f.known = make(map[client.ObjectKey]failing)
+	}
+
+	f.known[key] = entry
+	if entry == (failing{}) {
+		delete(f.known, key)
+	}
+}
+
+func (f *failures) end(key client.ObjectKey) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	delete(f.known, key)
+}

@@ -1,0 +1,136 @@
+package webhookconfig
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/yaml"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+// watcher has the fields of a Watcher (operator.kyma-project.io/v1beta2) that decide what is watched. The
+// typed API is in adapters/controlplane, which needs more than an agent may link.
+type watcher struct {
+	metav1.TypeMeta `json:",inline"`
+
+	Metadata metav1.ObjectMeta `json:"metadata"`
+	Spec     struct {
+		Manager         string            `json:"manager"`
+		LabelsToWatch   map[string]string `json:"labelsToWatch"`
+		Field           core.Field        `json:"field"`
+		ResourceToWatch struct {
+			Group    string `json:"group"`
+			Version  string `json:"version"`
+			Resource string `json:"resource"`
+		} `json:"resourceToWatch"`
+	} `json:"spec"`
+
+	// Items are those of a list, as kubectl get -o yaml prints it.
+	Items []watcher `json:"items"`
+}
+
+const (
+	kindWatcher    = "Watcher"
+	kindList       = "List"
+	managedByLabel = "operator.kyma-project.io/managed-by"
+)
+
+// readWatchers reads Watchers, one or several in YAML documents or lists. Other kinds are refused.
+func readWatchers(from io.Reader) ([]admission.Watch, error) {
+	text, err := io.ReadAll(from)
+	if err != nil {
+		return nil, fmt.Errorf("-f: %w", err)
+	}
+
+	var watches []admission.Watch
+
+	for document := range bytes.SplitSeq(text, []byte("\n---")) {
+		if len(bytes.TrimSpace(bytes.TrimPrefix(bytes.TrimSpace(document), []byte("---")))) == 0 {
+			continue
+		}
+
+		var w watcher
+		if err := yaml.Unmarshal(document, &w); err != nil {
+			return nil, fmt.Errorf("-f: %w", err)
+		}
+
+		found, err := w.watches()
+		if err != nil {
+			return nil, err
+		}
+
+		watches = append(watches, found...)
+	}
+
+	if len(watches) == 0 {
+		return nil, errors.New("-f: want at least one Watcher, have none")
+	}
+
+	return watches, nil
+}
+
+func (w *watcher) watches() (all []admission.Watch, err error) {
+	switch w.Kind {
+	case kindWatcher:
+		return []admission.Watch{w.watch()}, nil
+	case kindList, kindWatcher + kindList:
+	default:
+		return nil, fmt.Errorf("-f: kind %.63q: want %s", w.Kind, kindWatcher)
+	}
+
+	for i := range w.Items {
+		found, err := w.Items[i].watches()
+		if err != nil {
+			return nil, err
+		}
+
+		all = append(all, found...)
+	}
+
+	return all, nil
+}
+
+func (w *watcher) watch() admission.Watch {
+	r := w.Spec.ResourceToWatch
+
+	return admission.Watch{
+		Name:     types.NamespacedName{Namespace: cmp.Or(w.Metadata.Namespace, metav1.NamespaceDefault), Name: w.Metadata.Name},
+		Manager:  core.Manager(cmp.Or(w.Spec.Manager, w.Metadata.Labels[managedByLabel])),
+		Resource: schema.GroupVersionResource{Group: r.Group, Version: r.Version, Resource: r.Resource},
+		Labels:   w.Spec.LabelsToWatch,
+		Field:    w.Spec.Field,
+	}
+}
+
+// oneWatch is the watch of --manager and --resource.
+func (s *settings) oneWatch() ([]admission.Watch, error) {
+	if s.manager == "" || s.resource == "" {
+		return nil, errors.New("-f, or --manager and --resource: want Watchers or one watch")
+	}
+
+	group, version, resource, err := splitResource(s.resource)
+	if err != nil {
+		return nil, err
+	}
+
+	labels, err := parseLabels(s.labels)
+	if err != nil {
+		return nil, err
+	}
+
+	return []admission.Watch{{
+		Name:     types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: s.manager},
+		Manager:  core.Manager(s.manager),
+		Resource: schema.GroupVersionResource{Group: group, Version: version, Resource: resource},
+		Labels:   labels,
+		Field:    core.Field(s.field),
+	}}, nil
+}

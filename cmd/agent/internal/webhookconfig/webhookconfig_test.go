@@ -1,0 +1,142 @@
+package webhookconfig_test
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
+	"github.com/runtime-watcher/runtime-watcher/cmd/agent/internal/webhookconfig"
+)
+
+func caFile(t *testing.T) string {
+	t.Helper()
+
+	ca, err := testpki.NewCA("test", testpki.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	path := filepath.Join(t.TempDir(), "ca.crt")
+	if err := os.WriteFile(path, ca.PEM(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	return path
+}
+
+const watchers = `
+apiVersion: operator.kyma-project.io/v1beta2
+kind: Watcher
+metadata:
+  name: moving
+  namespace: kcp-system
+  labels: {operator.kyma-project.io/managed-by: lifecycle-manager}
+spec:
+  resourceToWatch: {group: operator.kyma-project.io, version: "*", resource: kymas}
+  labelsToWatch: {operator.kyma-project.io/watched-by: kyma}
+  serviceInfo: {name: events, namespace: kcp-system, port: 80}
+  gateway: {selector: {matchLabels: {a: b}}}
+---
+apiVersion: v1
+kind: List
+items:
+- apiVersion: operator.kyma-project.io/v1beta2
+  kind: Watcher
+  metadata: {name: steady, namespace: kcp-system}
+  spec:
+    manager: other
+    field: status
+    resourceToWatch: {group: "", version: v1, resource: configmaps}
+`
+
+func run(t *testing.T, stdin string, args ...string) (string, error) {
+	t.Helper()
+
+	var out bytes.Buffer
+
+	err := webhookconfig.Run(args, strings.NewReader(stdin), &out)
+
+	return out.String(), err
+}
+
+func TestWatchersBecomeAConfiguration(t *testing.T) {
+	text, err := run(t, watchers, "--ca-cert", caFile(t), "-f", "-", "--canary", "runtime-watcher/canary")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	var have admissionregistrationv1.ValidatingWebhookConfiguration
+	if err := yaml.UnmarshalStrict([]byte(text), &have); err != nil {
+		t.Fatalf("%v:\n%s", err, text)
+	}
+
+	paths := map[string]string{}
+	for _, w := range have.Webhooks {
+		paths[w.Name] = *w.ClientConfig.Service.Path
+	}
+
+	want := map[string]string{
+		"kcp-system.moving.operator.kyma-project.io": "/validate/lifecycle-manager",
+		"kcp-system.steady.operator.kyma-project.io": "/validate/other",
+		"canary.operator.kyma-project.io":            "/canary",
+	}
+	if diff := cmp.Diff(want, paths); diff != "" {
+		t.Errorf("webhooks (-want +got):\n%s", diff)
+	}
+}
+
+func TestOneWatchFromFlags(t *testing.T) {
+	text, err := run(t, "", "--ca-cert", caFile(t), "--manager", "my-operator", "--resource", "apps/v1/deployments",
+		"--labels", "watched=true", "--service", "watcher/agent:8443", "--name", "mine")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for _, want := range []string{
+		"kind: ValidatingWebhookConfiguration", "name: mine", "- deployments", "- apps", "watched: \"true\"", "port: 8443",
+		"failurePolicy: Ignore",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("want %q in:\n%s", want, text)
+		}
+	}
+}
+
+func TestMistakesAreNamedAtOnce(t *testing.T) {
+	_, err := run(t, "", "--ca-cert", "missing.crt", "--service", "no-namespace", "--canary", "x", "stray")
+	if !errors.Is(err, webhookconfig.ErrUsage) {
+		t.Fatalf("error %v, want wrong arguments", err)
+	}
+
+	for _, want := range []string{"--ca-cert", "missing.crt", "--service", "--canary", "stray", "--manager and --resource"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("error %q does not name %s", err, want)
+		}
+	}
+}
+
+func TestOtherKindsAreRefused(t *testing.T) {
+	for name, text := range map[string]string{
+		"another kind": "kind: Pod\n", "nothing": "\n---\n", "no YAML": "a: [", "a list of others": "kind: List\nitems: [{kind: Pod}]\n",
+	} {
+		if _, err := run(t, text, "--ca-cert", caFile(t), "-f", "-"); !errors.Is(err, webhookconfig.ErrUsage) {
+			t.Errorf("%s: error %v, want wrong arguments", name, err)
+		}
+	}
+}
+
+func TestHelp(t *testing.T) {
+	text, err := run(t, "", "--help")
+	if !errors.Is(err, flag.ErrHelp) || !strings.Contains(text, "-ca-cert") || !strings.Contains(text, "kubectl apply") {
+		t.Errorf("help %q, error %v", text, err)
+	}
+}

@@ -1,0 +1,460 @@
+package contract
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+// Request is an encoded batch, and the part of the batch that it carries.
+type Request struct {
+	// Body is nil when no event of the batch can be sent.
+	Body []byte
+	// Sent has the index in the batch of each event in Body, in their order.
+	Sent []int
+	// Heartbeat is whether Body ends with the heartbeat.
+	Heartbeat bool
+	// Failed names the events that Body does not carry: with an error that wraps [ErrMalformed]
+	// those that the contract cannot express, and with [core.ErrNotSent] those without room in the
+	// request. The heartbeat has the index len(batch.Events). It is sent with all events of the
+	// batch only. A contract that carries no heartbeats does not name it.
+	Failed core.EventErrors
+}
+
+// Encode returns the request that carries batch, cut at [Version.MaxEvents] and [Version.MaxBody].
+// A heartbeat is cut to the bounds of the contract. [Version.Decode] accepts every body. Encode
+// fails with [ErrUnknownVersion], and with [ErrMalformed] on an empty batch and on a source or an
+// epoch that the contract cannot express.
+func (v Version) Encode(batch *core.Batch) (Request, error) {
+	switch {
+	case v.MaxEvents() == 0:
+		return Request{}, unknown(string(v))
+	case batch.IsEmpty():
+		return Request{}, fmt.Errorf("%w: the batch is empty", ErrMalformed)
+	case v == V3:
+		return encodeBatch(batch)
+	default:
+		return encodeSingle(v, batch), nil
+	}
+}
+
+// fail names an event that is not sent.
+func (r *Request) fail(index int, err error) {
+	if r.Failed == nil {
+		r.Failed = core.EventErrors{}
+	}
+
+	r.Failed[index] = err
+}
+
+// failFrom names the events with these indexes as not sent.
+func (r *Request) failFrom(first, end int) {
+	for i := first; i < end; i++ {
+		r.fail(i, core.ErrNotSent)
+	}
+}
+
+// encodeBatch encodes as many events as fit into a request, and the heartbeat behind the last one.
+func encodeBatch(batch *core.Batch) (Request, error) {
+	if err := checkClaim(batch); err != nil {
+		return Request{}, err
+	}
+
+	r := Request{Body: []byte{'['}}
+	r.appendEvents(batch)
+
+	if batch.Heartbeat != nil {
+		r.appendHeartbeat(batch)
+	}
+
+	return r.close(), nil
+}
+
+func (r *Request) appendEvents(batch *core.Batch) {
+	for i := range batch.Events {
+		body, err := encodeNumbered(batch, &batch.Events[i])
+
+		switch {
+		case err != nil:
+			r.fail(i, err)
+		case len(r.Sent) == maxBatchEvents || !r.append(body):
+			r.failFrom(i, len(batch.Events))
+
+			return
+		default:
+			r.Sent = append(r.Sent, i)
+		}
+	}
+}
+
+// append adds an element to the body, unless it has no room.
+func (r *Request) append(element []byte) bool {
+	if len(r.Body)+len(element)+len(",]") > maxBatchBody {
+		return false
+	}
+
+	if len(r.Body) > 1 {
+		r.Body = append(r.Body, ',')
+	}
+
+	r.Body = append(r.Body, element...)
+
+	return true
+}
+
+// appendHeartbeat adds the heartbeat when all events before it are sent: its numbers include
+// theirs.
+func (r *Request) appendHeartbeat(batch *core.Batch) {
+	body, err := encodeHeartbeat(batch)
+
+	switch {
+	case err != nil:
+		r.fail(len(batch.Events), err)
+	case len(r.Failed) > 0 || len(r.Sent) == maxBatchEvents || !r.append(body):
+		r.fail(len(batch.Events), core.ErrNotSent)
+	default:
+		r.Heartbeat = true
+	}
+}
+
+// close ends the array.
+func (r *Request) close() Request {
+	if len(r.Body) == 1 {
+		r.Body = nil
+
+		return *r
+	}
+
+	r.Body = append(r.Body, ']')
+
+	return *r
+}
+
+func encodeNumbered(batch *core.Batch, event *core.Numbered) ([]byte, error) {
+	if err := checkEvent(event); err != nil {
+		return nil, err
+	}
+
+	c := newCloudEvent(batch, event.ID, event.Time)
+	if isAttribute(event.TraceParent) {
+		c.TraceParent = event.TraceParent
+	}
+
+	if event.Sequence > 0 {
+		c.Sequence = formatSequence(event.Sequence)
+	}
+
+	if event.Resync {
+		c.Type, c.Data = TypeResync, &changedData{Owner: fromName(event.Owner)}
+	} else {
+		c.Type, c.Subject, c.Data = TypeChanged, event.Watched.String(), fromChanged(&event.WatchEvent)
+	}
+
+	return marshal(&c)
+}
+
+func newCloudEvent(batch *core.Batch, id string, at time.Time) cloudEvent {
+	return cloudEvent{
+		SpecVersion:     specVersion,
+		ID:              id,
+		Source:          formatSource(batch.Source),
+		Time:            wireTime(at),
+		DataContentType: "application/json",
+		Epoch:           batch.Epoch,
+	}
+}
+
+func marshal(c *cloudEvent) ([]byte, error) {
+	body, err := json.Marshal(c)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrMalformed, err)
+	}
+
+	return body, nil
+}
+
+func fromChanged(event *core.WatchEvent) *changedData {
+	kind := gvk(event.WatchedGVK)
+
+	return &changedData{
+		Owner:      fromName(event.Owner),
+		Watched:    fromName(event.Watched),
+		WatchedGVK: &kind,
+		Operation:  event.Operation,
+		Field:      event.Field,
+		Generation: event.Generation,
+	}
+}
+
+func fromName(name types.NamespacedName) *objectName {
+	if name == (types.NamespacedName{}) {
+		return nil
+	}
+
+	return &objectName{Namespace: name.Namespace, Name: name.Name}
+}
+
+func formatSource(id core.RuntimeID) string { return sourcePrefix + url.PathEscape(string(id)) }
+
+// formatSequence pads a number, so that strings have the order of the numbers, as the extension
+// demands.
+func formatSequence(n uint64) string {
+	const width = "00000000000000000000"
+
+	digits := strconv.FormatUint(n, 10)
+
+	return width[len(digits):] + digits
+}
+
+// wireTime returns t, and no time when RFC 3339 cannot express it: a time is informative.
+func wireTime(t time.Time) time.Time {
+	const lastYear = 9999
+
+	if t = t.UTC(); t.Year() < 0 || t.Year() > lastYear {
+		return time.Time{}
+	}
+
+	return t
+}
+
+// checkClaim is the validation of the attributes that all elements of a batch share.
+func checkClaim(batch *core.Batch) error {
+	if batch.Source == "" {
+		return fmt.Errorf("%w: source is empty", ErrMalformed)
+	}
+
+	return cmp.Or(checkAttribute("source", formatSource(batch.Source)), checkAttribute("epoch", batch.Epoch))
+}
+
+func checkID(id string) error {
+	if id == "" {
+		return fmt.Errorf("%w: id is empty", ErrMalformed)
+	}
+
+	return checkAttribute("id", id)
+}
+
+func checkAttribute(name, value string) error {
+	if isAttribute(value) {
+		return nil
+	}
+
+	return fmt.Errorf("%w: attribute %s has %d bytes, want at most %d of UTF-8",
+		ErrMalformed, name, len(value), maxAttribute)
+}
+
+func isAttribute(value string) bool { return len(value) <= maxAttribute && utf8.ValidString(value) }
+
+// checkEvent is the validation of an event of v3 at both ends.
+func checkEvent(event *core.Numbered) error {
+	if err := checkID(event.ID); err != nil {
+		return err
+	}
+
+	if event.Resync {
+		return checkOwner(&event.WatchEvent)
+	}
+
+	return cmp.Or(checkOwner(&event.WatchEvent), checkWatched(&event.WatchEvent))
+}
+
+func checkOwner(event *core.WatchEvent) error {
+	return cmp.Or(
+		checkName("owner.namespace", event.Owner.Namespace, event.Owner.Name != ""),
+		checkName("owner.name", event.Owner.Name, event.Owner.Namespace != ""))
+}
+
+func checkWatched(event *core.WatchEvent) error {
+	return cmp.Or(
+		checkName("watched.namespace", event.Watched.Namespace, false),
+		checkName("watched.name", event.Watched.Name, true),
+		checkName("watchedGvk.group", event.WatchedGVK.Group, false),
+		checkName("watchedGvk.version", event.WatchedGVK.Version, false),
+		checkName("watchedGvk.kind", event.WatchedGVK.Kind, true),
+		checkName("operation", string(event.Operation), false),
+		checkName("field", string(event.Field), false))
+}
+
+// encodeHeartbeat encodes the heartbeat of a batch, cut to the bounds.
+func encodeHeartbeat(batch *core.Batch) ([]byte, error) {
+	beat := cut(batch.Heartbeat)
+
+	if err := checkID(beat.ID); err != nil {
+		return nil, err
+	}
+
+	c := newCloudEvent(batch, beat.ID, beat.Time)
+	c.Type, c.Data = TypeHeartbeat, fromHeartbeat(&beat)
+
+	return marshal(&c)
+}
+
+// cut returns a heartbeat within the bounds. Foreign texts, such as an error, may be long.
+func cut(beat *core.Heartbeat) core.Heartbeat {
+	c := *beat
+
+	for _, text := range []*string{
+		&c.Instance, &c.Version, &c.CertificateFingerprint, &c.KeyMaterialError, (*string)(&c.Canary), &c.ConfigHash,
+	} {
+		*text = cutText(*text)
+	}
+
+	c.CertificateExpiry, c.LastReview = wireTime(c.CertificateExpiry), wireTime(c.LastReview)
+	c.CAFingerprints = cutFingerprints(c.CAFingerprints)
+	c.Dropped = cutReasons(c.Dropped)
+
+	return c
+}
+
+func cutText(text string) string {
+	return strings.ToValidUTF8(text[:min(len(text), maxAttribute)], "")
+}
+
+func cutFingerprints(fingerprints []string) []string {
+	kept := slices.Clone(fingerprints[:min(len(fingerprints), maxFingerprints)])
+	for i := range kept {
+		kept[i] = cutText(kept[i])
+	}
+
+	return kept
+}
+
+// cutReasons keeps the sum of the counts: reasons without room are counted under [reasonOther].
+func cutReasons(dropped map[string]int64) map[string]int64 {
+	if fits(dropped) {
+		return dropped
+	}
+
+	kept := make(map[string]int64, maxReasons)
+
+	for _, reason := range slices.Sorted(maps.Keys(dropped)) {
+		if isAttribute(reason) && len(kept) < maxReasons-1 {
+			kept[reason] += dropped[reason]
+		} else {
+			kept[reasonOther] += dropped[reason]
+		}
+	}
+
+	return kept
+}
+
+func fits(dropped map[string]int64) bool {
+	for reason := range dropped {
+		if !isAttribute(reason) {
+			return false
+		}
+	}
+
+	return len(dropped) <= maxReasons
+}
+
+func fromHeartbeat(beat *core.Heartbeat) *heartbeatData {
+	return &heartbeatData{
+		Number:                 beat.Number,
+		IntervalMS:             beat.Interval.Milliseconds(),
+		Instance:               beat.Instance,
+		Leaving:                beat.Leaving,
+		Sequence:               beat.Sequence,
+		Pending:                beat.Pending,
+		OldestPendingMS:        beat.OldestPending.Milliseconds(),
+		Dropped:                beat.Dropped,
+		Version:                beat.Version,
+		CertificateFingerprint: beat.CertificateFingerprint,
+		CertificateExpiry:      beat.CertificateExpiry,
+		CAFingerprints:         beat.CAFingerprints,
+		KeyMaterialError:       beat.KeyMaterialError,
+		Canary:                 beat.Canary,
+		LastReview:             beat.LastReview,
+		WebhookFailures:        beat.WebhookFailures,
+		ConfigHash:             beat.ConfigHash,
+	}
+}
+
+// encodeSingle encodes the first event that the contract can express.
+func encodeSingle(v Version, batch *core.Batch) (r Request) {
+	for i := range batch.Events {
+		body, err := encodeEvent(v, &batch.Events[i].WatchEvent)
+		if err != nil {
+			r.fail(i, err)
+
+			continue
+		}
+
+		r.Body, r.Sent = body, []int{i}
+		r.failFrom(i+1, len(batch.Events))
+
+		break
+	}
+
+	return r
+}
+
+func encodeEvent(v Version, event *core.WatchEvent) ([]byte, error) {
+	watched := toBody(event)
+
+	var body any = watched
+	if v.NeedsOwner() {
+		body = bodyV1{Owner: wireName(event.Owner), bodyV2: watched}
+	}
+
+	if err := check(v, event.Owner, watched); err != nil {
+		return nil, err
+	}
+
+	encoded, err := json.Marshal(body)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrMalformed, err)
+	}
+
+	return encoded, nil
+}
+
+func toBody(event *core.WatchEvent) bodyV2 {
+	if event.Resync {
+		return resyncV2()
+	}
+
+	return bodyV2{Watched: wireName(event.Watched), WatchedGVK: gvk(event.WatchedGVK)}
+}
+
+// check is the validation of an event at both ends.
+func check(v Version, owner types.NamespacedName, body bodyV2) error {
+	var errOwner error
+	if v.NeedsOwner() {
+		errOwner = cmp.Or(
+			checkName("owner.Namespace", owner.Namespace, true),
+			checkName("owner.Name", owner.Name, true))
+	}
+
+	return cmp.Or(
+		errOwner,
+		checkName("watched.Namespace", body.Watched.Namespace, false),
+		checkName("watched.Name", body.Watched.Name, true),
+		checkName("watchedGvk.group", body.WatchedGVK.Group, false),
+		checkName("watchedGvk.version", body.WatchedGVK.Version, false),
+		checkName("watchedGvk.kind", body.WatchedGVK.Kind, true))
+}
+
+func checkName(field, name string, required bool) error {
+	switch {
+	case required && name == "":
+		return fmt.Errorf("%w: %s is empty", ErrMalformed, field)
+	case len(name) > maxName:
+		return fmt.Errorf("%w: %s has %d bytes, want at most %d", ErrMalformed, field, len(name), maxName)
+	case !utf8.ValidString(name):
+		return fmt.Errorf("%w: %s is not UTF-8", ErrMalformed, field)
+	default:
+		return nil
+	}
+}

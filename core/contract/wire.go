@@ -1,0 +1,118 @@
+package contract
+
+import (
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+// The types of the CloudEvents of contract v3.
+const (
+	TypeChanged   = "com.github.runtime-watcher.changed"
+	TypeResync    = "com.github.runtime-watcher.resync"
+	TypeHeartbeat = "com.github.runtime-watcher.heartbeat"
+)
+
+const (
+	specVersion  = "1.0"
+	sourcePrefix = "/runtimes/"
+	// maxBatchEvents and maxBatchBody bound a batch.
+	maxBatchEvents = 500
+	maxBatchBody   = 256 << 10
+	// maxAttribute bounds the attributes of an event and the texts of a heartbeat, in bytes.
+	maxAttribute = 512
+)
+
+// cloudEvent is an event of v3 in the JSON format of CloudEvents 1.0. Its extensions are the
+// documented "sequence" and "distributed tracing", and epoch.
+type cloudEvent struct {
+	SpecVersion     string    `json:"specversion"`
+	ID              string    `json:"id"`
+	Source          string    `json:"source"`
+	Type            string    `json:"type"`
+	Subject         string    `json:"subject,omitempty"`
+	Time            time.Time `json:"time,omitzero"`
+	DataContentType string    `json:"datacontenttype"`
+	Epoch           string    `json:"epoch,omitempty"`
+	Sequence        string    `json:"sequence,omitempty"`
+	TraceParent     string    `json:"traceparent,omitempty"`
+	Data            any       `json:"data"`
+}
+
+type changedData struct {
+	Owner      *objectName    `json:"owner,omitempty"`
+	Watched    *objectName    `json:"watched,omitempty"`
+	WatchedGVK *gvk           `json:"watchedGvk,omitempty"`
+	Operation  core.Operation `json:"operation,omitempty"`
+	Field      core.Field     `json:"field,omitempty"`
+	Generation int64          `json:"generation,omitempty"`
+}
+
+type objectName struct {
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name"`
+}
+
+// Bounds on the content of a heartbeat: a listener keeps it. A sender cuts to them.
+const (
+	maxReasons      = 32
+	maxFingerprints = 64
+	// reasonOther is the drop reason under which a heartbeat counts those that it has no room for.
+	reasonOther = "other"
+)
+
+type heartbeatData struct {
+	Number                 uint64           `json:"number"`
+	IntervalMS             int64            `json:"intervalMs"`
+	Instance               string           `json:"instance,omitempty"`
+	Leaving                bool             `json:"leaving,omitempty"`
+	Sequence               uint64           `json:"sequence"`
+	Pending                int64            `json:"pending"`
+	OldestPendingMS        int64            `json:"oldestPendingMs"`
+	Dropped                map[string]int64 `json:"dropped,omitempty"`
+	Version                string           `json:"version,omitempty"`
+	CertificateFingerprint string           `json:"certificateFingerprint,omitempty"`
+	CertificateExpiry      time.Time        `json:"certificateExpiry,omitzero"`
+	CAFingerprints         []string         `json:"caFingerprints,omitempty"`
+	KeyMaterialError       string           `json:"keyMaterialError,omitempty"`
+	Canary                 core.CanaryState `json:"canary,omitempty"`
+	LastReview             time.Time        `json:"lastReview,omitzero"`
+	WebhookFailures        int64            `json:"webhookFailures,omitempty"`
+	ConfigHash             string           `json:"configHash,omitempty"`
+}
+
+// maxName is the longest name of a Kubernetes object, a DNS-1123 subdomain at most.
+const maxName = 253
+
+// bodyV2 is the body of contract v2. Its mixed case is what is deployed.
+type bodyV2 struct {
+	Watched    wireName `json:"watched"`
+	WatchedGVK gvk      `json:"watchedGvk"`
+}
+
+// bodyV1 is the body of contract v1.
+type bodyV1 struct {
+	Owner wireName `json:"owner"`
+	bodyV2
+}
+
+type wireName struct {
+	Namespace string `json:"Namespace"`
+	Name      string `json:"Name"`
+}
+
+type gvk struct {
+	Group   string `json:"group"`
+	Version string `json:"version"`
+	Kind    string `json:"kind"`
+}
+
+// resyncV2 encodes a resync in the contracts that have no word for it. Consumers that read the
+// owner or the certificate only see an ordinary event. It names no object of a runtime, as a
+// Watcher has a namespace.
+func resyncV2() bodyV2 {
+	return bodyV2{
+		Watched:    wireName{Name: "resync"},
+		WatchedGVK: gvk{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Watcher"},
+	}
+}
