@@ -51,7 +51,7 @@ func defaults() config {
 		maxKeys:       10_000,
 		forwarding:    10 * time.Second,
 		maxBackoff:    20 * time.Second,
-		connections:   512,
+		connections:   runtimeagent.DefaultMaxConnections,
 		heartbeats:    30 * time.Second,
 		canary:        canarySettings{interval: 30 * time.Second},
 		shutdown:      20 * time.Second,
