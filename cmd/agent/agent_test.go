@@ -258,8 +258,9 @@ func TestWebhookCanDemandACertificateAndHaveItsOwn(t *testing.T) {
 	}
 
 	var h struct {
-		Ready, Serving bool
-		KeyMaterial    []set
+		Ready       bool  `json:"ready"`
+		Serving     bool  `json:"serving"`
+		KeyMaterial []set `json:"keyMaterial"`
 	}
 
 	_, body := s.get(t, "http://"+s.metrics+"/readyz")
@@ -319,7 +320,8 @@ func TestBrokenKeyMaterialIsToldButDoesNotStopTheAgent(t *testing.T) {
 	s.stop(t)
 }
 
-// A control plane that refuses a certificate asks for half a minute of patience, which is not for the next certificate.
+// A control plane that refuses a certificate asks for half a minute of patience, which is not for
+// the next certificate.
 func TestARenewedCertificateIsTriedAtOnce(t *testing.T) {
 	t.Parallel()
 

@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// BenchmarkProcess is a real agent that 16 writers keep busy with distinct objects. Beside the time per review it reports the
-// resident memory of the process at its peak. GOMEMLIMIT is passed on.
+// BenchmarkProcess is a real agent that 16 writers keep busy with distinct objects. Beside the time
+// per review it reports the resident memory of the process at its peak. GOMEMLIMIT is passed on.
 func BenchmarkProcess(b *testing.B) {
 	path := binary(b)
 

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// Without managers and without reviews, no other line would show that the control plane is out of reach.
+// Without managers and without reviews, no other line would show that the control plane is out of
+// reach.
 func TestTheControlPlaneIsTriedAtStart(t *testing.T) {
 	t.Parallel()
 

@@ -48,7 +48,8 @@ type pki struct {
 	volume *testpki.Volume
 }
 
-// newPKI issues one certificate that serves the webhook and authenticates with the control plane, as today's secrets have it.
+// newPKI issues one certificate that serves the webhook and authenticates with the control plane,
+// as today's secrets have it.
 func newPKI(tb testing.TB) pki {
 	tb.Helper()
 
@@ -363,7 +364,8 @@ func do(tb testing.TB, client *http.Client, method, url, body string) (int, stri
 	return response.StatusCode, string(answer)
 }
 
-// review posts the creation of a ConfigMap for manager "widgets" and returns what the answer says of it.
+// review posts the creation of a ConfigMap for manager "widgets" and returns what the answer says
+// of it.
 func (s *started) review(tb testing.TB, name string, dryRun bool) string {
 	tb.Helper()
 

@@ -26,14 +26,14 @@ func halfSent(path string, announced, sent int) attack {
 	head := fmt.Sprintf("POST %s HTTP/1.1\r\nHost: agent\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n",
 		path, announced)
 
-	return func(ctx context.Context, conn net.Conn) {
+	return func(_ context.Context, conn net.Conn) {
 		_, _ = io.WriteString(conn, head+strings.Repeat(" ", sent))
 		_, _ = io.Copy(io.Discard, conn)
 	}
 }
 
 // largeHeader writes the beginning of a header and stays.
-func largeHeader(ctx context.Context, conn net.Conn) {
+func largeHeader(_ context.Context, conn net.Conn) {
 	_, _ = io.WriteString(conn, "POST /validate/widgets HTTP/1.1\r\nHost: agent\r\nX: "+strings.Repeat("a", 60<<10))
 	_, _ = io.Copy(io.Discard, conn)
 }
@@ -65,8 +65,9 @@ func oneOf(attacks ...attack) attack {
 	return func(ctx context.Context, conn net.Conn) { attacks[int(next.Add(1))%len(attacks)](ctx, conn) }
 }
 
-// helloHalfSent writes the beginning of the largest ClientHello that there is (RFC 8446, section 4).
-func helloHalfSent(ctx context.Context, conn net.Conn) {
+// helloHalfSent writes the beginning of the largest ClientHello that there is (RFC 8446, section
+// 4).
+func helloHalfSent(_ context.Context, conn net.Conn) {
 	const record = 1 << 14
 
 	message := append([]byte{1, 0, 0xff, 0xff}, make([]byte, 1<<16)...)

@@ -134,7 +134,8 @@ func TestProcess(t *testing.T) {
 	})
 }
 
-// exitsWithUsage runs the agent with one argument and no environment, and returns its stderr. It wants exit code 2.
+// exitsWithUsage runs the agent with one argument and no environment, and returns its stderr. It
+// wants exit code 2.
 func exitsWithUsage(t *testing.T, path, arg string) string {
 	t.Helper()
 

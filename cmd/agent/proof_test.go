@@ -55,7 +55,8 @@ func TestHeartbeatsReportReviewsAndFailedHandshakes(t *testing.T) {
 	s.stop(t)
 }
 
-// An API server would reject this certificate, and nothing else would show it before the first write.
+// An API server would reject this certificate, and nothing else would show it before the first
+// write.
 func TestACertificateThatCannotServeIsLogged(t *testing.T) {
 	t.Parallel()
 

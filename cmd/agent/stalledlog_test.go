@@ -29,7 +29,8 @@ func (s *stallableSink) Write(line []byte) (int, error) {
 	return s.logBook.Write(line)
 }
 
-// A stalled log sink costs lines, which are counted and named later. Reviews and events do not wait.
+// A stalled log sink costs lines, which are counted and named later. Reviews and events do not
+// wait.
 func TestAStalledLogSinkDelaysNothing(t *testing.T) {
 	t.Parallel()
 
@@ -37,8 +38,8 @@ func TestAStalledLogSinkDelaysNothing(t *testing.T) {
 
 	p := newPKI(t)
 	kcp := newControlPlane(t, p, http.StatusOK)
-	reader, writer, err := os.Pipe()
 
+	reader, writer, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}

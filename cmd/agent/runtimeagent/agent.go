@@ -15,16 +15,16 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
 
-// Source is a change source. It offers events to inbox until ctx ends, and returns after it has stopped.
-// It must not end before, except with an error.
+// Source is a change source. It offers events to inbox until ctx ends, and returns after it has
+// stopped. It must not end before, except with an error.
 type Source func(ctx context.Context, inbox *Inbox) error
 
 // Parts are the replaceable parts of an [Agent].
 type Parts struct {
 	// Source sees the changes. Default: the webhook.
 	Source Source
-	// Transport carries the batches to the control plane. If it is an [io.Closer], it is closed after
-	// the last batch. Default: HTTPS.
+	// Transport carries the batches to the control plane. If it is an [io.Closer], it is closed
+	// after the last batch. Default: HTTPS.
 	Transport core.Forwarder
 }
 

@@ -14,7 +14,8 @@ type agentCanary struct {
 	*canary.Canary
 }
 
-// addCanary adds a canary. Changes may have been missed before it recovers, so it requests a resync.
+// addCanary adds a canary. Changes may have been missed before it recovers, so it requests a
+// resync.
 func (b *builder) addCanary() error {
 	b.canary = &agentCanary{}
 	b.pulse.canary = b.canary
@@ -32,7 +33,6 @@ func (b *builder) addCanary() error {
 	b.canary.Canary, err = canary.New(lease, canary.Options{
 		Interval: b.opts.Canary.Interval, Recovered: b.outbox.Resync, Probed: b.metrics.CanaryProbed, Logger: b.log,
 	})
-
 	if err != nil {
 		return fmt.Errorf("agent: %w", err)
 	}

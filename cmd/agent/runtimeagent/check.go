@@ -18,13 +18,13 @@ import (
 const (
 	// checkTimeout bounds the check of the control plane.
 	checkTimeout = 10 * time.Second
-	// refusalTimeout is how long the check waits for the refusal of the client certificate. In TLS 1.3
-	// it comes after the handshake of the client (RFC 8446, section 4.4.2.4).
+	// refusalTimeout is how long the check waits for the refusal of the client certificate. In TLS
+	// 1.3 it comes after the handshake of the client (RFC 8446, section 4.4.2.4).
 	refusalTimeout = time.Second
 )
 
-// controlPlaneCheck connects to the control plane once, and logs the result. Without pending events, a
-// wrong address would not be noticed before the first change.
+// controlPlaneCheck connects to the control plane once, and logs the result. Without pending
+// events, a wrong address would not be noticed before the first change.
 func (b *builder) controlPlaneCheck() component {
 	return component{"check of the control plane", func(ctx context.Context) error {
 		if b.parts.Transport == nil {
@@ -85,10 +85,11 @@ func dial(ctx context.Context, keys httpmtls.Source, to ControlPlane) error {
 	return awaitRefusal(ctx, conn)
 }
 
-// awaitRefusal returns the error of a server that refuses the client certificate. A server that accepts
-// it sends nothing, or the first frame of HTTP/2.
+// awaitRefusal returns the error of a server that refuses the client certificate. A server that
+// accepts it sends nothing, or the first frame of HTTP/2.
 func awaitRefusal(ctx context.Context, conn net.Conn) error {
-	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer stop()
 
 	_ = conn.SetReadDeadline(time.Now().Add(refusalTimeout)) // It fails on a closed connection only.
 

@@ -6,8 +6,8 @@ import (
 	"fmt"
 )
 
-// component is a part of the agent. start blocks until ctx has ended and the part has stopped. The part
-// has its own deadline for that.
+// component is a part of the agent. start blocks until ctx has ended and the part has stopped. The
+// part has its own deadline for that.
 type component struct {
 	name  string
 	start func(ctx context.Context) error
@@ -15,8 +15,8 @@ type component struct {
 
 var errEnded = errors.New("ended by itself")
 
-// runAll starts components in their order. When ctx ends, or one of them fails, it stops them one after
-// the other in reverse order, so that each has the parts that it needs. It returns their errors.
+// runAll starts components in their order. When ctx ends, or one of them fails, it stops them one
+// by one in reverse order. So each has the parts that it needs. runAll returns their errors.
 func runAll(ctx context.Context, components []component) error {
 	ended := make(chan struct{}, len(components))
 	parts := make([]*running, 0, len(components))

@@ -50,8 +50,8 @@ func (printer) Close() error {
 	return nil
 }
 
-// A program with another change source and another transport has the same heartbeats, metrics, health
-// and shutdown as the agent.
+// A program with another change source and another transport has the same heartbeats, metrics,
+// health and shutdown as the agent.
 func Example() {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// readiness reports whether the API server should call this agent. It does not depend on the control
-// plane: an agent that is not called misses changes, and otherwise it keeps them.
+// readiness reports whether the API server should call this agent. It does not depend on the
+// control plane: an agent that is not called misses changes, and otherwise it keeps them.
 type readiness struct {
 	keys  keys
 	delay time.Duration
@@ -35,8 +35,8 @@ type materialHealth struct {
 	Problem string `json:"problem,omitempty"`
 }
 
-// component is ready from its start on. It stops first, so that the API server calls other replicas while
-// this one still answers.
+// component is ready from its start on. It stops first, so that the API server calls other replicas
+// while this one still answers.
 func (r *readiness) component() component {
 	return component{"readiness", func(ctx context.Context) error {
 		r.serving.Store(true)

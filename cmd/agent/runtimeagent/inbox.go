@@ -23,12 +23,12 @@ func (i *Inbox) Accept(manager core.Manager, event core.WatchEvent) core.Outcome
 	return i.outbox.Accept(manager, event)
 }
 
-// Missed requests a resync of every manager, because changes may have been missed. There is at most one
-// resync every 30 s.
+// Missed requests a resync of every manager, because changes may have been missed. There is at most
+// one resync every 30 s.
 func (i *Inbox) Missed() { i.missed.report() }
 
-// Proved records that the API server calls, or serves, the source for a manager now. Heartbeats report
-// the last time.
+// Proved records that the API server calls, or serves, the source for a manager now. Heartbeats
+// report the last time.
 func (i *Inbox) Proved(manager core.Manager) { i.proof.proved(manager, time.Now()) }
 
 // Failed counts a failed call of the API server. Heartbeats report the number.

@@ -17,8 +17,8 @@ const (
 )
 
 // LogWriter writes lines to a sink without waiting for it, so that a stalled sink does not delay
-// reviews. Lines that exceed 256 KiB while the sink is stalled are dropped and counted. Create one with
-// [NewLogWriter]. Its methods may be called concurrently.
+// reviews. Lines that exceed 256 KiB while the sink is stalled are dropped and counted. Create one
+// with [NewLogWriter]. Its methods may be called concurrently.
 type LogWriter struct {
 	sink    io.Writer
 	dropped atomic.Int64
@@ -60,8 +60,8 @@ func (w *LogWriter) Write(line []byte) (int, error) {
 // Dropped returns the number of dropped lines.
 func (w *LogWriter) Dropped() int64 { return w.dropped.Load() }
 
-// Start writes lines until ctx ends, and then at most 1 s longer. It returns nil. A write to a stalled
-// sink is left behind: nothing can end it.
+// Start writes lines until ctx ends, and then at most 1 s longer. It returns nil. A write to a
+// stalled sink is left behind: nothing can end it.
 func (w *LogWriter) Start(ctx context.Context) error {
 	ended := make(chan struct{})
 
@@ -104,8 +104,8 @@ func (w *LogWriter) writeAll() {
 	}
 }
 
-// take returns the next line, nil for none. Its room is free only then, so that the lines that the sink
-// did not take yet count.
+// take returns the next line, nil for none. Its room is free only then, so that the lines that the
+// sink did not take yet count.
 func (w *LogWriter) take() []byte {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -129,6 +129,7 @@ func (w *LogWriter) take() []byte {
 	lines := dropped - w.reported
 	w.reported = dropped
 
-	return fmt.Appendf(nil, `{"time":%q,"level":"WARN","msg":"log lines were dropped: the sink was stalled","lines":%d}`+"\n",
-		time.Now().Format(time.RFC3339Nano), lines)
+	const line = `{"time":%q,"level":"WARN","msg":"log lines were dropped: the sink was stalled","lines":%d}` + "\n"
+
+	return fmt.Appendf(nil, line, time.Now().Format(time.RFC3339Nano), lines)
 }

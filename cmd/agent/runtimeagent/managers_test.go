@@ -63,7 +63,7 @@ func TestManagersOfAFileChange(t *testing.T) {
 			{"Not A Manager\n", []core.Manager{"fixed", "widgets", "gadgets"}, nil},
 			{"gadgets\n", []core.Manager{"fixed", "gadgets"}, nil},
 			{"# none\n", []core.Manager{"fixed"}, nil},
-			{"widgets\nwidgets\n", []core.Manager{"fixed", "widgets"}, []core.Manager{"widgets"}},
+			{"widgets\n# again\nwidgets\n", []core.Manager{"fixed", "widgets"}, []core.Manager{"widgets"}},
 		} {
 			resyncs = nil
 

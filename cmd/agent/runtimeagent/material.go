@@ -29,8 +29,8 @@ type keyMaterial struct {
 	log     *slog.Logger
 }
 
-// keys has all key material. A set without files is nil. serving equals client unless the webhook has
-// a certificate of its own.
+// keys has all key material. A set without files is nil. serving equals client unless the webhook
+// has a certificate of its own.
 type keys struct{ client, serving, callers *keyMaterial }
 
 // addKeys reads all files. The error names each broken set.

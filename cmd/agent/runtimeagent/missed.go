@@ -16,9 +16,9 @@ const (
 	missedPace = 30 * time.Second
 )
 
-// missedWatch requests a resync when changes may have been missed: after a pause of the agent (no CPU,
-// SIGSTOP), and when the source reports it. There is at most one resync every missedPace, and the last
-// one is never lost.
+// missedWatch requests a resync when changes may have been missed: after a pause of the agent (no
+// CPU, SIGSTOP), and when the source reports it. There is at most one resync every missedPace, and
+// the last one is never lost.
 //
 // After a stall, requests on open connections are still read. But an API server that gave up in the
 // meantime completes its new connections, and does not send those requests.
@@ -76,7 +76,8 @@ func (w *missedWatch) look(ctx context.Context, now time.Time) {
 	}
 
 	w.log.WarnContext(ctx, "reviews may have been missed: a resync is requested",
-		slog.Int("stalls", w.missed.stalls), slog.Duration("longest_stall", w.missed.longest), slog.Int64("closed_connections", w.missed.reports))
+		slog.Int("stalls", w.missed.stalls), slog.Duration("longest_stall", w.missed.longest),
+		slog.Int64("closed_connections", w.missed.reports))
 
 	w.next, w.missed = now.Add(missedPace), missed{}
 

@@ -10,9 +10,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpserver"
 )
 
-// Limits of both servers. An API server on the same network sends its largest object in less than 1 s.
-// It closes idle connections after 90 s. The agent must keep them for longer, or the API server writes a
-// review to a connection that was just closed.
+// Limits of both servers. An API server on the same network sends its largest object in less than 1
+// s. It closes idle connections after 90 s. The agent must keep them for longer, or the API server
+// writes a review to a connection that was just closed.
 const (
 	readHeaderTimeout = 5 * time.Second
 	readTimeout       = 10 * time.Second
@@ -32,8 +32,8 @@ type server struct {
 
 // bind returns a server that is bound to address. opts need no timeouts.
 //
-// It speaks HTTP/1.1 only. API servers speak nothing else to webhooks on other machines, so that their
-// requests reach all replicas (kubernetes/kubernetes#75791).
+// It speaks HTTP/1.1 only. API servers speak nothing else to webhooks on other machines, so that
+// their requests reach all replicas (kubernetes/kubernetes#75791).
 func bind(
 	ctx context.Context, name, address string, handler http.Handler, opts httpserver.Options, log *slog.Logger,
 ) (*server, error) {

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// warnOfServing logs the faults for which API servers reject the certificate of the webhook. The chain
-// is not checked: the agent does not know the caBundle of the webhook configuration.
+// warnOfServing logs the faults for which API servers reject the certificate of the webhook. The
+// chain is not checked: the agent does not know the caBundle of the webhook configuration.
 func (k *keyMaterial) warnOfServing() {
 	if !slices.Contains(k.uses, useServer) {
 		return
@@ -21,8 +21,8 @@ func (k *keyMaterial) warnOfServing() {
 	}
 }
 
-// servingFaults returns the faults of a server certificate (RFC 5280, sections 4.2.1.6 and 4.2.1.12). Go,
-// and so every API server, ignores the Common Name as a host name.
+// servingFaults returns the faults of a server certificate (RFC 5280, sections 4.2.1.6, 4.2.1.12).
+// Every API server ignores the Common Name, as Go does.
 func servingFaults(leaf *x509.Certificate) (faults []string) {
 	if !mayServe(leaf) {
 		faults = append(faults, "extended key usage without serverAuth, want serverAuth or none")

@@ -38,8 +38,8 @@ func (b *builder) addTransport() (err error) {
 	return err
 }
 
-// newTransport returns a forwarder for the contract. It uses the fallback for a control plane that does
-// not know the contract.
+// newTransport returns a forwarder for the contract. It uses the fallback for a control plane that
+// does not know the contract.
 func (b *builder) newTransport() (*transport, error) {
 	newest, err := b.newForwarder(b.opts.Contract)
 	if err != nil {

@@ -15,13 +15,13 @@ import (
 )
 
 // DefaultMaxConnections is the default of [Webhook].MaxConnections. It is enough for several API
-// servers, each with one connection per waiting write and 25 idle ones. A connection takes up to 100
-// KiB under attack, and all of them must fit into the memory limit of the manifest.
+// servers, each with one connection per waiting write and 25 idle ones. A connection takes up to
+// 100 KiB under attack, and all of them must fit into the memory limit of the manifest.
 const DefaultMaxConnections = 192
 
 // maxBodies bounds the reviews that are in memory at the same time, in bytes. It is the least that
-// [admission.Options] allows: room for one review of the largest object, or for nine of 1 MB. A resync
-// stands in for a review that finds no room.
+// [admission.Options] allows: room for one review of the largest object, or for nine of 1 MB. A
+// resync stands in for a review that finds no room.
 const maxBodies = admission.DefaultMaxBody + admission.DefaultMaxBody/4
 
 // addWebhook adds the default source.
