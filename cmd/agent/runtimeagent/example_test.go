@@ -29,9 +29,8 @@ type printer struct{ stop context.CancelFunc }
 // Forward prints the events of a batch and the proof in its heartbeat.
 func (p printer) Forward(_ context.Context, manager core.Manager, batch core.Batch) error {
 	for _, event := range batch.Events {
-		fmt.Printf("%s: event %d, resync %t, object %q\n", manager, event.Sequence, event.Resync, event.Watched.Name)
-
-		if event.Watched.Name == "midnight" {
+		if !event.Resync { // The agent requests one at start.
+			fmt.Printf("%s: look at %s\n", manager, event.Watched)
 			p.stop()
 		}
 	}
@@ -69,8 +68,7 @@ func Example() {
 
 	fmt.Println("ended:", agent.Start(ctx))
 	// Output:
-	// widgets: event 1, resync true, object ""
-	// widgets: event 2, resync false, object "midnight"
+	// widgets: look at default/midnight
 	// widgets: leaving, proved true, pending 0
 	// closed
 	// ended: <nil>
