@@ -126,7 +126,7 @@ type builder struct {
 
 func (b *builder) build() error {
 	for _, step := range []func() error{
-		b.addMetrics, b.addKeys, b.addManagers, b.addTransport, b.addOutbox, b.addCanary, b.addObserving, b.addSource,
+		b.addManagers, b.addMetrics, b.addKeys, b.addTransport, b.addOutbox, b.addCanary, b.addObserving, b.addSource,
 	} {
 		if err := step(); err != nil {
 			return err
@@ -191,6 +191,14 @@ func (b *builder) addSource() error {
 	return b.addWebhook()
 }
 
+func (b *builder) sourceName() string {
+	if b.webhook != nil {
+		return b.webhook.name
+	}
+
+	return "source"
+}
+
 func (b *builder) inbox() *Inbox {
 	return &Inbox{outbox: b.outbox, missed: b.missed, proof: b.pulse.proof}
 }
@@ -210,7 +218,7 @@ func (b *builder) agent() *Agent {
 		component{"outbox", b.outbox.Start},
 		component{"missed changes", b.missed.start}, // It ends after the source.
 		b.managers.component(b.outbox, b.opts.Contract),
-		component{"source", func(ctx context.Context) error { return b.source(ctx, inbox) }},
+		component{b.sourceName(), func(ctx context.Context) error { return b.source(ctx, inbox) }},
 		b.canary.component(), // It proves the webhook, so it follows it.
 		b.controlPlaneCheck(),
 		b.ready.component(),

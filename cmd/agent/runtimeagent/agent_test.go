@@ -63,6 +63,10 @@ func newBuilder(tb testing.TB, log *slog.Logger, opts Options) *builder {
 	opts = opts.withDefaults()
 	b := &builder{ctx: tb.Context(), opts: opts, log: opts.Logger}
 
+	if err := b.addManagers(); err != nil {
+		tb.Fatal(err)
+	}
+
 	if err := b.addMetrics(); err != nil {
 		tb.Fatal(err)
 	}

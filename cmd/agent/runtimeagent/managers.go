@@ -26,8 +26,8 @@ type managerList struct {
 	path  string // empty: no file
 	log   *slog.Logger
 
-	inFile atomic.Pointer[[]core.Manager]
-	fault  string // of the last reading, so that it is logged once
+	inFile atomic.Pointer[[]core.Manager] // without those that are fixed
+	fault  string                         // of the last reading, so that it is logged once
 }
 
 func (b *builder) addManagers() error {
@@ -38,7 +38,7 @@ func (b *builder) addManagers() error {
 		return nil
 	}
 
-	managers, err := readManagers(b.managers.path)
+	managers, err := b.managers.read()
 	if err != nil {
 		return fmt.Errorf("agent: managers: %w", err)
 	}
@@ -48,18 +48,23 @@ func (b *builder) addManagers() error {
 	return nil
 }
 
-// all returns each manager once.
-func (m *managerList) all() []core.Manager {
-	all := slices.Clone(m.fixed)
-
-	for _, manager := range *m.inFile.Load() {
-		if !slices.Contains(all, manager) {
-			all = append(all, manager)
-		}
+// read returns the managers of the file that are not fixed.
+func (m *managerList) read() ([]core.Manager, error) {
+	managers, err := readManagers(m.path)
+	if err != nil {
+		return nil, err
 	}
 
-	return all
+	managers = slices.DeleteFunc(managers, func(manager core.Manager) bool { return slices.Contains(m.fixed, manager) })
+	if n := len(m.fixed) + len(managers); n > MaxManagers {
+		return nil, fmt.Errorf("%s: %d managers in all, want at most %d", m.path, n, MaxManagers)
+	}
+
+	return managers, nil
 }
+
+// all returns each manager once.
+func (m *managerList) all() []core.Manager { return slices.Concat(m.fixed, *m.inFile.Load()) }
 
 // serves reports whether the webhook takes reviews for a manager. Without a list, it takes all.
 func (m *managerList) serves(manager core.Manager) bool {
@@ -95,7 +100,7 @@ func (m *managerList) component(acceptor core.Acceptor, version contract.Version
 
 // reload reads the file. The last good list stays in use when the new one is broken.
 func (m *managerList) reload(acceptor core.Acceptor, version contract.Version) {
-	managers, err := readManagers(m.path)
+	managers, err := m.read()
 	if err != nil {
 		if m.fault != err.Error() {
 			m.fault = err.Error()
@@ -153,10 +158,6 @@ func readManagers(path string) ([]core.Manager, error) {
 		} else if !slices.Contains(managers, manager) {
 			managers = append(managers, manager)
 		}
-	}
-
-	if len(managers) > MaxManagers {
-		wrong = append(wrong, fmt.Errorf("%d managers, want at most %d", len(managers), MaxManagers))
 	}
 
 	if err := errors.Join(wrong...); err != nil {

@@ -59,7 +59,7 @@ func TestManagersOfAFileChange(t *testing.T) {
 			resyncs []core.Manager
 		}{
 			{"widgets\n", []core.Manager{"fixed", "widgets"}, nil},
-			{"widgets\ngadgets\n", []core.Manager{"fixed", "widgets", "gadgets"}, []core.Manager{"gadgets"}},
+			{"widgets\nfixed\ngadgets\n", []core.Manager{"fixed", "widgets", "gadgets"}, []core.Manager{"gadgets"}},
 			{"Not A Manager\n", []core.Manager{"fixed", "widgets", "gadgets"}, nil},
 			{"gadgets\n", []core.Manager{"fixed", "gadgets"}, nil},
 			{"# none\n", []core.Manager{"fixed"}, nil},
@@ -111,14 +111,15 @@ func TestBrokenManagersFiles(t *testing.T) {
 	for text, want := range map[string]string{
 		"a\nB/c\nd_e\n":                        "B/c",
 		strings.Repeat("a", maxManagersFile+1): "bytes, want at most",
-		manyManagers(MaxManagers + 1):          "101 managers",
+		manyManagers(MaxManagers):              "101 managers",
 	} {
 		path := filepath.Join(t.TempDir(), "managers")
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 
-		if _, err := readManagers(path); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) {
+		m := &managerList{fixed: []core.Manager{"fixed"}, path: path}
+		if _, err := m.read(); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) {
 			t.Errorf("%.20q: error %v, want the path and %q", text, err, want)
 		}
 	}

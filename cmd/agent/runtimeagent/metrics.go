@@ -31,7 +31,7 @@ func (b *builder) addMetrics() error {
 		}
 	}
 
-	metrics, err := prometheus.NewAgent(b.registry, prometheus.Options{Managers: b.opts.Managers})
+	metrics, err := prometheus.NewAgent(b.registry, prometheus.Options{Managers: b.managers.all()})
 	if err != nil {
 		return fmt.Errorf("agent: %w", err)
 	}
