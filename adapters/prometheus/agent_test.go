@@ -30,9 +30,9 @@ func TestManagersBeyondTheLimitShareSeries(t *testing.T) {
 	agent.Reviewed("guess-7", "accepted", time.Microsecond)
 
 	want := map[string]fates{
-		"known":          {accepted: 1, pending: 1},
-		"guess-0":        {accepted: 1, pending: 1},
-		prometheus.Other: {accepted: 11, pending: 11},
+		"known":   {accepted: 1, pending: 1},
+		"guess-0": {accepted: 1, pending: 1},
+		"_other":  {accepted: 11, pending: 11},
 	}
 	if diff := cmp.Diff(want, gatherFates(t, reg), cmp.AllowUnexported(fates{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -36,7 +36,7 @@ type fleetDescs struct {
 }
 
 // RegisterFleet registers the metrics of a fleet with reg. Each scrape reads the fleet, which takes
-// about 5 ms for 10,000 runtimes. It fails with [ErrInvalidOptions] when reg or watched is nil or
+// about 5 ms for 10,000 runtimes. It fails when reg or watched is nil or
 // an option is wrong, and with a [prom.AlreadyRegisteredError] when reg has such metrics.
 func RegisterFleet(reg prom.Registerer, watched *fleet.Fleet, opts FleetOptions) error {
 	opts.Options = opts.withDefaults()
@@ -46,9 +46,9 @@ func RegisterFleet(reg prom.Registerer, watched *fleet.Fleet, opts FleetOptions)
 
 	switch {
 	case watched == nil:
-		return fmt.Errorf("%w: the fleet is nil, want one", ErrInvalidOptions)
+		return fmt.Errorf("%w: the fleet is nil, want one", errOptions)
 	case opts.PerRuntime < 0:
-		return fmt.Errorf("%w: PerRuntime is %d, want at least 0", ErrInvalidOptions, opts.PerRuntime)
+		return fmt.Errorf("%w: PerRuntime is %d, want at least 0", errOptions, opts.PerRuntime)
 	}
 
 	return collectors{newFleetCollector("fleet", watched, opts)}.register(reg)

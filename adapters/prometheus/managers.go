@@ -8,9 +8,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// Other is the value of the label "manager" for all managers without series of their own. It is no
-// valid name of a manager.
-const Other = "_other"
+// otherManager is the value of the label "manager" for all managers without series of their own. It
+// is no valid name of a manager.
+const otherManager = "_other"
 
 // managers bounds the values of the label "manager". It is safe for concurrent use.
 type managers struct {
@@ -29,7 +29,7 @@ func newManagers(opts Options) *managers {
 	return m
 }
 
-// value returns the manager, or [Other] when its name is invalid or there is no room for it.
+// value returns the manager, or "_other" when its name is invalid or there is no room for it.
 func (m *managers) value(manager core.Manager) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -39,7 +39,7 @@ func (m *managers) value(manager core.Manager) string {
 	}
 
 	if len(m.known) >= m.max || !validManager(manager) {
-		return Other
+		return otherManager
 	}
 
 	m.known[manager] = struct{}{}

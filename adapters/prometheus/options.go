@@ -8,11 +8,11 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// DefaultMaxManagers is the default of [Options].MaxManagers.
-const DefaultMaxManagers = 100
+// defaultMaxManagers is the default of [Options].MaxManagers.
+const defaultMaxManagers = 100
 
-// ErrInvalidOptions means that an argument is wrong. The error that wraps it names each wrong one.
-var ErrInvalidOptions = errors.New("invalid metrics options")
+// errOptions means that an argument is wrong. The error that wraps it names each wrong one.
+var errOptions = errors.New("invalid metrics options")
 
 // Options are the optional settings of metrics. The zero value is the documented default.
 type Options struct {
@@ -20,13 +20,13 @@ type Options struct {
 	// that alerts can compare. Other managers get series with their first event. Default: none.
 	Managers []core.Manager
 	// MaxManagers bounds the managers with series of their own, Managers included. All others share
-	// the label value [Other]. Default: [DefaultMaxManagers].
+	// the label value "_other". Default: 100.
 	MaxManagers int
 }
 
 func (o Options) withDefaults() Options {
 	if o.MaxManagers == 0 {
-		o.MaxManagers = DefaultMaxManagers
+		o.MaxManagers = defaultMaxManagers
 	}
 
 	return o
@@ -54,7 +54,7 @@ func (o Options) validate() error {
 	}
 
 	if err := errors.Join(wrong...); err != nil {
-		return fmt.Errorf("%w: %w", ErrInvalidOptions, err)
+		return fmt.Errorf("%w: %w", errOptions, err)
 	}
 
 	return nil

@@ -37,7 +37,7 @@ func (c collectors) register(reg prom.Registerer) error {
 // check validates the arguments of a constructor.
 func check(reg prom.Registerer, opts Options) error {
 	if reg == nil {
-		return fmt.Errorf("%w: the registerer is nil, want one such as prometheus.NewRegistry()", ErrInvalidOptions)
+		return fmt.Errorf("%w: the registerer is nil, want one such as prometheus.NewRegistry()", errOptions)
 	}
 
 	return opts.validate()

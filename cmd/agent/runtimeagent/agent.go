@@ -30,10 +30,8 @@ type Parts struct {
 
 // Agent is a composition: source → outbox → transport. Create one with [New].
 type Agent struct {
-	outbox    *outbox.Outbox
-	observing *server
-	webhook   *server // nil with another source
-	log       *slog.Logger
+	outbox *outbox.Outbox
+	log    *slog.Logger
 	// components are in the order in which they start. Each needs only those before it.
 	components []component
 }
@@ -62,9 +60,6 @@ func (a *Agent) Start(ctx context.Context) error {
 
 	return err
 }
-
-// MetricsAddress returns the bound host:port of the metrics.
-func (a *Agent) MetricsAddress() string { return a.observing.Addr().String() }
 
 // total sums up the events of all managers.
 func (a *Agent) total() fates {
@@ -224,9 +219,7 @@ func (b *builder) agent() *Agent {
 		b.ready.component(),
 	)
 
-	return &Agent{
-		outbox: b.outbox, observing: b.observing, webhook: b.webhook, log: b.log, components: components,
-	}
+	return &Agent{outbox: b.outbox, log: b.log, components: components}
 }
 
 // withoutDebug drops debug lines.
