@@ -17,8 +17,8 @@ type Delivery struct {
 	Received time.Time
 }
 
-// Peer is the sender of a request, as its certificate states. A listener builds it from a
-// certificate whose chain, validity and key usage it has checked (RFC 5280).
+// Peer is the sender of a request, as its certificate states. A listener builds it after
+// it has checked the chain, the validity and the key usage of the certificate (RFC 5280).
 type Peer struct {
 	// ID names the runtime.
 	ID RuntimeID

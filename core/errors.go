@@ -30,7 +30,7 @@ var (
 	// ErrUnauthenticated means that a sender did not prove its identity. A later attempt can
 	// succeed: a rotation may be under way.
 	ErrUnauthenticated error = &sentinel{text: "sender is not authenticated", reason: "unauthenticated"}
-	// ErrForbidden means that a known sender may not trigger what it asked for. A later attempt can
+	// ErrForbidden means that a known sender may not trigger the event. A later attempt can
 	// succeed.
 	ErrForbidden error = &sentinel{text: "sender may not trigger this", reason: "forbidden"}
 	// ErrUnknownManager means that the receiver does not serve the manager, or not yet.
@@ -42,7 +42,7 @@ var (
 	ErrNotSent error = &sentinel{text: "not sent, as the batch was cut", reason: "not_sent"}
 )
 
-// sentinel is an error that is compared by identity and classifies what wraps it.
+// sentinel is an error that is compared by identity and classifies the errors that wrap it.
 type sentinel struct {
 	text, reason string
 	permanent    bool

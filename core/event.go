@@ -52,8 +52,8 @@ type WatchEvent struct {
 	TraceParent string
 }
 
-// EventKey identifies what an event asks to look at. Events with equal keys for one manager may be
-// merged into the newest of them.
+// EventKey identifies the object, or the runtime, that an event asks to look at. Events with equal
+// keys for one manager may be merged into the newest of them.
 type EventKey struct {
 	Resync     bool
 	Owner      types.NamespacedName

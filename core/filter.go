@@ -19,9 +19,10 @@ func Changed(c *Change) bool {
 	return !c.DryRun && (SpecChanged(c) || StatusChanged(c))
 }
 
-// SpecChanged passes an UPDATE of the resource itself when the meaning of its spec differs: the
-// order of keys and the notation do not count, and absent equals null. For an object without spec
-// (a ConfigMap) everything counts but metadata.managedFields, resourceVersion and generation.
+// SpecChanged passes an UPDATE of the resource itself when the meaning of its spec differs. The
+// order of keys and the notation do not count, and absent equals null. An object without spec, such
+// as a ConfigMap, is compared as a whole, except metadata.managedFields, resourceVersion and
+// generation.
 //
 // A change of the labels or of [OwnerAnnotation] counts, too: the object may enter or leave a
 // selection. So do the beginning and the end of an object: CREATE, DELETE, and an UPDATE that sets
@@ -49,8 +50,8 @@ func StatusChanged(c *Change) bool {
 	}
 }
 
-// GenerationChanged is the cheap form of [SpecChanged], for kinds whose API server counts
-// generations: it compares two numbers instead of two specs. It passes an UPDATE of the resource
+// GenerationChanged is the cheap form of [SpecChanged] for kinds with a generation: it compares two
+// numbers instead of two specs. It passes an UPDATE of the resource
 // itself when metadata.generation differs, or when the object does not count generations. Labels,
 // the owner, and the beginning and the end of an object count as in [SpecChanged]; CONNECT and
 // subresources never do.

@@ -34,8 +34,8 @@ type Heartbeat struct {
 
 	// Sequence is the last number that was given to an event before this heartbeat.
 	Sequence uint64
-	// Pending is the number of events that are not acknowledged, OldestPending the age of the
-	// oldest of those that the manager has not refused for themselves.
+	// Pending is the number of events that are not acknowledged. OldestPending is the age of the
+	// oldest one, without those that the manager has refused for themselves.
 	Pending       int64
 	OldestPending time.Duration
 	// Dropped counts the events of this epoch that were given up, by reason.

@@ -26,9 +26,8 @@ func (c *Change) Owner() (types.NamespacedName, error) {
 	return ParseOwner(value)
 }
 
-// ParseOwner reads the value of [OwnerAnnotation]: a namespace and a name as Kubernetes allows them
-// (a DNS-1123 label and a DNS-1123 subdomain, RFC 1123), joined by '/'. The error wraps
-// [ErrInvalidOwner].
+// ParseOwner reads the value of [OwnerAnnotation]. The namespace is a DNS-1123 label and the name a
+// DNS-1123 subdomain (RFC 1123), joined by '/'. The error wraps [ErrInvalidOwner].
 func ParseOwner(value string) (types.NamespacedName, error) {
 	namespace, name, found := strings.Cut(value, "/")
 

@@ -18,7 +18,7 @@ const (
 
 // Acceptor takes events from a change source. An outbox is one.
 //
-// Accept returns at once, whatever the control plane does: an API server may wait for it. It is
+// Accept returns at once in every state of the control plane: an API server may wait for it. It is
 // called concurrently. The event shares no memory with the change that it was made from.
 type Acceptor interface {
 	Accept(manager Manager, event WatchEvent) Outcome
@@ -39,9 +39,9 @@ func (f AcceptorFunc) Accept(manager Manager, event WatchEvent) Outcome { return
 //
 // The forwarder classifies, the caller retries. [IsPermanent] marks an event that no later attempt
 // can deliver, [RetryAfter] is the wait that the receiver asks for, [Reason] is the cause. A
-// refused sender gets [ErrUnauthenticated] or [ErrForbidden], a receiver that is not ready
-// [ErrNotReady], a manager that the receiver does not serve [ErrUnknownManager], the end of ctx the
-// error of ctx.
+// refused sender gets [ErrUnauthenticated] or [ErrForbidden]. [ErrNotReady] is of a receiver that
+// cannot take events now, [ErrUnknownManager] of one that does not serve the manager. The end of
+// ctx gives the error of ctx.
 //
 // [EventErrors] means that some events failed for themselves, and that all others were delivered.
 // Any other error belongs to the manager or to the path: no event is known to be delivered. A
@@ -59,7 +59,7 @@ func (f ForwarderFunc) Forward(ctx context.Context, manager Manager, batch Batch
 	return f(ctx, manager, batch)
 }
 
-// Verifier decides whether a peer may trigger what an event asks for.
+// Verifier decides whether a peer may trigger an event.
 //
 // Verify returns nil to let the event pass. An error that wraps [ErrUnauthenticated] or
 // [ErrForbidden] refuses the event. Any other error, such as [ErrNotReady], means that the answer

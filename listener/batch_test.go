@@ -310,7 +310,7 @@ func TestHeartbeatIsForTheFleet(t *testing.T) {
 	run.sendBatch(t, client, heartbeat(runtimeB, 0)).want(t, http.StatusForbidden, listener.ReasonSourceMismatch)
 
 	for _, runtime := range []core.RuntimeID{runtimeA, runtimeB} {
-		if s := watched.Get(runtime, manager); s.State != fleet.Unknown || !s.Heard.IsZero() {
+		if s := watched.Get(runtime, manager); s.State != fleet.Unknown || !s.LastSeen.IsZero() {
 			t.Errorf("%s is %s after a heartbeat that was refused, want unknown and never heard", runtime, s.State)
 		}
 	}

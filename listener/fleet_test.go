@@ -245,7 +245,7 @@ func TestHeartbeatsAreHeardUnderLoad(t *testing.T) {
 
 	run.sendBatch(t, b, change(runtimeB, 1)).want(t, http.StatusServiceUnavailable, listener.ReasonBusy)
 
-	if s := watched.Get(runtimeB, manager); s.State != fleet.Unknown || s.Heard.IsZero() || len(s.Replicas) != 1 {
+	if s := watched.Get(runtimeB, manager); s.State != fleet.Unknown || s.LastSeen.IsZero() || len(s.Replicas) != 1 {
 		t.Errorf("a runtime whose event was refused for load is %+v, want it heard", s)
 	}
 
@@ -348,7 +348,7 @@ func TestStrangersAreNotOverheard(t *testing.T) {
 		}
 	}
 
-	if s := watched.Get(runtimeB, manager); !s.Heard.IsZero() {
+	if s := watched.Get(runtimeB, manager); !s.LastSeen.IsZero() {
 		t.Errorf("a stranger was heard: %+v", s)
 	}
 
@@ -404,7 +404,7 @@ func TestHeartbeatsLookForTheLeader(t *testing.T) {
 		t.Errorf("answer %d with Connection %q, want 503 with close", w.Code, w.Header().Get("Connection"))
 	}
 
-	if s := watched.Get(runtimeA, manager); !s.Heard.IsZero() {
+	if s := watched.Get(runtimeA, manager); !s.LastSeen.IsZero() {
 		t.Errorf("a replica that does not lead has heard %+v", s)
 	}
 

@@ -1,5 +1,5 @@
-// Package contract holds the wire contracts that an agent and a listener share: paths, media types,
-// limits, and the encoding of requests and answers, for both ends. It does no I/O.
+// Package contract holds the wire contracts that an agent and a listener share. It has paths, media
+// types, limits, and the encoding of requests and answers, for both ends. It does no I/O.
 package contract
 
 import (

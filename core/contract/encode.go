@@ -25,10 +25,10 @@ type Request struct {
 	Sent []int
 	// Heartbeat is whether Body ends with the heartbeat.
 	Heartbeat bool
-	// Failed names the events that Body does not carry: with an error that wraps [ErrMalformed]
-	// those that the contract cannot express, and with [core.ErrNotSent] those without room in the
-	// request. The heartbeat has the index len(batch.Events). It is sent with all events of the
-	// batch only. A contract that carries no heartbeats does not name it.
+	// Failed names the events that Body does not carry. An event that the contract cannot express
+	// has an error that wraps [ErrMalformed], an event without room has [core.ErrNotSent]. The
+	// heartbeat has the index len(batch.Events). It is sent with all events of the batch only. A
+	// contract that carries no heartbeats does not name it.
 	Failed core.EventErrors
 }
 

@@ -21,8 +21,7 @@ func ExampleVersion_Encode() {
 	request, err := contract.V2.Encode(&batch)
 	fmt.Println("POST", contract.V2.Path("kyma"), err)
 	fmt.Println(string(request.Body))
-	// Output:
-	// POST /v2/kyma/event <nil>
+	// Output: POST /v2/kyma/event <nil>
 	// {"watched":{"Namespace":"default","Name":"settings"},"watchedGvk":{"group":"","version":"v1","kind":"ConfigMap"}}
 }
 

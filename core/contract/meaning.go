@@ -20,7 +20,7 @@ const (
 	ReasonMalformed = "malformed"
 	// ReasonUnreadable means that the body did not arrive (503).
 	ReasonUnreadable = "unreadable_body"
-	// ReasonUnauthenticated is the answer to a sender without identity, whatever the cause (401).
+	// ReasonUnauthenticated is the answer to a sender without identity, for any cause (401).
 	ReasonUnauthenticated = "unauthenticated"
 	// ReasonNotReady means that the listener, the verifier or the handler cannot take events yet
 	// (503).
@@ -39,13 +39,13 @@ const (
 
 // The reasons of a sender for the answers that it gets: metric labels, one for each [Meaning].
 const (
-	// ReasonForbidden means that this runtime may not trigger what the event asks for (403).
+	// ReasonForbidden means that this runtime may not trigger the event (403).
 	ReasonForbidden = "forbidden"
 	// ReasonGatewayRefused means that a gateway refused in a web page (400 in HTML). nginx does so
 	// when it does not trust the client certificate. That is no proof against the event.
 	ReasonGatewayRefused = "gateway_refused"
-	// ReasonUnknownContract means that the receiver, or a gateway before it, does not know the path
-	// of contract v3: it answers 403 or 404, and not in the words of a listener.
+	// ReasonUnknownContract means that the path of contract v3 is not known. The receiver, or a
+	// gateway before it, answers 403 or 404, and not in the words of a listener.
 	ReasonUnknownContract = "unknown_contract"
 	// ReasonRedirect is every answer of 3xx: redirects are not followed.
 	ReasonRedirect = "redirect"

@@ -84,7 +84,7 @@ type heartbeatData struct {
 // maxName is the longest name of a Kubernetes object, a DNS-1123 subdomain at most.
 const maxName = 253
 
-// bodyV2 is the body of contract v2. Its mixed case is what is deployed.
+// bodyV2 is the body of contract v2. Its mixed case is that of deployed agents.
 type bodyV2 struct {
 	Watched    wireName `json:"watched"`
 	WatchedGVK gvk      `json:"watchedGvk"`

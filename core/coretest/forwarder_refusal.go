@@ -47,8 +47,8 @@ func (s *forwarderSuite) refused(want *Refusal) {
 	s.arrived(managerA)
 }
 
-// refusedAll is refused for a cause that belongs to the sender, the manager or the receiver: a
-// batch of several events fails with one error, so that a sender pauses.
+// refusedAll checks a refusal that belongs to the sender, the manager or the receiver. A batch of
+// several events then fails with one error, so that a sender pauses.
 func (s *forwarderSuite) refusedAll(want *Refusal) {
 	s.t.Helper()
 	s.refused(want)

@@ -18,8 +18,8 @@ const (
 	epoch = "epoch-1"
 )
 
-// sampleEvent returns the n-th of many different events: cluster-scoped ones, some of the core
-// group, some with the longest name, some with characters that an encoding must escape.
+// sampleEvent returns the n-th of many different events. Some are cluster-scoped or of the core
+// group. Some have the longest name, or characters that an encoding must escape.
 func sampleEvent(n int) core.WatchEvent {
 	e := core.WatchEvent{
 		Owner:       types.NamespacedName{Namespace: "kcp-system", Name: fmt.Sprintf("runtime-%d", n)},

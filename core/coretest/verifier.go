@@ -24,9 +24,9 @@ type VerifierCase struct {
 	Want error
 }
 
-// TestVerifier checks the contract of [core.Verifier]. Each check gets a verifier of its own. The
-// cases must have one that passes and one that is refused, unless all want [core.ErrNotReady]: so a
-// verifier with a cold cache is tested alone.
+// TestVerifier checks the contract of [core.Verifier]. Each check gets a verifier of its own. One
+// case must pass and one must be refused, unless all want [core.ErrNotReady], as for a verifier with a
+// cold cache.
 func TestVerifier(t *testing.T, newVerifier func(t *testing.T) core.Verifier, cases ...VerifierCase) {
 	t.Helper()
 

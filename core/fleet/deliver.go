@@ -22,12 +22,12 @@ const (
 // ErrManagerTaken means that another Start delivers the resyncs of a manager.
 var ErrManagerTaken = errors.New("resyncs of the manager are delivered elsewhere already: want one handler for each manager")
 
-// Start reviews the runtimes every second, calls the observers, forgets runtimes that are silent for too
-// long, and delivers resyncs to the handlers of their managers, until ctx ends. A delivery that fails is
-// tried again. Start blocks and waits for its goroutines.
+// Start reviews the runtimes every second and delivers resyncs to the handlers of their managers,
+// until ctx ends. A review calls the observers and forgets runtimes that are silent for too long. A
+// delivery that fails is tried again. Start blocks and waits for its goroutines.
 //
-// It may run several times with handlers for different managers, as for two listeners. It fails with
-// [ErrManagerTaken] when another Start has a handler for one of the managers.
+// It may run several times with handlers for different managers, as for two listeners. It fails
+// with [ErrManagerTaken] when another Start has a handler for one of the managers.
 func (f *Fleet) Start(ctx context.Context, handlers map[core.Manager]core.Handler) error {
 	if err := f.serve(handlers); err != nil {
 		return err
@@ -127,13 +127,14 @@ func (f *Fleet) reviewSome(keys []key) {
 		f.review(r, now)
 
 		// A runtime with heartbeats at longer intervals is neither stale nor unknown.
-		if now.Sub(r.heard) > f.opts.ForgetAfter && (r.state == Stale || r.state == Unknown) {
+		if now.Sub(r.lastSeen) > f.opts.ForgetAfter && (r.state == Stale || r.state == Unknown) {
 			f.remove(k)
 		}
 	}
 }
 
-// deliverTo delivers the resyncs of one manager when they are due, at the pace that the options allow.
+// deliverTo delivers the resyncs of one manager when they are due, at the pace that the options
+// allow.
 func (f *Fleet) deliverTo(ctx context.Context, manager core.Manager, handler core.Handler) {
 	ticker := time.NewTicker(reviewInterval)
 	defer ticker.Stop()

@@ -1,11 +1,11 @@
-// Package fleet keeps the freshness of the watch path of each runtime: whether the control plane would
-// learn of a change there, and if not, why. It asks for a resync where a change may have been missed.
+// Package fleet keeps the freshness of the watch path of each runtime: whether a change there would
+// reach the control plane, and if not, why. It asks for a resync where a change may be missed.
 //
-// A listener feeds it. It knows no transport. Queries are exact at the time of the call; callbacks and
-// resyncs need [Fleet.Start].
+// A listener feeds it. It knows no transport. Queries are exact at the time of the call; callbacks
+// and resyncs need [Fleet.Start].
 //
-// An observation passes record.go and replica.go, where the state is judged (judge.go), and may lead to a
-// resync (resync.go, deliver.go) and to a call of the observers (observers.go).
+// An observation passes record.go and replica.go, and judge.go decides on the state. It may lead to
+// a resync (resync.go, deliver.go) and to a call of the observers (observers.go).
 package fleet
 
 import (
@@ -17,7 +17,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// Fleet is the freshness of all runtimes. Create one with [New]. Its methods may be called concurrently.
+// Fleet is the freshness of all runtimes. Create one with [New]. Its methods may be called
+// concurrently.
 type Fleet struct {
 	opts Options
 
@@ -53,9 +54,10 @@ func New(opts Options) (*Fleet, error) {
 	}, nil
 }
 
-// Observe takes in one request that peer sent to a manager. The caller has verified the peer. Refused has
-// the events that the handler did not take: the runtime was heard nevertheless. Observe keeps nothing of
-// the batch, and calls the observers of [Fleet.OnChange] when the freshness changes.
+// Observe takes in one request that peer sent to a manager. The caller has verified the peer.
+// Refused has the events that the handler did not take: they are signs of life, too. Observe
+// keeps nothing of the batch, and calls the observers of [Fleet.OnChange] when the freshness
+// changes.
 func (f *Fleet) Observe(peer core.Peer, manager core.Manager, batch core.Batch, refused core.EventErrors) {
 	now := time.Now()
 
@@ -98,8 +100,8 @@ func (f *Fleet) observe(
 	return true
 }
 
-// resyncTaken reports whether the handler took a resync of the whole runtime. A resync for one owner
-// stands for that owner only.
+// resyncTaken reports whether the handler took a resync of the whole runtime. A resync for one
+// owner stands for that owner only.
 func resyncTaken(batch *core.Batch, refused core.EventErrors) bool {
 	for i := range batch.Events {
 		e := &batch.Events[i]

@@ -200,7 +200,7 @@ func TestUnknownUntilTheFirstHeartbeat(t *testing.T) {
 		r.observe(message{}) // Contract v2: no epoch, no heartbeat.
 		r.wantState(fleet.Unknown, "")
 
-		if s := r.fleet.Get(prod, kyma); s.Heard.IsZero() {
+		if s := r.fleet.Get(prod, kyma); s.LastSeen.IsZero() {
 			t.Error("an event without epoch does not count as heard")
 		}
 
@@ -316,7 +316,8 @@ func TestRefusedResyncIsTriedAgain(t *testing.T) {
 
 func TestRefusedResyncOfARuntimeReplacesNone(t *testing.T) {
 	inBubble(t, fleet.Options{}, func(r *rig) {
-		// A batch of which the resync was not taken: the runtime sends it again, if it lives that long.
+		// A batch of which the resync was not taken: the runtime sends it again, if it lives that
+		// long.
 		r.fleet.Observe(core.Peer{ID: prod}, kyma, core.Batch{Epoch: "e", Events: []core.Numbered{
 			{WatchEvent: core.WatchEvent{Resync: true}, Sequence: 1}, {Sequence: 2},
 		}}, core.EventErrors{0: errors.New("refused")})
@@ -345,7 +346,8 @@ func TestLostReplicaLeadsToAResync(t *testing.T) {
 	})
 }
 
-// A process that is restarted in its place needs one resync, not another when its former life is missed.
+// A process that is restarted in its place needs one resync, not another when its former life is
+// missed.
 func TestRestartInPlaceLeadsToOneResync(t *testing.T) {
 	named := func(event message) message {
 		return with(event, func(b *core.Heartbeat) { b.Instance = "pod-1" })
@@ -548,7 +550,8 @@ func TestWithoutCANamesWhoIsNotReady(t *testing.T) {
 		send(r.fleet, "half", kyma, trusting("e", "old", "new"), trusting("f", "old"))
 		send(r.fleet, "old", kyma, trusting("e", "old"))
 		send(r.fleet, "mute", kyma, message{})
-		// What was watched for a manager is not any more, and the agents that spoke to it have ended.
+		// What was watched for a manager is not any more, and the agents that spoke to it have
+		// ended.
 		send(r.fleet, "moved", "former", trusting("e", "old"), left)
 		send(r.fleet, "moved", kyma, trusting("f", "old", "new"))
 		send(r.fleet, "left", kyma, trusting("e", "old", "new"), left)

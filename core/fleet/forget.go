@@ -7,8 +7,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// Forget removes a runtime with its resyncs to come. Call it when the runtime is gone. It does not call
-// the observers of [Fleet.OnChange].
+// Forget removes a runtime with its resyncs to come. Call it when the runtime is gone. It does not
+// call the observers of [Fleet.OnChange].
 func (f *Fleet) Forget(runtime core.RuntimeID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -21,9 +21,10 @@ func (f *Fleet) Forget(runtime core.RuntimeID) {
 	delete(f.managers, runtime)
 }
 
-// ForgetManager removes a runtime for one manager, unless it is still heard, and reports whether it is
-// removed now. Call it, again while it returns false, when the runtime has no watch for the manager any
-// more: otherwise the runtime would be stale for it until [Options].ForgetAfter.
+// ForgetManager removes a runtime for one manager, unless it still sends requests to it, and
+// reports whether it is removed now. Call it when the runtime has no watch for the manager any
+// more, and again while it returns false. Otherwise the runtime is stale for that manager until
+// [Options].ForgetAfter.
 func (f *Fleet) ForgetManager(runtime core.RuntimeID, manager core.Manager) (forgotten bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -31,7 +32,7 @@ func (f *Fleet) ForgetManager(runtime core.RuntimeID, manager core.Manager) (for
 	k := key{runtime, manager}
 
 	r := f.records[k]
-	if r != nil && r.isHeard(&f.opts, time.Now()) {
+	if r != nil && r.isSpeaking(&f.opts, time.Now()) {
 		return false
 	}
 

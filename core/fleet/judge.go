@@ -33,8 +33,8 @@ func (r *record) judge(opts *Options, now time.Time) (state State, reason string
 	}
 }
 
-// isProved reports whether the API server called the agent lately: within ProofLasts, and at least until
-// the next heartbeat is missed.
+// isProved reports whether the API server called the agent lately: within ProofLasts, and at least
+// until the next heartbeat is missed.
 func (p *replica) isProved(opts *Options, now time.Time) bool {
 	return now.Sub(p.proved) <= max(opts.ProofLasts, patience(opts, p.beat))
 }

@@ -8,9 +8,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// Requests of runtimes wait for the lock. Nothing may hold it long, also when a whole fleet is due at once:
-// sorting 10,000 resyncs under it took 257 ms on two busy cores, and this limit has room for the race
-// detector.
+// Requests of runtimes wait for the lock. Nothing may hold it long, also when a whole fleet is due
+// at once: sorting 10,000 resyncs under it took 257 ms on two busy cores, and this limit has room
+// for the race detector.
 func TestNothingHoldsTheLockLong(t *testing.T) {
 	const limit = 60 * time.Millisecond
 

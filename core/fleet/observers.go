@@ -15,9 +15,10 @@ type Transition struct {
 	To Status
 }
 
-// OnChange calls observe for every later change of freshness, one after the other and in their order.
-// observe must return at once, as the request of a runtime may wait for it, and may query the fleet. A
-// silent runtime is found within a second, while Start runs. Forget does not call observe.
+// OnChange calls observe for every later change of freshness, one after the other and in their
+// order. observe must return at once, as the request of a runtime may wait for it, and may query
+// the fleet. A silent runtime is found within a second, while Start runs. Forget does not call
+// observe.
 func (f *Fleet) OnChange(observe func(Transition)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -25,8 +26,8 @@ func (f *Fleet) OnChange(observe func(Transition)) {
 	f.observers = append(slices.Clone(f.observers), observe)
 }
 
-// notify calls the observers with the changes that they have not got, without the lock. Changes that
-// come meanwhile are left to the call that runs, so that their order is kept.
+// notify calls the observers with the changes that they have not got, without the lock. Changes
+// that come meanwhile are left to the call that runs, so that their order is kept.
 func (f *Fleet) notify() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

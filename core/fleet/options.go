@@ -27,27 +27,30 @@ const (
 
 // Options are the optional settings of a [Fleet]. The zero value is the documented default.
 type Options struct {
-	// MissedHeartbeats is the number of intervals for which a runtime may be silent before it is stale.
-	// Default: 2.
+	// MissedHeartbeats is the number of intervals for which a runtime may be silent before it is
+	// stale. Default: 2.
 	MissedHeartbeats int
-	// ForgetAfter is the silence after which a stale or unknown runtime is forgotten. Default: 7 days.
+	// ForgetAfter is the silence after which a stale or unknown runtime is forgotten. Default: 7
+	// days.
 	ForgetAfter time.Duration
-	// MaxStatuses bounds the pairs of runtime and manager. Further ones stay unknown. Default: 100,000.
+	// MaxStatuses bounds the pairs of runtime and manager. Further ones stay unknown. Default:
+	// 100,000.
 	MaxStatuses int
 
-	// PollFresh, PollUnproved and PollOtherwise are the intervals of [Fleet.RequeueAfter]. Defaults: 30 min,
-	// 5 min and 1 min.
+	// PollFresh, PollUnproved and PollOtherwise are the intervals of [Fleet.RequeueAfter].
+	// Defaults: 30 min, 5 min and 1 min.
 	PollFresh     time.Duration
 	PollUnproved  time.Duration
 	PollOtherwise time.Duration
 
-	// ProofLasts is the time for which a review, or a living canary, proves that the API server calls the
-	// agent. Default: 10 min.
+	// ProofLasts is the time for which a review, or a living canary, proves that the API server
+	// calls the agent. Default: 10 min.
 	ProofLasts time.Duration
-	// PendingTooLong is the age of the oldest pending event above which a runtime is degraded. Default: 1 min.
+	// PendingTooLong is the age of the oldest pending event above which a runtime is degraded.
+	// Default: 1 min.
 	PendingTooLong time.Duration
-	// ExpiringWithin is the rest of a client certificate's life below which a runtime is degraded, but at
-	// most a sixth of that life. Default: 24 h.
+	// ExpiringWithin is the rest of a client certificate's life below which a runtime is degraded,
+	// but at most a sixth of that life. Default: 24 h.
 	ExpiringWithin time.Duration
 
 	// ResyncJitter spreads the resyncs of the fleet, each at random within it. Default: 2 s.
@@ -59,8 +62,8 @@ type Options struct {
 	Random func() float64
 	// Hooks are called for metrics.
 	Hooks Hooks
-	// Logger gets a line when the freshness of a runtime changes, at most 20 in 10 s, and at debug level for
-	// each resync. Nil discards.
+	// Logger gets a line when the freshness of a runtime changes, at most 20 in 10 s, and at debug
+	// level for each resync. Nil discards.
 	Logger *slog.Logger
 }
 

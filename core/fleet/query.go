@@ -7,7 +7,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// Get returns the freshness of a runtime for a manager. A runtime that was never heard is [Unknown].
+// Get returns the freshness of a runtime for a manager. A runtime without a request is [Unknown].
 func (f *Fleet) Get(runtime core.RuntimeID, manager core.Manager) Status {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -30,8 +30,8 @@ func (f *Fleet) current(r *record, now time.Time) Status {
 	return s
 }
 
-// Range calls visit with the status of every known runtime for each of its managers, in no order, until
-// visit returns false. It works on a snapshot: visit may block and may query the fleet.
+// Range calls visit with the status of every known runtime for each of its managers, in no order,
+// until visit returns false. It works on a snapshot: visit may block and may query the fleet.
 func (f *Fleet) Range(visit func(Status) bool) {
 	for _, s := range f.snapshot() {
 		if !visit(s) {
@@ -54,10 +54,10 @@ func (f *Fleet) snapshot() []Status {
 	return all
 }
 
-// RequeueAfter returns the time after which an operator should look at a runtime without an event:
-// [Options].PollFresh when it is fresh for all managers that it was heard for, PollUnproved when it is
-// fresh or unproved, and PollOtherwise in all other states. Up to a tenth is added or taken off at
-// random, so that runtimes are not looked at together.
+// RequeueAfter returns the polling interval of a runtime. It is [Options].PollFresh when it is
+// fresh for all its managers, PollUnproved when it is fresh or unproved, and PollOtherwise in all
+// other states. Up to a tenth is added or taken off at random, so that runtimes are not looked at
+// together.
 func (f *Fleet) RequeueAfter(runtime core.RuntimeID) time.Duration {
 	wait := f.pollInterval(runtime)
 
@@ -90,9 +90,9 @@ func (f *Fleet) pollInterval(runtime core.RuntimeID) time.Duration {
 	return wait
 }
 
-// WithoutCA returns the runtimes that do not trust the certificate authority with that fingerprint, as far
-// as is known: those with a replica that has not reported it, and those that are silent. A server
-// certificate of that authority would cut them off. Managers that a runtime no longer speaks to do not
+// WithoutCA returns the runtimes that may not trust the certificate authority with that
+// fingerprint. These are silent runtimes, and those with a replica that has not reported it. A
+// server certificate of that authority would cut them off. Former managers of a runtime do not
 // count.
 func (f *Fleet) WithoutCA(fingerprint string) []core.RuntimeID {
 	f.mu.Lock()
@@ -111,11 +111,12 @@ func (f *Fleet) WithoutCA(fingerprint string) []core.RuntimeID {
 	return missing
 }
 
-// trusts reports whether a replica of the runtime is heard, and all that are have reported the authority.
+// trusts reports whether some replica of the runtime is not silent, and all such replicas have
+// reported the authority.
 func (f *Fleet) trusts(runtime core.RuntimeID, fingerprint string, now time.Time) (trusts bool) {
 	for _, manager := range f.managers[runtime] {
 		for _, p := range f.records[key{runtime, manager}].replicas {
-			if !p.isHeard(&f.opts, now) {
+			if !p.isSpeaking(&f.opts, now) {
 				continue
 			}
 

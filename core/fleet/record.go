@@ -23,19 +23,19 @@ type record struct {
 	state      State
 	reason     string
 	since      time.Time
-	heard      time.Time
+	lastSeen   time.Time
 	heartbeats bool // ever had one
 	replicas   []*replica
 }
 
-// observe takes in a request of the runtime, and returns the cause for a look at it as a whole, "" if
-// there is none.
+// observe takes in a request of the runtime, and returns the cause for a look at it as a whole, ""
+// if there is none.
 func (r *record) observe(peer core.Peer, batch *core.Batch, opts *Options, now time.Time) (cause string) {
 	if state, _ := r.judge(opts, now); state == Stale {
 		cause = CauseReturned
 	}
 
-	r.heard = now
+	r.lastSeen = now
 
 	if batch.Epoch != "" {
 		cause = cmp.Or(r.observeReplica(peer, batch, opts, now), cause)
@@ -46,7 +46,7 @@ func (r *record) observe(peer core.Peer, batch *core.Batch, opts *Options, now t
 	}
 
 	if cause != "" {
-		// The resync to come stands for what silent replicas may have taken with them, too.
+		// The resync to come stands for the pending events of silent replicas, too.
 		r.dismiss(func(p *replica) bool { return p.isSilent(opts, now) })
 	}
 
@@ -87,7 +87,8 @@ func (r *record) replica(batch *core.Batch, now time.Time) (p *replica, first bo
 	return p, true
 }
 
-// succeed dismisses the former lives of the process that p is one of, and forgets p itself when it leaves.
+// succeed dismisses the former lives of the process that p is one of, and forgets p itself when it
+// leaves.
 func (r *record) succeed(p *replica, leaving bool) {
 	if leaving {
 		r.remove(p)
@@ -95,10 +96,11 @@ func (r *record) succeed(p *replica, leaving bool) {
 		return
 	}
 
-	// A former life is silent since p began. Two processes with the same instance by mistake are not.
+	// A former life is silent since p began. Two processes with the same instance by mistake are
+	// not.
 	r.dismiss(func(other *replica) bool {
 		return other != p && other.beat != nil && other.beat.Instance != "" &&
-			other.beat.Instance == p.beat.Instance && other.heard.Before(p.first)
+			other.beat.Instance == p.beat.Instance && other.lastSeen.Before(p.first)
 	})
 }
 
@@ -114,8 +116,9 @@ func (r *record) dismiss(gone func(*replica) bool) (dismissed bool) {
 	return dismissed
 }
 
-// lose dismisses replicas that fell silent while others did not, and reports whether there were any: their
-// pending events are lost. Replicas of a runtime that is silent as a whole stay: all may come back.
+// lose dismisses replicas that stopped sending while others did not, and reports whether there were
+// any: their pending events are lost. Replicas of a runtime that is silent as a whole stay: all may
+// come back.
 func (r *record) lose(opts *Options, now time.Time) bool {
 	if !slices.ContainsFunc(r.replicas, func(p *replica) bool { return p.isAlive(opts, now) }) {
 		return false
@@ -129,7 +132,7 @@ func (r *record) evict() {
 	r.remove(slices.MinFunc(r.replicas, func(a, b *replica) int {
 		switch {
 		case a.gone == b.gone:
-			return a.heard.Compare(b.heard)
+			return a.lastSeen.Compare(b.lastSeen)
 		case a.gone:
 			return -1
 		default:
@@ -142,18 +145,18 @@ func (r *record) remove(p *replica) {
 	r.replicas = slices.DeleteFunc(r.replicas, func(other *replica) bool { return other == p })
 }
 
-// isHeard reports whether some process of the runtime still speaks to the manager.
-func (r *record) isHeard(opts *Options, now time.Time) bool {
-	if slices.ContainsFunc(r.replicas, func(p *replica) bool { return p.isHeard(opts, now) }) {
+// isSpeaking reports whether some process of the runtime still speaks to the manager.
+func (r *record) isSpeaking(opts *Options, now time.Time) bool {
+	if slices.ContainsFunc(r.replicas, func(p *replica) bool { return p.isSpeaking(opts, now) }) {
 		return true
 	}
 
 	// A sender without heartbeats cannot announce that it leaves.
-	return !r.heartbeats && now.Sub(r.heard) <= patience(opts, nil)
+	return !r.heartbeats && now.Sub(r.lastSeen) <= patience(opts, nil)
 }
 
 func (r *record) status() Status {
-	s := Status{Runtime: r.runtime, Manager: r.manager, State: r.state, Reason: r.reason, Since: r.since, Heard: r.heard}
+	s := Status{Runtime: r.runtime, Manager: r.manager, State: r.state, Reason: r.reason, Since: r.since, LastSeen: r.lastSeen}
 
 	for _, p := range r.replicas {
 		if !p.gone {

@@ -15,25 +15,27 @@ const (
 	minInterval     = time.Second
 	maxInterval     = time.Hour
 	defaultInterval = 30 * time.Second
-	// straggler is longer than a request can be under way: a heartbeat with a lower number that comes
-	// later is of a restarted sequence.
+	// straggler is longer than a request can be under way: a heartbeat with a lower number that
+	// comes later is of a restarted sequence.
 	straggler = time.Minute
 )
 
 // replica is one agent process, by its epoch.
 type replica struct {
-	epoch       string
-	sequence    uint64
-	first       time.Time // heard
-	heard       time.Time
-	beat        *core.Heartbeat
-	beatAt      time.Time
-	proved      time.Time // last time at which the API server called the agent, by this clock
-	dropping    time.Time // until when a drop counts as recent
-	unreachable time.Time // until when a failed handshake at the webhook counts as recent
-	certificate certificate
-	// gone means that the replica is not expected to be heard again, and that a resync stands for what it
-	// may have taken with it. It is remembered in case that it is heard again.
+	epoch    string
+	sequence uint64
+	first    time.Time // request
+	lastSeen time.Time
+	beat     *core.Heartbeat
+	beatAt   time.Time
+	// proved is the last call of the API server to the agent, by the clock of this process.
+	proved time.Time
+	// dropping and unreachable end the time in which a drop, or a failed handshake at the webhook,
+	// counts as recent.
+	dropping, unreachable time.Time
+	certificate           certificate
+	// gone means that no more requests are expected, and that a resync stands for the pending
+	// events of the replica. It is remembered in case that a request comes after all.
 	gone bool
 }
 
@@ -51,7 +53,7 @@ func newReplica(batch *core.Batch, now time.Time) *replica {
 
 // observe takes in a batch, and returns the cause for a resync, "" if there is none.
 func (p *replica) observe(peer core.Peer, batch *core.Batch, opts *Options, now time.Time) (cause string) {
-	p.heard, p.gone = now, false
+	p.lastSeen, p.gone = now, false
 	p.certificate = certificate{peer.NotBefore, peer.NotAfter}
 
 	for i := range batch.Events {
@@ -90,7 +92,8 @@ func (p *replica) observeHeartbeat(beat *core.Heartbeat, opts *Options, now time
 	return cause
 }
 
-// prove notes the evidence of a heartbeat for and against the path from the API server to the agent.
+// prove notes the evidence of a heartbeat for and against the path from the API server to the
+// agent.
 func (p *replica) prove(beat *core.Heartbeat, opts *Options, now time.Time) {
 	if beat.Canary == core.CanaryAlive {
 		p.proved = now
@@ -155,7 +158,7 @@ func bound(beat *core.Heartbeat) *core.Heartbeat {
 	return &b
 }
 
-// otherReasons counts the drops whose reason is beyond the bound.
+// otherReasons counts the drops with a reason beyond the bound.
 const otherReasons = "other"
 
 func boundText(text string) string { return strings.Clone(text[:min(len(text), maxText)]) }
@@ -194,17 +197,17 @@ func patience(opts *Options, beat *core.Heartbeat) time.Duration {
 }
 
 func (p *replica) isSilent(opts *Options, now time.Time) bool {
-	return now.Sub(p.heard) > patience(opts, p.beat)
+	return now.Sub(p.lastSeen) > patience(opts, p.beat)
 }
 
-// isHeard reports whether the replica sends events or heartbeats.
-func (p *replica) isHeard(opts *Options, now time.Time) bool {
+// isSpeaking reports whether the replica sends events or heartbeats.
+func (p *replica) isSpeaking(opts *Options, now time.Time) bool {
 	return !p.gone && !p.isSilent(opts, now)
 }
 
 // isAlive reports whether the replica sends heartbeats.
 func (p *replica) isAlive(opts *Options, now time.Time) bool {
-	return p.beat != nil && p.isHeard(opts, now)
+	return p.beat != nil && p.isSpeaking(opts, now)
 }
 
 // trusts reports whether the replica has reported the certificate authority with that fingerprint.
@@ -214,7 +217,7 @@ func (p *replica) trusts(fingerprint string) bool {
 
 func (p *replica) status() Replica {
 	return Replica{
-		Epoch: p.epoch, Sequence: p.sequence, Heard: p.heard, Heartbeat: p.beat,
+		Epoch: p.epoch, Sequence: p.sequence, LastSeen: p.lastSeen, Heartbeat: p.beat,
 		Proved: p.proved, CertificateExpiry: p.certificate.notAfter,
 	}
 }

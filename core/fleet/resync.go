@@ -6,15 +6,15 @@ import (
 
 // The causes of the resyncs of a fleet.
 const (
-	// CauseNewEpoch means that an agent process was heard for the first time: earlier events may be lost.
+	// CauseNewEpoch means that an agent process sent its first request: earlier events may be lost.
 	CauseNewEpoch = "new_epoch"
 	// CauseGap means that a number of the sequence did not arrive.
 	CauseGap = "gap"
 	// CauseWentBack means that the sequence is lower than it was.
 	CauseWentBack = "went_back"
-	// CauseReturned means that a silent runtime is heard again.
+	// CauseReturned means that a silent runtime sends requests again.
 	CauseReturned = "returned"
-	// CauseReplicaLost means that one of several replicas fell silent without announcing that it leaves.
+	// CauseReplicaLost means that one of several replicas stopped sending without a last heartbeat.
 	CauseReplicaLost = "replica_lost"
 )
 

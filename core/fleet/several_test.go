@@ -156,8 +156,8 @@ func TestReplicasThatReturnLeadToOneResync(t *testing.T) {
 	})
 }
 
-// Only one of two replicas comes back: what the other took with it is what the resync of the return stands for. It must not keep
-// certificate authorities from being exchanged either.
+// Only one of two replicas comes back: what the other took with it is what the resync of the return
+// stands for. It must not keep certificate authorities from being exchanged either.
 func TestReplicaThatDoesNotReturnIsCovered(t *testing.T) {
 	inBubble(t, fleet.Options{}, func(r *rig) {
 		r.observe(resync("e", 1), beat("e", 1, 1), resync("f", 1), beat("f", 1, 1))
@@ -176,7 +176,8 @@ func TestReplicaThatDoesNotReturnIsCovered(t *testing.T) {
 	})
 }
 
-// Nor does one that spoke to a manager which is not served any more, and was killed: its runtime is heard by another manager.
+// Nor does one that spoke to a manager which is not served any more, and was killed: its runtime is
+// heard by another manager.
 func TestFormerManagerSaysNothingOfAuthorities(t *testing.T) {
 	inBubble(t, fleet.Options{}, func(r *rig) {
 		trusting := func(number uint64, fingerprints ...string) message {
@@ -230,7 +231,8 @@ func TestInstancesOfOneName(t *testing.T) {
 	})
 }
 
-// A runtime that makes up epochs gets no more than a resync at a time, and does not push out a replica that is heard.
+// A runtime that makes up epochs gets no more than a resync at a time, and does not push out a
+// replica that is heard.
 func TestInventedEpochs(t *testing.T) {
 	inBubble(t, fleet.Options{}, func(r *rig) {
 		for n := range 1000 {
@@ -324,7 +326,8 @@ func TestDropsAreRememberedForAsLongAsAReplicaMayBeSilent(t *testing.T) {
 	})
 }
 
-// Observers hear of changes in the order in which they came about, even when one of them causes the next.
+// Observers hear of changes in the order in which they came about, even when one of them causes the
+// next.
 func TestObserversAreToldInOrder(t *testing.T) {
 	var told []fleet.State
 

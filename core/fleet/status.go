@@ -11,13 +11,14 @@ type State string
 
 // The states of freshness.
 const (
-	// Unknown means that no heartbeat came yet: the runtime is new, or its agent speaks a contract without
-	// heartbeats.
+	// Unknown means that no heartbeat came yet: the runtime is new, or its agent speaks a contract
+	// without heartbeats.
 	Unknown State = "unknown"
-	// Fresh means that the control plane would learn of a change: heartbeats come, and the API server of the
-	// runtime called the agent lately, for its canary or for a review.
+	// Fresh means that a change would reach the control plane. Heartbeats come, and the API server
+	// of the runtime called the agent lately, for its canary or for a review.
 	Fresh State = "fresh"
-	// Unproved means that heartbeats come, and that nothing shows whether the API server calls the agent.
+	// Unproved means that heartbeats come, and that nothing shows whether the API server calls the
+	// agent.
 	Unproved State = "unproved"
 	// Stale means that the runtime is silent.
 	Stale State = "stale"
@@ -29,8 +30,8 @@ const (
 const (
 	// ReasonCanaryLost means that the API server does not call the agent for its canary.
 	ReasonCanaryLost = "canary_lost"
-	// ReasonWebhookUnreachable means that TLS handshakes at the webhook fail, and that no call came through
-	// since.
+	// ReasonWebhookUnreachable means that TLS handshakes at the webhook fail, and that no call came
+	// through since.
 	ReasonWebhookUnreachable = "webhook_unreachable"
 	// ReasonCanaryFailing means that the write of the canary fails.
 	ReasonCanaryFailing = "canary_failing"
@@ -60,9 +61,9 @@ type Status struct {
 	Reason string `json:"reason,omitempty"`
 	// Since is the time of the last change of State or Reason.
 	Since time.Time `json:"since"`
-	// Heard is the time of the last event or heartbeat, zero if there was none.
-	Heard time.Time `json:"heard,omitzero"`
-	// Replicas are the agent processes that are heard.
+	// LastSeen is the time of the last event or heartbeat, zero if there was none.
+	LastSeen time.Time `json:"lastSeen,omitzero"`
+	// Replicas are the agent processes that are not silent.
 	Replicas []Replica `json:"replicas,omitempty"`
 }
 
@@ -72,8 +73,8 @@ type Replica struct {
 	Epoch string `json:"epoch"`
 	// Sequence is the highest number that was received.
 	Sequence uint64 `json:"sequence"`
-	// Heard is the time of the last event or heartbeat.
-	Heard time.Time `json:"heard"`
+	// LastSeen is the time of the last event or heartbeat.
+	LastSeen time.Time `json:"lastSeen"`
 	// Proved is the last time at which the API server called the agent, zero if that is not known.
 	Proved time.Time `json:"proved,omitzero"`
 	// CertificateExpiry is that of the verified client certificate.

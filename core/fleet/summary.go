@@ -11,15 +11,15 @@ import (
 type Summary struct {
 	// Runtimes is the number of runtimes in each state, for each reason.
 	Runtimes map[Condition]int
-	// Pending is the number of events that wait in the runtimes, and OldestPending the age of the oldest,
-	// as of the last heartbeats.
+	// Pending is the number of events that wait in the runtimes, and OldestPending the age of the
+	// oldest, as of the last heartbeats.
 	Pending       int64
 	OldestPending time.Duration
 	// FirstExpiry is the earliest expiry of a verified client certificate, zero if none is known.
 	FirstExpiry time.Time
 
-	// Resyncs counts the delivered resyncs that the fleet asked for, by cause. ResyncsToCome are not
-	// delivered yet.
+	// Resyncs counts the delivered resyncs that the fleet asked for, by cause. ResyncsToCome are
+	// not delivered yet.
 	Resyncs       map[string]int64
 	ResyncsToCome int
 	// Untracked counts the requests of runtimes beyond [Options].MaxStatuses.
@@ -45,7 +45,8 @@ func (f *Fleet) tally(manager core.Manager) *tally {
 	return t
 }
 
-// Summaries returns the summary of each manager, all at one moment. Its cost grows with the runtimes.
+// Summaries returns the summary of each manager, all at one moment. Its cost grows with the
+// runtimes.
 func (f *Fleet) Summaries() map[core.Manager]*Summary {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -19,13 +19,13 @@ import (
 // take up to 25 times as much memory as their text.
 const maxDecoded = 256 << 10
 
-// Equal reports whether two JSON values mean the same: white space, the order of an object's
+// Equal reports whether two JSON values mean the same. White space, the order of an object's
 // members, the escaping of strings and the notation of numbers do not count. Equal bytes are equal,
 // also when they are not JSON. Equal order costs one pass and no memory.
 //
-// Different bytes that are not JSON are different. In doubt the answer is false: for objects that
-// repeat a name, for numbers with an exponent beyond an int64, and where more than 256 KiB of the
-// two texts together would have to be decoded.
+// Different bytes that are not JSON are different. In doubt the answer is false. Doubtful are objects
+// that repeat a name, and numbers with an exponent beyond an int64. So are texts of which more than
+// 256 KiB would have to be decoded.
 func Equal(a, b []byte) bool {
 	if bytes.Equal(a, b) {
 		return true
@@ -80,7 +80,7 @@ func (p *pair) compare() verdict {
 	return p.compareParts()
 }
 
-// compareParts compares two values whose bytes differ.
+// compareParts compares two values with different bytes.
 func (p *pair) compareParts() verdict {
 	p.x.space()
 	p.y.space()
@@ -255,7 +255,7 @@ func sameText(a, b []byte) bool {
 	return errA == nil && errB == nil && s == t
 }
 
-// equalTrees compares whole values, for objects whose members stand in another order.
+// equalTrees compares whole values, for objects with members in another order.
 func equalTrees(a, b []byte) bool {
 	x, errX := tree(a)
 	y, errY := tree(b)
@@ -307,7 +307,7 @@ type decimal struct {
 	negative bool
 	digits   string
 	exponent int64
-	odd      string // the raw text of a number whose exponent no int64 holds
+	odd      string // the raw text of a number with an exponent beyond an int64
 }
 
 func parseDecimal(number string) decimal {

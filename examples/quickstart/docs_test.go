@@ -5,11 +5,12 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
 
-// documents are what users read.
+// documents returns the paths of the documents for users.
 func documents(t *testing.T) []string {
 	t.Helper()
 
@@ -33,8 +34,14 @@ func TestLinksLeadSomewhere(t *testing.T) {
 			links++
 
 			target, anchor, _ := strings.Cut(link[1], "#")
-			if _, err := os.Stat(filepath.Join(filepath.Dir(path), target)); err != nil || anchor != "" {
-				t.Errorf("%s: the link %s leads nowhere, or to an anchor that is not checked: %v", path, link[1], err)
+			if target = filepath.Join(filepath.Dir(path), target); strings.HasPrefix(link[1], "#") {
+				target = path
+			}
+
+			if _, err := os.Stat(target); err != nil {
+				t.Errorf("%s: the link %s leads nowhere: %v", path, link[1], err)
+			} else if anchor != "" && !slices.Contains(anchors(t, target), anchor) {
+				t.Errorf("%s: the link %s leads to no heading", path, link[1])
 			}
 		}
 	}
@@ -44,7 +51,20 @@ func TestLinksLeadSomewhere(t *testing.T) {
 	}
 }
 
-// A claim that names a test which is not there any more proves nothing.
+// anchors returns the anchors of the headings of a document, as GitHub makes them.
+func anchors(t *testing.T, path string) (all []string) {
+	t.Helper()
+
+	prose := regexp.MustCompile("(?s)```.*?```").ReplaceAllString(read(t, path), "")
+	for _, heading := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(prose, -1) {
+		plain := regexp.MustCompile(`[^\w\- ]`).ReplaceAllString(strings.ToLower(heading[1]), "")
+		all = append(all, strings.ReplaceAll(plain, " ", "-"))
+	}
+
+	return all
+}
+
+// TestTestsThatAreNamedExist holds that a claim names a test that exists.
 func TestTestsThatAreNamedExist(t *testing.T) {
 	there, named := testsOf(t, "../.."), 0
 

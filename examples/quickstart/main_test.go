@@ -214,7 +214,7 @@ func TestDemoRunsThrough(t *testing.T) {
 			checkOutput(t, contract, p.text.String())
 
 			if contract == "v3" {
-				checkReadmeOutput(t, p.text.String())
+				checkShownOutput(t, p.text.String())
 			}
 		})
 	}

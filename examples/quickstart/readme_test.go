@@ -1,6 +1,8 @@
 package main
 
 import (
+	"encoding/json"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -17,15 +19,10 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
-// readme is the README of the repository. What it shows must be what there is.
-func readme(t *testing.T) string {
-	t.Helper()
-
-	return read(t, "../../README.md")
-}
-
 func read(t *testing.T, path string) string {
 	t.Helper()
+
+	_ = os.Getenv("RUNTIME_WATCHER_DOCUMENTS") // The cache of go test ignores files outside of the module.
 
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -49,72 +46,64 @@ func find(t *testing.T, pattern, text string) string {
 	return found[len(found)-1]
 }
 
-func TestReadmeShowsCodeThatCompiles(t *testing.T) {
-	const lines = 15
+func TestReadmeIsShort(t *testing.T) {
+	const maxLines, maxWords = 150, 800
 
-	source := read(t, "../../adapters/controllerruntime/example_component_test.go")
-	setUp := find(t, `(?s)\n(func setUp\(.*?\n}\n)`, source)
-
-	if !strings.Contains(readme(t), "```go\n"+setUp+"```\n") {
-		t.Errorf("README.md must contain:\n%s", setUp)
-	}
-
-	if n := strings.Count(find(t, `(?s)\) error {\n(.*)}\n$`, setUp), "\n"); n > lines {
-		t.Errorf("embedding takes %d lines, want at most %d", n, lines)
+	text := read(t, "../../README.md")
+	if lines, words := strings.Count(text, "\n"), len(strings.Fields(text)); lines > maxLines || words > maxWords {
+		t.Errorf("README.md has %d lines and %d words, want at most %d and %d", lines, words, maxLines, maxWords)
 	}
 }
 
-func TestReadmeShowsPollingThatCompiles(t *testing.T) {
-	source := read(t, "../../adapters/controllerruntime/example_fleet_test.go")
-	setUp := find(t, `(?s)\n(func setUpPolling\(.*?\n}\n)`, source)
-
-	if !strings.Contains(readme(t), "```go\n"+setUp+"```\n") {
-		t.Errorf("README.md must contain:\n%s", setUp)
-	}
-}
-
-func TestReadmeShowsRuntimesThatCompile(t *testing.T) {
-	source := read(t, "../../adapters/controlplane/runtimes/example_test.go")
-	setUp := find(t, `(?s)\n(func setUpRuntimes\(.*?\n}\n)`, source)
-
-	if !strings.Contains(readme(t), "```go\n"+setUp+"```\n") {
-		t.Errorf("README.md must contain:\n%s", setUp)
-	}
-}
-
-// What the README shows of a fleet has the names that the handler gives it.
-func TestReadmeShowsAFleet(t *testing.T) {
+// TestDocumentShowsAFleet holds that the JSON of a fleet in docs/operating.md has the names that the handler gives it.
+func TestDocumentShowsAFleet(t *testing.T) {
 	watched, err := fleet.New(fleet.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	watched.Observe("runtime-1", "kyma", []core.WatchEvent{{Kind: core.KindHeartbeat, Epoch: "e", Sequence: 1, Heartbeat: &core.Heartbeat{
-		Number: 1, Interval: time.Second, Instance: "i", Version: "v", CertificateFingerprint: "f", CertificateExpiry: time.Now().Add(time.Hour * 48),
-		CAFingerprints: []string{"f"}, ConfigHash: "h",
-	}}})
+	now := time.Now()
+	watched.Observe(core.Peer{ID: "runtime-1", NotAfter: now.Add(48 * time.Hour)}, "kyma", core.Batch{
+		Source: "runtime-1", Epoch: "e", Heartbeat: &core.Heartbeat{
+			ID: "i", Time: now, Number: 1, Interval: time.Second, Instance: "i", Sequence: 1, Version: "v",
+			CertificateFingerprint: "f", CertificateExpiry: now.Add(48 * time.Hour), CAFingerprints: []string{"f"},
+			Canary: core.CanaryAlive, LastReview: now, ConfigHash: "h",
+		},
+	}, nil)
 
 	answer := httptest.NewRecorder()
-	listener.FleetHandler(watched).ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody))
+	request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody)
+	listener.FleetHandler(watched).ServeHTTP(answer, request)
 
-	names := func(text string) []string {
-		found := regexp.MustCompile(`"\w+":`).FindAllString(text, -1)
-		slices.Sort(found)
-
-		return slices.Compact(found)
-	}
-	if diff := cmp.Diff(names(answer.Body.String()), names(find(t, "(?s)```json\n(\\{\n.*?)```", readme(t)))); diff != "" {
-		t.Errorf("README.md is behind (-handler +README):\n%s", diff)
+	shown := find(t, "(?s)<!-- names: fleet -->\n```json\n(.*?)```", read(t, "../../docs/operating.md"))
+	if diff := cmp.Diff(names(t, answer.Body.String()), names(t, shown)); diff != "" {
+		t.Errorf("docs/operating.md is behind (-handler +document):\n%s\n%s", diff, answer.Body)
 	}
 }
 
-// checkReadmeOutput compares what the README shows with what was printed, numbers and signs of life aside.
-func checkReadmeOutput(t *testing.T, printed string) {
+// names returns the names of all members of a text in JSON.
+func names(t *testing.T, text string) []string {
 	t.Helper()
 
-	shown := find(t, "(?s)```\n(Runtime Watcher: .*?)```\n", readme(t))
+	if !json.Valid([]byte(text)) {
+		t.Errorf("not JSON: %s", text)
+	}
+
+	all := make(map[string]bool)
+	for _, name := range regexp.MustCompile(`"(\w+)":`).FindAllString(text, -1) {
+		all[name] = true
+	}
+
+	return slices.Sorted(maps.Keys(all))
+}
+
+// checkShownOutput compares the output in docs/guide.md with the printed one, except for numbers and signs of life.
+func checkShownOutput(t *testing.T, printed string) {
+	t.Helper()
+
+	shown := find(t, "(?s)<!-- output: make demo -->\n```\n(.*?)```\n", read(t, "../../docs/guide.md"))
 	if diff := cmp.Diff(normalised(shown), normalised(printed)); diff != "" {
-		t.Errorf("README.md is behind (-README +printed):\n%s", diff)
+		t.Errorf("docs/guide.md is behind (-document +printed):\n%s", diff)
 	}
 }
 
