@@ -185,7 +185,7 @@ func (c *fleetCollector) collectRuntimes(metrics chan<- prom.Metric) {
 	for _, s := range all[:min(len(all), c.perRuntime)] {
 		labels := []string{string(s.Runtime), string(s.Manager)}
 		metrics <- gauge(c.descs.state, 1, append(labels, string(s.State), s.Reason)...)
-		metrics <- gauge(c.descs.heard, float64(s.LastSeen.UnixMilli())/1e3, labels...) //nolint:mnd // Milliseconds in a second.
+		metrics <- gauge(c.descs.heard, float64(s.LastSeen.UnixMilli())/1e3, labels...)
 		metrics <- gauge(c.descs.oldestOf, oldest(&s), labels...)
 	}
 }

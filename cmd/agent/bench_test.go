@@ -35,7 +35,7 @@ func benchmarkProcess(b *testing.B, path string, size, status int) {
 	agent := startProcess(b.Context(), b, path, env(p, kcp, "SETTLE=100ms", "SHUTDOWN_TIMEOUT=1s", "GOMEMLIMIT="+os.Getenv("GOMEMLIMIT"))...)
 	webhook, _ := agent.log.addresses(b)
 	client := p.apiServer(b)
-	client.Transport.(*http.Transport).MaxIdleConnsPerHost = writers //nolint:forcetypeassert // It is made so.
+	client.Transport.(*http.Transport).MaxIdleConnsPerHost = writers
 
 	template := strings.Replace(reviewBody("NAME", false), `"a":"b"`, `"a":"`+strings.Repeat("x", size)+`"`, 1)
 

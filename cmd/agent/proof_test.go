@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -39,10 +40,22 @@ func TestHeartbeatsReportReviewsAndFailedHandshakes(t *testing.T) {
 
 	kcp.awaitBeat(t, func(b *core.Heartbeat) bool { return b.LastReview.IsZero() && b.WebhookFailures == 0 })
 
+	var failures int64
+
 	before := time.Now().Truncate(time.Second)
 	s.review(t, "ignored", true) // A dry run is a review, but no event.
 
 	kcp.awaitBeat(t, func(b *core.Heartbeat) bool { return !b.LastReview.Before(before) })
+
+	// A scanner of ports is no evidence.
+	scanner := must((&net.Dialer{}).DialContext(t.Context(), "tcp", s.webhook))(t)
+	if _, err := scanner.Write([]byte("GET / HTTP/1.0\r\n\r\n")); err != nil {
+		t.Fatal(err)
+	}
+
+	s.log.wait(t, "TLS handshake failed", 1)
+
+	_ = scanner.Close() // It was answered.
 
 	// An API server with an old caBundle.
 	stranger := &tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: newPKI(t).ca.Pool()}}
@@ -51,7 +64,20 @@ func TestHeartbeatsReportReviewsAndFailedHandshakes(t *testing.T) {
 		t.Fatal("the client accepts a certificate of another CA")
 	}
 
-	kcp.awaitBeat(t, func(b *core.Heartbeat) bool { return b.WebhookFailures == 1 })
+	s.log.wait(t, "TLS handshake failed", 2)
+
+	for len(kcp.beats) > 0 {
+		<-kcp.beats
+	}
+
+	for range 3 {
+		kcp.awaitBeat(t, func(b *core.Heartbeat) bool { failures = b.WebhookFailures; return true })
+	}
+
+	if failures != 1 {
+		t.Errorf("heartbeats report %d failed handshakes, want that of the API server only", failures)
+	}
+
 	s.stop(t)
 }
 

@@ -111,7 +111,8 @@ func webhookSettings(c *config) []setting {
 			"Names that the API server's client certificate may have (Common Name, DNS name or URI), separated by commas. "+
 				"If empty, any certificate of `WEBHOOK_CLIENT_CA` is accepted."),
 		optional("WEBHOOK_MAX_CONNECTIONS", into("number", &c.connections, parseCount), strconv.Itoa(runtimeagent.DefaultMaxConnections),
-			"Limit of open connections. When it is reached, the client with the most connections loses one."),
+			"Limit of open connections. When it is reached, the client with the most connections loses one. "+
+				"A connection takes up to 100 KiB of memory under attack."),
 		optional("WEBHOOK_MAX_HANDSHAKES", into("number", &c.handshakes, parseCount), "",
 			"Limit of TLS handshakes that run at the same time. Client addresses take turns. If empty, half of `GOMAXPROCS`."),
 	}

@@ -1,6 +1,7 @@
 package runtimeagent
 
 import (
+	"context"
 	"io"
 	"log/slog"
 	"os"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
@@ -140,6 +142,44 @@ func TestHeartbeat(t *testing.T) {
 
 	if got := p.heartbeat("widgets").KeyMaterialError; !strings.Contains(got, "tls.key") {
 		t.Errorf("key material error %q, want the file", got)
+	}
+}
+
+func TestNewNamesWrongOptions(t *testing.T) {
+	t.Parallel()
+
+	source := func(context.Context, *Inbox) error { return nil }
+	transport := core.ForwarderFunc(func(context.Context, core.Manager, core.Batch) error { return nil })
+
+	for want, test := range map[string]struct {
+		parts Parts
+		opts  Options
+	}{
+		"Contract":          {Parts{source, transport}, Options{Contract: "v9"}},
+		"Keys.Client":       {Parts{Source: source}, Options{}},
+		"ClientNames":       {Parts{source, transport}, Options{Webhook: Webhook{ClientNames: []string{"a"}}}},
+		"Canary":            {Parts{source, transport}, Options{Canary: Canary{Lease: types.NamespacedName{Name: "x"}}}},
+		"managers":          {Parts{source, transport}, Options{ManagersFile: "does-not-exist"}},
+		"metrics: cannot":   {Parts{source, transport}, Options{MetricsAddress: "192.0.2.1:1"}},
+		"no such file":      {Parts{}, Options{Keys: Keys{Client: httpmtls.Paths{CA: "x", Certificate: "y", Key: "z"}}}},
+		"webhook: cannot":   {Parts{}, Options{Webhook: Webhook{Address: "192.0.2.1:1"}}},
+		"httpmtls: address": {Parts{}, Options{ControlPlane: ControlPlane{Address: "http://plain"}}},
+	} {
+		if test.opts.Keys == (Keys{}) && test.parts.Transport == nil && want != "Keys.Client" {
+			test.opts.Keys.Client = pathsOf(newVolume(t, testpki.Options{}))
+		}
+
+		if test.opts.ControlPlane.Address == "" {
+			test.opts.ControlPlane.Address = "kcp.example.com"
+		}
+
+		if test.opts.MetricsAddress == "" {
+			test.opts.MetricsAddress = "127.0.0.1:0"
+		}
+
+		if _, err := New(t.Context(), test.parts, test.opts); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want %q in it", err, want)
+		}
 	}
 }
 

@@ -31,7 +31,8 @@ func (i *Inbox) Missed() { i.missed.report() }
 // report the last time.
 func (i *Inbox) Proved(manager core.Manager) { i.proof.proved(manager, time.Now()) }
 
-// Failed counts a failed call of the API server. Heartbeats report the number.
+// Failed counts a failed call of the API server, such as one that rejects the certificate.
+// Heartbeats report the number.
 func (i *Inbox) Failed() { i.proof.failures.Add(1) }
 
 // proof is the evidence that the API server calls the source.

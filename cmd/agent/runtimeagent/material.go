@@ -59,7 +59,7 @@ func (b *builder) addKeys() error {
 // newKeyMaterial returns nil for no paths.
 func (b *builder) newKeyMaterial(paths httpmtls.Paths, uses ...string) (*keyMaterial, error) {
 	if paths == (httpmtls.Paths{}) {
-		return nil, nil //nolint:nilnil // There is none.
+		return nil, nil
 	}
 
 	k := &keyMaterial{uses: uses, renewed: func() {}, metrics: b.metrics}

@@ -44,7 +44,7 @@ type Options struct {
 	ControlPlane ControlPlane
 	// Webhook has the settings of the default source.
 	Webhook Webhook
-	// Canary has the settings of the canary. Default: no canary.
+	// Canary has the settings of the canary, which proves the webhook. Default: no canary.
 	Canary Canary
 	// Outbox has the settings of the outbox. The agent sets Managers, ResyncFirst, ResyncOwners,
 	// MaxBatch, DrainTimeout, Epoch, Heartbeat, Hooks and Logger.
@@ -145,6 +145,10 @@ func (o Options) validate(parts Parts) error {
 
 	if len(o.Webhook.ClientNames) > 0 && o.Keys.WebhookCAs == "" {
 		wrong = append(wrong, errors.New("option Webhook.ClientNames: want it only with Keys.WebhookCAs"))
+	}
+
+	if !o.Canary.off() && parts.Source != nil {
+		wrong = append(wrong, errors.New("option Canary: want it only with the default source, which it proves"))
 	}
 
 	if err := errors.Join(wrong...); err != nil {

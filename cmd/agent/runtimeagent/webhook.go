@@ -82,12 +82,26 @@ func (b *builder) webhookOptions(inbox *Inbox) httpserver.Options {
 		ShutdownTimeout:   newDeadlines(b.opts.ShutdownTimeout).requests,
 		HandshakeFailed: func(cause string, _ net.Addr, _ error) {
 			b.metrics.HandshakeFailed(cause)
-			inbox.Failed()
+
+			if isRejection(cause) {
+				inbox.Failed()
+			}
 		},
 		ConnectionClosed: func(reason string) {
 			b.metrics.ConnectionDropped("webhook", reason)
 			inbox.Missed()
 		},
+	}
+}
+
+// isRejection reports whether one end rejected the certificate of the other, as an API server with
+// a wrong caBundle does. A scanner of ports fails in other ways, and is no evidence.
+func isRejection(cause string) bool {
+	switch cause {
+	case httpserver.CauseBadCertificate, httpserver.CauseUntrusted, httpserver.CauseNoCertificate:
+		return true
+	default:
+		return false
 	}
 }
 
