@@ -40,7 +40,9 @@ func TestAWriteInTheRuntimeArrivesInTheControlPlane(t *testing.T) {
 
 	owner := types.NamespacedName{Namespace: "kcp-system", Name: "kyma-1"}
 
-	for version, owner := range map[contract.Version]types.NamespacedName{contract.V1: owner, contract.V2: {}, contract.V3: owner} {
+	for version, owner := range map[contract.Version]types.NamespacedName{
+		contract.V1: owner, contract.V2: {}, contract.V3: owner,
+	} {
 		for _, protocol := range []string{"http1", "http2"} {
 			t.Run(string(version)+" "+protocol, func(t *testing.T) {
 				t.Parallel()
@@ -106,7 +108,8 @@ func TestMetricsAddUp(t *testing.T) {
 	for {
 		_, scrape := s.get(t, "http://"+s.metrics+"/metrics")
 
-		accepted, delivered := count(t, scrape, prefix+"events_accepted_total"), count(t, scrape, prefix+"events_delivered_total")
+		accepted := count(t, scrape, prefix+"events_accepted_total")
+		delivered := count(t, scrape, prefix+"events_delivered_total")
 		coalesced, pending := count(t, scrape, prefix+"events_coalesced_total"), count(t, scrape, prefix+"events_pending")
 
 		// With a resync for each of the two managers.
@@ -176,7 +179,8 @@ func TestPortsServeWhatIsTheirsOnly(t *testing.T) {
 		}
 	}
 
-	if status, _ := do(t, s.client, http.MethodPost, "http://"+s.metrics+"/readyz", "{}"); status != http.StatusMethodNotAllowed {
+	status, _ := do(t, s.client, http.MethodPost, "http://"+s.metrics+"/readyz", "{}")
+	if status != http.StatusMethodNotAllowed {
 		t.Errorf("POST /readyz: status %d, want 405", status)
 	}
 
@@ -283,7 +287,8 @@ func TestBrokenKeyMaterialIsToldButDoesNotStopTheAgent(t *testing.T) {
 	kcp := newControlPlane(t, p, http.StatusOK)
 	s := start(t, p, env(p, kcp))
 
-	if err := p.volume.Write(map[string][]byte{"ca.crt": p.ca.PEM(), "tls.crt": []byte("half"), "tls.key": nil}); err != nil {
+	half := map[string][]byte{"ca.crt": p.ca.PEM(), "tls.crt": []byte("half"), "tls.key": nil}
+	if err := p.volume.Write(half); err != nil {
 		t.Fatal(err)
 	}
 
@@ -492,8 +497,12 @@ func TestFailuresEndWithAReason(t *testing.T) {
 		env  []string
 		want []string
 	}{
-		"webhook port": {[]string{"WEBHOOK_PORT=" + port, "WEBHOOK_BIND=127.0.0.1"}, []string{"webhook: cannot bind", port, "in use"}},
-		"metrics port": {[]string{"METRICS_PORT=" + port, "METRICS_BIND=127.0.0.1"}, []string{"metrics: cannot bind", port, "in use"}},
+		"webhook port": {
+			[]string{"WEBHOOK_PORT=" + port, "WEBHOOK_BIND=127.0.0.1"}, []string{"webhook: cannot bind", port, "in use"},
+		},
+		"metrics port": {
+			[]string{"METRICS_PORT=" + port, "METRICS_BIND=127.0.0.1"}, []string{"metrics: cannot bind", port, "in use"},
+		},
 		"key material": {
 			[]string{"TLS_CERT=options.go", "WEBHOOK_TLS_CERT=run.go", "WEBHOOK_TLS_KEY=run.go", "WEBHOOK_CLIENT_CA=main.go"},
 			[]string{"options.go", "run.go", "main.go"},

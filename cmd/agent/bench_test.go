@@ -32,7 +32,8 @@ func benchmarkProcess(b *testing.B, path string, size, status int) {
 	kcp := newControlPlane(b, p, status)
 	kcp.received = nil // Nobody reads it.
 
-	agent := startProcess(b.Context(), b, path, env(p, kcp, "SETTLE=100ms", "SHUTDOWN_TIMEOUT=1s", "GOMEMLIMIT="+os.Getenv("GOMEMLIMIT"))...)
+	agent := startProcess(b.Context(), b, path,
+		env(p, kcp, "SETTLE=100ms", "SHUTDOWN_TIMEOUT=1s", "GOMEMLIMIT="+os.Getenv("GOMEMLIMIT"))...)
 	webhook, _ := agent.log.addresses(b)
 	client := p.apiServer(b)
 	client.Transport.(*http.Transport).MaxIdleConnsPerHost = writers

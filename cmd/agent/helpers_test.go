@@ -400,7 +400,8 @@ func review(tb testing.TB, client *http.Client, webhook, name string, dryRun boo
 
 func reviewBody(name string, dryRun bool) string {
 	return fmt.Sprintf(`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"uid-1",`+
-		`"kind":{"group":"","version":"v1","kind":"ConfigMap"},"resource":{"group":"","version":"v1","resource":"configmaps"},`+
+		`"kind":{"group":"","version":"v1","kind":"ConfigMap"},`+
+		`"resource":{"group":"","version":"v1","resource":"configmaps"},`+
 		`"name":%[1]q,"namespace":"default","operation":"CREATE","userInfo":{},"dryRun":%[2]t,"oldObject":null,"object":{`+
 		`"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%[1]q,"namespace":"default","annotations":{`+
 		`"operator.kyma-project.io/owned-by":"kcp-system/kyma-1"}},"data":{"a":"b"}}}}`, name, dryRun)

@@ -112,7 +112,7 @@ func TestResidentMemoryUnderHostileInput(t *testing.T) {
 				"CANARY_CA_CERT="+ca, "CANARY_TOKEN_FILE="+ca)
 			webhook, _ := agent.log.addresses(t)
 
-			ctx, stop := context.WithTimeout(t.Context(), 4*time.Second)
+			ctx, stop := context.WithTimeout(t.Context(), 3*time.Second)
 			defer stop()
 
 			var strangers sync.WaitGroup

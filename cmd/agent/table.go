@@ -65,7 +65,8 @@ func controlPlaneSettings(c *config) []setting {
 		optional("KCP_PROTOCOL", into("http1, http2", &c.protocol, parseProtocol), "http2",
 			"HTTP version to connect to the control plane with."),
 		optional("MANAGERS", into("names", &c.managers, parseManagers), "",
-			"Managers to report to, separated by commas. Each gets a resync at start, and the webhook answers 404 for all others. "+
+			"Managers to report to, separated by commas. "+
+				"Each gets a resync at start, and the webhook answers 404 for all others. "+
 				"If empty, and without `MANAGERS_FILE`, the agent learns managers from their first review."),
 		optional("MANAGERS_FILE", file(&c.managersFile), "",
 			"File with more managers, one per line, such as a ConfigMap volume. "+
@@ -110,7 +111,8 @@ func webhookSettings(c *config) []setting {
 		optional("WEBHOOK_CLIENT_NAMES", into("names", &c.clientNames, parseNames), "",
 			"Names that the API server's client certificate may have (Common Name, DNS name or URI), separated by commas. "+
 				"If empty, any certificate of `WEBHOOK_CLIENT_CA` is accepted."),
-		optional("WEBHOOK_MAX_CONNECTIONS", into("number", &c.connections, parseCount), strconv.Itoa(runtimeagent.DefaultMaxConnections),
+		optional("WEBHOOK_MAX_CONNECTIONS", into("number", &c.connections, parseCount),
+			strconv.Itoa(runtimeagent.DefaultMaxConnections),
 			"Limit of open connections. When it is reached, the client with the most connections loses one. "+
 				"A connection takes up to 100 KiB of memory under attack."),
 		optional("WEBHOOK_MAX_HANDSHAKES", into("number", &c.handshakes, parseCount), "",

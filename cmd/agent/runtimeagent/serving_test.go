@@ -17,7 +17,9 @@ func TestServingFaults(t *testing.T) {
 		leaf x509.Certificate
 		want []string
 	}{
-		"server":           {x509.Certificate{DNSNames: names, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}, nil},
+		"server": {
+			x509.Certificate{DNSNames: names, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}, nil,
+		},
 		"no usage":         {x509.Certificate{DNSNames: names}, nil},
 		"any usage":        {x509.Certificate{DNSNames: names, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}}, nil},
 		"IP":               {x509.Certificate{IPAddresses: []net.IP{net.IPv6loopback}}, nil},
