@@ -14,7 +14,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
-// pki is what attackers and runtimes have in the tables below. What needs a gateway that is none of ours, or an API server, is in test/gateway.
+// pki has the certificates of runtimes and attackers. Package test/gateway has the attacks that
+// need nginx or an API server.
 type pki struct {
 	clients, other, servers     *authority
 	good, expired, notYet       *leaf
@@ -132,7 +133,7 @@ func TestAttacksOnHandshake(t *testing.T) {
 	checkAttack(t, &record, response.StatusCode, listener.ReasonNoIdentity)
 }
 
-// Behind a gateway, here played by the client of the test: what arrives in the header, and from whom.
+// Attacks with the header, by a client at the address of the gateway.
 func TestAttacksOnHeader(t *testing.T) {
 	t.Parallel()
 
@@ -152,8 +153,8 @@ func TestAttacksOnHeader(t *testing.T) {
 	}{
 		{"the good one", []string{good}, ""},
 		{"the good one, from the cache", []string{good}, ""},
-		{"appended to what a client sent", []string{p.self.header() + "," + good}, ""},
-		{"appended in a line of its own", []string{p.self.header(), good}, ""},
+		{"appended to a header of the client", []string{p.self.header() + "," + good}, listener.ReasonSeveralElements},
+		{"appended in a line of its own", []string{p.self.header(), good}, listener.ReasonSeveralElements},
 		{"with intermediate certificates", []string{`Cert="` + escapedPEM(below.cert) + `";Chain="` + escapedPEM(below.cert, intermediate.cert) + `"`}, ""},
 		{"with SANs", []string{withURI.header()}, ""},
 
@@ -166,11 +167,11 @@ func TestAttacksOnHeader(t *testing.T) {
 		{"of another CA", []string{p.stranger.header()}, listener.ReasonUntrustedChain},
 		{"for servers only", []string{p.serverOnly.header()}, listener.ReasonWrongKeyUsage},
 		{"without identity", []string{p.anonymous.header()}, listener.ReasonNoIdentity},
-		{"a good one in front", []string{good + "," + p.self.header()}, listener.ReasonUntrustedChain},
-		{"a good one in the first of two lines", []string{good, p.self.header()}, listener.ReasonUntrustedChain},
+		{"a good one in front", []string{good + "," + p.self.header()}, listener.ReasonSeveralElements},
+		{"a good one in the first of two lines", []string{good, p.self.header()}, listener.ReasonSeveralElements},
 		{"intermediate certificates missing", []string{below.header()}, listener.ReasonUntrustedChain},
 		{"a good one inside the subject", []string{smuggled}, listener.ReasonUntrustedChain},
-		{"a good one inside the subject, unquoted", []string{`Subject=CN=x;Cert="` + pem + `",` + p.self.header()}, listener.ReasonUntrustedChain},
+		{"a good one inside the subject, unquoted", []string{`Subject=CN=x;Cert="` + pem + `",` + p.self.header()}, listener.ReasonSeveralElements},
 		{"a quote left open", []string{`Subject="CN=x,` + good}, listener.ReasonMalformedHeader},
 		{"two certificates in one element", []string{p.self.header() + `;Cert="` + pem + `"`}, listener.ReasonMalformedHeader},
 		{"two certificates in one Cert", []string{`Cert="` + pem + escapedPEM(p.self.cert) + `"`}, listener.ReasonMalformedCertificate},
@@ -220,17 +221,14 @@ func TestAttacksPastGateway(t *testing.T) {
 		{"gateway by URI", byCertificate, spiffe, ""},
 		{"another pod", byCertificate, pod, listener.ReasonUntrustedProxy},
 		{"the runtime itself", byCertificate, p.good, listener.ReasonUntrustedProxy},
-		{"a gateway whose certificate has expired", byCertificate, old, listener.ReasonUntrustedProxy},
-		{"nobody", byCertificate, nil, listener.ReasonUntrustedProxy},
+		{"a gateway with an expired certificate", byCertificate, old, listener.ReasonUntrustedProxy},
+		{"no certificate", byCertificate, nil, listener.ReasonUntrustedProxy},
 		{"any name of the CA", listener.ProxyCertificate(gateways.roots()), gateway, listener.ReasonUntrustedProxy},
 		{"no CA", listener.ProxyCertificate(nil, "gateway"), gateway, listener.ReasonUntrustedProxy},
 		{"address of the gateway", here, nil, ""},
 		{"another address", elsewhere, nil, listener.ReasonUntrustedProxy},
 		{"no address", listener.ProxyAddresses(), nil, listener.ReasonUntrustedProxy},
-		{"one of two proofs", listener.AnyProxy(elsewhere, byCertificate), gateway, ""},
-		{"none of two proofs", listener.AnyProxy(elsewhere, byCertificate), pod, listener.ReasonUntrustedProxy},
-		{"no proof", listener.AnyProxy(), gateway, listener.ReasonUntrustedProxy},
-		{"everyone", listener.InsecureTrustEveryone(), nil, ""},
+		{"everyone", listener.InsecureAnyProxy(), nil, ""},
 	}
 
 	for _, test := range tests {
@@ -254,13 +252,13 @@ func TestAttacksPastGateway(t *testing.T) {
 			checkAttack(t, &record, response.StatusCode, test.reason)
 
 			if test.reason != "" && body != "{\"reason\":\"unauthenticated\"}\n" {
-				t.Errorf("a stranger is told %q", body)
+				t.Errorf("a stranger gets %q", body)
 			}
 		})
 	}
 }
 
-// Behind a sidecar, which appends what it knows of its own client.
+// A sidecar appends an element about its own client.
 func TestAttacksPastSidecar(t *testing.T) {
 	t.Parallel()
 
@@ -275,12 +273,12 @@ func TestAttacksPastSidecar(t *testing.T) {
 			"from another pod, behind an element of its own",
 			p.good.header() + sidecar("spiffe://cluster/gateway") + sidecar("spiffe://cluster/pod"), listener.ReasonUntrustedProxy,
 		},
-		{"without what the gateway appends", sidecar("spiffe://cluster/gateway")[1:], listener.ReasonNoCertificate},
-		{"without what the sidecar appends", p.good.header(), listener.ReasonUntrustedProxy},
+		{"without the element of the gateway", sidecar("spiffe://cluster/gateway")[1:], listener.ReasonNoCertificate},
+		{"without the element of the sidecar", p.good.header(), listener.ReasonUntrustedProxy},
 		{"a good one in front", p.good.header() + "," + p.self.header() + sidecar("spiffe://cluster/gateway"), listener.ReasonUntrustedChain},
 	}
 
-	peers := listener.FromXFCC(listener.InsecureTrustEveryone(), p.clients.roots(),
+	peers := listener.FromXFCC(listener.InsecureAnyProxy(), p.clients.roots(),
 		listener.PeerOptions{GatewayNames: []string{"spiffe://cluster/gateway"}})
 
 	for _, test := range tests {
@@ -297,7 +295,7 @@ func TestAttacksPastSidecar(t *testing.T) {
 	}
 }
 
-// Handshakes that were told not to check are found out.
+// A handshake that is configured not to verify is refused.
 func TestUnverifiedHandshake(t *testing.T) {
 	t.Parallel()
 

@@ -2,9 +2,9 @@ package listener_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -51,22 +51,42 @@ func (p fleetPKI) client(runtime core.RuntimeID) *http.Client {
 	return newClient(p.tb, p.ca, true, p.ca.client(p.tb, string(runtime)).pair())
 }
 
-// reply is what a sender of a batch gets to see.
+// reply is the answer to a batch.
 type reply struct {
 	status int
 	header http.Header
 	body   string
 }
 
-func (r *running) sendBatch(tb testing.TB, client *http.Client, events ...core.WatchEvent) reply {
+func (r *running) sendBatch(tb testing.TB, client *http.Client, parts ...core.Batch) reply {
 	tb.Helper()
 
-	body, err := contract.V3.Encode(events)
-	if err != nil {
-		tb.Fatal(err)
+	return r.sendBody(tb, client, contract.V3.ContentType(), bytes.NewReader(encode(tb, parts...)))
+}
+
+// encode returns the body of a request with all parts in one batch.
+func encode(tb testing.TB, parts ...core.Batch) []byte {
+	tb.Helper()
+
+	batch := join(parts...)
+
+	request, err := contract.V3.Encode(&batch)
+	if err != nil || request.Failed != nil {
+		tb.Fatal(err, request.Failed)
 	}
 
-	return r.sendBody(tb, client, contract.V3.ContentType(), bytes.NewReader(body))
+	return request.Body
+}
+
+// join returns one batch with the events of all, and with the last heartbeat.
+func join(parts ...core.Batch) core.Batch {
+	batch := core.Batch{Source: parts[0].Source, Epoch: parts[0].Epoch}
+	for _, part := range parts {
+		batch.Events = append(batch.Events, part.Events...)
+		batch.Heartbeat = cmp.Or(part.Heartbeat, batch.Heartbeat)
+	}
+
+	return batch
 }
 
 func (r *running) sendBody(tb testing.TB, client *http.Client, mediaType string, body io.Reader) reply {
@@ -106,29 +126,39 @@ func (r reply) want(tb testing.TB, status int, reason string) {
 	}
 }
 
-func change(runtime core.RuntimeID, sequence uint64) core.WatchEvent {
-	return core.WatchEvent{
-		Kind: core.KindChanged, ID: strconv.FormatUint(sequence, 10), Source: runtime, Epoch: "e", Sequence: sequence,
-		Watched:    types.NamespacedName{Namespace: "kyma-system", Name: "default"},
+// change is a batch with one event. Its object is named by the sequence.
+func change(runtime core.RuntimeID, sequence uint64) core.Batch {
+	name := strconv.FormatUint(sequence, 10)
+	event := core.WatchEvent{
+		Watched:    types.NamespacedName{Namespace: "kyma-system", Name: name},
 		WatchedGVK: schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Kyma"},
 	}
+
+	return core.Batch{
+		Source: runtime, Epoch: "e", Events: []core.Numbered{{WatchEvent: event, ID: name, Sequence: sequence}},
+	}
 }
 
-func changes(runtime core.RuntimeID, count int) []core.WatchEvent {
-	events := make([]core.WatchEvent, count)
-	for i := range events {
-		events[i] = change(runtime, uint64(i+1))
+func changes(runtime core.RuntimeID, count int) core.Batch {
+	parts := make([]core.Batch, count)
+	for i := range parts {
+		parts[i] = change(runtime, uint64(i+1))
 	}
 
-	return events
+	return join(parts...)
 }
 
-func ids(deliveries []core.Delivery) (ids []string) {
+// names returns the names of the objects of deliveries, and "resync" for a resync.
+func names(deliveries []core.Delivery) (names []string) {
 	for _, d := range deliveries {
-		ids = append(ids, d.Event.ID)
+		if d.Event.Resync {
+			names = append(names, "resync")
+		} else {
+			names = append(names, d.Event.Watched.Name)
+		}
 	}
 
-	return ids
+	return names
 }
 
 func TestBatchIsDelivered(t *testing.T) {
@@ -138,11 +168,16 @@ func TestBatchIsDelivered(t *testing.T) {
 
 	pki := newFleetPKI(t)
 	run := pki.start(&record, listener.Options{Hooks: record.hooks()})
-	events := changes(runtimeA, contract.V3.MaxEvents())
-	run.sendBatch(t, pki.client(runtimeA), events...).want(t, http.StatusAccepted, "")
+	batch := changes(runtimeA, 100)
+	run.sendBatch(t, pki.client(runtimeA), batch).want(t, http.StatusAccepted, "")
 
 	deliveries, answers := record.taken()
 	have := make([]core.WatchEvent, len(deliveries))
+	want := make([]core.WatchEvent, len(batch.Events))
+
+	for i := range want {
+		want[i] = batch.Events[i].WatchEvent
+	}
 
 	for i, d := range deliveries {
 		if d.Runtime != runtimeA || d.Manager != manager || d.Received.IsZero() {
@@ -152,23 +187,23 @@ func TestBatchIsDelivered(t *testing.T) {
 		have[i] = d.Event
 	}
 
-	if diff := cmp.Diff(events, have); diff != "" {
+	if diff := gocmp.Diff(want, have); diff != "" {
 		t.Errorf("events (-want +have):\n%s", diff)
 	}
 
-	if diff := cmp.Diff([]answered{{"v3", manager, 202, ""}}, answers); diff != "" {
+	if diff := gocmp.Diff([]answered{{"v3", manager, 202, ""}}, answers); diff != "" {
 		t.Errorf("answers to the hook (-want +have):\n%s", diff)
 	}
 }
 
-func TestBatchNamesWhatWasNotTaken(t *testing.T) {
+func TestBatchNamesRefusedEvents(t *testing.T) {
 	t.Parallel()
 
 	var record recorder
 
 	pki := newFleetPKI(t)
 	run := pki.start(core.HandlerFunc(func(ctx context.Context, d core.Delivery) error {
-		switch d.Event.ID {
+		switch d.Event.Watched.Name {
 		case "2":
 			return waitError(1500 * time.Millisecond)
 		case "4":
@@ -178,63 +213,33 @@ func TestBatchNamesWhatWasNotTaken(t *testing.T) {
 		}
 	}), listener.Options{Hooks: record.hooks()})
 
-	events := changes(runtimeA, 6)
-	events[5].Source = runtimeB
-
-	have := run.sendBatch(t, pki.client(runtimeA), events...)
-	if have.status != http.StatusServiceUnavailable || have.header.Get("Retry-After") == "" {
-		t.Errorf("answer %d with Retry-After %q, want 503 with one", have.status, have.header.Get("Retry-After"))
-	}
-
-	failures, ok := contract.DecodeFailures([]byte(have.body), len(events))
-	if !ok {
-		t.Fatalf("the answer names no failures: %s", have.body)
-	}
-
-	want := map[int]contract.Failure{
+	run.sendBatch(t, pki.client(runtimeA), changes(runtimeA, 5)).wantPartial(t, 5, map[int]contract.Refusal{
 		1: {Status: http.StatusServiceUnavailable, Reason: "other", RetryAfter: 2 * time.Second},
-		3: {Status: http.StatusServiceUnavailable, Reason: listener.ReasonPanic},
-		5: {Status: http.StatusForbidden, Reason: listener.ReasonSourceMismatch},
-	}
-	if diff := cmp.Diff(want, failures); diff != "" {
-		t.Errorf("failures (-want +have):\n%s", diff)
-	}
+		3: {Status: http.StatusServiceUnavailable, Reason: contract.ReasonPanic},
+	})
 
 	deliveries, answers := record.taken()
-	if diff := cmp.Diff([]string{"1", "3", "5"}, ids(deliveries)); diff != "" {
+	if diff := gocmp.Diff([]string{"1", "3", "5"}, names(deliveries)); diff != "" {
 		t.Errorf("deliveries (-want +have):\n%s", diff)
 	}
 
-	if diff := cmp.Diff([]answered{{"v3", manager, 503, listener.ReasonPartial}}, answers); diff != "" {
+	if diff := gocmp.Diff([]answered{{"v3", manager, 503, contract.ReasonPartial}}, answers); diff != "" {
 		t.Errorf("answers to the hook (-want +have):\n%s", diff)
 	}
 }
 
-func TestBatchThatFailsAlikeIsAnsweredAsAWhole(t *testing.T) {
-	t.Parallel()
+// wantPartial expects that an answer to so many elements names the refused ones.
+func (r reply) wantPartial(tb testing.TB, elements int, want map[int]contract.Refusal) {
+	tb.Helper()
 
-	pki := newFleetPKI(t)
+	if r.status != http.StatusServiceUnavailable || r.header.Get("Retry-After") == "" {
+		tb.Errorf("answer %d with Retry-After %q, want 503 with one", r.status, r.header.Get("Retry-After"))
+	}
 
-	t.Run("not taken", func(t *testing.T) {
-		t.Parallel()
-
-		run := pki.start(core.HandlerFunc(func(context.Context, core.Delivery) error { return errors.New("inside") }), listener.Options{})
-		have := run.sendBatch(t, pki.client(runtimeA), changes(runtimeA, 3)...)
-		have.want(t, http.StatusServiceUnavailable, "other")
-	})
-
-	t.Run("of another runtime", func(t *testing.T) {
-		t.Parallel()
-
-		var record recorder
-
-		run := pki.start(&record, listener.Options{})
-		run.sendBatch(t, pki.client(runtimeA), changes(runtimeB, 3)...).want(t, http.StatusForbidden, listener.ReasonSourceMismatch)
-
-		if deliveries, _ := record.taken(); deliveries != nil {
-			t.Errorf("delivered %v", ids(deliveries))
-		}
-	})
+	have := contract.DecodeAnswer(r.status, []byte(r.body), elements)
+	if diff := gocmp.Diff(want, have.Failed); diff != "" || have.Reason != contract.ReasonPartial {
+		tb.Errorf("reason %q, want partial; refused elements (-want +have):\n%s", have.Reason, diff)
+	}
 }
 
 func TestBatchIsRefused(t *testing.T) {
@@ -254,13 +259,13 @@ func TestBatchIsRefused(t *testing.T) {
 		status          int
 		reason          string
 	}{
-		{"no JSON", contract.V3.ContentType(), strings.NewReader("["), 400, listener.ReasonMalformed},
-		{"no events", contract.V3.ContentType(), strings.NewReader("[]"), 400, listener.ReasonMalformed},
-		{"event of v2", contract.V3.ContentType(), strings.NewReader(bodyV2), 400, listener.ReasonMalformed},
-		{"media type of v2", "application/json", strings.NewReader("[]"), 415, listener.ReasonMediaType},
-		{"media type of one event", "application/cloudevents+json", strings.NewReader("{}"), 415, listener.ReasonMediaType},
-		{"too large, announced", contract.V3.ContentType(), strings.NewReader(blank), 413, listener.ReasonTooLarge},
-		{"too large, not announced", contract.V3.ContentType(), io.MultiReader(strings.NewReader(blank)), 413, listener.ReasonTooLarge},
+		{"no JSON", contract.V3.ContentType(), strings.NewReader("["), 400, contract.ReasonMalformed},
+		{"no events", contract.V3.ContentType(), strings.NewReader("[]"), 400, contract.ReasonMalformed},
+		{"event of v2", contract.V3.ContentType(), strings.NewReader(bodyV2), 400, contract.ReasonMalformed},
+		{"media type of v2", "application/json", strings.NewReader("[]"), 415, contract.ReasonMediaType},
+		{"media type of one event", "application/cloudevents+json", strings.NewReader("{}"), 415, contract.ReasonMediaType},
+		{"too large, announced", contract.V3.ContentType(), strings.NewReader(blank), 413, contract.ReasonTooLarge},
+		{"too large, not announced", contract.V3.ContentType(), io.MultiReader(strings.NewReader(blank)), 413, contract.ReasonTooLarge},
 	}
 
 	for _, test := range tests {
@@ -270,20 +275,23 @@ func TestBatchIsRefused(t *testing.T) {
 	}
 
 	if deliveries, _ := record.taken(); deliveries != nil {
-		t.Errorf("delivered %v", ids(deliveries))
+		t.Errorf("delivered %v", names(deliveries))
 	}
 }
 
-func heartbeat(runtime core.RuntimeID, sequence uint64) core.WatchEvent {
-	return core.WatchEvent{
-		Kind: core.KindHeartbeat, ID: "heartbeat", Source: runtime, Epoch: "e",
-		Heartbeat: &core.Heartbeat{Number: 1, Interval: time.Minute, Sequence: sequence},
-	}
+// heartbeat is a batch with a heartbeat only. Its canary proves that the API server calls the
+// agent.
+func heartbeat(runtime core.RuntimeID, sequence uint64) core.Batch {
+	return core.Batch{Source: runtime, Epoch: "e", Heartbeat: &core.Heartbeat{
+		ID: "heartbeat", Number: 1, Interval: time.Minute, Sequence: sequence, Canary: core.CanaryAlive,
+	}}
 }
 
-// ownResync is one that the runtime asks for.
-func ownResync(runtime core.RuntimeID) core.WatchEvent {
-	return core.WatchEvent{Kind: core.KindResync, ID: "own", Source: runtime, Epoch: "e", Sequence: 1}
+// ownResync is a batch with a resync that the runtime itself asks for.
+func ownResync(runtime core.RuntimeID) core.Batch {
+	event := core.Numbered{WatchEvent: core.WatchEvent{Resync: true, TraceParent: "own"}, ID: "own", Sequence: 1}
+
+	return core.Batch{Source: runtime, Epoch: "e", Events: []core.Numbered{event}}
 }
 
 func newFleet(tb testing.TB, opts fleet.Options) *fleet.Fleet {
@@ -311,7 +319,7 @@ func TestHeartbeatIsForTheFleet(t *testing.T) {
 
 	for _, runtime := range []core.RuntimeID{runtimeA, runtimeB} {
 		if s := watched.Get(runtime, manager); s.State != fleet.Unknown || !s.LastSeen.IsZero() {
-			t.Errorf("%s is %s after a heartbeat that was refused, want unknown and never heard", runtime, s.State)
+			t.Errorf("%s is %s after a heartbeat that was refused, want unknown and never observed", runtime, s.State)
 		}
 	}
 
@@ -322,7 +330,7 @@ func TestHeartbeatIsForTheFleet(t *testing.T) {
 	}
 
 	deliveries, _ := record.taken()
-	if diff := cmp.Diff([]string{"own"}, ids(deliveries)); diff != "" {
+	if diff := gocmp.Diff([]string{"resync"}, names(deliveries)); diff != "" {
 		t.Errorf("deliveries (-want +have):\n%s", diff)
 	}
 }
@@ -332,7 +340,7 @@ func TestGapLeadsToOneResync(t *testing.T) {
 
 	asked := make(chan core.RuntimeID, 16)
 	handler := core.HandlerFunc(func(_ context.Context, d core.Delivery) error {
-		if d.Event.Kind == core.KindResync && d.Event.Epoch == "" {
+		if d.Event.Resync && d.Event.TraceParent != "own" {
 			asked <- d.Runtime
 		}
 
@@ -348,7 +356,7 @@ func TestGapLeadsToOneResync(t *testing.T) {
 		run.sendBatch(t, client, change(runtime, 4), change(runtime, 6)).want(t, http.StatusAccepted, "")
 	}
 
-	// What comes for another runtime afterwards shows that no second one comes for the first.
+	// The resync of the next runtime shows that no second one comes for this one.
 	for _, runtime := range []core.RuntimeID{runtimeA, runtimeB, "runtime-c"} {
 		gap(runtime)
 

@@ -17,22 +17,22 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
-// BenchmarkServeHTTP is what an event costs in the listener itself, without the HTTP server.
+// BenchmarkServeHTTP measures an event in the listener itself, without the HTTP server.
 func BenchmarkServeHTTP(b *testing.B) {
 	ca := newAuthority(b, "ca")
 	cert := ca.client(b, "runtime-a")
 	sources := []struct {
 		name  string
-		peers listener.PeerSource
+		peers listener.Peers
 	}{
 		{"handshake", listener.FromTLS(listener.PeerOptions{})},
 		{"connection", listener.FromTLSWithRoots(ca.roots(), listener.PeerOptions{})},
-		{"header", listener.FromXFCC(listener.InsecureTrustEveryone(), ca.roots(), listener.PeerOptions{})},
+		{"header", listener.FromXFCC(listener.InsecureAnyProxy(), ca.roots(), listener.PeerOptions{})},
 	}
 
 	for _, source := range sources {
 		b.Run(source.name, func(b *testing.B) {
-			l := newListener(b, source.peers, listener.InsecureAllowAll(), core.HandlerFunc(ignore), listener.Options{})
+			l := newListener(b, source.peers, listener.InsecureAllowAll(), core.HandlerFunc(ignore), plenty())
 			r := requestOf(ca, cert)
 			body := strings.NewReader(bodyV2)
 			r.Body = io.NopCloser(body)
@@ -52,7 +52,7 @@ func BenchmarkServeHTTP(b *testing.B) {
 	}
 }
 
-// BenchmarkPeer is what it costs to check a certificate that was not seen before.
+// BenchmarkPeer measures the check of a new certificate.
 func BenchmarkPeer(b *testing.B) {
 	ca := newAuthority(b, "ca")
 	r := requestOf(ca, ca.client(b, "runtime-a"))
@@ -60,34 +60,45 @@ func BenchmarkPeer(b *testing.B) {
 	b.ReportAllocs()
 
 	for b.Loop() {
-		source := listener.FromXFCC(listener.InsecureTrustEveryone(), ca.roots(), listener.PeerOptions{CacheSize: 1})
+		source := listener.FromXFCC(listener.InsecureAnyProxy(), ca.roots(), listener.PeerOptions{CacheSize: 1})
 		if _, err := source.Peer(r); err != nil {
 			b.Fatal(err)
 		}
 	}
 }
 
-// BenchmarkServer is an event over a real connection, with the client in the same process. Each goroutine waits for its answers, as
-// a gateway does.
+// BenchmarkServer is an event over a real connection, with the client in the same process. Each
+// goroutine waits for its answers, as a gateway does.
 func BenchmarkServer(b *testing.B) {
 	ca := newAuthority(b, "ca")
 	cert := ca.client(b, "runtime-a")
 	mtls := serverConfig(b, ca, tls.RequireAndVerifyClientCert, ca)
-	byHeader := listener.FromXFCC(listener.InsecureTrustEveryone(), ca.roots(), listener.PeerOptions{})
+	byHeader := listener.FromXFCC(listener.InsecureAnyProxy(), ca.roots(), listener.PeerOptions{})
 
 	b.Run("header, HTTP/1.1", func(b *testing.B) {
-		run := start(b, byHeader, listener.InsecureAllowAll(), core.HandlerFunc(ignore), listener.Options{})
+		run := start(b, byHeader, listener.InsecureAllowAll(), core.HandlerFunc(ignore), plenty())
 		benchmarkServer(b, run, newClient(b, nil, false), cert.header())
 	})
 	b.Run("header, HTTP/1.1, client that costs little", func(b *testing.B) {
-		run := start(b, byHeader, listener.InsecureAllowAll(), core.HandlerFunc(ignore), listener.Options{})
+		run := start(b, byHeader, listener.InsecureAllowAll(), core.HandlerFunc(ignore), plenty())
 		benchmarkRaw(b, run, cert.header())
 	})
 	b.Run("native, HTTP/2", func(b *testing.B) {
 		run := start(b, listener.FromTLS(listener.PeerOptions{}), listener.InsecureAllowAll(), core.HandlerFunc(ignore),
-			listener.Options{TLS: mtls})
+			with(plenty(), mtls))
 		benchmarkServer(b, run, newClient(b, ca, true, cert.pair()), "")
 	})
+}
+
+// plenty returns options with shares that a benchmark does not exceed.
+func plenty() listener.Options {
+	return listener.Options{RuntimeRate: 1e9, RuntimeBurst: 1e9, RuntimeInFlight: 1e6}
+}
+
+func with(opts listener.Options, config *tls.Config) listener.Options {
+	opts.TLS = config
+
+	return opts
 }
 
 func benchmarkServer(b *testing.B, run *running, client *http.Client, header string) {
@@ -114,7 +125,8 @@ func benchmarkServer(b *testing.B, run *running, client *http.Client, header str
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "events/s")
 }
 
-// benchmarkRaw sends the same bytes again and again, so that most of what it measures is the server.
+// benchmarkRaw sends the same bytes again and again, so that it measures the server more
+// than the client.
 func benchmarkRaw(b *testing.B, run *running, header string) {
 	b.Helper()
 

@@ -6,11 +6,11 @@ import (
 	"sync"
 )
 
-// cacheKey is the SHA-256 of the bytes that were checked.
+// cacheKey is the SHA-256 of the bytes that a verdict is about.
 type cacheKey [sha256.Size]byte
 
-// cache remembers good certificates, and forgets the one that was not used for longest when it is full. Bad ones are not
-// remembered: a flood of them must not push out the good.
+// cache remembers verdicts. When it is full, it forgets the one that was not used for the longest
+// time.
 type cache struct {
 	size int
 
@@ -20,15 +20,16 @@ type cache struct {
 }
 
 type cacheEntry struct {
-	key  cacheKey
-	good checked
+	key     cacheKey
+	verdict verdict
 }
 
 func newCache(size int) *cache {
 	return &cache{size: size, entries: map[cacheKey]*list.Element{}, recent: list.New()}
 }
 
-func (c *cache) get(key cacheKey) (*checked, bool) {
+// get returns a verdict that must not be changed.
+func (c *cache) get(key cacheKey) (*verdict, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
@@ -39,11 +40,11 @@ func (c *cache) get(key cacheKey) (*checked, bool) {
 
 	c.recent.MoveToFront(element)
 
-	return &entryOf(element).good, true
+	return &entryOf(element).verdict, true
 }
 
-// put stores good. An entry is replaced, never changed, as get hands it out.
-func (c *cache) put(key cacheKey, good checked) {
+// put replaces an entry rather than change it, because get hands it out.
+func (c *cache) put(key cacheKey, v verdict) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
@@ -51,7 +52,7 @@ func (c *cache) put(key cacheKey, good checked) {
 		c.recent.Remove(old)
 	}
 
-	c.entries[key] = c.recent.PushFront(&cacheEntry{key: key, good: good})
+	c.entries[key] = c.recent.PushFront(&cacheEntry{key: key, verdict: v})
 
 	if c.recent.Len() > c.size {
 		oldest := c.recent.Back()
@@ -68,7 +69,7 @@ func (c *cache) len() int {
 }
 
 func entryOf(element *list.Element) *cacheEntry {
-	entry, _ := element.Value.(*cacheEntry) // Nothing else is ever put in.
+	entry, _ := element.Value.(*cacheEntry) // The list has nothing else.
 
 	return entry
 }

@@ -14,12 +14,12 @@ func TestCacheForgetsWhatWasNotUsed(t *testing.T) {
 	c := newCache(3)
 
 	for n := range 3 {
-		c.put(key(n), checked{peer: core.Peer{ID: core.RuntimeID(strconv.Itoa(n))}})
+		c.put(key(n), verdict{peer: core.Peer{ID: core.RuntimeID(strconv.Itoa(n))}})
 	}
 
 	c.get(key(0))
-	c.put(key(1), checked{peer: core.Peer{ID: "again"}})
-	c.put(key(3), checked{})
+	c.put(key(1), verdict{peer: core.Peer{ID: "again"}})
+	c.put(key(3), verdict{})
 
 	if _, ok := c.get(key(2)); ok {
 		t.Error("2 is there, though it was not used for longest")
@@ -32,7 +32,7 @@ func TestCacheForgetsWhatWasNotUsed(t *testing.T) {
 	}
 
 	for n := range 1000 {
-		c.put(key(n), checked{})
+		c.put(key(n), verdict{})
 	}
 
 	if c.len() != 3 || c.recent.Len() != 3 {

@@ -1,9 +1,10 @@
-// Package listener is the endpoint that an operator in the control plane embeds to receive events from runtimes.
+// Package listener is the endpoint that an operator in the control plane embeds to receive events
+// from runtimes.
 //
-// A [Listener] finds out who sent a request ([PeerSource]), asks a verifier whether that peer may trigger what it asks
-// for, and hands the event to the handler of the manager that it is for. It answers so that a sender knows what
-// to do: an event is acknowledged only when the handler has taken it.
+// A [Listener] identifies the sender of a request with [Peers]. A [core.Verifier] decides whether
+// that peer may trigger the event. The [core.Handler] of the manager then takes the event, which
+// the answer acknowledges. An answer to a failure classifies it for the sender.
 //
-// How a peer is found has no default, as a wrong one would let everybody in: [FromTLS] or [FromTLSWithRoots] where runtimes
-// connect straight to the listener, [FromXFCC] behind a gateway.
+// Peers have no default, as a wrong one would admit every sender. Use [FromTLSWithRoots] if
+// runtimes connect to the listener itself, and [FromXFCC] behind a gateway.
 package listener

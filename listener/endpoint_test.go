@@ -41,7 +41,7 @@ func TestEventsAreDelivered(t *testing.T) {
 	}{
 		{"v1", bodyV1, owned},
 		{"v2", bodyV2, event},
-		// An agent of v1 that was not told: its owner is no claim that v2 makes.
+		// An agent that still sends an owner: contract v2 ignores it.
 		{"v2", bodyV1, event},
 	}
 
@@ -51,7 +51,7 @@ func TestEventsAreDelivered(t *testing.T) {
 
 			var record recorder
 
-			l := newListener(t, listener.PeerSourceFunc(known), listener.InsecureAllowAll(), &record, listener.Options{
+			l := newListener(t, listener.PeersFunc(known), listener.InsecureAllowAll(), &record, listener.Options{
 				Now: func() time.Time { return received }, Hooks: record.hooks(),
 			})
 
@@ -78,13 +78,15 @@ func TestEventsAreDelivered(t *testing.T) {
 type answerCase struct {
 	name    string
 	request func() *http.Request
-	peers   listener.PeerSourceFunc
+	peers   listener.PeersFunc
 	verify  core.VerifierFunc
 	handle  core.HandlerFunc
 	want    answered
-	// told is the reason in the body, when it is not that of the hook.
-	told string
-	// closes says that the connection must end, so that the sender finds another replica.
+	// sent is the reason in the body, when it is not that of the hook.
+	sent string
+	// event means that the event was refused for itself: the body names it by its index.
+	event bool
+	// closes means that the connection must end, so that the sender finds another replica.
 	closes bool
 	// after is the value of Retry-After, when it is not between 1 and 3.
 	after string
@@ -158,21 +160,21 @@ func TestAnswers(t *testing.T) {
 		},
 		{
 			name: "stranger, wrong in every other way", peers: stranger,
-			request: func() *http.Request { return httptest.NewRequest(http.MethodGet, "/v2/nobody/event", http.NoBody) },
+			request: func() *http.Request { return httptest.NewRequest(http.MethodGet, "/v2/other/event", http.NoBody) },
 			want:    answered{"v2", "", 401, "unauthenticated"},
 		},
 		{
 			name: "peer that is not known yet", request: good,
 			peers: func(*http.Request) (core.Peer, error) { return core.Peer{}, core.ErrNotReady },
-			want:  answered{"v2", "", 503, "not_ready"}, told: "not_ready",
+			want:  answered{"v2", "", 503, "not_ready"}, sent: "not_ready",
 		},
 		{
 			name: "source of peers that panics", request: good,
 			peers: func(*http.Request) (core.Peer, error) { panic("inside") },
-			want:  answered{"v2", "", 503, "panic"}, told: "not_ready",
+			want:  answered{"v2", "", 503, "panic"}, sent: "not_ready",
 		},
 		{
-			name: "verifier that does not believe", request: good,
+			name: "verifier that refuses the certificate", request: good,
 			verify: unknown(listener.Unauthenticated("revoked", "inside")), want: answered{"v2", manager, 401, "revoked"},
 		},
 		{
@@ -184,26 +186,27 @@ func TestAnswers(t *testing.T) {
 		{
 			name: "verifier that panics", request: good,
 			verify: func(context.Context, core.Peer, *core.WatchEvent) error { panic("inside") },
-			want:   answered{"v2", manager, 503, "panic"},
+			want:   answered{"v2", manager, 503, "panic"}, event: true,
 		},
 
 		{name: "handler that is not ready", request: good, handle: refuse(core.ErrNotReady), want: answered{"v2", manager, 503, "not_ready"}, closes: true},
-		{name: "handler that is broken", request: good, handle: refuse(errInside), want: answered{"v2", manager, 503, "other"}},
+		{name: "handler that is broken", request: good, handle: refuse(errInside), want: answered{"v2", manager, 503, "other"}, event: true},
 		{
 			name: "handler that forbids: that is for verifiers to do", request: good,
-			handle: refuse(core.ErrForbidden), want: answered{"v2", manager, 503, "forbidden"},
+			handle: refuse(core.ErrForbidden), want: answered{"v2", manager, 503, "forbidden"}, event: true,
 		},
 		{
 			name: "handler that panics", request: good,
-			handle: func(context.Context, core.Delivery) error { panic("inside") }, want: answered{"v2", manager, 503, "panic"},
+			handle: func(context.Context, core.Delivery) error { panic("inside") },
+			want:   answered{"v2", manager, 503, "panic"}, event: true,
 		},
 		{
 			name: "handler that asks to wait", request: good,
-			handle: refuse(waitError(1500 * time.Millisecond)), want: answered{"v2", manager, 503, "other"}, after: "2",
+			handle: refuse(waitError(1500 * time.Millisecond)), want: answered{"v2", manager, 503, "other"}, event: true, after: "2",
 		},
 		{
 			name: "handler that asks to wait for ever", request: good,
-			handle: refuse(waitError(1 << 62)), want: answered{"v2", manager, 503, "other"}, after: "300",
+			handle: refuse(waitError(1 << 62)), want: answered{"v2", manager, 503, "other"}, event: true, after: "300",
 		},
 		{
 			name: "handler that takes too long", request: good,
@@ -212,7 +215,7 @@ func TestAnswers(t *testing.T) {
 
 				return ctx.Err()
 			},
-			want: answered{"v2", manager, 503, "timeout"},
+			want: answered{"v2", manager, 503, "timeout"}, event: true,
 		},
 
 		{
@@ -220,7 +223,7 @@ func TestAnswers(t *testing.T) {
 			request: func() *http.Request { return httptest.NewRequest(http.MethodGet, target, http.NoBody) },
 			want:    answered{"v2", "", 405, "method_not_allowed"},
 		},
-		{name: "unknown manager", request: func() *http.Request { return post("/v2/nobody/event", bodyV2) }, want: answered{"v2", "", 404, "unknown_manager"}},
+		{name: "unknown manager", request: func() *http.Request { return post("/v2/other/event", bodyV2) }, want: answered{"v2", "", 404, "unknown_manager"}},
 		{name: "unknown contract", request: func() *http.Request { return post("/v0/lifecycle/event", bodyV2) }, want: answered{"", "", 404, "not_found"}},
 		{name: "nothing there", request: func() *http.Request { return post("/", bodyV2) }, want: answered{"", "", 404, "not_found"}},
 		{name: "behind the path", request: func() *http.Request { return post(target+"/", bodyV2) }, want: answered{"", "", 404, "not_found"}},
@@ -258,7 +261,7 @@ func (c *answerCase) run(t *testing.T) {
 
 	var (
 		record   recorder
-		peers    = listener.PeerSourceFunc(known)
+		peers    = listener.PeersFunc(known)
 		verifier = listener.InsecureAllowAll()
 		handler  = core.Handler(&record)
 	)
@@ -298,14 +301,20 @@ func (c *answerCase) run(t *testing.T) {
 func (c *answerCase) checkBody(t *testing.T, w *httptest.ResponseRecorder) {
 	t.Helper()
 
-	told := c.told
-	if told == "" {
-		told = c.want.Reason
+	sent := c.sent
+	if sent == "" {
+		sent = c.want.Reason
 	}
 
 	want := ""
-	if told != "" {
-		want = fmt.Sprintf("{\"reason\":%q}\n", told)
+
+	switch {
+	case c.event && c.after != "":
+		want = fmt.Sprintf(`{"reason":%q,"failed":[{"index":0,"status":503,"reason":%q,"retryAfter":%s}]}`, sent, sent, c.after) + "\n"
+	case c.event:
+		want = fmt.Sprintf(`{"reason":%q,"failed":[{"index":0,"status":503,"reason":%q}]}`, sent, sent) + "\n"
+	case sent != "":
+		want = fmt.Sprintf("{\"reason\":%q}\n", sent)
 	}
 
 	if have := w.Body.String(); have != want {
@@ -368,7 +377,7 @@ type errReader struct{}
 
 func (errReader) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
-// A handler that blocks must cost what its slots cost, whatever comes.
+// A handler that blocks costs its slots, and nothing else.
 func TestBlockedHandler(t *testing.T) {
 	t.Parallel()
 
@@ -391,7 +400,7 @@ func TestBlockedHandler(t *testing.T) {
 	inFlight := &gauge{}
 	hooks := record.hooks()
 	hooks.InFlight = inFlight.add
-	run := start(t, listener.PeerSourceFunc(known), listener.InsecureAllowAll(), handler,
+	run := start(t, listener.PeersFunc(known), listener.InsecureAllowAll(), handler,
 		listener.Options{MaxInFlight: slots, RuntimeBurst: 2 * flood, RuntimeRate: 2 * flood, Hooks: hooks})
 	client := newClient(t, nil, false)
 
@@ -434,7 +443,7 @@ func TestBlockedHandler(t *testing.T) {
 	}
 }
 
-// gauge follows what is in flight.
+// gauge counts the requests in flight, and the most of them.
 type gauge struct {
 	mu        sync.Mutex
 	now, most int
@@ -462,7 +471,7 @@ func TestLogs(t *testing.T) {
 
 	logger := slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	panics := core.HandlerFunc(func(context.Context, core.Delivery) error { panic("the cause") })
-	l := newListener(t, listener.PeerSourceFunc(known), listener.InsecureAllowAll(), panics, listener.Options{Logger: logger})
+	l := newListener(t, listener.PeersFunc(known), listener.InsecureAllowAll(), panics, listener.Options{Logger: logger})
 
 	serve(l, post("/v2/lifecycle/event", bodyV2))
 

@@ -1,6 +1,7 @@
 package listener_test
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -14,9 +15,10 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
-// Where runtimes connect straight to the operator.
+// Runtimes connect to the operator itself, with client certificates of one CA.
 func ExampleNew() {
-	caBundle := x509.NewCertPool() // Of the CA that issues the certificates of runtimes.
+	caBundle := x509.NewCertPool() // the CA that issues the certificates of runtimes
+	roots := func() *x509.CertPool { return caBundle }
 
 	handler := core.HandlerFunc(func(_ context.Context, d core.Delivery) error {
 		fmt.Println("enqueue", d.Runtime, "for", d.Event.Watched)
@@ -25,12 +27,12 @@ func ExampleNew() {
 	})
 
 	l, err := listener.New(
-		listener.FromTLSWithRoots(func() *x509.CertPool { return caBundle }, listener.PeerOptions{}),
-		listener.InsecureAllowAll(),
+		listener.FromTLSWithRoots(roots, listener.PeerOptions{}),
+		listener.InsecureAllowAll(), // or SANPinning
 		map[core.Manager]core.Handler{"lifecycle-manager": handler},
 		listener.Options{
 			Addr: ":8443",
-			TLS:  &tls.Config{ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: caBundle, MinVersion: tls.VersionTLS13},
+			TLS:  &tls.Config{ClientAuth: tls.RequestClientCert, MinVersion: tls.VersionTLS13},
 		},
 	)
 	if err != nil {
@@ -44,7 +46,7 @@ func ExampleNew() {
 	// Output: not ready: the listener is not started
 }
 
-// Behind a gateway that has ended TLS.
+// A gateway terminates TLS and forwards the certificate of its client in a header.
 func ExampleFromXFCC() {
 	caBundle := x509.NewCertPool()
 	peers := listener.FromXFCC(
@@ -54,21 +56,24 @@ func ExampleFromXFCC() {
 	)
 
 	r := httptest.NewRequest(http.MethodPost, "/v2/lifecycle-manager/event", http.NoBody)
-	r.RemoteAddr = "10.9.9.9:12345" // A pod that is not the gateway.
+	r.RemoteAddr = "10.9.9.9:12345" // a pod that is not the gateway
 
 	_, err := peers.Peer(r)
 	fmt.Println(core.Reason(err))
 	// Output: untrusted_proxy
 }
 
-// A runtime may trigger the owner whose registered domain its certificate carries.
+// A runtime may trigger itself if its certificate has its registered domain. With contract v1 an
+// event names the owner to trigger. With v2 and v3 that is the runtime of the certificate.
 func ExampleSANPinning() {
 	registered := map[string]string{"runtime-a": "a.example", "runtime-b": "b.example"}
-	verifier := listener.SANPinning(listener.DomainSourceFunc(
-		func(_ context.Context, _ core.RuntimeID, event *core.WatchEvent) (string, error) {
-			domain, ok := registered[event.Owner.Name]
+	verifier := listener.SANPinning(listener.DomainsFunc(
+		func(_ context.Context, runtime core.RuntimeID, event *core.WatchEvent) (string, error) {
+			name := cmp.Or(event.Owner.Name, string(runtime))
+
+			domain, ok := registered[name]
 			if !ok {
-				return "", listener.Forbidden(listener.ReasonOwnerMissing, "no owner %s", event.Owner)
+				return "", listener.Forbidden(listener.ReasonOwnerMissing, "no owner %s", name)
 			}
 
 			return domain, nil
@@ -76,21 +81,22 @@ func ExampleSANPinning() {
 
 	peer := core.Peer{ID: "runtime-a", DNSNames: []string{"A.example."}}
 
-	for _, name := range []string{"runtime-a", "runtime-b", "runtime-c"} {
+	for _, owner := range []string{"", "runtime-a", "runtime-b", "runtime-c"} {
 		event := core.WatchEvent{}
-		event.Owner.Name = name
+		event.Owner.Name = owner
 		fmt.Println(verifier.Verify(context.Background(), peer, &event))
 	}
 	// Output:
 	// <nil>
+	// <nil>
 	// sender may not trigger this: no SAN of the certificate equals the registered domain "b.example"
-	// sender may not trigger this: no owner /runtime-c
+	// sender may not trigger this: no owner runtime-c
 }
 
-// The listener is a handler, too, for a server of your own.
+// The listener is also a handler, which another server can mount.
 func ExampleListener_ServeHTTP() {
 	l, err := listener.New(
-		listener.PeerSourceFunc(func(*http.Request) (core.Peer, error) { return core.Peer{ID: "runtime-a"}, nil }),
+		listener.PeersFunc(func(*http.Request) (core.Peer, error) { return core.Peer{ID: "runtime-a"}, nil }),
 		listener.InsecureAllowAll(),
 		map[core.Manager]core.Handler{
 			"lifecycle-manager": core.HandlerFunc(func(_ context.Context, d core.Delivery) error {

@@ -24,9 +24,9 @@ func TestFleetHandler(t *testing.T) {
 	t.Parallel()
 
 	watched := newFleet(t, fleet.Options{})
-	watched.Observe(runtimeA, manager, []core.WatchEvent{heartbeat(runtimeA, 1)})
-	watched.Observe(runtimeA, "other", []core.WatchEvent{change(runtimeA, 1)})
-	watched.Observe(runtimeB, manager, []core.WatchEvent{change(runtimeB, 1)})
+	watched.Observe(core.Peer{ID: runtimeA}, manager, heartbeat(runtimeA, 1), nil)
+	watched.Observe(core.Peer{ID: runtimeA}, "other", change(runtimeA, 1), nil)
+	watched.Observe(core.Peer{ID: runtimeB}, manager, change(runtimeB, 1), nil)
 
 	handler := listener.FleetHandler(watched)
 	tests := []struct {
@@ -87,7 +87,7 @@ func TestFleetHandler(t *testing.T) {
 	}
 }
 
-// What a runtime says of itself is shown in words that people read, and none of it can break the JSON.
+// Durations are readable, and no text of a runtime breaks the JSON.
 func TestFleetHandlerShowsHeartbeats(t *testing.T) {
 	t.Parallel()
 
@@ -95,7 +95,7 @@ func TestFleetHandlerShowsHeartbeats(t *testing.T) {
 	event := heartbeat(runtimeA, 7)
 	event.Heartbeat.Interval, event.Heartbeat.OldestPending = 30*time.Second, 90*time.Second
 	event.Heartbeat.KeyMaterialError = "\"},\xff<script>"
-	watched.Observe(runtimeA, manager, []core.WatchEvent{event})
+	watched.Observe(core.Peer{ID: runtimeA}, manager, event, nil)
 
 	var view struct {
 		Runtimes []struct {
@@ -119,7 +119,7 @@ func TestFleetHandlerShowsHeartbeats(t *testing.T) {
 	}
 }
 
-func TestFleetHandlerOfNobody(t *testing.T) {
+func TestFleetHandlerWithoutRuntimes(t *testing.T) {
 	t.Parallel()
 
 	w := serve(listener.FleetHandler(newFleet(t, fleet.Options{})), httptest.NewRequest(http.MethodGet, "/", http.NoBody))
@@ -128,7 +128,7 @@ func TestFleetHandlerOfNobody(t *testing.T) {
 	}
 }
 
-// A handler that panics must not end the process, nor cost the resync.
+// A panic of a handler ends neither the process nor the resync.
 func TestResyncSurvivesAPanic(t *testing.T) {
 	t.Parallel()
 
@@ -148,15 +148,15 @@ func TestResyncSurvivesAPanic(t *testing.T) {
 		ResyncJitter: time.Nanosecond,
 		Hooks:        fleet.Hooks{Resynced: func(_ core.Manager, cause string) { resynced <- cause }},
 	})
-	start(t, listener.PeerSourceFunc(known), listener.InsecureAllowAll(), handler, listener.Options{Fleet: watched})
-	watched.Observe(runtimeA, manager, []core.WatchEvent{change(runtimeA, 1)})
+	start(t, listener.PeersFunc(known), listener.InsecureAllowAll(), handler, listener.Options{Fleet: watched})
+	watched.Observe(core.Peer{ID: runtimeA}, manager, change(runtimeA, 1), nil)
 
 	if cause := <-resynced; cause != fleet.CauseNewEpoch || len(asked) != 2 {
 		t.Errorf("resync because of %s after %d attempts, want %s after 2", cause, len(asked), fleet.CauseNewEpoch)
 	}
 }
 
-// Listeners for different managers may feed one fleet: each gets what is its own.
+// Listeners for different managers may feed one fleet: each gets the resyncs of its manager.
 func TestListenersShareAFleet(t *testing.T) {
 	t.Parallel()
 
@@ -176,8 +176,8 @@ func TestListenersShareAFleet(t *testing.T) {
 		untilTheEnd(t, newListenerFor(t, name, handler, listener.Options{Fleet: watched}))
 	}
 
-	watched.Observe(runtimeA, "other", []core.WatchEvent{change(runtimeA, 1)})
-	watched.Observe(runtimeA, manager, []core.WatchEvent{change(runtimeA, 1)})
+	watched.Observe(core.Peer{ID: runtimeA}, "other", change(runtimeA, 1), nil)
+	watched.Observe(core.Peer{ID: runtimeA}, manager, change(runtimeA, 1), nil)
 
 	if first, second := <-resynced, <-resynced; first == second {
 		t.Errorf("two resyncs for %s, want one for each manager", first)
@@ -190,7 +190,7 @@ func newListenerFor(t *testing.T, name core.Manager, handler core.Handler, opts 
 
 	opts.Listener = listen(t)
 
-	l, err := listener.New(listener.PeerSourceFunc(known), listener.InsecureAllowAll(), map[core.Manager]core.Handler{name: handler}, opts)
+	l, err := listener.New(listener.PeersFunc(known), listener.InsecureAllowAll(), map[core.Manager]core.Handler{name: handler}, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -204,8 +204,8 @@ func TestListenersOfOneManagerDoNotShareAFleet(t *testing.T) {
 	var record recorder
 
 	watched := newFleet(t, fleet.Options{ResyncJitter: time.Nanosecond})
-	start(t, listener.PeerSourceFunc(known), listener.InsecureAllowAll(), &record, listener.Options{Fleet: watched})
-	watched.Observe(runtimeA, manager, []core.WatchEvent{change(runtimeA, 1)})
+	start(t, listener.PeersFunc(known), listener.InsecureAllowAll(), &record, listener.Options{Fleet: watched})
+	watched.Observe(core.Peer{ID: runtimeA}, manager, change(runtimeA, 1), nil)
 	eventually(t, func() bool {
 		resyncs, _ := record.taken()
 
@@ -218,8 +218,8 @@ func TestListenersOfOneManagerDoNotShareAFleet(t *testing.T) {
 	}
 }
 
-// A runtime is heard, and stays fresh, while the listener refuses all events for load.
-func TestHeartbeatsAreHeardUnderLoad(t *testing.T) {
+// The fleet observes a runtime, which stays fresh, while the listener refuses all events for load.
+func TestHeartbeatsAreObservedUnderLoad(t *testing.T) {
 	t.Parallel()
 
 	var (
@@ -243,14 +243,14 @@ func TestHeartbeatsAreHeardUnderLoad(t *testing.T) {
 	group.Go(func() { run.sendBatch(t, a, change(runtimeA, 1)).want(t, http.StatusAccepted, "") })
 	<-inside
 
-	run.sendBatch(t, b, change(runtimeB, 1)).want(t, http.StatusServiceUnavailable, listener.ReasonBusy)
+	run.sendBatch(t, b, change(runtimeB, 1)).want(t, http.StatusServiceUnavailable, contract.ReasonBusy)
 
 	if s := watched.Get(runtimeB, manager); s.State != fleet.Unknown || s.LastSeen.IsZero() || len(s.Replicas) != 1 {
-		t.Errorf("a runtime whose event was refused for load is %+v, want it heard", s)
+		t.Errorf("a runtime whose event was refused for load is %+v, want it observed", s)
 	}
 
 	run.sendBatch(t, b, heartbeat(runtimeB, 1)).want(t, http.StatusAccepted, "")
-	run.sendBatch(t, b, change(runtimeB, 2), heartbeat(runtimeB, 2)).want(t, http.StatusServiceUnavailable, listener.ReasonBusy)
+	run.sendBatch(t, b, change(runtimeB, 2), heartbeat(runtimeB, 2)).want(t, http.StatusServiceUnavailable, contract.ReasonBusy)
 
 	if s := watched.Get(runtimeB, manager); s.State != fleet.Fresh || s.Replicas[0].Sequence != 2 {
 		t.Errorf("a runtime whose heartbeats come under load is %+v, want it fresh", s)
@@ -260,8 +260,8 @@ func TestHeartbeatsAreHeardUnderLoad(t *testing.T) {
 	group.Wait()
 }
 
-// A resync that found no room has reached nobody: it replaces none that the fleet is about to ask for.
-func TestAnOverheardResyncReplacesNone(t *testing.T) {
+// A resync that was refused for load does not replace a resync of the fleet.
+func TestRefusedResyncReplacesNone(t *testing.T) {
 	t.Parallel()
 
 	inside, free := make(chan struct{}), make(chan struct{})
@@ -272,17 +272,14 @@ func TestAnOverheardResyncReplacesNone(t *testing.T) {
 
 		return nil
 	})
-	l := newListener(t, listener.PeerSourceFunc(named), listener.InsecureAllowAll(), handler, listener.Options{Fleet: watched, MaxInFlight: 1})
+	l := newListener(t, listener.PeersFunc(named), listener.InsecureAllowAll(), handler, listener.Options{Fleet: watched, MaxInFlight: 1})
 
 	var group sync.WaitGroup
 
 	group.Go(func() { serve(l, batchFrom(t, runtimeA, change(runtimeA, 1))) })
 	<-inside
 
-	resync := change(runtimeB, 1)
-	resync.Kind = core.KindResync
-
-	if w := serve(l, batchFrom(t, runtimeB, resync)); w.Code != http.StatusServiceUnavailable {
+	if w := serve(l, batchFrom(t, runtimeB, ownResync(runtimeB))); w.Code != http.StatusServiceUnavailable {
 		t.Fatalf("the resync was answered %d, want 503", w.Code)
 	}
 
@@ -292,11 +289,11 @@ func TestAnOverheardResyncReplacesNone(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 
-	whom := make(chan core.RuntimeID, 8)
+	resynced := make(chan core.RuntimeID, 8)
 
 	group.Go(func() {
 		_ = watched.Start(ctx, map[core.Manager]core.Handler{manager: core.HandlerFunc(func(_ context.Context, d core.Delivery) error {
-			whom <- d.Runtime
+			resynced <- d.Runtime
 
 			return nil
 		})})
@@ -306,9 +303,9 @@ func TestAnOverheardResyncReplacesNone(t *testing.T) {
 
 	for looked := core.RuntimeID(""); looked != runtimeB; {
 		select {
-		case looked = <-whom:
+		case looked = <-resynced:
 		case <-timeout:
-			t.Fatalf("no resync of %s, whose own was refused", runtimeB)
+			t.Fatalf("no resync of %s, but its own was refused", runtimeB)
 		}
 	}
 
@@ -316,8 +313,8 @@ func TestAnOverheardResyncReplacesNone(t *testing.T) {
 	group.Wait()
 }
 
-// What is not verified is not heard, under load neither.
-func TestStrangersAreNotOverheard(t *testing.T) {
+// The fleet does not observe a runtime that is not verified, also under load.
+func TestStrangersAreNotObserved(t *testing.T) {
 	t.Parallel()
 
 	watched := newFleet(t, fleet.Options{})
@@ -335,21 +332,21 @@ func TestStrangersAreNotOverheard(t *testing.T) {
 
 		return nil
 	})
-	l := newListener(t, listener.PeerSourceFunc(named), verifier, handler, listener.Options{Fleet: watched, MaxInFlight: 1})
+	l := newListener(t, listener.PeersFunc(named), verifier, handler, listener.Options{Fleet: watched, MaxInFlight: 1})
 
 	var group sync.WaitGroup
 
 	group.Go(func() { serve(l, batchFrom(t, runtimeA, change(runtimeA, 1))) })
 	<-inside
 
-	for _, events := range [][]core.WatchEvent{{heartbeat(runtimeB, 1)}, {change(runtimeB, 1), heartbeat(runtimeB, 1)}} {
-		if w := serve(l, batchFrom(t, runtimeB, events...)); w.Code == http.StatusAccepted {
-			t.Errorf("a stranger's %d events were taken", len(events))
+	for _, batch := range []core.Batch{heartbeat(runtimeB, 1), join(change(runtimeB, 1), heartbeat(runtimeB, 1))} {
+		if w := serve(l, batchFrom(t, runtimeB, batch)); w.Code == http.StatusAccepted {
+			t.Errorf("a stranger's %d events were taken", len(batch.Events))
 		}
 	}
 
 	if s := watched.Get(runtimeB, manager); !s.LastSeen.IsZero() {
-		t.Errorf("a stranger was heard: %+v", s)
+		t.Errorf("a stranger was observed: %+v", s)
 	}
 
 	close(free)
@@ -361,22 +358,17 @@ func named(r *http.Request) (core.Peer, error) {
 	return core.Peer{ID: core.RuntimeID(r.Header.Get("Runtime"))}, nil
 }
 
-func batchFrom(t *testing.T, runtime core.RuntimeID, events ...core.WatchEvent) *http.Request {
+func batchFrom(t *testing.T, runtime core.RuntimeID, parts ...core.Batch) *http.Request {
 	t.Helper()
 
-	body, err := contract.V3.Encode(events)
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	r := httptest.NewRequest(http.MethodPost, contract.V3.Path(manager), bytes.NewReader(body))
+	r := httptest.NewRequest(http.MethodPost, contract.V3.Path(manager), bytes.NewReader(encode(t, parts...)))
 	r.Header.Set("Content-Type", contract.V3.ContentType())
 	r.Header.Set("Runtime", string(runtime))
 
 	return r
 }
 
-// electable is a handler that can tell whether it leads.
+// electable is a handler with leader election.
 type electable struct {
 	recorder
 
@@ -391,13 +383,14 @@ func (e *electable) Ready() error {
 	return fmt.Errorf("%w: another replica leads", core.ErrNotReady)
 }
 
-// A runtime whose heartbeats were taken by a replica that does not lead would look silent to the one that does.
+// A replica that does not lead refuses heartbeats: the leader would otherwise find the runtime
+// silent.
 func TestHeartbeatsLookForTheLeader(t *testing.T) {
 	t.Parallel()
 
 	watched := newFleet(t, fleet.Options{})
 	handler := &electable{}
-	l := newListener(t, listener.PeerSourceFunc(named), listener.InsecureAllowAll(), handler, listener.Options{Fleet: watched})
+	l := newListener(t, listener.PeersFunc(named), listener.InsecureAllowAll(), handler, listener.Options{Fleet: watched})
 
 	w := serve(l, batchFrom(t, runtimeA, heartbeat(runtimeA, 1)))
 	if w.Code != http.StatusServiceUnavailable || w.Header().Get("Connection") != "close" {
@@ -405,7 +398,7 @@ func TestHeartbeatsLookForTheLeader(t *testing.T) {
 	}
 
 	if s := watched.Get(runtimeA, manager); !s.LastSeen.IsZero() {
-		t.Errorf("a replica that does not lead has heard %+v", s)
+		t.Errorf("a replica that does not lead has observed %+v", s)
 	}
 
 	handler.leads = true

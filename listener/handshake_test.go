@@ -16,7 +16,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
-// network is a [net.Listener] in memory, whose clients choose their addresses.
+// network is a [net.Listener] in memory. Its clients choose their addresses.
 type network struct {
 	incoming chan net.Conn
 	closed   chan struct{}

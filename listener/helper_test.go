@@ -64,7 +64,7 @@ func (r *recorder) hooks() listener.Hooks {
 	}
 }
 
-// taken returns what was recorded, and forgets it.
+// taken returns the recorded deliveries and answers, and removes them.
 func (r *recorder) taken() ([]core.Delivery, []answered) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -83,7 +83,7 @@ func handlers(handler core.Handler) map[core.Manager]core.Handler {
 }
 
 func newListener(
-	tb testing.TB, peers listener.PeerSource, verifier core.Verifier, handler core.Handler, opts listener.Options,
+	tb testing.TB, peers listener.Peers, verifier core.Verifier, handler core.Handler, opts listener.Options,
 ) *listener.Listener {
 	tb.Helper()
 
@@ -120,7 +120,7 @@ type running struct {
 
 // start serves on a free port until the test ends.
 func start(
-	tb testing.TB, peers listener.PeerSource, verifier core.Verifier, handler core.Handler, opts listener.Options,
+	tb testing.TB, peers listener.Peers, verifier core.Verifier, handler core.Handler, opts listener.Options,
 ) *running {
 	tb.Helper()
 

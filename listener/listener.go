@@ -6,20 +6,23 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"sync/atomic"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// Listener receives events from runtimes for one or several managers. It is an [http.Handler] for all contracts, and with Start a
-// server of its own, in the shape of a controller-runtime Runnable. All methods may be called concurrently.
+// Listener receives events from runtimes for one or several managers. It is an [http.Handler] for
+// all contracts. With Start it is also a server, and a Runnable of controller-runtime. Its methods
+// may be called concurrently.
 type Listener struct {
-	peers    PeerSource
+	peers    Peers
 	verifier core.Verifier
 	handlers map[core.Manager]core.Handler
 	opts     Options
 
 	mux          *http.ServeMux
+	nowhere      *endpoint // answers requests for no contract
 	slots        chan struct{}
 	observeSlots chan struct{} // for requests that are only observed
 	shares       *shares
@@ -27,7 +30,7 @@ type Listener struct {
 	bound        atomic.Pointer[net.Addr]
 }
 
-// The life of a listener. It never goes back.
+// The states of a listener, in their order.
 const (
 	idle int32 = iota
 	starting
@@ -35,19 +38,20 @@ const (
 	stopping
 )
 
-// perObserveSlot is how many slots come with one more for a request that is only observed.
-const perObserveSlot = 8
-
-// New returns a listener. It fails when something required is missing, when a manager's name is invalid, or when an option is out of
-// its range; it names everything that is wrong at once. The handlers are copied.
-func New(peers PeerSource, verifier core.Verifier, handlers map[core.Manager]core.Handler, opts Options) (*Listener, error) {
+// New returns a listener that has copied the handlers. It fails if something required is missing, a
+// manager's name is invalid, or an option is out of its range. The error names all faults.
+func New(peers Peers, verifier core.Verifier, handlers map[core.Manager]core.Handler, opts Options) (*Listener, error) {
 	if err := errors.Join(
 		validatePeers(peers), validateVerifier(verifier), validateHandlers(handlers), opts.validate(),
 	); err != nil {
-		return nil, fmt.Errorf("listener can not be built: %w", err)
+		return nil, fmt.Errorf("listener: %w", err)
 	}
 
 	opts = opts.withDefaults()
+	if checker, ok := peers.(handshakeChecker); ok && opts.TLS != nil {
+		opts.TLS = checkHandshakes(opts.TLS, checker)
+	}
+
 	l := &Listener{
 		peers:        peers,
 		verifier:     verifier,
@@ -57,18 +61,19 @@ func New(peers PeerSource, verifier core.Verifier, handlers map[core.Manager]cor
 		observeSlots: make(chan struct{}, max(opts.MaxInFlight/perObserveSlot, 1)),
 		shares:       newShares(opts.RuntimeRate, opts.RuntimeBurst, opts.RuntimeInFlight),
 	}
+	l.nowhere = &endpoint{Listener: l}
 	l.mux = l.newMux()
 
 	return l, nil
 }
 
 var (
-	errPeersMissing   = errors.New("source of peers is nil: want FromTLS, FromTLSWithRoots or FromXFCC")
+	errPeersMissing   = errors.New("peers are nil: want FromTLSWithRoots, FromTLS or FromXFCC")
 	errHandlerMissing = errors.New("handler is nil")
 	errNoHandlers     = errors.New("there is no handler: want one for each manager")
 )
 
-func validatePeers(peers PeerSource) error {
+func validatePeers(peers Peers) error {
 	if peers == nil {
 		return errPeersMissing
 	}
@@ -83,12 +88,12 @@ func validateHandlers(handlers map[core.Manager]core.Handler) error {
 
 	var invalid []error
 
-	for manager, handler := range handlers {
+	for _, manager := range slices.Sorted(maps.Keys(handlers)) {
 		if _, err := core.ParseManager(string(manager)); err != nil {
 			invalid = append(invalid, err)
 		}
 
-		if handler == nil {
+		if handlers[manager] == nil {
 			invalid = append(invalid, fmt.Errorf("%w: that of manager %q", errHandlerMissing, manager))
 		}
 	}
@@ -96,11 +101,12 @@ func validateHandlers(handlers map[core.Manager]core.Handler) error {
 	return errors.Join(invalid...)
 }
 
-// ServeHTTP answers one request. Use it to mount the listener in a server of your own, or call Start. A server of your own needs
-// what Start brings: timeouts, and room for headers of 64 KiB.
+// ServeHTTP answers one request. It mounts the listener in another server, which needs timeouts,
+// and room for headers of 64 KiB. With [FromTLSWithRoots], chains are then verified in the first
+// request of a certificate rather than in the handshake.
 func (l *Listener) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !isClean(r) {
-		l.notFound(w, r)
+		l.nowhere.ServeHTTP(w, r)
 
 		return
 	}
@@ -108,14 +114,14 @@ func (l *Listener) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	l.mux.ServeHTTP(w, r)
 }
 
-// NeedLeaderElection returns false: controller-runtime then starts the listener on every replica. One that does not lead answers 503 as
-// its handler is not ready, and closes the connection, so that the sender finds the leader; a closed port would
-// look like an outage.
+// NeedLeaderElection returns false: controller-runtime then starts the listener on every replica. A
+// replica that does not lead answers 503 and closes the connection, so that the sender connects to
+// another one. A closed port would look like an outage.
 func (l *Listener) NeedLeaderElection() bool { return false }
 
-// Ready returns nil while Start serves, and an error that wraps [core.ErrNotReady] before and after. It is made for a readiness probe.
-// It does not ask the handlers: a replica that does not lead is ready to say so. If it were not, a rollout that waits for
-// the new replica to be ready, while the old one leads, would wait for ever.
+// Ready returns nil while Start serves, and otherwise an error that wraps [core.ErrNotReady]. It is
+// for a readiness probe. It does not ask the handlers: a rollout waits until the new replica is
+// ready, while the old one still leads.
 func (l *Listener) Ready() error {
 	switch l.state.Load() {
 	case serving:
@@ -127,7 +133,7 @@ func (l *Listener) Ready() error {
 	}
 }
 
-// Addr returns the address that Start has bound, and nil before.
+// Addr returns the bound address, and nil before Start has bound it.
 func (l *Listener) Addr() net.Addr {
 	if bound := l.bound.Load(); bound != nil {
 		return *bound
@@ -136,32 +142,9 @@ func (l *Listener) Addr() net.Addr {
 	return nil
 }
 
-// needsTLS reports whether runtimes are connected to the listener itself.
+// needsTLS reports whether runtimes connect to the listener itself.
 func (l *Listener) needsTLS() bool {
 	_, needed := l.peers.(interface{ needsTLS() })
 
 	return needed
-}
-
-// enter takes a slot for a request, if there is one.
-func (l *Listener) enter() bool {
-	select {
-	case l.slots <- struct{}{}:
-		l.countInFlight(1)
-
-		return true
-	default:
-		return false
-	}
-}
-
-func (l *Listener) leave() {
-	l.countInFlight(-1)
-	<-l.slots
-}
-
-func (l *Listener) countInFlight(delta int) {
-	if l.opts.Hooks.InFlight != nil {
-		l.opts.Hooks.InFlight(delta)
-	}
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"time"
@@ -12,23 +11,27 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
 
-// Options are the optional parts of a [Listener]. The zero value is ready to use.
+// Options are the optional settings of a [Listener]. The zero value is the documented default.
 type Options struct {
-	// Addr is the TCP address that Start binds. Default: ":8082".
+	// Addr is the TCP address that Start binds, as host:port. It is ignored if Listener is set.
+	// Default: ":8082".
 	Addr string
-	// Listener is what Start serves on instead of binding Addr. Start closes it.
+	// Listener is an open socket that Start serves on, and closes, instead of binding Addr. It is
+	// for tests and for sockets that another process has opened. Default: nil, Addr is bound.
 	Listener net.Listener
-	// TLS is what Start serves with; nil means plain HTTP, for a gateway that ends TLS. It is cloned. TLS 1.3 is the least version
-	// unless it names another. A config that its GetConfigForClient returns must offer "h2" in NextProtos itself.
+	// TLS is the configuration to serve with. It is cloned. The minimum version is TLS 1.3 unless
+	// it names another. A configuration that its GetConfigForClient returns must offer "h2" in
+	// NextProtos itself. Default: plain HTTP, for a gateway that terminates TLS.
 	TLS *tls.Config
 
-	// MaxInFlight bounds how many requests are with the verifier and the handler at once; those beyond it are answered 503 at once. With
-	// a Fleet, an eighth more may be with the verifier only: heartbeats are heard also while all others are refused. Default: 256.
+	// MaxInFlight bounds the requests that the verifier and the handler have at the same time.
+	// Further ones are answered 503 at once. With a Fleet, an eighth more may be with the verifier
+	// only. So heartbeats are observed while all events are refused. Default: 256.
 	MaxInFlight int
 	// MaxConnections bounds open connections. When it is reached, a new connection closes the
-	// oldest idle one of the origin that has the most: a runtime that showed its certificate to
-	// this listener, or else an address (IPv6: a /64 network). So neither a gateway nor a fleet
-	// needs a limit of its own. Default: 16,384.
+	// oldest idle one of the origin that has the most. An origin is the runtime of a certificate
+	// that this listener has checked, or else an address (IPv6: a /64 network). So neither a
+	// gateway nor a fleet needs a limit of its own. Default: 16,384.
 	MaxConnections int
 	// MaxHandshakes bounds the TLS handshakes that compute at the same time. Slots are granted
 	// round-robin by address (IPv6: a /64 network), so that one address cannot delay the others. A
@@ -36,25 +39,32 @@ type Options struct {
 	// Default: half of GOMAXPROCS, at least 1.
 	MaxHandshakes int
 
-	// RuntimeRate is how many requests a second each runtime may send on average, and RuntimeBurst how many at once, where a request of
-	// more than 16 KiB counts as several. Those beyond it are answered 429. Defaults: 200 and 400, with which a runtime catches up on
-	// 10,000 single events within a minute.
+	// RuntimeRate bounds the events of each runtime in a second on average, RuntimeBurst at once. A
+	// request without events counts as one event, and so does each 16 KiB of a body. A sender
+	// without identity has such a share for its address (IPv6: a /64 network).
+	//
+	// Requests beyond the share are answered 429, on contracts v1 and v2 503. A batch that is
+	// larger than the rest of the share is taken, and the next one waits. Defaults: 200 and 1,000,
+	// so that 10,000 events take less than a minute.
 	RuntimeRate  float64
 	RuntimeBurst int
-	// RuntimeInFlight bounds how many requests of one runtime are in flight. Those beyond it are answered 429. Default: 16.
+	// RuntimeInFlight bounds the requests of one runtime in flight. Further ones are answered as
+	// those beyond RuntimeRate. Default: 16.
 	RuntimeInFlight int
 
-	// Fleet is told what is heard of each runtime, and its resyncs are handed to the handlers while Start runs. Listeners for different
-	// managers may share one. Default: nobody.
+	// Fleet observes each request that is verified. Its resyncs are delivered to the handlers while
+	// Start runs. Listeners for different managers may share one. Default: none.
 	Fleet *fleet.Fleet
 
-	// HandleTimeout bounds the calls of verifier and handler for one request, by their context. Default: 5 s.
+	// HandleTimeout bounds the calls of verifier and handler for one request, with their context.
+	// Default: 5 s.
 	HandleTimeout time.Duration
 	// ReadTimeout bounds the TLS handshake, and the reading of a request. Default: 10 s.
 	ReadTimeout time.Duration
-	// IdleTimeout is how long a connection without requests is kept. Default: 3 min.
+	// IdleTimeout bounds the time between two requests of a connection. Default: 3 min.
 	IdleTimeout time.Duration
-	// ShutdownTimeout is how long Start waits for requests in flight when it is stopped. Default: 10 s.
+	// ShutdownTimeout is the time for which Start waits for requests in flight at its end.
+	// Default: 10 s.
 	ShutdownTimeout time.Duration
 
 	// Now is the clock. Default: [time.Now].
@@ -62,7 +72,7 @@ type Options struct {
 	// Logger gets starts and ends, failed handshakes at warn, at most one a minute for each cause,
 	// panics, and each refused request at debug level. Default: discard.
 	Logger *slog.Logger
-	// Hooks are called for metrics.
+	// Hooks are called for metrics. Default: none.
 	Hooks Hooks
 }
 
@@ -70,7 +80,7 @@ const (
 	defaultAddr            = ":8082"
 	defaultMaxInFlight     = 256
 	defaultRuntimeRate     = 200
-	defaultRuntimeBurst    = 400
+	defaultRuntimeBurst    = 1000
 	defaultRuntimeInFlight = 16
 	defaultHandleTimeout   = 5 * time.Second
 	defaultReadTimeout     = 10 * time.Second
@@ -97,27 +107,17 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-var errNegative = errors.New("option is negative")
-
 func (o Options) validate() error {
 	return errors.Join(
-		notNegative("MaxInFlight", o.MaxInFlight),
-		notNegative("MaxConnections", o.MaxConnections),
-		notNegative("MaxHandshakes", o.MaxHandshakes),
-		notNegative("RuntimeRate", o.RuntimeRate),
-		notNegative("RuntimeBurst", o.RuntimeBurst),
-		notNegative("RuntimeInFlight", o.RuntimeInFlight),
-		notNegative("HandleTimeout", o.HandleTimeout),
-		notNegative("ReadTimeout", o.ReadTimeout),
-		notNegative("IdleTimeout", o.IdleTimeout),
-		notNegative("ShutdownTimeout", o.ShutdownTimeout),
+		notNegative("Options.MaxInFlight", o.MaxInFlight),
+		notNegative("Options.MaxConnections", o.MaxConnections),
+		notNegative("Options.MaxHandshakes", o.MaxHandshakes),
+		notNegative("Options.RuntimeRate", o.RuntimeRate),
+		notNegative("Options.RuntimeBurst", o.RuntimeBurst),
+		notNegative("Options.RuntimeInFlight", o.RuntimeInFlight),
+		notNegative("Options.HandleTimeout", o.HandleTimeout),
+		notNegative("Options.ReadTimeout", o.ReadTimeout),
+		notNegative("Options.IdleTimeout", o.IdleTimeout),
+		notNegative("Options.ShutdownTimeout", o.ShutdownTimeout),
 	)
-}
-
-func notNegative[T int | float64 | time.Duration](name string, value T) error {
-	if value >= 0 {
-		return nil
-	}
-
-	return fmt.Errorf("%w: Options.%s is %v, want more than 0, or 0 for the default", errNegative, name, value)
 }

@@ -34,13 +34,14 @@ func TestPeer(t *testing.T) {
 		URIs:        []string{"spiffe://trust/a"},
 		IPs:         []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")},
 		Fingerprint: fingerprint(cert.cert),
+		NotBefore:   cert.cert.NotBefore,
 		NotAfter:    cert.cert.NotAfter,
 	}
 
-	sources := map[string]listener.PeerSource{
+	sources := map[string]listener.Peers{
 		"handshake":  listener.FromTLS(listener.PeerOptions{}),
 		"connection": listener.FromTLSWithRoots(ca.roots(), listener.PeerOptions{}),
-		"header":     listener.FromXFCC(listener.InsecureTrustEveryone(), ca.roots(), listener.PeerOptions{}),
+		"header":     listener.FromXFCC(listener.InsecureAnyProxy(), ca.roots(), listener.PeerOptions{}),
 	}
 
 	for name, source := range sources {
@@ -73,7 +74,7 @@ func requestOf(ca *authority, cert *leaf) *http.Request {
 	return r
 }
 
-// What was good stays so only while it is valid and leads to the CA bundle.
+// A remembered certificate is good only while it is valid and leads to the CA bundle.
 func TestCachedPeer(t *testing.T) {
 	t.Parallel()
 
@@ -112,8 +113,8 @@ func TestCachedPeer(t *testing.T) {
 	roots := func() *x509.CertPool { return current.Load().roots }
 	opts := listener.PeerOptions{Now: func() time.Time { return current.Load().now }}
 	handshake := listener.FromTLS(opts)
-	checked := []listener.PeerSource{
-		listener.FromTLSWithRoots(roots, opts), listener.FromXFCC(listener.InsecureTrustEveryone(), roots, opts),
+	checked := []listener.Peers{
+		listener.FromTLSWithRoots(roots, opts), listener.FromXFCC(listener.InsecureAnyProxy(), roots, opts),
 	}
 
 	for _, step := range steps {
@@ -127,7 +128,7 @@ func TestCachedPeer(t *testing.T) {
 	}
 }
 
-func expectReason(t *testing.T, step string, source listener.PeerSource, r *http.Request, want string) {
+func expectReason(t *testing.T, step string, source listener.Peers, r *http.Request, want string) {
 	t.Helper()
 
 	have := ""
@@ -140,7 +141,8 @@ func expectReason(t *testing.T, step string, source listener.PeerSource, r *http
 	}
 }
 
-// A bundle that is replaced while runtimes are connected counts for the next request on the same connection.
+// A bundle that is replaced while runtimes are connected counts for the next request on the same
+// connection.
 func TestRootsChangeUnderConnection(t *testing.T) {
 	t.Parallel()
 
@@ -185,12 +187,12 @@ func TestIdentity(t *testing.T) {
 		want     core.RuntimeID
 	}{
 		{"common name by default", ca.client(t, "runtime-a"), nil, "runtime-a"},
-		{"common name", ca.client(t, "runtime-a"), listener.CommonName, "runtime-a"},
-		{"common name of other letters", ca.client(t, "Läufer 1"), listener.CommonName, "Läufer 1"},
-		{"no common name", ca.client(t, ""), listener.CommonName, ""},
-		{"blank common name", ca.client(t, " \t"), listener.CommonName, ""},
-		{"line break in the common name", ca.client(t, "a\nlevel=INFO"), listener.CommonName, ""},
-		{"text that runs backwards", ca.client(t, "a\u202eb"), listener.CommonName, ""},
+		{"common name", ca.client(t, "runtime-a"), nil, "runtime-a"},
+		{"common name of other letters", ca.client(t, "Läufer 1"), nil, "Läufer 1"},
+		{"no common name", ca.client(t, ""), nil, ""},
+		{"blank common name", ca.client(t, " \t"), nil, ""},
+		{"line break in the common name", ca.client(t, "a\nlevel=INFO"), nil, ""},
+		{"text that runs backwards", ca.client(t, "a\u202eb"), nil, ""},
 		{"too long", ca.client(t, "a"), fixed(core.RuntimeID(long), nil), ""},
 		{"as long as allowed", ca.client(t, "a"), fixed(core.RuntimeID(long[1:]), nil), core.RuntimeID(long[1:])},
 		{"not UTF-8", ca.client(t, "a"), fixed("a\xff", nil), ""},
@@ -225,7 +227,8 @@ func TestIdentity(t *testing.T) {
 	}
 }
 
-// No extended key usage at all is leave for every use (RFC 5280, section 4.2.1.12), and so is the one that says "any".
+// No extended key usage at all is leave for every use (RFC 5280, section 4.2.1.12), and so is the
+// one that says "any".
 func TestKeyUsage(t *testing.T) {
 	t.Parallel()
 
@@ -260,7 +263,7 @@ func TestKeyUsage(t *testing.T) {
 	}
 }
 
-// Certificates of one CA differ in their intermediate: what was checked with one must not stand for another.
+// A verdict about a certificate holds for the chain that it was verified with only.
 func TestChainIsPartOfTheKey(t *testing.T) {
 	t.Parallel()
 
@@ -279,10 +282,10 @@ func TestChainIsPartOfTheKey(t *testing.T) {
 	expectReason(t, "leaf alone again", source, r, listener.ReasonUntrustedChain)
 }
 
-// FuzzFromXFCC looks for a header by which somebody without certificate gets in.
+// FuzzFromXFCC looks for a header that passes without a good certificate.
 func FuzzFromXFCC(f *testing.F) {
 	ca := newAuthority(f, "ca")
-	source := listener.FromXFCC(listener.InsecureTrustEveryone(), ca.roots(), listener.PeerOptions{})
+	source := listener.FromXFCC(listener.InsecureAnyProxy(), ca.roots(), listener.PeerOptions{})
 	self := selfSigned(f, "runtime-a")
 
 	for _, seed := range []string{

@@ -9,19 +9,20 @@ import (
 	"slices"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/listener/xfcc"
+	"github.com/runtime-watcher/runtime-watcher/listener/internal/xfcc"
 )
 
 // HeaderXFCC is the header in which a gateway forwards the certificate of its client.
 const HeaderXFCC = "X-Forwarded-Client-Cert"
 
-// FromXFCC takes the peer from the last element of the X-Forwarded-Client-Cert header, which is the one that the
-// gateway wrote (see package xfcc for its format). The header is believed only when proxy proves that the request comes from the gateway.
-// The certificate is then checked as if the runtime were connected itself: its chain to roots, with the
-// intermediate certificates of the element's Chain, validity, key usage for client authentication, and identity.
+// FromXFCC takes the peer from the X-Forwarded-Client-Cert header of a gateway, in the format of
+// Envoy. A request that proxy does not accept is refused. The runtime's certificate is checked as
+// with [FromTLSWithRoots], with the intermediate certificates of the element's Chain.
 //
-// The gateway must demand a client certificate and must write the header itself, for every request.
-func FromXFCC(proxy Proxy, roots RootsFunc, opts PeerOptions) PeerSource {
+// The gateway must demand a client certificate, and must set the header in every request instead of
+// appending to it. A header with several elements is refused unless [PeerOptions].GatewayNames is
+// set.
+func FromXFCC(proxy Proxy, roots RootsFunc, opts PeerOptions) Peers {
 	return &headerPeers{
 		checker:      newChecker(opts),
 		proxy:        proxy,
@@ -32,11 +33,11 @@ func FromXFCC(proxy Proxy, roots RootsFunc, opts PeerOptions) PeerSource {
 }
 
 var (
-	errProxyMissing = errors.New("proxy to believe is nil: want ProxyCertificate, ProxyAddresses or InsecureTrustEveryone")
+	errProxyMissing = errors.New("proxy is nil: want ProxyCertificate, ProxyAddresses or InsecureAnyProxy")
 	errNoHeader     = Unauthenticated(ReasonNoCertificate, "want a client certificate in the header %s", HeaderXFCC)
 )
 
-// headerPeers believes the header of a gateway.
+// headerPeers takes certificates from the header of a gateway.
 type headerPeers struct {
 	*checker
 
@@ -59,7 +60,7 @@ func (p *headerPeers) validate() error {
 	return invalid
 }
 
-// Peer implements [PeerSource].
+// Peer implements [Peers].
 func (p *headerPeers) Peer(r *http.Request) (core.Peer, error) {
 	if err := p.proxy(r); err != nil {
 		return core.Peer{}, notTheGateway(err)
@@ -76,8 +77,8 @@ func (p *headerPeers) Peer(r *http.Request) (core.Peer, error) {
 	}
 
 	key := keyOfLines(lines)
-	if peer, ok := p.remembered(key, roots); ok {
-		return peer, nil
+	if v, ok := p.known(key, roots); ok {
+		return v.peer, v.err
 	}
 
 	leaf, chain, err := p.certificates(lines)
@@ -96,11 +97,11 @@ func notTheGateway(err error) error {
 	return Unauthenticated(ReasonUntrustedProxy, "sender is not the gateway: %w", err)
 }
 
-// certificates returns the runtime's certificate and those of its chain.
+// certificates returns the runtime's certificate and the others of its chain.
 func (p *headerPeers) certificates(lines []string) (*x509.Certificate, []*x509.Certificate, error) {
 	elements, err := xfcc.Parse(lines)
 	if err != nil {
-		return nil, nil, Unauthenticated(reasonOfHeader(err), "%s: %w", HeaderXFCC, err)
+		return nil, nil, p.headerError(err)
 	}
 
 	element, err := p.runtimeElement(elements)
@@ -110,29 +111,55 @@ func (p *headerPeers) certificates(lines []string) (*x509.Certificate, []*x509.C
 
 	leaf, chain, err := element.Certificates()
 	if err != nil {
-		return nil, nil, Unauthenticated(reasonOfHeader(err), "%s: %w", HeaderXFCC, err)
+		return nil, nil, p.headerError(err)
 	}
 
 	return leaf, chain, nil
 }
 
-// runtimeElement returns the element that the gateway wrote. Those before it came from outside and are worth nothing.
+// runtimeElement returns the element that the gateway wrote about its client, the runtime.
 func (p *headerPeers) runtimeElement(elements []xfcc.Element) (*xfcc.Element, error) {
-	if len(p.gatewayNames) == 0 {
-		return &elements[len(elements)-1], nil
+	if len(p.gatewayNames) > 0 {
+		return p.beforeSidecar(elements)
 	}
 
+	if len(elements) > 1 {
+		return nil, severalElements(len(elements))
+	}
+
+	return &elements[0], nil
+}
+
+func severalElements(count int) error {
+	return Unauthenticated(ReasonSeveralElements, "%s has %d elements, want the gateway to set the header, not to "+
+		"append to it; behind a sidecar, set PeerOptions.GatewayNames", HeaderXFCC, count)
+}
+
+// beforeSidecar returns the element before that of the sidecar, if the sidecar's client is the
+// gateway. Elements before these two came from outside and are not used.
+func (p *headerPeers) beforeSidecar(elements []xfcc.Element) (*xfcc.Element, error) {
 	client := elements[len(elements)-1]
 	named := func(name string) bool { return slices.Contains(p.gatewayNames, name) }
 
 	switch {
 	case !slices.ContainsFunc(client.URIs, named) && !slices.ContainsFunc(client.DNS, named):
-		return nil, Unauthenticated(ReasonUntrustedProxy, "the sidecar's client is not the gateway: want one of %q", p.gatewayNames)
+		return nil, Unauthenticated(ReasonUntrustedProxy,
+			"the sidecar's client is not the gateway: it has none of PeerOptions.GatewayNames, %q", p.gatewayNames)
 	case len(elements) == 1:
 		return nil, errNoHeader
 	default:
 		return &elements[len(elements)-2], nil
 	}
+}
+
+// headerError returns the refusal for an error of package xfcc.
+func (p *headerPeers) headerError(err error) error {
+	if errors.Is(err, xfcc.ErrNoCertificate) && len(p.gatewayNames) == 0 {
+		return Unauthenticated(ReasonNoCertificate,
+			"%s: %w; if a sidecar wrote the element, set PeerOptions.GatewayNames", HeaderXFCC, err)
+	}
+
+	return Unauthenticated(reasonOfHeader(err), "%s: %w", HeaderXFCC, err)
 }
 
 func reasonOfHeader(err error) string {
@@ -150,7 +177,8 @@ func reasonOfHeader(err error) string {
 	}
 }
 
-// keyOfLines hashes the header. A line holds no line break, so that no two headers share one input.
+// keyOfLines hashes the header. A line has no line break, so that two headers do not share one
+// input.
 func keyOfLines(lines []string) cacheKey {
 	if len(lines) == 1 {
 		return sha256.Sum256([]byte(lines[0]))

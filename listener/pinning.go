@@ -8,32 +8,33 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// DomainSource knows the domain that is registered for what an event wants to trigger: that of the event's owner where
-// it names one (contract v1), and else that of the runtime which sent it.
+// Domains has the registered domain of each runtime.
 //
-// Domain must return promptly and is called concurrently. It refuses with [Forbidden] and one of [ReasonOwnerMissing],
-// [ReasonDomainMissing] and [ReasonDomainAmbiguous]; an error that wraps [core.ErrNotReady], like any other, says that
-// the answer is not known yet.
-type DomainSource interface {
+// Domain returns the domain of the event's owner if the event has one (contract v1), and otherwise
+// that of the runtime. It refuses with [Forbidden] and one of [ReasonOwnerMissing],
+// [ReasonDomainMissing] and [ReasonDomainAmbiguous]. Any other error, such as [core.ErrNotReady],
+// means that the domain is not known yet. Domain is called concurrently and must not block.
+type Domains interface {
 	Domain(ctx context.Context, runtime core.RuntimeID, event *core.WatchEvent) (string, error)
 }
 
-// DomainSourceFunc makes a function a [DomainSource].
-type DomainSourceFunc func(ctx context.Context, runtime core.RuntimeID, event *core.WatchEvent) (string, error)
+// DomainsFunc makes a function [Domains].
+type DomainsFunc func(ctx context.Context, runtime core.RuntimeID, event *core.WatchEvent) (string, error)
 
 // Domain calls f.
-func (f DomainSourceFunc) Domain(ctx context.Context, runtime core.RuntimeID, event *core.WatchEvent) (string, error) {
+func (f DomainsFunc) Domain(ctx context.Context, runtime core.RuntimeID, event *core.WatchEvent) (string, error) {
 	return f(ctx, runtime, event)
 }
 
-// SANPinning lets an event pass when the certificate of its sender has at least one SAN (DNS name, URI or IP address) equal to the
-// domain that domains has registered. DNS names are compared without regard to case and to one trailing dot (RFC 4343);
-// a wildcard in the certificate matches nothing, and an empty or wildcard domain is refused.
-func SANPinning(domains DomainSource) core.Verifier { return &sanPinning{domains: domains} }
+// SANPinning lets an event pass if a SAN of the sender's certificate (DNS name, URI or IP address)
+// equals the registered domain. DNS names are compared without regard to case and to one trailing
+// dot (RFC 4343). A wildcard in the certificate matches nothing. An empty domain, or one with a
+// wildcard, is refused.
+func SANPinning(domains Domains) core.Verifier { return &sanPinning{domains: domains} }
 
-var errDomainsMissing = errors.New("source of domains for SAN pinning is nil")
+var errDomainsMissing = errors.New("domains for SAN pinning are nil")
 
-type sanPinning struct{ domains DomainSource }
+type sanPinning struct{ domains Domains }
 
 func (p *sanPinning) validate() error {
 	if p.domains == nil {

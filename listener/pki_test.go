@@ -50,7 +50,7 @@ func (a *authority) intermediate(tb testing.TB, name string) *authority {
 	return &authority{cert: sign(tb, caTemplate(name), a.cert, key, a.key), key: key}
 }
 
-// client issues a certificate for a runtime; edits change what would otherwise be good.
+// client issues a certificate for a runtime; edits change the good template.
 func (a *authority) client(tb testing.TB, name string, edits ...func(*x509.Certificate)) *leaf {
 	tb.Helper()
 
@@ -102,7 +102,7 @@ func (l *leaf) pair(chain ...*authority) tls.Certificate {
 	return pair
 }
 
-// header is what a gateway in front of the listener writes about its client.
+// header is the header in which a gateway forwards the certificate.
 func (l *leaf) header() string {
 	return "Hash=" + fingerprint(l.cert) + `;Cert="` + escapedPEM(l.cert) + `";Subject="` + l.cert.Subject.String() + `";URI=`
 }

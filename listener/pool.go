@@ -5,10 +5,11 @@ import (
 	"sync"
 )
 
-// maxKept is the largest buffer that is kept for the next request: large batches are rare.
+// maxKept is the size of the largest buffer that is kept for another request. Large batches are
+// rare.
 const maxKept = 64 << 10
 
-// pool keeps buffers, which grow with what arrives and not with what is announced.
+// pool keeps buffers, which grow with the bytes that arrive, and not with the announced length.
 type pool struct{ buffers sync.Pool }
 
 func newPool() *pool {
@@ -16,7 +17,7 @@ func newPool() *pool {
 }
 
 func (p *pool) get() *bytes.Buffer {
-	buffer, _ := p.buffers.Get().(*bytes.Buffer) // Nothing else is ever put in.
+	buffer, _ := p.buffers.Get().(*bytes.Buffer) // The pool has nothing else.
 
 	return buffer
 }

@@ -11,24 +11,30 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// Proxy decides whether a request comes from the gateway whose headers are to be believed: nil says yes, an error why not. It is
-// called concurrently and must not block.
+// Proxy decides whether a request comes from the gateway. It returns nil if it does. An error that
+// wraps [core.ErrNotReady] is answered 503, any other 401. It is called concurrently and must not
+// block.
 type Proxy func(r *http.Request) error
 
 var (
-	errNotNamed   = errors.New("certificate of the proxy carries none of the names of the gateway")
-	errNoAddress  = errors.New("remote address is no IP address with port")
-	errOutOfRange = errors.New("remote address is in none of the ranges of the gateway")
-	errNobody     = errors.New("nobody is believed")
+	errNotNamed   = errors.New("no SAN of the proxy is a name of the gateway")
+	errNoAddress  = errors.New("no IP address with a port")
+	errOutOfRange = errors.New("not in the ranges of the gateway")
 )
 
-// ProxyCertificate believes a proxy that shows a client certificate on the TLS connection to the listener: its chain
-// leads to roots, it is valid and for client authentication, and one of its SANs (DNS name, URI or IP address) equals one of names.
-// The server has to ask for a certificate: [tls.RequestClientCert] or more. Without names it believes nobody.
+// maxGateways bounds the certificates of gateways that are remembered. The replicas of a gateway
+// have few.
+const maxGateways = 256
+
+// ProxyCertificate accepts a gateway by the client certificate of its TLS connection. Its chain must
+// lead to roots. One of its SANs (DNS name, URI, IP address) must equal one of names. Without names
+// it accepts none.
+//
+// With [crypto/tls.RequireAndVerifyClientCert] in Options.TLS, strangers fail in the handshake.
 func ProxyCertificate(roots RootsFunc, names ...string) Proxy {
-	// A gateway need not be a runtime: what counts are its names.
-	anybody := func(*x509.Certificate) (core.RuntimeID, error) { return "gateway", nil }
-	check := newChecker(PeerOptions{Identity: anybody, CacheSize: maxGateways})
+	// A gateway is identified by its names: it need not have the identity of a runtime.
+	identity := func(*x509.Certificate) (core.RuntimeID, error) { return "gateway", nil }
+	check := newChecker(PeerOptions{Identity: identity, CacheSize: maxGateways})
 	names = slices.Clone(names)
 
 	return func(r *http.Request) error {
@@ -49,53 +55,30 @@ func ProxyCertificate(roots RootsFunc, names ...string) Proxy {
 	}
 }
 
-// maxGateways is how many certificates of proxies are remembered: replicas have few.
-const maxGateways = 256
-
-// ProxyAddresses believes a proxy that connects from one of the address ranges. Use it only where the network keeps others
-// from sending with such an address. Without ranges it believes nobody.
+// ProxyAddresses accepts a gateway that connects from one of the address ranges. Use it only in a
+// network in which others cannot send from such an address. Without ranges it accepts none. Behind
+// a sidecar of Istio, requests come from 127.0.0.6.
 func ProxyAddresses(ranges ...netip.Prefix) Proxy {
 	ranges = slices.Clone(ranges)
 
 	return func(r *http.Request) error {
 		remote, err := netip.ParseAddrPort(r.RemoteAddr)
 		if err != nil {
-			return errNoAddress
+			return fmt.Errorf("remote address %.80q: %w", r.RemoteAddr, errNoAddress)
 		}
 
 		addr := remote.Addr().Unmap().WithZone("")
 		if !slices.ContainsFunc(ranges, func(prefix netip.Prefix) bool { return prefix.Contains(addr) }) {
-			return fmt.Errorf("%w: %s", errOutOfRange, addr)
+			return fmt.Errorf("remote address %s: %w", addr, errOutOfRange)
 		}
 
 		return nil
 	}
 }
 
-// AnyProxy believes a proxy that at least one of proxies believes. Without proxies it believes nobody.
-func AnyProxy(proxies ...Proxy) Proxy {
-	proxies = slices.Clone(proxies)
-
-	return func(r *http.Request) error {
-		refused := errNobody
-
-		for i, proxy := range proxies {
-			err := proxy(r)
-			if err == nil {
-				return nil
-			}
-
-			if i == 0 || errors.Is(err, core.ErrNotReady) {
-				refused = err
-			}
-		}
-
-		return refused
-	}
-}
-
-// InsecureTrustEveryone believes everybody who can reach the listener: whoever sends the header with a certificate that he has
-// seen is that runtime, as a certificate is no secret. For tests, and where other means keep all but the gateway away.
-func InsecureTrustEveryone() Proxy {
+// InsecureAnyProxy accepts every sender. A certificate is no secret: each sender that has seen one
+// can then pass for its runtime. Use it in tests only, or if nothing but the gateway can reach the
+// listener.
+func InsecureAnyProxy() Proxy {
 	return func(*http.Request) error { return nil }
 }

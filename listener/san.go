@@ -8,7 +8,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// hasSAN reports whether one of the peer's SANs equals name. A wildcard in the certificate is a name like any other.
+// hasSAN reports whether one of the peer's SANs equals name. A wildcard in the certificate matches
+// nothing but itself.
 func hasSAN(peer *core.Peer, name string) bool {
 	if addr, err := netip.ParseAddr(name); err == nil {
 		return slices.Contains(peer.IPs, addr.Unmap())
@@ -18,8 +19,8 @@ func hasSAN(peer *core.Peer, name string) bool {
 		slices.ContainsFunc(peer.DNSNames, func(dns string) bool { return sameDNSName(dns, name) })
 }
 
-// sameDNSName compares as DNS does (RFC 4343): without regard to the case of ASCII letters, of those only, and to the dot of the
-// root at the end.
+// sameDNSName compares as DNS does (RFC 4343): without regard to the case of ASCII letters, and to
+// the trailing dot of the root.
 func sameDNSName(a, b string) bool {
 	a, b = strings.TrimSuffix(a, "."), strings.TrimSuffix(b, ".")
 	if a == "" || len(a) != len(b) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"sync"
@@ -17,10 +16,6 @@ import (
 const (
 	// writeGrace is the time for writing an answer of a few bytes.
 	writeGrace = 5 * time.Second
-	// maxPause is the longest pause of a connection whose runtime exceeds its share. It is never
-	// longer than Retry-After, so that a runtime that waits as long as it is asked to does not
-	// notice.
-	maxPause = time.Second
 )
 
 var (
@@ -30,9 +25,10 @@ var (
 )
 
 // Start binds the address and serves until ctx ends. Then it answers new requests with 503 and
-// waits for requests in flight, at most Options.ShutdownTimeout. It returns an error when the
-// address cannot be bound, when serving fails, when another listener delivers the resyncs of one of
-// its managers, or when requests were cut off. It can be called once.
+// waits for requests in flight, at most Options.ShutdownTimeout. It can be called once.
+//
+// It returns an error if the address cannot be bound, if serving fails, or if requests were cut
+// off. It also fails if another listener delivers the resyncs of one of its managers.
 func (l *Listener) Start(ctx context.Context) error {
 	if !l.state.CompareAndSwap(idle, starting) {
 		return errStarted
@@ -129,15 +125,5 @@ func (l *Listener) serveUntil(ctx context.Context, server *httpserver.Server) er
 func (l *Listener) claim(r *http.Request, runtime core.RuntimeID) {
 	if l.needsTLS() {
 		httpserver.SetOrigin(r.Context(), "runtime "+string(runtime))
-	}
-}
-
-// slowDown pauses the connection of a request that exceeds the share of its runtime, unless it is a
-// gateway's. An answer costs processor time, and a flood comes as fast as it is answered. Half of
-// the pause is random, because connections that were paused together would otherwise come back
-// together.
-func (l *Listener) slowDown(r *http.Request) {
-	if l.needsTLS() {
-		httpserver.PauseReads(r.Context(), maxPause/2+rand.N(maxPause/2)) //nolint:gosec // Not a secret.
 	}
 }

@@ -28,20 +28,20 @@ var _ interface {
 func TestNewNamesAllThatIsWrong(t *testing.T) {
 	t.Parallel()
 
-	good := listener.PeerSourceFunc(known)
+	good := listener.PeersFunc(known)
 	verifier, handler := listener.InsecureAllowAll(), core.Handler(&recorder{})
-	everyone := listener.InsecureTrustEveryone()
+	everyone := listener.InsecureAnyProxy()
 	roots := newAuthority(t, "ca").roots()
 
 	tests := []struct {
 		name     string
-		peers    listener.PeerSource
+		peers    listener.Peers
 		verifier core.Verifier
 		handlers map[core.Manager]core.Handler
 		opts     listener.Options
 		want     []string
 	}{
-		{"nothing", nil, nil, nil, listener.Options{}, []string{"source of peers is nil", "verifier is nil", "no handler"}},
+		{"nothing", nil, nil, nil, listener.Options{}, []string{"peers are nil", "verifier is nil", "no handler"}},
 		{
 			"handlers", good, verifier,
 			map[core.Manager]core.Handler{"Not a label": handler, "good": nil},
@@ -58,7 +58,7 @@ func TestNewNamesAllThatIsWrong(t *testing.T) {
 		{
 			"header", listener.FromXFCC(nil, nil, listener.PeerOptions{CacheSize: -1}), verifier, handlers(handler),
 			listener.Options{},
-			[]string{"proxy to believe is nil", "CA bundle is nil", "CacheSize"},
+			[]string{"proxy is nil", "CA bundle is nil", "CacheSize"},
 		},
 		{
 			"header with all but the CA bundle", listener.FromXFCC(everyone, nil, listener.PeerOptions{}), verifier, handlers(handler),
@@ -78,7 +78,7 @@ func TestNewNamesAllThatIsWrong(t *testing.T) {
 		{
 			"verifiers inside", good, listener.AllOf(nil, listener.AnyOf(nil, listener.SANPinning(nil))), handlers(handler),
 			listener.Options{},
-			[]string{"verifier is nil", "source of domains"},
+			[]string{"verifier is nil", "domains for SAN pinning"},
 		},
 		{
 			"nothing wrong", listener.FromXFCC(everyone, roots, listener.PeerOptions{}), listener.AllOf(verifier), handlers(handler),
@@ -113,15 +113,15 @@ func TestStartReturnsErrors(t *testing.T) {
 
 	tests := []struct {
 		name  string
-		peers listener.PeerSource
+		peers listener.Peers
 		opts  listener.Options
 		want  string
 	}{
-		{"address is taken", listener.PeerSourceFunc(known), listener.Options{Addr: taken.Addr().String()}, "bind"},
-		{"address is none", listener.PeerSourceFunc(known), listener.Options{Addr: "nowhere"}, "bind"},
+		{"address is taken", listener.PeersFunc(known), listener.Options{Addr: taken.Addr().String()}, "bind"},
+		{"address is none", listener.PeersFunc(known), listener.Options{Addr: "nowhere"}, "bind"},
 		{"peers of the handshake without TLS", listener.FromTLS(listener.PeerOptions{}), listener.Options{}, "Options.TLS is nil"},
 		{
-			"TLS without certificate", listener.PeerSourceFunc(known),
+			"TLS without certificate", listener.PeersFunc(known),
 			listener.Options{Addr: "127.0.0.1:0", TLS: &tls.Config{MinVersion: tls.VersionTLS13}},
 			"server ended",
 		},
@@ -150,7 +150,7 @@ func TestStartReturnsErrors(t *testing.T) {
 func TestLife(t *testing.T) {
 	t.Parallel()
 
-	l := newListener(t, listener.PeerSourceFunc(known), listener.InsecureAllowAll(), &recorder{}, listener.Options{Addr: "127.0.0.1:0"})
+	l := newListener(t, listener.PeersFunc(known), listener.InsecureAllowAll(), &recorder{}, listener.Options{Addr: "127.0.0.1:0"})
 	if l.Ready() == nil || l.Addr() != nil || l.NeedLeaderElection() {
 		t.Errorf("before: ready %v, address %v, needs leader election %v", l.Ready(), l.Addr(), l.NeedLeaderElection())
 	}
@@ -211,7 +211,7 @@ func newBlocked(t *testing.T, timeout time.Duration, stubborn bool) *blocked {
 			return ctx.Err()
 		}
 	})
-	b.running = start(t, listener.PeerSourceFunc(known), listener.InsecureAllowAll(), handler, listener.Options{
+	b.running = start(t, listener.PeersFunc(known), listener.InsecureAllowAll(), handler, listener.Options{
 		TLS: serverConfig(t, ca, tls.NoClientCert, ca), ShutdownTimeout: timeout, HandleTimeout: time.Minute,
 	})
 	b.client = newClient(t, ca, true)
@@ -289,28 +289,28 @@ func TestShutdownCutsOffRequests(t *testing.T) {
 	close(b.free)
 }
 
-// Who must come back by another connection is sent away by the means of each protocol; a gateway keeps its own.
+// A sender that must connect again loses its connection, on each protocol. A gateway keeps its own.
 func TestWhoseConnectionEnds(t *testing.T) {
 	t.Parallel()
 
 	ca := newAuthority(t, "ca")
 	ready := core.Handler(&recorder{})
 	waits := core.HandlerFunc(func(context.Context, core.Delivery) error { return core.ErrNotReady })
-	nobody := listener.ProxyAddresses()
+	none := listener.ProxyAddresses()
 
 	tests := []struct {
 		name    string
-		peers   listener.PeerSource
+		peers   listener.Peers
 		handler core.Handler
 		status  int
 		ends    bool
 	}{
-		{"taken", listener.PeerSourceFunc(known), ready, http.StatusOK, false},
-		{"replica that does not lead", listener.PeerSourceFunc(known), waits, http.StatusServiceUnavailable, true},
+		{"taken", listener.PeersFunc(known), ready, http.StatusOK, false},
+		{"replica that does not lead", listener.PeersFunc(known), waits, http.StatusServiceUnavailable, true},
 		{"stranger", listener.FromTLS(listener.PeerOptions{}), ready, http.StatusUnauthorized, true},
-		{"past the gateway", listener.FromXFCC(nobody, ca.roots(), listener.PeerOptions{}), ready, http.StatusUnauthorized, true},
+		{"past the gateway", listener.FromXFCC(none, ca.roots(), listener.PeerOptions{}), ready, http.StatusUnauthorized, true},
 		{
-			"stranger behind the gateway", listener.FromXFCC(listener.InsecureTrustEveryone(), ca.roots(), listener.PeerOptions{}), ready,
+			"stranger behind the gateway", listener.FromXFCC(listener.InsecureAnyProxy(), ca.roots(), listener.PeerOptions{}), ready,
 			http.StatusUnauthorized, false,
 		},
 	}
@@ -379,7 +379,7 @@ func (l *countingListener) read() int {
 func TestUnencryptedHTTP2(t *testing.T) {
 	t.Parallel()
 
-	run := start(t, listener.PeerSourceFunc(known), listener.InsecureAllowAll(), &recorder{}, listener.Options{})
+	run := start(t, listener.PeersFunc(known), listener.InsecureAllowAll(), &recorder{}, listener.Options{})
 
 	var protocols http.Protocols
 	protocols.SetUnencryptedHTTP2(true)
@@ -399,7 +399,7 @@ func TestOldTLSIsRefused(t *testing.T) {
 	ca := newAuthority(t, "ca")
 	config := serverConfig(t, ca, tls.NoClientCert, ca)
 	config.MinVersion = 0
-	run := start(t, listener.PeerSourceFunc(known), listener.InsecureAllowAll(), &recorder{}, listener.Options{TLS: config})
+	run := start(t, listener.PeersFunc(known), listener.InsecureAllowAll(), &recorder{}, listener.Options{TLS: config})
 
 	dialer := tls.Dialer{Config: &tls.Config{RootCAs: ca.pool(), MaxVersion: tls.VersionTLS12}}
 	if conn, err := dialer.DialContext(t.Context(), "tcp", run.address()); err == nil {
@@ -412,11 +412,11 @@ func TestOldTLSIsRefused(t *testing.T) {
 	}
 }
 
-// Who sends slowly, or a header without end, costs a connection for a while and no more.
+// A slow request, or a header without end, costs one connection for a limited time.
 func TestSlowAndEndless(t *testing.T) {
 	t.Parallel()
 
-	run := start(t, listener.PeerSourceFunc(known), listener.InsecureAllowAll(), &recorder{},
+	run := start(t, listener.PeersFunc(known), listener.InsecureAllowAll(), &recorder{},
 		listener.Options{ReadTimeout: 50 * time.Millisecond})
 	tests := []struct{ name, text, want string }{
 		{"half a header", "POST /v2/lifecycle/event HTTP/1.1\r\nHost: a\r\n", ""},
@@ -457,14 +457,15 @@ func TestSlowAndEndless(t *testing.T) {
 	}
 }
 
-// Beyond the bound, a new connection takes the place of one without a request, and the client of that comes back by another.
+// Beyond the bound, a new connection takes the place of one without a request, and the client of
+// that comes back by another.
 func TestMaxConnections(t *testing.T) {
 	t.Parallel()
 
 	var dropped sync.Map
 
 	counted := &countingListener{Listener: listen(t)}
-	l := newListener(t, listener.PeerSourceFunc(known), listener.InsecureAllowAll(), &recorder{}, listener.Options{
+	l := newListener(t, listener.PeersFunc(known), listener.InsecureAllowAll(), &recorder{}, listener.Options{
 		Listener: counted, MaxConnections: 2, Hooks: listener.Hooks{ConnectionDropped: func(reason string) { dropped.Store(reason, true) }},
 	})
 	ctx, stop := context.WithCancel(t.Context())

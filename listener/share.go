@@ -4,19 +4,26 @@ import (
 	"sync"
 	"time"
 
-	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
 )
 
-// shares bounds what each runtime may take of a listener: a token bucket, and a number of requests in flight. Its memory is
-// bounded by the runtimes that asked within the last two lives of a bucket: one that was left alone for a life is full, and
-// need not be remembered.
+// account is the sender that a cost is charged to: an identified runtime, or the origin address of
+// a stranger.
+type account struct {
+	name     string
+	stranger bool
+}
+
+// shares bounds the requests, events and bytes of each account with a token bucket, and its
+// requests in flight. An account that was idle for a life has a full bucket and is forgotten.
 type shares struct {
 	rate, burst float64
 	inFlight    int
-	life        time.Duration
+	// life is the longest time until an empty bucket, or one in debt, is full again.
+	life time.Duration
 
 	mu         sync.Mutex
-	young, old map[core.RuntimeID]*share
+	young, old map[account]*share
 	turned     time.Time
 }
 
@@ -24,33 +31,36 @@ type share struct {
 	tokens   float64
 	filled   time.Time
 	inFlight int
+	// quiet is the end of the pauses of the account.
+	quiet time.Time
 }
 
 func newShares(rate float64, burst, inFlight int) *shares {
+	debt := contract.V3.MaxEvents()
+
 	return &shares{
 		rate:     rate,
 		burst:    float64(burst),
 		inFlight: inFlight,
-		life:     time.Duration(float64(burst) / rate * float64(time.Second)),
-		young:    make(map[core.RuntimeID]*share),
+		life:     time.Duration(float64(burst+debt) / rate * float64(time.Second)),
+		young:    make(map[account]*share),
 	}
 }
 
-// enter takes cost tokens and one place in flight. Without them it returns how long to wait, and must not be followed by leave.
-func (s *shares) enter(runtime core.RuntimeID, cost float64, now time.Time) (wait time.Duration, ok bool) {
+// enter takes cost tokens and counts a request in flight. Without room for it, enter returns the
+// time to wait; leave must not follow then.
+func (s *shares) enter(a account, cost float64, now time.Time) (wait time.Duration, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	held := s.find(runtime, now)
-	held.tokens = min(s.burst, held.tokens+now.Sub(held.filled).Seconds()*s.rate)
-	held.filled = now
+	held := s.fill(a, now)
 	cost = min(cost, s.burst)
 
 	switch {
 	case held.inFlight >= s.inFlight:
 		return time.Second, false
 	case held.tokens < cost:
-		return time.Duration((cost - held.tokens) / s.rate * float64(time.Second)), false
+		return s.until(cost - held.tokens), false
 	}
 
 	held.tokens -= cost
@@ -59,41 +69,96 @@ func (s *shares) enter(runtime core.RuntimeID, cost float64, now time.Time) (wai
 	return 0, true
 }
 
-func (s *shares) leave(runtime core.RuntimeID, now time.Time) {
+// charge takes cost tokens unless the bucket is in debt, and may bring it into debt. Later requests
+// wait until that is paid. So a batch that is larger than the burst can be sent at all.
+func (s *shares) charge(a account, cost float64, now time.Time) (wait time.Duration, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	s.find(runtime, now).inFlight--
+	held := s.fill(a, now)
+	if held.tokens < 0 && cost > 0 {
+		return s.until(1 - held.tokens), false
+	}
+
+	held.tokens -= cost
+
+	return 0, true
 }
 
-func (s *shares) find(runtime core.RuntimeID, now time.Time) *share {
-	s.turn(now)
+func (s *shares) leave(a account, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 
-	if held := s.young[runtime]; held != nil {
-		return held
+	s.find(a, now).inFlight--
+}
+
+const (
+	// pauseEach is the pause of an account for each of its refused requests. So at most 100 of them
+	// a second are answered, on any number of connections.
+	pauseEach = 10 * time.Millisecond
+	// longestPause bounds the pause of an account.
+	longestPause = 5 * time.Second
+)
+
+// pause returns how long to read nothing from the connection of a refused request. Pauses of an
+// account follow each other.
+func (s *shares) pause(a account, now time.Time) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	held := s.find(a, now)
+	if held.quiet.Before(now) {
+		held.quiet = now
 	}
 
-	held := s.old[runtime]
-	if held == nil {
-		held = &share{tokens: s.burst, filled: now}
-	}
+	quiet := min(held.quiet.Add(pauseEach).Sub(now), longestPause)
+	held.quiet = now.Add(quiet)
 
-	s.young[runtime] = held
+	return quiet
+}
+
+// until returns the time for so many tokens.
+func (s *shares) until(tokens float64) time.Duration {
+	return time.Duration(tokens / s.rate * float64(time.Second))
+}
+
+// fill returns the share of an account with the tokens that it has now.
+func (s *shares) fill(a account, now time.Time) *share {
+	held := s.find(a, now)
+	held.tokens = min(s.burst, held.tokens+now.Sub(held.filled).Seconds()*s.rate)
+	held.filled = now
 
 	return held
 }
 
-// turn forgets the runtimes that were left alone for a life, unless a request of them is still in flight.
-func (s *shares) turn(now time.Time) {
+func (s *shares) find(a account, now time.Time) *share {
+	s.forget(now)
+
+	if held := s.young[a]; held != nil {
+		return held
+	}
+
+	held := s.old[a]
+	if held == nil {
+		held = &share{tokens: s.burst, filled: now}
+	}
+
+	s.young[a] = held
+
+	return held
+}
+
+// forget removes the accounts that were idle for a life, unless a request of them is in flight.
+func (s *shares) forget(now time.Time) {
 	if now.Sub(s.turned) < s.life {
 		return
 	}
 
-	kept := make(map[core.RuntimeID]*share)
+	kept := make(map[account]*share)
 
-	for runtime, held := range s.old {
-		if held.inFlight > 0 && s.young[runtime] == nil {
-			kept[runtime] = held
+	for a, held := range s.old {
+		if held.inFlight > 0 && s.young[a] == nil {
+			kept[a] = held
 		}
 	}
 

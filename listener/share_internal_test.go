@@ -4,17 +4,15 @@ import (
 	"fmt"
 	"testing"
 	"time"
-
-	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-const prod = core.RuntimeID("prod")
+var prod = account{name: "prod"}
 
 // visit enters and leaves.
-func visit(s *shares, runtime core.RuntimeID, now time.Time) (time.Duration, bool) {
-	wait, ok := s.enter(runtime, 1, now)
+func visit(s *shares, a account, now time.Time) (time.Duration, bool) {
+	wait, ok := s.enter(a, 1, now)
 	if ok {
-		s.leave(runtime, now)
+		s.leave(a, now)
 	}
 
 	return wait, ok
@@ -35,7 +33,7 @@ func TestSharesRefill(t *testing.T) {
 		t.Errorf("beyond the burst: taken %v, wait %v, want to wait 500ms for the next token", ok, wait)
 	}
 
-	if _, ok := visit(s, "other", now); !ok {
+	if _, ok := visit(s, account{name: "other"}, now); !ok {
 		t.Error("another runtime was refused")
 	}
 
@@ -45,7 +43,8 @@ func TestSharesRefill(t *testing.T) {
 		t.Error("refused after the wait that was asked for")
 	}
 
-	// More than two lives: it is forgotten, and starts with a full bucket, but with no more than that.
+	// More than two lives: it is forgotten, and starts with a full bucket, but with no more than
+	// that.
 	now = now.Add(time.Hour)
 
 	taken := 0
@@ -65,7 +64,7 @@ func TestSharesTakeMoreThanTheBurst(t *testing.T) {
 
 	s, now := newShares(1, 4, 1), time.Unix(1000, 0)
 	if _, ok := s.enter(prod, 100, now); !ok {
-		t.Fatal("what costs more than the burst can never be sent")
+		t.Fatal("a cost above the burst is refused for ever")
 	}
 
 	s.leave(prod, now)
@@ -112,7 +111,7 @@ func TestSharesForgetTheIdle(t *testing.T) {
 
 	for round := range 10 {
 		for n := range each {
-			visit(s, core.RuntimeID(fmt.Sprintf("%d-%d", round, n)), now)
+			visit(s, account{name: fmt.Sprintf("%d-%d", round, n)}, now)
 		}
 
 		most = max(most, len(s.young)+len(s.old))
@@ -135,7 +134,7 @@ func TestSharesForgetTheIdle(t *testing.T) {
 
 	for range 3 {
 		now = now.Add(s.life)
-		visit(s, "last", now)
+		visit(s, account{name: "last"}, now)
 	}
 
 	if n := len(s.young) + len(s.old); n > 2 {

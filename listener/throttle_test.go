@@ -4,6 +4,8 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -41,7 +43,7 @@ func TestFloodCostsOnlyItsRuntime(t *testing.T) {
 
 		want, after := http.StatusOK, ""
 		if n >= fit {
-			want, after = http.StatusTooManyRequests, "1"
+			want, after = http.StatusServiceUnavailable, "1"
 		}
 
 		if response.StatusCode != want || response.Header.Get("Retry-After") != after {
@@ -59,8 +61,8 @@ func TestFloodCostsOnlyItsRuntime(t *testing.T) {
 		t.Errorf("%d deliveries, want %d", len(deliveries), fit+1)
 	}
 
-	if last := answers[fit]; last != (answered{"v2", "", http.StatusTooManyRequests, listener.ReasonTooFast}) {
-		t.Errorf("the hook was told %v", last)
+	if last := answers[fit]; last != (answered{"v2", "", http.StatusServiceUnavailable, contract.ReasonTooFast}) {
+		t.Errorf("the hook got %v", last)
 	}
 
 	clock.add(time.Minute)
@@ -87,10 +89,10 @@ func TestLargeBodiesCostMore(t *testing.T) {
 			run := pki.start(&recorder{}, listener.Options{RuntimeRate: 1, RuntimeBurst: 20, Now: clock.now})
 			client := pki.client(runtimeA)
 
-			run.sendBody(t, client, contract.V3.ContentType(), body()).want(t, http.StatusBadRequest, listener.ReasonMalformed)
+			run.sendBody(t, client, contract.V3.ContentType(), body()).want(t, http.StatusBadRequest, contract.ReasonMalformed)
 
 			have := run.sendBody(t, client, contract.V3.ContentType(), body())
-			have.want(t, http.StatusTooManyRequests, listener.ReasonTooFast)
+			have.want(t, http.StatusTooManyRequests, contract.ReasonTooFast)
 
 			// 17 tokens of 20 are gone, and 17 are needed.
 			if after := have.header.Get("Retry-After"); after != "14" {
@@ -129,7 +131,7 @@ func TestInFlightIsBoundedForEachRuntime(t *testing.T) {
 	}
 
 	have := run.sendBatch(t, a, change(runtimeA, 3))
-	have.want(t, http.StatusTooManyRequests, listener.ReasonTooFast)
+	have.want(t, http.StatusTooManyRequests, contract.ReasonTooFast)
 
 	if after := have.header.Get("Retry-After"); after != "1" {
 		t.Errorf("Retry-After %q, want 1", after)
@@ -143,7 +145,207 @@ func TestInFlightIsBoundedForEachRuntime(t *testing.T) {
 	run.sendBatch(t, a, change(runtimeA, 3)).want(t, http.StatusAccepted, "")
 }
 
-// A flood comes as fast as it is answered: the connection that it comes on is read slowly, and no other.
+// Deployed agents of v1 and v2 give up an event on 429, and try again on 503.
+func TestTooFastIsRetriedOnEveryContract(t *testing.T) {
+	t.Parallel()
+
+	for contractName, want := range map[string]int{
+		"v1": http.StatusServiceUnavailable, "v2": http.StatusServiceUnavailable, "v3": http.StatusTooManyRequests,
+	} {
+		t.Run(contractName, func(t *testing.T) {
+			t.Parallel()
+
+			var clock handClock
+
+			l := newListener(t, listener.PeersFunc(known), listener.InsecureAllowAll(), &recorder{},
+				listener.Options{RuntimeRate: 1, RuntimeBurst: 1, Now: clock.now})
+			body, target := bodyV1, "/"+contractName+"/lifecycle/event"
+
+			if contractName == "v3" {
+				target += "s"
+			}
+
+			serve(l, post(target, body))
+
+			w := serve(l, post(target, body))
+			if w.Code != want || w.Header().Get("Retry-After") == "" || !strings.Contains(w.Body.String(), contract.ReasonTooFast) {
+				t.Errorf("answer %d %s with Retry-After %q, want %d with one", w.Code, w.Body, w.Header().Get("Retry-After"), want)
+			}
+		})
+	}
+}
+
+// A runtime gets no more events to the handler by sending them in batches.
+func TestEventsOfABatchAreCharged(t *testing.T) {
+	t.Parallel()
+
+	const rate, burst, each, seconds = 200, 400, 100, 10
+
+	var (
+		record recorder
+		clock  handClock
+	)
+
+	l := newListener(t, listener.PeersFunc(named), listener.InsecureAllowAll(), &record,
+		listener.Options{RuntimeRate: rate, RuntimeBurst: burst, Now: clock.now})
+	batch := changes(runtimeA, each)
+
+	for range 100 * seconds {
+		serve(l, batchFrom(t, runtimeA, batch))
+		clock.add(time.Second / 100)
+	}
+
+	// One batch may bring the share into debt.
+	deliveries, _ := record.taken()
+	if n := len(deliveries); n > burst+each+rate*seconds || n < rate*seconds {
+		t.Errorf("%d events were handled in %d s, want %d a second after a burst of %d", n, seconds, rate, burst)
+	}
+
+	if w := serve(l, batchFrom(t, runtimeB, change(runtimeB, 1))); w.Code != http.StatusAccepted {
+		t.Errorf("answer %d to another runtime, want 202", w.Code)
+	}
+}
+
+// A batch that is larger than the burst is taken, and a sender that waits as long as it is asked to
+// gets everything through.
+func TestLargeBatchesGetThrough(t *testing.T) {
+	t.Parallel()
+
+	var (
+		record recorder
+		clock  handClock
+	)
+
+	l := newListener(t, listener.PeersFunc(named), listener.InsecureAllowAll(), &record,
+		listener.Options{RuntimeRate: 0.5, RuntimeBurst: 2, Now: clock.now})
+
+	for n := range 3 {
+		w := serve(l, batchFrom(t, runtimeA, changes(runtimeA, 20)))
+		if w.Code == http.StatusTooManyRequests {
+			wait, _ := strconv.Atoi(w.Header().Get("Retry-After"))
+			clock.add(time.Duration(wait) * time.Second)
+
+			w = serve(l, batchFrom(t, runtimeA, changes(runtimeA, 20)))
+		}
+
+		if w.Code != http.StatusAccepted {
+			t.Fatalf("batch %d is answered %d with Retry-After %s after the wait", n, w.Code, w.Header().Get("Retry-After"))
+		}
+	}
+
+	if deliveries, _ := record.taken(); len(deliveries) != 60 {
+		t.Errorf("%d events were delivered, want 60", len(deliveries))
+	}
+}
+
+// Requests for no contract cost as much as others.
+func TestWrongPathsAndMethodsAreCharged(t *testing.T) {
+	t.Parallel()
+
+	const burst = 10
+
+	requests := map[string]func() *http.Request{
+		"path": func() *http.Request { return httptest.NewRequest(http.MethodGet, "/x", http.NoBody) },
+		"path that is not clean": func() *http.Request {
+			return httptest.NewRequest(http.MethodGet, "/v2//event", http.NoBody)
+		},
+		"method":  func() *http.Request { return httptest.NewRequest(http.MethodGet, "/v3/lifecycle/events", http.NoBody) },
+		"manager": func() *http.Request { return httptest.NewRequest(http.MethodPost, "/v3/other/events", http.NoBody) },
+	}
+	senders := map[string]listener.PeersFunc{
+		"runtime":  known,
+		"stranger": func(*http.Request) (core.Peer, error) { return core.Peer{}, core.ErrUnauthenticated },
+		"sender that is not known yet": func(*http.Request) (core.Peer, error) {
+			return core.Peer{}, core.ErrNotReady
+		},
+	}
+
+	for name, request := range requests {
+		for sender, peers := range senders {
+			t.Run(name+" of a "+sender, func(t *testing.T) {
+				t.Parallel()
+
+				var clock handClock
+
+				l := newListener(t, peers, listener.InsecureAllowAll(), &recorder{},
+					listener.Options{RuntimeRate: 1, RuntimeBurst: burst, Now: clock.now})
+
+				for n := range burst {
+					if w := serve(l, request()); w.Code == http.StatusTooManyRequests {
+						t.Fatalf("request %d of %d is answered 429", n, burst)
+					}
+				}
+
+				serve(l, request()) // A stranger may go into debt.
+
+				if w := serve(l, request()); w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") == "" {
+					t.Errorf("answer %d beyond the share, want 429 with Retry-After", w.Code)
+				}
+
+				other := request()
+				other.RemoteAddr = "192.0.2.200:1"
+
+				if w := serve(l, other); sender != "runtime" && w.Code == http.StatusTooManyRequests {
+					t.Error("a stranger at another address is answered 429")
+				}
+			})
+		}
+	}
+}
+
+// A flood on many connections is read as slowly as one on a single connection: the pauses of a
+// runtime follow each other.
+func TestFloodOnManyConnections(t *testing.T) {
+	t.Parallel()
+
+	const (
+		connections = 32
+		during      = 3 * time.Second
+	)
+
+	pki := newFleetPKI(t)
+	run := pki.start(&recorder{}, listener.Options{RuntimeRate: 0.01, RuntimeBurst: 1})
+	cert := pki.ca.client(t, string(runtimeA)).pair()
+	clients := make([]*http.Client, connections)
+
+	for i := range clients {
+		clients[i] = newClient(t, pki.ca, true, cert)
+		mustSend(t, clients[i], run.url+"/x", "", nil) // Requests that find no connection dial one each.
+	}
+
+	ctx, stop := context.WithTimeout(t.Context(), during)
+	defer stop()
+
+	var (
+		group   sync.WaitGroup
+		answers atomic.Int64
+	)
+
+	for _, client := range clients {
+		// Many requests at once on each connection: HTTP/2 delivers them with one read.
+		for range 20 {
+			group.Go(func() {
+				for ctx.Err() == nil {
+					r, _ := http.NewRequestWithContext(ctx, http.MethodGet, run.url+"/x", http.NoBody)
+					if response, err := client.Do(r); err == nil {
+						response.Body.Close()
+						answers.Add(1)
+					}
+				}
+			})
+		}
+	}
+
+	group.Wait()
+
+	// 100 a second, and one read of each connection before its first pause.
+	if n, most := answers.Load(), int64(during/time.Second*100+connections*40); n > most {
+		t.Errorf("%d requests beyond the share were answered in %v, want at most %d", n, during, most)
+	}
+}
+
+// A flood comes as fast as it is answered: the connection that it comes on is read slowly, and no
+// other.
 func TestFloodIsReadSlowly(t *testing.T) {
 	t.Parallel()
 
@@ -163,8 +365,8 @@ func TestFloodIsReadSlowly(t *testing.T) {
 	began := time.Now()
 
 	for range refused {
-		if response, _ := mustSend(t, a, url, bodyV2, nil); response.StatusCode != http.StatusTooManyRequests {
-			t.Fatalf("answer %d, want 429", response.StatusCode)
+		if response, _ := mustSend(t, a, url, bodyV2, nil); response.StatusCode != http.StatusServiceUnavailable {
+			t.Fatalf("answer %d, want 503", response.StatusCode)
 		}
 	}
 

@@ -1,6 +1,7 @@
 package listener
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -9,12 +10,12 @@ import (
 )
 
 var (
-	errNoVerifier      = Forbidden(ReasonNoVerifier, "there is no verifier that could let an event pass")
-	errVerifierMissing = errors.New("verifier is nil: want SANPinning, one of your own, or InsecureAllowAll")
+	errNoVerifier      = Forbidden("no_verifier", "want at least one verifier")
+	errVerifierMissing = errors.New("verifier is nil: want SANPinning, another verifier, or InsecureAllowAll")
 )
 
-// AllOf lets an event pass that every verifier lets pass, and otherwise returns the first error. Without verifiers it refuses
-// everything.
+// AllOf lets an event pass if every verifier does, and otherwise returns the first error. Without
+// verifiers it refuses every event.
 func AllOf(verifiers ...core.Verifier) core.Verifier { return allOf(slices.Clone(verifiers)) }
 
 type allOf []core.Verifier
@@ -36,15 +37,16 @@ func (all allOf) Verify(ctx context.Context, peer core.Peer, event *core.WatchEv
 
 func (all allOf) validate() error { return validateAll(all) }
 
-// AnyOf lets an event pass that at least one verifier lets pass. Otherwise it returns the first error that leaves the answer open,
-// if there is one, and else the first refusal. Without verifiers it refuses everything.
+// AnyOf lets an event pass if one verifier does. Otherwise it returns the first error that is no
+// refusal, as the answer may become a pass, or else the first refusal. Without verifiers it refuses
+// every event.
 func AnyOf(verifiers ...core.Verifier) core.Verifier { return anyOf(slices.Clone(verifiers)) }
 
 type anyOf []core.Verifier
 
 // Verify implements [core.Verifier].
 func (one anyOf) Verify(ctx context.Context, peer core.Peer, event *core.WatchEvent) error {
-	var open, refused error
+	var unknown, refused error
 
 	for _, verifier := range one {
 		err := verifier.Verify(ctx, peer, event)
@@ -52,21 +54,14 @@ func (one anyOf) Verify(ctx context.Context, peer core.Peer, event *core.WatchEv
 		switch {
 		case err == nil:
 			return nil
-		case open == nil && !isRefusal(err):
-			open = err
-		case refused == nil:
-			refused = err
+		case isRefusal(err):
+			refused = cmp.Or(refused, err)
+		default:
+			unknown = cmp.Or(unknown, err)
 		}
 	}
 
-	switch {
-	case open != nil:
-		return open
-	case refused != nil:
-		return refused
-	default:
-		return errNoVerifier
-	}
+	return cmp.Or(unknown, refused, errNoVerifier)
 }
 
 func (one anyOf) validate() error { return validateAll(one) }
@@ -92,7 +87,8 @@ func validateVerifier(verifier core.Verifier) error {
 	return validate(verifier)
 }
 
-// InsecureAllowAll lets every event of every authenticated peer pass: each runtime can trigger all others.
+// InsecureAllowAll lets every event of every identified peer pass: each runtime can trigger all
+// others.
 func InsecureAllowAll() core.Verifier {
 	return core.VerifierFunc(func(context.Context, core.Peer, *core.WatchEvent) error { return nil })
 }

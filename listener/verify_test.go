@@ -71,7 +71,7 @@ func TestVerifierSuite(t *testing.T) {
 		{Name: "cold cache", Peer: core.Peer{ID: "cold"}, Want: core.ErrNotReady},
 	}
 
-	pinning := func(*testing.T) core.Verifier { return listener.SANPinning(listener.DomainSourceFunc(domainOf)) }
+	pinning := func(*testing.T) core.Verifier { return listener.SANPinning(listener.DomainsFunc(domainOf)) }
 
 	t.Run("SANPinning", func(t *testing.T) {
 		t.Parallel()
@@ -153,7 +153,7 @@ func TestSANPinning(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 
-			domains := listener.DomainSourceFunc(func(_ context.Context, id core.RuntimeID, _ *core.WatchEvent) (string, error) {
+			domains := listener.DomainsFunc(func(_ context.Context, id core.RuntimeID, _ *core.WatchEvent) (string, error) {
 				if id != peer.ID {
 					t.Errorf("asked for runtime %q, want %q", id, peer.ID)
 				}

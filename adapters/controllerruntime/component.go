@@ -36,7 +36,7 @@ type ComponentOptions struct {
 // The listener runs on every replica of the operator. A replica whose controller does not run, because
 // another one leads, answers that it is not ready; the sender then looks for the leader.
 func RegisterListenerComponent[request comparable](
-	addr, component string, peers listener.PeerSource, verify core.Verifier, mapFunc MapFunc[request], opts ComponentOptions,
+	addr, component string, peers listener.Peers, verify core.Verifier, mapFunc MapFunc[request], opts ComponentOptions,
 ) (*listener.Listener, *Source[request], error) {
 	manager, err := core.ParseManager(component)
 	if err != nil {

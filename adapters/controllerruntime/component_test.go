@@ -20,7 +20,7 @@ func TestRegisterListenerComponentRefuses(t *testing.T) {
 
 	for name, tc := range map[string]struct {
 		component string
-		peers     listener.PeerSource
+		peers     listener.Peers
 		verify    core.Verifier
 		mapFunc   controllerruntime.MapFunc[string]
 		opts      controllerruntime.ComponentOptions

@@ -19,7 +19,7 @@ const (
 	ReasonOwnerMismatch = "owner_mismatch"
 )
 
-var _ listener.DomainSource = (*Runtimes)(nil)
+var _ listener.Domains = (*Runtimes)(nil)
 
 // Domain returns the domain that is registered for what the event wants to trigger: in the annotation of its owner where
 // it names one, and else of the object that stands for the runtime. It is made for [listener.SANPinning].

@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"strconv"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -8,29 +9,33 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// Accept implements [core.Acceptor]. It never blocks, calls nothing and logs nothing, and its cost does
-// not depend on the number of pending events. Events are accepted before Start, too.
+// Accept implements [core.Acceptor]. It never blocks, calls nothing and logs nothing, and its cost
+// does not depend on the number of pending events. Events are accepted before Start, too.
 func (o *Outbox) Accept(manager core.Manager, event core.WatchEvent) core.Outcome {
-	now := time.Now()
-
 	o.mu.Lock()
 	defer o.mu.Unlock()
+
+	if o.stopped {
+		return o.countsOf(manager).refuse(ReasonShutdown)
+	}
+
+	now := time.Now() // Under the lock, so that events are due in the order in which they are kept.
 
 	l, added := o.lane(manager, now)
 	if l == nil {
 		return o.others.refuse(ReasonTooManyManagers)
 	}
 
-	if o.stopped {
-		return l.counts.refuse(ReasonShutdown)
-	}
-
-	if event.Resync && o.opts.ResyncOwners && event.Owner == (types.NamespacedName{}) {
-		return o.resyncOwners(l, now)
-	}
-
-	if o.opts.ResyncFirst && o.isNews(l, added, event.Owner) {
+	if o.isNews(l, added, event.Owner) && o.opts.ResyncFirst && !event.Resync {
 		o.resync(l, event.Owner, now)
+	}
+
+	return o.acceptInto(l, event, now)
+}
+
+func (o *Outbox) acceptInto(l *lane, event core.WatchEvent, now time.Time) core.Outcome {
+	if event.Resync && o.opts.ResyncOwners && event.Owner == (types.NamespacedName{}) {
+		return o.resyncAll(l, now)
 	}
 
 	if !o.hasRoom(l, &event, now) {
@@ -48,63 +53,90 @@ func (o *Outbox) lane(manager core.Manager, now time.Time) (l *lane, added bool)
 		return l, false
 	}
 
-	if len(o.lanes) >= o.opts.MaxManagers && !o.evictLane() {
+	if len(o.lanes) >= o.opts.MaxManagers && !o.evictLane(now) {
 		o.noteTooManyManagers(manager, now)
 
 		return nil, false
 	}
 
-	l = newLane(manager)
+	return o.addLane(manager, now), true
+}
+
+func (o *Outbox) addLane(manager core.Manager, now time.Time) *lane {
+	l := newLane(manager, o.idPrefix(manager))
+	o.lanes[manager] = l
+
 	if o.opts.Epoch != "" && o.opts.HeartbeatInterval > 0 {
 		l.pulse.next = now
 	}
 
-	o.lanes[manager] = l
 	signal(o.added)
 
-	return l, true
+	return l
 }
 
-// evictLane removes a lane whose manager the control plane never knew, unless it is configured, and
-// reports whether there was one. Nothing stands in for its events: no manager there would get it.
-func (o *Outbox) evictLane() bool {
-	for manager, l := range o.lanes {
-		if l.configured || !l.unknown || l.inFlight > 0 {
-			continue
+// evictLane makes room for a lane, and reports whether there is some. It removes one whose manager
+// the control plane never knew, unless the manager is configured. Nothing stands in for its events:
+// no manager there would get it.
+func (o *Outbox) evictLane(now time.Time) bool {
+	for _, l := range o.lanes {
+		if l.unknown && !l.configured && l.inFlight == 0 {
+			o.evict(l, now)
+
+			return true
 		}
-
-		l.counts.giveUp(l.counts.Pending, ReasonUnknownManager)
-		o.others.add(l.counts)
-		o.keys -= l.keys
-		delete(o.lanes, manager)
-		l.close()
-
-		return true
 	}
 
 	return false
 }
 
-// hasRoom reports whether an event may be kept. A new key beyond MaxKeys takes the place of a resend,
-// or of an event of the manager that has the most keys.
-func (o *Outbox) hasRoom(l *lane, event *core.WatchEvent, now time.Time) bool {
-	if event.Resync || l.entries[event.Key()] != nil || o.keys < o.opts.MaxKeys {
-		return true
-	}
-
-	return o.giveUpResend(now) || o.giveUpEvent(l, now)
+func (o *Outbox) evict(l *lane, now time.Time) {
+	o.evicted++
+	o.keys -= l.keys
+	delete(o.lanes, l.manager)
+	l.clear(ReasonUnknownManager)
+	close(l.closed)
+	o.others.add(l.counts)
+	o.noteEvicted(l, now)
 }
 
-// giveUpResend drops the resend of one key, of the manager with the most keys. The resend of a resync
-// stands in: it comes as late.
-func (o *Outbox) giveUpResend(now time.Time) bool {
-	l := o.largest(func(l *lane) bool { return l.lastResend() != nil })
-	if l == nil {
+// idPrefix begins the IDs of a lane. A manager may get a second lane after its first one was
+// evicted.
+func (o *Outbox) idPrefix(manager core.Manager) string {
+	prefix := o.opts.Epoch + "-" + string(manager) + "-"
+	if o.evicted > 0 {
+		prefix += strconv.Itoa(o.evicted) + "-"
+	}
+
+	return prefix
+}
+
+// hasRoom reports whether an event may be kept. A new key beyond MaxKeys takes the place of a
+// resend, or of an event of the manager that has the most keys.
+func (o *Outbox) hasRoom(l *lane, event *core.WatchEvent, now time.Time) bool {
+	switch {
+	case event.Resync:
+		return l.takesResync(event.Key())
+	case l.entries[event.Key()] != nil, o.keys < o.opts.MaxKeys:
+		return true
+	default:
+		return o.giveUpResend(l, now) || o.giveUpEvent(l, now)
+	}
+}
+
+// giveUpResend drops the resend of one key of l, or of a manager that has more keys. A resync
+// stands in that comes as late.
+func (o *Outbox) giveUpResend(l *lane, now time.Time) bool {
+	hog := o.largest(func(other *lane) bool {
+		return (other == l || other.keys > l.keys) && other.lastResend() != nil
+	})
+	if hog == nil {
 		return false
 	}
 
-	o.forget(l, l.lastResend())
-	o.resendResync(l, now)
+	e := hog.lastResend()
+	o.forget(hog, e)
+	o.resendResync(hog, e.Owner, now)
 
 	return true
 }
@@ -117,14 +149,8 @@ func (o *Outbox) giveUpEvent(l *lane, now time.Time) bool {
 	}
 
 	e := hog.lastWaiting()
-	dropped := int64(1)
-
-	if e.next != nil {
-		dropped++
-	}
-
 	o.forget(hog, e)
-	hog.counts.giveUp(dropped, ReasonOverflow)
+	hog.counts.giveUp(e.events(), ReasonOverflow)
 	o.resync(hog, e.Owner, now)
 
 	return true
@@ -133,7 +159,7 @@ func (o *Outbox) giveUpEvent(l *lane, now time.Time) bool {
 // largest returns the lane with the most keys among those that match, nil if none does.
 func (o *Outbox) largest(match func(*lane) bool) (most *lane) {
 	for _, l := range o.lanes {
-		if match(l) && (most == nil || l.keys > most.keys) {
+		if (most == nil || l.keys > most.keys) && match(l) {
 			most = l
 		}
 	}

@@ -5,12 +5,13 @@ import (
 	"fmt"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
 
-// Accept is what admission waits for: its cost must not depend on how much is pending.
+// Admission waits for Accept: its cost must not depend on the number of pending events.
 func BenchmarkAccept(b *testing.B) {
 	for _, pending := range []int{0, 100, 9_000} {
 		b.Run(fmt.Sprint("pending=", pending), func(b *testing.B) {
@@ -23,6 +24,29 @@ func BenchmarkAccept(b *testing.B) {
 				o.Accept(kyma, event)
 			}
 		})
+	}
+}
+
+// BenchmarkAcceptWithoutRoom has new keys only, for each of which another one has to give way.
+func BenchmarkAcceptWithoutRoom(b *testing.B) {
+	o, err := outbox.New(newPlane(nil), outbox.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+
+	for i := range 2 * outbox.DefaultMaxKeys {
+		o.Accept(core.Manager("manager-"+strconv.Itoa(i%100)), named(strconv.Itoa(i)))
+	}
+
+	events := make([]core.WatchEvent, outbox.DefaultMaxKeys)
+	for i := range events {
+		events[i] = named("new-" + strconv.Itoa(i))
+	}
+
+	b.ReportAllocs()
+
+	for i := 0; b.Loop(); i++ {
+		o.Accept("manager-0", events[i%len(events)])
 	}
 }
 
@@ -41,7 +65,8 @@ func fill(b *testing.B, pending int) *outbox.Outbox {
 	return o
 }
 
-// BenchmarkThroughput shows how many distinct events a second pass when the forwarder takes no time.
+// BenchmarkThroughput shows how many distinct events a second pass when the forwarder takes no
+// time.
 func BenchmarkThroughput(b *testing.B) {
 	for _, batch := range []int{1, 500} {
 		b.Run(fmt.Sprint("batch=", batch), func(b *testing.B) { throughput(b, batch) })
@@ -51,9 +76,11 @@ func BenchmarkThroughput(b *testing.B) {
 func throughput(b *testing.B, batch int) {
 	b.Helper()
 
-	forwarder := core.ForwarderFunc(func(context.Context, core.Manager, []core.WatchEvent) error { return nil })
+	forwarder := core.ForwarderFunc(func(context.Context, core.Manager, core.Batch) error { return nil })
 
-	o, err := outbox.New(forwarder, outbox.Options{Settle: -1, MaxKeys: b.N + 1, MaxBatch: batch, InFlight: 1})
+	o, err := outbox.New(forwarder, outbox.Options{
+		Settle: -1, Resend: []time.Duration{}, MaxKeys: b.N + 1, MaxBatch: batch, InFlight: 1,
+	})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -11,109 +11,152 @@ import (
 // conclude gives each event of a call the fate that the forwarder's answer means.
 func (o *Outbox) conclude(ctx context.Context, l *lane, c call) {
 	o.mu.Lock()
-	defer o.unlock()
+	defer o.mu.Unlock()
 
-	l.inFlight--
 	now := time.Now()
-	events, whole := split(c.err, len(c.batch.Events))
+	events, whole := c.split()
 
-	o.concludeLane(ctx, l, whole, c.started, now)
+	o.concludeLane(ctx, l, c, whole, now)
 
 	if c.batch.Heartbeat != nil {
-		o.concludeHeartbeat(l, errors.Join(whole, events[len(c.batch.Events)]), now)
+		o.concludeHeartbeat(l, whole, events[len(c.entries)], now)
 	}
 
 	for i, e := range c.entries {
-		switch {
-		case whole != nil:
-			e.alone = e.alone || core.IsPermanent(whole)
-			l.enqueue(e)
-		case errors.Is(events[i], core.ErrNotSent):
-			l.enqueue(e)
-		default:
-			l.confirmed = max(l.confirmed, e.Sequence)
-			o.concludeEvent(l, e, events[i], c.started, now)
-		}
+		o.concludeEntry(l, e, whole, events[i], c.started, now)
 	}
 
 	signal(l.wake)
 	signal(o.emptied)
 }
 
-// split sorts the answer to a call with n events: by event, or one error for all.
-func split(err error, n int) (events core.EventErrors, whole error) {
-	if err == nil || errors.As(err, &events) {
+// split sorts the answer to a call: by event, or one error for all. A batch of which nothing was
+// sent failed as a whole. A permanent error of a batch of one is that of its event.
+func (c *call) split() (events core.EventErrors, whole error) {
+	switch {
+	case c.err == nil:
+		return nil, nil
+	case errors.As(c.err, &events) && !c.isUnsent(events):
 		return events, nil
-	}
-
-	if n == 1 && core.IsPermanent(err) {
-		return core.EventErrors{0: err}, nil
-	}
-
-	return nil, err
-}
-
-// concludeLane pauses a lane whose manager cannot be reached, and resumes it. A failure of a call that
-// began before the pause is the failure that the pause is for, and counts once.
-func (o *Outbox) concludeLane(ctx context.Context, l *lane, whole error, started, now time.Time) {
-	reached := whole == nil || core.IsPermanent(whole)
-	unknown := errors.Is(whole, core.ErrUnknownManager)
-	l.reached = l.reached || whole == nil
-	l.unknown = unknown && !l.reached
-
-	switch {
-	case reached && l.failures > 0:
-		o.noteResumed(l)
-		l.failures = 0
-	case reached, ctx.Err() != nil, started.Before(l.paused):
+	case len(c.entries) == 1 && c.batch.Heartbeat == nil && core.IsPermanent(c.err):
+		return core.EventErrors{0: c.err}, nil
+	case events != nil:
+		return nil, core.ErrNotSent
 	default:
-		l.failures++
-		wait := o.wait(l, l.failures, whole, started)
-		l.paused, l.resume = now, now.Add(wait)
-		o.notePaused(l, whole, wait, now)
+		return nil, c.err
 	}
 }
 
-// concludeEvent gives an event its fate when the receiver took it or refused it for itself.
-func (o *Outbox) concludeEvent(l *lane, e *entry, refusal error, started, now time.Time) {
+// isUnsent reports whether neither an event nor a heartbeat of the call was sent.
+func (c *call) isUnsent(events core.EventErrors) bool {
+	n := len(c.entries)
+	if c.batch.Heartbeat != nil {
+		n++
+	}
+
+	for i := range n {
+		if !errors.Is(events[i], core.ErrNotSent) {
+			return false
+		}
+	}
+
+	return true
+}
+
+// concludeLane pauses a lane whose manager cannot be reached, and resumes it. A failure of a call
+// that began before the pause is the failure that the pause is for, and counts once.
+func (o *Outbox) concludeLane(ctx context.Context, l *lane, c call, whole error, now time.Time) {
+	l.inFlight--
+	l.probing = l.probing && !c.probe
+	l.reached = l.reached || c.isTaken(whole)
+	l.unknown = !l.reached && (l.unknown || errors.Is(whole, core.ErrUnknownManager))
+
 	switch {
+	case core.IsPermanent(whole), c.isTaken(whole):
+		o.resume(l)
+	case whole == nil, ctx.Err() != nil, c.started.Before(l.paused):
+	default:
+		o.pause(l, whole, c.started, now)
+	}
+}
+
+// isTaken reports whether the manager took a batch. One that refuses a lone heartbeat may know
+// none.
+func (c *call) isTaken(whole error) bool { return whole == nil && (len(c.entries) > 0 || c.err == nil) }
+
+func (o *Outbox) resume(l *lane) {
+	if l.failures > 0 {
+		o.noteResumed(l)
+		l.failures, l.probing = 0, false
+	}
+}
+
+func (o *Outbox) pause(l *lane, err error, started, now time.Time) {
+	l.failures++
+	wait := o.wait(l, l.failures, err, started)
+	l.paused, l.resume = now, now.Add(wait)
+	o.notePaused(l, err, wait, now)
+}
+
+// concludeEntry gives one event its fate. An event that did not reach the receiver keeps its place.
+func (o *Outbox) concludeEntry(l *lane, e *entry, whole, refusal error, started, now time.Time) {
+	switch {
+	case whole != nil:
+		e.alone = e.alone || core.IsPermanent(whole)
+		l.enqueue(e)
+	case errors.Is(refusal, core.ErrNotSent):
+		l.enqueue(e)
 	case refusal == nil:
 		l.counts.Pending--
 		l.counts.Delivered++
 		o.finish(l, e, started)
-	case core.IsPermanent(refusal), e.refusals > 0 && now.Sub(e.refused) >= o.opts.GiveUpAfter:
-		o.noteDropped(l, refusal, now)
-		o.giveUp(l, e, core.Reason(refusal), now)
 	default:
-		if e.refusals++; e.refusals == 1 {
-			e.refused = now
-		}
-
-		e.due = now.Add(o.wait(l, e.refusals, refusal, started))
-		l.enqueue(e)
+		o.refuse(l, e, refusal, started, now)
 	}
 }
 
-// giveUp drops a refused event. A resync without owner stands in: the owner may be the reason. For a
-// resync nothing stands in.
-func (o *Outbox) giveUp(l *lane, e *entry, reason string, now time.Time) {
-	refused := e.WatchEvent
-	l.counts.giveUp(1, reason)
+// refuse makes an event that was refused for itself wait on its own, or drops it.
+func (o *Outbox) refuse(l *lane, e *entry, refusal error, started, now time.Time) {
+	if core.IsPermanent(refusal) || e.isRefusedFor(o.opts.GiveUpAfter, now) {
+		o.giveUp(l, e, refusal, now)
 
-	if o.opts.ResyncOwners {
-		l.removeOwner(refused.Owner)
+		return
 	}
 
-	if e.next != nil {
-		e.replace()
-		l.enqueue(e)
+	e.refusals++
+	if e.refusals == 1 {
+		e.refused = now
+	}
+
+	e.due = now.Add(o.wait(l, e.refusals, refusal, started))
+	l.enqueue(e)
+}
+
+// isRefusedFor reports whether an event is to be given up. A resync is not: nothing would stand in.
+func (e *entry) isRefusedFor(limit time.Duration, now time.Time) bool {
+	return !e.Resync && e.refusals > 0 && now.Sub(e.refused) >= limit
+}
+
+// giveUp drops a refused event. A resync without owner stands in: the owner may be the reason. For
+// a resync nothing stands in.
+func (o *Outbox) giveUp(l *lane, e *entry, refusal error, now time.Time) {
+	o.noteDropped(l, e, refusal, now)
+	l.counts.giveUp(1, core.Reason(refusal))
+
+	if e.Resync {
+		l.removeOwner(e.Owner)
 	} else {
-		o.free(l, e)
+		o.standIn(l, e.newest, core.IsPermanent(refusal), now)
 	}
 
-	if !refused.Resync {
-		o.resyncAll(l, now)
+	if e.next == nil {
+		o.free(l, e)
+
+		return
 	}
+
+	e.replace()
+	l.enqueue(e)
 }
 
 // finish lets the newer event of the key follow, or else the resend, or else frees the key.
@@ -147,8 +190,8 @@ func (o *Outbox) wait(l *lane, failures int, err error, started time.Time) time.
 // maxDoublings bounds the exponent of the backoff, so that no shift overflows.
 const maxDoublings = 20
 
-// backoff doubles the wait with each failure, half of it random. A longer wait that the receiver asks
-// for is kept, plus up to a quarter, so that senders do not come back at the same moment.
+// backoff doubles the wait with each failure, half of it random. A longer wait that the receiver
+// asks for is kept, plus up to a quarter, so that senders do not come back at the same moment.
 func (o *Outbox) backoff(failures int, err error) time.Duration {
 	wait := o.opts.MaxBackoff
 	if doublings := failures - 1; doublings < maxDoublings {
@@ -158,7 +201,7 @@ func (o *Outbox) backoff(failures int, err error) time.Duration {
 	wait = wait/2 + o.jitter(wait/2)
 
 	if asked := core.RetryAfter(err); asked > 0 {
-		wait = max(wait, asked+o.jitter(asked/4)) //nolint:mnd // A quarter.
+		wait = max(wait, asked+o.jitter(asked/4))
 	}
 
 	return wait

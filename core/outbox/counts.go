@@ -6,14 +6,15 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// The drop reasons of an outbox. A permanent error of the forwarder has the reason of [core.Reason].
+// The drop reasons of an outbox. A permanent error of the forwarder has the reason of
+// [core.Reason].
 const (
 	// ReasonOverflow means that [Options].MaxKeys was reached. A resync stands in.
 	ReasonOverflow = "overflow"
 	// ReasonTooManyManagers means that [Options].MaxManagers was reached. Nothing stands in.
 	ReasonTooManyManagers = "too_many_managers"
-	// ReasonUnknownManager means that the lane of a manager was evicted because the control plane never
-	// knew the manager. Nothing stands in.
+	// ReasonUnknownManager means that the lane of a manager was evicted because the control plane
+	// never knew the manager. Nothing stands in.
 	ReasonUnknownManager = "unknown_manager"
 	// ReasonNoOwner means that a resync needs an owner, and that no event has named one yet.
 	ReasonNoOwner = "no_owner"
@@ -24,8 +25,8 @@ const (
 // Counts are the fates of events. At all times,
 // Accepted = Delivered + Coalesced + the sum of Dropped + Pending.
 type Counts struct {
-	// Accepted counts the events that were offered, whatever their fate, and the resyncs and resends that
-	// the outbox added. A resend counts from the time at which it is due.
+	// Accepted counts the events that were offered, whatever their fate, and the resyncs and
+	// resends that the outbox added. A resend counts from the time at which it is due.
 	Accepted int64
 	// Delivered counts the events that the control plane acknowledged.
 	Delivered int64
@@ -41,8 +42,8 @@ type Counts struct {
 // [Options].MaxManagers, and those whose lane was evicted.
 const Others core.Manager = ""
 
-// Counts returns the fates of the events of each manager, as of one moment. Its cost does not depend
-// on the number of pending events.
+// Counts returns the fates of the events of each manager, as of one moment. Its cost does not
+// depend on the number of pending events.
 func (o *Outbox) Counts() map[core.Manager]Counts {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -59,6 +60,15 @@ func (o *Outbox) Counts() map[core.Manager]Counts {
 	return all
 }
 
+// countsOf returns the counts of a manager's lane, or else those of the managers without one.
+func (o *Outbox) countsOf(manager core.Manager) *Counts {
+	if l := o.lanes[manager]; l != nil {
+		return &l.counts
+	}
+
+	return &o.others
+}
+
 func newCounts() Counts { return Counts{Dropped: make(map[string]int64)} }
 
 func (c *Counts) clone() Counts {
@@ -68,7 +78,7 @@ func (c *Counts) clone() Counts {
 	return copied
 }
 
-// add sums up other, in which Pending may be negative.
+// add sums up other.
 func (c *Counts) add(other Counts) {
 	c.Accepted += other.Accepted
 	c.Delivered += other.Delivered

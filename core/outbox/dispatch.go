@@ -2,7 +2,6 @@ package outbox
 
 import (
 	"context"
-	"log/slog"
 	"strconv"
 	"sync"
 	"time"
@@ -10,8 +9,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// dispatch sends the events of a lane until ctx ends or the lane is closed, and returns when the last
-// call of the forwarder has.
+// dispatch sends the events of a lane until ctx ends or the lane is closed, and returns when the
+// last call of the forwarder has.
 func (o *Outbox) dispatch(ctx context.Context, l *lane) {
 	var calls sync.WaitGroup
 	defer calls.Wait()
@@ -19,13 +18,7 @@ func (o *Outbox) dispatch(ctx context.Context, l *lane) {
 	slots := make(chan struct{}, o.opts.InFlight)
 
 	for {
-		select {
-		case slots <- struct{}{}:
-		case <-l.closed:
-			return
-		case <-ctx.Done():
-			return
-		}
+		slots <- struct{}{} // The end of ctx ends the calls, and so frees a slot.
 
 		c, ok := o.next(ctx, l)
 		if !ok {
@@ -44,7 +37,8 @@ func (o *Outbox) dispatch(ctx context.Context, l *lane) {
 type call struct {
 	entries []*entry
 	batch   core.Batch
-	started time.Time
+	probe   bool      // the attempt after a failure
+	started time.Time // under the lock, so that it is before or after a pause
 	err     error
 }
 
@@ -53,6 +47,8 @@ func (o *Outbox) next(ctx context.Context, l *lane) (c call, ok bool) {
 	for ctx.Err() == nil {
 		c, wait := o.take(l)
 		if !c.batch.IsEmpty() {
+			o.fill(l.manager, c.batch.Heartbeat)
+
 			return c, true
 		}
 
@@ -64,8 +60,8 @@ func (o *Outbox) next(ctx context.Context, l *lane) (c call, ok bool) {
 	return call{}, false
 }
 
-// pause waits for the time to pass, for a token or for the end of ctx. A negative wait has no end of
-// its own. It reports whether the lane is still open.
+// pause waits for the time to pass, for a token or for the end of ctx. A negative wait has no end
+// of its own. It reports whether the lane is still open.
 func pause(ctx context.Context, l *lane, wait time.Duration) (open bool) {
 	var passed <-chan time.Time
 
@@ -90,64 +86,67 @@ func pause(ctx context.Context, l *lane, wait time.Duration) (open bool) {
 // take returns the batch that is due, empty when there is none, and then how long to wait.
 func (o *Outbox) take(l *lane) (c call, wait time.Duration) {
 	o.mu.Lock()
-	defer o.unlock()
+	defer o.mu.Unlock()
 
 	now := time.Now()
 	o.resendDue(l, now)
 
 	entries, beat, wait := l.take(o.opts.MaxBatch, now)
-	c = call{entries: entries, batch: core.Batch{Epoch: o.opts.Epoch}}
+	c = call{entries: entries, batch: core.Batch{Epoch: o.opts.Epoch}, probe: l.probing, started: now}
 
 	for _, e := range entries {
-		if e.merge(now) {
-			l.counts.Coalesced++
-			l.counts.Pending--
-		}
-
-		o.number(l, e)
-		c.batch.Events = append(c.batch.Events, e.Numbered)
+		c.batch.Events = append(c.batch.Events, o.prepare(l, e, now))
 	}
 
-	if beat && l.isUpToDate(entries) {
+	if beat {
 		c.batch.Heartbeat = o.heartbeat(l, now)
-	}
-
-	if c.batch.IsEmpty() && beat { // Its numbers must arrive first.
-		l.inFlight--
-		l.pulse.next = now.Add(o.opts.MinBackoff)
-		wait = o.opts.MinBackoff
 	}
 
 	return c, wait
 }
 
-// number gives an event its place in the sequence when it is sent for the first time, and an ID when it
-// says something new.
-func (o *Outbox) number(l *lane, e *entry) {
-	if o.opts.Epoch == "" || e.ID != "" {
-		return
+// prepare returns the event of an entry as it is sent now.
+func (o *Outbox) prepare(l *lane, e *entry, now time.Time) core.Numbered {
+	if e.merge(now) {
+		l.counts.Coalesced++
+		l.counts.Pending--
 	}
 
+	if at, again := o.resendAt(e, e.sent); again && !at.After(now) {
+		e.renew() // Its resend, too. It may have arrived before.
+	}
+
+	if o.opts.Epoch != "" && e.ID == "" {
+		l.number(e, now)
+	}
+
+	return e.Numbered
+}
+
+// number gives an event an ID, and its place in the sequence when it is sent for the first time.
+func (l *lane) number(e *entry, now time.Time) {
 	if e.Sequence == 0 {
 		l.sequence++
 		e.Sequence = l.sequence
 	}
 
-	e.ID = o.id(l, "", e.Sequence)
+	e.sent = now
+	e.ID = l.id("", e.Sequence)
+
 	if e.revision > 0 {
 		e.ID += "-" + strconv.Itoa(e.revision)
 	}
 }
 
 // id differs for all events and heartbeats of this epoch. Managers are numbered apart.
-func (o *Outbox) id(l *lane, kind string, number uint64) string {
-	return o.opts.Epoch + "-" + string(l.manager) + "-" + kind + strconv.FormatUint(number, 10)
+func (l *lane) id(kind string, number uint64) string {
+	return l.idPrefix + kind + strconv.FormatUint(number, 10)
 }
 
 func (o *Outbox) send(ctx context.Context, l *lane, c call) {
-	c.started = time.Now()
+	began := time.Now()
 	c.err = o.forward(ctx, l.manager, c.batch)
-	took := time.Since(c.started)
+	took := time.Since(began)
 
 	o.conclude(ctx, l, c)
 
@@ -155,10 +154,7 @@ func (o *Outbox) send(ctx context.Context, l *lane, c call) {
 		o.opts.Hooks.Attempted(l.manager, len(c.batch.Events), took, c.err)
 	}
 
-	if o.opts.Logger.Enabled(ctx, slog.LevelDebug) {
-		o.opts.Logger.DebugContext(ctx, "batch forwarded", slog.String("manager", string(l.manager)),
-			slog.Int("events", len(c.batch.Events)), slog.Duration("took", took), slog.Any("error", c.err))
-	}
+	o.noteForwarded(l, c, took)
 }
 
 func (o *Outbox) forward(ctx context.Context, manager core.Manager, batch core.Batch) error {

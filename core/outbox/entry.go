@@ -7,15 +7,17 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// entry is one key of one manager. An event that arrives while another one of its key waits or travels
-// is not merged at once: the waiting one may be sent before the newer write is committed. It stays
-// beside it as next until it has settled, too.
+// entry is one key of one manager. An event that arrives while another one of its key waits or
+// travels is not merged at once: the waiting one may be sent before the newer write is committed.
+// It stays beside it as next until it has settled, too.
 type entry struct {
 	core.Numbered
 
-	revision int       // merges since the event got its number
+	revision int       // IDs before this one, with the same number
+	sent     time.Time // first, with this ID
 	accepted time.Time // of the oldest event that this one stands for
 	newest   time.Time // acceptance of the newest one, from which resends count
+	again    time.Time // the key is to be sent at this time or later
 	due      time.Time
 	alone    bool      // part of a batch that was refused as a whole: the next attempt is without others
 	refusals int       // of this event for itself, in a row
@@ -34,33 +36,64 @@ type waiting struct {
 	due              time.Time
 }
 
-// merge takes the newer event in when that has settled, and reports whether there was one. The merged
-// event keeps its number, so that the receiver sees no gap, and gets another ID, so that no transport
-// drops it as a duplicate.
+// merge takes the newer event in when that has settled, and reports whether there was one. The
+// merged event keeps its number, so that the receiver sees no gap.
 func (e *entry) merge(now time.Time) bool {
 	if e.next == nil || e.next.due.After(now) {
 		return false
 	}
 
 	e.WatchEvent, e.newest, e.next = e.next.event, e.next.newest, nil
-	if e.Sequence > 0 {
+	e.renew()
+
+	return true
+}
+
+// renew gives an event that says something new another ID, so that no transport drops it as a
+// duplicate.
+func (e *entry) renew() {
+	if e.ID != "" {
 		e.revision++
 		e.ID = ""
 	}
-
-	return true
 }
 
 // replace puts the newer event in the place of the one that met its fate.
 func (e *entry) replace() {
 	n := e.next
 	*e = entry{
-		Numbered: core.Numbered{WatchEvent: n.event}, accepted: n.accepted, newest: n.newest, due: n.due, order: e.order,
+		Numbered: core.Numbered{WatchEvent: n.event},
+		accepted: n.accepted, newest: n.newest, again: e.again, due: n.due, order: e.order,
 	}
 }
 
-// queue is a heap of entries by due time, then by order (container/heap). Events that are sent again
-// come out in the order of their numbers.
+// standFor makes the entry stand for events that were accepted until a time.
+func (e *entry) standFor(newest time.Time) {
+	e.newest = latest(e.newest, newest)
+	if e.next != nil {
+		e.next.newest = latest(e.next.newest, newest)
+	}
+}
+
+func latest(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+
+	return a
+}
+
+// events returns how many pending events the entry has.
+func (e *entry) events() int64 {
+	if e.next == nil {
+		return 1
+	}
+
+	return 2
+}
+
+// queue is a heap of entries by due time, then by order (container/heap). Events that are sent
+// again come out in the order of their numbers.
 type queue []*entry
 
 func (q queue) Len() int { return len(q) }

@@ -11,8 +11,8 @@ import (
 )
 
 func Example() {
-	forwarder := core.ForwarderFunc(func(_ context.Context, manager core.Manager, events []core.WatchEvent) error {
-		fmt.Println(manager, "gets", events[0].Watched)
+	forwarder := core.ForwarderFunc(func(_ context.Context, manager core.Manager, batch core.Batch) error {
+		fmt.Println(manager, "gets", batch.Events[0].Watched)
 
 		return nil
 	})
@@ -31,7 +31,7 @@ func Example() {
 
 	event := core.WatchEvent{Watched: types.NamespacedName{Namespace: "default", Name: "demo"}}
 	fmt.Println(o.Accept("my-operator", event))
-	stop() // Start delivers what is pending before it returns.
+	stop() // Start delivers the pending events before it returns.
 	fmt.Println(<-ended)
 	fmt.Println(o.Counts()["my-operator"].Delivered, "delivered")
 

@@ -14,6 +14,7 @@ import (
 type lane struct {
 	manager    core.Manager
 	configured bool
+	dispatched bool
 	owners     []types.NamespacedName // named by events, where resyncs are for owners
 	counts     Counts
 
@@ -23,36 +24,49 @@ type lane struct {
 	refused queue // refused for themselves: sent again when due, a few at a time
 	resends queue // delivered, and sent once more when due: no events until then
 
-	inFlight int // calls of the forwarder
-	failures int // of whole calls, in a row
+	inFlight int  // calls of the forwarder
+	probing  bool // an attempt after a failure is under way
+	failures int  // of whole calls, in a row
 	paused   time.Time
 	resume   time.Time
 	retried  time.Time // last call of Retry
+	stoodIn  time.Time // when the last resync that stands in for refused events is due
 	reached  bool      // has taken a batch
-	unknown  bool      // has taken none, and the last answer was that the manager is not known
+	unknown  bool      // has taken none, and was unknown at least once
 
-	order     uint64 // of the newest entry
-	sequence  uint64 // of the newest event that was sent
-	confirmed uint64 // of the newest event that was received, whatever its fate
-	pulse     pulse
-	logged    logged
+	order    uint64 // of the newest entry
+	sequence uint64 // of the newest event that was sent
+	idPrefix string
+	pulse    pulse
+	logged   line  // why the lane is paused
+	drops    lines // why events are given up
 
 	wake   chan struct{} // holds a token when there may be something to do
-	closed chan struct{}
+	closed chan struct{} // closed when the lane is evicted
 }
 
-func newLane(manager core.Manager) *lane {
+func newLane(manager core.Manager, idPrefix string) *lane {
 	return &lane{
-		manager: manager,
-		entries: make(map[core.EventKey]*entry),
-		counts:  newCounts(),
-		wake:    make(chan struct{}, 1),
-		closed:  make(chan struct{}),
+		manager:  manager,
+		idPrefix: idPrefix,
+		entries:  make(map[core.EventKey]*entry),
+		counts:   newCounts(),
+		drops:    make(lines),
+		wake:     make(chan struct{}, 1),
+		closed:   make(chan struct{}),
 	}
 }
 
-// close ends the lane's dispatcher.
-func (l *lane) close() { close(l.closed) }
+// clear drops all that waits, and counts the pending events as dropped.
+func (l *lane) clear(reason string) {
+	if n := l.counts.Pending; n > 0 {
+		l.counts.giveUp(n, reason)
+	}
+
+	clear(l.entries)
+	l.ready, l.refused, l.resends, l.keys = nil, nil, nil, 0
+	l.pulse.next = time.Time{}
+}
 
 // put keeps an event until it is due. It reports whether the key is new.
 func (l *lane) put(event core.WatchEvent, now, due time.Time) (outcome core.Outcome, added bool) {
@@ -99,8 +113,8 @@ func (l *lane) enqueue(e *entry) {
 	}
 }
 
-// resend makes an entry that waits for its resend an event again, accepted now. It gets a new number: it
-// is due after everything that was sent before.
+// resend makes an entry that waits for its resend an event again, accepted now. It gets a new
+// number: it is due after everything that was sent before.
 func (l *lane) resend(e *entry, now, due time.Time) {
 	l.resends.remove(e)
 
@@ -120,12 +134,32 @@ func (l *lane) resendDue(now time.Time) (n int64) {
 
 // scheduleResend makes a delivered entry wait for its resend, which will be an event of its own.
 func (l *lane) scheduleResend(e *entry, due time.Time) {
-	*e = entry{Numbered: core.Numbered{WatchEvent: e.WatchEvent}, newest: e.newest, due: due}
+	*e = entry{Numbered: core.Numbered{WatchEvent: e.WatchEvent}, newest: e.newest, again: e.again, due: due}
 	l.resends.add(e)
 
 	if e.position == 0 {
 		signal(l.wake)
 	}
+}
+
+// sendAfter makes sure that a resync is sent after now, at a time at the latest if it rests, and
+// reports whether that changed anything. It then stands for events that were accepted until newest.
+func (l *lane) sendAfter(e *entry, newest, at time.Time) (changed bool) {
+	e.standFor(newest)
+
+	switch {
+	case e.queue == &l.resends && !e.due.Before(at):
+		l.resends.remove(e)
+		e.due = at
+		l.resends.add(e)
+		signal(l.wake)
+	case e.next == nil && (e.queue == nil || e.ID != ""): // It may have been sent too early.
+		e.again = latest(e.again, at)
+	default:
+		return false
+	}
+
+	return true
 }
 
 // lastResend returns a change among the resends that is due late, nil if there is none.
@@ -152,47 +186,54 @@ func (l *lane) lastWaiting() *entry {
 	return nil
 }
 
-// maxRefused bounds the events of a batch that were refused before, so that they do not hold up others.
+// maxRefused bounds the events of a batch that were refused before, so that they do not hold up
+// others.
 const maxRefused = 50
 
-// take removes up to limit events that are due, and reports whether a heartbeat is due, too. When there
-// is nothing it returns how long to wait, negative for as long as nothing else happens.
+// take removes up to limit events that are due, and reports whether a heartbeat is due, too.
+// Numbers that did not arrive are among the events, as those are the first. When there is nothing
+// it returns how long to wait, negative for as long as nothing else happens.
 func (l *lane) take(limit int, now time.Time) (batch []*entry, beat bool, wait time.Duration) {
-	if l.failures > 0 {
-		if l.inFlight > 0 {
-			return nil, false, -1 // One attempt at a time finds out whether the manager is back.
-		}
-
-		if wait := l.resume.Sub(now); wait > 0 {
-			return nil, false, wait
-		}
+	if wait := l.pause(now); wait != 0 {
+		return nil, false, wait
 	}
 
-	batch = l.ready.takeDue(nil, limit, now)
-	if len(batch) == 0 || !batch[0].alone {
-		batch = l.refused.takeDue(batch, min(limit, len(batch)+maxRefused), now)
+	batch = l.takeEvents(limit, now)
+	beat = l.pulse.due(now) && !isAlone(batch)
+
+	if len(batch) == 0 && !beat {
+		return nil, false, l.wait(now)
 	}
 
-	beat = l.pulse.due(now) && (len(batch) == 0 || !batch[0].alone)
+	l.inFlight++
+	l.probing = l.failures > 0
 
-	if len(batch) > 0 || beat {
-		l.inFlight++
-
-		return batch, beat, 0
-	}
-
-	return nil, false, l.wait(now)
+	return batch, beat, 0
 }
 
-// isUpToDate reports whether the receiver has seen every number, once it gets the batch.
-func (l *lane) isUpToDate(batch []*entry) bool {
-	seen := l.confirmed
-	for _, e := range batch {
-		seen = max(seen, e.Sequence)
+// pause returns how long to wait after a failure, negative until the attempt under way has ended:
+// one at a time finds out whether the manager is back.
+func (l *lane) pause(now time.Time) time.Duration {
+	switch {
+	case l.failures == 0:
+		return 0
+	case l.probing:
+		return -1
+	default:
+		return max(l.resume.Sub(now), 0)
+	}
+}
+
+func (l *lane) takeEvents(limit int, now time.Time) []*entry {
+	batch := l.ready.takeDue(nil, limit, now)
+	if isAlone(batch) {
+		return batch
 	}
 
-	return seen == l.sequence
+	return l.refused.takeDue(batch, min(limit, len(batch)+maxRefused), now)
 }
+
+func isAlone(batch []*entry) bool { return len(batch) > 0 && batch[0].alone }
 
 // wait returns how long until something is due, negative when nothing is to come.
 func (l *lane) wait(now time.Time) time.Duration {
@@ -226,8 +267,8 @@ func (l *lane) retry(now time.Time) {
 	signal(l.wake)
 }
 
-// oldest returns the age of the oldest event that is not refused for itself. Its cost grows with the
-// number of pending events.
+// oldest returns the age of the oldest event that is not refused for itself. Its cost grows with
+// the number of pending events.
 func (l *lane) oldest(now time.Time) (age time.Duration) {
 	for _, e := range l.entries {
 		if e.queue != &l.resends && e.refusals == 0 {
@@ -236,6 +277,12 @@ func (l *lane) oldest(now time.Time) (age time.Duration) {
 	}
 
 	return age
+}
+
+// takesResync reports whether there is room for a resync. There is always room for one without
+// owner.
+func (l *lane) takesResync(key core.EventKey) bool {
+	return key.Owner == (types.NamespacedName{}) || l.entries[key] != nil || len(l.entries)-l.keys < MaxOwners
 }
 
 // addOwner notes an owner for resyncs, and reports whether it is new.

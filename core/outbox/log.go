@@ -11,49 +11,94 @@ import (
 const (
 	// logEvery is the pace of lines about one state that lasts.
 	logEvery = 5 * time.Minute
-	// maxNotes bounds the lines that wait for the end of the lock.
+	// maxNotes bounds the lines that wait for the logger. Those beyond are lost.
 	maxNotes = 100
+	// flushTimeout bounds the time for which Start waits for a logger that hangs.
+	flushTimeout = time.Second
 )
 
-// note is a log line that was found under the lock, and is written without it.
-type note struct {
-	level slog.Level
-	text  string
-	attrs []slog.Attr
-}
-
-// note keeps a line for the next unlock. The caller holds the lock.
+// note keeps a log line for a goroutine of its own: a logger that hangs costs lines, but no time.
+// It never blocks. The caller may hold the lock.
 func (o *Outbox) note(level slog.Level, text string, attrs ...slog.Attr) {
-	if len(o.notes) < maxNotes {
-		o.notes = append(o.notes, note{level, text, attrs})
+	record := slog.NewRecord(time.Now(), level, text, 0)
+	record.AddAttrs(attrs...)
+
+	select {
+	case o.notes <- record:
+	default:
 	}
 }
 
-// unlock releases the lock, then writes the notes.
-func (o *Outbox) unlock() {
-	notes := o.notes
-	o.notes = nil
-	o.mu.Unlock()
+// startLog writes notes until end is called, which waits for the last of them.
+func (o *Outbox) startLog() (end func()) {
+	stop, ended := make(chan struct{}), make(chan struct{})
 
-	for _, n := range notes {
-		o.opts.Logger.LogAttrs(context.Background(), n.level, n.text, n.attrs...)
+	go func() {
+		defer close(ended)
+
+		o.writeNotes(stop)
+	}()
+
+	return func() {
+		close(stop)
+
+		select {
+		case <-ended:
+		case <-time.After(flushTimeout):
+		}
 	}
 }
 
-// logged is the last line about a lasting state.
-type logged struct {
+// writeNotes writes notes until stop is closed, and then those that wait.
+func (o *Outbox) writeNotes(stop <-chan struct{}) {
+	for {
+		select {
+		case n := <-o.notes:
+			o.write(n)
+		case <-stop:
+			for range len(o.notes) {
+				o.write(<-o.notes)
+			}
+
+			return
+		}
+	}
+}
+
+func (o *Outbox) write(record slog.Record) {
+	handler := o.opts.Logger.Handler()
+	if handler.Enabled(context.Background(), record.Level) {
+		_ = handler.Handle(context.Background(), record) // A logger has nowhere to report it, either.
+	}
+}
+
+// line is the last line about a lasting state.
+type line struct {
 	reason string
 	at     time.Time
 }
 
-// isDue reports whether a line with that reason is to be written now: when the reason changed, and from
-// time to time.
-func (l *logged) isDue(reason string, now time.Time) bool {
+// isDue reports whether a line with that reason is to be written now: when the reason changed, and
+// from time to time.
+func (l *line) isDue(reason string, now time.Time) bool {
 	if reason == l.reason && now.Sub(l.at) < logEvery {
 		return false
 	}
 
 	l.reason, l.at = reason, now
+
+	return true
+}
+
+// lines has the times of the last lines by reason, where several reasons alternate.
+type lines map[string]time.Time
+
+func (l lines) isDue(reason string, now time.Time) bool {
+	if last, logged := l[reason]; logged && now.Sub(last) < logEvery {
+		return false
+	}
+
+	l[reason] = now
 
 	return true
 }
@@ -67,15 +112,21 @@ func (o *Outbox) notePaused(l *lane, err error, wait time.Duration, now time.Tim
 }
 
 func (o *Outbox) noteResumed(l *lane) {
-	l.logged = logged{}
+	l.logged = line{}
 	o.note(slog.LevelInfo, "manager takes events again",
 		slog.String("manager", string(l.manager)), slog.Int("attempts", l.failures))
 }
 
-func (o *Outbox) noteDropped(l *lane, err error, now time.Time) {
-	if reason := core.Reason(err); l.pulse.dropped.isDue(reason, now) {
-		o.note(slog.LevelWarn, "event refused and given up, a resync stands in",
-			slog.String("manager", string(l.manager)), slog.String("reason", reason), slog.Any("error", err))
+func (o *Outbox) noteDropped(l *lane, e *entry, err error, now time.Time) {
+	text := "event refused and given up"
+	if !e.Resync && len(o.targets(l)) > 0 {
+		text += ", a resync stands in"
+	}
+
+	if reason := core.Reason(err); l.drops.isDue(e.KindWord()+" "+reason, now) {
+		o.note(slog.LevelWarn, text,
+			slog.String("manager", string(l.manager)), slog.String("kind", e.KindWord()),
+			slog.String("reason", reason), slog.Any("error", err))
 	}
 }
 
@@ -86,10 +137,28 @@ func (o *Outbox) noteHeartbeat(l *lane, err error, now time.Time) {
 	}
 }
 
+func (o *Outbox) noteForwarded(l *lane, c call, took time.Duration) {
+	if o.opts.Logger.Enabled(context.Background(), slog.LevelDebug) {
+		o.note(slog.LevelDebug, "batch forwarded", slog.String("manager", string(l.manager)),
+			slog.Int("events", len(c.entries)), slog.Duration("took", took), slog.Any("error", c.err))
+	}
+}
+
 func (o *Outbox) noteTooManyManagers(manager core.Manager, now time.Time) {
 	if o.logged.isDue(ReasonTooManyManagers, now) {
 		o.note(slog.LevelWarn, "too many managers, the events of another one are dropped without a resync",
 			slog.String("manager", string(manager)), slog.Int("limit", o.opts.MaxManagers))
-		signal(o.added)
 	}
+}
+
+func (o *Outbox) noteEvicted(l *lane, now time.Time) {
+	if o.logged.isDue(ReasonUnknownManager, now) {
+		o.note(slog.LevelWarn, "too many managers, the events of one that the control plane never knew are dropped",
+			slog.String("manager", string(l.manager)), slog.Int("limit", o.opts.MaxManagers))
+	}
+}
+
+func (o *Outbox) noteShutdown(l *lane, events int64) {
+	o.note(slog.LevelWarn, "events were not delivered before the shutdown",
+		slog.String("manager", string(l.manager)), slog.Int64("events", events))
 }

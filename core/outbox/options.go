@@ -20,13 +20,13 @@ const (
 	DefaultMinBackoff        = 200 * time.Millisecond
 	DefaultMaxBackoff        = 20 * time.Second
 	DefaultHeartbeatInterval = 30 * time.Second
-	// DefaultResendResync is longer than the longest timeout of a webhook, 30 s, after which an API server
-	// commits a write.
+	// DefaultResendResync is longer than the longest timeout of a webhook, 30 s, after which an API
+	// server commits a write.
 	DefaultResendResync = 35 * time.Second
 )
 
-// DefaultResend returns the default of [Options].Resend: 3 s, which covers most slow webhooks, and 35 s,
-// which is longer than any webhook may delay a commit.
+// DefaultResend returns the default of [Options].Resend: 3 s, which covers most slow webhooks, and
+// 35 s, which is longer than any webhook may delay a commit.
 func DefaultResend() []time.Duration { return []time.Duration{3 * time.Second, DefaultResendResync} }
 
 const (
@@ -39,69 +39,74 @@ const (
 
 // Options are the optional settings of an [Outbox]. The zero value is the documented default.
 type Options struct {
-	// Settle is the time that an event waits before it is sent, as a change source may see a write before
-	// its commit. Default: 100 ms. Negative: none.
+	// Settle is the time that an event waits before it is sent, as a change source may see a write
+	// before its commit. Default: 100 ms. Negative: none.
 	Settle time.Duration
-	// Resend has the times, counted from the acceptance of an event and rising, at which a delivered event
-	// is sent once more, unless a newer event has the same key: another webhook may delay the commit of a
-	// write. A time that has passed when the event is sent is skipped. Default: [DefaultResend]. Empty and
-	// not nil: never.
+	// Resend has the times, counted from the acceptance of an event and rising, at which a
+	// delivered event is sent once more, unless a newer event has the same key: another webhook may
+	// delay the commit of a write. A time that has passed when the event is sent is skipped.
+	// Default: [DefaultResend]. Empty and not nil: never.
 	//
-	// A key that waits for its resend counts for MaxKeys, and gives way to a new one: a resync stands in.
-	// Resends that wait when Start ends are not sent: with heartbeats, the manager asks for a resync when
-	// this process falls silent.
+	// A key that waits for its resend counts for MaxKeys, and gives way to a new one: a resync
+	// stands in. Resends that wait when Start ends are not sent: with heartbeats, the manager asks
+	// for a resync when this process falls silent.
 	Resend []time.Duration
-	// ResendResync is the same for resyncs, once. It must be longer than the timeout of the webhook. Default:
+	// ResendResync is the same for resyncs, once. It must be longer than the timeout of the
+	// webhook, and not shorter than the last of Resend: a resync stands in for events. Default:
 	// 35 s. Negative: never.
 	ResendResync time.Duration
-	// GiveUpAfter bounds the time for which an event is sent that the manager refuses for itself. Then it
-	// is dropped, and a resync without owner stands in. Default: 5 min.
+	// GiveUpAfter bounds the time for which an event is sent that the manager refuses for itself.
+	// Then it is dropped, and a resync without owner stands in. A resync is sent until it is
+	// delivered, or refused with a permanent error. Default: 5 min.
 	GiveUpAfter time.Duration
-	// MaxKeys bounds the distinct events over all managers. The manager with the most keys gives way to
-	// one with fewer. Default: 10,000.
+	// MaxKeys bounds the distinct events over all managers. The manager with the most keys gives
+	// way to one with fewer. Default: 10,000.
 	MaxKeys int
-	// MaxManagers bounds the managers with events. Managers that the control plane never knew give way
-	// to new ones. Default: 100, or the number of Managers if that is higher.
+	// MaxManagers bounds the managers with events. Managers that the control plane never knew give
+	// way to new ones. Default: 100, or the number of Managers if that is higher.
 	MaxManagers int
 	// MaxBatch bounds the events of one call of the forwarder. Default: 1.
 	MaxBatch int
-	// InFlight bounds the concurrent calls of the forwarder for one manager. Default: 8; 1 with an Epoch,
-	// so that numbers arrive in their order.
+	// InFlight bounds the concurrent calls of the forwarder for one manager. Default: 8; 1 with an
+	// Epoch, so that numbers arrive in their order.
 	InFlight int
 	// ForwardTimeout bounds one call of the forwarder. Default: 10 s.
 	ForwardTimeout time.Duration
-	// MinBackoff and MaxBackoff bound the wait after failures in a row. It doubles from one to the other,
-	// and half of it is random. A longer wait that the receiver asks for is kept. Defaults: 200 ms, 20 s.
+	// MinBackoff and MaxBackoff bound the wait after failures in a row. It doubles from one to the
+	// other, and half of it is random. A longer wait that the receiver asks for is kept. Defaults:
+	// 200 ms, 20 s.
 	MinBackoff time.Duration
 	MaxBackoff time.Duration
-	// DrainTimeout bounds the time for which Start delivers after its context has ended. Default: 10 s.
-	// Negative: none.
+	// DrainTimeout bounds the time for which Start delivers after its context has ended. Default:
+	// 10 s. Negative: none.
 	DrainTimeout time.Duration
 	// Managers are known from the beginning. Other managers are known from their first event on.
 	Managers []core.Manager
 	// ResyncFirst makes the first event for a manager a resync, as changes before this process are
 	// unknown.
 	ResyncFirst bool
-	// ResyncOwners means that a resync is for an owner, as contract v1 identifies a runtime by its owner.
-	// There is one for each owner that an event has named, up to [MaxOwners]. Default: one for the manager.
+	// ResyncOwners means that a resync is for an owner, as contract v1 identifies a runtime by its
+	// owner. There is one for each owner that an event has named, up to [MaxOwners]. Default: one
+	// for the manager.
 	ResyncOwners bool
 
-	// Epoch identifies this life of this process. With an epoch, events are numbered and heartbeats sent.
+	// Epoch identifies this life of this process. With an epoch, events are numbered and heartbeats
+	// sent.
 	Epoch string
-	// HeartbeatInterval is the longest time between two heartbeats to a manager. Up to a tenth is taken
-	// off at random. Default: 30 s. Negative: none.
+	// HeartbeatInterval is the longest time between two heartbeats to a manager. Up to a tenth is
+	// taken off at random. Default: 30 s. Negative: none.
 	HeartbeatInterval time.Duration
-	// Heartbeat returns the fields of a heartbeat that the outbox does not know: instance, version, key
-	// material, canary, reviews and configuration. It is called with the lock that Accept needs: it must
-	// return at once, log nothing, and not call the outbox.
+	// Heartbeat returns the fields of a heartbeat that the outbox does not know: instance, version,
+	// key material, canary, reviews and configuration. Forwarding to that manager waits for it.
 	Heartbeat func(core.Manager) core.Heartbeat
 
 	// Random returns numbers in [0, 1), concurrently. Default: [rand.Float64].
 	Random func() float64
 	// Hooks are called for metrics.
 	Hooks Hooks
-	// Logger gets a line when a manager cannot be reached, when the reason changes, every 5 min while it
-	// lasts, and when it ends. Accept writes none. Nil discards.
+	// Logger gets a line when a manager cannot be reached, when the reason changes, every 5 min
+	// while it lasts, and when it ends. One goroutine of Start writes them. Lines that a slow
+	// logger does not take are lost. Nil discards.
 	Logger *slog.Logger
 }
 
@@ -140,13 +145,15 @@ func (o Options) withDefaults() Options {
 func (o Options) validate() error {
 	rising := slices.IsSorted(o.Resend) && (len(o.Resend) == 0 || o.Resend[0] > max(o.Settle, 0))
 
+	oneCall := o.Epoch == "" || o.InFlight == 1
+
 	return errors.Join(
 		check("Resend", o.Resend, rising, "rising times above Settle"),
 		check("GiveUpAfter", o.GiveUpAfter, o.GiveUpAfter > 0, "more than 0"),
 		check("MaxKeys", o.MaxKeys, o.MaxKeys > 0, "more than 0"),
 		check("MaxManagers", o.MaxManagers, o.MaxManagers >= max(len(o.Managers), 1), "at least the number of Managers"),
 		check("MaxBatch", o.MaxBatch, o.MaxBatch > 0, "more than 0"),
-		check("InFlight", o.InFlight, o.InFlight > 0 && (o.Epoch == "" || o.InFlight == 1), "more than 0, and 1 with an Epoch"),
+		check("InFlight", o.InFlight, o.InFlight > 0 && oneCall, "more than 0, and 1 with an Epoch"),
 		check("ForwardTimeout", o.ForwardTimeout, o.ForwardTimeout > 0, "more than 0"),
 		check("MinBackoff", o.MinBackoff, o.MinBackoff > 0, "more than 0"),
 		check("MaxBackoff", o.MaxBackoff, o.MaxBackoff >= o.MinBackoff, "at least MinBackoff"),

@@ -14,7 +14,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
 
-// What DESIGN §7 promises after an outage.
+// recoveryGoal is the longest time until each change has arrived after an outage.
 const recoveryGoal = time.Minute
 
 // fault is how a control plane that is down answers.
@@ -23,7 +23,7 @@ type fault struct {
 	answer func(ctx context.Context) error
 }
 
-func outages() []fault {
+func outageFaults() []fault {
 	hang := func(ctx context.Context) error {
 		<-ctx.Done()
 
@@ -38,7 +38,7 @@ func outages() []fault {
 	}
 }
 
-// control is a control plane for many runtimes that is down until it is told otherwise.
+// control is a control plane for many runtimes that is down until setUp is called.
 type control struct {
 	fault fault
 
@@ -48,7 +48,7 @@ type control struct {
 }
 
 func (c *control) forward(sender string) core.ForwarderFunc {
-	return func(ctx context.Context, manager core.Manager, events []core.WatchEvent) error {
+	return func(ctx context.Context, manager core.Manager, batch core.Batch) error {
 		if !c.isUp() {
 			return c.fault.answer(ctx)
 		}
@@ -56,7 +56,7 @@ func (c *control) forward(sender string) core.ForwarderFunc {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 
-		for _, key := range append([]string{sender}, arrivedKeys(manager, events)...) {
+		for _, key := range append([]string{sender}, arrivedKeys(manager, batch)...) {
 			if _, known := c.arrived[key]; !known {
 				c.arrived[key] = time.Now()
 			}
@@ -66,9 +66,9 @@ func (c *control) forward(sender string) core.ForwarderFunc {
 	}
 }
 
-func arrivedKeys(manager core.Manager, events []core.WatchEvent) (all []string) {
-	for _, event := range events {
-		if event.Kind == core.KindChanged {
+func arrivedKeys(manager core.Manager, batch core.Batch) (all []string) {
+	for _, event := range batch.Events {
+		if !event.Resync {
 			all = append(all, string(manager)+"/"+event.Watched.Name)
 		}
 	}
@@ -90,10 +90,10 @@ func (c *control) setUp() {
 	c.up = true
 }
 
-// After an hour without control plane, in which 200 objects go on changing for each of several managers, every one of them is
-// enqueued in time, with the default waits.
+// After an hour without control plane, in which 200 objects go on changing for each of several
+// managers, every one of them is enqueued in time, with the default waits.
 func TestEverythingArrivesAfterAnOutage(t *testing.T) {
-	for _, fault := range outages() {
+	for _, fault := range outageFaults() {
 		for _, epoch := range []string{"", "epoch"} {
 			t.Run(fault.name+" "+epoch, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) { testOutage(t, fault, epoch) })
@@ -144,8 +144,8 @@ func testOutage(t *testing.T, fault fault, epoch string) {
 	}
 }
 
-// When a control plane comes back, the runtimes that waited for it do not come back all at once: that is what the randomness
-// of the waits is for.
+// When a control plane comes back, the runtimes that waited for it do not come back all at once:
+// the waits are random for that.
 func TestRuntimesComeBackOneByOne(t *testing.T) {
 	const runtimes = 50
 
@@ -154,11 +154,12 @@ func TestRuntimesComeBackOneByOne(t *testing.T) {
 			t.Run(fmt.Sprint(outage, " random ", random), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					arrivals := comeBack(t, runtimes, outage, random)
-					busiest, last := crowd(arrivals), arrivals[len(arrivals)-1]
+					busiest, last := busiestSecond(arrivals), arrivals[len(arrivals)-1]
 					t.Logf("%d runtimes came back within %v, at most %d of them within any second", len(arrivals), last, busiest)
 
 					if len(arrivals) != runtimes || last > recoveryGoal {
-						t.Errorf("%d of %d runtimes came back, the last after %v, want all within %v", len(arrivals), runtimes, last, recoveryGoal)
+						t.Errorf("%d of %d runtimes came back, the last after %v, want all in %v",
+							len(arrivals), runtimes, last, recoveryGoal)
 					}
 
 					if limit := runtimes / 3; random && busiest > limit {
@@ -178,7 +179,7 @@ func TestRuntimesComeBackOneByOne(t *testing.T) {
 func comeBack(t *testing.T, runtimes int, outage time.Duration, random bool) (arrivals []time.Duration) {
 	t.Helper()
 
-	plane := &control{fault: outages()[0], arrived: make(map[string]time.Time)}
+	plane := &control{fault: outageFaults()[0], arrived: make(map[string]time.Time)}
 
 	var stops []func()
 
@@ -228,8 +229,8 @@ func comeBack(t *testing.T, runtimes int, outage time.Duration, random bool) (ar
 	return arrivals
 }
 
-// crowd returns how many came within the busiest second.
-func crowd(arrivals []time.Duration) (most int) {
+// busiestSecond returns the number of arrivals within the busiest second.
+func busiestSecond(arrivals []time.Duration) (most int) {
 	for i, first := range arrivals {
 		end, _ := slices.BinarySearch(arrivals, first+time.Second)
 		most = max(most, end-i)

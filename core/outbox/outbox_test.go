@@ -1,6 +1,7 @@
 package outbox_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,7 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -29,6 +30,7 @@ const kyma core.Manager = "kyma"
 var (
 	errDown    = errors.New("control plane is down")
 	errRefused = verdict{reason: "malformed", permanent: true}
+	errNoOwner = verdict{reason: "owner_missing"}
 )
 
 type verdict struct {
@@ -61,24 +63,24 @@ type plane struct {
 	mu     sync.Mutex
 	start  time.Time
 	calls  []call
-	answer func(ctx context.Context, n int, events []core.WatchEvent) error
+	answer func(ctx context.Context, n int, batch core.Batch) error
 }
 
-func newPlane(answer func(ctx context.Context, n int, events []core.WatchEvent) error) *plane {
+func newPlane(answer func(ctx context.Context, n int, batch core.Batch) error) *plane {
 	return &plane{start: time.Now(), answer: answer}
 }
 
-func (p *plane) Forward(ctx context.Context, _ core.Manager, events []core.WatchEvent) error {
+func (p *plane) Forward(ctx context.Context, _ core.Manager, batch core.Batch) error {
 	p.mu.Lock()
 	n := len(p.calls)
-	p.calls = append(p.calls, call{time.Since(p.start), names(events)})
+	p.calls = append(p.calls, call{time.Since(p.start), names(batch)})
 	p.mu.Unlock()
 
 	if p.answer == nil {
 		return nil
 	}
 
-	return p.answer(ctx, n, events)
+	return p.answer(ctx, n, batch)
 }
 
 func (p *plane) seen() []call {
@@ -88,37 +90,70 @@ func (p *plane) seen() []call {
 	return slices.Clone(p.calls)
 }
 
-func names(events []core.WatchEvent) []string {
-	all := make([]string, len(events))
-	for i, e := range events {
-		all[i] = e.Watched.Name
-		if e.Kind == core.KindResync {
-			all[i] = "resync of " + e.Owner.Name
-		}
+func names(batch core.Batch) []string {
+	var all []string
+	for i := range batch.Events {
+		all = append(all, nameOf(batch.Events[i].WatchEvent))
+	}
+
+	if batch.Heartbeat != nil {
+		all = append(all, "heartbeat")
 	}
 
 	return all
 }
 
-// run starts an outbox in the bubble of a synctest and returns what stops it and waits for its end.
+func nameOf(event core.WatchEvent) string {
+	switch {
+	case !event.Resync:
+		return event.Watched.Name
+	case event.Owner.Name == "":
+		return "resync"
+	default:
+		return "resync of " + event.Owner.Name
+	}
+}
+
+// run starts an outbox in the bubble of a synctest. It returns a function that stops it and waits
+// for its end. Resends are off unless opts has some.
 func run(t *testing.T, p core.Forwarder, opts outbox.Options) (*outbox.Outbox, func()) {
 	t.Helper()
+
+	opts.ResendResync = cmp.Or(opts.ResendResync, -1)
 
 	if opts.Random == nil {
 		opts.Random = func() float64 { return 0 }
 	}
+
+	if opts.Resend == nil {
+		opts.Resend = []time.Duration{}
+	}
+
+	o := newOutbox(t, p, opts)
+
+	return o, startOutbox(t, o)
+}
+
+func newOutbox(t *testing.T, p core.Forwarder, opts outbox.Options) *outbox.Outbox {
+	t.Helper()
 
 	o, err := outbox.New(p, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
 
+	return o
+}
+
+func startOutbox(t *testing.T, o *outbox.Outbox) (stop func()) {
+	t.Helper()
+
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 
 	go func() { ended <- o.Start(ctx) }()
 
-	return o, func() {
+	return func() {
 		cancel()
 
 		if err := <-ended; err != nil {
@@ -151,7 +186,7 @@ func wantCounts(t *testing.T, o *outbox.Outbox, want outbox.Counts) {
 		want.Dropped = map[string]int64{}
 	}
 
-	if diff := cmp.Diff(want, o.Counts()[kyma]); diff != "" {
+	if diff := gocmp.Diff(want, o.Counts()[kyma]); diff != "" {
 		t.Errorf("counts (-want +got):\n%s", diff)
 	}
 }
@@ -159,7 +194,7 @@ func wantCounts(t *testing.T, o *outbox.Outbox, want outbox.Counts) {
 func wantCalls(t *testing.T, p *plane, want ...call) {
 	t.Helper()
 
-	if diff := cmp.Diff(want, p.seen()); diff != "" {
+	if diff := gocmp.Diff(want, p.seen()); diff != "" {
 		t.Errorf("calls of the forwarder (-want +got):\n%s", diff)
 	}
 }
@@ -173,7 +208,7 @@ func TestEventWaitsUntilItHasSettled(t *testing.T) {
 		p := newPlane(nil)
 		o, stop := run(t, p, outbox.Options{})
 
-		if got := o.Accept(kyma, named("a")); got != outbox.Accepted {
+		if got := o.Accept(kyma, named("a")); got != core.Accepted {
 			t.Errorf("Accept: %s, want accepted", got)
 		}
 
@@ -196,7 +231,8 @@ func TestNegativeSettleSendsAtOnce(t *testing.T) {
 	})
 }
 
-// A write that is accepted while an event for its object waits may be committed after that event was sent.
+// A write that is accepted while an event for its object waits may be committed after that event
+// was sent.
 func TestLaterEventIsSentAfterItsOwnSettleTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlane(nil)
@@ -205,13 +241,13 @@ func TestLaterEventIsSentAfterItsOwnSettleTime(t *testing.T) {
 		o.Accept(kyma, named("a"))
 		time.Sleep(60 * ms)
 
-		if got := o.Accept(kyma, named("a")); got != outbox.Accepted {
+		if got := o.Accept(kyma, named("a")); got != core.Accepted {
 			t.Errorf("second event: %s, want accepted", got)
 		}
 
 		time.Sleep(10 * ms)
 
-		if got := o.Accept(kyma, named("a")); got != outbox.Coalesced {
+		if got := o.Accept(kyma, named("a")); got != core.Coalesced {
 			t.Errorf("third event: %s, want coalesced", got)
 		}
 
@@ -254,7 +290,7 @@ func TestOutageCoalescesToOneEventPerKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var up atomic.Bool
 
-		p := newPlane(func(context.Context, int, []core.WatchEvent) error {
+		p := newPlane(func(context.Context, int, core.Batch) error {
 			if !up.Load() {
 				return errDown
 			}
@@ -278,7 +314,7 @@ func TestOutageCoalescesToOneEventPerKey(t *testing.T) {
 		}
 
 		if before > 3600/10+10 {
-			t.Errorf("%d attempts during an hour of outage, want about one per 10 s: the lane must back off as a whole", before)
+			t.Errorf("%d attempts during an hour of outage, want about one in 10 s for all events", before)
 		}
 
 		wantCounts(t, o, outbox.Counts{Accepted: 3600, Delivered: 3, Coalesced: 3597})
@@ -288,7 +324,7 @@ func TestOutageCoalescesToOneEventPerKey(t *testing.T) {
 
 func TestBackoffDoublesUpToItsBound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlane(func(_ context.Context, n int, _ []core.WatchEvent) error {
+		p := newPlane(func(_ context.Context, n int, _ core.Batch) error {
 			if n < 6 {
 				return errDown
 			}
@@ -308,7 +344,7 @@ func TestBackoffDoublesUpToItsBound(t *testing.T) {
 }
 
 func TestJitterSpreadsRetries(t *testing.T) {
-	for random, want := range map[float64]time.Duration{0: time.Second, 0.5: 1500 * ms, 0.999999: 1999999 * time.Microsecond} {
+	for random, want := range map[float64]time.Duration{0: time.Second, 0.5: 1500 * ms, 0.9: 1900 * ms} {
 		synctest.Test(t, func(t *testing.T) {
 			p := newPlane(failTimes(1, errDown))
 			o, stop := run(t, p, outbox.Options{
@@ -323,8 +359,8 @@ func TestJitterSpreadsRetries(t *testing.T) {
 	}
 }
 
-func failTimes(n int, err error) func(context.Context, int, []core.WatchEvent) error {
-	return func(_ context.Context, i int, _ []core.WatchEvent) error {
+func failTimes(n int, err error) func(context.Context, int, core.Batch) error {
+	return func(_ context.Context, i int, _ core.Batch) error {
 		if i < n {
 			return err
 		}
@@ -359,7 +395,7 @@ func TestOnlyPermanentRefusalDrops(t *testing.T) {
 
 		o.Accept(kyma, named("a"))
 		time.Sleep(time.Hour)
-		wantCalls(t, p, at(100*ms, "a"), at(200*ms, "resync of owner")) // Which stands in.
+		wantCalls(t, p, at(100*ms, "a"), at(200*ms, "resync")) // Which stands in.
 		wantCounts(t, o, outbox.Counts{Accepted: 2, Delivered: 1, Dropped: map[string]int64{"malformed": 1}})
 
 		o.Accept(kyma, named("a"))
@@ -372,12 +408,12 @@ func TestOnlyPermanentRefusalDrops(t *testing.T) {
 // A resync that is refused, too, has nothing to stand in for it.
 func TestRefusedStandInEndsIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlane(func(context.Context, int, []core.WatchEvent) error { return errRefused })
+		p := newPlane(func(context.Context, int, core.Batch) error { return errRefused })
 		o, stop := run(t, p, outbox.Options{})
 
 		o.Accept(kyma, named("a"))
 		time.Sleep(time.Hour)
-		wantCalls(t, p, at(100*ms, "a"), at(200*ms, "resync of owner"))
+		wantCalls(t, p, at(100*ms, "a"), at(200*ms, "resync"))
 		wantCounts(t, o, outbox.Counts{Accepted: 2, Dropped: map[string]int64{"malformed": 2}})
 		stop()
 	})
@@ -386,8 +422,8 @@ func TestRefusedStandInEndsIt(t *testing.T) {
 // One refused event must neither take the rest of its batch with it nor hold it up.
 func TestRefusedBatchIsSentEventByEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlane(func(_ context.Context, _ int, events []core.WatchEvent) error {
-			if slices.Contains(names(events), "bad") {
+		p := newPlane(func(_ context.Context, _ int, batch core.Batch) error {
+			if slices.Contains(names(batch), "bad") {
 				return errRefused
 			}
 
@@ -412,12 +448,12 @@ func TestRefusedBatchIsSentEventByEvent(t *testing.T) {
 
 func TestPartialFailureRetriesTheEventsItNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlane(func(_ context.Context, n int, events []core.WatchEvent) error {
+		p := newPlane(func(_ context.Context, n int, batch core.Batch) error {
 			if n > 0 {
 				return nil
 			}
 
-			return core.EventErrors{slices.Index(names(events), "b"): errDown, slices.Index(names(events), "c"): errRefused}
+			return core.EventErrors{slices.Index(names(batch), "b"): errDown, slices.Index(names(batch), "c"): errRefused}
 		})
 		o, stop := run(t, p, outbox.Options{MaxBatch: 10, Settle: 100 * ms})
 
@@ -427,7 +463,8 @@ func TestPartialFailureRetriesTheEventsItNames(t *testing.T) {
 
 		time.Sleep(time.Second)
 
-		if calls := p.seen(); len(calls) != 2 || !slices.Equal(calls[1].Names, []string{"b", "resync of owner"}) {
+		calls := p.seen()
+		if len(calls) != 2 || !slices.Equal(slices.Sorted(slices.Values(calls[1].Names)), []string{"b", "resync"}) {
 			t.Errorf("calls %v, want a second one with b, and a resync for c", calls)
 		}
 
@@ -436,7 +473,8 @@ func TestPartialFailureRetriesTheEventsItNames(t *testing.T) {
 	})
 }
 
-// A manager that is down must not hold up another, nor an event that is refused for now the events beside it.
+// A manager that is down must not hold up another, nor an event that is refused for now the events
+// beside it.
 func TestFailuresStayWhereTheyAre(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		delivered := make(map[string]time.Duration)
@@ -444,8 +482,8 @@ func TestFailuresStayWhereTheyAre(t *testing.T) {
 
 		var mu sync.Mutex
 
-		forwarder := core.ForwarderFunc(func(_ context.Context, manager core.Manager, events []core.WatchEvent) error {
-			name := events[0].Watched.Name
+		forwarder := core.ForwarderFunc(func(_ context.Context, manager core.Manager, batch core.Batch) error {
+			name := batch.Events[0].Watched.Name
 
 			switch {
 			case manager == "down":
@@ -470,7 +508,7 @@ func TestFailuresStayWhereTheyAre(t *testing.T) {
 		time.Sleep(time.Minute)
 		stop()
 
-		if diff := cmp.Diff(map[string]time.Duration{"a": 100 * ms}, delivered); diff != "" {
+		if diff := gocmp.Diff(map[string]time.Duration{"a": 100 * ms}, delivered); diff != "" {
 			t.Errorf("delivered (-want +got):\n%s", diff)
 		}
 	})
@@ -482,7 +520,7 @@ func TestCallsAreBounded(t *testing.T) {
 
 		var mu sync.Mutex
 
-		p := newPlane(func(context.Context, int, []core.WatchEvent) error {
+		p := newPlane(func(context.Context, int, core.Batch) error {
 			mu.Lock()
 			now++
 			most = max(most, now)
@@ -515,7 +553,7 @@ func TestCallsAreBounded(t *testing.T) {
 
 func TestHangingForwarderIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlane(func(ctx context.Context, n int, _ []core.WatchEvent) error {
+		p := newPlane(func(ctx context.Context, n int, _ core.Batch) error {
 			if n > 0 {
 				return nil
 			}
@@ -538,7 +576,7 @@ func TestOverflowCollapsesIntoOneResync(t *testing.T) {
 		p := newPlane(nil)
 		o, stop := run(t, p, outbox.Options{MaxKeys: 2, MaxBatch: 10})
 
-		for i, want := range []outbox.Outcome{outbox.Accepted, outbox.Accepted, outbox.Dropped, outbox.Dropped, outbox.Dropped} {
+		for i, want := range []core.Outcome{core.Accepted, core.Accepted, core.Dropped, core.Dropped, core.Dropped} {
 			if got := o.Accept(kyma, named(strconv.Itoa(i))); got != want {
 				t.Errorf("event %d: %s, want %s", i, got, want)
 			}
@@ -553,8 +591,8 @@ func TestOverflowCollapsesIntoOneResync(t *testing.T) {
 
 		slices.Sort(sent)
 
-		// The second resync stands for what was dropped while the first had not settled.
-		if diff := cmp.Diff([]string{"0", "1", "resync of owner"}, slices.Compact(sent)); diff != "" {
+		// The second resync stands for events that were dropped while the first had not settled.
+		if diff := gocmp.Diff([]string{"0", "1", "resync"}, slices.Compact(sent)); diff != "" {
 			t.Errorf("sent (-want +got):\n%s", diff)
 		}
 
@@ -562,7 +600,7 @@ func TestOverflowCollapsesIntoOneResync(t *testing.T) {
 			t.Errorf("counts %+v, want 3 dropped and none pending", got)
 		}
 
-		if got := o.Accept(kyma, named("later")); got != outbox.Accepted {
+		if got := o.Accept(kyma, named("later")); got != core.Accepted {
 			t.Errorf("after the overflow: %s, want accepted", got)
 		}
 
@@ -590,14 +628,10 @@ func TestOwnersDoNotUnboundTheOverflow(t *testing.T) {
 }
 
 func TestTooManyManagersAreDropped(t *testing.T) {
-	o, err := outbox.New(newPlane(nil), outbox.Options{MaxManagers: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-
+	o := newOutbox(t, newPlane(nil), outbox.Options{MaxManagers: 1})
 	o.Accept("one", named("a"))
 
-	if got := o.Accept("two", named("a")); got != outbox.Dropped {
+	if got := o.Accept("two", named("a")); got != core.Dropped {
 		t.Errorf("second manager: %s, want dropped", got)
 	}
 }
@@ -626,7 +660,7 @@ func TestStopGivesUpAtItsDeadline(t *testing.T) {
 			t.Errorf("stopped after %v, want 3s", took)
 		}
 
-		if got := o.Accept(kyma, named("b")); got != outbox.Dropped {
+		if got := o.Accept(kyma, named("b")); got != core.Dropped {
 			t.Errorf("after the end: %s, want dropped", got)
 		}
 
@@ -636,7 +670,7 @@ func TestStopGivesUpAtItsDeadline(t *testing.T) {
 
 func TestStopCancelsAHangingCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlane(func(ctx context.Context, _ int, _ []core.WatchEvent) error {
+		p := newPlane(func(ctx context.Context, _ int, _ core.Batch) error {
 			<-ctx.Done()
 
 			return ctx.Err()
@@ -670,11 +704,7 @@ func TestAcceptedBeforeStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlane(nil)
 
-		o, err := outbox.New(p, outbox.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-
+		o := newOutbox(t, p, outbox.Options{})
 		o.Accept(kyma, named("a"))
 		time.Sleep(time.Second)
 
@@ -682,24 +712,18 @@ func TestAcceptedBeforeStart(t *testing.T) {
 			t.Errorf("oldest pending %v, want 1s", age)
 		}
 
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error)
-
-		go func() { ended <- o.Start(ctx) }()
+		stop := startOutbox(t, o)
 
 		synctest.Wait()
 		wantCalls(t, p, at(time.Second, "a"))
-		cancel()
-
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }
 
 func TestNewNamesWrongOptions(t *testing.T) {
 	for name, opts := range map[string]outbox.Options{
-		"LookAgain":      {LookAgain: 100 * ms},
+		"Resend":         {Resend: []time.Duration{100 * ms}},
+		"GiveUpAfter":    {GiveUpAfter: -1},
 		"MaxKeys":        {MaxKeys: -1},
 		"MaxManagers":    {MaxManagers: -1},
 		"MaxBatch":       {MaxBatch: -1},

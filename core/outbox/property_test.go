@@ -2,30 +2,33 @@ package outbox_test
 
 import (
 	"context"
-	"errors"
+	"flag"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
 
-// Whatever the control plane does for a while, every accepted event is represented by one that was sent after it had settled,
-// and its fate is counted exactly once, at all times. With second looks, every object is looked at after its last commit, however late
-// that is within their time.
+var seedFlag = flag.Uint64("outbox.seed", 0, "seed of the only run of the property test; 0: random ones")
+
+// The guarantee, whatever the control plane and the path to it do for a while: after the last
+// commit of each object, a look at it starts, or at its whole runtime. Each event has one counted
+// fate at all times.
 func TestNothingIsLostWhateverHappens(t *testing.T) {
-	runs := 300
-	if testing.Short() {
+	runs, first := 300, rand.Uint64()
+
+	switch {
+	case *seedFlag != 0:
+		runs, first = 1, *seedFlag
+	case testing.Short():
 		runs = 30
 	}
-
-	first := rand.Uint64()
 
 	for i := range runs {
 		seed := first + uint64(i)
@@ -36,275 +39,307 @@ func TestNothingIsLostWhateverHappens(t *testing.T) {
 	}
 }
 
-type address struct {
-	manager core.Manager
-	key     core.EventKey
-}
-
-// model drives an outbox at random, and knows what must come out of it.
+// model drives an outbox at random, and knows which looks must come of it.
 type model struct {
-	t      *testing.T
-	random *rand.Rand
-	opts   outbox.Options
-	outbox *outbox.Outbox
-
-	mu       sync.Mutex
-	trouble  bool
-	refuses  bool                  // the control plane refuses events for good, too
-	accepted map[address]time.Time // the last time an event was offered
-	commits  map[address]time.Time // when the last of the writes behind them is committed
-	answered map[address]time.Time // the last time one was sent whose fate was then settled
-	counted  map[core.Manager]*outbox.Counts
-	received map[core.Manager]uint64 // the highest number that arrived
-	beats    int
+	t        *testing.T
+	random   *rand.Rand
+	opts     outbox.Options
+	horizon  time.Duration // the longest time between a review and the commit
+	phases   bool          // the managers have events one after the other
+	resyncs  bool          // the source asks for resyncs: they hide missing looks
+	ghosts   bool          // events for managers that do not exist
+	outbox   *outbox.Outbox
+	receiver *receiver
+	writes   int64
+	required map[address]time.Time // when the last look must have started
 }
+
+const (
+	calm  = time.Minute      // enough for everything to arrive
+	quiet = 20 * time.Second // the end of calm, in which nothing is left to send
+)
 
 func newModel(t *testing.T, seed uint64) *model {
 	t.Helper()
 
+	random := rand.New(rand.NewPCG(seed, 0))
 	m := &model{
-		t:        t,
-		random:   rand.New(rand.NewPCG(seed, 0)),
-		trouble:  true,
-		accepted: make(map[address]time.Time),
-		commits:  make(map[address]time.Time),
-		answered: make(map[address]time.Time),
-		counted:  make(map[core.Manager]*outbox.Counts),
-		received: make(map[core.Manager]uint64),
+		t: t, random: random, receiver: newReceiver(t, rand.New(rand.NewPCG(seed, 1))),
+		required: make(map[address]time.Time),
 	}
 	m.opts = outbox.Options{
-		Settle:         time.Duration(1+m.random.IntN(200)) * ms,
-		MaxKeys:        1 + m.random.IntN(30),
-		MaxBatch:       1 + m.random.IntN(10),
-		InFlight:       1 + m.random.IntN(4),
-		ForwardTimeout: 2 * time.Second,
-		Random:         m.float,
-		Hooks:          outbox.Hooks{Counted: m.count},
+		Settle:         time.Duration(1+random.IntN(200)) * ms,
+		Resend:         []time.Duration{},
+		ResendResync:   -1,
+		GiveUpAfter:    5 * time.Second,
+		MaxKeys:        []int{1, 10, 30, 45, 1000}[random.IntN(5)],
+		MaxManagers:    4,
+		MaxBatch:       1 + random.IntN(10),
+		InFlight:       1 + random.IntN(4),
+		ForwardTimeout: time.Second,
+		MaxBackoff:     3 * time.Second,
+		Random:         jitter(seed),
 	}
-
-	if m.random.IntN(2) == 0 {
-		m.opts.Epoch, m.opts.InFlight, m.opts.HeartbeatInterval = "epoch", 1, time.Second
-	}
-
-	m.refuses = m.random.IntN(2) == 0
-	if m.random.IntN(2) == 0 {
-		m.opts.LookAgain = m.opts.Settle + time.Duration(1+m.random.IntN(5000))*ms
-	}
+	m.horizon = m.opts.Settle
+	m.drawOptions()
 
 	return m
 }
 
+// drawOptions adds options that only some runs have.
+func (m *model) drawOptions() {
+	if m.phases = m.chance(2); m.chance(2) {
+		m.opts.Epoch, m.opts.InFlight, m.opts.HeartbeatInterval = "epoch", 1, time.Second
+		m.receiver.dedupes = m.chance(2)
+	}
+
+	if !m.chance(3) {
+		first := m.opts.Settle + ms + m.upTo(time.Second)
+		m.horizon = first + m.upTo(3*time.Second)
+		m.opts.Resend = []time.Duration{first, m.horizon}
+		m.opts.ResendResync = m.horizon
+	}
+
+	m.resyncs = m.chance(4)
+	if m.ghosts = m.chance(3); m.ghosts {
+		m.opts.Managers = []core.Manager{"manager-0", "manager-1"}
+	}
+
+	if m.chance(2) {
+		m.receiver.bad["object-1"] = errRefused
+		m.receiver.bad["object-2"] = verdict{reason: "not_mapped"}
+	}
+
+	if m.chance(2) {
+		m.receiver.outage = 1 + m.random.IntN(outages)
+	}
+
+	if m.chance(3) {
+		m.receiver.poison = "object-3"
+		m.receiver.bad["object-3"] = errRefused
+	}
+}
+
 func (m *model) run() {
-	var stop func()
+	m.outbox = newOutbox(m.t, core.ForwarderFunc(m.forward), m.opts)
+	stop := startOutbox(m.t, m.outbox)
 
-	m.outbox, stop = run(m.t, core.ForwarderFunc(m.forward), m.opts)
+	m.steps(200, 0)
+	time.Sleep(m.upTo(8 * time.Second))
+	m.steps(m.random.IntN(100), 1)
+	m.receiver.setTrouble(false)
+	m.steps(m.random.IntN(100), m.random.IntN(2))
+	time.Sleep(calm - quiet)
 
-	for range 200 {
-		m.accept()
-		time.Sleep(time.Duration(m.intn(80)) * ms)
-		checkBalance(m.t, m.outbox)
-	}
+	beats := m.receiver.heartbeats()
 
-	m.mu.Lock()
-	m.trouble = false
-	m.mu.Unlock()
-
-	time.Sleep(time.Minute)
-	m.checkNothingIsMissing()
+	time.Sleep(quiet)
+	m.checkRest(m.receiver.heartbeats() - beats)
+	m.checkLooks()
+	m.checkNumbers()
+	m.checkRoom()
 	stop()
-
-	if m.opts.Epoch != "" && m.beats < 10 {
-		m.t.Errorf("%d heartbeats arrived, want about one each second", m.beats)
-	}
-
-	m.checkCounted()
+	m.checkLeave()
 }
 
-func (m *model) accept() {
-	manager := core.Manager(fmt.Sprint("manager-", m.intn(2)))
-	event := named(fmt.Sprint("object-", m.intn(40)))
-	commit := time.Now().Add(time.Duration(m.float() * float64(max(m.opts.Settle, m.opts.LookAgain))))
-
-	if m.outbox.Accept(manager, event) == outbox.Dropped {
-		event = core.WatchEvent{Kind: core.KindResync, Owner: event.Owner}
-	}
-
-	m.mu.Lock()
-	defer m.mu.Unlock()
-
-	a := address{manager, event.Key()}
-	m.accepted[a] = time.Now()
-
-	if commit.After(m.commits[a]) {
-		m.commits[a] = commit
-	}
-}
-
-// forward answers at random while there is trouble. The answer is known before the time that it takes.
-func (m *model) forward(ctx context.Context, manager core.Manager, events []core.WatchEvent) error {
-	sent := time.Now()
-	err := m.answer(len(events))
-
-	if err == nil && m.intn(3) == 0 {
-		time.Sleep(time.Duration(m.intn(500)) * ms)
-	}
-
-	if errors.Is(err, context.DeadlineExceeded) {
-		<-ctx.Done()
-	}
-
-	var partial core.EventErrors
-	if err != nil && !errors.As(err, &partial) {
-		if len(events) > 1 || !core.IsPermanent(err) {
-			return err
+func (m *model) steps(n, manager int) {
+	for range n {
+		if !m.phases {
+			manager = m.random.IntN(2)
 		}
-	}
 
-	m.mu.Lock()
-	defer m.mu.Unlock()
-
-	m.receive(manager, events)
-
-	for i := range events {
-		if failure := partial[i]; failure == nil || core.IsPermanent(failure) {
-			m.answered[address{manager, events[i].Key()}] = sent
-		}
-	}
-
-	return err
-}
-
-// receive checks that what arrives leaves no number out, and that heartbeats tell of what arrived.
-func (m *model) receive(manager core.Manager, events []core.WatchEvent) {
-	for _, event := range events {
-		last := m.received[manager]
-
-		switch {
-		case event.Epoch == "":
-		case event.Heartbeat != nil:
-			m.beats++
-
-			if event.Heartbeat.Sequence != last {
-				m.t.Errorf("heartbeat tells of %d, but %d was the last to arrive", event.Heartbeat.Sequence, last)
-			}
-		case event.Sequence > last+1:
-			m.t.Errorf("%d arrived after %d", event.Sequence, last)
-		default:
-			m.received[manager] = max(last, event.Sequence)
-		}
+		m.step(core.Manager(fmt.Sprint("manager-", manager)))
+		time.Sleep(m.upTo(80 * ms))
+		m.checkCounts()
 	}
 }
 
-func (m *model) answer(n int) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-
-	if !m.trouble {
-		return nil
-	}
-
-	switch m.random.IntN(7) {
-	case 0:
-		return errDown
-	case 1:
-		return verdict{reason: "busy", after: time.Duration(m.random.IntN(3000)) * ms}
-	case 2:
-		return m.refusal()
-	case 3:
-		return context.DeadlineExceeded
-	case 4:
-		return core.EventErrors{m.random.IntN(n): errDown, m.random.IntN(n): m.refusal()}
+// step is one action of a change source.
+func (m *model) step(manager core.Manager) {
+	switch n := m.random.IntN(40); {
+	case n == 0:
+		m.outbox.Retry()
+	case n == 1 && m.resyncs:
+		m.resync()
+	case n < 10 && m.ghosts:
+		m.outbox.Accept(core.Manager(fmt.Sprint("ghost-", m.random.IntN(20))), m.event())
 	default:
-		return nil
+		m.write(manager)
 	}
 }
 
-func (m *model) refusal() error {
-	if m.refuses {
-		return errRefused
-	}
+func (m *model) event() core.WatchEvent {
+	m.writes++
+	event := named(fmt.Sprint("object-", m.random.IntN(40)))
+	event.Generation = m.writes
 
-	return errDown
+	return event
 }
 
-func (m *model) intn(n int) int {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-
-	return m.random.IntN(n)
+// write is reviewed now, and committed later.
+func (m *model) write(manager core.Manager) {
+	event := m.event()
+	m.outbox.Accept(manager, event)
+	m.require(address{manager, event.Key()}, time.Now().Add(m.upTo(m.horizon)))
 }
 
-func (m *model) float() float64 {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+// resync asks all known managers for a look.
+func (m *model) resync() {
+	m.outbox.Resync()
 
-	return m.random.Float64()
-}
-
-func (m *model) count(manager core.Manager, change outbox.Counts) {
-	sum := change.Delivered + change.Coalesced + change.Pending
-	for _, n := range change.Dropped {
-		sum += n
-	}
-
-	if change.Accepted != sum {
-		m.t.Errorf("unbalanced change %+v", change)
-	}
-
-	total := m.counted[manager]
-	if total == nil {
-		total = &outbox.Counts{Dropped: make(map[string]int64)}
-		m.counted[manager] = total
-	}
-
-	total.Accepted += change.Accepted
-	total.Delivered += change.Delivered
-	total.Coalesced += change.Coalesced
-	total.Pending += change.Pending
-
-	for reason, n := range change.Dropped {
-		total.Dropped[reason] += n
+	for manager := range m.outbox.Counts() {
+		if isServed(manager) {
+			m.require(resyncOf(manager), time.Now().Add(m.upTo(m.horizon)))
+		}
 	}
 }
 
-func (m *model) checkNothingIsMissing() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+// isServed reports whether the control plane knows the manager.
+func isServed(manager core.Manager) bool { return strings.HasPrefix(string(manager), "manager-") }
 
-	for a, last := range m.accepted {
-		if got, ok := m.answered[a]; !ok || got.Before(last.Add(m.opts.Settle)) {
-			m.t.Errorf("%v was accepted at %v, but sent last at %v", a, last, got)
+// served returns the number of served managers that the outbox knows.
+func (m *model) served() (n int) {
+	for manager := range m.outbox.Counts() {
+		if isServed(manager) {
+			n++
 		}
 	}
 
-	// What is refused for good is not looked at, nor what stands in for it if that is refused, too.
-	for a, commit := range m.commits {
-		if last := m.lastLook(a); m.opts.LookAgain > 0 && !m.refuses && last.Before(commit) {
-			m.t.Errorf("%v was committed at %v, but looked at last at %v, with second looks after %v", a, commit, last, m.opts.LookAgain)
+	return n
+}
+
+// require demands a look after the settle time and after the commit.
+func (m *model) require(a address, commit time.Time) {
+	settled := time.Now().Add(m.opts.Settle)
+
+	for _, at := range []time.Time{settled, commit} {
+		if at.After(m.required[a]) {
+			m.required[a] = at
 		}
+	}
+}
+
+func (m *model) forward(ctx context.Context, manager core.Manager, batch core.Batch) error {
+	m.checkCounts()
+
+	if !isServed(manager) {
+		return core.ErrUnknownManager
+	}
+
+	return m.receiver.Forward(ctx, manager, batch)
+}
+
+// checkCounts checks that each event has one fate, and that the number of events is bounded.
+func (m *model) checkCounts() {
+	checkBalance(m.t, m.outbox)
+
+	counts := m.outbox.Counts()
+	if len(counts) > m.opts.MaxManagers+1 {
+		m.t.Errorf("counts of %d managers, want at most %d", len(counts), m.opts.MaxManagers+1)
+	}
+
+	var pending int64
+	for _, c := range counts {
+		pending += c.Pending
+	}
+
+	// An event, and a newer one that has not settled, for each key and for the resync of each
+	// manager.
+	if most := int64(2 * (m.opts.MaxKeys + m.opts.MaxManagers)); pending < 0 || pending > most {
+		m.t.Errorf("%d events are pending, want 0 to %d", pending, most)
+	}
+}
+
+// checkRest checks the end of a long time without trouble: only heartbeats are sent.
+func (m *model) checkRest(beats int) {
+	m.receiver.mu.Lock()
+	defer m.receiver.mu.Unlock()
+
+	if ago := time.Since(m.receiver.busy); ago < quiet {
+		m.t.Errorf("events were sent %v ago, want none to be left %v after the trouble", ago, calm-quiet)
+	}
+
+	if want := m.served() * int(quiet/time.Second); m.opts.Epoch != "" && (beats < want || beats > want*5/4) {
+		m.t.Errorf("%d heartbeats arrived within %v, want %d, and up to a tenth more", beats, quiet, want)
 	}
 
 	for manager, c := range m.outbox.Counts() {
-		if c.Pending != 0 {
-			m.t.Errorf("%s: %d events are still pending a minute after the trouble", manager, c.Pending)
+		if c.Pending != 0 && isServed(manager) {
+			m.t.Errorf("%s: %d events are pending %v after the trouble", manager, c.Pending, calm)
+		}
+
+		if acked := m.receiver.acked[manager]; c.Delivered != acked {
+			m.t.Errorf("%s: %d events are counted as delivered, but %d were acknowledged", manager, c.Delivered, acked)
 		}
 	}
 }
 
-// lastLook returns when the last look at an object started: its own, or one at the whole runtime.
-func (m *model) lastLook(a address) time.Time {
-	own, resync := m.answered[a], m.answered[address{a.manager, core.EventKey{Kind: core.KindResync, Owner: a.key.Owner}}]
-	if resync.After(own) {
-		return resync
-	}
+// checkLooks checks that each object was looked at in time, itself or with its whole runtime.
+func (m *model) checkLooks() {
+	m.receiver.mu.Lock()
+	defer m.receiver.mu.Unlock()
 
-	return own
+	for a, required := range m.required {
+		look := m.receiver.looks[a]
+		if whole := m.receiver.looks[resyncOf(a.manager)]; whole.After(look) {
+			look = whole
+		}
+
+		if look.Before(required) {
+			m.t.Errorf("%v was looked at %v before the time at which its last write had settled and was committed",
+				a, required.Sub(look))
+		}
+	}
 }
 
-func (m *model) checkCounted() {
-	for manager, want := range m.outbox.Counts() {
-		if diff := cmp.Diff(want, *m.counted[manager]); diff != "" {
-			m.t.Errorf("%s: the hook counted otherwise than Counts (-Counts +hook):\n%s", manager, diff)
+// checkNumbers checks that a receiver sees a gap only when an event was lost.
+func (m *model) checkNumbers() {
+	m.receiver.mu.Lock()
+	defer m.receiver.mu.Unlock()
+
+	for manager, gaps := range m.receiver.gaps {
+		if lost := m.outbox.Counts()[manager].Dropped[outbox.ReasonOverflow]; int64(gaps) > lost {
+			m.t.Errorf("%s: %d gaps in the numbers that arrived, but %d events were lost", manager, gaps, lost)
 		}
+	}
+}
+
+// checkRoom checks that nothing that is delivered takes up room.
+func (m *model) checkRoom() {
+	for _, manager := range []core.Manager{"manager-0", "manager-1"} {
+		event := m.event()
+		if got := m.outbox.Accept(manager, event); got != core.Accepted && m.opts.MaxKeys > 1 {
+			m.t.Errorf("an event after the trouble is %s, want accepted: there is room for %d", got, m.opts.MaxKeys)
+		}
+	}
+}
+
+// checkLeave checks that a process that has lost events, or not sent resends, does not take its
+// leave.
+func (m *model) checkLeave() {
+	for manager, beat := range m.receiver.beats {
+		if lost := m.outbox.Counts()[manager].Dropped[outbox.ReasonShutdown]; beat.Leaving && lost > 0 {
+			m.t.Errorf("%s: the last heartbeat takes leave although %d events were lost", manager, lost)
+		}
+	}
+}
+
+func (m *model) chance(n int) bool { return m.random.IntN(n) == 0 }
+
+func (m *model) upTo(d time.Duration) time.Duration {
+	return time.Duration(m.random.Float64() * float64(d))
+}
+
+// jitter returns a source of random numbers for concurrent use.
+func jitter(seed uint64) func() float64 {
+	var mu sync.Mutex
+
+	random := rand.New(rand.NewPCG(seed, 2))
+
+	return func() float64 {
+		mu.Lock()
+		defer mu.Unlock()
+
+		return random.Float64()
 	}
 }

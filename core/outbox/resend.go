@@ -1,16 +1,15 @@
 package outbox
 
 import (
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// resendAt returns when an entry that was sent at a time is to be sent once more, and whether it is. A
-// time that has passed when the entry was sent needs no resend.
-func (o *Outbox) resendAt(e *entry, sent time.Time) (time.Time, bool) {
+// resendAt returns when an entry that was sent at a time is to be sent once more, and whether it
+// is. A time that has passed when the entry was sent needs no resend.
+func (o *Outbox) resendAt(e *entry, sent time.Time) (at time.Time, again bool) {
 	delays := o.opts.Resend
 	if e.Resync {
 		delays = []time.Duration{o.opts.ResendResync}
@@ -22,42 +21,17 @@ func (o *Outbox) resendAt(e *entry, sent time.Time) (time.Time, bool) {
 		}
 	}
 
-	return time.Time{}, false
+	return e.again, e.again.After(sent)
 }
 
-// resendResync schedules only the resend of a resync, for the resend of an event that is given up.
-func (o *Outbox) resendResync(l *lane, now time.Time) {
-	resync := core.WatchEvent{Resync: true, Time: now}
-	if o.opts.ResyncOwners || o.opts.ResendResync <= 0 {
-		o.resyncAll(l, now)
+// resendResync schedules a resync instead of the resends of an event that is given up. It comes as
+// late as the last resend of an event that is accepted now, so that one stands in for many.
+func (o *Outbox) resendResync(l *lane, owner types.NamespacedName, now time.Time) {
+	at := now.Add(slices.Max(o.opts.Resend))
 
-		return
+	if e := o.resyncEntry(l, owner, at); e != nil {
+		e.again = latest(e.again, at)
 	}
-
-	e := l.entries[resync.Key()]
-	if e == nil {
-		e = &entry{Numbered: core.Numbered{WatchEvent: resync}}
-		l.entries[resync.Key()] = e
-		e.newest = now
-		l.scheduleResend(e, now.Add(o.opts.ResendResync))
-	}
-
-	e.newest = now
-
-	if e.next != nil {
-		e.next.newest = now
-	}
-}
-
-// resyncAll asks for a resync of the runtime, or of each known owner.
-func (o *Outbox) resyncAll(l *lane, now time.Time) {
-	if o.opts.ResyncOwners {
-		o.resyncOwners(l, now)
-
-		return
-	}
-
-	o.resync(l, types.NamespacedName{}, now)
 }
 
 // resendDue makes the due resends of a lane events.

@@ -30,7 +30,7 @@ func TestResyncReachesEveryManager(t *testing.T) {
 		o.Resync()
 		time.Sleep(time.Second)
 		stop()
-		wantCalls(t, p, at(100*ms, "a"), at(1100*ms, "resync of "), at(1100*ms, "resync of "))
+		wantCalls(t, p, at(100*ms, "a"), at(1100*ms, "resync"), at(1100*ms, "resync"))
 
 		for manager, want := range map[core.Manager]int64{"configured": 3, "served": 4} {
 			if got := o.Counts()[manager]; got.Accepted != want || got.Pending != 0 {
@@ -44,11 +44,7 @@ func TestResyncBeforeStartReachesConfiguredManagers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlane(nil)
 
-		o, err := outbox.New(p, outbox.Options{Managers: []core.Manager{kyma}})
-		if err != nil {
-			t.Fatal(err)
-		}
-
+		o := newOutbox(t, p, outbox.Options{Managers: []core.Manager{kyma}})
 		o.Resync()
 
 		if got := o.Counts()[kyma]; got.Pending != 1 {
@@ -76,15 +72,15 @@ func TestResyncWithoutKnownOwnerIsCounted(t *testing.T) {
 		o, stop := run(t, p, outbox.Options{Managers: []core.Manager{kyma}, ResyncOwners: true, Settle: -1})
 		time.Sleep(time.Second)
 
-		unseen := core.WatchEvent{Kind: core.KindResync}
-		if got := o.Accept(kyma, unseen); got != outbox.Dropped || o.Counts()[kyma].Dropped[outbox.ReasonNoOwner] != 1 {
+		unseen := core.WatchEvent{Resync: true}
+		if got := o.Accept(kyma, unseen); got != core.Dropped || o.Counts()[kyma].Dropped[outbox.ReasonNoOwner] != 1 {
 			t.Errorf("outcome %s, counts %+v, want it dropped as there is no owner", got, o.Counts()[kyma])
 		}
 
 		o.Accept(kyma, ownedBy("one", "a"))
 		time.Sleep(time.Second)
 
-		if got := o.Accept(kyma, unseen); got != outbox.Accepted {
+		if got := o.Accept(kyma, unseen); got != core.Accepted {
 			t.Errorf("outcome %s, want it accepted for the owner", got)
 		}
 
@@ -115,7 +111,7 @@ func TestResyncsForOwners(t *testing.T) {
 		time.Sleep(time.Second)
 		stop()
 		wantCalls(t, p,
-			at(0, "of "), // Nobody is known at the start, nor from this event.
+			at(0, "of "), // No owner is known at the start, nor from this event.
 			at(time.Second, "resync of one"), at(time.Second, "of one"),
 			at(2*time.Second, "resync of two"), at(2*time.Second, "of two"),
 			at(3*time.Second, "of one"),
@@ -123,31 +119,68 @@ func TestResyncsForOwners(t *testing.T) {
 	})
 }
 
-// A write that the source did not see may be committed seconds later: an API server first waits for a webhook that is gone.
-func TestWhatWentByUnseenIsLookedAtTwice(t *testing.T) {
+// A write that the source did not see may be committed seconds later: an API server first waits for
+// a webhook that is gone.
+func TestResyncIsSentOnceMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlane(nil)
-		o, stop := run(t, p, outbox.Options{Managers: []core.Manager{kyma}, ResyncFirst: true, InFlight: 1})
+		o, stop := run(t, p, outbox.Options{
+			Managers: []core.Manager{kyma}, ResyncFirst: true, InFlight: 1, ResendResync: 10 * time.Second,
+		})
 
 		time.Sleep(time.Minute)
 		o.Resync()
 		time.Sleep(5 * time.Second)
-		o.Resync() // The second look is the later one's, too.
+		o.Resync() // Its resend is that of the first one, too.
 		time.Sleep(time.Minute)
 		wantCalls(t, p,
-			at(100*ms, "resync of "), at(10*time.Second, "resync of "),
-			at(time.Minute+100*ms, "resync of "), at(time.Minute+5*time.Second+100*ms, "resync of "), at(time.Minute+15*time.Second, "resync of "))
+			at(100*ms, "resync"), at(10*time.Second, "resync"),
+			at(time.Minute+100*ms, "resync"), at(time.Minute+5*time.Second+100*ms, "resync"),
+			at(time.Minute+15*time.Second, "resync"))
 		stop()
 	})
 }
 
-func TestNegativeResyncAgainAsksOnce(t *testing.T) {
+func TestNegativeResendResyncAsksOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlane(nil)
-		_, stop := run(t, p, outbox.Options{Managers: []core.Manager{kyma}, ResyncFirst: true, ResyncAgain: -1, InFlight: 1})
+		_, stop := run(t, p, outbox.Options{
+			Managers: []core.Manager{kyma}, ResyncFirst: true, ResendResync: -1, InFlight: 1,
+		})
 
 		time.Sleep(time.Minute)
-		wantCalls(t, p, at(100*ms, "resync of "))
+		wantCalls(t, p, at(100*ms, "resync"))
 		stop()
+	})
+}
+
+// A source asks for a resync before Start, as at the return of a canary. That is the first resync
+// then.
+func TestResyncBeforeStartIsTheFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlane(nil)
+
+		o := newOutbox(t, p, outbox.Options{Managers: []core.Manager{kyma}, ResyncFirst: true, ResendResync: -1})
+		o.Resync()
+		time.Sleep(time.Minute)
+
+		stop := startOutbox(t, o)
+
+		time.Sleep(time.Minute)
+		stop()
+		wantCalls(t, p, at(time.Minute, "resync"))
+	})
+}
+
+// A first event that is a resync itself needs no other one.
+func TestFirstEventIsAResync(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlane(nil)
+		o, stop := run(t, p, outbox.Options{ResyncFirst: true})
+
+		o.Accept(kyma, core.WatchEvent{Resync: true})
+		time.Sleep(time.Minute)
+		stop()
+		wantCalls(t, p, at(100*ms, "resync"))
 	})
 }

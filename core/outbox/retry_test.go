@@ -2,6 +2,8 @@ package outbox_test
 
 import (
 	"context"
+	"slices"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,7 +17,7 @@ var unwelcome = verdict{reason: "unauthenticated", after: 30 * time.Second}
 
 func TestRetryEndsTheWaitOfAManager(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlane(func(_ context.Context, n int, _ []core.WatchEvent) error {
+		p := newPlane(func(_ context.Context, n int, _ core.Batch) error {
 			if n < 2 {
 				return unwelcome
 			}
@@ -39,7 +41,7 @@ func TestRetryEndsTheWaitOfAManager(t *testing.T) {
 
 func TestRetryEndsTheWaitOfAnEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlane(func(_ context.Context, n int, _ []core.WatchEvent) error {
+		p := newPlane(func(_ context.Context, n int, _ core.Batch) error {
 			if n == 0 {
 				return core.EventErrors{0: unwelcome, 1: unwelcome}
 			}
@@ -52,7 +54,7 @@ func TestRetryEndsTheWaitOfAnEvent(t *testing.T) {
 		o.Accept(kyma, named("b"))
 		time.Sleep(time.Second)
 		o.Accept(kyma, named("c"))
-		o.Retry() // Not for what has not settled.
+		o.Retry() // Not for an event that has not settled.
 		time.Sleep(time.Minute)
 
 		wantCalls(t, p, at(100*ms, "a", "b"), at(time.Second, "a", "b"), at(1100*ms, "c"))
@@ -60,12 +62,12 @@ func TestRetryEndsTheWaitOfAnEvent(t *testing.T) {
 	})
 }
 
-// What was asked with the old certificate is answered after the new one came.
+// A call that began with the old certificate ends after the new one is in use.
 func TestRetryCountsForCallsUnderWay(t *testing.T) {
 	for name, refusal := range map[string]error{"manager": unwelcome, "event": core.EventErrors{0: unwelcome}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p := newPlane(func(_ context.Context, n int, _ []core.WatchEvent) error {
+				p := newPlane(func(_ context.Context, n int, _ core.Batch) error {
 					if n > 0 {
 						return nil
 					}
@@ -100,5 +102,41 @@ func TestRetryHasNothingToDo(t *testing.T) {
 		o.Retry()
 
 		wantCalls(t, p, at(100*ms, "a"))
+	})
+}
+
+// Events that were refused for different times come in the order in which they were accepted.
+func TestRetryKeepsTheOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const events = 20
+
+		p := newPlane(func(_ context.Context, n int, _ core.Batch) error {
+			if n < events {
+				return core.EventErrors{0: verdict{after: time.Duration(events-n) * time.Minute}}
+			}
+
+			return nil
+		})
+		o, stop := run(t, p, outbox.Options{InFlight: 1})
+
+		var want []string
+		for i := range events {
+			want = append(want, strconv.Itoa(i))
+			o.Accept(kyma, named(want[i]))
+		}
+
+		time.Sleep(time.Second)
+		o.Retry()
+		time.Sleep(time.Second)
+		stop()
+
+		var got []string
+		for _, call := range p.seen()[events:] {
+			got = append(got, call.Names...)
+		}
+
+		if !slices.Equal(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
 	})
 }

@@ -57,7 +57,7 @@ func offer(agent core.Acceptor, name string, write core.Change, out io.Writer) {
 
 // newOperator is the control plane: a listener that pins runtimes to their domains, and a handler.
 func newOperator(keys httpmtls.Source, port net.Listener, out io.Writer) *listener.Listener {
-	domains := listener.DomainSourceFunc(func(context.Context, core.RuntimeID, *core.WatchEvent) (string, error) {
+	domains := listener.DomainsFunc(func(context.Context, core.RuntimeID, *core.WatchEvent) (string, error) {
 		return domain, nil
 	})
 	enqueue := core.HandlerFunc(func(_ context.Context, d core.Delivery) error {

@@ -57,7 +57,7 @@ func serve(ctx context.Context, config config, handler core.Handler, log *slog.L
 
 // newListener chooses how a runtime proves who it is.
 func newListener(config config, files *httpmtls.Files, handler core.Handler, opts listener.Options) (*listener.Listener, error) {
-	var peers listener.PeerSource
+	var peers listener.Peers
 
 	if len(config.gateways) > 0 {
 		peers = listener.FromXFCC(listener.ProxyAddresses(config.gateways...), httpmtls.Roots(files), listener.PeerOptions{})

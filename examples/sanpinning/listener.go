@@ -18,7 +18,7 @@ const manager core.Manager = "my-operator"
 // controllerruntime.Runtimes, which reads the annotation skr-domain, and also refuses a domain that is registered twice.
 type registered map[core.RuntimeID]string
 
-// Domain implements [listener.DomainSource]. The runtime is who the certificate says, the event is what the sender says.
+// Domain implements [listener.Domains]. The runtime is who the certificate says, the event is what the sender says.
 func (r registered) Domain(_ context.Context, runtime core.RuntimeID, event *core.WatchEvent) (string, error) {
 	if event.Owner != (types.NamespacedName{}) && event.Owner != ownerOf(runtime) {
 		return "", listener.Forbidden("owner_mismatch", "owner %s stands for another runtime than %q", event.Owner, runtime)

@@ -225,7 +225,7 @@ func (lab *fleetLab) listen(ctx context.Context, set *certificates.Certificates)
 	lab.listenerVolume = volume
 	lab.addr = rig.Address(rig.FreePort(lab.t))
 
-	pinning := listener.SANPinning(listener.DomainSourceFunc(
+	pinning := listener.SANPinning(listener.DomainsFunc(
 		func(_ context.Context, id core.RuntimeID, _ *core.WatchEvent) (string, error) {
 			return domainOf(id), nil
 		}))

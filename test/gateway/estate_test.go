@@ -71,7 +71,7 @@ func startControlPlane(t *testing.T, behindNginx, swaps bool, issuer *testpki.CA
 }
 
 // peers believes runtimes themselves, or nginx.
-func (c *controlPlane) peers(behindNginx bool) listener.PeerSource {
+func (c *controlPlane) peers(behindNginx bool) listener.Peers {
 	if !behindNginx {
 		return listener.FromTLS(listener.PeerOptions{})
 	}
@@ -81,12 +81,12 @@ func (c *controlPlane) peers(behindNginx bool) listener.PeerSource {
 }
 
 // listen runs the listener until the test ends.
-func (c *controlPlane) listen(peers listener.PeerSource) {
+func (c *controlPlane) listen(peers listener.Peers) {
 	c.t.Helper()
 	bound := must(new(net.ListenConfig).Listen(c.t.Context(), "tcp", "127.0.0.1:0"))
 	c.addr = bound.Addr().String()
 
-	domains := listener.DomainSourceFunc(func(_ context.Context, id core.RuntimeID, _ *core.WatchEvent) (string,
+	domains := listener.DomainsFunc(func(_ context.Context, id core.RuntimeID, _ *core.WatchEvent) (string,
 		error,
 	) {
 		return string(id) + ".example.com", nil

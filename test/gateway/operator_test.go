@@ -171,7 +171,7 @@ func (o *operator) listenAll(t *testing.T, ca authorities) {
 }
 
 // listen adds a listener to the manager.
-func (o *operator) listen(t *testing.T, peers listener.PeerSource, serving *tls.Config) *answers {
+func (o *operator) listen(t *testing.T, peers listener.Peers, serving *tls.Config) *answers {
 	t.Helper()
 	bound := must(new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0"))
 	a := &answers{addr: bound.Addr().String()}

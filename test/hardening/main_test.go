@@ -14,6 +14,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
@@ -61,8 +62,8 @@ func runBesieged(state string) error {
 			Hooks: listener.Hooks{
 				ConnectionDropped: func(string) { dropped.Add(1) },
 				HandshakeFailed:   func(string) { handshakes.Add(1) },
-				Answered: func(_ string, _ core.Manager, status int, _ string, _ time.Duration) {
-					if status == http.StatusTooManyRequests {
+				Answered: func(_ string, _ core.Manager, _ int, reason string, _ time.Duration) {
+					if reason == contract.ReasonTooFast {
 						tooFast.Add(1)
 					}
 				},

@@ -156,7 +156,7 @@ func TestListenerUnderFlood(t *testing.T) {
 	}
 
 	if s.tells().TooFast == 0 {
-		t.Error("no event of the loud runtime was answered 429")
+		t.Error("no event of the loud runtime was refused as too fast")
 	}
 
 	if err := s.operator.send(t, s.friend(), "after"); err != nil {

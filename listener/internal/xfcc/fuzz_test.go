@@ -4,11 +4,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/runtime-watcher/runtime-watcher/listener/xfcc"
+	"github.com/runtime-watcher/runtime-watcher/listener/internal/xfcc"
 )
 
-// FuzzParse looks for a header that takes the parser out of its bounds, and for one that a client sends to be taken for what the
-// gateway appends.
+// FuzzParse looks for a header that takes the parser out of its bounds, or that changes the element
+// which the gateway appends to it.
 func FuzzParse(f *testing.F) {
 	cert := escape(newCertificate(f, "seed"))
 	appended := `Hash=1;Cert="gateway";Subject="CN=a\"b\\,c";URI=`

@@ -15,7 +15,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/runtime-watcher/runtime-watcher/listener/xfcc"
+	"github.com/runtime-watcher/runtime-watcher/listener/internal/xfcc"
 )
 
 func TestCertificates(t *testing.T) {
@@ -35,6 +35,8 @@ func TestCertificates(t *testing.T) {
 		{"Hash", xfcc.Element{Hash: hash(a), Cert: escape(a)}, 0},
 		{"Hash in upper case", xfcc.Element{Hash: upper, Cert: escape(a)}, 0},
 		{"plus signs that are not escaped", xfcc.Element{Cert: strings.ReplaceAll(escape(a), "%2B", "+")}, 0},
+		{"a query", xfcc.Element{Cert: url.QueryEscape(text(a)), Chain: url.QueryEscape(text(a, b))}, 2},
+		{"a plus for a space, and nothing else escaped", xfcc.Element{Cert: plusForSpace(a)}, 0},
 		{"every byte escaped", xfcc.Element{Cert: escapeAll(a)}, 0},
 	}
 
@@ -79,6 +81,8 @@ func TestCertificatesRefuses(t *testing.T) {
 		{"a key", xfcc.Element{Cert: url.PathEscape(key)}, xfcc.ErrMalformedCertificate},
 		{"half a certificate", xfcc.Element{Cert: url.PathEscape(broken)}, xfcc.ErrMalformedCertificate},
 		{"headers in PEM", xfcc.Element{Cert: url.PathEscape(headers)}, xfcc.ErrMalformedCertificate},
+		{"a plus for a line break", xfcc.Element{Cert: strings.ReplaceAll(escape(a), "%0A", "+")}, xfcc.ErrMalformedCertificate},
+		{"a plus before the dashes", xfcc.Element{Cert: "+" + escape(a)}, xfcc.ErrMalformedCertificate},
 		{"a broken Chain", xfcc.Element{Cert: escape(a), Chain: "x"}, xfcc.ErrMalformedCertificate},
 		{"a Chain without end", xfcc.Element{Cert: escape(a), Chain: strings.Repeat(escape(a), 11)}, xfcc.ErrMalformedCertificate},
 		{"the Hash of another", xfcc.Element{Hash: hash(b), Cert: escape(a)}, xfcc.ErrHashMismatch},
@@ -131,10 +135,12 @@ func text(certs ...*x509.Certificate) string {
 
 func escape(certs ...*x509.Certificate) string { return pathEscape(text(certs...)) }
 
-// pathEscape escapes what nginx and Envoy escape: plus and equals signs, too.
+// pathEscape escapes as nginx and Envoy do, also plus and equals signs.
 func pathEscape(text string) string {
 	return strings.NewReplacer("+", "%2B", "=", "%3D", "/", "%2F", "\n", "%0A", " ", "%20").Replace(text)
 }
+
+func plusForSpace(cert *x509.Certificate) string { return strings.ReplaceAll(text(cert), " ", "+") }
 
 func escapeAll(cert *x509.Certificate) string {
 	var escaped strings.Builder

@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/runtime-watcher/runtime-watcher/listener/xfcc"
+	"github.com/runtime-watcher/runtime-watcher/listener/internal/xfcc"
 )
 
 func TestParse(t *testing.T) {
@@ -111,7 +111,7 @@ func TestParseRefuses(t *testing.T) {
 		{"a key twice, the first time empty", []string{`Hash=;hash=1`}, xfcc.ErrMalformed},
 		{"a control character", []string{"Hash=\x01"}, xfcc.ErrMalformed},
 		{"a line break in quotes", []string{"Subject=\"a\nb\""}, xfcc.ErrMalformed},
-		// A client sends the first half, to swallow what the gateway appends.
+		// A client sends the first half, to swallow the element of the gateway.
 		{"a quote left open by a client", []string{`Subject=",Hash=1;Cert="evil";Subject="CN=a"`}, xfcc.ErrMalformed},
 		{"too many elements", []string{strings.Repeat("By=,", xfcc.MaxElements) + "By="}, xfcc.ErrMalformed},
 		{"one byte too many", []string{"Subject=" + strings.Repeat("x", xfcc.MaxSize-len("Subject=")+1)}, xfcc.ErrTooLarge},

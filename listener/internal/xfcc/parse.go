@@ -20,10 +20,9 @@ var (
 	ErrMalformed = errors.New("malformed header")
 )
 
-// Parse returns the elements of a header in the order in which proxies added them. Lines are the header's lines: a quoted value does
-// not go beyond the end of its line. Errors wrap [ErrTooLarge] or [ErrMalformed]; they say where, and never quote the header.
-//
-// It is strict: what two readers might understand in two ways is refused.
+// Parse returns the elements of a header in the order in which proxies added them. A quoted value
+// ends on its line. Errors wrap [ErrTooLarge] or [ErrMalformed]. They name the position, and never
+// quote the header. Parse refuses a header that two readers might read in two ways.
 func Parse(lines []string) ([]Element, error) {
 	size := 0
 	for _, line := range lines {
@@ -136,7 +135,7 @@ func (s *scanner) value() (string, error) {
 	return strings.TrimRight(s.text[start:s.pos], " \t"), nil
 }
 
-// quoted reads a value between quotes. What follows is for the caller to check: only a separator or the end may.
+// quoted reads a value between quotes. The caller checks that a separator or the end follows.
 func (s *scanner) quoted() (string, error) {
 	s.pos++
 	start, escapes := s.pos, false
@@ -150,7 +149,7 @@ func (s *scanner) quoted() (string, error) {
 			return unescape(value, escapes), nil
 		case c == '\\':
 			escapes = true
-			s.pos++ // Whatever comes next means itself; at the end of the line, the quote stays open.
+			s.pos++ // Skip the escaped character. At the end of the line, the quote stays open.
 		case isControl(c):
 			return "", s.malformed("a control character")
 		}
@@ -159,7 +158,7 @@ func (s *scanner) quoted() (string, error) {
 	return "", s.malformed("no closing quote")
 }
 
-// unescape resolves \" and \\. Other escapes are those of the subject's own notation, and stay.
+// unescape resolves \" and \\. Other escapes belong to the notation of the subject, and stay.
 func unescape(value string, escapes bool) string {
 	if !escapes {
 		return value
@@ -195,8 +194,8 @@ func (s *scanner) space() {
 	}
 }
 
-func (s *scanner) malformed(what string) error {
-	return fmt.Errorf("%w: %s at byte %d of a line", ErrMalformed, what, s.pos)
+func (s *scanner) malformed(fault string) error {
+	return fmt.Errorf("%w: %s at byte %d of a line", ErrMalformed, fault, s.pos)
 }
 
 func isKey(c byte) bool {

@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// maxChain is how many certificates a chain may have. Real ones have two or three.
+// maxChain bounds the certificates of a chain. Real ones have two or three.
 const maxChain = 10
 
 var (
@@ -25,8 +25,9 @@ var (
 	ErrHashMismatch = errors.New("hash is not that of the certificate")
 )
 
-// Certificates returns the client certificate and the others of its chain. The client certificate is Cert, or the first of Chain
-// where there is no Cert. If there is a Hash, it is compared with the certificate. Nothing else is checked.
+// Certificates returns the client certificate and the others of its chain. The client certificate
+// is Cert, or the first of Chain if there is no Cert. A Hash is compared with the certificate.
+// Certificates checks nothing else.
 func (e *Element) Certificates() (leaf *x509.Certificate, chain []*x509.Certificate, err error) {
 	if chain, err = decode("Chain", e.Chain, maxChain); err != nil {
 		return nil, nil, err
@@ -62,9 +63,16 @@ func (e *Element) checkHash(leaf *x509.Certificate) error {
 	return nil
 }
 
-// decode returns the certificates in escaped, at most limit; none when it is empty.
+// spaces undoes the escaping of a query in the lines around a certificate. A plus between them is a
+// character of Base64.
+var spaces = strings.NewReplacer(
+	"-----BEGIN+CERTIFICATE-----", "-----BEGIN CERTIFICATE-----",
+	"-----END+CERTIFICATE-----", "-----END CERTIFICATE-----",
+)
+
+// decode returns the certificates in escaped, at most limit. It returns none if escaped is empty.
 func decode(key, escaped string, limit int) ([]*x509.Certificate, error) {
-	// Not QueryUnescape: a '+' is a character of Base64, and not every proxy escapes it.
+	// Not QueryUnescape: not every proxy escapes a plus of Base64.
 	text, err := url.PathUnescape(escaped)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s is not percent-encoded", ErrMalformedCertificate, key)
@@ -72,7 +80,7 @@ func decode(key, escaped string, limit int) ([]*x509.Certificate, error) {
 
 	var certs []*x509.Certificate
 
-	for rest := []byte(strings.TrimSpace(text)); len(rest) > 0; {
+	for rest := []byte(strings.TrimSpace(spaces.Replace(text))); len(rest) > 0; {
 		if len(certs) == limit {
 			return nil, fmt.Errorf("%w: %s holds more than %d", ErrMalformedCertificate, key, limit)
 		}
@@ -88,7 +96,7 @@ func decode(key, escaped string, limit int) ([]*x509.Certificate, error) {
 	return certs, nil
 }
 
-var errNoPEM = errors.New("something that is not a certificate in PEM")
+var errNoPEM = errors.New("no certificate in PEM")
 
 // next reads one certificate. Unlike [pem.Decode], it does not search for one behind other text.
 func next(text []byte) (*x509.Certificate, []byte, error) {
@@ -103,7 +111,7 @@ func next(text []byte) (*x509.Certificate, []byte, error) {
 
 	cert, err := x509.ParseCertificate(block.Bytes)
 	if err != nil {
-		return nil, nil, fmt.Errorf("what is no certificate: %w", err)
+		return nil, nil, fmt.Errorf("no valid certificate: %w", err)
 	}
 
 	return cert, bytes.TrimSpace(rest), nil

@@ -2,15 +2,18 @@ package xfcc
 
 import "slices"
 
-// Element is what one proxy says of its client. Fields are empty when the proxy did not send them.
+// Element is the description of a client by one proxy. Fields that the proxy did not send are
+// empty.
 type Element struct {
 	// By are the URI SANs of the proxy's own certificate.
 	By []string
 	// Hash is the SHA-256 of the client certificate in hex, as written.
 	Hash string
-	// Cert is the client certificate, Chain the certificate with those of its chain, in percent-encoded PEM.
+	// Cert is the client certificate, Chain the same with the others of its chain, in
+	// percent-encoded PEM.
 	Cert, Chain string
-	// Subject is the subject of the client certificate (RFC 4514), in which only \" and \\ are resolved. A client may write into it what it wants.
+	// Subject is the subject of the client certificate (RFC 4514), in which only \" and \\ are
+	// unescaped. Its text is the client's choice.
 	Subject string
 	// URIs and DNS are SANs of the client certificate.
 	URIs, DNS []string
@@ -22,7 +25,8 @@ type builder struct {
 	seen    []string
 }
 
-// set keeps the value of a key, and reports false when it is one that comes once and was there before.
+// set keeps the value of a key. It reports false for a second value of a key that may have only
+// one.
 func (b *builder) set(key, value string) bool {
 	if list := b.list(key); list != nil {
 		// Proxies write an empty value when a certificate has no such SAN.
@@ -35,7 +39,7 @@ func (b *builder) set(key, value string) bool {
 
 	field := b.field(key)
 	if field == nil {
-		return true // A key that the format does not know: it has grown before.
+		return true // An unknown key: the format can grow.
 	}
 
 	if slices.Contains(b.seen, key) {

@@ -1,0 +1,118 @@
+package outbox_test
+
+import (
+	"context"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+)
+
+// Calls in flight that fail together are one failure: the manager is tried again soon after a short
+// outage.
+func TestConcurrentFailuresCountOnce(t *testing.T) {
+	for name, random := range map[string]float64{"shortest waits": 0, "longest waits": 0.999} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const outage = 500 * ms
+
+				start := time.Now()
+				p := newPlane(func(_ context.Context, n int, _ core.Batch) error {
+					if time.Since(start) > outage {
+						return nil
+					}
+
+					time.Sleep(time.Duration(n%8) * ms) // They do not fail at the same moment.
+
+					return errDown
+				})
+				o, stop := run(t, p, outbox.Options{Random: func() float64 { return random }, Settle: -1})
+
+				for i := range 100 {
+					o.Accept(kyma, named(strconv.Itoa(i)))
+				}
+
+				time.Sleep(outage + time.Second)
+				wantCounts(t, o, outbox.Counts{Accepted: 100, Delivered: 100})
+				stop()
+			})
+		})
+	}
+}
+
+// A call that hangs since before the failure does not delay the next attempt.
+func TestHangingCallsDoNotDelayTheNextAttempt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlane(func(ctx context.Context, n int, _ core.Batch) error {
+			switch {
+			case n == 7:
+				return errDown
+			case n < 8:
+				<-ctx.Done()
+
+				return ctx.Err()
+			default:
+				return nil
+			}
+		})
+		o, stop := run(t, p, outbox.Options{Settle: -1})
+
+		for i := range 20 {
+			o.Accept(kyma, named(strconv.Itoa(i)))
+		}
+
+		time.Sleep(time.Second)
+
+		if c := o.Counts()[kyma]; c.Delivered != 13 {
+			t.Errorf("counts %+v after 1 s, want all delivered but the 7 that hang", c)
+		}
+
+		time.Sleep(time.Minute)
+		wantCounts(t, o, outbox.Counts{Accepted: 20, Delivered: 20})
+		stop()
+	})
+}
+
+func TestOneAttemptAtATimeAfterAFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var (
+			mu        sync.Mutex
+			now, most int
+		)
+
+		p := newPlane(func(_ context.Context, n int, _ core.Batch) error {
+			if n < 8 {
+				return errDown
+			}
+
+			mu.Lock()
+			now++
+			most = max(most, now)
+			mu.Unlock()
+
+			time.Sleep(time.Second)
+
+			mu.Lock()
+			now--
+			mu.Unlock()
+
+			return errDown
+		})
+		o, stop := run(t, p, outbox.Options{Settle: -1, DrainTimeout: -1})
+
+		for i := range 20 {
+			o.Accept(kyma, named(strconv.Itoa(i)))
+		}
+
+		time.Sleep(time.Minute)
+		stop()
+
+		if most != 1 {
+			t.Errorf("%d attempts at once while the manager is away, want 1", most)
+		}
+	})
+}

@@ -1,0 +1,150 @@
+package listener
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+// deliver checks the claim of the batch and hands its events to the handler, if there is a slot.
+func (x *exchange) deliver(batch *core.Batch) answer {
+	if batch.Source != "" && batch.Source != x.peer.ID {
+		return refuseUnverified(
+			Forbidden(ReasonSourceMismatch, "the batch claims to come from runtime %.253q", batch.Source))
+	}
+
+	if !x.takeSlot() {
+		return x.observeOnly(batch)
+	}
+	defer x.releaseSlot()
+
+	// The request itself has paid for one element.
+	if wait, ok := x.shares.charge(x.account(), float64(elements(batch)-1), x.opts.Now()); !ok {
+		return x.tooFast(wait)
+	}
+
+	return x.take(batch)
+}
+
+// take hands every event to the handler, and the batch to the fleet.
+func (x *exchange) take(batch *core.Batch) answer {
+	ctx, cancel := context.WithTimeout(x.request.Context(), x.opts.HandleTimeout)
+	defer cancel()
+
+	failed := x.takeEvents(ctx, batch)
+
+	if batch.Heartbeat != nil {
+		failed.add(len(batch.Events), x.takeHeartbeat(ctx))
+	}
+
+	if len(failed) == elements(batch) {
+		x.judgeSender(ctx, failed)
+	}
+
+	x.observe(batch, failed)
+
+	return failed.answer(x.version)
+}
+
+func elements(batch *core.Batch) int {
+	if batch.Heartbeat == nil {
+		return len(batch.Events)
+	}
+
+	return len(batch.Events) + 1
+}
+
+func (x *exchange) takeEvents(ctx context.Context, batch *core.Batch) failures {
+	received := x.opts.Now()
+	failed := failures{}
+
+	for i := range batch.Events {
+		failed.add(i, x.takeEvent(ctx, &batch.Events[i].WatchEvent, received))
+	}
+
+	return failed
+}
+
+func (x *exchange) takeEvent(ctx context.Context, event *core.WatchEvent, received time.Time) answer {
+	if a := x.verify(ctx, event); a.reason != "" {
+		return a
+	}
+
+	return x.handle(ctx, core.Delivery{Runtime: x.peer.ID, Manager: x.manager, Event: *event, Received: received})
+}
+
+// takeHeartbeat verifies that the sender may speak for its runtime. No handler gets a heartbeat.
+func (x *exchange) takeHeartbeat(ctx context.Context) answer {
+	if a := x.verifySender(ctx); a.reason != "" {
+		return a
+	}
+
+	return x.askReady()
+}
+
+// verifySender asks the verifier whether the peer may speak for its runtime as a whole.
+func (x *exchange) verifySender(ctx context.Context) answer {
+	a := x.verify(ctx, &core.WatchEvent{Resync: true})
+	x.speaks = a.reason == ""
+
+	return a
+}
+
+// verify, handle and askReady make a panic the failure of one element: it would otherwise hold up
+// the other elements of its batch for ever.
+func (x *exchange) verify(ctx context.Context, event *core.WatchEvent) (a answer) {
+	defer x.recover(&a)
+
+	if err := x.verifier.Verify(ctx, x.peer, event); err != nil {
+		return refuseUnverified(err)
+	}
+
+	x.verified = true
+
+	return answer{}
+}
+
+func (x *exchange) handle(ctx context.Context, d core.Delivery) (a answer) {
+	defer x.recover(&a)
+
+	return x.handled(x.handler.Handle(ctx, d))
+}
+
+func (x *exchange) askReady() (a answer) {
+	defer x.recover(&a)
+
+	return x.handled(ready(x.handler))
+}
+
+func (x *exchange) handled(err error) answer {
+	if err == nil {
+		return answer{}
+	}
+
+	a := refuseUnhandled(err)
+	x.notReady = x.notReady || a.whole
+
+	return a
+}
+
+// judgeSender makes the refusal of all elements that of the sender, if the verifier also refuses a
+// resync of its runtime. An unknown answer to the resync does not replace the refusal of an event.
+func (x *exchange) judgeSender(ctx context.Context, failed failures) {
+	if x.version.NeedsOwner() || !failed.all(func(a answer) bool { return a.unverified }) {
+		return
+	}
+
+	sender := x.verifySender(ctx)
+
+	unknown := func(a answer) bool { return a.status == http.StatusServiceUnavailable }
+	if !sender.unverified || unknown(sender) && !failed.all(unknown) {
+		return
+	}
+
+	sender.whole = true
+	for i := range failed {
+		failed[i] = sender
+	}
+}

@@ -1,0 +1,98 @@
+package listener_test
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/listener"
+)
+
+// largest returns a heartbeat in which everything is as large as the contract allows.
+func largest(source core.RuntimeID, epoch int) core.Batch {
+	long := func(n int) string { return fmt.Sprintf("%0512d", n) }
+	beat := &core.Heartbeat{
+		ID: "id", Number: 1, Interval: time.Hour, Instance: long(epoch), Version: long(1), CertificateFingerprint: long(2),
+		KeyMaterialError: long(3), ConfigHash: long(4), Canary: core.CanaryAlive, Dropped: map[string]int64{},
+	}
+
+	for n := range 64 {
+		beat.CAFingerprints = append(beat.CAFingerprints, long(n))
+		beat.Dropped[fmt.Sprintf("%064d", n)] = 1
+	}
+
+	return core.Batch{Source: source, Epoch: long(epoch), Heartbeat: beat}
+}
+
+// A hostile runtime takes at most 64 KiB for each manager. The test does not run beside others, as
+// it measures the memory of the process.
+func TestHostileRuntimeTakesLittleMemory(t *testing.T) {
+	const hostile, epochs, most = 32, 24, 64 << 10
+
+	watched := newFleet(t, fleet.Options{})
+	l := newListener(t, listener.PeersFunc(named), listener.InsecureAllowAll(), &recorder{}, listener.Options{Fleet: watched})
+	before := heap()
+
+	for n := range hostile {
+		id := core.RuntimeID(fmt.Sprintf("hostile-%d", n))
+		for epoch := range epochs {
+			if w := serve(l, batchFrom(t, id, largest(id, epoch))); w.Code != http.StatusAccepted {
+				t.Fatalf("heartbeat is answered %d %s", w.Code, w.Body)
+			}
+		}
+	}
+
+	each := (heap() - before) / hostile
+	t.Logf("%d bytes for each hostile runtime", each)
+
+	if each > most {
+		t.Errorf("a hostile runtime takes %d bytes, want at most %d", each, most)
+	}
+
+	runtime.KeepAlive(watched)
+	runtime.KeepAlive(l)
+}
+
+func heap() int64 {
+	runtime.GC()
+	runtime.GC() // The first one moves pools to where the second one empties them.
+
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+
+	return int64(stats.HeapAlloc)
+}
+
+// A runtime that changes its freshness with each heartbeat does not fill the log.
+func TestHostileRuntimeWritesFewLines(t *testing.T) {
+	t.Parallel()
+
+	const flips, most = 1000, 60
+
+	var log bytes.Buffer
+
+	watched := newFleet(t, fleet.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	l := newListener(t, listener.PeersFunc(named), listener.InsecureAllowAll(), &recorder{},
+		listener.Options{Fleet: watched, RuntimeRate: flips, RuntimeBurst: 10 * flips, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+
+	for n := range flips {
+		batch := heartbeat(runtimeA, 1)
+		batch.Heartbeat.Number = uint64(n + 1)
+		batch.Heartbeat.OldestPending = time.Duration(n%2) * time.Hour
+
+		if w := serve(l, batchFrom(t, runtimeA, batch)); w.Code != http.StatusAccepted {
+			t.Fatalf("heartbeat %d is answered %d", n, w.Code)
+		}
+	}
+
+	if lines := strings.Count(log.String(), "\n"); lines == 0 || lines > most {
+		t.Errorf("%d lines for %d changes, want 1 to %d", lines, flips, most)
+	}
+}

@@ -1,0 +1,86 @@
+package listener_test
+
+import (
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/listener"
+)
+
+// envoyElement is an element in the shape in which Envoy writes it by default: without Cert.
+const envoyElement = `By=spiffe://cluster.local/ns/kcp-system/sa/operator;` +
+	`Hash=8ba0f4b1a1b6ad5d37ea39ba0e4b1bcb5a1ea7b3f53e3b2d5a24a1cb0e6ad8c6;Subject="";` +
+	`URI=spiffe://cluster.local/ns/istio-system/sa/istio-ingressgateway-service-account`
+
+// Behind a sidecar requests come from 127.0.0.6, and the sidecar appends an element about the
+// gateway.
+func TestEnvoySidecar(t *testing.T) {
+	t.Parallel()
+
+	ca := newAuthority(t, "ca")
+	gateway := ca.client(t, string(runtimeA)).header()
+	sidecar := netip.MustParsePrefix("127.0.0.6/32")
+	named := []string{"spiffe://cluster.local/ns/istio-system/sa/istio-ingressgateway-service-account"}
+
+	tests := []struct {
+		name    string
+		header  []string
+		gateway []string
+		reason  string
+		names   bool // the error names the option that helps
+	}{
+		{"gateway and sidecar, with the option", []string{gateway + "," + envoyElement}, named, "", false},
+		{"in two lines, with the option", []string{gateway, envoyElement}, named, "", false},
+		{"gateway and sidecar", []string{gateway + "," + envoyElement}, nil, listener.ReasonSeveralElements, true},
+		{"in two lines", []string{gateway, envoyElement}, nil, listener.ReasonSeveralElements, true},
+		{"sidecar only", []string{envoyElement}, nil, listener.ReasonNoCertificate, true},
+		{"gateway that appends", []string{gateway + "," + gateway}, nil, listener.ReasonSeveralElements, true},
+		{"another pod, with the option", []string{gateway + ",By=spiffe://x;Hash=1;Subject=\"\";URI=spiffe://x"}, named, listener.ReasonUntrustedProxy, true},
+	}
+
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+
+			peers := listener.FromXFCC(listener.ProxyAddresses(sidecar), ca.roots(), listener.PeerOptions{GatewayNames: test.gateway})
+			r := post("/v2/lifecycle/event", bodyV2)
+			r.RemoteAddr = "127.0.0.6:40001"
+			r.Header[listener.HeaderXFCC] = test.header
+
+			peer, err := peers.Peer(r)
+			if test.reason == "" {
+				if err != nil || peer.ID != runtimeA {
+					t.Errorf("peer %q, error %v, want %q", peer.ID, err, runtimeA)
+				}
+
+				return
+			}
+
+			if core.Reason(err) != test.reason {
+				t.Errorf("reason %q of %v, want %q", core.Reason(err), err, test.reason)
+			}
+
+			if names := err != nil && strings.Contains(err.Error(), "GatewayNames"); names != test.names {
+				t.Errorf("the error names GatewayNames: %v, want %v: %v", names, test.names, err)
+			}
+		})
+	}
+}
+
+// Deployed test clients escape the certificate as a query, with a plus for each space.
+func TestPlusForSpace(t *testing.T) {
+	t.Parallel()
+
+	ca := newAuthority(t, "ca")
+	peers := listener.FromXFCC(listener.InsecureAnyProxy(), ca.roots(), listener.PeerOptions{})
+	r := post("/v2/lifecycle/event", bodyV2)
+	r.Header = http.Header{listener.HeaderXFCC: {"Cert=" + url.QueryEscape(string(encodePEM(ca.client(t, string(runtimeA)).cert)))}}
+
+	if peer, err := peers.Peer(r); err != nil || peer.ID != runtimeA {
+		t.Errorf("peer %q, error %v, want %q", peer.ID, err, runtimeA)
+	}
+}
