@@ -30,6 +30,9 @@ type Options struct {
 	// Managers are those whose reviews are taken; others are answered 404. It also bounds the values of manager that
 	// hooks see. Default: every valid name.
 	Managers []core.Manager
+	// Serves reports whether reviews of a manager are taken, in place of Managers, for a list that
+	// changes. It is called for each review, concurrently, and must return at once. Default: none.
+	Serves func(core.Manager) bool
 	// RequireOwner sends no event for an object without a valid [OwnerAnnotation], as contract v1 could not carry it.
 	// Default: such an event leaves without owner.
 	RequireOwner bool
@@ -64,6 +67,12 @@ func (o Options) withDefaults() Options {
 
 	if o.MaxBodies == 0 {
 		o.MaxBodies = DefaultMaxBodies
+	}
+
+	if o.Serves == nil {
+		o.Serves = func(manager core.Manager) bool {
+			return len(o.Managers) == 0 || slices.Contains(o.Managers, manager)
+		}
 	}
 
 	if o.Now == nil {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"mime"
 	"net/http"
-	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -96,7 +95,7 @@ func (h *Handler) managerOf(r *http.Request) (core.Manager, *refusal) {
 		return "", &refusal{http.StatusBadRequest, RefusedManager, err.Error()}
 	}
 
-	if len(h.opts.Managers) > 0 && !slices.Contains(h.opts.Managers, manager) {
+	if !h.opts.Serves(manager) {
 		return "", &refusal{http.StatusNotFound, RefusedManager, fmt.Sprintf("no watch of manager %q here", manager)}
 	}
 

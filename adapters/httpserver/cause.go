@@ -17,7 +17,8 @@ const (
 	CauseUntrusted = "untrusted"
 	// CauseBadCertificate means that the client refused the certificate of this server.
 	CauseBadCertificate = "bad_certificate"
-	// CauseProtocol means that the two have no version or cipher in common, or that it was no TLS.
+	// CauseProtocol means that the two have no version or cipher in common, that it was no TLS, or
+	// that the handshake is too large.
 	CauseProtocol = "protocol"
 	// CauseTimeout means that the handshake took longer than it may.
 	CauseTimeout = "timeout"
@@ -38,6 +39,10 @@ var refusals = []tls.AlertError{42, 43, 44, 45, 46, 48}
 func causeOf(err error, certified bool) string {
 	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		return CauseUntrusted
+	}
+
+	if errors.Is(err, errHandshakeSize) {
+		return CauseProtocol
 	}
 
 	if cause := networkCause(err); cause != "" {

@@ -33,14 +33,14 @@ type conn struct {
 }
 
 // newConn returns a connection without a slot. queue is nil without TLS.
-func newConn(inner net.Conn, queue *fairQueue) *conn {
+func newConn(inner net.Conn, queue *fairQueue, maxHandshake int) *conn {
 	c := &conn{
 		Conn: inner, origin: Origin(inner.RemoteAddr().String()),
 		accepted: time.Now(), closed: make(chan struct{}),
 	}
 
 	if queue != nil {
-		c.handshake.Store(&handshake{queue: queue, origin: c.origin})
+		c.handshake.Store(&handshake{queue: queue, origin: c.origin, rest: maxHandshake})
 	}
 
 	return c
@@ -63,7 +63,7 @@ func (c *conn) Read(b []byte) (int, error) {
 func (c *conn) readInSlot(h *handshake, b []byte) (int, error) {
 	h.release()
 
-	n, err := c.Conn.Read(b)
+	n, err := h.read(c.Conn, b)
 	if err != nil {
 		return n, err
 	}

@@ -44,7 +44,7 @@ func (l limitedListener) Accept() (net.Conn, error) {
 
 // admit returns the connection with a slot, or closes it and returns nil.
 func (s *Server) admit(inner net.Conn) *conn {
-	c := newConn(inner, s.queue)
+	c := newConn(inner, s.queue, s.opts.MaxHandshakeBytes)
 
 	c.slot = s.limiter.acquire(c.origin, func() {
 		_ = c.cut() // Its goroutine notices.

@@ -1,6 +1,7 @@
 package httpserver
 
 import (
+	"errors"
 	"net"
 	"os"
 	"sync/atomic"
@@ -16,6 +17,24 @@ type handshake struct {
 	origin string
 	begun  bool
 	slot   atomic.Pointer[waiter]
+	rest   int // bytes that may still arrive, used by Read only
+}
+
+// maxRead bounds one read, so that little of a body is read before its header is complete.
+const maxRead = 4 << 10
+
+var errHandshakeSize = errors.New("TLS handshake and first header are too large")
+
+// read reads within the limit.
+func (h *handshake) read(from net.Conn, b []byte) (int, error) {
+	if h.rest <= 0 {
+		return 0, errHandshakeSize
+	}
+
+	n, err := from.Read(b[:min(len(b), h.rest, maxRead)])
+	h.rest -= n
+
+	return n, err
 }
 
 // acquire blocks until it has a slot, which it keeps until release. It fails with [net.ErrClosed]

@@ -30,6 +30,10 @@ type Options struct {
 	// callback of TLS has one, except VerifyConnection of a resumed session or of a server that
 	// asks for no client certificate. Default: half of GOMAXPROCS, at least 1.
 	MaxHandshakes int
+	// MaxHandshakeBytes bounds the bytes that a TLS connection receives until the header of its
+	// first request is complete. It bounds the memory of a handshake, which would otherwise be 64
+	// KiB and more for each connection. Default: 128 KiB.
+	MaxHandshakeBytes int
 	// MaxHeaderBytes bounds the header of a request. Default: 64 KiB.
 	MaxHeaderBytes int
 
@@ -60,6 +64,7 @@ type Options struct {
 
 const (
 	defaultMaxConnections = 16 << 10
+	defaultMaxHandshake   = 128 << 10
 	defaultMaxHeaderBytes = 64 << 10
 	defaultReadTimeout    = 10 * time.Second
 	defaultWriteTimeout   = 20 * time.Second
@@ -70,6 +75,7 @@ const (
 func (o Options) withDefaults() Options {
 	o.MaxConnections = cmp.Or(o.MaxConnections, defaultMaxConnections)
 	o.MaxHandshakes = cmp.Or(o.MaxHandshakes, max(runtime.GOMAXPROCS(0)/2, 1))
+	o.MaxHandshakeBytes = cmp.Or(o.MaxHandshakeBytes, defaultMaxHandshake)
 	o.MaxHeaderBytes = cmp.Or(o.MaxHeaderBytes, defaultMaxHeaderBytes)
 	o.ReadHeaderTimeout = cmp.Or(o.ReadHeaderTimeout, defaultReadTimeout)
 	o.ReadTimeout = cmp.Or(o.ReadTimeout, defaultReadTimeout)
@@ -95,6 +101,7 @@ func (o Options) validate() error {
 	return errors.Join(
 		notNegative("MaxConnections", o.MaxConnections),
 		notNegative("MaxHandshakes", o.MaxHandshakes),
+		notNegative("MaxHandshakeBytes", o.MaxHandshakeBytes),
 		notNegative("MaxHeaderBytes", o.MaxHeaderBytes),
 		notNegative("ReadHeaderTimeout", o.ReadHeaderTimeout),
 		notNegative("ReadTimeout", o.ReadTimeout),

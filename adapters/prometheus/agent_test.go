@@ -14,74 +14,36 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
 
-func TestForgetFreesSeriesOnceNothingIsPending(t *testing.T) {
-	agent, reg := newAgent(t, prometheus.Options{})
-	exposed := func() bool { return strings.Contains(scrape(t, reg), `manager="kyma"`) }
-
-	agent.Counted("kyma", outbox.Counts{Accepted: 1, Pending: 1})
-	agent.Reviewed("kyma", "accepted", time.Microsecond)
-	agent.Attempted("kyma", 1, time.Millisecond, nil)
-	agent.Forget("kyma")
-
-	if !exposed() {
-		t.Fatal("series are gone while an event is pending")
-	}
-
-	agent.Counted("kyma", outbox.Counts{Delivered: 1, Pending: -1})
-
-	if exposed() {
-		t.Fatalf("series are still there:\n%s", scrape(t, reg))
-	}
-
-	agent.Forget("never-seen")
-	agent.Counted("kyma", outbox.Counts{Accepted: 1, Coalesced: 1})
-
-	if !strings.Contains(scrape(t, reg), `events_accepted_total{manager="kyma"} 1`) {
-		t.Error("series do not start from zero again")
-	}
-}
-
-func TestForgottenManagerThatComesBackStays(t *testing.T) {
-	agent, reg := newAgent(t, prometheus.Options{})
-
-	agent.Counted("kyma", outbox.Counts{Accepted: 1, Pending: 1})
-	agent.Forget("kyma")
-	agent.Counted("kyma", outbox.Counts{Accepted: 1, Pending: 1})
-	agent.Counted("kyma", outbox.Counts{Delivered: 2, Pending: -2})
-
-	if !strings.Contains(scrape(t, reg), `events_delivered_total{manager="kyma"} 2`) {
-		t.Error("a manager in use lost its series")
-	}
-}
-
-func TestManagersBeyondTheBoundShareSeries(t *testing.T) {
+func TestManagersBeyondTheLimitShareSeries(t *testing.T) {
 	agent, reg := newAgent(t, prometheus.Options{MaxManagers: 2, Managers: []core.Manager{"known"}})
+	box := newOutbox(t, agent, discard, outbox.Options{})
+
+	box.Accept("guess-0", core.WatchEvent{})
+	gatherFates(t, reg)
 
 	for i := range 10 {
-		agent.Counted(core.Manager(fmt.Sprintf("guess-%d", i)), outbox.Counts{Accepted: 1, Pending: 1})
+		box.Accept(core.Manager(fmt.Sprintf("guess-%d", i+1)), core.WatchEvent{})
 	}
 
-	agent.Counted("known", outbox.Counts{Accepted: 1, Pending: 1})
-	agent.Counted("Not A Label\xff", outbox.Counts{Accepted: 1, Pending: 1})
-
-	got, err := gatherFates(reg)
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	delete(got, "")
+	box.Accept("known", core.WatchEvent{})
+	box.Accept("Not A Label\xff", core.WatchEvent{})
+	agent.Reviewed("guess-7", "accepted", time.Microsecond)
 
 	want := map[string]fates{
-		"known":          {accepted: 1, pending: 1},
-		"guess-0":        {accepted: 1, pending: 1},
-		prometheus.Other: {accepted: 10, pending: 10},
+		"known":   {accepted: 1, pending: 1},
+		"guess-0": {accepted: 1, pending: 1},
+		"_other":  {accepted: 11, pending: 11},
 	}
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(fates{})); diff != "" {
+	if diff := cmp.Diff(want, gatherFates(t, reg), cmp.AllowUnexported(fates{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+
+	if text := scrape(t, reg); !strings.Contains(text, `reviews_total{decision="accepted",manager="_other"} 1`) {
+		t.Errorf("no review of another manager in\n%s", text)
 	}
 }
 
-func TestWordsFromOutsideAreBounded(t *testing.T) {
+func TestForeignWordsAreBounded(t *testing.T) {
 	agent, reg := newAgent(t, prometheus.Options{})
 
 	for i := range 1000 {
@@ -89,7 +51,6 @@ func TestWordsFromOutsideAreBounded(t *testing.T) {
 		agent.Reviewed("kyma", word, time.Microsecond)
 		agent.Refused(http.StatusBadRequest, word, time.Microsecond)
 		agent.Attempted("kyma", 1, time.Millisecond, refusal(word))
-		agent.Counted("kyma", outbox.Counts{Accepted: 1, Dropped: map[string]int64{word: 1}})
 		agent.OwnerProblem("kyma", word)
 		agent.Panicked(word)
 		agent.KeyMaterial(word).Reloaded(time.Unix(1, 0))
@@ -99,7 +60,7 @@ func TestWordsFromOutsideAreBounded(t *testing.T) {
 	agent.Refused(http.StatusBadRequest, "\xff", time.Microsecond)
 	agent.Refused(http.StatusBadRequest, strings.Repeat("a", 65), time.Microsecond)
 
-	// 64 words, "other", and those that are there from the start.
+	// 64 words, "other", and those that exist from the start.
 	const want = 64 + 1 + 2
 
 	families, err := reg.Gather()
@@ -112,21 +73,13 @@ func TestWordsFromOutsideAreBounded(t *testing.T) {
 			t.Errorf("%s has %d series, want at most %d", family.GetName(), n, want)
 		}
 	}
-
-	all, err := gatherFates(reg)
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	if want := (fates{accepted: 1000, dropped: 1000}); all["kyma"] != want {
-		t.Errorf("got %+v, want %+v", all["kyma"], want)
-	}
 }
 
-func TestAttemptsAreCountedByWhatBecameOfEachEvent(t *testing.T) {
+func TestAttemptsAreCountedByTheResultOfEachEvent(t *testing.T) {
 	agent, reg := newAgent(t, prometheus.Options{})
 
-	agent.Attempted("kyma", 4, time.Millisecond, fmt.Errorf("batch: %w", core.EventErrors{0: refusal("malformed"), 3: errBroken}))
+	agent.Attempted("kyma", 4, time.Millisecond,
+		fmt.Errorf("batch: %w", core.EventErrors{0: refusal("malformed"), 3: errBroken, 4: core.ErrNotSent}))
 	agent.Attempted("kyma", 2, time.Millisecond, errBroken)
 
 	text := scrape(t, reg)
@@ -141,6 +94,10 @@ func TestAttemptsAreCountedByWhatBecameOfEachEvent(t *testing.T) {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %s in\n%s", want, text)
 		}
+	}
+
+	if strings.Contains(text, "not_sent") || strings.Contains(text, "last_success") {
+		t.Errorf("the heartbeat is counted, or a failure is a success:\n%s", text)
 	}
 }
 

@@ -14,15 +14,18 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
 )
 
-// TestDocListsEveryMetric compares the tables of the package comment with what is exposed: name, labels and type.
+// TestDocListsEveryMetric compares the tables of the package comment with what is exposed: name,
+// labels and type.
 func TestDocListsEveryMetric(t *testing.T) {
 	agent, agentReg := newAgent(t, prometheus.Options{})
-	useAgent(agent)
+	useAgent(t, agent)
 
 	listener, listenerReg := newListener(t, prometheus.Options{})
 	useListener(listener)
 
-	exposed := slices.Concat(rows(t, agentReg), rows(t, listenerReg), rows(t, fleetRegistry(t, useFleet(t), prometheus.FleetOptions{PerRuntime: 10})))
+	fleetReg := fleetRegistry(t, useFleet(t), prometheus.FleetOptions{PerRuntime: 10})
+
+	exposed := slices.Concat(rows(t, agentReg), rows(t, listenerReg), rows(t, fleetReg))
 	slices.Sort(exposed)
 
 	if diff := cmp.Diff(documented(t), exposed); diff != "" {

@@ -1,6 +1,7 @@
 package prometheus_test
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -9,12 +10,15 @@ import (
 
 	prom "github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
+	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
 
-// The metrics of an agent are hooks of its parts.
+// The outbox is read at each scrape. Its hooks, and those of the other parts, are methods of the
+// metrics.
 func ExampleNewAgent() {
 	reg := prom.NewRegistry()
 
@@ -25,23 +29,27 @@ func ExampleNewAgent() {
 		return
 	}
 
-	hooks := outbox.Hooks{Counted: metrics.Counted, Attempted: metrics.Attempted}
+	box, err := outbox.New(forwarder, outbox.Options{Hooks: outbox.Hooks{Attempted: metrics.Attempted}})
+	if err != nil {
+		fmt.Println(err)
 
-	// What an outbox calls when an event comes, waits and is acknowledged.
-	hooks.Counted("kyma", outbox.Counts{Accepted: 1, Pending: 1})
-	hooks.Counted("kyma", outbox.Counts{Delivered: 1, Pending: -1})
+		return
+	}
+
+	metrics.ReadOutbox(box)
+	box.Accept("kyma", core.WatchEvent{Watched: types.NamespacedName{Name: "settings"}})
 
 	printMetrics(reg, "runtime_watcher_agent_events_")
 	// Output:
 	// runtime_watcher_agent_events_accepted_total{manager="kyma"} 1
 	// runtime_watcher_agent_events_coalesced_total{manager="kyma"} 0
-	// runtime_watcher_agent_events_delivered_total{manager="kyma"} 1
+	// runtime_watcher_agent_events_delivered_total{manager="kyma"} 0
 	// runtime_watcher_agent_events_dropped_total{manager="kyma",reason="overflow"} 0
 	// runtime_watcher_agent_events_dropped_total{manager="kyma",reason="shutdown"} 0
-	// runtime_watcher_agent_events_pending{manager="kyma"} 0
+	// runtime_watcher_agent_events_pending{manager="kyma"} 1
 }
 
-// An operator passes the registry that it serves already, in controller-runtime metrics.Registry.
+// An operator passes the registry that it already serves: metrics.Registry of controller-runtime.
 func ExampleNewListener() {
 	reg := prom.NewRegistry()
 
@@ -52,7 +60,7 @@ func ExampleNewListener() {
 		return
 	}
 
-	// What a listener calls when it has answered a request.
+	// A listener calls this when it has answered a request.
 	metrics.Answered("v2", "kyma", http.StatusOK, "", 80*time.Microsecond)
 
 	printMetrics(reg, "runtime_watcher_listener_requests_total")
@@ -60,9 +68,13 @@ func ExampleNewListener() {
 	// runtime_watcher_listener_requests_total{code="200",contract="v2",manager="kyma",reason=""} 1
 }
 
+// forwarder stands for one of an adapter.
+var forwarder = core.ForwarderFunc(func(context.Context, core.Manager, core.Batch) error { return nil })
+
 func printMetrics(reg *prom.Registry, prefix string) {
 	response := httptest.NewRecorder()
-	promhttp.HandlerFor(reg, promhttp.HandlerOpts{}).ServeHTTP(response, httptest.NewRequest(http.MethodGet, "/metrics", http.NoBody))
+	request := httptest.NewRequest(http.MethodGet, "/metrics", http.NoBody)
+	promhttp.HandlerFor(reg, promhttp.HandlerOpts{}).ServeHTTP(response, request)
 
 	for line := range strings.Lines(response.Body.String()) {
 		if strings.HasPrefix(line, prefix) {

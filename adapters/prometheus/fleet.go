@@ -11,21 +11,21 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
 
-// FleetOptions are what may be chosen about the metrics of a fleet. The zero value is usable.
+// FleetOptions are the optional settings of the metrics of a fleet. The zero value is the
+// documented default.
 type FleetOptions struct {
 	Options
 
-	// PerRuntime is how many pairs of runtime and manager have series of their own. Each costs three series, which live until the runtime is
-	// forgotten, and a scrape then sorts all that are known: 10,000 runtimes are 30,000 series. Beyond the bound, those that are not fresh
-	// come first, then the order is that of their names. Default: 0, none; the fleet's handler shows single runtimes, too.
+	// PerRuntime bounds the pairs of runtime and manager with series of their own, three each.
+	// Pairs that are not fresh come first. A scrape sorts all that are known. Default: 0, none.
 	PerRuntime int
 }
 
-// fleetCollector reads a fleet at each scrape, so that what is exposed is true at that moment and nothing has to be kept in step.
+// fleetCollector reads a fleet at each scrape.
 type fleetCollector struct {
 	fleet      *fleet.Fleet
 	descs      fleetDescs
-	managers   map[core.Manager]struct{}
+	managers   map[core.Manager]struct{} // of the options
 	max        int
 	perRuntime int
 }
@@ -35,9 +35,9 @@ type fleetDescs struct {
 	state, heard, oldestOf                                               *prom.Desc
 }
 
-// RegisterFleet registers the metrics of a fleet with reg. They are read from it at each scrape, which takes it about 5 ms for 10,000
-// runtimes. It fails with [ErrInvalidOptions] when reg or watched is nil or opts are wrong, and with a
-// [prom.AlreadyRegisteredError] when reg has such metrics.
+// RegisterFleet registers the metrics of a fleet with reg. Each scrape reads the fleet, which takes
+// about 5 ms for 10,000 runtimes. It fails when reg or watched is nil or
+// an option is wrong, and with a [prom.AlreadyRegisteredError] when reg has such metrics.
 func RegisterFleet(reg prom.Registerer, watched *fleet.Fleet, opts FleetOptions) error {
 	opts.Options = opts.withDefaults()
 	if err := check(reg, opts.Options); err != nil {
@@ -46,9 +46,9 @@ func RegisterFleet(reg prom.Registerer, watched *fleet.Fleet, opts FleetOptions)
 
 	switch {
 	case watched == nil:
-		return fmt.Errorf("%w: the fleet is nil, want that of the listener's options", ErrInvalidOptions)
+		return fmt.Errorf("%w: the fleet is nil, want one", errOptions)
 	case opts.PerRuntime < 0:
-		return fmt.Errorf("%w: PerRuntime is %d, want at least 0", ErrInvalidOptions, opts.PerRuntime)
+		return fmt.Errorf("%w: PerRuntime is %d, want at least 0", errOptions, opts.PerRuntime)
 	}
 
 	return collectors{newFleetCollector("fleet", watched, opts)}.register(reg)
@@ -60,21 +60,7 @@ func newFleetCollector(f factory, watched *fleet.Fleet, opts FleetOptions) *flee
 		managers:   make(map[core.Manager]struct{}),
 		max:        opts.MaxManagers,
 		perRuntime: opts.PerRuntime,
-		descs: fleetDescs{
-			runtimes: f.desc("runtimes", "Runtimes known for a manager, by state and reason.", labelManager, labelState, labelReason),
-			pending:  f.desc("events_pending", "Events that wait in the runtimes, as these told last.", labelManager),
-			oldest: f.desc("oldest_event_pending_seconds",
-				"Age of the oldest event that waits in any runtime, when that told it.", labelManager),
-			expiry: f.desc("first_certificate_expiry_timestamp_seconds",
-				"When the first client certificate of a runtime that is heard expires, in Unix time.", labelManager),
-			resyncs:       f.desc("resyncs_total", "Resyncs that the control plane asked for itself and delivered, by cause.", labelManager, labelCause),
-			resyncsToCome: f.desc("resyncs_pending", "Resyncs that the control plane asked for itself and has not delivered yet.", labelManager),
-			untracked:     f.desc("untracked_total", "Requests of runtimes that are not tracked, as the bound is reached.", labelManager),
-			state:         f.desc("runtime_state", "1 for the state that a runtime is in.", labelRuntime, labelManager, labelState, labelReason),
-			heard:         f.desc("runtime_heard_timestamp_seconds", "When a runtime was last heard, in Unix time.", labelRuntime, labelManager),
-			oldestOf: f.desc("runtime_oldest_event_pending_seconds",
-				"Age of the oldest event that waits in a runtime, when that told it.", labelRuntime, labelManager),
-		},
+		descs:      newFleetDescs(f),
 	}
 
 	for _, manager := range opts.Managers {
@@ -82,6 +68,30 @@ func newFleetCollector(f factory, watched *fleet.Fleet, opts FleetOptions) *flee
 	}
 
 	return c
+}
+
+func newFleetDescs(f factory) fleetDescs {
+	return fleetDescs{
+		runtimes: f.desc("runtimes", "Runtimes known for a manager, by state and reason.",
+			labelManager, labelState, labelReason),
+		pending: f.desc("events_pending", "Events that wait in the runtimes, as last reported.", labelManager),
+		oldest: f.desc("oldest_event_pending_seconds",
+			"Age of the oldest event that waits in a runtime, as last reported.", labelManager),
+		expiry: f.desc("first_certificate_expiry_timestamp_seconds",
+			"First expiry of a verified client certificate of a runtime that is not silent, in Unix time.", labelManager),
+		resyncs: f.desc("resyncs_total", "Resyncs that the control plane asked for and delivered, by cause.",
+			labelManager, labelCause),
+		resyncsToCome: f.desc("resyncs_pending",
+			"Resyncs that the control plane asked for and has not delivered yet.", labelManager),
+		untracked: f.desc("untracked_total",
+			"Requests of runtimes that are not tracked, because the limit is reached.", labelManager),
+		state: f.desc("runtime_state", "1 for the state of a runtime.",
+			labelRuntime, labelManager, labelState, labelReason),
+		heard: f.desc("runtime_heard_timestamp_seconds",
+			"Time of the last request of a runtime, in Unix time.", labelRuntime, labelManager),
+		oldestOf: f.desc("runtime_oldest_event_pending_seconds",
+			"Age of the oldest event that waits in a runtime, as last reported.", labelRuntime, labelManager),
+	}
 }
 
 // Describe implements [prom.Collector].
@@ -105,7 +115,6 @@ func (c *fleetCollector) Collect(metrics chan<- prom.Metric) {
 		}
 	}
 
-	// A fleet is fed for the managers of its listeners, which are few. The bound is for one that is fed otherwise.
 	for i, manager := range c.inOrder(summaries) {
 		if i == c.max {
 			break
@@ -119,7 +128,7 @@ func (c *fleetCollector) Collect(metrics chan<- prom.Metric) {
 	}
 }
 
-// inOrder returns the managers, those known from the configuration first.
+// inOrder returns the managers, those of the options first.
 func (c *fleetCollector) inOrder(summaries map[core.Manager]*fleet.Summary) []core.Manager {
 	managers := make([]core.Manager, 0, len(summaries))
 	for manager := range summaries {
@@ -141,7 +150,7 @@ func (c *fleetCollector) rank(manager core.Manager) int {
 	return 1
 }
 
-// collectManager exposes every state, reason and cause, at zero if need be: an alert has to have something to compare with.
+// collectManager exposes every state, reason and cause, also at zero, so that alerts can compare.
 func (c *fleetCollector) collectManager(metrics chan<- prom.Metric, manager string, s *fleet.Summary) {
 	for _, condition := range fleet.Conditions() {
 		metrics <- gauge(c.descs.runtimes, float64(s.Runtimes[condition]), manager, string(condition.State), condition.Reason)
@@ -176,7 +185,7 @@ func (c *fleetCollector) collectRuntimes(metrics chan<- prom.Metric) {
 	for _, s := range all[:min(len(all), c.perRuntime)] {
 		labels := []string{string(s.Runtime), string(s.Manager)}
 		metrics <- gauge(c.descs.state, 1, append(labels, string(s.State), s.Reason)...)
-		metrics <- gauge(c.descs.heard, float64(s.LastSeen.UnixMilli())/1e3, labels...) //nolint:mnd // Milliseconds in a second.
+		metrics <- gauge(c.descs.heard, float64(s.LastSeen.UnixMilli())/1e3, labels...)
 		metrics <- gauge(c.descs.oldestOf, oldest(&s), labels...)
 	}
 }
@@ -197,8 +206,4 @@ func oldest(s *fleet.Status) (seconds float64) {
 	}
 
 	return seconds
-}
-
-func gauge(desc *prom.Desc, value float64, labels ...string) prom.Metric {
-	return prom.MustNewConstMetric(desc, prom.GaugeValue, value, labels...)
 }

@@ -8,7 +8,6 @@ require (
 	github.com/prometheus/client_model v0.6.3
 	github.com/runtime-watcher/runtime-watcher/core v0.0.0
 	k8s.io/apimachinery v0.37.2
-	pgregory.net/rapid v1.3.0
 )
 
 require (

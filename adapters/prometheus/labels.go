@@ -6,12 +6,7 @@ import (
 	"strconv"
 	"sync"
 	"unicode/utf8"
-
-	"github.com/runtime-watcher/runtime-watcher/core"
 )
-
-// Other is the value of the label "manager" for all managers without series of their own. No manager can have this name.
-const Other = "_other"
 
 const (
 	labelCause    = "cause"
@@ -30,22 +25,24 @@ const (
 )
 
 const (
-	// otherValue stands for values beyond the bound of any other label. It is what core.Reason says of an unknown cause, too.
+	// otherValue stands for values beyond the limit. It is also the result of core.Reason for an
+	// unknown cause.
 	otherValue = "other"
-	// maxValues bounds each label that is not a manager: its values are words of our own code, so that reaching it is a mistake there.
+	// maxValues bounds the values of a label other than the manager. They are constants of our
+	// code.
 	maxValues = 64
 	// maxValueBytes bounds one value.
 	maxValueBytes = 64
 )
 
-// vocabulary bounds the values of one label: the first maxValues of them are kept, the rest becomes "other". Its zero value is ready,
-// and it is safe for concurrent use.
+// vocabulary bounds the values of one label: the first maxValues are kept, others become "other".
+// The zero value is ready to use. It is safe for concurrent use.
 type vocabulary struct {
 	mu   sync.Mutex
 	seen map[string]struct{}
 }
 
-// value returns word, or "other" when there is no room for it. The empty word stays empty: Prometheus takes it for an absent label.
+// value returns word, or "other" when there is no room for it. An empty word stays empty.
 func (v *vocabulary) value(word string) string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -54,7 +51,7 @@ func (v *vocabulary) value(word string) string {
 		return word
 	}
 
-	// Bytes that are not UTF-8 would make the whole scrape fail.
+	// A value that is not UTF-8 makes the whole scrape fail.
 	if len(v.seen) >= maxValues || len(word) > maxValueBytes || !utf8.ValidString(word) {
 		return otherValue
 	}
@@ -83,10 +80,4 @@ func code(status int) string {
 	}
 
 	return strconv.Itoa(status)
-}
-
-func validManager(manager core.Manager) bool {
-	_, err := core.ParseManager(string(manager))
-
-	return err == nil
 }

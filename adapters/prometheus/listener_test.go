@@ -17,7 +17,8 @@ func TestListenerBoundsManagers(t *testing.T) {
 	listener.Answered("", "", http.StatusNotFound, "unknown_path", time.Microsecond)
 
 	for i := range 100 {
-		listener.Answered("v2", core.Manager(fmt.Sprintf("guess-%d", i)), http.StatusNotFound, "unknown_manager", time.Microsecond)
+		manager := core.Manager(fmt.Sprintf("guess-%d", i))
+		listener.Answered("v2", manager, http.StatusNotFound, "unknown_manager", time.Microsecond)
 	}
 
 	listener.Answered("v2", "known", http.StatusServiceUnavailable, "not_ready", time.Microsecond)
@@ -34,19 +35,5 @@ func TestListenerBoundsManagers(t *testing.T) {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %s in\n%s", want, text)
 		}
-	}
-}
-
-func TestListenerForgetFreesSeriesAndRoom(t *testing.T) {
-	listener, reg := newListener(t, prometheus.Options{MaxManagers: 1})
-
-	listener.Answered("v1", "old", http.StatusOK, "", time.Microsecond)
-	listener.Answered("v2", "old", http.StatusOK, "", time.Microsecond)
-	listener.Forget("old")
-	listener.Answered("v2", "new", http.StatusOK, "", time.Microsecond)
-
-	text := scrape(t, reg)
-	if strings.Contains(text, `manager="old"`) || !strings.Contains(text, `manager="new"`) {
-		t.Errorf("want the new manager instead of the old one:\n%s", text)
 	}
 }

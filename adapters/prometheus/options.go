@@ -8,26 +8,25 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// DefaultMaxManagers is how many managers have series of their own unless [Options] says otherwise.
-const DefaultMaxManagers = 100
+// defaultMaxManagers is the default of [Options].MaxManagers.
+const defaultMaxManagers = 100
 
-// ErrInvalidOptions means that metrics can not be built from what was given. The error that wraps it names everything that is wrong.
-var ErrInvalidOptions = errors.New("invalid metrics options")
+// errOptions means that an argument is wrong. The error that wraps it names each wrong one.
+var errOptions = errors.New("invalid metrics options")
 
-// Options are what may be chosen about metrics. The zero value is usable.
+// Options are the optional settings of metrics. The zero value is the documented default.
 type Options struct {
-	// Managers are those known from the configuration: there is always room for their series. An agent has them from the start, at zero, so
-	// that an alert has something to compare with before the first event. Other managers get series when they are first seen.
-	// Default: none.
+	// Managers always have series of their own. Those of an agent exist from the start, at zero, so
+	// that alerts can compare. Other managers get series with their first event. Default: none.
 	Managers []core.Manager
-	// MaxManagers is how many managers have series of their own, Managers included; all others share the label value [Other].
-	// Default: [DefaultMaxManagers].
+	// MaxManagers bounds the managers with series of their own, Managers included. All others share
+	// the label value "_other". Default: 100.
 	MaxManagers int
 }
 
 func (o Options) withDefaults() Options {
 	if o.MaxManagers == 0 {
-		o.MaxManagers = DefaultMaxManagers
+		o.MaxManagers = defaultMaxManagers
 	}
 
 	return o
@@ -41,7 +40,7 @@ func (o Options) validate() error {
 	}
 
 	if o.MaxManagers > 0 && len(o.Managers) > o.MaxManagers {
-		wrong = append(wrong, fmt.Errorf("%d Managers, want at most MaxManagers, which is %d", len(o.Managers), o.MaxManagers))
+		wrong = append(wrong, fmt.Errorf("%d Managers, want at most MaxManagers, %d", len(o.Managers), o.MaxManagers))
 	}
 
 	for i, manager := range o.Managers {
@@ -55,7 +54,7 @@ func (o Options) validate() error {
 	}
 
 	if err := errors.Join(wrong...); err != nil {
-		return fmt.Errorf("%w: %w", ErrInvalidOptions, err)
+		return fmt.Errorf("%w: %w", errOptions, err)
 	}
 
 	return nil

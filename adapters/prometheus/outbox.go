@@ -1,124 +1,109 @@
 package prometheus
 
 import (
-	"sync"
+	"sync/atomic"
 
 	prom "github.com/prometheus/client_golang/prometheus"
 
-	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
 
-// outboxCollector reads the counts of an outbox at each scrape, all at one moment: they are balanced.
+// outboxCollector reads an outbox at each scrape. All counts are of one moment, so they are
+// balanced.
 type outboxCollector struct {
-	descs   outboxDescs
-	max     int
-	reasons vocabulary
-
-	mu     sync.Mutex
-	counts func() map[core.Manager]outbox.Counts
-	known  map[core.Manager]struct{} // with series of their own
+	descs    outboxDescs
+	managers *managers
+	reasons  vocabulary
+	outbox   atomic.Pointer[outbox.Outbox]
 }
 
-type outboxDescs struct{ accepted, delivered, coalesced, dropped, pending *prom.Desc }
+type outboxDescs struct{ accepted, delivered, coalesced, dropped, pending, oldest *prom.Desc }
 
-func newOutboxCollector(f factory, opts Options) *outboxCollector {
-	c := &outboxCollector{
-		max:   opts.MaxManagers,
-		known: make(map[core.Manager]struct{}),
+func newOutboxCollector(f factory, managers *managers) *outboxCollector {
+	return &outboxCollector{
+		managers: managers,
 		descs: outboxDescs{
 			accepted: f.desc("events_accepted_total",
-				"Events offered to the outbox. Always the sum of delivered, coalesced, dropped and pending.", labelManager),
+				"Events offered to the outbox. Always the sum of delivered, coalesced, dropped and pending.",
+				labelManager),
 			delivered: f.desc("events_delivered_total", "Events acknowledged by the control plane.", labelManager),
-			coalesced: f.desc("events_coalesced_total", "Events represented by another one with the same key.", labelManager),
+			coalesced: f.desc("events_coalesced_total", "Events that another one with the same key stands for.", labelManager),
 			dropped:   f.desc("events_dropped_total", "Events given up, by reason.", labelManager, labelReason),
-			pending:   f.desc("events_pending", "Events waiting to be sent or acknowledged.", labelManager),
+			pending:   f.desc("events_pending", "Events that wait to be sent or acknowledged.", labelManager),
+			oldest:    f.desc("oldest_event_pending_seconds", "Age of the oldest of these, 0 if there is none.", labelManager),
 		},
 	}
-
-	for _, manager := range opts.Managers {
-		c.known[manager] = struct{}{}
-	}
-
-	return c
 }
 
 // Describe implements [prom.Collector].
 func (c *outboxCollector) Describe(descs chan<- *prom.Desc) {
 	d := c.descs
-	for _, desc := range []*prom.Desc{d.accepted, d.delivered, d.coalesced, d.dropped, d.pending} {
+	for _, desc := range []*prom.Desc{d.accepted, d.delivered, d.coalesced, d.dropped, d.pending, d.oldest} {
 		descs <- desc
 	}
 }
 
 // Collect implements [prom.Collector].
 func (c *outboxCollector) Collect(metrics chan<- prom.Metric) {
-	for manager, counts := range c.read() {
-		metrics <- counter(c.descs.accepted, counts.Accepted, manager)
-		metrics <- counter(c.descs.delivered, counts.Delivered, manager)
-		metrics <- counter(c.descs.coalesced, counts.Coalesced, manager)
-		metrics <- prom.MustNewConstMetric(c.descs.pending, prom.GaugeValue, float64(counts.Pending), manager)
+	for manager, s := range c.read() {
+		metrics <- counter(c.descs.accepted, s.Accepted, manager)
+		metrics <- counter(c.descs.delivered, s.Delivered, manager)
+		metrics <- counter(c.descs.coalesced, s.Coalesced, manager)
+		metrics <- gauge(c.descs.pending, float64(s.Pending), manager)
+		metrics <- gauge(c.descs.oldest, s.oldest, manager)
 
-		countersBy(metrics, c.descs.dropped, counts.Dropped, manager)
+		for reason, n := range s.Dropped {
+			metrics <- counter(c.descs.dropped, n, manager, reason)
+		}
 	}
 }
 
-// read returns the counts by label value. Every manager has the drop reasons of the outbox, at zero if
-// need be: a sum over series that do not exist is no zero in PromQL.
-func (c *outboxCollector) read() map[string]outbox.Counts {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+// stock has the values of one label.
+type stock struct {
+	outbox.Counts
 
-	var current map[core.Manager]outbox.Counts
-	if c.counts != nil {
-		current = c.counts()
+	oldest float64 // seconds
+}
+
+// read returns the stocks by label value. Each known manager has one, and each stock has the drop
+// reasons of the outbox: PromQL does not take an absent series for zero.
+func (c *outboxCollector) read() map[string]*stock {
+	all := make(map[string]*stock)
+	for _, manager := range c.managers.all() {
+		all[string(manager)] = c.newStock()
 	}
 
-	all := make(map[string]outbox.Counts, len(current))
-	for manager := range c.known {
-		all[string(manager)] = c.zero()
+	box := c.outbox.Load()
+	if box == nil {
+		return all
 	}
 
-	for manager, counts := range current {
-		label := c.label(manager)
-		if _, ok := all[label]; !ok {
-			all[label] = c.zero()
+	for manager, counts := range box.Counts() {
+		label := c.managers.value(manager)
+		if all[label] == nil {
+			all[label] = c.newStock()
 		}
 
-		all[label] = c.sum(all[label], counts)
+		c.add(all[label], counts)
+		all[label].oldest = max(all[label].oldest, box.OldestPending(manager).Seconds())
 	}
 
 	return all
 }
 
-func (c *outboxCollector) zero() outbox.Counts {
-	return outbox.Counts{Dropped: map[string]int64{
+func (c *outboxCollector) newStock() *stock {
+	return &stock{Counts: outbox.Counts{Dropped: map[string]int64{
 		c.reasons.value(outbox.ReasonOverflow): 0, c.reasons.value(outbox.ReasonShutdown): 0,
-	}}
+	}}}
 }
 
-func (c *outboxCollector) sum(a, b outbox.Counts) outbox.Counts {
-	for reason, n := range b.Dropped {
-		a.Dropped[c.reasons.value(reason)] += n
+func (c *outboxCollector) add(s *stock, counts outbox.Counts) {
+	s.Accepted += counts.Accepted
+	s.Delivered += counts.Delivered
+	s.Coalesced += counts.Coalesced
+	s.Pending += counts.Pending
+
+	for reason, n := range counts.Dropped {
+		s.Dropped[c.reasons.value(reason)] += n
 	}
-
-	return outbox.Counts{
-		Accepted: a.Accepted + b.Accepted, Delivered: a.Delivered + b.Delivered, Coalesced: a.Coalesced + b.Coalesced,
-		Dropped: a.Dropped, Pending: a.Pending + b.Pending,
-	}
-}
-
-// label returns the manager, or [Other] for managers beyond the bound.
-func (c *outboxCollector) label(manager core.Manager) string {
-	if _, ok := c.known[manager]; ok {
-		return string(manager)
-	}
-
-	if manager == outbox.Others || len(c.known) >= c.max || !validManager(manager) {
-		return Other
-	}
-
-	c.known[manager] = struct{}{}
-
-	return string(manager)
 }

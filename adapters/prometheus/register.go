@@ -9,7 +9,7 @@ import (
 // namespace is the first word of every metric.
 const namespace = "runtime_watcher"
 
-// collectors are registered as one, so that a failed registration leaves nothing behind.
+// collectors are registered together, so that a failed registration leaves none behind.
 type collectors []prom.Collector
 
 // Describe implements [prom.Collector].
@@ -34,16 +34,16 @@ func (c collectors) register(reg prom.Registerer) error {
 	return nil
 }
 
-// check is what all constructors demand of their arguments.
+// check validates the arguments of a constructor.
 func check(reg prom.Registerer, opts Options) error {
 	if reg == nil {
-		return fmt.Errorf("%w: the registerer is nil, want one such as prometheus.NewRegistry()", ErrInvalidOptions)
+		return fmt.Errorf("%w: the registerer is nil, want one such as prometheus.NewRegistry()", errOptions)
 	}
 
 	return opts.validate()
 }
 
-// factory builds the descriptions of one component's metrics.
+// factory makes metrics with this second word in their names.
 type factory string
 
 func (f factory) desc(name, help string, labels ...string) *prom.Desc {
@@ -70,4 +70,12 @@ func (f factory) histograms(name, help string, buckets []float64, labels ...stri
 	return prom.NewHistogramVec(prom.HistogramOpts{
 		Namespace: namespace, Subsystem: string(f), Name: name, Help: help, Buckets: buckets,
 	}, labels)
+}
+
+func counter(desc *prom.Desc, value int64, labels ...string) prom.Metric {
+	return prom.MustNewConstMetric(desc, prom.CounterValue, float64(value), labels...)
+}
+
+func gauge(desc *prom.Desc, value float64, labels ...string) prom.Metric {
+	return prom.MustNewConstMetric(desc, prom.GaugeValue, value, labels...)
 }

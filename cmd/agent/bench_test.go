@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// BenchmarkProcess is a real agent that 16 writers keep busy with distinct objects. Beside the time per review it reports the
-// resident memory of the process at its peak. GOMEMLIMIT is passed on.
+// BenchmarkProcess is a real agent that 16 writers keep busy with distinct objects. Beside the time
+// per review it reports the resident memory of the process at its peak. GOMEMLIMIT is passed on.
 func BenchmarkProcess(b *testing.B) {
 	path := binary(b)
 
@@ -32,10 +32,11 @@ func benchmarkProcess(b *testing.B, path string, size, status int) {
 	kcp := newControlPlane(b, p, status)
 	kcp.received = nil // Nobody reads it.
 
-	agent := startProcess(b.Context(), b, path, env(p, kcp, "SETTLE=100ms", "SHUTDOWN_TIMEOUT=1s", "GOMEMLIMIT="+os.Getenv("GOMEMLIMIT"))...)
+	agent := startProcess(b.Context(), b, path,
+		env(p, kcp, "SETTLE=100ms", "SHUTDOWN_TIMEOUT=1s", "GOMEMLIMIT="+os.Getenv("GOMEMLIMIT"))...)
 	webhook, _ := agent.log.addresses(b)
 	client := p.apiServer(b)
-	client.Transport.(*http.Transport).MaxIdleConnsPerHost = writers //nolint:forcetypeassert // It is made so.
+	client.Transport.(*http.Transport).MaxIdleConnsPerHost = writers
 
 	template := strings.Replace(reviewBody("NAME", false), `"a":"b"`, `"a":"`+strings.Repeat("x", size)+`"`, 1)
 
@@ -78,7 +79,7 @@ func benchmarkProcess(b *testing.B, path string, size, status int) {
 // writers write at once.
 const writers = 16
 
-func residentPeak(b *testing.B, pid int) float64 {
+func residentPeak(b testing.TB, pid int) float64 {
 	b.Helper()
 
 	text := must(os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status"))(b)

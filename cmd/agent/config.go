@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
@@ -36,6 +38,7 @@ type config struct {
 	fallback      contract.Version
 	contractRetry time.Duration
 	managers      []core.Manager
+	managersFile  string
 	instance      string
 	settle        time.Duration   // off: none
 	resend        []time.Duration // rising; empty, not nil: never
@@ -56,6 +59,13 @@ type config struct {
 	// warnings are doubtful settings. They are logged at start.
 	warnings []string
 	getenv   func(string) string
+}
+
+// canarySettings are those of the canary. Without a lease there is none.
+type canarySettings struct {
+	lease             types.NamespacedName
+	interval          time.Duration
+	server, token, ca string
 }
 
 // bindAddress is the address that a server listens on.

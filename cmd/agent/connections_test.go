@@ -65,7 +65,9 @@ func TestFailedHandshakesAreReported(t *testing.T) {
 	}
 
 	_, scrape := agent.get(t, "http://"+agent.metrics+"/metrics")
-	if want := `runtime_watcher_agent_tls_handshake_failures_total{cause="bad_certificate"} 1`; !strings.Contains(scrape, want) {
+
+	want := `runtime_watcher_agent_tls_handshake_failures_total{cause="bad_certificate"} 1`
+	if !strings.Contains(scrape, want) {
 		t.Errorf("no %s in the metrics", want)
 	}
 

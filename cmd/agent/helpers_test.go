@@ -48,7 +48,8 @@ type pki struct {
 	volume *testpki.Volume
 }
 
-// newPKI issues one certificate that serves the webhook and authenticates with the control plane, as today's secrets have it.
+// newPKI issues one certificate that serves the webhook and authenticates with the control plane,
+// as today's secrets have it.
 func newPKI(tb testing.TB) pki {
 	tb.Helper()
 
@@ -87,6 +88,7 @@ type controlPlane struct {
 
 	received chan received
 	resyncs  chan string // the path of each request with a resync
+	beats    chan *core.Heartbeat
 	status   int
 	clock    atomic.Pointer[time.Time] // as of which it judges certificates, beyond TLS; nil: not
 }
@@ -99,6 +101,7 @@ func newControlPlane(tb testing.TB, p pki, status int) *controlPlane {
 	material := must(httpmtls.NewMaterial(p.ca.PEM(), leaf.CertPEM(), key))(tb)
 
 	kcp := &controlPlane{received: make(chan received, 1000), resyncs: make(chan string, 1000), status: status}
+	kcp.beats = make(chan *core.Heartbeat, 1000)
 	kcp.Server = httptest.NewUnstartedServer(kcp)
 	kcp.TLS = httpmtls.ServerTLSConfig(material)
 	kcp.EnableHTTP2 = true
@@ -135,6 +138,13 @@ func (kcp *controlPlane) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 	if kcp.resyncs != nil && bytes.Contains(body, []byte(`resync"`)) {
 		kcp.resyncs <- r.URL.Path
+	}
+
+	if batch.Heartbeat != nil && kcp.beats != nil {
+		select {
+		case kcp.beats <- batch.Heartbeat:
+		default: // No test reads them.
+		}
 	}
 
 	changes := slices.DeleteFunc(batch.Events, func(e core.Numbered) bool { return e.Resync })
@@ -354,7 +364,8 @@ func do(tb testing.TB, client *http.Client, method, url, body string) (int, stri
 	return response.StatusCode, string(answer)
 }
 
-// review posts the creation of a ConfigMap for manager "widgets" and returns what the answer says of it.
+// review posts the creation of a ConfigMap for manager "widgets" and returns what the answer says
+// of it.
 func (s *started) review(tb testing.TB, name string, dryRun bool) string {
 	tb.Helper()
 
@@ -389,7 +400,8 @@ func review(tb testing.TB, client *http.Client, webhook, name string, dryRun boo
 
 func reviewBody(name string, dryRun bool) string {
 	return fmt.Sprintf(`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"uid-1",`+
-		`"kind":{"group":"","version":"v1","kind":"ConfigMap"},"resource":{"group":"","version":"v1","resource":"configmaps"},`+
+		`"kind":{"group":"","version":"v1","kind":"ConfigMap"},`+
+		`"resource":{"group":"","version":"v1","resource":"configmaps"},`+
 		`"name":%[1]q,"namespace":"default","operation":"CREATE","userInfo":{},"dryRun":%[2]t,"oldObject":null,"object":{`+
 		`"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%[1]q,"namespace":"default","annotations":{`+
 		`"operator.kyma-project.io/owned-by":"kcp-system/kyma-1"}},"data":{"a":"b"}}}}`, name, dryRun)

@@ -21,24 +21,3 @@ func TestDurationsAreReadable(t *testing.T) {
 		}
 	}
 }
-
-func TestWithoutDebug(t *testing.T) {
-	t.Parallel()
-
-	var out strings.Builder
-
-	log := withoutDebug(newLogger(&out, slog.LevelDebug)).With(slog.Int("a", 1)).WithGroup("g")
-	log.Debug("unwanted")
-	log.Info("wanted")
-
-	if got := out.String(); strings.Contains(got, "unwanted") || !strings.Contains(got, `"wanted"`) {
-		t.Errorf("log %s, want the info line only", got)
-	}
-
-	out.Reset()
-	withoutDebug(newLogger(&out, slog.LevelError)).Info("unwanted")
-
-	if out.Len() > 0 {
-		t.Errorf("log %s, want the level of the handler below", &out)
-	}
-}

@@ -2,16 +2,13 @@ package main
 
 import "runtime/debug"
 
-// softMemoryLimit is where the collector begins to work harder, in bytes of Go memory; the binary itself adds 8 MiB to what is
-// resident. BenchmarkProcess decided: during an outage, with 16 writers of objects of 1 MB, 24 MiB of it became 32 MiB resident, and 20 MiB
-// became 28 MiB, a little slower.
+// softMemoryLimit is the size of Go memory in bytes at which the collector works harder. The binary
+// adds 8 MiB to the resident memory. BenchmarkProcess has 16 writers of objects of 1 MB in an
+// outage: there, 24 MiB became 32 MiB resident. 20 MiB became 28 MiB, a little slower. Under attack
+// the limits of the webhook bound the memory: TestResidentMemoryUnderHostileInput.
 const softMemoryLimit = 22 << 20
 
-// maxBodies bounds the reviews that are in memory at once, in bytes: seven of objects of 1 MB, or one of the largest there is. Those beyond
-// wait a little, and then a resync stands in for them.
-const maxBodies = 8 << 20
-
-// limitMemory leaves the choice to GOMEMLIMIT where it is set (package runtime).
+// limitMemory sets the limit unless GOMEMLIMIT does (package runtime).
 func limitMemory(getenv func(string) string) {
 	if getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(softMemoryLimit)

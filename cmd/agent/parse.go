@@ -15,12 +15,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	"github.com/runtime-watcher/runtime-watcher/cmd/agent/runtimeagent"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 )
-
-// maxManagers is the default limit of the outbox and of the metrics.
-const maxManagers = 100
 
 // off is the value of a library's duration that turns a feature off, as 0 is the library's default.
 const off = -1
@@ -139,8 +137,8 @@ func parseProtocol(text string) (httpmtls.Protocol, error) {
 // parseManagers names every item that is wrong.
 func parseManagers(list string) ([]core.Manager, error) {
 	managers, err := parseList(list, core.ParseManager)
-	if n := len(managers); err == nil && n > maxManagers {
-		err = fmt.Errorf("%d managers, want at most %d", n, maxManagers)
+	if n := len(managers); err == nil && n > runtimeagent.MaxManagers {
+		err = fmt.Errorf("%d managers, want at most %d", n, runtimeagent.MaxManagers)
 	}
 
 	return managers, err

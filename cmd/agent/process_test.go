@@ -74,7 +74,8 @@ func TestProcess(t *testing.T) {
 		p := newPKI(t)
 		kcp := newControlPlane(t, p, http.StatusOK)
 		ca, cert, key := p.volume.Paths()
-		agent := startProcess(patient(t), t, path, "WEBHOOK_PORT=0", "METRICS_PORT=0", "CA_CERT="+ca, "TLS_CERT="+cert, "TLS_KEY="+key,
+		agent := startProcess(patient(t), t, path,
+			"WEBHOOK_PORT=0", "METRICS_PORT=0", "CA_CERT="+ca, "TLS_CERT="+cert, "TLS_KEY="+key,
 			"KCP_ADDR="+kcp.address())
 
 		serves(t, p, kcp, agent)
@@ -134,7 +135,8 @@ func TestProcess(t *testing.T) {
 	})
 }
 
-// exitsWithUsage runs the agent with one argument and no environment, and returns its stderr. It wants exit code 2.
+// exitsWithUsage runs the agent with one argument and no environment, and returns its stderr. It
+// wants exit code 2.
 func exitsWithUsage(t *testing.T, path, arg string) string {
 	t.Helper()
 

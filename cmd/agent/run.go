@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"sync"
+
+	"github.com/runtime-watcher/runtime-watcher/cmd/agent/runtimeagent"
 )
 
 const (
@@ -40,14 +43,9 @@ func run(ctx context.Context, args []string, env environment, stdout, stderr io.
 		return printTo(stdout, thisBuild().String()+"\n")
 	case err != nil:
 		return errors.Join(err, printTo(stderr, err.Error()+"\n"))
+	default:
+		return runAgent(ctx, c, stderr)
 	}
-
-	log := newLogger(stderr, c.logLevel)
-	if err = serve(ctx, c, log); err != nil {
-		log.ErrorContext(ctx, "agent failed", slog.Any("error", err))
-	}
-
-	return err
 }
 
 func printTo(w io.Writer, text string) error {
@@ -58,18 +56,36 @@ func printTo(w io.Writer, text string) error {
 	return nil
 }
 
-func serve(ctx context.Context, c config, log *slog.Logger) error {
+// runAgent runs the agent, and a log that does not wait for stderr.
+func runAgent(ctx context.Context, c config, stderr io.Writer) error {
+	lines := runtimeagent.NewLogWriter(stderr)
+	logging, stop := context.WithCancel(context.WithoutCancel(ctx))
+
+	var writing sync.WaitGroup
+
+	writing.Go(func() { _ = lines.Start(logging) }) // It returns nil.
+
+	log := newLogger(lines, c.logLevel)
+
+	err := serve(ctx, c, log, lines)
+	if err != nil {
+		log.ErrorContext(ctx, "agent failed", slog.Any("error", err))
+	}
+
+	stop()
+	writing.Wait()
+
+	return err
+}
+
+func serve(ctx context.Context, c config, log *slog.Logger, lines *runtimeagent.LogWriter) error {
 	limitMemory(c.getenv)
 
 	for _, warning := range c.warnings {
 		log.WarnContext(ctx, "doubtful setting", slog.String("warning", warning))
 	}
 
-	if len(c.clientNames) > 0 { // Until newAgent passes them to httpmtls.WebhookTLSConfig.
-		return fmt.Errorf("%w:\n  WEBHOOK_CLIENT_NAMES: not supported by this build", errSettings)
-	}
-
-	a, err := newAgent(ctx, c, log)
+	agent, err := runtimeagent.New(ctx, runtimeagent.Parts{}, c.options(log, c.buildInfo(), droppedLines(lines)))
 	if err != nil {
 		return err
 	}
@@ -77,8 +93,5 @@ func serve(ctx context.Context, c config, log *slog.Logger) error {
 	log.InfoContext(ctx, "agent starts", slog.Any("build", thisBuild()), slog.String("config_hash", c.hash()),
 		slog.Any("settings", c.effective))
 
-	err = runAll(ctx, a.components)
-	log.InfoContext(ctx, "agent stopped", slog.Any("events", a.total()))
-
-	return err
+	return agent.Start(ctx)
 }

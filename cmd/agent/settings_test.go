@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	"github.com/runtime-watcher/runtime-watcher/cmd/agent/runtimeagent"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
@@ -50,7 +51,7 @@ func defaults() config {
 		maxKeys:       10_000,
 		forwarding:    10 * time.Second,
 		maxBackoff:    20 * time.Second,
-		connections:   512,
+		connections:   runtimeagent.DefaultMaxConnections,
 		heartbeats:    30 * time.Second,
 		canary:        canarySettings{interval: 30 * time.Second},
 		shutdown:      20 * time.Second,
@@ -160,7 +161,7 @@ func TestWrongSettings(t *testing.T) {
 	t.Parallel()
 
 	var many strings.Builder
-	for i := range maxManagers {
+	for i := range runtimeagent.MaxManagers {
 		fmt.Fprintf(&many, "m%d,", i)
 	}
 
@@ -340,18 +341,6 @@ func TestWarnings(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
-	}
-}
-
-// Until the agent passes the names on, it must not run as if they were checked.
-func TestClientNamesAreNotIgnored(t *testing.T) {
-	t.Parallel()
-
-	p := newPKI(t)
-	settings := env(p, newControlPlane(t, p, http.StatusOK), "WEBHOOK_CLIENT_CA="+anyFile, "WEBHOOK_CLIENT_NAMES=kube-apiserver")
-
-	if err := run(t.Context(), nil, lookup(settings), io.Discard, io.Discard); exitCode(err) != exitUsage {
-		t.Errorf("ended with %v, want exit code 2", err)
 	}
 }
 

@@ -6,13 +6,10 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission/canary"
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	"github.com/runtime-watcher/runtime-watcher/cmd/agent/runtimeagent"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
-
-// defaultConnections is enough for several API servers, each with one connection per waiting write
-// and 25 idle ones.
-const defaultConnections = 512
 
 // group is a list of settings with a common subject, as the help and the documentation show it.
 type group struct {
@@ -68,8 +65,12 @@ func controlPlaneSettings(c *config) []setting {
 		optional("KCP_PROTOCOL", into("http1, http2", &c.protocol, parseProtocol), "http2",
 			"HTTP version to connect to the control plane with."),
 		optional("MANAGERS", into("names", &c.managers, parseManagers), "",
-			"Managers to request a resync from at start, separated by commas. "+
-				"The agent learns other managers from their first event."),
+			"Managers to report to, separated by commas. "+
+				"Each gets a resync at start, and the webhook answers 404 for all others. "+
+				"If empty, and without `MANAGERS_FILE`, the agent learns managers from their first review."),
+		optional("MANAGERS_FILE", file(&c.managersFile), "",
+			"File with more managers, one per line, such as a ConfigMap volume. "+
+				"The agent reads it every 10 s. A new manager gets a resync."),
 		optional("FORWARD_TIMEOUT", duration(&c.forwarding), outbox.DefaultForwardTimeout.String(),
 			"Timeout of one attempt to send events."),
 		optional("MAX_BACKOFF", duration(&c.maxBackoff), outbox.DefaultMaxBackoff.String(),
@@ -110,8 +111,10 @@ func webhookSettings(c *config) []setting {
 		optional("WEBHOOK_CLIENT_NAMES", into("names", &c.clientNames, parseNames), "",
 			"Names that the API server's client certificate may have (Common Name, DNS name or URI), separated by commas. "+
 				"If empty, any certificate of `WEBHOOK_CLIENT_CA` is accepted."),
-		optional("WEBHOOK_MAX_CONNECTIONS", into("number", &c.connections, parseCount), strconv.Itoa(defaultConnections),
-			"Limit of open connections. When it is reached, the client with the most connections loses one."),
+		optional("WEBHOOK_MAX_CONNECTIONS", into("number", &c.connections, parseCount),
+			strconv.Itoa(runtimeagent.DefaultMaxConnections),
+			"Limit of open connections. When it is reached, the client with the most connections loses one. "+
+				"A connection takes up to 100 KiB of memory under attack."),
 		optional("WEBHOOK_MAX_HANDSHAKES", into("number", &c.handshakes, parseCount), "",
 			"Limit of TLS handshakes that run at the same time. Client addresses take turns. If empty, half of `GOMAXPROCS`."),
 	}

@@ -1,4 +1,4 @@
-package main
+package runtimeagent
 
 import (
 	"context"
@@ -6,8 +6,8 @@ import (
 	"fmt"
 )
 
-// component is a part of the agent. Its start blocks until ctx ends and the part has stopped, for which it has a deadline of
-// its own.
+// component is a part of the agent. start blocks until ctx has ended and the part has stopped. The
+// part has its own deadline for that.
 type component struct {
 	name  string
 	start func(ctx context.Context) error
@@ -15,8 +15,8 @@ type component struct {
 
 var errEnded = errors.New("ended by itself")
 
-// runAll starts components in their order. When ctx ends, or one of them fails, it stops them one after the other in
-// reverse order, so that each has what it needs until its end. It returns what went wrong.
+// runAll starts components in their order. When ctx ends, or one of them fails, it stops them one
+// by one in reverse order. So each has the parts that it needs. runAll returns their errors.
 func runAll(ctx context.Context, components []component) error {
 	ended := make(chan struct{}, len(components))
 	parts := make([]*running, 0, len(components))
@@ -38,13 +38,13 @@ func runAll(ctx context.Context, components []component) error {
 	return errors.Join(errs...)
 }
 
-// running is a component that was started.
+// running is a started component.
 type running struct {
 	cancel context.CancelFunc
 	result chan error
 }
 
-// run starts c with a context that ends for c only.
+// run starts c with a context of its own.
 func (c component) run(ctx context.Context, ended chan<- struct{}) *running {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	r := &running{cancel: cancel, result: make(chan error, 1)}
@@ -55,7 +55,7 @@ func (c component) run(ctx context.Context, ended chan<- struct{}) *running {
 			err = errEnded
 		}
 
-		r.result <- prefix(c.name, err)
+		r.result <- named(c.name, err)
 		ended <- struct{}{}
 	}()
 
@@ -68,7 +68,7 @@ func (r *running) stop() error {
 	return <-r.result
 }
 
-// closer is a component that only has to be closed at its end.
+// closer is a component that is closed at its end.
 func closer(name string, closeIt func() error) component {
 	return component{name, func(ctx context.Context) error {
 		<-ctx.Done()
@@ -79,4 +79,12 @@ func closer(name string, closeIt func() error) component {
 
 		return nil
 	}}
+}
+
+func named(name string, err error) error {
+	if err == nil {
+		return nil
+	}
+
+	return fmt.Errorf("%s: %w", name, err)
 }

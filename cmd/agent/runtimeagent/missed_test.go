@@ -1,4 +1,4 @@
-package main
+package runtimeagent
 
 import (
 	"context"
@@ -22,15 +22,23 @@ func TestStalls(t *testing.T) {
 		resyncs []time.Duration // since the beginning
 	}{
 		{"a busy machine", []time.Duration{missedTick, busy, busy, missedTick, busy}, 0, nil},
-		{"one", []time.Duration{missedTick, 2 * time.Second, missedTick}, 1, []time.Duration{missedTick + 2*time.Second}},
+		{
+			"one",
+			[]time.Duration{missedTick, 2 * time.Second, missedTick}, 1, []time.Duration{missedTick + 2*time.Second},
+		},
 		{"as short as it can matter", []time.Duration{longestStall}, 1, []time.Duration{longestStall}},
 		{
 			"a second one soon after has its resync, too, but later",
-			[]time.Duration{2 * time.Second, 2 * time.Second, 10 * time.Second, 18*time.Second - missedTick, missedTick, missedPace},
+			[]time.Duration{
+				2 * time.Second, 2 * time.Second, 10 * time.Second, 18*time.Second - missedTick, missedTick, missedPace,
+			},
 			5,
 			[]time.Duration{2 * time.Second, 32 * time.Second, 62 * time.Second},
 		},
-		{"one that is long over", []time.Duration{2 * time.Second, missedPace, busy, busy}, 2, []time.Duration{2 * time.Second, 32 * time.Second}},
+		{
+			"one that is long over",
+			[]time.Duration{2 * time.Second, missedPace, busy, busy}, 2, []time.Duration{2 * time.Second, 32 * time.Second},
+		},
 	}
 
 	for _, test := range tests {
@@ -88,7 +96,8 @@ func TestMissedBeforeTheEndLeadsToAResync(t *testing.T) {
 
 	resyncs := 0
 	w := &missedWatch{
-		stalled: func() {}, resync: func() { resyncs++ }, log: slog.New(slog.DiscardHandler), missed: missed{stalls: 1}, next: time.Now().Add(missedPace),
+		stalled: func() {}, resync: func() { resyncs++ }, log: slog.New(slog.DiscardHandler),
+		missed: missed{stalls: 1}, next: time.Now().Add(missedPace),
 	}
 
 	ctx, cancel := context.WithCancel(t.Context())
@@ -116,7 +125,7 @@ func TestClosedConnectionsArePaced(t *testing.T) {
 		c := component{"missed", w.start}.run(t.Context(), make(chan struct{}, 1))
 
 		for range 100 {
-			w.connectionClosed()
+			w.report()
 			time.Sleep(missedPace / 60)
 		}
 

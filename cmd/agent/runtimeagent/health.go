@@ -1,4 +1,4 @@
-package main
+package runtimeagent
 
 import (
 	"context"
@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// readiness tells whether the API server should call this agent. It does not depend on the control plane: events are kept for it
-// meanwhile, and who is not called misses them.
+// readiness reports whether the API server should call this agent. It does not depend on the
+// control plane: an agent that is not called misses changes, and otherwise it keeps them.
 type readiness struct {
 	keys  keys
 	delay time.Duration
@@ -31,11 +31,12 @@ type materialHealth struct {
 	Fingerprint string    `json:"fingerprint,omitempty"`
 	NotAfter    time.Time `json:"notAfter"`
 	Loaded      time.Time `json:"loaded"`
-	// Problem says why the files as they are now are not in use. That alone is no reason not to be ready.
+	// Problem is why the present files are not in use. The agent stays ready.
 	Problem string `json:"problem,omitempty"`
 }
 
-// component is ready from its start on, and is the first to stop: other replicas shall be called while this one still answers.
+// component is ready from its start on. It stops first, so that the API server calls other replicas
+// while this one still answers.
 func (r *readiness) component() component {
 	return component{"readiness", func(ctx context.Context) error {
 		r.serving.Store(true)
@@ -59,28 +60,34 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// health is as of this moment. No API server calls a webhook whose certificate has expired.
+// health returns the state at this moment. An API server does not call a webhook with an expired
+// certificate.
 func (r *readiness) health(now time.Time) health {
 	h := health{Serving: r.serving.Load()}
-	h.Ready = h.Serving && now.Before(r.keys.serving.Status().Material.NotAfter)
+	h.Ready = h.Serving && (r.keys.serving == nil || now.Before(r.keys.serving.Status().Material.NotAfter))
 
 	for _, set := range r.keys.all() {
-		status := set.Status()
-		m := materialHealth{
-			Use: set.name(), Fingerprint: status.Material.Fingerprint, NotAfter: set.expiry(set.uses[0]).UTC(), Loaded: status.Loaded.UTC(),
-		}
-
-		if status.Err != nil {
-			m.Problem = status.Err.Error()
-		}
-
-		h.KeyMaterial = append(h.KeyMaterial, m)
+		h.KeyMaterial = append(h.KeyMaterial, set.health())
 	}
 
 	return h
 }
 
-// ServeHTTP answers 200 or 503, and says why.
+func (k *keyMaterial) health() materialHealth {
+	status := k.Status()
+	h := materialHealth{
+		Use: k.name(), Fingerprint: status.Material.Fingerprint,
+		NotAfter: k.expiry(k.uses[0]).UTC(), Loaded: status.Loaded.UTC(),
+	}
+
+	if status.Err != nil {
+		h.Problem = status.Err.Error()
+	}
+
+	return h
+}
+
+// ServeHTTP answers 200 or 503 with the state.
 func (r *readiness) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	h := r.health(time.Now())
 
@@ -96,5 +103,5 @@ func (r *readiness) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	}
 }
 
-// alive answers 200 as long as the process can.
+// alive answers 200.
 func alive(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) }

@@ -1,4 +1,4 @@
-package main
+package runtimeagent
 
 import (
 	"context"
@@ -16,36 +16,35 @@ const (
 	missedPace = 30 * time.Second
 )
 
-// missedWatch requests a resync when reviews may have been missed without a trace: when the agent
-// did not run for a while (no CPU, SIGSTOP), and when the webhook closed a connection for its
-// limit. There is at most one resync every missedPace, and the last one is never lost.
+// missedWatch requests a resync when changes may have been missed: after a pause of the agent (no
+// CPU, SIGSTOP), and when the source reports it. There is at most one resync every missedPace, and
+// the last one is never lost.
 //
 // After a stall, requests on open connections are still read. But an API server that gave up in the
-// meantime completes its new connections as if nothing had happened, and does not send those
-// requests.
+// meantime completes its new connections, and does not send those requests.
 type missedWatch struct {
 	// stalled is called for each stall.
 	stalled func()
 	resync  func()
 	log     *slog.Logger
 
-	// newlyClosed counts connections that missed does not have yet.
-	newlyClosed atomic.Int64
+	// reported counts reports that missed does not have yet.
+	reported atomic.Int64
 
 	last   time.Time
 	next   time.Time // no resync before
 	missed missed
 }
 
-// missed is everything that the next resync stands in for.
+// missed has the causes of the next resync.
 type missed struct {
 	stalls  int
 	longest time.Duration
-	closed  int64
+	reports int64
 }
 
-// connectionClosed may be called concurrently, and does not block.
-func (w *missedWatch) connectionClosed() { w.newlyClosed.Add(1) }
+// report may be called concurrently, and does not block.
+func (w *missedWatch) report() { w.reported.Add(1) }
 
 func (w *missedWatch) start(ctx context.Context) error {
 	tick := time.NewTicker(missedTick)
@@ -69,15 +68,16 @@ func (w *missedWatch) start(ctx context.Context) error {
 
 // look is called at every tick, with its time.
 func (w *missedWatch) look(ctx context.Context, now time.Time) {
-	w.missed.closed += w.newlyClosed.Swap(0)
+	w.missed.reports += w.reported.Swap(0)
 	w.noteStall(now)
 
 	if w.missed == (missed{}) || now.Before(w.next) {
 		return
 	}
 
-	w.log.WarnContext(ctx, "reviews may have been missed: a resync is requested", slog.Int("stalls", w.missed.stalls),
-		slog.Duration("longest_stall", w.missed.longest), slog.Int64("closed_connections", w.missed.closed))
+	w.log.WarnContext(ctx, "reviews may have been missed: a resync is requested",
+		slog.Int("stalls", w.missed.stalls), slog.Duration("longest_stall", w.missed.longest),
+		slog.Int64("closed_connections", w.missed.reports))
 
 	w.next, w.missed = now.Add(missedPace), missed{}
 

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
+)
+
+// A CA of the whole cluster signs the certificates of kubelets, too.
+func TestAClientWithAnotherNameIsRefused(t *testing.T) {
+	t.Parallel()
+
+	p := newPKI(t)
+	cluster := must(testpki.NewCA("cluster-ca", testpki.Options{}))(t)
+	bundle := filepath.Join(t.TempDir(), "ca.crt")
+
+	if err := os.WriteFile(bundle, cluster.PEM(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	client := func(name string) *http.Client {
+		return p.apiServer(t, must(cluster.Client(name, testpki.Options{}))(t).TLS())
+	}
+
+	s := start(t, p, env(p, newControlPlane(t, p, http.StatusOK),
+		"WEBHOOK_CLIENT_CA="+bundle, "WEBHOOK_CLIENT_NAMES=kube-apiserver,front-proxy-client"))
+
+	request := must(http.NewRequestWithContext(t.Context(), http.MethodPost,
+		"https://"+s.webhook+"/validate/widgets", strings.NewReader(reviewBody("demo", false))))(t)
+	if response, err := client("system:node:worker-1").Do(request); err == nil {
+		t.Errorf("status %d for a kubelet, want no connection", response.StatusCode)
+
+		_ = response.Body.Close() // The test has failed.
+	}
+
+	if line := s.log.wait(t, "TLS handshake failed", 1)[0]; line["cause"] != "untrusted" {
+		t.Errorf("log %v, want the cause untrusted", line)
+	}
+
+	s.client = client("front-proxy-client")
+	s.review(t, "demo", false)
+	s.stop(t)
+}
+
+// Invented managers must not take the room of the real one.
+func TestOtherManagersGet404(t *testing.T) {
+	t.Parallel()
+
+	p := newPKI(t)
+	file := filepath.Join(t.TempDir(), "managers")
+
+	if err := os.WriteFile(file, []byte("# of a ConfigMap\n\nwidgets\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	for name, setting := range map[string]string{"setting": "MANAGERS=gadgets,widgets", "file": "MANAGERS_FILE=" + file} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			kcp := newControlPlane(t, p, http.StatusOK)
+			s := start(t, p, env(p, kcp, setting, "KCP_CONTRACT=v3"))
+
+			for range 2 {
+				status, body := do(t, s.client, http.MethodPost, "https://"+s.webhook+"/validate/invented", reviewBody("x", false))
+				if status != http.StatusNotFound {
+					t.Errorf("status %d %s for an invented manager, want 404", status, body)
+				}
+			}
+
+			s.review(t, "demo", false)
+
+			if got := kcp.next(t).path; got != "/v3/widgets/events" {
+				t.Errorf("event came to %s, want /v3/widgets/events", got)
+			}
+
+			if _, scrape := s.get(t, "http://"+s.metrics+"/metrics"); strings.Contains(scrape, "invented") {
+				t.Error("an invented manager has metrics")
+			}
+
+			s.stop(t)
+		})
+	}
+}
+
+// A pod that is replaced gets no review to learn its managers from.
+func TestManagersOfAFileGetAResyncAtStart(t *testing.T) {
+	t.Parallel()
+
+	p := newPKI(t)
+	kcp := newControlPlane(t, p, http.StatusOK)
+	file := filepath.Join(t.TempDir(), "managers")
+
+	if err := os.WriteFile(file, []byte("widgets\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	s := start(t, p, env(p, kcp, "MANAGERS_FILE="+file))
+	kcp.nextResync(t)
+	s.stop(t)
+
+	if err := os.WriteFile(file, []byte("Not A Manager\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	err := run(t.Context(), nil, lookup(env(p, kcp, "MANAGERS_FILE="+file)), nil, newLogBook())
+	if err == nil || !strings.Contains(err.Error(), "Not A Manager") || !strings.Contains(err.Error(), file) {
+		t.Errorf("ended with %v, want the file and its mistake", err)
+	}
+}

@@ -1,0 +1,168 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// residentLimit is the limit of the agent's resident memory in MiB, whatever strangers send.
+const residentLimit = 48
+
+// attack is one connection of a stranger. It returns when the agent has enough of it, or ctx ends.
+type attack func(ctx context.Context, conn net.Conn)
+
+// halfSent writes the beginning of a request and stays.
+func halfSent(path string, announced, sent int) attack {
+	head := fmt.Sprintf("POST %s HTTP/1.1\r\nHost: agent\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n",
+		path, announced)
+
+	return func(_ context.Context, conn net.Conn) {
+		_, _ = io.WriteString(conn, head+strings.Repeat(" ", sent))
+		_, _ = io.Copy(io.Discard, conn)
+	}
+}
+
+// largeHeader writes the beginning of a header and stays.
+func largeHeader(_ context.Context, conn net.Conn) {
+	_, _ = io.WriteString(conn, "POST /validate/widgets HTTP/1.1\r\nHost: agent\r\nX: "+strings.Repeat("a", 60<<10))
+	_, _ = io.Copy(io.Discard, conn)
+}
+
+// manyMembers sends whole reviews that become large objects in memory.
+func manyMembers(ctx context.Context, conn net.Conn) {
+	const size = 8 << 20
+
+	begin := `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"u","operation":"CREATE",` +
+		`"kind":{"version":"v1","kind":"ConfigMap"},"name":"x","object":{"metadata":{`
+	body := begin + strings.Repeat(`"":0,`, (size-len(begin))/5-10) + `"":0}}}}`
+
+	for ctx.Err() == nil {
+		if _, err := fmt.Fprintf(conn, "POST /validate/widgets HTTP/1.1\r\nHost: agent\r\n"+
+			"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body); err != nil {
+			return
+		}
+
+		if _, err := conn.Read(make([]byte, 16<<10)); err != nil {
+			return
+		}
+	}
+}
+
+// oneOf attacks in another way on each connection.
+func oneOf(attacks ...attack) attack {
+	var next atomic.Int64
+
+	return func(ctx context.Context, conn net.Conn) { attacks[int(next.Add(1))%len(attacks)](ctx, conn) }
+}
+
+// helloHalfSent writes the beginning of the largest ClientHello that there is (RFC 8446, section
+// 4).
+func helloHalfSent(_ context.Context, conn net.Conn) {
+	const record = 1 << 14
+
+	message := append([]byte{1, 0, 0xff, 0xff}, make([]byte, 1<<16)...)
+	for begin := 0; begin < 60<<10; begin += record {
+		_, _ = conn.Write(append([]byte{22, 3, 1, record >> 8, record & 0xff}, message[begin:begin+record]...))
+	}
+
+	_, _ = io.Copy(io.Discard, conn)
+}
+
+// Strangers without a certificate cannot take the agent beyond the limit of its manifest.
+func TestResidentMemoryUnderHostileInput(t *testing.T) {
+	if testing.Short() || runtime.GOOS != "linux" {
+		t.Skip("builds a binary, attacks it for a while, and reads /proc")
+	}
+
+	path := binary(t)
+
+	for name, test := range map[string]struct {
+		connections int
+		plain       bool
+		attack      attack
+	}{
+		"canary bodies":       {512, false, halfSent("/canary", 64<<10, 60<<10)},
+		"small canary bodies": {512, false, halfSent("/canary", 16<<10, 16<<10-1)},
+		"small reviews":       {512, false, halfSent("/validate/widgets", 64<<10, 60<<10)},
+		"large reviews":       {512, false, halfSent("/validate/widgets", 8<<20, 4<<20)},
+		"headers":             {512, false, largeHeader},
+		"members":             {16, false, manyMembers},
+		"handshakes":          {512, true, helloHalfSent},
+		"all": {512, false, oneOf(halfSent("/canary", 16<<10, 16<<10-1), halfSent("/validate/widgets", 64<<10, 60<<10),
+			halfSent("/validate/widgets", 8<<20, 4<<20), largeHeader, manyMembers)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPKI(t)
+			kcp := newControlPlane(t, p, http.StatusOK)
+			ca, cert, key := p.volume.Paths()
+
+			agent := startProcess(patient(t), t, path, "WEBHOOK_PORT=0", "METRICS_PORT=0",
+				"CA_CERT="+ca, "TLS_CERT="+cert, "TLS_KEY="+key, "KCP_ADDR="+kcp.address(),
+				"CANARY_LEASE=kyma-system/canary", "CANARY_API_SERVER=https://127.0.0.1:1",
+				"CANARY_CA_CERT="+ca, "CANARY_TOKEN_FILE="+ca)
+			webhook, _ := agent.log.addresses(t)
+
+			ctx, stop := context.WithTimeout(t.Context(), 3*time.Second)
+			defer stop()
+
+			var strangers sync.WaitGroup
+
+			for range test.connections {
+				strangers.Go(func() { assail(ctx, p, webhook, test.plain, test.attack) })
+			}
+
+			strangers.Wait()
+
+			peak := residentPeak(t, agent.Process.Pid)
+			t.Logf("%.1f MiB", peak)
+
+			if peak > residentLimit {
+				t.Errorf("peak of the resident memory is %.1f MiB, want at most %d", peak, residentLimit)
+			}
+
+			if err := agent.Process.Kill(); err != nil {
+				t.Error(err)
+			}
+
+			_ = agent.Wait() // It was killed.
+		})
+	}
+}
+
+// assail attacks until ctx ends, on a new connection when the last one was closed.
+func assail(ctx context.Context, p pki, address string, plain bool, attack attack) {
+	config := &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: p.ca.Pool()}
+
+	for ctx.Err() == nil {
+		var (
+			conn net.Conn
+			err  error
+		)
+
+		if plain {
+			conn, err = (&net.Dialer{}).DialContext(ctx, "tcp", address)
+		} else {
+			conn, err = (&tls.Dialer{Config: config}).DialContext(ctx, "tcp", address)
+		}
+
+		if err != nil {
+			continue
+		}
+
+		stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+		attack(ctx, conn)
+		stop()
+
+		_ = conn.Close() // The attack is over.
+	}
+}

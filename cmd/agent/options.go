@@ -1,0 +1,71 @@
+package main
+
+import (
+	"log/slog"
+
+	prom "github.com/prometheus/client_golang/prometheus"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission/canary"
+	"github.com/runtime-watcher/runtime-watcher/cmd/agent/runtimeagent"
+	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+)
+
+// options returns the settings as options of the agent.
+func (c *config) options(log *slog.Logger, collectors ...prom.Collector) runtimeagent.Options {
+	return runtimeagent.Options{
+		Contract:     c.contract,
+		Managers:     c.managers,
+		ManagersFile: c.managersFile,
+		Instance:     c.instance,
+		Version:      thisBuild().version,
+		ConfigHash:   c.hash(),
+		Keys:         runtimeagent.Keys{Client: c.client, Serving: c.serving, WebhookCAs: c.webhookCAs},
+		ControlPlane: runtimeagent.ControlPlane{
+			Address: c.controlPlane, ServerName: c.serverName, Protocol: c.protocol,
+			Fallback: c.fallback, RetryNewest: c.contractRetry,
+		},
+		Webhook: runtimeagent.Webhook{
+			Address: c.webhook.String(), ClientNames: c.clientNames,
+			MaxConnections: c.connections, MaxHandshakes: c.handshakes,
+		},
+		Canary: runtimeagent.Canary{
+			Lease: c.canary.lease, Interval: c.canary.interval,
+			LeaseOptions: canary.LeaseOptions{
+				Server: c.canary.server, TokenFile: c.canary.token, CAFile: c.canary.ca, Getenv: c.getenv,
+			},
+		},
+		Outbox: outbox.Options{
+			Settle: c.settle, Resend: c.resends(), ResendResync: c.resendResync, MaxKeys: c.maxKeys,
+			ForwardTimeout: c.forwarding, HeartbeatInterval: c.heartbeats,
+			MinBackoff: min(outbox.DefaultMinBackoff, c.maxBackoff), MaxBackoff: c.maxBackoff,
+		},
+		MetricsAddress:  c.metrics.String(),
+		Collectors:      collectors,
+		StopDelay:       c.stopDelay,
+		ShutdownTimeout: c.shutdown,
+		Logger:          log,
+	}
+}
+
+const namespace, subsystem = "runtime_watcher", "agent"
+
+// buildInfo has the build and the configuration as labels.
+func (c *config) buildInfo() prom.Collector {
+	b := thisBuild()
+
+	return prom.NewGaugeFunc(prom.GaugeOpts{
+		Namespace: namespace, Subsystem: subsystem, Name: "build_info",
+		Help: "Build and configuration of this agent, always 1.",
+		ConstLabels: prom.Labels{
+			"version": b.version, "goversion": b.goVersion, "fips140": b.fips,
+			"contract": string(c.contract), "config": c.hash(),
+		},
+	}, func() float64 { return 1 })
+}
+
+func droppedLines(log *runtimeagent.LogWriter) prom.Collector {
+	return prom.NewCounterFunc(prom.CounterOpts{
+		Namespace: namespace, Subsystem: subsystem, Name: "log_lines_dropped_total",
+		Help: "Log lines that were dropped because the log sink was stalled.",
+	}, func() float64 { return float64(log.Dropped()) })
+}

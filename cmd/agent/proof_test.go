@@ -1,0 +1,113 @@
+package main
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+// awaitBeat waits for a heartbeat that matches.
+func (kcp *controlPlane) awaitBeat(tb testing.TB, match func(*core.Heartbeat) bool) {
+	tb.Helper()
+
+	for deadline := time.After(patience); ; {
+		select {
+		case beat := <-kcp.beats:
+			if match(beat) {
+				return
+			}
+		case <-deadline:
+			tb.Fatal("no such heartbeat arrived")
+		}
+	}
+}
+
+// The control plane learns whether the API server calls the agent.
+func TestHeartbeatsReportReviewsAndFailedHandshakes(t *testing.T) {
+	t.Parallel()
+
+	p := newPKI(t)
+	kcp := newControlPlane(t, p, http.StatusOK)
+	s := start(t, p, env(p, kcp, "MANAGERS=widgets", "HEARTBEAT_INTERVAL=50ms"))
+
+	kcp.awaitBeat(t, func(b *core.Heartbeat) bool { return b.LastReview.IsZero() && b.WebhookFailures == 0 })
+
+	var failures int64
+
+	before := time.Now().Truncate(time.Second)
+	s.review(t, "ignored", true) // A dry run is a review, but no event.
+
+	kcp.awaitBeat(t, func(b *core.Heartbeat) bool { return !b.LastReview.Before(before) })
+
+	// A scanner of ports is no evidence.
+	scanner := must((&net.Dialer{}).DialContext(t.Context(), "tcp", s.webhook))(t)
+	if _, err := scanner.Write([]byte("GET / HTTP/1.0\r\n\r\n")); err != nil {
+		t.Fatal(err)
+	}
+
+	s.log.wait(t, "TLS handshake failed", 1)
+
+	_ = scanner.Close() // It was answered.
+
+	// An API server with an old caBundle.
+	stranger := &tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: newPKI(t).ca.Pool()}}
+	if conn, err := stranger.DialContext(t.Context(), "tcp", s.webhook); err == nil {
+		_ = conn.Close()
+		t.Fatal("the client accepts a certificate of another CA")
+	}
+
+	s.log.wait(t, "TLS handshake failed", 2)
+
+	for len(kcp.beats) > 0 {
+		<-kcp.beats
+	}
+
+	for range 3 {
+		kcp.awaitBeat(t, func(b *core.Heartbeat) bool { failures = b.WebhookFailures; return true })
+	}
+
+	if failures != 1 {
+		t.Errorf("heartbeats report %d failed handshakes, want that of the API server only", failures)
+	}
+
+	s.stop(t)
+}
+
+// An API server would reject this certificate, and nothing else would show it before the first
+// write.
+func TestACertificateThatCannotServeIsLogged(t *testing.T) {
+	t.Parallel()
+
+	for name, test := range map[string]struct {
+		opts testpki.Options
+		want string // empty: no warning
+	}{
+		"client only": {
+			testpki.Options{Usages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}},
+			"extended key usage without serverAuth, want serverAuth or none",
+		},
+		"both": {testpki.Options{Usages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth}}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			p := newPKI(t)
+			p.write(t, must(p.ca.Server("runtime-1", test.opts))(t))
+			s := start(t, p, env(p, newControlPlane(t, p, http.StatusOK)))
+			lines, _ := s.log.all("API servers reject the certificate of the webhook")
+			s.stop(t)
+
+			if got := fmt.Sprint(lines); (len(lines) > 0) != (test.want != "") || !strings.Contains(got, test.want) {
+				t.Errorf("log %v, want %q", lines, test.want)
+			}
+		})
+	}
+}

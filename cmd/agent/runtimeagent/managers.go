@@ -1,0 +1,168 @@
+package runtimeagent
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
+)
+
+// managersPoll is the time between two readings of the file.
+const managersPoll = 10 * time.Second
+
+// managerList has the known managers: those of the options, and those of a file that may change.
+type managerList struct {
+	fixed []core.Manager
+	path  string // empty: no file
+	log   *slog.Logger
+
+	inFile atomic.Pointer[[]core.Manager] // without those that are fixed
+	fault  string                         // of the last reading, so that it is logged once
+}
+
+func (b *builder) addManagers() error {
+	b.managers = &managerList{fixed: b.opts.Managers, path: b.opts.ManagersFile, log: b.log}
+	b.managers.inFile.Store(&[]core.Manager{})
+
+	if b.managers.path == "" {
+		return nil
+	}
+
+	managers, err := b.managers.read()
+	if err != nil {
+		return fmt.Errorf("agent: managers: %w", err)
+	}
+
+	b.managers.inFile.Store(&managers)
+
+	return nil
+}
+
+// read returns the managers of the file that are not fixed.
+func (m *managerList) read() ([]core.Manager, error) {
+	managers, err := readManagers(m.path)
+	if err != nil {
+		return nil, err
+	}
+
+	managers = slices.DeleteFunc(managers, func(manager core.Manager) bool { return slices.Contains(m.fixed, manager) })
+	if n := len(m.fixed) + len(managers); n > MaxManagers {
+		return nil, fmt.Errorf("%s: %d managers in all, want at most %d", m.path, n, MaxManagers)
+	}
+
+	return managers, nil
+}
+
+// all returns each manager once.
+func (m *managerList) all() []core.Manager { return slices.Concat(m.fixed, *m.inFile.Load()) }
+
+// serves reports whether the webhook takes reviews for a manager. Without a list, it takes all.
+func (m *managerList) serves(manager core.Manager) bool {
+	if len(m.fixed) == 0 && m.path == "" {
+		return true
+	}
+
+	return slices.Contains(m.fixed, manager) || slices.Contains(*m.inFile.Load(), manager)
+}
+
+// component reads the file until its context ends.
+func (m *managerList) component(acceptor core.Acceptor, version contract.Version) component {
+	return component{"managers", func(ctx context.Context) error {
+		if m.path == "" {
+			<-ctx.Done()
+
+			return nil
+		}
+
+		poll := time.NewTicker(managersPoll)
+		defer poll.Stop()
+
+		for {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-poll.C:
+				m.reload(acceptor, version)
+			}
+		}
+	}}
+}
+
+// reload reads the file. The last good list stays in use when the new one is broken.
+func (m *managerList) reload(acceptor core.Acceptor, version contract.Version) {
+	managers, err := m.read()
+	if err != nil {
+		if m.fault != err.Error() {
+			m.fault = err.Error()
+			m.log.Warn("file with managers is broken, the last good list stays in use", slog.Any("error", err))
+		}
+
+		return
+	}
+
+	m.fault = ""
+	known := m.all()
+
+	if slices.Equal(managers, *m.inFile.Swap(&managers)) {
+		return
+	}
+
+	m.log.Info("managers changed", slog.Any("managers", m.all()))
+
+	for _, manager := range managers {
+		// A resync of contract v1 needs an owner, and no event has named one yet.
+		if !slices.Contains(known, manager) && !version.NeedsOwner() {
+			acceptor.Accept(manager, core.WatchEvent{Resync: true, Time: time.Now()})
+		}
+	}
+}
+
+// maxManagersFile bounds the size of the file in bytes.
+const maxManagersFile = 64 << 10
+
+// readManagers reads one name per line. It skips empty lines and those that begin with '#'.
+func readManagers(path string) ([]core.Manager, error) {
+	text, err := os.ReadFile(path) //nolint:gosec // The settings name it.
+	if err != nil {
+		return nil, err
+	}
+
+	if len(text) > maxManagersFile {
+		return nil, fmt.Errorf("%s has %d bytes, want at most %d", path, len(text), maxManagersFile)
+	}
+
+	var (
+		managers []core.Manager
+		wrong    []error
+	)
+
+	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
+		name := strings.TrimSpace(lines.Text())
+		if name == "" || strings.HasPrefix(name, "#") {
+			continue
+		}
+
+		manager, err := core.ParseManager(name)
+		if err != nil {
+			wrong = append(wrong, err)
+		} else if !slices.Contains(managers, manager) {
+			managers = append(managers, manager)
+		}
+	}
+
+	if err := errors.Join(wrong...); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+
+	return managers, nil
+}

@@ -1,0 +1,66 @@
+package runtimeagent
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+
+	prom "github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpserver"
+	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
+)
+
+const (
+	// maxScrapes bounds concurrent scrapes, because each takes memory.
+	maxScrapes = 3
+	// maxScrapers bounds the connections of the metrics port.
+	maxScrapers = 64
+)
+
+func (b *builder) addMetrics() error {
+	b.registry = prom.NewRegistry()
+
+	for _, collector := range slices.Concat(b.opts.Collectors, []prom.Collector{
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	}) {
+		if err := b.registry.Register(collector); err != nil {
+			return fmt.Errorf("agent: metrics: %w", err)
+		}
+	}
+
+	metrics, err := prometheus.NewAgent(b.registry, prometheus.Options{Managers: b.managers.all()})
+	if err != nil {
+		return fmt.Errorf("agent: %w", err)
+	}
+
+	b.metrics = metrics
+
+	return nil
+}
+
+// addObserving binds the metrics port.
+func (b *builder) addObserving() (err error) {
+	b.ready = &readiness{keys: b.keys, delay: b.opts.StopDelay, log: b.log}
+
+	scrapes := promhttp.HandlerFor(b.registry, promhttp.HandlerOpts{
+		Registry: b.registry, MaxRequestsInFlight: maxScrapes,
+		// A scrape has some kilobytes. Compressing it takes more memory than all else here.
+		DisableCompression: true,
+	})
+
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", scrapes)
+	mux.Handle("GET /readyz", b.ready)
+	mux.HandleFunc("GET /healthz", alive)
+
+	b.observing, err = bind(b.ctx, "metrics", b.opts.MetricsAddress, mux, httpserver.Options{
+		MaxConnections:   maxScrapers,
+		ShutdownTimeout:  newDeadlines(b.opts.ShutdownTimeout).scrapes,
+		ConnectionClosed: func(reason string) { b.metrics.ConnectionDropped("metrics", reason) },
+	}, b.log)
+
+	return err
+}
