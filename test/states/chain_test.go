@@ -108,7 +108,9 @@ func newLateScene(t *testing.T, runtime *controlplane.ControlPlane, pki *rig.PKI
 	}
 	plane := rig.StartPlane(t, pki, rig.PlaneOptions{Delivered: s.delivered, Reconcile: s.reconcile}, manager)
 	agent := rig.StartAgent(t, pki.RuntimeVolume("late-"+string(version), string(version)+".example.com"), plane.Addr,
-		rig.AgentOptions{Env: map[string]string{"KCP_CONTRACT": string(version)}})
+		rig.AgentOptions{Env: map[string]string{
+			"KCP_CONTRACT": string(version), "RESEND_AFTER": "", // Unset: the default.
+		}})
 
 	rig.Register(t, runtime, "late-"+string(version), agent.WebhookPort, pki.CA.PEM(), admission.ConfigurationOptions{}, admission.Watch{
 		Name:     types.NamespacedName{Namespace: "late", Name: string(version)},
