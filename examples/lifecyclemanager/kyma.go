@@ -17,7 +17,8 @@ import (
 // metadata.
 func newKyma() *metav1.PartialObjectMetadata {
 	kyma := &metav1.PartialObjectMetadata{}
-	kyma.SetGroupVersionKind(schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Kyma"})
+	kind := schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Kyma"}
+	kyma.SetGroupVersionKind(kind)
 	return kyma
 }
 

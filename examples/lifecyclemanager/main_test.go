@@ -139,7 +139,9 @@ func (w *world) checkEvents(o *operator) {
 	good, bad := w.runtime("runtime-1", "runtime-1.example.com"), w.runtime("runtime-1", "elsewhere.example.com")
 	for range 4 {
 		looks := o.looks()
-		o.eventually("an event is accepted", func() bool { return o.post(w.direct(good), "https", "") == http.StatusAccepted })
+		o.eventually("an event is accepted", func() bool {
+			return o.post(w.direct(good), "https", "") == http.StatusAccepted
+		})
 		o.eventually("the runtime is reconciled", func() bool { return o.looks() > looks })
 	}
 	if status := o.post(w.direct(bad), "https", ""); status != http.StatusForbidden {
@@ -155,28 +157,11 @@ func (w *world) checkBrokenSecret(o *operator) {
 	w.must(w.Update(w.t.Context(), broken))
 	good := w.runtime("runtime-1", "runtime-1.example.com")
 	o.eventually("the broken certificate is refused", func() bool {
-		return o.post(w.direct(good), "https", "") == http.StatusAccepted && strings.Contains(o.log.String(), "the last good one stays")
+		return o.post(w.direct(good), "https", "") == http.StatusAccepted &&
+			strings.Contains(o.log.String(), "the last good one stays")
 	})
 	o.checkMetrics()
 	w.must(w.Update(w.t.Context(), w.issued()))
-}
-
-func (o *operator) checkMetrics() {
-	o.t.Helper()
-	metrics := o.body("http://" + o.metrics + "/metrics")
-	for _, want := range []string{
-		`runtime_watcher_listener_requests_total{code="403",contract="v3",manager="lifecycle-manager",reason="san_mismatch"} 1`,
-		`runtime_watcher_listener_certificate_expiry_timestamp_seconds{use="server"} 1.`,
-		`runtime_watcher_listener_certificate_reload_failures_total{problem="malformed",use="server"} 1`,
-		`runtime_watcher_fleet_runtimes{manager="lifecycle-manager",reason="",state="fresh"}`,
-	} {
-		if !strings.Contains(metrics, want) {
-			o.t.Errorf("no %s in the metrics", want)
-		}
-	}
-	if answer := o.body("http://" + o.metrics + "/fleet"); !strings.Contains(answer, `"runtimes"`) {
-		o.t.Errorf("/fleet: %q", answer)
-	}
 }
 
 const (
@@ -186,10 +171,10 @@ const (
 )
 
 // byGateway returns the header in which Envoy describes a runtime, its client.
-func byGateway(runtime *x509.Certificate) string {
-	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: runtime.Raw})
+func byGateway(leaf *x509.Certificate) string {
+	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: leaf.Raw})
 	escaped := strings.ReplaceAll(url.QueryEscape(string(cert)), "+", "%20")
-	return fmt.Sprintf(`Hash=%x;Cert=%q;Subject=%q;URI=`, sha256.Sum256(runtime.Raw), escaped, runtime.Subject)
+	return fmt.Sprintf(`Hash=%x;Cert=%q;Subject=%q;URI=`, sha256.Sum256(leaf.Raw), escaped, leaf.Subject)
 }
 
 // bySidecar appends the element in which the Envoy of a sidecar describes the gateway, its client.
@@ -214,7 +199,9 @@ func (w *world) testGateway(t *testing.T) {
 	o.eventually("ready", o.isReady)
 
 	header := byGateway(w.runtime("runtime-1", "runtime-1.example.com").Certificate())
-	o.eventually("an event is accepted", func() bool { return o.post(from("127.0.0.1"), "http", header) == http.StatusAccepted })
+	o.eventually("an event is accepted", func() bool {
+		return o.post(from("127.0.0.1"), "http", header) == http.StatusAccepted
+	})
 	if status := o.post(from("127.0.0.1"), "http", ""); status != http.StatusUnauthorized {
 		t.Errorf("without header: status %d, want 401", status)
 	}
@@ -226,7 +213,8 @@ func (w *world) testGateway(t *testing.T) {
 
 func (w *world) testSidecar(t *testing.T) {
 	t.Helper()
-	o := w.start(t, "-events-address=gateway.example:443", "-proxy-addresses="+sidecar+"/32", "-gateway-names="+gatewayName)
+	o := w.start(t, "-events-address=gateway.example:443",
+		"-proxy-addresses="+sidecar+"/32", "-gateway-names="+gatewayName)
 	o.eventually("ready", o.isReady)
 
 	header := byGateway(w.runtime("runtime-1", "runtime-1.example.com").Certificate())
@@ -251,7 +239,8 @@ func TestWrongFlags(t *testing.T) {
 			t.Errorf("error %v, want one about %s", err, want)
 		}
 	}
-	if err := run(t.Context(), []string{"-proxy-addresses=nowhere"}, &stderr); err == nil || !strings.Contains(err.Error(), "nowhere") {
+	err = run(t.Context(), []string{"-proxy-addresses=nowhere"}, &stderr)
+	if err == nil || !strings.Contains(err.Error(), "nowhere") {
 		t.Errorf("error %v, want one about the range", err)
 	}
 }
@@ -327,7 +316,8 @@ func (w *world) apply(path string) {
 		}
 
 		w.must(err)
-		w.must(w.Apply(w.t.Context(), client.ApplyConfigurationFromUnstructured(object), client.FieldOwner("kubectl"), client.ForceOwnership))
+		w.must(w.Apply(w.t.Context(), client.ApplyConfigurationFromUnstructured(object),
+			client.FieldOwner("kubectl"), client.ForceOwnership))
 	}
 }
 
@@ -383,7 +373,8 @@ func (w *world) gateway() *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "networking.istio.io/v1beta1", "kind": "Gateway",
 		"metadata": map[string]any{
-			"namespace": namespace, "name": "watcher", "labels": map[string]any{"operator.kyma-project.io/watcher-gateway": "default"},
+			"namespace": namespace, "name": "watcher",
+			"labels": map[string]any{"operator.kyma-project.io/watcher-gateway": "default"},
 		},
 		"spec": map[string]any{"servers": []any{map[string]any{
 			"hosts": []any{"gateway.example"},
@@ -400,10 +391,14 @@ func kymaCRD() *apiextensionsv1.CustomResourceDefinition {
 	crd.Name = "kymas." + kind.Group
 	crd.Spec = apiextensionsv1.CustomResourceDefinitionSpec{
 		Group: kind.Group, Scope: apiextensionsv1.NamespaceScoped,
-		Names: apiextensionsv1.CustomResourceDefinitionNames{Kind: kind.Kind, ListKind: "KymaList", Plural: "kymas", Singular: "kyma"},
+		Names: apiextensionsv1.CustomResourceDefinitionNames{
+			Kind: kind.Kind, ListKind: "KymaList", Plural: "kymas", Singular: "kyma",
+		},
 		Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
 			Name: kind.Version, Served: true, Storage: true,
-			Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object"}},
+			Schema: &apiextensionsv1.CustomResourceValidation{
+				OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object"},
+			},
 		}},
 	}
 
@@ -449,7 +444,7 @@ func (w *world) start(t *testing.T, args ...string) *operator {
 
 	t.Cleanup(func() {
 		if err := o.cmd.Process.Kill(); err == nil { // The test failed before stop.
-			<-o.ended
+			t.Log("killed:", <-o.ended)
 		}
 
 		if t.Failed() {
@@ -529,9 +524,9 @@ func (o *operator) fetch(target string) (status int, body string) {
 func (o *operator) post(transport http.RoundTripper, scheme, header string) int {
 	o.t.Helper()
 
+	id := strconv.FormatInt(time.Now().UnixNano(), 10)
 	batch := core.Batch{
-		Source: "runtime-1",
-		Events: []core.Numbered{{WatchEvent: core.WatchEvent{Resync: true}, ID: strconv.FormatInt(time.Now().UnixNano(), 10)}},
+		Source: "runtime-1", Events: []core.Numbered{{WatchEvent: core.WatchEvent{Resync: true}, ID: id}},
 	}
 
 	body, err := contract.V3.Encode(&batch)
@@ -566,6 +561,25 @@ func do(transport http.RoundTripper, request *http.Request) (status int, body st
 	text, _ := io.ReadAll(response.Body)
 
 	return response.StatusCode, string(text)
+}
+
+func (o *operator) checkMetrics() {
+	o.t.Helper()
+	metrics := o.body("http://" + o.metrics + "/metrics")
+	for _, want := range []string{
+		`runtime_watcher_listener_requests_total{code="403",contract="v3",manager="lifecycle-manager",` +
+			`reason="san_mismatch"} 1`,
+		`runtime_watcher_listener_certificate_expiry_timestamp_seconds{use="server"} 1.`,
+		`runtime_watcher_listener_certificate_reload_failures_total{problem="malformed",use="server"} 1`,
+		`runtime_watcher_fleet_runtimes{manager="lifecycle-manager",reason="",state="fresh"}`,
+	} {
+		if !strings.Contains(metrics, want) {
+			o.t.Errorf("no %s in the metrics", want)
+		}
+	}
+	if answer := o.body("http://" + o.metrics + "/fleet"); !strings.Contains(answer, `"runtimes"`) {
+		o.t.Errorf("/fleet: %q", answer)
+	}
 }
 
 // looks returns the number of reconciles of the Kyma.

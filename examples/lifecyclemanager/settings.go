@@ -28,7 +28,7 @@ func parse(args []string, stderr io.Writer) (s settings, err error) {
 	flags.StringVar(&s.image, "agent-image", "", "image of the agent (required)")
 	flags.StringVar(&s.address, "events-address", "", "`host:port` of the listener or gateway, for runtimes (required)")
 	flags.StringVar(&s.listenAddress, "events-bind-address", ":8082", "`address` of the listener")
-	flags.StringVar(&s.namespace, "namespace", "kcp-system", "`namespace` of this operator, with its lease and all certificates")
+	flags.StringVar(&s.namespace, "namespace", "kcp-system", "`namespace` of this operator and of all certificates")
 	flags.StringVar(&s.metrics, "metrics-bind-address", ":8080", "`address` of /metrics and /fleet")
 	flags.StringVar(&s.probes, "health-probe-bind-address", ":8081", "`address` of /healthz and /readyz")
 	flags.BoolVar(&s.leaderElect, "leader-elect", true, "elect one replica that reconciles; all replicas listen")
@@ -43,7 +43,8 @@ func parse(args []string, stderr io.Writer) (s settings, err error) {
 	if err := flags.Parse(args); err != nil {
 		return s, err
 	}
-	return s, s.validate(flags.Args())
+	err = s.validate(flags.Args())
+	return s, err
 }
 
 func (s *settings) addProxies(list string) error {

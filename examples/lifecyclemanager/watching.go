@@ -66,8 +66,10 @@ func (w *watching) install(set *certificates.Certificates) error {
 	if err != nil {
 		return err
 	}
-	kubeconfigs := runtimes.NewKubeconfigs(w.mgr.GetAPIReader(), "config", client.ObjectKeyFromObject, runtimes.KubeconfigOptions{})
-	return runtimes.SetUp(w.mgr, newKyma(), identify, kubeconfigs.Connect, set, installer, runtimes.Options{Fleet: w.fleet})
+	kubeconfigs := runtimes.NewKubeconfigs(w.mgr.GetAPIReader(), "config", client.ObjectKeyFromObject,
+		runtimes.KubeconfigOptions{})
+	return runtimes.SetUp(w.mgr, newKyma(), identify, kubeconfigs.Connect, set, installer,
+		runtimes.Options{Fleet: w.fleet})
 }
 
 // listen reconciles the Kyma of each runtime that sends an event.
@@ -87,18 +89,20 @@ func (w *watching) listen(ctx context.Context, secret types.NamespacedName) erro
 	}
 	// A certificate identifies a runtime, to the listener or to a gateway in front of it.
 	opts, roots := w.options(measured), httpmtls.Roots(keys)
-	peers := listener.FromXFCC(listener.ProxyAddresses(w.proxies...), roots, listener.PeerOptions{GatewayNames: w.gateways})
+	peers := listener.FromXFCC(listener.ProxyAddresses(w.proxies...), roots,
+		listener.PeerOptions{GatewayNames: w.gateways})
 	if !w.behindGateway() {
 		peers, opts.TLS = listener.FromTLSWithRoots(roots, listener.PeerOptions{}), httpmtls.ServerTLSConfig(keys)
 	}
 	events, source, err := controllerruntime.RegisterListenerComponent(w.listenAddress, component, peers,
-		listener.SANPinning(known), controllerruntime.EnqueueByRuntime(known), controllerruntime.ComponentOptions{Listener: opts})
+		listener.SANPinning(known), controllerruntime.EnqueueByRuntime(known),
+		controllerruntime.ComponentOptions{Listener: opts})
 	if err != nil {
 		return err
 	}
 	reconciler := &kymas{client: w.mgr.GetClient(), fleet: w.fleet}
-	return errors.Join(w.mgr.Add(keys), w.mgr.Add(events), w.addReadiness(events, keys),
-		ctrl.NewControllerManagedBy(w.mgr).For(newKyma(), builder.OnlyMetadata).WatchesRawSource(source).Complete(reconciler))
+	kyma := ctrl.NewControllerManagedBy(w.mgr).For(newKyma(), builder.OnlyMetadata).WatchesRawSource(source)
+	return errors.Join(w.mgr.Add(keys), w.mgr.Add(events), w.addReadiness(events, keys), kyma.Complete(reconciler))
 }
 
 // options connects the listener to the fleet, the log and the metrics.

@@ -57,7 +57,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 }
 
 // newListener identifies runtimes by their connections or, behind a gateway, by its header.
-func newListener(s settings, files *httpmtls.Files, printer core.Handler, opts listener.Options) (*listener.Listener, error) {
+func newListener(
+	s settings, files *httpmtls.Files, printer core.Handler, opts listener.Options,
+) (*listener.Listener, error) {
 	peers := listener.FromXFCC(listener.ProxyAddresses(s.proxies...), httpmtls.Roots(files),
 		listener.PeerOptions{GatewayNames: s.gateways})
 	if len(s.proxies) == 0 {
@@ -97,10 +99,11 @@ func parse(args []string, stderr io.Writer) (s settings, err error) {
 	flags.StringVar(&s.addr, "addr", ":8082", "`address` of the listener; port 0 takes a free port")
 	flags.StringVar((*string)(&s.manager), "manager", "", "`name` of the manager that runtimes send events to")
 	flags.StringVar(&s.files.CA, "ca", "", "`file` with the CAs of the runtimes")
-	flags.StringVar(&s.files.Certificate, "cert", "", "`file` with the certificate of the listener; none behind a gateway")
+	flags.StringVar(&s.files.Certificate, "cert", "", "`file` with the certificate of the listener, without a gateway")
 	flags.StringVar(&s.files.Key, "key", "", "`file` with the private key of the listener")
-	flags.Func("proxy-addresses", "address `ranges` of the gateway or sidecar that sends X-Forwarded-Client-Cert", s.addProxies)
-	flags.Func("gateway-names", "SAN `names` of the gateway, behind a sidecar", func(list string) error {
+	flags.Func("proxy-addresses", "address `ranges` of the gateway, or of its sidecar, that sends "+
+		"X-Forwarded-Client-Cert", s.addProxies)
+	flags.Func("gateway-names", "SAN `names` of the gateway, behind a sidecar (Istio)", func(list string) error {
 		s.gateways = strings.Split(list, ",")
 		return nil
 	})
