@@ -6,24 +6,37 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestReadmeShowsTheOutput(t *testing.T) {
+const want = `runtime        new image          accepted
+runtime        same image         filtered
+runtime        new image dry-run  filtered
+control plane  reconcile          runtime-1, for default/demo
+runtime        counts             {Accepted:1 Delivered:1 Coalesced:0 Dropped:map[] Pending:0}
+`
+
+func TestOutput(t *testing.T) {
 	var out bytes.Buffer
-
 	run(t.Context(), &out)
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Errorf("output (-want +got):\n%s", diff)
+	}
+}
 
+func TestDocumentsShowTheOutput(t *testing.T) {
 	_ = os.Getenv("RUNTIME_WATCHER_DOCUMENTS") // The cache of go test ignores files outside of the module.
 
-	readme, err := os.ReadFile("../../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	if !strings.Contains(string(readme), "```\n"+out.String()+"```\n") {
-		t.Errorf("README.md must contain:\n%s", &out)
+	for _, document := range []string{"README.md", "../../README.md"} {
+		text, err := os.ReadFile(document)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(text), "```\n"+want+"```\n") {
+			t.Errorf("%s must contain:\n%s", document, want)
+		}
 	}
 }

@@ -1,9 +1,10 @@
-// Lifecyclemanager is an operator as others are, to which watching of runtimes was added. Its Kymas (operator.kyma-project.io/v1beta2)
-// represent runtimes: the annotation skr-domain is the domain of one, and the Secret of the same name and namespace holds its
-// kubeconfig, in the key "config".
+// Lifecyclemanager is an operator that watches its runtimes. Its Kymas
+// (operator.kyma-project.io/v1beta2) represent runtimes. The annotation skr-domain is the domain of
+// a runtime. The Secret with the name and namespace of the Kyma has its kubeconfig in the key
+// "config".
 //
-// Begin with watching.go, which is what was added: certificates, the agent in every runtime, and events from there. The rest
-// of main.go, and kyma.go, is part of any operator. Its rights are in config/rbac.yaml.
+// Start with watching.go: it has the parts that watching adds. The other files are part of any
+// operator. config/rbac.yaml has its rights.
 package main
 
 import (
@@ -31,7 +32,6 @@ import (
 
 func main() {
 	ctrl.SetLogger(logr.FromSlogHandler(slog.NewJSONHandler(os.Stderr, nil)))
-
 	err := run(ctrl.SetupSignalHandler(), os.Args[1:], os.Stderr)
 	if err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, "lifecyclemanager:", err)
@@ -39,47 +39,48 @@ func main() {
 	}
 }
 
-// run returns when ctx ends and all has stopped, or when something has failed. The cluster is that of KUBECONFIG, or of the pod.
+// run blocks until ctx ends or something fails. KUBECONFIG, or the pod, names the cluster.
 func run(ctx context.Context, args []string, stderr io.Writer) error {
 	s, err := parse(args, stderr)
 	if err != nil {
 		return err
 	}
-
-	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), certv1.AddToScheme(scheme), watcher.AddToScheme(scheme)); err != nil {
-		return err
-	}
-
-	heard, err := fleet.New(fleet.Options{PollFresh: s.pollFresh, PollOtherwise: s.pollOtherwise})
+	runtimes, err := fleet.New(fleet.Options{PollFresh: s.pollFresh, PollOtherwise: s.pollOtherwise})
 	if err != nil {
 		return err
 	}
+	mgr, err := newManager(s, listener.FleetHandler(runtimes))
+	if err != nil {
+		return err
+	}
+	watching := &watching{settings: s, mgr: mgr, fleet: runtimes}
+	if err := errors.Join(watching.setUp(ctx), mgr.AddHealthzCheck("alive", healthz.Ping)); err != nil {
+		return err
+	}
+	return mgr.Start(ctx)
+}
 
+// newManager returns a manager for two or more replicas: one reconciles, all listen. A replica
+// without the lease answers 503, so that runtimes find the other one.
+func newManager(s settings, fleetHandler http.Handler) (ctrl.Manager, error) {
+	scheme := runtime.NewScheme()
+	err := errors.Join(clientgoscheme.AddToScheme(scheme), certv1.AddToScheme(scheme), watcher.AddToScheme(scheme))
+	if err != nil {
+		return nil, err
+	}
 	config, err := ctrl.GetConfig()
 	if err != nil {
-		return err
+		return nil, err
 	}
-
-	mgr, err := ctrl.NewManager(config, ctrl.Options{
-		Scheme: scheme,
-		// Two replicas: one reconciles, both listen. The one that does not lead sends runtimes on to the other.
+	return ctrl.NewManager(config, ctrl.Options{
+		Scheme:                        scheme,
 		LeaderElection:                s.leaderElect,
 		LeaderElectionID:              "lifecycle-manager.operator.kyma-project.io",
 		LeaderElectionNamespace:       s.namespace,
 		LeaderElectionReleaseOnCancel: true,
 		HealthProbeBindAddress:        s.probes,
 		Metrics: metricsserver.Options{
-			BindAddress: s.metrics, ExtraHandlers: map[string]http.Handler{"/fleet": listener.FleetHandler(heard)},
+			BindAddress: s.metrics, ExtraHandlers: map[string]http.Handler{"/fleet": fleetHandler},
 		},
 	})
-	if err != nil {
-		return err
-	}
-
-	if err := errors.Join(watchRuntimes(ctx, mgr, heard, s), mgr.AddHealthzCheck("alive", healthz.Ping)); err != nil {
-		return err
-	}
-
-	return mgr.Start(ctx)
 }

@@ -2,8 +2,11 @@ package main
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"crypto/x509"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -48,7 +51,7 @@ import (
 const (
 	// asProgram makes the test binary the program itself.
 	asProgram = "TEST_AS_PROGRAM"
-	// patience is generous: the machine may be busy with other things.
+	// patience is the limit for one step on a busy machine.
 	patience  = 2 * time.Minute
 	namespace = "kcp-system"
 )
@@ -59,7 +62,7 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 
-	ctrl.SetLogger(logr.Discard()) // Or controller-runtime complains, with a stack trace.
+	ctrl.SetLogger(logr.Discard()) // Without a logger, controller-runtime prints a stack trace.
 	os.Exit(m.Run())
 }
 
@@ -72,8 +75,8 @@ type world struct {
 	kubeconfig string
 }
 
-// The operator runs with the rights of config/ and no others. cert-manager's definitions are there, its controllers are not: what they would
-// issue for the listener, the test does.
+// TestOperator runs the operator with the rights of config/ and no others. cert-manager's
+// controllers do not run: the test itself issues the certificate of the listener.
 func TestOperator(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs a real API server, which -short leaves out")
@@ -81,126 +84,164 @@ func TestOperator(t *testing.T) {
 
 	w := newWorld(t)
 
-	t.Run("runtimes connect straight to it", func(t *testing.T) { w.testNative(t) })
-	t.Run("a gateway ends TLS", func(t *testing.T) { w.testGateway(t) })
+	t.Run("direct connections", func(t *testing.T) { w.testDirect(t) })
+	t.Run("behind a gateway", func(t *testing.T) { w.testGateway(t) })
+	t.Run("behind a gateway and a sidecar", func(t *testing.T) { w.testSidecar(t) })
 }
 
-func (w *world) testNative(t *testing.T) {
+func (w *world) testDirect(t *testing.T) {
 	t.Helper()
-
 	o := w.start(t, "-events-address=listener.example:443")
-
-	o.eventually("it asks for a CA", func() bool {
-		return w.exists(&certv1.Issuer{}, "watcher-selfsigned") && w.exists(&certv1.Certificate{}, "watcher-ca-1")
-	})
-
-	if status := o.get("http://" + o.probes + "/healthz"); status != http.StatusOK {
-		t.Errorf("/healthz says %d without a certificate, want 200", status)
-	}
-
-	if status := o.get("http://" + o.probes + "/readyz"); status == http.StatusOK {
-		t.Error("it is ready without a certificate")
-	}
-
-	w.must(w.Create(t.Context(), w.issued()))
-	o.eventually("it is ready with the certificate", func() bool { return o.get("http://"+o.probes+"/readyz") == http.StatusOK })
-
-	w.must(w.Create(t.Context(), w.kyma("runtime-1", "runtime-1.example.com")))
-	o.eventually("it asks for a certificate for the runtime", func() bool {
-		kyma := newKyma()
-		err := w.Get(t.Context(), w.key("runtime-1"), kyma)
-
-		return err == nil && len(kyma.Finalizers) == 1 && kyma.Finalizers[0] == runtimes.Finalizer &&
-			w.exists(&certv1.Certificate{}, "runtime-1-watcher-tls")
-	})
-
-	good, bad := w.runtime("runtime-1", "runtime-1.example.com"), w.runtime("runtime-1", "elsewhere.example.com")
-
-	// The Kyma itself was written twice: what comes after that is because of events.
-	for range 4 {
-		looks := o.looks()
-
-		o.eventually("the runtime is heard", func() bool { return o.post(w.trusting(good), "https", nil) == http.StatusAccepted })
-		o.eventually("it looks at the runtime", func() bool { return o.looks() > looks })
-	}
-
-	if status := o.post(w.trusting(bad), "https", nil); status != http.StatusForbidden {
-		t.Errorf("who has another domain was answered %d, want 403", status)
-	}
-
-	// A broken Secret does not replace a sound one.
-	broken := w.issued()
-	broken.Data[corev1.TLSCertKey] = []byte("broken")
-	w.must(w.Update(t.Context(), broken))
-	o.eventually("it refuses the broken certificate", func() bool {
-		return o.post(w.trusting(good), "https", nil) == http.StatusAccepted && strings.Contains(o.log.String(), "the last good one stays")
-	})
-
-	metrics := o.body("http://" + o.metrics + "/metrics")
-	for _, want := range []string{
-		`runtime_watcher_listener_requests_total{code="403",contract="v3",manager="lifecycle-manager",reason="san_mismatch"} 1`,
-		`runtime_watcher_listener_certificate_expiry_timestamp_seconds{use="server"} 1.`,
-		`runtime_watcher_listener_certificate_reload_failures_total{problem="malformed",use="server"} 1`,
-		`runtime_watcher_fleet_runtimes{manager="lifecycle-manager",reason="",state="fresh"}`,
-	} {
-		if !strings.Contains(metrics, want) {
-			t.Errorf("nothing about %s in the metrics", want)
-		}
-	}
-
-	w.must(w.Update(t.Context(), w.issued()))
-
-	if answer := o.body("http://" + o.metrics + "/fleet"); !strings.Contains(answer, `"runtimes"`) {
-		t.Errorf("/fleet says %q", answer)
-	}
-
+	w.checkCertificate(o)
+	w.checkRuntime(o)
+	w.checkEvents(o)
+	w.checkBrokenSecret(o)
 	o.stop()
 
 	lease := &coordinationv1.Lease{}
 	w.must(w.Get(t.Context(), w.key("lifecycle-manager.operator.kyma-project.io"), lease))
-
 	if holder := lease.Spec.HolderIdentity; holder != nil && *holder != "" {
-		t.Errorf("%s still leads, want nobody: the next one would wait", *holder)
+		t.Errorf("%s still has the lease, want it free for the next replica", *holder)
 	}
+}
+
+// checkCertificate issues the certificate of the listener. The operator is not ready before.
+func (w *world) checkCertificate(o *operator) {
+	w.t.Helper()
+	o.eventually("a CA is requested", func() bool {
+		return w.exists(&certv1.Issuer{}, "watcher-selfsigned") && w.exists(&certv1.Certificate{}, "watcher-ca-1")
+	})
+	if status := o.get("http://" + o.probes + "/healthz"); status != http.StatusOK {
+		o.t.Errorf("/healthz: status %d without a certificate, want 200", status)
+	}
+	if status := o.get("http://" + o.probes + "/readyz"); status == http.StatusOK {
+		o.t.Error("/readyz: status 200 without a certificate")
+	}
+	w.must(w.Create(w.t.Context(), w.issued()))
+	o.eventually("ready with the certificate", o.isReady)
+}
+
+// checkRuntime creates a Kyma, for which the operator requests a certificate.
+func (w *world) checkRuntime(o *operator) {
+	w.t.Helper()
+	w.must(w.Create(w.t.Context(), w.kyma("runtime-1", "runtime-1.example.com")))
+	o.eventually("a certificate for the runtime is requested", func() bool {
+		kyma := newKyma()
+		err := w.Get(w.t.Context(), w.key("runtime-1"), kyma)
+		return err == nil && len(kyma.Finalizers) == 1 && kyma.Finalizers[0] == runtimes.Finalizer &&
+			w.exists(&certv1.Certificate{}, "runtime-1-watcher-tls")
+	})
+}
+
+// checkEvents sends more events than there were writes to the Kyma itself.
+func (w *world) checkEvents(o *operator) {
+	w.t.Helper()
+	good, bad := w.runtime("runtime-1", "runtime-1.example.com"), w.runtime("runtime-1", "elsewhere.example.com")
+	for range 4 {
+		looks := o.looks()
+		o.eventually("an event is accepted", func() bool {
+			return o.post(w.direct(good), "https", "") == http.StatusAccepted
+		})
+		o.eventually("the runtime is reconciled", func() bool { return o.looks() > looks })
+	}
+	if status := o.post(w.direct(bad), "https", ""); status != http.StatusForbidden {
+		o.t.Errorf("wrong domain: status %d, want 403", status)
+	}
+}
+
+// checkBrokenSecret replaces the certificate of the listener with a broken one, which is not used.
+func (w *world) checkBrokenSecret(o *operator) {
+	w.t.Helper()
+	broken := w.issued()
+	broken.Data[corev1.TLSCertKey] = []byte("broken")
+	w.must(w.Update(w.t.Context(), broken))
+	good := w.runtime("runtime-1", "runtime-1.example.com")
+	o.eventually("the broken certificate is refused", func() bool {
+		return o.post(w.direct(good), "https", "") == http.StatusAccepted &&
+			strings.Contains(o.log.String(), "the last good one stays")
+	})
+	o.checkMetrics()
+	w.must(w.Update(w.t.Context(), w.issued()))
+}
+
+const (
+	gatewayName = "spiffe://cluster.local/ns/istio-system/sa/istio-ingressgateway"
+	// sidecar is the address from which an Istio sidecar connects.
+	sidecar = "127.0.0.6"
+)
+
+// byGateway returns the header in which Envoy describes a runtime, its client.
+func byGateway(leaf *x509.Certificate) string {
+	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: leaf.Raw})
+	escaped := strings.ReplaceAll(url.QueryEscape(string(cert)), "+", "%20")
+	return fmt.Sprintf(`Hash=%x;Cert=%q;Subject=%q;URI=`, sha256.Sum256(leaf.Raw), escaped, leaf.Subject)
+}
+
+// bySidecar appends the element in which the Envoy of a sidecar describes the gateway, its client.
+// A sidecar forwards no Cert.
+func bySidecar(header, gateway string) string {
+	return fmt.Sprintf(`%s,By=spiffe://cluster.local/ns/kcp-system/sa/lifecycle-manager;Hash=%x;Subject="";URI=%s`,
+		header, sha256.Sum256([]byte(gateway)), gateway)
+}
+
+// from returns a transport that connects from an address.
+func from(address string) *http.Transport {
+	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
+	return &http.Transport{DialContext: dialer.DialContext, DisableKeepAlives: true}
 }
 
 func (w *world) testGateway(t *testing.T) {
 	t.Helper()
-
-	o := w.start(t, "-events-address=gateway.example:443", "-gateway=127.0.0.0/8")
-
+	o := w.start(t, "-events-address=gateway.example:443", "-proxy-addresses=127.0.0.1/32")
 	w.must(w.Create(t.Context(), w.gateway()))
 	w.apply("config/watcher.yaml")
-	o.eventually("it makes a route to itself", func() bool { return w.exists(&networkingv1beta1.VirtualService{}, "kyma") })
-	o.eventually("it is ready", func() bool { return o.get("http://"+o.probes+"/readyz") == http.StatusOK })
+	o.eventually("there is a route", func() bool { return w.exists(&networkingv1beta1.VirtualService{}, "kyma") })
+	o.eventually("ready", o.isReady)
 
-	leaf := w.runtime("runtime-1", "runtime-1.example.com")
-	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: leaf.Certificate().Raw})
-	header := http.Header{listener.HeaderXFCC: {`Cert="` + url.PathEscape(string(cert)) + `"`}}
-
-	o.eventually("the runtime is heard through the gateway", func() bool {
-		return o.post(&http.Transport{DisableKeepAlives: true}, "http", header) == http.StatusAccepted
+	header := byGateway(w.runtime("runtime-1", "runtime-1.example.com").Certificate())
+	o.eventually("an event is accepted", func() bool {
+		return o.post(from("127.0.0.1"), "http", header) == http.StatusAccepted
 	})
-
-	if status := o.post(&http.Transport{DisableKeepAlives: true}, "http", nil); status != http.StatusUnauthorized {
-		t.Errorf("who is nobody was answered %d, want 401", status)
+	if status := o.post(from("127.0.0.1"), "http", ""); status != http.StatusUnauthorized {
+		t.Errorf("without header: status %d, want 401", status)
 	}
-
+	if status := o.post(from(sidecar), "http", header); status != http.StatusUnauthorized {
+		t.Errorf("without gateway: status %d, want 401", status)
+	}
 	o.stop()
 }
 
-func TestNamesAllThatIsWrong(t *testing.T) {
-	var stderr bytes.Buffer
+func (w *world) testSidecar(t *testing.T) {
+	t.Helper()
+	o := w.start(t, "-events-address=gateway.example:443",
+		"-proxy-addresses="+sidecar+"/32", "-gateway-names="+gatewayName)
+	o.eventually("ready", o.isReady)
 
-	err := run(t.Context(), []string{"-events-address=nowhere", "stray"}, &stderr)
-	for _, want := range []string{"-agent-image", `"nowhere"`, `"stray"`} {
+	header := byGateway(w.runtime("runtime-1", "runtime-1.example.com").Certificate())
+	o.eventually("an event is accepted", func() bool {
+		return o.post(from(sidecar), "http", bySidecar(header, gatewayName)) == http.StatusAccepted
+	})
+	if status := o.post(from("127.0.0.1"), "http", bySidecar(header, gatewayName)); status != http.StatusUnauthorized {
+		t.Errorf("without sidecar: status %d, want 401", status)
+	}
+	other := bySidecar(header, "spiffe://cluster.local/ns/default/sa/other")
+	if status := o.post(from(sidecar), "http", other); status != http.StatusUnauthorized {
+		t.Errorf("without gateway: status %d, want 401", status)
+	}
+	o.stop()
+}
+
+func TestWrongFlags(t *testing.T) {
+	var stderr bytes.Buffer
+	err := run(t.Context(), []string{"-events-address=nowhere", "-gateway-names=a", "stray"}, &stderr)
+	for _, want := range []string{"-agent-image", `"nowhere"`, `"stray"`, "-gateway-names needs -proxy-addresses"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("nothing about %s in: %v", want, err)
+			t.Errorf("error %v, want one about %s", err, want)
 		}
 	}
-
-	if err := run(t.Context(), []string{"-gateway=nowhere"}, &stderr); err == nil || !strings.Contains(err.Error(), "nowhere") {
-		t.Errorf("got %v, want an error about the range", err)
+	err = run(t.Context(), []string{"-proxy-addresses=nowhere"}, &stderr)
+	if err == nil || !strings.Contains(err.Error(), "nowhere") {
+		t.Errorf("error %v, want one about the range", err)
 	}
 }
 
@@ -259,7 +300,7 @@ func (w *world) exists(object client.Object, name string) bool {
 	return w.Get(w.t.Context(), w.key(name), object) == nil
 }
 
-// apply does what kubectl does with a file.
+// apply applies a file, as kubectl does.
 func (w *world) apply(path string) {
 	w.t.Helper()
 
@@ -275,11 +316,12 @@ func (w *world) apply(path string) {
 		}
 
 		w.must(err)
-		w.must(w.Apply(w.t.Context(), client.ApplyConfigurationFromUnstructured(object), client.FieldOwner("kubectl"), client.ForceOwnership))
+		w.must(w.Apply(w.t.Context(), client.ApplyConfigurationFromUnstructured(object),
+			client.FieldOwner("kubectl"), client.ForceOwnership))
 	}
 }
 
-// issued is the Secret that is published for the listener once its certificate is issued.
+// issued returns the Secret of the listener after cert-manager issued its certificate.
 func (w *world) issued() *corev1.Secret {
 	w.t.Helper()
 
@@ -301,7 +343,8 @@ func (w *world) runtime(name, domain string) *testpki.Leaf {
 	return leaf
 }
 
-func (w *world) trusting(leaf *testpki.Leaf) *http.Transport {
+// direct returns a transport of a runtime.
+func (w *world) direct(leaf *testpki.Leaf) *http.Transport {
 	w.t.Helper()
 
 	key, err := leaf.KeyPEM()
@@ -330,7 +373,8 @@ func (w *world) gateway() *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "networking.istio.io/v1beta1", "kind": "Gateway",
 		"metadata": map[string]any{
-			"namespace": namespace, "name": "watcher", "labels": map[string]any{"operator.kyma-project.io/watcher-gateway": "default"},
+			"namespace": namespace, "name": "watcher",
+			"labels": map[string]any{"operator.kyma-project.io/watcher-gateway": "default"},
 		},
 		"spec": map[string]any{"servers": []any{map[string]any{
 			"hosts": []any{"gateway.example"},
@@ -340,17 +384,21 @@ func (w *world) gateway() *unstructured.Unstructured {
 	}}
 }
 
-// kymaCRD defines Kymas, as far as they matter here.
+// kymaCRD defines Kymas without their fields.
 func kymaCRD() *apiextensionsv1.CustomResourceDefinition {
 	kind := newKyma().GroupVersionKind()
 	crd := &apiextensionsv1.CustomResourceDefinition{}
 	crd.Name = "kymas." + kind.Group
 	crd.Spec = apiextensionsv1.CustomResourceDefinitionSpec{
 		Group: kind.Group, Scope: apiextensionsv1.NamespaceScoped,
-		Names: apiextensionsv1.CustomResourceDefinitionNames{Kind: kind.Kind, ListKind: "KymaList", Plural: "kymas", Singular: "kyma"},
+		Names: apiextensionsv1.CustomResourceDefinitionNames{
+			Kind: kind.Kind, ListKind: "KymaList", Plural: "kymas", Singular: "kyma",
+		},
 		Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
 			Name: kind.Version, Served: true, Storage: true,
-			Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object"}},
+			Schema: &apiextensionsv1.CustomResourceValidation{
+				OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object"},
+			},
 		}},
 	}
 
@@ -362,7 +410,7 @@ func moduleDir(t *testing.T, module string) string {
 
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", module).Output()
 	if err != nil {
-		t.Fatalf("where is module %s: %v", module, err)
+		t.Fatalf("cannot find module %s: %v", module, err)
 	}
 
 	return strings.TrimSpace(string(out))
@@ -387,7 +435,7 @@ func (w *world) start(t *testing.T, args ...string) *operator {
 	o.events, o.probes, o.metrics = freeAddresses(t)
 	args = append(args, "-agent-image=agent.example/agent:v1", "-events-bind-address="+o.events,
 		"-health-probe-bind-address="+o.probes, "-metrics-bind-address="+o.metrics)
-	o.cmd = exec.Command(self, args...) // It is stopped by a signal, as in a pod.
+	o.cmd = exec.Command(self, args...) // A signal stops it, as in a pod.
 	o.cmd.Env = append(os.Environ(), asProgram+"=1", "KUBECONFIG="+w.kubeconfig)
 	o.cmd.Stderr = o.log
 	w.must(o.cmd.Start())
@@ -395,19 +443,19 @@ func (w *world) start(t *testing.T, args ...string) *operator {
 	go func() { o.ended <- o.cmd.Wait() }()
 
 	t.Cleanup(func() {
-		if err := o.cmd.Process.Kill(); err == nil { // The test has failed meanwhile.
-			<-o.ended //nolint:errcheck // It was killed.
+		if err := o.cmd.Process.Kill(); err == nil { // The test failed before stop.
+			t.Log("killed:", <-o.ended)
 		}
 
 		if t.Failed() {
-			t.Logf("the operator said:\n%s", o.log)
+			t.Logf("log of the operator:\n%s", o.log)
 		}
 	})
 
 	return o
 }
 
-// stop waits until the program has ended in good order.
+// stop ends the program and checks its exit code and its log.
 func (o *operator) stop() {
 	o.t.Helper()
 
@@ -418,35 +466,39 @@ func (o *operator) stop() {
 	select {
 	case err := <-o.ended:
 		if err != nil {
-			o.t.Errorf("it ended with %v, want exit code 0", err)
+			o.t.Errorf("ended with %v, want exit code 0", err)
 		}
 	case <-time.After(patience):
-		o.t.Fatal("it does not end")
+		o.t.Fatal("does not end")
 	}
 
 	if strings.Contains(o.log.String(), "forbidden:") {
-		o.t.Error("it lacks rights, see its log")
+		o.t.Error("lacks rights, see the log")
 	}
 }
 
-func (o *operator) eventually(what string, condition func() bool) {
+// eventually waits until holds returns true.
+func (o *operator) eventually(condition string, holds func() bool) {
 	o.t.Helper()
 
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 
-	for deadline := time.After(patience); !condition(); {
+	for deadline := time.After(patience); !holds(); {
 		select {
 		case err := <-o.ended:
-			o.t.Fatalf("it has ended with %v before this was so: %s", err, what)
+			o.t.Fatalf("ended with %v before: %s", err, condition)
 		case <-deadline:
-			o.t.Fatalf("not so: %s", what)
+			o.t.Fatalf("not within %s: %s", patience, condition)
 		case <-tick.C:
 		}
 	}
 }
 
-// get returns the status of an answer, or 0 if there is none.
+// isReady reports whether the readiness probe succeeds.
+func (o *operator) isReady() bool { return o.get("http://"+o.probes+"/readyz") == http.StatusOK }
+
+// get returns the status of an answer, 0 without an answer.
 func (o *operator) get(target string) int {
 	status, _ := o.fetch(target)
 
@@ -468,13 +520,13 @@ func (o *operator) fetch(target string) (status int, body string) {
 	return do(&http.Transport{DisableKeepAlives: true}, request)
 }
 
-// post sends an event of runtime-1 and returns the status of the answer, or 0 if there is none.
-func (o *operator) post(transport http.RoundTripper, scheme string, header http.Header) int {
+// post sends an event of runtime-1 and returns the status of the answer, 0 without an answer.
+func (o *operator) post(transport http.RoundTripper, scheme, header string) int {
 	o.t.Helper()
 
+	id := strconv.FormatInt(time.Now().UnixNano(), 10)
 	batch := core.Batch{
-		Source: "runtime-1",
-		Events: []core.Numbered{{WatchEvent: core.WatchEvent{Resync: true}, ID: strconv.FormatInt(time.Now().UnixNano(), 10)}},
+		Source: "runtime-1", Events: []core.Numbered{{WatchEvent: core.WatchEvent{Resync: true}, ID: id}},
 	}
 
 	body, err := contract.V3.Encode(&batch)
@@ -489,8 +541,8 @@ func (o *operator) post(transport http.RoundTripper, scheme string, header http.
 		o.t.Fatal(err)
 	}
 
-	if header != nil {
-		request.Header = header.Clone()
+	if header != "" {
+		request.Header.Set(listener.HeaderXFCC, header)
 	}
 
 	request.Header.Set("Content-Type", contract.V3.ContentType())
@@ -511,12 +563,31 @@ func do(transport http.RoundTripper, request *http.Request) (status int, body st
 	return response.StatusCode, string(text)
 }
 
-// looks is how often the operator has reconciled the Kyma.
+func (o *operator) checkMetrics() {
+	o.t.Helper()
+	metrics := o.body("http://" + o.metrics + "/metrics")
+	for _, want := range []string{
+		`runtime_watcher_listener_requests_total{code="403",contract="v3",manager="lifecycle-manager",` +
+			`reason="san_mismatch"} 1`,
+		`runtime_watcher_listener_certificate_expiry_timestamp_seconds{use="server"} 1.`,
+		`runtime_watcher_listener_certificate_reload_failures_total{problem="malformed",use="server"} 1`,
+		`runtime_watcher_fleet_runtimes{manager="lifecycle-manager",reason="",state="fresh"}`,
+	} {
+		if !strings.Contains(metrics, want) {
+			o.t.Errorf("no %s in the metrics", want)
+		}
+	}
+	if answer := o.body("http://" + o.metrics + "/fleet"); !strings.Contains(answer, `"runtimes"`) {
+		o.t.Errorf("/fleet: %q", answer)
+	}
+}
+
+// looks returns the number of reconciles of the Kyma.
 func (o *operator) looks() int {
 	return strings.Count(o.log.String(), `"msg":"looked at the runtime"`)
 }
 
-// freeAddresses returns three different ones.
+// freeAddresses returns three different addresses with free ports.
 func freeAddresses(t *testing.T) (events, probes, metrics string) {
 	t.Helper()
 
@@ -529,14 +600,14 @@ func freeAddresses(t *testing.T) (events, probes, metrics string) {
 		}
 	}
 
-	for _, port := range ports { // Not before all are chosen, or one could be chosen twice.
+	for _, port := range ports { // All are open until here, so that they differ.
 		_ = port.Close()
 	}
 
 	return ports[0].Addr().String(), ports[1].Addr().String(), ports[2].Addr().String()
 }
 
-// log can be read while it is written.
+// log allows reads during writes.
 type log struct {
 	mu   sync.Mutex
 	text bytes.Buffer

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"net/http"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -31,126 +29,116 @@ const (
 	component = "lifecycle-manager"
 	// certificatesName is the prefix of the names of all certificates.
 	certificatesName = "watcher"
-	// listenerSecret is the Secret with the key material of the listener.
+	// listenerSecret is the name of the Secret with the key material of the listener.
 	listenerSecret = certificatesName + "-listener"
 )
 
-// newKyma is the kind that represents a runtime. Its metadata is all that is looked at here.
-func newKyma() *metav1.PartialObjectMetadata {
-	kyma := &metav1.PartialObjectMetadata{}
-	kyma.SetGroupVersionKind(schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Kyma"})
+// watching is all that an operator adds in order to get events from its runtimes.
+type watching struct {
+	settings
 
-	return kyma
+	mgr   ctrl.Manager
+	fleet *fleet.Fleet
 }
 
-// identify tells which runtime a Kyma represents.
-func identify(_ context.Context, kyma client.Object) (runtimes.Identity, error) {
-	return runtimes.Identity{ID: controllerruntime.ByName(kyma), Domain: kyma.GetAnnotations()[controllerruntime.DomainAnnotation]}, nil
-}
-
-// watchRuntimes is what an operator adds in order to hear of changes in its runtimes, beyond its own reconciler.
-func watchRuntimes(ctx context.Context, mgr ctrl.Manager, heard *fleet.Fleet, s settings) error {
-	// Not the manager's client, whose cache would hold every Secret that is asked for.
-	direct, err := client.New(mgr.GetConfig(), client.Options{Scheme: mgr.GetScheme()})
+// setUp adds certificates, the agents and the listener to the manager.
+func (w *watching) setUp(ctx context.Context) error {
+	// The cache of the manager's own client would keep every Secret that it reads.
+	direct, err := client.New(w.mgr.GetConfig(), client.Options{Scheme: w.mgr.GetScheme()})
 	if err != nil {
 		return err
 	}
-
-	set, err := certificates.New(direct, types.NamespacedName{Namespace: s.namespace, Name: certificatesName}, []string{s.host()},
-		certificates.FromFleet(heard, certificates.FleetOptions{}), certificates.Options{Logger: controllerruntime.Logger(mgr.GetLogger())})
+	set, err := certificates.New(direct, types.NamespacedName{Namespace: w.namespace, Name: certificatesName},
+		[]string{w.host()}, certificates.FromFleet(w.fleet, certificates.FleetOptions{}),
+		certificates.Options{Logger: controllerruntime.Logger(w.mgr.GetLogger())})
 	if err != nil {
 		return err
 	}
-
-	kubeconfigs := runtimes.NewKubeconfigs(mgr.GetAPIReader(), "config", client.ObjectKeyFromObject, runtimes.KubeconfigOptions{})
-
-	return errors.Join(
-		install(mgr, heard, set, kubeconfigs, s),
-		listen(ctx, mgr, heard, set, &kymas{client: mgr.GetClient(), heard: heard}, s),
-	)
+	if w.behindGateway() { // Only a gateway needs routes.
+		err = watcher.SetUp(w.mgr, watcher.Options{})
+	}
+	return errors.Join(err, w.install(set), w.listen(ctx, set.ListenerSecret()))
 }
 
-// install brings the agent into every runtime, and has its API server call it about what the Watchers name.
-func install(mgr ctrl.Manager, heard *fleet.Fleet, set *certificates.Certificates, kubeconfigs *runtimes.Kubeconfigs, s settings) error {
-	installer, err := installation.New(s.image, s.address, installation.Options{})
+// install keeps the agent in every runtime, with a webhook for the resources of the Watchers.
+func (w *watching) install(set *certificates.Certificates) error {
+	installer, err := installation.New(w.image, w.address, installation.Options{})
 	if err != nil {
 		return err
 	}
-
-	return runtimes.SetUp(mgr, newKyma(), identify, kubeconfigs.Connect, set, installer, runtimes.Options{Fleet: heard})
+	kubeconfigs := runtimes.NewKubeconfigs(w.mgr.GetAPIReader(), "config", client.ObjectKeyFromObject,
+		runtimes.KubeconfigOptions{})
+	return runtimes.SetUp(w.mgr, newKyma(), identify, kubeconfigs.Connect, set, installer,
+		runtimes.Options{Fleet: w.fleet})
 }
 
-// listen reconciles the Kyma of each runtime that has sent an event.
-func listen(ctx context.Context, mgr ctrl.Manager, heard *fleet.Fleet, set *certificates.Certificates, r *kymas, s settings) error {
-	known, err := controllerruntime.NewRuntimes(ctx, mgr.GetCache(), newKyma().GroupVersionKind(),
+// listen reconciles the Kyma of each runtime that sends an event.
+func (w *watching) listen(ctx context.Context, secret types.NamespacedName) error {
+	measured, err := w.measure()
+	if err != nil {
+		return err
+	}
+	keys, err := w.keys(secret, measured.KeyMaterial("server"))
+	if err != nil {
+		return err
+	}
+	known, err := controllerruntime.NewRuntimes(ctx, w.mgr.GetCache(), newKyma().GroupVersionKind(),
 		controllerruntime.ByName, controllerruntime.RuntimesOptions{})
 	if err != nil {
 		return err
 	}
-
-	measured, err := measure(heard)
+	// A certificate identifies a runtime, to the listener or to a gateway in front of it.
+	opts, roots := w.options(measured), httpmtls.Roots(keys)
+	peers := listener.FromXFCC(listener.ProxyAddresses(w.proxies...), roots,
+		listener.PeerOptions{GatewayNames: w.gateways})
+	if !w.behindGateway() {
+		peers, opts.TLS = listener.FromTLSWithRoots(roots, listener.PeerOptions{}), httpmtls.ServerTLSConfig(keys)
+	}
+	events, source, err := controllerruntime.RegisterListenerComponent(w.listenAddress, component, peers,
+		listener.SANPinning(known), controllerruntime.EnqueueByRuntime(known),
+		controllerruntime.ComponentOptions{Listener: opts})
 	if err != nil {
 		return err
 	}
-
-	published, err := listenerKeys(mgr, set.ListenerSecret(), measured.KeyMaterial("server"))
-	if err != nil {
-		return err
-	}
-
-	// A runtime proves its identity with a certificate: to the listener, or to a gateway before it.
-	roots := httpmtls.Roots(published)
-	peers := listener.FromTLSWithRoots(roots, listener.PeerOptions{})
-	opts := listener.Options{TLS: httpmtls.ServerTLSConfig(published)}
-
-	if len(s.gateways) > 0 {
-		peers, opts.TLS = listener.FromXFCC(listener.ProxyAddresses(s.gateways...), roots, listener.PeerOptions{}), nil
-		// Only a gateway needs routes.
-		if err := watcher.SetUp(mgr, watcher.Options{}); err != nil {
-			return err
-		}
-	}
-
-	opts.Fleet, opts.Logger = heard, controllerruntime.Logger(mgr.GetLogger())
-	opts.Hooks = listener.Hooks{
-		Answered: measured.Answered, InFlight: measured.InFlight,
-		HandshakeFailed: measured.HandshakeFailed, ConnectionDropped: measured.ConnectionDropped,
-	}
-
-	events, source, err := controllerruntime.RegisterListenerComponent(s.listen, component, peers, listener.SANPinning(known),
-		controllerruntime.EnqueueByRuntime(known), controllerruntime.ComponentOptions{Listener: opts})
-	if err != nil {
-		return err
-	}
-
-	return errors.Join(
-		mgr.Add(published),
-		mgr.Add(events),
-		mgr.AddReadyzCheck("listener", func(*http.Request) error { return events.Ready() }),
-		mgr.AddReadyzCheck("certificate", func(*http.Request) error {
-			_, err := published.Material()
-
-			return err
-		}),
-		ctrl.NewControllerManagedBy(mgr).For(newKyma(), builder.OnlyMetadata).WatchesRawSource(source).Complete(r),
-	)
+	reconciler := &kymas{client: w.mgr.GetClient(), fleet: w.fleet}
+	kyma := ctrl.NewControllerManagedBy(w.mgr).For(newKyma(), builder.OnlyMetadata).WatchesRawSource(source)
+	return errors.Join(w.mgr.Add(keys), w.mgr.Add(events), w.addReadiness(events, keys), kyma.Complete(reconciler))
 }
 
-// listenerKeys reads the key material that this operator issues for its own listener.
-func listenerKeys(mgr ctrl.Manager, name types.NamespacedName, keys prometheus.KeyMaterial) (*keysource.Secret, error) {
-	return keysource.NewSecret(mgr.GetAPIReader(), name, keysource.Options{
-		Reloaded: keys.Reloaded, Refused: keys.Refused, Logger: controllerruntime.Logger(mgr.GetLogger()),
+// options connects the listener to the fleet, the log and the metrics.
+func (w *watching) options(measured *prometheus.Listener) listener.Options {
+	return listener.Options{
+		Fleet: w.fleet, Logger: controllerruntime.Logger(w.mgr.GetLogger()),
+		Hooks: listener.Hooks{
+			Answered: measured.Answered, InFlight: measured.InFlight,
+			HandshakeFailed: measured.HandshakeFailed, ConnectionDropped: measured.ConnectionDropped,
+		},
+	}
+}
+
+// addReadiness makes this replica ready when it serves with a certificate.
+func (w *watching) addReadiness(events *listener.Listener, keys httpmtls.Source) error {
+	listening := func(*http.Request) error { return events.Ready() }
+	certified := func(*http.Request) error {
+		_, err := keys.Material()
+		return err
+	}
+	return errors.Join(w.mgr.AddReadyzCheck("listener", listening), w.mgr.AddReadyzCheck("certificate", certified))
+}
+
+// keys reads the key material that this operator issues for its own listener.
+func (w *watching) keys(name types.NamespacedName, hooks prometheus.KeyMaterial) (*keysource.Secret, error) {
+	return keysource.NewSecret(w.mgr.GetAPIReader(), name, keysource.Options{
+		Reloaded: hooks.Reloaded, Refused: hooks.Refused, Logger: controllerruntime.Logger(w.mgr.GetLogger()),
 	})
 }
 
-// measure adds metrics of the listener and of the fleet to those of the operator.
-func measure(heard *fleet.Fleet) (*prometheus.Listener, error) {
+// measure adds the metrics of the listener and of the fleet to those of the operator.
+func (w *watching) measure() (*prometheus.Listener, error) {
 	opts := prometheus.Options{Managers: []core.Manager{component}}
-
 	measured, err := prometheus.NewListener(metrics.Registry, opts)
 	if err != nil {
 		return nil, err
 	}
-
-	return measured, prometheus.RegisterFleet(metrics.Registry, heard, prometheus.FleetOptions{Options: opts})
+	return measured, prometheus.RegisterFleet(metrics.Registry, w.fleet, prometheus.FleetOptions{Options: opts})
 }

@@ -1,10 +1,32 @@
 package main
 
 import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
 	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"syscall"
 	"testing"
+	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
+	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
 // asProgram makes the test binary the program itself, for tests that need a process.
@@ -15,6 +37,281 @@ func TestMain(m *testing.M) {
 		main()
 		os.Exit(0)
 	}
-
 	goleak.VerifyTestMain(m)
+}
+
+const eventV2 = `{"watched":{"Namespace":"default","Name":"demo"},` +
+	`"watchedGvk":{"group":"","version":"v1","kind":"ConfigMap"}}`
+
+// pki is the key material of a runtime and of a listener.
+type pki struct {
+	ca      *testpki.CA
+	runtime *testpki.Leaf
+	volume  *testpki.Volume
+}
+
+func newPKI(t *testing.T) pki {
+	t.Helper()
+	ca := must(testpki.NewCA("runtimes", testpki.Options{}))
+	volume := testpki.NewVolume(t.TempDir())
+	server := must(ca.Server("listener", testpki.Options{}))
+	check(t, volume.Write(must(testpki.Files(server, ca))))
+	return pki{ca: ca, runtime: must(ca.Client("runtime-1", testpki.Options{})), volume: volume}
+}
+
+// direct returns the flags for direct connections.
+func (p pki) direct() []string {
+	ca, cert, key := p.volume.Paths()
+	return []string{"-manager=my-operator", "-ca=" + ca, "-cert=" + cert, "-key=" + key}
+}
+
+// behind returns the flags for a gateway.
+func (p pki) behind(flags ...string) []string {
+	return append([]string{"-manager=my-operator", "-ca=" + p.volume.Path(testpki.FileCA)}, flags...)
+}
+
+// client returns a client that connects from a loopback address.
+func (p pki) client(t *testing.T, from string, certificates ...tls.Certificate) *http.Client {
+	t.Helper()
+	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+	transport := &http.Transport{
+		DialContext:       dialer.DialContext,
+		DisableKeepAlives: true,
+		TLSClientConfig:   &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: p.ca.Pool(), Certificates: certificates},
+	}
+	return &http.Client{Transport: transport, Timeout: 10 * time.Second}
+}
+
+func must[T any](value T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return value
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// addressLog is a log that reports the address of the listener.
+type addressLog chan string
+
+var address = regexp.MustCompile(`listener started" address=(\S+)`)
+
+func (l addressLog) Write(text []byte) (int, error) {
+	if match := address.FindSubmatch(text); match != nil {
+		l <- string(match[1])
+	}
+	return len(text), nil
+}
+
+// start runs the program on a free port until the test ends.
+func start(t *testing.T, stdout io.Writer, args []string) (addr string) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	log, ended := make(addressLog, 1), make(chan error, 1)
+	go func() { ended <- run(ctx, append(args, "-addr=127.0.0.1:0"), stdout, log) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("stopped with %v, want nil", err)
+		}
+	})
+	select {
+	case addr = <-log:
+		return addr
+	case err := <-ended:
+		ended <- nil
+		t.Fatalf("did not start: %v", err)
+		return ""
+	}
+}
+
+// post sends an event and returns the status of the answer.
+func post(t *testing.T, client *http.Client, target, header string) (int, error) {
+	t.Helper()
+	request := must(http.NewRequestWithContext(t.Context(), http.MethodPost, target, strings.NewReader(eventV2)))
+	request.Header.Set("Content-Type", "application/json")
+	if header != "" {
+		request.Header.Set(listener.HeaderXFCC, header)
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return 0, err
+	}
+	return response.StatusCode, response.Body.Close()
+}
+
+func TestPrintsEventsOfDirectConnections(t *testing.T) {
+	p := newPKI(t)
+	out, stdout := io.Pipe()
+	addr := start(t, stdout, p.direct())
+	printed := make(chan map[string]string, 1)
+	go func() {
+		var line map[string]string
+		_ = json.NewDecoder(out).Decode(&line) // An empty line fails the comparison.
+		printed <- line
+	}()
+
+	target := "https://" + addr + "/v2/my-operator/event"
+	if status, err := post(t, p.client(t, "127.0.0.1", p.runtime.TLS()), target, ""); status != http.StatusOK {
+		t.Fatalf("status %d and %v, want 200", status, err)
+	}
+
+	line := <-printed
+	if _, err := time.Parse(time.RFC3339Nano, line["received"]); err != nil {
+		t.Error(err)
+	}
+	delete(line, "received")
+	want := map[string]string{
+		"runtime": "runtime-1", "manager": "my-operator", "event": "changed",
+		"kind": "ConfigMap", "namespace": "default", "name": "demo",
+	}
+	if diff := cmp.Diff(want, line); diff != "" {
+		t.Errorf("line (-want +got):\n%s", diff)
+	}
+}
+
+func TestRefusesAConnectionWithoutCertificate(t *testing.T) {
+	p := newPKI(t)
+	addr := start(t, io.Discard, p.direct())
+	if status, err := post(t, p.client(t, "127.0.0.1"), "https://"+addr+"/v2/my-operator/event", ""); err == nil {
+		t.Errorf("status %d, want no connection", status)
+	}
+}
+
+const (
+	gatewayName = "spiffe://cluster.local/ns/istio-system/sa/istio-ingressgateway"
+	// sidecar is the address from which an Istio sidecar connects.
+	sidecar = "127.0.0.6"
+)
+
+// byGateway returns the header in which Envoy describes a runtime, its client.
+func byGateway(runtime *x509.Certificate) string {
+	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: runtime.Raw})
+	escaped := strings.ReplaceAll(url.QueryEscape(string(cert)), "+", "%20")
+	return fmt.Sprintf(`Hash=%x;Cert=%q;Subject=%q;URI=`, sha256.Sum256(runtime.Raw), escaped, runtime.Subject)
+}
+
+// bySidecar appends the element in which the Envoy of a sidecar describes the gateway, its client.
+// A sidecar forwards no Cert.
+func bySidecar(header, gateway string) string {
+	return fmt.Sprintf(`%s,By=spiffe://cluster.local/ns/kcp-system/sa/my-operator;Hash=%x;Subject="";URI=%s`,
+		header, sha256.Sum256([]byte(gateway)), gateway)
+}
+
+func TestGateways(t *testing.T) {
+	p := newPKI(t)
+	header := byGateway(p.runtime.Certificate())
+	behindSidecar := []string{"-proxy-addresses=" + sidecar + "/32", "-gateway-names=gateway.example," + gatewayName}
+	for name, c := range map[string]struct {
+		flags        []string
+		from, header string
+		want         int
+	}{
+		"gateway":                 {[]string{"-proxy-addresses=192.0.2.0/24,127.0.0.1/32"}, "127.0.0.1", header, 200},
+		"without a gateway":       {[]string{"-proxy-addresses=192.0.2.0/24"}, "127.0.0.1", header, 401},
+		"sidecar":                 {behindSidecar, sidecar, bySidecar(header, gatewayName), 200},
+		"without a sidecar":       {behindSidecar, "127.0.0.1", bySidecar(header, gatewayName), 401},
+		"sidecar, no gateway":     {behindSidecar, sidecar, header, 401},
+		"sidecar, other client":   {behindSidecar, sidecar, bySidecar(header, "spiffe://cluster.local/ns/x/sa/y"), 401},
+		"sidecar, names not set":  {behindSidecar[:1], sidecar, bySidecar(header, gatewayName), 401},
+		"sidecar, without header": {behindSidecar, sidecar, "", 401},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var stdout bytes.Buffer
+			addr := start(t, &stdout, p.behind(c.flags...))
+			status, err := post(t, p.client(t, c.from), "http://"+addr+"/v2/my-operator/event", c.header)
+			if status != c.want {
+				t.Errorf("status %d and %v, want %d", status, err, c.want)
+			}
+			printed := strings.Contains(stdout.String(), `"runtime":"runtime-1"`)
+			if printed != (c.want == http.StatusOK) {
+				t.Errorf("printed %q", &stdout)
+			}
+		})
+	}
+}
+
+func TestDoesNotAcknowledgeAnUnprintedEvent(t *testing.T) {
+	p := newPKI(t)
+	broken, stdout := io.Pipe()
+	check(t, broken.Close())
+	addr := start(t, stdout, p.direct())
+	target := "https://" + addr + "/v2/my-operator/event"
+	status, err := post(t, p.client(t, "127.0.0.1", p.runtime.TLS()), target, "")
+	if status != http.StatusServiceUnavailable {
+		t.Errorf("status %d and %v, want 503", status, err)
+	}
+}
+
+func TestWrongFlags(t *testing.T) {
+	p := newPKI(t)
+	taken := start(t, io.Discard, p.direct())
+	for name, c := range map[string]struct {
+		args []string
+		want string
+	}{
+		"unknown":          {[]string{"-unknown"}, "-unknown"},
+		"wrong range":      {p.behind("-proxy-addresses=::1/128,nowhere"), `"nowhere"`},
+		"wrong manager":    {append(p.direct(), "-manager=A/b"), `"A/b"`},
+		"no mode":          {p.behind(), "want either -cert and -key, or"},
+		"two modes":        {append(p.direct(), "-proxy-addresses=::1/128"), "want either -cert and -key, or"},
+		"file is missing":  {append(p.direct(), "-ca=missing.crt"), "missing.crt"},
+		"address is taken": {append(p.direct(), "-addr="+taken), taken},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := run(t.Context(), c.args, io.Discard, io.Discard)
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("error %v, want one about %s", err, c.want)
+			}
+		})
+	}
+}
+
+// command returns the program as a process.
+func command(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), must(os.Executable()), args...)
+	cmd.Env = append(os.Environ(), asProgram+"=1")
+	return cmd
+}
+
+func TestProcessStopsOnSignal(t *testing.T) {
+	p := newPKI(t)
+	for _, signal := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
+		t.Run(signal.String(), func(t *testing.T) {
+			cmd, log := command(t, append(p.direct(), "-addr=127.0.0.1:0")...), make(addressLog, 1)
+			cmd.Stderr = log
+			check(t, cmd.Start())
+			<-log
+			check(t, cmd.Process.Signal(signal))
+			if err := cmd.Wait(); err != nil {
+				t.Errorf("ended with %v, want exit code 0", err)
+			}
+		})
+	}
+}
+
+func TestProcessReportsErrors(t *testing.T) {
+	out, err := command(t, "-manager=my-operator").CombinedOutput()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(string(out), "minimal: want either") {
+		t.Errorf("ended with %v, want exit code 1 and the reason:\n%s", err, out)
+	}
+}
+
+func TestHelp(t *testing.T) {
+	out, err := command(t, "-help").CombinedOutput()
+	if err != nil {
+		t.Errorf("ended with %v, want exit code 0", err)
+	}
+	for _, want := range []string{"-addr", "-manager", "-ca", "-cert", "-key", "-proxy-addresses", "-gateway-names"} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("no %s in\n%s", want, out)
+		}
+	}
 }

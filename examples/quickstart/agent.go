@@ -22,110 +22,113 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
 
-// settle is how long the agent waits before it sends an event: it sees a write before that is committed.
+// settle is the time for which the agent holds an event back, as it sees a write before the commit.
 const settle = outbox.DefaultSettle
 
-// agent is the agent as a process of its own.
+// agent is a process of the agent.
 type agent struct {
 	process *os.Process
 	exited  chan struct{}
 
 	mu sync.Mutex
-	// addresses are those of its servers, by name. It takes free ports and tells them in its log.
+	// addresses has the address of each server from the log: the agent takes free ports.
 	addresses map[string]string
 }
 
-// startAgent runs the agent with what a Deployment would set, and returns when it is ready.
-func (s *scene) startAgent(ctx context.Context) (string, error) {
-	log, err := os.Create(filepath.Join(s.logs, "agent.log"))
+// startAgent starts the agent with the settings of a Deployment, and returns when it is ready.
+func (d *demo) startAgent(ctx context.Context) (string, error) {
+	log, err := os.Create(filepath.Join(d.logs, "agent.log"))
 	if err != nil {
 		return "", err
 	}
 
-	s.closers = append(s.closers, log.Close)
-	s.agent = &agent{exited: make(chan struct{}), addresses: make(map[string]string)}
+	d.closers = append(d.closers, log.Close)
+	d.agent = &agent{exited: make(chan struct{}), addresses: make(map[string]string)}
 
-	cmd := exec.Command(s.agentBinary) //nolint:noctx // It is ended in good order, with its SIGTERM.
-	cmd.Env = s.agentSettings()
-	cmd.Stderr = &lines{file: log, each: s.readLog}
+	cmd := exec.Command(d.agentBinary) //nolint:noctx // stop ends it with SIGTERM.
+	cmd.Env = d.agentSettings()
+	cmd.Stderr = &lines{file: log, each: d.readLog}
 	cmd.SysProcAttr = ownGroup()
 
 	if err := cmd.Start(); err != nil {
 		return "", err
 	}
 
-	s.agent.process = cmd.Process
-	s.closers = append(s.closers, s.agent.stop)
+	d.agent.process = cmd.Process
+	d.closers = append(d.closers, d.agent.stop)
 
 	go func() {
 		err := cmd.Wait()
-		close(s.agent.exited)
-		s.fail(fmt.Errorf("the agent ended: %w\n  next: see agent.log", errors.Join(err, errors.New(cmd.ProcessState.String()))))
+		close(d.agent.exited)
+		d.fail(fmt.Errorf("the agent ended: %w: %s\n  next: see agent.log", err, cmd.ProcessState))
 	}()
-
-	if err := s.awaitAgent(ctx); err != nil {
-		return "", err
-	}
-
-	said := fmt.Sprintf("in the runtime: process %d, speaks contract %s", cmd.Process.Pid, s.settings.contract)
-	if s.settings.contract.NeedsOwner() {
-		return said, nil // Who is to look at it, the agent knows from the first object only.
-	}
-
-	return said + ", asks for a first look", s.awaitResync(ctx)
+	return d.describeAgent(ctx)
 }
 
-// awaitResync returns when the operator has looked at the runtime because its agent has started: nobody knows what happened before.
-func (s *scene) awaitResync(ctx context.Context) error {
-	return s.diary.await(ctx, "the resync of an agent that starts, and the reconcile after it", func() bool {
-		resyncs := slices.ContainsFunc(s.diary.deliveries, func(d core.Delivery) bool { return d.Event.Resync })
+// describeAgent waits until the agent is ready and, where the contract allows one, for its resync.
+func (d *demo) describeAgent(ctx context.Context) (string, error) {
+	if err := d.awaitAgent(ctx); err != nil {
+		return "", err
+	}
+	text := fmt.Sprintf("in the runtime: process %d, speaks contract %s", d.agent.process.Pid, d.settings.contract)
+	if d.settings.contract.NeedsOwner() {
+		return text, nil // The first object names the owner, so there is no resync before it.
+	}
+	return text + ", requests a resync", d.awaitResync(ctx)
+}
 
-		return resyncs && len(s.diary.reconciles) > len(registered())
+// awaitResync returns after the reconcile for the start of the agent: earlier changes are unknown.
+func (d *demo) awaitResync(ctx context.Context) error {
+	return d.journal.await(ctx, "the resync at the start of the agent, and its reconcile", func() bool {
+		resyncs := slices.ContainsFunc(d.journal.deliveries, func(d core.Delivery) bool { return d.Event.Resync })
+		return resyncs && len(d.journal.reconciles) > len(registered())
 	})
 }
 
-func (s *scene) agentSettings() []string {
-	ca, cert, key := s.pki.runtime.Paths()
-
+func (d *demo) agentSettings() []string {
+	ca, cert, key := d.pki.runtime.Paths()
 	return []string{
 		"WEBHOOK_PORT=0", "WEBHOOK_BIND=127.0.0.1", "METRICS_PORT=0", "METRICS_BIND=127.0.0.1",
 		"CA_CERT=" + ca, "TLS_CERT=" + cert, "TLS_KEY=" + key,
-		"KCP_ADDR=" + s.operator.addr, "KCP_CONTRACT=" + string(s.settings.contract), "MANAGERS=" + component,
+		"KCP_ADDR=" + d.operator.addr, "KCP_CONTRACT=" + string(d.settings.contract), "MANAGERS=" + component,
 		"SETTLE=" + settle.String(), "LOG_LEVEL=debug", "SHUTDOWN_TIMEOUT=2s",
+		"RESEND_AFTER=0s", // No other webhook delays a commit here. A resend would start one more reconcile.
 	}
 }
 
-// awaitAgent returns when the agent says that it is ready.
-func (s *scene) awaitAgent(ctx context.Context) error {
-	const often = 20 * time.Millisecond
+// awaitAgent returns when the agent is ready.
+func (d *demo) awaitAgent(ctx context.Context) (err error) {
+	ready := func() bool {
+		err = d.agent.ready(ctx)
+		return err == nil
+	}
+	if poll(ctx, ready) != nil {
+		return fmt.Errorf("the agent is not ready: %w", err)
+	}
+	return nil
+}
 
+// poll calls done every 20 ms until it returns true. It fails after patience, and when ctx ends.
+func poll(ctx context.Context, done func() bool) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-
-	tick := time.NewTicker(often)
+	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-
-	for {
-		err := s.agent.ready(ctx)
-		if err == nil {
-			return nil
-		}
-
+	for !done() {
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("it is not ready: %w", err)
+			return ctx.Err()
 		case <-tick.C:
 		}
 	}
+	return nil
 }
 
 func (a *agent) ready(ctx context.Context) error {
 	if a.webhook() == "" || a.metrics() == "" {
-		return errors.New("its log names no addresses yet")
+		return errors.New("no addresses in its log yet")
 	}
-
 	_, err := a.get(ctx, "/readyz")
-
 	return err
 }
 
@@ -135,11 +138,10 @@ func (a *agent) metrics() string { return a.address("metrics") }
 func (a *agent) address(server string) string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-
 	return a.addresses[server]
 }
 
-// stop asks the process to end, and makes it end when it does not.
+// stop ends the process, after a grace period with SIGKILL.
 func (a *agent) stop() error {
 	const grace = 5 * time.Second
 
@@ -163,7 +165,7 @@ func (a *agent) stop() error {
 	return fmt.Errorf("the agent did not end within %v and was killed", grace)
 }
 
-// get returns what the agent answers on its metrics port.
+// get returns a response of the metrics server of the agent.
 func (a *agent) get(ctx context.Context, path string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -189,36 +191,29 @@ func (a *agent) get(ctx context.Context, path string) ([]byte, error) {
 	return body, err
 }
 
-// events returns how many events had that fate, as the agent's metrics count them.
-func (a *agent) events(ctx context.Context, fates ...string) (map[string]float64, error) {
+// events returns the fates of events from the metrics of the agent, by the end of the name.
+func (a *agent) events(ctx context.Context) (map[string]float64, error) {
 	text, err := a.get(ctx, "/metrics")
 	if err != nil {
 		return nil, err
 	}
-
 	counts := make(map[string]float64)
-
 	for line := range strings.Lines(string(text)) {
 		series, value, _ := strings.Cut(strings.TrimSpace(line), " ")
 		name, _, _ := strings.Cut(series, "{")
-
-		for _, fate := range fates {
-			if name == "runtime_watcher_agent_events_"+fate {
-				n, err := strconv.ParseFloat(value, 64)
-				if err != nil {
-					return nil, fmt.Errorf("metric %s: %w", series, err)
-				}
-
-				counts[fate] += n
+		if fate, found := strings.CutPrefix(name, "runtime_watcher_agent_events_"); found {
+			n, err := strconv.ParseFloat(value, 64)
+			if err != nil {
+				return nil, fmt.Errorf("metric %s: %w", series, err)
 			}
+			counts[fate] += n
 		}
 	}
-
 	return counts, nil
 }
 
-// readLog takes from a line of the agent's log where it listens, and what it decides.
-func (s *scene) readLog(line []byte) {
+// readLog takes addresses and decisions from a line of the agent's log.
+func (d *demo) readLog(line []byte) {
 	var record struct {
 		Msg      string `json:"msg"`
 		Server   string `json:"server"`
@@ -227,20 +222,20 @@ func (s *scene) readLog(line []byte) {
 	}
 
 	if json.Unmarshal(line, &record) != nil {
-		return // It is in the file for people to read.
+		return // Such as a panic. The file has it.
 	}
 
 	switch record.Msg {
 	case "listening":
-		s.agent.mu.Lock()
-		s.agent.addresses[record.Server] = record.Address
-		s.agent.mu.Unlock()
+		d.agent.mu.Lock()
+		d.agent.addresses[record.Server] = record.Address
+		d.agent.mu.Unlock()
 	case "reviewed":
-		s.diary.decided(record.Decision)
+		d.journal.decided(record.Decision)
 	}
 }
 
-// lines hands on what is written to it line by line, and to a file.
+// lines copies its input to a file, and passes on each line.
 type lines struct {
 	file io.Writer
 	each func(line []byte)
@@ -250,16 +245,13 @@ type lines struct {
 // Write implements [io.Writer].
 func (l *lines) Write(text []byte) (int, error) {
 	l.rest = append(l.rest, text...)
-
 	for {
 		line, rest, found := bytes.Cut(l.rest, []byte("\n"))
 		if !found {
 			break
 		}
-
 		l.each(line)
 		l.rest = rest
 	}
-
 	return l.file.Write(text)
 }

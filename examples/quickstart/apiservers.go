@@ -14,77 +14,73 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane" //nolint:depguard // An example is not released either.
+	"github.com/runtime-watcher/runtime-watcher/test/controlplane" //nolint:depguard // Neither is released.
 )
 
-// namespace is where everything is, in both clusters.
+// namespace has all objects, in both clusters.
 const namespace = metav1.NamespaceDefault
 
-// startAPIServers starts both clusters at once.
-func (s *scene) startAPIServers(ctx context.Context) (string, error) {
+// startAPIServers starts both clusters concurrently.
+func (d *demo) startAPIServers(ctx context.Context) (string, error) {
 	var (
 		starting sync.WaitGroup
 		errs     [2]error
 	)
 
 	starting.Go(func() {
-		s.controlPlane, errs[0] = s.startAPIServer(ctx, "control-plane", runtimeCRD())
+		d.controlPlane, errs[0] = d.startAPIServer(ctx, "control-plane", runtimeCRD())
 	})
 	starting.Go(func() {
-		s.runtime, errs[1] = s.startAPIServer(ctx, "runtime")
+		d.runtime, errs[1] = d.startAPIServer(ctx, "runtime")
 	})
 	starting.Wait()
-	s.closers = append(s.closers, s.stopAPIServers)
+	d.closers = append(d.closers, d.stopAPIServers)
 
 	if err := errors.Join(errs[:]...); err != nil {
 		return "", err
 	}
 
 	for name, domain := range registered() {
-		if err := s.controlPlane.Client.Create(ctx, newRuntime(name, domain)); err != nil {
+		if err := d.controlPlane.Client.Create(ctx, newRuntime(name, domain)); err != nil {
 			return "", err
 		}
 	}
 
-	return "control plane at " + host(s.controlPlane) + ", runtime at " + host(s.runtime), nil
+	return "control plane at " + host(d.controlPlane) + ", runtime at " + host(d.runtime), nil
 }
 
-func (s *scene) startAPIServer(
+func (d *demo) startAPIServer(
 	ctx context.Context, name string, crds ...*apiextensionsv1.CustomResourceDefinition,
 ) (*controlplane.ControlPlane, error) {
-	logs := filepath.Join(s.logs, name)
+	logs := filepath.Join(d.logs, name)
 	if err := os.Mkdir(logs, 0o700); err != nil {
 		return nil, err
 	}
-
 	return controlplane.Start(ctx, controlplane.Options{
-		CRDs: crds, KubeconfigPath: filepath.Join(s.dir, name+".kubeconfig"), LogDir: logs, Logger: s.log,
+		CRDs: crds, KubeconfigPath: filepath.Join(d.dir, name+".kubeconfig"), LogDir: logs, Logger: d.log,
 	})
 }
 
-func (s *scene) stopAPIServers() error {
+func (d *demo) stopAPIServers() error {
 	var (
 		stopping sync.WaitGroup
 		errs     [2]error
 	)
-
-	for i, cluster := range []*controlplane.ControlPlane{s.controlPlane, s.runtime} {
+	for i, cluster := range []*controlplane.ControlPlane{d.controlPlane, d.runtime} {
 		if cluster != nil {
 			stopping.Go(func() { errs[i] = cluster.Stop() })
 		}
 	}
-
 	stopping.Wait()
-
 	return errors.Join(errs[:]...)
 }
 
-// runtimeKind is what stands for a runtime in the control plane. Any kind would do.
+// runtimeKind is the kind of the objects that represent runtimes. Any kind is possible.
 func runtimeKind() schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: "quickstart.example.com", Version: "v1", Kind: "Runtime"}
 }
 
-// runtimeCRD defines that kind, which consists of metadata only.
+// runtimeCRD defines runtimeKind, with metadata only.
 func runtimeCRD() *apiextensionsv1.CustomResourceDefinition {
 	kind := runtimeKind()
 	crd := &apiextensionsv1.CustomResourceDefinition{}
@@ -92,33 +88,35 @@ func runtimeCRD() *apiextensionsv1.CustomResourceDefinition {
 	crd.Spec = apiextensionsv1.CustomResourceDefinitionSpec{
 		Group: kind.Group,
 		Scope: apiextensionsv1.NamespaceScoped,
-		Names: apiextensionsv1.CustomResourceDefinitionNames{Kind: kind.Kind, ListKind: "RuntimeList", Plural: "runtimes", Singular: "runtime"},
+		Names: apiextensionsv1.CustomResourceDefinitionNames{
+			Kind: kind.Kind, ListKind: "RuntimeList", Plural: "runtimes", Singular: "runtime",
+		},
 		Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
 			Name: kind.Version, Served: true, Storage: true,
-			Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object"}},
-			AdditionalPrinterColumns: []apiextensionsv1.CustomResourceColumnDefinition{
-				{Name: "Domain", Type: "string", JSONPath: ".metadata.annotations." + controllerruntime.DomainAnnotation},
+			Schema: &apiextensionsv1.CustomResourceValidation{
+				OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object"},
 			},
+			AdditionalPrinterColumns: []apiextensionsv1.CustomResourceColumnDefinition{{
+				Name: "Domain", Type: "string", JSONPath: ".metadata.annotations." + controllerruntime.DomainAnnotation,
+			}},
 		}},
 	}
-
 	return crd
 }
 
-// registered are the runtimes that the control plane knows, and their domains. Nothing happens in the second one, so that one can see that
-// nobody looks at it.
+// registered returns the domains of the runtimes in the control plane. Nothing changes in the
+// second one, so there must be no reconcile for it.
 func registered() map[string]string {
 	return map[string]string{runtimeName: runtimeDomain, "runtime-2": "runtime-2.example.com"}
 }
 
-// newRuntime registers a runtime, by its name and its domain.
+// newRuntime returns an object that represents a runtime.
 func newRuntime(name, domain string) *unstructured.Unstructured {
 	runtime := &unstructured.Unstructured{}
 	runtime.SetGroupVersionKind(runtimeKind())
 	runtime.SetNamespace(namespace)
 	runtime.SetName(name)
 	runtime.SetAnnotations(map[string]string{controllerruntime.DomainAnnotation: domain})
-
 	return runtime
 }
 

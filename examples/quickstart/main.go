@@ -1,7 +1,8 @@
-// Quickstart shows Runtime Watcher at work on one machine: a real control plane and a real runtime, the agent, an operator that
-// listens, and what becomes of five writes. It checks what it shows, and its exit code tells.
+// Quickstart runs Runtime Watcher on one machine: two real API servers, the agent and an operator.
+// It makes five writes, and prints and checks the effect of each. The exit code is 0 only if each
+// effect is the expected one.
 //
-// Begin with operator.go, which is what an operator needs; runtime.go is the other end.
+// Start with operator.go, the side of the operator. runtime.go is the side of the runtime.
 package main
 
 import (
@@ -12,10 +13,10 @@ import (
 )
 
 func main() {
-	// A closed terminal or pipe ends it like Ctrl-C does: in good order.
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
+	// A closed terminal or pipe ends it gracefully, as Ctrl-C does.
+	ctx, stop := signal.NotifyContext(context.Background(),
+		os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
 	err := run(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr)
-
 	stop()
 	os.Exit(exitCode(err))
 }

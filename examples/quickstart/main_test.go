@@ -30,13 +30,13 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// program is the quickstart as a process, in a session of its own: whatever it starts belongs to that session.
+// program is the quickstart as a process. It has its own session, with all its child processes.
 type program struct {
 	cmd    *exec.Cmd
 	stdout *bufio.Scanner
 	text   strings.Builder
 	stderr bytes.Buffer
-	// tmp is where it puts its files.
+	// tmp is its folder for temporary files.
 	tmp string
 }
 
@@ -47,7 +47,8 @@ func start(t *testing.T, env []string, args ...string) *program {
 		t.Skip("starts two API servers, which -short leaves out")
 	}
 
-	_ = os.Getenv("RUNTIME_WATCHER_SOURCES") // As test/rig does, so that results from before a change of the agent are not taken.
+	// A change of the agent must not leave cached results of this test: see the Makefile.
+	_ = os.Getenv("RUNTIME_WATCHER_SOURCES")
 
 	self, err := os.Executable()
 	if err != nil {
@@ -104,7 +105,7 @@ func (p *program) end(t *testing.T) int {
 	return p.cmd.ProcessState.ExitCode()
 }
 
-// signal is sent to the process group, as a terminal does.
+// signal signals the process group, as a terminal does.
 func (p *program) signal(t *testing.T, signal syscall.Signal) {
 	t.Helper()
 
@@ -113,13 +114,13 @@ func (p *program) signal(t *testing.T, signal syscall.Signal) {
 	}
 }
 
-// children lists the processes of its session that run, besides itself.
+// children returns the other running processes of its session.
 func (p *program) children(t *testing.T) (children []process) {
 	t.Helper()
 
 	stats, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil || len(stats) == 0 {
-		t.Skip("no /proc, which tells what runs")
+		t.Skip("needs /proc")
 	}
 
 	for _, path := range stats {
@@ -142,7 +143,7 @@ type process struct {
 	name, state string
 }
 
-// parseStat reads a line of proc_pid_stat(5). The name is in parentheses, and may have some itself.
+// parseStat reads a line of proc_pid_stat(5). The name is in parentheses, and may contain some.
 func parseStat(stat string) (p process, session int) {
 	const (
 		state          = 0
@@ -158,7 +159,7 @@ func parseStat(stat string) (p process, session int) {
 	return p, session
 }
 
-// checkNothingLeft waits a moment for processes that somebody else has to end, and not at all where grace is 0.
+// checkNothingLeft fails if a child process still runs after grace.
 func (p *program) checkNothingLeft(t *testing.T, grace time.Duration) {
 	t.Helper()
 
@@ -180,7 +181,7 @@ func (p *program) checkNothingLeft(t *testing.T, grace time.Duration) {
 	}
 }
 
-// checkNoFiles makes sure that its temporary directory is empty.
+// checkNoFiles fails unless its temporary folder is empty.
 func (p *program) checkNoFiles(t *testing.T) {
 	t.Helper()
 
@@ -220,22 +221,23 @@ func TestDemoRunsThrough(t *testing.T) {
 	}
 }
 
-// checkOutput makes sure that each step has its line.
+// checkOutput fails unless each step has its line.
 func checkOutput(t *testing.T, contract, text string) {
 	t.Helper()
 
 	reconciles := "3"
 	if contract == "v1" {
-		reconciles = "[34]" // The first object names the owner for a resync, too, which may come while its change is reconciled.
+		// The first object names the owner for a resync, which may arrive during the first reconcile.
+		reconciles = "[34]"
 	}
 
 	for _, want := range []string{
 		"create .* accepted +started +[0-9]+ ms after the commit, sees replicas 1, image app:v1",
 		"replicas 1 to 2 .* accepted +started +[0-9]+ ms after the commit, sees replicas 2, image app:v1",
-		"only metadata.* unchanged +none, as it should be",
-		"dry run.* dry_run +none, as it should be",
+		"only metadata.* unchanged +none, as expected",
+		"dry run.* dry_run +none, as expected",
 		"delete .* accepted +started +[0-9]+ ms after the commit, sees no Deployment",
-		"3 of 5 writes mattered, " + reconciles + " reconciles started, all of runtime-1, none of runtime-2",
+		"3 of 5 writes mattered. " + reconciles + " reconciles started: all of runtime-1, none of runtime-2",
 	} {
 		if !matches(want, text) {
 			t.Errorf("no %q in\n%s", want, text)
@@ -255,7 +257,7 @@ func TestCtrlCAtAnyMomentLeavesNothingBehind(t *testing.T) {
 		{"agent starts", "  operator  ", nil, exitInterrupted},
 		{"webhook takes effect", "  agent  ", nil, exitInterrupted},
 		{"between writes", "  create  ", nil, exitInterrupted},
-		{"serving", "What happens", []string{"--serve"}, 0},
+		{"serving", "Decisions, deliveries", []string{"--serve"}, 0},
 	} {
 		t.Run(moment.name, func(t *testing.T) {
 			t.Parallel()
@@ -307,10 +309,10 @@ func compiles(children []process) bool {
 
 func TestKilledItLeavesNoProcessBehind(t *testing.T) {
 	p := start(t, nil, "--serve")
-	p.readUntil(t, "What happens")
+	p.readUntil(t, "Decisions, deliveries")
 
 	if len(p.children(t)) == 0 {
-		t.Error("no children while it serves, want API servers and agent")
+		t.Error("no child processes with --serve, want API servers and agent")
 	}
 
 	p.signal(t, syscall.SIGKILL)
@@ -320,7 +322,7 @@ func TestKilledItLeavesNoProcessBehind(t *testing.T) {
 
 func TestAnAgentThatEndsIsAFailureWithLogs(t *testing.T) {
 	p := start(t, nil, "--serve")
-	p.readUntil(t, "What happens")
+	p.readUntil(t, "Decisions, deliveries")
 
 	for _, child := range p.children(t) {
 		if child.name == "agent" {
@@ -338,13 +340,13 @@ func TestAnAgentThatEndsIsAFailureWithLogs(t *testing.T) {
 
 	for _, want := range []string{"the agent ended", "signal: killed", "see agent.log"} {
 		if !strings.Contains(p.stderr.String(), want) {
-			t.Errorf("nothing about %q in\n%s", want, &p.stderr)
+			t.Errorf("no %q in\n%s", want, &p.stderr)
 		}
 	}
 
 	logs, err := filepath.Glob(filepath.Join(p.tmp, "*", "logs", "agent.log"))
 	if err != nil || len(logs) != 1 || !strings.Contains(p.stderr.String(), filepath.Dir(logs[0])) {
-		t.Errorf("logs are %v, %v; want agent.log, where stderr says:\n%s", logs, err, &p.stderr)
+		t.Errorf("logs %v, %v; want agent.log in the folder that stderr names:\n%s", logs, err, &p.stderr)
 	}
 }
 
@@ -364,7 +366,7 @@ func TestWrongSettings(t *testing.T) {
 
 			err := run(t.Context(), c.args, func(string) string { return c.env }, io.Discard, &stderr)
 			if exitCode(err) != exitUsage || !strings.Contains(stderr.String(), c.want) {
-				t.Errorf("exit code %d, want %d, with %q and not %q", exitCode(err), exitUsage, c.want, &stderr)
+				t.Errorf("exit code %d, want %d; no %q in %q", exitCode(err), exitUsage, c.want, &stderr)
 			}
 		})
 	}

@@ -20,18 +20,19 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
-// component is the name by which runtimes know the operator: the manager of their watches.
+// component is the name of the operator in the runtimes: the manager of their watches.
 const component = "quickstart"
 
-// operator looks at a runtime whenever it is told to.
+// operator reads the state of a runtime at each reconcile.
 type operator struct {
 	addr string
-	// clusters are the runtimes that it can reach. There is only one here.
+	// clusters has a client for each runtime. Here it is one.
 	clusters map[string]client.Reader
-	diary    *diary
+	journal  *journal
 }
 
-// embed makes an operator listen: a change in a runtime reconciles the Runtime of that name, and no other. This is all it takes.
+// embed adds a listener to an operator. A change in a runtime reconciles the Runtime of that name,
+// and no other.
 func (o *operator) embed(ctx context.Context, mgr manager.Manager, port net.Listener, keys httpmtls.Source) error {
 	object := &metav1.PartialObjectMetadata{}
 	object.SetGroupVersionKind(runtimeKind())
@@ -46,44 +47,42 @@ func (o *operator) embed(ctx context.Context, mgr manager.Manager, port net.List
 	if err != nil {
 		return err
 	}
-	return errors.Join(mgr.Add(events), builder.ControllerManagedBy(mgr).For(object).WatchesRawSource(source).Complete(o))
+	return errors.Join(mgr.Add(events),
+		builder.ControllerManagedBy(mgr).For(object).WatchesRawSource(source).Complete(o))
 }
 
-// Reconcile looks at the whole of what it cares for in a runtime, as an event only says that there is something to see.
+// Reconcile reads all watched objects of a runtime, as an event is only a hint to look.
 func (o *operator) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	started := time.Now()
-
-	sees := "nothing to look at"
-
+	sees := "nothing"
 	if cluster, reachable := o.clusters[request.Name]; reachable {
 		var err error
 		if sees, err = look(ctx, cluster); err != nil {
 			return reconcile.Result{}, err
 		}
 	}
-
-	o.diary.reconciled(reconciled{runtime: request.Name, started: started, sees: sees})
-
+	o.journal.reconciled(reconciled{runtime: request.Name, started: started, sees: sees})
 	return reconcile.Result{}, nil
 }
 
-// options are not needed for an operator to listen: these take a port that is bound already, and a note of each delivery.
+// options are for this demo only: a bound port, and a journal of the deliveries.
 func (o *operator) options(port net.Listener, keys httpmtls.Source) controllerruntime.ComponentOptions {
 	return controllerruntime.ComponentOptions{
 		Listener: listener.Options{Listener: port, TLS: httpmtls.ServerTLSConfig(keys)},
 		Source: controllerruntime.SourceOptions{Handled: func(d core.Delivery, _ int, err error) {
 			if err == nil {
-				o.diary.delivered(d)
+				o.journal.delivered(d)
 			}
 		}},
 	}
 }
 
-// startOperator runs the operator in this process, and returns when it has looked at every runtime once, as controllers do.
-func (s *scene) startOperator(ctx context.Context) (string, error) {
-	mgr, err := manager.New(s.controlPlane.Config, manager.Options{
+// startOperator runs the operator in this process. It returns after the first reconcile of each
+// runtime.
+func (d *demo) startOperator(ctx context.Context) (string, error) {
+	mgr, err := manager.New(d.controlPlane.Config, manager.Options{
 		Metrics: metricsserver.Options{BindAddress: "0"},
-		Scheme:  s.controlPlane.Client.Scheme(),
+		Scheme:  d.controlPlane.Client.Scheme(),
 	})
 	if err != nil {
 		return "", err
@@ -94,38 +93,36 @@ func (s *scene) startOperator(ctx context.Context) (string, error) {
 		return "", err
 	}
 
-	s.operator = &operator{
+	d.operator = &operator{
 		addr:     port.Addr().String(),
-		clusters: map[string]client.Reader{runtimeName: s.runtime.Client},
-		diary:    &s.diary,
+		clusters: map[string]client.Reader{runtimeName: d.runtime.Client},
+		journal:  &d.journal,
 	}
-	if err := s.operator.embed(ctx, mgr, port, s.pki.operator); err != nil {
+	if err := d.operator.embed(ctx, mgr, port, d.pki.operator); err != nil {
 		return "", errors.Join(err, port.Close())
 	}
 
-	s.runManager(ctx, mgr)
+	d.runManager(ctx, mgr)
 
-	return fmt.Sprintf("in the control plane: reconciles Runtimes, listens at %s", s.operator.addr),
-		s.diary.await(ctx, "the first look at the runtimes", func() bool { return len(s.diary.reconciles) >= len(registered()) })
+	return fmt.Sprintf("in the control plane: reconciles Runtimes, listens at %s", d.operator.addr),
+		d.journal.await(ctx, "the first reconcile of each runtime", func() bool {
+			return len(d.journal.reconciles) >= len(registered())
+		})
 }
 
-// runManager runs the manager until the end, which is later than that of ctx: the agent, which ends before, shall have somebody to talk to.
-func (s *scene) runManager(ctx context.Context, mgr manager.Manager) {
+// runManager runs the manager beyond the end of ctx, until the agent has ended.
+func (d *demo) runManager(ctx context.Context, mgr manager.Manager) {
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	ended := make(chan error, 1)
-
 	go func() {
 		err := mgr.Start(ctx)
 		if ctx.Err() == nil {
-			s.fail(fmt.Errorf("the operator ended: %w\n  next: see quickstart.log", err))
+			d.fail(fmt.Errorf("the operator ended: %w\n  next: see quickstart.log", err))
 		}
-
 		ended <- err
 	}()
-
-	s.closers = append(s.closers, func() error {
+	d.closers = append(d.closers, func() error {
 		stop()
-
 		return <-ended
 	})
 }

@@ -11,18 +11,18 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
 )
 
-// What the runtime's certificate says. The domain is also registered in the control plane: the SAN is pinned to it.
+// The CN and SAN of the runtime's certificate. The control plane registers the same domain.
 const (
 	runtimeName   = "runtime-1"
 	runtimeDomain = "runtime-1.example.com"
 )
 
-// pki is a throw-away certificate authority and what it has issued. In production cert-manager does this.
+// pki is a throw-away CA with its certificates. In production, use cert-manager.
 type pki struct {
 	ca *testpki.CA
-	// operator is what the listener serves with, and the CA that it trusts.
+	// operator is the certificate of the listener, and the CA that it trusts.
 	operator *httpmtls.Material
-	// runtime is the secret that is mounted into the agent: ca.crt, tls.crt and tls.key.
+	// runtime is the Secret of the agent: ca.crt, tls.crt and tls.key.
 	runtime *testpki.Volume
 }
 
@@ -31,17 +31,14 @@ func newPKI(dir string) (*pki, error) {
 	if err != nil {
 		return nil, err
 	}
-
 	operator, err := operatorMaterial(ca)
 	if err != nil {
 		return nil, err
 	}
-
 	runtime, err := runtimeSecret(ca, dir)
 	if err != nil {
 		return nil, err
 	}
-
 	return &pki{ca: ca, operator: operator, runtime: runtime}, nil
 }
 
@@ -50,16 +47,14 @@ func operatorMaterial(ca *testpki.CA) (*httpmtls.Material, error) {
 	if err != nil {
 		return nil, err
 	}
-
 	key, err := leaf.KeyPEM()
 	if err != nil {
 		return nil, err
 	}
-
 	return httpmtls.NewMaterial(ca.PEM(), leaf.CertPEM(), key)
 }
 
-// runtimeSecret issues one certificate for both: the runtime's identity in the control plane, and the agent's webhook.
+// runtimeSecret issues one certificate for two uses: the identity of the runtime, and the webhook.
 func runtimeSecret(ca *testpki.CA, dir string) (*testpki.Volume, error) {
 	leaf, err := ca.Client(runtimeName, testpki.Options{
 		DNSNames: []string{runtimeDomain},
@@ -84,15 +79,13 @@ func runtimeSecret(ca *testpki.CA, dir string) (*testpki.Volume, error) {
 	return volume, nil
 }
 
-func (s *scene) issueCertificates(context.Context) (string, error) {
-	if err := os.Mkdir(s.keys(), 0o700); err != nil {
+func (d *demo) issueCertificates(context.Context) (string, error) {
+	if err := os.Mkdir(d.keys(), 0o700); err != nil {
 		return "", err
 	}
-
 	var err error
-	if s.pki, err = newPKI(s.keys()); err != nil {
+	if d.pki, err = newPKI(d.keys()); err != nil {
 		return "", err
 	}
-
-	return fmt.Sprintf("from a throw-away CA: for %s, whose domain is %s", runtimeName, runtimeDomain), nil
+	return fmt.Sprintf("of a throw-away CA, for %s with the domain %s", runtimeName, runtimeDomain), nil
 }

@@ -2,7 +2,8 @@ package main
 
 import "syscall"
 
-// ownGroup keeps Ctrl-C from a child, which is ended in good order instead; and when this process is killed, the system kills the child.
+// ownGroup keeps Ctrl-C from a child process, which ends gracefully later. The kernel kills the
+// child when this process is killed.
 func ownGroup() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }

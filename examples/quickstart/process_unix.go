@@ -4,5 +4,5 @@ package main
 
 import "syscall"
 
-// ownGroup keeps Ctrl-C from a child, which is ended in good order instead.
+// ownGroup keeps Ctrl-C from a child process, which ends gracefully later.
 func ownGroup() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }

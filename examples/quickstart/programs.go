@@ -13,41 +13,42 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane" //nolint:depguard // An example is not released either.
+	"github.com/runtime-watcher/runtime-watcher/test/controlplane" //nolint:depguard // Neither is released.
 )
 
-// build makes sure that the programs are there. The first time takes minutes.
-func (s *scene) build(ctx context.Context) (string, error) {
+// build builds missing or outdated programs. The first build takes minutes.
+func (d *demo) build(ctx context.Context) (string, error) {
 	var err error
 
-	s.assets, err = controlplane.Assets(ctx, controlplane.AssetsOptions{
-		Kubectl:  s.buildsKubectl(),
-		Progress: progress{s.report, "controlplane: "},
+	d.assets, err = controlplane.Assets(ctx, controlplane.AssetsOptions{
+		Kubectl:  d.buildsKubectl(),
+		Progress: progress{d.report, "controlplane: "},
 	})
 	if err != nil {
 		return "", err
 	}
 
-	if s.agentBinary, err = buildAgent(ctx, s.dir); err != nil {
+	if d.agentBinary, err = buildAgent(ctx, d.dir); err != nil {
 		return "", err
 	}
 
-	version, err := exec.CommandContext(ctx, filepath.Join(s.assets, "kube-apiserver"), "--version").Output()
+	version, err := exec.CommandContext(ctx, filepath.Join(d.assets, "kube-apiserver"), "--version").Output()
 	if err != nil {
-		return "", fmt.Errorf("ask kube-apiserver for its version: %w", err)
+		return "", fmt.Errorf("kube-apiserver --version: %w", err)
 	}
 
-	return fmt.Sprintf("kube-apiserver %s and its etcd, agent: built from source", strings.TrimPrefix(strings.TrimSpace(string(version)), "Kubernetes ")), nil
+	name := strings.TrimPrefix(strings.TrimSpace(string(version)), "Kubernetes ")
+	return fmt.Sprintf("kube-apiserver %s and its etcd, agent: built from source", name), nil
 }
 
-// buildsKubectl reports whether there is a use for a kubectl, and none.
-func (s *scene) buildsKubectl() bool {
+// buildsKubectl reports whether --serve needs a kubectl.
+func (d *demo) buildsKubectl() bool {
 	_, err := exec.LookPath("kubectl")
-
-	return s.settings.serve && err != nil && os.Getenv(controlplane.AssetsEnv) == ""
+	return d.settings.serve && err != nil && os.Getenv(controlplane.AssetsEnv) == ""
 }
 
-// buildAgent compiles the agent, or finds that it is up to date. What the compilers leave in scratch when they are interrupted, the caller removes.
+// buildAgent compiles the agent if it is outdated. The caller removes scratch, where interrupted
+// compilers leave files.
 func buildAgent(ctx context.Context, scratch string) (string, error) {
 	root, err := repository()
 	if err != nil {
@@ -59,7 +60,7 @@ func buildAgent(ctx context.Context, scratch string) (string, error) {
 	cmd.Dir = filepath.Join(root, "cmd", "agent")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOTMPDIR="+scratch)
 	cmd.SysProcAttr = ownGroup()
-	// As Ctrl-C does: the compilers, too. The go command alone would leave them running.
+	// The whole group: the go command alone would leave the compilers behind.
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
 	cmd.WaitDelay = 10 * time.Second
 
@@ -75,22 +76,19 @@ func buildAgent(ctx context.Context, scratch string) (string, error) {
 	return path, nil
 }
 
-// repository returns the root of the repository, which holds the source of the agent.
+// repository returns the root of the repository, with the source of the agent.
 func repository() (string, error) {
-	_, source, _, _ := runtime.Caller(0) // Not a path when built with -trimpath.
-	working, _ := os.Getwd()             // Without, the source counts.
-
+	_, source, _, _ := runtime.Caller(0) // No path with -trimpath.
+	working, _ := os.Getwd()             // On error, only source counts.
 	for _, dir := range []string{filepath.Dir(source), working} {
 		for ; filepath.IsAbs(dir); dir = filepath.Dir(dir) {
 			if _, err := os.Stat(filepath.Join(dir, "cmd", "agent", "go.mod")); err == nil {
 				return dir, nil
 			}
-
 			if dir == filepath.Dir(dir) {
 				break
 			}
 		}
 	}
-
-	return "", errors.New("the source of the agent is not found: run this in a clone of the repository")
+	return "", errors.New("no source of the agent: run this in a clone of the repository")
 }

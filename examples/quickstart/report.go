@@ -10,47 +10,44 @@ import (
 	"time"
 )
 
-// report is what a person reads.
+// report writes the output.
 type report struct {
 	mu  sync.Mutex
 	out io.Writer
 }
 
-// printf writes at once. That nobody reads any more is told by a signal.
+// printf writes at once. A closed pipe ends the program by SIGPIPE.
 func (r *report) printf(format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-
 	_, _ = fmt.Fprintf(r.out, format, args...)
 }
 
 func (r *report) title(s settings) {
-	r.printf("Runtime Watcher: a change in a runtime starts a reconcile in the control plane (contract %s)\n\n", s.contract)
+	r.printf("Runtime Watcher: a change in a runtime starts a reconcile in the control plane (contract %s)\n\n",
+		s.contract)
 }
 
-// columns of the preparation, and of the steps.
+// The columns of stages and steps.
 const (
 	stageFormat = "  %-13s %-76s %7s\n"
 	beatFormat  = "  %-13s ... %s\n"
 	rowFormat   = "  %-36s %8s   %-15s %s\n"
 )
 
-// stage prints what became of a part of the preparation and how long it took, and a sign of life when that is long.
+// stage runs a stage and prints its result and duration. A long stage also prints its progress.
 func (r *report) stage(ctx context.Context, stage stage) error {
 	began := time.Now()
 	stop := r.beat(stage, began)
 	result, err := stage.prepare(ctx)
-
 	stop()
-
 	if err == nil {
 		r.printf(stageFormat, stage.name, result, seconds(time.Since(began)))
 	}
-
 	return err
 }
 
-// beat prints a sign of life of a stage from time to time until it is stopped.
+// beat prints the progress of a stage every 10 s until stop is called.
 func (r *report) beat(stage stage, began time.Time) (stop func()) {
 	const often = 10 * time.Second
 
@@ -67,7 +64,8 @@ func (r *report) beat(stage stage, began time.Time) (stop func()) {
 			case <-done:
 				return
 			case <-tick.C:
-				r.printf(beatFormat, stage.name, fmt.Sprintf("%s (%.0f s so far)", stage.doing, time.Since(began).Seconds()))
+				r.printf(beatFormat, stage.name,
+					fmt.Sprintf("%s (%.0f s so far)", stage.doing, time.Since(began).Seconds()))
 			}
 		}
 	})
@@ -78,7 +76,7 @@ func (r *report) beat(stage stage, began time.Time) (stop func()) {
 	}
 }
 
-// progress prints what a build says, without its prefix.
+// progress prints the progress of a build, without its prefix.
 type progress struct {
 	report *report
 	prefix string
@@ -87,31 +85,29 @@ type progress struct {
 // Write implements [io.Writer].
 func (p progress) Write(text []byte) (int, error) {
 	p.report.printf(beatFormat, "", strings.TrimPrefix(strings.TrimSpace(string(text)), p.prefix))
-
 	return len(text), nil
 }
 
 func (r *report) heading() {
-	r.printf("\nWrites to Deployment %s/%s in the runtime, and what comes of them:\n\n", namespace, deploymentName)
+	r.printf("\nWrites to Deployment %s/%s in the runtime, and their effects:\n\n", namespace, deploymentName)
 	r.printf(rowFormat, "WRITE", "TOOK", "AGENT DECIDES", "RECONCILE IN THE CONTROL PLANE")
 }
 
-// row is a step that was played.
+// row is the result of a step.
 type row struct {
 	does, decision, sees string
 	took, wait           time.Duration
 }
 
 func (r *report) row(line row) {
-	what := "none, as it should be"
+	effect := "none, as expected"
 	if line.sees != "" {
-		what = fmt.Sprintf("started %4s after the commit, sees %s", millis(line.wait), line.sees)
+		effect = fmt.Sprintf("started %4s after the commit, sees %s", millis(line.wait), line.sees)
 	}
-
-	r.printf(rowFormat, line.does, millis(line.took), line.decision, what)
+	r.printf(rowFormat, line.does, millis(line.took), line.decision, effect)
 }
 
-// sum is what there is to say at the end.
+// sum is the result of all steps.
 type sum struct {
 	waits              []time.Duration
 	writes, reconciles int
@@ -120,12 +116,14 @@ type sum struct {
 }
 
 func (r *report) summary(s sum) {
-	r.printf("\nAll as it should be, in %s: %d of %d writes mattered, %d reconciles started, all of %s, none of runtime-2.\n",
+	r.printf("\nAll effects are as expected, after %s. %d of %d writes mattered. "+
+		"%d reconciles started: all of %s, none of runtime-2.\n",
 		seconds(s.took), len(s.waits), s.writes, s.reconciles, runtimeName)
-	r.printf("From commit to reconcile: %s to %s, most of it the settle time of %s, which the agent waits\n"+
-		"so that the operator does not look before the write is committed.\n",
+	r.printf("From commit to reconcile: %s to %s. Of these, the agent waits %s (the settle time),\n"+
+		"so that the operator does not look before the commit.\n",
 		millis(slices.Min(s.waits)), millis(slices.Max(s.waits)), millis(settle))
-	r.printf("The agent's accounts, with the first look that it asked for: %.0f accepted = %.0f delivered + %.0f coalesced, 0 dropped.\n",
+	r.printf("Events, with the resync at the start of the agent: "+
+		"%.0f accepted = %.0f delivered + %.0f coalesced, 0 dropped.\n",
 		s.counts["accepted_total"], s.counts["delivered_total"], s.counts["coalesced_total"])
 }
 

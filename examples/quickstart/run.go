@@ -14,10 +14,10 @@ import (
 const (
 	exitFailure     = 1
 	exitUsage       = 2
-	exitInterrupted = 130 // What a shell says of a program that Ctrl-C has ended.
+	exitInterrupted = 130 // As in a shell: 128 + SIGINT.
 )
 
-// errInterrupted means that somebody ended the program before it was through.
+// errInterrupted means that a signal ended the program before its last step.
 var errInterrupted = errors.New("interrupted")
 
 func exitCode(err error) int {
@@ -33,18 +33,17 @@ func exitCode(err error) int {
 	}
 }
 
-// run is the whole program. When it returns, whatever it has started has ended, and stderr has been told of the error.
+// run is the whole program. It prints its error to stderr. Everything that it starts ends before it
+// returns.
 func run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) error {
 	settings, err := parse(args, getenv)
 
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		_, err = io.WriteString(stdout, help())
-
 		return err
 	case err != nil:
 		fmt.Fprintf(stderr, "quickstart: %v\n", err)
-
 		return err
 	}
 
@@ -52,7 +51,7 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 
 	switch {
 	case errors.Is(err, errInterrupted):
-		fmt.Fprintln(stderr, "quickstart: interrupted; everything it had started has ended, and its files are gone")
+		fmt.Fprintln(stderr, "quickstart: interrupted; all its processes have ended, and its files are removed")
 	case err != nil:
 		fmt.Fprintf(stderr, "\nquickstart: %v\n", err)
 	}
@@ -60,32 +59,32 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 	return err
 }
 
-// show sets the scene, plays the steps, and clears up, whatever happens.
+// show runs the demo and removes its processes and files.
 func show(ctx context.Context, settings settings, report *report) (err error) {
 	ctx, cancel := withStarter(ctx)
 	defer cancel()
 
-	s, err := newScene(settings, report)
+	d, err := newDemo(settings, report)
 	if err != nil {
 		return err
 	}
 
-	// Whoever ended it is told so, and not of the many things that fail because of it.
+	// After a signal, errInterrupted replaces the errors that the signal causes.
 	defer func() {
 		if ctx.Err() != nil {
-			err = s.interrupted()
+			err = d.interrupted()
 		}
 
-		err = errors.Join(err, s.clear(err))
+		err = errors.Join(err, d.clear(err))
 	}()
 
-	// What breaks meanwhile, such as the agent, ends everything with its own error.
+	// A failure meanwhile, such as the end of the agent, ends the demo with its own error.
 	running, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 
-	s.fail = fail
+	d.fail = fail
 
-	err = s.play(running)
+	err = d.play(running)
 	if running.Err() != nil {
 		return context.Cause(running)
 	}
@@ -93,18 +92,15 @@ func show(ctx context.Context, settings settings, report *report) (err error) {
 	return err
 }
 
-// withStarter ends the context when the process that started this one has ended: `go run` does not pass on every signal.
+// withStarter ends the context at the end of the parent process: `go run` does not pass on every
+// signal.
 func withStarter(parent context.Context) (context.Context, context.CancelFunc) {
 	var watching sync.WaitGroup
-
 	ctx, cancel := context.WithCancel(parent)
-
 	watching.Go(func() {
 		defer cancel()
-
 		awaitOrphaned(ctx)
 	})
-
 	return ctx, func() {
 		cancel()
 		watching.Wait()
@@ -113,10 +109,8 @@ func withStarter(parent context.Context) (context.Context, context.CancelFunc) {
 
 func awaitOrphaned(ctx context.Context) {
 	const often = 500 * time.Millisecond
-
 	tick := time.NewTicker(often)
 	defer tick.Stop()
-
 	for starter := os.Getppid(); os.Getppid() == starter; {
 		select {
 		case <-ctx.Done():

@@ -17,16 +17,16 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// deploymentName is the object in the runtime that is written to.
+// deploymentName is the name of the written object in the runtime.
 const deploymentName = "demo"
 
-// watched is the label of the objects in the runtime that the operator cares for.
+// watched returns the label of watched objects in the runtime.
 func watched() map[string]string { return map[string]string{"watched": "true"} }
 
-// watch tells the API server of the runtime to ask the agent about Deployments with the label, and returns when it does.
-func (s *scene) watch(ctx context.Context) (string, error) {
+// watch registers the webhook for Deployments with the label, and returns when it is in effect.
+func (d *demo) watch(ctx context.Context) (string, error) {
 	configuration, err := admission.WebhookConfiguration("runtime-watcher",
-		admission.Endpoint{URL: "https://" + s.agent.webhook(), CABundle: s.pki.ca.PEM()},
+		admission.Endpoint{URL: "https://" + d.agent.webhook(), CABundle: d.pki.ca.PEM()},
 		[]admission.Watch{{
 			Name:     types.NamespacedName{Namespace: namespace, Name: component},
 			Manager:  component,
@@ -36,28 +36,27 @@ func (s *scene) watch(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-
-	if err := s.runtime.Client.Create(ctx, configuration); err != nil {
+	if err := d.runtime.Client.Create(ctx, configuration); err != nil {
 		return "", err
 	}
-
-	return "in the runtime: asks the agent about Deployments with the label watched=true", s.awaitReviews(ctx)
+	return "in the runtime: the agent reviews Deployments with the label watched=true", d.awaitReviews(ctx)
 }
 
-// awaitReviews makes dry-run writes, of which nothing becomes, until the agent is asked: the configuration takes effect after about a second.
-func (s *scene) awaitReviews(ctx context.Context) error {
+// awaitReviews makes dry-run writes until the agent gets a review: a webhook configuration takes
+// effect after about a second.
+func (d *demo) awaitReviews(ctx context.Context) error {
 	const often = 200 * time.Millisecond
 
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 
 	for {
-		if err := s.runtime.Client.Create(ctx, newDeployment(1), client.DryRunAll); err != nil {
-			return fmt.Errorf("a dry run, to see whether the API server asks the agent: %w", err)
+		if err := d.runtime.Client.Create(ctx, newDeployment(1), client.DryRunAll); err != nil {
+			return fmt.Errorf("a dry run, to test the webhook: %w", err)
 		}
 
 		waiting, cancel := context.WithTimeout(ctx, often)
-		err := s.diary.await(waiting, "a decision of the agent", func() bool { return len(s.diary.decisions) > 0 })
+		err := d.journal.await(waiting, "a decision of the agent", func() bool { return len(d.journal.decisions) > 0 })
 
 		cancel()
 
@@ -67,15 +66,14 @@ func (s *scene) awaitReviews(ctx context.Context) error {
 	}
 }
 
-// newDeployment returns the object that is written to. No controller runs in this runtime, so no pod starts.
+// newDeployment returns the written object. No controller runs in this runtime, so no pod starts.
 func newDeployment(replicas int32) *appsv1.Deployment {
 	labels := watched()
-
 	return &appsv1.Deployment{
 		TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"},
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: namespace, Name: deploymentName, Labels: labels,
-			// Only contract v1 needs it: the others take the name of the runtime from its certificate.
+			// For contract v1 only: the others take the name of the runtime from its certificate.
 			Annotations: map[string]string{core.OwnerAnnotation: namespace + "/" + runtimeName},
 		},
 		Spec: appsv1.DeploymentSpec{
@@ -89,23 +87,21 @@ func newDeployment(replicas int32) *appsv1.Deployment {
 	}
 }
 
-// look is what the operator does in a runtime. It returns what it saw.
+// look reads the state of a runtime, for the operator.
 func look(ctx context.Context, cluster client.Reader) (string, error) {
 	var deployment appsv1.Deployment
-
 	err := cluster.Get(ctx, client.ObjectKey{Namespace: namespace, Name: deploymentName}, &deployment)
-
 	switch {
 	case apierrors.IsNotFound(err):
 		return "no Deployment", nil
 	case err != nil:
 		return "", err
 	default:
-		return sight(*deployment.Spec.Replicas, deployment.Spec.Template.Spec.Containers[0].Image), nil
+		return describe(*deployment.Spec.Replicas, deployment.Spec.Template.Spec.Containers[0].Image), nil
 	}
 }
 
-// sight says what there is to see of a Deployment.
-func sight(replicas int32, image string) string {
+// describe returns the state of a Deployment in words.
+func describe(replicas int32, image string) string {
 	return fmt.Sprintf("replicas %d, image %s", replicas, image)
 }

@@ -10,7 +10,7 @@ import (
 )
 
 const byHand = `
-Everything goes on running. In another terminal:
+All programs continue to run. In another terminal:
 
   export KUBECONFIG=%[1]s/runtime.kubeconfig%[2]s
   kubectl create -f %[1]s/demo.yaml
@@ -23,22 +23,20 @@ Everything goes on running. In another terminal:
   curl -s http://%[3]s/metrics | grep ^runtime_watcher_agent_events
   tail -f %[1]s/logs/agent.log
 
-What happens meanwhile (Ctrl-C ends it):
+Decisions, deliveries and reconciles (Ctrl-C ends it):
 
 `
 
-// serve tells what can be done by hand, and shows what comes of it, until ctx ends.
-func (s *scene) serve(ctx context.Context) error {
-	if err := writeManifest(filepath.Join(s.dir, "demo.yaml")); err != nil {
+// serve prints commands to try, and then each entry of the journal until ctx ends.
+func (d *demo) serve(ctx context.Context) error {
+	if err := writeManifest(filepath.Join(d.dir, "demo.yaml")); err != nil {
 		return err
 	}
-
-	s.report.printf(byHand, s.dir, s.kubectl(), s.agent.metrics())
-	s.diary.follow(func(where, what string) {
-		s.report.printf("  %s  %-9s %s\n", time.Now().Format("15:04:05.000"), where, what)
+	d.report.printf(byHand, d.dir, d.kubectl(), d.agent.metrics())
+	d.journal.follow(func(where, text string) {
+		d.report.printf("  %s  %-9s %s\n", time.Now().Format("15:04:05.000"), where, text)
 	})
 	<-ctx.Done()
-
 	return nil
 }
 
@@ -47,15 +45,13 @@ func writeManifest(path string) error {
 	if err != nil {
 		return err
 	}
-
 	return os.WriteFile(path, text, 0o600)
 }
 
-// kubectl returns a line that brings the kubectl which was built into the PATH, where there is none.
-func (s *scene) kubectl() string {
-	if !s.buildsKubectl() {
+// kubectl returns a line that adds the built kubectl to the PATH, unless there is another one.
+func (d *demo) kubectl() string {
+	if !d.buildsKubectl() {
 		return ""
 	}
-
-	return "\n  export PATH=$PATH:" + s.assets
+	return "\n  export PATH=$PATH:" + d.assets
 }

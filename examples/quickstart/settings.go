@@ -14,34 +14,33 @@ import (
 // errUsage means that the flags are wrong.
 var errUsage = errors.New("wrong settings (see --help)")
 
-// settings are what can be chosen.
+// settings are the values of the flags.
 type settings struct {
-	// serve keeps everything running after the steps.
+	// serve keeps all programs running after the steps.
 	serve bool
-	// contract is what the agent speaks with the control plane.
+	// contract is the contract between agent and control plane.
 	contract contract.Version
 }
 
-const usage = `Shows Runtime Watcher at work on this machine, and checks that it does what it should.
+const usage = `Runs Runtime Watcher on this machine, makes five writes, and checks the effect of each.
 
 usage: make demo [ARGS='--flag ...']   or   go run ./examples/quickstart [--flag ...]
 
-  --serve            go on running afterwards, for you to try it by hand; Ctrl-C ends it
+  --serve            continue to run afterwards, for kubectl; Ctrl-C ends it
   --contract NAME    wire contract between runtime and control plane: %s (default %s, or KCP_CONTRACT)
-  --help             print this
+  --help             print this text
 `
 
-// help is what --help prints.
+// help returns the output of --help.
 func help() string {
 	names := make([]string, 0, len(contract.Versions()))
 	for _, version := range contract.Versions() {
 		names = append(names, string(version))
 	}
-
 	return fmt.Sprintf(usage, strings.Join(names, ", "), contract.V3)
 }
 
-// parse returns what args and the environment say, flag.ErrHelp, or an error that wraps errUsage.
+// parse returns the settings of flags and environment. Its error is flag.ErrHelp or wraps errUsage.
 func parse(args []string, getenv func(string) string) (settings, error) {
 	var s settings
 

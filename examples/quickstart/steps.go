@@ -12,18 +12,18 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 )
 
-// step is one write in the runtime, and what must come of it.
+// step is one write in the runtime, and its expected effect.
 type step struct {
-	// does says what is written.
+	// does describes the write.
 	does  string
 	write func(ctx context.Context) error
-	// decision is that of the agent.
+	// decision is the expected decision of the agent.
 	decision admission.Decision
-	// sees is what a reconcile must see; empty: none must start.
+	// sees is the state that a reconcile must read. Empty: there must be no reconcile.
 	sees string
 }
 
-// steps write to one Deployment.
+// steps returns writes to one Deployment.
 func steps(runtime client.Client) []step {
 	const (
 		image       = "app:v1"
@@ -36,28 +36,26 @@ func steps(runtime client.Client) []step {
 	update := func(opts ...client.UpdateOption) func(context.Context, func(*appsv1.Deployment)) error {
 		return func(ctx context.Context, change func(*appsv1.Deployment)) error {
 			change(deployment)
-
 			return runtime.Update(ctx, deployment, opts...)
 		}
 	}
-
 	return []step{
 		{
 			does:     "create",
 			write:    func(ctx context.Context) error { return runtime.Create(ctx, deployment) },
-			decision: admission.Accepted, sees: sight(one, image),
+			decision: admission.Accepted, sees: describe(one, image),
 		},
 		{
 			does: "change the spec: replicas 1 to 2",
 			write: func(ctx context.Context) error {
 				return update()(ctx, func(d *appsv1.Deployment) { d.Spec.Replicas = new(two) })
 			},
-			decision: admission.Accepted, sees: sight(two, image),
+			decision: admission.Accepted, sees: describe(two, image),
 		},
 		{
 			does: "change only metadata: an annotation",
 			write: func(ctx context.Context) error {
-				return update()(ctx, func(d *appsv1.Deployment) { d.Annotations["note"] = "nothing to see" })
+				return update()(ctx, func(d *appsv1.Deployment) { d.Annotations["note"] = "hello" })
 			},
 			decision: admission.Unchanged,
 		},
@@ -76,17 +74,17 @@ func steps(runtime client.Client) []step {
 	}
 }
 
-// playSteps makes one write after the other, each when all is known of the one before.
-func (s *scene) playSteps(ctx context.Context) error {
-	begin := s.diary.now()
+// playSteps makes one write after the other, each after the effect of the one before.
+func (d *demo) playSteps(ctx context.Context) error {
+	begin := d.journal.now()
 
-	s.report.heading()
+	d.report.heading()
 
 	var waits []time.Duration
 
-	all := steps(s.runtime.Client)
+	all := steps(d.runtime.Client)
 	for _, step := range all {
-		wait, err := s.playStep(ctx, step)
+		wait, err := d.playStep(ctx, step)
 		if err != nil {
 			return fmt.Errorf("step %q: %w\n  next: see agent.log and quickstart.log", step.does, err)
 		}
@@ -96,126 +94,104 @@ func (s *scene) playSteps(ctx context.Context) error {
 		}
 	}
 
-	return s.summary(ctx, begin, len(all), waits)
+	return d.summary(ctx, begin, len(all), waits)
 }
 
-// playStep makes a write, waits for what must come of it, and prints it. It returns the time from the commit to the reconcile.
-func (s *scene) playStep(ctx context.Context, step step) (time.Duration, error) {
-	before := s.diary.now()
-	began := time.Now()
-
+// playStep makes a write, waits for its effect and prints it. It returns the time from the commit
+// to the reconcile.
+func (d *demo) playStep(ctx context.Context, step step) (time.Duration, error) {
+	before, began := d.journal.now(), time.Now()
 	if err := step.write(ctx); err != nil {
 		return 0, err
 	}
-
-	// The API server answers when a write is committed.
-	committed := time.Now()
-
-	if err := s.awaitDecision(ctx, before, step.decision); err != nil {
+	committed := time.Now() // The API server answers after the commit.
+	if err := d.awaitDecision(ctx, before, step.decision); err != nil {
 		return 0, err
 	}
-
-	line := row{does: step.does, took: committed.Sub(began), decision: string(step.decision)}
-
-	if step.sees == "" {
-		if _, deliveries, reconciles := s.diary.since(before); len(deliveries)+len(reconciles) > 0 {
-			return 0, fmt.Errorf("%d events reached the operator and %d reconciles started, want none", len(deliveries), len(reconciles))
-		}
-
-		s.report.row(line)
-
-		return 0, nil
-	}
-
-	reconciled, err := s.awaitReconcile(ctx, before, step.sees)
+	line := row{does: step.does, took: committed.Sub(began), decision: string(step.decision), sees: step.sees}
+	started, err := d.awaitEffect(ctx, before, step.sees)
 	if err != nil {
 		return 0, err
 	}
-
-	// Where the answer is late, the settle time can be over before it is here.
-	line.wait, line.sees = max(0, reconciled.started.Sub(committed)), reconciled.sees
-	s.report.row(line)
-
+	line.wait = max(0, started.Sub(committed)) // The settle time may end before a late answer.
+	d.report.row(line)
 	return line.wait, nil
 }
 
-func (s *scene) awaitDecision(ctx context.Context, after mark, want admission.Decision) error {
-	err := s.diary.await(ctx, "the agent to decide "+string(want), func() bool {
-		return slices.Contains(s.diary.decisions[after.decisions:], string(want))
+// awaitEffect returns the start of the reconcile that reads the written state. If sees is empty, it
+// fails after any event instead.
+func (d *demo) awaitEffect(ctx context.Context, before mark, sees string) (time.Time, error) {
+	if sees != "" {
+		return d.awaitReconcile(ctx, before, sees)
+	}
+	_, deliveries, reconciles := d.journal.since(before)
+	if n := len(deliveries) + len(reconciles); n > 0 {
+		return time.Time{}, fmt.Errorf("%d events and reconciles in the control plane, want none", n)
+	}
+	return time.Time{}, nil
+}
+
+func (d *demo) awaitDecision(ctx context.Context, after mark, want admission.Decision) error {
+	err := d.journal.await(ctx, "the decision "+string(want), func() bool {
+		return slices.Contains(d.journal.decisions[after.decisions:], string(want))
 	})
 	if err != nil {
-		decisions, _, _ := s.diary.since(after)
-
-		return fmt.Errorf("%w; its decisions were %q", err, decisions)
+		decisions, _, _ := d.journal.since(after)
+		return fmt.Errorf("%w; the decisions were %q", err, decisions)
 	}
-
 	return nil
 }
 
-// awaitReconcile returns the reconcile of the runtime that sees what was written.
-func (s *scene) awaitReconcile(ctx context.Context, after mark, sees string) (found reconciled, err error) {
-	err = s.diary.await(ctx, "a reconcile that sees "+sees, func() bool {
-		i := slices.IndexFunc(s.diary.reconciles[after.reconciles:], func(r reconciled) bool {
+// awaitReconcile returns the start of the reconcile that reads the written state.
+func (d *demo) awaitReconcile(ctx context.Context, after mark, sees string) (started time.Time, err error) {
+	err = d.journal.await(ctx, "a reconcile that sees "+sees, func() bool {
+		i := slices.IndexFunc(d.journal.reconciles[after.reconciles:], func(r reconciled) bool {
 			return r.runtime == runtimeName && r.sees == sees
 		})
 		if i >= 0 {
-			found = s.diary.reconciles[after.reconciles+i]
+			started = d.journal.reconciles[after.reconciles+i].started
 		}
-
 		return i >= 0
 	})
 	if err != nil {
-		_, deliveries, reconciles := s.diary.since(after)
-		err = fmt.Errorf("%w; %d events reached the operator, and its reconciles were %+v", err, len(deliveries), reconciles)
+		_, deliveries, reconciles := d.journal.since(after)
+		err = fmt.Errorf("%w; there were %d deliveries and the reconciles %+v", err, len(deliveries), reconciles)
 	}
-
-	return found, err
+	return started, err
 }
 
-// summary looks at all that has happened: to whom, and whether the agent's accounts balance.
-func (s *scene) summary(ctx context.Context, begin mark, writes int, waits []time.Duration) error {
-	counts, err := s.agent.settled(ctx)
+// summary checks that no other runtime was reconciled, and that the counts of the agent balance.
+func (d *demo) summary(ctx context.Context, begin mark, writes int, waits []time.Duration) error {
+	counts, err := d.agent.settled(ctx)
 	if err != nil {
 		return err
 	}
-
-	_, _, reconciles := s.diary.since(begin)
+	_, _, reconciles := d.journal.since(begin)
 	for _, r := range reconciles {
 		if r.runtime != runtimeName {
-			return fmt.Errorf("%s was reconciled, where nothing happened", r.runtime)
+			return fmt.Errorf("%s was reconciled without a change", r.runtime)
 		}
 	}
-
-	s.report.summary(sum{waits: waits, writes: writes, reconciles: len(reconciles), counts: counts, took: time.Since(s.started)})
-
+	d.report.summary(sum{
+		waits: waits, writes: writes, reconciles: len(reconciles), counts: counts, took: time.Since(d.started),
+	})
 	return nil
 }
 
-// settled returns the fates of all events when none is on its way any more, and fails when one was dropped or the accounts do not balance.
-func (a *agent) settled(ctx context.Context) (map[string]float64, error) {
-	const often = 20 * time.Millisecond
-
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-
-	tick := time.NewTicker(often)
-	defer tick.Stop()
-
-	for {
-		counts, err := a.events(ctx, "accepted_total", "delivered_total", "coalesced_total", "dropped_total", "pending")
-		if err != nil {
-			return nil, fmt.Errorf("read the agent's metrics: %w", err)
-		}
-
-		if counts["pending"] == 0 {
-			return counts, balanced(counts)
-		}
-
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return nil, fmt.Errorf("events are still on their way: %v: %w", counts, ctx.Err())
-		}
+// settled returns the fates of all events when none is pending. It fails if an event was dropped,
+// or if the counts do not balance.
+func (a *agent) settled(ctx context.Context) (counts map[string]float64, err error) {
+	late := poll(ctx, func() bool {
+		counts, err = a.events(ctx)
+		return err != nil || counts["pending"] == 0
+	})
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("read the agent's metrics: %w", err)
+	case late != nil:
+		return nil, fmt.Errorf("events are still pending: %v: %w", counts, late)
+	default:
+		return counts, balanced(counts)
 	}
 }
 
@@ -223,6 +199,5 @@ func balanced(counts map[string]float64) error {
 	if counts["dropped_total"] != 0 || counts["accepted_total"] != counts["delivered_total"]+counts["coalesced_total"] {
 		return fmt.Errorf("the agent's events are %v, want accepted = delivered + coalesced, and none dropped", counts)
 	}
-
 	return nil
 }

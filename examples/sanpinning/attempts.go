@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
@@ -13,27 +14,27 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
-// attempt is one event that somebody sends, and how it should be answered.
+// attempt is one event of one sender, and the expected outcome.
 type attempt struct {
-	// who is what the certificate says, which is shown unless it is nil.
-	who         string
+	// sender describes the certificate. Without a certificate, it is nil.
+	sender      string
 	certificate *tls.Certificate
-	// asks is what is sent, by which contract.
+	// asks describes the event, which a batch of this contract carries.
 	asks    string
 	version contract.Version
 	event   core.WatchEvent
-	// claims is the runtime that a batch of contract v3 claims to come from.
+	// claims is the runtime that a batch of contract v3 claims as its source.
 	claims core.RuntimeID
 
 	want outcome
 }
 
-// outcome is how the listener answered. Without a handshake there is no status.
+// outcome is the answer of the listener. Without a handshake, the status is 0.
 type outcome struct {
 	status int
-	// reason is what the listener has counted.
+	// reason is the metric label of a refusal.
 	reason string
-	// triggered is the runtime that the operator got an event of.
+	// triggered is the runtime of the event that the operator got.
 	triggered core.RuntimeID
 }
 
@@ -41,10 +42,14 @@ const reasonHandshake = "no handshake"
 
 func refused(reason string) outcome { return outcome{status: http.StatusForbidden, reason: reason} }
 
-// pki is two throw-away CAs: ours, and one that anybody could make.
+func accepted(status int, runtime core.RuntimeID) outcome {
+	return outcome{status: status, triggered: runtime}
+}
+
+// pki has two throw-away CAs: the trusted one, and one of an attacker with the same name.
 type pki struct {
 	ours, another *testpki.CA
-	// material is what the listener serves with, and whom it trusts.
+	// material is the certificate of the listener, and the CA that it trusts.
 	material *httpmtls.Material
 }
 
@@ -53,95 +58,94 @@ func newPKI() (*pki, error) {
 	if err != nil {
 		return nil, err
 	}
-
-	another, err := testpki.NewCA("runtimes", testpki.Options{}) // A name is easily copied.
+	another, err := testpki.NewCA("runtimes", testpki.Options{})
 	if err != nil {
 		return nil, err
 	}
-
 	server, err := ours.Server("operator", testpki.Options{})
 	if err != nil {
 		return nil, err
 	}
-
 	key, err := server.KeyPEM()
 	if err != nil {
 		return nil, err
 	}
-
 	material, err := httpmtls.NewMaterial(ours.PEM(), server.CertPEM(), key)
-
 	return &pki{ours: ours, another: another, material: material}, err
 }
 
-// attempts are made by runtime-a, who is curious, and by others. Everybody whose event is taken triggers himself, and nobody else.
+// attempts returns the attempts of runtime-a, of senders that impersonate runtime-b, and of others.
 func (p *pki) attempts() ([]attempt, error) {
-	var problems []error
-
-	shows := func(ca *testpki.CA, name string, opts testpki.Options) *tls.Certificate {
-		leaf, err := ca.Client(name, opts)
-		if err != nil {
-			problems = append(problems, err)
-
-			return nil
-		}
-
-		certificate := leaf.TLS()
-
-		return &certificate
-	}
-	domain := func(names ...string) testpki.Options { return testpki.Options{DNSNames: names} }
-	expired := domain("b.example.com")
-	expired.NotAfter = time.Now().Add(-time.Minute)
-
-	a := attempt{who: "runtime-a, a.example.com", certificate: shows(p.ours, "runtime-a", domain("a.example.com"))}
-	b := attempt{who: "runtime-b, b.example.com", certificate: shows(p.ours, "runtime-b", domain("b.example.com"))}
-	// Whoever says that he is runtime-b in all he says.
-	as := func(who string, certificate *tls.Certificate, want outcome) attempt {
-		return attempt{who: who, certificate: certificate}.saying("runtime-b", want)
-	}
-
+	i := &issuer{ca: p.ours}
+	a, b := i.sender("runtime-a", "a.example.com"), i.sender("runtime-b", "b.example.com")
+	another := &issuer{ca: p.another}
 	attempts := []attempt{
-		a.saying("runtime-a", outcome{status: http.StatusAccepted, triggered: "runtime-a"}),
-		b.saying("runtime-b", outcome{status: http.StatusAccepted, triggered: "runtime-b"}),
-		a.owning("runtime-a", outcome{status: http.StatusOK, triggered: "runtime-a"}),
+		a.saying("runtime-a", accepted(http.StatusAccepted, "runtime-a")),
+		b.saying("runtime-b", accepted(http.StatusAccepted, "runtime-b")),
+		a.owning("runtime-a", accepted(http.StatusOK, "runtime-a")),
 
 		a.owning("runtime-b", refused("owner_mismatch")),
 		a.saying("runtime-b", refused(listener.ReasonSourceMismatch)),
-		as("runtime-b, a.example.com", shows(p.ours, "runtime-b", domain("a.example.com")), refused(listener.ReasonSANMismatch)),
-		as("runtime-b, *.example.com", shows(p.ours, "runtime-b", domain("*.example.com")), refused(listener.ReasonSANMismatch)),
-		as("runtime-b, no SAN", shows(p.ours, "runtime-b", domain()), refused(listener.ReasonSANMismatch)),
-		as("no name, b.example.com", shows(p.ours, "", domain("b.example.com")),
-			outcome{status: http.StatusUnauthorized, reason: listener.ReasonNoIdentity}),
-		as("runtime-b, of another CA", shows(p.another, "runtime-b", domain("b.example.com")), outcome{reason: reasonHandshake}),
-		as("runtime-b, expired", shows(p.ours, "runtime-b", expired), outcome{reason: reasonHandshake}),
-		as("no certificate", nil, outcome{reason: reasonHandshake}),
+		i.sender("runtime-b", "a.example.com").saying("runtime-b", refused(listener.ReasonSANMismatch)),
+		i.sender("runtime-b", "*.example.com").saying("runtime-b", refused(listener.ReasonSANMismatch)),
+		i.sender("runtime-b").as("runtime-b, no SAN").saying("runtime-b", refused(listener.ReasonSANMismatch)),
+		i.sender("", "b.example.com").as("no name, b.example.com").
+			saying("runtime-b", outcome{status: http.StatusUnauthorized, reason: listener.ReasonNoIdentity}),
+		another.sender("runtime-b", "b.example.com").as("runtime-b, of another CA").
+			saying("runtime-b", outcome{reason: reasonHandshake}),
+		i.expired("runtime-b", "b.example.com").saying("runtime-b", outcome{reason: reasonHandshake}),
+		attempt{sender: "no certificate"}.saying("runtime-b", outcome{reason: reasonHandshake}),
 
-		attempt{who: "runtime-x, x.example.com", certificate: shows(p.ours, "runtime-x", domain("x.example.com"))}.
-			saying("runtime-x", refused(listener.ReasonDomainMissing)),
-		attempt{who: "runtime-c, c.example.org (before)", certificate: shows(p.ours, "runtime-c", domain("c.example.org"))}.
-			saying("runtime-c", outcome{status: http.StatusAccepted, triggered: "runtime-c"}),
-		attempt{who: "runtime-d, d.example.com", certificate: shows(p.ours, "runtime-d", domain("d.example.com"))}.
-			saying("runtime-d", refused("suspended")),
+		i.sender("runtime-x", "x.example.com").saying("runtime-x", refused(listener.ReasonDomainMissing)),
+		i.sender("runtime-c", "c.example.org").as("runtime-c, c.example.org (before)").
+			saying("runtime-c", accepted(http.StatusAccepted, "runtime-c")),
+		i.sender("runtime-d", "d.example.com").saying("runtime-d", refused("suspended")),
 	}
-
-	return attempts, errors.Join(problems...)
+	return attempts, errors.Join(i.err, another.err)
 }
 
-// saying makes an event of contract v3, which names its source.
-func (a attempt) saying(source core.RuntimeID, want outcome) attempt {
-	a.asks, a.version, a.want = "source "+string(source), contract.V3, want
-	a.event = changed()
-	a.claims = source
+// issuer issues certificates of senders and keeps the errors.
+type issuer struct {
+	ca  *testpki.CA
+	err error
+}
 
+func (i *issuer) sender(name string, domains ...string) attempt {
+	return i.issue(name, testpki.Options{DNSNames: domains}).as(strings.Join(append([]string{name}, domains...), ", "))
+}
+
+func (i *issuer) expired(name, domain string) attempt {
+	opts := testpki.Options{DNSNames: []string{domain}, NotAfter: time.Now().Add(-time.Minute)}
+	return i.issue(name, opts).as(name + ", expired")
+}
+
+func (i *issuer) issue(name string, opts testpki.Options) attempt {
+	leaf, err := i.ca.Client(name, opts)
+	if err != nil {
+		i.err = errors.Join(i.err, err)
+		return attempt{}
+	}
+	certificate := leaf.TLS()
+	return attempt{certificate: &certificate}
+}
+
+// as returns the attempt with another description of its sender.
+func (a attempt) as(sender string) attempt {
+	a.sender = sender
 	return a
 }
 
-// owning makes an event of contract v1, which names the object in the control plane that is to be reconciled.
+// saying makes an event of contract v3, which claims a source.
+func (a attempt) saying(source core.RuntimeID, want outcome) attempt {
+	a.asks, a.version, a.want = "source "+string(source), contract.V3, want
+	a.event, a.claims = changed(), source
+	return a
+}
+
+// owning makes an event of contract v1, which names the object to reconcile in the control plane.
 func (a attempt) owning(runtime core.RuntimeID, want outcome) attempt {
 	a.asks, a.version, a.want = "owner "+string(runtime), contract.V1, want
 	a.event = changed()
 	a.event.Owner = ownerOf(runtime)
-
 	return a
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -11,40 +10,40 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
-// manager is the name by which runtimes know the operator.
+// manager is the name of the operator in the runtimes.
 const manager core.Manager = "my-operator"
 
-// registered knows the domain of each runtime. The operator has brought it there, so no runtime can change it. In a cluster that is
-// controllerruntime.Runtimes, which reads the annotation skr-domain, and also refuses a domain that is registered twice.
+// registered has the domain of each runtime. A runtime cannot change it. In a cluster, use
+// controllerruntime.Runtimes: it reads the annotation skr-domain, and also refuses a domain that is
+// registered twice.
 type registered map[core.RuntimeID]string
 
-// Domain implements [listener.Domains]. The runtime is who the certificate says, the event is what the sender says.
+// Domain returns the domain that a sender must have in its certificate to trigger event. The
+// certificate names the runtime, the sender itself made the event.
 func (r registered) Domain(_ context.Context, runtime core.RuntimeID, event *core.WatchEvent) (string, error) {
 	if event.Owner != (types.NamespacedName{}) && event.Owner != ownerOf(runtime) {
-		return "", listener.Forbidden("owner_mismatch", "owner %s stands for another runtime than %q", event.Owner, runtime)
+		return "", listener.Forbidden("owner_mismatch", "owner %s does not represent runtime %q", event.Owner, runtime)
 	}
-
 	domain, ok := r[runtime]
 	if !ok {
 		return "", listener.Forbidden(listener.ReasonDomainMissing, "no domain is registered for runtime %q", runtime)
 	}
-
 	return domain, nil
 }
 
-// ownerOf is the object that stands for a runtime in the control plane.
+// ownerOf returns the object that represents a runtime in the control plane.
 func ownerOf(runtime core.RuntimeID) types.NamespacedName {
 	return types.NamespacedName{Namespace: "kcp-system", Name: string(runtime)}
 }
 
-// verifier decides who may trigger what. Verifiers compose: here a runtime needs the domain that is registered for it, now or
-// before it moves to another one, and must not be suspended.
+// verifier shows that verifiers compose. A runtime needs its registered domain, or the one before a
+// move, and must not be suspended.
 func verifier() core.Verifier {
 	now := registered{
-		"runtime-a": "a.example.com", "runtime-b": "b.example.com", "runtime-c": "c.example.com", "runtime-d": "d.example.com",
+		"runtime-a": "a.example.com", "runtime-b": "b.example.com",
+		"runtime-c": "c.example.com", "runtime-d": "d.example.com",
 	}
 	before := registered{"runtime-c": "c.example.org"}
-
 	return listener.AllOf(
 		listener.AnyOf(listener.SANPinning(now), listener.SANPinning(before)),
 		core.VerifierFunc(notSuspended),
@@ -55,24 +54,16 @@ func notSuspended(_ context.Context, peer core.Peer, _ *core.WatchEvent) error {
 	if peer.ID == "runtime-d" {
 		return listener.Forbidden("suspended", "runtime %q is suspended", peer.ID)
 	}
-
 	return nil
 }
 
-// newListener ends TLS itself. It accepts senders with a certificate of a CA in material, and checks
-// each request, so that a removed CA loses its open connections. The verifier decides for each event
-// whether that runtime may trigger it.
+// newListener ends TLS itself. It accepts senders with a certificate of a CA in material. It checks
+// each request, so that a removed CA loses its open connections. The verifier decides for each
+// event whether its runtime may trigger it.
 func newListener(
 	material httpmtls.Source, verify core.Verifier, operator core.Handler, opts listener.Options,
 ) (*listener.Listener, error) {
 	opts.TLS = httpmtls.ServerTLSConfig(material)
-
 	peers := listener.FromTLSWithRoots(httpmtls.Roots(material), listener.PeerOptions{})
-
-	l, err := listener.New(peers, verify, map[core.Manager]core.Handler{manager: operator}, opts)
-	if err != nil {
-		return nil, fmt.Errorf("build the listener: %w", err)
-	}
-
-	return l, nil
+	return listener.New(peers, verify, map[core.Manager]core.Handler{manager: operator}, opts)
 }

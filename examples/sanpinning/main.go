@@ -1,12 +1,13 @@
-// Sanpinning shows in one process, without a cluster, that only a runtime can trigger itself: a listener that pins certificates to
-// registered domains, and everybody who tries to get past it. It prints who asked for what and how that was answered, and fails
-// when one answer is not as it should be.
+// Sanpinning shows in one process, without a cluster, that each runtime can trigger only itself. A
+// listener pins certificates to registered domains, and 15 senders try to get an event accepted.
+// The program prints each answer, and fails when an answer is not the expected one.
 //
-// Begin with listener.go, which is all of the set-up; attempts.go is who tries.
+// Start with listener.go, which is the whole setup. attempts.go has the senders.
 package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -19,33 +20,26 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Stdout, verifier())
-
 	stop()
-
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "sanpinning:", err)
 		os.Exit(1)
 	}
 }
 
-// run makes the certificates, starts the listener, and has everybody try.
+// run makes the certificates, starts the listener, and makes all attempts.
 func run(ctx context.Context, stdout io.Writer, verify core.Verifier) error {
 	pki, err := newPKI()
 	if err != nil {
 		return err
 	}
-
 	attempts, err := pki.attempts()
 	if err != nil {
 		return err
 	}
-
 	scene, err := newScene(ctx, pki, verify, len(attempts))
 	if err != nil {
 		return err
 	}
-
-	err = report(ctx, stdout, scene, attempts)
-
-	return joinStopped(err, scene.stop())
+	return errors.Join(report(ctx, stdout, scene, attempts), scene.stop())
 }

@@ -53,38 +53,40 @@ func TestProgramPrintsTheShownTable(t *testing.T) {
 	}
 }
 
-// Each part of the set-up is needed: without it, somebody gets in, and the program says who.
+// TestEachPartIsMissed holds that each part of the verifier is needed: the program names the senders
+// with an unexpected answer.
 func TestEachPartIsMissed(t *testing.T) {
-	now := registered{"runtime-a": "a.example.com", "runtime-b": "b.example.com", "runtime-c": "c.example.com", "runtime-d": "d.example.com"}
+	now := listener.SANPinning(registered{
+		"runtime-a": "a.example.com", "runtime-b": "b.example.com",
+		"runtime-c": "c.example.com", "runtime-d": "d.example.com",
+	})
+	before := listener.SANPinning(registered{"runtime-c": "c.example.org"})
 
 	for name, c := range map[string]struct {
-		verify core.Verifier
-		names  []string
+		verify  core.Verifier
+		senders []string
 	}{
 		"no pinning": {listener.InsecureAllowAll(), []string{
-			"runtime-a, a.example.com, asking for owner runtime-b", "runtime-b, a.example.com, asking", "runtime-b, *.example.com",
-			"runtime-b, no SAN", "runtime-x", "runtime-d",
+			"runtime-a, a.example.com, asking for owner runtime-b", "runtime-b, a.example.com, asking",
+			"runtime-b, *.example.com", "runtime-b, no SAN", "runtime-x", "runtime-d",
 		}},
-		"nobody is suspended": {listener.AnyOf(listener.SANPinning(now), listener.SANPinning(registered{"runtime-c": "c.example.org"})), []string{"runtime-d"}},
-		"nobody moves":        {listener.AllOf(listener.SANPinning(now), core.VerifierFunc(notSuspended)), []string{"runtime-c"}},
-		"nobody passes":       {listener.AllOf(), []string{"runtime-a, a.example.com, asking for source runtime-a", "runtime-b, b.example.com", "runtime-c"}},
+		"no suspension": {listener.AnyOf(now, before), []string{"runtime-d"}},
+		"no move":       {listener.AllOf(now, core.VerifierFunc(notSuspended)), []string{"runtime-c"}},
+		"no verifier":   {listener.AllOf(), []string{"asking for source runtime-a", "runtime-b, b", "runtime-c"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer
-
 			err := run(t.Context(), &out, c.verify)
 			if err == nil {
-				t.Fatalf("it is content:\n%s", &out)
+				t.Fatalf("no error:\n%s", &out)
 			}
-
-			for _, who := range c.names {
-				if !strings.Contains(err.Error(), who) {
-					t.Errorf("nothing about %q in: %v", who, err)
+			for _, sender := range c.senders {
+				if !strings.Contains(err.Error(), sender) {
+					t.Errorf("no %q in: %v", sender, err)
 				}
 			}
-
-			if strings.Contains(out.String(), "as it should be") {
-				t.Errorf("it says that all is well:\n%s", &out)
+			if strings.Contains(out.String(), "as expected") {
+				t.Errorf("no error in the output:\n%s", &out)
 			}
 		})
 	}

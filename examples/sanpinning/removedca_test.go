@@ -23,7 +23,7 @@ type rotating struct {
 
 func (r *rotating) Material() (*httpmtls.Material, error) { return r.Load(), nil }
 
-// A removed CA loses the connections that are open at that moment, too.
+// TestRemovedCALosesItsConnection holds that the removal of a CA also concerns open connections.
 func TestRemovedCALosesItsConnection(t *testing.T) {
 	pki, err := newPKI()
 	if err != nil {

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/klog/v2" //nolint:depguard // client-go would log to the terminal.
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/runtime-watcher/runtime-watcher/test/controlplane" //nolint:depguard // Neither is released.
+)
+
+// patience is the limit for one step on a busy machine.
+const patience = 30 * time.Second
+
+// demo has two clusters and the programs in them.
+type demo struct {
+	settings settings
+	report   *report
+	journal  journal
+	started  time.Time
+	// fail ends the demo with an error.
+	fail context.CancelCauseFunc
+
+	// dir is private to this run. It has key material, kubeconfigs, and logs as a folder.
+	dir, logs string
+	log       *slog.Logger
+	// finished means that all steps succeeded.
+	finished bool
+
+	assets, agentBinary   string
+	controlPlane, runtime *controlplane.ControlPlane
+	pki                   *pki
+	operator              *operator
+	agent                 *agent
+
+	// closers end the started programs, in reverse order.
+	closers []func() error
+}
+
+func newDemo(settings settings, report *report) (*demo, error) {
+	dir, err := os.MkdirTemp("", "runtime-watcher-quickstart-")
+	if err != nil {
+		return nil, fmt.Errorf("make a directory for this run: %w; TMPDIR may name another one", err)
+	}
+	d := &demo{settings: settings, report: report, started: time.Now(), dir: dir, logs: filepath.Join(dir, "logs")}
+	if err := d.openLog(); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	return d, nil
+}
+
+// openLog sends the logs of libraries to a file.
+func (d *demo) openLog() error {
+	if err := os.Mkdir(d.logs, 0o700); err != nil {
+		return err
+	}
+	file, err := os.Create(filepath.Join(d.logs, "quickstart.log"))
+	if err != nil {
+		return err
+	}
+	d.closers = append(d.closers, file.Close)
+	d.log = slog.New(slog.NewTextHandler(file, nil))
+	log.SetLogger(logr.FromSlogHandler(d.log.Handler()))
+	klog.SetSlogLogger(d.log)
+	return nil
+}
+
+// play makes all stages and steps.
+func (d *demo) play(ctx context.Context) error {
+	d.report.title(d.settings)
+
+	for _, stage := range d.stages() {
+		if err := d.report.stage(ctx, stage); err != nil {
+			return fmt.Errorf("%s: %w\n  next: %s", stage.name, err, stage.next)
+		}
+	}
+
+	if err := d.playSteps(ctx); err != nil {
+		return err
+	}
+
+	d.finished = true
+	if d.settings.serve {
+		return d.serve(ctx)
+	}
+
+	d.report.printf("Try it by hand: make demo ARGS=--serve\n")
+
+	return nil
+}
+
+// stage is a step of the preparation.
+type stage struct {
+	name string
+	// prepare returns a description of the result.
+	prepare func(context.Context) (string, error)
+	// doing is the text for a long stage, next the advice after a failure.
+	doing, next string
+}
+
+// stages returns the stages in their order. Each needs those before it.
+func (d *demo) stages() []stage {
+	return []stage{
+		{"programs", d.build, "building; the first time takes minutes", "see README.md, and run it again"},
+		{"API servers", d.startAPIServers, "starting both", "see the logs; they need 1 GB of memory together"},
+		{"certificates", d.issueCertificates, "issuing", "see whether the disk is full"},
+		{"operator", d.startOperator, "starting", "see quickstart.log"},
+		{"agent", d.startAgent, "starting", "see agent.log"},
+		{"webhook", d.watch, "waiting for the first review", "see agent.log and runtime/kube-apiserver.log"},
+	}
+}
+
+// interrupted returns errInterrupted before the last step, and nil afterwards: Ctrl-C ends --serve.
+func (d *demo) interrupted() error {
+	d.report.printf("\nStopping ...\n")
+	if d.finished {
+		return nil
+	}
+	return errInterrupted
+}
+
+// clear ends all programs and removes all files, except for the logs of a failure.
+func (d *demo) clear(failure error) error {
+	var errs []error
+	for _, end := range slices.Backward(d.closers) {
+		errs = append(errs, end())
+	}
+	if failure == nil || errors.Is(failure, errInterrupted) {
+		return errors.Join(append(errs, os.RemoveAll(d.dir))...)
+	}
+	errs = append(errs, os.RemoveAll(d.keys()), fmt.Errorf("  logs: %s", d.logs))
+	return errors.Join(errs...)
+}
+
+// keys returns the folder with key material.
+func (d *demo) keys() string { return filepath.Join(d.dir, "keys") }
