@@ -51,7 +51,7 @@ func TestReviews(t *testing.T) {
 				q.Operation = admissionv1.Create
 				q.Name = ""
 				q.Object = raw(`{"metadata":{"generateName":"on-","namespace":"default"},"spec":{}}`)
-			}), admission.NoName, nil,
+			}), "no_name", nil,
 		},
 		{
 			"UPDATE of the spec",
@@ -131,14 +131,14 @@ func TestReviews(t *testing.T) {
 				q.Kind = metav1.GroupVersionKind{Group: "autoscaling", Version: "v1", Kind: "Scale"}
 				q.OldObject = raw(`{"metadata":{"name":"one"},"spec":{"replicas":1}}`)
 				q.Object = raw(`{"metadata":{"name":"one"},"spec":{"replicas":2}}`)
-			}), admission.Irrelevant, nil,
+			}), "irrelevant", nil,
 		},
 		{
 			"CONNECT", reviewOf(t, func(q *admissionv1.AdmissionRequest) {
 				q.Operation = admissionv1.Connect
 				q.SubResource = "exec"
 				q.Object = raw(`{"kind":"PodExecOptions","apiVersion":"v1","stdin":true,"command":["sh"]}`)
-			}), admission.Irrelevant, nil,
+			}), "irrelevant", nil,
 		},
 		{
 			"DELETE", reviewOf(t, func(q *admissionv1.AdmissionRequest) {
@@ -163,7 +163,7 @@ func TestReviews(t *testing.T) {
 			"DELETE without any name", reviewOf(t, func(q *admissionv1.AdmissionRequest) {
 				q.Operation = admissionv1.Delete
 				q.Name = ""
-			}), admission.NoName, nil,
+			}), "no_name", nil,
 		},
 		{
 			"dry run of a CREATE", reviewOf(t, func(q *admissionv1.AdmissionRequest) {
@@ -244,9 +244,9 @@ func TestOutcomesAreDecisions(t *testing.T) {
 
 	for outcome, want := range map[core.Outcome]admission.Decision{
 		core.Accepted:  admission.Accepted,
-		core.Coalesced: admission.Coalesced,
-		core.Dropped:   admission.Dropped,
-		"who knows":    admission.Failed,
+		core.Coalesced: "coalesced",
+		core.Dropped:   "dropped",
+		"who knows":    "failed",
 	} {
 		got := &inbox{outcome: outcome}
 		review := update(t, widget("", `"spec":1`), widget("", `"spec":2`))
@@ -281,8 +281,8 @@ func TestEachManagerCanHaveItsFilter(t *testing.T) {
 		want admission.Decision
 	}{
 		{"/validate/labelled", create(`"watch":"me"`), admission.Accepted},
-		{"/validate/labelled", create(``), admission.Irrelevant},
-		{"/validate/other", create(`"watch":"me"`), admission.Irrelevant},
+		{"/validate/labelled", create(``), "irrelevant"},
+		{"/validate/other", create(`"watch":"me"`), "irrelevant"},
 	} {
 		if have := decisionOf(t, post(h, tt.path, tt.body), testUID); have != tt.want {
 			t.Errorf("%s: %q, want %q", tt.path, have, tt.want)

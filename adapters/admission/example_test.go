@@ -49,7 +49,7 @@ func Example() {
 	fmt.Println(answer.Code, answer.Body)
 	// Output:
 	// for lifecycle-manager: UPDATE Kyma kyma-system/default
-	// 200 {"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","response":{"uid":"705ab4f5","allowed":true,"status":{"metadata":{},"status":"Success","message":"accepted: the manager will be told","code":200}}}
+	// 200 {"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","response":{"uid":"705ab4f5","allowed":true,"status":{"metadata":{},"status":"Success","message":"accepted: an event will be sent to the manager","code":200}}}
 }
 
 func ExampleParseOwner() {

@@ -135,7 +135,7 @@ func leaseReview(t *testing.T, nonce string) []byte {
 	t.Helper()
 
 	lease, err := json.Marshal(metav1.PartialObjectMetadata{
-		ObjectMeta: metav1.ObjectMeta{Name: "canary", Annotations: map[string]string{canary.NonceAnnotation: nonce}},
+		ObjectMeta: metav1.ObjectMeta{Name: "canary", Annotations: map[string]string{"operator.kyma-project.io/canary-nonce": nonce}},
 	})
 	if err != nil {
 		t.Fatal(err)
