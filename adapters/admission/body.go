@@ -66,7 +66,8 @@ func (b *bodies) read(w http.ResponseWriter, r *http.Request) (*body, error) {
 	if r.ContentLength > b.limit {
 		return read, &http.MaxBytesError{Limit: b.limit}
 	}
-	return read, read.fill(http.MaxBytesReader(w, r.Body, b.limit), r)
+	err := read.fill(http.MaxBytesReader(w, r.Body, b.limit), r)
+	return read, err
 }
 
 // fill reads until the end of the body. It also stops at the first error.

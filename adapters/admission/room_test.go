@@ -74,12 +74,14 @@ func TestRoomForBodies(t *testing.T) {
 		{"announced and silent", []held{{stranger, 390 * kb, 1, time.Second, 20}}, 200 * kb, seen, 0},
 		{
 			"one stranger sends all that is allowed",
-			[]held{{stranger, 300 * kb, 299 * kb, time.Second, 3}}, 20 * kb, seen, 0,
+			[]held{{stranger, 300 * kb, 299 * kb, time.Second, 3}},
+			20 * kb, seen, 0,
 		},
 		{"no room", []held{{apiServer, 300 * kb, 290 * kb, time.Second, 1}}, 300 * kb, unread, 250 * time.Millisecond},
 		{
 			"room in time",
-			[]held{{apiServer, 300 * kb, 290 * kb, 100 * time.Millisecond, 1}}, 300 * kb, seen, 100 * time.Millisecond,
+			[]held{{apiServer, 300 * kb, 290 * kb, 100 * time.Millisecond, 1}},
+			300 * kb, seen, 100 * time.Millisecond,
 		},
 	}
 

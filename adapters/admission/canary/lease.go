@@ -167,7 +167,7 @@ func (l *Lease) Write(ctx context.Context, nonce string) ([]string, error) {
 }
 
 // newPatch returns the request for a JSON merge patch (RFC 7386), without credentials.
-func newPatch(ctx context.Context, url, nonce string) (*http.Request, error) {
+func newPatch(ctx context.Context, target, nonce string) (*http.Request, error) {
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"annotations": map[string]string{nonceAnnotation: nonce}},
 		"spec":     map[string]any{"renewTime": time.Now().UTC().Format("2006-01-02T15:04:05.000000Z07:00")},
@@ -176,7 +176,7 @@ func newPatch(ctx context.Context, url, nonce string) (*http.Request, error) {
 		return nil, err
 	}
 
-	request, err := http.NewRequestWithContext(ctx, http.MethodPatch, url, bytes.NewReader(patch))
+	request, err := http.NewRequestWithContext(ctx, http.MethodPatch, target, bytes.NewReader(patch))
 	if err != nil {
 		return nil, err
 	}
