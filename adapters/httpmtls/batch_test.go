@@ -179,7 +179,7 @@ func TestAnswerNamesTheEventsThatWereNotTaken(t *testing.T) {
 		permanent bool
 	}{
 		1: {contract.ReasonNotReady, 3 * time.Second, false},
-		2: {contract.ReasonForbidden, httpmtls.DefaultRefusedRetryAfter, false},
+		2: {contract.ReasonForbidden, 30 * time.Second, false},
 		3: {contract.ReasonMalformed, 0, true},
 	} {
 		err := partial[index]

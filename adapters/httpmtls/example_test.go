@@ -35,7 +35,7 @@ func ExampleFiles() {
 	server := &http.Server{TLSConfig: httpmtls.ServerTLSConfig(files)}
 	fmt.Println("protocols:", server.TLSConfig.NextProtos)
 
-	if err := volume.Write(map[string][]byte{testpki.FileCA: []byte("half written")}); err != nil {
+	if err := volume.Write(map[string][]byte{"ca.crt": []byte("half written")}); err != nil {
 		panic(err)
 	}
 

@@ -27,7 +27,7 @@ func (r reasoned) Reason() string { return string(r) }
 const (
 	unknownContract = reasoned(contract.ReasonUnknownContract)
 	unknownManager  = reasoned(contract.ReasonUnknownManager)
-	down            = reasoned(httpmtls.ReasonDial)
+	down            = reasoned("dial")
 )
 
 // end answers what a test says, and notes what it was sent.

@@ -167,32 +167,32 @@ func TestFilesKeepLastGood(t *testing.T) {
 		problem string
 		spoil   func(ca *testpki.CA, files map[string][]byte)
 	}{
-		"half-written certificate": {httpmtls.ProblemMalformed, func(_ *testpki.CA, files map[string][]byte) {
-			files[testpki.FileCert] = files[testpki.FileCert][:100]
+		"half-written certificate": {"malformed", func(_ *testpki.CA, files map[string][]byte) {
+			files["tls.crt"] = files["tls.crt"][:100]
 		}},
-		"half-written key": {httpmtls.ProblemMalformed, func(_ *testpki.CA, files map[string][]byte) {
-			files[testpki.FileKey] = files[testpki.FileKey][:100]
+		"half-written key": {"malformed", func(_ *testpki.CA, files map[string][]byte) {
+			files["tls.key"] = files["tls.key"][:100]
 		}},
-		"half-written CA": {httpmtls.ProblemMalformed, func(_ *testpki.CA, files map[string][]byte) {
-			files[testpki.FileCA] = files[testpki.FileCA][:100]
+		"half-written CA": {"malformed", func(_ *testpki.CA, files map[string][]byte) {
+			files["ca.crt"] = files["ca.crt"][:100]
 		}},
-		"empty": {httpmtls.ProblemEmpty, func(_ *testpki.CA, files map[string][]byte) { files[testpki.FileCA] = nil }},
+		"empty": {"empty", func(_ *testpki.CA, files map[string][]byte) { files["ca.crt"] = nil }},
 		"missing": {httpmtls.ProblemUnreadable, func(_ *testpki.CA, files map[string][]byte) {
-			delete(files, testpki.FileKey)
+			delete(files, "tls.key")
 		}},
 		"huge": {httpmtls.ProblemUnreadable, func(_ *testpki.CA, files map[string][]byte) {
-			files[testpki.FileCA] = bytes.Repeat([]byte("x"), 2<<20)
+			files["ca.crt"] = bytes.Repeat([]byte("x"), 2<<20)
 		}},
-		"key of another": {httpmtls.ProblemMismatch, func(ca *testpki.CA, files map[string][]byte) {
-			files[testpki.FileKey] = must(must(ca.Client("other", testpki.Options{})).KeyPEM())
+		"key of another": {"mismatch", func(ca *testpki.CA, files map[string][]byte) {
+			files["tls.key"] = must(must(ca.Client("other", testpki.Options{})).KeyPEM())
 		}},
-		"expired": {httpmtls.ProblemExpired, func(ca *testpki.CA, files map[string][]byte) {
+		"expired": {"expired", func(ca *testpki.CA, files map[string][]byte) {
 			leaf := must(ca.Client(runtime1, testpki.Options{NotAfter: past}))
-			files[testpki.FileCert], files[testpki.FileKey] = leaf.CertPEM(), must(leaf.KeyPEM())
+			files["tls.crt"], files["tls.key"] = leaf.CertPEM(), must(leaf.KeyPEM())
 		}},
-		"not yet valid": {httpmtls.ProblemNotYetValid, func(ca *testpki.CA, files map[string][]byte) {
+		"not yet valid": {"not_yet_valid", func(ca *testpki.CA, files map[string][]byte) {
 			leaf := must(ca.Client(runtime1, testpki.Options{NotBefore: future}))
-			files[testpki.FileCert], files[testpki.FileKey] = leaf.CertPEM(), must(leaf.KeyPEM())
+			files["tls.crt"], files["tls.key"] = leaf.CertPEM(), must(leaf.KeyPEM())
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -246,7 +246,7 @@ func TestFilesReportDistinctFailuresOnceEach(t *testing.T) {
 	sound := must(testpki.Files(must(f.ca.Client(runtime1, testpki.Options{})), f.ca))
 
 	for _, broken := range []string{"one", "one", "two", ""} {
-		sound[testpki.FileCA] = []byte(broken)
+		sound["ca.crt"] = []byte(broken)
 		f.write(t, sound)
 
 		_ = f.Reload()
@@ -396,7 +396,7 @@ func TestFilesFollowVolume(t *testing.T) {
 		}
 	}
 
-	f.write(t, map[string][]byte{testpki.FileCA: []byte("broken")})
+	f.write(t, map[string][]byte{"ca.crt": []byte("broken")})
 
 	if problem := receive(t, f.refused); problem == "" {
 		t.Error("want a problem")

@@ -78,7 +78,7 @@ func TestConnectionsAreBoundedWhenManyForwardAtOnce(t *testing.T) {
 
 		// The far end may hear of the end of a connection after the next one has begun.
 		limit := map[httpmtls.Protocol]int{
-			httpmtls.HTTP2: 1, httpmtls.HTTP1: 2 * httpmtls.DefaultInFlightHTTP1,
+			httpmtls.HTTP2: 1, httpmtls.HTTP1: 2 * 8,
 		}[protocol]
 		if n := end.mostOpen(); n > limit {
 			t.Errorf("%d connections at once, want at most %d", n, limit)
@@ -154,7 +154,7 @@ func TestInvalidManagerReachesNoURL(t *testing.T) {
 
 	for _, name := range []core.Manager{"", "..", "a/b", "%2F", "a?b", "A", "ä", "a\r\nHost: b", core.Manager(strings.Repeat("a", 300))} {
 		err := forwarder.Forward(t.Context(), name, core.NewBatch(event("object")))
-		if !errors.Is(err, core.ErrInvalidManager) || !core.IsPermanent(err) || core.Reason(err) != httpmtls.ReasonInvalidManager {
+		if !errors.Is(err, core.ErrInvalidManager) || !core.IsPermanent(err) || core.Reason(err) != "invalid_manager" {
 			t.Errorf("manager %q: %v, want a permanent error that is ErrInvalidManager", name, err)
 		}
 	}
@@ -310,7 +310,7 @@ func TestUnsendableEventIsNotSent(t *testing.T) {
 
 	for _, e := range []core.WatchEvent{{}, event(strings.Repeat("x", 300))} {
 		failure := failureOf(t, forward(t, forwarder, e))
-		if !core.IsPermanent(failure) || core.Reason(failure) != httpmtls.ReasonUnsendable || !errors.Is(failure, contract.ErrMalformed) {
+		if !core.IsPermanent(failure) || core.Reason(failure) != "unsendable" || !errors.Is(failure, contract.ErrMalformed) {
 			t.Errorf("have %v, want a permanent error that is ErrMalformed", failure)
 		}
 	}
@@ -442,7 +442,7 @@ func TestClosed(t *testing.T) {
 
 		end.awaitOpen(t, 0)
 
-		if err := forward(t, forwarder, event("object")); core.Reason(err) != httpmtls.ReasonClosed || core.IsPermanent(err) {
+		if err := forward(t, forwarder, event("object")); core.Reason(err) != "closed" || core.IsPermanent(err) {
 			t.Errorf("have %v, want that it is closed", err)
 		}
 	})
@@ -504,7 +504,7 @@ func TestSourceThatFailsLater(t *testing.T) {
 
 	source.set(nil)
 
-	if err := forward(t, forwarder, event("object")); core.Reason(err) != httpmtls.ReasonMaterial || core.IsPermanent(err) {
+	if err := forward(t, forwarder, event("object")); core.Reason(err) != "material" || core.IsPermanent(err) {
 		t.Errorf("have %v, want that there is no key material", err)
 	}
 }

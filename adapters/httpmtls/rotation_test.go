@@ -59,7 +59,7 @@ func (s *side) spoil(t *testing.T) {
 	t.Helper()
 
 	content := must(testpki.Files(s.issue(s.issuer), s.trusts...))
-	content[testpki.FileKey] = bytes.TrimSuffix(content[testpki.FileKey], []byte("-----END PRIVATE KEY-----\n"))
+	content["tls.key"] = bytes.TrimSuffix(content["tls.key"], []byte("-----END PRIVATE KEY-----\n"))
 
 	if err := s.volume.Write(content); err != nil {
 		t.Fatal(err)

@@ -138,11 +138,11 @@ func TestVolume(t *testing.T) {
 		t.Errorf("generations left: %v, want one", old)
 	}
 
-	if err := volume.Write(map[string][]byte{testpki.FileCA: root.PEM()}); err != nil {
+	if err := volume.Write(map[string][]byte{"ca.crt": root.PEM()}); err != nil {
 		t.Fatal(err)
 	}
 
-	if _, err := os.Stat(volume.Path(testpki.FileKey)); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(volume.Path("tls.key")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the key is still there: %v", err)
 	}
 }
