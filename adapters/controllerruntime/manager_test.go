@@ -212,10 +212,10 @@ func (l *lab) testRefusals(t *testing.T) {
 	}{
 		{"fine, by runtime", nil, sender, "", ""},
 		{"fine, by owner", nil, sender, "kcp-system/good", ""},
-		{"owner of another", nil, sender, "kcp-system/other", controllerruntime.ReasonOwnerMismatch},
+		{"owner of another", nil, sender, "kcp-system/other", "owner_mismatch"},
 		{"owner elsewhere", nil, sender, "default/good", listener.ReasonOwnerMissing},
 		{"no such owner", nil, sender, "kcp-system/none", listener.ReasonOwnerMissing},
-		{"no such runtime", nil, stranger, "", controllerruntime.ReasonRuntimeUnknown},
+		{"no such runtime", nil, stranger, "", "runtime_unknown"},
 		{"another certificate", nil, thief, "", listener.ReasonSANMismatch},
 		{"another certificate, by owner", nil, thief, "kcp-system/good", listener.ReasonSANMismatch},
 		{
@@ -242,7 +242,7 @@ func (l *lab) testRefusals(t *testing.T) {
 					t.Fatal(err)
 				}
 			},
-			sender, "", controllerruntime.ReasonRuntimeUnknown,
+			sender, "", "runtime_unknown",
 		},
 		{"object deleted, by owner", nil, sender, "kcp-system/good", listener.ReasonOwnerMissing},
 	} {

@@ -219,11 +219,11 @@ func TestSourceMapFunc(t *testing.T) {
 		"half an answer": {
 			mapFunc: func(context.Context, core.Delivery) ([]string, error) { return []string{"a"}, errBroken },
 			is:      errBroken,
-			reason:  controllerruntime.ReasonMapFailed,
+			reason:  "map_failed",
 		},
 		"panic": {
 			mapFunc: func(context.Context, core.Delivery) ([]string, error) { panic("oh no") },
-			reason:  controllerruntime.ReasonMapPanicked,
+			reason:  "map_panicked",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
