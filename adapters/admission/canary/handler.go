@@ -22,8 +22,8 @@ var errNoReview = errors.New("want an AdmissionReview of admission.k8s.io/v1 wit
 // concurrent use.
 type Handler struct{}
 
-// ServeHTTP answers one review. It answers 405 for a method other than POST, 413 for a body above
-// 16 KiB, and 400 for a body that is not a review.
+// ServeHTTP answers one review. It answers 400 for a body that is not a review, 405 for other
+// methods than POST, and 413 above 16 KiB.
 func (Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost {
 		http.Error(w, "want POST", http.StatusMethodNotAllowed)
