@@ -22,7 +22,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// bundleOf returns the certificate that a test server serves, in PEM.
+// bundleOf returns the certificate of a test server in PEM.
 func bundleOf(server *httptest.Server) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 }
@@ -246,7 +246,8 @@ func TestExcludedNamespaces(t *testing.T) {
 	}
 }
 
-// TestMatchConditions is about where they stand; what they select, test/matchconditions asks a real API server.
+// TestMatchConditions checks the names of the conditions. test/matchconditions runs them on a real
+// API server.
 func TestMatchConditions(t *testing.T) {
 	t.Parallel()
 
@@ -288,7 +289,7 @@ func TestWebhookConfigurationKeepsNothing(t *testing.T) {
 	}
 }
 
-func TestWebhookConfigurationRefusesAndSaysWhy(t *testing.T) {
+func TestWebhookConfigurationRefuses(t *testing.T) {
 	t.Parallel()
 
 	bundle := testBundle(t)
@@ -418,7 +419,7 @@ func TestWebhookConfigurationWithoutWatches(t *testing.T) {
 	}
 }
 
-// TestConfiguredPathIsServed joins the two ends: what is built is what the handler serves, over TLS that chains to the bundle.
+// The handler serves the URL of the configuration, over TLS with the CAs of the configuration.
 func TestConfiguredPathIsServed(t *testing.T) {
 	t.Parallel()
 
@@ -461,7 +462,7 @@ func TestConfigurationSurvivesJSON(t *testing.T) {
 	}
 }
 
-func TestManagerOfIsTheOtherWayOfPath(t *testing.T) {
+func TestManagerOfIsTheInverseOfPath(t *testing.T) {
 	for path, want := range map[string]core.Manager{
 		admission.Path("kyma"): "kyma", "/validate/": "", "/validate/a/b": "", "/validate/A": "", "kyma": "", "/canary": "", "": "",
 	} {

@@ -15,7 +15,7 @@ import (
 
 var widgetKind = schema.GroupVersionKind{Group: "example.org", Version: "v1", Kind: "Widget"}
 
-// TestReviews is the table of what API servers send, and what comes of it.
+// TestReviews has the reviews that API servers send, with their decisions and events.
 func TestReviews(t *testing.T) {
 	t.Parallel()
 

@@ -12,8 +12,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// FuzzReview feeds the handler with bytes that no API server made. Whatever they are, the answer is a review that allows or a
-// Status, no panic is needed for it, and no event has an empty name.
+// FuzzReview sends bytes that no API server made. The answer must be a review that allows the
+// write, or a Status. There must be no panic, and no event with an empty name.
 func FuzzReview(f *testing.F) {
 	f.Add(update(f, widget("", `"spec":{"a":1}`), widget(`"finalizers":["x"],"labels":{"a":"b"}`, `"spec":{"a":[1e3,null]}`)))
 	f.Add(update(f, widget(`"annotations":{"operator.kyma-project.io/owned-by":"a/b"}`), widget(`"deletionTimestamp":"x"`)))
@@ -75,7 +75,7 @@ func FuzzReview(f *testing.F) {
 	})
 }
 
-// FuzzManagerSegment sends whatever can stand in a request line: only a DNS-1123 label gets through.
+// FuzzManagerSegment sends paths that a request line can have. Only a DNS-1123 label is a manager.
 func FuzzManagerSegment(f *testing.F) {
 	for _, path := range []string{
 		"/validate/kyma", "/validate/../kyma", "/validate/%2e%2e", "/validate/a%2Fb", "/validate/", "//validate/a", "*", "",
@@ -115,7 +115,7 @@ func isLabel(text string) bool {
 		strings.Trim(text, "-") == text
 }
 
-// FuzzOwner holds what is taken as an owner against what it was made of.
+// FuzzOwner compares a parsed owner with its text.
 func FuzzOwner(f *testing.F) {
 	for _, value := range []string{"kcp-system/kyma", "a/b/c", "", "/", "a/", "A/b", "a/b.c", "\xff/a"} {
 		f.Add(value)

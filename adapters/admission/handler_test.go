@@ -27,7 +27,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// statusOf returns the message of a refusal, after it has checked the rest of it.
+// statusOf checks a refusal, and returns its message.
 func statusOf(t testing.TB, code int, header http.Header, body []byte) string {
 	t.Helper()
 
@@ -156,7 +156,7 @@ func TestRefusals(t *testing.T) {
 				t.Errorf("refused (-want +got):\n%s", diff)
 			}
 
-			// A resync stands in for a change that could not be read.
+			// A resync replaces a change that could not be read.
 			unseen := tt.code == http.StatusRequestEntityTooLarge || tt.reason == "malformed_review" || tt.reason == "unsupported_version"
 			if got.resyncs() != unseen || len(got.events) > 1 || !unseen && len(got.events) > 0 {
 				t.Errorf("a refused request sent %v, want a resync: %v", got.events, unseen)
@@ -165,7 +165,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestReviewThatBreaksOff: an API server that gives up on us lets the write pass.
+// TestReviewThatBreaksOff: the API server allows the write, so a resync must be accepted.
 func TestReviewThatBreaksOff(t *testing.T) {
 	t.Parallel()
 
@@ -181,7 +181,7 @@ func TestReviewThatBreaksOff(t *testing.T) {
 	}
 }
 
-// TestRawPaths sends request lines that no client library would.
+// TestRawPaths sends request lines that no client library sends.
 func TestRawPaths(t *testing.T) {
 	t.Parallel()
 
@@ -342,7 +342,7 @@ type failingReader struct{}
 
 func (failingReader) Read([]byte) (int, error) { return 0, errors.New("secret detail") }
 
-// TestEventsKeepNothingOfTheBody would fail when an event kept a slice of the buffer that the next request reuses.
+// An event must not keep a slice of a buffer, because the next request reuses the buffer.
 func TestEventsKeepNothingOfTheBody(t *testing.T) {
 	t.Parallel()
 
@@ -377,7 +377,7 @@ func TestEventsKeepNothingOfTheBody(t *testing.T) {
 	}
 }
 
-// TestNamesAreBounded keeps whoever reaches the webhook from filling the outbox with large keys.
+// Long names must not fill the outbox with large keys.
 func TestNamesAreBounded(t *testing.T) {
 	t.Parallel()
 
@@ -406,7 +406,7 @@ func TestNamesAreBounded(t *testing.T) {
 	}
 }
 
-func TestStrangeUIDsComeBack(t *testing.T) {
+func TestUnusualUIDsAreEchoed(t *testing.T) {
 	t.Parallel()
 
 	h := newHandler(t, newInbox(), admission.Options{})
@@ -585,7 +585,7 @@ func TestHooksOfAReview(t *testing.T) {
 	}
 }
 
-func TestForeignInputCanNotFloodTheLog(t *testing.T) {
+func TestForeignRequestsCannotFloodTheLog(t *testing.T) {
 	t.Parallel()
 
 	var log bytes.Buffer
@@ -643,7 +643,7 @@ func TestOneDebugLineForEachReview(t *testing.T) {
 	}
 }
 
-// TestManyAtOnce is for the race detector, and for buffers that are handed out twice.
+// TestManyAtOnce is for the race detector. It also finds buffers that two requests share.
 func TestManyAtOnce(t *testing.T) {
 	t.Parallel()
 
@@ -691,7 +691,7 @@ func TestManyAtOnce(t *testing.T) {
 	}
 }
 
-func TestNewNamesEverythingThatIsWrong(t *testing.T) {
+func TestNewNamesAllProblems(t *testing.T) {
 	t.Parallel()
 
 	if _, err := admission.New(nil, admission.Options{}); err == nil {

@@ -119,7 +119,7 @@ func TestOwnerOfTheEvent(t *testing.T) {
 	}
 }
 
-// change returns the review of an object that was before and is after, each absent when empty.
+// change returns the review of an object with two states. "" means that it did not exist.
 func change(t *testing.T, before, after string) []byte {
 	t.Helper()
 

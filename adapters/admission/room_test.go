@@ -26,8 +26,8 @@ func padded(t *testing.T, size int) []byte {
 	return append(review, bytes.Repeat([]byte(" "), size-len(review))...)
 }
 
-// slow is a request from an address, with a body of which a part comes at once, and the rest when it is let
-// go. Its length is announced.
+// slow returns a request from an address. Its length is announced. The first part of its body
+// arrives at once, and the rest when the test releases it.
 func slow(ctx context.Context, from string, whole []byte, part int, rest <-chan struct{}) *http.Request {
 	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/validate/kyma", io.MultiReader(bytes.NewReader(whole[:part]),
 		readerFunc(func([]byte) (int, error) {
@@ -48,7 +48,8 @@ func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
 const apiServer, stranger = "10.0.0.1", "10.0.0.66"
 
-// Room is charged for bytes that have arrived. While others hold some, an origin gets three quarters.
+// Memory is charged for bytes that have arrived. While other origins have some, an origin gets
+// three quarters.
 func TestRoomForBodies(t *testing.T) {
 	t.Parallel()
 
@@ -132,8 +133,8 @@ func TestRoomForBodies(t *testing.T) {
 	}
 }
 
-// A write is committed after its answer: a look before would see the former object.
-func TestStandInIsAcceptedAfterTheAnswer(t *testing.T) {
+// A write is committed after its answer, so a reconcile before it would read the former object.
+func TestResyncIsAcceptedAfterTheAnswer(t *testing.T) {
 	t.Parallel()
 
 	body := "no review"
@@ -159,7 +160,7 @@ func TestStandInIsAcceptedAfterTheAnswer(t *testing.T) {
 	}
 }
 
-// An API server that has given up meanwhile goes on with the write: what it sent counts.
+// An API server that has given up continues with the write, so its event must be accepted.
 func TestAbandonedReviewCounts(t *testing.T) {
 	t.Parallel()
 
@@ -180,8 +181,8 @@ func TestAbandonedReviewCounts(t *testing.T) {
 	}
 }
 
-// Who is gone waits no longer. A resync stands in.
-func TestRoomIsNotAwaitedForNobody(t *testing.T) {
+// A client that has disconnected waits for no memory. A resync is accepted instead.
+func TestDisconnectedClientWaitsForNoRoom(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		inbox := newInbox()
@@ -205,7 +206,7 @@ func TestRoomIsNotAwaitedForNobody(t *testing.T) {
 		}
 
 		if !inbox.resyncs() {
-			t.Error("no resync, although nobody read it")
+			t.Error("no resync for a review that was not read")
 		}
 
 		close(rest)

@@ -51,7 +51,7 @@ func TestRegisterListenerComponentRefuses(t *testing.T) {
 			}
 
 			if events != nil || source != nil {
-				t.Error("have something to run in spite of the error")
+				t.Error("have a listener or a source beside the error")
 			}
 		})
 	}

@@ -32,12 +32,12 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// The client behind a cache of metadata leaves this one behind when a watch ends with an event on its way: it sends
-	// to a channel that nobody reads any more. It is neither ours nor the manager's to end.
+	// client-go leaks this goroutine if a watch of metadata ends while an event arrives: it sends to a
+	// channel without a reader. Neither this module nor the controller manager can end it.
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("k8s.io/apimachinery/pkg/watch.(*filteredWatch).loop"))
 }
 
-// TestManager runs real managers on a real API server, and events over real mTLS connections.
+// TestManager runs controller managers on a real API server, with events over mTLS connections.
 func TestManager(t *testing.T) {
 	t.Parallel()
 
@@ -76,7 +76,8 @@ func (l *lab) create(t *testing.T, object client.Object) {
 	}
 }
 
-// kyma creates the object of a runtime and deletes it after the test. Without domain it has no annotation.
+// kyma creates the object of a runtime and deletes it after the test. It has no annotation without
+// a domain.
 func (l *lab) kyma(t *testing.T, name string, domains ...string) *metav1.PartialObjectMetadata {
 	t.Helper()
 
@@ -106,7 +107,7 @@ func (l *lab) testEvents(t *testing.T) {
 	skr1, skr2 := l.runtime(t, "skr-1", "skr-1.example.com"), l.runtime(t, "skr-2", "skr-2.example.com")
 	o := newOperator(t, l.Config, l.pki, managerOptions())
 
-	// Before the manager starts, a request finds a cold cache: it is neither believed nor refused.
+	// Before the controller manager starts, the cache is not synced: the answer is 503.
 	before := httptest.NewUnstartedServer(o.events)
 	before.TLS = l.serverTLS()
 	before.StartTLS()
@@ -159,7 +160,7 @@ func (l *lab) testEvents(t *testing.T) {
 			got[o.next(t)]++
 		}
 
-		// Whether the worker had taken the first before the others came is a matter of luck: one or two.
+		// The worker may have taken the first request before the others arrived: one or two.
 		if got["kcp-system/skr-1"] > 2 || got["kcp-system/skr-2"] != 1 {
 			t.Errorf("reconciles by runtime: %v, want 1 or 2 for six events of skr-1, 1 for one of skr-2", got)
 		}
@@ -179,7 +180,7 @@ func (l *lab) testEvents(t *testing.T) {
 	})
 }
 
-// testRefusals lets the objects of a control plane go wrong, one after the other, while events arrive.
+// testRefusals breaks the objects of a control plane, one after the other, while events arrive.
 func (l *lab) testRefusals(t *testing.T) {
 	l.kyma(t, "probe", "probe.example.com")
 	good := l.kyma(t, "good", "good.example.com")
@@ -285,7 +286,7 @@ func (l *lab) expect(t *testing.T, o *operator, name string, from *runtime, owne
 	})
 }
 
-// testLeaderElection has two replicas. Both listen, and only the one that leads takes events.
+// testLeaderElection has two replicas. Both listen, and only the leader accepts events.
 func (l *lab) testLeaderElection(t *testing.T, warmUp bool, follower string) {
 	t.Helper()
 	l.kyma(t, "skr-1", "skr-1.example.com")
@@ -322,7 +323,7 @@ func (l *lab) testLeaderElection(t *testing.T, warmUp bool, follower string) {
 	second.accepted(t, skr1, "kcp-system/skr-1")
 }
 
-// testOneNamespace has a cache that does not hold what an attacker names.
+// testOneNamespace has a cache without the namespace that an attacker names.
 func (l *lab) testOneNamespace(t *testing.T) {
 	l.kyma(t, "good", "good.example.com")
 
@@ -349,7 +350,7 @@ func (l *lab) testUnknownKind(t *testing.T) {
 	}
 }
 
-// testSetUp runs the lines that the README shows.
+// testSetUp runs the code in the README.
 func (l *lab) testSetUp(t *testing.T) {
 	l.kyma(t, "skr-1", "skr-1.example.com")
 
@@ -368,7 +369,7 @@ func (l *lab) testSetUp(t *testing.T) {
 
 	o.start(t)
 
-	// The controller looks at each object when it starts, and again when an event comes.
+	// The controller reconciles each object at its start, and again after an event.
 	if got := o.next(t); got != "kcp-system/skr-1" {
 		t.Errorf("reconciled %s first, want kcp-system/skr-1", got)
 	}

@@ -74,7 +74,7 @@ func TestMapFuncs(t *testing.T) {
 	}
 }
 
-// No cache is asked that would make the sender wait, and none that has stopped answers for what it does not hear any more.
+// A cache that is not synced would block the sender, and one that has stopped is outdated.
 func TestRuntimesNotReady(t *testing.T) {
 	t.Parallel()
 

@@ -20,6 +20,11 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
+type (
+	stringSource = controllerruntime.Source[string]
+	stringQueue  = workqueue.TypedRateLimitingInterface[string]
+)
+
 // byWatched maps a delivery to the names of its runtime and object.
 func byWatched(_ context.Context, d core.Delivery) ([]string, error) {
 	return []string{fmt.Sprintf("%s:%s", d.Runtime, d.Event.Watched.Name)}, nil
@@ -56,7 +61,7 @@ func started[request comparable](
 	return cancel
 }
 
-// drain takes everything that waits in the queue.
+// drain returns all requests in the queue.
 func drain(queue workqueue.TypedRateLimitingInterface[string]) []string {
 	got := []string{}
 
@@ -97,28 +102,28 @@ func TestSourceNotReady(t *testing.T) {
 
 	for name, tc := range map[string]struct {
 		opts  controllerruntime.SourceOptions
-		setUp func(*testing.T, *controllerruntime.Source[string], workqueue.TypedRateLimitingInterface[string])
+		setUp func(*testing.T, *stringSource, stringQueue)
 		want  string // "" acknowledges.
 	}{
 		"before the controller starts": {
-			setUp: func(*testing.T, *controllerruntime.Source[string], workqueue.TypedRateLimitingInterface[string]) {},
+			setUp: func(*testing.T, *stringSource, stringQueue) {},
 			want:  "not ready: the controller has not started",
 		},
 		"while it runs": {
-			setUp: func(t *testing.T, s *controllerruntime.Source[string], q workqueue.TypedRateLimitingInterface[string]) {
+			setUp: func(t *testing.T, s *stringSource, q stringQueue) {
 				t.Helper()
 				started(t, s, q)
 			},
 		},
 		"after its context ended": {
-			setUp: func(t *testing.T, s *controllerruntime.Source[string], q workqueue.TypedRateLimitingInterface[string]) {
+			setUp: func(t *testing.T, s *stringSource, q stringQueue) {
 				t.Helper()
 				started(t, s, q)()
 			},
 			want: "not ready: the controller has stopped",
 		},
 		"after its queue shut down": {
-			setUp: func(t *testing.T, s *controllerruntime.Source[string], q workqueue.TypedRateLimitingInterface[string]) {
+			setUp: func(t *testing.T, s *stringSource, q stringQueue) {
 				t.Helper()
 				started(t, s, q)
 				q.ShutDown()
@@ -127,7 +132,7 @@ func TestSourceNotReady(t *testing.T) {
 		},
 		"while the controller warms up": {
 			opts: controllerruntime.SourceOptions{Elected: follows},
-			setUp: func(t *testing.T, s *controllerruntime.Source[string], q workqueue.TypedRateLimitingInterface[string]) {
+			setUp: func(t *testing.T, s *stringSource, q stringQueue) {
 				t.Helper()
 				started(t, s, q)
 			},
@@ -135,13 +140,13 @@ func TestSourceNotReady(t *testing.T) {
 		},
 		"after the election": {
 			opts: controllerruntime.SourceOptions{Elected: leads},
-			setUp: func(t *testing.T, s *controllerruntime.Source[string], q workqueue.TypedRateLimitingInterface[string]) {
+			setUp: func(t *testing.T, s *stringSource, q stringQueue) {
 				t.Helper()
 				started(t, s, q)
 			},
 		},
 		"with the next controller": {
-			setUp: func(t *testing.T, s *controllerruntime.Source[string], q workqueue.TypedRateLimitingInterface[string]) {
+			setUp: func(t *testing.T, s *stringSource, q stringQueue) {
 				t.Helper()
 				started(t, s, newQueue(t))()
 				started(t, s, q)
@@ -174,7 +179,7 @@ func TestSourceNotReady(t *testing.T) {
 	}
 }
 
-// A queue drops what comes after its end: an acknowledgement would be a lie.
+// A queue drops requests after its end, so their events must not be acknowledged.
 func TestSourceStopsMeanwhile(t *testing.T) {
 	t.Parallel()
 
@@ -253,7 +258,7 @@ func TestSourceMapFunc(t *testing.T) {
 			}
 
 			if diff := cmp.Diff(handled{fmt.Sprintf("skr-1 %d %v", len(tc.requests), err)}, told); diff != "" {
-				t.Errorf("the hook was told (-want +have):\n%s", diff)
+				t.Errorf("calls of the hook (-want +have):\n%s", diff)
 			}
 
 			if !strings.Contains(logged.String(), `msg="handled a delivery" runtime=skr-1 manager=operator kind=changed`) {
@@ -267,7 +272,7 @@ func TestSourceMapFunc(t *testing.T) {
 	}
 }
 
-// handled records the calls of the hook.
+// handled stores the calls of the hook.
 type handled []string
 
 func (h *handled) add(d core.Delivery, requests int, err error) {
@@ -294,7 +299,7 @@ func TestSourceWithoutMapFunc(t *testing.T) {
 
 	source := controllerruntime.NewSource[string](nil, controllerruntime.SourceOptions{})
 	if err := source.Start(t.Context(), newQueue(t)); err == nil || !strings.Contains(err.Error(), "map function") {
-		t.Errorf("have %v, want what is missing", err)
+		t.Errorf("have %v, want the missing argument in the error", err)
 	}
 }
 
@@ -338,7 +343,7 @@ func TestSourceRanksChangesAboveResyncs(t *testing.T) {
 	}
 }
 
-// Every delivery that is acknowledged while a controller stops is one that its queue took.
+// Every delivery that is acknowledged while a controller stops is in its queue.
 func TestSourceConcurrently(t *testing.T) {
 	t.Parallel()
 

@@ -17,13 +17,14 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 )
 
-// batchEnd is a far end of contract v3 that notes the sizes of the batches, and who they claim to come from.
+// batchEnd is a far end of contract v3. It stores the sizes of the batches, and the runtimes that
+// they claim.
 type batchEnd struct {
 	mu      sync.Mutex
 	sizes   []int
 	sources map[core.RuntimeID]bool
 	ids     map[string]bool
-	// sequence has the numbers in the order of their arrival, heartbeats whether a batch had one.
+	// sequence has the numbers in the order of their arrival. heartbeats has whether a batch had one.
 	sequence   []uint64
 	heartbeats []bool
 }
@@ -101,8 +102,8 @@ func TestBatchesClaimTheIdentityOfTheCertificate(t *testing.T) {
 	}
 }
 
-// Events that a request has no room for keep their order and their numbers, and are sent with the next one.
-// A heartbeat names the last number: it must not overtake them.
+// Events that do not fit into a request keep their order and their numbers, and are sent with the
+// next one. A heartbeat has the last number, so it must not overtake them.
 func TestBatchThatIsTooLargeIsCut(t *testing.T) {
 	t.Parallel()
 
@@ -149,14 +150,14 @@ func TestBatchThatIsTooLargeIsCut(t *testing.T) {
 	}
 }
 
-// partial is the answer that names refused elements.
+// partial is an answer that names refused elements.
 func partial(failed map[int]contract.Refusal) ([]byte, error) {
 	answer := contract.Partial(failed)
 
 	return answer.Body()
 }
 
-func TestAnswerNamesTheEventsThatWereNotTaken(t *testing.T) {
+func TestAnswerNamesRefusedEvents(t *testing.T) {
 	t.Parallel()
 
 	forwarder, _ := newBatchForwarder(t, httpmtls.Options{}, func(w http.ResponseWriter, _ core.Batch) {
@@ -189,7 +190,7 @@ func TestAnswerNamesTheEventsThatWereNotTaken(t *testing.T) {
 	}
 }
 
-func TestAnswerThatNamesWhatWasNotSentCountsForAll(t *testing.T) {
+func TestAnswerWithUnknownIndexCountsForAll(t *testing.T) {
 	t.Parallel()
 
 	forwarder, _ := newBatchForwarder(t, httpmtls.Options{Retries: -1}, func(w http.ResponseWriter, _ core.Batch) {

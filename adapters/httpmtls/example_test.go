@@ -9,7 +9,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
 )
 
-// Files of a mounted secret: made once, followed by Start, and used by both ends.
+// Files reads a mounted secret, follows it in Start, and serves both ends.
 func ExampleFiles() {
 	dir, err := os.MkdirTemp("", "tls")
 	if err != nil {

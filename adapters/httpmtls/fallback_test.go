@@ -18,7 +18,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 )
 
-// reasoned is an error of a reason.
+// reasoned is an error with a reason.
 type reasoned string
 
 func (r reasoned) Error() string  { return string(r) }
@@ -30,7 +30,7 @@ const (
 	down            = reasoned("dial")
 )
 
-// end answers what a test says, and notes what it was sent.
+// end answers as a test sets it, and stores the events that it got.
 type end struct {
 	mu     sync.Mutex
 	names  []string
@@ -76,7 +76,7 @@ func (e *end) seen() []string {
 	return names
 }
 
-// TestFallback goes through the life of one manager.
+// TestFallback has the answers to one manager, in their order.
 func TestFallback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var (
@@ -132,7 +132,7 @@ func TestFallback(t *testing.T) {
 	})
 }
 
-func TestWithoutOlderContractItIsOnlyTold(t *testing.T) {
+func TestUnknownContractIsReportedWithoutOlderOne(t *testing.T) {
 	newest, unknown := &end{}, 0
 	forwarder := must(httpmtls.NewFallback(newest, nil, httpmtls.FallbackOptions{Unknown: func(core.Manager, error) { unknown++ }}))
 
@@ -143,11 +143,11 @@ func TestWithoutOlderContractItIsOnlyTold(t *testing.T) {
 	}
 
 	if unknown != 1 {
-		t.Errorf("told %d times, want once", unknown)
+		t.Errorf("Unknown was called %d times, want once", unknown)
 	}
 }
 
-// TestOlderContractLosesNothing: what was not taken is named, whatever happened to the others.
+// Events that were not accepted are named, even if others were.
 func TestOlderContractLosesNothing(t *testing.T) {
 	refused := &httpmtls.Error{}
 
@@ -247,7 +247,8 @@ func TestOlderContractLosesNothing(t *testing.T) {
 	}
 }
 
-// Only a listener can mean the manager. Gateways answer 403 or 404 for a path that they do not know.
+// Only a listener can mean the manager. Gateways answer 403 or 404 for a path that they do not
+// know.
 func TestUnknownContractAndUnknownManager(t *testing.T) {
 	for name, test := range map[string]struct {
 		version contract.Version

@@ -20,7 +20,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// silentListener accepts connections and never says anything.
+// silentListener accepts connections and sends nothing.
 func silentListener(t *testing.T) (address string, accepted <-chan struct{}) {
 	t.Helper()
 
@@ -128,7 +128,7 @@ func TestCancelWhile(t *testing.T) {
 			return httpmtls.Options{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 				reached <- struct{}{}
 
-				// net/http lets a dial go on for the next request; the dialer's own timeout ends it.
+				// net/http continues a dial for the next request. The timeout of the dialer ends it.
 				ctx, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 				defer cancel()
 				<-ctx.Done()
@@ -167,7 +167,7 @@ func TestCancelWhile(t *testing.T) {
 				_ = http.NewResponseController(w).Flush()
 				reached <- struct{}{}
 				<-r.Context().Done()
-				// Returning would complete the answer, which may reach the client before its connection is closed.
+				// A return would complete the answer, which may arrive before the connection is closed.
 				panic(http.ErrAbortHandler)
 			})
 
@@ -177,7 +177,7 @@ func TestCancelWhile(t *testing.T) {
 			t.Helper()
 
 			reached := make(chan struct{}, 10)
-			end := newFarEnd(t, keys.server, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) })
+			end := newFarEnd(t, keys.server, answerWith(http.StatusServiceUnavailable))
 
 			return httpmtls.Options{
 				RetryWait: time.Second, Hooks: httpmtls.Hooks{Retried: func(int) { reached <- struct{}{} }},
@@ -291,7 +291,8 @@ func TestEndlessBodyIsCapped(t *testing.T) {
 	})
 }
 
-// hole is a network that can swallow everything on the connections that exist, as a firewall does that has forgotten them.
+// hole is a network that can drop all packets of its connections, like a firewall that has lost its
+// state.
 type hole struct {
 	mu    sync.Mutex
 	conns []*holeConn
@@ -377,7 +378,7 @@ func TestHalfOpenConnectionIsNoticed(t *testing.T) {
 		opts := unhurried(protocol)
 		opts.DialContext = network.dial
 
-		// Each protocol has one way to notice, and the time that a busy machine needs for a request beside it.
+		// Each protocol has one way to detect it. The rest is time for a request on a busy machine.
 		if protocol == httpmtls.HTTP1 {
 			opts.Timeout = 3 * time.Second
 		} else {
@@ -392,7 +393,7 @@ func TestHalfOpenConnectionIsNoticed(t *testing.T) {
 
 		network.swallow()
 
-		// HTTP/1.1 can not know before the request has timed out. Pings can, so that a short retry may already succeed.
+		// HTTP/1.1 detects it by the timeout of the request. Pings are faster, so a retry may succeed.
 		if err := forward(t, forwarder, event("lost")); err == nil && protocol == httpmtls.HTTP1 {
 			t.Error("want a timeout")
 		} else if err != nil && core.IsPermanent(err) {
@@ -407,7 +408,7 @@ func TestHalfOpenConnectionIsNoticed(t *testing.T) {
 	})
 }
 
-// A dead connection costs one request its time, and not all those until a ping finds out.
+// A dead connection costs one request its time. Other requests do not wait for a ping.
 func TestConnectionIsLeftAfterATimeout(t *testing.T) {
 	t.Parallel()
 	eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
@@ -441,7 +442,7 @@ func TestConnectionIsLeftAfterATimeout(t *testing.T) {
 	})
 }
 
-// TestStaleConnectionCostsNoRetry has the server close a kept-alive connection at the moment of the next request.
+// The server closes an idle connection at the moment of the next request.
 func TestStaleConnectionCostsNoRetry(t *testing.T) {
 	t.Parallel()
 
@@ -468,7 +469,8 @@ func TestStaleConnectionCostsNoRetry(t *testing.T) {
 	}
 }
 
-// TestCutsUnderLoad resets all connections again and again: every request has its answer soon, and none hangs.
+// TestCutsUnderLoad resets all connections repeatedly. Every request gets its answer soon, and none
+// blocks.
 func TestCutsUnderLoad(t *testing.T) {
 	t.Parallel()
 	eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestGenerationsNeverMix reads a CA and a certificate while somebody replaces both.
+// TestGenerationsNeverMix reads a CA and a certificate while both are replaced.
 func TestGenerationsNeverMix(t *testing.T) {
 	t.Parallel()
 

@@ -18,7 +18,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
 )
 
-// fixture is files in a secret volume, and what was reported of them.
+// fixture has files in a secret volume, and the calls of the hooks.
 type fixture struct {
 	*httpmtls.Files
 
@@ -261,7 +261,7 @@ func TestFilesReportDistinctFailuresOnceEach(t *testing.T) {
 	}
 }
 
-// An expired certificate stays broken in the same way at each reading.
+// An expired certificate is broken in the same way at each reading.
 func TestFilesReportExpiryOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -283,7 +283,7 @@ func TestFilesReportExpiryOnce(t *testing.T) {
 	})
 }
 
-func TestBrokenAndBackToTheSame(t *testing.T) {
+func TestBrokenFilesAreRestored(t *testing.T) {
 	t.Parallel()
 
 	f := newFixture(t, httpmtls.FilesOptions{})
@@ -326,7 +326,7 @@ func TestFilesBecomeValid(t *testing.T) {
 	})
 }
 
-// The certificate in use expires while its files stay as they are. There is nothing better to use.
+// The certificate in use expires while its files stay the same. There is no better one.
 func TestFilesKeepMaterialThatExpiresInUse(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -346,7 +346,7 @@ func TestFilesKeepMaterialThatExpiresInUse(t *testing.T) {
 	})
 }
 
-// New material is in use 10 s after its files changed, by default.
+// By default, new material is in use 10 s after its files changed.
 func TestFilesAreInUseWithin10Seconds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -369,7 +369,8 @@ func TestFilesAreInUseWithin10Seconds(t *testing.T) {
 	})
 }
 
-// An operator's manager starts it on every replica: a standby must not serve an expired certificate.
+// A manager of controller-runtime starts it on every replica. A standby must not serve an expired
+// certificate.
 func TestFilesNeedNoLeaderElection(t *testing.T) {
 	t.Parallel()
 
@@ -403,7 +404,7 @@ func TestFilesFollowVolume(t *testing.T) {
 	}
 }
 
-// TestFilesFollowPlainFiles writes one file after the other, in directories of their own.
+// TestFilesFollowPlainFiles writes one file after the other, each in a directory of its own.
 func TestFilesFollowPlainFiles(t *testing.T) {
 	t.Parallel()
 

@@ -44,7 +44,8 @@ func TestOneConnectionForAThousandEvents(t *testing.T) {
 			}
 		}
 
-		// With HTTP/1.1, net/http gives a connection up whose answer comes 50 ms before its writing goroutine got to run, which busy machines do.
+		// With HTTP/1.1, net/http closes a connection if the answer arrives 50 ms before its writing
+		// goroutine runs, which happens on busy machines.
 		limit := map[httpmtls.Protocol]int64{httpmtls.HTTP2: 1, httpmtls.HTTP1: 10}[protocol]
 		if n := end.connections.Load(); n > limit {
 			t.Errorf("1000 events took %d connections, want at most %d", n, limit)
@@ -76,7 +77,7 @@ func TestConnectionsAreBoundedWhenManyForwardAtOnce(t *testing.T) {
 
 		group.Wait()
 
-		// The far end may hear of the end of a connection after the next one has begun.
+		// The far end may notice the end of a connection after the next one has begun.
 		limit := map[httpmtls.Protocol]int{
 			httpmtls.HTTP2: 1, httpmtls.HTTP1: 2 * 8,
 		}[protocol]
@@ -242,7 +243,7 @@ func TestAnswers(t *testing.T) {
 
 			if failure.Status != tc.status || failure.Method != http.MethodPost ||
 				failure.URL != end.URL+"/v2/lifecycle-manager/event" || failure.Body != "because of /v2/lifecycle-manager/event" {
-				t.Errorf("the error does not tell the request: %+v", failure)
+				t.Errorf("the error does not name the request: %+v", failure)
 			}
 		})
 	}
@@ -252,7 +253,7 @@ func TestRefusedRetryAfterOption(t *testing.T) {
 	t.Parallel()
 
 	keys := newPKI(t)
-	end := newFarEnd(t, keys.server, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) })
+	end := newFarEnd(t, keys.server, answerWith(http.StatusForbidden))
 
 	for option, want := range map[time.Duration]time.Duration{time.Minute: time.Minute, -1: 0} {
 		err := forward(t, newForwarder(t, keys.client, end.address(), httpmtls.Options{RefusedRetryAfter: option}), event("object"))
@@ -262,8 +263,8 @@ func TestRefusedRetryAfterOption(t *testing.T) {
 	}
 }
 
-// A contract that carries one event sends the first one, and names the others as not sent: they keep their
-// order.
+// A contract that carries one event sends the first one. It returns the others as not sent, in
+// their order.
 func TestSingleEventContractSendsTheFirst(t *testing.T) {
 	t.Parallel()
 
@@ -326,7 +327,7 @@ func TestRetriesEndWithDeadline(t *testing.T) {
 	var retried atomic.Int64
 
 	keys := newPKI(t)
-	end := newFarEnd(t, keys.server, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) })
+	end := newFarEnd(t, keys.server, answerWith(http.StatusServiceUnavailable))
 	forwarder := newForwarder(t, keys.client, end.address(), httpmtls.Options{
 		RetryWait: time.Hour, Hooks: httpmtls.Hooks{Retried: func(int) { retried.Add(1) }},
 	})
@@ -336,7 +337,7 @@ func TestRetriesEndWithDeadline(t *testing.T) {
 	}
 
 	if retried.Load() != 0 {
-		t.Error("a retry that can not end in time must not begin")
+		t.Error("a retry that cannot end in time must not begin")
 	}
 }
 
@@ -397,7 +398,7 @@ func TestRedirectIsNotFollowed(t *testing.T) {
 	}
 }
 
-func TestProxyOnlyWhenAsked(t *testing.T) {
+func TestProxyOnlyIfConfigured(t *testing.T) {
 	proxy := must(net.Listen("tcp", "127.0.0.1:0"))
 	defer proxy.Close()
 
@@ -509,7 +510,7 @@ func TestSourceThatFailsLater(t *testing.T) {
 	}
 }
 
-// switchSource is material that a test changes.
+// switchSource is material that a test replaces.
 type switchSource struct {
 	atomic.Pointer[httpmtls.Material]
 }

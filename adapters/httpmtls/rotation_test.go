@@ -14,7 +14,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
 )
 
-// side is one end of the connection: its secret volume, and what reads it.
+// side is one end of the connection: its secret volume, and its reader.
 type side struct {
 	*httpmtls.Files
 
@@ -36,7 +36,7 @@ func newSide(t *testing.T, ca *testpki.CA, issue func(ca *testpki.CA) *testpki.L
 	return s
 }
 
-// write issues a new leaf and writes all.
+// write issues a new leaf and writes all files.
 func (s *side) write(t *testing.T) {
 	t.Helper()
 
@@ -54,7 +54,7 @@ func (s *side) rotate(t *testing.T) {
 	}
 }
 
-// spoil has a broken secret on disk for a while.
+// spoil writes a broken secret for a while.
 func (s *side) spoil(t *testing.T) {
 	t.Helper()
 
@@ -112,7 +112,7 @@ func TestRotationUnderLoad(t *testing.T) {
 			})
 		}
 
-		// flow lets events pass with the material of now.
+		// flow waits until events pass with the present material.
 		flow := func() {
 			deadline := time.Now().Add(patience)
 			for from := delivered.Load(); delivered.Load() < from+25 && !t.Failed(); {
@@ -181,7 +181,7 @@ func TestRotationUnderLoad(t *testing.T) {
 	})
 }
 
-func TestRequestUnderWayEndsOnTheOldConnection(t *testing.T) {
+func TestRequestInFlightEndsOnTheOldConnection(t *testing.T) {
 	t.Parallel()
 	eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
 		t.Helper()
@@ -229,7 +229,7 @@ func TestRequestUnderWayEndsOnTheOldConnection(t *testing.T) {
 	})
 }
 
-// A request with the old certificate may be on its way when the far end stops to trust it.
+// A request with the old certificate may be in flight when the far end does not trust it any more.
 func TestRefusedAfterRotationIsTriedWithTheNewMaterial(t *testing.T) {
 	t.Parallel()
 

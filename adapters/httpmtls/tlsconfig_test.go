@@ -13,7 +13,7 @@ import (
 )
 
 // handshake connects a client and a server and sends a byte each way. It returns the state of the
-// server, or the reason for which one of them refused.
+// server, or the error of the end that refused.
 func handshake(t *testing.T, server, client *tls.Config) (tls.ConnectionState, error) {
 	t.Helper()
 
@@ -72,7 +72,7 @@ func TestHandshake(t *testing.T) {
 	keys, strangers := newPKI(t), newPKI(t)
 	past := time.Now().Add(-time.Minute)
 
-	// Material that is refused when it is read has to be made by hand.
+	// NewMaterial would refuse this material.
 	withLeaf := func(leaf *testpki.Leaf) *httpmtls.Material {
 		certificate := leaf.TLS()
 
@@ -151,7 +151,7 @@ func TestClientTLSConfigNeedsBoth(t *testing.T) {
 	}
 }
 
-func TestServerTakesNewMaterial(t *testing.T) {
+func TestServerUsesNewMaterial(t *testing.T) {
 	t.Parallel()
 
 	first, second := newPKI(t), newPKI(t)
@@ -200,7 +200,7 @@ func TestResumedSessionIsCheckedAgain(t *testing.T) {
 	}
 }
 
-func TestFarEndSpeaksOnlyWhatIsAsked(t *testing.T) {
+func TestServerNegotiatesNextProtos(t *testing.T) {
 	t.Parallel()
 
 	keys := newPKI(t)

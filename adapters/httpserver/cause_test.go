@@ -173,7 +173,7 @@ func resets(_ *testing.T, conn net.Conn) {
 	}
 }
 
-// However many handshakes fail, there is one line a minute for each cause.
+// There is one line a minute for each cause, however many handshakes fail.
 func TestFailedHandshakesAreLogged(t *testing.T) {
 	t.Parallel()
 
@@ -212,7 +212,7 @@ func TestFailedHandshakesAreLogged(t *testing.T) {
 	}
 }
 
-// A handshake that this server ends for its limit has not failed.
+// A handshake that this server ends for its limit is not reported as failed.
 func TestDisplacedHandshakeHasNotFailed(t *testing.T) {
 	t.Parallel()
 

@@ -33,7 +33,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// cluster is an API server whose webhook a test takes away.
+// cluster is an API server with a webhook that a test can remove.
 type cluster struct {
 	mu       sync.Mutex
 	bypassed int // writes that the webhook does not see
@@ -130,7 +130,7 @@ func TestNewNamesWrongOptions(t *testing.T) {
 	}
 }
 
-// leaseReview returns what an API server sends when a Lease with that annotation is written.
+// leaseReview returns the review of a Lease with that nonce.
 func leaseReview(t *testing.T, nonce string) []byte {
 	t.Helper()
 
@@ -187,7 +187,7 @@ func TestHandlerReturnsTheNonce(t *testing.T) {
 	}
 }
 
-func TestHandlerRefusesWhatIsNoReview(t *testing.T) {
+func TestHandlerRefusesOtherRequests(t *testing.T) {
 	for name, test := range map[string]struct {
 		method string
 		body   string
@@ -315,7 +315,7 @@ func TestLeaseFollowsItsCABundle(t *testing.T) {
 	}
 }
 
-func TestNewLeaseNamesWhatIsWrong(t *testing.T) {
+func TestNewLeaseRefuses(t *testing.T) {
 	good := apiServer(t, func(http.ResponseWriter, *http.Request) {})
 
 	for want, change := range map[string]func(*canary.LeaseOptions, *types.NamespacedName){

@@ -72,7 +72,7 @@ func TestIssued(t *testing.T) {
 	}
 }
 
-// A heartbeat reports a certificate that is about to expire, which a new one is not.
+// A heartbeat reports a certificate that expires soon. A new one must not be reported.
 func TestLeavesLiveLong(t *testing.T) {
 	t.Parallel()
 
