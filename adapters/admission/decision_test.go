@@ -40,18 +40,20 @@ func TestReviews(t *testing.T) {
 			}), admission.Accepted, event(core.OperationCreate, 3),
 		},
 		{
-			"CREATE with generateName: the name is in the object only", reviewOf(t, func(q *admissionv1.AdmissionRequest) {
-				q.Operation = admissionv1.Create
-				q.Name = ""
-				q.Object = raw(widget(`"generateName":"on"`, `"spec":{"a":1}`))
-			}), admission.Accepted, event(core.OperationCreate, 3),
+			"CREATE with generateName: the name is in the object only", reviewOf(t,
+				func(q *admissionv1.AdmissionRequest) {
+					q.Operation = admissionv1.Create
+					q.Name = ""
+					q.Object = raw(widget(`"generateName":"on"`, `"spec":{"a":1}`))
+				}), admission.Accepted, event(core.OperationCreate, 3),
 		},
 		{
-			"CREATE with generateName, before the name is generated", reviewOf(t, func(q *admissionv1.AdmissionRequest) {
-				q.Operation = admissionv1.Create
-				q.Name = ""
-				q.Object = raw(`{"metadata":{"generateName":"on-","namespace":"default"},"spec":{}}`)
-			}), "no_name", nil,
+			"CREATE with generateName, before the name is generated", reviewOf(t,
+				func(q *admissionv1.AdmissionRequest) {
+					q.Operation = admissionv1.Create
+					q.Name = ""
+					q.Object = raw(`{"metadata":{"generateName":"on-","namespace":"default"},"spec":{}}`)
+				}), "no_name", nil,
 		},
 		{
 			"UPDATE of the spec",
@@ -75,8 +77,9 @@ func TestReviews(t *testing.T) {
 				q.Name, q.Namespace = "foo", "foo"
 				q.Object = raw(`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"foo"}}`)
 			}), admission.Accepted, &core.WatchEvent{
-				Watched: types.NamespacedName{Name: "foo"}, WatchedGVK: schema.GroupVersionKind{Version: "v1", Kind: "Namespace"},
-				Operation: core.OperationCreate, Field: core.FieldSpec, Time: noon,
+				Watched:    types.NamespacedName{Name: "foo"},
+				WatchedGVK: schema.GroupVersionKind{Version: "v1", Kind: "Namespace"},
+				Operation:  core.OperationCreate, Field: core.FieldSpec, Time: noon,
 			},
 		},
 		{
@@ -148,11 +151,12 @@ func TestReviews(t *testing.T) {
 			}), admission.Accepted, event(core.OperationDelete, 3),
 		},
 		{
-			"DELETE of a collection: the name is in the old object only", reviewOf(t, func(q *admissionv1.AdmissionRequest) {
-				q.Operation = admissionv1.Delete
-				q.Name = ""
-				q.OldObject = raw(widget("", `"spec":{}`))
-			}), admission.Accepted, event(core.OperationDelete, 3),
+			"DELETE of a collection: the name is in the old object only", reviewOf(t,
+				func(q *admissionv1.AdmissionRequest) {
+					q.Operation = admissionv1.Delete
+					q.Name = ""
+					q.OldObject = raw(widget("", `"spec":{}`))
+				}), admission.Accepted, event(core.OperationDelete, 3),
 		},
 		{
 			"DELETE without the old object", reviewOf(t, func(q *admissionv1.AdmissionRequest) {
@@ -251,7 +255,8 @@ func TestOutcomesAreDecisions(t *testing.T) {
 		got := &inbox{outcome: outcome}
 		review := update(t, widget("", `"spec":1`), widget("", `"spec":2`))
 
-		if have := decisionOf(t, post(newHandler(t, got, admission.Options{}), "/validate/kyma", review), testUID); have != want {
+		have := decisionOf(t, post(newHandler(t, got, admission.Options{}), "/validate/kyma", review), testUID)
+		if have != want {
 			t.Errorf("outcome %q answered as %q, want %q", outcome, have, want)
 		}
 	}

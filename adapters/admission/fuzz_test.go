@@ -15,8 +15,10 @@ import (
 // FuzzReview sends bytes that no API server made. The answer must be a review that allows the
 // write, or a Status. There must be no panic, and no event with an empty name.
 func FuzzReview(f *testing.F) {
-	f.Add(update(f, widget("", `"spec":{"a":1}`), widget(`"finalizers":["x"],"labels":{"a":"b"}`, `"spec":{"a":[1e3,null]}`)))
-	f.Add(update(f, widget(`"annotations":{"operator.kyma-project.io/owned-by":"a/b"}`), widget(`"deletionTimestamp":"x"`)))
+	f.Add(update(f, widget("", `"spec":{"a":1}`), widget(`"finalizers":["x"],"labels":{"a":"b"}`,
+		`"spec":{"a":[1e3,null]}`)))
+	f.Add(update(f, widget(`"annotations":{"operator.kyma-project.io/owned-by":"a/b"}`),
+		widget(`"deletionTimestamp":"x"`)))
 	f.Add(reviewOf(f, func(q *admissionv1.AdmissionRequest) {
 		q.Operation = admissionv1.Create
 		q.Name = ""
@@ -79,7 +81,8 @@ func FuzzReview(f *testing.F) {
 func FuzzManagerSegment(f *testing.F) {
 	for _, path := range []string{
 		"/validate/kyma", "/validate/../kyma", "/validate/%2e%2e", "/validate/a%2Fb", "/validate/", "//validate/a", "*", "",
-		"/validate/" + strings.Repeat("a", 300), "/validate/k\u00fc", "http://host/validate/a", "/validate/a?b#c", "/validate/%zz",
+		"/validate/" + strings.Repeat("a", 300), "/validate/k\u00fc", "http://host/validate/a", "/validate/a?b#c",
+		"/validate/%zz",
 	} {
 		f.Add(path)
 	}
@@ -122,7 +125,8 @@ func FuzzOwner(f *testing.F) {
 	}
 
 	f.Fuzz(func(t *testing.T, value string) {
-		if owner, err := core.ParseOwner(value); err == nil && (owner.String() != value || owner.Namespace == "" || owner.Name == "") {
+		if owner, err := core.ParseOwner(value); err == nil && (owner.String() != value || owner.Namespace == "" ||
+			owner.Name == "") {
 			t.Errorf("ParseOwner(%q) = %q", value, owner)
 		}
 	})

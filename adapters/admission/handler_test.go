@@ -73,14 +73,29 @@ func TestRefusals(t *testing.T) {
 		{"another path", "POST", "/mutate/kyma", "application/json", good, 404, "unknown_path", "/validate/{manager}"},
 		{"the root", "POST", "/", "application/json", good, 404, "unknown_path", "/validate/{manager}"},
 		{"no media type", "POST", "/validate/kyma", "", good, 415, "media_type", "application/json"},
-		{"another media type", "POST", "/validate/kyma", "application/yaml", good, 415, "media_type", "application/yaml"},
-		{"a broken media type", "POST", "/validate/kyma", "application/json;;;=", good, 415, "media_type", "application/json"},
-		{"a body beyond the limit", "POST", "/validate/kyma", "application/json", strings.Repeat(" ", 5000), 413, "too_large", "4096 bytes"},
+		{
+			"another media type", "POST", "/validate/kyma", "application/yaml", good, 415, "media_type",
+			"application/yaml",
+		},
+		{
+			"a broken media type", "POST", "/validate/kyma", "application/json;;;=", good, 415, "media_type",
+			"application/json",
+		},
+		{
+			"a body beyond the limit", "POST", "/validate/kyma", "application/json", strings.Repeat(" ", 5000), 413,
+			"too_large", "4096 bytes",
+		},
 		{"no body", "POST", "/validate/kyma", "application/json", "", 400, "malformed_review", "byte 0"},
 		{"half a body", "POST", "/validate/kyma", "application/json", truncated, 400, "malformed_review", "ends at"},
-		{"two reviews", "POST", "/validate/kyma", "application/json", good + good, 400, "malformed_review", "end of the text"},
+		{
+			"two reviews", "POST", "/validate/kyma", "application/json", good + good, 400, "malformed_review",
+			"end of the text",
+		},
 		{"an array", "POST", "/validate/kyma", "application/json", "[]", 400, "malformed_review", "byte 0"},
-		{"another kind", "POST", "/validate/kyma", "application/json", `{"kind":"Pod","apiVersion":"v1"}`, 400, "malformed_review", `"Pod"`},
+		{
+			"another kind", "POST", "/validate/kyma", "application/json", `{"kind":"Pod","apiVersion":"v1"}`, 400,
+			"malformed_review", `"Pod"`,
+		},
 		{
 			"v1beta1", "POST", "/validate/kyma", "application/json",
 			strings.Replace(good, "admission.k8s.io/v1", "admission.k8s.io/v1beta1", 1),
@@ -157,7 +172,8 @@ func TestRefusals(t *testing.T) {
 			}
 
 			// A resync replaces a change that could not be read.
-			unseen := tt.code == http.StatusRequestEntityTooLarge || tt.reason == "malformed_review" || tt.reason == "unsupported_version"
+			unseen := tt.code == http.StatusRequestEntityTooLarge || tt.reason == "malformed_review" ||
+				tt.reason == "unsupported_version"
 			if got.resyncs() != unseen || len(got.events) > 1 || !unseen && len(got.events) > 0 {
 				t.Errorf("a refused request sent %v, want a resync: %v", got.events, unseen)
 			}
@@ -171,9 +187,10 @@ func TestReviewThatBreaksOff(t *testing.T) {
 
 	got := newInbox()
 	h := newHandler(t, got, admission.Options{})
-	r := httptest.NewRequest(http.MethodPost, "/validate/kyma", io.MultiReader(strings.NewReader(`{"kind":`), readerFunc(func([]byte) (int, error) {
-		return 0, io.ErrUnexpectedEOF
-	})))
+	r := httptest.NewRequest(http.MethodPost, "/validate/kyma", io.MultiReader(strings.NewReader(`{"kind":`),
+		readerFunc(func([]byte) (int, error) {
+			return 0, io.ErrUnexpectedEOF
+		})))
 	r.Header.Set("Content-Type", "application/json")
 
 	if w := serve(h, r); w.Code != http.StatusBadRequest || !got.resyncs() {
@@ -251,8 +268,9 @@ func rawPost(t *testing.T, addr, target, body string) (int, http.Header, []byte)
 	}
 	defer conn.Close()
 
-	if _, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: agent\r\nContent-Type: application/json; charset=utf-8\r\n"+
-		"Content-Length: %d\r\nConnection: close\r\n\r\n%s", target, len(body), body); err != nil {
+	if _, err := fmt.Fprintf(conn,
+		"POST %s HTTP/1.1\r\nHost: agent\r\nContent-Type: application/json; charset=utf-8\r\n"+
+			"Content-Length: %d\r\nConnection: close\r\n\r\n%s", target, len(body), body); err != nil {
 		t.Fatalf("write: %v", err)
 	}
 
@@ -353,7 +371,10 @@ func TestEventsKeepNothingOfTheBody(t *testing.T) {
 
 	for i := range 50 {
 		name := fmt.Sprintf("object-%02d", i)
-		kind := metav1.GroupVersionKind{Group: fmt.Sprintf("group-%02d", i), Version: fmt.Sprintf("v%02d", i), Kind: fmt.Sprintf("Kind%02d", i)}
+		kind := metav1.GroupVersionKind{
+			Group: fmt.Sprintf("group-%02d", i), Version: fmt.Sprintf("v%02d", i),
+			Kind: fmt.Sprintf("Kind%02d", i),
+		}
 		owner := types.NamespacedName{Namespace: fmt.Sprintf("space-%02d", i), Name: fmt.Sprintf("owner-%02d", i)}
 
 		review := reviewOf(t, func(q *admissionv1.AdmissionRequest) {
@@ -396,7 +417,8 @@ func TestNamesAreBounded(t *testing.T) {
 			change(q)
 		})
 
-		if have := decisionOf(t, post(newHandler(t, got, admission.Options{}), "/validate/kyma", review), testUID); have != "no_name" {
+		have := decisionOf(t, post(newHandler(t, got, admission.Options{}), "/validate/kyma", review), testUID)
+		if have != "no_name" {
 			t.Errorf("decision %q, want %q", have, "no_name")
 		}
 
@@ -441,7 +463,10 @@ func TestPanicsDoNotReachTheAPIServer(t *testing.T) {
 		{"in the acceptor", boom, admission.Options{}, "failed", "acceptor"},
 		{
 			"in a hook before the answer", func() {},
-			admission.Options{RequireOwner: true, Hooks: admission.Hooks{OwnerProblem: func(core.Manager, string) { boom() }}},
+			admission.Options{
+				RequireOwner: true,
+				Hooks:        admission.Hooks{OwnerProblem: func(core.Manager, string) { boom() }},
+			},
 			"failed", "acceptor",
 		},
 		{
@@ -487,7 +512,8 @@ func TestPanicsDoNotReachTheAPIServer(t *testing.T) {
 				t.Errorf("%d resyncs, want one for a change that was not decided, and none otherwise", resyncs)
 			}
 
-			if text := log.String(); !strings.Contains(text, `"stack":"goroutine`) || !strings.Contains(text, `"cause":"boom"`) {
+			if text := log.String(); !strings.Contains(text, `"stack":"goroutine`) ||
+				!strings.Contains(text, `"cause":"boom"`) {
 				t.Errorf("log %s, want the cause and the stack", text)
 			}
 
@@ -632,7 +658,8 @@ func TestOneDebugLineForEachReview(t *testing.T) {
 	h := newHandler(t, newInbox(), admission.Options{
 		Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
-	decisionOf(t, post(h, "/validate/kyma", update(t, widget("", `"spec":1`), widget("", `"spec":"confidential"`))), testUID)
+	decisionOf(t, post(h, "/validate/kyma", update(t, widget("", `"spec":1`), widget("", `"spec":"confidential"`))),
+		testUID)
 
 	if lines := strings.Count(log.String(), "\n"); lines != 1 || !strings.Contains(log.String(), "decision=accepted") {
 		t.Errorf("log %q, want one line with the decision", log.String())
@@ -707,7 +734,10 @@ func TestNewNamesAllProblems(t *testing.T) {
 		t.Fatal("wrong options were taken")
 	}
 
-	for _, want := range []string{"MaxBody:", "MaxBodies:", `Managers: manager`, `"Bad"`, `Filters: manager`, `"nil-filter"`} {
+	for _, want := range []string{
+		"MaxBody:", "MaxBodies:", `Managers: manager`, `"Bad"`, `Filters: manager`,
+		`"nil-filter"`,
+	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("error %q does not name %s", err, want)
 		}

@@ -74,7 +74,11 @@ func TestOwnerOfTheEvent(t *testing.T) {
 		{"missing, required", "", widget(""), true, "no_owner", types.NamespacedName{}, "missing"},
 		{"missing, optional", "", widget(""), false, admission.Accepted, types.NamespacedName{}, ""},
 		{"malformed, required", "", annotated(`"kyma"`), true, "no_owner", types.NamespacedName{}, "malformed"},
-		{"malformed, optional", "", annotated(`"kyma"`), false, admission.Accepted, types.NamespacedName{}, "malformed"},
+		{
+			"malformed, optional", "", annotated(`"kyma"`), false, admission.Accepted,
+			types.NamespacedName{},
+			"malformed",
+		},
 		{"empty, optional", "", annotated(`""`), false, admission.Accepted, types.NamespacedName{}, "malformed"},
 		{"no string, required", "", annotated(`7`), true, "no_owner", types.NamespacedName{}, "missing"},
 		{"annotations no map", "", widget(`"annotations":[]`), true, "no_owner", types.NamespacedName{}, "missing"},
@@ -95,7 +99,8 @@ func TestOwnerOfTheEvent(t *testing.T) {
 				}},
 			})
 
-			if have := decisionOf(t, post(h, "/validate/kyma", change(t, tt.before, tt.after)), testUID); have != tt.decision {
+			have := decisionOf(t, post(h, "/validate/kyma", change(t, tt.before, tt.after)), testUID)
+			if have != tt.decision {
 				t.Errorf("decision %q, want %q", have, tt.decision)
 			}
 
@@ -147,7 +152,8 @@ func TestOwnerOfIrrelevantChangeIsNoProblem(t *testing.T) {
 		Hooks:        admission.Hooks{OwnerProblem: func(core.Manager, string) { t.Error("asked for the owner") }},
 	})
 
-	if have := decisionOf(t, post(h, "/validate/kyma", update(t, widget(""), widget(""))), testUID); have != admission.Unchanged {
+	have := decisionOf(t, post(h, "/validate/kyma", update(t, widget(""), widget(""))), testUID)
+	if have != admission.Unchanged {
 		t.Errorf("decision %q, want %q", have, admission.Unchanged)
 	}
 }

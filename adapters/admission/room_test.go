@@ -29,12 +29,13 @@ func padded(t *testing.T, size int) []byte {
 // slow returns a request from an address. Its length is announced. The first part of its body
 // arrives at once, and the rest when the test releases it.
 func slow(ctx context.Context, from string, whole []byte, part int, rest <-chan struct{}) *http.Request {
-	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/validate/kyma", io.MultiReader(bytes.NewReader(whole[:part]),
-		readerFunc(func([]byte) (int, error) {
-			<-rest
+	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/validate/kyma",
+		io.MultiReader(bytes.NewReader(whole[:part]),
+			readerFunc(func([]byte) (int, error) {
+				<-rest
 
-			return 0, io.EOF
-		}), bytes.NewReader(whole[part:])))
+				return 0, io.EOF
+			}), bytes.NewReader(whole[part:])))
 	r.ContentLength = int64(len(whole))
 	r.RemoteAddr = net.JoinHostPort(from, "4711")
 	r.Header.Set("Content-Type", "application/json")
@@ -101,7 +102,8 @@ func TestRoomForBodies(t *testing.T) {
 
 					for range held.bodiesOfThis {
 						holders.Go(func() {
-							h.ServeHTTP(httptest.NewRecorder(), slow(t.Context(), held.from, padded(t, held.size), held.part, rest))
+							h.ServeHTTP(httptest.NewRecorder(), slow(t.Context(), held.from, padded(t, held.size),
+								held.part, rest))
 						})
 					}
 
@@ -115,7 +117,8 @@ func TestRoomForBodies(t *testing.T) {
 				h.ServeHTTP(w, slow(t.Context(), apiServer, padded(t, test.size), test.size/2, done))
 
 				if answer := w.Body.String(); w.Code != http.StatusOK || !strings.Contains(answer, `"allowed":true`) ||
-					!strings.Contains(answer, `"message":"`+test.want+`:`) || !strings.Contains(answer, `"uid":"`+string(testUID)+`"`) {
+					!strings.Contains(answer, `"message":"`+test.want+`:`) ||
+					!strings.Contains(answer, `"uid":"`+string(testUID)+`"`) {
 					t.Errorf("answer %d %s, want %s allowed, and %s", w.Code, answer, testUID, test.want)
 				}
 

@@ -61,8 +61,18 @@ func TestDomain(t *testing.T) {
 		"owner in another namespace": {
 			"skr-good", types.NamespacedName{Namespace: "default", Name: "good"}, "", listener.ReasonOwnerMissing,
 		},
-		"owner without namespace":            {"skr-good", types.NamespacedName{Name: "good"}, "", listener.ReasonOwnerMissing},
-		"owner without name":                 {"skr-good", types.NamespacedName{Namespace: "kcp-system"}, "", listener.ReasonOwnerMissing},
+		"owner without namespace": {
+			"skr-good",
+			types.NamespacedName{Name: "good"},
+			"",
+			listener.ReasonOwnerMissing,
+		},
+		"owner without name": {
+			"skr-good",
+			types.NamespacedName{Namespace: "kcp-system"},
+			"",
+			listener.ReasonOwnerMissing,
+		},
 		"missing":                            {"skr-missing", none, "", listener.ReasonDomainMissing},
 		"missing, by owner":                  {"skr-missing", owner("missing"), "", listener.ReasonDomainMissing},
 		"empty":                              {"skr-empty", none, "", listener.ReasonDomainEmpty},

@@ -113,7 +113,8 @@ func domain(value string) map[string]string {
 func newRuntimes(t testing.TB, fake *fakeCache, identify controllerruntime.IdentifyFunc) *controllerruntime.Runtimes {
 	t.Helper()
 
-	runtimes, err := controllerruntime.NewRuntimes(t.Context(), fake, kymaKind(), identify, controllerruntime.RuntimesOptions{})
+	runtimes, err := controllerruntime.NewRuntimes(t.Context(), fake, kymaKind(), identify,
+		controllerruntime.RuntimesOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

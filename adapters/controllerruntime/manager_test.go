@@ -114,7 +114,8 @@ func (l *lab) testEvents(t *testing.T) {
 	defer before.Close()
 
 	for _, owner := range []string{"", "kcp-system/skr-1"} {
-		if status := skr1.post(t, before.Listener.Addr().String(), owner, "a"); status != http.StatusServiceUnavailable {
+		status := skr1.post(t, before.Listener.Addr().String(), owner, "a")
+		if status != http.StatusServiceUnavailable {
 			t.Errorf("before the start: status %d, want 503", status)
 		}
 	}
@@ -169,7 +170,8 @@ func (l *lab) testEvents(t *testing.T) {
 	t.Run("after the stop", func(t *testing.T) {
 		o.stop()
 
-		err := o.source.Handle(t.Context(), core.Delivery{Runtime: "skr-1", Event: core.WatchEvent{Owner: named("kcp-system/skr-1")}})
+		err := o.source.Handle(t.Context(),
+			core.Delivery{Runtime: "skr-1", Event: core.WatchEvent{Owner: named("kcp-system/skr-1")}})
 		if !errors.Is(err, core.ErrNotReady) {
 			t.Errorf("have %v, want not ready", err)
 		}
@@ -199,7 +201,8 @@ func (l *lab) testRefusals(t *testing.T) {
 		patch := must(json.Marshal(map[string]any{"metadata": map[string]any{
 			"annotations": map[string]any{controllerruntime.DomainAnnotation: value},
 		}}))
-		if err := l.Client.Patch(t.Context(), good.DeepCopy(), client.RawPatch(types.MergePatchType, patch)); err != nil {
+		err := l.Client.Patch(t.Context(), good.DeepCopy(), client.RawPatch(types.MergePatchType, patch))
+		if err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -224,7 +227,10 @@ func (l *lab) testRefusals(t *testing.T) {
 			sender, "", listener.ReasonDomainMissing,
 		},
 		{"annotation removed, by owner", nil, sender, "kcp-system/good", listener.ReasonDomainMissing},
-		{"annotation emptied", func(t *testing.T) { t.Helper(); registered(t, "") }, sender, "", listener.ReasonDomainEmpty},
+		{
+			"annotation emptied", func(t *testing.T) { t.Helper(); registered(t, "") }, sender, "",
+			listener.ReasonDomainEmpty,
+		},
 		{
 			"wildcard", func(t *testing.T) { t.Helper(); registered(t, "*.example.com") },
 			sender, "", listener.ReasonDomainWildcard,
@@ -357,7 +363,10 @@ func (l *lab) testSetUp(t *testing.T) {
 	var network net.ListenConfig
 
 	free := must(network.Listen(t.Context(), "tcp", "127.0.0.1:0"))
-	o := &operator{mgr: must(manager.New(l.Config, managerOptions())), addr: free.Addr().String(), reconciled: make(chan string)}
+	o := &operator{
+		mgr: must(manager.New(l.Config, managerOptions())), addr: free.Addr().String(),
+		reconciled: make(chan string),
+	}
 
 	if err := free.Close(); err != nil {
 		t.Fatal(err)

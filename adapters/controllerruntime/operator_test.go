@@ -124,7 +124,8 @@ func (r *runtime) post(t testing.TB, addr, owner, watched string) int {
 		t.Error(err)
 	}
 
-	if retry := response.Header.Get("Retry-After"); (retry != "") != (response.StatusCode == http.StatusServiceUnavailable) {
+	notReady := response.StatusCode == http.StatusServiceUnavailable
+	if retry := response.Header.Get("Retry-After"); (retry != "") != notReady {
 		t.Errorf("status %d with Retry-After %q", response.StatusCode, retry)
 	}
 
@@ -201,7 +202,8 @@ func newOperator(t *testing.T, config *rest.Config, certs *pki, opts manager.Opt
 		})
 
 	err = errors.Join(err, o.mgr.Add(o.events),
-		builder.ControllerManagedBy(o.mgr).Named("events").WatchesRawSource(o.source).Complete(reconcile.Func(o.reconcile)))
+		builder.ControllerManagedBy(o.mgr).Named("events").WatchesRawSource(o.source).
+			Complete(reconcile.Func(o.reconcile)))
 	if err != nil {
 		t.Fatal(err)
 	}

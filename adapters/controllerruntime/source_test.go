@@ -81,7 +81,8 @@ func TestSourceEnqueues(t *testing.T) {
 	started(t, source, queue)
 
 	for _, d := range []core.Delivery{
-		delivery("skr-1", "a"), delivery("skr-2", "a"), delivery("skr-1", "a"), delivery("skr-1", "b"), delivery("skr-1", "a"),
+		delivery("skr-1", "a"), delivery("skr-2", "a"), delivery("skr-1", "a"), delivery("skr-1", "b"),
+		delivery("skr-1", "a"),
 	} {
 		if err := source.Handle(t.Context(), d); err != nil {
 			t.Errorf("have %v, want the delivery to be acknowledged", err)
@@ -236,7 +237,8 @@ func TestSourceMapFunc(t *testing.T) {
 
 			queue, told, logged := newQueue(t), handled{}, bytes.Buffer{}
 			source := controllerruntime.NewSource(tc.mapFunc, controllerruntime.SourceOptions{
-				Handled: told.add, Logger: slog.New(slog.NewTextHandler(&logged, &slog.HandlerOptions{Level: slog.LevelDebug})),
+				Handled: told.add,
+				Logger:  slog.New(slog.NewTextHandler(&logged, &slog.HandlerOptions{Level: slog.LevelDebug})),
 			})
 			started(t, source, queue)
 
@@ -261,7 +263,8 @@ func TestSourceMapFunc(t *testing.T) {
 				t.Errorf("calls of the hook (-want +have):\n%s", diff)
 			}
 
-			if !strings.Contains(logged.String(), `msg="handled a delivery" runtime=skr-1 manager=operator kind=changed`) {
+			if !strings.Contains(logged.String(),
+				`msg="handled a delivery" runtime=skr-1 manager=operator kind=changed`) {
 				t.Errorf("logged %q, want the delivery", &logged)
 			}
 
@@ -285,7 +288,8 @@ func TestSourceServesOneController(t *testing.T) {
 	source, queue := controllerruntime.NewSource(byWatched, controllerruntime.SourceOptions{}), newQueue(t)
 	started(t, source, queue)
 
-	if err := source.Start(t.Context(), newQueue(t)); err == nil || !strings.Contains(err.Error(), "make one for each controller") {
+	if err := source.Start(t.Context(), newQueue(t)); err == nil ||
+		!strings.Contains(err.Error(), "make one for each controller") {
 		t.Errorf("have %v, want the second controller to be refused", err)
 	}
 

@@ -53,7 +53,9 @@ func (b *batchEnd) note(t *testing.T, r *http.Request) core.Batch {
 	return batch
 }
 
-func newBatchForwarder(t *testing.T, opts httpmtls.Options, answer func(w http.ResponseWriter, batch core.Batch)) (*httpmtls.Forwarder, *batchEnd) {
+func newBatchForwarder(
+	t *testing.T, opts httpmtls.Options, answer func(w http.ResponseWriter, batch core.Batch),
+) (*httpmtls.Forwarder, *batchEnd) {
 	t.Helper()
 
 	noted := &batchEnd{sources: make(map[core.RuntimeID]bool), ids: make(map[string]bool)}
@@ -69,7 +71,10 @@ func newBatchForwarder(t *testing.T, opts httpmtls.Options, answer func(w http.R
 func many(n int, name string) core.Batch {
 	batch := core.Batch{Epoch: "epoch"}
 	for i := range n {
-		batch.Events = append(batch.Events, core.Numbered{WatchEvent: event(fmt.Sprint(name, i)), Sequence: uint64(i + 1)})
+		batch.Events = append(batch.Events, core.Numbered{
+			WatchEvent: event(fmt.Sprint(name, i)),
+			Sequence:   uint64(i + 1),
+		})
 	}
 
 	return batch
@@ -79,9 +84,10 @@ func TestBatchesClaimTheIdentityOfTheCertificate(t *testing.T) {
 	t.Parallel()
 
 	for identity, want := range map[core.RuntimeID]core.RuntimeID{"": "skr-1", "spiffe://a/b": "spiffe://a/b"} {
-		forwarder, noted := newBatchForwarder(t, httpmtls.Options{Identity: identity}, func(w http.ResponseWriter, _ core.Batch) {
-			w.WriteHeader(http.StatusAccepted)
-		})
+		forwarder, noted := newBatchForwarder(t, httpmtls.Options{Identity: identity},
+			func(w http.ResponseWriter, _ core.Batch) {
+				w.WriteHeader(http.StatusAccepted)
+			})
 
 		batch := many(3, "object")
 		if err := forwarder.Forward(t.Context(), manager, batch); err != nil {
@@ -141,7 +147,8 @@ func TestBatchThatIsTooLargeIsCut(t *testing.T) {
 
 	for i, beat := range noted.heartbeats {
 		if last := i == len(noted.heartbeats)-1; beat != last {
-			t.Errorf("batch %d of %d has a heartbeat: %v, want it behind the last event", i+1, len(noted.heartbeats), beat)
+			t.Errorf("batch %d of %d has a heartbeat: %v, want it behind the last event", i+1, len(noted.heartbeats),
+				beat)
 		}
 	}
 
@@ -184,8 +191,10 @@ func TestAnswerNamesRefusedEvents(t *testing.T) {
 		3: {contract.ReasonMalformed, 0, true},
 	} {
 		err := partial[index]
-		if core.Reason(err) != want.reason || core.RetryAfter(err) != want.after || core.IsPermanent(err) != want.permanent {
-			t.Errorf("event %d: %v (reason %s, after %v), want %+v", index, err, core.Reason(err), core.RetryAfter(err), want)
+		if core.Reason(err) != want.reason || core.RetryAfter(err) != want.after ||
+			core.IsPermanent(err) != want.permanent {
+			t.Errorf("event %d: %v (reason %s, after %v), want %+v", index, err, core.Reason(err), core.RetryAfter(err),
+				want)
 		}
 	}
 }

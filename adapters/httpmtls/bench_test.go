@@ -15,7 +15,8 @@ func BenchmarkForward(b *testing.B) {
 			b.Run(fmt.Sprintf("%s/inflight=%d", protocol, inFlight), func(b *testing.B) {
 				keys := newPKI(b)
 				end := newFarEnd(b, keys.server, accept)
-				forwarder := newForwarder(b, keys.client, end.address(), httpmtls.Options{Protocol: protocol, InFlight: inFlight})
+				forwarder := newForwarder(b, keys.client, end.address(),
+					httpmtls.Options{Protocol: protocol, InFlight: inFlight})
 
 				b.ReportAllocs()
 				b.SetParallelism(inFlight)

@@ -80,7 +80,8 @@ func TestNamesWithoutCAsAdmitNoClient(t *testing.T) {
 	t.Parallel()
 
 	keys := newPKI(t)
-	if _, err := handshake(t, httpmtls.WebhookTLSConfig(keys.server, nil, "apiserver"), client(keys.client)); err == nil {
+	if _, err := handshake(t, httpmtls.WebhookTLSConfig(keys.server, nil, "apiserver"),
+		client(keys.client)); err == nil {
 		t.Error("a client was accepted, but its name cannot be checked")
 	}
 }

@@ -40,7 +40,8 @@ func conformanceHarness(
 	end := newFarEnd(t, keys.server, contractHandler(version, far))
 
 	// The suite expects the Retry-After of the far end only.
-	forwarder, err := httpmtls.NewForwarder(keys.client, end.address(), version, httpmtls.Options{Protocol: protocol, RefusedRetryAfter: -1})
+	forwarder, err := httpmtls.NewForwarder(keys.client, end.address(), version,
+		httpmtls.Options{Protocol: protocol, RefusedRetryAfter: -1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,6 +89,11 @@ func contractHandler(version contract.Version, far *coretest.Recorder) http.Hand
 			err = far.Forward(r.Context(), to, batch)
 		}
 
+		// An answer could arrive before the caller notices that its context has ended.
+		if r.Context().Err() != nil {
+			panic(http.ErrAbortHandler)
+		}
+
 		if partial, ok := errors.AsType[core.EventErrors](err); ok {
 			refuseSome(w, partial)
 
@@ -109,7 +115,10 @@ func contractHandler(version contract.Version, far *coretest.Recorder) http.Hand
 func refuseSome(w http.ResponseWriter, partial core.EventErrors) {
 	failures := make(map[int]contract.Refusal, len(partial))
 	for index, err := range partial {
-		failures[index] = contract.Refusal{Status: statusFor(err), Reason: core.Reason(err), RetryAfter: core.RetryAfter(err)}
+		failures[index] = contract.Refusal{
+			Status: statusFor(err), Reason: core.Reason(err),
+			RetryAfter: core.RetryAfter(err),
+		}
 	}
 
 	w.WriteHeader(http.StatusServiceUnavailable)

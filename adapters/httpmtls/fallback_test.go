@@ -101,12 +101,22 @@ func TestFallback(t *testing.T) {
 			inUse         []bool
 		}{
 			{"the manager is not there yet", unknownManager, nil, 0, unknownManager, []bool{true, false}, 0, nil},
-			{"no path for any contract", unknownContract, unknownManager, 0, unknownContract, []bool{true, true}, 1, nil},
+			{
+				"no path for any contract", unknownContract, unknownManager, 0, unknownContract,
+				[]bool{true, true},
+				1,
+				nil,
+			},
 			{"the older one is down", unknownContract, down, 0, unknownContract, []bool{true, true}, 2, nil},
 			{"knows the older one", unknownContract, nil, 0, nil, []bool{true, true}, 3, []bool{true}},
 			{"soon after", nil, nil, 30 * time.Second, nil, []bool{false, true}, 3, []bool{true}},
 			{"soon after, down", nil, down, 0, down, []bool{false, true}, 3, []bool{true}},
-			{"later, does still not know it", unknownContract, nil, 2 * time.Minute, nil, []bool{true, true}, 4, []bool{true}},
+			{
+				"later, does still not know it", unknownContract, nil, 2 * time.Minute, nil,
+				[]bool{true, true},
+				4,
+				[]bool{true},
+			},
 			{"later, an attempt fails otherwise", down, nil, 2 * time.Minute, nil, []bool{true, true}, 4, []bool{true}},
 			{"soon after that", nil, nil, time.Second, nil, []bool{false, true}, 4, []bool{true}},
 			{"later, knows it", nil, nil, 2 * time.Minute, nil, []bool{true, false}, 4, []bool{true, false}},
@@ -117,7 +127,8 @@ func TestFallback(t *testing.T) {
 			newest.set(step.newest)
 			older.set(step.older)
 
-			if err := forwarder.Forward(t.Context(), manager, core.NewBatch(event("a"), event("b"))); !errors.Is(err, step.want) {
+			if err := forwarder.Forward(t.Context(), manager, core.NewBatch(event("a"), event("b"))); !errors.Is(err,
+				step.want) {
 				t.Errorf("step %d, %s: %v, want %v", i, step.name, err, step.want)
 			}
 
@@ -126,7 +137,8 @@ func TestFallback(t *testing.T) {
 			}
 
 			if unknown != step.unknown || !slices.Equal(inUse, step.inUse) {
-				t.Errorf("step %d, %s: %d times unknown, in use %v, want %d and %v", i, step.name, unknown, inUse, step.unknown, step.inUse)
+				t.Errorf("step %d, %s: %d times unknown, in use %v, want %d and %v", i, step.name, unknown, inUse,
+					step.unknown, step.inUse)
 			}
 		}
 	})
@@ -134,11 +146,13 @@ func TestFallback(t *testing.T) {
 
 func TestUnknownContractIsReportedWithoutOlderOne(t *testing.T) {
 	newest, unknown := &end{}, 0
-	forwarder := must(httpmtls.NewFallback(newest, nil, httpmtls.FallbackOptions{Unknown: func(core.Manager, error) { unknown++ }}))
+	forwarder := must(httpmtls.NewFallback(newest, nil,
+		httpmtls.FallbackOptions{Unknown: func(core.Manager, error) { unknown++ }}))
 
 	newest.set(unknownContract)
 
-	if err := forwarder.Forward(t.Context(), manager, core.NewBatch(event("a"))); !errors.Is(err, unknownContract) || core.IsPermanent(err) {
+	if err := forwarder.Forward(t.Context(), manager, core.NewBatch(event("a"))); !errors.Is(err, unknownContract) ||
+		core.IsPermanent(err) {
 		t.Errorf("error %v, want that of the newest contract, and that it may be tried again", err)
 	}
 

@@ -74,6 +74,7 @@ func TestTransportFailures(t *testing.T) {
 	t.Cleanup(old.Close)
 
 	silent, _ := silentListener(t)
+	otherClients := &httpmtls.Material{Certificate: keys.server.Certificate, Roots: strangers.server.Roots}
 	other := must(keys.ca.Server("kcp", testpki.Options{DNSNames: []string{"elsewhere"}}))
 
 	for name, tc := range map[string]struct {
@@ -81,18 +82,38 @@ func TestTransportFailures(t *testing.T) {
 		opts    httpmtls.Options
 		reason  string
 	}{
-		"refused":                       {closed.Addr().String(), httpmtls.Options{}, "dial"},
-		"untrusted":                     {newFarEnd(t, strangers.server, accept).address(), httpmtls.Options{}, "tls_verify"},
-		"for another":                   {newFarEnd(t, material(t, other, keys.ca), accept).address(), httpmtls.Options{}, "tls_verify"},
-		"another name":                  {newFarEnd(t, keys.server, accept).address(), httpmtls.Options{ServerName: "elsewhere"}, "tls_verify"},
-		"refuses us":                    {newFarEnd(t, &httpmtls.Material{Certificate: keys.server.Certificate, Roots: strangers.server.Roots}, accept).address(), httpmtls.Options{}, "tls_refused"},
-		"plain HTTP":                    {plain.Listener.Addr().String(), httpmtls.Options{}, "tls"},
-		"old TLS":                       {old.Listener.Addr().String(), httpmtls.Options{}, "tls_refused"},
-		"no handshake":                  {silent, httpmtls.Options{DialTimeout: 50 * time.Millisecond}, "timeout"},
-		"no handshake, request timeout": {silent, httpmtls.Options{Timeout: 50 * time.Millisecond, DialTimeout: 100 * time.Millisecond}, "timeout"},
-		"no such name": {"kcp:443", httpmtls.Options{DialContext: func(context.Context, string, string) (net.Conn, error) {
-			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: &net.DNSError{Err: "no such host", Name: "kcp", IsNotFound: true}}
-		}}, "dns"},
+		"refused": {closed.Addr().String(), httpmtls.Options{}, "dial"},
+		"untrusted": {
+			newFarEnd(t, strangers.server, accept).address(),
+			httpmtls.Options{},
+			"tls_verify",
+		},
+		"for another": {
+			newFarEnd(t, material(t, other, keys.ca), accept).address(),
+			httpmtls.Options{},
+			"tls_verify",
+		},
+		"another name": {
+			newFarEnd(t, keys.server, accept).address(),
+			httpmtls.Options{ServerName: "elsewhere"},
+			"tls_verify",
+		},
+		"refuses us":   {newFarEnd(t, otherClients, accept).address(), httpmtls.Options{}, "tls_refused"},
+		"plain HTTP":   {plain.Listener.Addr().String(), httpmtls.Options{}, "tls"},
+		"old TLS":      {old.Listener.Addr().String(), httpmtls.Options{}, "tls_refused"},
+		"no handshake": {silent, httpmtls.Options{DialTimeout: 50 * time.Millisecond}, "timeout"},
+		"no handshake, request timeout": {silent, httpmtls.Options{
+			Timeout:     50 * time.Millisecond,
+			DialTimeout: 100 * time.Millisecond,
+		}, "timeout"},
+		"no such name": {
+			"kcp:443",
+			httpmtls.Options{DialContext: func(context.Context, string, string) (net.Conn, error) {
+				unknown := &net.DNSError{Err: "no such host", Name: "kcp", IsNotFound: true}
+				return nil, &net.OpError{Op: "dial", Net: "tcp", Err: unknown}
+			}},
+			"dns",
+		},
 		"no route": {"kcp:443", httpmtls.Options{DialContext: func(context.Context, string, string) (net.Conn, error) {
 			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: os.ErrDeadlineExceeded}
 		}}, "dial"},
@@ -107,7 +128,8 @@ func TestTransportFailures(t *testing.T) {
 
 				err := forward(t, newForwarder(t, keys.client, tc.address, opts), event("object"))
 				if core.Reason(err) != tc.reason || core.IsPermanent(err) || core.RetryAfter(err) != 0 {
-					t.Errorf("reason %s, permanent %v: %v; want %s, retryable", core.Reason(err), core.IsPermanent(err), err, tc.reason)
+					t.Errorf("reason %s, permanent %v: %v; want %s, retryable", core.Reason(err), core.IsPermanent(err),
+						err, tc.reason)
 				}
 
 				if _, ok := errors.AsType[core.EventErrors](err); ok {
@@ -257,7 +279,8 @@ func TestAcknowledgementIsFinalWithItsStatus(t *testing.T) {
 			_ = http.NewResponseController(w).Flush()
 			<-r.Context().Done()
 		})
-		forwarder := newForwarder(t, keys.client, end.address(), httpmtls.Options{Protocol: protocol, Timeout: 2 * time.Second})
+		forwarder := newForwarder(t, keys.client, end.address(),
+			httpmtls.Options{Protocol: protocol, Timeout: 2 * time.Second})
 
 		if err := forward(t, forwarder, event("object")); err != nil {
 			t.Errorf("have %v, want nil: it was acknowledged", err)

@@ -59,7 +59,8 @@ func newFixture(t *testing.T, opts httpmtls.FilesOptions) *fixture {
 	f.rotate(t)
 
 	opts.Hooks = httpmtls.FilesHooks{
-		Reloaded: func(notAfter time.Time) { f.reloaded <- notAfter }, Refused: func(problem string) { f.refused <- problem },
+		Reloaded: func(notAfter time.Time) { f.reloaded <- notAfter },
+		Refused:  func(problem string) { f.refused <- problem },
 	}
 	opts.Logger = slog.New(slog.NewTextHandler(f.log, nil))
 
@@ -149,7 +150,8 @@ func TestFilesReload(t *testing.T) {
 	}
 
 	second := must(f.Material())
-	if !second.Certificate.Leaf.Equal(leaf.Certificate()) || !receive(t, f.reloaded).Equal(leaf.Certificate().NotAfter) {
+	if !second.Certificate.Leaf.Equal(leaf.Certificate()) ||
+		!receive(t, f.reloaded).Equal(leaf.Certificate().NotAfter) {
 		t.Error("the material is not the new one, or was not reported")
 	}
 
@@ -209,11 +211,13 @@ func TestFilesKeepLastGood(t *testing.T) {
 				err := f.Reload()
 
 				failure, ok := errors.AsType[*httpmtls.MaterialError](err)
-				if !ok || failure.Problem != tc.problem || !strings.HasPrefix(failure.File, filepath.Dir(f.paths().CA)) {
+				if !ok || failure.Problem != tc.problem ||
+					!strings.HasPrefix(failure.File, filepath.Dir(f.paths().CA)) {
 					t.Fatalf("Reload = %v, want the file that is %s", err, tc.problem)
 				}
 
-				if status := f.Status(); status.Material != good || !errors.Is(status.Err, err) || must(f.Material()) != good {
+				if status := f.Status(); status.Material != good || !errors.Is(status.Err, err) ||
+					must(f.Material()) != good {
 					t.Errorf("status %+v, want the last good material and the error", status)
 				}
 			}
@@ -362,7 +366,8 @@ func TestFilesAreInUseWithin10Seconds(t *testing.T) {
 			leaf, changed := f.rotate(t), time.Now()
 			receive(t, f.reloaded)
 
-			if took := time.Since(changed); took > bound || !must(f.Material()).Certificate.Leaf.Equal(leaf.Certificate()) {
+			if took := time.Since(changed); took > bound ||
+				!must(f.Material()).Certificate.Leaf.Equal(leaf.Certificate()) {
 				t.Errorf("in use after %v, want at most %v", took, bound)
 			}
 		}
@@ -469,9 +474,10 @@ func TestFilesFollowReplacedDirectory(t *testing.T) {
 
 	caPath, certPath, keyPath := testpki.NewVolume(dir).Paths()
 	reloaded := make(chan time.Time, 10)
-	files := must(httpmtls.NewFiles(httpmtls.Paths{CA: caPath, Certificate: certPath, Key: keyPath}, httpmtls.FilesOptions{
-		Poll: 20 * time.Millisecond, Hooks: httpmtls.FilesHooks{Reloaded: func(at time.Time) { reloaded <- at }},
-	}))
+	files := must(httpmtls.NewFiles(httpmtls.Paths{CA: caPath, Certificate: certPath, Key: keyPath},
+		httpmtls.FilesOptions{
+			Poll: 20 * time.Millisecond, Hooks: httpmtls.FilesHooks{Reloaded: func(at time.Time) { reloaded <- at }},
+		}))
 	start(t, files.Start)
 
 	leaf := fill(filepath.Join(parent, "next"))
@@ -499,10 +505,14 @@ func TestNewFilesRefuses(t *testing.T) {
 		opts  httpmtls.FilesOptions
 		want  string
 	}{
-		"nothing":     {httpmtls.Paths{}, httpmtls.FilesOptions{}, "no key material"},
-		"no key":      {httpmtls.Paths{CA: ca, Certificate: cert}, httpmtls.FilesOptions{}, "want both or none"},
-		"missing":     {httpmtls.Paths{CA: missing, Certificate: cert, Key: key}, httpmtls.FilesOptions{}, missing},
-		"mixed up":    {httpmtls.Paths{CA: ca, Certificate: key, Key: cert}, httpmtls.FilesOptions{}, key + " is malformed"},
+		"nothing": {httpmtls.Paths{}, httpmtls.FilesOptions{}, "no key material"},
+		"no key":  {httpmtls.Paths{CA: ca, Certificate: cert}, httpmtls.FilesOptions{}, "want both or none"},
+		"missing": {httpmtls.Paths{CA: missing, Certificate: cert, Key: key}, httpmtls.FilesOptions{}, missing},
+		"mixed up": {
+			httpmtls.Paths{CA: ca, Certificate: key, Key: cert},
+			httpmtls.FilesOptions{},
+			key + " is malformed",
+		},
 		"directory":   {httpmtls.Paths{CA: t.TempDir()}, httpmtls.FilesOptions{}, "unreadable"},
 		"option Poll": {httpmtls.Paths{CA: ca}, httpmtls.FilesOptions{Poll: -1}, "Poll"},
 	} {

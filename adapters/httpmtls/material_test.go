@@ -20,7 +20,8 @@ func TestNewMaterial(t *testing.T) {
 	leaf := must(intermediate.Client(runtime1, testpki.Options{}))
 
 	got := material(t, leaf, ca, other)
-	if len(got.RootFingerprints) != 2 || got.RootFingerprints[0] == got.RootFingerprints[1] || len(got.Fingerprint) != 64 {
+	if len(got.RootFingerprints) != 2 || got.RootFingerprints[0] == got.RootFingerprints[1] ||
+		len(got.Fingerprint) != 64 {
 		t.Errorf("fingerprints %v and %q, want two different of the CAs, and one of the leaf",
 			got.RootFingerprints, got.Fingerprint)
 	}

@@ -76,8 +76,12 @@ func TestRotationUnderLoad(t *testing.T) {
 		t.Helper()
 
 		ca := must(testpki.NewCA("ca-0", testpki.Options{}))
-		server := newSide(t, ca, func(ca *testpki.CA) *testpki.Leaf { return must(ca.Server("kcp", testpki.Options{})) })
-		client := newSide(t, ca, func(ca *testpki.CA) *testpki.Leaf { return must(ca.Client(runtime1, testpki.Options{})) })
+		server := newSide(t, ca, func(ca *testpki.CA) *testpki.Leaf {
+			return must(ca.Server("kcp", testpki.Options{}))
+		})
+		client := newSide(t, ca, func(ca *testpki.CA) *testpki.Leaf {
+			return must(ca.Client(runtime1, testpki.Options{}))
+		})
 
 		var (
 			group     sync.WaitGroup
@@ -169,7 +173,8 @@ func TestRotationUnderLoad(t *testing.T) {
 		})
 
 		if len(issuers) != rounds+1 {
-			t.Errorf("client certificates of %d CAs were seen, want %d: rotation did not reach the connections", len(issuers), rounds+1)
+			t.Errorf("client certificates of %d CAs were seen, want %d: rotation did not reach the connections",
+				len(issuers), rounds+1)
 		}
 
 		if err := forwarder.Close(); err != nil {
@@ -258,7 +263,8 @@ func TestRefusedAfterRotationIsTriedWithTheNewMaterial(t *testing.T) {
 				accept(w, r)
 			})
 
-			if err := forward(t, newForwarder(t, source, end.address(), httpmtls.Options{}), event("object")); err != nil {
+			err := forward(t, newForwarder(t, source, end.address(), httpmtls.Options{}), event("object"))
+			if err != nil {
 				t.Errorf("not delivered: %v", err)
 			}
 
