@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpserver"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
@@ -487,7 +486,7 @@ func TestMaxConnections(t *testing.T) {
 		t.Errorf("%d connections were accepted, want 4: only the first had to come back", have)
 	}
 
-	if _, ok := dropped.Load(httpserver.Displaced); !ok {
+	if _, ok := dropped.Load("displaced"); !ok {
 		t.Error("the hook did not hear of it")
 	}
 

@@ -19,11 +19,12 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// discard is an acceptor that costs nothing.
+// discard is an acceptor without costs.
 func discard(core.Manager, core.WatchEvent) core.Outcome { return core.Accepted }
 
-// sizedWidget returns an object of about size bytes with the shape of real ones: lists of small objects with short strings,
-// some of them escaped, numbers, and managedFields, which a tenth of it are. The value of replicas comes last in the spec.
+// sizedWidget returns an object of about size bytes with a usual shape: lists of small objects with
+// short strings, some of them escaped, and numbers. A tenth is managedFields. The value of replicas
+// is last in the spec.
 func sizedWidget(size, replicas int) string {
 	var items, managed strings.Builder
 
@@ -58,8 +59,8 @@ var sizes = []struct {
 	size int
 }{{"2kB", 1500}, {"100kB", 100_000}, {"1MiB", 1 << 20}}
 
-// BenchmarkReview is the time and the memory that a review of an update takes in the handler, without TLS and HTTP. The bytes are
-// those of the review, which has the object twice.
+// BenchmarkReview measures the review of an update in the handler, without TLS and HTTP. The bytes
+// are those of the review, which has the object twice.
 func BenchmarkReview(b *testing.B) {
 	for _, size := range sizes {
 		for _, changed := range []bool{false, true} {
@@ -107,7 +108,7 @@ func (w *nullWriter) Header() http.Header            { return w.header }
 func (w *nullWriter) Write(text []byte) (int, error) { return len(text), nil }
 func (w *nullWriter) WriteHeader(code int)           { w.code = code }
 
-// bareHandler does the least that a webhook can do: it finds the uid and echoes it.
+// bareHandler has the least costs that a webhook can have: it finds the uid and echoes it.
 func bareHandler(w http.ResponseWriter, r *http.Request) {
 	var review struct {
 		Request struct {
@@ -126,7 +127,8 @@ func bareHandler(w http.ResponseWriter, r *http.Request) {
 		review.Request.UID)
 }
 
-// floorHandler reads the body and finds the uid without reading JSON: what TLS and HTTP cost alone.
+// floorHandler reads the body and finds the uid without parsing JSON, so it costs TLS and HTTP
+// alone.
 func floorHandler(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
@@ -142,8 +144,9 @@ func floorHandler(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprintf(w, `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","response":{"uid":%q,"allowed":true}}`, uid)
 }
 
-// BenchmarkReviewsTLS compares reviews per second with a bare handler, 16 writers at once and client and server on one
-// machine: the goal is at least 0.75 of bare. The floor is beyond what a handler that reads JSON can reach.
+// BenchmarkReviewsTLS compares reviews per second with a bare handler: 16 concurrent writers,
+// client and server on one machine. The goal is at least 0.75 of bare. A handler that parses JSON
+// cannot reach the floor.
 func BenchmarkReviewsTLS(b *testing.B) {
 	ours := newHandler(b, core.AcceptorFunc(discard), admission.Options{Now: time.Now})
 
@@ -238,7 +241,7 @@ func postOver(client *http.Client, url string, review []byte, http2 bool) error 
 	return nil
 }
 
-// BenchmarkDryRun is a review on which nothing has to be decided.
+// BenchmarkDryRun measures a review that needs no decision.
 func BenchmarkDryRun(b *testing.B) {
 	h := newHandler(b, core.AcceptorFunc(discard), admission.Options{Now: time.Now})
 	benchmarkHandler(b, h, reviewOf(b, func(q *admissionv1.AdmissionRequest) {

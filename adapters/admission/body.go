@@ -10,61 +10,69 @@ import (
 	"time"
 )
 
-// patience is how long a body waits for room: long for one that came at the same moment as others, short
-// for an API server.
+// patience is how long a body waits for memory. It is long enough for bodies that arrive at the
+// same moment, and short for an API server.
 const patience = 250 * time.Millisecond
 
-// keptCapacity is the largest buffer that is kept for the next request. Larger objects are rare, and not
-// worth the memory between them.
+// keptCapacity is the largest buffer in bytes that is kept for the next request. Larger objects are
+// rare, so their buffers would waste memory.
 const keptCapacity = 2 << 20
 
-// steps are the sizes of buffers. A full buffer grows to the next one, so that room is charged for bytes
-// that arrive and not for an announced length. From the fourth on, it grows to the one that fits the
-// announced length: enough has arrived to believe it.
+// steps are the sizes of buffers in bytes. A full buffer grows to the next step, so that memory is
+// charged for bytes that arrive and not for an announced length. Above 512 KiB, the buffer grows to
+// the announced length, because enough bytes have arrived to trust it.
 var steps = [...]int{
 	4 << 10, 32 << 10, 256 << 10, believedFrom, 1 << 20, 3 << 19, keptCapacity, 3 << 20, 4 << 20, 6 << 20,
 }
 
+// believedFrom is the step from which the announced length counts.
 const believedFrom = 512 << 10
 
+// errNoRoom means that a body found no memory within patience.
 var errNoRoom = errors.New("too many large bodies at once")
 
-// bodies reads request bodies into buffers that are used again.
+// bodies reads request bodies into buffers that are reused. It is safe for concurrent use.
 type bodies struct {
-	limit int64 // of one body
-	room  *room
-	pools []sync.Pool // one for each step
+	// limit bounds one body, in bytes.
+	limit int64
+	// room bounds all bodies together.
+	room *room
+	// pools has one pool for each step.
+	pools []sync.Pool
 }
 
+// newBodies returns a reader with room for at least one body of the limit per origin.
 func newBodies(limit, total int64) *bodies {
 	largest := limit + bytes.MinRead
-
 	return &bodies{limit: limit, room: newRoom(max(total, largest+largest/4)), pools: make([]sync.Pool, len(steps))}
 }
 
-// body is a request body, or as much of it as was read. It must be given back when nothing refers to it.
+// body is a request body, or the part of it that was read. The caller must call release when
+// nothing refers to data any more. It is not safe for concurrent use.
 type body struct {
 	*bodies
 
+	// origin is charged for the capacity of data.
 	origin netip.Prefix
 	data   []byte
 }
 
-// read returns the body. The error is an [http.MaxBytesError] when it has too many bytes, errNoRoom when it
-// found no room, or that of the connection.
+// read returns the body, also with an error. The error is an [http.MaxBytesError] for too many
+// bytes, errNoRoom without memory, or an error of the connection.
 func (b *bodies) read(w http.ResponseWriter, r *http.Request) (*body, error) {
 	read := &body{bodies: b, origin: originOf(r)}
 
+	// An announced length above the limit is refused before anything is read.
 	if r.ContentLength > b.limit {
 		return read, &http.MaxBytesError{Limit: b.limit}
 	}
-
-	return read, read.fill(http.MaxBytesReader(w, r.Body, b.limit), r)
+	err := read.fill(http.MaxBytesReader(w, r.Body, b.limit), r)
+	return read, err
 }
 
+// fill reads until the end of the body. It also stops at the first error.
 func (b *body) fill(from io.Reader, r *http.Request) error {
 	deadline := time.Now().Add(patience)
-
 	for {
 		if len(b.data) == cap(b.data) && !b.grow(r, deadline) {
 			return errNoRoom
@@ -72,18 +80,16 @@ func (b *body) fill(from io.Reader, r *http.Request) error {
 
 		n, err := from.Read(b.data[len(b.data):cap(b.data)])
 		b.data = b.data[:len(b.data)+n]
-
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
-
 		if err != nil {
-			return err //nolint:wrapcheck // The caller looks for its type.
+			return err // The caller needs its type.
 		}
 	}
 }
 
-// grow replaces the buffer by a larger one, if there is room.
+// grow replaces the buffer by a larger one. It reports whether there was memory for that.
 func (b *body) grow(r *http.Request, deadline time.Time) bool {
 	size := nextSize(cap(b.data), r.ContentLength, b.limit)
 	if !b.room.take(r.Context(), b.origin, int64(size-cap(b.data)), deadline) {
@@ -93,21 +99,21 @@ func (b *body) grow(r *http.Request, deadline time.Time) bool {
 	grown := append(b.buffer(size), b.data...)
 	b.recycle(b.data)
 	b.data = grown
-
 	return true
 }
 
-// nextSize returns the next step. One byte beyond the limit shows that a body is too large.
+// nextSize returns the size of the next buffer. A buffer holds one byte more than the limit, so
+// that a body that is too large is detected.
 func nextSize(size int, announced, limit int64) int {
 	for _, step := range steps {
 		if step > size && (step < believedFrom || int64(step) > announced) {
 			return min(step, int(limit)+bytes.MinRead)
 		}
 	}
-
 	return int(limit) + bytes.MinRead
 }
 
+// buffer returns an empty buffer with that capacity in bytes, reused if possible.
 func (b *bodies) buffer(size int) []byte {
 	for i, step := range steps {
 		if step == size {
@@ -116,10 +122,10 @@ func (b *bodies) buffer(size int) []byte {
 			}
 		}
 	}
-
 	return make([]byte, 0, size)
 }
 
+// recycle keeps a buffer for later, unless it is too large.
 func (b *bodies) recycle(data []byte) {
 	for i, step := range steps {
 		if step == cap(data) && step <= keptCapacity {
@@ -128,18 +134,19 @@ func (b *bodies) recycle(data []byte) {
 	}
 }
 
-// release gives the buffer and its room back.
+// release returns the buffer and its memory. It must be called once.
 func (b *body) release() {
 	b.room.give(b.origin, int64(cap(b.data)))
 	b.recycle(b.data)
 	b.data = nil
 }
 
-// prefix is ample for the members of a review before its objects.
+// prefix is the number of bytes in which the uid of a review is searched. The fields before the
+// objects are shorter.
 const prefix = 1 << 10
 
-// skim reads the rest of a body that found no room, without keeping it, and returns the uid of the review,
-// "" if the beginning is not that of one. The sender does not read an answer before.
+// skim reads the rest of a body and discards it, because the sender reads no answer before. It
+// returns the uid of the review, or "" if the body does not begin like a review.
 func (b *body) skim(rest io.Reader) (uid string) {
 	var beginning [prefix]byte
 
@@ -149,10 +156,8 @@ func (b *body) skim(rest io.Reader) (uid string) {
 	if err == nil {
 		_, err = io.Copy(io.Discard, rest)
 	}
-
 	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
 		return ""
 	}
-
 	return uidOf(beginning[:n+m])
 }

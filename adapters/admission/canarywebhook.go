@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -13,20 +14,22 @@ import (
 )
 
 const (
-	// canaryName is shorter than the name of any watch's webhook, so that they never meet.
+	// canaryName is shorter than the name of any webhook of a watch, so the names never collide.
 	canaryName = "canary" + webhookSuffix
 	// namespaceLabel is on every namespace, with its name (k8s.io/api/core/v1).
 	namespaceLabel = "kubernetes.io/metadata.name"
 )
 
-// canaryWebhook calls the agent for writes to one Lease. Of what could narrow it down to that, the name of the request can not fail to
-// be evaluated, and nobody else can set it, as a label of the Lease could be.
+// canaryWebhook calls the agent for writes to one Lease. The condition compares the name in the
+// request, because its evaluation never fails. An object selector could be changed by others.
 func canaryWebhook(endpoint Endpoint, opts ConfigurationOptions) admissionregistrationv1.ValidatingWebhook {
 	return admissionregistrationv1.ValidatingWebhook{
 		Name:         canaryName,
 		ClientConfig: endpoint.clientConfig(canary.Path),
 		Rules: []admissionregistrationv1.RuleWithOperations{{
-			Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create, admissionregistrationv1.Update},
+			Operations: []admissionregistrationv1.OperationType{
+				admissionregistrationv1.Create, admissionregistrationv1.Update,
+			},
 			Rule: admissionregistrationv1.Rule{
 				APIGroups:   []string{"coordination.k8s.io"},
 				APIVersions: []string{"v1"},
@@ -34,9 +37,11 @@ func canaryWebhook(endpoint Endpoint, opts ConfigurationOptions) admissionregist
 				Scope:       new(admissionregistrationv1.NamespacedScope),
 			},
 		}},
-		FailurePolicy:           new(admissionregistrationv1.Ignore),
-		MatchPolicy:             new(admissionregistrationv1.Equivalent),
-		NamespaceSelector:       &metav1.LabelSelector{MatchLabels: map[string]string{namespaceLabel: opts.Canary.Namespace}},
+		FailurePolicy: new(admissionregistrationv1.Ignore),
+		MatchPolicy:   new(admissionregistrationv1.Equivalent),
+		NamespaceSelector: &metav1.LabelSelector{
+			MatchLabels: map[string]string{namespaceLabel: opts.Canary.Namespace},
+		},
 		ObjectSelector:          &metav1.LabelSelector{},
 		SideEffects:             new(admissionregistrationv1.SideEffectClassNone),
 		TimeoutSeconds:          new(int32(opts.Timeout / time.Second)), //nolint:gosec // Validated: at most 30.
@@ -47,18 +52,12 @@ func canaryWebhook(endpoint Endpoint, opts ConfigurationOptions) admissionregist
 	}
 }
 
+// canaryProblem returns an error for an invalid name, and nil without a canary.
 func canaryProblem(lease types.NamespacedName) error {
 	if lease == (types.NamespacedName{}) {
 		return nil
 	}
-
-	if wrong := validation.IsDNS1123Label(lease.Namespace); wrong != nil {
-		return fmt.Errorf("canary: namespace %.80q: %s", lease.Namespace, wrong[0])
-	}
-
-	if wrong := validation.IsDNS1123Subdomain(lease.Name); wrong != nil {
-		return fmt.Errorf("canary: name %.80q: %s", lease.Name, wrong[0])
-	}
-
-	return nil
+	return errors.Join(
+		invalid(validation.IsDNS1123Label(lease.Namespace), "canary: namespace %.80q", lease.Namespace),
+		invalid(validation.IsDNS1123Subdomain(lease.Name), "canary: name %.80q", lease.Name))
 }

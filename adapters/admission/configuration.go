@@ -27,43 +27,44 @@ const (
 	certificateType = "CERTIFICATE"
 )
 
-// ErrInvalidConfiguration means that a webhook configuration can not be built from what was given.
+// ErrInvalidConfiguration means that the arguments do not describe a valid webhook configuration.
 var ErrInvalidConfiguration = errors.New("invalid webhook configuration")
 
-// Path returns the URL path at which a [Handler] takes the reviews of a manager.
+// Path returns the URL path of the reviews of a manager.
 func Path(manager core.Manager) string { return pathPrefix + string(manager) }
 
-// ManagerOf returns the manager whose [Path] this is, and whether it is one.
+// ManagerOf returns the manager of a [Path]. It reports false for any other path.
 func ManagerOf(path string) (core.Manager, bool) {
 	name, found := strings.CutPrefix(path, pathPrefix)
 	manager, err := core.ParseManager(name)
-
 	return manager, found && err == nil
 }
 
-// ConfigurationOptions are what is optional of a webhook configuration.
+// ConfigurationOptions are the optional settings of [WebhookConfiguration]. The zero value is the
+// documented default.
 type ConfigurationOptions struct {
-	// Labels of the configuration itself.
+	// Labels of the configuration object. Default: none.
 	Labels map[string]string
-	// Timeout is how long an API server waits for an answer before it goes on without, 1 s to 30 s in whole seconds. Default: 2 s.
+	// Timeout is how long an API server waits for an answer before it continues without one: 1 s to
+	// 30 s, in whole seconds. Default: 2 s.
 	Timeout time.Duration
-	// Canary is the Lease in the runtime that the agent writes to find out whether the API server calls it (package canary). Default: none.
+	// Canary is the Lease in the runtime that package canary writes. Default: none, no canary.
 	Canary types.NamespacedName
-	// MatchConditions keep what [core.Changed] does not let pass inside the API server: dry runs, and updates that leave what is
-	// watched as it was. They are only right for a [Handler] whose filter lets pass no more than that, as the default does, and for
-	// API servers from 1.30 on. Default: none, and the handler is asked about every write.
+	// MatchConditions let the API server itself skip writes that [core.Changed] refuses: dry runs,
+	// and updates that leave the watched field unchanged. They need Kubernetes 1.30. They must only
+	// be used if the filter of the [Handler] accepts no more than [core.Changed]. Default: false.
 	MatchConditions bool
-	// ExcludedNamespaces are those in which nothing is watched. The labels of a Namespace itself decide, so objects without a
-	// namespace are watched in any case, and Namespaces of these names never. Empty and not nil excludes none. Default:
-	// kube-system and the namespace of the service, so that what keeps the agent running does not trigger it.
-	//
-	// Where objects to watch live beside the agent, that default would hide them.
+	// ExcludedNamespaces are namespaces in which nothing is watched. Objects without a namespace
+	// are watched, except the Namespace objects of these names. An empty list that is not nil
+	// excludes none. Set it if watched objects are in the namespace of the agent. Default:
+	// kube-system and the namespace of the service, so that the agent's own objects cause no
+	// events.
 	ExcludedNamespaces []string
 }
 
+// withDefaults returns a copy with all defaults set, which depend on the endpoint.
 func (o ConfigurationOptions) withDefaults(endpoint *Endpoint) ConfigurationOptions {
 	o.Timeout = cmp.Or(o.Timeout, defaultTimeout)
-
 	if o.ExcludedNamespaces == nil {
 		o.ExcludedNamespaces = []string{metav1.NamespaceSystem}
 
@@ -71,32 +72,28 @@ func (o ConfigurationOptions) withDefaults(endpoint *Endpoint) ConfigurationOpti
 			o.ExcludedNamespaces = append(o.ExcludedNamespaces, endpoint.Service.Namespace)
 		}
 	}
-
 	return o
 }
 
+// validate returns one error that joins all problems, in a fixed order.
 func (o ConfigurationOptions) validate() error {
 	if o.Timeout < time.Second || o.Timeout > maxTimeout || o.Timeout%time.Second != 0 {
 		return fmt.Errorf("timeout: want 1 s to 30 s in whole seconds, have %s", o.Timeout)
 	}
 
 	problems := append(labelProblems(o.Labels), canaryProblem(o.Canary))
-
 	for _, namespace := range o.ExcludedNamespaces {
-		if wrong := validation.IsDNS1123Label(namespace); wrong != nil {
-			problems = append(problems, fmt.Errorf("excluded namespace %.80q: %s", namespace, wrong[0]))
-		}
+		problems = append(problems,
+			invalid(validation.IsDNS1123Label(namespace), "excluded namespace %.80q", namespace))
 	}
-
 	return errors.Join(problems...)
 }
 
-// namespaceSelector selects by the label that every namespace has, with its name.
+// namespaceSelector selects by the label that Kubernetes adds to every namespace.
 func (o ConfigurationOptions) namespaceSelector() *metav1.LabelSelector {
 	if len(o.ExcludedNamespaces) == 0 {
 		return &metav1.LabelSelector{}
 	}
-
 	return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
 		Key:      namespaceLabel,
 		Operator: metav1.LabelSelectorOpNotIn,
@@ -104,62 +101,66 @@ func (o ConfigurationOptions) namespaceSelector() *metav1.LabelSelector {
 	}}}
 }
 
-// WebhookConfiguration returns the configuration of that name which makes an API server send its reviews to endpoint, with one
-// webhook per watch, in the order of the webhooks' names. Nothing that an endpoint does can block a write: its failures are ignored.
+// WebhookConfiguration returns the configuration with which an API server sends its reviews to
+// endpoint. It has one webhook per watch, sorted by name. A failure of the endpoint never blocks a
+// write, because the failure policy is Ignore.
 //
-// It does no I/O and keeps nothing of what it is given. The error wraps [ErrInvalidConfiguration] and names everything that is wrong.
+// It does no I/O and keeps no reference to its arguments. The error wraps [ErrInvalidConfiguration]
+// and names all problems.
 func WebhookConfiguration(
 	name string, endpoint Endpoint, watches []Watch, opts ConfigurationOptions,
 ) (*admissionregistrationv1.ValidatingWebhookConfiguration, error) {
 	opts = opts.withDefaults(&endpoint)
-
 	if err := validateConfiguration(name, endpoint, watches, opts); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalidConfiguration, err)
 	}
 
-	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{
+	return &admissionregistrationv1.ValidatingWebhookConfiguration{
 		TypeMeta: metav1.TypeMeta{
 			APIVersion: admissionregistrationv1.SchemeGroupVersion.String(),
 			Kind:       "ValidatingWebhookConfiguration",
 		},
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: maps.Clone(opts.Labels)},
-	}
-
-	for _, watch := range watches {
-		configuration.Webhooks = append(configuration.Webhooks, watch.webhook(endpoint, opts))
-	}
-
-	if opts.Canary != (types.NamespacedName{}) {
-		configuration.Webhooks = append(configuration.Webhooks, canaryWebhook(endpoint, opts))
-	}
-
-	slices.SortFunc(configuration.Webhooks, func(a, b admissionregistrationv1.ValidatingWebhook) int {
-		return strings.Compare(a.Name, b.Name)
-	})
-
-	return configuration, nil
+		Webhooks:   webhooks(endpoint, watches, opts),
+	}, nil
 }
 
-func validateConfiguration(name string, endpoint Endpoint, watches []Watch, opts ConfigurationOptions) error {
-	problems := []error{endpoint.validate(), opts.validate()}
-
-	if wrong := validation.IsDNS1123Subdomain(name); wrong != nil {
-		problems = append(problems, fmt.Errorf("name %.80q: %s", name, wrong[0]))
+// webhooks returns all webhooks, sorted by name.
+func webhooks(
+	endpoint Endpoint, watches []Watch, opts ConfigurationOptions,
+) (all []admissionregistrationv1.ValidatingWebhook) {
+	for _, watch := range watches {
+		all = append(all, watch.webhook(endpoint, opts))
+	}
+	if opts.Canary != (types.NamespacedName{}) {
+		all = append(all, canaryWebhook(endpoint, opts))
 	}
 
-	seen := make(map[types.NamespacedName]bool, len(watches))
+	slices.SortFunc(all, func(a, b admissionregistrationv1.ValidatingWebhook) int {
+		return strings.Compare(a.Name, b.Name)
+	})
+	return all
+}
 
+// validateConfiguration returns one error that joins all problems, in the order of the arguments.
+func validateConfiguration(name string, endpoint Endpoint, watches []Watch, opts ConfigurationOptions) error {
+	problems := []error{
+		endpoint.validate(), opts.validate(),
+		invalid(validation.IsDNS1123Subdomain(name), "name %.80q", name),
+	}
+
+	// Two watches of one name would be one webhook for an API server.
+	seen := make(map[types.NamespacedName]bool, len(watches))
 	for _, watch := range watches {
 		for _, problem := range watch.problems() {
 			problems = append(problems, fmt.Errorf("watch %.330q: %w", watch.Name.String(), problem))
 		}
-
 		if seen[watch.Name] {
-			problems = append(problems, fmt.Errorf("watch %.330q: want an unique name, have it twice", watch.Name.String()))
+			problems = append(problems,
+				fmt.Errorf("watch %.330q: want a unique name, have it twice", watch.Name.String()))
 		}
 
 		seen[watch.Name] = true
 	}
-
 	return errors.Join(problems...)
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// bundleOf returns the certificate that a test server serves, in PEM.
+// bundleOf returns the certificate of a test server in PEM.
 func bundleOf(server *httptest.Server) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 }
@@ -66,7 +66,9 @@ func TestWebhookConfiguration(t *testing.T) {
 		t.Fatalf("WebhookConfiguration: %v", err)
 	}
 
-	webhook := func(name, url, group, version, resource string, labels map[string]string) admissionregistrationv1.ValidatingWebhook {
+	webhook := func(
+		name, url, group, version, resource string, labels map[string]string,
+	) admissionregistrationv1.ValidatingWebhook {
 		return admissionregistrationv1.ValidatingWebhook{
 			Name:         name,
 			ClientConfig: admissionregistrationv1.WebhookClientConfig{URL: &url, CABundle: bundle},
@@ -87,7 +89,10 @@ func TestWebhookConfiguration(t *testing.T) {
 		}
 	}
 	want := &admissionregistrationv1.ValidatingWebhookConfiguration{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "admissionregistration.k8s.io/v1", Kind: "ValidatingWebhookConfiguration"},
+		TypeMeta: metav1.TypeMeta{
+			APIVersion: "admissionregistration.k8s.io/v1",
+			Kind:       "ValidatingWebhookConfiguration",
+		},
 		ObjectMeta: metav1.ObjectMeta{Name: "watcher", Labels: map[string]string{"a": "b"}},
 		Webhooks: []admissionregistrationv1.ValidatingWebhook{
 			webhook("kcp-system.btp.operator.kyma-project.io", "https://127.0.0.1:8443/validate/btp-manager",
@@ -107,7 +112,10 @@ func TestWebhookConfigurationOfACanary(t *testing.T) {
 
 	bundle := testBundle(t)
 
-	configuration, err := admission.WebhookConfiguration("watcher", admission.Endpoint{URL: "https://127.0.0.1:8443", CABundle: bundle},
+	configuration, err := admission.WebhookConfiguration("watcher", admission.Endpoint{
+		URL:      "https://127.0.0.1:8443",
+		CABundle: bundle,
+	},
 		[]admission.Watch{kymaWatch()}, admission.ConfigurationOptions{
 			Timeout: 3 * time.Second, Canary: types.NamespacedName{Namespace: "kyma-system", Name: "agent"},
 		})
@@ -116,8 +124,11 @@ func TestWebhookConfigurationOfACanary(t *testing.T) {
 	}
 
 	want := admissionregistrationv1.ValidatingWebhook{
-		Name:         "canary.operator.kyma-project.io",
-		ClientConfig: admissionregistrationv1.WebhookClientConfig{URL: new("https://127.0.0.1:8443/canary"), CABundle: bundle},
+		Name: "canary.operator.kyma-project.io",
+		ClientConfig: admissionregistrationv1.WebhookClientConfig{
+			URL:      new("https://127.0.0.1:8443/canary"),
+			CABundle: bundle,
+		},
 		Rules: []admissionregistrationv1.RuleWithOperations{{
 			Operations: []admissionregistrationv1.OperationType{"CREATE", "UPDATE"},
 			Rule: admissionregistrationv1.Rule{
@@ -132,7 +143,10 @@ func TestWebhookConfigurationOfACanary(t *testing.T) {
 		SideEffects:             new(admissionregistrationv1.SideEffectClassNone),
 		TimeoutSeconds:          new(int32(3)),
 		AdmissionReviewVersions: []string{"v1"},
-		MatchConditions:         []admissionregistrationv1.MatchCondition{{Name: "lease", Expression: `request.name == "agent"`}},
+		MatchConditions: []admissionregistrationv1.MatchCondition{{
+			Name:       "lease",
+			Expression: `request.name == "agent"`,
+		}},
 	}
 	if diff := cmp.Diff(want, configuration.Webhooks[0]); diff != "" || len(configuration.Webhooks) != 2 {
 		t.Errorf("webhook of the canary, beside that of a watch (-want +got):\n%s", diff)
@@ -153,7 +167,8 @@ func TestWebhookConfigurationIsDeterministic(t *testing.T) {
 
 	endpoint := admission.Endpoint{URL: "https://agent", CABundle: testBundle(t)}
 	build := func() string {
-		configuration, err := admission.WebhookConfiguration("watcher", endpoint, watches, admission.ConfigurationOptions{})
+		configuration, err := admission.WebhookConfiguration("watcher", endpoint, watches,
+			admission.ConfigurationOptions{})
 		if err != nil {
 			t.Fatalf("WebhookConfiguration: %v", err)
 		}
@@ -219,11 +234,14 @@ func TestExcludedNamespaces(t *testing.T) {
 		excluded []string
 		want     *metav1.LabelSelector
 	}{
-		"a service":        {admission.Endpoint{Service: service}, nil, excluding("agent-system", "kube-system")},
-		"a URL":            {admission.Endpoint{URL: "https://agent"}, nil, excluding("kube-system")},
-		"none":             {admission.Endpoint{Service: service}, []string{}, &metav1.LabelSelector{}},
-		"others":           {admission.Endpoint{Service: service}, []string{"b", "a", "b"}, excluding("a", "b")},
-		"in kube-system":   {admission.Endpoint{Service: types.NamespacedName{Namespace: "kube-system", Name: "a"}}, nil, excluding("kube-system")},
+		"a service": {admission.Endpoint{Service: service}, nil, excluding("agent-system", "kube-system")},
+		"a URL":     {admission.Endpoint{URL: "https://agent"}, nil, excluding("kube-system")},
+		"none":      {admission.Endpoint{Service: service}, []string{}, &metav1.LabelSelector{}},
+		"others":    {admission.Endpoint{Service: service}, []string{"b", "a", "b"}, excluding("a", "b")},
+		"in kube-system": {
+			admission.Endpoint{Service: types.NamespacedName{Namespace: "kube-system", Name: "a"}},
+			nil, excluding("kube-system"),
+		},
 		"kube-system only": {admission.Endpoint{Service: service}, []string{"kube-system"}, excluding("kube-system")},
 	}
 
@@ -246,11 +264,13 @@ func TestExcludedNamespaces(t *testing.T) {
 	}
 }
 
-// TestMatchConditions is about where they stand; what they select, test/matchconditions asks a real API server.
+// TestMatchConditions checks the names of the conditions. test/matchconditions runs them on a real
+// API server.
 func TestMatchConditions(t *testing.T) {
 	t.Parallel()
 
-	configuration, err := admission.WebhookConfiguration("watcher", admission.Endpoint{URL: "https://agent", CABundle: testBundle(t)},
+	configuration, err := admission.WebhookConfiguration("watcher",
+		admission.Endpoint{URL: "https://agent", CABundle: testBundle(t)},
 		[]admission.Watch{kymaWatch(), moduleWatch()}, admission.ConfigurationOptions{MatchConditions: true})
 	if err != nil {
 		t.Fatalf("WebhookConfiguration: %v", err)
@@ -288,7 +308,7 @@ func TestWebhookConfigurationKeepsNothing(t *testing.T) {
 	}
 }
 
-func TestWebhookConfigurationRefusesAndSaysWhy(t *testing.T) {
+func TestWebhookConfigurationRefuses(t *testing.T) {
 	t.Parallel()
 
 	bundle := testBundle(t)
@@ -330,7 +350,10 @@ func TestWebhookConfigurationRefusesAndSaysWhy(t *testing.T) {
 		})},
 		{"at least one certificate", endpoint(func(e *admission.Endpoint) { e.CABundle = nil })},
 		{"at least one certificate", endpoint(func(e *admission.Endpoint) { e.CABundle = []byte("no PEM") })},
-		{`type "EC PRIVATE KEY"`, endpoint(func(e *admission.Endpoint) { e.CABundle = slices.Concat(bundle, private) })},
+		{
+			`type "EC PRIVATE KEY"`,
+			endpoint(func(e *admission.Endpoint) { e.CABundle = slices.Concat(bundle, private) }),
+		},
 		{"certificate 2", endpoint(func(e *admission.Endpoint) { e.CABundle = slices.Concat(bundle, broken) })},
 		{`namespace "kcp.system"`, watch(func(w *admission.Watch) { w.Name.Namespace = "kcp.system" })},
 		{`name "a/b"`, watch(func(w *admission.Watch) { w.Name.Name = "a/b" })},
@@ -396,12 +419,16 @@ func TestWebhookConfigurationNamesAllProblemsAtOnce(t *testing.T) {
 	bad := kymaWatch()
 	bad.Manager, bad.Field = "", "data"
 
-	_, err := admission.WebhookConfiguration("", admission.Endpoint{}, []admission.Watch{bad}, admission.ConfigurationOptions{})
+	_, err := admission.WebhookConfiguration("", admission.Endpoint{}, []admission.Watch{bad},
+		admission.ConfigurationOptions{})
 	if err == nil {
 		t.Fatal("all of it was taken")
 	}
 
-	for _, want := range []string{`name ""`, "have neither", "CA bundle", `watch "kcp-system/kyma": manager`, `"data"`} {
+	for _, want := range []string{
+		`name ""`, "have neither", "CA bundle", `watch "kcp-system/kyma": manager`,
+		`"data"`,
+	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("error %q does not say %q", err, want)
 		}
@@ -418,7 +445,7 @@ func TestWebhookConfigurationWithoutWatches(t *testing.T) {
 	}
 }
 
-// TestConfiguredPathIsServed joins the two ends: what is built is what the handler serves, over TLS that chains to the bundle.
+// The handler serves the URL of the configuration, over TLS with the CAs of the configuration.
 func TestConfiguredPathIsServed(t *testing.T) {
 	t.Parallel()
 
@@ -427,7 +454,10 @@ func TestConfiguredPathIsServed(t *testing.T) {
 	t.Cleanup(server.Close)
 
 	configuration, err := admission.WebhookConfiguration("watcher",
-		admission.Endpoint{URL: server.URL, CABundle: bundleOf(server)}, []admission.Watch{kymaWatch()}, admission.ConfigurationOptions{})
+		admission.Endpoint{
+			URL:      server.URL,
+			CABundle: bundleOf(server),
+		}, []admission.Watch{kymaWatch()}, admission.ConfigurationOptions{})
 	if err != nil {
 		t.Fatalf("WebhookConfiguration: %v", err)
 	}
@@ -446,7 +476,10 @@ func TestConfigurationSurvivesJSON(t *testing.T) {
 	t.Parallel()
 
 	configuration, err := admission.WebhookConfiguration("watcher",
-		admission.Endpoint{URL: "https://agent", CABundle: testBundle(t)}, []admission.Watch{moduleWatch()}, admission.ConfigurationOptions{})
+		admission.Endpoint{
+			URL:      "https://agent",
+			CABundle: testBundle(t),
+		}, []admission.Watch{moduleWatch()}, admission.ConfigurationOptions{})
 	if err != nil {
 		t.Fatalf("WebhookConfiguration: %v", err)
 	}
@@ -461,9 +494,10 @@ func TestConfigurationSurvivesJSON(t *testing.T) {
 	}
 }
 
-func TestManagerOfIsTheOtherWayOfPath(t *testing.T) {
+func TestManagerOfIsTheInverseOfPath(t *testing.T) {
 	for path, want := range map[string]core.Manager{
-		admission.Path("kyma"): "kyma", "/validate/": "", "/validate/a/b": "", "/validate/A": "", "kyma": "", "/canary": "", "": "",
+		admission.Path("kyma"): "kyma",
+		"/validate/":           "", "/validate/a/b": "", "/validate/A": "", "kyma": "", "/canary": "", "": "",
 	} {
 		if got, ok := admission.ManagerOf(path); ok != (want != "") || ok && got != want {
 			t.Errorf("%q: got %q, %t, want %q", path, got, ok, want)

@@ -10,32 +10,31 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// decide makes an event of a review that matters, and hands it over.
+// decide makes an event of a change that matters, and gives it to the acceptor. It panics if the
+// acceptor, a hook or the logger panics.
 func (h *Handler) decide(ctx context.Context, manager core.Manager, q *request, now time.Time) Decision {
 	c := q.change()
-
 	if c.DryRun {
 		return DryRun
 	}
-
 	if !h.matters(manager, c) {
 		return filteredOut(c)
 	}
 
 	event, err := c.Event(now)
 	if err != nil {
-		return NoName
+		return noName
 	}
 
 	event.Owner = h.ownerOf(ctx, manager, c, &event)
 	if event.Owner == (types.NamespacedName{}) && h.opts.RequireOwner {
-		return NoOwner
+		return noOwner
 	}
-
 	return decisionOf(h.acceptor.Accept(manager, event))
 }
 
-// matters asks the filter. An event too many is one harmless look; one too few would be lost.
+// matters calls the filter of the manager. If the filter panics, the change matters: a superfluous
+// event costs one reconcile, and a missing one is lost.
 func (h *Handler) matters(manager core.Manager, c *core.Change) bool {
 	filter := h.opts.Filter
 	if own, ok := h.opts.Filters[manager]; ok {
@@ -43,12 +42,12 @@ func (h *Handler) matters(manager core.Manager, c *core.Change) bool {
 	}
 
 	matters := true
-	h.guard(PanicInFilter, func() { matters = filter(c) })
-
+	h.guard(panicInFilter, func() { matters = filter(c) })
 	return matters
 }
 
-// ownerOf returns the zero value when the object names no owner, and tells about it when it should have.
+// ownerOf returns the owner of the object, or the zero value. It reports a malformed owner, and a
+// missing one if an owner is required.
 func (h *Handler) ownerOf(
 	ctx context.Context, manager core.Manager, c *core.Change, event *core.WatchEvent,
 ) types.NamespacedName {
@@ -57,19 +56,17 @@ func (h *Handler) ownerOf(
 		return owner
 	}
 
-	problem := OwnerMalformed
+	problem := ownerMalformed
 	if err == nil {
-		problem = OwnerMissing
+		problem = ownerMissing
 	}
 
 	h.opts.Hooks.OwnerProblem(manager, problem)
-
 	if suppressed, ok := h.ownerWarning.pass(h.opts.Now()); ok {
 		h.log.LogAttrs(ctx, slog.LevelWarn, "object names no valid owner",
 			slog.String("manager", string(manager)), slog.String("problem", problem), slog.Any("error", err),
 			slog.String("kind", event.WatchedGVK.String()), slog.String("object", event.Watched.String()),
 			slog.Int64("suppressed", suppressed))
 	}
-
 	return types.NamespacedName{}
 }

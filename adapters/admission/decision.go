@@ -4,73 +4,75 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// Decision is what became of a review. It says nothing about whether the write is allowed: it always is.
+// Decision is the result of a review, as in its answer and in [Hooks.Reviewed]. The write is
+// allowed with each of them. Besides the constants, there are:
+//
+//   - "coalesced", "dropped": the outcome of the acceptor (see [core.Outcome])
+//   - "irrelevant": the filter refuses the operation, the subresource or the object
+//   - "no_owner": the object has no valid owner, but an owner is required
+//   - "no_name": the object has no name, or one that is too long for an event
+//   - "unread": there was no memory to read the review; a resync is accepted instead
+//   - "failed": something panicked, see the log; a resync is accepted instead
 type Decision string
 
-// The decisions. Only the first three have made an event.
+// The decisions that others compare.
 const (
-	// Accepted means that the manager will be told.
+	// Accepted means that an event was accepted.
 	Accepted = Decision(core.Accepted)
-	// Coalesced means that an equal event was waiting to be sent, and stands for this one.
-	Coalesced = Decision(core.Coalesced)
-	// Dropped means that the outbox is full. A resync of the manager stands in for the event.
-	Dropped = Decision(core.Dropped)
-	// Unchanged means that an update changed nothing that the filter asks for.
+	// Unchanged means that an update did not change the watched part of the object.
 	Unchanged Decision = "unchanged"
-	// Irrelevant means that the filter does not ask for operations, subresources or objects like this.
-	Irrelevant Decision = "irrelevant"
-	// DryRun means that the write will not be persisted.
+	// DryRun means that the write is not persisted.
 	DryRun Decision = "dry_run"
-	// NoOwner means that an owner is required and the object names none, or not as "<namespace>/<name>".
-	NoOwner Decision = "no_owner"
-	// NoName means that neither object nor request has a name, or a longer one than an event carries.
-	NoName Decision = "no_name"
-	// Unread means that there was no room to read the review beside others. A resync of the manager stands in for the change, if it is one.
-	Unread Decision = "unread"
-	// Failed means that something panicked, or that the acceptor gave an unknown outcome: see the log.
-	Failed Decision = "failed"
+
+	coalesced           = Decision(core.Coalesced)
+	dropped             = Decision(core.Dropped)
+	irrelevant Decision = "irrelevant"
+	noOwner    Decision = "no_owner"
+	noName     Decision = "no_name"
+	unread     Decision = "unread"
+	failed     Decision = "failed"
 )
 
-// message is what the API server gets to read, which shows it in its debug logs only: an allowed write has no message.
+// message is the text in response.status.message. An API server shows it in its debug logs only.
 func (d Decision) message() string {
 	switch d {
 	case Accepted:
-		return "accepted: the manager will be told"
-	case Coalesced:
+		return "accepted: an event will be sent to the manager"
+	case coalesced:
 		return "coalesced: an equal event is waiting to be sent"
-	case Dropped:
-		return "dropped: the outbox is full, a resync stands in"
+	case dropped:
+		return "dropped: the outbox is full, a resync replaces the event"
 	case Unchanged:
-		return "unchanged: nothing that is watched differs"
-	case Irrelevant:
+		return "unchanged: the watched part is the same"
+	case irrelevant:
 		return "irrelevant: not watched"
 	case DryRun:
-		return "dry_run: nothing will be persisted"
-	case NoOwner:
+		return "dry_run: the write is not persisted"
+	case noOwner:
 		return "no_owner: want annotation " + core.OwnerAnnotation + ": <namespace>/<name>"
-	case NoName:
+	case noName:
 		return "no_name: the object has no name that an event can carry"
-	case Unread:
-		return "unread: too many large objects at once, a resync stands in"
+	case unread:
+		return "unread: too many large objects at once, a resync replaces the event"
 	default:
 		return "failed: see the log of the agent"
 	}
 }
 
+// decisionOf returns failed for an unknown outcome.
 func decisionOf(outcome core.Outcome) Decision {
 	switch outcome {
 	case core.Accepted, core.Coalesced, core.Dropped:
 		return Decision(outcome)
 	default:
-		return Failed
+		return failed
 	}
 }
 
-// filteredOut tells apart, of the changes that a filter kept back, updates without a difference and what is never watched.
+// filteredOut returns the decision for a change that the filter refused.
 func filteredOut(c *core.Change) Decision {
 	if c.Operation == core.OperationUpdate && (c.Subresource == "" || c.Subresource == "status") {
 		return Unchanged
 	}
-
-	return Irrelevant
+	return irrelevant
 }

@@ -1,6 +1,9 @@
-// Package admission is the source that sees changes in a runtime while they are made: the API server sends each of
-// them as an AdmissionReview (admission.k8s.io/v1) before it commits, and [Handler] answers at once.
+// Package admission is a change source for the webhook of a runtime. The API server sends each
+// write as an AdmissionReview (admission.k8s.io/v1) before it commits the write.
 //
-// The handler never denies and never waits: it reads what the decision needs, lets a [core.Filter] decide, hands the event to
-// an [Acceptor], which must not block, and answers allowed. [WebhookConfiguration] builds what makes an API server call it.
+// [Handler] answers every review with allowed, and never waits for the control plane. A
+// [core.Filter] decides whether the change matters. An event for it goes to a [core.Acceptor],
+// which must not block.
+//
+// [WebhookConfiguration] builds the object that makes an API server call the handler.
 package admission

@@ -15,25 +15,26 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// Endpoint is where the API server of a runtime reaches a [Handler]: at a URL or at a service of its cluster, exactly
-// one of them.
+// Endpoint is the address at which an API server calls a [Handler]: a URL or a service of its
+// cluster, and exactly one of them.
 type Endpoint struct {
-	// URL is an https URL without query, below which the paths of the handler begin.
+	// URL is an https URL without user, query and fragment. The paths of the handler are appended.
 	URL string
-	// Service is a service in the runtime.
+	// Service is the name of a service in the runtime.
 	Service types.NamespacedName
 	// ServicePort is the port of the service. Default: 443.
 	ServicePort int32
-	// CABundle is what the endpoint's certificate must chain to: at least one certificate in PEM.
+	// CABundle has the CAs of the endpoint's certificate: at least one, in PEM.
 	CABundle []byte
 }
 
+// clientConfig returns the address of a path. It sets all defaults that an API server would set,
+// and copies the CA bundle.
 func (e *Endpoint) clientConfig(path string) admissionregistrationv1.WebhookClientConfig {
 	config := admissionregistrationv1.WebhookClientConfig{CABundle: bytes.Clone(e.CABundle)}
 
 	if e.URL != "" {
 		config.URL = new(strings.TrimSuffix(e.URL, "/") + path)
-
 		return config
 	}
 
@@ -43,29 +44,28 @@ func (e *Endpoint) clientConfig(path string) admissionregistrationv1.WebhookClie
 		Path:      new(path),
 		Port:      new(cmp.Or(e.ServicePort, defaultPort)),
 	}
-
 	return config
 }
 
+// validate returns one error that joins all problems.
 func (e *Endpoint) validate() error {
-	var none types.NamespacedName
-
+	hasService := e.Service != types.NamespacedName{}
+	address := errors.New("endpoint: want a URL or a service, have both")
 	switch {
-	case e.URL == "" && e.Service == none:
-		return errors.Join(errors.New("endpoint: want a URL or a service, have neither"), validateBundle(e.CABundle))
-	case e.URL != "" && e.Service != none:
-		return errors.Join(errors.New("endpoint: want a URL or a service, have both"), validateBundle(e.CABundle))
-	case e.URL != "":
-		return errors.Join(validateURL(e.URL), validateBundle(e.CABundle))
-	default:
-		return errors.Join(e.validateService(), validateBundle(e.CABundle))
+	case e.URL == "" && !hasService:
+		address = errors.New("endpoint: want a URL or a service, have neither")
+	case !hasService:
+		address = validateURL(e.URL)
+	case e.URL == "":
+		address = e.validateService()
 	}
+	return errors.Join(address, validateBundle(e.CABundle))
 }
 
-// validateURL follows what an API server accepts of a webhook's URL.
+// validateURL accepts the URLs that an API server accepts for a webhook. Its error does not contain
+// a password.
 func validateURL(text string) error {
 	u, err := url.Parse(text)
-
 	switch {
 	case err != nil:
 		return errors.New("endpoint: want an https URL, have none that can be parsed")
@@ -78,43 +78,35 @@ func validateURL(text string) error {
 	}
 }
 
+// validateService checks the names and the port as an API server does.
 func (e *Endpoint) validateService() error {
-	var problems []error
-
-	if wrong := validation.IsDNS1123Label(e.Service.Namespace); wrong != nil {
-		problems = append(problems, fmt.Errorf("endpoint: namespace of the service %.80q: %s", e.Service.Namespace, wrong[0]))
+	var invalidPort error
+	if e.ServicePort != 0 {
+		invalidPort = invalid(validation.IsValidPortNum(int(e.ServicePort)), "endpoint: port %d", e.ServicePort)
 	}
-
-	if wrong := validation.IsDNS1035Label(e.Service.Name); wrong != nil {
-		problems = append(problems, fmt.Errorf("endpoint: service %.80q: %s", e.Service.Name, wrong[0]))
-	}
-
-	if wrong := validation.IsValidPortNum(int(e.ServicePort)); wrong != nil && e.ServicePort != 0 {
-		problems = append(problems, fmt.Errorf("endpoint: port %d: %s", e.ServicePort, wrong[0]))
-	}
-
-	return errors.Join(problems...)
+	return errors.Join(
+		invalid(validation.IsDNS1123Label(e.Service.Namespace),
+			"endpoint: namespace of the service %.80q", e.Service.Namespace),
+		invalid(validation.IsDNS1035Label(e.Service.Name), "endpoint: service %.80q", e.Service.Name),
+		invalidPort)
 }
 
-// validateBundle accepts what an API server does: PEM blocks of type CERTIFICATE, at least one.
+// validateBundle accepts the bundles that an API server accepts: one or more PEM blocks of type
+// CERTIFICATE.
 func validateBundle(bundle []byte) error {
 	found := 0
-
 	for block, rest := pem.Decode(bundle); block != nil; block, rest = pem.Decode(rest) {
 		if block.Type != certificateType {
 			return fmt.Errorf("CA bundle: want certificates only, have a PEM block of type %.40q", block.Type)
 		}
-
 		if _, err := x509.ParseCertificate(block.Bytes); err != nil {
 			return fmt.Errorf("CA bundle: certificate %d: %w", found+1, err)
 		}
 
 		found++
 	}
-
 	if found == 0 {
 		return errors.New("CA bundle: want at least one certificate in PEM, have none")
 	}
-
 	return nil
 }

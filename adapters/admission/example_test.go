@@ -13,7 +13,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// A handler in front of something that takes events, as an outbox does.
+// A handler gives its events to an acceptor, such as an outbox.
 func Example() {
 	acceptor := core.AcceptorFunc(func(manager core.Manager, event core.WatchEvent) core.Outcome {
 		fmt.Printf("for %s: %s %s %s\n", manager, event.Operation, event.WatchedGVK.Kind, event.Watched)
@@ -49,7 +49,7 @@ func Example() {
 	fmt.Println(answer.Code, answer.Body)
 	// Output:
 	// for lifecycle-manager: UPDATE Kyma kyma-system/default
-	// 200 {"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","response":{"uid":"705ab4f5","allowed":true,"status":{"metadata":{},"status":"Success","message":"accepted: the manager will be told","code":200}}}
+	// 200 {"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","response":{"uid":"705ab4f5","allowed":true,"status":{"metadata":{},"status":"Success","message":"accepted: an event will be sent to the manager","code":200}}}
 }
 
 func ExampleParseOwner() {
@@ -63,7 +63,7 @@ func ExampleParseOwner() {
 	// owner is not <namespace>/<name>: want one '/' in "kyma-1"
 }
 
-// What makes the API server of a runtime send the changes of a resource to a handler.
+// The configuration makes the API server of a runtime send the changes of a resource.
 func ExampleWebhookConfiguration() {
 	agent := httptest.NewTLSServer(http.NotFoundHandler())
 	defer agent.Close()

@@ -12,11 +12,13 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// FuzzReview feeds the handler with bytes that no API server made. Whatever they are, the answer is a review that allows or a
-// Status, no panic is needed for it, and no event has an empty name.
+// FuzzReview sends bytes that no API server made. The answer must be a review that allows the
+// write, or a Status. There must be no panic, and no event with an empty name.
 func FuzzReview(f *testing.F) {
-	f.Add(update(f, widget("", `"spec":{"a":1}`), widget(`"finalizers":["x"],"labels":{"a":"b"}`, `"spec":{"a":[1e3,null]}`)))
-	f.Add(update(f, widget(`"annotations":{"operator.kyma-project.io/owned-by":"a/b"}`), widget(`"deletionTimestamp":"x"`)))
+	f.Add(update(f, widget("", `"spec":{"a":1}`), widget(`"finalizers":["x"],"labels":{"a":"b"}`,
+		`"spec":{"a":[1e3,null]}`)))
+	f.Add(update(f, widget(`"annotations":{"operator.kyma-project.io/owned-by":"a/b"}`),
+		widget(`"deletionTimestamp":"x"`)))
 	f.Add(reviewOf(f, func(q *admissionv1.AdmissionRequest) {
 		q.Operation = admissionv1.Create
 		q.Name = ""
@@ -75,11 +77,12 @@ func FuzzReview(f *testing.F) {
 	})
 }
 
-// FuzzManagerSegment sends whatever can stand in a request line: only a DNS-1123 label gets through.
+// FuzzManagerSegment sends paths that a request line can have. Only a DNS-1123 label is a manager.
 func FuzzManagerSegment(f *testing.F) {
 	for _, path := range []string{
 		"/validate/kyma", "/validate/../kyma", "/validate/%2e%2e", "/validate/a%2Fb", "/validate/", "//validate/a", "*", "",
-		"/validate/" + strings.Repeat("a", 300), "/validate/k\u00fc", "http://host/validate/a", "/validate/a?b#c", "/validate/%zz",
+		"/validate/" + strings.Repeat("a", 300), "/validate/k\u00fc", "http://host/validate/a", "/validate/a?b#c",
+		"/validate/%zz",
 	} {
 		f.Add(path)
 	}
@@ -115,14 +118,15 @@ func isLabel(text string) bool {
 		strings.Trim(text, "-") == text
 }
 
-// FuzzOwner holds what is taken as an owner against what it was made of.
+// FuzzOwner compares a parsed owner with its text.
 func FuzzOwner(f *testing.F) {
 	for _, value := range []string{"kcp-system/kyma", "a/b/c", "", "/", "a/", "A/b", "a/b.c", "\xff/a"} {
 		f.Add(value)
 	}
 
 	f.Fuzz(func(t *testing.T, value string) {
-		if owner, err := core.ParseOwner(value); err == nil && (owner.String() != value || owner.Namespace == "" || owner.Name == "") {
+		if owner, err := core.ParseOwner(value); err == nil && (owner.String() != value || owner.Namespace == "" ||
+			owner.Name == "") {
 			t.Errorf("ParseOwner(%q) = %q", value, owner)
 		}
 	})

@@ -16,30 +16,39 @@ import (
 )
 
 // Handler answers the AdmissionReviews of an API server at POST /validate/<manager>, always with
-// allowed: true.
+// allowed: true. Create one with [New].
 //
-// A review is answered 200 with an AdmissionReview of the same uid, whose response.status.message begins
-// with the [Decision]. Any other request gets a metav1.Status: 400 for a body that is no
-// admission.k8s.io/v1 review, 404 for an unknown path or manager, 405, 413, or 415. When a review cannot
-// be read or decided, a resync of the manager stands in for the change; it is accepted after the answer.
+// A review is answered 200 with an AdmissionReview of the same uid. Its response.status.message
+// begins with the [Decision]. Any other request gets a metav1.Status:
 //
-// A Handler is safe for concurrent use and starts no goroutine. The server around it bounds the time and
-// the number of requests.
+//   - 400 if the body is not an admission.k8s.io/v1 review, or the manager is invalid
+//   - 404 for an unknown path or manager
+//   - 405, 413 and 415 for the method, the size and the media type
+//   - 503 without memory for the body, if the uid of the review is not found either
+//
+// When a review cannot be read or decided, the handler accepts a resync of the manager after its
+// answer.
+//
+// A Handler is safe for concurrent use and starts no goroutine. The server around it must bound the
+// time and the number of requests.
 type Handler struct {
 	acceptor core.Acceptor
 	opts     Options
 	log      *slog.Logger
 	mux      *http.ServeMux
+	// notFound answers paths that the mux would redirect.
 	notFound http.HandlerFunc
 	bodies   *bodies
 
+	// ownerWarning and refusalWarning bound log lines that others can cause.
 	ownerWarning, refusalWarning throttle
 }
 
 var _ http.Handler = (*Handler)(nil)
 
-// New returns a handler that hands the events it makes to acceptor. It fails on a nil acceptor and on options that can
-// not work, and names all that is wrong with them.
+// New returns a handler that gives its events to acceptor. The acceptor is called concurrently and
+// must not block. New fails if acceptor is nil or an option is invalid. The error names all invalid
+// options.
 func New(acceptor core.Acceptor, opts Options) (*Handler, error) {
 	if acceptor == nil {
 		return nil, errors.New("admission handler: want an acceptor, have nil")
@@ -59,75 +68,75 @@ func New(acceptor core.Acceptor, opts Options) (*Handler, error) {
 	h.mux.HandleFunc("POST "+pathPrefix+"{manager}", h.serve(h.review))
 	h.mux.HandleFunc(pathPrefix+"{manager}", h.serve(refuseMethod))
 	h.mux.HandleFunc("/", h.notFound)
-
 	return h, nil
 }
 
-// ServeHTTP answers one request.
+// ServeHTTP answers one request. It waits at most 250 ms for memory, and else as long as the body
+// takes to arrive.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	// A mux redirects from these to another path, which would be an answer that no API server expects.
+	// A mux redirects from such a path to another one. An API server does not expect a redirect.
 	if !isClean(r.URL) {
 		h.notFound(w, r)
-
 		return
 	}
 
 	h.mux.ServeHTTP(w, r)
 }
 
+// isClean reports whether the path is absolute, without "." and ".." and double slashes.
 func isClean(u *url.URL) bool {
 	escaped := u.EscapedPath()
-
 	return strings.HasPrefix(escaped, "/") && path.Clean(escaped) == escaped
 }
 
 // route turns a request into a reply. It may use w for the limits of the body only.
 type route func(w http.ResponseWriter, r *http.Request, started time.Time) reply
 
-// serve writes the reply of a route, whatever panics below it.
+// serve returns the handler of a route. It writes the reply even if the route panics.
 func (h *Handler) serve(route route) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		started := h.opts.Now()
-		answer := reply{refusal: &refusal{http.StatusInternalServerError, RefusedInternal, "internal error"}}
+		answer := reply{refusal: &refusal{http.StatusInternalServerError, refusedInternal, "internal error"}}
 
-		defer h.guard(PanicInHooks, func() { h.report(r.Context(), &answer, started) })
+		// The hooks are called last, so that they do not delay the answer.
+		defer h.guard(panicInHooks, func() { h.report(r.Context(), &answer, started) })
 
-		h.guard(PanicInRequest, func() {
+		h.guard(panicInRequest, func() {
 			h.opts.Hooks.InFlight(1)
 			answer = route(w, r, started)
 		})
 		answer.writeTo(w)
-
 		if answer.missed {
-			h.guard(PanicInAcceptor, func() { h.standIn(w, answer.manager) })
+			h.guard(panicInAcceptor, func() { h.standIn(w, answer.manager) })
 		}
 	}
 }
 
+// refusePath is the route of all unknown paths.
 func refusePath(http.ResponseWriter, *http.Request, time.Time) reply {
-	return reply{refusal: &refusal{http.StatusNotFound, RefusedPath, "want POST " + pathPrefix + "{manager}"}}
+	return reply{refusal: &refusal{http.StatusNotFound, refusedPath, "want POST " + pathPrefix + "{manager}"}}
 }
 
+// refuseMethod is the route of all methods except POST.
 func refuseMethod(_ http.ResponseWriter, r *http.Request, _ time.Time) reply {
 	return reply{refusal: &refusal{
-		http.StatusMethodNotAllowed, RefusedMethod, fmt.Sprintf("want POST, have %.20q", r.Method),
+		http.StatusMethodNotAllowed, refusedMethod, fmt.Sprintf("want POST, have %.20q", r.Method),
 	}}
 }
 
-// review answers an AdmissionReview.
+// review is the route of an AdmissionReview. It recovers from panics of filter, acceptor and hooks.
 func (h *Handler) review(w http.ResponseWriter, r *http.Request, started time.Time) reply {
 	manager, refused := h.managerOf(r)
 	if refused == nil {
 		refused = checkMediaType(r.Header)
 	}
-
 	if refused != nil {
 		return reply{refusal: refused}
 	}
 
+	// The decision refers to the body, so the body is released last.
 	body, err := h.bodies.read(w, r)
 	defer body.release()
-
 	if err != nil {
 		return h.unread(w, r, manager, body, err)
 	}
@@ -137,34 +146,33 @@ func (h *Handler) review(w http.ResponseWriter, r *http.Request, started time.Ti
 		return reply{manager: manager, missed: true, refusal: badReview(err)}
 	}
 
-	answer := reply{manager: manager, uid: q.uid, decision: Failed}
-	h.guard(PanicInAcceptor, func() { answer.decision = h.decide(r.Context(), manager, q, started) })
-	answer.missed = answer.decision == Failed
-
+	answer := reply{manager: manager, uid: q.uid, decision: failed}
+	h.guard(panicInAcceptor, func() { answer.decision = h.decide(r.Context(), manager, q, started) })
+	answer.missed = answer.decision == failed
 	return answer
 }
 
-// unread answers a review that was not read. A review that only lacks room is allowed: an API server that
-// goes on without an answer reports that in its metrics and logs, for every write.
+// unread replies to a review that was not read. A review that found no memory is allowed, because
+// an API server reports each missing answer in its metrics and logs.
 func (h *Handler) unread(w http.ResponseWriter, r *http.Request, manager core.Manager, body *body, cause error) reply {
 	if errors.Is(cause, errNoRoom) && r.Context().Err() == nil {
 		if uid := body.skim(http.MaxBytesReader(w, r.Body, h.opts.MaxBody)); uid != "" {
-			return reply{manager: manager, uid: uid, decision: Unread, missed: true}
+			return reply{manager: manager, uid: uid, decision: unread, missed: true}
 		}
 	}
-
 	return reply{manager: manager, missed: true, refusal: badBody(cause)}
 }
 
-// standIn hands over a resync for a change that was not seen, after the answer is on its way: the API
-// server commits the change then.
+// standIn accepts a resync for a change that was not read. It flushes the answer first, because the
+// API server commits the change only after it.
 func (h *Handler) standIn(w http.ResponseWriter, manager core.Manager) {
 	_ = http.NewResponseController(w).Flush() // The answer of a writer that cannot flush is a moment later.
 
 	h.acceptor.Accept(manager, core.WatchEvent{Resync: true, Time: h.opts.Now()})
 }
 
-// guard calls f and catches its panic, which must not cost the API server its answer.
+// guard calls f and recovers from its panic, so that the API server gets its answer. place is the
+// label for [Hooks.Panicked].
 func (h *Handler) guard(place string, f func()) {
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -175,28 +183,26 @@ func (h *Handler) guard(place string, f func()) {
 	f()
 }
 
+// panicked reports a panic. It never panics itself.
 func (h *Handler) panicked(place string, cause any) {
-	// The hook, or the logger, may be what panicked.
+	// The hook or the logger may be the cause of the panic.
 	defer func() { _ = recover() }()
 
 	h.log.Error("caught a panic", "place", place, "cause", fmt.Sprint(cause), "stack", string(debug.Stack()))
 	h.opts.Hooks.Panicked(place)
 }
 
-// report tells hooks and log what was answered.
+// report calls the hooks for an answered request, and logs it.
 func (h *Handler) report(ctx context.Context, answer *reply, started time.Time) {
 	took := h.opts.Now().Sub(started)
 
 	h.opts.Hooks.InFlight(-1)
-
 	if answer.refusal != nil {
 		h.reportRefusal(ctx, answer.refusal, took)
-
 		return
 	}
 
 	h.opts.Hooks.Reviewed(answer.manager, string(answer.decision), took)
-
 	if h.log.Enabled(ctx, slog.LevelDebug) {
 		h.log.LogAttrs(ctx, slog.LevelDebug, "reviewed",
 			slog.String("manager", string(answer.manager)), slog.String("decision", string(answer.decision)),
@@ -204,9 +210,10 @@ func (h *Handler) report(ctx context.Context, answer *reply, started time.Time) 
 	}
 }
 
+// reportRefusal also logs a warning, at most once a minute.
 func (h *Handler) reportRefusal(ctx context.Context, refused *refusal, took time.Duration) {
 	h.opts.Hooks.Refused(refused.code, refused.reason, took)
-
+	// A status of 4xx is the fault of the sender, but it costs events of a manager.
 	if suppressed, ok := h.refusalWarning.pass(h.opts.Now()); ok {
 		h.log.LogAttrs(ctx, slog.LevelWarn, "refused a request that is no review",
 			slog.Int("status", refused.code), slog.String("reason", refused.reason),

@@ -27,7 +27,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// statusOf returns the message of a refusal, after it has checked the rest of it.
+// statusOf checks a refusal, and returns its message.
 func statusOf(t testing.TB, code int, header http.Header, body []byte) string {
 	t.Helper()
 
@@ -73,14 +73,29 @@ func TestRefusals(t *testing.T) {
 		{"another path", "POST", "/mutate/kyma", "application/json", good, 404, "unknown_path", "/validate/{manager}"},
 		{"the root", "POST", "/", "application/json", good, 404, "unknown_path", "/validate/{manager}"},
 		{"no media type", "POST", "/validate/kyma", "", good, 415, "media_type", "application/json"},
-		{"another media type", "POST", "/validate/kyma", "application/yaml", good, 415, "media_type", "application/yaml"},
-		{"a broken media type", "POST", "/validate/kyma", "application/json;;;=", good, 415, "media_type", "application/json"},
-		{"a body beyond the limit", "POST", "/validate/kyma", "application/json", strings.Repeat(" ", 5000), 413, "too_large", "4096 bytes"},
+		{
+			"another media type", "POST", "/validate/kyma", "application/yaml", good, 415, "media_type",
+			"application/yaml",
+		},
+		{
+			"a broken media type", "POST", "/validate/kyma", "application/json;;;=", good, 415, "media_type",
+			"application/json",
+		},
+		{
+			"a body beyond the limit", "POST", "/validate/kyma", "application/json", strings.Repeat(" ", 5000), 413,
+			"too_large", "4096 bytes",
+		},
 		{"no body", "POST", "/validate/kyma", "application/json", "", 400, "malformed_review", "byte 0"},
 		{"half a body", "POST", "/validate/kyma", "application/json", truncated, 400, "malformed_review", "ends at"},
-		{"two reviews", "POST", "/validate/kyma", "application/json", good + good, 400, "malformed_review", "end of the text"},
+		{
+			"two reviews", "POST", "/validate/kyma", "application/json", good + good, 400, "malformed_review",
+			"end of the text",
+		},
 		{"an array", "POST", "/validate/kyma", "application/json", "[]", 400, "malformed_review", "byte 0"},
-		{"another kind", "POST", "/validate/kyma", "application/json", `{"kind":"Pod","apiVersion":"v1"}`, 400, "malformed_review", `"Pod"`},
+		{
+			"another kind", "POST", "/validate/kyma", "application/json", `{"kind":"Pod","apiVersion":"v1"}`, 400,
+			"malformed_review", `"Pod"`,
+		},
 		{
 			"v1beta1", "POST", "/validate/kyma", "application/json",
 			strings.Replace(good, "admission.k8s.io/v1", "admission.k8s.io/v1beta1", 1),
@@ -156,8 +171,9 @@ func TestRefusals(t *testing.T) {
 				t.Errorf("refused (-want +got):\n%s", diff)
 			}
 
-			// A resync stands in for a change that could not be read.
-			unseen := tt.code == http.StatusRequestEntityTooLarge || tt.reason == "malformed_review" || tt.reason == "unsupported_version"
+			// A resync replaces a change that could not be read.
+			unseen := tt.code == http.StatusRequestEntityTooLarge || tt.reason == "malformed_review" ||
+				tt.reason == "unsupported_version"
 			if got.resyncs() != unseen || len(got.events) > 1 || !unseen && len(got.events) > 0 {
 				t.Errorf("a refused request sent %v, want a resync: %v", got.events, unseen)
 			}
@@ -165,15 +181,16 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestReviewThatBreaksOff: an API server that gives up on us lets the write pass.
+// TestReviewThatBreaksOff: the API server allows the write, so a resync must be accepted.
 func TestReviewThatBreaksOff(t *testing.T) {
 	t.Parallel()
 
 	got := newInbox()
 	h := newHandler(t, got, admission.Options{})
-	r := httptest.NewRequest(http.MethodPost, "/validate/kyma", io.MultiReader(strings.NewReader(`{"kind":`), readerFunc(func([]byte) (int, error) {
-		return 0, io.ErrUnexpectedEOF
-	})))
+	r := httptest.NewRequest(http.MethodPost, "/validate/kyma", io.MultiReader(strings.NewReader(`{"kind":`),
+		readerFunc(func([]byte) (int, error) {
+			return 0, io.ErrUnexpectedEOF
+		})))
 	r.Header.Set("Content-Type", "application/json")
 
 	if w := serve(h, r); w.Code != http.StatusBadRequest || !got.resyncs() {
@@ -181,7 +198,7 @@ func TestReviewThatBreaksOff(t *testing.T) {
 	}
 }
 
-// TestRawPaths sends request lines that no client library would.
+// TestRawPaths sends request lines that no client library sends.
 func TestRawPaths(t *testing.T) {
 	t.Parallel()
 
@@ -251,8 +268,9 @@ func rawPost(t *testing.T, addr, target, body string) (int, http.Header, []byte)
 	}
 	defer conn.Close()
 
-	if _, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: agent\r\nContent-Type: application/json; charset=utf-8\r\n"+
-		"Content-Length: %d\r\nConnection: close\r\n\r\n%s", target, len(body), body); err != nil {
+	if _, err := fmt.Fprintf(conn,
+		"POST %s HTTP/1.1\r\nHost: agent\r\nContent-Type: application/json; charset=utf-8\r\n"+
+			"Content-Length: %d\r\nConnection: close\r\n\r\n%s", target, len(body), body); err != nil {
 		t.Fatalf("write: %v", err)
 	}
 
@@ -342,7 +360,7 @@ type failingReader struct{}
 
 func (failingReader) Read([]byte) (int, error) { return 0, errors.New("secret detail") }
 
-// TestEventsKeepNothingOfTheBody would fail when an event kept a slice of the buffer that the next request reuses.
+// An event must not keep a slice of a buffer, because the next request reuses the buffer.
 func TestEventsKeepNothingOfTheBody(t *testing.T) {
 	t.Parallel()
 
@@ -353,7 +371,10 @@ func TestEventsKeepNothingOfTheBody(t *testing.T) {
 
 	for i := range 50 {
 		name := fmt.Sprintf("object-%02d", i)
-		kind := metav1.GroupVersionKind{Group: fmt.Sprintf("group-%02d", i), Version: fmt.Sprintf("v%02d", i), Kind: fmt.Sprintf("Kind%02d", i)}
+		kind := metav1.GroupVersionKind{
+			Group: fmt.Sprintf("group-%02d", i), Version: fmt.Sprintf("v%02d", i),
+			Kind: fmt.Sprintf("Kind%02d", i),
+		}
 		owner := types.NamespacedName{Namespace: fmt.Sprintf("space-%02d", i), Name: fmt.Sprintf("owner-%02d", i)}
 
 		review := reviewOf(t, func(q *admissionv1.AdmissionRequest) {
@@ -377,7 +398,7 @@ func TestEventsKeepNothingOfTheBody(t *testing.T) {
 	}
 }
 
-// TestNamesAreBounded keeps whoever reaches the webhook from filling the outbox with large keys.
+// Long names must not fill the outbox with large keys.
 func TestNamesAreBounded(t *testing.T) {
 	t.Parallel()
 
@@ -396,8 +417,9 @@ func TestNamesAreBounded(t *testing.T) {
 			change(q)
 		})
 
-		if have := decisionOf(t, post(newHandler(t, got, admission.Options{}), "/validate/kyma", review), testUID); have != admission.NoName {
-			t.Errorf("decision %q, want %q", have, admission.NoName)
+		have := decisionOf(t, post(newHandler(t, got, admission.Options{}), "/validate/kyma", review), testUID)
+		if have != "no_name" {
+			t.Errorf("decision %q, want %q", have, "no_name")
 		}
 
 		if len(got.events) > 0 {
@@ -406,7 +428,7 @@ func TestNamesAreBounded(t *testing.T) {
 	}
 }
 
-func TestStrangeUIDsComeBack(t *testing.T) {
+func TestUnusualUIDsAreEchoed(t *testing.T) {
 	t.Parallel()
 
 	h := newHandler(t, newInbox(), admission.Options{})
@@ -438,11 +460,14 @@ func TestPanicsDoNotReachTheAPIServer(t *testing.T) {
 			admission.Options{Filter: func(*core.Change) bool { panic("boom") }},
 			admission.Accepted, "filter",
 		},
-		{"in the acceptor", boom, admission.Options{}, admission.Failed, "acceptor"},
+		{"in the acceptor", boom, admission.Options{}, "failed", "acceptor"},
 		{
 			"in a hook before the answer", func() {},
-			admission.Options{RequireOwner: true, Hooks: admission.Hooks{OwnerProblem: func(core.Manager, string) { boom() }}},
-			admission.Failed, "acceptor",
+			admission.Options{
+				RequireOwner: true,
+				Hooks:        admission.Hooks{OwnerProblem: func(core.Manager, string) { boom() }},
+			},
+			"failed", "acceptor",
 		},
 		{
 			"in a hook after the answer", func() {},
@@ -483,11 +508,12 @@ func TestPanicsDoNotReachTheAPIServer(t *testing.T) {
 				t.Errorf("places (-want +got):\n%s", diff)
 			}
 
-			if (resyncs == 1) != (tt.decision == admission.Failed) {
+			if (resyncs == 1) != (tt.decision == "failed") {
 				t.Errorf("%d resyncs, want one for a change that was not decided, and none otherwise", resyncs)
 			}
 
-			if text := log.String(); !strings.Contains(text, `"stack":"goroutine`) || !strings.Contains(text, `"cause":"boom"`) {
+			if text := log.String(); !strings.Contains(text, `"stack":"goroutine`) ||
+				!strings.Contains(text, `"cause":"boom"`) {
 				t.Errorf("log %s, want the cause and the stack", text)
 			}
 
@@ -550,8 +576,8 @@ func TestBrokenLogDoesNotReachTheAPIServer(t *testing.T) {
 	})
 
 	review := update(t, widget(""), widget(""))
-	if have := decisionOf(t, post(h, "/validate/kyma", review), testUID); have != admission.Failed {
-		t.Errorf("decision %q, want %q", have, admission.Failed)
+	if have := decisionOf(t, post(h, "/validate/kyma", review), testUID); have != "failed" {
+		t.Errorf("decision %q, want %q", have, "failed")
 	}
 }
 
@@ -585,7 +611,7 @@ func TestHooksOfAReview(t *testing.T) {
 	}
 }
 
-func TestForeignInputCanNotFloodTheLog(t *testing.T) {
+func TestForeignRequestsCannotFloodTheLog(t *testing.T) {
 	t.Parallel()
 
 	var log bytes.Buffer
@@ -632,7 +658,8 @@ func TestOneDebugLineForEachReview(t *testing.T) {
 	h := newHandler(t, newInbox(), admission.Options{
 		Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
-	decisionOf(t, post(h, "/validate/kyma", update(t, widget("", `"spec":1`), widget("", `"spec":"confidential"`))), testUID)
+	decisionOf(t, post(h, "/validate/kyma", update(t, widget("", `"spec":1`), widget("", `"spec":"confidential"`))),
+		testUID)
 
 	if lines := strings.Count(log.String(), "\n"); lines != 1 || !strings.Contains(log.String(), "decision=accepted") {
 		t.Errorf("log %q, want one line with the decision", log.String())
@@ -643,7 +670,7 @@ func TestOneDebugLineForEachReview(t *testing.T) {
 	}
 }
 
-// TestManyAtOnce is for the race detector, and for buffers that are handed out twice.
+// TestManyAtOnce is for the race detector. It also finds buffers that two requests share.
 func TestManyAtOnce(t *testing.T) {
 	t.Parallel()
 
@@ -691,7 +718,7 @@ func TestManyAtOnce(t *testing.T) {
 	}
 }
 
-func TestNewNamesEverythingThatIsWrong(t *testing.T) {
+func TestNewNamesAllProblems(t *testing.T) {
 	t.Parallel()
 
 	if _, err := admission.New(nil, admission.Options{}); err == nil {
@@ -707,7 +734,10 @@ func TestNewNamesEverythingThatIsWrong(t *testing.T) {
 		t.Fatal("wrong options were taken")
 	}
 
-	for _, want := range []string{"MaxBody:", "MaxBodies:", `Managers: manager`, `"Bad"`, `Filters: manager`, `"nil-filter"`} {
+	for _, want := range []string{
+		"MaxBody:", "MaxBodies:", `Managers: manager`, `"Bad"`, `Filters: manager`,
+		`"nil-filter"`,
+	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("error %q does not name %s", err, want)
 		}

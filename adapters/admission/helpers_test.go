@@ -23,10 +23,10 @@ import (
 
 const testUID = "705ab4f5-6393-11e8-b7cc-42010a800002"
 
-// noon is when every test reviews.
+// noon is the time of all reviews.
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// inbox is an acceptor that remembers.
+// inbox is an acceptor that stores its events.
 type inbox struct {
 	mu       sync.Mutex
 	managers []core.Manager
@@ -69,7 +69,7 @@ func newHandler(t testing.TB, acceptor core.Acceptor, opts admission.Options) *a
 	return h
 }
 
-// reviewOf returns a review as an API server writes it: every field it sets is there.
+// reviewOf returns a review with all fields that an API server sets.
 func reviewOf(t testing.TB, change func(*admissionv1.AdmissionRequest)) []byte {
 	t.Helper()
 
@@ -106,7 +106,7 @@ func update(t testing.TB, before, after string) []byte {
 	})
 }
 
-// widget returns an object with the given members beside those that every object has.
+// widget returns an object with the given members, and those that every object has.
 func widget(metadata string, fields ...string) string {
 	text := `{"apiVersion":"example.org/v1","kind":"Widget","metadata":{"name":"one","namespace":"default",` +
 		`"uid":"9d6ba5a4","resourceVersion":"42","generation":3,"creationTimestamp":"2026-01-01T00:00:00Z"`
@@ -144,7 +144,7 @@ func serve(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
 	return w
 }
 
-// decisionOf returns the decision that an answer names, after it has checked the rest of it.
+// decisionOf checks an answer, and returns its decision.
 func decisionOf(t testing.TB, w *httptest.ResponseRecorder, uid types.UID) admission.Decision {
 	t.Helper()
 
@@ -170,7 +170,7 @@ func decisionOf(t testing.TB, w *httptest.ResponseRecorder, uid types.UID) admis
 	return admission.Decision(word)
 }
 
-// readAnswer reads an answer as strictly as it can be read: what must be there is, and nothing unknown is.
+// readAnswer fails if a field of an answer is missing or unknown.
 func readAnswer(t testing.TB, body []byte) *admissionv1.AdmissionReview {
 	t.Helper()
 

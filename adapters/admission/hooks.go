@@ -6,65 +6,68 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// Hooks are optional callbacks of a [Handler]. They are called concurrently while the API server waits, and must return at once. A
-// panic in one is counted and logged as any other.
+// Hooks are optional callbacks of a [Handler]. They are called concurrently while the API server
+// waits, and must return at once. A panic in a hook is recovered and reported to Panicked.
 type Hooks struct {
-	// InFlight is called with 1 when a request begins and with -1 when it has ended.
+	// InFlight is called with 1 when a request begins, and with -1 when it has ended.
 	InFlight func(delta int)
-	// Reviewed is called for each review that was answered, with one of the [Decision] words and the time from the beginning of the
-	// request, reading its body included, to the answer.
+	// Reviewed is called for each answered review with its [Decision]. took is the time from the
+	// beginning of the request, before its body is read, to the answer.
 	Reviewed func(manager core.Manager, decision string, took time.Duration)
-	// Refused is called for each request that was no review for this handler, with the HTTP status and one of the Refused
-	// constants of this package.
+	// Refused is called for each request that is answered with another status than 200. reason is a
+	// label of bounded cardinality:
+	//
+	//   - "unknown_path", "method": not POST /validate/<manager>
+	//   - "manager": an invalid manager, or one that is not in [Options.Managers]
+	//   - "media_type": not plain application/json
+	//   - "too_large", "unreadable_body": the body is above the limit, or did not arrive
+	//   - "busy": no memory for the body
+	//   - "malformed_review", "unsupported_version": not a review of admission.k8s.io/v1
+	//   - "internal": a panic
 	Refused func(status int, reason string, took time.Duration)
-	// OwnerProblem is called when the owner of an object could not be told although it should, with [OwnerMissing] or
-	// [OwnerMalformed].
+	// OwnerProblem is called with "malformed" for an owner annotation that is not
+	// <namespace>/<name>. It is called with "missing" for an object without owner if
+	// [Options.RequireOwner] is set.
 	OwnerProblem func(manager core.Manager, problem string)
-	// Panicked is called for each panic that was caught, with one of the PanicIn constants of this package.
+	// Panicked is called for each recovered panic, with its place:
+	//
+	//   - "filter": in a filter; the change matters
+	//   - "acceptor": in the acceptor, or in a hook or logger before it; a resync is accepted
+	//   - "request": while the request was read, which is answered 500
+	//   - "hooks": in a hook or logger after the answer
 	Panicked func(place string)
 }
 
+// withDefaults returns hooks that can be called without a check for nil.
 func (h Hooks) withDefaults() Hooks {
 	if h.InFlight == nil {
 		h.InFlight = func(int) {}
 	}
-
 	if h.Reviewed == nil {
 		h.Reviewed = func(core.Manager, string, time.Duration) {}
 	}
-
 	if h.Refused == nil {
 		h.Refused = func(int, string, time.Duration) {}
 	}
-
 	if h.OwnerProblem == nil {
 		h.OwnerProblem = func(core.Manager, string) {}
 	}
-
 	if h.Panicked == nil {
 		h.Panicked = func(string) {}
 	}
-
 	return h
 }
 
-// The problems with the owner of an object, as [Hooks].OwnerProblem gets them.
+// The problems of owners, for [Hooks.OwnerProblem].
 const (
-	// OwnerMissing means that an owner is required and the object has none.
-	OwnerMissing = "missing"
-	// OwnerMalformed means that the annotation is there and is not <namespace>/<name>.
-	OwnerMalformed = "malformed"
+	ownerMissing   = "missing"
+	ownerMalformed = "malformed"
 )
 
-// The places of a panic, as [Hooks].Panicked gets them.
+// The places of panics, for [Hooks.Panicked].
 const (
-	// PanicInFilter means a filter. The change counts as one that matters.
-	PanicInFilter = "filter"
-	// PanicInAcceptor means the acceptor, or a hook or logger that is called before it. The review is
-	// answered, and a resync stands in.
-	PanicInAcceptor = "acceptor"
-	// PanicInRequest means the reading of a request, which is then answered 500.
-	PanicInRequest = "request"
-	// PanicInHooks means a hook or logger that is called after the answer.
-	PanicInHooks = "hooks"
+	panicInFilter   = "filter"
+	panicInAcceptor = "acceptor"
+	panicInRequest  = "request"
+	panicInHooks    = "hooks"
 )

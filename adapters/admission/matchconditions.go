@@ -9,36 +9,36 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// maxCompared bounds how many top-level fields of an object without spec are compared one by one. Each
-// has a cost, and an expression that exceeds the budget fails. A kind has few fields, unless it keeps
-// unknown ones.
+// maxCompared bounds the top-level fields of an object without spec that are compared one by one.
+// Each comparison has a cost, and an expression that exceeds the budget fails. Kinds have few
+// fields, unless they keep unknown ones.
 const maxCompared = 64
 
-// matchConditions make an API server decide as [core.Changed] does: it calls the webhook for writes that
-// are persisted and, of updates, for those that changed the watched field, the labels or the owner.
+// matchConditions returns CEL expressions that decide as [core.Changed]. The webhook is called for
+// persisted writes that changed the watched field, the labels or the owner.
 //
-// A condition that fails to evaluate loses the write, as failures of the webhook are ignored. Each is
-// defined for every pair of objects: has() before every access, no index that may be missing, and no
-// step that costs more than the size of an object.
+// A write is lost if an expression fails, because failures are ignored. So each expression must be
+// defined for every pair of objects. It uses has() before every access and no index that may be
+// missing. No step costs more than the size of an object.
 func (w *Watch) matchConditions() []admissionregistrationv1.MatchCondition {
 	changed := specChanged()
 	if w.Field == core.FieldStatus {
 		changed = statusChanged()
 	}
-
 	return []admissionregistrationv1.MatchCondition{
 		{Name: "persisted", Expression: "!has(request.dryRun) || !request.dryRun"},
 		{Name: "changed", Expression: changed},
 	}
 }
 
-// specChanged is [core.SpecChanged].
+// specChanged decides as [core.SpecChanged].
 func specChanged() string {
 	return or(
 		"request.operation != 'UPDATE'",
 		"object == null",
 		"oldObject == null",
 		"has(object.metadata.deletionTimestamp) && !has(oldObject.metadata.deletionTimestamp)",
+		// The last finalizer is removed by an UPDATE, after which the object is gone.
 		held("oldObject")+" && !("+held("object")+")",
 		labels("object")+" != "+labels("oldObject"),
 		owner("object")+" != "+owner("oldObject"),
@@ -47,7 +47,7 @@ func specChanged() string {
 	)
 }
 
-// statusChanged is [core.StatusChanged] of the status subresource.
+// statusChanged decides as [core.StatusChanged] for the status subresource.
 func statusChanged() string {
 	return "request.operation == 'UPDATE' && (" + or(
 		"object == null",
@@ -56,9 +56,9 @@ func statusChanged() string {
 	) + ")"
 }
 
+// contentChanged compares objects without spec. It is true for objects with too many fields.
 func contentChanged() string {
 	most := strconv.Itoa(maxCompared)
-
 	return or(
 		"object.size() > "+most,
 		"oldObject.size() > "+most,
@@ -67,35 +67,35 @@ func contentChanged() string {
 	)
 }
 
-// membersDiffer is whether two maps differ in a member that is not skipped. Null and absent are equal.
+// membersDiffer is true if two maps differ in a key that is not skipped. Null and absent are equal.
 func membersDiffer(a, b string, skipped ...string) string {
 	skip := "key in ['" + strings.Join(skipped, "', '") + "']"
-
 	return or(
 		"!"+a+".all(key, "+or(skip, a+"[key] == (key in "+b+" ? "+b+"[key] : null)")+")",
 		"!"+b+".all(key, "+or(skip, "key in "+a, b+"[key] == null")+")",
 	)
 }
 
-// field is a field of an object, null when it is absent.
+// field returns a field of an object, or null if it is absent.
 func field(object, name string) string {
 	return "(has(" + object + "." + name + ") ? " + object + "." + name + " : null)"
 }
 
+// labels returns the labels of an object, or null.
 func labels(object string) string { return field(object, "metadata.labels") }
 
-// owner is the value of the owner annotation, null when it is absent.
+// owner returns the value of the owner annotation, or null if it is absent.
 func owner(object string) string {
 	const key = "'" + core.OwnerAnnotation + "'"
 
 	annotations := object + ".metadata.annotations"
-
 	return "(has(" + annotations + ") && " + key + " in " + annotations + " ? " + annotations + "[" + key + "] : null)"
 }
 
-// held is whether finalizers hold an object.
+// held is true if an object has finalizers.
 func held(object string) string {
 	return "has(" + object + ".metadata.finalizers) && " + object + ".metadata.finalizers.size() > 0"
 }
 
+// or joins expressions. None of them may have an operator that binds less than ||.
 func or(alternatives ...string) string { return strings.Join(alternatives, " || ") }

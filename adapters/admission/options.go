@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -11,107 +12,101 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// DefaultMaxBody is the largest body of a review in bytes unless [Options] say otherwise. An API server refuses
-// requests beyond 3 MiB, and a review can carry such an object twice.
-const DefaultMaxBody = 8 << 20
+// defaultMaxBody is in bytes. An API server refuses requests above 3 MiB, and a review can carry
+// such an object twice.
+const defaultMaxBody = 8 << 20
 
-// DefaultMaxBodies is the size of all bodies together unless [Options] say otherwise: 32 reviews of objects of 1 MB at the same moment.
-const DefaultMaxBodies = 64 << 20
+// defaultMaxBodies is in bytes: 32 concurrent reviews of objects of 1 MB.
+const defaultMaxBodies = 64 << 20
 
-// Options are what is optional of a [Handler]. The zero value is ready to use. Maps and slices are copied.
+// Options are the optional settings of a [Handler]. The zero value is the documented default. Maps
+// and slices are copied.
 type Options struct {
-	// Filter decides which changes matter. It must not keep the change after it returned: the bytes behind it are
-	// reused. A change on which it panics is taken as one that matters. Default: [core.Changed].
-	//
-	// Dry-run writes never reach it: nothing of them will be there to look at.
+	// Filter decides which changes matter. It is called concurrently. It must not keep the change,
+	// because the bytes behind it are reused. A change on which it panics matters. Dry-run writes
+	// are never filtered, because they are never persisted. Default: [core.Changed].
 	Filter core.Filter
-	// Filters decide instead of Filter for the managers that they name.
+	// Filters replace Filter for the managers that are their keys. Default: none.
 	Filters map[core.Manager]core.Filter
-	// Managers are those whose reviews are taken; others are answered 404. It also bounds the values of manager that
-	// hooks see. Default: every valid name.
+	// Managers are the managers that are served. Reviews of other managers are answered 404. They
+	// also bound the label values of the hooks. Default: every valid name.
 	Managers []core.Manager
 	// Serves reports whether reviews of a manager are taken, in place of Managers, for a list that
 	// changes. It is called for each review, concurrently, and must return at once. Default: none.
 	Serves func(core.Manager) bool
-	// RequireOwner sends no event for an object without a valid [OwnerAnnotation], as contract v1 could not carry it.
-	// Default: such an event leaves without owner.
+	// RequireOwner sends no event for an object without a valid [core.OwnerAnnotation]. Contract v1
+	// cannot carry such an event. Default: false, the event has no owner.
 	RequireOwner bool
-	// MaxBody is the size in bytes beyond which a body is refused. Default: [DefaultMaxBody].
+	// MaxBody is the largest size of a body in bytes. A larger body is answered 413. Default: 8
+	// MiB.
 	MaxBody int64
-	// MaxBodies bounds the bytes of all bodies that are in memory at once. An origin (an IP address, or a
-	// network of 64 bits of IPv6) gets at most seven eighths, and three quarters while others hold some. A body that finds no
-	// room within 250 ms is not read: the write is allowed, and a resync of the manager stands in. It is at
-	// least five quarters of MaxBody. Default: [DefaultMaxBodies].
+	// MaxBodies bounds the bytes of all bodies in memory, and is at least 5/4 of MaxBody. An origin
+	// is an IPv4 address or an IPv6 /64 network. It gets at most 7/8, or 3/4 while other origins
+	// have bodies.
+	//
+	// A body waits at most 250 ms for memory. After that it is not read: the write is allowed, and
+	// a resync of the manager is accepted. Default: 64 MiB.
 	MaxBodies int64
-	// Now is the clock. Default: [time.Now].
+	// Now is the clock. It is called concurrently. Default: [time.Now].
 	Now func() time.Time
-	// Logger gets a debug line per review, at most one warning a minute of each kind, and every panic as an error. Objects are
-	// never logged, only their names. Default: no logs.
+	// Logger gets one debug line per review, warnings, and panics as errors. Each kind of warning
+	// is logged at most once a minute. Names of objects are logged, their content never. Default:
+	// discarded.
 	Logger *slog.Logger
-	// Hooks are told what happens, for metrics. Default: none.
+	// Hooks are callbacks for metrics. Default: none.
 	Hooks Hooks
 }
 
+// withDefaults returns a copy with all defaults set.
 func (o Options) withDefaults() Options {
 	o.Filters = maps.Clone(o.Filters)
 	o.Managers = slices.Clone(o.Managers)
 	o.Hooks = o.Hooks.withDefaults()
-
+	o.MaxBody = cmp.Or(o.MaxBody, defaultMaxBody)
+	o.MaxBodies = cmp.Or(o.MaxBodies, defaultMaxBodies)
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	if o.Filter == nil {
 		o.Filter = core.Changed
 	}
-
-	if o.MaxBody == 0 {
-		o.MaxBody = DefaultMaxBody
-	}
-
-	if o.MaxBodies == 0 {
-		o.MaxBodies = DefaultMaxBodies
-	}
-
 	if o.Serves == nil {
 		o.Serves = func(manager core.Manager) bool {
 			return len(o.Managers) == 0 || slices.Contains(o.Managers, manager)
 		}
 	}
-
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
-
 	return o
 }
 
+// validate returns one error that joins all problems, in a fixed order.
 func (o Options) validate() error {
-	var problems []error
-
-	if o.MaxBody < 0 {
-		problems = append(problems, fmt.Errorf("MaxBody: want a number of bytes above 0, have %d", o.MaxBody))
-	}
-
-	if o.MaxBodies < 0 {
-		problems = append(problems, fmt.Errorf("MaxBodies: want a number of bytes above 0, have %d", o.MaxBodies))
-	}
-
+	problems := []error{notNegative("MaxBody", o.MaxBody), notNegative("MaxBodies", o.MaxBodies)}
 	for _, manager := range o.Managers {
 		if _, err := core.ParseManager(string(manager)); err != nil {
 			problems = append(problems, fmt.Errorf("Managers: %w", err))
 		}
 	}
+	return errors.Join(append(problems, o.filterProblems()...)...)
+}
 
+// filterProblems checks names and functions, in the order of the names.
+func (o Options) filterProblems() (problems []error) {
 	for _, manager := range slices.Sorted(maps.Keys(o.Filters)) {
 		if _, err := core.ParseManager(string(manager)); err != nil {
 			problems = append(problems, fmt.Errorf("Filters: %w", err))
 		}
-
 		if o.Filters[manager] == nil {
 			problems = append(problems, fmt.Errorf("Filters: want a filter for manager %.63q, have nil", manager))
 		}
 	}
+	return problems
+}
 
-	return errors.Join(problems...)
+// notNegative returns an error for a negative number of bytes. 0 means the default.
+func notNegative(option string, bytes int64) error {
+	if bytes >= 0 {
+		return nil
+	}
+	return fmt.Errorf("%s: want a number of bytes above 0, have %d", option, bytes)
 }

@@ -71,13 +71,17 @@ func TestOwnerOfTheEvent(t *testing.T) {
 		{"of the old object, which loses it", annotated(`"kcp/kyma"`), widget(""), true, admission.Accepted, kyma, ""},
 		{"of a deleted object", annotated(`"kcp/kyma"`), "", true, admission.Accepted, kyma, ""},
 		{"of a created object", "", annotated(`"kcp/kyma"`), false, admission.Accepted, kyma, ""},
-		{"missing, required", "", widget(""), true, admission.NoOwner, types.NamespacedName{}, admission.OwnerMissing},
+		{"missing, required", "", widget(""), true, "no_owner", types.NamespacedName{}, "missing"},
 		{"missing, optional", "", widget(""), false, admission.Accepted, types.NamespacedName{}, ""},
-		{"malformed, required", "", annotated(`"kyma"`), true, admission.NoOwner, types.NamespacedName{}, admission.OwnerMalformed},
-		{"malformed, optional", "", annotated(`"kyma"`), false, admission.Accepted, types.NamespacedName{}, admission.OwnerMalformed},
-		{"empty, optional", "", annotated(`""`), false, admission.Accepted, types.NamespacedName{}, admission.OwnerMalformed},
-		{"no string, required", "", annotated(`7`), true, admission.NoOwner, types.NamespacedName{}, admission.OwnerMissing},
-		{"annotations no map", "", widget(`"annotations":[]`), true, admission.NoOwner, types.NamespacedName{}, admission.OwnerMissing},
+		{"malformed, required", "", annotated(`"kyma"`), true, "no_owner", types.NamespacedName{}, "malformed"},
+		{
+			"malformed, optional", "", annotated(`"kyma"`), false, admission.Accepted,
+			types.NamespacedName{},
+			"malformed",
+		},
+		{"empty, optional", "", annotated(`""`), false, admission.Accepted, types.NamespacedName{}, "malformed"},
+		{"no string, required", "", annotated(`7`), true, "no_owner", types.NamespacedName{}, "missing"},
+		{"annotations no map", "", widget(`"annotations":[]`), true, "no_owner", types.NamespacedName{}, "missing"},
 	}
 
 	for _, tt := range tests {
@@ -95,7 +99,8 @@ func TestOwnerOfTheEvent(t *testing.T) {
 				}},
 			})
 
-			if have := decisionOf(t, post(h, "/validate/kyma", change(t, tt.before, tt.after)), testUID); have != tt.decision {
+			have := decisionOf(t, post(h, "/validate/kyma", change(t, tt.before, tt.after)), testUID)
+			if have != tt.decision {
 				t.Errorf("decision %q, want %q", have, tt.decision)
 			}
 
@@ -103,7 +108,7 @@ func TestOwnerOfTheEvent(t *testing.T) {
 				t.Errorf("events %v, want one with owner %v", got.events, tt.owner)
 			}
 
-			if tt.decision == admission.NoOwner && len(got.events) > 0 {
+			if tt.decision == "no_owner" && len(got.events) > 0 {
 				t.Errorf("events %v, want none", got.events)
 			}
 
@@ -119,7 +124,7 @@ func TestOwnerOfTheEvent(t *testing.T) {
 	}
 }
 
-// change returns the review of an object that was before and is after, each absent when empty.
+// change returns the review of an object with two states. "" means that it did not exist.
 func change(t *testing.T, before, after string) []byte {
 	t.Helper()
 
@@ -147,7 +152,8 @@ func TestOwnerOfIrrelevantChangeIsNoProblem(t *testing.T) {
 		Hooks:        admission.Hooks{OwnerProblem: func(core.Manager, string) { t.Error("asked for the owner") }},
 	})
 
-	if have := decisionOf(t, post(h, "/validate/kyma", update(t, widget(""), widget(""))), testUID); have != admission.Unchanged {
+	have := decisionOf(t, post(h, "/validate/kyma", update(t, widget(""), widget(""))), testUID)
+	if have != admission.Unchanged {
 		t.Errorf("decision %q, want %q", have, admission.Unchanged)
 	}
 }

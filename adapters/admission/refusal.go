@@ -12,38 +12,41 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// Why a request was refused, as [Hooks].Refused gets it.
+// The reasons of refusals, for [Hooks.Refused].
 const (
-	// RefusedPath means that the path is not /validate/<manager>.
-	RefusedPath = "unknown_path"
-	// RefusedMethod means that the method is not POST.
-	RefusedMethod = "method"
-	// RefusedManager means that the manager in the path is no DNS-1123 label, or none of [Options].Managers.
-	RefusedManager = "manager"
-	// RefusedMediaType means that the body is not announced as plain application/json.
-	RefusedMediaType = "media_type"
-	// RefusedSize means that the body is larger than [Options].MaxBody.
-	RefusedSize = "too_large"
-	// RefusedBody means that the body did not arrive completely.
-	RefusedBody = "unreadable_body"
-	// RefusedBusy means that the body is large, and that there was no room for it beside others.
-	RefusedBusy = "busy"
-	// RefusedReview means that the body is no AdmissionReview.
-	RefusedReview = "malformed_review"
-	// RefusedVersion means that the body is an AdmissionReview of another version than admission.k8s.io/v1.
-	RefusedVersion = "unsupported_version"
-	// RefusedInternal means that something panicked before the review was read.
-	RefusedInternal = "internal"
+	// Among them are paths that a mux would redirect.
+	refusedPath = "unknown_path"
+	// Only POST is allowed.
+	refusedMethod = "method"
+	// The manager is invalid, or not one of [Options.Managers].
+	refusedManager = "manager"
+	// API servers always send application/json.
+	refusedMediaType = "media_type"
+	// The status is 413, with the limit in the message.
+	refusedSize = "too_large"
+	// The peer stopped sending, or the server's timeout passed.
+	refusedBody = "unreadable_body"
+	// There was no memory for the body, and no uid in its first bytes.
+	refusedBusy = "busy"
+	// The message names the field that is missing or wrong.
+	refusedReview = "malformed_review"
+	// The webhook must have admissionReviewVersions: ["v1"].
+	refusedVersion = "unsupported_version"
+	// A route panicked before it had an answer.
+	refusedInternal = "internal"
 )
 
-// refusal is a request that can not be answered as a review, and why.
+// refusal is the answer to a request that is not a review of this handler.
 type refusal struct {
-	code    int
-	reason  string
+	// code is an HTTP status.
+	code int
+	// reason is a label for [Hooks.Refused].
+	reason string
+	// message is for the sender. It may quote the request.
 	message string
 }
 
-// body returns a metav1.Status, as API servers and their clients read it.
+// body returns a metav1.Status in JSON, as API servers and their clients expect it.
 func (f *refusal) body() []byte {
 	status := metav1.Status{
 		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
@@ -57,10 +60,10 @@ func (f *refusal) body() []byte {
 	if err != nil { // A struct of strings and numbers always has a JSON form.
 		return []byte(`{"kind":"Status","apiVersion":"v1","status":"Failure"}`)
 	}
-
 	return text
 }
 
+// statusReason returns the reason of Kubernetes for an HTTP status.
 func statusReason(code int) metav1.StatusReason {
 	switch code {
 	case http.StatusBadRequest:
@@ -80,59 +83,54 @@ func statusReason(code int) metav1.StatusReason {
 	}
 }
 
+// badReview returns the refusal for an error of readReview.
 func badReview(err error) *refusal {
-	reason := RefusedReview
+	reason := refusedReview
 	if errors.Is(err, errUnsupportedVersion) {
-		reason = RefusedVersion
+		reason = refusedVersion
 	}
-
 	return &refusal{http.StatusBadRequest, reason, err.Error()}
 }
 
+// managerOf returns the manager in the path. It refuses an invalid one with 400, and one that is
+// not in the options with 404.
 func (h *Handler) managerOf(r *http.Request) (core.Manager, *refusal) {
 	manager, err := core.ParseManager(r.PathValue("manager"))
 	if err != nil {
-		return "", &refusal{http.StatusBadRequest, RefusedManager, err.Error()}
+		return "", &refusal{http.StatusBadRequest, refusedManager, err.Error()}
 	}
-
 	if !h.opts.Serves(manager) {
-		return "", &refusal{http.StatusNotFound, RefusedManager, fmt.Sprintf("no watch of manager %q here", manager)}
+		return "", &refusal{http.StatusNotFound, refusedManager, fmt.Sprintf("no watch of manager %q here", manager)}
 	}
-
 	return manager, nil
 }
 
+// checkMediaType returns a refusal unless the body is plain, uncompressed JSON. A charset is
+// ignored, because JSON is UTF-8 (RFC 8259, section 8.1).
 func checkMediaType(header http.Header) *refusal {
 	const want = "application/json"
-
 	if have := header.Get("Content-Type"); have != want {
 		if mediaType, _, err := mime.ParseMediaType(have); err != nil || mediaType != want {
 			message := fmt.Sprintf("want Content-Type %s, have %.80q", want, have)
-
-			return &refusal{http.StatusUnsupportedMediaType, RefusedMediaType, message}
+			return &refusal{http.StatusUnsupportedMediaType, refusedMediaType, message}
 		}
 	}
-
 	if have := header.Get("Content-Encoding"); have != "" && have != "identity" {
 		message := fmt.Sprintf("want no Content-Encoding, have %.80q", have)
-
-		return &refusal{http.StatusUnsupportedMediaType, RefusedMediaType, message}
+		return &refusal{http.StatusUnsupportedMediaType, refusedMediaType, message}
 	}
-
 	return nil
 }
 
+// badBody returns the refusal for an error of bodies.read.
 func badBody(err error) *refusal {
 	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		message := fmt.Sprintf("want a body of at most %d bytes", tooLarge.Limit)
-
-		return &refusal{http.StatusRequestEntityTooLarge, RefusedSize, message}
+		return &refusal{http.StatusRequestEntityTooLarge, refusedSize, message}
 	}
-
 	if errors.Is(err, errNoRoom) {
-		// Without Retry-After: an API server would wait as it is told, and the write with it.
-		return &refusal{http.StatusServiceUnavailable, RefusedBusy, err.Error()}
+		// There is no Retry-After: an API server would wait that long, and the write with it.
+		return &refusal{http.StatusServiceUnavailable, refusedBusy, err.Error()}
 	}
-
-	return &refusal{http.StatusBadRequest, RefusedBody, "the body did not arrive completely"}
+	return &refusal{http.StatusBadRequest, refusedBody, "the body did not arrive completely"}
 }

@@ -8,28 +8,30 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// reply is what a request is answered: a refusal, or else the decision on a review.
+// reply is the answer to a request: a refusal, or the decision on a review.
 type reply struct {
+	// refusal is nil for a review.
 	refusal  *refusal
 	manager  core.Manager
 	decision Decision
 	uid      string
-	// missed is whether a resync stands in for the change.
+	// missed is whether a resync replaces the event of the change.
 	missed bool
 }
 
+// writeTo writes headers and body. It ignores write errors, which mean that the peer has
+// disconnected.
 func (p *reply) writeTo(w http.ResponseWriter) {
 	header := w.Header()
 	header.Set("Content-Type", "application/json")
+	// The answer may quote the request, so a browser must not guess its type.
 	header.Set("X-Content-Type-Options", "nosniff")
 
 	// A write error means that the peer has disconnected.
 	if p.refusal == nil {
 		p.send(w, http.StatusOK, p.body())
-
 		return
 	}
-
 	if p.refusal.code == http.StatusMethodNotAllowed {
 		header.Set("Allow", http.MethodPost)
 	}
@@ -37,23 +39,23 @@ func (p *reply) writeTo(w http.ResponseWriter) {
 	p.send(w, p.refusal.code, p.refusal.body())
 }
 
-// send states the length, so that a flush completes the answer.
+// send announces the length, so that a flush completes the answer.
 func (p *reply) send(w http.ResponseWriter, code int, body []byte) {
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(code)
 	_, _ = w.Write(body)
 }
 
-const replyCapacity = 320 // The longest message with an uid as API servers make them.
+// replyCapacity is in bytes: the longest message with a uid of an API server.
+const replyCapacity = 320
 
-// body is an AdmissionReview with nothing in it but the response.
+// body returns an AdmissionReview that has only a response. It makes one allocation.
 func (p *reply) body() []byte {
 	text := make([]byte, 0, replyCapacity)
 	text = append(text, `{"kind":"`+reviewKind+`","apiVersion":"`+reviewAPIVersion+`","response":{"uid":`...)
 	text = appendQuoted(text, p.uid)
 	text = append(text, `,"allowed":true,"status":{"metadata":{},"status":"Success","message":`...)
 	text = strconv.AppendQuote(text, p.decision.message())
-
 	return append(text, `,"code":200}}}`...)
 }
 
@@ -67,11 +69,11 @@ func appendQuoted(to []byte, text string) []byte {
 	if err != nil { // Every string has a JSON form.
 		return append(to, `""`...)
 	}
-
 	return append(to, quoted...)
 }
 
-// isPlain reports whether text is one of letters, digits and '-', as every uid of an API server is (RFC 9562).
+// isPlain reports whether text has only letters, digits and '-', as the uids of an API server (RFC
+// 9562).
 func isPlain(text string) bool {
 	for i := range len(text) {
 		c := text[i]
@@ -79,6 +81,5 @@ func isPlain(text string) bool {
 			return false
 		}
 	}
-
 	return true
 }

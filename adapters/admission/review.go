@@ -16,30 +16,38 @@ const (
 	reviewAPIVersion = "admission.k8s.io/v1"
 )
 
+// The errors of readReview.
 var (
-	errMalformedReview    = errors.New("malformed AdmissionReview")
+	// errMalformedReview is answered 400. Its text names the field.
+	errMalformedReview = errors.New("malformed AdmissionReview")
+	// errUnsupportedVersion is answered 400. Its text names the setting of the webhook.
 	errUnsupportedVersion = errors.New("unsupported version of AdmissionReview")
 )
 
-// review is what an AdmissionReview (k8s.io/api/admission/v1) says, as far as a decision needs it. The objects in it keep
-// slices of the body; all strings are copies.
+// review has the parts of an AdmissionReview (k8s.io/api/admission/v1) that a decision needs.
+// Objects refer to slices of the body. Strings are copies.
 type review struct {
 	apiVersion, kind string
 	request          *request
 }
 
+// request is the field "request" of a review.
 type request struct {
-	uid         string
-	gvk         schema.GroupVersionKind
+	// uid is echoed in the answer.
+	uid string
+	gvk schema.GroupVersionKind
+	// name is that of the request. On CREATE with generateName it is empty.
 	name        types.NamespacedName
 	operation   core.Operation
 	subresource string
-	dryRun      bool
-	object      *core.Object
-	oldObject   *core.Object
+	// dryRun means that the write is not persisted.
+	dryRun bool
+	// object and oldObject are nil if they are absent or null.
+	object    *core.Object
+	oldObject *core.Object
 }
 
-// readReview reads the request of a review in one pass over body. Its error wraps errMalformedReview or
+// readReview reads a review in one pass over body. Its error wraps errMalformedReview or
 // errUnsupportedVersion.
 func readReview(body []byte) (*request, error) {
 	var v review
@@ -50,28 +58,25 @@ func readReview(body []byte) (*request, error) {
 	if err == nil {
 		err = r.End()
 	}
-
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errMalformedReview, err)
 	}
-
 	return v.request, v.validate()
 }
 
-// uidOf returns the uid of a review of which only the beginning is there, "" if it does not come that far.
+// uidOf returns the uid of a review from its first bytes, or "" if the uid is not in them.
 func uidOf(beginning []byte) string {
 	var v review
 
 	r := rawjson.NewReader(beginning)
 	_ = r.Object(func(name string) error { return v.readField(r, name) }) // It ends where the beginning does.
-
 	if v.apiVersion != reviewAPIVersion || v.kind != reviewKind || v.request == nil {
 		return ""
 	}
-
 	return v.request.uid
 }
 
+// readField reads the value of one field, and skips unknown ones.
 func (v *review) readField(r *rawjson.Reader, name string) (err error) {
 	switch name {
 	case "apiVersion":
@@ -84,10 +89,10 @@ func (v *review) readField(r *rawjson.Reader, name string) (err error) {
 	default:
 		_, err = r.Skip()
 	}
-
 	return err
 }
 
+// readField reads the value of one field, and skips unknown ones.
 func (q *request) readField(r *rawjson.Reader, name string) (err error) {
 	switch name {
 	case "uid":
@@ -114,10 +119,10 @@ func (q *request) readField(r *rawjson.Reader, name string) (err error) {
 	default:
 		_, err = r.Skip()
 	}
-
 	return err
 }
 
+// readKind reads one field of a GroupVersionKind.
 func (q *request) readKind(r *rawjson.Reader, name string) (err error) {
 	switch name {
 	case "group":
@@ -129,23 +134,22 @@ func (q *request) readKind(r *rawjson.Reader, name string) (err error) {
 	default:
 		_, err = r.Skip()
 	}
-
 	return err
 }
 
+// readObject decodes an object in place, without a copy of its bytes. null is no object.
 func readObject(r *rawjson.Reader, field string) (o *core.Object, err error) {
 	err = r.Decode(func(rest []byte) (size int, err error) {
 		o, size, err = core.DecodeObjectPrefix(rest)
-
 		return size, err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("request.%s: %w", field, err)
 	}
-
 	return o, nil
 }
 
+// validate checks the fields that Kubernetes requires.
 func (v *review) validate() error {
 	switch {
 	case v.kind != reviewKind:
@@ -162,6 +166,7 @@ func (v *review) validate() error {
 	}
 }
 
+// validate checks the operation.
 func (q *request) validate() error {
 	switch q.operation {
 	case core.OperationCreate, core.OperationUpdate, core.OperationDelete, core.OperationConnect:
@@ -172,6 +177,7 @@ func (q *request) validate() error {
 	}
 }
 
+// change returns the change for a filter. It refers to the body.
 func (q *request) change() *core.Change {
 	return &core.Change{
 		Operation:   q.operation,

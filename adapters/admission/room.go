@@ -9,30 +9,33 @@ import (
 	"time"
 )
 
-// room is a number of bytes that all bodies share. It bounds the memory of a webhook. An origin gets at most
-// seven eighths, and three quarters while others hold some, so that it cannot keep the others out.
+// room bounds the bytes of all bodies together. An origin gets at most 7/8 of them, or 3/4 while
+// others have some, so that it cannot starve the others. It is safe for concurrent use.
 type room struct {
+	// size is the number of bytes in all. It does not change.
 	size int64
 
+	// mu guards the fields below.
 	mu    sync.Mutex
 	taken int64
 	held  map[netip.Prefix]int64
-	freed chan struct{} // closed when there is more; nil while no body waits
+	// freed is closed when bytes are returned. It is nil while no call of take waits.
+	freed chan struct{}
 }
 
+// newRoom returns a room of size bytes, all of them free.
 func newRoom(size int64) *room { return &room{size: size, held: make(map[netip.Prefix]int64)} }
 
-// share returns the bytes that an origin may hold.
+// share returns the bytes that one origin may have. alone means that no other origin has any.
 func (r *room) share(alone bool) int64 {
 	if alone {
-		return r.size - r.size/8 //nolint:mnd // Seven eighths.
+		return r.size - r.size/8
 	}
-
-	return r.size - r.size/4 //nolint:mnd // Three quarters.
+	return r.size - r.size/4
 }
 
-// take charges n bytes to an origin. It waits for room, at most until the deadline or the end of ctx, and
-// reports whether there was some.
+// take charges n bytes to an origin, and reports whether it did. It blocks until there is room, ctx
+// ends or the deadline passes.
 func (r *room) take(ctx context.Context, origin netip.Prefix, n int64, deadline time.Time) bool {
 	freed := r.tryTake(origin, n)
 	if freed == nil {
@@ -41,7 +44,6 @@ func (r *room) take(ctx context.Context, origin netip.Prefix, n int64, deadline 
 
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
-
 	for freed != nil {
 		select {
 		case <-freed:
@@ -52,11 +54,11 @@ func (r *room) take(ctx context.Context, origin netip.Prefix, n int64, deadline 
 			return false
 		}
 	}
-
 	return true
 }
 
-// tryTake returns nil if it charged n bytes, and else a channel that is closed when there is more room.
+// tryTake returns nil if it charged n bytes. Otherwise it returns a channel that is closed when
+// bytes are returned.
 func (r *room) tryTake(origin netip.Prefix, n int64) <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -65,38 +67,35 @@ func (r *room) tryTake(origin netip.Prefix, n int64) <-chan struct{} {
 	if r.held[origin]+n <= r.share(alone) && r.taken+n <= r.size {
 		r.taken += n
 		r.held[origin] += n
-
 		return nil
 	}
-
 	if r.freed == nil {
 		r.freed = make(chan struct{})
 	}
-
 	return r.freed
 }
 
-// give returns n bytes, and lets waiting bodies try again.
+// give returns n bytes, and wakes all calls of take that wait.
 func (r *room) give(origin netip.Prefix, n int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
 	r.taken -= n
-
+	// An origin without bytes is deleted, so that the map does not grow with foreign addresses.
 	if r.held[origin] -= n; r.held[origin] == 0 {
 		delete(r.held, origin)
 	}
-
 	if r.freed != nil {
 		close(r.freed)
 		r.freed = nil
 	}
 }
 
-// originBits is the size of a network that one client may own, of IPv6.
+// originBits is the size of an IPv6 network that one client may own.
 const originBits = 64
 
-// originOf returns the address of the client, of IPv6 its network. All clients without an address are one.
+// originOf returns the IPv4 address or the IPv6 network of the client. Clients without an address
+// share one origin.
 func originOf(r *http.Request) netip.Prefix {
 	host, _, _ := net.SplitHostPort(r.RemoteAddr)
 
@@ -107,12 +106,10 @@ func originOf(r *http.Request) netip.Prefix {
 
 	addr = addr.Unmap().WithZone("")
 	bits := addr.BitLen()
-
 	if addr.Is6() {
 		bits = originBits
 	}
 
 	prefix, _ := addr.Prefix(bits) // The size is that of the address, or less.
-
 	return prefix
 }

@@ -26,15 +26,16 @@ func padded(t *testing.T, size int) []byte {
 	return append(review, bytes.Repeat([]byte(" "), size-len(review))...)
 }
 
-// slow is a request from an address, with a body of which a part comes at once, and the rest when it is let
-// go. Its length is announced.
+// slow returns a request from an address. Its length is announced. The first part of its body
+// arrives at once, and the rest when the test releases it.
 func slow(ctx context.Context, from string, whole []byte, part int, rest <-chan struct{}) *http.Request {
-	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/validate/kyma", io.MultiReader(bytes.NewReader(whole[:part]),
-		readerFunc(func([]byte) (int, error) {
-			<-rest
+	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/validate/kyma",
+		io.MultiReader(bytes.NewReader(whole[:part]),
+			readerFunc(func([]byte) (int, error) {
+				<-rest
 
-			return 0, io.EOF
-		}), bytes.NewReader(whole[part:])))
+				return 0, io.EOF
+			}), bytes.NewReader(whole[part:])))
 	r.ContentLength = int64(len(whole))
 	r.RemoteAddr = net.JoinHostPort(from, "4711")
 	r.Header.Set("Content-Type", "application/json")
@@ -48,7 +49,8 @@ func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
 const apiServer, stranger = "10.0.0.1", "10.0.0.66"
 
-// Room is charged for bytes that have arrived. While others hold some, an origin gets three quarters.
+// Memory is charged for bytes that have arrived. While other origins have some, an origin gets
+// three quarters.
 func TestRoomForBodies(t *testing.T) {
 	t.Parallel()
 
@@ -74,12 +76,14 @@ func TestRoomForBodies(t *testing.T) {
 		{"announced and silent", []held{{stranger, 390 * kb, 1, time.Second, 20}}, 200 * kb, seen, 0},
 		{
 			"one stranger sends all that is allowed",
-			[]held{{stranger, 300 * kb, 299 * kb, time.Second, 3}}, 20 * kb, seen, 0,
+			[]held{{stranger, 300 * kb, 299 * kb, time.Second, 3}},
+			20 * kb, seen, 0,
 		},
 		{"no room", []held{{apiServer, 300 * kb, 290 * kb, time.Second, 1}}, 300 * kb, unread, 250 * time.Millisecond},
 		{
 			"room in time",
-			[]held{{apiServer, 300 * kb, 290 * kb, 100 * time.Millisecond, 1}}, 300 * kb, seen, 100 * time.Millisecond,
+			[]held{{apiServer, 300 * kb, 290 * kb, 100 * time.Millisecond, 1}},
+			300 * kb, seen, 100 * time.Millisecond,
 		},
 	}
 
@@ -98,7 +102,8 @@ func TestRoomForBodies(t *testing.T) {
 
 					for range held.bodiesOfThis {
 						holders.Go(func() {
-							h.ServeHTTP(httptest.NewRecorder(), slow(t.Context(), held.from, padded(t, held.size), held.part, rest))
+							h.ServeHTTP(httptest.NewRecorder(), slow(t.Context(), held.from, padded(t, held.size),
+								held.part, rest))
 						})
 					}
 
@@ -112,7 +117,8 @@ func TestRoomForBodies(t *testing.T) {
 				h.ServeHTTP(w, slow(t.Context(), apiServer, padded(t, test.size), test.size/2, done))
 
 				if answer := w.Body.String(); w.Code != http.StatusOK || !strings.Contains(answer, `"allowed":true`) ||
-					!strings.Contains(answer, `"message":"`+test.want+`:`) || !strings.Contains(answer, `"uid":"`+string(testUID)+`"`) {
+					!strings.Contains(answer, `"message":"`+test.want+`:`) ||
+					!strings.Contains(answer, `"uid":"`+string(testUID)+`"`) {
 					t.Errorf("answer %d %s, want %s allowed, and %s", w.Code, answer, testUID, test.want)
 				}
 
@@ -130,8 +136,8 @@ func TestRoomForBodies(t *testing.T) {
 	}
 }
 
-// A write is committed after its answer: a look before would see the former object.
-func TestStandInIsAcceptedAfterTheAnswer(t *testing.T) {
+// A write is committed after its answer, so a reconcile before it would read the former object.
+func TestResyncIsAcceptedAfterTheAnswer(t *testing.T) {
 	t.Parallel()
 
 	body := "no review"
@@ -157,7 +163,7 @@ func TestStandInIsAcceptedAfterTheAnswer(t *testing.T) {
 	}
 }
 
-// An API server that has given up meanwhile goes on with the write: what it sent counts.
+// An API server that has given up continues with the write, so its event must be accepted.
 func TestAbandonedReviewCounts(t *testing.T) {
 	t.Parallel()
 
@@ -178,8 +184,8 @@ func TestAbandonedReviewCounts(t *testing.T) {
 	}
 }
 
-// Who is gone waits no longer. A resync stands in.
-func TestRoomIsNotAwaitedForNobody(t *testing.T) {
+// A client that has disconnected waits for no memory. A resync is accepted instead.
+func TestDisconnectedClientWaitsForNoRoom(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		inbox := newInbox()
@@ -203,7 +209,7 @@ func TestRoomIsNotAwaitedForNobody(t *testing.T) {
 		}
 
 		if !inbox.resyncs() {
-			t.Error("no resync, although nobody read it")
+			t.Error("no resync for a review that was not read")
 		}
 
 		close(rest)

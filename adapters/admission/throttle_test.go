@@ -32,8 +32,8 @@ func TestThrottleIgnoresTheWallClock(t *testing.T) {
 	}
 }
 
-// setBack returns t as read after the wall clock was set back by an hour. The monotonic reading, which Sub
-// uses, stays. Package time has no other way to take the two apart.
+// setBack returns t as it is after the wall clock was set back by an hour. Its monotonic reading,
+// which Sub uses, stays. Package time has no other way to separate the two.
 func setBack(t time.Time) time.Time {
 	const hourInWall = 3600 << 30 // Seconds stand above 30 bits of nanoseconds.
 

@@ -16,36 +16,38 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// Watch is what to watch in a runtime, and for whom.
+// Watch is a set of objects to watch in a runtime for one manager.
 type Watch struct {
-	// Name identifies the watch, and must be unique. It becomes the name of the webhook.
+	// Name identifies the watch, and must be unique. The webhook is named after it.
 	Name types.NamespacedName
 	// Manager gets the events.
 	Manager core.Manager
-	// Resource is what is watched; its Group is empty for the core API, its Version may be "*".
+	// Resource is the resource to watch. Its Group is "" for the core API, and its Version may be
+	// "*".
 	Resource schema.GroupVersionResource
-	// Labels an object must have to be watched, before or after a change. Without any, every object is.
+	// Labels must all be on an object, before or after the change. Default: none, every object.
 	Labels map[string]string
-	// Field is the part of the object that matters: [core.FieldSpec] or [core.FieldStatus]. Default: [core.FieldSpec].
+	// Field is the watched part of the object: [core.FieldSpec] or [core.FieldStatus]. Default:
+	// [core.FieldSpec].
 	Field core.Field
 }
 
-// Validate tells everything that is wrong with a watch by itself, so that one can be left out without the others. The error wraps
-// [ErrInvalidConfiguration].
+// Validate returns all problems of the watch itself, so that a caller can leave out one watch. The
+// error wraps [ErrInvalidConfiguration].
 func (w *Watch) Validate() error {
 	if err := errors.Join(w.problems()...); err != nil {
 		return fmt.Errorf("%w: %w", ErrInvalidConfiguration, err)
 	}
-
 	return nil
 }
 
-// webhook states what an API server would default, too, so that what it stores equals what was built.
+// webhook sets all defaults that an API server would set, so that the stored object equals it.
 func (w *Watch) webhook(endpoint Endpoint, opts ConfigurationOptions) admissionregistrationv1.ValidatingWebhook {
 	webhook := admissionregistrationv1.ValidatingWebhook{
-		Name:                    w.webhookName(),
-		ClientConfig:            endpoint.clientConfig(Path(w.Manager)),
-		Rules:                   []admissionregistrationv1.RuleWithOperations{w.rule()},
+		Name:         w.webhookName(),
+		ClientConfig: endpoint.clientConfig(Path(w.Manager)),
+		Rules:        []admissionregistrationv1.RuleWithOperations{w.rule()},
+		// Ignore: a write must not fail because the agent is not available.
 		FailurePolicy:           new(admissionregistrationv1.Ignore),
 		MatchPolicy:             new(admissionregistrationv1.Equivalent),
 		NamespaceSelector:       opts.namespaceSelector(),
@@ -54,22 +56,22 @@ func (w *Watch) webhook(endpoint Endpoint, opts ConfigurationOptions) admissionr
 		TimeoutSeconds:          new(int32(opts.Timeout / time.Second)), //nolint:gosec // Validated: at most 30.
 		AdmissionReviewVersions: []string{"v1"},
 	}
-
 	if opts.MatchConditions {
 		webhook.MatchConditions = w.matchConditions()
 	}
-
 	return webhook
 }
 
+// webhookName is <namespace>.<name> of the watch with the suffix of this API group. It is unique
+// for each watch, because a namespace has no dot.
 func (w *Watch) webhookName() string { return w.Name.Namespace + "." + w.Name.Name + webhookSuffix }
 
+// rule matches all versions that the watch names, in all scopes.
 func (w *Watch) rule() admissionregistrationv1.RuleWithOperations {
 	resource := w.Resource.Resource
 	if w.Field == core.FieldStatus {
 		resource += "/status"
 	}
-
 	return admissionregistrationv1.RuleWithOperations{
 		Operations: []admissionregistrationv1.OperationType{
 			admissionregistrationv1.Create, admissionregistrationv1.Update, admissionregistrationv1.Delete,
@@ -83,68 +85,63 @@ func (w *Watch) rule() admissionregistrationv1.RuleWithOperations {
 	}
 }
 
+// problems returns the problems in a fixed order, none for a valid watch.
 func (w *Watch) problems() []error {
-	problems := w.nameProblems()
-
-	if _, err := core.ParseManager(string(w.Manager)); err != nil {
-		problems = append(problems, err)
-	}
-
+	_, invalidManager := core.ParseManager(string(w.Manager))
+	problems := append(w.nameProblems(), invalidManager)
 	if w.Field != "" && w.Field != core.FieldSpec && w.Field != core.FieldStatus {
-		problems = append(problems, fmt.Errorf("field: want %q or %q, have %.40q", core.FieldSpec, core.FieldStatus, w.Field))
+		problems = append(problems,
+			fmt.Errorf("field: want %q or %q, have %.40q", core.FieldSpec, core.FieldStatus, w.Field))
 	}
 
-	return slices.Concat(problems, w.resourceProblems(), labelProblems(w.Labels))
+	problems = slices.Concat(problems, w.resourceProblems(), labelProblems(w.Labels))
+	return slices.DeleteFunc(problems, func(err error) bool { return err == nil })
 }
 
-func (w *Watch) nameProblems() (problems []error) {
-	if wrong := validation.IsDNS1123Label(w.Name.Namespace); wrong != nil {
-		problems = append(problems, fmt.Errorf("namespace %.80q: %s", w.Name.Namespace, wrong[0]))
+// nameProblems checks that the name of the webhook is valid and short enough. Its errors may be
+// nil, as those of the functions below.
+func (w *Watch) nameProblems() []error {
+	problems := []error{
+		invalid(validation.IsDNS1123Label(w.Name.Namespace), "namespace %.80q", w.Name.Namespace),
+		invalid(validation.IsDNS1123Subdomain(w.Name.Name), "name %.80q", w.Name.Name),
 	}
-
-	if wrong := validation.IsDNS1123Subdomain(w.Name.Name); wrong != nil {
-		return append(problems, fmt.Errorf("name %.80q: %s", w.Name.Name, wrong[0]))
-	}
-
-	if length := len(w.webhookName()); length > validation.DNS1123SubdomainMaxLength {
+	if length := len(w.webhookName()); problems[1] == nil && length > validation.DNS1123SubdomainMaxLength {
 		problems = append(problems, fmt.Errorf("the webhook's name <namespace>.<name>%s has %d bytes, want at most %d",
 			webhookSuffix, length, validation.DNS1123SubdomainMaxLength))
 	}
-
 	return problems
 }
 
-func (w *Watch) resourceProblems() (problems []error) {
-	// One resource, by its plural name: a wildcard would match what nobody asked to watch, a '/' names a subresource.
-	if wrong := validation.IsDNS1123Label(w.Resource.Resource); wrong != nil {
-		problems = append(problems, fmt.Errorf("resource %.80q: %s", w.Resource.Resource, wrong[0]))
+// resourceProblems accepts exactly one resource by its plural name. A wildcard would match more
+// than the watch, and '/' separates a subresource.
+func (w *Watch) resourceProblems() []error {
+	problems := []error{invalid(validation.IsDNS1123Label(w.Resource.Resource), "resource %.80q", w.Resource.Resource)}
+	if w.Resource.Version != anyVersion {
+		problems = append(problems, invalid(validation.IsDNS1123Label(w.Resource.Version),
+			"version %.80q: want %q, or", w.Resource.Version, anyVersion))
 	}
-
-	if wrong := validation.IsDNS1123Label(w.Resource.Version); wrong != nil && w.Resource.Version != anyVersion {
-		problems = append(problems, fmt.Errorf("version %.80q: want %q, or: %s", w.Resource.Version, anyVersion, wrong[0]))
+	if w.Resource.Group != "" {
+		problems = append(problems, invalid(validation.IsDNS1123Subdomain(w.Resource.Group),
+			"group %.80q", w.Resource.Group))
 	}
-
-	if w.Resource.Group == "" {
-		return problems
-	}
-
-	if wrong := validation.IsDNS1123Subdomain(w.Resource.Group); wrong != nil {
-		problems = append(problems, fmt.Errorf("group %.80q: %s", w.Resource.Group, wrong[0]))
-	}
-
 	return problems
 }
 
+// labelProblems checks keys and values of labels, in the order of the keys.
 func labelProblems(labels map[string]string) (problems []error) {
 	for _, key := range slices.Sorted(maps.Keys(labels)) {
-		if wrong := validation.IsQualifiedName(key); wrong != nil {
-			problems = append(problems, fmt.Errorf("label %.80q: %s", key, wrong[0]))
-		}
-
-		if wrong := validation.IsValidLabelValue(labels[key]); wrong != nil {
-			problems = append(problems, fmt.Errorf("value %.80q of label %.80q: %s", labels[key], key, wrong[0]))
-		}
+		problems = append(problems,
+			invalid(validation.IsQualifiedName(key), "label %.80q", key),
+			invalid(validation.IsValidLabelValue(labels[key]), "value %.80q of label %.80q", labels[key], key))
 	}
-
 	return problems
+}
+
+// invalid returns an error for the first problem that a function of package validation found, and
+// nil if it found none. The format describes the value.
+func invalid(problems []string, format string, args ...any) error {
+	if len(problems) == 0 {
+		return nil
+	}
+	return fmt.Errorf(format+": %s", append(args, problems[0])...)
 }

@@ -26,9 +26,17 @@ func TestRegisterListenerComponentRefuses(t *testing.T) {
 		opts      controllerruntime.ComponentOptions
 		want      string
 	}{
-		"no component":         {"", peers, verify, byWatched, controllerruntime.ComponentOptions{}, "DNS-1123 label"},
-		"component in capital": {"Operator", peers, verify, byWatched, controllerruntime.ComponentOptions{}, "DNS-1123 label"},
-		"component with slash": {"a/b", peers, verify, byWatched, controllerruntime.ComponentOptions{}, "DNS-1123 label"},
+		"no component": {"", peers, verify, byWatched, controllerruntime.ComponentOptions{}, "DNS-1123 label"},
+		"component in capital": {
+			"Operator", peers, verify, byWatched,
+			controllerruntime.ComponentOptions{},
+			"DNS-1123 label",
+		},
+		"component with slash": {
+			"a/b", peers, verify, byWatched,
+			controllerruntime.ComponentOptions{},
+			"DNS-1123 label",
+		},
 		"component too long": {
 			strings.Repeat("a", 64), peers, verify, byWatched, controllerruntime.ComponentOptions{}, "DNS-1123 label",
 		},
@@ -51,7 +59,7 @@ func TestRegisterListenerComponentRefuses(t *testing.T) {
 			}
 
 			if events != nil || source != nil {
-				t.Error("have something to run in spite of the error")
+				t.Error("have a listener or a source beside the error")
 			}
 		})
 	}

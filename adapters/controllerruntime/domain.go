@@ -11,23 +11,27 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
-// Why [Runtimes.Domain] refuses an event, as metric labels, besides the reasons of package listener.
+// The reasons of [Runtimes.Domain], in addition to those of package listener.
 const (
-	// ReasonRuntimeUnknown means that no object stands for the runtime that sent the event.
-	ReasonRuntimeUnknown = "runtime_unknown"
-	// ReasonOwnerMismatch means that the owner which the event names stands for another runtime than its sender.
-	ReasonOwnerMismatch = "owner_mismatch"
+	reasonRuntimeUnknown = "runtime_unknown"
+	reasonOwnerMismatch  = "owner_mismatch"
 )
 
 var _ listener.Domains = (*Runtimes)(nil)
 
-// Domain returns the domain that is registered for what the event wants to trigger: in the annotation of its owner where
-// it names one, and else of the object that stands for the runtime. It is made for [listener.SANPinning].
+// Domain returns the registered domain of the object that an event is about. That is the owner of
+// the event, or without an owner the object that stands for the runtime. It implements
+// [listener.Domains] for [listener.SANPinning].
 //
-// It refuses, each with a reason of its own: an owner that does not exist, or that stands for another runtime; a runtime
-// without object; a missing, an empty and a wildcard domain; a domain that is registered twice, which proves nothing,
-// and a runtime that has several objects. Domains that differ in case or in a trailing dot only are the same. It never
-// blocks, and its error wraps [core.ErrNotReady] while the cache is not synced.
+// It refuses an event for one of these reasons, with a metric label for each:
+//
+//   - the owner does not exist, or stands for another runtime ("owner_mismatch")
+//   - no object stands for the runtime ("runtime_unknown"), or several do
+//   - the domain is missing, empty, or has a wildcard
+//   - two objects have the same domain, so it proves nothing
+//
+// Domains are equal if they differ only in case, in a trailing dot, or in the spelling of an IP
+// address. Domain never blocks. Its error wraps [core.ErrNotReady] while the cache is not synced.
 func (r *Runtimes) Domain(ctx context.Context, runtime core.RuntimeID, event *core.WatchEvent) (string, error) {
 	object, err := r.triggered(ctx, runtime, event)
 	if err != nil {
@@ -43,12 +47,10 @@ func (r *Runtimes) Domain(ctx context.Context, runtime core.RuntimeID, event *co
 	if err != nil {
 		return "", err
 	}
-
 	if len(same) > 1 {
 		return "", listener.Forbidden(listener.ReasonDomainAmbiguous,
 			"domain %q is registered %d times, want once", domain, len(same))
 	}
-
 	return domain, nil
 }
 
@@ -60,24 +62,23 @@ func (r *Runtimes) triggered(
 	if err != nil {
 		return nil, err
 	}
-
 	if event.Owner != (types.NamespacedName{}) {
 		return r.owner(ctx, event.Owner, runtime, len(owned) > 0)
 	}
 
 	switch len(owned) {
 	case 0:
-		return nil, listener.Forbidden(ReasonRuntimeUnknown, "no %s stands for runtime %q", r.kind.Kind, runtime)
+		return nil, listener.Forbidden(reasonRuntimeUnknown, "no %s stands for runtime %q", r.kind.Kind, runtime)
 	case 1:
 		return &owned[0], nil
 	default:
-		return nil, listener.Forbidden(listener.ReasonDomainAmbiguous, "%d objects of kind %s stand for runtime %q, want one",
-			len(owned), r.kind.Kind, runtime)
+		return nil, listener.Forbidden(listener.ReasonDomainAmbiguous,
+			"%d objects of kind %s stand for runtime %q, want one", len(owned), r.kind.Kind, runtime)
 	}
 }
 
-// owner returns the object that the event names, unless it is known to be another's: because the object says so, or
-// because it does not say and the sender has one of its own.
+// owner returns the owner that an event names. It refuses an owner that stands for another runtime.
+// An owner without an identity is refused if the sender has an object of its own (known).
 func (r *Runtimes) owner(
 	ctx context.Context, name types.NamespacedName, runtime core.RuntimeID, known bool,
 ) (*metav1.PartialObjectMetadata, error) {
@@ -85,24 +86,21 @@ func (r *Runtimes) owner(
 	if err != nil {
 		return nil, err
 	}
-
 	if len(objects) == 0 {
 		return nil, listener.Forbidden(listener.ReasonOwnerMissing, "owner %s %q does not exist", r.kind.Kind, name)
 	}
 
 	object := &objects[0]
 	if id := r.identify(object); id != runtime && (id != "" || known) {
-		return nil, listener.Forbidden(ReasonOwnerMismatch, "owner %s %q stands for runtime %q, not for %q",
+		return nil, listener.Forbidden(reasonOwnerMismatch, "owner %s %q stands for runtime %q, not for %q",
 			r.kind.Kind, name, id, runtime)
 	}
-
 	return object, nil
 }
 
-// registered returns the domain in the object's annotation.
+// registered returns the domain in the annotation of an object.
 func (r *Runtimes) registered(object *metav1.PartialObjectMetadata) (string, error) {
 	domain, ok := object.Annotations[r.annotation]
-
 	switch {
 	case !ok:
 		return "", r.refuse(listener.ReasonDomainMissing, object, "has no annotation")
@@ -115,6 +113,8 @@ func (r *Runtimes) registered(object *metav1.PartialObjectMetadata) (string, err
 	}
 }
 
-func (r *Runtimes) refuse(reason string, object *metav1.PartialObjectMetadata, what string) error {
-	return listener.Forbidden(reason, "%s %s/%s %s %s", r.kind.Kind, object.Namespace, object.Name, what, r.annotation)
+// refuse returns an error that names the object and the annotation.
+func (r *Runtimes) refuse(reason string, object *metav1.PartialObjectMetadata, problem string) error {
+	return listener.Forbidden(reason, "%s %s/%s %s %s",
+		r.kind.Kind, object.Namespace, object.Name, problem, r.annotation)
 }

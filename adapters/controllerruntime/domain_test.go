@@ -12,7 +12,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
-// pinned are the objects of a control plane in which much is wrong. By label, "skr-N" is the runtime of kyma "N".
+// pinned returns the objects of a control plane with many faults. By label, "skr-N" is the runtime
+// of kyma "N".
 func pinned() []*metav1.PartialObjectMetadata {
 	label := func(runtime string) map[string]string { return map[string]string{"runtime-id": runtime} }
 
@@ -47,21 +48,31 @@ func TestDomain(t *testing.T) {
 		domain  string
 		reason  string
 	}{
-		"runtime":                        {"skr-good", none, "good.example.com", ""},
-		"owner":                          {"skr-good", owner("good"), "good.example.com", ""},
-		"as written":                     {"skr-upper", none, "Upper.Example.com.", ""},
-		"owner whose runtime nobody has": {"some common name", owner("nameless"), "nameless.example.com", ""},
-		"owner without runtime, of a known sender": {"skr-good", owner("nameless"), "", controllerruntime.ReasonOwnerMismatch},
-		"owner of another runtime":                 {"skr-good", owner("other"), "", controllerruntime.ReasonOwnerMismatch},
-		"owner of another, by a stranger":          {"skr-new", owner("good"), "", controllerruntime.ReasonOwnerMismatch},
-		"no such runtime":                          {"skr-new", none, "", controllerruntime.ReasonRuntimeUnknown},
-		"empty runtime":                            {"", none, "", controllerruntime.ReasonRuntimeUnknown},
+		"runtime":                 {"skr-good", none, "good.example.com", ""},
+		"owner":                   {"skr-good", owner("good"), "good.example.com", ""},
+		"as written":              {"skr-upper", none, "Upper.Example.com.", ""},
+		"owner without a runtime": {"some common name", owner("nameless"), "nameless.example.com", ""},
+		"owner without runtime, of a known sender": {"skr-good", owner("nameless"), "", "owner_mismatch"},
+		"owner of another runtime":                 {"skr-good", owner("other"), "", "owner_mismatch"},
+		"owner of another, by a stranger":          {"skr-new", owner("good"), "", "owner_mismatch"},
+		"no such runtime":                          {"skr-new", none, "", "runtime_unknown"},
+		"empty runtime":                            {"", none, "", "runtime_unknown"},
 		"no such owner":                            {"skr-good", owner("gone"), "", listener.ReasonOwnerMissing},
 		"owner in another namespace": {
 			"skr-good", types.NamespacedName{Namespace: "default", Name: "good"}, "", listener.ReasonOwnerMissing,
 		},
-		"owner without namespace":            {"skr-good", types.NamespacedName{Name: "good"}, "", listener.ReasonOwnerMissing},
-		"owner without name":                 {"skr-good", types.NamespacedName{Namespace: "kcp-system"}, "", listener.ReasonOwnerMissing},
+		"owner without namespace": {
+			"skr-good",
+			types.NamespacedName{Name: "good"},
+			"",
+			listener.ReasonOwnerMissing,
+		},
+		"owner without name": {
+			"skr-good",
+			types.NamespacedName{Namespace: "kcp-system"},
+			"",
+			listener.ReasonOwnerMissing,
+		},
 		"missing":                            {"skr-missing", none, "", listener.ReasonDomainMissing},
 		"missing, by owner":                  {"skr-missing", owner("missing"), "", listener.ReasonDomainMissing},
 		"empty":                              {"skr-empty", none, "", listener.ReasonDomainEmpty},
@@ -97,7 +108,7 @@ func TestDomain(t *testing.T) {
 	}
 }
 
-func TestDomainAnnotationIsAChoice(t *testing.T) {
+func TestDomainAnnotationOption(t *testing.T) {
 	t.Parallel()
 
 	fake := newFakeCache(t, kyma("skr-1", map[string]string{"host": "skr-1.example.com"}, nil))

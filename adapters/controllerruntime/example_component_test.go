@@ -1,4 +1,4 @@
-package controllerruntime_test //nolint:testableexamples // It needs an API server: TestManager runs setUp on a real one.
+package controllerruntime_test //nolint:testableexamples // It needs an API server. TestManager calls setUp with one.
 
 import (
 	"context"
@@ -19,7 +19,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
-// setUp embeds the watcher in an operator: a change in a runtime reconciles the Kyma with the name of the runtime.
+// setUp embeds the watcher in an operator. A change in a runtime reconciles the Kyma that has the
+// name of the runtime.
 func setUp(
 	ctx context.Context, mgr manager.Manager, addr string, mtls *tls.Config, roots listener.RootsFunc, kymas reconcile.Reconciler,
 ) error {
@@ -46,12 +47,15 @@ func ExampleRegisterListenerComponent() {
 	}
 
 	kymas := reconcile.Func(func(_ context.Context, request reconcile.Request) (reconcile.Result, error) {
-		fmt.Println("look at the runtime of", request)
+		fmt.Println("reconcile the runtime of", request)
 
 		return reconcile.Result{}, nil
 	})
-	// The CAs of the runtimes' certificates. With httpmtls.Files: httpmtls.Roots(files), and httpmtls.ServerTLSConfig(files)
-	// for mtls. Add files to the manager, too: each replica then follows its certificates.
+	// The CAs of the runtimes' certificates. This pool is empty, so it trusts no certificate. A
+	// pool that is nil would trust the roots of the system.
+	//
+	// Key files are read by httpmtls.NewFiles. Add the files to the controller manager, and use
+	// httpmtls.Roots(files) as roots and httpmtls.ServerTLSConfig(files) as mtls.
 	cas := x509.NewCertPool()
 	roots := func() *x509.CertPool { return cas }
 	mtls := &tls.Config{MinVersion: tls.VersionTLS13, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: cas}

@@ -20,10 +20,10 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
-// look is what an operator does about one runtime.
+// look reconciles one runtime.
 type look func(ctx context.Context, kyma types.NamespacedName) error
 
-// setUpPolling is setUp for an operator that polls only the runtimes that it can not hear.
+// setUpPolling is setUp for an operator that polls seldom while a runtime is fresh.
 func setUpPolling(
 	mgr manager.Manager, addr string, mtls *tls.Config, roots listener.RootsFunc,
 	kyma *metav1.PartialObjectMetadata, runtimes *controllerruntime.Runtimes, look look,
@@ -63,7 +63,7 @@ func Example_adaptivePolling() {
 		fmt.Println(change.To.Runtime, "was", change.From, "and is", change.To.State)
 	})
 
-	fmt.Println("a runtime that was never heard:", watched.RequeueAfter("skr-1"))
+	fmt.Println("a runtime without heartbeat:", watched.RequeueAfter("skr-1"))
 
 	// A listener calls Observe for each request. The last heartbeat announces that the agent stops.
 	for n, leaving := range []bool{false, true} {
@@ -74,7 +74,7 @@ func Example_adaptivePolling() {
 		fmt.Println(watched.RequeueAfter("skr-1"))
 	}
 	// Output:
-	// a runtime that was never heard: 1m0s
+	// a runtime without heartbeat: 1m0s
 	// skr-1 was unknown and is fresh
 	// 1h0m0s
 	// skr-1 was fresh and is stale

@@ -10,7 +10,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// A source serves a controller of any request type, here of one that looks at whole runtimes.
+// A source serves a controller of any request type, here one that reconciles whole runtimes.
 func ExampleNewSource() {
 	source := controllerruntime.NewSource(func(_ context.Context, d core.Delivery) ([]core.RuntimeID, error) {
 		return []core.RuntimeID{d.Runtime}, nil
@@ -20,7 +20,7 @@ func ExampleNewSource() {
 	event := core.Delivery{Runtime: "skr-1", Manager: "my-operator"}
 	fmt.Println(source.Handle(ctx, event))
 
-	// A controller does this when it starts.
+	// A controller does this at its start.
 	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[core.RuntimeID]())
 	defer queue.ShutDown()
 

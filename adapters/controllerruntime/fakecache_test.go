@@ -20,15 +20,15 @@ func kymaKind() schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Kyma"}
 }
 
-// fakeCache is a cache of one kind with client-go's own store. What the code under test does not use panics.
+// fakeCache is a cache of one kind with the store of client-go. Methods that are not needed panic.
 type fakeCache struct {
 	cache.Cache
 	cache.Informer
 
 	store         toolscache.Indexer
 	cold, stopped atomic.Bool
-	broken        error // What List fails with.
-	unknown       error // What GetInformer fails with.
+	broken        error // of List
+	unknown       error // of GetInformer
 }
 
 var errFake = errors.New("fake failure")
@@ -96,7 +96,7 @@ func (f *fakeCache) List(_ context.Context, list client.ObjectList, opts ...clie
 	return err
 }
 
-// kyma is an object with a name, and annotations and labels as "key=value".
+// kyma returns an object with a name, and with annotations and labels as "key=value".
 func kyma(name string, annotations, labels map[string]string) *metav1.PartialObjectMetadata {
 	object := &metav1.PartialObjectMetadata{}
 	object.SetGroupVersionKind(kymaKind())
@@ -113,7 +113,8 @@ func domain(value string) map[string]string {
 func newRuntimes(t testing.TB, fake *fakeCache, identify controllerruntime.IdentifyFunc) *controllerruntime.Runtimes {
 	t.Helper()
 
-	runtimes, err := controllerruntime.NewRuntimes(t.Context(), fake, kymaKind(), identify, controllerruntime.RuntimesOptions{})
+	runtimes, err := controllerruntime.NewRuntimes(t.Context(), fake, kymaKind(), identify,
+		controllerruntime.RuntimesOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,8 +24,9 @@ func beating(fleetOf *fleet.Fleet, runtime core.RuntimeID, manager core.Manager,
 	fleetOf.Observe(core.Peer{ID: runtime}, manager, core.Batch{Epoch: "e", Heartbeat: beat}, nil)
 }
 
-// A runtime that is not fresh any more is looked at within the short interval, although its last reconcile asked for the long one.
-func TestFollowLooksAtWhatIsNotFreshAnyMore(t *testing.T) {
+// A runtime that is not fresh any more is reconciled within the short interval, although its last
+// reconcile requested the long one.
+func TestFollowEnqueuesRuntimesThatAreNotFresh(t *testing.T) {
 	queues := map[string]func() workqueue.TypedRateLimitingInterface[core.RuntimeID]{
 		"priority queue": func() workqueue.TypedRateLimitingInterface[core.RuntimeID] {
 			return priorityqueue.New[core.RuntimeID]("test")
@@ -42,7 +43,7 @@ func TestFollowLooksAtWhatIsNotFreshAnyMore(t *testing.T) {
 				source := controllerruntime.NewSource(byRuntime, controllerruntime.SourceOptions{})
 				source.Follow(watched, "my-operator")
 
-				// Nothing runs yet: nothing is enqueued, and nothing breaks.
+				// Without a controller, nothing is enqueued.
 				beating(watched, "early", "my-operator", false)
 				beating(watched, "early", "my-operator", true)
 

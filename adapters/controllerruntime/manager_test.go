@@ -32,12 +32,12 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// The client behind a cache of metadata leaves this one behind when a watch ends with an event on its way: it sends
-	// to a channel that nobody reads any more. It is neither ours nor the manager's to end.
+	// client-go leaks this goroutine if a watch of metadata ends while an event arrives: it sends to a
+	// channel without a reader. Neither this module nor the controller manager can end it.
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("k8s.io/apimachinery/pkg/watch.(*filteredWatch).loop"))
 }
 
-// TestManager runs real managers on a real API server, and events over real mTLS connections.
+// TestManager runs controller managers on a real API server, with events over mTLS connections.
 func TestManager(t *testing.T) {
 	t.Parallel()
 
@@ -76,7 +76,8 @@ func (l *lab) create(t *testing.T, object client.Object) {
 	}
 }
 
-// kyma creates the object of a runtime and deletes it after the test. Without domain it has no annotation.
+// kyma creates the object of a runtime and deletes it after the test. It has no annotation without
+// a domain.
 func (l *lab) kyma(t *testing.T, name string, domains ...string) *metav1.PartialObjectMetadata {
 	t.Helper()
 
@@ -106,14 +107,15 @@ func (l *lab) testEvents(t *testing.T) {
 	skr1, skr2 := l.runtime(t, "skr-1", "skr-1.example.com"), l.runtime(t, "skr-2", "skr-2.example.com")
 	o := newOperator(t, l.Config, l.pki, managerOptions())
 
-	// Before the manager starts, a request finds a cold cache: it is neither believed nor refused.
+	// Before the controller manager starts, the cache is not synced: the answer is 503.
 	before := httptest.NewUnstartedServer(o.events)
 	before.TLS = l.serverTLS()
 	before.StartTLS()
 	defer before.Close()
 
 	for _, owner := range []string{"", "kcp-system/skr-1"} {
-		if status := skr1.post(t, before.Listener.Addr().String(), owner, "a"); status != http.StatusServiceUnavailable {
+		status := skr1.post(t, before.Listener.Addr().String(), owner, "a")
+		if status != http.StatusServiceUnavailable {
 			t.Errorf("before the start: status %d, want 503", status)
 		}
 	}
@@ -159,7 +161,7 @@ func (l *lab) testEvents(t *testing.T) {
 			got[o.next(t)]++
 		}
 
-		// Whether the worker had taken the first before the others came is a matter of luck: one or two.
+		// The worker may have taken the first request before the others arrived: one or two.
 		if got["kcp-system/skr-1"] > 2 || got["kcp-system/skr-2"] != 1 {
 			t.Errorf("reconciles by runtime: %v, want 1 or 2 for six events of skr-1, 1 for one of skr-2", got)
 		}
@@ -168,7 +170,8 @@ func (l *lab) testEvents(t *testing.T) {
 	t.Run("after the stop", func(t *testing.T) {
 		o.stop()
 
-		err := o.source.Handle(t.Context(), core.Delivery{Runtime: "skr-1", Event: core.WatchEvent{Owner: named("kcp-system/skr-1")}})
+		err := o.source.Handle(t.Context(),
+			core.Delivery{Runtime: "skr-1", Event: core.WatchEvent{Owner: named("kcp-system/skr-1")}})
 		if !errors.Is(err, core.ErrNotReady) {
 			t.Errorf("have %v, want not ready", err)
 		}
@@ -179,7 +182,7 @@ func (l *lab) testEvents(t *testing.T) {
 	})
 }
 
-// testRefusals lets the objects of a control plane go wrong, one after the other, while events arrive.
+// testRefusals breaks the objects of a control plane, one after the other, while events arrive.
 func (l *lab) testRefusals(t *testing.T) {
 	l.kyma(t, "probe", "probe.example.com")
 	good := l.kyma(t, "good", "good.example.com")
@@ -198,7 +201,8 @@ func (l *lab) testRefusals(t *testing.T) {
 		patch := must(json.Marshal(map[string]any{"metadata": map[string]any{
 			"annotations": map[string]any{controllerruntime.DomainAnnotation: value},
 		}}))
-		if err := l.Client.Patch(t.Context(), good.DeepCopy(), client.RawPatch(types.MergePatchType, patch)); err != nil {
+		err := l.Client.Patch(t.Context(), good.DeepCopy(), client.RawPatch(types.MergePatchType, patch))
+		if err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -212,10 +216,10 @@ func (l *lab) testRefusals(t *testing.T) {
 	}{
 		{"fine, by runtime", nil, sender, "", ""},
 		{"fine, by owner", nil, sender, "kcp-system/good", ""},
-		{"owner of another", nil, sender, "kcp-system/other", controllerruntime.ReasonOwnerMismatch},
+		{"owner of another", nil, sender, "kcp-system/other", "owner_mismatch"},
 		{"owner elsewhere", nil, sender, "default/good", listener.ReasonOwnerMissing},
 		{"no such owner", nil, sender, "kcp-system/none", listener.ReasonOwnerMissing},
-		{"no such runtime", nil, stranger, "", controllerruntime.ReasonRuntimeUnknown},
+		{"no such runtime", nil, stranger, "", "runtime_unknown"},
 		{"another certificate", nil, thief, "", listener.ReasonSANMismatch},
 		{"another certificate, by owner", nil, thief, "kcp-system/good", listener.ReasonSANMismatch},
 		{
@@ -223,7 +227,10 @@ func (l *lab) testRefusals(t *testing.T) {
 			sender, "", listener.ReasonDomainMissing,
 		},
 		{"annotation removed, by owner", nil, sender, "kcp-system/good", listener.ReasonDomainMissing},
-		{"annotation emptied", func(t *testing.T) { t.Helper(); registered(t, "") }, sender, "", listener.ReasonDomainEmpty},
+		{
+			"annotation emptied", func(t *testing.T) { t.Helper(); registered(t, "") }, sender, "",
+			listener.ReasonDomainEmpty,
+		},
 		{
 			"wildcard", func(t *testing.T) { t.Helper(); registered(t, "*.example.com") },
 			sender, "", listener.ReasonDomainWildcard,
@@ -242,7 +249,7 @@ func (l *lab) testRefusals(t *testing.T) {
 					t.Fatal(err)
 				}
 			},
-			sender, "", controllerruntime.ReasonRuntimeUnknown,
+			sender, "", "runtime_unknown",
 		},
 		{"object deleted, by owner", nil, sender, "kcp-system/good", listener.ReasonOwnerMissing},
 	} {
@@ -285,7 +292,7 @@ func (l *lab) expect(t *testing.T, o *operator, name string, from *runtime, owne
 	})
 }
 
-// testLeaderElection has two replicas. Both listen, and only the one that leads takes events.
+// testLeaderElection has two replicas. Both listen, and only the leader accepts events.
 func (l *lab) testLeaderElection(t *testing.T, warmUp bool, follower string) {
 	t.Helper()
 	l.kyma(t, "skr-1", "skr-1.example.com")
@@ -322,7 +329,7 @@ func (l *lab) testLeaderElection(t *testing.T, warmUp bool, follower string) {
 	second.accepted(t, skr1, "kcp-system/skr-1")
 }
 
-// testOneNamespace has a cache that does not hold what an attacker names.
+// testOneNamespace has a cache without the namespace that an attacker names.
 func (l *lab) testOneNamespace(t *testing.T) {
 	l.kyma(t, "good", "good.example.com")
 
@@ -349,14 +356,17 @@ func (l *lab) testUnknownKind(t *testing.T) {
 	}
 }
 
-// testSetUp runs the lines that the README shows.
+// testSetUp runs the code in the README.
 func (l *lab) testSetUp(t *testing.T) {
 	l.kyma(t, "skr-1", "skr-1.example.com")
 
 	var network net.ListenConfig
 
 	free := must(network.Listen(t.Context(), "tcp", "127.0.0.1:0"))
-	o := &operator{mgr: must(manager.New(l.Config, managerOptions())), addr: free.Addr().String(), reconciled: make(chan string)}
+	o := &operator{
+		mgr: must(manager.New(l.Config, managerOptions())), addr: free.Addr().String(),
+		reconciled: make(chan string),
+	}
 
 	if err := free.Close(); err != nil {
 		t.Fatal(err)
@@ -368,7 +378,7 @@ func (l *lab) testSetUp(t *testing.T) {
 
 	o.start(t)
 
-	// The controller looks at each object when it starts, and again when an event comes.
+	// The controller reconciles each object at its start, and again after an event.
 	if got := o.next(t); got != "kcp-system/skr-1" {
 		t.Errorf("reconciled %s first, want kcp-system/skr-1", got)
 	}

@@ -10,59 +10,60 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// Why a delivery was not enqueued, as metric labels, where the error of the map function names no reason itself.
+// The reasons of [Source.Handle], if the error of the map function has none itself.
 const (
-	// ReasonMapFailed means that the map function returned an error.
-	ReasonMapFailed = "map_failed"
-	// ReasonMapPanicked means that the map function panicked.
-	ReasonMapPanicked = "map_panicked"
+	reasonMapFailed   = "map_failed"
+	reasonMapPanicked = "map_panicked"
 )
 
 var (
-	// errNoOwner means that an event does not say what EnqueueOwner needs.
+	// errNoOwner means that the event has no owner, which EnqueueOwner needs.
 	errNoOwner = errors.New("event names no owner, as EnqueueOwner expects: " +
 		"send contract v1, or map with EnqueueByRuntime or EnqueueOwnerOr")
-	errPanicked = errors.New("it panicked, see the log")
+	// errPanicked is the cause that the sender gets. Only the log has the value of the panic.
+	errPanicked = errors.New("panic, see the log")
 )
 
 // MapFunc makes the requests of a controller from a delivery.
 //
-// No request and no error acknowledges the event: the controller has no use for it. An error keeps the event with its
-// sender, who tries again. So a map function that can not answer yet, because its cache is cold, returns an error that
-// wraps [core.ErrNotReady]; an empty answer would lose the event. It is called concurrently, while the sender
-// waits: it should answer from memory. A panic counts as an error.
+// No request and no error means that the controller does not need the event, which is then
+// acknowledged. An error leaves the event with its sender, which sends it again. If the function
+// cannot answer yet, such as from a cache that is not synced, it must return an error that wraps
+// [core.ErrNotReady]. An empty result would lose the event.
+//
+// It is called concurrently while the sender waits, so it should answer from memory. A panic counts
+// as an error.
 type MapFunc[request comparable] func(ctx context.Context, d core.Delivery) ([]request, error)
 
-// EnqueueOwner asks to reconcile the owner that the event names. It suits contract v1; an event without owner is an
-// error.
+// EnqueueOwner requests the owner that the event names. It suits contract v1. An event without
+// owner is an error.
 //
-// The owner is what the sender says: without a verifier that compares it with the certificate, as SAN pinning does, one
-// runtime can trigger another.
+// The sender states the owner. Without a verifier that compares it with the certificate, such as
+// SAN pinning, one runtime can trigger another.
 func EnqueueOwner(_ context.Context, d core.Delivery) ([]reconcile.Request, error) {
 	if d.Event.Owner.Name == "" {
 		return nil, errNoOwner
 	}
-
 	return []reconcile.Request{{NamespacedName: d.Event.Owner}}, nil
 }
 
-// EnqueueOwnerOr asks to reconcile the owner of an event that names one, and leaves the others to next. It suits an
-// operator whose runtimes do not all send the same contract. It needs the verifier that [EnqueueOwner] needs.
+// EnqueueOwnerOr requests the owner of an event that names one, and calls next for other events. It
+// suits an operator with runtimes of several contracts. It needs the verifier of [EnqueueOwner].
 func EnqueueOwnerOr(next MapFunc[reconcile.Request]) MapFunc[reconcile.Request] {
 	return func(ctx context.Context, d core.Delivery) ([]reconcile.Request, error) {
 		if d.Event.Owner.Name != "" {
 			return EnqueueOwner(ctx, d)
 		}
-
 		return next(ctx, d)
 	}
 }
 
-// EnqueueByRuntime asks to reconcile the object that stands for the runtime which sent the event, whatever the event
-// says. It suits every contract.
+// EnqueueByRuntime requests the object that stands for the runtime that sent the event. It suits
+// every contract.
 //
-// Where several objects stand for one runtime, each is reconciled. Where there is none, the event is acknowledged
-// without a request: a controller that watches the kind looks at the object as soon as there is one.
+// If several objects stand for one runtime, each is requested. If there is none, the event is
+// acknowledged without a request: a controller that watches the kind reconciles a new object
+// anyway.
 func EnqueueByRuntime(runtimes *Runtimes) MapFunc[reconcile.Request] {
 	return func(ctx context.Context, d core.Delivery) ([]reconcile.Request, error) {
 		names, err := runtimes.Objects(ctx, d.Runtime)
@@ -74,26 +75,30 @@ func EnqueueByRuntime(runtimes *Runtimes) MapFunc[reconcile.Request] {
 		for i, name := range names {
 			requests[i] = reconcile.Request{NamespacedName: name}
 		}
-
 		return requests, nil
 	}
 }
 
-// mapError is a failure of a map function that names no reason itself.
+// mapError is an error of a map function, with a reason.
 type mapError struct {
 	reason string
 	cause  error
 }
 
+// classify adds a reason to an error without one.
 func classify(err error) error {
 	var named core.Reasoner
 	if errors.As(err, &named) {
 		return err
 	}
-
-	return &mapError{ReasonMapFailed, err}
+	return &mapError{reasonMapFailed, err}
 }
 
-func (e *mapError) Error() string  { return "map function failed: " + e.cause.Error() }
-func (e *mapError) Unwrap() error  { return e.cause }
+// Error returns the text of the cause.
+func (e *mapError) Error() string { return "map function failed: " + e.cause.Error() }
+
+// Unwrap returns the cause.
+func (e *mapError) Unwrap() error { return e.cause }
+
+// Reason implements [core.Reasoner].
 func (e *mapError) Reason() string { return e.reason }

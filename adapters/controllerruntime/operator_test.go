@@ -30,7 +30,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
-// patience bounds what an API server, a cache or an election may take on a busy machine.
+// patience bounds the time of an API server, a cache or an election on a busy machine.
 const patience = 30 * time.Second
 
 func must[T any](value T, err error) T {
@@ -61,7 +61,7 @@ func kymaCRD() *apiextensionsv1.CustomResourceDefinition {
 	return crd
 }
 
-// pki are the certificates of a control plane and its runtimes.
+// pki has the certificates of a control plane and its runtimes.
 type pki struct {
 	ca     *testpki.CA
 	server *testpki.Leaf
@@ -95,8 +95,8 @@ func (p *pki) runtime(t testing.TB, name string, domains ...string) *runtime {
 	return &runtime{client: &http.Client{Transport: transport, Timeout: patience}}
 }
 
-// post sends one event, of contract v1 when it has an owner and else of v2, and returns the status of the answer: 0 when
-// nobody answers.
+// post sends one event: of contract v1 with an owner, and else of v2. It returns the status of the
+// answer, 0 without one.
 func (r *runtime) post(t testing.TB, addr, owner, watched string) int {
 	t.Helper()
 
@@ -124,14 +124,15 @@ func (r *runtime) post(t testing.TB, addr, owner, watched string) int {
 		t.Error(err)
 	}
 
-	if retry := response.Header.Get("Retry-After"); (retry != "") != (response.StatusCode == http.StatusServiceUnavailable) {
+	notReady := response.StatusCode == http.StatusServiceUnavailable
+	if retry := response.Header.Get("Retry-After"); (retry != "") != notReady {
 		t.Errorf("status %d with Retry-After %q", response.StatusCode, retry)
 	}
 
 	return response.StatusCode
 }
 
-// reasons remembers why the listener refused.
+// reasons stores the reasons of the listener's refusals.
 type reasons struct {
 	mu   sync.Mutex
 	last string
@@ -153,7 +154,8 @@ func (r *reasons) get() string {
 	return r.last
 }
 
-// operator is a manager with a controller that does nothing but to tell what it was asked to reconcile.
+// operator is a controller manager. Its controller sends each request to the test and does nothing
+// else.
 type operator struct {
 	mgr        manager.Manager
 	addr       string
@@ -176,8 +178,8 @@ func managerOptions() manager.Options {
 	}
 }
 
-// newOperator has one worker, so that requests are reconciled in the order of the queue, one after the other: each is
-// finished when the test has received it.
+// newOperator has one worker, so requests are reconciled in the order of the queue. Each reconcile
+// has ended when the test has its request.
 func newOperator(t *testing.T, config *rest.Config, certs *pki, opts manager.Options) *operator {
 	t.Helper()
 
@@ -200,7 +202,8 @@ func newOperator(t *testing.T, config *rest.Config, certs *pki, opts manager.Opt
 		})
 
 	err = errors.Join(err, o.mgr.Add(o.events),
-		builder.ControllerManagedBy(o.mgr).Named("events").WatchesRawSource(o.source).Complete(reconcile.Func(o.reconcile)))
+		builder.ControllerManagedBy(o.mgr).Named("events").WatchesRawSource(o.source).
+			Complete(reconcile.Func(o.reconcile)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -217,7 +220,7 @@ func (o *operator) reconcile(ctx context.Context, request reconcile.Request) (re
 	return reconcile.Result{}, nil
 }
 
-// start runs the manager until stop, or the end of the test.
+// start runs the controller manager until stop or the end of the test.
 func (o *operator) start(t *testing.T) {
 	t.Helper()
 
@@ -230,7 +233,7 @@ func (o *operator) start(t *testing.T) {
 		o.stopOnce.Do(func() {
 			cancel()
 
-			// Losing the lease is how a manager that led ends.
+			// A leader ends with a lost lease.
 			if err := <-ended; err != nil && err.Error() != "leader election lost" {
 				t.Errorf("manager ended with %v", err)
 			}
@@ -239,7 +242,7 @@ func (o *operator) start(t *testing.T) {
 	t.Cleanup(o.stop)
 }
 
-// next returns what is reconciled next.
+// next returns the next request.
 func (o *operator) next(t *testing.T) string {
 	t.Helper()
 

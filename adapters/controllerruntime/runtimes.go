@@ -16,8 +16,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// DomainAnnotation is the annotation of an object that stands for a runtime, in which the domain of the runtime is
-// registered.
+// DomainAnnotation is the default annotation with the domain of a runtime, on the object that
+// stands for the runtime.
 const DomainAnnotation = "skr-domain"
 
 // The indexes that Runtimes adds to the cache.
@@ -27,41 +27,43 @@ const (
 	indexDomain  = "runtime-watcher/domain"
 )
 
-// errIncomplete names what NewRuntimes can not do without.
+// errIncomplete means that a required argument of NewRuntimes is missing.
 var errIncomplete = errors.New("want a cache, a kind with version and an identify function")
 
-// IdentifyFunc returns the runtime that an object stands for, from its metadata. "" means that the object does not tell:
-// such an object is known as the owner of an event only, and proved by its domain alone. The function must not change the
-// object, and is called concurrently.
+// IdentifyFunc returns the runtime that an object stands for, from its metadata. "" means that the
+// object has no identity. Such an object can still be the owner of an event, and only its domain
+// proves the sender. The function is called concurrently and must not change the object.
 type IdentifyFunc func(object metav1.Object) core.RuntimeID
 
 // ByName identifies a runtime by the name of its object.
 func ByName(object metav1.Object) core.RuntimeID { return core.RuntimeID(object.GetName()) }
 
-// ByLabel identifies a runtime by that label of its object.
+// ByLabel identifies a runtime by the value of that label. An object without it has no identity.
 func ByLabel(label string) IdentifyFunc {
 	return func(object metav1.Object) core.RuntimeID { return core.RuntimeID(object.GetLabels()[label]) }
 }
 
-// RuntimesOptions are the choices of [NewRuntimes]. The zero value is good.
+// RuntimesOptions are the optional settings of [NewRuntimes]. The zero value is the documented
+// default.
 type RuntimesOptions struct {
-	// DomainAnnotation is where the domain of a runtime is registered. Default: [DomainAnnotation].
+	// DomainAnnotation is the annotation with the domain of a runtime. Default: [DomainAnnotation].
 	DomainAnnotation string
 }
 
+// withDefaults returns a copy with all defaults set.
 func (o RuntimesOptions) withDefaults() RuntimesOptions {
 	if o.DomainAnnotation == "" {
 		o.DomainAnnotation = DomainAnnotation
 	}
-
 	return o
 }
 
-// Runtimes is what the manager's cache knows of the objects that stand for runtimes. It answers from memory through
-// indexes, and with an error that wraps [core.ErrNotReady] until the cache is synced and after it stopped.
+// Runtimes finds the objects that stand for runtimes, by indexes of a cache. It answers from
+// memory. Its errors wrap [core.ErrNotReady] until the cache is synced, and after the cache has
+// stopped.
 //
-// The cache holds only the metadata of the objects, by a watch of its own. A controller of the same kind shares that
-// watch when it uses builder.OnlyMetadata. It is safe for concurrent use.
+// The cache has only the metadata of the objects, by a watch of its own. A controller of the same
+// kind shares that watch if it uses builder.OnlyMetadata. Runtimes is safe for concurrent use.
 type Runtimes struct {
 	reader     client.Reader
 	informer   cache.Informer
@@ -70,8 +72,9 @@ type Runtimes struct {
 	annotation string
 }
 
-// NewRuntimes adds kind to the objects of a cache, usually that of a manager which has not started. It asks the API
-// server for the kind, and fails when it does not serve it. A cache can take a kind once: share the result.
+// NewRuntimes adds kind to a cache, usually that of a controller manager that has not started. It
+// asks the API server for the kind, and fails if the kind is unknown there. A cache can take a kind
+// once, so the result must be shared.
 func NewRuntimes(
 	ctx context.Context, objects cache.Cache, kind schema.GroupVersionKind, identify IdentifyFunc, opts RuntimesOptions,
 ) (*Runtimes, error) {
@@ -93,40 +96,44 @@ func NewRuntimes(
 			return nil, fmt.Errorf("index the runtimes of kind %q: %w", kind, err)
 		}
 	}
-
 	return &Runtimes{
 		reader: objects, informer: informer, kind: kind, identify: identify, annotation: opts.DomainAnnotation,
 	}, nil
 }
 
+// indexes returns the functions that compute the values of each index.
 func indexes(identify IdentifyFunc, annotation string) map[string]client.IndexerFunc {
 	return map[string]client.IndexerFunc{
 		indexRuntime: func(object client.Object) []string { return notEmpty(string(identify(object))) },
-		// Not the cache's own key: asking that for a namespace which the cache does not hold is an error without a name.
-		indexOwner:  func(object client.Object) []string { return []string{client.ObjectKeyFromObject(object).String()} },
-		indexDomain: func(object client.Object) []string { return notEmpty(canonical(object.GetAnnotations()[annotation])) },
+		// A Get by key fails for a namespace that is not in the cache. The index finds no object.
+		indexOwner: func(object client.Object) []string {
+			return []string{client.ObjectKeyFromObject(object).String()}
+		},
+		indexDomain: func(object client.Object) []string {
+			return notEmpty(canonical(object.GetAnnotations()[annotation]))
+		},
 	}
 }
 
+// notEmpty returns no value for "", so that objects without a value are not in the index.
 func notEmpty(value string) []string {
 	if value == "" {
 		return nil
 	}
-
 	return []string{value}
 }
 
-// canonical is equal for domains that are equal to DNS (RFC 4343, section 3; RFC 1034, section 3.1), and for spellings of one IP address
-// (RFC 4291, section 2.2): what equals the same SAN.
+// canonical is equal for two domains that equal the same SAN. These are spellings of one DNS name
+// (RFC 4343, section 3; RFC 1034, section 3.1) or of one IP address (RFC 4291, section 2.2).
 func canonical(domain string) string {
 	if addr, err := netip.ParseAddr(domain); err == nil {
 		return addr.Unmap().String()
 	}
-
 	return strings.ToLower(strings.TrimSuffix(domain, "."))
 }
 
-// Objects returns the names of the objects that stand for a runtime, in no order; none is no error.
+// Objects returns the names of the objects that stand for a runtime, in no order. None is not an
+// error.
 func (r *Runtimes) Objects(ctx context.Context, runtime core.RuntimeID) ([]types.NamespacedName, error) {
 	objects, err := r.find(ctx, indexRuntime, string(runtime))
 	if err != nil {
@@ -137,23 +144,21 @@ func (r *Runtimes) Objects(ctx context.Context, runtime core.RuntimeID) ([]types
 	for i := range objects {
 		names[i] = client.ObjectKeyFromObject(&objects[i])
 	}
-
 	return names, nil
 }
 
-// find returns the objects behind a value of an index. They belong to the cache, and must not be changed.
+// find returns the objects with a value in an index. They belong to the cache and must not be
+// changed.
 func (r *Runtimes) find(ctx context.Context, index, value string) ([]metav1.PartialObjectMetadata, error) {
-	// The reader would wait for the first sync, with the sender's request on its back.
+	// The reader would block until the first sync, and the sender with it.
 	if !r.informer.HasSynced() || r.informer.IsStopped() {
 		return nil, fmt.Errorf("%w: the cache of %s is not synced", core.ErrNotReady, r.kind.Kind)
 	}
 
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(r.kind.GroupVersion().WithKind(r.kind.Kind + "List"))
-
 	if err := r.reader.List(ctx, list, client.MatchingFields{index: value}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("%w: read the cache of %s: %w", core.ErrNotReady, r.kind.Kind, err)
 	}
-
 	return list.Items, nil
 }

@@ -25,7 +25,8 @@ func TestMapFuncs(t *testing.T) {
 
 	label := func(runtime string) map[string]string { return map[string]string{"runtime-id": runtime} }
 	runtimes := newRuntimes(t, newFakeCache(t,
-		kyma("one", nil, label("skr-1")), kyma("two", nil, label("skr-2")), kyma("three", nil, label("skr-2")), kyma("none", nil, nil),
+		kyma("one", nil, label("skr-1")), kyma("two", nil, label("skr-2")), kyma("three", nil, label("skr-2")),
+		kyma("none", nil, nil),
 	), controllerruntime.ByLabel("runtime-id"))
 	byRuntime := controllerruntime.EnqueueByRuntime(runtimes)
 
@@ -36,15 +37,24 @@ func TestMapFuncs(t *testing.T) {
 		want    []string
 		refuse  bool
 	}{
-		"owner":                        {controllerruntime.EnqueueOwner, "skr-1", owner("two"), []string{"two"}, false},
-		"no owner":                     {controllerruntime.EnqueueOwner, "skr-1", types.NamespacedName{}, nil, true},
-		"runtime":                      {byRuntime, "skr-1", types.NamespacedName{}, []string{"one"}, false},
-		"runtime, whatever the owner":  {byRuntime, "skr-1", owner("two"), []string{"one"}, false},
-		"runtime with two objects":     {byRuntime, "skr-2", types.NamespacedName{}, []string{"three", "two"}, false},
-		"runtime without object":       {byRuntime, "skr-3", types.NamespacedName{}, nil, false},
-		"object without runtime":       {byRuntime, "", types.NamespacedName{}, nil, false},
-		"owner or runtime, with owner": {controllerruntime.EnqueueOwnerOr(byRuntime), "skr-1", owner("two"), []string{"two"}, false},
-		"owner or runtime, without":    {controllerruntime.EnqueueOwnerOr(byRuntime), "skr-1", types.NamespacedName{}, []string{"one"}, false},
+		"owner":                       {controllerruntime.EnqueueOwner, "skr-1", owner("two"), []string{"two"}, false},
+		"no owner":                    {controllerruntime.EnqueueOwner, "skr-1", types.NamespacedName{}, nil, true},
+		"runtime":                     {byRuntime, "skr-1", types.NamespacedName{}, []string{"one"}, false},
+		"runtime, whatever the owner": {byRuntime, "skr-1", owner("two"), []string{"one"}, false},
+		"runtime with two objects":    {byRuntime, "skr-2", types.NamespacedName{}, []string{"three", "two"}, false},
+		"runtime without object":      {byRuntime, "skr-3", types.NamespacedName{}, nil, false},
+		"object without runtime":      {byRuntime, "", types.NamespacedName{}, nil, false},
+		"owner or runtime, with owner": {
+			controllerruntime.EnqueueOwnerOr(byRuntime), "skr-1", owner("two"),
+			[]string{"two"},
+			false,
+		},
+		"owner or runtime, without": {
+			controllerruntime.EnqueueOwnerOr(byRuntime), "skr-1",
+			types.NamespacedName{},
+			[]string{"one"},
+			false,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -74,7 +84,7 @@ func TestMapFuncs(t *testing.T) {
 	}
 }
 
-// No cache is asked that would make the sender wait, and none that has stopped answers for what it does not hear any more.
+// A cache that is not synced would block the sender, and one that has stopped is outdated.
 func TestRuntimesNotReady(t *testing.T) {
 	t.Parallel()
 
@@ -157,7 +167,8 @@ func BenchmarkEnqueueByRuntime(b *testing.B) {
 	deliveries := make([]core.Delivery, 10_000)
 	for i := range deliveries {
 		deliveries[i].Runtime = core.RuntimeID(fmt.Sprintf("skr-%d", i))
-		if err := fake.store.Add(kyma(string(deliveries[i].Runtime), domain(fmt.Sprintf("%d.example.com", i)), nil)); err != nil {
+		err := fake.store.Add(kyma(string(deliveries[i].Runtime), domain(fmt.Sprintf("%d.example.com", i)), nil))
+		if err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -20,6 +20,11 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
+type (
+	stringSource = controllerruntime.Source[string]
+	stringQueue  = workqueue.TypedRateLimitingInterface[string]
+)
+
 // byWatched maps a delivery to the names of its runtime and object.
 func byWatched(_ context.Context, d core.Delivery) ([]string, error) {
 	return []string{fmt.Sprintf("%s:%s", d.Runtime, d.Event.Watched.Name)}, nil
@@ -56,7 +61,7 @@ func started[request comparable](
 	return cancel
 }
 
-// drain takes everything that waits in the queue.
+// drain returns all requests in the queue.
 func drain(queue workqueue.TypedRateLimitingInterface[string]) []string {
 	got := []string{}
 
@@ -76,7 +81,8 @@ func TestSourceEnqueues(t *testing.T) {
 	started(t, source, queue)
 
 	for _, d := range []core.Delivery{
-		delivery("skr-1", "a"), delivery("skr-2", "a"), delivery("skr-1", "a"), delivery("skr-1", "b"), delivery("skr-1", "a"),
+		delivery("skr-1", "a"), delivery("skr-2", "a"), delivery("skr-1", "a"), delivery("skr-1", "b"),
+		delivery("skr-1", "a"),
 	} {
 		if err := source.Handle(t.Context(), d); err != nil {
 			t.Errorf("have %v, want the delivery to be acknowledged", err)
@@ -97,28 +103,28 @@ func TestSourceNotReady(t *testing.T) {
 
 	for name, tc := range map[string]struct {
 		opts  controllerruntime.SourceOptions
-		setUp func(*testing.T, *controllerruntime.Source[string], workqueue.TypedRateLimitingInterface[string])
+		setUp func(*testing.T, *stringSource, stringQueue)
 		want  string // "" acknowledges.
 	}{
 		"before the controller starts": {
-			setUp: func(*testing.T, *controllerruntime.Source[string], workqueue.TypedRateLimitingInterface[string]) {},
+			setUp: func(*testing.T, *stringSource, stringQueue) {},
 			want:  "not ready: the controller has not started",
 		},
 		"while it runs": {
-			setUp: func(t *testing.T, s *controllerruntime.Source[string], q workqueue.TypedRateLimitingInterface[string]) {
+			setUp: func(t *testing.T, s *stringSource, q stringQueue) {
 				t.Helper()
 				started(t, s, q)
 			},
 		},
 		"after its context ended": {
-			setUp: func(t *testing.T, s *controllerruntime.Source[string], q workqueue.TypedRateLimitingInterface[string]) {
+			setUp: func(t *testing.T, s *stringSource, q stringQueue) {
 				t.Helper()
 				started(t, s, q)()
 			},
 			want: "not ready: the controller has stopped",
 		},
 		"after its queue shut down": {
-			setUp: func(t *testing.T, s *controllerruntime.Source[string], q workqueue.TypedRateLimitingInterface[string]) {
+			setUp: func(t *testing.T, s *stringSource, q stringQueue) {
 				t.Helper()
 				started(t, s, q)
 				q.ShutDown()
@@ -127,7 +133,7 @@ func TestSourceNotReady(t *testing.T) {
 		},
 		"while the controller warms up": {
 			opts: controllerruntime.SourceOptions{Elected: follows},
-			setUp: func(t *testing.T, s *controllerruntime.Source[string], q workqueue.TypedRateLimitingInterface[string]) {
+			setUp: func(t *testing.T, s *stringSource, q stringQueue) {
 				t.Helper()
 				started(t, s, q)
 			},
@@ -135,13 +141,13 @@ func TestSourceNotReady(t *testing.T) {
 		},
 		"after the election": {
 			opts: controllerruntime.SourceOptions{Elected: leads},
-			setUp: func(t *testing.T, s *controllerruntime.Source[string], q workqueue.TypedRateLimitingInterface[string]) {
+			setUp: func(t *testing.T, s *stringSource, q stringQueue) {
 				t.Helper()
 				started(t, s, q)
 			},
 		},
 		"with the next controller": {
-			setUp: func(t *testing.T, s *controllerruntime.Source[string], q workqueue.TypedRateLimitingInterface[string]) {
+			setUp: func(t *testing.T, s *stringSource, q stringQueue) {
 				t.Helper()
 				started(t, s, newQueue(t))()
 				started(t, s, q)
@@ -174,7 +180,7 @@ func TestSourceNotReady(t *testing.T) {
 	}
 }
 
-// A queue drops what comes after its end: an acknowledgement would be a lie.
+// A queue drops requests after its end, so their events must not be acknowledged.
 func TestSourceStopsMeanwhile(t *testing.T) {
 	t.Parallel()
 
@@ -219,11 +225,11 @@ func TestSourceMapFunc(t *testing.T) {
 		"half an answer": {
 			mapFunc: func(context.Context, core.Delivery) ([]string, error) { return []string{"a"}, errBroken },
 			is:      errBroken,
-			reason:  controllerruntime.ReasonMapFailed,
+			reason:  "map_failed",
 		},
 		"panic": {
 			mapFunc: func(context.Context, core.Delivery) ([]string, error) { panic("oh no") },
-			reason:  controllerruntime.ReasonMapPanicked,
+			reason:  "map_panicked",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -231,7 +237,8 @@ func TestSourceMapFunc(t *testing.T) {
 
 			queue, told, logged := newQueue(t), handled{}, bytes.Buffer{}
 			source := controllerruntime.NewSource(tc.mapFunc, controllerruntime.SourceOptions{
-				Handled: told.add, Logger: slog.New(slog.NewTextHandler(&logged, &slog.HandlerOptions{Level: slog.LevelDebug})),
+				Handled: told.add,
+				Logger:  slog.New(slog.NewTextHandler(&logged, &slog.HandlerOptions{Level: slog.LevelDebug})),
 			})
 			started(t, source, queue)
 
@@ -253,10 +260,11 @@ func TestSourceMapFunc(t *testing.T) {
 			}
 
 			if diff := cmp.Diff(handled{fmt.Sprintf("skr-1 %d %v", len(tc.requests), err)}, told); diff != "" {
-				t.Errorf("the hook was told (-want +have):\n%s", diff)
+				t.Errorf("calls of the hook (-want +have):\n%s", diff)
 			}
 
-			if !strings.Contains(logged.String(), `msg="handled a delivery" runtime=skr-1 manager=operator kind=changed`) {
+			if !strings.Contains(logged.String(),
+				`msg="handled a delivery" runtime=skr-1 manager=operator kind=changed`) {
 				t.Errorf("logged %q, want the delivery", &logged)
 			}
 
@@ -267,7 +275,7 @@ func TestSourceMapFunc(t *testing.T) {
 	}
 }
 
-// handled records the calls of the hook.
+// handled stores the calls of the hook.
 type handled []string
 
 func (h *handled) add(d core.Delivery, requests int, err error) {
@@ -280,7 +288,8 @@ func TestSourceServesOneController(t *testing.T) {
 	source, queue := controllerruntime.NewSource(byWatched, controllerruntime.SourceOptions{}), newQueue(t)
 	started(t, source, queue)
 
-	if err := source.Start(t.Context(), newQueue(t)); err == nil || !strings.Contains(err.Error(), "make one for each controller") {
+	if err := source.Start(t.Context(), newQueue(t)); err == nil ||
+		!strings.Contains(err.Error(), "make one for each controller") {
 		t.Errorf("have %v, want the second controller to be refused", err)
 	}
 
@@ -294,7 +303,7 @@ func TestSourceWithoutMapFunc(t *testing.T) {
 
 	source := controllerruntime.NewSource[string](nil, controllerruntime.SourceOptions{})
 	if err := source.Start(t.Context(), newQueue(t)); err == nil || !strings.Contains(err.Error(), "map function") {
-		t.Errorf("have %v, want what is missing", err)
+		t.Errorf("have %v, want the missing argument in the error", err)
 	}
 }
 
@@ -338,7 +347,7 @@ func TestSourceRanksChangesAboveResyncs(t *testing.T) {
 	}
 }
 
-// Every delivery that is acknowledged while a controller stops is one that its queue took.
+// Every delivery that is acknowledged while a controller stops is in its queue.
 func TestSourceConcurrently(t *testing.T) {
 	t.Parallel()
 

@@ -24,32 +24,31 @@ func parseAddress(address string) (*url.URL, error) {
 		return nil, addressError(address)
 	}
 
+	// An address with anything else would differ from this one.
 	bare := url.URL{Scheme: scheme, Host: parsed.Host}
 	parsed.Path = strings.TrimSuffix(parsed.Path, "/")
-
 	if parsed.Hostname() == "" || *parsed != bare || !validPort(parsed) {
 		return nil, addressError(address)
 	}
-
 	return &bare, nil
 }
 
+// validPort reports whether the port is missing, or a number from 1 to 65535.
 func validPort(address *url.URL) bool {
 	if address.Port() == "" {
 		return !strings.HasSuffix(address.Host, ":")
 	}
 
 	port, err := strconv.Atoi(address.Port())
-
 	return err == nil && port > 0 && port <= maxPort
 }
 
-// addressError does not wrap the error of [url.Parse], which repeats its input: maybe a password.
+// addressError does not wrap the error of [url.Parse], which repeats its input and may contain a
+// password.
 func addressError(address string) error {
 	if strings.Contains(address, "@") {
 		address = "(with credentials)"
 	}
-
 	return fmt.Errorf(
 		"httpmtls: address %.128q: want host:port or https://host:port, without user, path or query", address)
 }

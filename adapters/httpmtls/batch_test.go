@@ -17,13 +17,14 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 )
 
-// batchEnd is a far end of contract v3 that notes the sizes of the batches, and who they claim to come from.
+// batchEnd is a far end of contract v3. It stores the sizes of the batches, and the runtimes that
+// they claim.
 type batchEnd struct {
 	mu      sync.Mutex
 	sizes   []int
 	sources map[core.RuntimeID]bool
 	ids     map[string]bool
-	// sequence has the numbers in the order of their arrival, heartbeats whether a batch had one.
+	// sequence has the numbers in the order of their arrival. heartbeats has whether a batch had one.
 	sequence   []uint64
 	heartbeats []bool
 }
@@ -52,7 +53,9 @@ func (b *batchEnd) note(t *testing.T, r *http.Request) core.Batch {
 	return batch
 }
 
-func newBatchForwarder(t *testing.T, opts httpmtls.Options, answer func(w http.ResponseWriter, batch core.Batch)) (*httpmtls.Forwarder, *batchEnd) {
+func newBatchForwarder(
+	t *testing.T, opts httpmtls.Options, answer func(w http.ResponseWriter, batch core.Batch),
+) (*httpmtls.Forwarder, *batchEnd) {
 	t.Helper()
 
 	noted := &batchEnd{sources: make(map[core.RuntimeID]bool), ids: make(map[string]bool)}
@@ -68,7 +71,10 @@ func newBatchForwarder(t *testing.T, opts httpmtls.Options, answer func(w http.R
 func many(n int, name string) core.Batch {
 	batch := core.Batch{Epoch: "epoch"}
 	for i := range n {
-		batch.Events = append(batch.Events, core.Numbered{WatchEvent: event(fmt.Sprint(name, i)), Sequence: uint64(i + 1)})
+		batch.Events = append(batch.Events, core.Numbered{
+			WatchEvent: event(fmt.Sprint(name, i)),
+			Sequence:   uint64(i + 1),
+		})
 	}
 
 	return batch
@@ -78,9 +84,10 @@ func TestBatchesClaimTheIdentityOfTheCertificate(t *testing.T) {
 	t.Parallel()
 
 	for identity, want := range map[core.RuntimeID]core.RuntimeID{"": "skr-1", "spiffe://a/b": "spiffe://a/b"} {
-		forwarder, noted := newBatchForwarder(t, httpmtls.Options{Identity: identity}, func(w http.ResponseWriter, _ core.Batch) {
-			w.WriteHeader(http.StatusAccepted)
-		})
+		forwarder, noted := newBatchForwarder(t, httpmtls.Options{Identity: identity},
+			func(w http.ResponseWriter, _ core.Batch) {
+				w.WriteHeader(http.StatusAccepted)
+			})
 
 		batch := many(3, "object")
 		if err := forwarder.Forward(t.Context(), manager, batch); err != nil {
@@ -101,8 +108,8 @@ func TestBatchesClaimTheIdentityOfTheCertificate(t *testing.T) {
 	}
 }
 
-// Events that a request has no room for keep their order and their numbers, and are sent with the next one.
-// A heartbeat names the last number: it must not overtake them.
+// Events that do not fit into a request keep their order and their numbers, and are sent with the
+// next one. A heartbeat has the last number, so it must not overtake them.
 func TestBatchThatIsTooLargeIsCut(t *testing.T) {
 	t.Parallel()
 
@@ -140,7 +147,8 @@ func TestBatchThatIsTooLargeIsCut(t *testing.T) {
 
 	for i, beat := range noted.heartbeats {
 		if last := i == len(noted.heartbeats)-1; beat != last {
-			t.Errorf("batch %d of %d has a heartbeat: %v, want it behind the last event", i+1, len(noted.heartbeats), beat)
+			t.Errorf("batch %d of %d has a heartbeat: %v, want it behind the last event", i+1, len(noted.heartbeats),
+				beat)
 		}
 	}
 
@@ -149,14 +157,14 @@ func TestBatchThatIsTooLargeIsCut(t *testing.T) {
 	}
 }
 
-// partial is the answer that names refused elements.
+// partial is an answer that names refused elements.
 func partial(failed map[int]contract.Refusal) ([]byte, error) {
 	answer := contract.Partial(failed)
 
 	return answer.Body()
 }
 
-func TestAnswerNamesTheEventsThatWereNotTaken(t *testing.T) {
+func TestAnswerNamesRefusedEvents(t *testing.T) {
 	t.Parallel()
 
 	forwarder, _ := newBatchForwarder(t, httpmtls.Options{}, func(w http.ResponseWriter, _ core.Batch) {
@@ -179,17 +187,19 @@ func TestAnswerNamesTheEventsThatWereNotTaken(t *testing.T) {
 		permanent bool
 	}{
 		1: {contract.ReasonNotReady, 3 * time.Second, false},
-		2: {contract.ReasonForbidden, httpmtls.DefaultRefusedRetryAfter, false},
+		2: {contract.ReasonForbidden, 30 * time.Second, false},
 		3: {contract.ReasonMalformed, 0, true},
 	} {
 		err := partial[index]
-		if core.Reason(err) != want.reason || core.RetryAfter(err) != want.after || core.IsPermanent(err) != want.permanent {
-			t.Errorf("event %d: %v (reason %s, after %v), want %+v", index, err, core.Reason(err), core.RetryAfter(err), want)
+		if core.Reason(err) != want.reason || core.RetryAfter(err) != want.after ||
+			core.IsPermanent(err) != want.permanent {
+			t.Errorf("event %d: %v (reason %s, after %v), want %+v", index, err, core.Reason(err), core.RetryAfter(err),
+				want)
 		}
 	}
 }
 
-func TestAnswerThatNamesWhatWasNotSentCountsForAll(t *testing.T) {
+func TestAnswerWithUnknownIndexCountsForAll(t *testing.T) {
 	t.Parallel()
 
 	forwarder, _ := newBatchForwarder(t, httpmtls.Options{Retries: -1}, func(w http.ResponseWriter, _ core.Batch) {

@@ -7,14 +7,16 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 )
 
-// BenchmarkForward sends single events of contract v2 over native mTLS, client and server in one process. What both ends allocate counts.
+// BenchmarkForward sends single events of contract v2 over native mTLS. Client and server are in
+// one process, and the allocations of both count.
 func BenchmarkForward(b *testing.B) {
 	for _, protocol := range protocols {
 		for _, inFlight := range []int{1, 8} {
 			b.Run(fmt.Sprintf("%s/inflight=%d", protocol, inFlight), func(b *testing.B) {
 				keys := newPKI(b)
 				end := newFarEnd(b, keys.server, accept)
-				forwarder := newForwarder(b, keys.client, end.address(), httpmtls.Options{Protocol: protocol, InFlight: inFlight})
+				forwarder := newForwarder(b, keys.client, end.address(),
+					httpmtls.Options{Protocol: protocol, InFlight: inFlight})
 
 				b.ReportAllocs()
 				b.SetParallelism(inFlight)

@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// verifyName checks that a client certificate has one of the allowed names. No names allow all.
+// verifyName checks that a client certificate has one of the allowed names. No names allow all. An
+// empty name allows none.
 func verifyName(certificate *x509.Certificate, allowed []string) error {
 	if len(allowed) == 0 {
 		return nil
@@ -18,8 +19,8 @@ func verifyName(certificate *x509.Certificate, allowed []string) error {
 			return nil
 		}
 	}
-
-	return fmt.Errorf("httpmtls: client certificate of %.64q: want one of the allowed names", certificate.Subject.CommonName)
+	return fmt.Errorf("httpmtls: client certificate of %.64q: want one of the allowed names",
+		certificate.Subject.CommonName)
 }
 
 // hasName compares DNS names without regard to case (RFC 5280, section 4.2.1.6), all else exactly.
@@ -27,7 +28,6 @@ func hasName(certificate *x509.Certificate, name string) bool {
 	if certificate.Subject.CommonName == name {
 		return true
 	}
-
 	if slices.ContainsFunc(certificate.DNSNames, func(dns string) bool { return strings.EqualFold(dns, name) }) {
 		return true
 	}
@@ -37,6 +37,5 @@ func hasName(certificate *x509.Certificate, name string) bool {
 			return true
 		}
 	}
-
 	return false
 }

@@ -52,7 +52,7 @@ func TestWebhookAllowsNamedClients(t *testing.T) {
 	}
 }
 
-// A session of the time before the names does not circumvent them.
+// A session that is older than the names must not circumvent them.
 func TestResumedSessionIsCheckedForNames(t *testing.T) {
 	t.Parallel()
 
@@ -80,12 +80,13 @@ func TestNamesWithoutCAsAdmitNoClient(t *testing.T) {
 	t.Parallel()
 
 	keys := newPKI(t)
-	if _, err := handshake(t, httpmtls.WebhookTLSConfig(keys.server, nil, "apiserver"), client(keys.client)); err == nil {
-		t.Error("a client was let in although its name cannot be checked")
+	if _, err := handshake(t, httpmtls.WebhookTLSConfig(keys.server, nil, "apiserver"),
+		client(keys.client)); err == nil {
+		t.Error("a client was accepted, but its name cannot be checked")
 	}
 }
 
-// A listener that checks each request sees a rotation at once, and no CAs without material.
+// A listener that checks each request uses new CAs at once, and none without material.
 func TestRootsArePresentOnes(t *testing.T) {
 	t.Parallel()
 

@@ -13,125 +13,131 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// The reasons of an [Error] without an answer: metric labels. Those of an answer are in
+// The reasons of errors without an answer, as metric labels. Those of an answer are in
 // [contract.Meaning].
 const (
-	// ReasonUnsendable means that the contract cannot carry the event. It was not sent.
-	ReasonUnsendable = "unsendable"
-	// ReasonInvalidManager means that the manager is no DNS-1123 label. Nothing was sent.
-	ReasonInvalidManager = "invalid_manager"
-	// ReasonCanceled means that the caller cancelled the request.
-	ReasonCanceled = "canceled"
-	// ReasonTimeout means that there was no answer in time.
-	ReasonTimeout = "timeout"
-	// ReasonDNS means that the name of the control plane could not be resolved.
-	ReasonDNS = "dns"
-	// ReasonDial means that there was no TCP connection.
-	ReasonDial = "dial"
-	// ReasonTLSVerify means that the server's certificate is not trusted, not valid, or has another name.
-	ReasonTLSVerify = "tls_verify"
-	// ReasonTLSRefused means that the server refused the handshake, as with an untrusted certificate.
-	ReasonTLSRefused = "tls_refused"
-	// ReasonTLS means that the server does not speak TLS 1.3.
-	ReasonTLS = "tls"
-	// ReasonConnection means that the connection broke.
-	ReasonConnection = "connection"
-	// ReasonMaterial means that there is no key material.
-	ReasonMaterial = "material"
-	// ReasonClosed means that the forwarder was closed.
-	ReasonClosed = "closed"
+	// The contract cannot carry the event.
+	reasonUnsendable = "unsendable"
+	// The manager is not a DNS-1123 label.
+	reasonInvalidManager = "invalid_manager"
+	// The caller cancelled the request.
+	reasonCanceled = "canceled"
+	// There was no answer in time, and no more specific reason.
+	reasonTimeout = "timeout"
+	// The name of the control plane was not resolved.
+	reasonDNS = "dns"
+	// There was no TCP connection.
+	reasonDial = "dial"
+	// This end refused the server's certificate: not trusted, not valid, or another name.
+	reasonTLSVerify = "tls_verify"
+	// The server refused the handshake. An untrusted client certificate is the usual cause.
+	reasonTLSRefused = "tls_refused"
+	// The server does not speak TLS 1.3.
+	reasonTLS = "tls"
+	// The connection broke.
+	reasonConnection = "connection"
+	// There is no key material.
+	reasonMaterial = "material"
+	// The forwarder was closed.
+	reasonClosed = "closed"
 )
 
-// Error is why a request to the control plane failed. It implements [core.Retryable], [core.RetryAfterer] and
-// [core.Reasoner], and wraps [core.ErrUnauthenticated] (401), [core.ErrForbidden] (403) or [core.ErrNotReady] (429, 503).
-type Error struct {
-	// Method and URL are of the request. The URL has neither credentials nor a query.
+// requestError is the error of a request to the control plane. It wraps [core.ErrUnauthenticated]
+// (401), [core.ErrForbidden] (403) or [core.ErrNotReady] (429, 503).
+//
+// Callers use these sentinels and the interfaces of core, so the type is not exported.
+type requestError struct {
+	// Method and URL are those of the request. The URL has no credentials and no query.
 	Method, URL string
-	// Status is that of the answer, 0 when there was none.
+	// Status is the HTTP status of the answer, 0 without an answer.
 	Status int
-	// Body is how the answer begins, at most 1 KiB. Foreign text: quote it.
+	// Body is the beginning of the answer, at most 1 KiB. It is foreign text and must be quoted.
 	Body string
-	// Err is the cause; nil for a status that has no meaning beyond itself.
+	// Err is the cause. It is nil for a status without a sentinel in core.
 	Err error
 
-	reason     string
-	permanent  bool
+	// reason is a metric label of bounded cardinality.
+	reason string
+	// permanent means that no further attempt can succeed.
+	permanent bool
+	// retryAfter is 0 if the outbox may choose the wait.
 	retryAfter time.Duration
 }
 
 var (
-	_ core.Retryable    = (*Error)(nil)
-	_ core.RetryAfterer = (*Error)(nil)
-	_ core.Reasoner     = (*Error)(nil)
+	_ core.Retryable    = (*requestError)(nil)
+	_ core.RetryAfterer = (*requestError)(nil)
+	_ core.Reasoner     = (*requestError)(nil)
 )
 
-// Error names the request, and the answer or what prevented it.
-func (e *Error) Error() string {
+// Error returns the request, the status and the cause. The body is quoted.
+func (e *requestError) Error() string {
 	text := fmt.Sprintf("httpmtls: %s %s", e.Method, e.URL)
 	if e.Status != 0 {
 		text += fmt.Sprintf(": status %d %s", e.Status, http.StatusText(e.Status))
 	}
-
 	if e.Err != nil {
 		text += ": " + e.Err.Error()
 	}
-
 	if e.Body != "" {
 		text += fmt.Sprintf(": %q", e.Body)
 	}
-
 	return text
 }
 
 // Unwrap returns the cause.
-func (e *Error) Unwrap() error { return e.Err }
+func (e *requestError) Unwrap() error { return e.Err }
 
-// Retryable reports whether another attempt can succeed. An error is permanent on proof only.
-func (e *Error) Retryable() bool { return !e.permanent }
+// Retryable reports whether another attempt can succeed. It is false only if the answer proves that
+// none can.
+func (e *requestError) Retryable() bool { return !e.permanent }
 
-// RetryAfter returns how long the receiver asks to wait, at most [Options.MaxRetryAfter]; 0 when it does not ask.
-func (e *Error) RetryAfter() time.Duration { return e.retryAfter }
+// RetryAfter returns the wait that the receiver asks for, at most [Options.MaxRetryAfter]. It is 0
+// without one.
+func (e *requestError) RetryAfter() time.Duration { return e.retryAfter }
 
-// Reason returns a Reason constant of this package, or one of the contract.
-func (e *Error) Reason() string { return e.reason }
+// Reason returns one of the reasons above, or one of the contract.
+func (e *requestError) Reason() string { return e.reason }
 
-// reasonOf names why there was no answer.
+// reasonOf returns the reason of an error without an answer. The order of its cases matters,
+// because an error can match several of them.
 func reasonOf(err error) string {
 	switch {
 	case errors.Is(err, context.Canceled):
-		return ReasonCanceled
+		return reasonCanceled
 	case isA[*net.DNSError](err):
-		return ReasonDNS
+		return reasonDNS
 	case isA[*tls.CertificateVerificationError](err), isA[x509.HostnameError](err),
 		isA[x509.UnknownAuthorityError](err), isA[x509.CertificateInvalidError](err):
-		return ReasonTLSVerify
+		return reasonTLSVerify
 	case isOperation(err, "remote error"):
-		return ReasonTLSRefused
+		return reasonTLSRefused
 	case errors.Is(err, http.ErrSchemeMismatch), isA[tls.RecordHeaderError](err), isA[tls.AlertError](err):
-		return ReasonTLS
+		return reasonTLS
+	// A failed dial is one even if it timed out.
 	case isOperation(err, "dial"):
-		return ReasonDial
+		return reasonDial
 	case isTimeout(err):
-		return ReasonTimeout
+		return reasonTimeout
 	default:
-		return ReasonConnection
+		return reasonConnection
 	}
 }
 
+// isA reports whether err wraps an error of type T.
 func isA[T error](err error) bool {
 	_, ok := errors.AsType[T](err)
-
 	return ok
 }
 
+// isOperation reports whether err wraps a [net.OpError] of that operation.
 func isOperation(err error, operation string) bool {
 	op, ok := errors.AsType[*net.OpError](err)
-
 	return ok && op.Op == operation
 }
 
+// isTimeout reports whether a deadline or a timeout of the network passed.
 func isTimeout(err error) bool {
 	timeout, ok := errors.AsType[net.Error](err)
-
 	return errors.Is(err, context.DeadlineExceeded) || ok && timeout.Timeout()
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
 )
 
-// Files of a mounted secret: made once, followed by Start, and used by both ends.
+// Files reads a mounted secret, follows it in Start, and serves both ends.
 func ExampleFiles() {
 	dir, err := os.MkdirTemp("", "tls")
 	if err != nil {
@@ -35,7 +35,7 @@ func ExampleFiles() {
 	server := &http.Server{TLSConfig: httpmtls.ServerTLSConfig(files)}
 	fmt.Println("protocols:", server.TLSConfig.NextProtos)
 
-	if err := volume.Write(map[string][]byte{testpki.FileCA: []byte("half written")}); err != nil {
+	if err := volume.Write(map[string][]byte{"ca.crt": []byte("half written")}); err != nil {
 		panic(err)
 	}
 

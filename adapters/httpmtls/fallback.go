@@ -12,133 +12,133 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 )
 
-// The defaults of [FallbackOptions].
-const (
-	DefaultRetryNewest   = 5 * time.Minute
-	DefaultOlderInFlight = 8
-)
+// DefaultRetryNewest is the default of [FallbackOptions.RetryNewest].
+const DefaultRetryNewest = 5 * time.Minute
 
-// FallbackOptions are the optional settings of a [Fallback]. The zero value is the documented default.
+// defaultOlderInFlight suits a listener of contract v2, which handles one event per request.
+const defaultOlderInFlight = 8
+
+// FallbackOptions are the optional settings of [NewFallback]. The zero value is the documented
+// default.
 type FallbackOptions struct {
-	// RetryNewest is the time after which the newest contract is tried again, and up to a quarter more at random. Default
-	// [DefaultRetryNewest].
+	// RetryNewest is the time after which the newest contract is tried again. Up to a quarter of it
+	// is added at random. Default: [DefaultRetryNewest], 5 min.
 	RetryNewest time.Duration
-	// InFlight is how many calls of the older forwarder run at once for one call of the fallback. Default [DefaultOlderInFlight].
+	// InFlight bounds the concurrent calls of the older forwarder within one call of Forward.
+	// Default: 8.
 	InFlight int
-	// Unknown is called for each attempt that was answered as if the newest contract was not known.
+	// Unknown is called for each answer that means that the newest contract is not known. It may be
+	// called concurrently and must not block. Default: none.
 	Unknown func(manager core.Manager, err error)
-	// InUse is called when it turns out, or changes, whether events of a manager travel with the older contract.
+	// InUse is called when the contract of a manager is known for the first time, and when it
+	// changes. It may be called concurrently and must not block. Default: none.
 	InUse func(manager core.Manager, older bool)
 }
 
+// withDefaults returns a copy with all defaults set.
 func (o FallbackOptions) withDefaults() FallbackOptions {
 	o.RetryNewest = cmp.Or(o.RetryNewest, DefaultRetryNewest)
-	o.InFlight = cmp.Or(o.InFlight, DefaultOlderInFlight)
-
+	o.InFlight = cmp.Or(o.InFlight, defaultOlderInFlight)
 	if o.Unknown == nil {
 		o.Unknown = func(core.Manager, error) {}
 	}
-
 	if o.InUse == nil {
 		o.InUse = func(core.Manager, bool) {}
 	}
-
 	return o
 }
 
-// Fallback is a [core.Forwarder] for control planes that may not know the newest contract. To a manager whose answers say so
-// ([contract.ReasonUnknownContract]), it sends with an older one, if that is taken there, and tries the newest again from time to time. That a manager
-// is not there yet is no reason: then the older contract is refused, too, and nothing changes.
-//
-// The older contract carries no heartbeats: they are left out.
-type Fallback struct {
+// fallback prefers the newest contract for each manager. It is safe for concurrent use.
+type fallback struct {
 	newest, older core.Forwarder
 	opts          FallbackOptions
 
+	// mu guards courses.
 	mu      sync.Mutex
 	courses map[core.Manager]course
 }
 
-var _ core.Forwarder = (*Fallback)(nil)
+var _ core.Forwarder = (*fallback)(nil)
 
-// course is how events travel to a manager: neither when nothing was taken yet.
+// course is the contract in use for a manager. Both are false until an event was accepted.
 type course struct {
+	// newest and older are never both true.
 	newest, older bool
-	retry         time.Time // of the newest, while older
+	// retry is when the newest contract is tried again.
+	retry time.Time
 }
 
-// NewFallback returns a forwarder that prefers newest. Without older (nil) it only tells that newest is not known.
-func NewFallback(newest, older core.Forwarder, opts FallbackOptions) (*Fallback, error) {
+// NewFallback returns a forwarder for a control plane that may not know the newest contract. It
+// prefers newest. After an answer with [contract.ReasonUnknownContract], it sends the events of
+// that manager with older, and tries newest again from time to time.
+//
+// A missing manager is not such a reason: then older is refused, too, and nothing changes. The
+// older contract has no heartbeats, so they are left out. older may be nil: then only
+// [FallbackOptions.Unknown] is called. It fails if newest is nil or an option is negative.
+func NewFallback(newest, older core.Forwarder, opts FallbackOptions) (core.Forwarder, error) {
 	opts = opts.withDefaults()
-
 	if newest == nil {
 		return nil, errors.New("httpmtls: fallback: newest is nil, want a forwarder")
 	}
-
 	if opts.RetryNewest < 0 || opts.InFlight < 0 {
 		return nil, errors.New("httpmtls: fallback: RetryNewest and InFlight: want more than 0")
 	}
-
-	return &Fallback{newest: newest, older: older, opts: opts, courses: make(map[core.Manager]course)}, nil
+	return &fallback{newest: newest, older: older, opts: opts, courses: make(map[core.Manager]course)}, nil
 }
 
-// Forward implements [core.Forwarder].
-func (f *Fallback) Forward(ctx context.Context, manager core.Manager, batch core.Batch) error {
+// Forward implements [core.Forwarder]. It blocks as long as the forwarders do.
+func (f *fallback) Forward(ctx context.Context, manager core.Manager, batch core.Batch) error {
 	now := f.course(manager)
 	if now.older && time.Now().Before(now.retry) {
 		_, err := f.forwardOlder(ctx, manager, batch.Events)
-
 		return err
 	}
 
 	err := f.newest.Forward(ctx, manager, batch)
 	unknown := core.Reason(err) == contract.ReasonUnknownContract
-
+	// The older contract is tried after an answer that newest is not known. It is also tried if an
+	// attempt to return to newest failed for another reason.
 	switch {
 	case unknown:
 		f.opts.Unknown(manager, err)
 	case tookSome(err, &batch):
 		f.follow(manager, course{newest: true})
-
 		return err
 	case !now.older:
 		return err
 	}
-
 	if f.older == nil {
 		return err
 	}
 
-	// Whatever became of an attempt to return, the older contract was taken the last time.
+	// The attempt with the older contract decides, even after a failed attempt to return to newest.
 	taken, olderErr := f.forwardOlder(ctx, manager, batch.Events)
-	if !taken && unknown && !now.older {
+	if !taken && !now.older {
 		return err
 	}
-
-	if taken || now.older {
-		f.follow(manager, course{older: true, retry: time.Now().Add(f.wait())})
-	}
-
+	f.follow(manager, course{older: true, retry: time.Now().Add(f.wait())})
 	return olderErr
 }
 
-func (f *Fallback) wait() time.Duration {
-	return f.opts.RetryNewest + time.Duration(rand.Float64()*float64(f.opts.RetryNewest)/4) //nolint:gosec,mnd // Jitter is no secret: up to a quarter.
+// wait returns the time until newest is tried again. Its jitter spreads the attempts of a fleet.
+func (f *fallback) wait() time.Duration {
+	jitter := rand.Float64() / 4 //nolint:gosec // Jitter is not a secret.
+	return f.opts.RetryNewest + time.Duration(jitter*float64(f.opts.RetryNewest))
 }
 
-func (f *Fallback) course(manager core.Manager) course {
+// course returns the contract in use for a manager.
+func (f *fallback) course(manager core.Manager) course {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-
 	return f.courses[manager]
 }
 
-func (f *Fallback) follow(manager core.Manager, next course) {
+// follow stores the contract for a manager, and calls InUse on a change.
+func (f *fallback) follow(manager core.Manager, next course) {
 	f.mu.Lock()
 	before := f.courses[manager]
 	f.courses[manager] = next
 	f.mu.Unlock()
-
 	if before.newest != next.newest || before.older != next.older {
 		f.opts.InUse(manager, next.older)
 	}
@@ -147,19 +147,21 @@ func (f *Fallback) follow(manager core.Manager, next course) {
 // tookSome reports whether an answer proves that the receiver understood the batch.
 func tookSome(err error, batch *core.Batch) bool {
 	some, ok := errors.AsType[core.EventErrors](err)
-
 	return err == nil && !batch.IsEmpty() || ok && len(some) < len(batch.Events)
 }
 
-// forwardOlder sends events with the older contract, several at once. It reports whether the receiver has
-// taken any.
-func (f *Fallback) forwardOlder(ctx context.Context, manager core.Manager, events []core.Numbered) (taken bool, err error) {
+// forwardOlder sends events one by one with the older contract, several at once. It stops after an
+// error of the whole manager. taken is whether the receiver accepted any of them.
+func (f *fallback) forwardOlder(
+	ctx context.Context, manager core.Manager, events []core.Numbered,
+) (taken bool, err error) {
 	var (
 		all     = newResults(len(events))
 		stripes = min(f.opts.InFlight, len(events))
 		sending sync.WaitGroup
 	)
 
+	// Each goroutine sends every n-th event, so that no queue is needed.
 	for first := range stripes {
 		sending.Go(func() {
 			for i := first; i < len(events) && !all.failed(); i += stripes {
@@ -169,44 +171,47 @@ func (f *Fallback) forwardOlder(ctx context.Context, manager core.Manager, event
 	}
 
 	sending.Wait()
-
 	return all.taken > 0, all.err()
 }
 
-// results collects the answers to events that are sent one by one.
+// results collects the answers to events that are sent one by one. It is safe for concurrent use.
 type results struct {
-	mu    sync.Mutex
-	errs  core.EventErrors // not sent at first
-	whole error            // of the manager: the rest need not be sent
+	mu sync.Mutex
+	// errs has [core.ErrNotSent] for each event at first.
+	errs core.EventErrors
+	// whole is an error of the manager, after which no event is sent.
+	whole error
+	// taken counts the accepted events.
 	taken int
 }
 
+// newResults returns the results for that many events.
 func newResults(events int) *results {
 	r := &results{errs: make(core.EventErrors, events)}
 	for i := range events {
 		r.errs[i] = core.ErrNotSent
 	}
-
 	return r
 }
 
+// failed reports whether the manager failed.
 func (r *results) failed() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-
 	return r.whole != nil
 }
 
+// add stores the answer to the event with index i.
 func (r *results) add(i int, err error) {
 	some, single := errors.AsType[core.EventErrors](err)
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
-
 	switch {
 	case err == nil:
 		delete(r.errs, i)
 		r.taken++
+	// The answer names the only event.
 	case single:
 		r.errs[i] = some[0]
 	default:
@@ -214,7 +219,7 @@ func (r *results) add(i int, err error) {
 	}
 }
 
-// err returns one error for all when the manager failed and nothing was taken.
+// err returns one error for all events if the manager failed and accepted none.
 func (r *results) err() error {
 	switch {
 	case r.whole != nil && r.taken == 0:

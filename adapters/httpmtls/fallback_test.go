@@ -18,7 +18,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 )
 
-// reasoned is an error of a reason.
+// reasoned is an error with a reason.
 type reasoned string
 
 func (r reasoned) Error() string  { return string(r) }
@@ -27,10 +27,10 @@ func (r reasoned) Reason() string { return string(r) }
 const (
 	unknownContract = reasoned(contract.ReasonUnknownContract)
 	unknownManager  = reasoned(contract.ReasonUnknownManager)
-	down            = reasoned(httpmtls.ReasonDial)
+	down            = reasoned("dial")
 )
 
-// end answers what a test says, and notes what it was sent.
+// end answers as a test sets it, and stores the events that it got.
 type end struct {
 	mu     sync.Mutex
 	names  []string
@@ -76,7 +76,7 @@ func (e *end) seen() []string {
 	return names
 }
 
-// TestFallback goes through the life of one manager.
+// TestFallback has the answers to one manager, in their order.
 func TestFallback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var (
@@ -101,12 +101,22 @@ func TestFallback(t *testing.T) {
 			inUse         []bool
 		}{
 			{"the manager is not there yet", unknownManager, nil, 0, unknownManager, []bool{true, false}, 0, nil},
-			{"no path for any contract", unknownContract, unknownManager, 0, unknownContract, []bool{true, true}, 1, nil},
+			{
+				"no path for any contract", unknownContract, unknownManager, 0, unknownContract,
+				[]bool{true, true},
+				1,
+				nil,
+			},
 			{"the older one is down", unknownContract, down, 0, unknownContract, []bool{true, true}, 2, nil},
 			{"knows the older one", unknownContract, nil, 0, nil, []bool{true, true}, 3, []bool{true}},
 			{"soon after", nil, nil, 30 * time.Second, nil, []bool{false, true}, 3, []bool{true}},
 			{"soon after, down", nil, down, 0, down, []bool{false, true}, 3, []bool{true}},
-			{"later, does still not know it", unknownContract, nil, 2 * time.Minute, nil, []bool{true, true}, 4, []bool{true}},
+			{
+				"later, does still not know it", unknownContract, nil, 2 * time.Minute, nil,
+				[]bool{true, true},
+				4,
+				[]bool{true},
+			},
 			{"later, an attempt fails otherwise", down, nil, 2 * time.Minute, nil, []bool{true, true}, 4, []bool{true}},
 			{"soon after that", nil, nil, time.Second, nil, []bool{false, true}, 4, []bool{true}},
 			{"later, knows it", nil, nil, 2 * time.Minute, nil, []bool{true, false}, 4, []bool{true, false}},
@@ -117,7 +127,8 @@ func TestFallback(t *testing.T) {
 			newest.set(step.newest)
 			older.set(step.older)
 
-			if err := forwarder.Forward(t.Context(), manager, core.NewBatch(event("a"), event("b"))); !errors.Is(err, step.want) {
+			if err := forwarder.Forward(t.Context(), manager, core.NewBatch(event("a"), event("b"))); !errors.Is(err,
+				step.want) {
 				t.Errorf("step %d, %s: %v, want %v", i, step.name, err, step.want)
 			}
 
@@ -126,28 +137,31 @@ func TestFallback(t *testing.T) {
 			}
 
 			if unknown != step.unknown || !slices.Equal(inUse, step.inUse) {
-				t.Errorf("step %d, %s: %d times unknown, in use %v, want %d and %v", i, step.name, unknown, inUse, step.unknown, step.inUse)
+				t.Errorf("step %d, %s: %d times unknown, in use %v, want %d and %v", i, step.name, unknown, inUse,
+					step.unknown, step.inUse)
 			}
 		}
 	})
 }
 
-func TestWithoutOlderContractItIsOnlyTold(t *testing.T) {
+func TestUnknownContractIsReportedWithoutOlderOne(t *testing.T) {
 	newest, unknown := &end{}, 0
-	forwarder := must(httpmtls.NewFallback(newest, nil, httpmtls.FallbackOptions{Unknown: func(core.Manager, error) { unknown++ }}))
+	forwarder := must(httpmtls.NewFallback(newest, nil,
+		httpmtls.FallbackOptions{Unknown: func(core.Manager, error) { unknown++ }}))
 
 	newest.set(unknownContract)
 
-	if err := forwarder.Forward(t.Context(), manager, core.NewBatch(event("a"))); !errors.Is(err, unknownContract) || core.IsPermanent(err) {
+	if err := forwarder.Forward(t.Context(), manager, core.NewBatch(event("a"))); !errors.Is(err, unknownContract) ||
+		core.IsPermanent(err) {
 		t.Errorf("error %v, want that of the newest contract, and that it may be tried again", err)
 	}
 
 	if unknown != 1 {
-		t.Errorf("told %d times, want once", unknown)
+		t.Errorf("Unknown was called %d times, want once", unknown)
 	}
 }
 
-// TestOlderContractLosesNothing: what was not taken is named, whatever happened to the others.
+// Events that were not accepted are named, even if others were.
 func TestOlderContractLosesNothing(t *testing.T) {
 	refused := &httpmtls.Error{}
 
@@ -247,7 +261,8 @@ func TestOlderContractLosesNothing(t *testing.T) {
 	}
 }
 
-// Only a listener can mean the manager. Gateways answer 403 or 404 for a path that they do not know.
+// Only a listener can mean the manager. Gateways answer 403 or 404 for a path that they do not
+// know.
 func TestUnknownContractAndUnknownManager(t *testing.T) {
 	for name, test := range map[string]struct {
 		version contract.Version

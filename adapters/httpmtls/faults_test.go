@@ -20,7 +20,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// silentListener accepts connections and never says anything.
+// silentListener accepts connections and sends nothing.
 func silentListener(t *testing.T) (address string, accepted <-chan struct{}) {
 	t.Helper()
 
@@ -74,6 +74,7 @@ func TestTransportFailures(t *testing.T) {
 	t.Cleanup(old.Close)
 
 	silent, _ := silentListener(t)
+	otherClients := &httpmtls.Material{Certificate: keys.server.Certificate, Roots: strangers.server.Roots}
 	other := must(keys.ca.Server("kcp", testpki.Options{DNSNames: []string{"elsewhere"}}))
 
 	for name, tc := range map[string]struct {
@@ -81,21 +82,41 @@ func TestTransportFailures(t *testing.T) {
 		opts    httpmtls.Options
 		reason  string
 	}{
-		"refused":                       {closed.Addr().String(), httpmtls.Options{}, httpmtls.ReasonDial},
-		"untrusted":                     {newFarEnd(t, strangers.server, accept).address(), httpmtls.Options{}, httpmtls.ReasonTLSVerify},
-		"for another":                   {newFarEnd(t, material(t, other, keys.ca), accept).address(), httpmtls.Options{}, httpmtls.ReasonTLSVerify},
-		"another name":                  {newFarEnd(t, keys.server, accept).address(), httpmtls.Options{ServerName: "elsewhere"}, httpmtls.ReasonTLSVerify},
-		"refuses us":                    {newFarEnd(t, &httpmtls.Material{Certificate: keys.server.Certificate, Roots: strangers.server.Roots}, accept).address(), httpmtls.Options{}, httpmtls.ReasonTLSRefused},
-		"plain HTTP":                    {plain.Listener.Addr().String(), httpmtls.Options{}, httpmtls.ReasonTLS},
-		"old TLS":                       {old.Listener.Addr().String(), httpmtls.Options{}, httpmtls.ReasonTLSRefused},
-		"no handshake":                  {silent, httpmtls.Options{DialTimeout: 50 * time.Millisecond}, httpmtls.ReasonTimeout},
-		"no handshake, request timeout": {silent, httpmtls.Options{Timeout: 50 * time.Millisecond, DialTimeout: 100 * time.Millisecond}, httpmtls.ReasonTimeout},
-		"no such name": {"kcp:443", httpmtls.Options{DialContext: func(context.Context, string, string) (net.Conn, error) {
-			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: &net.DNSError{Err: "no such host", Name: "kcp", IsNotFound: true}}
-		}}, httpmtls.ReasonDNS},
+		"refused": {closed.Addr().String(), httpmtls.Options{}, "dial"},
+		"untrusted": {
+			newFarEnd(t, strangers.server, accept).address(),
+			httpmtls.Options{},
+			"tls_verify",
+		},
+		"for another": {
+			newFarEnd(t, material(t, other, keys.ca), accept).address(),
+			httpmtls.Options{},
+			"tls_verify",
+		},
+		"another name": {
+			newFarEnd(t, keys.server, accept).address(),
+			httpmtls.Options{ServerName: "elsewhere"},
+			"tls_verify",
+		},
+		"refuses us":   {newFarEnd(t, otherClients, accept).address(), httpmtls.Options{}, "tls_refused"},
+		"plain HTTP":   {plain.Listener.Addr().String(), httpmtls.Options{}, "tls"},
+		"old TLS":      {old.Listener.Addr().String(), httpmtls.Options{}, "tls_refused"},
+		"no handshake": {silent, httpmtls.Options{DialTimeout: 50 * time.Millisecond}, "timeout"},
+		"no handshake, request timeout": {silent, httpmtls.Options{
+			Timeout:     50 * time.Millisecond,
+			DialTimeout: 100 * time.Millisecond,
+		}, "timeout"},
+		"no such name": {
+			"kcp:443",
+			httpmtls.Options{DialContext: func(context.Context, string, string) (net.Conn, error) {
+				unknown := &net.DNSError{Err: "no such host", Name: "kcp", IsNotFound: true}
+				return nil, &net.OpError{Op: "dial", Net: "tcp", Err: unknown}
+			}},
+			"dns",
+		},
 		"no route": {"kcp:443", httpmtls.Options{DialContext: func(context.Context, string, string) (net.Conn, error) {
 			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: os.ErrDeadlineExceeded}
-		}}, httpmtls.ReasonDial},
+		}}, "dial"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -107,7 +128,8 @@ func TestTransportFailures(t *testing.T) {
 
 				err := forward(t, newForwarder(t, keys.client, tc.address, opts), event("object"))
 				if core.Reason(err) != tc.reason || core.IsPermanent(err) || core.RetryAfter(err) != 0 {
-					t.Errorf("reason %s, permanent %v: %v; want %s, retryable", core.Reason(err), core.IsPermanent(err), err, tc.reason)
+					t.Errorf("reason %s, permanent %v: %v; want %s, retryable", core.Reason(err), core.IsPermanent(err),
+						err, tc.reason)
 				}
 
 				if _, ok := errors.AsType[core.EventErrors](err); ok {
@@ -128,7 +150,7 @@ func TestCancelWhile(t *testing.T) {
 			return httpmtls.Options{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 				reached <- struct{}{}
 
-				// net/http lets a dial go on for the next request; the dialer's own timeout ends it.
+				// net/http continues a dial for the next request. The timeout of the dialer ends it.
 				ctx, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 				defer cancel()
 				<-ctx.Done()
@@ -167,7 +189,7 @@ func TestCancelWhile(t *testing.T) {
 				_ = http.NewResponseController(w).Flush()
 				reached <- struct{}{}
 				<-r.Context().Done()
-				// Returning would complete the answer, which may reach the client before its connection is closed.
+				// A return would complete the answer, which may arrive before the connection is closed.
 				panic(http.ErrAbortHandler)
 			})
 
@@ -177,7 +199,7 @@ func TestCancelWhile(t *testing.T) {
 			t.Helper()
 
 			reached := make(chan struct{}, 10)
-			end := newFarEnd(t, keys.server, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) })
+			end := newFarEnd(t, keys.server, answerWith(http.StatusServiceUnavailable))
 
 			return httpmtls.Options{
 				RetryWait: time.Second, Hooks: httpmtls.Hooks{Retried: func(int) { reached <- struct{}{} }},
@@ -257,7 +279,8 @@ func TestAcknowledgementIsFinalWithItsStatus(t *testing.T) {
 			_ = http.NewResponseController(w).Flush()
 			<-r.Context().Done()
 		})
-		forwarder := newForwarder(t, keys.client, end.address(), httpmtls.Options{Protocol: protocol, Timeout: 2 * time.Second})
+		forwarder := newForwarder(t, keys.client, end.address(),
+			httpmtls.Options{Protocol: protocol, Timeout: 2 * time.Second})
 
 		if err := forward(t, forwarder, event("object")); err != nil {
 			t.Errorf("have %v, want nil: it was acknowledged", err)
@@ -291,7 +314,8 @@ func TestEndlessBodyIsCapped(t *testing.T) {
 	})
 }
 
-// hole is a network that can swallow everything on the connections that exist, as a firewall does that has forgotten them.
+// hole is a network that can drop all packets of its connections, like a firewall that has lost its
+// state.
 type hole struct {
 	mu    sync.Mutex
 	conns []*holeConn
@@ -377,7 +401,7 @@ func TestHalfOpenConnectionIsNoticed(t *testing.T) {
 		opts := unhurried(protocol)
 		opts.DialContext = network.dial
 
-		// Each protocol has one way to notice, and the time that a busy machine needs for a request beside it.
+		// Each protocol has one way to detect it. The rest is time for a request on a busy machine.
 		if protocol == httpmtls.HTTP1 {
 			opts.Timeout = 3 * time.Second
 		} else {
@@ -392,7 +416,7 @@ func TestHalfOpenConnectionIsNoticed(t *testing.T) {
 
 		network.swallow()
 
-		// HTTP/1.1 can not know before the request has timed out. Pings can, so that a short retry may already succeed.
+		// HTTP/1.1 detects it by the timeout of the request. Pings are faster, so a retry may succeed.
 		if err := forward(t, forwarder, event("lost")); err == nil && protocol == httpmtls.HTTP1 {
 			t.Error("want a timeout")
 		} else if err != nil && core.IsPermanent(err) {
@@ -407,7 +431,7 @@ func TestHalfOpenConnectionIsNoticed(t *testing.T) {
 	})
 }
 
-// A dead connection costs one request its time, and not all those until a ping finds out.
+// A dead connection costs one request its time. Other requests do not wait for a ping.
 func TestConnectionIsLeftAfterATimeout(t *testing.T) {
 	t.Parallel()
 	eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
@@ -441,7 +465,7 @@ func TestConnectionIsLeftAfterATimeout(t *testing.T) {
 	})
 }
 
-// TestStaleConnectionCostsNoRetry has the server close a kept-alive connection at the moment of the next request.
+// The server closes an idle connection at the moment of the next request.
 func TestStaleConnectionCostsNoRetry(t *testing.T) {
 	t.Parallel()
 
@@ -468,7 +492,8 @@ func TestStaleConnectionCostsNoRetry(t *testing.T) {
 	}
 }
 
-// TestCutsUnderLoad resets all connections again and again: every request has its answer soon, and none hangs.
+// TestCutsUnderLoad resets all connections repeatedly. Every request gets its answer soon, and none
+// blocks.
 func TestCutsUnderLoad(t *testing.T) {
 	t.Parallel()
 	eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
@@ -499,7 +524,7 @@ func TestCutsUnderLoad(t *testing.T) {
 
 					failed.Add(1)
 
-					if reason := core.Reason(err); reason == httpmtls.ReasonTimeout {
+					if reason := core.Reason(err); reason == "timeout" {
 						t.Errorf("a request hung: %v", err)
 					}
 				}

@@ -11,6 +11,7 @@ import (
 	"time"
 )
 
+// defaultPoll is shorter than the period of a kubelet, which updates a volume about once a minute.
 const defaultPoll = 5 * time.Second
 
 // FilesOptions are the optional settings of [Files]. The zero value is the documented default.
@@ -28,47 +29,46 @@ type FilesHooks struct {
 	// Reloaded is called when a new generation is in use, with the end of its certificate's
 	// validity. Without a certificate that is the zero time.
 	Reloaded func(notAfter time.Time)
-	// Refused is called once per distinct failure, with its Problem constant. The last good
-	// generation stays in use.
+	// Refused is called once per distinct failure with its problem (see [MaterialError]). The last
+	// good generation stays in use.
 	Refused func(problem string)
 }
 
+// withDefaults returns a copy with all defaults set.
 func (o FilesOptions) withDefaults() FilesOptions {
 	o.Poll = cmp.Or(o.Poll, defaultPoll)
-
 	if o.Hooks.Reloaded == nil {
 		o.Hooks.Reloaded = func(time.Time) {}
 	}
-
 	if o.Hooks.Refused == nil {
 		o.Hooks.Refused = func(string) {}
 	}
-
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-
 	return o
 }
 
+// validate refuses a negative time.
 func (o FilesOptions) validate() error {
 	if o.Poll < 0 {
 		return fmt.Errorf("httpmtls: option Poll is %v, want more than 0", o.Poll)
 	}
-
 	return nil
 }
 
-// Files is a [Source] that reads its files again and again while [Files.Start] runs. New key
-// material is in use one [FilesOptions.Poll] after its files changed, at the latest. Broken files
-// never replace sound material. All methods are safe for concurrent use.
+// Files is a [Source] that reads its files repeatedly while [Files.Start] runs. New key material is
+// in use one [FilesOptions.Poll] after its files changed, at the latest. Broken files never replace
+// valid material. All methods are safe for concurrent use.
 type Files struct {
 	paths Paths
 	opts  FilesOptions
 
+	// current is replaced as a whole, so that readers never see two generations.
 	current atomic.Pointer[generation]
 
-	mu      sync.Mutex // held while reading
+	mu sync.Mutex // held while reading
+	// refused is the failure that was reported last.
 	refused refusal
 }
 
@@ -108,10 +108,10 @@ func NewFiles(paths Paths, opts FilesOptions) (*Files, error) {
 
 	f := &Files{paths: paths, opts: opts}
 	f.current.Store(first)
-
 	return f, nil
 }
 
+// newGeneration parses the files at this moment.
 func newGeneration(paths Paths, files snapshot) (*generation, error) {
 	now := time.Now()
 
@@ -119,7 +119,6 @@ func newGeneration(paths Paths, files snapshot) (*generation, error) {
 	if err != nil {
 		return nil, err
 	}
-
 	return &generation{material: material, files: files, loaded: now}, nil
 }
 
@@ -139,22 +138,19 @@ type Status struct {
 // Status returns the material in use and the fault of the present files.
 func (f *Files) Status() Status {
 	g := f.current.Load()
-
 	return Status{Material: g.material, Loaded: g.loaded, Err: g.err}
 }
 
-// NeedLeaderElection returns false. A manager of controller-runtime calls Start on every replica, so
-// that a standby never serves an old certificate.
+// NeedLeaderElection returns false. A manager of controller-runtime then calls Start on every
+// replica, so that a standby never serves an old certificate.
 func (*Files) NeedLeaderElection() bool { return false }
 
 // Start reads the files every [FilesOptions.Poll] until ctx ends, and then returns nil.
 func (f *Files) Start(ctx context.Context) error {
 	poll := time.NewTicker(f.opts.Poll)
 	defer poll.Stop()
-
 	for {
 		_ = f.Reload() // It reports its error itself, and Status has it.
-
 		select {
 		case <-ctx.Done():
 			return nil
@@ -174,10 +170,8 @@ func (f *Files) Reload() error {
 	if err != nil {
 		return f.refuse(files, err)
 	}
-
 	if files.equal(old.files) {
 		f.keep(old)
-
 		return nil
 	}
 
@@ -187,7 +181,6 @@ func (f *Files) Reload() error {
 	}
 
 	f.accept(next)
-
 	return nil
 }
 
@@ -197,12 +190,14 @@ func (f *Files) keep(old *generation) {
 		return
 	}
 
+	// A later failure is reported again.
 	f.refused = refusal{}
 	f.current.Store(&generation{material: old.material, files: old.files, loaded: old.loaded})
 	f.opts.Logger.Info("key material on disk equals the material in use again",
 		slog.String("fingerprint", old.material.Fingerprint))
 }
 
+// accept puts a new generation in use, and reports it.
 func (f *Files) accept(next *generation) {
 	f.refused = refusal{}
 	f.current.Store(next)
@@ -213,11 +208,11 @@ func (f *Files) accept(next *generation) {
 	f.opts.Hooks.Reloaded(next.material.NotAfter)
 }
 
+// refuse stores the error for Status, and reports it unless the same files failed in the same way.
 func (f *Files) refuse(files snapshot, err error) error {
 	old := *f.current.Load()
 	old.err = err
 	f.current.Store(&old)
-
 	if f.refused.message == err.Error() && f.refused.files.equal(files) {
 		return err
 	}
@@ -228,14 +223,13 @@ func (f *Files) refuse(files snapshot, err error) error {
 		slog.String("fingerprint", old.material.Fingerprint),
 		slog.Time("not_after", old.material.NotAfter))
 	f.opts.Hooks.Refused(problemOf(err))
-
 	return err
 }
 
+// problemOf returns the label of an error.
 func problemOf(err error) string {
 	if material, ok := errors.AsType[*MaterialError](err); ok {
 		return material.Problem
 	}
-
 	return ProblemUnreadable
 }

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestGenerationsNeverMix reads a CA and a certificate while somebody replaces both.
+// TestGenerationsNeverMix reads a CA and a certificate while both are replaced.
 func TestGenerationsNeverMix(t *testing.T) {
 	t.Parallel()
 
@@ -24,7 +24,11 @@ func TestGenerationsNeverMix(t *testing.T) {
 		"swapped in later readings": {[]any{old, mixed, next}, next, nil},
 		"gone for a moment":         {[]any{gone, next}, next, nil},
 		"gone":                      {[]any{gone}, snapshot{}, gone},
-		"never quiet":               {[]any{old, next, old, next, old, next, old, next, old, next}, snapshot{}, errChanging},
+		"never quiet": {
+			[]any{old, next, old, next, old, next, old, next, old, next},
+			snapshot{},
+			errChanging,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

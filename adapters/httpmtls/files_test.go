@@ -18,7 +18,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
 )
 
-// fixture is files in a secret volume, and what was reported of them.
+// fixture has files in a secret volume, and the calls of the hooks.
 type fixture struct {
 	*httpmtls.Files
 
@@ -59,7 +59,8 @@ func newFixture(t *testing.T, opts httpmtls.FilesOptions) *fixture {
 	f.rotate(t)
 
 	opts.Hooks = httpmtls.FilesHooks{
-		Reloaded: func(notAfter time.Time) { f.reloaded <- notAfter }, Refused: func(problem string) { f.refused <- problem },
+		Reloaded: func(notAfter time.Time) { f.reloaded <- notAfter },
+		Refused:  func(problem string) { f.refused <- problem },
 	}
 	opts.Logger = slog.New(slog.NewTextHandler(f.log, nil))
 
@@ -149,7 +150,8 @@ func TestFilesReload(t *testing.T) {
 	}
 
 	second := must(f.Material())
-	if !second.Certificate.Leaf.Equal(leaf.Certificate()) || !receive(t, f.reloaded).Equal(leaf.Certificate().NotAfter) {
+	if !second.Certificate.Leaf.Equal(leaf.Certificate()) ||
+		!receive(t, f.reloaded).Equal(leaf.Certificate().NotAfter) {
 		t.Error("the material is not the new one, or was not reported")
 	}
 
@@ -167,32 +169,32 @@ func TestFilesKeepLastGood(t *testing.T) {
 		problem string
 		spoil   func(ca *testpki.CA, files map[string][]byte)
 	}{
-		"half-written certificate": {httpmtls.ProblemMalformed, func(_ *testpki.CA, files map[string][]byte) {
-			files[testpki.FileCert] = files[testpki.FileCert][:100]
+		"half-written certificate": {"malformed", func(_ *testpki.CA, files map[string][]byte) {
+			files["tls.crt"] = files["tls.crt"][:100]
 		}},
-		"half-written key": {httpmtls.ProblemMalformed, func(_ *testpki.CA, files map[string][]byte) {
-			files[testpki.FileKey] = files[testpki.FileKey][:100]
+		"half-written key": {"malformed", func(_ *testpki.CA, files map[string][]byte) {
+			files["tls.key"] = files["tls.key"][:100]
 		}},
-		"half-written CA": {httpmtls.ProblemMalformed, func(_ *testpki.CA, files map[string][]byte) {
-			files[testpki.FileCA] = files[testpki.FileCA][:100]
+		"half-written CA": {"malformed", func(_ *testpki.CA, files map[string][]byte) {
+			files["ca.crt"] = files["ca.crt"][:100]
 		}},
-		"empty": {httpmtls.ProblemEmpty, func(_ *testpki.CA, files map[string][]byte) { files[testpki.FileCA] = nil }},
+		"empty": {"empty", func(_ *testpki.CA, files map[string][]byte) { files["ca.crt"] = nil }},
 		"missing": {httpmtls.ProblemUnreadable, func(_ *testpki.CA, files map[string][]byte) {
-			delete(files, testpki.FileKey)
+			delete(files, "tls.key")
 		}},
 		"huge": {httpmtls.ProblemUnreadable, func(_ *testpki.CA, files map[string][]byte) {
-			files[testpki.FileCA] = bytes.Repeat([]byte("x"), 2<<20)
+			files["ca.crt"] = bytes.Repeat([]byte("x"), 2<<20)
 		}},
-		"key of another": {httpmtls.ProblemMismatch, func(ca *testpki.CA, files map[string][]byte) {
-			files[testpki.FileKey] = must(must(ca.Client("other", testpki.Options{})).KeyPEM())
+		"key of another": {"mismatch", func(ca *testpki.CA, files map[string][]byte) {
+			files["tls.key"] = must(must(ca.Client("other", testpki.Options{})).KeyPEM())
 		}},
-		"expired": {httpmtls.ProblemExpired, func(ca *testpki.CA, files map[string][]byte) {
+		"expired": {"expired", func(ca *testpki.CA, files map[string][]byte) {
 			leaf := must(ca.Client(runtime1, testpki.Options{NotAfter: past}))
-			files[testpki.FileCert], files[testpki.FileKey] = leaf.CertPEM(), must(leaf.KeyPEM())
+			files["tls.crt"], files["tls.key"] = leaf.CertPEM(), must(leaf.KeyPEM())
 		}},
-		"not yet valid": {httpmtls.ProblemNotYetValid, func(ca *testpki.CA, files map[string][]byte) {
+		"not yet valid": {"not_yet_valid", func(ca *testpki.CA, files map[string][]byte) {
 			leaf := must(ca.Client(runtime1, testpki.Options{NotBefore: future}))
-			files[testpki.FileCert], files[testpki.FileKey] = leaf.CertPEM(), must(leaf.KeyPEM())
+			files["tls.crt"], files["tls.key"] = leaf.CertPEM(), must(leaf.KeyPEM())
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -209,11 +211,13 @@ func TestFilesKeepLastGood(t *testing.T) {
 				err := f.Reload()
 
 				failure, ok := errors.AsType[*httpmtls.MaterialError](err)
-				if !ok || failure.Problem != tc.problem || !strings.HasPrefix(failure.File, filepath.Dir(f.paths().CA)) {
+				if !ok || failure.Problem != tc.problem ||
+					!strings.HasPrefix(failure.File, filepath.Dir(f.paths().CA)) {
 					t.Fatalf("Reload = %v, want the file that is %s", err, tc.problem)
 				}
 
-				if status := f.Status(); status.Material != good || !errors.Is(status.Err, err) || must(f.Material()) != good {
+				if status := f.Status(); status.Material != good || !errors.Is(status.Err, err) ||
+					must(f.Material()) != good {
 					t.Errorf("status %+v, want the last good material and the error", status)
 				}
 			}
@@ -246,7 +250,7 @@ func TestFilesReportDistinctFailuresOnceEach(t *testing.T) {
 	sound := must(testpki.Files(must(f.ca.Client(runtime1, testpki.Options{})), f.ca))
 
 	for _, broken := range []string{"one", "one", "two", ""} {
-		sound[testpki.FileCA] = []byte(broken)
+		sound["ca.crt"] = []byte(broken)
 		f.write(t, sound)
 
 		_ = f.Reload()
@@ -261,7 +265,7 @@ func TestFilesReportDistinctFailuresOnceEach(t *testing.T) {
 	}
 }
 
-// An expired certificate stays broken in the same way at each reading.
+// An expired certificate is broken in the same way at each reading.
 func TestFilesReportExpiryOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -283,7 +287,7 @@ func TestFilesReportExpiryOnce(t *testing.T) {
 	})
 }
 
-func TestBrokenAndBackToTheSame(t *testing.T) {
+func TestBrokenFilesAreRestored(t *testing.T) {
 	t.Parallel()
 
 	f := newFixture(t, httpmtls.FilesOptions{})
@@ -326,7 +330,7 @@ func TestFilesBecomeValid(t *testing.T) {
 	})
 }
 
-// The certificate in use expires while its files stay as they are. There is nothing better to use.
+// The certificate in use expires while its files stay the same. There is no better one.
 func TestFilesKeepMaterialThatExpiresInUse(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -346,7 +350,7 @@ func TestFilesKeepMaterialThatExpiresInUse(t *testing.T) {
 	})
 }
 
-// New material is in use 10 s after its files changed, by default.
+// By default, new material is in use 10 s after its files changed.
 func TestFilesAreInUseWithin10Seconds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -362,14 +366,16 @@ func TestFilesAreInUseWithin10Seconds(t *testing.T) {
 			leaf, changed := f.rotate(t), time.Now()
 			receive(t, f.reloaded)
 
-			if took := time.Since(changed); took > bound || !must(f.Material()).Certificate.Leaf.Equal(leaf.Certificate()) {
+			if took := time.Since(changed); took > bound ||
+				!must(f.Material()).Certificate.Leaf.Equal(leaf.Certificate()) {
 				t.Errorf("in use after %v, want at most %v", took, bound)
 			}
 		}
 	})
 }
 
-// An operator's manager starts it on every replica: a standby must not serve an expired certificate.
+// A manager of controller-runtime starts it on every replica. A standby must not serve an expired
+// certificate.
 func TestFilesNeedNoLeaderElection(t *testing.T) {
 	t.Parallel()
 
@@ -396,14 +402,14 @@ func TestFilesFollowVolume(t *testing.T) {
 		}
 	}
 
-	f.write(t, map[string][]byte{testpki.FileCA: []byte("broken")})
+	f.write(t, map[string][]byte{"ca.crt": []byte("broken")})
 
 	if problem := receive(t, f.refused); problem == "" {
 		t.Error("want a problem")
 	}
 }
 
-// TestFilesFollowPlainFiles writes one file after the other, in directories of their own.
+// TestFilesFollowPlainFiles writes one file after the other, each in a directory of its own.
 func TestFilesFollowPlainFiles(t *testing.T) {
 	t.Parallel()
 
@@ -468,9 +474,10 @@ func TestFilesFollowReplacedDirectory(t *testing.T) {
 
 	caPath, certPath, keyPath := testpki.NewVolume(dir).Paths()
 	reloaded := make(chan time.Time, 10)
-	files := must(httpmtls.NewFiles(httpmtls.Paths{CA: caPath, Certificate: certPath, Key: keyPath}, httpmtls.FilesOptions{
-		Poll: 20 * time.Millisecond, Hooks: httpmtls.FilesHooks{Reloaded: func(at time.Time) { reloaded <- at }},
-	}))
+	files := must(httpmtls.NewFiles(httpmtls.Paths{CA: caPath, Certificate: certPath, Key: keyPath},
+		httpmtls.FilesOptions{
+			Poll: 20 * time.Millisecond, Hooks: httpmtls.FilesHooks{Reloaded: func(at time.Time) { reloaded <- at }},
+		}))
 	start(t, files.Start)
 
 	leaf := fill(filepath.Join(parent, "next"))
@@ -498,10 +505,14 @@ func TestNewFilesRefuses(t *testing.T) {
 		opts  httpmtls.FilesOptions
 		want  string
 	}{
-		"nothing":     {httpmtls.Paths{}, httpmtls.FilesOptions{}, "no key material"},
-		"no key":      {httpmtls.Paths{CA: ca, Certificate: cert}, httpmtls.FilesOptions{}, "want both or none"},
-		"missing":     {httpmtls.Paths{CA: missing, Certificate: cert, Key: key}, httpmtls.FilesOptions{}, missing},
-		"mixed up":    {httpmtls.Paths{CA: ca, Certificate: key, Key: cert}, httpmtls.FilesOptions{}, key + " is malformed"},
+		"nothing": {httpmtls.Paths{}, httpmtls.FilesOptions{}, "no key material"},
+		"no key":  {httpmtls.Paths{CA: ca, Certificate: cert}, httpmtls.FilesOptions{}, "want both or none"},
+		"missing": {httpmtls.Paths{CA: missing, Certificate: cert, Key: key}, httpmtls.FilesOptions{}, missing},
+		"mixed up": {
+			httpmtls.Paths{CA: ca, Certificate: key, Key: cert},
+			httpmtls.FilesOptions{},
+			key + " is malformed",
+		},
 		"directory":   {httpmtls.Paths{CA: t.TempDir()}, httpmtls.FilesOptions{}, "unreadable"},
 		"option Poll": {httpmtls.Paths{CA: ca}, httpmtls.FilesOptions{Poll: -1}, "Poll"},
 	} {

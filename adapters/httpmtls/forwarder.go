@@ -17,31 +17,39 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 )
 
-// Forwarder is a [core.Forwarder] over HTTPS with a client certificate. Make one per control plane: all
-// callers share its connections, which are reused. A new generation of key material means new
-// connections; requests under way end on the old ones.
+// Forwarder is a [core.Forwarder] over HTTPS with a client certificate. Create one per control
+// plane with [NewForwarder]. It is safe for concurrent use, and all callers share its connections.
 //
-// Each Forward makes one request. Events that do not fit into it are named with [core.ErrNotSent], those
-// that the receiver refuses for themselves or the contract cannot carry with an [*Error]. An [*Error] for
-// the whole batch belongs to the sender, the manager or the path.
+// A new generation of key material gets new connections. Requests in flight end on the old ones.
+//
+// Each call of Forward makes one request, and one more if the key material was replaced meanwhile.
+// Its errors implement [core.Retryable], [core.RetryAfterer] and [core.Reasoner]. Events that do
+// not fit into the request are returned as [core.ErrNotSent] in [core.EventErrors]. Events that the
+// receiver refuses, or that the contract cannot carry, have errors of their own there. Any other
+// error is of the whole batch: of the sender, the manager or the path.
 type Forwarder struct {
+	// source is asked for each request, so that new material is used at once.
 	source  Source
 	address *url.URL
 	version contract.Version
 	opts    Options
-	slots   chan struct{} // one per request under way
+	// slots has one element per request in flight.
+	slots chan struct{}
 
-	mu     sync.Mutex
-	pool   *pool // nil before the first request
+	mu sync.Mutex
+	// pool is nil before the first request.
+	pool   *pool
 	closed bool
 }
 
 var _ core.Forwarder = (*Forwarder)(nil)
 
+// errClosed is returned for a request after Close.
 var errClosed = errors.New("the forwarder is closed")
 
-// NewForwarder returns a forwarder to the control plane at address, which is host, host:port or https://host:port, without touching the
-// network. It fails on a wrong address, contract or option, and when source has no certificate and CA bundle.
+// NewForwarder returns a forwarder to the control plane at address, which is host, host:port or
+// https://host:port. It does not use the network. It fails on a wrong address, contract or option,
+// and if source has no certificate or no CA bundle.
 func NewForwarder(source Source, address string, version contract.Version, opts Options) (*Forwarder, error) {
 	target, err := parseAddress(address)
 	if err != nil {
@@ -52,68 +60,69 @@ func NewForwarder(source Source, address string, version contract.Version, opts 
 	if err := opts.validate(); err != nil {
 		return nil, err
 	}
-
 	if _, err := contract.ParseVersion(string(version)); err != nil {
 		return nil, fmt.Errorf("httpmtls: %w", err)
 	}
-
 	if _, err := ClientTLSConfig(source, opts.ServerName); err != nil {
 		return nil, err
 	}
-
-	return &Forwarder{source: source, address: target, version: version, opts: opts, slots: make(chan struct{}, opts.InFlight)}, nil
+	return &Forwarder{
+		source: source, address: target, version: version, opts: opts, slots: make(chan struct{}, opts.InFlight),
+	}, nil
 }
 
-// Forward implements [core.Forwarder].
+// Forward implements [core.Forwarder]. It blocks until the answer arrives, ctx ends or
+// [Options.Timeout] has passed. An empty batch is not sent.
 func (f *Forwarder) Forward(ctx context.Context, manager core.Manager, batch core.Batch) error {
-	if f.version.Numbered() {
-		batch = f.claim(batch)
-	} else {
-		batch.Heartbeat = nil
-	}
-
+	batch = f.prepare(batch)
 	if batch.IsEmpty() {
 		return nil
 	}
 
 	manager, err := core.ParseManager(string(manager)) // It becomes part of a URL.
 	if err != nil {
-		return &Error{Method: http.MethodPost, URL: f.address.String(), Err: err, reason: ReasonInvalidManager, permanent: true}
+		return permanent(f.address, reasonInvalidManager, err)
 	}
 
 	target := f.address.JoinPath(f.version.Path(manager))
-
 	encoded, err := f.version.Encode(&batch)
 	if err != nil {
-		return unsendable(target, err)
+		return permanent(target, reasonUnsendable, err)
 	}
-
 	for i, err := range encoded.Failed {
+		// An event that does not fit is sent with the next batch. The others are permanent.
 		if !errors.Is(err, core.ErrNotSent) {
-			encoded.Failed[i] = unsendable(target, err)
+			encoded.Failed[i] = permanent(target, reasonUnsendable, err)
 		}
 	}
-
 	if encoded.Body == nil {
 		return encoded.Failed
 	}
-
 	return merge(encoded.Failed, f.send(ctx, target, &message{&encoded, len(batch.Events)}))
 }
 
-// message is an encoded batch on its way.
+// prepare returns the batch as the contract carries it: with claims, or without a heartbeat.
+func (f *Forwarder) prepare(batch core.Batch) core.Batch {
+	if f.version.Numbered() {
+		return f.claim(batch)
+	}
+	batch.Heartbeat = nil
+	return batch
+}
+
+// message is an encoded batch that is being sent.
 type message struct {
 	*contract.Request
 
-	events int // of the batch
+	// events is the number of events in the batch.
+	events int
 }
 
-// elements returns the number of elements in the body.
+// elements returns the number of elements in the body, which is that of the events and heartbeats.
 func (m *message) elements() int {
 	if m.Heartbeat {
 		return len(m.Sent) + 1
 	}
-
 	return len(m.Sent)
 }
 
@@ -122,14 +131,12 @@ func (m *message) index(element int) int {
 	if element < len(m.Sent) {
 		return m.Sent[element]
 	}
-
 	return m.events
 }
 
-// merge joins the events that were not sent and the answer to the others.
+// merge joins the events that were not sent with the answer to the others.
 func merge(unsent core.EventErrors, err error) error {
 	refused, partial := errors.AsType[core.EventErrors](err)
-
 	switch {
 	case len(unsent) == 0, err != nil && !partial:
 		return err
@@ -139,67 +146,62 @@ func merge(unsent core.EventErrors, err error) error {
 
 	all := maps.Clone(unsent)
 	maps.Copy(all, refused)
-
 	return all
 }
 
-func unsendable(target *url.URL, err error) error {
-	return &Error{Method: http.MethodPost, URL: target.String(), Err: err, reason: ReasonUnsendable, permanent: true}
+// permanent returns the error of a request that was not sent, and never can be.
+func permanent(target *url.URL, reason string, err error) error {
+	return &requestError{Method: http.MethodPost, URL: target.String(), Err: err, reason: reason, permanent: true}
 }
 
-// claim returns the batch with our identity, and with IDs where events have none.
+// claim returns the batch with the identity of this runtime, and with IDs for events without one.
 func (f *Forwarder) claim(batch core.Batch) core.Batch {
 	batch.Source = cmp.Or(batch.Source, f.identity())
 	batch.Events = slices.Clone(batch.Events)
-
 	for i := range batch.Events {
+		// CloudEvents require an ID.
 		if batch.Events[i].ID == "" {
 			batch.Events[i].ID = rand.Text()
 		}
 	}
-
 	return batch
 }
 
-// identity is the identity in the current certificate, unless the options state one.
+// identity returns the option, or else the Common Name of the present certificate.
 func (f *Forwarder) identity() core.RuntimeID {
 	material, err := f.source.Material()
 	if f.opts.Identity != "" || err != nil || material.Certificate == nil || material.Certificate.Leaf == nil {
 		return f.opts.Identity
 	}
-
 	return core.RuntimeID(material.Certificate.Leaf.Subject.CommonName)
 }
 
-// Close closes all connections, those of requests under way as soon as they are done. It does not wait for them. Later
-// requests fail. It returns nil.
+// Close closes all connections, and those with requests in flight when they end. It does not wait
+// for them. Later requests fail. It returns nil.
 func (f *Forwarder) Close() error {
 	f.mu.Lock()
 	old := f.pool
 	f.pool, f.closed = nil, true
 	f.mu.Unlock()
-
 	if old != nil {
 		old.retire()
 	}
-
 	return nil
 }
 
-// acquire returns the connections for the key material of now. The caller must release them.
+// acquire returns the connections for the present key material. The caller must release them.
 func (f *Forwarder) acquire() (*pool, error) {
 	material, err := f.source.Material()
 	if err != nil {
-		return nil, err //nolint:wrapcheck // The caller wraps it.
+		return nil, err // The caller wraps it.
 	}
 
 	f.mu.Lock()
 	defer f.mu.Unlock()
-
 	if f.closed {
 		return nil, errClosed
 	}
-
+	// A source returns the same pointer for the same generation.
 	if f.pool == nil || f.pool.material != material {
 		if err := f.renew(material); err != nil {
 			return nil, err
@@ -207,12 +209,11 @@ func (f *Forwarder) acquire() (*pool, error) {
 	}
 
 	f.pool.use()
-
 	return f.pool, nil
 }
 
-// leave gives up connections on which a request timed out, as they may be dead without a word: the next request shall not wait for a
-// ping to find out. Those under way on them go on.
+// leave gives up connections on which a request timed out, because they may be dead. Otherwise the
+// next request would wait for a ping. Other requests on them continue.
 func (f *Forwarder) leave(old *pool) {
 	f.mu.Lock()
 	if f.pool == old {
@@ -223,19 +224,18 @@ func (f *Forwarder) leave(old *pool) {
 	old.retire()
 }
 
-// renew swaps the connections. The caller holds the lock.
+// renew replaces the connections. The caller must hold the lock.
 func (f *Forwarder) renew(material *Material) error {
 	next, err := newPool(material, f.opts)
 	if err != nil {
 		return err
 	}
-
 	if f.pool != nil {
-		f.opts.Logger.Info("new key material, new connections to the control plane", slog.String("fingerprint", material.Fingerprint))
+		f.opts.Logger.Info("new key material, new connections to the control plane",
+			slog.String("fingerprint", material.Fingerprint))
 		f.pool.retire()
 	}
 
 	f.pool = next
-
 	return nil
 }

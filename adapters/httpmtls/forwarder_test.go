@@ -44,7 +44,8 @@ func TestOneConnectionForAThousandEvents(t *testing.T) {
 			}
 		}
 
-		// With HTTP/1.1, net/http gives a connection up whose answer comes 50 ms before its writing goroutine got to run, which busy machines do.
+		// With HTTP/1.1, net/http closes a connection if the answer arrives 50 ms before its writing
+		// goroutine runs, which happens on busy machines.
 		limit := map[httpmtls.Protocol]int64{httpmtls.HTTP2: 1, httpmtls.HTTP1: 10}[protocol]
 		if n := end.connections.Load(); n > limit {
 			t.Errorf("1000 events took %d connections, want at most %d", n, limit)
@@ -76,9 +77,9 @@ func TestConnectionsAreBoundedWhenManyForwardAtOnce(t *testing.T) {
 
 		group.Wait()
 
-		// The far end may hear of the end of a connection after the next one has begun.
+		// The far end may notice the end of a connection after the next one has begun.
 		limit := map[httpmtls.Protocol]int{
-			httpmtls.HTTP2: 1, httpmtls.HTTP1: 2 * httpmtls.DefaultInFlightHTTP1,
+			httpmtls.HTTP2: 1, httpmtls.HTTP1: 2 * 8,
 		}[protocol]
 		if n := end.mostOpen(); n > limit {
 			t.Errorf("%d connections at once, want at most %d", n, limit)
@@ -98,7 +99,8 @@ func TestConnectionSurvivesRefusals(t *testing.T) {
 			w.WriteHeader(http.StatusServiceUnavailable)
 			_, _ = io.WriteString(w, strings.Repeat("x", 32<<10))
 		})
-		forwarder := newForwarder(t, keys.client, end.address(), httpmtls.Options{Protocol: protocol, RetryWait: time.Millisecond})
+		forwarder := newForwarder(t, keys.client, end.address(),
+			httpmtls.Options{Protocol: protocol, RetryWait: time.Millisecond})
 
 		for range 10 {
 			failure := failureOf(t, forward(t, forwarder, event("object")))
@@ -125,19 +127,23 @@ func TestRequest(t *testing.T) {
 			end := newFarEnd(t, keys.server, func(_ http.ResponseWriter, r *http.Request) {
 				body := must(io.ReadAll(r.Body))
 				batch, err := version.Decode(body)
-				got <- fmt.Sprint(r.Method, " ", r.URL.Path, " ", r.Header.Get("Content-Type"), " ", r.Header.Get("User-Agent"), " ",
-					r.Header.Values("Idempotency-Key"), " ", r.ContentLength == int64(len(body)), " ", r.TLS.PeerCertificates[0].Subject.CommonName, " ",
+				got <- fmt.Sprint(r.Method, " ", r.URL.Path, " ", r.Header.Get("Content-Type"), " ",
+					r.Header.Get("User-Agent"), " ",
+					r.Header.Values("Idempotency-Key"), " ", r.ContentLength == int64(len(body)), " ",
+					r.TLS.PeerCertificates[0].Subject.CommonName, " ",
 					batch.Events[0].Watched.Name, err)
 			})
 
-			forwarder := must(httpmtls.NewForwarder(keys.client, "https://"+end.address()+"/", version, httpmtls.Options{UserAgent: "agent/1"}))
+			forwarder := must(httpmtls.NewForwarder(keys.client, "https://"+end.address()+"/", version,
+				httpmtls.Options{UserAgent: "agent/1"}))
 			defer forwarder.Close()
 
 			if err := forward(t, forwarder, event("object")); err != nil {
 				t.Fatal(err)
 			}
 
-			want := fmt.Sprintf("POST %s %s agent/1 [] true skr-1 object<nil>", version.Path(manager), version.ContentType())
+			want := fmt.Sprintf("POST %s %s agent/1 [] true skr-1 object<nil>", version.Path(manager),
+				version.ContentType())
 			if diff := cmp.Diff(want, <-got); diff != "" {
 				t.Error(diff)
 			}
@@ -152,9 +158,12 @@ func TestInvalidManagerReachesNoURL(t *testing.T) {
 	end := newFarEnd(t, keys.server, func(_ http.ResponseWriter, r *http.Request) { t.Errorf("reached %s", r.URL) })
 	forwarder := newForwarder(t, keys.client, end.address(), httpmtls.Options{})
 
-	for _, name := range []core.Manager{"", "..", "a/b", "%2F", "a?b", "A", "ä", "a\r\nHost: b", core.Manager(strings.Repeat("a", 300))} {
+	for _, name := range []core.Manager{
+		"", "..", "a/b", "%2F", "a?b", "A", "ä", "a\r\nHost: b",
+		core.Manager(strings.Repeat("a", 300)),
+	} {
 		err := forwarder.Forward(t.Context(), name, core.NewBatch(event("object")))
-		if !errors.Is(err, core.ErrInvalidManager) || !core.IsPermanent(err) || core.Reason(err) != httpmtls.ReasonInvalidManager {
+		if !errors.Is(err, core.ErrInvalidManager) || !core.IsPermanent(err) || core.Reason(err) != "invalid_manager" {
 			t.Errorf("manager %q: %v, want a permanent error that is ErrInvalidManager", name, err)
 		}
 	}
@@ -184,29 +193,60 @@ func TestAnswers(t *testing.T) {
 		is     error
 		want   answer
 	}{
-		"300":           {300, nil, nil, answer{false, false, "redirect", 0, 1}},
-		"302":           {302, http.Header{"Location": {"/elsewhere"}}, nil, answer{false, false, "redirect", 0, 1}},
-		"307":           {307, http.Header{"Location": {"/elsewhere"}}, nil, answer{false, false, "redirect", 0, 1}},
-		"400":           {400, nil, nil, answer{true, true, "malformed", 0, 1}},
-		"400 of nginx":  {400, html, nil, answer{false, false, "gateway_refused", 30 * time.Second, 1}},
-		"401":           {401, nil, core.ErrUnauthenticated, answer{false, false, "unauthenticated", 30 * time.Second, 1}},
-		"401 with":      {401, http.Header{"Retry-After": {"7"}}, core.ErrUnauthenticated, answer{false, false, "unauthenticated", 7 * time.Second, 1}},
-		"403":           {403, nil, core.ErrForbidden, answer{false, true, "forbidden", 30 * time.Second, 1}},
-		"404":           {404, nil, nil, answer{false, false, "unknown_manager", 0, 1}},
-		"405":           {405, nil, nil, answer{false, false, "client_error", 0, 1}},
-		"408":           {408, nil, nil, answer{false, false, "client_error", 0, 1}},
-		"413":           {413, nil, nil, answer{true, true, "too_large", 0, 1}},
-		"415":           {415, nil, nil, answer{true, true, "unsupported_media_type", 0, 1}},
-		"429":           {429, http.Header{"Retry-After": {"3"}}, core.ErrNotReady, answer{false, false, "too_fast", 3 * time.Second, 1}},
-		"429 without":   {429, nil, core.ErrNotReady, answer{false, false, "too_fast", 0, 1}},
-		"500":           {500, nil, nil, answer{false, false, "server_error", 0, 1}},
-		"502":           {502, nil, nil, answer{false, false, "server_error", 0, 3}},
-		"503":           {503, nil, core.ErrNotReady, answer{false, false, "not_ready", 0, 3}},
-		"503 with":      {503, http.Header{"Retry-After": {"12"}}, core.ErrNotReady, answer{false, false, "not_ready", 12 * time.Second, 1}},
-		"503 with date": {503, http.Header{"Date": {date.Format(http.TimeFormat)}, "Retry-After": {date.Add(time.Minute).Format(http.TimeFormat)}}, core.ErrNotReady, answer{false, false, "not_ready", time.Minute, 1}},
-		"503 for ever":  {503, http.Header{"Retry-After": {"99999999999999999999"}}, core.ErrNotReady, answer{false, false, "not_ready", 5 * time.Minute, 1}},
-		"504":           {504, nil, nil, answer{false, false, "server_error", 0, 1}},
-		"599":           {599, nil, nil, answer{false, false, "server_error", 0, 1}},
+		"300":          {300, nil, nil, answer{false, false, "redirect", 0, 1}},
+		"302":          {302, http.Header{"Location": {"/elsewhere"}}, nil, answer{false, false, "redirect", 0, 1}},
+		"307":          {307, http.Header{"Location": {"/elsewhere"}}, nil, answer{false, false, "redirect", 0, 1}},
+		"400":          {400, nil, nil, answer{true, true, "malformed", 0, 1}},
+		"400 of nginx": {400, html, nil, answer{false, false, "gateway_refused", 30 * time.Second, 1}},
+		"401": {
+			401, nil, core.ErrUnauthenticated,
+			answer{false, false, "unauthenticated", 30 * time.Second, 1},
+		},
+		"401 with": {
+			401,
+			http.Header{"Retry-After": {"7"}},
+			core.ErrUnauthenticated,
+			answer{false, false, "unauthenticated", 7 * time.Second, 1},
+		},
+		"403": {403, nil, core.ErrForbidden, answer{false, true, "forbidden", 30 * time.Second, 1}},
+		"404": {404, nil, nil, answer{false, false, "unknown_manager", 0, 1}},
+		"405": {405, nil, nil, answer{false, false, "client_error", 0, 1}},
+		"408": {408, nil, nil, answer{false, false, "client_error", 0, 1}},
+		"413": {413, nil, nil, answer{true, true, "too_large", 0, 1}},
+		"415": {415, nil, nil, answer{true, true, "unsupported_media_type", 0, 1}},
+		"429": {
+			429,
+			http.Header{"Retry-After": {"3"}},
+			core.ErrNotReady,
+			answer{false, false, "too_fast", 3 * time.Second, 1},
+		},
+		"429 without": {429, nil, core.ErrNotReady, answer{false, false, "too_fast", 0, 1}},
+		"500":         {500, nil, nil, answer{false, false, "server_error", 0, 1}},
+		"502":         {502, nil, nil, answer{false, false, "server_error", 0, 3}},
+		"503":         {503, nil, core.ErrNotReady, answer{false, false, "not_ready", 0, 3}},
+		"503 with": {
+			503,
+			http.Header{"Retry-After": {"12"}},
+			core.ErrNotReady,
+			answer{false, false, "not_ready", 12 * time.Second, 1},
+		},
+		"503 with date": {
+			503,
+			http.Header{
+				"Date":        {date.Format(http.TimeFormat)},
+				"Retry-After": {date.Add(time.Minute).Format(http.TimeFormat)},
+			},
+			core.ErrNotReady,
+			answer{false, false, "not_ready", time.Minute, 1},
+		},
+		"503 for ever": {
+			503,
+			http.Header{"Retry-After": {"99999999999999999999"}},
+			core.ErrNotReady,
+			answer{false, false, "not_ready", 5 * time.Minute, 1},
+		},
+		"504": {504, nil, nil, answer{false, false, "server_error", 0, 1}},
+		"599": {599, nil, nil, answer{false, false, "server_error", 0, 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -223,11 +263,15 @@ func TestAnswers(t *testing.T) {
 				_, _ = io.WriteString(w, "because of "+r.URL.Path)
 			})
 
-			err := forward(t, newForwarder(t, keys.client, end.address(), httpmtls.Options{RetryWait: time.Millisecond}), event("object"))
+			err := forward(t, newForwarder(t, keys.client, end.address(),
+				httpmtls.Options{RetryWait: time.Millisecond}), event("object"))
 			some, oneEvent := errors.AsType[core.EventErrors](err)
 			failure := failureOf(t, err)
 
-			got := answer{core.IsPermanent(failure), oneEvent, core.Reason(failure), core.RetryAfter(failure), requests.Load()}
+			got := answer{
+				core.IsPermanent(failure), oneEvent, core.Reason(failure), core.RetryAfter(failure),
+				requests.Load(),
+			}
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("%v: %s", err, diff)
 			}
@@ -241,8 +285,9 @@ func TestAnswers(t *testing.T) {
 			}
 
 			if failure.Status != tc.status || failure.Method != http.MethodPost ||
-				failure.URL != end.URL+"/v2/lifecycle-manager/event" || failure.Body != "because of /v2/lifecycle-manager/event" {
-				t.Errorf("the error does not tell the request: %+v", failure)
+				failure.URL != end.URL+"/v2/lifecycle-manager/event" ||
+				failure.Body != "because of /v2/lifecycle-manager/event" {
+				t.Errorf("the error does not name the request: %+v", failure)
 			}
 		})
 	}
@@ -252,18 +297,19 @@ func TestRefusedRetryAfterOption(t *testing.T) {
 	t.Parallel()
 
 	keys := newPKI(t)
-	end := newFarEnd(t, keys.server, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) })
+	end := newFarEnd(t, keys.server, answerWith(http.StatusForbidden))
 
 	for option, want := range map[time.Duration]time.Duration{time.Minute: time.Minute, -1: 0} {
-		err := forward(t, newForwarder(t, keys.client, end.address(), httpmtls.Options{RefusedRetryAfter: option}), event("object"))
+		err := forward(t, newForwarder(t, keys.client, end.address(), httpmtls.Options{RefusedRetryAfter: option}),
+			event("object"))
 		if got := core.RetryAfter(failureOf(t, err)); got != want {
 			t.Errorf("option %v: RetryAfter %v, want %v", option, got, want)
 		}
 	}
 }
 
-// A contract that carries one event sends the first one, and names the others as not sent: they keep their
-// order.
+// A contract that carries one event sends the first one. It returns the others as not sent, in
+// their order.
 func TestSingleEventContractSendsTheFirst(t *testing.T) {
 	t.Parallel()
 
@@ -284,7 +330,8 @@ func TestSingleEventContractSendsTheFirst(t *testing.T) {
 				w.WriteHeader(status)
 			})
 
-			err := forward(t, newForwarder(t, keys.client, end.address(), httpmtls.Options{}), event("a"), event("b"), event("c"))
+			err := forward(t, newForwarder(t, keys.client, end.address(), httpmtls.Options{}), event("a"), event("b"),
+				event("c"))
 
 			var reasons map[int]string
 			if some, ok := errors.AsType[core.EventErrors](err); ok {
@@ -310,7 +357,8 @@ func TestUnsendableEventIsNotSent(t *testing.T) {
 
 	for _, e := range []core.WatchEvent{{}, event(strings.Repeat("x", 300))} {
 		failure := failureOf(t, forward(t, forwarder, e))
-		if !core.IsPermanent(failure) || core.Reason(failure) != httpmtls.ReasonUnsendable || !errors.Is(failure, contract.ErrMalformed) {
+		if !core.IsPermanent(failure) || core.Reason(failure) != "unsendable" ||
+			!errors.Is(failure, contract.ErrMalformed) {
 			t.Errorf("have %v, want a permanent error that is ErrMalformed", failure)
 		}
 	}
@@ -326,17 +374,18 @@ func TestRetriesEndWithDeadline(t *testing.T) {
 	var retried atomic.Int64
 
 	keys := newPKI(t)
-	end := newFarEnd(t, keys.server, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) })
+	end := newFarEnd(t, keys.server, answerWith(http.StatusServiceUnavailable))
 	forwarder := newForwarder(t, keys.client, end.address(), httpmtls.Options{
 		RetryWait: time.Hour, Hooks: httpmtls.Hooks{Retried: func(int) { retried.Add(1) }},
 	})
 
-	if failure := failureOf(t, forward(t, forwarder, event("object"))); failure.Status != http.StatusServiceUnavailable {
+	failure := failureOf(t, forward(t, forwarder, event("object")))
+	if failure.Status != http.StatusServiceUnavailable {
 		t.Errorf("have %v, want the 503 rather than the wait", failure)
 	}
 
 	if retried.Load() != 0 {
-		t.Error("a retry that can not end in time must not begin")
+		t.Error("a retry that cannot end in time must not begin")
 	}
 }
 
@@ -367,7 +416,8 @@ func TestShortRetrySucceeds(t *testing.T) {
 					}
 				})
 				forwarder := newForwarder(t, keys.client, end.address(), httpmtls.Options{
-					Protocol: protocol, RetryWait: time.Millisecond, Hooks: httpmtls.Hooks{Retried: func(status int) { retried <- status }},
+					Protocol: protocol, RetryWait: time.Millisecond,
+					Hooks: httpmtls.Hooks{Retried: func(status int) { retried <- status }},
 				})
 
 				if err := forward(t, forwarder, event("object")); err != nil {
@@ -397,7 +447,7 @@ func TestRedirectIsNotFollowed(t *testing.T) {
 	}
 }
 
-func TestProxyOnlyWhenAsked(t *testing.T) {
+func TestProxyOnlyIfConfigured(t *testing.T) {
 	proxy := must(net.Listen("tcp", "127.0.0.1:0"))
 	defer proxy.Close()
 
@@ -442,7 +492,7 @@ func TestClosed(t *testing.T) {
 
 		end.awaitOpen(t, 0)
 
-		if err := forward(t, forwarder, event("object")); core.Reason(err) != httpmtls.ReasonClosed || core.IsPermanent(err) {
+		if err := forward(t, forwarder, event("object")); core.Reason(err) != "closed" || core.IsPermanent(err) {
 			t.Errorf("have %v, want that it is closed", err)
 		}
 	})
@@ -486,7 +536,10 @@ func TestNewForwarderRefuses(t *testing.T) {
 		})
 	}
 
-	for _, address := range []string{"kcp", "kcp:443", "https://kcp", "https://kcp:8443/", "192.0.2.1:443", "[2001:db8::1]:443"} {
+	for _, address := range []string{
+		"kcp", "kcp:443", "https://kcp", "https://kcp:8443/", "192.0.2.1:443",
+		"[2001:db8::1]:443",
+	} {
 		if _, err := httpmtls.NewForwarder(keys.client, address, contract.V1, httpmtls.Options{}); err != nil {
 			t.Errorf("address %q: %v", address, err)
 		}
@@ -504,12 +557,12 @@ func TestSourceThatFailsLater(t *testing.T) {
 
 	source.set(nil)
 
-	if err := forward(t, forwarder, event("object")); core.Reason(err) != httpmtls.ReasonMaterial || core.IsPermanent(err) {
+	if err := forward(t, forwarder, event("object")); core.Reason(err) != "material" || core.IsPermanent(err) {
 		t.Errorf("have %v, want that there is no key material", err)
 	}
 }
 
-// switchSource is material that a test changes.
+// switchSource is material that a test replaces.
 type switchSource struct {
 	atomic.Pointer[httpmtls.Material]
 }

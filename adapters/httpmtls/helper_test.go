@@ -26,7 +26,7 @@ const (
 	manager  = core.Manager("lifecycle-manager")
 	runtime1 = "skr-1"
 
-	// patience bounds what should be prompt, on a machine that has other things to do, too.
+	// patience bounds the time of prompt operations on a busy machine.
 	patience = 30 * time.Second
 )
 
@@ -117,7 +117,7 @@ func (e *farEnd) state(conn net.Conn, state http.ConnState) {
 	}
 }
 
-// mostOpen is how many connections were ever open at once.
+// mostOpen returns the largest number of connections that were open at once.
 func (e *farEnd) mostOpen() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -125,7 +125,7 @@ func (e *farEnd) mostOpen() int {
 	return e.most
 }
 
-// awaitOpen fails t when not so many connections are open soon.
+// awaitOpen fails t if the number of open connections is not reached soon.
 func (e *farEnd) awaitOpen(t *testing.T, want int) {
 	t.Helper()
 
@@ -152,7 +152,7 @@ func (e *farEnd) awaitOpen(t *testing.T, want int) {
 
 func (e *farEnd) address() string { return e.Listener.Addr().String() }
 
-// newForwarder makes a forwarder that is closed with the test.
+// newForwarder returns a forwarder that is closed after the test.
 func newForwarder(t testing.TB, source httpmtls.Source, address string, opts httpmtls.Options) *httpmtls.Forwarder {
 	t.Helper()
 
@@ -181,7 +181,7 @@ func forward(t testing.TB, forwarder core.Forwarder, events ...core.WatchEvent) 
 	return forwarder.Forward(ctx, manager, core.NewBatch(events...))
 }
 
-// unhurried are options with which a busy machine is no reason to give a connection up.
+// unhurried returns options with which a busy machine does not close connections.
 func unhurried(protocol httpmtls.Protocol) httpmtls.Options {
 	return httpmtls.Options{
 		Protocol: protocol, Timeout: patience, DialTimeout: patience, PingAfter: time.Hour, PingTimeout: time.Hour,
@@ -213,4 +213,9 @@ func eachProtocol(t *testing.T, test func(t *testing.T, protocol httpmtls.Protoc
 			test(t, protocol)
 		})
 	}
+}
+
+// answerWith returns a handler that answers with a status.
+func answerWith(status int) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }
 }

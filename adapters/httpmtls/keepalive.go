@@ -5,9 +5,9 @@ import (
 	"net/http"
 )
 
-// keepAlive is a transport whose connections survive failures. It hides CloseIdleConnections,
-// which retryablehttp calls after the last attempt: with it, each request that ends in 503 would
-// cost a handshake.
+// keepAlive is a transport that keeps its connections after failures. It hides
+// CloseIdleConnections, which retryablehttp calls after the last attempt. Otherwise, each request
+// that ends in 503 would cost a handshake.
 type keepAlive struct{ transport http.RoundTripper }
 
 // RoundTrip implements [http.RoundTripper].
@@ -18,7 +18,6 @@ func (k keepAlive) RoundTrip(request *http.Request) (*http.Response, error) {
 	}
 
 	answer.Body = drainedBody{answer.Body}
-
 	return answer, nil
 }
 
@@ -30,8 +29,8 @@ const maxDrained = 64 << 10
 // connection.
 type drainedBody struct{ io.ReadCloser }
 
+// Close reads at most maxDrained bytes, and closes the body.
 func (b drainedBody) Close() error {
 	_, _ = io.CopyN(io.Discard, b.ReadCloser, maxDrained) // If it fails, the connection is not reused.
-
 	return b.ReadCloser.Close()
 }

@@ -17,41 +17,42 @@ import (
 type Protocol string
 
 const (
-	// HTTP2 carries all requests over one connection. It falls back to HTTP/1.1 with a server that
-	// does not know HTTP/2. Pings detect a dead connection.
+	// HTTP2 carries all requests over one connection. Pings detect a dead connection. With a server
+	// that does not know HTTP/2, HTTP/1.1 is used.
 	HTTP2 Protocol = "h2"
-	// HTTP1 is HTTP/1.1 with kept-alive connections, one request at a time on each. It takes a third
+	// HTTP1 is HTTP/1.1 with reused connections, one request at a time on each. It takes a third
 	// less processor time per request. Only the timeout of a request detects a dead connection.
 	HTTP1 Protocol = "http/1.1"
 )
 
-// The defaults of [Options].
-const (
-	DefaultInFlightHTTP1     = 8
-	DefaultRefusedRetryAfter = 30 * time.Second
-	DefaultUserAgent         = "runtime-watcher"
+// DefaultUserAgent is the default of [Options.UserAgent].
+const DefaultUserAgent = "runtime-watcher"
 
-	defaultProtocol      = HTTP2
-	defaultTimeout       = 10 * time.Second
-	defaultDialTimeout   = 5 * time.Second
-	defaultIdleTimeout   = 90 * time.Second
-	defaultPingAfter     = 15 * time.Second
-	defaultPingTimeout   = 5 * time.Second
-	defaultInFlightHTTP2 = 64
-	defaultRetries       = 2
-	defaultRetryWait     = 50 * time.Millisecond
-	defaultMaxRetryAfter = 5 * time.Minute
+const (
+	defaultRefusedRetryAfter = 30 * time.Second
+	defaultInFlightHTTP1     = 8
+	defaultProtocol          = HTTP2
+	defaultTimeout           = 10 * time.Second
+	defaultDialTimeout       = 5 * time.Second
+	defaultIdleTimeout       = 90 * time.Second
+	defaultPingAfter         = 15 * time.Second
+	defaultPingTimeout       = 5 * time.Second
+	defaultInFlightHTTP2     = 64
+	defaultRetries           = 2
+	defaultRetryWait         = 50 * time.Millisecond
+	defaultMaxRetryAfter     = 5 * time.Minute
 )
 
 // Options are the optional settings of a [Forwarder]. The zero value is the documented default.
 type Options struct {
-	// ServerName is the name to expect in the server's certificate. Default: the host of the address.
+	// ServerName is the name to expect in the server's certificate. Default: the host of the
+	// address.
 	ServerName string
 	// Identity is the runtime that events of contract v3 claim as their source. A listener compares
 	// it with the certificate. Default: the Common Name of the client certificate.
 	Identity core.RuntimeID
-	// Protocol is the version of HTTP. Default: [HTTP2], with which a fleet of runtimes costs the
-	// control plane one handshake each after an outage, whatever number of requests is in flight.
+	// Protocol is the version of HTTP. Default: [HTTP2]. With it, each runtime costs the control
+	// plane one handshake after an outage, however many requests it has in flight.
 	Protocol Protocol
 	// Timeout bounds one request with its short retries, from the dial to the last byte of the
 	// answer. The caller's context may end it earlier. Default: 10 s.
@@ -60,25 +61,28 @@ type Options struct {
 	DialTimeout time.Duration
 	// IdleTimeout is the time after which an unused connection is closed. Default: 90 s.
 	IdleTimeout time.Duration
-	// PingAfter is the silence after which an HTTP/2 connection is pinged. Default: 15 s.
+	// PingAfter is the silence after which an HTTP/2 connection is pinged. It is also the time
+	// after which TCP probes an idle connection. Default: 15 s.
 	PingAfter time.Duration
-	// PingTimeout bounds the wait for the answer to a ping. Default: 5 s.
+	// PingTimeout bounds the wait for the answer to a ping, and is the time between TCP probes.
+	// Default: 5 s.
 	PingTimeout time.Duration
-	// InFlight bounds the requests under way; others wait. It also bounds the connections of
-	// HTTP/1.1. HTTP/2 needs one, unless the server allows fewer streams. Default: 64 with HTTP/2,
-	// [DefaultInFlightHTTP1] with HTTP/1.1.
+	// InFlight bounds the requests in flight; others wait. It also bounds the connections of
+	// HTTP/1.1. HTTP/2 needs one connection, unless the server allows fewer streams. Default: 64
+	// with HTTP/2, 8 with HTTP/1.1.
 	InFlight int
 	// Retries bounds the short retries of one request. A request is retried after a failed
-	// connection, 502, or 503 without Retry-After, unless its deadline is too near. Default: 2;
-	// negative means none.
+	// connection, 502, or 503 without Retry-After, unless its deadline is too near. Default: 2. A
+	// negative number means none.
 	Retries int
-	// RetryWait is the wait before the first short retry. It grows by this much with each further
-	// one, and up to half of it is taken off at random. Default: 50 ms.
+	// RetryWait is the wait before the first short retry. Each further wait is longer by this time,
+	// and up to half of RetryWait is subtracted at random. Default: 50 ms.
 	RetryWait time.Duration
-	// RefusedRetryAfter is the wait after 401 or 403 without Retry-After, as a rotation may be under
-	// way. Default: [DefaultRefusedRetryAfter]; negative means none.
+	// RefusedRetryAfter is the wait after 401 or 403 without Retry-After, because certificates may
+	// be rotating. Default: 30 s. A negative time means none.
 	RefusedRetryAfter time.Duration
-	// MaxRetryAfter caps the wait that a server asks for. Default: 5 min.
+	// MaxRetryAfter bounds the wait that a server asks for. A longer one is shortened. Default: 5
+	// min.
 	MaxRetryAfter time.Duration
 	// UserAgent is sent with each request (RFC 9110, section 10.1.5). Default: [DefaultUserAgent].
 	UserAgent string
@@ -93,17 +97,18 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Hooks are optional callbacks of a [Forwarder]. They are called concurrently, and must return at
+// Hooks are optional callbacks of a [Forwarder]. They are called concurrently and must return at
 // once.
 type Hooks struct {
-	// Connected is called for each attempt to make a TCP connection. Its error is nil, or has one of
-	// the Reason constants as its [core.Reason].
+	// Connected is called for each attempt to make a TCP connection. The error is nil, or its
+	// [core.Reason] is a metric label such as "dns" or "dial".
 	Connected func(err error)
 	// Retried is called before each short retry, with the status of the answer. The status is 0
 	// when there was no answer.
 	Retried func(status int)
 }
 
+// withDefaults returns a copy with all defaults set. host is the default of ServerName.
 func (o Options) withDefaults(host string) Options {
 	o.ServerName = cmp.Or(o.ServerName, host)
 	o.Protocol = cmp.Or(o.Protocol, defaultProtocol)
@@ -114,32 +119,28 @@ func (o Options) withDefaults(host string) Options {
 	o.PingTimeout = cmp.Or(o.PingTimeout, defaultPingTimeout)
 	o.Retries = cmp.Or(o.Retries, defaultRetries)
 	o.RetryWait = cmp.Or(o.RetryWait, defaultRetryWait)
-	o.RefusedRetryAfter = cmp.Or(o.RefusedRetryAfter, DefaultRefusedRetryAfter)
+	o.RefusedRetryAfter = cmp.Or(o.RefusedRetryAfter, defaultRefusedRetryAfter)
 	o.MaxRetryAfter = cmp.Or(o.MaxRetryAfter, defaultMaxRetryAfter)
 	o.UserAgent = cmp.Or(o.UserAgent, DefaultUserAgent)
-
-	if o.InFlight == 0 {
-		o.InFlight = defaultInFlightHTTP2
-		if o.Protocol == HTTP1 {
-			o.InFlight = DefaultInFlightHTTP1
-		}
-	}
-
+	o.InFlight = cmp.Or(o.InFlight, o.Protocol.inFlight())
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	if o.DialContext == nil {
 		o.DialContext = o.dialer().DialContext
 	}
-
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
-
 	return o
 }
 
-// dialer probes idle connections, so that dead ones are closed before a request is tried on them.
+// inFlight returns the default of InFlight.
+func (p Protocol) inFlight() int {
+	if p == HTTP1 {
+		return defaultInFlightHTTP1
+	}
+	return defaultInFlightHTTP2
+}
+
+// dialer probes idle connections, so that dead ones are closed before a request uses them.
 func (o Options) dialer() *net.Dialer {
 	const probes = 3
-
 	return &net.Dialer{
 		Timeout: o.DialTimeout,
 		KeepAliveConfig: net.KeepAliveConfig{
@@ -148,11 +149,13 @@ func (o Options) dialer() *net.Dialer {
 	}
 }
 
+// validate returns the first problem, in a fixed order. Defaults must be set.
 func (o Options) validate() error {
 	if o.Protocol != HTTP2 && o.Protocol != HTTP1 {
 		return fmt.Errorf("httpmtls: option Protocol is %.16q, want %q or %q", string(o.Protocol), HTTP2, HTTP1)
 	}
 
+	// A slice and not a map: the order decides which problem is returned.
 	for _, setting := range []struct {
 		name string
 		have int64
@@ -170,6 +173,5 @@ func (o Options) validate() error {
 			return fmt.Errorf("httpmtls: option %s is %d, want more than 0", setting.name, setting.have)
 		}
 	}
-
 	return nil
 }

@@ -10,14 +10,15 @@ import (
 	"path/filepath"
 )
 
-// Paths names the files with key material. They may lie in different directories.
+// Paths are the paths of the files with key material. They may be in different directories.
 type Paths struct {
 	// CA is the bundle of trusted CAs. Empty: no bundle.
 	CA string
-	// Certificate is the chain, leaf first, and Key its private key. Both empty: no certificate.
+	// Certificate is the chain, leaf first, and Key is its private key. Both empty: no certificate.
 	Certificate, Key string
 }
 
+// validate reports a certificate without a key, a key without a certificate, and no path at all.
 func (p Paths) validate() error {
 	switch {
 	case (p.Certificate == "") != (p.Key == ""):
@@ -32,10 +33,12 @@ func (p Paths) validate() error {
 // snapshot is the content of the files at one moment.
 type snapshot struct{ ca, cert, key []byte }
 
+// equal compares the content.
 func (s snapshot) equal(other snapshot) bool {
 	return bytes.Equal(s.ca, other.ca) && bytes.Equal(s.cert, other.cert) && bytes.Equal(s.key, other.key)
 }
 
+// Limits of reading.
 const (
 	// maxFile bounds the size of a file. No bundle is that large.
 	maxFile = 1 << 20
@@ -43,6 +46,7 @@ const (
 	readAttempts = 5
 )
 
+// errChanging means that no two readings in a row were equal.
 var errChanging = errors.New("the files change while they are read, want two equal readings")
 
 // read returns the content of the files at one moment. For files that equal known, one reading is
@@ -56,7 +60,6 @@ func (p Paths) read(known snapshot) (snapshot, error) {
 	if errors.Is(err, errChanging) {
 		err = &MaterialError{File: cmp.Or(p.Certificate, p.CA), Problem: ProblemUnreadable, Err: err}
 	}
-
 	return files, err
 }
 
@@ -66,7 +69,6 @@ func settled(read func() (snapshot, error)) (snapshot, error) {
 	for range readAttempts {
 		first, firstErr := read()
 		second, secondErr := read()
-
 		switch {
 		case firstErr == nil && secondErr == nil && first.equal(second):
 			return first, nil
@@ -74,23 +76,20 @@ func settled(read func() (snapshot, error)) (snapshot, error) {
 			return snapshot{}, firstErr
 		}
 	}
-
 	return snapshot{}, errChanging
 }
 
+// readOnce reads each file once. The result may mix two generations.
 func (p Paths) readOnce() (files snapshot, err error) {
 	if files.ca, err = readFile(p.CA); err != nil {
 		return snapshot{}, err
 	}
-
 	if files.cert, err = readFile(p.Certificate); err != nil {
 		return snapshot{}, err
 	}
-
 	if files.key, err = readFile(p.Key); err != nil {
 		return snapshot{}, err
 	}
-
 	return files, nil
 }
 
@@ -104,10 +103,10 @@ func readFile(path string) ([]byte, error) {
 	if err != nil {
 		return nil, &MaterialError{File: path, Problem: ProblemUnreadable, Err: err}
 	}
-
 	return content, nil
 }
 
+// readBounded reads a file of at most maxFile bytes.
 func readBounded(path string) ([]byte, error) {
 	file, err := os.Open(filepath.Clean(path))
 	if err != nil {
@@ -119,6 +118,5 @@ func readBounded(path string) ([]byte, error) {
 	if err == nil && len(content) > maxFile {
 		err = fmt.Errorf("more than %d bytes", maxFile)
 	}
-
 	return content, err
 }

@@ -2,6 +2,7 @@ package httpmtls
 
 import (
 	"context"
+	"crypto/tls"
 	"net"
 	"net/http"
 	"sync"
@@ -9,37 +10,52 @@ import (
 	"github.com/hashicorp/go-retryablehttp"
 )
 
-// pool holds the connections of one generation of key material.
+// maxHeader bounds the header of an answer, in bytes.
+const maxHeader = 64 << 10
+
+// pool holds the connections of one generation of key material. It is safe for concurrent use.
 type pool struct {
 	material  *Material
 	client    *retryablehttp.Client
 	transport *http.Transport
 
-	mu      sync.Mutex
-	conns   map[*trackedConn]struct{}
-	users   int
+	mu sync.Mutex
+	// conns has all open connections.
+	conns map[*trackedConn]struct{}
+	// users counts the requests in flight.
+	users int
+	// retired means that the pool takes no new requests.
 	retired bool
 }
 
+// newPool returns a pool without connections. It fails if the material lacks a part.
 func newPool(material *Material, opts Options) (*pool, error) {
 	config, err := ClientTLSConfig(material, opts.ServerName)
 	if err != nil {
 		return nil, err
 	}
 
-	const maxHeader = 64 << 10
+	p := &pool{material: material, conns: map[*trackedConn]struct{}{}}
+	p.transport = newTransport(config, p.dial(opts), opts)
+	p.client = newClient(p.transport, opts)
+	return p, nil
+}
 
+// dialFunc makes a TCP connection.
+type dialFunc func(ctx context.Context, network, address string) (net.Conn, error)
+
+// newTransport returns a transport with limits, which does not use the environment.
+func newTransport(config *tls.Config, dial dialFunc, opts Options) *http.Transport {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	protocols.SetHTTP2(opts.Protocol == HTTP2)
-
-	p := &pool{material: material, conns: map[*trackedConn]struct{}{}}
-	p.transport = &http.Transport{
-		Proxy:                  opts.Proxy,
-		DialContext:            p.dial(opts),
-		TLSClientConfig:        config,
-		TLSHandshakeTimeout:    opts.DialTimeout,
-		DisableCompression:     true,
+	return &http.Transport{
+		Proxy:               opts.Proxy,
+		DialContext:         dial,
+		TLSClientConfig:     config,
+		TLSHandshakeTimeout: opts.DialTimeout,
+		DisableCompression:  true,
+		// One host, so these are limits of the pool.
 		MaxConnsPerHost:        opts.connections(),
 		MaxIdleConnsPerHost:    opts.connections(),
 		IdleConnTimeout:        opts.IdleTimeout,
@@ -51,9 +67,6 @@ func newPool(material *Material, opts Options) (*pool, error) {
 			WriteByteTimeout: opts.Timeout,
 		},
 	}
-	p.client = newClient(p.transport, opts)
-
-	return p, nil
 }
 
 // connections returns 1 with HTTP/2, so that concurrent first requests share one dial.
@@ -61,23 +74,23 @@ func (o Options) connections() int {
 	if o.Protocol == HTTP1 {
 		return o.InFlight
 	}
-
 	return 1
 }
 
-func (p *pool) dial(opts Options) func(ctx context.Context, network, address string) (net.Conn, error) {
+// dial returns a function that also calls the hook, and adds the connection to the pool.
+func (p *pool) dial(opts Options) dialFunc {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		// A dial belongs to no request: it may outlast the request that began it.
 		conn, err := opts.DialContext(ctx, network, address)
 		opts.connected(err)
-
 		if err != nil {
 			return nil, err
 		}
-
 		return p.track(conn)
 	}
 }
 
+// connected calls the hook for an attempt to connect.
 func (o Options) connected(err error) {
 	switch {
 	case o.Hooks.Connected == nil:
@@ -88,7 +101,7 @@ func (o Options) connected(err error) {
 	}
 }
 
-// dialError adds the reason under which an [*Error] reports the same failure.
+// dialError adds the reason under which an [*requestError] reports the same failure.
 type dialError struct{ error }
 
 func (e dialError) Unwrap() error  { return e.error }
@@ -101,33 +114,31 @@ func (p *pool) track(conn net.Conn) (net.Conn, error) {
 
 	p.mu.Lock()
 	defer p.mu.Unlock()
-
 	if p.retired && p.users == 0 {
 		_ = conn.Close() // No request used it.
-
 		return nil, errClosed
 	}
 
 	p.conns[tracked] = struct{}{}
-
 	return tracked, nil
 }
 
+// trackedConn removes itself from its pool when it is closed.
 type trackedConn struct {
 	net.Conn
 
 	pool *pool
 }
 
+// Close also removes the connection from its pool.
 func (c *trackedConn) Close() error {
 	c.pool.mu.Lock()
 	delete(c.pool.conns, c)
 	c.pool.mu.Unlock()
-
 	return c.Conn.Close()
 }
 
-// use adds a request. The caller must call release after it.
+// use adds a request. The caller must call release after it, once.
 func (p *pool) use() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -135,43 +146,40 @@ func (p *pool) use() {
 	p.users++
 }
 
+// release ends the use by a request. The last request of a retired pool closes its connections.
 func (p *pool) release() {
 	p.mu.Lock()
 	p.users--
 	last := p.retired && p.users == 0
 	p.mu.Unlock()
-
 	if last {
 		p.closeAll()
 	}
 }
 
-// retire closes the connections once no request is under way. Earlier, net/http would leave
-// requests waiting for a dial that another request began.
+// retire closes the connections when no request is in flight. If it closed them earlier, net/http
+// would leave requests waiting for a dial that another request began.
 func (p *pool) retire() {
 	p.mu.Lock()
 	p.retired = true
 	last := p.users == 0
 	p.mu.Unlock()
-
 	if last {
 		p.closeAll()
 	}
 }
 
-// closeAll also closes the connections that CloseIdleConnections leaves, as the transport does not
-// know yet that they are idle.
+// closeAll also closes connections that CloseIdleConnections leaves open, because the transport
+// does not know yet that they are idle.
 func (p *pool) closeAll() {
 	p.transport.CloseIdleConnections()
 
 	p.mu.Lock()
 	conns := make([]*trackedConn, 0, len(p.conns))
-
 	for conn := range p.conns {
 		conns = append(conns, conn)
 	}
 	p.mu.Unlock()
-
 	for _, conn := range conns {
 		_ = conn.Close() // No request uses it.
 	}

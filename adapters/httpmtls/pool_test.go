@@ -18,7 +18,7 @@ func TestConnectedHasTheReasonOfTheRequest(t *testing.T) {
 	keys := newPKI(t)
 
 	for address, want := range map[string]string{
-		closed.Addr().String():                      httpmtls.ReasonDial,
+		closed.Addr().String():                      "dial",
 		newFarEnd(t, keys.server, accept).address(): "",
 	} {
 		reasons := make(chan string, 10)

@@ -15,58 +15,60 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 )
 
+// Limits of answers.
 const (
-	// maxKept is what an error keeps of an answer.
+	// maxKept bounds the bytes of an answer that an error keeps.
 	maxKept = 1 << 10
-	// maxFailures is ample for an answer that names every event of a batch.
+	// maxFailures bounds the bytes of an answer. An answer that names every event of a batch is
+	// smaller.
 	maxFailures = 64 << 10
 )
 
-// send makes one request, and returns nil, [core.EventErrors] or an [*Error].
+// send makes one request. It returns nil, [core.EventErrors] or a [*requestError].
 func (f *Forwarder) send(ctx context.Context, target *url.URL, m *message) error {
 	ctx, cancel := context.WithTimeout(ctx, f.opts.Timeout)
 	defer cancel()
-
 	select {
+	// A request also waits for its slot within its timeout.
 	case f.slots <- struct{}{}:
 		defer func() { <-f.slots }()
 	case <-ctx.Done():
 		return failure(target, reasonOf(ctx.Err()), ctx.Err())
 	}
 
-	// A refusal of key material that was replaced meanwhile says nothing of the new one, which is tried at
-	// once: the wait that a refusal asks for is long.
+	// A refusal of replaced key material does not concern the new one. So the new one is tried at
+	// once, instead of after the long wait that a refusal asks for.
 	used, err := f.attempt(ctx, target, m)
 	if refusesMaterial(err) && f.hasReplaced(used) {
 		_, err = f.attempt(ctx, target, m)
 	}
-
 	return f.ofEvent(err, m)
 }
 
-// refusesMaterial reports whether another certificate, or another CA bundle, may fare better.
+// refusesMaterial reports whether another certificate or CA bundle may be accepted.
 func refusesMaterial(err error) bool {
-	failed, ok := errors.AsType[*Error](err)
+	failed, ok := errors.AsType[*requestError](err)
 	if !ok {
 		return false
 	}
 
 	switch failed.reason {
 	case contract.ReasonUnauthenticated, contract.ReasonForbidden, contract.ReasonGatewayRefused,
-		ReasonTLSRefused, ReasonTLSVerify:
+		reasonTLSRefused, reasonTLSVerify:
 		return true
 	default:
 		return false
 	}
 }
 
+// hasReplaced reports whether the key material is not the used one any more.
 func (f *Forwarder) hasReplaced(used *Material) bool {
 	now, err := f.source.Material()
-
 	return err == nil && now != used
 }
 
-// attempt makes one request, short retries included, with the current key material, which it returns.
+// attempt makes one request with the present key material, including short retries. It returns the
+// material, which is nil if there is none.
 func (f *Forwarder) attempt(ctx context.Context, target *url.URL, m *message) (*Material, error) {
 	pool, err := f.acquire()
 	if err != nil {
@@ -76,41 +78,40 @@ func (f *Forwarder) attempt(ctx context.Context, target *url.URL, m *message) (*
 
 	request, err := f.request(ctx, target, m.Body)
 	if err != nil {
-		return pool.material, failure(target, ReasonConnection, err)
+		return pool.material, failure(target, reasonConnection, err)
 	}
 
 	answer, err := pool.client.Do(request)
 	if err != nil {
+		// The connection may be dead.
 		if isTimeout(err) {
 			f.leave(pool)
 		}
-
 		return pool.material, failure(target, reasonOf(err), withoutURL(err))
 	}
 	defer answer.Body.Close()
-
 	return pool.material, f.read(target, answer, m)
 }
 
+// request returns the request with its headers.
 func (f *Forwarder) request(ctx context.Context, target *url.URL, body []byte) (*retryablehttp.Request, error) {
 	request, err := retryablehttp.NewRequestWithContext(ctx, http.MethodPost, target.String(), body)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // The caller wraps it.
+		return nil, err // The caller wraps it.
 	}
 
 	request.Header.Set("Content-Type", f.version.ContentType())
 	request.Header.Set("User-Agent", f.opts.UserAgent)
-	// Not sent when empty, and tells net/http that a request which met a connection closed by the server may be sent
-	// again at once: an event may arrive twice.
+	// An empty value is not sent, but it allows net/http to repeat a request on a connection that
+	// the server has closed. An event may arrive twice.
 	request.Header["Idempotency-Key"] = []string{}
-
 	return request, nil
 }
 
-// read interprets an answer. An acknowledgement is final with its status, whatever becomes of its body.
+// read interprets an answer. A success is final with its status, even if its body breaks off.
 func (f *Forwarder) read(target *url.URL, answer *http.Response, m *message) error {
 	const firstSuccess, lastSuccess = 200, 299
-
+	// RFC 9110, section 15.3.
 	if answer.StatusCode >= firstSuccess && answer.StatusCode <= lastSuccess {
 		return nil
 	}
@@ -118,7 +119,6 @@ func (f *Forwarder) read(target *url.URL, answer *http.Response, m *message) err
 	kept, readErr := io.ReadAll(io.LimitReader(answer.Body, maxFailures))
 	decoded := contract.DecodeAnswer(answer.StatusCode, kept, m.elements())
 	decoded.RetryAfter = parseRetryAfter(answer.Header, time.Now(), f.opts.MaxRetryAfter)
-
 	if len(decoded.Failed) > 0 {
 		return f.eventErrors(target, decoded.Failed, m)
 	}
@@ -126,77 +126,73 @@ func (f *Forwarder) read(target *url.URL, answer *http.Response, m *message) err
 	failed := f.refusal(target, decoded.Refusal, isWebPage(answer.Header))
 	failed.Body = string(kept[:min(len(kept), maxKept)])
 	failed.Err = errors.Join(failed.Err, readErr)
-
 	return failed
 }
 
-// ofEvent names the event of a contract that carries one, when the refusal can only concern it. Deployed
-// listeners of contracts v1 and v2 name no index.
+// ofEvent returns the error as one of the only event, if a contract carries one event and only the
+// event can be the cause. Deployed listeners of contracts v1 and v2 name no index.
 func (f *Forwarder) ofEvent(err error, m *message) error {
-	failed, ok := errors.AsType[*Error](err)
+	failed, ok := errors.AsType[*requestError](err)
 	if ok && f.version.MaxEvents() == 1 && (failed.permanent || failed.reason == contract.ReasonForbidden) {
 		return core.EventErrors{m.index(0): err}
 	}
-
 	return err
 }
 
-// isWebPage recognizes an answer for people. A listener never writes one.
+// isWebPage reports whether an answer is HTML. A gateway may write it, a listener never does.
 func isWebPage(header http.Header) bool {
 	mediaType, _, _ := mime.ParseMediaType(header.Get("Content-Type"))
-
 	return mediaType == "text/html"
 }
 
 // eventErrors translates the refusals of single elements.
 func (f *Forwarder) eventErrors(target *url.URL, refused map[int]contract.Refusal, m *message) core.EventErrors {
 	all := make(core.EventErrors, len(refused))
-
 	for element, r := range refused {
 		r.RetryAfter = min(r.RetryAfter, f.opts.MaxRetryAfter)
 		failed := f.refusal(target, r, false)
 		failed.Body = r.Reason[:min(len(r.Reason), maxKept)]
 		all[m.index(element)] = failed
 	}
-
 	return all
 }
 
-func (f *Forwarder) refusal(target *url.URL, r contract.Refusal, page bool) *Error {
+// refusal returns the error for a refusal. page is whether the answer was HTML.
+func (f *Forwarder) refusal(target *url.URL, r contract.Refusal, page bool) *requestError {
 	meaning := f.version.Interpret(r, page)
-	failed := &Error{
+	failed := &requestError{
 		Method: http.MethodPost, URL: target.String(), Status: r.Status, Err: meaning.Cause,
 		reason: meaning.Reason, permanent: meaning.Permanent,
 	}
 
 	switch {
 	case meaning.Permanent:
+	// The contract asks for a long wait, but the answer has none.
 	case meaning.Slow && r.RetryAfter == 0:
 		failed.retryAfter = max(f.opts.RefusedRetryAfter, 0)
 	default:
 		failed.retryAfter = r.RetryAfter
 	}
-
 	return failed
 }
 
+// failure returns the error of a request without an answer.
 func failure(target *url.URL, reason string, err error) error {
-	return &Error{Method: http.MethodPost, URL: target.String(), Err: err, reason: reason}
+	return &requestError{Method: http.MethodPost, URL: target.String(), Err: err, reason: reason}
 }
 
+// acquireReason returns the reason of an error of acquire.
 func acquireReason(err error) string {
 	if errors.Is(err, errClosed) {
-		return ReasonClosed
+		return reasonClosed
 	}
-
-	return ReasonMaterial
+	return reasonMaterial
 }
 
-// withoutURL takes off what net/http puts around its errors: ours names the request already.
+// withoutURL removes the wrapper of net/http, because a [*requestError] has the URL itself.
 func withoutURL(err error) error {
 	if wrapped, ok := errors.AsType[*url.Error](err); ok {
 		return wrapped.Err
 	}
-
 	return err
 }

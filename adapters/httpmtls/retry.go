@@ -32,11 +32,12 @@ func (o Options) checkRetry(ctx context.Context, answer *http.Response, err erro
 	return endsAfter(ctx, o.longestWait()) && passing(answer, err), nil
 }
 
+// longestWait returns the longest wait before a retry.
 func (o Options) longestWait() time.Duration { return o.RetryWait * time.Duration(o.Retries) }
 
+// endsAfter reports whether the deadline of ctx is later than wait from now.
 func endsAfter(ctx context.Context, wait time.Duration) bool {
 	deadline, ok := ctx.Deadline()
-
 	return ctx.Err() == nil && (!ok || time.Until(deadline) > wait)
 }
 
@@ -44,8 +45,7 @@ func endsAfter(ctx context.Context, wait time.Duration) bool {
 func passing(answer *http.Response, err error) bool {
 	if err != nil {
 		reason := reasonOf(err)
-
-		return (reason == ReasonConnection || reason == ReasonDial) && !isTimeout(err)
+		return (reason == reasonConnection || reason == reasonDial) && !isTimeout(err)
 	}
 
 	switch answer.StatusCode {
@@ -64,14 +64,13 @@ func (o Options) backoff(shortest, longest time.Duration, attempt int, answer *h
 	if o.Hooks.Retried != nil {
 		o.Hooks.Retried(statusOf(answer))
 	}
-
 	return retryablehttp.LinearJitterBackoff(shortest, longest, attempt, answer)
 }
 
+// statusOf returns 0 without an answer.
 func statusOf(answer *http.Response) int {
 	if answer == nil {
 		return 0
 	}
-
 	return answer.StatusCode
 }

@@ -12,7 +12,6 @@ import (
 // the Date of the answer, as clocks differ, and from now without one.
 func parseRetryAfter(header http.Header, now time.Time, limit time.Duration) time.Duration {
 	value := strings.TrimSpace(header.Get("Retry-After"))
-
 	switch date, err := http.ParseTime(value); {
 	case value == "":
 		return 0
@@ -24,7 +23,6 @@ func parseRetryAfter(header http.Header, now time.Time, limit time.Duration) tim
 		if sent, err := http.ParseTime(header.Get("Date")); err == nil {
 			now = sent
 		}
-
 		return min(max(date.Sub(now), 0), limit)
 	}
 }
@@ -35,10 +33,10 @@ func parseSeconds(digits string, limit time.Duration) time.Duration {
 	if err != nil || seconds > int64(limit/time.Second) {
 		return limit
 	}
-
 	return time.Duration(seconds) * time.Second
 }
 
+// isDigits reports whether value has only ASCII digits.
 func isDigits(value string) bool {
 	return strings.IndexFunc(value, func(r rune) bool { return r < '0' || r > '9' }) < 0
 }

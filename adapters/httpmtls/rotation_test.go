@@ -14,7 +14,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
 )
 
-// side is one end of the connection: its secret volume, and what reads it.
+// side is one end of the connection: its secret volume, and its reader.
 type side struct {
 	*httpmtls.Files
 
@@ -36,7 +36,7 @@ func newSide(t *testing.T, ca *testpki.CA, issue func(ca *testpki.CA) *testpki.L
 	return s
 }
 
-// write issues a new leaf and writes all.
+// write issues a new leaf and writes all files.
 func (s *side) write(t *testing.T) {
 	t.Helper()
 
@@ -54,12 +54,12 @@ func (s *side) rotate(t *testing.T) {
 	}
 }
 
-// spoil has a broken secret on disk for a while.
+// spoil writes a broken secret for a while.
 func (s *side) spoil(t *testing.T) {
 	t.Helper()
 
 	content := must(testpki.Files(s.issue(s.issuer), s.trusts...))
-	content[testpki.FileKey] = bytes.TrimSuffix(content[testpki.FileKey], []byte("-----END PRIVATE KEY-----\n"))
+	content["tls.key"] = bytes.TrimSuffix(content["tls.key"], []byte("-----END PRIVATE KEY-----\n"))
 
 	if err := s.volume.Write(content); err != nil {
 		t.Fatal(err)
@@ -76,8 +76,12 @@ func TestRotationUnderLoad(t *testing.T) {
 		t.Helper()
 
 		ca := must(testpki.NewCA("ca-0", testpki.Options{}))
-		server := newSide(t, ca, func(ca *testpki.CA) *testpki.Leaf { return must(ca.Server("kcp", testpki.Options{})) })
-		client := newSide(t, ca, func(ca *testpki.CA) *testpki.Leaf { return must(ca.Client(runtime1, testpki.Options{})) })
+		server := newSide(t, ca, func(ca *testpki.CA) *testpki.Leaf {
+			return must(ca.Server("kcp", testpki.Options{}))
+		})
+		client := newSide(t, ca, func(ca *testpki.CA) *testpki.Leaf {
+			return must(ca.Client(runtime1, testpki.Options{}))
+		})
 
 		var (
 			group     sync.WaitGroup
@@ -112,7 +116,7 @@ func TestRotationUnderLoad(t *testing.T) {
 			})
 		}
 
-		// flow lets events pass with the material of now.
+		// flow waits until events pass with the present material.
 		flow := func() {
 			deadline := time.Now().Add(patience)
 			for from := delivered.Load(); delivered.Load() < from+25 && !t.Failed(); {
@@ -169,7 +173,8 @@ func TestRotationUnderLoad(t *testing.T) {
 		})
 
 		if len(issuers) != rounds+1 {
-			t.Errorf("client certificates of %d CAs were seen, want %d: rotation did not reach the connections", len(issuers), rounds+1)
+			t.Errorf("client certificates of %d CAs were seen, want %d: rotation did not reach the connections",
+				len(issuers), rounds+1)
 		}
 
 		if err := forwarder.Close(); err != nil {
@@ -181,7 +186,7 @@ func TestRotationUnderLoad(t *testing.T) {
 	})
 }
 
-func TestRequestUnderWayEndsOnTheOldConnection(t *testing.T) {
+func TestRequestInFlightEndsOnTheOldConnection(t *testing.T) {
 	t.Parallel()
 	eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
 		t.Helper()
@@ -229,7 +234,7 @@ func TestRequestUnderWayEndsOnTheOldConnection(t *testing.T) {
 	})
 }
 
-// A request with the old certificate may be on its way when the far end stops to trust it.
+// A request with the old certificate may be in flight when the far end does not trust it any more.
 func TestRefusedAfterRotationIsTriedWithTheNewMaterial(t *testing.T) {
 	t.Parallel()
 
@@ -258,7 +263,8 @@ func TestRefusedAfterRotationIsTriedWithTheNewMaterial(t *testing.T) {
 				accept(w, r)
 			})
 
-			if err := forward(t, newForwarder(t, source, end.address(), httpmtls.Options{}), event("object")); err != nil {
+			err := forward(t, newForwarder(t, source, end.address(), httpmtls.Options{}), event("object"))
+			if err != nil {
 				t.Errorf("not delivered: %v", err)
 			}
 

@@ -20,11 +20,9 @@ func ClientTLSConfig(source Source, serverName string) (*tls.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("httpmtls: material for a TLS client: %w", err)
 	}
-
 	if material.Certificate == nil || material.Roots == nil {
 		return nil, errors.New("httpmtls: material for a TLS client: want a certificate with its key and a CA bundle")
 	}
-
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
 		ServerName: serverName,
@@ -33,6 +31,7 @@ func ClientTLSConfig(source Source, serverName string) (*tls.Config, error) {
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			return material.Certificate, nil
 		},
+		// A resumed session saves the exchange of certificates.
 		ClientSessionCache: tls.NewLRUClientSessionCache(sessionCache),
 	}, nil
 }
@@ -45,14 +44,15 @@ func ServerTLSConfig(source Source) *tls.Config {
 }
 
 // WebhookTLSConfig returns the configuration of a server with the certificate of serving. It
-// demands a client certificate of one of the CAs of clients, or none when clients is nil. Each
+// demands a client certificate of one of the CAs of clients, or none if clients is nil. Each
 // handshake uses the present generations.
 //
 // With clientNames, the Common Name or a DNS or URI SAN of the client certificate must equal one of
-// them. A CA of a cluster issues the certificates of its kubelets, too.
+// them. Use them if the CA has other clients, too: the CA of a cluster also issues the certificates
+// of its kubelets.
 //
-// It offers HTTP/2 and HTTP/1.1. For a [net/http.Server] with only one of them, set NextProtos, too,
-// before the first use.
+// It offers HTTP/2 and HTTP/1.1. For a [net/http.Server] with only one of them, set NextProtos,
+// too, before the first use.
 func WebhookTLSConfig(serving, clients Source, clientNames ...string) *tls.Config {
 	server := &server{serving: serving, clients: clients, names: clientNames}
 	server.base = &tls.Config{
@@ -61,7 +61,6 @@ func WebhookTLSConfig(serving, clients Source, clientNames ...string) *tls.Confi
 		GetConfigForClient: server.config,
 		GetCertificate:     server.certificate,
 	}
-
 	return server.base
 }
 
@@ -73,7 +72,6 @@ func Roots(source Source) func() *x509.CertPool {
 		if err != nil {
 			return nil
 		}
-
 		return material.Roots
 	}
 }
@@ -84,7 +82,7 @@ const (
 	protoHTTP1 = "http/1.1"
 )
 
-// server makes one configuration per generation.
+// server makes one configuration per generation. It is safe for concurrent use.
 type server struct {
 	serving, clients Source
 	names            []string
@@ -93,6 +91,7 @@ type server struct {
 	last atomic.Pointer[serverGeneration]
 }
 
+// serverGeneration is a configuration and the material that it was made of.
 type serverGeneration struct {
 	serving, clients *Material
 	config           *tls.Config
@@ -105,10 +104,10 @@ func (s *server) certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if err != nil {
 		return nil, err
 	}
-
 	return material.Certificate, nil
 }
 
+// config implements [tls.Config.GetConfigForClient]. Handshakes of one generation share the result.
 func (s *server) config(*tls.ClientHelloInfo) (*tls.Config, error) {
 	serving, err := s.servingMaterial()
 	if err != nil {
@@ -120,25 +119,24 @@ func (s *server) config(*tls.ClientHelloInfo) (*tls.Config, error) {
 		return nil, err
 	}
 
+	// Concurrent handshakes may make the same configuration twice, which does no harm.
 	last := s.last.Load()
 	if last == nil || last.serving != serving || last.clients != clients {
 		last = &serverGeneration{serving: serving, clients: clients, config: s.generation(serving, clients)}
 		s.last.Store(last)
 	}
-
 	return last.config, nil
 }
 
+// servingMaterial returns the present generation. It fails without a certificate.
 func (s *server) servingMaterial() (*Material, error) {
 	material, err := s.serving.Material()
 	if err != nil {
 		return nil, fmt.Errorf("httpmtls: material for a TLS server: %w", err)
 	}
-
 	if material.Certificate == nil {
 		return nil, errors.New("httpmtls: material for a TLS server: want a certificate with its key")
 	}
-
 	return material, nil
 }
 
@@ -152,30 +150,29 @@ func (s *server) clientMaterial() (*Material, error) {
 	if err != nil {
 		return nil, fmt.Errorf("httpmtls: CAs of TLS clients: %w", err)
 	}
-
 	if material.Roots == nil {
 		return nil, errors.New("httpmtls: CAs of TLS clients: want a CA bundle")
 	}
-
 	return material, nil
 }
 
-// checkNoNames prevents that names which cannot be checked let every client in.
+// checkNoNames fails if there are names but no CAs, because names of unverified certificates prove
+// nothing.
 func (s *server) checkNoNames() error {
 	if len(s.names) > 0 {
 		return errors.New("httpmtls: names of TLS clients without CAs of TLS clients: want both or no names")
 	}
-
 	return nil
 }
 
+// generation returns the configuration for one generation of both sources.
 func (s *server) generation(serving, clients *Material) *tls.Config {
 	config := &tls.Config{
-		MinVersion:   tls.VersionTLS13,
+		MinVersion: tls.VersionTLS13,
+		// The caller may have changed NextProtos before the first use.
 		NextProtos:   slices.Clone(s.base.NextProtos),
 		Certificates: []tls.Certificate{*serving.Certificate},
 	}
-
 	if clients == nil {
 		return config
 	}
@@ -185,7 +182,6 @@ func (s *server) generation(serving, clients *Material) *tls.Config {
 	config.VerifyConnection = func(state tls.ConnectionState) error {
 		return s.verify(state, clients.Roots)
 	}
-
 	return config
 }
 
@@ -194,16 +190,15 @@ func (s *server) verify(state tls.ConnectionState, roots *x509.CertPool) error {
 	if len(state.PeerCertificates) == 0 {
 		return errors.New("httpmtls: no client certificate")
 	}
-
 	if err := verifyName(state.PeerCertificates[0], s.names); err != nil {
 		return err
 	}
-
 	return verifyResumed(state, roots)
 }
 
-// verifyResumed checks the client certificate of a resumed session against roots. The session may be
-// older than they are, and not every release of Go checks it. A full handshake has checked it.
+// verifyResumed checks the client certificate of a resumed session against roots. The session may
+// be older than roots, and not every release of Go checks it. A full handshake has checked it
+// already.
 func verifyResumed(state tls.ConnectionState, roots *x509.CertPool) error {
 	if !state.DidResume {
 		return nil
@@ -220,6 +215,5 @@ func verifyResumed(state tls.ConnectionState, roots *x509.CertPool) error {
 	if err != nil {
 		return fmt.Errorf("httpmtls: client certificate of a resumed session: %w", err)
 	}
-
 	return nil
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // handshake connects a client and a server and sends a byte each way. It returns the state of the
-// server, or the reason for which one of them refused.
+// server, or the error of the end that refused.
 func handshake(t *testing.T, server, client *tls.Config) (tls.ConnectionState, error) {
 	t.Helper()
 
@@ -72,7 +72,7 @@ func TestHandshake(t *testing.T) {
 	keys, strangers := newPKI(t), newPKI(t)
 	past := time.Now().Add(-time.Minute)
 
-	// Material that is refused when it is read has to be made by hand.
+	// NewMaterial would refuse this material.
 	withLeaf := func(leaf *testpki.Leaf) *httpmtls.Material {
 		certificate := leaf.TLS()
 
@@ -101,17 +101,23 @@ func TestHandshake(t *testing.T) {
 		server, client *tls.Config
 		refused        bool
 	}{
-		"mutual":                  {server(keys.server), client(keys.client), false},
-		"by an intermediate":      {server(keys.server), client(issued(intermediate, testpki.Options{})), false},
-		"no client certificate":   {server(keys.server), anonymous, true},
-		"client of strangers":     {server(keys.server), client(strange), true},
-		"self-signed client":      {server(keys.server), client(selfSigned), true},
-		"expired client":          {server(keys.server), client(issued(keys.ca, testpki.Options{NotAfter: past})), true},
-		"server as client":        {server(keys.server), client(keys.server), true},
-		"server of strangers":     {server(strangers.server), client(keys.client), true},
-		"expired server":          {server(expiredServer), client(keys.client), true},
-		"client as server":        {server(keys.client), client(keys.client), true},
-		"wrong server name":       {server(keys.server), must(httpmtls.ClientTLSConfig(keys.client, "elsewhere")), true},
+		"mutual":                {server(keys.server), client(keys.client), false},
+		"by an intermediate":    {server(keys.server), client(issued(intermediate, testpki.Options{})), false},
+		"no client certificate": {server(keys.server), anonymous, true},
+		"client of strangers":   {server(keys.server), client(strange), true},
+		"self-signed client":    {server(keys.server), client(selfSigned), true},
+		"expired client": {
+			server(keys.server), client(issued(keys.ca, testpki.Options{NotAfter: past})),
+			true,
+		},
+		"server as client":    {server(keys.server), client(keys.server), true},
+		"server of strangers": {server(strangers.server), client(keys.client), true},
+		"expired server":      {server(expiredServer), client(keys.client), true},
+		"client as server":    {server(keys.client), client(keys.client), true},
+		"wrong server name": {
+			server(keys.server), must(httpmtls.ClientTLSConfig(keys.client, "elsewhere")),
+			true,
+		},
 		"old TLS client":          {server(keys.server), old(keys.client), true},
 		"old TLS server":          {old(keys.server), client(keys.client), true},
 		"webhook without CA":      {webhook(keys.server, nil), anonymous, false},
@@ -151,7 +157,7 @@ func TestClientTLSConfigNeedsBoth(t *testing.T) {
 	}
 }
 
-func TestServerTakesNewMaterial(t *testing.T) {
+func TestServerUsesNewMaterial(t *testing.T) {
 	t.Parallel()
 
 	first, second := newPKI(t), newPKI(t)
@@ -200,7 +206,7 @@ func TestResumedSessionIsCheckedAgain(t *testing.T) {
 	}
 }
 
-func TestFarEndSpeaksOnlyWhatIsAsked(t *testing.T) {
+func TestServerNegotiatesNextProtos(t *testing.T) {
 	t.Parallel()
 
 	keys := newPKI(t)

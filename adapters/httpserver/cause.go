@@ -9,23 +9,15 @@ import (
 	"strings"
 )
 
-// Causes of failed handshakes. They are values of a metric label.
+// The causes of failed handshakes, for [Options.HandshakeFailed].
 const (
-	// CauseNoCertificate means that the client sent no certificate, but must.
-	CauseNoCertificate = "no_certificate"
-	// CauseUntrusted means that this server refused the certificate of the client.
-	CauseUntrusted = "untrusted"
-	// CauseBadCertificate means that the client refused the certificate of this server.
-	CauseBadCertificate = "bad_certificate"
-	// CauseProtocol means that the two have no version or cipher in common, that it was no TLS, or
-	// that the handshake is too large.
-	CauseProtocol = "protocol"
-	// CauseTimeout means that the handshake took longer than it may.
-	CauseTimeout = "timeout"
-	// CauseClosed means that the client closed the connection after its first byte.
-	CauseClosed = "closed"
-	// CauseOther means an error of this server, such as missing key material.
-	CauseOther = "other"
+	causeNoCertificate  = "no_certificate"
+	causeUntrusted      = "untrusted"
+	causeBadCertificate = "bad_certificate"
+	causeProtocol       = "protocol"
+	causeTimeout        = "timeout"
+	causeClosed         = "closed"
+	causeOther          = "other"
 )
 
 // errNoCertificate is the text of crypto/tls, which has no type for this error. A test compares it.
@@ -38,13 +30,11 @@ var refusals = []tls.AlertError{42, 43, 44, 45, 46, 48}
 // certificate.
 func causeOf(err error, certified bool) string {
 	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		return CauseUntrusted
+		return causeUntrusted
 	}
-
 	if errors.Is(err, errHandshakeSize) {
-		return CauseProtocol
+		return causeProtocol
 	}
-
 	if cause := networkCause(err); cause != "" {
 		return cause
 	}
@@ -52,24 +42,23 @@ func causeOf(err error, certified bool) string {
 	switch {
 	// VerifyPeerCertificate and VerifyConnection return errors of any type.
 	case certified:
-		return CauseUntrusted
+		return causeUntrusted
 	case err.Error() == errNoCertificate:
-		return CauseNoCertificate
+		return causeNoCertificate
 	case isProtocol(err):
-		return CauseProtocol
+		return causeProtocol
 	default:
-		return CauseOther
+		return causeOther
 	}
 }
 
 // networkCause returns the cause of an error that the other end or the network caused, or "".
 func networkCause(err error) string {
 	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() {
-		return CauseTimeout
+		return causeTimeout
 	}
-
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return CauseClosed
+		return causeClosed
 	}
 
 	op, ok := errors.AsType[*net.OpError](err)
@@ -79,11 +68,11 @@ func networkCause(err error) string {
 
 	switch {
 	case op.Op == "remote error" && isRefusal(op.Err):
-		return CauseBadCertificate
+		return causeBadCertificate
 	case op.Op == "read", op.Op == "write":
-		return CauseClosed
+		return causeClosed
 	default:
-		return CauseProtocol
+		return causeProtocol
 	}
 }
 
@@ -92,8 +81,8 @@ func isRefusal(alert error) bool {
 	return slices.ContainsFunc(refusals, func(a tls.AlertError) bool { return a.Error() == alert.Error() })
 }
 
+// isProtocol reports whether err is of crypto/tls, or the first bytes were not TLS.
 func isProtocol(err error) bool {
 	_, notTLS := errors.AsType[tls.RecordHeaderError](err)
-
 	return notTLS || strings.HasPrefix(err.Error(), "tls: ")
 }

@@ -73,28 +73,28 @@ func TestHandshakeCauses(t *testing.T) {
 		client func(*testing.T, net.Conn)
 		want   string
 	}{
-		{"no certificate", server(unchanged), client(nil, unchanged), CauseNoCertificate},
-		{"no certificate, TLS 1.2", server(allow12), client(nil, version12), CauseNoCertificate},
-		{"certificate of another CA", server(unchanged), client(&foreign, unchanged), CauseUntrusted},
-		{"refused by VerifyConnection", server(refusing), client(&good, unchanged), CauseUntrusted},
+		{"no certificate", server(unchanged), client(nil, unchanged), causeNoCertificate},
+		{"no certificate, TLS 1.2", server(allow12), client(nil, version12), causeNoCertificate},
+		{"certificate of another CA", server(unchanged), client(&foreign, unchanged), causeUntrusted},
+		{"refused by VerifyConnection", server(refusing), client(&good, unchanged), causeUntrusted},
 		{
 			"refused by VerifyPeerCertificate",
 			server(func(c *tls.Config) {
 				c.VerifyPeerCertificate = func([][]byte, [][]*x509.Certificate) error { return refused }
 			}),
-			client(&good, unchanged), CauseUntrusted,
+			client(&good, unchanged), causeUntrusted,
 		},
-		{"server of another CA", server(unchanged), client(&good, otherCA), CauseBadCertificate},
-		{"server of another name", server(unchanged), client(&good, otherName), CauseBadCertificate},
-		{"no common version", server(unchanged), client(&good, version12), CauseProtocol},
-		{"plain HTTP", server(unchanged), sends("GET / HTTP/1.1\r\nHost: a\r\n\r\n"), CauseProtocol},
-		{"noise", server(unchanged), sends("\x16\x03\x01\x00\x05hello"), CauseProtocol},
+		{"server of another CA", server(unchanged), client(&good, otherCA), causeBadCertificate},
+		{"server of another name", server(unchanged), client(&good, otherName), causeBadCertificate},
+		{"no common version", server(unchanged), client(&good, version12), causeProtocol},
+		{"plain HTTP", server(unchanged), sends("GET / HTTP/1.1\r\nHost: a\r\n\r\n"), causeProtocol},
+		{"noise", server(unchanged), sends("\x16\x03\x01\x00\x05hello"), causeProtocol},
 		{"no key material", server(func(c *tls.Config) {
 			c.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return nil, refused }
-		}), client(&good, unchanged), CauseOther},
-		{"half a hello", server(unchanged), leaves("\x16\x03\x01"), CauseClosed},
-		{"silence after a byte", server(unchanged), sends("\x16"), CauseTimeout},
-		{"silence", server(unchanged), sends(""), CauseTimeout},
+		}), client(&good, unchanged), causeOther},
+		{"half a hello", server(unchanged), leaves("\x16\x03\x01"), causeClosed},
+		{"silence after a byte", server(unchanged), sends("\x16"), causeTimeout},
+		{"silence", server(unchanged), sends(""), causeTimeout},
 		{"a probe", server(unchanged), leaves(""), ""},
 		{"a probe that resets", server(unchanged), resets, ""},
 		{"a good client", server(unchanged), connects(ca, good), ""},
@@ -173,7 +173,7 @@ func resets(_ *testing.T, conn net.Conn) {
 	}
 }
 
-// However many handshakes fail, there is one line a minute for each cause.
+// There is one line a minute for each cause, however many handshakes fail.
 func TestFailedHandshakesAreLogged(t *testing.T) {
 	t.Parallel()
 
@@ -212,7 +212,7 @@ func TestFailedHandshakesAreLogged(t *testing.T) {
 	}
 }
 
-// A handshake that this server ends for its limit has not failed.
+// A handshake that this server ends for its limit is not reported as failed.
 func TestDisplacedHandshakeHasNotFailed(t *testing.T) {
 	t.Parallel()
 
@@ -226,8 +226,8 @@ func TestDisplacedHandshakeHasNotFailed(t *testing.T) {
 	_, _ = io.WriteString(displaced, "\x16")
 
 	other := r.dial(t)
-	if reason := <-closed; reason != Displaced {
-		t.Errorf("the first connection was closed as %q, want %q", reason, Displaced)
+	if reason := <-closed; reason != reasonDisplaced {
+		t.Errorf("the first connection was closed as %q, want %q", reason, reasonDisplaced)
 	}
 
 	sends("noise")(t, other)

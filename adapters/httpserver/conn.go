@@ -11,25 +11,31 @@ import (
 
 // conn is a connection that has a slot of the limiter.
 //
-// Until its first request, a TLS connection also needs a slot of the fair queue for its
-// computations: from a Read that returns data to the next Read or Write. TLS computes between these
+// Until its first request, a TLS connection also needs a slot of the fair queue to compute. It has
+// that slot from a Read that returns data to the next Read or Write. TLS computes between these
 // calls only.
 type conn struct {
 	net.Conn
 
-	origin   string
-	assigned atomic.Bool // by SetOrigin
+	// origin is that of the remote address. It does not change.
+	origin string
+	// assigned is set by SetOrigin.
+	assigned atomic.Bool
 	slot     *slot
 
 	// handshake is nil after the first request, and without TLS.
 	handshake atomic.Pointer[handshake]
-	deadline  atomic.Pointer[time.Time] // of reads, while handshake is set
-	received  atomic.Bool               // whether a byte has arrived, while handshake is set
+	// deadline is that of reads, while handshake is set.
+	deadline atomic.Pointer[time.Time]
+	// received means that a byte has arrived, while handshake is set.
+	received atomic.Bool
 
 	accepted time.Time
-	paused   atomic.Int64 // no Read returns data before, as a duration since accepted
-	closed   chan struct{}
-	once     sync.Once
+	// paused is a duration since accepted. No Read returns data before.
+	paused atomic.Int64
+	// closed is closed by cut, once.
+	closed chan struct{}
+	once   sync.Once
 }
 
 // newConn returns a connection without a slot. queue is nil without TLS.
@@ -38,11 +44,9 @@ func newConn(inner net.Conn, queue *fairQueue, maxHandshake int) *conn {
 		Conn: inner, origin: Origin(inner.RemoteAddr().String()),
 		accepted: time.Now(), closed: make(chan struct{}),
 	}
-
 	if queue != nil {
 		c.handshake.Store(&handshake{queue: queue, origin: c.origin, rest: maxHandshake})
 	}
-
 	return c
 }
 
@@ -56,10 +60,10 @@ func (c *conn) Read(b []byte) (int, error) {
 	if err == nil {
 		c.awaitPause()
 	}
-
 	return n, err
 }
 
+// readInSlot reads without a slot, and acquires one before it returns data.
 func (c *conn) readInSlot(h *handshake, b []byte) (int, error) {
 	h.release()
 
@@ -76,15 +80,14 @@ func (c *conn) readInSlot(h *handshake, b []byte) (int, error) {
 	if c.handshake.Load() == nil {
 		h.release()
 	}
-
 	return n, err
 }
 
+// readDeadline returns the zero time without a deadline.
 func (c *conn) readDeadline() time.Time {
 	if t := c.deadline.Load(); t != nil {
 		return *t
 	}
-
 	return time.Time{}
 }
 
@@ -97,7 +100,6 @@ func (c *conn) awaitPause() {
 
 	over := time.NewTimer(wait)
 	defer over.Stop()
-
 	select {
 	case <-over.C:
 	case <-c.closed:
@@ -109,24 +111,22 @@ func (c *conn) Write(b []byte) (int, error) {
 	if h := c.handshake.Load(); h != nil {
 		h.release()
 	}
-
 	return c.Conn.Write(b)
 }
 
 // SetDeadline implements [net.Conn].
 func (c *conn) SetDeadline(t time.Time) error {
 	c.noteDeadline(t)
-
 	return c.Conn.SetDeadline(t)
 }
 
 // SetReadDeadline implements [net.Conn]. The deadline also bounds the wait for a slot.
 func (c *conn) SetReadDeadline(t time.Time) error {
 	c.noteDeadline(t)
-
 	return c.Conn.SetReadDeadline(t)
 }
 
+// noteDeadline stores a deadline as long as it can bound the wait for a slot.
 func (c *conn) noteDeadline(t time.Time) {
 	if c.handshake.Load() != nil {
 		c.deadline.Store(&t)
@@ -144,14 +144,12 @@ func (c *conn) endHandshake() {
 func (c *conn) Close() error {
 	c.endHandshake()
 	c.slot.release()
-
 	return c.cut()
 }
 
 // cut closes the connection and ends the waits of its Read.
 func (c *conn) cut() error {
 	c.once.Do(func() { close(c.closed) })
-
 	return c.Conn.Close()
 }
 
@@ -163,23 +161,24 @@ func connOf(outer net.Conn) *conn {
 	}
 
 	c, _ := outer.(*conn)
-
 	return c
 }
 
+// connKey is the key of the connection in the context of a request.
 type connKey struct{}
 
+// withConn implements [net/http.Server.ConnContext].
 func withConn(ctx context.Context, outer net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, connOf(outer))
 }
 
+// connFrom returns nil for a context of another server.
 func connFrom(ctx context.Context) *conn {
 	c, _ := ctx.Value(connKey{}).(*conn)
-
 	return c
 }
 
-// SetOrigin counts the connection of a request to an origin that is known better than its address,
+// SetOrigin counts the connection of a request to an origin that is more exact than its address,
 // such as the name in a client certificate. ctx is the context of the request. Only the first call
 // for a connection counts. It does nothing for a request of another server.
 func SetOrigin(ctx context.Context, origin string) {
@@ -188,9 +187,9 @@ func SetOrigin(ctx context.Context, origin string) {
 	}
 }
 
-// PauseReads stops reading from the connection of a request for a while, so that its sender is
-// slowed down by TCP. ctx is the context of the request. A later call replaces the pause. It does
-// nothing for a request of another server.
+// PauseReads stops reading from the connection of a request for a while, so that TCP slows down its
+// sender. ctx is the context of the request. It does not block, and a later call replaces the
+// pause. It does nothing for a request of another server.
 func PauseReads(ctx context.Context, pause time.Duration) {
 	if c := connFrom(ctx); c != nil {
 		c.paused.Store(int64(time.Since(c.accepted) + pause))

@@ -10,13 +10,10 @@ import (
 	"net/http"
 )
 
-// Reasons of closed connections. They are values of a metric label.
+// The reasons of closed connections, for [Options.ConnectionClosed].
 const (
-	// Displaced means that a new connection got the slot of this one.
-	Displaced = "displaced"
-	// NoSlot means that a new connection was closed because its origin has the most, and all are
-	// busy.
-	NoSlot = "no_slot"
+	reasonDisplaced = "displaced"
+	reasonNoSlot    = "no_slot"
 )
 
 // limitedListener accepts connections that have a slot. It never stops accepting.
@@ -32,10 +29,8 @@ func (l limitedListener) Accept() (net.Conn, error) {
 		inner, err := l.Listener.Accept()
 		if err != nil {
 			l.server.logAccept(err)
-
 			return nil, err
 		}
-
 		if c := l.server.admit(inner); c != nil {
 			return c, nil
 		}
@@ -49,7 +44,7 @@ func (s *Server) admit(inner net.Conn) *conn {
 	c.slot = s.limiter.acquire(c.origin, func() {
 		_ = c.cut() // Its goroutine notices.
 
-		s.opts.ConnectionClosed(Displaced)
+		s.opts.ConnectionClosed(reasonDisplaced)
 	})
 	if c.slot != nil {
 		return c
@@ -57,8 +52,7 @@ func (s *Server) admit(inner net.Conn) *conn {
 
 	_ = inner.Close() // There is no slot to free.
 
-	s.opts.ConnectionClosed(NoSlot)
-
+	s.opts.ConnectionClosed(reasonNoSlot)
 	return nil
 }
 
@@ -66,7 +60,6 @@ func (s *Server) admit(inner net.Conn) *conn {
 func (s *Server) connState(outer net.Conn, state http.ConnState) {
 	c := connOf(outer)
 	c.slot.setBusy(state == http.StateActive)
-
 	switch state {
 	case http.StateNew:
 		s.open.Add(1)
@@ -95,7 +88,7 @@ func (s *Server) reportHandshake(outer net.Conn, c *conn) {
 	}
 
 	cause := causeOf(err, len(encrypted.ConnectionState().PeerCertificates) > 0)
-	if !c.received.Load() && cause == CauseClosed {
+	if !c.received.Load() && cause == causeClosed {
 		return
 	}
 
@@ -108,6 +101,7 @@ func isOwnClose(err error) bool {
 	return errors.Is(err, net.ErrClosed) || errors.Is(err, io.ErrClosedPipe)
 }
 
+// logHandshake logs a failed handshake, at most once a minute for each cause.
 func (s *Server) logHandshake(cause string, remote net.Addr, err error) {
 	if suppressed, ok := s.pace.allow(cause); ok {
 		s.opts.Logger.LogAttrs(context.Background(), slog.LevelWarn, "TLS handshake failed",
@@ -121,7 +115,6 @@ func (s *Server) logAccept(err error) {
 	if errors.Is(err, net.ErrClosed) {
 		return
 	}
-
 	if suppressed, ok := s.pace.allow("accept"); ok {
 		s.opts.Logger.LogAttrs(context.Background(), slog.LevelWarn, "cannot accept connections",
 			slog.Any("error", err), slog.Int("suppressed", suppressed))

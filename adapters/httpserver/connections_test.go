@@ -123,8 +123,8 @@ func TestMaxConnections(t *testing.T) {
 	<-inside
 
 	busy[1] = r.dial(t)
-	if reason := <-closed; reason != Displaced {
-		t.Errorf("an idle connection was closed as %q, want %q", reason, Displaced)
+	if reason := <-closed; reason != reasonDisplaced {
+		t.Errorf("an idle connection was closed as %q, want %q", reason, reasonDisplaced)
 	}
 
 	if n, err := idle.Read(make([]byte, 1)); err == nil {
@@ -138,8 +138,8 @@ func TestMaxConnections(t *testing.T) {
 		t.Error("a third connection was answered")
 	}
 
-	if reason := <-closed; reason != NoSlot {
-		t.Errorf("a new connection was closed as %q, want %q", reason, NoSlot)
+	if reason := <-closed; reason != reasonNoSlot {
+		t.Errorf("a new connection was closed as %q, want %q", reason, reasonNoSlot)
 	}
 
 	close(free)

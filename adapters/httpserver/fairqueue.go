@@ -10,17 +10,21 @@ import (
 //
 // It is safe for concurrent use, starts no goroutine, and takes constant time per call.
 type fairQueue struct {
-	mu      sync.Mutex
+	mu sync.Mutex
+	// free is the number of free slots. While it is not 0, there are no waiters.
 	free    int
 	origins map[string]*originQueue
-	next    *list.List // of *originQueue with waiters, in the order of their next grants
+	// next has the *originQueue with waiters, in the order of their next grants.
+	next *list.List
 }
 
 // originQueue holds the waiters of one origin.
 type originQueue struct {
-	origin            string
-	place             *list.Element // in fairQueue.next
-	continuing, fresh *list.List    // of *waiter
+	origin string
+	// place is in fairQueue.next.
+	place *list.Element
+	// continuing and fresh are lists of *waiter.
+	continuing, fresh *list.List
 }
 
 // waiter is one request for a slot.
@@ -36,6 +40,7 @@ type waiter struct {
 	place *list.Element
 }
 
+// waiterState is the state of a waiter: first waiting, at last done.
 type waiterState int
 
 const (
@@ -61,22 +66,19 @@ func (q *fairQueue) request(origin string, continues bool) *waiter {
 	if q.free > 0 {
 		q.free--
 		w.grant()
-
 		return w
 	}
 
 	w.enlist(q.of(origin), continues)
-
 	return w
 }
 
-// done gives the slot back, or stops waiting for one. Only the first call counts.
+// done returns the slot, or stops waiting for one. Only the first call counts.
 func (w *waiter) done() {
 	q := w.queue
 
 	q.mu.Lock()
 	defer q.mu.Unlock()
-
 	switch w.state {
 	case waiting:
 		w.unlist()
@@ -88,11 +90,12 @@ func (w *waiter) done() {
 	w.state = done
 }
 
+// grantNext grants a free slot to the next origin, which is then the last. The caller must hold the
+// lock, as for the functions below.
 func (q *fairQueue) grantNext() {
 	first := q.next.Front()
 	if first == nil {
 		q.free++
-
 		return
 	}
 
@@ -104,11 +107,13 @@ func (q *fairQueue) grantNext() {
 	w.grant()
 }
 
+// grant wakes the waiter.
 func (w *waiter) grant() {
 	w.state = granted
 	close(w.granted)
 }
 
+// enlist adds the waiter to the end of a list of its origin.
 func (w *waiter) enlist(o *originQueue, continues bool) {
 	w.in, w.list = o, o.fresh
 	if continues {
@@ -122,7 +127,6 @@ func (w *waiter) enlist(o *originQueue, continues bool) {
 func (w *waiter) unlist() {
 	o, q := w.in, w.queue
 	w.list.Remove(w.place)
-
 	if o.continuing.Len() == 0 && o.fresh.Len() == 0 {
 		q.next.Remove(o.place)
 		delete(q.origins, o.origin)
@@ -137,10 +141,10 @@ func (q *fairQueue) of(origin string) *originQueue {
 		o.place = q.next.PushBack(o)
 		q.origins[origin] = o
 	}
-
 	return o
 }
 
+// first returns the next waiter of an origin, which must have one.
 func (o *originQueue) first() *waiter {
 	e := o.continuing.Front()
 	if e == nil {
@@ -148,6 +152,5 @@ func (o *originQueue) first() *waiter {
 	}
 
 	w, _ := e.Value.(*waiter)
-
 	return w
 }

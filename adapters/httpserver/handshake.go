@@ -8,16 +8,17 @@ import (
 	"time"
 )
 
-// handshake takes slots of a fair queue for the work of one connection, and gives them back while
+// handshake acquires slots of a fair queue for the work of one connection, and releases them while
 // it waits for the other end. So a slow client occupies no slot.
 //
 // acquire is called by one goroutine at a time, release by any.
 type handshake struct {
 	queue  *fairQueue
 	origin string
-	begun  bool
-	slot   atomic.Pointer[waiter]
-	rest   int // bytes that may still arrive, used by Read only
+	// begun means that the connection has had a slot before.
+	begun bool
+	slot  atomic.Pointer[waiter]
+	rest  int // bytes that may still arrive, used by Read only
 }
 
 // maxRead bounds one read, so that little of a body is read before its header is complete.
@@ -43,26 +44,25 @@ func (h *handshake) read(from net.Conn, b []byte) (int, error) {
 func (h *handshake) acquire(closed <-chan struct{}, deadline time.Time) error {
 	w := h.queue.request(h.origin, h.begun)
 	h.begun = true
-
 	if err := w.wait(closed, deadline); err != nil {
 		w.done()
-
 		return err
 	}
 
-	// Not before: a concurrent Write, as in HTTP/2, must not release a slot that was not granted.
+	// It is stored only now, because a concurrent Write (HTTP/2) must not release a slot that was
+	// not granted.
 	h.slot.Store(w)
-
 	return nil
 }
 
-// release gives the slot back, if there is one.
+// release returns the slot, if there is one.
 func (h *handshake) release() {
 	if w := h.slot.Swap(nil); w != nil {
 		w.done()
 	}
 }
 
+// wait blocks until the waiter has a slot. Its errors are those of acquire.
 func (w *waiter) wait(closed <-chan struct{}, deadline time.Time) error {
 	select {
 	case <-w.granted:
@@ -71,7 +71,6 @@ func (w *waiter) wait(closed <-chan struct{}, deadline time.Time) error {
 	}
 
 	var late <-chan time.Time
-
 	if !deadline.IsZero() {
 		timer := time.NewTimer(time.Until(deadline))
 		defer timer.Stop()

@@ -42,8 +42,8 @@ func TestALargeHandshakeIsCutOff(t *testing.T) {
 
 	select {
 	case f := <-seen:
-		if f.cause != CauseProtocol {
-			t.Errorf("cause %s (%v), want %s", f.cause, f.err, CauseProtocol)
+		if f.cause != causeProtocol {
+			t.Errorf("cause %s (%v), want %s", f.cause, f.err, causeProtocol)
 		}
 	case <-time.After(defaultReadTimeout / 2):
 		t.Error("the connection is kept until the timeout of the handshake")

@@ -5,14 +5,16 @@ import (
 	"sync"
 )
 
-// limiter bounds open connections. When it is full, it evicts the oldest idle connection of the
-// origin that has the most, or the oldest busy one if none is idle. A new connection of that very
-// origin evicts no busy connection: it gets no slot.
+// limiter bounds open connections. When it is full, a new connection evicts the oldest idle one of
+// the origin that has the most. If none of that origin is idle, it evicts the oldest busy one,
+// unless it is of that origin itself: then it gets no slot.
 //
 // It is safe for concurrent use, starts no goroutine, and takes constant time per call.
 type limiter struct {
+	// limit is the number of slots.
 	limit int
 
+	// mu guards the fields below.
 	mu      sync.Mutex
 	size    int
 	origins map[string]*originSlots
@@ -23,20 +25,26 @@ type limiter struct {
 
 // originSlots holds the slots of one origin, oldest first.
 type originSlots struct {
-	name       string
-	rank       *list.Element // in limiter.bySize[o.size()]
-	idle, busy *list.List    // of *slot
+	name string
+	// rank is the place in limiter.bySize[o.size()].
+	rank *list.Element
+	// idle and busy are lists of *slot.
+	idle, busy *list.List
 }
 
+// size returns the number of slots of the origin.
 func (o *originSlots) size() int { return o.idle.Len() + o.busy.Len() }
 
-// slot is the place of one open connection.
+// slot is the place of one open connection. Its fields are guarded by limiter.mu, except limiter
+// and evict, which do not change.
 type slot struct {
 	limiter *limiter
 	origin  *originSlots
-	place   *list.Element // in origin.busy or origin.idle; nil after release or eviction
-	busy    bool
-	evict   func()
+	// place is in origin.busy or origin.idle. It is nil after release or eviction.
+	place *list.Element
+	busy  bool
+	// evict closes the connection. It is called without a lock.
+	evict func()
 }
 
 // newLimiter returns a limiter with limit slots. limit must be positive.
@@ -44,21 +52,20 @@ func newLimiter(limit int) *limiter {
 	return &limiter{limit: limit, origins: make(map[string]*originSlots), bySize: make(map[int]*list.List)}
 }
 
-// acquire returns an idle slot for origin, or nil. It calls evict of the slot that it takes away
-// for that, once, before it returns and without holding a lock. evict must not block.
+// acquire returns an idle slot for origin, or nil. If it evicts another slot, it calls evict of
+// that slot once, before it returns and without a lock. evict must not block.
 func (l *limiter) acquire(origin string, evict func()) *slot {
 	acquired, evicted := l.exchange(origin, evict)
 	if evicted != nil {
 		evicted.evict()
 	}
-
 	return acquired
 }
 
+// exchange returns the new slot and the evicted one. Both may be nil.
 func (l *limiter) exchange(origin string, evict func()) (acquired, evicted *slot) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-
 	if l.size >= l.limit {
 		if evicted = l.victim(origin); evicted == nil {
 			return nil, nil
@@ -69,7 +76,6 @@ func (l *limiter) exchange(origin string, evict func()) (acquired, evicted *slot
 
 	acquired = &slot{limiter: l, evict: evict}
 	l.add(acquired, origin)
-
 	return acquired, evicted
 }
 
@@ -78,6 +84,7 @@ func (l *limiter) victim(origin string) *slot {
 	largest, _ := l.bySize[l.largest].Front().Value.(*originSlots)
 
 	own := l.origins[origin]
+	// With equal numbers, the origin of the new connection loses one.
 	if own != nil && own.size() == largest.size() {
 		largest = own
 	}
@@ -92,9 +99,9 @@ func (l *limiter) victim(origin string) *slot {
 	}
 }
 
+// oldest returns the first slot of a list that is not empty.
 func oldest(slots *list.List) *slot {
 	s, _ := slots.Front().Value.(*slot)
-
 	return s
 }
 
@@ -102,7 +109,6 @@ func oldest(slots *list.List) *slot {
 func (l *limiter) len() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-
 	return l.size
 }
 
@@ -110,7 +116,6 @@ func (l *limiter) len() int {
 func (s *slot) setBusy(busy bool) {
 	s.limiter.mu.Lock()
 	defer s.limiter.mu.Unlock()
-
 	if s.place == nil || s.busy == busy {
 		return
 	}
@@ -126,7 +131,6 @@ func (s *slot) move(origin string) {
 
 	l.mu.Lock()
 	defer l.mu.Unlock()
-
 	if s.place == nil || s.origin.name == origin {
 		return
 	}
@@ -139,12 +143,13 @@ func (s *slot) move(origin string) {
 func (s *slot) release() {
 	s.limiter.mu.Lock()
 	defer s.limiter.mu.Unlock()
-
 	if s.place != nil {
 		s.limiter.remove(s)
 	}
 }
 
+// enlist adds the slot to the end of a list of its origin. The caller must hold the lock, as for
+// the functions below.
 func (s *slot) enlist() {
 	if s.busy {
 		s.place = s.origin.busy.PushBack(s)
@@ -153,6 +158,7 @@ func (s *slot) enlist() {
 	}
 }
 
+// unlist removes the slot from its list.
 func (s *slot) unlist() {
 	if s.busy {
 		s.origin.busy.Remove(s.place)
@@ -163,6 +169,7 @@ func (s *slot) unlist() {
 	s.place = nil
 }
 
+// add counts a slot to an origin.
 func (l *limiter) add(s *slot, origin string) {
 	o := l.origins[origin]
 	if o == nil {
@@ -179,6 +186,7 @@ func (l *limiter) add(s *slot, origin string) {
 	l.rank(o)
 }
 
+// remove is the opposite of add.
 func (l *limiter) remove(s *slot) {
 	o := s.origin
 	l.unrank(o)
@@ -208,6 +216,7 @@ func (l *limiter) rank(o *originSlots) {
 	}
 }
 
+// unrank is the opposite of rank.
 func (l *limiter) unrank(o *originSlots) {
 	size := o.size()
 	if size == 0 {
@@ -216,7 +225,6 @@ func (l *limiter) unrank(o *originSlots) {
 
 	alike := l.bySize[size]
 	alike.Remove(o.rank)
-
 	if alike.Len() == 0 {
 		delete(l.bySize, size)
 	}

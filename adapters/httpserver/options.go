@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Options are the optional parts of a [Server].
+// Options are the optional settings of a [Server]. The zero value is the documented default.
 type Options struct {
 	// Listener is used instead of binding an address. The server closes it. Default: none.
 	Listener net.Listener
@@ -26,9 +26,11 @@ type Options struct {
 	// oldest idle one of the origin that has the most. Default: 16,384.
 	MaxConnections int
 	// MaxHandshakes bounds the TLS handshakes that compute at the same time. Slots are granted
-	// round-robin by origin. A handshake that waits for its client has no slot. One that runs a
-	// callback of TLS has one, except VerifyConnection of a resumed session or of a server that
-	// asks for no client certificate. Default: half of GOMAXPROCS, at least 1.
+	// round-robin by origin. A handshake that waits for its client has no slot.
+	//
+	// A handshake has a slot while it calls the callbacks of TLS. VerifyConnection is an exception
+	// if the session is resumed, or the server asks for no client certificate. Default: half of
+	// GOMAXPROCS, at least 1.
 	MaxHandshakes int
 	// MaxHandshakeBytes bounds the bytes that a TLS connection receives until the header of its
 	// first request is complete. It bounds the memory of a handshake, which would otherwise be 64
@@ -49,16 +51,28 @@ type Options struct {
 	// ShutdownTimeout is how long Serve waits for requests in flight at its end. Default: 10 s.
 	ShutdownTimeout time.Duration
 
-	// HandshakeFailed is called for each failed TLS handshake with one of the causes above, such as
-	// [CauseUntrusted]. It is not called for a connection that ends before its first byte, as the
-	// probe of a load balancer does, nor for one that this server closed. It may be called
-	// concurrently and must not block. Default: none.
+	// HandshakeFailed is called for each failed TLS handshake. It may be called concurrently and
+	// must not block. Default: none. cause is a metric label:
+	//
+	//   - "no_certificate": the client sent no certificate, but must
+	//   - "untrusted": this server refused the certificate of the client
+	//   - "bad_certificate": the client refused the certificate of this server
+	//   - "protocol": there is no common version or cipher, or it was not TLS
+	//   - "timeout": the handshake took longer than ReadHeaderTimeout
+	//   - "closed": the client closed the connection after its first byte
+	//   - "other": an error of this server, such as missing key material
+	//
+	// It is not called for a connection that ends before its first byte, such as the probe of a
+	// load balancer. It is not called for a connection that this server closed, either.
 	HandshakeFailed func(cause string, remote net.Addr, err error)
-	// ConnectionClosed is called for each connection that was closed for MaxConnections, with
-	// [Displaced] or [NoSlot]. It may be called concurrently and must not block. Default: none.
+	// ConnectionClosed is called for each connection that was closed for MaxConnections. It may be
+	// called concurrently and must not block. Default: none. reason is a metric label:
+	//
+	//   - "displaced": a new connection got the slot of this one
+	//   - "no_slot": it was new, its origin has the most connections, and all of those are busy
 	ConnectionClosed func(reason string)
-	// Logger gets failed handshakes at warn, at most one a minute for each cause, errors of
-	// accepting at the same pace, and panics of the handler. Default: discard.
+	// Logger gets failed handshakes at warn, at most one a minute for each cause. It also gets
+	// errors of accepting at the same pace, and panics of the handler. Default: discarded.
 	Logger *slog.Logger
 }
 
@@ -72,6 +86,7 @@ const (
 	defaultShutdown       = 10 * time.Second
 )
 
+// withDefaults returns a copy with all defaults set.
 func (o Options) withDefaults() Options {
 	o.MaxConnections = cmp.Or(o.MaxConnections, defaultMaxConnections)
 	o.MaxHandshakes = cmp.Or(o.MaxHandshakes, max(runtime.GOMAXPROCS(0)/2, 1))
@@ -83,20 +98,19 @@ func (o Options) withDefaults() Options {
 	o.IdleTimeout = cmp.Or(o.IdleTimeout, defaultIdleTimeout)
 	o.ShutdownTimeout = cmp.Or(o.ShutdownTimeout, defaultShutdown)
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
-
 	if o.HandshakeFailed == nil {
 		o.HandshakeFailed = func(string, net.Addr, error) {}
 	}
-
 	if o.ConnectionClosed == nil {
 		o.ConnectionClosed = func(string) {}
 	}
-
 	return o
 }
 
+// errNegative is wrapped by all errors of options.
 var errNegative = errors.New("option is negative")
 
+// validate returns one error that joins all problems, in the order of the fields.
 func (o Options) validate() error {
 	return errors.Join(
 		notNegative("MaxConnections", o.MaxConnections),
@@ -111,10 +125,10 @@ func (o Options) validate() error {
 	)
 }
 
+// notNegative names the option in its error.
 func notNegative[T int | time.Duration](name string, value T) error {
 	if value >= 0 {
 		return nil
 	}
-
 	return fmt.Errorf("%w: Options.%s is %v, want more than 0, or 0 for the default", errNegative, name, value)
 }

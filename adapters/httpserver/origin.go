@@ -2,8 +2,8 @@ package httpserver
 
 import "net/netip"
 
-// Origin returns the origin of a remote address: the IPv4 address without its port, or the IPv6 /64
-// network, because one host may use any address in it (RFC 6177). It returns other strings
+// Origin returns the origin of a remote address: the IPv4 address without its port, or the IPv6
+// /64 network. One host may use any address in that network (RFC 6177). Other strings are returned
 // unchanged.
 func Origin(remote string) string {
 	const network = 64
@@ -22,6 +22,5 @@ func Origin(remote string) string {
 	if err != nil {
 		return addr.String()
 	}
-
 	return prefix.String()
 }

@@ -14,8 +14,11 @@ type logPace struct {
 	kinds map[string]*kindPace
 }
 
+// kindPace is the state of one kind of log lines.
 type kindPace struct {
-	next       time.Time
+	// next is the time from which a line is allowed.
+	next time.Time
+	// suppressed counts the lines since the last one.
 	suppressed int
 }
 
@@ -33,15 +36,14 @@ func (p *logPace) allow(kind string) (suppressed int, ok bool) {
 	now := time.Now()
 	if now.Before(k.next) {
 		k.suppressed++
-
 		return 0, false
 	}
 
 	suppressed, k.suppressed, k.next = k.suppressed, 0, now.Add(logEvery)
-
 	return suppressed, true
 }
 
+// add stores a new kind. The kinds are constants, so there are few.
 func (p *logPace) add(kind string, k *kindPace) {
 	if p.kinds == nil {
 		p.kinds = make(map[string]*kindPace)

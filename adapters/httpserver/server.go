@@ -15,27 +15,31 @@ import (
 
 // Limits of HTTP/2, and of the end of Serve.
 const (
+	// maxStreams bounds the concurrent requests of one HTTP/2 connection.
 	maxStreams = 256
-	// pingAfter and pingTimeout end HTTP/2 connections whose other end disappeared.
+	// pingAfter and pingTimeout end HTTP/2 connections that were lost without a packet.
 	pingAfter, pingTimeout = 30 * time.Second, 15 * time.Second
 	// abortGrace is how long requests have to answer after their contexts are cancelled.
 	abortGrace = time.Second
 )
 
+// The errors of Serve.
 var (
 	errAborted = errors.New("requests in flight did not end in time and were cut off")
 	errEnded   = errors.New("server ended by itself")
 )
 
-// Server is an HTTP server that is bound to its address.
+// Server is an HTTP server that is bound to its address. Create one with [Bind].
 type Server struct {
 	listener net.Listener
 	http     *http.Server
 	opts     Options
 	limiter  *limiter
-	queue    *fairQueue // nil without TLS
-	pace     logPace
-	open     sync.WaitGroup // connections
+	// queue is nil without TLS.
+	queue *fairQueue
+	pace  logPace
+	// open counts connections with callbacks to come.
+	open sync.WaitGroup
 }
 
 // Bind binds a TCP address and returns a server for handler. It fails when the address cannot be
@@ -52,17 +56,24 @@ func Bind(ctx context.Context, address string, handler http.Handler, opts Option
 			return nil, fmt.Errorf("cannot bind: %w", err)
 		}
 	}
-
 	return newServer(listener, handler, opts.withDefaults()), nil
 }
 
+// newServer returns a server for a bound listener. The defaults of opts must be set.
 func newServer(listener net.Listener, handler http.Handler, opts Options) *Server {
 	s := &Server{listener: listener, opts: opts, limiter: newLimiter(opts.MaxConnections)}
 	if opts.TLS != nil {
 		s.queue = newFairQueue(opts.MaxHandshakes)
 	}
 
-	s.http = &http.Server{
+	s.http = s.newHTTP(handler)
+	return s
+}
+
+// newHTTP returns the server of net/http, with all limits set.
+func (s *Server) newHTTP(handler http.Handler) *http.Server {
+	opts := s.opts
+	return &http.Server{
 		Handler:                      s.logPanics(handler),
 		DisableGeneralOptionsHandler: true,
 		TLSConfig:                    serverTLS(opts.TLS),
@@ -81,10 +92,9 @@ func newServer(listener net.Listener, handler http.Handler, opts Options) *Serve
 			PingTimeout:          pingTimeout,
 		},
 	}
-
-	return s
 }
 
+// serverTLS returns a clone with a minimum version, or nil for plain HTTP.
 func serverTLS(config *tls.Config) *tls.Config {
 	if config == nil {
 		return nil
@@ -94,17 +104,17 @@ func serverTLS(config *tls.Config) *tls.Config {
 	if config.MinVersion == 0 {
 		config.MinVersion = tls.VersionTLS13
 	}
-
 	return config
 }
 
+// protocols returns the versions of HTTP that the server speaks. Without TLS, a client of HTTP/2
+// needs prior knowledge.
 func protocols(opts Options) *http.Protocols {
 	var p http.Protocols
 
 	p.SetHTTP1(true)
 	p.SetHTTP2(opts.TLS != nil && !opts.HTTP1Only)
 	p.SetUnencryptedHTTP2(opts.TLS == nil && !opts.HTTP1Only)
-
 	return &p
 }
 
@@ -114,10 +124,15 @@ func (s *Server) Addr() net.Addr { return s.listener.Addr() }
 // Close releases the address of a server that is not served.
 func (s *Server) Close() error { return s.listener.Close() }
 
-// Serve serves until ctx ends. Then it accepts no connection any more and waits for requests in
-// flight, at most Options.ShutdownTimeout; cancels their contexts; and after one more second closes
-// their connections. It returns an error if it had to close some, or if serving failed. It must be
-// called once. All its callbacks have returned before it does, unless it returns that error.
+// Serve serves until ctx ends. Then it accepts no connection any more and shuts down in three
+// steps:
+//
+//   - it waits for requests in flight, at most [Options.ShutdownTimeout]
+//   - it cancels the contexts of the others, and waits for one more second
+//   - it closes their connections
+//
+// It returns an error if it closed some, or if serving failed. It must be called once. Unless it
+// returns an error, all its callbacks have returned before it does.
 func (s *Server) Serve(ctx context.Context) error {
 	base, abort := context.WithCancel(context.WithoutCancel(ctx))
 	defer abort()
@@ -126,44 +141,41 @@ func (s *Server) Serve(ctx context.Context) error {
 	served := make(chan error, 1)
 
 	go func() { served <- s.accept() }()
-
 	select {
 	case err := <-served:
 		_ = s.http.Close() // The error of serving counts.
-
 		return fmt.Errorf("%w: %w", errEnded, err)
 	case <-ctx.Done():
 	}
 
 	err := s.shutdown(base, abort)
+	// Shutdown makes Serve of net/http return ErrServerClosed.
 	if ended := <-served; !errors.Is(ended, http.ErrServerClosed) {
 		err = errors.Join(err, ended)
 	}
-
 	return err
 }
 
+// accept blocks until the listener is closed. Its error is never nil.
 func (s *Server) accept() error {
 	if s.opts.TLS == nil {
 		return s.http.Serve(limitedListener{s.listener, s})
 	}
-
 	return s.http.ServeTLS(limitedListener{s.listener, s}, "", "")
 }
 
+// shutdown ends all connections. abort cancels the contexts of requests.
 func (s *Server) shutdown(ctx context.Context, abort context.CancelFunc) error {
 	if s.drain(ctx, s.opts.ShutdownTimeout) {
 		return nil
 	}
 
 	abort()
-
 	if s.drain(ctx, abortGrace) {
 		return nil
 	}
 
 	_ = s.http.Close() // Its error is that of the listener, which is closed.
-
 	return errAborted
 }
 
@@ -171,7 +183,6 @@ func (s *Server) shutdown(ctx context.Context, abort context.CancelFunc) error {
 func (s *Server) drain(ctx context.Context, timeout time.Duration) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 	defer cancel()
-
 	return s.http.Shutdown(ctx) == nil && s.awaitCallbacks(ctx)
 }
 
@@ -184,7 +195,6 @@ func (s *Server) awaitCallbacks(ctx context.Context) bool {
 		s.open.Wait()
 		close(done)
 	}()
-
 	select {
 	case <-done:
 		return true
@@ -201,7 +211,6 @@ func (s *Server) logPanics(handler http.Handler) http.Handler {
 			if cause == nil {
 				return
 			}
-
 			if err, ok := cause.(error); !ok || !errors.Is(err, http.ErrAbortHandler) {
 				s.opts.Logger.ErrorContext(r.Context(), "panic while a request was answered",
 					slog.Any("error", cause), slog.String("stack", string(debug.Stack())))

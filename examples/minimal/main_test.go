@@ -67,7 +67,7 @@ func (p pki) direct() []string {
 
 // behind returns the flags for a gateway.
 func (p pki) behind(flags ...string) []string {
-	return append([]string{"-manager=my-operator", "-ca=" + p.volume.Path(testpki.FileCA)}, flags...)
+	return append([]string{"-manager=my-operator", "-ca=" + p.volume.Path("ca.crt")}, flags...)
 }
 
 // client returns a client that connects from a loopback address.

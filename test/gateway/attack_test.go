@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
@@ -216,7 +215,7 @@ func byVersion(v1, v2, v3 string) want {
 // ignored is the outcome of an event of self that claims to be the victim. Contract v2 has no
 // claim.
 func ignored() want {
-	return byVersion(forbidden(controllerruntime.ReasonOwnerMismatch), passed, forbidden(listener.ReasonSourceMismatch))
+	return byVersion(forbidden("owner_mismatch"), passed, forbidden(listener.ReasonSourceMismatch))
 }
 
 // certificates are bad ones that name the victim.
@@ -246,8 +245,8 @@ func (n *network) certificates() []attack {
 // claims are made with certificates that verify.
 func (n *network) claims() []attack {
 	mismatch := everywhere(forbidden(listener.ReasonSANMismatch))
-	unknown := byVersion(forbidden(controllerruntime.ReasonOwnerMismatch),
-		forbidden(controllerruntime.ReasonRuntimeUnknown), forbidden(listener.ReasonSourceMismatch))
+	unknown := byVersion(forbidden("owner_mismatch"),
+		forbidden("runtime_unknown"), forbidden(listener.ReasonSourceMismatch))
 	twoNames := testpki.Options{DNSNames: []string{selfDomain}, Edit: func(c *x509.Certificate) {
 		name := asn1.ObjectIdentifier{2, 5, 4, 3}
 		c.Subject = pkix.Name{ExtraNames: []pkix.AttributeTypeAndValue{
@@ -277,7 +276,7 @@ func (n *network) registrations() []attack {
 			change(t, name)
 		}}
 	}
-	unknown := controllerruntime.ReasonRuntimeUnknown
+	unknown := "runtime_unknown"
 	return []attack{
 		runtime("owner deleted", "deleted", func(t *testing.T, name string) { t.Helper(); n.at.remove(t, name) },
 			byVersion(forbidden(listener.ReasonOwnerMissing), forbidden(unknown), forbidden(unknown))),

@@ -8,13 +8,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
 func TestKeepsSecretsFindsThem(t *testing.T) {
 	s := newScene(t, nil)
-	text, err := os.ReadFile(s.agent.Volume.Path(testpki.FileKey))
+	text, err := os.ReadFile(s.agent.Volume.Path("tls.key"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,8 +69,8 @@ func TestTroubleTellsNoSecrets(t *testing.T) {
 	good := rig.Secrets(s.agent.Volume)
 	write := func(files ...[]byte) {
 		if err := s.agent.Volume.Write(map[string][]byte{
-			testpki.FileCA: files[0], testpki.FileCert: files[1],
-			testpki.FileKey: files[2],
+			"ca.crt": files[0], "tls.crt": files[1],
+			"tls.key": files[2],
 		}); err != nil {
 			t.Fatal(err)
 		}

@@ -61,7 +61,7 @@ func tellsBytes(log string, secret []byte) bool {
 // Secrets returns what is in a volume now. Files that are missing or broken are what a test may
 // have made of them.
 func Secrets(volume *testpki.Volume) (secrets [][]byte) {
-	for _, name := range []string{testpki.FileCA, testpki.FileCert, testpki.FileKey} {
+	for _, name := range []string{"ca.crt", "tls.crt", "tls.key"} {
 		if text, err := os.ReadFile(volume.Path(name)); err == nil {
 			secrets = append(secrets, text)
 		}

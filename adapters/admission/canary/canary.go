@@ -15,99 +15,111 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// Writer writes a nonce where the webhook sees it, and returns the warnings that the API server answered with. An error means that
-// nothing was written. Write is called by one goroutine, blocks as long as the API server does, and ends with ctx.
+// Writer writes a nonce to an object that the webhook watches. It returns the warnings in the
+// answer of the API server. An error means that nothing was written.
+//
+// Write is called by one goroutine. It may block until ctx ends.
 type Writer interface {
 	Write(ctx context.Context, nonce string) (warnings []string, err error)
 }
 
 // The defaults of [Options].
 const (
+	// DefaultInterval is short enough to report a removed webhook before an operator notices.
 	DefaultInterval = 30 * time.Second
-	DefaultTimeout  = 5 * time.Second
+	defaultTimeout  = 5 * time.Second
 )
 
-// Options are the optional settings of a [Canary].
+// Options are the optional settings of a [Canary]. The zero value is the documented default.
 type Options struct {
-	// Interval is the time between two writes. Default [DefaultInterval].
+	// Interval is the time between two writes. Default: [DefaultInterval], 30 s.
 	Interval time.Duration
-	// Timeout bounds a write. Default [DefaultTimeout].
+	// Timeout bounds one write, and must not exceed Interval. Default: 5 s, or Interval if that is
+	// shorter.
 	Timeout time.Duration
-	// Recovered is called when the API server calls the agent again, or for the first time after it did not: what happened meanwhile
-	// went by unseen.
+	// Recovered is called when a write succeeds after one that did not. Changes in between were
+	// missed, so the caller should accept a resync. It must not block. Default: none.
 	Recovered func()
-	// Probed is called after each write with the state that it showed.
+	// Probed is called after each probe with the state and the duration of its last write. It must
+	// not block. Default: none.
 	Probed func(state core.CanaryState, took time.Duration)
-	// Logger gets a line when the state changes. Default: discarded.
+	// Logger gets a line for each change of the state. Default: discarded.
 	Logger *slog.Logger
 }
 
-// Canary finds out whether the API server calls the agent. Create one with [New].
+// withDefaults returns a copy with all defaults set.
+func (o Options) withDefaults() Options {
+	o.Interval = cmp.Or(o.Interval, DefaultInterval)
+	o.Timeout = cmp.Or(o.Timeout, min(defaultTimeout, o.Interval))
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
+	return o
+}
+
+// validate returns an error for times that are negative or do not fit together.
+func (o Options) validate() error {
+	if o.Interval < 0 || o.Timeout < 0 || o.Timeout > o.Interval {
+		return fmt.Errorf(
+			"canary: interval is %v and timeout %v, want both above 0, and the timeout within the interval",
+			o.Interval, o.Timeout)
+	}
+	return nil
+}
+
+// Canary finds out whether the API server calls the agent. Create one with [New]. It is safe for
+// concurrent use.
 type Canary struct {
 	writer Writer
 	opts   Options
 
+	// mu guards state.
 	mu    sync.Mutex
 	state core.CanaryState
 }
 
-// New returns a canary that writes through writer while [Canary.Start] runs.
+// New returns a canary that uses writer while [Canary.Start] runs. It fails if writer is nil or an
+// option is invalid.
 func New(writer Writer, opts Options) (*Canary, error) {
 	if writer == nil {
 		return nil, errors.New("canary: writer is nil, want one")
 	}
 
-	opts.Interval = cmp.Or(opts.Interval, DefaultInterval)
-	opts.Timeout = cmp.Or(opts.Timeout, min(DefaultTimeout, opts.Interval))
-
-	if opts.Interval < 0 || opts.Timeout < 0 || opts.Timeout > opts.Interval {
-		return nil, fmt.Errorf("canary: interval is %v and timeout %v, want both above 0 and the timeout within the interval",
-			opts.Interval, opts.Timeout)
+	opts = opts.withDefaults()
+	if err := opts.validate(); err != nil {
+		return nil, err
 	}
-
-	if opts.Logger == nil {
-		opts.Logger = slog.New(slog.DiscardHandler)
-	}
-
 	return &Canary{writer: writer, opts: opts, state: core.CanaryOff}, nil
 }
 
-// State returns what the last write showed, [core.CanaryOff] before the first.
+// State returns the result of the last probe, and [core.CanaryOff] before the first one.
 func (c *Canary) State() core.CanaryState {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-
 	return c.state
 }
 
-// Start writes at the interval until ctx ends, and then returns nil.
+// Start probes at the interval until ctx ends, and then returns nil. It must be called once.
 func (c *Canary) Start(ctx context.Context) error {
 	ticker := time.NewTicker(c.opts.Interval)
 	defer ticker.Stop()
-
 	for ctx.Err() == nil {
 		c.probe(ctx)
-
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
 		}
 	}
-
 	return nil
 }
 
-// probe finds out how things are. One write that does not come back proves nothing yet: a second one decides.
+// probe writes once, and again if the first write shows a new problem: one failure proves nothing.
 func (c *Canary) probe(ctx context.Context) {
 	state, took, err := c.write(ctx)
 	if state != core.CanaryAlive && c.State() != state && ctx.Err() == nil {
 		state, took, err = c.write(ctx)
 	}
-
 	if ctx.Err() != nil {
 		return
 	}
-
 	if c.opts.Probed != nil {
 		c.opts.Probed(state, took)
 	}
@@ -115,6 +127,7 @@ func (c *Canary) probe(ctx context.Context) {
 	c.enter(state, err)
 }
 
+// write makes one write and returns its result. took is the time that it took.
 func (c *Canary) write(ctx context.Context) (state core.CanaryState, took time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.opts.Timeout)
 	defer cancel()
@@ -123,7 +136,6 @@ func (c *Canary) write(ctx context.Context) (state core.CanaryState, took time.D
 	started := time.Now()
 	warnings, err := c.writer.Write(ctx, nonce)
 	took = time.Since(started)
-
 	switch {
 	case err != nil:
 		return core.CanaryFailing, took, err
@@ -134,37 +146,40 @@ func (c *Canary) write(ctx context.Context) (state core.CanaryState, took time.D
 	}
 }
 
-// enter takes note of a state, and tells of changes.
+// enter stores a state. On a change it logs, and calls Recovered.
 func (c *Canary) enter(state core.CanaryState, err error) {
 	c.mu.Lock()
 	before := c.state
 	c.state = state
 	c.mu.Unlock()
-
 	if before == state {
 		return
 	}
 
-	switch {
-	case state == core.CanaryAlive:
-		c.opts.Logger.Info("the API server calls the agent", slog.String("before", string(before)))
-	case state == core.CanaryLost && before == core.CanaryOff:
-		// An agent is installed before its webhook configuration, so this is no error yet.
-		c.opts.Logger.Info("the API server does not call the agent yet: changes go by unseen until the webhook configuration is there")
-	case state == core.CanaryLost:
-		c.opts.Logger.Error("the API server does not call the agent: changes go by unseen, look at the webhook configuration")
-	default:
-		c.opts.Logger.Warn("the canary can not write its Lease, look at the agent's role", slog.Any("error", err))
-	}
-
+	c.logState(before, state, err)
 	if state == core.CanaryAlive && before != core.CanaryOff && c.opts.Recovered != nil {
 		c.opts.Recovered()
 	}
 }
 
+// logState logs a change of the state.
+func (c *Canary) logState(before, state core.CanaryState, err error) {
+	switch {
+	case state == core.CanaryAlive:
+		c.opts.Logger.Info("the API server calls the agent", slog.String("before", string(before)))
+	case state == core.CanaryLost && before == core.CanaryOff:
+		// An agent is installed before its webhook configuration, so this is not an error.
+		c.opts.Logger.Info("the API server does not call the agent yet, changes are missed")
+	case state == core.CanaryLost:
+		c.opts.Logger.Error("the API server does not call the agent, changes are missed: check its webhooks")
+	default:
+		c.opts.Logger.Warn("the canary cannot write its Lease: check the role of the agent", slog.Any("error", err))
+	}
+}
+
+// newNonce returns 128 random bits in hex.
 func newNonce() string {
 	var random [16]byte
 	_, _ = rand.Read(random[:]) // Never fails (crypto/rand).
-
 	return hex.EncodeToString(random[:])
 }

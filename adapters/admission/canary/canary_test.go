@@ -33,7 +33,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// cluster is an API server whose webhook a test takes away.
+// cluster is an API server with a webhook that a test can remove.
 type cluster struct {
 	mu       sync.Mutex
 	bypassed int // writes that the webhook does not see
@@ -107,7 +107,8 @@ func TestStates(t *testing.T) {
 			synctest.Wait()
 
 			if got := c.State(); got != step.want || recovered != step.recovered {
-				t.Errorf("%s: state %q, recovered %d times, want %q and %d", step.name, got, recovered, step.want, step.recovered)
+				t.Errorf("%s: state %q, recovered %d times, want %q and %d", step.name, got, recovered, step.want,
+					step.recovered)
 			}
 		}
 
@@ -130,12 +131,15 @@ func TestNewNamesWrongOptions(t *testing.T) {
 	}
 }
 
-// leaseReview returns what an API server sends when a Lease with that annotation is written.
+// leaseReview returns the review of a Lease with that nonce.
 func leaseReview(t *testing.T, nonce string) []byte {
 	t.Helper()
 
 	lease, err := json.Marshal(metav1.PartialObjectMetadata{
-		ObjectMeta: metav1.ObjectMeta{Name: "canary", Annotations: map[string]string{canary.NonceAnnotation: nonce}},
+		ObjectMeta: metav1.ObjectMeta{
+			Name:        "canary",
+			Annotations: map[string]string{"operator.kyma-project.io/canary-nonce": nonce},
+		},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -156,7 +160,8 @@ func post(t *testing.T, method string, body []byte) *httptest.ResponseRecorder {
 	t.Helper()
 
 	w := httptest.NewRecorder()
-	canary.Handler{}.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), method, canary.Path, bytes.NewReader(body)))
+	canary.Handler{}.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), method, canary.Path,
+		bytes.NewReader(body)))
 
 	return w
 }
@@ -187,7 +192,7 @@ func TestHandlerReturnsTheNonce(t *testing.T) {
 	}
 }
 
-func TestHandlerRefusesWhatIsNoReview(t *testing.T) {
+func TestHandlerRefusesOtherRequests(t *testing.T) {
 	for name, test := range map[string]struct {
 		method string
 		body   string
@@ -197,8 +202,11 @@ func TestHandlerRefusesWhatIsNoReview(t *testing.T) {
 		"empty":   {http.MethodPost, "", http.StatusBadRequest},
 		"no json": {http.MethodPost, "{", http.StatusBadRequest},
 		"no uid":  {http.MethodPost, `{"apiVersion":"admission.k8s.io/v1","request":{}}`, http.StatusBadRequest},
-		"version": {http.MethodPost, `{"apiVersion":"admission.k8s.io/v1beta1","request":{"uid":"1"}}`, http.StatusBadRequest},
-		"huge":    {http.MethodPost, strings.Repeat(" ", 300<<10), http.StatusRequestEntityTooLarge},
+		"version": {
+			http.MethodPost, `{"apiVersion":"admission.k8s.io/v1beta1","request":{"uid":"1"}}`,
+			http.StatusBadRequest,
+		},
+		"huge": {http.MethodPost, strings.Repeat(" ", 300<<10), http.StatusRequestEntityTooLarge},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if w := post(t, test.method, []byte(test.body)); w.Code != test.want {
@@ -216,7 +224,10 @@ func apiServer(t *testing.T, handler http.HandlerFunc) canary.LeaseOptions {
 	t.Cleanup(server.Close)
 
 	dir := t.TempDir()
-	opts := canary.LeaseOptions{Server: server.URL, TokenFile: filepath.Join(dir, "token"), CAFile: filepath.Join(dir, "ca.crt")}
+	opts := canary.LeaseOptions{
+		Server: server.URL, TokenFile: filepath.Join(dir, "token"),
+		CAFile: filepath.Join(dir, "ca.crt"),
+	}
 	bundle := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 
 	for file, content := range map[string][]byte{opts.TokenFile: []byte("secret\n"), opts.CAFile: bundle} {
@@ -232,8 +243,10 @@ func name() types.NamespacedName { return types.NamespacedName{Namespace: "watch
 
 func TestLeaseIsPatched(t *testing.T) {
 	opts := apiServer(t, func(w http.ResponseWriter, r *http.Request) {
-		if r.Method != http.MethodPatch || r.URL.Path != "/apis/coordination.k8s.io/v1/namespaces/watcher/leases/canary" ||
-			r.Header.Get("Authorization") != "Bearer secret" || r.Header.Get("Content-Type") != "application/merge-patch+json" {
+		if r.Method != http.MethodPatch ||
+			r.URL.Path != "/apis/coordination.k8s.io/v1/namespaces/watcher/leases/canary" ||
+			r.Header.Get("Authorization") != "Bearer secret" ||
+			r.Header.Get("Content-Type") != "application/merge-patch+json" {
 			t.Errorf("request %s %s %v", r.Method, r.URL, r.Header)
 		}
 
@@ -309,13 +322,14 @@ func TestLeaseFollowsItsCABundle(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		if _, err := lease.Write(t.Context(), "00ff"); (err == nil) != (step.want == "") || err != nil && !strings.Contains(err.Error(), step.want) {
+		if _, err := lease.Write(t.Context(), "00ff"); (err == nil) != (step.want == "") || err != nil &&
+			!strings.Contains(err.Error(), step.want) {
 			t.Errorf("error %v, want %q", err, step.want)
 		}
 	}
 }
 
-func TestNewLeaseNamesWhatIsWrong(t *testing.T) {
+func TestNewLeaseRefuses(t *testing.T) {
 	good := apiServer(t, func(http.ResponseWriter, *http.Request) {})
 
 	for want, change := range map[string]func(*canary.LeaseOptions, *types.NamespacedName){

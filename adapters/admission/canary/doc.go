@@ -1,16 +1,20 @@
-// Package canary proves that the API server of a runtime still calls its agent: a webhook that was removed, bypassed or
-// broken is silent, and silence is what an idle runtime sounds like, too.
+// Package canary proves that the API server of a runtime still calls its agent. Without it, an idle
+// runtime and a removed webhook look alike.
 //
-// A [Canary] writes a nonce into one Lease at an interval. The webhook for that Lease (see [Path]) reaches a [Handler], of this
-// replica or another, which answers with the nonce as a warning; an API server passes warnings on to who made the write. So a
-// write whose answer carries its nonce has come through the webhook, whichever replica took it.
+// A [Canary] writes a nonce into one Lease at an interval. The webhook for that Lease calls a
+// [Handler] in any replica at [Path]. The handler answers with the nonce as a warning, which an API
+// server returns to the writer. So the webhook saw a write if its answer has its nonce.
+//
+// The Lease, the webhook and the permission to patch the Lease must exist. The canary creates none
+// of them. [github.com/runtime-watcher/runtime-watcher/adapters/admission.ConfigurationOptions]
+// adds the webhook.
 package canary
 
-// Path is where a [Handler] belongs.
+// Path is the URL path of a [Handler] below its endpoint.
 const Path = "/canary"
 
-// NonceAnnotation is where a Lease carries the nonce of its last write.
-const NonceAnnotation = "operator.kyma-project.io/canary-nonce"
+// nonceAnnotation has the nonce of the last write to a Lease.
+const nonceAnnotation = "operator.kyma-project.io/canary-nonce"
 
-// warningPrefix begins the warning that carries a nonce back.
+// warningPrefix begins the warning that returns a nonce.
 const warningPrefix = "runtime-watcher canary "

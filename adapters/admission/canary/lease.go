@@ -20,49 +20,55 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Where Kubernetes mounts the credentials of a pod's service account.
+// The files in which Kubernetes mounts the credentials of a service account.
 const (
-	DefaultTokenFile = "/var/run/secrets/kubernetes.io/serviceaccount/token" //nolint:gosec // A path, no secret.
-	DefaultCAFile    = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
+	defaultTokenFile = "/var/run/secrets/kubernetes.io/serviceaccount/token" //nolint:gosec // A path, no secret.
+	defaultCAFile    = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
 )
 
+// The limits of the connection to the API server.
 const (
+	// maxAnswer is in bytes. Only the message of an error is read from an answer.
 	maxAnswer   = 64 << 10
 	idleTimeout = 90 * time.Second
+	// pingAfter and pingTimeout bound the time in which a dead connection fails writes.
 	pingAfter   = 10 * time.Second
 	pingTimeout = 5 * time.Second
 )
 
-// Lease is a [Writer] that patches one Lease (coordination.k8s.io/v1), which must exist. It needs the right to patch that one object,
-// and no more. Make one with [NewLease].
+// Lease is a [Writer] that patches one existing Lease (coordination.k8s.io/v1). It needs the
+// permission to patch this object only. Create one with [NewLease]. It is not safe for concurrent
+// use.
 type Lease struct {
-	url       string
+	// url has the path of the Lease and the name of the field manager.
+	url string
+	// token and ca are paths of files.
 	token, ca string
 
-	bundle []byte // that client trusts
+	// bundle has the CAs that client trusts.
+	bundle []byte
 	client *http.Client
 }
 
-// LeaseOptions are the optional settings of a [Lease].
+// LeaseOptions are the optional settings of a [Lease]. The zero value is the documented default.
 type LeaseOptions struct {
-	// Server is the URL of the API server. Default: that of the cluster that the process runs in, from KUBERNETES_SERVICE_HOST and
-	// KUBERNETES_SERVICE_PORT.
+	// Server is the https URL of the API server. Default: the cluster of the process, from
+	// KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT.
 	Server string
-	// Getenv reads those. Default [os.Getenv].
+	// Getenv reads these two variables. Default: [os.Getenv].
 	Getenv func(string) string
-	// TokenFile and CAFile are the credentials. Both are read for every write, as they are rotated. Defaults [DefaultTokenFile] and
-	// [DefaultCAFile].
+	// TokenFile and CAFile are the credentials. Both are read before each write, because they
+	// rotate. Default: the files of the pod's service account.
 	TokenFile, CAFile string
 }
 
-// NewLease returns a writer to the Lease of that name. It reads the CA bundle, and fails when it can not, or when there is no API
-// server to be found.
+// NewLease returns a writer for the Lease of that name. It reads the CA bundle. It fails if that is
+// invalid, or if there is no address of an API server.
 func NewLease(name types.NamespacedName, opts LeaseOptions) (*Lease, error) {
 	server, err := serverURL(opts)
 	if err != nil {
 		return nil, err
 	}
-
 	if name.Name == "" || name.Namespace == "" {
 		return nil, fmt.Errorf("canary: lease is %q, want <namespace>/<name>", name)
 	}
@@ -70,27 +76,24 @@ func NewLease(name types.NamespacedName, opts LeaseOptions) (*Lease, error) {
 	lease := &Lease{
 		url: server.JoinPath("apis/coordination.k8s.io/v1/namespaces", url.PathEscape(name.Namespace), "leases",
 			url.PathEscape(name.Name)).String() + "?fieldManager=runtime-watcher-canary",
-		token: cmp.Or(opts.TokenFile, DefaultTokenFile),
-		ca:    cmp.Or(opts.CAFile, DefaultCAFile),
+		token: cmp.Or(opts.TokenFile, defaultTokenFile),
+		ca:    cmp.Or(opts.CAFile, defaultCAFile),
 	}
-
 	if err := lease.trust(); err != nil {
 		return nil, err
 	}
-
 	return lease, nil
 }
 
-// Close closes the idle connection to the API server. Later writes make another.
+// Close closes the idle connection to the API server. A later write opens a new one.
 func (l *Lease) Close() { l.client.CloseIdleConnections() }
 
-// trust makes a client that trusts what the file of CAs holds now, unless there is one already.
+// trust makes a client for the present CA bundle, unless the client has the same bundle.
 func (l *Lease) trust() error {
 	bundle, err := os.ReadFile(l.ca)
 	if err != nil {
 		return fmt.Errorf("canary: CA bundle of the API server: %w", err)
 	}
-
 	if l.client != nil && bytes.Equal(bundle, l.bundle) {
 		return nil
 	}
@@ -99,37 +102,38 @@ func (l *Lease) trust() error {
 	if !roots.AppendCertsFromPEM(bundle) {
 		return fmt.Errorf("canary: CA bundle of the API server: %s holds no certificate in PEM", l.ca)
 	}
-
 	if l.client != nil {
 		l.client.CloseIdleConnections()
 	}
 
 	l.bundle, l.client = bundle, newClient(roots)
-
 	return nil
 }
 
+// newClient returns a client with one HTTP/2 connection.
 func newClient(roots *x509.CertPool) *http.Client {
 	return &http.Client{Transport: &http.Transport{
 		TLSClientConfig:   &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
 		ForceAttemptHTTP2: true,
 		MaxConnsPerHost:   1,
 		IdleConnTimeout:   idleTimeout,
-		// A connection that died silently would otherwise fail every write until the kernel gives it up.
+		// Pings find a dead connection. Without them, each write would fail until the kernel closes
+		// it.
 		HTTP2: &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
 	}}
 }
 
+// serverURL returns the URL of the API server. It must be https.
 func serverURL(opts LeaseOptions) (*url.URL, error) {
 	server, getenv := opts.Server, opts.Getenv
 	if getenv == nil {
 		getenv = os.Getenv
 	}
-
 	if server == "" {
 		host, port := getenv("KUBERNETES_SERVICE_HOST"), getenv("KUBERNETES_SERVICE_PORT")
 		if host == "" || port == "" {
-			return nil, errors.New("canary: no API server: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set, as they are in a pod")
+			return nil, errors.New("canary: no API server: " +
+				"KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set, as they are in a pod")
 		}
 
 		server = "https://" + net.JoinHostPort(host, port)
@@ -139,11 +143,11 @@ func serverURL(opts LeaseOptions) (*url.URL, error) {
 	if err != nil || parsed.Scheme != "https" || parsed.Host == "" {
 		return nil, fmt.Errorf("canary: API server is %q, want https://host:port", server)
 	}
-
 	return parsed, nil
 }
 
-// Write patches the Lease.
+// Write patches the nonce and the time of renewal. It implements [Writer]. It reads both files, and
+// blocks until the API server answers or ctx ends.
 func (l *Lease) Write(ctx context.Context, nonce string) ([]string, error) {
 	if err := l.trust(); err != nil {
 		return nil, err
@@ -154,48 +158,55 @@ func (l *Lease) Write(ctx context.Context, nonce string) ([]string, error) {
 		return nil, fmt.Errorf("canary: token: %w", err)
 	}
 
-	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"annotations": map[string]string{NonceAnnotation: nonce}},
-		"spec":     map[string]any{"renewTime": time.Now().UTC().Format("2006-01-02T15:04:05.000000Z07:00")},
-	})
+	request, err := newPatch(ctx, l.url, nonce)
 	if err != nil {
 		return nil, fmt.Errorf("canary: %w", err)
 	}
-
-	request, err := http.NewRequestWithContext(ctx, http.MethodPatch, l.url, bytes.NewReader(patch))
-	if err != nil {
-		return nil, fmt.Errorf("canary: %w", err)
-	}
-
-	request.Header.Set("Content-Type", "application/merge-patch+json")
 	request.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
-
 	return l.do(request)
 }
 
+// newPatch returns the request for a JSON merge patch (RFC 7386), without credentials.
+func newPatch(ctx context.Context, target, nonce string) (*http.Request, error) {
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"annotations": map[string]string{nonceAnnotation: nonce}},
+		"spec":     map[string]any{"renewTime": time.Now().UTC().Format("2006-01-02T15:04:05.000000Z07:00")},
+	})
+	if err != nil {
+		return nil, err
+	}
+
+	request, err := http.NewRequestWithContext(ctx, http.MethodPatch, target, bytes.NewReader(patch))
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set("Content-Type", "application/merge-patch+json")
+	return request, nil
+}
+
+// do returns the warnings of an answer 200, and an error for any other answer.
 func (l *Lease) do(request *http.Request) ([]string, error) {
 	answer, err := l.client.Do(request)
 	if err != nil {
 		return nil, fmt.Errorf("canary: %w", err)
 	}
-	defer answer.Body.Close() // The answer is known.
+	defer answer.Body.Close() // Its error does not change the answer.
 
-	body, _ := io.ReadAll(io.LimitReader(answer.Body, maxAnswer)) // What is missing of it only shortens a message.
-
+	body, _ := io.ReadAll(io.LimitReader(answer.Body, maxAnswer)) // An error only shortens the message.
 	if answer.StatusCode != http.StatusOK {
+		// The body of an error is a metav1.Status.
 		var status struct {
 			Message string `json:"message"`
 		}
 
 		_ = json.Unmarshal(body, &status)
-
 		return nil, fmt.Errorf("canary: PATCH %s: %s: %.300q", request.URL.Path, answer.Status, status.Message)
 	}
-
 	return warnings(answer.Header), nil
 }
 
-// warnings returns the texts of Warning headers (RFC 7234, section 5.5), as an API server sends them: 299 - "text".
+// warnings returns the texts of the Warning headers (RFC 7234, section 5.5). API servers send them
+// as: 299 - "text".
 func warnings(header http.Header) (texts []string) {
 	for _, value := range header.Values("Warning") {
 		_, rest, _ := strings.Cut(value, `"`)
@@ -203,6 +214,5 @@ func warnings(header http.Header) (texts []string) {
 			texts = append(texts, text)
 		}
 	}
-
 	return texts
 }

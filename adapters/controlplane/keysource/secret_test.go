@@ -197,18 +197,18 @@ func TestBrokenSecretKeepsTheLastGoodMaterial(t *testing.T) {
 		"no API server": {httpmtls.ProblemUnreadable, func(s *secrets, _ *testpki.CA) {
 			s.err = errors.New("connection refused")
 		}},
-		"no CA": {httpmtls.ProblemEmpty, func(s *secrets, _ *testpki.CA) { delete(s.data, testpki.FileCA) }},
-		"no certificate": {httpmtls.ProblemEmpty, func(s *secrets, _ *testpki.CA) {
-			delete(s.data, testpki.FileCert)
-			delete(s.data, testpki.FileKey)
+		"no CA": {"empty", func(s *secrets, _ *testpki.CA) { delete(s.data, "ca.crt") }},
+		"no certificate": {"empty", func(s *secrets, _ *testpki.CA) {
+			delete(s.data, "tls.crt")
+			delete(s.data, "tls.key")
 		}},
-		"half a key": {httpmtls.ProblemMalformed, func(s *secrets, _ *testpki.CA) {
-			s.data[testpki.FileKey] = s.data[testpki.FileKey][:100]
+		"half a key": {"malformed", func(s *secrets, _ *testpki.CA) {
+			s.data["tls.key"] = s.data["tls.key"][:100]
 		}},
-		"key of another": {httpmtls.ProblemMismatch, func(s *secrets, ca *testpki.CA) {
-			s.data[testpki.FileKey] = must(must(ca.Server("other", testpki.Options{})).KeyPEM())
+		"key of another": {"mismatch", func(s *secrets, ca *testpki.CA) {
+			s.data["tls.key"] = must(must(ca.Server("other", testpki.Options{})).KeyPEM())
 		}},
-		"expired": {httpmtls.ProblemExpired, func(s *secrets, ca *testpki.CA) {
+		"expired": {"expired", func(s *secrets, ca *testpki.CA) {
 			leaf := must(ca.Server("kcp", testpki.Options{NotAfter: time.Now().Add(-time.Minute)}))
 			s.data = must(testpki.Files(leaf, ca))
 		}},

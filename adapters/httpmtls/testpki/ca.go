@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// backdate makes a certificate valid on a machine whose clock is a little behind.
+	// backdate makes a certificate valid on a machine with a clock that is a little slow.
 	backdate = time.Hour
 	// lifetime is the default of cert-manager. A certificate that lives a day counts as expiring.
 	lifetime = 90 * 24 * time.Hour
@@ -24,7 +24,7 @@ const (
 	pemPrivateKey  = "PRIVATE KEY"
 )
 
-// Options are the fields of a certificate beyond its Common Name. The zero value is a sound
+// Options are the fields of a certificate beyond its Common Name. The zero value makes a valid
 // certificate.
 type Options struct {
 	// DNSNames, IPs and URIs become Subject Alternative Names (RFC 5280, section 4.2.1.6). Default:
@@ -60,6 +60,7 @@ func (ca *CA) Intermediate(commonName string, opts Options) (*CA, error) {
 	return newCA(ca, commonName, opts)
 }
 
+// newCA returns a CA that is signed by parent, or by itself without one.
 func newCA(parent *CA, commonName string, opts Options) (*CA, error) {
 	template, err := opts.template(commonName)
 	if err != nil {
@@ -79,12 +80,11 @@ func newCA(parent *CA, commonName string, opts Options) (*CA, error) {
 	if parent != nil {
 		ca.chain = append([][]byte{certificate.Raw}, parent.chain...)
 	}
-
 	return ca, nil
 }
 
-// Client returns a leaf for TLS client authentication. By default its Common Name is the identity of
-// a runtime.
+// Client returns a leaf for TLS client authentication. Its Common Name is the default identity of a
+// runtime.
 func (ca *CA) Client(commonName string, opts Options) (*Leaf, error) {
 	return ca.issue(commonName, opts, x509.ExtKeyUsageClientAuth)
 }
@@ -95,7 +95,6 @@ func (ca *CA) Server(commonName string, opts Options) (*Leaf, error) {
 		opts.DNSNames = []string{"localhost"}
 		opts.IPs = []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback}
 	}
-
 	return ca.issue(commonName, opts, x509.ExtKeyUsageServerAuth)
 }
 
@@ -104,6 +103,7 @@ func SelfSigned(commonName string, opts Options) (*Leaf, error) {
 	return (*CA)(nil).issue(commonName, opts, x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth)
 }
 
+// issue returns a leaf, self-signed if ca is nil. usages are the default of Options.Usages.
 func (ca *CA) issue(commonName string, opts Options, usages ...x509.ExtKeyUsage) (*Leaf, error) {
 	template, err := opts.template(commonName)
 	if err != nil {
@@ -112,11 +112,9 @@ func (ca *CA) issue(commonName string, opts Options, usages ...x509.ExtKeyUsage)
 
 	template.KeyUsage = x509.KeyUsageDigitalSignature
 	template.ExtKeyUsage = usages
-
 	if opts.Usages != nil {
 		template.ExtKeyUsage = opts.Usages
 	}
-
 	if opts.Edit != nil {
 		opts.Edit(template)
 	}
@@ -130,7 +128,6 @@ func (ca *CA) issue(commonName string, opts Options, usages ...x509.ExtKeyUsage)
 	if ca != nil {
 		leaf.chain = ca.chain
 	}
-
 	return leaf, nil
 }
 
@@ -144,7 +141,6 @@ func (ca *CA) PEM() []byte { return Bundle(ca) }
 func (ca *CA) Pool() *x509.CertPool {
 	pool := x509.NewCertPool()
 	pool.AddCert(ca.certificate)
-
 	return pool
 }
 
@@ -154,13 +150,12 @@ func Bundle(cas ...*CA) []byte {
 	for _, ca := range cas {
 		out.Write(encode(pemCertificate, ca.certificate.Raw))
 	}
-
 	return out.Bytes()
 }
 
+// template returns an unsigned certificate.
 func (o Options) template(commonName string) (*x509.Certificate, error) {
 	uris := make([]*url.URL, 0, len(o.URIs))
-
 	for _, raw := range o.URIs {
 		uri, err := url.Parse(raw)
 		if err != nil {
@@ -171,7 +166,6 @@ func (o Options) template(commonName string) (*x509.Certificate, error) {
 	}
 
 	now := time.Now()
-
 	return &x509.Certificate{
 		Subject:               pkix.Name{CommonName: commonName},
 		DNSNames:              o.DNSNames,
@@ -204,18 +198,18 @@ func sign(parent *CA, template *x509.Certificate) (*x509.Certificate, *ecdsa.Pri
 	if err != nil {
 		return nil, nil, fmt.Errorf("read back certificate %q: %w", template.Subject.CommonName, err)
 	}
-
 	return certificate, key, nil
 }
 
+// encode returns one PEM block.
 func encode(blockType string, der []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: blockType, Bytes: der})
 }
 
+// orTime returns fallback for the zero time.
 func orTime(value, fallback time.Time) time.Time {
 	if value.IsZero() {
 		return fallback
 	}
-
 	return value
 }

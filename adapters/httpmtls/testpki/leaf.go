@@ -24,7 +24,6 @@ func (l *Leaf) CertPEM() []byte {
 	for _, der := range l.ders() {
 		out.Write(encode(pemCertificate, der))
 	}
-
 	return out.Bytes()
 }
 
@@ -34,7 +33,6 @@ func (l *Leaf) KeyPEM() ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("private key of certificate %q: %w", l.certificate.Subject.CommonName, err)
 	}
-
 	return encode(pemPrivateKey, der), nil
 }
 
@@ -43,6 +41,7 @@ func (l *Leaf) TLS() tls.Certificate {
 	return tls.Certificate{Certificate: l.ders(), PrivateKey: l.key, Leaf: l.certificate}
 }
 
+// ders returns the DER bytes of the chain, leaf first.
 func (l *Leaf) ders() [][]byte {
 	return append([][]byte{l.certificate.Raw}, l.chain...)
 }

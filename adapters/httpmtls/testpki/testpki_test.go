@@ -72,7 +72,7 @@ func TestIssued(t *testing.T) {
 	}
 }
 
-// A heartbeat reports a certificate that is about to expire, which a new one is not.
+// A heartbeat reports a certificate that expires soon. A new one must not be reported.
 func TestLeavesLiveLong(t *testing.T) {
 	t.Parallel()
 
@@ -138,11 +138,11 @@ func TestVolume(t *testing.T) {
 		t.Errorf("generations left: %v, want one", old)
 	}
 
-	if err := volume.Write(map[string][]byte{testpki.FileCA: root.PEM()}); err != nil {
+	if err := volume.Write(map[string][]byte{"ca.crt": root.PEM()}); err != nil {
 		t.Fatal(err)
 	}
 
-	if _, err := os.Stat(volume.Path(testpki.FileKey)); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(volume.Path("tls.key")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the key is still there: %v", err)
 	}
 }

@@ -11,9 +11,9 @@ import (
 
 // The names of the files: the keys of a Kubernetes Secret that cert-manager writes.
 const (
-	FileCA   = "ca.crt"
-	FileCert = "tls.crt"
-	FileKey  = "tls.key"
+	fileCA   = "ca.crt"
+	fileCert = "tls.crt"
+	fileKey  = "tls.key"
 )
 
 const (
@@ -27,8 +27,7 @@ func Files(leaf *Leaf, cas ...*CA) (map[string][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-
-	return map[string][]byte{FileCA: Bundle(cas...), FileCert: leaf.CertPEM(), FileKey: key}, nil
+	return map[string][]byte{fileCA: Bundle(cas...), fileCert: leaf.CertPEM(), fileKey: key}, nil
 }
 
 // Volume is a directory with files as a kubelet presents a Secret. Each file is a symbolic link
@@ -48,21 +47,20 @@ func (v *Volume) Path(name string) string { return filepath.Join(v.dir, name) }
 
 // Paths returns the paths of the three files of [Files].
 func (v *Volume) Paths() (ca, cert, key string) {
-	return v.Path(FileCA), v.Path(FileCert), v.Path(FileKey)
+	return v.Path(fileCA), v.Path(fileCert), v.Path(fileKey)
 }
 
 // Write replaces the whole content of the volume. It is safe for concurrent use.
 func (v *Volume) Write(files map[string][]byte) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-
 	if err := v.write(files); err != nil {
 		return fmt.Errorf("write secret volume: %w", err)
 	}
-
 	return nil
 }
 
+// write replaces the generation, and removes the old one.
 func (v *Volume) write(files map[string][]byte) error {
 	old, _ := os.Readlink(v.Path(dataLink)) // None before the first generation.
 
@@ -70,22 +68,19 @@ func (v *Volume) write(files map[string][]byte) error {
 	if err != nil {
 		return err
 	}
-
 	if err := v.swap(generation); err != nil {
 		return err
 	}
-
 	if err := v.link(files); err != nil {
 		return err
 	}
-
 	if old == "" {
 		return nil
 	}
-
 	return os.RemoveAll(v.Path(old))
 }
 
+// writeGeneration writes the files into a new directory, and returns its name.
 func (v *Volume) writeGeneration(files map[string][]byte) (string, error) {
 	dir, err := os.MkdirTemp(v.dir, "..generation_")
 	if err != nil {
@@ -97,15 +92,14 @@ func (v *Volume) writeGeneration(files map[string][]byte) (string, error) {
 			return "", err
 		}
 	}
-
 	return filepath.Base(dir), nil
 }
 
+// swap replaces the link to the present generation in one step.
 func (v *Volume) swap(generation string) error {
 	if err := os.Symlink(generation, v.Path(dataTmpLink)); err != nil {
 		return err
 	}
-
 	return os.Rename(v.Path(dataTmpLink), v.Path(dataLink))
 }
 
@@ -124,16 +118,13 @@ func (v *Volume) link(files map[string][]byte) error {
 	}
 
 	keep := slices.Collect(maps.Keys(files))
-
 	for _, entry := range entries {
 		if entry.Name()[0] == '.' || slices.Contains(keep, entry.Name()) {
 			continue
 		}
-
 		if err := os.Remove(v.Path(entry.Name())); err != nil {
 			return err
 		}
 	}
-
 	return nil
 }

@@ -20,9 +20,9 @@ import (
 const DefaultMaxConnections = 192
 
 // maxBodies bounds the reviews that are in memory at the same time, in bytes. It is the least that
-// [admission.Options] allows: room for one review of the largest object, or for nine of 1 MB. A
+// [admission.Options] allows for reviews of 8 MiB: room for one of these, or for nine of 1 MB. A
 // resync stands in for a review that finds no room.
-const maxBodies = admission.DefaultMaxBody + admission.DefaultMaxBody/4
+const maxBodies = 10 << 20
 
 // addWebhook adds the default source.
 func (b *builder) addWebhook() error {
@@ -98,7 +98,7 @@ func (b *builder) webhookOptions(inbox *Inbox) httpserver.Options {
 // a wrong caBundle does. A scanner of ports fails in other ways, and is no evidence.
 func isRejection(cause string) bool {
 	switch cause {
-	case httpserver.CauseBadCertificate, httpserver.CauseUntrusted, httpserver.CauseNoCertificate:
+	case "bad_certificate", "untrusted", "no_certificate": // See [httpserver.Options].
 		return true
 	default:
 		return false

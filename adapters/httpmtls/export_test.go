@@ -1,0 +1,4 @@
+package httpmtls
+
+// Error is the type of the errors of a [Forwarder], for the tests of its fields.
+type Error = requestError
