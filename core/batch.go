@@ -22,9 +22,9 @@ type Numbered struct {
 	// Sequence counts, from 1, the events of an epoch to one manager, so that a receiver sees a
 	// gap. An event keeps its number when it is sent again. It is 0 without an epoch.
 	Sequence uint64
-	// ID differs for all events of a source that say something different. An event keeps its ID when
-	// it is sent again, unless a newer event or its resend was merged into it. It may be empty without
-	// an epoch.
+	// ID differs for all events of a source that say something different. An event keeps its ID
+	// when it is sent again, unless a newer event or its resend was merged into it. It may be empty
+	// without an epoch.
 	ID string
 }
 

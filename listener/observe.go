@@ -9,9 +9,10 @@ import (
 )
 
 // Readier is an optional method of a [core.Handler]. A replica of the operator that does not lead
-// returns an error that wraps [core.ErrNotReady]. The runtime then connects to another replica, until
-// it finds the one that leads. Ready is called before a heartbeat is acknowledged, and when Handle
-// returns [core.ErrNotReady]: if Ready returns nil then, the error belongs to the event alone.
+// returns an error that wraps [core.ErrNotReady]. The runtime then connects to another replica,
+// until it finds the one that leads. Ready is called before a heartbeat is acknowledged, and when
+// Handle returns [core.ErrNotReady]: if Ready returns nil then, the error belongs to the event
+// alone.
 type Readier interface {
 	Ready() error
 }

@@ -26,9 +26,9 @@ var (
 // have few.
 const maxGateways = 256
 
-// ProxyCertificate accepts a gateway by the client certificate of its TLS connection. Its chain must
-// lead to roots. One of its SANs (DNS name, URI, IP address) must equal one of names. Without names
-// it accepts none.
+// ProxyCertificate accepts a gateway by the client certificate of its TLS connection. Its chain
+// must lead to roots. One of its SANs (DNS name, URI, IP address) must equal one of names. Without
+// names it accepts none.
 //
 // With [crypto/tls.RequireAndVerifyClientCert] in Options.TLS, strangers fail in the handshake.
 func ProxyCertificate(roots RootsFunc, names ...string) Proxy {

@@ -10,7 +10,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/cmd/agent/internal/webhookconfig"
 )
 
-// commandWebhookConfiguration is the argument that prints a webhook configuration instead of serving.
+// commandWebhookConfiguration is the argument that prints a webhook configuration instead of
+// serving.
 const commandWebhookConfiguration = "webhook-configuration"
 
 func printWebhookConfiguration(args []string, stdout, stderr io.Writer) error {

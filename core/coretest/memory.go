@@ -8,8 +8,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// Memory is a [core.Forwarder] inside one process. It hands a copy of each batch to its far end, such
-// as a [Recorder], and returns the answer. It is safe for concurrent use.
+// Memory is a [core.Forwarder] inside one process. It hands a copy of each batch to its far end,
+// such as a [Recorder], and returns the answer. It is safe for concurrent use.
 type Memory struct {
 	farEnd core.Forwarder
 	down   atomic.Bool

@@ -25,8 +25,8 @@ type VerifierCase struct {
 }
 
 // TestVerifier checks the contract of [core.Verifier]. Each check gets a verifier of its own. One
-// case must pass and one must be refused, unless all want [core.ErrNotReady], as for a verifier with a
-// cold cache.
+// case must pass and one must be refused, unless all want [core.ErrNotReady], as for a verifier
+// with a cold cache.
 func TestVerifier(t *testing.T, newVerifier func(t *testing.T) core.Verifier, cases ...VerifierCase) {
 	t.Helper()
 

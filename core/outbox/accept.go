@@ -68,9 +68,9 @@ func (o *Outbox) addLane(manager core.Manager, now time.Time) *lane {
 	return l
 }
 
-// evictLane makes room for a lane, and reports whether there is some. It removes one whose manager
-// the control plane never knew, unless the manager is configured. Nothing stands in for its events:
-// no manager there would get it.
+// evictLane makes room for a lane, and reports whether there is some. It removes the lane of a
+// manager that the control plane never knew, unless the manager is configured. Nothing stands in
+// for its events: no manager there would get it.
 func (o *Outbox) evictLane(now time.Time) bool {
 	for _, l := range o.lanes {
 		if l.unknown && !l.configured && l.inFlight == 0 {

@@ -63,8 +63,8 @@ func (c *call) isUnsent(events core.EventErrors) bool {
 	return true
 }
 
-// concludeLane pauses a lane whose manager cannot be reached, and resumes it. A failure of a call
-// that began before the pause is the failure that the pause is for, and counts once.
+// concludeLane pauses a lane when its manager cannot be reached, and resumes it. A failure of a
+// call that began before the pause is the failure that the pause is for, and counts once.
 func (o *Outbox) concludeLane(ctx context.Context, l *lane, c call, whole error, now time.Time) {
 	l.inFlight--
 	l.probing = l.probing && !c.probe
@@ -195,8 +195,8 @@ func (o *Outbox) wait(l *lane, failures int, err error, started time.Time) time.
 // maxDoublings bounds the exponent of the backoff, so that no shift overflows.
 const maxDoublings = 20
 
-// backoff doubles the wait with each failure, half of it random. A longer wait that the receiver
-// asks for is kept, plus up to a quarter, so that senders do not come back at the same moment.
+// backoff doubles the wait with each failure. Half of it is random. A longer wait that the receiver
+// asks for is kept. Up to a quarter is added, so that senders do not come back at the same moment.
 func (o *Outbox) backoff(failures int, err error) time.Duration {
 	wait := o.opts.MaxBackoff
 	if doublings := failures - 1; doublings < maxDoublings {

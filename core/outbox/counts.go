@@ -25,8 +25,8 @@ const (
 // Counts are the fates of events. At all times,
 // Accepted = Delivered + Coalesced + the sum of Dropped + Pending.
 type Counts struct {
-	// Accepted counts the events that were offered, whatever their fate, and the resyncs and
-	// resends that the outbox added. A resend counts from the time at which it is due.
+	// Accepted counts all events that were offered, and the resyncs and resends that the outbox
+	// added. A resend counts from the time at which it is due.
 	Accepted int64
 	// Delivered counts the events that the control plane acknowledged.
 	Delivered int64
@@ -39,7 +39,7 @@ type Counts struct {
 }
 
 // Others is the key in [Outbox.Counts] of the managers that have no lane: those beyond
-// [Options].MaxManagers, and those whose lane was evicted.
+// [Options].MaxManagers, and those with an evicted lane.
 const Others core.Manager = ""
 
 // Counts returns the fates of the events of each manager, as of one moment. Its cost does not

@@ -8,23 +8,23 @@ import (
 )
 
 // entry is one key of one manager. An event that arrives while another one of its key waits or
-// travels is not merged at once: the waiting one may be sent before the newer write is committed.
-// It stays beside it as next until it has settled, too.
+// travels is not merged at once. The waiting one may be sent before the newer write is committed.
+// The newer one stays beside it as next until it has settled, too.
 type entry struct {
 	core.Numbered
 
-	revision int       // IDs before this one, with the same number
-	sent     time.Time // first, with this ID
-	accepted time.Time // of the oldest event that this one stands for
-	newest   time.Time // acceptance of the newest one, from which resends count
-	again    time.Time // the key is to be sent at this time or later
+	revision int       // IDs before this one, with the same number.
+	sent     time.Time // first, with this ID.
+	accepted time.Time // of the oldest event that this one stands for.
+	newest   time.Time // acceptance of the newest one, from which resends count.
+	again    time.Time // the key is to be sent at this time or later.
 	due      time.Time
-	alone    bool      // part of a batch that was refused as a whole: the next attempt is without others
-	refusals int       // of this event for itself, in a row
-	refused  time.Time // the first of them
+	alone    bool      // part of a batch that was refused as a whole: the next attempt is without others.
+	refusals int       // of this event for itself, in a row.
+	refused  time.Time // the first of them.
 	order    uint64
-	queue    *queue // nil while the event travels
-	position int    // in queue
+	queue    *queue // nil while the event travels.
+	position int    // in queue.
 
 	next *waiting
 }

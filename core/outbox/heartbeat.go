@@ -8,8 +8,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// pulse is when the heartbeats of a lane are due. They travel behind the events whose numbers they
-// name, are not counted, and never pile up.
+// pulse is when the heartbeats of a lane are due. They travel behind the events with the numbers
+// that they name, are not counted, and never pile up.
 type pulse struct {
 	next    time.Time // zero: no heartbeats
 	number  uint64

@@ -9,7 +9,7 @@ import (
 // Hooks are optional callbacks of an [Outbox]. They are called concurrently and without its lock,
 // and must return promptly: forwarding waits for them.
 type Hooks struct {
-	// Attempted is called after each call of the forwarder with the number of events of the batch,
-	// which is 0 for a lone heartbeat, the duration of the call, and its error.
+	// Attempted is called after each call of the forwarder. events is the number of events of the
+	// batch, 0 for a lone heartbeat.
 	Attempted func(manager core.Manager, events int, took time.Duration, err error)
 }

@@ -15,35 +15,35 @@ type lane struct {
 	manager    core.Manager
 	configured bool
 	dispatched bool
-	resynced   map[types.NamespacedName]time.Time // when the last delivered resync was sent, by owner
-	owners     owners                             // named by events, where resyncs are for owners
+	resynced   map[types.NamespacedName]time.Time // when the last delivered resync was sent, by owner.
+	owners     owners                             // named by events, where resyncs are for owners.
 	counts     Counts
 
 	entries map[core.EventKey]*entry
-	keys    int   // entries that are no resyncs
-	ready   queue // to be sent when due
-	refused queue // refused for themselves: sent again when due, a few at a time
-	resends queue // delivered, and sent once more when due: no events until then
+	keys    int   // entries that are no resyncs.
+	ready   queue // to be sent when due.
+	refused queue // refused for themselves: sent again when due, a few at a time.
+	resends queue // delivered, and sent once more when due: no events until then.
 
-	inFlight int  // calls of the forwarder
-	probing  bool // an attempt after a failure is under way
-	failures int  // of whole calls, in a row
+	inFlight int  // calls of the forwarder.
+	probing  bool // an attempt after a failure is under way.
+	failures int  // of whole calls, in a row.
 	paused   time.Time
 	resume   time.Time
-	retried  time.Time // last call of Retry
-	stoodIn  time.Time // when the last resync that stands in for refused events is due
-	reached  bool      // has taken a batch
-	unknown  bool      // has taken none, and was unknown at least once
+	retried  time.Time // last call of Retry.
+	stoodIn  time.Time // when the last resync that stands in for refused events is due.
+	reached  bool      // has taken a batch.
+	unknown  bool      // has taken none, and was unknown at least once.
 
-	order    uint64 // of the newest entry
-	sequence uint64 // of the newest event that was sent
+	order    uint64 // of the newest entry.
+	sequence uint64 // of the newest event that was sent.
 	idPrefix string
 	pulse    pulse
-	logged   line  // why the lane is paused
-	drops    lines // why events are given up
+	logged   line  // why the lane is paused.
+	drops    lines // why events are given up.
 
-	wake   chan struct{} // holds a token when there may be something to do
-	closed chan struct{} // closed when the lane is evicted
+	wake   chan struct{} // holds a token when there may be something to do.
+	closed chan struct{} // closed when the lane is evicted.
 }
 
 func newLane(manager core.Manager, idPrefix string) *lane {
@@ -213,8 +213,8 @@ func (l *lane) take(limit int, now time.Time) (batch []*entry, beat bool, wait t
 	return batch, beat, 0
 }
 
-// pause returns how long to wait after a failure, negative until the attempt under way has ended:
-// one at a time finds out whether the manager is back.
+// pause returns how long to wait after a failure. It is negative until the attempt under way has
+// ended, as one attempt at a time finds out whether the manager is back.
 func (l *lane) pause(now time.Time) time.Duration {
 	switch {
 	case l.failures == 0:

@@ -25,8 +25,8 @@ const (
 	DefaultResendResync = 35 * time.Second
 )
 
-// DefaultResend returns the default of [Options].Resend: 3 s, which covers most slow webhooks, and
-// 35 s, which is longer than any webhook may delay a commit.
+// DefaultResend returns the default of [Options].Resend. 3 s covers most slow webhooks. 35 s is
+// longer than any webhook may delay a commit.
 func DefaultResend() []time.Duration { return []time.Duration{3 * time.Second, DefaultResendResync} }
 
 const (
@@ -43,22 +43,22 @@ type Options struct {
 	// Settle is the time that an event waits before it is sent, as a change source may see a write
 	// before its commit. Default: 100 ms. Negative: none.
 	Settle time.Duration
-	// Resend has the times, counted from the acceptance of an event and rising, at which a
-	// delivered event is sent once more, unless a newer event has the same key: another webhook may
-	// delay the commit of a write. A time that has passed when the event is sent is skipped.
+	// Resend has rising delays, counted from the acceptance of an event. After each, a delivered
+	// event is sent once more: another webhook may delay the commit of a write. An event with the same key that
+	// is newer ends the resends. A delay that has passed when the event is sent is skipped.
 	// Default: [DefaultResend]. Empty and not nil: never.
 	//
 	// A key that waits for its resend counts for MaxKeys, and gives way to a new one: a resync
 	// stands in. Resends that wait when Start ends are not sent: with heartbeats, the manager asks
-	// for a resync when this process falls silent.
+	// for a resync when this process stops.
 	Resend []time.Duration
 	// ResendResync is the same for resyncs, once. It must be longer than the timeout of the
 	// webhook, and not shorter than the last of Resend: a resync stands in for events. Default:
 	// 35 s. Negative: never.
 	ResendResync time.Duration
-	// ResyncInterval is the shortest time between a delivered resync of a manager and the next one
-	// that is asked for: foreign input, such as a review that cannot be parsed, can ask for one.
-	// Default: 5 s. Negative: none.
+	// ResyncInterval is the shortest time between a delivered resync of a manager and the next one.
+	// Foreign input, such as a review that cannot be parsed, asks for resyncs. Default: 5 s.
+	// Negative: none.
 	ResyncInterval time.Duration
 	// GiveUpAfter bounds the time for which an event is sent that the manager refuses for itself.
 	// Then it is dropped, and a resync without owner stands in. A resync is sent until it is

@@ -5,8 +5,8 @@
 // distinct keys, not by the length of an outage. An event is sent until it is acknowledged or given
 // up, and has exactly one counted fate.
 //
-// An event passes these files in this order: accept.go, room.go, lane.go (where it waits, as an entry),
-// dispatch.go, conclude.go, and resend.go. Heartbeats join in heartbeat.go.
+// An event passes these files in this order: accept.go, room.go, lane.go (where it waits, as an
+// entry), dispatch.go, conclude.go, and resend.go. Heartbeats join in heartbeat.go.
 package outbox
 
 import (
@@ -124,7 +124,7 @@ func (o *Outbox) Start(ctx context.Context) error {
 	endLog := o.startLog()
 	defer endLog()
 
-	// Deliveries outlive ctx: that is what draining means.
+	// Deliveries outlive ctx, for the drain.
 	sending, abort := context.WithCancel(context.WithoutCancel(ctx))
 
 	var dispatchers sync.WaitGroup

@@ -9,7 +9,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// maxOwners bounds the owners for whom resyncs of one manager are: owners are foreign input.
+// maxOwners bounds the owners with resyncs of one manager: owners are foreign input.
 const maxOwners = 100
 
 // Resync asks every known manager to look at the whole runtime, because changes may have passed
@@ -30,8 +30,8 @@ func (o *Outbox) Resync() {
 	}
 }
 
-// resyncBeside asks for a resync beside an event: for the first one of a manager, or of an owner
-// where resyncs are for owners, and for one that has no room.
+// resyncBeside asks for a resync beside the first event of a manager, and beside an event that has
+// no room. Where resyncs are for owners, the first event of an owner counts.
 func (o *Outbox) resyncBeside(l *lane, added, room bool, event *core.WatchEvent, now time.Time) {
 	first := o.isNews(l, added, event.Owner) && o.opts.ResyncFirst && !event.Resync
 	if first || !room {
@@ -71,8 +71,8 @@ func (o *Outbox) newResync(l *lane, owner types.NamespacedName, now time.Time) (
 	return resync, owner != types.NamespacedName{} && l.takesResync(resync.Key())
 }
 
-// targets returns the owners for whom a resync of the runtime is: one without name, unless resyncs
-// are for owners.
+// targets returns the owners of a resync of the runtime: one without name, unless resyncs are for
+// owners.
 func (o *Outbox) targets(l *lane) []types.NamespacedName {
 	if o.opts.ResyncOwners {
 		return l.owners
@@ -120,8 +120,8 @@ func (o *Outbox) standIn(l *lane, newest time.Time, permanent bool, now time.Tim
 
 // standInTime returns when a resync stands in for a refused event. Refusals come in bursts, so that
 // there is one resync in MaxBackoff. Events that are given up after retries have waited for
-// minutes, and those of one burst are given up within MaxBackoff and some time: the resync waits
-// for all of them.
+// minutes, and those of one burst are given up within about MaxBackoff. The resync waits for all
+// of them.
 func (o *Outbox) standInTime(l *lane, permanent bool, now time.Time) time.Time {
 	if !permanent {
 		return now.Add(2 * o.opts.MaxBackoff)

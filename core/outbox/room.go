@@ -78,7 +78,8 @@ func (o *Outbox) free(l *lane, e *entry) {
 	}
 }
 
-// dueTime returns when an accepted event is sent. Resyncs have a pace: foreign input can cause them.
+// dueTime returns when an accepted event is sent. Resyncs have a pace: foreign input can cause
+// them.
 func (o *Outbox) dueTime(l *lane, event *core.WatchEvent, now time.Time) time.Time {
 	due := now.Add(max(o.opts.Settle, 0))
 	last, again := l.resynced[event.Owner]

@@ -23,9 +23,9 @@ const maxDecoded = 256 << 10
 // members, the escaping of strings and the notation of numbers do not count. Equal bytes are equal,
 // also when they are not JSON. Equal order costs one pass and no memory.
 //
-// Different bytes that are not JSON are different. In doubt the answer is false. Doubtful are objects
-// that repeat a name, and numbers with an exponent beyond an int64. So are texts of which more than
-// 256 KiB would have to be decoded.
+// Different bytes that are not JSON are different. In doubt the answer is false. Doubtful are
+// objects that repeat a name, and numbers with an exponent beyond an int64. So are texts of which
+// more than 256 KiB would have to be decoded.
 func Equal(a, b []byte) bool {
 	if bytes.Equal(a, b) {
 		return true

@@ -51,8 +51,8 @@ type generation struct {
 	err      error
 }
 
-// NewSecret returns a source that reads the Secret of that name. With the API reader of a manager it
-// needs only the right to get this one Secret, and no cache.
+// NewSecret returns a source that reads the Secret of that name. With the API reader of a manager
+// it needs only the right to get this one Secret, and no cache.
 func NewSecret(reader client.Reader, name types.NamespacedName, opts Options) (*Secret, error) {
 	opts = opts.withDefaults()
 	if err := opts.validate(); err != nil {
@@ -118,7 +118,7 @@ func (s *Secret) refresh(ctx context.Context) {
 	}
 }
 
-// read returns the material of old for a Secret whose keys have not changed.
+// read returns the material of old for a Secret with unchanged keys.
 func (s *Secret) read(ctx context.Context, old *generation) (*generation, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
