@@ -1,0 +1,82 @@
+package simulation
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/pem"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	"github.com/runtime-watcher/runtime-watcher/listener"
+)
+
+// serveOperators answers for the control plane, at the level of connections, or as a gateway that
+// ends TLS.
+func (w *world) serveOperators() {
+	if !w.plan.Gateway {
+		w.network.serve(serverName, w.nextOperator)
+
+		return
+	}
+
+	front := newServer("gateway")
+	w.network.serve(serverName, func() *server { return front })
+	w.network.serve("operator", w.nextOperator)
+
+	gateway := &http.Server{
+		Handler: w.gateway(), TLSConfig: httpmtls.ServerTLSConfig(w.pki.server), ErrorLog: log.New(io.Discard, "", 0),
+	}
+	w.closers = append(w.closers, func() { _ = gateway.Close() })
+
+	go func() { _ = gateway.ServeTLS(front, "", "") }()
+}
+
+// nextOperator takes the replicas in turn.
+func (w *world) nextOperator() *server {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	for range w.operators {
+		w.turn++
+		if o := w.operators[w.turn%len(w.operators)]; o != nil {
+			return o.server
+		}
+	}
+
+	return nil
+}
+
+// gateway forwards requests with the certificate of their sender, each over a new connection.
+func (w *world) gateway() http.Handler {
+	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return w.network.dial(ctx, "gateway", "operator")
+	}}
+	proxy := &httputil.ReverseProxy{
+		Transport: transport,
+		ErrorLog:  log.New(io.Discard, "", 0),
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.SetURL(&url.URL{Scheme: "http", Host: "operator"})
+			r.Out.Header.Set(listener.HeaderXFCC, forwardedCertificate(r.In))
+		},
+	}
+
+	return http.HandlerFunc(func(answer http.ResponseWriter, r *http.Request) {
+		if !w.behaviour.intercept(answer, r) {
+			proxy.ServeHTTP(answer, r)
+		}
+	})
+}
+
+func forwardedCertificate(r *http.Request) string {
+	raw := r.TLS.PeerCertificates[0].Raw
+	sum := sha256.Sum256(raw)
+	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: raw})
+
+	return "Hash=" + hex.EncodeToString(sum[:]) + `;Cert="` + url.QueryEscape(string(text)) + `"`
+}

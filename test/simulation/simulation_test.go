@@ -1,0 +1,70 @@
+package simulation
+
+import (
+	"flag"
+	"runtime"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/test/simulation/oracle"
+)
+
+var (
+	seed  = flag.Uint64("seed", 1, "the first seed")
+	seeds = flag.Int("seeds", 0, "the number of seeds; 0: as many as fit into -time")
+	limit = flag.Duration("time", 20*time.Second, "the real time for all seeds, if -seeds is 0")
+	trace = flag.Bool("trace", false, "log what happens, in virtual time")
+)
+
+func TestSimulation(t *testing.T) {
+	keys, err := newPKI()
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+
+	began, n := time.Now(), 0
+	for s := *seed; *seeds > 0 && n < *seeds || *seeds == 0 && time.Since(began) < *limit; s++ {
+		n++
+
+		if play(t, draw(s), keys) {
+			break
+		}
+	}
+
+	took := time.Since(began)
+	t.Logf("%d schedules in %s, %.0f a minute", n, took.Round(time.Millisecond), float64(n)/took.Minutes())
+}
+
+// play runs one plan, and reports whether the oracle found something.
+func play(t *testing.T, plan *Plan, keys *pki) bool {
+	t.Helper()
+
+	var found []oracle.Violation
+
+	synctest.Test(t, func(t *testing.T) {
+		t.Helper()
+
+		found = newWorld(plan, keys, tracer(t)).run()
+	})
+
+	if len(found) == 0 {
+		return false
+	}
+
+	t.Errorf("run it alone with -seed %d -seeds 1 -trace -v\n%s\n%s", plan.Seed, oracle.String(found), plan)
+
+	return true
+}
+
+func tracer(t *testing.T) func(string) {
+	t.Helper()
+
+	if !*trace {
+		return nil
+	}
+
+	return func(line string) { t.Log(line) }
+}
