@@ -24,7 +24,7 @@ type cluster struct {
 	objects  map[string]*object
 	watchers []core.Manager
 	webhook  bool
-	unproved bool // the webhook is removed, and nothing finds out
+	unproved bool     // the webhook is removed, and nothing finds out
 	agents   []*agent // nil while one is down
 	lives    []int
 	turn     int

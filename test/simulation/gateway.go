@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"strings"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/listener"
@@ -78,5 +79,5 @@ func forwardedCertificate(r *http.Request) string {
 	sum := sha256.Sum256(raw)
 	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: raw})
 
-	return "Hash=" + hex.EncodeToString(sum[:]) + `;Cert="` + url.QueryEscape(string(text)) + `"`
+	return "Hash=" + hex.EncodeToString(sum[:]) + `;Cert="` + strings.ReplaceAll(url.QueryEscape(string(text)), "+", "%20") + `"`
 }

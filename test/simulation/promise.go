@@ -13,6 +13,10 @@ func (p *Plan) promise() oracle.Promise {
 		Runtimes: make(map[string]oracle.Runtime), Managers: p.Managers, Refused: make(map[string]bool),
 	}
 
+	if p.Gateway {
+		promise.Detours = p.Operators - 1
+	}
+
 	for i := range p.Runtimes {
 		r := &p.Runtimes[i]
 		promise.Runtimes[r.Name] = oracle.Runtime{

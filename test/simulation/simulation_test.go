@@ -11,10 +11,11 @@ import (
 )
 
 var (
-	seed  = flag.Uint64("seed", 1, "the first seed")
-	seeds = flag.Int("seeds", 0, "the number of seeds; 0: as many as fit into -time")
-	limit = flag.Duration("time", 20*time.Second, "the real time for all seeds, if -seeds is 0")
-	trace = flag.Bool("trace", false, "log what happens, in virtual time")
+	seed   = flag.Uint64("seed", 1, "the first seed")
+	seeds  = flag.Int("seeds", 0, "the number of seeds; 0: as many as fit into -time")
+	limit  = flag.Duration("time", 20*time.Second, "the real time for all seeds, if -seeds is 0")
+	keepOn = flag.Bool("keep-on", false, "do not stop at the first failing seed")
+	trace  = flag.Bool("log", false, "log what happens, in virtual time")
 )
 
 func TestSimulation(t *testing.T) {
@@ -29,7 +30,7 @@ func TestSimulation(t *testing.T) {
 	for s := *seed; *seeds > 0 && n < *seeds || *seeds == 0 && time.Since(began) < *limit; s++ {
 		n++
 
-		if play(t, draw(s), keys) {
+		if play(t, draw(s), keys) && !*keepOn {
 			break
 		}
 	}
@@ -54,7 +55,7 @@ func play(t *testing.T, plan *Plan, keys *pki) bool {
 		return false
 	}
 
-	t.Errorf("run it alone with -seed %d -seeds 1 -trace -v\n%s\n%s", plan.Seed, oracle.String(found), plan)
+	t.Errorf("run it alone with -seed %d -seeds 1 -log -v\n%s\n%s", plan.Seed, oracle.String(found), plan)
 
 	return true
 }

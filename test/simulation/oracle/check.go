@@ -3,7 +3,6 @@ package oracle
 import (
 	"strings"
 	"time"
-
 )
 
 // The bounds that the guarantees state, or that follow from the defaults.
@@ -12,6 +11,9 @@ const (
 	longestAnswer = 300 * time.Millisecond
 	// prompt is the time from a commit to the look, without any fault.
 	prompt = 2 * time.Second
+	// detour is the time that each replica may cost which does not lead: it answers 503 with a wait
+	// of up to 3.75 s, and a gateway may choose it several times in a row.
+	detour = 15 * time.Second
 	// late is that for a commit which another webhook delays.
 	late = 37 * time.Second
 	// inTime is that after the last fault, RefusedBound that for an event which is refused for ever.
@@ -77,11 +79,12 @@ func (h *History) bound(t target, c commit) (bound time.Time, strict bool) {
 	}
 
 	if h.isCalm(c.at) {
+		detours := time.Duration(h.promise.Detours) * detour
 		if c.delay <= shortDelay {
-			return c.at.Add(prompt), true
+			return c.at.Add(prompt + detours), true
 		}
 
-		return c.at.Add(late), true
+		return c.at.Add(late + detours), true
 	}
 
 	return latest(c.at, h.calm).Add(inTime), false
@@ -280,4 +283,3 @@ func String(found []Violation) string {
 
 	return strings.Join(lines, "\n")
 }
-

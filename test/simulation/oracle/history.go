@@ -19,6 +19,8 @@ type Promise struct {
 	// Faults is the number of faults that end, Windows are the times in which they last.
 	Faults  int
 	Windows []Window
+	// Detours is the number of replicas that a gateway may choose although they do not lead.
+	Detours int
 	// Refused are the objects whose events are refused for ever.
 	Refused map[string]bool
 }
