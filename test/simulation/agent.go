@@ -143,7 +143,7 @@ func (a *agent) outboxOptions() outbox.Options {
 
 	opts := outbox.Options{
 		MaxKeys: plan.MaxKeys, MaxBatch: plan.Contract.MaxEvents(), ResyncFirst: true, ResyncOwners: plan.Contract.NeedsOwner(),
-		Managers: a.cluster.world.plan.Managers, Random: random, Logger: slog.New(a.sink),
+		Managers: a.cluster.managers(), Random: random, Logger: slog.New(a.sink),
 		Hooks: outbox.Hooks{Attempted: func(manager core.Manager, events int, _ time.Duration, err error) {
 			a.book.Attempted(manager, events, err)
 		}},
@@ -154,6 +154,15 @@ func (a *agent) outboxOptions() outbox.Options {
 	}
 
 	return opts
+}
+
+// managers are those that an agent knows from its settings.
+func (c *cluster) managers() []core.Manager {
+	if c.plan.Learns {
+		return nil
+	}
+
+	return c.world.plan.Managers
 }
 
 func (a *agent) heartbeat(core.Manager) core.Heartbeat {

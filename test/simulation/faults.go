@@ -15,6 +15,7 @@ const (
 	AgentKilled      FaultKind = "agent killed"    // it comes back with a new epoch
 	AgentReplaced    FaultKind = "agent replaced"  // stopped in good order, a new instance comes
 	AgentCrashes     FaultKind = "agent crashes"   // killed several times in a row
+	AgentGone        FaultKind = "agent gone"      // killed for ever, another one stays
 	OperatorKilled   FaultKind = "operator killed" // the lease of a leader expires after 15 s
 	LeaderChanged    FaultKind = "leader changed"  // stopped in good order
 	LinksCut         FaultKind = "links cut"       // connections break after Value bytes
@@ -37,17 +38,14 @@ const (
 	MapSlow          FaultKind = "map function slow"
 )
 
-// atGateway are the faults that need a gateway which ends TLS.
-func atGateway() []FaultKind { return []FaultKind{GatewayForeign, GatewayStatus} }
-
 // shares has the kinds of faults with their weights.
 func shares() ([]FaultKind, []int) {
 	kinds := []FaultKind{
-		AgentKilled, AgentReplaced, AgentCrashes, OperatorKilled, LeaderChanged, LinksCut, LinksSilent, LinksSlow,
+		AgentKilled, AgentReplaced, AgentCrashes, AgentGone, OperatorKilled, LeaderChanged, LinksCut, LinksSilent, LinksSlow,
 		AnswersLost, LinksRefused, VerifierBroken, SenderForbidden, SenderUnknown, EventRefused, EventForbidden,
 		EventPanics, ManagerUnknown, ManagersInvented, WebhookRemoved, SinkStalled, GatewayForeign, GatewayStatus, MapSlow,
 	}
-	weights := []int{4, 4, 1, 4, 3, 4, 3, 2, 4, 3, 2, 2, 1, 3, 2, 1, 2, 1, 3, 2, 3, 3, 1}
+	weights := []int{4, 4, 1, 3, 4, 3, 4, 3, 2, 4, 3, 2, 2, 1, 3, 2, 1, 2, 1, 3, 2, 3, 3, 1}
 
 	return kinds, weights
 }
@@ -59,12 +57,31 @@ func (d dice) faults(p *Plan) {
 	}
 
 	for range 1 + d.IntN(6) {
-		if f := d.fault(p); !slices.Contains(atGateway(), f.Kind) || p.Gateway {
+		if f := d.fault(p); p.allows(&f) {
 			p.Faults = append(p.Faults, f)
 		}
 	}
 
 	slices.SortStableFunc(p.Faults, func(a, b Fault) int { return int(a.At - b.At) })
+}
+
+// allows reports whether a fault makes sense. An agent that is gone for ever takes events with it, and only
+// heartbeats of contract v3 tell that.
+func (p *Plan) allows(f *Fault) bool {
+	switch f.Kind {
+	case GatewayForeign, GatewayStatus:
+		return p.Gateway
+	case AgentGone:
+		r := &p.Runtimes[f.Runtime]
+
+		return r.Agents > 1 && r.Contract == contract.V3 && !p.hasAny(AgentGone, GatewayForeign, GatewayStatus)
+	default:
+		return true
+	}
+}
+
+func (f *Fault) stopsAgent() bool {
+	return slices.Contains([]FaultKind{AgentKilled, AgentReplaced, AgentCrashes, AgentGone}, f.Kind)
 }
 
 func (d dice) fault(p *Plan) Fault {
@@ -77,6 +94,16 @@ func (d dice) fault(p *Plan) Fault {
 	switch f.Kind {
 	case AgentKilled, AgentReplaced, AgentCrashes:
 		f.Index = d.IntN(p.Runtimes[f.Runtime].Agents)
+	case AgentGone:
+		f.For = 0
+	case GatewayForeign:
+		if p.canFallBack() && d.chance(0.5) {
+			f.For = 0
+		}
+	case WebhookRemoved:
+		if d.chance(0.2) {
+			f.At, f.For = d.between(0, time.Minute), d.between(13*time.Minute, 15*time.Minute)
+		}
 	case OperatorKilled:
 		f.Index = d.IntN(p.Operators)
 	case LinksCut:
@@ -95,6 +122,11 @@ func (d dice) fault(p *Plan) Fault {
 	}
 
 	return f
+}
+
+// canFallBack reports whether each runtime can do without contract v3.
+func (p *Plan) canFallBack() bool {
+	return !slices.ContainsFunc(p.Runtimes, func(r RuntimePlan) bool { return r.Contract == contract.V3 && !r.Fallback })
 }
 
 // length draws short faults as often as long ones.
@@ -126,12 +158,17 @@ func (w *world) begin(f Fault) (end func()) {
 	switch f.Kind {
 	case LinksCut, LinksSilent, LinksSlow, AnswersLost, LinksRefused:
 		return w.beginWeather(f)
-	case AgentKilled, AgentReplaced, AgentCrashes:
+	case AgentKilled, AgentReplaced, AgentCrashes, AgentGone:
 		return w.beginAgent(f)
 	case OperatorKilled, LeaderChanged:
 		return w.beginOperator(f)
-	case GatewayForeign, GatewayStatus:
-		return w.toggle(f)
+	case GatewayForeign:
+		end = w.toggle(f)
+		if f.isForEver() {
+			return nil
+		}
+
+		return end
 	case EventRefused, EventForbidden, EventPanics:
 		w.behaviour.set(f, true)
 
@@ -204,7 +241,7 @@ func (w *world) beginWeather(f Fault) func() {
 
 	change(true)
 
-	if f.Kind == LinksCut {
+	if f.Kind == LinksCut || f.Kind == LinksRefused {
 		w.network.reset(func(l *link) bool { return l.client == client })
 	}
 
@@ -258,6 +295,10 @@ func (w *world) beginAgent(f Fault) func() {
 			c.startAgent(f.Index, false)
 			time.Sleep(2 * time.Second)
 		}
+
+		return nil
+	case AgentGone:
+		c.stopAgent(f.Index, false)
 
 		return nil
 	default:

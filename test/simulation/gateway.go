@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -59,7 +60,7 @@ func (w *world) gateway() http.Handler {
 		return w.network.dial(ctx, "gateway", "operator")
 	}}
 	proxy := &httputil.ReverseProxy{
-		Transport: transport,
+		Transport: retrying{transport},
 		ErrorLog:  log.New(io.Discard, "", 0),
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(&url.URL{Scheme: "http", Host: "operator"})
@@ -72,6 +73,28 @@ func (w *world) gateway() http.Handler {
 			proxy.ServeHTTP(answer, r)
 		}
 	})
+}
+
+// retrying asks up to three replicas when one answers 503, as gateways do by default.
+type retrying struct{ next http.RoundTripper }
+
+// RoundTrip implements [http.RoundTripper].
+func (r retrying) RoundTrip(request *http.Request) (answer *http.Response, err error) {
+	body, err := io.ReadAll(request.Body)
+	if err != nil {
+		return nil, err
+	}
+
+	for range 3 {
+		request.Body = io.NopCloser(bytes.NewReader(body))
+
+		answer, err = r.next.RoundTrip(request)
+		if err == nil && answer.StatusCode != http.StatusServiceUnavailable {
+			return answer, nil
+		}
+	}
+
+	return answer, err
 }
 
 func forwardedCertificate(r *http.Request) string {

@@ -35,6 +35,7 @@ type RuntimePlan struct {
 	Canary   bool
 	MaxKeys  int
 	Objects  int
+	Learns   bool // the agent learns its managers from events
 }
 
 // WriteKind is what a write does to its object.
@@ -150,6 +151,7 @@ func draw(seed uint64) *Plan {
 
 	d.writes(p)
 	d.faults(p)
+	d.learners(p)
 
 	return p
 }
@@ -206,6 +208,19 @@ func (d dice) runtime(i int) RuntimePlan {
 	}
 
 	return r
+}
+
+// learners draws the agents that know no manager before its first event. One that is replaced knows
+// nothing of the events of its predecessor, so that such runtimes have no such fault.
+func (d dice) learners(p *Plan) {
+	for i := range p.Runtimes {
+		learns := d.chance(0.3)
+		for j := range p.Faults {
+			learns = learns && (p.Faults[j].Runtime != i || !p.Faults[j].stopsAgent())
+		}
+
+		p.Runtimes[i].Learns = learns
+	}
 }
 
 // writes draws single writes and bursts.

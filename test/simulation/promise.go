@@ -11,25 +11,28 @@ import (
 func (p *Plan) promise() oracle.Promise {
 	promise := oracle.Promise{
 		Runtimes: make(map[string]oracle.Runtime), Managers: p.Managers, Refused: make(map[string]bool),
-	}
-
-	if p.Gateway {
-		promise.Detours = p.Operators - 1
+		Detours: p.Operators - 1,
 	}
 
 	for i := range p.Runtimes {
 		r := &p.Runtimes[i]
 		promise.Runtimes[r.Name] = oracle.Runtime{
 			Numbered: r.Contract == contract.V3, Canary: r.Canary, Small: r.MaxKeys > 0,
-			FallsBack: r.Fallback && p.hasAny(atGateway()...), Owned: r.Contract == contract.V1,
+			FallsBack: r.Fallback && p.hasAny(GatewayForeign, GatewayStatus), Owned: r.Contract == contract.V1,
+			Learns: r.Learns,
 		}
 	}
 
 	for i := range p.Faults {
 		f := &p.Faults[i]
 		if f.isForEver() {
-			if f.Kind != ManagerUnknown && f.Kind != ManagersInvented {
+			if f.refusesEvent() {
 				promise.Refused[p.object(f.Runtime, f.Index)] = true
+			}
+
+			if f.Kind == AgentGone || f.Kind == GatewayForeign { // What follows takes a while.
+				promise.Faults++
+				promise.Windows = append(promise.Windows, oracle.Window{From: f.At, To: f.At + time.Minute})
 			}
 
 			continue
@@ -44,11 +47,17 @@ func (p *Plan) promise() oracle.Promise {
 
 func (f *Fault) isForEver() bool {
 	switch f.Kind {
-	case EventRefused, EventForbidden, EventPanics, ManagerUnknown, ManagersInvented:
+	case ManagerUnknown, ManagersInvented, AgentGone:
 		return true
+	case GatewayForeign:
+		return f.For == 0
 	default:
-		return false
+		return f.refusesEvent()
 	}
+}
+
+func (f *Fault) refusesEvent() bool {
+	return f.Kind == EventRefused || f.Kind == EventForbidden || f.Kind == EventPanics
 }
 
 // after is the time that a fault lasts beyond its end.

@@ -172,7 +172,7 @@ func (h *History) checkFinalStates() {
 
 func (r Runtime) allows(state string) bool {
 	switch {
-	case !r.Numbered:
+	case !r.Numbered, r.Learns && state == "unknown":
 		return state == "unknown"
 	case r.Canary:
 		return state == "fresh"
@@ -265,13 +265,15 @@ func (h *History) mostAttempts(a *Agent, l *lane) int {
 	return most
 }
 
-// mostLines allows a few lines for each fault and each manager, and one every few minutes for what lasts.
+// mostLines allows a few lines for each fault and manager, and one every few minutes for what lasts. Managers
+// that nobody serves are bounded in number, and have lines, too.
 func (h *History) mostLines(a *Agent) int64 {
 	const each, lasting = 12, 2 * time.Minute
 
-	managers := int64(min(len(a.managers), len(h.promise.Managers)+1))
+	served, all := int64(len(h.promise.Managers)+1), int64(len(a.managers))
+	most := each * int64(h.promise.Faults+len(h.promise.Refused)+2) * served
 
-	return each*int64(h.promise.Faults+len(h.promise.Refused)+2)*managers + int64(a.to.Sub(a.from)/lasting)*managers
+	return most + all*(4+int64(a.to.Sub(a.from)/lasting))
 }
 
 // String lists violations.

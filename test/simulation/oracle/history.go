@@ -19,7 +19,7 @@ type Promise struct {
 	// Faults is the number of faults that end, Windows are the times in which they last.
 	Faults  int
 	Windows []Window
-	// Detours is the number of replicas that a gateway may choose although they do not lead.
+	// Detours is the number of replicas that a request may reach although they do not lead.
 	Detours int
 	// Refused are the objects whose events are refused for ever.
 	Refused map[string]bool
@@ -35,6 +35,8 @@ type Runtime struct {
 	Small bool
 	// FallsBack is whether the runtime may speak an older contract in the end.
 	FallsBack bool
+	// Learns is whether the agent learns its managers from events.
+	Learns bool
 	// Owned is whether resyncs need an owner.
 	Owned bool
 }
