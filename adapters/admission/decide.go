@@ -10,9 +10,10 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// decide makes an event of a review that matters, and hands it over.
-func (h *Handler) decide(ctx context.Context, manager core.Manager, q *request, now time.Time) Decision {
-	c := q.change()
+// decide makes an event of a review that matters, and hands it over. The API server waits, so that it
+// writes no log line: the answer keeps that for later.
+func (h *Handler) decide(ctx context.Context, answer *reply, q *request, now time.Time) Decision {
+	c, manager := q.change(), answer.manager
 
 	if c.DryRun {
 		return DryRun
@@ -27,7 +28,7 @@ func (h *Handler) decide(ctx context.Context, manager core.Manager, q *request, 
 		return NoName
 	}
 
-	event.Owner = h.ownerOf(ctx, manager, c, &event)
+	event.Owner = h.ownerOf(ctx, answer, c, &event)
 	if event.Owner == (types.NamespacedName{}) && h.opts.RequireOwner {
 		return NoOwner
 	}
@@ -48,9 +49,9 @@ func (h *Handler) matters(manager core.Manager, c *core.Change) bool {
 	return matters
 }
 
-// ownerOf returns the zero value when the object names no owner, and tells about it when it should have.
+// ownerOf returns the zero value when the object names no owner, and reports that when it should have.
 func (h *Handler) ownerOf(
-	ctx context.Context, manager core.Manager, c *core.Change, event *core.WatchEvent,
+	ctx context.Context, answer *reply, c *core.Change, event *core.WatchEvent,
 ) types.NamespacedName {
 	owner, err := c.Owner()
 	if err == nil && (owner != types.NamespacedName{} || !h.opts.RequireOwner) {
@@ -62,13 +63,15 @@ func (h *Handler) ownerOf(
 		problem = OwnerMissing
 	}
 
-	h.opts.Hooks.OwnerProblem(manager, problem)
+	h.opts.Hooks.OwnerProblem(answer.manager, problem)
 
 	if suppressed, ok := h.ownerWarning.pass(h.opts.Now()); ok {
-		h.log.LogAttrs(ctx, slog.LevelWarn, "object names no valid owner",
-			slog.String("manager", string(manager)), slog.String("problem", problem), slog.Any("error", err),
+		attrs := []slog.Attr{
+			slog.String("manager", string(answer.manager)), slog.String("problem", problem), slog.Any("error", err),
 			slog.String("kind", event.WatchedGVK.String()), slog.String("object", event.Watched.String()),
-			slog.Int64("suppressed", suppressed))
+			slog.Int64("suppressed", suppressed),
+		}
+		answer.warn = func() { h.log.LogAttrs(ctx, slog.LevelWarn, "object names no valid owner", attrs...) }
 	}
 
 	return types.NamespacedName{}

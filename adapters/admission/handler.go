@@ -98,8 +98,12 @@ func (h *Handler) serve(route route) http.HandlerFunc {
 		})
 		answer.writeTo(w)
 
+		if answer.refusal != nil || answer.missed || answer.warn != nil {
+			_ = http.NewResponseController(w).Flush() // The answer of a writer that cannot flush is a moment later.
+		}
+
 		if answer.missed {
-			h.guard(PanicInAcceptor, func() { h.standIn(w, answer.manager) })
+			h.guard(PanicInAcceptor, func() { h.standIn(answer.manager) })
 		}
 	}
 }
@@ -138,7 +142,7 @@ func (h *Handler) review(w http.ResponseWriter, r *http.Request, started time.Ti
 	}
 
 	answer := reply{manager: manager, uid: q.uid, decision: Failed}
-	h.guard(PanicInAcceptor, func() { answer.decision = h.decide(r.Context(), manager, q, started) })
+	h.guard(PanicInAcceptor, func() { answer.decision = h.decide(r.Context(), &answer, q, started) })
 	answer.missed = answer.decision == Failed
 
 	return answer
@@ -158,9 +162,7 @@ func (h *Handler) unread(w http.ResponseWriter, r *http.Request, manager core.Ma
 
 // standIn hands over a resync for a change that was not seen, after the answer is on its way: the API
 // server commits the change then.
-func (h *Handler) standIn(w http.ResponseWriter, manager core.Manager) {
-	_ = http.NewResponseController(w).Flush() // The answer of a writer that cannot flush is a moment later.
-
+func (h *Handler) standIn(manager core.Manager) {
 	h.acceptor.Accept(manager, core.WatchEvent{Resync: true, Time: h.opts.Now()})
 }
 
@@ -196,6 +198,10 @@ func (h *Handler) report(ctx context.Context, answer *reply, started time.Time) 
 	}
 
 	h.opts.Hooks.Reviewed(answer.manager, string(answer.decision), took)
+
+	if answer.warn != nil {
+		answer.warn()
+	}
 
 	if h.log.Enabled(ctx, slog.LevelDebug) {
 		h.log.LogAttrs(ctx, slog.LevelDebug, "reviewed",

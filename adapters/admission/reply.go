@@ -16,6 +16,8 @@ type reply struct {
 	uid      string
 	// missed is whether a resync stands in for the change.
 	missed bool
+	// warn writes a log line. It is called after the answer, as a log sink may stall. Nil: none.
+	warn func()
 }
 
 func (p *reply) writeTo(w http.ResponseWriter) {
