@@ -94,13 +94,14 @@ func (o *Outbox) concludeEvent(l *lane, e *entry, refusal error, started, now ti
 	}
 }
 
-// giveUp drops a refused event. A resync without owner stands in: the owner may be the reason. For a
-// resync nothing stands in.
+// giveUp drops a refused event. A resync without owner stands in, as the owner may be the reason. Where
+// resyncs are for owners, the resync for its owner does: when that is refused, too, the owner is removed.
+// For a resync nothing stands in.
 func (o *Outbox) giveUp(l *lane, e *entry, reason string, now time.Time) {
 	refused := e.WatchEvent
 	l.counts.giveUp(1, reason)
 
-	if o.opts.ResyncOwners {
+	if o.opts.ResyncOwners && refused.Resync {
 		l.removeOwner(refused.Owner)
 	}
 
@@ -112,7 +113,7 @@ func (o *Outbox) giveUp(l *lane, e *entry, reason string, now time.Time) {
 	}
 
 	if !refused.Resync {
-		o.resyncAll(l, now)
+		o.resync(l, refused.Owner, now)
 	}
 }
 
