@@ -36,6 +36,8 @@ type lane struct {
 	confirmed uint64 // of the newest event that was received, whatever its fate
 	pulse     pulse
 	logged    logged
+	// pauseLogged is whether there was a line about the present pause.
+	pauseLogged bool
 
 	wake   chan struct{} // holds a token when there may be something to do
 	closed chan struct{}

@@ -60,14 +60,20 @@ func (l *logged) isDue(reason string, now time.Time) bool {
 
 func (o *Outbox) notePaused(l *lane, err error, wait time.Duration, now time.Time) {
 	if reason := core.Reason(err); l.logged.isDue(reason, now) {
+		l.pauseLogged = true
 		o.note(slog.LevelWarn, "manager does not take events, they are kept and sent again",
 			slog.String("manager", string(l.manager)), slog.String("reason", reason), slog.Int("attempts", l.failures),
 			slog.Int64("pending", l.counts.Pending), slog.Duration("wait", wait), slog.Any("error", err))
 	}
 }
 
+// noteResumed keeps what was logged last: a manager that comes and goes has one pair of lines every 5 min.
 func (o *Outbox) noteResumed(l *lane) {
-	l.logged = logged{}
+	if !l.pauseLogged {
+		return
+	}
+
+	l.pauseLogged = false
 	o.note(slog.LevelInfo, "manager takes events again",
 		slog.String("manager", string(l.manager)), slog.Int("attempts", l.failures))
 }
