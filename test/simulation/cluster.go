@@ -214,7 +214,8 @@ func (c *cluster) call(manager core.Manager, body string) {
 	c.world.history.Answered(c.plan.Name, time.Since(started), answer.body())
 }
 
-// answerRecorder is an answer whose receiver waits for its first bytes only.
+// answerRecorder is an answer that leaves when it is flushed or the handler returns, as short ones of
+// [net/http] do.
 type answerRecorder struct {
 	header   http.Header
 	answered chan struct{}
@@ -231,9 +232,9 @@ func (r *answerRecorder) finish()             { r.once.Do(func() { close(r.answe
 
 func (r *answerRecorder) Write(b []byte) (int, error) {
 	r.mu.Lock()
+	defer r.mu.Unlock()
+
 	r.text = append(r.text, b...)
-	r.mu.Unlock()
-	r.finish()
 
 	return len(b), nil
 }

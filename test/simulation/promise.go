@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"slices"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
@@ -18,8 +19,8 @@ func (p *Plan) promise() oracle.Promise {
 		r := &p.Runtimes[i]
 		promise.Runtimes[r.Name] = oracle.Runtime{
 			Numbered: r.Contract == contract.V3, Canary: r.Canary, Small: r.MaxKeys > 0,
-			FallsBack: r.Fallback && p.hasAny(GatewayForeign, GatewayStatus), Owned: r.Contract == contract.V1,
-			Learns: r.Learns,
+			FallsBack: r.Fallback && p.hasAny(GatewayForeign, GatewayStatus), Learns: r.Learns,
+			Forgets: p.forgets(i),
 		}
 	}
 
@@ -70,6 +71,15 @@ func (f *Fault) after() time.Duration {
 	default:
 		return 0
 	}
+}
+
+// forgets reports whether the agents of a runtime may know no owner, or no manager, when they need it.
+func (p *Plan) forgets(runtime int) bool {
+	r := &p.Runtimes[runtime]
+
+	return (r.Contract == contract.V1 || r.Learns) && slices.ContainsFunc(p.Faults, func(f Fault) bool {
+		return f.Runtime == runtime && (f.stopsAgent() || f.Kind == WebhookRemoved)
+	})
 }
 
 func (p *Plan) hasAny(kinds ...FaultKind) bool {

@@ -1,6 +1,7 @@
 package oracle
 
 import (
+	"slices"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -70,6 +71,10 @@ func (a *Agent) Sent(manager core.Manager, batch core.Batch) {
 		return
 	}
 
+	if !slices.Contains(a.history.promise.Managers, manager) {
+		return // A manager that nobody serves may be forgotten, with its numbers.
+	}
+
 	l := a.lane(manager)
 	for i := range batch.Events {
 		a.number(l, &batch.Events[i])
@@ -117,7 +122,8 @@ func (a *Agent) Balance(manager core.Manager, c Account) {
 		a.history.violate("balance", "%s, %s: %+v", a.epoch, manager, c)
 	}
 
-	if offered := int64(a.lane(manager).offered); manager != "" && c.Accepted < offered {
+	served := slices.Contains(a.history.promise.Managers, manager)
+	if offered := int64(a.lane(manager).offered); served && c.Accepted < offered {
 		a.history.violate("balance", "%s, %s: %d events were offered, %d are accounted for", a.epoch, manager, offered, c.Accepted)
 	}
 

@@ -57,7 +57,7 @@ func (h *History) checkLiveness() {
 // checkCommit wants a look in time. While faults last, only the last commit counts.
 func (h *History) checkCommit(t target, c commit, last int) {
 	bound, strict := h.bound(t, c)
-	if c.blind || !strict && c.version != last {
+	if c.blind || !strict && (c.version != last || h.promise.Runtimes[t.runtime].Forgets) {
 		return
 	}
 
@@ -82,6 +82,10 @@ func (h *History) bound(t target, c commit) (bound time.Time, strict bool) {
 		detours := time.Duration(h.promise.Detours) * detour
 		if c.delay <= shortDelay {
 			return c.at.Add(prompt + detours), true
+		}
+
+		if h.promise.Runtimes[t.runtime].Small {
+			return c.at.Add(2*late + detours), true // The resend of a resync stands in for that of the event.
 		}
 
 		return c.at.Add(late + detours), true
@@ -268,7 +272,7 @@ func (h *History) mostAttempts(a *Agent, l *lane) int {
 // mostLines allows a few lines for each fault and manager, and one every few minutes for what lasts. Managers
 // that nobody serves are bounded in number, and have lines, too.
 func (h *History) mostLines(a *Agent) int64 {
-	const each, lasting = 12, 2 * time.Minute
+	const each, lasting = 6, 2 * time.Minute
 
 	served, all := int64(len(h.promise.Managers)+1), int64(len(a.managers))
 	most := each * int64(h.promise.Faults+len(h.promise.Refused)+2) * served

@@ -37,8 +37,9 @@ type Runtime struct {
 	FallsBack bool
 	// Learns is whether the agent learns its managers from events.
 	Learns bool
-	// Owned is whether resyncs need an owner.
-	Owned bool
+	// Forgets is whether a new agent cannot ask for a resync before its first event, as it knows no owner or
+	// no manager until then. What happens near a fault may be missed.
+	Forgets bool
 }
 
 // Window is a time from the beginning of the schedule on.
