@@ -5,6 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
@@ -81,7 +83,7 @@ func (o *Outbox) concludeEvent(l *lane, e *entry, refusal error, started, now ti
 		l.counts.Pending--
 		l.counts.Delivered++
 		o.finish(l, e, started)
-	case core.IsPermanent(refusal), e.refusals > 0 && now.Sub(e.refused) >= o.opts.GiveUpAfter:
+	case core.IsPermanent(refusal) && !e.Resync, o.isOver(e, now):
 		o.noteDropped(l, refusal, now)
 		o.giveUp(l, e, core.Reason(refusal), now)
 	default:
@@ -92,6 +94,14 @@ func (o *Outbox) concludeEvent(l *lane, e *entry, refusal error, started, now ti
 		e.due = now.Add(o.wait(l, e.refusals, refusal, started))
 		l.enqueue(e)
 	}
+}
+
+// isOver reports whether a refused event was sent for long enough. A resync of the runtime is never given
+// up: nothing could stand in for it.
+func (o *Outbox) isOver(e *entry, now time.Time) bool {
+	whole := e.Resync && e.Owner == (types.NamespacedName{})
+
+	return !whole && e.refusals > 0 && now.Sub(e.refused) >= o.opts.GiveUpAfter
 }
 
 // giveUp drops a refused event. A resync without owner stands in, as the owner may be the reason. Where

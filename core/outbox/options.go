@@ -55,7 +55,7 @@ type Options struct {
 	// 35 s. Negative: never.
 	ResendResync time.Duration
 	// GiveUpAfter bounds the time for which an event is sent that the manager refuses for itself. Then it
-	// is dropped, and a resync without owner stands in. Default: 5 min.
+	// is dropped, and a resync stands in. A resync without owner is never dropped. Default: 5 min.
 	GiveUpAfter time.Duration
 	// MaxKeys bounds the distinct events over all managers. The manager with the most keys gives way to
 	// one with fewer. Default: 10,000.
