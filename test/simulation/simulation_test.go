@@ -2,7 +2,11 @@ package simulation
 
 import (
 	"flag"
+	"fmt"
+	"os"
 	"runtime"
+	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -43,29 +47,59 @@ func TestSimulation(t *testing.T) {
 func play(t *testing.T, plan *Plan, keys *pki) bool {
 	t.Helper()
 
-	var found []oracle.Violation
+	var (
+		found []oracle.Violation
+		story story
+	)
 
 	synctest.Test(t, func(t *testing.T) {
 		t.Helper()
 
-		found = newWorld(plan, keys, tracer(t)).run()
+		found = newWorld(plan, keys, story.add).run()
 	})
+
+	if *trace {
+		t.Log(story.String())
+	}
 
 	if len(found) == 0 {
 		return false
 	}
 
-	t.Errorf("run it alone with -seed %d -seeds 1 -log -v\n%s\n%s", plan.Seed, oracle.String(found), plan)
+	t.Errorf("run it alone with -seed %d -seeds 1 -log -v, log in %s\n%s\n%s",
+		plan.Seed, story.save(t, plan.Seed), oracle.String(found), plan)
 
 	return true
 }
 
-func tracer(t *testing.T) func(string) {
+// story is what happened, in virtual time.
+type story struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (s *story) add(line string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	s.lines = append(s.lines, line)
+}
+
+func (s *story) String() string { return "\n" + strings.Join(s.lines, "\n") }
+
+// save keeps the story: the order of goroutines may differ when a seed runs again.
+func (s *story) save(t *testing.T, seed uint64) string {
 	t.Helper()
 
-	if !*trace {
-		return nil
+	file, err := os.CreateTemp("", fmt.Sprintf("simulation-seed-%d-*.log", seed)) //nolint:usetesting // It outlives the test.
+	if err != nil {
+		return err.Error()
+	}
+	defer file.Close()
+
+	if _, err := file.WriteString(s.String()); err != nil {
+		return err.Error()
 	}
 
-	return func(line string) { t.Log(line) }
+	return file.Name()
 }
