@@ -15,26 +15,30 @@ import (
 )
 
 var (
-	seed   = flag.Uint64("seed", 1, "the first seed")
-	seeds  = flag.Int("seeds", 0, "the number of seeds; 0: as many as fit into -time")
-	limit  = flag.Duration("time", 20*time.Second, "the real time for all seeds, if -seeds is 0")
-	keepOn = flag.Bool("keep-on", false, "do not stop at the first failing seed")
-	trace  = flag.Bool("log", false, "log what happens, in virtual time")
+	seed    = flag.Uint64("seed", 1, "the first seed")
+	seeds   = flag.Int("seeds", 0, "the number of seeds; 0: as many as fit into -for")
+	limit   = flag.Duration("for", 20*time.Second, "the real time for all seeds, if -seeds is 0")
+	workers = flag.Int("workers", 1, "the number of processes that share the seeds")
+	keepOn  = flag.Bool("keep-on", false, "do not stop at the first failing seed")
+	printed = flag.Bool("log", false, "print what happens, in virtual time")
+	smaller = flag.Bool("shrink", true, "look for fewer faults and writes that still fail")
 )
 
+// TestSimulation runs one plan after the other, each in a bubble of virtual time.
 func TestSimulation(t *testing.T) {
-	keys, err := newPKI()
-	if err != nil {
-		t.Fatal(err)
+	if *workers > 1 {
+		share(t)
+
+		return
 	}
 
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-
+	keys := testPKI(t)
 	began, n := time.Now(), 0
+
 	for s := *seed; *seeds > 0 && n < *seeds || *seeds == 0 && time.Since(began) < *limit; s++ {
 		n++
 
-		if play(t, draw(s), keys) && !*keepOn {
+		if failed := play(t, draw(s), keys); failed && !*keepOn {
 			break
 		}
 	}
@@ -43,22 +47,30 @@ func TestSimulation(t *testing.T) {
 	t.Logf("%d schedules in %s, %.0f a minute", n, took.Round(time.Millisecond), float64(n)/took.Minutes())
 }
 
-// play runs one plan, and reports whether the oracle found something.
+// testPKI also gives the test one processor: goroutines then run in nearly the same order again.
+func testPKI(t *testing.T) *pki {
+	t.Helper()
+
+	before := runtime.GOMAXPROCS(1)
+	t.Cleanup(func() { runtime.GOMAXPROCS(before) })
+
+	keys, err := newPKI()
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return keys
+}
+
+// play runs one plan, reports what the oracle finds, and whether it found something.
 func play(t *testing.T, plan *Plan, keys *pki) bool {
 	t.Helper()
 
-	var (
-		found []oracle.Violation
-		story story
-	)
+	var story story
 
-	synctest.Test(t, func(t *testing.T) {
-		t.Helper()
+	found := simulate(t, plan, keys, &story)
 
-		found = newWorld(plan, keys, story.add).run()
-	})
-
-	if *trace {
+	if *printed {
 		t.Log(story.String())
 	}
 
@@ -66,10 +78,26 @@ func play(t *testing.T, plan *Plan, keys *pki) bool {
 		return false
 	}
 
-	t.Errorf("run it alone with -seed %d -seeds 1 -log -v, log in %s\n%s\n%s",
-		plan.Seed, story.save(t, plan.Seed), oracle.String(found), plan)
+	t.Errorf("seed %d: its log is in %s\nrun it alone: go test ./test/simulation -v -seed %d -seeds 1 -log\n%s\n%s",
+		plan.Seed, story.save(t, plan.Seed), plan.Seed, oracle.String(found), plan)
+
+	if *smaller {
+		t.Logf("the smallest plan that was found to fail in the same way:\n%s", shrink(t, plan, keys, found[0].Rule))
+	}
 
 	return true
+}
+
+func simulate(t *testing.T, plan *Plan, keys *pki, story *story) (found []oracle.Violation) {
+	t.Helper()
+
+	synctest.Test(t, func(t *testing.T) {
+		t.Helper()
+
+		found = newWorld(plan, keys, story.add).run()
+	})
+
+	return found
 }
 
 // story is what happened, in virtual time.
