@@ -11,9 +11,9 @@ import (
 )
 
 // decide makes an event of a change that matters, and gives it to the acceptor. It panics if the
-// acceptor, a hook or the logger panics.
-func (h *Handler) decide(ctx context.Context, manager core.Manager, q *request, now time.Time) Decision {
-	c := q.change()
+// acceptor or a hook panics. It writes no log line, because the API server waits: the reply keeps it.
+func (h *Handler) decide(ctx context.Context, answer *reply, q *request, now time.Time) Decision {
+	c, manager := q.change(), answer.manager
 	if c.DryRun {
 		return DryRun
 	}
@@ -26,7 +26,7 @@ func (h *Handler) decide(ctx context.Context, manager core.Manager, q *request, 
 		return noName
 	}
 
-	event.Owner = h.ownerOf(ctx, manager, c, &event)
+	event.Owner = h.ownerOf(ctx, answer, c, &event)
 	if event.Owner == (types.NamespacedName{}) && h.opts.RequireOwner {
 		return noOwner
 	}
@@ -49,7 +49,7 @@ func (h *Handler) matters(manager core.Manager, c *core.Change) bool {
 // ownerOf returns the owner of the object, or the zero value. It reports a malformed owner, and a
 // missing one if an owner is required.
 func (h *Handler) ownerOf(
-	ctx context.Context, manager core.Manager, c *core.Change, event *core.WatchEvent,
+	ctx context.Context, answer *reply, c *core.Change, event *core.WatchEvent,
 ) types.NamespacedName {
 	owner, err := c.Owner()
 	if err == nil && (owner != types.NamespacedName{} || !h.opts.RequireOwner) {
@@ -61,12 +61,14 @@ func (h *Handler) ownerOf(
 		problem = ownerMissing
 	}
 
-	h.opts.Hooks.OwnerProblem(manager, problem)
+	h.opts.Hooks.OwnerProblem(answer.manager, problem)
 	if suppressed, ok := h.ownerWarning.pass(h.opts.Now()); ok {
-		h.log.LogAttrs(ctx, slog.LevelWarn, "object names no valid owner",
-			slog.String("manager", string(manager)), slog.String("problem", problem), slog.Any("error", err),
+		attrs := []slog.Attr{
+			slog.String("manager", string(answer.manager)), slog.String("problem", problem), slog.Any("error", err),
 			slog.String("kind", event.WatchedGVK.String()), slog.String("object", event.Watched.String()),
-			slog.Int64("suppressed", suppressed))
+			slog.Int64("suppressed", suppressed),
+		}
+		answer.warn = func() { h.log.LogAttrs(ctx, slog.LevelWarn, "object names no valid owner", attrs...) }
 	}
 	return types.NamespacedName{}
 }

@@ -106,8 +106,11 @@ func (h *Handler) serve(route route) http.HandlerFunc {
 			answer = route(w, r, started)
 		})
 		answer.writeTo(w)
+		if answer.refusal != nil || answer.missed || answer.warn != nil {
+			_ = http.NewResponseController(w).Flush() // The answer of a writer that cannot flush is a moment later.
+		}
 		if answer.missed {
-			h.guard(panicInAcceptor, func() { h.standIn(w, answer.manager) })
+			h.guard(panicInAcceptor, func() { h.standIn(answer.manager) })
 		}
 	}
 }
@@ -147,7 +150,7 @@ func (h *Handler) review(w http.ResponseWriter, r *http.Request, started time.Ti
 	}
 
 	answer := reply{manager: manager, uid: q.uid, decision: failed}
-	h.guard(panicInAcceptor, func() { answer.decision = h.decide(r.Context(), manager, q, started) })
+	h.guard(panicInAcceptor, func() { answer.decision = h.decide(r.Context(), &answer, q, started) })
 	answer.missed = answer.decision == failed
 	return answer
 }
@@ -163,11 +166,9 @@ func (h *Handler) unread(w http.ResponseWriter, r *http.Request, manager core.Ma
 	return reply{manager: manager, missed: true, refusal: badBody(cause)}
 }
 
-// standIn accepts a resync for a change that was not read. It flushes the answer first, because the
-// API server commits the change only after it.
-func (h *Handler) standIn(w http.ResponseWriter, manager core.Manager) {
-	_ = http.NewResponseController(w).Flush() // The answer of a writer that cannot flush is a moment later.
-
+// standIn accepts a resync for a change that was not read. The answer is on its way: the API server
+// commits the change only after it.
+func (h *Handler) standIn(manager core.Manager) {
 	h.acceptor.Accept(manager, core.WatchEvent{Resync: true, Time: h.opts.Now()})
 }
 
@@ -203,6 +204,9 @@ func (h *Handler) report(ctx context.Context, answer *reply, started time.Time) 
 	}
 
 	h.opts.Hooks.Reviewed(answer.manager, string(answer.decision), took)
+	if answer.warn != nil {
+		answer.warn()
+	}
 	if h.log.Enabled(ctx, slog.LevelDebug) {
 		h.log.LogAttrs(ctx, slog.LevelDebug, "reviewed",
 			slog.String("manager", string(answer.manager)), slog.String("decision", string(answer.decision)),

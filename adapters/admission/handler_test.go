@@ -576,8 +576,57 @@ func TestBrokenLogDoesNotReachTheAPIServer(t *testing.T) {
 	})
 
 	review := update(t, widget(""), widget(""))
-	if have := decisionOf(t, post(h, "/validate/kyma", review), testUID); have != "failed" {
-		t.Errorf("decision %q, want %q", have, "failed")
+	if have := decisionOf(t, post(h, "/validate/kyma", review), testUID); have != "no_owner" {
+		t.Errorf("decision %q, want %q", have, "no_owner")
+	}
+}
+
+// stalledLog does not return from a line until released is closed.
+type stalledLog struct {
+	brokenLog
+
+	released chan struct{}
+}
+
+func (stalledLog) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelInfo }
+
+func (s stalledLog) Handle(context.Context, slog.Record) error {
+	<-s.released
+
+	return nil
+}
+
+func (s stalledLog) WithAttrs([]slog.Attr) slog.Handler { return s }
+func (s stalledLog) WithGroup(string) slog.Handler      { return s }
+
+func TestStalledLogDoesNotDelayTheAnswer(t *testing.T) {
+	t.Parallel()
+
+	for name, path := range map[string]string{
+		"an object without owner": "/validate/kyma",
+		"an unknown manager":      "/validate/nobody",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			released := make(chan struct{})
+			server := httptest.NewServer(newHandler(t, newInbox(), admission.Options{
+				RequireOwner: true, Managers: []core.Manager{"kyma"}, Logger: slog.New(stalledLog{released: released}),
+			}))
+
+			defer server.Close()
+			defer close(released)
+
+			review := update(t, widget("", `"spec":1`), widget("", `"spec":2`))
+			client := http.Client{Timeout: 5 * time.Second}
+
+			answer, err := client.Post(server.URL+path, "application/json", bytes.NewReader(review))
+			if err != nil {
+				t.Fatalf("no answer while the log is stalled: %v", err)
+			}
+
+			_ = answer.Body.Close()
+		})
 	}
 }
 

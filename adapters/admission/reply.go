@@ -17,6 +17,8 @@ type reply struct {
 	uid      string
 	// missed is whether a resync replaces the event of the change.
 	missed bool
+	// warn writes a log line. It is called after the answer, as a log sink may stall. Nil: none.
+	warn func()
 }
 
 // writeTo writes headers and body. It ignores write errors, which mean that the peer has

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
@@ -117,7 +119,7 @@ func (o *Outbox) concludeEntry(l *lane, e *entry, whole, refusal error, started,
 
 // refuse makes an event that was refused for itself wait on its own, or drops it.
 func (o *Outbox) refuse(l *lane, e *entry, refusal error, started, now time.Time) {
-	if core.IsPermanent(refusal) || e.isRefusedFor(o.opts.GiveUpAfter, now) {
+	if e.isOver(refusal, o.opts.GiveUpAfter, now) {
 		o.giveUp(l, e, refusal, now)
 
 		return
@@ -132,8 +134,13 @@ func (o *Outbox) refuse(l *lane, e *entry, refusal error, started, now time.Time
 	l.enqueue(e)
 }
 
-// isRefusedFor reports whether an event is to be given up. A resync is not: nothing would stand in.
-func (e *entry) isRefusedFor(limit time.Duration, now time.Time) bool {
+// isOver reports whether an event is to be given up. A resync of the runtime is not, because nothing
+// would stand in. One for an owner is only when the control plane refuses the owner for ever.
+func (e *entry) isOver(refusal error, limit time.Duration, now time.Time) bool {
+	if core.IsPermanent(refusal) {
+		return !e.Resync || e.Owner != (types.NamespacedName{})
+	}
+
 	return !e.Resync && e.refusals > 0 && now.Sub(e.refused) >= limit
 }
 

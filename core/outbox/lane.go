@@ -39,7 +39,8 @@ type lane struct {
 	sequence uint64 // of the newest event that was sent.
 	idPrefix string
 	pulse    pulse
-	logged   line  // why the lane is paused.
+	logged   line  // why the lane was paused last.
+	noted    bool  // there was a line about the present pause.
 	drops    lines // why events are given up.
 
 	wake   chan struct{} // holds a token when there may be something to do.

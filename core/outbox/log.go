@@ -105,14 +105,21 @@ func (l lines) isDue(reason string, now time.Time) bool {
 
 func (o *Outbox) notePaused(l *lane, err error, wait time.Duration, now time.Time) {
 	if reason := core.Reason(err); l.logged.isDue(reason, now) {
+		l.noted = true
 		o.note(slog.LevelWarn, "manager does not take events, they are kept and sent again",
 			slog.String("manager", string(l.manager)), slog.String("reason", reason), slog.Int("attempts", l.failures),
 			slog.Int64("pending", l.counts.Pending), slog.Duration("wait", wait), slog.Any("error", err))
 	}
 }
 
+// noteResumed keeps the time of the last line. A manager that comes and goes has one pair of lines
+// in logEvery.
 func (o *Outbox) noteResumed(l *lane) {
-	l.logged = line{}
+	if !l.noted {
+		return
+	}
+
+	l.noted = false
 	o.note(slog.LevelInfo, "manager takes events again",
 		slog.String("manager", string(l.manager)), slog.Int("attempts", l.failures))
 }

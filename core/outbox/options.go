@@ -61,8 +61,8 @@ type Options struct {
 	// Negative: none.
 	ResyncInterval time.Duration
 	// GiveUpAfter bounds the time for which an event is sent that the manager refuses for itself.
-	// Then it is dropped, and a resync without owner stands in. A resync is sent until it is
-	// delivered, or refused with a permanent error. Default: 5 min.
+	// Then it is dropped, and a resync stands in. A resync is sent until it is
+	// delivered. One for an owner ends with a permanent error, too. Default: 5 min.
 	GiveUpAfter time.Duration
 	// MaxKeys bounds the distinct events over all managers. The manager with the most keys gives
 	// way to one with fewer. Default: 10,000.

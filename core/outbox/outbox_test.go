@@ -405,16 +405,22 @@ func TestOnlyPermanentRefusalDrops(t *testing.T) {
 	})
 }
 
-// A resync that is refused, too, has nothing to stand in for it.
-func TestRefusedStandInEndsIt(t *testing.T) {
+// Nothing stands in for a resync of the runtime, so that it is sent until it is taken.
+func TestRefusedResyncIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPlane(func(context.Context, int, core.Batch) error { return errRefused })
+		healed := time.Now().Add(30 * time.Minute)
+		p := newPlane(func(context.Context, int, core.Batch) error {
+			if time.Now().Before(healed) {
+				return errRefused
+			}
+
+			return nil
+		})
 		o, stop := run(t, p, outbox.Options{})
 
 		o.Accept(kyma, named("a"))
 		time.Sleep(time.Hour)
-		wantCalls(t, p, at(100*ms, "a"), at(200*ms, "resync"))
-		wantCounts(t, o, outbox.Counts{Accepted: 2, Dropped: map[string]int64{"malformed": 2}})
+		wantCounts(t, o, outbox.Counts{Accepted: 2, Delivered: 1, Dropped: map[string]int64{"malformed": 1}})
 		stop()
 	})
 }

@@ -1,0 +1,312 @@
+package simulation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission/canary"
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+	"github.com/runtime-watcher/runtime-watcher/test/simulation/oracle"
+)
+
+// agent is one life of one agent process, composed as the real one.
+type agent struct {
+	cluster  *cluster
+	instance string
+	epoch    string
+	webhook  http.Handler
+	outbox   *outbox.Outbox
+	canary   *canary.Canary
+	key      *httpmtls.Material
+	closers  []func() error
+	book     *oracle.Agent
+	sink     *sink
+
+	killed     atomic.Bool
+	lastReview atomic.Int64
+	stop       context.CancelFunc
+	running    sync.WaitGroup
+}
+
+// startAgent starts a life of the agent with that index, unless one runs.
+func (c *cluster) startAgent(index int, replaced bool) {
+	c.mu.Lock()
+	if c.agents[index] != nil || c.world.over() {
+		c.mu.Unlock()
+
+		return
+	}
+
+	c.lives[index]++
+	life := c.lives[index]
+	c.mu.Unlock()
+
+	instance := fmt.Sprintf("%s-agent-%d", c.plan.Name, index)
+	if replaced {
+		instance += fmt.Sprintf("-%d", life)
+	}
+
+	a := c.newAgent(instance, fmt.Sprintf("%s-agent-%d-life-%d", c.plan.Name, index, life))
+	a.start()
+
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	c.agents[index] = a
+	c.noteAgents()
+	c.world.logf("agent %s starts", a.epoch)
+}
+
+// stopAgent stops an agent, in good order or as a crash.
+func (c *cluster) stopAgent(index int, orderly bool) {
+	c.mu.Lock()
+	a := c.agents[index]
+	c.agents[index] = nil
+	c.noteAgents()
+	c.mu.Unlock()
+
+	if a == nil {
+		return
+	}
+
+	c.world.logf("agent %s stops, orderly %v", a.epoch, orderly)
+
+	if !orderly {
+		a.kill()
+	}
+
+	a.stop()
+	a.running.Wait()
+}
+
+// noteAgents reports that no agent is left, or that one is back. The caller holds the lock.
+func (c *cluster) noteAgents() {
+	for _, a := range c.agents {
+		if a != nil {
+			c.world.history.Mend(c.plan.Name, "no agent")
+
+			return
+		}
+	}
+
+	c.world.history.Break(c.plan.Name, "no agent")
+}
+
+func (c *cluster) newAgent(instance, epoch string) *agent {
+	a := &agent{cluster: c, instance: instance, epoch: epoch, sink: newSink(c.world, epoch)}
+	a.book = c.world.history.Agent(c.plan.Name, epoch, c.plan.Contract == contract.V3)
+
+	key, err := c.world.pki.client(c.plan.Name)
+	c.world.must(err)
+
+	a.key = key
+	a.outbox, err = outbox.New(a.transport(), a.outboxOptions())
+	c.world.must(err)
+
+	a.webhook, err = admission.New(a.acceptor(), admission.Options{
+		RequireOwner: c.plan.Contract.NeedsOwner(), Logger: slog.New(a.sink),
+		Hooks: admission.Hooks{Reviewed: func(core.Manager, string, time.Duration) { a.lastReview.Store(time.Now().UnixNano()) }},
+	})
+	c.world.must(err)
+
+	if c.plan.Canary {
+		a.canary, err = canary.New(lease{c}, canary.Options{Recovered: a.outbox.Resync, Logger: slog.New(a.sink)})
+		c.world.must(err)
+	}
+
+	return a
+}
+
+// acceptor counts what the change source offers.
+func (a *agent) acceptor() core.Acceptor {
+	return core.AcceptorFunc(func(manager core.Manager, event core.WatchEvent) core.Outcome {
+		a.book.Offered(manager)
+
+		return a.outbox.Accept(manager, event)
+	})
+}
+
+func (a *agent) outboxOptions() outbox.Options {
+	plan := a.cluster.plan
+	random := newRandom(a.cluster.world.plan.Seed, a.epoch)
+
+	opts := outbox.Options{
+		MaxKeys: plan.MaxKeys, MaxBatch: plan.Contract.MaxEvents(), ResyncFirst: true, ResyncOwners: plan.Contract.NeedsOwner(),
+		Managers: a.cluster.managers(), Random: random, Logger: slog.New(a.sink),
+		Hooks: outbox.Hooks{Attempted: func(manager core.Manager, events int, _ time.Duration, err error) {
+			a.book.Attempted(manager, events, err)
+		}},
+	}
+
+	if plan.Contract.Numbered() {
+		opts.Epoch, opts.Heartbeat = a.epoch, a.heartbeat
+	}
+
+	return opts
+}
+
+// managers are those that an agent knows from its settings.
+func (c *cluster) managers() []core.Manager {
+	if c.plan.Learns {
+		return nil
+	}
+
+	return c.world.plan.Managers
+}
+
+func (a *agent) heartbeat(core.Manager) core.Heartbeat {
+	beat := core.Heartbeat{
+		Instance: a.instance, CertificateFingerprint: a.key.Fingerprint, CertificateExpiry: a.key.NotAfter,
+		CAFingerprints: a.key.RootFingerprints,
+	}
+
+	if a.canary != nil {
+		beat.Canary = a.canary.State()
+	}
+
+	if at := a.lastReview.Load(); at != 0 {
+		beat.LastReview = time.Unix(0, at)
+	}
+
+	return beat
+}
+
+var errKilled = errors.New("the process was killed")
+
+// transport is the real forwarder. The oracle reads along what is handed to it.
+func (a *agent) transport() core.Forwarder {
+	plan := a.cluster.plan
+
+	forwarder := a.speak(plan.Contract)
+	if plan.Contract.Numbered() {
+		var older core.Forwarder
+		if plan.Fallback {
+			older = a.speak(contract.V2)
+		}
+
+		fallback, err := httpmtls.NewFallback(forwarder, older, httpmtls.FallbackOptions{})
+		a.cluster.world.must(err)
+
+		forwarder = fallback
+	}
+
+	return core.ForwarderFunc(func(ctx context.Context, manager core.Manager, batch core.Batch) error {
+		if a.killed.Load() {
+			return errKilled
+		}
+
+		a.book.Sent(manager, batch)
+
+		err := forwarder.Forward(ctx, manager, batch)
+		a.cluster.world.logf("%s sends %s to %s: %v", a.epoch, summary(&batch), manager, err)
+
+		return err
+	})
+}
+
+func summary(batch *core.Batch) string {
+	text := fmt.Sprintf("%d events", len(batch.Events))
+	for i := range batch.Events {
+		text += fmt.Sprintf(" %d:%s%s", batch.Events[i].Sequence, batch.Events[i].KindWord(), batch.Events[i].Watched.Name)
+	}
+
+	if batch.Heartbeat != nil {
+		text += fmt.Sprintf(" heartbeat %d leaving %v", batch.Heartbeat.Number, batch.Heartbeat.Leaving)
+	}
+
+	return text
+}
+
+func (a *agent) speak(version contract.Version) core.Forwarder {
+	forwarder, err := httpmtls.NewForwarder(a.key, serverName, version, httpmtls.Options{
+		Protocol: a.cluster.plan.Protocol, DialContext: a.dial, Logger: slog.New(a.sink),
+	})
+	a.cluster.world.must(err)
+
+	a.closers = append(a.closers, forwarder.Close)
+
+	return forwarder
+}
+
+func (a *agent) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	if a.killed.Load() {
+		return nil, refused()
+	}
+
+	conn, err := a.cluster.world.network.dial(ctx, a.cluster.plan.Name, serverName)
+	if near, ok := conn.(*end); ok {
+		near.link.process = a.epoch
+	}
+
+	return conn, err
+}
+
+func (a *agent) start() {
+	ctx, cancel := context.WithCancel(context.Background())
+	a.stop = cancel
+
+	a.running.Go(func() { a.cluster.world.must(a.outbox.Start(ctx)) })
+	a.running.Go(func() { a.audit(ctx) })
+
+	if a.canary != nil {
+		a.running.Go(func() { _ = a.canary.Start(ctx) })
+	}
+
+	go func() {
+		a.running.Wait()
+
+		for _, closeIt := range a.closers {
+			_ = closeIt()
+		}
+
+		a.record()
+		a.book.Ended(a.killed.Load(), a.sink.count())
+	}()
+}
+
+// kill cuts off the process, so that nothing of it has an effect any more.
+func (a *agent) kill() {
+	a.killed.Store(true)
+	a.cluster.world.network.reset(func(l *link) bool { return l.process == a.epoch })
+}
+
+const auditEvery = 10 * time.Second
+
+// audit hands the accounts to the oracle from time to time.
+func (a *agent) audit(ctx context.Context) {
+	ticker := time.NewTicker(auditEvery)
+	defer ticker.Stop()
+
+	for {
+		select {
+		case <-ticker.C:
+			a.record()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (a *agent) record() {
+	for manager, c := range a.outbox.Counts() {
+		var dropped int64
+		for _, n := range c.Dropped {
+			dropped += n
+		}
+
+		a.book.Balance(manager, oracle.Account{
+			Accepted: c.Accepted, Delivered: c.Delivered, Coalesced: c.Coalesced, Dropped: dropped, Pending: c.Pending,
+		})
+	}
+}

@@ -1,0 +1,324 @@
+package simulation
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission/canary"
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+// cluster is a runtime: a model of its API server with its etcd, and its agents.
+type cluster struct {
+	world *world
+	plan  *RuntimePlan
+
+	mu       sync.Mutex
+	objects  map[string]*object
+	watchers []core.Manager
+	webhook  bool
+	unproved bool     // the webhook is removed, and nothing finds out
+	agents   []*agent // nil while one is down
+	lives    []int
+	turn     int
+}
+
+// object is what etcd has.
+type object struct {
+	version int // counts commits, deletions included
+	exists  bool
+}
+
+// object returns the name of an object, which no other runtime has.
+func (p *Plan) object(runtime, index int) string {
+	return fmt.Sprintf("%s-object-%d", p.Runtimes[runtime].Name, index)
+}
+
+func newCluster(w *world, index int) *cluster {
+	plan := &w.plan.Runtimes[index]
+	c := &cluster{
+		world: w, plan: plan, objects: make(map[string]*object), watchers: slices.Clone(w.plan.Managers),
+		webhook: true, agents: make([]*agent, plan.Agents), lives: make([]int, plan.Agents),
+	}
+
+	for i := range plan.Objects {
+		c.objects[w.plan.object(index, i)] = &object{version: 1, exists: true}
+	}
+
+	return c
+}
+
+// read returns the versions of all objects.
+func (c *cluster) read() map[string]int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	versions := make(map[string]int, len(c.objects))
+	for name, o := range c.objects {
+		versions[name] = o.version
+	}
+
+	return versions
+}
+
+func (c *cluster) watch(manager core.Manager) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	if !slices.Contains(c.watchers, manager) {
+		c.watchers = append(c.watchers, manager)
+	}
+}
+
+// canaryMisses is the longest removal that a canary, which writes every 30 s, may not notice.
+const canaryMisses = 31 * time.Second
+
+func (c *cluster) removeWebhook(length time.Duration) (restore func()) {
+	broken := c.world.history.Break(c.plan.Name, "webhook")
+	c.setWebhook(false, !c.plan.Canary || length < canaryMisses)
+
+	return func() {
+		c.setWebhook(true, false)
+		broken()
+	}
+}
+
+func (c *cluster) setWebhook(on, unproved bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	c.webhook, c.unproved = on, unproved
+}
+
+// isBlind reports whether nothing learns of a write that is reviewed now.
+func (c *cluster) isBlind() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	return c.unproved
+}
+
+// endpoint returns the agent that the API server calls next, nil if there is none.
+func (c *cluster) endpoint() *agent {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	if !c.webhook {
+		return nil
+	}
+
+	for range c.agents {
+		c.turn++
+		if a := c.agents[c.turn%len(c.agents)]; a != nil {
+			return a
+		}
+	}
+
+	return nil
+}
+
+// write asks the webhooks, commits after the delay, and tries again when another write came first.
+func (c *cluster) write(w Write) {
+	name := c.world.plan.object(w.Runtime, w.Object)
+
+	for {
+		before := c.get(name)
+		if w.Kind == Delete && !before.exists {
+			w.Kind = Update // It creates the object again.
+		}
+
+		blind := c.isBlind()
+		c.review(name, before, w.Kind)
+		time.Sleep(w.Delay)
+
+		if w.Reject || w.Kind == DryRun {
+			return
+		}
+
+		if c.commit(name, before, w, blind) {
+			return
+		}
+
+		w.Delay = time.Millisecond
+	}
+}
+
+func (c *cluster) get(name string) object {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	return *c.objects[name]
+}
+
+// commit reports whether nothing was committed since before.
+func (c *cluster) commit(name string, before object, w Write, blind bool) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	o := c.objects[name]
+	if *o != before {
+		return false
+	}
+
+	if w.Kind == Touch && before.exists {
+		return true // Nothing that is watched changes.
+	}
+
+	o.version++
+	o.exists = w.Kind != Delete
+	c.world.history.Commit(c.plan.Name, name, o.version, w.Delay, blind)
+	c.world.logf("commit %s version %d", name, o.version)
+
+	return true
+}
+
+// review calls the webhook of each manager, side by side, as an API server does.
+func (c *cluster) review(name string, before object, kind WriteKind) {
+	c.mu.Lock()
+	watchers := slices.Clone(c.watchers)
+	c.mu.Unlock()
+
+	var calls sync.WaitGroup
+	defer calls.Wait()
+
+	for _, manager := range watchers {
+		calls.Go(func() { c.call(manager, c.body(name, before, kind)) })
+	}
+}
+
+// call asks one agent, which must answer at once whatever happens elsewhere.
+func (c *cluster) call(manager core.Manager, body string) {
+	a := c.endpoint()
+	if a == nil {
+		return
+	}
+
+	request := httptest.NewRequestWithContext(context.Background(), http.MethodPost, "/validate/"+string(manager), strings.NewReader(body))
+	request.Header.Set("Content-Type", "application/json")
+	answer := &answerRecorder{header: make(http.Header), answered: make(chan struct{})}
+	started := time.Now()
+
+	go func() {
+		a.webhook.ServeHTTP(answer, request)
+		answer.finish()
+	}()
+
+	<-answer.answered
+	c.world.history.Answered(c.plan.Name, time.Since(started), answer.body())
+}
+
+// answerRecorder is an answer that leaves when it is flushed or the handler returns, as short ones of
+// [net/http] do.
+type answerRecorder struct {
+	header   http.Header
+	answered chan struct{}
+	once     sync.Once
+
+	mu   sync.Mutex
+	text []byte
+}
+
+func (r *answerRecorder) Header() http.Header { return r.header }
+func (r *answerRecorder) WriteHeader(int)     {}
+func (r *answerRecorder) Flush()              { r.finish() }
+func (r *answerRecorder) finish()             { r.once.Do(func() { close(r.answered) }) }
+
+func (r *answerRecorder) Write(b []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	r.text = append(r.text, b...)
+
+	return len(b), nil
+}
+
+func (r *answerRecorder) body() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	return string(r.text)
+}
+
+// invent calls the webhook with managers that nobody installed.
+func (c *cluster) invent(n int) {
+	for i := range n {
+		manager := core.Manager(fmt.Sprintf("invented-%d", i))
+		c.call(manager, c.body(c.world.plan.object(0, 0), object{}, Update))
+	}
+}
+
+// body is an AdmissionReview.
+func (c *cluster) body(name string, before object, kind WriteKind) string {
+	if kind == Unreadable {
+		return `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1","object":{"broken":`
+	}
+
+	operation, after := "UPDATE", before.version+1
+
+	switch {
+	case kind == Delete:
+		operation = "DELETE"
+	case !before.exists:
+		operation = "CREATE"
+	case kind == Touch:
+		after = before.version
+	}
+
+	oldObject, newObject := "null", "null"
+	if before.exists {
+		oldObject = c.object(name, before.version, "")
+	}
+
+	if kind != Delete {
+		newObject = c.object(name, after, kind)
+	}
+
+	return fmt.Sprintf(`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1","kind":`+
+		`{"group":"example.com","version":"v1","kind":"Widget"},"name":%q,"namespace":"default","operation":%q,`+
+		`"dryRun":%v,"oldObject":%s,"object":%s}}`, name, operation, kind == DryRun, oldObject, newObject)
+}
+
+func (c *cluster) object(name string, version int, kind WriteKind) string {
+	owner := ownerNamespace + "/" + c.plan.Name
+	if kind == BadOwner {
+		owner = "no owner at all"
+	}
+
+	return fmt.Sprintf(`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":%q,"namespace":"default",`+
+		`"generation":%d,"annotations":{%q:%q}},"spec":{"version":%d}}`, name, version, core.OwnerAnnotation, owner, version)
+}
+
+// ownerNamespace is that of the objects in the control plane which stand for runtimes.
+const ownerNamespace = "kcp"
+
+// lease is what the canary writes.
+type lease struct{ cluster *cluster }
+
+// Write implements [canary.Writer].
+func (l lease) Write(ctx context.Context, nonce string) ([]string, error) {
+	if l.cluster.endpoint() == nil {
+		return nil, ctx.Err()
+	}
+
+	body := fmt.Sprintf(`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1",`+
+		`"object":{"metadata":{"annotations":{%q:%q}}}}}`, canary.NonceAnnotation, nonce)
+	recorder := httptest.NewRecorder()
+	canary.Handler{}.ServeHTTP(recorder, httptest.NewRequestWithContext(ctx, http.MethodPost, canary.Path, strings.NewReader(body)))
+
+	var answer struct {
+		Response struct {
+			Warnings []string `json:"warnings"`
+		} `json:"response"`
+	}
+
+	err := json.Unmarshal(recorder.Body.Bytes(), &answer)
+
+	return answer.Response.Warnings, err
+}

@@ -1,0 +1,324 @@
+package simulation
+
+import (
+	"slices"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
+)
+
+// FaultKind is what goes wrong.
+type FaultKind string
+
+// The faults.
+const (
+	AgentKilled      FaultKind = "agent killed"    // it comes back with a new epoch
+	AgentReplaced    FaultKind = "agent replaced"  // stopped in good order, a new instance comes
+	AgentCrashes     FaultKind = "agent crashes"   // killed several times in a row
+	AgentGone        FaultKind = "agent gone"      // killed for ever, another one stays
+	OperatorKilled   FaultKind = "operator killed" // the lease of a leader expires after 15 s
+	LeaderChanged    FaultKind = "leader changed"  // stopped in good order
+	LinksCut         FaultKind = "links cut"       // connections break after Value bytes
+	LinksSilent      FaultKind = "links silent"    // half open: bytes vanish
+	LinksSlow        FaultKind = "links slow"      // Value ms of latency
+	AnswersLost      FaultKind = "answers lost"    // requests have their effect
+	LinksRefused     FaultKind = "links refused"
+	VerifierBroken   FaultKind = "verifier broken" // its answer is not known
+	SenderForbidden  FaultKind = "sender forbidden"
+	SenderUnknown    FaultKind = "sender unknown" // 401
+	EventRefused     FaultKind = "event refused"  // the map function fails for one object, for ever
+	EventForbidden   FaultKind = "event forbidden"
+	EventPanics      FaultKind = "event panics"
+	ManagerUnknown   FaultKind = "manager unknown" // one watch more than the operator serves
+	ManagersInvented FaultKind = "managers invented"
+	WebhookRemoved   FaultKind = "webhook removed"
+	SinkStalled      FaultKind = "sink stalled"
+	GatewayForeign   FaultKind = "gateway refuses v3" // 403 in words that are not ours
+	GatewayStatus    FaultKind = "gateway answers"    // Value is the status
+	MapSlow          FaultKind = "map function slow"
+)
+
+// shares has the kinds of faults with their weights.
+func shares() ([]FaultKind, []int) {
+	kinds := []FaultKind{
+		AgentKilled, AgentReplaced, AgentCrashes, AgentGone, OperatorKilled, LeaderChanged, LinksCut, LinksSilent, LinksSlow,
+		AnswersLost, LinksRefused, VerifierBroken, SenderForbidden, SenderUnknown, EventRefused, EventForbidden,
+		EventPanics, ManagerUnknown, ManagersInvented, WebhookRemoved, SinkStalled, GatewayForeign, GatewayStatus, MapSlow,
+	}
+	weights := []int{4, 4, 1, 3, 4, 3, 4, 3, 2, 4, 3, 2, 2, 1, 3, 2, 1, 2, 1, 3, 2, 3, 3, 1}
+
+	return kinds, weights
+}
+
+// faults draws up to six. One plan in eight has none.
+func (d dice) faults(p *Plan) {
+	if d.chance(0.125) {
+		return
+	}
+
+	for range 1 + d.IntN(6) {
+		if f := d.fault(p); p.allows(&f) {
+			p.Faults = append(p.Faults, f)
+		}
+	}
+
+	slices.SortStableFunc(p.Faults, func(a, b Fault) int { return int(a.At - b.At) })
+}
+
+// allows reports whether a fault makes sense. An agent that is gone for ever takes events with it, and only
+// heartbeats of contract v3 tell that.
+func (p *Plan) allows(f *Fault) bool {
+	switch f.Kind {
+	case GatewayForeign, GatewayStatus:
+		return p.Gateway
+	case AgentGone:
+		r := &p.Runtimes[f.Runtime]
+
+		return r.Agents > 1 && r.Contract == contract.V3 && !p.hasAny(AgentGone, GatewayForeign, GatewayStatus)
+	default:
+		return true
+	}
+}
+
+func (f *Fault) stopsAgent() bool {
+	return slices.Contains([]FaultKind{AgentKilled, AgentReplaced, AgentCrashes, AgentGone}, f.Kind)
+}
+
+func (d dice) fault(p *Plan) Fault {
+	kinds, weights := shares()
+	f := Fault{
+		Kind: kinds[d.weighted(weights...)], At: d.between(0, p.Length), Runtime: d.IntN(len(p.Runtimes)),
+		For: d.length(),
+	}
+
+	switch f.Kind {
+	case AgentKilled, AgentReplaced, AgentCrashes:
+		f.Index = d.IntN(p.Runtimes[f.Runtime].Agents)
+	case AgentGone:
+		f.For = 0
+	case GatewayForeign:
+		if p.canFallBack() && d.chance(0.5) {
+			f.For = 0
+		}
+	case WebhookRemoved:
+		if d.chance(0.2) {
+			f.At, f.For = d.between(0, time.Minute), d.between(13*time.Minute, 15*time.Minute)
+		}
+	case OperatorKilled:
+		f.Index = d.IntN(p.Operators)
+	case LinksCut:
+		f.Value = 1 + d.IntN(12_000)
+	case LinksSlow:
+		f.Value = 100 + d.IntN(3_000)
+	case EventRefused, EventForbidden, EventPanics:
+		f.Index = d.IntN(p.Runtimes[f.Runtime].Objects)
+		f.At, f.For = 0, 0
+	case ManagerUnknown, ManagersInvented:
+		f.For = 0
+	case GatewayStatus:
+		f.Value = []int{401, 403, 404, 413, 429, 500, 502, 503}[d.IntN(8)]
+	case SinkStalled:
+		f.For = d.between(time.Second, 2*time.Minute)
+	}
+
+	return f
+}
+
+// canFallBack reports whether each runtime can do without contract v3.
+func (p *Plan) canFallBack() bool {
+	return !slices.ContainsFunc(p.Runtimes, func(r RuntimePlan) bool { return r.Contract == contract.V3 && !r.Fallback })
+}
+
+// length draws short faults as often as long ones.
+func (d dice) length() time.Duration {
+	return []func() time.Duration{
+		func() time.Duration { return d.between(100*time.Millisecond, 3*time.Second) },
+		func() time.Duration { return d.between(3*time.Second, 40*time.Second) },
+		func() time.Duration { return d.between(40*time.Second, 6*time.Minute) },
+	}[d.IntN(3)]()
+}
+
+// inject runs one fault from its beginning to its end.
+func (w *world) inject(f Fault) {
+	if !w.sleepUntil(f.At) {
+		return
+	}
+
+	w.logf("fault begins: %s", f.String())
+
+	if end := w.begin(f); end != nil {
+		w.sleepUntil(f.At + f.For)
+		end()
+		w.logf("fault ends: %s", f.Kind)
+	}
+}
+
+// begin returns how the fault ends, nil if it never does or has ended.
+func (w *world) begin(f Fault) (end func()) {
+	switch f.Kind {
+	case LinksCut, LinksSilent, LinksSlow, AnswersLost, LinksRefused:
+		return w.beginWeather(f)
+	case AgentKilled, AgentReplaced, AgentCrashes, AgentGone:
+		return w.beginAgent(f)
+	case OperatorKilled, LeaderChanged:
+		return w.beginOperator(f)
+	case GatewayForeign:
+		end = w.toggle(f)
+		if f.isForEver() {
+			return nil
+		}
+
+		return end
+	case EventRefused, EventForbidden, EventPanics:
+		w.behaviour.set(f, true)
+
+		return nil
+	case ManagerUnknown:
+		w.clusters[f.Runtime].watch("gamma")
+
+		return nil
+	case ManagersInvented:
+		w.clusters[f.Runtime].invent(120)
+
+		return nil
+	case WebhookRemoved:
+		return w.clusters[f.Runtime].removeWebhook(f.For)
+	case SinkStalled:
+		return w.stallSinks(f)
+	default:
+		return w.toggle(f)
+	}
+}
+
+// toggle sets a behaviour until the fault ends.
+func (w *world) toggle(f Fault) func() {
+	w.behaviour.set(f, true)
+
+	var broken []func()
+
+	for i := range w.plan.Runtimes {
+		if r := &w.plan.Runtimes[i]; f.breaks(i, r) {
+			broken = append(broken, w.history.Break(r.Name, string(f.Kind)))
+		}
+	}
+
+	return func() {
+		w.behaviour.set(f, false)
+
+		for _, mend := range broken {
+			mend()
+		}
+	}
+}
+
+// breaks reports whether no write of a runtime is seen while the fault lasts.
+func (f *Fault) breaks(index int, r *RuntimePlan) bool {
+	switch f.Kind {
+	case GatewayStatus:
+		return true
+	case GatewayForeign:
+		return r.Contract == contract.V3 && !r.Fallback
+	case VerifierBroken, SenderForbidden, SenderUnknown:
+		return index == f.Runtime
+	default:
+		return false
+	}
+}
+
+// stallSinks makes the log sinks of a runtime block until the fault ends.
+func (w *world) stallSinks(f Fault) func() {
+	name := w.plan.Runtimes[f.Runtime].Name
+	w.sinks.Store(name, w.began.Add(f.At+f.For))
+
+	return func() { w.sinks.Delete(name) }
+}
+
+func (w *world) beginWeather(f Fault) func() {
+	client := w.plan.Runtimes[f.Runtime].Name
+	change := func(on bool) {
+		w.network.change(client, func(state *weather) { state.apply(f, on) })
+	}
+
+	change(true)
+
+	if f.Kind == LinksCut || f.Kind == LinksRefused {
+		w.network.reset(func(l *link) bool { return l.client == client })
+	}
+
+	broken := func() {}
+	if f.Kind == LinksSilent || f.Kind == LinksRefused {
+		broken = w.history.Break(client, string(f.Kind))
+	}
+
+	return func() {
+		change(false)
+		broken()
+
+		// What was lost in silence leaves connections that no TCP would go on with.
+		w.network.reset(func(l *link) bool { return l.client == client && f.Kind != LinksSlow })
+	}
+}
+
+func (state *weather) apply(f Fault, on bool) {
+	switch f.Kind {
+	case LinksCut:
+		state.cutAfter = 0
+		if on {
+			state.cutAfter = int64(f.Value)
+		}
+	case LinksSilent:
+		state.silent = on
+	case LinksSlow:
+		state.latency = time.Millisecond
+		if on {
+			state.latency = time.Duration(f.Value) * time.Millisecond
+		}
+	case AnswersLost:
+		state.deaf = on
+	case LinksRefused:
+		state.refuse = on
+	}
+}
+
+func (w *world) beginAgent(f Fault) func() {
+	c := w.clusters[f.Runtime]
+
+	switch f.Kind {
+	case AgentReplaced:
+		c.stopAgent(f.Index, true)
+
+		return func() { c.startAgent(f.Index, true) }
+	case AgentCrashes:
+		for range 3 {
+			c.stopAgent(f.Index, false)
+			time.Sleep(time.Second)
+			c.startAgent(f.Index, false)
+			time.Sleep(2 * time.Second)
+		}
+
+		return nil
+	case AgentGone:
+		c.stopAgent(f.Index, false)
+
+		return nil
+	default:
+		c.stopAgent(f.Index, false)
+
+		return func() { c.startAgent(f.Index, false) }
+	}
+}
+
+func (w *world) beginOperator(f Fault) func() {
+	index := f.Index
+	if f.Kind == LeaderChanged {
+		index = w.leading()
+	}
+
+	if index < 0 {
+		return nil
+	}
+
+	w.stopOperator(index, f.Kind == LeaderChanged)
+
+	return func() { w.startOperator(index) }
+}

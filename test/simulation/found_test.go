@@ -1,0 +1,49 @@
+package simulation
+
+import (
+	"testing"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
+)
+
+// TestFound runs plans that failed once, as small as they could be made.
+func TestFound(t *testing.T) {
+	keys := testPKI(t)
+
+	for name, plan := range found() {
+		t.Run(name, func(t *testing.T) { play(t, plan, keys) })
+	}
+}
+
+func found() map[string]*Plan {
+	return map[string]*Plan{
+		"an event of contract v1 that is given up has a stand-in": small(contract.V1, false,
+			[]Write{{At: 2 * time.Minute, Kind: Update, Delay: time.Millisecond}},
+			[]Fault{{Kind: EventRefused}}),
+
+		"a stalled log sink does not hold up the API server": small(contract.V2, false,
+			[]Write{{At: 2 * time.Minute, Kind: BadOwner, Delay: time.Millisecond}},
+			[]Fault{{Kind: SinkStalled, At: time.Minute, For: 2 * time.Minute}}),
+
+		"a resync that a gateway refuses with 413 is kept": small(contract.V2, true,
+			[]Write{{At: 2 * time.Minute, Kind: Update, Delay: time.Millisecond}},
+			[]Fault{{Kind: GatewayStatus, At: time.Minute, For: 3 * time.Minute, Value: 413}}),
+
+		"a number that an older contract carried is no news": small(contract.V3, true,
+			[]Write{{At: 2 * time.Minute, Kind: Update, Delay: time.Millisecond}},
+			[]Fault{{Kind: GatewayForeign, At: time.Minute, For: 3 * time.Minute}}),
+	}
+}
+
+// small is a plan with one runtime and one object.
+func small(version contract.Version, gateway bool, writes []Write, faults []Fault) *Plan {
+	return &Plan{
+		Length: 5 * time.Minute, Operators: 1, Gateway: gateway, Managers: []core.Manager{"alpha"}, Writes: writes, Faults: faults,
+		Runtimes: []RuntimePlan{{
+			Name: "skr-0", Contract: version, Fallback: version == contract.V3, Protocol: httpmtls.HTTP2, Agents: 1, Objects: 1,
+		}},
+	}
+}

@@ -1,0 +1,119 @@
+package simulation
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/pem"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	"github.com/runtime-watcher/runtime-watcher/listener"
+)
+
+// serveOperators answers for the control plane, at the level of connections, or as a gateway that
+// ends TLS.
+func (w *world) serveOperators() {
+	if !w.plan.Gateway {
+		w.network.serve(serverName, w.nextOperator)
+
+		return
+	}
+
+	front := newServer("gateway")
+	w.network.serve(serverName, func() *server { return front })
+	w.network.serve("operator", w.nextOperator)
+
+	gateway := &http.Server{
+		Handler: w.gateway(), TLSConfig: httpmtls.ServerTLSConfig(w.pki.server), ErrorLog: log.New(io.Discard, "", 0),
+	}
+	w.closers = append(w.closers, func() { _ = gateway.Close() })
+
+	go func() { _ = gateway.ServeTLS(front, "", "") }()
+}
+
+// nextOperator takes the replicas in turn.
+func (w *world) nextOperator() *server {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	for range w.operators {
+		w.turn++
+		if o := w.operators[w.turn%len(w.operators)]; o != nil {
+			return o.server
+		}
+	}
+
+	return nil
+}
+
+// gateway forwards requests with the certificate of their sender, each over a new connection.
+func (w *world) gateway() http.Handler {
+	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return w.network.dial(ctx, "gateway", "operator")
+	}}
+	proxy := &httputil.ReverseProxy{
+		Transport: retrying{transport},
+		ErrorLog:  log.New(io.Discard, "", 0),
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.SetURL(&url.URL{Scheme: "http", Host: "operator"})
+			r.Out.Header.Set(listener.HeaderXFCC, forwardedCertificate(r.In))
+		},
+	}
+
+	return http.HandlerFunc(func(answer http.ResponseWriter, r *http.Request) {
+		if !w.behaviour.intercept(answer, r) {
+			proxy.ServeHTTP(answer, r)
+		}
+	})
+}
+
+// retrying asks up to three replicas when one is not ready. Gateways retry each 503 by default, also one
+// that refuses single events, and the last answer counts: see docs/simulation.md, Known faults.
+type retrying struct{ next http.RoundTripper }
+
+// RoundTrip implements [http.RoundTripper].
+func (r retrying) RoundTrip(request *http.Request) (answer *http.Response, err error) {
+	body, err := io.ReadAll(request.Body)
+	if err != nil {
+		return nil, err
+	}
+
+	for range 3 {
+		request.Body = io.NopCloser(bytes.NewReader(body))
+
+		answer, err = r.next.RoundTrip(request)
+		if err == nil && !isNotReady(answer) {
+			return answer, nil
+		}
+	}
+
+	return answer, err
+}
+
+// isNotReady reads the answer, and leaves it to be read again.
+func isNotReady(answer *http.Response) bool {
+	if answer.StatusCode != http.StatusServiceUnavailable {
+		return false
+	}
+
+	body, _ := io.ReadAll(answer.Body)
+	answer.Body = io.NopCloser(bytes.NewReader(body))
+
+	return bytes.HasPrefix(body, []byte(`{"reason":"not_ready"`))
+}
+
+func forwardedCertificate(r *http.Request) string {
+	raw := r.TLS.PeerCertificates[0].Raw
+	sum := sha256.Sum256(raw)
+	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: raw})
+
+	return "Hash=" + hex.EncodeToString(sum[:]) + `;Cert="` + strings.ReplaceAll(url.QueryEscape(string(text)), "+", "%20") + `"`
+}

@@ -1,0 +1,242 @@
+package main
+
+// mutant is a fault that is put into the code: old becomes new in one file of this repository.
+type mutant struct {
+	name     string
+	file     string
+	old, new string
+}
+
+// table has one mutant for each mechanism, and faults that were found and mended once.
+func table() []mutant {
+	var all []mutant
+	all = append(all, outboxMutants()...)
+	all = append(all, fleetMutants()...)
+
+	return append(all, pathMutants()...)
+}
+
+const (
+	accept   = "core/outbox/accept.go"
+	conclude = "core/outbox/conclude.go"
+	resend   = "core/outbox/resend.go"
+	lane     = "core/outbox/lane.go"
+	entry    = "core/outbox/entry.go"
+	dispatch = "core/outbox/dispatch.go"
+)
+
+func outboxMutants() []mutant {
+	return []mutant{
+		{
+			"outbox: events do not settle", accept,
+			"now.Add(max(o.opts.Settle, 0)))", "now)",
+		},
+		{
+			"outbox: nothing is resent (row 54)", conclude,
+			"again && !o.stopped {", "again && o.stopped {",
+		},
+		{
+			"outbox: only the first resend", resend,
+			"for _, delay := range delays {", "for _, delay := range delays[:1] {",
+		},
+		{
+			"outbox: resyncs are not resent (rows 5, 47)", resend,
+			"delays = []time.Duration{o.opts.ResendResync}", "delays = nil",
+		},
+		{
+			"outbox: no resync after an overflow", accept,
+			"o.resync(l, event.Owner, now)\n\n\t\treturn l.counts.refuse(ReasonOverflow)",
+			"return l.counts.refuse(ReasonOverflow)",
+		},
+		{
+			"outbox: no resync for an event that gives way", accept,
+			"o.resync(hog, e.Owner, now)", "_ = hog",
+		},
+		{
+			"outbox: no resync for a resend that gives way", accept,
+			"o.resendResync(l, now)\n\n\treturn true", "return true",
+		},
+		{
+			"outbox: no resync for an event that is given up", conclude,
+			"o.resync(l, refused.Owner, now)", "_ = now",
+		},
+		{
+			"outbox: refused events are never given up (row 1)", conclude,
+			"return !whole && e.refusals > 0", "return false && !whole && e.refusals > 0",
+		},
+		{
+			"outbox: a resync of the runtime is given up", conclude,
+			"case core.IsPermanent(refusal) && !e.Resync, o.isOver(e, now):", "case core.IsPermanent(refusal), o.isOver(e, now):",
+		},
+		{
+			"outbox: no resync first", "core/outbox/outbox.go",
+			"if o.opts.ResyncFirst && !o.opts.ResyncOwners {", "if o.opts.ResyncFirst && o.opts.ResyncOwners {",
+		},
+		{
+			"outbox: no resync for news", accept,
+			"if o.opts.ResyncFirst && o.isNews(l, added, event.Owner) {", "if o.isNews(l, added, event.Owner) && false {",
+		},
+		{
+			"outbox: a newer event replaces one that travels", lane,
+			"case e.next == nil:\n", "case e.queue == nil:\n\t\te.WatchEvent = event\n\n\t\treturn core.Coalesced, false\n\tcase e.next == nil:\n",
+		},
+		{
+			"outbox: a newer event is merged before it settles", entry,
+			"if e.next == nil || e.next.due.After(now) {", "if e.next == nil {",
+		},
+		{
+			"outbox: a merged event keeps its ID (row 10)", entry,
+			"e.revision++\n\t\te.ID = \"\"", "e.revision++",
+		},
+		{
+			"outbox: a failed batch loses its events", conclude,
+			"e.alone = e.alone || core.IsPermanent(whole)\n\t\t\tl.enqueue(e)", "o.free(l, e)\n\t\t\tl.counts.Pending--\n\t\t\tl.counts.Delivered++",
+		},
+		{
+			"outbox: events that were not sent are delivered (row 3)", conclude,
+			"case errors.Is(events[i], core.ErrNotSent):\n\t\t\tl.enqueue(e)", "case errors.Is(events[i], core.ErrNotSent):\n\t\t\to.concludeEvent(l, e, nil, c.started, now)",
+		},
+		{
+			"outbox: calls in flight count as failures in a row (row 2)", conclude,
+			"case reached, ctx.Err() != nil, started.Before(l.paused):", "case reached, ctx.Err() != nil:",
+		},
+		{
+			"outbox: no backoff", conclude,
+			"wait = wait/2 + o.jitter(wait/2)", "wait = 20 * time.Millisecond",
+		},
+		{
+			"outbox: a refusal pauses the lane (row 1)", conclude,
+			"events, whole := split(c.err, len(c.batch.Events))",
+			"events, whole := split(c.err, len(c.batch.Events))\n\tif len(events) > 0 && len(events) == len(c.batch.Events) {\n\t\tevents, whole = nil, c.err\n\t}",
+		},
+		{
+			"outbox: new events do not wake the dispatcher", lane,
+			"q.add(e)\n\n\tif e.position == 0 {\n\t\tsignal(l.wake)\n\t}\n}\n\n// resend makes", "q.add(e)\n}\n\n// resend makes",
+		},
+		{
+			"outbox: heartbeats overtake events", dispatch,
+			"if beat && l.isUpToDate(entries) {", "if beat {",
+		},
+		{
+			"outbox: merged events are not accounted for", dispatch,
+			"l.counts.Coalesced++\n\t\t\tl.counts.Pending--", "l.counts.Pending--",
+		},
+		{
+			"outbox: log lines under the lock (row 29)", "core/outbox/log.go",
+			"o.notes = nil\n\to.mu.Unlock()\n", "o.notes = nil\n\tdefer o.mu.Unlock()\n",
+		},
+		{
+			"outbox: a log line for each failure", "core/outbox/log.go",
+			"if reason == l.reason && now.Sub(l.at) < logEvery {", "if reason == l.reason && now.Sub(l.at) < 0 {",
+		},
+		{
+			"outbox: invented managers keep their lanes (row 14)", accept,
+			"if l.configured || !l.unknown || l.inFlight > 0 {", "if l.configured || l.manager != \"\" {",
+		},
+		{
+			"outbox: the first manager takes all keys (row 14)", accept,
+			"return o.giveUpResend(now) || o.giveUpEvent(l, now)", "return false",
+		},
+	}
+}
+
+const (
+	judge   = "core/fleet/judge.go"
+	record  = "core/fleet/record.go"
+	replica = "core/fleet/replica.go"
+)
+
+func fleetMutants() []mutant {
+	return []mutant{
+		{
+			"fleet: no resync for a lost replica", "core/fleet/fleet.go",
+			"f.schedule(r.key, CauseReplicaLost, now)", "_ = now",
+		},
+		{
+			"fleet: no resync for a gap", replica,
+			"case beat.Sequence > p.sequence:\n\t\tcause = CauseGap", "case beat.Sequence > p.sequence:",
+		},
+		{
+			"fleet: each batch is a gap", replica,
+			"if sequence > p.sequence && sequence-p.sequence > 1 {", "if sequence > p.sequence {",
+		},
+		{
+			"fleet: each heartbeat is a return", record,
+			"if state, _ := r.judge(opts, now); state == Stale {", "if state, _ := r.judge(opts, now); state != Stale {",
+		},
+		{
+			"fleet: a resync stays due", "core/fleet/deliver.go",
+			"claimed := f.resyncs[k]\n\tdelete(f.resyncs, k)", "claimed := f.resyncs[k]",
+		},
+		{
+			"fleet: a silent runtime stays fresh", replica,
+			"return now.Sub(p.heard) > patience(opts, p.beat)", "return now.Sub(p.heard) > 100*patience(opts, p.beat)",
+		},
+		{
+			"fleet: fresh without proof (row 26)", judge,
+			"case !proved:\n\t\treturn Unproved, \"\"\n", "",
+		},
+		{
+			"fleet: a lost canary does not count (row 26)", judge,
+			"case p.beat.Canary == core.CanaryLost:\n\t\treturn ReasonCanaryLost\n", "",
+		},
+		{
+			"fleet: drops degrade for ever", judge,
+			"case now.Before(p.dropping):", "case !p.dropping.IsZero():",
+		},
+	}
+}
+
+func pathMutants() []mutant {
+	return []mutant{
+		{
+			"listener: all events refused is the request refused (row 1)", "listener/answer.go",
+			"if a.whole {\n\t\t\treturn a", "if a.whole || len(failures) > 0 && x.version.MaxEvents() > 1 {\n\t\t\treturn a",
+		},
+		{
+			"listener: a replica that does not lead takes heartbeats", "listener/endpoint.go",
+			"if err := ready(x.handler); err != nil {", "if err := ready(x.handler); err != nil && x.handler == nil {",
+		},
+		{
+			"listener: no SAN pinning", "listener/pinning.go",
+			"case !hasSAN(&peer, domain):", "case !hasSAN(&peer, domain) && domain == \"\":",
+		},
+		{
+			"listener: a panic costs the whole batch", "listener/endpoint.go",
+			"func (x *exchange) take(ctx context.Context, event *core.WatchEvent, received time.Time) (a answer) {\n\tdefer x.recover(&a)\n",
+			"func (x *exchange) take(ctx context.Context, event *core.WatchEvent, received time.Time) (a answer) {\n",
+		},
+		{
+			"httpmtls: failures are taken for success", "adapters/httpmtls/request.go",
+			"const firstSuccess, lastSuccess = 200, 299", "const firstSuccess, lastSuccess = 200, 503",
+		},
+		{
+			"contract: a foreign 403 is a refusal (row 34)", "core/contract/meaning.go",
+			"case v == V3 && foreign && r.Status == statusForbidden:", "case v == V3 && !foreign && foreign:",
+		},
+		{
+			"admission: nothing for a review that cannot be parsed (row 6)", "adapters/admission/handler.go",
+			"return reply{manager: manager, missed: true, refusal: badReview(err)}", "return reply{manager: manager, refusal: badReview(err)}",
+		},
+		{
+			"admission: log lines before the answer", "adapters/admission/handler.go",
+			"if answer.refusal != nil || answer.missed || answer.warn != nil {", "if answer.missed {",
+		},
+		{
+			"admission: dry-run writes are events", "adapters/admission/decide.go",
+			"if c.DryRun {\n\t\treturn DryRun\n\t}\n", "c.DryRun = false\n",
+		},
+		{
+			"canary: no resync when the webhook is back", "adapters/admission/canary/canary.go",
+			"c.opts.Recovered()\n", "_ = state\n",
+		},
+		{
+			"source: a failed map function is an acknowledgement", "adapters/controllerruntime/source.go",
+			"return nil, classify(err)", "return nil, nil",
+		},
+		{
+			"source: resyncs are not enqueued", "adapters/controllerruntime/source.go",
+			"to.add(r, d.Event.Resync)", "if !d.Event.Resync {\n\t\t\tto.add(r, false)\n\t\t}",
+		},
+	}
+}

@@ -1,0 +1,284 @@
+package simulation
+
+import (
+	"context"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// network connects hosts in memory. Each client has its weather.
+type network struct {
+	mu      sync.Mutex
+	hosts   map[string]func() *server
+	weather map[string]*weather
+	links   map[*link]struct{}
+	ports   int
+}
+
+// weather is the state of the network between a client and everything else.
+type weather struct {
+	latency  time.Duration
+	refuse   bool  // dials fail
+	silent   bool  // bytes vanish in both directions: half open
+	deaf     bool  // answers vanish
+	cutAfter int64 // a new connection breaks after so many bytes; 0: never
+}
+
+func newNetwork() *network {
+	return &network{
+		hosts:   make(map[string]func() *server),
+		weather: make(map[string]*weather),
+		links:   make(map[*link]struct{}),
+	}
+}
+
+// serve makes a host answer with the server that choose returns, nil for none.
+func (n *network) serve(host string, choose func() *server) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+
+	n.hosts[host] = choose
+}
+
+// change changes the weather of a client. Existing connections feel it, too.
+func (n *network) change(client string, edit func(*weather)) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+
+	edit(n.of(client))
+}
+
+func (n *network) of(client string) *weather {
+	w := n.weather[client]
+	if w == nil {
+		w = &weather{latency: time.Millisecond}
+		n.weather[client] = w
+	}
+
+	return w
+}
+
+// now returns the weather of this moment.
+func (n *network) now(client string) weather {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+
+	return *n.of(client)
+}
+
+// reset breaks the connections that match.
+func (n *network) reset(match func(*link) bool) {
+	n.mu.Lock()
+
+	var broken []*link
+
+	for l := range n.links {
+		if match(l) {
+			broken = append(broken, l)
+		}
+	}
+	n.mu.Unlock()
+
+	for _, l := range broken {
+		l.reset()
+	}
+}
+
+// dial connects a client with a host.
+func (n *network) dial(ctx context.Context, client, host string) (net.Conn, error) {
+	w := n.now(client)
+	if w.silent {
+		return nil, awaitTimeout(ctx)
+	}
+
+	n.mu.Lock()
+	choose := n.hosts[host]
+	n.mu.Unlock()
+
+	if w.refuse || choose == nil {
+		return nil, refused()
+	}
+
+	to := choose()
+	if to == nil {
+		return nil, refused()
+	}
+
+	return n.connect(client, to, w)
+}
+
+func refused() error {
+	return &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+}
+
+const dialTimeout = 5 * time.Second
+
+func awaitTimeout(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+
+	<-ctx.Done()
+
+	return &net.OpError{Op: "dial", Net: "tcp", Err: ctx.Err()}
+}
+
+func (n *network) connect(client string, to *server, w weather) (net.Conn, error) {
+	n.mu.Lock()
+	n.ports++
+	port := n.ports
+	n.mu.Unlock()
+
+	up, down := newStream(), newStream()
+	l := &link{network: n, client: client, server: to, left: w.cutAfter, limited: w.cutAfter > 0}
+	here := &net.TCPAddr{IP: addressOf(client), Port: 1024 + port%60000}
+	there := &net.TCPAddr{IP: net.IPv4(10, 9, 0, 1), Port: 443}
+	l.near = &end{link: l, in: down, out: up, local: here, remote: there, client: true}
+	l.far = &end{link: l, in: up, out: down, local: there, remote: here}
+
+	n.mu.Lock()
+	n.links[l] = struct{}{}
+	n.mu.Unlock()
+
+	if !to.offer(l.far) {
+		l.reset()
+
+		return nil, refused()
+	}
+
+	return l.near, nil
+}
+
+// addressOf returns an address that is the same for the same client.
+func addressOf(client string) net.IP {
+	sum := byte(0)
+	for i := range len(client) {
+		sum = sum*31 + client[i]
+	}
+
+	return net.IPv4(10, 1, 0, sum)
+}
+
+// link is a connection.
+type link struct {
+	network   *network
+	client    string
+	server    *server
+	process   string // the client's, if it is one that can be killed
+	near, far *end
+
+	mu      sync.Mutex
+	left    int64 // bytes until it breaks
+	limited bool
+}
+
+// carry moves bytes from one end to the other, as the weather allows.
+func (l *link) carry(from *end, b []byte) error {
+	w := l.network.now(l.client)
+	if w.silent || w.deaf && !from.client {
+		return nil
+	}
+
+	rest, cut := l.spend(b)
+	if len(rest) > 0 {
+		from.out.write(rest, w.latency)
+	}
+
+	if cut {
+		l.reset()
+
+		return syscall.ECONNRESET
+	}
+
+	return nil
+}
+
+// spend returns the bytes that pass before the link breaks.
+func (l *link) spend(b []byte) (passing []byte, cut bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	if !l.limited {
+		return b, false
+	}
+
+	if int64(len(b)) < l.left {
+		l.left -= int64(len(b))
+
+		return b, false
+	}
+
+	return b[:l.left], true
+}
+
+// hangUp closes the direction of an end. The other end does not learn of it in silence.
+func (l *link) hangUp(from *end) {
+	if w := l.network.now(l.client); !w.silent && (!w.deaf || from.client) {
+		from.out.end()
+	}
+
+	l.network.mu.Lock()
+	defer l.network.mu.Unlock()
+
+	if from.client {
+		delete(l.network.links, l)
+	}
+}
+
+func (l *link) reset() {
+	l.near.in.reset()
+	l.far.in.reset()
+
+	l.network.mu.Lock()
+	defer l.network.mu.Unlock()
+
+	delete(l.network.links, l)
+}
+
+// server is the listening side of a host. It implements [net.Listener].
+type server struct {
+	name    string
+	backlog chan net.Conn
+	closed  chan struct{}
+	once    sync.Once
+}
+
+func newServer(name string) *server {
+	return &server{name: name, backlog: make(chan net.Conn, 128), closed: make(chan struct{})}
+}
+
+func (s *server) offer(conn net.Conn) bool {
+	select {
+	case <-s.closed:
+		return false
+	default:
+	}
+
+	select {
+	case s.backlog <- conn:
+		return true
+	default:
+		return false
+	}
+}
+
+// Accept implements [net.Listener].
+func (s *server) Accept() (net.Conn, error) {
+	select {
+	case conn := <-s.backlog:
+		return conn, nil
+	case <-s.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements [net.Listener].
+func (s *server) Close() error {
+	s.once.Do(func() { close(s.closed) })
+
+	return nil
+}
+
+// Addr implements [net.Listener].
+func (s *server) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(10, 9, 0, 1), Port: 443} }

@@ -1,0 +1,307 @@
+package simulation
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/listener"
+)
+
+// request is what a controller looks at: an object, or a runtime as a whole.
+type request struct{ runtime, object string }
+
+// operator is one life of one replica of the operator.
+type operator struct {
+	world       *world
+	index       int
+	name        string
+	server      *server
+	listener    *listener.Listener
+	fleet       *fleet.Fleet
+	controllers map[core.Manager]*controller
+	elected     chan struct{}
+	started     time.Time
+	stop        context.CancelFunc
+	ctx         context.Context //nolint:containedctx // It is the life of the process.
+	killed      atomic.Bool
+	running     sync.WaitGroup
+}
+
+// controller is a source, its workqueue and one worker.
+type controller struct {
+	operator *operator
+	manager  core.Manager
+	source   *controllerruntime.Source[request]
+	queue    priorityqueue.PriorityQueue[request]
+}
+
+func (w *world) newOperator(index, life int) *operator {
+	o := &operator{
+		world: w, index: index, name: fmt.Sprintf("operator-%d-life-%d", index, life), elected: make(chan struct{}),
+		controllers: make(map[core.Manager]*controller), started: time.Now(),
+	}
+	o.server = newServer(o.name)
+	o.ctx, o.stop = context.WithCancel(context.Background())
+
+	var err error
+
+	o.fleet, err = fleet.New(fleet.Options{
+		Random: newRandom(w.plan.Seed, o.name),
+		Hooks: fleet.Hooks{Resynced: func(manager core.Manager, cause string) {
+			w.history.Resynced(o.name, manager, cause)
+			w.logf("%s: resync for %s, cause %s", o.name, manager, cause)
+		}},
+	})
+	w.must(err)
+
+	handlers := make(map[core.Manager]core.Handler)
+
+	for _, manager := range w.plan.Managers {
+		c := o.newController(manager)
+		o.controllers[manager] = c
+		handlers[manager] = c.source
+	}
+
+	o.listener, err = listener.New(o.peers(), w.behaviour.verify(listener.SANPinning(o)), handlers, o.options())
+	w.must(err)
+
+	return o
+}
+
+func (o *operator) options() listener.Options {
+	opts := listener.Options{
+		Listener: o.server, Fleet: o.fleet, ShutdownTimeout: time.Second, Logger: slog.New(newSink(o.world, o.name)),
+	}
+	if !o.world.plan.Gateway {
+		opts.TLS = httpmtls.ServerTLSConfig(o.world.pki.server)
+	}
+
+	return opts
+}
+
+func (o *operator) peers() listener.PeerSource {
+	roots := httpmtls.Roots(o.world.pki.server)
+	if o.world.plan.Gateway {
+		return listener.FromXFCC(listener.InsecureTrustEveryone(), roots, listener.PeerOptions{})
+	}
+
+	return listener.FromTLSWithRoots(roots, listener.PeerOptions{})
+}
+
+// coldCache is how long the cache of a new process does not answer.
+const coldCache = 2 * time.Second
+
+// Domain implements [listener.DomainSource].
+func (o *operator) Domain(_ context.Context, runtime core.RuntimeID, event *core.WatchEvent) (string, error) {
+	if time.Since(o.started) < coldCache {
+		return "", core.ErrNotReady
+	}
+
+	name := string(runtime)
+	if event.Owner.Name != "" {
+		name = event.Owner.Name
+	}
+
+	if o.world.clusterOf(name) == nil {
+		return "", listener.Forbidden(listener.ReasonOwnerMissing, "%s is not registered", name)
+	}
+
+	return domainOf(name), nil
+}
+
+func (o *operator) newController(manager core.Manager) *controller {
+	c := &controller{operator: o, manager: manager}
+	c.queue = priorityqueue.New[request](o.name + "-" + string(manager))
+	c.source = controllerruntime.NewSource(c.requests, controllerruntime.SourceOptions{Elected: o.elected})
+
+	return c
+}
+
+// requests is the map function: it asks for the owner of an event that has one, or else for its sender.
+func (c *controller) requests(ctx context.Context, d core.Delivery) ([]request, error) {
+	if err := c.operator.world.behaviour.fail(ctx, d); err != nil {
+		return nil, err
+	}
+
+	runtime := string(d.Runtime)
+	if d.Event.Owner.Name != "" {
+		runtime = d.Event.Owner.Name
+	}
+
+	c.operator.world.history.Delivered(string(d.Runtime), runtime, d.Manager, d.Event)
+
+	if d.Event.Resync {
+		return []request{{runtime: runtime}}, nil
+	}
+
+	return []request{{runtime, d.Event.Watched.Name}}, nil
+}
+
+// work looks at what the queue has, until it shuts down.
+func (c *controller) work() {
+	for {
+		r, shutdown := c.queue.Get()
+		if shutdown {
+			return
+		}
+
+		c.look(r)
+		c.queue.Done(r)
+	}
+}
+
+const reconcileTime = 20 * time.Millisecond
+
+// look reads the state first: what is committed later needs another look.
+func (c *controller) look(r request) {
+	o := c.operator
+
+	cluster := o.world.clusterOf(r.runtime)
+	if cluster == nil {
+		return
+	}
+
+	seen := cluster.read()
+	time.Sleep(reconcileTime)
+
+	if o.killed.Load() {
+		return
+	}
+
+	for object, version := range seen {
+		if r.object == "" || r.object == object {
+			o.world.history.Looked(r.runtime, c.manager, object, version)
+		}
+	}
+
+	o.world.logf("%s looks at %s %s for %s", o.name, r.runtime, r.object, c.manager)
+}
+
+func (o *operator) start() {
+	o.running.Go(func() { _ = o.listener.Start(o.ctx) })
+}
+
+// lead starts the controllers. They look at all their objects first.
+func (o *operator) lead() {
+	close(o.elected)
+
+	for _, c := range o.controllers {
+		o.world.must(c.source.Start(o.ctx, c.queue))
+
+		for i := range o.world.plan.Runtimes {
+			c.queue.Add(request{runtime: o.world.plan.Runtimes[i].Name})
+		}
+
+		o.running.Go(c.work)
+	}
+}
+
+// end stops the process, in good order or as a crash.
+func (o *operator) end(orderly bool) {
+	if !orderly {
+		o.killed.Store(true)
+		_ = o.server.Close()
+		o.world.network.reset(func(l *link) bool { return l.server == o.server })
+	}
+
+	o.stop()
+
+	for _, c := range o.controllers {
+		c.queue.ShutDown()
+	}
+
+	o.running.Wait()
+}
+
+// leaseTime is how long a leader that was killed keeps its lease.
+const leaseTime = 15 * time.Second
+
+func (w *world) startOperator(index int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	if w.operators[index] != nil || w.over() {
+		return
+	}
+
+	w.operatorLives[index]++
+	o := w.newOperator(index, w.operatorLives[index])
+	w.operators[index] = o
+	o.start()
+	w.elect()
+	w.logf("%s starts", o.name)
+}
+
+func (w *world) stopOperator(index int, orderly bool) {
+	w.mu.Lock()
+	o := w.operators[index]
+	w.operators[index] = nil
+	led := o != nil && w.leader == o
+
+	if led {
+		w.leader = nil
+		w.vacant = time.Now()
+		w.history.BreakAll("no leader")
+
+		if !orderly {
+			w.vacant = w.vacant.Add(leaseTime)
+		}
+	}
+	w.mu.Unlock()
+
+	if o == nil {
+		return
+	}
+
+	w.logf("%s stops, orderly %v, led %v", o.name, orderly, led)
+	o.end(orderly)
+
+	if led {
+		w.sleepUntilTime(w.vacant)
+	}
+
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	w.elect()
+}
+
+// elect makes a replica the leader if there is none. The caller holds the lock.
+func (w *world) elect() {
+	if w.leader != nil || time.Now().Before(w.vacant) {
+		return
+	}
+
+	for _, o := range w.operators {
+		if o != nil {
+			w.leader = o
+			w.history.Elected(o.name)
+			o.lead()
+			w.logf("%s leads", o.name)
+
+			return
+		}
+	}
+}
+
+// leading returns the index of the leader, -1 without one.
+func (w *world) leading() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	if w.leader == nil {
+		return -1
+	}
+
+	return w.leader.index
+}

@@ -1,0 +1,139 @@
+package oracle
+
+import (
+	"slices"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+// Account is the fates of the events of one manager.
+type Account struct{ Accepted, Delivered, Coalesced, Dropped, Pending int64 }
+
+// Agent is what one agent process does. Its methods may be called concurrently.
+type Agent struct {
+	history  *History
+	runtime  string
+	epoch    string
+	numbered bool
+	from, to time.Time
+	killed   bool
+	lines    int64
+	managers map[core.Manager]*lane
+}
+
+// lane is what an agent does for one manager.
+type lane struct {
+	offered, attempts, whole int
+	account                  Account
+	highest                  uint64
+	contents                 map[string]core.WatchEvent
+	ids                      map[uint64]string
+}
+
+// Agent begins the book of an agent process.
+func (h *History) Agent(runtime, epoch string, numbered bool) *Agent {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	a := &Agent{
+		history: h, runtime: runtime, epoch: epoch, numbered: numbered, from: time.Now(), managers: make(map[core.Manager]*lane),
+	}
+	h.agents = append(h.agents, a)
+
+	return a
+}
+
+func (a *Agent) lane(manager core.Manager) *lane {
+	l := a.managers[manager]
+	if l == nil {
+		l = &lane{contents: make(map[string]core.WatchEvent), ids: make(map[uint64]string)}
+		a.managers[manager] = l
+	}
+
+	return l
+}
+
+// Offered notes an event that a change source hands over.
+func (a *Agent) Offered(manager core.Manager) {
+	a.history.mu.Lock()
+	defer a.history.mu.Unlock()
+
+	a.lane(manager).offered++
+}
+
+// Sent checks the numbers of a batch that is about to be sent.
+func (a *Agent) Sent(manager core.Manager, batch core.Batch) {
+	a.history.mu.Lock()
+	defer a.history.mu.Unlock()
+
+	if !a.numbered {
+		return
+	}
+
+	if !slices.Contains(a.history.promise.Managers, manager) {
+		return // A manager that nobody serves may be forgotten, with its numbers.
+	}
+
+	l := a.lane(manager)
+	for i := range batch.Events {
+		a.number(l, &batch.Events[i])
+	}
+
+	if beat := batch.Heartbeat; beat != nil && beat.Sequence != l.highest {
+		a.history.violate("numbers", "%s: a heartbeat says %d, the last number is %d", a.epoch, beat.Sequence, l.highest)
+	}
+}
+
+// number checks that numbers are given in their order, and that an ID says one thing only.
+func (a *Agent) number(l *lane, event *core.Numbered) {
+	switch {
+	case event.Sequence == l.highest+1:
+		l.highest++
+	case event.Sequence == 0 || event.Sequence > l.highest:
+		a.history.violate("numbers", "%s: number %d follows %d", a.epoch, event.Sequence, l.highest)
+		l.highest = max(l.highest, event.Sequence)
+	}
+
+	if said, ok := l.contents[event.ID]; ok && said != event.WatchEvent {
+		a.history.violate("numbers", "%s: the ID %s says two things", a.epoch, event.ID)
+	}
+
+	l.contents[event.ID] = event.WatchEvent
+}
+
+// Attempted notes an attempt to send.
+func (a *Agent) Attempted(manager core.Manager, _ int, err error) {
+	a.history.mu.Lock()
+	defer a.history.mu.Unlock()
+
+	l := a.lane(manager)
+	if l.attempts++; err != nil {
+		l.whole++
+	}
+}
+
+// Balance checks the account of a manager.
+func (a *Agent) Balance(manager core.Manager, c Account) {
+	a.history.mu.Lock()
+	defer a.history.mu.Unlock()
+
+	if sum := c.Delivered + c.Coalesced + c.Dropped + c.Pending; sum != c.Accepted || c.Pending < 0 {
+		a.history.violate("balance", "%s, %s: %+v", a.epoch, manager, c)
+	}
+
+	served := slices.Contains(a.history.promise.Managers, manager)
+	if offered := int64(a.lane(manager).offered); served && c.Accepted < offered {
+		a.history.violate("balance", "%s, %s: %d events were offered, %d are accounted for", a.epoch, manager, offered, c.Accepted)
+	}
+
+	a.lane(manager).account = c
+}
+
+// Ended notes the end of the process.
+func (a *Agent) Ended(killed bool, lines int64) {
+	a.history.mu.Lock()
+	defer a.history.mu.Unlock()
+
+	a.to, a.killed, a.lines = time.Now(), killed, lines
+}

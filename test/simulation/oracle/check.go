@@ -1,0 +1,291 @@
+package oracle
+
+import (
+	"strings"
+	"time"
+)
+
+// The bounds that the guarantees state, or that follow from the defaults.
+const (
+	// longestAnswer is the longest wait of an API server, room for large reviews included.
+	longestAnswer = 300 * time.Millisecond
+	// prompt is the time from a commit to the look, without any fault.
+	prompt = 2 * time.Second
+	// detour is the time that each replica may cost which does not lead: it answers 503 with a wait
+	// of up to 3.75 s, and a gateway may choose it several times in a row.
+	detour = 15 * time.Second
+	// late is that for a commit which another webhook delays.
+	late = 37 * time.Second
+	// inTime is that after the last fault, RefusedBound that for an event which is refused for ever.
+	inTime = 90 * time.Second
+	// GivenUp is the longest time for which a refused event is tried.
+	givenUp = 8 * time.Minute
+	// noticed is the time after which an outage is known, unproven that without a canary.
+	noticed  = 2 * time.Minute
+	unproven = 12 * time.Minute
+	// warmUp is the time after which a schedule without faults runs smoothly.
+	warmUp = 90 * time.Second
+	// shortDelay is that of a commit which no other webhook delays.
+	shortDelay = 60 * time.Millisecond
+)
+
+// Check returns everything that was violated.
+func (h *History) Check() []Violation {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	h.checkLiveness()
+	h.checkTruth()
+	h.checkFinalStates()
+	h.checkResyncs()
+	h.checkAgents()
+
+	return h.found
+}
+
+// checkLiveness wants a look after each commit, in time.
+func (h *History) checkLiveness() {
+	for key, commits := range h.commits {
+		for _, manager := range h.promise.Managers {
+			for _, c := range commits {
+				h.checkCommit(target{key[0], key[1], manager}, c, commits[len(commits)-1].version)
+			}
+		}
+	}
+}
+
+// checkCommit wants a look in time. While faults last, only the last commit counts.
+func (h *History) checkCommit(t target, c commit, last int) {
+	bound, strict := h.bound(t, c)
+	if c.blind || !strict && (c.version != last || h.promise.Runtimes[t.runtime].Forgets) {
+		return
+	}
+
+	seen, ok := h.firstLook(t, c.version)
+
+	switch {
+	case !ok:
+		h.violate("liveness", "%s: version %d of %s, committed at %s, was never looked at", t.manager, c.version, t.object, h.since(c.at))
+	case seen.After(bound):
+		h.violate("liveness", "%s: version %d of %s, committed at %s, was looked at at %s, want %s",
+			t.manager, c.version, t.object, h.since(c.at), h.since(seen), h.since(bound))
+	}
+}
+
+// bound is the time by which a commit must be looked at. It is strict when no fault is near.
+func (h *History) bound(t target, c commit) (bound time.Time, strict bool) {
+	if h.promise.Refused[t.object] {
+		return latest(c.at, h.calm).Add(givenUp), false
+	}
+
+	if h.isCalm(c.at) {
+		detours := time.Duration(h.promise.Detours) * detour
+		if c.delay <= shortDelay {
+			return c.at.Add(prompt + detours), true
+		}
+
+		if h.promise.Runtimes[t.runtime].Small {
+			return c.at.Add(2*late + detours), true // The resend of a resync stands in for that of the event.
+		}
+
+		return c.at.Add(late + detours), true
+	}
+
+	return latest(c.at, h.calm).Add(inTime), false
+}
+
+// isCalm reports whether no fault is near the time from at on.
+func (h *History) isCalm(at time.Time) bool {
+	if at.Sub(h.began) < warmUp {
+		return false
+	}
+
+	for _, w := range h.promise.Windows {
+		if at.Add(late).After(h.began.Add(w.From)) && at.Before(h.began.Add(w.To+2*inTime)) {
+			return false
+		}
+	}
+
+	return true
+}
+
+func latest(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+
+	return b
+}
+
+func (h *History) firstLook(t target, version int) (time.Time, bool) {
+	for _, l := range h.looks[t] {
+		if l.version >= version {
+			return l.at, true
+		}
+	}
+
+	return time.Time{}, false
+}
+
+// checkTruth wants that a runtime is fresh only if a write at that moment would be seen.
+func (h *History) checkTruth() {
+	told := make(map[*outage]bool)
+
+	for _, s := range h.samples {
+		if s.state != "fresh" {
+			continue
+		}
+
+		for _, o := range h.outages {
+			if o.runtime == s.runtime && o.covers(s.at, h.patience(o)) && !told[o] {
+				told[o] = true
+				h.violate("truth", "%s is fresh for %s at %s, broken since %s: %s",
+					s.runtime, s.manager, h.since(s.at), h.since(o.from), o.cause)
+			}
+		}
+	}
+}
+
+func (h *History) patience(o *outage) time.Duration {
+	if o.cause == "webhook" && !h.promise.Runtimes[o.runtime].Canary {
+		return unproven
+	}
+
+	return noticed
+}
+
+// covers reports whether an outage lasts at a moment, and has lasted for a time.
+func (o *outage) covers(at time.Time, lasted time.Duration) bool {
+	return at.Sub(o.from) > lasted && (o.to.IsZero() || at.Before(o.to))
+}
+
+// checkFinalStates wants the right state long after the last fault.
+func (h *History) checkFinalStates() {
+	final := make(map[target]sample)
+	for _, s := range h.samples {
+		final[target{runtime: s.runtime, manager: s.manager}] = s
+	}
+
+	for _, s := range final {
+		r := h.promise.Runtimes[s.runtime]
+		if s.at.Sub(h.calm) > inTime && !r.FallsBack && !r.allows(s.state) {
+			h.violate("state", "%s is %s for %s in the end, reason %q", s.runtime, s.state, s.manager, s.reason)
+		}
+	}
+}
+
+func (r Runtime) allows(state string) bool {
+	switch {
+	case !r.Numbered, r.Learns && state == "unknown":
+		return state == "unknown"
+	case r.Canary:
+		return state == "fresh"
+	default:
+		return state == "fresh" || state == "unproved"
+	}
+}
+
+// checkResyncs wants a cause for each resync that the control plane asks for.
+func (h *History) checkResyncs() {
+	for key, n := range h.resyncs {
+		if allowed := h.allowed(key.cause); n > allowed {
+			h.violate("economy", "%s asked for %d resyncs for %s, cause %s, want at most %d", key.operator, n, key.manager, key.cause, allowed)
+		}
+	}
+}
+
+// allowed is how many resyncs of a cause one life of an operator may ask for.
+func (h *History) allowed(cause string) int {
+	lives, stops, dropped, falls := 0, 0, int64(0), 0
+
+	for _, a := range h.agents {
+		if !a.numbered {
+			continue
+		}
+
+		lives++
+
+		if h.promise.Runtimes[a.runtime].FallsBack {
+			falls++
+		}
+
+		if a.to.Before(h.calm) {
+			stops++
+		}
+
+		for _, l := range a.managers {
+			dropped += l.account.Dropped
+		}
+	}
+
+	switch cause {
+	case "new_epoch":
+		return lives
+	case "replica_lost":
+		return stops + h.promise.Faults*lives
+	case "returned":
+		return (h.promise.Faults + falls) * lives
+	default: // A number is missing: something was lost, or went another way.
+		return int(dropped) + 3*falls
+	}
+}
+
+// checkAgents bounds the requests and the log lines of each agent process.
+func (h *History) checkAgents() {
+	for _, a := range h.agents {
+		for manager, l := range a.managers {
+			if most := h.mostAttempts(a, l); manager != "" && l.attempts > most {
+				h.violate("economy", "%s made %d attempts for %s with %d events in %s, want at most %d",
+					a.epoch, l.attempts, manager, l.offered, a.to.Sub(a.from).Round(time.Second), most)
+			}
+		}
+
+		if most := h.mostLines(a); a.lines > most {
+			h.violate("economy", "%s wrote %d log lines in %s, want at most %d", a.epoch, a.lines, a.to.Sub(a.from).Round(time.Second), most)
+		}
+	}
+}
+
+const (
+	beat = 27 * time.Second // Up to a tenth is taken off an interval of 30 s.
+	// backoff is the least time between two attempts after many failures.
+	backoff = 10 * time.Second
+)
+
+// mostAttempts allows three requests for an event and its resends, heartbeats, and the pace of
+// attempts while something fails.
+func (h *History) mostAttempts(a *Agent, l *lane) int {
+	life := a.to.Sub(a.from)
+	most := 20 + 6*l.offered + int(life/beat)
+
+	if l.whole > 0 {
+		most += int(life/backoff) + 20*(h.promise.Faults+1)
+	}
+
+	if len(h.promise.Refused) > 0 {
+		most += int(life/backoff)*len(h.promise.Refused) + 40*len(h.promise.Refused)
+	}
+
+	return most
+}
+
+// mostLines allows a few lines for each fault and manager, and one every few minutes for what lasts. Managers
+// that nobody serves are bounded in number, and have lines, too.
+func (h *History) mostLines(a *Agent) int64 {
+	const each, lasting = 6, 2 * time.Minute
+
+	served, all := int64(len(h.promise.Managers)+1), int64(len(a.managers))
+	most := each * int64(h.promise.Faults+len(h.promise.Refused)+2) * served
+
+	return most + all*(4+int64(a.to.Sub(a.from)/lasting))
+}
+
+// String lists violations.
+func String(found []Violation) string {
+	lines := make([]string, len(found))
+	for i, v := range found {
+		lines[i] = v.String()
+	}
+
+	return strings.Join(lines, "\n")
+}

@@ -1,0 +1,240 @@
+// Package oracle judges a schedule of the simulation from the guarantees of this project alone:
+// safety, liveness, isolation, economy and truth. It knows no code but the types of core.
+package oracle
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+// Promise is what a schedule allows to expect.
+type Promise struct {
+	// Runtimes are all that exist.
+	Runtimes map[string]Runtime
+	Managers []core.Manager
+	// Faults is the number of faults that end, Windows are the times in which they last.
+	Faults  int
+	Windows []Window
+	// Detours is the number of replicas that a request may reach although they do not lead.
+	Detours int
+	// Refused are the objects whose events are refused for ever.
+	Refused map[string]bool
+}
+
+// Runtime is what can be expected of one runtime.
+type Runtime struct {
+	// Numbered is whether events have numbers, and heartbeats are sent.
+	Numbered bool
+	// Canary is whether the agent proves that it is called.
+	Canary bool
+	// Small is whether the memory of the agent is so small that events are dropped.
+	Small bool
+	// FallsBack is whether the runtime may speak an older contract in the end.
+	FallsBack bool
+	// Learns is whether the agent learns its managers from events.
+	Learns bool
+	// Forgets is whether a new agent cannot ask for a resync before its first event, as it knows no owner or
+	// no manager until then. What happens near a fault may be missed.
+	Forgets bool
+}
+
+// Window is a time from the beginning of the schedule on.
+type Window struct{ From, To time.Duration }
+
+// Violation is a guarantee that did not hold.
+type Violation struct {
+	Rule string
+	Text string
+}
+
+// String returns the rule and the text.
+func (v Violation) String() string { return v.Rule + ": " + v.Text }
+
+// target is an object and a manager that watches it.
+type target struct {
+	runtime, object string
+	manager         core.Manager
+}
+
+type commit struct {
+	version int
+	at      time.Time
+	delay   time.Duration
+	blind   bool
+}
+
+type look struct {
+	version int
+	at      time.Time
+}
+
+type sample struct {
+	at            time.Time
+	runtime       string
+	manager       core.Manager
+	state, reason string
+}
+
+// outage is a time in which a write in a runtime would not be seen, for one cause.
+type outage struct {
+	runtime, cause string
+	from, to       time.Time // to is zero while it lasts
+}
+
+type resyncKey struct {
+	operator string
+	manager  core.Manager
+	cause    string
+}
+
+// History is what happened. Its methods may be called concurrently.
+type History struct {
+	promise Promise
+	began   time.Time
+
+	mu      sync.Mutex
+	calm    time.Time
+	commits map[[2]string][]commit
+	looks   map[target][]look
+	samples []sample
+	outages []*outage
+	agents  []*Agent
+	resyncs map[resyncKey]int
+	found   []Violation
+}
+
+// New returns an empty history that begins now.
+func New(promise Promise) *History {
+	return &History{
+		promise: promise, began: time.Now(), commits: make(map[[2]string][]commit),
+		looks: make(map[target][]look), resyncs: make(map[resyncKey]int),
+	}
+}
+
+func (h *History) violate(rule, format string, args ...any) {
+	h.found = append(h.found, Violation{rule, fmt.Sprintf(format, args...)})
+}
+
+// since is the virtual time of a moment, for texts.
+func (h *History) since(at time.Time) time.Duration { return at.Sub(h.began).Round(time.Millisecond) }
+
+// Commit notes that etcd has a new version of an object, that long after its review. Blind means
+// that nothing can learn of it: there was no webhook, and nothing finds that out.
+func (h *History) Commit(runtime, object string, version int, delay time.Duration, blind bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	key := [2]string{runtime, object}
+	h.commits[key] = append(h.commits[key], commit{version, time.Now(), delay, blind})
+}
+
+// Looked notes that the operator has read an object for a manager.
+func (h *History) Looked(runtime string, manager core.Manager, object string, version int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	key := target{runtime, object, manager}
+	h.looks[key] = append(h.looks[key], look{version, time.Now()})
+}
+
+// Delivered checks that a runtime triggers itself only.
+func (h *History) Delivered(sender, triggered string, _ core.Manager, event core.WatchEvent) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	if sender != triggered {
+		h.violate("trigger", "%s triggered %s", sender, triggered)
+	}
+
+	if !event.Resync && !strings.HasPrefix(event.Watched.Name, triggered+"-") {
+		h.violate("trigger", "object %s came as one of %s", event.Watched.Name, triggered)
+	}
+}
+
+// Answered checks the answer to an API server.
+func (h *History) Answered(runtime string, took time.Duration, body string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	if took > longestAnswer {
+		h.violate("answer", "the API server of %s waited for %s at %s", runtime, took, h.since(time.Now()))
+	}
+
+	if strings.Contains(body, `"allowed":false`) {
+		h.violate("answer", "a write in %s was denied", runtime)
+	}
+}
+
+// Break notes that writes in a runtime are not seen, until the returned function is called.
+func (h *History) Break(runtime, cause string) (mend func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	if h.open(runtime, cause) == nil {
+		h.outages = append(h.outages, &outage{runtime: runtime, cause: cause, from: time.Now()})
+	}
+
+	return func() { h.Mend(runtime, cause) }
+}
+
+// Mend ends what Break began.
+func (h *History) Mend(runtime, cause string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	if o := h.open(runtime, cause); o != nil {
+		o.to = time.Now()
+	}
+}
+
+func (h *History) open(runtime, cause string) *outage {
+	for _, o := range h.outages {
+		if o.runtime == runtime && o.cause == cause && o.to.IsZero() {
+			return o
+		}
+	}
+
+	return nil
+}
+
+// Elected notes that an operator leads.
+func (h *History) Elected(string) {
+	for runtime := range h.promise.Runtimes {
+		h.Mend(runtime, "no leader")
+	}
+}
+
+// BreakAll notes that no write of any runtime is seen.
+func (h *History) BreakAll(cause string) {
+	for runtime := range h.promise.Runtimes {
+		h.Break(runtime, cause)
+	}
+}
+
+// Calm notes that all faults are over.
+func (h *History) Calm() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	h.calm = time.Now()
+}
+
+// State notes the freshness that an operator believes in.
+func (h *History) State(runtime string, manager core.Manager, state, reason string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	h.samples = append(h.samples, sample{time.Now(), runtime, manager, state, reason})
+}
+
+// Resynced notes a resync that the control plane asked for.
+func (h *History) Resynced(operator string, manager core.Manager, cause string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	h.resyncs[resyncKey{operator, manager, cause}]++
+}

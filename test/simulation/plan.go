@@ -1,0 +1,259 @@
+package simulation
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
+)
+
+// Plan is one schedule. All of it is drawn from the seed before the world begins.
+type Plan struct {
+	Seed      uint64
+	Length    time.Duration // of writes and faults
+	Runtimes  []RuntimePlan
+	Operators int
+	Gateway   bool // a gateway ends TLS; otherwise connections reach the operator
+	Attacker  bool
+	Managers  []core.Manager
+	Writes    []Write
+	Faults    []Fault
+}
+
+// RuntimePlan is one runtime with its agents.
+type RuntimePlan struct {
+	Name     string
+	Contract contract.Version
+	Fallback bool
+	Protocol httpmtls.Protocol
+	Agents   int
+	Canary   bool
+	MaxKeys  int
+	Objects  int
+	Learns   bool // the agent learns its managers from events
+}
+
+// WriteKind is what a write does to its object.
+type WriteKind string
+
+// The kinds of writes.
+const (
+	Update     WriteKind = "update"
+	Delete     WriteKind = "delete"
+	DryRun     WriteKind = "dry-run"
+	Touch      WriteKind = "touch" // changes nothing that is watched
+	BadOwner   WriteKind = "bad-owner"
+	Unreadable WriteKind = "unreadable" // its review cannot be parsed
+)
+
+// Write is one write to one object. It is committed after Delay.
+type Write struct {
+	At      time.Duration
+	Runtime int
+	Object  int
+	Kind    WriteKind
+	Delay   time.Duration
+	Reject  bool
+}
+
+// Fault is one fault, and its end.
+type Fault struct {
+	At, For time.Duration
+	Kind    FaultKind
+	Runtime int
+	Index   int // of the agent, the operator or the object
+	Value   int
+}
+
+func (w *Write) String() string {
+	text := fmt.Sprintf("%9s write %s object %d of runtime %d, committed after %s", w.At, w.Kind, w.Object, w.Runtime, w.Delay)
+	if w.Reject {
+		text += ", rejected"
+	}
+
+	return text
+}
+
+func (f *Fault) String() string {
+	return fmt.Sprintf("%9s fault %s for %s: runtime %d, index %d, value %d", f.At, f.Kind, f.For, f.Runtime, f.Index, f.Value)
+}
+
+// String is the schedule with virtual times, in their order.
+func (p *Plan) String() string {
+	var text strings.Builder
+
+	fmt.Fprintf(&text, "seed %d: %s, %d operators, gateway %v, attacker %v, managers %v\n",
+		p.Seed, p.Length, p.Operators, p.Gateway, p.Attacker, p.Managers)
+
+	for i := range p.Runtimes {
+		fmt.Fprintf(&text, "  %+v\n", p.Runtimes[i])
+	}
+
+	for _, line := range p.lines() {
+		fmt.Fprintf(&text, "  %s\n", line)
+	}
+
+	return text.String()
+}
+
+func (p *Plan) lines() []string {
+	type timed struct {
+		at   time.Duration
+		text string
+	}
+
+	var all []timed
+	for i := range p.Writes {
+		all = append(all, timed{p.Writes[i].At, p.Writes[i].String()})
+	}
+
+	for i := range p.Faults {
+		all = append(all, timed{p.Faults[i].At, p.Faults[i].String()})
+	}
+
+	slices.SortStableFunc(all, func(a, b timed) int { return int(a.at - b.at) })
+
+	lines := make([]string, len(all))
+	for i := range all {
+		lines[i] = all[i].text
+	}
+
+	return lines
+}
+
+// lastFault returns when the last fault has ended.
+func (p *Plan) lastFault() (end time.Duration) {
+	for i := range p.Faults {
+		end = max(end, p.Faults[i].At+p.Faults[i].For)
+	}
+
+	return end
+}
+
+// draw makes a plan from its seed.
+func draw(seed uint64) *Plan {
+	random := rand.New(rand.NewPCG(seed, 17)) //nolint:gosec // A seed repeats itself.
+	d := dice{random}
+
+	p := &Plan{
+		Seed: seed, Length: d.between(4*time.Minute, 16*time.Minute), Operators: 1 + d.weighted(6, 3, 1),
+		Gateway: d.chance(0.4), Attacker: d.chance(0.1), Managers: []core.Manager{"alpha", "beta"}[:1+d.weighted(3, 1)],
+	}
+
+	for i := range 1 + d.weighted(5, 3) {
+		p.Runtimes = append(p.Runtimes, d.runtime(i))
+	}
+
+	d.writes(p)
+	d.faults(p)
+	d.learners(p)
+
+	return p
+}
+
+// dice draws from the seed.
+type dice struct{ *rand.Rand }
+
+func (d dice) chance(p float64) bool { return d.Float64() < p }
+
+func (d dice) between(least, most time.Duration) time.Duration {
+	return least + time.Duration(d.Float64()*float64(most-least)).Round(time.Millisecond)
+}
+
+// weighted returns an index with the probability of its weight.
+func (d dice) weighted(weights ...int) int {
+	sum := 0
+	for _, w := range weights {
+		sum += w
+	}
+
+	drawn := d.IntN(sum)
+	for i, w := range weights {
+		if drawn -= w; drawn < 0 {
+			return i
+		}
+	}
+
+	return 0
+}
+
+func (d dice) runtime(i int) RuntimePlan {
+	r := RuntimePlan{
+		Name: fmt.Sprintf("skr-%d", i), Contract: contract.V3, Protocol: httpmtls.HTTP2, Agents: 1 + d.weighted(3, 1),
+		Canary: d.chance(0.6), Objects: 1 + d.IntN(6),
+	}
+
+	switch d.weighted(7, 1, 2) {
+	case 1:
+		r.Contract = contract.V1
+	case 2:
+		r.Contract = contract.V2
+	}
+
+	if r.Contract == contract.V3 && d.chance(0.3) {
+		r.Fallback = true
+	}
+
+	if d.chance(0.3) {
+		r.Protocol = httpmtls.HTTP1
+	}
+
+	if d.chance(0.2) {
+		r.MaxKeys = 1 + d.IntN(3)
+	}
+
+	return r
+}
+
+// learners draws the agents that know no manager before its first event. One that is replaced knows
+// nothing of the events of its predecessor, so that such runtimes have no such fault.
+func (d dice) learners(p *Plan) {
+	for i := range p.Runtimes {
+		learns := d.chance(0.3)
+		for j := range p.Faults {
+			learns = learns && (p.Faults[j].Runtime != i || !p.Faults[j].stopsAgent())
+		}
+
+		p.Runtimes[i].Learns = learns
+	}
+}
+
+// writes draws single writes and bursts.
+func (d dice) writes(p *Plan) {
+	for range 3 + d.IntN(12) {
+		at, runtime := d.between(0, p.Length), d.IntN(len(p.Runtimes))
+		for range 1 + d.weighted(4, 1, 1)*d.IntN(6) {
+			p.Writes = append(p.Writes, d.write(p, at, runtime))
+			at += d.between(0, 2*time.Second)
+		}
+	}
+
+	slices.SortStableFunc(p.Writes, func(a, b Write) int { return int(a.At - b.At) })
+}
+
+func (d dice) write(p *Plan, at time.Duration, runtime int) Write {
+	kinds := []WriteKind{Update, Delete, DryRun, Touch, BadOwner, Unreadable}
+	w := Write{
+		At: at, Runtime: runtime, Object: d.IntN(p.Runtimes[runtime].Objects),
+		Kind: kinds[d.weighted(30, 4, 2, 2, 1, 1)], Delay: d.between(time.Millisecond, 50*time.Millisecond),
+	}
+
+	// Contract v1 sends nothing for an object without owner, and no resync before it knows one.
+	if p.Runtimes[runtime].Contract == contract.V1 && (w.Kind == BadOwner || w.Kind == Unreadable) {
+		w.Kind, w.Reject = BadOwner, true
+	}
+
+	switch d.weighted(8, 2, 1) {
+	case 1:
+		w.Delay = d.between(0, 29*time.Second)
+	case 2:
+		w.Reject = true
+	}
+
+	return w
+}

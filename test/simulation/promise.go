@@ -1,0 +1,104 @@
+package simulation
+
+import (
+	"slices"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/test/simulation/oracle"
+)
+
+// promise is what the oracle may expect of the plan.
+func (p *Plan) promise() oracle.Promise {
+	promise := oracle.Promise{
+		Runtimes: make(map[string]oracle.Runtime), Managers: p.Managers, Refused: make(map[string]bool),
+		Detours: p.Operators - 1,
+	}
+
+	for i := range p.Runtimes {
+		r := &p.Runtimes[i]
+		promise.Runtimes[r.Name] = oracle.Runtime{
+			Numbered: r.Contract == contract.V3, Canary: r.Canary, Small: r.MaxKeys > 0,
+			FallsBack: r.Fallback && p.hasAny(GatewayForeign, GatewayStatus), Learns: r.Learns,
+			Forgets: p.forgets(i),
+		}
+	}
+
+	for i := range p.Faults {
+		f := &p.Faults[i]
+		if f.isForEver() {
+			if f.refusesEvent() {
+				promise.Refused[p.object(f.Runtime, f.Index)] = true
+			}
+
+			if f.Kind == AgentGone || f.Kind == GatewayForeign { // What follows takes a while.
+				promise.Faults++
+				promise.Windows = append(promise.Windows, oracle.Window{From: f.At, To: f.At + time.Minute})
+			}
+
+			continue
+		}
+
+		promise.Faults++
+		promise.Windows = append(promise.Windows, oracle.Window{From: f.At, To: f.At + f.For + f.after()})
+	}
+
+	return promise
+}
+
+func (f *Fault) isForEver() bool {
+	switch f.Kind {
+	case ManagerUnknown, ManagersInvented, AgentGone:
+		return true
+	case GatewayForeign:
+		return f.For == 0
+	default:
+		return f.refusesEvent()
+	}
+}
+
+func (f *Fault) refusesEvent() bool {
+	return f.Kind == EventRefused || f.Kind == EventForbidden || f.Kind == EventPanics
+}
+
+// after is the time that a fault lasts beyond its end.
+func (f *Fault) after() time.Duration {
+	switch f.Kind {
+	case OperatorKilled, LeaderChanged:
+		return leaseTime
+	case AgentCrashes:
+		return 10 * time.Second
+	default:
+		return 0
+	}
+}
+
+// forgets reports whether the agents of a runtime may know no owner, or no manager, when they need it.
+func (p *Plan) forgets(runtime int) bool {
+	r := &p.Runtimes[runtime]
+
+	return (r.Contract == contract.V1 || r.Learns) && slices.ContainsFunc(p.Faults, func(f Fault) bool {
+		return f.Runtime == runtime && (f.stopsAgent() || f.Kind == WebhookRemoved)
+	})
+}
+
+func (p *Plan) hasAny(kinds ...FaultKind) bool {
+	for i := range p.Faults {
+		for _, kind := range kinds {
+			if p.Faults[i].Kind == kind {
+				return true
+			}
+		}
+	}
+
+	return false
+}
+
+// calm is the time after the last fault in which everything must become right.
+func (p *Plan) calm() time.Duration {
+	if len(p.promise().Refused) > 0 {
+		return 9 * time.Minute
+	}
+
+	return 3 * time.Minute
+}

@@ -1,0 +1,133 @@
+package simulation
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/test/simulation/oracle"
+)
+
+var (
+	seed    = flag.Uint64("seed", 1, "the first seed")
+	seeds   = flag.Int("seeds", 0, "the number of seeds; 0: as many as fit into -for")
+	limit   = flag.Duration("for", 20*time.Second, "the real time for all seeds, if -seeds is 0")
+	workers = flag.Int("workers", 1, "the number of processes that share the seeds")
+	keepOn  = flag.Bool("keep-on", false, "do not stop at the first failing seed")
+	printed = flag.Bool("log", false, "print what happens, in virtual time")
+	smaller = flag.Bool("shrink", true, "look for fewer faults and writes that still fail")
+)
+
+// TestSimulation runs one plan after the other, each in a bubble of virtual time.
+func TestSimulation(t *testing.T) {
+	if *workers > 1 {
+		share(t)
+
+		return
+	}
+
+	keys := testPKI(t)
+	began, n := time.Now(), 0
+
+	for s := *seed; *seeds > 0 && n < *seeds || *seeds == 0 && time.Since(began) < *limit; s++ {
+		n++
+
+		if failed := play(t, draw(s), keys); failed && !*keepOn {
+			break
+		}
+	}
+
+	took := time.Since(began)
+	t.Logf("%d schedules in %s, %.0f a minute", n, took.Round(time.Millisecond), float64(n)/took.Minutes())
+}
+
+// testPKI also gives the test one processor: goroutines then run in nearly the same order again.
+func testPKI(t *testing.T) *pki {
+	t.Helper()
+
+	before := runtime.GOMAXPROCS(1)
+	t.Cleanup(func() { runtime.GOMAXPROCS(before) })
+
+	keys, err := newPKI()
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return keys
+}
+
+// play runs one plan, reports what the oracle finds, and whether it found something.
+func play(t *testing.T, plan *Plan, keys *pki) bool {
+	t.Helper()
+
+	var story story
+
+	found := simulate(t, plan, keys, &story)
+
+	if *printed {
+		t.Log(story.String())
+	}
+
+	if len(found) == 0 {
+		return false
+	}
+
+	t.Errorf("seed %d: its log is in %s\nrun it alone: go test ./test/simulation -v -seed %d -seeds 1 -log\n%s\n%s",
+		plan.Seed, story.save(t, plan.Seed), plan.Seed, oracle.String(found), plan)
+
+	if *smaller {
+		t.Logf("the smallest plan that was found to fail in the same way:\n%s", shrink(t, plan, keys, found[0].Rule))
+	}
+
+	return true
+}
+
+func simulate(t *testing.T, plan *Plan, keys *pki, story *story) (found []oracle.Violation) {
+	t.Helper()
+
+	synctest.Test(t, func(t *testing.T) {
+		t.Helper()
+
+		found = newWorld(plan, keys, story.add).run()
+	})
+
+	return found
+}
+
+// story is what happened, in virtual time.
+type story struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (s *story) add(line string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	s.lines = append(s.lines, line)
+}
+
+func (s *story) String() string { return "\n" + strings.Join(s.lines, "\n") }
+
+// save keeps the story: the order of goroutines may differ when a seed runs again.
+func (s *story) save(t *testing.T, seed uint64) string {
+	t.Helper()
+
+	file, err := os.CreateTemp("", fmt.Sprintf("simulation-seed-%d-*.log", seed)) //nolint:usetesting // It outlives the test.
+	if err != nil {
+		return err.Error()
+	}
+	defer file.Close()
+
+	if _, err := file.WriteString(s.String()); err != nil {
+		return err.Error()
+	}
+
+	return file.Name()
+}

@@ -1,0 +1,294 @@
+package simulation
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/test/simulation/oracle"
+)
+
+// world is one schedule under way. It lives in a bubble of virtual time.
+type world struct {
+	plan      *Plan
+	pki       *pki
+	network   *network
+	behaviour *behaviour
+	history   *oracle.History
+	clusters  []*cluster
+	began     time.Time
+	ending    atomic.Bool
+	trace     func(string) // nil: none
+	closers   []func()
+	tasks     sync.WaitGroup
+	failed    atomic.Pointer[error]
+
+	mu            sync.Mutex
+	operators     []*operator
+	operatorLives []int
+	leader        *operator
+	vacant        time.Time // no election before
+	turn          int
+
+	sinks sync.Map // runtime → stalled until, as time.Time
+}
+
+func newWorld(plan *Plan, keys *pki, trace func(string)) *world {
+	w := &world{
+		plan: plan, pki: keys, network: newNetwork(), behaviour: newBehaviour(plan), began: time.Now(), trace: trace,
+		operators: make([]*operator, plan.Operators), operatorLives: make([]int, plan.Operators),
+	}
+	w.history = oracle.New(plan.promise())
+
+	for i := range plan.Runtimes {
+		w.clusters = append(w.clusters, newCluster(w, i))
+	}
+
+	return w
+}
+
+// run plays the plan to its end and returns what the oracle finds.
+func (w *world) run() []oracle.Violation {
+	w.history.BreakAll("no leader")
+	w.serveOperators()
+
+	for i := range w.operators {
+		w.startOperator(i)
+	}
+
+	for _, c := range w.clusters {
+		for i := range c.agents {
+			c.startAgent(i, false)
+		}
+	}
+
+	w.play()
+	w.sleepUntil(max(w.plan.Length, w.plan.lastFault()))
+	w.history.Calm()
+	time.Sleep(w.plan.calm())
+	w.shutDown()
+
+	if err := w.failed.Load(); err != nil {
+		return []oracle.Violation{{Rule: "world", Text: (*err).Error()}}
+	}
+
+	return w.history.Check()
+}
+
+// play begins all writes, faults and samples.
+func (w *world) play() {
+	for _, write := range w.plan.Writes {
+		w.tasks.Go(func() {
+			if w.sleepUntil(write.At) {
+				w.logf("begin: %s", write.String())
+				w.clusters[write.Runtime].write(write)
+			}
+		})
+	}
+
+	for _, fault := range w.plan.Faults {
+		w.tasks.Go(func() { w.inject(fault) })
+	}
+
+	w.tasks.Go(w.sample)
+
+	if w.plan.Attacker {
+		w.tasks.Go(w.attack)
+	}
+}
+
+// shutDown ends everything, and waits until nothing runs.
+func (w *world) shutDown() {
+	w.sampleStates()
+	w.ending.Store(true)
+	w.tasks.Wait()
+
+	for _, c := range w.clusters {
+		for i := range c.agents {
+			c.stopAgent(i, true)
+		}
+	}
+
+	for i := range w.operators {
+		w.mu.Lock()
+		o := w.operators[i]
+		w.mu.Unlock()
+
+		if o != nil {
+			o.end(true)
+		}
+	}
+
+	for _, closeIt := range w.closers {
+		closeIt()
+	}
+}
+
+const sampleEvery = 5 * time.Second
+
+// sample hands the freshness of all runtimes to the oracle from time to time.
+func (w *world) sample() {
+	for !w.over() {
+		w.sampleStates()
+		time.Sleep(sampleEvery)
+	}
+}
+
+func (w *world) sampleStates() {
+	w.mu.Lock()
+	leader := w.leader
+	w.mu.Unlock()
+
+	if leader == nil {
+		return
+	}
+
+	for _, c := range w.clusters {
+		for _, manager := range w.plan.Managers {
+			status := leader.fleet.Get(core.RuntimeID(c.plan.Name), manager)
+			w.history.State(c.plan.Name, manager, string(status.State), status.Reason)
+		}
+	}
+}
+
+// over reports whether the schedule ends: nothing begins any more.
+func (w *world) over() bool { return w.ending.Load() }
+
+// sleepUntil reports whether the schedule still runs then.
+func (w *world) sleepUntil(at time.Duration) bool {
+	w.sleepUntilTime(w.began.Add(at))
+
+	return !w.over()
+}
+
+func (w *world) sleepUntilTime(at time.Time) {
+	if wait := time.Until(at); wait > 0 {
+		time.Sleep(wait)
+	}
+}
+
+func (w *world) clusterOf(runtime string) *cluster {
+	for _, c := range w.clusters {
+		if c.plan.Name == runtime {
+			return c
+		}
+	}
+
+	return nil
+}
+
+// must keeps the first error: a world that cannot be built proves nothing.
+func (w *world) must(err error) {
+	if err != nil {
+		w.failed.CompareAndSwap(nil, &err)
+	}
+}
+
+func (w *world) logf(format string, args ...any) {
+	if w.trace != nil {
+		w.trace(fmt.Sprintf("%12s ", time.Since(w.began).Round(time.Millisecond)) + fmt.Sprintf(format, args...))
+	}
+}
+
+// newRandom returns numbers that depend on the seed and the name alone.
+func newRandom(seed uint64, name string) func() float64 {
+	sum := fnv.New64a()
+	_, _ = sum.Write([]byte(name))
+
+	var mu sync.Mutex
+
+	random := rand.New(rand.NewPCG(seed, sum.Sum64())) //nolint:gosec // A seed repeats itself.
+
+	return func() float64 {
+		mu.Lock()
+		defer mu.Unlock()
+
+		return random.Float64()
+	}
+}
+
+// sink counts log lines. It blocks while it is stalled.
+type sink struct {
+	world  *world
+	source string
+	lines  *atomic.Int64
+}
+
+func newSink(w *world, source string) *sink { return &sink{w, source, new(atomic.Int64)} }
+
+func (s *sink) count() int64 { return s.lines.Load() }
+
+// Enabled implements [slog.Handler].
+func (s *sink) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelInfo }
+
+// Handle implements [slog.Handler].
+func (s *sink) Handle(_ context.Context, record slog.Record) error {
+	s.lines.Add(1)
+	s.world.sinks.Range(func(runtime, until any) bool {
+		if name, _ := runtime.(string); strings.HasPrefix(s.source, name) {
+			end, _ := until.(time.Time)
+			s.world.sleepUntilTime(end)
+		}
+
+		return true
+	})
+
+	if s.world.trace != nil {
+		text := record.Message
+		record.Attrs(func(attr slog.Attr) bool {
+			text += " " + attr.String()
+
+			return true
+		})
+		s.world.logf("log of %s: %s", s.source, text)
+	}
+
+	return nil
+}
+
+// WithAttrs implements [slog.Handler].
+func (s *sink) WithAttrs([]slog.Attr) slog.Handler { return s }
+
+// WithGroup implements [slog.Handler].
+func (s *sink) WithGroup(string) slog.Handler { return s }
+
+// attack sends events of a runtime with the certificate of another one.
+func (w *world) attack() {
+	key, err := w.pki.client("evil")
+	w.must(err)
+
+	for _, version := range contract.Versions() {
+		forwarder, err := httpmtls.NewForwarder(key, serverName, version, httpmtls.Options{
+			Identity: core.RuntimeID(w.plan.Runtimes[0].Name),
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return w.network.dial(ctx, "evil", serverName)
+			},
+		})
+		w.must(err)
+
+		w.sleepUntil(w.plan.Length / 2)
+		_ = forwarder.Forward(context.Background(), w.plan.Managers[0], w.forged())
+		_ = forwarder.Close()
+	}
+}
+
+func (w *world) forged() core.Batch {
+	batch := core.NewBatch(core.WatchEvent{Operation: core.OperationUpdate, Time: time.Now()})
+	event := &batch.Events[0]
+	event.Watched.Namespace, event.Watched.Name = "default", "evil-object"
+	event.WatchedGVK.Version, event.WatchedGVK.Kind = "v1", "Widget"
+	event.Owner.Namespace, event.Owner.Name = ownerNamespace, w.plan.Runtimes[0].Name
+	batch.Epoch, event.Sequence, event.ID = "evil", 1, "evil-1"
+
+	return batch
+}
