@@ -308,7 +308,7 @@ func (l lease) Write(ctx context.Context, nonce string) ([]string, error) {
 	}
 
 	body := fmt.Sprintf(`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1",`+
-		`"object":{"metadata":{"annotations":{%q:%q}}}}}`, canary.NonceAnnotation, nonce)
+		`"object":{"metadata":{"annotations":{%q:%q}}}}}`, "operator.kyma-project.io/canary-nonce", nonce)
 	recorder := httptest.NewRecorder()
 	canary.Handler{}.ServeHTTP(recorder, httptest.NewRequestWithContext(ctx, http.MethodPost, canary.Path, strings.NewReader(body)))
 

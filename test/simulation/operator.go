@@ -89,10 +89,10 @@ func (o *operator) options() listener.Options {
 	return opts
 }
 
-func (o *operator) peers() listener.PeerSource {
+func (o *operator) peers() listener.Peers {
 	roots := httpmtls.Roots(o.world.pki.server)
 	if o.world.plan.Gateway {
-		return listener.FromXFCC(listener.InsecureTrustEveryone(), roots, listener.PeerOptions{})
+		return listener.FromXFCC(listener.InsecureAnyProxy(), roots, listener.PeerOptions{})
 	}
 
 	return listener.FromTLSWithRoots(roots, listener.PeerOptions{})
@@ -101,7 +101,7 @@ func (o *operator) peers() listener.PeerSource {
 // coldCache is how long the cache of a new process does not answer.
 const coldCache = 2 * time.Second
 
-// Domain implements [listener.DomainSource].
+// Domain implements [listener.Domains].
 func (o *operator) Domain(_ context.Context, runtime core.RuntimeID, event *core.WatchEvent) (string, error) {
 	if time.Since(o.started) < coldCache {
 		return "", core.ErrNotReady
