@@ -160,6 +160,7 @@ func TestCanary(t *testing.T) {
 	s.await("before there is a configuration", core.CanaryLost, fleet.Degraded, fleet.ReasonCanaryLost)
 	s.put(s.configuration())
 	s.await("with a configuration", core.CanaryAlive, fleet.Fresh, "")
+	s.awaitResyncs(4) // Two of each replica: it started, and its canary was alive for the first time.
 
 	change := func(change func(*admissionregistrationv1.WebhookClientConfig)) func() {
 		return func() {
