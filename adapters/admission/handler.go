@@ -96,15 +96,13 @@ type route func(w http.ResponseWriter, r *http.Request, started time.Time) reply
 func (h *Handler) serve(route route) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		started := h.opts.Now()
-		answer := reply{refusal: &refusal{http.StatusInternalServerError, refusedInternal, "internal error"}}
+		answer := reply{refusal: internalError()}
 
 		// The hooks are called last, so that they do not delay the answer.
 		defer h.guard(panicInHooks, func() { h.report(r.Context(), &answer, started) })
 
-		h.guard(panicInRequest, func() {
-			h.opts.Hooks.InFlight(1)
-			answer = route(w, r, started)
-		})
+		h.guard(panicInHooks, func() { h.opts.Hooks.InFlight(1) })
+		h.guard(panicInRequest, func() { answer = route(w, r, started) })
 		answer.writeTo(w)
 		if answer.refusal != nil || answer.missed || answer.warn != nil {
 			_ = http.NewResponseController(w).Flush() // The answer of a writer that cannot flush is a moment later.
@@ -137,6 +135,13 @@ func (h *Handler) review(w http.ResponseWriter, r *http.Request, started time.Ti
 		return reply{refusal: refused}
 	}
 
+	answer := reply{manager: manager, missed: true, refusal: internalError()}
+	h.guard(panicInRequest, func() { answer = h.reviewFor(manager, w, r, started) })
+	return answer
+}
+
+// reviewFor reads the review of a manager that is known, and decides it.
+func (h *Handler) reviewFor(manager core.Manager, w http.ResponseWriter, r *http.Request, started time.Time) reply {
 	// The decision refers to the body, so the body is released last.
 	body, err := h.bodies.read(w, r)
 	defer body.release()

@@ -83,6 +83,10 @@ func statusReason(code int) metav1.StatusReason {
 	}
 }
 
+func internalError() *refusal {
+	return &refusal{http.StatusInternalServerError, refusedInternal, "internal error"}
+}
+
 // badReview returns the refusal for an error of readReview.
 func badReview(err error) *refusal {
 	reason := refusedReview

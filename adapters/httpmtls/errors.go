@@ -36,7 +36,7 @@ const (
 	reasonTLS = "tls"
 	// The connection broke.
 	reasonConnection = "connection"
-	// There is no key material.
+	// There is no key material, or it names no runtime for a contract that claims one.
 	reasonMaterial = "material"
 	// The forwarder was closed.
 	reasonClosed = "closed"

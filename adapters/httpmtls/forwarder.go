@@ -87,7 +87,7 @@ func (f *Forwarder) Forward(ctx context.Context, manager core.Manager, batch cor
 	target := f.address.JoinPath(f.version.Path(manager))
 	encoded, err := f.version.Encode(&batch)
 	if err != nil {
-		return permanent(target, reasonUnsendable, err)
+		return failure(target, reasonMaterial, err) // The fault is the claim, and not an event.
 	}
 	for i, err := range encoded.Failed {
 		// An event that does not fit is sent with the next batch. The others are permanent.
