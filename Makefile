@@ -147,7 +147,7 @@ manifests: ## Copy the manifests of an agent into a folder that stands alone, to
 	@mkdir -p '$(OUT)'
 	@cp -R adapters/controlplane/config/agent '$(OUT)/agent' && rm '$(OUT)'/agent/*.go
 	@sed 's|\.\./agent/canary|agent/canary|; s|\.\./agent$$|agent|' deploy/example/kustomization.yaml >'$(OUT)/kustomization.yaml'
-	@echo 'edit $(OUT)/kustomization.yaml, its comments say what'
+	@echo 'edit $(OUT)/kustomization.yaml, as its first comment describes'
 
 .PHONY: clean
 clean: ## Remove build results except tools and the control plane, which take minutes to build

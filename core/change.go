@@ -19,7 +19,7 @@ type Change struct {
 	// Subresource is the part of the resource that was written, such as "status". It is empty for
 	// the resource itself.
 	Subresource string
-	// DryRun is whether the write will not be persisted.
+	// DryRun means that the write is not persisted.
 	DryRun bool
 	// Old is the object before the write, nil on CREATE. New is the object after, nil on DELETE.
 	Old, New *Object

@@ -84,10 +84,12 @@ func (f VerifierFunc) Verify(ctx context.Context, peer Peer, event *WatchEvent) 
 //
 // Handle returns nil once the event is enqueued. The acknowledgement that the sender then gets is
 // final: a handler must not return nil for an event that it can still lose. It must not wait for
-// the work that the event causes. An error that wraps [ErrNotReady] belongs to the whole replica,
-// such as one that does not lead; any other error belongs to the event. The sender tries again
-// after either. Handle is called concurrently; ctx ends when the sender disconnects or the listener
-// stops.
+// the work that the event causes. Handle is called concurrently. ctx ends when the sender
+// disconnects or the listener stops.
+//
+// The sender retries after any error. An error that wraps [ErrNotReady] belongs to the whole
+// replica, such as one that does not lead. If the handler has a Ready method that returns nil, such
+// an error belongs to the event alone, as any other error does.
 type Handler interface {
 	Handle(ctx context.Context, d Delivery) error
 }

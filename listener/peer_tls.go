@@ -13,12 +13,15 @@ import (
 )
 
 // FromTLSWithRoots takes the peer from the client certificate of the TLS connection, and verifies
-// its chain against the current CA bundle. Use it with [tls.RequestClientCert] in Options.TLS.
+// its chain against the current CA bundle. Options.TLS must request a client certificate. A
+// connection of a CA that is removed from the bundle is refused from its next request on.
 //
-// A connection of a CA that is removed from the bundle is refused from its next request on. Each
-// refusal is answered 401 and counted with its reason. Start verifies a chain once, in the
-// handshake, where slots bound the cost. A request needs a lookup only. A chain of more than 10
-// certificates is refused unverified.
+// With [tls.RequestClientCert], each refusal is answered 401 and counted with its reason. With
+// [tls.RequireAndVerifyClientCert], as httpmtls.ServerTLSConfig sets it, most strangers fail in the
+// handshake. Hooks.HandshakeFailed then gets the cause.
+//
+// Start verifies a chain once, in the handshake, where slots bound the cost. A request needs a
+// lookup only. A chain of more than 10 certificates is refused unverified.
 func FromTLSWithRoots(roots RootsFunc, opts PeerOptions) Peers {
 	return &connectionPeers{checker: newChecker(opts), roots: roots, invalid: opts.validate()}
 }

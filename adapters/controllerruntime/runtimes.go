@@ -73,8 +73,8 @@ type Runtimes struct {
 }
 
 // NewRuntimes adds kind to a cache, usually that of a controller manager that has not started. It
-// asks the API server for the kind, and fails if the kind is unknown there. A cache can take a kind
-// once, so the result must be shared.
+// asks the API server for the kind, and fails if the kind is unknown there. The operator needs the
+// rights to list and watch the kind. A cache can take a kind once, so the result must be shared.
 func NewRuntimes(
 	ctx context.Context, objects cache.Cache, kind schema.GroupVersionKind, identify IdentifyFunc, opts RuntimesOptions,
 ) (*Runtimes, error) {

@@ -30,7 +30,7 @@ func benchmarkProcess(b *testing.B, path string, size, status int) {
 
 	p := newPKI(b)
 	kcp := newControlPlane(b, p, status)
-	kcp.received = nil // Nobody reads it.
+	kcp.received = nil // It is not read.
 
 	agent := startProcess(b.Context(), b, path,
 		env(p, kcp, "SETTLE=100ms", "SHUTDOWN_TIMEOUT=1s", "GOMEMLIMIT="+os.Getenv("GOMEMLIMIT"))...)

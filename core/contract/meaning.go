@@ -45,7 +45,7 @@ const (
 	// when it does not trust the client certificate. That is no proof against the event.
 	ReasonGatewayRefused = "gateway_refused"
 	// ReasonUnknownContract means that the path of contract v3 is not known. The receiver, or a
-	// gateway before it, answers 403 or 404, and not in the words of a listener.
+	// gateway before it, answers 403 or 404 without the reason of a listener.
 	ReasonUnknownContract = "unknown_contract"
 	// reasonRedirect is every answer of 3xx: redirects are not followed.
 	reasonRedirect = "redirect"

@@ -92,7 +92,8 @@ func (p *pace) take(now time.Time) (suppressed int, ok bool) {
 		p.began, p.lines = now, 0
 	}
 
-	if p.lines++; p.lines > linesPerWindow {
+	p.lines++
+	if p.lines > linesPerWindow {
 		p.suppressed++
 
 		return 0, false

@@ -163,7 +163,7 @@ const otherReasons = "other"
 
 func boundText(text string) string { return strings.Clone(text[:min(len(text), maxText)]) }
 
-// shrink keeps only the fields by which the replica is recognized: a fleet remembers many.
+// shrink keeps only the fields by which the replica is known again: a fleet remembers many.
 func (p *replica) shrink() {
 	if p.beat == nil {
 		return

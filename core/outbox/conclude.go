@@ -134,8 +134,8 @@ func (o *Outbox) refuse(l *lane, e *entry, refusal error, started, now time.Time
 	l.enqueue(e)
 }
 
-// isOver reports whether an event is to be given up. A resync of the runtime is not, because nothing
-// would stand in. One for an owner is only when the control plane refuses the owner for ever.
+// isOver reports whether an event is to be given up. A resync of the runtime never is, because
+// nothing would stand in. One for an owner is, after a permanent error.
 func (e *entry) isOver(refusal error, limit time.Duration, now time.Time) bool {
 	if core.IsPermanent(refusal) {
 		return !e.Resync || e.Owner != (types.NamespacedName{})
@@ -144,8 +144,8 @@ func (e *entry) isOver(refusal error, limit time.Duration, now time.Time) bool {
 	return !e.Resync && e.refusals > 0 && now.Sub(e.refused) >= limit
 }
 
-// giveUp drops a refused event. A resync without owner stands in: the owner may be the reason. For
-// a resync nothing stands in.
+// giveUp drops a refused event. A resync stands in for it: without owner, as the owner may be the
+// reason, or for each owner where resyncs are for owners. Nothing stands in for a resync.
 func (o *Outbox) giveUp(l *lane, e *entry, refusal error, now time.Time) {
 	o.noteDropped(l, e, refusal, now)
 	l.counts.giveUp(1, core.Reason(refusal))

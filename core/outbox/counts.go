@@ -38,8 +38,8 @@ type Counts struct {
 	Pending int64
 }
 
-// Others is the key in [Outbox.Counts] of the managers that have no lane: those beyond
-// [Options].MaxManagers, and those with an evicted lane.
+// Others is the key in [Outbox.Counts] of two groups of managers: those beyond
+// [Options].MaxManagers, and those that gave way to a new manager.
 const Others core.Manager = ""
 
 // Counts returns the fates of the events of each manager, as of one moment. Its cost does not

@@ -43,25 +43,25 @@ type Options struct {
 	// Settle is the time that an event waits before it is sent, as a change source may see a write
 	// before its commit. Default: 100 ms. Negative: none.
 	Settle time.Duration
-	// Resend has rising delays, counted from the acceptance of an event. After each, a delivered
-	// event is sent once more: another webhook may delay the commit of a write. An event with the same key that
-	// is newer ends the resends. A delay that has passed when the event is sent is skipped.
-	// Default: [DefaultResend]. Empty and not nil: never.
+	// Resend has the delays after which a delivered event is sent once more, because another
+	// webhook may delay the commit of a write. They rise, and count from the acceptance of the
+	// event. A newer event with the same key replaces the resends. A delay that has passed when the
+	// event is sent is skipped. Default: [DefaultResend]. Empty and not nil: never.
 	//
-	// A key that waits for its resend counts for MaxKeys, and gives way to a new one: a resync
-	// stands in. Resends that wait when Start ends are not sent: with heartbeats, the manager asks
-	// for a resync when this process stops.
+	// A key that waits for its resend counts for MaxKeys, and gives way to a new key: a resync
+	// stands in. Resends that wait when Start ends are not sent. With heartbeats, the last one is
+	// then left out, and the control plane makes up for them by a resync.
 	Resend []time.Duration
-	// ResendResync is the same for resyncs, once. It must be longer than the timeout of the
-	// webhook, and not shorter than the last of Resend: a resync stands in for events. Default:
-	// 35 s. Negative: never.
+	// ResendResync is the delay after which a delivered resync is sent once more. It must be longer
+	// than the timeout of any webhook. It must not be shorter than the last of Resend, because a
+	// resync stands in for events. Default: 35 s. Negative: never.
 	ResendResync time.Duration
 	// ResyncInterval is the shortest time between a delivered resync of a manager and the next one.
-	// Foreign input, such as a review that cannot be parsed, asks for resyncs. Default: 5 s.
-	// Negative: none.
+	// A resync that is requested earlier waits. Foreign input, such as a review that cannot be
+	// parsed, can request resyncs without end. Default: 5 s. Negative: none.
 	ResyncInterval time.Duration
-	// GiveUpAfter bounds the time for which an event is sent that the manager refuses for itself.
-	// Then it is dropped, and a resync stands in. A resync is sent until it is
+	// GiveUpAfter is the time for which the outbox retries an event that the manager refuses for
+	// itself. Then it drops the event, and a resync stands in. A resync is retried until it is
 	// delivered. One for an owner ends with a permanent error, too. Default: 5 min.
 	GiveUpAfter time.Duration
 	// MaxKeys bounds the distinct events over all managers. The manager with the most keys gives
@@ -91,8 +91,8 @@ type Options struct {
 	// unknown.
 	ResyncFirst bool
 	// ResyncOwners means that a resync is for an owner, as contract v1 identifies a runtime by its
-	// owner. There is one for each owner that an event has named, up to maxOwners. Default: one
-	// for the manager.
+	// owner. There is one for each owner that an event has named, for at most 100 owners of a
+	// manager. Default: one for the manager.
 	ResyncOwners bool
 
 	// Epoch identifies this life of this process. With an epoch, events are numbered and heartbeats

@@ -28,7 +28,7 @@ var budgets = []budget{
 	{
 		module:   "core",
 		packages: ". ./contract ./fleet ./outbox ./rawjson",
-		reason:   "the hexagon knows no transport and no cluster: whoever imports it gets the words and nothing else",
+		reason:   "the hexagon knows no transport and no cluster: an importer gets types and ports, and nothing else",
 		allowed:  []string{root + "core/...", "k8s.io/apimachinery/pkg/types", "k8s.io/apimachinery/pkg/runtime/schema"},
 		modules:  1,
 	},
@@ -43,7 +43,7 @@ var budgets = []budget{
 	{
 		module:   "core",
 		packages: "./coremock",
-		reason:   "mocks need gomock, and nobody else does",
+		reason:   "only mocks need gomock",
 		allowed: []string{
 			root + "core/...", "k8s.io/apimachinery/pkg/types", "k8s.io/apimachinery/pkg/runtime/schema", "go.uber.org/mock/...",
 		},
@@ -120,7 +120,7 @@ var bans = []struct {
 		module:   "adapters/controlplane",
 		packages: "./api/... ./config/...",
 		banned:   []string{"k8s.io/client-go/...", "sigs.k8s.io/controller-runtime/...", "istio.io/...", "sigs.k8s.io/gateway-api/...", root + "..."},
-		reason:   "whoever only reads or writes Watchers needs their type and nothing that runs",
+		reason:   "a program that only reads or writes Watchers needs their type, and nothing that runs",
 	},
 	{
 		module:   "adapters/controlplane",

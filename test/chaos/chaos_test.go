@@ -28,8 +28,8 @@ var (
 	// The default is that of a busy machine, where a write may be committed seconds after its
 	// admission, and less than the silence after which an agent is taken for gone; make chaos takes
 	// the default of the agent.
-	resend = flag.Duration("resend", 3*time.Second, "when the agents send each event once more, 0 for never")
-	parallel  = flag.Bool("parallel-seeds", true, "let the seeds run at the same time")
+	resend   = flag.Duration("resend", 3*time.Second, "when the agents send each event once more, 0 for never")
+	parallel = flag.Bool("parallel-seeds", true, "let the seeds run at the same time")
 )
 
 // recovery is how long after the last fault everything has to be seen.

@@ -24,7 +24,7 @@ type Options struct {
 	// Certificate and Key are what runtimes see, ClientCA is the bundle that their certificates
 	// must chain to.
 	Certificate, Key, ClientCA string
-	// Lax lets everybody through, whatever certificate he has or has not: a gateway that is set up
+	// Lax admits every client, with any certificate or none: a gateway that is set up
 	// wrongly. Default: it demands one that chains to ClientCA.
 	Lax bool
 

@@ -271,7 +271,7 @@ func (s *subject) checkAccounts(t *testing.T, deadline time.Time) {
 	}
 
 	if s.plane == nil && get("pending") < objects {
-		t.Errorf("%s: %v events are pending, want the %d that nobody can take", s.name, get("pending"), objects)
+		t.Errorf("%s: %v events are pending, want the %d that no operator can take", s.name, get("pending"), objects)
 	}
 }
 

@@ -23,9 +23,9 @@ type Writer interface {
 	Write(ctx context.Context, nonce string) (warnings []string, err error)
 }
 
-// The defaults of [Options].
+// Defaults of [Options].
 const (
-	// DefaultInterval is short enough to report a removed webhook before an operator notices.
+	// DefaultInterval is the default of [Options].Interval.
 	DefaultInterval = 30 * time.Second
 	defaultTimeout  = 5 * time.Second
 )

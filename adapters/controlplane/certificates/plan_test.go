@@ -310,14 +310,14 @@ func (w *world) orphaned() bool {
 		slices.ContainsFunc(w.members, func(m *member) bool { return orphan(m.loaded.signer) })
 }
 
-// done reports whether the youngest CA signs everything, and everybody has loaded that.
+// done reports whether the youngest CA signs everything, and every listener and runtime has loaded it.
 func (w *world) done() bool {
 	return len(w.authorities) == 1 && !slices.ContainsFunc(w.members, func(m *member) bool {
 		return m.loaded.signer != w.view().newest().fingerprint
 	})
 }
 
-// settle lets everybody do their work until nothing is left to do.
+// settle lets all parts act until nothing changes.
 func (w *world) settle(t *rapid.T) {
 	for round := range 300 {
 		s := w.step()

@@ -17,8 +17,8 @@ type Options struct {
 	// Reloaded is called when new key material is in use, with the end of its validity. It must
 	// return at once. Default: no call.
 	Reloaded func(notAfter time.Time)
-	// Refused is called once per distinct failure, with a Problem constant of httpmtls. A Secret
-	// that does not exist yet is no failure. It must return at once. Default: no call.
+	// Refused is called once per distinct failure, with the Problem of an httpmtls.MaterialError.
+	// A Secret that does not exist yet is no failure. It must return at once. Default: no call.
 	Refused func(problem string)
 	// Logger gets a line for each reload and each distinct failure. Default: discarded.
 	Logger *slog.Logger

@@ -22,8 +22,8 @@ import (
 const (
 	// readTimeout bounds one reading of the Secret.
 	readTimeout = 10 * time.Second
-	// impatience bounds the poll without any key material.
-	impatience = time.Second
+	// firstPoll bounds the poll without any key material.
+	firstPoll = time.Second
 )
 
 // Secret is a [httpmtls.Source] that reads ca.crt, tls.crt and tls.key of a Secret again and again
@@ -97,7 +97,7 @@ func (s *Secret) Start(ctx context.Context) error {
 
 func (s *Secret) pause() time.Duration {
 	if s.current.Load().material == nil {
-		return min(s.opts.Poll, impatience)
+		return min(s.opts.Poll, firstPoll)
 	}
 
 	return s.opts.Poll

@@ -24,7 +24,9 @@ func TestStalls(t *testing.T) {
 		{"a busy machine", []time.Duration{missedTick, busy, busy, missedTick, busy}, 0, nil},
 		{
 			"one",
-			[]time.Duration{missedTick, 2 * time.Second, missedTick}, 1, []time.Duration{missedTick + 2*time.Second},
+			[]time.Duration{missedTick, 2 * time.Second, missedTick},
+			1,
+			[]time.Duration{missedTick + 2*time.Second},
 		},
 		{"as short as it can matter", []time.Duration{longestStall}, 1, []time.Duration{longestStall}},
 		{
@@ -37,7 +39,9 @@ func TestStalls(t *testing.T) {
 		},
 		{
 			"one that is long over",
-			[]time.Duration{2 * time.Second, missedPace, busy, busy}, 2, []time.Duration{2 * time.Second, 32 * time.Second},
+			[]time.Duration{2 * time.Second, missedPace, busy, busy},
+			2,
+			[]time.Duration{2 * time.Second, 32 * time.Second},
 		},
 	}
 

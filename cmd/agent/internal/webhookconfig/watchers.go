@@ -100,9 +100,10 @@ func (w *watcher) watches() (all []admission.Watch, err error) {
 
 func (w *watcher) watch() admission.Watch {
 	r := w.Spec.ResourceToWatch
+	namespace := cmp.Or(w.Metadata.Namespace, metav1.NamespaceDefault)
 
 	return admission.Watch{
-		Name:     types.NamespacedName{Namespace: cmp.Or(w.Metadata.Namespace, metav1.NamespaceDefault), Name: w.Metadata.Name},
+		Name:     types.NamespacedName{Namespace: namespace, Name: w.Metadata.Name},
 		Manager:  core.Manager(cmp.Or(w.Spec.Manager, w.Metadata.Labels[managedByLabel])),
 		Resource: schema.GroupVersionResource{Group: r.Group, Version: r.Version, Resource: r.Resource},
 		Labels:   w.Spec.LabelsToWatch,

@@ -90,14 +90,18 @@ func newSettings(help io.Writer) *settings {
 
 	f.StringVar(&s.file, "f", "", "`file` with Watcher resources in YAML; - is the standard input")
 	f.StringVar(&s.manager, "manager", "", "`name` of the manager that gets the events, with --resource")
-	f.StringVar(&s.resource, "resource", "", "`group/version/resource` to watch, such as apps/v1/deployments or v1/configmaps")
+	f.StringVar(&s.resource, "resource", "",
+		"`group/version/resource` to watch, such as apps/v1/deployments or v1/configmaps")
 	f.StringVar(&s.field, "field", "spec", "`part` of the object that matters: spec or status")
 	f.StringVar(&s.labels, "labels", "", "`key=value,...` that an object must have to be watched")
 	f.StringVar(&s.name, "name", "runtime-watcher", "`name` of the configuration")
-	f.StringVar(&s.service, "service", "runtime-watcher/runtime-watcher", "`namespace/name[:port]` of the agent's Service")
+	f.StringVar(&s.service, "service", "runtime-watcher/runtime-watcher",
+		"`namespace/name[:port]` of the agent's Service")
 	f.StringVar(&s.url, "url", "", "`URL` of the agent, instead of --service")
-	f.StringVar(&s.caFile, "ca-cert", "", "`file` with the CA certificates of the agent's serving certificate, PEM (required)")
-	f.DurationVar(&s.opts.Timeout, "timeout", 2*time.Second, "`duration` that a write waits for the agent at most, 1s to 30s")
+	f.StringVar(&s.caFile, "ca-cert", "",
+		"`file` with the CA certificates of the agent's serving certificate, PEM (required)")
+	f.DurationVar(&s.opts.Timeout, "timeout", 2*time.Second,
+		"`duration` that a write waits for the agent at most, 1s to 30s")
 	f.StringVar(&s.canary, "canary", "", "`namespace/name` of the canary's Lease (CANARY_LEASE of the agent)")
 	f.BoolVar(&s.opts.MatchConditions, "match-conditions", false,
 		"let the API server (Kubernetes 1.30 or later) skip the writes that change nothing")
@@ -235,7 +239,8 @@ func splitResource(text string) (group, version, resource string, err error) {
 	}
 
 	if len(parts) != 3 { //nolint:mnd // Group, version and resource.
-		return "", "", "", fmt.Errorf("--resource: %.80q: want group/version/resource, or version/resource of the core group", text)
+		return "", "", "", fmt.Errorf(
+			"--resource: %.80q: want group/version/resource, or version/resource of the core group", text)
 	}
 
 	return parts[0], parts[1], parts[2], nil
