@@ -155,6 +155,8 @@ func (s *lateScene) object(w *lateWrite, state string) *corev1.ConfigMap {
 }
 
 func (s *lateScene) write(t *testing.T, w *lateWrite) {
+	t.Helper()
+
 	ctx, object := t.Context(), s.object(w, after)
 	w.began = time.Now()
 
