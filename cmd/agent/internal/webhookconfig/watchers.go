@@ -100,9 +100,10 @@ func (w *watcher) watches() (all []admission.Watch, err error) {
 
 func (w *watcher) watch() admission.Watch {
 	r := w.Spec.ResourceToWatch
+	namespace := cmp.Or(w.Metadata.Namespace, metav1.NamespaceDefault)
 
 	return admission.Watch{
-		Name:     types.NamespacedName{Namespace: cmp.Or(w.Metadata.Namespace, metav1.NamespaceDefault), Name: w.Metadata.Name},
+		Name:     types.NamespacedName{Namespace: namespace, Name: w.Metadata.Name},
 		Manager:  core.Manager(cmp.Or(w.Spec.Manager, w.Metadata.Labels[managedByLabel])),
 		Resource: schema.GroupVersionResource{Group: r.Group, Version: r.Version, Resource: r.Resource},
 		Labels:   w.Spec.LabelsToWatch,
@@ -110,26 +111,24 @@ func (w *watcher) watch() admission.Watch {
 	}
 }
 
-// oneWatch is the watch of --manager and --resource.
+// oneWatch is the watch of --manager and --resource. Its error names all mistakes.
 func (s *settings) oneWatch() ([]admission.Watch, error) {
 	if s.manager == "" || s.resource == "" {
 		return nil, errors.New("-f, or --manager and --resource: want Watchers or one watch")
 	}
 
-	group, version, resource, err := splitResource(s.resource)
-	if err != nil {
-		return nil, err
-	}
+	resource, resourceErr := parseResource(s.resource)
+	labels, labelsErr := parseLabels(s.labels)
+	_, managerErr := core.ParseManager(s.manager)
 
-	labels, err := parseLabels(s.labels)
-	if err != nil {
+	if err := errors.Join(managerErr, resourceErr, labelsErr, checkField(s.field)); err != nil {
 		return nil, err
 	}
 
 	return []admission.Watch{{
 		Name:     types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: s.manager},
 		Manager:  core.Manager(s.manager),
-		Resource: schema.GroupVersionResource{Group: group, Version: version, Resource: resource},
+		Resource: resource,
 		Labels:   labels,
 		Field:    core.Field(s.field),
 	}}, nil

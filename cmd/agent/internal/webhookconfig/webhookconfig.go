@@ -8,15 +8,18 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
 // ErrUsage means that the arguments are wrong. The error that wraps it names all mistakes.
@@ -89,14 +92,18 @@ func newSettings(help io.Writer) *settings {
 
 	f.StringVar(&s.file, "f", "", "`file` with Watcher resources in YAML; - is the standard input")
 	f.StringVar(&s.manager, "manager", "", "`name` of the manager that gets the events, with --resource")
-	f.StringVar(&s.resource, "resource", "", "`group/version/resource` to watch, such as apps/v1/deployments or v1/configmaps")
+	f.StringVar(&s.resource, "resource", "",
+		"`group/version/resource` to watch, such as apps/v1/deployments or v1/configmaps")
 	f.StringVar(&s.field, "field", "spec", "`part` of the object that matters: spec or status")
 	f.StringVar(&s.labels, "labels", "", "`key=value,...` that an object must have to be watched")
 	f.StringVar(&s.name, "name", "runtime-watcher", "`name` of the configuration")
-	f.StringVar(&s.service, "service", "runtime-watcher/runtime-watcher", "`namespace/name[:port]` of the agent's Service")
+	f.StringVar(&s.service, "service", "runtime-watcher/runtime-watcher",
+		"`namespace/name[:port]` of the agent's Service")
 	f.StringVar(&s.url, "url", "", "`URL` of the agent, instead of --service")
-	f.StringVar(&s.caFile, "ca-cert", "", "`file` with the CA certificates of the agent's serving certificate, PEM (required)")
-	f.DurationVar(&s.opts.Timeout, "timeout", 2*time.Second, "`duration` that a write waits for the agent at most, 1s to 30s")
+	f.StringVar(&s.caFile, "ca-cert", "",
+		"`file` with the CA certificates of the agent's serving certificate, PEM (required)")
+	f.DurationVar(&s.opts.Timeout, "timeout", 2*time.Second,
+		"`duration` that a write waits for the agent at most, 1s to 30s")
 	f.StringVar(&s.canary, "canary", "", "`namespace/name` of the canary's Lease (CANARY_LEASE of the agent)")
 	f.BoolVar(&s.opts.MatchConditions, "match-conditions", false,
 		"let the API server (Kubernetes 1.30 or later) skip the writes that change nothing")
@@ -160,10 +167,8 @@ func openWatchers(path string) ([]admission.Watch, error) {
 func (s *settings) endpoint() (admission.Endpoint, error) {
 	var mistakes []error
 
-	bundle, err := os.ReadFile(s.caFile)
-	if err != nil {
-		mistakes = append(mistakes, fmt.Errorf("--ca-cert: want a file with CA certificates: %w", err))
-	}
+	bundle, err := s.readBundle()
+	mistakes = append(mistakes, err)
 
 	e := admission.Endpoint{URL: s.url, CABundle: bundle}
 	if s.url == "" {
@@ -173,6 +178,19 @@ func (s *settings) endpoint() (admission.Endpoint, error) {
 	}
 
 	return e, errors.Join(mistakes...)
+}
+
+func (s *settings) readBundle() ([]byte, error) {
+	if s.caFile == "" {
+		return nil, errors.New("--ca-cert: missing, want a file with CA certificates")
+	}
+
+	bundle, err := os.ReadFile(s.caFile)
+	if err != nil {
+		return nil, fmt.Errorf("--ca-cert: want a file with CA certificates: %w", err)
+	}
+
+	return bundle, nil
 }
 
 func (s *settings) isSet(name string) (set bool) {
@@ -225,16 +243,29 @@ func parseLabels(text string) (map[string]string, error) {
 	return labels, nil
 }
 
-// splitResource reads version/resource of the core group, or group/version/resource.
-func splitResource(text string) (group, version, resource string, err error) {
+// versionPattern matches the versions of Kubernetes. No API group has such a name.
+var versionPattern = regexp.MustCompile(`^v\d+((alpha|beta)\d+)?$`)
+
+// parseResource reads version/resource of the core group, or group/version/resource.
+func parseResource(text string) (schema.GroupVersionResource, error) {
 	parts := strings.Split(text, "/")
 	if len(parts) == 2 { //nolint:mnd // Version and resource.
 		parts = slices.Insert(parts, 0, "")
 	}
 
-	if len(parts) != 3 { //nolint:mnd // Group, version and resource.
-		return "", "", "", fmt.Errorf("--resource: %.80q: want group/version/resource, or version/resource of the core group", text)
+	if len(parts) != 3 || versionPattern.MatchString(parts[0]) { //nolint:mnd // Group, version and resource.
+		return schema.GroupVersionResource{}, fmt.Errorf("--resource: %.80q: want group/version/resource, or "+
+			"version/resource of the core group, without a subresource (--field status watches the status)", text)
 	}
 
-	return parts[0], parts[1], parts[2], nil
+	return schema.GroupVersionResource{Group: parts[0], Version: parts[1], Resource: parts[2]}, nil
+}
+
+func checkField(text string) error {
+	switch core.Field(text) {
+	case core.FieldSpec, core.FieldStatus:
+		return nil
+	default:
+		return fmt.Errorf("--field: %.20q: want spec or status", text)
+	}
 }
