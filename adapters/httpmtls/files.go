@@ -30,7 +30,7 @@ type FilesHooks struct {
 	// validity. Without a certificate that is the zero time.
 	Reloaded func(notAfter time.Time)
 	// Refused is called once per distinct failure with its problem (see [MaterialError]). The last
-	// good generation stays in use.
+	// good generation stays in use. The problem "expired" may also be that of the generation in use.
 	Refused func(problem string)
 }
 
@@ -131,7 +131,8 @@ type Status struct {
 	Material *Material
 	// Loaded is the time at which it was read.
 	Loaded time.Time
-	// Err is the reason for which the present files are not in use, nil when they are.
+	// Err is the reason for which the present files are not in use, or that they have expired in
+	// use. It is nil when the files are in use and valid.
 	Err error
 }
 
@@ -159,7 +160,8 @@ func (f *Files) Start(ctx context.Context) error {
 	}
 }
 
-// Reload reads the files now. It returns the error for which it kept the last good generation.
+// Reload reads the files now. It returns the error for which it kept the last good generation, or
+// that the generation in use has expired.
 func (f *Files) Reload() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -171,8 +173,7 @@ func (f *Files) Reload() error {
 		return f.refuse(files, err)
 	}
 	if files.equal(old.files) {
-		f.keep(old)
-		return nil
+		return f.keep(old)
 	}
 
 	next, err := newGeneration(f.paths, files)
@@ -184,10 +185,14 @@ func (f *Files) Reload() error {
 	return nil
 }
 
-// keep confirms the generation in use, which equals the files again after a failure.
-func (f *Files) keep(old *generation) {
+// keep confirms the generation in use, which equals the files, unless it has expired.
+func (f *Files) keep(old *generation) error {
+	if err := old.material.expiry(f.paths, time.Now()); err != nil {
+		return f.refuse(old.files, err)
+	}
+
 	if old.err == nil {
-		return
+		return nil
 	}
 
 	// A later failure is reported again.
@@ -195,6 +200,8 @@ func (f *Files) keep(old *generation) {
 	f.current.Store(&generation{material: old.material, files: old.files, loaded: old.loaded})
 	f.opts.Logger.Info("key material on disk equals the material in use again",
 		slog.String("fingerprint", old.material.Fingerprint))
+
+	return nil
 }
 
 // accept puts a new generation in use, and reports it.
@@ -218,12 +225,23 @@ func (f *Files) refuse(files snapshot, err error) error {
 	}
 
 	f.refused = refusal{files: files, message: err.Error()}
-	f.opts.Logger.Warn("key material on disk is broken, the last good one stays in use",
-		slog.Any("error", err),
-		slog.String("fingerprint", old.material.Fingerprint),
-		slog.Time("not_after", old.material.NotAfter))
+	f.logRefused(&old, files.equal(old.files))
 	f.opts.Hooks.Refused(problemOf(err))
 	return err
+}
+
+// logRefused logs the failure of a generation: of the files in use, or of new ones.
+func (f *Files) logRefused(g *generation, inUse bool) {
+	attrs := []any{
+		slog.Any("error", g.err), slog.String("fingerprint", g.material.Fingerprint),
+		slog.Time("not_after", g.material.NotAfter),
+	}
+
+	if inUse {
+		f.opts.Logger.Error("key material in use has expired: replace the files", attrs...)
+	} else {
+		f.opts.Logger.Warn("key material on disk is broken, the last good one stays in use", attrs...)
+	}
 }
 
 // problemOf returns the label of an error.

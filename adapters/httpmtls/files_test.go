@@ -330,24 +330,55 @@ func TestFilesBecomeValid(t *testing.T) {
 	})
 }
 
-// The certificate in use expires while its files stay the same. There is no better one.
-func TestFilesKeepMaterialThatExpiresInUse(t *testing.T) {
+// The certificate or the CA in use expires while its files stay as they are. There is nothing better
+// to use, so it stays in use. The expiry is reported once, until new material is in use.
+func TestFilesReportMaterialThatExpiresInUse(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := newFixture(t, httpmtls.FilesOptions{})
-		leaf := must(f.ca.Client(runtime1, testpki.Options{NotAfter: time.Now().Add(time.Hour)}))
-		f.write(t, must(testpki.Files(leaf, f.ca)))
 
-		if err := f.Reload(); err != nil {
-			t.Fatal(err)
-		}
+	soon := func() testpki.Options { return testpki.Options{NotAfter: time.Now().Add(time.Hour)} }
 
-		time.Sleep(2 * time.Hour)
+	for name, issue := range map[string]func(*fixture) map[string][]byte{
+		"certificate": func(f *fixture) map[string][]byte {
+			return must(testpki.Files(must(f.ca.Client(runtime1, soon())), f.ca))
+		},
+		"CA": func(f *fixture) map[string][]byte {
+			return must(testpki.Files(must(f.ca.Client(runtime1, testpki.Options{})), must(testpki.NewCA("old", soon()))))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				f := newFixture(t, httpmtls.FilesOptions{})
+				f.write(t, issue(f))
 
-		if err := f.Reload(); err != nil || len(f.refused) != 0 {
-			t.Errorf("Reload = %v with %d refusals, want neither", err, len(f.refused))
-		}
-	})
+				if err := f.Reload(); err != nil {
+					t.Fatal(err)
+				}
+
+				inUse := must(f.Material())
+
+				for range 3 {
+					time.Sleep(40 * time.Minute)
+
+					_ = f.Reload()
+				}
+
+				if err := f.Status().Err; err == nil || !strings.Contains(err.Error(), "is expired") || must(f.Material()) != inUse {
+					t.Errorf("status %v, want that the material is expired, and stays in use", err)
+				}
+
+				if n := strings.Count(f.log.String(), "key material in use has expired"); n != 1 || len(f.refused) != 1 {
+					t.Errorf("%d log lines and %d calls of the hook, want 1: %s", n, len(f.refused), f.log)
+				}
+
+				f.rotate(t)
+
+				if err := f.Reload(); err != nil || f.Status().Err != nil {
+					t.Errorf("after a rotation: %v, %v", err, f.Status().Err)
+				}
+			})
+		})
+	}
 }
 
 // By default, new material is in use 10 s after its files changed.

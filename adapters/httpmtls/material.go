@@ -261,6 +261,19 @@ func checkValidity(file string, certificate *x509.Certificate, now time.Time) er
 	}
 }
 
+// expiry returns an error when the certificate, or the last CA of the bundle, has expired at now.
+func (m *Material) expiry(paths Paths, now time.Time) error {
+	switch {
+	case m.Certificate != nil && now.After(m.NotAfter):
+		return checkValidity(paths.Certificate, m.Certificate.Leaf, now)
+	case m.Roots != nil && now.After(m.RootsNotAfter):
+		return &MaterialError{File: paths.CA, Problem: problemExpired, Err: fmt.Errorf(
+			"the last of its CAs expired at %s", stamp(m.RootsNotAfter))}
+	default:
+		return nil
+	}
+}
+
 // stamp formats a time for an error.
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 

@@ -20,19 +20,22 @@ import (
 // managersPoll is the time between two readings of the file.
 const managersPoll = 10 * time.Second
 
-// managerList has the known managers: those of the options, and those of a file that may change.
+// managerList has the known managers: those of the options, and those of a file that may change. A
+// manager stays known when the file does not list it any more: the outbox keeps its events and its
+// heartbeats, which would make it fresh while the webhook answered 404 for it.
 type managerList struct {
 	fixed []core.Manager
 	path  string // empty: no file
 	log   *slog.Logger
 
-	inFile atomic.Pointer[[]core.Manager] // without those that are fixed
+	added  atomic.Pointer[[]core.Manager] // all that the file has listed, without those that are fixed
+	listed []core.Manager                 // of the last good reading
 	fault  string                         // of the last reading, so that it is logged once
 }
 
 func (b *builder) addManagers() error {
 	b.managers = &managerList{fixed: b.opts.Managers, path: b.opts.ManagersFile, log: b.log}
-	b.managers.inFile.Store(&[]core.Manager{})
+	b.managers.added.Store(&[]core.Manager{})
 
 	if b.managers.path == "" {
 		return nil
@@ -43,7 +46,8 @@ func (b *builder) addManagers() error {
 		return fmt.Errorf("agent: managers: %w", err)
 	}
 
-	b.managers.inFile.Store(&managers)
+	b.managers.added.Store(&managers)
+	b.managers.listed = managers
 
 	return nil
 }
@@ -55,7 +59,7 @@ func (m *managerList) read() ([]core.Manager, error) {
 		return nil, err
 	}
 
-	managers = slices.DeleteFunc(managers, func(manager core.Manager) bool { return slices.Contains(m.fixed, manager) })
+	managers = without(managers, m.fixed)
 	if n := len(m.fixed) + len(managers); n > MaxManagers {
 		return nil, fmt.Errorf("%s: %d managers in all, want at most %d", m.path, n, MaxManagers)
 	}
@@ -64,7 +68,7 @@ func (m *managerList) read() ([]core.Manager, error) {
 }
 
 // all returns each manager once.
-func (m *managerList) all() []core.Manager { return slices.Concat(m.fixed, *m.inFile.Load()) }
+func (m *managerList) all() []core.Manager { return slices.Concat(m.fixed, *m.added.Load()) }
 
 // serves reports whether the webhook takes reviews for a manager. Without a list, it takes all.
 func (m *managerList) serves(manager core.Manager) bool {
@@ -72,7 +76,7 @@ func (m *managerList) serves(manager core.Manager) bool {
 		return true
 	}
 
-	return slices.Contains(m.fixed, manager) || slices.Contains(*m.inFile.Load(), manager)
+	return slices.Contains(m.fixed, manager) || slices.Contains(*m.added.Load(), manager)
 }
 
 // component reads the file until its context ends.
@@ -110,21 +114,49 @@ func (m *managerList) reload(acceptor core.Acceptor, version contract.Version) {
 		return
 	}
 
-	m.fault = ""
-	known := m.all()
+	if m.fault != "" {
+		m.fault = ""
+		m.log.Info("file with managers is sound again", slog.String("path", m.path))
+	}
 
-	if slices.Equal(managers, *m.inFile.Swap(&managers)) {
+	m.noteRemoved(managers)
+	m.add(without(managers, m.all()), acceptor, version)
+	m.listed = managers
+}
+
+// noteRemoved logs the managers of the last reading that are not in managers.
+func (m *managerList) noteRemoved(managers []core.Manager) {
+	if removed := without(m.listed, managers); len(removed) > 0 {
+		m.log.Warn("file no longer lists managers: they stay known until the agent restarts",
+			slog.Any("managers", removed))
+	}
+}
+
+// add makes managers known. Each gets a resync.
+func (m *managerList) add(managers []core.Manager, acceptor core.Acceptor, version contract.Version) {
+	if len(managers) == 0 {
 		return
 	}
 
+	added := slices.Concat(*m.added.Load(), managers)
+	m.added.Store(&added)
 	m.log.Info("managers changed", slog.Any("managers", m.all()))
 
-	for _, manager := range managers {
-		// A resync of contract v1 needs an owner, and no event has named one yet.
-		if !slices.Contains(known, manager) && !version.NeedsOwner() {
-			acceptor.Accept(manager, core.WatchEvent{Resync: true, Time: time.Now()})
-		}
+	// A resync of contract v1 needs an owner, and no event has named one yet.
+	if version.NeedsOwner() {
+		return
 	}
+
+	for _, manager := range managers {
+		acceptor.Accept(manager, core.WatchEvent{Resync: true, Time: time.Now()})
+	}
+}
+
+// without returns the managers that are not in others.
+func without(managers, others []core.Manager) []core.Manager {
+	return slices.DeleteFunc(slices.Clone(managers), func(manager core.Manager) bool {
+		return slices.Contains(others, manager)
+	})
 }
 
 // maxManagersFile bounds the size of the file in bytes.

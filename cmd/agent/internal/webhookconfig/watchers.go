@@ -111,26 +111,24 @@ func (w *watcher) watch() admission.Watch {
 	}
 }
 
-// oneWatch is the watch of --manager and --resource.
+// oneWatch is the watch of --manager and --resource. Its error names all mistakes.
 func (s *settings) oneWatch() ([]admission.Watch, error) {
 	if s.manager == "" || s.resource == "" {
 		return nil, errors.New("-f, or --manager and --resource: want Watchers or one watch")
 	}
 
-	group, version, resource, err := splitResource(s.resource)
-	if err != nil {
-		return nil, err
-	}
+	resource, resourceErr := parseResource(s.resource)
+	labels, labelsErr := parseLabels(s.labels)
+	_, managerErr := core.ParseManager(s.manager)
 
-	labels, err := parseLabels(s.labels)
-	if err != nil {
+	if err := errors.Join(managerErr, resourceErr, labelsErr, checkField(s.field)); err != nil {
 		return nil, err
 	}
 
 	return []admission.Watch{{
 		Name:     types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: s.manager},
 		Manager:  core.Manager(s.manager),
-		Resource: schema.GroupVersionResource{Group: group, Version: version, Resource: resource},
+		Resource: resource,
 		Labels:   labels,
 		Field:    core.Field(s.field),
 	}}, nil

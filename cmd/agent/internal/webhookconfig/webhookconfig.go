@@ -8,15 +8,18 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
 // ErrUsage means that the arguments are wrong. The error that wraps it names all mistakes.
@@ -166,10 +169,8 @@ func openWatchers(path string) ([]admission.Watch, error) {
 func (s *settings) endpoint() (admission.Endpoint, error) {
 	var mistakes []error
 
-	bundle, err := os.ReadFile(s.caFile)
-	if err != nil {
-		mistakes = append(mistakes, fmt.Errorf("--ca-cert: want a file with CA certificates: %w", err))
-	}
+	bundle, err := s.readBundle()
+	mistakes = append(mistakes, err)
 
 	e := admission.Endpoint{URL: s.url, CABundle: bundle}
 	if s.url == "" {
@@ -179,6 +180,19 @@ func (s *settings) endpoint() (admission.Endpoint, error) {
 	}
 
 	return e, errors.Join(mistakes...)
+}
+
+func (s *settings) readBundle() ([]byte, error) {
+	if s.caFile == "" {
+		return nil, errors.New("--ca-cert: missing, want a file with CA certificates")
+	}
+
+	bundle, err := os.ReadFile(s.caFile)
+	if err != nil {
+		return nil, fmt.Errorf("--ca-cert: want a file with CA certificates: %w", err)
+	}
+
+	return bundle, nil
 }
 
 func (s *settings) isSet(name string) (set bool) {
@@ -231,17 +245,29 @@ func parseLabels(text string) (map[string]string, error) {
 	return labels, nil
 }
 
-// splitResource reads version/resource of the core group, or group/version/resource.
-func splitResource(text string) (group, version, resource string, err error) {
+// versionPattern matches the versions of Kubernetes. No API group has such a name.
+var versionPattern = regexp.MustCompile(`^v\d+((alpha|beta)\d+)?$`)
+
+// parseResource reads version/resource of the core group, or group/version/resource.
+func parseResource(text string) (schema.GroupVersionResource, error) {
 	parts := strings.Split(text, "/")
 	if len(parts) == 2 { //nolint:mnd // Version and resource.
 		parts = slices.Insert(parts, 0, "")
 	}
 
-	if len(parts) != 3 { //nolint:mnd // Group, version and resource.
-		return "", "", "", fmt.Errorf(
-			"--resource: %.80q: want group/version/resource, or version/resource of the core group", text)
+	if len(parts) != 3 || versionPattern.MatchString(parts[0]) { //nolint:mnd // Group, version and resource.
+		return schema.GroupVersionResource{}, fmt.Errorf("--resource: %.80q: want group/version/resource, or "+
+			"version/resource of the core group, without a subresource (--field status watches the status)", text)
 	}
 
-	return parts[0], parts[1], parts[2], nil
+	return schema.GroupVersionResource{Group: parts[0], Version: parts[1], Resource: parts[2]}, nil
+}
+
+func checkField(text string) error {
+	switch core.Field(text) {
+	case core.FieldSpec, core.FieldStatus:
+		return nil
+	default:
+		return fmt.Errorf("--field: %.20q: want spec or status", text)
+	}
 }

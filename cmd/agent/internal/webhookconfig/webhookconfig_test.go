@@ -124,6 +124,31 @@ func TestMistakesAreNamedAtOnce(t *testing.T) {
 	}
 }
 
+func TestMistakesOfOneWatchAreNamedAtOnce(t *testing.T) {
+	_, err := run(t, "", "--ca-cert", "", "--manager", "Foo_", "--resource", "configmaps", "--labels", "a", "--field", "spek")
+	if !errors.Is(err, webhookconfig.ErrUsage) {
+		t.Fatalf("error %v, want wrong arguments", err)
+	}
+
+	for _, want := range []string{
+		"--ca-cert: missing", `"Foo_"`, `--resource: "configmaps"`, `--labels: "a"`, `--field: "spek"`,
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("error %q does not name %s", err, want)
+		}
+	}
+}
+
+// A subresource is no resource: v1/configmaps/status would be the resource status of the group v1.
+func TestASubresourceIsRefused(t *testing.T) {
+	for _, resource := range []string{"v1/configmaps/status", "apps/v1/deployments/status", "v1beta1/widgets/scale"} {
+		_, err := run(t, "", "--ca-cert", caFile(t), "--manager", "m", "--resource", resource)
+		if !errors.Is(err, webhookconfig.ErrUsage) || !strings.Contains(err.Error(), "--field status") {
+			t.Errorf("%s: error %v, want wrong arguments and the flag for the status", resource, err)
+		}
+	}
+}
+
 func TestOtherKindsAreRefused(t *testing.T) {
 	for name, text := range map[string]string{
 		"another kind": "kind: Pod\n", "nothing": "\n---\n", "no YAML": "a: [", "a list of others": "kind: List\nitems: [{kind: Pod}]\n",
