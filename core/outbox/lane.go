@@ -25,6 +25,8 @@ type lane struct {
 	refused queue // refused for themselves: sent again when due, a few at a time
 	resends queue // delivered, and sent once more when due: no events until then
 
+	tookAlone bool // the last call took a refused event that travels alone
+
 	inFlight int  // calls of the forwarder
 	probing  bool // an attempt after a failure is under way
 	failures int  // of whole calls, in a row
@@ -226,7 +228,13 @@ func (l *lane) pause(now time.Time) time.Duration {
 	}
 }
 
+// takeEvents takes a refused event that travels alone at every other call only, so that neither it
+// nor the others are held up.
 func (l *lane) takeEvents(limit int, now time.Time) []*entry {
+	if l.tookAlone = !l.tookAlone && l.refused.isAlone(now); l.tookAlone {
+		return l.refused.takeDue(nil, limit, now)
+	}
+
 	batch := l.ready.takeDue(nil, limit, now)
 	if isAlone(batch) {
 		return batch

@@ -337,3 +337,40 @@ func TestEventThatCondemnedABatchStaysAlone(t *testing.T) {
 		}
 	})
 }
+
+// An event of a batch that was refused as a whole is sent alone. When it is refused for itself then,
+// a busy manager does not hold it up.
+func TestEventThatWasAloneIsRetriedBesideOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bad := newPicky(refuseBad(core.ErrForbidden))
+		large := true
+		p := core.ForwarderFunc(func(ctx context.Context, manager core.Manager, batch core.Batch) error {
+			if large && len(batch.Events) > 1 {
+				large = false
+
+				return errRefused
+			}
+
+			return bad.Forward(ctx, manager, batch)
+		})
+		o, stop := run(t, p, outbox.Options{MaxBatch: 500, Epoch: "e", GiveUpAfter: time.Minute, DrainTimeout: -1})
+
+		o.Accept(kyma, named("bad"))
+		o.Accept(kyma, named("good"))
+
+		for i := range 20_000 { // There is always one to send.
+			time.Sleep(5 * ms)
+			o.Accept(kyma, named(fmt.Sprint("object-", i)))
+		}
+
+		if n := bad.count("bad"); n < 5 {
+			t.Errorf("the refused event was sent %d times in 100 s, want 5 or more", n)
+		}
+
+		if c := o.Counts()[kyma]; c.Dropped["forbidden"] != 1 {
+			t.Errorf("counts %+v, want that the refused event is given up", c)
+		}
+
+		stop()
+	})
+}
