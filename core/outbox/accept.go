@@ -69,11 +69,11 @@ func (o *Outbox) addLane(manager core.Manager, now time.Time) *lane {
 }
 
 // evictLane makes room for a lane, and reports whether there is some. It removes one whose manager
-// the control plane never knew, unless the manager is configured. Nothing stands in for its events:
-// no manager there would get it.
+// the control plane never knew, or that never had an event to send, unless the manager is
+// configured. Nothing stands in for its events: no manager there would get it.
 func (o *Outbox) evictLane(now time.Time) bool {
 	for _, l := range o.lanes {
-		if l.unknown && !l.configured && l.inFlight == 0 {
+		if l.isUnproved() && !l.configured && l.inFlight == 0 {
 			o.evict(l, now)
 
 			return true
@@ -83,14 +83,22 @@ func (o *Outbox) evictLane(now time.Time) bool {
 	return false
 }
 
+// isUnproved reports whether nothing shows that the manager of a lane exists, and no event that
+// waits can find out.
+func (l *lane) isUnproved() bool { return l.unknown || !l.reached && len(l.entries) == 0 }
+
 func (o *Outbox) evict(l *lane, now time.Time) {
 	o.evicted++
 	o.keys -= l.keys
 	delete(o.lanes, l.manager)
+
+	if l.counts.Pending > 0 {
+		o.noteEvicted(l, now)
+	}
+
 	l.clear(reasonUnknownManager)
 	close(l.closed)
 	o.others.add(l.counts)
-	o.noteEvicted(l, now)
 }
 
 // idPrefix begins the IDs of a lane. A manager may get a second lane after its first one was

@@ -153,6 +153,37 @@ func TestInventedManagersAreEvicted(t *testing.T) {
 	})
 }
 
+// Where resyncs are for owners, a review that cannot be parsed leaves a manager without an event. A
+// hundred invented ones do not silence the real one: nothing is ever sent that finds out.
+func TestManagersWithoutEventsAreEvicted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRegistry(kyma)
+		o, stop := run(t, r, outbox.Options{ResyncOwners: true, ResyncFirst: true})
+
+		for i := range 100 {
+			o.Accept(core.Manager(fmt.Sprint("invented-", i)), core.WatchEvent{Resync: true})
+		}
+
+		if got := o.Accept(kyma, named("a")); got != core.Accepted {
+			t.Errorf("event of the real manager: %s, want accepted", got)
+		}
+
+		time.Sleep(time.Second)
+		wantCounts(t, o, outbox.Counts{Accepted: 2, Delivered: 2})
+
+		for i := range 1000 {
+			o.Accept(core.Manager(fmt.Sprint("more-", i)), core.WatchEvent{Resync: true})
+			checkBalance(t, o)
+		}
+
+		if _, ok := o.Counts()[kyma]; !ok {
+			t.Error("the lane of the real manager is gone, want it to stay")
+		}
+
+		stop()
+	})
+}
+
 // A manager that is unknown for a while, as when its operator is replaced, is not evicted if it was
 // reached before.
 func TestManagerThatWasReachedIsNotEvicted(t *testing.T) {
