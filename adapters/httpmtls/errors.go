@@ -36,7 +36,8 @@ const (
 	ReasonTLS = "tls"
 	// ReasonConnection means that the connection broke.
 	ReasonConnection = "connection"
-	// ReasonMaterial means that there is no key material.
+	// ReasonMaterial means that there is no key material, or that it names no runtime for a contract
+	// that claims one.
 	ReasonMaterial = "material"
 	// ReasonClosed means that the forwarder was closed.
 	ReasonClosed = "closed"

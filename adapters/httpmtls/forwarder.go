@@ -85,7 +85,7 @@ func (f *Forwarder) Forward(ctx context.Context, manager core.Manager, batch cor
 
 	encoded, err := f.version.Encode(&batch)
 	if err != nil {
-		return unsendable(target, err)
+		return failure(target, ReasonMaterial, err) // The fault is the claim, and not an event.
 	}
 
 	for i, err := range encoded.Failed {

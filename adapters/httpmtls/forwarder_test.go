@@ -320,6 +320,33 @@ func TestUnsendableEventIsNotSent(t *testing.T) {
 	}
 }
 
+// A batch without a claim is the sender's fault and not that of its events, which are kept.
+func TestBatchWithoutIdentityIsKept(t *testing.T) {
+	t.Parallel()
+
+	keys := newPKI(t)
+	end := newFarEnd(t, keys.server, accept)
+	source := &switchSource{}
+	source.set(keys.client)
+
+	forwarder := must(httpmtls.NewForwarder(source, end.address(), contract.V3, httpmtls.Options{}))
+
+	defer forwarder.Close()
+
+	source.set(nil)
+
+	failure := failureOf(t, forward(t, forwarder, event("a")))
+	if core.IsPermanent(failure) || core.Reason(failure) != httpmtls.ReasonMaterial {
+		t.Errorf("have %v with reason %s, want an error that passes, with reason material", failure, core.Reason(failure))
+	}
+
+	source.set(keys.client)
+
+	if err := forward(t, forwarder, event("a")); err != nil {
+		t.Errorf("with key material again: %v", err)
+	}
+}
+
 func TestRetriesEndWithDeadline(t *testing.T) {
 	t.Parallel()
 
