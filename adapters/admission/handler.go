@@ -88,14 +88,12 @@ type route func(w http.ResponseWriter, r *http.Request, started time.Time) reply
 func (h *Handler) serve(route route) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		started := h.opts.Now()
-		answer := reply{refusal: &refusal{http.StatusInternalServerError, RefusedInternal, "internal error"}}
+		answer := reply{refusal: internalError()}
 
 		defer h.guard(PanicInHooks, func() { h.report(r.Context(), &answer, started) })
 
-		h.guard(PanicInRequest, func() {
-			h.opts.Hooks.InFlight(1)
-			answer = route(w, r, started)
-		})
+		h.guard(PanicInHooks, func() { h.opts.Hooks.InFlight(1) })
+		h.guard(PanicInRequest, func() { answer = route(w, r, started) })
 		answer.writeTo(w)
 
 		if answer.missed {
@@ -125,6 +123,13 @@ func (h *Handler) review(w http.ResponseWriter, r *http.Request, started time.Ti
 		return reply{refusal: refused}
 	}
 
+	answer := reply{manager: manager, missed: true, refusal: internalError()}
+	h.guard(PanicInRequest, func() { answer = h.reviewFor(manager, w, r, started) })
+
+	return answer
+}
+
+func (h *Handler) reviewFor(manager core.Manager, w http.ResponseWriter, r *http.Request, started time.Time) reply {
 	body, err := h.bodies.read(w, r)
 	defer body.release()
 

@@ -445,6 +445,11 @@ func TestPanicsDoNotReachTheAPIServer(t *testing.T) {
 			admission.Failed, "acceptor",
 		},
 		{
+			"in a hook before the request is read", func() {},
+			admission.Options{Hooks: admission.Hooks{InFlight: boomOn(1)}},
+			admission.Accepted, "hooks",
+		},
+		{
 			"in a hook after the answer", func() {},
 			admission.Options{Hooks: admission.Hooks{Reviewed: func(core.Manager, string, time.Duration) { boom() }}},
 			admission.Accepted, "hooks",
@@ -498,12 +503,22 @@ func TestPanicsDoNotReachTheAPIServer(t *testing.T) {
 	}
 }
 
+// boomOn is a hook that panics when it is called with n.
+func boomOn(n int) func(int) {
+	return func(delta int) {
+		if delta == n {
+			panic("boom")
+		}
+	}
+}
+
 func TestPanicBeforeTheReviewIsReadIsAnswered500(t *testing.T) {
 	t.Parallel()
 
 	var refused, places []string
 
-	h := newHandler(t, newInbox(), admission.Options{Hooks: admission.Hooks{
+	accepted := newInbox()
+	h := newHandler(t, accepted, admission.Options{Hooks: admission.Hooks{
 		Panicked: func(place string) { places = append(places, place) },
 		Refused: func(status int, reason string, _ time.Duration) {
 			refused = append(refused, fmt.Sprint(status, " ", reason))
@@ -525,6 +540,10 @@ func TestPanicBeforeTheReviewIsReadIsAnswered500(t *testing.T) {
 
 	if diff := cmp.Diff([]string{"500 internal", "request"}, append(refused, places...)); diff != "" {
 		t.Errorf("counted (-want +got):\n%s", diff)
+	}
+
+	if !accepted.resyncs() {
+		t.Error("no resync stands in for the change that was not read, want one")
 	}
 }
 

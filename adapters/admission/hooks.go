@@ -63,8 +63,10 @@ const (
 	// PanicInAcceptor means the acceptor, or a hook or logger that is called before it. The review is
 	// answered, and a resync stands in.
 	PanicInAcceptor = "acceptor"
-	// PanicInRequest means the reading of a request, which is then answered 500.
+	// PanicInRequest means the reading of a request, which is then answered 500. A resync stands in
+	// for the change of a review.
 	PanicInRequest = "request"
-	// PanicInHooks means a hook or logger that is called after the answer.
+	// PanicInHooks means a hook or logger that is called before the request is read, or after the
+	// answer.
 	PanicInHooks = "hooks"
 )

@@ -80,6 +80,10 @@ func statusReason(code int) metav1.StatusReason {
 	}
 }
 
+func internalError() *refusal {
+	return &refusal{http.StatusInternalServerError, RefusedInternal, "internal error"}
+}
+
 func badReview(err error) *refusal {
 	reason := RefusedReview
 	if errors.Is(err, errUnsupportedVersion) {
