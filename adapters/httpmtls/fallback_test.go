@@ -247,6 +247,25 @@ func TestOlderContractLosesNothing(t *testing.T) {
 	}
 }
 
+// A gateway with a route for each manager answers 404 for an invented one, in no words of ours. An
+// outbox must see that the manager may be unknown, or 100 such names keep their lanes for good.
+func TestForeign404MayBeAnUnknownManager(t *testing.T) {
+	keys := newPKI(t)
+	far := newFarEnd(t, keys.server, http.NotFound)
+
+	newest := must(httpmtls.NewForwarder(keys.client, far.address(), contract.V3, httpmtls.Options{}))
+	defer newest.Close()
+
+	older := must(httpmtls.NewForwarder(keys.client, far.address(), contract.V2, httpmtls.Options{}))
+	defer older.Close()
+
+	forwarder := must(httpmtls.NewFallback(newest, older, httpmtls.FallbackOptions{}))
+
+	if err := forward(t, forwarder, event("a")); !errors.Is(err, core.ErrUnknownManager) {
+		t.Errorf("have %v, want one that is ErrUnknownManager", err)
+	}
+}
+
 // Only a listener can mean the manager. Gateways answer 403 or 404 for a path that they do not know.
 func TestUnknownContractAndUnknownManager(t *testing.T) {
 	for name, test := range map[string]struct {

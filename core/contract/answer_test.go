@@ -103,7 +103,7 @@ func TestInterpret(t *testing.T) {
 	type meaning = contract.Meaning
 
 	var (
-		unknown         = meaning{Reason: "unknown_contract"}
+		unknown         = meaning{Reason: "unknown_contract", Cause: core.ErrUnknownManager}
 		unknownRefused  = meaning{Reason: "unknown_contract", Cause: core.ErrForbidden, Slow: true}
 		forbidden       = meaning{Reason: "forbidden", Cause: core.ErrForbidden, Slow: true}
 		unauthenticated = meaning{Reason: "unauthenticated", Cause: core.ErrUnauthenticated, Slow: true}

@@ -214,8 +214,10 @@ func wantAnswers() map[string]meant {
 		"answer unknown-manager, elements 1": {
 			whole: contract.Meaning{Reason: contract.ReasonUnknownManager, Cause: core.ErrUnknownManager},
 		},
-		"answer unknown-contract, elements 1": {whole: contract.Meaning{Reason: contract.ReasonUnknownContract}},
-		"answer gateway, elements 1":          {whole: contract.Meaning{Reason: contract.ReasonGatewayRefused, Slow: true}},
+		"answer unknown-contract, elements 1": {
+			whole: contract.Meaning{Reason: contract.ReasonUnknownContract, Cause: core.ErrUnknownManager},
+		},
+		"answer gateway, elements 1": {whole: contract.Meaning{Reason: contract.ReasonGatewayRefused, Slow: true}},
 		"answer index-outside, elements 1": {
 			whole: contract.Meaning{Reason: contract.ReasonNotReady, Cause: core.ErrNotReady},
 		},

@@ -77,7 +77,8 @@ func (v Version) Interpret(r Refusal, page bool) Meaning {
 	case v == V3 && foreign && r.Status == statusForbidden:
 		return Meaning{Reason: ReasonUnknownContract, Cause: core.ErrForbidden, Slow: true}
 	case v == V3 && r.Reason != ReasonUnknownManager && r.Status == statusNotFound:
-		return Meaning{Reason: ReasonUnknownContract}
+		// A gateway with a route for each manager answers an unknown one in the same way.
+		return Meaning{Reason: ReasonUnknownContract, Cause: core.ErrUnknownManager}
 	case page && r.Status == statusBadRequest:
 		return Meaning{Reason: ReasonGatewayRefused, Slow: true}
 	}
