@@ -39,7 +39,7 @@ type bodies struct {
 func newBodies(limit, total int64) *bodies {
 	largest := limit + bytes.MinRead
 
-	return &bodies{limit: limit, room: newRoom(max(total, largest+largest/4)), pools: make([]sync.Pool, len(steps))}
+	return &bodies{limit: limit, room: newRoom(max(total, largest+largest/timesLeft+1)), pools: make([]sync.Pool, len(steps))}
 }
 
 // body is a request body, or as much of it as was read. It must be given back when nothing refers to it.

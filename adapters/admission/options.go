@@ -39,7 +39,7 @@ type Options struct {
 	// MaxBody is the size in bytes beyond which a body is refused. Default: [DefaultMaxBody].
 	MaxBody int64
 	// MaxBodies bounds the bytes of all bodies that are in memory at once. An origin (an IP address, or a
-	// network of 64 bits of IPv6) gets at most seven eighths, and three quarters while others hold some. A body that finds no
+	// network of 64 bits of IPv6) gets four fifths of the bytes that others leave. A body that finds no
 	// room within 250 ms is not read: the write is allowed, and a resync of the manager stands in. It is at
 	// least five quarters of MaxBody. Default: [DefaultMaxBodies].
 	MaxBodies int64

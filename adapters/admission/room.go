@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// room is a number of bytes that all bodies share. It bounds the memory of a webhook. An origin gets at most
-// seven eighths, and three quarters while others hold some, so that it cannot keep the others out.
+// room is a number of bytes that all bodies share. It bounds the memory of a webhook. An origin may hold
+// four times the bytes that are left then. So one origin leaves a fifth of the room to others, and two
+// leave a fifth of that.
 type room struct {
 	size int64
 
@@ -22,14 +23,9 @@ type room struct {
 
 func newRoom(size int64) *room { return &room{size: size, held: make(map[netip.Prefix]int64)} }
 
-// share returns the bytes that an origin may hold.
-func (r *room) share(alone bool) int64 {
-	if alone {
-		return r.size - r.size/8 //nolint:mnd // Seven eighths.
-	}
-
-	return r.size - r.size/4 //nolint:mnd // Three quarters.
-}
+// timesLeft is how often the bytes that are left an origin may hold. The smallest room has a quarter
+// more than the largest body, so that this body fits.
+const timesLeft = 4
 
 // take charges n bytes to an origin. It waits for room, at most until the deadline or the end of ctx, and
 // reports whether there was some.
@@ -61,8 +57,7 @@ func (r *room) tryTake(origin netip.Prefix, n int64) <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	alone := r.taken == r.held[origin]
-	if r.held[origin]+n <= r.share(alone) && r.taken+n <= r.size {
+	if left := r.size - r.taken - n; r.held[origin]+n <= left*timesLeft {
 		r.taken += n
 		r.held[origin] += n
 

@@ -20,7 +20,7 @@ import (
 const DefaultMaxConnections = 192
 
 // maxBodies bounds the reviews that are in memory at the same time, in bytes. It is the least that
-// [admission.Options] allows: room for one review of the largest object, or for nine of 1 MB. A
+// [admission.Options] allows: room for one review of the largest object, or for seven of 1 MB. A
 // resync stands in for a review that finds no room.
 const maxBodies = admission.DefaultMaxBody + admission.DefaultMaxBody/4
 
