@@ -475,6 +475,11 @@ func TestPanicsDoNotReachTheAPIServer(t *testing.T) {
 			admission.Accepted, "hooks",
 		},
 		{
+			"in a hook before the request is read", func() {},
+			admission.Options{Hooks: admission.Hooks{InFlight: boomOn(1)}},
+			admission.Accepted, "hooks",
+		},
+		{
 			"in a hook after the answer", func() {},
 			admission.Options{Hooks: admission.Hooks{Reviewed: func(core.Manager, string, time.Duration) { boom() }}},
 			admission.Accepted, "hooks",

@@ -41,8 +41,8 @@ type Options struct {
 	// MiB.
 	MaxBody int64
 	// MaxBodies bounds the bytes of all bodies in memory, and is at least 5/4 of MaxBody. An origin
-	// is an IPv4 address or an IPv6 /64 network. It gets at most 7/8, or 3/4 while other origins
-	// have bodies.
+	// is an IPv4 address or an IPv6 /64 network. It gets at most four fifths of the bytes that
+	// others leave.
 	//
 	// A body waits at most 250 ms for memory. After that it is not read: the write is allowed, and
 	// a resync of the manager is accepted. Default: 64 MiB.

@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// room bounds the bytes of all bodies together. An origin gets at most 7/8 of them, or 3/4 while
-// others have some, so that it cannot starve the others. It is safe for concurrent use.
+// room bounds the bytes of all bodies together. An origin may hold four times the bytes that are
+// left then. So one origin leaves a fifth of the room to others, and two leave a fifth of that. It
+// is safe for concurrent use.
 type room struct {
 	// size is the number of bytes in all. It does not change.
 	size int64
@@ -26,13 +27,9 @@ type room struct {
 // newRoom returns a room of size bytes, all of them free.
 func newRoom(size int64) *room { return &room{size: size, held: make(map[netip.Prefix]int64)} }
 
-// share returns the bytes that one origin may have. alone means that no other origin has any.
-func (r *room) share(alone bool) int64 {
-	if alone {
-		return r.size - r.size/8
-	}
-	return r.size - r.size/4
-}
+// timesLeft is how often the bytes that are left an origin may hold. The smallest room has a quarter
+// more than the largest body, so that this body fits.
+const timesLeft = 4
 
 // take charges n bytes to an origin, and reports whether it did. It blocks until there is room, ctx
 // ends or the deadline passes.
@@ -63,8 +60,7 @@ func (r *room) tryTake(origin netip.Prefix, n int64) <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	alone := r.taken == r.held[origin]
-	if r.held[origin]+n <= r.share(alone) && r.taken+n <= r.size {
+	if left := r.size - r.taken - n; r.held[origin]+n <= left*timesLeft {
 		r.taken += n
 		r.held[origin] += n
 		return nil

@@ -49,8 +49,7 @@ func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
 const apiServer, stranger = "10.0.0.1", "10.0.0.66"
 
-// Memory is charged for bytes that have arrived. While other origins have some, an origin gets
-// three quarters.
+// Room is charged for bytes that have arrived. An origin gets four fifths of the bytes that others leave.
 func TestRoomForBodies(t *testing.T) {
 	t.Parallel()
 
@@ -134,6 +133,44 @@ func TestRoomForBodies(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Two strangers send all that they may, in the room that an agent has. The API server does not wait.
+func TestSeveralStrangersLeaveRoom(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const largest = 8 << 20
+
+		h := newHandler(t, newInbox(), admission.Options{MaxBody: largest, MaxBodies: largest + largest/4})
+		rest := make(chan struct{})
+		whole := padded(t, largest)
+
+		var holders sync.WaitGroup
+
+		for _, from := range []string{stranger, "10.0.0.67"} {
+			for _, part := range []int{largest - 1, 3 << 19, 1 << 20, 250 << 10, 30 << 10, 1 << 10} {
+				for range 10 {
+					holders.Go(func() { h.ServeHTTP(httptest.NewRecorder(), slow(t.Context(), from, whole, part, rest)) })
+				}
+
+				time.Sleep(time.Second) // Those that found no room have given up.
+			}
+		}
+
+		started := time.Now()
+		done := make(chan struct{})
+		close(done)
+
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, slow(t.Context(), apiServer, padded(t, 100<<10), 50<<10, done))
+
+		if took := time.Since(started); took != 0 || !strings.Contains(w.Body.String(), `"message":"accepted:`) {
+			t.Errorf("answer %s after %v, want an accepted change at once", w.Body, took)
+		}
+
+		close(rest)
+		holders.Wait()
+	})
 }
 
 // A write is committed after its answer, so a reconcile before it would read the former object.

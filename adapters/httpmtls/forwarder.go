@@ -196,20 +196,37 @@ func (f *Forwarder) acquire() (*pool, error) {
 		return nil, err // The caller wraps it.
 	}
 
+	used, old, err := f.use(material)
+	if old != nil {
+		f.opts.Logger.Info("new key material, new connections to the control plane",
+			slog.String("fingerprint", material.Fingerprint))
+		old.retire()
+	}
+
+	return used, err
+}
+
+// use returns the connections for material, and the connections that they replace, nil if there are
+// none. The caller must release the former.
+func (f *Forwarder) use(material *Material) (used, old *pool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.closed {
-		return nil, errClosed
+		return nil, nil, errClosed
 	}
 	// A source returns the same pointer for the same generation.
 	if f.pool == nil || f.pool.material != material {
-		if err := f.renew(material); err != nil {
-			return nil, err
+		next, err := newPool(material, f.opts)
+		if err != nil {
+			return nil, nil, err
 		}
+
+		old, f.pool = f.pool, next
 	}
 
 	f.pool.use()
-	return f.pool, nil
+
+	return f.pool, old, nil
 }
 
 // leave gives up connections on which a request timed out, because they may be dead. Otherwise the
@@ -222,20 +239,4 @@ func (f *Forwarder) leave(old *pool) {
 	f.mu.Unlock()
 
 	old.retire()
-}
-
-// renew replaces the connections. The caller must hold the lock.
-func (f *Forwarder) renew(material *Material) error {
-	next, err := newPool(material, f.opts)
-	if err != nil {
-		return err
-	}
-	if f.pool != nil {
-		f.opts.Logger.Info("new key material, new connections to the control plane",
-			slog.String("fingerprint", material.Fingerprint))
-		f.pool.retire()
-	}
-
-	f.pool = next
-	return nil
 }

@@ -368,40 +368,27 @@ func TestUnsendableEventIsNotSent(t *testing.T) {
 	}
 }
 
-// flakySource has key material, until it fails.
-type flakySource struct {
-	httpmtls.Source
-
-	broken atomic.Bool
-}
-
-func (s *flakySource) Material() (*httpmtls.Material, error) {
-	if s.broken.Load() {
-		return nil, errors.New("store is sealed")
-	}
-
-	return s.Source.Material()
-}
-
 // A batch without a claim is the sender's fault and not that of its events, which are kept.
 func TestBatchWithoutIdentityIsKept(t *testing.T) {
 	t.Parallel()
 
 	keys := newPKI(t)
 	end := newFarEnd(t, keys.server, accept)
-	source := &flakySource{Source: keys.client}
+	source := &switchSource{}
+	source.set(keys.client)
+
 	forwarder := must(httpmtls.NewForwarder(source, end.address(), contract.V3, httpmtls.Options{}))
 
 	defer forwarder.Close()
 
-	source.broken.Store(true)
+	source.set(nil)
 
 	failure := failureOf(t, forward(t, forwarder, event("a")))
 	if core.IsPermanent(failure) || core.Reason(failure) != "material" {
 		t.Errorf("have %v with reason %s, want an error that passes, with reason material", failure, core.Reason(failure))
 	}
 
-	source.broken.Store(false)
+	source.set(keys.client)
 
 	if err := forward(t, forwarder, event("a")); err != nil {
 		t.Errorf("with key material again: %v", err)

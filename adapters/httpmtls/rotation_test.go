@@ -2,7 +2,9 @@ package httpmtls_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"strconv"
 	"sync"
@@ -302,4 +304,66 @@ func TestOldConnectionsAreClosed(t *testing.T) {
 			t.Errorf("%d connections for %d generations", n, generations)
 		}
 	})
+}
+
+// stalledLog is a sink that takes no line until it is released.
+type stalledLog struct {
+	slog.Handler
+
+	reached, release chan struct{}
+}
+
+func (*stalledLog) Enabled(context.Context, slog.Level) bool { return true }
+
+func (l *stalledLog) Handle(context.Context, slog.Record) error {
+	close(l.reached)
+	<-l.release
+
+	return nil
+}
+
+// The line about new key material holds up the request that writes it at most, and no other one.
+func TestStalledLogHoldsUpNoOtherRequest(t *testing.T) {
+	t.Parallel()
+
+	keys := newPKI(t)
+	source := &switchSource{}
+	source.set(keys.client)
+
+	log := &stalledLog{slog.DiscardHandler, make(chan struct{}), make(chan struct{})}
+	end := newFarEnd(t, keys.server, accept)
+	forwarder := newForwarder(t, source, end.address(), httpmtls.Options{Logger: slog.New(log)})
+
+	if err := forward(t, forwarder, event("a")); err != nil {
+		t.Fatal(err)
+	}
+
+	source.set(material(t, must(keys.ca.Client(runtime1, testpki.Options{})), keys.ca))
+
+	results := make(chan error, 2)
+
+	go func() { results <- forward(t, forwarder, event("b")) }()
+
+	<-log.reached
+
+	go func() { results <- forward(t, forwarder, event("c")) }()
+
+	select {
+	case err := <-results:
+		if err != nil {
+			t.Error(err)
+		}
+
+		results <- nil
+	case <-time.After(patience):
+		t.Error("no request ended while a line was written, want the other one to end")
+	}
+
+	close(log.release)
+
+	for range 2 {
+		if err := <-results; err != nil {
+			t.Error(err)
+		}
+	}
 }

@@ -134,8 +134,8 @@ func (q *queue) add(e *entry) { heap.Push(q, e) }
 func (q *queue) remove(e *entry) { heap.Remove(q, e.position) }
 
 // isAlone reports whether the first entry is due and travels without others.
-func (q queue) isAlone(now time.Time) bool {
-	return len(q) > 0 && q[0].alone && !q[0].due.After(now)
+func (q *queue) isAlone(now time.Time) bool {
+	return len(*q) > 0 && (*q)[0].alone && !(*q)[0].due.After(now)
 }
 
 // takeDue moves entries that are due to batch, until that has limit.

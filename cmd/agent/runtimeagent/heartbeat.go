@@ -16,7 +16,7 @@ type pulse struct {
 	canary *agentCanary
 }
 
-// heartbeat only reads memory, because the outbox holds its lock.
+// heartbeat only reads memory, because forwarding to the manager waits for it.
 func (p *pulse) heartbeat(manager core.Manager) core.Heartbeat {
 	beat := core.Heartbeat{
 		Instance:        p.opts.Instance,

@@ -20,7 +20,7 @@ import (
 const DefaultMaxConnections = 192
 
 // maxBodies bounds the reviews that are in memory at the same time, in bytes. It is the least that
-// [admission.Options] allows for reviews of 8 MiB: room for one of these, or for nine of 1 MB. A
+// [admission.Options] allows for reviews of 8 MiB: room for one of these, or for seven of 1 MB. A
 // resync stands in for a review that finds no room.
 const maxBodies = 10 << 20
 
