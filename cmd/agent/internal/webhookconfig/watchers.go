@@ -16,8 +16,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// watcher has the fields of a Watcher (operator.kyma-project.io/v1beta2) that decide what is watched. The
-// typed API is in adapters/controlplane, which needs more than an agent may link.
+// watcher has the fields of a Watcher (operator.kyma-project.io/v1beta2) that a watch needs. The typed
+// API is in adapters/controlplane, which needs more than an agent may link.
 type watcher struct {
 	metav1.TypeMeta `json:",inline"`
 

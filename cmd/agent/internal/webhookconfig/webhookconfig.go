@@ -35,7 +35,8 @@ Apply the output after the agent is ready:
 Flags:
 `
 
-// Run prints the configuration that args ask for. It returns [flag.ErrHelp] after it has printed the help.
+// Run prints the configuration that args ask for. It returns [flag.ErrHelp] after it has printed the
+// help.
 func Run(args []string, stdin io.Reader, stdout io.Writer) error {
 	s := newSettings(stdout)
 
@@ -113,7 +114,8 @@ func newSettings(help io.Writer) *settings {
 	return s
 }
 
-// read turns the flags into arguments of [admission.WebhookConfiguration]. Its error names all mistakes.
+// read turns the flags into arguments of [admission.WebhookConfiguration]. Its error names all
+// mistakes.
 func (s *settings) read(stdin io.Reader) (watches []admission.Watch, endpoint admission.Endpoint, err error) {
 	var mistakes []error
 
