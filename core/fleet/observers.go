@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"context"
 	"log/slog"
 	"slices"
 	"time"
@@ -67,10 +68,19 @@ func (f *Fleet) log(change *Transition) {
 		return
 	}
 
-	f.opts.Logger.Info("freshness of a runtime changed",
+	f.opts.Logger.Log(context.Background(), levelOf(change.To.State), "freshness of a runtime changed",
 		slog.String("runtime", string(change.To.Runtime)), slog.String("manager", string(change.To.Manager)),
 		slog.String("from", string(change.From)), slog.String("to", string(change.To.State)),
 		slog.String("reason", change.To.Reason), slog.Int("suppressed", suppressed))
+}
+
+// levelOf returns the level of a line about a state: warn where an operator has to act.
+func levelOf(state State) slog.Level {
+	if state == Stale || state == Degraded {
+		return slog.LevelWarn
+	}
+
+	return slog.LevelInfo
 }
 
 // linesPerWindow and window bound the log lines of a fleet about changes.

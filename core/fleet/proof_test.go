@@ -3,6 +3,7 @@ package fleet_test
 import (
 	"bytes"
 	"log/slog"
+	"regexp"
 	"runtime"
 	"strconv"
 	"strings"
@@ -136,6 +137,28 @@ func TestExpiryIsRelativeToTheLifetime(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// A filter for warnings finds the runtimes that need an action.
+func TestLevelOfChanges(t *testing.T) {
+	var log bytes.Buffer
+
+	inBubble(t, fleet.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, func(r *rig) {
+		lost := with(beat("e", 2, 1), func(b *core.Heartbeat) { b.Canary = core.CanaryLost })
+		alive := with(beat("e", 3, 1), func(b *core.Heartbeat) { b.Canary = core.CanaryAlive })
+
+		r.observe(resync("e", 1), beat("e", 1, 1), lost, alive)
+		time.Sleep(time.Hour)
+	})
+
+	for _, want := range []string{
+		"INFO.* from=unknown to=fresh", "WARN.* to=degraded reason=canary_lost", "INFO.* from=degraded to=fresh",
+		"WARN.* to=stale",
+	} {
+		if !regexp.MustCompile(want).MatchString(log.String()) {
+			t.Errorf("no line matches %q:\n%s", want, &log)
+		}
 	}
 }
 

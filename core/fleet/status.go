@@ -63,7 +63,8 @@ type Status struct {
 	Since time.Time `json:"since"`
 	// LastSeen is the time of the last event or heartbeat, zero if there was none.
 	LastSeen time.Time `json:"lastSeen,omitzero"`
-	// Replicas are the agent processes that are not silent.
+	// Replicas are the agent processes that are not silent. Those of a stale runtime are the last
+	// that were observed, with their last heartbeats.
 	Replicas []Replica `json:"replicas,omitempty"`
 }
 

@@ -34,6 +34,8 @@ func (o *Outbox) Accept(manager core.Manager, event core.WatchEvent) core.Outcom
 	o.resyncBeside(l, added, room, &event, now)
 
 	if !room {
+		o.noteOverflow(l, now)
+
 		return l.counts.refuse(ReasonOverflow)
 	}
 

@@ -137,6 +137,13 @@ func (o *Outbox) noteDropped(l *lane, e *entry, err error, now time.Time) {
 	}
 }
 
+func (o *Outbox) noteOverflow(l *lane, now time.Time) {
+	if l.drops.isDue(ReasonOverflow, now) {
+		o.note(slog.LevelWarn, "outbox is full: events are dropped, a resync stands in",
+			slog.String("manager", string(l.manager)), slog.Int("max_keys", o.opts.MaxKeys))
+	}
+}
+
 func (o *Outbox) noteHeartbeat(l *lane, err error, now time.Time) {
 	if reason := core.Reason(err); l.pulse.logged.isDue(reason, now) {
 		o.note(slog.LevelWarn, "heartbeat refused", slog.String("manager", string(l.manager)),

@@ -117,6 +117,29 @@ func TestAlternatingRefusalsAreLoggedOnceEach(t *testing.T) {
 	})
 }
 
+// A full outbox is logged once every 5 minutes for each manager that loses events.
+func TestOverflowIsLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log logBuffer
+
+		p := newPlane(failTimes(1<<30, errDown))
+		o, stop := run(t, p, outbox.Options{Logger: log.logger(), MaxKeys: 3, DrainTimeout: -1})
+
+		for i := range 10 {
+			o.Accept(kyma, named(strconv.Itoa(i)))
+		}
+
+		o.Accept("other", named("a")) // kyma gives way.
+		time.Sleep(6 * time.Minute)
+		o.Accept(kyma, named("late"))
+		stop()
+
+		if n := strings.Count(log.String(), "outbox is full: events are dropped, a resync stands in"); n != 2 {
+			t.Errorf("%d lines, want one at once and one after 5 min:\n%s", n, &log)
+		}
+	})
+}
+
 // stalled is a log sink that hangs from its first line on.
 type stalled struct {
 	slog.Handler

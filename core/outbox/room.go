@@ -46,6 +46,7 @@ func (o *Outbox) giveUpEvent(l *lane, now time.Time) bool {
 	e := hog.lastWaiting()
 	o.forget(hog, e)
 	hog.counts.giveUp(e.events(), ReasonOverflow)
+	o.noteOverflow(hog, now)
 	o.resync(hog, e.Owner, now)
 
 	return true

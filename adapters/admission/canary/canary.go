@@ -43,7 +43,8 @@ type Options struct {
 	// Probed is called after each probe with the state and the duration of its last write. It must
 	// not block. Default: none.
 	Probed func(state core.CanaryState, took time.Duration)
-	// Logger gets a line for each change of the state. Default: discarded.
+	// Logger gets a line when the state or its error changes, and every 5 minutes while it is not
+	// alive. Default: discarded.
 	Logger *slog.Logger
 }
 
@@ -74,6 +75,8 @@ type Canary struct {
 	// mu guards state.
 	mu    sync.Mutex
 	state core.CanaryState
+
+	logged line // used by Start only
 }
 
 // New returns a canary that uses writer while [Canary.Start] runs. It fails if writer is nil or an
@@ -146,35 +149,59 @@ func (c *Canary) write(ctx context.Context) (state core.CanaryState, took time.D
 	}
 }
 
-// enter stores a state. On a change it logs, and calls Recovered.
+// enter sets a state, logs it, and reports a recovery.
 func (c *Canary) enter(state core.CanaryState, err error) {
 	c.mu.Lock()
 	before := c.state
 	c.state = state
 	c.mu.Unlock()
-	if before == state {
-		return
+
+	if c.logged.isDue(before, state, err, time.Now()) {
+		c.log(before, state, err)
 	}
 
-	c.logState(before, state, err)
-	if state == core.CanaryAlive && before != core.CanaryOff && c.opts.Recovered != nil {
+	if state == core.CanaryAlive && before != core.CanaryAlive && before != core.CanaryOff && c.opts.Recovered != nil {
 		c.opts.Recovered()
 	}
 }
 
-// logState logs a change of the state.
-func (c *Canary) logState(before, state core.CanaryState, err error) {
+func (c *Canary) log(before, state core.CanaryState, err error) {
 	switch {
 	case state == core.CanaryAlive:
 		c.opts.Logger.Info("the API server calls the agent", slog.String("before", string(before)))
 	case state == core.CanaryLost && before == core.CanaryOff:
-		// An agent is installed before its webhook configuration, so this is not an error.
-		c.opts.Logger.Info("the API server does not call the agent yet, changes are missed")
+		// An agent is installed before its webhook configuration, so this is no error yet.
+		c.opts.Logger.Info("the API server does not call the agent yet, " +
+			"changes are missed until the webhook configuration is applied")
 	case state == core.CanaryLost:
-		c.opts.Logger.Error("the API server does not call the agent, changes are missed: check its webhooks")
+		c.opts.Logger.Error("the API server does not call the agent, changes are missed: " +
+			"check the webhook configuration, its caBundle and the network policy")
 	default:
-		c.opts.Logger.Warn("the canary cannot write its Lease: check the role of the agent", slog.Any("error", err))
+		c.opts.Logger.Warn("the canary cannot write its Lease: it is unknown whether the API server calls the agent, "+
+			"check the error, the Role and the token", slog.Any("error", err))
 	}
+}
+
+// logEvery is the time after which a fault that lasts is logged again.
+const logEvery = 5 * time.Minute
+
+// line is the last log line.
+type line struct {
+	fault string // its error
+	at    time.Time
+}
+
+// isDue reports whether a state is to be logged: when it or its error changed, and every logEvery
+// while it is not alive.
+func (l *line) isDue(before, state core.CanaryState, err error, now time.Time) bool {
+	fault := fmt.Sprint(err)
+	if before == state && fault == l.fault && (state == core.CanaryAlive || now.Sub(l.at) < logEvery) {
+		return false
+	}
+
+	l.fault, l.at = fault, now
+
+	return true
 }
 
 // newNonce returns 128 random bits in hex.

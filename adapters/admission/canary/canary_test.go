@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"errors"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -116,6 +117,55 @@ func TestStates(t *testing.T) {
 
 		if err := <-ended; err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// A fault that lasts is logged when it begins, when its error changes, and every 5 minutes.
+func TestLastingFaultsAreLoggedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+
+		api := &cluster{bypassed: always}
+
+		c, err := canary.New(api, canary.Options{
+			Interval: 10 * time.Second, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error)
+
+		go func() { ended <- c.Start(ctx) }()
+
+		wait := func(d time.Duration, bypassed int, err error) {
+			time.Sleep(d)
+			synctest.Wait()
+			api.set(bypassed, err)
+		}
+
+		wait(11*time.Minute+5*time.Second, 0, errors.New("403 Forbidden"))
+		wait(time.Minute, 0, errors.New("deadline exceeded"))
+		wait(6*time.Minute, 0, nil)
+		wait(11*time.Minute, 0, nil)
+		stop()
+
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+
+		for message, want := range map[string]int{
+			"level=INFO msg=\"the API server does not call the agent yet": 1,
+			"level=ERROR msg=\"the API server does not call the agent":    2,
+			"403 Forbidden":                        1,
+			"deadline exceeded":                    2,
+			"msg=\"the API server calls the agent": 1,
+		} {
+			if n := strings.Count(log.String(), message); n != want {
+				t.Errorf("%s is logged %d times, want %d:\n%s", message, n, want, &log)
+			}
 		}
 	})
 }

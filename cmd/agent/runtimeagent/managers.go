@@ -21,8 +21,8 @@ import (
 const managersPoll = 10 * time.Second
 
 // managerList has the known managers: those of the options, and those of a file that may change. A
-// manager stays known when the file does not list it any more: the outbox keeps its events and its
-// heartbeats, which would make it fresh while the webhook answered 404 for it.
+// manager stays known when the file does not list it any more. The outbox still sends heartbeats to
+// it, so it would be fresh while the webhook answered 404 for it.
 type managerList struct {
 	fixed []core.Manager
 	path  string // empty: no file
