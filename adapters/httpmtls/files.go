@@ -30,7 +30,8 @@ type FilesHooks struct {
 	// validity. Without a certificate that is the zero time.
 	Reloaded func(notAfter time.Time)
 	// Refused is called once per distinct failure with its problem (see [MaterialError]). The last
-	// good generation stays in use. The problem "expired" may also be that of the generation in use.
+	// good generation stays in use. The problem "expired" may also be that of the generation in
+	// use.
 	Refused func(problem string)
 }
 

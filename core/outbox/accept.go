@@ -71,8 +71,8 @@ func (o *Outbox) addLane(manager core.Manager, now time.Time) *lane {
 }
 
 // evictLane makes room for a lane, and reports whether there is some. It removes the lane of a
-// manager that the control plane never knew, or that never had an event to send, unless the manager
-// is configured. Nothing stands in for its events: no manager there would get it.
+// manager that the control plane never knew, or that never had an event. Configured managers stay.
+// No resync stands in for the events of the lane, because no operator would get it.
 func (o *Outbox) evictLane(now time.Time) bool {
 	for _, l := range o.lanes {
 		if l.isUnproved() && !l.configured && l.inFlight == 0 {

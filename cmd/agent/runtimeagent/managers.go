@@ -21,16 +21,17 @@ import (
 const managersPoll = 10 * time.Second
 
 // managerList has the known managers: those of the options, and those of a file that may change. A
-// manager stays known when the file does not list it any more. The outbox still sends heartbeats to
-// it, so it would be fresh while the webhook answered 404 for it.
+// manager stays known when the file no longer lists it, because the outbox still sends heartbeats
+// to it. A 404 of the webhook would then hide changes behind the state "fresh".
 type managerList struct {
 	fixed []core.Manager
 	path  string // empty: no file
 	log   *slog.Logger
 
-	added  atomic.Pointer[[]core.Manager] // all that the file has listed, without those that are fixed
-	listed []core.Manager                 // of the last good reading
-	fault  string                         // of the last reading, so that it is logged once
+	added atomic.Pointer[[]core.Manager] // all that the file has listed, without those that are fixed
+
+	listed []core.Manager // of the last good reading
+	fault  string         // of the last reading, so that it is logged once
 }
 
 func (b *builder) addManagers() error {
