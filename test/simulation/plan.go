@@ -23,6 +23,7 @@ type Plan struct {
 	Managers  []core.Manager
 	Writes    []Write
 	Faults    []Fault
+	Measured  bool // only the time until a look counts: the end of faults is not waited for
 }
 
 // RuntimePlan is one runtime with its agents.
@@ -126,10 +127,14 @@ func (p *Plan) lines() []string {
 	return lines
 }
 
-// lastFault returns when the last fault has ended.
-func (p *Plan) lastFault() (end time.Duration) {
+// end returns when the last fault has ended, and the last write has begun.
+func (p *Plan) end() time.Duration {
+	end := p.Length
+
 	for i := range p.Faults {
-		end = max(end, p.Faults[i].At+p.Faults[i].For)
+		if !p.Measured {
+			end = max(end, p.Faults[i].At+p.Faults[i].For)
+		}
 	}
 
 	return end
@@ -137,9 +142,7 @@ func (p *Plan) lastFault() (end time.Duration) {
 
 // draw makes a plan from its seed.
 func draw(seed uint64) *Plan {
-	random := rand.New(rand.NewPCG(seed, 17)) //nolint:gosec // A seed repeats itself.
-	d := dice{random}
-
+	d := newDice(seed)
 	p := &Plan{
 		Seed: seed, Length: d.between(4*time.Minute, 16*time.Minute), Operators: 1 + d.weighted(6, 3, 1),
 		Gateway: d.chance(0.4), Attacker: d.chance(0.1), Managers: []core.Manager{"alpha", "beta"}[:1+d.weighted(3, 1)],
@@ -158,6 +161,10 @@ func draw(seed uint64) *Plan {
 
 // dice draws from the seed.
 type dice struct{ *rand.Rand }
+
+func newDice(seed uint64) dice {
+	return dice{rand.New(rand.NewPCG(seed, 17))} //nolint:gosec // A seed repeats itself.
+}
 
 func (d dice) chance(p float64) bool { return d.Float64() < p }
 

@@ -20,7 +20,7 @@ func (p *Plan) promise() oracle.Promise {
 		promise.Runtimes[r.Name] = oracle.Runtime{
 			Numbered: r.Contract == contract.V3, Canary: r.Canary, Small: r.MaxKeys > 0,
 			FallsBack: r.Fallback && p.hasAny(GatewayForeign, GatewayStatus), Learns: r.Learns,
-			Forgets: p.forgets(i),
+			Forgets: p.forgets(i), Refused: p.Measured && i > 0 && len(p.Faults) > 0 && p.Faults[0].Runtime == i,
 		}
 	}
 
@@ -96,6 +96,10 @@ func (p *Plan) hasAny(kinds ...FaultKind) bool {
 
 // calm is the time after the last fault in which everything must become right.
 func (p *Plan) calm() time.Duration {
+	if p.Measured {
+		return time.Minute
+	}
+
 	if len(p.promise().Refused) > 0 {
 		return 9 * time.Minute
 	}

@@ -73,7 +73,7 @@ func (w *world) run() []oracle.Violation {
 	}
 
 	w.play()
-	w.sleepUntil(max(w.plan.Length, w.plan.lastFault()))
+	w.sleepUntil(w.plan.end())
 	w.history.Calm()
 	time.Sleep(w.plan.calm())
 	w.shutDown()

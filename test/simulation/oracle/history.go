@@ -37,6 +37,8 @@ type Runtime struct {
 	FallsBack bool
 	// Learns is whether the agent learns its managers from events.
 	Learns bool
+	// Refused is whether the runtime itself is refused for ever: it is its own fault if nothing is seen.
+	Refused bool
 	// Forgets is whether a new agent cannot ask for a resync before its first event, as it knows no owner or
 	// no manager until then. What happens near a fault may be missed.
 	Forgets bool
