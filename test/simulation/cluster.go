@@ -135,7 +135,7 @@ func (c *cluster) write(w Write) {
 		}
 
 		blind := c.isBlind()
-		c.review(name, before, w.Kind)
+		c.review(name, before, w)
 		time.Sleep(w.Delay)
 
 		if w.Reject || w.Kind == DryRun {
@@ -180,7 +180,7 @@ func (c *cluster) commit(name string, before object, w Write, blind bool) bool {
 }
 
 // review calls the webhook of each manager, side by side, as an API server does.
-func (c *cluster) review(name string, before object, kind WriteKind) {
+func (c *cluster) review(name string, before object, w Write) {
 	c.mu.Lock()
 	watchers := slices.Clone(c.watchers)
 	c.mu.Unlock()
@@ -189,7 +189,9 @@ func (c *cluster) review(name string, before object, kind WriteKind) {
 	defer calls.Wait()
 
 	for _, manager := range watchers {
-		calls.Go(func() { c.call(manager, c.body(name, before, kind)) })
+		if i := slices.Index(c.world.plan.Managers, manager); i < 0 || isWatched(w.Object, i) {
+			calls.Go(func() { c.call(manager, c.body(name, before, w.Kind)) })
+		}
 	}
 }
 

@@ -116,7 +116,7 @@ func (d dice) fault(p *Plan) Fault {
 	case ManagerUnknown, ManagersInvented:
 		f.For = 0
 	case GatewayStatus:
-		f.Value = []int{401, 403, 404, 413, 429, 500, 502, 503}[d.IntN(8)]
+		f.Value = []int{401, 403, 404, 413, 413, 413, 429, 500, 502, 503}[d.IntN(10)]
 	case SinkStalled:
 		f.For = d.between(time.Second, 2*time.Minute)
 	}

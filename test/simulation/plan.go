@@ -145,7 +145,7 @@ func draw(seed uint64) *Plan {
 	d := newDice(seed)
 	p := &Plan{
 		Seed: seed, Length: d.between(4*time.Minute, 16*time.Minute), Operators: 1 + d.weighted(6, 3, 1),
-		Gateway: d.chance(0.4), Attacker: d.chance(0.1), Managers: []core.Manager{"alpha", "beta"}[:1+d.weighted(3, 1)],
+		Gateway: d.chance(0.4), Attacker: d.chance(0.1), Managers: []core.Manager{"alpha", "beta"}[:1+d.weighted(2, 1)],
 	}
 
 	for i := range 1 + d.weighted(5, 3) {
@@ -195,7 +195,7 @@ func (d dice) runtime(i int) RuntimePlan {
 		Canary: d.chance(0.6), Objects: 1 + d.IntN(6),
 	}
 
-	switch d.weighted(7, 1, 2) {
+	switch d.weighted(6, 1, 3) {
 	case 1:
 		r.Contract = contract.V1
 	case 2:
@@ -211,7 +211,7 @@ func (d dice) runtime(i int) RuntimePlan {
 	}
 
 	if d.chance(0.2) {
-		r.MaxKeys = 1 + d.IntN(3)
+		r.MaxKeys = 1 + d.IntN(5)
 	}
 
 	return r

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/test/simulation/oracle"
 )
@@ -11,7 +12,7 @@ import (
 // promise is what the oracle may expect of the plan.
 func (p *Plan) promise() oracle.Promise {
 	promise := oracle.Promise{
-		Runtimes: make(map[string]oracle.Runtime), Managers: p.Managers, Refused: make(map[string]bool),
+		Runtimes: make(map[string]oracle.Runtime), Managers: p.Managers, Watches: p.watches(), Refused: make(map[string]bool),
 		Detours: p.Operators - 1,
 	}
 
@@ -72,6 +73,25 @@ func (f *Fault) after() time.Duration {
 		return 0
 	}
 }
+
+func (p *Plan) watches() map[string][]core.Manager {
+	watches := make(map[string][]core.Manager)
+
+	for i := range p.Runtimes {
+		for j := range p.Runtimes[i].Objects {
+			for k, manager := range p.Managers {
+				if isWatched(j, k) {
+					watches[p.object(i, j)] = append(watches[p.object(i, j)], manager)
+				}
+			}
+		}
+	}
+
+	return watches
+}
+
+// isWatched reports whether the manager with that index watches an object. The second one watches some only.
+func isWatched(object, manager int) bool { return manager == 0 || object%3 == 0 }
 
 // forgets reports whether the agents of a runtime may know no owner, or no manager, when they need it.
 func (p *Plan) forgets(runtime int) bool {

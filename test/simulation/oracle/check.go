@@ -46,7 +46,7 @@ func (h *History) Check() []Violation {
 // checkLiveness wants a look after each commit, in time.
 func (h *History) checkLiveness() {
 	for key, commits := range h.commits {
-		for _, manager := range h.promise.Managers {
+		for _, manager := range h.promise.Watches[key[1]] {
 			for _, c := range commits {
 				h.checkCommit(target{key[0], key[1], manager}, c, commits[len(commits)-1].version)
 			}

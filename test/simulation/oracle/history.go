@@ -16,6 +16,8 @@ type Promise struct {
 	// Runtimes are all that exist.
 	Runtimes map[string]Runtime
 	Managers []core.Manager
+	// Watches has the managers of each object.
+	Watches map[string][]core.Manager
 	// Faults is the number of faults that end, Windows are the times in which they last.
 	Faults  int
 	Windows []Window

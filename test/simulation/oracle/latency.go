@@ -26,7 +26,7 @@ func (h *History) Latencies() []time.Duration {
 }
 
 func (h *History) latencies(key [2]string, c commit) (all []time.Duration) {
-	for _, manager := range h.promise.Managers {
+	for _, manager := range h.promise.Watches[key[1]] {
 		if seen, ok := h.firstLook(target{key[0], key[1], manager}, c.version); ok {
 			all = append(all, max(seen.Sub(c.at), 0))
 		} else {
