@@ -189,7 +189,7 @@ func (c *cluster) review(name string, before object, w Write) {
 	defer calls.Wait()
 
 	for _, manager := range watchers {
-		if i := slices.Index(c.world.plan.Managers, manager); i < 0 || isWatched(w.Object, i) {
+		if i := slices.Index(c.world.plan.Managers, manager); i < 0 || c.world.plan.isWatched(w.Object, i) {
 			calls.Go(func() { c.call(manager, c.body(name, before, w.Kind)) })
 		}
 	}

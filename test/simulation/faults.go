@@ -61,8 +61,6 @@ func (d dice) faults(p *Plan) {
 			p.Faults = append(p.Faults, f)
 		}
 	}
-
-	slices.SortStableFunc(p.Faults, func(a, b Fault) int { return int(a.At - b.At) })
 }
 
 // allows reports whether a fault makes sense. An agent that is gone for ever takes events with it, and only

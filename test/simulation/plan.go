@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -117,7 +118,7 @@ func (p *Plan) lines() []string {
 		all = append(all, timed{p.Faults[i].At, p.Faults[i].String()})
 	}
 
-	slices.SortStableFunc(all, func(a, b timed) int { return int(a.at - b.at) })
+	slices.SortStableFunc(all, func(a, b timed) int { return cmp.Compare(a.at, b.at) })
 
 	lines := make([]string, len(all))
 	for i := range all {
@@ -154,7 +155,9 @@ func draw(seed uint64) *Plan {
 
 	d.writes(p)
 	d.faults(p)
+	d.theme(p)
 	d.learners(p)
+	p.sort()
 
 	return p
 }
@@ -239,8 +242,11 @@ func (d dice) writes(p *Plan) {
 			at += d.between(0, 2*time.Second)
 		}
 	}
+}
 
-	slices.SortStableFunc(p.Writes, func(a, b Write) int { return int(a.At - b.At) })
+func (p *Plan) sort() {
+	slices.SortStableFunc(p.Writes, func(a, b Write) int { return cmp.Compare(a.At, b.At) })
+	slices.SortStableFunc(p.Faults, func(a, b Fault) int { return cmp.Compare(a.At, b.At) })
 }
 
 func (d dice) write(p *Plan, at time.Duration, runtime int) Write {

@@ -80,7 +80,7 @@ func (p *Plan) watches() map[string][]core.Manager {
 	for i := range p.Runtimes {
 		for j := range p.Runtimes[i].Objects {
 			for k, manager := range p.Managers {
-				if isWatched(j, k) {
+				if p.isWatched(j, k) {
 					watches[p.object(i, j)] = append(watches[p.object(i, j)], manager)
 				}
 			}
@@ -90,8 +90,18 @@ func (p *Plan) watches() map[string][]core.Manager {
 	return watches
 }
 
-// isWatched reports whether the manager with that index watches an object. The second one watches some only.
-func isWatched(object, manager int) bool { return manager == 0 || object%3 == 0 }
+// isWatched reports whether the manager with that index watches an object. With two, each also has some
+// for itself.
+func (p *Plan) isWatched(object, manager int) bool {
+	const both, first = 0, 1
+
+	switch group := object % 3; {
+	case group == both || len(p.Managers) == 1:
+		return true
+	default:
+		return (group == first) == (manager == 0)
+	}
+}
 
 // forgets reports whether the agents of a runtime may know no owner, or no manager, when they need it.
 func (p *Plan) forgets(runtime int) bool {
