@@ -115,6 +115,12 @@ func (b *behaviour) fail(ctx context.Context, d core.Delivery) error {
 		}
 	}
 
+	if _, on := b.find(MapHangs, d.Runtime, ""); on {
+		<-ctx.Done()
+
+		return errMap
+	}
+
 	if d.Event.Resync {
 		return nil
 	}
@@ -135,6 +141,12 @@ func (b *behaviour) intercept(w http.ResponseWriter, r *http.Request) bool {
 	if _, on := b.any(GatewayForeign); on && strings.HasPrefix(r.URL.Path, "/v3/") {
 		w.WriteHeader(http.StatusForbidden)
 		_, _ = fmt.Fprint(w, "RBAC: access denied")
+
+		return true
+	}
+
+	if _, on := b.any(GatewayLies); on {
+		w.WriteHeader(http.StatusAccepted)
 
 		return true
 	}

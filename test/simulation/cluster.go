@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission/canary"
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
@@ -254,6 +256,51 @@ func (c *cluster) invent(n int) {
 		manager := core.Manager(fmt.Sprintf("invented-%d", i))
 		c.call(manager, c.body(c.world.plan.object(0, 0), object{}, Update))
 	}
+}
+
+// strangers is the number of those that besiege a webhook. Together they announce more than its room.
+const strangers = 10
+
+// besiege makes strangers announce large reviews and send one byte each, until the end.
+func (c *cluster) besiege() (end func()) {
+	gone := make(chan struct{})
+
+	if a := c.endpoint(); a != nil {
+		for i := range strangers {
+			go a.webhook.ServeHTTP(httptest.NewRecorder(), c.silentReview(i, gone))
+		}
+	}
+
+	return func() { close(gone) }
+}
+
+func (c *cluster) silentReview(stranger int, gone <-chan struct{}) *http.Request {
+	request := httptest.NewRequestWithContext(context.Background(), http.MethodPost, "/validate/"+string(c.world.plan.Managers[0]),
+		&silentBody{gone: gone})
+	request.Header.Set("Content-Type", "application/json")
+	request.ContentLength = admission.DefaultMaxBody
+	request.RemoteAddr = fmt.Sprintf("192.0.2.%d:1", stranger)
+
+	return request
+}
+
+// silentBody has one byte, and then nothing until the stranger is gone.
+type silentBody struct {
+	gone  <-chan struct{}
+	begun bool
+}
+
+// Read implements [io.Reader].
+func (b *silentBody) Read(p []byte) (int, error) {
+	if !b.begun {
+		b.begun = true
+
+		return copy(p, "{"), nil
+	}
+
+	<-b.gone
+
+	return 0, io.ErrUnexpectedEOF
 }
 
 // body is an AdmissionReview.

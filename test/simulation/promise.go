@@ -13,7 +13,7 @@ import (
 func (p *Plan) promise() oracle.Promise {
 	promise := oracle.Promise{
 		Runtimes: make(map[string]oracle.Runtime), Managers: p.Managers, Watches: p.watches(), Refused: make(map[string]bool),
-		Detours: p.Operators - 1,
+		Detours: p.Operators - 1, Lies: p.hasAny(GatewayLies),
 	}
 
 	for i := range p.Runtimes {
@@ -103,12 +103,16 @@ func (p *Plan) isWatched(object, manager int) bool {
 	}
 }
 
+// givenUp is how long an event is sent that is refused for itself. With contract v1 the sender is refused
+// in the same words, and the resync for an owner is given up, too.
+const givenUp = 4 * time.Minute
+
 // forgets reports whether the agents of a runtime may know no owner, or no manager, when they need it.
 func (p *Plan) forgets(runtime int) bool {
 	r := &p.Runtimes[runtime]
 
 	return (r.Contract == contract.V1 || r.Learns) && slices.ContainsFunc(p.Faults, func(f Fault) bool {
-		return f.Runtime == runtime && (f.stopsAgent() || f.Kind == WebhookRemoved)
+		return f.Runtime == runtime && (f.stopsAgent() || f.Kind == WebhookRemoved || f.Kind == SenderForbidden && f.For > givenUp)
 	})
 }
 
