@@ -67,6 +67,12 @@ func (b *behaviour) any(kind FaultKind) (Fault, bool) {
 	return Fault{}, false
 }
 
+// The places of a panic, as the value of EventPanics.
+const (
+	inMapFunction = iota
+	inVerifier
+)
+
 var errBroken = errors.New("the verifier is broken")
 
 // verify fails as the faults demand, before the real verifier is asked.
@@ -97,6 +103,10 @@ func (b *behaviour) refuse(runtime core.RuntimeID, event *core.WatchEvent) error
 		return nil
 	}
 
+	if f, on := b.find(EventPanics, runtime, event.Watched.Name); on && f.Value == inVerifier {
+		panic("simulated panic of a verifier")
+	}
+
 	if _, on := b.find(EventForbidden, runtime, event.Watched.Name); on {
 		return listener.Forbidden("simulated", "this event is forbidden")
 	}
@@ -125,7 +135,7 @@ func (b *behaviour) fail(ctx context.Context, d core.Delivery) error {
 		return nil
 	}
 
-	if _, on := b.find(EventPanics, d.Runtime, d.Event.Watched.Name); on {
+	if f, on := b.find(EventPanics, d.Runtime, d.Event.Watched.Name); on && f.Value == inMapFunction {
 		panic("simulated panic of a map function")
 	}
 

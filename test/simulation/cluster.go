@@ -40,7 +40,7 @@ type object struct {
 
 // object returns the name of an object, which no other runtime has.
 func (p *Plan) object(runtime, index int) string {
-	return fmt.Sprintf("%s-object-%d", p.Runtimes[runtime].Name, index)
+	return fmt.Sprintf("%s-object-%s%d", p.Runtimes[runtime].Name, strings.Repeat("x", p.Padding), index)
 }
 
 func newCluster(w *world, index int) *cluster {

@@ -116,7 +116,7 @@ func (d dice) fault(p *Plan) Fault {
 		f.Value = 100 + d.IntN(3_000)
 	case EventRefused, EventForbidden, EventPanics:
 		f.Index = d.IntN(p.Runtimes[f.Runtime].Objects)
-		f.At, f.For = 0, 0
+		f.At, f.For, f.Value = 0, 0, d.IntN(2)
 	case ManagerUnknown, ManagersInvented:
 		f.For = 0
 	case GatewayStatus:

@@ -17,7 +17,7 @@ import (
 func TestIsolation(t *testing.T) {
 	keys := testPKI(t)
 
-	const seeds, most = 10, 1.5
+	const seeds, most = 3, 1.5
 
 	for _, version := range contract.Versions() {
 		alone := p99(t, keys, version, seeds)

@@ -24,6 +24,7 @@ type Plan struct {
 	Managers  []core.Manager
 	Writes    []Write
 	Faults    []Fault
+	Padding   int  // makes names of objects longer, so that batches are cut
 	Measured  bool // only the time until a look counts: the end of faults is not waited for
 }
 
@@ -220,18 +221,16 @@ func (d dice) runtime(i int) RuntimePlan {
 	return r
 }
 
-// learners draws the agents that know no manager before its first event. One that is replaced knows
-// nothing of the events of its predecessor, so that such runtimes have no such fault.
+// learners draws the agents that know no manager before its first event.
 func (d dice) learners(p *Plan) {
 	for i := range p.Runtimes {
-		learns := d.chance(0.3)
-		for j := range p.Faults {
-			learns = learns && (p.Faults[j].Runtime != i || !p.Faults[j].stopsAgent())
-		}
-
-		p.Runtimes[i].Learns = learns
+		p.Runtimes[i].Learns = d.chance(0.2)
 	}
 }
+
+// forgets reports whether a new agent asks for no resync before its first event, as it knows no owner or no
+// manager until then.
+func (r *RuntimePlan) forgets() bool { return r.Learns || r.Contract == contract.V1 }
 
 // writes draws single writes and bursts.
 func (d dice) writes(p *Plan) {

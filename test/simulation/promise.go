@@ -1,7 +1,6 @@
 package simulation
 
 import (
-	"slices"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -21,7 +20,7 @@ func (p *Plan) promise() oracle.Promise {
 		promise.Runtimes[r.Name] = oracle.Runtime{
 			Numbered: r.Contract == contract.V3, Canary: r.Canary, Small: r.MaxKeys > 0,
 			FallsBack: r.Fallback && p.hasAny(GatewayForeign, GatewayStatus), Learns: r.Learns,
-			Forgets: p.forgets(i), Refused: p.Measured && i > 0 && len(p.Faults) > 0 && p.Faults[0].Runtime == i,
+			Refused: p.Measured && i > 0 && len(p.Faults) > 0 && p.Faults[0].Runtime == i,
 		}
 	}
 
@@ -101,19 +100,6 @@ func (p *Plan) isWatched(object, manager int) bool {
 	default:
 		return (group == first) == (manager == 0)
 	}
-}
-
-// givenUp is how long an event is sent that is refused for itself. With contract v1 the sender is refused
-// in the same words, and the resync for an owner is given up, too.
-const givenUp = 4 * time.Minute
-
-// forgets reports whether the agents of a runtime may know no owner, or no manager, when they need it.
-func (p *Plan) forgets(runtime int) bool {
-	r := &p.Runtimes[runtime]
-
-	return (r.Contract == contract.V1 || r.Learns) && slices.ContainsFunc(p.Faults, func(f Fault) bool {
-		return f.Runtime == runtime && (f.stopsAgent() || f.Kind == WebhookRemoved || f.Kind == SenderForbidden && f.For > givenUp)
-	})
 }
 
 func (p *Plan) hasAny(kinds ...FaultKind) bool {

@@ -20,15 +20,56 @@ func (d dice) theme(p *Plan) {
 		At:   d.between(time.Minute, p.Length), For: d.between(5*time.Second, 40*time.Second), Runtime: d.IntN(len(p.Runtimes)),
 	}
 
-	d.complicate(p, outage)
+	switch d.weighted(4, 1, 1) {
+	case 0:
+		d.complicate(p, outage)
+	case 1:
+		outage = d.lie(p, outage)
+	case 2:
+		d.flood(p, outage)
+	}
+
 	p.Faults = append(p.Faults, outage)
 	d.burst(p, outage)
 }
 
+// flood writes so many objects within an outage that they do not fit into one batch.
+func (d dice) flood(p *Plan, outage Fault) {
+	const objects, padding = 450, 120
+
+	r := &p.Runtimes[outage.Runtime]
+	r.Contract, r.Objects, r.MaxKeys, p.Padding = contract.V3, objects, 0, padding
+
+	for i := range objects {
+		at := d.between(outage.At, outage.At+outage.For)
+		p.Writes = append(p.Writes, Write{At: at, Runtime: outage.Runtime, Object: i, Kind: Update, Delay: time.Millisecond})
+	}
+}
+
+// lie makes a gateway acknowledge events for longer than they are resent, and for a shorter time than
+// silence is noticed. Only numbers show the loss then.
+func (d dice) lie(p *Plan, outage Fault) Fault {
+	p.Gateway = true
+	p.Faults = slices.DeleteFunc(p.Faults, func(f Fault) bool { return f.Kind == GatewayForeign || f.Kind == GatewayStatus })
+
+	for i := range p.Runtimes {
+		p.Runtimes[i].Contract, p.Runtimes[i].Fallback = contract.V3, false
+	}
+
+	outage.Kind, outage.For = GatewayLies, d.between(42*time.Second, 50*time.Second)
+
+	return outage
+}
+
 // burst draws writes that begin within an outage.
 func (d dice) burst(p *Plan, outage Fault) {
+	length := outage.For
+	if outage.Kind == GatewayLies {
+		length = time.Second
+	}
+
 	for range 3 + d.IntN(8) {
-		at := d.between(outage.At, outage.At+outage.For)
+		at := d.between(outage.At, outage.At+length)
 		p.Writes = append(p.Writes, d.write(p, at, outage.Runtime))
 	}
 }

@@ -75,6 +75,7 @@ func (w *world) run() []oracle.Violation {
 	w.play()
 	w.sleepUntil(w.plan.end())
 	w.history.Calm()
+	w.remind()
 	time.Sleep(w.plan.calm())
 	w.shutDown()
 
@@ -83,6 +84,16 @@ func (w *world) run() []oracle.Violation {
 	}
 
 	return w.history.Check()
+}
+
+// remind writes once more where an agent may know no owner or no manager. What it missed must then be
+// looked at.
+func (w *world) remind() {
+	for i := range w.plan.Runtimes {
+		if w.plan.Runtimes[i].forgets() && !w.plan.Measured {
+			w.clusters[i].write(Write{Runtime: i, Kind: Update, Delay: time.Millisecond})
+		}
+	}
 }
 
 // play begins all writes, faults and samples.

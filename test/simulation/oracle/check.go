@@ -57,7 +57,7 @@ func (h *History) checkLiveness() {
 // checkCommit wants a look in time. While faults last, only the last commit counts.
 func (h *History) checkCommit(t target, c commit, last int) {
 	bound, strict := h.bound(t, c)
-	if c.blind || !strict && (c.version != last || h.promise.Runtimes[t.runtime].Forgets) {
+	if c.blind || !strict && c.version != last {
 		return
 	}
 

@@ -43,9 +43,6 @@ type Runtime struct {
 	Learns bool
 	// Refused is whether the runtime itself is refused for ever: it is its own fault if nothing is seen.
 	Refused bool
-	// Forgets is whether a new agent cannot ask for a resync before its first event, as it knows no owner or
-	// no manager until then. What happens near a fault may be missed.
-	Forgets bool
 }
 
 // Window is a time from the beginning of the schedule on.
