@@ -89,6 +89,8 @@ func (w *world) run() []oracle.Violation {
 // remind writes once more where an agent may know no owner or no manager. What it missed must then be
 // looked at.
 func (w *world) remind() {
+	time.Sleep(time.Second) // An agent may start at this very moment.
+
 	for i := range w.plan.Runtimes {
 		if w.plan.Runtimes[i].forgets() && !w.plan.Measured {
 			w.clusters[i].write(Write{Runtime: i, Kind: Update, Delay: time.Millisecond})
