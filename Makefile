@@ -73,6 +73,19 @@ chaos: ## Inject random faults into real processes and account for every write: 
 	@$(WITH_ASSETS) $(GO) test ./test/chaos -count=1 -v -run 'TestNothingIsLost|TestTheSuiteCanFail' -timeout 3h $(TESTFLAGS) \
 		-parallel-seeds=false -seed=$(SEED) -seeds=$(SEEDS) -duration=$(DURATION) -settle=$(SETTLE) -resend=$(RESEND_AFTER)
 
+# Each worker has one processor, so that a seed repeats itself as far as it can. A failing seed prints its plan, the
+# smallest plan that was found to fail, and the file with its log. See docs/simulation.md.
+SIMULATE := $(GO) test ./test/simulation -count=1 -v -timeout 12h
+simulate: SEEDS = 5000
+.PHONY: simulate
+simulate: ## Simulate agents, operators and faults in virtual time, and judge what happens: SEEDS (5000) from SEED (now)
+	@$(SIMULATE) -run '^Test(Simulation|Found|Isolation)$$' $(TESTFLAGS) -seed=$(SEED) -seeds=$(SEEDS) -workers=$$(nproc)
+
+simulate-mutants: SEEDS = 2000
+.PHONY: simulate-mutants
+simulate-mutants: ## Put one fault after the other into a copy of the code, and print after how many of SEEDS (2000) the simulation finds it. ARGS='-run fleet'
+	@$(GO) run ./test/simulation/mutants -seeds=$(SEEDS) $(ARGS)
+
 .PHONY: soak
 soak: ## Check that memory, open files and goroutines stay flat over a million events and an outage of an hour, scaled. ARGS
 	@$(GO) test ./test/soak -run Soak -count 1 -v -timeout 40m -args -events 1000000 -outage 1m -slack 4 $(ARGS)

@@ -37,6 +37,7 @@ type agent struct {
 	lastReview atomic.Int64
 	stop       context.CancelFunc
 	running    sync.WaitGroup
+	ended      chan struct{}
 }
 
 // startAgent starts a life of the agent with that index, unless one runs.
@@ -87,7 +88,7 @@ func (c *cluster) stopAgent(index int, orderly bool) {
 	}
 
 	a.stop()
-	a.running.Wait()
+	<-a.ended
 }
 
 // noteAgents reports that no agent is left, or that one is back. The caller holds the lock.
@@ -104,7 +105,7 @@ func (c *cluster) noteAgents() {
 }
 
 func (c *cluster) newAgent(instance, epoch string) *agent {
-	a := &agent{cluster: c, instance: instance, epoch: epoch, sink: newSink(c.world, epoch)}
+	a := &agent{cluster: c, instance: instance, epoch: epoch, sink: newSink(c.world, epoch), ended: make(chan struct{})}
 	a.book = c.world.history.Agent(c.plan.Name, epoch, c.plan.Contract == contract.V3)
 
 	key, err := c.world.pki.client(c.plan.Name)
@@ -272,6 +273,7 @@ func (a *agent) start() {
 
 		a.record()
 		a.book.Ended(a.killed.Load(), a.sink.count())
+		close(a.ended)
 	}()
 }
 

@@ -67,6 +67,12 @@ func (b *behaviour) any(kind FaultKind) (Fault, bool) {
 	return Fault{}, false
 }
 
+// The places of a panic, as the value of EventPanics.
+const (
+	inMapFunction = iota
+	inVerifier
+)
+
 var errBroken = errors.New("the verifier is broken")
 
 // verify fails as the faults demand, before the real verifier is asked.
@@ -97,6 +103,10 @@ func (b *behaviour) refuse(runtime core.RuntimeID, event *core.WatchEvent) error
 		return nil
 	}
 
+	if f, on := b.find(EventPanics, runtime, event.Watched.Name); on && f.Value == inVerifier {
+		panic("simulated panic of a verifier")
+	}
+
 	if _, on := b.find(EventForbidden, runtime, event.Watched.Name); on {
 		return listener.Forbidden("simulated", "this event is forbidden")
 	}
@@ -115,11 +125,17 @@ func (b *behaviour) fail(ctx context.Context, d core.Delivery) error {
 		}
 	}
 
+	if _, on := b.find(MapHangs, d.Runtime, ""); on {
+		<-ctx.Done()
+
+		return errMap
+	}
+
 	if d.Event.Resync {
 		return nil
 	}
 
-	if _, on := b.find(EventPanics, d.Runtime, d.Event.Watched.Name); on {
+	if f, on := b.find(EventPanics, d.Runtime, d.Event.Watched.Name); on && f.Value == inMapFunction {
 		panic("simulated panic of a map function")
 	}
 
@@ -135,6 +151,12 @@ func (b *behaviour) intercept(w http.ResponseWriter, r *http.Request) bool {
 	if _, on := b.any(GatewayForeign); on && strings.HasPrefix(r.URL.Path, "/v3/") {
 		w.WriteHeader(http.StatusForbidden)
 		_, _ = fmt.Fprint(w, "RBAC: access denied")
+
+		return true
+	}
+
+	if _, on := b.any(GatewayLies); on {
+		w.WriteHeader(http.StatusAccepted)
 
 		return true
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission/canary"
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
@@ -38,7 +40,7 @@ type object struct {
 
 // object returns the name of an object, which no other runtime has.
 func (p *Plan) object(runtime, index int) string {
-	return fmt.Sprintf("%s-object-%d", p.Runtimes[runtime].Name, index)
+	return fmt.Sprintf("%s-object-%s%d", p.Runtimes[runtime].Name, strings.Repeat("x", p.Padding), index)
 }
 
 func newCluster(w *world, index int) *cluster {
@@ -135,7 +137,7 @@ func (c *cluster) write(w Write) {
 		}
 
 		blind := c.isBlind()
-		c.review(name, before, w.Kind)
+		c.review(name, before, w)
 		time.Sleep(w.Delay)
 
 		if w.Reject || w.Kind == DryRun {
@@ -180,7 +182,7 @@ func (c *cluster) commit(name string, before object, w Write, blind bool) bool {
 }
 
 // review calls the webhook of each manager, side by side, as an API server does.
-func (c *cluster) review(name string, before object, kind WriteKind) {
+func (c *cluster) review(name string, before object, w Write) {
 	c.mu.Lock()
 	watchers := slices.Clone(c.watchers)
 	c.mu.Unlock()
@@ -189,7 +191,9 @@ func (c *cluster) review(name string, before object, kind WriteKind) {
 	defer calls.Wait()
 
 	for _, manager := range watchers {
-		calls.Go(func() { c.call(manager, c.body(name, before, kind)) })
+		if i := slices.Index(c.world.plan.Managers, manager); i < 0 || c.world.plan.isWatched(w.Object, i) {
+			calls.Go(func() { c.call(manager, c.body(name, before, w.Kind)) })
+		}
 	}
 }
 
@@ -252,6 +256,51 @@ func (c *cluster) invent(n int) {
 		manager := core.Manager(fmt.Sprintf("invented-%d", i))
 		c.call(manager, c.body(c.world.plan.object(0, 0), object{}, Update))
 	}
+}
+
+// strangers is the number of those that besiege a webhook. Together they announce more than its room.
+const strangers = 10
+
+// besiege makes strangers announce large reviews and send one byte each, until the end.
+func (c *cluster) besiege() (end func()) {
+	gone := make(chan struct{})
+
+	if a := c.endpoint(); a != nil {
+		for i := range strangers {
+			go a.webhook.ServeHTTP(httptest.NewRecorder(), c.silentReview(i, gone))
+		}
+	}
+
+	return func() { close(gone) }
+}
+
+func (c *cluster) silentReview(stranger int, gone <-chan struct{}) *http.Request {
+	request := httptest.NewRequestWithContext(context.Background(), http.MethodPost, "/validate/"+string(c.world.plan.Managers[0]),
+		&silentBody{gone: gone})
+	request.Header.Set("Content-Type", "application/json")
+	request.ContentLength = admission.DefaultMaxBody
+	request.RemoteAddr = fmt.Sprintf("192.0.2.%d:1", stranger)
+
+	return request
+}
+
+// silentBody has one byte, and then nothing until the stranger is gone.
+type silentBody struct {
+	gone  <-chan struct{}
+	begun bool
+}
+
+// Read implements [io.Reader].
+func (b *silentBody) Read(p []byte) (int, error) {
+	if !b.begun {
+		b.begun = true
+
+		return copy(p, "{"), nil
+	}
+
+	<-b.gone
+
+	return 0, io.ErrUnexpectedEOF
 }
 
 // body is an AdmissionReview.

@@ -35,7 +35,10 @@ const (
 	SinkStalled      FaultKind = "sink stalled"
 	GatewayForeign   FaultKind = "gateway refuses v3" // 403 in words that are not ours
 	GatewayStatus    FaultKind = "gateway answers"    // Value is the status
+	GatewayLies      FaultKind = "gateway lies"       // it answers 202, and forwards nothing
 	MapSlow          FaultKind = "map function slow"
+	MapHangs         FaultKind = "map function hangs"
+	StrangersSilent  FaultKind = "strangers silent" // announce large reviews, and send a byte
 )
 
 // shares has the kinds of faults with their weights.
@@ -44,8 +47,9 @@ func shares() ([]FaultKind, []int) {
 		AgentKilled, AgentReplaced, AgentCrashes, AgentGone, OperatorKilled, LeaderChanged, LinksCut, LinksSilent, LinksSlow,
 		AnswersLost, LinksRefused, VerifierBroken, SenderForbidden, SenderUnknown, EventRefused, EventForbidden,
 		EventPanics, ManagerUnknown, ManagersInvented, WebhookRemoved, SinkStalled, GatewayForeign, GatewayStatus, MapSlow,
+		MapHangs, StrangersSilent, GatewayLies,
 	}
-	weights := []int{4, 4, 1, 3, 4, 3, 4, 3, 2, 4, 3, 2, 2, 1, 3, 2, 1, 2, 1, 3, 2, 3, 3, 1}
+	weights := []int{4, 4, 1, 3, 4, 3, 4, 3, 2, 4, 3, 2, 2, 1, 3, 2, 1, 2, 1, 3, 2, 3, 3, 1, 1, 2, 6}
 
 	return kinds, weights
 }
@@ -61,8 +65,6 @@ func (d dice) faults(p *Plan) {
 			p.Faults = append(p.Faults, f)
 		}
 	}
-
-	slices.SortStableFunc(p.Faults, func(a, b Fault) int { return int(a.At - b.At) })
 }
 
 // allows reports whether a fault makes sense. An agent that is gone for ever takes events with it, and only
@@ -71,6 +73,8 @@ func (p *Plan) allows(f *Fault) bool {
 	switch f.Kind {
 	case GatewayForeign, GatewayStatus:
 		return p.Gateway
+	case GatewayLies: // Only contract v3 has numbers that show a loss.
+		return p.Gateway && !slices.ContainsFunc(p.Runtimes, func(r RuntimePlan) bool { return r.Contract != contract.V3 || r.Fallback })
 	case AgentGone:
 		r := &p.Runtimes[f.Runtime]
 
@@ -112,11 +116,11 @@ func (d dice) fault(p *Plan) Fault {
 		f.Value = 100 + d.IntN(3_000)
 	case EventRefused, EventForbidden, EventPanics:
 		f.Index = d.IntN(p.Runtimes[f.Runtime].Objects)
-		f.At, f.For = 0, 0
+		f.At, f.For, f.Value = 0, 0, d.IntN(2)
 	case ManagerUnknown, ManagersInvented:
 		f.For = 0
 	case GatewayStatus:
-		f.Value = []int{401, 403, 404, 413, 429, 500, 502, 503}[d.IntN(8)]
+		f.Value = []int{401, 403, 404, 413, 413, 413, 429, 500, 502, 503}[d.IntN(10)]
 	case SinkStalled:
 		f.For = d.between(time.Second, 2*time.Minute)
 	}
@@ -185,6 +189,8 @@ func (w *world) begin(f Fault) (end func()) {
 		return w.clusters[f.Runtime].removeWebhook(f.For)
 	case SinkStalled:
 		return w.stallSinks(f)
+	case StrangersSilent:
+		return w.clusters[f.Runtime].besiege()
 	default:
 		return w.toggle(f)
 	}
@@ -214,7 +220,7 @@ func (w *world) toggle(f Fault) func() {
 // breaks reports whether no write of a runtime is seen while the fault lasts.
 func (f *Fault) breaks(index int, r *RuntimePlan) bool {
 	switch f.Kind {
-	case GatewayStatus:
+	case GatewayStatus, GatewayLies:
 		return true
 	case GatewayForeign:
 		return r.Contract == contract.V3 && !r.Fallback

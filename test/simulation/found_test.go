@@ -21,7 +21,10 @@ func TestFound(t *testing.T) {
 func found() map[string]*Plan {
 	return map[string]*Plan{
 		"an event of contract v1 that is given up has a stand-in": small(contract.V1, false,
-			[]Write{{At: 2 * time.Minute, Kind: Update, Delay: time.Millisecond}},
+			[]Write{
+				{At: 2 * time.Minute, Kind: Update, Delay: time.Millisecond},
+				{At: 4 * time.Minute, Kind: Update, Delay: time.Millisecond},
+			},
 			[]Fault{{Kind: EventRefused}}),
 
 		"a stalled log sink does not hold up the API server": small(contract.V2, false,
@@ -31,10 +34,6 @@ func found() map[string]*Plan {
 		"a resync that a gateway refuses with 413 is kept": small(contract.V2, true,
 			[]Write{{At: 2 * time.Minute, Kind: Update, Delay: time.Millisecond}},
 			[]Fault{{Kind: GatewayStatus, At: time.Minute, For: 3 * time.Minute, Value: 413}}),
-
-		"a number that an older contract carried is no news": small(contract.V3, true,
-			[]Write{{At: 2 * time.Minute, Kind: Update, Delay: time.Millisecond}},
-			[]Fault{{Kind: GatewayForeign, At: time.Minute, For: 3 * time.Minute}}),
 	}
 }
 
@@ -43,7 +42,7 @@ func small(version contract.Version, gateway bool, writes []Write, faults []Faul
 	return &Plan{
 		Length: 5 * time.Minute, Operators: 1, Gateway: gateway, Managers: []core.Manager{"alpha"}, Writes: writes, Faults: faults,
 		Runtimes: []RuntimePlan{{
-			Name: "skr-0", Contract: version, Fallback: version == contract.V3, Protocol: httpmtls.HTTP2, Agents: 1, Objects: 1,
+			Name: "skr-0", Contract: version, Protocol: httpmtls.HTTP2, Agents: 1, Objects: 1,
 		}},
 	}
 }

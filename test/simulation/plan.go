@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -23,6 +24,8 @@ type Plan struct {
 	Managers  []core.Manager
 	Writes    []Write
 	Faults    []Fault
+	Padding   int  // makes names of objects longer, so that batches are cut
+	Measured  bool // only the time until a look counts: the end of faults is not waited for
 }
 
 // RuntimePlan is one runtime with its agents.
@@ -116,7 +119,7 @@ func (p *Plan) lines() []string {
 		all = append(all, timed{p.Faults[i].At, p.Faults[i].String()})
 	}
 
-	slices.SortStableFunc(all, func(a, b timed) int { return int(a.at - b.at) })
+	slices.SortStableFunc(all, func(a, b timed) int { return cmp.Compare(a.at, b.at) })
 
 	lines := make([]string, len(all))
 	for i := range all {
@@ -126,10 +129,14 @@ func (p *Plan) lines() []string {
 	return lines
 }
 
-// lastFault returns when the last fault has ended.
-func (p *Plan) lastFault() (end time.Duration) {
+// end returns when the last fault has ended, and the last write has begun.
+func (p *Plan) end() time.Duration {
+	end := p.Length
+
 	for i := range p.Faults {
-		end = max(end, p.Faults[i].At+p.Faults[i].For)
+		if !p.Measured {
+			end = max(end, p.Faults[i].At+p.Faults[i].For)
+		}
 	}
 
 	return end
@@ -137,12 +144,10 @@ func (p *Plan) lastFault() (end time.Duration) {
 
 // draw makes a plan from its seed.
 func draw(seed uint64) *Plan {
-	random := rand.New(rand.NewPCG(seed, 17)) //nolint:gosec // A seed repeats itself.
-	d := dice{random}
-
+	d := newDice(seed)
 	p := &Plan{
 		Seed: seed, Length: d.between(4*time.Minute, 16*time.Minute), Operators: 1 + d.weighted(6, 3, 1),
-		Gateway: d.chance(0.4), Attacker: d.chance(0.1), Managers: []core.Manager{"alpha", "beta"}[:1+d.weighted(3, 1)],
+		Gateway: d.chance(0.4), Attacker: d.chance(0.1), Managers: []core.Manager{"alpha", "beta"}[:1+d.weighted(2, 1)],
 	}
 
 	for i := range 1 + d.weighted(5, 3) {
@@ -151,13 +156,19 @@ func draw(seed uint64) *Plan {
 
 	d.writes(p)
 	d.faults(p)
+	d.theme(p)
 	d.learners(p)
+	p.sort()
 
 	return p
 }
 
 // dice draws from the seed.
 type dice struct{ *rand.Rand }
+
+func newDice(seed uint64) dice {
+	return dice{rand.New(rand.NewPCG(seed, 17))} //nolint:gosec // A seed repeats itself.
+}
 
 func (d dice) chance(p float64) bool { return d.Float64() < p }
 
@@ -188,7 +199,7 @@ func (d dice) runtime(i int) RuntimePlan {
 		Canary: d.chance(0.6), Objects: 1 + d.IntN(6),
 	}
 
-	switch d.weighted(7, 1, 2) {
+	switch d.weighted(6, 1, 3) {
 	case 1:
 		r.Contract = contract.V1
 	case 2:
@@ -204,24 +215,22 @@ func (d dice) runtime(i int) RuntimePlan {
 	}
 
 	if d.chance(0.2) {
-		r.MaxKeys = 1 + d.IntN(3)
+		r.MaxKeys = 1 + d.IntN(5)
 	}
 
 	return r
 }
 
-// learners draws the agents that know no manager before its first event. One that is replaced knows
-// nothing of the events of its predecessor, so that such runtimes have no such fault.
+// learners draws the agents that know no manager before its first event.
 func (d dice) learners(p *Plan) {
 	for i := range p.Runtimes {
-		learns := d.chance(0.3)
-		for j := range p.Faults {
-			learns = learns && (p.Faults[j].Runtime != i || !p.Faults[j].stopsAgent())
-		}
-
-		p.Runtimes[i].Learns = learns
+		p.Runtimes[i].Learns = d.chance(0.2)
 	}
 }
+
+// forgets reports whether a new agent asks for no resync before its first event, as it knows no owner or no
+// manager until then.
+func (r *RuntimePlan) forgets() bool { return r.Learns || r.Contract == contract.V1 }
 
 // writes draws single writes and bursts.
 func (d dice) writes(p *Plan) {
@@ -232,8 +241,11 @@ func (d dice) writes(p *Plan) {
 			at += d.between(0, 2*time.Second)
 		}
 	}
+}
 
-	slices.SortStableFunc(p.Writes, func(a, b Write) int { return int(a.At - b.At) })
+func (p *Plan) sort() {
+	slices.SortStableFunc(p.Writes, func(a, b Write) int { return cmp.Compare(a.At, b.At) })
+	slices.SortStableFunc(p.Faults, func(a, b Fault) int { return cmp.Compare(a.At, b.At) })
 }
 
 func (d dice) write(p *Plan, at time.Duration, runtime int) Write {

@@ -1,9 +1,9 @@
 package simulation
 
 import (
-	"slices"
 	"time"
 
+	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/test/simulation/oracle"
 )
@@ -11,8 +11,8 @@ import (
 // promise is what the oracle may expect of the plan.
 func (p *Plan) promise() oracle.Promise {
 	promise := oracle.Promise{
-		Runtimes: make(map[string]oracle.Runtime), Managers: p.Managers, Refused: make(map[string]bool),
-		Detours: p.Operators - 1,
+		Runtimes: make(map[string]oracle.Runtime), Managers: p.Managers, Watches: p.watches(), Refused: make(map[string]bool),
+		Detours: p.Operators - 1, Lies: p.hasAny(GatewayLies),
 	}
 
 	for i := range p.Runtimes {
@@ -20,7 +20,7 @@ func (p *Plan) promise() oracle.Promise {
 		promise.Runtimes[r.Name] = oracle.Runtime{
 			Numbered: r.Contract == contract.V3, Canary: r.Canary, Small: r.MaxKeys > 0,
 			FallsBack: r.Fallback && p.hasAny(GatewayForeign, GatewayStatus), Learns: r.Learns,
-			Forgets: p.forgets(i),
+			Refused: p.Measured && i > 0 && len(p.Faults) > 0 && p.Faults[0].Runtime == i,
 		}
 	}
 
@@ -73,13 +73,33 @@ func (f *Fault) after() time.Duration {
 	}
 }
 
-// forgets reports whether the agents of a runtime may know no owner, or no manager, when they need it.
-func (p *Plan) forgets(runtime int) bool {
-	r := &p.Runtimes[runtime]
+func (p *Plan) watches() map[string][]core.Manager {
+	watches := make(map[string][]core.Manager)
 
-	return (r.Contract == contract.V1 || r.Learns) && slices.ContainsFunc(p.Faults, func(f Fault) bool {
-		return f.Runtime == runtime && (f.stopsAgent() || f.Kind == WebhookRemoved)
-	})
+	for i := range p.Runtimes {
+		for j := range p.Runtimes[i].Objects {
+			for k, manager := range p.Managers {
+				if p.isWatched(j, k) {
+					watches[p.object(i, j)] = append(watches[p.object(i, j)], manager)
+				}
+			}
+		}
+	}
+
+	return watches
+}
+
+// isWatched reports whether the manager with that index watches an object. With two, each also has some
+// for itself.
+func (p *Plan) isWatched(object, manager int) bool {
+	const both, first = 0, 1
+
+	switch group := object % 3; {
+	case group == both || len(p.Managers) == 1:
+		return true
+	default:
+		return (group == first) == (manager == 0)
+	}
 }
 
 func (p *Plan) hasAny(kinds ...FaultKind) bool {
@@ -96,6 +116,10 @@ func (p *Plan) hasAny(kinds ...FaultKind) bool {
 
 // calm is the time after the last fault in which everything must become right.
 func (p *Plan) calm() time.Duration {
+	if p.Measured {
+		return time.Minute
+	}
+
 	if len(p.promise().Refused) > 0 {
 		return 9 * time.Minute
 	}

@@ -73,8 +73,9 @@ func (w *world) run() []oracle.Violation {
 	}
 
 	w.play()
-	w.sleepUntil(max(w.plan.Length, w.plan.lastFault()))
+	w.sleepUntil(w.plan.end())
 	w.history.Calm()
+	w.remind()
 	time.Sleep(w.plan.calm())
 	w.shutDown()
 
@@ -83,6 +84,18 @@ func (w *world) run() []oracle.Violation {
 	}
 
 	return w.history.Check()
+}
+
+// remind writes once more where an agent may know no owner or no manager. What it missed must then be
+// looked at.
+func (w *world) remind() {
+	time.Sleep(time.Second) // An agent may start at this very moment.
+
+	for i := range w.plan.Runtimes {
+		if w.plan.Runtimes[i].forgets() && !w.plan.Measured {
+			w.clusters[i].write(Write{Runtime: i, Kind: Update, Delay: time.Millisecond})
+		}
+	}
 }
 
 // play begins all writes, faults and samples.

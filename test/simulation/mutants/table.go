@@ -219,6 +219,10 @@ func pathMutants() []mutant {
 			"return reply{manager: manager, missed: true, refusal: badReview(err)}", "return reply{manager: manager, refusal: badReview(err)}",
 		},
 		{
+			"admission: room for the announced length (row 13)", "adapters/admission/body.go",
+			"if step > size && (step < believedFrom || int64(step) > announced) {", "if step > size && int64(step) > announced {",
+		},
+		{
 			"admission: log lines before the answer", "adapters/admission/handler.go",
 			"if answer.refusal != nil || answer.missed || answer.warn != nil {", "if answer.missed {",
 		},

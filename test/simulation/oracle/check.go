@@ -7,8 +7,8 @@ import (
 
 // The bounds that the guarantees state, or that follow from the defaults.
 const (
-	// longestAnswer is the longest wait of an API server, room for large reviews included.
-	longestAnswer = 300 * time.Millisecond
+	// longestAnswer is the longest wait of an API server. Computing takes no virtual time.
+	longestAnswer = 100 * time.Millisecond
 	// prompt is the time from a commit to the look, without any fault.
 	prompt = 2 * time.Second
 	// detour is the time that each replica may cost which does not lead: it answers 503 with a wait
@@ -46,7 +46,7 @@ func (h *History) Check() []Violation {
 // checkLiveness wants a look after each commit, in time.
 func (h *History) checkLiveness() {
 	for key, commits := range h.commits {
-		for _, manager := range h.promise.Managers {
+		for _, manager := range h.promise.Watches[key[1]] {
 			for _, c := range commits {
 				h.checkCommit(target{key[0], key[1], manager}, c, commits[len(commits)-1].version)
 			}
@@ -57,7 +57,7 @@ func (h *History) checkLiveness() {
 // checkCommit wants a look in time. While faults last, only the last commit counts.
 func (h *History) checkCommit(t target, c commit, last int) {
 	bound, strict := h.bound(t, c)
-	if c.blind || !strict && (c.version != last || h.promise.Runtimes[t.runtime].Forgets) {
+	if c.blind || !strict && c.version != last {
 		return
 	}
 
@@ -226,6 +226,10 @@ func (h *History) allowed(cause string) int {
 	case "returned":
 		return (h.promise.Faults + falls) * lives
 	default: // A number is missing: something was lost, or went another way.
+		if h.promise.Lies {
+			return 4 * h.promise.Faults * lives
+		}
+
 		return int(dropped) + 3*falls
 	}
 }

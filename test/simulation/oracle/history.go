@@ -16,11 +16,15 @@ type Promise struct {
 	// Runtimes are all that exist.
 	Runtimes map[string]Runtime
 	Managers []core.Manager
+	// Watches has the managers of each object.
+	Watches map[string][]core.Manager
 	// Faults is the number of faults that end, Windows are the times in which they last.
 	Faults  int
 	Windows []Window
 	// Detours is the number of replicas that a request may reach although they do not lead.
 	Detours int
+	// Lies is whether events are acknowledged that nobody got.
+	Lies bool
 	// Refused are the objects whose events are refused for ever.
 	Refused map[string]bool
 }
@@ -37,9 +41,8 @@ type Runtime struct {
 	FallsBack bool
 	// Learns is whether the agent learns its managers from events.
 	Learns bool
-	// Forgets is whether a new agent cannot ask for a resync before its first event, as it knows no owner or
-	// no manager until then. What happens near a fault may be missed.
-	Forgets bool
+	// Refused is whether the runtime itself is refused for ever: it is its own fault if nothing is seen.
+	Refused bool
 }
 
 // Window is a time from the beginning of the schedule on.
