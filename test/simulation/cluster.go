@@ -12,7 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission/canary"
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
@@ -278,7 +277,7 @@ func (c *cluster) silentReview(stranger int, gone <-chan struct{}) *http.Request
 	request := httptest.NewRequestWithContext(context.Background(), http.MethodPost, "/validate/"+string(c.world.plan.Managers[0]),
 		&silentBody{gone: gone})
 	request.Header.Set("Content-Type", "application/json")
-	request.ContentLength = admission.DefaultMaxBody
+	request.ContentLength = 8 << 20
 	request.RemoteAddr = fmt.Sprintf("192.0.2.%d:1", stranger)
 
 	return request

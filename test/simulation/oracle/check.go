@@ -11,6 +11,8 @@ const (
 	longestAnswer = 100 * time.Millisecond
 	// prompt is the time from a commit to the look, without any fault.
 	prompt = 2 * time.Second
+	// pace is the shortest time between two resyncs of a manager.
+	pace = 5 * time.Second
 	// detour is the time that each replica may cost which does not lead: it answers 503 with a wait
 	// of up to 3.75 s, and a gateway may choose it several times in a row.
 	detour = 15 * time.Second
@@ -80,15 +82,18 @@ func (h *History) bound(t target, c commit) (bound time.Time, strict bool) {
 
 	if h.isCalm(c.at) {
 		detours := time.Duration(h.promise.Detours) * detour
-		if c.delay <= shortDelay {
+		small := h.promise.Runtimes[t.runtime].Small // A resync stands in for events.
+
+		switch {
+		case c.delay <= shortDelay && small:
+			return c.at.Add(prompt + pace + detours), true
+		case c.delay <= shortDelay:
 			return c.at.Add(prompt + detours), true
+		case small:
+			return c.at.Add(2*late + pace + detours), true // The resend of a resync stands in for that of the event.
+		default:
+			return c.at.Add(late + detours), true
 		}
-
-		if h.promise.Runtimes[t.runtime].Small {
-			return c.at.Add(2*late + detours), true // The resend of a resync stands in for that of the event.
-		}
-
-		return c.at.Add(late + detours), true
 	}
 
 	return latest(c.at, h.calm).Add(inTime), false
