@@ -58,6 +58,11 @@ func (h *History) checkLiveness() {
 
 // checkCommit wants a look in time. While faults last, only the last commit counts.
 func (h *History) checkCommit(t target, c commit, last int) {
+	// The number of a refused event was received, so that nothing shows when a gateway takes the event later.
+	if h.promise.Lies && h.promise.Refused[t.object] {
+		return
+	}
+
 	bound, strict := h.bound(t, c)
 	if c.blind || !strict && c.version != last {
 		return
