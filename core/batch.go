@@ -34,7 +34,6 @@ func NewBatch(events ...WatchEvent) Batch {
 	for i, event := range events {
 		batch.Events[i].WatchEvent = event
 	}
-
 	return batch
 }
 

@@ -35,7 +35,6 @@ func (c *Change) Object() *Object {
 	if c.New != nil {
 		return c.New
 	}
-
 	return c.Old
 }
 
@@ -74,13 +73,11 @@ func (c *Change) Event(at time.Time) (WatchEvent, error) {
 
 func (e *WatchEvent) checkIdentity() error {
 	name, kind := e.Watched, e.WatchedGVK
-
 	size := len(name.Namespace) + len(name.Name) + len(kind.Group) + len(kind.Version) + len(kind.Kind)
 	if name.Name == "" || size > maxIdentity {
 		return fmt.Errorf("%w: want a name, and at most %d bytes of names and kind, have %d",
 			ErrInvalidObject, maxIdentity, size)
 	}
-
 	return nil
 }
 
@@ -88,7 +85,6 @@ func fieldOf(subresource string) Field {
 	if subresource == string(FieldStatus) {
 		return FieldStatus
 	}
-
 	return FieldSpec
 }
 
@@ -101,7 +97,6 @@ func sameRaw(a, b []byte) bool {
 	if a == nil || b == nil {
 		return a == nil && b == nil
 	}
-
 	return rawjson.Equal(a, b)
 }
 
@@ -119,19 +114,16 @@ func sameFields(a, b []rawField) bool {
 func (c *Change) sameSelection() bool {
 	oldOwner, hadOwner := c.Old.Annotation(OwnerAnnotation)
 	newOwner, hasOwner := c.New.Annotation(OwnerAnnotation)
-
 	return hadOwner == hasOwner && oldOwner == newOwner && sameRaw(orNil(c.Old.labels), orNil(c.New.labels))
 }
 
 // present returns the fields that are not null, by name.
 func present(fields []rawField) map[string][]byte {
 	byName := make(map[string][]byte, len(fields))
-
 	for _, f := range fields {
 		if byName[f.name] = f.raw; isNull(f.raw) {
 			delete(byName, f.name)
 		}
 	}
-
 	return byName
 }

@@ -66,7 +66,6 @@ type Reasoner interface{ Reason() string }
 // an event is dropped on proof only.
 func IsPermanent(err error) bool {
 	var r Retryable
-
 	return errors.As(err, &r) && !r.Retryable()
 }
 
@@ -76,7 +75,6 @@ func RetryAfter(err error) time.Duration {
 	if !errors.As(err, &r) {
 		return 0
 	}
-
 	return max(r.RetryAfter(), 0)
 }
 
@@ -84,7 +82,6 @@ func RetryAfter(err error) time.Duration {
 // context, and "other" for every other error.
 func Reason(err error) string {
 	var r Reasoner
-
 	switch {
 	case errors.As(err, &r):
 		return r.Reason()
@@ -109,8 +106,6 @@ func (e EventErrors) Error() string {
 	if len(e) == 0 {
 		return "no event failed"
 	}
-
 	first := slices.Min(slices.Collect(maps.Keys(e)))
-
 	return fmt.Sprintf("%d events of the batch failed, the first is number %d: %v", len(e), first, e[first])
 }

@@ -71,6 +71,5 @@ func (e *WatchEvent) KindWord() string {
 	if e.Resync {
 		return "resync"
 	}
-
 	return "changed"
 }

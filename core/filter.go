@@ -32,7 +32,6 @@ func SpecChanged(c *Change) bool {
 	if c.Subresource != "" {
 		return false
 	}
-
 	return lifecycle(c) || updates(c) && (!sameSpec(c) || !c.sameSelection())
 }
 
@@ -59,7 +58,6 @@ func GenerationChanged(c *Change) bool {
 	if c.Subresource != "" {
 		return false
 	}
-
 	return lifecycle(c) || updates(c) && (!sameGeneration(c) || !c.sameSelection())
 }
 
@@ -67,7 +65,6 @@ func GenerationChanged(c *Change) bool {
 // that leaves a selection matters, too. Without labels, every change passes.
 func Labels(labels map[string]string) Filter {
 	labels = maps.Clone(labels)
-
 	return func(c *Change) bool {
 		return len(labels) == 0 || hasLabels(c.New, labels) || hasLabels(c.Old, labels)
 	}
@@ -77,13 +74,11 @@ func hasLabels(o *Object, labels map[string]string) bool {
 	if o == nil {
 		return false
 	}
-
 	for key, value := range labels {
 		if have, ok := o.Label(key); !ok || have != value {
 			return false
 		}
 	}
-
 	return true
 }
 
@@ -117,6 +112,5 @@ func sameSpec(c *Change) bool {
 	if c.Old.Field("spec") == nil && c.New.Field("spec") == nil {
 		return c.sameContent()
 	}
-
 	return c.sameField("spec")
 }

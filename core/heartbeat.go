@@ -11,7 +11,7 @@ const (
 	CanaryOff CanaryState = ""
 	// CanaryAlive means that the API server calls the agent.
 	CanaryAlive CanaryState = "alive"
-	// CanaryLost means that the API server does not call the agent: changes pass unseen.
+	// CanaryLost means that the API server does not call the agent: changes are missed.
 	CanaryLost CanaryState = "lost"
 	// CanaryFailing means that the write of the canary itself fails: the state is not known.
 	CanaryFailing CanaryState = "failing"

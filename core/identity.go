@@ -23,7 +23,6 @@ func ParseManager(name string) (Manager, error) {
 	if isLabel(name) {
 		return Manager(name), nil
 	}
-
 	return "", fmt.Errorf("%w: %s", ErrInvalidManager, shorten(name))
 }
 
@@ -31,7 +30,6 @@ func isLabel(name string) bool {
 	if name == "" || len(name) > maxLabel || name[0] == '-' || name[len(name)-1] == '-' {
 		return false
 	}
-
 	return strings.IndexFunc(name, notLabelRune) < 0
 }
 
@@ -44,6 +42,5 @@ func shorten(input string) string {
 	if len(input) <= maxLabel {
 		return fmt.Sprintf("%q", input)
 	}
-
 	return fmt.Sprintf("%q… (%d bytes)", input[:maxLabel], len(input))
 }

@@ -52,7 +52,6 @@ func NewObject(content map[string]any) (*Object, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalidObject, err)
 	}
-
 	return DecodeObject(raw)
 }
 
@@ -62,16 +61,13 @@ func NewObject(content map[string]any) (*Object, error) {
 // metadata are an error.
 func DecodeObject(raw []byte) (*Object, error) {
 	r := rawjson.NewReader(raw)
-
 	o, err := readObject(r)
 	if err == nil {
 		err = r.End()
 	}
-
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalidObject, err)
 	}
-
 	return o, nil
 }
 
@@ -80,11 +76,9 @@ func DecodeObject(raw []byte) (*Object, error) {
 // review.
 func DecodeObjectPrefix(raw []byte) (o *Object, size int, err error) {
 	r := rawjson.NewReader(raw)
-
 	if o, err = readObject(r); err != nil {
 		return nil, 0, fmt.Errorf("%w: %w", ErrInvalidObject, err)
 	}
-
 	return o, r.Offset(), nil
 }
 
@@ -92,15 +86,11 @@ func readObject(r *rawjson.Reader) (*Object, error) {
 	if r.Null() {
 		return nil, nil
 	}
-
 	o := &Object{fields: make([]rawField, 0, 4)} // spec, status and few others.
-
 	if err := r.Object(func(name string) error { return o.readField(r, name) }); err != nil {
 		return nil, err
 	}
-
 	o.GVK = schema.FromAPIVersionAndKind(o.apiVersion, o.kind)
-
 	return o, nil
 }
 
@@ -127,7 +117,6 @@ func (o *Object) readMetadata(r *rawjson.Reader, name string) error {
 		return readGeneration(r, &o.Generation)
 	case "managedFields", "resourceVersion":
 		_, err := r.Skip()
-
 		return err
 	default:
 		return o.readKeptMetadata(r, name)
@@ -138,9 +127,7 @@ func (o *Object) readKeptMetadata(r *rawjson.Reader, name string) error {
 	if err := keep(r, name, &o.metadata); err != nil {
 		return err
 	}
-
 	raw := o.metadata[len(o.metadata)-1].raw
-
 	switch name {
 	case "labels":
 		o.labels = raw
@@ -151,7 +138,6 @@ func (o *Object) readKeptMetadata(r *rawjson.Reader, name string) error {
 	case "finalizers":
 		o.Finalizers = rawjson.Len(raw)
 	}
-
 	return nil
 }
 
@@ -161,10 +147,8 @@ func keep(r *rawjson.Reader, name string, into *[]rawField) error {
 	if len(*into) == maxMembers {
 		return errTooManyMembers
 	}
-
 	raw, err := r.Skip()
 	*into = append(*into, rawField{name, raw})
-
 	return err
 }
 
@@ -173,9 +157,7 @@ func readText(r *rawjson.Reader, into *string) (err error) {
 	if r.Null() {
 		return nil
 	}
-
 	*into, err = r.Text()
-
 	return err
 }
 
@@ -184,14 +166,11 @@ func readGeneration(r *rawjson.Reader, into *int64) error {
 	if err != nil || isNull(raw) {
 		return err
 	}
-
 	n, err := strconv.ParseInt(string(raw), 10, 64)
 	if err != nil {
 		return fmt.Errorf("metadata.generation: want an integer of 64 bits, have %s", shorten(string(raw)))
 	}
-
 	*into = n
-
 	return nil
 }
 
@@ -201,7 +180,6 @@ func (o *Object) Field(name string) []byte {
 	if o == nil {
 		return nil
 	}
-
 	return find(o.fields, name)
 }
 
@@ -210,7 +188,6 @@ func (o *Object) Annotation(key string) (value string, ok bool) {
 	if o == nil {
 		return "", false
 	}
-
 	return lookup(o.annotations, key)
 }
 
@@ -219,7 +196,6 @@ func (o *Object) Label(key string) (value string, ok bool) {
 	if o == nil {
 		return "", false
 	}
-
 	return lookup(o.labels, key)
 }
 
@@ -233,10 +209,8 @@ func lookup(raw []byte, key string) (value string, ok bool) {
 			value, err = rawjson.NewReader(v).Text()
 			ok = err == nil
 		}
-
 		return err
 	})
-
 	return value, ok
 }
 
@@ -248,7 +222,6 @@ func find(fields []rawField, name string) []byte {
 			return orNil(f.raw)
 		}
 	}
-
 	return nil
 }
 
@@ -256,7 +229,6 @@ func orNil(raw []byte) []byte {
 	if isNull(raw) {
 		return nil
 	}
-
 	return raw
 }
 

@@ -18,11 +18,9 @@ func (c *Change) Owner() (types.NamespacedName, error) {
 	if !found {
 		value, found = c.Old.Annotation(OwnerAnnotation)
 	}
-
 	if !found {
 		return types.NamespacedName{}, nil
 	}
-
 	return ParseOwner(value)
 }
 
@@ -30,7 +28,6 @@ func (c *Change) Owner() (types.NamespacedName, error) {
 // DNS-1123 subdomain (RFC 1123), joined by '/'. The error wraps [ErrInvalidOwner].
 func ParseOwner(value string) (types.NamespacedName, error) {
 	namespace, name, found := strings.Cut(value, "/")
-
 	switch {
 	case !found || strings.Contains(name, "/"):
 		return types.NamespacedName{}, invalidOwner("want one '/' in", value)
@@ -39,7 +36,6 @@ func ParseOwner(value string) (types.NamespacedName, error) {
 	case !isSubdomain(name):
 		return types.NamespacedName{}, invalidOwner("want a DNS-1123 subdomain as name, have", name)
 	}
-
 	return types.NamespacedName{Namespace: namespace, Name: name}, nil
 }
 
@@ -57,6 +53,5 @@ func isSubdomain(name string) bool {
 			return false
 		}
 	}
-
 	return len(name) <= maxSubdomain
 }

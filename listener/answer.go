@@ -46,14 +46,12 @@ func refuseAndClose(status int, reason string) answer {
 func refuseUnverified(err error) answer {
 	a := retryLater(err)
 	a.unverified = true
-
 	switch {
 	case errors.Is(err, core.ErrForbidden):
 		a.status = http.StatusForbidden
 	case errors.Is(err, core.ErrUnauthenticated):
 		a.status = http.StatusUnauthorized
 	}
-
 	return a
 }
 
@@ -62,7 +60,6 @@ func refuseUnverified(err error) answer {
 func refuseUnhandled(err error, replica bool) answer {
 	a := retryLater(err)
 	a.whole, a.closes = replica, replica
-
 	return a
 }
 
@@ -88,13 +85,10 @@ func (a *answer) write(w http.ResponseWriter) {
 	if a.closes {
 		w.Header().Set("Connection", "close")
 	}
-
 	if a.reason == "" {
 		w.WriteHeader(a.status)
-
 		return
 	}
-
 	body := a.body()
 	a.setHeader(w.Header(), len(body))
 	w.WriteHeader(a.status)
@@ -108,7 +102,6 @@ func (a *answer) setHeader(header http.Header, size int) {
 	case http.StatusMethodNotAllowed:
 		header.Set("Allow", http.MethodPost)
 	}
-
 	header.Set("Content-Type", "application/json")
 	header.Set("Content-Length", strconv.Itoa(size))
 }
@@ -119,19 +112,15 @@ func (a *answer) wait() string {
 	if a.retryAfter > 0 {
 		return strconv.FormatInt(contract.Seconds(a.retryAfter), 10)
 	}
-
 	const shortest, longest = 1, 3
-
 	return strconv.Itoa(shortest + rand.IntN(longest-shortest+1)) //nolint:gosec // Jitter is no secret.
 }
 
 func (a *answer) body() []byte {
 	sent := contract.Answer{Refusal: contract.Refusal{Reason: cmp.Or(a.public, a.reason)}, Failed: a.failed}
-
 	body, err := sent.Body()
 	if err != nil {
 		return nil // Strings and numbers always have a JSON form.
 	}
-
 	return body
 }

@@ -32,14 +32,11 @@ func newCache(size int) *cache {
 func (c *cache) get(key cacheKey) (*verdict, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-
 	element, ok := c.entries[key]
 	if !ok {
 		return nil, false
 	}
-
 	c.recent.MoveToFront(element)
-
 	return &entryOf(element).verdict, true
 }
 
@@ -47,13 +44,10 @@ func (c *cache) get(key cacheKey) (*verdict, bool) {
 func (c *cache) put(key cacheKey, v verdict) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-
 	if old, ok := c.entries[key]; ok {
 		c.recent.Remove(old)
 	}
-
 	c.entries[key] = c.recent.PushFront(&cacheEntry{key: key, verdict: v})
-
 	if c.recent.Len() > c.size {
 		oldest := c.recent.Back()
 		c.recent.Remove(oldest)
@@ -64,12 +58,10 @@ func (c *cache) put(key cacheKey, v verdict) {
 func (c *cache) len() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-
 	return len(c.entries)
 }
 
 func entryOf(element *list.Element) *cacheEntry {
 	entry, _ := element.Value.(*cacheEntry) // The list has nothing else.
-
 	return entry
 }

@@ -19,7 +19,6 @@ func verify(
 	for _, cert := range others {
 		intermediates.AddCert(cert)
 	}
-
 	chains, err := leaf.Verify(x509.VerifyOptions{
 		Roots:         roots,
 		Intermediates: intermediates,
@@ -29,7 +28,6 @@ func verify(
 	if err != nil {
 		return nil, untrusted(leaf, now, err)
 	}
-
 	return longest(chains), nil
 }
 
@@ -37,7 +35,6 @@ func verify(
 // mend it.
 func untrusted(leaf *x509.Certificate, now time.Time, err error) error {
 	var invalid x509.CertificateInvalidError
-
 	switch {
 	case now.Before(leaf.NotBefore):
 		return Unauthenticated(reasonNotYetValid, "certificate is valid from %s", leaf.NotBefore.Format(time.RFC3339))
@@ -56,30 +53,25 @@ func untrusted(leaf *x509.Certificate, now time.Time, err error) error {
 func longest(chains [][]*x509.Certificate) []*x509.Certificate {
 	best := chains[0]
 	_, until := validity(best)
-
 	for _, chain := range chains[1:] {
 		if _, notAfter := validity(chain); notAfter.After(until) {
 			best, until = chain, notAfter
 		}
 	}
-
 	return best
 }
 
 // validity returns the time for which all certificates of a chain are valid.
 func validity(chain []*x509.Certificate) (notBefore, notAfter time.Time) {
 	notBefore, notAfter = chain[0].NotBefore, chain[0].NotAfter
-
 	for _, cert := range chain[1:] {
 		if cert.NotBefore.After(notBefore) {
 			notBefore = cert.NotBefore
 		}
-
 		if cert.NotAfter.Before(notAfter) {
 			notAfter = cert.NotAfter
 		}
 	}
-
 	return notBefore, notAfter
 }
 
@@ -88,11 +80,9 @@ func keyOf(certs []*x509.Certificate) cacheKey {
 	if len(certs) == 1 {
 		return sha256.Sum256(certs[0].Raw)
 	}
-
 	hash := sha256.New()
 	for _, cert := range certs {
 		hash.Write(cert.Raw)
 	}
-
 	return cacheKey(hash.Sum(nil))
 }

@@ -46,7 +46,6 @@ const (
 
 func newChecker(opts PeerOptions) *checker {
 	opts = opts.withDefaults()
-
 	return &checker{
 		identity: opts.Identity, now: opts.Now, good: newCache(opts.CacheSize), bad: newCache(maxBad),
 		verifying: make(chan struct{}, max(runtime.GOMAXPROCS(0)/2, 1)),
@@ -63,27 +62,22 @@ func (c *checker) fromConnection(state *tls.ConnectionState, roots *x509.CertPoo
 	case len(state.PeerCertificates) > maxChain:
 		return core.Peer{}, errLongChain
 	}
-
 	key := keyOf(state.PeerCertificates)
 	if v, ok := c.known(key, roots); ok {
 		return v.peer, v.err
 	}
-
 	return c.check(key, state.PeerCertificates[0], state.PeerCertificates[1:], roots)
 }
 
 // known returns the verdict that is remembered under key, if it still holds.
 func (c *checker) known(key cacheKey, roots *x509.CertPool) (*verdict, bool) {
 	now := c.now()
-
 	if v, ok := c.good.get(key); ok && v.holds(now, roots) {
 		return v, true
 	}
-
 	if v, ok := c.bad.get(key); ok && v.holds(now, roots) {
 		return v, true
 	}
-
 	return nil, false
 }
 
@@ -94,18 +88,14 @@ func (c *checker) check(
 ) (core.Peer, error) {
 	c.verifying <- struct{}{}
 	defer func() { <-c.verifying }()
-
 	if v, ok := c.known(key, roots); ok {
 		return v.peer, v.err
 	}
-
 	now := c.now()
-
 	chain, err := verify(leaf, others, roots, now)
 	if err == nil {
 		return c.accept(key, chain, roots)
 	}
-
 	return core.Peer{}, c.refuse(key, err, roots)
 }
 
@@ -115,17 +105,14 @@ func (c *checker) accept(key cacheKey, chain []*x509.Certificate, roots *x509.Ce
 	if err != nil {
 		return core.Peer{}, c.refuse(key, err, roots)
 	}
-
 	v := verdict{peer: newPeer(id, chain[0]), roots: roots}
 	v.notBefore, v.notAfter = validity(chain)
 	c.good.put(key, v)
-
 	return v.peer, nil
 }
 
 func (c *checker) refuse(key cacheKey, err error, roots *x509.CertPool) error {
 	now := c.now()
 	c.bad.put(key, verdict{err: err, roots: roots, notBefore: now, notAfter: now.Add(badFor)})
-
 	return err
 }

@@ -15,7 +15,6 @@ func (x *exchange) deliver(batch *core.Batch) answer {
 		return refuseUnverified(
 			Forbidden(ReasonSourceMismatch, "the batch claims to come from runtime %.253q", batch.Source))
 	}
-
 	if !x.takeSlot() {
 		return x.observeOnly(batch)
 	}
@@ -25,7 +24,6 @@ func (x *exchange) deliver(batch *core.Batch) answer {
 	if wait, ok := x.shares.charge(x.account(), float64(elements(batch)-1), x.opts.Now()); !ok {
 		return x.tooFast(wait)
 	}
-
 	return x.take(batch)
 }
 
@@ -33,19 +31,14 @@ func (x *exchange) deliver(batch *core.Batch) answer {
 func (x *exchange) take(batch *core.Batch) answer {
 	ctx, cancel := context.WithTimeout(x.request.Context(), x.opts.HandleTimeout)
 	defer cancel()
-
 	failed := x.takeEvents(ctx, batch)
-
 	if batch.Heartbeat != nil {
 		failed.add(len(batch.Events), x.takeHeartbeat(ctx))
 	}
-
 	if len(failed) == elements(batch) {
 		x.judgeSender(ctx, failed)
 	}
-
 	x.observe(batch, failed)
-
 	return failed.answer(x.version)
 }
 
@@ -53,18 +46,15 @@ func elements(batch *core.Batch) int {
 	if batch.Heartbeat == nil {
 		return len(batch.Events)
 	}
-
 	return len(batch.Events) + 1
 }
 
 func (x *exchange) takeEvents(ctx context.Context, batch *core.Batch) failures {
 	received := x.opts.Now()
 	failed := failures{}
-
 	for i := range batch.Events {
 		failed.add(i, x.takeEvent(ctx, &batch.Events[i].WatchEvent, received))
 	}
-
 	return failed
 }
 
@@ -72,7 +62,6 @@ func (x *exchange) takeEvent(ctx context.Context, event *core.WatchEvent, receiv
 	if a := x.verify(ctx, event); a.reason != "" {
 		return a
 	}
-
 	return x.handle(ctx, core.Delivery{Runtime: x.peer.ID, Manager: x.manager, Event: *event, Received: received})
 }
 
@@ -81,7 +70,6 @@ func (x *exchange) takeHeartbeat(ctx context.Context) answer {
 	if a := x.verifySender(ctx); a.reason != "" {
 		return a
 	}
-
 	return x.askReady()
 }
 
@@ -89,7 +77,6 @@ func (x *exchange) takeHeartbeat(ctx context.Context) answer {
 func (x *exchange) verifySender(ctx context.Context) answer {
 	a := x.verify(ctx, &core.WatchEvent{Resync: true})
 	x.speaks = a.reason == ""
-
 	return a
 }
 
@@ -97,25 +84,20 @@ func (x *exchange) verifySender(ctx context.Context) answer {
 // the other elements of its batch for ever.
 func (x *exchange) verify(ctx context.Context, event *core.WatchEvent) (a answer) {
 	defer x.recover(&a)
-
 	if err := x.verifier.Verify(ctx, x.peer, event); err != nil {
 		return refuseUnverified(err)
 	}
-
 	x.verified = true
-
 	return answer{}
 }
 
 func (x *exchange) handle(ctx context.Context, d core.Delivery) (a answer) {
 	defer x.recover(&a)
-
 	return x.handled(x.handler.Handle(ctx, d))
 }
 
 func (x *exchange) askReady() (a answer) {
 	defer x.recover(&a)
-
 	return x.handled(ready(x.handler))
 }
 
@@ -123,10 +105,8 @@ func (x *exchange) handled(err error) answer {
 	if err == nil {
 		return answer{}
 	}
-
 	replica := errors.Is(err, core.ErrNotReady) && !isReady(x.handler)
 	x.notReady = x.notReady || replica
-
 	return refuseUnhandled(err, replica)
 }
 
@@ -136,14 +116,11 @@ func (x *exchange) judgeSender(ctx context.Context, failed failures) {
 	if x.version.NeedsOwner() || !failed.all(func(a answer) bool { return a.unverified }) {
 		return
 	}
-
 	sender := x.verifySender(ctx)
-
 	unknown := func(a answer) bool { return a.status == http.StatusServiceUnavailable }
 	if !sender.unverified || unknown(sender) && !failed.all(unknown) {
 		return
 	}
-
 	sender.whole = true
 	for i := range failed {
 		failed[i] = sender

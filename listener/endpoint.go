@@ -32,11 +32,9 @@ const wildcard = "manager"
 func (l *Listener) newMux() *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.Handle("/", l.nowhere)
-
 	for _, version := range contract.Versions() {
 		mux.Handle(pattern(version), &endpoint{Listener: l, version: version, bodies: newPool()})
 	}
-
 	return mux
 }
 
@@ -49,6 +47,5 @@ func pattern(version contract.Version) string {
 // events must not follow.
 func isClean(r *http.Request) bool {
 	escaped := r.URL.EscapedPath()
-
 	return strings.HasPrefix(escaped, "/") && path.Clean(escaped) == escaped && r.Method != http.MethodConnect
 }

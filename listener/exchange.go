@@ -63,21 +63,16 @@ func (x *exchange) answer() (a answer) {
 // gateway's. Each attempt then costs it a handshake, in which a runtime shows a new certificate.
 func (x *exchange) answerStranger(err error) answer {
 	a := refuseUnverified(err)
-
 	if wait, ok := x.shares.charge(x.account(), 1, x.opts.Now()); !ok {
 		late := x.tooFast(wait)
 		late.closes = a.reason == reasonUntrustedProxy
-
 		return late
 	}
-
 	a.public = contract.ReasonNotReady
-
 	if a.status != http.StatusServiceUnavailable {
 		a.status, a.public = http.StatusUnauthorized, contract.ReasonUnauthenticated
 		a.closes = x.needsTLS() || a.reason == reasonUntrustedProxy
 	}
-
 	return a
 }
 
@@ -87,14 +82,11 @@ func (x *exchange) recover(a *answer) {
 	if cause == nil {
 		return
 	}
-
 	err := fmt.Errorf("%w: %v", errPanic, cause)
 	*a = answer{status: http.StatusServiceUnavailable, reason: contract.ReasonPanic, err: err}
-
 	if x.peer.ID == "" {
 		a.public = contract.ReasonNotReady
 	}
-
 	x.opts.Logger.LogAttrs(x.request.Context(), slog.LevelError, "panic while a request was answered",
 		slog.Any("error", err), slog.String("stack", string(debug.Stack())))
 }
@@ -141,9 +133,7 @@ func isMediaType(header, want string) bool {
 	if header == want {
 		return true
 	}
-
 	have, _, err := mime.ParseMediaType(header)
-
 	return err == nil && have == want
 }
 
@@ -180,11 +170,9 @@ func (x *exchange) report(a *answer, took time.Duration) {
 	if x.opts.Hooks.Answered != nil {
 		x.opts.Hooks.Answered(string(x.version), x.manager, a.status, a.reason, took)
 	}
-
 	if a.reason == "" || !x.opts.Logger.Enabled(x.request.Context(), slog.LevelDebug) {
 		return
 	}
-
 	x.opts.Logger.LogAttrs(x.request.Context(), slog.LevelDebug, "request refused",
 		slog.String("contract", string(x.version)), slog.String("manager", string(x.manager)),
 		slog.String("runtime", string(x.peer.ID)), slog.String("remote", x.request.RemoteAddr),

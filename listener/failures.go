@@ -26,7 +26,6 @@ func (f failures) all(match func(answer) bool) bool {
 			return false
 		}
 	}
-
 	return true
 }
 
@@ -37,15 +36,12 @@ func (f failures) answer(version contract.Version) answer {
 	if len(f) == 0 {
 		return answer{status: version.Status()}
 	}
-
 	indexes := slices.Sorted(maps.Keys(f))
-
 	for _, index := range indexes {
 		if a := f[index]; a.whole {
 			return a
 		}
 	}
-
 	return f.partial(version, f[indexes[0]])
 }
 
@@ -56,15 +52,11 @@ func (f failures) partial(version contract.Version, first answer) answer {
 	for index, a := range f {
 		refused[index] = a.refusal()
 	}
-
 	if version.MaxEvents() == 1 {
 		first.failed = refused
-
 		return first
 	}
-
 	p := contract.Partial(refused)
-
 	return answer{status: p.Status, reason: p.Reason, failed: p.Failed, err: first.err}
 }
 
@@ -76,6 +68,5 @@ func (f failures) errors() core.EventErrors {
 	for i, a := range f {
 		refused[i] = cmp.Or(a.err, errRefused)
 	}
-
 	return refused
 }

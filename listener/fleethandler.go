@@ -22,7 +22,6 @@ func FleetHandler(f *fleet.Fleet) http.Handler {
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(newFleetView(f, r.URL.Query())) // It fails when the reader is gone.
 	})
-
 	return mux
 }
 
@@ -74,7 +73,6 @@ func newRuntimeStatus(s fleet.Status) runtimeStatus {
 	for _, p := range s.Replicas {
 		view.Replicas = append(view.Replicas, replicaStatus{p, newHeartbeatStatus(p.Heartbeat)})
 	}
-
 	return view
 }
 
@@ -102,7 +100,6 @@ func newHeartbeatStatus(beat *core.Heartbeat) *heartbeatStatus {
 	if beat.OldestPending > 0 {
 		view.OldestPending = beat.OldestPending.String()
 	}
-
 	return view
 }
 
@@ -112,36 +109,29 @@ func newFleetView(f *fleet.Fleet, query url.Values) fleetView {
 
 func countStates(f *fleet.Fleet) []fleetCount {
 	counts := []fleetCount{}
-
 	for manager, summary := range f.Summaries() {
 		for c, n := range summary.Runtimes {
 			counts = append(counts, fleetCount{Manager: manager, State: c.State, Reason: c.Reason, Count: n})
 		}
 	}
-
 	slices.SortFunc(counts, func(a, b fleetCount) int {
 		return cmp.Or(cmp.Compare(a.Manager, b.Manager), cmp.Compare(a.State, b.State), cmp.Compare(a.Reason, b.Reason))
 	})
-
 	return counts
 }
 
 func selectStatuses(f *fleet.Fleet, query url.Values) []runtimeStatus {
 	statuses := []runtimeStatus{}
 	selected := func(name, value string) bool { return !query.Has(name) || query.Get(name) == value }
-
 	f.Range(func(s fleet.Status) bool {
 		if selected("state", string(s.State)) && selected("manager", string(s.Manager)) &&
 			selected("runtime", string(s.Runtime)) {
 			statuses = append(statuses, newRuntimeStatus(s))
 		}
-
 		return true
 	})
-
 	slices.SortFunc(statuses, func(a, b runtimeStatus) int {
 		return cmp.Or(cmp.Compare(a.Runtime, b.Runtime), cmp.Compare(a.Manager, b.Manager))
 	})
-
 	return statuses
 }

@@ -33,13 +33,11 @@ func SPIFFE(cert *x509.Certificate) (core.RuntimeID, error) {
 	if len(cert.URIs) != 1 {
 		return "", fmt.Errorf("%w, have %d", errNoSPIFFE, len(cert.URIs))
 	}
-
 	id := cert.URIs[0]
 	if id.Scheme != "spiffe" || id.Host == "" || id.User != nil || id.Port() != "" ||
 		id.RawQuery != "" || id.Fragment != "" || len(id.Path) < 2 {
 		return "", errNoSPIFFE
 	}
-
 	return core.RuntimeID(id.String()), nil
 }
 
@@ -49,11 +47,9 @@ func identify(cert *x509.Certificate, identity IdentityFunc) (core.RuntimeID, er
 	if err == nil {
 		err = checkIdentity(string(id))
 	}
-
 	if err != nil {
 		return "", Unauthenticated(ReasonNoIdentity, "certificate names no runtime: %w", err)
 	}
-
 	return id, nil
 }
 

@@ -77,7 +77,6 @@ func validatePeers(peers Peers) error {
 	if peers == nil {
 		return errPeersMissing
 	}
-
 	return validate(peers)
 }
 
@@ -85,19 +84,15 @@ func validateHandlers(handlers map[core.Manager]core.Handler) error {
 	if len(handlers) == 0 {
 		return errNoHandlers
 	}
-
 	var invalid []error
-
 	for _, manager := range slices.Sorted(maps.Keys(handlers)) {
 		if _, err := core.ParseManager(string(manager)); err != nil {
 			invalid = append(invalid, err)
 		}
-
 		if handlers[manager] == nil {
 			invalid = append(invalid, fmt.Errorf("%w: that of manager %q", errHandlerMissing, manager))
 		}
 	}
-
 	return errors.Join(invalid...)
 }
 
@@ -107,10 +102,8 @@ func validateHandlers(handlers map[core.Manager]core.Handler) error {
 func (l *Listener) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !isClean(r) {
 		l.nowhere.ServeHTTP(w, r)
-
 		return
 	}
-
 	l.mux.ServeHTTP(w, r)
 }
 
@@ -138,13 +131,11 @@ func (l *Listener) Addr() net.Addr {
 	if bound := l.bound.Load(); bound != nil {
 		return *bound
 	}
-
 	return nil
 }
 
 // needsTLS reports whether runtimes connect to the listener itself.
 func (l *Listener) needsTLS() bool {
 	_, needed := l.peers.(interface{ needsTLS() })
-
 	return needed
 }

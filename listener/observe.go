@@ -22,14 +22,12 @@ func ready(handler core.Handler) error {
 	if r, ok := handler.(Readier); ok {
 		return r.Ready()
 	}
-
 	return nil
 }
 
 // isReady reports whether a handler says that it is ready. One without the method does not.
 func isReady(handler core.Handler) bool {
 	r, ok := handler.(Readier)
-
 	return ok && r.Ready() == nil
 }
 
@@ -40,12 +38,10 @@ func (x *exchange) observe(batch *core.Batch, failed failures) {
 	if x.opts.Fleet == nil || !x.verified || x.notReady {
 		return
 	}
-
 	observed := *batch
 	if !x.speaks {
 		observed.Heartbeat = nil
 	}
-
 	x.opts.Fleet.Observe(x.peer, x.manager, observed, failed.errors())
 }
 
@@ -82,12 +78,10 @@ func (x *exchange) observeOnly(batch *core.Batch) answer {
 func (x *exchange) observeRefused(batch *core.Batch, refused answer) {
 	ctx, cancel := context.WithTimeout(x.request.Context(), x.opts.HandleTimeout)
 	defer cancel()
-
 	failed := failures{}
 	for i := range batch.Events {
 		failed[i] = refused
 	}
-
 	failed.add(len(batch.Events), x.takeHeartbeat(ctx))
 	x.observe(batch, failed)
 }

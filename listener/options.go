@@ -99,11 +99,9 @@ func (o Options) withDefaults() Options {
 	o.IdleTimeout = cmp.Or(o.IdleTimeout, defaultIdleTimeout)
 	o.ShutdownTimeout = cmp.Or(o.ShutdownTimeout, defaultShutdownTimeout)
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
-
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-
 	return o
 }
 

@@ -54,15 +54,12 @@ const defaultCacheSize = 16 << 10
 
 func (o PeerOptions) withDefaults() PeerOptions {
 	o.CacheSize = cmp.Or(o.CacheSize, defaultCacheSize)
-
 	if o.Identity == nil {
 		o.Identity = commonName
 	}
-
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-
 	return o
 }
 

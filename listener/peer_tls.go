@@ -55,7 +55,6 @@ func (p *connectionPeers) validate() error {
 	if p.roots == nil {
 		return errors.Join(p.invalid, errRootsMissing)
 	}
-
 	return p.invalid
 }
 
@@ -90,17 +89,14 @@ func (p *handshakePeers) Peer(r *http.Request) (core.Peer, error) {
 	case len(r.TLS.VerifiedChains) == 0:
 		return core.Peer{}, errNotVerified
 	}
-
 	key := cacheKey(sha256.Sum256(r.TLS.PeerCertificates[0].Raw))
 	if v, ok := p.good.get(key); ok && v.holds(p.now(), nil) {
 		return v.peer, nil
 	}
-
 	chain := longest(r.TLS.VerifiedChains)
 	if err := recheck(chain, p.now()); err != nil {
 		return core.Peer{}, err
 	}
-
 	return p.accept(key, chain, nil)
 }
 
@@ -108,7 +104,6 @@ func (p *handshakePeers) Peer(r *http.Request) (core.Peer, error) {
 // handshake can be configured to ignore.
 func recheck(chain []*x509.Certificate, now time.Time) error {
 	notBefore, notAfter := validity(chain)
-
 	switch {
 	case now.Before(notBefore):
 		return Unauthenticated(reasonNotYetValid, "chain is valid from %s", notBefore.Format(time.RFC3339))
@@ -127,7 +122,6 @@ func forClients(cert *x509.Certificate) bool {
 	if len(cert.ExtKeyUsage) == 0 && len(cert.UnknownExtKeyUsage) == 0 {
 		return true
 	}
-
 	return slices.ContainsFunc(cert.ExtKeyUsage, func(usage x509.ExtKeyUsage) bool {
 		return usage == x509.ExtKeyUsageClientAuth || usage == x509.ExtKeyUsageAny
 	})

@@ -52,11 +52,9 @@ func (p *headerPeers) validate() error {
 	if p.proxy == nil {
 		invalid = errors.Join(invalid, errProxyMissing)
 	}
-
 	if p.roots == nil {
 		invalid = errors.Join(invalid, errRootsMissing)
 	}
-
 	return invalid
 }
 
@@ -93,7 +91,6 @@ func notTheGateway(err error) error {
 	if errors.Is(err, core.ErrNotReady) {
 		return err
 	}
-
 	return Unauthenticated(reasonUntrustedProxy, "sender is not the gateway: %w", err)
 }
 
@@ -103,17 +100,14 @@ func (p *headerPeers) certificates(lines []string) (*x509.Certificate, []*x509.C
 	if err != nil {
 		return nil, nil, p.headerError(err)
 	}
-
 	element, err := p.runtimeElement(elements)
 	if err != nil {
 		return nil, nil, err
 	}
-
 	leaf, chain, err := element.Certificates()
 	if err != nil {
 		return nil, nil, p.headerError(err)
 	}
-
 	return leaf, chain, nil
 }
 
@@ -122,11 +116,9 @@ func (p *headerPeers) runtimeElement(elements []xfcc.Element) (*xfcc.Element, er
 	if len(p.gatewayNames) > 0 {
 		return p.beforeSidecar(elements)
 	}
-
 	if len(elements) > 1 {
 		return nil, severalElements(len(elements))
 	}
-
 	return &elements[0], nil
 }
 
@@ -140,7 +132,6 @@ func severalElements(count int) error {
 func (p *headerPeers) beforeSidecar(elements []xfcc.Element) (*xfcc.Element, error) {
 	client := elements[len(elements)-1]
 	named := func(name string) bool { return slices.Contains(p.gatewayNames, name) }
-
 	switch {
 	case !slices.ContainsFunc(client.URIs, named) && !slices.ContainsFunc(client.DNS, named):
 		return nil, Unauthenticated(reasonUntrustedProxy,
@@ -158,7 +149,6 @@ func (p *headerPeers) headerError(err error) error {
 		return Unauthenticated(reasonNoCertificate,
 			"%s: %w; if a sidecar wrote the element, set PeerOptions.GatewayNames", HeaderXFCC, err)
 	}
-
 	return Unauthenticated(reasonOfHeader(err), "%s: %w", HeaderXFCC, err)
 }
 
@@ -183,11 +173,9 @@ func keyOfLines(lines []string) cacheKey {
 	if len(lines) == 1 {
 		return sha256.Sum256([]byte(lines[0]))
 	}
-
 	hash := sha256.New()
 	for _, line := range lines {
 		_, _ = io.WriteString(hash, line+"\n") // A hash never fails.
 	}
-
 	return cacheKey(hash.Sum(nil))
 }

@@ -40,14 +40,12 @@ func (p *sanPinning) validate() error {
 	if p.domains == nil {
 		return errDomainsMissing
 	}
-
 	return nil
 }
 
 // Verify implements [core.Verifier].
 func (p *sanPinning) Verify(ctx context.Context, peer core.Peer, event *core.WatchEvent) error {
 	domain, err := p.domains.Domain(ctx, peer.ID, event)
-
 	switch {
 	case err != nil:
 		return err

@@ -18,7 +18,6 @@ func newPool() *pool {
 
 func (p *pool) get() *bytes.Buffer {
 	buffer, _ := p.buffers.Get().(*bytes.Buffer) // The pool has nothing else.
-
 	return buffer
 }
 
@@ -26,7 +25,6 @@ func (p *pool) put(buffer *bytes.Buffer) {
 	if buffer.Cap() > maxKept {
 		return
 	}
-
 	buffer.Reset()
 	p.buffers.Put(buffer)
 }

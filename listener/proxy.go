@@ -36,7 +36,6 @@ func ProxyCertificate(roots RootsFunc, names ...string) Proxy {
 	identity := func(*x509.Certificate) (core.RuntimeID, error) { return "gateway", nil }
 	check := newChecker(PeerOptions{Identity: identity, CacheSize: maxGateways})
 	names = slices.Clone(names)
-
 	return func(r *http.Request) error {
 		if roots == nil {
 			return errRootsMissing
@@ -60,18 +59,15 @@ func ProxyCertificate(roots RootsFunc, names ...string) Proxy {
 // a sidecar of Istio, requests come from 127.0.0.6.
 func ProxyAddresses(ranges ...netip.Prefix) Proxy {
 	ranges = slices.Clone(ranges)
-
 	return func(r *http.Request) error {
 		remote, err := netip.ParseAddrPort(r.RemoteAddr)
 		if err != nil {
 			return fmt.Errorf("remote address %.80q: %w", r.RemoteAddr, errNoAddress)
 		}
-
 		addr := remote.Addr().Unmap().WithZone("")
 		if !slices.ContainsFunc(ranges, func(prefix netip.Prefix) bool { return prefix.Contains(addr) }) {
 			return fmt.Errorf("remote address %s: %w", addr, errOutOfRange)
 		}
-
 		return nil
 	}
 }

@@ -15,7 +15,6 @@ func (l *Listener) resyncHandlers() map[core.Manager]core.Handler {
 	for manager, handler := range l.handlers {
 		handlers[manager] = l.recovering(handler)
 	}
-
 	return handlers
 }
 
@@ -29,7 +28,6 @@ func (l *Listener) recovering(handler core.Handler) core.Handler {
 					slog.Any("error", err), slog.String("stack", string(debug.Stack())))
 			}
 		}()
-
 		return handler.Handle(ctx, d)
 	})
 }

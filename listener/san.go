@@ -14,7 +14,6 @@ func hasSAN(peer *core.Peer, name string) bool {
 	if addr, err := netip.ParseAddr(name); err == nil {
 		return slices.Contains(peer.IPs, addr.Unmap())
 	}
-
 	return slices.Contains(peer.URIs, name) ||
 		slices.ContainsFunc(peer.DNSNames, func(dns string) bool { return sameDNSName(dns, name) })
 }
@@ -26,13 +25,11 @@ func sameDNSName(a, b string) bool {
 	if a == "" || len(a) != len(b) {
 		return false
 	}
-
 	for i := range len(a) {
 		if lower(a[i]) != lower(b[i]) {
 			return false
 		}
 	}
-
 	return true
 }
 
@@ -40,6 +37,5 @@ func lower(c byte) byte {
 	if 'A' <= c && c <= 'Z' {
 		return c + 'a' - 'A'
 	}
-
 	return c
 }

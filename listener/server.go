@@ -34,19 +34,15 @@ func (l *Listener) Start(ctx context.Context) error {
 		return errStarted
 	}
 	defer l.state.Store(stopping)
-
 	if l.needsTLS() && l.opts.TLS == nil {
 		return errPlain
 	}
-
 	server, err := httpserver.Bind(ctx, l.opts.Addr, l, l.serverOptions())
 	if err != nil {
 		return fmt.Errorf("listener: %w", err)
 	}
-
 	addr := server.Addr()
 	l.bound.Store(&addr)
-
 	return l.serve(ctx, server)
 }
 
@@ -103,20 +99,15 @@ func (l *Listener) serve(ctx context.Context, server *httpserver.Server) error {
 func (l *Listener) serveUntil(ctx context.Context, server *httpserver.Server) error {
 	serving, shutDown := context.WithCancel(context.WithoutCancel(ctx))
 	defer shutDown()
-
 	served := make(chan error, 1)
-
 	go func() { served <- server.Serve(serving) }()
-
 	select {
 	case err := <-served:
 		return err
 	case <-ctx.Done():
 	}
-
 	l.state.Store(stopping)
 	shutDown()
-
 	return <-served
 }
 

@@ -37,7 +37,6 @@ type share struct {
 
 func newShares(rate float64, burst, inFlight int) *shares {
 	debt := contract.V3.MaxEvents()
-
 	return &shares{
 		rate:     rate,
 		burst:    float64(burst),
@@ -52,20 +51,16 @@ func newShares(rate float64, burst, inFlight int) *shares {
 func (s *shares) enter(a account, cost float64, now time.Time) (wait time.Duration, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-
 	held := s.fill(a, now)
 	cost = min(cost, s.burst)
-
 	switch {
 	case held.inFlight >= s.inFlight:
 		return time.Second, false
 	case held.tokens < cost:
 		return s.until(cost - held.tokens), false
 	}
-
 	held.tokens -= cost
 	held.inFlight++
-
 	return 0, true
 }
 
@@ -74,21 +69,17 @@ func (s *shares) enter(a account, cost float64, now time.Time) (wait time.Durati
 func (s *shares) charge(a account, cost float64, now time.Time) (wait time.Duration, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-
 	held := s.fill(a, now)
 	if held.tokens < 0 && cost > 0 {
 		return s.until(1 - held.tokens), false
 	}
-
 	held.tokens -= cost
-
 	return 0, true
 }
 
 func (s *shares) leave(a account, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-
 	s.find(a, now).inFlight--
 }
 
@@ -105,15 +96,12 @@ const (
 func (s *shares) pause(a account, now time.Time) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-
 	held := s.find(a, now)
 	if held.quiet.Before(now) {
 		held.quiet = now
 	}
-
 	quiet := min(held.quiet.Add(pauseEach).Sub(now), longestPause)
 	held.quiet = now.Add(quiet)
-
 	return quiet
 }
 
@@ -127,24 +115,19 @@ func (s *shares) fill(a account, now time.Time) *share {
 	held := s.find(a, now)
 	held.tokens = min(s.burst, held.tokens+now.Sub(held.filled).Seconds()*s.rate)
 	held.filled = now
-
 	return held
 }
 
 func (s *shares) find(a account, now time.Time) *share {
 	s.forget(now)
-
 	if held := s.young[a]; held != nil {
 		return held
 	}
-
 	held := s.old[a]
 	if held == nil {
 		held = &share{tokens: s.burst, filled: now}
 	}
-
 	s.young[a] = held
-
 	return held
 }
 
@@ -153,14 +136,11 @@ func (s *shares) forget(now time.Time) {
 	if now.Sub(s.turned) < s.life {
 		return
 	}
-
 	kept := make(map[account]*share)
-
 	for a, held := range s.old {
 		if held.inFlight > 0 && s.young[a] == nil {
 			kept[a] = held
 		}
 	}
-
 	s.old, s.young, s.turned = s.young, kept, now
 }

@@ -9,7 +9,6 @@ func (l *Listener) takeSlot() bool {
 	select {
 	case l.slots <- struct{}{}:
 		l.countInFlight(1)
-
 		return true
 	default:
 		return false

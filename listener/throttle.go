@@ -14,7 +14,6 @@ func (x *exchange) account() account {
 	if x.peer.ID == "" {
 		return account{name: httpserver.Origin(x.request.RemoteAddr), stranger: true}
 	}
-
 	return account{name: string(x.peer.ID)}
 }
 
@@ -28,7 +27,6 @@ func (x *exchange) cost() float64 {
 	if announced := x.request.ContentLength; announced >= 0 {
 		size = min(size, announced)
 	}
-
 	return 1 + float64(size)/costUnit
 }
 
@@ -39,7 +37,6 @@ func (x *exchange) tooFast(wait time.Duration) answer {
 	if x.needsTLS() {
 		httpserver.PauseReads(x.request.Context(), spread(pause))
 	}
-
 	return answer{
 		status: x.tooFastStatus(), reason: contract.ReasonTooFast, retryAfter: max(wait, pause, time.Second),
 	}
@@ -60,6 +57,5 @@ func (x *exchange) tooFastStatus() int {
 	if x.version != "" && !x.version.Numbered() {
 		return http.StatusServiceUnavailable
 	}
-
 	return http.StatusTooManyRequests
 }

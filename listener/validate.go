@@ -14,7 +14,6 @@ func validate(part any) error {
 	if v, ok := part.(validator); ok {
 		return v.validate()
 	}
-
 	return nil
 }
 
@@ -25,6 +24,5 @@ func notNegative[T int | float64 | time.Duration](name string, value T) error {
 	if value >= 0 {
 		return nil
 	}
-
 	return fmt.Errorf("%w: %s is %v, want more than 0, or 0 for the default", errNegative, name, value)
 }

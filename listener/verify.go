@@ -25,13 +25,11 @@ func (all allOf) Verify(ctx context.Context, peer core.Peer, event *core.WatchEv
 	if len(all) == 0 {
 		return errNoVerifier
 	}
-
 	for _, verifier := range all {
 		if err := verifier.Verify(ctx, peer, event); err != nil {
 			return err
 		}
 	}
-
 	return nil
 }
 
@@ -47,10 +45,8 @@ type anyOf []core.Verifier
 // Verify implements [core.Verifier].
 func (one anyOf) Verify(ctx context.Context, peer core.Peer, event *core.WatchEvent) error {
 	var unknown, refused error
-
 	for _, verifier := range one {
 		err := verifier.Verify(ctx, peer, event)
-
 		switch {
 		case err == nil:
 			return nil
@@ -60,7 +56,6 @@ func (one anyOf) Verify(ctx context.Context, peer core.Peer, event *core.WatchEv
 			unknown = cmp.Or(unknown, err)
 		}
 	}
-
 	return cmp.Or(unknown, refused, errNoVerifier)
 }
 
@@ -75,7 +70,6 @@ func validateAll(verifiers []core.Verifier) error {
 	for _, verifier := range verifiers {
 		invalid = append(invalid, validateVerifier(verifier))
 	}
-
 	return errors.Join(invalid...)
 }
 
@@ -83,7 +77,6 @@ func validateVerifier(verifier core.Verifier) error {
 	if verifier == nil {
 		return errVerifierMissing
 	}
-
 	return validate(verifier)
 }
 

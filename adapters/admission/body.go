@@ -44,7 +44,6 @@ type bodies struct {
 // newBodies returns a reader with room for at least one body of the limit per origin.
 func newBodies(limit, total int64) *bodies {
 	largest := limit + bytes.MinRead
-
 	return &bodies{limit: limit, room: newRoom(max(total, largest+largest/timesLeft+1)), pools: make([]sync.Pool, len(steps))}
 }
 
@@ -78,7 +77,6 @@ func (b *body) fill(from io.Reader, r *http.Request) error {
 		if len(b.data) == cap(b.data) && !b.grow(r, deadline) {
 			return errNoRoom
 		}
-
 		n, err := from.Read(b.data[len(b.data):cap(b.data)])
 		b.data = b.data[:len(b.data)+n]
 		if errors.Is(err, io.EOF) {
@@ -96,7 +94,6 @@ func (b *body) grow(r *http.Request, deadline time.Time) bool {
 	if !b.room.take(r.Context(), b.origin, int64(size-cap(b.data)), deadline) {
 		return false
 	}
-
 	grown := append(b.buffer(size), b.data...)
 	b.recycle(b.data)
 	b.data = grown
@@ -150,9 +147,7 @@ const prefix = 1 << 10
 // returns the uid of the review, or "" if the body does not begin like a review.
 func (b *body) skim(rest io.Reader) (uid string) {
 	var beginning [prefix]byte
-
 	n := copy(beginning[:], b.data)
-
 	m, err := io.ReadFull(rest, beginning[n:])
 	if err == nil {
 		_, err = io.Copy(io.Discard, rest)

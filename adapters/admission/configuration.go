@@ -67,7 +67,6 @@ func (o ConfigurationOptions) withDefaults(endpoint *Endpoint) ConfigurationOpti
 	o.Timeout = cmp.Or(o.Timeout, defaultTimeout)
 	if o.ExcludedNamespaces == nil {
 		o.ExcludedNamespaces = []string{metav1.NamespaceSystem}
-
 		if endpoint.Service.Namespace != "" {
 			o.ExcludedNamespaces = append(o.ExcludedNamespaces, endpoint.Service.Namespace)
 		}
@@ -80,7 +79,6 @@ func (o ConfigurationOptions) validate() error {
 	if o.Timeout < time.Second || o.Timeout > maxTimeout || o.Timeout%time.Second != 0 {
 		return fmt.Errorf("timeout: want 1 s to 30 s in whole seconds, have %s", o.Timeout)
 	}
-
 	problems := append(labelProblems(o.Labels), canaryProblem(o.Canary))
 	for _, namespace := range o.ExcludedNamespaces {
 		problems = append(problems,
@@ -114,7 +112,6 @@ func WebhookConfiguration(
 	if err := validateConfiguration(name, endpoint, watches, opts); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalidConfiguration, err)
 	}
-
 	return &admissionregistrationv1.ValidatingWebhookConfiguration{
 		TypeMeta: metav1.TypeMeta{
 			APIVersion: admissionregistrationv1.SchemeGroupVersion.String(),
@@ -135,7 +132,6 @@ func webhooks(
 	if opts.Canary != (types.NamespacedName{}) {
 		all = append(all, canaryWebhook(endpoint, opts))
 	}
-
 	slices.SortFunc(all, func(a, b admissionregistrationv1.ValidatingWebhook) int {
 		return strings.Compare(a.Name, b.Name)
 	})

@@ -21,12 +21,10 @@ func (h *Handler) decide(ctx context.Context, answer *reply, q *request, now tim
 	if !h.matters(manager, c) {
 		return filteredOut(c)
 	}
-
 	event, err := c.Event(now)
 	if err != nil {
 		return noName
 	}
-
 	event.Owner = h.ownerOf(ctx, answer, c, &event)
 	if event.Owner == (types.NamespacedName{}) && h.opts.RequireOwner {
 		return noOwner
@@ -41,7 +39,6 @@ func (h *Handler) matters(manager core.Manager, c *core.Change) bool {
 	if own, ok := h.opts.Filters[manager]; ok {
 		filter = own
 	}
-
 	matters := true
 	h.guard(panicInFilter, func() { matters = filter(c) })
 	return matters

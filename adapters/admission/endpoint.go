@@ -32,12 +32,10 @@ type Endpoint struct {
 // and copies the CA bundle.
 func (e *Endpoint) clientConfig(path string) admissionregistrationv1.WebhookClientConfig {
 	config := admissionregistrationv1.WebhookClientConfig{CABundle: bytes.Clone(e.CABundle)}
-
 	if e.URL != "" {
 		config.URL = new(strings.TrimSuffix(e.URL, "/") + path)
 		return config
 	}
-
 	config.Service = &admissionregistrationv1.ServiceReference{
 		Namespace: e.Service.Namespace,
 		Name:      e.Service.Name,
@@ -102,7 +100,6 @@ func validateBundle(bundle []byte) error {
 		if _, err := x509.ParseCertificate(block.Bytes); err != nil {
 			return fmt.Errorf("CA bundle: certificate %d: %w", found+1, err)
 		}
-
 		found++
 	}
 	if found == 0 {

@@ -79,7 +79,6 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.notFound(w, r)
 		return
 	}
-
 	h.mux.ServeHTTP(w, r)
 }
 
@@ -100,7 +99,6 @@ func (h *Handler) serve(route route) http.HandlerFunc {
 
 		// The hooks are called last, so that they do not delay the answer.
 		defer h.guard(panicInHooks, func() { h.report(r.Context(), &answer, started) })
-
 		h.guard(panicInHooks, func() { h.opts.Hooks.InFlight(1) })
 		h.guard(panicInRequest, func() { answer = route(w, r, started) })
 		answer.writeTo(w)
@@ -134,7 +132,6 @@ func (h *Handler) review(w http.ResponseWriter, r *http.Request, started time.Ti
 	if refused != nil {
 		return reply{refusal: refused}
 	}
-
 	answer := reply{manager: manager, missed: true, refusal: internalError()}
 	h.guard(panicInRequest, func() { answer = h.reviewFor(manager, w, r, started) })
 	return answer
@@ -148,12 +145,10 @@ func (h *Handler) reviewFor(manager core.Manager, w http.ResponseWriter, r *http
 	if err != nil {
 		return h.unread(w, r, manager, body, err)
 	}
-
 	q, err := readReview(body.data)
 	if err != nil {
 		return reply{manager: manager, missed: true, refusal: badReview(err)}
 	}
-
 	answer := reply{manager: manager, uid: q.uid, decision: failed}
 	h.guard(panicInAcceptor, func() { answer.decision = h.decide(r.Context(), &answer, q, started) })
 	answer.missed = answer.decision == failed
@@ -185,7 +180,6 @@ func (h *Handler) guard(place string, f func()) {
 			h.panicked(place, cause)
 		}
 	}()
-
 	f()
 }
 
@@ -193,7 +187,6 @@ func (h *Handler) guard(place string, f func()) {
 func (h *Handler) panicked(place string, cause any) {
 	// The hook or the logger may be the cause of the panic.
 	defer func() { _ = recover() }()
-
 	h.log.Error("caught a panic", "place", place, "cause", fmt.Sprint(cause), "stack", string(debug.Stack()))
 	h.opts.Hooks.Panicked(place)
 }
@@ -201,13 +194,11 @@ func (h *Handler) panicked(place string, cause any) {
 // report calls the hooks for an answered request, and logs it.
 func (h *Handler) report(ctx context.Context, answer *reply, started time.Time) {
 	took := h.opts.Now().Sub(started)
-
 	h.opts.Hooks.InFlight(-1)
 	if answer.refusal != nil {
 		h.reportRefusal(ctx, answer.refusal, took)
 		return
 	}
-
 	h.opts.Hooks.Reviewed(answer.manager, string(answer.decision), took)
 	if answer.warn != nil {
 		answer.warn()

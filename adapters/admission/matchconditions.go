@@ -87,7 +87,6 @@ func labels(object string) string { return field(object, "metadata.labels") }
 // owner returns the value of the owner annotation, or null if it is absent.
 func owner(object string) string {
 	const key = "'" + core.OwnerAnnotation + "'"
-
 	annotations := object + ".metadata.annotations"
 	return "(has(" + annotations + ") && " + key + " in " + annotations + " ? " + annotations + "[" + key + "] : null)"
 }

@@ -55,7 +55,6 @@ func (f *refusal) body() []byte {
 		Reason:   statusReason(f.code),
 		Code:     int32(f.code), //nolint:gosec // An HTTP status.
 	}
-
 	text, err := json.Marshal(&status)
 	if err != nil { // A struct of strings and numbers always has a JSON form.
 		return []byte(`{"kind":"Status","apiVersion":"v1","status":"Failure"}`)

@@ -37,7 +37,6 @@ func (p *reply) writeTo(w http.ResponseWriter) {
 	if p.refusal.code == http.StatusMethodNotAllowed {
 		header.Set("Allow", http.MethodPost)
 	}
-
 	p.send(w, p.refusal.code, p.refusal.body())
 }
 
@@ -66,7 +65,6 @@ func appendQuoted(to []byte, text string) []byte {
 	if isPlain(text) {
 		return append(append(append(to, '"'), text...), '"')
 	}
-
 	quoted, err := json.Marshal(text)
 	if err != nil { // Every string has a JSON form.
 		return append(to, `""`...)

@@ -51,9 +51,7 @@ type request struct {
 // errUnsupportedVersion.
 func readReview(body []byte) (*request, error) {
 	var v review
-
 	r := rawjson.NewReader(body)
-
 	err := r.Object(func(name string) error { return v.readField(r, name) })
 	if err == nil {
 		err = r.End()
@@ -67,7 +65,6 @@ func readReview(body []byte) (*request, error) {
 // uidOf returns the uid of a review from its first bytes, or "" if the uid is not in them.
 func uidOf(beginning []byte) string {
 	var v review
-
 	r := rawjson.NewReader(beginning)
 	_ = r.Object(func(name string) error { return v.readField(r, name) }) // It ends where the beginning does.
 	if v.apiVersion != reviewAPIVersion || v.kind != reviewKind || v.request == nil {

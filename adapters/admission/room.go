@@ -27,8 +27,8 @@ type room struct {
 // newRoom returns a room of size bytes, all of them free.
 func newRoom(size int64) *room { return &room{size: size, held: make(map[netip.Prefix]int64)} }
 
-// timesLeft is how often the bytes that are left an origin may hold. The smallest room has a quarter
-// more than the largest body, so that this body fits.
+// timesLeft is how often the bytes that are left an origin may hold. The smallest room has a
+// quarter more than the largest body, so that this body fits.
 const timesLeft = 4
 
 // take charges n bytes to an origin, and reports whether it did. It blocks until there is room, ctx
@@ -38,7 +38,6 @@ func (r *room) take(ctx context.Context, origin netip.Prefix, n int64, deadline 
 	if freed == nil {
 		return true
 	}
-
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
 	for freed != nil {
@@ -59,7 +58,6 @@ func (r *room) take(ctx context.Context, origin netip.Prefix, n int64, deadline 
 func (r *room) tryTake(origin netip.Prefix, n int64) <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-
 	if left := r.size - r.taken - n; r.held[origin]+n <= left*timesLeft {
 		r.taken += n
 		r.held[origin] += n
@@ -75,7 +73,6 @@ func (r *room) tryTake(origin netip.Prefix, n int64) <-chan struct{} {
 func (r *room) give(origin netip.Prefix, n int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-
 	r.taken -= n
 	// An origin without bytes is deleted, so that the map does not grow with foreign addresses.
 	if r.held[origin] -= n; r.held[origin] == 0 {
@@ -94,18 +91,15 @@ const originBits = 64
 // share one origin.
 func originOf(r *http.Request) netip.Prefix {
 	host, _, _ := net.SplitHostPort(r.RemoteAddr)
-
 	addr, err := netip.ParseAddr(host)
 	if err != nil {
 		return netip.Prefix{}
 	}
-
 	addr = addr.Unmap().WithZone("")
 	bits := addr.BitLen()
 	if addr.Is6() {
 		bits = originBits
 	}
-
 	prefix, _ := addr.Prefix(bits) // The size is that of the address, or less.
 	return prefix
 }

@@ -27,7 +27,6 @@ func (t *throttle) pass(now time.Time) (suppressed int64, ok bool) {
 		t.suppressed++
 		return 0, false
 	}
-
 	suppressed, t.suppressed, t.next = t.suppressed, 0, now.Add(warnEvery)
 	return suppressed, true
 }

@@ -93,7 +93,6 @@ func (w *Watch) problems() []error {
 		problems = append(problems,
 			fmt.Errorf("field: want %q or %q, have %.40q", core.FieldSpec, core.FieldStatus, w.Field))
 	}
-
 	problems = slices.Concat(problems, w.resourceProblems(), labelProblems(w.Labels))
 	return slices.DeleteFunc(problems, func(err error) bool { return err == nil })
 }

@@ -65,7 +65,6 @@ func (r *Runtimes) triggered(
 	if event.Owner != (types.NamespacedName{}) {
 		return r.owner(ctx, event.Owner, runtime, len(owned) > 0)
 	}
-
 	switch len(owned) {
 	case 0:
 		return nil, listener.Forbidden(reasonRuntimeUnknown, "no %s stands for runtime %q", r.kind.Kind, runtime)
@@ -89,7 +88,6 @@ func (r *Runtimes) owner(
 	if len(objects) == 0 {
 		return nil, listener.Forbidden(listener.ReasonOwnerMissing, "owner %s %q does not exist", r.kind.Kind, name)
 	}
-
 	object := &objects[0]
 	if id := r.identify(object); id != runtime && (id != "" || known) {
 		return nil, listener.Forbidden(reasonOwnerMismatch, "owner %s %q stands for runtime %q, not for %q",

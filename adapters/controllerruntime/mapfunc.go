@@ -70,7 +70,6 @@ func EnqueueByRuntime(runtimes *Runtimes) MapFunc[reconcile.Request] {
 		if err != nil {
 			return nil, fmt.Errorf("look for the object of runtime %q: %w", d.Runtime, err)
 		}
-
 		requests := make([]reconcile.Request, len(names))
 		for i, name := range names {
 			requests[i] = reconcile.Request{NamespacedName: name}

@@ -139,7 +139,6 @@ func (r *Runtimes) Objects(ctx context.Context, runtime core.RuntimeID) ([]types
 	if err != nil {
 		return nil, err
 	}
-
 	names := make([]types.NamespacedName, len(objects))
 	for i := range objects {
 		names[i] = client.ObjectKeyFromObject(&objects[i])
@@ -154,7 +153,6 @@ func (r *Runtimes) find(ctx context.Context, index, value string) ([]metav1.Part
 	if !r.informer.HasSynced() || r.informer.IsStopped() {
 		return nil, fmt.Errorf("%w: the cache of %s is not synced", core.ErrNotReady, r.kind.Kind)
 	}
-
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(r.kind.GroupVersion().WithKind(r.kind.Kind + "List"))
 	if err := r.reader.List(ctx, list, client.MatchingFields{index: value}, client.UnsafeDisableDeepCopy); err != nil {

@@ -88,7 +88,6 @@ func (s *Source[request]) Start(ctx context.Context, queue workqueue.TypedRateLi
 	if s.mapFunc == nil {
 		return errNoMapFunc
 	}
-
 	old := s.target.Load()
 	if old != nil && !old.stopped() {
 		return errTaken
@@ -169,11 +168,9 @@ func (s *Source[request]) requests(ctx context.Context, d core.Delivery) (reques
 		if r := recover(); r != nil {
 			s.opts.Logger.ErrorContext(ctx, "map function panicked", "runtime", d.Runtime, "manager", d.Manager,
 				"panic", fmt.Sprint(r), "stack", string(debug.Stack()))
-
 			requests, err = nil, &mapError{reasonMapPanicked, errPanicked}
 		}
 	}()
-
 	requests, err = s.mapFunc(ctx, d)
 	if err != nil {
 		return nil, classify(err)

@@ -23,7 +23,6 @@ func (t *target[request]) addAfter(r request, wait time.Duration) {
 		ranked.AddWithOpts(priorityqueue.AddOpts{Priority: new(handler.LowPriority), After: wait}, r)
 		return
 	}
-
 	t.queue.AddAfter(r, wait)
 }
 
@@ -37,7 +36,6 @@ func (t *target[request]) add(r request, resync bool) {
 		t.queue.Add(r)
 		return
 	}
-
 	ranked.AddWithOpts(priorityqueue.AddOpts{Priority: new(handler.LowPriority)}, r)
 }
 

@@ -18,7 +18,6 @@ func parseAddress(address string) (*url.URL, error) {
 	if !strings.Contains(address, "://") {
 		full = scheme + "://" + address
 	}
-
 	parsed, err := url.Parse(full)
 	if err != nil {
 		return nil, addressError(address)
@@ -38,7 +37,6 @@ func validPort(address *url.URL) bool {
 	if address.Port() == "" {
 		return !strings.HasSuffix(address.Host, ":")
 	}
-
 	port, err := strconv.Atoi(address.Port())
 	return err == nil && port > 0 && port <= maxPort
 }

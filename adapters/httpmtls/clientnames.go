@@ -13,7 +13,6 @@ func verifyName(certificate *x509.Certificate, allowed []string) error {
 	if len(allowed) == 0 {
 		return nil
 	}
-
 	for _, name := range allowed {
 		if name != "" && hasName(certificate, name) {
 			return nil
@@ -31,7 +30,6 @@ func hasName(certificate *x509.Certificate, name string) bool {
 	if slices.ContainsFunc(certificate.DNSNames, func(dns string) bool { return strings.EqualFold(dns, name) }) {
 		return true
 	}
-
 	for _, uri := range certificate.URIs {
 		if uri.String() == name {
 			return true

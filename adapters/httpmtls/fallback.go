@@ -169,7 +169,6 @@ func (f *fallback) forwardOlder(
 			}
 		})
 	}
-
 	sending.Wait()
 	return all.taken > 0, all.err()
 }
@@ -204,7 +203,6 @@ func (r *results) failed() bool {
 // add stores the answer to the event with index i.
 func (r *results) add(i int, err error) {
 	some, single := errors.AsType[core.EventErrors](err)
-
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {

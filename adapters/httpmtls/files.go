@@ -96,17 +96,14 @@ func NewFiles(paths Paths, opts FilesOptions) (*Files, error) {
 	if err := errors.Join(paths.validate(), opts.validate()); err != nil {
 		return nil, err
 	}
-
 	files, err := paths.read(snapshot{})
 	if err != nil {
 		return nil, err
 	}
-
 	first, err := newGeneration(paths, files)
 	if err != nil {
 		return nil, err
 	}
-
 	f := &Files{paths: paths, opts: opts}
 	f.current.Store(first)
 	return f, nil
@@ -115,7 +112,6 @@ func NewFiles(paths Paths, opts FilesOptions) (*Files, error) {
 // newGeneration parses the files at this moment.
 func newGeneration(paths Paths, files snapshot) (*generation, error) {
 	now := time.Now()
-
 	material, err := parse(paths, files, now)
 	if err != nil {
 		return nil, err
@@ -191,7 +187,6 @@ func (f *Files) keep(old *generation) error {
 	if err := old.material.expiry(f.paths, time.Now()); err != nil {
 		return f.refuse(old.files, err)
 	}
-
 	if old.err == nil {
 		return nil
 	}
@@ -201,7 +196,6 @@ func (f *Files) keep(old *generation) error {
 	f.current.Store(&generation{material: old.material, files: old.files, loaded: old.loaded})
 	f.opts.Logger.Info("key material on disk equals the material in use again",
 		slog.String("fingerprint", old.material.Fingerprint))
-
 	return nil
 }
 
@@ -224,7 +218,6 @@ func (f *Files) refuse(files snapshot, err error) error {
 	if f.refused.message == err.Error() && f.refused.files.equal(files) {
 		return err
 	}
-
 	f.refused = refusal{files: files, message: err.Error()}
 	f.logRefused(&old, files.equal(old.files))
 	f.opts.Hooks.Refused(problemOf(err))
@@ -237,7 +230,6 @@ func (f *Files) logRefused(g *generation, inUse bool) {
 		slog.Any("error", g.err), slog.String("fingerprint", g.material.Fingerprint),
 		slog.Time("not_after", g.material.NotAfter),
 	}
-
 	if inUse {
 		f.opts.Logger.Error("key material in use has expired: replace the files", attrs...)
 	} else {

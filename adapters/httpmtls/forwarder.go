@@ -55,7 +55,6 @@ func NewForwarder(source Source, address string, version contract.Version, opts 
 	if err != nil {
 		return nil, err
 	}
-
 	opts = opts.withDefaults(target.Hostname())
 	if err := opts.validate(); err != nil {
 		return nil, err
@@ -143,7 +142,6 @@ func merge(unsent core.EventErrors, err error) error {
 	case len(refused) == 0:
 		return unsent
 	}
-
 	all := maps.Clone(unsent)
 	maps.Copy(all, refused)
 	return all
@@ -195,14 +193,12 @@ func (f *Forwarder) acquire() (*pool, error) {
 	if err != nil {
 		return nil, err // The caller wraps it.
 	}
-
 	used, old, err := f.use(material)
 	if old != nil {
 		f.opts.Logger.Info("new key material, new connections to the control plane",
 			slog.String("fingerprint", material.Fingerprint))
 		old.retire()
 	}
-
 	return used, err
 }
 
@@ -220,12 +216,9 @@ func (f *Forwarder) use(material *Material) (used, old *pool, err error) {
 		if err != nil {
 			return nil, nil, err
 		}
-
 		old, f.pool = f.pool, next
 	}
-
 	f.pool.use()
-
 	return f.pool, old, nil
 }
 
@@ -237,6 +230,5 @@ func (f *Forwarder) leave(old *pool) {
 		f.pool = nil
 	}
 	f.mu.Unlock()
-
 	old.retire()
 }

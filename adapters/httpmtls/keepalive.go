@@ -16,7 +16,6 @@ func (k keepAlive) RoundTrip(request *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-
 	answer.Body = drainedBody{answer.Body}
 	return answer, nil
 }

@@ -111,7 +111,6 @@ func (e *MaterialError) Reason() string { return e.Problem }
 // parse returns the material of files. It checks validity at now.
 func parse(paths Paths, files snapshot, now time.Time) (*Material, error) {
 	material := &Material{}
-
 	if paths.CA != "" {
 		if err := material.addRoots(paths, files, now); err != nil {
 			return nil, err
@@ -132,7 +131,6 @@ func (m *Material) addRoots(paths Paths, files snapshot, now time.Time) error {
 	if err != nil {
 		return err
 	}
-
 	m.Roots = x509.NewCertPool()
 	for _, root := range roots {
 		m.Roots.AddCert(root)
@@ -205,18 +203,15 @@ func parseCertificates(file string, content []byte) ([]*x509.Certificate, error)
 	if err := checkPEM(file, content); err != nil {
 		return nil, err
 	}
-
 	var certificates []*x509.Certificate
 	for block, rest := pem.Decode(content); block != nil; block, rest = pem.Decode(rest) {
 		if block.Type != "CERTIFICATE" {
 			return nil, malformed(file, fmt.Errorf("PEM block %.32q, want only CERTIFICATE", block.Type))
 		}
-
 		certificate, err := x509.ParseCertificate(block.Bytes)
 		if err != nil {
 			return nil, malformed(file, fmt.Errorf("certificate number %d: %w", len(certificates)+1, err))
 		}
-
 		certificates = append(certificates, certificate)
 	}
 	return certificates, nil
@@ -230,7 +225,6 @@ func checkPEM(file string, content []byte) error {
 	if len(bytes.TrimSpace(content)) == 0 {
 		return &MaterialError{File: file, Problem: problemEmpty, Err: errors.New("want PEM blocks")}
 	}
-
 	begun, whole := bytes.Count(content, pemBegin), 0
 	for block, rest := pem.Decode(content); block != nil; block, rest = pem.Decode(rest) {
 		whole++

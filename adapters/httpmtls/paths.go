@@ -55,7 +55,6 @@ func (p Paths) read(known snapshot) (snapshot, error) {
 	if files, err := p.readOnce(); err == nil && files.equal(known) {
 		return files, nil
 	}
-
 	files, err := settled(p.readOnce)
 	if errors.Is(err, errChanging) {
 		err = &MaterialError{File: cmp.Or(p.Certificate, p.CA), Problem: ProblemUnreadable, Err: err}
@@ -98,7 +97,6 @@ func readFile(path string) ([]byte, error) {
 	if path == "" {
 		return nil, nil
 	}
-
 	content, err := readBounded(path)
 	if err != nil {
 		return nil, &MaterialError{File: path, Problem: ProblemUnreadable, Err: err}
@@ -113,7 +111,6 @@ func readBounded(path string) ([]byte, error) {
 		return nil, err
 	}
 	defer file.Close()
-
 	content, err := io.ReadAll(io.LimitReader(file, maxFile+1))
 	if err == nil && len(content) > maxFile {
 		err = fmt.Errorf("more than %d bytes", maxFile)

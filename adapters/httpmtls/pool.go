@@ -34,7 +34,6 @@ func newPool(material *Material, opts Options) (*pool, error) {
 	if err != nil {
 		return nil, err
 	}
-
 	p := &pool{material: material, conns: map[*trackedConn]struct{}{}}
 	p.transport = newTransport(config, p.dial(opts), opts)
 	p.client = newClient(p.transport, opts)
@@ -111,14 +110,12 @@ func (e dialError) Reason() string { return reasonOf(e.error) }
 // dial may outlast its request.
 func (p *pool) track(conn net.Conn) (net.Conn, error) {
 	tracked := &trackedConn{Conn: conn, pool: p}
-
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.retired && p.users == 0 {
 		_ = conn.Close() // No request used it.
 		return nil, errClosed
 	}
-
 	p.conns[tracked] = struct{}{}
 	return tracked, nil
 }
@@ -142,7 +139,6 @@ func (c *trackedConn) Close() error {
 func (p *pool) use() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-
 	p.users++
 }
 
@@ -173,7 +169,6 @@ func (p *pool) retire() {
 // does not know yet that they are idle.
 func (p *pool) closeAll() {
 	p.transport.CloseIdleConnections()
-
 	p.mu.Lock()
 	conns := make([]*trackedConn, 0, len(p.conns))
 	for conn := range p.conns {

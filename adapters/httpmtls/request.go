@@ -51,7 +51,6 @@ func refusesMaterial(err error) bool {
 	if !ok {
 		return false
 	}
-
 	switch failed.reason {
 	case contract.ReasonUnauthenticated, contract.ReasonForbidden, contract.ReasonGatewayRefused,
 		reasonTLSRefused, reasonTLSVerify:
@@ -99,7 +98,6 @@ func (f *Forwarder) request(ctx context.Context, target *url.URL, body []byte) (
 	if err != nil {
 		return nil, err // The caller wraps it.
 	}
-
 	request.Header.Set("Content-Type", f.version.ContentType())
 	request.Header.Set("User-Agent", f.opts.UserAgent)
 	// An empty value is not sent, but it allows net/http to repeat a request on a connection that
@@ -115,14 +113,12 @@ func (f *Forwarder) read(target *url.URL, answer *http.Response, m *message) err
 	if answer.StatusCode >= firstSuccess && answer.StatusCode <= lastSuccess {
 		return nil
 	}
-
 	kept, readErr := io.ReadAll(io.LimitReader(answer.Body, maxFailures))
 	decoded := contract.DecodeAnswer(answer.StatusCode, kept, m.elements())
 	decoded.RetryAfter = parseRetryAfter(answer.Header, time.Now(), f.opts.MaxRetryAfter)
 	if len(decoded.Failed) > 0 {
 		return f.eventErrors(target, decoded.Failed, m)
 	}
-
 	failed := f.refusal(target, decoded.Refusal, isWebPage(answer.Header))
 	failed.Body = string(kept[:min(len(kept), maxKept)])
 	failed.Err = errors.Join(failed.Err, readErr)
@@ -164,7 +160,6 @@ func (f *Forwarder) refusal(target *url.URL, r contract.Refusal, page bool) *req
 		Method: http.MethodPost, URL: target.String(), Status: r.Status, Err: meaning.Cause,
 		reason: meaning.Reason, permanent: meaning.Permanent,
 	}
-
 	switch {
 	case meaning.Permanent:
 	// The contract asks for a long wait, but the answer has none.

@@ -47,7 +47,6 @@ func passing(answer *http.Response, err error) bool {
 		reason := reasonOf(err)
 		return (reason == reasonConnection || reason == reasonDial) && !isTimeout(err)
 	}
-
 	switch answer.StatusCode {
 	case http.StatusBadGateway:
 		return true

@@ -113,7 +113,6 @@ func (s *server) config(*tls.ClientHelloInfo) (*tls.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-
 	clients, err := s.clientMaterial()
 	if err != nil {
 		return nil, err
@@ -145,7 +144,6 @@ func (s *server) clientMaterial() (*Material, error) {
 	if s.clients == nil {
 		return nil, s.checkNoNames()
 	}
-
 	material, err := s.clients.Material()
 	if err != nil {
 		return nil, fmt.Errorf("httpmtls: CAs of TLS clients: %w", err)
@@ -176,7 +174,6 @@ func (s *server) generation(serving, clients *Material) *tls.Config {
 	if clients == nil {
 		return config
 	}
-
 	config.ClientAuth = tls.RequireAndVerifyClientCert
 	config.ClientCAs = clients.Roots
 	config.VerifyConnection = func(state tls.ConnectionState) error {
@@ -203,12 +200,10 @@ func verifyResumed(state tls.ConnectionState, roots *x509.CertPool) error {
 	if !state.DidResume {
 		return nil
 	}
-
 	intermediates := x509.NewCertPool()
 	for _, certificate := range state.PeerCertificates[1:] {
 		intermediates.AddCert(certificate)
 	}
-
 	_, err := state.PeerCertificates[0].Verify(x509.VerifyOptions{
 		Roots: roots, Intermediates: intermediates, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	})

@@ -55,7 +55,6 @@ func (c *conn) Read(b []byte) (int, error) {
 	if h := c.handshake.Load(); h != nil {
 		return c.readInSlot(h, b)
 	}
-
 	n, err := c.Conn.Read(b)
 	if err == nil {
 		c.awaitPause()
@@ -66,14 +65,11 @@ func (c *conn) Read(b []byte) (int, error) {
 // readInSlot reads without a slot, and acquires one before it returns data.
 func (c *conn) readInSlot(h *handshake, b []byte) (int, error) {
 	h.release()
-
 	n, err := h.read(c.Conn, b)
 	if err != nil {
 		return n, err
 	}
-
 	c.received.Store(true)
-
 	err = h.acquire(c.closed, c.readDeadline())
 
 	// A Close meanwhile has released no slot, and no later call would.
@@ -97,7 +93,6 @@ func (c *conn) awaitPause() {
 	if wait <= 0 {
 		return
 	}
-
 	over := time.NewTimer(wait)
 	defer over.Stop()
 	select {
@@ -159,7 +154,6 @@ func connOf(outer net.Conn) *conn {
 	if encrypted, ok := outer.(*tls.Conn); ok {
 		outer = encrypted.NetConn()
 	}
-
 	c, _ := outer.(*conn)
 	return c
 }

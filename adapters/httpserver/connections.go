@@ -40,18 +40,14 @@ func (l limitedListener) Accept() (net.Conn, error) {
 // admit returns the connection with a slot, or closes it and returns nil.
 func (s *Server) admit(inner net.Conn) *conn {
 	c := newConn(inner, s.queue, s.opts.MaxHandshakeBytes)
-
 	c.slot = s.limiter.acquire(c.origin, func() {
 		_ = c.cut() // Its goroutine notices.
-
 		s.opts.ConnectionClosed(reasonDisplaced)
 	})
 	if c.slot != nil {
 		return c
 	}
-
 	_ = inner.Close() // There is no slot to free.
-
 	s.opts.ConnectionClosed(reasonNoSlot)
 	return nil
 }
@@ -86,12 +82,10 @@ func (s *Server) reportHandshake(outer net.Conn, c *conn) {
 	if err == nil || isOwnClose(err) {
 		return
 	}
-
 	cause := causeOf(err, len(encrypted.ConnectionState().PeerCertificates) > 0)
 	if !c.received.Load() && cause == causeClosed {
 		return
 	}
-
 	s.opts.HandshakeFailed(cause, c.RemoteAddr(), err)
 	s.logHandshake(cause, c.RemoteAddr(), err)
 }

@@ -59,7 +59,6 @@ func newFairQueue(slots int) *fairQueue {
 func (q *fairQueue) request(origin string, continues bool) *waiter {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-
 	w := &waiter{queue: q, granted: make(chan struct{})}
 
 	// There are no waiters while a slot is free.
@@ -68,7 +67,6 @@ func (q *fairQueue) request(origin string, continues bool) *waiter {
 		w.grant()
 		return w
 	}
-
 	w.enlist(q.of(origin), continues)
 	return w
 }
@@ -76,7 +74,6 @@ func (q *fairQueue) request(origin string, continues bool) *waiter {
 // done returns the slot, or stops waiting for one. Only the first call counts.
 func (w *waiter) done() {
 	q := w.queue
-
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	switch w.state {
@@ -86,7 +83,6 @@ func (w *waiter) done() {
 		q.grantNext()
 	case done:
 	}
-
 	w.state = done
 }
 
@@ -98,10 +94,8 @@ func (q *fairQueue) grantNext() {
 		q.free++
 		return
 	}
-
 	o, _ := first.Value.(*originQueue)
 	w := o.first()
-
 	q.next.MoveToBack(first)
 	w.unlist()
 	w.grant()
@@ -119,7 +113,6 @@ func (w *waiter) enlist(o *originQueue, continues bool) {
 	if continues {
 		w.list = o.continuing
 	}
-
 	w.place = w.list.PushBack(w)
 }
 
@@ -150,7 +143,6 @@ func (o *originQueue) first() *waiter {
 	if e == nil {
 		e = o.fresh.Front()
 	}
-
 	w, _ := e.Value.(*waiter)
 	return w
 }

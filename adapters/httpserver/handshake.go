@@ -31,10 +31,8 @@ func (h *handshake) read(from net.Conn, b []byte) (int, error) {
 	if h.rest <= 0 {
 		return 0, errHandshakeSize
 	}
-
 	n, err := from.Read(b[:min(len(b), h.rest, maxRead)])
 	h.rest -= n
-
 	return n, err
 }
 

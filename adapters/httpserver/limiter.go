@@ -70,10 +70,8 @@ func (l *limiter) exchange(origin string, evict func()) (acquired, evicted *slot
 		if evicted = l.victim(origin); evicted == nil {
 			return nil, nil
 		}
-
 		l.remove(evicted)
 	}
-
 	acquired = &slot{limiter: l, evict: evict}
 	l.add(acquired, origin)
 	return acquired, evicted
@@ -82,13 +80,11 @@ func (l *limiter) exchange(origin string, evict func()) (acquired, evicted *slot
 // victim returns the slot that a new connection of origin takes, or nil.
 func (l *limiter) victim(origin string) *slot {
 	largest, _ := l.bySize[l.largest].Front().Value.(*originSlots)
-
 	own := l.origins[origin]
 	// With equal numbers, the origin of the new connection loses one.
 	if own != nil && own.size() == largest.size() {
 		largest = own
 	}
-
 	switch {
 	case largest.idle.Len() > 0:
 		return oldest(largest.idle)
@@ -119,7 +115,6 @@ func (s *slot) setBusy(busy bool) {
 	if s.place == nil || s.busy == busy {
 		return
 	}
-
 	s.unlist()
 	s.busy = busy
 	s.enlist()
@@ -128,13 +123,11 @@ func (s *slot) setBusy(busy bool) {
 // move counts the slot to another origin. It does nothing after release or eviction.
 func (s *slot) move(origin string) {
 	l := s.limiter
-
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if s.place == nil || s.origin.name == origin {
 		return
 	}
-
 	l.remove(s)
 	l.add(s, origin)
 }
@@ -165,7 +158,6 @@ func (s *slot) unlist() {
 	} else {
 		s.origin.idle.Remove(s.place)
 	}
-
 	s.place = nil
 }
 
@@ -176,12 +168,9 @@ func (l *limiter) add(s *slot, origin string) {
 		o = &originSlots{name: origin, idle: list.New(), busy: list.New()}
 		l.origins[origin] = o
 	}
-
 	l.unrank(o)
-
 	s.origin = o
 	s.enlist()
-
 	l.size++
 	l.rank(o)
 }
@@ -191,7 +180,6 @@ func (l *limiter) remove(s *slot) {
 	o := s.origin
 	l.unrank(o)
 	s.unlist()
-
 	l.size--
 	l.rank(o)
 }
@@ -205,7 +193,6 @@ func (l *limiter) rank(o *originSlots) {
 		if l.bySize[size] == nil {
 			l.bySize[size] = list.New()
 		}
-
 		o.rank = l.bySize[size].PushBack(o)
 		l.largest = max(l.largest, size)
 	}
@@ -222,7 +209,6 @@ func (l *limiter) unrank(o *originSlots) {
 	if size == 0 {
 		return
 	}
-
 	alike := l.bySize[size]
 	alike.Remove(o.rank)
 	if alike.Len() == 0 {

@@ -7,17 +7,14 @@ import "net/netip"
 // unchanged.
 func Origin(remote string) string {
 	const network = 64
-
 	port, err := netip.ParseAddrPort(remote)
 	if err != nil {
 		return remote
 	}
-
 	addr := port.Addr().Unmap()
 	if addr.Is4() {
 		return addr.String()
 	}
-
 	prefix, err := addr.WithZone("").Prefix(network)
 	if err != nil {
 		return addr.String()

@@ -26,19 +26,16 @@ type kindPace struct {
 func (p *logPace) allow(kind string) (suppressed int, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-
 	k := p.kinds[kind]
 	if k == nil {
 		k = new(kindPace)
 		p.add(kind, k)
 	}
-
 	now := time.Now()
 	if now.Before(k.next) {
 		k.suppressed++
 		return 0, false
 	}
-
 	suppressed, k.suppressed, k.next = k.suppressed, 0, now.Add(logEvery)
 	return suppressed, true
 }
@@ -48,6 +45,5 @@ func (p *logPace) add(kind string, k *kindPace) {
 	if p.kinds == nil {
 		p.kinds = make(map[string]*kindPace)
 	}
-
 	p.kinds[kind] = k
 }

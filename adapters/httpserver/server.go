@@ -48,7 +48,6 @@ func Bind(ctx context.Context, address string, handler http.Handler, opts Option
 	if err := opts.validate(); err != nil {
 		return nil, err
 	}
-
 	listener := opts.Listener
 	if listener == nil {
 		var err error
@@ -65,7 +64,6 @@ func newServer(listener net.Listener, handler http.Handler, opts Options) *Serve
 	if opts.TLS != nil {
 		s.queue = newFairQueue(opts.MaxHandshakes)
 	}
-
 	s.http = s.newHTTP(handler)
 	return s
 }
@@ -99,7 +97,6 @@ func serverTLS(config *tls.Config) *tls.Config {
 	if config == nil {
 		return nil
 	}
-
 	config = config.Clone()
 	if config.MinVersion == 0 {
 		config.MinVersion = tls.VersionTLS13
@@ -111,7 +108,6 @@ func serverTLS(config *tls.Config) *tls.Config {
 // needs prior knowledge.
 func protocols(opts Options) *http.Protocols {
 	var p http.Protocols
-
 	p.SetHTTP1(true)
 	p.SetHTTP2(opts.TLS != nil && !opts.HTTP1Only)
 	p.SetUnencryptedHTTP2(opts.TLS == nil && !opts.HTTP1Only)
@@ -169,12 +165,10 @@ func (s *Server) shutdown(ctx context.Context, abort context.CancelFunc) error {
 	if s.drain(ctx, s.opts.ShutdownTimeout) {
 		return nil
 	}
-
 	abort()
 	if s.drain(ctx, abortGrace) {
 		return nil
 	}
-
 	_ = s.http.Close() // Its error is that of the listener, which is closed.
 	return errAborted
 }
@@ -190,7 +184,6 @@ func (s *Server) drain(ctx context.Context, timeout time.Duration) bool {
 // ends, because a stalled log sink must not keep the process alive.
 func (s *Server) awaitCallbacks(ctx context.Context) bool {
 	done := make(chan struct{})
-
 	go func() {
 		s.open.Wait()
 		close(done)
@@ -215,10 +208,8 @@ func (s *Server) logPanics(handler http.Handler) http.Handler {
 				s.opts.Logger.ErrorContext(r.Context(), "panic while a request was answered",
 					slog.Any("error", cause), slog.String("stack", string(debug.Stack())))
 			}
-
 			panic(http.ErrAbortHandler)
 		}()
-
 		handler.ServeHTTP(w, r)
 	})
 }

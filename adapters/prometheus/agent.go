@@ -25,14 +25,11 @@ func NewAgent(reg prom.Registerer, opts Options) (*Agent, error) {
 	if err := check(reg, opts); err != nil {
 		return nil, err
 	}
-
 	a := newAgent("agent", newManagers(opts))
-
 	all := collectors{a.outbox, a.keyMaterial(), a.webhook.all(), a.forward.all(), a.process.all()}
 	if err := all.register(reg); err != nil {
 		return nil, err
 	}
-
 	return a, nil
 }
 
@@ -45,11 +42,9 @@ func newAgent(f factory, managers *managers) *Agent {
 		forward:      newForwardMetrics(f),
 		process:      newProcessMetrics(f),
 	}
-
 	for _, manager := range managers.all() {
 		a.forward.unknown.WithLabelValues(string(manager))
 	}
-
 	return a
 }
 

@@ -49,7 +49,6 @@ func newForwardMetrics(f factory) forwardMetrics {
 	}
 	m.durations.WithLabelValues(resultOK)
 	m.connects.WithLabelValues(resultOK)
-
 	return m
 }
 
@@ -60,13 +59,10 @@ func (m forwardMetrics) all() collectors {
 // Attempted counts one call of a forwarder with a number of events, 0 for a lone heartbeat.
 func (a *Agent) Attempted(manager core.Manager, events int, took time.Duration, err error) {
 	label := a.managers.value(manager)
-
 	a.forward.durations.WithLabelValues(a.forward.results.value(result(err))).Observe(took.Seconds())
-
 	for result, n := range a.forward.byResult(events, err) {
 		a.forward.events.WithLabelValues(label, result).Add(float64(n))
 	}
-
 	if err == nil {
 		a.forward.success.WithLabelValues(label).SetToCurrentTime()
 	}
@@ -75,14 +71,12 @@ func (a *Agent) Attempted(manager core.Manager, events int, took time.Duration, 
 // byResult splits the events of an attempt by their results.
 func (m forwardMetrics) byResult(events int, err error) map[string]int {
 	failed, partial := errors.AsType[core.EventErrors](err)
-
 	switch {
 	case events == 0:
 		return nil
 	case !partial:
 		return map[string]int{m.results.value(result(err)): events}
 	}
-
 	split := map[string]int{resultOK: events}
 	for i, cause := range failed {
 		if i < events { // The next index stands for the heartbeat.
@@ -90,7 +84,6 @@ func (m forwardMetrics) byResult(events int, err error) map[string]int {
 			split[resultOK]--
 		}
 	}
-
 	return split
 }
 
@@ -98,11 +91,9 @@ func result(err error) string {
 	if err == nil {
 		return resultOK
 	}
-
 	if _, partial := errors.AsType[core.EventErrors](err); partial {
 		return resultPartial
 	}
-
 	return core.Reason(err)
 }
 
@@ -117,7 +108,6 @@ func (a *Agent) Retried(status int) {
 	if status != 0 {
 		after = code(status)
 	}
-
 	a.forward.retries.WithLabelValues(after).Inc()
 }
 

@@ -55,7 +55,6 @@ func (a *Agent) CanaryProbed(state core.CanaryState, took time.Duration) {
 func choose(gauges *prom.GaugeVec, words *vocabulary, word string, labels ...string) {
 	word = words.value(word)
 	gauges.WithLabelValues(append(labels, word)...).Set(1)
-
 	for _, other := range words.values() {
 		if other != word {
 			gauges.WithLabelValues(append(labels, other)...).Set(0)

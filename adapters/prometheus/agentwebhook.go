@@ -55,7 +55,6 @@ func (w webhookMetrics) all() collectors {
 func (a *Agent) Reviewed(manager core.Manager, decision string, took time.Duration) {
 	decision = a.webhook.decisions.value(decision)
 	label := a.managers.value(manager)
-
 	a.webhook.durations.WithLabelValues(decision).Observe(took.Seconds())
 	a.webhook.reviews.WithLabelValues(label, decision).Inc()
 	a.webhook.last.WithLabelValues(label).SetToCurrentTime()

@@ -34,7 +34,6 @@ func (c certificates) keyMaterial() collectors { return collectors{c.reloads, c.
 func (c certificates) KeyMaterial(use string) KeyMaterial {
 	use = c.uses.value(use)
 	c.reloads.WithLabelValues(use)
-
 	return KeyMaterial{use: use, metrics: c}
 }
 
@@ -61,9 +60,7 @@ func (k KeyMaterial) Refused(problem string) {
 func (k KeyMaterial) Expires(notAfter time.Time) {
 	if notAfter.IsZero() {
 		k.metrics.expiry.DeleteLabelValues(k.use)
-
 		return
 	}
-
 	k.metrics.expiry.WithLabelValues(k.use).Set(float64(notAfter.Unix()))
 }

@@ -43,14 +43,12 @@ func RegisterFleet(reg prom.Registerer, watched *fleet.Fleet, opts FleetOptions)
 	if err := check(reg, opts.Options); err != nil {
 		return err
 	}
-
 	switch {
 	case watched == nil:
 		return fmt.Errorf("%w: the fleet is nil, want one", errOptions)
 	case opts.PerRuntime < 0:
 		return fmt.Errorf("%w: PerRuntime is %d, want at least 0", errOptions, opts.PerRuntime)
 	}
-
 	return collectors{newFleetCollector("fleet", watched, opts)}.register(reg)
 }
 
@@ -62,11 +60,9 @@ func newFleetCollector(f factory, watched *fleet.Fleet, opts FleetOptions) *flee
 		perRuntime: opts.PerRuntime,
 		descs:      newFleetDescs(f),
 	}
-
 	for _, manager := range opts.Managers {
 		c.managers[manager] = struct{}{}
 	}
-
 	return c
 }
 
@@ -100,7 +96,6 @@ func (c *fleetCollector) Describe(descs chan<- *prom.Desc) {
 	for _, desc := range []*prom.Desc{d.runtimes, d.pending, d.oldest, d.expiry, d.resyncs, d.resyncsToCome, d.untracked} {
 		descs <- desc
 	}
-
 	for _, desc := range []*prom.Desc{d.state, d.heard, d.oldestOf} {
 		descs <- desc
 	}
@@ -114,15 +109,12 @@ func (c *fleetCollector) Collect(metrics chan<- prom.Metric) {
 			summaries[manager] = &fleet.Summary{}
 		}
 	}
-
 	for i, manager := range c.inOrder(summaries) {
 		if i == c.max {
 			break
 		}
-
 		c.collectManager(metrics, string(manager), summaries[manager])
 	}
-
 	if c.perRuntime > 0 {
 		c.collectRuntimes(metrics)
 	}
@@ -136,9 +128,7 @@ func (c *fleetCollector) inOrder(summaries map[core.Manager]*fleet.Summary) []co
 			managers = append(managers, manager)
 		}
 	}
-
 	slices.SortFunc(managers, func(a, b core.Manager) int { return cmp.Or(c.rank(a)-c.rank(b), cmp.Compare(a, b)) })
-
 	return managers
 }
 
@@ -146,7 +136,6 @@ func (c *fleetCollector) rank(manager core.Manager) int {
 	if _, configured := c.managers[manager]; configured {
 		return 0
 	}
-
 	return 1
 }
 
@@ -155,16 +144,13 @@ func (c *fleetCollector) collectManager(metrics chan<- prom.Metric, manager stri
 	for _, condition := range fleet.Conditions() {
 		metrics <- gauge(c.descs.runtimes, float64(s.Runtimes[condition]), manager, string(condition.State), condition.Reason)
 	}
-
 	for _, cause := range fleet.Causes() {
 		metrics <- counter(c.descs.resyncs, s.Resyncs[cause], manager, cause)
 	}
-
 	metrics <- gauge(c.descs.pending, float64(s.Pending), manager)
 	metrics <- gauge(c.descs.oldest, s.OldestPending.Seconds(), manager)
 	metrics <- gauge(c.descs.resyncsToCome, float64(s.ResyncsToCome), manager)
 	metrics <- counter(c.descs.untracked, s.Untracked, manager)
-
 	if !s.FirstExpiry.IsZero() {
 		metrics <- gauge(c.descs.expiry, float64(s.FirstExpiry.Unix()), manager)
 	}
@@ -172,16 +158,13 @@ func (c *fleetCollector) collectManager(metrics chan<- prom.Metric, manager stri
 
 func (c *fleetCollector) collectRuntimes(metrics chan<- prom.Metric) {
 	var all []fleet.Status
-
 	c.fleet.Range(func(s fleet.Status) bool {
 		all = append(all, s)
-
 		return true
 	})
 	slices.SortFunc(all, func(a, b fleet.Status) int {
 		return cmp.Or(freshLast(&a)-freshLast(&b), cmp.Compare(a.Runtime, b.Runtime), cmp.Compare(a.Manager, b.Manager))
 	})
-
 	for _, s := range all[:min(len(all), c.perRuntime)] {
 		labels := []string{string(s.Runtime), string(s.Manager)}
 		metrics <- gauge(c.descs.state, 1, append(labels, string(s.State), s.Reason)...)
@@ -194,7 +177,6 @@ func freshLast(s *fleet.Status) int {
 	if s.State == fleet.Fresh {
 		return 1
 	}
-
 	return 0
 }
 
@@ -204,6 +186,5 @@ func oldest(s *fleet.Status) (seconds float64) {
 			seconds = max(seconds, p.Heartbeat.OldestPending.Seconds())
 		}
 	}
-
 	return seconds
 }

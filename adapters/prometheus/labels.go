@@ -69,7 +69,6 @@ func (v *vocabulary) value(word string) string {
 func (v *vocabulary) values() []string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-
 	return slices.Collect(maps.Keys(v.seen))
 }
 
@@ -78,6 +77,5 @@ func code(status int) string {
 	if status < 100 || status > 599 {
 		return otherValue
 	}
-
 	return strconv.Itoa(status)
 }

@@ -28,14 +28,11 @@ func NewListener(reg prom.Registerer, opts Options) (*Listener, error) {
 	if err := check(reg, opts); err != nil {
 		return nil, err
 	}
-
 	l := newListener("listener", newManagers(opts))
-
 	all := collectors{l.answers, l.durations, l.inFlight, l.handshakes, l.drops, l.keyMaterial()}
 	if err := all.register(reg); err != nil {
 		return nil, err
 	}
-
 	return l, nil
 }
 

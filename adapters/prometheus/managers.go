@@ -25,7 +25,6 @@ func newManagers(opts Options) *managers {
 	for _, manager := range opts.Managers {
 		m.known[manager] = struct{}{}
 	}
-
 	return m
 }
 
@@ -33,17 +32,13 @@ func newManagers(opts Options) *managers {
 func (m *managers) value(manager core.Manager) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-
 	if _, ok := m.known[manager]; ok {
 		return string(manager)
 	}
-
 	if len(m.known) >= m.max || !validManager(manager) {
 		return otherManager
 	}
-
 	m.known[manager] = struct{}{}
-
 	return string(manager)
 }
 
@@ -51,12 +46,10 @@ func (m *managers) value(manager core.Manager) string {
 func (m *managers) all() []core.Manager {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-
 	return slices.Collect(maps.Keys(m.known))
 }
 
 func validManager(manager core.Manager) bool {
 	_, err := core.ParseManager(string(manager))
-
 	return err == nil
 }

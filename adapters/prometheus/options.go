@@ -28,7 +28,6 @@ func (o Options) withDefaults() Options {
 	if o.MaxManagers == 0 {
 		o.MaxManagers = defaultMaxManagers
 	}
-
 	return o
 }
 

@@ -51,7 +51,6 @@ func (c *outboxCollector) Collect(metrics chan<- prom.Metric) {
 		metrics <- counter(c.descs.coalesced, s.Coalesced, manager)
 		metrics <- gauge(c.descs.pending, float64(s.Pending), manager)
 		metrics <- gauge(c.descs.oldest, s.oldest, manager)
-
 		for reason, n := range s.Dropped {
 			metrics <- counter(c.descs.dropped, n, manager, reason)
 		}
@@ -102,7 +101,6 @@ func (c *outboxCollector) add(s *stock, counts outbox.Counts) {
 	s.Delivered += counts.Delivered
 	s.Coalesced += counts.Coalesced
 	s.Pending += counts.Pending
-
 	for reason, n := range counts.Dropped {
 		s.Dropped[c.reasons.value(reason)] += n
 	}

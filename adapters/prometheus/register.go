@@ -30,7 +30,6 @@ func (c collectors) register(reg prom.Registerer) error {
 	if err := reg.Register(c); err != nil {
 		return fmt.Errorf("register metrics: %w", err)
 	}
-
 	return nil
 }
 
@@ -39,7 +38,6 @@ func check(reg prom.Registerer, opts Options) error {
 	if reg == nil {
 		return fmt.Errorf("%w: the registerer is nil, want one such as prometheus.NewRegistry()", errOptions)
 	}
-
 	return opts.validate()
 }
 

@@ -83,19 +83,15 @@ func (c *config) check() error {
 
 func (c *config) checkWebhook() error {
 	var wrong []error
-
 	if (c.serving.Certificate == "") != (c.serving.Key == "") {
 		wrong = append(wrong, errors.New("WEBHOOK_TLS_CERT and WEBHOOK_TLS_KEY: one is missing, want both or none"))
 	}
-
 	if c.webhook == c.metrics && c.webhook.port != 0 {
 		wrong = append(wrong, fmt.Errorf("WEBHOOK_PORT and METRICS_PORT: both are %d, want two ports", c.webhook.port))
 	}
-
 	if len(c.clientNames) > 0 && c.webhookCAs == "" {
 		wrong = append(wrong, errors.New("WEBHOOK_CLIENT_NAMES: want it only with WEBHOOK_CLIENT_CA"))
 	}
-
 	return errors.Join(wrong...)
 }
 
@@ -103,7 +99,6 @@ func (c *config) checkContract() error {
 	if c.fallback != "" && c.contract != "" && !c.contract.Numbered() {
 		return fmt.Errorf("CONTRACT_FALLBACK: %s, want it only with KCP_CONTRACT=%s", c.fallback, contract.V3)
 	}
-
 	return nil
 }
 
@@ -117,24 +112,19 @@ func (c *config) doubts() []string {
 	if c.webhookCAs == "" || len(c.clientNames) > 0 {
 		return nil
 	}
-
 	return []string{"WEBHOOK_CLIENT_CA without WEBHOOK_CLIENT_NAMES: any certificate of these CAs is accepted"}
 }
 
 // hash changes with the settings. It is the same for all replicas.
 func (c *config) hash() string {
 	const length = 16
-
 	var text strings.Builder
-
 	for _, e := range c.effective {
 		if e.env != envInstance {
 			fmt.Fprintf(&text, "%s=%s\n", e.env, e.text)
 		}
 	}
-
 	sum := sha256.Sum256([]byte(text.String()))
-
 	return hex.EncodeToString(sum[:])[:length]
 }
 
@@ -150,6 +140,5 @@ func (all entries) LogValue() slog.Value {
 	for _, e := range all {
 		attrs = append(attrs, slog.String(strings.ToLower(e.env), e.text))
 	}
-
 	return slog.GroupValue(attrs...)
 }

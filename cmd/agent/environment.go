@@ -13,12 +13,10 @@ type environment map[string]string
 // newEnvironment takes pairs in the form of [os.Environ].
 func newEnvironment(pairs []string) environment {
 	env := environment{}
-
 	for _, pair := range pairs {
 		name, text, _ := strings.Cut(pair, "=")
 		env[name] = text
 	}
-
 	return env
 }
 

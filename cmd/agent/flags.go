@@ -30,13 +30,10 @@ var formerFlags = flagSet{
 
 func newFlagSet(all []setting) flagSet {
 	known := flagSet{"help": false, "h": false, "version": false}
-
 	maps.Copy(known, formerFlags)
-
 	for _, s := range all {
 		known[s.flag()] = true
 	}
-
 	return known
 }
 
@@ -91,20 +88,17 @@ func (f flags) take(args []string, known flagSet) ([]string, error) {
 
 func (f flags) has(name string) bool {
 	_, ok := f[name]
-
 	return ok
 }
 
 // withoutEffect has a warning for each former flag.
 func (f flags) withoutEffect() []string {
 	var warnings []string
-
 	for _, name := range formerFlags.names() {
 		if f.has(name) {
 			warnings = append(warnings, "--"+name+": a flag of a former agent, without effect")
 		}
 	}
-
 	return warnings
 }
 

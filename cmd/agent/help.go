@@ -20,19 +20,14 @@ const helpWidth = 100
 // help is the text of --help.
 func help() string {
 	var out strings.Builder
-
 	out.WriteString(usage)
-
 	for _, g := range groups(new(config)) {
 		fmt.Fprintf(&out, "\n%s:\n", g.title)
-
 		for _, s := range g.settings {
 			fmt.Fprintf(&out, "  --%s, %s  (%s)\n%s", s.flag(), s.env, s.note(), wrap(plain(s.help), "        "))
 		}
 	}
-
 	out.WriteString("\nOther flags:\n  --version  Print the version and exit.\n  --help     Print this text and exit.\n")
-
 	return out.String()
 }
 
@@ -54,39 +49,29 @@ func plain(text string) string { return strings.ReplaceAll(text, "`", "") }
 // wrap breaks text into lines that begin with indent and are not longer than helpWidth.
 func wrap(text, indent string) string {
 	var out strings.Builder
-
 	line := indent
-
 	for word := range strings.FieldsSeq(text) {
 		if len(line)+len(word) > helpWidth {
 			out.WriteString(strings.TrimRight(line, " ") + "\n")
-
 			line = indent
 		}
-
 		line += word + " "
 	}
-
 	out.WriteString(strings.TrimRight(line, " ") + "\n")
-
 	return out.String()
 }
 
 // markdown has one table per group for docs/agent.md.
 func markdown() string {
 	var out strings.Builder
-
 	for _, g := range groups(new(config)) {
 		fmt.Fprintf(&out, "### %s\n\n| variable | flag | value | default | meaning |\n", g.title)
 		out.WriteString("| --- | --- | --- | --- | --- |\n")
-
 		for _, s := range g.settings {
 			fmt.Fprintf(&out, "| `%s` | `--%s` | %s | %s | %s |\n", s.env, s.flag(), s.kind, s.markdownDefault(), s.help)
 		}
-
 		out.WriteString("\n")
 	}
-
 	return out.String()
 }
 

@@ -15,6 +15,5 @@ func readable(_ []string, attr slog.Attr) slog.Attr {
 	if attr.Value.Kind() == slog.KindDuration {
 		attr.Value = slog.StringValue(attr.Value.Duration().String())
 	}
-
 	return attr
 }

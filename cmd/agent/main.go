@@ -16,15 +16,12 @@ import (
 func main() {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
-
 	ctx, stop := context.WithCancel(context.Background())
-
 	go func() {
 		<-signals
 		stop()
 		<-signals
 		os.Exit(exitFailure)
 	}()
-
 	os.Exit(exitCode(run(ctx, os.Args[1:], newEnvironment(os.Environ()), os.Stdout, os.Stderr)))
 }

@@ -52,7 +52,6 @@ const namespace, subsystem = "runtime_watcher", "agent"
 // buildInfo has the build and the configuration as labels.
 func (c *config) buildInfo() prom.Collector {
 	b := thisBuild()
-
 	return prom.NewGaugeFunc(prom.GaugeOpts{
 		Namespace: namespace, Subsystem: subsystem, Name: "build_info",
 		Help: "Build and configuration of this agent, always 1.",

@@ -30,7 +30,6 @@ func into[T any](kind string, field *T, parse func(string) (T, error)) value {
 		if err == nil {
 			*field = v
 		}
-
 		return err
 	}}
 }
@@ -44,7 +43,6 @@ func text(kind string, field *string) value {
 func file(field *string) value {
 	return value{"file", func(path string) error {
 		*field = path
-
 		return canOpen(path)
 	}}
 }
@@ -57,7 +55,6 @@ func durationOrOff(field *time.Duration) value {
 		if d == 0 {
 			d = off
 		}
-
 		return d, err
 	})
 }
@@ -72,19 +69,15 @@ func canOpen(path string) error {
 		return err
 	}
 	defer file.Close()
-
 	if info, err := file.Stat(); err != nil || info.IsDir() {
 		return unwanted(path, "a file")
 	}
-
 	return nil
 }
 
 func parsePort(text string) (int, error) {
 	const maxPort = 1<<16 - 1
-
 	number, err := strconv.Atoi(text)
-
 	switch {
 	case strings.HasPrefix(text, "tcp://"):
 		// Kubernetes sets WEBHOOK_PORT in the pods of a namespace that has a Service "webhook".
@@ -101,7 +94,6 @@ func parseIP(text string) (string, error) {
 	if _, err := netip.ParseAddr(text); err != nil {
 		return "", unwanted(text, "an IP address")
 	}
-
 	return text, nil
 }
 
@@ -119,7 +111,6 @@ func parseAddress(address string) (string, error) {
 	if errors.Is(err, errUnread) {
 		return address, nil
 	}
-
 	return "", errors.New(strings.TrimPrefix(err.Error(), "httpmtls: address "))
 }
 
@@ -140,7 +131,6 @@ func parseManagers(list string) ([]core.Manager, error) {
 	if n := len(managers); err == nil && n > runtimeagent.MaxManagers {
 		err = fmt.Errorf("%d managers, want at most %d", n, runtimeagent.MaxManagers)
 	}
-
 	return managers, err
 }
 
@@ -150,7 +140,6 @@ func parseNames(list string) ([]string, error) {
 		if name == "" {
 			return "", unwanted(name, "a name between two commas")
 		}
-
 		return name, nil
 	})
 }
@@ -179,7 +168,6 @@ func parseList[T comparable](list string, parse func(string) (T, error)) ([]T, e
 	if wrong != nil {
 		return nil, errors.New(strings.Join(wrong, "; "))
 	}
-
 	return items, nil
 }
 
@@ -187,7 +175,6 @@ func parseFallback(text string) (contract.Version, error) {
 	if text != string(contract.V2) {
 		return "", unwanted(text, string(contract.V2))
 	}
-
 	return contract.V2, nil
 }
 
@@ -196,7 +183,6 @@ func parseLease(text string) (types.NamespacedName, error) {
 	if !found || validation.IsDNS1123Label(namespace) != nil || validation.IsDNS1123Subdomain(name) != nil {
 		return types.NamespacedName{}, unwanted(text, "<namespace>/<name>")
 	}
-
 	return types.NamespacedName{Namespace: namespace, Name: name}, nil
 }
 
@@ -205,7 +191,6 @@ func parseCount(text string) (int, error) {
 	if err != nil || number <= 0 {
 		return 0, unwanted(text, "a number above 0")
 	}
-
 	return number, nil
 }
 
@@ -214,7 +199,6 @@ func parseDuration(text string) (time.Duration, error) {
 	if err != nil || d <= 0 {
 		return 0, unwanted(text, "a duration above 0, such as 1m30s")
 	}
-
 	return d, nil
 }
 
@@ -223,14 +207,12 @@ func parseDelay(text string) (time.Duration, error) {
 	if err != nil || d < 0 {
 		return 0, unwanted(text, "a duration such as 500ms, or 0s")
 	}
-
 	return d, nil
 }
 
 // parseDelays reads rising durations. It returns an empty list, not nil, for 0s alone.
 func parseDelays(list string) ([]time.Duration, error) {
 	delays, err := parseList(list, parseDelay)
-
 	switch {
 	case err != nil:
 		return nil, err
@@ -248,7 +230,6 @@ func parseLevel(text string) (slog.Level, error) {
 	if err := level.UnmarshalText([]byte(text)); err != nil {
 		return 0, unwanted(text, "debug, info, warn or error")
 	}
-
 	return level, nil
 }
 
@@ -258,6 +239,5 @@ func versions() string {
 	for _, v := range contract.Versions() {
 		names = append(names, string(v))
 	}
-
 	return strings.Join(names, ", ")
 }

@@ -33,9 +33,7 @@ func run(ctx context.Context, args []string, env environment, stdout, stderr io.
 	if len(args) > 0 && args[0] == commandWebhookConfiguration {
 		return printWebhookConfiguration(args[1:], stdout, stderr)
 	}
-
 	c, err := readSettings(args, env)
-
 	switch {
 	case errors.Is(err, errHelp):
 		return printTo(stdout, help())
@@ -52,7 +50,6 @@ func printTo(w io.Writer, text string) error {
 	if _, err := io.WriteString(w, text); err != nil {
 		return fmt.Errorf("print: %w", err)
 	}
-
 	return nil
 }
 
@@ -60,38 +57,28 @@ func printTo(w io.Writer, text string) error {
 func runAgent(ctx context.Context, c config, stderr io.Writer) error {
 	lines := runtimeagent.NewLogWriter(stderr)
 	logging, stop := context.WithCancel(context.WithoutCancel(ctx))
-
 	var writing sync.WaitGroup
-
 	writing.Go(func() { _ = lines.Start(logging) }) // It returns nil.
-
 	log := newLogger(lines, c.logLevel)
-
 	err := serve(ctx, c, log, lines)
 	if err != nil {
 		log.ErrorContext(ctx, "agent failed", slog.Any("error", err))
 	}
-
 	stop()
 	writing.Wait()
-
 	return err
 }
 
 func serve(ctx context.Context, c config, log *slog.Logger, lines *runtimeagent.LogWriter) error {
 	limitMemory(c.getenv)
-
 	for _, warning := range c.warnings {
 		log.WarnContext(ctx, "doubtful setting", slog.String("warning", warning))
 	}
-
 	agent, err := runtimeagent.New(ctx, runtimeagent.Parts{}, c.options(log, c.buildInfo(), droppedLines(lines)))
 	if err != nil {
 		return err
 	}
-
 	log.InfoContext(ctx, "agent starts", slog.Any("build", thisBuild()), slog.String("config_hash", c.hash()),
 		slog.Any("settings", c.effective))
-
 	return agent.Start(ctx)
 }

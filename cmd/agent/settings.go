@@ -45,7 +45,6 @@ func optional(env string, v value, fallback, help string) setting {
 
 func lenient(s setting) setting {
 	s.lenient = true
-
 	return s
 }
 
@@ -55,18 +54,14 @@ func (s setting) flag() string { return strings.ReplaceAll(strings.ToLower(s.env
 // wraps errSettings and names all mistakes.
 func readSettings(args []string, env environment) (config, error) {
 	c := config{getenv: env.get}
-
 	r, err := resolve(settings(&c), args, env)
 	if errors.Is(err, errHelp) || errors.Is(err, errVersion) {
 		return config{}, err
 	}
-
 	if err := errors.Join(err, c.check()); err != nil {
 		return config{}, settingsError(err, r.warnings)
 	}
-
 	c.effective, c.warnings = r.effective, slices.Concat(r.warnings, c.doubts())
-
 	return c, nil
 }
 
@@ -76,7 +71,6 @@ func settingsError(mistakes error, warnings []string) error {
 	for _, warning := range warnings {
 		lines = append(lines, "warning: "+warning)
 	}
-
 	return fmt.Errorf("%w:\n  %s", errSettings, strings.Join(lines, "\n  "))
 }
 
@@ -94,16 +88,13 @@ type resolution struct {
 func resolve(all []setting, args []string, env environment) (resolution, error) {
 	given, err := readFlags(all, args)
 	r := resolution{given: given, env: env, warnings: append(given.withoutEffect(), env.suspicious(all)...)}
-
 	if errors.Is(err, errHelp) || errors.Is(err, errVersion) {
 		return r, err
 	}
-
 	wrong := []error{err}
 	for _, s := range all {
 		wrong = append(wrong, r.set(s))
 	}
-
 	return r, errors.Join(wrong...)
 }
 
@@ -112,45 +103,37 @@ func (r *resolution) set(s setting) error {
 	if text, ok := r.given[s.flag()]; ok {
 		return prefix("--"+s.flag(), r.apply(s, text))
 	}
-
 	text := r.env[s.env]
 	if s.env == envInstance && text == "" {
 		text = defaultInstance(r.env)
 	}
-
 	err := prefix(s.env, r.apply(s, text))
 	if err == nil || text == "" || !s.lenient {
 		return err
 	}
-
 	r.warnings = append(r.warnings, fmt.Sprintf("%v; the default %s is used", err, s.fallback))
-
 	return r.apply(s, s.fallback)
 }
 
 // apply stores text, or the default if text is empty.
 func (r *resolution) apply(s setting, text string) error {
 	text = cmp.Or(text, s.fallback)
-
 	switch {
 	case text == "" && s.required:
 		return fmt.Errorf("missing, set it or --%s to a %s. %s", s.flag(), s.kind, plain(s.help))
 	case text == "":
 		return nil
 	}
-
 	err := s.set(text)
 	if err == nil {
 		r.effective = append(r.effective, entry{s.env, text})
 	}
-
 	return err
 }
 
 // defaultInstance is the name of the pod, or else of the machine.
 func defaultInstance(env environment) string {
 	host, _ := os.Hostname() // The instance is empty without a name.
-
 	return cmp.Or(env["POD_NAME"], env["HOSTNAME"], host)
 }
 
@@ -158,6 +141,5 @@ func prefix(name string, err error) error {
 	if err == nil {
 		return nil
 	}
-
 	return fmt.Errorf("%s: %w", name, err)
 }

@@ -4,22 +4,18 @@ package main
 // empty when none is near.
 func didYouMean(mark, name string, names []string) string {
 	const shortName = 6
-
 	nearest, limit := "", 2
 	if len(name) < shortName {
 		limit = 1
 	}
-
 	for _, candidate := range names {
 		if d := distance(name, candidate); d <= limit {
 			nearest, limit = candidate, d-1
 		}
 	}
-
 	if nearest == "" {
 		return ""
 	}
-
 	return ", did you mean " + mark + nearest + "?"
 }
 
@@ -44,6 +40,5 @@ func distance(a, b string) int {
 			row[j+1] = min(replaced, diagonal+1, row[j]+1)
 		}
 	}
-
 	return row[len(b)]
 }

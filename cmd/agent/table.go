@@ -35,7 +35,6 @@ func settings(c *config) []setting {
 	for _, g := range groups(c) {
 		all = slices.Concat(all, g.settings)
 	}
-
 	return all
 }
 

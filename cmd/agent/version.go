@@ -22,17 +22,13 @@ func thisBuild() build {
 		platform:  runtime.GOOS + "/" + runtime.GOARCH,
 		fips:      "off",
 	}
-
 	if info, ok := debug.ReadBuildInfo(); ok {
 		b.version = cmp.Or(b.version, versionOf(info))
 	}
-
 	b.version = cmp.Or(b.version, "dev")
-
 	if fips140.Enabled() {
 		b.fips = fips140.Version()
 	}
-
 	return b
 }
 
@@ -41,13 +37,11 @@ func versionOf(info *debug.BuildInfo) string {
 	if v := info.Main.Version; v != "" && v != "(devel)" {
 		return v
 	}
-
 	for _, setting := range info.Settings {
 		if setting.Key == "vcs.revision" {
 			return setting.Value
 		}
 	}
-
 	return ""
 }
 

@@ -19,11 +19,9 @@ func printWebhookConfiguration(args []string, stdout, stderr io.Writer) error {
 	if err == nil || errors.Is(err, flag.ErrHelp) {
 		return nil
 	}
-
 	printed := printTo(stderr, err.Error()+"\n")
 	if errors.Is(err, webhookconfig.ErrUsage) {
 		err = fmt.Errorf("%w: %w", errSettings, err)
 	}
-
 	return errors.Join(err, printed)
 }

@@ -49,19 +49,16 @@ func Partial(failed map[int]Refusal) Answer {
 // Body returns the body of the answer, in JSON.
 func (a *Answer) Body() ([]byte, error) {
 	body := answerBody{Reason: a.Reason}
-
 	for _, index := range slices.Sorted(maps.Keys(a.Failed)) {
 		f := a.Failed[index]
 		body.Failed = append(body.Failed, failureBody{
 			Index: index, Status: f.Status, Reason: f.Reason, RetryAfter: Seconds(f.RetryAfter),
 		})
 	}
-
 	text, err := json.Marshal(body)
 	if err != nil {
 		return nil, fmt.Errorf("answer: %w", err)
 	}
-
 	return append(text, '\n'), nil
 }
 
@@ -77,12 +74,10 @@ const maxAsked = 60 * 60
 // elements, or one that the request does not have: the answer is for all.
 func DecodeAnswer(status int, body []byte, elements int) Answer {
 	a := Answer{Refusal: Refusal{Status: status}}
-
 	var decoded answerBody
 	if json.Unmarshal(body, &decoded) == nil {
 		a.Reason, a.Failed = decoded.Reason, refusals(decoded.Failed, elements)
 	}
-
 	return a
 }
 
@@ -90,18 +85,14 @@ func refusals(failed []failureBody, elements int) map[int]Refusal {
 	if len(failed) == 0 {
 		return nil
 	}
-
 	refused := make(map[int]Refusal, len(failed))
-
 	for _, f := range failed {
 		if f.Index < 0 || f.Index >= elements {
 			return nil
 		}
-
 		seconds := min(max(f.RetryAfter, 0), maxAsked)
 		wait := time.Duration(seconds) * time.Second
 		refused[f.Index] = Refusal{Status: f.Status, Reason: f.Reason, RetryAfter: wait}
 	}
-
 	return refused
 }

@@ -77,7 +77,6 @@ func ParseVersion(name string) (Version, error) {
 	if v := Version(name); slices.Contains(Versions(), v) {
 		return v, nil
 	}
-
 	return "", unknown(name)
 }
 

@@ -44,7 +44,6 @@ func decodeBatch(body []byte) (core.Batch, error) {
 		}
 
 		n++
-
 		return nil
 	})
 	if err == nil {
@@ -94,12 +93,9 @@ func (c *received) addTo(batch *core.Batch, source core.RuntimeID) error {
 		return fmt.Errorf("%w: source and epoch differ from those of the first event", ErrMalformed)
 	case c.heartbeat != nil:
 		batch.Heartbeat = c.heartbeat
-
 		return nil
 	}
-
 	batch.Events = append(batch.Events, c.event)
-
 	return checkEvent(&c.event)
 }
 
@@ -128,7 +124,6 @@ func (c *received) readAttribute(r *rawjson.Reader, name string) (err error) {
 	default:
 		_, err = r.Skip()
 	}
-
 	return err
 }
 
@@ -137,12 +132,10 @@ func readBase64(r *rawjson.Reader) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-
 	data, err := base64.StdEncoding.DecodeString(text)
 	if err != nil {
 		return nil, fmt.Errorf("data_base64: %w", err)
 	}
-
 	return data, nil
 }
 
@@ -151,19 +144,15 @@ func (c *received) interpret() (source core.RuntimeID, err error) {
 	if err := c.checkAttributes(); err != nil {
 		return "", err
 	}
-
 	if source, err = parseSource(c.source); err != nil {
 		return "", err
 	}
-
 	if c.event.Sequence, err = parseSequence(c.sequence); err != nil {
 		return "", err
 	}
-
 	if c.event.Time, err = parseTime(c.time); err != nil {
 		return "", err
 	}
-
 	return source, c.readData()
 }
 
@@ -190,7 +179,6 @@ func (c *received) checkAttributes() error {
 	if c.specVersion != specVersion {
 		return fmt.Errorf("%w: specversion is %.16q, want %q", ErrMalformed, c.specVersion, specVersion)
 	}
-
 	return nil
 }
 
@@ -198,12 +186,10 @@ func parseTime(text string) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
 	}
-
 	at, err := time.Parse(time.RFC3339Nano, text)
 	if err != nil {
 		return time.Time{}, fmt.Errorf("time is %.40q, want a timestamp (RFC 3339)", text)
 	}
-
 	return wireTime(at), nil
 }
 
@@ -238,11 +224,9 @@ func (c *received) readObject(r *rawjson.Reader, member func(name string) error)
 	if len(c.data) == 0 {
 		return nil
 	}
-
 	if err := r.Object(member); err != nil {
 		return err
 	}
-
 	return r.End()
 }
 
@@ -257,9 +241,7 @@ func readOwner(r *rawjson.Reader, name string, event *core.WatchEvent) error {
 	if name == fieldOwner {
 		return readName(r, &event.Owner)
 	}
-
 	_, err := r.Skip()
-
 	return err
 }
 
@@ -282,7 +264,6 @@ func readChanged(r *rawjson.Reader, name string, event *core.WatchEvent) (err er
 	default:
 		return readOwner(r, name, event)
 	}
-
 	return err
 }
 
@@ -291,12 +272,10 @@ func readInteger(r *rawjson.Reader) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-
 	n, err := strconv.ParseInt(string(raw), 10, 64)
 	if err != nil {
 		return 0, fmt.Errorf("generation is %.40q, want an integer", raw)
 	}
-
 	return n, nil
 }
 
@@ -310,7 +289,6 @@ func readName(r *rawjson.Reader, into *types.NamespacedName) error {
 		default:
 			_, err = r.Skip()
 		}
-
 		return err
 	})
 }
@@ -326,7 +304,6 @@ func readGVK(r *rawjson.Reader, name string, event *core.WatchEvent) (err error)
 	default:
 		_, err = r.Skip()
 	}
-
 	return err
 }
 
@@ -341,23 +318,19 @@ func (v Version) Decode(body []byte) (core.Batch, error) {
 	case v == V3:
 		return decodeBatch(body)
 	}
-
 	event, err := decodeSingle(v, body)
 	if err != nil {
 		return core.Batch{}, err
 	}
-
 	return core.NewBatch(event), nil
 }
 
 func parseSource(source string) (core.RuntimeID, error) {
 	escaped, ok := strings.CutPrefix(source, sourcePrefix)
-
 	id, err := url.PathUnescape(escaped)
 	if !ok || err != nil || id == "" {
 		return "", fmt.Errorf("source is %.80q, want %s<runtime>", source, sourcePrefix)
 	}
-
 	return core.RuntimeID(id), nil
 }
 
@@ -365,28 +338,23 @@ func parseSequence(text string) (uint64, error) {
 	if text == "" {
 		return 0, nil
 	}
-
 	n, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
 		return 0, fmt.Errorf("sequence is %.40q, want a decimal number", text)
 	}
-
 	return n, nil
 }
 
 func readHeartbeat(data []byte) (*core.Heartbeat, error) {
 	var beat heartbeatData
-
 	if len(data) > 0 {
 		if err := json.Unmarshal(data, &beat); err != nil {
 			return nil, fmt.Errorf("heartbeat: %w", err)
 		}
 	}
-
 	if err := beat.check(); err != nil {
 		return nil, err
 	}
-
 	return beat.heartbeat(), nil
 }
 
@@ -395,18 +363,15 @@ func (d *heartbeatData) check() error {
 		return fmt.Errorf("%w: %d reasons and %d CA fingerprints, want at most %d and %d",
 			ErrMalformed, len(d.Dropped), len(d.CAFingerprints), maxReasons, maxFingerprints)
 	}
-
 	texts := append([]string{
 		d.Instance, d.Version, d.CertificateFingerprint, d.KeyMaterialError, string(d.Canary), d.ConfigHash,
 	}, d.CAFingerprints...)
-
 	for _, text := range slices.AppendSeq(texts, maps.Keys(d.Dropped)) {
 		if len(text) > maxAttribute {
 			return fmt.Errorf("%w: a heartbeat has a text of %d bytes, want at most %d",
 				ErrMalformed, len(text), maxAttribute)
 		}
 	}
-
 	return nil
 }
 
@@ -435,7 +400,6 @@ func (d *heartbeatData) heartbeat() *core.Heartbeat {
 // milliseconds turns a foreign number into a duration, without overflow.
 func milliseconds(n int64) time.Duration {
 	const year = 365 * 24 * time.Hour
-
 	return time.Duration(min(max(n, 0), year.Milliseconds())) * time.Millisecond
 }
 
@@ -447,16 +411,13 @@ func decodeSingle(v Version, body []byte) (core.WatchEvent, error) {
 	if v.NeedsOwner() {
 		into = &decoded
 	}
-
 	if err := json.Unmarshal(body, into); err != nil {
 		return core.WatchEvent{}, fmt.Errorf("%w: want an event of contract %s in JSON: %w", ErrMalformed, v, err)
 	}
-
 	owner := types.NamespacedName(decoded.Owner)
 	if err := check(v, owner, decoded.bodyV2); err != nil {
 		return core.WatchEvent{}, err
 	}
-
 	return fromBody(owner, decoded.bodyV2), nil
 }
 
@@ -464,7 +425,6 @@ func fromBody(owner types.NamespacedName, body bodyV2) core.WatchEvent {
 	if body == resyncV2() {
 		return core.WatchEvent{Resync: true, Owner: owner}
 	}
-
 	return core.WatchEvent{
 		Owner:      owner,
 		Watched:    types.NamespacedName(body.Watched),

@@ -54,7 +54,6 @@ func (r *Request) fail(index int, err error) {
 	if r.Failed == nil {
 		r.Failed = core.EventErrors{}
 	}
-
 	r.Failed[index] = err
 }
 
@@ -70,27 +69,22 @@ func encodeBatch(batch *core.Batch) (Request, error) {
 	if err := checkClaim(batch); err != nil {
 		return Request{}, err
 	}
-
 	r := Request{Body: []byte{'['}}
 	r.appendEvents(batch)
-
 	if batch.Heartbeat != nil {
 		r.appendHeartbeat(batch)
 	}
-
 	return r.close(), nil
 }
 
 func (r *Request) appendEvents(batch *core.Batch) {
 	for i := range batch.Events {
 		body, err := encodeNumbered(batch, &batch.Events[i])
-
 		switch {
 		case err != nil:
 			r.fail(i, err)
 		case len(r.Sent) == maxBatchEvents || !r.append(body):
 			r.failFrom(i, len(batch.Events))
-
 			return
 		default:
 			r.Sent = append(r.Sent, i)
@@ -103,13 +97,10 @@ func (r *Request) append(element []byte) bool {
 	if len(r.Body)+len(element)+len(",]") > maxBatchBody {
 		return false
 	}
-
 	if len(r.Body) > 1 {
 		r.Body = append(r.Body, ',')
 	}
-
 	r.Body = append(r.Body, element...)
-
 	return true
 }
 
@@ -117,7 +108,6 @@ func (r *Request) append(element []byte) bool {
 // theirs.
 func (r *Request) appendHeartbeat(batch *core.Batch) {
 	body, err := encodeHeartbeat(batch)
-
 	switch {
 	case err != nil:
 		r.fail(len(batch.Events), err)
@@ -132,12 +122,9 @@ func (r *Request) appendHeartbeat(batch *core.Batch) {
 func (r *Request) close() Request {
 	if len(r.Body) == 1 {
 		r.Body = nil
-
 		return *r
 	}
-
 	r.Body = append(r.Body, ']')
-
 	return *r
 }
 
@@ -180,13 +167,11 @@ func marshal(c *cloudEvent) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrMalformed, err)
 	}
-
 	return body, nil
 }
 
 func fromChanged(event *core.WatchEvent) *changedData {
 	kind := gvk(event.WatchedGVK)
-
 	return &changedData{
 		Owner:      fromName(event.Owner),
 		Watched:    fromName(event.Watched),
@@ -201,7 +186,6 @@ func fromName(name types.NamespacedName) *objectName {
 	if name == (types.NamespacedName{}) {
 		return nil
 	}
-
 	return &objectName{Namespace: name.Namespace, Name: name.Name}
 }
 
@@ -211,20 +195,16 @@ func formatSource(id core.RuntimeID) string { return sourcePrefix + url.PathEsca
 // demands.
 func formatSequence(n uint64) string {
 	const width = "00000000000000000000"
-
 	digits := strconv.FormatUint(n, 10)
-
 	return width[len(digits):] + digits
 }
 
 // wireTime returns t, and no time when RFC 3339 cannot express it: a time is informative.
 func wireTime(t time.Time) time.Time {
 	const lastYear = 9999
-
 	if t = t.UTC(); t.Year() < 0 || t.Year() > lastYear {
 		return time.Time{}
 	}
-
 	return t
 }
 
@@ -233,7 +213,6 @@ func checkClaim(batch *core.Batch) error {
 	if batch.Source == "" {
 		return fmt.Errorf("%w: source is empty", ErrMalformed)
 	}
-
 	return cmp.Or(checkAttribute("source", formatSource(batch.Source)), checkAttribute("epoch", batch.Epoch))
 }
 
@@ -241,7 +220,6 @@ func checkID(id string) error {
 	if id == "" {
 		return fmt.Errorf("%w: id is empty", ErrMalformed)
 	}
-
 	return checkAttribute("id", id)
 }
 
@@ -249,7 +227,6 @@ func checkAttribute(name, value string) error {
 	if isAttribute(value) {
 		return nil
 	}
-
 	return fmt.Errorf("%w: attribute %s has %d bytes, want at most %d of UTF-8",
 		ErrMalformed, name, len(value), maxAttribute)
 }
@@ -261,11 +238,9 @@ func checkEvent(event *core.Numbered) error {
 	if err := checkID(event.ID); err != nil {
 		return err
 	}
-
 	if event.Resync {
 		return checkOwner(&event.WatchEvent)
 	}
-
 	return cmp.Or(checkOwner(&event.WatchEvent), checkWatched(&event.WatchEvent))
 }
 
@@ -289,31 +264,25 @@ func checkWatched(event *core.WatchEvent) error {
 // encodeHeartbeat encodes the heartbeat of a batch, cut to the bounds.
 func encodeHeartbeat(batch *core.Batch) ([]byte, error) {
 	beat := cut(batch.Heartbeat)
-
 	if err := checkID(beat.ID); err != nil {
 		return nil, err
 	}
-
 	c := newCloudEvent(batch, beat.ID, beat.Time)
 	c.Type, c.Data = typeHeartbeat, fromHeartbeat(&beat)
-
 	return marshal(&c)
 }
 
 // cut returns a heartbeat within the bounds. Foreign texts, such as an error, may be long.
 func cut(beat *core.Heartbeat) core.Heartbeat {
 	c := *beat
-
 	for _, text := range []*string{
 		&c.Instance, &c.Version, &c.CertificateFingerprint, &c.KeyMaterialError, (*string)(&c.Canary), &c.ConfigHash,
 	} {
 		*text = cutText(*text)
 	}
-
 	c.CertificateExpiry, c.LastReview = wireTime(c.CertificateExpiry), wireTime(c.LastReview)
 	c.CAFingerprints = cutFingerprints(c.CAFingerprints)
 	c.Dropped = cutReasons(c.Dropped)
-
 	return c
 }
 
@@ -326,7 +295,6 @@ func cutFingerprints(fingerprints []string) []string {
 	for i := range kept {
 		kept[i] = cutText(kept[i])
 	}
-
 	return kept
 }
 
@@ -335,9 +303,7 @@ func cutReasons(dropped map[string]int64) map[string]int64 {
 	if fits(dropped) {
 		return dropped
 	}
-
 	kept := make(map[string]int64, maxReasons)
-
 	for _, reason := range slices.Sorted(maps.Keys(dropped)) {
 		if isAttribute(reason) && len(kept) < maxReasons-1 {
 			kept[reason] += dropped[reason]
@@ -345,7 +311,6 @@ func cutReasons(dropped map[string]int64) map[string]int64 {
 			kept[reasonOther] += dropped[reason]
 		}
 	}
-
 	return kept
 }
 
@@ -355,7 +320,6 @@ func fits(dropped map[string]int64) bool {
 			return false
 		}
 	}
-
 	return len(dropped) <= maxReasons
 }
 
@@ -387,36 +351,28 @@ func encodeSingle(v Version, batch *core.Batch) (r Request) {
 		body, err := encodeEvent(v, &batch.Events[i].WatchEvent)
 		if err != nil {
 			r.fail(i, err)
-
 			continue
 		}
-
 		r.Body, r.Sent = body, []int{i}
 		r.failFrom(i+1, len(batch.Events))
-
 		break
 	}
-
 	return r
 }
 
 func encodeEvent(v Version, event *core.WatchEvent) ([]byte, error) {
 	watched := toBody(event)
-
 	var body any = watched
 	if v.NeedsOwner() {
 		body = bodyV1{Owner: wireName(event.Owner), bodyV2: watched}
 	}
-
 	if err := check(v, event.Owner, watched); err != nil {
 		return nil, err
 	}
-
 	encoded, err := json.Marshal(body)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrMalformed, err)
 	}
-
 	return encoded, nil
 }
 
@@ -424,7 +380,6 @@ func toBody(event *core.WatchEvent) bodyV2 {
 	if event.Resync {
 		return resyncV2()
 	}
-
 	return bodyV2{Watched: wireName(event.Watched), WatchedGVK: gvk(event.WatchedGVK)}
 }
 
@@ -436,7 +391,6 @@ func check(v Version, owner types.NamespacedName, body bodyV2) error {
 			checkName("owner.Namespace", owner.Namespace, true),
 			checkName("owner.Name", owner.Name, true))
 	}
-
 	return cmp.Or(
 		errOwner,
 		checkName("watched.Namespace", body.Watched.Namespace, false),

@@ -72,7 +72,6 @@ type Meaning struct {
 // which a listener never writes.
 func (v Version) Interpret(r Refusal, page bool) Meaning {
 	foreign := r.Reason == ""
-
 	switch {
 	case v == V3 && foreign && r.Status == statusForbidden:
 		return Meaning{Reason: ReasonUnknownContract, Cause: core.ErrForbidden, Slow: true}
@@ -82,11 +81,9 @@ func (v Version) Interpret(r Refusal, page bool) Meaning {
 	case page && r.Status == statusBadRequest:
 		return Meaning{Reason: ReasonGatewayRefused, Slow: true}
 	}
-
 	if meaning, known := meanings()[r.Status]; known {
 		return meaning
 	}
-
 	return Meaning{Reason: reasonOfClass(r.Status)}
 }
 
@@ -105,7 +102,6 @@ func meanings() map[int]Meaning {
 
 func reasonOfClass(status int) string {
 	const class = 100
-
 	switch status / class {
 	case statusMultipleChoices / class:
 		return reasonRedirect

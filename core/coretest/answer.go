@@ -16,7 +16,6 @@ func Accept(context.Context, core.Batch) error { return nil }
 // Hang blocks until ctx ends, and then fails with its cause.
 func Hang(ctx context.Context, _ core.Batch) error {
 	<-ctx.Done()
-
 	return context.Cause(ctx)
 }
 
@@ -30,17 +29,14 @@ func Refuse(err error) Answer {
 func RefuseSome(err error, match func(event *core.WatchEvent) bool) Answer {
 	return func(_ context.Context, batch core.Batch) error {
 		failed := core.EventErrors{}
-
 		for i := range batch.Events {
 			if match(&batch.Events[i].WatchEvent) {
 				failed[i] = err
 			}
 		}
-
 		if len(failed) == 0 {
 			return nil
 		}
-
 		return failed
 	}
 }
@@ -50,6 +46,5 @@ func eventError(err error, index int) error {
 	if some, ok := errors.AsType[core.EventErrors](err); ok {
 		return some[index]
 	}
-
 	return err
 }

@@ -55,10 +55,8 @@ type ForwarderOptions struct {
 
 func (o ForwarderOptions) withDefaults() ForwarderOptions {
 	const patience = 20 * time.Second
-
 	o.Source = cmp.Or(o.Source, "runtime-1")
 	o.Patience = cmp.Or(o.Patience, patience)
-
 	return o
 }
 
@@ -67,18 +65,14 @@ func (o ForwarderOptions) withDefaults() ForwarderOptions {
 // ignores the end of its context, the other checks are left out.
 func TestForwarder(t *testing.T, newForwarder NewForwarder, opts ForwarderOptions) {
 	t.Helper()
-
 	opts = opts.withDefaults()
 	hangs := false
-
 	for _, c := range forwarderChecks() {
 		t.Run(c.name, func(t *testing.T) {
 			s := newForwarderSuite(t, newForwarder, opts)
 			defer func() { hangs = s.hangs.Load() }()
-
 			c.check(s)
 		})
-
 		if hangs {
 			t.Fatal("Forward ignores the end of its context: the other checks are left out")
 		}
@@ -92,7 +86,6 @@ type forwarderCheck struct {
 
 func forwarderChecks() []forwarderCheck {
 	type suite = forwarderSuite
-
 	return []forwarderCheck{
 		{"context ended before", (*suite).testEndedBefore},
 		{"context cancelled meanwhile", (*suite).testCancelledMeanwhile},

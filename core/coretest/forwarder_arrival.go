@@ -16,7 +16,6 @@ func (s *forwarderSuite) key(e *core.WatchEvent) core.EventKey {
 	if s.opts.WithoutOwner {
 		key.Owner = types.NamespacedName{}
 	}
-
 	return key
 }
 
@@ -25,7 +24,6 @@ func (s *forwarderSuite) keys(events []core.WatchEvent) map[core.EventKey]bool {
 	for i := range events {
 		set[s.key(&events[i])] = true
 	}
-
 	return set
 }
 
@@ -34,7 +32,6 @@ func (s *forwarderSuite) keys(events []core.WatchEvent) map[core.EventKey]bool {
 func (s *forwarderSuite) arrived(manager core.Manager, sent ...core.WatchEvent) {
 	s.t.Helper()
 	s.delivered(manager, sent...)
-
 	want, got := s.keys(sent), s.farEnd.Acknowledged(manager)
 	for i := range got {
 		if !want[s.key(&got[i])] {
@@ -46,7 +43,6 @@ func (s *forwarderSuite) arrived(manager core.Manager, sent ...core.WatchEvent) 
 // delivered fails the test unless these events were acknowledged for manager.
 func (s *forwarderSuite) delivered(manager core.Manager, sent ...core.WatchEvent) {
 	s.t.Helper()
-
 	got := s.keys(s.farEnd.Acknowledged(manager))
 	for i := range sent {
 		if !got[s.key(&sent[i])] {
@@ -61,13 +57,10 @@ func (s *forwarderSuite) testEmpty() {
 			s.t.Errorf("Forward of an empty batch = %v, want nil", err)
 		}
 	}
-
 	if calls := s.farEnd.Calls(); len(calls) != 0 {
 		s.t.Errorf("Forward of an empty batch reached the far end %d times", len(calls))
 	}
-
 	s.Disconnect()
-
 	if err := s.forward(managerA, core.Batch{}); err != nil {
 		s.t.Errorf("Forward of an empty batch to an unreachable far end = %v, want nil", err)
 	}
@@ -87,7 +80,6 @@ func (s *forwarderSuite) testMany() {
 
 	// Some may arrive twice: the first time counts.
 	last := -1
-
 	for i := range sent {
 		place := slices.IndexFunc(s.farEnd.Acknowledged(managerA), func(got core.WatchEvent) bool {
 			return s.key(&got) == s.key(&sent[i])
@@ -95,7 +87,6 @@ func (s *forwarderSuite) testMany() {
 		if place >= 0 && place < last {
 			s.t.Fatalf("lost the order: %s arrived before an event that was sent earlier", describe(&sent[i]))
 		}
-
 		last = max(last, place)
 	}
 }
@@ -127,11 +118,9 @@ func (s *forwarderSuite) testConcurrent() {
 // sendConcurrently does as send, beside others: it must not end the test.
 func (s *forwarderSuite) sendConcurrently(ctx context.Context, manager core.Manager, batch core.Batch) {
 	failed := core.EventErrors{}
-
 	for part := newPart(&batch); len(part.places) > 0 && ctx.Err() == nil; {
 		part = part.conclude(s.call(ctx, manager, part.batch(&batch)), failed)
 	}
-
 	if len(failed) > 0 || ctx.Err() != nil {
 		s.t.Errorf("Forward beside others = %v, context %v, want all delivered", failed, ctx.Err())
 	}

@@ -12,18 +12,14 @@ import (
 // roundTrip sends a batch and returns the batches that the far end acknowledged for it.
 func (s *forwarderSuite) roundTrip(batch core.Batch) []core.Batch {
 	s.t.Helper()
-
 	before := len(s.farEnd.Calls())
 	s.mustSend(managerA, batch)
-
 	var arrived []core.Batch
-
 	for _, call := range s.farEnd.Calls()[before:] {
 		if call.Returned && call.Err == nil {
 			arrived = append(arrived, call.Batch)
 		}
 	}
-
 	return arrived
 }
 
@@ -32,36 +28,30 @@ func eventsOf(batches []core.Batch) (events []core.Numbered) {
 	for i := range batches {
 		events = append(events, batches[i].Events...)
 	}
-
 	return events
 }
 
 // one sends an event and returns it as it arrived.
 func (s *forwarderSuite) one(event core.WatchEvent) core.WatchEvent {
 	s.t.Helper()
-
 	got := eventsOf(s.roundTrip(s.batch(event)))
 	if len(got) == 0 {
 		s.t.Fatalf("lost %s: Forward reports it as delivered", describe(&event))
 	}
-
 	return got[0].WatchEvent
 }
 
 func (s *forwarderSuite) testResync() {
 	resync := core.WatchEvent{Resync: true, Owner: sampleEvent(0).Owner, Time: sampleEvent(0).Time}
-
 	if got := s.one(resync); !got.Resync {
 		s.t.Errorf("lost the resync: it arrived as %s", describe(&got))
 	}
-
 	resync.Owner = types.NamespacedName{}
 
 	// Contract v1 cannot carry it.
 	if err := s.send(managerA, s.batch(resync))[0]; core.IsPermanent(err) {
 		return
 	}
-
 	if got := s.one(resync); !got.Resync || got.Owner != resync.Owner {
 		s.t.Errorf("lost the resync of the whole runtime: it arrived as %s", describe(&got))
 	}
@@ -71,12 +61,10 @@ func (s *forwarderSuite) testOwner() {
 	if s.opts.WithoutOwner {
 		s.t.Skip("the transport carries no owner")
 	}
-
 	sent := sampleEvent(0)
 	if got := s.one(sent); got.Owner != sent.Owner {
 		s.t.Errorf("lost the owner of an event: %q arrived as %q", sent.Owner, got.Owner)
 	}
-
 	resync := core.WatchEvent{Resync: true, Owner: sent.Owner}
 	if got := s.one(resync); got.Owner != sent.Owner {
 		s.t.Errorf("lost the owner of a resync: %q arrived as %q", sent.Owner, got.Owner)
@@ -87,13 +75,11 @@ func (s *forwarderSuite) testDetails() {
 	if s.opts.WithoutDetails {
 		s.t.Skip("the transport carries no details")
 	}
-
 	for n := range 4 {
 		sent := sampleEvent(n)
 		if s.opts.WithoutOwner {
 			sent.Owner = types.NamespacedName{}
 		}
-
 		if diff := cmp.Diff(sent, s.one(sent)); diff != "" {
 			s.t.Errorf("lost details of an event (-sent +arrived):\n%s", diff)
 		}
@@ -102,7 +88,6 @@ func (s *forwarderSuite) testDetails() {
 
 func (s *forwarderSuite) skipWithoutNumbers() {
 	s.t.Helper()
-
 	if s.opts.WithoutNumbers {
 		s.t.Skip("the transport carries no numbers")
 	}
@@ -110,13 +95,11 @@ func (s *forwarderSuite) skipWithoutNumbers() {
 
 func (s *forwarderSuite) testClaim() {
 	s.skipWithoutNumbers()
-
 	sent := s.batch(sampleEvents(0, 2)...)
 	for _, got := range s.roundTrip(sent) {
 		if got.Source != sent.Source {
 			s.t.Errorf("lost the source: the batch claims %q, and %q arrived", sent.Source, got.Source)
 		}
-
 		if got.Epoch != sent.Epoch {
 			s.t.Errorf("lost the epoch: %q arrived as %q", sent.Epoch, got.Epoch)
 		}
@@ -155,12 +138,10 @@ func (s *forwarderSuite) testHeartbeat() {
 	for _, count := range []int{0, 2} {
 		sent := s.batch(sampleEvents(0, count)...)
 		sent.Heartbeat = sampleHeartbeat()
-
 		arrived := s.roundTrip(sent)
 		if got := eventsOf(arrived); len(got) < count {
 			s.t.Errorf("lost events beside a heartbeat: %d of %d arrived", len(got), count)
 		}
-
 		if !s.opts.WithoutNumbers {
 			s.checkHeartbeat(arrived, count)
 		}
@@ -169,16 +150,13 @@ func (s *forwarderSuite) testHeartbeat() {
 
 func (s *forwarderSuite) checkHeartbeat(arrived []core.Batch, count int) {
 	s.t.Helper()
-
 	for i := range arrived {
 		if got := arrived[i].Heartbeat; got != nil {
 			if diff := cmp.Diff(sampleHeartbeat(), got); diff != "" {
 				s.t.Errorf("lost a part of the heartbeat (-sent +arrived):\n%s", diff)
 			}
-
 			return
 		}
 	}
-
 	s.t.Errorf("lost the heartbeat that was sent with %d events: Forward reports it as delivered", count)
 }

@@ -9,7 +9,6 @@ func (s *forwarderSuite) testUnchanged() {
 
 	// Not send, which makes batches of its own. A cut batch is changed as well.
 	_ = s.forward(managerA, batch)
-
 	if diff := cmp.Diff(before, batch); diff != "" {
 		s.t.Errorf("Forward changes the batch (-before +after):\n%s", diff)
 	}

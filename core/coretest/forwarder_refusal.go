@@ -37,12 +37,10 @@ func (s *forwarderSuite) testNotReady() {
 func (s *forwarderSuite) refused(want *Refusal) {
 	s.t.Helper()
 	s.farEnd.Always(Refuse(want))
-
 	err := eventError(s.forward(managerA, s.batch(sampleEvent(0))), 0)
 	if err == nil {
 		s.t.Fatalf("Forward reports success, though the far end refused: %v", want)
 	}
-
 	s.classified(err, want)
 	s.arrived(managerA)
 }
@@ -52,34 +50,27 @@ func (s *forwarderSuite) refused(want *Refusal) {
 func (s *forwarderSuite) refusedAll(want *Refusal) {
 	s.t.Helper()
 	s.refused(want)
-
 	err := s.forward(managerA, s.batch(sampleEvents(0, 3)...))
 	if err == nil {
 		s.t.Fatalf("Forward reports success, though the far end refused the whole batch: %v", want)
 	}
-
 	if some, ok := errors.AsType[core.EventErrors](err); ok {
 		s.t.Errorf("Forward = %v names %d events, though the far end refused the whole batch: %v", err, len(some), want)
 	}
-
 	s.classified(eventError(err, 0), want)
 }
 
 func (s *forwarderSuite) classified(err error, want *Refusal) {
 	s.t.Helper()
-
 	if got := core.IsPermanent(err); got != want.Permanent {
 		s.t.Errorf("lost the kind of a refusal: IsPermanent(%v) = %v, want %v", err, got, want.Permanent)
 	}
-
 	if got := core.RetryAfter(err); got != want.After {
 		s.t.Errorf("lost the wait that the far end asks for: RetryAfter(%v) = %v, want %v", err, got, want.After)
 	}
-
 	if want.Cause != nil && !errors.Is(err, want.Cause) {
 		s.t.Errorf("lost the cause of a refusal: Forward = %v, want an error that is %q", err, want.Cause)
 	}
-
 	if !hasReason(err) {
 		s.t.Errorf("lost the reason of a refusal: Reason(%v) = %q, want lower-case words joined by '_'",
 			err, core.Reason(err))
@@ -90,7 +81,6 @@ func (s *forwarderSuite) classified(err error, want *Refusal) {
 func hasReason(err error) bool {
 	notWord := func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '_' }
 	reason := core.Reason(err)
-
 	return reason != "" && reason != "other" && strings.IndexFunc(reason, notWord) < 0
 }
 
@@ -125,18 +115,15 @@ func (s *forwarderSuite) testRefusedEvents() {
 		1: {Permanent: true, Label: "malformed"},
 		3: {Label: "forbidden", Cause: core.ErrForbidden, After: advice},
 	}
-
 	s.farEnd.Always(func(_ context.Context, batch core.Batch) error {
 		return refuseNamed(batch, events, refusals)
 	})
-
 	s.refusedOnly(s.send(managerA, s.batch(events...)), events, refusals)
 }
 
 // refuseNamed refuses the events with the names of those in refusals.
 func refuseNamed(batch core.Batch, events []core.WatchEvent, refusals map[int]*Refusal) error {
 	failed := core.EventErrors{}
-
 	for i := range batch.Events {
 		for n, refusal := range refusals {
 			if batch.Events[i].Watched == events[n].Watched {
@@ -144,11 +131,9 @@ func refuseNamed(batch core.Batch, events []core.WatchEvent, refusals map[int]*R
 			}
 		}
 	}
-
 	if len(failed) == 0 {
 		return nil
 	}
-
 	return failed
 }
 
@@ -156,10 +141,8 @@ func refuseNamed(batch core.Batch, events []core.WatchEvent, refusals map[int]*R
 // all others arrived.
 func (s *forwarderSuite) refusedOnly(failed core.EventErrors, events []core.WatchEvent, refusals map[int]*Refusal) {
 	s.t.Helper()
-
 	for i := range events {
 		want, refused := refusals[i]
-
 		switch {
 		case refused && failed[i] == nil:
 			s.t.Errorf("lost the refusal of event %d (%v): Forward reports it as delivered", i, want)
@@ -177,14 +160,11 @@ func (s *forwarderSuite) testUnsendable() {
 	if s.opts.Unsendable == nil {
 		s.t.Skip("the transport can carry every event")
 	}
-
 	alone := s.send(managerA, s.batch(*s.opts.Unsendable))[0]
 	if !core.IsPermanent(alone) || !hasReason(alone) {
 		s.t.Errorf("Forward of an unsendable event = %v, want a permanent error with a reason", alone)
 	}
-
 	s.arrived(managerA)
-
 	events := []core.WatchEvent{sampleEvent(0), *s.opts.Unsendable, sampleEvent(1)}
 	s.refusedOnly(s.send(managerA, s.batch(events...)), events, map[int]*Refusal{1: {Permanent: true}})
 }
@@ -192,19 +172,15 @@ func (s *forwarderSuite) testUnsendable() {
 func (s *forwarderSuite) testRecovers() {
 	for _, answer := range []Answer{Refuse(core.ErrNotReady), Refuse(core.ErrForbidden), s.hang()} {
 		s.farEnd.Always(answer)
-
 		ctx, cancel := context.WithTimeout(s.t.Context(), 100*time.Millisecond)
 		if err := s.call(ctx, managerA, s.batch(sampleEvent(0))); err == nil {
 			s.t.Error("Forward reports success, though the far end does not accept")
 		}
-
 		cancel()
 		s.farEnd.Always(Accept)
-
 		for _, err := range s.send(managerA, s.batch(sampleEvent(1))) {
 			s.t.Errorf("Forward = %v after a failure, want nil: the far end accepts again", err)
 		}
 	}
-
 	s.delivered(managerA, sampleEvent(1))
 }

@@ -42,7 +42,6 @@ func sampleEvent(n int) core.WatchEvent {
 		const longest = 253
 		e.Watched.Name += strings.Repeat("x", longest-len(e.Watched.Name))
 	}
-
 	return e
 }
 
@@ -51,7 +50,6 @@ func sampleEvents(from, count int) []core.WatchEvent {
 	for i := range events {
 		events[i] = sampleEvent(from + i)
 	}
-
 	return events
 }
 
@@ -59,18 +57,15 @@ func sampleEvents(from, count int) []core.WatchEvent {
 func (s *forwarderSuite) batch(events ...core.WatchEvent) core.Batch {
 	batch := core.NewBatch(events...)
 	batch.Source, batch.Epoch = s.opts.Source, epoch
-
 	for i := range batch.Events {
 		batch.Events[i].Sequence = uint64(i + 1)
 		batch.Events[i].ID = fmt.Sprintf("%s-%d", epoch, i+1)
 	}
-
 	return batch
 }
 
 func sampleHeartbeat() *core.Heartbeat {
 	at := time.Unix(1_700_000_000, 0).UTC()
-
 	return &core.Heartbeat{
 		ID:                     epoch + "-heartbeat-3",
 		Time:                   at,
@@ -99,6 +94,5 @@ func describe(e *core.WatchEvent) string {
 	if e.Resync {
 		return fmt.Sprintf("the resync of owner %q", e.Owner)
 	}
-
 	return fmt.Sprintf("the event for %s %.40s of owner %q", e.WatchedGVK.Kind, e.Watched, e.Owner)
 }

@@ -22,14 +22,11 @@ type forwarderSuite struct {
 
 func newForwarderSuite(t *testing.T, newForwarder NewForwarder, opts ForwarderOptions) *forwarderSuite {
 	t.Helper()
-
 	farEnd := &Recorder{}
 	harness := newForwarder(t, farEnd)
-
 	if harness.Forwarder == nil || harness.Disconnect == nil {
 		t.Fatal("the harness lacks its Forwarder or its Disconnect")
 	}
-
 	return &forwarderSuite{ForwarderHarness: harness, t: t, farEnd: farEnd, opts: opts}
 }
 
@@ -41,19 +38,16 @@ var errHangs = errors.New("the call of Forward did not return after its context 
 func (s *forwarderSuite) call(ctx context.Context, manager core.Manager, batch core.Batch) error {
 	result := make(chan error, 1)
 	go func() { result <- s.Forwarder.Forward(ctx, manager, batch) }()
-
 	select {
 	case err := <-result:
 		return err
 	case <-ctx.Done():
 	}
-
 	select {
 	case err := <-result:
 		return err
 	case <-time.After(s.opts.Patience):
 		s.hangs.Store(true)
-
 		return errHangs
 	}
 }
@@ -61,15 +55,12 @@ func (s *forwarderSuite) call(ctx context.Context, manager core.Manager, batch c
 // forward calls Forward with all the time that a prompt answer needs.
 func (s *forwarderSuite) forward(manager core.Manager, batch core.Batch) error {
 	s.t.Helper()
-
 	ctx, cancel := context.WithTimeout(s.t.Context(), s.opts.Patience)
 	defer cancel()
-
 	err := s.call(ctx, manager, batch)
 	if ctx.Err() != nil {
 		s.t.Fatalf("Forward took more than %v, and returned: %v", s.opts.Patience, err)
 	}
-
 	return err
 }
 
@@ -77,35 +68,28 @@ func (s *forwarderSuite) forward(manager core.Manager, batch core.Batch) error {
 // by their place in the batch; an error for all is the error of each.
 func (s *forwarderSuite) send(manager core.Manager, batch core.Batch) core.EventErrors {
 	s.t.Helper()
-
 	failed := core.EventErrors{}
 	part := newPart(&batch)
-
 	for len(part.places) > 0 {
 		err := s.forward(manager, part.batch(&batch))
 		s.checkNamed(err, len(part.places))
-
 		rest := part.conclude(err, failed)
 		if len(rest.places) == len(part.places) {
 			s.t.Fatalf("Forward sends nothing: it returns core.ErrNotSent for all %d elements", len(rest.places))
 		}
-
 		part = rest
 	}
-
 	return failed
 }
 
 // checkNamed fails the test when err names an element that the batch does not have.
 func (s *forwarderSuite) checkNamed(err error, elements int) {
 	s.t.Helper()
-
 	some, _ := errors.AsType[core.EventErrors](err)
 	for i, err := range some {
 		if i < 0 || i >= elements {
 			s.t.Fatalf("Forward names element %d of %d: %v", i, elements, err)
 		}
-
 		if err == nil {
 			s.t.Errorf("Forward names element %d without an error: EventErrors has failed elements only", i)
 		}
@@ -121,17 +105,14 @@ func newPart(batch *core.Batch) (p part) {
 	if batch.Heartbeat != nil {
 		elements++
 	}
-
 	for i := range elements {
 		p.places = append(p.places, i)
 	}
-
 	return p
 }
 
 func (p *part) batch(all *core.Batch) core.Batch {
 	batch := core.Batch{Source: all.Source, Epoch: all.Epoch}
-
 	for _, place := range p.places {
 		if place == len(all.Events) {
 			batch.Heartbeat = all.Heartbeat
@@ -139,7 +120,6 @@ func (p *part) batch(all *core.Batch) core.Batch {
 			batch.Events = append(batch.Events, all.Events[place])
 		}
 	}
-
 	return batch
 }
 
@@ -153,14 +133,12 @@ func (p *part) conclude(err error, failed core.EventErrors) (rest part) {
 			failed[place] = err
 		}
 	}
-
 	return rest
 }
 
 // mustSend fails the test unless all elements of a batch are delivered.
 func (s *forwarderSuite) mustSend(manager core.Manager, batch core.Batch) {
 	s.t.Helper()
-
 	for i, err := range s.send(manager, batch) {
 		s.t.Fatalf("Forward reports a failure, though the far end accepts everything: element %d: %v", i, err)
 	}

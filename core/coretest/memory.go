@@ -29,18 +29,14 @@ func (m *Memory) Forward(ctx context.Context, manager core.Manager, batch core.B
 	if batch.IsEmpty() {
 		return nil
 	}
-
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("forward to %s: %w", manager, err)
 	}
-
 	if m.down.Load() {
 		return fmt.Errorf("forward to %s: %w", manager, core.ErrNotReady)
 	}
-
 	if err := m.farEnd.Forward(ctx, manager, clone(batch)); err != nil {
 		return fmt.Errorf("forward to %s: %w", manager, err)
 	}
-
 	return nil
 }

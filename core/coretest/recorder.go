@@ -26,15 +26,12 @@ func (c *Call) acknowledged() []core.WatchEvent {
 	if !c.Returned {
 		return nil
 	}
-
 	var accepted []core.WatchEvent
-
 	for i := range c.Batch.Events {
 		if eventError(c.Err, i) == nil {
 			accepted = append(accepted, c.Batch.Events[i].WatchEvent)
 		}
 	}
-
 	return accepted
 }
 
@@ -53,7 +50,6 @@ type Recorder struct {
 func (r *Recorder) Always(answer Answer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-
 	r.always = answer
 }
 
@@ -62,7 +58,6 @@ func (r *Recorder) Always(answer Answer) {
 func (r *Recorder) Next(answers ...Answer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-
 	r.next = append(r.next, answers...)
 }
 
@@ -78,25 +73,19 @@ func (r *Recorder) Handle(ctx context.Context, d core.Delivery) error {
 
 func (r *Recorder) take(ctx context.Context, call Call) error {
 	answer, index := r.arrived(call)
-
 	err := answer(ctx, clone(call.Batch))
-
 	r.mu.Lock()
 	defer r.mu.Unlock()
-
 	r.calls[index].Returned, r.calls[index].Err = true, err
 	r.wake()
-
 	return err
 }
 
 func (r *Recorder) arrived(call Call) (answer Answer, index int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-
 	r.calls = append(r.calls, call)
 	r.wake()
-
 	return r.answer(), len(r.calls) - 1
 }
 
@@ -104,14 +93,11 @@ func (r *Recorder) answer() Answer {
 	if len(r.next) > 0 {
 		answer := r.next[0]
 		r.next = r.next[1:]
-
 		return answer
 	}
-
 	if r.always != nil {
 		return r.always
 	}
-
 	return Accept
 }
 
@@ -126,7 +112,6 @@ func (r *Recorder) wake() {
 func (r *Recorder) Calls() []Call {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-
 	return slices.Clone(r.calls)
 }
 
@@ -141,7 +126,6 @@ func acknowledged(calls []Call, manager core.Manager) (events []core.WatchEvent)
 			events = append(events, calls[i].acknowledged()...)
 		}
 	}
-
 	return events
 }
 
@@ -153,7 +137,6 @@ func (r *Recorder) wait(ctx context.Context, done func(calls []Call) bool) error
 		if done(calls) {
 			return nil
 		}
-
 		select {
 		case <-changed:
 		case <-ctx.Done():
@@ -175,10 +158,8 @@ func (r *Recorder) WaitAcknowledged(ctx context.Context, manager core.Manager, n
 func (r *Recorder) watch() (calls []Call, changed <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-
 	if r.changed == nil {
 		r.changed = make(chan struct{})
 	}
-
 	return slices.Clone(r.calls), r.changed
 }

@@ -19,7 +19,6 @@ func (r *Refusal) Error() string {
 	if r.Cause == nil {
 		return "scripted refusal: " + r.Label
 	}
-
 	return "scripted refusal: " + r.Label + ": " + r.Cause.Error()
 }
 

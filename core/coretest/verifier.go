@@ -29,11 +29,9 @@ type VerifierCase struct {
 // with a cold cache.
 func TestVerifier(t *testing.T, newVerifier func(t *testing.T) core.Verifier, cases ...VerifierCase) {
 	t.Helper()
-
 	if fault := faultOf(cases); fault != "" {
 		t.Fatal(fault)
 	}
-
 	for _, c := range cases {
 		for _, check := range verifierChecks() {
 			t.Run(c.Name+check.suffix, func(t *testing.T) {
@@ -52,7 +50,6 @@ type verifierCheck struct {
 
 func verifierChecks() []verifierCheck {
 	type suite = verifierSuite
-
 	return []verifierCheck{
 		{"", (*suite).testVerdict},
 		{", concurrently", (*suite).testConcurrently},
@@ -96,15 +93,12 @@ type verifierSuite struct {
 
 func (s *verifierSuite) testVerdict() {
 	peer, event := clonePeer(s.Peer), s.Event
-
 	for range 2 { // A cache must not change the answer.
 		s.checkVerdict(s.verifier.Verify(s.t.Context(), peer, &event))
 	}
-
 	if event != s.Event {
 		s.t.Errorf("Verify changes the event to %+v, from %+v", event, s.Event)
 	}
-
 	if !reflect.DeepEqual(peer, s.Peer) {
 		s.t.Errorf("Verify changes the peer to %+v, from %+v", peer, s.Peer)
 	}
@@ -115,7 +109,6 @@ func (s *verifierSuite) testConcurrently() {
 	for range 8 {
 		group.Go(func() { s.checkVerdict(s.verifier.Verify(s.t.Context(), s.Peer, &s.Event)) })
 	}
-
 	group.Wait()
 }
 
@@ -129,10 +122,8 @@ func (s *verifierSuite) testWithoutIdentity() {
 func (s *verifierSuite) testEndedContext() {
 	ctx, cancel := context.WithCancel(s.t.Context())
 	cancel()
-
 	event := s.Event
 	err := s.verifier.Verify(ctx, clonePeer(s.Peer), &event)
-
 	switch {
 	case err == nil && s.Want != nil:
 		s.t.Errorf("Verify lets the event pass after the end of its context, want %v", s.Want)
@@ -144,10 +135,8 @@ func (s *verifierSuite) testEndedContext() {
 // testPrompt fails the test when Verify waits, for example for a cold cache.
 func (s *verifierSuite) testPrompt() {
 	const patience = 20 * time.Second
-
 	event, result := s.Event, make(chan error, 1)
 	go func() { result <- s.verifier.Verify(s.t.Context(), clonePeer(s.Peer), &event) }()
-
 	select {
 	case err := <-result:
 		s.checkVerdict(err)
@@ -158,17 +147,14 @@ func (s *verifierSuite) testPrompt() {
 
 func (s *verifierSuite) checkVerdict(err error) {
 	s.t.Helper()
-
 	if (err == nil) != (s.Want == nil) {
 		s.t.Errorf("Verify = %v, want the verdict %v", err, s.Want)
 	}
-
 	for _, verdict := range []error{core.ErrUnauthenticated, core.ErrForbidden, core.ErrNotReady} {
 		if got := errors.Is(err, verdict); got != errors.Is(s.Want, verdict) {
 			s.t.Errorf("Verify = %v is the verdict %q: %v, want the verdict %v", err, verdict, got, s.Want)
 		}
 	}
-
 	if err != nil && !hasReason(err) {
 		s.t.Errorf("lost the reason of a refusal: Reason(%v) = %q", err, core.Reason(err))
 	}
@@ -178,6 +164,5 @@ func clonePeer(peer core.Peer) core.Peer {
 	peer.DNSNames = slices.Clone(peer.DNSNames)
 	peer.URIs = slices.Clone(peer.URIs)
 	peer.IPs = slices.Clone(peer.IPs)
-
 	return peer
 }

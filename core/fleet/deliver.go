@@ -33,7 +33,6 @@ func (f *Fleet) Start(ctx context.Context, handlers map[core.Manager]core.Handle
 		return err
 	}
 	defer f.leave(handlers)
-
 	var tasks sync.WaitGroup
 	defer tasks.Wait()
 
@@ -41,33 +40,27 @@ func (f *Fleet) Start(ctx context.Context, handlers map[core.Manager]core.Handle
 	for manager, handler := range handlers {
 		tasks.Go(func() { f.deliverTo(ctx, manager, handler) })
 	}
-
 	f.reviewEverySecond(ctx)
-
 	return nil
 }
 
 func (f *Fleet) serve(handlers map[core.Manager]core.Handler) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-
 	for manager := range handlers {
 		if _, taken := f.served[manager]; taken {
 			return fmt.Errorf("fleet: %w: %q", ErrManagerTaken, manager)
 		}
 	}
-
 	for manager := range handlers {
 		f.served[manager] = struct{}{}
 	}
-
 	return nil
 }
 
 func (f *Fleet) leave(handlers map[core.Manager]core.Handler) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-
 	for manager := range handlers {
 		delete(f.served, manager)
 	}
@@ -81,10 +74,8 @@ func (f *Fleet) reviewEverySecond(ctx context.Context) {
 		return
 	}
 	defer func() { <-f.reviewing }()
-
 	ticker := time.NewTicker(reviewInterval)
 	defer ticker.Stop()
-
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
@@ -101,29 +92,24 @@ func (f *Fleet) reviewAll() {
 	for some := range slices.Chunk(f.keys(), slice) {
 		f.reviewSome(some)
 	}
-
 	f.notify()
 }
 
 func (f *Fleet) keys() []key {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-
 	return slices.AppendSeq(make([]key, 0, len(f.records)), maps.Keys(f.records))
 }
 
 func (f *Fleet) reviewSome(keys []key) {
 	now := time.Now()
-
 	f.mu.Lock()
 	defer f.mu.Unlock()
-
 	for _, k := range keys {
 		r := f.records[k]
 		if r == nil {
 			continue
 		}
-
 		f.review(r, now)
 
 		// A runtime with heartbeats at longer intervals is neither stale nor unknown.
@@ -138,10 +124,8 @@ func (f *Fleet) reviewSome(keys []key) {
 func (f *Fleet) deliverTo(ctx context.Context, manager core.Manager, handler core.Handler) {
 	ticker := time.NewTicker(reviewInterval)
 	defer ticker.Stop()
-
 	pace := time.NewTicker(max(time.Second/time.Duration(f.opts.ResyncsPerSecond), 1))
 	defer pace.Stop()
-
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
@@ -158,7 +142,6 @@ func (f *Fleet) deliverDue(ctx context.Context, manager core.Manager, handler co
 		case <-ctx.Done():
 			return
 		}
-
 		f.deliver(ctx, handler, d)
 	}
 }
@@ -167,12 +150,10 @@ func (f *Fleet) deliverDue(ctx context.Context, manager core.Manager, handler co
 func (f *Fleet) due(manager core.Manager, now time.Time) []key {
 	due := f.collectDue(manager, now)
 	slices.SortFunc(due, func(a, b dueResync) int { return a.at.Compare(b.at) })
-
 	keys := make([]key, len(due))
 	for i := range due {
 		keys[i] = due[i].key
 	}
-
 	return keys
 }
 
@@ -186,13 +167,11 @@ type dueResync struct {
 func (f *Fleet) collectDue(manager core.Manager, now time.Time) (due []dueResync) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-
 	for k, r := range f.resyncs {
 		if k.manager == manager && !r.due.After(now) {
 			due = append(due, dueResync{k, r.due})
 		}
 	}
-
 	return due
 }
 
@@ -214,7 +193,6 @@ func (f *Fleet) deliver(ctx context.Context, handler core.Handler, k key) {
 	if err := handler.Handle(ctx, core.Delivery{Runtime: k.runtime, Manager: k.manager, Event: event, Received: now}); err != nil {
 		log.DebugContext(ctx, "resync not taken, it is delivered again", slog.Any("error", err))
 		f.giveBack(k, claimed)
-
 		return
 	}
 
@@ -226,10 +204,8 @@ func (f *Fleet) deliver(ctx context.Context, handler core.Handler, k key) {
 func (f *Fleet) claim(k key) *resync {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-
 	claimed := f.resyncs[k]
 	delete(f.resyncs, k)
-
 	return claimed
 }
 
@@ -237,7 +213,6 @@ func (f *Fleet) claim(k key) *resync {
 func (f *Fleet) giveBack(k key, claimed *resync) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-
 	if f.records[k] != nil && f.resyncs[k] == nil {
 		claimed.due = time.Now().Add(retryDelay)
 		f.resyncs[k] = claimed
@@ -248,7 +223,6 @@ func (f *Fleet) delivered(manager core.Manager, cause string) {
 	f.mu.Lock()
 	f.tally(manager).resyncs[cause]++
 	f.mu.Unlock()
-
 	if f.opts.Hooks.Resynced != nil {
 		f.opts.Hooks.Resynced(manager, cause)
 	}

@@ -43,7 +43,6 @@ func New(opts Options) (*Fleet, error) {
 	if err := opts.validate(); err != nil {
 		return nil, err
 	}
-
 	return &Fleet{
 		opts:      opts.withDefaults(),
 		records:   make(map[key]*record),
@@ -61,15 +60,12 @@ func New(opts Options) (*Fleet, error) {
 // changes.
 func (f *Fleet) Observe(peer core.Peer, manager core.Manager, batch core.Batch, refused core.EventErrors) {
 	now := time.Now()
-
 	if !f.observe(peer, manager, &batch, refused, now) {
 		if f.opts.Hooks.Untracked != nil {
 			f.opts.Hooks.Untracked(manager)
 		}
-
 		return
 	}
-
 	f.notify()
 }
 
@@ -83,7 +79,6 @@ func (f *Fleet) observe(
 	r := f.record(key{peer.ID, manager}, now)
 	if r == nil {
 		f.tally(manager).untracked++
-
 		return false
 	}
 
@@ -110,7 +105,6 @@ func resyncTaken(batch *core.Batch, refused core.EventErrors) bool {
 			return true
 		}
 	}
-
 	return false
 }
 
@@ -119,16 +113,13 @@ func (f *Fleet) record(k key, now time.Time) *record {
 	if r := f.records[k]; r != nil {
 		return r
 	}
-
 	if len(f.records) >= f.opts.MaxStatuses {
 		return nil
 	}
-
 	k.manager = core.Manager(strings.Clone(string(k.manager))) // It may be cut from a long request line.
 	r := &record{key: k, state: Unknown, since: now}
 	f.records[k] = r
 	f.managers[k.runtime] = append(f.managers[k.runtime], k.manager)
-
 	return r
 }
 
@@ -137,12 +128,10 @@ func (f *Fleet) review(r *record, now time.Time) {
 	if r.lose(&f.opts, now) {
 		f.schedule(r.key, causeReplicaLost, now)
 	}
-
 	state, reason := r.judge(&f.opts, now)
 	if state == r.state && reason == r.reason {
 		return
 	}
-
 	change := Transition{From: r.state, Reason: r.reason}
 	r.state, r.reason, r.since = state, reason, now
 	change.To = r.status()

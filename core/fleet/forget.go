@@ -12,12 +12,10 @@ import (
 func (f *Fleet) Forget(runtime core.RuntimeID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-
 	for _, manager := range f.managers[runtime] {
 		delete(f.records, key{runtime, manager})
 		delete(f.resyncs, key{runtime, manager})
 	}
-
 	delete(f.managers, runtime)
 }
 
@@ -28,18 +26,14 @@ func (f *Fleet) Forget(runtime core.RuntimeID) {
 func (f *Fleet) ForgetManager(runtime core.RuntimeID, manager core.Manager) (forgotten bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-
 	k := key{runtime, manager}
-
 	r := f.records[k]
 	if r != nil && r.isSpeaking(&f.opts, time.Now()) {
 		return false
 	}
-
 	if r != nil {
 		f.remove(k)
 	}
-
 	return true
 }
 
@@ -47,13 +41,10 @@ func (f *Fleet) ForgetManager(runtime core.RuntimeID, manager core.Manager) (for
 func (f *Fleet) remove(k key) {
 	delete(f.records, k)
 	delete(f.resyncs, k)
-
 	managers := slices.DeleteFunc(f.managers[k.runtime], func(m core.Manager) bool { return m == k.manager })
 	if len(managers) == 0 {
 		delete(f.managers, k.runtime)
-
 		return
 	}
-
 	f.managers[k.runtime] = managers
 }

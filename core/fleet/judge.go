@@ -64,7 +64,6 @@ func (p *replica) trouble(opts *Options, now time.Time) string {
 // isExpiring reports whether the rest of the validity is short, by itself and for this certificate.
 func (c certificate) isExpiring(opts *Options, now time.Time) bool {
 	const part = 6 // cert-manager renews when a third is left.
-
 	return !c.notAfter.IsZero() && c.notAfter.Sub(now) < min(opts.ExpiringWithin, c.notAfter.Sub(c.notBefore)/part)
 }
 
@@ -82,7 +81,6 @@ func worse(a, b string) string {
 			return reason
 		}
 	}
-
 	return ""
 }
 
@@ -92,6 +90,5 @@ func Conditions() []Condition {
 	for _, reason := range slices.Backward(severity()) {
 		all = append(all, Condition{Degraded, reason})
 	}
-
 	return all
 }

@@ -23,7 +23,6 @@ type Transition struct {
 func (f *Fleet) OnChange(observe func(Transition)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-
 	f.observers = append(slices.Clone(f.observers), observe)
 }
 
@@ -32,14 +31,11 @@ func (f *Fleet) OnChange(observe func(Transition)) {
 func (f *Fleet) notify() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-
 	if f.notifying {
 		return
 	}
-
 	f.notifying = true
 	defer func() { f.notifying = false }()
-
 	for len(f.changes) > 0 {
 		changes, observers := f.changes, f.observers
 		f.changes = nil
@@ -51,10 +47,8 @@ func (f *Fleet) notify() {
 func (f *Fleet) notifyUnlocked(observers []func(Transition), changes []Transition) {
 	f.mu.Unlock()
 	defer f.mu.Lock()
-
 	for i := range changes {
 		f.log(&changes[i])
-
 		for _, observe := range observers {
 			observe(changes[i])
 		}
@@ -67,7 +61,6 @@ func (f *Fleet) log(change *Transition) {
 	if !ok {
 		return
 	}
-
 	f.opts.Logger.Log(context.Background(), levelOf(change.To.State), "freshness of a runtime changed",
 		slog.String("runtime", string(change.To.Runtime)), slog.String("manager", string(change.To.Manager)),
 		slog.String("from", string(change.From)), slog.String("to", string(change.To.State)),
@@ -79,7 +72,6 @@ func levelOf(state State) slog.Level {
 	if state == Stale || state == Degraded {
 		return slog.LevelWarn
 	}
-
 	return slog.LevelInfo
 }
 
@@ -101,15 +93,11 @@ func (p *pace) take(now time.Time) (suppressed int, ok bool) {
 	if now.Sub(p.began) >= window {
 		p.began, p.lines = now, 0
 	}
-
 	p.lines++
 	if p.lines > linesPerWindow {
 		p.suppressed++
-
 		return 0, false
 	}
-
 	suppressed, p.suppressed = p.suppressed, 0
-
 	return suppressed, true
 }

@@ -117,6 +117,5 @@ func notNegative[T int | time.Duration](name string, value T) error {
 	if value >= 0 {
 		return nil
 	}
-
 	return fmt.Errorf("fleet: option %s is %v, want more than 0, or 0 for the default", name, value)
 }

@@ -11,12 +11,10 @@ import (
 func (f *Fleet) Get(runtime core.RuntimeID, manager core.Manager) Status {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-
 	r := f.records[key{runtime, manager}]
 	if r == nil {
 		return Status{Runtime: runtime, Manager: manager, State: Unknown}
 	}
-
 	return f.current(r, time.Now())
 }
 
@@ -26,7 +24,6 @@ func (f *Fleet) current(r *record, now time.Time) Status {
 	if state, reason := r.judge(&f.opts, now); state != s.State || reason != s.Reason {
 		s.State, s.Reason, s.Since = state, reason, now
 	}
-
 	return s
 }
 
@@ -43,14 +40,11 @@ func (f *Fleet) Range(visit func(Status) bool) {
 func (f *Fleet) snapshot() []Status {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-
 	now := time.Now()
 	all := make([]Status, 0, len(f.records))
-
 	for _, r := range f.records {
 		all = append(all, f.current(r, now))
 	}
-
 	return all
 }
 
@@ -60,7 +54,6 @@ func (f *Fleet) snapshot() []Status {
 // together.
 func (f *Fleet) RequeueAfter(runtime core.RuntimeID) time.Duration {
 	wait := f.pollInterval(runtime)
-
 	return wait + time.Duration((f.opts.Random()-0.5)*float64(wait)/5) //nolint:mnd // A tenth to either side.
 }
 
@@ -97,17 +90,13 @@ func (f *Fleet) pollInterval(runtime core.RuntimeID) time.Duration {
 func (f *Fleet) WithoutCA(fingerprint string) []core.RuntimeID {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-
 	var missing []core.RuntimeID
-
 	for runtime := range f.managers {
 		if !f.trusts(runtime, fingerprint, time.Now()) {
 			missing = append(missing, runtime)
 		}
 	}
-
 	slices.Sort(missing)
-
 	return missing
 }
 
@@ -119,14 +108,11 @@ func (f *Fleet) trusts(runtime core.RuntimeID, fingerprint string, now time.Time
 			if !p.isSpeaking(&f.opts, now) {
 				continue
 			}
-
 			if !p.trusts(fingerprint) {
 				return false
 			}
-
 			trusts = true
 		}
 	}
-
 	return trusts
 }

@@ -56,16 +56,13 @@ func (r *record) observe(peer core.Peer, batch *core.Batch, opts *Options, now t
 func (r *record) observeReplica(peer core.Peer, batch *core.Batch, opts *Options, now time.Time) (cause string) {
 	p, first := r.replica(batch, now)
 	cause = p.observe(peer, batch, opts, now)
-
 	if batch.Heartbeat != nil {
 		r.heartbeats = true
 		r.succeed(p, batch.Heartbeat.Leaving)
 	}
-
 	if first {
 		return causeNewEpoch
 	}
-
 	return cause
 }
 
@@ -76,14 +73,11 @@ func (r *record) replica(batch *core.Batch, now time.Time) (p *replica, first bo
 			return p, false
 		}
 	}
-
 	if len(r.replicas) >= maxReplicas {
 		r.evict()
 	}
-
 	p = newReplica(batch, now)
 	r.replicas = append(r.replicas, p)
-
 	return p, true
 }
 
@@ -92,7 +86,6 @@ func (r *record) replica(batch *core.Batch, now time.Time) (p *replica, first bo
 func (r *record) succeed(p *replica, leaving bool) {
 	if leaving {
 		r.remove(p)
-
 		return
 	}
 
@@ -112,7 +105,6 @@ func (r *record) dismiss(gone func(*replica) bool) (dismissed bool) {
 			p.shrink()
 		}
 	}
-
 	return dismissed
 }
 
@@ -123,7 +115,6 @@ func (r *record) lose(opts *Options, now time.Time) bool {
 	if !slices.ContainsFunc(r.replicas, func(p *replica) bool { return p.isAlive(opts, now) }) {
 		return false
 	}
-
 	return r.dismiss(func(p *replica) bool { return p.isSilent(opts, now) })
 }
 
@@ -157,12 +148,10 @@ func (r *record) isSpeaking(opts *Options, now time.Time) bool {
 
 func (r *record) status() Status {
 	s := Status{Runtime: r.runtime, Manager: r.manager, State: r.state, Reason: r.reason, Since: r.since, LastSeen: r.lastSeen}
-
 	for _, p := range r.replicas {
 		if !p.gone {
 			s.Replicas = append(s.Replicas, p.status())
 		}
 	}
-
 	return s
 }

@@ -47,7 +47,6 @@ func newReplica(batch *core.Batch, now time.Time) *replica {
 	if len(batch.Events) > 0 && batch.Events[0].Sequence > 0 {
 		p.sequence = batch.Events[0].Sequence - 1 // The resync of a new epoch stands for those before.
 	}
-
 	return p
 }
 
@@ -55,20 +54,16 @@ func newReplica(batch *core.Batch, now time.Time) *replica {
 func (p *replica) observe(peer core.Peer, batch *core.Batch, opts *Options, now time.Time) (cause string) {
 	p.lastSeen, p.gone = now, false
 	p.certificate = certificate{peer.NotBefore, peer.NotAfter}
-
 	for i := range batch.Events {
 		sequence := batch.Events[i].Sequence
 		if sequence > p.sequence && sequence-p.sequence > 1 {
 			cause = causeGap
 		}
-
 		p.sequence = max(p.sequence, sequence)
 	}
-
 	if batch.Heartbeat != nil {
 		cause = cmp.Or(p.observeHeartbeat(batch.Heartbeat, opts, now), cause)
 	}
-
 	return cause
 }
 
@@ -76,9 +71,7 @@ func (p *replica) observeHeartbeat(beat *core.Heartbeat, opts *Options, now time
 	if p.beat != nil && beat.Number <= p.beat.Number && now.Sub(p.beatAt) < straggler {
 		return "" // Overtaken, or sent twice.
 	}
-
 	p.prove(beat, opts, now)
-
 	switch {
 	case p.beat == nil && p.sequence == 0: // The first of this replica.
 	case beat.Sequence < p.sequence:
@@ -86,9 +79,7 @@ func (p *replica) observeHeartbeat(beat *core.Heartbeat, opts *Options, now time
 	case beat.Sequence > p.sequence:
 		cause = causeGap
 	}
-
 	p.beat, p.beatAt, p.sequence = bound(beat), now, beat.Sequence
-
 	return cause
 }
 
@@ -120,7 +111,6 @@ func latest(a, b time.Time) time.Time {
 	if a.After(b) {
 		return a
 	}
-
 	return b
 }
 
@@ -168,7 +158,6 @@ func (p *replica) shrink() {
 	if p.beat == nil {
 		return
 	}
-
 	p.beat = &core.Heartbeat{
 		Number: p.beat.Number, Interval: p.beat.Interval, Sequence: p.beat.Sequence, Instance: p.beat.Instance,
 		Canary: p.beat.Canary, Dropped: p.beat.Dropped, WebhookFailures: p.beat.WebhookFailures,
@@ -179,7 +168,6 @@ func drops(beat *core.Heartbeat) (n int64) {
 	for _, dropped := range beat.Dropped {
 		n += dropped
 	}
-
 	return n
 }
 
@@ -187,7 +175,6 @@ func interval(beat *core.Heartbeat) time.Duration {
 	if beat == nil || beat.Interval <= 0 {
 		return defaultInterval
 	}
-
 	return min(max(beat.Interval, minInterval), maxInterval)
 }
 

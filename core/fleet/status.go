@@ -22,7 +22,7 @@ const (
 	Unproved State = "unproved"
 	// Stale means that the runtime is silent.
 	Stale State = "stale"
-	// Degraded means that changes pass unseen, or soon will, for a reason.
+	// Degraded means that changes are missed, or soon will be, for a reason.
 	Degraded State = "degraded"
 )
 

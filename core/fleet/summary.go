@@ -41,7 +41,6 @@ func (f *Fleet) tally(manager core.Manager) *tally {
 		t = &tally{resyncs: make(map[string]int64)}
 		f.tallies[manager] = t
 	}
-
 	return t
 }
 
@@ -57,7 +56,6 @@ func (f *Fleet) Summaries() map[core.Manager]*Summary {
 		if all[manager] == nil {
 			all[manager] = &Summary{Runtimes: make(map[Condition]int), Resyncs: make(map[string]int64)}
 		}
-
 		return all[manager]
 	}
 
@@ -79,15 +77,12 @@ func (f *Fleet) Summaries() map[core.Manager]*Summary {
 func (s *Summary) add(r *record, opts *Options, now time.Time) {
 	state, reason := r.judge(opts, now)
 	s.Runtimes[Condition{state, reason}]++
-
 	for _, p := range r.replicas {
 		if !p.isAlive(opts, now) {
 			continue
 		}
-
 		s.Pending += min(max(p.beat.Pending, 0), mostPending)
 		s.OldestPending = max(s.OldestPending, p.beat.OldestPending)
-
 		if expiry := p.certificate.notAfter; !expiry.IsZero() && (s.FirstExpiry.IsZero() || expiry.Before(s.FirstExpiry)) {
 			s.FirstExpiry = expiry
 		}

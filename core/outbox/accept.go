@@ -35,7 +35,6 @@ func (o *Outbox) Accept(manager core.Manager, event core.WatchEvent) core.Outcom
 
 	if !room {
 		o.noteOverflow(l, now)
-
 		return l.counts.refuse(ReasonOverflow)
 	}
 
@@ -47,26 +46,20 @@ func (o *Outbox) lane(manager core.Manager, now time.Time) (l *lane, added bool)
 	if l := o.lanes[manager]; l != nil {
 		return l, false
 	}
-
 	if len(o.lanes) >= o.opts.MaxManagers && !o.evictLane(now) {
 		o.noteTooManyManagers(manager, now)
-
 		return nil, false
 	}
-
 	return o.addLane(manager, now), true
 }
 
 func (o *Outbox) addLane(manager core.Manager, now time.Time) *lane {
 	l := newLane(manager, o.idPrefix(manager))
 	o.lanes[manager] = l
-
 	if o.opts.Epoch != "" && o.opts.HeartbeatInterval > 0 {
 		l.pulse.next = now
 	}
-
 	signal(o.added)
-
 	return l
 }
 
@@ -77,11 +70,9 @@ func (o *Outbox) evictLane(now time.Time) bool {
 	for _, l := range o.lanes {
 		if l.isUnproved() && !l.configured && l.inFlight == 0 {
 			o.evict(l, now)
-
 			return true
 		}
 	}
-
 	return false
 }
 
@@ -96,7 +87,6 @@ func (o *Outbox) evict(l *lane, now time.Time) {
 	if l.counts.Pending > 0 {
 		o.noteEvicted(l, now)
 	}
-
 	l.clear(reasonUnknownManager)
 	close(l.closed)
 	o.others.add(l.counts)
@@ -109,6 +99,5 @@ func (o *Outbox) idPrefix(manager core.Manager) string {
 	if o.evicted > 0 {
 		prefix += strconv.Itoa(o.evicted) + "-"
 	}
-
 	return prefix
 }

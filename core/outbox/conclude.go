@@ -14,20 +14,15 @@ import (
 func (o *Outbox) conclude(ctx context.Context, l *lane, c call) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-
 	now := time.Now()
 	events, whole := c.split()
-
 	o.concludeLane(ctx, l, c, whole, now)
-
 	if c.batch.Heartbeat != nil {
 		o.concludeHeartbeat(l, whole, events[len(c.entries)], now)
 	}
-
 	for i, e := range c.entries {
 		o.concludeEntry(l, e, whole, events[i], c.started, now)
 	}
-
 	signal(l.wake)
 	signal(o.emptied)
 }
@@ -55,13 +50,11 @@ func (c *call) isUnsent(events core.EventErrors) bool {
 	if c.batch.Heartbeat != nil {
 		n++
 	}
-
 	for i := range n {
 		if !errors.Is(events[i], core.ErrNotSent) {
 			return false
 		}
 	}
-
 	return true
 }
 
@@ -72,7 +65,6 @@ func (o *Outbox) concludeLane(ctx context.Context, l *lane, c call, whole error,
 	l.probing = l.probing && !c.probe
 	l.reached = l.reached || c.isTaken(whole)
 	l.unknown = !l.reached && (l.unknown || errors.Is(whole, core.ErrUnknownManager))
-
 	switch {
 	case core.IsPermanent(whole), c.isTaken(whole):
 		o.resume(l)
@@ -121,15 +113,12 @@ func (o *Outbox) concludeEntry(l *lane, e *entry, whole, refusal error, started,
 func (o *Outbox) refuse(l *lane, e *entry, refusal error, started, now time.Time) {
 	if e.isOver(refusal, o.opts.GiveUpAfter, now) {
 		o.giveUp(l, e, refusal, now)
-
 		return
 	}
-
 	e.refusals++
 	if e.refusals == 1 {
 		e.refused = now
 	}
-
 	e.due = now.Add(o.wait(l, e.refusals, refusal, started))
 	l.enqueue(e)
 }
@@ -140,7 +129,6 @@ func (e *entry) isOver(refusal error, limit time.Duration, now time.Time) bool {
 	if core.IsPermanent(refusal) {
 		return !e.Resync || e.Owner != (types.NamespacedName{})
 	}
-
 	return !e.Resync && e.refusals > 0 && now.Sub(e.refused) >= limit
 }
 
@@ -149,20 +137,16 @@ func (e *entry) isOver(refusal error, limit time.Duration, now time.Time) bool {
 func (o *Outbox) giveUp(l *lane, e *entry, refusal error, now time.Time) {
 	o.noteDropped(l, e, refusal, now)
 	l.counts.giveUp(1, core.Reason(refusal))
-
 	if e.Resync {
 		l.owners.remove(e.Owner)
 		delete(l.resynced, e.Owner)
 	} else {
 		o.standIn(l, e.newest, core.IsPermanent(refusal), now)
 	}
-
 	if e.next == nil {
 		o.free(l, e)
-
 		return
 	}
-
 	e.replace()
 	l.enqueue(e)
 }
@@ -172,20 +156,15 @@ func (o *Outbox) finish(l *lane, e *entry, sent time.Time) {
 	if e.Resync {
 		l.resynced[e.Owner] = sent
 	}
-
 	if e.next != nil {
 		e.replace()
 		l.enqueue(e)
-
 		return
 	}
-
 	if due, again := o.resendAt(e, sent); again && !o.stopped {
 		l.scheduleResend(e, due)
-
 		return
 	}
-
 	o.free(l, e)
 }
 
@@ -195,7 +174,6 @@ func (o *Outbox) wait(l *lane, failures int, err error, started time.Time) time.
 	if l.retried.After(started) {
 		return 0
 	}
-
 	return o.backoff(failures, err)
 }
 
@@ -209,13 +187,10 @@ func (o *Outbox) backoff(failures int, err error) time.Duration {
 	if doublings := failures - 1; doublings < maxDoublings {
 		wait = min(wait, o.opts.MinBackoff<<doublings)
 	}
-
 	wait = wait/2 + o.jitter(wait/2)
-
 	if asked := core.RetryAfter(err); asked > 0 {
 		wait = max(wait, asked+o.jitter(asked/4))
 	}
-
 	return wait
 }
 

@@ -47,16 +47,13 @@ const Others core.Manager = ""
 func (o *Outbox) Counts() map[core.Manager]Counts {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-
 	all := make(map[core.Manager]Counts, len(o.lanes)+1)
 	for manager, l := range o.lanes {
 		all[manager] = l.counts.clone()
 	}
-
 	if o.others.Accepted > 0 {
 		all[Others] = o.others.clone()
 	}
-
 	return all
 }
 
@@ -65,7 +62,6 @@ func (o *Outbox) countsOf(manager core.Manager) *Counts {
 	if l := o.lanes[manager]; l != nil {
 		return &l.counts
 	}
-
 	return &o.others
 }
 
@@ -74,7 +70,6 @@ func newCounts() Counts { return Counts{Dropped: make(map[string]int64)} }
 func (c *Counts) clone() Counts {
 	copied := *c
 	copied.Dropped = maps.Clone(c.Dropped)
-
 	return copied
 }
 
@@ -84,7 +79,6 @@ func (c *Counts) add(other Counts) {
 	c.Delivered += other.Delivered
 	c.Coalesced += other.Coalesced
 	c.Pending += other.Pending
-
 	for reason, n := range other.Dropped {
 		c.Dropped[reason] += n
 	}
@@ -94,7 +88,6 @@ func (c *Counts) add(other Counts) {
 func (c *Counts) refuse(reason string) core.Outcome {
 	c.Accepted++
 	c.Dropped[reason]++
-
 	return core.Dropped
 }
 

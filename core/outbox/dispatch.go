@@ -48,15 +48,12 @@ func (o *Outbox) next(ctx context.Context, l *lane) (c call, ok bool) {
 		c, wait := o.take(l)
 		if !c.batch.IsEmpty() {
 			o.fill(l.manager, c.batch.Heartbeat)
-
 			return c, true
 		}
-
 		if !pause(ctx, l, wait) {
 			return call{}, false
 		}
 	}
-
 	return call{}, false
 }
 
@@ -64,14 +61,11 @@ func (o *Outbox) next(ctx context.Context, l *lane) (c call, ok bool) {
 // of its own. It reports whether the lane is still open.
 func pause(ctx context.Context, l *lane, wait time.Duration) (open bool) {
 	var passed <-chan time.Time
-
 	if wait >= 0 {
 		timer := time.NewTimer(wait)
 		defer timer.Stop()
-
 		passed = timer.C
 	}
-
 	select {
 	case <-l.wake:
 	case <-passed:
@@ -79,7 +73,6 @@ func pause(ctx context.Context, l *lane, wait time.Duration) (open bool) {
 	case <-l.closed:
 		return false
 	}
-
 	return true
 }
 
@@ -87,21 +80,16 @@ func pause(ctx context.Context, l *lane, wait time.Duration) (open bool) {
 func (o *Outbox) take(l *lane) (c call, wait time.Duration) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-
 	now := time.Now()
 	o.resendDue(l, now)
-
 	entries, beat, wait := l.take(o.opts.MaxBatch, now)
 	c = call{entries: entries, batch: core.Batch{Epoch: o.opts.Epoch}, probe: l.probing, started: now}
-
 	for _, e := range entries {
 		c.batch.Events = append(c.batch.Events, o.prepare(l, e, now))
 	}
-
 	if beat {
 		c.batch.Heartbeat = o.heartbeat(l, now)
 	}
-
 	return c, wait
 }
 
@@ -111,15 +99,12 @@ func (o *Outbox) prepare(l *lane, e *entry, now time.Time) core.Numbered {
 		l.counts.Coalesced++
 		l.counts.Pending--
 	}
-
 	if at, again := o.resendAt(e, e.sent); again && !at.After(now) {
 		e.renew() // Its resend, too. It may have arrived before.
 	}
-
 	if o.opts.Epoch != "" && e.ID == "" {
 		l.number(e, now)
 	}
-
 	return e.Numbered
 }
 
@@ -129,10 +114,8 @@ func (l *lane) number(e *entry, now time.Time) {
 		l.sequence++
 		e.Sequence = l.sequence
 	}
-
 	e.sent = now
 	e.ID = l.id("", e.Sequence)
-
 	if e.revision > 0 {
 		e.ID += "-" + strconv.Itoa(e.revision)
 	}
@@ -147,19 +130,15 @@ func (o *Outbox) send(ctx context.Context, l *lane, c call) {
 	began := time.Now()
 	c.err = o.forward(ctx, l.manager, c.batch)
 	took := time.Since(began)
-
 	o.conclude(ctx, l, c)
-
 	if o.opts.Hooks.Attempted != nil {
 		o.opts.Hooks.Attempted(l.manager, len(c.batch.Events), took, c.err)
 	}
-
 	o.noteForwarded(l, c, took)
 }
 
 func (o *Outbox) forward(ctx context.Context, manager core.Manager, batch core.Batch) error {
 	ctx, cancel := context.WithTimeout(ctx, o.opts.ForwardTimeout)
 	defer cancel()
-
 	return o.forwarder.Forward(ctx, manager, batch)
 }

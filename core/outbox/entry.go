@@ -42,10 +42,8 @@ func (e *entry) merge(now time.Time) bool {
 	if e.next == nil || e.next.due.After(now) {
 		return false
 	}
-
 	e.WatchEvent, e.newest, e.next = e.next.event, e.next.newest, nil
 	e.renew()
-
 	return true
 }
 
@@ -79,7 +77,6 @@ func latest(a, b time.Time) time.Time {
 	if b.After(a) {
 		return b
 	}
-
 	return a
 }
 
@@ -88,7 +85,6 @@ func (e *entry) events() int64 {
 	if e.next == nil {
 		return 1
 	}
-
 	return 2
 }
 
@@ -102,7 +98,6 @@ func (q queue) Less(i, j int) bool {
 	if q[i].due.Equal(q[j].due) {
 		return q[i].order < q[j].order
 	}
-
 	return q[i].due.Before(q[j].due)
 }
 
@@ -125,7 +120,6 @@ func (q *queue) Pop() any {
 	(*q)[last] = nil
 	*q = (*q)[:last]
 	e.queue = nil
-
 	return e
 }
 
@@ -144,14 +138,11 @@ func (q *queue) takeDue(batch []*entry, limit int, now time.Time) []*entry {
 		if (*q)[0].alone && len(batch) > 0 {
 			return batch
 		}
-
 		e, _ := heap.Pop(q).(*entry)
-
 		batch = append(batch, e)
 		if e.alone {
 			return batch
 		}
 	}
-
 	return batch
 }

@@ -35,7 +35,6 @@ func (p *pulse) wait(now time.Time) time.Duration {
 	if p.next.IsZero() || p.due(now) {
 		return -1
 	}
-
 	return p.next.Sub(now)
 }
 
@@ -44,17 +43,14 @@ func (o *Outbox) heartbeat(l *lane, now time.Time) *core.Heartbeat {
 	interval := o.opts.HeartbeatInterval
 	l.pulse.number++
 	l.pulse.next = now.Add(interval - o.jitter(interval/10)) // Up to a tenth early.
-
 	beat := &core.Heartbeat{
 		ID: l.id("heartbeat-", l.pulse.number), Time: now, Number: l.pulse.number, Interval: interval,
 		Sequence: l.sequence, Pending: l.counts.Pending, OldestPending: l.oldest(now),
 		Dropped: maps.Clone(l.counts.Dropped),
 	}
-
 	if l.pulse.leaving == leaves {
 		beat.Leaving, l.pulse.leaving = true, leaveSent
 	}
-
 	return beat
 }
 
@@ -63,7 +59,6 @@ func (o *Outbox) fill(manager core.Manager, beat *core.Heartbeat) {
 	if beat == nil || o.opts.Heartbeat == nil {
 		return
 	}
-
 	own := *beat
 	*beat = o.opts.Heartbeat(manager)
 	beat.ID, beat.Time, beat.Number, beat.Interval = own.ID, own.Time, own.Number, own.Interval
@@ -78,7 +73,6 @@ func (o *Outbox) concludeHeartbeat(l *lane, whole, refusal error, now time.Time)
 	if err == nil {
 		err = refusal
 	}
-
 	switch {
 	case l.pulse.leaving >= leaveSent:
 		l.pulse.leaving, l.pulse.next = left, time.Time{}
@@ -97,17 +91,13 @@ func (o *Outbox) concludeHeartbeat(l *lane, whole, refusal error, now time.Time)
 func (o *Outbox) announceLeave() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-
 	if o.pending() > 0 {
 		return false
 	}
-
 	o.stopped = true
-
 	for _, l := range o.lanes {
 		l.announceLeave()
 	}
-
 	return true
 }
 
@@ -125,12 +115,10 @@ func (l *lane) announceLeave() {
 func (o *Outbox) hasLeft() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-
 	for _, l := range o.lanes {
 		if l.pulse.leaving != left {
 			return false
 		}
 	}
-
 	return true
 }

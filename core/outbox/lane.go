@@ -67,7 +67,6 @@ func (l *lane) clear(reason string) {
 	if n := l.counts.Pending; n > 0 {
 		l.counts.giveUp(n, reason)
 	}
-
 	clear(l.entries)
 	l.ready, l.refused, l.resends, l.keys = nil, nil, nil, 0
 	l.pulse.next = time.Time{}
@@ -80,7 +79,6 @@ func (l *lane) put(event core.WatchEvent, now, due time.Time) (outcome core.Outc
 	switch {
 	case e == nil:
 		l.add(&entry{Numbered: core.Numbered{WatchEvent: event}, accepted: now, newest: now, due: due})
-
 		return core.Accepted, true
 	case e.queue == &l.resends:
 		e.WatchEvent, e.newest = event, now
@@ -89,10 +87,8 @@ func (l *lane) put(event core.WatchEvent, now, due time.Time) (outcome core.Outc
 		e.next = &waiting{event: event, accepted: now, newest: now, due: due}
 	default:
 		e.next.event, e.next.newest, e.next.due = event, now, due
-
 		return core.Coalesced, false
 	}
-
 	return core.Accepted, false
 }
 
@@ -110,9 +106,7 @@ func (l *lane) enqueue(e *entry) {
 	if e.refusals > 0 {
 		q = &l.refused
 	}
-
 	q.add(e)
-
 	if e.position == 0 {
 		signal(l.wake)
 	}
@@ -122,7 +116,6 @@ func (l *lane) enqueue(e *entry) {
 // number: it is due after everything that was sent before.
 func (l *lane) resend(e *entry, now, due time.Time) {
 	l.resends.remove(e)
-
 	l.order++
 	e.accepted, e.due, e.order = now, due, l.order
 	l.enqueue(e)
@@ -133,7 +126,6 @@ func (l *lane) resendDue(now time.Time) (n int64) {
 	for ; len(l.resends) > 0 && !l.resends[0].due.After(now); n++ {
 		l.resend(l.resends[0], now, now)
 	}
-
 	return n
 }
 
@@ -141,7 +133,6 @@ func (l *lane) resendDue(now time.Time) (n int64) {
 func (l *lane) scheduleResend(e *entry, due time.Time) {
 	*e = entry{Numbered: core.Numbered{WatchEvent: e.WatchEvent}, newest: e.newest, again: e.again, due: due}
 	l.resends.add(e)
-
 	if e.position == 0 {
 		signal(l.wake)
 	}
@@ -151,7 +142,6 @@ func (l *lane) scheduleResend(e *entry, due time.Time) {
 // reports whether that changed anything. It then stands for events that were accepted until newest.
 func (l *lane) sendAfter(e *entry, newest, at time.Time) (changed bool) {
 	e.standFor(newest)
-
 	switch {
 	case e.queue == &l.resends && !e.due.Before(at):
 		l.resends.remove(e)
@@ -163,7 +153,6 @@ func (l *lane) sendAfter(e *entry, newest, at time.Time) (changed bool) {
 	default:
 		return false
 	}
-
 	return true
 }
 
@@ -174,7 +163,6 @@ func (l *lane) lastResend() *entry {
 			return e
 		}
 	}
-
 	return nil
 }
 
@@ -187,7 +175,6 @@ func (l *lane) lastWaiting() *entry {
 			}
 		}
 	}
-
 	return nil
 }
 
@@ -202,17 +189,13 @@ func (l *lane) take(limit int, now time.Time) (batch []*entry, beat bool, wait t
 	if wait := l.pause(now); wait != 0 {
 		return nil, false, wait
 	}
-
 	batch = l.takeEvents(limit, now)
 	beat = l.pulse.due(now) && !isAlone(batch)
-
 	if len(batch) == 0 && !beat {
 		return nil, false, l.wait(now)
 	}
-
 	l.inFlight++
 	l.probing = l.failures > 0
-
 	return batch, beat, 0
 }
 
@@ -236,12 +219,10 @@ func (l *lane) takeEvents(limit int, now time.Time) []*entry {
 	if l.tookAlone {
 		return l.refused.takeDue(nil, limit, now)
 	}
-
 	batch := l.ready.takeDue(nil, limit, now)
 	if isAlone(batch) {
 		return batch
 	}
-
 	return l.refused.takeDue(batch, min(limit, len(batch)+maxRefused), now)
 }
 
@@ -250,7 +231,6 @@ func isAlone(batch []*entry) bool { return len(batch) > 0 && batch[0].alone }
 // wait returns how long until something is due, negative when nothing is to come.
 func (l *lane) wait(now time.Time) time.Duration {
 	wait := l.pulse.wait(now)
-
 	for _, q := range []queue{l.ready, l.refused, l.resends} {
 		if len(q) == 0 {
 			continue
@@ -261,20 +241,17 @@ func (l *lane) wait(now time.Time) time.Duration {
 			wait = next
 		}
 	}
-
 	return wait
 }
 
 // retry ends every wait after a failure. Events that have not settled wait on.
 func (l *lane) retry(now time.Time) {
 	l.resume, l.retried = now, now
-
 	for _, e := range l.refused {
 		if e.due.After(now) {
 			e.due = now
 		}
 	}
-
 	heap.Init(&l.refused)
 	signal(l.wake)
 }
@@ -287,7 +264,6 @@ func (l *lane) oldest(now time.Time) (age time.Duration) {
 			age = max(age, now.Sub(e.accepted))
 		}
 	}
-
 	return age
 }
 

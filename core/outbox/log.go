@@ -22,7 +22,6 @@ const (
 func (o *Outbox) note(level slog.Level, text string, attrs ...slog.Attr) {
 	record := slog.NewRecord(time.Now(), level, text, 0)
 	record.AddAttrs(attrs...)
-
 	select {
 	case o.notes <- record:
 	default:
@@ -32,16 +31,12 @@ func (o *Outbox) note(level slog.Level, text string, attrs ...slog.Attr) {
 // startLog writes notes until end is called, which waits for the last of them.
 func (o *Outbox) startLog() (end func()) {
 	stop, ended := make(chan struct{}), make(chan struct{})
-
 	go func() {
 		defer close(ended)
-
 		o.writeNotes(stop)
 	}()
-
 	return func() {
 		close(stop)
-
 		select {
 		case <-ended:
 		case <-time.After(flushTimeout):
@@ -59,7 +54,6 @@ func (o *Outbox) writeNotes(stop <-chan struct{}) {
 			for range len(o.notes) {
 				o.write(<-o.notes)
 			}
-
 			return
 		}
 	}
@@ -84,9 +78,7 @@ func (l *line) isDue(reason string, now time.Time) bool {
 	if reason == l.reason && now.Sub(l.at) < logEvery {
 		return false
 	}
-
 	l.reason, l.at = reason, now
-
 	return true
 }
 
@@ -97,9 +89,7 @@ func (l lines) isDue(reason string, now time.Time) bool {
 	if last, logged := l[reason]; logged && now.Sub(last) < logEvery {
 		return false
 	}
-
 	l[reason] = now
-
 	return true
 }
 
@@ -118,7 +108,6 @@ func (o *Outbox) noteResumed(l *lane) {
 	if !l.noted {
 		return
 	}
-
 	l.noted = false
 	o.note(slog.LevelInfo, "manager takes events again",
 		slog.String("manager", string(l.manager)), slog.Int("attempts", l.failures))
@@ -129,7 +118,6 @@ func (o *Outbox) noteDropped(l *lane, e *entry, err error, now time.Time) {
 	if !e.Resync && len(o.targets(l)) > 0 {
 		text += ", a resync stands in"
 	}
-
 	if reason := core.Reason(err); l.drops.isDue(e.KindWord()+" "+reason, now) {
 		o.note(slog.LevelWarn, text,
 			slog.String("manager", string(l.manager)), slog.String("kind", e.KindWord()),

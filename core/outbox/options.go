@@ -150,9 +150,7 @@ func (o Options) withDefaults() Options {
 
 func (o Options) validate() error {
 	rising := slices.IsSorted(o.Resend) && (len(o.Resend) == 0 || o.Resend[0] > max(o.Settle, 0))
-
 	oneCall := o.Epoch == "" || o.InFlight == 1
-
 	return errors.Join(
 		check("Resend", o.Resend, rising, "rising times above Settle"),
 		check("GiveUpAfter", o.GiveUpAfter, o.GiveUpAfter > 0, "more than 0"),
@@ -170,6 +168,5 @@ func check(name string, have any, ok bool, want string) error {
 	if ok {
 		return nil
 	}
-
 	return fmt.Errorf("outbox: option %s is %v, want %s", name, have, want)
 }

@@ -50,19 +50,15 @@ func New(forwarder core.Forwarder, opts Options) (*Outbox, error) {
 	if forwarder == nil {
 		return nil, errors.New("outbox: forwarder is nil, want one")
 	}
-
 	opts = opts.withDefaults()
 	if err := opts.validate(); err != nil {
 		return nil, err
 	}
-
 	o := newOutbox(forwarder, opts)
-
 	for _, manager := range opts.Managers {
 		l, _ := o.lane(manager, time.Now()) // There is room for each.
 		l.configured = true
 	}
-
 	return o, nil
 }
 
@@ -84,11 +80,9 @@ func newOutbox(forwarder core.Forwarder, opts Options) *Outbox {
 func (o *Outbox) OldestPending(manager core.Manager) time.Duration {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-
 	if l := o.lanes[manager]; l != nil {
 		return l.oldest(time.Now())
 	}
-
 	return 0
 }
 
@@ -98,7 +92,6 @@ func (o *Outbox) OldestPending(manager core.Manager) time.Duration {
 func (o *Outbox) Retry() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-
 	now := time.Now()
 	for _, l := range o.lanes {
 		l.retry(now)
@@ -141,14 +134,11 @@ func (o *Outbox) Start(ctx context.Context) error {
 func (o *Outbox) start() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-
 	if o.started {
 		return ErrStarted
 	}
-
 	o.started = true
 	o.resyncConfigured()
-
 	return nil
 }
 
@@ -157,7 +147,6 @@ func (o *Outbox) resyncConfigured() {
 	if !o.opts.ResyncFirst || o.opts.ResyncOwners {
 		return
 	}
-
 	for _, manager := range o.opts.Managers {
 		o.resyncUnlessPending(o.lanes[manager], time.Now())
 	}
@@ -167,7 +156,6 @@ func (o *Outbox) resyncConfigured() {
 func (o *Outbox) dispatchAll(ctx, sending context.Context, all *sync.WaitGroup) {
 	for {
 		o.dispatchNew(sending, all)
-
 		select {
 		case <-o.added:
 		case <-ctx.Done():
@@ -180,11 +168,9 @@ func (o *Outbox) dispatchAll(ctx, sending context.Context, all *sync.WaitGroup) 
 func (o *Outbox) dispatchNew(ctx context.Context, all *sync.WaitGroup) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-
 	for _, l := range o.lanes {
 		if !l.dispatched {
 			l.dispatched = true
-
 			all.Go(func() { o.dispatch(ctx, l) })
 		}
 	}
@@ -196,13 +182,10 @@ func (o *Outbox) drain(ctx context.Context, all *sync.WaitGroup) {
 	if o.opts.DrainTimeout < 0 {
 		return
 	}
-
 	deadline := time.NewTimer(o.opts.DrainTimeout)
 	defer deadline.Stop()
-
 	for !o.announceLeave() || !o.hasLeft() {
 		o.dispatchNew(ctx, all)
-
 		select {
 		case <-o.added:
 		case <-o.emptied:
@@ -216,7 +199,6 @@ func (o *Outbox) pending() (n int64) {
 	for _, l := range o.lanes {
 		n += l.counts.Pending
 	}
-
 	return n
 }
 
@@ -224,15 +206,12 @@ func (o *Outbox) pending() (n int64) {
 func (o *Outbox) stop() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-
 	o.stopped = true
 	o.keys = 0
-
 	for _, l := range o.lanes {
 		if n := l.counts.Pending; n > 0 {
 			o.noteShutdown(l, n)
 		}
-
 		l.clear(ReasonShutdown)
 	}
 }

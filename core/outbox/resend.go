@@ -14,13 +14,11 @@ func (o *Outbox) resendAt(e *entry, sent time.Time) (at time.Time, again bool) {
 	if e.Resync {
 		delays = []time.Duration{o.opts.ResendResync}
 	}
-
 	for _, delay := range delays {
 		if at := e.newest.Add(delay); delay > 0 && at.After(sent) {
 			return at, true
 		}
 	}
-
 	return e.again, e.again.After(sent)
 }
 
@@ -28,7 +26,6 @@ func (o *Outbox) resendAt(e *entry, sent time.Time) (at time.Time, again bool) {
 // late as the last resend of an event that is accepted now, so that one stands in for many.
 func (o *Outbox) resendResync(l *lane, owner types.NamespacedName, now time.Time) {
 	at := now.Add(slices.Max(o.opts.Resend))
-
 	if e := o.resyncEntry(l, owner, at); e != nil {
 		e.again = latest(e.again, at)
 	}
@@ -39,7 +36,6 @@ func (o *Outbox) resendDue(l *lane, now time.Time) {
 	if o.stopped {
 		return
 	}
-
 	n := l.resendDue(now)
 	l.counts.Accepted += n
 	l.counts.Pending += n

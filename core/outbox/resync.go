@@ -18,9 +18,7 @@ const maxOwners = 100
 func (o *Outbox) Resync() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-
 	now := time.Now()
-
 	for _, l := range o.lanes {
 		if o.stopped {
 			l.counts.refuse(ReasonShutdown)
@@ -45,7 +43,6 @@ func (o *Outbox) isNews(l *lane, added bool, owner types.NamespacedName) bool {
 	if o.opts.ResyncOwners {
 		return l.owners.add(owner)
 	}
-
 	return added
 }
 
@@ -64,10 +61,8 @@ func (o *Outbox) newResync(l *lane, owner types.NamespacedName, now time.Time) (
 	if !o.opts.ResyncOwners {
 		return resync, true
 	}
-
 	l.owners.add(owner)
 	resync.Owner = owner
-
 	return resync, owner != types.NamespacedName{} && l.takesResync(resync.Key())
 }
 
@@ -77,7 +72,6 @@ func (o *Outbox) targets(l *lane) []types.NamespacedName {
 	if o.opts.ResyncOwners {
 		return l.owners
 	}
-
 	return []types.NamespacedName{{}}
 }
 
@@ -87,11 +81,9 @@ func (o *Outbox) resyncAll(l *lane, now time.Time) core.Outcome {
 	if len(targets) == 0 {
 		return l.counts.refuse(reasonNoOwner)
 	}
-
 	for _, owner := range targets {
 		o.resync(l, owner, now)
 	}
-
 	return core.Accepted
 }
 
@@ -106,11 +98,9 @@ func (o *Outbox) resyncUnlessPending(l *lane, now time.Time) {
 func (o *Outbox) standIn(l *lane, newest time.Time, permanent bool, now time.Time) {
 	at := o.standInTime(l, permanent, now)
 	targets := o.targets(l)
-
 	if len(targets) == 0 {
 		l.counts.refuse(reasonNoOwner)
 	}
-
 	for _, owner := range targets {
 		if e := o.resyncEntry(l, owner, at); e != nil && l.sendAfter(e, newest, at) {
 			l.stoodIn = at
@@ -126,7 +116,6 @@ func (o *Outbox) standInTime(l *lane, permanent bool, now time.Time) time.Time {
 	if !permanent {
 		return now.Add(2 * o.opts.MaxBackoff)
 	}
-
 	return latest(now.Add(max(o.opts.Settle, 0)), l.stoodIn.Add(o.opts.MaxBackoff))
 }
 
@@ -137,15 +126,12 @@ func (o *Outbox) resyncEntry(l *lane, owner types.NamespacedName, at time.Time) 
 	if !ok {
 		return nil
 	}
-
 	if e := l.entries[resync.Key()]; e != nil {
 		return e
 	}
-
 	e := &entry{Numbered: core.Numbered{WatchEvent: resync}}
 	l.entries[resync.Key()] = e
 	l.scheduleResend(e, at)
-
 	return e
 }
 
@@ -157,9 +143,7 @@ func (o *owners) add(owner types.NamespacedName) bool {
 	if owner == (types.NamespacedName{}) || len(*o) >= maxOwners || slices.Contains(*o, owner) {
 		return false
 	}
-
 	*o = append(*o, owner)
-
 	return true
 }
 

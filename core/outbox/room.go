@@ -28,11 +28,9 @@ func (o *Outbox) giveUpResend(l *lane, now time.Time) bool {
 	if hog == nil {
 		return false
 	}
-
 	e := hog.lastResend()
 	o.forget(hog, e)
 	o.resendResync(hog, e.Owner, now)
-
 	return true
 }
 
@@ -42,13 +40,11 @@ func (o *Outbox) giveUpEvent(l *lane, now time.Time) bool {
 	if hog == nil {
 		return false
 	}
-
 	e := hog.lastWaiting()
 	o.forget(hog, e)
 	hog.counts.giveUp(e.events(), ReasonOverflow)
 	o.noteOverflow(hog, now)
 	o.resync(hog, e.Owner, now)
-
 	return true
 }
 
@@ -59,7 +55,6 @@ func (o *Outbox) largest(match func(*lane) bool) (most *lane) {
 			most = l
 		}
 	}
-
 	return most
 }
 
@@ -72,7 +67,6 @@ func (o *Outbox) forget(l *lane, e *entry) {
 // free removes the key of an entry that is in no queue.
 func (o *Outbox) free(l *lane, e *entry) {
 	delete(l.entries, e.Key())
-
 	if !e.Resync {
 		l.keys--
 		o.keys--
@@ -87,27 +81,22 @@ func (o *Outbox) dueTime(l *lane, event *core.WatchEvent, now time.Time) time.Ti
 	if next := last.Add(o.opts.ResyncInterval); again && event.Resync && next.After(due) {
 		return next
 	}
-
 	return due
 }
 
 // keep puts an event for which there is room into its lane.
 func (o *Outbox) keep(l *lane, event core.WatchEvent, now time.Time) core.Outcome {
 	due := o.dueTime(l, &event, now)
-
 	outcome, added := l.put(event, now, due)
 	if added && !event.Resync {
 		o.keys++
 		l.keys++
 	}
-
 	l.counts.Accepted++
-
 	if outcome == core.Coalesced {
 		l.counts.Coalesced++
 	} else {
 		l.counts.Pending++
 	}
-
 	return outcome
 }

@@ -30,9 +30,7 @@ func Equal(a, b []byte) bool {
 	if bytes.Equal(a, b) {
 		return true
 	}
-
 	p := pair{x: Reader{data: a}, y: Reader{data: b}, budget: len(a)}
-
 	switch p.compareParts() {
 	case same:
 		return p.x.End() == nil && p.y.End() == nil
@@ -55,7 +53,6 @@ func verdictOf(equal bool) verdict {
 	if equal {
 		return same
 	}
-
 	return different
 }
 
@@ -72,11 +69,9 @@ type pair struct {
 func (p *pair) compare() verdict {
 	p.x.space()
 	p.y.space()
-
 	if a := p.x.peek(); (a == '{' || a == '[') && a == p.y.peek() && p.skipEqual() {
 		return same
 	}
-
 	return p.compareParts()
 }
 
@@ -84,9 +79,7 @@ func (p *pair) compare() verdict {
 func (p *pair) compareParts() verdict {
 	p.x.space()
 	p.y.space()
-
 	a, b := p.x.peek(), p.y.peek()
-
 	switch {
 	case a == '{' && b == '{':
 		return p.compareMembers('{', '}', p.compareMember)
@@ -115,7 +108,6 @@ func (p *pair) skipEqual() bool {
 	pos, want := skipValue(p.x.data[:p.common], p.x.pos, p.x.depth)
 	if want != "" {
 		p.budget -= pos - p.x.pos
-
 		return false
 	}
 
@@ -128,17 +120,14 @@ func (p *pair) skipEqual() bool {
 func commonPrefix(a, b []byte) int {
 	n := min(len(a), len(b))
 	pos := 0
-
 	for ; pos+8 <= n; pos += 8 {
 		if diff := binary.LittleEndian.Uint64(a[pos:]) ^ binary.LittleEndian.Uint64(b[pos:]); diff != 0 {
 			return pos + bits.TrailingZeros64(diff)/8
 		}
 	}
-
 	for pos < n && a[pos] == b[pos] {
 		pos++
 	}
-
 	return pos
 }
 
@@ -146,15 +135,12 @@ func (p *pair) compareMembers(opening, closing byte, each func() verdict) verdic
 	for first := true; ; first = false {
 		moreX, errX := p.x.next(opening, closing, first)
 		moreY, errY := p.y.next(opening, closing, first)
-
 		if errX != nil || errY != nil || moreX != moreY {
 			return different
 		}
-
 		if !moreX {
 			return same
 		}
-
 		if v := each(); v != same {
 			return v
 		}
@@ -164,7 +150,6 @@ func (p *pair) compareMembers(opening, closing byte, each func() verdict) verdic
 func (p *pair) compareMember() verdict {
 	a, errA := p.x.rawName()
 	b, errB := p.y.rawName()
-
 	switch {
 	case errA != nil || errB != nil:
 		return different
@@ -181,14 +166,11 @@ func (p *pair) compareNames(a, b []byte) verdict {
 	if len(p.x.data)+len(p.y.data) > maxDecoded {
 		return different
 	}
-
 	namesX, errX := p.x.namesFrom(a)
 	namesY, errY := p.y.namesFrom(b)
-
 	if errX != nil || errY != nil || !slices.Equal(namesX, namesY) {
 		return different
 	}
-
 	return reordered
 }
 
@@ -213,18 +195,15 @@ func (r *Reader) namesFrom(raw []byte) (names []string, err error) {
 	}
 
 	slices.Sort(names)
-
 	return slices.Compact(names), err
 }
 
 func (p *pair) sameScalars() bool {
 	a, errA := p.x.Skip()
 	b, errB := p.y.Skip()
-
 	if errA != nil || errB != nil {
 		return false
 	}
-
 	return bytes.Equal(a, b) || sameNumbers(a, b)
 }
 
@@ -232,14 +211,12 @@ func sameNumbers(a, b []byte) bool {
 	if !isNumber(a) || !isNumber(b) || len(a)+len(b) > maxDecoded {
 		return false
 	}
-
 	return parseDecimal(string(a)) == parseDecimal(string(b))
 }
 
 func (p *pair) sameStrings() bool {
 	a, errA := p.x.rawString()
 	b, errB := p.y.rawString()
-
 	return errA == nil && errB == nil && sameText(a, b)
 }
 
@@ -248,10 +225,8 @@ func sameText(a, b []byte) bool {
 	if bytes.Equal(a, b) || len(a)+len(b) > maxDecoded {
 		return bytes.Equal(a, b)
 	}
-
 	s, errA := unquote(a)
 	t, errB := unquote(b)
-
 	return errA == nil && errB == nil && s == t
 }
 
@@ -259,22 +234,18 @@ func sameText(a, b []byte) bool {
 func equalTrees(a, b []byte) bool {
 	x, errX := tree(a)
 	y, errY := tree(b)
-
 	return errX == nil && errY == nil && sameTrees(x, y)
 }
 
 func tree(text []byte) (value any, err error) {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.UseNumber()
-
 	if err := decoder.Decode(&value); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrSyntax, err)
 	}
-
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("%w: want one value", ErrSyntax)
 	}
-
 	return value, nil
 }
 
@@ -282,15 +253,12 @@ func sameTrees(x, y any) bool {
 	switch a := x.(type) {
 	case map[string]any:
 		b, ok := y.(map[string]any)
-
 		return ok && maps.EqualFunc(a, b, sameTrees)
 	case []any:
 		b, ok := y.([]any)
-
 		return ok && slices.EqualFunc(a, b, sameTrees)
 	case json.Number:
 		b, ok := y.(json.Number)
-
 		return ok && parseDecimal(string(a)) == parseDecimal(string(b))
 	default:
 		return x == y
@@ -314,18 +282,14 @@ func parseDecimal(number string) decimal {
 	text, negative := strings.CutPrefix(number, "-")
 	mantissa, power, _ := strings.Cut(strings.ToLower(text), "e")
 	whole, fraction, _ := strings.Cut(mantissa, ".")
-
 	digits := strings.TrimLeft(whole+fraction, "0")
 	if digits == "" {
 		return decimal{}
 	}
-
 	exponent, err := strconv.ParseInt(cmp.Or(power, "0"), 10, 62)
 	if err != nil {
 		return decimal{odd: number}
 	}
-
 	exponent += int64(len(whole) - (len(whole+fraction) - len(digits)))
-
 	return decimal{negative: negative, digits: strings.TrimRight(digits, "0"), exponent: exponent}
 }

@@ -40,18 +40,15 @@ func NewReader(data []byte) *Reader { return &Reader{data: data} }
 func (r *Reader) Skip() ([]byte, error) {
 	r.space()
 	start := r.pos
-
 	if err := r.value(); err != nil {
 		return nil, err
 	}
-
 	return r.data[start:r.pos], nil
 }
 
 // Null reads a null, if that is the next value, and reports whether it was.
 func (r *Reader) Null() bool {
 	r.space()
-
 	return r.peek() == 'n' && r.literal("null") == nil
 }
 
@@ -61,17 +58,14 @@ func (r *Reader) Null() bool {
 // unchanged.
 func (r *Reader) Object(member func(name string) error) error {
 	r.space()
-
 	if r.peek() == 'n' {
 		return r.literal("null")
 	}
-
 	return r.members('{', '}', func() error {
 		name, err := r.name()
 		if err != nil {
 			return err
 		}
-
 		return member(name)
 	})
 }
@@ -80,34 +74,28 @@ func (r *Reader) Object(member func(name string) error) error {
 // consume the value as a member of an object. A null counts as an array without elements.
 func (r *Reader) Array(element func() error) error {
 	r.space()
-
 	if r.peek() == 'n' {
 		return r.literal("null")
 	}
-
 	return r.members('[', ']', element)
 }
 
 // Text reads one string and returns its meaning, unescaped. A null counts as the empty string.
 func (r *Reader) Text() (string, error) {
 	r.space()
-
 	if r.peek() == 'n' {
 		return "", r.literal("null")
 	}
-
 	raw, err := r.rawString()
 	if err != nil {
 		return "", err
 	}
-
 	return unquote(raw)
 }
 
 // Bool reads one truth value. A null counts as false.
 func (r *Reader) Bool() (bool, error) {
 	r.space()
-
 	switch r.peek() {
 	case 't':
 		return true, r.literal("true")
@@ -123,11 +111,9 @@ func (r *Reader) Bool() (bool, error) {
 // End returns an error when anything but white space is left.
 func (r *Reader) End() error {
 	r.space()
-
 	if r.pos < len(r.data) {
 		return r.fail("the end of the text")
 	}
-
 	return r.err
 }
 
@@ -140,10 +126,8 @@ func (r *Reader) Decode(decode func(rest []byte) (size int, err error)) error {
 	if r.err != nil {
 		return r.err
 	}
-
 	size, err := decode(r.data[r.pos:])
 	r.pos += size
-
 	return err
 }
 
@@ -154,7 +138,6 @@ func (r *Reader) members(opening, closing byte, each func() error) error {
 		if err != nil || !more {
 			return err
 		}
-
 		if err := each(); err != nil {
 			return err
 		}
@@ -176,7 +159,6 @@ func (r *Reader) next(opening, closing byte, first bool) (more bool, err error) 
 	case c == closing:
 		r.pos++
 		r.depth--
-
 		return false, nil
 	case first:
 		return true, nil
@@ -194,14 +176,11 @@ func (r *Reader) open(opening byte) error {
 	if r.peek() != opening {
 		return r.fail("'" + string(rune(opening)) + "'")
 	}
-
 	r.depth++
 	if r.depth > maxDepth {
 		return r.fail("at most 10000 nested values")
 	}
-
 	r.pos++
-
 	return nil
 }
 
@@ -211,7 +190,6 @@ func (r *Reader) name() (string, error) {
 	if err != nil {
 		return "", err
 	}
-
 	return unquote(raw)
 }
 
@@ -220,26 +198,20 @@ func (r *Reader) rawName() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-
 	r.space()
-
 	if r.peek() != ':' {
 		return nil, r.fail("':'")
 	}
-
 	r.pos++
-
 	return raw, nil
 }
 
 func (r *Reader) value() error {
 	pos, want := skipValue(r.data, r.pos, r.depth)
 	r.pos = pos
-
 	if want != "" {
 		return r.fail(want)
 	}
-
 	return nil
 }
 
@@ -247,9 +219,7 @@ func (r *Reader) literal(word string) error {
 	if !bytes.HasPrefix(r.data[r.pos:], []byte(word)) {
 		return r.fail(word)
 	}
-
 	r.pos += len(word)
-
 	return nil
 }
 
@@ -258,16 +228,12 @@ func (r *Reader) rawString() ([]byte, error) {
 	if r.peek() != '"' {
 		return nil, r.fail("a string")
 	}
-
 	start := r.pos
-
 	pos, want := skipString(r.data, r.pos+1)
 	r.pos = pos
-
 	if want != "" {
 		return nil, r.fail(want)
 	}
-
 	return r.data[start:pos], nil
 }
 
@@ -278,7 +244,6 @@ func (r *Reader) peek() byte {
 	if r.pos < len(r.data) {
 		return r.data[r.pos]
 	}
-
 	return 0
 }
 
@@ -287,14 +252,11 @@ func (r *Reader) fail(want string) error {
 	if r.err != nil {
 		return r.err
 	}
-
 	r.err = fmt.Errorf("%w: want %s at byte %d", ErrSyntax, want, r.pos)
 	if r.pos >= len(r.data) {
 		r.err = fmt.Errorf("%w: want %s, but the text ends at byte %d", ErrSyntax, want, len(r.data))
 	}
-
 	r.data = nil
-
 	return r.err
 }
 
@@ -304,12 +266,10 @@ func unquote(raw []byte) (string, error) {
 	if bytes.IndexByte(body, '\\') < 0 && utf8.Valid(body) {
 		return string(body), nil
 	}
-
 	var text string
 	if err := json.Unmarshal(raw, &text); err != nil {
 		return "", fmt.Errorf("%w: %w", ErrSyntax, err)
 	}
-
 	return text, nil
 }
 
@@ -317,15 +277,12 @@ func unquote(raw []byte) (string, error) {
 func Len(array []byte) (n int) {
 	r := NewReader(array)
 	r.space()
-
 	err := r.members('[', ']', func() error {
 		n++
-
 		return r.value()
 	})
 	if err != nil {
 		return 0
 	}
-
 	return n
 }

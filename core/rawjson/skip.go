@@ -22,13 +22,11 @@ func skipValue(d []byte, p, depth int) (pos int, want string) {
 		if depth >= maxDepth {
 			return p, "at most 10000 nested values"
 		}
-
 		return skipObject(d, p+1, depth+1)
 	case '[':
 		if depth >= maxDepth {
 			return p, "at most 10000 nested values"
 		}
-
 		return skipArray(d, p+1, depth+1)
 	case 't':
 		return skipWord(d, p, "true")
@@ -107,7 +105,6 @@ func skipString(d []byte, p int) (pos int, want string) {
 		for p+8 <= len(d) {
 			if found := special(binary.LittleEndian.Uint64(d[p:])); found != 0 {
 				p += bits.TrailingZeros64(found) / 8
-
 				break
 			}
 
@@ -147,7 +144,6 @@ func skipEscape(d []byte, p int) (pos int, want string) {
 				return p, "four hexadecimal digits"
 			}
 		}
-
 		return p + 1, ""
 	default:
 		return p, "an escape sequence"
@@ -158,7 +154,6 @@ func skipWord(d []byte, p int, word string) (pos int, want string) {
 	if len(d)-p < len(word) || string(d[p:p+len(word)]) != word {
 		return p, word
 	}
-
 	return p + len(word), ""
 }
 
@@ -197,11 +192,9 @@ func skipDigits(d []byte, p int) (pos int, want string) {
 	for p < len(d) && d[p] >= '0' && d[p] <= '9' {
 		p++
 	}
-
 	if p == start {
 		return p, "a value"
 	}
-
 	return p, ""
 }
 
@@ -215,7 +208,6 @@ var plain = func() (table [256]bool) {
 	for c := range table {
 		table[c] = c >= 0x20 && c != '"' && c != '\\'
 	}
-
 	return table
 }()
 
@@ -226,9 +218,7 @@ func special(word uint64) uint64 {
 		each = 0x0101010101010101
 		high = each << 7
 	)
-
 	quote, backslash := word^each*'"', word^each*'\\'
-
 	return ((quote-each)&^quote | (backslash-each)&^backslash | (word-each*' ')&^word) & high
 }
 
@@ -237,7 +227,6 @@ func skipSpace(d []byte, p int) int {
 	if p < len(d) && d[p] <= ' ' {
 		return skipSpaces(d, p)
 	}
-
 	return p
 }
 
@@ -245,6 +234,5 @@ func skipSpaces(d []byte, p int) int {
 	for p < len(d) && (d[p] == ' ' || d[p] == '\t' || d[p] == '\n' || d[p] == '\r') {
 		p++
 	}
-
 	return p
 }

@@ -85,7 +85,6 @@ func New(writer Writer, opts Options) (*Canary, error) {
 	if writer == nil {
 		return nil, errors.New("canary: writer is nil, want one")
 	}
-
 	opts = opts.withDefaults()
 	if err := opts.validate(); err != nil {
 		return nil, err
@@ -126,7 +125,6 @@ func (c *Canary) probe(ctx context.Context) {
 	if c.opts.Probed != nil {
 		c.opts.Probed(state, took)
 	}
-
 	c.enter(state, err)
 }
 
@@ -134,7 +132,6 @@ func (c *Canary) probe(ctx context.Context) {
 func (c *Canary) write(ctx context.Context) (state core.CanaryState, took time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.opts.Timeout)
 	defer cancel()
-
 	nonce := newNonce()
 	started := time.Now()
 	warnings, err := c.writer.Write(ctx, nonce)
@@ -155,11 +152,9 @@ func (c *Canary) enter(state core.CanaryState, err error) {
 	before := c.state
 	c.state = state
 	c.mu.Unlock()
-
 	if c.logged.isDue(before, state, err, time.Now()) {
 		c.log(before, state, err)
 	}
-
 	if state == core.CanaryAlive && before != core.CanaryAlive && before != core.CanaryOff && c.opts.Recovered != nil {
 		c.opts.Recovered()
 	}
@@ -198,9 +193,7 @@ func (l *line) isDue(before, state core.CanaryState, err error, now time.Time) b
 	if before == state && fault == l.fault && (state == core.CanaryAlive || now.Sub(l.at) < logEvery) {
 		return false
 	}
-
 	l.fault, l.at = fault, now
-
 	return true
 }
 

@@ -56,12 +56,10 @@ func review(body []byte) ([]byte, error) {
 	if in.Request == nil || in.Request.UID == "" || in.APIVersion != admissionv1.SchemeGroupVersion.String() {
 		return nil, errNoReview
 	}
-
 	response := &admissionv1.AdmissionResponse{UID: in.Request.UID, Allowed: true}
 	if nonce := nonceOf(in.Request.Object.Raw); nonce != "" {
 		response.Warnings = []string{warningPrefix + nonce}
 	}
-
 	answer, err := json.Marshal(admissionv1.AdmissionReview{TypeMeta: in.TypeMeta, Response: response})
 	if err != nil {
 		return nil, fmt.Errorf("answer to a review: %w", err)
@@ -79,7 +77,6 @@ func nonceOf(lease []byte) string {
 	if json.Unmarshal(lease, &object) != nil {
 		return ""
 	}
-
 	nonce := object.Annotations[nonceAnnotation]
 	for _, c := range nonce {
 		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {

@@ -72,7 +72,6 @@ func NewLease(name types.NamespacedName, opts LeaseOptions) (*Lease, error) {
 	if name.Name == "" || name.Namespace == "" {
 		return nil, fmt.Errorf("canary: lease is %q, want <namespace>/<name>", name)
 	}
-
 	lease := &Lease{
 		url: server.JoinPath("apis/coordination.k8s.io/v1/namespaces", url.PathEscape(name.Namespace), "leases",
 			url.PathEscape(name.Name)).String() + "?fieldManager=runtime-watcher-canary",
@@ -97,7 +96,6 @@ func (l *Lease) trust() error {
 	if l.client != nil && bytes.Equal(bundle, l.bundle) {
 		return nil
 	}
-
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(bundle) {
 		return fmt.Errorf("canary: CA bundle of the API server: %s holds no certificate in PEM", l.ca)
@@ -105,7 +103,6 @@ func (l *Lease) trust() error {
 	if l.client != nil {
 		l.client.CloseIdleConnections()
 	}
-
 	l.bundle, l.client = bundle, newClient(roots)
 	return nil
 }
@@ -152,12 +149,10 @@ func (l *Lease) Write(ctx context.Context, nonce string) ([]string, error) {
 	if err := l.trust(); err != nil {
 		return nil, err
 	}
-
 	token, err := os.ReadFile(l.token)
 	if err != nil {
 		return nil, fmt.Errorf("canary: token: %w", err)
 	}
-
 	request, err := newPatch(ctx, l.url, nonce)
 	if err != nil {
 		return nil, fmt.Errorf("canary: %w", err)
@@ -175,7 +170,6 @@ func newPatch(ctx context.Context, target, nonce string) (*http.Request, error) 
 	if err != nil {
 		return nil, err
 	}
-
 	request, err := http.NewRequestWithContext(ctx, http.MethodPatch, target, bytes.NewReader(patch))
 	if err != nil {
 		return nil, err
@@ -190,15 +184,13 @@ func (l *Lease) do(request *http.Request) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("canary: %w", err)
 	}
-	defer answer.Body.Close() // Its error does not change the answer.
-
+	defer answer.Body.Close()                                     // Its error does not change the answer.
 	body, _ := io.ReadAll(io.LimitReader(answer.Body, maxAnswer)) // An error only shortens the message.
 	if answer.StatusCode != http.StatusOK {
 		// The body of an error is a metav1.Status.
 		var status struct {
 			Message string `json:"message"`
 		}
-
 		_ = json.Unmarshal(body, &status)
 		return nil, fmt.Errorf("canary: PATCH %s: %s: %.300q", request.URL.Path, answer.Status, status.Message)
 	}

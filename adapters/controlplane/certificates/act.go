@@ -54,7 +54,6 @@ func (c *Certificates) reissueAll(ctx context.Context, leaves []leaf) error {
 	for _, l := range leaves {
 		failed = append(failed, c.reissue(ctx, l.name))
 	}
-
 	return errors.Join(failed...)
 }
 
@@ -66,15 +65,12 @@ func (c *Certificates) reissue(ctx context.Context, name string) error {
 		if err != nil || certificate == nil || isIssuing(certificate) {
 			return err
 		}
-
 		setIssuing(certificate, metav1.NewTime(c.opts.Now()))
-
 		return c.client.Status().Update(ctx, certificate)
 	})
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("mark Certificate %s for issuing: %w", name, err)
 	}
-
 	return nil
 }
 
@@ -101,12 +97,10 @@ func (c *Certificates) retire(ctx context.Context, seen *observed, generation in
 		if !retired(certificate, generation) {
 			continue
 		}
-
 		if err := c.remove(ctx, certificate); err != nil {
 			return fmt.Errorf("delete Certificate %s: %w", certificate.Name, err)
 		}
 	}
-
 	return nil
 }
 
@@ -130,7 +124,6 @@ func (c *Certificates) discard(ctx context.Context, seen *observed, generation i
 			return fmt.Errorf("delete Secret %s: %w", name, err)
 		}
 	}
-
 	return nil
 }
 
@@ -140,17 +133,14 @@ func (c *Certificates) sweep(ctx context.Context, seen *observed) error {
 	if len(seen.authorities) == 0 {
 		return nil
 	}
-
 	for name, secret := range seen.secrets {
 		if secret.Labels[labelRole] != roleCA || seen.hasCertificate(name) {
 			continue
 		}
-
 		if err := c.remove(ctx, secret); err != nil {
 			return fmt.Errorf("delete Secret %s of a retired CA: %w", name, err)
 		}
 	}
-
 	return nil
 }
 
@@ -161,6 +151,5 @@ func (o *observed) hasCertificate(name string) bool {
 // retired reports whether a Certificate is of a CA that is older than a generation.
 func retired(certificate *certv1.Certificate, generation int) bool {
 	have, err := strconv.Atoi(certificate.Labels[labelGeneration])
-
 	return certificate.Labels[labelRole] == roleCA && err == nil && have < generation
 }

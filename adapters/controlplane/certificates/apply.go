@@ -17,10 +17,8 @@ func (c *Certificates) apply(ctx context.Context, object client.Object) error {
 	if err != nil {
 		return err
 	}
-
 	applied := &unstructured.Unstructured{Object: content}
 	applied.SetGroupVersionKind(kindOf(object))
-
 	return serverside.Apply(ctx, c.client, applied, fieldOwner)
 }
 

@@ -39,7 +39,6 @@ func New(
 	c client.Client, name types.NamespacedName, dnsNames []string, confirmed Confirmations, opts Options,
 ) (*Certificates, error) {
 	opts = opts.withDefaults()
-
 	if err := errors.Join(
 		names(name.Name).validate(),
 		opts.validate(),
@@ -51,7 +50,6 @@ func New(
 	); err != nil {
 		return nil, err
 	}
-
 	return &Certificates{
 		client: c, namespace: name.Namespace, names: names(name.Name),
 		dnsNames: slices.Clone(dnsNames), confirmed: confirmed, opts: opts, locks: locks{seed: maphash.MakeSeed()},
@@ -62,7 +60,6 @@ func required(what string, given bool) error {
 	if given {
 		return nil
 	}
-
 	return fmt.Errorf("certificates: want %s, have none", what)
 }
 
@@ -113,7 +110,6 @@ func (c *Certificates) Reconcile(ctx context.Context) (Status, error) {
 			return status, err
 		}
 	}
-
 	return Status{}, fmt.Errorf("certificates: more than %d steps: does another field owner undo them?", maxSteps)
 }
 
@@ -135,7 +131,6 @@ func (c *Certificates) reconcileOnce(ctx context.Context) (status Status, again 
 
 	if s.action == actionNone {
 		c.announce(ctx, seen, status)
-
 		return status, false, nil
 	}
 
@@ -155,7 +150,6 @@ func (c *Certificates) reconcileOnce(ctx context.Context) (status Status, again 
 // rotation of thousands may wait for weeks.
 func pauseAfter(reading time.Duration) time.Duration {
 	const factor = 9
-
 	return min(factor*reading, longestRequeue)
 }
 
@@ -173,7 +167,6 @@ func (c *Certificates) status(v view, s step) Status {
 		Waiting: s.waiting, RequeueAfter: max(s.after, pollInterval/2),
 	}
 	status.Message = message(status)
-
 	return status
 }
 
@@ -198,7 +191,6 @@ func (c *Certificates) act(ctx context.Context, seen *observed, s step) error {
 		return c.retire(ctx, seen, s.generation)
 	case actionNone:
 	}
-
 	return nil
 }
 

@@ -47,9 +47,7 @@ func FromFleet(f *fleet.Fleet, opts FleetOptions) Confirmations {
 	if opts.Now == nil {
 		opts.Now = time.Now
 	}
-
 	warmUp := cmp.Or(opts.WarmUp, defaultWarmUp)
-
 	return ConfirmationsFunc(func(fingerprint string, runtimes []core.RuntimeID) []core.RuntimeID {
 		return unconfirmed(f, fingerprint, runtimes, opts.Now().Add(-warmUp))
 	})
@@ -58,18 +56,14 @@ func FromFleet(f *fleet.Fleet, opts FleetOptions) Confirmations {
 // unconfirmed counts the runtimes with heartbeats that began before a time.
 func unconfirmed(f *fleet.Fleet, fingerprint string, runtimes []core.RuntimeID, since time.Time) []core.RuntimeID {
 	steady := make(map[core.RuntimeID]bool)
-
 	f.Range(func(s fleet.Status) bool {
 		if len(s.Replicas) > 0 && !s.Since.After(since) {
 			steady[s.Runtime] = true
 		}
-
 		return true
 	})
-
 	for _, id := range f.WithoutCA(fingerprint) {
 		steady[id] = false
 	}
-
 	return slices.DeleteFunc(slices.Clone(runtimes), func(id core.RuntimeID) bool { return steady[id] })
 }

@@ -45,11 +45,9 @@ func (c *Certificates) authority(generation int, request string) *certv1.Certifi
 	certificate.Spec.PrivateKey.RotationPolicy = certv1.RotationPolicyNever
 	certificate.Spec.Usages = []certv1.KeyUsage{certv1.UsageCertSign, certv1.UsageCRLSign, certv1.UsageDigitalSignature}
 	certificate.Spec.IssuerRef = c.opts.CAIssuer
-
 	if c.opts.CAIssuer.Name == "" {
 		certificate.Spec.IssuerRef = issuerRef(c.names.selfSigned())
 	}
-
 	return certificate
 }
 
@@ -58,11 +56,9 @@ func (c *Certificates) serverCertificate() *certv1.Certificate {
 	if len(c.dnsNames[0]) <= maxCommonName {
 		certificate.Spec.CommonName = c.dnsNames[0]
 	}
-
 	certificate.Spec.DNSNames = c.dnsNames
 	certificate.Spec.Usages = []certv1.KeyUsage{certv1.UsageDigitalSignature, certv1.UsageServerAuth}
 	certificate.Spec.IssuerRef = issuerRef(c.names.servers())
-
 	return certificate
 }
 
@@ -73,7 +69,6 @@ func (c *Certificates) clientCertificate(r Runtime) *certv1.Certificate {
 	certificate.Spec.CommonName = string(r.ID)
 	certificate.Spec.DNSNames = []string{canonical(r.Domain)}
 	certificate.Spec.Usages = []certv1.KeyUsage{certv1.UsageDigitalSignature, certv1.UsageClientAuth}
-
 	return certificate
 }
 
@@ -82,7 +77,6 @@ func (c *Certificates) webhookCertificate(r Runtime) *certv1.Certificate {
 	certificate := c.runtimeCertificate(r, objectName(r.ID, webhookSuffix), roleWebhook)
 	certificate.Spec.DNSNames = c.opts.serviceNames()
 	certificate.Spec.Usages = []certv1.KeyUsage{certv1.UsageDigitalSignature, certv1.UsageServerAuth}
-
 	return certificate
 }
 
@@ -90,12 +84,10 @@ func (c *Certificates) runtimeCertificate(r Runtime, name, role string) *certv1.
 	certificate := c.certificate(name, role)
 	certificate.Spec.IssuerRef = issuerRef(c.names.clients())
 	certificate.Annotations = map[string]string{annotationRuntime: string(r.ID)}
-
 	if r.Owner != nil {
 		certificate.Annotations[annotationOwner] = ownerName(r.Owner)
 		certificate.Annotations[annotationOwnerUID] = string(r.Owner.GetUID())
 	}
-
 	return certificate
 }
 
@@ -104,7 +96,6 @@ func (c *Certificates) runtimeCertificate(r Runtime, name, role string) *certv1.
 func (c *Certificates) certificate(name, role string) *certv1.Certificate {
 	meta := c.meta(name)
 	meta.Labels[labelRole] = role
-
 	return &certv1.Certificate{
 		ObjectMeta: meta,
 		Spec: certv1.CertificateSpec{

@@ -85,19 +85,16 @@ func (n names) validate() error {
 	if errs := validation.IsDNS1123Label(string(n)); len(errs) > 0 || len(n) > maxName {
 		return fmt.Errorf("certificates: name %.64q: want a DNS-1123 label of at most %d characters", string(n), maxName)
 	}
-
 	return nil
 }
 
 // generationOf returns the generation of a CA with that name, 0 if it is no CA of this set.
 func (n names) generationOf(name string) int {
 	text, ok := strings.CutPrefix(name, strings.TrimSuffix(n.authority(0), "0"))
-
 	generation, err := strconv.Atoi(text)
 	if !ok || err != nil {
 		return 0
 	}
-
 	return generation
 }
 
@@ -109,9 +106,7 @@ func objectName(id core.RuntimeID, suffix string) string {
 	if readable == string(id) {
 		return readable + suffix
 	}
-
 	sum := sha256.Sum256([]byte(id))
-
 	return strings.TrimLeft(readable+"-", "-") + hex.EncodeToString(sum[:])[:hashDigits] + suffix
 }
 
@@ -119,7 +114,6 @@ func nameRune(r rune) rune {
 	if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
 		return r
 	}
-
 	return '-'
 }
 
@@ -142,12 +136,10 @@ func isUnprintable(r rune) bool { return !unicode.IsPrint(r) || r == unicode.Rep
 // checkDNSName accepts DNS names of hosts, and neither wildcards nor addresses.
 func checkDNSName(name string) error {
 	name = strings.TrimSuffix(name, ".")
-
 	if _, err := netip.ParseAddr(name); err == nil || len(name) > maxDNSName ||
 		len(validation.IsDNS1123Subdomain(strings.ToLower(name))) > 0 {
 		return fmt.Errorf("want a DNS name, have %.300q", name)
 	}
-
 	return nil
 }
 

@@ -21,11 +21,9 @@ func (c *Certificates) announce(ctx context.Context, seen *observed, status Stat
 	if len(status.Waiting) == 0 || !c.notices.due(status.Message, c.opts.Now()) {
 		return
 	}
-
 	c.opts.Logger.WarnContext(ctx, "rotation of the CA waits for runtimes",
 		slog.String("phase", string(status.Phase)), slog.Int("generation", status.Generation),
 		slog.Int("waiting", len(status.Waiting)), slog.String("runtimes", list(status.Waiting)))
-
 	if c.opts.Recorder != nil && seen.clientsIssuer != nil {
 		c.opts.Recorder.Eventf(seen.clientsIssuer, nil, corev1.EventTypeWarning,
 			"RotationWaits", string(status.Phase), "%s", status.Message)
@@ -43,13 +41,10 @@ type notices struct {
 func (n *notices) due(notice string, now time.Time) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-
 	since := now.Sub(n.at)
 	if since < noticeInterval || n.last == notice && since < noticeReminder {
 		return false
 	}
-
 	n.last, n.at = notice, now
-
 	return true
 }

@@ -44,12 +44,10 @@ func (c *Certificates) observe(ctx context.Context) (*observed, error) {
 			return nil, fmt.Errorf("certificates: observe: %w", err)
 		}
 	}
-
 	o.readAuthorities(c.names)
 	o.readLeaves(c.names)
 	o.published.current = o.fits(c.names)
 	o.unconfirmed = c.unconfirmed(o)
-
 	return o, nil
 }
 
@@ -78,15 +76,12 @@ func (c *Certificates) readListener(ctx context.Context, o *observed) error {
 func (c *Certificates) readIssuers(ctx context.Context, o *observed) error {
 	clients, clientsErr := get(ctx, c.client, c.ClientsIssuer(), &certv1.Issuer{})
 	servers, serversErr := get(ctx, c.client, c.key(c.names.servers()), &certv1.Issuer{})
-
 	o.clientsIssuer = clients
 	o.clientSigner, o.serverSigner = c.signer(clients), c.signer(servers)
-
 	if clients != nil {
 		o.request = clients.Annotations[AnnotationRotate]
 		o.switchAnyway, _ = strconv.Atoi(clients.Annotations[AnnotationSwitchAnyway]) // Anything else names no CA.
 	}
-
 	return errors.Join(clientsErr, serversErr)
 }
 
@@ -95,7 +90,6 @@ func newestIn(bundle []*x509.Certificate, names names) (newest int) {
 	for _, ca := range bundle {
 		newest = max(newest, names.generationOf(ca.Subject.CommonName))
 	}
-
 	return newest
 }
 
@@ -104,7 +98,6 @@ func (c *Certificates) signer(issuer *certv1.Issuer) int {
 	if issuer == nil || issuer.Spec.CA == nil {
 		return 0
 	}
-
 	return c.names.generationOf(issuer.Spec.CA.SecretName)
 }
 
@@ -118,11 +111,9 @@ func (c *Certificates) readSecrets(ctx context.Context, o *observed) error {
 	if err := c.client.List(ctx, &list, c.inSet()...); err != nil {
 		return err
 	}
-
 	for i := range list.Items {
 		o.secrets[list.Items[i].Name] = &list.Items[i]
 	}
-
 	return nil
 }
 
@@ -131,11 +122,9 @@ func (c *Certificates) readCertificates(ctx context.Context, o *observed) error 
 	if err := c.client.List(ctx, &list, c.inSet()...); err != nil {
 		return err
 	}
-
 	o.certificates = slices.DeleteFunc(list.Items, func(certificate certv1.Certificate) bool {
 		return certificate.DeletionTimestamp != nil
 	})
-
 	return nil
 }
 
@@ -175,14 +164,12 @@ func (o *observed) issuedIn(secret string) *x509.Certificate {
 	if s := o.secrets[secret]; s != nil {
 		return first(s.Data[corev1.TLSCertKey])
 	}
-
 	return nil
 }
 
 func (o *observed) readLeaves(names names) {
 	for i := range o.certificates {
 		certificate := &o.certificates[i]
-
 		switch certificate.Labels[labelRole] {
 		case roleClient, roleWebhook:
 			l := o.leaf(certificate)
@@ -194,7 +181,6 @@ func (o *observed) readLeaves(names names) {
 			}
 		}
 	}
-
 	slices.SortFunc(o.runtimes, func(a, b leaf) int { return cmp.Compare(a.runtime, b.runtime) })
 }
 
@@ -228,14 +214,12 @@ func (o *observed) serverSecret(names names) *corev1.Secret {
 	if leaf := o.issuedIn(names.server()); leaf != nil && (trusted(leaf, o.bundle) || trusted(leaf, o.issued)) {
 		return issued
 	}
-
 	return o.listener
 }
 
 // fits reports whether the listener's Secret has the server certificate that is to be published.
 func (o *observed) fits(names names) bool {
 	issued := o.serverSecret(names)
-
 	return issued != nil && o.listener != nil &&
 		slices.Equal(issued.Data[corev1.TLSCertKey], o.listener.Data[corev1.TLSCertKey]) &&
 		slices.Equal(issued.Data[corev1.TLSPrivateKeyKey], o.listener.Data[corev1.TLSPrivateKeyKey])
@@ -248,30 +232,24 @@ func (c *Certificates) unconfirmed(o *observed) []core.RuntimeID {
 	if newest.fingerprint == "" || len(o.authorities) == 1 && !o.serverLags() {
 		return nil
 	}
-
 	var ask []core.RuntimeID
-
 	for _, r := range o.runtimes {
 		if !r.serving && !r.created.After(o.published.since.Add(c.opts.Propagation)) {
 			ask = append(ask, r.runtime)
 		}
 	}
-
 	return c.confirmed.Unconfirmed(newest.fingerprint, ask)
 }
 
 // get returns nil when there is no such object.
 func get[O client.Object](ctx context.Context, reader client.Reader, key client.ObjectKey, into O) (O, error) {
 	var none O
-
 	err := reader.Get(ctx, key, into)
 	if apierrors.IsNotFound(err) {
 		return none, nil
 	}
-
 	if err != nil {
 		return none, err
 	}
-
 	return into, nil
 }

@@ -129,24 +129,20 @@ func (o Options) validate() error {
 // server otherwise.
 func (o Options) validateServer(dnsNames []string) error {
 	var problems []error
-
 	for _, name := range dnsNames {
 		if err := checkDNSName(name); err != nil {
 			problems = append(problems, fmt.Errorf("certificates: DNS name of the server: %w", err))
 		}
-
 		if slices.Contains(o.serviceNames(), canonical(name)) {
 			problems = append(problems,
 				fmt.Errorf("certificates: options Service and RuntimeNamespace: want another name than %s of the server", name))
 		}
 	}
-
 	return errors.Join(problems...)
 }
 
 // serviceNames are the DNS names of the agent's Service.
 func (o Options) serviceNames() []string {
 	host := o.Service + "." + o.RuntimeNamespace
-
 	return []string{host, host + ".svc", host + ".svc." + clusterDomain}
 }

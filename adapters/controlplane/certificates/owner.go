@@ -21,16 +21,13 @@ func (c *Certificates) checkOwner(existing *certv1.Certificate, r Runtime) error
 	if existing == nil {
 		return nil
 	}
-
 	if !c.isOf(existing, r.ID) {
 		return fmt.Errorf("%w: Certificate %s/%s is of %q",
 			ErrInvalidRuntime, existing.Namespace, existing.Name, runtimeOf(existing))
 	}
-
 	if owns(existing, r.Owner) || isNamesake(existing, r.Owner) {
 		return nil
 	}
-
 	return fmt.Errorf("%w: runtime %q: Certificate %s/%s belongs to %s with the UID %s: "+
 		"give this object another ID, or delete that Certificate if its object is gone",
 		ErrRuntimeTaken, r.ID, existing.Namespace, existing.Name,
@@ -41,7 +38,6 @@ func (c *Certificates) checkOwner(existing *certv1.Certificate, r Runtime) error
 // every owner.
 func owns(certificate *certv1.Certificate, owner client.Object) bool {
 	uid := certificate.Annotations[annotationOwnerUID]
-
 	return uid == "" || owner != nil && uid == string(owner.GetUID())
 }
 
@@ -63,7 +59,6 @@ func runtimeOf(certificate *certv1.Certificate) core.RuntimeID {
 	if id, ok := certificate.Annotations[annotationRuntime]; ok {
 		return core.RuntimeID(id)
 	}
-
 	return core.RuntimeID(certificate.Spec.CommonName)
 }
 
@@ -73,11 +68,9 @@ func (c *Certificates) setOwner(certificate *certv1.Certificate, r Runtime) erro
 	if r.Owner == nil || r.Owner.GetNamespace() != "" && r.Owner.GetNamespace() != c.namespace {
 		return nil
 	}
-
 	if err := controllerutil.SetOwnerReference(r.Owner, certificate, schemeOf(r.Owner, c.client.Scheme())); err != nil {
 		return fmt.Errorf("%w: owner of runtime %q: %w", ErrInvalidRuntime, r.ID, err)
 	}
-
 	return nil
 }
 
@@ -87,9 +80,7 @@ func schemeOf(owner client.Object, scheme *runtime.Scheme) *runtime.Scheme {
 	if _, _, err := scheme.ObjectKinds(owner); err == nil || gvk.Empty() {
 		return scheme
 	}
-
 	own := runtime.NewScheme()
 	own.AddKnownTypeWithName(gvk, owner)
-
 	return own
 }

@@ -51,15 +51,12 @@ func missing(certificate *certv1.Certificate) RuntimeStatus {
 	if certificate == nil || certificate.Status.LastFailureTime == nil {
 		return status
 	}
-
 	status.Reason = reasonFailed
-
 	for _, condition := range certificate.Status.Conditions {
 		if condition.Type == certv1.CertificateConditionIssuing && condition.Message != "" {
 			status.Message = condition.Message
 		}
 	}
-
 	return status
 }
 
@@ -82,7 +79,6 @@ func misfit(wanted *certv1.Certificate, issued *x509.Certificate, now time.Time)
 
 func sameNames(a, b []string) bool {
 	a, b = slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b))
-
 	return slices.Equal(slices.Compact(a), slices.Compact(b))
 }
 
@@ -96,7 +92,6 @@ func extKeyUsages(certificate *certv1.Certificate) (usages []x509.ExtKeyUsage) {
 		default:
 		}
 	}
-
 	return usages
 }
 
@@ -111,7 +106,6 @@ func (c *Certificates) ownSecret(ctx context.Context, certificate *certv1.Certif
 	if slices.ContainsFunc(secret.OwnerReferences, isOwner) {
 		return nil
 	}
-
 	owned := &corev1.Secret{}
 	// The UID keeps a Secret that is gone from being created.
 	owned.Namespace, owned.Name, owned.UID = secret.Namespace, secret.Name, secret.UID
@@ -119,6 +113,5 @@ func (c *Certificates) ownSecret(ctx context.Context, certificate *certv1.Certif
 		APIVersion: certv1.SchemeGroupVersion.String(), Kind: certv1.CertificateKind,
 		Name: certificate.Name, UID: certificate.UID,
 	}}
-
 	return c.apply(ctx, owned)
 }

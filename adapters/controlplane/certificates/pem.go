@@ -13,13 +13,11 @@ import (
 // parse returns the certificates of a PEM text and skips all else.
 func parse(text []byte) []*x509.Certificate {
 	var all []*x509.Certificate
-
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
 		if certificate, err := x509.ParseCertificate(block.Bytes); err == nil && block.Type == "CERTIFICATE" {
 			all = append(all, certificate)
 		}
 	}
-
 	return all
 }
 
@@ -28,13 +26,11 @@ func first(text []byte) *x509.Certificate {
 	if all := parse(text); len(all) > 0 {
 		return all[0]
 	}
-
 	return nil
 }
 
 func fingerprint(certificate *x509.Certificate) string {
 	sum := sha256.Sum256(certificate.Raw)
-
 	return hex.EncodeToString(sum[:])
 }
 
@@ -43,7 +39,6 @@ func fingerprints(certificates []*x509.Certificate) []string {
 	for i, certificate := range certificates {
 		all[i] = fingerprint(certificate)
 	}
-
 	return all
 }
 
@@ -51,24 +46,20 @@ func fingerprints(certificates []*x509.Certificate) []string {
 // once. The order is stable, so that an unchanged bundle has the same bytes.
 func compose(published, authorities []*x509.Certificate, now time.Time) []*x509.Certificate {
 	var bundle []*x509.Certificate
-
 	for _, certificate := range slices.Concat(published, authorities) {
 		known := slices.ContainsFunc(bundle, certificate.Equal)
 		if !known && !now.After(certificate.NotAfter) {
 			bundle = append(bundle, certificate)
 		}
 	}
-
 	return bundle
 }
 
 func encode(certificates []*x509.Certificate) []byte {
 	var text bytes.Buffer
-
 	for _, certificate := range certificates {
 		_ = pem.Encode(&text, &pem.Block{Type: "CERTIFICATE", Bytes: certificate.Raw}) // Writes to memory do not fail.
 	}
-
 	return text.Bytes()
 }
 
@@ -78,6 +69,5 @@ func signedBy(certificate, ca *x509.Certificate) bool {
 	if len(certificate.AuthorityKeyId) > 0 && len(ca.SubjectKeyId) > 0 {
 		return bytes.Equal(certificate.AuthorityKeyId, ca.SubjectKeyId)
 	}
-
 	return certificate.CheckSignatureFrom(ca) == nil
 }

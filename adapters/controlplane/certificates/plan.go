@@ -72,7 +72,6 @@ func (a authority) cut(l limits) limits {
 	if a.life > 0 && a.life <= l.rotateBefore {
 		l.rotateBefore, l.switchBefore = a.life/3, a.life/9 // As the defaults are to each other.
 	}
-
 	return l
 }
 
@@ -142,15 +141,12 @@ func plan(v view, l limits) step {
 	rules := []func(view, limits) (step, bool){
 		discard, begin, publish, renew, switchClients, reissue, switchServer, retire, create,
 	}
-
 	for _, rule := range rules {
 		if s, ok := rule(v, l); ok {
 			return s
 		}
 	}
-
 	newest := v.newest()
-
 	return step{phase: PhaseStable, after: clamp(newest.notAfter.Add(-newest.cut(l).rotateBefore).Sub(v.now))}
 }
 
@@ -165,7 +161,6 @@ func (v view) newest() authority {
 			return a
 		}
 	}
-
 	return authority{}
 }
 
@@ -177,7 +172,6 @@ func discard(v view, _ limits) (step, bool) {
 			return step{phase: phaseCreating, action: actionDiscard, generation: a.generation}, true
 		}
 	}
-
 	return step{}, false
 }
 
@@ -201,7 +195,6 @@ func begin(v view, _ limits) (step, bool) {
 // published, or when it has signed the server certificate: then all peers trust it.
 func (v view) oldestIsTrusted() bool {
 	oldest := v.authorities[0].fingerprint
-
 	return !v.published.present || oldest != "" && oldest == v.server.signer
 }
 
@@ -211,7 +204,6 @@ func (v view) next() int {
 	for _, a := range v.authorities {
 		last = max(last, a.generation)
 	}
-
 	return last + 1
 }
 
@@ -224,18 +216,15 @@ func (v view) has(generation int) bool {
 func publish(v view, _ limits) (step, bool) {
 	missing := slices.ContainsFunc(v.authorities, v.misses)
 	current := v.published.current && !v.published.expired && !v.published.undated
-
 	if v.published.present && current && !missing {
 		return step{}, false
 	}
-
 	phase := phasePropagating
 	if !v.published.present {
 		phase = phaseBootstrap
 	} else if !missing {
 		phase = phaseSwitching
 	}
-
 	return step{phase: phase, action: actionPublish}, true
 }
 
@@ -249,12 +238,10 @@ func (v view) misses(a authority) bool {
 func renew(v view, l limits) (step, bool) {
 	last := v.authorities[len(v.authorities)-1]
 	expires := !v.now.Before(last.notAfter.Add(-last.cut(l).rotateBefore))
-
 	if last.fingerprint == "" || v.clientSigner != last.generation || len(v.authorities) >= maxAuthorities ||
 		last.request == v.request && !expires {
 		return step{}, false
 	}
-
 	return step{phase: phaseCreating, action: actionCreate, generation: v.next(), request: v.request}, true
 }
 
@@ -263,7 +250,6 @@ func create(v view, _ limits) (step, bool) {
 	if v.authorities[len(v.authorities)-1].fingerprint == "" {
 		return waitIn(phaseCreating)
 	}
-
 	return step{}, false
 }
 
@@ -273,11 +259,9 @@ func switchClients(v view, l limits) (step, bool) {
 	if v.clientSigner == newest.generation {
 		return step{}, false
 	}
-
 	if wait := v.published.since.Add(l.propagation).Sub(v.now); wait > 0 {
 		return step{phase: phasePropagating, after: min(wait, longestRequeue)}, true
 	}
-
 	return step{phase: phasePropagating, action: actionSignClients, generation: newest.generation}, true
 }
 
@@ -308,7 +292,6 @@ func reissue(v view, l limits) (step, bool) {
 	s.reissue = s.reissue[:min(len(s.reissue), max(l.issuingAtOnce-issuing, 0))]
 	if len(s.reissue) > 0 {
 		s.action = actionReissue
-
 		return s, true
 	}
 
@@ -326,9 +309,7 @@ func (v view) anyway(l limits) bool {
 	if v.switchAnyway == v.newest().generation {
 		return true
 	}
-
 	old, ok := v.serverAuthority()
-
 	return ok && !v.now.Before(old.notAfter.Add(-old.cut(l).switchBefore))
 }
 
@@ -340,20 +321,17 @@ func (v view) serverAuthority() (authority, bool) {
 			return a, true
 		}
 	}
-
 	for _, a := range v.authorities {
 		if a.generation == v.serverSigner {
 			return a, true
 		}
 	}
-
 	return authority{notAfter: v.server.notAfter}, !v.server.notAfter.IsZero()
 }
 
 // switchServer lets the youngest CA sign for the server as soon as every runtime trusts it.
 func switchServer(v view, l limits) (step, bool) {
 	newest := v.newest()
-
 	switch {
 	case !v.serverLags():
 		return step{}, false
@@ -376,7 +354,6 @@ func retire(v view, _ limits) (step, bool) {
 	if v.authorities[0].generation == newest.generation {
 		return step{}, false
 	}
-
 	return step{
 		phase: phaseRetiring, action: actionRetire, generation: newest.generation, waiting: v.unconfirmed,
 	}, true

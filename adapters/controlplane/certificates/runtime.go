@@ -99,16 +99,13 @@ func (c *Certificates) validateRuntime(r Runtime) error {
 	if err := checkID(r.ID); err != nil {
 		return err
 	}
-
 	if err := checkDNSName(r.Domain); err != nil {
 		return fmt.Errorf("%w: domain of runtime %q (annotation skr-domain): %w", ErrInvalidRuntime, r.ID, err)
 	}
-
 	isServer := func(name string) bool { return canonical(name) == canonical(r.Domain) }
 	if slices.ContainsFunc(c.dnsNames, isServer) {
 		return fmt.Errorf("%w: domain of runtime %q: %s is a name of the listener", ErrInvalidRuntime, r.ID, r.Domain)
 	}
-
 	return nil
 }
 
@@ -119,14 +116,11 @@ func (c *Certificates) readExisting(ctx context.Context, r Runtime, pairs []*pai
 		if err != nil {
 			return fmt.Errorf("certificates: runtime %q: %w", r.ID, err)
 		}
-
 		if err := errors.Join(c.checkOwner(existing, r), c.setOwner(p.wanted, r)); err != nil {
 			return err
 		}
-
 		p.existing = existing
 	}
-
 	return nil
 }
 
@@ -135,14 +129,11 @@ func (c *Certificates) ensure(ctx context.Context, p *pair) error {
 	if err := c.apply(ctx, p.wanted); err != nil {
 		return err
 	}
-
 	secret, err := get(ctx, c.client, client.ObjectKeyFromObject(p.wanted), &corev1.Secret{})
 	if err != nil || secret == nil || p.existing == nil {
 		return err
 	}
-
 	p.secret = secret
-
 	return c.ownSecret(ctx, p.existing, secret)
 }
 
@@ -153,18 +144,15 @@ func (c *Certificates) runtimeStatus(
 	if err != nil {
 		return RuntimeStatus{}, fmt.Errorf("certificates: bundle for runtime %q: %w", r.ID, err)
 	}
-
 	var bundle []byte
 	if listener != nil {
 		bundle = listener.Data[cmmeta.TLSCAKey]
 	}
-
 	for _, p := range []*pair{forClient, forWebhook} {
 		if status, ready := p.status(parse(bundle), c.opts.Now()); !ready {
 			return status, nil
 		}
 	}
-
 	return complete(bundle, forClient, forWebhook), nil
 }
 
@@ -174,7 +162,6 @@ func complete(bundle []byte, forClient, forWebhook *pair) RuntimeStatus {
 	if forWebhook.leaf.NotAfter.Before(notAfter) {
 		notAfter = forWebhook.leaf.NotAfter
 	}
-
 	return RuntimeStatus{
 		Ready: true, Message: "issued", Fingerprint: fingerprint(forClient.leaf), NotAfter: notAfter,
 		Secret: map[string][]byte{
@@ -193,12 +180,10 @@ func (c *Certificates) OwnsRuntime(ctx context.Context, r Runtime) (bool, error)
 	if err := checkID(r.ID); err != nil {
 		return true, nil //nolint:nilerr // No certificate can have such an ID.
 	}
-
 	existing, err := get(ctx, c.client, c.key(objectName(r.ID, clientSuffix)), &certv1.Certificate{})
 	if err != nil {
 		return false, fmt.Errorf("certificates: runtime %q: %w", r.ID, err)
 	}
-
 	return existing == nil || c.isOf(existing, r.ID) && owns(existing, r.Owner), nil
 }
 
@@ -209,18 +194,14 @@ func (c *Certificates) RemoveRuntime(ctx context.Context, r Runtime) error {
 	if checkID(r.ID) != nil {
 		return nil // No certificate can have such an ID.
 	}
-
 	lock := c.locks.of(r.ID)
-
 	lock.Lock()
 	defer lock.Unlock()
-
 	for _, suffix := range []string{webhookSuffix, clientSuffix} {
 		if err := c.removePair(ctx, r, c.key(objectName(r.ID, suffix))); err != nil {
 			return fmt.Errorf("certificates: remove runtime %q: %w", r.ID, err)
 		}
 	}
-
 	return nil
 }
 

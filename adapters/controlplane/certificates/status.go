@@ -30,11 +30,9 @@ func message(s Status) string {
 			return fmt.Sprintf("the server certificate switches to CA %d without waiting for %d runtimes: %s",
 				s.Generation, len(s.Waiting), list(s.Waiting))
 		}
-
 		return fmt.Sprintf("the server certificate switches to CA %d", s.Generation)
 	case PhaseStable:
 	}
-
 	return fmt.Sprintf("CA %d signs everything", s.Generation)
 }
 
@@ -42,22 +40,17 @@ func count(runtimes []core.RuntimeID) string {
 	if len(runtimes) == 1 {
 		return "1 runtime has"
 	}
-
 	return fmt.Sprintf("%d runtimes have", len(runtimes))
 }
 
 func list(runtimes []core.RuntimeID) string {
 	ids := make([]string, 0, named+1)
-
 	for i, id := range runtimes {
 		if i == named {
 			ids = append(ids, "…")
-
 			break
 		}
-
 		ids = append(ids, string(id))
 	}
-
 	return strings.Join(ids, ", ")
 }

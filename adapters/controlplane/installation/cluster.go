@@ -32,16 +32,13 @@ func (c *cluster) wrap(err error, what, name string) error {
 func (c *cluster) get(ctx context.Context, object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	live := &unstructured.Unstructured{}
 	live.SetGroupVersionKind(object.GroupVersionKind())
-
 	err := c.Get(ctx, client.ObjectKeyFromObject(object), live)
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
-
 	if err != nil {
 		return nil, c.wrap(err, "get "+object.GetKind(), object.GetName())
 	}
-
 	return live, nil
 }
 
@@ -49,7 +46,6 @@ func (c *cluster) decode(object *unstructured.Unstructured, typed any) error {
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, typed); err != nil {
 		return c.wrap(err, "read "+object.GetKind(), object.GetName())
 	}
-
 	return nil
 }
 
@@ -63,11 +59,9 @@ func (c *cluster) apply(ctx context.Context, object *unstructured.Unstructured) 
 	// Its creator has set an immutable field to another value.
 	c.log.WarnContext(ctx, "object cannot be corrected and is replaced", slog.String("kind", object.GetKind()),
 		slog.String("name", object.GetName()), slog.Any("error", err))
-
 	if _, err := c.remove(ctx, []*unstructured.Unstructured{object}); err != nil {
 		return err
 	}
-
 	return c.tryApply(ctx, object)
 }
 
@@ -75,7 +69,6 @@ func (c *cluster) tryApply(ctx context.Context, object *unstructured.Unstructure
 	if err := serverside.Apply(ctx, c, object, fieldOwner); err != nil {
 		return fmt.Errorf("installation: runtime %q: %w", c.id, err)
 	}
-
 	return nil
 }
 
@@ -85,9 +78,7 @@ func immutable(err error) bool {
 	if !apierrors.IsInvalid(err) {
 		return false
 	}
-
 	text := err.Error()
-
 	return strings.Contains(text, "immutable") || strings.Contains(text, "cannot change roleRef")
 }
 
@@ -104,7 +95,6 @@ func (c *cluster) applyNamespace(
 		if err != nil && !apierrors.IsAlreadyExists(err) {
 			return false, c.wrap(err, "create Namespace", wanted.GetName())
 		}
-
 		return true, nil
 	case live.GetDeletionTimestamp() != nil:
 		return false, nil
@@ -143,6 +133,5 @@ func (c *cluster) remove(
 			held = append(held, object)
 		}
 	}
-
 	return held, nil
 }

@@ -27,21 +27,17 @@ func reservedSettings() map[string]bool {
 	names := map[string]bool{
 		settingControlPlane: true, settingCanary: true, settingServingCertificate: true, settingServingKey: true,
 	}
-
 	for _, variable := range mustManifest[appsv1.Deployment]("deployment.yaml").Spec.Template.Spec.Containers[0].Env {
 		names[variable.Name] = true
 	}
-
 	return names
 }
 
 func (i *Installer) fillDeployment(object *unstructured.Unstructured, r *Runtime) {
 	var deployment appsv1.Deployment
-
 	edit(object, &deployment, func() {
 		pod := &deployment.Spec.Template.Spec
 		container := &pod.Containers[0]
-
 		deployment.Spec.Replicas = new(i.opts.Replicas)
 		container.Image = i.image
 		container.Env = append(container.Env, i.environment(r, container.VolumeMounts[0].MountPath)...)

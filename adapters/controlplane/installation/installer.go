@@ -24,15 +24,12 @@ type Installer struct {
 func New(image, controlPlane string, opts Options) (*Installer, error) {
 	opts = opts.withDefaults()
 	port, err := parsePort(controlPlane)
-
 	if image == "" {
 		err = errors.Join(errors.New("image of the agent: want one, have none"), err)
 	}
-
 	if err := errors.Join(err, opts.validate()); err != nil {
 		return nil, fmt.Errorf("installation: %w", err)
 	}
-
 	return &Installer{image: image, controlPlane: controlPlane, port: port, opts: opts}, nil
 }
 
@@ -113,7 +110,6 @@ func (i *Installer) unstructured(
 ) *unstructured.Unstructured {
 	object := &unstructured.Unstructured{Object: content(configuration)}
 	i.opts.Adjust(object)
-
 	return object
 }
 
@@ -122,9 +118,7 @@ func (i *Installer) prune(ctx context.Context, in *cluster) error {
 	if !i.opts.NoCanary {
 		return nil
 	}
-
 	_, err := in.remove(ctx, i.canaryObjects())
-
 	return err
 }
 
@@ -135,6 +129,5 @@ func (i *Installer) canaryObjects() (objects []*unstructured.Unstructured) {
 			objects = append([]*unstructured.Unstructured{i.object(f.path)}, objects...)
 		}
 	}
-
 	return objects
 }

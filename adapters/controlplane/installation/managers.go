@@ -12,19 +12,15 @@ import (
 // and those of MANAGERS in [Options.Settings].
 func (i *Installer) Managers(watches []admission.Watch) []core.Manager {
 	managers := make([]core.Manager, 0, len(watches))
-
 	for name := range strings.SplitSeq(i.opts.Settings[settingManagers], ",") {
 		if name = strings.TrimSpace(name); name != "" {
 			managers = append(managers, core.Manager(name))
 		}
 	}
-
 	for _, watch := range watches {
 		managers = append(managers, watch.Manager)
 	}
-
 	slices.Sort(managers)
-
 	return slices.Compact(managers)
 }
 
@@ -34,6 +30,5 @@ func (i *Installer) managersSetting(watches []admission.Watch) string {
 	for _, manager := range i.Managers(watches) {
 		names = append(names, string(manager))
 	}
-
 	return strings.Join(names, ",")
 }

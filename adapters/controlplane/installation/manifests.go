@@ -48,24 +48,19 @@ const (
 func mustManifest[T any](path string) *T {
 	text, err := fs.ReadFile(agent.Manifests(), path)
 	object := new(T)
-
 	if err == nil {
 		err = yaml.Unmarshal(text, object)
 	}
-
 	if err != nil {
 		panic(fmt.Sprintf("manifest %s of this build: %v", path, err))
 	}
-
 	return object
 }
 
 // object reads a manifest into the namespace of the installation.
 func (i *Installer) object(path string) *unstructured.Unstructured {
 	object := &unstructured.Unstructured{Object: *mustManifest[map[string]any](path)}
-
 	object.SetNamespace(i.opts.Namespace)
-
 	return object
 }
 
@@ -75,7 +70,6 @@ func (i *Installer) namespace() *unstructured.Unstructured {
 	namespace.SetName(i.opts.Namespace)
 	namespace.SetAnnotations(map[string]string{annotationCreatedBy: fieldOwner})
 	i.opts.Adjust(namespace)
-
 	return namespace
 }
 
@@ -104,20 +98,17 @@ func (i *Installer) objects(r *Runtime) []*unstructured.Unstructured {
 		i.opts.Adjust(object)
 		objects = append(objects, object)
 	}
-
 	return objects
 }
 
 func (i *Installer) fillRoleBinding(object *unstructured.Unstructured) {
 	var binding rbacv1.RoleBinding
-
 	edit(object, &binding, func() { binding.Subjects[0].Namespace = i.opts.Namespace })
 }
 
 // fillNetworkPolicy opens the port of the control plane.
 func (i *Installer) fillNetworkPolicy(object *unstructured.Unstructured) {
 	var policy networkingv1.NetworkPolicy
-
 	edit(object, &policy, func() {
 		last := &policy.Spec.Egress[len(policy.Spec.Egress)-1]
 		last.Ports[0].Port = new(intstr.FromInt32(i.port))
@@ -129,9 +120,7 @@ func edit(object *unstructured.Unstructured, typed any, change func()) {
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, typed); err != nil {
 		panic(fmt.Sprintf("manifest of %s of this build: %v", object.GetKind(), err))
 	}
-
 	change()
-
 	object.Object = content(typed)
 }
 
@@ -141,6 +130,5 @@ func content(typed any) map[string]any {
 	if err != nil {
 		panic(fmt.Sprintf("k8s.io/api: %v", err)) // All of its types can be converted.
 	}
-
 	return fields
 }

@@ -75,15 +75,12 @@ func (o Options) withDefaults() Options {
 	o.ConfigurationName = cmp.Or(o.ConfigurationName, defaultConfigurationName)
 	o.Replicas = cmp.Or(o.Replicas, defaultReplicas)
 	o.Webhooks.Canary = o.lease()
-
 	if o.Adjust == nil {
 		o.Adjust = func(*unstructured.Unstructured) {}
 	}
-
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-
 	return o
 }
 
@@ -92,38 +89,31 @@ func (o Options) lease() types.NamespacedName {
 	if o.NoCanary {
 		return types.NamespacedName{}
 	}
-
 	return types.NamespacedName{Namespace: o.Namespace, Name: canaryName}
 }
 
 func (o Options) validate() error {
 	var problems []error
-
 	if wrong := validation.IsDNS1123Label(o.Namespace); wrong != nil {
 		problems = append(problems, fmt.Errorf("Namespace: %s, have %.80q", wrong[0], o.Namespace))
 	}
-
 	if wrong := validation.IsDNS1123Subdomain(o.ConfigurationName); wrong != nil {
 		problems = append(problems, fmt.Errorf("ConfigurationName: %s, have %.80q", wrong[0], o.ConfigurationName))
 	}
-
 	if o.Replicas < 1 {
 		problems = append(problems, fmt.Errorf("Replicas: want at least 1, have %d", o.Replicas))
 	}
-
 	return errors.Join(append(problems, o.validateSettings()...)...)
 }
 
 func (o Options) validateSettings() (problems []error) {
 	name, reserved := regexp.MustCompile(`^[A-Z][A-Z0-9_]*$`), reservedSettings()
-
 	for _, setting := range slices.Sorted(maps.Keys(o.Settings)) {
 		if !name.MatchString(setting) || reserved[setting] {
 			problems = append(problems,
 				fmt.Errorf("Settings: want settings of the agent that the manifests do not set, have %.80q", setting))
 		}
 	}
-
 	return problems
 }
 
@@ -131,10 +121,8 @@ func (o Options) validateSettings() (problems []error) {
 func parsePort(address string) (int32, error) {
 	host, text, err := net.SplitHostPort(address)
 	port, portErr := strconv.ParseInt(text, 10, 32)
-
 	if err != nil || portErr != nil || host == "" || port < 1 || port > maxPort {
 		return 0, fmt.Errorf("address of the control plane: want <host>:<port>, have %.200q", address)
 	}
-
 	return int32(port), nil
 }

@@ -47,7 +47,6 @@ func isNew(
 	for n := range stored {
 		names[stored[n].Name] = true
 	}
-
 	return func(webhook admissionregistrationv1.ValidatingWebhook) bool { return !names[webhook.Name] }
 }
 
@@ -59,12 +58,10 @@ func (i *Installer) storedWebhooks(
 	if err != nil || live == nil {
 		return nil, err
 	}
-
 	var stored admissionregistrationv1.ValidatingWebhookConfiguration
 	if err := in.decode(live, &stored); err != nil {
 		return nil, err
 	}
-
 	return append([]admissionregistrationv1.ValidatingWebhook{}, stored.Webhooks...), nil
 }
 
@@ -75,12 +72,10 @@ func managersCalled(webhooks []admissionregistrationv1.ValidatingWebhook) (manag
 		if service == nil || service.Path == nil {
 			continue
 		}
-
 		if manager, ok := admission.ManagerOf(*service.Path); ok && !slices.Contains(managers, manager) {
 			managers = append(managers, manager)
 		}
 	}
-
 	return managers
 }
 

@@ -43,16 +43,13 @@ func (r *Runtime) validate(host string) error {
 	if r.Client == nil {
 		return fmt.Errorf("%w %q: want a client, have none", ErrInvalidRuntime, r.ID)
 	}
-
 	pair, err := r.pair(material.ClientCertificate, material.ClientKey)
 	if err != nil {
 		return err
 	}
-
 	if have := pair.Leaf.Subject.CommonName; have != string(r.ID) || r.ID == "" {
 		return fmt.Errorf("%w %q: its Secret has the certificate of %.80q", ErrInvalidRuntime, r.ID, have)
 	}
-
 	return r.validateServing(host)
 }
 
@@ -94,6 +91,5 @@ func (r *Runtime) pair(certificate, key string) (tls.Certificate, error) {
 		return tls.Certificate{}, fmt.Errorf("%w %q: %s and %s of its Secret: %w",
 			ErrInvalidRuntime, r.ID, certificate, key, err)
 	}
-
 	return pair, nil
 }

@@ -107,7 +107,6 @@ func rollout(d *appsv1.Deployment) Status {
 	default:
 		s.State, s.Reason = Ready, ""
 	}
-
 	return s
 }
 
@@ -118,7 +117,6 @@ func stalled(d *appsv1.Deployment) string {
 			return fmt.Sprintf("the rollout makes no progress: %s: %s", condition.Reason, condition.Message)
 		}
 	}
-
 	return ""
 }
 

@@ -77,11 +77,9 @@ func awaitingEndOf(held []*unstructured.Unstructured) Status {
 	if len(held) == 0 {
 		return Status{State: Removed}
 	}
-
 	names := make([]string, len(held))
 	for n, object := range held {
 		names[n] = object.GetKind() + " " + object.GetName()
 	}
-
 	return progressing(reasonObjectsEnding, "waiting for the end of "+strings.Join(names, ", "))
 }

@@ -26,19 +26,15 @@ type Options struct {
 
 func (o Options) withDefaults() Options {
 	o.Poll = cmp.Or(o.Poll, defaultPoll)
-
 	if o.Reloaded == nil {
 		o.Reloaded = func(time.Time) {}
 	}
-
 	if o.Refused == nil {
 		o.Refused = func(string) {}
 	}
-
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-
 	return o
 }
 
@@ -46,6 +42,5 @@ func (o Options) validate() error {
 	if o.Poll < 0 {
 		return fmt.Errorf("keysource: option Poll is %v, want more than 0", o.Poll)
 	}
-
 	return nil
 }

@@ -58,14 +58,11 @@ func NewSecret(reader client.Reader, name types.NamespacedName, opts Options) (*
 	if err := opts.validate(); err != nil {
 		return nil, err
 	}
-
 	if reader == nil || name.Name == "" {
 		return nil, errors.New("keysource: no reader or no name of a Secret, want both")
 	}
-
 	s := &Secret{reader: reader, name: name, opts: opts}
 	s.current.Store(&generation{err: fmt.Errorf("keysource: Secret %s was not read yet", name)})
-
 	return s, nil
 }
 
@@ -75,7 +72,6 @@ func (s *Secret) Material() (*httpmtls.Material, error) {
 	if g.material == nil {
 		return nil, g.err
 	}
-
 	return g.material, nil
 }
 
@@ -86,7 +82,6 @@ func (*Secret) NeedLeaderElection() bool { return false }
 func (s *Secret) Start(ctx context.Context) error {
 	for {
 		s.refresh(ctx)
-
 		select {
 		case <-ctx.Done():
 			return nil
@@ -99,14 +94,12 @@ func (s *Secret) pause() time.Duration {
 	if s.current.Load().material == nil {
 		return min(s.opts.Poll, firstPoll)
 	}
-
 	return s.opts.Poll
 }
 
 func (s *Secret) refresh(ctx context.Context) {
 	old := s.current.Load()
 	next, err := s.read(ctx, old)
-
 	switch {
 	case ctx.Err() != nil:
 	case err != nil:
@@ -152,17 +145,13 @@ func (s *Secret) accept(next *generation) {
 
 func (s *Secret) refuse(old *generation, err error) {
 	s.current.Store(&generation{material: old.material, content: old.content, err: err})
-
 	if old.err != nil && old.err.Error() == err.Error() {
 		return
 	}
-
 	if old.material == nil && apierrors.IsNotFound(err) {
 		s.opts.Logger.Info("wait for the Secret with key material", slog.String("secret", s.name.String()))
-
 		return
 	}
-
 	s.opts.Logger.Warn("key material in the Secret is broken or unreadable, the last good one stays in use",
 		slog.Any("error", err), slog.Bool("has_good_one", old.material != nil))
 	s.opts.Refused(problemOf(err))
@@ -172,7 +161,6 @@ func problemOf(err error) string {
 	if broken, ok := errors.AsType[*httpmtls.MaterialError](err); ok {
 		return broken.Problem
 	}
-
 	return httpmtls.ProblemUnreadable
 }
 
@@ -182,11 +170,9 @@ type content [3][]byte
 // contentOf returns empty text for a key that is missing, which is refused as such.
 func contentOf(secret *corev1.Secret) content {
 	var c content
-
 	for i, key := range []string{corev1.ServiceAccountRootCAKey, corev1.TLSCertKey, corev1.TLSPrivateKeyKey} {
 		c[i] = append([]byte{}, secret.Data[key]...)
 	}
-
 	return c
 }
 

@@ -50,7 +50,6 @@ func (r *reconciler) reconcileAll() {
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
-
 	select {
 	case <-ctx.Done():
 		return false

@@ -42,7 +42,6 @@ func because(reason string, err error) error {
 	if err == nil {
 		return nil
 	}
-
 	return failure{err, reason}
 }
 
@@ -61,7 +60,6 @@ func connectReason(err error) string {
 	if errors.Is(err, errInvalidKubeconfig) {
 		return reasonInvalidKubeconfig
 	}
-
 	return reasonUnreachable
 }
 
@@ -83,12 +81,10 @@ func (r *reconciler) fail(ctx context.Context, object client.Object, err error) 
 	if !errors.As(err, &known) {
 		return reconcile.Result{}, err // Such as a conflict.
 	}
-
 	status := installation.Status{State: installation.Failed, Reason: known.reason, Message: err.Error()}
 	if reportErr := r.report(ctx, object, status); reportErr != nil {
 		return reconcile.Result{}, errors.Join(err, reportErr)
 	}
-
 	switch known.reason {
 	case reasonInvalidRuntime, reasonInvalidWatches:
 		return reconcile.Result{}, reconcile.TerminalError(err)
@@ -105,12 +101,10 @@ func (r *reconciler) report(ctx context.Context, object client.Object, status in
 	if status.State == installation.Failed {
 		text = status.Reason + ": " + status.Message
 	}
-
 	if r.failures.reported(client.ObjectKeyFromObject(object), text) && r.opts.Recorder != nil {
 		r.opts.Recorder.Eventf(object, nil, corev1.EventTypeWarning,
 			status.Reason, "Reconcile", "%s", shorten(status.Message))
 	}
-
 	return r.opts.Report(ctx, object, status)
 }
 
@@ -121,7 +115,6 @@ func shorten(text string) string {
 	if len(text) <= maxNote {
 		return text
 	}
-
 	return text[:maxNote] + "…"
 }
 
@@ -140,13 +133,11 @@ type failing struct {
 func (f *failures) last(key client.ObjectKey) time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-
 	entry := f.known[key]
 	if entry.removal.IsZero() {
 		entry.removal = time.Now()
 		f.keep(key, entry)
 	}
-
 	return time.Since(entry.removal)
 }
 
@@ -154,15 +145,12 @@ func (f *failures) last(key client.ObjectKey) time.Duration {
 func (f *failures) reported(key client.ObjectKey, text string) (isNew bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-
 	entry := f.known[key]
 	if entry.text == text {
 		return false
 	}
-
 	entry.text = text
 	f.keep(key, entry)
-
 	return text != ""
 }
 
@@ -170,7 +158,6 @@ func (f *failures) keep(key client.ObjectKey, entry failing) {
 	if f.known == nil {
 		f.known = make(map[client.ObjectKey]failing)
 	}
-
 	f.known[key] = entry
 	if entry == (failing{}) {
 		delete(f.known, key)
@@ -180,6 +167,5 @@ func (f *failures) keep(key client.ObjectKey, entry failing) {
 func (f *failures) end(key client.ObjectKey) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-
 	delete(f.known, key)
 }

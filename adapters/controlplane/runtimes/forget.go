@@ -46,13 +46,11 @@ func newForgetter(fleet Fleet) *forgetter {
 func (f *forgetter) note(watches []admission.Watch) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-
 	for manager, left := range f.named {
 		if left.IsZero() && !slices.ContainsFunc(watches, func(w admission.Watch) bool { return w.Manager == manager }) {
 			f.named[manager] = time.Now()
 		}
 	}
-
 	for _, watch := range watches {
 		f.named[watch.Manager] = time.Time{}
 	}
@@ -63,7 +61,6 @@ func (f *forgetter) note(watches []admission.Watch) {
 func (f *forgetter) noteFormer(managers []core.Manager) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-
 	for _, manager := range managers {
 		if _, known := f.named[manager]; !known {
 			f.named[manager] = time.Now()
@@ -78,17 +75,14 @@ func (f *forgetter) forgetFormer(id core.RuntimeID, current []core.Manager, inte
 	f.mu.Lock()
 	named := maps.Clone(f.named)
 	f.mu.Unlock()
-
 	for manager, left := range named {
 		if left.IsZero() || slices.Contains(current, manager) {
 			continue
 		}
-
 		if !f.fleet.ForgetManager(id, manager) && time.Since(left) < lingering {
 			interval = min(interval, drain)
 		}
 	}
-
 	return interval
 }
 
@@ -97,7 +91,6 @@ func (f *forgetter) forget(object client.ObjectKey, id core.RuntimeID) time.Dura
 	f.mu.Lock()
 	f.removed[object] = removal{id, time.Now()}
 	f.mu.Unlock()
-
 	return f.forgetAgain(object)
 }
 
@@ -105,20 +98,15 @@ func (f *forgetter) forget(object client.ObjectKey, id core.RuntimeID) time.Dura
 // added it. It returns the time to the next reconcile, 0 for none.
 func (f *forgetter) forgetAgain(object client.ObjectKey) time.Duration {
 	f.mu.Lock()
-
 	removed, known := f.removed[object]
-
 	wait := max(drain-time.Since(removed.at), 0)
 	if wait == 0 {
 		delete(f.removed, object)
 	}
-
 	f.mu.Unlock()
-
 	if known {
 		f.fleet.Forget(removed.id)
 	}
-
 	return wait
 }
 

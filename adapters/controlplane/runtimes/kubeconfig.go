@@ -79,7 +79,6 @@ func (k *Kubeconfigs) Connect(ctx context.Context, object client.Object) (client
 	err := k.secrets.Get(ctx, name, &secret)
 	if apierrors.IsNotFound(err) {
 		k.forget(name)
-
 		return nil, fmt.Errorf("%w: there is no Secret %s", ErrGone, name)
 	}
 
@@ -105,7 +104,6 @@ func (k *Kubeconfigs) Connect(ctx context.Context, object client.Object) (client
 func (k *Kubeconfigs) keep(name client.ObjectKey, made connection) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-
 	maps.DeleteFunc(k.clients, func(_ client.ObjectKey, c connection) bool { return made.asked.Sub(c.asked) > unused })
 	k.clients[name] = made
 }
@@ -113,22 +111,18 @@ func (k *Kubeconfigs) keep(name client.ObjectKey, made connection) {
 func (k *Kubeconfigs) known(name client.ObjectKey, version string) client.Client {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-
 	known, ok := k.clients[name]
 	if !ok || known.version != version {
 		return nil
 	}
-
 	known.asked = time.Now()
 	k.clients[name] = known
-
 	return known.client
 }
 
 func (k *Kubeconfigs) forget(name client.ObjectKey) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-
 	delete(k.clients, name)
 }
 
@@ -165,13 +159,11 @@ func (o KubeconfigOptions) validate(config *clientcmdapi.Config) error {
 			return fmt.Errorf("user %.80q: %w", name, err)
 		}
 	}
-
 	for _, name := range slices.Sorted(maps.Keys(config.Clusters)) {
 		if err := o.validateCluster(config.Clusters[name]); err != nil {
 			return fmt.Errorf("cluster %.80q: %w", name, err)
 		}
 	}
-
 	return nil
 }
 
@@ -179,11 +171,9 @@ func validateUser(user *clientcmdapi.AuthInfo) error {
 	if user.Exec != nil || user.AuthProvider != nil {
 		return errors.New("want credentials inside the kubeconfig, have a program")
 	}
-
 	if user.TokenFile != "" || user.ClientCertificate != "" || user.ClientKey != "" {
 		return errors.New("want credentials inside the kubeconfig, have a file")
 	}
-
 	return nil
 }
 

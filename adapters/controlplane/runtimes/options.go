@@ -58,15 +58,12 @@ func (o Options) withDefaults() Options {
 	o.Timeout = cmp.Or(o.Timeout, defaultTimeout)
 	o.GiveUp = cmp.Or(o.GiveUp, defaultGiveUp)
 	o.Concurrent = cmp.Or(o.Concurrent, defaultConcurrent)
-
 	if o.Fleet == nil {
 		o.Fleet = noFleet{}
 	}
-
 	if o.Report == nil {
 		o.Report = func(context.Context, client.Object, installation.Status) error { return nil }
 	}
-
 	return o
 }
 
@@ -84,6 +81,5 @@ func positive[N int | time.Duration](name string, value N) error {
 	if value > 0 {
 		return nil
 	}
-
 	return fmt.Errorf("%s: want more than 0, have %v", name, value)
 }

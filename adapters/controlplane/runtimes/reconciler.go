@@ -55,7 +55,6 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	err := r.client.Get(ctx, request.NamespacedName, object)
 	if apierrors.IsNotFound(err) {
 		r.failures.end(request.NamespacedName)
-
 		return reconcile.Result{RequeueAfter: r.forgetter.forgetAgain(request.NamespacedName)}, nil
 	}
 
@@ -107,16 +106,13 @@ func (r *reconciler) again(
 	if status.State != installation.Ready {
 		return reconcile.Result{RequeueAfter: r.opts.Retry}
 	}
-
 	next := r.forgetter.forgetFormer(id, r.installer.Managers(watches), r.opts.Interval)
-
 	return reconcile.Result{RequeueAfter: spread(next)}
 }
 
 // spread adds up to a tenth, so that runtimes that came at the same moment do not stay together.
 func spread(d time.Duration) time.Duration {
 	const part = 10
-
 	return d + rand.N(d/part+1) //nolint:gosec // It is no secret.
 }
 
@@ -157,11 +153,9 @@ func (r *reconciler) reach(ctx context.Context, object client.Object, id core.Ru
 	if errors.Is(err, ErrGone) {
 		return nil, nil
 	}
-
 	if err != nil {
 		return nil, because(connectReason(err), fmt.Errorf("connect to runtime %q: %w", id, err))
 	}
-
 	return there, nil
 }
 
@@ -172,7 +166,6 @@ func (r *reconciler) runtimeOf(object client.Object, identity Identity) certific
 		Namespace: object.GetNamespace(), Name: object.GetName(), UID: object.GetUID(),
 	}}
 	owner.SetGroupVersionKind(r.gvk)
-
 	return certificates.Runtime{ID: identity.ID, Domain: identity.Domain, Owner: owner}
 }
 
@@ -181,7 +174,6 @@ func awaitingCertificate(issued certificates.RuntimeStatus) installation.Status 
 	if status.Reason == reasonCertificateFailed {
 		status.State = installation.Failed
 	}
-
 	return status
 }
 
@@ -195,7 +187,6 @@ func (r *reconciler) hold(ctx context.Context, object client.Object) error {
 	if !controllerutil.AddFinalizer(object, Finalizer) {
 		return nil
 	}
-
 	return r.patch(ctx, object, before)
 }
 
@@ -205,7 +196,6 @@ func (r *reconciler) patch(ctx context.Context, object, before client.Object) er
 	if err := r.client.Patch(ctx, object, patch); err != nil {
 		return fmt.Errorf("change the finalizers: %w", err)
 	}
-
 	return nil
 }
 
@@ -216,13 +206,10 @@ func (r *reconciler) watches(ctx context.Context) ([]admission.Watch, error) {
 	if err := r.client.List(ctx, list); err != nil {
 		return nil, fmt.Errorf("list Watchers: %w", err)
 	}
-
 	watches, err := watcher.Watches(list.Items)
 	if err != nil {
 		ctrl.LoggerFrom(ctx).V(1).Info("Watchers are left out", "problem", err.Error())
 	}
-
 	r.forgetter.note(watches)
-
 	return watches, nil
 }

@@ -52,18 +52,14 @@ func (r *reconciler) remove(ctx context.Context, object client.Object) (reconcil
 func (r *reconciler) release(ctx context.Context, object client.Object, id core.RuntimeID) (reconcile.Result, error) {
 	before, _ := object.DeepCopyObject().(client.Object) // It is one.
 	controllerutil.RemoveFinalizer(object, Finalizer)
-
 	if err := client.IgnoreNotFound(r.patch(ctx, object, before)); err != nil {
 		return reconcile.Result{}, err
 	}
-
 	key := client.ObjectKeyFromObject(object)
 	r.failures.end(key)
-
 	if id == "" {
 		return reconcile.Result{}, nil
 	}
-
 	return reconcile.Result{RequeueAfter: r.forgetter.forget(key, id)}, nil
 }
 
@@ -107,9 +103,7 @@ func (r *reconciler) uninstallAgent(
 	if err != nil {
 		return installation.Status{}, err
 	}
-
 	status, err := r.installer.Uninstall(ctx, installation.Runtime{ID: id, Client: there})
-
 	return status, because(reasonInstallationFailed, err)
 }
 
@@ -118,6 +112,5 @@ func (r *reconciler) removeCertificates(ctx context.Context, runtime certificate
 	if runtime.ID == "" {
 		return nil
 	}
-
 	return because(reasonCertificateFailed, r.certificates.RemoveRuntime(ctx, runtime))
 }

@@ -77,7 +77,6 @@ func required(what string, given bool) error {
 	if given {
 		return nil
 	}
-
 	return fmt.Errorf("want %s, have none", what)
 }
 
@@ -107,7 +106,6 @@ func (r *reconciler) setUp(mgr ctrl.Manager) error {
 func relevant() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, after := e.ObjectOld, e.ObjectNew
-
 		return after.GetGeneration() == 0 || before.GetGeneration() != after.GetGeneration() ||
 			!maps.Equal(before.GetLabels(), after.GetLabels()) ||
 			!maps.Equal(before.GetAnnotations(), after.GetAnnotations()) ||
@@ -121,7 +119,6 @@ func (r *reconciler) all(ctx context.Context, _ client.Object) []reconcile.Reque
 	if err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "runtimes cannot be listed, so a change waits for their next interval")
 	}
-
 	return requests
 }
 
@@ -141,7 +138,6 @@ func (r *reconciler) list(ctx context.Context) (requests []reconcile.Request, er
 			key := client.ObjectKey{Namespace: object.GetNamespace(), Name: object.GetName()}
 			requests = append(requests, reconcile.Request{NamespacedName: key})
 		}
-
 		return err
 	})
 
@@ -151,17 +147,14 @@ func (r *reconciler) list(ctx context.Context) (requests []reconcile.Request, er
 // newList returns the kind of list for which the manager has a cache already.
 func (r *reconciler) newList() (client.ObjectList, error) {
 	gvk := r.gvk.GroupVersion().WithKind(r.gvk.Kind + "List")
-
 	switch r.prototype.(type) {
 	case *metav1.PartialObjectMetadata:
 		list := &metav1.PartialObjectMetadataList{}
 		list.SetGroupVersionKind(gvk)
-
 		return list, nil
 	case *unstructured.Unstructured:
 		list := &unstructured.UnstructuredList{}
 		list.SetGroupVersionKind(gvk)
-
 		return list, nil
 	default:
 		return typedList(r.scheme, gvk)
@@ -173,11 +166,9 @@ func typedList(scheme *runtime.Scheme, gvk schema.GroupVersionKind) (client.Obje
 	if err != nil {
 		return nil, fmt.Errorf("runtimes: %w", err)
 	}
-
 	list, ok := object.(client.ObjectList)
 	if !ok {
 		return nil, fmt.Errorf("runtimes: %s is no list", gvk)
 	}
-
 	return list, nil
 }

@@ -29,7 +29,6 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		if client.IgnoreNotFound(err) == nil {
 			err = r.removeAll(ctx, request.NamespacedName)
 		}
-
 		return reconcile.Result{}, err
 	}
 
@@ -61,7 +60,6 @@ func (r *reconciler) finish(ctx context.Context, w *v1beta2.Watcher) error {
 	if err := r.removeAll(ctx, client.ObjectKeyFromObject(w)); err != nil {
 		return err
 	}
-
 	return r.removeFinalizer(ctx, w)
 }
 
@@ -128,10 +126,8 @@ func (r *reconciler) lead(ctx context.Context, w *v1beta2.Watcher, manager core.
 // checkPort is for Watchers that were stored before their definition had its rules.
 func checkPort(service v1beta2.Service) error {
 	const maxPort = 65535
-
 	if service.Port < 1 || service.Port > maxPort {
 		return problem(reasonWatchInvalid, "spec.serviceInfo.port: want 1 to %d, have %d", maxPort, service.Port)
 	}
-
 	return nil
 }

@@ -26,6 +26,5 @@ func (r *reconciler) removeFinalizer(ctx context.Context, w *v1beta2.Watcher) er
 	if err := client.IgnoreNotFound(r.client.Patch(ctx, w, patch)); err != nil {
 		return fmt.Errorf("remove the finalizer %s: %w", formerFinalizer, err)
 	}
-
 	return nil
 }

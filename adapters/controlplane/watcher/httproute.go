@@ -71,13 +71,11 @@ func backend(service v1beta2.Service) gatewayv1.HTTPBackendRef {
 
 func pathMatches(m core.Manager) []gatewayv1.HTTPRouteMatch {
 	var matches []gatewayv1.HTTPRouteMatch
-
 	for _, prefix := range prefixes(m) {
 		matches = append(matches, gatewayv1.HTTPRouteMatch{
 			Path: &gatewayv1.HTTPPathMatch{Type: new(gatewayv1.PathMatchPathPrefix), Value: &prefix},
 		})
 	}
-
 	return matches
 }
 
@@ -102,7 +100,6 @@ func parentsOf(gateways []gatewayv1.Gateway) (parents []gatewayv1.ParentReferenc
 			Name:      gatewayv1.ObjectName(gateways[i].Name),
 		})
 	}
-
 	return parents, names
 }
 

@@ -41,18 +41,15 @@ func (h httpRoutes) check(ctx context.Context, reader client.Reader, key client.
 // pending, too.
 func pending(route *gatewayv1.HTTPRoute, accepted map[string]bool) error {
 	var missing []string
-
 	for _, parent := range route.Spec.ParentRefs {
 		if name := nameOf(parent, route); !accepted[name] {
 			missing = append(missing, name)
 		}
 	}
-
 	if len(missing) > 0 || len(route.Spec.ParentRefs) == 0 {
 		return problem(reasonRoutePending,
 			"the route is applied; waiting for acceptance by the gateways %s", strings.Join(missing, ", "))
 	}
-
 	return nil
 }
 
@@ -65,13 +62,11 @@ func rejection(conditions []metav1.Condition, generation int64) *metav1.Conditio
 			return condition
 		}
 	}
-
 	return nil
 }
 
 func isTrue(conditions []metav1.Condition, kind gatewayv1.RouteConditionType, generation int64) bool {
 	condition := meta.FindStatusCondition(conditions, string(kind))
-
 	return condition != nil && condition.Status == metav1.ConditionTrue && condition.ObservedGeneration >= generation
 }
 
@@ -82,6 +77,5 @@ func nameOf(parent gatewayv1.ParentReference, route *gatewayv1.HTTPRoute) string
 	if parent.Namespace != nil {
 		namespace = string(*parent.Namespace)
 	}
-
 	return namespace + "/" + string(parent.Name)
 }

@@ -42,21 +42,17 @@ func (o Options) withDefaults() Options {
 	o.Name = cmp.Or(o.Name, "watcher")
 	o.FieldOwner = cmp.Or(o.FieldOwner, "runtime-watcher")
 	o.ClusterDomain = cmp.Or(o.ClusterDomain, "cluster.local")
-
 	return o
 }
 
 func (o Options) validate() error {
 	var problems []error
-
 	if o.Routing != VirtualService && o.Routing != HTTPRoute && o.Routing != NoRouting {
 		problems = append(problems,
 			fmt.Errorf("Routing: want %q, %q or %q, have %.40q", VirtualService, HTTPRoute, NoRouting, o.Routing))
 	}
-
 	if wrong := validation.IsDNS1123Subdomain(o.ClusterDomain); wrong != nil {
 		problems = append(problems, fmt.Errorf("ClusterDomain: %s, have %.80q", wrong[0], o.ClusterDomain))
 	}
-
 	return errors.Join(problems...)
 }

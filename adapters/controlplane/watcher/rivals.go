@@ -17,16 +17,13 @@ func (r *reconciler) yield(ctx context.Context, w *v1beta2.Watcher, m core.Manag
 	if err := r.client.List(ctx, watchers); err != nil {
 		return fmt.Errorf("list Watchers: %w", err)
 	}
-
 	elder := elderOf(w, m, watchers.Items)
 	if elder == nil {
 		return nil
 	}
-
 	if err := r.remove(ctx, r.client, r.routing, client.ObjectKeyFromObject(w)); err != nil {
 		return err
 	}
-
 	return problem(reasonManagerShared, "the older Watcher %s/%s leads manager %s to the service %s/%s: use the same "+
 		"service or another manager", elder.Namespace, elder.Name, m,
 		elder.Spec.ServiceInfo.Namespace, elder.Spec.ServiceInfo.Name)
@@ -36,18 +33,15 @@ func (r *reconciler) yield(ctx context.Context, w *v1beta2.Watcher, m core.Manag
 // there is none.
 func elderOf(w *v1beta2.Watcher, m core.Manager, watchers []v1beta2.Watcher) *v1beta2.Watcher {
 	eldest := w
-
 	for i := range watchers {
 		other := &watchers[i]
 		if other.ManagerName() == string(m) && other.DeletionTimestamp.IsZero() && older(other, eldest) {
 			eldest = other
 		}
 	}
-
 	if eldest.Spec.ServiceInfo == w.Spec.ServiceInfo {
 		return nil
 	}
-
 	return eldest
 }
 
@@ -56,6 +50,5 @@ func older(a, b *v1beta2.Watcher) bool {
 	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
 		return a.CreationTimestamp.Before(&b.CreationTimestamp)
 	}
-
 	return a.Namespace+"/"+a.Name < b.Namespace+"/"+b.Name
 }

@@ -39,32 +39,26 @@ type routing interface {
 func prefixes(manager core.Manager) []string {
 	versions := []contract.Version{contract.V1, contract.V2, contract.V3}
 	paths := make([]string, len(versions))
-
 	for i, version := range versions {
 		paths[i] = "/" + string(version) + "/" + string(manager) + "/"
 	}
-
 	return paths
 }
 
 // apply creates or corrects the route. Fields that others have added stay.
 func (r *reconciler) apply(ctx context.Context, w *v1beta2.Watcher, route client.Object) error {
 	owner := metav1.NewControllerRef(w, v1beta2.GroupVersion().WithKind(v1beta2.Kind))
-
 	route.SetName(w.Name)
 	route.SetNamespace(w.Namespace)
 	route.SetLabels(map[string]string{v1beta2.ManagedByLabel: r.opts.FieldOwner})
 	route.SetOwnerReferences([]metav1.OwnerReference{*owner})
-
 	if err := r.checkOwner(ctx, w); err != nil {
 		return err
 	}
-
 	content, err := serverside.Content(route)
 	if err != nil {
 		return err
 	}
-
 	return serverside.Apply(ctx, r.client, &unstructured.Unstructured{Object: content}, r.opts.FieldOwner)
 }
 
@@ -72,20 +66,16 @@ func (r *reconciler) apply(ctx context.Context, w *v1beta2.Watcher, route client
 // cache.
 func (r *reconciler) checkOwner(ctx context.Context, w *v1beta2.Watcher) error {
 	current := r.routing.route()
-
 	err := r.fresh.Get(ctx, client.ObjectKeyFromObject(w), current)
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
-
 	if err != nil {
 		return fmt.Errorf("read %s: %w", r.routing.kind(), err)
 	}
-
 	if ownedBy(current, w.Name) {
 		return nil
 	}
-
 	return problem(reasonRouteConflict,
 		"%s %s/%s exists and does not belong to this Watcher: delete or rename one of them",
 		r.routing.kind(), w.Namespace, w.Name)
@@ -95,7 +85,6 @@ func (r *reconciler) checkOwner(ctx context.Context, w *v1beta2.Watcher) error {
 // the first one.
 func ownedBy(route client.Object, name string) bool {
 	group := v1beta2.GroupVersion().Group + "/"
-
 	return slices.ContainsFunc(route.GetOwnerReferences(), func(owner metav1.OwnerReference) bool {
 		return owner.Kind == v1beta2.Kind && owner.Name == name && strings.HasPrefix(owner.APIVersion, group)
 	})
@@ -109,7 +98,6 @@ func (r *reconciler) removeAll(ctx context.Context, key client.ObjectKey) error 
 			return err
 		}
 	}
-
 	return r.removeOthers(ctx, key)
 }
 
@@ -121,13 +109,11 @@ func (r *reconciler) removeOthers(ctx context.Context, key client.ObjectKey) err
 		if r.routing != nil && r.routing.kind() == other.kind() {
 			continue
 		}
-
 		err := r.remove(ctx, r.fresh, other, key)
 		if err != nil && !meta.IsNoMatchError(err) && !apierrors.IsForbidden(err) {
 			return err
 		}
 	}
-
 	return nil
 }
 

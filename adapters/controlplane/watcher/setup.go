@@ -30,7 +30,6 @@ import (
 // API.
 func AddToScheme(scheme *runtime.Scheme) error {
 	kinds := runtime.NewSchemeBuilder(v1beta2.AddToScheme, networkingv1beta1.AddToScheme, gatewayv1.Install)
-
 	return kinds.AddToScheme(scheme)
 }
 
@@ -89,7 +88,6 @@ func (r *reconciler) siblings(ctx context.Context, changed client.Object) []reco
 	if len(requests) <= 1 {
 		return nil
 	}
-
 	return requests
 }
 
@@ -98,14 +96,11 @@ func (r *reconciler) all(ctx context.Context, _ client.Object) []reconcile.Reque
 	watchers := &v1beta2.WatcherList{}
 	if err := r.client.List(ctx, watchers); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Watchers cannot be listed")
-
 		return nil
 	}
-
 	requests := make([]reconcile.Request, len(watchers.Items))
 	for i := range watchers.Items {
 		requests[i].NamespacedName = client.ObjectKeyFromObject(&watchers.Items[i])
 	}
-
 	return requests
 }

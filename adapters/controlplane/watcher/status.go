@@ -59,9 +59,7 @@ type outcome struct {
 // failed returns the outcome of an error, and the error again when it must be retried.
 func failed(err error) (o outcome, again error) {
 	o = outcome{state: v1beta2.StateError, status: metav1.ConditionFalse, reason: reasonRouteRefused, message: err.Error()}
-
 	var known *routeProblem
-
 	switch {
 	case errors.As(err, &known) && known.reason == reasonRoutePending:
 		o.state, o.status, o.reason = v1beta2.StateProcessing, metav1.ConditionUnknown, known.reason
@@ -74,7 +72,6 @@ func failed(err error) (o outcome, again error) {
 	default:
 		again = err
 	}
-
 	return o, again
 }
 
@@ -112,7 +109,6 @@ func (r *reconciler) emit(w *v1beta2.Watcher, o outcome) {
 	if o.state == v1beta2.StateError {
 		kind = corev1.EventTypeWarning
 	}
-
 	r.events.Eventf(w, nil, kind, o.reason, "Route", "%s", shorten(o.message))
 }
 
@@ -123,6 +119,5 @@ func shorten(message string) string {
 	if len(message) <= maxMessage {
 		return message
 	}
-
 	return message[:maxMessage] + "…"
 }

@@ -74,13 +74,11 @@ func (virtualServices) check(context.Context, client.Reader, client.ObjectKey) e
 
 func prefixMatches(m core.Manager) []*apinetworkingv1beta1.HTTPMatchRequest {
 	var matches []*apinetworkingv1beta1.HTTPMatchRequest
-
 	for _, prefix := range prefixes(m) {
 		matches = append(matches, &apinetworkingv1beta1.HTTPMatchRequest{
 			Uri: &apinetworkingv1beta1.StringMatch{MatchType: &apinetworkingv1beta1.StringMatch_Prefix{Prefix: prefix}},
 		})
 	}
-
 	return matches
 }
 
@@ -104,7 +102,6 @@ func namesAndHosts(gateways []*networkingv1beta1.Gateway) (names, hosts []string
 	}
 
 	slices.Sort(names)
-
 	return names, slices.Sorted(maps.Keys(all))
 }
 
@@ -119,9 +116,7 @@ func passesThrough(tls *apinetworkingv1beta1.ServerTLSSettings) bool {
 	if tls == nil {
 		return false
 	}
-
 	mode := tls.GetMode()
-
 	return mode == apinetworkingv1beta1.ServerTLSSettings_PASSTHROUGH ||
 		mode == apinetworkingv1beta1.ServerTLSSettings_AUTO_PASSTHROUGH
 }

@@ -24,13 +24,11 @@ func managerOf(w *v1beta2.Watcher) (core.Manager, error) {
 	if name == "" {
 		return "", errNoManager
 	}
-
 	manager, err := core.ParseManager(name)
 	if err != nil {
 		return "", fmt.Errorf("%w, have %.80q in spec.manager or the label %s",
 			errInvalidManager, name, v1beta2.ManagedByLabel)
 	}
-
 	return manager, nil
 }
 
@@ -77,13 +75,11 @@ func Watches(watchers []v1beta2.Watcher) ([]admission.Watch, error) {
 		watch, err := watchOf(&watchers[i])
 		if err != nil {
 			problems = append(problems, err)
-
 			continue
 		}
 
 		watches = append(watches, watch)
 	}
-
 	return watches, errors.Join(problems...)
 }
 
@@ -91,11 +87,9 @@ func plain(labels map[string]v1beta2.LabelValue) map[string]string {
 	if labels == nil {
 		return nil
 	}
-
 	texts := make(map[string]string, len(labels))
 	for key, value := range labels {
 		texts[key] = string(value)
 	}
-
 	return texts
 }

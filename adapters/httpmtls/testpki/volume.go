@@ -63,7 +63,6 @@ func (v *Volume) Write(files map[string][]byte) error {
 // write replaces the generation, and removes the old one.
 func (v *Volume) write(files map[string][]byte) error {
 	old, _ := os.Readlink(v.Path(dataLink)) // None before the first generation.
-
 	generation, err := v.writeGeneration(files)
 	if err != nil {
 		return err
@@ -86,7 +85,6 @@ func (v *Volume) writeGeneration(files map[string][]byte) (string, error) {
 	if err != nil {
 		return "", err
 	}
-
 	for name, content := range files {
 		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
 			return "", err

@@ -43,12 +43,10 @@ func New(ctx context.Context, parts Parts, opts Options) (*Agent, error) {
 	if err := opts.validate(parts); err != nil {
 		return nil, err
 	}
-
 	b := &builder{ctx: ctx, parts: parts, opts: opts, log: opts.Logger}
 	if err := b.build(); err != nil {
 		return nil, errors.Join(err, b.release())
 	}
-
 	return b.agent(), nil
 }
 
@@ -57,25 +55,21 @@ func New(ctx context.Context, parts Parts, opts Options) (*Agent, error) {
 func (a *Agent) Start(ctx context.Context) error {
 	err := runAll(ctx, a.components)
 	a.log.InfoContext(ctx, "agent stopped", slog.Any("events", a.total()))
-
 	return err
 }
 
 // total sums up the events of all managers.
 func (a *Agent) total() fates {
 	var sum fates
-
 	for _, counts := range a.outbox.Counts() {
 		sum.accepted += counts.Accepted
 		sum.delivered += counts.Delivered
 		sum.coalesced += counts.Coalesced
 		sum.pending += counts.Pending
-
 		for _, n := range counts.Dropped {
 			sum.dropped += n
 		}
 	}
-
 	return sum
 }
 
@@ -93,7 +87,6 @@ type deadlines struct{ requests, drain, scrapes time.Duration }
 
 func newDeadlines(total time.Duration) deadlines {
 	const quarter = 4
-
 	return deadlines{requests: total / quarter, drain: total / 2, scrapes: total / quarter / 2}
 }
 
@@ -127,7 +120,6 @@ func (b *builder) build() error {
 			return err
 		}
 	}
-
 	return nil
 }
 
@@ -136,27 +128,22 @@ func (b *builder) release() error {
 	if b.observing == nil {
 		return nil
 	}
-
 	return b.observing.Close()
 }
 
 func (b *builder) addOutbox() error {
 	proof := &proof{last: map[core.Manager]time.Time{}}
 	b.pulse = &pulse{opts: b.opts, keys: b.keys, proof: proof}
-
 	box, err := outbox.New(b.transport, b.outboxOptions())
 	if err != nil {
 		return fmt.Errorf("agent: %w", err)
 	}
-
 	b.outbox = box
 	b.metrics.ReadOutbox(box)
 	b.missed = &missedWatch{stalled: b.metrics.Stalled, resync: box.Resync, log: b.log}
-
 	if b.keys.client != nil {
 		b.keys.client.renewed = box.Retry // The control plane may accept the new certificate.
 	}
-
 	return nil
 }
 
@@ -169,12 +156,10 @@ func (b *builder) outboxOptions() outbox.Options {
 	opts.ResyncOwners = b.opts.Contract.NeedsOwner()
 	opts.Hooks = outbox.Hooks{Attempted: b.metrics.Attempted}
 	opts.Logger = withoutDebug(b.log) // The webhook has a debug line for each event.
-
 	if b.opts.Contract.Numbered() {
 		opts.Epoch = newEpoch()
 		opts.Heartbeat = b.pulse.heartbeat
 	}
-
 	return opts
 }
 
@@ -182,7 +167,6 @@ func (b *builder) addSource() error {
 	if b.source = b.parts.Source; b.source != nil {
 		return nil
 	}
-
 	return b.addWebhook()
 }
 
@@ -190,7 +174,6 @@ func (b *builder) sourceName() string {
 	if b.webhook != nil {
 		return b.webhook.name
 	}
-
 	return "source"
 }
 

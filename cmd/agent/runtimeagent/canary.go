@@ -44,7 +44,6 @@ func (a *agentCanary) state() core.CanaryState {
 	if a.Canary == nil {
 		return core.CanaryOff
 	}
-
 	return a.State()
 }
 
@@ -52,12 +51,9 @@ func (a *agentCanary) component() component {
 	return component{"canary", func(ctx context.Context) error {
 		if a.Canary == nil {
 			<-ctx.Done()
-
 			return nil
 		}
-
 		defer a.lease.Close()
-
 		return a.Start(ctx)
 	}}
 }

@@ -30,16 +30,13 @@ func (b *builder) controlPlaneCheck() component {
 		if b.parts.Transport == nil {
 			b.checkControlPlane(ctx)
 		}
-
 		<-ctx.Done()
-
 		return nil
 	}}
 }
 
 func (b *builder) checkControlPlane(ctx context.Context) {
 	err := dial(ctx, b.keys.client, b.opts.ControlPlane)
-
 	switch address := slog.String("address", b.opts.ControlPlane.Address); {
 	case err == nil:
 		b.log.InfoContext(ctx, "control plane accepts the connection", address)
@@ -90,13 +87,10 @@ func dial(ctx context.Context, keys httpmtls.Source, to ControlPlane) error {
 func awaitRefusal(ctx context.Context, conn net.Conn) error {
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
-
 	_ = conn.SetReadDeadline(time.Now().Add(refusalTimeout)) // It fails on a closed connection only.
-
 	_, err := conn.Read(make([]byte, 1))
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return nil
 	}
-
 	return err
 }

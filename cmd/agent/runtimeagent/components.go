@@ -20,21 +20,17 @@ var errEnded = errors.New("ended by itself")
 func runAll(ctx context.Context, components []component) error {
 	ended := make(chan struct{}, len(components))
 	parts := make([]*running, 0, len(components))
-
 	for _, c := range components {
 		parts = append(parts, c.run(ctx, ended))
 	}
-
 	select {
 	case <-ctx.Done():
 	case <-ended:
 	}
-
 	errs := make([]error, len(parts))
 	for i := len(parts) - 1; i >= 0; i-- {
 		errs[i] = parts[i].stop()
 	}
-
 	return errors.Join(errs...)
 }
 
@@ -48,23 +44,19 @@ type running struct {
 func (c component) run(ctx context.Context, ended chan<- struct{}) *running {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	r := &running{cancel: cancel, result: make(chan error, 1)}
-
 	go func() {
 		err := c.start(ctx)
 		if err == nil && ctx.Err() == nil {
 			err = errEnded
 		}
-
 		r.result <- named(c.name, err)
 		ended <- struct{}{}
 	}()
-
 	return r
 }
 
 func (r *running) stop() error {
 	r.cancel()
-
 	return <-r.result
 }
 
@@ -72,11 +64,9 @@ func (r *running) stop() error {
 func closer(name string, closeIt func() error) component {
 	return component{name, func(ctx context.Context) error {
 		<-ctx.Done()
-
 		if err := closeIt(); err != nil {
 			return fmt.Errorf("close: %w", err)
 		}
-
 		return nil
 	}}
 }
@@ -85,6 +75,5 @@ func named(name string, err error) error {
 	if err == nil {
 		return nil
 	}
-
 	return fmt.Errorf("%s: %w", name, err)
 }

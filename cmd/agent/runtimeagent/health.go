@@ -43,9 +43,7 @@ func (r *readiness) component() component {
 		<-ctx.Done()
 		r.serving.Store(false)
 		r.log.InfoContext(ctx, "agent stops", slog.Duration("delay", r.delay))
-
 		pause(context.WithoutCancel(ctx), r.delay)
-
 		return nil
 	}}
 }
@@ -53,7 +51,6 @@ func (r *readiness) component() component {
 func pause(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
-
 	select {
 	case <-timer.C:
 	case <-ctx.Done():
@@ -65,11 +62,9 @@ func pause(ctx context.Context, d time.Duration) {
 func (r *readiness) health(now time.Time) health {
 	h := health{Serving: r.serving.Load()}
 	h.Ready = h.Serving && (r.keys.serving == nil || now.Before(r.keys.serving.Status().Material.NotAfter))
-
 	for _, set := range r.keys.all() {
 		h.KeyMaterial = append(h.KeyMaterial, set.health())
 	}
-
 	return h
 }
 
@@ -79,25 +74,20 @@ func (k *keyMaterial) health() materialHealth {
 		Use: k.name(), Fingerprint: status.Material.Fingerprint,
 		NotAfter: k.expiry(k.uses[0]).UTC(), Loaded: status.Loaded.UTC(),
 	}
-
 	if status.Err != nil {
 		h.Problem = status.Err.Error()
 	}
-
 	return h
 }
 
 // ServeHTTP answers 200 or 503 with the state.
 func (r *readiness) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	h := r.health(time.Now())
-
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
-
 	if !h.Ready {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
-
 	if err := json.NewEncoder(w).Encode(h); err != nil {
 		r.log.DebugContext(request.Context(), "readiness was not read to its end", slog.Any("error", err))
 	}

@@ -38,19 +38,15 @@ func (p *pulse) heartbeat(manager core.Manager) core.Heartbeat {
 	for _, set := range p.keys.all() {
 		if err := set.Status().Err; err != nil {
 			beat.KeyMaterialError = set.name() + ": " + err.Error()
-
 			break
 		}
 	}
-
 	return beat
 }
 
 // newEpoch returns 128 random bits.
 func newEpoch() string {
 	var id [16]byte
-
 	_, _ = rand.Read(id[:]) // It never fails (crypto/rand).
-
 	return hex.EncodeToString(id[:])
 }

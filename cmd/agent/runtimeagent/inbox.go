@@ -46,24 +46,20 @@ type proof struct {
 func (p *proof) proved(manager core.Manager, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-
 	if _, known := p.last[manager]; !known && len(p.last) >= MaxManagers {
 		p.evict()
 	}
-
 	p.last[manager] = now
 }
 
 // evict removes the manager with the oldest proof. Strangers can invent names of managers.
 func (p *proof) evict() {
 	var oldest core.Manager
-
 	for manager, last := range p.last {
 		if oldest == "" || last.Before(p.last[oldest]) {
 			oldest = manager
 		}
 	}
-
 	delete(p.last, oldest)
 }
 
@@ -71,6 +67,5 @@ func (p *proof) evict() {
 func (p *proof) of(manager core.Manager) time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-
 	return p.last[manager]
 }

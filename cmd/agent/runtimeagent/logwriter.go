@@ -39,21 +39,16 @@ func NewLogWriter(sink io.Writer) *LogWriter {
 func (w *LogWriter) Write(line []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-
 	if w.bytes+len(line) > maxLogBytes {
 		w.dropped.Add(1)
-
 		return len(line), nil
 	}
-
 	w.lines = append(w.lines, append([]byte(nil), line...))
 	w.bytes += len(line)
-
 	select {
 	case w.added <- struct{}{}:
 	default:
 	}
-
 	return len(line), nil
 }
 
@@ -91,7 +86,6 @@ func (w *LogWriter) write(ctx context.Context) {
 			w.writeAll()
 		case <-ctx.Done():
 			w.writeAll()
-
 			return
 		}
 	}

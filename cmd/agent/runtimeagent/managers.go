@@ -37,19 +37,15 @@ type managerList struct {
 func (b *builder) addManagers() error {
 	b.managers = &managerList{fixed: b.opts.Managers, path: b.opts.ManagersFile, log: b.log}
 	b.managers.added.Store(&[]core.Manager{})
-
 	if b.managers.path == "" {
 		return nil
 	}
-
 	managers, err := b.managers.read()
 	if err != nil {
 		return fmt.Errorf("agent: managers: %w", err)
 	}
-
 	b.managers.added.Store(&managers)
 	b.managers.listed = managers
-
 	return nil
 }
 
@@ -59,12 +55,10 @@ func (m *managerList) read() ([]core.Manager, error) {
 	if err != nil {
 		return nil, err
 	}
-
 	managers = without(managers, m.fixed)
 	if n := len(m.fixed) + len(managers); n > MaxManagers {
 		return nil, fmt.Errorf("%s: %d managers in all, want at most %d", m.path, n, MaxManagers)
 	}
-
 	return managers, nil
 }
 
@@ -76,7 +70,6 @@ func (m *managerList) serves(manager core.Manager) bool {
 	if len(m.fixed) == 0 && m.path == "" {
 		return true
 	}
-
 	return slices.Contains(m.fixed, manager) || slices.Contains(*m.added.Load(), manager)
 }
 
@@ -85,7 +78,6 @@ func (m *managerList) component(acceptor core.Acceptor, version contract.Version
 	return component{"managers", func(ctx context.Context) error {
 		if m.path == "" {
 			<-ctx.Done()
-
 			return nil
 		}
 
@@ -111,15 +103,12 @@ func (m *managerList) reload(acceptor core.Acceptor, version contract.Version) {
 			m.fault = err.Error()
 			m.log.Warn("file with managers is broken, the last good list stays in use", slog.Any("error", err))
 		}
-
 		return
 	}
-
 	if m.fault != "" {
 		m.fault = ""
 		m.log.Info("file with managers is sound again", slog.String("path", m.path))
 	}
-
 	m.noteRemoved(managers)
 	m.add(without(managers, m.all()), acceptor, version)
 	m.listed = managers
@@ -138,7 +127,6 @@ func (m *managerList) add(managers []core.Manager, acceptor core.Acceptor, versi
 	if len(managers) == 0 {
 		return
 	}
-
 	added := slices.Concat(*m.added.Load(), managers)
 	m.added.Store(&added)
 	m.log.Info("managers changed", slog.Any("managers", m.all()))
@@ -147,7 +135,6 @@ func (m *managerList) add(managers []core.Manager, acceptor core.Acceptor, versi
 	if version.NeedsOwner() {
 		return
 	}
-
 	for _, manager := range managers {
 		acceptor.Accept(manager, core.WatchEvent{Resync: true, Time: time.Now()})
 	}

@@ -82,13 +82,11 @@ func (b *builder) newKeyMaterial(paths httpmtls.Paths, uses ...string) (*keyMate
 // all returns each set once.
 func (k keys) all() []*keyMaterial {
 	var sets []*keyMaterial
-
 	for _, set := range []*keyMaterial{k.client, k.serving, k.callers} {
 		if set != nil && (set != k.serving || set != k.client || len(sets) == 0) {
 			sets = append(sets, set)
 		}
 	}
-
 	return sets
 }
 
@@ -97,7 +95,6 @@ func (k keys) callerSource() httpmtls.Source {
 	if k.callers == nil {
 		return nil
 	}
-
 	return k.callers
 }
 
@@ -107,7 +104,6 @@ func (k *keyMaterial) reloaded(time.Time) {
 	for _, use := range k.uses {
 		k.metrics.KeyMaterial(use).Reloaded(k.expiry(use))
 	}
-
 	k.measure()
 	k.warnOfServing()
 	k.renewed()
@@ -124,7 +120,6 @@ func (k *keyMaterial) measure() {
 	for _, use := range k.uses {
 		k.metrics.KeyMaterial(use).Expires(k.expiry(use))
 	}
-
 	if k.uses[0] == useClient {
 		k.metrics.KeyMaterial(useCA).Expires(k.expiry(useCA))
 	}
@@ -135,6 +130,5 @@ func (k *keyMaterial) expiry(use string) time.Time {
 	if use == useCA || use == useWebhookCAs {
 		return material.RootsNotAfter
 	}
-
 	return material.NotAfter
 }

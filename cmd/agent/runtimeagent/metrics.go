@@ -22,7 +22,6 @@ const (
 
 func (b *builder) addMetrics() error {
 	b.registry = prom.NewRegistry()
-
 	for _, collector := range slices.Concat(b.opts.Collectors, []prom.Collector{
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	}) {
@@ -30,14 +29,11 @@ func (b *builder) addMetrics() error {
 			return fmt.Errorf("agent: metrics: %w", err)
 		}
 	}
-
 	metrics, err := prometheus.NewAgent(b.registry, prometheus.Options{Managers: b.managers.all()})
 	if err != nil {
 		return fmt.Errorf("agent: %w", err)
 	}
-
 	b.metrics = metrics
-
 	return nil
 }
 

@@ -49,9 +49,7 @@ func (w *missedWatch) report() { w.reported.Add(1) }
 func (w *missedWatch) start(ctx context.Context) error {
 	tick := time.NewTicker(missedTick)
 	defer tick.Stop()
-
 	w.last = time.Now()
-
 	for {
 		select {
 		case <-tick.C:
@@ -60,7 +58,6 @@ func (w *missedWatch) start(ctx context.Context) error {
 		case <-ctx.Done():
 			w.next = time.Time{} // There is no later tick.
 			w.look(ctx, time.Now())
-
 			return nil
 		}
 	}
@@ -70,30 +67,23 @@ func (w *missedWatch) start(ctx context.Context) error {
 func (w *missedWatch) look(ctx context.Context, now time.Time) {
 	w.missed.reports += w.reported.Swap(0)
 	w.noteStall(now)
-
 	if w.missed == (missed{}) || now.Before(w.next) {
 		return
 	}
-
 	w.log.WarnContext(ctx, "reviews may have been missed: a resync is requested",
 		slog.Int("stalls", w.missed.stalls), slog.Duration("longest_stall", w.missed.longest),
 		slog.Int64("closed_connections", w.missed.reports))
-
 	w.next, w.missed = now.Add(missedPace), missed{}
-
 	w.resync()
 }
 
 func (w *missedWatch) noteStall(now time.Time) {
 	took := now.Sub(w.last)
 	w.last = now
-
 	if took < longestStall {
 		return
 	}
-
 	w.stalled()
-
 	w.missed.stalls++
 	w.missed.longest = max(w.missed.longest, took)
 }

@@ -128,7 +128,6 @@ func (o Options) withDefaults() Options {
 	o.Webhook.MaxConnections = cmp.Or(o.Webhook.MaxConnections, DefaultMaxConnections)
 	o.ShutdownTimeout = cmp.Or(o.ShutdownTimeout, defaultShutdownTimeout)
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
-
 	return o
 }
 

@@ -42,19 +42,16 @@ func bind(
 	opts.MaxHeaderBytes = maxHeaderBytes
 	opts.ReadHeaderTimeout, opts.ReadTimeout = readHeaderTimeout, readTimeout
 	opts.WriteTimeout, opts.IdleTimeout = writeTimeout, idleTimeout
-
 	bound, err := httpserver.Bind(ctx, address, handler, opts)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-
 	return &server{bound, name, opts.TLS != nil, opts.Logger}, nil
 }
 
 // start serves until ctx ends, and then finishes the requests in flight.
 func (s *server) start(ctx context.Context) error {
 	s.log.InfoContext(ctx, "listening", slog.String("address", s.Addr().String()), slog.Bool("tls", s.tls))
-
 	return s.Serve(ctx)
 }
 

@@ -13,7 +13,6 @@ func (k *keyMaterial) warnOfServing() {
 	if !slices.Contains(k.uses, useServer) {
 		return
 	}
-
 	leaf := k.Status().Material.Certificate.Leaf
 	if faults := servingFaults(leaf); len(faults) > 0 {
 		k.log.Warn("API servers reject the certificate of the webhook",
@@ -27,17 +26,14 @@ func servingFaults(leaf *x509.Certificate) (faults []string) {
 	if !mayServe(leaf) {
 		faults = append(faults, "extended key usage without serverAuth, want serverAuth or none")
 	}
-
 	if len(leaf.DNSNames) == 0 && len(leaf.IPAddresses) == 0 {
 		faults = append(faults, "no DNS name (SAN), want <service>.<namespace>.svc")
 	}
-
 	return faults
 }
 
 func mayServe(leaf *x509.Certificate) bool {
 	usages := leaf.ExtKeyUsage
-
 	return len(usages)+len(leaf.UnknownExtKeyUsage) == 0 ||
 		slices.Contains(usages, x509.ExtKeyUsageServerAuth) || slices.Contains(usages, x509.ExtKeyUsageAny)
 }

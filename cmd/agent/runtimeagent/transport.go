@@ -26,7 +26,6 @@ func (t *transport) Close() error {
 	for _, forwarder := range t.forwarders {
 		errs = append(errs, forwarder.Close())
 	}
-
 	return errors.Join(errs...)
 }
 
@@ -34,7 +33,6 @@ func (b *builder) addTransport() (err error) {
 	if b.transport = b.parts.Transport; b.transport == nil {
 		b.transport, err = b.newTransport()
 	}
-
 	return err
 }
 
@@ -79,7 +77,6 @@ func (b *builder) newForwarder(version contract.Version) (*httpmtls.Forwarder, e
 	if b.opts.Version != "" {
 		agent += "/" + b.opts.Version
 	}
-
 	forwarder, err := httpmtls.NewForwarder(b.keys.client, b.opts.ControlPlane.Address, version, httpmtls.Options{
 		ServerName: b.opts.ControlPlane.ServerName,
 		Protocol:   b.opts.ControlPlane.Protocol,
@@ -91,7 +88,6 @@ func (b *builder) newForwarder(version contract.Version) (*httpmtls.Forwarder, e
 	if err != nil {
 		return nil, fmt.Errorf("agent: %w", err)
 	}
-
 	return forwarder, nil
 }
 
@@ -112,7 +108,6 @@ func (l *contractLog) unknown(manager core.Manager, err error) {
 	if l.opts.ControlPlane.Fallback != "" || !l.mayWarn(time.Now()) {
 		return
 	}
-
 	l.log.Warn("control plane does not seem to know the contract: events are kept, "+
 		"update its listener, or set CONTRACT_FALLBACK=v2", slog.String("manager", string(manager)),
 		slog.String("contract", string(l.opts.Contract)), slog.Any("error", err))
@@ -125,13 +120,10 @@ const warnEvery = time.Minute
 func (l *contractLog) mayWarn(now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-
 	if now.Before(l.next) {
 		return false
 	}
-
 	l.next = now.Add(warnEvery)
-
 	return true
 }
 
@@ -143,10 +135,8 @@ func (l *contractLog) inUse(manager core.Manager, older bool) {
 			slog.String("manager", string(manager)), slog.String("contract", string(l.opts.Contract)),
 			slog.String("fallback", string(l.opts.ControlPlane.Fallback)),
 			slog.Duration("retry", l.opts.ControlPlane.RetryNewest))
-
 		return
 	}
-
 	l.metrics.ContractInUse(manager, string(l.opts.Contract))
 	l.log.Info("control plane knows the contract", slog.String("manager", string(manager)),
 		slog.String("contract", string(l.opts.Contract)))

@@ -27,20 +27,16 @@ const maxBodies = 10 << 20
 // addWebhook adds the default source.
 func (b *builder) addWebhook() error {
 	inbox := b.inbox()
-
 	reviews, err := b.newReviews(inbox)
 	if err != nil {
 		return err
 	}
-
 	b.webhook, err = bind(b.ctx, "webhook", b.opts.Webhook.Address, withCanary(reviews, b.opts.Canary),
 		b.webhookOptions(inbox), b.log)
 	if err != nil {
 		return err
 	}
-
 	b.source = func(ctx context.Context, _ *Inbox) error { return b.webhook.start(ctx) }
-
 	return nil
 }
 
@@ -64,7 +60,6 @@ func (b *builder) newReviews(inbox *Inbox) (http.Handler, error) {
 	if err != nil {
 		return nil, fmt.Errorf("agent: %w", err)
 	}
-
 	return handler, nil
 }
 
@@ -72,7 +67,6 @@ func (b *builder) newReviews(inbox *Inbox) (http.Handler, error) {
 func (b *builder) webhookOptions(inbox *Inbox) httpserver.Options {
 	config := httpmtls.WebhookTLSConfig(b.keys.serving, b.keys.callerSource(), b.opts.Webhook.ClientNames...)
 	config.NextProtos = []string{"http/1.1"}
-
 	return httpserver.Options{
 		TLS:            config,
 		MaxConnections: b.opts.Webhook.MaxConnections,
@@ -110,7 +104,6 @@ func withCanary(reviews http.Handler, c Canary) http.Handler {
 	if c.off() {
 		return reviews
 	}
-
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == canary.Path {
 			canary.Handler{}.ServeHTTP(w, r)

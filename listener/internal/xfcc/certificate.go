@@ -32,9 +32,7 @@ func (e *Element) Certificates() (leaf *x509.Certificate, chain []*x509.Certific
 	if chain, err = decode("Chain", e.Chain, maxChain); err != nil {
 		return nil, nil, err
 	}
-
 	certs, err := decode("Cert", e.Cert, 1)
-
 	switch {
 	case err != nil:
 		return nil, nil, err
@@ -45,7 +43,6 @@ func (e *Element) Certificates() (leaf *x509.Certificate, chain []*x509.Certific
 	default:
 		return nil, nil, ErrNoCertificate
 	}
-
 	return leaf, chain, e.checkHash(leaf)
 }
 
@@ -53,13 +50,10 @@ func (e *Element) checkHash(leaf *x509.Certificate) error {
 	if e.Hash == "" {
 		return nil
 	}
-
 	want := sha256.Sum256(leaf.Raw)
-
 	if have, err := hex.DecodeString(e.Hash); err != nil || subtle.ConstantTimeCompare(have, want[:]) == 0 {
 		return ErrHashMismatch
 	}
-
 	return nil
 }
 
@@ -103,16 +97,13 @@ func next(text []byte) (*x509.Certificate, []byte, error) {
 	if !bytes.HasPrefix(text, []byte("-----BEGIN CERTIFICATE-----")) {
 		return nil, nil, errNoPEM
 	}
-
 	block, rest := pem.Decode(text)
 	if block == nil || block.Type != "CERTIFICATE" || len(block.Headers) > 0 {
 		return nil, nil, errNoPEM
 	}
-
 	cert, err := x509.ParseCertificate(block.Bytes)
 	if err != nil {
 		return nil, nil, fmt.Errorf("no valid certificate: %w", err)
 	}
-
 	return cert, bytes.TrimSpace(rest), nil
 }

@@ -33,7 +33,6 @@ func (b *builder) set(key, value string) bool {
 		if value != "" {
 			*list = append(*list, value)
 		}
-
 		return true
 	}
 

@@ -47,19 +47,15 @@ func Parse(lines []string) ([]Element, error) {
 
 func parseLine(elements []Element, line string) ([]Element, error) {
 	s := scanner{text: line}
-
 	for {
 		if len(elements) == MaxElements {
 			return nil, fmt.Errorf("%w: more than %d elements", ErrMalformed, MaxElements)
 		}
-
 		element, err := s.element()
 		if err != nil {
 			return nil, err
 		}
-
 		elements = append(elements, element)
-
 		if !s.skip(',') {
 			return elements, s.end()
 		}
@@ -99,39 +95,31 @@ func (s *scanner) element() (Element, error) {
 // key reads up to and with the equals sign, and returns the key in lower case.
 func (s *scanner) key() (string, error) {
 	s.space()
-
 	start := s.pos
 	for s.pos < len(s.text) && isKey(s.text[s.pos]) {
 		s.pos++
 	}
-
 	key := s.text[start:s.pos]
 	if key == "" {
 		return "", s.malformed("no key")
 	}
-
 	if !s.skip('=') {
 		return "", s.malformed("no '=' behind a key")
 	}
-
 	return strings.ToLower(key), nil
 }
 
 func (s *scanner) value() (string, error) {
 	s.space()
-
 	if s.pos < len(s.text) && s.text[s.pos] == '"' {
 		return s.quoted()
 	}
-
 	start := s.pos
-
 	for ; s.pos < len(s.text) && s.text[s.pos] != ',' && s.text[s.pos] != ';'; s.pos++ {
 		if c := s.text[s.pos]; c == '"' || isControl(c) {
 			return "", s.malformed("a quote or control character in an unquoted value")
 		}
 	}
-
 	return strings.TrimRight(s.text[start:s.pos], " \t"), nil
 }
 
@@ -145,7 +133,6 @@ func (s *scanner) quoted() (string, error) {
 		case c == '"':
 			value := s.text[start:s.pos]
 			s.pos++
-
 			return unescape(value, escapes), nil
 		case c == '\\':
 			escapes = true
@@ -154,7 +141,6 @@ func (s *scanner) quoted() (string, error) {
 			return "", s.malformed("a control character")
 		}
 	}
-
 	return "", s.malformed("no closing quote")
 }
 
@@ -163,20 +149,16 @@ func unescape(value string, escapes bool) string {
 	if !escapes {
 		return value
 	}
-
 	return strings.NewReplacer(`\\`, `\`, `\"`, `"`).Replace(value)
 }
 
 // skip goes past a separator and the space before it, and reports whether it was there.
 func (s *scanner) skip(separator byte) bool {
 	s.space()
-
 	if s.pos == len(s.text) || s.text[s.pos] != separator {
 		return false
 	}
-
 	s.pos++
-
 	return true
 }
 
@@ -184,7 +166,6 @@ func (s *scanner) end() error {
 	if s.pos < len(s.text) {
 		return s.malformed("neither ',' nor ';' behind a value")
 	}
-
 	return nil
 }
 

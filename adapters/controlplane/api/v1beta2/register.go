@@ -18,6 +18,5 @@ func GroupVersion() schema.GroupVersion {
 func AddToScheme(scheme *runtime.Scheme) error {
 	scheme.AddKnownTypes(GroupVersion(), &Watcher{}, &WatcherList{})
 	metav1.AddToGroupVersion(scheme, GroupVersion())
-
 	return nil
 }

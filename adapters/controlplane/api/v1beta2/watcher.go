@@ -41,7 +41,6 @@ func (w *Watcher) ManagerName() string {
 	if w.Spec.Manager != "" {
 		return w.Spec.Manager
 	}
-
 	return w.Labels[ManagedByLabel]
 }
 

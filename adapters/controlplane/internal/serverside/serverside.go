@@ -16,9 +16,7 @@ func Content(object any) (map[string]any, error) {
 	if err != nil {
 		return nil, fmt.Errorf("convert %T: %w", object, err)
 	}
-
 	delete(content, "status")
-
 	return content, nil
 }
 
@@ -28,10 +26,8 @@ func Content(object any) (map[string]any, error) {
 func Apply(ctx context.Context, c client.Client, object *unstructured.Unstructured, owner string) error {
 	// The client writes the response into its argument.
 	applied := client.ApplyConfigurationFromUnstructured(object.DeepCopy())
-
 	if err := c.Apply(ctx, applied, client.FieldOwner(owner), client.ForceOwnership); err != nil {
 		return fmt.Errorf("apply %s %s: %w", object.GetKind(), object.GetName(), err)
 	}
-
 	return nil
 }

@@ -85,23 +85,19 @@ func (w *watcher) watches() (all []admission.Watch, err error) {
 	default:
 		return nil, fmt.Errorf("-f: kind %.63q: want %s", w.Kind, kindWatcher)
 	}
-
 	for i := range w.Items {
 		found, err := w.Items[i].watches()
 		if err != nil {
 			return nil, err
 		}
-
 		all = append(all, found...)
 	}
-
 	return all, nil
 }
 
 func (w *watcher) watch() admission.Watch {
 	r := w.Spec.ResourceToWatch
 	namespace := cmp.Or(w.Metadata.Namespace, metav1.NamespaceDefault)
-
 	return admission.Watch{
 		Name:     types.NamespacedName{Namespace: namespace, Name: w.Metadata.Name},
 		Manager:  core.Manager(cmp.Or(w.Spec.Manager, w.Metadata.Labels[managedByLabel])),

@@ -44,7 +44,6 @@ func Run(args []string, stdin io.Reader, stdout io.Writer) error {
 		if errors.Is(err, flag.ErrHelp) {
 			return err //nolint:wrapcheck // The caller compares it.
 		}
-
 		return fmt.Errorf("%w: %w", ErrUsage, err)
 	}
 
@@ -162,23 +161,19 @@ func openWatchers(path string) ([]admission.Watch, error) {
 		return nil, fmt.Errorf("-f: %w", err)
 	}
 	defer file.Close()
-
 	return readWatchers(file)
 }
 
 func (s *settings) endpoint() (admission.Endpoint, error) {
 	var mistakes []error
-
 	bundle, err := s.readBundle()
 	mistakes = append(mistakes, err)
-
 	e := admission.Endpoint{URL: s.url, CABundle: bundle}
 	if s.url == "" {
 		mistakes = append(mistakes, s.readService(&e))
 	} else if s.isSet("service") {
 		mistakes = append(mistakes, errors.New("--url and --service: want one of them"))
 	}
-
 	return e, errors.Join(mistakes...)
 }
 
@@ -186,35 +181,28 @@ func (s *settings) readBundle() ([]byte, error) {
 	if s.caFile == "" {
 		return nil, errors.New("--ca-cert: missing, want a file with CA certificates")
 	}
-
 	bundle, err := os.ReadFile(s.caFile)
 	if err != nil {
 		return nil, fmt.Errorf("--ca-cert: want a file with CA certificates: %w", err)
 	}
-
 	return bundle, nil
 }
 
 func (s *settings) isSet(name string) (set bool) {
 	s.flags.Visit(func(f *flag.Flag) { set = set || f.Name == name })
-
 	return set
 }
 
 func (s *settings) readService(e *admission.Endpoint) (err error) {
 	name, port, hasPort := strings.Cut(s.service, ":")
-
 	if hasPort {
 		n, err := strconv.ParseInt(port, 10, 32)
 		if err != nil {
 			return fmt.Errorf("--service: port %.20q: want a number", port)
 		}
-
 		e.ServicePort = int32(n)
 	}
-
 	e.Service, err = namespacedName("service", name)
-
 	return err
 }
 
@@ -223,25 +211,21 @@ func namespacedName(flagName, text string) (types.NamespacedName, error) {
 	if !ok || namespace == "" || name == "" {
 		return types.NamespacedName{}, fmt.Errorf("--%s: %.80q: want namespace/name", flagName, text)
 	}
-
 	return types.NamespacedName{Namespace: namespace, Name: name}, nil
 }
 
 // parseLabels reads key=value pairs, separated by commas.
 func parseLabels(text string) (map[string]string, error) {
 	labels := make(map[string]string)
-
 	for pair := range strings.SplitSeq(text, ",") {
 		key, value, ok := strings.Cut(pair, "=")
 		if text != "" && !ok {
 			return nil, fmt.Errorf("--labels: %.80q: want key=value", pair)
 		}
-
 		if ok {
 			labels[key] = value
 		}
 	}
-
 	return labels, nil
 }
 
@@ -254,12 +238,10 @@ func parseResource(text string) (schema.GroupVersionResource, error) {
 	if len(parts) == 2 { //nolint:mnd // Version and resource.
 		parts = slices.Insert(parts, 0, "")
 	}
-
 	if len(parts) != 3 || versionPattern.MatchString(parts[0]) { //nolint:mnd // Group, version and resource.
 		return schema.GroupVersionResource{}, fmt.Errorf("--resource: %.80q: want group/version/resource, or "+
 			"version/resource of the core group, without a subresource (--field status watches the status)", text)
 	}
-
 	return schema.GroupVersionResource{Group: parts[0], Version: parts[1], Resource: parts[2]}, nil
 }
 
