@@ -44,7 +44,8 @@ type bodies struct {
 // newBodies returns a reader with room for at least one body of the limit per origin.
 func newBodies(limit, total int64) *bodies {
 	largest := limit + bytes.MinRead
-	return &bodies{limit: limit, room: newRoom(max(total, largest+largest/timesLeft+1)), pools: make([]sync.Pool, len(steps))}
+	size := max(total, largest+largest/timesLeft+1)
+	return &bodies{limit: limit, room: newRoom(size), pools: make([]sync.Pool, len(steps))}
 }
 
 // body is a request body, or the part of it that was read. The caller must call release when

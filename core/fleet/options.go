@@ -62,8 +62,9 @@ type Options struct {
 	Random func() float64
 	// Hooks are called for metrics.
 	Hooks Hooks
-	// Logger gets a line when the freshness of a runtime changes, at most 20 in 10 s: at warn for
-	// stale and degraded, at info for the others. It gets each resync at debug. Nil discards.
+	// Logger gets a line when the freshness of a runtime changes, at most 20 in 10 s. The level is
+	// warn for stale and degraded, and info for the others. Each resync is a line at debug. Nil
+	// discards.
 	Logger *slog.Logger
 }
 
