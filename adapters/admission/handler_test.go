@@ -556,11 +556,7 @@ func TestBrokenLogDoesNotReachTheAPIServer(t *testing.T) {
 }
 
 // stalledLog does not return from a line until released is closed.
-type stalledLog struct {
-	brokenLog
-
-	released chan struct{}
-}
+type stalledLog struct{ released chan struct{} }
 
 func (stalledLog) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelInfo }
 

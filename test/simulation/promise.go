@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"slices"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -104,10 +105,8 @@ func (p *Plan) isWatched(object, manager int) bool {
 
 func (p *Plan) hasAny(kinds ...FaultKind) bool {
 	for i := range p.Faults {
-		for _, kind := range kinds {
-			if p.Faults[i].Kind == kind {
-				return true
-			}
+		if slices.Contains(kinds, p.Faults[i].Kind) {
+			return true
 		}
 	}
 

@@ -67,7 +67,7 @@ func (h *History) checkCommit(t target, c commit, last int) {
 	case !ok:
 		h.violate("liveness", "%s: version %d of %s, committed at %s, was never looked at", t.manager, c.version, t.object, h.since(c.at))
 	case seen.After(bound):
-		h.violate("liveness", "%s: version %d of %s, committed at %s, was looked at at %s, want %s",
+		h.violate("liveness", "%s: version %d of %s, committed at %s, was seen at %s, want %s",
 			t.manager, c.version, t.object, h.since(c.at), h.since(seen), h.since(bound))
 	}
 }
