@@ -108,7 +108,7 @@ func (h *History) refused(runtime string, at time.Time) *Window {
 		w := &h.promise.Windows[i]
 
 		during := at.After(h.began.Add(w.From)) && at.Before(h.began.Add(w.To))
-		if w.Refuses == runtime && during && h.isCalm(at, w) {
+		if w.Refuses == runtime && during && h.isCalm(at, w) && h.isCalm(h.began.Add(w.To), w) {
 			return w
 		}
 	}
