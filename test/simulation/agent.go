@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -217,16 +218,20 @@ func (a *agent) transport() core.Forwarder {
 }
 
 func summary(batch *core.Batch) string {
-	text := fmt.Sprintf("%d events", len(batch.Events))
+	var text strings.Builder
+
+	fmt.Fprintf(&text, "%d events", len(batch.Events))
+
 	for i := range batch.Events {
-		text += fmt.Sprintf(" %d:%s%s", batch.Events[i].Sequence, batch.Events[i].KindWord(), batch.Events[i].Watched.Name)
+		event := &batch.Events[i]
+		fmt.Fprintf(&text, " %d:%s %s", event.Sequence, event.KindWord(), event.Watched.Name)
 	}
 
 	if batch.Heartbeat != nil {
-		text += fmt.Sprintf(" heartbeat %d leaving %v", batch.Heartbeat.Number, batch.Heartbeat.Leaving)
+		fmt.Fprintf(&text, " heartbeat %d leaving %v", batch.Heartbeat.Number, batch.Heartbeat.Leaving)
 	}
 
-	return text
+	return text.String()
 }
 
 func (a *agent) speak(version contract.Version) core.Forwarder {

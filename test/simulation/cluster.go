@@ -137,7 +137,7 @@ func (c *cluster) write(w Write) {
 
 		blind := c.isBlind()
 		c.review(name, before, w)
-		time.Sleep(w.Delay)
+		sleep(w.Delay)
 
 		if w.Reject || w.Kind == DryRun {
 			return

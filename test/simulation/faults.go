@@ -84,10 +84,6 @@ func (p *Plan) allows(f *Fault) bool {
 	}
 }
 
-func (f *Fault) stopsAgent() bool {
-	return slices.Contains([]FaultKind{AgentKilled, AgentReplaced, AgentCrashes, AgentGone}, f.Kind)
-}
-
 func (d dice) fault(p *Plan) Fault {
 	kinds, weights := shares()
 	f := Fault{
@@ -123,6 +119,7 @@ func (d dice) fault(p *Plan) Fault {
 		f.Value = []int{401, 403, 404, 413, 413, 413, 429, 500, 502, 503}[d.IntN(10)]
 	case SinkStalled:
 		f.For = d.between(time.Second, 2*time.Minute)
+	default:
 	}
 
 	return f
@@ -283,6 +280,7 @@ func (state *weather) apply(f Fault, on bool) {
 		state.deaf = on
 	case LinksRefused:
 		state.refuse = on
+	default:
 	}
 }
 
@@ -297,9 +295,9 @@ func (w *world) beginAgent(f Fault) func() {
 	case AgentCrashes:
 		for range 3 {
 			c.stopAgent(f.Index, false)
-			time.Sleep(time.Second)
+			sleep(time.Second)
 			c.startAgent(f.Index, false)
-			time.Sleep(2 * time.Second)
+			sleep(2 * time.Second)
 		}
 
 		return nil

@@ -61,7 +61,7 @@ func p99(t *testing.T, keys *pki, version contract.Version, seeds int, faults ..
 		synctest.Test(t, func(t *testing.T) {
 			t.Helper()
 
-			w := newWorld(neighbours(uint64(seed), version, faults), keys, nil) //nolint:gosec // Not negative.
+			w := newWorld(neighbours(uint64(seed), version, faults), keys, nil)
 			w.run()
 			all = append(all, w.history.Latencies()...)
 		})

@@ -172,7 +172,7 @@ func (c *controller) look(r request) {
 	}
 
 	seen := cluster.read()
-	time.Sleep(reconcileTime)
+	sleep(reconcileTime)
 
 	if o.killed.Load() {
 		return
@@ -283,14 +283,16 @@ func (w *world) elect() {
 	}
 
 	for _, o := range w.operators {
-		if o != nil {
-			w.leader = o
-			w.history.Elected(o.name)
-			o.lead()
-			w.logf("%s leads", o.name)
-
-			return
+		if o == nil {
+			continue
 		}
+
+		w.leader = o
+		w.history.Elected(o.name)
+		o.lead()
+		w.logf("%s leads", o.name)
+
+		return
 	}
 }
 

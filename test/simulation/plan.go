@@ -167,7 +167,7 @@ func draw(seed uint64) *Plan {
 type dice struct{ *rand.Rand }
 
 func newDice(seed uint64) dice {
-	return dice{rand.New(rand.NewPCG(seed, 17))} //nolint:gosec // A seed repeats itself.
+	return dice{rand.New(rand.NewPCG(seed, 17))}
 }
 
 func (d dice) chance(p float64) bool { return d.Float64() < p }

@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"slices"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -40,7 +41,7 @@ func (p *Plan) promise() oracle.Promise {
 		}
 
 		promise.Faults++
-		promise.Windows = append(promise.Windows, oracle.Window{From: f.At, To: f.At + f.For + f.after()})
+		promise.Windows = append(promise.Windows, oracle.Window{From: f.At, To: f.At + f.For + f.after(), Refuses: f.refuses(p)})
 	}
 
 	return promise
@@ -59,6 +60,15 @@ func (f *Fault) isForEver() bool {
 
 func (f *Fault) refusesEvent() bool {
 	return f.Kind == EventRefused || f.Kind == EventForbidden || f.Kind == EventPanics
+}
+
+// refuses returns the runtime that cannot connect, if that is all that happens.
+func (f *Fault) refuses(p *Plan) string {
+	if f.Kind != LinksRefused {
+		return ""
+	}
+
+	return p.Runtimes[f.Runtime].Name
 }
 
 // after is the time that a fault lasts beyond its end.
@@ -104,10 +114,8 @@ func (p *Plan) isWatched(object, manager int) bool {
 
 func (p *Plan) hasAny(kinds ...FaultKind) bool {
 	for i := range p.Faults {
-		for _, kind := range kinds {
-			if p.Faults[i].Kind == kind {
-				return true
-			}
+		if slices.Contains(kinds, p.Faults[i].Kind) {
+			return true
 		}
 	}
 

@@ -16,7 +16,7 @@ func share(t *testing.T) {
 
 	each := (*seeds + *workers - 1) / *workers
 	for i := range *workers {
-		running.Go(func() { work(t, *seed+uint64(i*each), each) }) //nolint:gosec // Few.
+		running.Go(func() { work(t, *seed+uint64(i*each), each) })
 	}
 
 	running.Wait()

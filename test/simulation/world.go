@@ -76,7 +76,7 @@ func (w *world) run() []oracle.Violation {
 	w.sleepUntil(w.plan.end())
 	w.history.Calm()
 	w.remind()
-	time.Sleep(w.plan.calm())
+	sleep(w.plan.calm())
 	w.shutDown()
 
 	if err := w.failed.Load(); err != nil {
@@ -89,7 +89,7 @@ func (w *world) run() []oracle.Violation {
 // remind writes once more where an agent may know no owner or no manager. What it missed must then be
 // looked at.
 func (w *world) remind() {
-	time.Sleep(time.Second) // An agent may start at this very moment.
+	sleep(time.Second) // An agent may start at this very moment.
 
 	for i := range w.plan.Runtimes {
 		if w.plan.Runtimes[i].forgets() && !w.plan.Measured {
@@ -153,7 +153,7 @@ const sampleEvery = 5 * time.Second
 func (w *world) sample() {
 	for !w.over() {
 		w.sampleStates()
-		time.Sleep(sampleEvery)
+		sleep(sampleEvery)
 	}
 }
 
@@ -186,9 +186,12 @@ func (w *world) sleepUntil(at time.Duration) bool {
 
 func (w *world) sleepUntilTime(at time.Time) {
 	if wait := time.Until(at); wait > 0 {
-		time.Sleep(wait)
+		sleep(wait)
 	}
 }
+
+// sleep waits in virtual time. A schedule is never cut short.
+func sleep(d time.Duration) { <-time.After(d) }
 
 func (w *world) clusterOf(runtime string) *cluster {
 	for _, c := range w.clusters {
@@ -220,7 +223,7 @@ func newRandom(seed uint64, name string) func() float64 {
 
 	var mu sync.Mutex
 
-	random := rand.New(rand.NewPCG(seed, sum.Sum64())) //nolint:gosec // A seed repeats itself.
+	random := rand.New(rand.NewPCG(seed, sum.Sum64()))
 
 	return func() float64 {
 		mu.Lock()

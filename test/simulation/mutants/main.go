@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -25,7 +26,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 
-	survivors, err := run(ctx, *seeds, *only)
+	survivors, err := run(ctx, os.Stdout, *seeds, *only)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 	}
@@ -36,7 +37,7 @@ func main() {
 }
 
 // run tries all mutants that match, and returns how many were not found.
-func run(ctx context.Context, seeds int, only string) (survivors int, err error) {
+func run(ctx context.Context, out io.Writer, seeds int, only string) (survivors int, err error) {
 	match, err := regexp.Compile(only)
 	if err != nil {
 		return 0, err
@@ -61,7 +62,7 @@ func run(ctx context.Context, seeds int, only string) (survivors int, err error)
 			survivors++
 		}
 
-		fmt.Printf("%-68s %s\n", m.name, text)
+		_, _ = fmt.Fprintf(out, "%-68s %s\n", m.name, text)
 	}
 
 	return survivors, nil

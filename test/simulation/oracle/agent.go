@@ -108,7 +108,8 @@ func (a *Agent) Attempted(manager core.Manager, _ int, err error) {
 	defer a.history.mu.Unlock()
 
 	l := a.lane(manager)
-	if l.attempts++; err != nil {
+	l.attempts++
+	if err != nil {
 		l.whole++
 	}
 }

@@ -25,6 +25,8 @@ const (
 	// noticed is the time after which an outage is known, unproven that without a canary.
 	noticed  = 2 * time.Minute
 	unproven = 12 * time.Minute
+	// longestBackoff is the longest wait of an agent after failures.
+	longestBackoff = 25 * time.Second
 	// warmUp is the time after which a schedule without faults runs smoothly.
 	warmUp = 90 * time.Second
 	// shortDelay is that of a commit which no other webhook delays.
@@ -74,7 +76,7 @@ func (h *History) checkCommit(t target, c commit, last int) {
 	case !ok:
 		h.violate("liveness", "%s: version %d of %s, committed at %s, was never looked at", t.manager, c.version, t.object, h.since(c.at))
 	case seen.After(bound):
-		h.violate("liveness", "%s: version %d of %s, committed at %s, was looked at at %s, want %s",
+		h.violate("liveness", "%s: version %d of %s, committed at %s, was seen at %s, want %s",
 			t.manager, c.version, t.object, h.since(c.at), h.since(seen), h.since(bound))
 	}
 }
@@ -85,7 +87,13 @@ func (h *History) bound(t target, c commit) (bound time.Time, strict bool) {
 		return latest(c.at, h.calm).Add(givenUp), false
 	}
 
-	if h.isCalm(c.at) {
+	if w := h.refused(t.runtime, c.at); w != nil {
+		back := min(2*(w.To-w.From), longestBackoff) + prompt
+
+		return latest(c.at, h.began.Add(w.To)).Add(back + time.Duration(h.promise.Detours)*detour), false
+	}
+
+	if h.isCalm(c.at, nil) {
 		detours := time.Duration(h.promise.Detours) * detour
 		small := h.promise.Runtimes[t.runtime].Small // A resync stands in for events.
 
@@ -104,14 +112,29 @@ func (h *History) bound(t target, c commit) (bound time.Time, strict bool) {
 	return latest(c.at, h.calm).Add(inTime), false
 }
 
-// isCalm reports whether no fault is near the time from at on.
-func (h *History) isCalm(at time.Time) bool {
+// refused returns the window at a moment in which connections are refused, if no other fault is near.
+func (h *History) refused(runtime string, at time.Time) *Window {
+	for i := range h.promise.Windows {
+		w := &h.promise.Windows[i]
+
+		during := at.After(h.began.Add(w.From)) && at.Before(h.began.Add(w.To))
+		if w.Refuses == runtime && during && h.isCalm(at, w) && h.isCalm(h.began.Add(w.To), w) {
+			return w
+		}
+	}
+
+	return nil
+}
+
+// isCalm reports whether no fault but one is near the time from at on.
+func (h *History) isCalm(at time.Time, but *Window) bool {
 	if at.Sub(h.began) < warmUp {
 		return false
 	}
 
-	for _, w := range h.promise.Windows {
-		if at.Add(late).After(h.began.Add(w.From)) && at.Before(h.began.Add(w.To+2*inTime)) {
+	for i := range h.promise.Windows {
+		w := &h.promise.Windows[i]
+		if w != but && at.Add(late).After(h.began.Add(w.From)) && at.Before(h.began.Add(w.To+2*inTime)) {
 			return false
 		}
 	}

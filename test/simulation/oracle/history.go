@@ -46,7 +46,12 @@ type Runtime struct {
 }
 
 // Window is a time from the beginning of the schedule on.
-type Window struct{ From, To time.Duration }
+type Window struct {
+	From, To time.Duration
+	// Refuses is the runtime of which nothing else happens than that connections are refused. Its agents
+	// come back soon after.
+	Refuses string
+}
 
 // Violation is a guarantee that did not hold.
 type Violation struct {
