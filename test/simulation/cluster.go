@@ -174,7 +174,7 @@ func (c *cluster) commit(name string, before object, w Write, blind bool) bool {
 
 	o.version++
 	o.exists = w.Kind != Delete
-	c.world.history.Commit(c.plan.Name, name, o.version, w.Delay, blind)
+	c.world.history.Commit(c.plan.Name, name, o.version, w.Delay, blind, w.Kind == Unreadable)
 	c.world.logf("commit %s version %d", name, o.version)
 
 	return true

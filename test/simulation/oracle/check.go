@@ -94,18 +94,20 @@ func (h *History) bound(t target, c commit) (bound time.Time, strict bool) {
 	}
 
 	if h.isCalm(c.at, nil) {
-		detours := time.Duration(h.promise.Detours) * detour
-		small := h.promise.Runtimes[t.runtime].Small // A resync stands in for events.
+		bound := c.at.Add(time.Duration(h.promise.Detours) * detour)
+		small := h.promise.Runtimes[t.runtime].Small
+
+		if small || c.paced { // A resync stands in for events.
+			bound = bound.Add(pace)
+		}
 
 		switch {
-		case c.delay <= shortDelay && small:
-			return c.at.Add(prompt + pace + detours), true
 		case c.delay <= shortDelay:
-			return c.at.Add(prompt + detours), true
+			return bound.Add(prompt), true
 		case small:
-			return c.at.Add(2*late + pace + detours), true // The resend of a resync stands in for that of the event.
+			return bound.Add(2 * late), true // The resend of a resync stands in for that of the event.
 		default:
-			return c.at.Add(late + detours), true
+			return bound.Add(late), true
 		}
 	}
 

@@ -73,6 +73,7 @@ type commit struct {
 	at      time.Time
 	delay   time.Duration
 	blind   bool
+	paced   bool
 }
 
 type look struct {
@@ -131,13 +132,14 @@ func (h *History) violate(rule, format string, args ...any) {
 func (h *History) since(at time.Time) time.Duration { return at.Sub(h.began).Round(time.Millisecond) }
 
 // Commit notes that etcd has a new version of an object, that long after its review. Blind means
-// that nothing can learn of it: there was no webhook, and nothing finds that out.
-func (h *History) Commit(runtime, object string, version int, delay time.Duration, blind bool) {
+// that nothing can learn of it: there was no webhook, and nothing finds that out. Paced means that a
+// resync stands in for its event.
+func (h *History) Commit(runtime, object string, version int, delay time.Duration, blind, paced bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
 	key := [2]string{runtime, object}
-	h.commits[key] = append(h.commits[key], commit{version, time.Now(), delay, blind})
+	h.commits[key] = append(h.commits[key], commit{version, time.Now(), delay, blind, paced})
 }
 
 // Looked notes that the operator has read an object for a manager.
