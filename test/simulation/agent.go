@@ -84,12 +84,16 @@ func (c *cluster) stopAgent(index int, orderly bool) {
 
 	c.world.logf("agent %s stops, orderly %v", a.epoch, orderly)
 
-	if !orderly {
-		a.kill()
+	if orderly {
+		a.stop()
+		<-a.ended
+
+		return
 	}
 
+	a.kill()
 	a.stop()
-	<-a.ended
+	c.world.tasks.Go(func() { <-a.ended }) // What is left of it has no effect.
 }
 
 // noteAgents reports that no agent is left, or that one is back. The caller holds the lock.

@@ -135,7 +135,7 @@ func (p *Plan) end() time.Duration {
 
 	for i := range p.Faults {
 		if !p.Measured {
-			end = max(end, p.Faults[i].At+p.Faults[i].For)
+			end = max(end, p.Faults[i].At+p.Faults[i].For+p.Faults[i].after())
 		}
 	}
 

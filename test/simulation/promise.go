@@ -76,8 +76,8 @@ func (f *Fault) after() time.Duration {
 	switch f.Kind {
 	case OperatorKilled, LeaderChanged:
 		return leaseTime
-	case AgentCrashes:
-		return 10 * time.Second
+	case AgentCrashes, AgentReplaced: // An orderly stop takes up to 10 s.
+		return 11 * time.Second
 	default:
 		return 0
 	}

@@ -41,6 +41,7 @@ func (d dice) flood(p *Plan, outage Fault) {
 
 	r := &p.Runtimes[outage.Runtime]
 	r.Contract, r.Objects, r.MaxKeys, p.Padding = contract.V3, objects, 0, padding
+	p.Faults = slices.DeleteFunc(p.Faults, func(f Fault) bool { return f.Kind == GatewayForeign })
 
 	for i := range objects {
 		at := d.between(outage.At, outage.At+outage.For)

@@ -227,10 +227,6 @@ func pathMutants() []mutant {
 			"if answer.refusal != nil || answer.missed || answer.warn != nil {", "if answer.missed {",
 		},
 		{
-			"admission: dry-run writes are events", "adapters/admission/decide.go",
-			"if c.DryRun {\n\t\treturn DryRun\n\t}\n", "c.DryRun = false\n",
-		},
-		{
 			"canary: no resync when the webhook is back", "adapters/admission/canary/canary.go",
 			"c.opts.Recovered()\n", "_ = state\n",
 		},
