@@ -23,13 +23,15 @@ const (
 	lane     = "core/outbox/lane.go"
 	entry    = "core/outbox/entry.go"
 	dispatch = "core/outbox/dispatch.go"
+	room     = "core/outbox/room.go"
+	resync   = "core/outbox/resync.go"
 )
 
 func outboxMutants() []mutant {
 	return []mutant{
 		{
-			"outbox: events do not settle", accept,
-			"now.Add(max(o.opts.Settle, 0)))", "now)",
+			"outbox: events do not settle", room,
+			"due := now.Add(max(o.opts.Settle, 0))", "due := now",
 		},
 		{
 			"outbox: nothing is resent (row 54)", conclude,
@@ -44,37 +46,36 @@ func outboxMutants() []mutant {
 			"delays = []time.Duration{o.opts.ResendResync}", "delays = nil",
 		},
 		{
-			"outbox: no resync after an overflow", accept,
-			"o.resync(l, event.Owner, now)\n\n\t\treturn l.counts.refuse(ReasonOverflow)",
-			"return l.counts.refuse(ReasonOverflow)",
+			"outbox: no resync after an overflow", resync,
+			"if first || !room {", "if first {",
 		},
 		{
-			"outbox: no resync for an event that gives way", accept,
+			"outbox: no resync for an event that gives way", room,
 			"o.resync(hog, e.Owner, now)", "_ = hog",
 		},
 		{
-			"outbox: no resync for a resend that gives way", accept,
-			"o.resendResync(l, now)\n\n\treturn true", "return true",
+			"outbox: no resync for a resend that gives way", room,
+			"o.resendResync(hog, e.Owner, now)", "_ = now",
 		},
 		{
 			"outbox: no resync for an event that is given up", conclude,
-			"o.resync(l, refused.Owner, now)", "_ = now",
+			"o.standIn(l, e.newest, core.IsPermanent(refusal), now)", "_ = now",
 		},
 		{
 			"outbox: refused events are never given up (row 1)", conclude,
-			"return !whole && e.refusals > 0", "return false && !whole && e.refusals > 0",
+			"return !e.Resync && e.refusals > 0 && now.Sub(e.refused) >= limit", "return false",
 		},
 		{
 			"outbox: a resync of the runtime is given up", conclude,
-			"case core.IsPermanent(refusal) && !e.Resync, o.isOver(e, now):", "case core.IsPermanent(refusal), o.isOver(e, now):",
+			"return !e.Resync || e.Owner", "return true || e.Owner",
 		},
 		{
 			"outbox: no resync first", "core/outbox/outbox.go",
-			"if o.opts.ResyncFirst && !o.opts.ResyncOwners {", "if o.opts.ResyncFirst && o.opts.ResyncOwners {",
+			"if !o.opts.ResyncFirst || o.opts.ResyncOwners {", "if !o.opts.ResyncFirst || !o.opts.ResyncOwners {",
 		},
 		{
-			"outbox: no resync for news", accept,
-			"if o.opts.ResyncFirst && o.isNews(l, added, event.Owner) {", "if o.isNews(l, added, event.Owner) && false {",
+			"outbox: no resync for news", resync,
+			"o.opts.ResyncFirst && !event.Resync", "o.opts.ResyncFirst && false",
 		},
 		{
 			"outbox: a newer event replaces one that travels", lane,
@@ -90,15 +91,15 @@ func outboxMutants() []mutant {
 		},
 		{
 			"outbox: a failed batch loses its events", conclude,
-			"e.alone = e.alone || core.IsPermanent(whole)\n\t\t\tl.enqueue(e)", "o.free(l, e)\n\t\t\tl.counts.Pending--\n\t\t\tl.counts.Delivered++",
+			"e.alone = e.alone || core.IsPermanent(whole)\n\t\tl.enqueue(e)", "o.free(l, e)\n\t\tl.counts.Pending--\n\t\tl.counts.Delivered++",
 		},
 		{
 			"outbox: events that were not sent are delivered (row 3)", conclude,
-			"case errors.Is(events[i], core.ErrNotSent):\n\t\t\tl.enqueue(e)", "case errors.Is(events[i], core.ErrNotSent):\n\t\t\to.concludeEvent(l, e, nil, c.started, now)",
+			"case errors.Is(refusal, core.ErrNotSent):\n\t\tl.enqueue(e)\n\tcase refusal == nil:", "case refusal == nil, errors.Is(refusal, core.ErrNotSent):",
 		},
 		{
 			"outbox: calls in flight count as failures in a row (row 2)", conclude,
-			"case reached, ctx.Err() != nil, started.Before(l.paused):", "case reached, ctx.Err() != nil:",
+			"case whole == nil, ctx.Err() != nil, c.started.Before(l.paused):", "case whole == nil, ctx.Err() != nil:",
 		},
 		{
 			"outbox: no backoff", conclude,
@@ -106,24 +107,25 @@ func outboxMutants() []mutant {
 		},
 		{
 			"outbox: a refusal pauses the lane (row 1)", conclude,
-			"events, whole := split(c.err, len(c.batch.Events))",
-			"events, whole := split(c.err, len(c.batch.Events))\n\tif len(events) > 0 && len(events) == len(c.batch.Events) {\n\t\tevents, whole = nil, c.err\n\t}",
+			"events, whole := c.split()",
+			"events, whole := c.split()\n\tif len(events) > 0 && len(events) == len(c.batch.Events) {\n\t\tevents, whole = nil, c.err\n\t}",
 		},
 		{
 			"outbox: new events do not wake the dispatcher", lane,
-			"q.add(e)\n\n\tif e.position == 0 {\n\t\tsignal(l.wake)\n\t}\n}\n\n// resend makes", "q.add(e)\n}\n\n// resend makes",
+			"q.add(e)\n\tif e.position == 0 {\n\t\tsignal(l.wake)\n\t}\n}\n\n// resend makes", "q.add(e)\n}\n\n// resend makes",
 		},
 		{
-			"outbox: heartbeats overtake events", dispatch,
-			"if beat && l.isUpToDate(entries) {", "if beat {",
+			"outbox: heartbeats overtake events", lane,
+			"batch = l.takeEvents(limit, now)\n\tbeat = l.pulse.due(now) && !isAlone(batch)",
+			"beat = l.pulse.due(now)\n\tif !beat {\n\t\tbatch = l.takeEvents(limit, now)\n\t}",
 		},
 		{
 			"outbox: merged events are not accounted for", dispatch,
-			"l.counts.Coalesced++\n\t\t\tl.counts.Pending--", "l.counts.Pending--",
+			"l.counts.Coalesced++\n\t\tl.counts.Pending--", "l.counts.Pending--",
 		},
 		{
 			"outbox: log lines under the lock (row 29)", "core/outbox/log.go",
-			"o.notes = nil\n\to.mu.Unlock()\n", "o.notes = nil\n\tdefer o.mu.Unlock()\n",
+			"select {\n\tcase o.notes <- record:\n\tdefault:\n\t}", "o.write(record)",
 		},
 		{
 			"outbox: a log line for each failure", "core/outbox/log.go",
@@ -131,11 +133,11 @@ func outboxMutants() []mutant {
 		},
 		{
 			"outbox: invented managers keep their lanes (row 14)", accept,
-			"if l.configured || !l.unknown || l.inFlight > 0 {", "if l.configured || l.manager != \"\" {",
+			"if l.isUnproved() && !l.configured && l.inFlight == 0 {", "if l.isUnproved() && !l.configured && l.manager == \"\" {",
 		},
 		{
-			"outbox: the first manager takes all keys (row 14)", accept,
-			"return o.giveUpResend(now) || o.giveUpEvent(l, now)", "return false",
+			"outbox: the first manager takes all keys (row 14)", room,
+			"return o.giveUpResend(l, now) || o.giveUpEvent(l, now)", "return false",
 		},
 	}
 }
@@ -150,11 +152,11 @@ func fleetMutants() []mutant {
 	return []mutant{
 		{
 			"fleet: no resync for a lost replica", "core/fleet/fleet.go",
-			"f.schedule(r.key, CauseReplicaLost, now)", "_ = now",
+			"f.schedule(r.key, causeReplicaLost, now)", "_ = now",
 		},
 		{
 			"fleet: no resync for a gap", replica,
-			"case beat.Sequence > p.sequence:\n\t\tcause = CauseGap", "case beat.Sequence > p.sequence:",
+			"case beat.Sequence > p.sequence:\n\t\tcause = causeGap", "case beat.Sequence > p.sequence:",
 		},
 		{
 			"fleet: each batch is a gap", replica,
@@ -170,7 +172,7 @@ func fleetMutants() []mutant {
 		},
 		{
 			"fleet: a silent runtime stays fresh", replica,
-			"return now.Sub(p.heard) > patience(opts, p.beat)", "return now.Sub(p.heard) > 100*patience(opts, p.beat)",
+			"return now.Sub(p.lastSeen) > patience(opts, p.beat)", "return now.Sub(p.lastSeen) > 100*patience(opts, p.beat)",
 		},
 		{
 			"fleet: fresh without proof (row 26)", judge,
@@ -190,21 +192,21 @@ func fleetMutants() []mutant {
 func pathMutants() []mutant {
 	return []mutant{
 		{
-			"listener: all events refused is the request refused (row 1)", "listener/answer.go",
-			"if a.whole {\n\t\t\treturn a", "if a.whole || len(failures) > 0 && x.version.MaxEvents() > 1 {\n\t\t\treturn a",
+			"listener: all events refused is the request refused (row 1)", "listener/failures.go",
+			"if a := f[index]; a.whole {", "if a := f[index]; a.whole || version.MaxEvents() > 1 {",
 		},
 		{
-			"listener: a replica that does not lead takes heartbeats", "listener/endpoint.go",
-			"if err := ready(x.handler); err != nil {", "if err := ready(x.handler); err != nil && x.handler == nil {",
+			"listener: a replica that does not lead takes heartbeats", "listener/deliver.go",
+			"return x.handled(ready(x.handler))", "return answer{}",
 		},
 		{
 			"listener: no SAN pinning", "listener/pinning.go",
 			"case !hasSAN(&peer, domain):", "case !hasSAN(&peer, domain) && domain == \"\":",
 		},
 		{
-			"listener: a panic costs the whole batch", "listener/endpoint.go",
-			"func (x *exchange) take(ctx context.Context, event *core.WatchEvent, received time.Time) (a answer) {\n\tdefer x.recover(&a)\n",
-			"func (x *exchange) take(ctx context.Context, event *core.WatchEvent, received time.Time) (a answer) {\n",
+			"listener: a panic costs the whole batch", "listener/deliver.go",
+			"func (x *exchange) verify(ctx context.Context, event *core.WatchEvent) (a answer) {\n\tdefer x.recover(&a)\n",
+			"func (x *exchange) verify(ctx context.Context, event *core.WatchEvent) (a answer) {\n",
 		},
 		{
 			"httpmtls: failures are taken for success", "adapters/httpmtls/request.go",
