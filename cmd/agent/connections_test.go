@@ -32,6 +32,9 @@ func TestClosedConnectionLeadsToAResync(t *testing.T) {
 
 	for range 2 {
 		review(t, p.apiServer(t), agent.webhook, "one", true) // A dry run is no event.
+
+		// The agent closes an idle connection for a new one of the same address, and no busy one.
+		time.Sleep(200 * time.Millisecond)
 	}
 
 	line := agent.log.wait(t, "reviews may have been missed: a resync is requested", 1)[0]
