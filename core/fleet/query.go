@@ -54,7 +54,7 @@ func (f *Fleet) snapshot() []Status {
 // together.
 func (f *Fleet) RequeueAfter(runtime core.RuntimeID) time.Duration {
 	wait := f.pollInterval(runtime)
-	return wait + time.Duration((f.opts.Random()-0.5)*float64(wait)/5) //nolint:mnd // A tenth to either side.
+	return wait + time.Duration((f.opts.Random()-0.5)*float64(wait)/5) // A tenth to either side.
 }
 
 func (f *Fleet) pollInterval(runtime core.RuntimeID) time.Duration {

@@ -13,12 +13,6 @@ import (
 
 const linterConfig = ".golangci.yml"
 
-// staleNolint are folders that still have directives for linters that are not enabled. Such a
-// directive is printed there and fails the check elsewhere. The list must only shrink.
-var staleNolint = []string{
-	"adapters/controlplane/", "adapters/prometheus/", "cmd/agent/", "core/", "listener/", "test/rig/", "test/soak/",
-}
-
 // nolintDirective matches the list of linters of a directive.
 var nolintDirective = regexp.MustCompile(`//nolint:([\w,]+)`)
 
@@ -40,20 +34,9 @@ func checkNolint(ctx context.Context, repo *repository) error {
 		if err != nil {
 			return err
 		}
-		errs = append(errs, repo.failures(name, staleDirectives(name, string(source), enabled))...)
+		errs = append(errs, staleDirectives(name, string(source), enabled)...)
 	}
 	return errors.Join(errs...)
-}
-
-// failures returns the stale directives of a file. Below staleNolint it prints them instead.
-func (r *repository) failures(name string, found []error) []error {
-	if !slices.ContainsFunc(staleNolint, func(folder string) bool { return strings.HasPrefix(name, folder) }) {
-		return found
-	}
-	for _, err := range found {
-		fmt.Fprintf(r.log, "      %v\n", err)
-	}
-	return nil
 }
 
 // enabledLinters returns the list linters.enable of the linter's configuration.

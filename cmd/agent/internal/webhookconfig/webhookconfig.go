@@ -42,7 +42,7 @@ func Run(args []string, stdin io.Reader, stdout io.Writer) error {
 
 	if err := s.flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
-			return err //nolint:wrapcheck // The caller compares it.
+			return err
 		}
 		return fmt.Errorf("%w: %w", ErrUsage, err)
 	}
@@ -64,7 +64,7 @@ func Run(args []string, stdin io.Reader, stdout io.Writer) error {
 
 	_, err = stdout.Write(text)
 
-	return err //nolint:wrapcheck // It is that of the standard output.
+	return err
 }
 
 type settings struct {
@@ -235,10 +235,10 @@ var versionPattern = regexp.MustCompile(`^v\d+((alpha|beta)\d+)?$`)
 // parseResource reads version/resource of the core group, or group/version/resource.
 func parseResource(text string) (schema.GroupVersionResource, error) {
 	parts := strings.Split(text, "/")
-	if len(parts) == 2 { //nolint:mnd // Version and resource.
+	if len(parts) == 2 { // Version and resource.
 		parts = slices.Insert(parts, 0, "")
 	}
-	if len(parts) != 3 || versionPattern.MatchString(parts[0]) { //nolint:mnd // Group, version and resource.
+	if len(parts) != 3 || versionPattern.MatchString(parts[0]) { // Group, version and resource.
 		return schema.GroupVersionResource{}, fmt.Errorf("--resource: %.80q: want group/version/resource, or "+
 			"version/resource of the core group, without a subresource (--field status watches the status)", text)
 	}
