@@ -1,8 +1,8 @@
 package outbox
 
 import (
+	"cmp"
 	"container/heap"
-	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -123,7 +123,7 @@ func (l *lane) resend(e *entry, now, due time.Time) {
 
 // resendDue makes the due resends events, and returns their number.
 func (l *lane) resendDue(now time.Time) (n int64) {
-	for ; len(l.resends) > 0 && !l.resends[0].due.After(now); n++ {
+	for ; l.resends.isDue(now); n++ {
 		l.resend(l.resends[0], now, now)
 	}
 	return n
@@ -156,27 +156,8 @@ func (l *lane) sendAfter(e *entry, newest, at time.Time) (changed bool) {
 	return true
 }
 
-// lastResend returns a change among the resends that is due late, nil if there is none.
-func (l *lane) lastResend() *entry {
-	for _, e := range slices.Backward(l.resends) {
-		if !e.Resync {
-			return e
-		}
-	}
-	return nil
-}
-
 // lastWaiting returns a change that waits to be sent, nil if there is none.
-func (l *lane) lastWaiting() *entry {
-	for _, q := range []queue{l.refused, l.ready} {
-		for _, e := range slices.Backward(q) {
-			if !e.Resync {
-				return e
-			}
-		}
-	}
-	return nil
-}
+func (l *lane) lastWaiting() *entry { return cmp.Or(l.refused.lastChange(), l.ready.lastChange()) }
 
 // maxRefused bounds the events of a batch that were refused before, so that they do not hold up
 // others.
