@@ -161,7 +161,7 @@ func (o *Outbox) finish(l *lane, e *entry, sent time.Time) {
 		l.enqueue(e)
 		return
 	}
-	if due, again := o.resendAt(e, sent); again && !o.stopped {
+	if due, again := o.resendAt(e, sent); again {
 		l.scheduleResend(e, due)
 		return
 	}

@@ -35,7 +35,7 @@ func outboxMutants() []mutant {
 		},
 		{
 			"outbox: nothing is resent (row 54)", conclude,
-			"again && !o.stopped {", "again && o.stopped {",
+			"o.resendAt(e, sent); again {", "o.resendAt(e, sent); again && o.stopped {",
 		},
 		{
 			"outbox: only the first resend", resend,
