@@ -106,6 +106,11 @@ func (l *lane) enqueue(e *entry) {
 	if e.refusals > 0 {
 		q = &l.refused
 	}
+	l.await(q, e)
+}
+
+// await adds e to a queue, and wakes the dispatcher when e is the first there.
+func (l *lane) await(q *queue, e *entry) {
 	q.add(e)
 	if e.position == 0 {
 		signal(l.wake)
@@ -132,10 +137,7 @@ func (l *lane) resendDue(now time.Time) (n int64) {
 // scheduleResend makes a delivered entry wait for its resend, which will be an event of its own.
 func (l *lane) scheduleResend(e *entry, due time.Time) {
 	*e = entry{Numbered: core.Numbered{WatchEvent: e.WatchEvent}, newest: e.newest, again: e.again, due: due}
-	l.resends.add(e)
-	if e.position == 0 {
-		signal(l.wake)
-	}
+	l.await(&l.resends, e)
 }
 
 // sendAfter makes sure that a resync is sent after now, at a time at the latest if it rests, and
@@ -146,8 +148,7 @@ func (l *lane) sendAfter(e *entry, newest, at time.Time) (changed bool) {
 	case e.queue == &l.resends && !e.due.Before(at):
 		l.resends.remove(e)
 		e.due = at
-		l.resends.add(e)
-		signal(l.wake)
+		l.await(&l.resends, e)
 	case e.next == nil && (e.queue == nil || e.ID != ""): // It may have been sent too early.
 		e.again = latest(e.again, at)
 	default:
