@@ -35,7 +35,7 @@ type lane struct {
 	retried  time.Time // last call of Retry.
 	stoodIn  time.Time // when the last resync that stands in for refused events is due.
 	reached  bool      // has taken a batch.
-	unknown  bool      // has taken none, and was unknown at least once.
+	unknown  bool      // was unknown to the receiver at least once.
 
 	order    uint64 // of the newest entry.
 	sequence uint64 // of the newest event that was sent.
