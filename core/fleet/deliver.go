@@ -142,19 +142,15 @@ func (f *Fleet) deliverDue(ctx context.Context, manager core.Manager, handler co
 		case <-ctx.Done():
 			return
 		}
-		f.deliver(ctx, handler, d)
+		f.deliver(ctx, handler, d.key)
 	}
 }
 
 // due returns the due resyncs of a manager, in the order of their times.
-func (f *Fleet) due(manager core.Manager, now time.Time) []key {
+func (f *Fleet) due(manager core.Manager, now time.Time) []dueResync {
 	due := f.collectDue(manager, now)
 	slices.SortFunc(due, func(a, b dueResync) int { return a.at.Compare(b.at) })
-	keys := make([]key, len(due))
-	for i := range due {
-		keys[i] = due[i].key
-	}
-	return keys
+	return due
 }
 
 type dueResync struct {

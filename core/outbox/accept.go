@@ -78,7 +78,7 @@ func (o *Outbox) evictLane(now time.Time) bool {
 
 // isUnproved reports whether nothing shows that the manager of a lane exists, and no event that
 // waits can find out.
-func (l *lane) isUnproved() bool { return l.unknown || !l.reached && len(l.entries) == 0 }
+func (l *lane) isUnproved() bool { return !l.reached && (l.unknown || len(l.entries) == 0) }
 
 func (o *Outbox) evict(l *lane, now time.Time) {
 	o.evicted++

@@ -64,7 +64,7 @@ func (o *Outbox) concludeLane(ctx context.Context, l *lane, c call, whole error,
 	l.inFlight--
 	l.probing = l.probing && !c.probe
 	l.reached = l.reached || c.isTaken(whole)
-	l.unknown = !l.reached && (l.unknown || errors.Is(whole, core.ErrUnknownManager))
+	l.unknown = l.unknown || errors.Is(whole, core.ErrUnknownManager)
 	switch {
 	case core.IsPermanent(whole), c.isTaken(whole):
 		o.resume(l)
@@ -161,7 +161,7 @@ func (o *Outbox) finish(l *lane, e *entry, sent time.Time) {
 		l.enqueue(e)
 		return
 	}
-	if due, again := o.resendAt(e, sent); again && !o.stopped {
+	if due, again := o.resendAt(e, sent); again {
 		l.scheduleResend(e, due)
 		return
 	}

@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"container/heap"
+	"slices"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -127,14 +128,24 @@ func (q *queue) add(e *entry) { heap.Push(q, e) }
 
 func (q *queue) remove(e *entry) { heap.Remove(q, e.position) }
 
-// isAlone reports whether the first entry is due and travels without others.
-func (q *queue) isAlone(now time.Time) bool {
-	return len(*q) > 0 && (*q)[0].alone && !(*q)[0].due.After(now)
+// lastChange returns a change at the late end of the queue, nil if there is none.
+func (q *queue) lastChange() *entry {
+	for _, e := range slices.Backward(*q) {
+		if !e.Resync {
+			return e
+		}
+	}
+	return nil
 }
+
+func (q *queue) isDue(now time.Time) bool { return len(*q) > 0 && !(*q)[0].due.After(now) }
+
+// isAlone reports whether the first entry is due and travels without others.
+func (q *queue) isAlone(now time.Time) bool { return q.isDue(now) && (*q)[0].alone }
 
 // takeDue moves entries that are due to batch, until that has limit.
 func (q *queue) takeDue(batch []*entry, limit int, now time.Time) []*entry {
-	for len(batch) < limit && len(*q) > 0 && !(*q)[0].due.After(now) {
+	for len(batch) < limit && q.isDue(now) {
 		if (*q)[0].alone && len(batch) > 0 {
 			return batch
 		}

@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"cmp"
 	"errors"
 	"maps"
 	"time"
@@ -69,10 +70,7 @@ func (o *Outbox) fill(manager core.Manager, beat *core.Heartbeat) {
 // concludeHeartbeat sends a heartbeat again that did not arrive. One that was refused waits for its
 // interval.
 func (o *Outbox) concludeHeartbeat(l *lane, whole, refusal error, now time.Time) {
-	err := whole
-	if err == nil {
-		err = refusal
-	}
+	err := cmp.Or(whole, refusal)
 	switch {
 	case l.pulse.leaving >= leaveSent:
 		l.pulse.leaving, l.pulse.next = left, time.Time{}

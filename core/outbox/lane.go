@@ -1,8 +1,8 @@
 package outbox
 
 import (
+	"cmp"
 	"container/heap"
-	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -35,7 +35,7 @@ type lane struct {
 	retried  time.Time // last call of Retry.
 	stoodIn  time.Time // when the last resync that stands in for refused events is due.
 	reached  bool      // has taken a batch.
-	unknown  bool      // has taken none, and was unknown at least once.
+	unknown  bool      // was unknown to the receiver at least once.
 
 	order    uint64 // of the newest entry.
 	sequence uint64 // of the newest event that was sent.
@@ -106,6 +106,11 @@ func (l *lane) enqueue(e *entry) {
 	if e.refusals > 0 {
 		q = &l.refused
 	}
+	l.await(q, e)
+}
+
+// await adds e to a queue, and wakes the dispatcher when e is the first there.
+func (l *lane) await(q *queue, e *entry) {
 	q.add(e)
 	if e.position == 0 {
 		signal(l.wake)
@@ -123,7 +128,7 @@ func (l *lane) resend(e *entry, now, due time.Time) {
 
 // resendDue makes the due resends events, and returns their number.
 func (l *lane) resendDue(now time.Time) (n int64) {
-	for ; len(l.resends) > 0 && !l.resends[0].due.After(now); n++ {
+	for ; l.resends.isDue(now); n++ {
 		l.resend(l.resends[0], now, now)
 	}
 	return n
@@ -132,10 +137,7 @@ func (l *lane) resendDue(now time.Time) (n int64) {
 // scheduleResend makes a delivered entry wait for its resend, which will be an event of its own.
 func (l *lane) scheduleResend(e *entry, due time.Time) {
 	*e = entry{Numbered: core.Numbered{WatchEvent: e.WatchEvent}, newest: e.newest, again: e.again, due: due}
-	l.resends.add(e)
-	if e.position == 0 {
-		signal(l.wake)
-	}
+	l.await(&l.resends, e)
 }
 
 // sendAfter makes sure that a resync is sent after now, at a time at the latest if it rests, and
@@ -146,8 +148,7 @@ func (l *lane) sendAfter(e *entry, newest, at time.Time) (changed bool) {
 	case e.queue == &l.resends && !e.due.Before(at):
 		l.resends.remove(e)
 		e.due = at
-		l.resends.add(e)
-		signal(l.wake)
+		l.await(&l.resends, e)
 	case e.next == nil && (e.queue == nil || e.ID != ""): // It may have been sent too early.
 		e.again = latest(e.again, at)
 	default:
@@ -156,27 +157,8 @@ func (l *lane) sendAfter(e *entry, newest, at time.Time) (changed bool) {
 	return true
 }
 
-// lastResend returns a change among the resends that is due late, nil if there is none.
-func (l *lane) lastResend() *entry {
-	for _, e := range slices.Backward(l.resends) {
-		if !e.Resync {
-			return e
-		}
-	}
-	return nil
-}
-
 // lastWaiting returns a change that waits to be sent, nil if there is none.
-func (l *lane) lastWaiting() *entry {
-	for _, q := range []queue{l.refused, l.ready} {
-		for _, e := range slices.Backward(q) {
-			if !e.Resync {
-				return e
-			}
-		}
-	}
-	return nil
-}
+func (l *lane) lastWaiting() *entry { return cmp.Or(l.refused.lastChange(), l.ready.lastChange()) }
 
 // maxRefused bounds the events of a batch that were refused before, so that they do not hold up
 // others.

@@ -90,6 +90,27 @@ func (p *plane) seen() []call {
 	return slices.Clone(p.calls)
 }
 
+// gauge measures how many calls run at once.
+type gauge struct {
+	mu        sync.Mutex
+	now, most int
+}
+
+// hold is one call of that duration.
+func (g *gauge) hold(d time.Duration) {
+	g.add(1)
+	time.Sleep(d)
+	g.add(-1)
+}
+
+func (g *gauge) add(n int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+
+	g.now += n
+	g.most = max(g.most, g.now)
+}
+
 func names(batch core.Batch) []string {
 	var all []string
 	for i := range batch.Events {
@@ -522,21 +543,10 @@ func TestFailuresStayWhereTheyAre(t *testing.T) {
 
 func TestCallsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var now, most int
-
-		var mu sync.Mutex
+		var calls gauge
 
 		p := newPlane(func(context.Context, int, core.Batch) error {
-			mu.Lock()
-			now++
-			most = max(most, now)
-			mu.Unlock()
-
-			time.Sleep(time.Second)
-
-			mu.Lock()
-			now--
-			mu.Unlock()
+			calls.hold(time.Second)
 
 			return nil
 		})
@@ -549,8 +559,8 @@ func TestCallsAreBounded(t *testing.T) {
 		time.Sleep(time.Minute)
 		stop()
 
-		if most != 3 {
-			t.Errorf("%d calls at once, want 3", most)
+		if calls.most != 3 {
+			t.Errorf("%d calls at once, want 3", calls.most)
 		}
 
 		wantCounts(t, o, outbox.Counts{Accepted: 100, Delivered: 100})

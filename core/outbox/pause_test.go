@@ -3,7 +3,6 @@ package outbox_test
 import (
 	"context"
 	"strconv"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -79,26 +78,14 @@ func TestHangingCallsDoNotDelayTheNextAttempt(t *testing.T) {
 
 func TestOneAttemptAtATimeAfterAFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var (
-			mu        sync.Mutex
-			now, most int
-		)
+		var calls gauge
 
 		p := newPlane(func(_ context.Context, n int, _ core.Batch) error {
 			if n < 8 {
 				return errDown
 			}
 
-			mu.Lock()
-			now++
-			most = max(most, now)
-			mu.Unlock()
-
-			time.Sleep(time.Second)
-
-			mu.Lock()
-			now--
-			mu.Unlock()
+			calls.hold(time.Second)
 
 			return errDown
 		})
@@ -111,8 +98,8 @@ func TestOneAttemptAtATimeAfterAFailure(t *testing.T) {
 		time.Sleep(time.Minute)
 		stop()
 
-		if most != 1 {
-			t.Errorf("%d attempts at once while the manager is away, want 1", most)
+		if calls.most != 1 {
+			t.Errorf("%d attempts at once while the manager is away, want 1", calls.most)
 		}
 	})
 }

@@ -23,12 +23,12 @@ func (o *Outbox) hasRoom(l *lane, event *core.WatchEvent, now time.Time) bool {
 // stands in that comes as late.
 func (o *Outbox) giveUpResend(l *lane, now time.Time) bool {
 	hog := o.largest(func(other *lane) bool {
-		return (other == l || other.keys > l.keys) && other.lastResend() != nil
+		return (other == l || other.keys > l.keys) && other.resends.lastChange() != nil
 	})
 	if hog == nil {
 		return false
 	}
-	e := hog.lastResend()
+	e := hog.resends.lastChange()
 	o.forget(hog, e)
 	o.resendResync(hog, e.Owner, now)
 	return true

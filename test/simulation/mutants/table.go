@@ -35,7 +35,7 @@ func outboxMutants() []mutant {
 		},
 		{
 			"outbox: nothing is resent (row 54)", conclude,
-			"again && !o.stopped {", "again && o.stopped {",
+			"o.resendAt(e, sent); again {", "o.resendAt(e, sent); again && o.stopped {",
 		},
 		{
 			"outbox: only the first resend", resend,
@@ -112,7 +112,7 @@ func outboxMutants() []mutant {
 		},
 		{
 			"outbox: new events do not wake the dispatcher", lane,
-			"q.add(e)\n\tif e.position == 0 {\n\t\tsignal(l.wake)\n\t}\n}\n\n// resend makes", "q.add(e)\n}\n\n// resend makes",
+			"l.await(q, e)", "q.add(e)",
 		},
 		{
 			"outbox: heartbeats overtake events", lane,
