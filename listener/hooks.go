@@ -16,8 +16,7 @@ type Hooks struct {
 	// InFlight is called with 1 before the verifier and the handler are called for a request, and
 	// with -1 after.
 	InFlight func(delta int)
-	// HandshakeFailed is called for each failed TLS handshake. Cause is one of the Cause constants
-	// of package httpserver.
+	// HandshakeFailed is called for each failed TLS handshake. Cause is as in package httpserver.
 	HandshakeFailed func(cause string)
 	// ConnectionDropped is called for each connection that was closed for Options.MaxConnections.
 	// Reason is "displaced" or "no_slot", as in package httpserver.

@@ -1,7 +1,6 @@
 package listener
 
 import (
-	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -89,7 +88,7 @@ func (p *handshakePeers) Peer(r *http.Request) (core.Peer, error) {
 	case len(r.TLS.VerifiedChains) == 0:
 		return core.Peer{}, errNotVerified
 	}
-	key := cacheKey(sha256.Sum256(r.TLS.PeerCertificates[0].Raw))
+	key := keyOf(r.TLS.PeerCertificates[:1])
 	if v, ok := p.good.get(key); ok && v.holds(p.now(), nil) {
 		return v.peer, nil
 	}

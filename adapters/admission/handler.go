@@ -71,8 +71,8 @@ func New(acceptor core.Acceptor, opts Options) (*Handler, error) {
 	return h, nil
 }
 
-// ServeHTTP answers one request. It waits at most 250 ms for memory, and else as long as the body
-// takes to arrive.
+// ServeHTTP answers one request. It blocks until the body has arrived. It waits at most 250 ms for
+// memory.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// A mux redirects from such a path to another one. An API server does not expect a redirect.
 	if !isClean(r.URL) {
@@ -97,11 +97,12 @@ func (h *Handler) serve(route route) http.HandlerFunc {
 		started := h.opts.Now()
 		answer := reply{refusal: internalError()}
 
-		// The hooks are called last, so that they do not delay the answer.
+		// The hooks for the answer are called last, even if a step before them panics.
 		defer h.guard(panicInHooks, func() { h.report(r.Context(), &answer, started) })
 		h.guard(panicInHooks, func() { h.opts.Hooks.InFlight(1) })
 		h.guard(panicInRequest, func() { answer = route(w, r, started) })
 		answer.writeTo(w)
+		// The acceptor or the log may stall, so the API server gets its answer first.
 		if answer.refusal != nil || answer.missed || answer.warn != nil {
 			_ = http.NewResponseController(w).Flush() // The answer of a writer that cannot flush is a moment later.
 		}
@@ -123,7 +124,8 @@ func refuseMethod(_ http.ResponseWriter, r *http.Request, _ time.Time) reply {
 	}}
 }
 
-// review is the route of an AdmissionReview. It recovers from panics of filter, acceptor and hooks.
+// review is the route of an AdmissionReview. If it panics while it reads the review, a resync
+// replaces the event.
 func (h *Handler) review(w http.ResponseWriter, r *http.Request, started time.Time) reply {
 	manager, refused := h.managerOf(r)
 	if refused == nil {
@@ -166,8 +168,8 @@ func (h *Handler) unread(w http.ResponseWriter, r *http.Request, manager core.Ma
 	return reply{manager: manager, missed: true, refusal: badBody(cause)}
 }
 
-// standIn accepts a resync for a change that was not read. The answer is on its way: the API server
-// commits the change only after it.
+// standIn accepts a resync for a change that was not read or not decided. The answer is sent before,
+// because the API server commits the change only after it.
 func (h *Handler) standIn(manager core.Manager) {
 	h.acceptor.Accept(manager, core.WatchEvent{Resync: true, Time: h.opts.Now()})
 }

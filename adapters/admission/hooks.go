@@ -32,9 +32,9 @@ type Hooks struct {
 	// Panicked is called for each recovered panic, with its place:
 	//
 	//   - "filter": in a filter; the change matters
-	//   - "acceptor": in the acceptor, or in a hook or logger before it; a resync is accepted
+	//   - "acceptor": in the acceptor, or in a hook before it; a resync is accepted
 	//   - "request": while the request was read, which is answered 500
-	//   - "hooks": in a hook or logger after the answer
+	//   - "hooks": in another hook, or in a logger after the answer
 	Panicked func(place string)
 }
 

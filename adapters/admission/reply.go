@@ -28,8 +28,6 @@ func (p *reply) writeTo(w http.ResponseWriter) {
 	header.Set("Content-Type", "application/json")
 	// The answer may quote the request, so a browser must not guess its type.
 	header.Set("X-Content-Type-Options", "nosniff")
-
-	// A write error means that the peer has disconnected.
 	if p.refusal == nil {
 		p.send(w, http.StatusOK, p.body())
 		return

@@ -111,7 +111,7 @@ func (f *fallback) Forward(ctx context.Context, manager core.Manager, batch core
 		return err
 	}
 
-	// The attempt with the older contract decides, even after a failed attempt to return to newest.
+	// The answer to the older contract counts if the contract is in use, or took an event.
 	taken, olderErr := f.forwardOlder(ctx, manager, batch.Events)
 	if !taken && !now.older {
 		return err

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"net/http"
 	"net/url"
 	"slices"
 	"sync"
@@ -149,7 +148,9 @@ func merge(unsent core.EventErrors, err error) error {
 
 // permanent returns the error of a request that was not sent, and never can be.
 func permanent(target *url.URL, reason string, err error) error {
-	return &requestError{Method: http.MethodPost, URL: target.String(), Err: err, reason: reason, permanent: true}
+	failed := failure(target, reason, err)
+	failed.permanent = true
+	return failed
 }
 
 // claim returns the batch with the identity of this runtime, and with IDs for events without one.

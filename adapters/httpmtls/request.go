@@ -156,10 +156,8 @@ func (f *Forwarder) eventErrors(target *url.URL, refused map[int]contract.Refusa
 // refusal returns the error for a refusal. page is whether the answer was HTML.
 func (f *Forwarder) refusal(target *url.URL, r contract.Refusal, page bool) *requestError {
 	meaning := f.version.Interpret(r, page)
-	failed := &requestError{
-		Method: http.MethodPost, URL: target.String(), Status: r.Status, Err: meaning.Cause,
-		reason: meaning.Reason, permanent: meaning.Permanent,
-	}
+	failed := failure(target, meaning.Reason, meaning.Cause)
+	failed.Status, failed.permanent = r.Status, meaning.Permanent
 	switch {
 	case meaning.Permanent:
 	// The contract asks for a long wait, but the answer has none.
@@ -172,7 +170,7 @@ func (f *Forwarder) refusal(target *url.URL, r contract.Refusal, page bool) *req
 }
 
 // failure returns the error of a request without an answer.
-func failure(target *url.URL, reason string, err error) error {
+func failure(target *url.URL, reason string, err error) *requestError {
 	return &requestError{Method: http.MethodPost, URL: target.String(), Err: err, reason: reason}
 }
 

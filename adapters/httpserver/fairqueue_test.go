@@ -11,8 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// namedQueue is a fair queue whose waiters have names, which begin with their origin. A name that
-// ends with an exclamation mark continues.
+// namedQueue is a fair queue with a name for each waiter. The first letter of a name is its origin.
+// A name that ends with an exclamation mark is of work that continues.
 type namedQueue struct {
 	*fairQueue
 

@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// named is a limiter whose slots have names, which begin with their origin.
+// named is a limiter with a name for each slot. The first letter of a name is its origin.
 type named struct {
 	*limiter
 

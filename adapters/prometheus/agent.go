@@ -17,9 +17,9 @@ type Agent struct {
 	process  processMetrics
 }
 
-// NewAgent returns the metrics of an agent, registered with reg. It fails
-// when reg is nil or an option is wrong. It fails with a [prom.AlreadyRegisteredError] and
-// registers nothing when reg has such metrics.
+// NewAgent returns the metrics of an agent, registered with reg. It fails when reg is nil or an
+// option is wrong. It fails with a [prom.AlreadyRegisteredError] and registers nothing when reg has
+// such metrics.
 func NewAgent(reg prom.Registerer, opts Options) (*Agent, error) {
 	opts = opts.withDefaults()
 	if err := check(reg, opts); err != nil {

@@ -53,6 +53,12 @@ func (o Options) withDefaults() Options {
 	o.Interval = cmp.Or(o.Interval, DefaultInterval)
 	o.Timeout = cmp.Or(o.Timeout, min(defaultTimeout, o.Interval))
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
+	if o.Recovered == nil {
+		o.Recovered = func() {}
+	}
+	if o.Probed == nil {
+		o.Probed = func(core.CanaryState, time.Duration) {}
+	}
 	return o
 }
 
@@ -122,9 +128,7 @@ func (c *Canary) probe(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
 	}
-	if c.opts.Probed != nil {
-		c.opts.Probed(state, took)
-	}
+	c.opts.Probed(state, took)
 	c.enter(state, err)
 }
 
@@ -155,7 +159,7 @@ func (c *Canary) enter(state core.CanaryState, err error) {
 	if c.logged.isDue(before, state, err, time.Now()) {
 		c.log(before, state, err)
 	}
-	if state == core.CanaryAlive && before != core.CanaryAlive && before != core.CanaryOff && c.opts.Recovered != nil {
+	if state == core.CanaryAlive && before != core.CanaryAlive && before != core.CanaryOff {
 		c.opts.Recovered()
 	}
 }
