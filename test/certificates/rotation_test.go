@@ -189,7 +189,7 @@ func (lab *fleetLab) assertEvent(set *certificates.Certificates, recorder *event
 
 var errKilled = errors.New("killed")
 
-// mortal is a client whose owner is killed after some writes.
+// mortal is a client that fails after some writes, as if its owner were killed.
 type mortal struct {
 	client.Client
 

@@ -29,7 +29,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
-// steady is the manager whose traffic flows all the time; the others are what is changed beside it.
+// Events for steady flow all the time. Watchers of the other managers are changed beside it.
 const (
 	steady  = core.Manager("steady")
 	moving  = core.Manager("moving")
@@ -279,8 +279,8 @@ func (w *world) watcherEdited(ids []core.RuntimeID) {
 	}
 }
 
-// watcherRenamed gives it another manager, which is in a label of the Watcher. The agents are told
-// by their environment, so they are replaced.
+// watcherRenamed gives the Watcher another manager in its label. The agents have their managers from
+// the environment, so they are replaced.
 func (w *world) watcherRenamed(ids []core.RuntimeID) {
 	w.t.Helper()
 

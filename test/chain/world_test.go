@@ -166,9 +166,9 @@ func (w *world) eventually(what string, condition func() bool) {
 	rig.Eventually(w.t, patience, what, condition)
 }
 
-// operate runs what an operator is made of: the Watcher controller, the reconciler of runtimes, and
-// a listener whose deliveries reconcile them. ConfigMaps with the annotation skr-domain represent
-// runtimes.
+// operate runs the parts of an operator: the Watcher controller, the reconciler of runtimes, and a
+// listener. Deliveries of the listener reconcile runtimes. ConfigMaps with the annotation skr-domain
+// represent runtimes.
 func (w *world) operate(managers []core.Manager) {
 	w.t.Helper()
 

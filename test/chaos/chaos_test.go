@@ -112,7 +112,7 @@ func run(t *testing.T, plane *controlplane.ControlPlane, pki *rig.PKI, schedule 
 	return r
 }
 
-// report logs what is known of each object whose last write was not seen.
+// report logs the history of each object with a last write that was not seen.
 func (s *scene) report(r *result, began time.Duration) {
 	s.t.Helper()
 	for _, name := range slices.Sorted(maps.Keys(r.verdicts)) {
@@ -289,8 +289,8 @@ func (t *table) count(of func(chaos.Verdict) bool) (n int) {
 	return n
 }
 
-// outages is how often an event could not be sent for at least a second, whatever was tried within
-// it.
+// outages returns how often no event could be sent for at least a second. Attempts within that time
+// do not end it.
 func (t *table) outages() (n int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -25,8 +25,8 @@ type Path struct {
 	answers  *answers
 }
 
-// NewPath opens a way from addr over the address via to the operator, whose certificate is given.
-// Both are left and taken again.
+// NewPath opens a way from addr over the address via to the operator, which has the certificate.
+// Both addresses are left and taken again.
 func NewPath(addr, via, operator string, certificate tls.Certificate) (*Path, error) {
 	server := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop())
 	p := &Path{
@@ -80,7 +80,7 @@ func (p *Path) Break(f Fault) error {
 	return nil
 }
 
-// Mend ends a fault, and whatever it left.
+// Mend ends a fault and its effects.
 func (p *Path) Mend() error {
 	p.answers.release()
 	p.proxy.Toxics.ResetToxics(context.Background())

@@ -11,7 +11,7 @@ import (
 // Kind is what a fault does.
 type Kind string
 
-// The faults. Their order matters: a seed stands for a schedule.
+// The faults. A seed selects them by their order, so another order changes each schedule.
 const (
 	// AgentKilled kills an agent as a crash would, and starts it again.
 	AgentKilled Kind = "agent killed"

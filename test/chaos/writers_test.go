@@ -120,7 +120,7 @@ func (w *writer) create(name string) {
 		object := chaos.Widget(w.scene, name, w.labels, 0)
 
 		err := w.client.Create(ctx, object)
-		if apierrors.IsAlreadyExists(err) { // An earlier try, whose answer was lost.
+		if apierrors.IsAlreadyExists(err) { // The answer to an earlier try was lost.
 			err = w.client.Get(ctx, client.ObjectKeyFromObject(object), object)
 		}
 		return version(object), err

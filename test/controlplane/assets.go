@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// AssetsEnv names the environment variable whose directory Assets uses instead of building
-// anything.
+// AssetsEnv names an environment variable with a directory. If set, Assets uses that directory and
+// builds nothing.
 const AssetsEnv = "KUBEBUILDER_ASSETS"
 
 // AssetsOptions are the choices of [Assets]. The zero value is good.

@@ -14,7 +14,7 @@ var buildFiles embed.FS
 type binary struct {
 	name    string
 	files   string // base name of its .mod and .sum in build/
-	module  string // whose required version is the program's version
+	module  string // its required version is the version of the program
 	pkg     string // main package
 	ldflags func(version string) string
 }

@@ -167,7 +167,7 @@ func (c *ControlPlane) start(ctx context.Context, opts Options) error {
 }
 
 func newEnvironment(g *guard, logs *logs, opts Options) *envtest.Environment {
-	existing := false // whatever the environment says: this package starts control planes
+	existing := false // The environment cannot change it: this package starts control planes.
 	env := &envtest.Environment{
 		ControlPlane: envtest.ControlPlane{
 			APIServer: &envtest.APIServer{

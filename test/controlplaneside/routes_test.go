@@ -147,7 +147,7 @@ func (r *routes) end() {
 	}
 }
 
-// newWatcher creates a Watcher of that name, whose gateways have a label with that name.
+// newWatcher creates a Watcher of that name. Its gateways have a label with that name.
 func (r *routes) newWatcher(name string, change func(*v1beta2.Watcher)) {
 	r.t.Helper()
 	r.must(r.plane.Client.Create(r.t.Context(), aWatcher(name, change)))

@@ -429,7 +429,7 @@ func TestWrongWatchersOfBeforeCanBeMended(t *testing.T) {
 }
 
 // upgradeDefinition replaces the definition of Watcher by ours, and returns when the API server
-// goes by it.
+// uses it.
 func upgradeDefinition(t *testing.T, plane *controlplane.ControlPlane) {
 	t.Helper()
 

@@ -30,7 +30,7 @@ const (
 	pollOtherwise = 2 * time.Second
 )
 
-// watching is a scene whose operator polls only runtimes that are not fresh.
+// watching is a scene. Its operator polls only runtimes that are not fresh.
 type watching struct {
 	*scene
 

@@ -298,7 +298,7 @@ func (n *network) headers() []attack {
 	with := func(name string, header http.Header) attack {
 		return attack{name: name, leaf: n.self, header: header, want: ignored()}
 	}
-	// A certificate of the trusted CA whose subject tries to leave the quotes of the header.
+	// A certificate of the trusted CA. Its subject tries to leave the quotes of the header.
 	subject := func(name, text string) attack {
 		leaf := n.with(self, testpki.Options{DNSNames: []string{selfDomain}, Edit: func(c *x509.Certificate) {
 			c.Subject.Locality = []string{text}

@@ -20,8 +20,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
-// controlPlane is a listener whose key material is in files that it follows, with or without nginx
-// in front of it.
+// controlPlane is a listener, with or without nginx in front of it. It follows the files of its key
+// material.
 type controlPlane struct {
 	t *testing.T
 	// own is the listener's secret. With nginx, front is what runtimes see, and back what nginx

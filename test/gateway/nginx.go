@@ -35,8 +35,8 @@ type Options struct {
 	UpstreamCertificate, UpstreamKey, UpstreamCA string
 	// UpstreamName is the name in the listener's certificate. Default: "localhost".
 	UpstreamName string
-	// Bind is the address from which the gateway connects to the listener. Default: whatever the
-	// system takes.
+	// Bind is the address from which the gateway connects to the listener. By default the system
+	// chooses it.
 	Bind string
 }
 
@@ -78,7 +78,7 @@ func Require(t testing.TB) (binary, modules string) {
 
 func find(ctx context.Context) (binary, modules string, err error) {
 	if binary, err = exec.LookPath("nginx"); err != nil {
-		// It is for administrators, whose directories a user's PATH need not have.
+		// The PATH of a user need not have the directories of administrators.
 		if binary, err = exec.LookPath("/usr/sbin/nginx"); err != nil {
 			return "", "", err
 		}

@@ -69,8 +69,8 @@ func (a authorities) serverTLS() *tls.Config {
 	}
 }
 
-// operator is one manager whose controller is fed by three listeners. SAN pinning reads its cache,
-// which watches a real API server.
+// operator is one manager. Three listeners feed its controller. SAN pinning reads its cache, which
+// watches a real API server.
 type operator struct {
 	plane    *controlplane.ControlPlane
 	mgr      manager.Manager

@@ -36,7 +36,7 @@ func TestRotation(t *testing.T) {
 type rotation struct {
 	t            *testing.T
 	cas          []*testpki.CA
-	now          int // the CA whose leaves are in use
+	now          int // the CA of the leaves in use
 	agent        *runtimeAgent
 	controlPlane *controlPlane
 	writes       *direct
@@ -108,7 +108,7 @@ func (r *rotation) run(t *testing.T, lasts time.Duration) {
 // with it may be on its way, or a worker of nginx that is about to end.
 func (r *rotation) step() { r.stepFrom(r.now - 1) }
 
-// stepFrom is step for ends whose oldest leaf in use, or on its way, is of the CA oldest.
+// stepFrom is step for ends with leaves in use, or on their way, of the CA oldest and later ones.
 func (r *rotation) stepFrom(oldest int) {
 	r.now++
 	r.writes.trust(testpki.Bundle(r.span(oldest, r.now+1)...))

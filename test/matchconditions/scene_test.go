@@ -102,7 +102,7 @@ func newScene(t testing.TB) *scene {
 	return s
 }
 
-// definition of a kind whose objects may hold anything.
+// definition returns the definition of a kind. Its objects may have any field.
 func definition(k kind) *apiextensionsv1.CustomResourceDefinition {
 	version := apiextensionsv1.CustomResourceDefinitionVersion{
 		Name: "v1", Served: true, Storage: true,

@@ -22,10 +22,10 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 )
 
-// Namespace is where the objects that stand for runtimes are, in the control plane.
+// Namespace has the objects in the control plane that represent runtimes.
 const Namespace = "default"
 
-// AddRuntime creates the object that stands for a runtime: a ConfigMap of its name with the domain
+// AddRuntime creates the object that represents a runtime: a ConfigMap of its name with the domain
 // that its certificate carries.
 func AddRuntime(t testing.TB, plane *controlplane.ControlPlane, name, domain string) types.NamespacedName {
 	t.Helper()

@@ -64,9 +64,9 @@ type Look struct {
 	Object  types.NamespacedName
 }
 
-// Plane is the end of the path in the control plane, without an API server: a real listener whose
-// events go through a real workqueue into reconciles, behind a [Fault] that can be changed at any
-// moment. It keeps its port while it refuses.
+// Plane is the end of the path in the control plane, without an API server. Events of a real
+// listener go through a real workqueue into reconciles. Its [Fault] can be changed at any moment. It
+// keeps its port while it refuses.
 type Plane struct {
 	Addr string
 

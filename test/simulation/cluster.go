@@ -196,7 +196,7 @@ func (c *cluster) review(name string, before object, w Write) {
 	}
 }
 
-// call asks one agent, which must answer at once whatever happens elsewhere.
+// call asks one agent, which must answer at once during each fault.
 func (c *cluster) call(manager core.Manager, body string) {
 	a := c.endpoint()
 	if a == nil {
@@ -249,7 +249,7 @@ func (r *answerRecorder) body() string {
 	return string(r.text)
 }
 
-// invent calls the webhook with managers that nobody installed.
+// invent calls the webhook with managers that are not installed.
 func (c *cluster) invent(n int) {
 	for i := range n {
 		manager := core.Manager(fmt.Sprintf("invented-%d", i))

@@ -72,8 +72,8 @@ func p99(t *testing.T, keys *pki, version contract.Version, seeds int, faults ..
 	return oracle.Quantile(all, part)
 }
 
-// neighbours is a plan with many writes, and with faults that never end. The writes are the same whatever
-// the faults are.
+// neighbours is a plan with many writes, and with faults that never end. The faults do not change the
+// writes.
 func neighbours(seed uint64, version contract.Version, faults []Fault) *Plan {
 	d := newDice(seed)
 	p := &Plan{

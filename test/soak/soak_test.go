@@ -1,4 +1,4 @@
-// Package soak lets an agent work for long, and looks for whatever grows.
+// Package soak lets an agent work for long, and checks that its memory and open files do not grow.
 //
 // An hour without a control plane passes sixty times as fast: the intervals of the agent, which are
 // those of heartbeats and of attempts to forward, are a sixtieth of the usual, so that it does each

@@ -224,7 +224,7 @@ func (s *lateScene) awaitLooks(t *testing.T) {
 	}
 }
 
-// stale returns the writes whose object was seen last as it was before.
+// stale returns the writes after which the last look at the object read the state before.
 func (s *lateScene) stale() (stale []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
-// TestCommitToReconcile measures DESIGN §7: from a committed write to the start of the reconcile.
+// TestCommitToReconcile measures the time from a committed write to the start of the reconcile.
 // The moment of the commit is between request and answer of the write, so both are given. Writes
 // come 25 a second, and do not wait for the reconcile of the one before.
 func TestCommitToReconcile(t *testing.T) {
@@ -61,8 +61,8 @@ func TestCommitToReconcile(t *testing.T) {
 			limit += bound.noise // The machine may be busy. A wait for a poll or a heartbeat would take longer.
 		}
 
-		// The request is before the commit: who keeps to the bound from there does so from the
-		// commit, too.
+		// The request is before the commit, so a time from the request within the bound also proves
+		// the time from the commit.
 		if have := quantile(sinceRequest, bound.q); have > limit {
 			t.Errorf("p%v is %v, want at most %v", 100*bound.q, have, limit)
 		}

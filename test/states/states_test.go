@@ -25,8 +25,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
-// The same test measures with: go test ./test/states -run States -v -strict -rounds
-// 1000.
+// The same test measures with: go test ./test/states -run Feel -v -args -strict -rounds 1000.
 var (
 	strict = flag.Bool("strict", false,
 		"hold the agent to 1 ms at p99, which a machine that does nothing else can tell")

@@ -24,7 +24,7 @@ type Entry struct {
 
 // Look is one reconcile that read what it was asked to look at.
 type Look struct {
-	// Runtime is the object in the control plane that stands for the runtime.
+	// Runtime is the object in the control plane that represents the runtime.
 	Runtime string `json:"runtime"`
 	// Object is the only one that was read; empty when all of the runtime were.
 	Object string `json:"object,omitempty"`

@@ -72,7 +72,7 @@ func (a *Agent) Sent(manager core.Manager, batch core.Batch) {
 	}
 
 	if !slices.Contains(a.history.promise.Managers, manager) {
-		return // A manager that nobody serves may be forgotten, with its numbers.
+		return // A manager without an operator may be forgotten, with its numbers.
 	}
 
 	l := a.lane(manager)

@@ -13,23 +13,24 @@ const (
 	prompt = 2 * time.Second
 	// pace is the shortest time between two resyncs of a manager.
 	pace = 5 * time.Second
-	// detour is the time that each replica may cost which does not lead: it answers 503 with a wait
-	// of up to 3.75 s, and a gateway may choose it several times in a row.
+	// detour is the time that a replica without the lead may cost. It answers 503 with a wait of up
+	// to 3.75 s, and a gateway may choose it several times in a row.
 	detour = 15 * time.Second
-	// late is that for a commit which another webhook delays.
+	// late is prompt for a commit that another webhook delays.
 	late = 37 * time.Second
-	// inTime is that after the last fault, RefusedBound that for an event which is refused for ever.
+	// inTime is the longest time from the last fault to the look.
 	inTime = 90 * time.Second
-	// GivenUp is the longest time for which a refused event is tried.
+	// givenUp is the longest time from the last fault to the look of an event that is refused for
+	// ever.
 	givenUp = 8 * time.Minute
-	// noticed is the time after which an outage is known, unproven that without a canary.
+	// noticed is the time after which an outage is known, and unproven the same without a canary.
 	noticed  = 2 * time.Minute
 	unproven = 12 * time.Minute
 	// longestBackoff is the longest wait of an agent after failures.
 	longestBackoff = 25 * time.Second
 	// warmUp is the time after which a schedule without faults runs smoothly.
 	warmUp = 90 * time.Second
-	// shortDelay is that of a commit which no other webhook delays.
+	// shortDelay is the longest delay of a commit without a slow webhook.
 	shortDelay = 60 * time.Millisecond
 )
 
@@ -308,8 +309,8 @@ func (h *History) mostAttempts(a *Agent, l *lane) int {
 	return most
 }
 
-// mostLines allows a few lines for each fault and manager, and one every few minutes for what lasts. Managers
-// that nobody serves are bounded in number, and have lines, too.
+// mostLines allows a few lines for each fault and manager, and one every few minutes for a failure
+// that lasts. Managers without an operator are bounded in number, and have lines, too.
 func (h *History) mostLines(a *Agent) int64 {
 	const each, lasting = 6, 2 * time.Minute
 

@@ -23,9 +23,9 @@ type Promise struct {
 	Windows []Window
 	// Detours is the number of replicas that a request may reach although they do not lead.
 	Detours int
-	// Lies is whether events are acknowledged that nobody got.
+	// Lies is whether events are acknowledged that were not delivered.
 	Lies bool
-	// Refused are the objects whose events are refused for ever.
+	// Refused has the objects with events that are refused for ever.
 	Refused map[string]bool
 }
 
