@@ -223,7 +223,7 @@ func TestBatchNamesRefusedEvents(t *testing.T) {
 		t.Errorf("deliveries (-want +have):\n%s", diff)
 	}
 
-	if diff := gocmp.Diff([]answered{{"v3", manager, 503, contract.ReasonPartial}}, answers); diff != "" {
+	if diff := gocmp.Diff([]answered{{"v3", manager, 422, contract.ReasonPartial}}, answers); diff != "" {
 		t.Errorf("answers to the hook (-want +have):\n%s", diff)
 	}
 }
@@ -232,8 +232,8 @@ func TestBatchNamesRefusedEvents(t *testing.T) {
 func (r reply) wantPartial(tb testing.TB, elements int, want map[int]contract.Refusal) {
 	tb.Helper()
 
-	if r.status != http.StatusServiceUnavailable || r.header.Get("Retry-After") == "" {
-		tb.Errorf("answer %d with Retry-After %q, want 503 with one", r.status, r.header.Get("Retry-After"))
+	if r.status != http.StatusUnprocessableEntity || r.header.Get("Retry-After") != "" {
+		tb.Errorf("answer %d with Retry-After %q, want 422 without", r.status, r.header.Get("Retry-After"))
 	}
 
 	have := contract.DecodeAnswer(r.status, []byte(r.body), elements)

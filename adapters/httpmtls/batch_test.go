@@ -168,7 +168,7 @@ func TestAnswerNamesRefusedEvents(t *testing.T) {
 	t.Parallel()
 
 	forwarder, _ := newBatchForwarder(t, httpmtls.Options{}, func(w http.ResponseWriter, _ core.Batch) {
-		w.WriteHeader(http.StatusServiceUnavailable)
+		w.WriteHeader(http.StatusUnprocessableEntity)
 		_, _ = w.Write(must(partial(map[int]contract.Refusal{
 			1: {Status: http.StatusServiceUnavailable, Reason: "queue_full", RetryAfter: 3 * time.Second},
 			2: {Status: http.StatusForbidden, Reason: "san_mismatch"},
@@ -203,12 +203,12 @@ func TestAnswerWithUnknownIndexCountsForAll(t *testing.T) {
 	t.Parallel()
 
 	forwarder, _ := newBatchForwarder(t, httpmtls.Options{Retries: -1}, func(w http.ResponseWriter, _ core.Batch) {
-		w.WriteHeader(http.StatusServiceUnavailable)
+		w.WriteHeader(http.StatusUnprocessableEntity)
 		_, _ = w.Write(must(partial(map[int]contract.Refusal{7: {Status: http.StatusBadRequest}})))
 	})
 
 	err := forwarder.Forward(t.Context(), manager, many(5, "object"))
-	if _, ok := errors.AsType[core.EventErrors](err); ok || core.Reason(err) != contract.ReasonNotReady {
+	if _, ok := errors.AsType[core.EventErrors](err); ok || core.IsPermanent(err) || core.Reason(err) != "client_error" {
 		t.Errorf("error %v, want one for the whole batch", err)
 	}
 }

@@ -121,8 +121,8 @@ func refuseSome(w http.ResponseWriter, partial core.EventErrors) {
 		}
 	}
 
-	w.WriteHeader(http.StatusServiceUnavailable)
 	answer := contract.Partial(failures)
+	w.WriteHeader(answer.Status)
 	_, _ = w.Write(must(answer.Body()))
 }
 

@@ -40,10 +40,10 @@ type failureBody struct {
 	RetryAfter int64  `json:"retryAfter,omitempty"`
 }
 
-// Partial returns the answer that names the refused elements of a request. Its status is an error,
-// so that no sender mistakes it for a success.
+// Partial returns the answer that names the refused elements of a request. Its status is 422: an
+// error, so that no sender mistakes it for a success, and one that gateways do not retry.
 func Partial(failed map[int]Refusal) Answer {
-	return Answer{Refusal: Refusal{Status: statusServiceUnavailable, Reason: ReasonPartial}, Failed: failed}
+	return Answer{Refusal: Refusal{Status: statusUnprocessableContent, Reason: ReasonPartial}, Failed: failed}
 }
 
 // Body returns the body of the answer, in JSON.

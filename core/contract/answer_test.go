@@ -34,11 +34,11 @@ func TestPartialAnswer(t *testing.T) {
 
 	const wire = `{"reason":"partial","failed":[` +
 		`{"index":0,"status":503,"reason":"not_ready","retryAfter":2},{"index":7,"status":403,"reason":"san_mismatch"}]}`
-	if diff := cmp.Diff(wire+"\n", string(text)); want.Status != 503 || diff != "" {
+	if diff := cmp.Diff(wire+"\n", string(text)); want.Status != 422 || diff != "" {
 		t.Errorf("status %d, body (-want +got):\n%s", want.Status, diff)
 	}
 
-	if diff := cmp.Diff(want, contract.DecodeAnswer(503, text, 8)); diff != "" {
+	if diff := cmp.Diff(want, contract.DecodeAnswer(422, text, 8)); diff != "" {
 		t.Errorf("decoded (-want +got):\n%s", diff)
 	}
 }

@@ -218,9 +218,7 @@ func wantAnswers() map[string]meant {
 			whole: contract.Meaning{Reason: contract.ReasonUnknownContract, Cause: core.ErrUnknownManager},
 		},
 		"answer gateway, elements 1": {whole: contract.Meaning{Reason: contract.ReasonGatewayRefused, Slow: true}},
-		"answer index-outside, elements 1": {
-			whole: contract.Meaning{Reason: contract.ReasonNotReady, Cause: core.ErrNotReady},
-		},
+		"answer index-outside, elements 1": {whole: contract.Meaning{Reason: "client_error"}},
 	}
 }
 

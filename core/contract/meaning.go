@@ -31,7 +31,7 @@ const (
 	ReasonShuttingDown = "shutting_down"
 	// ReasonTooFast means that the runtime has used up its share (429; 503 on contracts v1 and v2).
 	ReasonTooFast = "too_fast"
-	// ReasonPartial means that some elements of a request were refused for themselves (503).
+	// ReasonPartial means that some elements of a request were refused for themselves (422).
 	ReasonPartial = "partial"
 	// ReasonPanic means that code of the operator panicked (503).
 	ReasonPanic = "panic"

@@ -12,6 +12,7 @@ const (
 	statusNotFound              = 404
 	statusRequestEntityTooLarge = 413
 	statusUnsupportedMediaType  = 415
+	statusUnprocessableContent  = 422
 	statusTooManyRequests       = 429
 	statusServiceUnavailable    = 503
 )

@@ -75,8 +75,7 @@ func (w *world) gateway() http.Handler {
 	})
 }
 
-// retrying asks up to three replicas when one is not ready. Gateways retry each 503 by default, also one
-// that refuses single events, and the last answer counts: see docs/simulation.md, Known faults.
+// retrying asks up to three replicas after 503, as gateways do by default. The last answer counts.
 type retrying struct{ next http.RoundTripper }
 
 // RoundTrip implements [http.RoundTripper].
@@ -90,24 +89,12 @@ func (r retrying) RoundTrip(request *http.Request) (answer *http.Response, err e
 		request.Body = io.NopCloser(bytes.NewReader(body))
 
 		answer, err = r.next.RoundTrip(request)
-		if err == nil && !isNotReady(answer) {
+		if err == nil && answer.StatusCode != http.StatusServiceUnavailable {
 			return answer, nil
 		}
 	}
 
 	return answer, err
-}
-
-// isNotReady reads the answer, and leaves it to be read again.
-func isNotReady(answer *http.Response) bool {
-	if answer.StatusCode != http.StatusServiceUnavailable {
-		return false
-	}
-
-	body, _ := io.ReadAll(answer.Body)
-	answer.Body = io.NopCloser(bytes.NewReader(body))
-
-	return bytes.HasPrefix(body, []byte(`{"reason":"not_ready"`))
 }
 
 func forwardedCertificate(r *http.Request) string {
