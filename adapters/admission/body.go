@@ -101,8 +101,8 @@ func (b *body) grow(r *http.Request, deadline time.Time) bool {
 	return true
 }
 
-// nextSize returns the size of the next buffer. The largest buffer exceeds the limit, so that a body
-// that is too large is detected.
+// nextSize returns the size of the next buffer. The largest buffer exceeds the limit, so that a
+// body that is too large is detected.
 func nextSize(size int, announced, limit int64) int {
 	for _, step := range steps {
 		if step > size && (step < believedFrom || int64(step) > announced) {

@@ -168,8 +168,8 @@ func (h *Handler) unread(w http.ResponseWriter, r *http.Request, manager core.Ma
 	return reply{manager: manager, missed: true, refusal: badBody(cause)}
 }
 
-// standIn accepts a resync for a change that was not read or not decided. The answer is sent before,
-// because the API server commits the change only after it.
+// standIn accepts a resync for a change that was not read or not decided. The answer is sent
+// before, because the API server commits the change only after it.
 func (h *Handler) standIn(manager core.Manager) {
 	h.acceptor.Accept(manager, core.WatchEvent{Resync: true, Time: h.opts.Now()})
 }

@@ -27,8 +27,8 @@ type room struct {
 // newRoom returns a room of size bytes, all of them free.
 func newRoom(size int64) *room { return &room{size: size, held: make(map[netip.Prefix]int64)} }
 
-// timesLeft bounds the bytes of an origin: it is their largest ratio to the bytes that are left. The
-// smallest room has a quarter more than the largest body, so that this body fits.
+// timesLeft bounds the bytes of an origin: it is their largest ratio to the bytes that are left.
+// The smallest room has a quarter more than the largest body, so that this body fits.
 const timesLeft = 4
 
 // take charges n bytes to an origin, and reports whether it did. It blocks until there is room, ctx

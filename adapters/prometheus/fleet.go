@@ -36,8 +36,8 @@ type fleetDescs struct {
 }
 
 // RegisterFleet registers the metrics of a fleet with reg. Each scrape reads the fleet, which takes
-// about 5 ms for 10,000 runtimes. It fails when reg or watched is nil or an option is wrong. It fails
-// with a [prom.AlreadyRegisteredError] when reg has such metrics.
+// about 5 ms for 10,000 runtimes. It fails when reg or watched is nil or an option is wrong. It
+// fails with a [prom.AlreadyRegisteredError] when reg has such metrics.
 func RegisterFleet(reg prom.Registerer, watched *fleet.Fleet, opts FleetOptions) error {
 	opts.Options = opts.withDefaults()
 	if err := check(reg, opts.Options); err != nil {

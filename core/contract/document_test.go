@@ -217,7 +217,7 @@ func wantAnswers() map[string]meant {
 		"answer unknown-contract, elements 1": {
 			whole: contract.Meaning{Reason: contract.ReasonUnknownContract, Cause: core.ErrUnknownManager},
 		},
-		"answer gateway, elements 1": {whole: contract.Meaning{Reason: contract.ReasonGatewayRefused, Slow: true}},
+		"answer gateway, elements 1":       {whole: contract.Meaning{Reason: contract.ReasonGatewayRefused, Slow: true}},
 		"answer index-outside, elements 1": {whole: contract.Meaning{Reason: "client_error"}},
 	}
 }
