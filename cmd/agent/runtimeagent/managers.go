@@ -1,18 +1,14 @@
 package runtimeagent
 
 import (
-	"bufio"
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
+	"github.com/runtime-watcher/runtime-watcher/cmd/agent/internal/managersfile"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 )
@@ -51,7 +47,7 @@ func (b *builder) addManagers() error {
 
 // read returns the managers of the file that are not fixed.
 func (m *managerList) read() ([]core.Manager, error) {
-	managers, err := readManagers(m.path)
+	managers, err := managersfile.Read(m.path)
 	if err != nil {
 		return nil, err
 	}
@@ -145,44 +141,4 @@ func without(managers, others []core.Manager) []core.Manager {
 	return slices.DeleteFunc(slices.Clone(managers), func(manager core.Manager) bool {
 		return slices.Contains(others, manager)
 	})
-}
-
-// maxManagersFile bounds the size of the file in bytes.
-const maxManagersFile = 64 << 10
-
-// readManagers reads one name per line. It skips empty lines and those that begin with '#'.
-func readManagers(path string) ([]core.Manager, error) {
-	text, err := os.ReadFile(path) //nolint:gosec // The settings name it.
-	if err != nil {
-		return nil, err
-	}
-
-	if len(text) > maxManagersFile {
-		return nil, fmt.Errorf("%s has %d bytes, want at most %d", path, len(text), maxManagersFile)
-	}
-
-	var (
-		managers []core.Manager
-		wrong    []error
-	)
-
-	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
-		name := strings.TrimSpace(lines.Text())
-		if name == "" || strings.HasPrefix(name, "#") {
-			continue
-		}
-
-		manager, err := core.ParseManager(name)
-		if err != nil {
-			wrong = append(wrong, err)
-		} else if !slices.Contains(managers, manager) {
-			managers = append(managers, manager)
-		}
-	}
-
-	if err := errors.Join(wrong...); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-
-	return managers, nil
 }

@@ -119,9 +119,9 @@ func TestBrokenManagersFiles(t *testing.T) {
 	t.Parallel()
 
 	for text, want := range map[string]string{
-		"a\nB/c\nd_e\n":                        "B/c",
-		strings.Repeat("a", maxManagersFile+1): "bytes, want at most",
-		manyManagers(MaxManagers):              "101 managers",
+		"a\nB/c\nd_e\n":               "B/c",
+		strings.Repeat("a", 64<<10+1): "bytes, want at most",
+		manyManagers(MaxManagers):     "101 managers",
 	} {
 		path := filepath.Join(t.TempDir(), "managers")
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {

@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// ServingFaults returns the faults for which API servers reject the certificate of a webhook (RFC
-// 5280, sections 4.2.1.6, 4.2.1.12). Every API server ignores the Common Name, as Go does. The chain
-// is not checked.
+// ServingFaults returns the faults for which API servers reject the certificate of a webhook. See
+// RFC 5280, sections 4.2.1.6 and 4.2.1.12. Every API server ignores the Common Name, as Go does.
+// The chain is not checked.
 func ServingFaults(leaf *x509.Certificate) (faults []string) {
 	if !Allows(leaf, x509.ExtKeyUsageServerAuth) {
 		faults = append(faults, "extended key usage without serverAuth, want serverAuth or none")
