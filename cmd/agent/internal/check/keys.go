@@ -70,20 +70,24 @@ func material(err error) finding {
 	f := finding{found: err.Error(), want: "PEM files that belong together and are valid now"}
 	if broken, ok := errors.AsType[*httpmtls.MaterialError](err); ok {
 		f.found = fmt.Sprintf("%s is %s: %v", broken.File, broken.Problem, broken.Err)
-		f.action = materialActions()[broken.Problem]
+		f.action = materialAction(broken.Problem)
 	}
 	return f
 }
 
-// materialActions has the action for each problem of [httpmtls.MaterialError].
-func materialActions() map[string]string {
-	return map[string]string{
-		httpmtls.ProblemUnreadable: "mount the Secret, and allow the user of the agent to read it",
-		"empty":                    "fill the key of the Secret",
-		"malformed":                "write the whole file in PEM",
-		"mismatch":                 "take certificate and key of one Secret",
-		"expired":                  "renew it: check cert-manager",
-		"not_yet_valid":            "check the clock of the node, and that of the issuer",
+// materialAction returns the action for a problem of [httpmtls.MaterialError].
+func materialAction(problem string) string {
+	switch problem {
+	case httpmtls.ProblemUnreadable:
+		return "mount the Secret, and allow the user of the agent to read it"
+	case "mismatch":
+		return "take certificate and key of one Secret"
+	case "expired":
+		return "renew it: check cert-manager"
+	case "not_yet_valid":
+		return "check the clock of the node, and that of the issuer"
+	default:
+		return "write the whole file in PEM"
 	}
 }
 
