@@ -217,6 +217,7 @@ func ExampleRegisterFleet() {
 	// runtime_watcher_fleet_runtimes{manager="kyma",reason="canary_failing",state="degraded"} 0
 	// runtime_watcher_fleet_runtimes{manager="kyma",reason="canary_lost",state="degraded"} 0
 	// runtime_watcher_fleet_runtimes{manager="kyma",reason="certificate_expiring",state="degraded"} 0
+	// runtime_watcher_fleet_runtimes{manager="kyma",reason="configuration",state="degraded"} 0
 	// runtime_watcher_fleet_runtimes{manager="kyma",reason="dropping",state="degraded"} 0
 	// runtime_watcher_fleet_runtimes{manager="kyma",reason="key_material",state="degraded"} 0
 	// runtime_watcher_fleet_runtimes{manager="kyma",reason="pending_too_long",state="degraded"} 1

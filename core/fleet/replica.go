@@ -146,7 +146,8 @@ const (
 func bound(beat *core.Heartbeat) *core.Heartbeat {
 	b := *beat
 	for _, text := range []*string{
-		&b.ID, &b.Instance, &b.Version, &b.CertificateFingerprint, &b.KeyMaterialError, &b.ConfigHash, (*string)(&b.Canary),
+		&b.ID, &b.Instance, &b.Version, &b.CertificateFingerprint, &b.KeyMaterialError, &b.ConfigHash, &b.ConfigError,
+		(*string)(&b.Canary),
 	} {
 		*text = boundText(*text)
 	}

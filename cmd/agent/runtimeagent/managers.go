@@ -27,11 +27,29 @@ type managerList struct {
 	added atomic.Pointer[[]core.Manager] // all that the file has listed, without those that are fixed
 
 	listed []core.Manager // of the last good reading
-	fault  string         // of the last reading, so that it is logged once
+	fault  atomic.Pointer[string]
+	// broken is called after each reading, for a metric.
+	broken func(broken bool)
+}
+
+// problem returns why the last reading is not in use, "" when it is.
+func (m *managerList) problem() string {
+	if fault := m.fault.Load(); fault != nil {
+		return *fault
+	}
+	return ""
+}
+
+// judge remembers the fault of a reading, "" for none. It reports whether the fault is new.
+func (m *managerList) judge(fault string) (changed bool) {
+	changed = m.problem() != fault
+	m.fault.Store(&fault)
+	m.broken(fault != "")
+	return changed
 }
 
 func (b *builder) addManagers() error {
-	b.managers = &managerList{fixed: b.opts.Managers, path: b.opts.ManagersFile, log: b.log}
+	b.managers = &managerList{fixed: b.opts.Managers, path: b.opts.ManagersFile, log: b.log, broken: func(bool) {}}
 	b.managers.added.Store(&[]core.Manager{})
 	if b.managers.path == "" {
 		return nil
@@ -95,14 +113,12 @@ func (m *managerList) component(acceptor core.Acceptor, version contract.Version
 func (m *managerList) reload(acceptor core.Acceptor, version contract.Version) {
 	managers, err := m.read()
 	if err != nil {
-		if m.fault != err.Error() {
-			m.fault = err.Error()
+		if m.judge(err.Error()) {
 			m.log.Warn("file with managers is broken, the last good list stays in use", slog.Any("error", err))
 		}
 		return
 	}
-	if m.fault != "" {
-		m.fault = ""
+	if m.judge("") {
 		m.log.Info("file with managers is sound again", slog.String("path", m.path))
 	}
 	m.noteRemoved(managers)
