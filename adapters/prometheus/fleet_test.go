@@ -46,7 +46,9 @@ func useFleet(t *testing.T) *fleet.Fleet {
 		Canary: core.CanaryLost, Pending: 1, OldestPending: time.Second,
 	})}, nil)
 	f.Observe(peer("silent", time.Time{}), "kyma", core.Batch{
-		Epoch: "e", Heartbeat: beat(core.Heartbeat{Leaving: true}),
+		Epoch:     "e",
+		Events:    []core.Numbered{{Sequence: 1}},
+		Heartbeat: beat(core.Heartbeat{Leaving: true, Sequence: 1}),
 	}, nil)
 	f.Observe(peer("beyond", time.Time{}), "kyma", core.NewBatch(core.WatchEvent{}), nil)
 
