@@ -46,11 +46,11 @@ func catalog(t testing.TB) []metric {
 func ofProgram() []metric {
 	return []metric{
 		{
-			agent + "build_info", "gauge", "Build and configuration of this agent, always 1.", inAgent,
+			agents + "build_info", "gauge", "Build and configuration of this agent, always 1.", inAgent,
 			[]string{"config", "contract", "fips140", "goversion", "version"},
 		},
 		{
-			agent + "log_lines_dropped_total", "counter", "Log lines that were dropped because the log sink was stalled.",
+			agents + "log_lines_dropped_total", "counter", "Log lines that were dropped because the log sink was stalled.",
 			inAgent, nil,
 		},
 	}

@@ -34,7 +34,7 @@ func reference(t testing.TB, all []metric, words vocabulary) string {
 	var out strings.Builder
 	out.WriteString(referenceHead)
 	for _, part := range []struct{ title, prefix string }{
-		{"Agent", agent}, {"Listener", listener}, {"Fleet", fleets},
+		{"Agent", agents}, {"Listener", listeners}, {"Fleet", fleets},
 	} {
 		fmt.Fprintf(&out, "## %s\n\n| metric | type | meaning |\n| --- | --- | --- |\n", part.title)
 		for _, m := range all {
@@ -44,7 +44,32 @@ func reference(t testing.TB, all []metric, words vocabulary) string {
 		}
 		out.WriteString("\n")
 	}
-	return strings.TrimRight(out.String(), "\n") + "\n"
+	out.WriteString(valueLists(all, words))
+	return out.String()
+}
+
+// longList is the number of values from which on they are listed once for all metrics.
+const longList = 12
+
+// valueLists has the long lists of values.
+func valueLists(all []metric, words vocabulary) string {
+	var out strings.Builder
+	out.WriteString("## Values\n\n| label | of | values |\n| --- | --- | --- |\n")
+	seen := map[string]bool{}
+	for _, m := range all {
+		for _, name := range m.labels {
+			values, _ := words.of(m.name, name)
+			of := m.name
+			if _, own := words.values[label{m.name, name}]; !own {
+				of = "any"
+			}
+			if len(values) >= longList && !seen[of+name] {
+				seen[of+name] = true
+				fmt.Fprintf(&out, "| `%s` | `%s` | %s |\n", name, of, strings.Join(quote(values), ", "))
+			}
+		}
+	}
+	return out.String()
 }
 
 // labelCell lists the labels of a metric with their values, one per line.
@@ -56,7 +81,10 @@ func labelCell(t testing.TB, m metric, words vocabulary) string {
 		if values == nil && note == "" {
 			t.Errorf("label %s of %s: its values are not known, want them in vocabulary.go", name, m.name)
 		}
-		if values != nil {
+		switch {
+		case len(values) >= longList:
+			note = "see [Values](#values)"
+		case values != nil:
 			note = strings.Join(quote(values), ", ")
 		}
 		fmt.Fprintf(&out, "<br>`%s`: %s", name, note)

@@ -31,10 +31,10 @@ func (v vocabulary) of(metric, name string) (values []string, note string) {
 }
 
 const (
-	agent    = "runtime_watcher_agent_"
-	listener = "runtime_watcher_listener_"
-	fleets   = "runtime_watcher_fleet_"
-	other    = "other"
+	agents    = "runtime_watcher_agent_"
+	listeners = "runtime_watcher_listener_"
+	fleets    = "runtime_watcher_fleet_"
+	other     = "other"
 )
 
 func newVocabulary(t testing.TB) vocabulary {
@@ -78,7 +78,7 @@ func (v vocabulary) addShared(t testing.TB) {
 	v.set("", "use", constants(t, "cmd/agent/runtimeagent/material.go", "^use"))
 	v.set("", "problem", constants(t, "adapters/httpmtls/material.go", "^[Pp]roblem"))
 	v.set("", "server", []string{"webhook", "metrics"})
-	for _, process := range []string{agent, listener} {
+	for _, process := range []string{agents, listeners} {
 		v.set(process+"connections_dropped_total", "reason", constants(t, "adapters/httpserver/connections.go", "^reason"))
 	}
 }
@@ -88,24 +88,24 @@ func (v vocabulary) addForwarding(t testing.TB) {
 	reasons := slices.Concat(constants(t, "adapters/httpmtls/errors.go", "^reason"),
 		constants(t, "core/contract/meaning.go", "^[Rr]eason"), []string{other})
 	v.set("", "result", reasons, []string{"ok", "partial"})
-	v.set(agent+"events_dropped_total", "reason", constants(t, "core/outbox/counts.go", "^[Rr]eason"), reasons)
+	v.set(agents+"events_dropped_total", "reason", constants(t, "core/outbox/counts.go", "^[Rr]eason"), reasons)
 	states := constants(t, "core/heartbeat.go", "^Canary(Alive|Lost|Failing)$")
-	v.set(agent+"canary_state", "state", states)
-	v.set(agent+"canary_duration_seconds", "state", states)
+	v.set(agents+"canary_state", "state", states)
+	v.set(agents+"canary_duration_seconds", "state", states)
 }
 
 func (v vocabulary) addAdmission(t testing.TB) {
 	t.Helper()
 	v.set("", "decision", constants(t, "core/ports.go", "^(Accepted|Coalesced|Dropped)$"),
 		constants(t, "adapters/admission/decision.go", "."), constants(t, "adapters/prometheus/agentwebhook.go", "^decision"))
-	v.set(agent+"admission_owner_problems_total", "problem", constants(t, "adapters/admission/hooks.go", "^owner"))
-	v.set(agent+"admission_refusals_total", "reason", constants(t, "adapters/admission/refusal.go", "^refused"))
+	v.set(agents+"admission_owner_problems_total", "problem", constants(t, "adapters/admission/hooks.go", "^owner"))
+	v.set(agents+"admission_refusals_total", "reason", constants(t, "adapters/admission/refusal.go", "^refused"))
 	v.set("", "place", constants(t, "adapters/admission/hooks.go", "^panicIn"))
 }
 
 func (v vocabulary) addListener(t testing.TB) {
 	t.Helper()
-	v.set(listener+"requests_total", "reason", []string{"", other}, constants(t, "listener/refusal.go", "^Reason"),
+	v.set(listeners+"requests_total", "reason", []string{"", other}, constants(t, "listener/refusal.go", "^Reason"),
 		constants(t, "core/contract/meaning.go", "^[Rr]eason"))
 }
 
