@@ -364,7 +364,8 @@ func (d *heartbeatData) check() error {
 			ErrMalformed, len(d.Dropped), len(d.CAFingerprints), maxReasons, maxFingerprints)
 	}
 	texts := append([]string{
-		d.Instance, d.Version, d.CertificateFingerprint, d.KeyMaterialError, string(d.Canary), d.ConfigHash, d.ConfigError,
+		d.Instance, d.Version, d.CertificateFingerprint, d.KeyMaterialError, string(d.Canary), d.ConfigHash,
+		d.ConfigError,
 	}, d.CAFingerprints...)
 	for _, text := range slices.AppendSeq(texts, maps.Keys(d.Dropped)) {
 		if len(text) > maxAttribute {

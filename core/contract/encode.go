@@ -276,7 +276,8 @@ func encodeHeartbeat(batch *core.Batch) ([]byte, error) {
 func cut(beat *core.Heartbeat) core.Heartbeat {
 	c := *beat
 	for _, text := range []*string{
-		&c.Instance, &c.Version, &c.CertificateFingerprint, &c.KeyMaterialError, (*string)(&c.Canary), &c.ConfigHash, &c.ConfigError,
+		&c.Instance, &c.Version, &c.CertificateFingerprint, &c.KeyMaterialError, (*string)(&c.Canary), &c.ConfigHash,
+		&c.ConfigError,
 	} {
 		*text = cutText(*text)
 	}

@@ -17,9 +17,9 @@ type variable struct{ name, metric, label string }
 
 // panel is one diagram. Its width is 8 of 24 columns.
 type panel struct {
-	title, unit, description string
-	stacked                  bool
-	queries                  []query
+	title, unit string
+	stacked     bool
+	queries     []query
 }
 
 type query struct{ expr, legend string }

@@ -23,7 +23,7 @@ func compare(t *testing.T, file, text string) {
 	t.Helper()
 	path := filepath.Join(test.Root(), file)
 	if *update {
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil { //nolint:gosec // Part of the repository.
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -41,7 +41,7 @@ func TestRunbooks(t *testing.T) {
 	document := read(t, "docs/operations.md")
 	for _, rule := range parsed.all() {
 		_, anchor, _ := strings.Cut(rule.Annotations["runbook_url"], "docs/operations.md#")
-		if anchor != strings.ToLower(rule.Alert) || !strings.Contains(document, "\n### "+rule.Alert+"\n") {
+		if lower := strings.ToLower(rule.Alert); anchor != lower || !strings.Contains(document, "\n### "+rule.Alert+"\n") {
 			t.Errorf("%s: runbook %q, want a section of that name in docs/operations.md", rule.Alert, anchor)
 		}
 

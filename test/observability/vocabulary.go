@@ -1,7 +1,6 @@
 package observability
 
 import (
-	"fmt"
 	"slices"
 	"testing"
 
@@ -127,7 +126,7 @@ func quote(values []string) (quoted []string) {
 		if value == "" {
 			quoted = append(quoted, "empty")
 		} else {
-			quoted = append(quoted, fmt.Sprintf("`%s`", value))
+			quoted = append(quoted, "`"+value+"`")
 		}
 	}
 	return quoted
