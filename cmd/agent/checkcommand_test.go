@@ -2,9 +2,11 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestCheckCommand(t *testing.T) {
@@ -40,6 +42,33 @@ func TestCheckCommand(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A control plane that never answers must not keep an init container for ever.
+func TestCheckIsBounded(t *testing.T) {
+	t.Parallel()
+
+	p := newPKI(t)
+	kcp := newControlPlane(t, p, http.StatusOK)
+	closed := make(chan struct{})
+	kcp.Config.Handler = http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-closed })
+	t.Cleanup(func() { close(closed) }) // Before the server is closed.
+
+	var out bytes.Buffer
+
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+
+	args := []string{"check", "--managers=widgets", "--forward-timeout=1h", "--canary-lease=a/b"}
+	if err := run(ctx, args, lookup(env(p, kcp)), &out, &bytes.Buffer{}); exitCode(err) != exitFailure {
+		t.Errorf("error %v, want a failure", err)
+	}
+
+	for _, want := range []string{"FAIL  heartbeat             no answer", "skip  canary                no time is left"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in the output:\n%s", want, &out)
+		}
 	}
 }
 
