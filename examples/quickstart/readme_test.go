@@ -55,7 +55,7 @@ func TestReadmeIsShort(t *testing.T) {
 	}
 }
 
-// TestDocumentShowsAFleet holds that the JSON of a fleet in docs/operations.md has the names that the handler gives it.
+// TestDocumentShowsAFleet holds that the JSON of a fleet in docs/operating.md has the names that the handler gives it.
 func TestDocumentShowsAFleet(t *testing.T) {
 	watched, err := fleet.New(fleet.Options{})
 	if err != nil {
@@ -75,9 +75,9 @@ func TestDocumentShowsAFleet(t *testing.T) {
 	request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody)
 	listener.FleetHandler(watched).ServeHTTP(answer, request)
 
-	shown := find(t, "(?s)<!-- names: fleet -->\n```json\n(.*?)```", read(t, "../../docs/operations.md"))
+	shown := find(t, "(?s)<!-- names: fleet -->\n```json\n(.*?)```", read(t, "../../docs/operating.md"))
 	if diff := cmp.Diff(names(t, answer.Body.String()), names(t, shown)); diff != "" {
-		t.Errorf("docs/operations.md is behind (-handler +document):\n%s\n%s", diff, answer.Body)
+		t.Errorf("docs/operating.md is behind (-handler +document):\n%s\n%s", diff, answer.Body)
 	}
 }
 
