@@ -95,6 +95,11 @@ soak: ## Check that memory, open files and goroutines stay flat over a million e
 fips: ## Test listener, transport and contracts with Go's FIPS 140-3 module and no other cryptography
 	@GOFIPS140=v1.0.0 GODEBUG=fips140=only $(GO) test -timeout $(TIMEOUT) $(TESTFLAGS) ./core/contract ./listener/... ./adapters/httpmtls/...
 
+# promtool is in the Debian package prometheus. Without it, the cases of the alerts are skipped.
+.PHONY: rules
+rules: ## Test metrics reference, alerts and dashboards, against a real agent and operator. ARGS=-update writes the generated files
+	@$(WITH_ASSETS) $(GO) test ./test/observability -count=1 -v $(TESTFLAGS) $(ARGS)
+
 .PHONY: rotation
 rotation: ## Rotate every leaf and CA once a second under 500 reviews/s, natively and through nginx: ROTATION (2m) each
 	@$(GO) test ./test/gateway -count=1 -v -run '^TestRotation' -timeout 3h $(TESTFLAGS) -rotation '$(ROTATION)'

@@ -60,4 +60,7 @@ type Heartbeat struct {
 	WebhookFailures int64
 	// ConfigHash changes with the agent's configuration.
 	ConfigHash string
+	// ConfigError is why new configuration is not in use, such as a broken file with managers. It
+	// is empty when it is in use.
+	ConfigError string
 }

@@ -66,6 +66,7 @@ type heartbeatStatus struct {
 	LastReview             time.Time        `json:"lastReview,omitzero"`
 	WebhookFailures        int64            `json:"webhookFailures,omitempty"`
 	ConfigHash             string           `json:"configHash,omitempty"`
+	ConfigError            string           `json:"configError,omitempty"`
 }
 
 func newRuntimeStatus(s fleet.Status) runtimeStatus {
@@ -96,6 +97,7 @@ func newHeartbeatStatus(beat *core.Heartbeat) *heartbeatStatus {
 		LastReview:             beat.LastReview,
 		WebhookFailures:        beat.WebhookFailures,
 		ConfigHash:             beat.ConfigHash,
+		ConfigError:            beat.ConfigError,
 	}
 	if beat.OldestPending > 0 {
 		view.OldestPending = beat.OldestPending.String()

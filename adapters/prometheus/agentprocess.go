@@ -12,6 +12,7 @@ import (
 type processMetrics struct {
 	drops    *prom.CounterVec
 	stalls   prom.Counter
+	managers prom.Gauge
 	canaries *prom.HistogramVec
 	canary   *prom.GaugeVec
 
@@ -24,6 +25,8 @@ func newProcessMetrics(f factory) processMetrics {
 			"Connections to a server of the agent that were closed for its limit, by reason.", labelServer, labelReason),
 		stalls: f.counter("stalls_total",
 			"Times that the agent did not run for 1 s or longer. A resync stands in for the missed reviews."),
+		managers: f.gauge("managers_file_broken",
+			"1 while the file with managers is broken and its last good list is in use, else 0."),
 		canaries: f.histograms("canary_duration_seconds",
 			"Time of one write of the canary, by the state that it showed.", forwardBuckets(), labelState),
 		canary: f.gauges("canary_state",
@@ -33,7 +36,7 @@ func newProcessMetrics(f factory) processMetrics {
 }
 
 func (m processMetrics) all() collectors {
-	return collectors{m.drops, m.stalls, m.canaries, m.canary}
+	return collectors{m.drops, m.stalls, m.managers, m.canaries, m.canary}
 }
 
 // ConnectionDropped counts a connection that a server closed for its limit.
@@ -43,6 +46,14 @@ func (a *Agent) ConnectionDropped(server, reason string) {
 
 // Stalled counts a time for which the agent did not run.
 func (a *Agent) Stalled() { a.process.stalls.Inc() }
+
+// ManagersFileBroken sets whether the file with managers is broken.
+func (a *Agent) ManagersFileBroken(broken bool) {
+	a.process.managers.Set(0)
+	if broken {
+		a.process.managers.Set(1)
+	}
+}
 
 // CanaryProbed counts a write of the canary and sets the state that it showed.
 func (a *Agent) CanaryProbed(state core.CanaryState, took time.Duration) {

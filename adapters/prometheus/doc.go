@@ -31,6 +31,7 @@
 //	runtime_watcher_agent_admission_in_flight                              gauge     requests in progress
 //	runtime_watcher_agent_tls_handshake_failures_total{cause}              counter   failed TLS handshakes
 //	runtime_watcher_agent_connections_dropped_total{server,reason}         counter   connections beyond the limit
+//	runtime_watcher_agent_managers_file_broken                             gauge     1 while the file is not in use
 //	runtime_watcher_agent_stalls_total                                     counter   pauses of 1 s or longer
 //	runtime_watcher_agent_certificate_reloads_total{use}                   counter   new key material in use
 //	runtime_watcher_agent_certificate_reload_failures_total{use,problem}   counter   new key material refused

@@ -46,7 +46,9 @@ func useFleet(t *testing.T) *fleet.Fleet {
 		Canary: core.CanaryLost, Pending: 1, OldestPending: time.Second,
 	})}, nil)
 	f.Observe(peer("silent", time.Time{}), "kyma", core.Batch{
-		Epoch: "e", Heartbeat: beat(core.Heartbeat{Leaving: true}),
+		Epoch:     "e",
+		Events:    []core.Numbered{{Sequence: 1}},
+		Heartbeat: beat(core.Heartbeat{Leaving: true, Sequence: 1}),
 	}, nil)
 	f.Observe(peer("beyond", time.Time{}), "kyma", core.NewBatch(core.WatchEvent{}), nil)
 
@@ -217,6 +219,7 @@ func ExampleRegisterFleet() {
 	// runtime_watcher_fleet_runtimes{manager="kyma",reason="canary_failing",state="degraded"} 0
 	// runtime_watcher_fleet_runtimes{manager="kyma",reason="canary_lost",state="degraded"} 0
 	// runtime_watcher_fleet_runtimes{manager="kyma",reason="certificate_expiring",state="degraded"} 0
+	// runtime_watcher_fleet_runtimes{manager="kyma",reason="configuration",state="degraded"} 0
 	// runtime_watcher_fleet_runtimes{manager="kyma",reason="dropping",state="degraded"} 0
 	// runtime_watcher_fleet_runtimes{manager="kyma",reason="key_material",state="degraded"} 0
 	// runtime_watcher_fleet_runtimes{manager="kyma",reason="pending_too_long",state="degraded"} 1

@@ -30,7 +30,7 @@ func newOutboxCollector(f factory, managers *managers) *outboxCollector {
 			coalesced: f.desc("events_coalesced_total", "Events that another one with the same key stands for.", labelManager),
 			dropped:   f.desc("events_dropped_total", "Events given up, by reason.", labelManager, labelReason),
 			pending:   f.desc("events_pending", "Events that wait to be sent or acknowledged.", labelManager),
-			oldest:    f.desc("oldest_event_pending_seconds", "Age of the oldest of these, 0 if there is none.", labelManager),
+			oldest:    f.desc("oldest_event_pending_seconds", "Age of the oldest event that waits, 0 if there is none.", labelManager),
 		},
 	}
 }

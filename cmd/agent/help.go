@@ -9,6 +9,8 @@ const usage = `The agent runs in a runtime (SKR) as a webhook. It reports change
 operators in the control plane (KCP).
 
 Usage: agent [--flag=value ...]
+       agent check [--flag=value ...]           checks the set-up, and changes nothing
+       agent webhook-configuration [--flag ...] prints the webhook configuration
 
 Each setting is a flag and an environment variable. A flag wins over its variable. An empty variable
 counts as unset.

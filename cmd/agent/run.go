@@ -33,6 +33,9 @@ func run(ctx context.Context, args []string, env environment, stdout, stderr io.
 	if len(args) > 0 && args[0] == commandWebhookConfiguration {
 		return printWebhookConfiguration(args[1:], stdout, stderr)
 	}
+	if len(args) > 0 && args[0] == commandCheck {
+		return checkSetUp(ctx, args[1:], env, stdout)
+	}
 	c, err := readSettings(args, env)
 	switch {
 	case errors.Is(err, errHelp):

@@ -365,6 +365,7 @@ func (d *heartbeatData) check() error {
 	}
 	texts := append([]string{
 		d.Instance, d.Version, d.CertificateFingerprint, d.KeyMaterialError, string(d.Canary), d.ConfigHash,
+		d.ConfigError,
 	}, d.CAFingerprints...)
 	for _, text := range slices.AppendSeq(texts, maps.Keys(d.Dropped)) {
 		if len(text) > maxAttribute {
@@ -394,6 +395,7 @@ func (d *heartbeatData) heartbeat() *core.Heartbeat {
 		LastReview:             wireTime(d.LastReview),
 		WebhookFailures:        d.WebhookFailures,
 		ConfigHash:             d.ConfigHash,
+		ConfigError:            d.ConfigError,
 	}
 }
 

@@ -277,6 +277,7 @@ func cut(beat *core.Heartbeat) core.Heartbeat {
 	c := *beat
 	for _, text := range []*string{
 		&c.Instance, &c.Version, &c.CertificateFingerprint, &c.KeyMaterialError, (*string)(&c.Canary), &c.ConfigHash,
+		&c.ConfigError,
 	} {
 		*text = cutText(*text)
 	}
@@ -342,6 +343,7 @@ func fromHeartbeat(beat *core.Heartbeat) *heartbeatData {
 		LastReview:             beat.LastReview,
 		WebhookFailures:        beat.WebhookFailures,
 		ConfigHash:             beat.ConfigHash,
+		ConfigError:            beat.ConfigError,
 	}
 }
 

@@ -109,6 +109,7 @@ func fullHeartbeat(at time.Time) *core.Heartbeat {
 		CertificateExpiry:      at.Add(time.Hour),
 		CAFingerprints:         []string{"bb", "cc"},
 		KeyMaterialError:       "tls.key: empty",
+		ConfigError:            "managers: broken",
 		Canary:                 core.CanaryLost,
 		ConfigHash:             "dd",
 	}

@@ -361,6 +361,7 @@ func randomHeartbeat(random *rand.Rand) *core.Heartbeat {
 		CertificateExpiry:      time.Unix(random.Int64(), 0),
 		CAFingerprints:         make([]string, random.IntN(200)),
 		KeyMaterialError:       randomText(random),
+		ConfigError:            randomText(random),
 		Canary:                 core.CanaryState(randomText(random)),
 		LastReview:             time.Unix(-random.Int64(), 0),
 		ConfigHash:             randomText(random),

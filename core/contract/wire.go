@@ -79,6 +79,7 @@ type heartbeatData struct {
 	LastReview             time.Time        `json:"lastReview,omitzero"`
 	WebhookFailures        int64            `json:"webhookFailures,omitempty"`
 	ConfigHash             string           `json:"configHash,omitempty"`
+	ConfigError            string           `json:"configError,omitempty"`
 }
 
 // maxName is the longest name of a Kubernetes object, a DNS-1123 subdomain at most.

@@ -82,6 +82,7 @@ func sampleHeartbeat() *core.Heartbeat {
 		CertificateExpiry:      at.Add(time.Hour),
 		CAFingerprints:         []string{"bb", "cc"},
 		KeyMaterialError:       "tls.key: empty",
+		ConfigError:            "managers: broken",
 		Canary:                 core.CanaryLost,
 		LastReview:             at.Add(-time.Minute),
 		WebhookFailures:        7,

@@ -76,6 +76,10 @@ func (f *Fleet) observe(
 	f.mu.Lock()
 	defer f.mu.Unlock()
 
+	if f.isProbe(key{peer.ID, manager}, batch) {
+		return true
+	}
+
 	r := f.record(key{peer.ID, manager}, now)
 	if r == nil {
 		f.tally(manager).untracked++
@@ -94,6 +98,17 @@ func (f *Fleet) observe(
 	f.review(r, now)
 
 	return true
+}
+
+// isProbe reports whether the batch is that of a process that only checks the path: its epoch is
+// not known, sent no event and ends. An agent begins its epoch with a resync.
+func (f *Fleet) isProbe(k key, batch *core.Batch) bool {
+	beat := batch.Heartbeat
+	if beat == nil || !beat.Leaving || beat.Sequence > 0 || len(batch.Events) > 0 || batch.Epoch == "" {
+		return false
+	}
+	r := f.records[k]
+	return r == nil || !r.knows(batch.Epoch)
 }
 
 // resyncTaken reports whether the handler took a resync of the whole runtime. A resync for one

@@ -414,6 +414,8 @@ func TestDegradedNamesTheWorstReason(t *testing.T) {
 		number++
 
 		r.wantState(fleet.Degraded, fleet.ReasonCertificateExpiring)
+		say(func(b *core.Heartbeat) { b.ConfigError = "managers: broken" })
+		r.wantState(fleet.Degraded, fleet.ReasonConfiguration)
 		say(func(b *core.Heartbeat) { b.KeyMaterialError = "tls.key is empty" })
 		r.wantState(fleet.Degraded, fleet.ReasonKeyMaterial)
 		say(func(b *core.Heartbeat) { b.OldestPending = 2 * time.Minute })

@@ -54,6 +54,8 @@ func (p *replica) trouble(opts *Options, now time.Time) string {
 		return ReasonPendingTooLong
 	case p.beat.KeyMaterialError != "":
 		return ReasonKeyMaterial
+	case p.beat.ConfigError != "":
+		return ReasonConfiguration
 	case p.certificate.isExpiring(opts, now):
 		return ReasonCertificateExpiring
 	default:
@@ -71,7 +73,7 @@ func (c certificate) isExpiring(opts *Options, now time.Time) bool {
 func severity() []string {
 	return []string{
 		ReasonCanaryLost, ReasonWebhookUnreachable, ReasonCanaryFailing, ReasonDropping, ReasonPendingTooLong,
-		ReasonKeyMaterial, ReasonCertificateExpiring,
+		ReasonKeyMaterial, ReasonConfiguration, ReasonCertificateExpiring,
 	}
 }
 

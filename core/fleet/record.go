@@ -81,6 +81,10 @@ func (r *record) replica(batch *core.Batch, now time.Time) (p *replica, first bo
 	return p, true
 }
 
+func (r *record) knows(epoch string) bool {
+	return slices.ContainsFunc(r.replicas, func(p *replica) bool { return p.epoch == epoch })
+}
+
 // succeed dismisses the former lives of the process that p is one of, and forgets p itself when it
 // leaves.
 func (r *record) succeed(p *replica, leaving bool) {

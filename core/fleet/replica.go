@@ -25,6 +25,8 @@ type replica struct {
 	epoch    string
 	sequence uint64
 	first    time.Time // request
+	// begins means that the first request was the first of the epoch, as far as its numbers show.
+	begins   bool
 	lastSeen time.Time
 	beat     *core.Heartbeat
 	beatAt   time.Time
@@ -43,11 +45,17 @@ type replica struct {
 type certificate struct{ notBefore, notAfter time.Time }
 
 func newReplica(batch *core.Batch, now time.Time) *replica {
-	p := &replica{epoch: strings.Clone(batch.Epoch), first: now}
+	p := &replica{epoch: strings.Clone(batch.Epoch), first: now, begins: begins(batch)}
 	if len(batch.Events) > 0 && batch.Events[0].Sequence > 0 {
 		p.sequence = batch.Events[0].Sequence - 1 // The resync of a new epoch stands for those before.
 	}
 	return p
+}
+
+// begins reports whether a batch has the first event, or the first heartbeat, of its epoch.
+func begins(batch *core.Batch) bool {
+	first := func(event core.Numbered) bool { return event.Sequence == 1 }
+	return slices.ContainsFunc(batch.Events, first) || batch.Heartbeat != nil && batch.Heartbeat.Number == 1
 }
 
 // observe takes in a batch, and returns the cause for a resync, "" if there is none.
@@ -94,16 +102,29 @@ func (p *replica) prove(beat *core.Heartbeat, opts *Options, now time.Time) {
 		p.proved = latest(p.proved, now.Add(-age))
 	}
 
-	if p.beat == nil {
-		return
-	}
-
-	if drops(beat) > drops(p.beat) {
+	if drops(beat) > p.knownDrops(beat) {
 		p.dropping = now.Add(patience(opts, beat))
 	}
 
-	if beat.WebhookFailures > p.beat.WebhookFailures && p.proved.Before(p.beatAt) {
+	switch {
+	case p.beat == nil:
+	case !p.proved.Before(p.beatAt):
+		p.unreachable = time.Time{}
+	case beat.WebhookFailures > p.beat.WebhookFailures:
 		p.unreachable = now.Add(patience(opts, beat))
+	}
+}
+
+// knownDrops returns the drops before the present heartbeat. Those of an epoch that did not begin
+// here are as old as it, so a new leader does not take them for recent.
+func (p *replica) knownDrops(present *core.Heartbeat) int64 {
+	switch {
+	case p.beat != nil:
+		return drops(p.beat)
+	case p.begins:
+		return 0
+	default:
+		return drops(present)
 	}
 }
 
@@ -125,7 +146,8 @@ const (
 func bound(beat *core.Heartbeat) *core.Heartbeat {
 	b := *beat
 	for _, text := range []*string{
-		&b.ID, &b.Instance, &b.Version, &b.CertificateFingerprint, &b.KeyMaterialError, &b.ConfigHash, (*string)(&b.Canary),
+		&b.ID, &b.Instance, &b.Version, &b.CertificateFingerprint, &b.KeyMaterialError, &b.ConfigHash, &b.ConfigError,
+		(*string)(&b.Canary),
 	} {
 		*text = boundText(*text)
 	}

@@ -41,6 +41,9 @@ const (
 	ReasonPendingTooLong = "pending_too_long"
 	// ReasonKeyMaterial means that the agent does not use new key material.
 	ReasonKeyMaterial = "key_material"
+	// ReasonConfiguration means that the agent does not use new configuration, such as a file with
+	// managers.
+	ReasonConfiguration = "configuration"
 	// ReasonCertificateExpiring means that the client certificate expires soon, see
 	// [Options].ExpiringWithin.
 	ReasonCertificateExpiring = "certificate_expiring"

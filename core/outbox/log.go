@@ -93,12 +93,46 @@ func (l lines) isDue(reason string, now time.Time) bool {
 	return true
 }
 
+// maxStrangerLines bounds the lines with one text and reason in logEvery, over all strangers.
+const maxStrangerLines = 5
+
+// strangers counts the lines about managers that are not configured and took no batch yet. Anyone
+// can invent their names.
+type strangers struct {
+	began time.Time
+	lines map[string]int // by text and reason
+}
+
+// add counts a line, and returns the number of its kind.
+func (s *strangers) add(kind string, now time.Time) int {
+	if s.lines == nil || now.Sub(s.began) >= logEvery {
+		*s = strangers{now, make(map[string]int)}
+	}
+	s.lines[kind]++
+	return s.lines[kind]
+}
+
+// warn notes a line about a lane. It reports whether the line was kept. The caller holds the lock.
+func (o *Outbox) warn(l *lane, text, reason string, now time.Time, attrs ...slog.Attr) bool {
+	attrs = append([]slog.Attr{slog.String("manager", string(l.manager)), slog.String("reason", reason)}, attrs...)
+	if !l.configured && !l.reached {
+		n := o.strangers.add(text+" "+reason, now)
+		if n > maxStrangerLines {
+			return false
+		}
+		if n == maxStrangerLines {
+			attrs = append(attrs, slog.String("note", "lines about further managers are left out for 5m0s"))
+		}
+	}
+	o.note(slog.LevelWarn, text, attrs...)
+	return true
+}
+
 func (o *Outbox) notePaused(l *lane, err error, wait time.Duration, now time.Time) {
 	if reason := core.Reason(err); l.logged.isDue(reason, now) {
-		l.noted = true
-		o.note(slog.LevelWarn, "manager does not take events, they are kept and sent again",
-			slog.String("manager", string(l.manager)), slog.String("reason", reason), slog.Int("attempts", l.failures),
-			slog.Int64("pending", l.counts.Pending), slog.Duration("wait", wait), slog.Any("error", err))
+		l.noted = o.warn(l, "manager does not take events, they are kept and sent again", reason, now,
+			slog.Int("attempts", l.failures), slog.Int64("pending", l.counts.Pending), slog.Duration("wait", wait),
+			slog.Any("error", err))
 	}
 }
 
@@ -119,23 +153,20 @@ func (o *Outbox) noteDropped(l *lane, e *entry, err error, now time.Time) {
 		text += ", a resync stands in"
 	}
 	if reason := core.Reason(err); l.drops.isDue(e.KindWord()+" "+reason, now) {
-		o.note(slog.LevelWarn, text,
-			slog.String("manager", string(l.manager)), slog.String("kind", e.KindWord()),
-			slog.String("reason", reason), slog.Any("error", err))
+		o.warn(l, text, reason, now, slog.String("kind", e.KindWord()), slog.Any("error", err))
 	}
 }
 
 func (o *Outbox) noteOverflow(l *lane, now time.Time) {
 	if l.drops.isDue(ReasonOverflow, now) {
-		o.note(slog.LevelWarn, "outbox is full: events are dropped, a resync stands in",
-			slog.String("manager", string(l.manager)), slog.Int("max_keys", o.opts.MaxKeys))
+		o.warn(l, "outbox is full: events are dropped, a resync stands in", ReasonOverflow, now,
+			slog.Int("max_keys", o.opts.MaxKeys))
 	}
 }
 
 func (o *Outbox) noteHeartbeat(l *lane, err error, now time.Time) {
 	if reason := core.Reason(err); l.pulse.logged.isDue(reason, now) {
-		o.note(slog.LevelWarn, "heartbeat refused", slog.String("manager", string(l.manager)),
-			slog.String("reason", reason), slog.Any("error", err))
+		o.warn(l, "heartbeat refused", reason, now, slog.Any("error", err))
 	}
 }
 

@@ -217,3 +217,30 @@ func TestLastLinesAreWritten(t *testing.T) {
 		}
 	})
 }
+
+// Strangers can invent names of managers. Each would have lines of its own.
+func TestInventedManagersShareTheirLines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log logBuffer
+
+		p := newPlane(func(context.Context, int, core.Batch) error { return verdict{reason: "unknown_manager"} })
+		o, stop := run(t, p, outbox.Options{Logger: log.logger(), MaxBackoff: 4 * time.Second, Managers: []core.Manager{kyma}})
+		for i := range 99 {
+			o.Accept(core.Manager("invented-"+strconv.Itoa(i)), named("a"))
+		}
+		o.Accept(kyma, named("a"))
+		time.Sleep(time.Minute)
+		stop()
+
+		const most = 6 // Five for all of them, and one of the manager that is configured.
+		if n := len(logReasons(log.String(), "does not take events")); n > most || n < 2 {
+			t.Errorf("%d lines of 99 invented managers, want at most %d:\n%s", n, most, &log)
+		}
+
+		for _, want := range []string{"manager=kyma", "left out"} {
+			if !strings.Contains(log.String(), want) {
+				t.Errorf("no %q in the log:\n%s", want, &log)
+			}
+		}
+	})
+}

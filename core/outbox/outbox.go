@@ -36,6 +36,8 @@ type Outbox struct {
 	started bool
 	stopped bool
 	logged  lines
+	// strangers bounds the lines about invented managers.
+	strangers strangers
 
 	notes   chan slog.Record // log lines
 	added   chan struct{}    // holds a token when there may be lanes without dispatcher

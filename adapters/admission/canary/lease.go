@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -146,6 +147,10 @@ func serverURL(opts LeaseOptions) (*url.URL, error) {
 // Write patches the nonce and the time of renewal. It implements [Writer]. It reads both files, and
 // blocks until the API server answers or ctx ends.
 func (l *Lease) Write(ctx context.Context, nonce string) ([]string, error) {
+	return l.write(ctx, l.url, nonce)
+}
+
+func (l *Lease) write(ctx context.Context, target, nonce string) ([]string, error) {
 	if err := l.trust(); err != nil {
 		return nil, err
 	}
@@ -153,12 +158,20 @@ func (l *Lease) Write(ctx context.Context, nonce string) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("canary: token: %w", err)
 	}
-	request, err := newPatch(ctx, l.url, nonce)
+	request, err := newPatch(ctx, target, nonce)
 	if err != nil {
 		return nil, fmt.Errorf("canary: %w", err)
 	}
 	request.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
 	return l.do(request)
+}
+
+// Check patches the Lease as a dry run, which changes nothing. It reports whether the API server
+// called an agent for it, and fails if the Lease cannot be written. It blocks as Write does.
+func (l *Lease) Check(ctx context.Context) (called bool, err error) {
+	nonce := newNonce()
+	warnings, err := l.write(ctx, l.url+"&dryRun=All", nonce)
+	return slices.Contains(warnings, warningPrefix+nonce), err
 }
 
 // newPatch returns the request for a JSON merge patch (RFC 7386), without credentials.

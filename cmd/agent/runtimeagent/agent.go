@@ -133,7 +133,7 @@ func (b *builder) release() error {
 
 func (b *builder) addOutbox() error {
 	proof := &proof{last: map[core.Manager]time.Time{}}
-	b.pulse = &pulse{opts: b.opts, keys: b.keys, proof: proof}
+	b.pulse = &pulse{opts: b.opts, keys: b.keys, problem: b.managers.problem, proof: proof}
 	box, err := outbox.New(b.transport, b.outboxOptions())
 	if err != nil {
 		return fmt.Errorf("agent: %w", err)

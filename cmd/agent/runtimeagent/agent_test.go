@@ -112,6 +112,7 @@ func TestHeartbeat(t *testing.T) {
 	})
 	proof := &proof{last: map[core.Manager]time.Time{}}
 	p := &pulse{opts: b.opts, keys: b.keys, proof: proof, canary: &agentCanary{}}
+	p.problem = func() string { return "managers: broken" }
 	reviewed := time.Now()
 
 	proof.proved("widgets", reviewed)
@@ -121,7 +122,7 @@ func TestHeartbeat(t *testing.T) {
 	want := core.Heartbeat{
 		Instance: "pod-1", Version: "v1.2.3", ConfigHash: "abcd", CertificateFingerprint: material.Fingerprint,
 		CertificateExpiry: material.NotAfter, CAFingerprints: material.RootFingerprints,
-		LastReview: reviewed, WebhookFailures: 3,
+		LastReview: reviewed, WebhookFailures: 3, ConfigError: "managers: broken",
 	}
 
 	if diff := cmp.Diff(want, p.heartbeat("widgets")); diff != "" || len(want.CAFingerprints) != 1 {

@@ -9,9 +9,11 @@ import (
 
 // pulse makes the parts of a heartbeat that the outbox does not know.
 type pulse struct {
-	opts  Options
-	keys  keys
-	proof *proof
+	opts Options
+	keys keys
+	// problem returns why the configuration is not in use, "" when it is.
+	problem func() string
+	proof   *proof
 	// canary is set before the first heartbeat is due.
 	canary *agentCanary
 }
@@ -25,6 +27,7 @@ func (p *pulse) heartbeat(manager core.Manager) core.Heartbeat {
 		Canary:          p.canary.state(),
 		LastReview:      p.proof.of(manager),
 		WebhookFailures: p.proof.failures.Load(),
+		ConfigError:     p.problem(),
 	}
 
 	if p.keys.client != nil {

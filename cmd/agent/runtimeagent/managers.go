@@ -1,18 +1,14 @@
 package runtimeagent
 
 import (
-	"bufio"
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
+	"github.com/runtime-watcher/runtime-watcher/cmd/agent/internal/managersfile"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 )
@@ -31,11 +27,29 @@ type managerList struct {
 	added atomic.Pointer[[]core.Manager] // all that the file has listed, without those that are fixed
 
 	listed []core.Manager // of the last good reading
-	fault  string         // of the last reading, so that it is logged once
+	fault  atomic.Pointer[string]
+	// broken is called after each reading, for a metric.
+	broken func(broken bool)
+}
+
+// problem returns why the last reading is not in use, "" when it is.
+func (m *managerList) problem() string {
+	if fault := m.fault.Load(); fault != nil {
+		return *fault
+	}
+	return ""
+}
+
+// judge remembers the fault of a reading, "" for none. It reports whether the fault is new.
+func (m *managerList) judge(fault string) (changed bool) {
+	changed = m.problem() != fault
+	m.fault.Store(&fault)
+	m.broken(fault != "")
+	return changed
 }
 
 func (b *builder) addManagers() error {
-	b.managers = &managerList{fixed: b.opts.Managers, path: b.opts.ManagersFile, log: b.log}
+	b.managers = &managerList{fixed: b.opts.Managers, path: b.opts.ManagersFile, log: b.log, broken: func(bool) {}}
 	b.managers.added.Store(&[]core.Manager{})
 	if b.managers.path == "" {
 		return nil
@@ -51,7 +65,7 @@ func (b *builder) addManagers() error {
 
 // read returns the managers of the file that are not fixed.
 func (m *managerList) read() ([]core.Manager, error) {
-	managers, err := readManagers(m.path)
+	managers, err := managersfile.Read(m.path)
 	if err != nil {
 		return nil, err
 	}
@@ -99,14 +113,12 @@ func (m *managerList) component(acceptor core.Acceptor, version contract.Version
 func (m *managerList) reload(acceptor core.Acceptor, version contract.Version) {
 	managers, err := m.read()
 	if err != nil {
-		if m.fault != err.Error() {
-			m.fault = err.Error()
+		if m.judge(err.Error()) {
 			m.log.Warn("file with managers is broken, the last good list stays in use", slog.Any("error", err))
 		}
 		return
 	}
-	if m.fault != "" {
-		m.fault = ""
+	if m.judge("") {
 		m.log.Info("file with managers is sound again", slog.String("path", m.path))
 	}
 	m.noteRemoved(managers)
@@ -145,44 +157,4 @@ func without(managers, others []core.Manager) []core.Manager {
 	return slices.DeleteFunc(slices.Clone(managers), func(manager core.Manager) bool {
 		return slices.Contains(others, manager)
 	})
-}
-
-// maxManagersFile bounds the size of the file in bytes.
-const maxManagersFile = 64 << 10
-
-// readManagers reads one name per line. It skips empty lines and those that begin with '#'.
-func readManagers(path string) ([]core.Manager, error) {
-	text, err := os.ReadFile(path) //nolint:gosec // The settings name it.
-	if err != nil {
-		return nil, err
-	}
-
-	if len(text) > maxManagersFile {
-		return nil, fmt.Errorf("%s has %d bytes, want at most %d", path, len(text), maxManagersFile)
-	}
-
-	var (
-		managers []core.Manager
-		wrong    []error
-	)
-
-	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
-		name := strings.TrimSpace(lines.Text())
-		if name == "" || strings.HasPrefix(name, "#") {
-			continue
-		}
-
-		manager, err := core.ParseManager(name)
-		if err != nil {
-			wrong = append(wrong, err)
-		} else if !slices.Contains(managers, manager) {
-			managers = append(managers, manager)
-		}
-	}
-
-	if err := errors.Join(wrong...); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-
-	return managers, nil
 }

@@ -42,6 +42,9 @@ func TestManagersOfAFileChange(t *testing.T) {
 			t.Fatal(err)
 		}
 
+		broken := false
+		b.managers.broken = func(now bool) { broken = now }
+
 		acceptor := core.AcceptorFunc(func(manager core.Manager, event core.WatchEvent) core.Outcome {
 			if event.Resync {
 				resyncs = append(resyncs, manager)
@@ -79,6 +82,11 @@ func TestManagersOfAFileChange(t *testing.T) {
 
 			if !slices.Equal(step.resyncs, resyncs) {
 				t.Errorf("%q: resyncs for %v, want %v", step.text, resyncs, step.resyncs)
+			}
+
+			wrong := strings.HasPrefix(step.text, "Not")
+			if broken != wrong || strings.Contains(b.managers.problem(), "Not A Manager") != wrong {
+				t.Errorf("%q: broken is %t with problem %q, want %t", step.text, broken, b.managers.problem(), wrong)
 			}
 
 			for _, manager := range step.want {
@@ -119,9 +127,9 @@ func TestBrokenManagersFiles(t *testing.T) {
 	t.Parallel()
 
 	for text, want := range map[string]string{
-		"a\nB/c\nd_e\n":                        "B/c",
-		strings.Repeat("a", maxManagersFile+1): "bytes, want at most",
-		manyManagers(MaxManagers):              "101 managers",
+		"a\nB/c\nd_e\n":               "B/c",
+		strings.Repeat("a", 64<<10+1): "bytes, want at most",
+		manyManagers(MaxManagers):     "101 managers",
 	} {
 		path := filepath.Join(t.TempDir(), "managers")
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {

@@ -34,6 +34,7 @@ func (b *builder) addMetrics() error {
 		return fmt.Errorf("agent: %w", err)
 	}
 	b.metrics = metrics
+	b.managers.broken = metrics.ManagersFileBroken
 	return nil
 }
 

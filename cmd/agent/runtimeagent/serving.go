@@ -1,10 +1,11 @@
 package runtimeagent
 
 import (
-	"crypto/x509"
 	"log/slog"
 	"slices"
 	"strings"
+
+	"github.com/runtime-watcher/runtime-watcher/cmd/agent/internal/connect"
 )
 
 // warnOfServing logs the faults for which API servers reject the certificate of the webhook. The
@@ -14,26 +15,8 @@ func (k *keyMaterial) warnOfServing() {
 		return
 	}
 	leaf := k.Status().Material.Certificate.Leaf
-	if faults := servingFaults(leaf); len(faults) > 0 {
+	if faults := connect.ServingFaults(leaf); len(faults) > 0 {
 		k.log.Warn("API servers reject the certificate of the webhook",
 			slog.String("fault", strings.Join(faults, "; ")), slog.String("subject", leaf.Subject.String()))
 	}
-}
-
-// servingFaults returns the faults of a server certificate (RFC 5280, sections 4.2.1.6, 4.2.1.12).
-// Every API server ignores the Common Name, as Go does.
-func servingFaults(leaf *x509.Certificate) (faults []string) {
-	if !mayServe(leaf) {
-		faults = append(faults, "extended key usage without serverAuth, want serverAuth or none")
-	}
-	if len(leaf.DNSNames) == 0 && len(leaf.IPAddresses) == 0 {
-		faults = append(faults, "no DNS name (SAN), want <service>.<namespace>.svc")
-	}
-	return faults
-}
-
-func mayServe(leaf *x509.Certificate) bool {
-	usages := leaf.ExtKeyUsage
-	return len(usages)+len(leaf.UnknownExtKeyUsage) == 0 ||
-		slices.Contains(usages, x509.ExtKeyUsageServerAuth) || slices.Contains(usages, x509.ExtKeyUsageAny)
 }

@@ -1,4 +1,4 @@
-package runtimeagent
+package connect
 
 import (
 	"crypto/x509"
@@ -34,7 +34,7 @@ func TestServingFaults(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			faults := servingFaults(&test.leaf)
+			faults := ServingFaults(&test.leaf)
 			if len(faults) != len(test.want) {
 				t.Fatalf("faults %q, want %q", faults, test.want)
 			}

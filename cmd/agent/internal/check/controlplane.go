@@ -1,0 +1,91 @@
+package check
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+
+	"github.com/runtime-watcher/runtime-watcher/cmd/agent/internal/connect"
+)
+
+// controlPlane checks the way to the control plane, from the name to the answer of its listener.
+func (c *checker) controlPlane(ctx context.Context) {
+	to := connect.Target{Address: c.opts.ControlPlane.Address, ServerName: c.opts.ControlPlane.ServerName}
+	conn, err := connect.TCP(ctx, to)
+	if err != nil {
+		c.fail("connection", unreachable(err))
+		c.skip("TLS", "no connection")
+		c.skip("heartbeat", "no connection")
+		return
+	}
+	c.ok("connection", "%s, at %s", to.Address, conn.RemoteAddr())
+	if c.client.source == nil {
+		_ = conn.Close()
+		c.skip("TLS", "the key material cannot be used")
+		c.skip("heartbeat", "the key material cannot be used")
+		return
+	}
+	if err := connect.TLS(ctx, conn, c.client.source, to); err != nil {
+		c.fail("TLS", untrusted(err))
+		c.skip("heartbeat", "no TLS connection")
+		return
+	}
+	c.ok("TLS", "the certificate of %s is trusted, and it accepts TLS_CERT", to.Address)
+	c.heartbeats(ctx)
+}
+
+func unreachable(err error) finding {
+	f := finding{err.Error(), "an open port", "check KCP_ADDR, the listener or gateway, and the network policy"}
+	if _, ok := errors.AsType[*net.DNSError](err); ok {
+		f.want, f.action = "a host name that resolves", "check KCP_ADDR, and the DNS of this cluster"
+	}
+	return f
+}
+
+// untrusted returns the finding for a failed handshake.
+func untrusted(err error) finding {
+	f := finding{found: err.Error()}
+	switch {
+	case isA[x509.HostnameError](err):
+		f.want, f.action = "a certificate for the name of the control plane", "correct KCP_ADDR, or set KCP_SERVER_NAME"
+	case isA[*tls.CertificateVerificationError](err):
+		f.want, f.action = "a certificate that CA_CERT issued", "correct CA_CERT, or KCP_ADDR if it names another host"
+	case isRemote(err):
+		f.want = "a control plane that accepts TLS_CERT"
+		f.action = "check the CA bundle of the listener or gateway, and the validity of TLS_CERT"
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
+		f.want, f.action = "a TLS handshake within 10s", "check that the port of KCP_ADDR serves TLS, and the network"
+	case isA[tls.RecordHeaderError](err):
+		f.want, f.action = "TLS", "check the port in KCP_ADDR: this one speaks another protocol"
+	case errors.Is(err, io.EOF):
+		f.found, f.want = "the other end closed the connection without a word", "TLS"
+		f.action = "check the port in KCP_ADDR, the gateway, and its limits"
+	default:
+		f.want, f.action = "TLS 1.3", "check the port in KCP_ADDR, and the TLS versions of the gateway"
+	}
+	return f
+}
+
+// isRemote reports whether the other end refused.
+func isRemote(err error) bool {
+	op, ok := errors.AsType[*net.OpError](err)
+	return ok && op.Op == "remote error"
+}
+
+func isA[T error](err error) bool {
+	_, ok := errors.AsType[T](err)
+	return ok
+}
+
+// late is the finding when the time of all checks is over.
+func late() finding {
+	return finding{
+		fmt.Sprintf("no answer before the checks ended after %v", timeout), "an answer",
+		"check the load of the control plane",
+	}
+}

@@ -1,0 +1,135 @@
+package check
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+)
+
+// heartbeats sends one to each manager, and reports the answers.
+func (c *checker) heartbeats(ctx context.Context) {
+	switch {
+	case !c.opts.Contract.Numbered():
+		c.skip("heartbeat", fmt.Sprintf("contract %s has none: only an event shows an answer", c.opts.Contract))
+		return
+	case len(c.known) == 0:
+		c.skip("heartbeat", "no manager is known")
+		return
+	}
+	answers := make([]error, len(c.known))
+	var sending sync.WaitGroup
+	for i, manager := range c.known {
+		sending.Go(func() { answers[i] = c.send(ctx, manager) })
+	}
+	sending.Wait()
+	for i, manager := range c.known {
+		c.answer(ctx, manager, answers[i])
+	}
+}
+
+// Replicas that do not lead answer "not ready", so another connection may reach another replica.
+const (
+	attempts = 3
+	pause    = time.Second
+)
+
+// send tries again on a new connection while the control plane is not ready.
+func (c *checker) send(ctx context.Context, manager core.Manager) (err error) {
+	for range attempts {
+		if err = c.sendOnce(ctx, manager); err == nil || core.Reason(err) != contract.ReasonNotReady {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+	}
+	return err
+}
+
+func (c *checker) sendOnce(ctx context.Context, manager core.Manager) error {
+	to := c.opts.ControlPlane
+	forwarder, err := httpmtls.NewForwarder(c.client.source, to.Address, c.opts.Contract, httpmtls.Options{
+		ServerName: to.ServerName, Protocol: to.Protocol, Timeout: c.opts.Outbox.ForwardTimeout,
+		UserAgent: "runtime-watcher-check",
+	})
+	if err != nil {
+		return err
+	}
+	defer forwarder.Close() // It returns nil.
+	err = forwarder.Forward(ctx, manager, c.probe())
+	if refused, ok := errors.AsType[core.EventErrors](err); ok {
+		return refused[0] // That of the heartbeat, as there is no event.
+	}
+	return err
+}
+
+// probe is the heartbeat of a process that leaves at once, in an epoch of its own without events. A
+// fleet acknowledges it, and does not take it for an agent.
+func (c *checker) probe() core.Batch {
+	epoch := "check-" + rand.Text()
+	return core.Batch{Epoch: epoch, Heartbeat: &core.Heartbeat{
+		ID: epoch + "-heartbeat-1", Time: time.Now(), Number: 1, Leaving: true,
+		Interval: max(c.opts.Outbox.HeartbeatInterval, outbox.DefaultHeartbeatInterval),
+		Instance: c.opts.Instance + "/check", Version: c.opts.Version,
+	}}
+}
+
+func (c *checker) answer(ctx context.Context, manager core.Manager, err error) {
+	name := "heartbeat"
+	switch reason := core.Reason(err); {
+	case err == nil:
+		c.ok(name, "manager %s acknowledges contract %s", manager, c.opts.Contract)
+	case ctx.Err() != nil:
+		c.fail(name, late())
+	case reason == contract.ReasonUnknownContract && c.opts.ControlPlane.Fallback != "":
+		c.warn(name, finding{err.Error(), "contract v3", "CONTRACT_FALLBACK is in use, without heartbeats"})
+	default:
+		c.fail(name, refusal(manager, reason, err))
+	}
+}
+
+func refusal(manager core.Manager, reason string, err error) finding {
+	action := "see the log of the listener"
+	for _, known := range actions() {
+		if reason == known.reason && strings.Contains(err.Error(), known.detail) {
+			action = known.action
+			break
+		}
+	}
+	return finding{
+		fmt.Sprintf("manager %s: %s: %v", manager, cmp.Or(reason, "refused"), err), "202 Accepted", action,
+	}
+}
+
+// known is the action for a reason. The detail is a part of the error, such as the reason of the
+// listener.
+type known struct{ reason, detail, action string }
+
+func actions() []known {
+	return []known{
+		{contract.ReasonForbidden, "san_mismatch", "make the SAN of TLS_CERT and the annotation skr-domain equal"},
+		{contract.ReasonForbidden, "domain_", "correct the annotation skr-domain of this runtime in the control plane"},
+		{contract.ReasonForbidden, "source_mismatch", "issue TLS_CERT with the id of this runtime as Common Name"},
+		{contract.ReasonForbidden, "", "check the name of this runtime and its annotation skr-domain"},
+		{contract.ReasonUnauthenticated, "", "check the CA bundle of the listener, and the header of the gateway"},
+		{contract.ReasonUnknownManager, "", "correct MANAGERS, or the label managed-by of the Watcher"},
+		{contract.ReasonUnknownContract, "", "route /v3/ at the gateway, update the listener or set CONTRACT_FALLBACK"},
+		{contract.ReasonGatewayRefused, "", "check the CA bundle of the gateway"},
+		{contract.ReasonNotReady, "", "check that a replica of the operator leads and is ready"},
+		{contract.ReasonTooFast, "", "this runtime sends more than its share: check again later"},
+		{"timeout", "", "check the load of the operator and the network, or raise FORWARD_TIMEOUT"},
+		{"connection", "", "check the gateway and the network, and check again"},
+		{"tls_refused", "", "check the CA bundle of the listener, and the validity of TLS_CERT"},
+	}
+}

@@ -1,0 +1,203 @@
+package check
+
+import (
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	"github.com/runtime-watcher/runtime-watcher/cmd/agent/internal/connect"
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+// clientKeys are the key material to connect with. It is nil unless the files are sound.
+type clientKeys struct{ source httpmtls.Source }
+
+// clientKeys checks CA_CERT, TLS_CERT and TLS_KEY.
+func (c *checker) clientKeys() {
+	paths := c.opts.Keys.Client
+	ca := c.bundle("CA_CERT", paths.CA)
+	pair := c.pair("TLS_CERT", paths.Certificate, paths.Key)
+	if pair != nil {
+		c.clientUsage(pair.Certificate.Leaf)
+		c.identity(pair.Certificate.Leaf)
+		c.expiry("TLS_CERT expiry", pair)
+	}
+	if ca == nil || pair == nil {
+		return
+	}
+	files, err := httpmtls.NewFiles(paths, httpmtls.FilesOptions{})
+	if err != nil {
+		c.fail("key material", material(err))
+		return
+	}
+	c.client.source = files
+}
+
+// bundle checks a file with CAs, and returns nil if it is broken.
+func (c *checker) bundle(name, path string) *httpmtls.Material {
+	m := c.read(name, httpmtls.Paths{CA: path})
+	if m != nil {
+		count := len(m.RootFingerprints)
+		c.ok(name, "%s: CA certificates: %d, the last expires %s", path, count, until(m.RootsNotAfter))
+	}
+	return m
+}
+
+// pair checks a certificate and its key, and returns nil if they are broken.
+func (c *checker) pair(name, certificate, key string) *httpmtls.Material {
+	m := c.read(name, httpmtls.Paths{Certificate: certificate, Key: key})
+	if m != nil {
+		c.ok(name, "%s and its key %s", certificate, key)
+	}
+	return m
+}
+
+func (c *checker) read(name string, paths httpmtls.Paths) *httpmtls.Material {
+	files, err := httpmtls.NewFiles(paths, httpmtls.FilesOptions{})
+	if err != nil {
+		c.fail(name, material(err))
+		return nil
+	}
+	return files.Status().Material
+}
+
+// material returns the finding for files that cannot be used.
+func material(err error) finding {
+	f := finding{found: err.Error(), want: "PEM files that belong together and are valid now"}
+	if broken, ok := errors.AsType[*httpmtls.MaterialError](err); ok {
+		f.found = fmt.Sprintf("%s is %s: %v", broken.File, broken.Problem, broken.Err)
+		f.action = materialAction(broken.Problem)
+	}
+	return f
+}
+
+// materialAction returns the action for a problem of [httpmtls.MaterialError].
+func materialAction(problem string) string {
+	switch problem {
+	case httpmtls.ProblemUnreadable:
+		return "mount the Secret, and allow the user of the agent to read it"
+	case "mismatch":
+		return "take certificate and key of one Secret"
+	case "expired":
+		return "renew it: check cert-manager"
+	case "not_yet_valid":
+		return "check the clock of the node, and that of the issuer"
+	default:
+		return "write the whole file in PEM"
+	}
+}
+
+func (c *checker) clientUsage(leaf *x509.Certificate) {
+	const name = "TLS_CERT usage"
+	if connect.Allows(leaf, x509.ExtKeyUsageClientAuth) {
+		c.ok(name, "the extended key usage allows clientAuth")
+		return
+	}
+	c.fail(name, finding{
+		"extended key usage (EKU) without clientAuth", "clientAuth, or none",
+		`issue the certificate with the usage "client auth"`,
+	})
+}
+
+// identity checks the names. The registered domain is not known here, so the heartbeat shows
+// whether a listener accepts them.
+func (c *checker) identity(leaf *x509.Certificate) {
+	const name = "TLS_CERT names"
+	id := core.RuntimeID(leaf.Subject.CommonName)
+	switch {
+	case id == "":
+		c.fail(name, finding{
+			"no Common Name (CN)", "the id of this runtime as Common Name",
+			"issue the certificate with the name of the runtime in the control plane",
+		})
+	case len(names(leaf)) == 0:
+		c.warn(name, finding{
+			fmt.Sprintf("Common Name %q without a subject alternative name (SAN)", id),
+			"the domain in the annotation skr-domain",
+			"SAN pinning refuses it: issue the certificate with that DNS name",
+		})
+	default:
+		c.ok(name, "runtime %q, SAN %s", id, strings.Join(names(leaf), " "))
+	}
+}
+
+func names(leaf *x509.Certificate) []string {
+	all := slices.Clone(leaf.DNSNames)
+	for _, ip := range leaf.IPAddresses {
+		all = append(all, ip.String())
+	}
+	for _, uri := range leaf.URIs {
+		all = append(all, uri.String())
+	}
+	return all
+}
+
+// Limits of the rest of a certificate's life, as the fleet has them for certificate_expiring.
+const (
+	expiringWithin = 24 * time.Hour
+	expiringPart   = 6
+)
+
+func (c *checker) expiry(name string, m *httpmtls.Material) {
+	left := time.Until(m.NotAfter)
+	if left > min(expiringWithin, m.NotAfter.Sub(m.NotBefore)/expiringPart) {
+		c.ok(name, "expires %s", until(m.NotAfter))
+		return
+	}
+	c.warn(name, finding{"expires " + until(m.NotAfter), "a renewed certificate by now", "check cert-manager"})
+}
+
+// until is a time with the rest until then.
+func until(t time.Time) string {
+	const day = 24 * time.Hour
+	left := time.Until(t)
+	if left > 2*day {
+		return fmt.Sprintf("%s, in %d days", t.UTC().Format(time.RFC3339), left/day)
+	}
+	return fmt.Sprintf("%s, in %s", t.UTC().Format(time.RFC3339), left.Round(time.Minute))
+}
+
+// servingKeys checks the certificate of the webhook, which is that of the client by default.
+func (c *checker) servingKeys() {
+	paths := c.opts.Keys.Serving
+	name := "WEBHOOK_TLS_CERT"
+	if paths == (httpmtls.Paths{}) {
+		paths, name = c.opts.Keys.Client, "TLS_CERT as server"
+	}
+	pair := httpmtls.Paths{Certificate: paths.Certificate, Key: paths.Key}
+	files, err := httpmtls.NewFiles(pair, httpmtls.FilesOptions{})
+	switch {
+	case err != nil && paths == c.opts.Keys.Client: // Reported for the client.
+		c.skip(name, "the certificate cannot be read")
+	case err != nil:
+		c.fail(name, material(err))
+	default:
+		c.serving(name, files.Status().Material)
+	}
+}
+
+func (c *checker) serving(name string, m *httpmtls.Material) {
+	leaf := m.Certificate.Leaf
+	if faults := connect.ServingFaults(leaf); len(faults) > 0 {
+		c.fail(name, finding{
+			strings.Join(faults, "; "), "a certificate that API servers accept",
+			`issue it with the usage "server auth" and the DNS name <service>.<namespace>.svc, or set WEBHOOK_TLS_CERT`,
+		})
+		return
+	}
+	c.ok(name, "SAN %s: one of them must be <service>.<namespace>.svc of the agent", strings.Join(names(leaf), " "))
+	if name == "WEBHOOK_TLS_CERT" {
+		c.expiry(name+" expiry", m)
+	}
+}
+
+// callers checks WEBHOOK_CLIENT_CA, if it is set.
+func (c *checker) callers() {
+	if path := c.opts.Keys.WebhookCAs; path != "" {
+		c.bundle("WEBHOOK_CLIENT_CA", path)
+	}
+}

@@ -1,0 +1,54 @@
+// Package managersfile reads the file of MANAGERS_FILE.
+package managersfile
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+// maxBytes bounds the size of the file in bytes.
+const maxBytes = 64 << 10
+
+// Read reads one name per line. It skips empty lines and those that begin with '#'.
+func Read(path string) ([]core.Manager, error) {
+	text, err := os.ReadFile(path) //nolint:gosec // The settings name it.
+	if err != nil {
+		return nil, err
+	}
+
+	if len(text) > maxBytes {
+		return nil, fmt.Errorf("%s has %d bytes, want at most %d", path, len(text), maxBytes)
+	}
+
+	var (
+		managers []core.Manager
+		wrong    []error
+	)
+
+	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
+		name := strings.TrimSpace(lines.Text())
+		if name == "" || strings.HasPrefix(name, "#") {
+			continue
+		}
+
+		manager, err := core.ParseManager(name)
+		if err != nil {
+			wrong = append(wrong, err)
+		} else if !slices.Contains(managers, manager) {
+			managers = append(managers, manager)
+		}
+	}
+
+	if err := errors.Join(wrong...); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+
+	return managers, nil
+}

@@ -1,0 +1,306 @@
+package e2e
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/listener"
+	"github.com/runtime-watcher/runtime-watcher/test/rig"
+)
+
+// mistake is one change to a sound set-up, and the line that must name it.
+type mistake struct {
+	change func(t *testing.T, s *scene, env map[string]string)
+	code   int
+	line   string // a pattern
+}
+
+// TestCheck runs "agent check" as a process, against an operator with SAN pinning and the Lease of a
+// real API server.
+func TestCheck(t *testing.T) {
+	s := newClusters(t, rig.OperatorOptions{Listener: listener.Options{Fleet: newFleet(t)}})
+	sound := rig.NewCanary(t, s.runtime, "check-canary").Env
+	maps.Copy(sound, volumeEnv(s.pki.RuntimeVolume(runtime, domain)))
+	sound["KCP_ADDR"], sound["MANAGERS"] = s.operatorOptions.Addr, manager
+
+	for name, m := range mistakes() {
+		t.Run(name, func(t *testing.T) {
+			env := maps.Clone(sound)
+			m.change(t, s, env)
+
+			out, code := runCheck(t, env)
+			if code != m.code {
+				t.Errorf("exit code %d, want %d", code, m.code)
+			}
+
+			if line := telling(out, m.code); !regexp.MustCompile(`^` + m.line).MatchString(line) {
+				t.Errorf("line %q, want a match of %s", line, m.line)
+			}
+
+			t.Logf("\n%s", out)
+		})
+	}
+}
+
+// telling returns the first line that fails, or that of the heartbeat if nothing did.
+func telling(out string, code int) string {
+	prefix := "FAIL"
+	if code == 0 {
+		prefix = "ok    heartbeat"
+	}
+
+	for line := range strings.Lines(out) {
+		if strings.HasPrefix(line, prefix) {
+			return line
+		}
+	}
+	return ""
+}
+
+func mistakes() map[string]mistake {
+	return map[string]mistake{
+		"none":             {func(*testing.T, *scene, map[string]string) {}, 0, `ok    heartbeat .*manager kyma`},
+		"missing file":     {set("TLS_CERT", "/nowhere/tls.crt"), 2, `FAIL  settings +TLS_CERT: .*no such file.*correct it`},
+		"unknown setting":  {set("KCP_CONTRACT", "v9"), 2, `FAIL  settings +KCP_CONTRACT: .*want one of .v1 v2 v3.`},
+		"key of another":   {otherKey, 1, `FAIL  TLS_CERT +\S+tls.key is mismatch: .*take certificate and key of one Secret`},
+		"expired":          {leaf(expired), 1, `FAIL  TLS_CERT +.*is expired: .*check cert-manager`},
+		"server usage":     {leaf(serverOnly), 1, `FAIL  TLS_CERT usage +.*without clientAuth; want clientAuth`},
+		"no name":          {leaf(nameless), 1, `FAIL  TLS_CERT as server +no DNS name .*<service>.<namespace>.svc`},
+		"managers file":    {managersFile, 1, `FAIL  MANAGERS_FILE +.*Not/A/Name.*correct the ConfigMap`},
+		"closed port":      {closedPort, 1, `FAIL  connection +.*refused; want an open port; check KCP_ADDR`},
+		"no TLS":           {plainPort, 1, `FAIL  TLS .*another protocol`},
+		"silent port":      {silentPort, 1, `FAIL  TLS .*want a TLS handshake within 10s`},
+		"wrong CA":         {otherCA, 1, `FAIL  TLS .*unknown authority.*want a certificate that CA_CERT issued`},
+		"wrong name":       {set("KCP_SERVER_NAME", "other.example.com"), 1, `FAIL  TLS .*set KCP_SERVER_NAME`},
+		"untrusted client": {otherClient, 1, `FAIL  TLS .*want a control plane that accepts TLS_CERT; check the CA bundle`},
+		"unknown manager":  {set("MANAGERS", "nobody"), 1, `FAIL  heartbeat +manager nobody: unknown_manager: .*correct MANAGERS`},
+		"other domain":     {leaf(otherDomain), 1, `FAIL  heartbeat +manager kyma: forbidden: .*san_mismatch.*skr-domain equal`},
+		"old listener":     {oldListener, 1, `FAIL  heartbeat +manager kyma: unknown_contract: .*set CONTRACT_FALLBACK`},
+		"no Lease":         {set("CANARY_LEASE", "default/none"), 1, `FAIL  canary .*403.*Role`},
+		"no token":         {emptyToken, 1, `FAIL  canary .*401 .*CANARY_TOKEN_FILE`},
+		"no API server":    {closedAPIServer, 1, `FAIL  canary .*refused; want an answer of the API server`},
+	}
+}
+
+func set(name, value string) func(*testing.T, *scene, map[string]string) {
+	return func(_ *testing.T, _ *scene, env map[string]string) { env[name] = value }
+}
+
+func leaf(change func(*testpki.Options)) func(*testing.T, *scene, map[string]string) {
+	return func(t *testing.T, s *scene, env map[string]string) {
+		t.Helper()
+		maps.Copy(env, volumeEnv(s.pki.Volume(newLeaf(t, s.pki.CA, change))))
+	}
+}
+
+func newLeaf(t *testing.T, ca *testpki.CA, change func(*testpki.Options)) *testpki.Leaf {
+	t.Helper()
+	opts := testpki.Options{DNSNames: []string{domain}, Usages: rig.BothUsages()}
+	change(&opts)
+	l, err := ca.Client(runtime, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func expired(o *testpki.Options)     { o.NotBefore, o.NotAfter = daysAgo(9), daysAgo(1) }
+func daysAgo(days int) time.Time     { return time.Now().AddDate(0, 0, -days) }
+func otherDomain(o *testpki.Options) { o.DNSNames = []string{"runtime-9.example.com"} }
+
+func serverOnly(o *testpki.Options) { o.Usages = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} }
+func nameless(o *testpki.Options)   { o.DNSNames = nil }
+
+func otherKey(t *testing.T, s *scene, env map[string]string) {
+	t.Helper()
+	_, _, key := s.pki.RuntimeVolume(runtime, domain).Paths()
+	env["TLS_KEY"] = key
+}
+
+func otherCA(t *testing.T, _ *scene, env map[string]string) {
+	t.Helper()
+	env["CA_CERT"], _, _ = rig.NewPKI(t).RuntimeVolume(runtime, domain).Paths()
+}
+
+func otherClient(t *testing.T, _ *scene, env map[string]string) {
+	t.Helper()
+	ca := env["CA_CERT"]
+	maps.Copy(env, volumeEnv(rig.NewPKI(t).RuntimeVolume(runtime, domain)))
+	env["CA_CERT"] = ca
+}
+
+func managersFile(t *testing.T, _ *scene, env map[string]string) {
+	t.Helper()
+	env["MANAGERS_FILE"] = written(t, "Not/A/Name\n")
+}
+
+func written(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func emptyToken(t *testing.T, _ *scene, env map[string]string) {
+	t.Helper()
+	env["CANARY_TOKEN_FILE"] = written(t, "none\n")
+}
+
+func closedPort(t *testing.T, _ *scene, env map[string]string) {
+	t.Helper()
+	env["KCP_ADDR"] = rig.Address(rig.FreePort(t))
+}
+
+func closedAPIServer(t *testing.T, _ *scene, env map[string]string) {
+	t.Helper()
+	env["CANARY_API_SERVER"] = "https://" + rig.Address(rig.FreePort(t))
+}
+
+func plainPort(t *testing.T, _ *scene, env map[string]string) {
+	t.Helper()
+	server := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(server.Close)
+	env["KCP_ADDR"] = server.Listener.Addr().String()
+}
+
+// silentPort accepts connections, and says nothing.
+func silentPort(t *testing.T, _ *scene, env map[string]string) {
+	t.Helper()
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = silent.Close() })
+	env["KCP_ADDR"] = silent.Addr().String()
+}
+
+// oldListener knows contract v2 only, as the deployed ones do.
+func oldListener(t *testing.T, s *scene, env map[string]string) {
+	t.Helper()
+	server := httptest.NewUnstartedServer(http.NotFoundHandler())
+	server.TLS, server.EnableHTTP2 = httpmtls.ServerTLSConfig(s.pki.ServerMaterial()), true
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	env["KCP_ADDR"] = server.Listener.Addr().String()
+}
+
+func newFleet(t *testing.T) *fleet.Fleet {
+	t.Helper()
+	f, err := fleet.New(fleet.Options{ResyncJitter: time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func volumeEnv(volume *testpki.Volume) map[string]string {
+	ca, cert, key := volume.Paths()
+	return map[string]string{"CA_CERT": ca, "TLS_CERT": cert, "TLS_KEY": key}
+}
+
+// runCheck returns the output and the exit code. It must end within the time that the help names.
+func runCheck(t *testing.T, env map[string]string) (string, int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 45*time.Second)
+	defer cancel()
+
+	cmd := exec.CommandContext(ctx, rig.Build(t, "cmd/agent"), "check")
+	for name, value := range env {
+		cmd.Env = append(cmd.Env, name+"="+value)
+	}
+
+	out, err := cmd.Output()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return string(out), cmd.ProcessState.ExitCode()
+}
+
+// A check before and beside an agent, under the same name, must not confuse the fleet.
+func TestCheckBesideAnAgent(t *testing.T) {
+	watched := newFleet(t)
+	s := newClusters(t, rig.OperatorOptions{Listener: listener.Options{Fleet: watched}})
+	canary, volume := rig.NewCanary(t, s.runtime, "beside-canary"), s.pki.RuntimeVolume(runtime, domain)
+	env := maps.Clone(canary.Env)
+	maps.Copy(env, volumeEnv(volume))
+	maps.Copy(env, map[string]string{
+		"MANAGERS": manager, "INSTANCE": "agent-0", "HEARTBEAT_INTERVAL": "1s", "CANARY_INTERVAL": "1s",
+		"RESEND_RESYNC": "0s", "KCP_ADDR": s.operatorOptions.Addr,
+	})
+
+	s.checkBefore(watched, canary, env)
+	s.agent = rig.StartAgent(t, volume, env["KCP_ADDR"], rig.AgentOptions{Env: env})
+	rig.Register(t, s.runtime, "check", s.agent.WebhookPort, s.pki.CA.PEM(),
+		admission.ConfigurationOptions{Canary: canary.Lease}, watchedConfigMaps())
+	rig.Eventually(t, 30*time.Second, "the runtime is fresh", func() bool {
+		return watched.Get(runtime, manager).State == fleet.Fresh
+	})
+	s.awaitResyncs(2) // The agent started, and its canary was alive for the first time.
+
+	before, deliveries := watched.Get(runtime, manager), len(s.operator.Deliveries())
+	for range 3 {
+		if out, code := runCheck(t, env); code != 0 || !strings.Contains(out, "ok    webhook") {
+			t.Errorf("exit code %d, want 0 and that the API server calls the agent:\n%s", code, out)
+		}
+	}
+
+	rig.Eventually(t, 30*time.Second, "4 more heartbeats", func() bool {
+		replicas := watched.Get(runtime, manager).Replicas
+		return replicas[0].Heartbeat.Number > before.Replicas[0].Heartbeat.Number+4
+	})
+
+	after := watched.Get(runtime, manager)
+	if len(after.Replicas) != 1 || after.Replicas[0].Epoch != before.Replicas[0].Epoch || !after.Since.Equal(before.Since) {
+		t.Errorf("%+v, want the agent alone, and fresh all the time: %+v", after, before)
+	}
+
+	if more := len(s.operator.Deliveries()) - deliveries; more > 0 {
+		t.Errorf("%d resyncs because of checks, want none", more)
+	}
+}
+
+// checkBefore checks without an agent, as an init container does.
+func (s *scene) checkBefore(watched *fleet.Fleet, canary *rig.Canary, env map[string]string) {
+	s.t.Helper()
+	lease := func() string {
+		found := &coordinationv1.Lease{}
+		if err := s.runtime.Client.Get(s.t.Context(), canary.Lease, found); err != nil {
+			s.t.Fatal(err)
+		}
+		return found.ResourceVersion
+	}
+
+	before := lease()
+	if out, code := runCheck(s.t, env); code != 0 || !strings.Contains(out, "warn  webhook") {
+		s.t.Fatalf("exit code %d, want 0 and a warning that no agent is called:\n%s", code, out)
+	}
+
+	if state := watched.Get(runtime, manager).State; state != fleet.Unknown {
+		s.t.Errorf("after a check without agent the runtime is %s, want unknown", state)
+	}
+
+	if after := lease(); after != before {
+		s.t.Errorf("resource version of the Lease %s, want %s: a check changes nothing", after, before)
+	}
+}

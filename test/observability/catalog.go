@@ -1,0 +1,150 @@
+package observability
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	prom "github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+)
+
+// metric is one metric of this project.
+type metric struct {
+	name, kind, help string
+	process          string
+	labels           []string
+}
+
+// The processes that have metrics.
+const (
+	inAgent    = "agent"
+	inOperator = "operator"
+)
+
+// catalog returns all metrics of this project, in the order of their names.
+func catalog(t testing.TB) []metric {
+	t.Helper()
+	all := slices.Concat(ofProgram(), gather(t, inAgent, useAgent), gather(t, inOperator, useListener),
+		gather(t, inOperator, useFleet))
+	slices.SortFunc(all, func(a, b metric) int { return cmp.Compare(a.name, b.name) })
+	return all
+}
+
+// ofProgram returns those of the program, which cannot be imported. TestLive compares them with a
+// real process.
+func ofProgram() []metric {
+	return []metric{
+		{
+			agents + "build_info", "gauge", "Build and configuration of this agent, always 1.", inAgent,
+			[]string{"config", "contract", "fips140", "goversion", "version"},
+		},
+		{
+			agents + "log_lines_dropped_total", "counter", "Log lines that were dropped because the log sink was stalled.",
+			inAgent, nil,
+		},
+	}
+}
+
+// gather returns the metrics that use registers and touches.
+func gather(t testing.TB, process string, use func(testing.TB, *prom.Registry)) (all []metric) {
+	t.Helper()
+	registry := prom.NewPedanticRegistry()
+	use(t, registry)
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for _, family := range families {
+		all = append(all, metric{
+			family.GetName(), strings.ToLower(family.GetType().String()), family.GetHelp(), process, labelsOf(family),
+		})
+	}
+	return all
+}
+
+func labelsOf(family *dto.MetricFamily) (names []string) {
+	for _, pair := range family.GetMetric()[0].GetLabel() {
+		names = append(names, pair.GetName())
+	}
+	return names
+}
+
+// useAgent touches every metric of an agent.
+func useAgent(t testing.TB, registry *prom.Registry) {
+	t.Helper()
+	measured, err := prometheus.NewAgent(registry, prometheus.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	nowhere := core.ForwarderFunc(func(_ context.Context, _ core.Manager, _ core.Batch) error { return errNowhere })
+	box, err := outbox.New(nowhere, outbox.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	box.Accept("kyma", core.WatchEvent{Resync: true})
+	measured.ReadOutbox(box)
+	measured.Reviewed("kyma", "accepted", 0)
+	measured.Refused(http.StatusNotFound, "manager", 0)
+	measured.Attempted("kyma", 1, 0, nil)
+	measured.OwnerProblem("kyma", "missing")
+	measured.Panicked("filter")
+	measured.Connected(nil)
+	measured.Retried(0)
+	measured.HandshakeFailed("timeout")
+	measured.ConnectionDropped("webhook", "displaced")
+	measured.ContractUnknown("kyma")
+	measured.ContractInUse("kyma", "v3")
+	measured.CanaryProbed(core.CanaryAlive, 0)
+	measured.KeyMaterial("client").Reloaded(time.Now())
+	measured.KeyMaterial("client").Refused("expired")
+}
+
+var errNowhere = errors.New("nowhere")
+
+// useListener touches every metric of a listener.
+func useListener(t testing.TB, registry *prom.Registry) {
+	t.Helper()
+	measured, err := prometheus.NewListener(registry, prometheus.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	measured.InFlight(1)
+	measured.Answered("v3", "kyma", http.StatusAccepted, "", 0)
+	measured.HandshakeFailed("untrusted")
+	measured.ConnectionDropped("no_slot")
+	measured.KeyMaterial("server").Reloaded(time.Now())
+	measured.KeyMaterial("server").Refused("expired")
+}
+
+// useFleet touches every metric of a fleet.
+func useFleet(t testing.TB, registry *prom.Registry) {
+	t.Helper()
+	watched, err := fleet.New(fleet.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if err := prometheus.RegisterFleet(registry, watched, prometheus.FleetOptions{PerRuntime: 1}); err != nil {
+		t.Fatal(err)
+	}
+
+	peer := core.Peer{ID: "runtime-1", NotAfter: time.Now().Add(time.Hour)}
+	watched.Observe(peer, "kyma", core.Batch{
+		Epoch: "e", Events: []core.Numbered{{Sequence: 1}}, Heartbeat: &core.Heartbeat{Number: 1, Sequence: 1},
+	}, nil)
+}

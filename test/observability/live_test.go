@@ -1,0 +1,272 @@
+package observability
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	prom "github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/listener"
+	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+	"github.com/runtime-watcher/runtime-watcher/test/rig"
+)
+
+func TestMain(m *testing.M) { os.Exit(rig.RunTests(m)) }
+
+const (
+	manager = "kyma"
+	runtime = "runtime-1"
+	domain  = "runtime-1.example.com"
+)
+
+// scene is an operator and an agent, with their metrics.
+type scene struct {
+	plane    *controlplane.ControlPlane
+	fleet    *fleet.Fleet
+	registry *prom.Registry
+	agent    *rig.Agent
+}
+
+func newScene(t *testing.T) *scene {
+	t.Helper()
+	s := &scene{plane: rig.SharedAPIServer(t, controlplane.Options{}), registry: prom.NewPedanticRegistry()}
+	var err error
+	if s.fleet, err = fleet.New(fleet.Options{}); err != nil {
+		t.Fatal(err)
+	}
+
+	opts := prometheus.Options{Managers: []core.Manager{manager}}
+	measured, err := prometheus.NewListener(s.registry, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if err := prometheus.RegisterFleet(s.registry, s.fleet, prometheus.FleetOptions{Options: opts, PerRuntime: 10}); err != nil {
+		t.Fatal(err)
+	}
+
+	pki := rig.NewPKI(t)
+	rig.AddRuntime(t, s.plane, runtime, domain)
+	operator := rig.StartOperator(t, s.plane, pki.ServerMaterial(), manager, rig.OperatorOptions{
+		Addr: rig.Address(rig.FreePort(t)),
+		Listener: listener.Options{Fleet: s.fleet, Hooks: listener.Hooks{
+			Answered: measured.Answered, InFlight: measured.InFlight, HandshakeFailed: measured.HandshakeFailed,
+			ConnectionDropped: measured.ConnectionDropped,
+		}},
+	})
+	s.agent = rig.StartAgent(t, pki.RuntimeVolume(runtime, domain), operator.Addr, rig.AgentOptions{
+		Env: map[string]string{"MANAGERS": manager, "HEARTBEAT_INTERVAL": "1s"},
+	})
+	s.watch(t, pki)
+	return s
+}
+
+// watch makes one write that the agent reviews, and one that passes without an answer.
+func (s *scene) watch(t *testing.T, pki *rig.PKI) {
+	t.Helper()
+	watch := admission.Watch{
+		Name:     types.NamespacedName{Namespace: rig.Namespace, Name: "configmaps"},
+		Manager:  manager,
+		Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"},
+		Labels:   map[string]string{"watched": "true"},
+	}
+	rig.Watch(t, s.plane, s.agent, pki.CA.PEM(), watch)
+
+	watch.Labels = map[string]string{"nowhere": "true"}
+	rig.Register(t, s.plane, "nowhere", rig.FreePort(t), pki.CA.PEM(), admission.ConfigurationOptions{}, watch)
+	rig.Eventually(t, 30*time.Second, "a write passes without an answer", func() bool {
+		err := s.plane.Client.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+			GenerateName: "open-", Namespace: rig.Namespace, Labels: watch.Labels,
+		}}, client.DryRunAll)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return bytes.Contains(rig.ScrapeAPIServer(t, s.plane), []byte("apiserver_admission_webhook_fail_open_count{"))
+	})
+	rig.Eventually(t, 30*time.Second, "the runtime is fresh", func() bool {
+		return s.fleet.Get(runtime, manager).State == fleet.Fresh
+	})
+}
+
+// families returns those of the agent and those of the operator.
+func (s *scene) families(t *testing.T) []*dto.MetricFamily {
+	t.Helper()
+	families, err := s.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append(parse(t, s.agent.Scrape()), families...)
+}
+
+func parse(t *testing.T, text []byte) []*dto.MetricFamily {
+	t.Helper()
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(bytes.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.Collect(maps.Values(families))
+}
+
+// TestLive compares the reference with a real agent and a real operator: names, types, help texts,
+// labels and their values.
+func TestLive(t *testing.T) {
+	s := newScene(t)
+	families := s.families(t)
+	described := map[string]metric{}
+	for _, m := range catalog(t) {
+		described[m.name] = m
+	}
+
+	live, words := map[string]bool{}, newVocabulary(t)
+	for _, family := range families {
+		live[family.GetName()] = true
+		if strings.HasPrefix(family.GetName(), "runtime_watcher_") {
+			compareFamily(t, family, described[family.GetName()], words)
+		}
+	}
+
+	for _, m := range ofProgram() {
+		if !live[m.name] {
+			t.Errorf("the agent does not have %s, which the reference lists", m.name)
+		}
+	}
+
+	s.findForeign(t, families)
+	healthyIsSilent(t, families)
+}
+
+func compareFamily(t *testing.T, family *dto.MetricFamily, want metric, words vocabulary) {
+	t.Helper()
+	name := family.GetName()
+	if kind := strings.ToLower(family.GetType().String()); want.kind != kind || want.help != family.GetHelp() {
+		t.Errorf("%s is a %s %q, the reference has %s %q", name, kind, family.GetHelp(), want.kind, want.help)
+	}
+
+	if !slices.Equal(want.labels, labelsOf(family)) {
+		t.Errorf("%s has the labels %v, the reference has %v", name, labelsOf(family), want.labels)
+	}
+
+	for _, series := range family.GetMetric() {
+		for _, pair := range series.GetLabel() {
+			if values, _ := words.of(name, pair.GetName()); values != nil && !slices.Contains(values, pair.GetValue()) {
+				t.Errorf("%s has %s=%q, which the reference does not list", name, pair.GetName(), pair.GetValue())
+			}
+		}
+	}
+}
+
+// findForeign fails when a metric of others that a rule or panel names does not exist.
+func (s *scene) findForeign(t *testing.T, families []*dto.MetricFamily) {
+	t.Helper()
+	found := describedLabels(t)
+	for _, family := range slices.Concat(families, parse(t, rig.ScrapeAPIServer(t, s.plane))) {
+		for _, suffix := range suffixes(strings.ToLower(family.GetType().String())) {
+			if name := family.GetName() + suffix; found[name] == nil {
+				found[name] = labelsOf(family) // An API server has a workqueue_depth of its own.
+			}
+		}
+	}
+
+	for name, labels := range foreign() {
+		have, ok := found[name]
+		if !ok {
+			t.Errorf("no process has %s", name)
+		}
+
+		for _, label := range labels {
+			if !slices.Contains(have, label) {
+				t.Errorf("%s has the labels %v, want %s", name, have, label)
+			}
+		}
+	}
+
+	const open = "apiserver_admission_webhook_fail_open_count"
+	if !regexp.MustCompile(open + `\{name="[^"]*operator.kyma-project.io"`).Match(rig.ScrapeAPIServer(t, s.plane)) {
+		t.Errorf("no series of %s has a name that ends as the alert expects", open)
+	}
+}
+
+// describedLabels returns the labels of all metrics of controller-runtime, also of those without a
+// series.
+func describedLabels(t *testing.T) map[string][]string {
+	t.Helper()
+	registry, ok := metrics.Registry.(prom.Collector)
+	if !ok {
+		t.Fatal("the registry of controller-runtime does not describe its metrics")
+	}
+
+	descs := make(chan *prom.Desc)
+	go func() {
+		defer close(descs)
+		registry.Describe(descs)
+	}()
+
+	pattern := regexp.MustCompile(`fqName: "(\w+)".*variableLabels: \{([\w,]*)\}`)
+	found := map[string][]string{}
+	for desc := range descs {
+		if match := pattern.FindStringSubmatch(desc.String()); match != nil {
+			for _, suffix := range []string{"", "_bucket"} {
+				found[match[1]+suffix] = strings.Split(match[2], ",")
+			}
+		}
+	}
+	return found
+}
+
+// healthyIsSilent gives the series of the healthy processes to promtool. No alert may fire.
+func healthyIsSilent(t *testing.T, families []*dto.MetricFamily) {
+	t.Helper()
+	var out strings.Builder
+	out.WriteString("rule_files: [rules.yaml]\nevaluation_interval: 1m\ntests:\n  - interval: 1m\n    input_series:\n")
+	for _, family := range families {
+		for _, series := range family.GetMetric() {
+			if family.GetType() != dto.MetricType_HISTOGRAM && strings.HasPrefix(family.GetName(), "runtime_watcher_") {
+				fmt.Fprintf(&out, "      - series: '%s%s'\n        values: '%gx200'\n", family.GetName(), selector(series), value(series))
+			}
+		}
+	}
+
+	out.WriteString("    promql_expr_test:\n      - expr: 'ALERTS{alertstate=\"firing\"}'\n        eval_time: 2h\n        exp_samples: []\n")
+	dir := t.TempDir()
+	rules, _ := readRules(t)
+	for file, text := range map[string]string{"rules.yaml": rules, "healthy.test.yaml": out.String()} {
+		if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	promtool(t, dir, "test", "rules", "healthy.test.yaml")
+}
+
+func selector(series *dto.Metric) string {
+	pairs := []string{}
+	for _, pair := range series.GetLabel() {
+		pairs = append(pairs, fmt.Sprintf("%s=%q", pair.GetName(), pair.GetValue()))
+	}
+	return "{" + strings.Join(pairs, ",") + "}"
+}
+
+func value(series *dto.Metric) float64 {
+	return series.GetCounter().GetValue() + series.GetGauge().GetValue()
+}

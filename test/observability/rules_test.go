@@ -1,0 +1,131 @@
+package observability
+
+import (
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/runtime-watcher/runtime-watcher/test"
+)
+
+// TestPrometheusRule fails when the resource of the Prometheus operator is stale.
+func TestPrometheusRule(t *testing.T) {
+	text, parsed := readRules(t)
+	resource := prometheusRule(text)
+	compare(t, folder+"/prometheusrule.yaml", resource)
+
+	var wrapped struct {
+		Spec rules `json:"spec"`
+	}
+	if err := yaml.Unmarshal([]byte(resource), &wrapped); err != nil || len(wrapped.Spec.all()) != len(parsed.all()) {
+		t.Errorf("the resource has %d rules (%v), want %d", len(wrapped.Spec.all()), err, len(parsed.all()))
+	}
+}
+
+// TestRulesNameWhatExists fails when an alert names a metric, a label or a value that no process
+// has.
+func TestRulesNameWhatExists(t *testing.T) {
+	exists := newKnown(t)
+	_, parsed := readRules(t)
+	for _, rule := range parsed.all() {
+		exists.check(t, rule.Alert, rule.Expr)
+	}
+}
+
+// TestRunbooks fails when an alert has no runbook, or no severity.
+func TestRunbooks(t *testing.T) {
+	_, parsed := readRules(t)
+	document := read(t, "docs/operating.md")
+	for _, rule := range parsed.all() {
+		_, anchor, _ := strings.Cut(rule.Annotations["runbook_url"], "docs/operating.md#")
+		if lower := strings.ToLower(rule.Alert); anchor != lower || !strings.Contains(document, "\n### "+rule.Alert+"\n") {
+			t.Errorf("%s: runbook %q, want a section of that name in docs/operating.md", rule.Alert, anchor)
+		}
+
+		if rule.Labels["severity"] == "" || rule.Annotations["summary"] == "" {
+			t.Errorf("%s has no severity or no summary", rule.Alert)
+		}
+	}
+}
+
+// TestAlertsHaveCases fails when an alert has no case in which it fires, or none in which it is
+// silent, or when a case has a series that no process has.
+func TestAlertsHaveCases(t *testing.T) {
+	var cases struct {
+		Tests []struct {
+			Name  string `json:"name"`
+			Input []struct {
+				Series string `json:"series"`
+			} `json:"input_series"`
+		} `json:"tests"`
+	}
+	if err := yaml.Unmarshal([]byte(read(t, folder+"/rules.test.yaml")), &cases); err != nil {
+		t.Fatal(err)
+	}
+
+	exists, names := newKnown(t), map[string]bool{}
+	for _, test := range cases.Tests {
+		names[test.Name] = true
+		for _, input := range test.Input {
+			exists.check(t, test.Name, input.Series)
+		}
+	}
+
+	_, parsed := readRules(t)
+	for _, rule := range parsed.all() {
+		if !names[rule.Alert+" fires"] || !names[rule.Alert+" silent"] {
+			t.Errorf("%s has no case in which it fires, or none in which it is silent", rule.Alert)
+		}
+	}
+}
+
+// TestPromtool runs the cases.
+func TestPromtool(t *testing.T) {
+	promtool(t, filepath.Join(test.Root(), folder), "check", "rules", "rules.yaml")
+	promtool(t, filepath.Join(test.Root(), folder), "test", "rules", "rules.test.yaml")
+}
+
+func promtool(t *testing.T, dir string, args ...string) {
+	t.Helper()
+	path, err := exec.LookPath("promtool")
+	if err != nil {
+		t.Skip("promtool is missing: apt-get install prometheus")
+	}
+
+	cmd := exec.CommandContext(t.Context(), path, args...)
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+}
+
+// Each kind of mistake must be found.
+func TestMistakesAreFound(t *testing.T) {
+	exists := newKnown(t)
+	for _, expression := range []string{
+		`runtime_watcher_agent_nothing > 0`,
+		`runtime_watcher_agent_events_pending{state="lost"}`,
+		`runtime_watcher_agent_canary_state{state="gone"}`,
+		`sum by (cause) (runtime_watcher_agent_events_pending)`,
+		`rate(runtime_watcher_agent_stalls_total`,
+	} {
+		found := &recorder{TB: t}
+		exists.check(found, "a rule", expression)
+		if found.errors == 0 {
+			t.Errorf("no mistake was found in %s", expression)
+		}
+	}
+}
+
+// recorder counts errors, and does not fail its test.
+type recorder struct {
+	testing.TB
+
+	errors int
+}
+
+func (r *recorder) Errorf(string, ...any) { r.errors++ }
+func (r *recorder) Helper()               {}

@@ -1,0 +1,133 @@
+package observability
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+)
+
+// label is a label of one metric, or of all metrics with that name if metric is empty.
+type label struct{ metric, name string }
+
+// vocabulary has the values of each label, as the code has them. A label with free values has a
+// note in their place.
+type vocabulary struct {
+	values map[label][]string
+	notes  map[string]string
+}
+
+// of returns the values of a label, and the note about them.
+func (v vocabulary) of(metric, name string) (values []string, note string) {
+	if values, ok := v.values[label{metric, name}]; ok {
+		return values, ""
+	}
+	if values, ok := v.values[label{"", name}]; ok {
+		return values, ""
+	}
+	return nil, v.notes[name]
+}
+
+const (
+	agents    = "runtime_watcher_agent_"
+	listeners = "runtime_watcher_listener_"
+	fleets    = "runtime_watcher_fleet_"
+	other     = "other"
+)
+
+func newVocabulary(t testing.TB) vocabulary {
+	t.Helper()
+	v := vocabulary{values: map[label][]string{}, notes: notes()}
+	for _, add := range []func(testing.TB){v.addShared, v.addForwarding, v.addAdmission, v.addListener, v.addFleet} {
+		add(t)
+	}
+
+	for key, values := range v.values {
+		slices.Sort(values)
+		v.values[key] = slices.Compact(values)
+	}
+	return v
+}
+
+func notes() map[string]string {
+	return map[string]string{
+		"manager":   "name of a manager, `_other` for all beyond the limit",
+		"runtime":   "id of a runtime",
+		"code":      "HTTP status, empty without an answer",
+		"version":   "version of the agent",
+		"goversion": "version of Go",
+		"fips140":   "version of Go's FIPS 140-3 module, `off` without one",
+		"config":    "hash of the settings",
+	}
+}
+
+func (v vocabulary) set(metric, name string, values ...[]string) {
+	v.values[label{metric, name}] = slices.Concat(values...)
+}
+
+func (v vocabulary) addShared(t testing.TB) {
+	t.Helper()
+	versions := []string{""} // A request that names none.
+	for _, version := range contract.Versions() {
+		versions = append(versions, string(version))
+	}
+	v.set("", "contract", versions)
+	v.set("", "cause", constants(t, "adapters/httpserver/cause.go", "^cause"))
+	v.set("", "use", constants(t, "cmd/agent/runtimeagent/material.go", "^use"))
+	v.set("", "problem", constants(t, "adapters/httpmtls/material.go", "^[Pp]roblem"))
+	v.set("", "server", []string{"webhook", "metrics"})
+	for _, process := range []string{agents, listeners} {
+		v.set(process+"connections_dropped_total", "reason", constants(t, "adapters/httpserver/connections.go", "^reason"))
+	}
+}
+
+func (v vocabulary) addForwarding(t testing.TB) {
+	t.Helper()
+	reasons := slices.Concat(constants(t, "adapters/httpmtls/errors.go", "^reason"),
+		constants(t, "core/contract/meaning.go", "^[Rr]eason"), []string{other})
+	v.set("", "result", reasons, []string{"ok", "partial"})
+	v.set(agents+"events_dropped_total", "reason", constants(t, "core/outbox/counts.go", "^[Rr]eason"), reasons)
+	states := constants(t, "core/heartbeat.go", "^Canary(Alive|Lost|Failing)$")
+	v.set(agents+"canary_state", "state", states)
+	v.set(agents+"canary_duration_seconds", "state", states)
+}
+
+func (v vocabulary) addAdmission(t testing.TB) {
+	t.Helper()
+	v.set("", "decision", constants(t, "core/ports.go", "^(Accepted|Coalesced|Dropped)$"),
+		constants(t, "adapters/admission/decision.go", "."), constants(t, "adapters/prometheus/agentwebhook.go", "^decision"))
+	v.set(agents+"admission_owner_problems_total", "problem", constants(t, "adapters/admission/hooks.go", "^owner"))
+	v.set(agents+"admission_refusals_total", "reason", constants(t, "adapters/admission/refusal.go", "^refused"))
+	v.set("", "place", constants(t, "adapters/admission/hooks.go", "^panicIn"))
+}
+
+func (v vocabulary) addListener(t testing.TB) {
+	t.Helper()
+	v.set(listeners+"requests_total", "reason", []string{"", other}, constants(t, "listener/refusal.go", "^Reason"),
+		constants(t, "core/contract/meaning.go", "^[Rr]eason"))
+}
+
+func (v vocabulary) addFleet(testing.TB) {
+	var states, reasons []string
+	for _, condition := range fleet.Conditions() {
+		states, reasons = append(states, string(condition.State)), append(reasons, condition.Reason)
+	}
+	for _, metric := range []string{fleets + "runtimes", fleets + "runtime_state"} {
+		v.set(metric, "state", states)
+		v.set(metric, "reason", reasons)
+	}
+	v.set(fleets+"resyncs_total", "cause", fleet.Causes())
+}
+
+// quote returns the values as Markdown.
+func quote(values []string) (quoted []string) {
+	for _, value := range values {
+		if value == "" {
+			quoted = append(quoted, "empty")
+		} else {
+			quoted = append(quoted, "`"+value+"`")
+		}
+	}
+	return quoted
+}
