@@ -45,7 +45,9 @@ func run(ctx context.Context, args []string, watch io.Reader, stdout io.Writer) 
 		return err
 	}
 	// A watch sees committed writes, so events need neither a settle time nor resends.
-	events, err := outbox.New(to, outbox.Options{Settle: -1, Resend: []time.Duration{}, ResendResync: -1})
+	events, err := outbox.New(to, outbox.Options{
+		Settle: -1, Resend: []time.Duration{}, ResendResync: -1, MaxBatch: 100, InFlight: 1,
+	})
 	if err != nil {
 		return err
 	}
