@@ -27,8 +27,8 @@ func newSource(manager core.Manager, outbox core.Acceptor) *source {
 // watched is one line of `kubectl get --watch --output-watch-events --output json`, as of
 // metav1.WatchEvent.
 type watched struct {
-	Type   string
-	Object json.RawMessage
+	Type   string          `json:"type"`
+	Object json.RawMessage `json:"object"`
 }
 
 // read offers all changes of a watch until it ends.

@@ -14,8 +14,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// maxMessage bounds the bytes that the far end reads from one connection.
-const maxMessage = 1 << 20
+const maxMessage = 1 << 20 // bytes
 
 type message struct {
 	Manager core.Manager
@@ -36,7 +35,8 @@ func (dial Forwarder) Forward(ctx context.Context, manager core.Manager, batch c
 	conn, err := dial(ctx)
 	if err == nil {
 		defer conn.Close()
-		defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+		stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+		defer stop()
 		_ = gob.NewEncoder(conn).Encode(message{manager, batch}) // After an error, no answer comes.
 		err = gob.NewDecoder(conn).Decode(&answer)
 	}
