@@ -168,6 +168,12 @@ manifests: ## Copy the manifests of an agent into a folder that stands alone, to
 	@sed 's|\.\./agent/canary|agent/canary|; s|\.\./agent$$|agent|' deploy/example/kustomization.yaml >'$(OUT)/kustomization.yaml'
 	@echo 'edit $(OUT)/kustomization.yaml, as its first comment describes'
 
+# Without ARGS=-dry-run, the tags of all released modules are in this repository afterwards. No remote is contacted. The
+# version comes from the command line only, because VERSION has a default.
+.PHONY: release
+release: $(TOOLS)/apidiff ## Make the commit and the tags of a release, checked in a scratch clone: VERSION=v0.1.0, ARGS=-dry-run
+	@$(GO) run ./tools/cmd/release -apidiff=$(TOOLS)/apidiff -version='$(if $(filter command line,$(origin VERSION)),$(VERSION))' $(ARGS)
+
 .PHONY: clean
 clean: ## Remove build results except tools and the control plane, which take minutes to build
 	@for f in bin/*; do case "$$f" in bin/tools|bin/controlplane|bin/certmanager) ;; *) rm -rf "$$f" ;; esac; done
