@@ -1,4 +1,4 @@
-// Source is a change source beside the admission webhook: it reads a watch from standard input and
+// Source is a change source beside the admission webhook. It reads a watch from standard input, and
 // sends the changes that matter to the control plane. README.md shows how to run it.
 package main
 

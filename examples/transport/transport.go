@@ -83,7 +83,7 @@ func answerTo(err error) map[int]refusal {
 	return answer
 }
 
-// refusal carries what an outbox needs to know of an error.
+// refusal carries the properties of an error that an outbox needs.
 type refusal struct {
 	Text, Label string
 	Permanent   bool

@@ -71,11 +71,12 @@ func (r *release) api(ctx context.Context, checkout string, m modules.Module, ar
 	cmd := exec.CommandContext(ctx, r.apidiff, args...)
 	cmd.Dir = filepath.Join(checkout, filepath.FromSlash(m.Dir))
 	cmd.Env = append(os.Environ(), "GOWORK="+filepath.Join(checkout, "go.work"))
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("apidiff of %s: %w\n%s", m.Dir, err, out)
+	var stdout, stderr strings.Builder
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("apidiff of %s: %w\n%s", m.Dir, err, stderr.String())
 	}
-	return string(out), nil
+	return stdout.String(), nil
 }
 
 const headingIncompatible = "### Incompatible"
@@ -95,7 +96,7 @@ func (r *release) allowIncompatible() error {
 		return err
 	}
 	if !strings.Contains(changes, headingIncompatible) {
-		return fmt.Errorf("%w: want the heading %q in the section of CHANGELOG.md", errIncompatible, headingIncompatible)
+		return fmt.Errorf("%w: want the heading %q in CHANGELOG.md", errIncompatible, headingIncompatible)
 	}
 	return nil
 }

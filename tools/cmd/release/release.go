@@ -35,24 +35,24 @@ type step struct {
 
 func (r *release) run(ctx context.Context, dry bool) error {
 	steps := []step{
-		{"the version follows the last one", r.checkVersion},
-		{"CHANGELOG.md has its section", r.checkChangelog},
-		{"a scratch clone of the commit", r.makeClone},
-		{"the API, compared with the last release", r.compare},
-		{"the modules require each other at the version", r.pin},
-		{"one commit and its tags", r.commit},
-		{"each module is tidy and builds from its tag", r.build},
-		{"the agent is installed by its version", r.install},
+		{"version", r.checkVersion},
+		{"changelog", r.checkChangelog},
+		{"scratch clone", r.makeClone},
+		{"API", r.compare},
+		{"versions of modules", r.pin},
+		{"commit and tags", r.commit},
+		{"modules, built alone", r.build},
+		{"agent, installed", r.install},
 	}
 	if !dry {
-		steps = append(steps, step{"the tags are fetched into this repository", r.fetch})
+		steps = append(steps, step{"tags, fetched from there", r.fetch})
 	}
 	for _, s := range steps {
 		started := time.Now()
 		if err := s.run(ctx); err != nil {
-			return fmt.Errorf("not so: %s: %w", s.name, err)
+			return fmt.Errorf("%s: %w", s.name, err)
 		}
-		fmt.Fprintf(r.out, "ok    %-46s %s\n", s.name, time.Since(started).Round(100*time.Millisecond))
+		fmt.Fprintf(r.out, "ok    %-25s %s\n", s.name, time.Since(started).Round(100*time.Millisecond))
 	}
 	r.printNext(dry)
 	return nil
@@ -63,8 +63,8 @@ func (r *release) printNext(dry bool) {
 		fmt.Fprintf(r.out, "\nNothing is changed. Without -dry-run, the tags are in this repository.\n")
 		return
 	}
-	fmt.Fprintf(r.out, "\nPublish, in this order:\n  git push <remote> %s\n  git merge -s ours -m 'Merge release %s' %s\n",
-		strings.Join(r.tags(), " "), r.version, r.version)
+	fmt.Fprintf(r.out, "\nPublish, in this order:\n  git push <remote> %s\n", strings.Join(r.tags(), " "))
+	fmt.Fprintf(r.out, "  git merge -s ours -m 'Merge release %s' %[1]s\n", r.version)
 }
 
 // tags returns the tags of all released modules, and that of the whole repository.

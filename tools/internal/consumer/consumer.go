@@ -1,6 +1,6 @@
 // Package consumer checks that others can import the modules of this repository. It packs all
-// released modules at one version, and builds and tests a module outside of the repository that
-// requires them, without workspace and without replace lines.
+// released modules at one version. A module outside of the repository requires them, without
+// workspace and without replace lines. It is built and tested.
 package consumer
 
 import (
@@ -16,7 +16,7 @@ import (
 )
 
 // Check runs all checks and prints a line for each. It needs no network when the module cache has
-// the modules of others. It removes what it packed, also from the module cache.
+// the modules of others. At the end it removes the packed modules, also from the module cache.
 func Check(ctx context.Context, root string, out io.Writer) error {
 	scratch, err := os.MkdirTemp("", "consumer-")
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/tools/internal/measure"
 )
 
-// cost is what an import may bring to a program.
+// cost has the modules that an import may bring to a program.
 type cost struct {
 	name string
 	// imports are the packages that the program imports.

@@ -1,5 +1,5 @@
-// Package modules reads the modules of this repository, sets the versions by which they require
-// each other, and packs them as a module proxy in a folder (go.dev/ref/mod, GOPROXY protocol).
+// Package modules reads the modules of this repository. It sets the versions by which they require
+// each other. It packs them as a module proxy in a folder (go.dev/ref/mod, GOPROXY protocol).
 package modules
 
 import (

@@ -23,8 +23,8 @@ func NewProxy(dir string) *Proxy { return &Proxy{dir: dir} }
 // URL is the value for GOPROXY.
 func (p *Proxy) URL() string { return "file://" + filepath.ToSlash(p.dir) }
 
-// Add packs the folder of a module at one version, with the same bytes as the go command does from
-// a tag: the files of the module, and the LICENSE of the repository.
+// Add packs the folder of a module at one version: its files, and the LICENSE of the repository.
+// The bytes are those that the go command makes of a tag.
 func (p *Proxy) Add(root string, m Module, version string, at time.Time) error {
 	dir := filepath.Join(p.dir, filepath.FromSlash(m.Path), "@v")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
