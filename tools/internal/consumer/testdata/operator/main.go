@@ -73,18 +73,22 @@ func setUp(ctx context.Context, mgr manager.Manager, addr string, keys httpmtls.
 	kyma := &metav1.PartialObjectMetadata{}
 	kyma.SetGroupVersionKind(kind())
 	return errors.Join(mgr.Add(events), builder.ControllerManagedBy(mgr).For(kyma, builder.OnlyMetadata).
-		WatchesRawSource(source).Complete(&reconciler{fleet: watched, look: lookAt}))
+		WatchesRawSource(source).Complete(&reconciler{runtimes: runtimes, fleet: watched, look: lookAt}))
 }
 
 // reconciler looks at one runtime, and again later.
 type reconciler struct {
-	fleet *fleet.Fleet
-	look  func(context.Context, core.RuntimeID) error
+	runtimes *controllerruntime.Runtimes
+	fleet    *fleet.Fleet
+	look     func(context.Context, core.RuntimeID) error
 }
 
 func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
-	id := core.RuntimeID(request.Name)
-	if err := r.look(ctx, id); err != nil {
+	id, err := r.runtimes.ID(ctx, request.NamespacedName)
+	if err == nil {
+		err = r.look(ctx, id)
+	}
+	if err != nil {
 		return reconcile.Result{}, err
 	}
 	return reconcile.Result{RequeueAfter: r.fleet.RequeueAfter(id).Round(time.Second)}, nil
