@@ -16,9 +16,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Cache is a [cache.Cache] of the objects of one kind, for controllerruntime.NewRuntimes and for the
-// option NewCache of a controller manager. It has metadata only. It is in sync, also before a
-// manager starts it. It is safe for concurrent use.
+// Cache is a [cache.Cache] of the metadata of one kind. It is for NewRuntimes of package
+// controllerruntime, and for the option NewCache of a controller manager. It is in sync also before
+// a manager starts it. It is safe for concurrent use.
 type Cache struct {
 	cache.Cache // nil: a method that is missing here panics
 
