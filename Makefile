@@ -146,6 +146,12 @@ generators: $(TOOLS)/mockgen $(TOOLS)/controller-gen
 verify: generators ## Check that all is tidy, generated, formatted and agreed, and each module builds alone. CI=true also requires a clean tree
 	@PATH="$(TOOLS):$$PATH" $(GO) run ./tools/cmd/verify $(ARGS) $(MODULES)
 
+# The first build of our modules in a module cache of others takes about a minute, later ones 20 s. It needs no network
+# when the module cache is warm.
+.PHONY: consumer
+consumer: ## Import all released modules as others do, from a module proxy in a folder, and check their costs
+	@$(GO) run ./tools/cmd/consumer
+
 .PHONY: count
 count: ## Count names, functions, comments and lines per module. ARGS=-names lists exported names without user, ARGS=-update agrees to new names
 	@$(GO) run ./tools/cmd/count $(ARGS) $(MODULES)
@@ -166,6 +172,12 @@ manifests: ## Copy the manifests of an agent into a folder that stands alone, to
 	@cp -R adapters/controlplane/config/agent '$(OUT)/agent' && rm '$(OUT)'/agent/*.go
 	@sed 's|\.\./agent/canary|agent/canary|; s|\.\./agent$$|agent|' deploy/example/kustomization.yaml >'$(OUT)/kustomization.yaml'
 	@echo 'edit $(OUT)/kustomization.yaml, as its first comment describes'
+
+# Without ARGS=-dry-run, the tags of all released modules are in this repository afterwards. No remote is contacted. The
+# version comes from the command line only, because VERSION has a default.
+.PHONY: release
+release: $(TOOLS)/apidiff ## Make the commit and the tags of a release, checked in a scratch clone: VERSION=v0.1.0, ARGS=-dry-run
+	@$(GO) run ./tools/cmd/release -apidiff=$(TOOLS)/apidiff -version='$(if $(filter command line,$(origin VERSION)),$(VERSION))' $(ARGS)
 
 .PHONY: clean
 clean: ## Remove build results except tools and the control plane, which take minutes to build

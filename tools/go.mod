@@ -1,3 +1,5 @@
 module github.com/runtime-watcher/runtime-watcher/tools
 
 go 1.26.0
+
+require golang.org/x/mod v0.42.0

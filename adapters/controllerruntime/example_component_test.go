@@ -1,4 +1,4 @@
-package controllerruntime_test //nolint:testableexamples // It needs an API server. TestManager calls setUp with one.
+package controllerruntime_test //nolint:testableexamples // It needs an API server. test/operator runs setUp.
 
 import (
 	"context"

@@ -61,6 +61,8 @@ require (
 	google.golang.org/protobuf v1.36.12-0.20260120151049-f2248ac996af // indirect
 	gopkg.in/evanphx/json-patch.v4 v4.13.0 // indirect
 	gopkg.in/inf.v0 v0.9.1 // indirect
+	k8s.io/api v0.37.2 // indirect
+	k8s.io/apiextensions-apiserver v0.37.2 // indirect
 	k8s.io/klog/v2 v2.140.0 // indirect
 	k8s.io/kube-openapi v0.0.0-20260721132016-d427ff9ee9ad // indirect
 	k8s.io/utils v0.0.0-20260626114624-be93311217bd // indirect
@@ -71,17 +73,9 @@ require (
 )
 
 replace (
-	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls => ../httpmtls
 	github.com/runtime-watcher/runtime-watcher/adapters/httpserver => ../httpserver
 	github.com/runtime-watcher/runtime-watcher/core => ../../core
 	github.com/runtime-watcher/runtime-watcher/listener => ../../listener
-	github.com/runtime-watcher/runtime-watcher/test/controlplane => ../../test/controlplane
 )
 
-require (
-	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls v0.0.0
-	github.com/runtime-watcher/runtime-watcher/test/controlplane v0.0.0
-	go.uber.org/goleak v1.3.0
-	k8s.io/api v0.37.2
-	k8s.io/apiextensions-apiserver v0.37.2
-)
+require go.uber.org/goleak v1.3.0

@@ -146,6 +146,16 @@ func (r *Runtimes) Objects(ctx context.Context, runtime core.RuntimeID) ([]types
 	return names, nil
 }
 
+// ID returns the runtime that an object stands for, as [IdentifyFunc] says, and "" when there is no
+// such object or it has no identity. A reconciler needs it to query a fleet.
+func (r *Runtimes) ID(ctx context.Context, object types.NamespacedName) (core.RuntimeID, error) {
+	found, err := r.find(ctx, indexOwner, object.String())
+	if err != nil || len(found) == 0 {
+		return "", err
+	}
+	return r.identify(&found[0]), nil
+}
+
 // find returns the objects with a value in an index. They belong to the cache and must not be
 // changed.
 func (r *Runtimes) find(ctx context.Context, index, value string) ([]metav1.PartialObjectMetadata, error) {

@@ -10,10 +10,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net/netip"
 	"os"
 	"os/signal"
-	"strings"
 	"sync"
 	"syscall"
 
@@ -48,18 +46,15 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	var following sync.WaitGroup
-	following.Go(func() { _ = files.Start(ctx) }) // It returns nil at the end of ctx.
+	following := make(chan error)
+	go func() { following <- files.Start(ctx) }()
 	err = server.Start(ctx)
 	cancel()
-	following.Wait()
-	return err
+	return errors.Join(err, <-following)
 }
 
 // newListener identifies runtimes by their connections or, behind a gateway, by its header.
-func newListener(
-	s settings, files *httpmtls.Files, printer core.Handler, opts listener.Options,
-) (*listener.Listener, error) {
+func newListener(s settings, files httpmtls.Source, h core.Handler, opts listener.Options) (*listener.Listener, error) {
 	peers := listener.FromXFCC(listener.ProxyAddresses(s.proxies...), httpmtls.Roots(files),
 		listener.PeerOptions{GatewayNames: s.gateways})
 	if len(s.proxies) == 0 {
@@ -67,7 +62,7 @@ func newListener(
 		opts.TLS = httpmtls.ServerTLSConfig(files)
 	}
 	// Every runtime may send every event here. An operator uses listener.SANPinning.
-	return listener.New(peers, listener.InsecureAllowAll(), map[core.Manager]core.Handler{s.manager: printer}, opts)
+	return listener.New(peers, listener.InsecureAllowAll(), map[core.Manager]core.Handler{s.manager: h}, opts)
 }
 
 // newPrinter returns a handler that prints each delivery. After an error, the runtime sends it
@@ -82,47 +77,4 @@ func newPrinter(out io.Writer) core.Handler {
 			"kind": d.Event.WatchedGVK.Kind, "namespace": d.Event.Watched.Namespace, "name": d.Event.Watched.Name,
 		})
 	})
-}
-
-// settings are the values of the flags.
-type settings struct {
-	addr     string
-	manager  core.Manager
-	files    httpmtls.Paths
-	proxies  []netip.Prefix
-	gateways []string
-}
-
-func parse(args []string, stderr io.Writer) (s settings, err error) {
-	flags := flag.NewFlagSet("minimal", flag.ContinueOnError)
-	flags.SetOutput(stderr)
-	flags.StringVar(&s.addr, "addr", ":8082", "`address` of the listener; port 0 takes a free port")
-	flags.StringVar((*string)(&s.manager), "manager", "", "`name` of the manager that runtimes send events to")
-	flags.StringVar(&s.files.CA, "ca", "", "`file` with the CAs of the runtimes")
-	flags.StringVar(&s.files.Certificate, "cert", "", "`file` with the certificate of the listener, without a gateway")
-	flags.StringVar(&s.files.Key, "key", "", "`file` with the private key of the listener")
-	flags.Func("proxy-addresses", "address `ranges` of the gateway, or of its sidecar, that sends "+
-		"X-Forwarded-Client-Cert", s.addProxies)
-	flags.Func("gateway-names", "SAN `names` of the gateway, behind a sidecar (Istio)", func(list string) error {
-		s.gateways = strings.Split(list, ",")
-		return nil
-	})
-	if err := flags.Parse(args); err != nil {
-		return s, err
-	}
-	if (len(s.proxies) == 0) == (s.files.Certificate == "") {
-		return s, errors.New("want either -cert and -key, or -proxy-addresses behind a gateway")
-	}
-	return s, nil
-}
-
-func (s *settings) addProxies(list string) error {
-	for text := range strings.SplitSeq(list, ",") {
-		proxy, err := netip.ParsePrefix(text)
-		if err != nil {
-			return err
-		}
-		s.proxies = append(s.proxies, proxy)
-	}
-	return nil
 }

@@ -47,6 +47,7 @@ func checks() []check {
 		{"tidy", "make tidy", checkTidy},
 		{"generated", "make generate, and commit the changed files", checkGenerated},
 		{"alone", "GOWORK=off go test ./... in the module named above", checkAlone},
+		{"consumer", "make consumer", checkConsumer},
 		{"clean", "commit, or ignore, the files listed above", checkClean},
 	}
 }

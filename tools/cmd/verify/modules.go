@@ -58,7 +58,8 @@ func difference(used, found []string) []error {
 }
 
 // checkModules fails unless every module is named after its folder and replaces each required
-// sibling, also an indirect one, by its folder. Otherwise the module does not build alone.
+// sibling, also an indirect one, by its folder. Otherwise the module does not build alone. A
+// released module may require released siblings only.
 func checkModules(_ context.Context, repo *repository) error {
 	return repo.eachModule(func(m module) error {
 		var errs []error
@@ -69,6 +70,9 @@ func checkModules(_ context.Context, repo *repository) error {
 			sibling, ok := strings.CutPrefix(required.Path, measure.RootPath)
 			if !ok {
 				continue
+			}
+			if measure.Released(m.Dir) && !measure.Released(sibling) {
+				errs = append(errs, fmt.Errorf("requires %s, which is never released", sibling))
 			}
 			if got, want := m.replacement(required.Path), relative(m.Dir, sibling); got != want {
 				errs = append(errs, fmt.Errorf("requires %s, replaced by %q: want replace %s => %s",

@@ -46,7 +46,7 @@ func Load(root fs.FS, modules []string) (*Tree, error) {
 		switch {
 		case err != nil:
 			return err
-		case entry.IsDir() && skipped(name):
+		case entry.IsDir() && Skipped(name):
 			return fs.SkipDir
 		case entry.Type().IsRegular() && strings.HasSuffix(name, ".go"):
 			return t.parse(root, name)
@@ -57,7 +57,8 @@ func Load(root fs.FS, modules []string) (*Tree, error) {
 	return t, err
 }
 
-func skipped(folder string) bool {
+// Skipped reports whether no module or package of the repository is in the folder.
+func Skipped(folder string) bool {
 	base := path.Base(folder)
 	return base == "bin" || base == "testdata" || base != "." && strings.HasPrefix(base, ".")
 }

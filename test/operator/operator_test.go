@@ -1,4 +1,4 @@
-package controllerruntime_test
+package operator_test
 
 import (
 	"bytes"
@@ -15,6 +15,8 @@ import (
 
 	"github.com/go-logr/logr"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -39,6 +41,23 @@ func must[T any](value T, err error) T {
 	}
 
 	return value
+}
+
+func kymaKind() schema.GroupVersionKind {
+	return schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Kyma"}
+}
+
+// kyma returns the metadata of an object with a name.
+func kyma(name string) *metav1.PartialObjectMetadata {
+	object := &metav1.PartialObjectMetadata{}
+	object.SetGroupVersionKind(kymaKind())
+	object.Namespace, object.Name = "kcp-system", name
+
+	return object
+}
+
+func domain(value string) map[string]string {
+	return map[string]string{controllerruntime.DomainAnnotation: value}
 }
 
 // kymaCRD defines the kind that stands for runtimes. There is no Go type for it.

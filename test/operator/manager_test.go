@@ -1,4 +1,5 @@
-package controllerruntime_test
+// Package operator_test runs operators with a listener on a real API server.
+package operator_test
 
 import (
 	"context"
@@ -97,7 +98,7 @@ func (l *lab) kyma(t *testing.T, name string, domains ...string) *metav1.Partial
 		}
 	})
 
-	return kyma(name, nil, nil)
+	return kyma(name)
 }
 
 func (l *lab) testEvents(t *testing.T) {

@@ -1,0 +1,154 @@
+// Package controllerruntimetest has a cache in memory, so that unit tests of an operator need no
+// API server.
+package controllerruntimetest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Cache is a [cache.Cache] of the metadata of one kind. It is for NewRuntimes of package
+// controllerruntime, and for the option NewCache of a controller manager. It is in sync also before
+// a manager starts it. It is safe for concurrent use.
+type Cache struct {
+	cache.Cache // nil: a method that is missing here panics
+
+	objects  toolscache.Indexer
+	mu       sync.Mutex
+	handlers []toolscache.ResourceEventHandler
+	unsynced bool
+}
+
+var _ cache.Cache = (*Cache)(nil)
+
+// NewCache returns a cache of the metadata of objects, which may be typed.
+func NewCache(objects ...client.Object) *Cache {
+	c := &Cache{objects: toolscache.NewIndexer(toolscache.MetaNamespaceKeyFunc, toolscache.Indexers{})}
+	c.Set(objects...)
+	return c
+}
+
+// Set creates or replaces objects. Controllers that watch them get an event.
+func (c *Cache) Set(objects ...client.Object) {
+	for _, object := range objects {
+		c.set(meta.AsPartialObjectMetadata(object).DeepCopy())
+	}
+}
+
+func (c *Cache) set(object *metav1.PartialObjectMetadata) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	old, known, err := c.objects.Get(object)
+	if err == nil {
+		err = c.objects.Update(object)
+	}
+	must(err)
+	for _, handler := range c.handlers {
+		if known {
+			handler.OnUpdate(old, object)
+		} else {
+			handler.OnAdd(object, false)
+		}
+	}
+}
+
+// Delete removes an object.
+func (c *Cache) Delete(name types.NamespacedName) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	object, known, err := c.objects.GetByKey(key(name))
+	must(err)
+	if !known {
+		return
+	}
+	must(c.objects.Delete(object))
+	for _, handler := range c.handlers {
+		handler.OnDelete(object)
+	}
+}
+
+// SetSynced changes whether the cache is in sync, as that of an operator that has just started.
+func (c *Cache) SetSynced(synced bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.unsynced = !synced
+}
+
+// metadata returns an object of the store, which has no others.
+func metadata(object any) *metav1.PartialObjectMetadata {
+	stored, _ := object.(*metav1.PartialObjectMetadata)
+	return stored
+}
+
+// must panics on a failure of the store in memory, which has none for objects with a name.
+func must(err error) {
+	if err != nil {
+		panic(fmt.Sprintf("controllerruntimetest: %v", err))
+	}
+}
+
+func key(name types.NamespacedName) string {
+	return toolscache.NewObjectName(name.Namespace, name.Name).String()
+}
+
+// Start implements [cache.Cache]: it waits for the end of ctx.
+func (c *Cache) Start(ctx context.Context) error {
+	<-ctx.Done()
+	return nil
+}
+
+// WaitForCacheSync implements [cache.Cache]. It does not wait.
+func (c *Cache) WaitForCacheSync(context.Context) bool { return c.synced() }
+
+func (c *Cache) synced() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.unsynced
+}
+
+// GetInformer implements [cache.Cache].
+func (c *Cache) GetInformer(context.Context, client.Object, ...cache.InformerGetOption) (cache.Informer, error) {
+	return &informer{cache: c}, nil
+}
+
+// IndexField implements [cache.Cache].
+func (c *Cache) IndexField(_ context.Context, _ client.Object, name string, extract client.IndexerFunc) error {
+	return c.objects.AddIndexers(toolscache.Indexers{name: func(object any) ([]string, error) {
+		return extract(metadata(object)), nil
+	}})
+}
+
+// List implements [cache.Cache] for lists of metadata, by one field or all.
+func (c *Cache) List(_ context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	into, ok := list.(*metav1.PartialObjectMetadataList)
+	if !ok {
+		return fmt.Errorf("controllerruntimetest: list of %T, want metadata", list)
+	}
+	options := client.ListOptions{}
+	options.ApplyOptions(opts)
+	found, err := c.find(&options)
+	for _, object := range found {
+		into.Items = append(into.Items, *metadata(object).DeepCopy())
+	}
+	into.Items = slices.DeleteFunc(into.Items, func(object metav1.PartialObjectMetadata) bool {
+		return options.Namespace != "" && options.Namespace != object.Namespace
+	})
+	return err
+}
+
+func (c *Cache) find(options *client.ListOptions) ([]any, error) {
+	if options.FieldSelector == nil || options.FieldSelector.Empty() {
+		return c.objects.List(), nil
+	}
+	by := options.FieldSelector.Requirements()[0]
+	return c.objects.ByIndex(by.Field, by.Value)
+}

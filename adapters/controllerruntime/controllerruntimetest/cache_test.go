@@ -1,0 +1,151 @@
+package controllerruntimetest_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/go-logr/logr"
+	"go.uber.org/goleak"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime/controllerruntimetest"
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func kind() schema.GroupVersionKind {
+	return schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Kyma"}
+}
+
+// kyma stands for a runtime that has another name.
+func kyma(name, runtime, domain string) *metav1.PartialObjectMetadata {
+	object := &metav1.PartialObjectMetadata{}
+	object.SetGroupVersionKind(kind())
+	object.Namespace, object.Name = "kcp-system", name
+	object.Labels = map[string]string{"runtime-id": runtime}
+	object.Annotations = map[string]string{controllerruntime.DomainAnnotation: domain}
+	return object
+}
+
+func key(name string) types.NamespacedName {
+	return types.NamespacedName{Namespace: "kcp-system", Name: name}
+}
+
+func newRuntimes(ctx context.Context, objects cache.Cache) *controllerruntime.Runtimes {
+	runtimes, err := controllerruntime.NewRuntimes(ctx, objects, kind(), controllerruntime.ByLabel("runtime-id"),
+		controllerruntime.RuntimesOptions{})
+	if err != nil {
+		panic(err)
+	}
+	return runtimes
+}
+
+func TestRuntimesFollowTheCache(t *testing.T) {
+	objects := controllerruntimetest.NewCache(kyma("one", "skr-1", "one.example.com"))
+	runtimes := newRuntimes(t.Context(), objects)
+	check := func(want string) {
+		t.Helper()
+		names, err := runtimes.Objects(t.Context(), "skr-1")
+		domain, refused := runtimes.Domain(t.Context(), "skr-1", &core.WatchEvent{})
+		if got := fmt.Sprintf("%v %v %q %s", names, err, domain, core.Reason(refused)); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+	check(`[kcp-system/one] <nil> "one.example.com" other`)
+	objects.Set(kyma("one", "skr-1", "two.example.com"))
+	check(`[kcp-system/one] <nil> "two.example.com" other`)
+	objects.Set(kyma("other", "skr-2", "two.example.com"))
+	check(`[kcp-system/one] <nil> "" domain_ambiguous`)
+	objects.Delete(key("one"))
+	objects.Delete(key("one"))
+	check(`[] <nil> "" runtime_unknown`)
+	objects.SetSynced(false)
+	check(`[] not ready: the cache of Kyma is not synced "" not_ready`)
+}
+
+func TestID(t *testing.T) {
+	objects := controllerruntimetest.NewCache(kyma("one", "skr-1", ""), kyma("two", "", ""))
+	runtimes := newRuntimes(t.Context(), objects)
+	for name, want := range map[string]core.RuntimeID{"one": "skr-1", "two": "", "three": ""} {
+		if got, err := runtimes.ID(t.Context(), key(name)); got != want || err != nil {
+			t.Errorf("%s stands for %q and %v, want %q", name, got, err, want)
+		}
+	}
+	objects.SetSynced(false)
+	if _, err := runtimes.ID(t.Context(), key("one")); !errors.Is(err, core.ErrNotReady) {
+		t.Errorf("error %v, want not ready", err)
+	}
+}
+
+func TestLists(t *testing.T) {
+	objects := controllerruntimetest.NewCache(kyma("one", "skr-1", ""))
+	for namespace, want := range map[string]int{"": 1, "kcp-system": 1, "default": 0} {
+		list := &metav1.PartialObjectMetadataList{}
+		err := objects.List(t.Context(), list, client.InNamespace(namespace))
+		if len(list.Items) != want || err != nil {
+			t.Errorf("namespace %q: %d and %v, want %d", namespace, len(list.Items), err, want)
+		}
+	}
+	if err := objects.List(t.Context(), &unstructured.UnstructuredList{}); err == nil {
+		t.Error("a list of other objects has no error")
+	}
+}
+
+// TestManager runs a real controller manager without an API server.
+func TestManager(t *testing.T) {
+	objects := controllerruntimetest.NewCache(kyma("one", "skr-1", "one.example.com"))
+	skip := true
+	opts := manager.Options{
+		NewCache:  func(*rest.Config, cache.Options) (cache.Cache, error) { return objects, nil },
+		NewClient: func(*rest.Config, client.Options) (client.Client, error) { return nil, nil },
+		Metrics:   metricsserver.Options{BindAddress: "0"},
+		Logger:    logr.Discard(),
+	}
+	opts.Controller.SkipNameValidation = &skip
+	mgr, err := manager.New(&rest.Config{Host: "127.0.0.1:1"}, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reconciled := make(chan string, 10)
+	err = builder.ControllerManagedBy(mgr).For(kyma("", "", ""), builder.OnlyMetadata).
+		Complete(reconcile.Func(func(_ context.Context, r reconcile.Request) (reconcile.Result, error) {
+			reconciled <- r.Name
+			return reconcile.Result{}, nil
+		}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- mgr.Start(ctx) }()
+	first := <-reconciled
+	objects.Set(kyma("two", "skr-2", ""))
+	second := <-reconciled
+	objects.Set(kyma("two", "skr-3", ""))
+	third := <-reconciled
+	objects.Delete(key("one"))
+	fourth := <-reconciled
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	want := []string{"one", "two", "two", "one"}
+	if got := []string{first, second, third, fourth}; !slices.Equal(got, want) {
+		t.Errorf("reconciled %v, want %v", got, want)
+	}
+}

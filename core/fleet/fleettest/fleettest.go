@@ -1,0 +1,130 @@
+// Package fleettest puts runtimes of a fleet into a state, for unit tests of an operator that polls
+// by freshness.
+//
+// The clock of a fleet is that of the process. In a bubble of testing/synctest, time.Sleep moves
+// it, and a fresh runtime becomes stale two hours later.
+//
+// Observers and hooks of the fleet are called as for real heartbeats.
+package fleettest
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+)
+
+// interval is that of the heartbeats: the longest one that a fleet accepts.
+const interval = time.Hour
+
+// Fresh makes a runtime fresh for a manager.
+func Fresh(f *fleet.Fleet, runtime core.RuntimeID, manager core.Manager) {
+	to(f, runtime, manager, fleet.Condition{State: fleet.Fresh})
+}
+
+// Unproved makes a runtime unproved: heartbeats come, and the agent has no canary.
+func Unproved(f *fleet.Fleet, runtime core.RuntimeID, manager core.Manager) {
+	to(f, runtime, manager, fleet.Condition{State: fleet.Unproved})
+}
+
+// Stale makes a runtime stale: its agent leaves.
+func Stale(f *fleet.Fleet, runtime core.RuntimeID, manager core.Manager) {
+	to(f, runtime, manager, fleet.Condition{State: fleet.Stale})
+}
+
+// Degraded makes a runtime degraded for a reason, such as [fleet.ReasonCanaryLost]. It panics on
+// another reason than those of package fleet.
+func Degraded(f *fleet.Fleet, runtime core.RuntimeID, manager core.Manager, reason string) {
+	to(f, runtime, manager, fleet.Condition{State: fleet.Degraded, Reason: reason})
+}
+
+// to sends the heartbeats of an agent in a condition. The agent of before continues if that is
+// enough, and is replaced otherwise: it may have a drop that counts for a while.
+func to(f *fleet.Fleet, runtime core.RuntimeID, manager core.Manager, want fleet.Condition) {
+	for _, a := range []*agent{current(f, runtime, manager), next(f, runtime, manager)} {
+		a.send(f, want)
+		if got := f.Get(runtime, manager); got.State == want.State && got.Reason == want.Reason {
+			return
+		}
+		a.beat(f, func(b *core.Heartbeat) { b.Leaving = true })
+	}
+	panic(fmt.Sprintf("fleettest: runtime %q of manager %q cannot be %s %s", runtime, manager, want.State, want.Reason))
+}
+
+// agent is one life of the agent of a runtime.
+type agent struct {
+	peer    core.Peer
+	manager core.Manager
+	epoch   string
+	last    core.Heartbeat
+}
+
+const epochs = "fleettest-"
+
+// current returns the agent that sent the last heartbeat, and a new one without any.
+func current(f *fleet.Fleet, runtime core.RuntimeID, manager core.Manager) *agent {
+	a := next(f, runtime, manager)
+	for _, replica := range f.Get(runtime, manager).Replicas {
+		if replica.Heartbeat != nil {
+			a.epoch, a.last = replica.Epoch, *replica.Heartbeat
+		}
+	}
+	return a
+}
+
+// next returns an agent in a new life.
+func next(f *fleet.Fleet, runtime core.RuntimeID, manager core.Manager) *agent {
+	now := time.Now()
+	return &agent{
+		peer:    core.Peer{ID: runtime, NotBefore: now.Add(-year), NotAfter: now.Add(year)},
+		manager: manager, epoch: fmt.Sprint(epochs, now.UnixNano(), "-", len(f.Get(runtime, manager).Replicas)),
+	}
+}
+
+const year = 365 * 24 * time.Hour
+
+// send sends the heartbeats that show a condition.
+func (a *agent) send(f *fleet.Fleet, want fleet.Condition) {
+	switch want.Reason {
+	case fleet.ReasonCertificateExpiring:
+		a.peer.NotAfter = time.Now().Add(time.Minute)
+	case fleet.ReasonDropping, fleet.ReasonWebhookUnreachable: // They count since the heartbeat before.
+		a.beat(f, func(b *core.Heartbeat) { b.Canary = core.CanaryOff })
+	}
+	a.beat(f, func(b *core.Heartbeat) { show(b, want) })
+}
+
+// show changes a heartbeat of a fresh runtime.
+func show(b *core.Heartbeat, want fleet.Condition) {
+	b.Leaving = want.State == fleet.Stale
+	if want.State == fleet.Unproved {
+		b.Canary = core.CanaryOff
+	}
+	switch want.Reason {
+	case fleet.ReasonCanaryLost:
+		b.Canary = core.CanaryLost
+	case fleet.ReasonCanaryFailing:
+		b.Canary = core.CanaryFailing
+	case fleet.ReasonWebhookUnreachable:
+		b.Canary, b.WebhookFailures = core.CanaryOff, b.WebhookFailures+1
+	case fleet.ReasonDropping:
+		b.Dropped = map[string]int64{"overflow": b.Dropped["overflow"] + 1}
+	case fleet.ReasonPendingTooLong:
+		b.Pending, b.OldestPending = 1, year
+	case fleet.ReasonKeyMaterial:
+		b.KeyMaterialError = "the new certificate has no key"
+	}
+}
+
+// beat sends the next heartbeat, which is that of a fresh runtime before change.
+func (a *agent) beat(f *fleet.Fleet, change func(*core.Heartbeat)) {
+	now := time.Now()
+	a.last = core.Heartbeat{
+		ID: fmt.Sprint(a.epoch, "-", a.last.Number+1), Time: now, Number: a.last.Number + 1, Interval: interval,
+		Canary: core.CanaryAlive, Dropped: a.last.Dropped, WebhookFailures: a.last.WebhookFailures,
+	}
+	change(&a.last)
+	beat := a.last
+	f.Observe(a.peer, a.manager, core.Batch{Source: a.peer.ID, Epoch: a.epoch, Heartbeat: &beat}, nil)
+}

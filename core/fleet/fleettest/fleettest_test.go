@@ -1,0 +1,109 @@
+package fleettest_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet/fleettest"
+)
+
+const (
+	runtime core.RuntimeID = "runtime-1"
+	kyma    core.Manager   = "kyma"
+)
+
+func newFleet(t *testing.T) *fleet.Fleet {
+	t.Helper()
+	f, err := fleet.New(fleet.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func put(f *fleet.Fleet, c fleet.Condition) {
+	switch c.State {
+	case fleet.Fresh:
+		fleettest.Fresh(f, runtime, kyma)
+	case fleet.Unproved:
+		fleettest.Unproved(f, runtime, kyma)
+	case fleet.Stale:
+		fleettest.Stale(f, runtime, kyma)
+	case fleet.Degraded:
+		fleettest.Degraded(f, runtime, kyma, c.Reason)
+	default:
+		f.Forget(runtime)
+	}
+}
+
+// TestEachConditionFollowsEachOther also holds in a bubble, with a clock that stands still.
+func TestEachConditionFollowsEachOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, from := range fleet.Conditions() {
+			for _, to := range fleet.Conditions() {
+				f := newFleet(t)
+				put(f, from)
+				put(f, to)
+				got := f.Get(runtime, kyma)
+				if got.State != to.State || got.Reason != to.Reason {
+					t.Errorf("from %v to %v: %s %s", from, to, got.State, got.Reason)
+				}
+			}
+		}
+	})
+}
+
+func TestOneTransition(t *testing.T) {
+	f := newFleet(t)
+	var seen []fleet.State
+	f.OnChange(func(change fleet.Transition) { seen = append(seen, change.To.State) })
+	fleettest.Fresh(f, runtime, kyma)
+	fleettest.Degraded(f, runtime, kyma, fleet.ReasonCanaryLost)
+	fleettest.Stale(f, runtime, kyma)
+	if want := []fleet.State{fleet.Fresh, fleet.Degraded, fleet.Stale}; !slices.Equal(seen, want) {
+		t.Errorf("an observer sees %v, want %v", seen, want)
+	}
+}
+
+func TestUnknownReason(t *testing.T) {
+	defer func() {
+		if recover() == nil {
+			t.Error("an unknown reason does not panic")
+		}
+	}()
+	fleettest.Degraded(newFleet(t), runtime, kyma, "tired")
+}
+
+func TestFreshEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t)
+		fleettest.Fresh(f, runtime, kyma)
+		time.Sleep(2 * time.Hour)
+		if got := f.Get(runtime, kyma).State; got != fleet.Fresh {
+			t.Errorf("after 2 h: %s, want fresh", got)
+		}
+		time.Sleep(time.Second)
+		if got := f.Get(runtime, kyma).State; got != fleet.Stale {
+			t.Errorf("after more than 2 h: %s, want stale", got)
+		}
+	})
+}
+
+func Example() {
+	f, err := fleet.New(fleet.Options{Random: func() float64 { return 0.5 }}) // No jitter, for the output.
+	if err != nil {
+		panic(err)
+	}
+	fleettest.Fresh(f, "runtime-1", "my-operator")
+	fmt.Println("fresh:", f.RequeueAfter("runtime-1"))
+	fleettest.Degraded(f, "runtime-1", "my-operator", fleet.ReasonCanaryLost)
+	fmt.Println("degraded:", f.RequeueAfter("runtime-1"))
+	// Output:
+	// fresh: 30m0s
+	// degraded: 1m0s
+}

@@ -1,0 +1,155 @@
+// Package listenertest sends batches to a listener in the same process, without sockets and
+// certificates. Verifier, handlers and fleet of the listener are those of production.
+//
+// Create the listener with [Peers], and send with [Forwarder]. Neither needs Start of the listener.
+// An outbox with such a forwarder is the agent of a runtime.
+package listenertest
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/listener"
+)
+
+type peerKey struct{}
+
+var errNoPeer = errors.New("the request is not of a forwarder of listenertest")
+
+// Peers identifies the sender of a request as the peer of its [Forwarder]. Other requests have no
+// identity.
+func Peers() listener.Peers {
+	return listener.PeersFunc(func(r *http.Request) (core.Peer, error) {
+		if peer, ok := r.Context().Value(peerKey{}).(core.Peer); ok {
+			return peer, nil
+		}
+		return core.Peer{}, listener.Unauthenticated(listener.ReasonNoIdentity, "%w", errNoPeer)
+	})
+}
+
+// Forwarder returns a forwarder of a runtime to a handler, such as a listener with [Peers]. It
+// speaks contract v3. Source and IDs that a batch lacks are added. Forward returns when the handler
+// has answered.
+func Forwarder(to http.Handler, peer core.Peer) core.Forwarder { return &forwarder{to, peer} }
+
+type forwarder struct {
+	to   http.Handler
+	peer core.Peer
+}
+
+// Forward implements [core.Forwarder].
+func (f *forwarder) Forward(ctx context.Context, manager core.Manager, batch core.Batch) error {
+	if batch.IsEmpty() {
+		return nil
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if _, err := core.ParseManager(string(manager)); err != nil {
+		return err
+	}
+	f.complete(&batch)
+	request, err := contract.V3.Encode(&batch)
+	if err != nil {
+		return err
+	}
+	if request.Body == nil {
+		return request.Failed
+	}
+	return f.send(ctx, manager, &request, len(batch.Events))
+}
+
+// complete adds the attributes that contract v3 needs.
+func (f *forwarder) complete(batch *core.Batch) {
+	batch.Source = cmp.Or(batch.Source, f.peer.ID)
+	batch.Events = slices.Clone(batch.Events)
+	for i := range batch.Events {
+		batch.Events[i].ID = cmp.Or(batch.Events[i].ID, rand.Text())
+	}
+}
+
+// send returns the errors of the events that failed, sent or not. An answer to the whole request is
+// the error.
+func (f *forwarder) send(ctx context.Context, to core.Manager, request *contract.Request, events int) error {
+	answer := httptest.NewRecorder()
+	f.to.ServeHTTP(answer, f.request(ctx, to, request.Body))
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	failed := request.Failed
+	if answer.Code != contract.V3.Status() {
+		decoded := decode(answer, elements(request))
+		if len(decoded.Failed) == 0 {
+			return refused(decoded.Refusal)
+		}
+		if failed == nil {
+			failed = core.EventErrors{}
+		}
+		for element, r := range decoded.Failed {
+			failed[index(request, element, events)] = refused(r)
+		}
+	}
+	if len(failed) == 0 {
+		return nil
+	}
+	return failed
+}
+
+func (f *forwarder) request(ctx context.Context, to core.Manager, body []byte) *http.Request {
+	ctx = context.WithValue(ctx, peerKey{}, f.peer)
+	r := httptest.NewRequestWithContext(ctx, http.MethodPost, contract.V3.Path(to), bytes.NewReader(body))
+	r.Header.Set("Content-Type", contract.V3.ContentType())
+	return r
+}
+
+// elements returns the number of elements of the request, the heartbeat included.
+func elements(request *contract.Request) int {
+	if request.Heartbeat {
+		return len(request.Sent) + 1
+	}
+	return len(request.Sent)
+}
+
+// index returns the index in the batch of an element of the request.
+func index(request *contract.Request, element, events int) int {
+	if element < len(request.Sent) {
+		return request.Sent[element]
+	}
+	return events // The heartbeat.
+}
+
+func decode(answer *httptest.ResponseRecorder, elements int) contract.Answer {
+	decoded := contract.DecodeAnswer(answer.Code, answer.Body.Bytes(), elements)
+	seconds, _ := strconv.Atoi(answer.Header().Get("Retry-After")) // A listener sends seconds.
+	decoded.RetryAfter = time.Duration(seconds) * time.Second
+	return decoded
+}
+
+// refusal is the answer of a listener as an error.
+type refusal struct {
+	contract.Refusal
+	contract.Meaning
+}
+
+func refused(r contract.Refusal) error { return &refusal{r, contract.V3.Interpret(r, false)} }
+
+// Error names the status and both reasons.
+func (r *refusal) Error() string {
+	return fmt.Sprintf("the listener answers %d (%s)", r.Status, cmp.Or(r.Refusal.Reason, r.Meaning.Reason))
+}
+
+func (r *refusal) Unwrap() error             { return r.Cause }
+func (r *refusal) Reason() string            { return r.Meaning.Reason }
+func (r *refusal) Retryable() bool           { return !r.Permanent }
+func (r *refusal) RetryAfter() time.Duration { return r.Refusal.RetryAfter }

@@ -1,0 +1,60 @@
+package operator_test
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+	"github.com/runtime-watcher/runtime-watcher/listener"
+)
+
+// setUp embeds the watcher in an operator. A change in a runtime reconciles the Kyma that has the
+// name of the runtime.
+func setUp(
+	ctx context.Context, mgr manager.Manager, addr string, mtls *tls.Config, roots listener.RootsFunc, kymas reconcile.Reconciler,
+) error {
+	kyma := &metav1.PartialObjectMetadata{}
+	kyma.SetGroupVersionKind(schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Kyma"})
+	runtimes, err := controllerruntime.NewRuntimes(ctx, mgr.GetCache(), kyma.GroupVersionKind(),
+		controllerruntime.ByName, controllerruntime.RuntimesOptions{})
+	if err != nil {
+		return err
+	}
+	events, source, err := controllerruntime.RegisterListenerComponent(addr, "my-operator",
+		listener.FromTLSWithRoots(roots, listener.PeerOptions{}), listener.SANPinning(runtimes),
+		controllerruntime.EnqueueByRuntime(runtimes), controllerruntime.ComponentOptions{Listener: listener.Options{TLS: mtls}})
+	if err != nil {
+		return err
+	}
+	return errors.Join(mgr.Add(events), builder.ControllerManagedBy(mgr).For(kyma).WatchesRawSource(source).Complete(kymas))
+}
+
+// TestSetUpIsTheExample holds that TestManager runs the code that the documentation of
+// RegisterListenerComponent shows.
+func TestSetUpIsTheExample(t *testing.T) {
+	example := setUpIn(t, "../../adapters/controllerruntime/example_component_test.go")
+	if here := setUpIn(t, "setup_test.go"); here != example {
+		t.Errorf("setUp differs from the example:\n%s\nthe example:\n%s", here, example)
+	}
+}
+
+func setUpIn(t *testing.T, file string) string {
+	t.Helper()
+	source := string(must(os.ReadFile(file)))
+	_, after, _ := strings.Cut(source, "func set"+"Up(")
+	body, _, found := strings.Cut(after, "\n}\n")
+	if !found {
+		t.Fatalf("%s has no function setUp", file)
+	}
+	return body
+}

@@ -1,0 +1,13 @@
+// Another version, in this folder: GOWORK=off go get -tool -modfile=apidiff.mod golang.org/x/exp/cmd/apidiff@<version>
+module github.com/runtime-watcher/runtime-watcher/tools/apidiff
+
+go 1.26.0
+
+tool golang.org/x/exp/cmd/apidiff
+
+require (
+	golang.org/x/exp v0.0.0-20261014143641-f0251eb4aa3e // indirect
+	golang.org/x/mod v0.42.0 // indirect
+	golang.org/x/sync v0.24.0 // indirect
+	golang.org/x/tools v0.52.0 // indirect
+)

@@ -1,0 +1,38 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+
+	"github.com/runtime-watcher/runtime-watcher/tools/internal/measure"
+)
+
+// build checks each released module alone, as of its tag. Its siblings come from the proxy.
+func (r *release) build(ctx context.Context) error {
+	for _, m := range r.released {
+		dir := filepath.Join(r.clone(), filepath.FromSlash(m.Dir))
+		for _, args := range [][]string{{"mod", "tidy", "-diff"}, {"vet", "./..."}} {
+			if _, err := r.commands.Run(ctx, dir, "go", args...); err != nil {
+				return fmt.Errorf("%s: %w", m.Dir, err)
+			}
+		}
+	}
+	changed, err := git(ctx, r.clone(), "status", "--porcelain")
+	if err == nil && changed != "" {
+		err = fmt.Errorf("the build changes files:\n%s", changed)
+	}
+	return err
+}
+
+// install is for users of the agent. It fails for a module with replace lines.
+func (r *release) install(ctx context.Context) error {
+	for _, m := range r.released {
+		if m.Dir == "cmd/agent" {
+			r.commands.Env = []string{"GOBIN=" + filepath.Join(r.scratch, "bin")}
+			_, err := r.commands.Run(ctx, r.scratch, "go", "install", measure.RootPath+m.Dir+"@"+r.version)
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,46 @@
+// Command release makes one commit and the tags of all released modules: make release. It works in
+// a scratch clone, checks the result there, and fetches the tags into this repository at the end.
+// It never contacts a remote, and changes neither a branch nor the working tree.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	if err != nil && !errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintln(os.Stderr, "release:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	flags := flag.NewFlagSet("release", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	root := flags.String("C", ".", "`folder` of the repository")
+	version := flags.String("version", "", "`version` to release, such as v0.1.0")
+	apidiff := flags.String("apidiff", "", "`path` of the program apidiff")
+	dry := flags.Bool("dry-run", false, "check all, and do not fetch the tags into this repository")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	scratch, err := os.MkdirTemp("", "release-")
+	if err != nil {
+		return err
+	}
+	r := &release{out: stdout, version: *version, apidiff: *apidiff, scratch: scratch}
+	if r.root, err = filepath.Abs(*root); err == nil {
+		err = r.run(ctx, *dry)
+	}
+	return errors.Join(err, r.forget(context.WithoutCancel(ctx)), os.RemoveAll(scratch))
+}

@@ -1,0 +1,83 @@
+package consumer
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/mod/sumdb/dirhash"
+)
+
+// copySources copies the files that git knows, or would add.
+func copySources(ctx context.Context, root, to string) error {
+	cmd := exec.CommandContext(ctx, "git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+	cmd.Dir = root
+	names, err := cmd.Output()
+	if err != nil {
+		return fmt.Errorf("git ls-files: %w", err)
+	}
+	for name := range strings.SplitSeq(strings.TrimSuffix(string(names), "\x00"), "\x00") {
+		err := copyFile(filepath.Join(root, filepath.FromSlash(name)), filepath.Join(to, filepath.FromSlash(name)))
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// copyFile does nothing for a file that was deleted, and for one that is not regular.
+func copyFile(from, to string) error {
+	info, err := os.Lstat(from)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && !info.Mode().IsRegular() {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	content, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
+		return err
+	}
+	return os.WriteFile(to, content, 0o600)
+}
+
+// copyFolder copies the files below a folder.
+func copyFolder(from, to string) error {
+	return fs.WalkDir(os.DirFS(from), ".", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		return copyFile(filepath.Join(from, name), filepath.Join(to, name))
+	})
+}
+
+// hashOf returns 12 hexadecimal digits of the content of a folder.
+func hashOf(dir string) (string, error) {
+	files, err := dirhash.DirFiles(dir, "")
+	if err != nil {
+		return "", err
+	}
+	var all strings.Builder
+	for _, name := range files {
+		content, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintf(&all, "%s %d\n%s", name, len(content), content)
+	}
+	return digest(all.String()), nil
+}
+
+func digest(text string) string {
+	const digits = 12
+	return fmt.Sprintf("%x", sha256.Sum256([]byte(text)))[:digits]
+}

@@ -1,0 +1,11 @@
+package main
+
+// The packages of all other released modules.
+import (
+	_ "github.com/runtime-watcher/runtime-watcher/adapters/admission/canary"
+	_ "github.com/runtime-watcher/runtime-watcher/adapters/controlplane/keysource"
+	_ "github.com/runtime-watcher/runtime-watcher/adapters/controlplane/runtimes"
+	_ "github.com/runtime-watcher/runtime-watcher/adapters/httpserver"
+	_ "github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
+	_ "github.com/runtime-watcher/runtime-watcher/cmd/agent/runtimeagent"
+)

@@ -1,0 +1,94 @@
+package modules
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/mod/module"
+
+	"github.com/runtime-watcher/runtime-watcher/tools/internal/measure"
+)
+
+// Go runs go commands outside of the workspace. They get the modules of this repository from a
+// proxy, and all others from the module cache or from the usual proxy.
+type Go struct {
+	proxy *Proxy
+	// Env has further variables.
+	Env []string
+}
+
+// NewGo returns a runner of go commands.
+func NewGo(proxy *Proxy) *Go { return &Go{proxy: proxy} }
+
+// Run runs a command in a folder and returns its standard output. The error has all output.
+func (g *Go) Run(ctx context.Context, dir, name string, args ...string) (string, error) {
+	usual, err := exec.CommandContext(ctx, "go", "env", "GOPROXY").Output()
+	if err != nil {
+		return "", fmt.Errorf("go env GOPROXY: %w", err)
+	}
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=mod", "GOPRIVATE=", "GONOPROXY=none",
+		"GONOSUMDB="+strings.TrimSuffix(measure.RootPath, "/"),
+		"GOPROXY="+g.proxy.URL()+","+strings.TrimSpace(string(usual)))
+	cmd.Env = append(cmd.Env, g.Env...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		said := strings.TrimSpace(stdout.String() + "\n" + stderr.String())
+		return stdout.String(), fmt.Errorf("%s %s: %w\n%s", name, strings.Join(args, " "), err, said)
+	}
+	return stdout.String(), nil
+}
+
+// Forget removes one version of the modules from the module cache.
+func (g *Go) Forget(ctx context.Context, all []Module, version string) error {
+	cache, err := g.Run(ctx, ".", "go", "env", "GOMODCACHE")
+	if err != nil {
+		return err
+	}
+	cache = strings.TrimSpace(cache)
+	var errs []error
+	for _, m := range all {
+		errs = append(errs, forget(cache, m, version))
+	}
+	return errors.Join(errs...)
+}
+
+func forget(cache string, m Module, version string) error {
+	escaped, err := module.EscapePath(m.Path)
+	if err != nil {
+		return err
+	}
+	downloads, err := filepath.Glob(filepath.Join(cache, "cache", "download", escaped, "@v", version+".*"))
+	for _, file := range downloads {
+		err = errors.Join(err, os.Remove(file))
+	}
+	extracted := filepath.Join(cache, escaped+"@"+version)
+	return errors.Join(err, unlock(extracted), os.RemoveAll(extracted))
+}
+
+// unlock makes a folder of the module cache removable.
+func unlock(dir string) error {
+	root, err := os.OpenRoot(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	return fs.WalkDir(root.FS(), ".", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.IsDir() {
+			return err
+		}
+		return root.Chmod(name, 0o700)
+	})
+}
