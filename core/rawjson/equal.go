@@ -178,12 +178,12 @@ func (p *pair) compareNames(a, b []byte) verdict {
 // there on, sorted.
 func (r *Reader) namesFrom(raw []byte) (names []string, err error) {
 	for more := true; more && err == nil; {
-		var name string
-		if name, err = unquote(raw); err != nil {
+		name, err := unquote(raw)
+		if err != nil {
 			return nil, err
 		}
 
-		names = append(names, name)
+		names = append(names, string(name))
 
 		if _, err = r.Skip(); err != nil {
 			return nil, err
@@ -227,7 +227,7 @@ func sameText(a, b []byte) bool {
 	}
 	s, errA := unquote(a)
 	t, errB := unquote(b)
-	return errA == nil && errB == nil && s == t
+	return errA == nil && errB == nil && bytes.Equal(s, t)
 }
 
 // equalTrees compares whole values, for objects with members in another order.

@@ -177,10 +177,10 @@ func repeats(text []byte) bool {
 	switch first := bytes.TrimLeft(text, " \t\r\n")[0]; first {
 	case '{':
 		seen, found := map[string]bool{}, false
-		_ = r.Object(func(name string) error {
+		_ = r.Object(func(name []byte) error {
 			raw, err := r.Skip()
-			found = found || seen[name] || repeats(raw)
-			seen[name] = true
+			found = found || seen[string(name)] || repeats(raw)
+			seen[string(name)] = true
 
 			return err
 		})
