@@ -5,8 +5,6 @@ import (
 	"errors"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
@@ -55,15 +53,15 @@ func (p *sanPinning) forRequest() core.Verifier { return &pinnedRequest{pinning:
 type pinnedRequest struct {
 	pinning *sanPinning
 	known   bool
-	owner   types.NamespacedName
+	key     core.EventKey // It has the owner only.
 	err     error
 }
 
 // Verify implements [core.Verifier].
 func (r *pinnedRequest) Verify(ctx context.Context, peer core.Peer, event *core.WatchEvent) error {
-	if !r.known || r.owner != event.Owner {
+	if key := (core.EventKey{Owner: event.Owner}); !r.known || r.key != key {
 		r.err = r.pinning.Verify(ctx, peer, event)
-		r.owner, r.known = event.Owner, true
+		r.key, r.known = key, true
 	}
 	return r.err
 }
