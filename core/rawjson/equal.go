@@ -30,6 +30,9 @@ func Equal(a, b []byte) bool {
 	if bytes.Equal(a, b) {
 		return true
 	}
+	if certainlyDiffer(a, b) {
+		return false
+	}
 	p := pair{x: Reader{data: a}, y: Reader{data: b}, budget: len(a)}
 	switch p.compareParts() {
 	case same:
@@ -178,8 +181,8 @@ func (p *pair) compareNames(a, b []byte) verdict {
 // there on, sorted.
 func (r *Reader) namesFrom(raw []byte) (names []string, err error) {
 	for more := true; more && err == nil; {
-		name, err := unquote(raw)
-		if err != nil {
+		var name []byte
+		if name, err = unquote(raw); err != nil {
 			return nil, err
 		}
 
