@@ -15,8 +15,8 @@ import (
 type lookup func(ctx context.Context, index, value string) ([]*metav1.PartialObjectMetadata, error)
 
 // newLookup adds indexes to a cache. It reads the indexer of the informer itself, because a list
-// through the cache takes five times as long. A cache of several namespaces has an indexer for each,
-// and only the list reads them all.
+// through the cache takes several times as long. A cache of several namespaces has an indexer for
+// each, and only the list reads them all.
 func newLookup(
 	ctx context.Context, objects cache.Cache, informer cache.Informer, kind schema.GroupVersionKind,
 	indexes map[string]client.IndexerFunc,

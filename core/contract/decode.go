@@ -233,7 +233,7 @@ func (c *received) readData(last *core.WatchEvent) error {
 	return nil
 }
 
-// dataReader reads the data of an event. Texts that equal those of the last event are shared with it.
+// dataReader reads the data of an event. It shares texts with the last event where they are equal.
 type dataReader struct {
 	*rawjson.Reader
 

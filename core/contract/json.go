@@ -52,13 +52,20 @@ func appendOptionalTime(b []byte, name string, value time.Time) []byte {
 func appendQuoted(b []byte, text string) []byte {
 	for i := range len(text) {
 		if !unescaped[text[i]] {
-			quoted, _ := json.Marshal(text) // A string always has a JSON form.
-			return append(b, quoted...)
+			return appendEscaped(b, text)
 		}
 	}
 	b = append(b, '"')
 	b = append(b, text...)
 	return append(b, '"')
+}
+
+func appendEscaped(b []byte, text string) []byte {
+	quoted, err := json.Marshal(text)
+	if err != nil {
+		return append(b, `""`...) // Not possible: each string has a JSON form.
+	}
+	return append(b, quoted...)
 }
 
 // unescaped marks the bytes of ASCII that encoding/json writes as they are.

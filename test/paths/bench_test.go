@@ -41,9 +41,10 @@ func BenchmarkV3(b *testing.B) {
 				calls := newCalls(b, e, load)
 				b.ReportAllocs()
 				b.ResetTimer()
-				m := measure(func() { calls.run(b.N) })
+				var all usage
+				all.measure(func() { calls.run(b.N) })
 				b.StopTimer()
-				m.report(b, b.N*load.events)
+				all.report(b, b.N*load.events)
 			})
 		}
 	}
@@ -57,15 +58,15 @@ func BenchmarkPinning(b *testing.B) {
 		b.Run(load.String(), func(b *testing.B) {
 			with := newCalls(b, newEnds(b, pinned, httpmtls.HTTP2, load.runtimes), load)
 			without := newCalls(b, newEnds(b, listener.InsecureAllowAll(), httpmtls.HTTP2, load.runtimes), load)
-			var a, z usage
+			var pinning, free usage
 			b.ResetTimer()
 			for left := b.N; left > 0; {
 				n := min(left, with.round())
-				a.add(measure(func() { with.run(n) }))
-				z.add(measure(func() { without.run(n) }))
+				pinning.measure(func() { with.run(n) })
+				free.measure(func() { without.run(n) })
 				left -= n
 			}
-			b.ReportMetric(100*(a.cpu.Seconds()/z.cpu.Seconds()-1), "pinning-%")
+			b.ReportMetric(100*(pinning.cpu.Seconds()/free.cpu.Seconds()-1), "pinning-%")
 		})
 	}
 }
@@ -116,19 +117,16 @@ func (c *calls) run(n int) {
 // usage is the time that some work took, and the processor time of the whole process.
 type usage struct{ wall, cpu time.Duration }
 
-func measure(work func()) usage {
+// measure adds the usage of some work.
+func (u *usage) measure(work func()) {
 	started, before := time.Now(), processorTime()
 	work()
-	return usage{wall: time.Since(started), cpu: processorTime() - before}
-}
-
-func (u *usage) add(other usage) {
-	u.wall += other.wall
-	u.cpu += other.cpu
+	u.wall += time.Since(started)
+	u.cpu += processorTime() - before
 }
 
 // report adds the events per second, and the processor time of both ends for each event.
-func (u usage) report(b *testing.B, events int) {
+func (u *usage) report(b *testing.B, events int) {
 	b.Helper()
 	b.ReportMetric(float64(events)/u.wall.Seconds(), "events/s")
 	b.ReportMetric(float64(u.cpu.Microseconds())/float64(events), "cpu-µs/event")

@@ -37,7 +37,7 @@ func newRuntimes(b *testing.B) *controllerruntime.Runtimes {
 	mapper := meta.NewDefaultRESTMapper(nil)
 	mapper.Add(kymaKind(), meta.RESTScopeNamespace)
 	kymas, err := cache.New(&rest.Config{Host: "http://localhost:0"}, cache.Options{
-		HTTPClient: http.DefaultClient, Mapper: mapper, Scheme: runtime.NewScheme(), NewInformer: newInformer,
+		HTTPClient: &http.Client{Timeout: time.Second}, Mapper: mapper, Scheme: runtime.NewScheme(), NewInformer: newInformer,
 	})
 	if err != nil {
 		b.Fatal(err)

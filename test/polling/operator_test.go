@@ -31,22 +31,22 @@ import (
 // settings are those of an operator, which is a process of its own.
 type settings struct {
 	// Keys is a folder with key material.
-	Keys string
+	Keys string `json:"keys"`
 	// Server is the address of the API servers.
-	Server string
+	Server string `json:"server"`
 	// Runtimes is the number of runtimes.
-	Runtimes int
+	Runtimes int `json:"runtimes"`
 	// Interval is the time between two looks at a runtime, when nothing happens.
-	Interval time.Duration
+	Interval time.Duration `json:"interval"`
 	// Events means that the operator also listens for events.
-	Events bool
+	Events bool `json:"events"`
 }
 
 // used is what an operator has used since it began.
 type used struct {
-	Processor time.Duration
+	Processor time.Duration `json:"processor"`
 	// Requests counts the requests to its listener.
-	Requests int64
+	Requests int64 `json:"requests"`
 }
 
 // operator looks at runtimes: at each once in an interval, and after an event.
@@ -167,8 +167,8 @@ func (o *operator) listen(ctx context.Context) (string, error) {
 	return socket.Addr().String(), nil
 }
 
-func domain(_ context.Context, runtime core.RuntimeID, _ *core.WatchEvent) (string, error) {
-	return domainOf(string(runtime)), nil
+func domain(_ context.Context, id core.RuntimeID, _ *core.WatchEvent) (string, error) {
+	return domainOf(string(id)), nil
 }
 
 func (o *operator) enqueue(_ context.Context, d core.Delivery) error {
@@ -185,7 +185,7 @@ const (
 
 func runtimeName(i int) string { return fmt.Sprint(runtimePrefix, i) }
 
-func domainOf(runtime string) string { return runtime + ".example.com" }
+func domainOf(name string) string { return name + ".example.com" }
 
 // readMaterial reads ca.crt, tls.crt and tls.key of a folder.
 func readMaterial(folder string) (*httpmtls.Material, error) {

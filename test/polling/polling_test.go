@@ -23,6 +23,7 @@ import (
 var (
 	runtimes = flag.Int("runtimes", 50, "number of runtimes")
 	scale    = flag.Int("scale", 240, "waits are shorter by this factor")
+	protocol = flag.String("protocol", "", "version of HTTP of the agents, as in httpmtls.Options")
 	duration = flag.Duration("duration", 20*time.Minute, "time to measure, before it is scaled")
 )
 
@@ -100,14 +101,13 @@ func run(t *testing.T, w way) (r *result) {
 	t.Run(w.name, func(t *testing.T) {
 		ca := must(testpki.NewCA("ca", testpki.Options{}))
 		servers := startAPIServers(t, ca, *runtimes)
-		time := clock{*scale}
 		p, address := startOperator(t, settings{
 			Keys: writeKeys(t, ca), Server: servers.Listener.Addr().String(), Runtimes: *runtimes,
-			Interval: time.scaled(w.interval), Events: w.events,
+			Interval: clock{*scale}.scaled(w.interval), Events: w.events,
 		})
 		changed := func(int) {}
 		if w.events {
-			changed = startAgents(t, ca, address, time, *runtimes)
+			changed = startAgents(t, ca, address, clock{*scale}, *runtimes)
 		}
 		r = measure(t, w, servers, p, changed)
 	})

@@ -133,7 +133,7 @@ func startAgents(t *testing.T, ca *testpki.CA, address string, clock clock, runt
 	for i := range outboxes {
 		leaf := must(ca.Client(runtimeName(i), testpki.Options{DNSNames: []string{domainOf(runtimeName(i))}}))
 		keys := must(httpmtls.NewMaterial(ca.PEM(), leaf.CertPEM(), must(leaf.KeyPEM())))
-		forwarder := must(httpmtls.NewForwarder(keys, address, contract.V3, httpmtls.Options{}))
+		forwarder := must(httpmtls.NewForwarder(keys, address, contract.V3, httpmtls.Options{Protocol: httpmtls.Protocol(*protocol)}))
 		outboxes[i] = must(outbox.New(forwarder, clock.outbox(runtimeName(i))))
 		all.Go(func() {
 			_ = outboxes[i].Start(t.Context()) // It ends with the test.

@@ -14,9 +14,9 @@ import (
 // Suite is the benchmarks of a package that match a regular expression of go test -bench.
 type Suite struct{ Package, Pattern string }
 
-// Run runs suites in a folder one after the other, and returns the output. It also writes the output
-// to progress. args are arguments of go test. Two processors are used, as the number of allocations
-// depends on it.
+// Run runs suites in a folder one after the other, and returns the output. It also writes the
+// output to progress. args are arguments of go test. Two processors are used, as the number of
+// allocations depends on it.
 func Run(ctx context.Context, dir string, suites []Suite, progress io.Writer, args ...string) (string, error) {
 	var all bytes.Buffer
 	for _, suite := range suites {
@@ -33,7 +33,7 @@ func Run(ctx context.Context, dir string, suites []Suite, progress io.Writer, ar
 	return all.String(), nil
 }
 
-// Suites returns what runs the benchmarks of r again.
+// Suites returns the suites that run the benchmarks of r again.
 func (r Results) Suites() []Suite {
 	var suites []Suite
 	for _, name := range r.Names() {
