@@ -23,8 +23,8 @@ const (
 	maxAttribute = 512
 )
 
-// envelope has the attributes of an event of v3, in the JSON format of CloudEvents 1.0. Its
-// extensions are the documented "sequence" and "distributed tracing", and epoch.
+// envelope has the attributes of an event of v3, a CloudEvent in JSON. Its extensions are the
+// documented "sequence" and "distributed tracing", and epoch.
 type envelope struct {
 	claim       *claim
 	kind        string

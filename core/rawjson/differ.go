@@ -3,8 +3,8 @@ package rawjson
 import "bytes"
 
 // certainlyDiffer reports whether the first bytes that differ belong to two scalars with different
-// meanings, at the same place of both texts. Then the texts differ. This finds the usual change in a
-// large object without reading the object. False means that it is not known.
+// meanings, at the same place of both texts. Then the texts differ. This finds the usual change in
+// a large object without reading the object. False means that it is not known.
 //
 // The place is the same, because everything before it is: the members and the indexes around it. If
 // an object repeats a name, or a text is not JSON, then true is right, too: see [Equal].
