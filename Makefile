@@ -129,6 +129,11 @@ fuzz: ## Fuzz every decoder of untrusted bytes, FUZZTIME each (30s)
 bench: ## Run the benchmarks that match BENCH (all), BENCHTIME each (1s)
 	@$(WITH_ASSETS) $(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -benchtime '$(BENCHTIME)' -timeout 2h $(TESTFLAGS) $(PACKAGES)
 
+# The verdict is about bytes and allocations, as in make verify. Times are for a machine that runs nothing else.
+.PHONY: bench-compare
+bench-compare: $(TOOLS)/benchstat ## Compare the paths of an event with tools/bench-baseline.txt. ARGS=-times also judges times, ARGS=-update agrees
+	@mkdir -p bin && PATH="$(TOOLS):$$PATH" $(GO) run ./tools/cmd/bench $(ARGS)
+
 # Without `go work sync`, which would raise every requirement to the highest version in the workspace. Importers of core
 # would then need the versions of the end-to-end tests.
 .PHONY: tidy

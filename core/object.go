@@ -87,28 +87,28 @@ func readObject(r *rawjson.Reader) (*Object, error) {
 		return nil, nil
 	}
 	o := &Object{fields: make([]rawField, 0, 4)} // spec, status and few others.
-	if err := r.Object(func(name string) error { return o.readField(r, name) }); err != nil {
+	if err := r.Object(func(name []byte) error { return o.readField(r, name) }); err != nil {
 		return nil, err
 	}
 	o.GVK = schema.FromAPIVersionAndKind(o.apiVersion, o.kind)
 	return o, nil
 }
 
-func (o *Object) readField(r *rawjson.Reader, name string) error {
-	switch name {
+func (o *Object) readField(r *rawjson.Reader, name []byte) error {
+	switch string(name) {
 	case "apiVersion":
 		return readText(r, &o.apiVersion)
 	case "kind":
 		return readText(r, &o.kind)
 	case "metadata":
-		return r.Object(func(name string) error { return o.readMetadata(r, name) })
+		return r.Object(func(name []byte) error { return o.readMetadata(r, name) })
 	default:
 		return keep(r, name, &o.fields)
 	}
 }
 
-func (o *Object) readMetadata(r *rawjson.Reader, name string) error {
-	switch name {
+func (o *Object) readMetadata(r *rawjson.Reader, name []byte) error {
+	switch string(name) {
 	case "name":
 		return readText(r, &o.Name.Name)
 	case "namespace":
@@ -123,12 +123,12 @@ func (o *Object) readMetadata(r *rawjson.Reader, name string) error {
 	}
 }
 
-func (o *Object) readKeptMetadata(r *rawjson.Reader, name string) error {
+func (o *Object) readKeptMetadata(r *rawjson.Reader, name []byte) error {
 	if err := keep(r, name, &o.metadata); err != nil {
 		return err
 	}
 	raw := o.metadata[len(o.metadata)-1].raw
-	switch name {
+	switch string(name) {
 	case "labels":
 		o.labels = raw
 	case "annotations":
@@ -143,12 +143,12 @@ func (o *Object) readKeptMetadata(r *rawjson.Reader, name string) error {
 
 // keep bounds the members that it keeps: each takes more memory than the bytes that it is read
 // from.
-func keep(r *rawjson.Reader, name string, into *[]rawField) error {
+func keep(r *rawjson.Reader, name []byte, into *[]rawField) error {
 	if len(*into) == maxMembers {
 		return errTooManyMembers
 	}
 	raw, err := r.Skip()
-	*into = append(*into, rawField{name, raw})
+	*into = append(*into, rawField{string(name), raw})
 	return err
 }
 
@@ -203,9 +203,9 @@ func (o *Object) Label(key string) (value string, ok bool) {
 // than a string is absent.
 func lookup(raw []byte, key string) (value string, ok bool) {
 	r := rawjson.NewReader(raw)
-	_ = r.Object(func(name string) error {
+	_ = r.Object(func(name []byte) error {
 		v, err := r.Skip()
-		if err == nil && name == key {
+		if err == nil && string(name) == key {
 			value, err = rawjson.NewReader(v).Text()
 			ok = err == nil
 		}

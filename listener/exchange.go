@@ -19,7 +19,8 @@ import (
 type exchange struct {
 	*endpoint
 
-	request *http.Request
+	request  *http.Request
+	verifier core.Verifier
 	// peer is empty until the sender is identified.
 	peer core.Peer
 	// manager is empty until it is known to be one of this listener's.

@@ -14,6 +14,9 @@ import (
 // that of the runtime. It refuses with [Forbidden] and one of [ReasonOwnerMissing],
 // [ReasonDomainMissing] and [ReasonDomainAmbiguous]. Any other error, such as [core.ErrNotReady],
 // means that the domain is not known yet. Domain is called concurrently and must not block.
+//
+// The answer must depend on the runtime and the owner alone. Events of one request with the same
+// owner share one answer.
 type Domains interface {
 	Domain(ctx context.Context, runtime core.RuntimeID, event *core.WatchEvent) (string, error)
 }
@@ -41,6 +44,26 @@ func (p *sanPinning) validate() error {
 		return errDomainsMissing
 	}
 	return nil
+}
+
+func (p *sanPinning) forRequest() core.Verifier { return &pinnedRequest{pinning: p} }
+
+// pinnedRequest remembers the last verdict, because the events of a batch mostly have one owner. It
+// is for the events of one sender, and must not be used concurrently.
+type pinnedRequest struct {
+	pinning *sanPinning
+	known   bool
+	key     core.EventKey // It has the owner only.
+	err     error
+}
+
+// Verify implements [core.Verifier].
+func (r *pinnedRequest) Verify(ctx context.Context, peer core.Peer, event *core.WatchEvent) error {
+	if key := (core.EventKey{Owner: event.Owner}); !r.known || r.key != key {
+		r.err = r.pinning.Verify(ctx, peer, event)
+		r.key, r.known = key, true
+	}
+	return r.err
 }
 
 // Verify implements [core.Verifier].

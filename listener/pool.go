@@ -5,9 +5,9 @@ import (
 	"sync"
 )
 
-// maxKept is the size of the largest buffer that is kept for another request. Large batches are
-// rare.
-const maxKept = 64 << 10
+// maxKept is the size of the largest buffer that is kept for another request: that of the largest
+// body, after it grew. The garbage collector frees buffers that no request takes.
+const maxKept = 512 << 10
 
 // pool keeps buffers, which grow with the bytes that arrive, and not with the announced length.
 type pool struct{ buffers sync.Pool }

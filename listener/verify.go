@@ -35,6 +35,8 @@ func (all allOf) Verify(ctx context.Context, peer core.Peer, event *core.WatchEv
 
 func (all allOf) validate() error { return validateAll(all) }
 
+func (all allOf) forRequest() core.Verifier { return allOf(allForRequest(all)) }
+
 // AnyOf lets an event pass if one verifier does. Otherwise it returns the first error that is no
 // refusal, as the answer may become a pass, or else the first refusal. Without verifiers it refuses
 // every event.
@@ -60,6 +62,25 @@ func (one anyOf) Verify(ctx context.Context, peer core.Peer, event *core.WatchEv
 }
 
 func (one anyOf) validate() error { return validateAll(one) }
+
+func (one anyOf) forRequest() core.Verifier { return anyOf(allForRequest(one)) }
+
+// forRequest returns the verifier for the events of one request, one after the other. A verifier
+// that can remember verdicts has a method for it.
+func forRequest(verifier core.Verifier) core.Verifier {
+	if v, ok := verifier.(interface{ forRequest() core.Verifier }); ok {
+		return v.forRequest()
+	}
+	return verifier
+}
+
+func allForRequest(verifiers []core.Verifier) []core.Verifier {
+	all := make([]core.Verifier, len(verifiers))
+	for i, verifier := range verifiers {
+		all[i] = forRequest(verifier)
+	}
+	return all
+}
 
 func isRefusal(err error) bool {
 	return errors.Is(err, core.ErrForbidden) || errors.Is(err, core.ErrUnauthenticated)

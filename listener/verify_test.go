@@ -3,12 +3,18 @@ package listener_test
 import (
 	"context"
 	"errors"
+	"maps"
+	"net/http"
 	"net/netip"
+	"slices"
+	"strconv"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/coretest"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
@@ -175,4 +181,64 @@ func TestSANPinning(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Events of one request with the same owner share a verdict. Others must not.
+func TestVerdictsOfOneRequest(t *testing.T) {
+	t.Parallel()
+
+	var asked []string
+
+	domains := listener.DomainsFunc(func(_ context.Context, _ core.RuntimeID, event *core.WatchEvent) (string, error) {
+		asked = append(asked, event.Owner.Name)
+		if event.Owner.Name == "foreign" {
+			return "", listener.Forbidden("owner_mismatch", "not yours")
+		}
+
+		return "a.example.com", nil
+	})
+	peers := listener.PeersFunc(func(*http.Request) (core.Peer, error) {
+		return core.Peer{ID: runtimeA, DNSNames: []string{"a.example.com"}}, nil
+	})
+	verifiers := map[string]core.Verifier{
+		"alone":    listener.SANPinning(domains),
+		"in AllOf": listener.AllOf(listener.SANPinning(domains)),
+		"in AnyOf": listener.AnyOf(listener.SANPinning(domains)),
+	}
+
+	for name, verifier := range verifiers {
+		asked = nil
+		l := newListener(t, peers, verifier, core.HandlerFunc(ignore), listener.Options{})
+		body := encode(t, owned("", "", "own", "own", "foreign", "own", "own", "foreign", "foreign"))
+		request := post(contract.V3.Path(manager), string(body))
+		request.Header.Set("Content-Type", contract.V3.ContentType())
+		answer := serve(l, request)
+
+		refused := contract.DecodeAnswer(answer.Code, answer.Body.Bytes(), 9).Failed
+		if got, want := slices.Sorted(maps.Keys(refused)), []int{4, 7, 8}; !slices.Equal(got, want) {
+			t.Errorf("%s: events %v are refused, want %v: %d %s", name, got, want, answer.Code, answer.Body)
+		}
+
+		if want := []string{"", "own", "foreign", "own", "foreign"}; !slices.Equal(asked, want) {
+			t.Errorf("%s: the domains of the owners %q were asked for, want %q", name, asked, want)
+		}
+	}
+}
+
+// owned returns a batch with an event for each owner.
+func owned(owners ...string) core.Batch {
+	batch := core.Batch{Source: runtimeA, Epoch: "e"}
+	for i, owner := range owners {
+		event := core.Numbered{ID: strconv.Itoa(i), Sequence: uint64(i + 1), WatchEvent: core.WatchEvent{
+			Watched:    types.NamespacedName{Name: "demo"},
+			WatchedGVK: schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"},
+		}}
+		if owner != "" {
+			event.Owner = types.NamespacedName{Namespace: "kcp-system", Name: owner}
+		}
+
+		batch.Events = append(batch.Events, event)
+	}
+
+	return batch
 }

@@ -7,7 +7,9 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -239,6 +241,73 @@ func postOver(client *http.Client, url string, review []byte, http2 bool) error 
 	}
 
 	return nil
+}
+
+// BenchmarkReviewLatency measures the time from the headers of a review to its decision, which the
+// API server waits for. One writer sends an object of 1 MiB with another spec. Bytes and allocations
+// over HTTP include those of the client.
+func BenchmarkReviewLatency(b *testing.B) {
+	review := benchReview(b, 1<<20, true)
+
+	for _, way := range []string{"handler", "HTTP1.1", "HTTP2"} {
+		b.Run("1MiB/"+way, func(b *testing.B) {
+			times := &latencies{}
+			h := newHandler(b, core.AcceptorFunc(discard), admission.Options{
+				Now: time.Now, Hooks: admission.Hooks{Reviewed: times.add},
+			})
+
+			if way == "handler" {
+				benchmarkHandler(b, h, review)
+			} else {
+				benchmarkOneWriter(b, way == "HTTP2", h, review)
+			}
+
+			times.report(b)
+		})
+	}
+}
+
+func benchmarkOneWriter(b *testing.B, http2 bool, h http.Handler, review []byte) {
+	b.Helper()
+
+	server := httptest.NewUnstartedServer(h)
+	server.EnableHTTP2 = http2
+	server.StartTLS()
+	b.Cleanup(server.Close)
+	b.SetBytes(int64(len(review)))
+	b.ReportAllocs()
+
+	for b.Loop() {
+		if err := postOver(server.Client(), server.URL+"/validate/kyma", review, http2); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// latencies are the times of all reviews.
+type latencies struct {
+	mu   sync.Mutex
+	took []time.Duration
+}
+
+func (l *latencies) add(_ core.Manager, _ string, took time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	l.took = append(l.took, took)
+}
+
+func (l *latencies) report(b *testing.B) {
+	b.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	slices.Sort(l.took)
+
+	const whole = 1000
+
+	for name, per := range map[string]int{"p50-ms": 500, "p99-ms": 990} {
+		b.ReportMetric(float64(l.took[len(l.took)*per/whole].Microseconds())/whole, name)
+	}
 }
 
 // BenchmarkDryRun measures a review that needs no decision.

@@ -52,7 +52,7 @@ type request struct {
 func readReview(body []byte) (*request, error) {
 	var v review
 	r := rawjson.NewReader(body)
-	err := r.Object(func(name string) error { return v.readField(r, name) })
+	err := r.Object(func(name []byte) error { return v.readField(r, name) })
 	if err == nil {
 		err = r.End()
 	}
@@ -66,7 +66,7 @@ func readReview(body []byte) (*request, error) {
 func uidOf(beginning []byte) string {
 	var v review
 	r := rawjson.NewReader(beginning)
-	_ = r.Object(func(name string) error { return v.readField(r, name) }) // It ends where the beginning does.
+	_ = r.Object(func(name []byte) error { return v.readField(r, name) }) // It ends where the beginning does.
 	if v.apiVersion != reviewAPIVersion || v.kind != reviewKind || v.request == nil {
 		return ""
 	}
@@ -74,15 +74,15 @@ func uidOf(beginning []byte) string {
 }
 
 // readField reads the value of one field, and skips unknown ones.
-func (v *review) readField(r *rawjson.Reader, name string) (err error) {
-	switch name {
+func (v *review) readField(r *rawjson.Reader, name []byte) (err error) {
+	switch string(name) {
 	case "apiVersion":
 		v.apiVersion, err = r.Text()
 	case "kind":
 		v.kind, err = r.Text()
 	case "request":
 		v.request = &request{}
-		err = r.Object(func(name string) error { return v.request.readField(r, name) })
+		err = r.Object(func(name []byte) error { return v.request.readField(r, name) })
 	default:
 		_, err = r.Skip()
 	}
@@ -90,12 +90,12 @@ func (v *review) readField(r *rawjson.Reader, name string) (err error) {
 }
 
 // readField reads the value of one field, and skips unknown ones.
-func (q *request) readField(r *rawjson.Reader, name string) (err error) {
-	switch name {
+func (q *request) readField(r *rawjson.Reader, name []byte) (err error) {
+	switch string(name) {
 	case "uid":
 		q.uid, err = r.Text()
 	case "kind":
-		err = r.Object(func(name string) error { return q.readKind(r, name) })
+		err = r.Object(func(name []byte) error { return q.readKind(r, name) })
 	case "subResource":
 		q.subresource, err = r.Text()
 	case "name":
@@ -108,9 +108,9 @@ func (q *request) readField(r *rawjson.Reader, name string) (err error) {
 		text, err = r.Text()
 		q.operation = core.Operation(text)
 	case "object":
-		q.object, err = readObject(r, name)
+		q.object, err = readObject(r, string(name))
 	case "oldObject":
-		q.oldObject, err = readObject(r, name)
+		q.oldObject, err = readObject(r, string(name))
 	case "dryRun":
 		q.dryRun, err = r.Bool()
 	default:
@@ -120,8 +120,8 @@ func (q *request) readField(r *rawjson.Reader, name string) (err error) {
 }
 
 // readKind reads one field of a GroupVersionKind.
-func (q *request) readKind(r *rawjson.Reader, name string) (err error) {
-	switch name {
+func (q *request) readKind(r *rawjson.Reader, name []byte) (err error) {
+	switch string(name) {
 	case "group":
 		q.gvk.Group, err = r.Text()
 	case "version":

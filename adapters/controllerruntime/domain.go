@@ -69,7 +69,7 @@ func (r *Runtimes) triggered(
 	case 0:
 		return nil, listener.Forbidden(reasonRuntimeUnknown, "no %s stands for runtime %q", r.kind.Kind, runtime)
 	case 1:
-		return &owned[0], nil
+		return owned[0], nil
 	default:
 		return nil, listener.Forbidden(listener.ReasonDomainAmbiguous,
 			"%d objects of kind %s stand for runtime %q, want one", len(owned), r.kind.Kind, runtime)
@@ -88,7 +88,7 @@ func (r *Runtimes) owner(
 	if len(objects) == 0 {
 		return nil, listener.Forbidden(listener.ReasonOwnerMissing, "owner %s %q does not exist", r.kind.Kind, name)
 	}
-	object := &objects[0]
+	object := objects[0]
 	if id := r.identify(object); id != runtime && (id != "" || known) {
 		return nil, listener.Forbidden(reasonOwnerMismatch, "owner %s %q stands for runtime %q, not for %q",
 			r.kind.Kind, name, id, runtime)

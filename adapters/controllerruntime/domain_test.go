@@ -39,7 +39,20 @@ func pinned() []*metav1.PartialObjectMetadata {
 func TestDomain(t *testing.T) {
 	t.Parallel()
 
-	runtimes := newRuntimes(t, newFakeCache(t, pinned()...), controllerruntime.ByLabel("runtime-id"))
+	for name, namespaces := range map[string]bool{"one cache": false, "a cache of several namespaces": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			fake := newFakeCache(t, pinned()...)
+			fake.namespaces = namespaces
+			testDomain(t, newRuntimes(t, fake, controllerruntime.ByLabel("runtime-id")))
+		})
+	}
+}
+
+func testDomain(t *testing.T, runtimes *controllerruntime.Runtimes) {
+	t.Helper()
+
 	none := types.NamespacedName{}
 
 	for name, tc := range map[string]struct {

@@ -21,6 +21,7 @@ func kymaKind() schema.GroupVersionKind {
 }
 
 // fakeCache is a cache of one kind with the store of client-go. Methods that are not needed panic.
+// It is its own informer, which has no indexer, as that of a cache of several namespaces.
 type fakeCache struct {
 	cache.Cache
 	cache.Informer
@@ -29,6 +30,16 @@ type fakeCache struct {
 	cold, stopped atomic.Bool
 	broken        error // of List
 	unknown       error // of GetInformer
+	namespaces    bool  // several of them
+}
+
+// indexedInformer is the informer of a cache of one namespace, or of all.
+type indexedInformer struct{ *fakeCache }
+
+func (i indexedInformer) GetIndexer() toolscache.Indexer { return i.store }
+
+func (i indexedInformer) AddIndexers(indexers toolscache.Indexers) error {
+	return i.store.AddIndexers(indexers)
 }
 
 var errFake = errors.New("fake failure")
@@ -65,7 +76,11 @@ func (f *fakeCache) GetInformer(
 		return nil, fmt.Errorf("%w: %T holds more than metadata", errFake, object)
 	}
 
-	return f, f.unknown
+	if f.namespaces {
+		return f, f.unknown
+	}
+
+	return indexedInformer{f}, f.unknown
 }
 
 func (f *fakeCache) IndexField(_ context.Context, _ client.Object, name string, extract client.IndexerFunc) error {

@@ -65,8 +65,8 @@ func (o RuntimesOptions) withDefaults() RuntimesOptions {
 // The cache has only the metadata of the objects, by a watch of its own. A controller of the same
 // kind shares that watch if it uses builder.OnlyMetadata. Runtimes is safe for concurrent use.
 type Runtimes struct {
-	reader     client.Reader
 	informer   cache.Informer
+	lookup     lookup
 	kind       schema.GroupVersionKind
 	identify   IdentifyFunc
 	annotation string
@@ -91,13 +91,12 @@ func NewRuntimes(
 		return nil, fmt.Errorf("watch the runtimes of kind %q: %w", kind, err)
 	}
 
-	for name, extract := range indexes(identify, opts.DomainAnnotation) {
-		if err := objects.IndexField(ctx, object, name, extract); err != nil {
-			return nil, fmt.Errorf("index the runtimes of kind %q: %w", kind, err)
-		}
+	lookup, err := newLookup(ctx, objects, informer, kind, indexes(identify, opts.DomainAnnotation))
+	if err != nil {
+		return nil, fmt.Errorf("index the runtimes of kind %q: %w", kind, err)
 	}
 	return &Runtimes{
-		reader: objects, informer: informer, kind: kind, identify: identify, annotation: opts.DomainAnnotation,
+		informer: informer, lookup: lookup, kind: kind, identify: identify, annotation: opts.DomainAnnotation,
 	}, nil
 }
 
@@ -140,8 +139,8 @@ func (r *Runtimes) Objects(ctx context.Context, runtime core.RuntimeID) ([]types
 		return nil, err
 	}
 	names := make([]types.NamespacedName, len(objects))
-	for i := range objects {
-		names[i] = client.ObjectKeyFromObject(&objects[i])
+	for i, object := range objects {
+		names[i] = client.ObjectKeyFromObject(object)
 	}
 	return names, nil
 }
@@ -158,15 +157,14 @@ func (r *Runtimes) ID(ctx context.Context, object types.NamespacedName) (core.Ru
 
 // find returns the objects with a value in an index. They belong to the cache and must not be
 // changed.
-func (r *Runtimes) find(ctx context.Context, index, value string) ([]metav1.PartialObjectMetadata, error) {
-	// The reader would block until the first sync, and the sender with it.
+func (r *Runtimes) find(ctx context.Context, index, value string) ([]*metav1.PartialObjectMetadata, error) {
+	// A list would block until the first sync, and the sender with it.
 	if !r.informer.HasSynced() || r.informer.IsStopped() {
 		return nil, fmt.Errorf("%w: the cache of %s is not synced", core.ErrNotReady, r.kind.Kind)
 	}
-	list := &metav1.PartialObjectMetadataList{}
-	list.SetGroupVersionKind(r.kind.GroupVersion().WithKind(r.kind.Kind + "List"))
-	if err := r.reader.List(ctx, list, client.MatchingFields{index: value}, client.UnsafeDisableDeepCopy); err != nil {
+	objects, err := r.lookup(ctx, index, value)
+	if err != nil {
 		return nil, fmt.Errorf("%w: read the cache of %s: %w", core.ErrNotReady, r.kind.Kind, err)
 	}
-	return list.Items, nil
+	return objects, nil
 }

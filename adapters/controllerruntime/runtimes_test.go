@@ -91,12 +91,13 @@ func TestRuntimesNotReady(t *testing.T) {
 	for name, set := range map[string]func(*fakeCache){
 		"not synced": func(f *fakeCache) { f.cold.Store(true) },
 		"stopped":    func(f *fakeCache) { f.stopped.Store(true) },
-		"broken":     func(f *fakeCache) { f.broken = errFake },
+		"broken":     func(f *fakeCache) { f.broken = errFake }, // Only a list can fail.
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
 			fake := newFakeCache(t, kyma("skr-1", domain("skr-1.example.com"), nil))
+			fake.namespaces = name == "broken"
 			runtimes := newRuntimes(t, fake, controllerruntime.ByName)
 			set(fake)
 
@@ -148,6 +149,14 @@ func TestNewRuntimesRefuses(t *testing.T) {
 		},
 		"index the runtimes of kind": func() error {
 			fake := newFakeCache(t)
+			newRuntimes(t, fake, controllerruntime.ByName)
+			_, err := controllerruntime.NewRuntimes(t.Context(), fake, kymaKind(), controllerruntime.ByName, opts)
+
+			return err
+		},
+		`index the runtimes of kind "operator.kyma-project.io`: func() error {
+			fake := newFakeCache(t)
+			fake.namespaces = true
 			newRuntimes(t, fake, controllerruntime.ByName)
 			_, err := controllerruntime.NewRuntimes(t.Context(), fake, kymaKind(), controllerruntime.ByName, opts)
 

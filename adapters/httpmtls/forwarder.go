@@ -156,15 +156,17 @@ func permanent(target *url.URL, reason string, err error) error {
 // claim returns the batch with the identity of this runtime, and with IDs for events without one.
 func (f *Forwarder) claim(batch core.Batch) core.Batch {
 	batch.Source = cmp.Or(batch.Source, f.identity())
-	batch.Events = slices.Clone(batch.Events)
-	for i := range batch.Events {
-		// CloudEvents require an ID.
-		if batch.Events[i].ID == "" {
-			batch.Events[i].ID = rand.Text()
+	// CloudEvents require an ID. An outbox with an epoch gives one to each event.
+	if slices.ContainsFunc(batch.Events, withoutID) {
+		batch.Events = slices.Clone(batch.Events)
+		for i := range batch.Events {
+			batch.Events[i].ID = cmp.Or(batch.Events[i].ID, rand.Text())
 		}
 	}
 	return batch
 }
+
+func withoutID(event core.Numbered) bool { return event.ID == "" }
 
 // identity returns the option, or else the Common Name of the present certificate.
 func (f *Forwarder) identity() core.RuntimeID {

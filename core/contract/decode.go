@@ -23,6 +23,7 @@ import (
 type received struct {
 	event       core.Numbered
 	heartbeat   *core.Heartbeat
+	runtime     core.RuntimeID
 	epoch       string
 	specVersion string
 	source      string
@@ -32,64 +33,76 @@ type received struct {
 	data        []byte
 }
 
+// decoder reads a batch.
+type decoder struct {
+	r     *rawjson.Reader
+	size  int
+	batch core.Batch
+	// n is the number of elements before the present one, and last the newest of them. Elements of
+	// one batch share most of their texts.
+	n    int
+	last received
+}
+
 func decodeBatch(body []byte) (core.Batch, error) {
-	var batch core.Batch
-
-	r := rawjson.NewReader(body)
-	n := 0
-
-	err := r.Array(func() error {
-		if err := readElement(r, &batch, n); err != nil {
-			return fmt.Errorf("event %d of the batch: %w", n, err)
-		}
-
-		n++
-		return nil
-	})
+	d := &decoder{r: rawjson.NewReader(body), size: len(body)}
+	err := d.r.Array(d.readElement)
 	if err == nil {
-		err = r.End()
+		err = d.r.End()
 	}
 
 	switch {
 	case err != nil:
 		return core.Batch{}, fmt.Errorf("%w: want a batch of CloudEvents in JSON: %w", ErrMalformed, err)
-	case n == 0:
+	case d.n == 0:
 		return core.Batch{}, fmt.Errorf("%w: no events, want 1 to %d", ErrMalformed, maxBatchEvents)
 	default:
-		return batch, nil
+		return d.batch, nil
 	}
 }
 
-// readElement reads the n-th element of a batch into it.
-func readElement(r *rawjson.Reader, batch *core.Batch, n int) error {
+func (d *decoder) readElement() error {
+	start := d.r.Offset()
+	if err := d.readNext(); err != nil {
+		return fmt.Errorf("event %d of the batch: %w", d.n, err)
+	}
+	if d.n == 0 {
+		d.grow(d.r.Offset() - start)
+	}
+	d.n++
+	return nil
+}
+
+// grow makes room for as many events of that size in bytes as the body has.
+func (d *decoder) grow(size int) {
+	d.batch.Events = slices.Grow(d.batch.Events, min((d.size-d.r.Offset())/size, maxBatchEvents))
+}
+
+func (d *decoder) readNext() error {
 	switch {
-	case n == maxBatchEvents:
+	case d.n == maxBatchEvents:
 		return fmt.Errorf("%w: want at most %d events", ErrMalformed, maxBatchEvents)
-	case batch.Heartbeat != nil:
+	case d.batch.Heartbeat != nil:
 		return fmt.Errorf("%w: want a heartbeat as the last element only", ErrMalformed)
 	}
 
 	var c received
-
-	if err := r.Object(func(name string) error { return c.readAttribute(r, name) }); err != nil {
+	if err := d.r.Object(func(name []byte) error { return c.readAttribute(d.r, name, &d.last) }); err != nil {
 		return err
 	}
-
-	source, err := c.interpret()
-	if err != nil {
+	if err := c.interpret(&d.last); err != nil {
 		return err
 	}
-
-	if n == 0 {
-		batch.Source, batch.Epoch = source, c.epoch
-	}
-
-	return c.addTo(batch, source)
+	d.last = c
+	return c.addTo(&d.batch, d.n)
 }
 
-func (c *received) addTo(batch *core.Batch, source core.RuntimeID) error {
+func (c *received) addTo(batch *core.Batch, n int) error {
+	if n == 0 {
+		batch.Source, batch.Epoch = c.runtime, c.epoch
+	}
 	switch {
-	case batch.Source != source || batch.Epoch != c.epoch:
+	case batch.Source != c.runtime || batch.Epoch != c.epoch:
 		return fmt.Errorf("%w: source and epoch differ from those of the first event", ErrMalformed)
 	case c.heartbeat != nil:
 		batch.Heartbeat = c.heartbeat
@@ -99,24 +112,24 @@ func (c *received) addTo(batch *core.Batch, source core.RuntimeID) error {
 	return checkEvent(&c.event)
 }
 
-func (c *received) readAttribute(r *rawjson.Reader, name string) (err error) {
-	switch name {
+func (c *received) readAttribute(r *rawjson.Reader, name []byte, last *received) (err error) {
+	switch string(name) {
 	case "specversion":
-		c.specVersion, err = r.Text()
+		c.specVersion, err = r.TextLike(specVersion)
 	case "id":
 		c.event.ID, err = r.Text()
 	case "source":
-		c.source, err = r.Text()
+		c.source, err = r.TextLike(last.source)
 	case "type":
-		c.kind, err = r.Text()
+		c.kind, err = r.TextLike(typeChanged)
 	case "time":
-		c.time, err = r.Text()
+		c.time, err = r.TextLike(last.time)
 	case "epoch":
-		c.epoch, err = r.Text()
+		c.epoch, err = r.TextLike(last.epoch)
 	case "sequence":
 		c.sequence, err = r.Text()
 	case "traceparent":
-		c.event.TraceParent, err = r.Text()
+		c.event.TraceParent, err = r.TextLike(last.event.TraceParent)
 	case "data":
 		c.data, err = r.Skip()
 	case "data_base64":
@@ -139,21 +152,21 @@ func readBase64(r *rawjson.Reader) ([]byte, error) {
 	return data, nil
 }
 
-// interpret turns the attributes into an event or a heartbeat, and returns their source.
-func (c *received) interpret() (source core.RuntimeID, err error) {
+// interpret turns the attributes into an event or a heartbeat.
+func (c *received) interpret(last *received) (err error) {
 	if err := c.checkAttributes(); err != nil {
-		return "", err
+		return err
 	}
-	if source, err = parseSource(c.source); err != nil {
-		return "", err
+	if c.runtime, err = c.parseSource(last); err != nil {
+		return err
 	}
 	if c.event.Sequence, err = parseSequence(c.sequence); err != nil {
-		return "", err
+		return err
 	}
 	if c.event.Time, err = parseTime(c.time); err != nil {
-		return "", err
+		return err
 	}
-	return source, c.readData()
+	return c.readData(&last.event.WatchEvent)
 }
 
 func (c *received) checkAttributes() error {
@@ -193,10 +206,11 @@ func parseTime(text string) (time.Time, error) {
 	return wireTime(at), nil
 }
 
-func (c *received) readData() error {
+// readData reads the event or the heartbeat; last is the event before it.
+func (c *received) readData(last *core.WatchEvent) error {
 	var err error
 
-	r := rawjson.NewReader(c.data)
+	d := dataReader{rawjson.NewReader(c.data), &c.event.WatchEvent, last}
 
 	switch c.kind {
 	case typeHeartbeat:
@@ -205,9 +219,9 @@ func (c *received) readData() error {
 		}
 	case typeResync:
 		c.event.Resync = true
-		err = c.readObject(r, func(name string) error { return readOwner(r, name, &c.event.WatchEvent) })
+		err = d.read(c.data, d.readOwner)
 	case typeChanged:
-		err = c.readObject(r, func(name string) error { return readChanged(r, name, &c.event.WatchEvent) })
+		err = d.read(c.data, d.readChanged)
 	default:
 		return fmt.Errorf("type is %.80q, want one of %v", c.kind, []string{typeChanged, typeResync, typeHeartbeat})
 	}
@@ -219,15 +233,22 @@ func (c *received) readData() error {
 	return nil
 }
 
-// readObject reads data, which may be absent.
-func (c *received) readObject(r *rawjson.Reader, member func(name string) error) error {
-	if len(c.data) == 0 {
+// dataReader reads the data of an event. It shares texts with the last event where they are equal.
+type dataReader struct {
+	*rawjson.Reader
+
+	event, last *core.WatchEvent
+}
+
+// read reads data, which may be absent.
+func (d *dataReader) read(data []byte, member func(name []byte) error) error {
+	if len(data) == 0 {
 		return nil
 	}
-	if err := r.Object(member); err != nil {
+	if err := d.Object(member); err != nil {
 		return err
 	}
-	return r.End()
+	return d.End()
 }
 
 // The fields of data.
@@ -237,38 +258,38 @@ const (
 	fieldWatchedGVK = "watchedGvk"
 )
 
-func readOwner(r *rawjson.Reader, name string, event *core.WatchEvent) error {
-	if name == fieldOwner {
-		return readName(r, &event.Owner)
+func (d *dataReader) readOwner(name []byte) error {
+	if string(name) == fieldOwner {
+		return d.readName(&d.event.Owner, &d.last.Owner)
 	}
-	_, err := r.Skip()
+	_, err := d.Skip()
 	return err
 }
 
-func readChanged(r *rawjson.Reader, name string, event *core.WatchEvent) (err error) {
+func (d *dataReader) readChanged(name []byte) (err error) {
 	var text string
 
-	switch name {
+	switch string(name) {
 	case fieldWatched:
-		return readName(r, &event.Watched)
+		return d.readName(&d.event.Watched, &d.last.Watched)
 	case fieldWatchedGVK:
-		return r.Object(func(name string) error { return readGVK(r, name, event) })
+		return d.Object(d.readGVK)
 	case "operation":
-		text, err = r.Text()
-		event.Operation = core.Operation(text)
+		text, err = d.TextLike(string(d.last.Operation))
+		d.event.Operation = core.Operation(text)
 	case "field":
-		text, err = r.Text()
-		event.Field = core.Field(text)
+		text, err = d.TextLike(string(d.last.Field))
+		d.event.Field = core.Field(text)
 	case "generation":
-		event.Generation, err = readInteger(r)
+		d.event.Generation, err = d.readInteger()
 	default:
-		return readOwner(r, name, event)
+		return d.readOwner(name)
 	}
 	return err
 }
 
-func readInteger(r *rawjson.Reader) (int64, error) {
-	raw, err := r.Skip()
+func (d *dataReader) readInteger() (int64, error) {
+	raw, err := d.Skip()
 	if err != nil {
 		return 0, err
 	}
@@ -279,30 +300,31 @@ func readInteger(r *rawjson.Reader) (int64, error) {
 	return n, nil
 }
 
-func readName(r *rawjson.Reader, into *types.NamespacedName) error {
-	return r.Object(func(name string) (err error) {
-		switch name {
+func (d *dataReader) readName(into, last *types.NamespacedName) error {
+	return d.Object(func(name []byte) (err error) {
+		switch string(name) {
 		case "namespace":
-			into.Namespace, err = r.Text()
+			into.Namespace, err = d.TextLike(last.Namespace)
 		case "name":
-			into.Name, err = r.Text()
+			into.Name, err = d.TextLike(last.Name)
 		default:
-			_, err = r.Skip()
+			_, err = d.Skip()
 		}
 		return err
 	})
 }
 
-func readGVK(r *rawjson.Reader, name string, event *core.WatchEvent) (err error) {
-	switch name {
+func (d *dataReader) readGVK(name []byte) (err error) {
+	kind, last := &d.event.WatchedGVK, &d.last.WatchedGVK
+	switch string(name) {
 	case "group":
-		event.WatchedGVK.Group, err = r.Text()
+		kind.Group, err = d.TextLike(last.Group)
 	case "version":
-		event.WatchedGVK.Version, err = r.Text()
+		kind.Version, err = d.TextLike(last.Version)
 	case "kind":
-		event.WatchedGVK.Kind, err = r.Text()
+		kind.Kind, err = d.TextLike(last.Kind)
 	default:
-		_, err = r.Skip()
+		_, err = d.Skip()
 	}
 	return err
 }
@@ -325,11 +347,15 @@ func (v Version) Decode(body []byte) (core.Batch, error) {
 	return core.NewBatch(event), nil
 }
 
-func parseSource(source string) (core.RuntimeID, error) {
-	escaped, ok := strings.CutPrefix(source, sourcePrefix)
+// parseSource returns the runtime that the source names.
+func (c *received) parseSource(last *received) (core.RuntimeID, error) {
+	if c.source == last.source {
+		return last.runtime, nil
+	}
+	escaped, ok := strings.CutPrefix(c.source, sourcePrefix)
 	id, err := url.PathUnescape(escaped)
 	if !ok || err != nil || id == "" {
-		return "", fmt.Errorf("source is %.80q, want %s<runtime>", source, sourcePrefix)
+		return "", fmt.Errorf("source is %.80q, want %s<runtime>", c.source, sourcePrefix)
 	}
 	return core.RuntimeID(id), nil
 }

@@ -69,49 +69,62 @@ func encodeBatch(batch *core.Batch) (Request, error) {
 	if err := checkClaim(batch); err != nil {
 		return Request{}, err
 	}
-	r := Request{Body: []byte{'['}}
-	r.appendEvents(batch)
+	shared := &claim{source: formatSource(batch.Source), epoch: batch.Epoch}
+	r := Request{Body: []byte{'['}, Sent: make([]int, 0, min(len(batch.Events), maxBatchEvents))}
+	r.appendEvents(shared, batch.Events)
 	if batch.Heartbeat != nil {
-		r.appendHeartbeat(batch)
+		r.appendHeartbeat(shared, batch)
 	}
 	return r.close(), nil
 }
 
-func (r *Request) appendEvents(batch *core.Batch) {
-	for i := range batch.Events {
-		body, err := encodeNumbered(batch, &batch.Events[i])
+func (r *Request) appendEvents(shared *claim, events []core.Numbered) {
+	for i := range events {
+		err := checkEvent(&events[i])
 		switch {
 		case err != nil:
 			r.fail(i, err)
-		case len(r.Sent) == maxBatchEvents || !r.append(body):
-			r.failFrom(i, len(batch.Events))
+		case len(r.Sent) == maxBatchEvents ||
+			!r.append(func(b []byte) []byte { return appendNumbered(b, shared, &events[i]) }):
+			r.failFrom(i, len(events))
 			return
 		default:
 			r.Sent = append(r.Sent, i)
+			r.grow(len(events) - i)
 		}
 	}
 }
 
-// append adds an element to the body, unless it has no room.
-func (r *Request) append(element []byte) bool {
-	if len(r.Body)+len(element)+len(",]") > maxBatchBody {
-		return false
+// grow makes room for the other events once the size of the first is known.
+func (r *Request) grow(events int) {
+	if len(r.Sent) == 1 {
+		r.Body = slices.Grow(r.Body, min(len(r.Body)*events, maxBatchBody-len(r.Body)))
 	}
-	if len(r.Body) > 1 {
+}
+
+// append adds an element to the body, unless it has no room.
+func (r *Request) append(element func(body []byte) []byte) bool {
+	end := len(r.Body)
+	if end > 1 {
 		r.Body = append(r.Body, ',')
 	}
-	r.Body = append(r.Body, element...)
+	r.Body = element(r.Body)
+	if len(r.Body)+len("]") > maxBatchBody {
+		r.Body = r.Body[:end]
+		return false
+	}
 	return true
 }
 
 // appendHeartbeat adds the heartbeat when all events before it are sent: its numbers include
 // theirs.
-func (r *Request) appendHeartbeat(batch *core.Batch) {
-	body, err := encodeHeartbeat(batch)
+func (r *Request) appendHeartbeat(shared *claim, batch *core.Batch) {
+	body, err := encodeHeartbeat(shared, batch.Heartbeat)
 	switch {
 	case err != nil:
 		r.fail(len(batch.Events), err)
-	case len(r.Failed) > 0 || len(r.Sent) == maxBatchEvents || !r.append(body):
+	case len(r.Failed) > 0 || len(r.Sent) == maxBatchEvents ||
+		!r.append(func(b []byte) []byte { return append(b, body...) }):
 		r.fail(len(batch.Events), core.ErrNotSent)
 	default:
 		r.Heartbeat = true
@@ -128,76 +141,75 @@ func (r *Request) close() Request {
 	return *r
 }
 
-func encodeNumbered(batch *core.Batch, event *core.Numbered) ([]byte, error) {
-	if err := checkEvent(event); err != nil {
-		return nil, err
+func appendNumbered(b []byte, shared *claim, event *core.Numbered) []byte {
+	e := envelope{
+		claim: shared, kind: typeChanged, id: event.ID, time: wireTime(event.Time), sequence: event.Sequence,
 	}
-
-	c := newCloudEvent(batch, event.ID, event.Time)
 	if isAttribute(event.TraceParent) {
-		c.TraceParent = event.TraceParent
+		e.traceParent = event.TraceParent
 	}
-
-	if event.Sequence > 0 {
-		c.Sequence = formatSequence(event.Sequence)
-	}
-
 	if event.Resync {
-		c.Type, c.Data = typeResync, &changedData{Owner: fromName(event.Owner)}
-	} else {
-		c.Type, c.Subject, c.Data = typeChanged, event.Watched.String(), fromChanged(&event.WatchEvent)
+		e.kind = typeResync
+		b = append(e.appendTo(b), '{')
+		return append(appendObjectName(b, fieldOwner, event.Owner), "}}"...)
 	}
-
-	return marshal(&c)
+	e.subject = event.Watched.String()
+	return append(appendChanged(e.appendTo(b), &event.WatchEvent), '}')
 }
 
-func newCloudEvent(batch *core.Batch, id string, at time.Time) cloudEvent {
-	return cloudEvent{
-		SpecVersion:     specVersion,
-		ID:              id,
-		Source:          formatSource(batch.Source),
-		Time:            wireTime(at),
-		DataContentType: "application/json",
-		Epoch:           batch.Epoch,
-	}
+// appendTo appends the event up to its data, which must follow, and then a brace.
+func (e *envelope) appendTo(b []byte) []byte {
+	b = append(b, '{')
+	b = appendString(b, "specversion", specVersion)
+	b = appendString(b, "id", e.id)
+	b = appendString(b, "source", e.claim.source)
+	b = appendString(b, "type", e.kind)
+	b = appendOptional(b, "subject", e.subject)
+	b = appendOptionalTime(b, "time", e.time)
+	b = appendString(b, "datacontenttype", "application/json")
+	b = appendOptional(b, "epoch", e.claim.epoch)
+	b = appendSequence(b, e.sequence)
+	b = appendOptional(b, "traceparent", e.traceParent)
+	return appendName(b, "data")
 }
 
-func marshal(c *cloudEvent) ([]byte, error) {
-	body, err := json.Marshal(c)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrMalformed, err)
+// appendSequence pads a number, so that strings have the order of the numbers, as the extension
+// demands.
+func appendSequence(b []byte, n uint64) []byte {
+	if n == 0 {
+		return b
 	}
-	return body, nil
+	const width = "00000000000000000000"
+	digits := strconv.FormatUint(n, 10)
+	b = append(appendName(b, "sequence"), '"')
+	b = append(b, width[len(digits):]...)
+	return append(append(b, digits...), '"')
 }
 
-func fromChanged(event *core.WatchEvent) *changedData {
-	kind := gvk(event.WatchedGVK)
-	return &changedData{
-		Owner:      fromName(event.Owner),
-		Watched:    fromName(event.Watched),
-		WatchedGVK: &kind,
-		Operation:  event.Operation,
-		Field:      event.Field,
-		Generation: event.Generation,
-	}
+func appendChanged(b []byte, event *core.WatchEvent) []byte {
+	b = append(b, '{')
+	b = appendObjectName(b, fieldOwner, event.Owner)
+	b = appendObjectName(b, fieldWatched, event.Watched)
+	b = append(appendName(b, fieldWatchedGVK), '{')
+	b = appendString(b, "group", event.WatchedGVK.Group)
+	b = appendString(b, "version", event.WatchedGVK.Version)
+	b = append(appendString(b, "kind", event.WatchedGVK.Kind), '}')
+	b = appendOptional(b, "operation", string(event.Operation))
+	b = appendOptional(b, "field", string(event.Field))
+	return append(appendOptionalInteger(b, "generation", event.Generation), '}')
 }
 
-func fromName(name types.NamespacedName) *objectName {
+// appendObjectName leaves out an empty name.
+func appendObjectName(b []byte, field string, name types.NamespacedName) []byte {
 	if name == (types.NamespacedName{}) {
-		return nil
+		return b
 	}
-	return &objectName{Namespace: name.Namespace, Name: name.Name}
+	b = append(appendName(b, field), '{')
+	b = appendOptional(b, "namespace", name.Namespace)
+	return append(appendString(b, "name", name.Name), '}')
 }
 
 func formatSource(id core.RuntimeID) string { return sourcePrefix + url.PathEscape(string(id)) }
-
-// formatSequence pads a number, so that strings have the order of the numbers, as the extension
-// demands.
-func formatSequence(n uint64) string {
-	const width = "00000000000000000000"
-	digits := strconv.FormatUint(n, 10)
-	return width[len(digits):] + digits
-}
 
 // wireTime returns t, and no time when RFC 3339 cannot express it: a time is informative.
 func wireTime(t time.Time) time.Time {
@@ -262,14 +274,17 @@ func checkWatched(event *core.WatchEvent) error {
 }
 
 // encodeHeartbeat encodes the heartbeat of a batch, cut to the bounds.
-func encodeHeartbeat(batch *core.Batch) ([]byte, error) {
-	beat := cut(batch.Heartbeat)
+func encodeHeartbeat(shared *claim, sent *core.Heartbeat) ([]byte, error) {
+	beat := cut(sent)
 	if err := checkID(beat.ID); err != nil {
 		return nil, err
 	}
-	c := newCloudEvent(batch, beat.ID, beat.Time)
-	c.Type, c.Data = typeHeartbeat, fromHeartbeat(&beat)
-	return marshal(&c)
+	data, err := json.Marshal(fromHeartbeat(&beat))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrMalformed, err)
+	}
+	e := envelope{claim: shared, kind: typeHeartbeat, id: beat.ID, time: wireTime(beat.Time)}
+	return append(append(e.appendTo(nil), data...), '}'), nil
 }
 
 // cut returns a heartbeat within the bounds. Foreign texts, such as an error, may be long.

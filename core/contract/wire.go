@@ -23,35 +23,20 @@ const (
 	maxAttribute = 512
 )
 
-// cloudEvent is an event of v3 in the JSON format of CloudEvents 1.0. Its extensions are the
+// envelope has the attributes of an event of v3, a CloudEvent in JSON. Its extensions are the
 // documented "sequence" and "distributed tracing", and epoch.
-type cloudEvent struct {
-	SpecVersion     string    `json:"specversion"`
-	ID              string    `json:"id"`
-	Source          string    `json:"source"`
-	Type            string    `json:"type"`
-	Subject         string    `json:"subject,omitempty"`
-	Time            time.Time `json:"time,omitzero"`
-	DataContentType string    `json:"datacontenttype"`
-	Epoch           string    `json:"epoch,omitempty"`
-	Sequence        string    `json:"sequence,omitempty"`
-	TraceParent     string    `json:"traceparent,omitempty"`
-	Data            any       `json:"data"`
+type envelope struct {
+	claim       *claim
+	kind        string
+	id          string
+	subject     string
+	time        time.Time
+	sequence    uint64
+	traceParent string
 }
 
-type changedData struct {
-	Owner      *objectName    `json:"owner,omitempty"`
-	Watched    *objectName    `json:"watched,omitempty"`
-	WatchedGVK *gvk           `json:"watchedGvk,omitempty"`
-	Operation  core.Operation `json:"operation,omitempty"`
-	Field      core.Field     `json:"field,omitempty"`
-	Generation int64          `json:"generation,omitempty"`
-}
-
-type objectName struct {
-	Namespace string `json:"namespace,omitempty"`
-	Name      string `json:"name"`
-}
+// claim has the attributes that all events of a batch share, as they travel.
+type claim struct{ source, epoch string }
 
 // Bounds on the content of a heartbeat: a listener keeps it. A sender cuts to them.
 const (

@@ -30,6 +30,9 @@ func Equal(a, b []byte) bool {
 	if bytes.Equal(a, b) {
 		return true
 	}
+	if certainlyDiffer(a, b) {
+		return false
+	}
 	p := pair{x: Reader{data: a}, y: Reader{data: b}, budget: len(a)}
 	switch p.compareParts() {
 	case same:
@@ -178,12 +181,12 @@ func (p *pair) compareNames(a, b []byte) verdict {
 // there on, sorted.
 func (r *Reader) namesFrom(raw []byte) (names []string, err error) {
 	for more := true; more && err == nil; {
-		var name string
+		var name []byte
 		if name, err = unquote(raw); err != nil {
 			return nil, err
 		}
 
-		names = append(names, name)
+		names = append(names, string(name))
 
 		if _, err = r.Skip(); err != nil {
 			return nil, err
@@ -227,7 +230,7 @@ func sameText(a, b []byte) bool {
 	}
 	s, errA := unquote(a)
 	t, errB := unquote(b)
-	return errA == nil && errB == nil && s == t
+	return errA == nil && errB == nil && bytes.Equal(s, t)
 }
 
 // equalTrees compares whole values, for objects with members in another order.

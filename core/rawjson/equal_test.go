@@ -71,6 +71,42 @@ func TestEqual(t *testing.T) {
 	}
 }
 
+// firstDifferences are texts of which the first bytes that differ are in a name, a string or a
+// number.
+func firstDifferences() []struct{ a, b string } {
+	return []struct{ a, b string }{
+		{`{"a":1.0,"b":2}`, `{"a":1.00,"b":2}`},
+		{`{"a":10,"b":2}`, `{"a":1e1,"b":2}`},
+		{`[12]`, `[1e1]`},
+		{`[1e05]`, `[1e5]`},
+		{`[0e1]`, `[0e2]`},
+		{`{"a":1,"b":2}`, `{"a":12,"b":2}`},
+		{`{"a":"x","b":2}`, `{"a":"y","b":2}`},
+		{`{"a":"\"x\\","b":2}`, `{"a":"\"y\\","b":2}`},
+		{`{"a":"\\","b":"x"}`, `{"a":"\\","b":"y"}`},
+		{`{"a":"\u00e4"}`, `{"a":"\u00E4"}`},
+		{`{"a":"\n"}`, `{"a":"\u000a"}`},
+		{`{"a":1,"b":2}`, `{"b":2,"a":1}`},
+		{`{"a" :1,"b":2}`, `{"b" :2,"a":1}`},
+		{`{"k\"1":1,"k\"2":2}`, `{"k\"2":2,"k\"1":1}`},
+		{`["a","b"]`, `["b","a"]`},
+		{`[true,"a"]`, `[tru,"a"]`},
+		{`[1,"a"]`, `[1 ,"a"]`},
+		{`["a" ]`, `["a"]`},
+		{`[-1]`, `[-2]`},
+		{`"`, `"a`},
+		{`1"x`, `1"y`},
+	}
+}
+
+func TestFirstDifferences(t *testing.T) {
+	t.Parallel()
+
+	for _, tt := range firstDifferences() {
+		checkLaws(t, []byte(tt.a), []byte(tt.b))
+	}
+}
+
 func FuzzEqual(f *testing.F) {
 	seeds := texts()
 	for i, a := range seeds {
@@ -79,6 +115,10 @@ func FuzzEqual(f *testing.F) {
 	}
 
 	f.Add([]byte(`{"a":1,"b":[1.0,"\u0061"]}`), []byte(`{"b":[1,"a"],"a":10e-1}`))
+
+	for _, tt := range firstDifferences() {
+		f.Add([]byte(tt.a), []byte(tt.b))
+	}
 
 	f.Fuzz(func(t *testing.T, a, b []byte) { checkLaws(t, a, b) })
 }
@@ -177,10 +217,10 @@ func repeats(text []byte) bool {
 	switch first := bytes.TrimLeft(text, " \t\r\n")[0]; first {
 	case '{':
 		seen, found := map[string]bool{}, false
-		_ = r.Object(func(name string) error {
+		_ = r.Object(func(name []byte) error {
 			raw, err := r.Skip()
-			found = found || seen[name] || repeats(raw)
-			seen[name] = true
+			found = found || seen[string(name)] || repeats(raw)
+			seen[string(name)] = true
 
 			return err
 		})

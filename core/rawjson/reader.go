@@ -55,8 +55,8 @@ func (r *Reader) Null() bool {
 // Object reads one object and calls member for each of its members, in the order of the text.
 // member must consume the value, by exactly one call of another method than Null, Offset and End. A
 // null counts as an object without members. An error of member ends the reading and is returned
-// unchanged.
-func (r *Reader) Object(member func(name string) error) error {
+// unchanged. The name may be part of the text, and must not be changed.
+func (r *Reader) Object(member func(name []byte) error) error {
 	r.space()
 	if r.peek() == 'n' {
 		return r.literal("null")
@@ -81,7 +81,11 @@ func (r *Reader) Array(element func() error) error {
 }
 
 // Text reads one string and returns its meaning, unescaped. A null counts as the empty string.
-func (r *Reader) Text() (string, error) {
+func (r *Reader) Text() (string, error) { return r.TextLike("") }
+
+// TextLike is [Reader.Text] for a text that often equals like. It then returns like, and needs no
+// memory.
+func (r *Reader) TextLike(like string) (string, error) {
 	r.space()
 	if r.peek() == 'n' {
 		return "", r.literal("null")
@@ -90,7 +94,11 @@ func (r *Reader) Text() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return unquote(raw)
+	text, err := unquote(raw)
+	if string(text) == like {
+		return like, err
+	}
+	return string(text), err
 }
 
 // Bool reads one truth value. A null counts as false.
@@ -185,10 +193,10 @@ func (r *Reader) open(opening byte) error {
 }
 
 // name reads a member's name and the colon behind it.
-func (r *Reader) name() (string, error) {
+func (r *Reader) name() ([]byte, error) {
 	raw, err := r.rawName()
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	return unquote(raw)
 }
@@ -260,17 +268,17 @@ func (r *Reader) fail(want string) error {
 	return r.err
 }
 
-// unquote returns the meaning of a valid raw string.
-func unquote(raw []byte) (string, error) {
+// unquote returns the meaning of a valid raw string, without a copy if nothing in it is escaped.
+func unquote(raw []byte) ([]byte, error) {
 	body := raw[1 : len(raw)-1]
 	if bytes.IndexByte(body, '\\') < 0 && utf8.Valid(body) {
-		return string(body), nil
+		return body, nil
 	}
 	var text string
 	if err := json.Unmarshal(raw, &text); err != nil {
-		return "", fmt.Errorf("%w: %w", ErrSyntax, err)
+		return nil, fmt.Errorf("%w: %w", ErrSyntax, err)
 	}
-	return text, nil
+	return []byte(text), nil
 }
 
 // Len returns the number of elements of a JSON array, and 0 for anything else.

@@ -108,13 +108,13 @@ func tree(text []byte) (value any, err error) {
 	switch first := bytes.TrimLeft(text, " \t\r\n")[0]; first {
 	case '{':
 		members := map[string]any{}
-		err = r.Object(func(name string) error {
+		err = r.Object(func(name []byte) error {
 			raw, err := r.Skip()
 			if err != nil {
 				return err
 			}
 
-			members[name], err = tree(raw)
+			members[string(name)], err = tree(raw)
 
 			return err
 		})
@@ -164,7 +164,7 @@ func methods() map[string]func(r *rawjson.Reader) error {
 		"Bool": func(r *rawjson.Reader) error { return second(r.Bool()) },
 		"End":  func(r *rawjson.Reader) error { return r.End() },
 		"Object": func(r *rawjson.Reader) error {
-			return r.Object(func(string) error { return second(r.Skip()) })
+			return r.Object(func([]byte) error { return second(r.Skip()) })
 		},
 	}
 }
@@ -177,8 +177,8 @@ func TestReaderReadsOneValueAfterTheOther(t *testing.T) {
 	r := rawjson.NewReader([]byte(`{"text":"\u00e4","yes":true,"no":false,"gone":null,"rest":[1, 2]} `))
 	got := map[string]any{}
 
-	err := r.Object(func(name string) (err error) {
-		switch {
+	err := r.Object(func(member []byte) (err error) {
+		switch name := string(member); {
 		case r.Null():
 			got[name] = nil
 		case name == "text":
@@ -225,7 +225,7 @@ func TestObjectReturnsTheErrorOfItsMember(t *testing.T) {
 	mine := errors.New("mine")
 	r := rawjson.NewReader([]byte(`{"a":1}`))
 
-	if err := r.Object(func(string) error { return mine }); err != mine { //nolint:errorlint // It must be unwrapped.
+	if err := r.Object(func([]byte) error { return mine }); err != mine { //nolint:errorlint // It must be unwrapped.
 		t.Errorf("Object = %v, want %v", err, mine)
 	}
 }

@@ -219,7 +219,8 @@ func special(word uint64) uint64 {
 		high = each << 7
 	)
 	quote, backslash := word^each*'"', word^each*'\\'
-	return ((quote-each)&^quote | (backslash-each)&^backslash | (word-each*' ')&^word) & high
+	// The high bits of all three words are those of word.
+	return ((quote - each) | (backslash - each) | (word - each*' ')) &^ word & high
 }
 
 // skipSpace is short enough to be inlined: API servers write no white space.

@@ -46,6 +46,7 @@ func checks() []check {
 		{"format", "make fmt", checkFormat},
 		{"tidy", "make tidy", checkTidy},
 		{"generated", "make generate, and commit the changed files", checkGenerated},
+		{"memory", "allocate less, or agree to it: make bench-compare ARGS=-update", checkMemory},
 		{"alone", "GOWORK=off go test ./... in the module named above", checkAlone},
 		{"consumer", "make consumer", checkConsumer},
 		{"clean", "commit, or ignore, the files listed above", checkClean},

@@ -39,6 +39,9 @@ func house() map[string]string {
 		"listener/testdata/x.y": "",
 		".golangci.yml":         "linters:\n  enable:\n    # Bugs.\n    - gosec\n    - errcheck\n\n  settings:\n    - mnd\n",
 		"tools/exported.txt":    "   1 core\n   1 listener\n",
+		"core/bench_test.go": "package core\n\nimport \"testing\"\n\nvar kept []byte\n\nfunc BenchmarkOne(b *testing.B) {\n" +
+			"\tfor b.Loop() {\n\t\tkept = make([]byte, 512)\n\t}\n}\n",
+		"tools/bench-baseline.txt": "pkg: github.com/runtime-watcher/runtime-watcher/core\nBenchmarkOne-2 9 9 ns/op 512 B/op 1 allocs/op\n",
 	}
 }
 
@@ -91,6 +94,16 @@ func TestChecks(t *testing.T) {
 		"a number without its module": {
 			"exported", func(f map[string]string) { f["tools/exported.txt"] += "   3 adapters/old\n" },
 			[]string{"adapters/old: no such module, tools/exported.txt says 3"},
+		},
+		"a benchmark that allocates more": {
+			"memory", func(f map[string]string) {
+				f["core/bench_test.go"] = strings.Replace(f["core/bench_test.go"], "512", "1024", 1)
+			},
+			[]string{"core BenchmarkOne: 1024 B/op, before 512"},
+		},
+		"a benchmark that is gone": {
+			"memory", func(f map[string]string) { f["core/bench_test.go"] = "package core\n" },
+			[]string{"core BenchmarkOne: gone"},
 		},
 		"a directive for a linter that is not enabled": {
 			"nolint", func(f map[string]string) {
@@ -167,8 +180,9 @@ func TestModulesWithoutPackages(t *testing.T) {
 		"core/go.mod":     coreMod,
 		"listener/go.mod": strings.Replace(coreMod, "/core", "/listener", 1),
 
-		".golangci.yml":      "",
-		"tools/exported.txt": "   0 core\n   0 listener\n",
+		".golangci.yml":            "",
+		"tools/exported.txt":       "   0 core\n   0 listener\n",
+		"tools/bench-baseline.txt": "",
 	})
 	for _, c := range ofAnyRepository() {
 		if err := verify(t, dir, c.name); err != nil {

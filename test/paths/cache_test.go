@@ -1,0 +1,86 @@
+package paths_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+)
+
+// objects is the number of runtimes that the control plane has registered.
+const objects = 10_000
+
+func kymaKind() schema.GroupVersionKind {
+	return schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Kyma"}
+}
+
+func runtimeName(i int) string { return fmt.Sprintf("runtime-%05d", i) }
+
+func domainOf(i int) string { return runtimeName(i) + ".example.com" }
+
+// newRuntimes returns the registered runtimes in a cache of controller-runtime with its informer and
+// its indexes. Only the answer to the list of the informer is made here.
+func newRuntimes(b *testing.B) *controllerruntime.Runtimes {
+	b.Helper()
+	mapper := meta.NewDefaultRESTMapper(nil)
+	mapper.Add(kymaKind(), meta.RESTScopeNamespace)
+	kymas, err := cache.New(&rest.Config{Host: "http://localhost:0"}, cache.Options{
+		HTTPClient: &http.Client{Timeout: time.Second}, Mapper: mapper, Scheme: runtime.NewScheme(), NewInformer: newInformer,
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	runtimes, err := controllerruntime.NewRuntimes(b.Context(), kymas, kymaKind(), controllerruntime.ByName,
+		controllerruntime.RuntimesOptions{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	go func() { _ = kymas.Start(b.Context()) }()
+	if !kymas.WaitForCacheSync(b.Context()) {
+		b.Fatal("the cache does not sync")
+	}
+	return runtimes
+}
+
+// newInformer returns an informer with a list of its own, and a watch that stays silent.
+func newInformer(
+	_ toolscache.ListerWatcher, object runtime.Object, resync time.Duration, indexers toolscache.Indexers,
+) toolscache.SharedIndexInformer {
+	source := &toolscache.ListWatch{
+		ListWithContextFunc: func(context.Context, metav1.ListOptions) (runtime.Object, error) { return list(), nil },
+		WatchFuncWithContext: func(context.Context, metav1.ListOptions) (watch.Interface, error) {
+			return watch.NewFake(), nil
+		},
+	}
+	return toolscache.NewSharedIndexInformer(toolscache.ToListWatcherWithWatchListSemantics(source, noWatchList{}),
+		object, resync, indexers)
+}
+
+// noWatchList makes an informer list and then watch.
+type noWatchList struct{}
+
+func (noWatchList) IsWatchListSemanticsUnSupported() bool { return true }
+
+func list() *metav1.PartialObjectMetadataList {
+	all := &metav1.PartialObjectMetadataList{Items: make([]metav1.PartialObjectMetadata, objects)}
+	for i := range all.Items {
+		kyma := &all.Items[i]
+		kyma.SetGroupVersionKind(kymaKind())
+		kyma.Namespace, kyma.Name = "kcp-system", runtimeName(i)
+		kyma.Labels = map[string]string{"kyma-project.io/runtime-id": runtimeName(i)}
+		kyma.Annotations = map[string]string{controllerruntime.DomainAnnotation: domainOf(i)}
+	}
+	return all
+}

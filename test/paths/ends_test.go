@@ -1,0 +1,100 @@
+package paths_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync/atomic"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/listener"
+)
+
+const manager = core.Manager("lifecycle-manager")
+
+// ends is an operator's listener, and forwarders of different runtimes to it.
+type ends struct {
+	runtimes []*httpmtls.Forwarder
+	// handled counts the events that the operator got.
+	handled atomic.Int64
+}
+
+// newEnds starts a listener with native mTLS, and a forwarder with a certificate of its own for each
+// runtime.
+func newEnds(b *testing.B, verifier core.Verifier, protocol httpmtls.Protocol, runtimes int) *ends {
+	b.Helper()
+	ca := must(testpki.NewCA("ca", testpki.Options{}))
+	address, e := listen(b, ca, verifier)
+	for i := range runtimes {
+		leaf := must(ca.Client(runtimeName(i), testpki.Options{DNSNames: []string{domainOf(i)}}))
+		forwarder := must(httpmtls.NewForwarder(material(ca, leaf), address, contract.V3,
+			httpmtls.Options{Protocol: protocol}))
+		b.Cleanup(func() { _ = forwarder.Close() })
+		e.runtimes = append(e.runtimes, forwarder)
+	}
+	return e
+}
+
+// listen starts the listener, and returns its address.
+func listen(b *testing.B, ca *testpki.CA, verifier core.Verifier) (string, *ends) {
+	b.Helper()
+	e := &ends{}
+	keys := material(ca, must(ca.Server("kcp", testpki.Options{})))
+	socket := must(net.Listen("tcp", "127.0.0.1:0"))
+	events := must(listener.New(listener.FromTLSWithRoots(httpmtls.Roots(keys), listener.PeerOptions{}), verifier,
+		map[core.Manager]core.Handler{manager: core.HandlerFunc(e.handle)},
+		// The shares of a runtime are larger than the load.
+		listener.Options{
+			Listener: socket, TLS: httpmtls.ServerTLSConfig(keys),
+			RuntimeRate: 1e9, RuntimeBurst: 1e9, RuntimeInFlight: 1e6, MaxInFlight: 1e4,
+		}))
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- events.Start(ctx) }()
+	b.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			b.Error(err)
+		}
+	})
+	return socket.Addr().String(), e
+}
+
+func (e *ends) handle(context.Context, core.Delivery) error {
+	e.handled.Add(1)
+	return nil
+}
+
+func material(ca *testpki.CA, leaf *testpki.Leaf) *httpmtls.Material {
+	return must(httpmtls.NewMaterial(testpki.Bundle(ca), leaf.CertPEM(), must(leaf.KeyPEM())))
+}
+
+// newBatch returns a batch as an outbox makes it: with an epoch, numbers and IDs.
+func newBatch(events int) core.Batch {
+	batch := core.Batch{Epoch: "K3ZQVV5XW4WZB5NQ3V7DGR2BXA", Events: make([]core.Numbered, events)}
+	for i := range batch.Events {
+		batch.Events[i] = core.Numbered{
+			Sequence: uint64(i + 1), ID: fmt.Sprintf("%s-%d", batch.Epoch, i+1),
+			WatchEvent: core.WatchEvent{
+				Watched:    types.NamespacedName{Namespace: "kyma-system", Name: fmt.Sprintf("manifest-%d", i)},
+				WatchedGVK: schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Manifest"},
+				Operation:  core.OperationUpdate, Field: core.FieldSpec, Generation: 7, Time: someTime,
+			},
+		}
+	}
+	return batch
+}
+
+func must[T any](value T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return value
+}

@@ -1,0 +1,162 @@
+package polling_test
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+)
+
+// apiServers answer a get of the one object of each runtime, as an API server does. They are one
+// server of HTTPS with a path for each runtime.
+type apiServers struct {
+	*httptest.Server
+
+	runtimes []apiServer
+	// gets counts the requests of the operator.
+	gets atomic.Int64
+	// spec makes the object as large as those of a fleet.
+	spec string
+}
+
+// apiServer has the state of one runtime.
+type apiServer struct {
+	mu         sync.Mutex
+	generation int
+	// unseen are the times of the changes since the last look.
+	unseen []time.Time
+	// looks counts the looks, and delays are the times from each change to the look that saw it.
+	looks  int
+	delays []time.Duration
+}
+
+func startAPIServers(t *testing.T, ca *testpki.CA, runtimes int) *apiServers {
+	t.Helper()
+	s := &apiServers{runtimes: make([]apiServer, runtimes), spec: strings.Repeat(`{"name":"module","channel":"regular"},`, 50)}
+	s.Server = httptest.NewUnstartedServer(s)
+	s.EnableHTTP2 = true
+	s.TLS = &tls.Config{
+		Certificates: []tls.Certificate{must(ca.Server("kubernetes", testpki.Options{})).TLS()},
+		ClientCAs:    ca.Pool(), ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS13,
+	}
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	return s
+}
+
+// ServeHTTP answers a get.
+func (s *apiServers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	name, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"+runtimePrefix), "/")
+	i, err := strconv.Atoi(name)
+	if err != nil || i >= len(s.runtimes) {
+		http.NotFound(w, r)
+		return
+	}
+	s.gets.Add(1)
+	w.Header().Set("Content-Type", "application/json")
+	fmt.Fprintf(w, `{"apiVersion":"operator.kyma-project.io/v1beta2","kind":"Kyma","metadata":{"namespace":"kyma-system",`+
+		`"name":"default","generation":%d},"spec":{"modules":[%s{}]}}`, s.runtimes[i].look(), s.spec)
+}
+
+// look returns the generation, and notes how long its changes waited.
+func (a *apiServer) look() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, at := range a.unseen {
+		a.delays = append(a.delays, time.Since(at))
+	}
+	a.unseen = nil
+	a.looks++
+	return a.generation
+}
+
+func (a *apiServer) change() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.generation++
+	a.unseen = append(a.unseen, time.Now())
+}
+
+// all reports whether each runtime meets a condition.
+func (s *apiServers) all(met func(*apiServer) bool) bool {
+	for i := range s.runtimes {
+		a := &s.runtimes[i]
+		a.mu.Lock()
+		ok := met(a)
+		a.mu.Unlock()
+		if !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// change changes runtimes at random, each once in an hour on average, until ctx ends. changed is
+// called after each change.
+func (s *apiServers) change(ctx context.Context, clock clock, changed func(i int)) {
+	mean := clock.scaled(time.Hour) / time.Duration(len(s.runtimes))
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(time.Duration(rand.ExpFloat64() * float64(mean))):
+			i := rand.IntN(len(s.runtimes))
+			s.runtimes[i].change()
+			changed(i)
+		}
+	}
+}
+
+// startAgents starts what an agent has behind its webhook, for each runtime, and returns a function
+// that offers a change to one of them.
+func startAgents(t *testing.T, ca *testpki.CA, address string, clock clock, runtimes int) (changed func(i int)) {
+	t.Helper()
+	outboxes := make([]*outbox.Outbox, runtimes)
+	var all sync.WaitGroup
+	t.Cleanup(all.Wait)
+	for i := range outboxes {
+		leaf := must(ca.Client(runtimeName(i), testpki.Options{DNSNames: []string{domainOf(runtimeName(i))}}))
+		keys := must(httpmtls.NewMaterial(ca.PEM(), leaf.CertPEM(), must(leaf.KeyPEM())))
+		forwarder := must(httpmtls.NewForwarder(keys, address, contract.V3, httpmtls.Options{Protocol: httpmtls.Protocol(*protocol)}))
+		outboxes[i] = must(outbox.New(forwarder, clock.outbox(runtimeName(i))))
+		all.Go(func() {
+			_ = outboxes[i].Start(t.Context()) // It ends with the test.
+			_ = forwarder.Close()
+		})
+	}
+	return func(i int) {
+		outboxes[i].Accept(manager, core.WatchEvent{
+			Watched:    types.NamespacedName{Namespace: "kyma-system", Name: "default"},
+			WatchedGVK: kymaKind(), Operation: core.OperationUpdate, Time: time.Now(),
+		})
+	}
+}
+
+// outbox returns the defaults of an agent, with scaled waits.
+func (c clock) outbox(epoch string) outbox.Options {
+	resend := outbox.DefaultResend()
+	for i := range resend {
+		resend[i] = c.scaled(resend[i])
+	}
+	return outbox.Options{
+		Epoch: epoch, ResyncFirst: true, Managers: []core.Manager{manager}, MaxBatch: contract.V3.MaxEvents(),
+		Settle: c.scaled(outbox.DefaultSettle), Resend: resend, ResendResync: c.scaled(outbox.DefaultResendResync),
+		HeartbeatInterval: c.scaled(outbox.DefaultHeartbeatInterval), DrainTimeout: -1,
+	}
+}
