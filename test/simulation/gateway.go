@@ -13,6 +13,7 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/listener"
@@ -32,7 +33,7 @@ func (w *world) serveOperators() {
 	w.network.serve("operator", w.nextOperator)
 
 	gateway := &http.Server{
-		Handler: w.gateway(), TLSConfig: httpmtls.ServerTLSConfig(w.pki.server), ErrorLog: log.New(io.Discard, "", 0),
+		Handler: w.gateway(), TLSConfig: httpmtls.ServerTLSConfig(&w.server), ErrorLog: log.New(io.Discard, "", 0),
 	}
 	w.closers = append(w.closers, func() { _ = gateway.Close() })
 
@@ -60,7 +61,7 @@ func (w *world) gateway() http.Handler {
 		return w.network.dial(ctx, "gateway", "operator")
 	}}
 	proxy := &httputil.ReverseProxy{
-		Transport: retrying{transport},
+		Transport: repeating{w, retrying{transport}},
 		ErrorLog:  log.New(io.Discard, "", 0),
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(&url.URL{Scheme: "http", Host: "operator"})
@@ -85,16 +86,53 @@ func (r retrying) RoundTrip(request *http.Request) (answer *http.Response, err e
 		return nil, err
 	}
 
-	for range 3 {
+	const attempts = 3
+
+	for attempt := 1; ; attempt++ {
 		request.Body = io.NopCloser(bytes.NewReader(body))
 
 		answer, err = r.next.RoundTrip(request)
-		if err == nil && answer.StatusCode != http.StatusServiceUnavailable {
-			return answer, nil
+		if attempt == attempts || err == nil && answer.StatusCode != http.StatusServiceUnavailable {
+			return answer, err
+		}
+
+		if err == nil {
+			_ = answer.Body.Close()
 		}
 	}
+}
 
-	return answer, err
+// repeating forwards each request a second time while the gateway is at fault. The second answer is lost.
+type repeating struct {
+	world *world
+	next  http.RoundTripper
+}
+
+// RoundTrip implements [http.RoundTripper].
+func (r repeating) RoundTrip(request *http.Request) (*http.Response, error) {
+	f, on := r.world.behaviour.any(GatewayRepeats)
+	if !on {
+		return r.next.RoundTrip(request)
+	}
+
+	body, err := io.ReadAll(request.Body)
+	if err != nil {
+		return nil, err
+	}
+
+	again := request.Clone(context.Background())
+	again.Body = io.NopCloser(bytes.NewReader(body))
+	request.Body = io.NopCloser(bytes.NewReader(body))
+
+	r.world.tasks.Go(func() {
+		sleep(time.Duration(f.Value) * time.Millisecond)
+
+		if answer, err := r.next.RoundTrip(again); err == nil {
+			_ = answer.Body.Close()
+		}
+	})
+
+	return r.next.RoundTrip(request)
 }
 
 func forwardedCertificate(r *http.Request) string {

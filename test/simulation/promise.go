@@ -13,14 +13,15 @@ import (
 func (p *Plan) promise() oracle.Promise {
 	promise := oracle.Promise{
 		Runtimes: make(map[string]oracle.Runtime), Managers: p.Managers, Watches: p.watches(), Refused: make(map[string]bool),
-		Detours: p.Operators - 1, Lies: p.hasAny(GatewayLies),
+		Detours: p.Operators - 1, Lies: p.hasAny(GatewayLies), Repeats: p.hasAny(GatewayRepeats),
+		Rate: p.Rate, Burst: burstOf(p.Rate),
 	}
 
 	for i := range p.Runtimes {
 		r := &p.Runtimes[i]
 		promise.Runtimes[r.Name] = oracle.Runtime{
-			Numbered: r.Contract == contract.V3, Canary: r.Canary, Small: r.MaxKeys > 0,
-			FallsBack: r.Fallback && p.hasAny(GatewayForeign, GatewayStatus), Learns: r.Learns,
+			Numbered: r.Contract == contract.V3, Canary: r.Canary, Small: p.crowded(i),
+			FallsBack: r.Fallback && p.hasAny(GatewayForeign, GatewayStatus) || p.hasAny(AgentDowngraded), Learns: r.Learns,
 			Refused: p.Measured && i > 0 && len(p.Faults) > 0 && p.Faults[0].Runtime == i,
 		}
 	}
@@ -37,6 +38,10 @@ func (p *Plan) promise() oracle.Promise {
 				promise.Windows = append(promise.Windows, oracle.Window{From: f.At, To: f.At + time.Minute})
 			}
 
+			continue
+		}
+
+		if f.Kind == KeysRotated { // Traffic flows meanwhile.
 			continue
 		}
 
@@ -76,8 +81,12 @@ func (f *Fault) after() time.Duration {
 	switch f.Kind {
 	case OperatorKilled, LeaderChanged:
 		return leaseTime
-	case AgentCrashes, AgentReplaced: // An orderly stop takes up to 10 s.
+	case AgentCrashes, AgentReplaced, AgentPaused: // An orderly stop takes up to 10 s.
 		return 11 * time.Second
+	case GatewayRepeats:
+		return time.Duration(f.Value)*time.Millisecond + time.Second
+	case PathsWrong: // The share of the runtime is used up for a while.
+		return 10 * time.Second
 	default:
 		return 0
 	}
@@ -134,3 +143,48 @@ func (p *Plan) calm() time.Duration {
 
 	return 3 * time.Minute
 }
+
+// crowded returns the managers of a runtime that may lose events for want of memory: those with more objects than
+// their share.
+func (p *Plan) crowded(runtime int) map[core.Manager]bool {
+	r := &p.Runtimes[runtime]
+	if r.MaxKeys == 0 {
+		return nil
+	}
+
+	crowded := make(map[core.Manager]bool)
+	for i, manager := range p.Managers {
+		crowded[manager] = p.written(runtime, i)*p.lanes() > r.MaxKeys
+	}
+
+	return crowded
+}
+
+// lanes is the number of managers that share the memory of an agent.
+func (p *Plan) lanes() int {
+	const mostManagers = 100 // The default of the outbox.
+
+	switch {
+	case p.hasAny(ManagersInvented):
+		return mostManagers
+	case p.hasAny(ManagerUnknown):
+		return len(p.Managers) + 1
+	default:
+		return len(p.Managers)
+	}
+}
+
+// written returns the number of objects that a manager watches and that are written.
+func (p *Plan) written(runtime, manager int) int {
+	objects := make(map[int]bool)
+
+	for i := range p.Writes {
+		if w := &p.Writes[i]; w.Runtime == runtime && w.Kind != Elsewhere && p.isWatched(w.Object, manager) {
+			objects[w.Object] = true
+		}
+	}
+
+	return len(objects)
+}
+
+func burstOf(rate int) int { return 2 * rate }

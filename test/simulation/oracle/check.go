@@ -96,7 +96,7 @@ func (h *History) bound(t target, c commit) (bound time.Time, strict bool) {
 
 	if h.isCalm(c.at, nil) {
 		bound := c.at.Add(time.Duration(h.promise.Detours) * detour)
-		small := h.promise.Runtimes[t.runtime].Small
+		small := h.promise.Runtimes[t.runtime].Small[t.manager]
 
 		if small || c.paced { // A resync stands in for events.
 			bound = bound.Add(pace)
@@ -131,7 +131,7 @@ func (h *History) refused(runtime string, at time.Time) *Window {
 
 // isCalm reports whether no fault but one is near the time from at on.
 func (h *History) isCalm(at time.Time, but *Window) bool {
-	if at.Sub(h.began) < warmUp {
+	if at.Sub(h.began) < warmUp || h.promise.Rate > 0 {
 		return false
 	}
 
@@ -256,6 +256,10 @@ func (h *History) allowed(cause string) int {
 
 	switch cause {
 	case "new_epoch":
+		if h.promise.Repeats { // A former life seems to come back.
+			return 2 * lives
+		}
+
 		return lives
 	case "replica_lost":
 		return stops + h.promise.Faults*lives

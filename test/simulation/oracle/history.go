@@ -25,6 +25,10 @@ type Promise struct {
 	Detours int
 	// Lies is whether events are acknowledged that were not delivered.
 	Lies bool
+	// Repeats is whether requests arrive a second time, much later.
+	Repeats bool
+	// Rate and Burst bound the requests of a runtime in a second, and at once. 0: nothing comes near the bounds.
+	Rate, Burst int
 	// Refused has the objects with events that are refused for ever.
 	Refused map[string]bool
 }
@@ -35,8 +39,8 @@ type Runtime struct {
 	Numbered bool
 	// Canary is whether the agent proves that it is called.
 	Canary bool
-	// Small is whether the memory of the agent is so small that events are dropped.
-	Small bool
+	// Small has the managers with so many objects that the agent may drop events for want of memory.
+	Small map[core.Manager]bool
 	// FallsBack is whether the runtime may speak an older contract in the end.
 	FallsBack bool
 	// Learns is whether the agent learns its managers from events.
@@ -113,6 +117,7 @@ type History struct {
 	outages []*outage
 	agents  []*Agent
 	resyncs map[resyncKey]int
+	changed map[string]bool // objects with a write that changes something
 	found   []Violation
 }
 
@@ -120,7 +125,7 @@ type History struct {
 func New(promise Promise) *History {
 	return &History{
 		promise: promise, began: time.Now(), commits: make(map[[2]string][]commit),
-		looks: make(map[target][]look), resyncs: make(map[resyncKey]int),
+		looks: make(map[target][]look), resyncs: make(map[resyncKey]int), changed: make(map[string]bool),
 	}
 }
 
@@ -142,6 +147,35 @@ func (h *History) Commit(runtime, object string, version int, delay time.Duratio
 	h.commits[key] = append(h.commits[key], commit{version, time.Now(), delay, blind, paced})
 }
 
+// Changes notes that a write to an object is reviewed that changes something. A dry run does not.
+func (h *History) Changes(object string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	h.changed[object] = true
+}
+
+// Charged checks that a runtime is answered within its share. Served is the number of answers that do not tell
+// it to wait, within a time.
+func (h *History) Charged(runtime string, served int, within time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	if most := h.promise.Burst + int(float64(h.promise.Rate)*(within.Seconds()+1)); served > most {
+		h.violate("share", "%s was served %d times within %s, want at most %d", runtime, served, within, most)
+	}
+}
+
+// Connected checks that the present key material connects with each replica.
+func (h *History) Connected(replica string, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	if err != nil {
+		h.violate("rotation", "%s does not follow the key material: %v", replica, err)
+	}
+}
+
 // Looked notes that the operator has read an object for a manager.
 func (h *History) Looked(runtime string, manager core.Manager, object string, version int) {
 	h.mu.Lock()
@@ -158,6 +192,10 @@ func (h *History) Delivered(sender, triggered string, _ core.Manager, event core
 
 	if sender != triggered {
 		h.violate("trigger", "%s triggered %s", sender, triggered)
+	}
+
+	if !event.Resync && !h.changed[event.Watched.Name] {
+		h.violate("economy", "an event for %s, of which nothing changed", event.Watched.Name)
 	}
 
 	if !event.Resync && !strings.HasPrefix(event.Watched.Name, triggered+"-") {
