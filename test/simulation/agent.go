@@ -150,7 +150,7 @@ func (a *agent) outboxOptions() outbox.Options {
 	random := newRandom(a.cluster.world.plan.Seed, a.epoch)
 
 	opts := outbox.Options{
-		MaxKeys: plan.MaxKeys, MaxBatch: a.contract.MaxEvents(), ResyncFirst: true, ResyncOwners: a.contract.NeedsOwner(),
+		MaxKeys: plan.MaxKeys, MaxBatch: a.contract.MaxEvents(), ResyncFirst: !plan.Lazy, ResyncOwners: a.contract.NeedsOwner(),
 		Managers: a.cluster.managers(), Random: random, Logger: slog.New(a.sink),
 		Hooks: outbox.Hooks{Attempted: func(manager core.Manager, events int, _ time.Duration, err error) {
 			a.book.Attempted(manager, events, err)

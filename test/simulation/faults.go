@@ -40,8 +40,11 @@ const (
 	MapHangs         FaultKind = "map function hangs"
 	StrangersSilent  FaultKind = "strangers silent" // announce large reviews, and send a byte
 	AgentPaused      FaultKind = "agent paused"     // nothing of the process runs, as after SIGSTOP
+	AgentLeft        FaultKind = "agent left"       // stopped in good order for ever, another one stays
 	AgentDowngraded  FaultKind = "agent downgraded" // killed, and then one of contract v1 comes
 	GatewayRepeats   FaultKind = "gateway repeats"  // it forwards each request again after Value ms
+	GatewayLimits    FaultKind = "gateway limits"   // 413 for bodies above Value bytes, for ever
+	GatewayWaits     FaultKind = "gateway waits"    // Value with Retry-After
 	PathsWrong       FaultKind = "paths wrong"      // the runtime asks for pages that do not exist
 	KeysRotated      FaultKind = "keys rotated"     // Value has the steps with broken files
 	// CertificateExpired begins when the first certificate of the runtime expires, and ends when it is renewed.
@@ -176,8 +179,12 @@ func (w *world) begin(f Fault) (end func()) {
 	switch f.Kind {
 	case LinksCut, LinksSilent, LinksSlow, AnswersLost, LinksRefused:
 		return w.beginWeather(f)
-	case AgentKilled, AgentReplaced, AgentCrashes, AgentGone, AgentDowngraded, AgentPaused:
+	case AgentKilled, AgentReplaced, AgentCrashes, AgentGone, AgentLeft, AgentDowngraded, AgentPaused:
 		return w.beginAgent(f)
+	case GatewayLimits:
+		w.behaviour.set(f, true)
+
+		return nil
 	case KeysRotated:
 		w.rotate(f)
 
@@ -244,7 +251,7 @@ func (w *world) toggle(f Fault) func() {
 // breaks reports whether no write of a runtime is seen while the fault lasts.
 func (f *Fault) breaks(index int, r *RuntimePlan) bool {
 	switch f.Kind {
-	case GatewayStatus, GatewayLies:
+	case GatewayStatus, GatewayLies, GatewayWaits:
 		return true
 	case GatewayForeign:
 		return r.Contract == contract.V3 && !r.Fallback
@@ -328,8 +335,8 @@ func (w *world) beginAgent(f Fault) func() {
 		}
 
 		return nil
-	case AgentGone:
-		c.stopAgent(f.Index, false)
+	case AgentGone, AgentLeft:
+		c.stopAgent(f.Index, f.Kind == AgentLeft)
 
 		return nil
 	case AgentPaused:

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
@@ -70,10 +71,27 @@ func (w *world) gateway() http.Handler {
 	}
 
 	return http.HandlerFunc(func(answer http.ResponseWriter, r *http.Request) {
+		runtime, manager := r.TLS.PeerCertificates[0].Subject.CommonName, managerOf(r)
+		w.history.Requested(runtime, manager)
+
 		if !w.behaviour.intercept(answer, r) {
 			proxy.ServeHTTP(answer, r)
 		}
+
+		if _, on := w.behaviour.any(GatewayWaits); on {
+			w.history.Waits(runtime, manager, longWait*time.Second)
+		}
 	})
+}
+
+// managerOf returns the manager of a path /<contract>/<manager>/...
+func managerOf(r *http.Request) core.Manager {
+	parts := strings.Split(r.URL.Path, "/")
+	if len(parts) < 3 {
+		return ""
+	}
+
+	return core.Manager(parts[2])
 }
 
 // retrying asks up to three replicas after 503, as gateways do by default. The last answer counts.

@@ -26,6 +26,7 @@ type Plan struct {
 	Faults    []Fault
 	Padding   int  // makes names of objects longer, so that batches are cut
 	Rate      int  // events of a runtime in a second, and twice as many at once; 0: the default of the listener
+	Tidy      bool // processes end with nothing to send, and have successors soon
 	Measured  bool // only the time until a look counts: the end of faults is not waited for
 }
 
@@ -42,6 +43,7 @@ type RuntimePlan struct {
 	Learns   bool // the agent learns its managers from events
 	Owners   int  // of the objects, in turn; 0: one
 	Bulk     int  // bytes that each object has beyond its fields
+	Lazy     bool // a new agent asks for no resync: the control plane does
 	ManyCAs  bool // the agent trusts more authorities than fit into a heartbeat
 }
 

@@ -13,7 +13,7 @@ import (
 func (p *Plan) promise() oracle.Promise {
 	promise := oracle.Promise{
 		Runtimes: make(map[string]oracle.Runtime), Managers: p.Managers, Watches: p.watches(), Refused: make(map[string]bool),
-		Detours: p.Operators - 1, Lies: p.hasAny(GatewayLies), Repeats: p.hasAny(GatewayRepeats),
+		Detours: p.Operators - 1, Lies: p.hasAny(GatewayLies), Repeats: p.hasAny(GatewayRepeats), Tidy: p.Tidy,
 		Rate: p.Rate, Burst: burstOf(p.Rate),
 	}
 
@@ -33,7 +33,7 @@ func (p *Plan) promise() oracle.Promise {
 				promise.Refused[p.object(f.Runtime, f.Index)] = true
 			}
 
-			if f.Kind == AgentGone || f.Kind == GatewayForeign { // What follows takes a while.
+			if f.Kind == AgentGone || f.Kind == AgentLeft || f.Kind == GatewayForeign { // What follows takes a while.
 				promise.Faults++
 				promise.Windows = append(promise.Windows, oracle.Window{From: f.At, To: f.At + time.Minute})
 			}
@@ -46,7 +46,7 @@ func (p *Plan) promise() oracle.Promise {
 		}
 
 		promise.Faults++
-		promise.Windows = append(promise.Windows, oracle.Window{From: f.At, To: f.At + f.For + f.after(), Refuses: f.refuses(p)})
+		promise.Windows = append(promise.Windows, oracle.Window{From: f.At, To: f.At + f.For + f.after(), Refuses: f.refuses(p), Renews: f.Kind == CertificateExpired})
 	}
 
 	return promise
@@ -54,7 +54,7 @@ func (p *Plan) promise() oracle.Promise {
 
 func (f *Fault) isForEver() bool {
 	switch f.Kind {
-	case ManagerUnknown, ManagersInvented, AgentGone:
+	case ManagerUnknown, ManagersInvented, AgentGone, AgentLeft, GatewayLimits:
 		return true
 	case GatewayForeign:
 		return f.For == 0
@@ -69,7 +69,7 @@ func (f *Fault) refusesEvent() bool {
 
 // refuses returns the runtime that cannot connect, if that is all that happens.
 func (f *Fault) refuses(p *Plan) string {
-	if f.Kind != LinksRefused {
+	if f.Kind != LinksRefused && f.Kind != CertificateExpired {
 		return ""
 	}
 

@@ -1,22 +1,24 @@
 package simulation
 
 import (
+	"net/http"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 )
 
-// scene replaces one plan in four by a short one with a single runtime. Little else happens there, so that
+// scene replaces some plans by a short one with a single runtime. Little else happens there, so that
 // no resync for another reason makes up for a mechanism that fails.
 func (d dice) scene(p *Plan) {
-	if !d.chance(0.25) {
+	if !d.chance(0.4) {
 		return
 	}
 
 	scenes := []func(*Plan){
 		d.crowdedOut, d.fairShare, d.refusedResync, d.blip, d.siege, d.inventedFirst, d.lostReplica, d.twins, d.quiet, d.unhooked,
-		d.foreign, d.downgrade, d.wrongPaths, d.rotation, d.expiry, d.limited, d.paused, d.repeated,
+		d.foreign, d.downgrade, d.wrongPaths, d.rotation, d.expiry, d.limited, d.paused, d.repeated, d.restarted, d.scaledDown,
+		d.unreadable, d.bodyLimit, d.told, d.newLife, d.silentLoss, d.learner,
 	}
 
 	d.stage(p)
@@ -133,6 +135,99 @@ func (d dice) lostReplica(p *Plan) {
 	for i := range r.Objects {
 		p.update(i, d.between(outage.At, gone.At))
 	}
+}
+
+// silentLoss is lostReplica in an outage that is noticed as silence of the whole runtime.
+func (d dice) silentLoss(p *Plan) {
+	d.lostReplica(p)
+
+	outage, gone := &p.Faults[0], &p.Faults[1]
+	outage.Kind, outage.For, gone.At = LinksRefused, d.between(80*time.Second, 110*time.Second), outage.At+45*time.Second
+}
+
+// restarted ends agents with nothing to send, and starts others soon. No replica is lost.
+func (d dice) restarted(p *Plan) {
+	r := &p.Runtimes[0]
+	r.Contract, r.Agents, p.Tidy = contract.V3, 1+d.IntN(2), true
+	p.Faults = []Fault{{
+		Kind: []FaultKind{AgentReplaced, AgentKilled}[d.IntN(2)], At: d.between(2*time.Minute, 3*time.Minute),
+		For: d.between(time.Second, 20*time.Second), Index: d.IntN(r.Agents),
+	}}
+
+	p.update(0, time.Minute)
+}
+
+// scaledDown ends one of two agents in good order, while writes that it has reported early are not committed yet.
+func (d dice) scaledDown(p *Plan) {
+	r, at := &p.Runtimes[0], d.between(2*time.Minute, 3*time.Minute)
+	r.Contract, r.Agents = contract.V3, 2
+	p.Faults = []Fault{{Kind: AgentLeft, At: at}}
+
+	for i := range r.Objects {
+		p.Writes = append(p.Writes, Write{
+			At: at - d.between(4*time.Second, 5*time.Second), Object: i, Kind: Update, Delay: d.between(10*time.Second, 29*time.Second),
+		})
+	}
+}
+
+// unreadable has many reviews that cannot be parsed, each of which asks for a resync.
+func (d dice) unreadable(p *Plan) {
+	p.Runtimes[0].Contract = []contract.Version{contract.V2, contract.V3}[d.IntN(2)]
+	at := d.between(90*time.Second, 4*time.Minute)
+
+	for i := range 60 {
+		p.Writes = append(p.Writes, Write{At: at + time.Duration(i)*250*time.Millisecond, Object: i % 6, Kind: Unreadable, Delay: time.Millisecond})
+	}
+}
+
+// bodyLimit is a gateway that never forwards a large body.
+func (d dice) bodyLimit(p *Plan) {
+	r, outage := &p.Runtimes[0], d.outage(LinksRefused)
+	r.Contract, r.Objects, p.Gateway = contract.V3, 60, true
+	p.Faults = []Fault{outage, {Kind: GatewayLimits, Value: 4_000 + d.IntN(10_000)}}
+
+	for i := range r.Objects {
+		p.update(i, d.between(outage.At, outage.At+outage.For))
+	}
+}
+
+// told is a gateway that asks for a wait.
+func (d dice) told(p *Plan) {
+	p.Runtimes[0].Contract, p.Gateway = contract.V3, true
+	p.Faults = []Fault{{
+		Kind: GatewayWaits, At: d.between(time.Minute, 2*time.Minute), For: d.between(time.Minute, 2*time.Minute),
+		Value: []int{http.StatusTooManyRequests, http.StatusServiceUnavailable}[d.IntN(2)],
+	}}
+
+	for i := range 4 {
+		p.update(i, d.between(p.Faults[0].At, p.Faults[0].At+p.Faults[0].For))
+	}
+}
+
+// newLife kills an agent with events that it has not sent. Its successor asks for no resync, and the handler of the
+// one that the control plane asks for may hang.
+func (d dice) newLife(p *Plan) {
+	r, outage := &p.Runtimes[0], d.outage(LinksRefused)
+	r.Contract, r.Lazy = contract.V3, true
+	killed := Fault{Kind: AgentKilled, At: outage.At + outage.For/2, For: outage.For}
+	p.Faults = []Fault{outage, killed}
+
+	if d.chance(0.5) {
+		p.Faults = append(p.Faults, Fault{Kind: MapHangs, At: killed.At, For: killed.For + d.between(10*time.Second, 20*time.Second)})
+	}
+
+	p.update(0, d.between(outage.At, killed.At))
+	p.update(1, d.between(outage.At, killed.At))
+}
+
+// learner kills an agent with events that it has not sent. Its successor knows no manager, or no owner, before one
+// more write.
+func (d dice) learner(p *Plan) {
+	r, outage := &p.Runtimes[0], d.outage(LinksRefused)
+	r.Contract, r.Learns = d.older(), true
+	p.Faults = []Fault{outage, {Kind: AgentKilled, At: outage.At + outage.For/2, For: time.Second}}
+
+	p.update(1, d.between(outage.At, outage.At+outage.For/2-time.Second))
 }
 
 // twins writes the same object twice, so that the second event comes before the first one has settled.

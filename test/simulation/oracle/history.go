@@ -25,6 +25,8 @@ type Promise struct {
 	Detours int
 	// Lies is whether events are acknowledged that were not delivered.
 	Lies bool
+	// Tidy is whether each process ends with nothing to send, and has a successor soon.
+	Tidy bool
 	// Repeats is whether requests arrive a second time, much later.
 	Repeats bool
 	// Rate and Burst bound the requests of a runtime in a second, and at once. 0: nothing comes near the bounds.
@@ -55,6 +57,8 @@ type Window struct {
 	// Refuses is the runtime of which nothing else happens than that connections are refused. Its agents
 	// come back soon after.
 	Refuses string
+	// Renews is whether the end of the window is known to the agents, which come back at once.
+	Renews bool
 }
 
 // Violation is a guarantee that did not hold.
@@ -98,6 +102,12 @@ type outage struct {
 	from, to       time.Time // to is zero while it lasts
 }
 
+// pair is a runtime and a manager.
+type pair struct {
+	runtime string
+	manager core.Manager
+}
+
 type resyncKey struct {
 	operator string
 	manager  core.Manager
@@ -117,7 +127,9 @@ type History struct {
 	outages []*outage
 	agents  []*Agent
 	resyncs map[resyncKey]int
-	changed map[string]bool // objects with a write that changes something
+	changed map[string]bool      // objects with a write that changes something
+	asked   map[pair][]time.Time // resyncs that runtimes asked for
+	waits   map[pair]time.Time   // until which a sender is to wait
 	found   []Violation
 }
 
@@ -126,6 +138,7 @@ func New(promise Promise) *History {
 	return &History{
 		promise: promise, began: time.Now(), commits: make(map[[2]string][]commit),
 		looks: make(map[target][]look), resyncs: make(map[resyncKey]int), changed: make(map[string]bool),
+		asked: make(map[pair][]time.Time), waits: make(map[pair]time.Time),
 	}
 }
 
@@ -166,6 +179,24 @@ func (h *History) Charged(runtime string, served int, within time.Duration) {
 	}
 }
 
+// Requested checks that a request does not come before the time that its sender was told.
+func (h *History) Requested(runtime string, manager core.Manager) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	if until := h.waits[pair{runtime, manager}]; time.Now().Before(until) {
+		h.violate("economy", "%s asks for %s at %s, although it is to wait until %s", runtime, manager, h.since(time.Now()), h.since(until))
+	}
+}
+
+// Waits notes that a sender is told to wait.
+func (h *History) Waits(runtime string, manager core.Manager, wait time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	h.waits[pair{runtime, manager}] = time.Now().Add(wait)
+}
+
 // Connected checks that the present key material connects with each replica.
 func (h *History) Connected(replica string, err error) {
 	h.mu.Lock()
@@ -186,9 +217,13 @@ func (h *History) Looked(runtime string, manager core.Manager, object string, ve
 }
 
 // Delivered checks that a runtime triggers itself only.
-func (h *History) Delivered(sender, triggered string, _ core.Manager, event core.WatchEvent) {
+func (h *History) Delivered(sender, triggered string, manager core.Manager, event core.WatchEvent) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+
+	if event.Resync {
+		h.asked[pair{sender, manager}] = append(h.asked[pair{sender, manager}], time.Now())
+	}
 
 	if sender != triggered {
 		h.violate("trigger", "%s triggered %s", sender, triggered)
