@@ -309,6 +309,7 @@ func (a *agent) start() {
 // kill cuts off the process, so that nothing of it has an effect any more.
 func (a *agent) kill() {
 	a.killed.Store(true)
+	a.cluster.world.history.Mend(a.cluster.plan.Name, string(AgentPaused)) // Its successor is not paused.
 	a.cluster.world.network.reset(func(l *link) bool { return l.process == a.epoch })
 }
 

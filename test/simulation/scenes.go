@@ -18,7 +18,7 @@ func (d dice) scene(p *Plan) {
 	scenes := []func(*Plan){
 		d.crowdedOut, d.fairShare, d.refusedResync, d.blip, d.siege, d.inventedFirst, d.lostReplica, d.twins, d.quiet, d.unhooked,
 		d.foreign, d.downgrade, d.wrongPaths, d.rotation, d.expiry, d.limited, d.paused, d.repeated, d.restarted, d.scaledDown,
-		d.unreadable, d.bodyLimit, d.told, d.newLife, d.silentLoss, d.learner,
+		d.unreadable, d.bodyLimit, d.told, d.newLife, d.silentLoss, d.learner, d.lied,
 	}
 
 	d.stage(p)
@@ -228,6 +228,16 @@ func (d dice) learner(p *Plan) {
 	p.Faults = []Fault{outage, {Kind: AgentKilled, At: outage.At + outage.For/2, For: time.Second}}
 
 	p.update(1, d.between(outage.At, outage.At+outage.For/2-time.Second))
+}
+
+// lied is a gateway that acknowledges an event and its resends, and forwards none. It is too short to be noticed as
+// silence.
+func (d dice) lied(p *Plan) {
+	p.Runtimes[0].Contract, p.Gateway = contract.V3, true
+	lies := Fault{Kind: GatewayLies, At: d.between(2*time.Minute, 3*time.Minute), For: d.between(36*time.Second, 40*time.Second)}
+	p.Faults = []Fault{lies}
+
+	p.update(0, lies.At+d.between(0, 500*time.Millisecond))
 }
 
 // twins writes the same object twice, so that the second event comes before the first one has settled.
