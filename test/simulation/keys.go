@@ -180,7 +180,7 @@ func (w *world) connect(o *operator) error {
 	}}
 	defer transport.CloseIdleConnections()
 
-	request, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "https://"+serverName, nil)
+	request, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "https://"+serverName, http.NoBody)
 	if err != nil {
 		return err
 	}

@@ -14,7 +14,7 @@ func (p *Plan) promise() oracle.Promise {
 	promise := oracle.Promise{
 		Runtimes: make(map[string]oracle.Runtime), Managers: p.Managers, Watches: p.watches(), Refused: make(map[string]bool),
 		Detours: p.Operators - 1, Lies: p.hasAny(GatewayLies), Repeats: p.hasAny(GatewayRepeats), Tidy: p.Tidy,
-		Rate: p.Rate, Burst: burstOf(p.Rate),
+		Rate: p.Rate, Burst: burstOf(p.Rate), Backlog: p.backlog(),
 	}
 
 	for i := range p.Runtimes {
@@ -142,6 +142,22 @@ func (p *Plan) calm() time.Duration {
 	}
 
 	return 3 * time.Minute
+}
+
+// backlog is the time that a controller with one worker needs for many objects. Few take no time that counts.
+func (p *Plan) backlog() time.Duration {
+	const few = 20
+
+	objects := 0
+	for i := range p.Runtimes {
+		objects += p.Runtimes[i].Objects
+	}
+
+	if objects <= few {
+		return 0
+	}
+
+	return time.Duration(objects) * reconcileTime
 }
 
 // crowded returns the managers of a runtime that may lose events for want of memory: those with more objects than

@@ -106,8 +106,14 @@ func play(t *testing.T, plan *Plan, keys *pki) bool {
 	return true
 }
 
+// hang is the real time after which a schedule never ends, as the time of its bubble stands still.
+const hang = 2 * time.Minute
+
 func simulate(t *testing.T, plan *Plan, keys *pki, story *story) (found []oracle.Violation) {
 	t.Helper()
+
+	watchdog := time.AfterFunc(hang, func() { panic(fmt.Sprintf("seed %d does not end", plan.Seed)) })
+	defer watchdog.Stop()
 
 	synctest.Test(t, func(t *testing.T) {
 		t.Helper()

@@ -47,7 +47,7 @@ func (w *world) ask(f Fault, served *atomic.Int64) {
 	defer cancel()
 
 	for ctx.Err() == nil {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+serverName+"/no/such/page", nil)
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+serverName+"/no/such/page", http.NoBody)
 		w.must(err)
 
 		answer, err := transport.RoundTrip(request)

@@ -222,7 +222,7 @@ func fleetMutants() []mutant {
 		},
 		{
 			"fleet: each heartbeat is a return", record,
-			"if state, _ := r.judge(opts, now); state == Stale {", "if state, _ := r.judge(opts, now); state != Stale {",
+			"cause = causeReturned\n\t\tr.disprove()\n\t}", "cause = causeReturned\n\t\tr.disprove()\n\t} else {\n\t\tcause = causeReturned\n\t}",
 		},
 		{
 			"fleet: a resync stays due", "core/fleet/deliver.go",

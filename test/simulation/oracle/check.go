@@ -90,7 +90,7 @@ func (h *History) bound(t target, c commit) (bound time.Time, strict bool) {
 	}
 
 	if w := h.refused(t.runtime, c.at); w != nil {
-		back := min(2*(w.To-w.From), longestBackoff) + prompt
+		back := min(2*(w.To-w.From), longestBackoff) + prompt + h.promise.Backlog
 		if w.Renews {
 			back = prompt
 		}
@@ -99,7 +99,7 @@ func (h *History) bound(t target, c commit) (bound time.Time, strict bool) {
 	}
 
 	if h.isCalm(c.at, nil) {
-		bound := c.at.Add(time.Duration(h.promise.Detours) * detour)
+		bound := c.at.Add(time.Duration(h.promise.Detours)*detour + h.promise.Backlog)
 		small := h.promise.Runtimes[t.runtime].Small[t.manager]
 
 		if small || c.paced { // A resync stands in for events.

@@ -23,6 +23,8 @@ type Promise struct {
 	Windows []Window
 	// Detours is the number of replicas that a request may reach although they do not lead.
 	Detours int
+	// Backlog is the time that an operator needs for all objects, one after the other.
+	Backlog time.Duration
 	// Lies is whether events are acknowledged that were not delivered.
 	Lies bool
 	// Tidy is whether each process ends with nothing to send, and has a successor soon.
