@@ -18,7 +18,7 @@ func (d dice) scene(p *Plan) {
 	scenes := []func(*Plan){
 		d.crowdedOut, d.fairShare, d.refusedResync, d.blip, d.siege, d.inventedFirst, d.lostReplica, d.twins, d.quiet, d.unhooked,
 		d.foreign, d.downgrade, d.wrongPaths, d.rotation, d.expiry, d.limited, d.paused, d.repeated, d.restarted, d.scaledDown,
-		d.unreadable, d.bodyLimit, d.told, d.newLife, d.silentLoss, d.learner, d.lied,
+		d.unreadable, d.bodyLimit, d.told, d.newLife, d.silentLoss, d.learner, d.lied, d.restarted,
 	}
 
 	d.stage(p)

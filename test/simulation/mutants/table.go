@@ -204,11 +204,6 @@ func fleetMutants() []mutant {
 			"if _ = (types.NamespacedName{}); e.Resync && refused[i] == nil {",
 		},
 		{
-			"fleet: a refused resync stands for the runtime", "core/fleet/fleet.go",
-			"if e.Resync && e.Owner == (types.NamespacedName{}) && refused[i] == nil {",
-			"if e.Resync && e.Owner == (types.NamespacedName{}) {",
-		},
-		{
 			"fleet: a successor does not end its former life", record,
 			"other.beat.Instance == p.beat.Instance && other.lastSeen.Before(p.first)", "other.lastSeen.After(other.lastSeen)",
 		},
