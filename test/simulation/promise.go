@@ -13,6 +13,7 @@ import (
 func (p *Plan) promise() oracle.Promise {
 	promise := oracle.Promise{
 		Runtimes: make(map[string]oracle.Runtime), Managers: p.Managers, Watches: p.watches(), Refused: make(map[string]bool),
+		Expired: make(map[string]oracle.Window),
 		Detours: p.Operators - 1, Lies: p.hasAny(GatewayLies), Repeats: p.hasAny(GatewayRepeats), Tidy: p.Tidy,
 		Rate: p.Rate, Burst: burstOf(p.Rate), Backlog: p.backlog(),
 	}
@@ -27,29 +28,37 @@ func (p *Plan) promise() oracle.Promise {
 	}
 
 	for i := range p.Faults {
-		f := &p.Faults[i]
-		if f.isForEver() {
-			if f.refusesEvent() {
-				promise.Refused[p.object(f.Runtime, f.Index)] = true
-			}
-
-			if f.Kind == AgentGone || f.Kind == AgentLeft || f.Kind == GatewayForeign { // What follows takes a while.
-				promise.Faults++
-				promise.Windows = append(promise.Windows, oracle.Window{From: f.At, To: f.At + time.Minute})
-			}
-
-			continue
-		}
-
-		if f.Kind == KeysRotated { // Traffic flows meanwhile.
-			continue
-		}
-
-		promise.Faults++
-		promise.Windows = append(promise.Windows, oracle.Window{From: f.At, To: f.At + f.For + f.after(), Refuses: f.refuses(p), Renews: f.Kind == CertificateExpired})
+		p.add(&promise, &p.Faults[i])
 	}
 
 	return promise
+}
+
+// add notes what a fault means for a promise.
+func (p *Plan) add(promise *oracle.Promise, f *Fault) {
+	name := p.Runtimes[f.Runtime].Name
+
+	switch {
+	case f.Kind == KeysRotated: // Traffic flows meanwhile.
+		return
+	case f.refusesEvent():
+		promise.Refused[p.object(f.Runtime, f.Index)] = true
+
+		return
+	case f.Kind == AgentGone, f.Kind == AgentLeft, f.Kind == GatewayForeign && f.For == 0: // What follows takes a while.
+		promise.Windows = append(promise.Windows, oracle.Window{From: f.At, To: f.At + time.Minute})
+	case f.isForEver():
+		return
+	case f.Kind == CertificateExpired:
+		promise.Expired[name] = oracle.Window{From: f.At, To: f.At + f.For}
+		promise.Windows = append(promise.Windows, oracle.Window{From: f.At, To: f.At + f.For, Refuses: name, Renews: true})
+	case f.Kind == LinksRefused:
+		promise.Windows = append(promise.Windows, oracle.Window{From: f.At, To: f.At + f.For, Refuses: name})
+	default:
+		promise.Windows = append(promise.Windows, oracle.Window{From: f.At, To: f.At + f.For + f.after()})
+	}
+
+	promise.Faults++
 }
 
 func (f *Fault) isForEver() bool {
@@ -65,15 +74,6 @@ func (f *Fault) isForEver() bool {
 
 func (f *Fault) refusesEvent() bool {
 	return f.Kind == EventRefused || f.Kind == EventForbidden || f.Kind == EventPanics
-}
-
-// refuses returns the runtime that cannot connect, if that is all that happens.
-func (f *Fault) refuses(p *Plan) string {
-	if f.Kind != LinksRefused && f.Kind != CertificateExpired {
-		return ""
-	}
-
-	return p.Runtimes[f.Runtime].Name
 }
 
 // after is the time that a fault lasts beyond its end.

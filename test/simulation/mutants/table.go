@@ -258,6 +258,10 @@ func pathMutants() []mutant {
 			"if wait, ok := x.shares.enter(x.account(), x.cost(), x.opts.Now()); !ok && x.version != \"\" {",
 		},
 		{
+			"listener: a certificate that expires stays valid on its connection", "listener/checker.go",
+			"!now.After(v.notAfter) && ", "",
+		},
+		{
 			"listener: no SAN pinning", "listener/pinning.go",
 			"case !hasSAN(&peer, domain):", "case !hasSAN(&peer, domain) && domain == \"\":",
 		},

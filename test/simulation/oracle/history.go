@@ -21,6 +21,8 @@ type Promise struct {
 	// Faults is the number of faults that end, Windows are the times in which they last.
 	Faults  int
 	Windows []Window
+	// Expired has the times in which runtimes have no valid certificate.
+	Expired map[string]Window
 	// Detours is the number of replicas that a request may reach although they do not lead.
 	Detours int
 	// Backlog is the time that an operator needs for all objects, one after the other.
@@ -235,9 +237,20 @@ func (h *History) Delivered(sender, triggered string, manager core.Manager, even
 		h.violate("economy", "an event for %s, of which nothing changed", event.Watched.Name)
 	}
 
+	if w, ok := h.promise.Expired[sender]; ok && !event.Resync && h.within(w) {
+		h.violate("trigger", "%s triggered with an expired certificate at %s", sender, h.since(time.Now()))
+	}
+
 	if !event.Resync && !strings.HasPrefix(event.Watched.Name, triggered+"-") {
 		h.violate("trigger", "object %s came as one of %s", event.Watched.Name, triggered)
 	}
+}
+
+// within reports whether a window lasts now. A request may be under way when it begins.
+func (h *History) within(w Window) bool {
+	now := time.Since(h.began)
+
+	return now > w.From+time.Second && now < w.To
 }
 
 // Answered checks the answer to an API server.
