@@ -62,6 +62,27 @@ func TestReviewProvesFreshnessForAWhile(t *testing.T) {
 	})
 }
 
+// The first requests after a silence may carry events only. The canary may be lost since the last heartbeat.
+func TestSilenceEndsProofs(t *testing.T) {
+	inBubble(t, fleet.Options{}, func(r *rig) {
+		canary := func(number uint64, state core.CanaryState) {
+			r.observe(quiet(number, func(b *core.Heartbeat) { b.Canary = state }))
+		}
+
+		r.observe(resync("e", 1))
+		canary(1, core.CanaryAlive)
+		r.wantState(fleet.Fresh, "")
+
+		time.Sleep(5 * time.Minute)
+		r.wantState(fleet.Stale, "")
+		r.observe(resync("e", 2))
+		r.wantState(fleet.Unproved, "")
+
+		canary(2, core.CanaryLost)
+		r.wantState(fleet.Degraded, fleet.ReasonCanaryLost)
+	})
+}
+
 // The clock of a runtime may be wrong by years: only differences of its times count.
 func TestProofDoesNotCompareClocks(t *testing.T) {
 	inBubble(t, fleet.Options{}, func(r *rig) {

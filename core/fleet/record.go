@@ -33,6 +33,7 @@ type record struct {
 func (r *record) observe(peer core.Peer, batch *core.Batch, opts *Options, now time.Time) (cause string) {
 	if state, _ := r.judge(opts, now); state == Stale {
 		cause = causeReturned
+		r.disprove()
 	}
 
 	r.lastSeen = now
@@ -51,6 +52,14 @@ func (r *record) observe(peer core.Peer, batch *core.Batch, opts *Options, now t
 	}
 
 	return cause
+}
+
+// disprove ends all proofs. After a silence, events may come before the heartbeat that reports a lost
+// canary.
+func (r *record) disprove() {
+	for _, p := range r.replicas {
+		p.proved = time.Time{}
+	}
 }
 
 func (r *record) observeReplica(peer core.Peer, batch *core.Batch, opts *Options, now time.Time) (cause string) {

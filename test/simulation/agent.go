@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -29,7 +30,8 @@ type agent struct {
 	webhook  http.Handler
 	outbox   *outbox.Outbox
 	canary   *canary.Canary
-	key      *httpmtls.Material
+	contract contract.Version
+	paused   atomic.Pointer[pause] // nil while it runs
 	closers  []func() error
 	book     *oracle.Agent
 	sink     *sink
@@ -110,24 +112,24 @@ func (c *cluster) noteAgents() {
 }
 
 func (c *cluster) newAgent(instance, epoch string) *agent {
-	a := &agent{cluster: c, instance: instance, epoch: epoch, sink: newSink(c.world, epoch), ended: make(chan struct{})}
-	a.book = c.world.history.Agent(c.plan.Name, epoch, c.plan.Contract == contract.V3)
+	a := &agent{
+		cluster: c, instance: instance, epoch: epoch, contract: c.contract(), sink: newSink(c.world, epoch), ended: make(chan struct{}),
+	}
+	a.book = c.world.history.Agent(c.plan.Name, epoch, a.contract.Numbered())
 
-	key, err := c.world.pki.client(c.plan.Name)
-	c.world.must(err)
+	var err error
 
-	a.key = key
 	a.outbox, err = outbox.New(a.transport(), a.outboxOptions())
 	c.world.must(err)
 
 	a.webhook, err = admission.New(a.acceptor(), admission.Options{
-		RequireOwner: c.plan.Contract.NeedsOwner(), Logger: slog.New(a.sink),
+		RequireOwner: a.contract.NeedsOwner(), MaxBody: maxBody, MaxBodies: maxBodies, Logger: slog.New(a.sink),
 		Hooks: admission.Hooks{Reviewed: func(core.Manager, string, time.Duration) { a.lastReview.Store(time.Now().UnixNano()) }},
 	})
 	c.world.must(err)
 
 	if c.plan.Canary {
-		a.canary, err = canary.New(lease{c}, canary.Options{Recovered: a.outbox.Resync, Logger: slog.New(a.sink)})
+		a.canary, err = canary.New(lease{c, a}, canary.Options{Recovered: a.outbox.Resync, Logger: slog.New(a.sink)})
 		c.world.must(err)
 	}
 
@@ -148,14 +150,14 @@ func (a *agent) outboxOptions() outbox.Options {
 	random := newRandom(a.cluster.world.plan.Seed, a.epoch)
 
 	opts := outbox.Options{
-		MaxKeys: plan.MaxKeys, MaxBatch: plan.Contract.MaxEvents(), ResyncFirst: true, ResyncOwners: plan.Contract.NeedsOwner(),
+		MaxKeys: plan.MaxKeys, MaxBatch: a.contract.MaxEvents(), ResyncFirst: !plan.Lazy, ResyncOwners: a.contract.NeedsOwner(),
 		Managers: a.cluster.managers(), Random: random, Logger: slog.New(a.sink),
 		Hooks: outbox.Hooks{Attempted: func(manager core.Manager, events int, _ time.Duration, err error) {
 			a.book.Attempted(manager, events, err)
 		}},
 	}
 
-	if plan.Contract.Numbered() {
+	if a.contract.Numbered() {
 		opts.Epoch, opts.Heartbeat = a.epoch, a.heartbeat
 	}
 
@@ -171,10 +173,26 @@ func (c *cluster) managers() []core.Manager {
 	return c.world.plan.Managers
 }
 
+const (
+	// maxBody and maxBodies bound the reviews of an agent: less than by default, so that little fills them.
+	maxBody, maxBodies = 1 << 20, 2 << 20
+	// manyCAs and longError do not fit into a heartbeat.
+	manyCAs, longError = 40, 40
+)
+
 func (a *agent) heartbeat(core.Manager) core.Heartbeat {
+	key, _ := a.cluster.keys.Material()
 	beat := core.Heartbeat{
-		Instance: a.instance, CertificateFingerprint: a.key.Fingerprint, CertificateExpiry: a.key.NotAfter,
-		CAFingerprints: a.key.RootFingerprints,
+		Instance: a.instance, CertificateFingerprint: key.Fingerprint, CertificateExpiry: key.NotAfter,
+		CAFingerprints: key.RootFingerprints,
+	}
+
+	if a.cluster.plan.ManyCAs {
+		beat.CAFingerprints = slices.Repeat(beat.CAFingerprints, manyCAs)
+	}
+
+	if err := a.cluster.keys.err(); err != nil {
+		beat.KeyMaterialError = strings.Repeat(err.Error()+" ", longError)
 	}
 
 	if a.canary != nil {
@@ -194,8 +212,8 @@ var errKilled = errors.New("the process was killed")
 func (a *agent) transport() core.Forwarder {
 	plan := a.cluster.plan
 
-	forwarder := a.speak(plan.Contract)
-	if plan.Contract.Numbered() {
+	forwarder := a.speak(a.contract)
+	if a.contract.Numbered() {
 		var older core.Forwarder
 		if plan.Fallback {
 			older = a.speak(contract.V2)
@@ -208,6 +226,8 @@ func (a *agent) transport() core.Forwarder {
 	}
 
 	return core.ForwarderFunc(func(ctx context.Context, manager core.Manager, batch core.Batch) error {
+		a.awaitResume()
+
 		if a.killed.Load() {
 			return errKilled
 		}
@@ -239,7 +259,7 @@ func summary(batch *core.Batch) string {
 }
 
 func (a *agent) speak(version contract.Version) core.Forwarder {
-	forwarder, err := httpmtls.NewForwarder(a.key, serverName, version, httpmtls.Options{
+	forwarder, err := httpmtls.NewForwarder(&a.cluster.keys, serverName, version, httpmtls.Options{
 		Protocol: a.cluster.plan.Protocol, DialContext: a.dial, Logger: slog.New(a.sink),
 	})
 	a.cluster.world.must(err)
@@ -289,6 +309,7 @@ func (a *agent) start() {
 // kill cuts off the process, so that nothing of it has an effect any more.
 func (a *agent) kill() {
 	a.killed.Store(true)
+	a.cluster.world.history.Mend(a.cluster.plan.Name, string(AgentPaused)) // Its successor is not paused.
 	a.cluster.world.network.reset(func(l *link) bool { return l.process == a.epoch })
 }
 

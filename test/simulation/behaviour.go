@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -146,6 +147,9 @@ func (b *behaviour) fail(ctx context.Context, d core.Delivery) error {
 	return nil
 }
 
+// longWait is what a gateway asks for, in seconds.
+const longWait = 15
+
 // intercept answers for the gateway, and reports whether it did.
 func (b *behaviour) intercept(w http.ResponseWriter, r *http.Request) bool {
 	if _, on := b.any(GatewayForeign); on && strings.HasPrefix(r.URL.Path, "/v3/") {
@@ -157,6 +161,19 @@ func (b *behaviour) intercept(w http.ResponseWriter, r *http.Request) bool {
 
 	if _, on := b.any(GatewayLies); on {
 		w.WriteHeader(http.StatusAccepted)
+
+		return true
+	}
+
+	if f, on := b.any(GatewayLimits); on && r.ContentLength > int64(f.Value) {
+		w.WriteHeader(http.StatusRequestEntityTooLarge)
+
+		return true
+	}
+
+	if f, on := b.any(GatewayWaits); on {
+		w.Header().Set("Retry-After", strconv.Itoa(longWait))
+		w.WriteHeader(f.Value)
 
 		return true
 	}

@@ -14,14 +14,17 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission/canary"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
 )
 
 // cluster is a runtime: a model of its API server with its etcd, and its agents.
 type cluster struct {
 	world *world
 	plan  *RuntimePlan
+	keys  keys
 
 	mu       sync.Mutex
+	older    bool // agents speak contract v1 from now on
 	objects  map[string]*object
 	watchers []core.Manager
 	webhook  bool
@@ -35,6 +38,7 @@ type cluster struct {
 type object struct {
 	version int // counts commits, deletions included
 	exists  bool
+	owner   string
 }
 
 // object returns the name of an object, which no other runtime has.
@@ -50,23 +54,63 @@ func newCluster(w *world, index int) *cluster {
 	}
 
 	for i := range plan.Objects {
-		c.objects[w.plan.object(index, i)] = &object{version: 1, exists: true}
+		c.objects[w.plan.object(index, i)] = &object{version: 1, exists: true, owner: plan.owner(i)}
+	}
+
+	c.keys.load(w.pki.clientKeys(plan.Name))
+
+	for i := range w.plan.Faults {
+		if f := &w.plan.Faults[i]; f.Kind == CertificateExpired && f.Runtime == index {
+			c.expire(w.began.Add(f.At))
+		}
 	}
 
 	return c
 }
 
-// read returns the versions of all objects.
-func (c *cluster) read() map[string]int {
+// otherOwner ends the name of the second owner of a runtime.
+const otherOwner = "-b"
+
+// owner returns the name of the owner of an object.
+func (r *RuntimePlan) owner(object int) string {
+	if r.Owners > 1 && object%2 == 1 {
+		return r.Name + otherOwner
+	}
+
+	return r.Name
+}
+
+// contract returns the contract that a new agent speaks.
+func (c *cluster) contract() contract.Version {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	versions := make(map[string]int, len(c.objects))
-	for name, o := range c.objects {
-		versions[name] = o.version
+	if c.older {
+		return contract.V1
 	}
 
-	return versions
+	return c.plan.Contract
+}
+
+// downgrade makes new agents speak contract v1.
+func (c *cluster) downgrade() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	c.older = true
+}
+
+// read returns all objects.
+func (c *cluster) read() map[string]object {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	objects := make(map[string]object, len(c.objects))
+	for name, o := range c.objects {
+		objects[name] = *o
+	}
+
+	return objects
 }
 
 func (c *cluster) watch(manager core.Manager) {
@@ -139,7 +183,7 @@ func (c *cluster) write(w Write) {
 		c.review(name, before, w)
 		sleep(w.Delay)
 
-		if w.Reject || w.Kind == DryRun {
+		if w.Reject || w.Kind == DryRun || w.Kind == Elsewhere {
 			return
 		}
 
@@ -186,25 +230,33 @@ func (c *cluster) review(name string, before object, w Write) {
 	watchers := slices.Clone(c.watchers)
 	c.mu.Unlock()
 
+	if w.Kind != DryRun && (w.Kind != Touch || !before.exists) {
+		c.world.history.Changes(name)
+	}
+
 	var calls sync.WaitGroup
 	defer calls.Wait()
 
 	for _, manager := range watchers {
-		if i := slices.Index(c.world.plan.Managers, manager); i < 0 || c.world.plan.isWatched(w.Object, i) {
+		if i := slices.Index(c.world.plan.Managers, manager); i < 0 || w.Kind != Elsewhere && c.world.plan.isWatched(w.Object, i) {
 			calls.Go(func() { c.call(manager, c.body(name, before, w.Kind)) })
 		}
 	}
 }
 
+// apiServer is the address from which reviews come.
+const apiServer = "10.0.0.1:443"
+
 // call asks one agent, which must answer at once during each fault.
 func (c *cluster) call(manager core.Manager, body string) {
 	a := c.endpoint()
-	if a == nil {
+	if a == nil || !a.answers() {
 		return
 	}
 
 	request := httptest.NewRequestWithContext(context.Background(), http.MethodPost, "/validate/"+string(manager), strings.NewReader(body))
 	request.Header.Set("Content-Type", "application/json")
+	request.RemoteAddr = apiServer
 	answer := &answerRecorder{header: make(http.Header), answered: make(chan struct{})}
 	started := time.Now()
 
@@ -253,7 +305,7 @@ func (r *answerRecorder) body() string {
 func (c *cluster) invent(n int) {
 	for i := range n {
 		manager := core.Manager(fmt.Sprintf("invented-%d", i))
-		c.call(manager, c.body(c.world.plan.object(0, 0), object{}, Update))
+		c.call(manager, c.body(c.world.plan.object(0, 0), object{owner: c.plan.Name}, Update))
 	}
 }
 
@@ -277,10 +329,17 @@ func (c *cluster) silentReview(stranger int, gone <-chan struct{}) *http.Request
 	request := httptest.NewRequestWithContext(context.Background(), http.MethodPost, "/validate/"+string(c.world.plan.Managers[0]),
 		&silentBody{gone: gone})
 	request.Header.Set("Content-Type", "application/json")
-	request.ContentLength = 8 << 20
+	request.ContentLength = announced(stranger)
 	request.RemoteAddr = fmt.Sprintf("192.0.2.%d:1", stranger)
 
 	return request
+}
+
+// announced returns a length for a stranger. Together, the strangers announce as much as there is room for.
+func announced(stranger int) int64 {
+	lengths := []int64{maxBody, 500 << 10, 200 << 10, 20 << 10}
+
+	return lengths[min(stranger, len(lengths)-1)]
 }
 
 // silentBody has one byte, and then nothing until the stranger is gone.
@@ -321,11 +380,11 @@ func (c *cluster) body(name string, before object, kind WriteKind) string {
 
 	oldObject, newObject := "null", "null"
 	if before.exists {
-		oldObject = c.object(name, before.version, "")
+		oldObject = c.object(name, before, "")
 	}
 
 	if kind != Delete {
-		newObject = c.object(name, after, kind)
+		newObject = c.object(name, object{version: after, owner: before.owner}, kind)
 	}
 
 	return fmt.Sprintf(`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1","kind":`+
@@ -333,25 +392,31 @@ func (c *cluster) body(name string, before object, kind WriteKind) string {
 		`"dryRun":%v,"oldObject":%s,"object":%s}}`, name, operation, kind == DryRun, oldObject, newObject)
 }
 
-func (c *cluster) object(name string, version int, kind WriteKind) string {
-	owner := ownerNamespace + "/" + c.plan.Name
+func (c *cluster) object(name string, o object, kind WriteKind) string {
+	owner := ownerNamespace + "/" + o.owner
 	if kind == BadOwner {
 		owner = "no owner at all"
 	}
 
 	return fmt.Sprintf(`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":%q,"namespace":"default",`+
-		`"generation":%d,"annotations":{%q:%q}},"spec":{"version":%d}}`, name, version, core.OwnerAnnotation, owner, version)
+		`"generation":%d,"annotations":{%q:%q}},"spec":{"version":%d,"bulk":%q}}`,
+		name, o.version, core.OwnerAnnotation, owner, o.version, strings.Repeat("x", c.plan.Bulk))
 }
 
 // ownerNamespace is that of the objects in the control plane which stand for runtimes.
 const ownerNamespace = "kcp"
 
 // lease is what the canary writes.
-type lease struct{ cluster *cluster }
+type lease struct {
+	cluster *cluster
+	writer  *agent
+}
 
 // Write implements [canary.Writer].
 func (l lease) Write(ctx context.Context, nonce string) ([]string, error) {
-	if l.cluster.endpoint() == nil {
+	l.writer.awaitResume()
+
+	if a := l.cluster.endpoint(); a == nil || !a.answers() {
 		return nil, ctx.Err()
 	}
 

@@ -39,6 +39,16 @@ const (
 	MapSlow          FaultKind = "map function slow"
 	MapHangs         FaultKind = "map function hangs"
 	StrangersSilent  FaultKind = "strangers silent" // announce large reviews, and send a byte
+	AgentPaused      FaultKind = "agent paused"     // nothing of the process runs, as after SIGSTOP
+	AgentLeft        FaultKind = "agent left"       // stopped in good order for ever, another one stays
+	AgentDowngraded  FaultKind = "agent downgraded" // killed, and then one of contract v1 comes
+	GatewayRepeats   FaultKind = "gateway repeats"  // it forwards each request again after Value ms
+	GatewayLimits    FaultKind = "gateway limits"   // 413 for bodies above Value bytes, for ever
+	GatewayWaits     FaultKind = "gateway waits"    // Value with Retry-After
+	PathsWrong       FaultKind = "paths wrong"      // the runtime asks for pages that do not exist
+	KeysRotated      FaultKind = "keys rotated"     // Value has the steps with broken files
+	// CertificateExpired begins when the first certificate of the runtime expires, and ends when it is renewed.
+	CertificateExpired FaultKind = "certificate expired"
 )
 
 // shares has the kinds of faults with their weights.
@@ -47,9 +57,9 @@ func shares() ([]FaultKind, []int) {
 		AgentKilled, AgentReplaced, AgentCrashes, AgentGone, OperatorKilled, LeaderChanged, LinksCut, LinksSilent, LinksSlow,
 		AnswersLost, LinksRefused, VerifierBroken, SenderForbidden, SenderUnknown, EventRefused, EventForbidden,
 		EventPanics, ManagerUnknown, ManagersInvented, WebhookRemoved, SinkStalled, GatewayForeign, GatewayStatus, MapSlow,
-		MapHangs, StrangersSilent, GatewayLies,
+		MapHangs, StrangersSilent, GatewayLies, AgentPaused, GatewayRepeats, KeysRotated, CertificateExpired,
 	}
-	weights := []int{4, 4, 1, 3, 4, 3, 4, 3, 2, 4, 3, 2, 2, 1, 3, 2, 1, 2, 1, 3, 2, 3, 3, 1, 1, 2, 6}
+	weights := []int{4, 4, 1, 3, 4, 3, 4, 3, 2, 4, 3, 2, 2, 1, 3, 2, 1, 2, 1, 3, 2, 3, 3, 1, 1, 2, 6, 4, 3, 3, 2}
 
 	return kinds, weights
 }
@@ -71,14 +81,18 @@ func (d dice) faults(p *Plan) {
 // heartbeats of contract v3 tell that.
 func (p *Plan) allows(f *Fault) bool {
 	switch f.Kind {
-	case GatewayForeign, GatewayStatus:
+	case GatewayForeign, GatewayStatus, GatewayRepeats:
 		return p.Gateway
+	case KeysRotated, CertificateExpired:
+		return !p.hasAny(KeysRotated, CertificateExpired)
 	case GatewayLies: // Only contract v3 has numbers that show a loss.
 		return p.Gateway && !slices.ContainsFunc(p.Runtimes, func(r RuntimePlan) bool { return r.Contract != contract.V3 || r.Fallback })
 	case AgentGone:
 		r := &p.Runtimes[f.Runtime]
 
-		return r.Agents > 1 && r.Contract == contract.V3 && !p.hasAny(AgentGone, GatewayForeign, GatewayStatus)
+		return r.Agents > 1 && r.Contract == contract.V3 && !p.hasAny(AgentGone, GatewayForeign, GatewayStatus, AgentPaused)
+	case AgentPaused: // The reviews that a paused agent missed after its silence was noticed are lost with it.
+		return !p.hasAny(AgentGone)
 	default:
 		return true
 	}
@@ -92,8 +106,14 @@ func (d dice) fault(p *Plan) Fault {
 	}
 
 	switch f.Kind {
-	case AgentKilled, AgentReplaced, AgentCrashes:
+	case AgentKilled, AgentReplaced, AgentCrashes, AgentPaused:
 		f.Index = d.IntN(p.Runtimes[f.Runtime].Agents)
+	case GatewayRepeats:
+		f.Value = d.IntN(30_000)
+	case KeysRotated:
+		f = d.rotate(p)
+	case CertificateExpired:
+		f.At = f.At.Truncate(time.Second) + time.Second
 	case AgentGone:
 		f.For = 0
 	case GatewayForeign:
@@ -159,8 +179,22 @@ func (w *world) begin(f Fault) (end func()) {
 	switch f.Kind {
 	case LinksCut, LinksSilent, LinksSlow, AnswersLost, LinksRefused:
 		return w.beginWeather(f)
-	case AgentKilled, AgentReplaced, AgentCrashes, AgentGone:
+	case AgentKilled, AgentReplaced, AgentCrashes, AgentGone, AgentLeft, AgentDowngraded, AgentPaused:
 		return w.beginAgent(f)
+	case GatewayLimits:
+		w.behaviour.set(f, true)
+
+		return nil
+	case KeysRotated:
+		w.rotate(f)
+
+		return nil
+	case CertificateExpired:
+		return w.clusters[f.Runtime].awaitRenewal()
+	case PathsWrong:
+		w.askWrongPaths(f)
+
+		return nil
 	case OperatorKilled, LeaderChanged:
 		return w.beginOperator(f)
 	case GatewayForeign:
@@ -217,7 +251,7 @@ func (w *world) toggle(f Fault) func() {
 // breaks reports whether no write of a runtime is seen while the fault lasts.
 func (f *Fault) breaks(index int, r *RuntimePlan) bool {
 	switch f.Kind {
-	case GatewayStatus, GatewayLies:
+	case GatewayStatus, GatewayLies, GatewayWaits:
 		return true
 	case GatewayForeign:
 		return r.Contract == contract.V3 && !r.Fallback
@@ -301,10 +335,17 @@ func (w *world) beginAgent(f Fault) func() {
 		}
 
 		return nil
-	case AgentGone:
-		c.stopAgent(f.Index, false)
+	case AgentGone, AgentLeft:
+		c.stopAgent(f.Index, f.Kind == AgentLeft)
 
 		return nil
+	case AgentPaused:
+		return c.pauseAgent(f)
+	case AgentDowngraded:
+		c.stopAgent(f.Index, false)
+		c.downgrade()
+
+		return func() { c.startAgent(f.Index, true) }
 	default:
 		c.stopAgent(f.Index, false)
 

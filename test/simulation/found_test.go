@@ -34,7 +34,19 @@ func found() map[string]*Plan {
 		"a resync that a gateway refuses with 413 is kept": small(contract.V2, true,
 			[]Write{{At: 2 * time.Minute, Kind: Update, Delay: time.Millisecond}},
 			[]Fault{{Kind: GatewayStatus, At: time.Minute, For: 3 * time.Minute, Value: 413}}),
+
+		"a proof from before a silence does not make a runtime fresh": withCanary(small(contract.V3, true, nil,
+			[]Fault{
+				{Kind: WebhookRemoved, At: 11 * time.Second, For: 10 * time.Minute},
+				{Kind: GatewayStatus, At: 29 * time.Second, For: 267 * time.Second, Value: 413},
+			})),
 	}
+}
+
+func withCanary(plan *Plan) *Plan {
+	plan.Runtimes[0].Canary = true
+
+	return plan
 }
 
 // small is a plan with one runtime and one object.

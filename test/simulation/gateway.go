@@ -13,8 +13,10 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
@@ -32,7 +34,7 @@ func (w *world) serveOperators() {
 	w.network.serve("operator", w.nextOperator)
 
 	gateway := &http.Server{
-		Handler: w.gateway(), TLSConfig: httpmtls.ServerTLSConfig(w.pki.server), ErrorLog: log.New(io.Discard, "", 0),
+		Handler: w.gateway(), TLSConfig: httpmtls.ServerTLSConfig(&w.server), ErrorLog: log.New(io.Discard, "", 0),
 	}
 	w.closers = append(w.closers, func() { _ = gateway.Close() })
 
@@ -60,7 +62,7 @@ func (w *world) gateway() http.Handler {
 		return w.network.dial(ctx, "gateway", "operator")
 	}}
 	proxy := &httputil.ReverseProxy{
-		Transport: retrying{transport},
+		Transport: repeating{w, retrying{transport}},
 		ErrorLog:  log.New(io.Discard, "", 0),
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(&url.URL{Scheme: "http", Host: "operator"})
@@ -69,10 +71,27 @@ func (w *world) gateway() http.Handler {
 	}
 
 	return http.HandlerFunc(func(answer http.ResponseWriter, r *http.Request) {
+		runtime, manager := r.TLS.PeerCertificates[0].Subject.CommonName, managerOf(r)
+		w.history.Requested(runtime, manager)
+
 		if !w.behaviour.intercept(answer, r) {
 			proxy.ServeHTTP(answer, r)
 		}
+
+		if _, on := w.behaviour.any(GatewayWaits); on {
+			w.history.Waits(runtime, manager, longWait*time.Second)
+		}
 	})
+}
+
+// managerOf returns the manager of a path /<contract>/<manager>/...
+func managerOf(r *http.Request) core.Manager {
+	parts := strings.Split(r.URL.Path, "/")
+	if len(parts) < 3 {
+		return ""
+	}
+
+	return core.Manager(parts[2])
 }
 
 // retrying asks up to three replicas after 503, as gateways do by default. The last answer counts.
@@ -85,16 +104,53 @@ func (r retrying) RoundTrip(request *http.Request) (answer *http.Response, err e
 		return nil, err
 	}
 
-	for range 3 {
+	const attempts = 3
+
+	for attempt := 1; ; attempt++ {
 		request.Body = io.NopCloser(bytes.NewReader(body))
 
 		answer, err = r.next.RoundTrip(request)
-		if err == nil && answer.StatusCode != http.StatusServiceUnavailable {
-			return answer, nil
+		if attempt == attempts || err == nil && answer.StatusCode != http.StatusServiceUnavailable {
+			return answer, err
+		}
+
+		if err == nil {
+			_ = answer.Body.Close()
 		}
 	}
+}
 
-	return answer, err
+// repeating forwards each request a second time while the gateway is at fault. The second answer is lost.
+type repeating struct {
+	world *world
+	next  http.RoundTripper
+}
+
+// RoundTrip implements [http.RoundTripper].
+func (r repeating) RoundTrip(request *http.Request) (*http.Response, error) {
+	f, on := r.world.behaviour.any(GatewayRepeats)
+	if !on {
+		return r.next.RoundTrip(request)
+	}
+
+	body, err := io.ReadAll(request.Body)
+	if err != nil {
+		return nil, err
+	}
+
+	again := request.Clone(context.Background())
+	again.Body = io.NopCloser(bytes.NewReader(body))
+	request.Body = io.NopCloser(bytes.NewReader(body))
+
+	r.world.tasks.Go(func() {
+		sleep(time.Duration(f.Value) * time.Millisecond)
+
+		if answer, err := r.next.RoundTrip(again); err == nil {
+			_ = answer.Body.Close()
+		}
+	})
+
+	return r.next.RoundTrip(request)
 }
 
 func forwardedCertificate(r *http.Request) string {

@@ -49,6 +49,8 @@ func misbehaving() map[string][]Fault {
 		"runtime unknown":   {{Kind: SenderUnknown, Runtime: 1, For: ever}},
 		"runtime slow":      {{Kind: MapSlow, Runtime: 1, For: ever}},
 		"runtime silent":    {{Kind: LinksSilent, Runtime: 1, For: ever}},
+		"runtime paused":    {{Kind: AgentPaused, Runtime: 1, For: ever}},
+		"strangers silent":  {{Kind: StrangersSilent, For: ever}},
 	}
 }
 

@@ -14,6 +14,7 @@ type network struct {
 	hosts   map[string]func() *server
 	weather map[string]*weather
 	links   map[*link]struct{}
+	held    map[string]time.Time // process → bytes arrive no earlier
 	ports   int
 }
 
@@ -31,6 +32,7 @@ func newNetwork() *network {
 		hosts:   make(map[string]func() *server),
 		weather: make(map[string]*weather),
 		links:   make(map[*link]struct{}),
+		held:    make(map[string]time.Time),
 	}
 }
 
@@ -68,6 +70,22 @@ func (n *network) now(client string) weather {
 	return *n.of(client)
 }
 
+// hold makes all that a process sends and receives arrive no earlier than a time.
+func (n *network) hold(process string, until time.Time) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+
+	n.held[process] = until
+}
+
+// latency returns how long bytes on a link are under way.
+func (n *network) latency(l *link) time.Duration {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+
+	return max(n.of(l.client).latency, time.Until(n.held[l.process]))
+}
+
 // reset breaks the connections that match.
 func (n *network) reset(match func(*link) bool) {
 	n.mu.Lock()
@@ -98,15 +116,22 @@ func (n *network) dial(ctx context.Context, client, host string) (net.Conn, erro
 	n.mu.Unlock()
 
 	if w.refuse || choose == nil {
-		return nil, refused()
+		return nil, w.refused()
 	}
 
 	to := choose()
 	if to == nil {
-		return nil, refused()
+		return nil, w.refused()
 	}
 
 	return n.connect(client, to, w)
+}
+
+// refused returns the error of a dial after the answer has come back.
+func (w *weather) refused() error {
+	sleep(2 * w.latency)
+
+	return refused()
 }
 
 func refused() error {
@@ -182,7 +207,7 @@ func (l *link) carry(from *end, b []byte) error {
 
 	rest, cut := l.spend(b)
 	if len(rest) > 0 {
-		from.out.write(rest, w.latency)
+		from.out.write(rest, l.network.latency(l))
 	}
 
 	if cut {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,7 +19,7 @@ import (
 )
 
 // request is what a controller looks at: an object, or a runtime as a whole.
-type request struct{ runtime, object string }
+type request struct{ runtime, object, owner string }
 
 // operator is one life of one replica of the operator.
 type operator struct {
@@ -31,6 +32,8 @@ type operator struct {
 	controllers map[core.Manager]*controller
 	elected     chan struct{}
 	started     time.Time
+	first       *httpmtls.Material // that of its start
+	follows     atomic.Bool        // new key material
 	stop        context.CancelFunc
 	ctx         context.Context //nolint:containedctx // It is the life of the process.
 	killed      atomic.Bool
@@ -51,6 +54,9 @@ func (w *world) newOperator(index, life int) *operator {
 		controllers: make(map[core.Manager]*controller), started: time.Now(),
 	}
 	o.server = newServer(o.name)
+	o.first, _ = w.server.Material()
+	o.follows.Store(!(*httpmtls.Files)(nil).NeedLeaderElection())
+
 	o.ctx, o.stop = context.WithCancel(context.Background())
 
 	var err error
@@ -83,14 +89,27 @@ func (o *operator) options() listener.Options {
 		Listener: o.server, Fleet: o.fleet, ShutdownTimeout: time.Second, Logger: slog.New(newSink(o.world, o.name)),
 	}
 	if !o.world.plan.Gateway {
-		opts.TLS = httpmtls.ServerTLSConfig(o.world.pki.server)
+		opts.TLS = httpmtls.ServerTLSConfig(o)
+	}
+
+	if rate := o.world.plan.Rate; rate > 0 {
+		opts.RuntimeRate, opts.RuntimeBurst = float64(rate), burstOf(rate)
 	}
 
 	return opts
 }
 
+// Material implements [httpmtls.Source]. A manager follows the files from the start, or from the election on.
+func (o *operator) Material() (*httpmtls.Material, error) {
+	if !o.follows.Load() {
+		return o.first, nil
+	}
+
+	return o.world.server.Material()
+}
+
 func (o *operator) peers() listener.Peers {
-	roots := httpmtls.Roots(o.world.pki.server)
+	roots := httpmtls.Roots(o)
 	if o.world.plan.Gateway {
 		return listener.FromXFCC(listener.InsecureAnyProxy(), roots, listener.PeerOptions{})
 	}
@@ -109,7 +128,7 @@ func (o *operator) Domain(_ context.Context, runtime core.RuntimeID, event *core
 
 	name := string(runtime)
 	if event.Owner.Name != "" {
-		name = event.Owner.Name
+		name = strings.TrimSuffix(event.Owner.Name, otherOwner)
 	}
 
 	if o.world.clusterOf(name) == nil {
@@ -133,18 +152,18 @@ func (c *controller) requests(ctx context.Context, d core.Delivery) ([]request, 
 		return nil, err
 	}
 
-	runtime := string(d.Runtime)
-	if d.Event.Owner.Name != "" {
-		runtime = d.Event.Owner.Name
+	runtime, owner := string(d.Runtime), d.Event.Owner.Name
+	if owner != "" {
+		runtime = strings.TrimSuffix(owner, otherOwner)
 	}
 
 	c.operator.world.history.Delivered(string(d.Runtime), runtime, d.Manager, d.Event)
 
 	if d.Event.Resync {
-		return []request{{runtime: runtime}}, nil
+		return []request{{runtime: runtime, owner: owner}}, nil
 	}
 
-	return []request{{runtime, d.Event.Watched.Name}}, nil
+	return []request{{runtime: runtime, object: d.Event.Watched.Name}}, nil
 }
 
 // work looks at what the queue has, until it shuts down.
@@ -178,9 +197,9 @@ func (c *controller) look(r request) {
 		return
 	}
 
-	for object, version := range seen {
-		if r.object == "" || r.object == object {
-			o.world.history.Looked(r.runtime, c.manager, object, version)
+	for name, object := range seen {
+		if (r.object == "" || r.object == name) && (r.owner == "" || r.owner == object.owner) {
+			o.world.history.Looked(r.runtime, c.manager, name, object.version)
 		}
 	}
 
@@ -193,6 +212,7 @@ func (o *operator) start() {
 
 // lead starts the controllers. They look at all their objects first.
 func (o *operator) lead() {
+	o.follows.Store(true)
 	close(o.elected)
 
 	for _, c := range o.controllers {

@@ -15,31 +15,39 @@ const serverName = "control-plane.example.com"
 
 // pki is the key material of all schedules: keys are costly, and virtual time begins in 2000.
 type pki struct {
-	ca     *testpki.CA
-	server *httpmtls.Material
+	older, newer *testpki.CA
+	servers      map[*testpki.CA]*testpki.Leaf
 
 	mu      sync.Mutex
-	clients map[string]*httpmtls.Material
+	clients map[holder]*testpki.Leaf
+}
+
+// holder is a runtime with a certificate of an authority.
+type holder struct {
+	runtime string
+	ca      *testpki.CA
 }
 
 // newPKI makes the key material outside of a bubble, where time is real.
 func newPKI() (*pki, error) {
-	ca, err := testpki.NewCA("simulation", validity())
-	if err != nil {
-		return nil, err
+	p := &pki{servers: make(map[*testpki.CA]*testpki.Leaf), clients: make(map[holder]*testpki.Leaf)}
+
+	for _, ca := range []**testpki.CA{&p.older, &p.newer} {
+		made, err := testpki.NewCA("simulation", validity())
+		if err != nil {
+			return nil, err
+		}
+
+		opts := validity()
+		opts.DNSNames = []string{serverName}
+
+		*ca = made
+		if p.servers[made], err = made.Server("control plane", opts); err != nil {
+			return nil, err
+		}
 	}
 
-	opts := validity()
-	opts.DNSNames = []string{serverName}
-
-	leaf, err := ca.Server("control plane", opts)
-	if err != nil {
-		return nil, err
-	}
-
-	material, err := materialOf(ca, leaf)
-
-	return &pki{ca: ca, server: material, clients: make(map[string]*httpmtls.Material)}, err
+	return p, nil
 }
 
 func validity() testpki.Options {
@@ -49,38 +57,52 @@ func validity() testpki.Options {
 	}
 }
 
-func materialOf(ca *testpki.CA, leaf *testpki.Leaf) (*httpmtls.Material, error) {
+// domainOf is the registered domain of a runtime.
+func domainOf(runtime string) string { return runtime + ".skr.example.com" }
+
+// client returns the certificate of a runtime.
+func (p *pki) client(runtime string, ca *testpki.CA) (*testpki.Leaf, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	key := holder{runtime, ca}
+	if leaf := p.clients[key]; leaf != nil {
+		return leaf, nil
+	}
+
+	leaf, err := issue(runtime, ca, validity())
+	p.clients[key] = leaf
+
+	return leaf, err
+}
+
+func issue(runtime string, ca *testpki.CA, opts testpki.Options) (*testpki.Leaf, error) {
+	opts.DNSNames = []string{domainOf(runtime)}
+	opts.Usages = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+
+	leaf, err := ca.Client(runtime, opts)
+	if err != nil {
+		return nil, fmt.Errorf("certificate of %s: %w", runtime, err)
+	}
+
+	return leaf, nil
+}
+
+// clientKeys returns what a runtime has before any rotation.
+func (p *pki) clientKeys(runtime string) (*httpmtls.Material, error) {
+	leaf, err := p.client(runtime, p.older)
+	if err != nil {
+		return nil, err
+	}
+
+	return materialOf(leaf, p.older)
+}
+
+func materialOf(leaf *testpki.Leaf, trusted ...*testpki.CA) (*httpmtls.Material, error) {
 	key, err := leaf.KeyPEM()
 	if err != nil {
 		return nil, err
 	}
 
-	return httpmtls.NewMaterial(ca.PEM(), leaf.CertPEM(), key)
-}
-
-// domainOf is the registered domain of a runtime.
-func domainOf(runtime string) string { return runtime + ".skr.example.com" }
-
-// client returns the key material of a runtime.
-func (p *pki) client(runtime string) (*httpmtls.Material, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-
-	if material := p.clients[runtime]; material != nil {
-		return material, nil
-	}
-
-	opts := validity()
-	opts.DNSNames = []string{domainOf(runtime)}
-	opts.Usages = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
-
-	leaf, err := p.ca.Client(runtime, opts)
-	if err != nil {
-		return nil, fmt.Errorf("certificate of %s: %w", runtime, err)
-	}
-
-	material, err := materialOf(p.ca, leaf)
-	p.clients[runtime] = material
-
-	return material, err
+	return httpmtls.NewMaterial(testpki.Bundle(trusted...), leaf.CertPEM(), key)
 }

@@ -25,6 +25,8 @@ type Plan struct {
 	Writes    []Write
 	Faults    []Fault
 	Padding   int  // makes names of objects longer, so that batches are cut
+	Rate      int  // events of a runtime in a second, and twice as many at once; 0: the default of the listener
+	Tidy      bool // processes end with nothing to send, and have successors soon
 	Measured  bool // only the time until a look counts: the end of faults is not waited for
 }
 
@@ -39,6 +41,10 @@ type RuntimePlan struct {
 	MaxKeys  int
 	Objects  int
 	Learns   bool // the agent learns its managers from events
+	Owners   int  // of the objects, in turn; 0: one
+	Bulk     int  // bytes that each object has beyond its fields
+	Lazy     bool // a new agent asks for no resync: the control plane does
+	ManyCAs  bool // the agent trusts more authorities than fit into a heartbeat
 }
 
 // WriteKind is what a write does to its object.
@@ -52,6 +58,7 @@ const (
 	Touch      WriteKind = "touch" // changes nothing that is watched
 	BadOwner   WriteKind = "bad-owner"
 	Unreadable WriteKind = "unreadable" // its review cannot be parsed
+	Elsewhere  WriteKind = "elsewhere"  // only a manager without an operator watches it
 )
 
 // Write is one write to one object. It is committed after Delay.
@@ -158,6 +165,7 @@ func draw(seed uint64) *Plan {
 	d.faults(p)
 	d.theme(p)
 	d.learners(p)
+	d.scene(p)
 	p.sort()
 
 	return p
@@ -196,7 +204,7 @@ func (d dice) weighted(weights ...int) int {
 func (d dice) runtime(i int) RuntimePlan {
 	r := RuntimePlan{
 		Name: fmt.Sprintf("skr-%d", i), Contract: contract.V3, Protocol: httpmtls.HTTP2, Agents: 1 + d.weighted(3, 1),
-		Canary: d.chance(0.6), Objects: 1 + d.IntN(6),
+		Canary: d.chance(0.6), Objects: 1 + d.IntN(6), ManyCAs: d.chance(0.1),
 	}
 
 	switch d.weighted(6, 1, 3) {

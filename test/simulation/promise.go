@@ -13,43 +13,57 @@ import (
 func (p *Plan) promise() oracle.Promise {
 	promise := oracle.Promise{
 		Runtimes: make(map[string]oracle.Runtime), Managers: p.Managers, Watches: p.watches(), Refused: make(map[string]bool),
-		Detours: p.Operators - 1, Lies: p.hasAny(GatewayLies),
+		Expired: make(map[string]oracle.Window),
+		Detours: p.Operators - 1, Lies: p.hasAny(GatewayLies), Repeats: p.hasAny(GatewayRepeats), Tidy: p.Tidy,
+		Rate: p.Rate, Burst: burstOf(p.Rate), Backlog: p.backlog(),
 	}
 
 	for i := range p.Runtimes {
 		r := &p.Runtimes[i]
 		promise.Runtimes[r.Name] = oracle.Runtime{
-			Numbered: r.Contract == contract.V3, Canary: r.Canary, Small: r.MaxKeys > 0,
-			FallsBack: r.Fallback && p.hasAny(GatewayForeign, GatewayStatus), Learns: r.Learns,
+			Numbered: r.Contract == contract.V3, Canary: r.Canary, Small: p.crowded(i),
+			FallsBack: r.Fallback && p.hasAny(GatewayForeign, GatewayStatus) || p.hasAny(AgentDowngraded), Learns: r.Learns,
 			Refused: p.Measured && i > 0 && len(p.Faults) > 0 && p.Faults[0].Runtime == i,
 		}
 	}
 
 	for i := range p.Faults {
-		f := &p.Faults[i]
-		if f.isForEver() {
-			if f.refusesEvent() {
-				promise.Refused[p.object(f.Runtime, f.Index)] = true
-			}
-
-			if f.Kind == AgentGone || f.Kind == GatewayForeign { // What follows takes a while.
-				promise.Faults++
-				promise.Windows = append(promise.Windows, oracle.Window{From: f.At, To: f.At + time.Minute})
-			}
-
-			continue
-		}
-
-		promise.Faults++
-		promise.Windows = append(promise.Windows, oracle.Window{From: f.At, To: f.At + f.For + f.after(), Refuses: f.refuses(p)})
+		p.add(&promise, &p.Faults[i])
 	}
 
 	return promise
 }
 
+// add notes what a fault means for a promise.
+func (p *Plan) add(promise *oracle.Promise, f *Fault) {
+	name := p.Runtimes[f.Runtime].Name
+
+	switch {
+	case f.Kind == KeysRotated: // Traffic flows meanwhile.
+		return
+	case f.refusesEvent():
+		promise.Refused[p.object(f.Runtime, f.Index)] = true
+
+		return
+	case f.Kind == AgentGone, f.Kind == AgentLeft, f.Kind == GatewayForeign && f.For == 0: // What follows takes a while.
+		promise.Windows = append(promise.Windows, oracle.Window{From: f.At, To: f.At + time.Minute})
+	case f.isForEver():
+		return
+	case f.Kind == CertificateExpired:
+		promise.Expired[name] = oracle.Window{From: f.At, To: f.At + f.For}
+		promise.Windows = append(promise.Windows, oracle.Window{From: f.At, To: f.At + f.For, Refuses: name, Renews: true})
+	case f.Kind == LinksRefused:
+		promise.Windows = append(promise.Windows, oracle.Window{From: f.At, To: f.At + f.For, Refuses: name})
+	default:
+		promise.Windows = append(promise.Windows, oracle.Window{From: f.At, To: f.At + f.For + f.after()})
+	}
+
+	promise.Faults++
+}
+
 func (f *Fault) isForEver() bool {
 	switch f.Kind {
-	case ManagerUnknown, ManagersInvented, AgentGone:
+	case ManagerUnknown, ManagersInvented, AgentGone, AgentLeft, GatewayLimits:
 		return true
 	case GatewayForeign:
 		return f.For == 0
@@ -62,22 +76,17 @@ func (f *Fault) refusesEvent() bool {
 	return f.Kind == EventRefused || f.Kind == EventForbidden || f.Kind == EventPanics
 }
 
-// refuses returns the runtime that cannot connect, if that is all that happens.
-func (f *Fault) refuses(p *Plan) string {
-	if f.Kind != LinksRefused {
-		return ""
-	}
-
-	return p.Runtimes[f.Runtime].Name
-}
-
 // after is the time that a fault lasts beyond its end.
 func (f *Fault) after() time.Duration {
 	switch f.Kind {
 	case OperatorKilled, LeaderChanged:
 		return leaseTime
-	case AgentCrashes, AgentReplaced: // An orderly stop takes up to 10 s.
+	case AgentCrashes, AgentReplaced, AgentPaused: // An orderly stop takes up to 10 s.
 		return 11 * time.Second
+	case GatewayRepeats:
+		return time.Duration(f.Value)*time.Millisecond + time.Second
+	case PathsWrong: // The share of the runtime is used up for a while.
+		return 10 * time.Second
 	default:
 		return 0
 	}
@@ -134,3 +143,64 @@ func (p *Plan) calm() time.Duration {
 
 	return 3 * time.Minute
 }
+
+// backlog is the time that a controller with one worker needs for many objects. Few take no time that counts.
+func (p *Plan) backlog() time.Duration {
+	const few = 20
+
+	objects := 0
+	for i := range p.Runtimes {
+		objects += p.Runtimes[i].Objects
+	}
+
+	if objects <= few {
+		return 0
+	}
+
+	return time.Duration(objects) * reconcileTime
+}
+
+// crowded returns the managers of a runtime that may lose events for want of memory: those with more objects than
+// their share.
+func (p *Plan) crowded(runtime int) map[core.Manager]bool {
+	r := &p.Runtimes[runtime]
+	if r.MaxKeys == 0 {
+		return nil
+	}
+
+	crowded := make(map[core.Manager]bool)
+	for i, manager := range p.Managers {
+		crowded[manager] = p.written(runtime, i)*p.lanes() > r.MaxKeys
+	}
+
+	return crowded
+}
+
+// lanes is the number of managers that share the memory of an agent.
+func (p *Plan) lanes() int {
+	const mostManagers = 100 // The default of the outbox.
+
+	switch {
+	case p.hasAny(ManagersInvented):
+		return mostManagers
+	case p.hasAny(ManagerUnknown):
+		return len(p.Managers) + 1
+	default:
+		return len(p.Managers)
+	}
+}
+
+// written returns the number of objects that a manager watches and that are written.
+func (p *Plan) written(runtime, manager int) int {
+	objects := make(map[int]bool)
+
+	for i := range p.Writes {
+		if w := &p.Writes[i]; w.Runtime == runtime && w.Kind != Elsewhere && p.isWatched(w.Object, manager) {
+			objects[w.Object] = true
+		}
+	}
+
+	return len(objects)
+}
+
+func burstOf(rate int) int { return 2 * rate }

@@ -8,15 +8,22 @@ import (
 	"testing"
 )
 
+// apart is the distance of the first seeds of processes that run for a time.
+const apart = 1_000_000
+
 // share runs the seeds in several processes of this program, as each of them has one processor.
-func share(t *testing.T) {
+func share(t *testing.T, processes int) {
 	t.Helper()
 
 	var running sync.WaitGroup
 
-	each := (*seeds + *workers - 1) / *workers
-	for i := range *workers {
-		running.Go(func() { work(t, *seed+uint64(i*each), each) })
+	each, next := (*seeds+processes-1)/processes, apart
+	if *seeds > 0 {
+		next = each
+	}
+
+	for i := range processes {
+		running.Go(func() { work(t, *seed+uint64(i*next), each) })
 	}
 
 	running.Wait()
@@ -25,9 +32,9 @@ func share(t *testing.T) {
 func work(t *testing.T, first uint64, n int) {
 	t.Helper()
 
-	worker := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestSimulation$", "-test.v", "-test.timeout=0",
+	worker := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestSimulation$", "-test.v", "-test.timeout=0", "-workers=1",
 		"-seed", strconv.FormatUint(first, 10), "-seeds", strconv.Itoa(n), "-for", limit.String(),
-		"-keep-on="+strconv.FormatBool(*keepOn))
+		"-keep-on="+strconv.FormatBool(*keepOn), "-shrink="+strconv.FormatBool(*smaller))
 
 	out, err := worker.CombinedOutput()
 	if err != nil {

@@ -1,3 +1,7 @@
+// Schedules have many handshakes, and nothing here depends on the post-quantum key exchange.
+//
+//go:debug tlsmlkem=0
+
 package simulation
 
 import (
@@ -5,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"testing"
@@ -17,8 +22,8 @@ import (
 var (
 	seed    = flag.Uint64("seed", 1, "the first seed")
 	seeds   = flag.Int("seeds", 0, "the number of seeds; 0: as many as fit into -for")
-	limit   = flag.Duration("for", 20*time.Second, "the real time for all seeds, if -seeds is 0")
-	workers = flag.Int("workers", 1, "the number of processes that share the seeds")
+	limit   = flag.Duration("for", time.Minute, "the real time for all seeds, if -seeds is 0")
+	workers = flag.Int("workers", 0, "the number of processes that share the seeds; 0: one for each processor if -seeds is 0, or else one")
 	keepOn  = flag.Bool("keep-on", false, "do not stop at the first failing seed")
 	printed = flag.Bool("log", false, "print what happens, in virtual time")
 	smaller = flag.Bool("shrink", true, "look for fewer faults and writes that still fail")
@@ -26,8 +31,8 @@ var (
 
 // TestSimulation runs one plan after the other, each in a bubble of virtual time.
 func TestSimulation(t *testing.T) {
-	if *workers > 1 {
-		share(t)
+	if n := processes(); n > 1 {
+		share(t, n)
 
 		return
 	}
@@ -47,12 +52,25 @@ func TestSimulation(t *testing.T) {
 	t.Logf("%d schedules in %s, %.0f a minute", n, took.Round(time.Millisecond), float64(n)/took.Minutes())
 }
 
+func processes() int {
+	if *workers == 0 && *seeds == 0 {
+		return runtime.NumCPU()
+	}
+
+	return *workers
+}
+
 // testPKI also gives the test one processor: goroutines then run in nearly the same order again.
 func testPKI(t *testing.T) *pki {
 	t.Helper()
 
-	before := runtime.GOMAXPROCS(1)
-	t.Cleanup(func() { runtime.GOMAXPROCS(before) })
+	const rareCollections = 400 // A schedule makes much garbage and keeps little.
+
+	before, percent := runtime.GOMAXPROCS(1), debug.SetGCPercent(rareCollections)
+	t.Cleanup(func() {
+		runtime.GOMAXPROCS(before)
+		debug.SetGCPercent(percent)
+	})
 
 	keys, err := newPKI()
 	if err != nil {
@@ -88,8 +106,14 @@ func play(t *testing.T, plan *Plan, keys *pki) bool {
 	return true
 }
 
+// hang is the real time after which a schedule never ends, as the time of its bubble stands still.
+const hang = 2 * time.Minute
+
 func simulate(t *testing.T, plan *Plan, keys *pki, story *story) (found []oracle.Violation) {
 	t.Helper()
+
+	watchdog := time.AfterFunc(hang, func() { panic(fmt.Sprintf("seed %d does not end", plan.Seed)) })
+	defer watchdog.Stop()
 
 	synctest.Test(t, func(t *testing.T) {
 		t.Helper()

@@ -20,15 +20,13 @@ func (d dice) theme(p *Plan) {
 		At:   d.between(time.Minute, p.Length), For: d.between(5*time.Second, 40*time.Second), Runtime: d.IntN(len(p.Runtimes)),
 	}
 
-	switch d.weighted(4, 1, 1, 1) {
+	switch d.weighted(4, 1, 1) {
 	case 0:
 		d.complicate(p, outage)
 	case 1:
 		outage = d.lie(p, outage)
 	case 2:
 		d.flood(p, outage)
-	case 3:
-		outage = d.blip(p, outage)
 	}
 
 	p.Faults = append(p.Faults, outage)
@@ -47,17 +45,6 @@ func (d dice) flood(p *Plan, outage Fault) {
 		at := d.between(outage.At, outage.At+outage.For)
 		p.Writes = append(p.Writes, Write{At: at, Runtime: outage.Runtime, Object: i, Kind: Update, Delay: time.Millisecond})
 	}
-}
-
-// blip is an outage of a moment, in which many single events fail side by side.
-func (d dice) blip(p *Plan, outage Fault) Fault {
-	p.Runtimes[outage.Runtime].Contract, p.Runtimes[outage.Runtime].Objects = contract.V2, 9
-	p.Faults = slices.DeleteFunc(p.Faults, func(f Fault) bool { return !f.isForEver() })
-	outage.Kind, outage.For = LinksRefused, d.between(300*time.Millisecond, time.Second)
-	outage.At = max(outage.At, 2*time.Minute)
-	d.burst(p, outage)
-
-	return outage
 }
 
 // lie makes a gateway acknowledge events for longer than they are resent, and for a shorter time than
@@ -108,7 +95,9 @@ func (d dice) complicate(p *Plan, outage Fault) {
 // lose takes one of two agents away for ever, with all that it has not sent.
 func (d dice) lose(p *Plan, r *RuntimePlan, runtime int, at time.Duration) {
 	r.Contract, r.Agents = contract.V3, 2
-	p.Faults = slices.DeleteFunc(p.Faults, func(f Fault) bool { return f.Kind == GatewayForeign || f.Kind == GatewayStatus })
+	p.Faults = slices.DeleteFunc(p.Faults, func(f Fault) bool {
+		return f.Kind == GatewayForeign || f.Kind == GatewayStatus || f.Kind == AgentPaused
+	})
 
 	if !p.hasAny(AgentGone) {
 		p.Faults = append(p.Faults, Fault{Kind: AgentGone, At: at, Runtime: runtime})

@@ -25,6 +25,7 @@ type world struct {
 	network   *network
 	behaviour *behaviour
 	history   *oracle.History
+	server    keys // of the control plane
 	clusters  []*cluster
 	began     time.Time
 	ending    atomic.Bool
@@ -49,6 +50,7 @@ func newWorld(plan *Plan, keys *pki, trace func(string)) *world {
 		operators: make([]*operator, plan.Operators), operatorLives: make([]int, plan.Operators),
 	}
 	w.history = oracle.New(plan.promise())
+	w.serve(keys.older, keys.older)
 
 	for i := range plan.Runtimes {
 		w.clusters = append(w.clusters, newCluster(w, i))
@@ -77,6 +79,7 @@ func (w *world) run() []oracle.Violation {
 	w.history.Calm()
 	w.remind()
 	sleep(w.plan.calm())
+	w.checkKeys()
 	w.shutDown()
 
 	if err := w.failed.Load(); err != nil {
@@ -280,7 +283,7 @@ func (s *sink) WithGroup(string) slog.Handler { return s }
 
 // attack sends events of a runtime with the certificate of another one.
 func (w *world) attack() {
-	key, err := w.pki.client("evil")
+	key, err := w.pki.clientKeys("evil")
 	w.must(err)
 
 	for _, version := range contract.Versions() {

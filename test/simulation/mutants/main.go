@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -13,8 +14,10 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -36,7 +39,7 @@ func main() {
 	}
 }
 
-// run tries all mutants that match, and returns how many were not found.
+// run tries all mutants that match, one for each processor at a time, and returns how many were not found.
 func run(ctx context.Context, out io.Writer, seeds int, only string) (survivors int, err error) {
 	match, err := regexp.Compile(only)
 	if err != nil {
@@ -48,24 +51,43 @@ func run(ctx context.Context, out io.Writer, seeds int, only string) (survivors 
 		return 0, err
 	}
 
+	var (
+		running sync.WaitGroup
+		mu      sync.Mutex
+		errs    []error
+		slots   = make(chan struct{}, runtime.NumCPU())
+	)
+
 	for _, m := range table() {
 		if !match.MatchString(m.name) {
 			continue
 		}
 
-		found, text, err := m.try(ctx, root, seeds)
-		if err != nil {
-			return survivors, fmt.Errorf("%s: %w", m.name, err)
-		}
+		slots <- struct{}{}
 
-		if !found {
-			survivors++
-		}
+		running.Go(func() {
+			defer func() { <-slots }()
 
-		_, _ = fmt.Fprintf(out, "%-68s %s\n", m.name, text)
+			found, text, err := m.try(ctx, root, seeds)
+
+			mu.Lock()
+			defer mu.Unlock()
+
+			if err != nil {
+				errs = append(errs, fmt.Errorf("%s: %w", m.name, err))
+			}
+
+			if !found {
+				survivors++
+			}
+
+			_, _ = fmt.Fprintf(out, "%-72s %s\n", m.name, text)
+		})
 	}
 
-	return survivors, nil
+	running.Wait()
+
+	return survivors, errors.Join(errs...)
 }
 
 // repository returns the folder of the workspace.
@@ -139,8 +161,11 @@ func (m mutant) build(ctx context.Context, root, folder, binary string) error {
 	return nil
 }
 
-// hang is the time after which a schedule is taken for one that never ends.
-const hang = 5 * time.Minute
+// hang and each bound the time of a run: with a fault, a schedule may never end.
+const (
+	hang = 5 * time.Minute
+	each = 500 * time.Millisecond // of a schedule on a busy machine
+)
 
 var (
 	schedules = regexp.MustCompile(`(\d+) schedules in`)
@@ -148,10 +173,11 @@ var (
 )
 
 func simulate(ctx context.Context, folder, binary string, seeds int) (found bool, text string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, hang)
+	ctx, cancel := context.WithTimeout(ctx, hang+time.Duration(seeds)*each)
 	defer cancel()
 
-	command := exec.CommandContext(ctx, binary, "-test.run=^TestSimulation$", "-test.v", "-seeds", strconv.Itoa(seeds))
+	command := exec.CommandContext(ctx, binary, "-test.run=^TestSimulation$", "-test.v", "-shrink=false",
+		"-seeds", strconv.Itoa(seeds))
 	command.Dir = folder
 	command.Env = append(os.Environ(), "TMPDIR="+folder)
 	out, err := command.CombinedOutput()

@@ -94,6 +94,34 @@ func outboxMutants() []mutant {
 			"e.alone = e.alone || core.IsPermanent(whole)\n\t\tl.enqueue(e)", "o.free(l, e)\n\t\tl.counts.Pending--\n\t\tl.counts.Delivered++",
 		},
 		{
+			"outbox: what was refused with others goes with others again", conclude,
+			"e.alone = e.alone || core.IsPermanent(whole)", "e.alone = false",
+		},
+		{
+			"outbox: a wait that the receiver asks for is ignored", conclude,
+			"wait = max(wait, asked+o.jitter(asked/4))", "wait = max(wait, 0)",
+		},
+		{
+			"outbox: renewed key material ends no wait", "core/outbox/outbox.go",
+			"l.retry(now)", "_, _ = l, now",
+		},
+		{
+			"outbox: resyncs have no pace", room,
+			"again && event.Resync && next.After(due)", "again && event.Resync && next.Before(last)",
+		},
+		{
+			"outbox: no last heartbeat", "core/outbox/heartbeat.go",
+			"case l.pulse.next.IsZero(), l.failures > 0, len(l.resends) > 0:", "case l.pulse.next.IsZero(), l.failures >= 0:",
+		},
+		{
+			"outbox: a last heartbeat although resends wait", "core/outbox/heartbeat.go",
+			"case l.pulse.next.IsZero(), l.failures > 0, len(l.resends) > 0:", "case l.pulse.next.IsZero(), l.failures > 0:",
+		},
+		{
+			"outbox: pending events are not drained", "core/outbox/outbox.go",
+			"if o.opts.DrainTimeout < 0 {", "if o.opts.DrainTimeout > 0 {",
+		},
+		{
 			"outbox: events that were not sent are delivered (row 3)", conclude,
 			"case errors.Is(refusal, core.ErrNotSent):\n\t\tl.enqueue(e)\n\tcase refusal == nil:", "case refusal == nil, errors.Is(refusal, core.ErrNotSent):",
 		},
@@ -159,12 +187,37 @@ func fleetMutants() []mutant {
 			"case beat.Sequence > p.sequence:\n\t\tcause = causeGap", "case beat.Sequence > p.sequence:",
 		},
 		{
+			"fleet: no resync for a new epoch", record,
+			"if first {\n\t\treturn causeNewEpoch\n\t}", "_ = first",
+		},
+		{
+			"fleet: no resync for a return", "core/fleet/fleet.go",
+			"case cause != \"\":\n", "case cause != \"\" && cause != causeReturned:\n",
+		},
+		{
+			"fleet: a resync that the handler does not take is lost", "core/fleet/deliver.go",
+			"f.giveBack(k, claimed)", "_ = claimed",
+		},
+		{
+			"fleet: a resync for an owner stands for the runtime (row 4)", "core/fleet/fleet.go",
+			"if e.Resync && e.Owner == (types.NamespacedName{}) && refused[i] == nil {",
+			"if _ = (types.NamespacedName{}); e.Resync && refused[i] == nil {",
+		},
+		{
+			"fleet: a successor does not end its former life", record,
+			"other.beat.Instance == p.beat.Instance && other.lastSeen.Before(p.first)", "other.lastSeen.After(other.lastSeen)",
+		},
+		{
+			"fleet: a replica that leaves is lost", record,
+			"if leaving {", "if leaving && p.gone {",
+		},
+		{
 			"fleet: each batch is a gap", replica,
 			"if sequence > p.sequence && sequence-p.sequence > 1 {", "if sequence > p.sequence {",
 		},
 		{
 			"fleet: each heartbeat is a return", record,
-			"if state, _ := r.judge(opts, now); state == Stale {", "if state, _ := r.judge(opts, now); state != Stale {",
+			"cause = causeReturned\n\t\tr.disprove()\n\t}", "cause = causeReturned\n\t\tr.disprove()\n\t} else {\n\t\tcause = causeReturned\n\t}",
 		},
 		{
 			"fleet: a resync stays due", "core/fleet/deliver.go",
@@ -200,6 +253,15 @@ func pathMutants() []mutant {
 			"return x.handled(ready(x.handler))", "return answer{}",
 		},
 		{
+			"listener: wrong paths are free (row 16)", "listener/exchange.go",
+			"if wait, ok := x.shares.enter(x.account(), x.cost(), x.opts.Now()); !ok {",
+			"if wait, ok := x.shares.enter(x.account(), x.cost(), x.opts.Now()); !ok && x.version != \"\" {",
+		},
+		{
+			"listener: a certificate that expires stays valid on its connection", "listener/checker.go",
+			"!now.After(v.notAfter) && ", "",
+		},
+		{
 			"listener: no SAN pinning", "listener/pinning.go",
 			"case !hasSAN(&peer, domain):", "case !hasSAN(&peer, domain) && domain == \"\":",
 		},
@@ -213,12 +275,28 @@ func pathMutants() []mutant {
 			"const firstSuccess, lastSuccess = 200, 299", "const firstSuccess, lastSuccess = 200, 503",
 		},
 		{
+			"httpmtls: key material is followed by the leader only (row 28)", "adapters/httpmtls/files.go",
+			"func (*Files) NeedLeaderElection() bool { return false }", "func (*Files) NeedLeaderElection() bool { return true }",
+		},
+		{
+			"httpmtls: new key material is not used", "adapters/httpmtls/forwarder.go",
+			"if f.pool == nil || f.pool.material != material {", "if f.pool == nil {",
+		},
+		{
+			"contract: a heartbeat is not cut (row 27)", "core/contract/encode.go",
+			"beat := cut(batch.Heartbeat)", "_, beat := cut(batch.Heartbeat), *batch.Heartbeat",
+		},
+		{
 			"contract: a foreign 403 is a refusal (row 34)", "core/contract/meaning.go",
 			"case v == V3 && foreign && r.Status == statusForbidden:", "case v == V3 && !foreign && foreign:",
 		},
 		{
 			"admission: nothing for a review that cannot be parsed (row 6)", "adapters/admission/handler.go",
 			"return reply{manager: manager, missed: true, refusal: badReview(err)}", "return reply{manager: manager, refusal: badReview(err)}",
+		},
+		{
+			"admission: dry runs are events", "adapters/admission/review.go",
+			"DryRun:      q.dryRun,", "DryRun:      false,",
 		},
 		{
 			"admission: room for the announced length (row 13)", "adapters/admission/body.go",

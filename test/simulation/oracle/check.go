@@ -43,6 +43,7 @@ func (h *History) Check() []Violation {
 	h.checkTruth()
 	h.checkFinalStates()
 	h.checkResyncs()
+	h.checkPace()
 	h.checkAgents()
 
 	return h.found
@@ -89,14 +90,17 @@ func (h *History) bound(t target, c commit) (bound time.Time, strict bool) {
 	}
 
 	if w := h.refused(t.runtime, c.at); w != nil {
-		back := min(2*(w.To-w.From), longestBackoff) + prompt
+		back := min(2*(w.To-w.From), longestBackoff) + prompt + h.promise.Backlog
+		if w.Renews {
+			back = prompt
+		}
 
 		return latest(c.at, h.began.Add(w.To)).Add(back + time.Duration(h.promise.Detours)*detour), false
 	}
 
 	if h.isCalm(c.at, nil) {
-		bound := c.at.Add(time.Duration(h.promise.Detours) * detour)
-		small := h.promise.Runtimes[t.runtime].Small
+		bound := c.at.Add(time.Duration(h.promise.Detours)*detour + h.promise.Backlog)
+		small := h.promise.Runtimes[t.runtime].Small[t.manager]
 
 		if small || c.paced { // A resync stands in for events.
 			bound = bound.Add(pace)
@@ -131,7 +135,7 @@ func (h *History) refused(runtime string, at time.Time) *Window {
 
 // isCalm reports whether no fault but one is near the time from at on.
 func (h *History) isCalm(at time.Time, but *Window) bool {
-	if at.Sub(h.began) < warmUp {
+	if at.Sub(h.began) < warmUp || h.promise.Rate > 0 {
 		return false
 	}
 
@@ -230,6 +234,21 @@ func (h *History) checkResyncs() {
 	}
 }
 
+// checkPace bounds the resyncs of a runtime: foreign input can cause them.
+func (h *History) checkPace() {
+	const most, within = 12, 10 * time.Second
+
+	for key, times := range h.asked {
+		for i := most; i < len(times); i++ {
+			if took := times[i].Sub(times[i-most]); took < within {
+				h.violate("economy", "%s asked for %d resyncs for %s within %s at %s", key.runtime, most+1, key.manager, took, h.since(times[i]))
+
+				break
+			}
+		}
+	}
+}
+
 // allowed is how many resyncs of a cause one life of an operator may ask for.
 func (h *History) allowed(cause string) int {
 	lives, stops, dropped, falls := 0, 0, int64(0), 0
@@ -256,8 +275,16 @@ func (h *History) allowed(cause string) int {
 
 	switch cause {
 	case "new_epoch":
+		if h.promise.Repeats { // A former life seems to come back.
+			return 2 * lives
+		}
+
 		return lives
 	case "replica_lost":
+		if h.promise.Tidy {
+			return 0
+		}
+
 		return stops + h.promise.Faults*lives
 	case "returned":
 		return (h.promise.Faults + falls) * lives

@@ -21,10 +21,20 @@ type Promise struct {
 	// Faults is the number of faults that end, Windows are the times in which they last.
 	Faults  int
 	Windows []Window
+	// Expired has the times in which runtimes have no valid certificate.
+	Expired map[string]Window
 	// Detours is the number of replicas that a request may reach although they do not lead.
 	Detours int
+	// Backlog is the time that an operator needs for all objects, one after the other.
+	Backlog time.Duration
 	// Lies is whether events are acknowledged that were not delivered.
 	Lies bool
+	// Tidy is whether each process ends with nothing to send, and has a successor soon.
+	Tidy bool
+	// Repeats is whether requests arrive a second time, much later.
+	Repeats bool
+	// Rate and Burst bound the requests of a runtime in a second, and at once. 0: nothing comes near the bounds.
+	Rate, Burst int
 	// Refused has the objects with events that are refused for ever.
 	Refused map[string]bool
 }
@@ -35,8 +45,8 @@ type Runtime struct {
 	Numbered bool
 	// Canary is whether the agent proves that it is called.
 	Canary bool
-	// Small is whether the memory of the agent is so small that events are dropped.
-	Small bool
+	// Small has the managers with so many objects that the agent may drop events for want of memory.
+	Small map[core.Manager]bool
 	// FallsBack is whether the runtime may speak an older contract in the end.
 	FallsBack bool
 	// Learns is whether the agent learns its managers from events.
@@ -51,6 +61,8 @@ type Window struct {
 	// Refuses is the runtime of which nothing else happens than that connections are refused. Its agents
 	// come back soon after.
 	Refuses string
+	// Renews is whether the end of the window is known to the agents, which come back at once.
+	Renews bool
 }
 
 // Violation is a guarantee that did not hold.
@@ -94,6 +106,12 @@ type outage struct {
 	from, to       time.Time // to is zero while it lasts
 }
 
+// pair is a runtime and a manager.
+type pair struct {
+	runtime string
+	manager core.Manager
+}
+
 type resyncKey struct {
 	operator string
 	manager  core.Manager
@@ -113,6 +131,9 @@ type History struct {
 	outages []*outage
 	agents  []*Agent
 	resyncs map[resyncKey]int
+	changed map[string]bool      // objects with a write that changes something
+	asked   map[pair][]time.Time // resyncs that runtimes asked for
+	waits   map[pair]time.Time   // until which a sender is to wait
 	found   []Violation
 }
 
@@ -120,7 +141,8 @@ type History struct {
 func New(promise Promise) *History {
 	return &History{
 		promise: promise, began: time.Now(), commits: make(map[[2]string][]commit),
-		looks: make(map[target][]look), resyncs: make(map[resyncKey]int),
+		looks: make(map[target][]look), resyncs: make(map[resyncKey]int), changed: make(map[string]bool),
+		asked: make(map[pair][]time.Time), waits: make(map[pair]time.Time),
 	}
 }
 
@@ -142,6 +164,53 @@ func (h *History) Commit(runtime, object string, version int, delay time.Duratio
 	h.commits[key] = append(h.commits[key], commit{version, time.Now(), delay, blind, paced})
 }
 
+// Changes notes that a write to an object is reviewed that changes something. A dry run does not.
+func (h *History) Changes(object string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	h.changed[object] = true
+}
+
+// Charged checks that a runtime is answered within its share. Served is the number of answers that do not tell
+// it to wait, within a time.
+func (h *History) Charged(runtime string, served int, within time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	if most := h.promise.Burst + int(float64(h.promise.Rate)*(within.Seconds()+1)); served > most {
+		h.violate("share", "%s was served %d times within %s, want at most %d", runtime, served, within, most)
+	}
+}
+
+// Requested checks that a request does not come before the time that its sender was told.
+func (h *History) Requested(runtime string, manager core.Manager) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	if until := h.waits[pair{runtime, manager}]; time.Now().Before(until) {
+		h.violate("economy", "%s asks for %s at %s, although it is to wait until %s", runtime, manager, h.since(time.Now()), h.since(until))
+	}
+}
+
+// Waits notes that a sender is told to wait.
+func (h *History) Waits(runtime string, manager core.Manager, wait time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	h.waits[pair{runtime, manager}] = time.Now().Add(wait)
+}
+
+// Connected checks that the present key material connects with each replica.
+func (h *History) Connected(replica string, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	if err != nil {
+		h.violate("rotation", "%s does not follow the key material: %v", replica, err)
+	}
+}
+
 // Looked notes that the operator has read an object for a manager.
 func (h *History) Looked(runtime string, manager core.Manager, object string, version int) {
 	h.mu.Lock()
@@ -152,17 +221,36 @@ func (h *History) Looked(runtime string, manager core.Manager, object string, ve
 }
 
 // Delivered checks that a runtime triggers itself only.
-func (h *History) Delivered(sender, triggered string, _ core.Manager, event core.WatchEvent) {
+func (h *History) Delivered(sender, triggered string, manager core.Manager, event core.WatchEvent) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+
+	if event.Resync {
+		h.asked[pair{sender, manager}] = append(h.asked[pair{sender, manager}], time.Now())
+	}
 
 	if sender != triggered {
 		h.violate("trigger", "%s triggered %s", sender, triggered)
 	}
 
+	if !event.Resync && !h.changed[event.Watched.Name] {
+		h.violate("economy", "an event for %s, of which nothing changed", event.Watched.Name)
+	}
+
+	if w, ok := h.promise.Expired[sender]; ok && !event.Resync && h.within(w) {
+		h.violate("trigger", "%s triggered with an expired certificate at %s", sender, h.since(time.Now()))
+	}
+
 	if !event.Resync && !strings.HasPrefix(event.Watched.Name, triggered+"-") {
 		h.violate("trigger", "object %s came as one of %s", event.Watched.Name, triggered)
 	}
+}
+
+// within reports whether a window lasts now. A request may be under way when it begins.
+func (h *History) within(w Window) bool {
+	now := time.Since(h.began)
+
+	return now > w.From+time.Second && now < w.To
 }
 
 // Answered checks the answer to an API server.

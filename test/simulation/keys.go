@@ -1,0 +1,199 @@
+package simulation
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
+)
+
+// keys are the files with key material of one process. It implements [httpmtls.Source].
+type keys struct {
+	mu       sync.Mutex
+	material *httpmtls.Material
+	problem  error // of the newest files
+}
+
+// Material implements [httpmtls.Source].
+func (k *keys) Material() (*httpmtls.Material, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+
+	return k.material, nil
+}
+
+// load puts material in use, unless it is broken.
+func (k *keys) load(material *httpmtls.Material, problem error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+
+	k.problem = problem
+	if problem == nil {
+		k.material = material
+	}
+}
+
+func (k *keys) err() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+
+	return k.problem
+}
+
+// rotationSteps is the number of steps of a rotation.
+const rotationSteps = 6
+
+// rotate replaces the authority and all certificates in the order in which no connection fails.
+func (w *world) rotate(f Fault) {
+	older, newer := w.pki.older, w.pki.newer
+	steps := [rotationSteps]func(){
+		func() { w.serve(older, older, newer) },
+		func() { w.renew(older, older, newer) },
+		func() { w.renew(newer, older, newer) },
+		func() { w.serve(newer, older, newer) },
+		func() { w.renew(newer, newer) },
+		func() { w.serve(newer, newer) },
+	}
+
+	for i, step := range steps {
+		w.sleepUntil(f.At + f.For*time.Duration(i)/rotationSteps)
+
+		if f.Value&(1<<i) != 0 {
+			w.clusters[f.Runtime].breakKeys(i)
+			sleep(time.Second)
+		}
+
+		step()
+		w.logf("rotation: step %d", i)
+	}
+}
+
+// serve gives the control plane a certificate and the authorities that it trusts.
+func (w *world) serve(ca *testpki.CA, trusted ...*testpki.CA) {
+	material, err := materialOf(w.pki.servers[ca], trusted...)
+	w.must(err)
+	w.server.load(material, err)
+}
+
+// renew gives each runtime a certificate and the authorities that it trusts.
+func (w *world) renew(ca *testpki.CA, trusted ...*testpki.CA) {
+	for _, c := range w.clusters {
+		leaf, err := w.pki.client(c.plan.Name, ca)
+		w.must(err)
+
+		material, err := materialOf(leaf, trusted...)
+		w.must(err)
+		c.load(material, err)
+	}
+}
+
+// load puts key material in use, and makes the agents try again what was refused.
+func (c *cluster) load(material *httpmtls.Material, problem error) {
+	c.keys.load(material, problem)
+
+	if problem != nil {
+		return
+	}
+
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	for _, a := range c.agents {
+		if a != nil {
+			a.outbox.Retry()
+		}
+	}
+}
+
+// breakKeys gives a runtime files that are not valid: with the key of another certificate, or with an expired one.
+func (c *cluster) breakKeys(step int) {
+	p := c.world.pki
+	opts := validity()
+	opts.NotAfter = opts.NotBefore.Add(time.Hour)
+
+	leaf, err := issue(c.plan.Name, p.older, opts)
+	c.world.must(err)
+
+	other, err := p.client(c.plan.Name, p.newer)
+	c.world.must(err)
+
+	key, err := other.KeyPEM()
+	c.world.must(err)
+
+	cert := leaf.CertPEM()
+	if step%2 == 0 {
+		cert = cert[:len(cert)/2]
+	}
+
+	c.load(httpmtls.NewMaterial(p.older.PEM(), cert, key))
+}
+
+// expire gives a runtime a certificate that expires at a time.
+func (c *cluster) expire(at time.Time) {
+	opts := validity()
+	opts.NotAfter = at
+
+	leaf, err := issue(c.plan.Name, c.world.pki.older, opts)
+	c.world.must(err)
+
+	material, err := materialOf(leaf, c.world.pki.older)
+	c.world.must(err)
+	c.keys.load(material, err)
+}
+
+// awaitRenewal notes that the certificate has expired. It returns how it is renewed.
+func (c *cluster) awaitRenewal() (renew func()) {
+	mend := c.world.history.Break(c.plan.Name, string(CertificateExpired))
+
+	return func() {
+		c.load(c.world.pki.clientKeys(c.plan.Name))
+		mend()
+	}
+}
+
+// checkKeys connects with each replica of the operator after a rotation.
+func (w *world) checkKeys() {
+	if !w.plan.hasAny(KeysRotated) || w.plan.Gateway {
+		return
+	}
+
+	for _, o := range w.operators {
+		if o != nil {
+			w.history.Connected(o.name, w.connect(o))
+		}
+	}
+}
+
+func (w *world) connect(o *operator) error {
+	config, err := httpmtls.ClientTLSConfig(&w.clusters[0].keys, serverName)
+	if err != nil {
+		return err
+	}
+
+	transport := &http.Transport{TLSClientConfig: config, DialContext: func(context.Context, string, string) (net.Conn, error) {
+		return w.network.connect("prober", o.server, w.network.now("prober"))
+	}}
+	defer transport.CloseIdleConnections()
+
+	request, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "https://"+serverName, http.NoBody)
+	if err != nil {
+		return err
+	}
+
+	answer, err := transport.RoundTrip(request)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+
+	if answer.StatusCode == http.StatusUnauthorized {
+		return fmt.Errorf("status %d", answer.StatusCode)
+	}
+
+	return nil
+}
