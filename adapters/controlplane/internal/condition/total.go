@@ -1,0 +1,61 @@
+package condition
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/google/cel-go/common"
+	"github.com/google/cel-go/common/ast"
+	"github.com/google/cel-go/parser"
+)
+
+// ErrInvalid means that an expression is no CEL, or not in the part of CEL that is allowed. The
+// text of the error has the line and the column.
+var ErrInvalid = errors.New("invalid expression")
+
+// maxLength bounds an expression, in code points. The cost of an expression grows with it.
+const maxLength = 1024
+
+// Total returns an expression with the value of the given one, but true where that fails. It has
+// the variables object, oldObject and request. The error wraps [ErrInvalid].
+func Total(expression string) (string, error) {
+	source := common.NewTextSource(expression)
+	// Without macros, has() and all() are calls like any other.
+	p, err := parser.NewParser(parser.ExpressionSizeCodePointLimit(maxLength), parser.MaxRecursionDepth(maxDepth))
+	if err != nil {
+		return "", fmt.Errorf("parser of CEL: %w", err)
+	}
+	tree, problems := p.Parse(source)
+	if found := problems.GetErrors(); len(found) > 0 {
+		return "", invalidAt(found[0].Location, "%s", found[0].Message)
+	}
+	t := translator{info: tree.SourceInfo()}
+	term, err := t.boolean(tree.Expr())
+	if err != nil {
+		return "", err
+	}
+	if len(term.guard) == 0 {
+		return term.text, nil
+	}
+	return "!" + conjunction(term.guard) + " || " + term.text, nil
+}
+
+// maxDepth bounds the nesting of an expression.
+const maxDepth = 64
+
+// translator turns the tree of an expression into terms.
+type translator struct {
+	info *ast.SourceInfo
+	// item is the variable of the macro around the current node, "" outside.
+	item string
+}
+
+// refuse returns an error at the position of a node.
+func (t *translator) refuse(e ast.Expr, format string, args ...any) error {
+	return invalidAt(t.info.GetStartLocation(e.ID()), format, args...)
+}
+
+// invalidAt counts lines and columns from 1.
+func invalidAt(at common.Location, format string, args ...any) error {
+	return fmt.Errorf("%w: line %d, column %d: %s", ErrInvalid, at.Line(), at.Column()+1, fmt.Sprintf(format, args...))
+}
