@@ -55,7 +55,10 @@ func (t *translator) refuse(e ast.Expr, format string, args ...any) error {
 	return invalidAt(t.info.GetStartLocation(e.ID()), format, args...)
 }
 
-// invalidAt counts lines and columns from 1.
+// invalidAt counts lines and columns from 1. An error about the whole expression has no position.
 func invalidAt(at common.Location, format string, args ...any) error {
+	if at.Line() < 1 {
+		return fmt.Errorf("%w: %s", ErrInvalid, fmt.Sprintf(format, args...))
+	}
 	return fmt.Errorf("%w: line %d, column %d: %s", ErrInvalid, at.Line(), at.Column()+1, fmt.Sprintf(format, args...))
 }
