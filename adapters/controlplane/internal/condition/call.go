@@ -54,11 +54,11 @@ func (t *translator) logic(e ast.Expr, name string) (term, error) {
 			decided = "!" + joined.text
 		}
 		text := "(" + joined.text + " " + symbol + " " + side.text + ")"
-		if len(side.guard) == 0 {
-			joined = with(text, []term{joined})
+		if facts := without(side.guard, joined.guard); len(facts) > 0 {
+			joined = with(text, []term{joined}, "("+decided+" || "+conjunction(facts)+")")
 			continue
 		}
-		joined = with(text, []term{joined}, "("+decided+" || "+conjunction(side.guard)+")")
+		joined = with(text, []term{joined})
 	}
 	return joined.asBool(), nil
 }
@@ -84,7 +84,8 @@ func (t *translator) conditional(e ast.Expr) (term, error) {
 	}
 	yes, no := branches[0], branches[1]
 	chosen := with("("+condition.text+" ? "+yes.text+" : "+no.text+")", []term{condition},
-		"("+condition.text+" ? "+conjunction(yes.guard)+" : "+conjunction(no.guard)+")")
+		"("+condition.text+" ? "+conjunction(without(yes.guard, condition.guard))+" : "+
+			conjunction(without(no.guard, condition.guard))+")")
 	chosen.boolean = yes.boolean && no.boolean
 	return chosen, nil
 }
@@ -224,5 +225,5 @@ func (t *translator) macro(e ast.Expr, name string) (term, error) {
 		return list.text + "." + macro + "(" + itemVariable + ", " + condition + ")"
 	}
 	return with("("+each(name, condition.text)+")", []term{list}, list.is("list"), list.short(maxItems),
-		each("all", conjunction(condition.guard))).asBool(), nil
+		each("all", conjunction(without(condition.guard, list.guard)))).asBool(), nil
 }

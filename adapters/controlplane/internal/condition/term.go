@@ -26,13 +26,19 @@ func conjunction(facts []string) string {
 	return "(" + strings.Join(facts, " && ") + ")"
 }
 
-// with returns a term that has the guards of terms and more facts.
+// with returns a term that has the guards of terms and more facts, each once.
 func with(text string, operands []term, facts ...string) term {
 	var guard []string
 	for _, operand := range operands {
-		guard = append(guard, operand.guard...)
+		guard = append(guard, without(operand.guard, guard)...)
 	}
-	return term{text: text, guard: slices.Concat(guard, facts)}
+	return term{text: text, guard: append(guard, without(facts, guard)...)}
+}
+
+// without returns the facts that are not known. Repeated facts would make an expression so long
+// that an API server takes seconds to compile it.
+func without(facts, known []string) []string {
+	return slices.DeleteFunc(slices.Clone(facts), func(fact string) bool { return slices.Contains(known, fact) })
 }
 
 // asBool marks a term as a bool.

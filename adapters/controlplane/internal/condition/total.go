@@ -13,8 +13,12 @@ import (
 // text of the error has the line and the column.
 var ErrInvalid = errors.New("invalid expression")
 
-// maxLength bounds an expression, in code points. The cost of an expression grows with it.
-const maxLength = 1024
+const (
+	// maxLength bounds an expression, in code points. The cost of an expression grows with it.
+	maxLength = 1024
+	// maxTotal bounds the result, in bytes. An API server takes about 0.5 s to compile that many.
+	maxTotal = 16 << 10
+)
 
 // Total returns an expression with the value of the given one, but true where that fails. It has
 // the variables object, oldObject and request. The error wraps [ErrInvalid].
@@ -34,10 +38,15 @@ func Total(expression string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if len(term.guard) == 0 {
-		return term.text, nil
+	total := term.text
+	if len(term.guard) > 0 {
+		total = "!" + conjunction(term.guard) + " || " + term.text
 	}
-	return "!" + conjunction(term.guard) + " || " + term.text, nil
+	if len(total) > maxTotal {
+		return "", fmt.Errorf("%w: too complex: with its guard it has %d bytes, want at most %d",
+			ErrInvalid, len(total), maxTotal)
+	}
+	return total, nil
 }
 
 // maxDepth bounds the nesting of an expression.
