@@ -24,7 +24,8 @@ type Change struct {
 	// Old is the object before the write, nil on CREATE. New is the object after, nil on DELETE.
 	Old, New *Object
 
-	// Name and GVK identify the object where Old and New do not, as in a CREATE with generateName.
+	// Name identifies the object where Old and New do not, as in a CREATE with generateName. Of a
+	// subresource it wins over them, because they may be of another kind, such as Scale.
 	Name types.NamespacedName
 	// GVK wins over the kind that the object states: an API server may have converted the object.
 	GVK schema.GroupVersionKind
@@ -37,6 +38,9 @@ func (c *Change) Object() *Object {
 	}
 	return c.Old
 }
+
+// subresourceScale has objects of autoscaling/v1 Scale.
+const subresourceScale = "scale"
 
 // maxIdentity bounds the names and the kind of an event together, in bytes. Kubernetes allows
 // fewer. Without the bound, foreign input could fill an outbox with megabytes under each of its
@@ -57,6 +61,10 @@ func (c *Change) Event(at time.Time) (WatchEvent, error) {
 		e.Watched.Namespace = cmp.Or(o.Name.Namespace, e.Watched.Namespace)
 		e.Watched.Name = cmp.Or(o.Name.Name, e.Watched.Name)
 		e.WatchedGVK = cmp.Or(e.WatchedGVK, o.GVK)
+	}
+
+	if c.Subresource != "" && c.Name.Name != "" {
+		e.Watched = c.Name
 	}
 
 	// A request about a Namespace states the Namespace's own name as its namespace.

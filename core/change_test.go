@@ -69,6 +69,17 @@ func TestChangeEvent(t *testing.T) {
 			core.Change{Operation: update, Subresource: "status", Name: web, GVK: scale},
 			core.WatchEvent{Operation: update, Field: core.FieldStatus, Watched: web, WatchedGVK: scale},
 		},
+		"of a subresource whose object has another name": {
+			core.Change{
+				Operation: create, Subresource: "token", Name: web, GVK: scale,
+				New: decode(t, `{"kind":"TokenRequest","metadata":{"name":"other","namespace":"other"}}`),
+			},
+			core.WatchEvent{Operation: create, Field: core.FieldSpec, Watched: web, WatchedGVK: scale},
+		},
+		"of a subresource, in a request without name": {
+			core.Change{Operation: create, Subresource: "binding", GVK: scale, New: decode(t, deployment)},
+			core.WatchEvent{Operation: create, Field: core.FieldSpec, Generation: 7, Watched: web, WatchedGVK: scale},
+		},
 	}
 
 	for name, tt := range tests {

@@ -27,16 +27,20 @@ func Changed(c *Change) bool {
 // A change of the labels or of [OwnerAnnotation] counts, too: the object may enter or leave a
 // selection. So do the beginning and the end of an object: CREATE, DELETE, and an UPDATE that sets
 // the deletion timestamp or removes the last finalizer. An UPDATE that lacks one of the two states
-// counts. CONNECT and subresources never count.
+// counts. CONNECT to the resource itself never counts.
+//
+// A CREATE, DELETE or CONNECT of a subresource always counts, such as an eviction or an exec. An
+// UPDATE of "scale" counts when its spec differs. An UPDATE of any other subresource is compared as
+// an object without spec. The status never counts.
 func SpecChanged(c *Change) bool {
 	if c.Subresource != "" {
-		return false
+		return subresourceChanged(c)
 	}
 	return lifecycle(c) || updates(c) && (!sameSpec(c) || !c.sameSelection())
 }
 
 // StatusChanged passes an UPDATE of the status subresource when the meaning of the status differs.
-// The beginning and the end of an object count as in [SpecChanged]; CONNECT and other subresources
+// The beginning and the end of an object count as in [SpecChanged]. CONNECT and other subresources
 // never do.
 func StatusChanged(c *Change) bool {
 	switch c.Subresource {
@@ -50,13 +54,12 @@ func StatusChanged(c *Change) bool {
 }
 
 // GenerationChanged is the cheap form of [SpecChanged] for kinds with a generation: it compares two
-// numbers instead of two specs. It passes an UPDATE of the resource
-// itself when metadata.generation differs, or when the object does not count generations. Labels,
-// the owner, and the beginning and the end of an object count as in [SpecChanged]; CONNECT and
-// subresources never do.
+// numbers instead of two specs. It passes an UPDATE of the resource itself when metadata.generation
+// differs, or when the object does not count generations. Labels, the owner, the beginning and the
+// end of an object, and subresources count as in [SpecChanged].
 func GenerationChanged(c *Change) bool {
 	if c.Subresource != "" {
-		return false
+		return subresourceChanged(c)
 	}
 	return lifecycle(c) || updates(c) && (!sameGeneration(c) || !c.sameSelection())
 }
@@ -80,6 +83,29 @@ func hasLabels(o *Object, labels map[string]string) bool {
 		}
 	}
 	return true
+}
+
+// subresourceChanged decides about all subresources for [SpecChanged].
+func subresourceChanged(c *Change) bool {
+	if c.Subresource == string(FieldStatus) {
+		return false
+	}
+	switch c.Operation {
+	case OperationCreate, OperationDelete, OperationConnect:
+		return true
+	case OperationUpdate:
+		return !updates(c) || !sameSubresource(c)
+	default:
+		return false
+	}
+}
+
+// sameSubresource compares the spec of a Scale. Its status is a copy that a client may send late.
+func sameSubresource(c *Change) bool {
+	if c.Subresource == subresourceScale {
+		return c.sameField("spec")
+	}
+	return c.sameContent()
 }
 
 // updates reports whether c is an UPDATE with both states to compare.

@@ -107,7 +107,8 @@ func TestComparingFilters(t *testing.T) {
 	t.Parallel()
 
 	for _, tests := range [][]filterTest{
-		lifecycleTests(), specTests(), selectionTests(), contentTests(), statusTests(), otherTests(), doubtTests(),
+		lifecycleTests(), specTests(), selectionTests(), contentTests(), statusTests(), subresourceTests(), otherTests(),
+		doubtTests(),
 	} {
 		for _, tt := range tests {
 			t.Run(tt.name, func(t *testing.T) { t.Parallel(); tt.check(t) })
@@ -230,17 +231,33 @@ func statusTests() []filterTest {
 	}
 }
 
+// Subresources other than the status, which a filter sees only if the watch names them.
+func subresourceTests() []filterTest {
+	never, counts := verdicts{}, verdicts{spec: true, generation: true}
+
+	return []filterTest{
+		{"scale", update, "scale", base, otherSpec, counts},
+		{"scale as before", update, "scale", base, otherNotation, never},
+		{"scale: a late status", update, "scale", base, otherStatus, never},
+		{"scale without the state before", update, "scale", absent, base, counts},
+		{"finalizer through scale", update, "scale", oneFinalizer, base, never},
+		{"approval", update, "approval", base, otherStatus, counts},
+		{"approval as before", update, "approval", base, otherNotation, never},
+		{"resize", update, "resize", base, otherSpec, counts},
+		{"binding", create, "binding", absent, base, counts},
+		{"eviction", create, "eviction", absent, base, counts},
+		{"a deleted subresource", remove, "other", base, absent, counts},
+		{"connect to a subresource", connect, "exec", absent, base, counts},
+		{"an operation of the future", "PATCH", "scale", base, otherSpec, never},
+	}
+}
+
 // Writes that never count.
 func otherTests() []filterTest {
 	never := verdicts{}
 
 	return []filterTest{
-		{"scale", update, "scale", base, otherSpec, never},
-		{"finalizer through a subresource", update, "scale", oneFinalizer, base, never},
-		{"binding", create, "binding", absent, base, never},
-		{"eviction", create, "eviction", absent, base, never},
 		{"connect", connect, "", absent, base, never},
-		{"connect to a subresource", connect, "exec", absent, base, never},
 		{"connect to the status", connect, "status", base, otherStatus, never},
 		{"an operation of the future", "PATCH", "", base, otherSpec, never},
 	}

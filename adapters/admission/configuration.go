@@ -20,6 +20,7 @@ import (
 const (
 	pathPrefix      = "/validate/"
 	webhookSuffix   = ".operator.kyma-project.io"
+	scaleSuffix     = ".scale.kyma-project.io" // No longer than webhookSuffix.
 	defaultTimeout  = 2 * time.Second
 	maxTimeout      = 30 * time.Second // admissionregistration.k8s.io/v1
 	defaultPort     = 443
@@ -33,11 +34,13 @@ var ErrInvalidConfiguration = errors.New("invalid webhook configuration")
 // Path returns the URL path of the reviews of a manager.
 func Path(manager core.Manager) string { return pathPrefix + string(manager) }
 
-// ManagerOf returns the manager of a [Path]. It reports false for any other path.
+// ManagerOf returns the manager of a [Path], or of the path of a subresource, which has a kind after
+// it. It reports false for any other path.
 func ManagerOf(path string) (core.Manager, bool) {
 	name, found := strings.CutPrefix(path, pathPrefix)
+	name, kind, hasKind := strings.Cut(name, "/")
 	manager, err := core.ParseManager(name)
-	return manager, found && err == nil
+	return manager, found && err == nil && (!hasKind || kindOf(kind) != "")
 }
 
 // ConfigurationOptions are the optional settings of [WebhookConfiguration]. The zero value is the
@@ -50,10 +53,11 @@ type ConfigurationOptions struct {
 	Timeout time.Duration
 	// Canary is the Lease in the runtime that package canary writes. Default: none, no canary.
 	Canary types.NamespacedName
-	// MatchConditions let the API server itself skip writes that [core.Changed] refuses: dry runs,
-	// and updates that leave the watched field unchanged. They need Kubernetes 1.30. They must only
-	// be used if the filter of the [Handler] accepts no more than [core.Changed]. Default: false.
-	MatchConditions bool
+	// NoMatchConditions makes an API server call the handler for every write. Set it if the filter of
+	// the [Handler] accepts more than [core.Changed]. By default the API server itself skips dry
+	// runs, and updates that leave the watched field unchanged. An API server before Kubernetes 1.28
+	// ignores the conditions, and the filter alone decides. [Watch].Conditions are always used.
+	NoMatchConditions bool
 	// ExcludedNamespaces are namespaces in which nothing is watched. Objects without a namespace
 	// are watched, except the Namespace objects of these names. An empty list that is not nil
 	// excludes none. Set it if watched objects are in the namespace of the agent. Default:
@@ -100,7 +104,7 @@ func (o ConfigurationOptions) namespaceSelector() *metav1.LabelSelector {
 }
 
 // WebhookConfiguration returns the configuration with which an API server sends its reviews to
-// endpoint. It has one webhook per watch, sorted by name. A failure of the endpoint never blocks a
+// endpoint. It has one webhook per watch, and one more for scale, sorted by name. A failure of the endpoint never blocks a
 // write, because the failure policy is Ignore.
 //
 // It does no I/O and keeps no reference to its arguments. The error wraps [ErrInvalidConfiguration]
@@ -127,7 +131,7 @@ func webhooks(
 	endpoint Endpoint, watches []Watch, opts ConfigurationOptions,
 ) (all []admissionregistrationv1.ValidatingWebhook) {
 	for _, watch := range watches {
-		all = append(all, watch.webhook(endpoint, opts))
+		all = append(all, watch.webhooks(endpoint, opts)...)
 	}
 	if opts.Canary != (types.NamespacedName{}) {
 		all = append(all, canaryWebhook(endpoint, opts))

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -61,7 +62,7 @@ func TestWebhookConfiguration(t *testing.T) {
 	endpoint := admission.Endpoint{URL: "https://127.0.0.1:8443", CABundle: bundle}
 
 	got, err := admission.WebhookConfiguration("watcher", endpoint, []admission.Watch{kymaWatch(), moduleWatch()},
-		admission.ConfigurationOptions{Labels: map[string]string{"a": "b"}})
+		admission.ConfigurationOptions{Labels: map[string]string{"a": "b"}, NoMatchConditions: true})
 	if err != nil {
 		t.Fatalf("WebhookConfiguration: %v", err)
 	}
@@ -88,6 +89,9 @@ func TestWebhookConfiguration(t *testing.T) {
 			AdmissionReviewVersions: []string{"v1"},
 		}
 	}
+	// A Scale has no labels.
+	scale := webhook("kcp-system.kyma.scale.kyma-project.io", "https://127.0.0.1:8443/validate/lifecycle-manager",
+		"operator.kyma-project.io", "*", "kymas/scale", nil)
 	want := &admissionregistrationv1.ValidatingWebhookConfiguration{
 		TypeMeta: metav1.TypeMeta{
 			APIVersion: "admissionregistration.k8s.io/v1",
@@ -99,6 +103,7 @@ func TestWebhookConfiguration(t *testing.T) {
 				"", "v1", "configmaps/status", nil),
 			webhook("kcp-system.kyma.operator.kyma-project.io", "https://127.0.0.1:8443/validate/lifecycle-manager",
 				"operator.kyma-project.io", "*", "kymas", map[string]string{"operator.kyma-project.io/watched-by": "kyma"}),
+			scale,
 		},
 	}
 
@@ -148,7 +153,7 @@ func TestWebhookConfigurationOfACanary(t *testing.T) {
 			Expression: `request.name == "agent"`,
 		}},
 	}
-	if diff := cmp.Diff(want, configuration.Webhooks[0]); diff != "" || len(configuration.Webhooks) != 2 {
+	if diff := cmp.Diff(want, configuration.Webhooks[0]); diff != "" || len(configuration.Webhooks) != 3 {
 		t.Errorf("webhook of the canary, beside that of a watch (-want +got):\n%s", diff)
 	}
 }
@@ -271,7 +276,7 @@ func TestMatchConditions(t *testing.T) {
 
 	configuration, err := admission.WebhookConfiguration("watcher",
 		admission.Endpoint{URL: "https://agent", CABundle: testBundle(t)},
-		[]admission.Watch{kymaWatch(), moduleWatch()}, admission.ConfigurationOptions{MatchConditions: true})
+		[]admission.Watch{kymaWatch(), moduleWatch()}, admission.ConfigurationOptions{})
 	if err != nil {
 		t.Fatalf("WebhookConfiguration: %v", err)
 	}
@@ -284,6 +289,115 @@ func TestMatchConditions(t *testing.T) {
 
 		if !strings.Contains(conditions[1].Expression, "object"+field) {
 			t.Errorf("webhook %d does not compare %s: %s", i, field, conditions[1].Expression)
+		}
+	}
+}
+
+// TestSubresources checks rules, paths and selectors. test/subresources runs them on a real API
+// server.
+func TestSubresources(t *testing.T) {
+	t.Parallel()
+
+	type webhook struct{ name, resource, path string }
+
+	const own, scale = "a.b.operator.kyma-project.io", "a.b.scale.kyma-project.io"
+
+	apps := schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}
+	core1 := func(resource string) schema.GroupVersionResource {
+		return schema.GroupVersionResource{Version: "v1", Resource: resource}
+	}
+	widgets := schema.GroupVersionResource{Group: "example.org", Version: "v1", Resource: "widgets"}
+
+	tests := map[string]struct {
+		watch admission.Watch
+		want  []webhook
+	}{
+		"Deployments": {admission.Watch{Resource: apps}, []webhook{
+			{own, "deployments", "/validate/m"}, {scale, "deployments/scale", "/validate/m/deployment"},
+		}},
+		"their status": {
+			admission.Watch{Resource: apps, Field: core.FieldStatus},
+			[]webhook{{own, "deployments/status", "/validate/m"}},
+		},
+		"ConfigMaps":     {admission.Watch{Resource: core1("configmaps")}, []webhook{{own, "configmaps", "/validate/m"}}},
+		"evictions":      {admission.Watch{Resource: core1("pods/eviction")}, []webhook{{own, "pods/eviction", "/validate/m/pod"}}},
+		"another's kind": {admission.Watch{Resource: core1("foos/bar")}, []webhook{{own, "foos/bar", "/validate/m"}}},
+		"a custom resource": {admission.Watch{Resource: widgets}, []webhook{
+			{own, "widgets", "/validate/m"}, {scale, "widgets/scale", "/validate/m"},
+		}},
+		"its kind": {admission.Watch{Resource: widgets, Kind: "MyWidget"}, []webhook{
+			{own, "widgets", "/validate/m"}, {scale, "widgets/scale", "/validate/m/my.widget"},
+		}},
+	}
+
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			tt.watch.Name, tt.watch.Manager = types.NamespacedName{Namespace: "a", Name: "b"}, "m"
+
+			configuration, err := admission.WebhookConfiguration("watcher",
+				admission.Endpoint{URL: "https://agent", CABundle: testBundle(t)}, []admission.Watch{tt.watch},
+				admission.ConfigurationOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			var got []webhook
+			for _, w := range configuration.Webhooks {
+				path := strings.TrimPrefix(*w.ClientConfig.URL, "https://agent")
+				got = append(got, webhook{w.Name, w.Rules[0].Resources[0], path})
+
+				if manager, ok := admission.ManagerOf(path); manager != "m" || !ok {
+					t.Errorf("ManagerOf(%s) = %q, %t", path, manager, ok)
+				}
+			}
+
+			if diff := cmp.Diff(tt.want, got, cmpopts.EquateComparable(webhook{})); diff != "" {
+				t.Errorf("webhooks (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestPreciseWatch checks selectors and conditions of a watch, beside those of the configuration.
+func TestPreciseWatch(t *testing.T) {
+	t.Parallel()
+
+	inTest := metav1.LabelSelectorRequirement{Key: "stage", Operator: metav1.LabelSelectorOpIn, Values: []string{"test"}}
+	watch := kymaWatch()
+	watch.LabelExpressions = []metav1.LabelSelectorRequirement{inTest}
+	watch.NamespaceSelector = &metav1.LabelSelector{
+		MatchLabels: map[string]string{"a": "b"}, MatchExpressions: []metav1.LabelSelectorRequirement{inTest},
+	}
+	watch.Conditions = []admissionregistrationv1.MatchCondition{{Name: "mine", Expression: "true"}}
+
+	configuration, err := admission.WebhookConfiguration("watcher",
+		admission.Endpoint{URL: "https://agent", CABundle: testBundle(t)}, []admission.Watch{watch},
+		admission.ConfigurationOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	namespaces := excluding("kube-system")
+	namespaces.MatchLabels = map[string]string{"a": "b"}
+	namespaces.MatchExpressions = append([]metav1.LabelSelectorRequirement{inTest}, namespaces.MatchExpressions...)
+	objects := &metav1.LabelSelector{
+		MatchLabels: watch.Labels, MatchExpressions: []metav1.LabelSelectorRequirement{inTest},
+	}
+
+	for i, want := range []*metav1.LabelSelector{objects, {}} { // The second webhook is that of scale.
+		webhook := configuration.Webhooks[i]
+		if diff := cmp.Diff(want, webhook.ObjectSelector); diff != "" {
+			t.Errorf("%s: object selector (-want +got):\n%s", webhook.Name, diff)
+		}
+
+		if diff := cmp.Diff(namespaces, webhook.NamespaceSelector); diff != "" {
+			t.Errorf("%s: namespace selector (-want +got):\n%s", webhook.Name, diff)
+		}
+
+		if diff := cmp.Diff(watch.Conditions, webhook.MatchConditions[2:]); diff != "" {
+			t.Errorf("%s: conditions (-want +got):\n%s", webhook.Name, diff)
 		}
 	}
 }
@@ -362,7 +476,25 @@ func TestWebhookConfigurationRefuses(t *testing.T) {
 		{`version ""`, watch(func(w *admission.Watch) { w.Resource.Version = "" })},
 		{`version "v*"`, watch(func(w *admission.Watch) { w.Resource.Version = "v*" })},
 		{`resource "*"`, watch(func(w *admission.Watch) { w.Resource.Resource = "*" })},
-		{`resource "kymas/status"`, watch(func(w *admission.Watch) { w.Resource.Resource = "kymas/status" })},
+		{`resource "kymas/status": want it without status`, watch(func(w *admission.Watch) {
+			w.Resource.Resource, w.Labels = "kymas/status", nil
+		})},
+		{`resource "kymas/*"`, watch(func(w *admission.Watch) { w.Resource.Resource = "kymas/*" })},
+		{`resource "kymas/"`, watch(func(w *admission.Watch) { w.Resource.Resource = "kymas/" })},
+		{`resource "kymas/a/b"`, watch(func(w *admission.Watch) { w.Resource.Resource = "kymas/a/b" })},
+		{"reviews show no labels", watch(func(w *admission.Watch) { w.Resource.Resource = "kymas/scale" })},
+		{`want "spec" for a subresource`, watch(func(w *admission.Watch) {
+			w.Resource.Resource, w.Labels, w.Field = "kymas/scale", nil, core.FieldStatus
+		})},
+		{`kind: want upper camel case of ASCII such as Deployment, have "kyma"`, watch(func(w *admission.Watch) {
+			w.Kind = "kyma"
+		})},
+		{`"Like" is not a valid label selector operator`, watch(func(w *admission.Watch) {
+			w.LabelExpressions = []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Like"}}
+		})},
+		{"selector: ", watch(func(w *admission.Watch) {
+			w.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"a b": ""}}
+		})},
 		{`resource ""`, watch(func(w *admission.Watch) { w.Resource.Resource = "" })},
 		{`group "*"`, watch(func(w *admission.Watch) { w.Resource.Group = "*" })},
 		{`field: want "spec" or "status", have "data"`, watch(func(w *admission.Watch) { w.Field = "data" })},
@@ -496,8 +628,9 @@ func TestConfigurationSurvivesJSON(t *testing.T) {
 
 func TestManagerOfIsTheInverseOfPath(t *testing.T) {
 	for path, want := range map[string]core.Manager{
-		admission.Path("kyma"): "kyma",
-		"/validate/":           "", "/validate/a/b": "", "/validate/A": "", "kyma": "", "/canary": "", "": "",
+		admission.Path("kyma"):        "kyma",
+		"/validate/kyma/stateful.set": "kyma", "/validate/kyma/B": "", "/validate/kyma/": "", "/validate/kyma/b/c": "",
+		"/validate/": "", "/validate/A": "", "kyma": "", "/canary": "", "": "",
 	} {
 		if got, ok := admission.ManagerOf(path); ok != (want != "") || ok && got != want {
 			t.Errorf("%q: got %q, %t, want %q", path, got, ok, want)

@@ -13,7 +13,7 @@ import (
 // decide makes an event of a change that matters, and gives it to the acceptor. It panics if the
 // acceptor or a hook panics. It leaves its log line in answer.warn, because the API server waits.
 func (h *Handler) decide(ctx context.Context, answer *reply, q *request, now time.Time) Decision {
-	c, manager := q.change(), answer.manager
+	c, manager := q.change(answer.parent), answer.manager
 	if c.DryRun {
 		return DryRun
 	}

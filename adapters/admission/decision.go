@@ -8,7 +8,7 @@ import (
 // allowed with each of them. Besides the constants, there are:
 //
 //   - "coalesced", "dropped": the outcome of the acceptor (see [core.Outcome])
-//   - "irrelevant": the filter refuses the operation, the subresource or the object
+//   - "irrelevant": the filter refuses a write that is no update
 //   - "no_owner": the object has no valid owner, but an owner is required
 //   - "no_name": the object has no name, or one that is too long for an event
 //   - "unread": there was no memory to read the review; a resync is accepted instead
@@ -71,7 +71,7 @@ func decisionOf(outcome core.Outcome) Decision {
 
 // filteredOut returns the decision for a change that the filter refused.
 func filteredOut(c *core.Change) Decision {
-	if c.Operation == core.OperationUpdate && (c.Subresource == "" || c.Subresource == "status") {
+	if c.Operation == core.OperationUpdate {
 		return Unchanged
 	}
 	return irrelevant

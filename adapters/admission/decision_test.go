@@ -1,6 +1,10 @@
 package admission_test
 
 import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -128,20 +132,22 @@ func TestReviews(t *testing.T) {
 			}), admission.Unchanged, nil,
 		},
 		{
-			"UPDATE of scale", reviewOf(t, func(q *admissionv1.AdmissionRequest) {
-				q.Operation = admissionv1.Update
-				q.SubResource = "scale"
-				q.Kind = metav1.GroupVersionKind{Group: "autoscaling", Version: "v1", Kind: "Scale"}
-				q.OldObject = raw(`{"metadata":{"name":"one"},"spec":{"replicas":1}}`)
-				q.Object = raw(`{"metadata":{"name":"one"},"spec":{"replicas":2}}`)
-			}), "irrelevant", nil,
+			"UPDATE of scale", reviewOf(t, scaled(1, 2)), admission.Accepted, &core.WatchEvent{
+				Watched: one, WatchedGVK: schema.GroupVersionKind{Group: "autoscaling", Version: "v1", Kind: "Scale"},
+				Operation: core.OperationUpdate, Field: core.FieldSpec, Time: noon,
+			},
 		},
+		{"UPDATE of scale without a difference", reviewOf(t, scaled(2, 2)), admission.Unchanged, nil},
 		{
 			"CONNECT", reviewOf(t, func(q *admissionv1.AdmissionRequest) {
 				q.Operation = admissionv1.Connect
+				q.Kind = metav1.GroupVersionKind{Version: "v1", Kind: "PodExecOptions"}
 				q.SubResource = "exec"
 				q.Object = raw(`{"kind":"PodExecOptions","apiVersion":"v1","stdin":true,"command":["sh"]}`)
-			}), "irrelevant", nil,
+			}), admission.Accepted, &core.WatchEvent{
+				Watched: one, WatchedGVK: schema.GroupVersionKind{Version: "v1", Kind: "PodExecOptions"},
+				Operation: core.OperationConnect, Field: core.FieldSpec, Time: noon,
+			},
 		},
 		{
 			"DELETE", reviewOf(t, func(q *admissionv1.AdmissionRequest) {
@@ -315,5 +321,55 @@ func TestDryRunNeverReachesTheFilter(t *testing.T) {
 
 	if len(got.events) > 0 {
 		t.Errorf("a dry run sent %v", got.events)
+	}
+}
+
+// scaled makes a review of the scale subresource.
+func scaled(before, after int) func(q *admissionv1.AdmissionRequest) {
+	scale := func(replicas int) string {
+		return fmt.Sprintf(`{"kind":"Scale","metadata":{"name":"one"},"spec":{"replicas":%d}}`, replicas)
+	}
+	return func(q *admissionv1.AdmissionRequest) {
+		q.Operation = admissionv1.Update
+		q.SubResource = "scale"
+		q.Kind = metav1.GroupVersionKind{Group: "autoscaling", Version: "v1", Kind: "Scale"}
+		q.OldObject, q.Object = raw(scale(before)), raw(scale(after))
+	}
+}
+
+// The path of a subresource has the kind of the resource, because the review has another one.
+func TestKindInThePath(t *testing.T) {
+	t.Parallel()
+
+	apps := metav1.GroupVersionResource{Group: "apps", Version: "v1", Resource: "statefulsets"}
+	scale := reviewOf(t, func(q *admissionv1.AdmissionRequest) { scaled(1, 2)(q); q.Resource = apps })
+	status := reviewOf(t, func(q *admissionv1.AdmissionRequest) {
+		q.Operation = admissionv1.Update
+		q.Resource, q.SubResource = apps, "status"
+		q.OldObject, q.Object = raw(widget("", `"status":1`)), raw(widget("", `"status":2`))
+	})
+
+	stateful := schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "StatefulSet"}
+	foreign := schema.GroupVersionKind{Group: "autoscaling", Version: "v1", Kind: "Scale"}
+
+	for name, tt := range map[string]struct {
+		segment string
+		review  []byte
+		want    schema.GroupVersionKind
+	}{
+		"of a scale":        {"/stateful.set", scale, stateful},
+		"none":              {"", scale, foreign},
+		"of the own object": {"/stateful.set", status, widgetKind},
+	} {
+		got := newInbox()
+		handler := newHandler(t, got, admission.Options{})
+		request := httptest.NewRequest(http.MethodPost, admission.Path("kyma")+tt.segment, bytes.NewReader(tt.review))
+		request.Header.Set("Content-Type", "application/json")
+
+		handler.ServeHTTP(httptest.NewRecorder(), request)
+
+		if len(got.events) != 1 || got.events[0].WatchedGVK != tt.want || got.events[0].Watched.Name != "one" {
+			t.Errorf("%s: events %+v, want one of %s", name, got.events, tt.want)
+		}
 	}
 }

@@ -95,4 +95,7 @@ func ExampleWebhookConfiguration() {
 	// kcp-system.kyma.operator.kyma-project.io
 	// [kymas] [CREATE UPDATE DELETE]
 	// /validate/lifecycle-manager Ignore
+	// kcp-system.kyma.scale.kyma-project.io
+	// [kymas/scale] [CREATE UPDATE DELETE]
+	// /validate/lifecycle-manager Ignore
 }

@@ -15,8 +15,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// Handler answers the AdmissionReviews of an API server at POST /validate/<manager>, always with
-// allowed: true. Create one with [New].
+// Handler answers the AdmissionReviews of an API server at POST /validate/<manager>, and at
+// POST /validate/<manager>/<kind> for subresources, always with allowed: true. Create one with
+// [New].
 //
 // A review is answered 200 with an AdmissionReview of the same uid. Its response.status.message
 // begins with the [Decision]. Any other request gets a metav1.Status:
@@ -65,8 +66,10 @@ func New(acceptor core.Acceptor, opts Options) (*Handler, error) {
 	}
 	h.notFound = h.serve(refusePath)
 
-	h.mux.HandleFunc("POST "+pathPrefix+"{manager}", h.serve(h.review))
-	h.mux.HandleFunc(pathPrefix+"{manager}", h.serve(refuseMethod))
+	for _, pattern := range []string{pathPrefix + "{manager}", pathPrefix + "{manager}/{kind}"} {
+		h.mux.HandleFunc("POST "+pattern, h.serve(h.review))
+		h.mux.HandleFunc(pattern, h.serve(refuseMethod))
+	}
 	h.mux.HandleFunc("/", h.notFound)
 	return h, nil
 }
@@ -114,7 +117,7 @@ func (h *Handler) serve(route route) http.HandlerFunc {
 
 // refusePath is the route of all unknown paths.
 func refusePath(http.ResponseWriter, *http.Request, time.Time) reply {
-	return reply{refusal: &refusal{http.StatusNotFound, refusedPath, "want POST " + pathPrefix + "{manager}"}}
+	return reply{refusal: unknownPath()}
 }
 
 // refuseMethod is the route of all methods except POST.
@@ -151,7 +154,7 @@ func (h *Handler) reviewFor(manager core.Manager, w http.ResponseWriter, r *http
 	if err != nil {
 		return reply{manager: manager, missed: true, refusal: badReview(err)}
 	}
-	answer := reply{manager: manager, uid: q.uid, decision: failed}
+	answer := reply{manager: manager, parent: kindOf(r.PathValue("kind")), uid: q.uid, decision: failed}
 	h.guard(panicInAcceptor, func() { answer.decision = h.decide(r.Context(), &answer, q, started) })
 	answer.missed = answer.decision == failed
 	return answer

@@ -215,7 +215,7 @@ func TestRawPaths(t *testing.T) {
 		"/validate/":                              404,
 		"/validate":                               404,
 		"/validate/kyma/":                         404,
-		"/validate/kyma/event":                    404,
+		"/validate/kyma/Event":                    404,
 		"//validate/kyma":                         404,
 		"/validate//kyma":                         404,
 		"/validate/..":                            404,

@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 
@@ -14,21 +15,40 @@ import (
 // fields, unless they keep unknown ones.
 const maxCompared = 64
 
-// matchConditions returns CEL expressions that decide as [core.Changed]. The webhook is called for
-// persisted writes that changed the watched field, the labels or the owner.
+// matchConditions returns the conditions of the watch, after those that decide as [core.Changed].
+// The webhook is called for persisted writes that changed the watched field, the labels or the
+// owner.
 //
 // A write is lost if an expression fails, because failures are ignored. So each expression must be
 // defined for every pair of objects. It uses has() before every access and no index that may be
 // missing. No step costs more than the size of an object.
-func (w *Watch) matchConditions() []admissionregistrationv1.MatchCondition {
-	changed := specChanged()
-	if w.Field == core.FieldStatus {
-		changed = statusChanged()
+func (w *Watch) matchConditions(target target, opts ConfigurationOptions) []admissionregistrationv1.MatchCondition {
+	if opts.NoMatchConditions {
+		return slices.Clone(w.Conditions)
 	}
-	return []admissionregistrationv1.MatchCondition{
+	return append([]admissionregistrationv1.MatchCondition{
 		{Name: "persisted", Expression: "!has(request.dryRun) || !request.dryRun"},
-		{Name: "changed", Expression: changed},
+		{Name: "changed", Expression: target.changed()},
+	}, w.Conditions...)
+}
+
+// changed decides as [core.Changed] for one part of a resource.
+func (t target) changed() string {
+	switch t.subresource {
+	case "":
+		return specChanged()
+	case string(core.FieldStatus):
+		return statusChanged()
+	case subresourceScale:
+		return updateChanged(field("object", "spec") + " != " + field("oldObject", "spec"))
+	default:
+		return updateChanged(contentChanged())
 	}
+}
+
+// updateChanged decides about a subresource of which every operation except UPDATE counts.
+func updateChanged(differ string) string {
+	return or("request.operation != 'UPDATE'", "object == null", "oldObject == null", differ)
 }
 
 // specChanged decides as [core.SpecChanged].

@@ -95,9 +95,17 @@ func badReview(err error) *refusal {
 	return &refusal{http.StatusBadRequest, reason, err.Error()}
 }
 
-// managerOf returns the manager in the path. It refuses an invalid one with 400, and one that is
-// not in the options with 404.
+// unknownPath is the refusal of all paths that are not served.
+func unknownPath() *refusal {
+	return &refusal{http.StatusNotFound, refusedPath, "want POST " + pathPrefix + "{manager}"}
+}
+
+// managerOf returns the manager in the path. It refuses an invalid one with 400. It refuses one that
+// is not in the options with 404, and also an invalid kind after it.
 func (h *Handler) managerOf(r *http.Request) (core.Manager, *refusal) {
+	if segment := r.PathValue("kind"); segment != "" && kindOf(segment) == "" {
+		return "", unknownPath()
+	}
 	manager, err := core.ParseManager(r.PathValue("manager"))
 	if err != nil {
 		return "", &refusal{http.StatusBadRequest, refusedManager, err.Error()}

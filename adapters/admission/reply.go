@@ -11,8 +11,10 @@ import (
 // reply is the answer to a request: a refusal, or the decision on a review.
 type reply struct {
 	// refusal is nil for a review.
-	refusal  *refusal
-	manager  core.Manager
+	refusal *refusal
+	manager core.Manager
+	// parent is the kind in the path, "" if it has none.
+	parent   string
 	decision Decision
 	uid      string
 	// missed is whether a resync replaces the event of the change.

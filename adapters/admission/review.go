@@ -35,7 +35,10 @@ type review struct {
 type request struct {
 	// uid is echoed in the answer.
 	uid string
+	// gvk is the kind of object and oldObject.
 	gvk schema.GroupVersionKind
+	// resource is the JSON of the resource that was written, which only a subresource needs.
+	resource []byte
 	// name is that of the request. On CREATE with generateName it is empty.
 	name        types.NamespacedName
 	operation   core.Operation
@@ -95,7 +98,9 @@ func (q *request) readField(r *rawjson.Reader, name []byte) (err error) {
 	case "uid":
 		q.uid, err = r.Text()
 	case "kind":
-		err = r.Object(func(name []byte) error { return q.readKind(r, name) })
+		err = r.Object(func(name []byte) error { return readKind(r, name, &q.gvk) })
+	case "resource":
+		q.resource, err = r.Skip()
 	case "subResource":
 		q.subresource, err = r.Text()
 	case "name":
@@ -119,15 +124,15 @@ func (q *request) readField(r *rawjson.Reader, name []byte) (err error) {
 	return err
 }
 
-// readKind reads one field of a GroupVersionKind.
-func (q *request) readKind(r *rawjson.Reader, name []byte) (err error) {
+// readKind reads one field of a GroupVersionKind, or of a GroupVersionResource without the resource.
+func readKind(r *rawjson.Reader, name []byte, gvk *schema.GroupVersionKind) (err error) {
 	switch string(name) {
 	case "group":
-		q.gvk.Group, err = r.Text()
+		gvk.Group, err = r.Text()
 	case "version":
-		q.gvk.Version, err = r.Text()
+		gvk.Version, err = r.Text()
 	case "kind":
-		q.gvk.Kind, err = r.Text()
+		gvk.Kind, err = r.Text()
 	default:
 		_, err = r.Skip()
 	}
@@ -174,8 +179,23 @@ func (q *request) validate() error {
 	}
 }
 
-// change returns the change for a filter. It refers to the body.
-func (q *request) change() *core.Change {
+// watchedGVK returns the kind of the object that the event names. The object of a subresource, such
+// as a Scale, has a kind of its own. So parent is the kind of the watch, "" if it is not known.
+func (q *request) watchedGVK(parent string) schema.GroupVersionKind {
+	if parent == "" || q.subresource == "" || q.subresource == string(core.FieldStatus) {
+		return q.gvk
+	}
+	var gvk schema.GroupVersionKind
+	r := rawjson.NewReader(q.resource)
+	if err := r.Object(func(name []byte) error { return readKind(r, name, &gvk) }); err != nil {
+		return q.gvk
+	}
+	gvk.Kind = parent
+	return gvk
+}
+
+// change returns the change for a filter. It refers to the body. The argument is that of watchedGVK.
+func (q *request) change(parent string) *core.Change {
 	return &core.Change{
 		Operation:   q.operation,
 		Subresource: q.subresource,
@@ -183,6 +203,6 @@ func (q *request) change() *core.Change {
 		Old:         q.oldObject,
 		New:         q.object,
 		Name:        q.name,
-		GVK:         q.gvk,
+		GVK:         q.watchedGVK(parent),
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -23,11 +24,27 @@ type Watch struct {
 	// Manager gets the events.
 	Manager core.Manager
 	// Resource is the resource to watch. Its Group is "" for the core API, and its Version may be
-	// "*".
+	// "*". Its Resource may have a subresource, such as "pods/eviction", but not the status.
 	Resource schema.GroupVersionResource
-	// Labels must all be on an object, before or after the change. Default: none, every object.
+	// Kind is the kind of the resource without its subresource. Events of subresources name it,
+	// because a review has the kind of the subresource, such as Scale. Default: that of a resource
+	// of Kubernetes, and none for any other.
+	Kind string
+	// Labels must all be on an object, before or after the change. Most subresources show no
+	// labels, so a watch of them must have none. Scale never has them: each write to it counts.
+	// Default: none, every object.
 	Labels map[string]string
-	// Field is the watched part of the object: [core.FieldSpec] or [core.FieldStatus]. Default:
+	// LabelExpressions must all hold, as Labels. Default: none.
+	LabelExpressions []metav1.LabelSelectorRequirement
+	// NamespaceSelector selects the namespaces of objects by their labels. Objects without a
+	// namespace are watched, except Namespaces that it does not select. Default: all namespaces.
+	NamespaceSelector *metav1.LabelSelector
+	// Conditions are CEL expressions that must all be true for a write, as in a webhook
+	// configuration. An API server skips a write for which one fails, so each must be defined for
+	// every write. Default: none.
+	Conditions []admissionregistrationv1.MatchCondition
+	// Field is the watched part of the object: [core.FieldSpec] or [core.FieldStatus]. With
+	// [core.FieldSpec], changes through the scale subresource count, too. Default:
 	// [core.FieldSpec].
 	Field core.Field
 }
@@ -41,45 +58,77 @@ func (w *Watch) Validate() error {
 	return nil
 }
 
-// webhook sets all defaults that an API server would set, so that the stored object equals it.
-func (w *Watch) webhook(endpoint Endpoint, opts ConfigurationOptions) admissionregistrationv1.ValidatingWebhook {
-	webhook := admissionregistrationv1.ValidatingWebhook{
-		Name:         w.webhookName(),
-		ClientConfig: endpoint.clientConfig(Path(w.Manager)),
-		Rules:        []admissionregistrationv1.RuleWithOperations{w.rule()},
+// webhooks returns the webhook of the watch, and that of scale if the watch includes it.
+func (w *Watch) webhooks(endpoint Endpoint, opts ConfigurationOptions) []admissionregistrationv1.ValidatingWebhook {
+	own := w.webhook(w.target(), endpoint, opts)
+	own.Name = w.webhookName(webhookSuffix)
+	if !w.includesScale() {
+		return []admissionregistrationv1.ValidatingWebhook{own}
+	}
+	scale := w.webhook(target{w.Resource.Resource, subresourceScale}, endpoint, opts)
+	scale.Name = w.webhookName(scaleSuffix)
+	// A Scale has no labels, so a selector would match none.
+	scale.ObjectSelector = &metav1.LabelSelector{}
+	return []admissionregistrationv1.ValidatingWebhook{own, scale}
+}
+
+// webhook sets all defaults that an API server would set, so that the stored object equals it. It
+// has no name.
+func (w *Watch) webhook(
+	target target, endpoint Endpoint, opts ConfigurationOptions,
+) admissionregistrationv1.ValidatingWebhook {
+	return admissionregistrationv1.ValidatingWebhook{
+		ClientConfig: endpoint.clientConfig(w.path(target)),
+		Rules:        []admissionregistrationv1.RuleWithOperations{w.rule(target)},
 		// Ignore: a write must not fail because the agent is not available.
 		FailurePolicy:           new(admissionregistrationv1.Ignore),
 		MatchPolicy:             new(admissionregistrationv1.Equivalent),
-		NamespaceSelector:       opts.namespaceSelector(),
-		ObjectSelector:          &metav1.LabelSelector{MatchLabels: maps.Clone(w.Labels)},
+		NamespaceSelector:       w.namespaceSelector(opts),
+		ObjectSelector:          w.objectSelector(),
 		SideEffects:             new(admissionregistrationv1.SideEffectClassNoneOnDryRun),
 		TimeoutSeconds:          new(int32(opts.Timeout / time.Second)), //nolint:gosec // Validated: at most 30.
 		AdmissionReviewVersions: []string{"v1"},
+		MatchConditions:         w.matchConditions(target, opts),
 	}
-	if opts.MatchConditions {
-		webhook.MatchConditions = w.matchConditions()
-	}
-	return webhook
 }
 
-// webhookName is <namespace>.<name> of the watch with the suffix of this API group. It is unique
-// for each watch, because a namespace has no dot.
-func (w *Watch) webhookName() string { return w.Name.Namespace + "." + w.Name.Name + webhookSuffix }
+// webhookName is <namespace>.<name> of the watch with a suffix of its own for each webhook. It is
+// unique for each watch, because a namespace has no dot.
+func (w *Watch) webhookName(suffix string) string {
+	return w.Name.Namespace + "." + w.Name.Name + suffix
+}
+
+// objectSelector selects by the labels.
+func (w *Watch) objectSelector() *metav1.LabelSelector {
+	return &metav1.LabelSelector{
+		MatchLabels:      maps.Clone(w.Labels),
+		MatchExpressions: copyOf(w.LabelExpressions),
+	}
+}
+
+// namespaceSelector joins the selector of the watch and that of the configuration.
+func (w *Watch) namespaceSelector(opts ConfigurationOptions) *metav1.LabelSelector {
+	joined := opts.namespaceSelector()
+	if own := w.NamespaceSelector.DeepCopy(); own != nil {
+		joined.MatchLabels = own.MatchLabels
+		joined.MatchExpressions = slices.Concat(own.MatchExpressions, joined.MatchExpressions)
+	}
+	return joined
+}
+
+// copyOf returns a deep copy.
+func copyOf(expressions []metav1.LabelSelectorRequirement) []metav1.LabelSelectorRequirement {
+	return (&metav1.LabelSelector{MatchExpressions: expressions}).DeepCopy().MatchExpressions
+}
 
 // rule matches all versions that the watch names, in all scopes.
-func (w *Watch) rule() admissionregistrationv1.RuleWithOperations {
-	resource := w.Resource.Resource
-	if w.Field == core.FieldStatus {
-		resource += "/status"
-	}
+func (w *Watch) rule(target target) admissionregistrationv1.RuleWithOperations {
 	return admissionregistrationv1.RuleWithOperations{
-		Operations: []admissionregistrationv1.OperationType{
-			admissionregistrationv1.Create, admissionregistrationv1.Update, admissionregistrationv1.Delete,
-		},
+		Operations: target.operations(),
 		Rule: admissionregistrationv1.Rule{
 			APIGroups:   []string{w.Resource.Group},
 			APIVersions: []string{w.Resource.Version},
-			Resources:   []string{resource},
+			Resources:   []string{target.String()},
 			Scope:       new(admissionregistrationv1.AllScopes),
 		},
 	}
@@ -89,11 +138,7 @@ func (w *Watch) rule() admissionregistrationv1.RuleWithOperations {
 func (w *Watch) problems() []error {
 	_, invalidManager := core.ParseManager(string(w.Manager))
 	problems := append(w.nameProblems(), invalidManager)
-	if w.Field != "" && w.Field != core.FieldSpec && w.Field != core.FieldStatus {
-		problems = append(problems,
-			fmt.Errorf("field: want %q or %q, have %.40q", core.FieldSpec, core.FieldStatus, w.Field))
-	}
-	problems = slices.Concat(problems, w.resourceProblems(), labelProblems(w.Labels))
+	problems = slices.Concat(problems, w.fieldProblems(), w.resourceProblems(), w.selectorProblems())
 	return slices.DeleteFunc(problems, func(err error) bool { return err == nil })
 }
 
@@ -104,17 +149,40 @@ func (w *Watch) nameProblems() []error {
 		invalid(validation.IsDNS1123Label(w.Name.Namespace), "namespace %.80q", w.Name.Namespace),
 		invalid(validation.IsDNS1123Subdomain(w.Name.Name), "name %.80q", w.Name.Name),
 	}
-	if length := len(w.webhookName()); problems[1] == nil && length > validation.DNS1123SubdomainMaxLength {
+	if length := len(w.webhookName(webhookSuffix)); problems[1] == nil && length > validation.DNS1123SubdomainMaxLength {
 		problems = append(problems, fmt.Errorf("the webhook's name <namespace>.<name>%s has %d bytes, want at most %d",
 			webhookSuffix, length, validation.DNS1123SubdomainMaxLength))
 	}
 	return problems
 }
 
-// resourceProblems accepts exactly one resource by its plural name. A wildcard would match more
-// than the watch, and '/' separates a subresource.
+// fieldProblems refuses the status of a subresource.
+func (w *Watch) fieldProblems() []error {
+	switch {
+	case w.Field != "" && w.Field != core.FieldSpec && w.Field != core.FieldStatus:
+		return []error{fmt.Errorf("field: want %q or %q, have %.40q", core.FieldSpec, core.FieldStatus, w.Field)}
+	case w.Field == core.FieldStatus && strings.Contains(w.Resource.Resource, "/"):
+		return []error{fmt.Errorf("field: want %q for a subresource, have %q", core.FieldSpec, w.Field)}
+	default:
+		return nil
+	}
+}
+
+// resourceProblems accepts exactly one resource by its plural name, and at most one subresource. A
+// wildcard would match more than the watch.
 func (w *Watch) resourceProblems() []error {
-	problems := []error{invalid(validation.IsDNS1123Label(w.Resource.Resource), "resource %.80q", w.Resource.Resource)}
+	resource, subresource, hasSubresource := strings.Cut(w.Resource.Resource, "/")
+	problems := []error{invalid(validation.IsDNS1123Label(resource), "resource %.80q", w.Resource.Resource)}
+	if hasSubresource {
+		problems = append(problems, invalid(validation.IsDNS1123Label(subresource), "resource %.80q", w.Resource.Resource))
+	}
+	if subresource == string(core.FieldStatus) {
+		problems = append(problems, fmt.Errorf("resource %.80q: want it without status, and field %q",
+			w.Resource.Resource, core.FieldStatus))
+	}
+	if w.Kind != "" && kindSegment(w.Kind) == "" {
+		problems = append(problems, fmt.Errorf("kind: want upper camel case of ASCII such as Deployment, have %.80q", w.Kind))
+	}
 	if w.Resource.Version != anyVersion {
 		problems = append(problems, invalid(validation.IsDNS1123Label(w.Resource.Version),
 			"version %.80q: want %q, or", w.Resource.Version, anyVersion))
@@ -122,6 +190,21 @@ func (w *Watch) resourceProblems() []error {
 	if w.Resource.Group != "" {
 		problems = append(problems, invalid(validation.IsDNS1123Subdomain(w.Resource.Group),
 			"group %.80q", w.Resource.Group))
+	}
+	return problems
+}
+
+// selectorProblems checks labels, expressions and the selector of namespaces.
+func (w *Watch) selectorProblems() []error {
+	problems := labelProblems(w.Labels)
+	for _, selector := range []*metav1.LabelSelector{w.objectSelector(), w.NamespaceSelector} {
+		if _, err := metav1.LabelSelectorAsSelector(selector); err != nil {
+			problems = append(problems, fmt.Errorf("selector: %w", err))
+		}
+	}
+	if selects := len(w.Labels)+len(w.LabelExpressions) > 0; selects && !w.target().hasLabels() {
+		problems = append(problems, fmt.Errorf("labels: want none for %.80q, whose reviews show no labels",
+			w.Resource.Resource))
 	}
 	return problems
 }

@@ -32,7 +32,11 @@ func (d *demo) watch(ctx context.Context) (string, error) {
 			Manager:  component,
 			Resource: schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"},
 			Labels:   watched(),
-		}}, admission.ConfigurationOptions{})
+		}}, admission.ConfigurationOptions{
+			// So that the agent decides about every write. By default the API server skips most that do
+			// not matter.
+			NoMatchConditions: true,
+		})
 	if err != nil {
 		return "", err
 	}

@@ -154,7 +154,7 @@ func (s *scene) watch(manager core.Manager, matchConditions bool) {
 	configuration, err := admission.WebhookConfiguration(string(manager), admission.Endpoint{
 		URL:      server.URL,
 		CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}),
-	}, watches, admission.ConfigurationOptions{MatchConditions: matchConditions, Timeout: 30 * time.Second})
+	}, watches, admission.ConfigurationOptions{NoMatchConditions: !matchConditions, Timeout: 30 * time.Second})
 	if err != nil {
 		s.t.Fatal(err)
 	}

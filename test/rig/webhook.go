@@ -27,12 +27,13 @@ func Watch(t testing.TB, runtime *controlplane.ControlPlane, agent *Agent, caBun
 }
 
 // Register creates a webhook configuration of that name for a webhook on this machine. It takes
-// effect some time later.
+// effect some time later. It has no match conditions, so that the webhook sees every write.
 func Register(
 	t testing.TB, runtime *controlplane.ControlPlane, name string, port int, caBundle []byte,
 	opts admission.ConfigurationOptions, watches ...admission.Watch,
 ) {
 	t.Helper()
+	opts.NoMatchConditions = true
 	configuration, err := admission.WebhookConfiguration(name, admission.Endpoint{
 		URL: "https://" + Address(port), CABundle: caBundle,
 	}, watches, opts)

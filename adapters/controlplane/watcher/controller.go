@@ -79,13 +79,22 @@ func (r *reconciler) establish(ctx context.Context, w *v1beta2.Watcher) (outcome
 		return outcome{}, err
 	}
 
+	result, err := r.route(ctx, w, manager)
+	// The route stays, because the runtimes watch without the invalid condition.
+	if _, invalid := conditionsOf(w); err == nil && invalid != nil {
+		return outcome{}, problem(reasonConditionInvalid, "%v", invalid)
+	}
+	return result, err
+}
+
+// route applies the route, unless routes are turned off.
+func (r *reconciler) route(ctx context.Context, w *v1beta2.Watcher, manager core.Manager) (outcome, error) {
 	if r.routing == nil {
 		return outcome{
 			v1beta2.StateReady, metav1.ConditionTrue, reasonRouteNotNeeded,
 			"the runtimes watch it; routes are turned off",
 		}, nil
 	}
-
 	return r.lead(ctx, w, manager)
 }
 

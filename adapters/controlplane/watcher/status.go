@@ -26,7 +26,9 @@ const (
 	reasonManagerMissing = "ManagerMissing"
 	reasonManagerInvalid = "ManagerInvalid"
 	// reasonWatchInvalid means that the Watcher was stored before its definition had its rules.
-	reasonWatchInvalid        = "WatchInvalid"
+	reasonWatchInvalid = "WatchInvalid"
+	// reasonConditionInvalid means that a condition of spec.matchConditions is not used.
+	reasonConditionInvalid    = "ConditionInvalid"
 	reasonInvalidSelector     = "InvalidSelector"
 	reasonGatewayNotFound     = "GatewayNotFound"
 	reasonGatewayWithoutHosts = "GatewayWithoutHosts"

@@ -4,11 +4,14 @@ import (
 	"errors"
 	"fmt"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/api/v1beta2"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/internal/condition"
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
@@ -47,8 +50,11 @@ func watchOf(w *v1beta2.Watcher) (admission.Watch, error) {
 		Resource: schema.GroupVersionResource{
 			Group: resource.Group, Version: resource.Version, Resource: resource.Resource,
 		},
-		Labels: plain(w.Spec.LabelsToWatch),
-		Field:  core.Field(w.Spec.Field),
+		Kind:              resource.Kind,
+		Labels:            plain(w.Spec.LabelsToWatch),
+		LabelExpressions:  requirements(w.Spec.LabelExpressionsToWatch),
+		NamespaceSelector: namespaceSelector(w.Spec.NamespaceSelector),
+		Field:             core.Field(w.Spec.Field),
 	}
 
 	if err := watch.Validate(); err != nil {
@@ -58,8 +64,23 @@ func watchOf(w *v1beta2.Watcher) (admission.Watch, error) {
 	return watch, nil
 }
 
+// conditionsOf returns the conditions of a Watcher in a form that never fails. Invalid conditions
+// are left out, and the error joins the reasons. It wraps [admission.ErrInvalidConfiguration].
+func conditionsOf(w *v1beta2.Watcher) (conditions []admissionregistrationv1.MatchCondition, err error) {
+	for _, written := range w.Spec.MatchConditions {
+		total, invalid := condition.Total(written.Expression)
+		if invalid != nil {
+			err = errors.Join(err, fmt.Errorf("watcher %s/%s: %w: spec.matchConditions[%s].expression: %w",
+				w.Namespace, w.Name, admission.ErrInvalidConfiguration, written.Name, invalid))
+			continue
+		}
+		conditions = append(conditions, admissionregistrationv1.MatchCondition{Name: written.Name, Expression: total})
+	}
+	return conditions, err
+}
+
 // Watches returns the watches of all Watchers that are not being deleted. Invalid Watchers are left
-// out, and the error joins the reasons. Each reason that is about a watch wraps
+// out, and so are invalid conditions of valid ones. The error joins the reasons. Each reason that is about a watch wraps
 // [admission.ErrInvalidConfiguration].
 func Watches(watchers []v1beta2.Watcher) ([]admission.Watch, error) {
 	var (
@@ -78,9 +99,32 @@ func Watches(watchers []v1beta2.Watcher) ([]admission.Watch, error) {
 			continue
 		}
 
+		// A watch without an invalid condition reports too much. Without the watch, changes are lost.
+		if watch.Conditions, err = conditionsOf(&watchers[i]); err != nil {
+			problems = append(problems, err)
+		}
 		watches = append(watches, watch)
 	}
 	return watches, errors.Join(problems...)
+}
+
+// requirements returns nil for none, as an API server does.
+func requirements(of []v1beta2.LabelRequirement) (all []metav1.LabelSelectorRequirement) {
+	for _, r := range of {
+		requirement := metav1.LabelSelectorRequirement{Key: r.Key, Operator: r.Operator}
+		for _, value := range r.Values {
+			requirement.Values = append(requirement.Values, string(value))
+		}
+		all = append(all, requirement)
+	}
+	return all
+}
+
+func namespaceSelector(of *v1beta2.NamespaceSelector) *metav1.LabelSelector {
+	if of == nil {
+		return nil
+	}
+	return &metav1.LabelSelector{MatchLabels: plain(of.MatchLabels), MatchExpressions: requirements(of.MatchExpressions)}
 }
 
 func plain(labels map[string]v1beta2.LabelValue) map[string]string {

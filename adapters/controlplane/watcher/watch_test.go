@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -73,6 +74,44 @@ func TestWatches(t *testing.T) {
 	}
 }
 
+func TestPreciseWatches(t *testing.T) {
+	t.Parallel()
+
+	w := someWatcher("kyma")
+	w.Spec.Field = "spec"
+	w.Spec.ResourceToWatch.Kind = "Kyma"
+	w.Spec.LabelExpressionsToWatch = []v1beta2.LabelRequirement{
+		{Key: "stage", Operator: "In", Values: []v1beta2.LabelValue{"a", "b"}},
+	}
+	w.Spec.NamespaceSelector = &v1beta2.NamespaceSelector{MatchLabels: map[string]v1beta2.LabelValue{"team": "x"}}
+	w.Spec.MatchConditions = []v1beta2.MatchCondition{
+		{Name: "good", Expression: "true"}, {Name: "bad", Expression: "object.spec.size > limit"},
+	}
+
+	got, err := Watches([]v1beta2.Watcher{w})
+	if !errors.Is(err, admission.ErrInvalidConfiguration) ||
+		!strings.Contains(err.Error(), "spec.matchConditions[bad].expression: invalid expression: line 1, column 20") {
+		t.Errorf("error %v, want one with the position", err)
+	}
+
+	want := []admission.Watch{{
+		Name: types.NamespacedName{Namespace: "kcp-system", Name: "kyma"}, Manager: "lifecycle-manager", Field: "spec",
+		Resource: schema.GroupVersionResource{Group: "operator.kyma-project.io", Version: "*", Resource: "kymas"},
+		Kind:     "Kyma",
+		Labels:   map[string]string{"watched-by": "kyma"},
+		LabelExpressions: []metav1.LabelSelectorRequirement{
+			{Key: "stage", Operator: metav1.LabelSelectorOpIn, Values: []string{"a", "b"}},
+		},
+		NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"team": "x"}},
+		Conditions: []admissionregistrationv1.MatchCondition{
+			{Name: "good", Expression: "!(type(dyn(true)) == bool) || dyn(true)"},
+		},
+	}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("watches (-want +got):\n%s", diff)
+	}
+}
+
 func TestSelector(t *testing.T) {
 	t.Parallel()
 
@@ -81,12 +120,12 @@ func TestSelector(t *testing.T) {
 		want     string
 	}{
 		"labels": {v1beta2.GatewaySelector{MatchLabels: map[string]v1beta2.LabelValue{"b": "2", "a": "1"}}, "a=1,b=2"},
-		"requirements": {v1beta2.GatewaySelector{MatchExpressions: []v1beta2.GatewaySelectorRequirement{{
+		"requirements": {v1beta2.GatewaySelector{MatchExpressions: []v1beta2.LabelRequirement{{
 			Key:      "a",
 			Operator: "In", Values: []v1beta2.LabelValue{"x", "y"},
 		}}}, "a in (x,y)"},
 		"empty": {v1beta2.GatewaySelector{}, "every gateway"},
-		"nonsense": {v1beta2.GatewaySelector{MatchExpressions: []v1beta2.GatewaySelectorRequirement{{
+		"nonsense": {v1beta2.GatewaySelector{MatchExpressions: []v1beta2.LabelRequirement{{
 			Key:      "a",
 			Operator: "Like",
 		}}}, "Like"},

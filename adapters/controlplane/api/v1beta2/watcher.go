@@ -55,6 +55,9 @@ type WatcherList struct {
 }
 
 // WatcherSpec names a resource to watch and the service that gets the events.
+//
+// +kubebuilder:validation:XValidation:rule="!self.resourceToWatch.resource.contains('/') || !has(self.field) || self.field != 'status'",fieldPath=".field",message="must be spec for a subresource"
+// +kubebuilder:validation:XValidation:rule="!self.resourceToWatch.resource.contains('/') || self.resourceToWatch.resource.split('/')[1] in ['approval', 'ephemeralcontainers', 'finalize', 'resize'] || ((!has(self.labelsToWatch) || self.labelsToWatch.size() == 0) && (!has(self.labelExpressionsToWatch) || self.labelExpressionsToWatch.size() == 0))",message="a watch of this subresource must have no labelsToWatch and no labelExpressionsToWatch: its reviews show no labels of the object"
 type WatcherSpec struct {
 	// The operator that gets the events, as in the path of their URL: a DNS-1123 label. Default:
 	// the label operator.kyma-project.io/managed-by.
@@ -75,6 +78,30 @@ type WatcherSpec struct {
 	// +kubebuilder:validation:MaxProperties=64
 	// +kubebuilder:validation:XValidation:rule="self.all(key, !format.qualifiedName().validate(key).hasValue())",message="has a key that is no label key: [<DNS-1123 subdomain>/]<name>, the name with at most 63 characters"
 	LabelsToWatch map[string]LabelValue `json:"labelsToWatch,omitempty"`
+
+	// Requirements that the labels of an object must all meet to be watched, before or after a
+	// change, beside labelsToWatch.
+	//
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	LabelExpressionsToWatch []LabelRequirement `json:"labelExpressionsToWatch,omitempty"`
+
+	// The namespaces in which objects are watched, by their labels. Objects without a namespace are
+	// watched, except Namespaces that it does not select. Default: all namespaces.
+	//
+	// +optional
+	NamespaceSelector *NamespaceSelector `json:"namespaceSelector,omitempty"`
+
+	// CEL expressions that must all be true for a change to count, as in a webhook configuration.
+	// The API server of the runtime evaluates them. An expression counts as true when it cannot be
+	// evaluated. docs/watcher.md has the part of CEL that is allowed.
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=4
+	MatchConditions []MatchCondition `json:"matchConditions,omitempty"`
 
 	// The resource to watch in the runtimes.
 	ResourceToWatch WatchableGVR `json:"resourceToWatch"`
@@ -112,11 +139,55 @@ type WatchableGVR struct {
 	// +kubebuilder:validation:XValidation:rule="self == '*' || !format.dns1123Label().validate(self).hasValue()",message="must be a version such as v1, or \"*\" for any"
 	Version string `json:"version"`
 
-	// The plural name of the resource, such as configmaps. Neither a wildcard nor a subresource.
+	// The plural name of the resource, such as configmaps, or a subresource, such as pods/eviction.
+	// No wildcard.
+	//
+	// +kubebuilder:validation:MaxLength=127
+	// +kubebuilder:validation:XValidation:rule="self.split('/').size() <= 2 && self.split('/').all(part, !format.dns1123Label().validate(part).hasValue())",message="must be the plural name of one resource such as configmaps, or of one subresource such as pods/eviction; a wildcard is not allowed"
+	// +kubebuilder:validation:XValidation:rule="!self.endsWith('/status') && !self.endsWith('/log')",message="must not have the subresource status, which spec.field watches, nor log, which is never written"
+	Resource string `json:"resource"`
+
+	// The kind of the resource, such as Deployment. Events of subresources name it. Default: that of
+	// a resource of Kubernetes. Events of scale name the kind Scale if it is not known.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([A-Z][a-z0-9]*)+$')",message="must be a kind in upper camel case such as Deployment"
+	Kind string `json:"kind,omitempty"`
+}
+
+// MatchCondition is a CEL expression that must be true for a change to count.
+type MatchCondition struct {
+	// The name, for messages: a DNS-1123 label, but not persisted or changed.
 	//
 	// +kubebuilder:validation:MaxLength=63
-	// +kubebuilder:validation:XValidation:rule="!format.dns1123Label().validate(self).hasValue()",message="must be the plural name of one resource such as configmaps; neither a wildcard nor a subresource is allowed"
-	Resource string `json:"resource"`
+	// +kubebuilder:validation:XValidation:rule="!format.dns1123Label().validate(self).hasValue() && !(self in ['persisted', 'changed'])",message="must be a DNS-1123 label, and neither persisted nor changed"
+	Name string `json:"name"`
+
+	// The expression. It has the variables object, oldObject and request.
+	//
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=1024
+	Expression string `json:"expression"`
+}
+
+// NamespaceSelector selects namespaces by their labels. Its JSON is that of a metav1.LabelSelector.
+//
+// +structType=atomic
+type NamespaceSelector struct {
+	// Labels that a namespace must all have.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxProperties=16
+	// +kubebuilder:validation:XValidation:rule="self.all(key, !format.qualifiedName().validate(key).hasValue())",message="has a key that is no label key: [<DNS-1123 subdomain>/]<name>, the name with at most 63 characters"
+	MatchLabels map[string]LabelValue `json:"matchLabels,omitempty"`
+
+	// Requirements that the labels of a namespace must all meet.
+	//
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	MatchExpressions []LabelRequirement `json:"matchExpressions,omitempty"`
 }
 
 // FieldName is the part of an object in which changes count.
@@ -169,13 +240,13 @@ type GatewaySelector struct {
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
-	MatchExpressions []GatewaySelectorRequirement `json:"matchExpressions,omitempty"`
+	MatchExpressions []LabelRequirement `json:"matchExpressions,omitempty"`
 }
 
-// GatewaySelectorRequirement is a requirement that the labels of a gateway must meet.
+// LabelRequirement is a requirement that the labels of an object must meet.
 //
 // +kubebuilder:validation:XValidation:rule="(self.operator in ['In', 'NotIn']) == (has(self.values) && self.values.size() > 0)",fieldPath=".values",message="must have values for the operators In and NotIn, and none for Exists and DoesNotExist"
-type GatewaySelectorRequirement struct {
+type LabelRequirement struct {
 	// The key of the label.
 	//
 	// +kubebuilder:validation:MaxLength=317

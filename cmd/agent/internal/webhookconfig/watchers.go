@@ -30,7 +30,13 @@ type watcher struct {
 			Group    string `json:"group"`
 			Version  string `json:"version"`
 			Resource string `json:"resource"`
+			Kind     string `json:"kind"`
 		} `json:"resourceToWatch"`
+		LabelExpressionsToWatch []metav1.LabelSelectorRequirement `json:"labelExpressionsToWatch"`
+		NamespaceSelector       *metav1.LabelSelector             `json:"namespaceSelector"`
+		MatchConditions         []struct {
+			Name string `json:"name"`
+		} `json:"matchConditions"`
 	} `json:"spec"`
 
 	// Items are those of a list, as kubectl get -o yaml prints it.
@@ -80,6 +86,10 @@ func readWatchers(from io.Reader) ([]admission.Watch, error) {
 func (w *watcher) watches() (all []admission.Watch, err error) {
 	switch w.Kind {
 	case kindWatcher:
+		if len(w.Spec.MatchConditions) > 0 {
+			return nil, fmt.Errorf("-f: Watcher %.80q: want no spec.matchConditions: a condition that fails loses writes, "+
+				"and only an installer in the control plane guards them", w.Metadata.Name)
+		}
 		return []admission.Watch{w.watch()}, nil
 	case kindList, kindWatcher + kindList:
 	default:
@@ -102,8 +112,12 @@ func (w *watcher) watch() admission.Watch {
 		Name:     types.NamespacedName{Namespace: namespace, Name: w.Metadata.Name},
 		Manager:  core.Manager(cmp.Or(w.Spec.Manager, w.Metadata.Labels[managedByLabel])),
 		Resource: schema.GroupVersionResource{Group: r.Group, Version: r.Version, Resource: r.Resource},
+		Kind:     r.Kind,
 		Labels:   w.Spec.LabelsToWatch,
 		Field:    w.Spec.Field,
+
+		LabelExpressions:  w.Spec.LabelExpressionsToWatch,
+		NamespaceSelector: w.Spec.NamespaceSelector,
 	}
 }
 

@@ -75,6 +75,7 @@ type settings struct {
 	manager, resource          string
 	field, labels              string
 	canary, excludedNamespaces string
+	matchConditions            bool
 	opts                       admission.ConfigurationOptions
 }
 
@@ -105,8 +106,8 @@ func newSettings(help io.Writer) *settings {
 	f.DurationVar(&s.opts.Timeout, "timeout", 2*time.Second,
 		"`duration` that a write waits for the agent at most, 1s to 30s")
 	f.StringVar(&s.canary, "canary", "", "`namespace/name` of the canary's Lease (CANARY_LEASE of the agent)")
-	f.BoolVar(&s.opts.MatchConditions, "match-conditions", false,
-		"let the API server (Kubernetes 1.30 or later) skip the writes that change nothing")
+	f.BoolVar(&s.matchConditions, "match-conditions", true,
+		"let the API server (Kubernetes 1.28 or later) skip the writes that change nothing")
 	f.StringVar(&s.excludedNamespaces, "exclude-namespaces", "",
 		"`names,...` of the namespaces in which nothing is watched (default kube-system and that of the Service)")
 
@@ -135,6 +136,7 @@ func (s *settings) read(stdin io.Reader) (watches []admission.Watch, endpoint ad
 		note(err)
 	}
 
+	s.opts.NoMatchConditions = !s.matchConditions
 	if s.excludedNamespaces != "" {
 		s.opts.ExcludedNamespaces = strings.Split(s.excludedNamespaces, ",")
 	}

@@ -41,8 +41,10 @@ metadata:
   namespace: kcp-system
   labels: {operator.kyma-project.io/managed-by: lifecycle-manager}
 spec:
-  resourceToWatch: {group: operator.kyma-project.io, version: "*", resource: kymas}
+  resourceToWatch: {group: operator.kyma-project.io, version: "*", resource: kymas, kind: Kyma}
   labelsToWatch: {operator.kyma-project.io/watched-by: kyma}
+  labelExpressionsToWatch: [{key: stage, operator: In, values: [live]}]
+  namespaceSelector: {matchLabels: {team: blue}}
   serviceInfo: {name: events, namespace: kcp-system, port: 80}
   gateway: {selector: {matchLabels: {a: b}}}
 ---
@@ -79,6 +81,12 @@ func TestWatchersBecomeAConfiguration(t *testing.T) {
 		t.Fatalf("%v:\n%s", err, text)
 	}
 
+	for _, want := range []string{"team: blue", "key: stage", "name: persisted"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("want %q in:\n%s", want, text)
+		}
+	}
+
 	paths := map[string]string{}
 	for _, w := range have.Webhooks {
 		paths[w.Name] = *w.ClientConfig.Service.Path
@@ -86,6 +94,7 @@ func TestWatchersBecomeAConfiguration(t *testing.T) {
 
 	want := map[string]string{
 		"kcp-system.moving.operator.kyma-project.io": "/validate/lifecycle-manager",
+		"kcp-system.moving.scale.kyma-project.io":    "/validate/lifecycle-manager/kyma",
 		"kcp-system.steady.operator.kyma-project.io": "/validate/other",
 		"canary.operator.kyma-project.io":            "/canary",
 	}
@@ -156,6 +165,24 @@ func TestOtherKindsAreRefused(t *testing.T) {
 		if _, err := run(t, text, "--ca-cert", caFile(t), "-f", "-"); !errors.Is(err, webhookconfig.ErrUsage) {
 			t.Errorf("%s: error %v, want wrong arguments", name, err)
 		}
+	}
+}
+
+// A condition that fails loses writes, and the agent does not link what guards it.
+func TestConditionsAreRefused(t *testing.T) {
+	const precise = `{kind: Watcher, metadata: {name: precise}, spec: {matchConditions: [{name: a, expression: "true"}]}}`
+
+	_, err := run(t, precise, "--ca-cert", caFile(t), "-f", "-")
+	if !errors.Is(err, webhookconfig.ErrUsage) || !strings.Contains(err.Error(), "precise") ||
+		!strings.Contains(err.Error(), "spec.matchConditions") {
+		t.Errorf("error %v, want one that names the Watcher and the field", err)
+	}
+}
+
+func TestMatchConditionsCanBeTurnedOff(t *testing.T) {
+	text, err := run(t, "", "--ca-cert", caFile(t), "--manager", "m", "--resource", "v1/configmaps", "--match-conditions=false")
+	if err != nil || strings.Contains(text, "matchConditions") {
+		t.Errorf("error %v, want no conditions in:\n%s", err, text)
 	}
 }
 

@@ -1,0 +1,78 @@
+package admission
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+// subresourceScale has objects of autoscaling/v1 Scale.
+const subresourceScale = "scale"
+
+// target is the part of a resource that one webhook is called for. Its subresource is "" for the
+// resource itself.
+type target struct{ resource, subresource string }
+
+// String returns the target as in a rule.
+func (t target) String() string {
+	if t.subresource == "" {
+		return t.resource
+	}
+	return t.resource + "/" + t.subresource
+}
+
+// target returns the part of the resource that the watch names.
+func (w *Watch) target() target {
+	resource, subresource, _ := strings.Cut(w.Resource.Resource, "/")
+	if w.Field == core.FieldStatus {
+		subresource = string(core.FieldStatus)
+	}
+	return target{resource, subresource}
+}
+
+// includesScale reports whether the watch has a second webhook, because scale writes the spec.
+func (w *Watch) includesScale() bool {
+	return w.target().subresource == "" && mayScale(w.groupResource())
+}
+
+func (w *Watch) groupResource() schema.GroupResource {
+	return schema.GroupResource{Group: w.Resource.Group, Resource: w.target().resource}
+}
+
+// path returns the path of the reviews of a target. That of a subresource has the kind of the
+// resource, if it is known.
+func (w *Watch) path(t target) string {
+	path := Path(w.Manager)
+	if segment := kindSegment(cmp.Or(w.Kind, builtins()[w.groupResource()].kind)); segment != "" && t.isForeign() {
+		path += "/" + segment
+	}
+	return path
+}
+
+// isForeign reports whether the objects of a review may be of another kind than the resource.
+func (t target) isForeign() bool {
+	return t.subresource != "" && t.subresource != string(core.FieldStatus)
+}
+
+// hasLabels reports whether reviews show the labels of the resource. These subresources have
+// objects of the resource's own kind.
+func (t target) hasLabels() bool {
+	own := []string{"", string(core.FieldStatus), "approval", "ephemeralcontainers", "finalize", "resize"}
+	return slices.Contains(own, t.subresource)
+}
+
+// operations returns those of a rule. CONNECT exists for subresources only, and never for scale.
+func (t target) operations() []admissionregistrationv1.OperationType {
+	operations := []admissionregistrationv1.OperationType{
+		admissionregistrationv1.Create, admissionregistrationv1.Update, admissionregistrationv1.Delete,
+	}
+	if t.isForeign() && t.subresource != subresourceScale {
+		operations = append(operations, admissionregistrationv1.Connect)
+	}
+	return operations
+}

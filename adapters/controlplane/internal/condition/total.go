@@ -1,0 +1,73 @@
+package condition
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/google/cel-go/common"
+	"github.com/google/cel-go/common/ast"
+	"github.com/google/cel-go/parser"
+)
+
+// ErrInvalid means that an expression is no CEL, or not in the part of CEL that is allowed. The
+// text of the error has the line and the column.
+var ErrInvalid = errors.New("invalid expression")
+
+const (
+	// maxLength bounds an expression, in code points. The cost of an expression grows with it.
+	maxLength = 1024
+	// maxTotal bounds the result, in bytes. An API server takes about 0.5 s to compile that many.
+	maxTotal = 16 << 10
+)
+
+// Total returns an expression with the value of the given one, but true where that fails. It has
+// the variables object, oldObject and request. The error wraps [ErrInvalid].
+func Total(expression string) (string, error) {
+	source := common.NewTextSource(expression)
+	// Without macros, has() and all() are calls like any other.
+	p, err := parser.NewParser(parser.ExpressionSizeCodePointLimit(maxLength), parser.MaxRecursionDepth(maxDepth))
+	if err != nil {
+		return "", fmt.Errorf("parser of CEL: %w", err)
+	}
+	tree, problems := p.Parse(source)
+	if found := problems.GetErrors(); len(found) > 0 {
+		return "", invalidAt(found[0].Location, "%s", found[0].Message)
+	}
+	t := translator{info: tree.SourceInfo()}
+	term, err := t.boolean(tree.Expr())
+	if err != nil {
+		return "", err
+	}
+	total := term.text
+	if len(term.guard) > 0 {
+		total = "!" + conjunction(term.guard) + " || " + term.text
+	}
+	if len(total) > maxTotal {
+		return "", fmt.Errorf("%w: too complex: with its guard it has %d bytes, want at most %d",
+			ErrInvalid, len(total), maxTotal)
+	}
+	return total, nil
+}
+
+// maxDepth bounds the nesting of an expression.
+const maxDepth = 64
+
+// translator turns the tree of an expression into terms.
+type translator struct {
+	info *ast.SourceInfo
+	// item is the variable of the macro around the current node, "" outside.
+	item string
+}
+
+// refuse returns an error at the position of a node.
+func (t *translator) refuse(e ast.Expr, format string, args ...any) error {
+	return invalidAt(t.info.GetStartLocation(e.ID()), format, args...)
+}
+
+// invalidAt counts lines and columns from 1. An error about the whole expression has no position.
+func invalidAt(at common.Location, format string, args ...any) error {
+	if at.Line() < 1 {
+		return fmt.Errorf("%w: %s", ErrInvalid, fmt.Sprintf(format, args...))
+	}
+	return fmt.Errorf("%w: line %d, column %d: %s", ErrInvalid, at.Line(), at.Column()+1, fmt.Sprintf(format, args...))
+}

@@ -1,0 +1,252 @@
+package subresources
+
+import (
+	"context"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/api/v1beta2"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/watcher"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+	"github.com/runtime-watcher/runtime-watcher/test/rig"
+)
+
+// The managers of a scene get the same watches.
+const (
+	selected   core.Manager = "selected"   // with the match conditions of the agent, the default
+	everything core.Manager = "everything" // without
+)
+
+// scene is an API server that calls the handler of an agent for the watches of Watchers.
+type scene struct {
+	t     testing.TB
+	plane *controlplane.ControlPlane
+	http  *http.Client
+
+	calls sync.RWMutex // held for reading during each call of the webhook
+
+	mu     sync.Mutex
+	called map[core.Manager]int
+	events map[core.Manager][]string
+}
+
+func newScene(t testing.TB) *scene {
+	t.Helper()
+
+	s := &scene{t: t, called: map[core.Manager]int{}, events: map[core.Manager][]string{}}
+	s.plane = rig.SharedAPIServer(t, controlplane.Options{CRDs: []*apiextensionsv1.CustomResourceDefinition{
+		definition("widgets", "Widget", apiextensionsv1.NamespaceScoped, true),
+		definition("gadgets", "Gadget", apiextensionsv1.NamespaceScoped, true),
+		definition("plants", "Plant", apiextensionsv1.ClusterScoped, false),
+	}})
+
+	var err error
+	if s.http, err = rest.HTTPClientFor(s.plane.Config); err != nil {
+		t.Fatal(err)
+	}
+
+	return s
+}
+
+// definition returns the definition of a kind with status, and with scale if it scales.
+func definition(
+	plural, kind string, scope apiextensionsv1.ResourceScope, scales bool,
+) *apiextensionsv1.CustomResourceDefinition {
+	subresources := &apiextensionsv1.CustomResourceSubresources{Status: &apiextensionsv1.CustomResourceSubresourceStatus{}}
+	if scales {
+		subresources.Scale = &apiextensionsv1.CustomResourceSubresourceScale{
+			SpecReplicasPath: ".spec.replicas", StatusReplicasPath: ".status.replicas",
+		}
+	}
+
+	return &apiextensionsv1.CustomResourceDefinition{
+		ObjectMeta: metav1.ObjectMeta{Name: plural + ".example.com"},
+		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+			Group: "example.com", Scope: scope,
+			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: plural, Kind: kind},
+			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
+				Name: "v1", Served: true, Storage: true, Subresources: subresources,
+				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{
+					Type: "object", XPreserveUnknownFields: new(true),
+				}},
+			}},
+		},
+	}
+}
+
+// watches returns the watches of Watchers in YAML, for one manager.
+func watches(t testing.TB, manager core.Manager, documents string) []admission.Watch {
+	t.Helper()
+
+	var watchers []v1beta2.Watcher
+
+	for document := range strings.SplitSeq(documents, "\n---\n") {
+		var w v1beta2.Watcher
+		if err := yaml.UnmarshalStrict([]byte(document), &w); err != nil {
+			t.Fatal(err)
+		}
+
+		w.Namespace, w.Spec.Manager = "kcp-system", string(manager)
+		watchers = append(watchers, w)
+	}
+
+	all, err := watcher.Watches(watchers)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return all
+}
+
+// register makes the API server call the handler for watches, and returns when it does.
+func (s *scene) register(manager core.Manager, watches []admission.Watch, opts admission.ConfigurationOptions) {
+	s.t.Helper()
+
+	handler, err := admission.New(core.AcceptorFunc(s.accept), admission.Options{})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+
+	opts.Timeout = 30 * time.Second
+	probe := admission.Watch{
+		Name: types.NamespacedName{Namespace: "probe", Name: "probe"}, Manager: manager,
+		Resource: admissionResource("coordination.k8s.io", "leases"),
+	}
+
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.calls.RLock()
+		defer s.calls.RUnlock()
+		s.count(manager)
+		handler.ServeHTTP(w, r)
+	}))
+	s.t.Cleanup(server.Close)
+
+	configuration, err := admission.WebhookConfiguration(string(manager), admission.Endpoint{
+		URL: server.URL, CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}),
+	}, append(watches, probe), opts)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+
+	s.create(configuration)
+	rig.Eventually(s.t, time.Minute, "the API server calls for "+string(manager), func() bool {
+		s.must(http.MethodPost, "/apis/coordination.k8s.io/v1/namespaces/default/leases", "application/json",
+			`{"metadata":{"generateName":"probe-"}}`)
+		_, called := s.taken()
+
+		return called[manager] > 0
+	})
+}
+
+func (s *scene) create(configuration *admissionregistrationv1.ValidatingWebhookConfiguration) {
+	s.t.Helper()
+
+	if err := s.plane.Client.Create(s.t.Context(), configuration); err != nil {
+		s.t.Fatal(err)
+	}
+
+	s.t.Cleanup(func() {
+		err := s.plane.Client.Delete(context.WithoutCancel(s.t.Context()), configuration)
+		if client.IgnoreNotFound(err) != nil {
+			s.t.Error(err)
+		}
+	})
+}
+
+// accept notes an event as "<operation> <kind>.<version>.<group> <namespace>/<name>".
+func (s *scene) accept(manager core.Manager, event core.WatchEvent) core.Outcome {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	kind := event.WatchedGVK
+	s.events[manager] = append(s.events[manager], fmt.Sprintf("%s %s.%s.%s %s",
+		event.Operation, kind.Kind, kind.Version, kind.Group, event.Watched))
+
+	return core.Accepted
+}
+
+func (s *scene) count(manager core.Manager) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	s.called[manager]++
+}
+
+// taken returns events and calls since it was last called. It waits for handlers that still run.
+func (s *scene) taken() (events map[core.Manager][]string, called map[core.Manager]int) {
+	s.calls.Lock()
+	defer s.calls.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	events, called = s.events, s.called
+	s.events, s.called = map[core.Manager][]string{}, map[core.Manager]int{}
+
+	for _, noted := range events {
+		slices.Sort(noted)
+	}
+
+	return events, called
+}
+
+// do sends one request and returns the status and the body of the answer.
+func (s *scene) do(method, path, contentType, body string) (int, []byte) {
+	s.t.Helper()
+
+	request, err := http.NewRequestWithContext(s.t.Context(), method,
+		strings.TrimSuffix(s.plane.Config.Host, "/")+path, strings.NewReader(body))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+
+	request.Header.Set("Content-Type", contentType)
+
+	answer, err := s.http.Do(request)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer answer.Body.Close()
+
+	content, err := io.ReadAll(answer.Body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+
+	return answer.StatusCode, content
+}
+
+// must fails the test unless the API server has done what was asked.
+func (s *scene) must(method, path, contentType, body string) {
+	s.t.Helper()
+
+	if status, answer := s.do(method, path, contentType, body); status >= http.StatusMultipleChoices {
+		s.t.Fatalf("%s %s: status %d: %.500s", method, path, status, answer)
+	}
+}
+
+// conditionErrors returns how many match conditions the API server could not evaluate.
+func (s *scene) conditionErrors() float64 {
+	s.t.Helper()
+
+	_, text := s.do(http.MethodGet, "/metrics", "text/plain", "")
+
+	return rig.Sum(text, "apiserver_admission_match_condition_evaluation_errors_total")
+}
