@@ -152,7 +152,7 @@ func (r *Runtimes) ID(ctx context.Context, object types.NamespacedName) (core.Ru
 	if err != nil || len(found) == 0 {
 		return "", err
 	}
-	return r.identify(&found[0]), nil
+	return r.identify(found[0]), nil
 }
 
 // find returns the objects with a value in an index. They belong to the cache and must not be
