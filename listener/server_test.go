@@ -482,8 +482,9 @@ func TestMaxConnections(t *testing.T) {
 		}
 	}
 
-	if have := counted.read(); have != 4 {
-		t.Errorf("%d connections were accepted, want 4: only the first had to come back", have)
+	// The first has to come back, and so has the second if its answer arrived before its end.
+	if have := counted.read(); have < 4 || have > 5 {
+		t.Errorf("%d connections were accepted, want 4 or 5", have)
 	}
 
 	if _, ok := dropped.Load("displaced"); !ok {

@@ -86,6 +86,9 @@ const year = 365 * 24 * time.Hour
 
 // send sends the heartbeats that show a condition.
 func (a *agent) send(f *fleet.Fleet, want fleet.Condition) {
+	if want.State == fleet.Stale && a.last.Number == 0 { // The fleet ignores an agent that only leaves.
+		a.beat(f, func(*core.Heartbeat) {})
+	}
 	switch want.Reason {
 	case fleet.ReasonCertificateExpiring:
 		a.peer.NotAfter = time.Now().Add(time.Minute)
@@ -114,6 +117,8 @@ func show(b *core.Heartbeat, want fleet.Condition) {
 		b.Pending, b.OldestPending = 1, year
 	case fleet.ReasonKeyMaterial:
 		b.KeyMaterialError = "the new certificate has no key"
+	case fleet.ReasonConfiguration:
+		b.ConfigError = "MANAGERS_FILE: the file is empty"
 	}
 }
 
