@@ -111,3 +111,53 @@ func TestManagersOfAFileGetAResyncAtStart(t *testing.T) {
 		t.Errorf("ended with %v, want the file and its mistake", err)
 	}
 }
+
+// The control plane and the metrics of the agent name the fault, and its end.
+func TestABrokenManagersFileIsReported(t *testing.T) {
+	t.Parallel()
+
+	p := newPKI(t)
+	kcp := newControlPlane(t, p, http.StatusOK)
+	file := filepath.Join(t.TempDir(), "managers")
+	write := func(text string) {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	write("widgets\n")
+
+	s := start(t, p, env(p, kcp, "MANAGERS_FILE="+file, "HEARTBEAT_INTERVAL=1s"))
+
+	for _, step := range []struct {
+		text, message, fault string
+		broken               float64
+	}{
+		{"Not A Manager\n", "file with managers is broken, the last good list stays in use", "Not A Manager", 1},
+		{"widgets\n", "file with managers is sound again", "", 0},
+	} {
+		write(step.text)
+		s.log.wait(t, step.message, 1)
+
+		_, scrape := s.get(t, "http://"+s.metrics+"/metrics")
+		if got := count(t, scrape, "runtime_watcher_agent_managers_file_broken"); got != step.broken {
+			t.Errorf("%q: the metric is %v, want %v", step.text, got, step.broken)
+		}
+
+		for kcp.drain(); ; {
+			fault := (<-kcp.beats).ConfigError
+			if (fault == "") == (step.fault == "") && strings.Contains(fault, step.fault) {
+				break
+			}
+		}
+	}
+
+	s.stop(t)
+}
+
+// drain forgets the heartbeats so far.
+func (kcp *controlPlane) drain() {
+	for range len(kcp.beats) {
+		<-kcp.beats
+	}
+}

@@ -335,6 +335,46 @@ func TestRefusedPatchIsAnError(t *testing.T) {
 	}
 }
 
+// A check changes nothing, and shows whether an agent was called for this very write.
+func TestCheckIsADryRun(t *testing.T) {
+	for title, test := range map[string]struct {
+		status int
+		warn   func(nonce string) string
+		called bool
+		failed bool
+	}{
+		"called":    {http.StatusOK, func(nonce string) string { return nonce }, true, false},
+		"not":       {http.StatusOK, func(string) string { return "00ff" }, false, false},
+		"forbidden": {http.StatusForbidden, func(nonce string) string { return nonce }, false, true},
+	} {
+		t.Run(title, func(t *testing.T) {
+			opts := apiServer(t, func(w http.ResponseWriter, r *http.Request) {
+				var lease metav1.PartialObjectMetadata
+				if err := json.NewDecoder(r.Body).Decode(&lease); err != nil || r.URL.Query().Get("dryRun") != "All" {
+					t.Errorf("request %s (%v), want a dry run", r.URL, err)
+				}
+
+				for _, nonce := range lease.Annotations {
+					w.Header().Add("Warning", `299 - "runtime-watcher canary `+test.warn(nonce)+`"`)
+				}
+
+				w.WriteHeader(test.status)
+			})
+
+			lease, err := canary.NewLease(name(), opts)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer lease.Close()
+
+			called, err := lease.Check(t.Context())
+			if called != test.called || (err != nil) != test.failed {
+				t.Errorf("called %t, error %v, want %t and a failure %t", called, err, test.called, test.failed)
+			}
+		})
+	}
+}
+
 func TestLeaseFollowsItsCABundle(t *testing.T) {
 	opts := apiServer(t, func(http.ResponseWriter, *http.Request) {})
 

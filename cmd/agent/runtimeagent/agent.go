@@ -133,13 +133,14 @@ func (b *builder) release() error {
 
 func (b *builder) addOutbox() error {
 	proof := &proof{last: map[core.Manager]time.Time{}}
-	b.pulse = &pulse{opts: b.opts, keys: b.keys, problem: b.managers.problem, proof: proof}
+	b.pulse = &pulse{opts: b.opts, keys: b.keys, proof: proof}
 	box, err := outbox.New(b.transport, b.outboxOptions())
 	if err != nil {
 		return fmt.Errorf("agent: %w", err)
 	}
 	b.outbox = box
 	b.metrics.ReadOutbox(box)
+	b.pulse.problem = b.managers.problem // Before the first heartbeat, as the outbox has not started.
 	b.missed = &missedWatch{stalled: b.metrics.Stalled, resync: box.Resync, log: b.log}
 	if b.keys.client != nil {
 		b.keys.client.renewed = box.Retry // The control plane may accept the new certificate.

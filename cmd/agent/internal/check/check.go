@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/cmd/agent/runtimeagent"
@@ -38,7 +39,9 @@ func Run(ctx context.Context, opts runtimeagent.Options, warnings []string, out 
 func Refuse(mistakes []string, out io.Writer) error {
 	r := &report{out: out}
 	for _, mistake := range mistakes {
-		r.fail("settings", finding{found: mistake, action: "correct it, agent --help lists all settings"})
+		r.fail("settings", finding{
+			found: strings.TrimSuffix(mistake, "."), action: "correct it, agent --help lists all settings",
+		})
 	}
 	return r.end()
 }
