@@ -28,11 +28,11 @@
 // An acknowledgement means that the request is in the workqueue. So there is no channel between
 // listener and controller that could lose it. Duplicates collapse in the queue.
 //
-// The listener runs on every replica. Only a running controller has a workqueue, so a replica that
+// The listener runs on every replica. Only a running controller has a workqueue. So a replica that
 // does not lead answers that it is not ready, and the sender tries another one.
 //
-// Nothing here starts a goroutine of its own, waits for a cache, or calls the API server for an
-// event: a sender waits meanwhile.
+// Nothing here starts a goroutine of its own, or waits for a cache. An event never costs a call of
+// the API server, because its sender waits meanwhile.
 //
 // A [core.Manager] is the name of an operator in the paths of a listener. It is not the Manager of
 // controller-runtime, which these comments call controller manager.
