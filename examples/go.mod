@@ -15,6 +15,7 @@ require (
 	github.com/runtime-watcher/runtime-watcher/listener v0.0.0
 	github.com/runtime-watcher/runtime-watcher/test/controlplane v0.0.0
 	go.uber.org/goleak v1.3.0
+	go.uber.org/mock v0.6.0
 	istio.io/client-go v1.31.1
 	k8s.io/api v0.37.2
 	k8s.io/apiextensions-apiserver v0.37.2

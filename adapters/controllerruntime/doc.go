@@ -1,13 +1,39 @@
 // Package controllerruntime connects a listener to an operator that is built with
 // controller-runtime.
 //
-// [RegisterListenerComponent] is the short way. It returns a listener to add to a controller
-// manager (the Manager of controller-runtime), and a [Source] for a controller to watch. A Source
-// puts the requests that a [MapFunc] makes of a delivery straight into the controller's workqueue.
+// # Overview
 //
-// [Runtimes] finds the objects that stand for runtimes in the cache of a controller manager. It is
-// needed for [EnqueueByRuntime] and for SAN pinning.
+// [RegisterListenerComponent] returns a listener to add to a controller manager, and a [Source] for
+// a controller to watch. A [MapFunc] makes the requests of each verified event. The source puts
+// them straight into the workqueue of the controller.
 //
-// A [core.Manager] is something else: the name of an operator in the paths of a listener. Nothing
-// here starts a goroutine of its own, waits for a cache, or calls the API server for an event.
+// [Runtimes] finds the objects that stand for runtimes, in the cache of the controller manager. SAN
+// pinning reads their registered domains, and [EnqueueByRuntime] their names.
+//
+// # Usage
+//
+//  1. Make [Runtimes] for the kind of the objects, with [ByName], [ByLabel] or a function of your
+//     own.
+//  2. Call [RegisterListenerComponent] with peers, listener.SANPinning(runtimes) and
+//     [EnqueueByRuntime].
+//  3. Pass the listener to mgr.Add, and the source to WatchesRawSource of a controller.
+//
+// For adaptive polling, set a fleet in the options of the listener. The reconciler returns its
+// RequeueAfter, for the runtime that [Runtimes.ID] names.
+//
+// Package controllerruntimetest has a cache in memory, so that unit tests need no API server.
+//
+// # Rationale
+//
+// An acknowledgement means that the request is in the workqueue. So there is no channel between
+// listener and controller that could lose it. Duplicates collapse in the queue.
+//
+// The listener runs on every replica. Only a running controller has a workqueue. So a replica that
+// does not lead answers that it is not ready, and the sender tries another one.
+//
+// Nothing here starts a goroutine of its own, or waits for a cache. An event never costs a call of
+// the API server, because its sender waits meanwhile.
+//
+// A [core.Manager] is the name of an operator in the paths of a listener. It is not the Manager of
+// controller-runtime, which these comments call controller manager.
 package controllerruntime

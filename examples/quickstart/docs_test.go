@@ -19,7 +19,7 @@ func documents(t *testing.T) []string {
 		t.Fatalf("found %v and %v in docs", paths, err)
 	}
 
-	return append(paths, "../../README.md", "../../SECURITY.md")
+	return append(paths, "../../README.md", "../../SECURITY.md", "../../CONTRIBUTING.md", "../../CHANGELOG.md")
 }
 
 func TestLinksLeadSomewhere(t *testing.T) {

@@ -55,6 +55,13 @@ func TestReadmeIsShort(t *testing.T) {
 	}
 }
 
+// TestLicenseFiles holds that both tools that look for the license find the same text: module proxies, and REUSE.
+func TestLicenseFiles(t *testing.T) {
+	if read(t, "../../LICENSE") != read(t, "../../LICENSES/Apache-2.0.txt") {
+		t.Error("LICENSES/Apache-2.0.txt differs from LICENSE")
+	}
+}
+
 // TestDocumentShowsAFleet holds that the JSON of a fleet in docs/operating.md has the names that the handler gives it.
 func TestDocumentShowsAFleet(t *testing.T) {
 	watched, err := fleet.New(fleet.Options{})

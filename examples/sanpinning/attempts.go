@@ -34,8 +34,9 @@ type outcome struct {
 	status int
 	// reason is the metric label of a refusal.
 	reason string
-	// triggered is the runtime of the event that the operator got.
+	// triggered is the runtime that the controller reconciled, and by the replica that did.
 	triggered core.RuntimeID
+	by        string
 }
 
 const reasonHandshake = "no handshake"
@@ -96,7 +97,7 @@ func (p *pki) attempts() ([]attempt, error) {
 		i.expired("runtime-b", "b.example.com").saying("runtime-b", outcome{reason: reasonHandshake}),
 		attempt{sender: "no certificate"}.saying("runtime-b", outcome{reason: reasonHandshake}),
 
-		i.sender("runtime-x", "x.example.com").saying("runtime-x", refused(listener.ReasonDomainMissing)),
+		i.sender("runtime-x", "x.example.com").saying("runtime-x", refused("runtime_unknown")),
 		i.sender("runtime-c", "c.example.org").as("runtime-c, c.example.org (before)").
 			saying("runtime-c", accepted(http.StatusAccepted, "runtime-c")),
 		i.sender("runtime-d", "d.example.com").saying("runtime-d", refused("suspended")),

@@ -1,8 +1,9 @@
-// Sanpinning shows in one process, without a cluster, that each runtime can trigger only itself. A
-// listener pins certificates to registered domains, and 15 senders try to get an event accepted.
-// The program prints each answer, and fails when an answer is not the expected one.
+// Sanpinning is an operator in two replicas, in one process and without a cluster. Each runtime can
+// trigger only itself: 15 senders try to get an event accepted. Then the leader stops, and the
+// other replica takes over. The program prints each answer, and fails if one is not as expected.
 //
-// Start with listener.go, which is the whole setup. attempts.go has the senders.
+// Start with operator.go, the set-up of an operator, and listener.go, the verifier. attempts.go has
+// the senders, replica.go and lease.go replace the cluster.
 package main
 
 import (
@@ -10,16 +11,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"os/signal"
 	"syscall"
 
-	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Stdout, verifier())
+	err := run(ctx, os.Stdout, verifier)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "sanpinning:", err)
@@ -27,8 +29,8 @@ func main() {
 	}
 }
 
-// run makes the certificates, starts the listener, and makes all attempts.
-func run(ctx context.Context, stdout io.Writer, verify core.Verifier) error {
+// run makes the certificates, starts the replicas, and makes all attempts.
+func run(ctx context.Context, stdout io.Writer, verify verifierFor) error {
 	pki, err := newPKI()
 	if err != nil {
 		return err
@@ -37,9 +39,36 @@ func run(ctx context.Context, stdout io.Writer, verify core.Verifier) error {
 	if err != nil {
 		return err
 	}
-	scene, err := newScene(ctx, pki, verify, len(attempts))
+	s := newScene(pki, verify)
+	first, err := s.replica(ctx, "replica-1")
 	if err != nil {
 		return err
 	}
-	return errors.Join(report(ctx, stdout, scene, attempts), scene.stop())
+	err = first.lead(ctx)
+	if err == nil {
+		err = report(ctx, stdout, s, first, attempts)
+	}
+	if err != nil {
+		return errors.Join(err, first.stop())
+	}
+	return s.handOver(ctx, stdout, first, attempts[0])
+}
+
+// handOver stops the leader while another replica waits. The attempt is one of a runtime for
+// itself.
+func (s *scene) handOver(ctx context.Context, stdout io.Writer, first *replica, a attempt) error {
+	second, err := s.replica(ctx, "replica-2")
+	if err != nil {
+		return errors.Join(err, first.stop())
+	}
+	fmt.Fprint(stdout, titleReplicas)
+	fmt.Fprintf(stdout, rowFormat, "SITUATION", "ASKED", "ANSWER", "REASON", "RECONCILED BY")
+	standby := a
+	standby.want = outcome{status: http.StatusServiceUnavailable, reason: contract.ReasonNotReady}
+	err = errors.Join(
+		reportReplica(ctx, stdout, s, "both replicas run", first, a),
+		reportReplica(ctx, stdout, s, "both replicas run", second, standby),
+		first.stop(), second.lead(ctx))
+	a.want.by = second.name
+	return errors.Join(err, reportReplica(ctx, stdout, s, "replica-1 has stopped", second, a), second.stop())
 }

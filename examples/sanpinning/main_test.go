@@ -56,23 +56,24 @@ func TestProgramPrintsTheShownTable(t *testing.T) {
 // TestEachPartIsMissed holds that each part of the verifier is needed: the program names the senders
 // with an unexpected answer.
 func TestEachPartIsMissed(t *testing.T) {
-	now := listener.SANPinning(registered{
-		"runtime-a": "a.example.com", "runtime-b": "b.example.com",
-		"runtime-c": "c.example.com", "runtime-d": "d.example.com",
-	})
-	before := listener.SANPinning(registered{"runtime-c": "c.example.org"})
-
+	pinned := listener.SANPinning
 	for name, c := range map[string]struct {
-		verify  core.Verifier
+		verify  verifierFor
 		senders []string
 	}{
-		"no pinning": {listener.InsecureAllowAll(), []string{
+		"no pinning": {func(listener.Domains) core.Verifier { return listener.InsecureAllowAll() }, []string{
 			"runtime-a, a.example.com, asking for owner runtime-b", "runtime-b, a.example.com, asking",
 			"runtime-b, *.example.com", "runtime-b, no SAN", "runtime-x", "runtime-d",
 		}},
-		"no suspension": {listener.AnyOf(now, before), []string{"runtime-d"}},
-		"no move":       {listener.AllOf(now, core.VerifierFunc(notSuspended)), []string{"runtime-c"}},
-		"no verifier":   {listener.AllOf(), []string{"asking for source runtime-a", "runtime-b, b", "runtime-c"}},
+		"no suspension": {func(now listener.Domains) core.Verifier {
+			return listener.AnyOf(pinned(now), pinned(before()))
+		}, []string{"runtime-d"}},
+		"no move": {func(now listener.Domains) core.Verifier {
+			return listener.AllOf(pinned(now), core.VerifierFunc(notSuspended))
+		}, []string{"runtime-c"}},
+		"no verifier": {func(listener.Domains) core.Verifier { return listener.AllOf() }, []string{
+			"asking for source runtime-a", "runtime-b, b", "runtime-c",
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer
@@ -96,7 +97,7 @@ func TestEndsWhenItIsInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 
-	if err := run(ctx, new(bytes.Buffer), verifier()); err == nil {
+	if err := run(ctx, new(bytes.Buffer), verifier); err == nil {
 		t.Error("ended with nil, want an error")
 	}
 }

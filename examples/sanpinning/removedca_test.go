@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"net"
 	"net/http"
 	"strings"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
-	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
@@ -33,7 +31,7 @@ func TestRemovedCALosesItsConnection(t *testing.T) {
 	keys := &rotating{}
 	keys.Store(pki.material)
 
-	url := serveWith(t, keys)
+	url := serveWith(t, pki, keys)
 	client := clientOf(t, pki)
 
 	if status := post(t, client, url); status != http.StatusOK {
@@ -48,30 +46,27 @@ func TestRemovedCALosesItsConnection(t *testing.T) {
 }
 
 // serveWith returns the address for events of contract v2.
-func serveWith(t *testing.T, keys httpmtls.Source) string {
+func serveWith(t *testing.T, pki *pki, keys httpmtls.Source) string {
 	t.Helper()
 
-	port, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	s := newScene(pki, verifier)
+
+	leader, err := s.start(t.Context(), "replica-1", keys, verifier, listener.Hooks{})
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	accept := core.HandlerFunc(func(context.Context, core.Delivery) error { return nil })
-
-	l, err := newListener(keys, verifier(), accept, listener.Options{Listener: port})
-	if err != nil {
-		t.Fatal(errors.Join(err, port.Close()))
-	}
-
-	stop := start(t.Context(), l)
-
 	t.Cleanup(func() {
-		if err := stop(); err != nil {
+		if err := leader.stop(); err != nil {
 			t.Error(err)
 		}
 	})
 
-	return "https://" + port.Addr().String() + "/v2/" + string(manager) + "/event"
+	if err := leader.lead(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	return "https://" + leader.addr + "/v2/" + string(myOperator) + "/event"
 }
 
 // clientOf returns a client of runtime-a that dials once.

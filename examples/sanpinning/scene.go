@@ -6,7 +6,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"time"
 
@@ -17,37 +16,35 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
-// patience is the limit for one answer.
-const patience = 10 * time.Second
+const (
+	// patience is the limit for one answer, and for one election.
+	patience = 10 * time.Second
+	// soon is the limit for the reconcile of an accepted event.
+	soon = 5 * time.Second
+)
 
-// scene is a running listener and a record of its answers.
+// scene is the control plane and a record of its answers.
 type scene struct {
-	pki  *pki
-	addr string
-	// answered and triggered have room for all attempts, so that the listener never waits.
-	answered  chan outcome
-	triggered chan core.RuntimeID
-	stop      func() error
+	memory
+
+	pki      *pki
+	verify   verifierFor
+	answered chan outcome
 }
 
-func newScene(ctx context.Context, pki *pki, verify core.Verifier, attempts int) (*scene, error) {
-	s := &scene{pki: pki, answered: make(chan outcome, attempts), triggered: make(chan core.RuntimeID, attempts)}
-	port, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
+// room is more than a listener ever answers here, so that it never waits.
+const room = 100
+
+func newScene(pki *pki, verify verifierFor) *scene {
+	return &scene{
+		memory: memory{lease: &lease{}, done: make(chan reconciled, room)},
+		pki:    pki, verify: verify, answered: make(chan outcome, room),
 	}
-	s.addr = port.Addr().String()
-	// An operator would put a request into its workqueue: see controllerruntime.Source.
-	operator := core.HandlerFunc(func(_ context.Context, d core.Delivery) error {
-		s.triggered <- d.Runtime
-		return nil
-	})
-	l, err := newListener(pki.material, verify, operator, listener.Options{Listener: port, Hooks: s.hooks()})
-	if err != nil {
-		return nil, errors.Join(err, port.Close())
-	}
-	s.stop = start(ctx, l)
-	return s, nil
+}
+
+// replica starts a replica. It leads if no other one does.
+func (s *scene) replica(ctx context.Context, name string) (*replica, error) {
+	return s.start(ctx, name, s.pki.material, s.verify, s.hooks())
 }
 
 // hooks records the answers. In a cluster, adapters/prometheus counts them.
@@ -60,22 +57,12 @@ func (s *scene) hooks() listener.Hooks {
 	}
 }
 
-func start(ctx context.Context, l *listener.Listener) (stop func() error) {
-	ctx, cancel := context.WithCancel(ctx)
-	ended := make(chan error, 1)
-	go func() { ended <- l.Start(ctx) }()
-	return func() error {
-		cancel()
-		return <-ended
-	}
-}
-
-// play sends the event of an attempt and returns the recorded outcome. It fails if the sender got
-// another status.
-func (s *scene) play(ctx context.Context, a *attempt) (outcome, error) {
+// play sends the event of an attempt to a replica and returns the recorded outcome. It fails if the
+// sender got another status.
+func (s *scene) play(ctx context.Context, to *replica, a *attempt) (outcome, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	status, err := s.send(ctx, a)
+	status, err := s.send(ctx, to.addr, a)
 	var recorded outcome
 	select {
 	case recorded = <-s.answered:
@@ -85,22 +72,37 @@ func (s *scene) play(ctx context.Context, a *attempt) (outcome, error) {
 	if recorded.status != status {
 		return recorded, fmt.Errorf("status %d is recorded, the sender got %d: %v", recorded.status, status, err)
 	}
-	select {
-	case recorded.triggered = <-s.triggered: // The operator gets an event before the sender its answer.
-	default:
+	if status != http.StatusOK && status != http.StatusAccepted {
+		return recorded, s.idle()
 	}
-	return recorded, nil
+	select {
+	case done := <-s.done:
+		recorded.triggered, recorded.by = done.runtime, done.replica
+		return recorded, nil
+	case <-time.After(soon):
+		return recorded, fmt.Errorf("no reconcile within %v", soon)
+	}
+}
+
+// idle fails if a reconcile was not caused by an accepted event.
+func (s *scene) idle() error {
+	select {
+	case done := <-s.done:
+		return fmt.Errorf("%s reconciled %s without an accepted event", done.replica, done.runtime)
+	default:
+		return nil
+	}
 }
 
 // send returns the status of the answer. Without an answer it returns 0 and an error. Each attempt
 // has its own connection.
-func (s *scene) send(ctx context.Context, a *attempt) (int, error) {
+func (s *scene) send(ctx context.Context, addr string, a *attempt) (int, error) {
 	batch := core.Batch{Source: a.claims, Events: []core.Numbered{{WatchEvent: a.event, ID: "1"}}}
 	body, err := a.version.Encode(&batch)
 	if err != nil {
 		return 0, err
 	}
-	url := "https://" + s.addr + a.version.Path(manager)
+	url := "https://" + addr + a.version.Path(myOperator)
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body.Body))
 	if err != nil {
 		return 0, err

@@ -12,7 +12,6 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
@@ -91,12 +90,6 @@ func refusal(err error) contract.Refusal {
 	return r
 }
 
-func event(name string) core.WatchEvent {
-	e := core.WatchEvent{Watched: types.NamespacedName{Namespace: "default", Name: name}}
-	e.WatchedGVK.Version, e.WatchedGVK.Kind = "v1", "ConfigMap"
-	return e
-}
-
 // domains has the domain of each runtime.
 type domains map[core.RuntimeID]string
 
@@ -119,7 +112,7 @@ func TestPinning(t *testing.T) {
 		"wrong manager":   {core.Peer{ID: "a"}, "A/b", core.ErrInvalidManager},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := listenertest.Forwarder(l, c.peer).Forward(t.Context(), c.to, core.NewBatch(event("x")))
+			err := listenertest.Forwarder(l, c.peer).Forward(t.Context(), c.to, core.NewBatch(coretest.Changed("ConfigMap", "default", "x")))
 			if some, ok := errors.AsType[core.EventErrors](err); ok {
 				err = some[0]
 			}
@@ -155,7 +148,7 @@ func Example() {
 
 	runtime := core.Peer{ID: "runtime-1", DNSNames: []string{"one.example.com"}}
 	agent := must(outbox.New(listenertest.Forwarder(l, runtime), outbox.Options{Settle: -1}))
-	agent.Accept("my-operator", event("demo"))
+	agent.Accept("my-operator", coretest.Changed("ConfigMap", "default", "demo"))
 	ctx, stop := context.WithCancel(context.Background())
 	stop() // The outbox delivers all accepted events before it ends.
 	fmt.Println(agent.Start(ctx), watched.Get("runtime-1", "my-operator").State)

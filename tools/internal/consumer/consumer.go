@@ -15,9 +15,14 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/tools/internal/modules"
 )
 
+// timeout bounds all checks on a busy machine. They take a minute with an empty build cache.
+const timeout = 15 * time.Minute
+
 // Check runs all checks and prints a line for each. It needs no network when the module cache has
 // the modules of others. At the end it removes the packed modules, also from the module cache.
 func Check(ctx context.Context, root string, out io.Writer) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
 	scratch, err := os.MkdirTemp("", "consumer-")
 	if err != nil {
 		return err
