@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -429,33 +428,4 @@ func (d *heartbeatData) heartbeat() *core.Heartbeat {
 func milliseconds(n int64) time.Duration {
 	const year = 365 * 24 * time.Hour
 	return time.Duration(min(max(n, 0), year.Milliseconds())) * time.Millisecond
-}
-
-func decodeSingle(v Version, body []byte) (core.WatchEvent, error) {
-	var decoded bodyV1
-
-	// In v2 an owner is an unknown field, which is ignored.
-	var into any = &decoded.bodyV2
-	if v.NeedsOwner() {
-		into = &decoded
-	}
-	if err := json.Unmarshal(body, into); err != nil {
-		return core.WatchEvent{}, fmt.Errorf("%w: want an event of contract %s in JSON: %w", ErrMalformed, v, err)
-	}
-	owner := types.NamespacedName(decoded.Owner)
-	if err := check(v, owner, decoded.bodyV2); err != nil {
-		return core.WatchEvent{}, err
-	}
-	return fromBody(owner, decoded.bodyV2), nil
-}
-
-func fromBody(owner types.NamespacedName, body bodyV2) core.WatchEvent {
-	if body == resyncV2() {
-		return core.WatchEvent{Resync: true, Owner: owner}
-	}
-	return core.WatchEvent{
-		Owner:      owner,
-		Watched:    types.NamespacedName(body.Watched),
-		WatchedGVK: schema.GroupVersionKind(body.WatchedGVK),
-	}
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -190,13 +191,17 @@ func appendChanged(b []byte, event *core.WatchEvent) []byte {
 	b = append(b, '{')
 	b = appendObjectName(b, fieldOwner, event.Owner)
 	b = appendObjectName(b, fieldWatched, event.Watched)
-	b = append(appendName(b, fieldWatchedGVK), '{')
-	b = appendString(b, "group", event.WatchedGVK.Group)
-	b = appendString(b, "version", event.WatchedGVK.Version)
-	b = append(appendString(b, "kind", event.WatchedGVK.Kind), '}')
+	b = appendKind(b, event.WatchedGVK)
 	b = appendOptional(b, "operation", string(event.Operation))
 	b = appendOptional(b, "field", string(event.Field))
 	return append(appendOptionalInteger(b, "generation", event.Generation), '}')
+}
+
+func appendKind(b []byte, kind schema.GroupVersionKind) []byte {
+	b = append(appendName(b, fieldWatchedGVK), '{')
+	b = appendString(b, "group", kind.Group)
+	b = appendString(b, "version", kind.Version)
+	return append(appendString(b, "kind", kind.Kind), '}')
 }
 
 // appendObjectName leaves out an empty name.
@@ -378,19 +383,25 @@ func encodeSingle(v Version, batch *core.Batch) (r Request) {
 }
 
 func encodeEvent(v Version, event *core.WatchEvent) ([]byte, error) {
-	watched := toBody(event)
-	var body any = watched
-	if v.NeedsOwner() {
-		body = bodyV1{Owner: wireName(event.Owner), bodyV2: watched}
-	}
-	if err := check(v, event.Owner, watched); err != nil {
+	body := toBody(event)
+	if err := check(v, event.Owner, body); err != nil {
 		return nil, err
 	}
-	encoded, err := json.Marshal(body)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrMalformed, err)
+	b := append(make([]byte, 0, usualBody), '{')
+	if v.NeedsOwner() {
+		b = appendWireName(b, fieldOwner, event.Owner)
 	}
-	return encoded, nil
+	b = appendWireName(b, fieldWatched, types.NamespacedName(body.Watched))
+	return append(appendKind(b, schema.GroupVersionKind(body.WatchedGVK)), '}'), nil
+}
+
+// usualBody is the size in bytes that most bodies of contracts v1 and v2 do not exceed.
+const usualBody = 512
+
+func appendWireName(b []byte, field string, name types.NamespacedName) []byte {
+	b = append(appendName(b, field), '{')
+	b = appendString(b, "Namespace", name.Namespace)
+	return append(appendString(b, "Name", name.Name), '}')
 }
 
 func toBody(event *core.WatchEvent) bodyV2 {

@@ -260,6 +260,10 @@ func FuzzSingleDecode(f *testing.F) {
 
 	for _, seed := range []string{
 		``, `null`, `{}`, `[]`, `{"watched":{"name":"a"},"watchedgvk":{"KIND":"b"}}`, `{"owner":{}}`,
+		`{"watched":{"Name":"a","Name":null},"watchedGvk":{"kind":"b"},"watchedGvk":null,"watched":{"Namespace":"c"}}`,
+		`{"watched":{"Name":"a"},"watchedGvk":{"kind":"b"},"new":[1]} `, `{"watched":{"Name":"a"},"watchedGvk":{"kind":"b"}}x`,
+		`{"owner":{"Namespace":"d","Name":"e"},"watched":{"Name":"a","name":"A"},"watchedGvk":{"kind":"b"}}`,
+		`{"owner":7,"watched":{"Name":"\u00e4\ud800"},"watchedGvk":{"kind":"b"}}`,
 	} {
 		f.Add([]byte(seed))
 	}
@@ -283,6 +287,10 @@ func checkRoundTrip(t *testing.T, version contract.Version, body []byte) {
 		}
 
 		return
+	}
+
+	if !json.Valid(body) {
+		t.Fatalf("%s: takes %q, which is not JSON", version, body)
 	}
 
 	event := batch.Events[0].WatchEvent

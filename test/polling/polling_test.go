@@ -21,10 +21,10 @@ import (
 )
 
 var (
-	runtimes = flag.Int("runtimes", 50, "number of runtimes")
+	runtimes = flag.Int("runtimes", 100, "number of runtimes")
 	scale    = flag.Int("scale", 240, "waits are shorter by this factor")
 	protocol = flag.String("protocol", "", "version of HTTP of the agents, as in httpmtls.Options")
-	duration = flag.Duration("duration", 20*time.Minute, "time to measure, before it is scaled")
+	duration = flag.Duration("duration", 10*time.Minute, "time to measure, before it is scaled")
 )
 
 // operatorSettings is the variable of the environment that makes this program an operator.
@@ -67,9 +67,8 @@ func TestEventsAgainstPolling(t *testing.T) {
 	for _, poll := range polls {
 		r := run(t, poll)
 		t.Log(r)
-		if median := r.percentile(50); events.percentile(99) > median || median > poll.interval {
-			t.Errorf("p99 with events is %v, want less than %v, and that less than the interval %v",
-				events.percentile(99), median, poll.interval)
+		if soon, late := events.percentile(99), r.percentile(50); soon >= late {
+			t.Errorf("%s: p50 is %v, want more than the p99 with events, %v", poll.name, late, soon)
 		}
 		if r.gets <= events.gets {
 			t.Errorf("%d requests to API servers, want more than the %d with events", r.gets, events.gets)

@@ -26,7 +26,7 @@ var suites = []bench.Suite{
 	{Package: "./adapters/admission", Pattern: "^(BenchmarkReview|BenchmarkDryRun)$"},
 	{Package: "./adapters/httpmtls", Pattern: "^BenchmarkForward$"},
 	{Package: "./adapters/controllerruntime", Pattern: "^BenchmarkEnqueueByRuntime$"},
-	{Package: "./listener", Pattern: "^(BenchmarkServeHTTP|BenchmarkServer)$"},
+	{Package: "./listener", Pattern: "^(BenchmarkServeHTTP|BenchmarkServer)$/^(handshake|connection|header)"},
 	{Package: "./test/paths", Pattern: "^BenchmarkV3$"},
 }
 

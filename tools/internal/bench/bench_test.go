@@ -35,7 +35,7 @@ func TestCompareMemory(t *testing.T) {
 		"fewer":                 {changed("20 allocs/op", "2 allocs/op"), ""},
 		"within the tolerance":  {changed("20 allocs/op", "22 allocs/op"), ""},
 		"more allocations":      {changed("20 allocs/op", "23 allocs/op"), "a BenchmarkX/size=1: 23 allocs/op, before 20"},
-		"more bytes":            {changed("2000 B/op", "2300 B/op"), "a BenchmarkX/size=1: 2300 B/op, before 2000"},
+		"more bytes":            {changed("2000 B/op", "2500 B/op"), "a BenchmarkX/size=1: 2500 B/op, before 2000"},
 		"from none":             {changed("0 allocs/op", "2 allocs/op"), "a BenchmarkX/size=2: 2 allocs/op, before 0"},
 		"gone":                  {changed("BenchmarkY-of", "BenchmarkZ"), "b BenchmarkY-of: gone"},
 		"another count of CPUs": {changed("-2 ", "-8 "), ""},
@@ -74,7 +74,7 @@ func TestSuites(t *testing.T) {
 	if got := fmt.Sprint(bench.Parse(output).Suites()); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
-	inA := bench.Parse(output).In(func(pkg string) bool { return pkg == "example.org/a" })
+	inA := bench.Parse(output).Of(func(n bench.Name) bool { return n.Package == "example.org/a" })
 	if names := fmt.Sprint(inA.Names()); names != "[example.org/a BenchmarkX/size=1 example.org/a BenchmarkX/size=2]" {
 		t.Errorf("got %s", names)
 	}

@@ -11,7 +11,7 @@ import (
 type tolerance struct{ share, constant float64 }
 
 func memoryTolerances() map[string]tolerance {
-	return map[string]tolerance{Allocs: {0.05, 1}, Bytes: {0.10, 64}}
+	return map[string]tolerance{Allocs: {0.05, 1}, Bytes: {0.10, 256}}
 }
 
 // timeShare is the slowdown that is not reported.

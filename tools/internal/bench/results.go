@@ -2,6 +2,7 @@ package bench
 
 import (
 	"maps"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -70,9 +71,15 @@ func (r Results) Names() []Name {
 	return slices.SortedFunc(maps.Keys(r), func(a, b Name) int { return strings.Compare(a.String(), b.String()) })
 }
 
-// In returns the results of packages for which in returns true.
-func (r Results) In(in func(pkg string) bool) Results {
+// Of returns the results of the benchmarks for which of returns true.
+func (r Results) Of(of func(Name) bool) Results {
 	some := maps.Clone(r)
-	maps.DeleteFunc(some, func(name Name, _ map[string][]float64) bool { return !in(name.Package) })
+	maps.DeleteFunc(some, func(name Name, _ map[string][]float64) bool { return !of(name) })
 	return some
 }
+
+var concurrent = regexp.MustCompile(`^BenchmarkServer/|/inflight=8$|/runtimes=(4|16)/`)
+
+// Concurrent reports whether a benchmark has several clients. They connect during its first
+// operations, so a short run takes more memory.
+func (n Name) Concurrent() bool { return concurrent.MatchString(n.Benchmark) }
