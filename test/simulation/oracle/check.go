@@ -9,6 +9,8 @@ import (
 const (
 	// longestAnswer is the longest wait of an API server. Computing takes no virtual time.
 	longestAnswer = 100 * time.Millisecond
+	// roomPatience is the time for which a review waits for memory.
+	roomPatience = 250 * time.Millisecond
 	// prompt is the time from a commit to the look, without any fault.
 	prompt = 2 * time.Second
 	// pace is the shortest time between two resyncs of a manager.
