@@ -16,6 +16,7 @@ func (p *Plan) promise() oracle.Promise {
 		Expired: make(map[string]oracle.Window),
 		Detours: p.Operators - 1, Lies: p.hasAny(GatewayLies), Repeats: p.hasAny(GatewayRepeats), Tidy: p.Tidy,
 		Rate: p.Rate, Burst: burstOf(p.Rate), Backlog: p.backlog(), Full: p.hasAny(StrangersLarge),
+		Resent: p.hasAny(LinksCut, LinksSlow, LinksSilent, AnswersLost, GatewayRepeats),
 	}
 
 	for i := range p.Runtimes {

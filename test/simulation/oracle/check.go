@@ -240,6 +240,10 @@ func (h *History) checkResyncs() {
 func (h *History) checkPace() {
 	const most, within = 12, 10 * time.Second
 
+	if h.promise.Resent {
+		return
+	}
+
 	for key, times := range h.asked {
 		for i := most; i < len(times); i++ {
 			if took := times[i].Sub(times[i-most]); took < within {

@@ -31,6 +31,8 @@ type Promise struct {
 	Full bool
 	// Lies is whether events are acknowledged that were not delivered.
 	Lies bool
+	// Resent is whether answers get lost, so that the same request comes several times.
+	Resent bool
 	// Tidy is whether each process ends with nothing to send, and has a successor soon.
 	Tidy bool
 	// Repeats is whether requests arrive a second time, much later.
