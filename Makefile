@@ -83,7 +83,7 @@ simulate: ## Simulate agents, operators and faults in virtual time, and judge wh
 
 simulate-mutants: SEEDS = 2000
 .PHONY: simulate-mutants
-simulate-mutants: ## Put one fault after the other into a copy of the code, and print after how many of SEEDS (2000) the simulation finds it. ARGS='-run fleet'
+simulate-mutants: ## Put faults into copies of the code, and print after how many of SEEDS (2000) the simulation finds each. ARGS='-run fleet'
 	@$(GO) run ./test/simulation/mutants -seeds=$(SEEDS) $(ARGS)
 
 .PHONY: soak

@@ -177,7 +177,7 @@ const (
 	// maxBody and maxBodies bound the reviews of an agent: less than by default, so that little fills them.
 	maxBody, maxBodies = 1 << 20, 2 << 20
 	// manyCAs and longError do not fit into a heartbeat.
-	manyCAs, longError = 40, 40
+	manyCAs, longError = 80, 40
 )
 
 func (a *agent) heartbeat(core.Manager) core.Heartbeat {

@@ -312,22 +312,21 @@ func (c *cluster) invent(n int) {
 // strangers is the number of those that besiege a webhook. Together they announce more than its room.
 const strangers = 10
 
-// besiege makes strangers announce large reviews and send one byte each, until the end.
-func (c *cluster) besiege() (end func()) {
+// besiege makes strangers announce large reviews and send a part, until the end.
+func (c *cluster) besiege(part int) (end func()) {
 	gone := make(chan struct{})
 
 	if a := c.endpoint(); a != nil {
 		for i := range strangers {
-			go a.webhook.ServeHTTP(httptest.NewRecorder(), c.silentReview(i, gone))
+			go a.webhook.ServeHTTP(httptest.NewRecorder(), c.silentReview(i, &silentBody{gone: gone, left: part}))
 		}
 	}
 
 	return func() { close(gone) }
 }
 
-func (c *cluster) silentReview(stranger int, gone <-chan struct{}) *http.Request {
-	request := httptest.NewRequestWithContext(context.Background(), http.MethodPost, "/validate/"+string(c.world.plan.Managers[0]),
-		&silentBody{gone: gone})
+func (c *cluster) silentReview(stranger int, body *silentBody) *http.Request {
+	request := httptest.NewRequestWithContext(context.Background(), http.MethodPost, "/validate/"+string(c.world.plan.Managers[0]), body)
 	request.Header.Set("Content-Type", "application/json")
 	request.ContentLength = announced(stranger)
 	request.RemoteAddr = fmt.Sprintf("192.0.2.%d:1", stranger)
@@ -342,18 +341,19 @@ func announced(stranger int) int64 {
 	return lengths[min(stranger, len(lengths)-1)]
 }
 
-// silentBody has one byte, and then nothing until the stranger is gone.
+// silentBody has some bytes, and then nothing until the stranger is gone.
 type silentBody struct {
-	gone  <-chan struct{}
-	begun bool
+	gone <-chan struct{}
+	left int
 }
 
 // Read implements [io.Reader].
 func (b *silentBody) Read(p []byte) (int, error) {
-	if !b.begun {
-		b.begun = true
+	if n := min(b.left, len(p)); n > 0 {
+		clear(p[:n])
+		b.left -= n
 
-		return copy(p, "{"), nil
+		return n, nil
 	}
 
 	<-b.gone

@@ -39,6 +39,7 @@ const (
 	MapSlow          FaultKind = "map function slow"
 	MapHangs         FaultKind = "map function hangs"
 	StrangersSilent  FaultKind = "strangers silent" // announce large reviews, and send a byte
+	StrangersLarge   FaultKind = "strangers large"  // send so much that no room is left
 	AgentPaused      FaultKind = "agent paused"     // nothing of the process runs, as after SIGSTOP
 	AgentLeft        FaultKind = "agent left"       // stopped in good order for ever, another one stays
 	AgentDowngraded  FaultKind = "agent downgraded" // killed, and then one of contract v1 comes
@@ -221,7 +222,9 @@ func (w *world) begin(f Fault) (end func()) {
 	case SinkStalled:
 		return w.stallSinks(f)
 	case StrangersSilent:
-		return w.clusters[f.Runtime].besiege()
+		return w.clusters[f.Runtime].besiege(1)
+	case StrangersLarge:
+		return w.clusters[f.Runtime].besiege(maxBodies / strangers * 2)
 	default:
 		return w.toggle(f)
 	}

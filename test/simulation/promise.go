@@ -15,7 +15,8 @@ func (p *Plan) promise() oracle.Promise {
 		Runtimes: make(map[string]oracle.Runtime), Managers: p.Managers, Watches: p.watches(), Refused: make(map[string]bool),
 		Expired: make(map[string]oracle.Window),
 		Detours: p.Operators - 1, Lies: p.hasAny(GatewayLies), Repeats: p.hasAny(GatewayRepeats), Tidy: p.Tidy,
-		Rate: p.Rate, Burst: burstOf(p.Rate), Backlog: p.backlog(),
+		Rate: p.Rate, Burst: burstOf(p.Rate), Backlog: p.backlog(), Full: p.hasAny(StrangersLarge),
+		Resent: p.hasAny(LinksCut, LinksSlow, LinksSilent, AnswersLost, GatewayRepeats),
 	}
 
 	for i := range p.Runtimes {

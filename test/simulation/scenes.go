@@ -18,7 +18,7 @@ func (d dice) scene(p *Plan) {
 	scenes := []func(*Plan){
 		d.crowdedOut, d.fairShare, d.refusedResync, d.blip, d.siege, d.inventedFirst, d.lostReplica, d.twins, d.quiet, d.unhooked,
 		d.foreign, d.downgrade, d.wrongPaths, d.rotation, d.expiry, d.limited, d.paused, d.repeated, d.restarted, d.scaledDown,
-		d.unreadable, d.bodyLimit, d.told, d.newLife, d.silentLoss, d.learner, d.lied, d.restarted,
+		d.unreadable, d.bodyLimit, d.told, d.newLife, d.silentLoss, d.learner, d.lied, d.restarted, d.fullRoom,
 	}
 
 	d.stage(p)
@@ -116,6 +116,13 @@ func (d dice) siege(p *Plan) {
 	for i := range 5 {
 		p.update(i, d.between(siege.At, siege.At+siege.For))
 	}
+}
+
+// fullRoom lets strangers take all the memory for reviews, so that a resync stands in for each review of the API
+// server.
+func (d dice) fullRoom(p *Plan) {
+	d.siege(p)
+	p.Runtimes[0].Contract, p.Faults[0].Kind = []contract.Version{contract.V2, contract.V3}[d.IntN(2)], StrangersLarge
 }
 
 // inventedFirst shows an agent many managers that do not exist, before it learns those that do.

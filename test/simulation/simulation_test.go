@@ -107,7 +107,7 @@ func play(t *testing.T, plan *Plan, keys *pki) bool {
 }
 
 // hang is the real time after which a schedule never ends, as the time of its bubble stands still.
-const hang = 2 * time.Minute
+const hang = 4 * time.Minute
 
 func simulate(t *testing.T, plan *Plan, keys *pki, story *story) (found []oracle.Violation) {
 	t.Helper()

@@ -295,6 +295,10 @@ func pathMutants() []mutant {
 			"return reply{manager: manager, missed: true, refusal: badReview(err)}", "return reply{manager: manager, refusal: badReview(err)}",
 		},
 		{
+			"admission: nothing for a review without room (row 5)", "adapters/admission/handler.go",
+			"return reply{manager: manager, uid: uid, decision: unread, missed: true}", "return reply{manager: manager, uid: uid, decision: unread}",
+		},
+		{
 			"admission: dry runs are events", "adapters/admission/review.go",
 			"DryRun:      q.dryRun,", "DryRun:      false,",
 		},

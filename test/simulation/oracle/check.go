@@ -9,6 +9,8 @@ import (
 const (
 	// longestAnswer is the longest wait of an API server. Computing takes no virtual time.
 	longestAnswer = 100 * time.Millisecond
+	// roomPatience is the time for which a review waits for memory.
+	roomPatience = 250 * time.Millisecond
 	// prompt is the time from a commit to the look, without any fault.
 	prompt = 2 * time.Second
 	// pace is the shortest time between two resyncs of a manager.
@@ -237,6 +239,10 @@ func (h *History) checkResyncs() {
 // checkPace bounds the resyncs of a runtime: foreign input can cause them.
 func (h *History) checkPace() {
 	const most, within = 12, 10 * time.Second
+
+	if h.promise.Resent {
+		return
+	}
 
 	for key, times := range h.asked {
 		for i := most; i < len(times); i++ {
