@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -44,6 +45,13 @@ func (c *cluster) populate(ctx context.Context, n int) (namespace string, err er
 			Annotations: map[string]string{controllerruntime.DomainAnnotation: domain(name)},
 		}})
 	})
+}
+
+// lease is the name of the lease of the operator's leader.
+const lease = "operator"
+
+func (c *cluster) removeLease(ctx context.Context, namespace string) error {
+	return c.Client.Delete(ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: lease, Namespace: namespace}})
 }
 
 // inParallel calls do with each number below n, and returns the errors.

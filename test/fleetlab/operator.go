@@ -65,7 +65,9 @@ type status struct {
 	// Runtimes has the number of runtimes in each state of freshness.
 	Runtimes map[fleet.State]int
 	// Resyncs has the number of resyncs by cause. The cause of those that agents send is "agent".
-	Resyncs    map[string]int64
+	Resyncs map[string]int64
+	// ToCome is the number of resyncs that the fleet has not delivered yet.
+	ToCome     int
 	Handshakes int64
 	Heap       uint64
 	Stack      uint64
@@ -119,7 +121,7 @@ func (o *operator) newManager() (ctrl.Manager, error) {
 	return ctrl.NewManager(kubeconfig, ctrl.Options{
 		Metrics:        metricsserver.Options{BindAddress: "0"},
 		Cache:          cache.Options{DefaultNamespaces: map[string]cache.Config{o.config.Namespace: {}}},
-		LeaderElection: true, LeaderElectionID: "operator", LeaderElectionNamespace: o.config.Namespace,
+		LeaderElection: true, LeaderElectionID: lease, LeaderElectionNamespace: o.config.Namespace,
 		LeaseDuration: &o.config.Lease, RenewDeadline: new(o.config.Lease * renew / (renew + 1)),
 		RetryPeriod: new(o.config.Lease / retry),
 	})
@@ -228,6 +230,7 @@ func (o *operator) status() status {
 		for condition, n := range summary.Runtimes {
 			s.Runtimes[condition.State] += n
 		}
+		s.ToCome = summary.ResyncsToCome
 		for cause, n := range summary.Resyncs {
 			s.Resyncs[cause] = n
 			s.Resyncs["agent"] -= n

@@ -48,7 +48,7 @@ type totals struct {
 	changes, looks                        int64
 	dials, failures, agentLines           int64
 	operatorLines, handshakes, deliveries int64
-	processor                             time.Duration
+	processor, lab                        time.Duration
 	resyncs                               map[string]int64
 }
 
@@ -100,6 +100,9 @@ func (r *recorder) totals() totals {
 	t.changes, t.looks = r.w.oracle.counts()
 	shared := r.w.shared
 	t.dials, t.failures, t.agentLines = shared.dials.Load(), shared.failures.Load(), shared.lines.Load()
+	if own, err := usageOf(os.Getpid()); err == nil {
+		t.lab = own.processor
+	}
 	for _, replica := range r.w.all() {
 		last := replica.last.Load()
 		t.operatorLines += replica.lines.Load()
@@ -128,6 +131,8 @@ type result struct {
 	heap, stacks uint64
 	// processor is the time of the operator's processors for each runtime and minute.
 	processor time.Duration
+	// operator and lab are the times of the processors of both ends.
+	operator, lab time.Duration
 	// peak is the highest number of handshakes in a second.
 	peak       float64
 	handshakes int64
@@ -156,7 +161,8 @@ func (r *recorder) result(name string) *result {
 	all := &result{
 		n: w.n, variant: w.variant.Name, scenario: name, took: took, load: load(), notes: r.notes,
 		resident: (r.resident() - w.empty) / int64(w.n), heap: last.Heap, stacks: last.Stack,
-		processor:  perMinute(after.processor-r.before.processor, took) / time.Duration(w.n),
+		processor: perMinute(after.processor-r.before.processor, took) / time.Duration(w.n),
+		operator:  after.processor - r.before.processor, lab: after.lab - r.before.lab,
 		handshakes: after.handshakes - r.before.handshakes, peak: r.peak(),
 		ack: quantilesOf(w.shared.acks.take()), look: quantilesOf(w.oracle.latency.take()),
 		known: r.until(func(p point) int { return p.known }), fresh: r.until(func(p point) int { return p.fresh }),

@@ -33,7 +33,7 @@ func table(results []*result) string {
 	fmt.Fprintf(&b, "%s, %d cores, %s, load average at the end %s\n\n",
 		time.Now().UTC().Format(time.DateTime), runtime.NumCPU(), runtime.Version(), load())
 	head := []string{
-		"runtimes", "variant", "scenario", "memory each", "processor each, a minute", "handshakes, peak a second",
+		"runtimes", "variant", "scenario", "memory each", "processor each, a minute", "processor, operator + lab", "handshakes, peak a second",
 		"ack p50 / p99", "commit to reconcile p50 / p99", "known / fresh again after", "changes, reconciles",
 		"resyncs", "missed", "log lines, operator / agents", "load", "remarks",
 	}
@@ -51,6 +51,7 @@ func (r *result) cells() []string {
 	return []string{
 		fmt.Sprint(r.n), r.variant, r.scenario, r.memory(),
 		fmt.Sprintf("%.1f ms", float64(r.processor.Microseconds())/1000),
+		fmt.Sprintf("%.1f + %.1f s", r.operator.Seconds(), r.lab.Seconds()),
 		fmt.Sprintf("%d, %.0f", r.handshakes, r.peak), r.ack.String(), r.look.String(),
 		fmt.Sprintf("%.1f / %.1f s", r.known.Seconds(), r.fresh.Seconds()),
 		fmt.Sprintf("%d, %d", r.changes, r.looks), r.causes(), fmt.Sprint(r.missed),

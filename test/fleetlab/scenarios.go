@@ -53,10 +53,14 @@ func storm(ctx context.Context, w *world, r *recorder) error {
 	return sleep(ctx, w.afterStorm)
 }
 
-// restart kills the operator, changes all runtimes, and starts the operator again.
+// restart kills the operator, changes all runtimes, and starts the operator again. The lab removes
+// the lease of the leader, so that the operator leads at once, as one without leader election.
 func restart(ctx context.Context, w *world, r *recorder) error {
 	w.operator().kill()
 	r.faultEnds()
+	if err := w.cluster.removeLease(ctx, w.namespace); err != nil {
+		return err
+	}
 	for _, a := range w.agents {
 		a.change(0)
 	}
@@ -264,10 +268,11 @@ func (w *world) play(ctx context.Context, s scenario) (*result, error) {
 		r.faultEnds()
 	}
 	fresh := w.awaitFresh(ctx)
+	settled := w.await(ctx, "no resync is to come", func() bool { return w.operator().last.Load().ToCome == 0 })
 	missed, err := w.awaitSeen(ctx)
 	r.stop()
 	result := r.result(s.name)
-	result.missed, err = missed, errors.Join(fresh, err)
+	result.missed, err = missed, errors.Join(fresh, settled, err)
 	w.say("scenario %s: %s", s.name, result)
 	if w.options.profile {
 		err = errors.Join(err, w.operator().profile(), sleep(ctx, time.Second))
@@ -280,6 +285,9 @@ func (w *world) play(ctx context.Context, s scenario) (*result, error) {
 func (w *world) awaitSeen(ctx context.Context) (missed int, err error) {
 	began := now()
 	for missed = w.oracle.missing(began); missed > 0 && began.since() < w.patience; missed = w.oracle.missing(began) {
+		if w.operator().hasEnded() {
+			return missed, errEnded
+		}
 		if err := sleep(ctx, 20*time.Millisecond); err != nil {
 			return missed, fmt.Errorf("while changes were not reconciled: %w", err)
 		}

@@ -217,6 +217,8 @@ func (w *world) known() (n int) {
 	return n
 }
 
+var errEnded = errors.New("the operator ended, and its log has the cause")
+
 func (w *world) awaitFresh(ctx context.Context) error {
 	return w.await(ctx, "all are fresh", func() bool { return w.fresh() == w.n })
 }
@@ -226,7 +228,7 @@ func (w *world) await(ctx context.Context, what string, done func() bool) error 
 	began := now()
 	for !done() {
 		if w.operator().hasEnded() {
-			return fmt.Errorf("the operator ended while the lab waited: %s", what)
+			return fmt.Errorf("%w while the lab waited: %s", errEnded, what)
 		}
 		if began.since() > w.patience {
 			return fmt.Errorf("not within %s: %s (%d of %d known, %d fresh, %d unseen)",
