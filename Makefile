@@ -22,6 +22,7 @@ PLATFORM ?= linux/$(shell $(GO) env GOARCH)
 SEED ?= $(shell date +%s)
 SEEDS ?= 20
 DURATION ?= 30s
+N ?= 1000
 SETTLE ?= 100ms
 RESEND_AFTER ?= 3s
 TESTFLAGS ?=
@@ -85,6 +86,11 @@ simulate-mutants: SEEDS = 2000
 .PHONY: simulate-mutants
 simulate-mutants: ## Put faults into copies of the code, and print after how many of SEEDS (2000) the simulation finds each. ARGS='-run fleet'
 	@$(GO) run ./test/simulation/mutants -seeds=$(SEEDS) $(ARGS)
+
+# It needs a file for each runtime in each of two processes, and raises the soft limit itself. See docs/benchmarks.md.
+.PHONY: fleet
+fleet: ## Play N (1000) runtimes against a real operator, and write a table and plots into bin/fleetlab. ARGS='-scenario storm'
+	@$(GO) run ./test/fleetlab -n $(N) $(ARGS)
 
 .PHONY: soak
 soak: ## Check that memory, open files and goroutines stay flat over a million events and an outage of an hour, scaled. ARGS

@@ -10,8 +10,13 @@ import (
 	"github.com/hashicorp/go-retryablehttp"
 )
 
-// maxHeader bounds the header of an answer, in bytes.
-const maxHeader = 64 << 10
+const (
+	// maxHeader bounds the header of an answer, in bytes.
+	maxHeader = 64 << 10
+	// headerTable bounds the headers of earlier requests that the server has to remember (RFC 7541,
+	// section 4.2), in bytes. No header fits. It saves the server 4 KiB per connection.
+	headerTable = 1
+)
 
 // pool holds the connections of one generation of key material. It is safe for concurrent use.
 type pool struct {
@@ -61,9 +66,10 @@ func newTransport(config *tls.Config, dial dialFunc, opts Options) *http.Transpo
 		MaxResponseHeaderBytes: maxHeader,
 		Protocols:              protocols,
 		HTTP2: &http.HTTP2Config{
-			SendPingTimeout:  opts.PingAfter,
-			PingTimeout:      opts.PingTimeout,
-			WriteByteTimeout: opts.Timeout,
+			MaxEncoderHeaderTableSize: headerTable,
+			SendPingTimeout:           opts.PingAfter,
+			PingTimeout:               opts.PingTimeout,
+			WriteByteTimeout:          opts.Timeout,
 		},
 	}
 }

@@ -19,6 +19,10 @@ const (
 	maxStreams = 256
 	// pingAfter and pingTimeout end HTTP/2 connections that were lost without a packet.
 	pingAfter, pingTimeout = 30 * time.Second, 15 * time.Second
+	// headerTable bounds the memory of the headers of earlier answers (RFC 7541, section 4.2), in
+	// bytes. No header fits. It saves 4 KiB per connection. The table for requests keeps its size,
+	// because a client may use 4 KiB before it has read the settings.
+	headerTable = 1
 	// abortGrace is how long requests have to answer after their contexts are cancelled.
 	abortGrace = time.Second
 )
@@ -27,6 +31,8 @@ const (
 var (
 	errAborted = errors.New("requests in flight did not end in time and were cut off")
 	errEnded   = errors.New("server ended by itself")
+
+	errNoServerCertificate = errors.New("Options.TLS has no certificate, and no function that returns one")
 )
 
 // Server is an HTTP server that is bound to its address. Create one with [Bind].
@@ -74,7 +80,7 @@ func (s *Server) newHTTP(handler http.Handler) *http.Server {
 	return &http.Server{
 		Handler:                      s.logPanics(handler),
 		DisableGeneralOptionsHandler: true,
-		TLSConfig:                    serverTLS(opts.TLS),
+		TLSConfig:                    serverTLS(opts),
 		ReadHeaderTimeout:            opts.ReadHeaderTimeout,
 		ReadTimeout:                  opts.ReadTimeout,
 		WriteTimeout:                 opts.WriteTimeout,
@@ -85,23 +91,30 @@ func (s *Server) newHTTP(handler http.Handler) *http.Server {
 		ErrorLog:                     slog.NewLogLogger(opts.Logger.Handler(), slog.LevelDebug),
 		Protocols:                    protocols(opts),
 		HTTP2: &http.HTTP2Config{
-			MaxConcurrentStreams: maxStreams,
-			SendPingTimeout:      pingAfter,
-			PingTimeout:          pingTimeout,
+			MaxConcurrentStreams:      maxStreams,
+			MaxEncoderHeaderTableSize: headerTable,
+			SendPingTimeout:           pingAfter,
+			PingTimeout:               pingTimeout,
 		},
 	}
 }
 
-// serverTLS returns a clone with a minimum version, or nil for plain HTTP.
-func serverTLS(config *tls.Config) *tls.Config {
-	if config == nil {
+// serverTLS returns a clone with a minimum version and protocols, or nil for plain HTTP.
+func serverTLS(opts Options) *tls.Config {
+	if opts.TLS == nil {
 		return nil
 	}
-	config = config.Clone()
+	config := opts.TLS.Clone()
+	config.NextProtos = nextProtos(config.NextProtos, opts.HTTP1Only)
 	if config.MinVersion == 0 {
 		config.MinVersion = tls.VersionTLS13
 	}
 	return config
+}
+
+// hasCertificate reports whether a configuration can serve.
+func hasCertificate(config *tls.Config) bool {
+	return len(config.Certificates) > 0 || config.GetCertificate != nil || config.GetConfigForClient != nil
 }
 
 // protocols returns the versions of HTTP that the server speaks. Without TLS, a client of HTTP/2
@@ -157,7 +170,10 @@ func (s *Server) accept() error {
 	if s.opts.TLS == nil {
 		return s.http.Serve(limitedListener{s.listener, s})
 	}
-	return s.http.ServeTLS(limitedListener{s.listener, s}, "", "")
+	if !hasCertificate(s.http.TLSConfig) {
+		return errNoServerCertificate
+	}
+	return s.http.Serve(s.newTLSListener())
 }
 
 // shutdown ends all connections. abort cancels the contexts of requests.

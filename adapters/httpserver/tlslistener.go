@@ -1,0 +1,105 @@
+package httpserver
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"slices"
+	"time"
+)
+
+// tlsListener does each TLS handshake in a goroutine of its own, which ends with it. A handshake
+// needs a stack of 16 KiB and more. In the goroutine that serves the connection, that stack would
+// stay until several garbage collections have shrunk it.
+//
+// Accept returns failed handshakes, too: [net/http.Server] then answers and reports them.
+type tlsListener struct {
+	limitedListener
+
+	config *tls.Config
+	// timeout bounds a handshake.
+	timeout time.Duration
+	ready   chan net.Conn
+	failed  chan error
+	// ctx ends with Close.
+	ctx  context.Context //nolint:containedctx // It has the life of the listener.
+	stop context.CancelFunc
+}
+
+// newTLSListener starts to accept. The caller must call Close.
+func (s *Server) newTLSListener() *tlsListener {
+	ctx, stop := context.WithCancel(context.Background())
+	l := &tlsListener{
+		limitedListener: limitedListener{s.listener, s}, config: s.http.TLSConfig,
+		timeout: min(s.opts.ReadHeaderTimeout, s.opts.ReadTimeout, s.opts.WriteTimeout),
+		ready:   make(chan net.Conn), failed: make(chan error), ctx: ctx, stop: stop,
+	}
+	s.open.Go(l.acceptAll)
+	return l
+}
+
+// acceptAll accepts connections until the listener is closed. After an error it waits until Accept
+// has returned it, because [net/http.Server] paces errors.
+func (l *tlsListener) acceptAll() {
+	for l.ctx.Err() == nil {
+		c, err := l.limitedListener.Accept()
+		if err == nil {
+			l.server.open.Go(func() { l.shake(c) })
+			continue
+		}
+		select {
+		case l.failed <- err:
+		case <-l.ctx.Done():
+		}
+	}
+}
+
+// shake does the handshake of a connection, and hands the connection to Accept.
+func (l *tlsListener) shake(c net.Conn) {
+	encrypted := tls.Server(c, l.config)
+	_ = c.SetDeadline(time.Now().Add(l.timeout)) // It fails for a closed connection.
+	_ = encrypted.HandshakeContext(l.ctx)        // The connection keeps its error.
+	_ = c.SetDeadline(time.Time{})
+	select {
+	case l.ready <- encrypted:
+	case <-l.ctx.Done():
+		_ = c.Close() // The server is shutting down.
+	}
+}
+
+// Accept implements [net.Listener].
+func (l *tlsListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.ready:
+		return c, nil
+	case err := <-l.failed:
+		return nil, err
+	case <-l.ctx.Done():
+		return nil, net.ErrClosed
+	}
+}
+
+// Close also ends the handshakes.
+func (l *tlsListener) Close() error {
+	l.stop()
+	return l.limitedListener.Close()
+}
+
+// The names of the protocols in the handshake (RFC 7301).
+const protoHTTP2, protoHTTP1 = "h2", "http/1.1"
+
+// nextProtos returns the protocols to offer: those of a configuration, with HTTP/1.1, and with or
+// without HTTP/2.
+func nextProtos(have []string, http1Only bool) []string {
+	offered := slices.Clone(have)
+	if !http1Only && !slices.Contains(offered, protoHTTP2) {
+		offered = append(offered, protoHTTP2)
+	}
+	if !slices.Contains(offered, protoHTTP1) {
+		offered = append(offered, protoHTTP1)
+	}
+	if http1Only {
+		offered = slices.DeleteFunc(offered, func(name string) bool { return name == protoHTTP2 })
+	}
+	return offered
+}

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"sync/atomic"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
+)
+
+// serverName is the name in the certificate of the operator.
+const serverName = "localhost"
+
+// trust is a CA bundle that all runtimes share.
+type trust struct {
+	pool         *x509.CertPool
+	fingerprints []string
+}
+
+func newTrust(cas ...*testpki.CA) *trust {
+	t := &trust{pool: x509.NewCertPool()}
+	for _, ca := range cas {
+		t.pool.AddCert(ca.Certificate())
+		t.fingerprints = append(t.fingerprints, fingerprint(ca.Certificate()))
+	}
+	return t
+}
+
+func fingerprint(certificate *x509.Certificate) string {
+	sum := sha256.Sum256(certificate.Raw)
+	return hex.EncodeToString(sum[:])
+}
+
+// keys are the key material of one runtime. They implement [httpmtls.Source].
+type keys struct {
+	present atomic.Pointer[httpmtls.Material]
+}
+
+// Material returns the present generation.
+func (k *keys) Material() (*httpmtls.Material, error) { return k.present.Load(), nil }
+
+// issue replaces the certificate by a new one of ca, with the domain of the runtime.
+func (k *keys) issue(ca *testpki.CA, name string, t *trust) error {
+	leaf, err := ca.Client(name, testpki.Options{DNSNames: []string{domain(name)}})
+	if err != nil {
+		return err
+	}
+	certificate := leaf.TLS()
+	k.store(&certificate, t)
+	return nil
+}
+
+// trusting keeps the certificate, and replaces the CA bundle.
+func (k *keys) trusting(t *trust) { k.store(k.present.Load().Certificate, t) }
+
+func (k *keys) store(certificate *tls.Certificate, t *trust) {
+	leaf := certificate.Leaf
+	k.present.Store(&httpmtls.Material{
+		Certificate: certificate, Roots: t.pool, Fingerprint: fingerprint(leaf), RootFingerprints: t.fingerprints,
+		NotBefore: leaf.NotBefore, NotAfter: leaf.NotAfter, RootsNotAfter: leaf.NotAfter,
+	})
+}
+
+func domain(name string) string { return name + ".example.com" }
