@@ -93,7 +93,7 @@ func (x *exchange) relayToLeader() answer {
 		x.relay.noteFailed(x.request.Context(), err)
 		return answer{
 			status: http.StatusServiceUnavailable, reason: reasonNoLeader, public: contract.ReasonNotReady,
-			closes: x.ownsConnection(), err: err,
+			closes: true, err: err,
 		}
 	}
 	return x.passOn(passed)
