@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 )
@@ -90,13 +91,23 @@ func (x *exchange) relayToLeader() answer {
 
 	passed, err := x.relay.send(x, buffer.Bytes())
 	if err != nil {
-		x.relay.noteFailed(x.request.Context(), err)
-		return answer{
-			status: http.StatusServiceUnavailable, reason: reasonNoLeader, public: contract.ReasonNotReady,
-			closes: true, err: err,
-		}
+		return x.noLeader(err)
 	}
+	x.relay.noteSent()
 	return x.passOn(passed)
+}
+
+// noLeader refuses a request that was not relayed. In an election, other replicas know no leader
+// either, and a new connection would cost a handshake. If it lasts, the fault may be this replica's.
+func (x *exchange) noLeader(err error) answer {
+	return answer{
+		status:     http.StatusServiceUnavailable,
+		reason:     reasonNoLeader,
+		public:     contract.ReasonNotReady,
+		retryAfter: time.Second,
+		closes:     x.relay.noteFailed(x.request.Context(), err) > relayPatience,
+		err:        err,
+	}
 }
 
 // passOn returns the answer of the leader. A refusal for the share of the runtime pauses the

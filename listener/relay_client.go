@@ -18,7 +18,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/listener/internal/xfcc"
 )
 
-// The limits of connections to the leader.
 const (
 	relayDialTimeout = 2 * time.Second
 	relayIdleConns   = 64
@@ -27,6 +26,8 @@ const (
 	maxRelayed = 64 << 10
 	// relayLogEvery is the shortest time between two log lines about failures.
 	relayLogEvery = time.Minute
+	// relayPatience is the time of failures after which the connections of runtimes are closed.
+	relayPatience = 30 * time.Second
 )
 
 var (
@@ -42,9 +43,10 @@ type relayClient struct {
 	timeout   time.Duration
 	transport *http.Transport
 	logger    *slog.Logger
-	// logged is when a failure was logged last, in nanoseconds since 1970.
-	logged atomic.Int64
-	now    func() time.Time
+	now       func() time.Time
+	// logged is when a failure was logged last, failing when the first one in a row happened, in
+	// nanoseconds since 1970. The latter is 0 after a success.
+	logged, failing atomic.Int64
 }
 
 func newRelayClient(peers Peers, opts Options) *relayClient {
@@ -163,14 +165,23 @@ func (p *passedAnswer) write(w http.ResponseWriter) {
 	_, _ = w.Write(p.body) // It fails when the sender is gone.
 }
 
-// noteFailed logs a failure, at most once a minute.
-func (c *relayClient) noteFailed(ctx context.Context, err error) {
+// noteFailed returns for how long no request was relayed. It logs the first failure, and then one
+// a minute.
+func (c *relayClient) noteFailed(ctx context.Context, err error) time.Duration {
 	now := c.now().UnixNano()
+	c.failing.CompareAndSwap(0, now)
 	last := c.logged.Load()
-	if now-last < int64(relayLogEvery) || !c.logged.CompareAndSwap(last, now) {
-		return
+	if now-last >= int64(relayLogEvery) && c.logged.CompareAndSwap(last, now) {
+		c.logger.LogAttrs(ctx, slog.LevelWarn, "a request was not relayed", slog.Any("error", err))
 	}
-	c.logger.LogAttrs(ctx, slog.LevelWarn, "a request was not relayed", slog.Any("error", err))
+	return time.Duration(now - c.failing.Load())
+}
+
+// noteSent ends a time of failures.
+func (c *relayClient) noteSent() {
+	if c.failing.Load() != 0 {
+		c.failing.Store(0)
+	}
 }
 
 // close closes the connections without a request.

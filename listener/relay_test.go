@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -272,6 +273,44 @@ func TestRelayWithoutLeader(t *testing.T) {
 				t.Errorf("answer %d %s, want 503 not_ready", response.StatusCode, body)
 			}
 		})
+	}
+}
+
+// An election costs runtimes no handshakes. A replica that never reaches the leader loses them.
+func TestRelayKeepsConnectionsInAnElection(t *testing.T) {
+	t.Parallel()
+
+	var now atomic.Int64
+	r := newReplicas(t)
+	began := time.Now()
+	r.options.Now = func() time.Time { return began.Add(time.Duration(now.Load())) }
+	standby := r.start(t, native, false)
+	a := r.runtime(t, runtimeA)
+	closes := func() bool {
+		response, _ := r.post(t, standby.address(), a, contract.V2, bodyV2, nil)
+		return response.Close
+	}
+
+	for _, step := range []struct {
+		after time.Duration
+		want  bool
+	}{{0, false}, {20 * time.Second, false}, {11 * time.Second, true}} {
+		now.Add(int64(step.after))
+		if closes() != step.want {
+			t.Errorf("%v after the last answer of a leader: closes %v, want %v", time.Duration(now.Load()), !step.want, step.want)
+		}
+	}
+
+	leader := r.start(t, native, true)
+	if closes() {
+		t.Error("a relayed request closes the connection")
+	}
+	leader.stop()
+	if err := leader.stopped(); err != nil {
+		t.Error(err)
+	}
+	if closes() {
+		t.Error("the first failure after a success closes the connection")
 	}
 }
 

@@ -1,0 +1,93 @@
+package replicas_test
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/test/chaos/record"
+	"github.com/runtime-watcher/runtime-watcher/test/replicas/replica"
+	"github.com/runtime-watcher/runtime-watcher/test/rig"
+)
+
+// runtimes are agents, each with the webhook of a runtime that is written to all the time.
+type runtimes struct {
+	o      *operator
+	agents []*rig.Agent
+	client *http.Client
+
+	mu sync.Mutex
+	// written has the time before the review of each object, which is created once.
+	written map[string]time.Duration
+}
+
+// startRuntimes starts agents with the settings of today's deployments.
+func startRuntimes(o *operator, count int) *runtimes {
+	o.t.Helper()
+	r := &runtimes{o: o, written: map[string]time.Duration{}, client: &http.Client{
+		Timeout: patience,
+		Transport: &http.Transport{
+			TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: o.pki.CA.Pool()}, MaxIdleConnsPerHost: count,
+		},
+	}}
+	o.t.Cleanup(r.client.CloseIdleConnections)
+	for n := range count {
+		name := fmt.Sprintf("%s-runtime-%d", o.name, n)
+		rig.AddRuntime(o.t, o.plane, name, name+".example.com")
+		r.agents = append(r.agents, rig.StartAgent(o.t, o.pki.RuntimeVolume(name, name+".example.com"), o.gateway.Addr,
+			rig.AgentOptions{Env: map[string]string{"KCP_CONTRACT": "v3", "MANAGERS": replica.Component}}))
+	}
+	return r
+}
+
+// write creates so many objects a second, in turn in each runtime, until ctx ends.
+func (r *runtimes) write(ctx context.Context, perSecond float64) {
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	var reviews sync.WaitGroup
+	defer reviews.Wait()
+	started := time.Now()
+	for n := 0; ctx.Err() == nil; <-tick.C {
+		for ; n < int(time.Since(started).Seconds()*perSecond); n++ {
+			object := fmt.Sprint("object-", len(r.written))
+			agent := r.agents[n%len(r.agents)]
+			r.mu.Lock()
+			r.written[object] = record.Now()
+			r.mu.Unlock()
+			reviews.Go(func() { r.review(agent, object) })
+		}
+	}
+}
+
+func (r *runtimes) all() map[string]time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return maps.Clone(r.written)
+}
+
+func (r *runtimes) review(agent *rig.Agent, object string) {
+	const review = `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"uid-1",` +
+		`"kind":{"group":"","version":"v1","kind":"ConfigMap"},"resource":{"group":"","version":"v1",` +
+		`"resource":"configmaps"},"name":%[1]q,"namespace":"default","operation":"CREATE","userInfo":{},` +
+		`"dryRun":false,"oldObject":null,"object":{"apiVersion":"v1","kind":"ConfigMap",` +
+		`"metadata":{"name":%[1]q,"namespace":"default"},"data":{"a":"b"}}}}`
+	url := "https://" + rig.Address(agent.WebhookPort) + "/validate/" + replica.Component + "?timeout=10s"
+	request := must(http.NewRequestWithContext(context.Background(), http.MethodPost, url,
+		strings.NewReader(fmt.Sprintf(review, object))))
+	request.Header.Set("Content-Type", "application/json")
+	answer, err := r.client.Do(request)
+	if err != nil {
+		r.o.t.Errorf("a review failed: %v", err)
+		return
+	}
+	defer answer.Body.Close()
+	if body, err := io.ReadAll(answer.Body); err != nil || !strings.Contains(string(body), `"allowed":true`) {
+		r.o.t.Errorf("answer %d %.200q (%v), want it allowed", answer.StatusCode, body, err)
+	}
+}
