@@ -98,7 +98,8 @@ func (x *exchange) relayToLeader() answer {
 }
 
 // noLeader refuses a request that was not relayed. In an election, other replicas know no leader
-// either, and a new connection would cost a handshake. If it lasts, the fault may be this replica's.
+// either, and a new connection would cost a handshake. If it lasts, the fault may be of this
+// replica.
 func (x *exchange) noLeader(err error) answer {
 	return answer{
 		status:     http.StatusServiceUnavailable,

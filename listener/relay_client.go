@@ -31,9 +31,9 @@ const (
 )
 
 var (
-	errNoLeader       = errors.New("relay: no replica is known to lead")
-	errLongAnswer     = fmt.Errorf("relay: answer of the leader has more than %d bytes", maxRelayed)
-	errLeaderDistrust = errors.New("relay: the leader refuses this replica or the certificate")
+	errNoLeader   = errors.New("relay: no replica is known to lead")
+	errLongAnswer = errors.New("relay: the answer of the leader is too long")
+	errDistrusted = errors.New("relay: the leader refuses the certificates")
 )
 
 // relayClient sends requests to the replica that leads.
@@ -137,7 +137,7 @@ func readPassed(response *http.Response) (*passedAnswer, error) {
 	}
 	decoded := contract.DecodeAnswer(response.StatusCode, body, 0)
 	if response.StatusCode == http.StatusUnauthorized && decoded.Reason == contract.ReasonUnauthenticated {
-		return nil, errLeaderDistrust
+		return nil, errDistrusted
 	}
 	return &passedAnswer{
 		status:      response.StatusCode,

@@ -50,9 +50,9 @@ type LeaderEndpointOptions struct {
 // is a Runnable that a controller manager starts on the leader only.
 //
 // It applies one EndpointSlice, named as the Service with the suffix "-leader". The next leader
-// replaces it in one write, so that two replicas are never endpoints at the same time. Until then, a
-// killed leader remains the endpoint. All replicas must have addresses of one family. The operator
-// needs the rights to create and patch that EndpointSlice.
+// replaces it in one write, so that two replicas are never endpoints at the same time. Until then,
+// a killed leader remains the endpoint. All replicas must have addresses of one family. The
+// operator needs the rights to create and patch that EndpointSlice.
 type LeaderEndpoint struct {
 	writer  client.Writer
 	service types.NamespacedName

@@ -97,9 +97,9 @@ func (o *Outbox) pause(l *lane, err error, started, now time.Time) {
 
 const (
 	// pausePart is the divisor of the part of an outage that the pause after it may take.
-	pausePart = 4
+	pausePart = 8
 	// shortOutage is the outage up to which that part does not shrink.
-	shortOutage = 10 * time.Second
+	shortOutage = 16 * time.Second
 )
 
 // longestPause bounds the pause of a lane that has failed for so long. A receiver that answers that
@@ -203,8 +203,9 @@ func (o *Outbox) wait(
 // maxDoublings bounds the exponent of the backoff, so that no shift overflows.
 const maxDoublings = 20
 
-// backoff doubles the wait with each failure, up to longest. Half of it is random. A longer wait that the receiver
-// asks for is kept. Up to a quarter is added, so that senders do not come back at the same moment.
+// backoff doubles the wait with each failure, up to longest. Half of it is random. A longer wait
+// that the receiver asks for is kept. Up to a quarter is added, so that senders do not come back at
+// the same moment.
 func (o *Outbox) backoff(failures int, longest time.Duration, err error) time.Duration {
 	wait := longest
 	if doublings := failures - 1; doublings < maxDoublings {

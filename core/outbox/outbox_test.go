@@ -368,8 +368,8 @@ func TestBackoffDoublesUpToItsBound(t *testing.T) {
 // has pauses of MaxBackoff.
 func TestBackoffOfAReceiverThatAnswers(t *testing.T) {
 	for outage, want := range map[time.Duration]time.Duration{
-		500 * ms: time.Second, 4 * time.Second: 2500 * ms, 10 * time.Second: 2500 * ms,
-		20 * time.Second: 5 * time.Second, time.Minute: 15 * time.Second, 24 * time.Hour: 20 * time.Second,
+		500 * ms: time.Second, 4 * time.Second: 2 * time.Second, 16 * time.Second: 2 * time.Second,
+		20 * time.Second: 2500 * ms, time.Minute: 7500 * ms, 24 * time.Hour: 20 * time.Second,
 	} {
 		t.Run(outage.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
