@@ -16,8 +16,13 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
 // leaderService is the Service that leads to the leader.
@@ -181,6 +186,34 @@ func (l *lab) testLeaderWithoutRights(t *testing.T) {
 		"192.0.2.1", map[string]int32{"": 8082}, controllerruntime.LeaderEndpointOptions{}))
 	if err := endpoint.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "forbidden") {
 		t.Errorf("Start returns %v, want forbidden", err)
+	}
+}
+
+// testReplicas runs the code in the guide.
+func (l *lab) testReplicas(t *testing.T) {
+	leaf := must(l.ca.Client("my-operator", testpki.Options{DNSNames: []string{"my-operator.kcp-system.svc"}}))
+	material := must(httpmtls.NewMaterial(l.ca.PEM(), leaf.CertPEM(), must(leaf.KeyPEM())))
+	mgr := must(manager.New(l.Config, managerOptions()))
+
+	relay, err := setUpReplicas(t.Context(), mgr, "192.0.2.9", "my-operator-0", material, httpmtls.Roots(material))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := listener.New(listener.FromTLSWithRoots(httpmtls.Roots(material), listener.PeerOptions{}),
+		listener.InsecureAllowAll(), map[core.Manager]core.Handler{"my-operator": controllerruntime.NewSource(
+			controllerruntime.EnqueueOwner, controllerruntime.SourceOptions{})},
+		listener.Options{TLS: httpmtls.ServerTLSConfig(material), Relay: relay}); err != nil {
+		t.Error(err)
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- mgr.Start(ctx) }()
+
+	eventually(t, "the replica leads", func() bool { return relay.Leader() == "192.0.2.9:8083" })
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }
 

@@ -61,6 +61,7 @@ func TestManager(t *testing.T) {
 	t.Run("unknown kind", l.testUnknownKind)
 	t.Run("leader endpoint", l.testLeaderEndpoint)
 	t.Run("leader endpoint without rights", l.testLeaderWithoutRights)
+	t.Run("replicas of the guide", l.testReplicas)
 	t.Run("set-up of the example", l.testSetUp)
 }
 

@@ -15,6 +15,7 @@ import (
 var (
 	kills   = flag.Int("kills", 1, "how often the leader is killed")
 	lease   = flag.Duration("lease", 4*time.Second, "time after which another replica may lead")
+	agents  = flag.Int("agents", 4, "runtimes that share the writes")
 	compare = flag.Bool("compare", false, "also measure replicas in turn, without a way to the leader")
 )
 
@@ -83,7 +84,7 @@ func TestKilledLeader(t *testing.T) {
 		t.Run(string(w), func(t *testing.T) {
 			t.Parallel()
 			o := startOperator(t, w, 3, *lease)
-			r := startRuntimes(o, 4)
+			r := startRuntimes(o, *agents)
 			ctx, stop := context.WithCancel(t.Context())
 			defer stop()
 			var writing sync.WaitGroup

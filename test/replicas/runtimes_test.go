@@ -33,7 +33,7 @@ func startRuntimes(o *operator, count int) *runtimes {
 	r := &runtimes{o: o, written: map[string]time.Duration{}, client: &http.Client{
 		Timeout: patience,
 		Transport: &http.Transport{
-			TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: o.pki.CA.Pool()}, MaxIdleConnsPerHost: count,
+			TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: o.pki.CA.Pool()}, MaxIdleConnsPerHost: writers,
 		},
 	}}
 	o.t.Cleanup(r.client.CloseIdleConnections)
@@ -46,23 +46,38 @@ func startRuntimes(o *operator, count int) *runtimes {
 	return r
 }
 
+// writers bounds the reviews at the same time, as an API server does.
+const writers = 8
+
 // write creates so many objects a second, in turn in each runtime, until ctx ends.
 func (r *runtimes) write(ctx context.Context, perSecond float64) {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
+	next := make(chan int)
 	var reviews sync.WaitGroup
-	defer reviews.Wait()
+	for range writers {
+		reviews.Go(func() {
+			for n := range next {
+				r.create(n)
+			}
+		})
+	}
 	started := time.Now()
 	for n := 0; ctx.Err() == nil; <-tick.C {
 		for ; n < int(time.Since(started).Seconds()*perSecond); n++ {
-			object := fmt.Sprint("object-", len(r.written))
-			agent := r.agents[n%len(r.agents)]
-			r.mu.Lock()
-			r.written[object] = record.Now()
-			r.mu.Unlock()
-			reviews.Go(func() { r.review(agent, object) })
+			next <- n
 		}
 	}
+	close(next)
+	reviews.Wait()
+}
+
+func (r *runtimes) create(n int) {
+	object := fmt.Sprint("object-", n)
+	r.mu.Lock()
+	r.written[object] = record.Now()
+	r.mu.Unlock()
+	r.review(r.agents[n%len(r.agents)], object)
 }
 
 func (r *runtimes) all() map[string]time.Duration {
@@ -81,6 +96,8 @@ func (r *runtimes) review(agent *rig.Agent, object string) {
 	request := must(http.NewRequestWithContext(context.Background(), http.MethodPost, url,
 		strings.NewReader(fmt.Sprintf(review, object))))
 	request.Header.Set("Content-Type", "application/json")
+	// A request on a connection that the agent has just closed is sent again.
+	request.Header["X-Idempotency-Key"] = nil
 	answer, err := r.client.Do(request)
 	if err != nil {
 		r.o.t.Errorf("a review failed: %v", err)
