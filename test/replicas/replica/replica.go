@@ -37,10 +37,14 @@ const (
 	Component = "kyma"
 	// Namespace has the Service, the Lease and the objects of the runtimes.
 	Namespace = "default"
-	// Name is in the certificates of the replicas, and GatewayName in that of the gateway.
-	Name, GatewayName = "operator.default.svc", "gateway.default.svc"
-	// PortEvents and PortRelay are the names of the ports of the Service.
-	PortEvents, PortRelay = "events", "relay"
+	// Name is in the certificates of the replicas.
+	Name = "operator.default.svc"
+	// GatewayName is in the certificate of the gateway.
+	GatewayName = "gateway.default.svc"
+	// PortEvents is the name of the port for events in the Service.
+	PortEvents = "events"
+	// PortRelay is the name of the port for replicas in the Service.
+	PortRelay = "relay"
 )
 
 // Settings are the environment of a replica.
