@@ -82,7 +82,7 @@ func dialLeader(
 		ctx, cancel := context.WithTimeout(ctx, relayDialTimeout)
 		defer cancel()
 		dialer := &tls.Dialer{Config: present}
-		return dialer.DialContext(ctx, network, address) //nolint:wrapcheck // net/http wraps it.
+		return dialer.DialContext(ctx, network, address)
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -53,7 +52,6 @@ type operator struct {
 	replicas []*process
 	gateway  *gateway.Nginx
 
-	mu sync.Mutex
 	// enqueued has the time at which an object was enqueued first.
 	enqueued map[string]time.Duration
 }
@@ -162,11 +160,9 @@ func (o *operator) holder() string {
 	return *held.Spec.HolderIdentity
 }
 
-// read reads the records of all replicas.
+// read reads the new records of all replicas.
 func (o *operator) read() {
 	o.t.Helper()
-	o.mu.Lock()
-	defer o.mu.Unlock()
 	for _, p := range o.replicas {
 		for _, entry := range must(p.records.Next()) {
 			d := entry.Delivery
@@ -175,20 +171,4 @@ func (o *operator) read() {
 			}
 		}
 	}
-}
-
-// delays returns how long each write took until it was enqueued, and how many were not.
-func (o *operator) delays(written map[string]time.Duration) (delays []time.Duration, missing int) {
-	o.read()
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for object, at := range written {
-		enqueued, ok := o.enqueued[object]
-		if !ok {
-			missing++
-			continue
-		}
-		delays = append(delays, enqueued-at)
-	}
-	return delays, missing
 }

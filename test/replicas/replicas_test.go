@@ -47,7 +47,7 @@ func measure(t *testing.T, name string, w way, count int) (mean time.Duration) {
 		ctx, stop := context.WithTimeout(t.Context(), 3*time.Second)
 		defer stop()
 		r.write(ctx, 40)
-		delays := o.awaitAll(r)
+		delays := r.awaitAll()
 		mean = meanOf(delays)
 		t.Logf("%d writes until enqueued: mean %v, median %v, p99 %v, longest %v", len(delays), mean.Round(time.Millisecond),
 			at(delays, 0.5), at(delays, 0.99), at(delays, 1))
@@ -56,15 +56,20 @@ func measure(t *testing.T, name string, w way, count int) (mean time.Duration) {
 }
 
 // awaitAll returns the sorted delays when everything that was written is enqueued.
-func (o *operator) awaitAll(r *runtimes) (delays []time.Duration) {
-	o.t.Helper()
-	rig.Eventually(o.t, patience+2**lease, "everything is enqueued", func() (done bool) {
-		var missing int
-		delays, missing = o.delays(r.all())
-		return missing == 0
-	})
+func (r *runtimes) awaitAll() []time.Duration {
+	r.o.t.Helper()
+	r.awaitEnqueued(record.Now)
+	delays := r.delays()
 	slices.Sort(delays)
 	return delays
+}
+
+// awaitEnqueued waits until each write before a time is enqueued.
+func (r *runtimes) awaitEnqueued(before func() time.Duration) {
+	r.o.t.Helper()
+	rig.Eventually(r.o.t, patience+2**lease, "the writes are enqueued", func() bool {
+		return r.missing(before()) == 0
+	})
 }
 
 func meanOf(delays []time.Duration) (sum time.Duration) {
@@ -94,7 +99,7 @@ func TestKilledLeader(t *testing.T) {
 			}
 			stop()
 			writing.Wait()
-			delays := o.awaitAll(r)
+			delays := r.awaitAll()
 			t.Logf("%d writes, %d kills, lease %v: median %v, p99 %v, longest %v, 0 lost", len(delays), *kills, *lease,
 				at(delays, 0.5), at(delays, 0.99), at(delays, 1))
 			if longest := delays[len(delays)-1]; longest > *lease+afterLease {
@@ -104,8 +109,8 @@ func TestKilledLeader(t *testing.T) {
 	}
 }
 
-// killLeader kills the leader and starts it again. It returns when another process leads, and
-// everything that was written until then is enqueued.
+// killLeader kills the leader and starts it again. It returns when another process leads, and all
+// but the last second of writes is enqueued.
 func (o *operator) killLeader(r *runtimes) {
 	o.t.Helper()
 	old := o.leader()
@@ -116,11 +121,9 @@ func (o *operator) killLeader(r *runtimes) {
 	old.Kill()
 	old.Launch()
 	rig.Eventually(o.t, patience+2**lease, "another process leads", func() bool { return o.holder() != holder })
-	elected, written := record.Now(), r.all()
-	rig.Eventually(o.t, patience, "all before the election is enqueued", func() bool {
-		_, missing := o.delays(written)
-		return missing == 0
-	})
+	elected := record.Now()
+	r.awaitEnqueued(func() time.Duration { return elected })
 	o.t.Logf("after the kill: another leads %v, all of before is enqueued %v", (elected - killed).Round(time.Millisecond),
 		(record.Now() - killed).Round(time.Millisecond))
+	r.awaitEnqueued(func() time.Duration { return record.Now() - time.Second })
 }

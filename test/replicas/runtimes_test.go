@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"fmt"
 	"io"
-	"maps"
 	"net/http"
 	"strings"
 	"sync"
@@ -23,14 +22,15 @@ type runtimes struct {
 	client *http.Client
 
 	mu sync.Mutex
-	// written has the time before the review of each object, which is created once.
-	written map[string]time.Duration
+	// written has the time before the review of each object, which is created once. pending has
+	// those that are not known to be enqueued.
+	written, pending map[string]time.Duration
 }
 
 // startRuntimes starts agents with the settings of today's deployments.
 func startRuntimes(o *operator, count int) *runtimes {
 	o.t.Helper()
-	r := &runtimes{o: o, written: map[string]time.Duration{}, client: &http.Client{
+	r := &runtimes{o: o, written: map[string]time.Duration{}, pending: map[string]time.Duration{}, client: &http.Client{
 		Timeout: patience,
 		Transport: &http.Transport{
 			TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: o.pki.CA.Pool()}, MaxIdleConnsPerHost: writers,
@@ -76,14 +76,35 @@ func (r *runtimes) create(n int) {
 	object := fmt.Sprint("object-", n)
 	r.mu.Lock()
 	r.written[object] = record.Now()
+	r.pending[object] = r.written[object]
 	r.mu.Unlock()
 	r.review(r.agents[n%len(r.agents)], object)
 }
 
-func (r *runtimes) all() map[string]time.Duration {
+// missing returns the number of writes before a time that are not enqueued.
+func (r *runtimes) missing(before time.Duration) (n int) {
+	r.o.t.Helper()
+	r.o.read()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return maps.Clone(r.written)
+	for object, at := range r.pending {
+		if _, done := r.o.enqueued[object]; done {
+			delete(r.pending, object)
+		} else if at < before {
+			n++
+		}
+	}
+	return n
+}
+
+// delays returns the time from each write until it was enqueued.
+func (r *runtimes) delays() (delays []time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for object, at := range r.written {
+		delays = append(delays, r.o.enqueued[object]-at)
+	}
+	return delays
 }
 
 func (r *runtimes) review(agent *rig.Agent, object string) {

@@ -116,13 +116,14 @@ func (s Settings) service() types.NamespacedName {
 	return types.NamespacedName{Namespace: Namespace, Name: s.Operator}
 }
 
-// manager has the ratios of the default times: 15 s, 10 s and 2 s.
+// manager has the times of the guide: with a lease of 15 s a renewal within 10 s, and a retry each
+// second.
 func (s Settings) manager() (ctrl.Manager, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", s.Kubeconfig)
 	if err != nil {
 		return nil, err
 	}
-	renew, retry := s.Lease*2/3, s.Lease*2/15
+	renew, retry := s.Lease*2/3, s.Lease/15
 	return ctrl.NewManager(config, ctrl.Options{
 		Metrics:        metricsserver.Options{BindAddress: "0"},
 		LeaderElection: true, LeaderElectionID: s.Operator, LeaderElectionNamespace: Namespace,
@@ -184,7 +185,7 @@ func (r *replica) setUp(ctx context.Context) error {
 // relay returns nil if the replica does not relay.
 func (r *replica) relay(ctx context.Context, files *httpmtls.Files, roots listener.RootsFunc) (*listener.Relay, error) {
 	if !r.Relays {
-		return nil, nil //nolint:nilnil // The option of the listener is nil then.
+		return nil, nil
 	}
 	address, err := controllerruntime.LeaderAddress(ctx, r.mgr.GetCache(), r.service(), PortRelay)
 	if err != nil {
