@@ -391,6 +391,9 @@ func TestBackoffOfAReceiverThatAnswers(t *testing.T) {
 				if n := o.Counts()[kyma].Delivered; n != 1 {
 					t.Errorf("%d delivered %v after the outage, want 1", n, want)
 				}
+				if n, limit := len(p.seen()), 40+int(outage/outbox.DefaultMaxBackoff)*11/10; n > limit {
+					t.Errorf("%d attempts, want at most %d", n, limit)
+				}
 				stop()
 			})
 		})
