@@ -18,6 +18,8 @@ ARGS ?=
 BENCH ?= .
 BENCHTIME ?= 1s
 FUZZTIME ?= 30s
+KILLS ?= 20
+LEASE ?= 15s
 PLATFORM ?= linux/$(shell $(GO) env GOARCH)
 SEED ?= $(shell date +%s)
 SEEDS ?= 20
@@ -109,6 +111,11 @@ rules: ## Test metrics reference, alerts and dashboards, against a real agent an
 .PHONY: rotation
 rotation: ## Rotate every leaf and CA once a second under 500 reviews/s, natively and through nginx: ROTATION (2m) each
 	@$(GO) test ./test/gateway -count=1 -v -run '^TestRotation' -timeout 3h $(TESTFLAGS) -rotation '$(ROTATION)'
+
+# Both ways to the leader run at the same time. A kill takes a little longer than the lease.
+.PHONY: replicas
+replicas: ## Kill the leader of three replicas KILLS (20) times under 200 events/s, and compare the ways to the leader: LEASE (15s)
+	@$(WITH_ASSETS) $(GO) test ./test/replicas -count=1 -v -timeout 3h $(TESTFLAGS) -compare -agents 8 -kills $(KILLS) -lease $(LEASE)
 
 .PHONY: lint
 lint: $(TOOLS)/golangci-lint $(TOOLS)/vale ## Lint every module: bugs, style, formatting, imports, and prose

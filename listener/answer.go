@@ -21,6 +21,8 @@ type answer struct {
 	public string
 	// retryAfter is the wait that the sender is asked for. 0: 1 to 3 s, with status 503 only.
 	retryAfter time.Duration
+	// atOnce asks for no wait: the next request may reach another replica.
+	atOnce bool
 	// failed names the elements that were refused for themselves.
 	failed map[int]contract.Refusal
 	// unverified means that the verifier did not let the element pass.
@@ -29,6 +31,8 @@ type answer struct {
 	whole bool
 	// closes ends the connection, so that the sender connects to another replica.
 	closes bool
+	// passed is the answer of the leader, which is written as it came.
+	passed *passedAnswer
 	// err is for the log.
 	err error
 }
@@ -56,10 +60,12 @@ func refuseUnverified(err error) answer {
 }
 
 // refuseUnhandled returns the answer to the error of a handler. A replica that is not ready may not
-// lead: the sender must connect again to find the one that does.
-func refuseUnhandled(err error, replica bool) answer {
+// lead: the sender must connect again to find the one that does. Behind a gateway that costs no
+// handshake of the runtime, so that it need not wait.
+func refuseUnhandled(err error, replica, behindGateway bool) answer {
 	a := retryLater(err)
 	a.whole, a.closes = replica, replica
+	a.atOnce = replica && behindGateway && a.retryAfter == 0
 	return a
 }
 
@@ -85,7 +91,11 @@ func (a *answer) write(w http.ResponseWriter) {
 	if a.closes {
 		w.Header().Set("Connection", "close")
 	}
-	if a.reason == "" {
+	switch {
+	case a.passed != nil:
+		a.passed.write(w)
+		return
+	case a.reason == "":
 		w.WriteHeader(a.status)
 		return
 	}
@@ -98,6 +108,9 @@ func (a *answer) write(w http.ResponseWriter) {
 func (a *answer) setHeader(header http.Header, size int) {
 	switch a.status {
 	case http.StatusServiceUnavailable, http.StatusTooManyRequests:
+		if a.atOnce {
+			break
+		}
 		header.Set("Retry-After", a.wait())
 	case http.StatusMethodNotAllowed:
 		header.Set("Allow", http.MethodPost)

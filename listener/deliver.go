@@ -107,7 +107,7 @@ func (x *exchange) handled(err error) answer {
 	}
 	replica := errors.Is(err, core.ErrNotReady) && !isReady(x.handler)
 	x.notReady = x.notReady || replica
-	return refuseUnhandled(err, replica)
+	return refuseUnhandled(err, replica, x.behindGateway())
 }
 
 // judgeSender makes the refusal of all elements that of the sender, if the verifier also refuses a

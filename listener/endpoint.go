@@ -12,6 +12,10 @@ import (
 type endpoint struct {
 	*Listener
 
+	// peers identifies the senders of this endpoint.
+	peers Peers
+	// isRelay means that other replicas send the requests.
+	isRelay bool
 	version contract.Version
 	bodies  *pool
 }
@@ -28,15 +32,42 @@ func (e *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // wildcard is the name of the path segment with the manager.
 const wildcard = "manager"
 
-// newMux routes each contract to its endpoint. The endpoint without a version gets everything else.
-func (l *Listener) newMux() *http.ServeMux {
-	mux := http.NewServeMux()
-	mux.Handle("/", l.nowhere)
-	for _, version := range contract.Versions() {
-		mux.Handle(pattern(version), &endpoint{Listener: l, version: version, bodies: newPool()})
-	}
-	return mux
+// routes are the endpoints of one kind of sender.
+type routes struct {
+	mux     *http.ServeMux
+	nowhere *endpoint // answers requests for no contract
 }
+
+// newRoutes routes each contract to its endpoint. The endpoint without a version gets everything
+// else.
+func (l *Listener) newRoutes(peers Peers, isRelay bool) *routes {
+	all := &routes{http.NewServeMux(), &endpoint{Listener: l, peers: peers, isRelay: isRelay}}
+	all.mux.Handle("/", all.nowhere)
+	for _, version := range contract.Versions() {
+		all.mux.Handle(pattern(version),
+			&endpoint{Listener: l, peers: peers, isRelay: isRelay, version: version, bodies: newPool()})
+	}
+	return all
+}
+
+// ServeHTTP implements [http.Handler].
+func (all *routes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !isClean(r) {
+		all.nowhere.ServeHTTP(w, r)
+		return
+	}
+	all.mux.ServeHTTP(w, r)
+}
+
+// behindGateway reports whether a gateway or another replica sends the requests.
+func (e *endpoint) behindGateway() bool {
+	_, ok := e.peers.(*headerPeers)
+	return ok
+}
+
+// ownsConnection reports whether the connection of a request is that of its runtime. Those of a
+// gateway and of another replica carry the requests of many runtimes.
+func (e *endpoint) ownsConnection() bool { return needsTLS(e.peers) }
 
 // pattern returns the path of a contract with a wildcard for the manager.
 func pattern(version contract.Version) string {

@@ -1,6 +1,7 @@
 package listener
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -72,7 +73,7 @@ func (x *exchange) answerStranger(err error) answer {
 	a.public = contract.ReasonNotReady
 	if a.status != http.StatusServiceUnavailable {
 		a.status, a.public = http.StatusUnauthorized, contract.ReasonUnauthenticated
-		a.closes = x.needsTLS() || a.reason == reasonUntrustedProxy
+		a.closes = x.ownsConnection() || a.reason == reasonUntrustedProxy
 	}
 	return a
 }
@@ -121,6 +122,10 @@ func (x *exchange) receive() answer {
 		return refuse(http.StatusUnsupportedMediaType, contract.ReasonMediaType)
 	}
 
+	if x.mustRelay() {
+		return x.relayToLeader()
+	}
+
 	batch, refused := x.read()
 	if refused.status != 0 {
 		return refused
@@ -140,22 +145,11 @@ func isMediaType(header, want string) bool {
 
 // read returns the batch of the body, or the answer if there is none.
 func (x *exchange) read() (core.Batch, answer) {
-	limit := int64(x.version.MaxBody())
-	if x.request.ContentLength > limit {
-		return core.Batch{}, refuseAndClose(http.StatusRequestEntityTooLarge, contract.ReasonTooLarge)
-	}
-
 	buffer := x.bodies.get()
 	defer x.bodies.put(buffer)
 
-	size, err := buffer.ReadFrom(io.LimitReader(x.request.Body, limit+1))
-
-	switch {
-	case size > limit:
-		return core.Batch{}, refuseAndClose(http.StatusRequestEntityTooLarge, contract.ReasonTooLarge)
-	case err != nil, size < x.request.ContentLength:
-		// Not 400, on which the sender drops the events: the path failed, not the events.
-		return core.Batch{}, answer{status: http.StatusServiceUnavailable, reason: contract.ReasonUnreadable, err: err}
+	if refused := x.readBody(buffer); refused.status != 0 {
+		return core.Batch{}, refused
 	}
 
 	batch, err := x.version.Decode(buffer.Bytes())
@@ -164,6 +158,26 @@ func (x *exchange) read() (core.Batch, answer) {
 	}
 
 	return batch, answer{}
+}
+
+// readBody reads the whole body into buffer, or returns the answer if it cannot.
+func (x *exchange) readBody(buffer *bytes.Buffer) answer {
+	limit := int64(x.version.MaxBody())
+	if x.request.ContentLength > limit {
+		return refuseAndClose(http.StatusRequestEntityTooLarge, contract.ReasonTooLarge)
+	}
+
+	size, err := buffer.ReadFrom(io.LimitReader(x.request.Body, limit+1))
+
+	switch {
+	case size > limit:
+		return refuseAndClose(http.StatusRequestEntityTooLarge, contract.ReasonTooLarge)
+	case err != nil, size < x.request.ContentLength:
+		// Not 400, on which the sender drops the events: the path failed, not the events.
+		return answer{status: http.StatusServiceUnavailable, reason: contract.ReasonUnreadable, err: err}
+	default:
+		return answer{}
+	}
 }
 
 // report calls the hook and logs a refusal.

@@ -21,8 +21,9 @@ type Listener struct {
 	handlers map[core.Manager]core.Handler
 	opts     Options
 
-	mux          *http.ServeMux
-	nowhere      *endpoint // answers requests for no contract
+	routes       *routes // of runtimes and gateways
+	relayed      *routes // of other replicas; nil without Options.Relay
+	relay        *relayClient
 	slots        chan struct{}
 	observeSlots chan struct{} // for requests that are only observed
 	shares       *shares
@@ -42,7 +43,8 @@ const (
 // manager's name is invalid, or an option is out of its range. The error names all faults.
 func New(peers Peers, verifier core.Verifier, handlers map[core.Manager]core.Handler, opts Options) (*Listener, error) {
 	if err := errors.Join(
-		validatePeers(peers), validateVerifier(verifier), validateHandlers(handlers), opts.validate(),
+		validatePeers(peers), validateVerifier(verifier), validateHandlers(handlers),
+		opts.validate(), validateRelay(peers, opts.Relay),
 	); err != nil {
 		return nil, fmt.Errorf("listener: %w", err)
 	}
@@ -61,8 +63,11 @@ func New(peers Peers, verifier core.Verifier, handlers map[core.Manager]core.Han
 		observeSlots: make(chan struct{}, max(opts.MaxInFlight/perObserveSlot, 1)),
 		shares:       newShares(opts.RuntimeRate, opts.RuntimeBurst, opts.RuntimeInFlight),
 	}
-	l.nowhere = &endpoint{Listener: l}
-	l.mux = l.newMux()
+	l.routes = l.newRoutes(peers, false)
+	if opts.Relay != nil {
+		l.relay = newRelayClient(peers, opts)
+		l.relayed = l.newRoutes(opts.Relay.Peers, true)
+	}
 
 	return l, nil
 }
@@ -100,16 +105,13 @@ func validateHandlers(handlers map[core.Manager]core.Handler) error {
 // and room for headers of 64 KiB. With [FromTLSWithRoots], chains are then verified in the first
 // request of a certificate rather than in the handshake.
 func (l *Listener) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if !isClean(r) {
-		l.nowhere.ServeHTTP(w, r)
-		return
-	}
-	l.mux.ServeHTTP(w, r)
+	l.routes.ServeHTTP(w, r)
 }
 
 // NeedLeaderElection returns false: controller-runtime then starts the listener on every replica. A
-// replica that does not lead answers 503 and closes the connection, so that the sender connects to
-// another one. A closed port would look like an outage.
+// replica that does not lead relays requests to the one that leads, if [Options].Relay is set.
+// Otherwise it answers 503 and closes the connection, so that the sender connects to another one. A
+// closed port would look like an outage.
 func (l *Listener) NeedLeaderElection() bool { return false }
 
 // Ready returns nil while Start serves, and otherwise an error that wraps [core.ErrNotReady]. It is
@@ -134,8 +136,8 @@ func (l *Listener) Addr() net.Addr {
 	return nil
 }
 
-// needsTLS reports whether runtimes connect to the listener itself.
-func (l *Listener) needsTLS() bool {
-	_, needed := l.peers.(interface{ needsTLS() })
+// needsTLS reports whether peers are those of connections by runtimes.
+func needsTLS(peers Peers) bool {
+	_, needed := peers.(interface{ needsTLS() })
 	return needed
 }

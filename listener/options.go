@@ -56,8 +56,12 @@ type Options struct {
 	// Start runs. Listeners for different managers may share one. Default: none.
 	Fleet *fleet.Fleet
 
+	// Relay makes a replica that does not lead hand requests to the one that leads. Default: none,
+	// it answers 503.
+	Relay *Relay
+
 	// HandleTimeout bounds the calls of verifier and handler for one request, with their context.
-	// Default: 5 s.
+	// It also bounds a relayed request. Default: 5 s.
 	HandleTimeout time.Duration
 	// ReadTimeout bounds the TLS handshake, and the reading of a request. Default: 10 s.
 	ReadTimeout time.Duration

@@ -69,6 +69,17 @@ func (p *connectionPeers) Peer(r *http.Request) (core.Peer, error) {
 	return p.fromConnection(r.TLS, p.roots())
 }
 
+// presented implements presenter.
+func (p *connectionPeers) presented(r *http.Request) ([]*x509.Certificate, error) { return shown(r) }
+
+// shown returns the certificates that the client of a connection has shown.
+func shown(r *http.Request) ([]*x509.Certificate, error) {
+	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
+		return nil, errNoCertificate
+	}
+	return r.TLS.PeerCertificates, nil
+}
+
 // handshakePeers relies on the verification of the handshake.
 type handshakePeers struct {
 	*checker
@@ -79,6 +90,9 @@ type handshakePeers struct {
 func (p *handshakePeers) validate() error { return p.invalid }
 
 func (p *handshakePeers) needsTLS() {}
+
+// presented implements presenter.
+func (p *handshakePeers) presented(r *http.Request) ([]*x509.Certificate, error) { return shown(r) }
 
 // Peer implements [Peers].
 func (p *handshakePeers) Peer(r *http.Request) (core.Peer, error) {

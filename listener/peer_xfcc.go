@@ -87,6 +87,15 @@ func (p *headerPeers) Peer(r *http.Request) (core.Peer, error) {
 	return p.check(key, leaf, chain, roots)
 }
 
+// presented implements presenter.
+func (p *headerPeers) presented(r *http.Request) ([]*x509.Certificate, error) {
+	leaf, chain, err := p.certificates(r.Header[HeaderXFCC])
+	if err != nil {
+		return nil, err
+	}
+	return append([]*x509.Certificate{leaf}, chain...), nil
+}
+
 func notTheGateway(err error) error {
 	if errors.Is(err, core.ErrNotReady) {
 		return err

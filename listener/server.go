@@ -1,6 +1,7 @@
 package listener
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,7 +35,7 @@ func (l *Listener) Start(ctx context.Context) error {
 		return errStarted
 	}
 	defer l.state.Store(stopping)
-	if l.needsTLS() && l.opts.TLS == nil {
+	if needsTLS(l.peers) && l.opts.TLS == nil {
 		return errPlain
 	}
 	server, err := httpserver.Bind(ctx, l.opts.Addr, l, l.serverOptions())
@@ -43,7 +44,15 @@ func (l *Listener) Start(ctx context.Context) error {
 	}
 	addr := server.Addr()
 	l.bound.Store(&addr)
-	return l.serve(ctx, server)
+	if l.relay == nil {
+		return l.serve(ctx, server, nil)
+	}
+	relays, err := httpserver.Bind(ctx, cmp.Or(l.opts.Relay.Addr, defaultRelayAddr), l.relayed, l.relayServerOptions())
+	if err != nil {
+		return errors.Join(fmt.Errorf("listener: relay: %w", err), server.Close())
+	}
+	defer l.relay.close()
+	return l.serve(ctx, server, relays)
 }
 
 func (l *Listener) serverOptions() httpserver.Options {
@@ -63,22 +72,32 @@ func (l *Listener) serverOptions() httpserver.Options {
 	}
 }
 
+func (l *Listener) relayServerOptions() httpserver.Options {
+	opts := l.serverOptions()
+	opts.Listener, opts.TLS = l.opts.Relay.Listener, l.opts.Relay.Server
+	return opts
+}
+
 func (l *Listener) handshakeFailed(cause string, _ net.Addr, _ error) {
 	if l.opts.Hooks.HandshakeFailed != nil {
 		l.opts.Hooks.HandshakeFailed(cause)
 	}
 }
 
-// serve runs the server, and beside it the resyncs of the fleet.
-func (l *Listener) serve(ctx context.Context, server *httpserver.Server) error {
+// serve runs the server, and beside it the resyncs of the fleet, and the server for other replicas
+// unless that is nil.
+func (l *Listener) serve(ctx context.Context, server, relays *httpserver.Server) error {
 	running, stop := context.WithCancelCause(ctx)
 
-	var resyncs sync.WaitGroup
-	defer resyncs.Wait()
+	var beside sync.WaitGroup
+	defer beside.Wait()
 	defer stop(nil)
 
+	if relays != nil {
+		beside.Go(func() { stop(relays.Serve(running)) })
+	}
 	if l.opts.Fleet != nil {
-		resyncs.Go(func() { stop(l.opts.Fleet.Start(running, l.resyncHandlers())) })
+		beside.Go(func() { stop(l.opts.Fleet.Start(running, l.resyncHandlers())) })
 	}
 
 	l.state.Store(serving)
@@ -111,10 +130,9 @@ func (l *Listener) serveUntil(ctx context.Context, server *httpserver.Server) er
 	return <-served
 }
 
-// claim counts the connection of a request to the runtime that sent it, unless it is a gateway's,
-// which carries those of many.
-func (l *Listener) claim(r *http.Request, runtime core.RuntimeID) {
-	if l.needsTLS() {
+// claim counts the connection of a request to the runtime that sent it, if it is the runtime's.
+func (e *endpoint) claim(r *http.Request, runtime core.RuntimeID) {
+	if e.ownsConnection() {
 		httpserver.SetOrigin(r.Context(), "runtime "+string(runtime))
 	}
 }

@@ -30,16 +30,23 @@ func (x *exchange) cost() float64 {
 	return 1 + float64(size)/costUnit
 }
 
-// tooFast refuses a request beyond the share of its account, and pauses its connection unless that
-// is a gateway's. The pause ends before the wait that the sender is asked for.
+// tooFast refuses a request beyond the share of its account, and pauses its connection. The pause
+// ends before the wait that the sender is asked for.
 func (x *exchange) tooFast(wait time.Duration) answer {
-	pause := x.shares.pause(x.account(), x.opts.Now())
-	if x.needsTLS() {
-		httpserver.PauseReads(x.request.Context(), spread(pause))
-	}
+	pause := x.pause()
 	return answer{
 		status: x.tooFastStatus(), reason: contract.ReasonTooFast, retryAfter: max(wait, pause, time.Second),
 	}
+}
+
+// pause pauses the connection of a refused request, unless that is a gateway's, and returns the
+// pause of the account.
+func (x *exchange) pause() time.Duration {
+	pause := x.shares.pause(x.account(), x.opts.Now())
+	if x.ownsConnection() {
+		httpserver.PauseReads(x.request.Context(), spread(pause))
+	}
+	return pause
 }
 
 // shortestPause bounds the cost of a single connection: an answer costs processor time, and a flood

@@ -117,6 +117,7 @@ func TestInterpret(t *testing.T) {
 		redirect        = meaning{Reason: "redirect"}
 		clientError     = meaning{Reason: "client_error"}
 		serverError     = meaning{Reason: "server_error"}
+		gatewayError    = meaning{Reason: "server_error", Cause: core.ErrNotReady}
 	)
 
 	for _, tt := range []struct {
@@ -141,6 +142,8 @@ func TestInterpret(t *testing.T) {
 		{503, "busy", false, notReady, notReady},
 		{302, "", false, redirect, redirect},
 		{418, "", true, clientError, clientError},
+		{502, "", true, gatewayError, gatewayError},
+		{504, "", true, gatewayError, gatewayError},
 		{500, "", false, serverError, serverError},
 		{0, "", false, serverError, serverError},
 	} {

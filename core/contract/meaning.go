@@ -96,7 +96,10 @@ func meanings() map[int]Meaning {
 		statusForbidden:             {Reason: ReasonForbidden, Cause: core.ErrForbidden, Slow: true},
 		statusNotFound:              {Reason: ReasonUnknownManager, Cause: core.ErrUnknownManager},
 		statusTooManyRequests:       {Reason: ReasonTooFast, Cause: core.ErrNotReady},
-		statusServiceUnavailable:    {Reason: ReasonNotReady, Cause: core.ErrNotReady},
+		// The gateway answers, and the receiver does not: a failed replica may be replaced.
+		statusBadGateway:         {Reason: reasonServerError, Cause: core.ErrNotReady},
+		statusGatewayTimeout:     {Reason: reasonServerError, Cause: core.ErrNotReady},
+		statusServiceUnavailable: {Reason: ReasonNotReady, Cause: core.ErrNotReady},
 	}
 }
 

@@ -86,10 +86,31 @@ func (o *Outbox) resume(l *lane) {
 }
 
 func (o *Outbox) pause(l *lane, err error, started, now time.Time) {
+	if l.failures == 0 {
+		l.failing = now
+	}
 	l.failures++
-	wait := o.wait(l, l.failures, err, started)
+	wait := o.wait(l, l.failures, o.longestPause(err, now.Sub(l.failing)), err, started)
 	l.paused, l.resume = now, now.Add(wait)
 	o.notePaused(l, err, wait, now)
+}
+
+const (
+	// pausePart is the divisor of the part of an outage that the pause after it may take.
+	pausePart = 8
+	// shortOutage is the outage up to which that part does not shrink.
+	shortOutage = 16 * time.Second
+)
+
+// longestPause bounds the pause of a lane that has failed for so long. A receiver that answers that
+// it is not ready may wait for the election of a leader, which takes 15 to 20 s by default. A pause
+// that doubles would last as long again. Senders without an answer come back less close to each
+// other, as each of them needs a handshake.
+func (o *Outbox) longestPause(err error, failing time.Duration) time.Duration {
+	if !errors.Is(err, core.ErrNotReady) {
+		return o.opts.MaxBackoff
+	}
+	return min(o.opts.MaxBackoff, max(failing, shortOutage)/pausePart)
 }
 
 // concludeEntry gives one event its fate. An event that did not reach the receiver keeps its place.
@@ -119,7 +140,7 @@ func (o *Outbox) refuse(l *lane, e *entry, refusal error, started, now time.Time
 	if e.refusals == 1 {
 		e.refused = now
 	}
-	e.due = now.Add(o.wait(l, e.refusals, refusal, started))
+	e.due = now.Add(o.wait(l, e.refusals, o.opts.MaxBackoff, refusal, started))
 	l.enqueue(e)
 }
 
@@ -170,20 +191,23 @@ func (o *Outbox) finish(l *lane, e *entry, sent time.Time) {
 
 // wait returns how long to wait after so many failures in a row. It is 0 when the call began before
 // Retry was called, as its answer is about replaced key material.
-func (o *Outbox) wait(l *lane, failures int, err error, started time.Time) time.Duration {
+func (o *Outbox) wait(
+	l *lane, failures int, longest time.Duration, err error, started time.Time,
+) time.Duration {
 	if l.retried.After(started) {
 		return 0
 	}
-	return o.backoff(failures, err)
+	return o.backoff(failures, longest, err)
 }
 
 // maxDoublings bounds the exponent of the backoff, so that no shift overflows.
 const maxDoublings = 20
 
-// backoff doubles the wait with each failure. Half of it is random. A longer wait that the receiver
-// asks for is kept. Up to a quarter is added, so that senders do not come back at the same moment.
-func (o *Outbox) backoff(failures int, err error) time.Duration {
-	wait := o.opts.MaxBackoff
+// backoff doubles the wait with each failure, up to longest. Half of it is random. A longer wait
+// that the receiver asks for is kept. Up to a quarter is added, so that senders do not come back at
+// the same moment.
+func (o *Outbox) backoff(failures int, longest time.Duration, err error) time.Duration {
+	wait := longest
 	if doublings := failures - 1; doublings < maxDoublings {
 		wait = min(wait, o.opts.MinBackoff<<doublings)
 	}

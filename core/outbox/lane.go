@@ -27,9 +27,10 @@ type lane struct {
 
 	tookAlone bool // the last call took a refused event that travels alone.
 
-	inFlight int  // calls of the forwarder.
-	probing  bool // an attempt after a failure is under way.
-	failures int  // of whole calls, in a row.
+	inFlight int       // calls of the forwarder.
+	probing  bool      // an attempt after a failure is under way.
+	failures int       // of whole calls, in a row.
+	failing  time.Time // when the first of them ended.
 	paused   time.Time
 	resume   time.Time
 	retried  time.Time // last call of Retry.

@@ -78,8 +78,9 @@ type Options struct {
 	// ForwardTimeout bounds one call of the forwarder. Default: 10 s.
 	ForwardTimeout time.Duration
 	// MinBackoff and MaxBackoff bound the wait after failures in a row. It doubles from one to the
-	// other, and half of it is random. A longer wait that the receiver asks for is kept. Defaults:
-	// 200 ms, 20 s.
+	// other, and half of it is random. A longer wait that the receiver asks for is kept. After
+	// [core.ErrNotReady] a lower bound counts: an eighth of the time since the first failure, but
+	// at least 2 s. Defaults: 200 ms, 20 s.
 	MinBackoff time.Duration
 	MaxBackoff time.Duration
 	// DrainTimeout bounds the time for which Start delivers after its context has ended. Default:

@@ -364,6 +364,42 @@ func TestBackoffDoublesUpToItsBound(t *testing.T) {
 	})
 }
 
+// A receiver that answers gets the first attempt soon after an outage, for its length. One of a day
+// has pauses of MaxBackoff.
+func TestBackoffOfAReceiverThatAnswers(t *testing.T) {
+	for outage, want := range map[time.Duration]time.Duration{
+		500 * ms: time.Second, 4 * time.Second: 2 * time.Second, 16 * time.Second: 2 * time.Second,
+		20 * time.Second: 2500 * ms, time.Minute: 7500 * ms, 24 * time.Hour: 20 * time.Second,
+	} {
+		t.Run(outage.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				began := time.Now()
+				p := newPlane(func(context.Context, int, core.Batch) error {
+					if time.Since(began) < outage {
+						return fmt.Errorf("%w: no leader", core.ErrNotReady)
+					}
+
+					return nil
+				})
+				o, stop := run(t, p, outbox.Options{Settle: -1, Random: func() float64 { return 0.999 }})
+
+				o.Accept(kyma, named("a"))
+				time.Sleep(outage)
+				synctest.Wait()
+				time.Sleep(want)
+				synctest.Wait()
+				if n := o.Counts()[kyma].Delivered; n != 1 {
+					t.Errorf("%d delivered %v after the outage, want 1", n, want)
+				}
+				if n, limit := len(p.seen()), 40+int(outage/outbox.DefaultMaxBackoff)*11/10; n > limit {
+					t.Errorf("%d attempts, want at most %d", n, limit)
+				}
+				stop()
+			})
+		})
+	}
+}
+
 func TestJitterSpreadsRetries(t *testing.T) {
 	for random, want := range map[float64]time.Duration{0: time.Second, 0.5: 1500 * ms, 0.9: 1900 * ms} {
 		synctest.Test(t, func(t *testing.T) {

@@ -43,6 +43,7 @@ http:
       - uri: {prefix: /v3/%[2]s/}
     route:
       - destination: {host: %[4]s, port: {number: 8082}}
+    retries: {attempts: 2, retryOn: "connect-failure,refused-stream,unavailable,cancelled,503"}
 `, name, manager, hosts, service)
 }
 

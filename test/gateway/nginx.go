@@ -30,6 +30,9 @@ type Options struct {
 
 	// Upstream is the address of the listener.
 	Upstream string
+	// Others are further replicas of the listener. The gateway asks all in turn, and each request
+	// once: it tries no other replica after a failure.
+	Others []string
 	// UpstreamCertificate and UpstreamKey are the gateway's own client certificate for mTLS to the
 	// listener, and UpstreamCA the bundle for the listener's. Default: plain HTTP.
 	UpstreamCertificate, UpstreamKey, UpstreamCA string

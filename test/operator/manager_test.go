@@ -60,6 +60,9 @@ func TestManager(t *testing.T) {
 	})
 	t.Run("cache of one namespace", l.testOneNamespace)
 	t.Run("unknown kind", l.testUnknownKind)
+	t.Run("leader endpoint", l.testLeaderEndpoint)
+	t.Run("leader endpoint without rights", l.testLeaderWithoutRights)
+	t.Run("replicas of the guide", l.testReplicas)
 	t.Run("set-up of the example", l.testSetUp)
 }
 

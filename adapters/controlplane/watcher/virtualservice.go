@@ -53,13 +53,26 @@ func (v virtualServices) build(
 	route.Spec.Gateways = names
 	route.Spec.Hosts = hosts
 	route.Spec.Http = []*apinetworkingv1beta1.HTTPRoute{{
-		Match: prefixMatches(m),
-		Route: []*apinetworkingv1beta1.HTTPRouteDestination{{Destination: destination}},
+		Match:   prefixMatches(m),
+		Route:   []*apinetworkingv1beta1.HTTPRouteDestination{{Destination: destination}},
+		Retries: retries(),
 	}}
 
 	where := fmt.Sprintf("%s to %s:%d", strings.Join(hosts, ", "), destination.GetHost(), w.Spec.ServiceInfo.Port)
 
 	return route, where, nil
+}
+
+const (
+	// retryAttempts reaches each of three replicas, as Istio does not ask one of them twice.
+	retryAttempts = 2
+	// retryOn is the default of Istio, and the answer of a replica that does not lead. An event may
+	// arrive twice, so that each request may be repeated.
+	retryOn = "connect-failure,refused-stream,unavailable,cancelled,503"
+)
+
+func retries() *apinetworkingv1beta1.HTTPRetry {
+	return &apinetworkingv1beta1.HTTPRetry{Attempts: retryAttempts, RetryOn: retryOn}
 }
 
 func (v virtualServices) destination(service v1beta2.Service) *apinetworkingv1beta1.Destination {

@@ -1,0 +1,174 @@
+package controllerruntime
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
+	discoveryv1ac "k8s.io/client-go/applyconfigurations/discovery/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+const (
+	// leaderSuffix is added to the name of the Service.
+	leaderSuffix = "-leader"
+	// leaderOwner is the field owner of the EndpointSlice, and its managed-by label.
+	leaderOwner = "runtime-watcher-leader"
+
+	defaultRefreshInterval = 10 * time.Second
+	leaderCallTimeout      = 5 * time.Second
+	leaderRetryWait        = time.Second
+)
+
+var errLeaderIncomplete = errors.New("want a client, a Service, a valid address and at least one port")
+
+// LeaderEndpointOptions are the optional settings of [NewLeaderEndpoint]. The zero value is the
+// documented default.
+type LeaderEndpointOptions struct {
+	// Pod is the name of the pod of this replica, in the namespace of the Service. A mesh finds the
+	// workload of an endpoint by it. Default: none.
+	Pod string
+	// RefreshInterval is the time after which the endpoint is written again, in case that another
+	// client changed it. Default: 10 s.
+	RefreshInterval time.Duration
+	// Logger gets failed writes. Default: discarded.
+	Logger *slog.Logger
+}
+
+// LeaderEndpoint makes the replica that leads the only endpoint of a Service without selector. It
+// is a Runnable that a controller manager starts on the leader only.
+//
+// It applies one EndpointSlice, named as the Service with the suffix "-leader". The next leader
+// replaces it in one write, so that two replicas are never endpoints at the same time. Until then,
+// a killed leader remains the endpoint. All replicas must have addresses of one family. The
+// operator needs the rights to create and patch that EndpointSlice.
+type LeaderEndpoint struct {
+	writer  client.Writer
+	service types.NamespacedName
+	address netip.Addr
+	ports   map[string]int32
+	opts    LeaderEndpointOptions
+}
+
+// NewLeaderEndpoint returns the endpoint of this replica: the IP address of its pod, and its ports
+// by their names in the Service. A single port may have the name "". It fails if one of the
+// arguments is missing.
+func NewLeaderEndpoint(
+	writer client.Writer, service types.NamespacedName, address string, ports map[string]int32,
+	opts LeaderEndpointOptions,
+) (*LeaderEndpoint, error) {
+	ip, err := netip.ParseAddr(address)
+	if err != nil || writer == nil || service.Name == "" || service.Namespace == "" || len(ports) == 0 {
+		return nil, fmt.Errorf("leader endpoint of Service %q at %q: %w", service, address, errLeaderIncomplete)
+	}
+	opts.RefreshInterval = cmp.Or(opts.RefreshInterval, defaultRefreshInterval)
+	opts.Logger = cmp.Or(opts.Logger, slog.New(slog.DiscardHandler))
+	return &LeaderEndpoint{writer, service, ip.Unmap().WithZone(""), maps.Clone(ports), opts}, nil
+}
+
+// NeedLeaderElection returns true.
+func (e *LeaderEndpoint) NeedLeaderElection() bool { return true }
+
+// Start publishes the endpoint until ctx ends, and then removes it unless another replica has
+// replaced it. It fails if the operator may not write the EndpointSlice, or the API server finds it
+// invalid. After other errors it tries again.
+func (e *LeaderEndpoint) Start(ctx context.Context) error {
+	version := ""
+	for {
+		wait := e.opts.RefreshInterval
+		applied, err := e.apply(ctx, e.slice(true))
+		switch {
+		case err == nil:
+			version = applied
+		case apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsNotFound(err):
+			return err
+		case ctx.Err() == nil:
+			wait = leaderRetryWait
+			e.opts.Logger.WarnContext(ctx, "the endpoint of the leader was not written", "error", err)
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			e.withdraw(context.WithoutCancel(ctx), version)
+			return nil
+		}
+	}
+}
+
+// withdraw removes the endpoint from the slice of that version.
+func (e *LeaderEndpoint) withdraw(ctx context.Context, version string) {
+	if version == "" {
+		return
+	}
+	_, err := e.apply(ctx, e.slice(false).WithResourceVersion(version))
+	if err != nil && !apierrors.IsConflict(err) {
+		e.opts.Logger.WarnContext(ctx, "the endpoint of the leader was not removed", "error", err)
+	}
+}
+
+// apply writes the slice and returns its version.
+func (e *LeaderEndpoint) apply(
+	ctx context.Context, slice *discoveryv1ac.EndpointSliceApplyConfiguration,
+) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, leaderCallTimeout)
+	defer cancel()
+	// The client writes the response into its argument.
+	if err := e.writer.Apply(ctx, slice, client.FieldOwner(leaderOwner), client.ForceOwnership); err != nil {
+		return "", fmt.Errorf("leader endpoint of Service %s: %w", e.service, err)
+	}
+	if slice.ResourceVersion == nil {
+		return "", nil
+	}
+	return *slice.ResourceVersion, nil
+}
+
+// slice returns the whole slice, with or without the endpoint.
+func (e *LeaderEndpoint) slice(withEndpoint bool) *discoveryv1ac.EndpointSliceApplyConfiguration {
+	slice := discoveryv1ac.EndpointSlice(e.service.Name+leaderSuffix, e.service.Namespace).
+		WithLabels(map[string]string{
+			discoveryv1.LabelServiceName: e.service.Name,
+			discoveryv1.LabelManagedBy:   leaderOwner,
+		}).
+		WithAddressType(addressType(e.address)).
+		WithPorts(e.endpointPorts()...)
+	if withEndpoint {
+		slice.WithEndpoints(e.endpoint())
+	}
+	return slice
+}
+
+func addressType(address netip.Addr) discoveryv1.AddressType {
+	if address.Is4() {
+		return discoveryv1.AddressTypeIPv4
+	}
+	return discoveryv1.AddressTypeIPv6
+}
+
+func (e *LeaderEndpoint) endpoint() *discoveryv1ac.EndpointApplyConfiguration {
+	endpoint := discoveryv1ac.Endpoint().WithAddresses(e.address.String()).
+		WithConditions(discoveryv1ac.EndpointConditions().WithReady(true).WithServing(true).WithTerminating(false))
+	if e.opts.Pod != "" {
+		endpoint.WithTargetRef(corev1ac.ObjectReference().
+			WithKind("Pod").WithNamespace(e.service.Namespace).WithName(e.opts.Pod))
+	}
+	return endpoint
+}
+
+func (e *LeaderEndpoint) endpointPorts() (ports []*discoveryv1ac.EndpointPortApplyConfiguration) {
+	for _, name := range slices.Sorted(maps.Keys(e.ports)) {
+		ports = append(ports,
+			discoveryv1ac.EndpointPort().WithName(name).WithPort(e.ports[name]).WithProtocol(corev1.ProtocolTCP))
+	}
+	return ports
+}

@@ -1,0 +1,243 @@
+package controllerruntime_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/listener"
+)
+
+// leaderService is the Service that leads to the leader.
+var leaderService = types.NamespacedName{Namespace: "kcp-system", Name: "my-operator-events"}
+
+// leaderUser is an operator with the rights of leaderRole, and no others.
+const leaderUser = "leader-operator"
+
+// leaderRole has the least rights that a LeaderEndpoint and a LeaderAddress need.
+func leaderRole() *rbacv1.Role {
+	return &rbacv1.Role{
+		ObjectMeta: metav1.ObjectMeta{Namespace: leaderService.Namespace, Name: leaderUser},
+		Rules: []rbacv1.PolicyRule{{
+			APIGroups: []string{discoveryv1.GroupName}, Resources: []string{"endpointslices"},
+			ResourceNames: []string{leaderService.Name + "-leader"},
+			Verbs:         []string{"create", "patch", "list", "watch"},
+		}},
+	}
+}
+
+// as returns the configuration of a user who has the role, or none.
+func (l *lab) as(t *testing.T, role *rbacv1.Role) *rest.Config {
+	t.Helper()
+
+	config := rest.CopyConfig(l.Config)
+	config.Impersonate.UserName = leaderUser
+	if role == nil {
+		config.Impersonate.UserName = "nobody"
+
+		return config
+	}
+
+	l.create(t, role)
+	l.create(t, &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: role.Namespace, Name: role.Name},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role.Name},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: leaderUser}},
+	})
+
+	return config
+}
+
+// leads runs a leader endpoint until stop.
+func leads(t *testing.T, config *rest.Config, address, pod string) (stop func()) {
+	t.Helper()
+
+	endpoint := must(controllerruntime.NewLeaderEndpoint(must(client.New(config, client.Options{})), leaderService,
+		address, map[string]int32{"events": 8082, "relay": 8083},
+		controllerruntime.LeaderEndpointOptions{Pod: pod, RefreshInterval: 100 * time.Millisecond}))
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+
+	go func() { ended <- endpoint.Start(ctx) }()
+
+	return func() {
+		cancel()
+
+		if err := <-ended; err != nil {
+			t.Errorf("the endpoint ended with %v", err)
+		}
+	}
+}
+
+// leaderAddress follows the endpoint in a cache with the rights of config.
+func leaderAddress(t *testing.T, config *rest.Config, port string) func() string {
+	t.Helper()
+
+	informers := must(cache.New(config, cache.Options{ByObject: map[client.Object]cache.ByObject{
+		&discoveryv1.EndpointSlice{}: {Namespaces: map[string]cache.Config{
+			leaderService.Namespace: {FieldSelector: fields.OneTermEqualSelector("metadata.name", leaderService.Name+"-leader")},
+		}},
+	}}))
+	address := must(controllerruntime.LeaderAddress(t.Context(), informers, leaderService, port))
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+
+	go func() { ended <- informers.Start(ctx) }()
+
+	t.Cleanup(func() {
+		cancel()
+
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+
+	return address
+}
+
+// testLeaderEndpoint has a Service that leads to one leader after the other.
+func (l *lab) testLeaderEndpoint(t *testing.T) {
+	config := l.as(t, leaderRole())
+	relay, unnamed := leaderAddress(t, config, "relay"), leaderAddress(t, config, "")
+	is := func(want string) {
+		t.Helper()
+		eventually(t, "the leader is "+want, func() bool { return relay() == want })
+	}
+	is("")
+
+	first := leads(t, config, "192.0.2.1", "first")
+	is("192.0.2.1:8083")
+
+	var slice discoveryv1.EndpointSlice
+	key := client.ObjectKey{Namespace: leaderService.Namespace, Name: leaderService.Name + "-leader"}
+	if err := l.Client.Get(t.Context(), key, &slice); err != nil {
+		t.Fatal(err)
+	}
+
+	yes, no := true, false
+	want := []discoveryv1.Endpoint{{
+		Addresses:  []string{"192.0.2.1"},
+		Conditions: discoveryv1.EndpointConditions{Ready: &yes, Serving: &yes, Terminating: &no},
+		TargetRef:  &corev1.ObjectReference{Kind: "Pod", Namespace: "kcp-system", Name: "first"},
+	}}
+	if diff := cmp.Diff(want, slice.Endpoints); diff != "" {
+		t.Errorf("endpoints (-want +have):\n%s", diff)
+	}
+	if name := slice.Labels["kubernetes.io/service-name"]; name != leaderService.Name || len(slice.Ports) != 2 {
+		t.Errorf("the slice is for Service %q with ports %v", name, slice.Ports)
+	}
+	if address := unnamed(); address != "" {
+		t.Errorf("a port that the slice does not have leads to %s", address)
+	}
+
+	if err := l.Client.Delete(t.Context(), &slice); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the slice is there again", func() bool {
+		uid := slice.UID
+
+		return l.Client.Get(t.Context(), key, &slice) == nil && slice.UID != uid
+	})
+
+	first()
+	is("")
+
+	// A leader that was replaced must not remove its successor.
+	old := must(controllerruntime.NewLeaderEndpoint(must(client.New(config, client.Options{})), leaderService,
+		"192.0.2.2", map[string]int32{"relay": 1}, controllerruntime.LeaderEndpointOptions{RefreshInterval: time.Hour}))
+	ctx, stopOld := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- old.Start(ctx) }()
+	is("192.0.2.2:1")
+
+	last := leads(t, config, "192.0.2.3", "")
+	is("192.0.2.3:8083")
+	stopOld()
+	if err := <-ended; err != nil {
+		t.Errorf("the old leader ended with %v", err)
+	}
+	if err := l.Client.Get(t.Context(), key, &slice); err != nil || len(slice.Endpoints) != 1 {
+		t.Errorf("after the end of the old leader: endpoints %v, error %v", slice.Endpoints, err)
+	}
+	last()
+	is("")
+}
+
+// testLeaderWithoutRights ends the operator instead of leaving it without an endpoint.
+func (l *lab) testLeaderWithoutRights(t *testing.T) {
+	endpoint := must(controllerruntime.NewLeaderEndpoint(must(client.New(l.as(t, nil), client.Options{})), leaderService,
+		"192.0.2.1", map[string]int32{"": 8082}, controllerruntime.LeaderEndpointOptions{}))
+	if err := endpoint.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "forbidden") {
+		t.Errorf("Start returns %v, want forbidden", err)
+	}
+}
+
+// testReplicas runs the code in the guide.
+func (l *lab) testReplicas(t *testing.T) {
+	leaf := must(l.ca.Client("my-operator", testpki.Options{DNSNames: []string{"my-operator.kcp-system.svc"}}))
+	material := must(httpmtls.NewMaterial(l.ca.PEM(), leaf.CertPEM(), must(leaf.KeyPEM())))
+	mgr := must(manager.New(l.Config, managerOptions()))
+
+	relay, err := setUpReplicas(t.Context(), mgr, "192.0.2.9", "my-operator-0", material, httpmtls.Roots(material))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := listener.New(listener.FromTLSWithRoots(httpmtls.Roots(material), listener.PeerOptions{}),
+		listener.InsecureAllowAll(), map[core.Manager]core.Handler{"my-operator": controllerruntime.NewSource(
+			controllerruntime.EnqueueOwner, controllerruntime.SourceOptions{})},
+		listener.Options{TLS: httpmtls.ServerTLSConfig(material), Relay: relay}); err != nil {
+		t.Error(err)
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- mgr.Start(ctx) }()
+
+	eventually(t, "the replica leads", func() bool { return relay.Leader() == "192.0.2.9:8083" })
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestLeaderEndpointArguments(t *testing.T) {
+	t.Parallel()
+
+	writer := must(client.New(&rest.Config{Host: "https://127.0.0.1:1"}, client.Options{}))
+	ports := map[string]int32{"": 8082}
+	for name, create := range map[string]func() (*controllerruntime.LeaderEndpoint, error){
+		"client": func() (*controllerruntime.LeaderEndpoint, error) {
+			return controllerruntime.NewLeaderEndpoint(nil, leaderService, "192.0.2.1", ports, controllerruntime.LeaderEndpointOptions{})
+		},
+		"Service": func() (*controllerruntime.LeaderEndpoint, error) {
+			return controllerruntime.NewLeaderEndpoint(writer, types.NamespacedName{}, "192.0.2.1", ports, controllerruntime.LeaderEndpointOptions{})
+		},
+		"address": func() (*controllerruntime.LeaderEndpoint, error) {
+			return controllerruntime.NewLeaderEndpoint(writer, leaderService, "pod", ports, controllerruntime.LeaderEndpointOptions{})
+		},
+		"ports": func() (*controllerruntime.LeaderEndpoint, error) {
+			return controllerruntime.NewLeaderEndpoint(writer, leaderService, "192.0.2.1", nil, controllerruntime.LeaderEndpointOptions{})
+		},
+	} {
+		if _, err := create(); err == nil {
+			t.Errorf("without %s: no error", name)
+		}
+	}
+}

@@ -1,0 +1,188 @@
+package listener
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/listener/internal/xfcc"
+)
+
+const (
+	relayDialTimeout = 2 * time.Second
+	relayIdleConns   = 64
+	relayIdleTimeout = 90 * time.Second
+	// maxRelayed bounds the bytes of an answer. One that names every event of a batch is smaller.
+	maxRelayed = 64 << 10
+	// relayLogEvery is the shortest time between two log lines about failures.
+	relayLogEvery = time.Minute
+	// relayPatience is the time of failures after which the connections of runtimes are closed.
+	relayPatience = 30 * time.Second
+)
+
+var (
+	errNoLeader   = errors.New("relay: no replica is known to lead")
+	errLongAnswer = errors.New("relay: the answer of the leader is too long")
+	errDistrusted = errors.New("relay: the leader refuses the certificates")
+)
+
+// relayClient sends requests to the replica that leads.
+type relayClient struct {
+	peers     presenter
+	leader    func() string
+	timeout   time.Duration
+	transport *http.Transport
+	logger    *slog.Logger
+	now       func() time.Time
+	// logged is when a failure was logged last, failing when the first one in a row happened, in
+	// nanoseconds since 1970. The latter is 0 after a success.
+	logged, failing atomic.Int64
+}
+
+func newRelayClient(peers Peers, opts Options) *relayClient {
+	from, _ := peers.(presenter) // New has checked it.
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	return &relayClient{
+		peers:   from,
+		leader:  opts.Relay.Leader,
+		timeout: opts.HandleTimeout,
+		logger:  opts.Logger,
+		now:     opts.Now,
+		// HTTP/1.1 takes less processor time for small requests than HTTP/2.
+		transport: &http.Transport{
+			Protocols:           protocols,
+			DialTLSContext:      dialLeader(opts.Relay.Client),
+			DisableCompression:  true,
+			MaxIdleConnsPerHost: relayIdleConns,
+			IdleConnTimeout:     relayIdleTimeout,
+		},
+	}
+}
+
+// dialLeader returns a function that connects with the present configuration.
+func dialLeader(
+	config func() (*tls.Config, error),
+) func(ctx context.Context, network, address string) (net.Conn, error) {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		present, err := config()
+		if err != nil {
+			return nil, fmt.Errorf("relay: TLS configuration: %w", err)
+		}
+		ctx, cancel := context.WithTimeout(ctx, relayDialTimeout)
+		defer cancel()
+		dialer := &tls.Dialer{Config: present}
+		return dialer.DialContext(ctx, network, address)
+	}
+}
+
+// passedAnswer is an answer of the leader.
+type passedAnswer struct {
+	status int
+	// reason is that of the body, for metrics and logs.
+	reason            string
+	retryAfter, allow string
+	contentType       string
+	body              []byte
+}
+
+// send makes one request to the leader. The body is copied.
+func (c *relayClient) send(x *exchange, body []byte) (*passedAnswer, error) {
+	leader := c.leader()
+	if leader == "" {
+		return nil, errNoLeader
+	}
+	certs, err := c.peers.presented(x.request)
+	if err != nil {
+		return nil, fmt.Errorf("relay: certificate of the runtime: %w", err)
+	}
+
+	ctx, cancel := context.WithTimeout(x.request.Context(), c.timeout)
+	defer cancel()
+	// A transport may read a body after its answer.
+	target := "https://" + leader + x.version.Path(x.manager)
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, target, bytes.NewReader(bytes.Clone(body)))
+	if err != nil {
+		return nil, fmt.Errorf("relay: %w", err)
+	}
+	request.Header.Set("Content-Type", x.version.ContentType())
+	request.Header.Set(HeaderXFCC, xfcc.Encode(certs))
+
+	response, err := c.transport.RoundTrip(request)
+	if err != nil {
+		return nil, fmt.Errorf("relay: %w", err)
+	}
+	defer response.Body.Close()
+	return readPassed(response)
+}
+
+// readPassed reads an answer of the leader. Its refusal of this replica is not for the runtime.
+func readPassed(response *http.Response) (*passedAnswer, error) {
+	body, err := io.ReadAll(io.LimitReader(response.Body, maxRelayed+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("relay: answer of the leader: %w", err)
+	case len(body) > maxRelayed:
+		return nil, errLongAnswer
+	}
+	decoded := contract.DecodeAnswer(response.StatusCode, body, 0)
+	if response.StatusCode == http.StatusUnauthorized && decoded.Reason == contract.ReasonUnauthenticated {
+		return nil, errDistrusted
+	}
+	return &passedAnswer{
+		status:      response.StatusCode,
+		reason:      cmp.Or(decoded.Reason, reasonForeign),
+		retryAfter:  response.Header.Get("Retry-After"),
+		allow:       response.Header.Get("Allow"),
+		contentType: response.Header.Get("Content-Type"),
+		body:        body,
+	}, nil
+}
+
+// reasonForeign is the reason of an answer that no listener wrote.
+const reasonForeign = "foreign_answer"
+
+// write sends the answer to the runtime as it came.
+func (p *passedAnswer) write(w http.ResponseWriter) {
+	for name, value := range map[string]string{
+		"Retry-After": p.retryAfter, "Allow": p.allow, "Content-Type": p.contentType,
+	} {
+		if value != "" {
+			w.Header().Set(name, value)
+		}
+	}
+	w.WriteHeader(p.status)
+	_, _ = w.Write(p.body) // It fails when the sender is gone.
+}
+
+// noteFailed returns for how long no request was relayed. It logs the first failure, and then one
+// a minute.
+func (c *relayClient) noteFailed(ctx context.Context, err error) time.Duration {
+	now := c.now().UnixNano()
+	c.failing.CompareAndSwap(0, now)
+	last := c.logged.Load()
+	if now-last >= int64(relayLogEvery) && c.logged.CompareAndSwap(last, now) {
+		c.logger.LogAttrs(ctx, slog.LevelWarn, "a request was not relayed", slog.Any("error", err))
+	}
+	return time.Duration(now - c.failing.Load())
+}
+
+// noteSent ends a time of failures.
+func (c *relayClient) noteSent() {
+	if c.failing.Load() != 0 {
+		c.failing.Store(0)
+	}
+}
+
+// close closes the connections without a request.
+func (c *relayClient) close() { c.transport.CloseIdleConnections() }
