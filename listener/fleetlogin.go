@@ -48,8 +48,10 @@ func hasToken(r *http.Request, token string) bool {
 
 // BrowserLogin lets a browser log in at a filter that checks bearer tokens. It hands the password
 // of HTTP Basic authentication (RFC 7617) on as bearer token, and ignores the user name. It adds
-// the challenge of that scheme to answers with 401. The filter of controller-runtime answers 500 to a
-// wrong token: with [Authenticated] behind such a filter, the browser gets 401.
+// the challenge of that scheme to answers with 401.
+//
+// The filter of controller-runtime answers 500 to a wrong token: with [Authenticated] behind such a
+// filter, the browser gets 401.
 func BrowserLogin(filter http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := &challenger{ResponseWriter: w}
