@@ -13,10 +13,13 @@ require (
 	github.com/runtime-watcher/runtime-watcher/adapters/admission v0.0.0
 	github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime v0.0.0
 	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls v0.0.0
+	github.com/runtime-watcher/runtime-watcher/adapters/opentelemetry v0.0.0
 	github.com/runtime-watcher/runtime-watcher/adapters/prometheus v0.0.0
+	github.com/runtime-watcher/runtime-watcher/cmd/agent v0.0.0
 	github.com/runtime-watcher/runtime-watcher/core v0.0.0
 	github.com/runtime-watcher/runtime-watcher/listener v0.0.0
 	github.com/runtime-watcher/runtime-watcher/test/controlplane v0.0.0
+	go.opentelemetry.io/otel/sdk v1.47.0
 	go.uber.org/goleak v1.3.0
 	k8s.io/api v0.37.2
 	k8s.io/apimachinery v0.37.2
@@ -44,12 +47,12 @@ require (
 	github.com/spf13/cobra v1.10.2 // indirect
 	go.opentelemetry.io/auto/sdk v1.2.1 // indirect
 	go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp v0.69.0 // indirect
-	go.opentelemetry.io/otel v1.44.0 // indirect
+	go.opentelemetry.io/otel v1.47.0 // indirect
 	go.opentelemetry.io/otel/exporters/otlp/otlptrace v1.44.0 // indirect
 	go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc v1.44.0 // indirect
-	go.opentelemetry.io/otel/metric v1.44.0 // indirect
-	go.opentelemetry.io/otel/sdk v1.44.0 // indirect
-	go.opentelemetry.io/otel/trace v1.44.0 // indirect
+	go.opentelemetry.io/otel/log v1.47.0 // indirect
+	go.opentelemetry.io/otel/metric v1.47.0 // indirect
+	go.opentelemetry.io/otel/trace v1.47.0 // indirect
 	go.opentelemetry.io/proto/otlp v1.10.0 // indirect
 	golang.org/x/exp v0.0.0-20260410095643-746e56fc9e2f // indirect
 	google.golang.org/genproto/googleapis/api v0.0.0-20260526163538-3dc84a4a5aaa // indirect
@@ -72,7 +75,7 @@ require (
 	github.com/evanphx/json-patch/v5 v5.9.11 // indirect
 	github.com/fsnotify/fsnotify v1.10.1 // indirect
 	github.com/fxamacker/cbor/v2 v2.9.1 // indirect
-	github.com/go-logr/logr v1.4.3
+	github.com/go-logr/logr v1.4.4
 	github.com/go-openapi/jsonpointer v1.0.0 // indirect
 	github.com/go-openapi/jsonreference v1.0.0 // indirect
 	github.com/go-openapi/swag v0.27.1 // indirect
@@ -134,6 +137,8 @@ replace (
 	github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime => ../adapters/controllerruntime
 	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls => ../adapters/httpmtls
 	github.com/runtime-watcher/runtime-watcher/adapters/httpserver => ../adapters/httpserver
+	github.com/runtime-watcher/runtime-watcher/adapters/opentelemetry => ../adapters/opentelemetry
+	github.com/runtime-watcher/runtime-watcher/cmd/agent => ../cmd/agent
 	github.com/runtime-watcher/runtime-watcher/core => ../core
 	github.com/runtime-watcher/runtime-watcher/listener => ../listener
 	github.com/runtime-watcher/runtime-watcher/test/controlplane => ./controlplane
