@@ -20,7 +20,8 @@ BENCHTIME ?= 1s
 FUZZTIME ?= 30s
 KILLS ?= 20
 LEASE ?= 15s
-PLATFORM ?= linux/$(shell $(GO) env GOARCH)
+IMAGE ?= bin/image
+PLATFORMS ?= linux/amd64 linux/arm64
 SEED ?= $(shell date +%s)
 SEEDS ?= 20
 DURATION ?= 30s
@@ -180,9 +181,21 @@ build: ## Build the agent for this machine: one static binary, bin/agent. GOOS, 
 	@ls -l bin/agent
 
 .PHONY: image
-image: ## Build the image of the agent: an OCI layout in bin/image, the same digest twice. PLATFORM
-	@export GOOS='$(firstword $(subst /, ,$(PLATFORM)))' GOARCH='$(word 2,$(subst /, ,$(PLATFORM)))' && $(BUILD_AGENT) -o $(CURDIR)/bin/image-root/agent .
-	@$(GO) run ./tools/image -platform '$(PLATFORM)' -version '$(VERSION)' -out bin/image bin/image-root/agent
+image: ## Build the image of the agent: an OCI layout with SBOMs in IMAGE (bin/image), archives for docker load beside it. PLATFORMS
+	@for p in $(PLATFORMS); do (export GOOS="$${p%%/*}" GOARCH="$${p#*/}" && $(BUILD_AGENT) -o "$(CURDIR)/$(IMAGE)-root/$$p/agent" .) || exit 1; done
+	@$(GO) run ./tools/image -version '$(VERSION)' -revision "$$(git rev-parse HEAD)" -created "$$(git log -1 --format=%ct)" \
+		-out '$(IMAGE)' -archives '$(IMAGE)-archives' $(foreach p,$(PLATFORMS),'$(p)=$(IMAGE)-root/$(p)/agent')
+
+.PHONY: image-fips
+image-fips: ## Build the image with Go's FIPS 140-3 module, in bin/image-fips
+	@GOFIPS140=v1.0.0 $(MAKE) image IMAGE=bin/image-fips VERSION='$(VERSION)-fips'
+
+# It needs the database of vulnerabilities, from the network or from a copy that GOVULNDB names (a URL, file:// too).
+.PHONY: vulncheck
+vulncheck: $(TOOLS)/govulncheck ## Scan the agent and the modules for known vulnerabilities. Needs the network, or GOVULNDB
+	@for m in cmd/agent core listener adapters/controllerruntime adapters/controlplane; do \
+		(cd "$$m" && GOWORK=off $(TOOLS)/govulncheck $${GOVULNDB:+-db="$$GOVULNDB"} ./...) || \
+			{ echo "vulncheck: $$m was not scanned, or has findings: see above. Offline, set GOVULNDB to a copy of the database" >&2; exit 1; }; done
 
 .PHONY: manifests
 manifests: ## Copy the manifests of an agent into a folder that stands alone, to be edited and applied: OUT (bin/manifests)

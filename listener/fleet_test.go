@@ -28,7 +28,7 @@ func TestFleetHandler(t *testing.T) {
 	watched.Observe(core.Peer{ID: runtimeA}, "other", change(runtimeA, 1), nil)
 	watched.Observe(core.Peer{ID: runtimeB}, manager, change(runtimeB, 1), nil)
 
-	handler := listener.FleetHandler(watched)
+	handler := listener.Authenticated(listener.FleetHandler(watched))
 	tests := []struct {
 		query string
 		want  []string
@@ -107,7 +107,7 @@ func TestFleetHandlerShowsHeartbeats(t *testing.T) {
 		} `json:"runtimes"`
 	}
 
-	w := serve(listener.FleetHandler(watched), httptest.NewRequest(http.MethodGet, "/", http.NoBody))
+	w := serve(listener.Authenticated(listener.FleetHandler(watched)), httptest.NewRequest(http.MethodGet, "/", http.NoBody))
 	if err := json.Unmarshal(w.Body.Bytes(), &view); err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +122,8 @@ func TestFleetHandlerShowsHeartbeats(t *testing.T) {
 func TestFleetHandlerWithoutRuntimes(t *testing.T) {
 	t.Parallel()
 
-	w := serve(listener.FleetHandler(newFleet(t, fleet.Options{})), httptest.NewRequest(http.MethodGet, "/", http.NoBody))
+	handler := listener.Authenticated(listener.FleetHandler(newFleet(t, fleet.Options{})))
+	w := serve(handler, httptest.NewRequest(http.MethodGet, "/", http.NoBody))
 	if have, want := w.Body.String(), `{"counts":[],"runtimes":[]}`+"\n"; have != want {
 		t.Errorf("body %q, want %q", have, want)
 	}

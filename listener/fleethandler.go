@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"net/http"
-	"net/url"
 	"slices"
 	"time"
 
@@ -12,21 +11,56 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
 
-// FleetHandler returns a handler that answers GET with the freshness of the runtimes, as JSON. The
-// answer has the number of runtimes in each state, and the status of each runtime. The query
-// parameters state, manager and runtime select statuses. The handler does not authenticate: serve
-// it on a port for operators only.
+// FleetHandler returns a handler that answers GET with the freshness of the runtimes: a page for
+// browsers, and JSON for all other clients. It answers 403 unless [RequireToken] or [Authenticated]
+// is in front of it. The JSON has the number of runtimes in each state, and a status for each
+// runtime.
+//
+// The query parameters state, reason, manager and runtime select statuses by value, search by a
+// part of the runtime's id. Offset and limit select a part of the answer, then total is the number
+// without them. brief=true leaves out replicas. order=attention sorts the worst first.
 func FleetHandler(f *fleet.Fleet) http.Handler {
+	page := newFleetPage()
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /", func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(newFleetView(f, r.URL.Query())) // It fails when the reader is gone.
+		protect(w.Header())
+		switch {
+		case !isAuthenticated(r):
+			http.Error(w, "no authentication is in front: see listener.FleetHandler", http.StatusForbidden)
+		case wantsPage(r):
+			page.ServeHTTP(w, r)
+		default:
+			serveFleet(w, r, f)
+		}
 	})
 	return mux
 }
 
+// protect keeps answers out of caches, and out of the pages of others.
+func protect(header http.Header) {
+	header.Set("Cache-Control", "no-store")
+	header.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+	header.Set("Cross-Origin-Resource-Policy", "same-origin")
+	header.Set("Referrer-Policy", "no-referrer")
+	header.Set("Vary", "Accept")
+	header.Set("X-Content-Type-Options", "nosniff")
+}
+
+func serveFleet(w http.ResponseWriter, r *http.Request, f *fleet.Fleet) {
+	selected, err := newSelection(r.URL.Query())
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	view := newFleetView(f, &selected)
+	_ = json.NewEncoder(w).Encode(view) //nolint:errchkjson // All times are of this process. A reader may be gone.
+}
+
 type fleetView struct {
 	Counts   []fleetCount    `json:"counts"`
+	Events   []eventCount    `json:"events,omitempty"`
+	Total    int             `json:"total,omitempty"`
 	Runtimes []runtimeStatus `json:"runtimes"`
 }
 
@@ -105,35 +139,35 @@ func newHeartbeatStatus(beat *core.Heartbeat) *heartbeatStatus {
 	return view
 }
 
-func newFleetView(f *fleet.Fleet, query url.Values) fleetView {
-	return fleetView{Counts: countStates(f), Runtimes: selectStatuses(f, query)}
+func newFleetView(f *fleet.Fleet, selected *selection) fleetView {
+	view := newCounts(f.Summaries())
+	statuses, total := selected.page(f)
+	if selected.limit > 0 {
+		view.Total = total
+	}
+	for _, status := range statuses {
+		if selected.brief {
+			status.Replicas = nil
+		}
+		view.Runtimes = append(view.Runtimes, newRuntimeStatus(status))
+	}
+	return view
 }
 
-func countStates(f *fleet.Fleet) []fleetCount {
-	counts := []fleetCount{}
-	for manager, summary := range f.Summaries() {
+// newCounts returns a view with the numbers of runtimes and of events, ordered, and no statuses.
+func newCounts(summaries map[core.Manager]*fleet.Summary) fleetView {
+	view := fleetView{Counts: []fleetCount{}, Runtimes: []runtimeStatus{}}
+	for manager, summary := range summaries {
 		for c, n := range summary.Runtimes {
-			counts = append(counts, fleetCount{Manager: manager, State: c.State, Reason: c.Reason, Count: n})
+			view.Counts = append(view.Counts, fleetCount{Manager: manager, State: c.State, Reason: c.Reason, Count: n})
+		}
+		if summary.Events > 0 {
+			view.Events = append(view.Events, eventCount{manager, summary.Events})
 		}
 	}
-	slices.SortFunc(counts, func(a, b fleetCount) int {
+	slices.SortFunc(view.Counts, func(a, b fleetCount) int {
 		return cmp.Or(cmp.Compare(a.Manager, b.Manager), cmp.Compare(a.State, b.State), cmp.Compare(a.Reason, b.Reason))
 	})
-	return counts
-}
-
-func selectStatuses(f *fleet.Fleet, query url.Values) []runtimeStatus {
-	statuses := []runtimeStatus{}
-	selected := func(name, value string) bool { return !query.Has(name) || query.Get(name) == value }
-	f.Range(func(s fleet.Status) bool {
-		if selected("state", string(s.State)) && selected("manager", string(s.Manager)) &&
-			selected("runtime", string(s.Runtime)) {
-			statuses = append(statuses, newRuntimeStatus(s))
-		}
-		return true
-	})
-	slices.SortFunc(statuses, func(a, b runtimeStatus) int {
-		return cmp.Or(cmp.Compare(a.Runtime, b.Runtime), cmp.Compare(a.Manager, b.Manager))
-	})
-	return statuses
+	slices.SortFunc(view.Events, func(a, b eventCount) int { return cmp.Compare(a.Manager, b.Manager) })
+	return view
 }

@@ -24,6 +24,7 @@ func (h *Handler) decide(ctx context.Context, answer *reply, q *request, now tim
 	if err != nil {
 		return noName
 	}
+	event.TraceParent = q.traceParent
 	event.Owner = h.ownerOf(ctx, answer, c, &event)
 	if event.Owner == (types.NamespacedName{}) && h.opts.RequireOwner {
 		return noOwner

@@ -154,6 +154,7 @@ func (h *Handler) reviewFor(manager core.Manager, w http.ResponseWriter, r *http
 	if err != nil {
 		return reply{manager: manager, missed: true, refusal: badReview(err)}
 	}
+	q.traceParent = traceParentOf(r.Header)
 	answer := reply{manager: manager, parent: kindOf(r.PathValue("kind")), uid: q.uid, decision: failed}
 	h.guard(panicInAcceptor, func() { answer.decision = h.decide(r.Context(), &answer, q, started) })
 	answer.missed = answer.decision == failed

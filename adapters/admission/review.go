@@ -45,6 +45,8 @@ type request struct {
 	subresource string
 	// dryRun means that the write is not persisted.
 	dryRun bool
+	// traceParent is that of the call, "" if it has none.
+	traceParent string
 	// object and oldObject are nil if they are absent or null.
 	object    *core.Object
 	oldObject *core.Object

@@ -86,6 +86,7 @@ func (f *Fleet) observe(
 		return false
 	}
 
+	f.tally(r.manager).events += int64(len(batch.Events))
 	cause := r.observe(peer, batch, &f.opts, now)
 
 	switch {

@@ -388,10 +388,10 @@ func TestSummaries(t *testing.T) {
 			kyma: {
 				Runtimes: map[fleet.Condition]int{{fleet.Fresh, ""}: 1, {fleet.Unknown, ""}: 1},
 				Pending:  3 + 1<<32, OldestPending: 20 * time.Second, FirstExpiry: expiry,
-				Resyncs: map[string]int64{"new_epoch": 1}, ResyncsToCome: 1,
+				Resyncs: map[string]int64{"new_epoch": 1}, ResyncsToCome: 1, Events: 1,
 			},
 			"other": {
-				Runtimes: map[fleet.Condition]int{{fleet.Unknown, ""}: 1}, Resyncs: map[string]int64{}, Untracked: 1,
+				Runtimes: map[fleet.Condition]int{{fleet.Unknown, ""}: 1}, Resyncs: map[string]int64{}, Untracked: 1, Events: 1,
 			},
 		}
 		if diff := cmp.Diff(want, r.fleet.Summaries()); diff != "" {

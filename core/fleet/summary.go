@@ -24,6 +24,8 @@ type Summary struct {
 	ResyncsToCome int
 	// Untracked counts the requests of runtimes beyond [Options].MaxStatuses.
 	Untracked int64
+	// Events counts the events of all other requests, with those that were refused or sent again.
+	Events int64
 }
 
 // mostPending bounds the number that one replica can claim: it is foreign input, and added up.
@@ -33,6 +35,7 @@ const mostPending = 1 << 32
 type tally struct {
 	resyncs   map[string]int64
 	untracked int64
+	events    int64
 }
 
 func (f *Fleet) tally(manager core.Manager) *tally {
@@ -68,7 +71,8 @@ func (f *Fleet) Summaries() map[core.Manager]*Summary {
 	}
 
 	for manager, t := range f.tallies {
-		of(manager).Resyncs, of(manager).Untracked = maps.Clone(t.resyncs), t.untracked
+		s := of(manager)
+		s.Resyncs, s.Untracked, s.Events = maps.Clone(t.resyncs), t.untracked, t.events
 	}
 
 	return all

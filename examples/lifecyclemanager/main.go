@@ -49,7 +49,7 @@ func run(ctx context.Context, args []string, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	mgr, err := newManager(s, listener.FleetHandler(runtimes))
+	mgr, err := newManager(s, listener.RequireToken(s.fleetToken, listener.FleetHandler(runtimes)))
 	if err != nil {
 		return err
 	}

@@ -433,8 +433,10 @@ func (w *world) start(t *testing.T, args ...string) *operator {
 
 	o := &operator{t: t, log: new(log), ended: make(chan error, 1)}
 	o.events, o.probes, o.metrics = freeAddresses(t)
+	tokenFile := filepath.Join(t.TempDir(), "token")
+	w.must(os.WriteFile(tokenFile, []byte(fleetToken+"\n"), 0o600))
 	args = append(args, "-agent-image=agent.example/agent:v1", "-events-bind-address="+o.events,
-		"-health-probe-bind-address="+o.probes, "-metrics-bind-address="+o.metrics)
+		"-health-probe-bind-address="+o.probes, "-metrics-bind-address="+o.metrics, "-fleet-token-file="+tokenFile)
 	o.cmd = exec.Command(self, args...) // A signal stops it, as in a pod.
 	o.cmd.Env = append(os.Environ(), asProgram+"=1", "KUBECONFIG="+w.kubeconfig)
 	o.cmd.Stderr = o.log
@@ -577,10 +579,16 @@ func (o *operator) checkMetrics() {
 			o.t.Errorf("no %s in the metrics", want)
 		}
 	}
-	if answer := o.body("http://" + o.metrics + "/fleet"); !strings.Contains(answer, `"runtimes"`) {
+	if status, answer := o.fetch("http://" + o.metrics + "/fleet"); status != http.StatusUnauthorized {
+		o.t.Errorf("/fleet without the token: %d %q, want 401", status, answer)
+	}
+	if answer := o.body("http://anyone:" + fleetToken + "@" + o.metrics + "/fleet"); !strings.Contains(answer, `"runtimes"`) {
 		o.t.Errorf("/fleet: %q", answer)
 	}
 }
+
+// fleetToken is the token for /fleet.
+const fleetToken = "token-of-the-test"
 
 // looks returns the number of reconciles of the Kyma.
 func (o *operator) looks() int {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"strings"
 	"time"
 )
@@ -20,6 +21,7 @@ type settings struct {
 	pollFresh, pollOtherwise       time.Duration
 	proxies                        []netip.Prefix
 	gateways                       []string
+	fleetTokenFile                 string
 }
 
 func parse(args []string, stderr io.Writer) (s settings, err error) {
@@ -30,6 +32,7 @@ func parse(args []string, stderr io.Writer) (s settings, err error) {
 	flags.StringVar(&s.listenAddress, "events-bind-address", ":8082", "`address` of the listener")
 	flags.StringVar(&s.namespace, "namespace", "kcp-system", "`namespace` of this operator and of all certificates")
 	flags.StringVar(&s.metrics, "metrics-bind-address", ":8080", "`address` of /metrics and /fleet")
+	flags.StringVar(&s.fleetTokenFile, "fleet-token-file", "", "`file` with the token for /fleet; empty: closed")
 	flags.StringVar(&s.probes, "health-probe-bind-address", ":8081", "`address` of /healthz and /readyz")
 	flags.BoolVar(&s.leaderElect, "leader-elect", true, "elect one replica that reconciles; all replicas listen")
 	flags.DurationVar(&s.pollFresh, "poll-fresh", time.Hour, "`time` between two looks at a fresh runtime")
@@ -73,6 +76,13 @@ func (s *settings) validate(rest []string) error {
 		wrong = append(wrong, errors.New("-gateway-names needs -proxy-addresses"))
 	}
 	return errors.Join(wrong...)
+}
+
+// fleetToken returns the token for /fleet, empty if there is none. It reads the file each time, so
+// that the token may change.
+func (s *settings) fleetToken() string {
+	token, _ := os.ReadFile(s.fleetTokenFile) // Without a file all requests are refused.
+	return strings.TrimSpace(string(token))
 }
 
 // behindGateway reports whether a gateway ends TLS.

@@ -80,7 +80,7 @@ func TestDocumentShowsAFleet(t *testing.T) {
 
 	answer := httptest.NewRecorder()
 	request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody)
-	listener.FleetHandler(watched).ServeHTTP(answer, request)
+	listener.Authenticated(listener.FleetHandler(watched)).ServeHTTP(answer, request)
 
 	shown := find(t, "(?s)<!-- names: fleet -->\n```json\n(.*?)```", read(t, "../../docs/operating.md"))
 	if diff := cmp.Diff(names(t, answer.Body.String()), names(t, shown)); diff != "" {

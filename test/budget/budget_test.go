@@ -65,6 +65,15 @@ var budgets = []budget{
 		allowed:  []string{root + "adapters/httpserver"},
 	},
 	{
+		module:   "adapters/opentelemetry",
+		packages: "./...",
+		reason:   "the API of OpenTelemetry: the program chooses SDK and exporter",
+		allowed: []string{
+			root + "core/...", root + "adapters/opentelemetry", "k8s.io/apimachinery/pkg/types", "k8s.io/apimachinery/pkg/runtime/schema",
+			"go.opentelemetry.io/otel/...", "go.opentelemetry.io/auto/sdk/...", "github.com/cespare/xxhash/v2", "github.com/go-logr/...",
+		},
+	},
+	{
 		module:   "adapters/httpmtls",
 		packages: "./...",
 		reason:   "runs in the agent: small image, small attack surface",

@@ -184,7 +184,7 @@ func TestSilenceIsNoticedAndNamed(t *testing.T) {
 	}
 
 	var shown bytes.Buffer
-	if err := json.Indent(&shown, get(t, listener.FleetHandler(w.fleet)), "", "  "); err != nil {
+	if err := json.Indent(&shown, get(t, listener.Authenticated(listener.FleetHandler(w.fleet))), "", "  "); err != nil {
 		t.Error(err)
 	}
 

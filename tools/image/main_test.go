@@ -2,17 +2,20 @@ package main
 
 import (
 	"archive/tar"
+	"encoding/json"
 	"errors"
 	"io"
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	"github.com/google/go-containerregistry/pkg/v1/validate"
 )
@@ -39,8 +42,14 @@ func TestImageIsOneFileRunByNobody(t *testing.T) {
 	if got := config.Config.Labels["org.opencontainers.image.version"]; got != "v1.2.3" {
 		t.Errorf("version is %q", got)
 	}
-	if got := files(t, img); len(got) != 1 || got["agent"] != "content" {
-		t.Errorf("files are %q, want the agent alone", got)
+	if got := files(t, img); len(got) != 1 || !strings.HasSuffix(got["agent"], "content") {
+		t.Errorf("%d files, want the agent alone", len(got))
+	}
+	if got := config.Created.Unix(); got != 1795319521 {
+		t.Errorf("created at %d, want the time of the commit", got)
+	}
+	if got := config.Config.Labels["org.opencontainers.image.revision"]; got != "abc123" {
+		t.Errorf("revision is %q", got)
 	}
 	if got, err := img.MediaType(); err != nil || got != types.OCIManifestSchema1 {
 		t.Errorf("media type is %s, %v", got, err)
@@ -74,11 +83,16 @@ func TestReportNamesTheDigest(t *testing.T) {
 
 func TestWrongUse(t *testing.T) {
 	file := binary(t, "content")
+	text := filepath.Join(t.TempDir(), "agent")
+	if err := os.WriteFile(text, []byte("#!/bin/sh"), 0o700); err != nil {
+		t.Fatal(err)
+	}
 	tests := map[string][]string{
 		"no binary":      {"-out", t.TempDir()},
-		"no output":      {file},
-		"missing binary": {"-out", t.TempDir(), file + ".missing"},
-		"platform":       {"-out", t.TempDir(), "-platform", "a/b/c/d", file},
+		"no output":      {"linux/arm64=" + file},
+		"missing binary": {"-out", t.TempDir(), "linux/arm64=" + file + ".missing"},
+		"platform":       {"-out", t.TempDir(), "a/b/c/d=" + file},
+		"no Go binary":   {"-out", t.TempDir(), "linux/arm64=" + text},
 	}
 	for name, args := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -89,44 +103,97 @@ func TestWrongUse(t *testing.T) {
 	}
 }
 
-// binary returns the path of a file named agent.
+// binary returns the path of a Go binary named agent: this test, with content at its end.
 func binary(t *testing.T, content string) string {
 	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	code, err := os.ReadFile(self)
+	if err != nil {
+		t.Fatal(err)
+	}
 	file := filepath.Join(t.TempDir(), "agent")
-	if err := os.WriteFile(file, []byte(content), 0o700); err != nil {
+	if err := os.WriteFile(file, append(code, content...), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	return file
 }
 
-// makeImage runs the command twice into one directory, and returns the only image in it and what was printed.
+// makeImage runs the command twice into one directory, and returns the image for arm64 and the output.
 func makeImage(t *testing.T, file string) (v1.Image, string) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "image")
 	var printed strings.Builder
 	for range 2 {
 		printed.Reset()
-		args := []string{"-out", dir, "-platform", "linux/arm64", "-version", "v1.2.3", file}
+		args := []string{
+			"-out", dir, "-archives", filepath.Join(dir, "..", "archives"), "-version", "v1.2.3", "-revision", "abc123",
+			"-created", "1795319521", "linux/amd64=" + file, "linux/arm64=" + file,
+		}
 		if err := run(args, &printed, io.Discard); err != nil {
 			t.Fatal(err)
 		}
 	}
-	index, err := layout.ImageIndexFromPath(dir)
-	if err != nil {
+	return checkLayout(t, dir), printed.String()
+}
+
+// checkLayout holds that a layout has an index of two images, an SBOM for each and an archive for each. It returns the
+// image for arm64.
+func checkLayout(t *testing.T, dir string) v1.Image {
+	t.Helper()
+	root := must(layout.ImageIndexFromPath(dir))
+	all := must(root.IndexManifest()).Manifests
+	if len(all) != 3 || all[0].MediaType != types.OCIImageIndex || all[0].Annotations["org.opencontainers.image.ref.name"] != "v1.2.3" {
+		t.Fatalf("the layout has %+v, want an index with the version and two SBOMs", all)
+	}
+	index := must(root.ImageIndex(all[0].Digest))
+	if err := validate.Index(index); err != nil {
+		t.Errorf("not a valid index: %v", err)
+	}
+	images := must(index.IndexManifest()).Manifests
+	for i, platform := range []string{"linux/amd64", "linux/arm64"} {
+		if images[i].Platform.String() != platform {
+			t.Errorf("image %d is for %s, want %s", i, images[i].Platform, platform)
+		}
+		checkSBOM(t, must(root.Image(all[i+1].Digest)), images[i].Digest)
+		archive := filepath.Join(dir, "..", "archives", "agent-"+strings.ReplaceAll(platform, "/", "-")+".tar")
+		loaded := must(tarball.ImageFromPath(archive, nil))
+		if must(loaded.ConfigName()) != must(must(index.Image(images[i].Digest)).ConfigName()) {
+			t.Errorf("%s has another image than the layout", archive)
+		}
+	}
+	return must(index.Image(images[1].Digest))
+}
+
+func checkSBOM(t *testing.T, artifact v1.Image, image v1.Hash) {
+	t.Helper()
+	manifest := must(artifact.Manifest())
+	if manifest.Subject == nil || manifest.Subject.Digest != image || manifest.Config.MediaType != spdx {
+		t.Errorf("the SBOM is %+v, want it to refer to %s", manifest, image)
+	}
+	content := must(must(artifact.Layers())[0].Uncompressed())
+	defer content.Close()
+	var doc document
+	if err := json.NewDecoder(content).Decode(&doc); err != nil {
 		t.Fatal(err)
 	}
-	manifest, err := index.IndexManifest()
+	names := map[string]string{}
+	for _, p := range doc.Packages {
+		names[p.Name] = p.Version
+	}
+	if names["stdlib"] != strings.TrimPrefix(runtime.Version(), "go") || names["github.com/google/go-containerregistry"] == "" ||
+		doc.Creation.Created != "2026-11-22T03:52:01Z" || len(doc.Relationships) != len(doc.Packages) {
+		t.Errorf("the SBOM has %v of %s, want the modules of this test", names, doc.Creation.Created)
+	}
+}
+
+func must[T any](value T, err error) T {
 	if err != nil {
-		t.Fatal(err)
+		panic(err)
 	}
-	if len(manifest.Manifests) != 1 {
-		t.Fatalf("%d images in the layout, want 1", len(manifest.Manifests))
-	}
-	img, err := index.Image(manifest.Manifests[0].Digest)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return img, printed.String()
+	return value
 }
 
 func digest(t *testing.T, img v1.Image) v1.Hash {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/http"
 	"time"
 
 	prom "github.com/prometheus/client_golang/prometheus"
@@ -26,7 +27,23 @@ type Parts struct {
 	// Transport carries the batches to the control plane. If it is an [io.Closer], it is closed
 	// after the last batch. Default: HTTPS.
 	Transport core.Forwarder
+	// Tracing wraps the webhook, the inbox of the webhook, and the transport. Default: none.
+	Tracing Tracing
 }
+
+// Tracing makes traces of events. It is implemented by adapters/opentelemetry.
+type Tracing interface {
+	Webhook(next http.Handler) http.Handler
+	Acceptor(next core.Acceptor) core.Acceptor
+	Forwarder(next core.Forwarder) core.Forwarder
+}
+
+// noTracing returns each port unchanged.
+type noTracing struct{}
+
+func (noTracing) Webhook(next http.Handler) http.Handler       { return next }
+func (noTracing) Acceptor(next core.Acceptor) core.Acceptor    { return next }
+func (noTracing) Forwarder(next core.Forwarder) core.Forwarder { return next }
 
 // Agent is a composition: source → outbox → transport. Create one with [New].
 type Agent struct {
@@ -42,6 +59,9 @@ func New(ctx context.Context, parts Parts, opts Options) (*Agent, error) {
 	opts = opts.withDefaults()
 	if err := opts.validate(parts); err != nil {
 		return nil, err
+	}
+	if parts.Tracing == nil {
+		parts.Tracing = noTracing{}
 	}
 	b := &builder{ctx: ctx, parts: parts, opts: opts, log: opts.Logger}
 	if err := b.build(); err != nil {
@@ -134,7 +154,7 @@ func (b *builder) release() error {
 func (b *builder) addOutbox() error {
 	proof := &proof{last: map[core.Manager]time.Time{}}
 	b.pulse = &pulse{opts: b.opts, keys: b.keys, proof: proof}
-	box, err := outbox.New(b.transport, b.outboxOptions())
+	box, err := outbox.New(b.parts.Tracing.Forwarder(b.transport), b.outboxOptions())
 	if err != nil {
 		return fmt.Errorf("agent: %w", err)
 	}

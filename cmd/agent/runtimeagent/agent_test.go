@@ -156,12 +156,12 @@ func TestNewNamesWrongOptions(t *testing.T) {
 		parts Parts
 		opts  Options
 	}{
-		"Contract":          {Parts{source, transport}, Options{Contract: "v9"}},
+		"Contract":          {Parts{Source: source, Transport: transport}, Options{Contract: "v9"}},
 		"Keys.Client":       {Parts{Source: source}, Options{}},
-		"ClientNames":       {Parts{source, transport}, Options{Webhook: Webhook{ClientNames: []string{"a"}}}},
-		"Canary":            {Parts{source, transport}, Options{Canary: Canary{Lease: types.NamespacedName{Name: "x"}}}},
-		"managers":          {Parts{source, transport}, Options{ManagersFile: "does-not-exist"}},
-		"metrics: cannot":   {Parts{source, transport}, Options{MetricsAddress: "192.0.2.1:1"}},
+		"ClientNames":       {Parts{Source: source, Transport: transport}, Options{Webhook: Webhook{ClientNames: []string{"a"}}}},
+		"Canary":            {Parts{Source: source, Transport: transport}, Options{Canary: Canary{Lease: types.NamespacedName{Name: "x"}}}},
+		"managers":          {Parts{Source: source, Transport: transport}, Options{ManagersFile: "does-not-exist"}},
+		"metrics: cannot":   {Parts{Source: source, Transport: transport}, Options{MetricsAddress: "192.0.2.1:1"}},
 		"no such file":      {Parts{}, Options{Keys: Keys{Client: httpmtls.Paths{CA: "x", Certificate: "y", Key: "z"}}}},
 		"webhook: cannot":   {Parts{}, Options{Webhook: Webhook{Address: "192.0.2.1:1"}}},
 		"httpmtls: address": {Parts{}, Options{ControlPlane: ControlPlane{Address: "http://plain"}}},

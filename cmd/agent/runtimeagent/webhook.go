@@ -31,8 +31,8 @@ func (b *builder) addWebhook() error {
 	if err != nil {
 		return err
 	}
-	b.webhook, err = bind(b.ctx, "webhook", b.opts.Webhook.Address, withCanary(reviews, b.opts.Canary),
-		b.webhookOptions(inbox), b.log)
+	handler := withCanary(b.parts.Tracing.Webhook(reviews), b.opts.Canary)
+	b.webhook, err = bind(b.ctx, "webhook", b.opts.Webhook.Address, handler, b.webhookOptions(inbox), b.log)
 	if err != nil {
 		return err
 	}
@@ -41,7 +41,7 @@ func (b *builder) addWebhook() error {
 }
 
 func (b *builder) newReviews(inbox *Inbox) (http.Handler, error) {
-	handler, err := admission.New(inbox, admission.Options{
+	handler, err := admission.New(b.parts.Tracing.Acceptor(inbox), admission.Options{
 		Serves:       b.managers.serves,
 		RequireOwner: b.opts.Contract.NeedsOwner(),
 		MaxBodies:    maxBodies,

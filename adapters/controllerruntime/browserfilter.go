@@ -1,0 +1,34 @@
+package controllerruntime
+
+import (
+	"net/http"
+
+	"github.com/go-logr/logr"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/runtime-watcher/runtime-watcher/listener"
+)
+
+// FilterProvider is the type of FilterProvider in [server.Options].
+type FilterProvider = func(*rest.Config, *http.Client) (server.Filter, error)
+
+// BrowserFilter lets browsers through a filter of the metrics server that checks bearer tokens, as
+// filters.WithAuthenticationAndAuthorization of controller-runtime does. The browser asks for a
+// password, which is the token, for example of `kubectl create token`. Requests that pass are
+// authenticated for [listener.FleetHandler] among the extra handlers.
+func BrowserFilter(provider FilterProvider) FilterProvider {
+	return func(config *rest.Config, client *http.Client) (server.Filter, error) {
+		filter, err := provider(config, client)
+		if err != nil {
+			return nil, err
+		}
+		return func(log logr.Logger, handler http.Handler) (http.Handler, error) {
+			filtered, err := filter(log, listener.Authenticated(handler))
+			if err != nil {
+				return nil, err
+			}
+			return listener.BrowserLogin(filtered), nil
+		}, nil
+	}
+}

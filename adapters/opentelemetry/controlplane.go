@@ -1,0 +1,67 @@
+package opentelemetry
+
+import (
+	"context"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+// Verifier makes a span of each event with a trace that is verified.
+func (t *Tracing) Verifier(next core.Verifier) core.Verifier {
+	if t == nil {
+		return next
+	}
+	return core.VerifierFunc(func(ctx context.Context, peer core.Peer, event *core.WatchEvent) error {
+		if event.TraceParent == "" {
+			return next.Verify(ctx, peer, event)
+		}
+		ctx, span := t.child(ctx, event.TraceParent, "verify", trace.SpanKindInternal,
+			keyRuntime.String(string(peer.ID)))
+		err := next.Verify(ctx, peer, event)
+		end(span, err)
+		return err
+	})
+}
+
+// Handler makes a span of each delivery with a trace, which next gets as trace parent. The result
+// has the method Ready if next has.
+func (t *Tracing) Handler(next core.Handler) core.Handler {
+	if t == nil {
+		return next
+	}
+	traced := core.HandlerFunc(func(ctx context.Context, d core.Delivery) error {
+		if d.Event.TraceParent == "" {
+			return next.Handle(ctx, d)
+		}
+		ctx, d, span := t.consume(ctx, "handle", d)
+		err := next.Handle(ctx, d)
+		end(span, err)
+		return err
+	})
+	if next, ok := next.(readier); ok {
+		return readyHandler{traced, next}
+	}
+	return traced
+}
+
+// consume starts a span for a delivery, and makes it the trace parent of the delivery.
+func (t *Tracing) consume(
+	ctx context.Context, name string, d core.Delivery,
+) (context.Context, core.Delivery, trace.Span) {
+	attrs := append(describe(d.Manager, &d.Event), keyRuntime.String(string(d.Runtime)))
+	ctx, span := t.child(ctx, d.Event.TraceParent, name, trace.SpanKindConsumer, attrs...)
+	if span != nil {
+		d.Event.TraceParent = format(ctx)
+	}
+	return ctx, d, span
+}
+
+// readier is listener.Readier.
+type readier interface{ Ready() error }
+
+type readyHandler struct {
+	core.Handler
+	readier
+}

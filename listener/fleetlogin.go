@@ -1,0 +1,92 @@
+package listener
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"net/http"
+	"strings"
+)
+
+// authenticated is the key of the mark that [Authenticated] adds to the context of a request.
+type authenticated struct{}
+
+// Authenticated marks each request as authenticated, for [FleetHandler]. Put it behind a filter of
+// your own that refuses strangers.
+func Authenticated(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		pass(r)
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), authenticated{}, true)))
+	})
+}
+
+func isAuthenticated(r *http.Request) bool {
+	marked, _ := r.Context().Value(authenticated{}).(bool)
+	return marked
+}
+
+// RequireToken passes requests with the bearer token (RFC 6750, section 2.1) to next, marked as
+// [Authenticated]. A browser asks for a password, which is the token. Token is called for each
+// request, so that it may change. An empty token refuses all requests. Serve it with TLS.
+func RequireToken(token func() string, next http.Handler) http.Handler {
+	marked := Authenticated(next)
+	return BrowserLogin(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !hasToken(r, token()) {
+			http.Error(w, "the token is missing or wrong", http.StatusUnauthorized)
+			return
+		}
+		marked.ServeHTTP(w, r)
+	}))
+}
+
+// hasToken compares in constant time.
+func hasToken(r *http.Request, token string) bool {
+	shown, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	a, b := sha256.Sum256([]byte(shown)), sha256.Sum256([]byte(token))
+	return token != "" && subtle.ConstantTimeCompare(a[:], b[:]) == 1
+}
+
+// BrowserLogin lets a browser log in at a filter that checks bearer tokens. It hands the password
+// of HTTP Basic authentication (RFC 7617) on as bearer token, and ignores the user name. It adds
+// the challenge of that scheme to answers with 401.
+//
+// The filter of controller-runtime answers 500 to a wrong token: with [Authenticated] behind such a
+// filter, the browser gets 401.
+func BrowserLogin(filter http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c := &challenger{ResponseWriter: w}
+		_, password, ok := r.BasicAuth()
+		r = r.Clone(context.WithValue(r.Context(), challenger{}, c))
+		if ok {
+			r.Header.Set("Authorization", "Bearer "+password)
+		}
+		filter.ServeHTTP(c, r)
+	})
+}
+
+// challenger adds the challenge of HTTP Basic to an answer with 401.
+type challenger struct {
+	http.ResponseWriter
+
+	passed bool // the filter
+}
+
+// pass notes that the filter has let the request pass.
+func pass(r *http.Request) {
+	if c, ok := r.Context().Value(challenger{}).(*challenger); ok {
+		c.passed = true
+	}
+}
+
+func (c *challenger) WriteHeader(status int) {
+	if status == http.StatusInternalServerError && !c.passed {
+		status = http.StatusUnauthorized
+	}
+	if status == http.StatusUnauthorized {
+		c.Header().Set("WWW-Authenticate", `Basic realm="Runtime Watcher, the password is a token", charset="UTF-8"`)
+	}
+	c.ResponseWriter.WriteHeader(status)
+}
+
+// Unwrap is for [http.ResponseController].
+func (c *challenger) Unwrap() http.ResponseWriter { return c.ResponseWriter }

@@ -1,0 +1,105 @@
+package listener
+
+import (
+	"cmp"
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+)
+
+// selection is the query of a request to a [FleetHandler].
+type selection struct {
+	query         url.Values
+	search        string // in lower case
+	offset, limit int    // a limit of 0 is none
+	brief         bool
+	attention     bool
+}
+
+func newSelection(query url.Values) (s selection, err error) {
+	s = selection{query: query, search: strings.ToLower(query.Get("search")), brief: query.Get("brief") == "true"}
+	switch order := query.Get("order"); order {
+	case "":
+	case "attention":
+		s.attention = true
+	default:
+		return s, fmt.Errorf("order is %q, want attention", order)
+	}
+	if s.offset, err = notNegativeParam(query, "offset"); err != nil {
+		return s, err
+	}
+	s.limit, err = notNegativeParam(query, "limit")
+	return s, err
+}
+
+func notNegativeParam(query url.Values, name string) (int, error) {
+	if !query.Has(name) {
+		return 0, nil
+	}
+	n, err := strconv.Atoi(query.Get(name))
+	if err != nil || n < 0 {
+		return 0, fmt.Errorf("%s is %q, want a number from 0", name, query.Get(name))
+	}
+	return n, nil
+}
+
+// page returns the selected statuses in their order, and how many there are without offset and
+// limit.
+func (s *selection) page(f *fleet.Fleet) (statuses []fleet.Status, total int) {
+	f.Range(func(status fleet.Status) bool {
+		if s.matches(&status) {
+			statuses = append(statuses, status)
+		}
+		return true
+	})
+	total = len(statuses)
+	slices.SortFunc(statuses, s.compare())
+	statuses = statuses[min(s.offset, total):]
+	if s.limit > 0 {
+		statuses = statuses[:min(s.limit, len(statuses))]
+	}
+	return statuses, total
+}
+
+func (s *selection) matches(status *fleet.Status) bool {
+	return s.is("state", string(status.State)) && s.is("reason", status.Reason) &&
+		s.is("manager", string(status.Manager)) && s.is("runtime", string(status.Runtime)) &&
+		(s.search == "" || strings.Contains(strings.ToLower(string(status.Runtime)), s.search))
+}
+
+// is reports whether the query has no such parameter, or one with that value.
+func (s *selection) is(name, value string) bool {
+	return !s.query.Has(name) || s.query.Get(name) == value
+}
+
+// compare orders by name, or the worst first.
+func (s *selection) compare() func(a, b fleet.Status) int {
+	if !s.attention {
+		return compareNames
+	}
+	badness := make(map[fleet.Condition]int)
+	for i, condition := range fleet.Conditions() { // The worst is the last.
+		badness[condition] = i
+	}
+	return func(a, b fleet.Status) int {
+		return cmp.Or(
+			cmp.Compare(badness[fleet.Condition{State: b.State, Reason: b.Reason}],
+				badness[fleet.Condition{State: a.State, Reason: a.Reason}]),
+			compareNames(a, b))
+	}
+}
+
+func compareNames(a, b fleet.Status) int {
+	return cmp.Or(cmp.Compare(a.Runtime, b.Runtime), cmp.Compare(a.Manager, b.Manager))
+}
+
+// eventCount is the number of events of one manager.
+type eventCount struct {
+	Manager core.Manager `json:"manager"`
+	Count   int64        `json:"count"`
+}

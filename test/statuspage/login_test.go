@@ -1,0 +1,122 @@
+package statuspage
+
+import (
+	"context"
+	"crypto/tls"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/go-logr/logr"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/listener"
+	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+)
+
+// TestClusterLogin shows the page behind the filter of the metrics server of controller-runtime. A real API server
+// checks the token and the rights of its service account.
+func TestClusterLogin(t *testing.T) {
+	plane := controlplane.StartT(t, controlplane.Options{})
+	url := serveBehindFilter(t, plane.Config)
+	viewer, stranger := tokenOf(t, plane.Client, "viewer"), tokenOf(t, plane.Client, "stranger")
+	allow(t, plane.Client, "viewer")
+
+	for name, test := range map[string]struct {
+		token string
+		want  int
+	}{
+		"viewer": {viewer, 200}, "service account without the right": {stranger, 403}, "no token": {"nonsense", 401},
+	} {
+		answer := loginAnswer(t, url, test.token)
+		challenged := strings.HasPrefix(answer.Header.Get("WWW-Authenticate"), "Basic ")
+		if answer.StatusCode != test.want || challenged != (test.want == http.StatusUnauthorized) {
+			t.Errorf("%s: answer %d, want %d; challenged: %t", name, answer.StatusCode, test.want, challenged)
+		}
+	}
+
+	tab := openTab(t, url, viewer)
+	tab.await("Live", `document.getElementById('live').textContent === 'Live'`)
+	tab.wantNoProblems()
+}
+
+// serveBehindFilter serves a fleet as the metrics server serves its extra handlers.
+func serveBehindFilter(t *testing.T, config *rest.Config) (url string) {
+	t.Helper()
+	watched, err := fleet.New(fleet.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	direct, err := rest.HTTPClientFor(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	filter, err := controllerruntime.BrowserFilter(filters.WithAuthenticationAndAuthorization)(config, direct)
+	if err != nil {
+		t.Fatal(err)
+	}
+	handler, err := filter(logr.Discard(), listener.FleetHandler(watched))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewTLSServer(handler)
+	t.Cleanup(server.Close)
+	return server.URL + "/fleet"
+}
+
+func tokenOf(t *testing.T, cluster client.Client, name string) string {
+	t.Helper()
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
+	create(t, cluster, account)
+	request := &authenticationv1.TokenRequest{}
+	if err := cluster.SubResource("token").Create(t.Context(), account, request); err != nil {
+		t.Fatal(err)
+	}
+	return request.Status.Token
+}
+
+func allow(t *testing.T, cluster client.Client, account string) {
+	t.Helper()
+	create(t, cluster, &rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{Name: "fleet-viewer"},
+		Rules:      []rbacv1.PolicyRule{{NonResourceURLs: []string{"/fleet"}, Verbs: []string{"get"}}},
+	})
+	create(t, cluster, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "fleet-viewer"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "fleet-viewer"},
+		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: "default", Name: account}},
+	})
+}
+
+func create(t *testing.T, cluster client.Client, object client.Object) {
+	t.Helper()
+	if err := cluster.Create(t.Context(), object); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func loginAnswer(t *testing.T, url, token string) *http.Response {
+	t.Helper()
+	request, err := http.NewRequestWithContext(context.WithoutCancel(t.Context()), http.MethodGet, url, http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Accept", "text/html")
+	request.SetBasicAuth("anyone", token)
+	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}
+	answer, err := (&http.Client{Transport: transport}).Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = answer.Body.Close()
+	return answer
+}

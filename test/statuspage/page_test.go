@@ -1,0 +1,291 @@
+// Package statuspage tests the page of listener.FleetHandler in headless Chromium.
+package statuspage
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"image/png"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp/kb"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/listener"
+	"github.com/runtime-watcher/runtime-watcher/test"
+)
+
+var update = flag.Bool("update", false, "write the screenshots of the documents")
+
+const token = "token-of-the-test"
+
+// world is a fleet with its page in a browser.
+type world struct {
+	t     *testing.T
+	fleet *fleet.Fleet
+	url   string
+	tab   *tab
+	beats uint64
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	watched, err := fleet.New(fleet.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	handler := listener.RequireToken(func() string { return token }, listener.FleetHandler(watched))
+	server := httptest.NewServer(handler)
+	t.Cleanup(server.Close)
+	return &world{t: t, fleet: watched, url: server.URL + "/fleet"}
+}
+
+// beat sends a heartbeat of a runtime that the canary proves, after alter.
+func (w *world) beat(runtime string, alter func(*core.Heartbeat)) {
+	w.beats++
+	now := time.Now()
+	beat := &core.Heartbeat{
+		ID: "i", Time: now, Number: w.beats, Interval: 10 * time.Minute, Instance: "agent-0", Version: "v1.2.3",
+		Canary: core.CanaryAlive, LastReview: now.Add(-time.Minute), CertificateFingerprint: strings.Repeat("0c11dec2", 8),
+		CAFingerprints: []string{strings.Repeat("a4da683e", 8)}, ConfigHash: "cd79ce5a268e5cdd",
+	}
+	alter(beat)
+	peer := core.Peer{ID: core.RuntimeID(runtime), NotBefore: now, NotAfter: now.Add(60 * 24 * time.Hour)}
+	w.fleet.Observe(peer, "lifecycle-manager", core.Batch{Epoch: "4e3dbb281e4d424e", Heartbeat: beat}, nil)
+}
+
+func healthy(*core.Heartbeat) {}
+
+// fill observes n runtimes. A few need attention.
+func (w *world) fill(n int) {
+	troubles := []func(*core.Heartbeat){
+		func(b *core.Heartbeat) { b.Canary = core.CanaryLost },
+		func(b *core.Heartbeat) { b.Pending, b.OldestPending = 1234, 5*time.Minute },
+		func(b *core.Heartbeat) { b.KeyMaterialError = "the certificate does not fit the key" },
+		func(b *core.Heartbeat) { b.Canary, b.LastReview = core.CanaryOff, time.Time{} },
+	}
+	for i := range n {
+		alter := healthy
+		if i%400 == 7 {
+			alter = troubles[i/400%len(troubles)]
+		}
+		w.beat(fmt.Sprintf("%08x-skr-%04d", uint32(i)*2654435761, i), alter)
+	}
+}
+
+// send observes events of a runtime, until the test ends, as fast as the page asks for them.
+func (w *world) send(runtime string, n int) {
+	events := core.NewBatch(make([]core.WatchEvent, n)...)
+	w.fleet.Observe(core.Peer{ID: core.RuntimeID(runtime)}, "lifecycle-manager", events, nil)
+}
+
+func (w *world) open() {
+	w.t.Helper()
+	w.tab = openTab(w.t, w.url, token)
+	w.tab.await("Live", `document.getElementById('live').textContent === 'Live'`)
+}
+
+func TestPage(t *testing.T) {
+	w := newWorld(t)
+	w.fill(5000)
+	w.open()
+	t.Run("counts and order", w.testCounts)
+	t.Run("search", w.testSearch)
+	t.Run("keyboard", w.testKeyboard)
+	t.Run("pages", w.testPages)
+	t.Run("live", w.testLive)
+	t.Run("jank", w.testJank)
+	t.Run("light and dark", w.testColours)
+	w.tab.wantNoProblems()
+}
+
+func (w *world) testCounts(t *testing.T) {
+	tab := w.tab.of(t)
+	tab.want(`document.querySelector('#counts').innerText.replace(/\s+/g, ' ')`,
+		"5,000 all 10 degraded 0 stale 0 unknown 3 unproved 4,987 fresh")
+	tab.want(`document.querySelector('#rows tr').innerText.replace(/\s+/g, ' ').replace(/^\S+/, 'NAME').replace(/\d+ s/g, 'N s')`,
+		"NAME degraded The API server does not call the agent: changes are missed. N s N s ago")
+	tab.want(`[...document.querySelectorAll('#rows .state')].slice(0, 15).map(s => s.innerText).join(' ')`,
+		strings.TrimSpace(strings.Repeat("degraded ", 10)+strings.Repeat("unproved ", 3)+strings.Repeat("fresh ", 2)))
+	tab.want(`document.querySelectorAll('#rows tr').length`, 100.0)
+	tab.eval(`document.querySelector('#reasons button').click()`)
+	tab.await("the runtimes with one reason", `document.getElementById('range').textContent === '1–4 of 4'`)
+	tab.eval(`document.querySelector('#counts button').click()`)
+	tab.await("all runtimes", `document.getElementById('range').textContent === '1–100 of 5,000'`)
+}
+
+func (w *world) testSearch(t *testing.T) {
+	tab := w.tab.of(t)
+	tab.eval(`document.getElementById('search').focus()`)
+	tab.press("SKR-0407")
+	tab.await("one runtime", `document.getElementById('range').textContent === '1–1 of 1'`)
+	tab.want(`document.querySelector('#rows td').innerText.endsWith('-skr-0407')`, true)
+	tab.press("none such")
+	tab.await("a text for no runtime", `!document.getElementById('empty').hidden`)
+	tab.eval(`const s = document.getElementById('search'); s.value = ''; s.dispatchEvent(new Event('input')); s.blur()`)
+	tab.await("all runtimes", `document.getElementById('range').textContent === '1–100 of 5,000'`)
+}
+
+// All can be done without a mouse.
+func (w *world) testKeyboard(t *testing.T) {
+	tab := w.tab.of(t)
+	tab.pressKey("/")
+	tab.want(`document.activeElement.id`, "search")
+	tab.press("skr-0407")
+	tab.await("one runtime", `document.getElementById('range').textContent === '1–1 of 1'`)
+	tab.press(kb.ArrowDown)
+	tab.press(kb.Enter)
+	tab.await("the detail", `document.getElementById('facts').innerText.includes('Queue')`)
+	for _, want := range []string{
+		"1,234 events, the oldest for 5m0s", "An event waits for too long in the agent.", "Replica agent-0",
+		"Last review", "alive", "0c11dec2", "a4da683e", "v1.2.3", "in 60 d",
+	} {
+		tab.want(fmt.Sprintf(`document.getElementById('facts').innerText.includes(%q) || document.getElementById('facts').innerText`, want), true)
+	}
+	tab.press(kb.Escape)
+	tab.await("the list", `document.getElementById('detail').hidden`)
+	tab.want(`document.activeElement.innerText.endsWith('-skr-0407')`, true)
+	tab.eval(`const s = document.getElementById('search'); s.value = ''; s.dispatchEvent(new Event('input'))`)
+	tab.await("all runtimes", `document.getElementById('range').textContent === '1–100 of 5,000'`)
+}
+
+func (w *world) testPages(t *testing.T) {
+	tab := w.tab.of(t)
+	tab.pressKey("]")
+	tab.await("the second page", `document.getElementById('range').textContent === '101–200 of 5,000'`)
+	tab.pressKey("[")
+	tab.await("the first page", `document.getElementById('range').textContent === '1–100 of 5,000'`)
+}
+
+// The page shows a change without a reload, and keeps the focus.
+func (w *world) testLive(t *testing.T) {
+	tab := w.tab.of(t)
+	tab.eval(`document.activeElement.blur()`)
+	tab.press(kb.ArrowDown)
+	tab.want(`document.activeElement === document.querySelector('#rows button')`, true)
+	w.beat("00-breaks-now", func(b *core.Heartbeat) { b.Canary = core.CanaryLost })
+	tab.await("the new runtime first", `document.querySelector('#rows td').innerText === '00-breaks-now'`)
+	tab.want(`document.activeElement === document.querySelector('#rows button')`, true)
+	for i := range 8 {
+		before := tab.number(`rates.length`)
+		w.send("00-breaks-now", 400+150*(i%3))
+		tab.await("the next point of the chart", fmt.Sprintf(`rates.length > %v`, before))
+	}
+	tab.want(`Number(document.getElementById('rate').textContent.replace(',', '')) > 50`, true)
+	w.fleet.Forget("00-breaks-now")
+	tab.await("the runtime gone", `document.querySelector('#rows td').innerText !== '00-breaks-now'`)
+}
+
+// Refreshes do not block the page. The bound leaves room for a busy machine.
+func (w *world) testJank(t *testing.T) {
+	tab := w.tab.of(t)
+	tab.eval(`window.refreshes = 0; window.slowest = 0; const before = draw;
+		draw = (...args) => { const at = performance.now(); before(...args); document.body.offsetHeight;
+			slowest = Math.max(slowest, performance.now() - at); refreshes++; }`)
+	for n := range 5 {
+		tab.await("a refresh", fmt.Sprintf(`refreshes > %d`, n))
+	}
+	slowest := tab.number(`slowest`)
+	t.Logf("the slowest of 5 refreshes took %.1f ms of the page", slowest)
+	if slowest > 100 {
+		t.Errorf("a refresh took %.1f ms, want at most 100 ms", slowest)
+	}
+}
+
+func (w *world) testColours(t *testing.T) {
+	tab := w.tab.of(t)
+	background := `getComputedStyle(document.body).backgroundColor`
+	tab.eval(`location.hash = encodeURIComponent([...document.querySelectorAll('#rows tr')].find(r => r.innerText.includes('waits')).runtime)`)
+	tab.await("the detail", `document.getElementById('facts').innerText.includes('Queue')`)
+	tab.colours("dark")
+	tab.want(background, "rgb(18, 22, 28)")
+	tab.colours("light")
+	tab.want(background, "rgb(244, 246, 249)")
+	w.shoot(t)
+}
+
+// shoot takes the picture of the page for the documents, and writes it there with -update.
+func (w *world) shoot(t *testing.T) {
+	t.Helper()
+	picture := compress(t, w.tab.of(t).screenshot())
+	if len(picture) > 200_000 {
+		t.Errorf("the picture has %d bytes, want at most 200,000", len(picture))
+	}
+	if !*update {
+		return
+	}
+	if err := os.WriteFile(filepath.Join(test.Root(), "docs", "status-page.png"), picture, 0o644); err != nil {
+		t.Error(err)
+	}
+}
+
+func compress(t *testing.T, picture []byte) []byte {
+	t.Helper()
+	decoded, err := png.Decode(bytes.NewReader(picture))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var smaller bytes.Buffer
+	encoder := png.Encoder{CompressionLevel: png.BestCompression}
+	if err := encoder.Encode(&smaller, decoded); err != nil {
+		t.Fatal(err)
+	}
+	return smaller.Bytes()
+}
+
+// Names and messages of runtimes are foreign: each is shown as text, and none runs.
+func TestHostileNames(t *testing.T) {
+	w := newWorld(t)
+	attacks := []string{
+		`<img src=x onerror="window.attacked=1">`, `"><script>window.attacked=1</script>`, `</script><script>window.attacked=1</script>`,
+		`javascript:window.attacked=1`, `'+(window.attacked=1)+'`, `{{constructor.constructor('window.attacked=1')()}}`,
+		`%3Cimg src=x onerror=window.attacked=1%3E`, "a\u202eb\u0000\n<svg onload=window.attacked=1>", `__proto__`, `constructor`,
+	}
+	for _, attack := range attacks {
+		w.beat(attack, func(b *core.Heartbeat) {
+			b.KeyMaterialError, b.Version, b.Instance, b.ConfigHash = attack, attack, attack, attack
+			b.Canary, b.CAFingerprints, b.Dropped = core.CanaryState(attack), []string{attack}, map[string]int64{attack: 1}
+		})
+	}
+	w.open()
+	w.tab.want(`document.querySelectorAll('#rows tr').length`, float64(len(attacks)))
+	for _, attack := range attacks {
+		w.tab.eval(fmt.Sprintf(`location.hash = encodeURIComponent(%q)`, attack))
+		w.tab.await("the detail", fmt.Sprintf(`view.runtime === %q && document.getElementById('facts').textContent.includes(view.runtime)`, attack))
+	}
+	w.tab.want(`document.querySelectorAll('img, script, svg').length`, 2.0) // The script and the chart of the page.
+	w.tab.want(`typeof window.attacked`, "undefined")
+	w.tab.wantNoProblems()
+}
+
+// The browser enforces the policy, also against a mistake in the page.
+func TestPolicyIsEnforced(t *testing.T) {
+	w := newWorld(t)
+	w.open()
+	for _, attack := range []string{
+		`document.body.innerHTML = '<b>x</b>'`,
+		`const s = document.createElement('script'); s.text = 'window.attacked = 1'; document.body.append(s)`,
+		`setTimeout('window.attacked = 1')`,
+		`document.body.setAttribute('onclick', 'window.attacked = 1'); document.body.click(); throw new Error('no listener')`,
+	} {
+		w.tab.want(fmt.Sprintf(`(() => { try { %s; return 'it ran' } catch { return 'refused' } })()`, attack), "refused")
+	}
+	w.tab.eval(`const i = new Image(); i.src = 'http://127.0.0.1:1/leak'; document.body.append(i)`)
+	w.tab.want(`typeof window.attacked`, "undefined")
+	w.tab.awaitProblem("Content Security Policy")
+}
+
+// A page without data says so, and one without an operator, too.
+func TestEmptyAndBroken(t *testing.T) {
+	w := newWorld(t)
+	w.open()
+	w.tab.want(`document.getElementById('empty').textContent.includes('Only the replica of the operator that leads')`, true)
+	w.tab.eval(`fetch = () => Promise.reject(new Error('gone')); refresh()`)
+	w.tab.await("the loss", `document.getElementById('live').textContent === 'No answer of the operator: gone. What is shown is old.'`)
+}

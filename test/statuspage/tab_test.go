@@ -1,0 +1,205 @@
+package statuspage
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"os"
+	"os/exec"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/input"
+	cdplog "github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+
+	"github.com/runtime-watcher/runtime-watcher/test/rig"
+)
+
+// patience bounds each step in the browser, on a busy machine.
+const patience = time.Minute
+
+// tab is a page in a headless browser.
+type tab struct {
+	t        *testing.T
+	ctx      context.Context //nolint:containedctx // chromedp keeps the browser in it.
+	problems *problems
+}
+
+// problems are the errors and refusals that the browser reports.
+type problems struct {
+	mu    sync.Mutex
+	texts []string
+}
+
+func (p *problems) add(format string, args ...any) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.texts = append(p.texts, fmt.Sprintf(format, args...))
+}
+
+func (p *problems) all() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return strings.Join(p.texts, "\n")
+}
+
+// browser skips a test on a machine without Chromium.
+func browser(t *testing.T) string {
+	t.Helper()
+	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
+		if path, err := exec.LookPath(name); err == nil {
+			return path
+		}
+	}
+	t.Skip("no Chromium in the PATH: install the Debian package chromium")
+	return ""
+}
+
+// openTab starts a browser and opens the address. The password logs in.
+func openTab(t *testing.T, url, password string) *tab {
+	t.Helper()
+	opts := append(chromedp.DefaultExecAllocatorOptions[:len(chromedp.DefaultExecAllocatorOptions):len(chromedp.DefaultExecAllocatorOptions)],
+		chromedp.ExecPath(browser(t)), chromedp.WindowSize(1280, 760), chromedp.Flag("ignore-certificate-errors", true))
+	if os.Getuid() == 0 {
+		opts = append(opts, chromedp.Flag("no-sandbox", true)) // Chromium refuses to run as root with one.
+	}
+	ctx, cancel := chromedp.NewExecAllocator(t.Context(), opts...)
+	t.Cleanup(cancel)
+	ctx, cancel = chromedp.NewContext(ctx)
+	t.Cleanup(cancel)
+	opened := &tab{t: t, ctx: ctx, problems: &problems{}}
+	opened.listen()
+	login := "Basic " + base64.StdEncoding.EncodeToString([]byte("anyone:"+password))
+	call(opened, network.SetExtraHTTPHeaders, network.SetExtraHTTPHeadersParams{Headers: network.Headers{"Authorization": login}})
+	opened.run(chromedp.Navigate(url))
+	return opened
+}
+
+// listen collects problems until the tab closes.
+func (p *tab) listen() {
+	exceptions, entries := chromedp.Events(p.ctx, runtime.ExceptionThrown), chromedp.Events(p.ctx, cdplog.EntryAdded)
+	go func() {
+		for e, err := range exceptions {
+			if err != nil {
+				return
+			}
+			p.problems.add("exception: %s", e.ExceptionDetails.Text)
+		}
+	}()
+	go func() {
+		for e, err := range entries {
+			if err != nil {
+				return
+			}
+			p.problems.add("%s: %s", e.Entry.Level, e.Entry.Text)
+		}
+	}()
+}
+
+func call[P, R any](p *tab, command cdp.Command[P, R], params P) {
+	p.t.Helper()
+	if _, err := chromedp.Call(p.ctx, command, params); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// of returns the tab for another test.
+func (p *tab) of(t *testing.T) *tab {
+	t.Helper()
+	return &tab{t, p.ctx, p.problems}
+}
+
+func (p *tab) run(actions ...chromedp.Action[chromedp.Void]) {
+	p.t.Helper()
+	ctx, cancel := context.WithTimeout(p.ctx, patience)
+	defer cancel()
+	if err := chromedp.Do(ctx, actions...); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func evaluate[T any](p *tab, expression string) T {
+	p.t.Helper()
+	ctx, cancel := context.WithTimeout(p.ctx, patience)
+	defer cancel()
+	value, err := chromedp.Run(ctx, chromedp.Evaluate[T](expression))
+	if err != nil {
+		p.t.Fatalf("%s: %v", expression, err)
+	}
+	return value
+}
+
+// eval runs a script in a scope of its own.
+func (p *tab) eval(script string) {
+	p.t.Helper()
+	evaluate[chromedp.Void](p, "{"+script+"}")
+}
+
+func (p *tab) want(expression string, want any) {
+	p.t.Helper()
+	if have := evaluate[any](p, expression); !reflect.DeepEqual(have, want) {
+		p.t.Errorf("%s is %#v, want %#v", expression, have, want)
+	}
+}
+
+func (p *tab) number(expression string) float64 {
+	p.t.Helper()
+	return evaluate[float64](p, expression)
+}
+
+// await asks from outside of the page: its policy refuses the function that a poll inside makes of a text.
+func (p *tab) await(what, condition string) {
+	p.t.Helper()
+	rig.Eventually(p.t, patience, what+": "+condition, func() bool { return evaluate[bool](p, condition) })
+}
+
+// pressKey presses a key as a keyboard does: a handler may prevent that its text is typed.
+func (p *tab) pressKey(key string) {
+	p.t.Helper()
+	call(p, input.DispatchKeyEvent, input.DispatchKeyEventParams{Type: input.DispatchKeyEventTypeKeyDown, Key: key, Text: key})
+	call(p, input.DispatchKeyEvent, input.DispatchKeyEventParams{Type: input.DispatchKeyEventTypeKeyUp, Key: key})
+}
+
+// press types text, or presses a key of package kb.
+func (p *tab) press(keys string) {
+	p.t.Helper()
+	p.run(chromedp.KeyEvent(keys))
+}
+
+func (p *tab) colours(scheme string) {
+	p.t.Helper()
+	call(p, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
+	})
+}
+
+func (p *tab) screenshot() []byte {
+	p.t.Helper()
+	picture, err := chromedp.Run(p.ctx, chromedp.CaptureScreenshot())
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return picture
+}
+
+func (p *tab) wantNoProblems() {
+	p.t.Helper()
+	if found := p.problems.all(); found != "" {
+		p.t.Errorf("the browser reports:\n%s", found)
+	}
+}
+
+func (p *tab) awaitProblem(part string) {
+	p.t.Helper()
+	rig.Eventually(p.t, patience, "a report of the browser: "+part, func() bool {
+		return strings.Contains(p.problems.all(), part)
+	})
+}

@@ -1,0 +1,237 @@
+// Package traces shows one trace over real processes: an API server, an agent and an operator.
+package traces
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	"github.com/runtime-watcher/runtime-watcher/adapters/opentelemetry"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/listener"
+	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+	"github.com/runtime-watcher/runtime-watcher/test/rig"
+)
+
+const (
+	manager = core.Manager("kyma")
+	runtime = "runtime-1"
+	domain  = "runtime-1.example.com"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(spansFile) == "" {
+		os.Exit(rig.RunTests(m))
+	}
+	if err := runAgent(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// TestOneTrace makes a write in an API server that traces all requests, and follows it to the reconcile. No collector is
+// needed: the API server drops its own spans.
+func TestOneTrace(t *testing.T) {
+	plane := rig.SharedAPIServer(t, controlplane.Options{
+		APIServerArgs: map[string][]string{"tracing-config-file": {tracingConfiguration(t)}},
+	})
+	pki := rig.NewPKI(t)
+	name := rig.AddRuntime(t, plane, runtime, domain)
+	exporter := tracetest.NewInMemoryExporter()
+	address, reconciled := startOperator(t, plane, pki.ServerMaterial(), exporter)
+
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "spans")
+	agent := rig.StartAgent(t, pki.RuntimeVolume(runtime, domain), address,
+		rig.AgentOptions{Binary: self, Env: map[string]string{spansFile: file}})
+	labels := map[string]string{"watched": "true"}
+	rig.Watch(t, plane, agent, pki.CA.PEM(), admission.Watch{
+		Name: types.NamespacedName{Namespace: rig.Namespace, Name: "configmaps"}, Manager: manager,
+		Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, Labels: labels,
+	})
+	<-reconciled // The resync of the start.
+
+	demo := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: rig.Namespace, Name: "demo", Labels: labels}}
+	if err := plane.Client.Create(t.Context(), demo); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = plane.Client.Delete(context.WithoutCancel(t.Context()), demo, &client.DeleteOptions{}) })
+
+	var spans []span
+	rig.Eventually(t, 30*time.Second, "a reconcile with a trace", func() bool {
+		spans = traceOfReconcile(append(agentSpans(t, file), operatorSpans(exporter)...))
+		return spans != nil
+	})
+	if got := <-reconciled; got != name {
+		t.Errorf("reconciled %s, want %s", got, name)
+	}
+	checkTrace(t, spans)
+}
+
+// checkTrace holds that the spans are one path, below a span of the API server.
+func checkTrace(t *testing.T, spans []span) {
+	t.Helper()
+	byID, path := map[string]span{}, []string{}
+	var last span
+	for _, s := range spans {
+		byID[s.ID] = s
+		if s.Name == "reconcile" {
+			last = s
+		}
+		t.Logf("%s  from %6.1f ms for %5.1f ms", &s, ms(s.Started.Sub(spans[0].Started)), ms(s.Ended.Sub(s.Started)))
+	}
+	for s, found := last, true; found; s, found = byID[s.Parent] {
+		path = append([]string{s.Process + " " + s.Name}, path...)
+		if s.Name == "review" && s.Parent == strings.Repeat("0", 16) {
+			t.Error("the review is a root, want it below the span of the API server")
+		}
+	}
+	want := "agent review, agent accept, agent send, control plane enqueue, control plane reconcile"
+	if have := strings.Join(path, ", "); have != want {
+		t.Errorf("path %q, want %q", have, want)
+	}
+	if settle := last.Started.Sub(spans[0].Started); settle < 50*time.Millisecond || settle > 10*time.Second {
+		t.Errorf("the reconcile starts %v after the review, want the settle time between them", settle)
+	}
+}
+
+func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// traceOfReconcile returns the spans of the trace that has a reconcile, nil without one.
+func traceOfReconcile(all []span) (spans []span) {
+	for _, end := range all {
+		if end.Name != "reconcile" {
+			continue
+		}
+		for _, s := range all {
+			if s.Trace == end.Trace {
+				spans = append(spans, s)
+			}
+		}
+		return spans
+	}
+	return nil
+}
+
+func agentSpans(t *testing.T, file string) (spans []span) {
+	t.Helper()
+	text, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer text.Close()
+	for decoder := json.NewDecoder(text); ; {
+		var s span
+		err := decoder.Decode(&s)
+		if err == io.EOF || err == io.ErrUnexpectedEOF { //nolint:errorlint // A line may be half written.
+			return spans
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		spans = append(spans, s)
+	}
+}
+
+func operatorSpans(exporter *tracetest.InMemoryExporter) (spans []span) {
+	for _, s := range exporter.GetSpans().Snapshots() {
+		spans = append(spans, newSpan("control plane", s))
+	}
+	return spans
+}
+
+// tracingConfiguration makes an API server trace all requests. Nothing listens on port 9.
+func tracingConfiguration(t *testing.T) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "tracing.yaml")
+	if err := os.WriteFile(file, []byte(`apiVersion: apiserver.config.k8s.io/v1
+kind: TracingConfiguration
+endpoint: 127.0.0.1:9
+samplingRatePerMillion: 1000000
+`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// startOperator runs an operator with traces in this process, and returns its address and its reconciles.
+func startOperator(
+	t *testing.T, plane *controlplane.ControlPlane, material *httpmtls.Material, exporter sdktrace.SpanExporter,
+) (address string, reconciled <-chan types.NamespacedName) {
+	t.Helper()
+	mgr, err := ctrl.NewManager(plane.Config, ctrl.Options{
+		Metrics: metricsserver.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: new(true)},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	address = rig.Address(rig.FreePort(t))
+	requests := make(chan types.NamespacedName, 100)
+	tracing := opentelemetry.New(sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter)))
+	if err := addListener(t.Context(), mgr, address, material, tracing, requests); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- mgr.Start(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return address, requests
+}
+
+// addListener is the set-up of the README, with traces.
+func addListener(
+	ctx context.Context, mgr ctrl.Manager, address string, material *httpmtls.Material, tracing *opentelemetry.Tracing,
+	requests chan<- types.NamespacedName,
+) error {
+	runtimes, err := controllerruntime.NewRuntimes(ctx, mgr.GetCache(), corev1.SchemeGroupVersion.WithKind("ConfigMap"),
+		controllerruntime.ByName, controllerruntime.RuntimesOptions{})
+	if err != nil {
+		return err
+	}
+	queue := opentelemetry.NewQueue[reconcile.Request](tracing)
+	events, source, err := controllerruntime.RegisterListenerComponent(address, string(manager),
+		listener.FromTLS(listener.PeerOptions{}), tracing.Verifier(listener.SANPinning(runtimes)),
+		queue.Map(controllerruntime.EnqueueByRuntime(runtimes)),
+		controllerruntime.ComponentOptions{Listener: listener.Options{TLS: httpmtls.ServerTLSConfig(material)}})
+	if err != nil {
+		return err
+	}
+	if err := mgr.Add(events); err != nil {
+		return err
+	}
+	kymas := reconcile.Func(func(_ context.Context, r reconcile.Request) (reconcile.Result, error) {
+		requests <- r.NamespacedName
+		return reconcile.Result{}, nil
+	})
+	return ctrl.NewControllerManagedBy(mgr).Named("traces").WatchesRawSource(source).
+		Complete(reconcile.Func(opentelemetry.Reconcile(queue, kymas)))
+}
