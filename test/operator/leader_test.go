@@ -1,4 +1,4 @@
-package controllerruntime_test
+package operator_test
 
 import (
 	"context"
