@@ -102,28 +102,35 @@ func (c *relayClient) send(x *exchange, body []byte) (*passedAnswer, error) {
 	if leader == "" {
 		return nil, errNoLeader
 	}
-	certs, err := c.peers.presented(x.request)
-	if err != nil {
-		return nil, fmt.Errorf("relay: certificate of the runtime: %w", err)
-	}
-
 	ctx, cancel := context.WithTimeout(x.request.Context(), c.timeout)
 	defer cancel()
-	// A transport may read a body after its answer.
-	target := "https://" + leader + x.version.Path(x.manager)
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, target, bytes.NewReader(bytes.Clone(body)))
+	request, err := c.request(ctx, leader, x, body)
 	if err != nil {
 		return nil, fmt.Errorf("relay: %w", err)
 	}
-	request.Header.Set("Content-Type", x.version.ContentType())
-	request.Header.Set(HeaderXFCC, xfcc.Encode(certs))
-
 	response, err := c.transport.RoundTrip(request)
 	if err != nil {
 		return nil, fmt.Errorf("relay: %w", err)
 	}
 	defer response.Body.Close()
 	return readPassed(response)
+}
+
+// request returns the request to the leader. It has no header of the sender.
+func (c *relayClient) request(ctx context.Context, leader string, x *exchange, body []byte) (*http.Request, error) {
+	certs, err := c.peers.presented(x.request)
+	if err != nil {
+		return nil, fmt.Errorf("certificate of the runtime: %w", err)
+	}
+	target := "https://" + leader + x.version.Path(x.manager)
+	// A transport may read a body after its answer.
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, target, bytes.NewReader(bytes.Clone(body)))
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set("Content-Type", x.version.ContentType())
+	request.Header.Set(HeaderXFCC, xfcc.Encode(certs))
+	return request, nil
 }
 
 // readPassed reads an answer of the leader. Its refusal of this replica is not for the runtime.
