@@ -157,10 +157,13 @@ func apidiff(t *testing.T) string {
 }
 
 func TestMain(m *testing.M) {
-	if _, err := buildApidiff(); err != nil { // With the usual module cache.
+	program, err := buildApidiff() // With the usual module cache.
+	if err != nil {
 		panic(err)
 	}
-	m.Run()
+	code := m.Run()
+	_ = os.RemoveAll(filepath.Dir(program))
+	os.Exit(code)
 }
 
 func TestRelease(t *testing.T) {
