@@ -213,6 +213,17 @@ func TestDryRun(t *testing.T) {
 	}
 }
 
+// TestSecondAttempt holds that nothing remembers the content of a version before it is final.
+func TestSecondAttempt(t *testing.T) {
+	w := newWorld(t)
+	if out, err := w.release("v0.1.0", "-dry-run"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	w.write("core/late.go", "package core\n\n// Late is new.\nconst Late = 3\n")
+	w.change("cmd/agent/main.go", "core.One", "core.Late")
+	w.mustRelease("v0.1.0")
+}
+
 func TestRefusals(t *testing.T) {
 	w := newWorld(t)
 	for version, want := range map[string]string{
