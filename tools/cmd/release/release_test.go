@@ -157,10 +157,13 @@ func apidiff(t *testing.T) string {
 }
 
 func TestMain(m *testing.M) {
-	if _, err := buildApidiff(); err != nil { // With the usual module cache.
+	program, err := buildApidiff() // With the usual module cache.
+	if err != nil {
 		panic(err)
 	}
-	m.Run()
+	code := m.Run()
+	_ = os.RemoveAll(filepath.Dir(program))
+	os.Exit(code)
 }
 
 func TestRelease(t *testing.T) {
@@ -208,6 +211,17 @@ func TestDryRun(t *testing.T) {
 	if after := w.git("for-each-ref"); after != before {
 		t.Errorf("references changed:\n%s", after)
 	}
+}
+
+// TestSecondAttempt holds that nothing remembers the content of a version before it is final.
+func TestSecondAttempt(t *testing.T) {
+	w := newWorld(t)
+	if out, err := w.release("v0.1.0", "-dry-run"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	w.write("core/late.go", "package core\n\n// Late is new.\nconst Late = 3\n")
+	w.change("cmd/agent/main.go", "core.One", "core.Late")
+	w.mustRelease("v0.1.0")
 }
 
 func TestRefusals(t *testing.T) {

@@ -38,6 +38,9 @@ func (g *Go) Run(ctx context.Context, dir, name string, args ...string) (string,
 	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=mod", "GOPRIVATE=", "GONOPROXY=none",
 		"GONOSUMDB="+strings.TrimSuffix(measure.RootPath, "/"),
 		"GOPROXY="+g.proxy.URL()+","+strings.TrimSpace(string(usual)))
+	// The go command keeps an index of each module in its build cache, by version. The content of a
+	// version can change before a release.
+	cmd.Env = append(cmd.Env, "GODEBUG=goindex=0,"+os.Getenv("GODEBUG"))
 	cmd.Env = append(cmd.Env, g.Env...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
