@@ -12,8 +12,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/tools/internal/bench"
 )
 
-// checkMemory runs the benchmarks of the baseline that have one client, and compares their bytes and
-// allocations. Times depend on the machine, and do not count.
+// checkMemory runs the benchmarks of the baseline that have one client, and compares their bytes
+// and allocations. Times depend on the machine, and do not count.
 func checkMemory(ctx context.Context, repo *repository) error {
 	text, err := os.ReadFile(filepath.Join(repo.root, filepath.FromSlash(bench.BaselineFile)))
 	if err != nil {
