@@ -50,6 +50,7 @@ func (p *Plan) add(promise *oracle.Promise, f *Fault) {
 		promise.Windows = append(promise.Windows, oracle.Window{From: f.At, To: f.At + time.Minute})
 	case f.isForEver():
 		return
+	case f.Kind == StrangersSilent, f.Kind == StrangersLarge: // They are no excuse.
 	case f.Kind == CertificateExpired:
 		promise.Expired[name] = oracle.Window{From: f.At, To: f.At + f.For}
 		promise.Windows = append(promise.Windows, oracle.Window{From: f.At, To: f.At + f.For, Refuses: name, Renews: true})

@@ -18,7 +18,7 @@ func (d dice) scene(p *Plan) {
 	scenes := []func(*Plan){
 		d.crowdedOut, d.fairShare, d.refusedResync, d.blip, d.siege, d.inventedFirst, d.lostReplica, d.twins, d.quiet, d.unhooked,
 		d.foreign, d.downgrade, d.wrongPaths, d.rotation, d.expiry, d.limited, d.paused, d.repeated, d.restarted, d.scaledDown,
-		d.unreadable, d.bodyLimit, d.told, d.newLife, d.silentLoss, d.learner, d.lied, d.restarted, d.fullRoom,
+		d.unreadable, d.bodyLimit, d.told, d.newLife, d.silentLoss, d.learner, d.lied, d.restarted, d.fullRoom, d.panicking,
 	}
 
 	d.stage(p)
@@ -123,6 +123,16 @@ func (d dice) siege(p *Plan) {
 func (d dice) fullRoom(p *Plan) {
 	d.siege(p)
 	p.Runtimes[0].Contract, p.Faults[0].Kind = []contract.Version{contract.V2, contract.V3}[d.IntN(2)], StrangersLarge
+}
+
+// panicking writes an object on which code of the operator panics, together with another one.
+func (d dice) panicking(p *Plan) {
+	p.Runtimes[0].Contract = contract.V3
+	p.Faults = []Fault{{Kind: EventPanics, Value: d.IntN(inVerifier + 1)}}
+
+	at := d.between(2*time.Minute, 4*time.Minute)
+	p.update(0, at)
+	p.update(1, at)
 }
 
 // inventedFirst shows an agent many managers that do not exist, before it learns those that do.

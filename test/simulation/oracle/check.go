@@ -102,7 +102,7 @@ func (h *History) bound(t target, c commit) (bound time.Time, strict bool) {
 
 	if h.isCalm(c.at, nil) {
 		bound := c.at.Add(time.Duration(h.promise.Detours)*detour + h.promise.Backlog)
-		small := h.promise.Runtimes[t.runtime].Small[t.manager]
+		small := h.promise.Full || h.promise.Runtimes[t.runtime].Small[t.manager]
 
 		if small || c.paced { // A resync stands in for events.
 			bound = bound.Add(pace)
