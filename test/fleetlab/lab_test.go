@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 func shortShape() shape {
 	return shape{
 		heartbeat: 2 * time.Second, changeEvery: 3 * time.Second, hold: 2 * time.Second, storm: time.Second,
-		stormEvents: 20, poll: 100 * time.Millisecond, lease: 6 * time.Second, status: 100 * time.Millisecond,
+		stormEvents: 20, poll: 100 * time.Millisecond, lease: 6 * time.Second, every: 100 * time.Millisecond,
 		patience: time.Minute,
 	}
 }
