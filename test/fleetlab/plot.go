@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -112,13 +113,13 @@ func (p panel) line(b *bytes.Buffer, s series, class string, legend int) {
 	for i, point := range s.points {
 		x := marginLeft + width*p.part(point.x, least, most)
 		y := marginTop + height*(1-point.y/top)
-		fmt.Fprintf(b, "%s%.1f %.1f", cmd(i), x, y)
+		fmt.Fprintf(b, "%s%.1f %.1f", command(i), x, y)
 	}
 	b.WriteString(`"/>` + "\n")
 }
 
-// cmd returns the command of a path: to move first, and then to draw.
-func cmd(i int) string {
+// command returns the command of a path: to move first, and then to draw.
+func command(i int) string {
 	if i == 0 {
 		return "M"
 	}
@@ -153,6 +154,7 @@ func curves(results []*result) []byte {
 				s.points = append(s.points, xy{float64(r.n), figure(r)})
 			}
 		}
+		slices.SortFunc(s.points, func(a, b xy) int { return cmp.Compare(a.x, b.x) })
 		return s
 	}
 	panels := []panel{
