@@ -212,7 +212,26 @@ func (r *result) line(figure func(a, b point, seconds float64) float64) (points 
 		a, b := r.points[i-1], r.points[i]
 		points = append(points, xy{b.at.Seconds(), max(figure(a, b, (b.at-a.at).Seconds()), 0)})
 	}
-	return points
+	return thin(points)
+}
+
+// mostPoints bounds the points of a line, so that files stay small.
+const mostPoints = 200
+
+// thin keeps the lowest and the highest of some points in a row, where there are too many.
+func thin(points []xy) (kept []xy) {
+	if len(points) <= mostPoints {
+		return points
+	}
+	for some := range slices.Chunk(points, 2*len(points)/mostPoints+1) {
+		low := slices.MinFunc(some, func(a, b xy) int { return cmp.Compare(a.y, b.y) })
+		high := slices.MaxFunc(some, func(a, b xy) int { return cmp.Compare(a.y, b.y) })
+		if low.x > high.x {
+			low, high = high, low
+		}
+		kept = append(kept, low, high)
+	}
+	return kept
 }
 
 // withPoints leaves out panels of scenarios that were not played.
