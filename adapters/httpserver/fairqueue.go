@@ -5,26 +5,36 @@ import (
 	"sync"
 )
 
-// fairQueue grants slots round-robin by origin, so that one origin cannot starve the others. Within
-// an origin, work that continues comes before work that begins, so that handshakes end in time.
+// fairQueue grants slots round-robin by origin, so that one origin cannot starve the others. Slots
+// alternate between work that continues and work that begins, while there is both. So a handshake
+// that has begun ends soon, however many origins wait to begin one.
 //
 // It is safe for concurrent use, starts no goroutine, and takes constant time per call.
 type fairQueue struct {
 	mu sync.Mutex
 	// free is the number of free slots. While it is not 0, there are no waiters.
-	free    int
+	free int
+	// turn has the next slot, unless nothing waits there.
+	turn, other *ring
+	// continuing and fresh are turn and other, in one of the orders.
+	continuing, fresh *ring
+}
+
+// ring holds the origins with waiters of one kind.
+type ring struct {
 	origins map[string]*originQueue
 	// next has the *originQueue with waiters, in the order of their next grants.
 	next *list.List
 }
 
-// originQueue holds the waiters of one origin.
+// originQueue holds the waiters of one origin in a ring.
 type originQueue struct {
 	origin string
-	// place is in fairQueue.next.
+	ring   *ring
+	// place is in ring.next.
 	place *list.Element
-	// continuing and fresh are lists of *waiter.
-	continuing, fresh *list.List
+	// waiters is a list of *waiter.
+	waiters *list.List
 }
 
 // waiter is one request for a slot.
@@ -36,7 +46,6 @@ type waiter struct {
 	// Guarded by queue.mu.
 	state waiterState
 	in    *originQueue
-	list  *list.List
 	place *list.Element
 }
 
@@ -51,8 +60,12 @@ const (
 
 // newFairQueue returns a queue with that many slots, which must be positive.
 func newFairQueue(slots int) *fairQueue {
-	return &fairQueue{free: slots, origins: make(map[string]*originQueue), next: list.New()}
+	q := &fairQueue{free: slots, continuing: newRing(), fresh: newRing()}
+	q.turn, q.other = q.continuing, q.fresh
+	return q
 }
+
+func newRing() *ring { return &ring{origins: make(map[string]*originQueue), next: list.New()} }
 
 // request asks for a slot without blocking. continues means that origin's work has had a slot
 // before. The caller must call done, granted or not.
@@ -67,7 +80,11 @@ func (q *fairQueue) request(origin string, continues bool) *waiter {
 		w.grant()
 		return w
 	}
-	w.enlist(q.of(origin), continues)
+	if continues {
+		q.continuing.add(w, origin)
+	} else {
+		q.fresh.add(w, origin)
+	}
 	return w
 }
 
@@ -86,17 +103,27 @@ func (w *waiter) done() {
 	w.state = done
 }
 
-// grantNext grants a free slot to the next origin, which is then the last. The caller must hold the
+// grantNext grants a free slot, of one kind of work and the other in turn. The caller must hold the
 // lock, as for the functions below.
 func (q *fairQueue) grantNext() {
-	first := q.next.Front()
-	if first == nil {
-		q.free++
+	if q.turn.next.Len() > 0 {
+		q.turn.grantNext()
+		q.turn, q.other = q.other, q.turn
 		return
 	}
+	if q.other.next.Len() > 0 {
+		q.other.grantNext()
+		return
+	}
+	q.free++
+}
+
+// grantNext grants a slot to the next origin, which is then the last. There must be one.
+func (r *ring) grantNext() {
+	first := r.next.Front()
 	o, _ := first.Value.(*originQueue)
-	w := o.first()
-	q.next.MoveToBack(first)
+	w, _ := o.waiters.Front().Value.(*waiter)
+	r.next.MoveToBack(first)
 	w.unlist()
 	w.grant()
 }
@@ -107,42 +134,23 @@ func (w *waiter) grant() {
 	close(w.granted)
 }
 
-// enlist adds the waiter to the end of a list of its origin.
-func (w *waiter) enlist(o *originQueue, continues bool) {
-	w.in, w.list = o, o.fresh
-	if continues {
-		w.list = o.continuing
+// add adds the waiter to the end of the list of its origin. A new origin is last in the order.
+func (r *ring) add(w *waiter, origin string) {
+	o := r.origins[origin]
+	if o == nil {
+		o = &originQueue{origin: origin, ring: r, waiters: list.New()}
+		o.place = r.next.PushBack(o)
+		r.origins[origin] = o
 	}
-	w.place = w.list.PushBack(w)
+	w.in, w.place = o, o.waiters.PushBack(w)
 }
 
 // unlist also deletes an origin without waiters.
 func (w *waiter) unlist() {
-	o, q := w.in, w.queue
-	w.list.Remove(w.place)
-	if o.continuing.Len() == 0 && o.fresh.Len() == 0 {
-		q.next.Remove(o.place)
-		delete(q.origins, o.origin)
+	o := w.in
+	o.waiters.Remove(w.place)
+	if o.waiters.Len() == 0 {
+		o.ring.next.Remove(o.place)
+		delete(o.ring.origins, o.origin)
 	}
-}
-
-// of returns the queue of an origin. A new one is last in the order.
-func (q *fairQueue) of(origin string) *originQueue {
-	o := q.origins[origin]
-	if o == nil {
-		o = &originQueue{origin: origin, continuing: list.New(), fresh: list.New()}
-		o.place = q.next.PushBack(o)
-		q.origins[origin] = o
-	}
-	return o
-}
-
-// first returns the next waiter of an origin, which must have one.
-func (o *originQueue) first() *waiter {
-	e := o.continuing.Front()
-	if e == nil {
-		e = o.fresh.Front()
-	}
-	w, _ := e.Value.(*waiter)
-	return w
 }

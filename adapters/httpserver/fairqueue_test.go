@@ -66,8 +66,10 @@ func TestOrderOfGrants(t *testing.T) {
 	tests := []struct{ name, request, order string }{
 		{"one origin", "a1 a2 a3", "a1 a2 a3"},
 		{"round-robin by origin", "a1 a2 a3 a4 b1 b2 c1", "a1 a2 b1 c1 a3 b2 a4"},
-		{"continuing work before new work", "a1 a2 a3 a4! a5!", "a1 a4! a5! a2 a3"},
-		{"continuing work not before other origins", "a1 b1 b2 a2! a3!", "a1 b1 a2! b2 a3!"},
+		{"continuing work and new work in turn", "a1 a2 a3 a4! a5!", "a1 a4! a2 a5! a3"},
+		{"continuing work not behind new work of all origins", "a1 b1 c1 d1 e1 a2!", "a1 a2! b1 c1 d1 e1"},
+		{"new work not behind continuing work of one origin", "a1 b1 c1 a2! a3! a4!", "a1 a2! b1 a3! c1 a4!"},
+		{"continuing work round-robin by origin", "a1 a2! a3! a4! b1! c1!", "a1 a2! b1! c1! a3! a4!"},
 	}
 
 	for _, test := range tests {

@@ -11,6 +11,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/go-logr/logr"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 )
 
 func TestMain(m *testing.M) {
@@ -23,8 +26,8 @@ func TestMain(m *testing.M) {
 // shortShape makes a run of all scenarios last half a minute.
 func shortShape() shape {
 	return shape{
-		heartbeat: 2 * time.Second, changeEvery: 3 * time.Second, hold: 2 * time.Second, storm: time.Second,
-		stormEvents: 20, poll: 100 * time.Millisecond, lease: 6 * time.Second, status: 100 * time.Millisecond,
+		heartbeat: 2 * time.Second, changeEvery: 3 * time.Second, hold: time.Second, storm: time.Second,
+		stormEvents: 20, poll: 100 * time.Millisecond, lease: 6 * time.Second, every: 100 * time.Millisecond,
 		patience: time.Minute,
 	}
 }
@@ -50,6 +53,7 @@ func TestFleet(t *testing.T) {
 // lab runs the lab as the command does, and returns its results.
 func lab(t *testing.T, opts options) (results []*result) {
 	t.Helper()
+	log.SetLogger(logr.Discard())
 	err := withControlPlane(t.Context(), func(c *cluster) (err error) {
 		results, err = measureAll(t.Context(), c, opts, testWriter{t})
 		return err
@@ -135,7 +139,7 @@ func TestTheLabCanFail(t *testing.T) {
 		t.Skip("starts a real API server and an operator")
 	}
 	short := shortShape()
-	short.patience, short.changeEvery = 10*time.Second, 200*time.Millisecond
+	short.patience, short.changeEvery = 5*time.Second, 200*time.Millisecond
 	results := lab(t, options{
 		sizes: []int{20}, scenarios: scenarios()[:1], variants: []variant{{Name: "lossy", Lossy: true}},
 		out: t.TempDir(), shape: short,
@@ -175,6 +179,19 @@ func TestQuantiles(t *testing.T) {
 	}
 	if got := quantilesOf(s.take()); got != (quantiles{}) {
 		t.Errorf("quantiles %d of nothing, want 0", got)
+	}
+}
+
+func TestThin(t *testing.T) {
+	t.Parallel()
+	points := make([]xy, 10*mostPoints)
+	for i := range points {
+		points[i].x = float64(i)
+	}
+	points[777].y = 1
+	kept := thin(points)
+	if len(kept) > mostPoints || !slices.Contains(kept, points[777]) {
+		t.Errorf("%d points, want %d at most, with the highest", len(kept), mostPoints)
 	}
 }
 

@@ -16,7 +16,7 @@ func (s *service) set(addresses ...string) { s.replicas.Store(&addresses) }
 
 func (s *service) pick() string {
 	replicas := *s.replicas.Load()
-	return replicas[rand.IntN(len(replicas))] //nolint:gosec // Balancing is no secret.
+	return replicas[rand.IntN(len(replicas))]
 }
 
 // link is the network of one runtime, with an address of its own. It is safe for concurrent use.
@@ -87,13 +87,6 @@ func (l *link) cut() {
 	for _, c := range conns {
 		_ = c.Close() // Its users notice.
 	}
-}
-
-// open returns the number of open connections.
-func (l *link) open() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.conns)
 }
 
 // linkConn is a connection of a link.

@@ -46,11 +46,15 @@ func isOperator() bool { return os.Getenv(operatorVariable) != "" }
 
 // operatorConfig are the settings of an operator.
 type operatorConfig struct {
-	Kubeconfig, Namespace, Address string
-	Files                          httpmtls.Paths
-	Lease, Status, Poll            time.Duration
-	Profile                        string
-	Variant                        variant
+	Kubeconfig string         `json:"kubeconfig"`
+	Namespace  string         `json:"namespace"`
+	Address    string         `json:"address"`
+	Files      httpmtls.Paths `json:"files"`
+	Lease      time.Duration  `json:"lease"`
+	Status     time.Duration  `json:"status"`
+	Poll       time.Duration  `json:"poll"`
+	Profile    string         `json:"profile"`
+	Variant    variant        `json:"variant"`
 }
 
 // The files of an operator that its parent has opened.
@@ -61,17 +65,17 @@ const (
 
 // status is what an operator reports of itself.
 type status struct {
-	Listening, Leading bool
+	Listening bool `json:"listening"`
+	Leading   bool `json:"leading"`
 	// Runtimes has the number of runtimes in each state of freshness.
-	Runtimes map[fleet.State]int
+	Runtimes map[fleet.State]int `json:"runtimes"`
 	// Resyncs has the number of resyncs by cause. The cause of those that agents send is "agent".
-	Resyncs map[string]int64
+	Resyncs map[string]int64 `json:"resyncs"`
 	// ToCome is the number of resyncs that the fleet has not delivered yet.
-	ToCome     int
-	Handshakes int64
-	Heap       uint64
-	Stack      uint64
-	Goroutines int
+	ToCome     int    `json:"toCome"`
+	Handshakes int64  `json:"handshakes"`
+	Heap       uint64 `json:"heap"`
+	Stack      uint64 `json:"stack"`
 }
 
 // operator is an operator as its authors write one.
@@ -223,7 +227,6 @@ func (o *operator) status() status {
 	s := status{
 		Listening: o.events.Ready() == nil, Leading: isClosed(o.elected), Runtimes: map[fleet.State]int{},
 		Resyncs: map[string]int64{}, Handshakes: o.requests.Load(), Heap: memory.HeapAlloc, Stack: memory.StackInuse,
-		Goroutines: runtime.NumGoroutine(),
 	}
 	s.Resyncs["agent"] = o.resyncs.Load()
 	if summary := o.fleet.Summaries()[manager]; summary != nil {
@@ -288,11 +291,11 @@ type looks struct {
 
 func newLooks(to io.Writer) *looks { return &looks{to: to} }
 
-func (l *looks) write(runtime int, began instant) {
+func (l *looks) write(number int, began instant) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.buffer = binary.LittleEndian.AppendUint32(l.buffer, uint32(runtime)) //nolint:gosec // It is small.
-	l.buffer = binary.LittleEndian.AppendUint64(l.buffer, uint64(began))   //nolint:gosec // It is positive.
+	l.buffer = binary.LittleEndian.AppendUint32(l.buffer, uint32(number))
+	l.buffer = binary.LittleEndian.AppendUint64(l.buffer, uint64(began))
 }
 
 // flushOften flushes until the parent is gone.
@@ -324,7 +327,7 @@ func readLooks(from io.Reader, visit func(look)) {
 			return
 		}
 		visit(look{
-			binary.LittleEndian.Uint32(record[:]), instant(binary.LittleEndian.Uint64(record[4:])), //nolint:gosec // As above.
+			binary.LittleEndian.Uint32(record[:]), instant(binary.LittleEndian.Uint64(record[4:])),
 		})
 	}
 }

@@ -43,8 +43,8 @@ type shape struct {
 	poll time.Duration
 	// lease is the duration of the leader's lease.
 	lease time.Duration
-	// status is the time between two reports of an operator.
-	status time.Duration
+	// every is the time between two reports of an operator.
+	every time.Duration
 	// patience bounds each wait for a condition.
 	patience time.Duration
 }
@@ -54,24 +54,24 @@ func defaultShape() shape {
 		heartbeat: outbox.DefaultHeartbeatInterval, changeEvery: time.Minute, hold: time.Minute,
 		storm: 10 * time.Second, stormEvents: 100, afterStorm: outbox.DefaultResendResync,
 		poll: 5 * time.Second, lease: 8 * time.Second,
-		status: 500 * time.Millisecond, patience: 5 * time.Minute,
+		every: 500 * time.Millisecond, patience: 5 * time.Minute,
 	}
 }
 
 // variant is a way to set up both ends.
 type variant struct {
-	Name     string
-	Protocol httpmtls.Protocol
+	Name     string            `json:"name"`
+	Protocol httpmtls.Protocol `json:"protocol"`
 	// GOGC is the environment variable of an operator.
-	GOGC string
+	GOGC string `json:"gogc"`
 	// Tickets means that the keys of session tickets outlive a process.
-	Tickets bool
+	Tickets bool `json:"tickets"`
 	// FullHandshakes means that the operator offers no session tickets.
-	FullHandshakes bool
+	FullHandshakes bool `json:"fullHandshakes"`
 	// X25519 means that the operator offers no other curve.
-	X25519 bool
+	X25519 bool `json:"x25519"`
 	// Lossy means that the operator does not reconcile every seventh runtime.
-	Lossy bool
+	Lossy bool `json:"lossy"`
 }
 
 // variants returns all variants. The first is what an agent and an operator do by default.
@@ -96,7 +96,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	}
 	flags := flag.NewFlagSet("fleetlab", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	flags.Func("n", "`numbers` of runtimes (default 1000)", func(text string) error { return opts.setSizes(text) })
+	flags.Func("n", "`numbers` of runtimes (default 1000)", opts.setSizes)
 	flags.Func("scenario", "`names` of scenarios (default all)", func(text string) (err error) {
 		opts.scenarios, err = choose(text, scenarios(), func(s scenario) string { return s.name })
 		return err

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -112,13 +113,13 @@ func (p panel) line(b *bytes.Buffer, s series, class string, legend int) {
 	for i, point := range s.points {
 		x := marginLeft + width*p.part(point.x, least, most)
 		y := marginTop + height*(1-point.y/top)
-		fmt.Fprintf(b, "%s%.1f %.1f", cmd(i), x, y)
+		fmt.Fprintf(b, "%s%.1f %.1f", command(i), x, y)
 	}
 	b.WriteString(`"/>` + "\n")
 }
 
-// cmd returns the command of a path: to move first, and then to draw.
-func cmd(i int) string {
+// command returns the command of a path: to move first, and then to draw.
+func command(i int) string {
 	if i == 0 {
 		return "M"
 	}
@@ -153,6 +154,7 @@ func curves(results []*result) []byte {
 				s.points = append(s.points, xy{float64(r.n), figure(r)})
 			}
 		}
+		slices.SortFunc(s.points, func(a, b xy) int { return cmp.Compare(a.x, b.x) })
 		return s
 	}
 	panels := []panel{
@@ -210,7 +212,26 @@ func (r *result) line(figure func(a, b point, seconds float64) float64) (points 
 		a, b := r.points[i-1], r.points[i]
 		points = append(points, xy{b.at.Seconds(), max(figure(a, b, (b.at-a.at).Seconds()), 0)})
 	}
-	return points
+	return thin(points)
+}
+
+// mostPoints bounds the points of a line, so that files stay small.
+const mostPoints = 200
+
+// thin keeps the lowest and the highest of some points in a row, where there are too many.
+func thin(points []xy) (kept []xy) {
+	if len(points) <= mostPoints {
+		return points
+	}
+	for some := range slices.Chunk(points, 2*len(points)/mostPoints+1) {
+		low := slices.MinFunc(some, func(a, b xy) int { return cmp.Compare(a.y, b.y) })
+		high := slices.MaxFunc(some, func(a, b xy) int { return cmp.Compare(a.y, b.y) })
+		if low.x > high.x {
+			low, high = high, low
+		}
+		kept = append(kept, low, high)
+	}
+	return kept
 }
 
 // withPoints leaves out panels of scenarios that were not played.

@@ -45,11 +45,11 @@ type recorder struct {
 
 // totals are the counters of a world.
 type totals struct {
-	changes, looks                        int64
-	dials, failures, agentLines           int64
-	operatorLines, handshakes, deliveries int64
-	processor, lab                        time.Duration
-	resyncs                               map[string]int64
+	changes, looks              int64
+	dials, failures, agentLines int64
+	operatorLines, handshakes   int64
+	processor, lab              time.Duration
+	resyncs                     map[string]int64
 }
 
 // record begins a measurement. The caller must call stop.
@@ -61,7 +61,7 @@ func (w *world) record() *recorder {
 	r.sample()
 	r.before = r.totals()
 	r.sampler.Go(func() {
-		for sleep(ctx, w.shape.status) == nil {
+		for sleep(ctx, w.every) == nil {
 			r.sample()
 		}
 	})

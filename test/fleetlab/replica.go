@@ -35,12 +35,15 @@ func startReplica(config operatorConfig, log io.Writer, reconciled func(look)) (
 	}
 	r := &replica{address: config.Address, began: now(), done: make(chan struct{})}
 	r.last.Store(&status{})
-	r.cmd = exec.Command(os.Args[0]) //nolint:gosec,noctx // It is this program, and ends with it.
+	r.cmd = exec.Command(os.Args[0])
 	r.cmd.Env = append(os.Environ(), operatorVariable+"="+string(settings))
 	if config.Variant.GOGC != "" {
 		r.cmd.Env = append(r.cmd.Env, "GOGC="+config.Variant.GOGC)
 	}
-	return r, r.start(log, reconciled)
+	if err := r.start(log, reconciled); err != nil {
+		return nil, err
+	}
+	return r, nil
 }
 
 func (r *replica) start(log io.Writer, reconciled func(look)) error {

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -49,12 +50,12 @@ func row(b *bytes.Buffer, cells []string) { fmt.Fprintf(b, "| %s |\n", strings.J
 
 func (r *result) cells() []string {
 	return []string{
-		fmt.Sprint(r.n), r.variant, r.scenario, r.memory(),
+		strconv.Itoa(r.n), r.variant, r.scenario, r.memory(),
 		fmt.Sprintf("%.1f ms", float64(r.processor.Microseconds())/1000),
 		fmt.Sprintf("%.1f + %.1f s", r.operator.Seconds(), r.lab.Seconds()),
 		fmt.Sprintf("%d, %.0f", r.handshakes, r.peak), r.ack.String(), r.look.String(),
 		fmt.Sprintf("%.1f / %.1f s", r.known.Seconds(), r.fresh.Seconds()),
-		fmt.Sprintf("%d, %d", r.changes, r.looks), r.causes(), fmt.Sprint(r.missed),
+		fmt.Sprintf("%d, %d", r.changes, r.looks), r.causes(), strconv.Itoa(r.missed),
 		fmt.Sprintf("%d / %d", r.operatorLines, r.agentLines), r.load, strings.Join(r.notes, "; "),
 	}
 }

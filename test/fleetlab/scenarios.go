@@ -25,8 +25,14 @@ type scenario struct {
 // scenarios returns all scenarios in the order in which they are played.
 func scenarios() []scenario {
 	return []scenario{
-		{"steady", steady}, {"storm", storm}, {"restart", restart}, {"leader", leader},
-		{"rotation", rotation}, {"flapping", flapping}, {"flood", flood}, {"silence", silence},
+		{"steady", steady},
+		{"storm", storm},
+		{"restart", restart},
+		{"leader", leader},
+		{"rotation", rotation},
+		{"flapping", flapping},
+		{"flood", flood},
+		{"silence", silence},
 	}
 }
 
@@ -230,7 +236,7 @@ func (a *agent) send(ctx context.Context, sender int, number int64) error {
 	defer cancel()
 	return forward.Forward(ctx, manager, core.Batch{
 		Epoch:  "flood-" + strconv.Itoa(sender),
-		Events: []core.Numbered{{WatchEvent: event(int(number)), Sequence: uint64(number)}}, //nolint:gosec // It is positive.
+		Events: []core.Numbered{{WatchEvent: event(int(number)), Sequence: uint64(number)}},
 	})
 }
 
@@ -274,7 +280,7 @@ func (w *world) play(ctx context.Context, s scenario) (*result, error) {
 	result := r.result(s.name)
 	result.missed, err = missed, errors.Join(fresh, settled, err)
 	w.say("scenario %s: %s", s.name, result)
-	if w.options.profile {
+	if w.profile {
 		err = errors.Join(err, w.operator().profile(), sleep(ctx, time.Second))
 	}
 	return result, err

@@ -69,7 +69,7 @@ func (w *world) build(ctx context.Context) (err error) {
 	if w.temporary, err = os.MkdirTemp("", "fleetlab"); err != nil {
 		return err
 	}
-	if err = os.MkdirAll(w.out, 0o750); err != nil {
+	if err := os.MkdirAll(w.out, 0o750); err != nil {
 		return err
 	}
 	if w.log, err = os.Create(filepath.Join(w.out, fmt.Sprintf("operator-%d-%s.log", w.n, w.variant.Name))); err != nil {
@@ -79,7 +79,7 @@ func (w *world) build(ctx context.Context) (err error) {
 		return err
 	}
 	w.trust, w.volume = newTrust(w.ca), testpki.NewVolume(w.temporary)
-	if err = w.serve(w.ca, w.ca); err != nil {
+	if err := w.serve(w.ca, w.ca); err != nil {
 		return err
 	}
 	began := now()
@@ -87,7 +87,7 @@ func (w *world) build(ctx context.Context) (err error) {
 		return err
 	}
 	w.say("%d objects in the API server after %s", w.n, round(began.since()))
-	if err = w.newAgents(); err != nil {
+	if err := w.newAgents(); err != nil {
 		return err
 	}
 	return w.startAll(ctx)
@@ -125,7 +125,7 @@ func (w *world) startAll(ctx context.Context) error {
 	if err := w.await(ctx, "the operator leads", func() bool { return operator.last.Load().Leading }); err != nil {
 		return err
 	}
-	if err := sleep(ctx, w.status*2); err != nil { // Its caches are complete, and garbage is collected.
+	if err := sleep(ctx, w.every*2); err != nil { // Its caches are complete, and garbage is collected.
 		return err
 	}
 	before, err := operator.usage()
@@ -157,7 +157,7 @@ func (w *world) write(ctx context.Context) {
 		if sleep(ctx, time.Until(next)) != nil {
 			return
 		}
-		w.agents[rand.IntN(w.n)].change(rand.IntN(objects)) //nolint:gosec // A load is no secret.
+		w.agents[rand.IntN(w.n)].change(rand.IntN(objects))
 	}
 }
 
@@ -175,7 +175,7 @@ func (w *world) startReplica() (*replica, error) {
 	r, err := startReplica(operatorConfig{
 		Kubeconfig: w.cluster.Kubeconfig, Namespace: w.namespace, Address: address,
 		Files: httpmtls.Paths{CA: ca, Certificate: certificate, Key: key},
-		Lease: w.lease, Status: w.shape.status, Poll: w.poll, Profile: profiles, Variant: w.variant,
+		Lease: w.lease, Status: w.every, Poll: w.poll, Profile: profiles, Variant: w.variant,
 	}, w.log, func(l look) { w.oracle.reconciled(int(l.Runtime), l.Began) })
 	if err != nil {
 		return nil, err
@@ -187,7 +187,7 @@ func (w *world) startReplica() (*replica, error) {
 }
 
 func freeAddress() (string, error) {
-	socket, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // It is closed at once.
+	socket, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return "", err
 	}
