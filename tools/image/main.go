@@ -1,7 +1,8 @@
 // Command image writes container images of one static Go binary for several platforms: an OCI
-// layout with an index, and an SBOM for each image. It also writes an archive for `docker load` for
-// each platform. It needs neither an engine nor root. The same binaries and flags give the same digests
-// on every machine.
+// layout with an index, and an SBOM for each image. It also writes archives for `docker load`.
+//
+// It needs neither an engine nor root. The same binaries and flags give the same digests on every
+// machine.
 package main
 
 import (
