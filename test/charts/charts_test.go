@@ -208,7 +208,7 @@ func TestValues(t *testing.T) {
 // A mistake ends with a message instead of an agent that does not start.
 func TestSchemaRefusesMistakes(t *testing.T) {
 	for _, mistake := range []string{
-		"controlPlane.address=", "controlPlane.address=https://kcp.example.com", "controlPlane.adress=kcp:443", "managers={Not-A-Label}",
+		"controlPlane.address=", "controlPlane.address=https://kcp.example.com", "controlPlane.host=kcp:443", "managers={Not-A-Label}",
 		"image.digest=latest", "replicas=0", "canary=true", "unknown=1",
 	} {
 		if out, err := template(t, agent, append(exampleValues(), mistake)...); err == nil {

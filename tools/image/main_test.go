@@ -121,20 +121,24 @@ func binary(t *testing.T, content string) string {
 	return file
 }
 
-// makeImage runs the command twice into one directory, and returns the image for arm64 and the output.
+// makeImage runs the command, and returns the image for arm64 and the output.
 func makeImage(t *testing.T, file string) (v1.Image, string) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "image")
 	var printed strings.Builder
-	for range 2 {
-		printed.Reset()
-		args := []string{
-			"-out", dir, "-archives", filepath.Join(dir, "..", "archives"), "-version", "v1.2.3", "-revision", "abc123",
-			"-created", "1795319521", "linux/amd64=" + file, "linux/arm64=" + file,
-		}
-		if err := run(args, &printed, io.Discard); err != nil {
-			t.Fatal(err)
-		}
+	leftover := filepath.Join(dir, "blobs", "sha256", "of-another-image")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(leftover), 0o700), os.WriteFile(leftover, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{
+		"-out", dir, "-archives", filepath.Join(dir, "..", "archives"), "-version", "v1.2.3", "-revision", "abc123",
+		"-created", "1795319521", "linux/amd64=" + file, "linux/arm64=" + file,
+	}
+	if err := run(args, &printed, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(leftover); err == nil {
+		t.Error("a blob of an earlier image is still there")
 	}
 	return checkLayout(t, dir), printed.String()
 }
@@ -167,13 +171,13 @@ func checkLayout(t *testing.T, dir string) v1.Image {
 	return must(index.Image(images[1].Digest))
 }
 
-func checkSBOM(t *testing.T, artifact v1.Image, image v1.Hash) {
+func checkSBOM(t *testing.T, attached v1.Image, image v1.Hash) {
 	t.Helper()
-	manifest := must(artifact.Manifest())
+	manifest := must(attached.Manifest())
 	if manifest.Subject == nil || manifest.Subject.Digest != image || manifest.Config.MediaType != spdx {
 		t.Errorf("the SBOM is %+v, want it to refer to %s", manifest, image)
 	}
-	content := must(must(artifact.Layers())[0].Uncompressed())
+	content := must(must(attached.Layers())[0].Uncompressed())
 	defer content.Close()
 	var doc document
 	if err := json.NewDecoder(content).Decode(&doc); err != nil {
