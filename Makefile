@@ -62,13 +62,13 @@ demo: ## See it work: an API server, the agent, an operator. ARGS='...' go to th
 # Tests that compile programs read this hash of the sources, so that the cache of go test notices a change.
 SOURCES = $(shell find core adapters listener cmd examples test -name '*.go' -not -name '*_test.go' | LC_ALL=C sort | xargs cat | cksum | tr -d ' ')
 
-# Tests that read documents, for the same reason.
-DOCUMENTS = $(shell find README.md SECURITY.md docs -name '*.md' | LC_ALL=C sort | xargs cat | cksum | tr -d ' ')
+# Tests that read documents and manifests, for the same reason.
+DOCUMENTS = $(shell find README.md SECURITY.md docs deploy adapters/controlplane/config -name '*.md' -o -name '*.yaml' -o -path '*/charts/*' -type f | LC_ALL=C sort | xargs cat | cksum | tr -d ' ')
 
 # One go test for all modules of the workspace shares compiled packages and uses every core. The test cache stays on, so
 # a second run repeats only changed packages.
 .PHONY: test
-test: ## Test every module with the race detector, against real API servers. TESTFLAGS, TIMEOUT
+test: $(TOOLS)/helm ## Test every module with the race detector, against real API servers. TESTFLAGS, TIMEOUT
 	@$(WITH_ASSETS) RUNTIME_WATCHER_SOURCES=$(SOURCES) RUNTIME_WATCHER_DOCUMENTS=$(DOCUMENTS) $(GO) test -race -timeout $(TIMEOUT) $(TESTFLAGS) $(PACKAGES)
 
 # Seeds run one after the other on one API server, about a minute each. make chaos SEED=... SEEDS=1 repeats one.

@@ -36,8 +36,10 @@ func build(binary string, of release, platform v1.Platform) (v1.Image, error) {
 	}
 	img := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 	img, err = mutate.Append(img, mutate.Addendum{
-		Layer:   layer,
-		History: v1.History{Created: v1.Time{Time: of.created}, CreatedBy: "make image", Comment: name + " " + of.version},
+		Layer: layer,
+		History: v1.History{
+			Created: v1.Time{Time: of.created}, CreatedBy: "make image", Comment: name + " " + of.version,
+		},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("append layer: %w", err)

@@ -21,7 +21,7 @@ import (
 const spdx = types.MediaType("application/spdx+json")
 
 // writeLayout writes an index of the images, and beside it one SBOM for each image. An SBOM has the
-// image as its subject (OCI image specification 1.1, "Guidelines for Artifact Usage").
+// image as its subject (OCI image specification 1.1, image manifest).
 func writeLayout(dir string, images []builtImage, of release) error {
 	// Otherwise blobs of an earlier image stay in the layout.
 	if err := os.RemoveAll(dir); err != nil {
@@ -59,9 +59,9 @@ func appendSBOM(path layout.Path, img builtImage, of release) error {
 	if err != nil {
 		return err
 	}
-	// The media type of the configuration is the type of the artifact.
-	artifact := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), spdx)
-	artifact, err = mutate.AppendLayers(artifact, static.NewLayer(text, spdx))
+	// The media type of the configuration is that of the SBOM.
+	attachment := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), spdx)
+	attachment, err = mutate.AppendLayers(attachment, static.NewLayer(text, spdx))
 	if err != nil {
 		return err
 	}
@@ -69,7 +69,7 @@ func appendSBOM(path layout.Path, img builtImage, of release) error {
 	if err != nil {
 		return err
 	}
-	attached, _ := mutate.Subject(artifact, *subject).(v1.Image)
+	attached, _ := mutate.Subject(attachment, *subject).(v1.Image)
 	return path.AppendImage(attached)
 }
 

@@ -1,7 +1,8 @@
 // Command image writes container images of one static Go binary for several platforms: an OCI
-// layout with an index, and an SBOM for each image. It also writes an archive for `docker load` for
-// each platform. It needs neither an engine nor root. The same binaries and flags give the same digests
-// on every machine.
+// layout with an index, and an SBOM for each image. It also writes archives for `docker load`.
+//
+// It needs neither an engine nor root. The same binaries and flags give the same digests on every
+// machine.
 package main
 
 import (
@@ -40,12 +41,12 @@ func run(args []string, stdout, stderr io.Writer) error {
 	flags.StringVar(&of.revision, "revision", "", "commit to note in the images")
 	created := flags.Int64("created", 0, "time of the commit, in `seconds` since 1970")
 	out := flags.String("out", "", "`directory` of the OCI layout, which is replaced")
-	archives := flags.String("archives", "", "`directory` for one archive per platform, for docker load (default: none)")
+	archives := flags.String("archives", "", "`directory` for an archive per platform, for docker load (default none)")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	if flags.NArg() == 0 || *out == "" {
-		return errors.New("usage: image -out <directory> [flags] <os/architecture>=<binary>...")
+		return errors.New("usage: image -out <directory> [flags] <os/architecture>=<binary>, once or more")
 	}
 	of.created = time.Unix(*created, 0).UTC()
 	images, err := buildAll(flags.Args(), of)
@@ -83,7 +84,8 @@ func buildAll(args []string, of release) (images []builtImage, err error) {
 			return nil, err
 		}
 		if size > maxSize {
-			return nil, fmt.Errorf("the image for %s has %.1f MB, and may have %.0f MB", target, float64(size)/1e6, maxSize/1e6)
+			return nil, fmt.Errorf("the image for %s has %.1f MB, and may have %.0f MB",
+				target, float64(size)/1e6, maxSize/1e6)
 		}
 		images = append(images, builtImage{img, *target, binary, size})
 	}

@@ -33,7 +33,7 @@ type spdxPackage struct {
 	Name       string      `json:"name"`
 	Version    string      `json:"versionInfo"`
 	Download   string      `json:"downloadLocation"`
-	Analyzed   bool        `json:"filesAnalyzed"`
+	Files      bool        `json:"filesAnalyzed"`
 	Concluded  string      `json:"licenseConcluded"`
 	Declared   string      `json:"licenseDeclared"`
 	Copyright  string      `json:"copyrightText"`
@@ -67,7 +67,7 @@ func sbom(binary, digest string, of release) ([]byte, error) {
 		Namespace: source + "/sbom/" + digest,
 		Creation: creation{
 			Created:  of.created.Format(time.RFC3339),
-			Creators: []string{"Organization: Runtime Watcher", "Tool: tools/image"},
+			Creators: []string{"Tool: runtime-watcher-tools-image"},
 		},
 		Packages:      []spdxPackage{main},
 		Relationships: []relationship{{"SPDXRef-DOCUMENT", "DESCRIBES", main.ID}},

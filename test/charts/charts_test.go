@@ -1,0 +1,247 @@
+// Package charts tests the Helm charts against the kustomize base and a real API server.
+package charts
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
+
+	"github.com/runtime-watcher/runtime-watcher/test"
+	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+)
+
+var update = flag.Bool("update", false, "copy the files of the charts from their origin")
+
+const (
+	agent        = "deploy/charts/runtime-watcher-agent"
+	controlPlane = "deploy/charts/runtime-watcher-controlplane"
+	namespace    = "runtime-watcher"
+)
+
+// exampleValues set what deploy/example sets.
+func exampleValues() []string {
+	return []string{
+		"image.repository=agent.example.com/runtime-watcher-agent", "image.tag=v0.0.0",
+		"controlPlane.address=control-plane.example.com:443", "managers={my-operator}", "namespace.create=true",
+	}
+}
+
+// tool runs a program at the root of the repository.
+func tool(t *testing.T, path string, args ...string) (string, error) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), path, args...)
+	cmd.Dir = test.Root()
+	_ = os.Getenv("RUNTIME_WATCHER_DOCUMENTS") // The cache of go test does not see the files that the program reads.
+	home := t.TempDir()
+	cmd.Env = append(os.Environ(), "HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home)
+	var problem bytes.Buffer
+	cmd.Stderr = &problem
+	out, err := cmd.Output()
+	return string(out) + problem.String(), err
+}
+
+// helm skips a test on a machine without the tool.
+func helm(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	path := filepath.Join(test.Root(), "bin", "tools", runtime.Version(), "helm")
+	if _, err := os.Stat(path); err != nil {
+		t.Skipf("no %s: make test builds it", path)
+	}
+	return tool(t, path, args...)
+}
+
+func render(t *testing.T, chart string, values ...string) string {
+	t.Helper()
+	out, err := template(t, chart, values...)
+	if err != nil {
+		t.Fatalf("helm template: %v\n%s", err, out)
+	}
+	return out
+}
+
+func template(t *testing.T, chart string, values ...string) (string, error) {
+	t.Helper()
+	args := []string{"template", "any-release", chart, "--namespace", namespace, "--kube-version", "1.36.0"}
+	for _, value := range values {
+		args = append(args, "--set", value)
+	}
+	return helm(t, args...)
+}
+
+func kubectl(t *testing.T, args ...string) string {
+	t.Helper()
+	assets, err := controlplane.Assets(t.Context(), controlplane.AssetsOptions{Kubectl: true})
+	if err != nil {
+		t.Skipf("needs kubectl, which controlplane-assets -kubectl builds: %v", err)
+	}
+	out, err := tool(t, filepath.Join(assets, "kubectl"), args...)
+	if err != nil {
+		t.Fatalf("kubectl %v: %v\n%s", args, err, out)
+	}
+	return out
+}
+
+// objects returns the objects of a text in YAML, by kind and name. The variables of containers are in the order of their
+// names, because kustomize and the charts order them differently.
+func objects(t *testing.T, text string) map[string]any {
+	t.Helper()
+	all := map[string]any{}
+	for part := range strings.SplitSeq("\n"+text, "\n---") {
+		var object map[string]any
+		if err := yaml.Unmarshal([]byte(part), &object); err != nil {
+			t.Fatalf("%v: %s", err, part)
+		}
+		if len(object) == 0 {
+			continue
+		}
+		metadata, _ := object["metadata"].(map[string]any)
+		kind, _ := object["kind"].(string)
+		name, _ := metadata["name"].(string)
+		indexVariables(object)
+		all[kind+" "+name] = object
+	}
+	return all
+}
+
+// indexVariables replaces each list of variables by a map.
+func indexVariables(value any) {
+	switch value := value.(type) {
+	case map[string]any:
+		if list, ok := value["env"].([]any); ok {
+			byName := map[string]any{}
+			for _, one := range list {
+				variable, _ := one.(map[string]any)
+				name, _ := variable["name"].(string)
+				byName[name] = variable
+			}
+			value["env"] = byName
+		}
+		for _, inner := range value {
+			indexVariables(inner)
+		}
+	case []any:
+		for _, inner := range value {
+			indexVariables(inner)
+		}
+	}
+}
+
+func TestAgentIsThatOfKustomize(t *testing.T) {
+	chart := objects(t, render(t, agent, exampleValues()...))
+	base := objects(t, kubectl(t, "kustomize", "deploy/example"))
+	if diff := cmp.Diff(base, chart); diff != "" {
+		t.Errorf("objects (-kustomize +chart):\n%s", diff)
+	}
+	if len(base) < 10 {
+		t.Errorf("only %d objects to compare", len(base))
+	}
+}
+
+func TestControlPlaneIsThatOfKustomize(t *testing.T) {
+	for copied, origin := range map[string]string{
+		"files/watchers.yaml": "adapters/controlplane/config/crd/operator.kyma-project.io_watchers.yaml",
+		"files/role.yaml":     "deploy/controlplane/role.yaml",
+	} {
+		if *update {
+			copyFile(t, filepath.Join(controlPlane, copied), origin)
+		}
+	}
+	chart := objects(t, render(t, controlPlane, "crd.keep=false"))
+	base := objects(t, kubectl(t, "kustomize", "deploy/controlplane"))
+	if diff := cmp.Diff(base, chart); diff != "" {
+		t.Errorf("go test ./test/charts -update copies the files. Objects (-kustomize +chart):\n%s", diff)
+	}
+}
+
+func copyFile(t *testing.T, to, from string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(test.Root(), from))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(test.Root(), to), text, 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Each value has an effect, and no object has more than it should.
+func TestValues(t *testing.T) {
+	digest := "sha256:" + strings.Repeat("ab", 32)
+	for value, want := range map[string]string{
+		"image.digest=" + digest:                    "image: agent.example.com/runtime-watcher-agent@" + digest,
+		"image.tag=":                                "image: agent.example.com/runtime-watcher-agent:v0.0.0",
+		"image.pullSecrets={mine}":                  "- name: mine",
+		"controlPlane.address=kcp.example.com:8443": "{protocol: TCP, port: 8443}",
+		"managers={a,b}":                            `{name: MANAGERS, value: "a,b"}`,
+		"env.KCP_CONTRACT=v2":                       `{name: KCP_CONTRACT, value: "v2"}`,
+		"tls.secretName=other":                      "secretName: other",
+		"replicas=3":                                "replicas: 3",
+		"resources.limits.memory=96Mi":              "memory: 96Mi",
+		"nodeSelector.disk=ssd":                     "disk: ssd",
+		"tolerations[0].key=infra":                  "- key: infra",
+		"priorityClassName=system-cluster-critical": "priorityClassName: system-cluster-critical",
+		"canary.ports={16443}":                      "{protocol: TCP, port: 16443}",
+		"canary.enabled=false":                      "automountServiceAccountToken: false\n      enableServiceLinks",
+	} {
+		if out := render(t, agent, append(exampleValues(), value)...); !strings.Contains(out, want) {
+			t.Errorf("%s: no %q in\n%s", value, want, out)
+		}
+	}
+	without := render(t, agent, append(exampleValues(), "canary.enabled=false", "namespace.create=false")...)
+	if strings.Contains(without, "canary") || strings.Contains(without, "kind: Namespace") {
+		t.Errorf("canary and namespace are off, and here:\n%s", without)
+	}
+	bound := objects(t, render(t, controlPlane, "serviceAccount.name=operator", "crd.install=false"))
+	if bound["ClusterRoleBinding runtime-watcher-controlplane"] == nil || len(bound) != 2 {
+		t.Errorf("objects %v, want role and binding", bound)
+	}
+}
+
+// A mistake ends with a message instead of an agent that does not start.
+func TestSchemaRefusesMistakes(t *testing.T) {
+	for _, mistake := range []string{
+		"controlPlane.address=", "controlPlane.address=https://kcp.example.com", "controlPlane.host=kcp:443", "managers={Not-A-Label}",
+		"image.digest=latest", "replicas=0", "canary=true", "unknown=1",
+	} {
+		if out, err := template(t, agent, append(exampleValues(), mistake)...); err == nil {
+			t.Errorf("%s: rendered\n%.300s", mistake, out)
+		}
+	}
+	if out, err := template(t, agent); err == nil || !strings.Contains(out, "address") {
+		t.Errorf("without values: %v %s, want a message about controlPlane.address", err, out)
+	}
+}
+
+func TestLint(t *testing.T) {
+	for chart, values := range map[string]string{agent: strings.Join(exampleValues(), ","), controlPlane: "crd.keep=true"} {
+		if out, err := helm(t, "lint", "--strict", chart, "--set", values); err != nil {
+			t.Errorf("helm lint %s: %v\n%s", chart, err, out)
+		}
+	}
+}
+
+// TestServerAccepts applies both charts with strict validation to a real API server.
+func TestServerAccepts(t *testing.T) {
+	chart := render(t, agent, append(exampleValues(), "replicas=3", "env.KCP_CONTRACT=v2", "priorityClassName=system-cluster-critical")...)
+	definition := render(t, controlPlane, "serviceAccount.name=operator")
+	plane := controlplane.StartT(t, controlplane.Options{})
+	kubectl(t, "--kubeconfig", plane.Kubeconfig, "create", "namespace", namespace)
+	for name, text := range map[string]string{"agent": chart, "control plane": definition} {
+		file := filepath.Join(t.TempDir(), "objects.yaml")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		out := kubectl(t, "--kubeconfig", plane.Kubeconfig, "apply", "--server-side", "--validate=strict", "-f", file)
+		if n := strings.Count(out, "serverside-applied"); n != len(objects(t, text)) {
+			t.Errorf("%s: %d objects applied, want %d: %s", name, n, len(objects(t, text)), out)
+		}
+	}
+}
