@@ -424,7 +424,7 @@ func watchersAreChanged(t *testing.T, plane *controlplane.ControlPlane) {
 	}
 
 	precise := manifests.Object(t, preciseWatcher)
-	if err := apply(t, plane, precise); err != nil {
+	if err := apply(t, plane, precise.DeepCopy()); err != nil {
 		t.Errorf("a precise Watcher: %v", err)
 	}
 
