@@ -124,7 +124,7 @@ func (q *request) readField(r *rawjson.Reader, name string) (err error) {
 	return err
 }
 
-// readKind reads one field of a GroupVersionKind, or of a GroupVersionResource without the resource.
+// readKind reads one field of a GroupVersionKind, or the group or version of another object.
 func readKind(r *rawjson.Reader, name string, gvk *schema.GroupVersionKind) (err error) {
 	switch name {
 	case "group":
@@ -194,7 +194,7 @@ func (q *request) watchedGVK(parent string) schema.GroupVersionKind {
 	return gvk
 }
 
-// change returns the change for a filter. It refers to the body. The argument is that of watchedGVK.
+// change returns the change for a filter. It refers to the body. For parent see watchedGVK.
 func (q *request) change(parent string) *core.Change {
 	return &core.Change{
 		Operation:   q.operation,

@@ -155,25 +155,30 @@ func wrongWatchersAreRefused(t *testing.T, plane *controlplane.ControlPlane) {
 			[]string{"spec.resourceToWatch.kind", "upper camel case"},
 		},
 		"operator of a label": {
-			"labelExpressionsToWatch", []any{map[string]any{"key": "a", "operator": "In"}},
+			"labelExpressionsToWatch",
+			[]any{map[string]any{"key": "a", "operator": "In"}},
 			[]string{"spec.labelExpressionsToWatch[0].values", "In and NotIn"},
 		},
 		"label of a namespace": {
-			"namespaceSelector", map[string]any{"matchLabels": map[string]any{"a b": "c"}},
+			"namespaceSelector",
+			map[string]any{"matchLabels": map[string]any{"a b": "c"}},
 			[]string{"spec.namespaceSelector.matchLabels", "label key"},
 		},
 		"name of a condition": {
-			"matchConditions", []any{map[string]any{"name": "changed", "expression": "true"}},
+			"matchConditions",
+			[]any{map[string]any{"name": "changed", "expression": "true"}},
 			[]string{"spec.matchConditions[0].name", "neither persisted nor changed"},
 		},
 		"two conditions of one name": {
-			"matchConditions", []any{
+			"matchConditions",
+			[]any{
 				map[string]any{"name": "a", "expression": "true"}, map[string]any{"name": "a", "expression": "false"},
 			},
 			[]string{"spec.matchConditions", "duplicate"},
 		},
 		"no expression": {
-			"matchConditions", []any{map[string]any{"name": "a", "expression": ""}},
+			"matchConditions",
+			[]any{map[string]any{"name": "a", "expression": ""}},
 			[]string{"spec.matchConditions[0].expression"},
 		},
 		"a kind": {
