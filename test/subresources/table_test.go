@@ -127,6 +127,7 @@ func TestTable(t *testing.T) {
 	}
 }
 
+//nolint:misspell // Names of Kubernetes.
 func steps() []step {
 	deployment, widget, gadget := namespaced("apps", "deployments", "web"), namespaced("example.com", "widgets", "w"),
 		namespaced("example.com", "gadgets", "g")

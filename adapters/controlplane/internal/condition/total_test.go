@@ -211,7 +211,7 @@ func TestNoExpressionFails(t *testing.T) {
 		expression := g.boolean(4)
 		text := total(t, expression)
 
-		if len(text) > 16<<10 {
+		if len(text) > 12<<10 {
 			t.Fatalf("%d bytes for %s", len(text), expression)
 		}
 
