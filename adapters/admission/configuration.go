@@ -34,8 +34,8 @@ var ErrInvalidConfiguration = errors.New("invalid webhook configuration")
 // Path returns the URL path of the reviews of a manager.
 func Path(manager core.Manager) string { return pathPrefix + string(manager) }
 
-// ManagerOf returns the manager of a [Path], or of the path of a subresource, which has a kind after
-// it. It reports false for any other path.
+// ManagerOf returns the manager of a [Path], or of the path of a subresource, which ends with a
+// kind. It reports false for any other path.
 func ManagerOf(path string) (core.Manager, bool) {
 	name, found := strings.CutPrefix(path, pathPrefix)
 	name, kind, hasKind := strings.Cut(name, "/")
@@ -53,10 +53,10 @@ type ConfigurationOptions struct {
 	Timeout time.Duration
 	// Canary is the Lease in the runtime that package canary writes. Default: none, no canary.
 	Canary types.NamespacedName
-	// NoMatchConditions makes an API server call the handler for every write. Set it if the filter of
-	// the [Handler] accepts more than [core.Changed]. By default the API server itself skips dry
-	// runs, and updates that leave the watched field unchanged. An API server before Kubernetes 1.28
-	// ignores the conditions, and the filter alone decides. [Watch].Conditions are always used.
+	// NoMatchConditions makes an API server call the handler for every write. Set it if the filter
+	// of the [Handler] accepts more than [core.Changed]. By default the API server itself skips dry
+	// runs, and updates that leave the watched field unchanged. That needs Kubernetes 1.28.
+	// Conditions of a [Watch] are always used.
 	NoMatchConditions bool
 	// ExcludedNamespaces are namespaces in which nothing is watched. Objects without a namespace
 	// are watched, except the Namespace objects of these names. An empty list that is not nil
@@ -104,8 +104,8 @@ func (o ConfigurationOptions) namespaceSelector() *metav1.LabelSelector {
 }
 
 // WebhookConfiguration returns the configuration with which an API server sends its reviews to
-// endpoint. It has one webhook per watch, and one more for scale, sorted by name. A failure of the endpoint never blocks a
-// write, because the failure policy is Ignore.
+// endpoint. It has one webhook per watch, and one more for scale, sorted by name. A failure of the
+// endpoint never blocks a write, because the failure policy is Ignore.
 //
 // It does no I/O and keeps no reference to its arguments. The error wraps [ErrInvalidConfiguration]
 // and names all problems.

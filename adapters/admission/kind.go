@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// builtin is what is known of a resource of Kubernetes with subresources.
+// builtin describes a resource of Kubernetes that has subresources.
 type builtin struct {
 	kind   string
 	scales bool

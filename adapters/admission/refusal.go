@@ -100,8 +100,8 @@ func unknownPath() *refusal {
 	return &refusal{http.StatusNotFound, refusedPath, "want POST " + pathPrefix + "{manager}"}
 }
 
-// managerOf returns the manager in the path. It refuses an invalid one with 400. It refuses one that
-// is not in the options with 404, and also an invalid kind after it.
+// managerOf returns the manager in the path. It refuses an invalid one with 400. It refuses an
+// unknown one with 404, and also an invalid kind after it.
 func (h *Handler) managerOf(r *http.Request) (core.Manager, *refusal) {
 	if segment := r.PathValue("kind"); segment != "" && kindOf(segment) == "" {
 		return "", unknownPath()

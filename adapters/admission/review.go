@@ -126,7 +126,7 @@ func (q *request) readField(r *rawjson.Reader, name []byte) (err error) {
 	return err
 }
 
-// readKind reads one field of a GroupVersionKind, or of a GroupVersionResource without the resource.
+// readKind reads one field of a GroupVersionKind, or the group or version of another object.
 func readKind(r *rawjson.Reader, name []byte, gvk *schema.GroupVersionKind) (err error) {
 	switch string(name) {
 	case "group":
@@ -196,7 +196,7 @@ func (q *request) watchedGVK(parent string) schema.GroupVersionKind {
 	return gvk
 }
 
-// change returns the change for a filter. It refers to the body. The argument is that of watchedGVK.
+// change returns the change for a filter. It refers to the body. For parent see watchedGVK.
 func (q *request) change(parent string) *core.Change {
 	return &core.Change{
 		Operation:   q.operation,

@@ -62,6 +62,7 @@ func (t target) isForeign() bool {
 // hasLabels reports whether reviews show the labels of the resource. These subresources have
 // objects of the resource's own kind.
 func (t target) hasLabels() bool {
+	//nolint:misspell // Names of Kubernetes.
 	own := []string{"", string(core.FieldStatus), "approval", "ephemeralcontainers", "finalize", "resize"}
 	return slices.Contains(own, t.subresource)
 }

@@ -149,7 +149,8 @@ func (w *Watch) nameProblems() []error {
 		invalid(validation.IsDNS1123Label(w.Name.Namespace), "namespace %.80q", w.Name.Namespace),
 		invalid(validation.IsDNS1123Subdomain(w.Name.Name), "name %.80q", w.Name.Name),
 	}
-	if length := len(w.webhookName(webhookSuffix)); problems[1] == nil && length > validation.DNS1123SubdomainMaxLength {
+	length := len(w.webhookName(webhookSuffix))
+	if problems[1] == nil && length > validation.DNS1123SubdomainMaxLength {
 		problems = append(problems, fmt.Errorf("the webhook's name <namespace>.<name>%s has %d bytes, want at most %d",
 			webhookSuffix, length, validation.DNS1123SubdomainMaxLength))
 	}
@@ -174,14 +175,16 @@ func (w *Watch) resourceProblems() []error {
 	resource, subresource, hasSubresource := strings.Cut(w.Resource.Resource, "/")
 	problems := []error{invalid(validation.IsDNS1123Label(resource), "resource %.80q", w.Resource.Resource)}
 	if hasSubresource {
-		problems = append(problems, invalid(validation.IsDNS1123Label(subresource), "resource %.80q", w.Resource.Resource))
+		problems = append(problems,
+			invalid(validation.IsDNS1123Label(subresource), "resource %.80q", w.Resource.Resource))
 	}
 	if subresource == string(core.FieldStatus) {
 		problems = append(problems, fmt.Errorf("resource %.80q: want it without status, and field %q",
 			w.Resource.Resource, core.FieldStatus))
 	}
 	if w.Kind != "" && kindSegment(w.Kind) == "" {
-		problems = append(problems, fmt.Errorf("kind: want upper camel case of ASCII such as Deployment, have %.80q", w.Kind))
+		problems = append(problems,
+			fmt.Errorf("kind: want upper camel case of ASCII such as Deployment, have %.80q", w.Kind))
 	}
 	if w.Resource.Version != anyVersion {
 		problems = append(problems, invalid(validation.IsDNS1123Label(w.Resource.Version),
@@ -203,7 +206,7 @@ func (w *Watch) selectorProblems() []error {
 		}
 	}
 	if selects := len(w.Labels)+len(w.LabelExpressions) > 0; selects && !w.target().hasLabels() {
-		problems = append(problems, fmt.Errorf("labels: want none for %.80q, whose reviews show no labels",
+		problems = append(problems, fmt.Errorf("labels: want none for %.80q: its reviews show no labels",
 			w.Resource.Resource))
 	}
 	return problems

@@ -117,7 +117,7 @@ var bans = []struct {
 	{
 		module:   "adapters/admission",
 		packages: "./...",
-		banned:   []string{"k8s.io/client-go/...", "sigs.k8s.io/controller-runtime/...", root + "listener/...", root + "adapters/httpmtls/..."},
+		banned:   []string{"k8s.io/client-go/...", "sigs.k8s.io/controller-runtime/...", root + "listener/...", root + "adapters/httpmtls/...", "github.com/google/cel-go/..."},
 		reason:   "it reads reviews, and neither asks a cluster nor knows how events travel",
 	},
 	{
@@ -144,6 +144,14 @@ var bans = []struct {
 	},
 	{
 		module:   "adapters/controlplane",
+		packages: "./...",
+		banned: []string{
+			"github.com/google/cel-go/cel/...", "github.com/google/cel-go/interpreter/...", "k8s.io/apiserver/...",
+		},
+		reason: "the parser is enough to guard a condition: an API server evaluates it",
+	},
+	{
+		module:   "adapters/controlplane",
 		packages: "./api/... ./certificates/... ./config/... ./installation/... ./runtimes/... ./watcher/...",
 		banned:   []string{root + "adapters/httpmtls/...", "github.com/hashicorp/..."},
 		reason:   "only keysource needs key material: an operator behind a gateway links no client of ours",
@@ -157,7 +165,7 @@ var bans = []struct {
 	{
 		module:   "cmd/agent",
 		packages: "./...",
-		banned:   []string{"sigs.k8s.io/controller-runtime/...", "k8s.io/client-go/...", root + "listener/...", root + "adapters/controllerruntime/..."},
+		banned:   []string{"sigs.k8s.io/controller-runtime/...", "k8s.io/client-go/...", root + "listener/...", root + "adapters/controllerruntime/...", "github.com/google/cel-go/..."},
 		reason:   "runs in every runtime: small image, small memory, small attack surface",
 	},
 }

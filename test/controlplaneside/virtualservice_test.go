@@ -171,6 +171,19 @@ func watcherChanges(r *routes) {
 	r.changeWatcher("changes", func(w *v1beta2.Watcher) { w.Spec.ServiceInfo.Name = "more" })
 	r.awaitSpec("changes", virtualService("changes", "other", "a.example.com", "more.kcp-system.svc.cluster.local"))
 	r.await("changes", v1beta2.StateReady, "RouteApplied")
+
+	r.changeWatcher("changes", func(w *v1beta2.Watcher) {
+		w.Spec.MatchConditions = []v1beta2.MatchCondition{{Name: "large", Expression: "object.spec.size > limit"}}
+	})
+
+	message := r.await("changes", v1beta2.StateWarning, "ConditionInvalid")
+	if !strings.Contains(message, `spec.matchConditions[large].expression: invalid expression: line 1, column 20`) {
+		r.t.Errorf("message %q does not say where the expression is wrong", message)
+	}
+
+	r.awaitEvent("changes", "ConditionInvalid", "column 20")
+	r.changeWatcher("changes", func(w *v1beta2.Watcher) { w.Spec.MatchConditions[0].Expression = "object.spec.size > 1" })
+	r.await("changes", v1beta2.StateReady, "RouteApplied")
 }
 
 func sharedManager(r *routes) {

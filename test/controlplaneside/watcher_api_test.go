@@ -53,6 +53,27 @@ spec:
       matchLabels: {operator.kyma-project.io/watcher-gateway: default}
 `
 
+// preciseWatcher has all fields that select changes.
+const preciseWatcher = `
+apiVersion: operator.kyma-project.io/v1beta2
+kind: Watcher
+metadata:
+  name: precise
+  namespace: default
+spec:
+  manager: lifecycle-manager
+  resourceToWatch: {group: "", version: v1, resource: pods/resize, kind: Pod}
+  labelsToWatch: {operator.kyma-project.io/watched-by: kyma}
+  labelExpressionsToWatch: [{key: stage, operator: In, values: [live]}, {key: old, operator: DoesNotExist}]
+  namespaceSelector:
+    matchLabels: {team: blue}
+    matchExpressions: [{key: stage, operator: NotIn, values: [test]}]
+  matchConditions:
+  - {name: not-me, expression: "request.userInfo.username != 'me'"}
+  serviceInfo: {name: klm-events, namespace: kcp-system, port: 8082}
+  gateway: {selector: {matchLabels: {a: b}}}
+`
+
 // TestWatcherAPI is about what an API server says to a Watcher, without any controller.
 func TestWatcherAPI(t *testing.T) {
 	plane := startControlPlane(t, controlplane.Options{})
@@ -117,9 +138,48 @@ func wrongWatchersAreRefused(t *testing.T, plane *controlplane.ControlPlane) {
 			"resourceToWatch.resource", "kymas/*",
 			[]string{"spec.resourceToWatch.resource", "subresource"},
 		},
-		"a subresource": {
+		"subresource status": {
 			"resourceToWatch.resource", "kymas/status",
-			[]string{"spec.resourceToWatch.resource", "subresource"},
+			[]string{"spec.resourceToWatch.resource", "which spec.field watches"},
+		},
+		"subresource of a subresource": {
+			"resourceToWatch.resource", "kymas/a/b",
+			[]string{"spec.resourceToWatch.resource", "one subresource"},
+		},
+		"labels of a subresource": {
+			"resourceToWatch.resource", "kymas/scale",
+			[]string{"spec", "no labelsToWatch"},
+		},
+		"kind in lower case": {
+			"resourceToWatch.kind", "kyma",
+			[]string{"spec.resourceToWatch.kind", "upper camel case"},
+		},
+		"operator of a label": {
+			"labelExpressionsToWatch",
+			[]any{map[string]any{"key": "a", "operator": "In"}},
+			[]string{"spec.labelExpressionsToWatch[0].values", "In and NotIn"},
+		},
+		"label of a namespace": {
+			"namespaceSelector",
+			map[string]any{"matchLabels": map[string]any{"a b": "c"}},
+			[]string{"spec.namespaceSelector.matchLabels", "label key"},
+		},
+		"name of a condition": {
+			"matchConditions",
+			[]any{map[string]any{"name": "changed", "expression": "true"}},
+			[]string{"spec.matchConditions[0].name", "neither persisted nor changed"},
+		},
+		"two conditions of one name": {
+			"matchConditions",
+			[]any{
+				map[string]any{"name": "a", "expression": "true"}, map[string]any{"name": "a", "expression": "false"},
+			},
+			[]string{"spec.matchConditions", "duplicate"},
+		},
+		"no expression": {
+			"matchConditions",
+			[]any{map[string]any{"name": "a", "expression": ""}},
+			[]string{"spec.matchConditions[0].expression"},
 		},
 		"a kind": {
 			"resourceToWatch.resource", "ConfigMap",
@@ -127,7 +187,7 @@ func wrongWatchersAreRefused(t *testing.T, plane *controlplane.ControlPlane) {
 		},
 		"no resource":    {"resourceToWatch.resource", nil, []string{"spec.resourceToWatch.resource", "Required"}},
 		"empty resource": {"resourceToWatch.resource", "", []string{"spec.resourceToWatch.resource", "plural"}},
-		"long resource":  {"resourceToWatch.resource", long, []string{"spec.resourceToWatch.resource", "63"}},
+		"long resource":  {"resourceToWatch.resource", long, []string{"spec.resourceToWatch.resource", "plural"}},
 		"all groups":     {"resourceToWatch.group", "*", []string{"spec.resourceToWatch.group", "wildcard"}},
 		"group in capitals": {
 			"resourceToWatch.group", "Apps",
@@ -366,6 +426,17 @@ func watchersAreChanged(t *testing.T, plane *controlplane.ControlPlane) {
 		if err := apply(t, plane, good.DeepCopy()); err != nil {
 			t.Errorf("%s: %v", path, err)
 		}
+	}
+
+	precise := manifests.Object(t, preciseWatcher)
+	if err := apply(t, plane, precise.DeepCopy()); err != nil {
+		t.Errorf("a precise Watcher: %v", err)
+	}
+
+	setField(t, precise, "field", "status")
+
+	if err := apply(t, plane, precise); err == nil || !strings.Contains(err.Error(), "spec.field") {
+		t.Errorf("status of a subresource: %v, want a refusal that names the field", err)
 	}
 
 	stored := get(t, plane, good)

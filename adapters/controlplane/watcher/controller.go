@@ -80,11 +80,14 @@ func (r *reconciler) establish(ctx context.Context, w *v1beta2.Watcher) (outcome
 	}
 
 	result, err := r.route(ctx, w, manager)
-	// The route stays, because the runtimes watch without the invalid condition.
-	if _, invalid := conditionsOf(w); err == nil && invalid != nil {
-		return outcome{}, problem(reasonConditionInvalid, "%v", invalid)
+	if err != nil {
+		return outcome{}, err
 	}
-	return result, err
+	// The runtimes watch without the invalid condition, so events arrive, and too many.
+	if _, err := conditionsOf(w); err != nil {
+		result.state, result.reason, result.message = v1beta2.StateWarning, reasonConditionInvalid, err.Error()
+	}
+	return result, nil
 }
 
 // route applies the route, unless routes are turned off.

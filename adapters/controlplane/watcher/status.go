@@ -108,7 +108,7 @@ func (r *reconciler) report(ctx context.Context, w *v1beta2.Watcher, o outcome) 
 
 func (r *reconciler) emit(w *v1beta2.Watcher, o outcome) {
 	kind := corev1.EventTypeNormal
-	if o.state == v1beta2.StateError {
+	if o.state == v1beta2.StateError || o.state == v1beta2.StateWarning {
 		kind = corev1.EventTypeWarning
 	}
 	r.events.Eventf(w, nil, kind, o.reason, "Route", "%s", shorten(o.message))

@@ -80,8 +80,8 @@ func conditionsOf(w *v1beta2.Watcher) (conditions []admissionregistrationv1.Matc
 }
 
 // Watches returns the watches of all Watchers that are not being deleted. Invalid Watchers are left
-// out, and so are invalid conditions of valid ones. The error joins the reasons. Each reason that is about a watch wraps
-// [admission.ErrInvalidConfiguration].
+// out, and so are invalid conditions of valid ones. The error joins the reasons. Each reason that
+// is about a watch wraps [admission.ErrInvalidConfiguration].
 func Watches(watchers []v1beta2.Watcher) ([]admission.Watch, error) {
 	var (
 		watches  []admission.Watch
@@ -99,7 +99,7 @@ func Watches(watchers []v1beta2.Watcher) ([]admission.Watch, error) {
 			continue
 		}
 
-		// A watch without an invalid condition reports too much. Without the watch, changes are lost.
+		// Without the invalid condition, a watch reports too much, and loses nothing.
 		if watch.Conditions, err = conditionsOf(&watchers[i]); err != nil {
 			problems = append(problems, err)
 		}

@@ -27,11 +27,12 @@ type WatcherStatus struct {
 // +kubebuilder:validation:Enum=Processing;Deleting;Ready;Error;Warning;Unmanaged;""
 type State string
 
-// The states that this module writes. Deleting, Warning and Unmanaged are accepted, as other
-// controllers may have stored them.
+// The states that this module writes. Deleting and Unmanaged are accepted, as other controllers may
+// have stored them.
 const (
 	StateProcessing State = "Processing"
 	StateReady      State = "Ready"
+	StateWarning    State = "Warning"
 	StateError      State = "Error"
 )
 

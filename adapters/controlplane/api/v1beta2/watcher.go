@@ -91,6 +91,7 @@ type WatcherSpec struct {
 	// watched, except Namespaces that it does not select. Default: all namespaces.
 	//
 	// +optional
+	// +structType=atomic
 	NamespaceSelector *NamespaceSelector `json:"namespaceSelector,omitempty"`
 
 	// CEL expressions that must all be true for a change to count, as in a webhook configuration.
@@ -147,8 +148,8 @@ type WatchableGVR struct {
 	// +kubebuilder:validation:XValidation:rule="!self.endsWith('/status') && !self.endsWith('/log')",message="must not have the subresource status, which spec.field watches, nor log, which is never written"
 	Resource string `json:"resource"`
 
-	// The kind of the resource, such as Deployment. Events of subresources name it. Default: that of
-	// a resource of Kubernetes. Events of scale name the kind Scale if it is not known.
+	// The kind of the resource, such as Deployment. Events of subresources name it. Default: the
+	// kind of a resource of Kubernetes. Events of scale name the kind Scale if it is not known.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
@@ -172,8 +173,6 @@ type MatchCondition struct {
 }
 
 // NamespaceSelector selects namespaces by their labels. Its JSON is that of a metav1.LabelSelector.
-//
-// +structType=atomic
 type NamespaceSelector struct {
 	// Labels that a namespace must all have.
 	//

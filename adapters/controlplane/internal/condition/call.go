@@ -40,7 +40,7 @@ func (t *translator) call(e ast.Expr) (term, error) {
 	}
 }
 
-// logic evaluates from left to right. The right side need not be defined where the left one decides.
+// logic evaluates from left to right. Where the left side decides, the right one may be undefined.
 func (t *translator) logic(e ast.Expr, name string) (term, error) {
 	sides, err := t.operands(e.AsCall().Args(), t.boolean)
 	if err != nil {
@@ -134,6 +134,7 @@ func (t *translator) contained(e ast.Expr) (term, error) {
 func (t *translator) function(e ast.Expr, name string) (term, error) {
 	call := e.AsCall()
 	member, arguments := call.IsMemberFunction(), len(call.Args())
+	isMacro := name == operators.All || name == operators.Exists
 	switch {
 	case name == operators.Has && !member && arguments == 1:
 		return t.has(e)
@@ -141,7 +142,7 @@ func (t *translator) function(e ast.Expr, name string) (term, error) {
 		return t.size(call.Target())
 	case name == "size" && !member && arguments == 1:
 		return t.size(call.Args()[0])
-	case (name == operators.All || name == operators.Exists) && member && arguments == 2: //nolint:mnd // Variable and condition.
+	case isMacro && member && arguments == 2: //nolint:mnd // Variable and condition.
 		return t.macro(e, name)
 	case isTextFunction(name) && member && arguments == 1:
 		return t.text(e, name)
@@ -172,8 +173,7 @@ func (t *translator) size(operand ast.Expr) (term, error) {
 	if err != nil {
 		return term{}, err
 	}
-	return with("dyn(size("+of.text+"))", []term{of},
-		"("+of.is("string")+" || "+of.is("list")+" || "+of.is("map")+")"), nil
+	return with("dyn(size("+of.text+"))", []term{of}, of.isSized()), nil
 }
 
 func isTextFunction(name string) bool {

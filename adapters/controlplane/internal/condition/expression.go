@@ -3,6 +3,7 @@ package condition
 import (
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/google/cel-go/common/ast"
 	"github.com/google/cel-go/common/types"
@@ -90,14 +91,11 @@ func (t *translator) list(e ast.Expr) (term, error) {
 	if err != nil {
 		return term{}, err
 	}
-	text := ""
+	texts := make([]string, len(elements))
 	for i, element := range elements {
-		if i > 0 {
-			text += ", "
-		}
-		text += element.text
+		texts[i] = element.text
 	}
-	return term{text: "dyn([" + text + "])", constant: true}, nil
+	return term{text: "dyn([" + strings.Join(texts, ", ") + "])", constant: true}, nil
 }
 
 // variable returns one of the variables of a match condition, or that of a macro.

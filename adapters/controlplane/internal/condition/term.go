@@ -47,7 +47,7 @@ func (t term) asBool() term {
 	return t
 }
 
-// is is the fact that the value has a type.
+// is states that the value has a type.
 func (t term) is(name string) string { return "type(" + t.text + ") == " + name }
 
 // isNumber is the fact that the value can be compared with a number.
@@ -60,5 +60,10 @@ func (t term) short(most int) string { return fmt.Sprintf("size(%s) <= %d", t.te
 
 // cheap is the fact that a comparison of the value costs little.
 func (t term) cheap() string {
-	return "((" + t.is("string") + " || " + t.is("list") + " || " + t.is("map") + ") ? " + t.short(maxCompared) + " : true)"
+	return "(" + t.isSized() + " ? " + t.short(maxCompared) + " : true)"
+}
+
+// isSized is the fact that the value has a size.
+func (t term) isSized() string {
+	return "(" + t.is("string") + " || " + t.is("list") + " || " + t.is("map") + ")"
 }

@@ -16,8 +16,8 @@ var ErrInvalid = errors.New("invalid expression")
 const (
 	// maxLength bounds an expression, in code points. The cost of an expression grows with it.
 	maxLength = 1024
-	// maxTotal bounds the result, in bytes. An API server takes about 0.5 s to compile that many.
-	maxTotal = 16 << 10
+	// maxTotal bounds the result, in bytes. An API server takes about 0.4 s to compile that many.
+	maxTotal = 12 << 10
 )
 
 // Total returns an expression with the value of the given one, but true where that fails. It has
