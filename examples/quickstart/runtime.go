@@ -33,8 +33,8 @@ func (d *demo) watch(ctx context.Context) (string, error) {
 			Resource: schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"},
 			Labels:   watched(),
 		}}, admission.ConfigurationOptions{
-			// So that the agent decides about every write. By default the API server skips most that do
-			// not matter.
+			// So that the agent decides about every write. By default the API server skips most
+			// that do not matter.
 			NoMatchConditions: true,
 		})
 	if err != nil {
