@@ -124,7 +124,7 @@ func (q *request) readField(r *rawjson.Reader, name string) (err error) {
 	return err
 }
 
-// readKind reads one field of a GroupVersionKind, or of a GroupVersionResource without the resource.
+// readKind reads one field of a GroupVersionKind, or the group or version of another object.
 func readKind(r *rawjson.Reader, name string, gvk *schema.GroupVersionKind) (err error) {
 	switch name {
 	case "group":
