@@ -142,7 +142,7 @@ func (t *translator) function(e ast.Expr, name string) (term, error) {
 		return t.size(call.Target())
 	case name == "size" && !member && arguments == 1:
 		return t.size(call.Args()[0])
-	case isMacro && member && arguments == 2: //nolint:mnd // Variable and condition.
+	case isMacro && member && arguments == 2: // Variable and condition.
 		return t.macro(e, name)
 	case isTextFunction(name) && member && arguments == 1:
 		return t.text(e, name)
