@@ -1,0 +1,30 @@
+package outbox_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+)
+
+// After an outage the control plane may be a new process, which knows nothing of this runtime. It
+// must not wait for the next interval.
+func TestHeartbeatFollowsAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		in := &inbox{}
+		box, stop := run(t, in, outbox.Options{Managers: []core.Manager{kyma}, Epoch: "e"})
+		defer stop()
+		time.Sleep(time.Second)
+		in.setDown(true)
+		box.Accept(kyma, named("a"))
+		time.Sleep(time.Second)
+		in.setDown(false)
+		before := len(in.beats())
+		time.Sleep(2 * time.Second)
+		if have := len(in.beats()) - before; have != 1 {
+			t.Errorf("%d heartbeats in the 2 s after an outage, want 1", have)
+		}
+	})
+}
