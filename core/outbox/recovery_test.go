@@ -28,3 +28,23 @@ func TestHeartbeatFollowsAnOutage(t *testing.T) {
 		}
 	})
 }
+
+// The first heartbeat after an outage travels with the events that waited, and reports them as
+// pending. The next one must follow at once: a runtime with old events is degraded until then.
+func TestHeartbeatAfterAnOutageHasNothingPending(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		in := &inbox{}
+		box, stop := run(t, in, outbox.Options{Managers: []core.Manager{kyma}, Epoch: "e"})
+		defer stop()
+		time.Sleep(time.Second)
+		in.setDown(true)
+		box.Accept(kyma, named("a"))
+		time.Sleep(2 * time.Minute)
+		in.setDown(false)
+		time.Sleep(outbox.DefaultMaxBackoff)
+		beats := in.beats()
+		if last := beats[len(beats)-1]; last.OldestPending != 0 {
+			t.Errorf("the last heartbeat reports an event that is pending for %s, want none", last.OldestPending)
+		}
+	})
+}
