@@ -88,7 +88,7 @@ func (p panel) draw(b *bytes.Buffer) {
 	fmt.Fprintf(b, `<text x="%d" y="%d">%s</text>`+"\n", marginLeft, panelHeight-12, compact(least))
 	fmt.Fprintf(b, `<text class="end" x="%d" y="%d">%s %s</text>`+"\n", right, panelHeight-12, compact(most), p.xLabel)
 	for i, s := range p.series {
-		p.line(b, s, string(rune('a'+i)), i*panelWidth/2)
+		p.line(b, s, string(rune('a'+i)), i*panelWidth*2/5)
 	}
 }
 
@@ -158,10 +158,10 @@ func curves(results []*result) []byte {
 		return s
 	}
 	panels := []panel{
-		{title: "Listener: memory of each runtime", series: []series{
+		{title: "Listener: memory each", series: []series{
 			of("steady", "resident", "KiB", func(r *result) float64 { return float64(r.resident) / 1024 }),
 		}},
-		{title: "Listener: processor of each runtime, a minute", series: []series{
+		{title: "Listener: processor each, a minute", series: []series{
 			of("steady", "processor", "ms", func(r *result) float64 { return r.processor.Seconds() * 1000 }),
 		}},
 		{title: "Commit to reconcile, steady", series: []series{

@@ -273,12 +273,13 @@ func (w *world) play(ctx context.Context, s scenario) (*result, error) {
 	if r.ended == 0 {
 		r.faultEnds()
 	}
-	fresh := w.awaitFresh(ctx)
-	settled := w.await(ctx, "no resync is to come", func() bool { return w.operator().last.Load().ToCome == 0 })
 	missed, err := w.awaitSeen(ctx)
+	rested := w.await(ctx, "all are fresh, and no resync is to come", func() bool {
+		return w.fresh() == w.n && w.operator().last.Load().ToCome == 0
+	})
 	r.stop()
 	result := r.result(s.name)
-	result.missed, err = missed, errors.Join(fresh, settled, err)
+	result.missed, err = missed, errors.Join(rested, err)
 	w.say("scenario %s: %s", s.name, result)
 	if w.profile {
 		err = errors.Join(err, w.operator().profile(), sleep(ctx, time.Second))

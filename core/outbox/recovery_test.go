@@ -1,0 +1,50 @@
+package outbox_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+)
+
+// After an outage the control plane may be a new process, which knows nothing of this runtime. It
+// must not wait for the next interval.
+func TestHeartbeatFollowsAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		in := &inbox{}
+		box, stop := run(t, in, outbox.Options{Managers: []core.Manager{kyma}, Epoch: "e"})
+		defer stop()
+		time.Sleep(time.Second)
+		in.setDown(true)
+		box.Accept(kyma, named("a"))
+		time.Sleep(time.Second)
+		in.setDown(false)
+		before := len(in.beats())
+		time.Sleep(2 * time.Second)
+		if have := len(in.beats()) - before; have != 1 {
+			t.Errorf("%d heartbeats in the 2 s after an outage, want 1", have)
+		}
+	})
+}
+
+// The first heartbeat after an outage travels with the events that waited, and reports them as
+// pending. The next one must follow at once: a runtime with old events is degraded until then.
+func TestHeartbeatAfterAnOutageHasNothingPending(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		in := &inbox{}
+		box, stop := run(t, in, outbox.Options{Managers: []core.Manager{kyma}, Epoch: "e"})
+		defer stop()
+		time.Sleep(time.Second)
+		in.setDown(true)
+		box.Accept(kyma, named("a"))
+		time.Sleep(2 * time.Minute)
+		in.setDown(false)
+		time.Sleep(outbox.DefaultMaxBackoff)
+		beats := in.beats()
+		if last := beats[len(beats)-1]; last.OldestPending != 0 {
+			t.Errorf("the last heartbeat reports an event that is pending for %s, want none", last.OldestPending)
+		}
+	})
+}
