@@ -54,8 +54,8 @@ func (r *record) observe(peer core.Peer, batch *core.Batch, opts *Options, now t
 	return cause
 }
 
-// disprove ends all proofs. After a silence, events may come before the heartbeat that reports a lost
-// canary.
+// disprove ends all proofs. After a silence, events may come before the heartbeat that reports a
+// lost canary.
 func (r *record) disprove() {
 	for _, p := range r.replicas {
 		p.proved = time.Time{}
