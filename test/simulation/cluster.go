@@ -32,6 +32,7 @@ type cluster struct {
 	agents   []*agent // nil while one is down
 	lives    []int
 	turn     int
+	only     *agent // the API server calls this one; nil: all in turn
 }
 
 // object is what etcd has.
@@ -159,6 +160,10 @@ func (c *cluster) endpoint() *agent {
 		return nil
 	}
 
+	if c.only != nil {
+		return c.only
+	}
+
 	for range c.agents {
 		c.turn++
 		if a := c.agents[c.turn%len(c.agents)]; a != nil {
@@ -167,6 +172,28 @@ func (c *cluster) endpoint() *agent {
 	}
 
 	return nil
+}
+
+// remind writes once for each agent, so that it learns what it may not know.
+func (c *cluster) remind(w Write) {
+	c.mu.Lock()
+	agents := slices.Clone(c.agents)
+	c.mu.Unlock()
+
+	for _, a := range agents {
+		c.prefer(a)
+		c.write(w)
+	}
+
+	c.prefer(nil)
+}
+
+// prefer makes the API server call one agent.
+func (c *cluster) prefer(a *agent) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	c.only = a
 }
 
 // write asks the webhooks, commits after the delay, and tries again when another write came first.

@@ -96,7 +96,7 @@ func (w *world) remind() {
 
 	for i := range w.plan.Runtimes {
 		if w.plan.Runtimes[i].forgets() && !w.plan.Measured {
-			w.clusters[i].write(Write{Runtime: i, Kind: Update, Delay: time.Millisecond})
+			w.clusters[i].remind(Write{Runtime: i, Kind: Update, Delay: time.Millisecond})
 		}
 	}
 }
