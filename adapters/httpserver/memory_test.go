@@ -13,7 +13,7 @@ import (
 
 // A handshake needs a large stack, which must not stay with its connection. The test runs alone, as
 // it measures the process.
-func TestHandshakesLeaveSmallStacks(t *testing.T) { //nolint:paralleltest // See above.
+func TestHandshakesLeaveSmallStacks(t *testing.T) {
 	const connections, most = 100, 12 << 10
 	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // A collection shrinks stacks.
 	ca := newAuthority(t)
