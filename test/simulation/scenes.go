@@ -200,7 +200,7 @@ func (d dice) unreadable(p *Plan) {
 // bodyLimit is a gateway that never forwards a large body.
 func (d dice) bodyLimit(p *Plan) {
 	r, outage := &p.Runtimes[0], d.outage(LinksRefused)
-	r.Contract, r.Objects, p.Gateway = contract.V3, 60, true
+	r.Contract, r.Objects, r.ManyCAs, p.Gateway = contract.V3, 60, false, true // A heartbeat with many CAs would not pass.
 	p.Faults = []Fault{outage, {Kind: GatewayLimits, Value: 4_000 + d.IntN(10_000)}}
 
 	for i := range r.Objects {

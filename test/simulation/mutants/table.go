@@ -284,7 +284,7 @@ func pathMutants() []mutant {
 		},
 		{
 			"contract: a heartbeat is not cut (row 27)", "core/contract/encode.go",
-			"beat := cut(batch.Heartbeat)", "_, beat := cut(batch.Heartbeat), *batch.Heartbeat",
+			"beat := cut(sent)", "_, beat := cut(sent), *sent",
 		},
 		{
 			"contract: a foreign 403 is a refusal (row 34)", "core/contract/meaning.go",
