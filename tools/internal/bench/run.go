@@ -5,7 +5,9 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -14,16 +16,21 @@ import (
 // Suite is the benchmarks of a package that match a regular expression of go test -bench.
 type Suite struct{ Package, Pattern string }
 
-// Run runs suites in a folder one after the other, and returns the output. It also writes the
-// output to progress. args are arguments of go test. Two processors are used, as the number of
+// Run runs suites one after the other in the folder of a workspace, and returns the output. It also
+// writes the output to progress. args are arguments of go test. Two processors are used, as the number of
 // allocations depends on it.
 func Run(ctx context.Context, dir string, suites []Suite, progress io.Writer, args ...string) (string, error) {
 	var all bytes.Buffer
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
 	for _, suite := range suites {
 		command := exec.CommandContext(ctx, "go", slices.Concat(
 			[]string{"test", "-run", "^$", "-bench", suite.Pattern, "-benchmem", "-cpu", "2", "-timeout", "1h"},
 			args, []string{suite.Package})...)
 		command.Dir = dir
+		command.Env = append(os.Environ(), "GOWORK="+filepath.Join(dir, "go.work")) // Also when the caller has it off.
 		command.Stdout = io.MultiWriter(&all, progress)
 		command.Stderr = command.Stdout
 		if err := command.Run(); err != nil {
