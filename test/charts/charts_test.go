@@ -4,6 +4,7 @@ package charts
 import (
 	"bytes"
 	"flag"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,6 +24,7 @@ var update = flag.Bool("update", false, "copy the files of the charts from their
 const (
 	agent        = "deploy/charts/runtime-watcher-agent"
 	controlPlane = "deploy/charts/runtime-watcher-controlplane"
+	rules        = "deploy/observability/prometheusrule.yaml"
 	namespace    = "runtime-watcher"
 )
 
@@ -149,13 +151,15 @@ func TestControlPlaneIsThatOfKustomize(t *testing.T) {
 	for copied, origin := range map[string]string{
 		"files/watchers.yaml": "adapters/controlplane/config/crd/operator.kyma-project.io_watchers.yaml",
 		"files/role.yaml":     "deploy/controlplane/role.yaml",
+		"files/rules.yaml":    rules,
 	} {
 		if *update {
 			copyFile(t, filepath.Join(controlPlane, copied), origin)
 		}
 	}
-	chart := objects(t, render(t, controlPlane, "crd.keep=false"))
+	chart := objects(t, render(t, controlPlane, "crd.keep=false", "rules.install=true"))
 	base := objects(t, kubectl(t, "kustomize", "deploy/controlplane"))
+	maps.Copy(base, objects(t, string(readFile(t, rules))))
 	if diff := cmp.Diff(base, chart); diff != "" {
 		t.Errorf("go test ./test/charts -update copies the files. Objects (-kustomize +chart):\n%s", diff)
 	}
@@ -163,13 +167,18 @@ func TestControlPlaneIsThatOfKustomize(t *testing.T) {
 
 func copyFile(t *testing.T, to, from string) {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(test.Root(), from))
+	if err := os.WriteFile(filepath.Join(test.Root(), to), readFile(t, from), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func readFile(t *testing.T, path string) []byte {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(test.Root(), path))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(test.Root(), to), text, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	return text
 }
 
 // Each value has an effect, and no object has more than it should.
@@ -198,6 +207,12 @@ func TestValues(t *testing.T) {
 	without := render(t, agent, append(exampleValues(), "canary.enabled=false", "namespace.create=false")...)
 	if strings.Contains(without, "canary") || strings.Contains(without, "kind: Namespace") {
 		t.Errorf("canary and namespace are off, and here:\n%s", without)
+	}
+	labelled := objects(t, render(t, controlPlane, "rules.install=true", "rules.labels.release=mine"))
+	rule, _ := labelled["PrometheusRule runtime-watcher"].(map[string]any)
+	metadata, _ := rule["metadata"].(map[string]any)
+	if labels, _ := metadata["labels"].(map[string]any); labels["release"] != "mine" || labels["app.kubernetes.io/name"] == nil {
+		t.Errorf("labels %v of the rules, want those of the chart and of the values", labels)
 	}
 	bound := objects(t, render(t, controlPlane, "serviceAccount.name=operator", "crd.install=false"))
 	if bound["ClusterRoleBinding runtime-watcher-controlplane"] == nil || len(bound) != 2 {
