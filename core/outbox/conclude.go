@@ -91,9 +91,10 @@ func (o *Outbox) resume(l *lane, now time.Time) {
 	}
 }
 
+// pause makes a lane wait. The failures before [Outbox.Retry] do not count.
 func (o *Outbox) pause(l *lane, err error, started, now time.Time) {
-	if l.failures == 0 {
-		l.failing = now
+	if l.failures == 0 || !l.paused.After(l.retried) {
+		l.failing, l.failures = now, 0
 	}
 	l.failures++
 	wait := o.wait(l, l.failures, o.longestPause(err, now.Sub(l.failing)), err, started)

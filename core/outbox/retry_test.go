@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -35,6 +36,34 @@ func TestRetryEndsTheWaitOfAManager(t *testing.T) {
 		time.Sleep(time.Minute)
 
 		wantCalls(t, p, at(0, "a"), at(time.Second, "a"), at(10*time.Second, "a"))
+		stop()
+	})
+}
+
+// After a long refusal, the first call with the new certificate reaches a replica that does not
+// lead. The long refusal says nothing about the next call.
+func TestRetryBeginsTheWaitsAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var renewed atomic.Bool
+		p := newPlane(func(context.Context, int, core.Batch) error {
+			if !renewed.Load() {
+				return unwelcome
+			}
+			renewed.Store(false)
+			return core.ErrNotReady
+		})
+		o, stop := run(t, p, outbox.Options{Settle: -1})
+
+		o.Accept(kyma, named("a"))
+		time.Sleep(10 * time.Minute)
+		calls := len(p.seen())
+		renewed.Store(true)
+		o.Retry()
+		time.Sleep(time.Second)
+
+		if have := len(p.seen()) - calls; have < 2 {
+			t.Errorf("%d calls within a second of Retry, want another after that which was not ready", have)
+		}
 		stop()
 	})
 }
