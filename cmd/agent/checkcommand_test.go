@@ -23,7 +23,8 @@ func TestCheckCommand(t *testing.T) {
 		"sound": {[]string{"--managers=widgets"}, 0, []string{"ok    heartbeat", "skip  canary", "0 failed"}},
 		"v2":    {[]string{"--kcp-contract=v2"}, 0, []string{"warn  managers", "skip  heartbeat"}},
 		"settings": {
-			[]string{"--managers=A", "--nonsense", "--development"}, exitUsage,
+			[]string{"--managers=A", "--nonsense", "--development"},
+			exitUsage,
 			[]string{"FAIL  settings", "--nonsense", "warn  settings", "2 failed"},
 		},
 		"refused": {[]string{"--managers=widgets", "--kcp-server-name=other"}, exitFailure, []string{"FAIL  TLS", "skip  heartbeat"}},
