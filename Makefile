@@ -44,7 +44,7 @@ VERSION := $(or $(shell git describe --tags --always --dirty --match 'v[0-9]*' -
 # GOWORK=off: the shipped agent has the versions of its own go.mod.
 BUILD_AGENT := cd cmd/agent && GOWORK=off CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)'
 
-# kube-apiserver and etcd. The first use builds them in about five minutes and reports progress on standard error.
+# kube-apiserver and etcd. The first use builds them in about 11 minutes on two cores and reports progress on standard error.
 # KUBEBUILDER_ASSETS overrides them.
 WITH_ASSETS := KUBEBUILDER_ASSETS="$$($(GO) run ./test/controlplane/cmd/controlplane-assets -kubectl)" && export KUBEBUILDER_ASSETS &&
 # cert-manager's controllers. The first use builds them in two to three minutes.

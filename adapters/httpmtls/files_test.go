@@ -363,7 +363,7 @@ func TestFilesReportMaterialThatExpiresInUse(t *testing.T) {
 					_ = f.Reload()
 				}
 
-				if err := f.Status().Err; err == nil || !strings.Contains(err.Error(), "is expired") || must(f.Material()) != inUse {
+				if err := f.Status().Err; err == nil || !strings.Contains(err.Error(), "(expired)") || must(f.Material()) != inUse {
 					t.Errorf("status %v, want that the material is expired, and stays in use", err)
 				}
 
@@ -542,7 +542,7 @@ func TestNewFilesRefuses(t *testing.T) {
 		"mixed up": {
 			httpmtls.Paths{CA: ca, Certificate: key, Key: cert},
 			httpmtls.FilesOptions{},
-			key + " is malformed",
+			key + " (malformed)",
 		},
 		"directory":   {httpmtls.Paths{CA: t.TempDir()}, httpmtls.FilesOptions{}, "unreadable"},
 		"option Poll": {httpmtls.Paths{CA: ca}, httpmtls.FilesOptions{Poll: -1}, "Poll"},

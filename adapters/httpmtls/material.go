@@ -99,7 +99,7 @@ type MaterialError struct {
 
 // Error returns the file, the problem and the details.
 func (e *MaterialError) Error() string {
-	return fmt.Sprintf("httpmtls: key material %s is %s: %v", e.File, e.Problem, e.Err)
+	return fmt.Sprintf("httpmtls: key material %s (%s): %v", e.File, e.Problem, e.Err)
 }
 
 // Unwrap returns the details.

@@ -20,11 +20,15 @@ func TestCheckCommand(t *testing.T) {
 		code int
 		want []string
 	}{
-		"sound":    {[]string{"--managers=widgets"}, 0, []string{"ok    heartbeat", "skip  canary", "0 failed"}},
-		"v2":       {[]string{"--kcp-contract=v2"}, 0, []string{"warn  managers", "skip  heartbeat"}},
-		"settings": {[]string{"--managers=A", "--nonsense"}, exitUsage, []string{"FAIL  settings", "--nonsense", "2 failed"}},
-		"refused":  {[]string{"--managers=widgets", "--kcp-server-name=other"}, exitFailure, []string{"FAIL  TLS", "skip  heartbeat"}},
-		"help":     {[]string{"--help"}, 0, []string{"agent check", "--kcp-addr"}},
+		"sound": {[]string{"--managers=widgets"}, 0, []string{"ok    heartbeat", "skip  canary", "0 failed"}},
+		"v2":    {[]string{"--kcp-contract=v2"}, 0, []string{"warn  managers", "skip  heartbeat"}},
+		"settings": {
+			[]string{"--managers=A", "--nonsense", "--development"},
+			exitUsage,
+			[]string{"FAIL  settings", "--nonsense", "warn  settings", "2 failed"},
+		},
+		"refused": {[]string{"--managers=widgets", "--kcp-server-name=other"}, exitFailure, []string{"FAIL  TLS", "skip  heartbeat"}},
+		"help":    {[]string{"--help"}, 0, []string{"agent check", "--kcp-addr"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

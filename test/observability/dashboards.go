@@ -129,7 +129,7 @@ func agentDashboard() dashboard {
 				"min by (use) ("+agents+"certificate_expiry_timestamp_seconds"+filter+") - time()", "{{use}}"),
 			one("Pauses and panics", "short", "sum by (pod) (increase("+agents+"stalls_total"+filter+"[5m]))", "pauses {{pod}}"),
 			one("Writes without an answer of the webhook", "ops",
-				`sum by (name) (rate(apiserver_admission_webhook_fail_open_count{name=~".*operator.kyma-project.io"}[5m]))`, "{{name}}"),
+				`sum by (name) (rate(apiserver_admission_webhook_fail_open_count{name=~".*[.](operator|scale)[.]kyma-project[.]io"}[5m]))`, "{{name}}"),
 			one("Memory", "bytes", "process_resident_memory_bytes"+filter+" and on (namespace, pod) "+agents+"build_info"+filter, "{{pod}}"),
 			one("Processors", "short",
 				"rate(process_cpu_seconds_total"+filter+"[5m]) and on (namespace, pod) "+agents+"build_info"+filter, "{{pod}}"),

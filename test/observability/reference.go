@@ -59,13 +59,13 @@ func valueLists(all []metric, words vocabulary) string {
 	for _, m := range all {
 		for _, name := range m.labels {
 			values, _ := words.of(m.name, name)
-			of := m.name
+			of := "`" + m.name + "`"
 			if _, own := words.values[label{m.name, name}]; !own {
-				of = "any"
+				of = "each metric with it"
 			}
 			if len(values) >= longList && !seen[of+name] {
 				seen[of+name] = true
-				fmt.Fprintf(&out, "| `%s` | `%s` | %s |\n", name, of, strings.Join(quote(values), ", "))
+				fmt.Fprintf(&out, "| `%s` | %s | %s |\n", name, of, strings.Join(quote(values), ", "))
 			}
 		}
 	}

@@ -104,8 +104,14 @@ func (v vocabulary) addAdmission(t testing.TB) {
 
 func (v vocabulary) addListener(t testing.TB) {
 	t.Helper()
-	v.set(listeners+"requests_total", "reason", []string{"", other}, constants(t, "listener/refusal.go", "^Reason"),
-		constants(t, "core/contract/meaning.go", "^[Rr]eason"))
+	reasons := slices.Concat([]string{"", other}, constants(t, "core/contract/meaning.go", "^[Rr]eason"))
+	for _, file := range []string{
+		"listener/refusal.go", "listener/relay.go", "listener/relay_client.go",
+		"adapters/controllerruntime/domain.go", "adapters/controllerruntime/mapfunc.go",
+	} {
+		reasons = append(reasons, constants(t, file, "^[Rr]eason")...)
+	}
+	v.set(listeners+"requests_total", "reason", reasons)
 }
 
 func (v vocabulary) addFleet(testing.TB) {

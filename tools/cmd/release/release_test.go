@@ -231,7 +231,7 @@ func TestRefusals(t *testing.T) {
 		"0.1.0":     "want a version such as v0.1.0",
 		"v0.1":      "want a version such as v0.1.0",
 		"v2.0.0":    "major version as suffix",
-		"v0.2.0":    `want a section "## v0.2.0 (2006-01-02)"`,
+		"v0.2.0":    `want a section "## v0.2.0 (YYYY-MM-DD)"`,
 		"v0.1.0-rc": "changelog",
 	} {
 		w.mustRefuse(version, want)

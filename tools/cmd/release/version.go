@@ -50,7 +50,7 @@ func (r *release) checkChangelog(context.Context) error {
 		return err
 	}
 	if section == "" {
-		return fmt.Errorf(`want a section "## %s (2006-01-02)" with text`, r.version)
+		return fmt.Errorf(`want a section "## %s (YYYY-MM-DD)" with text`, r.version)
 	}
 	return nil
 }

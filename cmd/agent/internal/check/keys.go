@@ -69,7 +69,7 @@ func (c *checker) read(name string, paths httpmtls.Paths) *httpmtls.Material {
 func material(err error) finding {
 	f := finding{found: err.Error(), want: "PEM files that belong together and are valid now"}
 	if broken, ok := errors.AsType[*httpmtls.MaterialError](err); ok {
-		f.found = fmt.Sprintf("%s is %s: %v", broken.File, broken.Problem, broken.Err)
+		f.found = fmt.Sprintf("%s (%s): %v", broken.File, broken.Problem, broken.Err)
 		f.action = materialAction(broken.Problem)
 	}
 	return f

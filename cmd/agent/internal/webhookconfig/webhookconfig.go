@@ -242,7 +242,8 @@ func parseResource(text string) (schema.GroupVersionResource, error) {
 	}
 	if len(parts) != 3 || versionPattern.MatchString(parts[0]) { // Group, version and resource.
 		return schema.GroupVersionResource{}, fmt.Errorf("--resource: %.80q: want group/version/resource, or "+
-			"version/resource of the core group, without a subresource (--field status watches the status)", text)
+			"version/resource of the core group, without a subresource (--field status watches the status, "+
+			"a Watcher of -f any other)", text)
 	}
 	return schema.GroupVersionResource{Group: parts[0], Version: parts[1], Resource: parts[2]}, nil
 }
