@@ -40,6 +40,7 @@ func TestCheck(t *testing.T) {
 	sound := rig.NewCanary(t, s.runtime, "check-canary").Env
 	maps.Copy(sound, volumeEnv(s.pki.RuntimeVolume(runtime, domain)))
 	sound["KCP_ADDR"], sound["MANAGERS"] = s.operatorOptions.Addr, manager
+	awaitOperator(t, sound)
 
 	for name, m := range mistakes() {
 		t.Run(name, func(t *testing.T) {
@@ -237,6 +238,16 @@ func runCheck(t *testing.T, env map[string]string) (string, int) {
 	return string(out), cmd.ProcessState.ExitCode()
 }
 
+// awaitOperator waits until the operator takes the heartbeat of a check, which is a while after it
+// started.
+func awaitOperator(t *testing.T, sound map[string]string) {
+	t.Helper()
+	rig.Eventually(t, 30*time.Second, "a check of a sound set-up is good", func() bool {
+		_, code := runCheck(t, sound)
+		return code == 0
+	})
+}
+
 // A check before and beside an agent, under the same name, must not confuse the fleet.
 func TestCheckBesideAnAgent(t *testing.T) {
 	watched := newFleet(t)
@@ -292,6 +303,7 @@ func (s *scene) checkBefore(watched *fleet.Fleet, canary *rig.Canary, env map[st
 	}
 
 	before := lease()
+	awaitOperator(s.t, env)
 	if out, code := runCheck(s.t, env); code != 0 || !strings.Contains(out, "warn  webhook") {
 		s.t.Fatalf("exit code %d, want 0 and a warning that no agent is called:\n%s", code, out)
 	}

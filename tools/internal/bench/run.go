@@ -17,8 +17,8 @@ import (
 type Suite struct{ Package, Pattern string }
 
 // Run runs suites one after the other in the folder of a workspace, and returns the output. It also
-// writes the output to progress. args are arguments of go test. Two processors are used, as the number of
-// allocations depends on it.
+// writes the output to progress. args are arguments of go test. Two processors are used, as the
+// number of allocations depends on it.
 func Run(ctx context.Context, dir string, suites []Suite, progress io.Writer, args ...string) (string, error) {
 	var all bytes.Buffer
 	dir, err := filepath.Abs(dir)
