@@ -78,16 +78,17 @@ func (x *exchange) mustRelay() bool { return x.relay != nil && !x.isRelay && rea
 // relayToLeader hands the request to the leader, and returns its answer. Without one it returns the
 // answer of a replica that does not lead.
 func (x *exchange) relayToLeader() answer {
-	if !x.takeSlot() {
-		return refuse(http.StatusServiceUnavailable, contract.ReasonBusy)
-	}
-	defer x.releaseSlot()
-
 	buffer := x.bodies.get()
 	defer x.bodies.put(buffer)
 	if refused := x.readBody(buffer); refused.status != 0 {
 		return refused
 	}
+
+	// A slot is not for the time of a body: a few slow senders would hold all slots.
+	if !x.takeSlot() {
+		return refuse(http.StatusServiceUnavailable, contract.ReasonBusy)
+	}
+	defer x.releaseSlot()
 
 	passed, err := x.relay.send(x, buffer.Bytes())
 	if err != nil {

@@ -32,12 +32,19 @@ type replica struct {
 	watched *fleet.Fleet
 	// relay is the address for other replicas.
 	relay string
+	// before runs before each event is taken, unless it is nil.
+	before func(ctx context.Context, d core.Delivery) error
 }
 
 // Handle takes events on the leader only.
 func (r *replica) Handle(ctx context.Context, d core.Delivery) error {
 	if err := r.electable.Ready(); err != nil {
 		return err
+	}
+	if r.before != nil {
+		if err := r.before(ctx, d); err != nil {
+			return err
+		}
 	}
 
 	return r.electable.Handle(ctx, d)
@@ -54,6 +61,9 @@ type replicas struct {
 	leader  atomic.Pointer[string]
 	wrong   *leaf // what a replica shows instead of own
 	options listener.Options
+	before  func(ctx context.Context, d core.Delivery) error
+	// accepted counts the connections of replicas.
+	accepted atomic.Int64
 }
 
 func newReplicas(tb testing.TB) *replicas {
@@ -69,7 +79,10 @@ func (r *replicas) start(tb testing.TB, peers func(r *replicas) listener.Peers, 
 	tb.Helper()
 
 	bound := listen(tb)
-	own := &replica{electable: &electable{leads: leads}, watched: newFleet(tb, fleet.Options{}), relay: bound.Addr().String()}
+	own := &replica{
+		electable: &electable{leads: leads}, watched: newFleet(tb, fleet.Options{}), relay: bound.Addr().String(),
+		before: r.before,
+	}
 	opts := r.options
 	opts.Hooks, opts.Fleet = own.hooks(), own.watched
 	opts.TLS = serverConfig(tb, r.ca, tls.RequireAnyClientCert, r.ca)
@@ -85,7 +98,7 @@ func (r *replicas) start(tb testing.TB, peers func(r *replicas) listener.Peers, 
 
 func (r *replicas) configure(bound net.Listener) *listener.Relay {
 	return &listener.Relay{
-		Listener: bound,
+		Listener: &countedListener{bound, &r.accepted},
 		Server: &tls.Config{
 			MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{r.own.pair()},
 			ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: r.ca.pool(),
@@ -107,6 +120,20 @@ func (r *replicas) configure(bound net.Listener) *listener.Relay {
 			return ""
 		},
 	}
+}
+
+type countedListener struct {
+	net.Listener
+
+	accepted *atomic.Int64
+}
+
+func (l *countedListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err == nil {
+		l.accepted.Add(1)
+	}
+	return c, err
 }
 
 func bothUsages(c *x509.Certificate) {

@@ -1,0 +1,51 @@
+package listener_test
+
+import (
+	"bufio"
+	"crypto/tls"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
+)
+
+// A body that does not arrive has no slot, so that it does not cost other runtimes their requests.
+func TestSlowBodyHasNoSlotOfTheRelay(t *testing.T) {
+	t.Parallel()
+
+	r := newReplicas(t)
+	r.options.MaxInFlight = 1
+	r.start(t, native, true)
+	standby := r.start(t, native, false)
+
+	r.beginBody(t, standby.address(), r.runtime(t, runtimeA))
+
+	response, body := r.post(t, standby.address(), r.runtime(t, runtimeB), contract.V2, bodyV2, nil)
+	if response.StatusCode != http.StatusOK {
+		t.Errorf("answer %d %s while another runtime sends no body, want 200", response.StatusCode, body)
+	}
+}
+
+// beginBody sends a request without its body, and returns when the receiver reads that.
+func (r *replicas) beginBody(tb testing.TB, address string, shown *leaf) {
+	tb.Helper()
+
+	config := r.client(shown)
+	config.ServerName = "127.0.0.1"
+	conn, err := (&tls.Dialer{Config: config}).DialContext(tb.Context(), "tcp", address)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = conn.Close() })
+
+	if _, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: kcp\r\nContent-Type: %s\r\nContent-Length: %d\r\nExpect: 100-continue\r\n\r\n",
+		contract.V2.Path(manager), contract.V2.ContentType(), len(bodyV2)); err != nil {
+		tb.Fatal(err)
+	}
+	line, err := bufio.NewReader(conn).ReadString('\n')
+	if err != nil || !strings.Contains(line, "100 Continue") {
+		tb.Fatalf("answer %q, error %v, want 100 Continue", line, err)
+	}
+}
