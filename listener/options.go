@@ -61,7 +61,7 @@ type Options struct {
 	Relay *Relay
 
 	// HandleTimeout bounds the calls of verifier and handler for one request, with their context.
-	// It also bounds a relayed request. Default: 5 s.
+	// A relayed request has 2 s more. All replicas should have the same. Default: 5 s.
 	HandleTimeout time.Duration
 	// ReadTimeout bounds the TLS handshake, and the reading of a request. Default: 10 s.
 	ReadTimeout time.Duration

@@ -20,6 +20,9 @@ import (
 
 const (
 	relayDialTimeout = 2 * time.Second
+	// relayGrace is the time beyond that of the leader for a relayed request. The leader can so
+	// answer for the events that it took in its time.
+	relayGrace       = relayDialTimeout
 	relayIdleConns   = 64
 	relayIdleTimeout = 90 * time.Second
 	// maxRelayed bounds the bytes of an answer. One that names every event of a batch is smaller.
@@ -56,7 +59,7 @@ func newRelayClient(peers Peers, opts Options) *relayClient {
 	return &relayClient{
 		peers:   from,
 		leader:  opts.Relay.Leader,
-		timeout: opts.HandleTimeout,
+		timeout: opts.HandleTimeout + relayGrace,
 		logger:  opts.Logger,
 		now:     opts.Now,
 		// HTTP/1.1 takes less processor time for small requests than HTTP/2.

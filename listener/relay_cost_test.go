@@ -2,12 +2,15 @@ package listener_test
 
 import (
 	"bufio"
+	"context"
 	"crypto/tls"
 	"fmt"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 )
 
@@ -47,5 +50,30 @@ func (r *replicas) beginBody(tb testing.TB, address string, shown *leaf) {
 	line, err := bufio.NewReader(conn).ReadString('\n')
 	if err != nil || !strings.Contains(line, "100 Continue") {
 		tb.Fatalf("answer %q, error %v, want 100 Continue", line, err)
+	}
+}
+
+// A batch that the leader cannot take as a whole in time is answered in part, so that it becomes
+// smaller with each attempt.
+func TestRelayWaitsForAnswersInPart(t *testing.T) {
+	t.Parallel()
+
+	r := newReplicas(t)
+	r.options.HandleTimeout = 200 * time.Millisecond
+	r.before = func(ctx context.Context, d core.Delivery) error {
+		if d.Event.Watched.Name == "1" {
+			return nil
+		}
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	leader, standby := r.start(t, native, true), r.start(t, native, false)
+	a := r.runtime(t, runtimeA)
+	batch := string(encode(t, join(change(runtimeA, 1), change(runtimeA, 2))))
+
+	direct, directBody := r.post(t, leader.address(), a, contract.V3, batch, nil)
+	relayed, relayedBody := r.post(t, standby.address(), a, contract.V3, batch, nil)
+	if relayed.StatusCode != direct.StatusCode || relayedBody != directBody {
+		t.Errorf("relayed %d %s, direct %d %s, want the same", relayed.StatusCode, relayedBody, direct.StatusCode, directBody)
 	}
 }
