@@ -99,13 +99,14 @@ type passedAnswer struct {
 	body              []byte
 }
 
-// send makes one request to the leader. The body is copied.
+// send makes one request to the leader. The body is copied. The request does not end when its
+// sender goes away, because that would close the connection to the leader.
 func (c *relayClient) send(x *exchange, body []byte) (*passedAnswer, error) {
 	leader := c.leader()
 	if leader == "" {
 		return nil, errNoLeader
 	}
-	ctx, cancel := context.WithTimeout(x.request.Context(), c.timeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(x.request.Context()), c.timeout)
 	defer cancel()
 	request, err := c.request(ctx, leader, x, body)
 	if err != nil {

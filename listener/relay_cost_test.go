@@ -77,3 +77,54 @@ func TestRelayWaitsForAnswersInPart(t *testing.T) {
 		t.Errorf("relayed %d %s, direct %d %s, want the same", relayed.StatusCode, relayedBody, direct.StatusCode, directBody)
 	}
 }
+
+// A runtime that gives up its requests costs the replicas no handshakes with each other.
+func TestGivenUpRequestKeepsTheConnectionToTheLeader(t *testing.T) {
+	t.Parallel()
+
+	inside, free := make(chan struct{}), make(chan struct{})
+	r := newReplicas(t)
+	r.before = func(context.Context, core.Delivery) error {
+		inside <- struct{}{}
+		<-free
+		return nil
+	}
+	leader, standby := r.start(t, native, true), r.start(t, native, false)
+	transport := &http.Transport{TLSClientConfig: r.client(r.runtime(t, runtimeA))}
+	transport.TLSClientConfig.ServerName = ""
+	t.Cleanup(transport.CloseIdleConnections)
+
+	const attempts = 3
+	for range attempts {
+		ctx, giveUp := context.WithCancel(t.Context())
+		request, err := http.NewRequestWithContext(
+			ctx, http.MethodPost, "https://"+standby.address()+contract.V2.Path(manager), strings.NewReader(bodyV2))
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("Content-Type", contract.V2.ContentType())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			if response, err := transport.RoundTrip(request); err == nil {
+				_ = response.Body.Close()
+				t.Error("a request that is given up has an answer")
+			}
+		}()
+		<-inside
+		giveUp()
+		<-done
+		free <- struct{}{}
+		eventually(t, func() bool {
+			_, answers := standby.taken()
+			return len(answers) == 1
+		})
+	}
+
+	if have := r.accepted.Load(); have != 1 {
+		t.Errorf("%d connections between replicas for %d requests, want 1", have, attempts)
+	}
+	if delivered, _ := leader.taken(); len(delivered) != attempts {
+		t.Errorf("%d deliveries, want %d", len(delivered), attempts)
+	}
+}
