@@ -128,3 +128,18 @@ func TestGivenUpRequestKeepsTheConnectionToTheLeader(t *testing.T) {
 		t.Errorf("%d deliveries, want %d", len(delivered), attempts)
 	}
 }
+
+// The configuration of an operator may offer HTTP/2, which a relay does not speak.
+func TestRelayOffersItsOwnProtocol(t *testing.T) {
+	t.Parallel()
+
+	r := newReplicas(t)
+	r.protocols = []string{"h2", "http/1.1"}
+	r.start(t, native, true)
+	standby := r.start(t, native, false)
+
+	response, body := r.post(t, standby.address(), r.runtime(t, runtimeA), contract.V2, bodyV2, nil)
+	if response.StatusCode != http.StatusOK {
+		t.Errorf("answer %d %s, want 200", response.StatusCode, body)
+	}
+}

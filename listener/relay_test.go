@@ -56,12 +56,14 @@ func (r *replica) Ready() error { return r.electable.Ready() }
 // replicas are those of one operator. All certificates are of one CA: a runtime then passes the
 // handshake of the port for replicas.
 type replicas struct {
-	ca      *authority
-	own     *leaf
-	leader  atomic.Pointer[string]
-	wrong   *leaf // what a replica shows instead of own
-	options listener.Options
-	before  func(ctx context.Context, d core.Delivery) error
+	ca     *authority
+	own    *leaf
+	leader atomic.Pointer[string]
+	wrong  *leaf // what a replica shows instead of own
+	// protocols are those that Relay.Client offers.
+	protocols []string
+	options   listener.Options
+	before    func(ctx context.Context, d core.Delivery) error
 	// accepted counts the connections of replicas.
 	accepted atomic.Int64
 }
@@ -109,7 +111,10 @@ func (r *replicas) configure(bound net.Listener) *listener.Relay {
 				shown = r.wrong
 			}
 
-			return r.client(shown), nil
+			config := r.client(shown)
+			config.NextProtos = r.protocols
+
+			return config, nil
 		},
 		Peers: listener.FromXFCC(listener.ProxyCertificate(r.ca.roots(), replicaName), r.ca.roots(), listener.PeerOptions{}),
 		Leader: func() string {
