@@ -187,7 +187,8 @@ func (c *relayClient) noteFailed(ctx context.Context, err error) time.Duration {
 	if now-last >= int64(relayLogEvery) && c.logged.CompareAndSwap(last, now) {
 		c.logger.LogAttrs(ctx, slog.LevelWarn, "a request was not relayed", slog.Any("error", err))
 	}
-	return time.Duration(now - c.failing.Load())
+	// Another request may have succeeded meanwhile.
+	return time.Duration(now - cmp.Or(c.failing.Load(), now))
 }
 
 // noteSent ends a time of failures.
