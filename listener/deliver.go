@@ -107,7 +107,8 @@ func (x *exchange) handled(err error) answer {
 	}
 	replica := errors.Is(err, core.ErrNotReady) && !isReady(x.handler)
 	x.notReady = x.notReady || replica
-	return refuseUnhandled(err, replica, x.behindGateway())
+	// All replicas that relay reach this one, so that a relayed request must wait.
+	return refuseUnhandled(err, replica, x.behindGateway() && !x.isRelay)
 }
 
 // judgeSender makes the refusal of all elements that of the sender, if the verifier also refuses a

@@ -143,3 +143,18 @@ func TestRelayOffersItsOwnProtocol(t *testing.T) {
 		t.Errorf("answer %d %s, want 200", response.StatusCode, body)
 	}
 }
+
+// While no replica leads, the next request at the same replica fails as well. Without a wait, a
+// runtime sends each request three times.
+func TestRelayAsksToWaitInAnElection(t *testing.T) {
+	t.Parallel()
+
+	r := newReplicas(t)
+	standby := r.start(t, native, false)
+	r.leader.Store(&r.start(t, native, false).relay)
+
+	response, body := r.post(t, standby.address(), r.runtime(t, runtimeA), contract.V2, bodyV2, nil)
+	if response.StatusCode != http.StatusServiceUnavailable || response.Header.Get("Retry-After") == "" {
+		t.Errorf("answer %d %s, Retry-After %q, want 503 with a wait", response.StatusCode, body, response.Header.Get("Retry-After"))
+	}
+}
