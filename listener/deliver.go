@@ -107,8 +107,11 @@ func (x *exchange) handled(err error) answer {
 	}
 	replica := errors.Is(err, core.ErrNotReady) && !isReady(x.handler)
 	x.notReady = x.notReady || replica
-	// All replicas that relay reach this one, so that a relayed request must wait.
-	return refuseUnhandled(err, replica, x.behindGateway() && !x.isRelay)
+	a := refuseUnhandled(err, replica, x.behindGateway())
+	if x.isRelay { // The next request comes here as well, whatever replica relays it.
+		a.closes, a.atOnce = false, false
+	}
+	return a
 }
 
 // judgeSender makes the refusal of all elements that of the sender, if the verifier also refuses a
