@@ -128,6 +128,10 @@ func (c *relayClient) request(ctx context.Context, leader string, x *exchange, b
 	if err != nil {
 		return nil, fmt.Errorf("certificate of the runtime: %w", err)
 	}
+	header, err := xfcc.Encode(certs)
+	if err != nil {
+		return nil, fmt.Errorf("certificate of the runtime: %w", err)
+	}
 	target := "https://" + leader + x.version.Path(x.manager)
 	// A transport may read a body after its answer.
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, target, bytes.NewReader(bytes.Clone(body)))
@@ -135,7 +139,7 @@ func (c *relayClient) request(ctx context.Context, leader string, x *exchange, b
 		return nil, err
 	}
 	request.Header.Set("Content-Type", x.version.ContentType())
-	request.Header.Set(HeaderXFCC, xfcc.Encode(certs))
+	request.Header.Set(HeaderXFCC, header)
 	return request, nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"net/http"
 	"strings"
@@ -163,5 +164,41 @@ func TestRelayAsksToWaitInAnElection(t *testing.T) {
 	}
 	if have := r.accepted.Load(); have != 1 {
 		t.Errorf("%d connections between replicas for 3 requests, want 1", have)
+	}
+}
+
+// A runtime may show certificates that nothing needs. They are not sent to the leader, and never
+// stand for its own.
+func TestRelayOfLargeChains(t *testing.T) {
+	t.Parallel()
+
+	r := newReplicas(t)
+	leader, standby := r.start(t, native, true), r.start(t, native, false)
+	large := func(c *x509.Certificate) {
+		for i := range 1000 {
+			c.DNSNames = append(c.DNSNames, fmt.Sprintf("%04d.large.example.with.a.name", i))
+		}
+	}
+	a, b := r.runtime(t, runtimeA), r.runtime(t, runtimeB)
+	useless := r.ca.client(t, "useless", large)
+	a.others = []*leaf{useless, useless, useless}
+	tooLarge := r.ca.client(t, string(runtimeA), dnsNames("a.example"), large)
+	tooLarge.others = []*leaf{b}
+
+	for _, test := range []struct {
+		name  string
+		shown *leaf
+		want  int
+	}{{"useless certificates", a, 200}, {"no room, and the certificate of another", tooLarge, 503}} {
+		response, body := r.post(t, standby.address(), test.shown, contract.V2, bodyV2, nil)
+		if response.StatusCode != test.want {
+			t.Errorf("%s: answer %d %s, want %d", test.name, response.StatusCode, body, test.want)
+		}
+	}
+	delivered, _ := leader.taken()
+	for _, d := range delivered {
+		if d.Runtime != runtimeA {
+			t.Errorf("triggered %s", d.Runtime)
+		}
 	}
 }
