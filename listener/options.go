@@ -26,7 +26,8 @@ type Options struct {
 
 	// MaxInFlight bounds the requests that the verifier and the handler have at the same time.
 	// Further ones are answered 503 at once. With a Fleet, an eighth more may be with the verifier
-	// only. So heartbeats are observed while all events are refused. Default: 256.
+	// only. So heartbeats are observed while all events are refused. With a Relay, an eighth more
+	// may be on the way to the leader. Default: 256.
 	MaxInFlight int
 	// MaxConnections bounds open connections. When it is reached, a new connection closes the
 	// oldest idle one of the origin that has the most. An origin is the runtime of a certificate

@@ -85,10 +85,11 @@ func (x *exchange) relayToLeader() answer {
 	}
 
 	// A slot is not for the time of a body: a few slow senders would hold all slots.
-	if !x.takeSlot() {
+	release := x.takeRelaySlot()
+	if release == nil {
 		return refuse(http.StatusServiceUnavailable, contract.ReasonBusy)
 	}
-	defer x.releaseSlot()
+	defer release()
 
 	passed, err := x.relay.send(x, buffer.Bytes())
 	if err != nil {

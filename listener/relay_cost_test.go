@@ -8,11 +8,13 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
 
 // A body that does not arrive has no slot, so that it does not cost other runtimes their requests.
@@ -200,5 +202,36 @@ func TestRelayOfLargeChains(t *testing.T) {
 		if d.Runtime != runtimeA {
 			t.Errorf("triggered %s", d.Runtime)
 		}
+	}
+}
+
+// The leader observes a relayed heartbeat, which keeps the runtime fresh, while its handler has as
+// many events as it takes.
+func TestRelayedHeartbeatsAreObservedUnderLoad(t *testing.T) {
+	t.Parallel()
+
+	inside, free := make(chan struct{}), make(chan struct{})
+	r := newReplicas(t)
+	r.options.MaxInFlight = 1
+	r.before = func(context.Context, core.Delivery) error {
+		inside <- struct{}{}
+		<-free
+		return nil
+	}
+	leader, standby := r.start(t, native, true), r.start(t, native, false)
+	a, b := r.runtime(t, runtimeA), r.runtime(t, runtimeB)
+
+	var sending sync.WaitGroup
+	sending.Go(func() { r.post(t, standby.address(), a, contract.V3, string(encode(t, change(runtimeA, 1))), nil) })
+	<-inside
+	response, body := r.post(t, standby.address(), b, contract.V3, string(encode(t, heartbeat(runtimeB, 1))), nil)
+	close(free)
+	sending.Wait()
+
+	if response.StatusCode != http.StatusAccepted {
+		t.Errorf("answer %d %s to a heartbeat, want 202", response.StatusCode, body)
+	}
+	if s := leader.watched.Get(runtimeB, manager); s.State != fleet.Fresh {
+		t.Errorf("the leader finds the runtime %s, want fresh", s.State)
 	}
 }
