@@ -108,7 +108,7 @@ func (x *exchange) handled(err error) answer {
 	replica := errors.Is(err, core.ErrNotReady) && !isReady(x.handler)
 	x.notReady = x.notReady || replica
 	a := refuseUnhandled(err, replica, x.behindGateway())
-	if x.isRelay { // The next request comes here as well, whatever replica relays it.
+	if x.isRelay { // The next request comes here as well, from any replica.
 		a.closes, a.atOnce = false, false
 	}
 	return a

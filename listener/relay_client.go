@@ -85,7 +85,7 @@ func dialLeader(
 		ctx, cancel := context.WithTimeout(ctx, relayDialTimeout)
 		defer cancel()
 		present = present.Clone()
-		present.NextProtos = nil // The transport speaks HTTP/1.1 whatever they are.
+		present.NextProtos = nil // The transport speaks HTTP/1.1 only.
 		dialer := &tls.Dialer{Config: present}
 		return dialer.DialContext(ctx, network, address)
 	}

@@ -82,8 +82,8 @@ func (e *LeaderEndpoint) NeedLeaderElection() bool { return true }
 
 // Start publishes the endpoint until ctx ends, and then removes it unless another replica has
 // replaced it. It fails if the first write is forbidden, or if the API server finds it invalid.
-// After other errors, and later, it tries again: an API server that starts forbids what it allows
-// soon after.
+// After other errors, and later, it tries again: an API server that has just started may forbid
+// each write.
 func (e *LeaderEndpoint) Start(ctx context.Context) error {
 	version := ""
 	for {
