@@ -1,6 +1,7 @@
 package listener
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -108,8 +109,9 @@ func (x *exchange) handled(err error) answer {
 	replica := errors.Is(err, core.ErrNotReady) && !isReady(x.handler)
 	x.notReady = x.notReady || replica
 	a := refuseUnhandled(err, replica, x.behindGateway())
-	if x.isRelay { // The next request comes here as well, from any replica.
+	if replica && x.isRelay { // The next request comes here as well, from any replica.
 		a.closes, a.atOnce = false, false
+		a.retryAfter = cmp.Or(a.retryAfter, relayRetry)
 	}
 	return a
 }

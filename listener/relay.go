@@ -69,6 +69,9 @@ type presenter interface {
 	presented(r *http.Request) ([]*x509.Certificate, error)
 }
 
+// relayRetry is the wait that a runtime is asked for while no replica leads.
+const relayRetry = time.Second
+
 // reasonNoLeader means that the request could not be relayed.
 const reasonNoLeader = "no_leader"
 
@@ -107,7 +110,7 @@ func (x *exchange) noLeader(err error) answer {
 		status:     http.StatusServiceUnavailable,
 		reason:     reasonNoLeader,
 		public:     contract.ReasonNotReady,
-		retryAfter: time.Second,
+		retryAfter: relayRetry,
 		closes:     x.relay.noteFailed(x.request.Context(), err) > relayPatience,
 		err:        err,
 	}
