@@ -1,6 +1,7 @@
 package listener
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -107,7 +108,12 @@ func (x *exchange) handled(err error) answer {
 	}
 	replica := errors.Is(err, core.ErrNotReady) && !isReady(x.handler)
 	x.notReady = x.notReady || replica
-	return refuseUnhandled(err, replica, x.behindGateway())
+	a := refuseUnhandled(err, replica, x.behindGateway())
+	if replica && x.isRelay { // The next request comes here as well, from any replica.
+		a.closes, a.atOnce = false, false
+		a.retryAfter = cmp.Or(a.retryAfter, relayRetry)
+	}
+	return a
 }
 
 // judgeSender makes the refusal of all elements that of the sender, if the verifier also refuses a

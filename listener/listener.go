@@ -25,7 +25,7 @@ type Listener struct {
 	relayed      *routes // of other replicas; nil without Options.Relay
 	relay        *relayClient
 	slots        chan struct{}
-	observeSlots chan struct{} // for requests that are only observed
+	observeSlots chan struct{} // for requests that are only observed, or relayed without a slot
 	shares       *shares
 	state        atomic.Int32
 	bound        atomic.Pointer[net.Addr]

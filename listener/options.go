@@ -26,7 +26,8 @@ type Options struct {
 
 	// MaxInFlight bounds the requests that the verifier and the handler have at the same time.
 	// Further ones are answered 503 at once. With a Fleet, an eighth more may be with the verifier
-	// only. So heartbeats are observed while all events are refused. Default: 256.
+	// only. So heartbeats are observed while all events are refused. With a Relay, an eighth more
+	// may be on the way to the leader. Default: 256.
 	MaxInFlight int
 	// MaxConnections bounds open connections. When it is reached, a new connection closes the
 	// oldest idle one of the origin that has the most. An origin is the runtime of a certificate
@@ -61,7 +62,7 @@ type Options struct {
 	Relay *Relay
 
 	// HandleTimeout bounds the calls of verifier and handler for one request, with their context.
-	// It also bounds a relayed request. Default: 5 s.
+	// A relayed request has 2 s more. All replicas should have the same. Default: 5 s.
 	HandleTimeout time.Duration
 	// ReadTimeout bounds the TLS handshake, and the reading of a request. Default: 10 s.
 	ReadTimeout time.Duration

@@ -30,6 +30,8 @@ type authority struct {
 type leaf struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
+	// others are shown behind the certificate.
+	others []*leaf
 }
 
 func newAuthority(tb testing.TB, name string) *authority {
@@ -97,6 +99,9 @@ func (l *leaf) pair(chain ...*authority) tls.Certificate {
 	pair := tls.Certificate{Certificate: [][]byte{l.cert.Raw}, PrivateKey: l.key, Leaf: l.cert}
 	for _, ca := range chain {
 		pair.Certificate = append(pair.Certificate, ca.cert.Raw)
+	}
+	for _, other := range l.others {
+		pair.Certificate = append(pair.Certificate, other.cert.Raw)
 	}
 
 	return pair

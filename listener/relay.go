@@ -69,6 +69,9 @@ type presenter interface {
 	presented(r *http.Request) ([]*x509.Certificate, error)
 }
 
+// relayRetry is the wait that a runtime is asked for while no replica leads.
+const relayRetry = time.Second
+
 // reasonNoLeader means that the request could not be relayed.
 const reasonNoLeader = "no_leader"
 
@@ -78,16 +81,18 @@ func (x *exchange) mustRelay() bool { return x.relay != nil && !x.isRelay && rea
 // relayToLeader hands the request to the leader, and returns its answer. Without one it returns the
 // answer of a replica that does not lead.
 func (x *exchange) relayToLeader() answer {
-	if !x.takeSlot() {
-		return refuse(http.StatusServiceUnavailable, contract.ReasonBusy)
-	}
-	defer x.releaseSlot()
-
 	buffer := x.bodies.get()
 	defer x.bodies.put(buffer)
 	if refused := x.readBody(buffer); refused.status != 0 {
 		return refused
 	}
+
+	// A slot is not for the time of a body: a few slow senders would hold all slots.
+	release := x.takeRelaySlot()
+	if release == nil {
+		return refuse(http.StatusServiceUnavailable, contract.ReasonBusy)
+	}
+	defer release()
 
 	passed, err := x.relay.send(x, buffer.Bytes())
 	if err != nil {
@@ -105,7 +110,7 @@ func (x *exchange) noLeader(err error) answer {
 		status:     http.StatusServiceUnavailable,
 		reason:     reasonNoLeader,
 		public:     contract.ReasonNotReady,
-		retryAfter: time.Second,
+		retryAfter: relayRetry,
 		closes:     x.relay.noteFailed(x.request.Context(), err) > relayPatience,
 		err:        err,
 	}

@@ -20,6 +20,9 @@ import (
 
 const (
 	relayDialTimeout = 2 * time.Second
+	// relayGrace is the time beyond that of the leader for a relayed request. The leader can so
+	// answer for the events that it took in its time.
+	relayGrace       = relayDialTimeout
 	relayIdleConns   = 64
 	relayIdleTimeout = 90 * time.Second
 	// maxRelayed bounds the bytes of an answer. One that names every event of a batch is smaller.
@@ -56,7 +59,7 @@ func newRelayClient(peers Peers, opts Options) *relayClient {
 	return &relayClient{
 		peers:   from,
 		leader:  opts.Relay.Leader,
-		timeout: opts.HandleTimeout,
+		timeout: opts.HandleTimeout + relayGrace,
 		logger:  opts.Logger,
 		now:     opts.Now,
 		// HTTP/1.1 takes less processor time for small requests than HTTP/2.
@@ -81,6 +84,8 @@ func dialLeader(
 		}
 		ctx, cancel := context.WithTimeout(ctx, relayDialTimeout)
 		defer cancel()
+		present = present.Clone()
+		present.NextProtos = nil // The transport speaks HTTP/1.1 only.
 		dialer := &tls.Dialer{Config: present}
 		return dialer.DialContext(ctx, network, address)
 	}
@@ -96,13 +101,14 @@ type passedAnswer struct {
 	body              []byte
 }
 
-// send makes one request to the leader. The body is copied.
+// send makes one request to the leader. The body is copied. The request does not end when its
+// sender goes away, because that would close the connection to the leader.
 func (c *relayClient) send(x *exchange, body []byte) (*passedAnswer, error) {
 	leader := c.leader()
 	if leader == "" {
 		return nil, errNoLeader
 	}
-	ctx, cancel := context.WithTimeout(x.request.Context(), c.timeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(x.request.Context()), c.timeout)
 	defer cancel()
 	request, err := c.request(ctx, leader, x, body)
 	if err != nil {
@@ -122,6 +128,10 @@ func (c *relayClient) request(ctx context.Context, leader string, x *exchange, b
 	if err != nil {
 		return nil, fmt.Errorf("certificate of the runtime: %w", err)
 	}
+	header, err := xfcc.Encode(certs)
+	if err != nil {
+		return nil, fmt.Errorf("certificate of the runtime: %w", err)
+	}
 	target := "https://" + leader + x.version.Path(x.manager)
 	// A transport may read a body after its answer.
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, target, bytes.NewReader(bytes.Clone(body)))
@@ -129,7 +139,7 @@ func (c *relayClient) request(ctx context.Context, leader string, x *exchange, b
 		return nil, err
 	}
 	request.Header.Set("Content-Type", x.version.ContentType())
-	request.Header.Set(HeaderXFCC, xfcc.Encode(certs))
+	request.Header.Set(HeaderXFCC, header)
 	return request, nil
 }
 
@@ -181,7 +191,8 @@ func (c *relayClient) noteFailed(ctx context.Context, err error) time.Duration {
 	if now-last >= int64(relayLogEvery) && c.logged.CompareAndSwap(last, now) {
 		c.logger.LogAttrs(ctx, slog.LevelWarn, "a request was not relayed", slog.Any("error", err))
 	}
-	return time.Duration(now - c.failing.Load())
+	// Another request may have succeeded meanwhile.
+	return time.Duration(now - cmp.Or(c.failing.Load(), now))
 }
 
 // noteSent ends a time of failures.

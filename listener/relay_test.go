@@ -32,12 +32,19 @@ type replica struct {
 	watched *fleet.Fleet
 	// relay is the address for other replicas.
 	relay string
+	// before runs before each event is taken, unless it is nil.
+	before func(ctx context.Context, d core.Delivery) error
 }
 
 // Handle takes events on the leader only.
 func (r *replica) Handle(ctx context.Context, d core.Delivery) error {
 	if err := r.electable.Ready(); err != nil {
 		return err
+	}
+	if r.before != nil {
+		if err := r.before(ctx, d); err != nil {
+			return err
+		}
 	}
 
 	return r.electable.Handle(ctx, d)
@@ -49,11 +56,16 @@ func (r *replica) Ready() error { return r.electable.Ready() }
 // replicas are those of one operator. All certificates are of one CA: a runtime then passes the
 // handshake of the port for replicas.
 type replicas struct {
-	ca      *authority
-	own     *leaf
-	leader  atomic.Pointer[string]
-	wrong   *leaf // what a replica shows instead of own
-	options listener.Options
+	ca     *authority
+	own    *leaf
+	leader atomic.Pointer[string]
+	wrong  *leaf // what a replica shows instead of own
+	// protocols are those that Relay.Client offers.
+	protocols []string
+	options   listener.Options
+	before    func(ctx context.Context, d core.Delivery) error
+	// accepted counts the connections of replicas.
+	accepted atomic.Int64
 }
 
 func newReplicas(tb testing.TB) *replicas {
@@ -69,7 +81,10 @@ func (r *replicas) start(tb testing.TB, peers func(r *replicas) listener.Peers, 
 	tb.Helper()
 
 	bound := listen(tb)
-	own := &replica{electable: &electable{leads: leads}, watched: newFleet(tb, fleet.Options{}), relay: bound.Addr().String()}
+	own := &replica{
+		electable: &electable{leads: leads}, watched: newFleet(tb, fleet.Options{}), relay: bound.Addr().String(),
+		before: r.before,
+	}
 	opts := r.options
 	opts.Hooks, opts.Fleet = own.hooks(), own.watched
 	opts.TLS = serverConfig(tb, r.ca, tls.RequireAnyClientCert, r.ca)
@@ -85,7 +100,7 @@ func (r *replicas) start(tb testing.TB, peers func(r *replicas) listener.Peers, 
 
 func (r *replicas) configure(bound net.Listener) *listener.Relay {
 	return &listener.Relay{
-		Listener: bound,
+		Listener: &countedListener{bound, &r.accepted},
 		Server: &tls.Config{
 			MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{r.own.pair()},
 			ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: r.ca.pool(),
@@ -96,7 +111,10 @@ func (r *replicas) configure(bound net.Listener) *listener.Relay {
 				shown = r.wrong
 			}
 
-			return r.client(shown), nil
+			config := r.client(shown)
+			config.NextProtos = r.protocols
+
+			return config, nil
 		},
 		Peers: listener.FromXFCC(listener.ProxyCertificate(r.ca.roots(), replicaName), r.ca.roots(), listener.PeerOptions{}),
 		Leader: func() string {
@@ -107,6 +125,20 @@ func (r *replicas) configure(bound net.Listener) *listener.Relay {
 			return ""
 		},
 	}
+}
+
+type countedListener struct {
+	net.Listener
+
+	accepted *atomic.Int64
+}
+
+func (l *countedListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err == nil {
+		l.accepted.Add(1)
+	}
+	return c, err
 }
 
 func bothUsages(c *x509.Certificate) {

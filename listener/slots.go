@@ -25,3 +25,18 @@ func (l *Listener) countInFlight(delta int) {
 		l.opts.Hooks.InFlight(delta)
 	}
 }
+
+// takeRelaySlot takes a slot for a relayed request, and returns the function that gives it back. It
+// returns nil if there is none. There are more of these slots than a leader has for events, so that
+// it still gets heartbeats while it refuses events.
+func (l *Listener) takeRelaySlot() (release func()) {
+	if l.takeSlot() {
+		return l.releaseSlot
+	}
+	select {
+	case l.observeSlots <- struct{}{}:
+		return func() { <-l.observeSlots }
+	default:
+		return nil
+	}
+}

@@ -81,8 +81,9 @@ func NewLeaderEndpoint(
 func (e *LeaderEndpoint) NeedLeaderElection() bool { return true }
 
 // Start publishes the endpoint until ctx ends, and then removes it unless another replica has
-// replaced it. It fails if the operator may not write the EndpointSlice, or the API server finds it
-// invalid. After other errors it tries again.
+// replaced it. It fails if the first write is forbidden, or if the API server finds it invalid.
+// After other errors, and later, it tries again: an API server that has just started may forbid
+// each write.
 func (e *LeaderEndpoint) Start(ctx context.Context) error {
 	version := ""
 	for {
@@ -91,7 +92,7 @@ func (e *LeaderEndpoint) Start(ctx context.Context) error {
 		switch {
 		case err == nil:
 			version = applied
-		case apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsNotFound(err):
+		case version == "" && isConfiguration(err):
 			return err
 		case ctx.Err() == nil:
 			wait = leaderRetryWait
@@ -104,6 +105,11 @@ func (e *LeaderEndpoint) Start(ctx context.Context) error {
 			return nil
 		}
 	}
+}
+
+// isConfiguration reports whether an error of the first write lasts.
+func isConfiguration(err error) bool {
+	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsNotFound(err)
 }
 
 // withdraw removes the endpoint from the slice of that version.
