@@ -26,7 +26,7 @@ func TestLinksLeadSomewhere(t *testing.T) {
 	links := 0
 
 	for _, path := range documents(t) {
-		for _, link := range regexp.MustCompile(`\]\(([^)\s]+)\)`).FindAllStringSubmatch(read(t, path), -1) {
+		for _, link := range regexp.MustCompile(`\]\(([^)\s]+)\)`).FindAllStringSubmatch(prose(t, path), -1) {
 			if strings.Contains(link[1], "://") {
 				continue
 			}
@@ -51,12 +51,18 @@ func TestLinksLeadSomewhere(t *testing.T) {
 	}
 }
 
+// prose returns a document without its blocks of code.
+func prose(t *testing.T, path string) string {
+	t.Helper()
+
+	return regexp.MustCompile("(?s)```.*?```").ReplaceAllString(read(t, path), "")
+}
+
 // anchors returns the anchors of the headings of a document, as GitHub makes them.
 func anchors(t *testing.T, path string) (all []string) {
 	t.Helper()
 
-	prose := regexp.MustCompile("(?s)```.*?```").ReplaceAllString(read(t, path), "")
-	for _, heading := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(prose, -1) {
+	for _, heading := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(prose(t, path), -1) {
 		plain := regexp.MustCompile(`[^\w\- ]`).ReplaceAllString(strings.ToLower(heading[1]), "")
 		all = append(all, strings.ReplaceAll(plain, " ", "-"))
 	}

@@ -62,7 +62,7 @@ func TestLicenseFiles(t *testing.T) {
 	}
 }
 
-// TestDocumentShowsAFleet holds that the JSON of a fleet in docs/operating.md has the names that the handler gives it.
+// TestDocumentShowsAFleet holds that the JSON of a fleet in docs/operations.md has the names that the handler gives it.
 func TestDocumentShowsAFleet(t *testing.T) {
 	watched, err := fleet.New(fleet.Options{})
 	if err != nil {
@@ -82,9 +82,9 @@ func TestDocumentShowsAFleet(t *testing.T) {
 	request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody)
 	listener.Authenticated(listener.FleetHandler(watched)).ServeHTTP(answer, request)
 
-	shown := find(t, "(?s)<!-- names: fleet -->\n```json\n(.*?)```", read(t, "../../docs/operating.md"))
+	shown := find(t, "(?s)<!-- names: fleet -->\n```json\n(.*?)```", read(t, "../../docs/operations.md"))
 	if diff := cmp.Diff(names(t, answer.Body.String()), names(t, shown)); diff != "" {
-		t.Errorf("docs/operating.md is behind (-handler +document):\n%s\n%s", diff, answer.Body)
+		t.Errorf("docs/operations.md is behind (-handler +document):\n%s\n%s", diff, answer.Body)
 	}
 }
 

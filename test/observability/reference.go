@@ -12,7 +12,7 @@ const referenceHead = `# Metrics
 
 All metrics of agents and operators. Names, types, help texts and label values come from the code, and a test compares this
 list with the metrics of running processes. Alerts and dashboards are in [deploy/observability](../deploy/observability), and
-[operating.md](operating.md) has the actions.
+[operations.md](operations.md) has the actions.
 
 | process | endpoint | metrics |
 | --- | --- | --- |
