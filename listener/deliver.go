@@ -106,7 +106,8 @@ func (x *exchange) handled(err error) answer {
 	if err == nil {
 		return answer{}
 	}
-	replica := errors.Is(err, core.ErrNotReady) && !isReady(x.handler)
+	// A listener that stops ends the calls of its handlers, which is no failure of their events.
+	replica := x.state.Load() >= stopping || errors.Is(err, core.ErrNotReady) && !isReady(x.handler)
 	x.notReady = x.notReady || replica
 	a := refuseUnhandled(err, replica, x.behindGateway())
 	if replica && x.isRelay { // The next request comes here as well, from any replica.

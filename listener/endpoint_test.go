@@ -186,27 +186,27 @@ func TestAnswers(t *testing.T) {
 		{
 			name: "verifier that panics", request: good,
 			verify: func(context.Context, core.Peer, *core.WatchEvent) error { panic("inside") },
-			want:   answered{"v2", manager, 503, "panic"}, event: true,
+			want:   answered{"v2", manager, 500, "panic"}, event: true,
 		},
 
 		{name: "handler that is not ready", request: good, handle: refuse(core.ErrNotReady), want: answered{"v2", manager, 503, "not_ready"}, closes: true},
-		{name: "handler that is broken", request: good, handle: refuse(errInside), want: answered{"v2", manager, 503, "other"}, event: true},
+		{name: "handler that is broken", request: good, handle: refuse(errInside), want: answered{"v2", manager, 500, "other"}, event: true},
 		{
 			name: "handler that forbids: that is for verifiers to do", request: good,
-			handle: refuse(core.ErrForbidden), want: answered{"v2", manager, 503, "forbidden"}, event: true,
+			handle: refuse(core.ErrForbidden), want: answered{"v2", manager, 500, "forbidden"}, event: true,
 		},
 		{
 			name: "handler that panics", request: good,
 			handle: func(context.Context, core.Delivery) error { panic("inside") },
-			want:   answered{"v2", manager, 503, "panic"}, event: true,
+			want:   answered{"v2", manager, 500, "panic"}, event: true,
 		},
 		{
 			name: "handler that asks to wait", request: good,
-			handle: refuse(waitError(1500 * time.Millisecond)), want: answered{"v2", manager, 503, "other"}, event: true, after: "2",
+			handle: refuse(waitError(1500 * time.Millisecond)), want: answered{"v2", manager, 500, "other"}, event: true, after: "2",
 		},
 		{
 			name: "handler that asks to wait for ever", request: good,
-			handle: refuse(waitError(1 << 62)), want: answered{"v2", manager, 503, "other"}, event: true, after: "300",
+			handle: refuse(waitError(1 << 62)), want: answered{"v2", manager, 500, "other"}, event: true, after: "300",
 		},
 		{
 			name: "handler that takes too long", request: good,
@@ -215,7 +215,7 @@ func TestAnswers(t *testing.T) {
 
 				return ctx.Err()
 			},
-			want: answered{"v2", manager, 503, "timeout"}, event: true,
+			want: answered{"v2", manager, 500, "timeout"}, event: true,
 		},
 
 		{

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"maps"
+	"net/http"
 	"slices"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -46,7 +47,8 @@ func (f failures) answer(version contract.Version) answer {
 }
 
 // partial returns the answer that names each failure. Contracts v1 and v2 have one event, and their
-// deployed agents read the status only.
+// deployed agents read the status only: they retry 500, and gateways do not. A gateway that retried
+// it would end with the answer of a replica that does not lead.
 func (f failures) partial(version contract.Version, first answer) answer {
 	refused := make(map[int]contract.Refusal, len(f))
 	for index, a := range f {
@@ -54,6 +56,9 @@ func (f failures) partial(version contract.Version, first answer) answer {
 	}
 	if version.MaxEvents() == 1 {
 		first.failed = refused
+		if first.status == http.StatusServiceUnavailable {
+			first.status = http.StatusInternalServerError
+		}
 		return first
 	}
 	p := contract.Partial(refused)
