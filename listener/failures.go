@@ -48,7 +48,8 @@ func (f failures) answer(version contract.Version) answer {
 
 // partial returns the answer that names each failure. Contracts v1 and v2 have one event, and their
 // deployed agents read the status only: they retry 500, and gateways do not. A gateway that retried
-// it would end with the answer of a replica that does not lead.
+// it would end with the answer of a replica that does not lead. A verifier that is not ready is no
+// failure at the event, and another replica may have one that is.
 func (f failures) partial(version contract.Version, first answer) answer {
 	refused := make(map[int]contract.Refusal, len(f))
 	for index, a := range f {
@@ -56,7 +57,8 @@ func (f failures) partial(version contract.Version, first answer) answer {
 	}
 	if version.MaxEvents() == 1 {
 		first.failed = refused
-		if first.status == http.StatusServiceUnavailable {
+		cold := first.unverified && errors.Is(first.err, core.ErrNotReady)
+		if first.status == http.StatusServiceUnavailable && !cold {
 			first.status = http.StatusInternalServerError
 		}
 		return first
