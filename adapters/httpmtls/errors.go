@@ -61,6 +61,8 @@ type requestError struct {
 	reason string
 	// permanent means that no further attempt can succeed.
 	permanent bool
+	// named means that the answer names the event by its index, as only a listener does.
+	named bool
 	// retryAfter is 0 if the outbox may choose the wait.
 	retryAfter time.Duration
 }

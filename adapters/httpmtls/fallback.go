@@ -111,9 +111,9 @@ func (f *fallback) Forward(ctx context.Context, manager core.Manager, batch core
 		return err
 	}
 
-	// The answer to the older contract counts if the contract is in use, or took an event.
-	taken, olderErr := f.forwardOlder(ctx, manager, batch.Events)
-	if !taken && !now.older {
+	// The answer to the older contract counts if the contract is in use or known.
+	known, olderErr := f.forwardOlder(ctx, manager, batch.Events)
+	if !known && !now.older {
 		return err
 	}
 	f.follow(manager, course{older: true, retry: time.Now().Add(f.wait())})
@@ -151,10 +151,11 @@ func tookSome(err error, batch *core.Batch) bool {
 }
 
 // forwardOlder sends events one by one with the older contract, several at once. It stops after an
-// error of the whole manager. taken is whether the receiver accepted any of them.
+// error of the whole manager. known is whether an answer proves that the receiver knows the
+// contract: it accepted an event, or refused it by its index.
 func (f *fallback) forwardOlder(
 	ctx context.Context, manager core.Manager, events []core.Numbered,
-) (taken bool, err error) {
+) (known bool, err error) {
 	var (
 		all     = newResults(len(events))
 		stripes = min(f.opts.InFlight, len(events))
@@ -170,7 +171,7 @@ func (f *fallback) forwardOlder(
 		})
 	}
 	sending.Wait()
-	return all.taken > 0, all.err()
+	return all.taken > 0 || all.named, all.err()
 }
 
 // results collects the answers to events that are sent one by one. It is safe for concurrent use.
@@ -182,6 +183,8 @@ type results struct {
 	whole error
 	// taken counts the accepted events.
 	taken int
+	// named is whether the receiver refused an event by its index.
+	named bool
 }
 
 // newResults returns the results for that many events.
@@ -212,6 +215,8 @@ func (r *results) add(i int, err error) {
 	// The answer names the only event.
 	case single:
 		r.errs[i] = some[0]
+		refusal, ok := errors.AsType[*requestError](some[0])
+		r.named = r.named || ok && refusal.named
 	default:
 		r.whole = err
 	}

@@ -314,3 +314,38 @@ func TestUnknownContractAndUnknownManager(t *testing.T) {
 		})
 	}
 }
+
+// The only event that waits is refused for itself. The answer names it, so the older contract is
+// known, and the event waits alone instead of the manager.
+func TestRefusedEventProvesTheOlderContract(t *testing.T) {
+	keys := newPKI(t)
+
+	for name, test := range map[string]struct {
+		body string
+		want string // reason
+	}{
+		"a listener": {`{"reason":"panic","failed":[{"index":0,"status":503,"reason":"panic"}]}`, contract.ReasonNotReady},
+		"a gateway":  {"upstream failed", contract.ReasonUnknownContract},
+	} {
+		t.Run(name, func(t *testing.T) {
+			far := newFarEnd(t, keys.server, func(w http.ResponseWriter, _ *http.Request) {
+				w.WriteHeader(http.StatusInternalServerError)
+				_, _ = w.Write([]byte(test.body))
+			})
+			newest := &end{}
+			newest.set(unknownContract)
+			older := must(httpmtls.NewForwarder(keys.client, far.address(), contract.V2, httpmtls.Options{}))
+			defer older.Close()
+
+			forwarder := must(httpmtls.NewFallback(newest, older, httpmtls.FallbackOptions{}))
+
+			err := forwarder.Forward(t.Context(), manager, core.NewBatch(event("a")))
+			if some, ok := errors.AsType[core.EventErrors](err); ok {
+				err = some[0]
+			}
+			if core.Reason(err) != test.want {
+				t.Errorf("error %v, want reason %s", err, test.want)
+			}
+		})
+	}
+}

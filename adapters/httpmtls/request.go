@@ -148,6 +148,7 @@ func (f *Forwarder) eventErrors(target *url.URL, refused map[int]contract.Refusa
 		r.RetryAfter = min(r.RetryAfter, f.opts.MaxRetryAfter)
 		failed := f.refusal(target, r, false)
 		failed.Body = r.Reason[:min(len(r.Reason), maxKept)]
+		failed.named = true
 		all[m.index(element)] = failed
 	}
 	return all
