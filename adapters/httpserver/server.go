@@ -143,13 +143,17 @@ func (s *Server) Close() error { return s.listener.Close() }
 // It returns an error if it closed some, or if serving failed. It must be called once. Unless it
 // returns an error, all its callbacks have returned before it does.
 func (s *Server) Serve(ctx context.Context) error {
+	accepting, err := s.accepting()
+	if err != nil {
+		return err
+	}
 	base, abort := context.WithCancel(context.WithoutCancel(ctx))
 	defer abort()
 
 	s.http.BaseContext = func(net.Listener) context.Context { return base }
 	served := make(chan error, 1)
 
-	go func() { served <- s.accept() }()
+	go func() { served <- s.http.Serve(accepting) }()
 	select {
 	case err := <-served:
 		_ = s.http.Close() // The error of serving counts.
@@ -157,7 +161,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 
-	err := s.shutdown(base, abort)
+	err = s.shutdown(base, abort)
 	// Shutdown makes Serve of net/http return ErrServerClosed.
 	if ended := <-served; !errors.Is(ended, http.ErrServerClosed) {
 		err = errors.Join(err, ended)
@@ -165,15 +169,16 @@ func (s *Server) Serve(ctx context.Context) error {
 	return err
 }
 
-// accept blocks until the listener is closed. Its error is never nil.
-func (s *Server) accept() error {
+// accepting returns the listener to serve. With TLS, [Server.open] counts it from now on.
+func (s *Server) accepting() (net.Listener, error) {
 	if s.opts.TLS == nil {
-		return s.http.Serve(limitedListener{s.listener, s})
+		return limitedListener{s.listener, s}, nil
 	}
 	if !hasCertificate(s.http.TLSConfig) {
-		return errNoServerCertificate
+		_ = s.Close() // The missing certificate counts.
+		return nil, fmt.Errorf("%w: %w", errEnded, errNoServerCertificate)
 	}
-	return s.http.Serve(s.newTLSListener())
+	return s.newTLSListener(), nil
 }
 
 // shutdown ends all connections. abort cancels the contexts of requests.

@@ -41,6 +41,29 @@ func TestCloseReleasesTheAddress(t *testing.T) {
 	}
 }
 
+// A program may get its signal before the server accepts. The race detector judges.
+func TestServeAfterTheEnd(t *testing.T) {
+	t.Parallel()
+
+	config := &tls.Config{Certificates: []tls.Certificate{newAuthority(t).issue(t)}} //nolint:gosec // The server sets it.
+
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+
+	for range 200 {
+		for _, opts := range []Options{{}, {TLS: config}} {
+			s, err := Bind(t.Context(), "127.0.0.1:0", noContent, opts)
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			if err := s.Serve(ended); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
 func TestProtocols(t *testing.T) {
 	t.Parallel()
 
