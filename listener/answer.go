@@ -59,16 +59,6 @@ func refuseUnverified(err error) answer {
 	return a
 }
 
-// refuseUnhandled returns the answer to the error of a handler. A replica that is not ready may not
-// lead: the sender must connect again to find the one that does. Behind a gateway that costs no
-// handshake of the runtime, so that it need not wait.
-func refuseUnhandled(err error, replica, behindGateway bool) answer {
-	a := retryLater(err)
-	a.whole, a.closes = replica, replica
-	a.atOnce = replica && behindGateway && a.retryAfter == 0
-	return a
-}
-
 // maxWait bounds the wait that a verifier or a handler can ask for.
 const maxWait = 5 * time.Minute
 

@@ -107,13 +107,25 @@ func (x *exchange) handled(err error) answer {
 		return answer{}
 	}
 	// A listener that stops ends the calls of its handlers, which is no failure of their events.
-	replica := x.state.Load() >= stopping || errors.Is(err, core.ErrNotReady) && !isReady(x.handler)
-	x.notReady = x.notReady || replica
-	a := refuseUnhandled(err, replica, x.behindGateway())
-	if replica && x.isRelay { // The next request comes here as well, from any replica.
-		a.closes, a.atOnce = false, false
-		a.retryAfter = cmp.Or(a.retryAfter, relayRetry)
+	if x.state.Load() >= stopping || errors.Is(err, core.ErrNotReady) && !isReady(x.handler) {
+		return x.refuseReplica(err)
 	}
+	return retryLater(err)
+}
+
+// refuseReplica refuses the whole request, because this replica may not lead. The sender must
+// connect again to find the one that does. Behind a gateway that costs no handshake of the runtime,
+// so that it need not wait. A relayed request waits: the next one comes here from any replica.
+func (x *exchange) refuseReplica(err error) answer {
+	x.notReady = true
+	a := retryLater(err)
+	a.whole = true
+	if x.isRelay {
+		a.retryAfter = cmp.Or(a.retryAfter, relayRetry)
+		return a
+	}
+	a.closes = true
+	a.atOnce = x.behindGateway() && a.retryAfter == 0
 	return a
 }
 

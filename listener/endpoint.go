@@ -59,7 +59,8 @@ func (all *routes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	all.mux.ServeHTTP(w, r)
 }
 
-// behindGateway reports whether a gateway or another replica sends the requests.
+// behindGateway reports whether a gateway or, on the port of a relay, another replica sends the
+// requests.
 func (e *endpoint) behindGateway() bool {
 	_, ok := e.peers.(*headerPeers)
 	return ok

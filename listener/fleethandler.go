@@ -36,7 +36,7 @@ func FleetHandler(f *fleet.Fleet) http.Handler {
 	return mux
 }
 
-// protect keeps answers out of caches, and out of the pages of others.
+// protect keeps answers out of caches, and out of the pages of other origins.
 func protect(header http.Header) {
 	header.Set("Cache-Control", "no-store")
 	header.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
@@ -69,6 +69,12 @@ type fleetCount struct {
 	State   fleet.State  `json:"state"`
 	Reason  string       `json:"reason,omitempty"`
 	Count   int          `json:"count"`
+}
+
+// eventCount is the number of events of one manager.
+type eventCount struct {
+	Manager core.Manager `json:"manager"`
+	Count   int64        `json:"count"`
 }
 
 // runtimeStatus is a [fleet.Status] with readable durations.

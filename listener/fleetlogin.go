@@ -11,8 +11,8 @@ import (
 // authenticated is the key of the mark that [Authenticated] adds to the context of a request.
 type authenticated struct{}
 
-// Authenticated marks each request as authenticated, for [FleetHandler]. Put it behind a filter of
-// your own that refuses strangers.
+// Authenticated marks each request as authenticated, for [FleetHandler]. It must be behind a filter
+// that refuses other requests.
 func Authenticated(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		pass(r)
@@ -56,13 +56,16 @@ func BrowserLogin(filter http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := &challenger{ResponseWriter: w}
 		_, password, ok := r.BasicAuth()
-		r = r.Clone(context.WithValue(r.Context(), challenger{}, c))
+		r = r.Clone(context.WithValue(r.Context(), challengerKey{}, c))
 		if ok {
 			r.Header.Set("Authorization", "Bearer "+password)
 		}
 		filter.ServeHTTP(c, r)
 	})
 }
+
+// challengerKey is the key of the [challenger] in the context of a request.
+type challengerKey struct{}
 
 // challenger adds the challenge of HTTP Basic to an answer with 401.
 type challenger struct {
@@ -73,7 +76,7 @@ type challenger struct {
 
 // pass notes that the filter has let the request pass.
 func pass(r *http.Request) {
-	if c, ok := r.Context().Value(challenger{}).(*challenger); ok {
+	if c, ok := r.Context().Value(challengerKey{}).(*challenger); ok {
 		c.passed = true
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
 
@@ -96,10 +95,4 @@ func (s *selection) compare() func(a, b fleet.Status) int {
 
 func compareNames(a, b fleet.Status) int {
 	return cmp.Or(cmp.Compare(a.Runtime, b.Runtime), cmp.Compare(a.Manager, b.Manager))
-}
-
-// eventCount is the number of events of one manager.
-type eventCount struct {
-	Manager core.Manager `json:"manager"`
-	Count   int64        `json:"count"`
 }

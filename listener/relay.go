@@ -11,9 +11,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 )
 
-// Relay makes a replica that does not lead a gateway to the one that leads. It forwards requests by
-// mTLS, with the certificate of the runtime in the header [HeaderXFCC]. The leader checks that
-// certificate again, and its answer is the answer to the runtime.
+// Relay makes each replica a gateway to the replica that leads. It forwards requests by mTLS, with
+// the certificate of the runtime in the header [HeaderXFCC]. The leader checks that certificate
+// again, and its answer is the answer to the runtime.
 //
 // Relayed requests have a port of their own, which only replicas must be able to use. A request
 // that arrives there is never relayed again. A handler must implement [Readier]: its error decides

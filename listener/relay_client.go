@@ -20,8 +20,8 @@ import (
 
 const (
 	relayDialTimeout = 2 * time.Second
-	// relayGrace is the time beyond that of the leader for a relayed request. The leader can so
-	// answer for the events that it took in its time.
+	// relayGrace is the time of a relayed request beyond HandleTimeout. So the answer of a leader
+	// that has used all of HandleTimeout still arrives.
 	relayGrace       = relayDialTimeout
 	relayIdleConns   = 64
 	relayIdleTimeout = 90 * time.Second
@@ -47,8 +47,8 @@ type relayClient struct {
 	transport *http.Transport
 	logger    *slog.Logger
 	now       func() time.Time
-	// logged is when a failure was logged last, failing when the first one in a row happened, in
-	// nanoseconds since 1970. The latter is 0 after a success.
+	// logged is the time of the last line about a failure. failing is the time of the first failure
+	// since a success, 0 if there is none. Both are in nanoseconds since 1970.
 	logged, failing atomic.Int64
 }
 

@@ -13,8 +13,8 @@ import (
 // FilterProvider is the type of FilterProvider in [server.Options].
 type FilterProvider = func(*rest.Config, *http.Client) (server.Filter, error)
 
-// BrowserFilter lets browsers through a filter of the metrics server that checks bearer tokens, as
-// filters.WithAuthenticationAndAuthorization of controller-runtime does. The browser asks for a
+// BrowserFilter lets a browser log in at a filter of the metrics server that checks bearer tokens,
+// such as filters.WithAuthenticationAndAuthorization of controller-runtime. The browser asks for a
 // password, which is the token, for example of `kubectl create token`. Requests that pass are
 // authenticated for [listener.FleetHandler] among the extra handlers.
 func BrowserFilter(provider FilterProvider) FilterProvider {

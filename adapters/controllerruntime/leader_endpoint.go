@@ -39,8 +39,8 @@ type LeaderEndpointOptions struct {
 	// Pod is the name of the pod of this replica, in the namespace of the Service. A mesh finds the
 	// workload of an endpoint by it. Default: none.
 	Pod string
-	// RefreshInterval is the time after which the endpoint is written again, in case that another
-	// client changed it. Default: 10 s.
+	// RefreshInterval is the time after which the endpoint is written again, because another client
+	// may have changed it. Default: 10 s.
 	RefreshInterval time.Duration
 	// Logger gets failed writes. Default: discarded.
 	Logger *slog.Logger

@@ -43,8 +43,7 @@ const (
 )
 
 // requestError is the error of a request to the control plane. It wraps [core.ErrUnauthenticated]
-// (401), [core.ErrForbidden] (403) or [core.ErrNotReady] (429, 502,
-// 503, 504).
+// (401), [core.ErrForbidden] (403) or [core.ErrNotReady] (429, 502, 503, 504).
 //
 // Callers use these sentinels and the interfaces of core, so the type is not exported.
 type requestError struct {

@@ -14,11 +14,18 @@ type fairQueue struct {
 	mu sync.Mutex
 	// free is the number of free slots. While it is not 0, there are no waiters.
 	free int
-	// turn has the next slot, unless nothing waits there.
-	turn, other *ring
-	// continuing and fresh are turn and other, in one of the orders.
-	continuing, fresh *ring
+	// rings has the waiters of each kind of work.
+	rings [kinds]*ring
+	// turn is the kind that has the next slot, unless nothing waits there.
+	turn int
 }
+
+// The kinds of work: it continues, or it begins.
+const (
+	continuing = iota
+	fresh
+	kinds
+)
 
 // ring holds the origins with waiters of one kind.
 type ring struct {
@@ -60,9 +67,7 @@ const (
 
 // newFairQueue returns a queue with that many slots, which must be positive.
 func newFairQueue(slots int) *fairQueue {
-	q := &fairQueue{free: slots, continuing: newRing(), fresh: newRing()}
-	q.turn, q.other = q.continuing, q.fresh
-	return q
+	return &fairQueue{free: slots, rings: [kinds]*ring{newRing(), newRing()}}
 }
 
 func newRing() *ring { return &ring{origins: make(map[string]*originQueue), next: list.New()} }
@@ -80,11 +85,11 @@ func (q *fairQueue) request(origin string, continues bool) *waiter {
 		w.grant()
 		return w
 	}
+	kind := fresh
 	if continues {
-		q.continuing.add(w, origin)
-	} else {
-		q.fresh.add(w, origin)
+		kind = continuing
 	}
+	q.rings[kind].add(w, origin)
 	return w
 }
 
@@ -106,14 +111,13 @@ func (w *waiter) done() {
 // grantNext grants a free slot, of one kind of work and the other in turn. The caller must hold the
 // lock, as for the functions below.
 func (q *fairQueue) grantNext() {
-	if q.turn.next.Len() > 0 {
-		q.turn.grantNext()
-		q.turn, q.other = q.other, q.turn
-		return
-	}
-	if q.other.next.Len() > 0 {
-		q.other.grantNext()
-		return
+	for range kinds {
+		r := q.rings[q.turn]
+		q.turn = (q.turn + 1) % kinds
+		if r.next.Len() > 0 {
+			r.grantNext()
+			return
+		}
 	}
 	q.free++
 }

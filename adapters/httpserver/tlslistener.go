@@ -44,7 +44,7 @@ func (l *tlsListener) acceptAll() {
 	for l.ctx.Err() == nil {
 		c, err := l.limitedListener.Accept()
 		if err == nil {
-			l.server.open.Go(func() { l.shake(c) })
+			l.server.open.Go(func() { l.handshake(c) })
 			continue
 		}
 		select {
@@ -54,8 +54,8 @@ func (l *tlsListener) acceptAll() {
 	}
 }
 
-// shake does the handshake of a connection, and hands the connection to Accept.
-func (l *tlsListener) shake(c net.Conn) {
+// handshake does the handshake of a connection, and hands the connection to Accept.
+func (l *tlsListener) handshake(c net.Conn) {
 	encrypted := tls.Server(c, l.config)
 	_ = c.SetDeadline(time.Now().Add(l.timeout)) // It fails for a closed connection.
 	_ = encrypted.HandshakeContext(l.ctx)        // The connection keeps its error.

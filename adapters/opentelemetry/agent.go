@@ -13,8 +13,8 @@ import (
 )
 
 // Webhook makes a span of each request. The span belongs to the trace of the API server, if its
-// request has one. If not, the sampler of the provider decides. The handler finds the span in the
-// traceparent header of the request, as that of package admission does.
+// request has one. If not, the sampler of the provider decides. The request that next gets has the
+// span in its traceparent header, which package admission reads.
 func (t *Tracing) Webhook(next http.Handler) http.Handler {
 	if t == nil {
 		return next

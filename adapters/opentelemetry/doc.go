@@ -3,8 +3,8 @@
 //
 // Create a [Tracing] on each side, and wrap the ports with it:
 //
-//	API server  traceparent header
-//	agent       Webhook, Acceptor, Forwarder
+//	API server     traceparent header
+//	agent          Webhook, Acceptor, Forwarder
 //	control plane  Verifier, Handler, Queue.Map, Reconcile
 //
 // The trace travels in [core.WatchEvent].TraceParent, and so with contract v3 only. It is a W3C

@@ -7,8 +7,7 @@ import (
 )
 
 // The functions of this file append the members of a JSON object, byte for byte as encoding/json
-// writes them. They write to the body itself, because a control plane reads and an agent writes
-// thousands of events.
+// writes them. They append to the body itself, so that an event needs no memory of its own.
 
 // appendName begins a member. The opening brace of the object, or another member, is before it.
 func appendName(b []byte, name string) []byte {

@@ -2,6 +2,7 @@ package coremock
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/mock/gomock"
@@ -46,6 +47,6 @@ func eventOf(x any) (core.WatchEvent, bool) {
 
 // foreseen returns the event without the fields that no test can foresee.
 func foreseen(e core.WatchEvent) core.WatchEvent {
-	e.Time, e.TraceParent = core.WatchEvent{}.Time, ""
+	e.Time, e.TraceParent = time.Time{}, ""
 	return e
 }

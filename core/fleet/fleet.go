@@ -101,8 +101,8 @@ func (f *Fleet) observe(
 	return true
 }
 
-// isProbe reports whether the batch is that of a process that only checks the path: its epoch is
-// not known, sent no event and ends. An agent begins its epoch with a resync.
+// isProbe reports whether the batch only checks the path. It is the last heartbeat of an unknown
+// epoch without events. An agent begins its epoch with a resync.
 func (f *Fleet) isProbe(k key, batch *core.Batch) bool {
 	beat := batch.Heartbeat
 	if beat == nil || !beat.Leaving || beat.Sequence > 0 || len(batch.Events) > 0 || batch.Epoch == "" {

@@ -67,7 +67,7 @@ func (f *Fleet) log(change *Transition) {
 		slog.String("reason", change.To.Reason), slog.Int("suppressed", suppressed))
 }
 
-// levelOf returns the level of a line about a state: warn where an operator has to act.
+// levelOf returns the level of a line about a state: warn if the state needs an action.
 func levelOf(state State) slog.Level {
 	if state == Stale || state == Degraded {
 		return slog.LevelWarn

@@ -25,7 +25,7 @@ type replica struct {
 	epoch    string
 	sequence uint64
 	first    time.Time // request
-	// begins means that the first request was the first of the epoch, as far as its numbers show.
+	// begins means that the first request has the first event or heartbeat of the epoch.
 	begins   bool
 	lastSeen time.Time
 	beat     *core.Heartbeat

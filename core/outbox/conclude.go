@@ -105,14 +105,14 @@ func (o *Outbox) pause(l *lane, err error, started, now time.Time) {
 const (
 	// pausePart is the divisor of the part of an outage that the pause after it may take.
 	pausePart = 8
-	// shortOutage is the outage up to which that part does not shrink.
+	// shortOutage is the length that each shorter outage counts as.
 	shortOutage = 16 * time.Second
 )
 
-// longestPause bounds the pause of a lane that has failed for so long. A receiver that answers that
-// it is not ready may wait for the election of a leader, which takes 15 to 20 s by default. A pause
-// that doubles would last as long again. Senders without an answer come back less close to each
-// other, as each of them needs a handshake.
+// longestPause bounds the pause of a lane that has failed for so long. A receiver that is not ready
+// may wait for the election of a leader, which takes 15 to 18 s. A pause that doubles would last as
+// long again. Without an answer MaxBackoff remains the bound, because each sender then needs a
+// handshake, and handshakes must not come together.
 func (o *Outbox) longestPause(err error, failing time.Duration) time.Duration {
 	if !errors.Is(err, core.ErrNotReady) {
 		return o.opts.MaxBackoff

@@ -96,8 +96,8 @@ func (l lines) isDue(reason string, now time.Time) bool {
 // maxStrangerLines bounds the lines with one text and reason in logEvery, over all strangers.
 const maxStrangerLines = 5
 
-// strangers counts the lines about managers that are not configured and took no batch yet. Anyone
-// can invent their names.
+// strangers counts the lines about managers that are not configured and took no batch yet. Any
+// client of the webhook can invent such names.
 type strangers struct {
 	began time.Time
 	lines map[string]int // by text and reason
@@ -121,7 +121,7 @@ func (o *Outbox) warn(l *lane, text, reason string, now time.Time, attrs ...slog
 			return false
 		}
 		if n == maxStrangerLines {
-			attrs = append(attrs, slog.String("note", "lines about further managers are left out for 5m0s"))
+			attrs = append(attrs, slog.String("note", "lines about further managers are left out for "+logEvery.String()))
 		}
 	}
 	o.note(slog.LevelWarn, text, attrs...)

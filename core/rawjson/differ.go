@@ -4,12 +4,12 @@ import "bytes"
 
 // certainlyDiffer reports whether the first bytes that differ belong to two scalars with different
 // meanings, at the same place of both texts. Then the texts differ. This finds the usual change in
-// a large object without reading the object. False means that it is not known.
+// a large object without reading the object. False means that it is not known. common is the number
+// of bytes with which both texts begin.
 //
 // The place is the same, because everything before it is: the members and the indexes around it. If
 // an object repeats a name, or a text is not JSON, then true is right, too: see [Equal].
-func certainlyDiffer(a, b []byte) bool {
-	common := commonPrefix(a, b)
+func certainlyDiffer(a, b []byte, common int) bool {
 	if start := openString(a[:common]); start >= 0 {
 		return stringsDiffer(a[start:], b[start:])
 	}
@@ -21,7 +21,7 @@ func certainlyDiffer(a, b []byte) bool {
 }
 
 // openString returns the place of the last quote before the end of a text that ends in a string, or
-// -1. An escaped quote will do: the string is the same up to there.
+// -1. That quote may be escaped, because both texts are the same up to there.
 func openString(text []byte) int {
 	if (bytes.Count(text, []byte{'"'})-escapedQuotes(text))%2 == 0 {
 		return -1

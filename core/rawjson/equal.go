@@ -30,10 +30,11 @@ func Equal(a, b []byte) bool {
 	if bytes.Equal(a, b) {
 		return true
 	}
-	if certainlyDiffer(a, b) {
+	common := commonPrefix(a, b)
+	if certainlyDiffer(a, b, common) {
 		return false
 	}
-	p := pair{x: Reader{data: a}, y: Reader{data: b}, budget: len(a)}
+	p := pair{x: Reader{data: a}, y: Reader{data: b}, common: common, budget: len(a)}
 	switch p.compareParts() {
 	case same:
 		return p.x.End() == nil && p.y.End() == nil

@@ -39,8 +39,8 @@ func Degraded(f *fleet.Fleet, runtime core.RuntimeID, manager core.Manager, reas
 	to(f, runtime, manager, fleet.Condition{State: fleet.Degraded, Reason: reason})
 }
 
-// to sends the heartbeats of an agent in a condition. The agent of before continues if that is
-// enough, and is replaced otherwise: it may have a drop that counts for a while.
+// to sends the heartbeats of an agent in a condition. If those of the current agent do not lead to
+// it, a new agent sends them: drops of the current one count for a while.
 func to(f *fleet.Fleet, runtime core.RuntimeID, manager core.Manager, want fleet.Condition) {
 	for _, a := range []*agent{current(f, runtime, manager), next(f, runtime, manager)} {
 		a.send(f, want)
