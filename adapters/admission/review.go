@@ -181,10 +181,10 @@ func (q *request) validate() error {
 	}
 }
 
-// watchedGVK returns the kind of the object that the event names. The object of a subresource, such
-// as a Scale, has a kind of its own. So parent is the kind of the watch, "" if it is not known.
+// watchedGVK returns the kind of the object that the event names. The object of a subresource may
+// have another kind, such as Scale. The parent is the kind of the watch, "" if it is not known.
 func (q *request) watchedGVK(parent string) schema.GroupVersionKind {
-	if parent == "" || q.subresource == "" || q.subresource == string(core.FieldStatus) {
+	if parent == "" || !isForeign(q.subresource) {
 		return q.gvk
 	}
 	var gvk schema.GroupVersionKind

@@ -48,15 +48,18 @@ func (w *Watch) groupResource() schema.GroupResource {
 // resource, if it is known.
 func (w *Watch) path(t target) string {
 	path := Path(w.Manager)
-	if segment := kindSegment(cmp.Or(w.Kind, builtins()[w.groupResource()].kind)); segment != "" && t.isForeign() {
+	if !isForeign(t.subresource) {
+		return path
+	}
+	if segment := kindSegment(cmp.Or(w.Kind, builtins()[w.groupResource()].kind)); segment != "" {
 		path += "/" + segment
 	}
 	return path
 }
 
 // isForeign reports whether the objects of a review may be of another kind than the resource.
-func (t target) isForeign() bool {
-	return t.subresource != "" && t.subresource != string(core.FieldStatus)
+func isForeign(subresource string) bool {
+	return subresource != "" && subresource != string(core.FieldStatus)
 }
 
 // hasLabels reports whether reviews show the labels of the resource. These subresources have
@@ -72,7 +75,7 @@ func (t target) operations() []admissionregistrationv1.OperationType {
 	operations := []admissionregistrationv1.OperationType{
 		admissionregistrationv1.Create, admissionregistrationv1.Update, admissionregistrationv1.Delete,
 	}
-	if t.isForeign() && t.subresource != subresourceScale {
+	if isForeign(t.subresource) && t.subresource != subresourceScale {
 		operations = append(operations, admissionregistrationv1.Connect)
 	}
 	return operations

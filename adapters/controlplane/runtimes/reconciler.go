@@ -199,8 +199,8 @@ func (r *reconciler) patch(ctx context.Context, object, before client.Object) er
 	return nil
 }
 
-// watches returns the watches of all valid Watchers. The status of a Watcher reports whether it is
-// valid.
+// watches returns the watches of all valid Watchers, without their invalid conditions. The status
+// of a Watcher reports both.
 func (r *reconciler) watches(ctx context.Context) ([]admission.Watch, error) {
 	list := &v1beta2.WatcherList{}
 	if err := r.client.List(ctx, list); err != nil {
@@ -208,7 +208,7 @@ func (r *reconciler) watches(ctx context.Context) ([]admission.Watch, error) {
 	}
 	watches, err := watcher.Watches(list.Items)
 	if err != nil {
-		ctrl.LoggerFrom(ctx).V(1).Info("Watchers are left out", "problem", err.Error())
+		ctrl.LoggerFrom(ctx).V(1).Info("Watchers, or conditions of Watchers, are left out", "problem", err.Error())
 	}
 	r.forgetter.note(watches)
 	return watches, nil

@@ -14,19 +14,7 @@ func selectorOf(s *v1beta2.GatewaySelector) (labels.Selector, error) {
 		return nil, problem(reasonInvalidSelector, "spec.gateway.selector is empty and would select every gateway")
 	}
 
-	standard := &metav1.LabelSelector{MatchLabels: plain(s.MatchLabels)}
-
-	for _, r := range s.MatchExpressions {
-		values := make([]string, len(r.Values))
-		for i, value := range r.Values {
-			values[i] = string(value)
-		}
-
-		standard.MatchExpressions = append(standard.MatchExpressions,
-			metav1.LabelSelectorRequirement{Key: r.Key, Operator: r.Operator, Values: values})
-	}
-
-	selector, err := metav1.LabelSelectorAsSelector(standard)
+	selector, err := metav1.LabelSelectorAsSelector(labelSelector(s.MatchLabels, s.MatchExpressions))
 	if err != nil {
 		return nil, problem(reasonInvalidSelector, "spec.gateway.selector: %v", err)
 	}

@@ -124,7 +124,13 @@ func namespaceSelector(of *v1beta2.NamespaceSelector) *metav1.LabelSelector {
 	if of == nil {
 		return nil
 	}
-	return &metav1.LabelSelector{MatchLabels: plain(of.MatchLabels), MatchExpressions: requirements(of.MatchExpressions)}
+	return labelSelector(of.MatchLabels, of.MatchExpressions)
+}
+
+func labelSelector(
+	matchLabels map[string]v1beta2.LabelValue, matchExpressions []v1beta2.LabelRequirement,
+) *metav1.LabelSelector {
+	return &metav1.LabelSelector{MatchLabels: plain(matchLabels), MatchExpressions: requirements(matchExpressions)}
 }
 
 func plain(labels map[string]v1beta2.LabelValue) map[string]string {

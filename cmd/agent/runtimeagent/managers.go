@@ -65,15 +65,7 @@ func (b *builder) addManagers() error {
 
 // read returns the managers of the file that are not fixed.
 func (m *managerList) read() ([]core.Manager, error) {
-	managers, err := managersfile.Read(m.path)
-	if err != nil {
-		return nil, err
-	}
-	managers = without(managers, m.fixed)
-	if n := len(m.fixed) + len(managers); n > MaxManagers {
-		return nil, fmt.Errorf("%s: %d managers in all, want at most %d", m.path, n, MaxManagers)
-	}
-	return managers, nil
+	return managersfile.Others(m.fixed, m.path, MaxManagers)
 }
 
 // all returns each manager once.

@@ -45,7 +45,7 @@ func (c *checker) canary(ctx context.Context) {
 	c.webhook(called)
 }
 
-// webhook reports whether the dry run of the canary came to an agent.
+// webhook reports whether the API server called an agent for the dry run of the canary.
 func (c *checker) webhook(called bool) {
 	if called {
 		c.ok("webhook", "the API server calls an agent")

@@ -63,7 +63,7 @@ func untrusted(err error) finding {
 	case isA[tls.RecordHeaderError](err):
 		f.want, f.action = "TLS", "check the port in KCP_ADDR: this one speaks another protocol"
 	case errors.Is(err, io.EOF):
-		f.found, f.want = "the other end closed the connection without a word", "TLS"
+		f.found, f.want = "the other end closed the connection without an answer", "TLS"
 		f.action = "check the port in KCP_ADDR, the gateway, and its limits"
 	default:
 		f.want, f.action = "TLS 1.3", "check the port in KCP_ADDR, and the TLS versions of the gateway"

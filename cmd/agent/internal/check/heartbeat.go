@@ -74,8 +74,8 @@ func (c *checker) sendOnce(ctx context.Context, manager core.Manager) error {
 	return err
 }
 
-// probe is the heartbeat of a process that leaves at once, in an epoch of its own without events. A
-// fleet acknowledges it, and does not take it for an agent.
+// probe returns a heartbeat that begins and ends its own epoch, which has no events. A fleet
+// acknowledges it, and adds no replica.
 func (c *checker) probe() core.Batch {
 	epoch := "check-" + rand.Text()
 	return core.Batch{Epoch: epoch, Heartbeat: &core.Heartbeat{

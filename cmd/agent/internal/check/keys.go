@@ -136,7 +136,8 @@ func names(leaf *x509.Certificate) []string {
 	return all
 }
 
-// Limits of the rest of a certificate's life, as the fleet has them for certificate_expiring.
+// A certificate expires soon when less than expiringWithin and less than 1/expiringPart of its life
+// are left. These are the defaults of the fleet for certificate_expiring.
 const (
 	expiringWithin = 24 * time.Hour
 	expiringPart   = 6
@@ -151,7 +152,7 @@ func (c *checker) expiry(name string, m *httpmtls.Material) {
 	c.warn(name, finding{"expires " + until(m.NotAfter), "a renewed certificate by now", "check cert-manager"})
 }
 
-// until is a time with the rest until then.
+// until returns a time, and the duration until then.
 func until(t time.Time) string {
 	const day = 24 * time.Hour
 	left := time.Until(t)

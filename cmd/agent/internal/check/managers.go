@@ -36,19 +36,11 @@ func (c *checker) managers() {
 }
 
 func (c *checker) addFile(path string) bool {
-	listed, err := managersfile.Read(path)
+	listed, err := managersfile.Others(c.known, path, runtimeagent.MaxManagers)
 	if err != nil {
 		c.fail("MANAGERS_FILE", finding{err.Error(), "one name per line", "correct the ConfigMap"})
 		return false
 	}
-	for _, manager := range listed {
-		if !slices.Contains(c.known, manager) {
-			c.known = append(c.known, manager)
-		}
-	}
-	if len(c.known) > runtimeagent.MaxManagers {
-		c.fail("MANAGERS_FILE", finding{path + ": too many managers", "at most 100 in all", "correct the ConfigMap"})
-		return false
-	}
+	c.known = append(c.known, listed...)
 	return true
 }

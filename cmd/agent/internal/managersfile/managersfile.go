@@ -16,8 +16,22 @@ import (
 // maxBytes bounds the size of the file in bytes.
 const maxBytes = 64 << 10
 
-// Read reads one name per line. It skips empty lines and those that begin with '#'.
-func Read(path string) ([]core.Manager, error) {
+// Others returns the managers of the file that are not in known. It fails if known and the file
+// have more than most managers in all.
+func Others(known []core.Manager, path string, most int) ([]core.Manager, error) {
+	managers, err := read(path)
+	if err != nil {
+		return nil, err
+	}
+	managers = slices.DeleteFunc(managers, func(manager core.Manager) bool { return slices.Contains(known, manager) })
+	if n := len(known) + len(managers); n > most {
+		return nil, fmt.Errorf("%s: %d managers in all, want at most %d", path, n, most)
+	}
+	return managers, nil
+}
+
+// read reads one name per line. It skips empty lines and those that begin with '#'.
+func read(path string) ([]core.Manager, error) {
 	text, err := os.ReadFile(path) //nolint:gosec // The settings name it.
 	if err != nil {
 		return nil, err
