@@ -17,6 +17,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/test"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
 var update = flag.Bool("update", false, "copy the files of the charts from their origin")
@@ -36,28 +37,22 @@ func exampleValues() []string {
 	}
 }
 
-// tool runs a program at the root of the repository.
-func tool(t *testing.T, path string, args ...string) (string, error) {
-	t.Helper()
-	cmd := exec.CommandContext(t.Context(), path, args...)
-	cmd.Dir = test.Root()
-	_ = os.Getenv("RUNTIME_WATCHER_DOCUMENTS") // The cache of go test does not see the files that the program reads.
-	home := t.TempDir()
-	cmd.Env = append(os.Environ(), "HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home)
-	var problem bytes.Buffer
-	cmd.Stderr = &problem
-	out, err := cmd.Output()
-	return string(out) + problem.String(), err
-}
-
-// helm skips a test on a machine without the tool.
+// helm runs helm at the root of the repository. It skips the test on a machine without helm.
 func helm(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	path := filepath.Join(test.Root(), "bin", "tools", runtime.Version(), "helm")
 	if _, err := os.Stat(path); err != nil {
 		t.Skipf("no %s: make test builds it", path)
 	}
-	return tool(t, path, args...)
+	_ = os.Getenv("RUNTIME_WATCHER_DOCUMENTS") // The cache of go test does not see the files that helm reads.
+	cmd := exec.CommandContext(t.Context(), path, args...)
+	cmd.Dir = test.Root()
+	home := t.TempDir()
+	cmd.Env = append(os.Environ(), "HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home)
+	var problem bytes.Buffer
+	cmd.Stderr = &problem
+	out, err := cmd.Output()
+	return string(out) + problem.String(), err
 }
 
 func render(t *testing.T, chart string, values ...string) string {
@@ -76,19 +71,6 @@ func template(t *testing.T, chart string, values ...string) (string, error) {
 		args = append(args, "--set", value)
 	}
 	return helm(t, args...)
-}
-
-func kubectl(t *testing.T, args ...string) string {
-	t.Helper()
-	assets, err := controlplane.Assets(t.Context(), controlplane.AssetsOptions{Kubectl: true})
-	if err != nil {
-		t.Skipf("needs kubectl, which controlplane-assets -kubectl builds: %v", err)
-	}
-	out, err := tool(t, filepath.Join(assets, "kubectl"), args...)
-	if err != nil {
-		t.Fatalf("kubectl %v: %v\n%s", args, err, out)
-	}
-	return out
 }
 
 // objects returns the objects of a text in YAML, by kind and name. The variables of containers are in the order of their
@@ -138,7 +120,7 @@ func indexVariables(value any) {
 
 func TestAgentIsThatOfKustomize(t *testing.T) {
 	chart := objects(t, render(t, agent, exampleValues()...))
-	base := objects(t, kubectl(t, "kustomize", "deploy/example"))
+	base := objects(t, rig.Kubectl(t, "kustomize", "deploy/example"))
 	if diff := cmp.Diff(base, chart); diff != "" {
 		t.Errorf("objects (-kustomize +chart):\n%s", diff)
 	}
@@ -158,8 +140,8 @@ func TestControlPlaneIsThatOfKustomize(t *testing.T) {
 		}
 	}
 	chart := objects(t, render(t, controlPlane, "crd.keep=false", "rules.install=true"))
-	base := objects(t, kubectl(t, "kustomize", "deploy/controlplane"))
-	maps.Copy(base, objects(t, string(readFile(t, rules))))
+	base := objects(t, rig.Kubectl(t, "kustomize", "deploy/controlplane"))
+	maps.Copy(base, objects(t, string(test.Read(t, rules))))
 	if diff := cmp.Diff(base, chart); diff != "" {
 		t.Errorf("go test ./test/charts -update copies the files. Objects (-kustomize +chart):\n%s", diff)
 	}
@@ -167,18 +149,9 @@ func TestControlPlaneIsThatOfKustomize(t *testing.T) {
 
 func copyFile(t *testing.T, to, from string) {
 	t.Helper()
-	if err := os.WriteFile(filepath.Join(test.Root(), to), readFile(t, from), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(test.Root(), to), test.Read(t, from), 0o644); err != nil {
 		t.Fatal(err)
 	}
-}
-
-func readFile(t *testing.T, path string) []byte {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join(test.Root(), path))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return text
 }
 
 // Each value has an effect, and no object has more than it should.
@@ -248,13 +221,13 @@ func TestServerAccepts(t *testing.T) {
 	chart := render(t, agent, append(exampleValues(), "replicas=3", "env.KCP_CONTRACT=v2", "priorityClassName=system-cluster-critical")...)
 	definition := render(t, controlPlane, "serviceAccount.name=operator")
 	plane := controlplane.StartT(t, controlplane.Options{})
-	kubectl(t, "--kubeconfig", plane.Kubeconfig, "create", "namespace", namespace)
+	rig.Kubectl(t, "--kubeconfig", plane.Kubeconfig, "create", "namespace", namespace)
 	for name, text := range map[string]string{"agent": chart, "control plane": definition} {
 		file := filepath.Join(t.TempDir(), "objects.yaml")
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		out := kubectl(t, "--kubeconfig", plane.Kubeconfig, "apply", "--server-side", "--validate=strict", "-f", file)
+		out := rig.Kubectl(t, "--kubeconfig", plane.Kubeconfig, "apply", "--server-side", "--validate=strict", "-f", file)
 		if n := strings.Count(out, "serverside-applied"); n != len(objects(t, text)) {
 			t.Errorf("%s: %d objects applied, want %d: %s", name, n, len(objects(t, text)), out)
 		}

@@ -4,8 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"maps"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -86,13 +84,8 @@ func newRoutes(t *testing.T, kind watcher.Routing, more ...watcher.Routing) *rou
 func (r *routes) grant() {
 	r.t.Helper()
 
-	text, err := os.ReadFile(filepath.Join(test.Root(), "deploy", "controlplane", "role.yaml"))
-	if err != nil {
-		r.t.Fatal(err)
-	}
-
 	var role rbacv1.ClusterRole
-	if err := yaml.UnmarshalStrict(text, &role); err != nil {
+	if err := yaml.UnmarshalStrict(test.Read(r.t, "deploy/controlplane/role.yaml"), &role); err != nil {
 		r.t.Fatal(err)
 	}
 
@@ -104,9 +97,9 @@ func (r *routes) grant() {
 	r.must(r.plane.Client.Create(r.t.Context(), &role))
 	r.must(r.plane.Client.Create(r.t.Context(), binding))
 
-	if r.user, err = r.plane.AddUser("controller"); err != nil {
-		r.t.Fatal(err)
-	}
+	user, err := r.plane.AddUser("controller")
+	r.must(err)
+	r.user = user
 }
 
 func (r *routes) must(err error) {

@@ -1,9 +1,7 @@
 package hardening
 
 import (
-	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -13,12 +11,9 @@ import (
 
 // TestClaimsNameTests makes sure that what docs/security.md refers to is there.
 func TestClaimsNameTests(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join(test.Root(), "docs", "security.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := string(test.Read(t, "docs/security.md"))
 
-	names := regexp.MustCompile(`\bTest[A-Z]\w+`).FindAllString(string(text), -1)
+	names := regexp.MustCompile(`\bTest[A-Z]\w+`).FindAllString(text, -1)
 	if len(names) < 10 {
 		t.Fatalf("%d tests are named, want more", len(names))
 	}

@@ -28,25 +28,11 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
-// kubectl runs it against a runtime, at the root of the repository, and returns what it printed.
+// kubectl runs kubectl against a runtime, and returns its output.
 func kubectl(t *testing.T, runtime *controlplane.ControlPlane, args ...string) string {
 	t.Helper()
 
-	assets, err := controlplane.Assets(t.Context(), controlplane.AssetsOptions{Kubectl: true})
-	if err != nil {
-		t.Skipf("needs kubectl, which controlplane-assets -kubectl builds: %v", err)
-	}
-
-	cmd := exec.CommandContext(t.Context(), filepath.Join(assets, "kubectl"),
-		append([]string{"--kubeconfig", runtime.Kubeconfig}, args...)...)
-	cmd.Dir = test.Root()
-
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Fatalf("kubectl %v: %v\n%s", args, err, out)
-	}
-
-	return string(out)
+	return rig.Kubectl(t, append([]string{"--kubeconfig", runtime.Kubeconfig}, args...)...)
 }
 
 // copyManifests copies the manifests into an empty folder, as a user does who installs by hand.

@@ -228,18 +228,7 @@ func startReconciler(
 		t.Fatal(err)
 	}
 
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-
-	go func() { ended <- mgr.Start(ctx) }()
-
-	t.Cleanup(func() {
-		stop()
-
-		if err := <-ended; err != nil {
-			t.Errorf("manager: %v", err)
-		}
-	})
+	rig.Run(t, "manager", mgr.Start)
 }
 
 func newWatcher(name string) *v1beta2.Watcher {

@@ -7,10 +7,8 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -19,7 +17,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -76,7 +73,7 @@ func (k kind) path(name, subresource string) string {
 type scene struct {
 	t     testing.TB
 	plane *controlplane.ControlPlane
-	http  *http.Client
+	api   *rig.API
 
 	calls sync.RWMutex // held for reading during each call of the webhook
 
@@ -94,11 +91,7 @@ func newScene(t testing.TB) *scene {
 	s.plane = controlplane.StartT(t, controlplane.Options{CRDs: []*apiextensionsv1.CustomResourceDefinition{
 		definition(widgets), definition(gadgets),
 	}})
-
-	var err error
-	if s.http, err = rest.HTTPClientFor(s.plane.Config); err != nil {
-		t.Fatal(err)
-	}
+	s.api = rig.NewAPI(t, s.plane)
 	return s
 }
 
@@ -206,25 +199,7 @@ func sum(decisions map[admission.Decision]int) (n int) {
 // do sends one request and returns the status and the body of the answer.
 func (s *scene) do(method, path, contentType, body string) (int, []byte) {
 	s.t.Helper()
-	request, err := http.NewRequestWithContext(s.t.Context(), method, strings.TrimSuffix(s.plane.Config.Host, "/")+path,
-		strings.NewReader(body))
-	if err != nil {
-		s.t.Fatal(err)
-	}
-
-	request.Header.Set("Content-Type", contentType)
-
-	answer, err := s.http.Do(request)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	defer answer.Body.Close()
-
-	content, err := io.ReadAll(answer.Body)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return answer.StatusCode, content
+	return s.api.Do(s.t, method, path, contentType, body)
 }
 
 // patch sends a merge patch.
@@ -270,11 +245,7 @@ func join(object map[string]json.RawMessage) string {
 // metric returns the sum of a metric of the API server.
 func (s *scene) metric(name string) float64 {
 	s.t.Helper()
-	status, text := s.do(http.MethodGet, "/metrics", "text/plain", "")
-	if status != http.StatusOK {
-		s.t.Fatalf("metrics: status %d", status)
-	}
-	return rig.Sum(text, name)
+	return rig.Sum(rig.ScrapeAPIServer(s.t, s.plane), name)
 }
 
 // checkErrors fails when a condition could not be evaluated: then a write would have been lost.

@@ -21,19 +21,13 @@ func TestReference(t *testing.T) {
 // compare compares a file of the repository with its generated text, or writes it.
 func compare(t *testing.T, file, text string) {
 	t.Helper()
-	path := filepath.Join(test.Root(), file)
 	if *update {
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(test.Root(), file), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
 
-	have, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	if diff := cmp.Diff(string(have), text); diff != "" {
+	if diff := cmp.Diff(read(t, file), text); diff != "" {
 		t.Errorf("%s is stale, write it by go test ./test/observability -update (-file +generated):\n%s", file, diff)
 	}
 }

@@ -1,8 +1,6 @@
 package observability
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -48,11 +46,7 @@ func readRules(t testing.TB) (text string, parsed rules) {
 
 func read(t testing.TB, file string) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(test.Root(), file))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
+	return string(test.Read(t, file))
 }
 
 const ruleHead = `# Written from rules.yaml by go test ./test/observability -run TestPrometheusRule -update. Do not edit.

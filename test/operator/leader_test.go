@@ -1,7 +1,6 @@
 package operator_test
 
 import (
-	"context"
 	"strings"
 	"testing"
 	"time"
@@ -23,6 +22,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/listener"
+	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
 // leaderService is the Service that leads to the leader.
@@ -43,8 +43,9 @@ func leaderRole() *rbacv1.Role {
 	}
 }
 
-// as returns the configuration of a user who has the role, or none.
-func (l *lab) as(t *testing.T, role *rbacv1.Role) *rest.Config {
+// configFor returns the configuration of a user with the role. Without a role, the user has no
+// rights.
+func (l *lab) configFor(t *testing.T, role *rbacv1.Role) *rest.Config {
 	t.Helper()
 
 	config := rest.CopyConfig(l.Config)
@@ -65,25 +66,15 @@ func (l *lab) as(t *testing.T, role *rbacv1.Role) *rest.Config {
 	return config
 }
 
-// leads runs a leader endpoint until stop.
+// leads runs a leader endpoint until stop, or until the end of the test.
 func leads(t *testing.T, config *rest.Config, address, pod string) (stop func()) {
 	t.Helper()
 
 	endpoint := must(controllerruntime.NewLeaderEndpoint(must(client.New(config, client.Options{})), leaderService,
 		address, map[string]int32{"events": 8082, "relay": 8083},
 		controllerruntime.LeaderEndpointOptions{Pod: pod, RefreshInterval: 100 * time.Millisecond}))
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
 
-	go func() { ended <- endpoint.Start(ctx) }()
-
-	return func() {
-		cancel()
-
-		if err := <-ended; err != nil {
-			t.Errorf("the endpoint ended with %v", err)
-		}
-	}
+	return rig.Run(t, "leader endpoint", endpoint.Start)
 }
 
 // leaderAddress follows the endpoint in a cache with the rights of config.
@@ -96,25 +87,14 @@ func leaderAddress(t *testing.T, config *rest.Config, port string) func() string
 		}},
 	}}))
 	address := must(controllerruntime.LeaderAddress(t.Context(), informers, leaderService, port))
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-
-	go func() { ended <- informers.Start(ctx) }()
-
-	t.Cleanup(func() {
-		cancel()
-
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
+	rig.Run(t, "cache", informers.Start)
 
 	return address
 }
 
 // testLeaderEndpoint has a Service that leads to one leader after the other.
 func (l *lab) testLeaderEndpoint(t *testing.T) {
-	config := l.as(t, leaderRole())
+	config := l.configFor(t, leaderRole())
 	relay, unnamed := leaderAddress(t, config, "relay"), leaderAddress(t, config, "")
 	is := func(want string) {
 		t.Helper()
@@ -162,17 +142,12 @@ func (l *lab) testLeaderEndpoint(t *testing.T) {
 	// A leader that was replaced must not remove its successor.
 	old := must(controllerruntime.NewLeaderEndpoint(must(client.New(config, client.Options{})), leaderService,
 		"192.0.2.2", map[string]int32{"relay": 1}, controllerruntime.LeaderEndpointOptions{RefreshInterval: time.Hour}))
-	ctx, stopOld := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- old.Start(ctx) }()
+	stopOld := rig.Run(t, "endpoint of the old leader", old.Start)
 	is("192.0.2.2:1")
 
 	last := leads(t, config, "192.0.2.3", "")
 	is("192.0.2.3:8083")
 	stopOld()
-	if err := <-ended; err != nil {
-		t.Errorf("the old leader ended with %v", err)
-	}
 	if err := l.Client.Get(t.Context(), key, &slice); err != nil || len(slice.Endpoints) != 1 {
 		t.Errorf("after the end of the old leader: endpoints %v, error %v", slice.Endpoints, err)
 	}
@@ -182,7 +157,7 @@ func (l *lab) testLeaderEndpoint(t *testing.T) {
 
 // testLeaderWithoutRights ends the operator instead of leaving it without an endpoint.
 func (l *lab) testLeaderWithoutRights(t *testing.T) {
-	endpoint := must(controllerruntime.NewLeaderEndpoint(must(client.New(l.as(t, nil), client.Options{})), leaderService,
+	endpoint := must(controllerruntime.NewLeaderEndpoint(must(client.New(l.configFor(t, nil), client.Options{})), leaderService,
 		"192.0.2.1", map[string]int32{"": 8082}, controllerruntime.LeaderEndpointOptions{}))
 	if err := endpoint.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "forbidden") {
 		t.Errorf("Start returns %v, want forbidden", err)
@@ -206,15 +181,9 @@ func (l *lab) testReplicas(t *testing.T) {
 		t.Error(err)
 	}
 
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- mgr.Start(ctx) }()
-
+	stop := rig.Run(t, "manager", mgr.Start)
 	eventually(t, "the replica leads", func() bool { return relay.Leader() == "192.0.2.9:8083" })
-	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	stop()
 }
 
 func TestLeaderEndpointArguments(t *testing.T) {

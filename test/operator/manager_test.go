@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -30,6 +29,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
 func TestMain(m *testing.M) {
@@ -364,16 +364,9 @@ func (l *lab) testUnknownKind(t *testing.T) {
 func (l *lab) testSetUp(t *testing.T) {
 	l.kyma(t, "skr-1", "skr-1.example.com")
 
-	var network net.ListenConfig
-
-	free := must(network.Listen(t.Context(), "tcp", "127.0.0.1:0"))
 	o := &operator{
-		mgr: must(manager.New(l.Config, managerOptions())), addr: free.Addr().String(),
+		mgr: must(manager.New(l.Config, managerOptions())), addr: rig.Address(rig.FreePort(t)),
 		reconciled: make(chan string),
-	}
-
-	if err := free.Close(); err != nil {
-		t.Fatal(err)
 	}
 
 	if err := setUp(t.Context(), o.mgr, o.addr, l.serverTLS(), l.ca.Pool, reconcile.Func(o.reconcile)); err != nil {

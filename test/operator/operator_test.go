@@ -30,6 +30,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/listener"
+	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
 // patience bounds the time of an API server, a cache or an election on a busy machine.
@@ -279,16 +280,7 @@ func (o *operator) next(t *testing.T) string {
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
 
-	tick, deadline := time.NewTicker(20*time.Millisecond), time.After(patience)
-	defer tick.Stop()
-
-	for !condition() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("still not: %s", what)
-		}
-	}
+	rig.Eventually(t, patience, what, condition)
 }
 
 // accepted posts an event of a runtime until it is accepted, and waits for its reconcile.

@@ -15,6 +15,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/listener"
+	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
 const manager = core.Manager("lifecycle-manager")
@@ -55,15 +56,7 @@ func listen(b *testing.B, ca *testpki.CA, verifier core.Verifier) (string, *ends
 			Listener: socket, TLS: httpmtls.ServerTLSConfig(keys),
 			RuntimeRate: 1e9, RuntimeBurst: 1e9, RuntimeInFlight: 1e6, MaxInFlight: 1e4,
 		}))
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- events.Start(ctx) }()
-	b.Cleanup(func() {
-		stop()
-		if err := <-ended; err != nil {
-			b.Error(err)
-		}
-	})
+	rig.Run(b, "listener", events.Start)
 	return socket.Addr().String(), e
 }
 

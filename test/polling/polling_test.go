@@ -117,7 +117,9 @@ func run(t *testing.T, w way) (r *result) {
 func measure(t *testing.T, w way, servers *apiServers, operator *process, changed func(int)) *result {
 	t.Helper()
 	clock := clock{*scale}
-	await(t, func() bool { return servers.all(func(a *apiServer) bool { return a.looks > 0 }) })
+	rig.Eventually(t, patience, "the operator has looked at all runtimes", func() bool {
+		return servers.all(func(a *apiServer) bool { return a.looks > 0 })
+	})
 	<-time.After(clock.scaled(2 * outbox.DefaultResendResync))
 
 	before, gets := operator.used(t), servers.gets.Load()
@@ -130,7 +132,9 @@ func measure(t *testing.T, w way, servers *apiServers, operator *process, change
 		processor: hourly(after.Processor - before.Processor),
 	}
 
-	await(t, func() bool { return servers.all(func(a *apiServer) bool { return len(a.unseen) == 0 }) })
+	rig.Eventually(t, patience, "the operator has seen all changes", func() bool {
+		return servers.all(func(a *apiServer) bool { return len(a.unseen) == 0 })
+	})
 	for i := range servers.runtimes {
 		r.delays = append(r.delays, servers.runtimes[i].delays...)
 	}
@@ -155,20 +159,8 @@ func (c clock) unscaled(delay time.Duration, w way) time.Duration {
 	return delay * time.Duration(c.scale)
 }
 
-// await fails t if a condition is not met within some minutes.
-func await(t *testing.T, met func() bool) {
-	t.Helper()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	late := time.After(5 * time.Minute)
-	for !met() {
-		select {
-		case <-tick.C:
-		case <-late:
-			t.Fatal("the operator does not look at all runtimes")
-		}
-	}
-}
+// patience bounds each wait for the operator, on a busy machine, too.
+const patience = 5 * time.Minute
 
 // process is an operator in a process of its own.
 type process struct {

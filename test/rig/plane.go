@@ -199,16 +199,7 @@ func (p *Plane) startController(opts PlaneOptions) core.Handler {
 		p.t.Fatal(err)
 	}
 
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- looks.Start(ctx) }()
-
-	p.t.Cleanup(func() {
-		stop()
-		if err := <-ended; err != nil {
-			p.t.Errorf("controller of the plane: %v", err)
-		}
-	})
+	Run(p.t, "controller of the plane", looks.Start)
 	return source
 }
 

@@ -1,8 +1,6 @@
 package subresources
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -11,14 +9,10 @@ import (
 
 // TestDocumentedWatchers reads every example of docs/watcher.md that is no whole Watcher.
 func TestDocumentedWatchers(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join(test.Root(), "docs", "watcher.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-
+	text := string(test.Read(t, "docs/watcher.md"))
 	conditions := 0
 
-	for _, block := range strings.Split(string(text), "```yaml\n")[1:] {
+	for _, block := range strings.Split(text, "```yaml\n")[1:] {
 		example, _, _ := strings.Cut(block, "```")
 		if !strings.HasPrefix(example, "spec:") {
 			continue

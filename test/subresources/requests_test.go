@@ -4,13 +4,11 @@ import (
 	"bytes"
 	"fmt"
 	"net/http"
-	"os/exec"
-	"path/filepath"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
 const (
@@ -73,21 +71,11 @@ func replace(path, before, after string) write {
 	}
 }
 
-// kubectl runs it, and skips the step where it is missing.
+// kubectl runs kubectl against the API server.
 func kubectl(args ...string) write {
 	return func(s *scene) {
 		s.t.Helper()
-
-		assets, err := controlplane.Assets(s.t.Context(), controlplane.AssetsOptions{Kubectl: true})
-		if err != nil {
-			s.t.Skipf("needs kubectl, which controlplane-assets -kubectl builds: %v", err)
-		}
-
-		cmd := exec.CommandContext(s.t.Context(), filepath.Join(assets, "kubectl"),
-			append([]string{"--kubeconfig", s.plane.Kubeconfig}, args...)...)
-		if out, err := cmd.CombinedOutput(); err != nil {
-			s.t.Fatalf("kubectl %v: %v\n%s", args, err, out)
-		}
+		rig.Kubectl(s.t, append([]string{"--kubeconfig", s.plane.Kubeconfig}, args...)...)
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/pem"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -17,7 +16,6 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -39,7 +37,7 @@ const (
 type scene struct {
 	t     testing.TB
 	plane *controlplane.ControlPlane
-	http  *http.Client
+	api   *rig.API
 
 	calls sync.RWMutex // held for reading during each call of the webhook
 
@@ -57,11 +55,7 @@ func newScene(t testing.TB) *scene {
 		definition("gadgets", "Gadget", apiextensionsv1.NamespaceScoped, true),
 		definition("plants", "Plant", apiextensionsv1.ClusterScoped, false),
 	}})
-
-	var err error
-	if s.http, err = rest.HTTPClientFor(s.plane.Config); err != nil {
-		t.Fatal(err)
-	}
+	s.api = rig.NewAPI(t, s.plane)
 
 	return s
 }
@@ -211,26 +205,7 @@ func (s *scene) taken() (events map[core.Manager][]string, called map[core.Manag
 func (s *scene) do(method, path, contentType, body string) (int, []byte) {
 	s.t.Helper()
 
-	request, err := http.NewRequestWithContext(s.t.Context(), method,
-		strings.TrimSuffix(s.plane.Config.Host, "/")+path, strings.NewReader(body))
-	if err != nil {
-		s.t.Fatal(err)
-	}
-
-	request.Header.Set("Content-Type", contentType)
-
-	answer, err := s.http.Do(request)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	defer answer.Body.Close()
-
-	content, err := io.ReadAll(answer.Body)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-
-	return answer.StatusCode, content
+	return s.api.Do(s.t, method, path, contentType, body)
 }
 
 // must fails the test unless the API server has done what was asked.
@@ -246,7 +221,5 @@ func (s *scene) must(method, path, contentType, body string) {
 func (s *scene) conditionErrors() float64 {
 	s.t.Helper()
 
-	_, text := s.do(http.MethodGet, "/metrics", "text/plain", "")
-
-	return rig.Sum(text, "apiserver_admission_match_condition_evaluation_errors_total")
+	return rig.Sum(rig.ScrapeAPIServer(s.t, s.plane), "apiserver_admission_match_condition_evaluation_errors_total")
 }

@@ -195,15 +195,7 @@ func startOperator(
 	if err := addListener(t.Context(), mgr, address, material, tracing, requests); err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- mgr.Start(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
+	rig.Run(t, "operator", mgr.Start)
 	return address, requests
 }
 

@@ -1,0 +1,50 @@
+package rig
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+)
+
+// API sends plain HTTP requests to an API server. It is safe for concurrent use.
+type API struct {
+	client *http.Client
+	url    string
+}
+
+// NewAPI returns an API with the rights of an administrator.
+func NewAPI(t testing.TB, plane *controlplane.ControlPlane) *API {
+	t.Helper()
+	client, err := rest.HTTPClientFor(plane.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &API{client: client, url: strings.TrimSuffix(plane.Config.Host, "/")}
+}
+
+// Do sends one request, and returns the status and the body of the answer.
+func (a *API) Do(t testing.TB, method, path, contentType, body string) (status int, answer []byte) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), method, a.url+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	request.Header.Set("Content-Type", contentType)
+	response, err := a.client.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+
+	answer, err = io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response.StatusCode, answer
+}

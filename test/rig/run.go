@@ -1,0 +1,25 @@
+package rig
+
+import (
+	"context"
+	"sync"
+	"testing"
+)
+
+// Run calls start until stop, or until the end of the test. The test fails if start returns an
+// error. stop waits for the end of start, and may be called again.
+func Run(t testing.TB, name string, start func(context.Context) error) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- start(ctx) }()
+
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	})
+	t.Cleanup(stop)
+	return stop
+}
