@@ -3,26 +3,24 @@ package consumer
 import (
 	"context"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 
 	"golang.org/x/mod/sumdb/dirhash"
+
+	"github.com/runtime-watcher/runtime-watcher/tools/internal/command"
 )
 
 // copySources copies the files that git knows, or would add.
 func copySources(ctx context.Context, root, to string) error {
-	cmd := exec.CommandContext(ctx, "git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
-	cmd.Dir = root
-	names, err := cmd.Output()
+	names, err := command.Files(ctx, root)
 	if err != nil {
-		return fmt.Errorf("git ls-files: %w", err)
+		return err
 	}
-	for name := range strings.SplitSeq(strings.TrimSuffix(string(names), "\x00"), "\x00") {
+	for _, name := range names {
 		err := copyFile(filepath.Join(root, filepath.FromSlash(name)), filepath.Join(to, filepath.FromSlash(name)))
 		if err != nil {
 			return err
@@ -31,13 +29,10 @@ func copySources(ctx context.Context, root, to string) error {
 	return nil
 }
 
-// copyFile does nothing for a file that was deleted, and for one that is not regular.
+// copyFile does nothing for a file that is not regular.
 func copyFile(from, to string) error {
 	info, err := os.Lstat(from)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && !info.Mode().IsRegular() {
-		return nil
-	}
-	if err != nil {
+	if err != nil || !info.Mode().IsRegular() {
 		return err
 	}
 	content, err := os.ReadFile(from)

@@ -1,10 +1,8 @@
 package modules
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -13,6 +11,7 @@ import (
 
 	"golang.org/x/mod/module"
 
+	"github.com/runtime-watcher/runtime-watcher/tools/internal/command"
 	"github.com/runtime-watcher/runtime-watcher/tools/internal/measure"
 )
 
@@ -29,26 +28,20 @@ func NewGo(proxy *Proxy) *Go { return &Go{proxy: proxy} }
 
 // Run runs a command in a folder and returns its standard output. The error has all output.
 func (g *Go) Run(ctx context.Context, dir, name string, args ...string) (string, error) {
-	usual, err := exec.CommandContext(ctx, "go", "env", "GOPROXY").Output()
+	usual, err := command.Output(exec.CommandContext(ctx, "go", "env", "GOPROXY"))
 	if err != nil {
-		return "", fmt.Errorf("go env GOPROXY: %w", err)
+		return "", err
 	}
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=mod", "GOPRIVATE=", "GONOPROXY=none",
 		"GONOSUMDB="+strings.TrimSuffix(measure.RootPath, "/"),
-		"GOPROXY="+g.proxy.URL()+","+strings.TrimSpace(string(usual)))
+		"GOPROXY="+g.proxy.URL()+","+strings.TrimSpace(usual))
 	// The go command keeps an index of each module in its build cache, by version. The content of a
 	// version can change before a release.
 	cmd.Env = append(cmd.Env, "GODEBUG=goindex=0,"+os.Getenv("GODEBUG"))
 	cmd.Env = append(cmd.Env, g.Env...)
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Run(); err != nil {
-		said := strings.TrimSpace(stdout.String() + "\n" + stderr.String())
-		return stdout.String(), fmt.Errorf("%s %s: %w\n%s", name, strings.Join(args, " "), err, said)
-	}
-	return stdout.String(), nil
+	return command.Output(cmd)
 }
 
 // Forget removes one version of the modules from the module cache.
