@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"golang.org/x/mod/sumdb/dirhash"
 
@@ -57,22 +56,7 @@ func copyFolder(from, to string) error {
 
 // hashOf returns 12 hexadecimal digits of the content of a folder.
 func hashOf(dir string) (string, error) {
-	files, err := dirhash.DirFiles(dir, "")
-	if err != nil {
-		return "", err
-	}
-	var all strings.Builder
-	for _, name := range files {
-		content, err := os.ReadFile(filepath.Join(dir, name))
-		if err != nil {
-			return "", err
-		}
-		fmt.Fprintf(&all, "%s %d\n%s", name, len(content), content)
-	}
-	return digest(all.String()), nil
-}
-
-func digest(text string) string {
 	const digits = 12
-	return fmt.Sprintf("%x", sha256.Sum256([]byte(text)))[:digits]
+	hash, err := dirhash.HashDir(dir, "", dirhash.Hash1)
+	return fmt.Sprintf("%x", sha256.Sum256([]byte(hash)))[:digits], err
 }
