@@ -13,10 +13,10 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"os/signal"
 	"strconv"
 
 	"github.com/runtime-watcher/runtime-watcher/tools/internal/bench"
+	"github.com/runtime-watcher/runtime-watcher/tools/internal/command"
 )
 
 // suites are the benchmarks of the baseline. Each allocates nearly the same in each run.
@@ -33,15 +33,7 @@ var suites = []bench.Suite{
 // results is where the new results are written.
 const results = "bin/bench.txt"
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
-	stop()
-	if err != nil && !errors.Is(err, flag.ErrHelp) {
-		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(1)
-	}
-}
+func main() { os.Exit(command.Run("bench", run)) }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)

@@ -3,19 +3,15 @@ package main
 
 import (
 	"context"
-	"fmt"
+	"io"
 	"os"
-	"os/signal"
 
+	"github.com/runtime-watcher/runtime-watcher/tools/internal/command"
 	"github.com/runtime-watcher/runtime-watcher/tools/internal/consumer"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	err := consumer.Check(ctx, ".", os.Stdout)
-	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "consumer:", err)
-		os.Exit(1)
-	}
+func main() { os.Exit(command.Run("consumer", run)) }
+
+func run(ctx context.Context, _ []string, stdout, _ io.Writer) error {
+	return consumer.Check(ctx, ".", stdout)
 }

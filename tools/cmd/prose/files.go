@@ -2,30 +2,22 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"os"
-	"os/exec"
 	"path"
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/runtime-watcher/runtime-watcher/tools/internal/command"
 )
 
 // listFiles returns the files to check: Markdown, and Go code that is neither a test, nor
 // generated, nor below test/. It lists the files that git tracks or would add.
 func listFiles(ctx context.Context, paths []string) ([]string, error) {
-	out, err := exec.CommandContext(ctx, "git", "ls-files", "-z", "--cached", "--others", "--exclude-standard",
-		"--", "*.md", "*.go").Output()
-	if err != nil {
-		return nil, fmt.Errorf("git ls-files: %w", err)
-	}
-	var files []string
-	for file := range strings.SplitSeq(strings.Trim(string(out), "\x00"), "\x00") {
-		if checked(file) && below(file, paths) && !generated(file) {
-			files = append(files, file)
-		}
-	}
-	return files, nil
+	files, err := command.Files(ctx, ".", "*.md", "*.go")
+	return slices.DeleteFunc(files, func(file string) bool {
+		return !checked(file) || !below(file, paths) || generated(file)
+	}), err
 }
 
 func checked(file string) bool {
@@ -48,7 +40,7 @@ func contains(dir, file string) bool {
 
 var generatedLine = regexp.MustCompile(`(?m)^// Code generated .* DO NOT EDIT\.$`)
 
-// generated also reports true for a file that git lists and that is deleted in the working tree.
+// generated also reports true for a file that cannot be read.
 func generated(file string) bool {
 	source, err := os.ReadFile(file)
 	return err != nil || strings.HasSuffix(file, ".go") && generatedLine.Match(source)

@@ -9,24 +9,16 @@ import (
 	"context"
 	"errors"
 	"flag"
-	"fmt"
 	"io"
 	"os"
-	"os/signal"
+
+	"github.com/runtime-watcher/runtime-watcher/tools/internal/command"
 )
 
 // budgetFile is relative to the root of the repository.
 const budgetFile = "tools/prose-budget.txt"
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
-	stop()
-	if err != nil && !errors.Is(err, flag.ErrHelp) {
-		fmt.Fprintln(os.Stderr, "prose:", err)
-		os.Exit(1)
-	}
-}
+func main() { os.Exit(command.Run("prose", run)) }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("prose", flag.ContinueOnError)

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/mod/semver"
 
+	"github.com/runtime-watcher/runtime-watcher/tools/internal/command"
 	"github.com/runtime-watcher/runtime-watcher/tools/internal/modules"
 )
 
@@ -71,12 +72,11 @@ func (r *release) api(ctx context.Context, checkout string, m modules.Module, ar
 	cmd := exec.CommandContext(ctx, r.apidiff, args...)
 	cmd.Dir = filepath.Join(checkout, filepath.FromSlash(m.Dir))
 	cmd.Env = append(os.Environ(), "GOWORK="+filepath.Join(checkout, "go.work"))
-	var stdout, stderr strings.Builder
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("apidiff of %s: %w\n%s", m.Dir, err, stderr.String())
+	report, err := command.Output(cmd)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", m.Dir, err)
 	}
-	return stdout.String(), nil
+	return report, nil
 }
 
 const headingIncompatible = "### Incompatible"

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
-
-	"github.com/runtime-watcher/runtime-watcher/tools/internal/measure"
 )
 
 // build checks each released module alone, as of its tag. Its siblings come from the proxy.
@@ -29,9 +27,7 @@ func (r *release) build(ctx context.Context) error {
 func (r *release) install(ctx context.Context) error {
 	for _, m := range r.released {
 		if m.Dir == "cmd/agent" {
-			r.commands.Env = []string{"GOBIN=" + filepath.Join(r.scratch, "bin")}
-			_, err := r.commands.Run(ctx, r.scratch, "go", "install", measure.RootPath+m.Dir+"@"+r.version)
-			return err
+			return r.commands.Install(ctx, filepath.Join(r.scratch, "bin"), m.Path+"@"+r.version)
 		}
 	}
 	return nil

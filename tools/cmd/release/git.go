@@ -2,21 +2,18 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"os/exec"
 	"strings"
+
+	"github.com/runtime-watcher/runtime-watcher/tools/internal/command"
 )
 
-// git runs a git command in a folder and returns its output.
+// git runs a git command in a folder and returns its standard output, trimmed.
 func git(ctx context.Context, dir string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, "git", args...)
 	cmd.Dir = dir
-	out, err := cmd.CombinedOutput()
-	text := strings.TrimSpace(string(out))
-	if err != nil {
-		return text, fmt.Errorf("git %s: %w\n%s", strings.Join(args, " "), err, text)
-	}
-	return text, nil
+	text, err := command.Output(cmd)
+	return strings.TrimSpace(text), err
 }
 
 // makeClone clones the current commit. The clone has no remote.

@@ -7,26 +7,18 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/tools/internal/command"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	err := run(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr)
-	stop()
-	if err != nil && !errors.Is(err, flag.ErrHelp) {
-		fmt.Fprintln(os.Stderr, "verify:", err)
-		os.Exit(1)
-	}
-}
+func main() { os.Exit(command.Run("verify", run)) }
 
 // check is one condition that must hold. run returns all violations, joined.
 type check struct {
@@ -53,7 +45,7 @@ func checks() []check {
 	}
 }
 
-func run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) error {
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("verify", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	only := flags.String("only", "", "run only these checks, `comma separated`")
@@ -74,7 +66,7 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 	if err != nil {
 		return err
 	}
-	repo.mustBeClean = getenv("CI") == "true"
+	repo.mustBeClean = os.Getenv("CI") == "true"
 	return runChecks(ctx, selected, repo, stdout)
 }
 

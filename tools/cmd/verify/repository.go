@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,7 +10,8 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
-	"strings"
+
+	"github.com/runtime-watcher/runtime-watcher/tools/internal/command"
 )
 
 // repository is a checkout and its state before the first check.
@@ -79,39 +79,16 @@ func (r *repository) eachModule(f func(module) error) error {
 	return errors.Join(errs...)
 }
 
-// command returns a command that runs in a folder of the repository, without the workspace.
-func (r *repository) command(ctx context.Context, dir, name string, args ...string) *exec.Cmd {
+// output runs a command in a folder of the repository, without the workspace. It returns the
+// standard output. The error has all output.
+func (r *repository) output(ctx context.Context, dir, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = filepath.Join(r.root, filepath.FromSlash(dir))
 	cmd.Env = append(os.Environ(), "GOWORK=off")
-	return cmd
-}
-
-// output returns the command's standard output. The error also holds its standard error.
-func (r *repository) output(ctx context.Context, dir, name string, args ...string) (string, error) {
-	cmd := r.command(ctx, dir, name, args...)
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Run(); err != nil {
-		said := strings.TrimSpace(stdout.String() + "\n" + stderr.String())
-		return stdout.String(), fmt.Errorf("%s %s: %w\n%s", name, strings.Join(args, " "), err, said)
-	}
-	return stdout.String(), nil
+	return command.Output(cmd)
 }
 
 // files lists the files that git tracks or would add, relative to the root, with slashes.
 func (r *repository) files(ctx context.Context, patterns ...string) ([]string, error) {
-	args := append([]string{"ls-files", "-z", "--cached", "--others", "--exclude-standard", "--"}, patterns...)
-	out, err := r.output(ctx, ".", "git", args...)
-	if err != nil {
-		return nil, err
-	}
-	var files []string
-	for file := range strings.SplitSeq(out, "\x00") {
-		// Listed, but deleted in the working tree.
-		if _, err := os.Lstat(filepath.Join(r.root, filepath.FromSlash(file))); file != "" && err == nil {
-			files = append(files, file)
-		}
-	}
-	return files, nil
+	return command.Files(ctx, r.root, patterns...)
 }

@@ -113,7 +113,7 @@ func (w *world) read(ctx context.Context, dir string) (bill, error) {
 		return b, err
 	}
 	for path := range strings.FieldsSeq(list) {
-		b.linked[path] = path != modulePath
+		b.linked[path] = true
 	}
 	delete(b.linked, modulePath)
 	sum, err := os.ReadFile(filepath.Join(dir, "go.sum"))

@@ -3,26 +3,23 @@ package consumer
 import (
 	"context"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 
 	"golang.org/x/mod/sumdb/dirhash"
+
+	"github.com/runtime-watcher/runtime-watcher/tools/internal/command"
 )
 
 // copySources copies the files that git knows, or would add.
 func copySources(ctx context.Context, root, to string) error {
-	cmd := exec.CommandContext(ctx, "git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
-	cmd.Dir = root
-	names, err := cmd.Output()
+	names, err := command.Files(ctx, root)
 	if err != nil {
-		return fmt.Errorf("git ls-files: %w", err)
+		return err
 	}
-	for name := range strings.SplitSeq(strings.TrimSuffix(string(names), "\x00"), "\x00") {
+	for _, name := range names {
 		err := copyFile(filepath.Join(root, filepath.FromSlash(name)), filepath.Join(to, filepath.FromSlash(name)))
 		if err != nil {
 			return err
@@ -31,13 +28,10 @@ func copySources(ctx context.Context, root, to string) error {
 	return nil
 }
 
-// copyFile does nothing for a file that was deleted, and for one that is not regular.
+// copyFile does nothing for a file that is not regular.
 func copyFile(from, to string) error {
 	info, err := os.Lstat(from)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && !info.Mode().IsRegular() {
-		return nil
-	}
-	if err != nil {
+	if err != nil || !info.Mode().IsRegular() {
 		return err
 	}
 	content, err := os.ReadFile(from)
@@ -62,22 +56,7 @@ func copyFolder(from, to string) error {
 
 // hashOf returns 12 hexadecimal digits of the content of a folder.
 func hashOf(dir string) (string, error) {
-	files, err := dirhash.DirFiles(dir, "")
-	if err != nil {
-		return "", err
-	}
-	var all strings.Builder
-	for _, name := range files {
-		content, err := os.ReadFile(filepath.Join(dir, name))
-		if err != nil {
-			return "", err
-		}
-		fmt.Fprintf(&all, "%s %d\n%s", name, len(content), content)
-	}
-	return digest(all.String()), nil
-}
-
-func digest(text string) string {
 	const digits = 12
-	return fmt.Sprintf("%x", sha256.Sum256([]byte(text)))[:digits]
+	hash, err := dirhash.HashDir(dir, "", dirhash.Hash1)
+	return fmt.Sprintf("%x", sha256.Sum256([]byte(hash)))[:digits], err
 }

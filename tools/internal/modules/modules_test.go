@@ -117,7 +117,6 @@ func TestProxy(t *testing.T) {
 	root, dir := house(t), t.TempDir()
 	proxy := modules.NewProxy(dir)
 	runner := modules.NewGo(proxy)
-	runner.Env = []string{"GOBIN=" + dir}
 	const version = "v0.0.0-test.of.a.proxy"
 	all := load(t, root)
 	t.Cleanup(func() { check(t, runner.Forget(context.WithoutCancel(t.Context()), all, version)) })
@@ -138,8 +137,7 @@ func TestProxy(t *testing.T) {
 	})
 	_, err := runner.Run(t.Context(), consumer, "go", "build", "./...", agent)
 	check(t, err)
-	_, err = runner.Run(t.Context(), consumer, "go", "install", agent+"@"+version)
-	check(t, err)
+	check(t, runner.Install(t.Context(), dir, agent+"@"+version))
 	license, err := runner.Run(t.Context(), consumer, "go", "list", "-m", "-f", "{{.Dir}}", measure.RootPath+"core")
 	check(t, err)
 	if _, err := os.Stat(filepath.Join(strings.TrimSpace(license), "LICENSE")); err != nil {

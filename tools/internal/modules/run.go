@@ -1,10 +1,8 @@
 package modules
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -13,42 +11,51 @@ import (
 
 	"golang.org/x/mod/module"
 
+	"github.com/runtime-watcher/runtime-watcher/tools/internal/command"
 	"github.com/runtime-watcher/runtime-watcher/tools/internal/measure"
 )
 
 // Go runs go commands outside of the workspace. They get the modules of this repository from a
 // proxy, and all others from the module cache or from the usual proxy.
-type Go struct {
-	proxy *Proxy
-	// Env has further variables.
-	Env []string
-}
+type Go struct{ proxy *Proxy }
 
 // NewGo returns a runner of go commands.
 func NewGo(proxy *Proxy) *Go { return &Go{proxy: proxy} }
 
 // Run runs a command in a folder and returns its standard output. The error has all output.
 func (g *Go) Run(ctx context.Context, dir, name string, args ...string) (string, error) {
-	usual, err := exec.CommandContext(ctx, "go", "env", "GOPROXY").Output()
+	cmd, err := g.command(ctx, name, args...)
 	if err != nil {
-		return "", fmt.Errorf("go env GOPROXY: %w", err)
+		return "", err
+	}
+	cmd.Dir = dir
+	return command.Output(cmd)
+}
+
+// Install installs a program, such as example.com/program@v1.0.0, into the folder bin.
+func (g *Go) Install(ctx context.Context, bin, program string) error {
+	cmd, err := g.command(ctx, "go", "install", program)
+	if err != nil {
+		return err
+	}
+	cmd.Env = append(cmd.Env, "GOBIN="+bin)
+	_, err = command.Output(cmd)
+	return err
+}
+
+func (g *Go) command(ctx context.Context, name string, args ...string) (*exec.Cmd, error) {
+	usual, err := command.Output(exec.CommandContext(ctx, "go", "env", "GOPROXY"))
+	if err != nil {
+		return nil, err
 	}
 	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=mod", "GOPRIVATE=", "GONOPROXY=none",
 		"GONOSUMDB="+strings.TrimSuffix(measure.RootPath, "/"),
-		"GOPROXY="+g.proxy.URL()+","+strings.TrimSpace(string(usual)))
+		"GOPROXY="+g.proxy.URL()+","+strings.TrimSpace(usual))
 	// The go command keeps an index of each module in its build cache, by version. The content of a
 	// version can change before a release.
 	cmd.Env = append(cmd.Env, "GODEBUG=goindex=0,"+os.Getenv("GODEBUG"))
-	cmd.Env = append(cmd.Env, g.Env...)
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Run(); err != nil {
-		said := strings.TrimSpace(stdout.String() + "\n" + stderr.String())
-		return stdout.String(), fmt.Errorf("%s %s: %w\n%s", name, strings.Join(args, " "), err, said)
-	}
-	return stdout.String(), nil
+	return cmd, nil
 }
 
 // Forget removes one version of the modules from the module cache.
