@@ -70,13 +70,17 @@ func (c *conn) readInSlot(h *handshake, b []byte) (int, error) {
 		return n, err
 	}
 	c.received.Store(true)
-	err = h.acquire(c.closed, c.readDeadline())
+	err = h.acquire(c.Conn, c.closed, c.readDeadline())
 
 	// A Close meanwhile has released no slot, and no later call would.
 	if c.handshake.Load() == nil {
 		h.release()
 	}
-	return n, err
+	// TLS ignores io.EOF beside data.
+	if err != nil {
+		return 0, err
+	}
+	return n, nil
 }
 
 // readDeadline returns the zero time without a deadline.
@@ -104,6 +108,7 @@ func (c *conn) awaitPause() {
 // Write releases the slot of the handshake, because it may wait for the other end.
 func (c *conn) Write(b []byte) (int, error) {
 	if h := c.handshake.Load(); h != nil {
+		h.answered.Store(true)
 		h.release()
 	}
 	return c.Conn.Write(b)

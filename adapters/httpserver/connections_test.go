@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -69,6 +70,73 @@ func TestCallbacksOfTLSHaveASlot(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// Clients give up a handshake that takes too long, and begin again. Work for those that have left
+// would delay the others until they give up, too.
+func TestNoHandshakeForAClientThatLeft(t *testing.T) {
+	t.Parallel()
+
+	ca, begun, proceed := newAuthority(t), make(chan string, 3), make(chan struct{})
+	leaf := ca.issue(t)
+	r := run(t, noContent, Options{MaxHandshakes: 1, TLS: &tls.Config{
+		GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+			begun <- hello.ServerName
+			<-proceed
+
+			return &leaf, nil
+		},
+	}})
+
+	var group sync.WaitGroup
+	t.Cleanup(group.Wait)
+
+	// connect begins a handshake, and waits until that many handshakes wait for a slot.
+	connect := func(name string, waiters int) *net.TCPConn {
+		conn, _ := r.dial(t).(*net.TCPConn)
+		group.Go(func() {
+			_ = tls.Client(conn, &tls.Config{RootCAs: ca.pool(), ServerName: name}).HandshakeContext(t.Context())
+		})
+
+		for r.queue.waiting() < waiters {
+			runtime.Gosched()
+		}
+
+		return conn
+	}
+
+	connect("first.example", 0)
+
+	if got := <-begun; got != "first.example" {
+		t.Fatal(got)
+	}
+
+	left := connect("left.example", 1)
+	connect("last.example", 2)
+
+	// It tells the server at once, where Close waits for the reader.
+	if err := left.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+
+	close(proceed)
+
+	if got := <-begun; got != "last.example" {
+		t.Errorf("the server began the handshake of %s, want last.example", got)
+	}
+}
+
+// waiting returns the number of handshakes that wait to begin.
+func (q *fairQueue) waiting() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+
+	n := 0
+	for _, o := range q.rings[fresh].origins {
+		n += o.waiters.Len()
+	}
+
+	return n
 }
 
 // exhausted is a listener that cannot accept at first.

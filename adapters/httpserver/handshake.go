@@ -2,6 +2,7 @@ package httpserver
 
 import (
 	"errors"
+	"io"
 	"net"
 	"os"
 	"sync/atomic"
@@ -17,8 +18,10 @@ type handshake struct {
 	origin string
 	// begun means that the connection has had a slot before.
 	begun bool
-	slot  atomic.Pointer[waiter]
-	rest  int // bytes that may still arrive, used by Read only
+	// answered means that the server has written.
+	answered atomic.Bool
+	slot     atomic.Pointer[waiter]
+	rest     int // bytes that may still arrive, used by Read only
 }
 
 // maxRead bounds one read, so that little of a body is read before its header is complete.
@@ -38,11 +41,16 @@ func (h *handshake) read(from net.Conn, b []byte) (int, error) {
 
 // acquire blocks until it has a slot, which it keeps until release. It fails with [net.ErrClosed]
 // when closed is closed first, and with [os.ErrDeadlineExceeded] when deadline passes; zero is no
-// deadline.
-func (h *handshake) acquire(closed <-chan struct{}, deadline time.Time) error {
+// deadline. It fails with [io.EOF] if the client closed the connection before the server answered.
+// So clients that give up and begin again, in large numbers, cost no signatures.
+func (h *handshake) acquire(from net.Conn, closed <-chan struct{}, deadline time.Time) error {
 	w := h.queue.request(h.origin, h.begun)
 	h.begun = true
-	if err := w.wait(closed, deadline); err != nil {
+	err := w.wait(closed, deadline)
+	if err == nil && !h.answered.Load() && departed(from) {
+		err = io.EOF
+	}
+	if err != nil {
 		w.done()
 		return err
 	}

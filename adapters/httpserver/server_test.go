@@ -45,7 +45,7 @@ func TestCloseReleasesTheAddress(t *testing.T) {
 func TestServeAfterTheEnd(t *testing.T) {
 	t.Parallel()
 
-	config := &tls.Config{Certificates: []tls.Certificate{newAuthority(t).issue(t)}} //nolint:gosec // The server sets it.
+	config := &tls.Config{Certificates: []tls.Certificate{newAuthority(t).issue(t)}}
 
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
