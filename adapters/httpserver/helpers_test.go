@@ -25,7 +25,7 @@ type authority struct {
 	key  *ecdsa.PrivateKey
 }
 
-func newAuthority(t *testing.T) *authority {
+func newAuthority(t testing.TB) *authority {
 	t.Helper()
 
 	template := &x509.Certificate{
@@ -37,7 +37,7 @@ func newAuthority(t *testing.T) *authority {
 	return &authority{parse(t, template, template, key, key), key}
 }
 
-func (a *authority) issue(t *testing.T) tls.Certificate {
+func (a *authority) issue(t testing.TB) tls.Certificate {
 	t.Helper()
 
 	key := newKey(t)
@@ -57,7 +57,7 @@ func (a *authority) pool() *x509.CertPool {
 	return pool
 }
 
-func newKey(t *testing.T) *ecdsa.PrivateKey {
+func newKey(t testing.TB) *ecdsa.PrivateKey {
 	t.Helper()
 
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -68,7 +68,7 @@ func newKey(t *testing.T) *ecdsa.PrivateKey {
 	return key
 }
 
-func parse(t *testing.T, template, parent *x509.Certificate, key, signer *ecdsa.PrivateKey) *x509.Certificate {
+func parse(t testing.TB, template, parent *x509.Certificate, key, signer *ecdsa.PrivateKey) *x509.Certificate {
 	t.Helper()
 
 	raw, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)
@@ -92,7 +92,7 @@ type running struct {
 	ended  chan error
 }
 
-func run(t *testing.T, handler http.Handler, opts Options) *running {
+func run(t testing.TB, handler http.Handler, opts Options) *running {
 	t.Helper()
 
 	r := &running{ended: make(chan error, 1)}
@@ -118,7 +118,7 @@ func (r *running) stop() error {
 	return <-r.ended
 }
 
-func (r *running) dial(t *testing.T) net.Conn {
+func (r *running) dial(t testing.TB) net.Conn {
 	t.Helper()
 
 	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", r.Addr().String())
@@ -132,7 +132,7 @@ func (r *running) dial(t *testing.T) net.Conn {
 }
 
 // get returns the status of an answer.
-func (r *running) get(t *testing.T, client *http.Client) (int, error) {
+func (r *running) get(t testing.TB, client *http.Client) (int, error) {
 	t.Helper()
 
 	scheme := "http://"
@@ -154,7 +154,7 @@ func (r *running) get(t *testing.T, client *http.Client) (int, error) {
 	return response.StatusCode, nil
 }
 
-func newClient(t *testing.T, config *tls.Config) *http.Client {
+func newClient(t testing.TB, config *tls.Config) *http.Client {
 	t.Helper()
 
 	transport := &http.Transport{TLSClientConfig: config, ForceAttemptHTTP2: true}
