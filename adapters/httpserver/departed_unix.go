@@ -9,7 +9,7 @@ import (
 )
 
 // departed reports whether the other end has closed or reset a connection from which all data was
-// read. It does not block. It is false if the connection does not tell.
+// read. It does not block. It is false for a connection without a socket.
 func departed(c net.Conn) bool {
 	socket, ok := c.(syscall.Conn)
 	if !ok {
