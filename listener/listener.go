@@ -41,6 +41,10 @@ const (
 
 // New returns a listener that has copied the handlers. It fails if something required is missing, a
 // manager's name is invalid, or an option is out of its range. The error names all faults.
+//
+// If the verifier has a method "ForRequest() core.Verifier", its result verifies the events of one
+// request, one after the other. So [SANPinning] looks up one domain for a batch. A verifier that
+// wraps another should have that method, too.
 func New(peers Peers, verifier core.Verifier, handlers map[core.Manager]core.Handler, opts Options) (*Listener, error) {
 	if err := errors.Join(
 		validatePeers(peers), validateVerifier(verifier), validateHandlers(handlers),

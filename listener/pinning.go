@@ -46,7 +46,8 @@ func (p *sanPinning) validate() error {
 	return nil
 }
 
-func (p *sanPinning) forRequest() core.Verifier { return &pinnedRequest{pinning: p} }
+// ForRequest returns the verifier for one request (see [New]).
+func (p *sanPinning) ForRequest() core.Verifier { return &pinnedRequest{pinning: p} }
 
 // pinnedRequest remembers the last verdict, because the events of a batch mostly have one owner. It
 // is for the events of one sender, and must not be used concurrently.

@@ -35,7 +35,8 @@ func (all allOf) Verify(ctx context.Context, peer core.Peer, event *core.WatchEv
 
 func (all allOf) validate() error { return validateAll(all) }
 
-func (all allOf) forRequest() core.Verifier { return allOf(allForRequest(all)) }
+// ForRequest returns the verifier for one request (see [New]).
+func (all allOf) ForRequest() core.Verifier { return allOf(allForRequest(all)) }
 
 // AnyOf lets an event pass if one verifier does. Otherwise it returns the first error that is no
 // refusal, as the answer may become a pass, or else the first refusal. Without verifiers it refuses
@@ -63,13 +64,14 @@ func (one anyOf) Verify(ctx context.Context, peer core.Peer, event *core.WatchEv
 
 func (one anyOf) validate() error { return validateAll(one) }
 
-func (one anyOf) forRequest() core.Verifier { return anyOf(allForRequest(one)) }
+// ForRequest returns the verifier for one request (see [New]).
+func (one anyOf) ForRequest() core.Verifier { return anyOf(allForRequest(one)) }
 
 // forRequest returns the verifier for the events of one request, one after the other. A verifier
 // that can remember verdicts has a method for it.
 func forRequest(verifier core.Verifier) core.Verifier {
-	if v, ok := verifier.(interface{ forRequest() core.Verifier }); ok {
-		return v.forRequest()
+	if v, ok := verifier.(interface{ ForRequest() core.Verifier }); ok {
+		return v.ForRequest()
 	}
 	return verifier
 }

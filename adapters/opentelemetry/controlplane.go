@@ -13,16 +13,32 @@ func (t *Tracing) Verifier(next core.Verifier) core.Verifier {
 	if t == nil {
 		return next
 	}
-	return core.VerifierFunc(func(ctx context.Context, peer core.Peer, event *core.WatchEvent) error {
-		if event.TraceParent == "" {
-			return next.Verify(ctx, peer, event)
-		}
-		ctx, span := t.child(ctx, event.TraceParent, "verify", trace.SpanKindInternal,
-			keyRuntime.String(string(peer.ID)))
-		err := next.Verify(ctx, peer, event)
-		end(span, err)
-		return err
-	})
+	return &verifier{tracing: t, next: next}
+}
+
+type verifier struct {
+	tracing *Tracing
+	next    core.Verifier
+}
+
+// ForRequest keeps the memory of a verifier that has one for each request, as SANPinning has.
+func (v *verifier) ForRequest() core.Verifier {
+	if next, ok := v.next.(interface{ ForRequest() core.Verifier }); ok {
+		return &verifier{tracing: v.tracing, next: next.ForRequest()}
+	}
+	return v
+}
+
+// Verify implements [core.Verifier].
+func (v *verifier) Verify(ctx context.Context, peer core.Peer, event *core.WatchEvent) error {
+	if event.TraceParent == "" {
+		return v.next.Verify(ctx, peer, event)
+	}
+	ctx, span := v.tracing.child(ctx, event.TraceParent, "verify", trace.SpanKindInternal,
+		keyRuntime.String(string(peer.ID)))
+	err := v.next.Verify(ctx, peer, event)
+	end(span, err)
+	return err
 }
 
 // Handler makes a span of each delivery with a trace, which next gets as trace parent. The result

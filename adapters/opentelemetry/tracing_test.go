@@ -204,6 +204,30 @@ func TestHandlerKeepsReady(t *testing.T) {
 	}
 }
 
+// perRequest has a verifier of its own for each request.
+type perRequest struct{ core.Verifier }
+
+func (p perRequest) ForRequest() core.Verifier {
+	return core.VerifierFunc(func(context.Context, core.Peer, *core.WatchEvent) error { return errBroken })
+}
+
+func TestVerifierKeepsForRequest(t *testing.T) {
+	tracing, _ := newTracing()
+	plain := core.VerifierFunc(func(context.Context, core.Peer, *core.WatchEvent) error { return nil })
+	for name, test := range map[string]struct {
+		verifier core.Verifier
+		want     error
+	}{"plain": {plain, nil}, "with a verifier for each request": {perRequest{plain}, errBroken}} {
+		v, ok := tracing.Verifier(test.verifier).(interface{ ForRequest() core.Verifier })
+		if !ok {
+			t.Fatalf("%s: the traced verifier has no ForRequest", name)
+		}
+		if err := v.ForRequest().Verify(t.Context(), core.Peer{}, &core.WatchEvent{}); !errors.Is(err, test.want) {
+			t.Errorf("%s: error %v, want %v", name, err, test.want)
+		}
+	}
+}
+
 // TestNoAllocations holds that tracing costs nothing while it is off, and while events have no trace.
 func TestNoAllocations(t *testing.T) {
 	on, _ := newTracing()
