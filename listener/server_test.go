@@ -341,8 +341,10 @@ func TestWhoseConnectionEnds(t *testing.T) {
 					t.Error(err)
 				}
 
-				if have, want := counted.read(), 1+2*btoi(test.ends); have != want {
-					t.Errorf("%d connections for 3 requests, want %d", have, want)
+				// A client of HTTP/2 may send on a connection that is ending, and repeats that on another.
+				have := counted.read()
+				if test.ends && have < 3 || !test.ends && have != 1 {
+					t.Errorf("%d connections for 3 requests, which should end them: %t", have, test.ends)
 				}
 			})
 		}

@@ -104,9 +104,14 @@ func TestHandshakeCauses(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 
+			timeout := time.Minute
+			if test.want == causeTimeout {
+				timeout = 300 * time.Millisecond
+			}
+
 			seen := make(failures, 2)
 			r := run(t, noContent, Options{
-				TLS: test.server, HandshakeFailed: seen.add, ReadHeaderTimeout: 300 * time.Millisecond,
+				TLS: test.server, HandshakeFailed: seen.add, ReadHeaderTimeout: timeout,
 			})
 			conn := r.dial(t)
 			test.client(t, conn)
