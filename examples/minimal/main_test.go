@@ -285,12 +285,13 @@ func TestProcessStopsOnSignal(t *testing.T) {
 	for _, signal := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
 		t.Run(signal.String(), func(t *testing.T) {
 			cmd, log := command(t, append(p.direct(), "-addr=127.0.0.1:0")...), make(addressLog, 1)
-			cmd.Stderr = log
+			var lines bytes.Buffer
+			cmd.Stderr = io.MultiWriter(&lines, log)
 			check(t, cmd.Start())
 			<-log
 			check(t, cmd.Process.Signal(signal))
 			if err := cmd.Wait(); err != nil {
-				t.Errorf("ended with %v, want exit code 0", err)
+				t.Errorf("ended with %v, want exit code 0:\n%s", err, &lines)
 			}
 		})
 	}
