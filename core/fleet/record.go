@@ -43,12 +43,12 @@ func (r *record) observe(peer core.Peer, batch *core.Batch, opts *Options, now t
 	} else if cause == causeReturned {
 		// An agent without heartbeats took over from one with: it speaks an older contract.
 		r.heartbeats = false
-		r.dismiss(func(*replica) bool { return true })
+		r.dismiss(resendOfLoss(now), func(*replica) bool { return true })
 	}
 
 	if cause != "" {
 		// The resync to come stands for the pending events of silent replicas, too.
-		r.dismiss(func(p *replica) bool { return p.isSilent(opts, now) })
+		r.dismiss(resendOfLoss(now), func(p *replica) bool { return p.isSilent(opts, now) })
 	}
 
 	return cause
@@ -103,18 +103,19 @@ func (r *record) succeed(p *replica, leaving bool) {
 	}
 
 	// A former life is silent since p began. Two processes with the same instance by mistake are
-	// not.
-	r.dismiss(func(other *replica) bool {
+	// not. The resync of the new epoch stands in, and has its own resend.
+	r.dismiss(resync{}, func(other *replica) bool {
 		return other != p && other.beat != nil && other.beat.Instance != "" &&
 			other.beat.Instance == p.beat.Instance && other.lastSeen.Before(p.first)
 	})
 }
 
-// dismiss takes replicas for gone, and reports whether there were any.
-func (r *record) dismiss(gone func(*replica) bool) (dismissed bool) {
+// dismiss takes replicas for gone, and reports whether there were any. Again is the resend of the
+// resync that stands in for their events.
+func (r *record) dismiss(again resync, gone func(*replica) bool) (dismissed bool) {
 	for _, p := range r.replicas {
 		if !p.gone && gone(p) {
-			dismissed, p.gone = true, true
+			dismissed, p.gone, p.resend = true, true, again
 			p.shrink()
 		}
 	}
@@ -122,13 +123,33 @@ func (r *record) dismiss(gone func(*replica) bool) (dismissed bool) {
 }
 
 // lose dismisses replicas that stopped sending while others did not, and reports whether there were
-// any: their pending events are lost. Replicas of a runtime that is silent as a whole stay: all may
-// come back.
+// any: their pending events are lost. They stay while the next heartbeat of each other replica is
+// overdue. The runtime may then be cut off as a whole, and all may come back.
 func (r *record) lose(opts *Options, now time.Time) bool {
-	if !slices.ContainsFunc(r.replicas, func(p *replica) bool { return p.isAlive(opts, now) }) {
+	if !slices.ContainsFunc(r.replicas, func(p *replica) bool { return p.isPunctual(now) }) {
 		return false
 	}
-	return r.dismiss(func(p *replica) bool { return p.isSilent(opts, now) })
+	return r.dismiss(resendOfLoss(now), func(p *replica) bool { return p.isSilent(opts, now) })
+}
+
+// resendsItself notes that a replica asks for a resync itself. It then resends it, too.
+func (r *record) resendsItself(epoch string) {
+	for _, p := range r.replicas {
+		if p.epoch == epoch {
+			p.resend = resync{}
+		}
+	}
+}
+
+// takeResend returns the cause of a resend that is due, "" if there is none. Due resends of
+// several replicas are one.
+func (r *record) takeResend(now time.Time) (cause string) {
+	for _, p := range r.replicas {
+		if p.resend.isDue(now) {
+			cause, p.resend = p.resend.cause, resync{}
+		}
+	}
+	return cause
 }
 
 // evict forgets a replica that is gone, or else the one that is silent for the longest time.

@@ -40,7 +40,23 @@ func found() map[string]*Plan {
 				{Kind: WebhookRemoved, At: 11 * time.Second, For: 10 * time.Minute},
 				{Kind: GatewayStatus, At: 29 * time.Second, For: 267 * time.Second, Value: 413},
 			})),
+
+		"a write that a lost replica reviewed is looked at after its late commit": withTwoAgents(small(contract.V3, false,
+			[]Write{
+				{At: 160 * time.Second, Kind: Update, Delay: 29 * time.Second},
+				{At: 161 * time.Second, Object: 1, Kind: Update, Delay: 29 * time.Second},
+			},
+			[]Fault{
+				{Kind: SenderForbidden, At: 118 * time.Second, For: 48 * time.Second},
+				{Kind: AgentGone, At: 163 * time.Second},
+			})),
 	}
+}
+
+func withTwoAgents(plan *Plan) *Plan {
+	plan.Runtimes[0].Agents, plan.Runtimes[0].Objects = 2, 2
+
+	return plan
 }
 
 func withCanary(plan *Plan) *Plan {

@@ -23,7 +23,7 @@ func (p *Plan) promise() oracle.Promise {
 		r := &p.Runtimes[i]
 		promise.Runtimes[r.Name] = oracle.Runtime{
 			Numbered: r.Contract == contract.V3, Canary: r.Canary, Small: p.crowded(i),
-			FallsBack: r.Fallback && p.hasAny(GatewayForeign, GatewayStatus) || p.hasAny(AgentDowngraded), Learns: r.Learns,
+			FallsBack: r.Fallback && p.hasAny(GatewayForeign, GatewayStatus) || p.hasAny(AgentDowngraded), Learns: r.Learns, Lazy: r.Lazy,
 			Refused: p.Measured && i > 0 && len(p.Faults) > 0 && p.Faults[0].Runtime == i,
 		}
 	}

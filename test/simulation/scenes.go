@@ -151,7 +151,17 @@ func (d dice) lostReplica(p *Plan) {
 
 	for i := range r.Objects {
 		p.update(i, d.between(outage.At, gone.At))
+		p.Writes[i].Delay = d.commit()
 	}
+}
+
+// commit draws the time from a review to its commit. One in three is late.
+func (d dice) commit() time.Duration {
+	if d.chance(1. / 3) {
+		return d.between(10*time.Second, 29*time.Second)
+	}
+
+	return time.Millisecond
 }
 
 // silentLoss is lostReplica in an outage that is noticed as silence of the whole runtime.
@@ -233,8 +243,10 @@ func (d dice) newLife(p *Plan) {
 		p.Faults = append(p.Faults, Fault{Kind: MapHangs, At: killed.At, For: killed.For + d.between(10*time.Second, 20*time.Second)})
 	}
 
-	p.update(0, d.between(outage.At, killed.At))
-	p.update(1, d.between(outage.At, killed.At))
+	for i := range 2 {
+		p.update(i, d.between(outage.At, killed.At))
+		p.Writes[i].Delay = d.commit()
+	}
 }
 
 // learner kills an agent with events that it has not sent. Its successor knows no manager, or no owner, before one

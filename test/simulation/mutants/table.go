@@ -183,6 +183,14 @@ func fleetMutants() []mutant {
 			"f.schedule(r.key, causeReplicaLost, now)", "_ = now",
 		},
 		{
+			"fleet: the resync for a lost replica is not resent", record,
+			"true, true, again\n", "true, true, resync{}\n\t\t\t_ = again\n", //nolint:dupword // It is code.
+		},
+		{
+			"fleet: the resync for a new epoch is not resent", replica,
+			"p.resend = resendOfEpoch(now)", "_ = resendOfEpoch(now)",
+		},
+		{
 			"fleet: no resync for a gap", replica,
 			"case beat.Sequence > p.sequence:\n\t\tcause = causeGap", "case beat.Sequence > p.sequence:",
 		},

@@ -257,7 +257,7 @@ func (h *History) checkPace() {
 
 // allowed is how many resyncs of a cause one life of an operator may ask for.
 func (h *History) allowed(cause string) int {
-	lives, stops, dropped, falls := 0, 0, int64(0), 0
+	lives, lazy, stops, dropped, falls := 0, 0, 0, int64(0), 0
 
 	for _, a := range h.agents {
 		if !a.numbered {
@@ -268,6 +268,10 @@ func (h *History) allowed(cause string) int {
 
 		if h.promise.Runtimes[a.runtime].FallsBack {
 			falls++
+		}
+
+		if h.promise.Runtimes[a.runtime].Lazy {
+			lazy++
 		}
 
 		if a.to.Before(h.calm) {
@@ -285,13 +289,13 @@ func (h *History) allowed(cause string) int {
 			return 2 * lives
 		}
 
-		return lives
+		return lives + lazy // An agent that asks for a resync itself also resends it itself.
 	case "replica_lost":
 		if h.promise.Tidy {
 			return 0
 		}
 
-		return stops + h.promise.Faults*lives
+		return 2 * (stops + h.promise.Faults*lives) // Each has a resend.
 	case "returned":
 		return (h.promise.Faults + falls) * lives
 	default: // A number is missing: something was lost, or went another way.
