@@ -41,6 +41,10 @@ func found() map[string]*Plan {
 				{Kind: GatewayStatus, At: 29 * time.Second, For: 267 * time.Second, Value: 413},
 			})),
 
+		"an event does not wait for the next attempt of a refused heartbeat": withFallback(small(contract.V3, true,
+			[]Write{{At: 295 * time.Second, Kind: Update, Delay: time.Millisecond}},
+			[]Fault{{Kind: GatewayForeign, At: 50 * time.Second}})),
+
 		"a write that a lost replica reviewed is looked at after its late commit": withTwoAgents(small(contract.V3, false,
 			[]Write{
 				{At: 160 * time.Second, Kind: Update, Delay: 29 * time.Second},
@@ -51,6 +55,12 @@ func found() map[string]*Plan {
 				{Kind: AgentGone, At: 163 * time.Second},
 			})),
 	}
+}
+
+func withFallback(plan *Plan) *Plan {
+	plan.Runtimes[0].Fallback = true
+
+	return plan
 }
 
 func withTwoAgents(plan *Plan) *Plan {
