@@ -1,6 +1,8 @@
 package outbox_test
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -45,6 +47,30 @@ func TestHeartbeatAfterAnOutageHasNothingPending(t *testing.T) {
 		beats := in.beats()
 		if last := beats[len(beats)-1]; last.OldestPending != 0 {
 			t.Errorf("the last heartbeat reports an event that is pending for %s, want none", last.OldestPending)
+		}
+	})
+}
+
+// A middlebox may cut each connection after its first request. The heartbeat after a recovery then fails, too. It
+// must not follow upon itself several times a second.
+func TestHeartbeatDoesNotFollowItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		attempts := 0
+		cut := core.ForwarderFunc(func(context.Context, core.Manager, core.Batch) error {
+			attempts++
+			if attempts%2 == 0 {
+				return errors.New("connection reset by peer")
+			}
+			return nil
+		})
+		box, stop := run(t, cut, outbox.Options{Managers: []core.Manager{kyma}, Epoch: "e", Resend: []time.Duration{}})
+		defer stop()
+		box.Accept(kyma, named("a"))
+		time.Sleep(time.Minute)
+		attempts = 0
+		time.Sleep(10 * time.Minute)
+		if most := 2 * 23; attempts > most {
+			t.Errorf("%d attempts in 10 minutes without events, want two for each heartbeat, at most %d", attempts, most)
 		}
 	})
 }

@@ -41,6 +41,9 @@ func found() map[string]*Plan {
 				{Kind: GatewayStatus, At: 29 * time.Second, For: 267 * time.Second, Value: 413},
 			})),
 
+		"heartbeats do not follow each other where connections break": withOperators(3, small(contract.V3, false, nil,
+			[]Fault{{Kind: LinksCut, At: time.Minute, For: 5 * time.Minute, Value: 5300}})),
+
 		"an event does not wait for the next attempt of a refused heartbeat": withFallback(small(contract.V3, true,
 			[]Write{{At: 295 * time.Second, Kind: Update, Delay: time.Millisecond}},
 			[]Fault{{Kind: GatewayForeign, At: 50 * time.Second}})),
@@ -55,6 +58,12 @@ func found() map[string]*Plan {
 				{Kind: AgentGone, At: 163 * time.Second},
 			})),
 	}
+}
+
+func withOperators(n int, plan *Plan) *Plan {
+	plan.Operators = n
+
+	return plan
 }
 
 func withFallback(plan *Plan) *Plan {

@@ -94,7 +94,7 @@ func (h *History) bound(t target, c commit) (bound time.Time, strict bool) {
 	if w := h.refused(t.runtime, c.at); w != nil {
 		back := min(2*(w.To-w.From), longestBackoff) + prompt + h.promise.Backlog
 		if w.Renews {
-			back = prompt
+			back = prompt + h.promise.Backlog
 		}
 
 		return latest(c.at, h.began.Add(w.To)).Add(back + time.Duration(h.promise.Detours)*detour), false
