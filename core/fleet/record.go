@@ -31,7 +31,8 @@ type record struct {
 // observe takes in a request of the runtime, and returns the cause for a look at it as a whole, ""
 // if there is none.
 func (r *record) observe(peer core.Peer, batch *core.Batch, opts *Options, now time.Time) (cause string) {
-	if state, _ := r.judge(opts, now); state == Stale {
+	// A new epoch may send events before its first heartbeat: the runtime is stale, but not silent.
+	if state, _ := r.judge(opts, now); state == Stale && !r.isSpeaking(opts, now) {
 		cause = causeReturned
 		r.disprove()
 	}

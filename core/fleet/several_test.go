@@ -417,3 +417,22 @@ func BenchmarkSummaries(b *testing.B) {
 		f.Summaries()
 	}
 }
+
+// The first heartbeats of a new agent may be lost on their way. Until the next one, its events are no return each.
+func TestEventsBeforeAHeartbeatLeadToOneResync(t *testing.T) {
+	inBubble(t, fleet.Options{}, func(r *rig) {
+		r.observe(resync("e", 1), beat("e", 1, 1))
+		time.Sleep(5 * interval)
+		r.wantState(fleet.Stale, "")
+
+		for n := range uint64(9) {
+			r.observe(changed("f", n+9))
+			time.Sleep(3 * time.Second)
+		}
+
+		r.observe(beat("f", 3, 17))
+		r.wantState(fleet.Fresh, "")
+		settle()
+		r.wantCauses("new_epoch")
+	})
+}

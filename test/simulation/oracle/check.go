@@ -303,6 +303,10 @@ func (h *History) allowed(cause string) int {
 			return 4 * h.promise.Faults * lives
 		}
 
+		if h.promise.Repeats { // To a new leader, a repeated request may be the first one. Its numbers are old.
+			return int(dropped) + 3*falls + lives
+		}
+
 		return int(dropped) + 3*falls
 	}
 }
