@@ -131,11 +131,16 @@ func (x *exchange) refuseReplica(err error) answer {
 
 // judgeSender makes the refusal of all elements that of the sender, if the verifier also refuses a
 // resync of its runtime. An unknown answer to the resync does not replace the refusal of an event.
+// After a panic of the verifier it only notes whether the sender is verified.
 func (x *exchange) judgeSender(ctx context.Context, failed failures) {
-	if x.version.NeedsOwner() || !failed.all(func(a answer) bool { return a.unverified }) {
+	unverified := failed.all(func(a answer) bool { return a.unverified })
+	if x.version.NeedsOwner() || x.verified && !unverified {
 		return
 	}
 	sender := x.verifySender(ctx)
+	if !unverified {
+		return
+	}
 	unknown := func(a answer) bool { return a.status == http.StatusServiceUnavailable }
 	if !sender.unverified || unknown(sender) && !failed.all(unknown) {
 		return

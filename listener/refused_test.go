@@ -200,3 +200,28 @@ func TestFleetObservesRefusedEvents(t *testing.T) {
 		})
 	}
 }
+
+// A verifier may panic for an event, and know its sender. Without the number of that event, the next heartbeat would
+// show a gap.
+func TestFleetObservesAnEventForWhichTheVerifierPanics(t *testing.T) {
+	t.Parallel()
+
+	verify := core.VerifierFunc(func(_ context.Context, _ core.Peer, event *core.WatchEvent) error {
+		if !event.Resync {
+			panic("inside")
+		}
+
+		return nil
+	})
+	watched := newFleet(t, fleet.Options{})
+	l := newListener(t, listener.PeersFunc(named), verify, &recorder{}, listener.Options{Fleet: watched})
+	w := serve(l, batchFrom(t, runtimeA, change(runtimeA, 7)))
+
+	reply{w.Code, w.Header(), w.Body.String()}.wantPartial(t, 1, map[int]contract.Refusal{
+		0: {Status: http.StatusServiceUnavailable, Reason: contract.ReasonPanic},
+	})
+
+	if s := watched.Get(runtimeA, manager); len(s.Replicas) != 1 || s.Replicas[0].Sequence != 7 {
+		t.Errorf("status %+v, want a replica with sequence 7", s)
+	}
+}

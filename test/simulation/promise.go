@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"net/http"
 	"slices"
 	"time"
 
@@ -60,6 +61,10 @@ func (p *Plan) add(promise *oracle.Promise, f *Fault) {
 		promise.Windows = append(promise.Windows, oracle.Window{From: f.At, To: f.At + f.For + f.after()})
 	}
 
+	if f.refusesEach() {
+		promise.Refusals++
+	}
+
 	promise.Faults++
 }
 
@@ -76,6 +81,12 @@ func (f *Fault) isForEver() bool {
 
 func (f *Fault) refusesEvent() bool {
 	return f.Kind == EventRefused || f.Kind == EventForbidden || f.Kind == EventPanics
+}
+
+// refusesEach reports whether a gateway refuses each event for itself, and not the manager.
+func (f *Fault) refusesEach() bool {
+	return f.Kind == GatewayStatus &&
+		slices.Contains([]int{http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType}, f.Value)
 }
 
 // after is the time that a fault lasts beyond its end.

@@ -303,11 +303,12 @@ func (h *History) allowed(cause string) int {
 			return 4 * h.promise.Faults * lives
 		}
 
+		most := int(dropped) + 3*falls + h.promise.Refusals*lives
 		if h.promise.Repeats { // To a new leader, a repeated request may be the first one. Its numbers are old.
-			return int(dropped) + 3*falls + lives
+			most += lives
 		}
 
-		return int(dropped) + 3*falls
+		return most
 	}
 }
 

@@ -31,6 +31,9 @@ type Promise struct {
 	Full bool
 	// Lies is whether events are acknowledged that were not delivered.
 	Lies bool
+	// Refusals is the number of faults in which a gateway refuses each event for itself. A heartbeat may then arrive
+	// before the resync of which it states the number.
+	Refusals int
 	// Resent is whether answers get lost, so that the same request comes several times.
 	Resent bool
 	// Tidy is whether each process ends with nothing to send, and has a successor soon.
