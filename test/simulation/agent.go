@@ -84,6 +84,7 @@ func (c *cluster) stopAgent(index int, orderly bool) {
 		return
 	}
 
+	c.world.history.Mend(c.plan.Name, string(AgentPaused)) // Its successor is not paused.
 	c.world.logf("agent %s stops, orderly %v", a.epoch, orderly)
 
 	if orderly {
@@ -309,7 +310,6 @@ func (a *agent) start() {
 // kill cuts off the process, so that nothing of it has an effect any more.
 func (a *agent) kill() {
 	a.killed.Store(true)
-	a.cluster.world.history.Mend(a.cluster.plan.Name, string(AgentPaused)) // Its successor is not paused.
 	a.cluster.world.network.reset(func(l *link) bool { return l.process == a.epoch })
 }
 

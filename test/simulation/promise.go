@@ -24,7 +24,7 @@ func (p *Plan) promise() oracle.Promise {
 		r := &p.Runtimes[i]
 		promise.Runtimes[r.Name] = oracle.Runtime{
 			Numbered: r.Contract == contract.V3, Canary: r.Canary, Small: p.crowded(i),
-			FallsBack: r.Fallback && p.hasAny(GatewayForeign, GatewayStatus) || p.hasAny(AgentDowngraded), Learns: r.Learns, Lazy: r.Lazy,
+			FallsBack: r.Fallback && p.hasAny(GatewayForeign, GatewayStatus) || p.hasAny(AgentDowngraded), Learns: r.Learns, Lazy: r.Lazy, Loses: p.loses(i),
 			Refused: p.Measured && i > 0 && len(p.Faults) > 0 && p.Faults[0].Runtime == i,
 		}
 	}
@@ -66,6 +66,11 @@ func (p *Plan) add(promise *oracle.Promise, f *Fault) {
 	}
 
 	promise.Faults++
+}
+
+// loses reports whether an agent of a runtime is killed and never replaced.
+func (p *Plan) loses(runtime int) bool {
+	return slices.ContainsFunc(p.Faults, func(f Fault) bool { return f.Kind == AgentGone && f.Runtime == runtime })
 }
 
 func (f *Fault) isForEver() bool {

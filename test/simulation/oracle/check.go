@@ -1,6 +1,7 @@
 package oracle
 
 import (
+	"slices"
 	"strings"
 	"time"
 )
@@ -70,7 +71,7 @@ func (h *History) checkCommit(t target, c commit, last int) {
 	}
 
 	bound, strict := h.bound(t, c)
-	if c.blind || !strict && c.version != last {
+	if c.blind || !strict && c.version != last || h.isTraceless(t, c) {
 		return
 	}
 
@@ -83,6 +84,23 @@ func (h *History) checkCommit(t target, c commit, last int) {
 		h.violate("liveness", "%s: version %d of %s, committed at %s, was seen at %s, want %s",
 			t.manager, c.version, t.object, h.since(c.at), h.since(seen), h.since(bound))
 	}
+}
+
+// isTraceless reports whether a commit may have been reviewed by an agent that is lost for ever, and that never
+// reached the manager: it learned the manager from that review.
+func (h *History) isTraceless(t target, c commit) bool {
+	if r := h.promise.Runtimes[t.runtime]; !r.Learns || !r.Loses {
+		return false
+	}
+
+	reviewed := c.at.Add(-c.delay)
+
+	return slices.ContainsFunc(h.agents, func(a *Agent) bool {
+		l := a.managers[t.manager]
+		ran := !reviewed.Before(a.from) && !reviewed.After(a.to)
+
+		return a.runtime == t.runtime && a.killed && ran && l != nil && l.attempts == l.whole
+	})
 }
 
 // bound is the time by which a commit must be looked at. It is strict when no fault is near.

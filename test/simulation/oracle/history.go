@@ -58,6 +58,8 @@ type Runtime struct {
 	FallsBack bool
 	// Learns is whether the agent learns its managers from events.
 	Learns bool
+	// Loses is whether an agent is killed and never replaced.
+	Loses bool
 	// Lazy is whether a new agent asks for no resync, so that the control plane asks for it and for its resend.
 	Lazy bool
 	// Refused is whether the runtime itself is refused for ever: it is its own fault if nothing is seen.
