@@ -46,7 +46,7 @@ func found() map[string]*Plan {
 
 		"an event does not wait for the next attempt of a refused heartbeat": withFallback(small(contract.V3, true,
 			[]Write{{At: 295 * time.Second, Kind: Update, Delay: time.Millisecond}},
-			[]Fault{{Kind: GatewayForeign, At: 50 * time.Second}})),
+			[]Fault{{Kind: GatewayRefusesV3, At: 50 * time.Second}})),
 
 		"a write that a lost replica reviewed is looked at after its late commit": withTwoAgents(small(contract.V3, false,
 			[]Write{

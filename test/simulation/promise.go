@@ -10,21 +10,21 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/simulation/oracle"
 )
 
-// promise is what the oracle may expect of the plan.
+// promise returns the expectations of the plan.
 func (p *Plan) promise() oracle.Promise {
 	promise := oracle.Promise{
 		Runtimes: make(map[string]oracle.Runtime), Managers: p.Managers, Watches: p.watches(), Refused: make(map[string]bool),
-		Expired: make(map[string]oracle.Window),
-		Detours: p.Operators - 1, Lies: p.hasAny(GatewayLies), Repeats: p.hasAny(GatewayRepeats), Tidy: p.Tidy,
-		Rate: p.Rate, Burst: burstOf(p.Rate), Backlog: p.backlog(), Full: p.hasAny(StrangersLarge),
-		Resent: p.hasAny(LinksCut, LinksSlow, LinksSilent, AnswersLost, GatewayRepeats),
+		Expired:   make(map[string]oracle.Window),
+		Followers: p.Operators - 1, FalseAcks: p.hasAny(GatewayDrops), RequestsRepeat: p.hasAny(GatewayRepeats), CleanStops: p.CleanStops,
+		Rate: p.Rate, Burst: burstOf(p.Rate), Backlog: p.backlog(), ReviewMemoryFull: p.hasAny(StrangersLarge),
+		AnswersLost: p.hasAny(LinksCut, LinksSlow, LinksSilent, AnswersLost, GatewayRepeats),
 	}
 
 	for i := range p.Runtimes {
 		r := &p.Runtimes[i]
 		promise.Runtimes[r.Name] = oracle.Runtime{
-			Numbered: r.Contract == contract.V3, Canary: r.Canary, Small: p.crowded(i),
-			FallsBack: r.Fallback && p.hasAny(GatewayForeign, GatewayStatus) || p.hasAny(AgentDowngraded), Learns: r.Learns, Lazy: r.Lazy, Loses: p.loses(i),
+			Numbered: r.Contract == contract.V3, Canary: r.Canary, Overflows: p.overShare(i),
+			FallsBack: r.Fallback && p.hasAny(GatewayRefusesV3, GatewayStatus) || p.hasAny(AgentDowngraded), Learns: r.Learns, NoFirstResync: r.NoFirstResync, Loses: p.loses(i),
 			Refused: p.Measured && i > 0 && len(p.Faults) > 0 && p.Faults[0].Runtime == i,
 		}
 	}
@@ -36,22 +36,22 @@ func (p *Plan) promise() oracle.Promise {
 	return promise
 }
 
-// add notes what a fault means for a promise.
+// add adds a fault to a promise.
 func (p *Plan) add(promise *oracle.Promise, f *Fault) {
 	name := p.Runtimes[f.Runtime].Name
 
 	switch {
-	case f.Kind == KeysRotated: // Traffic flows meanwhile.
+	case f.Kind == KeysRotated: // It must not disturb traffic.
 		return
 	case f.refusesEvent():
 		promise.Refused[p.object(f.Runtime, f.Index)] = true
 
 		return
-	case f.Kind == AgentGone, f.Kind == AgentLeft, f.Kind == GatewayForeign && f.For == 0: // What follows takes a while.
+	case f.Kind == AgentGone, f.Kind == AgentLeft, f.Kind == GatewayRefusesV3 && f.For == 0: // The loss is noticed within a minute.
 		promise.Windows = append(promise.Windows, oracle.Window{From: f.At, To: f.At + time.Minute})
 	case f.isForEver():
 		return
-	case f.Kind == StrangersSilent, f.Kind == StrangersLarge: // They are no excuse.
+	case f.Kind == StrangersSilent, f.Kind == StrangersLarge: // The strict bounds hold.
 	case f.Kind == CertificateExpired:
 		promise.Expired[name] = oracle.Window{From: f.At, To: f.At + f.For}
 		promise.Windows = append(promise.Windows, oracle.Window{From: f.At, To: f.At + f.For, Refuses: name, Renews: true})
@@ -77,7 +77,7 @@ func (f *Fault) isForEver() bool {
 	switch f.Kind {
 	case ManagerUnknown, ManagersInvented, AgentGone, AgentLeft, GatewayLimits:
 		return true
-	case GatewayForeign:
+	case GatewayRefusesV3:
 		return f.For == 0
 	default:
 		return f.refusesEvent()
@@ -94,7 +94,7 @@ func (f *Fault) refusesEach() bool {
 		slices.Contains([]int{http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType}, f.Value)
 }
 
-// after is the time that a fault lasts beyond its end.
+// after returns the time for which a fault has effects after its end.
 func (f *Fault) after() time.Duration {
 	switch f.Kind {
 	case OperatorKilled, LeaderChanged:
@@ -126,8 +126,8 @@ func (p *Plan) watches() map[string][]core.Manager {
 	return watches
 }
 
-// isWatched reports whether the manager with that index watches an object. With two, each also has some
-// for itself.
+// isWatched reports whether the manager with that index watches an object. Of two managers, each also watches
+// objects alone.
 func (p *Plan) isWatched(object, manager int) bool {
 	const both, first = 0, 1
 
@@ -149,7 +149,7 @@ func (p *Plan) hasAny(kinds ...FaultKind) bool {
 	return false
 }
 
-// calm is the time after the last fault in which everything must become right.
+// calm returns the time from the last fault to the end.
 func (p *Plan) calm() time.Duration {
 	if p.Measured {
 		return time.Minute
@@ -162,7 +162,7 @@ func (p *Plan) calm() time.Duration {
 	return 3 * time.Minute
 }
 
-// backlog is the time that a controller with one worker needs for many objects. Few take no time that counts.
+// backlog returns the time of one worker for all objects, 0 for few.
 func (p *Plan) backlog() time.Duration {
 	const few = 20
 
@@ -178,23 +178,22 @@ func (p *Plan) backlog() time.Duration {
 	return time.Duration(objects) * reconcileTime
 }
 
-// crowded returns the managers of a runtime that may lose events for want of memory: those with more objects than
-// their share.
-func (p *Plan) crowded(runtime int) map[core.Manager]bool {
+// overShare returns the managers with more written objects than their share of MaxKeys. Their events may be dropped.
+func (p *Plan) overShare(runtime int) map[core.Manager]bool {
 	r := &p.Runtimes[runtime]
 	if r.MaxKeys == 0 {
 		return nil
 	}
 
-	crowded := make(map[core.Manager]bool)
+	overShare := make(map[core.Manager]bool)
 	for i, manager := range p.Managers {
-		crowded[manager] = p.written(runtime, i)*p.lanes() > r.MaxKeys
+		overShare[manager] = p.written(runtime, i)*p.lanes() > r.MaxKeys
 	}
 
-	return crowded
+	return overShare
 }
 
-// lanes is the number of managers that share the memory of an agent.
+// lanes returns the number of managers that share MaxKeys.
 func (p *Plan) lanes() int {
 	const mostManagers = 100 // The default of the outbox.
 
@@ -213,7 +212,7 @@ func (p *Plan) written(runtime, manager int) int {
 	objects := make(map[int]bool)
 
 	for i := range p.Writes {
-		if w := &p.Writes[i]; w.Runtime == runtime && w.Kind != Elsewhere && p.isWatched(w.Object, manager) {
+		if w := &p.Writes[i]; w.Runtime == runtime && w.Kind != OtherManager && p.isWatched(w.Object, manager) {
 			objects[w.Object] = true
 		}
 	}
