@@ -38,6 +38,7 @@ func (x *exchange) take(batch *core.Batch) answer {
 	}
 	if len(failed) == elements(batch) {
 		x.judgeSender(ctx, failed)
+		x.judgeReplica(failed)
 	}
 	x.observe(batch, failed)
 	return failed.answer(x.version)
@@ -127,6 +128,18 @@ func (x *exchange) refuseReplica(err error) answer {
 	a.closes = true
 	a.atOnce = x.behindGateway() && a.retryAfter == 0
 	return a
+}
+
+// judgeReplica makes the refusal of all events that of this replica, if it does not lead. The
+// verifier may have refused them before the handler was asked. The fleet of the leader needs their
+// numbers, or else the next heartbeat shows a gap.
+func (x *exchange) judgeReplica(failed failures) {
+	if !x.verified || x.notReady || len(failed) == 0 {
+		return
+	}
+	if a := x.askReady(); a.whole {
+		failed[0] = a
+	}
 }
 
 // judgeSender makes the refusal of all elements that of the sender, if the verifier also refuses a

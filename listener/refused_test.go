@@ -225,3 +225,39 @@ func TestFleetObservesAnEventForWhichTheVerifierPanics(t *testing.T) {
 		t.Errorf("status %+v, want a replica with sequence 7", s)
 	}
 }
+
+// followerHandler is a handler of a replica that does not lead.
+type followerHandler struct{ core.HandlerFunc }
+
+func (followerHandler) Ready() error { return core.ErrNotReady }
+
+// Only the fleet of the leader counts. If a replica that does not lead refused an event, the leader would miss its
+// number, and the next heartbeat would show a gap.
+func TestFollowerRefusesNoSingleEvent(t *testing.T) {
+	t.Parallel()
+
+	forbidden := listener.Forbidden(listener.ReasonOwnerMissing, "inside")
+	for name, test := range map[string]struct {
+		verify core.Verifier
+		status int
+		reason string
+	}{
+		"the event is at fault":  {refuseChanges(forbidden, nil), http.StatusServiceUnavailable, contract.ReasonNotReady},
+		"the sender is at fault": {refuseChanges(forbidden, forbidden), http.StatusForbidden, listener.ReasonOwnerMissing},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			watched := newFleet(t, fleet.Options{})
+			handler := followerHandler{func(context.Context, core.Delivery) error { return core.ErrNotReady }}
+			l := newListener(t, listener.PeersFunc(named), test.verify, handler, listener.Options{Fleet: watched})
+			w := serve(l, batchFrom(t, runtimeA, changes(runtimeA, 2)))
+
+			reply{w.Code, w.Header(), w.Body.String()}.want(t, test.status, test.reason)
+
+			if s := watched.Get(runtimeA, manager); !s.LastSeen.IsZero() {
+				t.Errorf("status %+v, want no observation", s)
+			}
+		})
+	}
+}

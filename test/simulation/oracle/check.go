@@ -296,6 +296,11 @@ func (h *History) allowed(cause string) int {
 			stops++
 		}
 
+		// The control plane has the number of an event that it refused itself.
+		if h.promise.Refusals == 0 && len(h.promise.Runtimes[a.runtime].Overflows) == 0 {
+			continue
+		}
+
 		for _, l := range a.managers {
 			dropped += l.account.Dropped
 		}
