@@ -14,17 +14,19 @@ import (
 func (p *Plan) promise() oracle.Promise {
 	promise := oracle.Promise{
 		Runtimes: make(map[string]oracle.Runtime), Managers: p.Managers, Watches: p.watches(), Refused: make(map[string]bool),
-		Expired:   make(map[string]oracle.Window),
-		Followers: p.Operators - 1, FalseAcks: p.hasAny(GatewayDrops), RequestsRepeat: p.hasAny(GatewayRepeats), CleanStops: p.CleanStops,
-		Rate: p.Rate, Burst: burstOf(p.Rate), Backlog: p.backlog(), ReviewMemoryFull: p.hasAny(StrangersLarge),
+		Expired: make(map[string]oracle.Window), Followers: p.Operators - 1, CleanStops: p.CleanStops,
+		NewLeaders: p.hasAny(OperatorKilled, LeaderChanged), FalseAcks: p.hasAny(GatewayDrops),
+		RequestsRepeat: p.hasAny(GatewayRepeats), ReviewMemoryFull: p.hasAny(StrangersLarge),
 		AnswersLost: p.hasAny(LinksCut, LinksSlow, LinksSilent, AnswersLost, GatewayRepeats),
+		Rate:        p.Rate, Burst: burstOf(p.Rate), Backlog: p.backlog(),
 	}
 
 	for i := range p.Runtimes {
 		r := &p.Runtimes[i]
 		promise.Runtimes[r.Name] = oracle.Runtime{
 			Numbered: r.Contract == contract.V3, Canary: r.Canary, Overflows: p.overShare(i),
-			FallsBack: r.Fallback && p.hasAny(GatewayRefusesV3, GatewayStatus) || p.hasAny(AgentDowngraded), Learns: r.Learns, NoFirstResync: r.NoFirstResync, Loses: p.loses(i),
+			FallsBack: r.Fallback && p.hasAny(GatewayRefusesV3, GatewayStatus) || p.hasAny(AgentDowngraded),
+			Learns:    r.Learns, NoFirstResync: r.NoFirstResync, Loses: p.loses(i),
 			Refused: p.Measured && i > 0 && len(p.Faults) > 0 && p.Faults[0].Runtime == i,
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 )
@@ -19,6 +20,7 @@ func (d dice) scene(p *Plan) {
 		d.fullOutbox, d.fairShare, d.refusedResync, d.shortOutage, d.silentStrangers, d.inventedManagers, d.lostReplica, d.overlappingWrites, d.unchangedWrites, d.removedWebhook,
 		d.refusedV3, d.downgrade, d.wrongPaths, d.rotation, d.expiry, d.limited, d.paused, d.repeated, d.restarted, d.scaledDown,
 		d.unreadable, d.bodyLimit, d.told, d.restartWithPending, d.silentLoss, d.restartOfLearner, d.droppedByGateway, d.restarted, d.fullReviewMemory, d.panicking,
+		d.brokenConnections, d.lostHeartbeats,
 	}
 
 	d.stage(p)
@@ -163,12 +165,18 @@ func (d dice) commit() time.Duration {
 	return time.Millisecond
 }
 
-// silentLoss is lostReplica in an outage after which the runtime is stale.
+// silentLoss kills one of two agents for ever in an outage after which the runtime is stale.
 func (d dice) silentLoss(p *Plan) {
-	d.lostReplica(p)
+	r, outage := &p.Runtimes[0], d.outage(LinksRefused)
+	r.Contract, r.Agents = contract.V3, 2
+	outage.For = d.between(80*time.Second, 110*time.Second)
+	gone := Fault{Kind: AgentGone, At: outage.At + outage.For - d.between(0, 20*time.Second)}
+	p.Faults = []Fault{outage, gone}
 
-	outage, gone := &p.Faults[0], &p.Faults[1]
-	outage.Kind, outage.For, gone.At = LinksRefused, d.between(80*time.Second, 110*time.Second), outage.At+45*time.Second
+	for i := range r.Objects {
+		p.update(i, d.between(gone.At-10*time.Second, gone.At))
+		p.Writes[i].Delay = d.commit()
+	}
 }
 
 // restarted restarts an agent with nothing pending. No replica is lost.
@@ -235,15 +243,15 @@ func (d dice) told(p *Plan) {
 func (d dice) restartWithPending(p *Plan) {
 	r, outage := &p.Runtimes[0], d.outage(LinksRefused)
 	r.Contract, r.NoFirstResync = contract.V3, true
-	killed := Fault{Kind: AgentKilled, At: outage.At + outage.For/2, For: outage.For}
+	killed := Fault{Kind: AgentKilled, At: outage.At + outage.For/2, For: d.between(time.Second, outage.For/2)}
 	p.Faults = []Fault{outage, killed}
 
 	if d.chance(0.5) {
-		p.Faults = append(p.Faults, Fault{Kind: MapHangs, At: killed.At, For: killed.For + d.between(10*time.Second, 20*time.Second)})
+		p.Faults = append(p.Faults, Fault{Kind: MapHangs, At: killed.At, For: outage.For + d.between(10*time.Second, 20*time.Second)})
 	}
 
-	for i := range 2 {
-		p.update(i, d.between(outage.At, killed.At))
+	for i := range 4 {
+		p.update(i, d.between(killed.At-5*time.Second, killed.At))
 		p.Writes[i].Delay = d.commit()
 	}
 }
@@ -266,6 +274,24 @@ func (d dice) droppedByGateway(p *Plan) {
 	p.Faults = []Fault{drops}
 
 	p.update(0, drops.At+d.between(0, 500*time.Millisecond))
+}
+
+// brokenConnections has connections that break after few requests, without writes.
+func (d dice) brokenConnections(p *Plan) {
+	p.Runtimes[0].Contract, p.Runtimes[0].Protocol, p.Operators = contract.V3, httpmtls.HTTP2, 3
+	p.Faults = []Fault{{Kind: LinksCut, At: time.Minute, For: 5 * time.Minute, Value: 5_200 + d.IntN(400)}}
+}
+
+// lostHeartbeats restarts an agent behind a gateway that drops its first heartbeats. Events follow before the next
+// one.
+func (d dice) lostHeartbeats(p *Plan) {
+	p.Runtimes[0].Contract, p.Gateway = contract.V3, true
+	drops := Fault{Kind: GatewayDrops, At: d.between(time.Minute, 2*time.Minute), For: d.between(78*time.Second, 80*time.Second)}
+	p.Faults = []Fault{drops, {Kind: AgentKilled, At: drops.At + 10*time.Second, For: time.Second}}
+
+	for i := range 20 {
+		p.update(i%6, drops.At+drops.For+time.Duration(i)*time.Second)
+	}
 }
 
 // overlappingWrites writes an object twice within the settle time.

@@ -326,13 +326,26 @@ func (h *History) allowed(cause string) int {
 			return 4 * h.promise.Faults * lives
 		}
 
-		most := int(dropped) + 3*falls + h.promise.Refusals*lives
-		if h.promise.RequestsRepeat { // A new leader may see a repeated request first, with old numbers.
-			most += lives
-		}
-
-		return most
+		return int(dropped) + 3*falls + (h.promise.Refusals+h.oldNumbers())*lives
 	}
+}
+
+// oldNumbers returns the most gaps that a new leader may see for an agent, because its first requests have old
+// numbers. These are repeated events, a repeated heartbeat, and retries of refused events.
+func (h *History) oldNumbers() (most int) {
+	if !h.promise.NewLeaders {
+		return 0
+	}
+
+	if h.promise.RequestsRepeat {
+		most += 2
+	}
+
+	if len(h.promise.Refused) > 0 {
+		most++
+	}
+
+	return most
 }
 
 // checkAgents bounds the requests and the log lines of each agent process.

@@ -25,6 +25,8 @@ type Promise struct {
 	Expired map[string]Window
 	// Detours is the number of replicas that do not lead. A request may reach them first.
 	Followers int
+	// NewLeaders is whether another replica may take the lead.
+	NewLeaders bool
 	// Backlog is the time that one worker needs to reconcile all objects.
 	Backlog time.Duration
 	// Full is whether strangers may use up the memory for reviews. A resync stands in for a review without memory.
