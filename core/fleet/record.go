@@ -142,13 +142,14 @@ func (r *record) resendsItself(epoch string) {
 	}
 }
 
-// takeResend returns the cause of a resend that is due, "" if there is none. Due resends of
-// several replicas are one.
+// takeResend returns the cause of a resend when it is due, "" if there is none. The last one of
+// several replicas stands in for the others.
 func (r *record) takeResend(now time.Time) (cause string) {
+	if slices.ContainsFunc(r.replicas, func(p *replica) bool { return p.resend.due.After(now) }) {
+		return ""
+	}
 	for _, p := range r.replicas {
-		if p.resend.isDue(now) {
-			cause, p.resend = p.resend.cause, resync{}
-		}
+		cause, p.resend = cmp.Or(p.resend.cause, cause), resync{}
 	}
 	return cause
 }

@@ -94,3 +94,18 @@ func TestAgentThatIsOlderThanTheFleetNeedsOneResyncOnly(t *testing.T) {
 		r.wantCauses("new_epoch")
 	})
 }
+
+// A rollout may lose several replicas within two minutes. The last resend stands in for the others.
+func TestResendsOfSeveralReplicasAreOne(t *testing.T) {
+	inBubble(t, fleet.Options{}, func(r *rig) {
+		r.observe(resync("e", 1), beat("e", 1, 1), resync("f", 1), beat("f", 1, 1), resync("g", 1), beat("g", 1, 1))
+		keepBeating(r, 2, interval)
+		r.observe(beat("g", 2, 1))
+		keepBeating(r, 10, interval+10*time.Second)
+		r.wantCauses("replica_lost")
+		keepBeating(r, 20, interval)
+		r.wantCauses("replica_lost", "replica_lost")
+		keepBeating(r, 40, 5*time.Minute)
+		r.wantCauses("replica_lost", "replica_lost", "replica_lost")
+	})
+}

@@ -48,8 +48,6 @@ func resendOfLoss(now time.Time) resync {
 	return resync{causeReplicaLost, now.Add(longestPause + longestCommit)}
 }
 
-func (r *resync) isDue(now time.Time) bool { return r.cause != "" && !r.due.After(now) }
-
 // schedule asks for a resync. Causes share a resync that is to come.
 func (f *Fleet) schedule(k key, cause string, now time.Time) {
 	if f.resyncs[k] == nil {
