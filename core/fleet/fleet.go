@@ -134,7 +134,7 @@ func (f *Fleet) record(k key, now time.Time) *record {
 		return nil
 	}
 	k.manager = core.Manager(strings.Clone(string(k.manager))) // It may be cut from a long request line.
-	r := &record{key: k, state: Unknown, since: now}
+	r := &record{key: k, state: Unknown, since: now, first: now}
 	f.records[k] = r
 	f.managers[k.runtime] = append(f.managers[k.runtime], k.manager)
 	return r

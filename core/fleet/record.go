@@ -23,6 +23,7 @@ type record struct {
 	state      State
 	reason     string
 	since      time.Time
+	first      time.Time // request
 	lastSeen   time.Time
 	heartbeats bool // ever had one
 	replicas   []*replica
@@ -87,6 +88,9 @@ func (r *record) replica(batch *core.Batch, now time.Time) (p *replica, first bo
 		r.evict()
 	}
 	p = newReplica(batch, now)
+	if p.begins || now.Sub(r.first) > straggler { // Not to a new fleet, which knows no epoch yet.
+		p.resend = resendOfEpoch(now)
+	}
 	r.replicas = append(r.replicas, p)
 	return p, true
 }

@@ -52,9 +52,6 @@ func newReplica(batch *core.Batch, now time.Time) *replica {
 	if len(batch.Events) > 0 && batch.Events[0].Sequence > 0 {
 		p.sequence = batch.Events[0].Sequence - 1 // The resync of a new epoch stands for those before.
 	}
-	if p.begins {
-		p.resend = resendOfEpoch(now)
-	}
 	return p
 }
 

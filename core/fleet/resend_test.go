@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
 
@@ -107,5 +108,30 @@ func TestResendsOfSeveralReplicasAreOne(t *testing.T) {
 		r.wantCauses("replica_lost", "replica_lost")
 		keepBeating(r, 40, 5*time.Minute)
 		r.wantCauses("replica_lost", "replica_lost", "replica_lost")
+	})
+}
+
+// The first requests of a new epoch may be lost in an outage. The fleet has known the runtime for longer.
+func TestEpochThatBeganInAnOutageIsANewOne(t *testing.T) {
+	named := func(number uint64, epoch string) message {
+		return with(beat(epoch, number, 1), func(b *core.Heartbeat) { b.Instance = "pod-1" })
+	}
+
+	inBubble(t, fleet.Options{}, func(r *rig) {
+		r.observe(resync("f", 1), named(1, "f"))
+
+		for n := range uint64(3) {
+			time.Sleep(interval)
+			r.observe(named(n+2, "f"))
+		}
+
+		time.Sleep(interval)
+
+		for n := range uint64(9) {
+			r.observe(named(n+5, "e"))
+			time.Sleep(interval)
+		}
+
+		r.wantCauses("new_epoch", "new_epoch")
 	})
 }

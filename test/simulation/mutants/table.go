@@ -191,7 +191,7 @@ func fleetMutants() []mutant {
 			"true, true, again\n", "true, true, resync{}\n\t\t\t_ = again\n", //nolint:dupword // It is code.
 		},
 		{
-			"fleet: the resync for a new epoch is not resent", replica,
+			"fleet: the resync for a new epoch is not resent", record,
 			"p.resend = resendOfEpoch(now)", "_ = resendOfEpoch(now)",
 		},
 		{

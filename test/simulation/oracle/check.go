@@ -308,7 +308,8 @@ func (h *History) allowed(cause string) int {
 
 	switch cause {
 	case "new_epoch":
-		if h.promise.RequestsRepeat { // A repeated request may look like a former life.
+		// A repeated request may look like a former life. A new leader may see an agent late, and take it for new.
+		if h.promise.RequestsRepeat || h.promise.NewLeaders {
 			return 2 * lives
 		}
 
