@@ -38,6 +38,7 @@ func (x *exchange) take(batch *core.Batch) answer {
 	}
 	if len(failed) == elements(batch) {
 		x.judgeSender(ctx, failed)
+		x.judgeReplica(failed)
 	}
 	x.observe(batch, failed)
 	return failed.answer(x.version)
@@ -129,13 +130,30 @@ func (x *exchange) refuseReplica(err error) answer {
 	return a
 }
 
+// judgeReplica makes the refusal of all events that of this replica, if it does not lead. The
+// verifier may have refused them before the handler was asked. The fleet of the leader needs their
+// numbers, or else the next heartbeat shows a gap.
+func (x *exchange) judgeReplica(failed failures) {
+	if !x.verified || x.notReady || len(failed) == 0 {
+		return
+	}
+	if a := x.askReady(); a.whole {
+		failed[0] = a
+	}
+}
+
 // judgeSender makes the refusal of all elements that of the sender, if the verifier also refuses a
 // resync of its runtime. An unknown answer to the resync does not replace the refusal of an event.
+// After a panic of the verifier it only notes whether the sender is verified.
 func (x *exchange) judgeSender(ctx context.Context, failed failures) {
-	if x.version.NeedsOwner() || !failed.all(func(a answer) bool { return a.unverified }) {
+	unverified := failed.all(func(a answer) bool { return a.unverified })
+	if x.version.NeedsOwner() || x.verified && !unverified {
 		return
 	}
 	sender := x.verifySender(ctx)
+	if !unverified {
+		return
+	}
 	unknown := func(a answer) bool { return a.status == http.StatusServiceUnavailable }
 	if !sender.unverified || unknown(sender) && !failed.all(unknown) {
 		return

@@ -200,3 +200,64 @@ func TestFleetObservesRefusedEvents(t *testing.T) {
 		})
 	}
 }
+
+// A verifier may panic for an event, and know its sender. Without the number of that event, the next heartbeat would
+// show a gap.
+func TestFleetObservesAnEventForWhichTheVerifierPanics(t *testing.T) {
+	t.Parallel()
+
+	verify := core.VerifierFunc(func(_ context.Context, _ core.Peer, event *core.WatchEvent) error {
+		if !event.Resync {
+			panic("inside")
+		}
+
+		return nil
+	})
+	watched := newFleet(t, fleet.Options{})
+	l := newListener(t, listener.PeersFunc(named), verify, &recorder{}, listener.Options{Fleet: watched})
+	w := serve(l, batchFrom(t, runtimeA, change(runtimeA, 7)))
+
+	reply{w.Code, w.Header(), w.Body.String()}.wantPartial(t, 1, map[int]contract.Refusal{
+		0: {Status: http.StatusServiceUnavailable, Reason: contract.ReasonPanic},
+	})
+
+	if s := watched.Get(runtimeA, manager); len(s.Replicas) != 1 || s.Replicas[0].Sequence != 7 {
+		t.Errorf("status %+v, want a replica with sequence 7", s)
+	}
+}
+
+// followerHandler is a handler of a replica that does not lead.
+type followerHandler struct{ core.HandlerFunc }
+
+func (followerHandler) Ready() error { return core.ErrNotReady }
+
+// Only the fleet of the leader counts. If a replica that does not lead refused an event, the leader would miss its
+// number, and the next heartbeat would show a gap.
+func TestFollowerRefusesNoSingleEvent(t *testing.T) {
+	t.Parallel()
+
+	forbidden := listener.Forbidden(listener.ReasonOwnerMissing, "inside")
+	for name, test := range map[string]struct {
+		verify core.Verifier
+		status int
+		reason string
+	}{
+		"the event is at fault":  {refuseChanges(forbidden, nil), http.StatusServiceUnavailable, contract.ReasonNotReady},
+		"the sender is at fault": {refuseChanges(forbidden, forbidden), http.StatusForbidden, listener.ReasonOwnerMissing},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			watched := newFleet(t, fleet.Options{})
+			handler := followerHandler{func(context.Context, core.Delivery) error { return core.ErrNotReady }}
+			l := newListener(t, listener.PeersFunc(named), test.verify, handler, listener.Options{Fleet: watched})
+			w := serve(l, batchFrom(t, runtimeA, changes(runtimeA, 2)))
+
+			reply{w.Code, w.Header(), w.Body.String()}.want(t, test.status, test.reason)
+
+			if s := watched.Get(runtimeA, manager); !s.LastSeen.IsZero() {
+				t.Errorf("status %+v, want no observation", s)
+			}
+		})
+	}
+}

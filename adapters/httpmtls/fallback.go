@@ -110,6 +110,10 @@ func (f *fallback) Forward(ctx context.Context, manager core.Manager, batch core
 	if f.older == nil {
 		return err
 	}
+	// The older contract may take the next event. So only the heartbeat failed, not the manager.
+	if !now.older && len(batch.Events) == 0 {
+		return core.EventErrors{0: err}
+	}
 
 	// The answer to the older contract counts if the contract is in use or known.
 	known, olderErr := f.forwardOlder(ctx, manager, batch.Events)

@@ -92,6 +92,7 @@ func (f *Fleet) observe(
 	switch {
 	case resyncTaken(batch, refused):
 		delete(f.resyncs, r.key) // The runtime asks for it itself.
+		r.resendsItself(batch.Epoch)
 	case cause != "":
 		f.schedule(r.key, cause, now)
 	}
@@ -133,7 +134,7 @@ func (f *Fleet) record(k key, now time.Time) *record {
 		return nil
 	}
 	k.manager = core.Manager(strings.Clone(string(k.manager))) // It may be cut from a long request line.
-	r := &record{key: k, state: Unknown, since: now}
+	r := &record{key: k, state: Unknown, since: now, first: now}
 	f.records[k] = r
 	f.managers[k.runtime] = append(f.managers[k.runtime], k.manager)
 	return r
@@ -143,6 +144,9 @@ func (f *Fleet) record(k key, now time.Time) *record {
 func (f *Fleet) review(r *record, now time.Time) {
 	if r.lose(&f.opts, now) {
 		f.schedule(r.key, causeReplicaLost, now)
+	}
+	if cause := r.takeResend(now); cause != "" {
+		f.schedule(r.key, cause, now)
 	}
 	state, reason := r.judge(&f.opts, now)
 	if state == r.state && reason == r.reason {

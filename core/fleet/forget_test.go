@@ -75,7 +75,7 @@ func TestAManagerIsForgottenOnceNobodySpeaksToIt(t *testing.T) {
 // Who comes back after all is known again, and looked at as a whole.
 func TestAForgottenManagerMayComeBack(t *testing.T) {
 	inBubble(t, fleet.Options{}, func(r *rig) {
-		r.observe(beat("e", 1, 0))
+		r.observe(beat("e", 7, 0))
 		time.Sleep(time.Hour)
 
 		if !r.fleet.ForgetManager(prod, kyma) {
@@ -83,7 +83,7 @@ func TestAForgottenManagerMayComeBack(t *testing.T) {
 		}
 
 		settle()
-		r.observe(beat("e", 2, 0))
+		r.observe(beat("e", 8, 0))
 		settle()
 		r.wantState(fleet.Fresh, "")
 		r.wantCauses("new_epoch", "new_epoch")

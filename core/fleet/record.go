@@ -23,6 +23,7 @@ type record struct {
 	state      State
 	reason     string
 	since      time.Time
+	first      time.Time // request
 	lastSeen   time.Time
 	heartbeats bool // ever had one
 	replicas   []*replica
@@ -31,7 +32,8 @@ type record struct {
 // observe takes in a request of the runtime, and returns the cause for a look at it as a whole, ""
 // if there is none.
 func (r *record) observe(peer core.Peer, batch *core.Batch, opts *Options, now time.Time) (cause string) {
-	if state, _ := r.judge(opts, now); state == Stale {
+	// A new epoch may send events before its first heartbeat: the runtime is stale, but not silent.
+	if state, _ := r.judge(opts, now); state == Stale && !r.isSpeaking(opts, now) {
 		cause = causeReturned
 		r.disprove()
 	}
@@ -43,12 +45,12 @@ func (r *record) observe(peer core.Peer, batch *core.Batch, opts *Options, now t
 	} else if cause == causeReturned {
 		// An agent without heartbeats took over from one with: it speaks an older contract.
 		r.heartbeats = false
-		r.dismiss(func(*replica) bool { return true })
+		r.dismiss(resendOfLoss(now), func(*replica) bool { return true })
 	}
 
 	if cause != "" {
 		// The resync to come stands for the pending events of silent replicas, too.
-		r.dismiss(func(p *replica) bool { return p.isSilent(opts, now) })
+		r.dismiss(resendOfLoss(now), func(p *replica) bool { return p.isSilent(opts, now) })
 	}
 
 	return cause
@@ -86,6 +88,9 @@ func (r *record) replica(batch *core.Batch, now time.Time) (p *replica, first bo
 		r.evict()
 	}
 	p = newReplica(batch, now)
+	if p.begins || now.Sub(r.first) > straggler { // Not to a new fleet, which knows no epoch yet.
+		p.resend = resendOfEpoch(now)
+	}
 	r.replicas = append(r.replicas, p)
 	return p, true
 }
@@ -103,18 +108,19 @@ func (r *record) succeed(p *replica, leaving bool) {
 	}
 
 	// A former life is silent since p began. Two processes with the same instance by mistake are
-	// not.
-	r.dismiss(func(other *replica) bool {
+	// not. The resync of the new epoch stands in, and has its own resend.
+	r.dismiss(resync{}, func(other *replica) bool {
 		return other != p && other.beat != nil && other.beat.Instance != "" &&
 			other.beat.Instance == p.beat.Instance && other.lastSeen.Before(p.first)
 	})
 }
 
-// dismiss takes replicas for gone, and reports whether there were any.
-func (r *record) dismiss(gone func(*replica) bool) (dismissed bool) {
+// dismiss takes replicas for gone, and reports whether there were any. Again is the resend of the
+// resync that stands in for their events.
+func (r *record) dismiss(again resync, gone func(*replica) bool) (dismissed bool) {
 	for _, p := range r.replicas {
 		if !p.gone && gone(p) {
-			dismissed, p.gone = true, true
+			dismissed, p.gone, p.resend = true, true, again
 			p.shrink()
 		}
 	}
@@ -122,13 +128,34 @@ func (r *record) dismiss(gone func(*replica) bool) (dismissed bool) {
 }
 
 // lose dismisses replicas that stopped sending while others did not, and reports whether there were
-// any: their pending events are lost. Replicas of a runtime that is silent as a whole stay: all may
-// come back.
+// any: their pending events are lost. They stay while the next heartbeat of each other replica is
+// overdue. The runtime may then be cut off as a whole, and all may come back.
 func (r *record) lose(opts *Options, now time.Time) bool {
-	if !slices.ContainsFunc(r.replicas, func(p *replica) bool { return p.isAlive(opts, now) }) {
+	if !slices.ContainsFunc(r.replicas, func(p *replica) bool { return p.isPunctual(now) }) {
 		return false
 	}
-	return r.dismiss(func(p *replica) bool { return p.isSilent(opts, now) })
+	return r.dismiss(resendOfLoss(now), func(p *replica) bool { return p.isSilent(opts, now) })
+}
+
+// resendsItself notes that a replica asks for a resync itself. It then resends it, too.
+func (r *record) resendsItself(epoch string) {
+	for _, p := range r.replicas {
+		if p.epoch == epoch {
+			p.resend = resync{}
+		}
+	}
+}
+
+// takeResend returns the cause of a resend when it is due, "" if there is none. The last one of
+// several replicas stands in for the others.
+func (r *record) takeResend(now time.Time) (cause string) {
+	if slices.ContainsFunc(r.replicas, func(p *replica) bool { return p.resend.due.After(now) }) {
+		return ""
+	}
+	for _, p := range r.replicas {
+		cause, p.resend = cmp.Or(p.resend.cause, cause), resync{}
+	}
+	return cause
 }
 
 // evict forgets a replica that is gone, or else the one that is silent for the longest time.

@@ -39,6 +39,9 @@ type replica struct {
 	// gone means that no more requests are expected, and that a resync stands for the pending
 	// events of the replica. It is remembered in case that a request comes after all.
 	gone bool
+	// resend is the resend of the resync for a lost replica, or for the former life of a new one.
+	// It is empty if there is none.
+	resend resync
 }
 
 // certificate is the validity of the verified client certificate.
@@ -60,7 +63,10 @@ func begins(batch *core.Batch) bool {
 
 // observe takes in a batch, and returns the cause for a resync, "" if there is none.
 func (p *replica) observe(peer core.Peer, batch *core.Batch, opts *Options, now time.Time) (cause string) {
-	p.lastSeen, p.gone = now, false
+	if p.gone {
+		p.gone, p.resend = false, resync{} // It has its events still.
+	}
+	p.lastSeen = now
 	p.certificate = certificate{peer.NotBefore, peer.NotAfter}
 	for i := range batch.Events {
 		sequence := batch.Events[i].Sequence
@@ -217,6 +223,11 @@ func (p *replica) isSpeaking(opts *Options, now time.Time) bool {
 // isAlive reports whether the replica sends heartbeats.
 func (p *replica) isAlive(opts *Options, now time.Time) bool {
 	return p.beat != nil && p.isSpeaking(opts, now)
+}
+
+// isPunctual reports whether the replica sends heartbeats, and the next one is not overdue.
+func (p *replica) isPunctual(now time.Time) bool {
+	return p.beat != nil && !p.gone && now.Sub(p.lastSeen) <= interval(p.beat)
 }
 
 // trusts reports whether the replica has reported the certificate authority with that fingerprint.

@@ -23,10 +23,29 @@ func Causes() []string {
 	return []string{causeNewEpoch, causeGap, causeWentBack, causeReturned, causeReplicaLost}
 }
 
+const (
+	// longestCommit is longer than the longest timeout of a webhook, 30 s. After it, an API server
+	// commits a write.
+	longestCommit = 35 * time.Second
+	// longestPause is longer than an agent waits after a refusal, 37.5 s by default. A lost replica
+	// would have sent a request by then.
+	longestPause = 40 * time.Second
+)
+
 // resync is a resync to come.
 type resync struct {
 	cause string
 	due   time.Time
+}
+
+// resendOfEpoch returns the resend of the resync for a new epoch. The former life of the agent may
+// have reviewed a write that is not committed yet.
+func resendOfEpoch(now time.Time) resync { return resync{causeNewEpoch, now.Add(longestCommit)} }
+
+// resendOfLoss returns the same for a lost replica. It may have ended a moment ago, or may end
+// before its next attempt.
+func resendOfLoss(now time.Time) resync {
+	return resync{causeReplicaLost, now.Add(longestPause + longestCommit)}
 }
 
 // schedule asks for a resync. Causes share a resync that is to come.

@@ -119,7 +119,7 @@ func TestHandlerThatHangsDelaysNothingElse(t *testing.T) {
 				stale <- time.Since(began)
 			}
 		})
-		send(f, prod, kyma, beat("e", 1, 1))
+		send(f, prod, kyma, beat("e", 7, 1))
 
 		if took := <-stale; took > 2*interval+2*time.Second {
 			t.Errorf("silence was noticed after %v, want 2 intervals and a second", took)
@@ -168,7 +168,7 @@ func TestReplicaThatDoesNotReturnIsCovered(t *testing.T) {
 			time.Sleep(interval)
 		}
 
-		r.wantCauses("returned")
+		r.wantCauses("returned", "replica_lost") // The resend, for the writes that the lost one has reviewed.
 
 		if missing := r.fleet.WithoutCA("new"); len(missing) > 0 {
 			t.Errorf("%v are said not to trust the new CA, want none", missing)
@@ -227,7 +227,7 @@ func TestInstancesOfOneName(t *testing.T) {
 			time.Sleep(interval)
 		}
 
-		r.wantCauses("new_epoch", "new_epoch")
+		r.wantCauses("new_epoch", "new_epoch", "new_epoch") // The third one is the resend of the second.
 	})
 }
 
@@ -416,4 +416,23 @@ func BenchmarkSummaries(b *testing.B) {
 	for b.Loop() {
 		f.Summaries()
 	}
+}
+
+// The first heartbeats of a new agent may be lost on their way. Until the next one, its events are no return each.
+func TestEventsBeforeAHeartbeatLeadToOneResync(t *testing.T) {
+	inBubble(t, fleet.Options{}, func(r *rig) {
+		r.observe(resync("e", 1), beat("e", 1, 1))
+		time.Sleep(5 * interval)
+		r.wantState(fleet.Stale, "")
+
+		for n := range uint64(9) {
+			r.observe(changed("f", n+9))
+			time.Sleep(3 * time.Second)
+		}
+
+		r.observe(beat("f", 3, 17))
+		r.wantState(fleet.Fresh, "")
+		settle()
+		r.wantCauses("new_epoch")
+	})
 }

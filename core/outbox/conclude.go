@@ -67,7 +67,7 @@ func (o *Outbox) concludeLane(ctx context.Context, l *lane, c call, whole error,
 	l.unknown = l.unknown || errors.Is(whole, core.ErrUnknownManager)
 	switch {
 	case core.IsPermanent(whole), c.isTaken(whole):
-		o.resume(l, now)
+		o.resume(l, c, now)
 	case whole == nil, ctx.Err() != nil, c.started.Before(l.paused):
 	default:
 		o.pause(l, whole, c.started, now)
@@ -79,14 +79,15 @@ func (o *Outbox) concludeLane(ctx context.Context, l *lane, c call, whole error,
 func (c *call) isTaken(whole error) bool { return whole == nil && (len(c.entries) > 0 || c.err == nil) }
 
 // resume ends the pause of a lane. A heartbeat follows at once: the control plane may be a new
-// process, and a heartbeat of this call reports its events as pending.
-func (o *Outbox) resume(l *lane, now time.Time) {
+// process, and a heartbeat of this call reports its events as pending. After a lone heartbeat none
+// follows, because each could fail at once where connections break.
+func (o *Outbox) resume(l *lane, c call, now time.Time) {
 	if l.failures == 0 {
 		return
 	}
 	o.noteResumed(l)
 	l.failures, l.probing = 0, false
-	if !l.pulse.next.IsZero() {
+	if !l.pulse.next.IsZero() && len(c.entries) > 0 {
 		l.pulse.next = now
 	}
 }

@@ -1,6 +1,9 @@
 package outbox_test
 
 import (
+	"context"
+	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -45,6 +48,29 @@ func TestHeartbeatAfterAnOutageHasNothingPending(t *testing.T) {
 		beats := in.beats()
 		if last := beats[len(beats)-1]; last.OldestPending != 0 {
 			t.Errorf("the last heartbeat reports an event that is pending for %s, want none", last.OldestPending)
+		}
+	})
+}
+
+// A middlebox may cut each connection after its first request. The heartbeat after a recovery then fails, too. It
+// must not follow upon itself several times a second.
+func TestHeartbeatDoesNotFollowItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var attempts atomic.Int64
+		cut := core.ForwarderFunc(func(context.Context, core.Manager, core.Batch) error {
+			if attempts.Add(1)%2 == 0 {
+				return errors.New("connection reset by peer")
+			}
+			return nil
+		})
+		box, stop := run(t, cut, outbox.Options{Managers: []core.Manager{kyma}, Epoch: "e", Resend: []time.Duration{}})
+		defer stop()
+		box.Accept(kyma, named("a"))
+		time.Sleep(time.Minute)
+		before := attempts.Load()
+		time.Sleep(10 * time.Minute)
+		if have, most := attempts.Load()-before, int64(2*23); have > most {
+			t.Errorf("%d attempts in 10 minutes without events, want two for each heartbeat, at most %d", have, most)
 		}
 	})
 }

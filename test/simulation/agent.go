@@ -22,7 +22,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/simulation/oracle"
 )
 
-// agent is one life of one agent process, composed as the real one.
+// agent is one life of one agent process, with the same parts as the real one.
 type agent struct {
 	cluster  *cluster
 	instance string
@@ -33,7 +33,7 @@ type agent struct {
 	contract contract.Version
 	paused   atomic.Pointer[pause] // nil while it runs
 	closers  []func() error
-	book     *oracle.Agent
+	history  *oracle.Agent
 	sink     *sink
 
 	killed     atomic.Bool
@@ -84,6 +84,7 @@ func (c *cluster) stopAgent(index int, orderly bool) {
 		return
 	}
 
+	c.world.history.Mend(c.plan.Name, string(AgentPaused)) // Its successor is not paused.
 	c.world.logf("agent %s stops, orderly %v", a.epoch, orderly)
 
 	if orderly {
@@ -95,10 +96,10 @@ func (c *cluster) stopAgent(index int, orderly bool) {
 
 	a.kill()
 	a.stop()
-	c.world.tasks.Go(func() { <-a.ended }) // What is left of it has no effect.
+	c.world.tasks.Go(func() { <-a.ended }) // Its goroutines end without an effect.
 }
 
-// noteAgents reports that no agent is left, or that one is back. The caller holds the lock.
+// noteAgents records whether an agent runs. The caller holds the lock.
 func (c *cluster) noteAgents() {
 	for _, a := range c.agents {
 		if a != nil {
@@ -115,7 +116,7 @@ func (c *cluster) newAgent(instance, epoch string) *agent {
 	a := &agent{
 		cluster: c, instance: instance, epoch: epoch, contract: c.contract(), sink: newSink(c.world, epoch), ended: make(chan struct{}),
 	}
-	a.book = c.world.history.Agent(c.plan.Name, epoch, a.contract.Numbered())
+	a.history = c.world.history.Agent(c.plan.Name, epoch, a.contract.Numbered())
 
 	var err error
 
@@ -136,10 +137,10 @@ func (c *cluster) newAgent(instance, epoch string) *agent {
 	return a
 }
 
-// acceptor counts what the change source offers.
+// acceptor counts the events of the change source.
 func (a *agent) acceptor() core.Acceptor {
 	return core.AcceptorFunc(func(manager core.Manager, event core.WatchEvent) core.Outcome {
-		a.book.Offered(manager)
+		a.history.Offered(manager)
 
 		return a.outbox.Accept(manager, event)
 	})
@@ -150,10 +151,10 @@ func (a *agent) outboxOptions() outbox.Options {
 	random := newRandom(a.cluster.world.plan.Seed, a.epoch)
 
 	opts := outbox.Options{
-		MaxKeys: plan.MaxKeys, MaxBatch: a.contract.MaxEvents(), ResyncFirst: !plan.Lazy, ResyncOwners: a.contract.NeedsOwner(),
+		MaxKeys: plan.MaxKeys, MaxBatch: a.contract.MaxEvents(), ResyncFirst: !plan.NoFirstResync, ResyncOwners: a.contract.NeedsOwner(),
 		Managers: a.cluster.managers(), Random: random, Logger: slog.New(a.sink),
 		Hooks: outbox.Hooks{Attempted: func(manager core.Manager, events int, _ time.Duration, err error) {
-			a.book.Attempted(manager, events, err)
+			a.history.Attempted(manager, events, err)
 		}},
 	}
 
@@ -164,7 +165,7 @@ func (a *agent) outboxOptions() outbox.Options {
 	return opts
 }
 
-// managers are those that an agent knows from its settings.
+// managers returns the configured managers.
 func (c *cluster) managers() []core.Manager {
 	if c.plan.Learns {
 		return nil
@@ -174,9 +175,9 @@ func (c *cluster) managers() []core.Manager {
 }
 
 const (
-	// maxBody and maxBodies bound the reviews of an agent: less than by default, so that little fills them.
+	// maxBody and maxBodies bound the memory for reviews, far below the defaults.
 	maxBody, maxBodies = 1 << 20, 2 << 20
-	// manyCAs and longError do not fit into a heartbeat.
+	// manyCAs and longError exceed the limits of a heartbeat.
 	manyCAs, longError = 80, 40
 )
 
@@ -208,7 +209,7 @@ func (a *agent) heartbeat(core.Manager) core.Heartbeat {
 
 var errKilled = errors.New("the process was killed")
 
-// transport is the real forwarder. The oracle reads along what is handed to it.
+// transport returns the real forwarder. The oracle gets a copy of each batch.
 func (a *agent) transport() core.Forwarder {
 	plan := a.cluster.plan
 
@@ -232,7 +233,7 @@ func (a *agent) transport() core.Forwarder {
 			return errKilled
 		}
 
-		a.book.Sent(manager, batch)
+		a.history.Sent(manager, batch)
 
 		err := forwarder.Forward(ctx, manager, batch)
 		a.cluster.world.logf("%s sends %s to %s: %v", a.epoch, summary(&batch), manager, err)
@@ -301,21 +302,20 @@ func (a *agent) start() {
 		}
 
 		a.record()
-		a.book.Ended(a.killed.Load(), a.sink.count())
+		a.history.Ended(a.killed.Load(), a.sink.count())
 		close(a.ended)
 	}()
 }
 
-// kill cuts off the process, so that nothing of it has an effect any more.
+// kill ends the effects of the process: its connections break, and it opens no others.
 func (a *agent) kill() {
 	a.killed.Store(true)
-	a.cluster.world.history.Mend(a.cluster.plan.Name, string(AgentPaused)) // Its successor is not paused.
 	a.cluster.world.network.reset(func(l *link) bool { return l.process == a.epoch })
 }
 
 const auditEvery = 10 * time.Second
 
-// audit hands the accounts to the oracle from time to time.
+// audit gives the accounts to the oracle every 10 s.
 func (a *agent) audit(ctx context.Context) {
 	ticker := time.NewTicker(auditEvery)
 	defer ticker.Stop()
@@ -337,7 +337,7 @@ func (a *agent) record() {
 			dropped += n
 		}
 
-		a.book.Balance(manager, oracle.Account{
+		a.history.Balance(manager, oracle.Account{
 			Accepted: c.Accepted, Delivered: c.Delivered, Coalesced: c.Coalesced, Dropped: dropped, Pending: c.Pending,
 		})
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
-// behaviour is how the code of the operator, and the gateway, misbehave at this moment.
+// behaviour has the present faults of the gateway and of the operator's code.
 type behaviour struct {
 	plan *Plan
 
@@ -76,7 +76,7 @@ const (
 
 var errBroken = errors.New("the verifier is broken")
 
-// verify fails as the faults demand, before the real verifier is asked.
+// verify returns a verifier with the present faults in front of the real one.
 func (b *behaviour) verify(next core.Verifier) core.Verifier {
 	return core.VerifierFunc(func(ctx context.Context, peer core.Peer, event *core.WatchEvent) error {
 		if err := b.refuse(peer.ID, event); err != nil {
@@ -117,7 +117,7 @@ func (b *behaviour) refuse(runtime core.RuntimeID, event *core.WatchEvent) error
 
 var errMap = errors.New("the map function fails for this object")
 
-// fail makes the map function fail as the faults demand.
+// fail returns the present fault of the map function.
 func (b *behaviour) fail(ctx context.Context, d core.Delivery) error {
 	if _, on := b.find(MapSlow, d.Runtime, ""); on {
 		select {
@@ -147,19 +147,19 @@ func (b *behaviour) fail(ctx context.Context, d core.Delivery) error {
 	return nil
 }
 
-// longWait is what a gateway asks for, in seconds.
-const longWait = 15
+// retryAfterSeconds is the Retry-After of a gateway.
+const retryAfterSeconds = 15
 
-// intercept answers for the gateway, and reports whether it did.
+// intercept answers a request if the gateway is at fault, and reports whether it did.
 func (b *behaviour) intercept(w http.ResponseWriter, r *http.Request) bool {
-	if _, on := b.any(GatewayForeign); on && strings.HasPrefix(r.URL.Path, "/v3/") {
+	if _, on := b.any(GatewayRefusesV3); on && strings.HasPrefix(r.URL.Path, "/v3/") {
 		w.WriteHeader(http.StatusForbidden)
 		_, _ = fmt.Fprint(w, "RBAC: access denied")
 
 		return true
 	}
 
-	if _, on := b.any(GatewayLies); on {
+	if _, on := b.any(GatewayDrops); on {
 		w.WriteHeader(http.StatusAccepted)
 
 		return true
@@ -171,8 +171,8 @@ func (b *behaviour) intercept(w http.ResponseWriter, r *http.Request) bool {
 		return true
 	}
 
-	if f, on := b.any(GatewayWaits); on {
-		w.Header().Set("Retry-After", strconv.Itoa(longWait))
+	if f, on := b.any(GatewayRetryAfter); on {
+		w.Header().Set("Retry-After", strconv.Itoa(retryAfterSeconds))
 		w.WriteHeader(f.Value)
 
 		return true

@@ -24,18 +24,18 @@ type cluster struct {
 	keys  keys
 
 	mu       sync.Mutex
-	older    bool // agents speak contract v1 from now on
+	older    bool // new agents use contract v1
 	objects  map[string]*object
 	watchers []core.Manager
 	webhook  bool
-	unproved bool     // the webhook is removed, and nothing finds out
+	unproved bool     // the webhook is removed, and no canary notices
 	agents   []*agent // nil while one is down
 	lives    []int
 	turn     int
 	only     *agent // the API server calls this one; nil: all in turn
 }
 
-// object is what etcd has.
+// object is the state in etcd.
 type object struct {
 	version int // counts commits, deletions included
 	exists  bool
@@ -69,7 +69,7 @@ func newCluster(w *world, index int) *cluster {
 	return c
 }
 
-// otherOwner ends the name of the second owner of a runtime.
+// otherOwner is the suffix of the second owner of a runtime.
 const otherOwner = "-b"
 
 // owner returns the name of the owner of an object.
@@ -81,7 +81,7 @@ func (r *RuntimePlan) owner(object int) string {
 	return r.Name
 }
 
-// contract returns the contract that a new agent speaks.
+// contract returns the contract of a new agent.
 func (c *cluster) contract() contract.Version {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -93,7 +93,7 @@ func (c *cluster) contract() contract.Version {
 	return c.plan.Contract
 }
 
-// downgrade makes new agents speak contract v1.
+// downgrade makes new agents use contract v1.
 func (c *cluster) downgrade() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -143,7 +143,7 @@ func (c *cluster) setWebhook(on, unproved bool) {
 	c.webhook, c.unproved = on, unproved
 }
 
-// isBlind reports whether nothing learns of a write that is reviewed now.
+// isBlind reports whether a write now reaches no agent, and no canary notices.
 func (c *cluster) isBlind() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -174,7 +174,7 @@ func (c *cluster) endpoint() *agent {
 	return nil
 }
 
-// remind writes once for each agent, so that it learns what it may not know.
+// remind writes once for each agent, so that each learns its owners and managers.
 func (c *cluster) remind(w Write) {
 	c.mu.Lock()
 	agents := slices.Clone(c.agents)
@@ -196,7 +196,7 @@ func (c *cluster) prefer(a *agent) {
 	c.only = a
 }
 
-// write asks the webhooks, commits after the delay, and tries again when another write came first.
+// write calls the webhooks, commits after the delay, and repeats both after a conflict.
 func (c *cluster) write(w Write) {
 	name := c.world.plan.object(w.Runtime, w.Object)
 
@@ -210,7 +210,7 @@ func (c *cluster) write(w Write) {
 		c.review(name, before, w)
 		sleep(w.Delay)
 
-		if w.Reject || w.Kind == DryRun || w.Kind == Elsewhere {
+		if w.Reject || w.Kind == DryRun || w.Kind == OtherManager {
 			return
 		}
 
@@ -229,7 +229,7 @@ func (c *cluster) get(name string) object {
 	return *c.objects[name]
 }
 
-// commit reports whether nothing was committed since before.
+// commit reports false on a conflict.
 func (c *cluster) commit(name string, before object, w Write, blind bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -240,7 +240,7 @@ func (c *cluster) commit(name string, before object, w Write, blind bool) bool {
 	}
 
 	if w.Kind == Touch && before.exists {
-		return true // Nothing that is watched changes.
+		return true // No watched field changes.
 	}
 
 	o.version++
@@ -251,7 +251,7 @@ func (c *cluster) commit(name string, before object, w Write, blind bool) bool {
 	return true
 }
 
-// review calls the webhook of each manager, side by side, as an API server does.
+// review calls the webhooks of all managers concurrently, as an API server does.
 func (c *cluster) review(name string, before object, w Write) {
 	c.mu.Lock()
 	watchers := slices.Clone(c.watchers)
@@ -265,7 +265,7 @@ func (c *cluster) review(name string, before object, w Write) {
 	defer calls.Wait()
 
 	for _, manager := range watchers {
-		if i := slices.Index(c.world.plan.Managers, manager); i < 0 || w.Kind != Elsewhere && c.world.plan.isWatched(w.Object, i) {
+		if i := slices.Index(c.world.plan.Managers, manager); i < 0 || w.Kind != OtherManager && c.world.plan.isWatched(w.Object, i) {
 			calls.Go(func() { c.call(manager, c.body(name, before, w.Kind)) })
 		}
 	}
@@ -274,7 +274,7 @@ func (c *cluster) review(name string, before object, w Write) {
 // apiServer is the address from which reviews come.
 const apiServer = "10.0.0.1:443"
 
-// call asks one agent, which must answer at once during each fault.
+// call sends a review to one agent, and checks the time of its answer.
 func (c *cluster) call(manager core.Manager, body string) {
 	a := c.endpoint()
 	if a == nil || !a.answers() {
@@ -296,8 +296,7 @@ func (c *cluster) call(manager core.Manager, body string) {
 	c.world.history.Answered(c.plan.Name, time.Since(started), answer.body())
 }
 
-// answerRecorder is an answer that leaves when it is flushed or the handler returns, as short ones of
-// [net/http] do.
+// answerRecorder is an answer that is complete when it is flushed or when the handler returns, as in [net/http].
 type answerRecorder struct {
 	header   http.Header
 	answered chan struct{}
@@ -328,7 +327,7 @@ func (r *answerRecorder) body() string {
 	return string(r.text)
 }
 
-// invent calls the webhook with managers that are not installed.
+// invent calls the webhook for unknown managers.
 func (c *cluster) invent(n int) {
 	for i := range n {
 		manager := core.Manager(fmt.Sprintf("invented-%d", i))
@@ -336,11 +335,11 @@ func (c *cluster) invent(n int) {
 	}
 }
 
-// strangers is the number of those that besiege a webhook. Together they announce more than its room.
+// strangers is the number of clients with unfinished reviews. Together they announce more than maxBodies.
 const strangers = 10
 
-// besiege makes strangers announce large reviews and send a part, until the end.
-func (c *cluster) besiege(part int) (end func()) {
+// openReviews makes strangers announce large reviews and send a part, until the end.
+func (c *cluster) openReviews(part int) (end func()) {
 	gone := make(chan struct{})
 
 	if a := c.endpoint(); a != nil {
@@ -361,14 +360,14 @@ func (c *cluster) silentReview(stranger int, body *silentBody) *http.Request {
 	return request
 }
 
-// announced returns a length for a stranger. Together, the strangers announce as much as there is room for.
+// announced returns the length of a stranger's review. Together they are as much as maxBodies.
 func announced(stranger int) int64 {
 	lengths := []int64{maxBody, 500 << 10, 200 << 10, 20 << 10}
 
 	return lengths[min(stranger, len(lengths)-1)]
 }
 
-// silentBody has some bytes, and then nothing until the stranger is gone.
+// silentBody returns some bytes, and then blocks until the stranger is gone.
 type silentBody struct {
 	gone <-chan struct{}
 	left int
@@ -433,7 +432,7 @@ func (c *cluster) object(name string, o object, kind WriteKind) string {
 // ownerNamespace is that of the objects in the control plane which stand for runtimes.
 const ownerNamespace = "kcp"
 
-// lease is what the canary writes.
+// lease is the object that the canary writes.
 type lease struct {
 	cluster *cluster
 	writer  *agent

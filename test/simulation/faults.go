@@ -7,47 +7,47 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 )
 
-// FaultKind is what goes wrong.
+// FaultKind is the kind of a fault.
 type FaultKind string
 
 // The faults.
 const (
-	AgentKilled      FaultKind = "agent killed"    // it comes back with a new epoch
-	AgentReplaced    FaultKind = "agent replaced"  // stopped in good order, a new instance comes
-	AgentCrashes     FaultKind = "agent crashes"   // killed several times in a row
-	AgentGone        FaultKind = "agent gone"      // killed for ever, another one stays
-	OperatorKilled   FaultKind = "operator killed" // the lease of a leader expires after 15 s
-	LeaderChanged    FaultKind = "leader changed"  // stopped in good order
-	LinksCut         FaultKind = "links cut"       // connections break after Value bytes
-	LinksSilent      FaultKind = "links silent"    // half open: bytes vanish
-	LinksSlow        FaultKind = "links slow"      // Value ms of latency
-	AnswersLost      FaultKind = "answers lost"    // requests have their effect
-	LinksRefused     FaultKind = "links refused"
-	VerifierBroken   FaultKind = "verifier broken" // its answer is not known
-	SenderForbidden  FaultKind = "sender forbidden"
-	SenderUnknown    FaultKind = "sender unknown" // 401
-	EventRefused     FaultKind = "event refused"  // the map function fails for one object, for ever
-	EventForbidden   FaultKind = "event forbidden"
-	EventPanics      FaultKind = "event panics"
-	ManagerUnknown   FaultKind = "manager unknown" // one watch more than the operator serves
-	ManagersInvented FaultKind = "managers invented"
-	WebhookRemoved   FaultKind = "webhook removed"
-	SinkStalled      FaultKind = "sink stalled"
-	GatewayForeign   FaultKind = "gateway refuses v3" // 403 in words that are not ours
-	GatewayStatus    FaultKind = "gateway answers"    // Value is the status
-	GatewayLies      FaultKind = "gateway lies"       // it answers 202, and forwards nothing
-	MapSlow          FaultKind = "map function slow"
-	MapHangs         FaultKind = "map function hangs"
-	StrangersSilent  FaultKind = "strangers silent" // announce large reviews, and send a byte
-	StrangersLarge   FaultKind = "strangers large"  // send so much that no room is left
-	AgentPaused      FaultKind = "agent paused"     // nothing of the process runs, as after SIGSTOP
-	AgentLeft        FaultKind = "agent left"       // stopped in good order for ever, another one stays
-	AgentDowngraded  FaultKind = "agent downgraded" // killed, and then one of contract v1 comes
-	GatewayRepeats   FaultKind = "gateway repeats"  // it forwards each request again after Value ms
-	GatewayLimits    FaultKind = "gateway limits"   // 413 for bodies above Value bytes, for ever
-	GatewayWaits     FaultKind = "gateway waits"    // Value with Retry-After
-	PathsWrong       FaultKind = "paths wrong"      // the runtime asks for pages that do not exist
-	KeysRotated      FaultKind = "keys rotated"     // Value has the steps with broken files
+	AgentKilled       FaultKind = "agent killed"    // it comes back with a new epoch
+	AgentReplaced     FaultKind = "agent replaced"  // stopped in good order, a new instance comes
+	AgentCrashes      FaultKind = "agent crashes"   // killed several times in a row
+	AgentGone         FaultKind = "agent gone"      // killed for ever, another one stays
+	OperatorKilled    FaultKind = "operator killed" // the lease of a leader expires after 15 s
+	LeaderChanged     FaultKind = "leader changed"  // stopped in good order
+	LinksCut          FaultKind = "links cut"       // connections break after Value bytes
+	LinksSilent       FaultKind = "links silent"    // half open: all bytes are dropped
+	LinksSlow         FaultKind = "links slow"      // Value ms of latency
+	AnswersLost       FaultKind = "answers lost"    // requests arrive
+	LinksRefused      FaultKind = "links refused"
+	VerifierBroken    FaultKind = "verifier broken" // it returns an error
+	SenderForbidden   FaultKind = "sender forbidden"
+	SenderUnknown     FaultKind = "sender unknown" // 401
+	EventRefused      FaultKind = "event refused"  // the map function fails for one object, for ever
+	EventForbidden    FaultKind = "event forbidden"
+	EventPanics       FaultKind = "event panics"
+	ManagerUnknown    FaultKind = "manager unknown" // one more manager, without an operator
+	ManagersInvented  FaultKind = "managers invented"
+	WebhookRemoved    FaultKind = "webhook removed"
+	SinkStalled       FaultKind = "sink stalled"
+	GatewayRefusesV3  FaultKind = "gateway refuses v3" // 403 with a foreign body
+	GatewayStatus     FaultKind = "gateway answers"    // Value is the status
+	GatewayDrops      FaultKind = "gateway drops"      // it answers 202, and forwards nothing
+	MapSlow           FaultKind = "map function slow"
+	MapHangs          FaultKind = "map function hangs"
+	StrangersSilent   FaultKind = "strangers silent"    // send one byte of large reviews
+	StrangersLarge    FaultKind = "strangers large"     // use up the memory for reviews
+	AgentPaused       FaultKind = "agent paused"        // as after SIGSTOP
+	AgentLeft         FaultKind = "agent left"          // stopped in good order for ever, another one stays
+	AgentDowngraded   FaultKind = "agent downgraded"    // killed, and then one of contract v1 comes
+	GatewayRepeats    FaultKind = "gateway repeats"     // it forwards each request again after Value ms
+	GatewayLimits     FaultKind = "gateway limits"      // 413 for bodies above Value bytes, for ever
+	GatewayRetryAfter FaultKind = "gateway Retry-After" // Value with Retry-After
+	PathsWrong        FaultKind = "paths wrong"         // the runtime asks for pages that do not exist
+	KeysRotated       FaultKind = "keys rotated"        // Value has the steps with broken files
 	// CertificateExpired begins when the first certificate of the runtime expires, and ends when it is renewed.
 	CertificateExpired FaultKind = "certificate expired"
 )
@@ -57,8 +57,8 @@ func shares() ([]FaultKind, []int) {
 	kinds := []FaultKind{
 		AgentKilled, AgentReplaced, AgentCrashes, AgentGone, OperatorKilled, LeaderChanged, LinksCut, LinksSilent, LinksSlow,
 		AnswersLost, LinksRefused, VerifierBroken, SenderForbidden, SenderUnknown, EventRefused, EventForbidden,
-		EventPanics, ManagerUnknown, ManagersInvented, WebhookRemoved, SinkStalled, GatewayForeign, GatewayStatus, MapSlow,
-		MapHangs, StrangersSilent, GatewayLies, AgentPaused, GatewayRepeats, KeysRotated, CertificateExpired,
+		EventPanics, ManagerUnknown, ManagersInvented, WebhookRemoved, SinkStalled, GatewayRefusesV3, GatewayStatus, MapSlow,
+		MapHangs, StrangersSilent, GatewayDrops, AgentPaused, GatewayRepeats, KeysRotated, CertificateExpired,
 	}
 	weights := []int{4, 4, 1, 3, 4, 3, 4, 3, 2, 4, 3, 2, 2, 1, 3, 2, 1, 2, 1, 3, 2, 3, 3, 1, 1, 2, 6, 4, 3, 3, 2}
 
@@ -78,21 +78,21 @@ func (d dice) faults(p *Plan) {
 	}
 }
 
-// allows reports whether a fault makes sense. An agent that is gone for ever takes events with it, and only
-// heartbeats of contract v3 tell that.
+// allows reports whether a plan may have a fault. Only heartbeats of contract v3 show that an agent is lost
+// with its events.
 func (p *Plan) allows(f *Fault) bool {
 	switch f.Kind {
-	case GatewayForeign, GatewayStatus, GatewayRepeats:
+	case GatewayRefusesV3, GatewayStatus, GatewayRepeats:
 		return p.Gateway
 	case KeysRotated, CertificateExpired:
 		return !p.hasAny(KeysRotated, CertificateExpired)
-	case GatewayLies: // Only contract v3 has numbers that show a loss.
+	case GatewayDrops: // Only the numbers of contract v3 show the loss.
 		return p.Gateway && !slices.ContainsFunc(p.Runtimes, func(r RuntimePlan) bool { return r.Contract != contract.V3 || r.Fallback })
 	case AgentGone:
 		r := &p.Runtimes[f.Runtime]
 
-		return r.Agents > 1 && r.Contract == contract.V3 && !p.hasAny(AgentGone, GatewayForeign, GatewayStatus, AgentPaused)
-	case AgentPaused: // The reviews that a paused agent missed after its silence was noticed are lost with it.
+		return r.Agents > 1 && r.Contract == contract.V3 && !p.hasAny(AgentGone, GatewayRefusesV3, GatewayStatus, AgentPaused)
+	case AgentPaused: // Reviews that a paused agent missed would be lost with it.
 		return !p.hasAny(AgentGone)
 	default:
 		return true
@@ -117,7 +117,7 @@ func (d dice) fault(p *Plan) Fault {
 		f.At = f.At.Truncate(time.Second) + time.Second
 	case AgentGone:
 		f.For = 0
-	case GatewayForeign:
+	case GatewayRefusesV3:
 		if p.canFallBack() && d.chance(0.5) {
 			f.For = 0
 		}
@@ -146,12 +146,12 @@ func (d dice) fault(p *Plan) Fault {
 	return f
 }
 
-// canFallBack reports whether each runtime can do without contract v3.
+// canFallBack reports whether each runtime can use an older contract.
 func (p *Plan) canFallBack() bool {
 	return !slices.ContainsFunc(p.Runtimes, func(r RuntimePlan) bool { return r.Contract == contract.V3 && !r.Fallback })
 }
 
-// length draws short faults as often as long ones.
+// length draws the length of a fault: short, medium or long, equally often.
 func (d dice) length() time.Duration {
 	return []func() time.Duration{
 		func() time.Duration { return d.between(100*time.Millisecond, 3*time.Second) },
@@ -160,7 +160,7 @@ func (d dice) length() time.Duration {
 	}[d.IntN(3)]()
 }
 
-// inject runs one fault from its beginning to its end.
+// inject runs one fault.
 func (w *world) inject(f Fault) {
 	if !w.sleepUntil(f.At) {
 		return
@@ -175,11 +175,11 @@ func (w *world) inject(f Fault) {
 	}
 }
 
-// begin returns how the fault ends, nil if it never does or has ended.
+// begin starts a fault, and returns the function that ends it. It is nil if the fault has no end, or is over.
 func (w *world) begin(f Fault) (end func()) {
 	switch f.Kind {
 	case LinksCut, LinksSilent, LinksSlow, AnswersLost, LinksRefused:
-		return w.beginWeather(f)
+		return w.beginLinkFault(f)
 	case AgentKilled, AgentReplaced, AgentCrashes, AgentGone, AgentLeft, AgentDowngraded, AgentPaused:
 		return w.beginAgent(f)
 	case GatewayLimits:
@@ -198,7 +198,7 @@ func (w *world) begin(f Fault) (end func()) {
 		return nil
 	case OperatorKilled, LeaderChanged:
 		return w.beginOperator(f)
-	case GatewayForeign:
+	case GatewayRefusesV3:
 		end = w.toggle(f)
 		if f.isForEver() {
 			return nil
@@ -222,15 +222,15 @@ func (w *world) begin(f Fault) (end func()) {
 	case SinkStalled:
 		return w.stallSinks(f)
 	case StrangersSilent:
-		return w.clusters[f.Runtime].besiege(1)
+		return w.clusters[f.Runtime].openReviews(1)
 	case StrangersLarge:
-		return w.clusters[f.Runtime].besiege(maxBodies / strangers * 2)
+		return w.clusters[f.Runtime].openReviews(maxBodies / strangers * 2)
 	default:
 		return w.toggle(f)
 	}
 }
 
-// toggle sets a behaviour until the fault ends.
+// toggle turns a behaviour on, and returns the function that turns it off.
 func (w *world) toggle(f Fault) func() {
 	w.behaviour.set(f, true)
 
@@ -251,12 +251,12 @@ func (w *world) toggle(f Fault) func() {
 	}
 }
 
-// breaks reports whether no write of a runtime is seen while the fault lasts.
+// breaks reports whether a fault is an outage of a runtime.
 func (f *Fault) breaks(index int, r *RuntimePlan) bool {
 	switch f.Kind {
-	case GatewayStatus, GatewayLies, GatewayWaits:
+	case GatewayStatus, GatewayDrops, GatewayRetryAfter:
 		return true
-	case GatewayForeign:
+	case GatewayRefusesV3:
 		return r.Contract == contract.V3 && !r.Fallback
 	case VerifierBroken, SenderForbidden, SenderUnknown:
 		return index == f.Runtime
@@ -273,10 +273,10 @@ func (w *world) stallSinks(f Fault) func() {
 	return func() { w.sinks.Delete(name) }
 }
 
-func (w *world) beginWeather(f Fault) func() {
+func (w *world) beginLinkFault(f Fault) func() {
 	client := w.plan.Runtimes[f.Runtime].Name
 	change := func(on bool) {
-		w.network.change(client, func(state *weather) { state.apply(f, on) })
+		w.network.change(client, func(state *conditions) { state.apply(f, on) })
 	}
 
 	change(true)
@@ -294,12 +294,12 @@ func (w *world) beginWeather(f Fault) func() {
 		change(false)
 		broken()
 
-		// What was lost in silence leaves connections that no TCP would go on with.
+		// After dropped bytes, a real TCP connection would not go on.
 		w.network.reset(func(l *link) bool { return l.client == client && f.Kind != LinksSlow })
 	}
 }
 
-func (state *weather) apply(f Fault, on bool) {
+func (state *conditions) apply(f Fault, on bool) {
 	switch f.Kind {
 	case LinksCut:
 		state.cutAfter = 0
@@ -314,7 +314,7 @@ func (state *weather) apply(f Fault, on bool) {
 			state.latency = time.Duration(f.Value) * time.Millisecond
 		}
 	case AnswersLost:
-		state.deaf = on
+		state.noAnswers = on
 	case LinksRefused:
 		state.refuse = on
 	default:

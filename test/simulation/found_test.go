@@ -40,7 +40,42 @@ func found() map[string]*Plan {
 				{Kind: WebhookRemoved, At: 11 * time.Second, For: 10 * time.Minute},
 				{Kind: GatewayStatus, At: 29 * time.Second, For: 267 * time.Second, Value: 413},
 			})),
+
+		"heartbeats do not follow each other where connections break": withOperators(3, small(contract.V3, false, nil,
+			[]Fault{{Kind: LinksCut, At: time.Minute, For: 5 * time.Minute, Value: 5300}})),
+
+		"an event does not wait for the next attempt of a refused heartbeat": withFallback(small(contract.V3, true,
+			[]Write{{At: 295 * time.Second, Kind: Update, Delay: time.Millisecond}},
+			[]Fault{{Kind: GatewayRefusesV3, At: 50 * time.Second}})),
+
+		"a write that a lost replica reviewed is looked at after its late commit": withTwoAgents(small(contract.V3, false,
+			[]Write{
+				{At: 160 * time.Second, Kind: Update, Delay: 29 * time.Second},
+				{At: 161 * time.Second, Object: 1, Kind: Update, Delay: 29 * time.Second},
+			},
+			[]Fault{
+				{Kind: SenderForbidden, At: 118 * time.Second, For: 48 * time.Second},
+				{Kind: AgentGone, At: 163 * time.Second},
+			})),
 	}
+}
+
+func withOperators(n int, plan *Plan) *Plan {
+	plan.Operators = n
+
+	return plan
+}
+
+func withFallback(plan *Plan) *Plan {
+	plan.Runtimes[0].Fallback = true
+
+	return plan
+}
+
+func withTwoAgents(plan *Plan) *Plan {
+	plan.Runtimes[0].Agents, plan.Runtimes[0].Objects = 2, 2
+
+	return plan
 }
 
 func withCanary(plan *Plan) *Plan {

@@ -20,8 +20,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
-// serveOperators answers for the control plane, at the level of connections, or as a gateway that
-// ends TLS.
+// serveOperators makes the control plane reachable: directly, or behind a gateway that terminates TLS.
 func (w *world) serveOperators() {
 	if !w.plan.Gateway {
 		w.network.serve(serverName, w.nextOperator)
@@ -41,7 +40,7 @@ func (w *world) serveOperators() {
 	go func() { _ = gateway.ServeTLS(front, "", "") }()
 }
 
-// nextOperator takes the replicas in turn.
+// nextOperator returns the replicas round-robin.
 func (w *world) nextOperator() *server {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -56,7 +55,7 @@ func (w *world) nextOperator() *server {
 	return nil
 }
 
-// gateway forwards requests with the certificate of their sender, each over a new connection.
+// gateway returns a reverse proxy that adds the client certificate, and opens a connection for each request.
 func (w *world) gateway() http.Handler {
 	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return w.network.dial(ctx, "gateway", "operator")
@@ -78,8 +77,8 @@ func (w *world) gateway() http.Handler {
 			proxy.ServeHTTP(answer, r)
 		}
 
-		if _, on := w.behaviour.any(GatewayWaits); on {
-			w.history.Waits(runtime, manager, longWait*time.Second)
+		if _, on := w.behaviour.any(GatewayRetryAfter); on {
+			w.history.RetryAfter(runtime, manager, retryAfterSeconds*time.Second)
 		}
 	})
 }
@@ -94,7 +93,7 @@ func managerOf(r *http.Request) core.Manager {
 	return core.Manager(parts[2])
 }
 
-// retrying asks up to three replicas after 503, as gateways do by default. The last answer counts.
+// retrying tries up to three replicas after 503, as gateways do by default. It returns the last answer.
 type retrying struct{ next http.RoundTripper }
 
 // RoundTrip implements [http.RoundTripper].
@@ -120,7 +119,7 @@ func (r retrying) RoundTrip(request *http.Request) (answer *http.Response, err e
 	}
 }
 
-// repeating forwards each request a second time while the gateway is at fault. The second answer is lost.
+// repeating forwards each request a second time during GatewayRepeats, and drops the second answer.
 type repeating struct {
 	world *world
 	next  http.RoundTripper

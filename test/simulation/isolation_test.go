@@ -12,8 +12,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/simulation/oracle"
 )
 
-// TestIsolation compares the time until a look with and without an event, a manager or a runtime that
-// misbehaves for ever: the p99 of all others stays within a factor of 1.5.
+// TestIsolation compares latencies with and without an event, a manager or a runtime that misbehaves for ever. The
+// p99 of all others stays within a factor of 1.5.
 func TestIsolation(t *testing.T) {
 	keys := testPKI(t)
 
@@ -37,7 +37,7 @@ func TestIsolation(t *testing.T) {
 
 // misbehaving has faults of object 0 or manager gamma of runtime 0, and of runtime 1, that never end.
 func misbehaving() map[string][]Fault {
-	const ever = 5 * time.Minute // Longer than what is measured.
+	const ever = 5 * time.Minute // Longer than the measurement.
 
 	return map[string][]Fault{
 		"events refused":    {{Kind: EventRefused}},
@@ -74,8 +74,8 @@ func p99(t *testing.T, keys *pki, version contract.Version, seeds int, faults ..
 	return oracle.Quantile(all, part)
 }
 
-// neighbours is a plan with many writes, and with faults that never end. The faults do not change the
-// writes.
+// neighbours returns a plan with many writes, and with faults that never end. The writes do not depend on the
+// faults.
 func neighbours(seed uint64, version contract.Version, faults []Fault) *Plan {
 	d := newDice(seed)
 	p := &Plan{

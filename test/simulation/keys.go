@@ -12,7 +12,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
 )
 
-// keys are the files with key material of one process. It implements [httpmtls.Source].
+// keys has the key material of one process. It implements [httpmtls.Source].
 type keys struct {
 	mu       sync.Mutex
 	material *httpmtls.Material
@@ -48,7 +48,7 @@ func (k *keys) err() error {
 // rotationSteps is the number of steps of a rotation.
 const rotationSteps = 6
 
-// rotate replaces the authority and all certificates in the order in which no connection fails.
+// rotate replaces the authority and all certificates, in an order without failed connections.
 func (w *world) rotate(f Fault) {
 	older, newer := w.pki.older, w.pki.newer
 	steps := [rotationSteps]func(){
@@ -92,7 +92,7 @@ func (w *world) renew(ca *testpki.CA, trusted ...*testpki.CA) {
 	}
 }
 
-// load puts key material in use, and makes the agents try again what was refused.
+// load puts key material in use, and makes the agents retry at once.
 func (c *cluster) load(material *httpmtls.Material, problem error) {
 	c.keys.load(material, problem)
 
@@ -110,7 +110,7 @@ func (c *cluster) load(material *httpmtls.Material, problem error) {
 	}
 }
 
-// breakKeys gives a runtime files that are not valid: with the key of another certificate, or with an expired one.
+// breakKeys gives a runtime invalid files: a key of another certificate, or an expired certificate.
 func (c *cluster) breakKeys(step int) {
 	p := c.world.pki
 	opts := validity()
@@ -146,7 +146,7 @@ func (c *cluster) expire(at time.Time) {
 	c.keys.load(material, err)
 }
 
-// awaitRenewal notes that the certificate has expired. It returns how it is renewed.
+// awaitRenewal records that the certificate has expired, and returns the function that renews it.
 func (c *cluster) awaitRenewal() (renew func()) {
 	mend := c.world.history.Break(c.plan.Name, string(CertificateExpired))
 

@@ -8,31 +8,31 @@ import (
 	"time"
 )
 
-// network connects hosts in memory. Each client has its weather.
+// network connects hosts in memory. Each client has link conditions of its own.
 type network struct {
-	mu      sync.Mutex
-	hosts   map[string]func() *server
-	weather map[string]*weather
-	links   map[*link]struct{}
-	held    map[string]time.Time // process → bytes arrive no earlier
-	ports   int
+	mu         sync.Mutex
+	hosts      map[string]func() *server
+	conditions map[string]*conditions
+	links      map[*link]struct{}
+	held       map[string]time.Time // process → bytes arrive no earlier
+	ports      int
 }
 
-// weather is the state of the network between a client and everything else.
-type weather struct {
-	latency  time.Duration
-	refuse   bool  // dials fail
-	silent   bool  // bytes vanish in both directions: half open
-	deaf     bool  // answers vanish
-	cutAfter int64 // a new connection breaks after so many bytes; 0: never
+// conditions is the state of the links of a client.
+type conditions struct {
+	latency   time.Duration
+	refuse    bool  // dials fail
+	silent    bool  // both directions drop all bytes: half open
+	noAnswers bool  // answers are dropped
+	cutAfter  int64 // a new connection breaks after so many bytes; 0: never
 }
 
 func newNetwork() *network {
 	return &network{
-		hosts:   make(map[string]func() *server),
-		weather: make(map[string]*weather),
-		links:   make(map[*link]struct{}),
-		held:    make(map[string]time.Time),
+		hosts:      make(map[string]func() *server),
+		conditions: make(map[string]*conditions),
+		links:      make(map[*link]struct{}),
+		held:       make(map[string]time.Time),
 	}
 }
 
@@ -44,33 +44,33 @@ func (n *network) serve(host string, choose func() *server) {
 	n.hosts[host] = choose
 }
 
-// change changes the weather of a client. Existing connections feel it, too.
-func (n *network) change(client string, edit func(*weather)) {
+// change changes the conditions of a client, for existing connections, too.
+func (n *network) change(client string, edit func(*conditions)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 
 	edit(n.of(client))
 }
 
-func (n *network) of(client string) *weather {
-	w := n.weather[client]
+func (n *network) of(client string) *conditions {
+	w := n.conditions[client]
 	if w == nil {
-		w = &weather{latency: time.Millisecond}
-		n.weather[client] = w
+		w = &conditions{latency: time.Millisecond}
+		n.conditions[client] = w
 	}
 
 	return w
 }
 
-// now returns the weather of this moment.
-func (n *network) now(client string) weather {
+// now returns the present conditions.
+func (n *network) now(client string) conditions {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 
 	return *n.of(client)
 }
 
-// hold makes all that a process sends and receives arrive no earlier than a time.
+// hold delays all bytes from and to a process until a time.
 func (n *network) hold(process string, until time.Time) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -128,7 +128,7 @@ func (n *network) dial(ctx context.Context, client, host string) (net.Conn, erro
 }
 
 // refused returns the error of a dial after the answer has come back.
-func (w *weather) refused() error {
+func (w *conditions) refused() error {
 	sleep(2 * w.latency)
 
 	return refused()
@@ -149,7 +149,7 @@ func awaitTimeout(ctx context.Context) error {
 	return &net.OpError{Op: "dial", Net: "tcp", Err: ctx.Err()}
 }
 
-func (n *network) connect(client string, to *server, w weather) (net.Conn, error) {
+func (n *network) connect(client string, to *server, w conditions) (net.Conn, error) {
 	n.mu.Lock()
 	n.ports++
 	port := n.ports
@@ -198,10 +198,10 @@ type link struct {
 	limited bool
 }
 
-// carry moves bytes from one end to the other, as the weather allows.
+// carry moves bytes from one end to the other, as the conditions allow.
 func (l *link) carry(from *end, b []byte) error {
 	w := l.network.now(l.client)
-	if w.silent || w.deaf && !from.client {
+	if w.silent || w.noAnswers && !from.client {
 		return nil
 	}
 
@@ -239,7 +239,7 @@ func (l *link) spend(b []byte) (passing []byte, cut bool) {
 
 // hangUp closes the direction of an end. The other end does not learn of it in silence.
 func (l *link) hangUp(from *end) {
-	if w := l.network.now(l.client); !w.silent && (!w.deaf || from.client) {
+	if w := l.network.now(l.client); !w.silent && (!w.noAnswers || from.client) {
 		from.out.end()
 	}
 

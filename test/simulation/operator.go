@@ -18,7 +18,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
-// request is what a controller looks at: an object, or a runtime as a whole.
+// request is an item of the workqueue: an object, or a whole runtime.
 type request struct{ runtime, object, owner string }
 
 // operator is one life of one replica of the operator.
@@ -32,8 +32,8 @@ type operator struct {
 	controllers map[core.Manager]*controller
 	elected     chan struct{}
 	started     time.Time
-	first       *httpmtls.Material // that of its start
-	follows     atomic.Bool        // new key material
+	first       *httpmtls.Material // at the start
+	follows     atomic.Bool        // whether it reloads key material
 	stop        context.CancelFunc
 	ctx         context.Context //nolint:containedctx // It is the life of the process.
 	killed      atomic.Bool
@@ -117,7 +117,7 @@ func (o *operator) peers() listener.Peers {
 	return listener.FromTLSWithRoots(roots, listener.PeerOptions{})
 }
 
-// coldCache is how long the cache of a new process does not answer.
+// coldCache is the time until the cache of a new process is synced.
 const coldCache = 2 * time.Second
 
 // Domain implements [listener.Domains].
@@ -146,7 +146,7 @@ func (o *operator) newController(manager core.Manager) *controller {
 	return c
 }
 
-// requests is the map function: it asks for the owner of an event that has one, or else for its sender.
+// requests is the map function. An event belongs to the runtime of its owner, or else to its sender.
 func (c *controller) requests(ctx context.Context, d core.Delivery) ([]request, error) {
 	if err := c.operator.world.behaviour.fail(ctx, d); err != nil {
 		return nil, err
@@ -166,7 +166,7 @@ func (c *controller) requests(ctx context.Context, d core.Delivery) ([]request, 
 	return []request{{runtime: runtime, object: d.Event.Watched.Name}}, nil
 }
 
-// work looks at what the queue has, until it shuts down.
+// work reconciles the items of the queue until it shuts down.
 func (c *controller) work() {
 	for {
 		r, shutdown := c.queue.Get()
@@ -181,7 +181,7 @@ func (c *controller) work() {
 
 const reconcileTime = 20 * time.Millisecond
 
-// look reads the state first: what is committed later needs another look.
+// look reads the state, and reconciles for 20 ms. Later commits need another look.
 func (c *controller) look(r request) {
 	o := c.operator
 
@@ -210,7 +210,7 @@ func (o *operator) start() {
 	o.running.Go(func() { _ = o.listener.Start(o.ctx) })
 }
 
-// lead starts the controllers. They look at all their objects first.
+// lead starts the controllers. They look at all objects first.
 func (o *operator) lead() {
 	o.follows.Store(true)
 	close(o.elected)
@@ -243,7 +243,7 @@ func (o *operator) end(orderly bool) {
 	o.running.Wait()
 }
 
-// leaseTime is how long a leader that was killed keeps its lease.
+// leaseTime is the time until the lease of a killed leader expires.
 const leaseTime = 15 * time.Second
 
 func (w *world) startOperator(index int) {

@@ -5,14 +5,14 @@ import (
 )
 
 const (
-	// webhookTimeout is the time after which an API server goes on without an answer.
+	// webhookTimeout is the timeout of the webhook.
 	webhookTimeout = 2 * time.Second
-	// noticedPause is the shortest pause that an agent notices when it goes on.
+	// noticedPause is the shortest pause after which an agent requests a resync.
 	noticedPause = time.Second
 )
 
-// pauseAgent makes nothing of a process have an effect until the fault ends: what it sends and receives waits, and
-// it answers no review. Its timers run on. When it goes on, it asks for a resync as the real one does.
+// pauseAgent pauses a process until the fault ends. Its requests and their answers wait, and it answers no review.
+// Its timers run on. After the pause it requests a resync, as the real one does.
 func (c *cluster) pauseAgent(f Fault) (resume func()) {
 	c.mu.Lock()
 	a := c.agents[f.Index]

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// stream is one direction of a connection. It has no limit: a write never blocks.
+// stream is one direction of a connection. It is not bounded: a write never blocks.
 type stream struct {
 	mu       sync.Mutex
 	changed  *sync.Cond
@@ -60,7 +60,7 @@ func (s *stream) read(b []byte) (int, error) {
 	}
 }
 
-// take returns 0 and nil when there is nothing to read yet.
+// take returns 0 and nil when no chunk has arrived.
 func (s *stream) take(b []byte) (int, error) {
 	now := time.Now()
 
@@ -89,7 +89,7 @@ func (s *stream) takeChunk(b []byte) int {
 	return n
 }
 
-// write makes data arrive after the latency, and never before what was written earlier.
+// write makes data arrive after the latency, in the order of writes.
 func (s *stream) write(data []byte, latency time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -22,7 +22,7 @@ type pki struct {
 	clients map[holder]*testpki.Leaf
 }
 
-// holder is a runtime with a certificate of an authority.
+// holder is a runtime and the authority of its certificate.
 type holder struct {
 	runtime string
 	ca      *testpki.CA
@@ -88,7 +88,7 @@ func issue(runtime string, ca *testpki.CA, opts testpki.Options) (*testpki.Leaf,
 	return leaf, nil
 }
 
-// clientKeys returns what a runtime has before any rotation.
+// clientKeys returns the first key material of a runtime.
 func (p *pki) clientKeys(runtime string) (*httpmtls.Material, error) {
 	leaf, err := p.client(runtime, p.older)
 	if err != nil {

@@ -13,52 +13,52 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 )
 
-// Plan is one schedule. All of it is drawn from the seed before the world begins.
+// Plan is one schedule. It is drawn from the seed before the start.
 type Plan struct {
-	Seed      uint64
-	Length    time.Duration // of writes and faults
-	Runtimes  []RuntimePlan
-	Operators int
-	Gateway   bool // a gateway ends TLS; otherwise connections reach the operator
-	Attacker  bool
-	Managers  []core.Manager
-	Writes    []Write
-	Faults    []Fault
-	Padding   int  // makes names of objects longer, so that batches are cut
-	Rate      int  // events of a runtime in a second, and twice as many at once; 0: the default of the listener
-	Tidy      bool // processes end with nothing to send, and have successors soon
-	Measured  bool // only the time until a look counts: the end of faults is not waited for
+	Seed       uint64
+	Length     time.Duration // of writes and faults
+	Runtimes   []RuntimePlan
+	Operators  int
+	Gateway    bool // a gateway ends TLS; otherwise connections reach the operator
+	Attacker   bool
+	Managers   []core.Manager
+	Writes     []Write
+	Faults     []Fault
+	Padding    int  // bytes in the names of objects, so that batches are cut
+	Rate       int  // events of a runtime per second, with bursts of twice as many; 0: the default
+	CleanStops bool // agents stop with nothing pending, and restart soon
+	Measured   bool // for latencies only: the run does not wait for the end of faults
 }
 
 // RuntimePlan is one runtime with its agents.
 type RuntimePlan struct {
-	Name     string
-	Contract contract.Version
-	Fallback bool
-	Protocol httpmtls.Protocol
-	Agents   int
-	Canary   bool
-	MaxKeys  int
-	Objects  int
-	Learns   bool // the agent learns its managers from events
-	Owners   int  // of the objects, in turn; 0: one
-	Bulk     int  // bytes that each object has beyond its fields
-	Lazy     bool // a new agent asks for no resync: the control plane does
-	ManyCAs  bool // the agent trusts more authorities than fit into a heartbeat
+	Name          string
+	Contract      contract.Version
+	Fallback      bool
+	Protocol      httpmtls.Protocol
+	Agents        int
+	Canary        bool
+	MaxKeys       int
+	Objects       int
+	Learns        bool // the agent learns its managers from events
+	Owners        int  // of the objects, in turn; 0: one
+	Bulk          int  // additional bytes of each object
+	NoFirstResync bool // a new agent requests no resync
+	ManyCAs       bool // the agent trusts more authorities than fit into a heartbeat
 }
 
-// WriteKind is what a write does to its object.
+// WriteKind is the kind of a write.
 type WriteKind string
 
 // The kinds of writes.
 const (
-	Update     WriteKind = "update"
-	Delete     WriteKind = "delete"
-	DryRun     WriteKind = "dry-run"
-	Touch      WriteKind = "touch" // changes nothing that is watched
-	BadOwner   WriteKind = "bad-owner"
-	Unreadable WriteKind = "unreadable" // its review cannot be parsed
-	Elsewhere  WriteKind = "elsewhere"  // only a manager without an operator watches it
+	Update       WriteKind = "update"
+	Delete       WriteKind = "delete"
+	DryRun       WriteKind = "dry-run"
+	Touch        WriteKind = "touch" // changes no watched field
+	BadOwner     WriteKind = "bad-owner"
+	Unreadable   WriteKind = "unreadable" // its review cannot be parsed
+	OtherManager WriteKind = "elsewhere"  // only a manager without an operator watches it
 )
 
 // Write is one write to one object. It is committed after Delay.
@@ -71,7 +71,7 @@ type Write struct {
 	Reject  bool
 }
 
-// Fault is one fault, and its end.
+// Fault is one fault.
 type Fault struct {
 	At, For time.Duration
 	Kind    FaultKind
@@ -93,7 +93,7 @@ func (f *Fault) String() string {
 	return fmt.Sprintf("%9s fault %s for %s: runtime %d, index %d, value %d", f.At, f.Kind, f.For, f.Runtime, f.Index, f.Value)
 }
 
-// String is the schedule with virtual times, in their order.
+// String returns the schedule in the order of its virtual times.
 func (p *Plan) String() string {
 	var text strings.Builder
 
@@ -136,7 +136,7 @@ func (p *Plan) lines() []string {
 	return lines
 }
 
-// end returns when the last fault has ended, and the last write has begun.
+// end returns the time of the last write and of the end of the last fault.
 func (p *Plan) end() time.Duration {
 	end := p.Length
 
@@ -171,7 +171,7 @@ func draw(seed uint64) *Plan {
 	return p
 }
 
-// dice draws from the seed.
+// dice is the random source of a seed.
 type dice struct{ *rand.Rand }
 
 func newDice(seed uint64) dice {
@@ -236,8 +236,8 @@ func (d dice) learners(p *Plan) {
 	}
 }
 
-// forgets reports whether a new agent asks for no resync before its first event, as it knows no owner or no
-// manager until then.
+// forgets reports whether a new agent requests no resync before its first event, because it knows no owner or no
+// manager.
 func (r *RuntimePlan) forgets() bool { return r.Learns || r.Contract == contract.V1 }
 
 // writes draws single writes and bursts.

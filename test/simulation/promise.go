@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"net/http"
 	"slices"
 	"time"
 
@@ -9,21 +10,23 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/simulation/oracle"
 )
 
-// promise is what the oracle may expect of the plan.
+// promise returns the expectations of the plan.
 func (p *Plan) promise() oracle.Promise {
 	promise := oracle.Promise{
 		Runtimes: make(map[string]oracle.Runtime), Managers: p.Managers, Watches: p.watches(), Refused: make(map[string]bool),
-		Expired: make(map[string]oracle.Window),
-		Detours: p.Operators - 1, Lies: p.hasAny(GatewayLies), Repeats: p.hasAny(GatewayRepeats), Tidy: p.Tidy,
-		Rate: p.Rate, Burst: burstOf(p.Rate), Backlog: p.backlog(), Full: p.hasAny(StrangersLarge),
-		Resent: p.hasAny(LinksCut, LinksSlow, LinksSilent, AnswersLost, GatewayRepeats),
+		Expired: make(map[string]oracle.Window), Followers: p.Operators - 1, CleanStops: p.CleanStops,
+		NewLeaders: p.hasAny(OperatorKilled, LeaderChanged), FalseAcks: p.hasAny(GatewayDrops),
+		RequestsRepeat: p.hasAny(GatewayRepeats), ReviewMemoryFull: p.hasAny(StrangersLarge),
+		AnswersLost: p.hasAny(LinksCut, LinksSlow, LinksSilent, AnswersLost, GatewayRepeats),
+		Rate:        p.Rate, Burst: burstOf(p.Rate), Backlog: p.backlog(),
 	}
 
 	for i := range p.Runtimes {
 		r := &p.Runtimes[i]
 		promise.Runtimes[r.Name] = oracle.Runtime{
-			Numbered: r.Contract == contract.V3, Canary: r.Canary, Small: p.crowded(i),
-			FallsBack: r.Fallback && p.hasAny(GatewayForeign, GatewayStatus) || p.hasAny(AgentDowngraded), Learns: r.Learns,
+			Numbered: r.Contract == contract.V3, Canary: r.Canary, Overflows: p.overShare(i),
+			FallsBack: r.Fallback && p.hasAny(GatewayRefusesV3, GatewayStatus) || p.hasAny(AgentDowngraded),
+			Learns:    r.Learns, NoFirstResync: r.NoFirstResync, Loses: p.loses(i),
 			Refused: p.Measured && i > 0 && len(p.Faults) > 0 && p.Faults[0].Runtime == i,
 		}
 	}
@@ -35,22 +38,22 @@ func (p *Plan) promise() oracle.Promise {
 	return promise
 }
 
-// add notes what a fault means for a promise.
+// add adds a fault to a promise.
 func (p *Plan) add(promise *oracle.Promise, f *Fault) {
 	name := p.Runtimes[f.Runtime].Name
 
 	switch {
-	case f.Kind == KeysRotated: // Traffic flows meanwhile.
+	case f.Kind == KeysRotated: // It must not disturb traffic.
 		return
 	case f.refusesEvent():
 		promise.Refused[p.object(f.Runtime, f.Index)] = true
 
 		return
-	case f.Kind == AgentGone, f.Kind == AgentLeft, f.Kind == GatewayForeign && f.For == 0: // What follows takes a while.
+	case f.Kind == AgentGone, f.Kind == AgentLeft, f.Kind == GatewayRefusesV3 && f.For == 0: // The loss is noticed within a minute.
 		promise.Windows = append(promise.Windows, oracle.Window{From: f.At, To: f.At + time.Minute})
 	case f.isForEver():
 		return
-	case f.Kind == StrangersSilent, f.Kind == StrangersLarge: // They are no excuse.
+	case f.Kind == StrangersSilent, f.Kind == StrangersLarge: // The strict bounds hold.
 	case f.Kind == CertificateExpired:
 		promise.Expired[name] = oracle.Window{From: f.At, To: f.At + f.For}
 		promise.Windows = append(promise.Windows, oracle.Window{From: f.At, To: f.At + f.For, Refuses: name, Renews: true})
@@ -60,14 +63,23 @@ func (p *Plan) add(promise *oracle.Promise, f *Fault) {
 		promise.Windows = append(promise.Windows, oracle.Window{From: f.At, To: f.At + f.For + f.after()})
 	}
 
+	if f.refusesEach() {
+		promise.Refusals++
+	}
+
 	promise.Faults++
+}
+
+// loses reports whether an agent of a runtime is killed and never replaced.
+func (p *Plan) loses(runtime int) bool {
+	return slices.ContainsFunc(p.Faults, func(f Fault) bool { return f.Kind == AgentGone && f.Runtime == runtime })
 }
 
 func (f *Fault) isForEver() bool {
 	switch f.Kind {
 	case ManagerUnknown, ManagersInvented, AgentGone, AgentLeft, GatewayLimits:
 		return true
-	case GatewayForeign:
+	case GatewayRefusesV3:
 		return f.For == 0
 	default:
 		return f.refusesEvent()
@@ -78,7 +90,13 @@ func (f *Fault) refusesEvent() bool {
 	return f.Kind == EventRefused || f.Kind == EventForbidden || f.Kind == EventPanics
 }
 
-// after is the time that a fault lasts beyond its end.
+// refusesEach reports whether a gateway refuses each event for itself, and not the manager.
+func (f *Fault) refusesEach() bool {
+	return f.Kind == GatewayStatus &&
+		slices.Contains([]int{http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType}, f.Value)
+}
+
+// after returns the time for which a fault has effects after its end.
 func (f *Fault) after() time.Duration {
 	switch f.Kind {
 	case OperatorKilled, LeaderChanged:
@@ -110,8 +128,8 @@ func (p *Plan) watches() map[string][]core.Manager {
 	return watches
 }
 
-// isWatched reports whether the manager with that index watches an object. With two, each also has some
-// for itself.
+// isWatched reports whether the manager with that index watches an object. Of two managers, each also watches
+// objects alone.
 func (p *Plan) isWatched(object, manager int) bool {
 	const both, first = 0, 1
 
@@ -133,7 +151,7 @@ func (p *Plan) hasAny(kinds ...FaultKind) bool {
 	return false
 }
 
-// calm is the time after the last fault in which everything must become right.
+// calm returns the time from the last fault to the end.
 func (p *Plan) calm() time.Duration {
 	if p.Measured {
 		return time.Minute
@@ -146,7 +164,7 @@ func (p *Plan) calm() time.Duration {
 	return 3 * time.Minute
 }
 
-// backlog is the time that a controller with one worker needs for many objects. Few take no time that counts.
+// backlog returns the time of one worker for all objects, 0 for few.
 func (p *Plan) backlog() time.Duration {
 	const few = 20
 
@@ -162,23 +180,22 @@ func (p *Plan) backlog() time.Duration {
 	return time.Duration(objects) * reconcileTime
 }
 
-// crowded returns the managers of a runtime that may lose events for want of memory: those with more objects than
-// their share.
-func (p *Plan) crowded(runtime int) map[core.Manager]bool {
+// overShare returns the managers with more written objects than their share of MaxKeys. Their events may be dropped.
+func (p *Plan) overShare(runtime int) map[core.Manager]bool {
 	r := &p.Runtimes[runtime]
 	if r.MaxKeys == 0 {
 		return nil
 	}
 
-	crowded := make(map[core.Manager]bool)
+	overShare := make(map[core.Manager]bool)
 	for i, manager := range p.Managers {
-		crowded[manager] = p.written(runtime, i)*p.lanes() > r.MaxKeys
+		overShare[manager] = p.written(runtime, i)*p.lanes() > r.MaxKeys
 	}
 
-	return crowded
+	return overShare
 }
 
-// lanes is the number of managers that share the memory of an agent.
+// lanes returns the number of managers that share MaxKeys.
 func (p *Plan) lanes() int {
 	const mostManagers = 100 // The default of the outbox.
 
@@ -197,7 +214,7 @@ func (p *Plan) written(runtime, manager int) int {
 	objects := make(map[int]bool)
 
 	for i := range p.Writes {
-		if w := &p.Writes[i]; w.Runtime == runtime && w.Kind != Elsewhere && p.isWatched(w.Object, manager) {
+		if w := &p.Writes[i]; w.Runtime == runtime && w.Kind != OtherManager && p.isWatched(w.Object, manager) {
 			objects[w.Object] = true
 		}
 	}

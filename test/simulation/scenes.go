@@ -4,52 +4,53 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 )
 
-// scene replaces some plans by a short one with a single runtime. Little else happens there, so that
-// no resync for another reason makes up for a mechanism that fails.
+// scene replaces four plans of ten by a scripted one with a single runtime. It has few faults, so that no resync
+// for another reason hides a broken mechanism.
 func (d dice) scene(p *Plan) {
 	if !d.chance(0.4) {
 		return
 	}
 
 	scenes := []func(*Plan){
-		d.crowdedOut, d.fairShare, d.refusedResync, d.blip, d.siege, d.inventedFirst, d.lostReplica, d.twins, d.quiet, d.unhooked,
-		d.foreign, d.downgrade, d.wrongPaths, d.rotation, d.expiry, d.limited, d.paused, d.repeated, d.restarted, d.scaledDown,
-		d.unreadable, d.bodyLimit, d.told, d.newLife, d.silentLoss, d.learner, d.lied, d.restarted, d.fullRoom, d.panicking,
+		d.fullOutbox, d.fairShare, d.refusedResync, d.shortOutage, d.silentStrangers, d.inventedManagers, d.lostReplica, d.overlappingWrites, d.unchangedWrites, d.removedWebhook,
+		d.refusedV3, d.downgrade, d.wrongPaths, d.rotation, d.expiry, d.limited, d.paused, d.repeated, d.restarted, d.scaledDown,
+		d.unreadable, d.bodyLimit, d.told, d.restartWithPending, d.silentLoss, d.restartOfLearner, d.droppedByGateway, d.restarted, d.fullReviewMemory, d.panicking,
+		d.brokenConnections, d.lostHeartbeats,
 	}
 
 	d.stage(p)
 	scenes[d.IntN(len(scenes))](p)
 }
 
-// stage clears a plan for a scene.
+// stage empties a plan for a scene.
 func (d dice) stage(p *Plan) {
 	r := d.runtime(0)
 	r.Fallback, r.MaxKeys, r.Agents, r.Objects = false, 0, 1, 6
 	*p = Plan{Seed: p.Seed, Length: 5 * time.Minute, Operators: 1, Managers: []core.Manager{"alpha"}, Runtimes: []RuntimePlan{r}}
 }
 
-// older draws a contract without numbers, so that the control plane finds no gap.
+// older draws a contract without numbers.
 func (d dice) older() contract.Version {
 	return []contract.Version{contract.V2, contract.V1}[d.weighted(3, 1)]
 }
 
-// update adds a write that is committed at once.
+// update adds a write with a prompt commit.
 func (p *Plan) update(object int, at time.Duration) {
 	p.Writes = append(p.Writes, Write{At: at, Object: object, Kind: Update, Delay: time.Millisecond})
 }
 
-// outage draws a time in which the control plane is out of reach, too short to be noticed as silence.
+// outage draws an outage that is too short for a stale runtime.
 func (d dice) outage(kind FaultKind) Fault {
 	return Fault{Kind: kind, At: d.between(2*time.Minute, 3*time.Minute), For: d.between(20*time.Second, 40*time.Second)}
 }
 
-// crowdedOut fills the memory of an agent with objects of alpha within an outage. An object of beta then takes
-// the place of one of them.
-func (d dice) crowdedOut(p *Plan) {
+// fullOutbox fills the outbox with objects of alpha in an outage. An object of beta then evicts one of them.
+func (d dice) fullOutbox(p *Plan) {
 	r, outage := &p.Runtimes[0], d.outage(LinksRefused)
 	r.Contract, r.MaxKeys, r.Objects, p.Managers = contract.V2, 3+d.IntN(4), 24, []core.Manager{"alpha", "beta"}
 	p.Faults = []Fault{outage}
@@ -61,12 +62,12 @@ func (d dice) crowdedOut(p *Plan) {
 	p.update(ofBeta(0), outage.At+6*time.Second)
 }
 
-// ofAlpha and ofBeta return objects that one manager has for itself.
+// ofAlpha and ofBeta return objects that only one manager watches.
 func ofAlpha(i int) int { return 3*i + 1 }
 func ofBeta(i int) int  { return 3*i + 2 }
 
-// fairShare lets a manager without an operator fill the memory of an agent. Another one with few objects must not
-// feel it.
+// fairShare fills the outbox with events of a manager without an operator. Another manager with few objects must
+// not lose events.
 func (d dice) fairShare(p *Plan) {
 	const keys = 9
 
@@ -76,7 +77,7 @@ func (d dice) fairShare(p *Plan) {
 
 	for i := range r.Objects {
 		at := d.between(time.Minute, 2*time.Minute)
-		p.Writes = append(p.Writes, Write{At: at, Object: i, Kind: Elsewhere, Delay: time.Millisecond})
+		p.Writes = append(p.Writes, Write{At: at, Object: i, Kind: OtherManager, Delay: time.Millisecond})
 	}
 
 	at := d.between(3*time.Minute, 4*time.Minute)
@@ -85,7 +86,7 @@ func (d dice) fairShare(p *Plan) {
 	}
 }
 
-// refusedResync makes a gateway refuse everything for good, also the resync that stands in.
+// refusedResync has a gateway that refuses all requests permanently, including the resync that stands in.
 func (d dice) refusedResync(p *Plan) {
 	p.Runtimes[0].Contract, p.Gateway = d.older(), true
 	refused := d.outage(GatewayStatus)
@@ -96,36 +97,36 @@ func (d dice) refusedResync(p *Plan) {
 	p.update(0, d.between(refused.At, refused.At+refused.For))
 }
 
-// blip is an outage of a moment, in which many single events fail side by side.
-func (d dice) blip(p *Plan) {
+// shortOutage is an outage of less than a second, in which many single events fail concurrently.
+func (d dice) shortOutage(p *Plan) {
 	p.Runtimes[0].Contract, p.Runtimes[0].Objects = contract.V2, 9
-	blip := Fault{Kind: LinksRefused, At: d.between(2*time.Minute, 4*time.Minute), For: d.between(300*time.Millisecond, time.Second)}
-	p.Faults = []Fault{blip}
+	shortOutage := Fault{Kind: LinksRefused, At: d.between(2*time.Minute, 4*time.Minute), For: d.between(300*time.Millisecond, time.Second)}
+	p.Faults = []Fault{shortOutage}
 
 	for i := range 9 {
-		p.update(i, blip.At+10*time.Millisecond)
+		p.update(i, shortOutage.At+10*time.Millisecond)
 	}
 }
 
-// siege lets strangers announce large reviews, while the API server sends some that are neither small nor large.
-func (d dice) siege(p *Plan) {
+// silentStrangers has strangers with unfinished large reviews, and reviews of 20 KiB by the API server.
+func (d dice) silentStrangers(p *Plan) {
 	p.Runtimes[0].Bulk = 20 << 10
-	siege := Fault{Kind: StrangersSilent, At: d.between(time.Minute, 3*time.Minute), For: d.between(10*time.Second, time.Minute)}
-	p.Faults = []Fault{siege}
+	silentStrangers := Fault{Kind: StrangersSilent, At: d.between(time.Minute, 3*time.Minute), For: d.between(10*time.Second, time.Minute)}
+	p.Faults = []Fault{silentStrangers}
 
 	for i := range 5 {
-		p.update(i, d.between(siege.At, siege.At+siege.For))
+		p.update(i, d.between(silentStrangers.At, silentStrangers.At+silentStrangers.For))
 	}
 }
 
-// fullRoom lets strangers take all the memory for reviews, so that a resync stands in for each review of the API
-// server.
-func (d dice) fullRoom(p *Plan) {
-	d.siege(p)
+// fullReviewMemory has strangers that use up the memory for reviews. A resync stands in for each review of the
+// API server.
+func (d dice) fullReviewMemory(p *Plan) {
+	d.silentStrangers(p)
 	p.Runtimes[0].Contract, p.Faults[0].Kind = []contract.Version{contract.V2, contract.V3}[d.IntN(2)], StrangersLarge
 }
 
-// panicking writes an object on which code of the operator panics, together with another one.
+// panicking has an object for which the operator's code panics, and a second one.
 func (d dice) panicking(p *Plan) {
 	p.Runtimes[0].Contract = contract.V3
 	p.Faults = []Fault{{Kind: EventPanics, Value: d.IntN(inVerifier + 1)}}
@@ -135,14 +136,14 @@ func (d dice) panicking(p *Plan) {
 	p.update(1, at)
 }
 
-// inventedFirst shows an agent many managers that do not exist, before it learns those that do.
-func (d dice) inventedFirst(p *Plan) {
+// inventedManagers has many unknown managers before the agent learns the real ones.
+func (d dice) inventedManagers(p *Plan) {
 	p.Runtimes[0].Contract, p.Runtimes[0].Learns = contract.V2, true
 	p.Faults = []Fault{{Kind: ManagersInvented, At: d.between(time.Second, 20*time.Second)}}
 	p.update(0, d.between(time.Minute, 4*time.Minute))
 }
 
-// lostReplica takes one of two agents away within an outage, with events of the other one's objects.
+// lostReplica kills one of two agents for ever in an outage, with its pending events.
 func (d dice) lostReplica(p *Plan) {
 	r, outage := &p.Runtimes[0], d.outage([]FaultKind{LinksRefused, LinksSilent, SenderForbidden, AnswersLost}[d.IntN(4)])
 	r.Contract, r.Agents, r.Objects = contract.V3, 2, 6
@@ -151,21 +152,37 @@ func (d dice) lostReplica(p *Plan) {
 
 	for i := range r.Objects {
 		p.update(i, d.between(outage.At, gone.At))
+		p.Writes[i].Delay = d.commit()
 	}
 }
 
-// silentLoss is lostReplica in an outage that is noticed as silence of the whole runtime.
-func (d dice) silentLoss(p *Plan) {
-	d.lostReplica(p)
+// commit draws the time from a review to the commit. One in three is late.
+func (d dice) commit() time.Duration {
+	if d.chance(1. / 3) {
+		return d.between(10*time.Second, 29*time.Second)
+	}
 
-	outage, gone := &p.Faults[0], &p.Faults[1]
-	outage.Kind, outage.For, gone.At = LinksRefused, d.between(80*time.Second, 110*time.Second), outage.At+45*time.Second
+	return time.Millisecond
 }
 
-// restarted ends agents with nothing to send, and starts others soon. No replica is lost.
+// silentLoss kills one of two agents for ever in an outage after which the runtime is stale.
+func (d dice) silentLoss(p *Plan) {
+	r, outage := &p.Runtimes[0], d.outage(LinksRefused)
+	r.Contract, r.Agents = contract.V3, 2
+	outage.For = d.between(80*time.Second, 110*time.Second)
+	gone := Fault{Kind: AgentGone, At: outage.At + outage.For - d.between(0, 20*time.Second)}
+	p.Faults = []Fault{outage, gone}
+
+	for i := range r.Objects {
+		p.update(i, d.between(gone.At-10*time.Second, gone.At))
+		p.Writes[i].Delay = d.commit()
+	}
+}
+
+// restarted restarts an agent with nothing pending. No replica is lost.
 func (d dice) restarted(p *Plan) {
 	r := &p.Runtimes[0]
-	r.Contract, r.Agents, p.Tidy = contract.V3, 1+d.IntN(2), true
+	r.Contract, r.Agents, p.CleanStops = contract.V3, 1+d.IntN(2), true
 	p.Faults = []Fault{{
 		Kind: []FaultKind{AgentReplaced, AgentKilled}[d.IntN(2)], At: d.between(2*time.Minute, 3*time.Minute),
 		For: d.between(time.Second, 20*time.Second), Index: d.IntN(r.Agents),
@@ -174,7 +191,7 @@ func (d dice) restarted(p *Plan) {
 	p.update(0, time.Minute)
 }
 
-// scaledDown ends one of two agents in good order, while writes that it has reported early are not committed yet.
+// scaledDown stops one of two agents in good order, before the late commits of writes that it has reviewed.
 func (d dice) scaledDown(p *Plan) {
 	r, at := &p.Runtimes[0], d.between(2*time.Minute, 3*time.Minute)
 	r.Contract, r.Agents = contract.V3, 2
@@ -187,7 +204,7 @@ func (d dice) scaledDown(p *Plan) {
 	}
 }
 
-// unreadable has many reviews that cannot be parsed, each of which asks for a resync.
+// unreadable has many reviews that cannot be parsed. Each requests a resync.
 func (d dice) unreadable(p *Plan) {
 	p.Runtimes[0].Contract = []contract.Version{contract.V2, contract.V3}[d.IntN(2)]
 	at := d.between(90*time.Second, 4*time.Minute)
@@ -197,10 +214,10 @@ func (d dice) unreadable(p *Plan) {
 	}
 }
 
-// bodyLimit is a gateway that never forwards a large body.
+// bodyLimit has a gateway with a body limit.
 func (d dice) bodyLimit(p *Plan) {
 	r, outage := &p.Runtimes[0], d.outage(LinksRefused)
-	r.Contract, r.Objects, r.ManyCAs, p.Gateway = contract.V3, 60, false, true // A heartbeat with many CAs would not pass.
+	r.Contract, r.Objects, r.ManyCAs, p.Gateway = contract.V3, 60, false, true // Heartbeats with many CAs exceed the limit.
 	p.Faults = []Fault{outage, {Kind: GatewayLimits, Value: 4_000 + d.IntN(10_000)}}
 
 	for i := range r.Objects {
@@ -208,11 +225,11 @@ func (d dice) bodyLimit(p *Plan) {
 	}
 }
 
-// told is a gateway that asks for a wait.
+// retryAfter has a gateway that answers 429 or 503 with Retry-After.
 func (d dice) told(p *Plan) {
 	p.Runtimes[0].Contract, p.Gateway = contract.V3, true
 	p.Faults = []Fault{{
-		Kind: GatewayWaits, At: d.between(time.Minute, 2*time.Minute), For: d.between(time.Minute, 2*time.Minute),
+		Kind: GatewayRetryAfter, At: d.between(time.Minute, 2*time.Minute), For: d.between(time.Minute, 2*time.Minute),
 		Value: []int{http.StatusTooManyRequests, http.StatusServiceUnavailable}[d.IntN(2)],
 	}}
 
@@ -221,25 +238,27 @@ func (d dice) told(p *Plan) {
 	}
 }
 
-// newLife kills an agent with events that it has not sent. Its successor asks for no resync, and the handler of the
-// one that the control plane asks for may hang.
-func (d dice) newLife(p *Plan) {
+// restartWithPending kills an agent with pending events, and restarts it. The new process requests no resync, and
+// the handler of the fleet's resync may hang.
+func (d dice) restartWithPending(p *Plan) {
 	r, outage := &p.Runtimes[0], d.outage(LinksRefused)
-	r.Contract, r.Lazy = contract.V3, true
-	killed := Fault{Kind: AgentKilled, At: outage.At + outage.For/2, For: outage.For}
+	r.Contract, r.NoFirstResync = contract.V3, true
+	killed := Fault{Kind: AgentKilled, At: outage.At + outage.For/2, For: d.between(time.Second, outage.For/2)}
 	p.Faults = []Fault{outage, killed}
 
 	if d.chance(0.5) {
-		p.Faults = append(p.Faults, Fault{Kind: MapHangs, At: killed.At, For: killed.For + d.between(10*time.Second, 20*time.Second)})
+		p.Faults = append(p.Faults, Fault{Kind: MapHangs, At: killed.At, For: outage.For + d.between(10*time.Second, 20*time.Second)})
 	}
 
-	p.update(0, d.between(outage.At, killed.At))
-	p.update(1, d.between(outage.At, killed.At))
+	for i := range 4 {
+		p.update(i, d.between(killed.At-5*time.Second, killed.At))
+		p.Writes[i].Delay = d.commit()
+	}
 }
 
-// learner kills an agent with events that it has not sent. Its successor knows no manager, or no owner, before one
-// more write.
-func (d dice) learner(p *Plan) {
+// restartOfLearner kills an agent with pending events, and restarts it. The new process knows no manager, or no
+// owner, before its first review.
+func (d dice) restartOfLearner(p *Plan) {
 	r, outage := &p.Runtimes[0], d.outage(LinksRefused)
 	r.Contract, r.Learns = d.older(), true
 	p.Faults = []Fault{outage, {Kind: AgentKilled, At: outage.At + outage.For/2, For: time.Second}}
@@ -247,18 +266,36 @@ func (d dice) learner(p *Plan) {
 	p.update(1, d.between(outage.At, outage.At+outage.For/2-time.Second))
 }
 
-// lied is a gateway that acknowledges an event and its resends, and forwards none. It is too short to be noticed as
-// silence.
-func (d dice) lied(p *Plan) {
+// droppedByGateway has a gateway that acknowledges an event and its resends, and forwards none. The runtime does
+// not become stale.
+func (d dice) droppedByGateway(p *Plan) {
 	p.Runtimes[0].Contract, p.Gateway = contract.V3, true
-	lies := Fault{Kind: GatewayLies, At: d.between(2*time.Minute, 3*time.Minute), For: d.between(36*time.Second, 40*time.Second)}
-	p.Faults = []Fault{lies}
+	drops := Fault{Kind: GatewayDrops, At: d.between(2*time.Minute, 3*time.Minute), For: d.between(36*time.Second, 40*time.Second)}
+	p.Faults = []Fault{drops}
 
-	p.update(0, lies.At+d.between(0, 500*time.Millisecond))
+	p.update(0, drops.At+d.between(0, 500*time.Millisecond))
 }
 
-// twins writes the same object twice, so that the second event comes before the first one has settled.
-func (d dice) twins(p *Plan) {
+// brokenConnections has connections that break after few requests, without writes.
+func (d dice) brokenConnections(p *Plan) {
+	p.Runtimes[0].Contract, p.Runtimes[0].Protocol, p.Operators = contract.V3, httpmtls.HTTP2, 3
+	p.Faults = []Fault{{Kind: LinksCut, At: time.Minute, For: 5 * time.Minute, Value: 5_200 + d.IntN(400)}}
+}
+
+// lostHeartbeats restarts an agent behind a gateway that drops its first heartbeats. Events follow before the next
+// one.
+func (d dice) lostHeartbeats(p *Plan) {
+	p.Runtimes[0].Contract, p.Gateway = contract.V3, true
+	drops := Fault{Kind: GatewayDrops, At: d.between(time.Minute, 2*time.Minute), For: d.between(78*time.Second, 80*time.Second)}
+	p.Faults = []Fault{drops, {Kind: AgentKilled, At: drops.At + 10*time.Second, For: time.Second}}
+
+	for i := range 20 {
+		p.update(i%6, drops.At+drops.For+time.Duration(i)*time.Second)
+	}
+}
+
+// overlappingWrites writes an object twice within the settle time.
+func (d dice) overlappingWrites(p *Plan) {
 	for range 4 {
 		at, gap := d.between(2*time.Minute, 5*time.Minute), d.between(45*time.Millisecond, 95*time.Millisecond)
 		for _, at := range []time.Duration{at, at + gap} {
@@ -268,8 +305,8 @@ func (d dice) twins(p *Plan) {
 	}
 }
 
-// quiet has writes to object 0 that change nothing.
-func (d dice) quiet(p *Plan) {
+// unchangedWrites has writes that do not change object 0.
+func (d dice) unchangedWrites(p *Plan) {
 	for range 4 {
 		kind := []WriteKind{DryRun, Touch}[d.IntN(2)]
 		p.Writes = append(p.Writes, Write{At: d.between(time.Minute, p.Length), Kind: kind, Delay: time.Millisecond})
@@ -277,8 +314,8 @@ func (d dice) quiet(p *Plan) {
 	}
 }
 
-// unhooked removes the webhook for longer than a canary may miss, with writes that nothing reviews.
-func (d dice) unhooked(p *Plan) {
+// removedWebhook removes the webhook for longer than the interval of the canary, with writes.
+func (d dice) removedWebhook(p *Plan) {
 	r := &p.Runtimes[0]
 	r.Canary, r.Contract = true, []contract.Version{contract.V2, contract.V3}[d.IntN(2)]
 	removed := Fault{Kind: WebhookRemoved, At: d.between(time.Minute, 2*time.Minute), For: d.between(32*time.Second, 2*time.Minute)}
@@ -288,18 +325,18 @@ func (d dice) unhooked(p *Plan) {
 	p.update(1, d.between(removed.At, removed.At+removed.For))
 }
 
-// foreign is a gateway that refuses contract v3 in words that are not ours.
-func (d dice) foreign(p *Plan) {
+// refusedV3 has a gateway that refuses contract v3 with a foreign body.
+func (d dice) refusedV3(p *Plan) {
 	p.Runtimes[0].Contract, p.Runtimes[0].Fallback, p.Gateway = contract.V3, true, true
-	p.Faults = []Fault{{Kind: GatewayForeign, At: d.between(0, 3*time.Minute)}}
+	p.Faults = []Fault{{Kind: GatewayRefusesV3, At: d.between(0, 3*time.Minute)}}
 
 	for i := range 4 {
 		p.update(i, d.between(3*time.Minute, p.Length))
 	}
 }
 
-// downgrade replaces an agent of contract v3 by one of contract v1, after the runtime was silent. It resyncs one
-// owner, and does not know the other one.
+// downgrade replaces an agent of contract v3 by one of contract v1 in an outage. The new one resyncs the owner of
+// its first review, and does not know the other owner.
 func (d dice) downgrade(p *Plan) {
 	r := &p.Runtimes[0]
 	r.Contract, r.Owners, r.Objects = contract.V3, 2, 4
@@ -310,14 +347,14 @@ func (d dice) downgrade(p *Plan) {
 	p.update(0, outage.At+outage.For+d.between(time.Second, 20*time.Second))
 }
 
-// wrongPaths is a runtime that asks for pages that do not exist, as fast as it can.
+// wrongPaths has a runtime that requests unknown paths as fast as it can.
 func (d dice) wrongPaths(p *Plan) {
 	p.Rate = 20 + d.IntN(30)
 	p.Faults = []Fault{{Kind: PathsWrong, At: d.between(time.Minute, 4*time.Minute), For: 2 * time.Second}}
 	p.update(0, d.between(time.Minute, p.Length))
 }
 
-// rotation renews all key material while events flow.
+// rotation replaces all key material under traffic.
 func (d dice) rotation(p *Plan) {
 	p.Operators, p.Gateway, p.Runtimes[0].Agents = 1+d.IntN(2), d.chance(0.3), 1+d.IntN(2)
 	p.Faults = []Fault{d.rotate(p)}
@@ -327,7 +364,7 @@ func (d dice) rotation(p *Plan) {
 	}
 }
 
-// expiry lets the certificate of a runtime expire before it is renewed.
+// expiry has a client certificate that expires before its renewal.
 func (d dice) expiry(p *Plan) {
 	p.Gateway = d.chance(0.3)
 	expired := d.outage(CertificateExpired)
@@ -339,7 +376,7 @@ func (d dice) expiry(p *Plan) {
 	}
 }
 
-// limited has more events than the share of a runtime.
+// limited has more events than the rate limit of a runtime.
 func (d dice) limited(p *Plan) {
 	r := &p.Runtimes[0]
 	p.Rate, r.Objects = 5+d.IntN(20), 60
@@ -350,7 +387,7 @@ func (d dice) limited(p *Plan) {
 	}
 }
 
-// paused stops an agent, with writes before, during and after the pause.
+// paused pauses an agent, with writes before, during and after it.
 func (d dice) paused(p *Plan) {
 	r := &p.Runtimes[0]
 	r.Agents = 1 + d.IntN(2)
@@ -362,7 +399,7 @@ func (d dice) paused(p *Plan) {
 	}
 }
 
-// repeated is a gateway that forwards each request a second time, when the first one has been answered long ago.
+// repeated has a gateway that forwards each request a second time, long after the first answer.
 func (d dice) repeated(p *Plan) {
 	p.Gateway, p.Operators = true, 1+d.IntN(2)
 	repeats := Fault{Kind: GatewayRepeats, At: d.between(0, 2*time.Minute), For: d.between(time.Minute, 3*time.Minute), Value: d.IntN(30_000)}
@@ -375,10 +412,10 @@ func (d dice) repeated(p *Plan) {
 	}
 }
 
-// rotate draws a rotation. Its value has the steps before which an agent is given broken files.
+// rotate draws a rotation. The bits of Value are the steps with broken files.
 func (d dice) rotate(p *Plan) Fault {
 	return Fault{
 		Kind: KeysRotated, At: d.between(time.Minute, p.Length/2), For: d.between(time.Minute, 2*time.Minute), Runtime: d.IntN(len(p.Runtimes)),
-		Value: d.IntN(1 << (rotationSteps - 1)), // Nothing would mend what breaks before the last step.
+		Value: d.IntN(1 << (rotationSteps - 1)), // No later step replaces files that break before the last one.
 	}
 }

@@ -60,11 +60,11 @@ func processes() int {
 	return *workers
 }
 
-// testPKI also gives the test one processor: goroutines then run in nearly the same order again.
+// testPKI also limits the test to one processor, so that the order of goroutines is nearly repeatable.
 func testPKI(t *testing.T) *pki {
 	t.Helper()
 
-	const rareCollections = 400 // A schedule makes much garbage and keeps little.
+	const rareCollections = 400 // A schedule has much garbage and a small heap.
 
 	before, percent := runtime.GOMAXPROCS(1), debug.SetGCPercent(rareCollections)
 	t.Cleanup(func() {
@@ -106,7 +106,7 @@ func play(t *testing.T, plan *Plan, keys *pki) bool {
 	return true
 }
 
-// hang is the real time after which a schedule never ends, as the time of its bubble stands still.
+// hang is the real time after which a schedule counts as hanging: virtual time stands still.
 const hang = 4 * time.Minute
 
 func simulate(t *testing.T, plan *Plan, keys *pki, story *story) (found []oracle.Violation) {
@@ -124,7 +124,7 @@ func simulate(t *testing.T, plan *Plan, keys *pki, story *story) (found []oracle
 	return found
 }
 
-// story is what happened, in virtual time.
+// story is the log of a schedule, in virtual time.
 type story struct {
 	mu    sync.Mutex
 	lines []string
@@ -139,7 +139,7 @@ func (s *story) add(line string) {
 
 func (s *story) String() string { return "\n" + strings.Join(s.lines, "\n") }
 
-// save keeps the story: the order of goroutines may differ when a seed runs again.
+// save writes the log to a file, because another run may differ.
 func (s *story) save(t *testing.T, seed uint64) string {
 	t.Helper()
 

@@ -11,8 +11,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 )
 
-// askWrongPaths asks for pages that do not exist, with the certificate of a runtime, on two connections, as fast as
-// the answers come.
+// askWrongPaths requests unknown paths with the certificate of a runtime, on two connections, as fast as the
+// answers arrive.
 func (w *world) askWrongPaths(f Fault) {
 	const connections = 2
 
@@ -28,10 +28,10 @@ func (w *world) askWrongPaths(f Fault) {
 	}
 
 	asking.Wait()
-	w.history.Charged(w.plan.Runtimes[f.Runtime].Name, int(served.Load()), time.Since(began))
+	w.history.Served(w.plan.Runtimes[f.Runtime].Name, int(served.Load()), time.Since(began))
 }
 
-// ask counts the answers that do not tell the sender to wait.
+// ask counts the answers except 429.
 func (w *world) ask(f Fault, served *atomic.Int64) {
 	name := w.plan.Runtimes[f.Runtime].Name
 

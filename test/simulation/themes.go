@@ -8,8 +8,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 )
 
-// theme adds an outage with a burst of writes to some plans, and a second fault in the middle of it: what
-// waits in memory is then at stake.
+// theme adds an outage with a burst of writes to four plans of ten, and a second fault in the middle of it, when
+// events are pending.
 func (d dice) theme(p *Plan) {
 	if !d.chance(0.4) {
 		return
@@ -24,7 +24,7 @@ func (d dice) theme(p *Plan) {
 	case 0:
 		d.complicate(p, outage)
 	case 1:
-		outage = d.lie(p, outage)
+		outage = d.drop(p, outage)
 	case 2:
 		d.flood(p, outage)
 	}
@@ -33,13 +33,13 @@ func (d dice) theme(p *Plan) {
 	d.burst(p, outage)
 }
 
-// flood writes so many objects within an outage that they do not fit into one batch.
+// flood writes more objects in an outage than fit into one batch.
 func (d dice) flood(p *Plan, outage Fault) {
 	const objects, padding = 450, 120
 
 	r := &p.Runtimes[outage.Runtime]
 	r.Contract, r.Objects, r.MaxKeys, p.Padding = contract.V3, objects, 0, padding
-	p.Faults = slices.DeleteFunc(p.Faults, func(f Fault) bool { return f.Kind == GatewayForeign })
+	p.Faults = slices.DeleteFunc(p.Faults, func(f Fault) bool { return f.Kind == GatewayRefusesV3 })
 
 	for i := range objects {
 		at := d.between(outage.At, outage.At+outage.For)
@@ -47,25 +47,25 @@ func (d dice) flood(p *Plan, outage Fault) {
 	}
 }
 
-// lie makes a gateway acknowledge events for longer than they are resent, and for a shorter time than
-// silence is noticed. Only numbers show the loss then.
-func (d dice) lie(p *Plan, outage Fault) Fault {
+// drop makes a gateway acknowledge events and forward none, for longer than resends take, and too short for a
+// stale runtime. Only the numbers show the loss.
+func (d dice) drop(p *Plan, outage Fault) Fault {
 	p.Gateway = true
-	p.Faults = slices.DeleteFunc(p.Faults, func(f Fault) bool { return f.Kind == GatewayForeign || f.Kind == GatewayStatus })
+	p.Faults = slices.DeleteFunc(p.Faults, func(f Fault) bool { return f.Kind == GatewayRefusesV3 || f.Kind == GatewayStatus })
 
 	for i := range p.Runtimes {
 		p.Runtimes[i].Contract, p.Runtimes[i].Fallback = contract.V3, false
 	}
 
-	outage.Kind, outage.For = GatewayLies, d.between(42*time.Second, 50*time.Second)
+	outage.Kind, outage.For = GatewayDrops, d.between(42*time.Second, 50*time.Second)
 
 	return outage
 }
 
-// burst draws writes that begin within an outage.
+// burst draws writes in an outage.
 func (d dice) burst(p *Plan, outage Fault) {
 	length := outage.For
-	if outage.Kind == GatewayLies {
+	if outage.Kind == GatewayDrops {
 		length = time.Second
 	}
 
@@ -92,11 +92,11 @@ func (d dice) complicate(p *Plan, outage Fault) {
 	}
 }
 
-// lose takes one of two agents away for ever, with all that it has not sent.
+// lose kills one of two agents for ever, with its pending events.
 func (d dice) lose(p *Plan, r *RuntimePlan, runtime int, at time.Duration) {
 	r.Contract, r.Agents = contract.V3, 2
 	p.Faults = slices.DeleteFunc(p.Faults, func(f Fault) bool {
-		return f.Kind == GatewayForeign || f.Kind == GatewayStatus || f.Kind == AgentPaused
+		return f.Kind == GatewayRefusesV3 || f.Kind == GatewayStatus || f.Kind == AgentPaused
 	})
 
 	if !p.hasAny(AgentGone) {

@@ -18,7 +18,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/simulation/oracle"
 )
 
-// world is one schedule under way. It lives in a bubble of virtual time.
+// world runs one schedule in a bubble of virtual time.
 type world struct {
 	plan      *Plan
 	pki       *pki
@@ -38,7 +38,7 @@ type world struct {
 	operators     []*operator
 	operatorLives []int
 	leader        *operator
-	vacant        time.Time // no election before
+	vacant        time.Time // earliest time of the next election
 	turn          int
 
 	sinks sync.Map // runtime → stalled until, as time.Time
@@ -89,10 +89,10 @@ func (w *world) run() []oracle.Violation {
 	return w.history.Check()
 }
 
-// remind writes once more where an agent may know no owner or no manager. What it missed must then be
-// looked at.
+// remind writes once more where an agent may know no owner or no manager. The resync of that agent then covers
+// earlier writes.
 func (w *world) remind() {
-	sleep(time.Second) // An agent may start at this very moment.
+	sleep(time.Second) // An agent may be starting.
 
 	for i := range w.plan.Runtimes {
 		if w.plan.Runtimes[i].forgets() && !w.plan.Measured {
@@ -101,7 +101,7 @@ func (w *world) remind() {
 	}
 }
 
-// play begins all writes, faults and samples.
+// play starts all writes, faults and samples.
 func (w *world) play() {
 	for _, write := range w.plan.Writes {
 		w.tasks.Go(func() {
@@ -123,7 +123,7 @@ func (w *world) play() {
 	}
 }
 
-// shutDown ends everything, and waits until nothing runs.
+// shutDown stops all processes, and waits for them.
 func (w *world) shutDown() {
 	w.sampleStates()
 	w.ending.Store(true)
@@ -152,7 +152,7 @@ func (w *world) shutDown() {
 
 const sampleEvery = 5 * time.Second
 
-// sample hands the freshness of all runtimes to the oracle from time to time.
+// sample gives the freshness of all runtimes to the oracle every 5 s.
 func (w *world) sample() {
 	for !w.over() {
 		w.sampleStates()
@@ -177,7 +177,7 @@ func (w *world) sampleStates() {
 	}
 }
 
-// over reports whether the schedule ends: nothing begins any more.
+// over reports whether the schedule is ending, so that nothing may start.
 func (w *world) over() bool { return w.ending.Load() }
 
 // sleepUntil reports whether the schedule still runs then.
@@ -193,7 +193,7 @@ func (w *world) sleepUntilTime(at time.Time) {
 	}
 }
 
-// sleep waits in virtual time. A schedule is never cut short.
+// sleep waits in virtual time. It has no context.
 func sleep(d time.Duration) { <-time.After(d) }
 
 func (w *world) clusterOf(runtime string) *cluster {
@@ -206,7 +206,7 @@ func (w *world) clusterOf(runtime string) *cluster {
 	return nil
 }
 
-// must keeps the first error: a world that cannot be built proves nothing.
+// must keeps the first error. A schedule with an error has no other result.
 func (w *world) must(err error) {
 	if err != nil {
 		w.failed.CompareAndSwap(nil, &err)
@@ -219,7 +219,7 @@ func (w *world) logf(format string, args ...any) {
 	}
 }
 
-// newRandom returns numbers that depend on the seed and the name alone.
+// newRandom returns random numbers for a seed and a name.
 func newRandom(seed uint64, name string) func() float64 {
 	sum := fnv.New64a()
 	_, _ = sum.Write([]byte(name))

@@ -143,6 +143,10 @@ func outboxMutants() []mutant {
 			"l.await(q, e)", "q.add(e)",
 		},
 		{
+			"outbox: a heartbeat follows a lone heartbeat", conclude,
+			"if !l.pulse.next.IsZero() && len(c.entries) > 0 {", "if !l.pulse.next.IsZero() {",
+		},
+		{
 			"outbox: heartbeats overtake events", lane,
 			"batch = l.takeEvents(limit, now)\n\tbeat = l.pulse.due(now) && !isAlone(batch)",
 			"beat = l.pulse.due(now)\n\tif !beat {\n\t\tbatch = l.takeEvents(limit, now)\n\t}",
@@ -179,8 +183,24 @@ const (
 func fleetMutants() []mutant {
 	return []mutant{
 		{
-			"fleet: no resync for a lost replica", "core/fleet/fleet.go",
-			"f.schedule(r.key, causeReplicaLost, now)", "_ = now",
+			"fleet: no resync for a lost replica", record,
+			"return r.dismiss(resendOfLoss(now), func", "return now.IsZero() && r.dismiss(resendOfLoss(now), func",
+		},
+		{
+			"fleet: the resync for a lost replica is not resent", record,
+			"true, true, again\n", "true, true, resync{}\n\t\t\t_ = again\n", //nolint:dupword // It is code.
+		},
+		{
+			"fleet: the resync for a new epoch is not resent", record,
+			"p.resend = resendOfEpoch(now)", "_ = resendOfEpoch(now)",
+		},
+		{
+			"fleet: a replica is lost while all are cut off", record,
+			"return p.isPunctual(now) })", "return p.isAlive(opts, now) })",
+		},
+		{
+			"fleet: each event before a heartbeat is a return", record,
+			"state == Stale && !r.isSpeaking(opts, now)", "state == Stale",
 		},
 		{
 			"fleet: no resync for a gap", replica,
@@ -269,6 +289,18 @@ func pathMutants() []mutant {
 			"listener: a panic costs the whole batch", "listener/deliver.go",
 			"func (x *exchange) verify(ctx context.Context, event *core.WatchEvent) (a answer) {\n\tdefer x.recover(&a)\n",
 			"func (x *exchange) verify(ctx context.Context, event *core.WatchEvent) (a answer) {\n",
+		},
+		{
+			"listener: a replica that does not lead refuses events", "listener/deliver.go",
+			"if !x.verified || x.notReady || len(failed) == 0 {", "if x.opts.Fleet != nil {",
+		},
+		{
+			"listener: a panic of the verifier hides a number", "listener/deliver.go",
+			"x.version.NeedsOwner() || x.verified && !unverified {", "x.version.NeedsOwner() || !unverified {",
+		},
+		{
+			"httpmtls: a refused heartbeat delays events", "adapters/httpmtls/fallback.go",
+			"if !now.older && len(batch.Events) == 0 {", "if now.older && len(batch.Events) > len(batch.Events) {",
 		},
 		{
 			"httpmtls: failures are taken for success", "adapters/httpmtls/request.go",

@@ -7,10 +7,10 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// Account is the fates of the events of one manager.
+// Account counts the events of one manager by their fate.
 type Account struct{ Accepted, Delivered, Coalesced, Dropped, Pending int64 }
 
-// Agent is what one agent process does. Its methods may be called concurrently.
+// Agent records one agent process. Its methods may be called concurrently.
 type Agent struct {
 	history  *History
 	runtime  string
@@ -22,7 +22,7 @@ type Agent struct {
 	managers map[core.Manager]*lane
 }
 
-// lane is what an agent does for one manager.
+// lane records the traffic of an agent with one manager.
 type lane struct {
 	offered, attempts, whole int
 	account                  Account
@@ -31,7 +31,7 @@ type lane struct {
 	ids                      map[uint64]string
 }
 
-// Agent begins the book of an agent process.
+// Agent returns the record of a new agent process.
 func (h *History) Agent(runtime, epoch string, numbered bool) *Agent {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -54,7 +54,7 @@ func (a *Agent) lane(manager core.Manager) *lane {
 	return l
 }
 
-// Offered notes an event that a change source hands over.
+// Offered records an event from a change source.
 func (a *Agent) Offered(manager core.Manager) {
 	a.history.mu.Lock()
 	defer a.history.mu.Unlock()
@@ -62,7 +62,7 @@ func (a *Agent) Offered(manager core.Manager) {
 	a.lane(manager).offered++
 }
 
-// Sent checks the numbers of a batch that is about to be sent.
+// Sent checks the numbers of a batch before it is sent.
 func (a *Agent) Sent(manager core.Manager, batch core.Batch) {
 	a.history.mu.Lock()
 	defer a.history.mu.Unlock()
@@ -72,7 +72,7 @@ func (a *Agent) Sent(manager core.Manager, batch core.Batch) {
 	}
 
 	if !slices.Contains(a.history.promise.Managers, manager) {
-		return // A manager without an operator may be forgotten, with its numbers.
+		return // The outbox may evict a manager without an operator. Its numbers then start again.
 	}
 
 	l := a.lane(manager)
@@ -81,11 +81,11 @@ func (a *Agent) Sent(manager core.Manager, batch core.Batch) {
 	}
 
 	if beat := batch.Heartbeat; beat != nil && beat.Sequence != l.highest {
-		a.history.violate("numbers", "%s: a heartbeat says %d, the last number is %d", a.epoch, beat.Sequence, l.highest)
+		a.history.violate("numbers", "%s: a heartbeat has the sequence %d, the last number is %d", a.epoch, beat.Sequence, l.highest)
 	}
 }
 
-// number checks that numbers are given in their order, and that an ID says one thing only.
+// number checks that numbers rise by one, and that each ID belongs to one content.
 func (a *Agent) number(l *lane, event *core.Numbered) {
 	switch {
 	case event.Sequence == l.highest+1:
@@ -96,13 +96,13 @@ func (a *Agent) number(l *lane, event *core.Numbered) {
 	}
 
 	if said, ok := l.contents[event.ID]; ok && said != event.WatchEvent {
-		a.history.violate("numbers", "%s: the ID %s says two things", a.epoch, event.ID)
+		a.history.violate("numbers", "%s: the ID %s has two contents", a.epoch, event.ID)
 	}
 
 	l.contents[event.ID] = event.WatchEvent
 }
 
-// Attempted notes an attempt to send.
+// Attempted records an attempt to send.
 func (a *Agent) Attempted(manager core.Manager, _ int, err error) {
 	a.history.mu.Lock()
 	defer a.history.mu.Unlock()
@@ -114,7 +114,7 @@ func (a *Agent) Attempted(manager core.Manager, _ int, err error) {
 	}
 }
 
-// Balance checks the account of a manager.
+// Balance checks that the account of a manager adds up.
 func (a *Agent) Balance(manager core.Manager, c Account) {
 	a.history.mu.Lock()
 	defer a.history.mu.Unlock()
@@ -131,7 +131,7 @@ func (a *Agent) Balance(manager core.Manager, c Account) {
 	a.lane(manager).account = c
 }
 
-// Ended notes the end of the process.
+// Ended records the end of the process.
 func (a *Agent) Ended(killed bool, lines int64) {
 	a.history.mu.Lock()
 	defer a.history.mu.Unlock()

@@ -1,42 +1,43 @@
 package oracle
 
 import (
+	"slices"
 	"strings"
 	"time"
 )
 
-// The bounds that the guarantees state, or that follow from the defaults.
+// Bounds from the guarantees, or from defaults.
 const (
-	// longestAnswer is the longest wait of an API server. Computing takes no virtual time.
+	// longestAnswer bounds the answer to a review. Computing takes no virtual time.
 	longestAnswer = 100 * time.Millisecond
-	// roomPatience is the time for which a review waits for memory.
+	// roomPatience is added to it while a review waits for memory.
 	roomPatience = 250 * time.Millisecond
-	// prompt is the time from a commit to the look, without any fault.
+	// prompt bounds the time from a commit to the look, far from faults.
 	prompt = 2 * time.Second
-	// pace is the shortest time between two resyncs of a manager.
+	// pace is the shortest time between two resyncs of a manager (ResyncInterval).
 	pace = 5 * time.Second
-	// detour is the time that a replica without the lead may cost. It answers 503 with a wait of up
+	// detour is the longest delay by a replica that does not lead. It answers 503 with a wait of up
 	// to 3.75 s, and a gateway may choose it several times in a row.
-	detour = 15 * time.Second
-	// late is prompt for a commit that another webhook delays.
+	followerDelay = 15 * time.Second
+	// late bounds the time to the look of a late commit: the last resend, and prompt.
 	late = 37 * time.Second
-	// inTime is the longest time from the last fault to the look.
+	// inTime bounds the time from the last fault to the look.
 	inTime = 90 * time.Second
-	// givenUp is the longest time from the last fault to the look of an event that is refused for
-	// ever.
+	// givenUp is the same for an object whose events are refused for ever (GiveUpAfter).
 	givenUp = 8 * time.Minute
-	// noticed is the time after which an outage is known, and unproven the same without a canary.
+	// noticed is the time after which a runtime in an outage must not be fresh. unproven is the same for a webhook
+	// without a canary.
 	noticed  = 2 * time.Minute
 	unproven = 12 * time.Minute
-	// longestBackoff is the longest wait of an agent after failures.
+	// longestBackoff bounds the wait of an agent after failures.
 	longestBackoff = 25 * time.Second
-	// warmUp is the time after which a schedule without faults runs smoothly.
+	// warmUp is the time after the start in which the strict bounds do not hold.
 	warmUp = 90 * time.Second
-	// shortDelay is the longest delay of a commit without a slow webhook.
+	// shortDelay bounds the commits that are not late.
 	shortDelay = 60 * time.Millisecond
 )
 
-// Check returns everything that was violated.
+// Check returns all violations.
 func (h *History) Check() []Violation {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -51,7 +52,7 @@ func (h *History) Check() []Violation {
 	return h.found
 }
 
-// checkLiveness wants a look after each commit, in time.
+// checkLiveness requires a look after each commit, within its bound.
 func (h *History) checkLiveness() {
 	for key, commits := range h.commits {
 		for _, manager := range h.promise.Watches[key[1]] {
@@ -62,15 +63,15 @@ func (h *History) checkLiveness() {
 	}
 }
 
-// checkCommit wants a look in time. While faults last, only the last commit counts.
+// checkCommit checks one commit. Near a fault, only the last commit of an object counts.
 func (h *History) checkCommit(t target, c commit, last int) {
-	// The number of a refused event was received, so that nothing shows when a gateway takes the event later.
-	if h.promise.Lies && h.promise.Refused[t.object] {
+	// The control plane has received the number of a refused event, so a false acknowledgement leaves no gap.
+	if h.promise.FalseAcks && h.promise.Refused[t.object] {
 		return
 	}
 
 	bound, strict := h.bound(t, c)
-	if c.blind || !strict && c.version != last {
+	if c.blind || !strict && c.version != last || h.isTraceless(t, c) {
 		return
 	}
 
@@ -85,7 +86,24 @@ func (h *History) checkCommit(t target, c commit, last int) {
 	}
 }
 
-// bound is the time by which a commit must be looked at. It is strict when no fault is near.
+// isTraceless reports whether the review of a commit may have gone to an agent that learns its managers, never
+// reached this one, and is lost for ever.
+func (h *History) isTraceless(t target, c commit) bool {
+	if r := h.promise.Runtimes[t.runtime]; !r.Learns || !r.Loses {
+		return false
+	}
+
+	reviewed := c.at.Add(-c.delay)
+
+	return slices.ContainsFunc(h.agents, func(a *Agent) bool {
+		l := a.managers[t.manager]
+		ran := !reviewed.Before(a.from) && !reviewed.After(a.to)
+
+		return a.runtime == t.runtime && a.killed && ran && l != nil && l.attempts == l.whole
+	})
+}
+
+// bound returns the time by which a commit must be looked at. It is strict if no fault is near.
 func (h *History) bound(t target, c commit) (bound time.Time, strict bool) {
 	if h.promise.Refused[t.object] {
 		return latest(c.at, h.calm).Add(givenUp), false
@@ -94,17 +112,17 @@ func (h *History) bound(t target, c commit) (bound time.Time, strict bool) {
 	if w := h.refused(t.runtime, c.at); w != nil {
 		back := min(2*(w.To-w.From), longestBackoff) + prompt + h.promise.Backlog
 		if w.Renews {
-			back = prompt
+			back = prompt + h.promise.Backlog
 		}
 
-		return latest(c.at, h.began.Add(w.To)).Add(back + time.Duration(h.promise.Detours)*detour), false
+		return latest(c.at, h.began.Add(w.To)).Add(back + time.Duration(h.promise.Followers)*followerDelay), false
 	}
 
 	if h.isCalm(c.at, nil) {
-		bound := c.at.Add(time.Duration(h.promise.Detours)*detour + h.promise.Backlog)
-		small := h.promise.Full || h.promise.Runtimes[t.runtime].Small[t.manager]
+		bound := c.at.Add(time.Duration(h.promise.Followers)*followerDelay + h.promise.Backlog)
+		small := h.promise.ReviewMemoryFull || h.promise.Runtimes[t.runtime].Overflows[t.manager]
 
-		if small || c.paced { // A resync stands in for events.
+		if small || c.paced { // A resync may stand in for the event.
 			bound = bound.Add(pace)
 		}
 
@@ -112,7 +130,7 @@ func (h *History) bound(t target, c commit) (bound time.Time, strict bool) {
 		case c.delay <= shortDelay:
 			return bound.Add(prompt), true
 		case small:
-			return bound.Add(2 * late), true // The resend of a resync stands in for that of the event.
+			return bound.Add(2 * late), true // The resend of a resync may stand in, too.
 		default:
 			return bound.Add(late), true
 		}
@@ -121,7 +139,7 @@ func (h *History) bound(t target, c commit) (bound time.Time, strict bool) {
 	return latest(c.at, h.calm).Add(inTime), false
 }
 
-// refused returns the window at a moment in which connections are refused, if no other fault is near.
+// refused returns the window of refused connections at a moment, if no other fault is near.
 func (h *History) refused(runtime string, at time.Time) *Window {
 	for i := range h.promise.Windows {
 		w := &h.promise.Windows[i]
@@ -135,7 +153,7 @@ func (h *History) refused(runtime string, at time.Time) *Window {
 	return nil
 }
 
-// isCalm reports whether no fault but one is near the time from at on.
+// isCalm reports whether no fault is near a moment, except one.
 func (h *History) isCalm(at time.Time, but *Window) bool {
 	if at.Sub(h.began) < warmUp || h.promise.Rate > 0 {
 		return false
@@ -169,7 +187,7 @@ func (h *History) firstLook(t target, version int) (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// checkTruth wants that a runtime is fresh only if a write at that moment would be seen.
+// checkTruth requires that no runtime is fresh in an outage.
 func (h *History) checkTruth() {
 	told := make(map[*outage]bool)
 
@@ -196,12 +214,12 @@ func (h *History) patience(o *outage) time.Duration {
 	return noticed
 }
 
-// covers reports whether an outage lasts at a moment, and has lasted for a time.
+// covers reports whether an outage holds at a moment, and is older than a time.
 func (o *outage) covers(at time.Time, lasted time.Duration) bool {
 	return at.Sub(o.from) > lasted && (o.to.IsZero() || at.Before(o.to))
 }
 
-// checkFinalStates wants the right state long after the last fault.
+// checkFinalStates checks the last state of each runtime.
 func (h *History) checkFinalStates() {
 	final := make(map[target]sample)
 	for _, s := range h.samples {
@@ -227,7 +245,7 @@ func (r Runtime) allows(state string) bool {
 	}
 }
 
-// checkResyncs wants a cause for each resync that the control plane asks for.
+// checkResyncs bounds the resyncs of a fleet by their causes.
 func (h *History) checkResyncs() {
 	for key, n := range h.resyncs {
 		if allowed := h.allowed(key.cause); n > allowed {
@@ -236,11 +254,11 @@ func (h *History) checkResyncs() {
 	}
 }
 
-// checkPace bounds the resyncs of a runtime: foreign input can cause them.
+// checkPace bounds the rate of resyncs that an agent requests, as foreign input can cause them.
 func (h *History) checkPace() {
 	const most, within = 12, 10 * time.Second
 
-	if h.promise.Resent {
+	if h.promise.AnswersLost {
 		return
 	}
 
@@ -255,9 +273,9 @@ func (h *History) checkPace() {
 	}
 }
 
-// allowed is how many resyncs of a cause one life of an operator may ask for.
+// allowed returns the most resyncs of a cause in one life of an operator.
 func (h *History) allowed(cause string) int {
-	lives, stops, dropped, falls := 0, 0, int64(0), 0
+	lives, lazy, stops, dropped, falls := 0, 0, 0, int64(0), 0
 
 	for _, a := range h.agents {
 		if !a.numbered {
@@ -270,8 +288,17 @@ func (h *History) allowed(cause string) int {
 			falls++
 		}
 
+		if h.promise.Runtimes[a.runtime].NoFirstResync {
+			lazy++
+		}
+
 		if a.to.Before(h.calm) {
 			stops++
+		}
+
+		// The control plane has the number of an event that it refused itself.
+		if h.promise.Refusals == 0 && len(h.promise.Runtimes[a.runtime].Overflows) == 0 {
+			continue
 		}
 
 		for _, l := range a.managers {
@@ -281,26 +308,45 @@ func (h *History) allowed(cause string) int {
 
 	switch cause {
 	case "new_epoch":
-		if h.promise.Repeats { // A former life seems to come back.
+		// A repeated request may look like a former life. A new leader may see an agent late, and take it for new.
+		if h.promise.RequestsRepeat || h.promise.NewLeaders {
 			return 2 * lives
 		}
 
-		return lives
+		return lives + lazy // The others resend their own resync.
 	case "replica_lost":
-		if h.promise.Tidy {
+		if h.promise.CleanStops {
 			return 0
 		}
 
-		return stops + h.promise.Faults*lives
+		return 2 * (stops + h.promise.Faults*lives) // Each has a resend.
 	case "returned":
 		return (h.promise.Faults + falls) * lives
-	default: // A number is missing: something was lost, or went another way.
-		if h.promise.Lies {
+	default: // A gap: events were dropped, or travelled by an older contract.
+		if h.promise.FalseAcks {
 			return 4 * h.promise.Faults * lives
 		}
 
-		return int(dropped) + 3*falls
+		return int(dropped) + 3*falls + (h.promise.Refusals+h.oldNumbers())*lives
 	}
+}
+
+// oldNumbers returns the most gaps that a new leader may see for an agent, because its first requests have old
+// numbers. These are repeated events, a repeated heartbeat, and retries of refused events.
+func (h *History) oldNumbers() (most int) {
+	if !h.promise.NewLeaders {
+		return 0
+	}
+
+	if h.promise.RequestsRepeat {
+		most += 2
+	}
+
+	if len(h.promise.Refused) > 0 {
+		most++
+	}
+
+	return most
 }
 
 // checkAgents bounds the requests and the log lines of each agent process.
@@ -325,8 +371,8 @@ const (
 	backoff = 10 * time.Second
 )
 
-// mostAttempts allows three requests for an event and its resends, heartbeats, and the pace of
-// attempts while something fails.
+// mostAttempts allows three requests for each event and its resends, the heartbeats, and retries at their
+// pace.
 func (h *History) mostAttempts(a *Agent, l *lane) int {
 	life := a.to.Sub(a.from)
 	most := 20 + 6*l.offered + int(life/beat)
@@ -342,8 +388,8 @@ func (h *History) mostAttempts(a *Agent, l *lane) int {
 	return most
 }
 
-// mostLines allows a few lines for each fault and manager, and one every few minutes for a failure
-// that lasts. Managers without an operator are bounded in number, and have lines, too.
+// mostLines allows a few lines for each fault and manager, and one every two minutes for a lasting failure.
+// Managers without an operator have lines, too, and their number is bounded.
 func (h *History) mostLines(a *Agent) int64 {
 	const each, lasting = 6, 2 * time.Minute
 

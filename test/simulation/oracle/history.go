@@ -11,65 +11,74 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// Promise is what a schedule allows to expect.
+// Promise has the expectations of one schedule.
 type Promise struct {
-	// Runtimes are all that exist.
+	// Runtimes has every runtime by its name.
 	Runtimes map[string]Runtime
 	Managers []core.Manager
-	// Watches has the managers of each object.
+	// Watches has the managers that watch each object.
 	Watches map[string][]core.Manager
-	// Faults is the number of faults that end, Windows are the times in which they last.
+	// Faults counts the faults that end. Windows has their times.
 	Faults  int
 	Windows []Window
-	// Expired has the times in which runtimes have no valid certificate.
+	// Expired has the windows in which a runtime has no valid certificate.
 	Expired map[string]Window
-	// Detours is the number of replicas that a request may reach although they do not lead.
-	Detours int
-	// Backlog is the time that an operator needs for all objects, one after the other.
+	// Detours is the number of replicas that do not lead. A request may reach them first.
+	Followers int
+	// NewLeaders is whether another replica may take the lead.
+	NewLeaders bool
+	// Backlog is the time that one worker needs to reconcile all objects.
 	Backlog time.Duration
-	// Full is whether an agent may have no memory for a review, which then has a resync that stands in.
-	Full bool
-	// Lies is whether events are acknowledged that were not delivered.
-	Lies bool
-	// Resent is whether answers get lost, so that the same request comes several times.
-	Resent bool
-	// Tidy is whether each process ends with nothing to send, and has a successor soon.
-	Tidy bool
-	// Repeats is whether requests arrive a second time, much later.
-	Repeats bool
-	// Rate and Burst bound the requests of a runtime in a second, and at once. 0: nothing comes near the bounds.
+	// Full is whether strangers may use up the memory for reviews. A resync stands in for a review without memory.
+	ReviewMemoryFull bool
+	// Lies is whether a gateway acknowledges events that it does not forward.
+	FalseAcks bool
+	// Refusals counts the faults in which a gateway refuses each event for itself. A heartbeat may then arrive
+	// before the resync that its sequence includes.
+	Refusals int
+	// Resent is whether answers may get lost, so that agents repeat requests.
+	AnswersLost bool
+	// Tidy is whether each agent stops with nothing pending, and restarts soon.
+	CleanStops bool
+	// Repeats is whether a gateway repeats requests, up to 30 s later.
+	RequestsRepeat bool
+	// Rate and Burst are the rate limit of a runtime, in requests per second and at once. 0: not reached.
 	Rate, Burst int
-	// Refused has the objects with events that are refused for ever.
+	// Refused has the objects whose events are refused for ever.
 	Refused map[string]bool
 }
 
-// Runtime is what can be expected of one runtime.
+// Runtime has the expectations of one runtime.
 type Runtime struct {
 	// Numbered is whether events have numbers, and heartbeats are sent.
 	Numbered bool
-	// Canary is whether the agent proves that it is called.
+	// Canary is whether the agent has a canary.
 	Canary bool
-	// Small has the managers with so many objects that the agent may drop events for want of memory.
-	Small map[core.Manager]bool
-	// FallsBack is whether the runtime may speak an older contract in the end.
+	// Small has the managers with more objects than their share of MaxKeys. Their events may be dropped.
+	Overflows map[core.Manager]bool
+	// FallsBack is whether the runtime may use an older contract in the end.
 	FallsBack bool
 	// Learns is whether the agent learns its managers from events.
 	Learns bool
-	// Refused is whether the runtime itself is refused for ever: it is its own fault if nothing is seen.
+	// Loses is whether an agent is killed and never replaced.
+	Loses bool
+	// Lazy is whether a new agent requests no resync. The fleet then requests it, and its resend.
+	NoFirstResync bool
+	// Refused is whether the runtime itself is refused for ever. Its looks are not measured.
 	Refused bool
 }
 
-// Window is a time from the beginning of the schedule on.
+// Window is the time of a fault, from the start of the schedule.
 type Window struct {
 	From, To time.Duration
-	// Refuses is the runtime of which nothing else happens than that connections are refused. Its agents
-	// come back soon after.
+	// Refuses is the runtime with refused connections, if that is the only fault of the window. Its agents
+	// connect again within their backoff.
 	Refuses string
-	// Renews is whether the end of the window is known to the agents, which come back at once.
+	// Renews is whether new key material ends the window. The agents then connect at once.
 	Renews bool
 }
 
-// Violation is a guarantee that did not hold.
+// Violation is a broken rule.
 type Violation struct {
 	Rule string
 	Text string
@@ -78,7 +87,7 @@ type Violation struct {
 // String returns the rule and the text.
 func (v Violation) String() string { return v.Rule + ": " + v.Text }
 
-// target is an object and a manager that watches it.
+// target is an object and one of its managers.
 type target struct {
 	runtime, object string
 	manager         core.Manager
@@ -104,7 +113,7 @@ type sample struct {
 	state, reason string
 }
 
-// outage is a time in which a write in a runtime would not be seen, for one cause.
+// outage is a time in which no write of a runtime reaches the control plane, for one cause.
 type outage struct {
 	runtime, cause string
 	from, to       time.Time // to is zero while it lasts
@@ -122,7 +131,7 @@ type resyncKey struct {
 	cause    string
 }
 
-// History is what happened. Its methods may be called concurrently.
+// History records a schedule. Its methods may be called concurrently.
 type History struct {
 	promise Promise
 	began   time.Time
@@ -136,12 +145,12 @@ type History struct {
 	agents  []*Agent
 	resyncs map[resyncKey]int
 	changed map[string]bool      // objects with a write that changes something
-	asked   map[pair][]time.Time // resyncs that runtimes asked for
-	waits   map[pair]time.Time   // until which a sender is to wait
+	asked   map[pair][]time.Time // resyncs that agents requested
+	waits   map[pair]time.Time   // end of the last Retry-After
 	found   []Violation
 }
 
-// New returns an empty history that begins now.
+// New returns an empty history that starts now.
 func New(promise Promise) *History {
 	return &History{
 		promise: promise, began: time.Now(), commits: make(map[[2]string][]commit),
@@ -154,12 +163,11 @@ func (h *History) violate(rule, format string, args ...any) {
 	h.found = append(h.found, Violation{rule, fmt.Sprintf(format, args...)})
 }
 
-// since is the virtual time of a moment, for texts.
+// since returns the virtual time of a moment, for messages.
 func (h *History) since(at time.Time) time.Duration { return at.Sub(h.began).Round(time.Millisecond) }
 
-// Commit notes that etcd has a new version of an object, that long after its review. Blind means
-// that nothing can learn of it: there was no webhook, and nothing finds that out. Paced means that a
-// resync stands in for its event.
+// Commit records a new version of an object in etcd, with the delay since its review. Blind means that no
+// webhook was called and no canary notices it. Paced means that a resync stands in for the event.
 func (h *History) Commit(runtime, object string, version int, delay time.Duration, blind, paced bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -168,7 +176,7 @@ func (h *History) Commit(runtime, object string, version int, delay time.Duratio
 	h.commits[key] = append(h.commits[key], commit{version, time.Now(), delay, blind, paced})
 }
 
-// Changes notes that a write to an object is reviewed that changes something. A dry run does not.
+// Changes records the review of a write that changes an object. A dry run does not.
 func (h *History) Changes(object string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -176,46 +184,46 @@ func (h *History) Changes(object string) {
 	h.changed[object] = true
 }
 
-// Charged checks that a runtime is answered within its share. Served is the number of answers that do not tell
-// it to wait, within a time.
-func (h *History) Charged(runtime string, served int, within time.Duration) {
+// Served reports a violation if a runtime got more answers than its rate limit allows. Answers with 429 do not
+// count.
+func (h *History) Served(runtime string, served int, within time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
 	if most := h.promise.Burst + int(float64(h.promise.Rate)*(within.Seconds()+1)); served > most {
-		h.violate("share", "%s was served %d times within %s, want at most %d", runtime, served, within, most)
+		h.violate("share", "%s got %d answers within %s, want at most %d", runtime, served, within, most)
 	}
 }
 
-// Requested checks that a request does not come before the time that its sender was told.
+// Requested reports a violation if a request comes before the end of the last Retry-After.
 func (h *History) Requested(runtime string, manager core.Manager) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
 	if until := h.waits[pair{runtime, manager}]; time.Now().Before(until) {
-		h.violate("economy", "%s asks for %s at %s, although it is to wait until %s", runtime, manager, h.since(time.Now()), h.since(until))
+		h.violate("economy", "%s sends a request for %s at %s, before the end of Retry-After at %s", runtime, manager, h.since(time.Now()), h.since(until))
 	}
 }
 
-// Waits notes that a sender is told to wait.
-func (h *History) Waits(runtime string, manager core.Manager, wait time.Duration) {
+// RetryAfter records an answer with Retry-After.
+func (h *History) RetryAfter(runtime string, manager core.Manager, wait time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
 	h.waits[pair{runtime, manager}] = time.Now().Add(wait)
 }
 
-// Connected checks that the present key material connects with each replica.
+// Connected reports a violation if a replica of the operator rejects the new key material.
 func (h *History) Connected(replica string, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
 	if err != nil {
-		h.violate("rotation", "%s does not follow the key material: %v", replica, err)
+		h.violate("rotation", "%s rejects the new key material: %v", replica, err)
 	}
 }
 
-// Looked notes that the operator has read an object for a manager.
+// Looked records that the operator has read an object for a manager.
 func (h *History) Looked(runtime string, manager core.Manager, object string, version int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -224,7 +232,7 @@ func (h *History) Looked(runtime string, manager core.Manager, object string, ve
 	h.looks[key] = append(h.looks[key], look{version, time.Now()})
 }
 
-// Delivered checks that a runtime triggers itself only.
+// Delivered records a delivery, and reports a violation if a runtime triggers another one.
 func (h *History) Delivered(sender, triggered string, manager core.Manager, event core.WatchEvent) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -238,7 +246,7 @@ func (h *History) Delivered(sender, triggered string, manager core.Manager, even
 	}
 
 	if !event.Resync && !h.changed[event.Watched.Name] {
-		h.violate("economy", "an event for %s, of which nothing changed", event.Watched.Name)
+		h.violate("economy", "an event for %s, which did not change", event.Watched.Name)
 	}
 
 	if w, ok := h.promise.Expired[sender]; ok && !event.Resync && h.within(w) {
@@ -251,21 +259,21 @@ func (h *History) Delivered(sender, triggered string, manager core.Manager, even
 }
 
 func (h *History) longestAnswer() time.Duration {
-	if h.promise.Full {
+	if h.promise.ReviewMemoryFull {
 		return longestAnswer + roomPatience
 	}
 
 	return longestAnswer
 }
 
-// within reports whether a window lasts now. A request may be under way when it begins.
+// within reports whether now is in a window. A request may be in flight at its start.
 func (h *History) within(w Window) bool {
 	now := time.Since(h.began)
 
 	return now > w.From+time.Second && now < w.To
 }
 
-// Answered checks the answer to an API server.
+// Answered reports a violation if an API server waits too long, or if a write is denied.
 func (h *History) Answered(runtime string, took time.Duration, body string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -279,7 +287,7 @@ func (h *History) Answered(runtime string, took time.Duration, body string) {
 	}
 }
 
-// Break notes that writes in a runtime are not seen, until the returned function is called.
+// Break records the start of an outage. The returned function records its end.
 func (h *History) Break(runtime, cause string) (mend func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -291,7 +299,7 @@ func (h *History) Break(runtime, cause string) (mend func()) {
 	return func() { h.Mend(runtime, cause) }
 }
 
-// Mend ends what Break began.
+// Mend records the end of an outage.
 func (h *History) Mend(runtime, cause string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -311,21 +319,21 @@ func (h *History) open(runtime, cause string) *outage {
 	return nil
 }
 
-// Elected notes that an operator leads.
+// Elected records that an operator leads.
 func (h *History) Elected(string) {
 	for runtime := range h.promise.Runtimes {
 		h.Mend(runtime, "no leader")
 	}
 }
 
-// BreakAll notes that no write of any runtime is seen.
+// BreakAll records the start of an outage of all runtimes.
 func (h *History) BreakAll(cause string) {
 	for runtime := range h.promise.Runtimes {
 		h.Break(runtime, cause)
 	}
 }
 
-// Calm notes that all faults are over.
+// Calm records that all faults have ended.
 func (h *History) Calm() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -333,7 +341,7 @@ func (h *History) Calm() {
 	h.calm = time.Now()
 }
 
-// State notes the freshness that an operator believes in.
+// State records the freshness in the fleet of the leader.
 func (h *History) State(runtime string, manager core.Manager, state, reason string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -341,7 +349,7 @@ func (h *History) State(runtime string, manager core.Manager, state, reason stri
 	h.samples = append(h.samples, sample{time.Now(), runtime, manager, state, reason})
 }
 
-// Resynced notes a resync that the control plane asked for.
+// Resynced records a resync that a fleet requested.
 func (h *History) Resynced(operator string, manager core.Manager, cause string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -1,0 +1,137 @@
+package fleet_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+)
+
+// lateCommit is longer than a replica may wait before its next attempt, and an API server for the slowest webhook.
+const lateCommit = 80 * time.Second
+
+// keepBeating sends heartbeats of replica e for a while, the first one with that number.
+func keepBeating(r *rig, number uint64, length time.Duration) {
+	const every = 10 * time.Second
+
+	for n := range uint64(length / every) {
+		time.Sleep(every)
+		r.observe(beat("e", number+n, 1))
+	}
+}
+
+// A replica may be cut off for a minute before it is killed. Its loss is then found within a second, and a write
+// that it has reviewed just before is committed after the resync.
+func TestResyncForALostReplicaIsSentOnceMore(t *testing.T) {
+	inBubble(t, fleet.Options{}, func(r *rig) {
+		r.observe(resync("e", 1), beat("e", 1, 1), resync("f", 1), beat("f", 1, 1))
+		keepBeating(r, 2, 2*interval+10*time.Second)
+		r.wantCauses("replica_lost")
+		keepBeating(r, 20, lateCommit)
+		r.wantCauses("replica_lost", "replica_lost")
+		keepBeating(r, 40, 5*time.Minute)
+		r.wantCauses("replica_lost", "replica_lost")
+	})
+}
+
+// Two replicas are cut off at once, for a time that is too short for silence. The one that was heard first is not
+// lost before the other one comes back: it may still review writes, and be killed afterwards.
+func TestReplicaIsNotLostInAnOutage(t *testing.T) {
+	inBubble(t, fleet.Options{}, func(r *rig) {
+		r.observe(resync("e", 1), beat("e", 1, 1), resync("f", 1), beat("f", 1, 1))
+		time.Sleep(interval - time.Second)
+		r.observe(beat("e", 2, 1))
+		time.Sleep(2*interval - time.Second)
+		r.wantCauses()
+		r.observe(beat("e", 3, 1))
+		settle()
+		r.wantCauses("replica_lost")
+		r.wantState(fleet.Fresh, "")
+	})
+}
+
+// A replica that comes back has its events still, and sends them once more itself.
+func TestReplicaThatComesBackNeedsOneResyncOnly(t *testing.T) {
+	inBubble(t, fleet.Options{}, func(r *rig) {
+		r.observe(resync("e", 1), beat("e", 1, 1), resync("f", 1), beat("f", 1, 1))
+		keepBeating(r, 2, 2*interval+10*time.Second)
+
+		for n := range uint64(5) {
+			r.observe(beat("f", n+2, 1))
+			keepBeating(r, 10*(n+2), interval)
+		}
+
+		r.wantCauses("replica_lost")
+	})
+}
+
+// The resync of a new epoch stands in for the writes that the former life of the agent has reviewed.
+func TestResyncForANewEpochIsSentOnceMore(t *testing.T) {
+	inBubble(t, fleet.Options{}, func(r *rig) {
+		r.observe(changed("e", 1), beat("e", 1, 1))
+		settle()
+		r.wantCauses("new_epoch")
+		keepBeating(r, 2, 5*time.Minute)
+		r.wantCauses("new_epoch", "new_epoch")
+	})
+}
+
+// An agent that asks for a resync at its start also sends it once more.
+func TestResyncOfAnAgentIsNotRepeated(t *testing.T) {
+	inBubble(t, fleet.Options{}, func(r *rig) {
+		r.observe(beat("e", 1, 0))
+		r.observe(resync("e", 1), beat("e", 2, 1))
+		keepBeating(r, 3, 5*time.Minute)
+		r.wantCauses()
+	})
+}
+
+// After a restart of the operator, each agent is new to it. It is alive, and repeats its events itself.
+func TestAgentThatIsOlderThanTheFleetNeedsOneResyncOnly(t *testing.T) {
+	inBubble(t, fleet.Options{}, func(r *rig) {
+		r.observe(beat("e", 7, 1))
+		keepBeating(r, 8, 5*time.Minute)
+		r.wantCauses("new_epoch")
+	})
+}
+
+// A rollout may lose several replicas within two minutes. The last resend stands in for the others.
+func TestResendsOfSeveralReplicasAreOne(t *testing.T) {
+	inBubble(t, fleet.Options{}, func(r *rig) {
+		r.observe(resync("e", 1), beat("e", 1, 1), resync("f", 1), beat("f", 1, 1), resync("g", 1), beat("g", 1, 1))
+		keepBeating(r, 2, interval)
+		r.observe(beat("g", 2, 1))
+		keepBeating(r, 10, interval+10*time.Second)
+		r.wantCauses("replica_lost")
+		keepBeating(r, 20, interval)
+		r.wantCauses("replica_lost", "replica_lost")
+		keepBeating(r, 40, 5*time.Minute)
+		r.wantCauses("replica_lost", "replica_lost", "replica_lost")
+	})
+}
+
+// The first requests of a new epoch may be lost in an outage. The fleet has known the runtime for longer.
+func TestEpochThatBeganInAnOutageIsANewOne(t *testing.T) {
+	named := func(number uint64, epoch string) message {
+		return with(beat(epoch, number, 1), func(b *core.Heartbeat) { b.Instance = "pod-1" })
+	}
+
+	inBubble(t, fleet.Options{}, func(r *rig) {
+		r.observe(resync("f", 1), named(1, "f"))
+
+		for n := range uint64(3) {
+			time.Sleep(interval)
+			r.observe(named(n+2, "f"))
+		}
+
+		time.Sleep(interval)
+
+		for n := range uint64(9) {
+			r.observe(named(n+5, "e"))
+			time.Sleep(interval)
+		}
+
+		r.wantCauses("new_epoch", "new_epoch")
+	})
+}
