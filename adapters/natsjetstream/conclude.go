@@ -183,7 +183,7 @@ func longestWait(err error) (longest time.Duration) {
 // backoff doubles from delivery to delivery.
 func backoff(attempts uint64) time.Duration {
 	wait := minDelay
-	for range min(attempts, maxDoublings) {
+	for range min(max(attempts, 1)-1, maxDoublings) {
 		wait *= 2
 	}
 	return min(wait, maxDelay)
