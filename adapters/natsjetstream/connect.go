@@ -33,5 +33,6 @@ func ConnectOptions(runtime core.RuntimeID, config *tls.Config) []nats.Option {
 		nats.ReconnectJitter(reconnectWait, reconnectWait),
 		nats.ReconnectBufSize(noBuffer),
 		nats.PingInterval(pingInterval),
+		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}), // Forward returns the errors.
 	}
 }

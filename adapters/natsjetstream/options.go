@@ -62,8 +62,7 @@ type Options struct {
 	// SharedFleet means that a listener for the same managers delivers the resyncs of Fleet.
 	SharedFleet bool
 
-	// MaxInFlight bounds the messages of each manager that are in memory of this replica, besides as
-	// many that the client has fetched. Default: 256.
+	// MaxInFlight bounds the messages of each manager in the memory of this replica. Default: 256.
 	MaxInFlight int
 	// RuntimeInFlight bounds those of one runtime. The stream delivers further ones later. Default:
 	// 16.

@@ -22,10 +22,8 @@ const (
 	reopenWait = time.Second
 	// openTimeout bounds one attempt to open a stream and its durable consumer.
 	openTimeout = 5 * time.Second
-	// returnTimeout bounds the time for which fetched messages are given back.
-	returnTimeout = 2 * time.Second
-	// maxFetched bounds the bytes of fetched messages that are not handled yet.
-	maxFetched = 16 << 20
+	// fetchWait bounds one request for messages, and so the time in which a replica stops.
+	fetchWait = time.Second
 )
 
 // serve takes the messages of one manager until ctx ends.
@@ -101,19 +99,16 @@ func (c *Consumer) pull(ctx context.Context, manager core.Manager, handler core.
 	if err != nil {
 		return err
 	}
-	fetched, err := durable.Messages(jetstream.PullMaxMessagesWithBytesLimit(c.opts.MaxInFlight, maxFetched))
-	if err != nil {
-		return fmt.Errorf("natsjetstream: pull from the stream of %s: %w", manager, err)
-	}
 	queues := c.newQueues(ctx, manager, handler)
 	defer queues.wait()
 	for {
-		msg, err := queues.next(ctx, fetched)
+		room, err := queues.reserve(ctx)
 		if err != nil {
-			giveBack(fetched, ctx.Err() != nil)
 			return err
 		}
-		queues.add(msg)
+		if err := queues.fetch(ctx, durable, room); err != nil {
+			return fmt.Errorf("natsjetstream: messages for %s: %w", manager, err)
+		}
 	}
 }
 
@@ -138,24 +133,4 @@ func (c *Consumer) open(ctx context.Context, manager core.Manager) (jetstream.Co
 		return nil, fmt.Errorf("natsjetstream: consumer of stream %s: %w", streamName(manager), err)
 	}
 	return durable, nil
-}
-
-// giveBack ends a pull. Messages that were fetched and not handled go to another replica, at once
-// if that is asked for, and otherwise after ackWait.
-func giveBack(fetched jetstream.MessagesContext, atOnce bool) {
-	if !atOnce {
-		fetched.Stop()
-		return
-	}
-	fetched.Drain()
-	defer fetched.Stop()
-	ctx, cancel := context.WithTimeout(context.Background(), returnTimeout)
-	defer cancel()
-	for {
-		msg, err := fetched.Next(jetstream.NextContext(ctx))
-		if err != nil {
-			return
-		}
-		_ = msg.Nak() // Without it, ackWait passes.
-	}
 }

@@ -2,7 +2,6 @@ package natsjetstream
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"time"
 
@@ -33,19 +32,45 @@ func (c *Consumer) newQueues(ctx context.Context, manager core.Manager, handler 
 	}
 }
 
-// next returns the next message when there is a slot for it.
-func (q *queues) next(ctx context.Context, fetched jetstream.MessagesContext) (jetstream.Msg, error) {
+// reserve waits for a slot, and returns the number of all that are free. They are taken then.
+func (q *queues) reserve(ctx context.Context) (room int, err error) {
 	select {
 	case q.slots <- struct{}{}:
 	case <-ctx.Done():
-		return nil, ctx.Err() //nolint:wrapcheck // It ends the pull.
+		return 0, ctx.Err() //nolint:wrapcheck // It ends the pull.
 	}
-	msg, err := fetched.Next(jetstream.NextContext(ctx))
+	for room = 1; ; room++ {
+		select {
+		case q.slots <- struct{}{}:
+		default:
+			return room, nil
+		}
+	}
+}
+
+// fetch queues messages that come within a moment, at most one for each reserved slot. So there is
+// no message in memory without a slot. After the end of ctx, messages go back to the stream.
+func (q *queues) fetch(ctx context.Context, from jetstream.Consumer, room int) error {
+	defer func() { q.release(room) }()
+	batch, err := from.Fetch(room, jetstream.FetchMaxWait(fetchWait))
 	if err != nil {
-		<-q.slots
-		return nil, fmt.Errorf("natsjetstream: next message for %s: %w", q.manager, err)
+		return err //nolint:wrapcheck // The caller wraps it.
 	}
-	return msg, nil
+	for msg := range batch.Messages() {
+		if ctx.Err() != nil {
+			_ = msg.Nak() // Without it, ackWait passes.
+			continue
+		}
+		room--
+		q.add(msg)
+	}
+	return batch.Error() //nolint:wrapcheck // The caller wraps it.
+}
+
+func (q *queues) release(slots int) {
+	for range slots {
+		<-q.slots
+	}
 }
 
 func (q *queues) wait() { q.running.Wait() }
