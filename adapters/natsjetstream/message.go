@@ -2,6 +2,7 @@ package natsjetstream
 
 import (
 	"context"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -57,12 +58,13 @@ func (f *Forwarder) exchange(ctx context.Context, m *message) error {
 		_, err := f.store(ctx, m, "")
 		return err
 	}
-	answers, err := f.conn.SubscribeSync(f.conn.NewInbox())
+	answers := make(chan *nats.Msg, 1) // SubscribeSync would allocate 512 KiB.
+	subscription, err := f.conn.ChanSubscribe(f.conn.NewInbox(), answers)
 	if err != nil {
 		return classify(m.subject, err)
 	}
-	defer answers.Unsubscribe() //nolint:errcheck // It fails when the connection is gone.
-	duplicate, err := f.store(ctx, m, answers.Subject)
+	defer subscription.Unsubscribe() //nolint:errcheck // It fails when the connection is gone.
+	duplicate, err := f.store(ctx, m, subscription.Subject)
 	if err != nil || duplicate { // Nothing answers a message that an earlier attempt has stored.
 		return err
 	}
@@ -92,24 +94,24 @@ func (f *Forwarder) store(ctx context.Context, m *message, answers string) (dupl
 
 // await returns the answer of the operator, and nil when none comes in time: the stream has the
 // message.
-func (f *Forwarder) await(ctx context.Context, m *message, answers *nats.Subscription) error {
-	waiting, cancel := context.WithTimeout(ctx, f.opts.AnswerWait)
-	defer cancel()
-	msg, err := answers.NextMsgWithContext(waiting)
-	switch {
-	case ctx.Err() != nil:
+func (f *Forwarder) await(ctx context.Context, m *message, answers <-chan *nats.Msg) error {
+	late := time.NewTimer(f.opts.AnswerWait)
+	defer late.Stop()
+	select {
+	case <-ctx.Done():
 		return classify(m.subject, ctx.Err())
-	case err != nil: // It is late, or the connection broke after the stream had the message.
+	case <-late.C:
 		return nil
+	case msg := <-answers:
+		answer := readAnswer(msg, m.elements())
+		if answer.Status == contract.V3.Status() {
+			return nil
+		}
+		return f.takeBack(m, msg, &answer)
 	}
-	answer := readAnswer(msg, m.elements())
-	if answer.Status == contract.V3.Status() {
-		return nil
-	}
-	return f.takeBack(m, msg, &answer)
 }
 
-// takeBack concludes and confirms a refusal. The operator then removes the message from the stream, and the
+// takeBack confirms a refusal. The operator then removes the message from the stream, and the
 // caller owns the refused events again.
 func (f *Forwarder) takeBack(m *message, msg *nats.Msg, answer *contract.Answer) error {
 	f.ids.conclude(m.subject, m.id) // Before the confirmation: the next attempt must be stored.

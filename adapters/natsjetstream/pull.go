@@ -23,7 +23,7 @@ const (
 	// openTimeout bounds one attempt to open a stream and its durable consumer.
 	openTimeout = 5 * time.Second
 	// fetchWait bounds one request for messages, and so the time in which a replica stops.
-	fetchWait = time.Second
+	fetchWait = 500 * time.Millisecond
 )
 
 // serve takes the messages of one manager until ctx ends.

@@ -116,7 +116,7 @@ var configuration = template.Must(template.New("").Funcs(template.FuncMap{"list"
 server_name: {{.Node.Name}}
 listen: "{{.Node.Addr}}"
 max_payload: 1MB
-jetstream { store_dir: "{{.Node.Dir}}/store" }
+jetstream { store_dir: "{{.Node.Dir}}/store"{{if .Sync}}, sync_interval: always{{end}} }
 tls {
   cert_file: "{{.Node.Dir}}/tls.crt"
   key_file: "{{.Node.Dir}}/tls.key"
@@ -143,6 +143,12 @@ func list(items []string) string { return `"` + strings.Join(items, `", "`) + `"
 
 func newBroker(t testing.TB, p program, nodes int, users ...user) *broker {
 	t.Helper()
+	return newBrokerWith(t, p, nodes, false, users...)
+}
+
+// newBrokerWith returns a broker that calls fsync before it acknowledges a message, if sync is set.
+func newBrokerWith(t testing.TB, p program, nodes int, sync bool, users ...user) *broker {
+	t.Helper()
 	b := &broker{t: t, ca: must(testpki.NewCA("ca", testpki.Options{})), users: users}
 	for i := range nodes {
 		b.nodes = append(b.nodes, &node{
@@ -155,7 +161,7 @@ func newBroker(t testing.TB, p program, nodes int, users ...user) *broker {
 		n.write("tls.crt", server.CertPEM())
 		n.write("tls.key", must(server.KeyPEM()))
 		var text strings.Builder
-		err := configuration.Execute(&text, map[string]any{"Node": n, "Nodes": b.nodes, "Users": users})
+		err := configuration.Execute(&text, map[string]any{"Node": n, "Nodes": b.nodes, "Users": users, "Sync": sync})
 		if err != nil {
 			t.Fatal(err)
 		}
