@@ -71,7 +71,7 @@ func readAnswer(msg *nats.Msg, elements int) contract.Answer {
 	status, _ := strconv.Atoi(msg.Header.Get(headerStatus))
 	answer := contract.DecodeAnswer(status, msg.Data, elements)
 	if seconds, err := strconv.ParseUint(msg.Header.Get(headerRetryAfter), 10, 31); err == nil {
-		answer.RetryAfter = min(time.Duration(seconds)*time.Second, maxRetryAfter) //nolint:gosec // 31 bits.
+		answer.RetryAfter = min(time.Duration(seconds)*time.Second, maxRetryAfter)
 	}
 	return answer
 }

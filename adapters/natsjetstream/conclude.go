@@ -124,8 +124,10 @@ func answerSubject(runtime core.RuntimeID, msg jetstream.Msg) (subject string, o
 }
 
 func (c *Consumer) terminate(j *job, manager core.Manager, reason string, err error) {
-	c.warn(context.Background(), "message terminated", reason, slog.String("manager", string(manager)),
-		slog.String("subject", j.msg.Subject()), slog.String("reason", reason), slog.Any("error", err))
+	if c.lines.allow(reason, time.Now()) {
+		c.opts.Logger.Warn("message terminated", slog.String("manager", string(manager)),
+			slog.String("subject", j.msg.Subject()), slog.String("reason", reason), slog.Any("error", err))
+	}
 	c.settled(j, manager, fateTerminated, reason, j.msg.Term())
 }
 

@@ -46,8 +46,8 @@ var (
 )
 
 // NewConsumer returns a consumer that has copied the handlers. It does not use the network. The
-// caller closes the connection. NewConsumer fails if something required is missing, a manager's
-// name is invalid, or an option is out of its range. The error names all faults.
+// caller closes the connection. NewConsumer fails if something required is missing, or if a
+// manager's name is invalid or an option out of its range. The error names all faults.
 func NewConsumer(
 	conn *nats.Conn, verifier core.Verifier, handlers map[core.Manager]core.Handler, opts Options,
 ) (*Consumer, error) {
@@ -131,19 +131,21 @@ func (c *Consumer) Start(ctx context.Context) error {
 func (c *Consumer) resyncHandlers() map[core.Manager]core.Handler {
 	handlers := make(map[core.Manager]core.Handler, len(c.handlers))
 	for manager, handler := range c.handlers {
-		handlers[manager] = core.HandlerFunc(func(ctx context.Context, d core.Delivery) (err error) {
-			defer c.recovered(ctx, &err)
-			return handler.Handle(ctx, d)
+		handlers[manager] = core.HandlerFunc(func(ctx context.Context, d core.Delivery) error {
+			return c.handle(ctx, handler, d)
 		})
 	}
 	return handlers
 }
 
-// recovered turns a panic into an error: the same event may be taken later.
-func (c *Consumer) recovered(ctx context.Context, err *error) {
-	if cause := recover(); cause != nil {
-		*err = &later{reason: "panic", err: fmt.Errorf("%w: %v", errPanic, cause)}
-		c.opts.Logger.LogAttrs(ctx, slog.LevelError, "panic while a message was handled",
-			slog.Any("error", *err), slog.String("stack", string(debug.Stack())))
-	}
+// protect turns a panic into an error: the same event may be taken later.
+func (c *Consumer) protect(ctx context.Context, call func() error) (err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = &later{reason: "panic", err: fmt.Errorf("%w: %v", errPanic, cause)}
+			c.opts.Logger.LogAttrs(ctx, slog.LevelError, "panic while a message was handled",
+				slog.Any("error", err), slog.String("stack", string(debug.Stack())))
+		}
+	}()
+	return call()
 }

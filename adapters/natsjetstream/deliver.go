@@ -105,18 +105,16 @@ func (c *Consumer) takeHeartbeat(ctx context.Context, d *delivery, v *verdict) e
 }
 
 // verify returns a refusal as it is. Every other error of a verifier may change.
-func (c *Consumer) verify(ctx context.Context, peer core.Peer, event *core.WatchEvent) (err error) {
-	defer c.recovered(ctx, &err)
-	err = c.verifier.Verify(ctx, peer, event)
+func (c *Consumer) verify(ctx context.Context, peer core.Peer, event *core.WatchEvent) error {
+	err := c.protect(ctx, func() error { return c.verifier.Verify(ctx, peer, event) })
 	if err == nil || isRefusal(err) {
 		return err
 	}
 	return retryLater(err)
 }
 
-func (c *Consumer) handle(ctx context.Context, handler core.Handler, d core.Delivery) (err error) {
-	defer c.recovered(ctx, &err)
-	return handler.Handle(ctx, d)
+func (c *Consumer) handle(ctx context.Context, handler core.Handler, d core.Delivery) error {
+	return c.protect(ctx, func() error { return handler.Handle(ctx, d) })
 }
 
 // isLost reports whether an error of a handler belongs to the replica, and not to the event.

@@ -16,8 +16,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 )
 
-// Forwarder is a [core.Forwarder] that publishes each batch to the stream of its manager. Create one
-// per connection with [NewForwarder]. It is safe for concurrent use, and starts no goroutine.
+// Forwarder is a [core.Forwarder] that publishes each batch to the stream of its manager. Create
+// one per connection with [NewForwarder]. It is safe for concurrent use, and starts no goroutine.
 //
 // Errors classify as those of HTTP do. A manager without a stream is [core.ErrUnknownManager]. A
 // full stream is [core.ErrNotReady]. A subject that the runtime may not use is [core.ErrForbidden].

@@ -9,8 +9,8 @@ import (
 // ids are the IDs of messages with an unknown result. The same message gets the same ID again, so
 // that the stream stores it once. After a result it gets a new one: the stream would ignore it.
 //
-// The IDs of a stream are shared by all runtimes. They are random, because a runtime that knew those
-// of another could make the stream ignore its messages.
+// The IDs of a stream are shared by all runtimes. They are random, because a runtime that knew
+// those of another could make the stream ignore its messages.
 type ids struct {
 	mu   sync.Mutex
 	open map[string]openID // by subject

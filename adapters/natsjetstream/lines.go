@@ -1,8 +1,6 @@
 package natsjetstream
 
 import (
-	"context"
-	"log/slog"
 	"sync"
 	"time"
 )
@@ -30,10 +28,4 @@ func (l *lines) allow(reason string, now time.Time) bool {
 	}
 	l.last[reason] = now
 	return true
-}
-
-func (c *Consumer) warn(ctx context.Context, text, reason string, attrs ...slog.Attr) {
-	if c.lines.allow(reason, time.Now()) {
-		c.opts.Logger.LogAttrs(ctx, slog.LevelWarn, text, attrs...)
-	}
 }

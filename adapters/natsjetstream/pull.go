@@ -124,8 +124,8 @@ func (c *Consumer) open(ctx context.Context, manager core.Manager) (jetstream.Co
 	if err != nil {
 		return nil, fmt.Errorf("natsjetstream: stream %s: %w", streamName(manager), err)
 	}
-	if config := stream.CachedInfo().Config; !losesNothing(config) {
-		c.warn(ctx, "stream removes messages that were not handled, want the limits of StreamConfig", "stream",
+	if config := stream.CachedInfo().Config; !losesNothing(config) && c.lines.allow(config.Name, time.Now()) {
+		c.opts.Logger.WarnContext(ctx, "stream removes messages that were not handled, want the limits of StreamConfig",
 			slog.String("stream", config.Name))
 	}
 	durable, err := stream.CreateOrUpdateConsumer(ctx, consumerConfig(manager))

@@ -6,14 +6,13 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/core/contract"
 )
 
 const (
 	// duplicates is the time for which a stream remembers the IDs of messages.
 	duplicates = 2 * time.Minute
-	// maxHeaders is the room for the headers of a message, in bytes.
-	maxHeaders = 1 << 10
+	// maxMessage is the largest batch of contract v3 with its headers, in bytes.
+	maxMessage = 257 << 10
 	// defaultMaxPending and defaultMaxBytes bound a stream.
 	defaultMaxPending = 256
 	defaultMaxBytes   = 1 << 30
@@ -36,7 +35,7 @@ func StreamConfig(manager core.Manager) jetstream.StreamConfig {
 		DiscardNewPerSubject: true,
 		MaxMsgsPerSubject:    defaultMaxPending,
 		MaxBytes:             defaultMaxBytes,
-		MaxMsgSize:           int32(contract.V3.MaxBody() + maxHeaders),
+		MaxMsgSize:           maxMessage,
 		Duplicates:           duplicates,
 		Replicas:             1,
 	}

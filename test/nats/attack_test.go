@@ -213,10 +213,16 @@ func TestHostileMessages(t *testing.T) {
 		{"replaces all messages", honest.Body, map[string]string{"Nats-Rollup": "all"}, "rollup"},
 		{"names another stream", honest.Body, map[string]string{"Nats-Expected-Stream": "watch-other-operator"}, "stream"},
 		{"is larger than a batch", make([]byte, 300<<10), nil, "size"},
-		{"wants the answer of the operator elsewhere", honest.Body,
-			map[string]string{"Watch-Answer": "$JS.API.STREAM.DELETE.watch-my-operator"}, ""},
-		{"wants the answer of the operator at the victim", honest.Body,
-			map[string]string{"Watch-Answer": natsjetstream.InboxPrefix(victim) + ".x"}, ""},
+		{
+			"wants the answer of the operator elsewhere", honest.Body,
+			map[string]string{"Watch-Answer": "$JS.API.STREAM.DELETE.watch-my-operator"},
+			"",
+		},
+		{
+			"wants the answer of the operator at the victim", honest.Body,
+			map[string]string{"Watch-Answer": natsjetstream.InboxPrefix(victim) + ".x"},
+			"",
+		},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			conn := must(l.dial(l.certificate(attacker), nats.CustomInboxPrefix(natsjetstream.InboxPrefix(attacker))))

@@ -41,15 +41,9 @@ func transports() []transport {
 	answered, stored := natsjetstream.ForwarderOptions{}, natsjetstream.ForwarderOptions{AnswerWait: -1}
 	return []transport{
 		{"http2", overHTTP},
-		{"nats", func(b *testing.B, n int, op core.Handler) ([]core.Forwarder, int) {
-			return overNATS(b, n, op, false, answered)
-		}},
-		{"nats, stored", func(b *testing.B, n int, op core.Handler) ([]core.Forwarder, int) {
-			return overNATS(b, n, op, false, stored)
-		}},
-		{"nats, fsync", func(b *testing.B, n int, op core.Handler) ([]core.Forwarder, int) {
-			return overNATS(b, n, op, true, answered)
-		}},
+		{"nats", overNATS(false, answered)},
+		{"nats, stored", overNATS(false, stored)},
+		{"nats, fsync", overNATS(true, answered)},
 	}
 }
 
@@ -64,6 +58,7 @@ func BenchmarkTransports(b *testing.B) {
 }
 
 func (t transport) run(b *testing.B, l load) {
+	b.Helper()
 	op := &counter{}
 	forwarders, pid := t.make(b, l.runtimes, op)
 	names := make([]string, l.events)
@@ -122,15 +117,17 @@ func (c *counter) Handle(context.Context, core.Delivery) error {
 }
 
 func overNATS(
-	b *testing.B, runtimes int, op core.Handler, sync bool, opts natsjetstream.ForwarderOptions,
-) (forwarders []core.Forwarder, pid int) {
-	b.Helper()
-	broker := newBrokerWith(b, embedded(b), 1, sync, users(runtimes)...)
-	consume(b, broker.operator(manager), op, natsjetstream.Options{})
-	for n := range runtimes {
-		forwarders = append(forwarders, broker.forwarder(runtimeNumber(n), opts))
+	fsync bool, opts natsjetstream.ForwarderOptions,
+) func(b *testing.B, runtimes int, op core.Handler) (forwarders []core.Forwarder, pid int) {
+	return func(b *testing.B, runtimes int, op core.Handler) (forwarders []core.Forwarder, pid int) {
+		b.Helper()
+		broker := newBrokerWith(b, embedded(b), 1, fsync, users(runtimes)...)
+		consume(b, broker.operator(manager), op, natsjetstream.Options{})
+		for n := range runtimes {
+			forwarders = append(forwarders, broker.forwarder(runtimeNumber(n), opts))
+		}
+		return forwarders, broker.nodes[0].process.Process.Pid
 	}
-	return forwarders, broker.nodes[0].process.Process.Pid
 }
 
 func overHTTP(b *testing.B, runtimes int, op core.Handler) (forwarders []core.Forwarder, pid int) {
@@ -146,9 +143,9 @@ func overHTTP(b *testing.B, runtimes int, op core.Handler) (forwarders []core.Fo
 		map[core.Manager]core.Handler{manager: op},
 		listener.Options{Listener: socket, TLS: httpmtls.ServerTLSConfig(keys), RuntimeRate: 1e9, RuntimeBurst: 1e9}))
 	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- l.Start(ctx) }()
-	b.Cleanup(func() { cancel(); <-done })
+	var running sync.WaitGroup
+	running.Go(func() { _ = l.Start(ctx) })
+	b.Cleanup(func() { cancel(); running.Wait() })
 	for n := range runtimes {
 		id := runtimeNumber(n)
 		leaf := must(ca.Client(string(id), testpki.Options{DNSNames: []string{domain(id)}}))

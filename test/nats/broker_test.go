@@ -146,8 +146,8 @@ func newBroker(t testing.TB, p program, nodes int, users ...user) *broker {
 	return newBrokerWith(t, p, nodes, false, users...)
 }
 
-// newBrokerWith returns a broker that calls fsync before it acknowledges a message, if sync is set.
-func newBrokerWith(t testing.TB, p program, nodes int, sync bool, users ...user) *broker {
+// newBrokerWith returns a broker that calls fsync before it acknowledges a message, if fsync is set.
+func newBrokerWith(t testing.TB, p program, nodes int, fsync bool, users ...user) *broker {
 	t.Helper()
 	b := &broker{t: t, ca: must(testpki.NewCA("ca", testpki.Options{})), users: users}
 	for i := range nodes {
@@ -161,7 +161,7 @@ func newBrokerWith(t testing.TB, p program, nodes int, sync bool, users ...user)
 		n.write("tls.crt", server.CertPEM())
 		n.write("tls.key", must(server.KeyPEM()))
 		var text strings.Builder
-		err := configuration.Execute(&text, map[string]any{"Node": n, "Nodes": b.nodes, "Users": users, "Sync": sync})
+		err := configuration.Execute(&text, map[string]any{"Node": n, "Nodes": b.nodes, "Users": users, "Sync": fsync})
 		if err != nil {
 			t.Fatal(err)
 		}

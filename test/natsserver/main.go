@@ -15,17 +15,17 @@ import (
 )
 
 func main() {
-	if err := run(); err != nil {
+	file := flag.String("c", "", "configuration `FILE` of nats-server")
+	flag.Parse()
+	if err := run(*file); err != nil {
 		fmt.Fprintln(os.Stderr, "natsserver:", err)
 		os.Exit(1)
 	}
 }
 
 // run serves until SIGINT or SIGTERM, which the server handles itself.
-func run() error {
-	file := flag.String("c", "", "configuration `FILE` of nats-server")
-	flag.Parse()
-	opts, err := server.ProcessConfigFile(*file)
+func run(file string) error {
+	opts, err := server.ProcessConfigFile(file)
 	if err != nil {
 		return err
 	}
