@@ -17,13 +17,13 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// Consumer takes the batches of one or several managers from their streams, and hands the events to
+// Consumer takes the batches of one or several managers from their streams. It hands the events to
 // the handlers. Create one with [NewConsumer] and run Start. All replicas of an operator share the
 // work: each message goes to one of them.
 //
-// A handler may have a method Ready() error. A replica takes messages only while it returns nil. So
-// of the replicas of an operator with leader election, the one that leads takes all messages.
-// A [fleet.Fleet] needs that. Without leader election, leave it out.
+// A handler may have a method Ready that returns an error. A replica takes messages only while that
+// is nil. So of an operator with leader election, the leader takes all messages. A fleet needs
+// that. Leave it out without leader election.
 type Consumer struct {
 	conn     *nats.Conn
 	stream   jetstream.JetStream
@@ -45,9 +45,8 @@ var (
 	errPanic      = errors.New("panic")
 )
 
-// NewConsumer returns a consumer that has copied the handlers. It does not use the network. The
-// caller closes the connection. NewConsumer fails if something required is missing, or if a
-// manager's name is invalid or an option out of its range. The error names all faults.
+// NewConsumer returns a consumer that has copied the handlers. It does not use the network, and the
+// caller closes the connection. The error names everything that is missing or invalid.
 func NewConsumer(
 	conn *nats.Conn, verifier core.Verifier, handlers map[core.Manager]core.Handler, opts Options,
 ) (*Consumer, error) {

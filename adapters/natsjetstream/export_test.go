@@ -12,3 +12,6 @@ func (c *Consumer) ReceiveWith(farEnd core.Forwarder) {
 		return verdict{err: farEnd.Forward(ctx, d.manager, d.batch)}
 	}
 }
+
+// ParseSubject is for tests of subjects.
+var ParseSubject = parseSubject

@@ -262,3 +262,25 @@ func TestForwarderWithoutPermission(t *testing.T) {
 		t.Errorf("Forward took %v, want the answer of the server and no timeout", took)
 	}
 }
+
+// The server checks a certificate when a connection is opened, and not after. docs/security.md
+// names it as a limit.
+func TestOpenConnectionOutlivesItsCertificate(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	expires := time.Now().Add(time.Second)
+	leaf := must(l.ca.Client(string(attacker), testpki.Options{DNSNames: []string{domain(attacker)}, NotAfter: expires}))
+	conn := must(l.dial(leaf, nats.CustomInboxPrefix(natsjetstream.InboxPrefix(attacker)), nats.NoReconnect()))
+	defer conn.Close()
+	eventually(t, "the certificate has expired", func() bool {
+		second, err := l.dial(leaf)
+		if err == nil {
+			second.Close()
+		}
+		return err != nil && time.Now().After(expires)
+	})
+	f := must(natsjetstream.NewForwarder(conn, attacker, natsjetstream.ForwarderOptions{}))
+	if err := f.Forward(t.Context(), manager, batchOf(attacker, "object")); err != nil {
+		t.Errorf("Forward on a connection that was opened before = %v; if the server ends it now, change the documents", err)
+	}
+}
