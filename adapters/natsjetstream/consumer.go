@@ -41,9 +41,10 @@ var (
 	errNoVerifier = errors.New("verifier is nil")
 	errNoHandlers = errors.New("there is no handler: want one for each manager")
 	errNoHandler  = errors.New("handler is nil")
-	errStarted    = errors.New("natsjetstream: the consumer was started before: want one Start for each NewConsumer")
 	errPanic      = errors.New("panic")
 )
+
+var errStarted = errors.New("natsjetstream: the consumer was started before: want one Start for each NewConsumer")
 
 // NewConsumer returns a consumer that has copied the handlers. It does not use the network, and the
 // caller closes the connection. The error names everything that is missing or invalid.

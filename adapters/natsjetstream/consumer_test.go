@@ -499,3 +499,34 @@ func TestAnswersGoToTheirRuntimeOnly(t *testing.T) {
 		}
 	}
 }
+
+// A refusal that no forwarder confirms leaves the event with the stream.
+func TestUnconfirmedRefusalStaysInTheStream(t *testing.T) {
+	t.Parallel()
+	var allowed atomic.Bool
+	verifier := core.VerifierFunc(func(context.Context, core.Peer, *core.WatchEvent) error {
+		if allowed.Load() {
+			return nil
+		}
+		return core.ErrForbidden
+	})
+	s := newScene(t, verifier, natsjetstream.Options{})
+	conn := s.connect()
+	deaf := must(conn.SubscribeSync("_INBOX.runtime-1.deaf")) // It gets the refusal, and confirms nothing.
+	publish := must(jetstream.New(conn))
+	for i, inbox := range []string{"_INBOX.runtime-1.gone", deaf.Subject} {
+		batch := numbered(uint64(i+1), fmt.Sprintf("object-%d", i))
+		batch.Source = "runtime-1"
+		msg := nats.NewMsg("watch.my-operator.runtime-1")
+		msg.Data = must(contract.V3.Encode(&batch)).Body
+		msg.Header.Set("Watch-Answer", inbox)
+		must(publish.PublishMsg(t.Context(), msg))
+	}
+	s.awaitFate("delayed forbidden", 2)
+	if msg := must(deaf.NextMsg(patience)); msg.Header.Get("Watch-Status") != "403" {
+		t.Errorf("the answer has status %q, want 403", msg.Header.Get("Watch-Status"))
+	}
+	allowed.Store(true)
+	s.awaitHandled(2)
+	s.awaitEmpty()
+}
