@@ -252,6 +252,59 @@ func TestLeadershipMoves(t *testing.T) {
 	}
 }
 
+// hesitant is a handler that loses the lead in its first call, and wins it again.
+type hesitant struct {
+	*coretest.Recorder
+
+	handled, asked atomic.Int64
+}
+
+func (h *hesitant) Ready() error {
+	const first = 3
+	if h.handled.Load() > 0 && h.asked.Add(1) <= first {
+		return core.ErrNotReady
+	}
+	return nil
+}
+
+func (h *hesitant) Handle(ctx context.Context, d core.Delivery) error {
+	if h.handled.Add(1) == 1 {
+		return core.ErrNotReady
+	}
+	return h.Recorder.Handle(ctx, d)
+}
+
+// A forwarder does not notice that the lead moves: the stream keeps the message for the next leader.
+func TestLostLeadIsNoRefusal(t *testing.T) {
+	t.Parallel()
+	b := newBroker(t)
+	b.consume(allowAll(), &hesitant{Recorder: &coretest.Recorder{}}, natsjetstream.Options{})
+	b.awaitStream(manager)
+	mustForward(t, b.forwarder("runtime-1", natsjetstream.ForwarderOptions{AnswerWait: patience}), numbered(1, "a"))
+}
+
+// A replica that does not lead asks the stream for nothing.
+func TestReplicaThatDoesNotLeadTakesNothing(t *testing.T) {
+	t.Parallel()
+	b := newBroker(t)
+	replica := &leader{Recorder: &coretest.Recorder{}}
+	replica.leads.Store(true)
+	b.consume(allowAll(), replica, natsjetstream.Options{})
+	b.awaitStream(manager)
+	durable := must(must(jetstream.New(b.connect())).Consumer(t.Context(), "watch-"+string(manager), string(manager)))
+	waiting := func() int { return must(durable.Info(t.Context())).NumWaiting }
+	eventually(t, "the leader asks for messages", func() bool { return waiting() > 0 })
+	replica.leads.Store(false)
+	quiet := 0
+	eventually(t, "the replica asks for none", func() bool {
+		quiet++
+		if waiting() > 0 {
+			quiet = 0
+		}
+		return quiet > 20
+	})
+}
+
 // handled returns the number of different objects.
 func handled(recorders ...*coretest.Recorder) int {
 	names := map[string]bool{}
@@ -319,9 +372,9 @@ func TestRefusedEventWithoutForwarderLeadsToResync(t *testing.T) {
 
 	mustForward(t, runtime, numbered(1, "good"))
 	s.awaitResyncs(1) // That of the new epoch.
-	mustForward(t, runtime, numbered(2, "bad"))
+	mustForward(t, runtime, numbered(2, "other", "bad"))
 	s.awaitFate("terminated forbidden", 1)
-	mustForward(t, runtime, numbered(3, "good"))
+	mustForward(t, runtime, numbered(4, "good"))
 	s.awaitResyncs(2)
 	s.awaitEmpty()
 }
