@@ -2,6 +2,8 @@ package natsjetstream_test
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"net"
 	"os"
@@ -118,12 +120,14 @@ func (b *broker) connect(opts ...nats.Option) *nats.Conn {
 // forwarder returns a forwarder with the options of a runtime, except TLS.
 func (b *broker) forwarder(runtime core.RuntimeID, opts natsjetstream.ForwarderOptions) *natsjetstream.Forwarder {
 	b.t.Helper()
-	options := append(natsjetstream.ConnectOptions(runtime, nil), func(o *nats.Options) error {
-		o.Secure, o.TLSConfig = false, nil
+	options := append(natsjetstream.ConnectOptions(runtime, noKeys), func(o *nats.Options) error {
+		o.Secure, o.TLSConfig, o.RootCAsCB = false, nil, nil
 		return nil
 	}, nats.ReconnectJitter(0, 0))
 	return must(natsjetstream.NewForwarder(b.connect(options...), runtime, opts))
 }
+
+func noKeys() (*tls.Certificate, *x509.CertPool) { return &tls.Certificate{}, nil }
 
 // run runs a consumer until the test ends, or until the result is called.
 func run(t *testing.T, c *natsjetstream.Consumer) (stop func()) {

@@ -2,6 +2,7 @@ package natsjetstream
 
 import (
 	"crypto/tls"
+	"crypto/x509"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -16,15 +17,29 @@ const (
 	noBuffer = -1
 )
 
+// KeyMaterial returns the present client certificate and the CAs that may sign that of the server.
+// It is called for each new connection, concurrently, and must return at once.
+type KeyMaterial func() (certificate *tls.Certificate, roots *x509.CertPool)
+
 // ConnectOptions returns the options for the connection of a runtime's [Forwarder]. The connection
-// never gives up, buffers nothing without a server, and gets answers under [InboxPrefix]. The TLS
-// configuration has the client certificate; its callbacks are asked for each new connection. After
-// a rotation, [nats.Conn.ForceReconnect] presents the new certificate. Options of the caller may
+// never gives up, buffers nothing without a server, and gets answers under [InboxPrefix]. After a
+// rotation, [nats.Conn.ForceReconnect] presents the new certificate. Options of the caller may
 // follow.
-func ConnectOptions(runtime core.RuntimeID, config *tls.Config) []nats.Option {
+func ConnectOptions(runtime core.RuntimeID, keys KeyMaterial) []nats.Option {
 	return []nats.Option{
 		nats.Name("runtime-watcher agent"),
-		nats.Secure(config),
+		nats.Secure(&tls.Config{
+			MinVersion: tls.VersionTLS13,
+			// Sent even if the server does not name our CA: its list may be outdated in a rotation.
+			GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+				certificate, _ := keys()
+				return certificate, nil
+			},
+		}),
+		nats.ClientTLSConfig(nil, func() (*x509.CertPool, error) {
+			_, roots := keys()
+			return roots, nil
+		}),
 		nats.CustomInboxPrefix(InboxPrefix(runtime)),
 		nats.MaxReconnects(-1),
 		nats.RetryOnFailedConnect(true),

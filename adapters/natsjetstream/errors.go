@@ -2,8 +2,6 @@ package natsjetstream
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/http"
@@ -135,15 +133,10 @@ func reasonOfStream(err *jetstream.APIError) string {
 // connection.
 func disconnected(subject string, last error) *publishError {
 	failed := &publishError{Subject: subject, Err: last, reason: reasonDisconnected}
-	var (
-		alert        tls.AlertError
-		verification *tls.CertificateVerificationError
-		authority    x509.UnknownAuthorityError
-	)
 	switch {
 	case errors.Is(last, nats.ErrAuthorization), errors.Is(last, nats.ErrAuthExpired):
 		failed.reason, failed.Err = reasonUnauthenticated, both(core.ErrUnauthenticated, last)
-	case errors.As(last, &alert), errors.As(last, &verification), errors.As(last, &authority):
+	case errors.Is(last, nats.ErrTLS):
 		failed.reason = reasonTLS
 	}
 	return failed

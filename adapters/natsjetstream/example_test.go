@@ -2,7 +2,6 @@ package natsjetstream_test
 
 import (
 	"context"
-	"crypto/tls"
 	"fmt"
 
 	"github.com/nats-io/nats.go"
@@ -13,8 +12,10 @@ import (
 )
 
 // The runtime's side: the transport of an outbox or an agent.
-func connectRuntime(servers string, runtime core.RuntimeID, mtls *tls.Config) (core.Forwarder, *nats.Conn, error) {
-	conn, err := nats.Connect(servers, natsjetstream.ConnectOptions(runtime, mtls)...)
+func connectRuntime(
+	servers string, runtime core.RuntimeID, keys natsjetstream.KeyMaterial,
+) (core.Forwarder, *nats.Conn, error) {
+	conn, err := nats.Connect(servers, natsjetstream.ConnectOptions(runtime, keys)...)
 	if err != nil {
 		return nil, nil, err
 	}

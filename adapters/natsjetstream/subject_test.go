@@ -2,7 +2,6 @@ package natsjetstream_test
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"strings"
 	"testing"
@@ -68,7 +67,7 @@ func TestDocumentedSetUp(t *testing.T) {
 	served := make(chan error, 1)
 	go func() { served <- serveOperator(ctx, b.connect(), allowAll(), &coretest.Recorder{}) }()
 	b.awaitStream(manager)
-	runtime, conn, err := connectRuntime(b.addr, "runtime-1", &tls.Config{MinVersion: tls.VersionTLS13})
+	runtime, conn, err := connectRuntime(b.addr, "runtime-1", noKeys)
 	if err != nil {
 		t.Fatal(err)
 	}

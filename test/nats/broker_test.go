@@ -2,6 +2,7 @@ package nats_test
 
 import (
 	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"net"
 	"os"
@@ -257,10 +258,9 @@ func (b *broker) certificate(runtime core.RuntimeID) *testpki.Leaf {
 // forwarder connects a runtime as an agent would.
 func (b *broker) forwarder(runtime core.RuntimeID, opts natsjetstream.ForwarderOptions) *natsjetstream.Forwarder {
 	b.t.Helper()
-	config := &tls.Config{
-		MinVersion: tls.VersionTLS13, RootCAs: b.ca.Pool(), Certificates: []tls.Certificate{b.certificate(runtime).TLS()},
-	}
-	conn, err := nats.Connect(b.urls(), append(natsjetstream.ConnectOptions(runtime, config), prompt...)...)
+	leaf, roots := b.certificate(runtime).TLS(), b.ca.Pool()
+	keys := func() (*tls.Certificate, *x509.CertPool) { return &leaf, roots }
+	conn, err := nats.Connect(b.urls(), append(natsjetstream.ConnectOptions(runtime, keys), prompt...)...)
 	if err != nil {
 		b.t.Fatal(err)
 	}
