@@ -221,6 +221,20 @@ func TestDemoRunsThrough(t *testing.T) {
 	}
 }
 
+func TestDemoOverNATS(t *testing.T) {
+	t.Parallel()
+	p := start(t, nil, "--transport=nats")
+	if code := p.end(t); code != 0 {
+		t.Fatalf("exit code %d, want 0:\n%s%s", code, &p.text, &p.stderr)
+	}
+	p.checkNothingLeft(t, 0)
+	p.checkNoFiles(t)
+	checkOutput(t, "v3", p.text.String())
+	if !matches("operator .* takes events from NATS", p.text.String()) {
+		t.Errorf("it does not use NATS:\n%s", p.text.String())
+	}
+}
+
 // checkOutput fails unless each step has its line.
 func checkOutput(t *testing.T, contract, text string) {
 	t.Helper()
