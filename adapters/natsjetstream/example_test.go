@@ -49,9 +49,9 @@ func serveOperator(ctx context.Context, conn *nats.Conn, verifier core.Verifier,
 func ExampleStreamConfig() {
 	config := natsjetstream.StreamConfig("my-operator")
 	config.Replicas = 3
-	fmt.Println(config.Name, config.Subjects)
+	fmt.Println(config.Name, config.Subjects, config.Replicas)
 	fmt.Println(natsjetstream.Subject("my-operator", "runtime-1"), natsjetstream.InboxPrefix("runtime-1"))
 	// Output:
-	// watch-my-operator [watch.my-operator.*]
+	// watch-my-operator [watch.my-operator.*] 3
 	// watch.my-operator.runtime-1 _INBOX.runtime-1
 }

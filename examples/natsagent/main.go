@@ -39,7 +39,7 @@ func main() {
 type settings struct {
 	servers, runtime, manager, webhook, metrics string
 	keys                                        httpmtls.Paths
-	resend                                      time.Duration
+	resend                                      bool
 }
 
 func parse(args []string, stderr io.Writer) (s settings, err error) {
@@ -53,7 +53,7 @@ func parse(args []string, stderr io.Writer) (s settings, err error) {
 	flags.StringVar(&s.keys.CA, "ca", "ca.crt", "`file` with the CA of the NATS server")
 	flags.StringVar(&s.keys.Certificate, "cert", "tls.crt", "`file` with the certificate of the runtime")
 	flags.StringVar(&s.keys.Key, "key", "tls.key", "`file` with its private key")
-	flags.DurationVar(&s.resend, "resend-after", outbox.DefaultResend()[0], "resend each event after this `time`; 0: never")
+	flags.BoolVar(&s.resend, "resend", true, "resend events, for writes that other webhooks delay")
 	return s, flags.Parse(args)
 }
 
@@ -84,17 +84,17 @@ func options(s settings, stderr io.Writer) runtimeagent.Options {
 		Keys:           runtimeagent.Keys{Client: s.keys},
 		Webhook:        runtimeagent.Webhook{Address: s.webhook},
 		MetricsAddress: s.metrics,
-		Outbox:         outbox.Options{Resend: resends(s.resend), ResendResync: -1},
+		Outbox:         s.outbox(),
 		// A sink that stalls holds up reviews here. The agent of this project has a writer for that.
 		Logger: slog.New(slog.NewJSONHandler(stderr, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 }
 
-func resends(after time.Duration) []time.Duration {
-	if after <= 0 {
-		return []time.Duration{}
+func (s settings) outbox() outbox.Options {
+	if s.resend {
+		return outbox.Options{}
 	}
-	return []time.Duration{after}
+	return outbox.Options{Resend: []time.Duration{}, ResendResync: -1}
 }
 
 // transport is the forwarder with its connection, which the agent closes after the last batch.
@@ -106,7 +106,7 @@ type transport struct {
 }
 
 // Close implements [io.Closer].
-func (t *transport) Close() error {
+func (t *transport) Close() error { //nolint:unparam // The interface demands it.
 	t.conn.Close()
 	return nil
 }

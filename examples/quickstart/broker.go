@@ -160,6 +160,6 @@ func (d *demo) agentFlags() []string {
 	return []string{
 		"-servers=tls://" + d.broker.addr, "-runtime=" + runtimeName, "-manager=" + component,
 		"-ca=" + ca, "-cert=" + cert, "-key=" + key,
-		"-webhook=127.0.0.1:0", "-metrics=127.0.0.1:0", "-resend-after=0s",
+		"-webhook=127.0.0.1:0", "-metrics=127.0.0.1:0", "-resend=false",
 	}
 }

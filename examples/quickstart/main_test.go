@@ -371,6 +371,8 @@ func TestWrongSettings(t *testing.T) {
 		want string
 	}{
 		{args: []string{"--contract=v9"}, want: `"v9": want one of [v1 v2`},
+		{args: []string{"--transport=pigeon"}, want: `"pigeon": want http or nats`},
+		{args: []string{"--transport=nats", "--contract=v2"}, want: "transport nats with contract v2: want v3"},
 		{env: "v9", want: `"v9": want one of [v1 v2`},
 		{args: []string{"--what"}, want: "-what"},
 		{args: []string{"serve"}, want: `"serve": want flags only`},
@@ -392,7 +394,7 @@ func TestHelpIsNoError(t *testing.T) {
 		t.Errorf("got %v, want nil", err)
 	}
 
-	for _, want := range []string{"--serve", "--contract NAME", "--help"} {
+	for _, want := range []string{"--serve", "--contract NAME", "--transport NAME", "--help"} {
 		if !strings.Contains(stdout.String(), want) {
 			t.Errorf("no %s in\n%s", want, &stdout)
 		}
