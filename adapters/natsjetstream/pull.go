@@ -47,7 +47,7 @@ func (c *Consumer) serve(ctx context.Context, manager core.Manager, handler core
 // ready returns the reason for which a handler takes no events, if it has a method for that.
 func ready(handler core.Handler) error {
 	if r, ok := handler.(interface{ Ready() error }); ok {
-		return r.Ready() //nolint:wrapcheck // It is of the operator.
+		return r.Ready()
 	}
 	return nil
 }

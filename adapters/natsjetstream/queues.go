@@ -37,7 +37,7 @@ func (q *queues) reserve(ctx context.Context) (room int, err error) {
 	select {
 	case q.slots <- struct{}{}:
 	case <-ctx.Done():
-		return 0, ctx.Err() //nolint:wrapcheck // It ends the pull.
+		return 0, ctx.Err()
 	}
 	for room = 1; ; room++ {
 		select {
@@ -54,7 +54,7 @@ func (q *queues) fetch(ctx context.Context, from jetstream.Consumer, room int) e
 	defer func() { q.release(room) }()
 	batch, err := from.Fetch(room, jetstream.FetchMaxWait(fetchWait))
 	if err != nil {
-		return err //nolint:wrapcheck // The caller wraps it.
+		return err
 	}
 	for msg := range batch.Messages() {
 		if ctx.Err() != nil {
@@ -64,7 +64,7 @@ func (q *queues) fetch(ctx context.Context, from jetstream.Consumer, room int) e
 		room--
 		q.add(msg)
 	}
-	return batch.Error() //nolint:wrapcheck // The caller wraps it.
+	return batch.Error()
 }
 
 func (q *queues) release(slots int) {

@@ -85,7 +85,7 @@ func options(s settings, stderr io.Writer) runtimeagent.Options {
 		Webhook:        runtimeagent.Webhook{Address: s.webhook},
 		MetricsAddress: s.metrics,
 		Outbox:         s.outbox(),
-		// A sink that stalls holds up reviews here. The agent of this project has a writer for that.
+		// A sink that stalls holds up reviews here. cmd/agent has a writer for that.
 		Logger: slog.New(slog.NewJSONHandler(stderr, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 }

@@ -196,7 +196,6 @@ func TestBrokerMemory(t *testing.T) {
 	b := newBroker(t, embedded(t), 1, users(n)...)
 	consume(t, b.operator(manager), &counter{}, natsjetstream.Options{})
 	pid := b.nodes[0].process.Process.Pid
-	pause(time.Second)
 	before := residentMemory(t, pid)
 	for i := range n {
 		f := b.forwarder(runtimeNumber(i), natsjetstream.ForwarderOptions{})
