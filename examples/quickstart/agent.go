@@ -45,7 +45,7 @@ func (d *demo) startAgent(ctx context.Context) (string, error) {
 	d.closers = append(d.closers, log.Close)
 	d.agent = &agent{exited: make(chan struct{}), addresses: make(map[string]string)}
 
-	cmd := exec.Command(d.agentBinary) //nolint:noctx // stop ends it with SIGTERM.
+	cmd := exec.Command(d.agentBinary, d.agentFlags()...) //nolint:noctx // stop ends it with SIGTERM.
 	cmd.Env = d.agentSettings()
 	cmd.Stderr = &lines{file: log, each: d.readLog}
 	cmd.SysProcAttr = ownGroup()

@@ -36,10 +36,12 @@ type demo struct {
 	finished bool
 
 	assets, agentBinary   string
+	brokerBinary          string
 	controlPlane, runtime *controlplane.ControlPlane
 	pki                   *pki
 	operator              *operator
 	agent                 *agent
+	broker                *broker
 
 	// closers end the started programs, in reverse order.
 	closers []func() error
@@ -108,7 +110,7 @@ type stage struct {
 
 // stages returns the stages in their order. Each needs those before it.
 func (d *demo) stages() []stage {
-	return []stage{
+	all := []stage{
 		{"programs", d.build, "building; the first time takes minutes", "see README.md, and run it again"},
 		{"API servers", d.startAPIServers, "starting both", "see the logs; they need 1 GB of memory together"},
 		{"certificates", d.issueCertificates, "issuing", "see whether the disk is full"},
@@ -116,6 +118,12 @@ func (d *demo) stages() []stage {
 		{"agent", d.startAgent, "starting", "see agent.log"},
 		{"webhook", d.watch, "waiting for the first review", "see agent.log and runtime/kube-apiserver.log"},
 	}
+	if d.settings.nats {
+		const beforeOperator = 3
+		server := stage{"NATS server", d.startBroker, "starting", "see nats.log"}
+		return slices.Insert(all, beforeOperator, server)
+	}
+	return all
 }
 
 // interrupted returns errInterrupted before the last step, and nil afterwards: Ctrl-C ends --serve.

@@ -221,6 +221,20 @@ func TestDemoRunsThrough(t *testing.T) {
 	}
 }
 
+func TestDemoOverNATS(t *testing.T) {
+	t.Parallel()
+	p := start(t, nil, "--transport=nats")
+	if code := p.end(t); code != 0 {
+		t.Fatalf("exit code %d, want 0:\n%s%s", code, &p.text, &p.stderr)
+	}
+	p.checkNothingLeft(t, 0)
+	p.checkNoFiles(t)
+	checkOutput(t, "v3", p.text.String())
+	if !matches("operator .* takes events from NATS", p.text.String()) {
+		t.Errorf("it does not use NATS:\n%s", p.text.String())
+	}
+}
+
 // checkOutput fails unless each step has its line.
 func checkOutput(t *testing.T, contract, text string) {
 	t.Helper()
@@ -357,6 +371,8 @@ func TestWrongSettings(t *testing.T) {
 		want string
 	}{
 		{args: []string{"--contract=v9"}, want: `"v9": want one of [v1 v2`},
+		{args: []string{"--transport=pigeon"}, want: `"pigeon": want http or nats`},
+		{args: []string{"--transport=nats", "--contract=v2"}, want: "transport nats with contract v2: want v3"},
 		{env: "v9", want: `"v9": want one of [v1 v2`},
 		{args: []string{"--what"}, want: "-what"},
 		{args: []string{"serve"}, want: `"serve": want flags only`},
@@ -378,7 +394,7 @@ func TestHelpIsNoError(t *testing.T) {
 		t.Errorf("got %v, want nil", err)
 	}
 
-	for _, want := range []string{"--serve", "--contract NAME", "--help"} {
+	for _, want := range []string{"--serve", "--contract NAME", "--transport NAME", "--help"} {
 		if !strings.Contains(stdout.String(), want) {
 			t.Errorf("no %s in\n%s", want, &stdout)
 		}

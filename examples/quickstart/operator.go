@@ -29,6 +29,8 @@ type operator struct {
 	// clusters has a client for each runtime. Here it is one.
 	clusters map[string]client.Reader
 	journal  *journal
+	// broker is the NATS server, nil without one.
+	broker *broker
 }
 
 // embed adds a listener to an operator. A change in a runtime reconciles the Runtime of that name,
@@ -40,6 +42,9 @@ func (o *operator) embed(ctx context.Context, mgr manager.Manager, port net.List
 		controllerruntime.ByName, controllerruntime.RuntimesOptions{})
 	if err != nil {
 		return err
+	}
+	if o.broker != nil {
+		return o.embedConsumer(mgr, object, runtimes)
 	}
 	peers := listener.FromTLSWithRoots(httpmtls.Roots(keys), listener.PeerOptions{})
 	events, source, err := controllerruntime.RegisterListenerComponent(port.Addr().String(), component,
@@ -69,12 +74,16 @@ func (o *operator) Reconcile(ctx context.Context, request reconcile.Request) (re
 func (o *operator) options(port net.Listener, keys httpmtls.Source) controllerruntime.ComponentOptions {
 	return controllerruntime.ComponentOptions{
 		Listener: listener.Options{Listener: port, TLS: httpmtls.ServerTLSConfig(keys)},
-		Source: controllerruntime.SourceOptions{Handled: func(d core.Delivery, _ int, err error) {
-			if err == nil {
-				o.journal.delivered(d)
-			}
-		}},
+		Source:   o.sourceOptions(),
 	}
+}
+
+func (o *operator) sourceOptions() controllerruntime.SourceOptions {
+	return controllerruntime.SourceOptions{Handled: func(d core.Delivery, _ int, err error) {
+		if err == nil {
+			o.journal.delivered(d)
+		}
+	}}
 }
 
 // startOperator runs the operator in this process. It returns after the first reconcile of each
@@ -97,6 +106,7 @@ func (d *demo) startOperator(ctx context.Context) (string, error) {
 		addr:     port.Addr().String(),
 		clusters: map[string]client.Reader{runtimeName: d.runtime.Client},
 		journal:  &d.journal,
+		broker:   d.broker,
 	}
 	if err := d.operator.embed(ctx, mgr, port, d.pki.operator); err != nil {
 		return "", errors.Join(err, port.Close())
@@ -104,7 +114,11 @@ func (d *demo) startOperator(ctx context.Context) (string, error) {
 
 	d.runManager(ctx, mgr)
 
-	return fmt.Sprintf("in the control plane: reconciles Runtimes, listens at %s", d.operator.addr),
+	from := "listens at " + d.operator.addr
+	if d.broker != nil {
+		from = "takes events from NATS"
+	}
+	return "in the control plane: reconciles Runtimes, " + from,
 		d.journal.await(ctx, "the first reconcile of each runtime", func() bool {
 			return len(d.journal.reconciles) >= len(registered())
 		})

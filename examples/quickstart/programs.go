@@ -28,7 +28,7 @@ func (d *demo) build(ctx context.Context) (string, error) {
 		return "", err
 	}
 
-	if d.agentBinary, err = buildAgent(ctx, d.dir); err != nil {
+	if err := d.buildPrograms(ctx); err != nil {
 		return "", err
 	}
 
@@ -47,17 +47,30 @@ func (d *demo) buildsKubectl() bool {
 	return d.settings.serve && err != nil && os.Getenv(controlplane.AssetsEnv) == ""
 }
 
-// buildAgent compiles the agent if it is outdated. The caller removes scratch, where interrupted
-// compilers leave files.
-func buildAgent(ctx context.Context, scratch string) (string, error) {
+// buildPrograms compiles the agent, and the NATS server if there is one.
+func (d *demo) buildPrograms(ctx context.Context) (err error) {
+	if !d.settings.nats {
+		d.agentBinary, err = buildProgram(ctx, "cmd/agent", d.dir)
+		return err
+	}
+	if d.agentBinary, err = buildProgram(ctx, "examples/natsagent", d.dir); err != nil {
+		return err
+	}
+	d.brokerBinary, err = buildProgram(ctx, "test/natsserver", d.dir)
+	return err
+}
+
+// buildProgram compiles the program in a folder if it is outdated. The caller removes scratch,
+// where interrupted compilers leave files.
+func buildProgram(ctx context.Context, folder, scratch string) (string, error) {
 	root, err := repository()
 	if err != nil {
 		return "", err
 	}
 
-	path := filepath.Join(root, "bin", "quickstart", "agent")
+	path := filepath.Join(root, "bin", "quickstart", filepath.Base(folder))
 	cmd := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", path, ".")
-	cmd.Dir = filepath.Join(root, "cmd", "agent")
+	cmd.Dir = filepath.Join(root, filepath.FromSlash(folder))
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOTMPDIR="+scratch)
 	cmd.SysProcAttr = ownGroup()
 	// The whole group: the go command alone would leave the compilers behind.
@@ -70,7 +83,7 @@ func buildAgent(ctx context.Context, scratch string) (string, error) {
 	}
 
 	if err != nil {
-		return "", fmt.Errorf("build the agent: %w\n%s", err, bytes.TrimSpace(output))
+		return "", fmt.Errorf("build %s: %w\n%s", folder, err, bytes.TrimSpace(output))
 	}
 
 	return path, nil

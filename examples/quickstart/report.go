@@ -24,8 +24,11 @@ func (r *report) printf(format string, args ...any) {
 }
 
 func (r *report) title(s settings) {
-	r.printf("Runtime Watcher: a change in a runtime starts a reconcile in the control plane (contract %s)\n\n",
-		s.contract)
+	how := "contract " + string(s.contract)
+	if s.nats {
+		how += ", through NATS"
+	}
+	r.printf("Runtime Watcher: a change in a runtime starts a reconcile in the control plane (%s)\n\n", how)
 }
 
 // The columns of stages and steps.

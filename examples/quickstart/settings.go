@@ -20,6 +20,8 @@ type settings struct {
 	serve bool
 	// contract is the contract between agent and control plane.
 	contract contract.Version
+	// nats makes the events travel through a NATS server.
+	nats bool
 }
 
 const usage = `Runs Runtime Watcher on this machine, makes five writes, and checks the effect of each.
@@ -28,6 +30,7 @@ usage: make demo [ARGS='--flag ...']   or   go run ./examples/quickstart [--flag
 
   --serve            continue to run afterwards, for kubectl; Ctrl-C ends it
   --contract NAME    wire contract between runtime and control plane: %s (default %s, or KCP_CONTRACT)
+  --transport NAME   http (default), or nats: through a NATS server, with contract v3
   --help             print this text
 `
 
@@ -49,6 +52,7 @@ func parse(args []string, getenv func(string) string) (settings, error) {
 	flags.BoolVar(&s.serve, "serve", false, "")
 
 	name := flags.String("contract", cmp.Or(getenv("KCP_CONTRACT"), string(contract.V3)), "")
+	transport := flags.String("transport", transportHTTP, "")
 
 	err := flags.Parse(args)
 	if errors.Is(err, flag.ErrHelp) {
@@ -63,9 +67,31 @@ func parse(args []string, getenv func(string) string) (settings, error) {
 		s.contract, err = contract.ParseVersion(*name)
 	}
 
+	if err == nil {
+		s.nats, err = parseTransport(*transport, s.contract)
+	}
+
 	if err != nil {
 		return s, fmt.Errorf("%w: %w", errUsage, err)
 	}
 
 	return s, nil
+}
+
+const (
+	transportHTTP = "http"
+	transportNATS = "nats"
+)
+
+func parseTransport(name string, version contract.Version) (nats bool, err error) {
+	switch {
+	case name == transportHTTP:
+		return false, nil
+	case name != transportNATS:
+		return false, fmt.Errorf("transport %q: want %s or %s", name, transportHTTP, transportNATS)
+	case version != contract.V3:
+		return false, fmt.Errorf("transport %s with contract %s: want %s", name, version, contract.V3)
+	default:
+		return true, nil
+	}
 }

@@ -82,6 +82,16 @@ var budgets = []budget{
 			"github.com/hashicorp/go-retryablehttp", "github.com/hashicorp/go-cleanhttp",
 		},
 	},
+	{
+		module:   "adapters/natsjetstream",
+		packages: "./...",
+		reason:   "runs in agents: the client of NATS, and never its server",
+		allowed: []string{
+			root + "core/...", root + "adapters/natsjetstream", "k8s.io/apimachinery/pkg/types", "k8s.io/apimachinery/pkg/runtime/schema",
+			"github.com/nats-io/nats.go/...", "github.com/nats-io/nkeys/...", "github.com/nats-io/nuid", "github.com/klauspost/compress/...",
+			"golang.org/x/crypto/...", "golang.org/x/sys/...",
+		},
+	},
 }
 
 func TestBudgets(t *testing.T) {

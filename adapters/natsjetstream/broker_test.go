@@ -1,0 +1,190 @@
+package natsjetstream_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/goleak"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		if program.dir != "" {
+			_ = os.RemoveAll(program.dir)
+		}
+		os.Exit(code)
+	}))
+}
+
+// program is the NATS server of test/natsserver. It is a process, so that the module of this package
+// does not depend on the server.
+var program struct {
+	once sync.Once
+	dir  string
+	err  error
+}
+
+func serverProgram(t *testing.T) string {
+	t.Helper()
+	source := filepath.Join("..", "..", "test", "natsserver")
+	if _, err := os.Stat(source); err != nil {
+		t.Skip("the NATS server is in the repository, not in this module:", err)
+	}
+	program.once.Do(func() {
+		program.dir, program.err = os.MkdirTemp("", "natsserver") //nolint:usetesting // All tests share it.
+		if program.err != nil {
+			return
+		}
+		build := exec.Command("go", "build", "-o", filepath.Join(program.dir, "natsserver"), ".")
+		build.Dir = source
+		if out, err := build.CombinedOutput(); err != nil {
+			program.err = fmt.Errorf("build the NATS server: %w: %s", err, out)
+		}
+	})
+	if program.err != nil {
+		t.Fatal(program.err)
+	}
+	return filepath.Join(program.dir, "natsserver")
+}
+
+// broker is a NATS server process without TLS. Attacks and failures are in test/nats.
+type broker struct {
+	t         *testing.T
+	addr, dir string
+	process   *exec.Cmd
+}
+
+func newBroker(t *testing.T) *broker {
+	t.Helper()
+	b := &broker{t: t, addr: freeAddr(t), dir: t.TempDir()}
+	config := fmt.Sprintf("listen: %q\njetstream { store_dir: %q }\n", b.addr, b.dir)
+	if err := os.WriteFile(b.config(), []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.start()
+	t.Cleanup(b.kill)
+	return b
+}
+
+func (b *broker) config() string { return filepath.Join(b.dir, "nats.conf") }
+
+// start returns when the server accepts connections.
+func (b *broker) start() {
+	b.t.Helper()
+	b.process = exec.Command(serverProgram(b.t), "-c", b.config()) // Its life is that of the broker.
+	if err := b.process.Start(); err != nil {
+		b.t.Fatal(err)
+	}
+	eventually(b.t, "the NATS server accepts connections", func() bool {
+		conn, err := nats.Connect(b.addr)
+		if err == nil {
+			conn.Close()
+		}
+		return err == nil
+	})
+}
+
+func (b *broker) kill() {
+	if b.process != nil {
+		_ = b.process.Process.Kill()
+		_ = b.process.Wait()
+		b.process = nil
+	}
+}
+
+// connect returns a connection that the test closes.
+func (b *broker) connect(opts ...nats.Option) *nats.Conn {
+	b.t.Helper()
+	conn, err := nats.Connect(b.addr, append(opts, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))...)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(conn.Close)
+	return conn
+}
+
+// forwarder returns a forwarder with the options of a runtime, except TLS.
+func (b *broker) forwarder(runtime core.RuntimeID, opts natsjetstream.ForwarderOptions) *natsjetstream.Forwarder {
+	b.t.Helper()
+	options := append(natsjetstream.ConnectOptions(runtime, noKeys), func(o *nats.Options) error {
+		o.Secure, o.TLSConfig, o.RootCAsCB = false, nil, nil
+		return nil
+	}, nats.ReconnectJitter(0, 0))
+	return must(natsjetstream.NewForwarder(b.connect(options...), runtime, opts))
+}
+
+func noKeys() (*tls.Certificate, *x509.CertPool) { return &tls.Certificate{}, nil }
+
+// run runs a consumer until the test ends, or until the result is called.
+func run(t *testing.T, c *natsjetstream.Consumer) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- c.Start(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Start = %v, want nil", err)
+		}
+	})
+	t.Cleanup(stop)
+	return stop
+}
+
+func freeAddr(t *testing.T) string {
+	t.Helper()
+	port, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer port.Close()
+	return port.Addr().String()
+}
+
+// patience is for a busy machine.
+const patience = 30 * time.Second
+
+func eventually(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(patience)
+	for !done() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("after %v it is not so that %s", patience, what)
+		}
+	}
+}
+
+func must[T any](value T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return value
+}
+
+// awaitStream waits until a consumer has made the stream and its durable consumer.
+func (b *broker) awaitStream(manager core.Manager) {
+	b.t.Helper()
+	stream := must(jetstream.New(b.connect()))
+	eventually(b.t, "the stream of "+string(manager)+" exists", func() bool {
+		_, err := stream.Consumer(b.t.Context(), "watch-"+string(manager), string(manager))
+		return err == nil
+	})
+}

@@ -1,0 +1,194 @@
+package natsjetstream
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
+)
+
+// The fates of a message.
+const (
+	fateEnqueued   = "enqueued"
+	fateHandedBack = "handed_back"
+	fateDelayed    = "delayed"
+	fateTerminated = "terminated"
+)
+
+const (
+	// answerTimeout bounds the wait for the confirmation of a refusal.
+	answerTimeout = time.Second
+	// minDelay and maxDelay bound the wait of a message that stays with the stream.
+	minDelay = time.Second
+	maxDelay = 30 * time.Second
+	// staleHeartbeat is the age at which a heartbeat proves nothing any more.
+	staleHeartbeat = 30 * time.Second
+)
+
+// job is a message in the hands of this replica.
+type job struct {
+	msg   jetstream.Msg
+	began time.Time
+	// age is the time since the stream stored the message, attempts the number of its deliveries.
+	age      time.Duration
+	attempts uint64
+}
+
+func newJob(msg jetstream.Msg) *job {
+	j := &job{msg: msg, began: time.Now(), attempts: 1}
+	if info, err := msg.Metadata(); err == nil {
+		j.age, j.attempts = j.began.Sub(info.Timestamp), info.NumDelivered
+	}
+	return j
+}
+
+// process handles one message, and settles it with the stream.
+func (c *Consumer) process(
+	ctx context.Context, runtime core.RuntimeID, manager core.Manager, handler core.Handler, msg jetstream.Msg,
+) {
+	j := newJob(msg)
+	batch, err := contract.V3.Decode(msg.Data())
+	if err != nil {
+		c.handBack(ctx, runtime, j, err)
+		c.terminate(j, manager, contract.ReasonMalformed, err)
+		return
+	}
+	if j.age > staleHeartbeat {
+		batch.Heartbeat = nil
+	}
+	d := &delivery{peer: c.opts.Peer(runtime), manager: manager, handler: handler, batch: batch}
+	v := c.handleWithin(ctx, d)
+	v.handed = v.err != nil && !v.lost && c.handBack(ctx, runtime, j, v.err)
+	c.observe(d, &v)
+	c.conclude(runtime, manager, j, &v)
+}
+
+// handleWithin handles a batch within the timeout. A replica that stops leaves it to another one.
+func (c *Consumer) handleWithin(ctx context.Context, d *delivery) verdict {
+	handling, cancel := context.WithTimeout(ctx, c.opts.HandleTimeout)
+	defer cancel()
+	v := c.receive(handling, d)
+	v.lost = v.lost || v.err != nil && ctx.Err() != nil
+	return v
+}
+
+// conclude acknowledges a message, or leaves it to the stream.
+func (c *Consumer) conclude(runtime core.RuntimeID, manager core.Manager, j *job, v *verdict) {
+	reason := reasonOf(v.err)
+	switch {
+	case v.err == nil:
+		c.settled(j, manager, fateEnqueued, "", j.msg.Ack())
+		c.acknowledge(runtime, j)
+	case v.lost:
+		c.settled(j, manager, fateDelayed, reason, j.msg.Nak())
+	case v.handed:
+		c.settled(j, manager, fateHandedBack, reason, j.msg.Ack())
+	case j.age > c.opts.GiveUpAfter && isFinal(v.err):
+		c.terminate(j, manager, reason, v.err)
+	default:
+		c.delay(j, manager, reason, max(longestWait(v.err), backoff(j.attempts)))
+	}
+}
+
+// handBack offers a refusal to the forwarder that waits for it, and reports whether it confirmed.
+func (c *Consumer) handBack(ctx context.Context, runtime core.RuntimeID, j *job, refusal error) bool {
+	subject, ok := answerSubject(runtime, j.msg)
+	if !ok {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	_, err := c.conn.RequestMsgWithContext(ctx, answerTo(subject, refusal))
+	return err == nil
+}
+
+// acknowledge informs the forwarder, if it still waits.
+func (c *Consumer) acknowledge(runtime core.RuntimeID, j *job) {
+	if subject, ok := answerSubject(runtime, j.msg); ok {
+		_ = c.conn.PublishMsg(answerTo(subject, nil)) // Without it, the forwarder waits a little longer.
+	}
+}
+
+// answerSubject returns the subject on which the forwarder of a message waits. It must be of the
+// runtime itself: the operator may publish to more subjects than a runtime.
+func answerSubject(runtime core.RuntimeID, msg jetstream.Msg) (subject string, ok bool) {
+	subject = msg.Headers().Get(headerAnswer)
+	name, ok := strings.CutPrefix(subject, InboxPrefix(runtime)+".")
+	return subject, ok && name != "" && !strings.ContainsAny(name, "*> \t\r\n")
+}
+
+func (c *Consumer) terminate(j *job, manager core.Manager, reason string, err error) {
+	if c.lines.allow(reason, time.Now()) {
+		c.opts.Logger.Warn("message terminated", slog.String("manager", string(manager)),
+			slog.String("subject", j.msg.Subject()), slog.String("reason", reason), slog.Any("error", err))
+	}
+	c.settled(j, manager, fateTerminated, reason, j.msg.Term())
+}
+
+func (c *Consumer) delay(j *job, manager core.Manager, reason string, wait time.Duration) {
+	c.settled(j, manager, fateDelayed, reason, j.msg.NakWithDelay(wait))
+}
+
+// settled reports the fate of a message. After an error, the stream delivers the message again.
+func (c *Consumer) settled(j *job, manager core.Manager, fate, reason string, err error) {
+	if err != nil {
+		fate, reason = fateDelayed, reasonConnection
+	}
+	c.opts.Hooks.Concluded(manager, fate, reason, time.Since(j.began))
+}
+
+// isFinal reports whether all failures are refusals: events that fail otherwise are never given up.
+func isFinal(err error) bool {
+	some, ok := errors.AsType[core.EventErrors](err)
+	if !ok {
+		return isRefusal(err) || core.IsPermanent(err)
+	}
+	for _, err := range some {
+		if !isFinal(err) {
+			return false
+		}
+	}
+	return true
+}
+
+func reasonOf(err error) string {
+	some, ok := errors.AsType[core.EventErrors](err)
+	switch {
+	case err == nil:
+		return ""
+	case !ok:
+		return core.Reason(err)
+	}
+	for _, err := range some {
+		return core.Reason(err)
+	}
+	return ""
+}
+
+func longestWait(err error) (longest time.Duration) {
+	some, ok := errors.AsType[core.EventErrors](err)
+	if !ok {
+		return min(core.RetryAfter(err), maxRetryAfter)
+	}
+	for _, err := range some {
+		longest = max(longest, longestWait(err))
+	}
+	return longest
+}
+
+// backoff doubles from delivery to delivery.
+func backoff(attempts uint64) time.Duration {
+	wait := minDelay
+	for range min(max(attempts, 1)-1, maxDoublings) {
+		wait *= 2
+	}
+	return min(wait, maxDelay)
+}
+
+const maxDoublings = 5

@@ -1,0 +1,34 @@
+package natsjetstream_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/coretest"
+)
+
+// TestForwarderConformance runs the suite of the port against a real server and a consumer of
+// production, of which only the verifier and the handler are replaced.
+func TestForwarderConformance(t *testing.T) {
+	t.Parallel()
+	unsendable := core.WatchEvent{}
+	coretest.TestForwarder(t, func(t *testing.T, farEnd *coretest.Recorder) coretest.ForwarderHarness {
+		t.Helper()
+		b := newBroker(t)
+		none := core.HandlerFunc(func(context.Context, core.Delivery) error { return nil })
+		all := core.VerifierFunc(func(context.Context, core.Peer, *core.WatchEvent) error { return nil })
+		consumer := must(natsjetstream.NewConsumer(b.connect(), all,
+			map[core.Manager]core.Handler{"manager-a": none, "manager-b": none},
+			natsjetstream.Options{HandleTimeout: time.Second}))
+		consumer.ReceiveWith(farEnd)
+		run(t, consumer)
+		b.awaitStream("manager-a")
+		b.awaitStream("manager-b")
+		// The suite expects the wait of the far end only.
+		forwarder := b.forwarder("runtime-1", natsjetstream.ForwarderOptions{RefusedRetryAfter: -1})
+		return coretest.ForwarderHarness{Forwarder: forwarder, Disconnect: b.kill}
+	}, coretest.ForwarderOptions{Unsendable: &unsendable})
+}

@@ -1,0 +1,53 @@
+package natsjetstream
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+const (
+	pingInterval  = 15 * time.Second
+	reconnectWait = time.Second
+	// noBuffer makes a publish fail at once without a connection: the outbox keeps the events.
+	noBuffer = -1
+)
+
+// KeyMaterial returns the present client certificate and the CAs that may sign that of the server.
+// It is called for each new connection, concurrently, and must return at once.
+type KeyMaterial func() (certificate *tls.Certificate, roots *x509.CertPool)
+
+// ConnectOptions returns the options for the connection of a runtime's [Forwarder]. The connection
+// never gives up, buffers nothing without a server, and gets answers under [InboxPrefix]. After a
+// rotation, [nats.Conn.ForceReconnect] presents the new certificate. Options of the caller may
+// follow.
+func ConnectOptions(runtime core.RuntimeID, keys KeyMaterial) []nats.Option {
+	return []nats.Option{
+		nats.Name("runtime-watcher agent"),
+		nats.Secure(&tls.Config{
+			MinVersion: tls.VersionTLS13,
+			// Sent even if the server does not name our CA: its list may be outdated in a rotation.
+			GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+				certificate, _ := keys()
+				return certificate, nil
+			},
+		}),
+		nats.ClientTLSConfig(nil, func() (*x509.CertPool, error) {
+			_, roots := keys()
+			return roots, nil
+		}),
+		nats.CustomInboxPrefix(InboxPrefix(runtime)),
+		nats.MaxReconnects(-1),
+		nats.RetryOnFailedConnect(true),
+		nats.IgnoreAuthErrorAbort(),
+		nats.ReconnectWait(reconnectWait),
+		nats.ReconnectJitter(reconnectWait, reconnectWait),
+		nats.ReconnectBufSize(noBuffer),
+		nats.PingInterval(pingInterval),
+		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}), // Forward returns the errors.
+	}
+}

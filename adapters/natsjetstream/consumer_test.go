@@ -1,0 +1,585 @@
+package natsjetstream_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/core/coretest"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+)
+
+const manager core.Manager = "my-operator"
+
+// noAnswer is for forwarders that leave everything to the stream.
+var noAnswer = natsjetstream.ForwarderOptions{AnswerWait: -1}
+
+func allowAll() core.Verifier {
+	return core.VerifierFunc(func(context.Context, core.Peer, *core.WatchEvent) error { return nil })
+}
+
+// scene is a broker and the consumer of one manager.
+type scene struct {
+	*broker
+
+	handler *coretest.Recorder
+	fates   *fates
+}
+
+func newScene(t *testing.T, verifier core.Verifier, opts natsjetstream.Options) *scene {
+	t.Helper()
+	s := &scene{broker: newBroker(t), handler: &coretest.Recorder{}, fates: &fates{}}
+	opts.Hooks.Concluded = s.fates.add
+	s.consume(verifier, s.handler, opts)
+	s.awaitStream(manager)
+	return s
+}
+
+// consume runs one more replica.
+func (b *broker) consume(verifier core.Verifier, handler core.Handler, opts natsjetstream.Options) (stop func()) {
+	b.t.Helper()
+	return run(b.t, must(natsjetstream.NewConsumer(b.connect(), verifier, map[core.Manager]core.Handler{manager: handler}, opts)))
+}
+
+// fates counts messages by fate and reason.
+type fates struct {
+	mu     sync.Mutex
+	counts map[string]int
+}
+
+func (f *fates) add(_ core.Manager, fate, reason string, _ time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.counts == nil {
+		f.counts = map[string]int{}
+	}
+	f.counts[strings.TrimSuffix(fate+" "+reason, " ")]++
+}
+
+func (f *fates) of(fate string) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.counts[fate]
+}
+
+func (s *scene) awaitFate(fate string, n int) {
+	s.t.Helper()
+	eventually(s.t, fmt.Sprintf("%d messages are %s", n, fate), func() bool { return s.fates.of(fate) >= n })
+}
+
+func named(name string) core.WatchEvent { return coretest.Changed("Sample", "default", name) }
+
+// numbered returns a batch of an agent with the events from a number on.
+func numbered(from uint64, names ...string) core.Batch {
+	batch := core.Batch{Epoch: "epoch-1"}
+	for i, name := range names {
+		sequence := from + uint64(i)
+		batch.Events = append(batch.Events, core.Numbered{
+			WatchEvent: named(name), Sequence: sequence, ID: fmt.Sprintf("epoch-1-%d", sequence),
+		})
+	}
+	return batch
+}
+
+func forward(t *testing.T, f core.Forwarder, batch core.Batch) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	return f.Forward(ctx, manager, batch)
+}
+
+func mustForward(t *testing.T, f core.Forwarder, batch core.Batch) {
+	t.Helper()
+	if err := forward(t, f, batch); err != nil {
+		t.Fatalf("Forward = %v, want nil", err)
+	}
+}
+
+func (s *scene) awaitHandled(n int) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+	defer cancel()
+	if err := s.handler.WaitAcknowledged(ctx, manager, n); err != nil {
+		s.t.Fatalf("%d events were handled, want %d", len(s.handler.Acknowledged(manager)), n)
+	}
+}
+
+// awaitEmpty waits until the stream has no message.
+func (s *scene) awaitEmpty() {
+	s.t.Helper()
+	stream := must(must(jetstream.New(s.connect())).Stream(s.t.Context(), "watch-"+string(manager)))
+	eventually(s.t, "the stream is empty", func() bool {
+		info, err := stream.Info(s.t.Context())
+		return err == nil && info.State.Msgs == 0
+	})
+}
+
+func TestAcknowledgedMeansEnqueued(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, allowAll(), natsjetstream.Options{})
+	mustForward(t, s.forwarder("runtime-1", natsjetstream.ForwarderOptions{}), numbered(1, "a", "b"))
+	if got := len(s.handler.Acknowledged(manager)); got != 2 {
+		t.Errorf("Forward returned when %d of 2 events were enqueued", got)
+	}
+	if runtime := s.handler.Calls()[0].Runtime; runtime != "runtime-1" {
+		t.Errorf("the sender is %q, want that of the subject", runtime)
+	}
+	s.awaitEmpty()
+}
+
+// Without an operator the stream takes the events.
+func TestStreamKeepsEventsOfAnOperatorThatIsAway(t *testing.T) {
+	t.Parallel()
+	b := newBroker(t)
+	first := &coretest.Recorder{}
+	stop := b.consume(allowAll(), first, natsjetstream.Options{})
+	b.awaitStream(manager)
+	stop()
+
+	runtime := b.forwarder("runtime-1", natsjetstream.ForwarderOptions{AnswerWait: 50 * time.Millisecond})
+	mustForward(t, runtime, numbered(1, "a"))
+	b.kill() // A stream is on disk.
+	b.start()
+	eventually(t, "the forwarder is connected", func() bool {
+		return forward(t, runtime, numbered(2, "b")) == nil
+	})
+
+	s := &scene{broker: b, handler: &coretest.Recorder{}}
+	b.consume(allowAll(), s.handler, natsjetstream.Options{})
+	s.awaitHandled(2)
+}
+
+func TestUnknownManager(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, allowAll(), natsjetstream.Options{})
+	err := s.forwarder("runtime-1", natsjetstream.ForwarderOptions{}).Forward(t.Context(), "other", numbered(1, "a"))
+	if !errors.Is(err, core.ErrUnknownManager) || core.Reason(err) != "unknown_manager" {
+		t.Errorf("Forward to a manager without stream = %v (reason %q), want ErrUnknownManager", err, core.Reason(err))
+	}
+}
+
+// A stream with room for one message per runtime refuses the second, and that of no other runtime.
+func TestFullStream(t *testing.T) {
+	t.Parallel()
+	b := newBroker(t)
+	small := func(m core.Manager) jetstream.StreamConfig {
+		config := natsjetstream.StreamConfig(m)
+		config.MaxMsgsPerSubject = 1
+		return config
+	}
+	b.consume(allowAll(), &coretest.Recorder{}, natsjetstream.Options{Stream: small})()
+	b.consume(allowAll(), notReady{}, natsjetstream.Options{Stream: small})
+	must(must(jetstream.New(b.connect())).CreateOrUpdateStream(t.Context(), small(manager)))
+
+	loud := b.forwarder("runtime-1", noAnswer)
+	mustForward(t, loud, numbered(1, "a"))
+	err := forward(t, loud, numbered(2, "b"))
+	if !errors.Is(err, core.ErrNotReady) || core.Reason(err) != "stream_full" || core.IsPermanent(err) {
+		t.Errorf("Forward to a full stream = %v (reason %q), want ErrNotReady", err, core.Reason(err))
+	}
+	mustForward(t, b.forwarder("runtime-2", noAnswer), numbered(1, "c"))
+}
+
+// notReady is the handler of a replica that does not lead.
+type notReady struct{}
+
+func (notReady) Ready() error { return core.ErrNotReady }
+
+func (notReady) Handle(context.Context, core.Delivery) error { return core.ErrNotReady }
+
+// leader is a handler that is ready while it leads.
+type leader struct {
+	*coretest.Recorder
+
+	leads atomic.Bool
+}
+
+func (l *leader) Ready() error {
+	if !l.leads.Load() {
+		return fmt.Errorf("%w: another replica leads", core.ErrNotReady)
+	}
+	return nil
+}
+
+func (l *leader) Handle(ctx context.Context, d core.Delivery) error {
+	if err := l.Ready(); err != nil {
+		return err
+	}
+	return l.Recorder.Handle(ctx, d)
+}
+
+// The messages of a replica that stops to lead go to the next leader at once, and none is lost.
+func TestLeadershipMoves(t *testing.T) {
+	t.Parallel()
+	b := newBroker(t)
+	replicas := []*leader{{Recorder: &coretest.Recorder{}}, {Recorder: &coretest.Recorder{}}}
+	replicas[0].leads.Store(true)
+	for _, replica := range replicas {
+		b.consume(allowAll(), replica, natsjetstream.Options{})
+	}
+	b.awaitStream(manager)
+	runtime := b.forwarder("runtime-1", noAnswer)
+
+	const events = 200
+	began := time.Now()
+	for i := range events {
+		if i == events/2 {
+			replicas[0].leads.Store(false)
+			replicas[1].leads.Store(true)
+		}
+		mustForward(t, runtime, numbered(uint64(i+1), fmt.Sprintf("object-%d", i)))
+	}
+	eventually(t, "all events are handled", func() bool {
+		return handled(replicas[0].Recorder, replicas[1].Recorder) == events
+	})
+	if took := time.Since(began); took > 8*time.Second {
+		t.Errorf("it took %v, want less than the time after which a stream gives up on a replica", took)
+	}
+	if len(replicas[1].Acknowledged(manager)) == 0 {
+		t.Error("the second leader got nothing")
+	}
+}
+
+// hesitant is a handler that loses the lead in its first call, and wins it again.
+type hesitant struct {
+	*coretest.Recorder
+
+	handled, asked atomic.Int64
+}
+
+func (h *hesitant) Ready() error {
+	const first = 3
+	if h.handled.Load() > 0 && h.asked.Add(1) <= first {
+		return core.ErrNotReady
+	}
+	return nil
+}
+
+func (h *hesitant) Handle(ctx context.Context, d core.Delivery) error {
+	if h.handled.Add(1) == 1 {
+		return core.ErrNotReady
+	}
+	return h.Recorder.Handle(ctx, d)
+}
+
+// A forwarder does not notice that the lead moves: the stream keeps the message for the next leader.
+func TestLostLeadIsNoRefusal(t *testing.T) {
+	t.Parallel()
+	b := newBroker(t)
+	b.consume(allowAll(), &hesitant{Recorder: &coretest.Recorder{}}, natsjetstream.Options{})
+	b.awaitStream(manager)
+	mustForward(t, b.forwarder("runtime-1", natsjetstream.ForwarderOptions{AnswerWait: patience}), numbered(1, "a"))
+}
+
+// A replica that does not lead asks the stream for nothing.
+func TestReplicaThatDoesNotLeadTakesNothing(t *testing.T) {
+	t.Parallel()
+	b := newBroker(t)
+	replica := &leader{Recorder: &coretest.Recorder{}}
+	replica.leads.Store(true)
+	b.consume(allowAll(), replica, natsjetstream.Options{})
+	b.awaitStream(manager)
+	durable := must(must(jetstream.New(b.connect())).Consumer(t.Context(), "watch-"+string(manager), string(manager)))
+	waiting := func() int { return must(durable.Info(t.Context())).NumWaiting }
+	eventually(t, "the leader asks for messages", func() bool { return waiting() > 0 })
+	replica.leads.Store(false)
+	quiet := 0
+	eventually(t, "the replica asks for none", func() bool {
+		quiet++
+		if waiting() > 0 {
+			quiet = 0
+		}
+		return quiet > 20
+	})
+}
+
+// handled returns the number of different objects.
+func handled(recorders ...*coretest.Recorder) int {
+	names := map[string]bool{}
+	for _, r := range recorders {
+		for _, event := range r.Acknowledged(manager) {
+			names[event.Watched.Name] = true
+		}
+	}
+	return len(names)
+}
+
+// Replicas that are all ready share the messages.
+func TestReplicasShareWork(t *testing.T) {
+	t.Parallel()
+	b := newBroker(t)
+	replicas := []*coretest.Recorder{{}, {}}
+	for _, replica := range replicas {
+		b.consume(allowAll(), replica, natsjetstream.Options{MaxInFlight: 2})
+	}
+	b.awaitStream(manager)
+	runtime := b.forwarder("runtime-1", noAnswer)
+	const events = 200
+	for i := range events {
+		mustForward(t, runtime, numbered(uint64(i+1), fmt.Sprintf("object-%d", i)))
+	}
+	eventually(t, "all events are handled", func() bool { return handled(replicas...) == events })
+	for i, replica := range replicas {
+		if got := len(replica.Acknowledged(manager)); got < events/10 {
+			t.Errorf("replica %d handled %d of %d events", i, got, events)
+		}
+	}
+}
+
+// refuse refuses the events of an object.
+func refuse(name string, err error) core.Verifier {
+	return core.VerifierFunc(func(_ context.Context, _ core.Peer, event *core.WatchEvent) error {
+		if event.Watched.Name == name {
+			return err
+		}
+		return nil
+	})
+}
+
+func TestRefusedEventGoesBackToItsForwarder(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, refuse("bad", core.ErrForbidden), natsjetstream.Options{})
+	runtime := s.forwarder("runtime-1", natsjetstream.ForwarderOptions{})
+	for range 2 { // The stream must not take the second attempt for a duplicate.
+		some, _ := errors.AsType[core.EventErrors](forward(t, runtime, numbered(1, "good", "bad")))
+		if len(some) != 1 || !errors.Is(some[1], core.ErrForbidden) {
+			t.Fatalf("Forward = %v, want ErrForbidden for the second event", some)
+		}
+	}
+	s.awaitFate("handed_back forbidden", 2)
+	s.awaitEmpty()
+}
+
+// A refused event without a forwarder that waits is terminated in the end. The fleet misses its
+// number and requests a resync.
+func TestRefusedEventWithoutForwarderLeadsToResync(t *testing.T) {
+	t.Parallel()
+	watched := must(fleet.New(fleet.Options{ResyncJitter: time.Millisecond}))
+	s := newScene(t, refuse("bad", core.ErrForbidden), natsjetstream.Options{Fleet: watched, GiveUpAfter: time.Millisecond})
+	runtime := s.forwarder("runtime-1", noAnswer)
+
+	mustForward(t, runtime, numbered(1, "good"))
+	s.awaitResyncs(1) // That of the new epoch.
+	mustForward(t, runtime, numbered(2, "other", "bad"))
+	s.awaitFate("terminated forbidden", 1)
+	mustForward(t, runtime, numbered(4, "good"))
+	s.awaitResyncs(2)
+	s.awaitEmpty()
+}
+
+func (s *scene) awaitResyncs(n int) {
+	s.t.Helper()
+	eventually(s.t, fmt.Sprintf("the handler gets %d resyncs", n), func() bool {
+		got := 0
+		for _, event := range s.handler.Acknowledged(manager) {
+			if event.Resync {
+				got++
+			}
+		}
+		return got >= n
+	})
+}
+
+// A verifier or a handler that fails loses nothing, however long that takes.
+func TestFailuresLoseNothing(t *testing.T) {
+	t.Parallel()
+	var ready atomic.Bool
+	verifier := core.VerifierFunc(func(context.Context, core.Peer, *core.WatchEvent) error {
+		if !ready.Load() {
+			return core.ErrNotReady
+		}
+		return nil
+	})
+	s := newScene(t, verifier, natsjetstream.Options{GiveUpAfter: time.Millisecond})
+	mustForward(t, s.forwarder("runtime-1", noAnswer), numbered(1, "a"))
+	s.awaitFate("delayed not_ready", 1)
+	s.handler.Next(
+		coretest.Refuse(&coretest.Refusal{Label: "map_failed", Permanent: true}),
+		func(context.Context, core.Batch) error { panic("broken") },
+	)
+	ready.Store(true)
+	s.awaitHandled(1)
+	for _, fate := range []string{"delayed map_failed", "delayed panic"} {
+		if s.fates.of(fate) != 1 {
+			t.Errorf("%d messages are %q, want 1: %v", s.fates.of(fate), fate, s.fates.counts)
+		}
+	}
+	s.awaitEmpty()
+}
+
+// Malformed messages are terminated, and the others go on.
+func TestMalformedMessages(t *testing.T) {
+	t.Parallel()
+	var log strings.Builder
+	logger := slog.New(slog.NewTextHandler(&locked{to: &log}, nil))
+	s := newScene(t, allowAll(), natsjetstream.Options{Logger: logger})
+	publish := must(jetstream.New(s.connect()))
+	big := strings.Repeat(" ", contract.V3.MaxBody()+1)
+	for subject, body := range map[string]string{
+		"watch.my-operator.runtime-1": "no JSON",
+		"watch.my-operator.runtime-2": `[{"specversion":"0.3"}]`,
+		"watch.my-operator.%2e":       "[]", // Not the spelling of any runtime.
+		"watch.my-operator.runtime-4": big,
+		"watch.my-operator.runtime-5": "",
+	} {
+		must(publish.Publish(t.Context(), subject, []byte(body)))
+	}
+	mustForward(t, s.forwarder("runtime-1", natsjetstream.ForwarderOptions{}), numbered(1, "a"))
+	s.awaitFate("terminated malformed", 5)
+	s.awaitEmpty()
+	if n := strings.Count(log.String(), "message terminated"); n != 1 {
+		t.Errorf("%d lines for one reason in a minute, want 1:\n%s", n, log.String())
+	}
+}
+
+// locked is a writer for several goroutines.
+type locked struct {
+	mu sync.Mutex
+	to *strings.Builder
+}
+
+func (l *locked) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.to.Write(p)
+}
+
+// Messages that wait for a later delivery hold up nothing, whatever their number.
+func TestRefusedMessagesHoldUpNothing(t *testing.T) {
+	t.Parallel()
+	verifier := core.VerifierFunc(func(_ context.Context, peer core.Peer, _ *core.WatchEvent) error {
+		if strings.HasPrefix(string(peer.ID), "removed") {
+			return core.ErrForbidden
+		}
+		return nil
+	})
+	s := newScene(t, verifier, natsjetstream.Options{})
+	const removed, messages = 25, 60 // More than the default bound of a server on unacknowledged messages.
+	for n := range removed {
+		runtime := s.forwarder(core.RuntimeID(fmt.Sprintf("removed-%d", n)), noAnswer)
+		for i := range messages {
+			mustForward(t, runtime, numbered(uint64(i+1), fmt.Sprintf("object-%d", i)))
+		}
+	}
+	s.awaitFate("delayed forbidden", removed*s.runtimeInFlight())
+	mustForward(t, s.forwarder("runtime-1", natsjetstream.ForwarderOptions{}), numbered(1, "a"))
+	if got := len(s.handler.Acknowledged(manager)); got != 1 {
+		t.Errorf("%d events were enqueued, want that of runtime-1", got)
+	}
+}
+
+func (s *scene) runtimeInFlight() int { return 16 }
+
+// A runtime whose events take long to handle delays itself only.
+func TestSlowRuntimeDelaysItselfOnly(t *testing.T) {
+	t.Parallel()
+	hang := make(chan struct{})
+	slow := core.VerifierFunc(func(ctx context.Context, peer core.Peer, _ *core.WatchEvent) error {
+		if peer.ID == "slow" {
+			select {
+			case <-hang:
+			case <-ctx.Done():
+			}
+		}
+		return nil
+	})
+	s := newScene(t, slow, natsjetstream.Options{MaxInFlight: 32, RuntimeInFlight: 4, HandleTimeout: patience})
+	runtime := s.forwarder("slow", noAnswer)
+	for i := range 40 {
+		mustForward(t, runtime, numbered(uint64(i+1), fmt.Sprintf("object-%d", i)))
+	}
+	mustForward(t, s.forwarder("runtime-1", natsjetstream.ForwarderOptions{AnswerWait: patience}), numbered(1, "a"))
+	if got := s.handler.Calls()[0].Runtime; got != "runtime-1" {
+		t.Errorf("the first event handled is of %q, want runtime-1", got)
+	}
+	close(hang)
+	s.awaitHandled(41)
+}
+
+// The fleet follows heartbeats. One that waited in the stream for long proves nothing.
+func TestFreshness(t *testing.T) {
+	t.Parallel()
+	watched := must(fleet.New(fleet.Options{}))
+	s := newScene(t, allowAll(), natsjetstream.Options{Fleet: watched})
+	batch := numbered(1, "a")
+	batch.Heartbeat = &core.Heartbeat{
+		ID: "beat-1", Number: 1, Sequence: 1, Interval: time.Minute, Time: time.Now(), Canary: core.CanaryAlive,
+	}
+	mustForward(t, s.forwarder("runtime-1", natsjetstream.ForwarderOptions{}), batch)
+	if got := watched.Get("runtime-1", manager).State; got != fleet.Fresh {
+		t.Errorf("the runtime is %s after its heartbeat, want fresh", got)
+	}
+}
+
+// A runtime must not make the operator publish to a subject that the runtime may not use itself.
+func TestAnswersGoToTheirRuntimeOnly(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, allowAll(), natsjetstream.Options{})
+	conn := s.connect()
+	all := must(conn.SubscribeSync(">"))
+	publish := must(jetstream.New(conn))
+	encoded := must(contract.V3.Encode(&core.Batch{Source: "runtime-1", Events: numbered(1, "a").Events}))
+	for _, subject := range []string{
+		"$JS.API.STREAM.DELETE.watch-my-operator", "_INBOX.runtime-2.x", "_INBOX.runtime-1", "_INBOX.runtime-1.",
+		"_INBOX.runtime-1.>", "watch.my-operator.runtime-2",
+	} {
+		msg := nats.NewMsg("watch.my-operator.runtime-1")
+		msg.Data = encoded.Body
+		msg.Header.Set("Watch-Answer", subject)
+		must(publish.PublishMsg(t.Context(), msg))
+	}
+	s.awaitFate("enqueued", 6)
+	mustForward(t, s.forwarder("runtime-3", natsjetstream.ForwarderOptions{}), numbered(1, "last"))
+	for {
+		msg := must(all.NextMsg(patience))
+		if strings.HasPrefix(msg.Subject, "_INBOX.runtime-3.") && msg.Header.Get("Watch-Status") != "" {
+			return
+		}
+		if msg.Header.Get("Watch-Status") != "" {
+			t.Errorf("an answer went to %s", msg.Subject)
+		}
+	}
+}
+
+// A refusal that no forwarder confirms leaves the event with the stream.
+func TestUnconfirmedRefusalStaysInTheStream(t *testing.T) {
+	t.Parallel()
+	var allowed atomic.Bool
+	verifier := core.VerifierFunc(func(context.Context, core.Peer, *core.WatchEvent) error {
+		if allowed.Load() {
+			return nil
+		}
+		return core.ErrForbidden
+	})
+	s := newScene(t, verifier, natsjetstream.Options{})
+	conn := s.connect()
+	deaf := must(conn.SubscribeSync("_INBOX.runtime-1.deaf")) // It gets the refusal, and confirms nothing.
+	publish := must(jetstream.New(conn))
+	for i, inbox := range []string{"_INBOX.runtime-1.gone", deaf.Subject} {
+		batch := numbered(uint64(i+1), fmt.Sprintf("object-%d", i))
+		batch.Source = "runtime-1"
+		msg := nats.NewMsg("watch.my-operator.runtime-1")
+		msg.Data = must(contract.V3.Encode(&batch)).Body
+		msg.Header.Set("Watch-Answer", inbox)
+		must(publish.PublishMsg(t.Context(), msg))
+	}
+	s.awaitFate("delayed forbidden", 2)
+	if msg := must(deaf.NextMsg(patience)); msg.Header.Get("Watch-Status") != "403" {
+		t.Errorf("the answer has status %q, want 403", msg.Header.Get("Watch-Status"))
+	}
+	allowed.Store(true)
+	s.awaitHandled(2)
+	s.awaitEmpty()
+}

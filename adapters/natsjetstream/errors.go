@@ -1,0 +1,163 @@
+package natsjetstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
+)
+
+// The reasons of a forwarder for a batch that was not stored, as metric labels. Those of an answer
+// are in [contract.Meaning].
+const (
+	// The contract cannot carry the event.
+	reasonUnsendable = "unsendable"
+	// The claim of the batch cannot be expressed.
+	reasonMaterial = "material"
+	// There is no connection to a NATS server.
+	reasonDisconnected = "disconnected"
+	// The NATS server refuses the certificate or the user.
+	reasonUnauthenticated = "unauthenticated"
+	// The handshake failed.
+	reasonTLS = "tls"
+	// The runtime may not publish to the subject.
+	reasonForbidden = "forbidden"
+	// No stream takes the subject, or the stream has no leader.
+	reasonUnknownManager = "unknown_manager"
+	// The stream has no room for this runtime, or none at all.
+	reasonStreamFull = "stream_full"
+	// The message is larger than the NATS server or the stream allows.
+	reasonTooLarge = "too_large"
+	// The stream refused the message for another reason.
+	reasonStream = "stream"
+	// Anything else between this end and the stream.
+	reasonConnection = "connection"
+)
+
+// publishError is the error of a batch. It classifies as the answer to an HTTP request does.
+//
+// Callers use the sentinels and the interfaces of core, so the type is not exported.
+type publishError struct {
+	// Subject is that of the message.
+	Subject string
+	// Err is the cause; nil: the answer names none.
+	Err error
+
+	reason     string
+	permanent  bool
+	retryAfter time.Duration
+}
+
+var (
+	_ core.Retryable    = (*publishError)(nil)
+	_ core.RetryAfterer = (*publishError)(nil)
+	_ core.Reasoner     = (*publishError)(nil)
+)
+
+// Error returns the subject, the reason and the cause.
+func (e *publishError) Error() string {
+	text := fmt.Sprintf("natsjetstream: publish to %s: %s", e.Subject, e.reason)
+	if e.Err != nil {
+		text += ": " + e.Err.Error()
+	}
+	return text
+}
+
+// Unwrap returns the cause.
+func (e *publishError) Unwrap() error { return e.Err }
+
+// Reason returns the metric label.
+func (e *publishError) Reason() string { return e.reason }
+
+// Retryable reports whether a later attempt can succeed.
+func (e *publishError) Retryable() bool { return !e.permanent }
+
+// RetryAfter returns the wait that the answer asks for.
+func (e *publishError) RetryAfter() time.Duration { return e.retryAfter }
+
+// classify returns the error of a message that the stream did not acknowledge.
+func classify(subject string, err error) *publishError {
+	failed := &publishError{Subject: subject, Err: err}
+	var api *jetstream.APIError
+	switch {
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		failed.reason = core.Reason(err)
+	case errors.Is(err, nats.ErrPermissionViolation):
+		failed.reason, failed.Err = reasonForbidden, both(core.ErrForbidden, err)
+	case errors.Is(err, jetstream.ErrNoStreamResponse), errors.Is(err, nats.ErrNoResponders):
+		failed.reason, failed.Err = reasonUnknownManager, both(core.ErrUnknownManager, err)
+	case errors.Is(err, nats.ErrMaxPayload), errors.Is(err, jetstream.ErrStreamMessageExceedsMaximum):
+		failed.reason = reasonTooLarge
+	case isDisconnected(err):
+		failed.reason = reasonDisconnected
+	case errors.As(err, &api):
+		failed.reason, failed.Err = reasonOfStream(api), both(core.ErrNotReady, err)
+	default:
+		failed.reason = reasonConnection
+	}
+	return failed
+}
+
+func both(class, cause error) error { return fmt.Errorf("%w: %w", class, cause) }
+
+func isDisconnected(err error) bool {
+	return errors.Is(err, nats.ErrConnectionClosed) || errors.Is(err, nats.ErrReconnectBufExceeded) ||
+		errors.Is(err, nats.ErrDisconnected) || errors.Is(err, nats.ErrConnectionReconnecting)
+}
+
+// The error codes of a server that has no room (errors.json of nats-server).
+const (
+	codeInsufficientResources = 10023
+	codeMemoryExceeded        = 10028
+	codeStorageExceeded       = 10047
+	codeStoreFailed           = 10077 // maximum messages, messages per subject, or bytes exceeded
+)
+
+func reasonOfStream(err *jetstream.APIError) string {
+	switch err.ErrorCode {
+	case codeInsufficientResources, codeMemoryExceeded, codeStorageExceeded, codeStoreFailed:
+		return reasonStreamFull
+	default:
+		return reasonStream
+	}
+}
+
+// disconnected returns the error of a batch that finds no connection. last is the last error of the
+// connection.
+func disconnected(subject string, last error) *publishError {
+	failed := &publishError{Subject: subject, Err: last, reason: reasonDisconnected}
+	switch {
+	case errors.Is(last, nats.ErrAuthorization), errors.Is(last, nats.ErrAuthExpired):
+		failed.reason, failed.Err = reasonUnauthenticated, both(core.ErrUnauthenticated, last)
+	case errors.Is(last, nats.ErrTLS):
+		failed.reason = reasonTLS
+	}
+	return failed
+}
+
+// refused returns the error for a refusal of the operator. slow is the wait after a refusal of the
+// sender that asks for none.
+func refused(subject string, r contract.Refusal, slow time.Duration) *publishError {
+	meaning := contract.V3.Interpret(r, false)
+	failed := &publishError{
+		Subject: subject, Err: meaning.Cause, reason: meaning.Reason, permanent: meaning.Permanent,
+	}
+	if failed.Err == nil && r.Status != http.StatusBadRequest {
+		failed.Err = fmt.Errorf("status %d", r.Status)
+	}
+	switch {
+	case meaning.Permanent:
+	case meaning.Slow && r.RetryAfter == 0:
+		failed.retryAfter = max(slow, 0)
+	default:
+		failed.retryAfter = r.RetryAfter
+	}
+	return failed
+}

@@ -1,0 +1,21 @@
+module github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream
+
+go 1.26.0
+
+require (
+	github.com/nats-io/nats.go v1.55.0
+	github.com/runtime-watcher/runtime-watcher/core v0.0.0
+	go.uber.org/goleak v1.3.0
+)
+
+require (
+	github.com/google/go-cmp v0.7.0 // indirect
+	github.com/klauspost/compress v1.20.0 // indirect
+	github.com/nats-io/nkeys v0.4.16 // indirect
+	github.com/nats-io/nuid v1.0.1 // indirect
+	golang.org/x/crypto v0.57.0 // indirect
+	golang.org/x/sys v0.48.0 // indirect
+	k8s.io/apimachinery v0.37.2 // indirect
+)
+
+replace github.com/runtime-watcher/runtime-watcher/core => ../../core

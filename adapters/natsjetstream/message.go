@@ -1,0 +1,127 @@
+package natsjetstream
+
+import (
+	"context"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
+)
+
+// message is an encoded batch that is being sent.
+type message struct {
+	subject, stream, id string
+
+	request *contract.Request
+	// events is the number of events in the batch.
+	events int
+}
+
+// elements returns the number of elements in the body, which is that of the events and heartbeats.
+func (m *message) elements() int {
+	if m.request.Heartbeat {
+		return len(m.request.Sent) + 1
+	}
+	return len(m.request.Sent)
+}
+
+// index returns the index in the batch of an element of the body.
+func (m *message) index(element int) int {
+	if element < len(m.request.Sent) {
+		return m.request.Sent[element]
+	}
+	return m.events
+}
+
+// send sends a message, and remembers its ID while the result is unknown.
+func (f *Forwarder) send(ctx context.Context, m *message) error {
+	if err := ctx.Err(); err != nil {
+		return classify(m.subject, err)
+	}
+	if !f.conn.IsConnected() {
+		return disconnected(m.subject, f.conn.LastError())
+	}
+	m.id = f.ids.of(m.subject, m.request.Body)
+	err := f.exchange(ctx, m)
+	if err == nil {
+		f.ids.conclude(m.subject, m.id)
+	}
+	return err
+}
+
+// exchange stores a message in the stream, and waits for the answer of the operator.
+func (f *Forwarder) exchange(ctx context.Context, m *message) error {
+	if f.opts.AnswerWait < 0 {
+		_, err := f.store(ctx, m, "")
+		return err
+	}
+	answers := make(chan *nats.Msg, 1) // SubscribeSync would allocate 512 KiB.
+	subscription, err := f.conn.ChanSubscribe(f.conn.NewInbox(), answers)
+	if err != nil {
+		return classify(m.subject, err)
+	}
+	defer subscription.Unsubscribe() //nolint:errcheck // It fails when the connection is gone.
+	duplicate, err := f.store(ctx, m, subscription.Subject)
+	if err != nil || duplicate { // Nothing answers a message that an earlier attempt has stored.
+		return err
+	}
+	return f.await(ctx, m, answers)
+}
+
+// store publishes a message, and returns when the stream has stored it, or had stored it before.
+func (f *Forwarder) store(ctx context.Context, m *message, answers string) (duplicate bool, err error) {
+	ctx, stop := f.denials.watch(ctx, m.subject)
+	defer stop()
+	msg := nats.NewMsg(m.subject)
+	msg.Data = m.request.Body
+	if answers != "" {
+		msg.Header.Set(headerAnswer, answers)
+	}
+	ack, err := f.stream.PublishMsg(ctx, msg, jetstream.WithMsgID(m.id),
+		jetstream.WithExpectStream(m.stream), jetstream.WithRetryAttempts(0))
+	switch cause := context.Cause(ctx); {
+	case err == nil:
+		return ack.Duplicate, nil
+	case cause != nil:
+		return false, classify(m.subject, cause)
+	default:
+		return false, classify(m.subject, err)
+	}
+}
+
+// await returns the answer of the operator, and nil when none comes in time: the stream has the
+// message.
+func (f *Forwarder) await(ctx context.Context, m *message, answers <-chan *nats.Msg) error {
+	late := time.NewTimer(f.opts.AnswerWait)
+	defer late.Stop()
+	select {
+	case <-ctx.Done():
+		return classify(m.subject, ctx.Err())
+	case <-late.C:
+		return nil
+	case msg := <-answers:
+		answer := readAnswer(msg, m.elements())
+		if answer.Status == contract.V3.Status() {
+			return nil
+		}
+		return f.takeBack(m, msg, &answer)
+	}
+}
+
+// takeBack confirms a refusal. The operator then removes the message from the stream, and the
+// caller owns the refused events again.
+func (f *Forwarder) takeBack(m *message, msg *nats.Msg, answer *contract.Answer) error {
+	f.ids.conclude(m.subject, m.id) // Before the confirmation: the next attempt must be stored.
+	_ = msg.Respond(nil)            // Without it, the stream delivers the events, too.
+	if len(answer.Failed) == 0 {
+		return refused(m.subject, answer.Refusal, f.opts.RefusedRetryAfter)
+	}
+	failed := make(core.EventErrors, len(answer.Failed))
+	for element, r := range answer.Failed {
+		failed[m.index(element)] = refused(m.subject, r, f.opts.RefusedRetryAfter)
+	}
+	return failed
+}

@@ -1,0 +1,126 @@
+package natsjetstream
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+)
+
+const (
+	defaultTimeout           = 10 * time.Second
+	defaultAnswerWait        = 2 * time.Second
+	defaultRefusedRetryAfter = 30 * time.Second
+	defaultMaxInFlight       = 256
+	defaultRuntimeInFlight   = 16
+	defaultHandleTimeout     = 5 * time.Second
+	defaultGiveUpAfter       = 10 * time.Minute
+)
+
+// ForwarderOptions are the optional settings of a [Forwarder]. The zero value is the documented
+// default.
+type ForwarderOptions struct {
+	// Timeout bounds one call of Forward. The context of the caller may end it earlier. Default: 10
+	// s.
+	Timeout time.Duration
+	// AnswerWait is the time that Forward waits for the answer of the operator after the stream has
+	// stored the batch. Without an answer it returns nil. Default: 2 s. Negative: it does not wait,
+	// and the operator cannot hand refused events back.
+	AnswerWait time.Duration
+	// RefusedRetryAfter is the wait after a refusal of the sender that asks for none, because
+	// certificates may be rotating. Default: 30 s. Negative: none.
+	RefusedRetryAfter time.Duration
+}
+
+func (o ForwarderOptions) withDefaults() ForwarderOptions {
+	o.Timeout = cmp.Or(o.Timeout, defaultTimeout)
+	o.AnswerWait = cmp.Or(o.AnswerWait, defaultAnswerWait)
+	o.RefusedRetryAfter = cmp.Or(o.RefusedRetryAfter, defaultRefusedRetryAfter)
+	return o
+}
+
+// Options are the optional settings of a [Consumer]. The zero value is the documented default.
+type Options struct {
+	// Stream returns the configuration for the stream of a manager that has none yet. An existing
+	// stream is not changed. Default: [StreamConfig].
+	Stream func(core.Manager) jetstream.StreamConfig
+	// Peer returns the facts that the NATS server has checked in the certificate of a runtime. It
+	// is called concurrently. Default: ID and CommonName are the runtime of the subject, and there
+	// are no SANs. SAN pinning needs the SAN by which the server knows the runtime.
+	Peer func(core.RuntimeID) core.Peer
+
+	// Fleet observes each batch that is verified, on the replica that handles it. Its resyncs are
+	// delivered to the handlers while Start runs. Without a fleet, events that are given up are
+	// only counted. Default: none.
+	Fleet *fleet.Fleet
+	// SharedFleet means that a listener for the same managers delivers the resyncs of Fleet.
+	SharedFleet bool
+
+	// MaxInFlight bounds the messages of each manager in the memory of this replica. Default: 256.
+	MaxInFlight int
+	// RuntimeInFlight bounds those of one runtime. The stream delivers further ones later. Default:
+	// 16.
+	RuntimeInFlight int
+	// HandleTimeout bounds the calls of verifier and handler for one message, with their context.
+	// Default: 5 s.
+	HandleTimeout time.Duration
+	// GiveUpAfter is the age at which a message with refused events is terminated. Events that
+	// fail for other reasons are never given up. Default: 10 min.
+	GiveUpAfter time.Duration
+
+	// Logger gets starts and ends, panics, and failures to reach the stream when their reason
+	// changes. It also gets terminated messages at warn, at most one a minute for each reason.
+	// Default: discard.
+	Logger *slog.Logger
+	// Hooks are called for metrics. Default: none.
+	Hooks Hooks
+}
+
+// Hooks are optional callbacks of a [Consumer]. They are called concurrently and must not block.
+type Hooks struct {
+	// Concluded is called for each message with its fate: "enqueued", "handed_back" to the runtime,
+	// "delayed" until the stream delivers it again, or "terminated". Reason is empty when every
+	// event is enqueued. Both may be metric labels, provided that the reasons of verifiers and
+	// handlers are.
+	Concluded func(manager core.Manager, fate, reason string, took time.Duration)
+}
+
+func (o Options) withDefaults() Options {
+	o.MaxInFlight = cmp.Or(o.MaxInFlight, defaultMaxInFlight)
+	o.RuntimeInFlight = cmp.Or(o.RuntimeInFlight, defaultRuntimeInFlight)
+	o.HandleTimeout = cmp.Or(o.HandleTimeout, defaultHandleTimeout)
+	o.GiveUpAfter = cmp.Or(o.GiveUpAfter, defaultGiveUpAfter)
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
+	if o.Stream == nil {
+		o.Stream = StreamConfig
+	}
+	if o.Peer == nil {
+		o.Peer = func(runtime core.RuntimeID) core.Peer { return core.Peer{ID: runtime, CommonName: string(runtime)} }
+	}
+	if o.Hooks.Concluded == nil {
+		o.Hooks.Concluded = func(core.Manager, string, string, time.Duration) {}
+	}
+	return o
+}
+
+func (o Options) validate() error {
+	return errors.Join(
+		notNegative("MaxInFlight", o.MaxInFlight),
+		notNegative("RuntimeInFlight", o.RuntimeInFlight),
+		notNegative("HandleTimeout", o.HandleTimeout),
+		notNegative("GiveUpAfter", o.GiveUpAfter),
+	)
+}
+
+func notNegative[T int | time.Duration](name string, value T) error {
+	if value >= 0 {
+		return nil
+	}
+	return fmt.Errorf("option %s is %v, want more than 0, or 0 for the default", name, value)
+}

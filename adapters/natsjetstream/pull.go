@@ -1,0 +1,136 @@
+package natsjetstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+const (
+	// ackWait is the time after which the stream gives a message to another replica. It bounds the
+	// delay of messages in the hands of a replica that is killed.
+	ackWait = 10 * time.Second
+	// readyInterval is the time between two questions whether a handler is ready.
+	readyInterval = 100 * time.Millisecond
+	// reopenWait is the wait after a failure to reach the stream.
+	reopenWait = time.Second
+	// openTimeout bounds one attempt to open a stream and its durable consumer.
+	openTimeout = 5 * time.Second
+	// fetchWait bounds one request for messages, and so the time in which a replica stops.
+	fetchWait = 500 * time.Millisecond
+)
+
+// serve takes the messages of one manager until ctx ends.
+func (c *Consumer) serve(ctx context.Context, manager core.Manager, handler core.Handler) {
+	reason := ""
+	for waitReady(ctx, handler) {
+		err := c.serveWhileReady(ctx, manager, handler)
+		if err == nil || ctx.Err() != nil {
+			reason = ""
+			continue
+		}
+		if now := core.Reason(classify("", err)); now != reason {
+			reason = now
+			c.opts.Logger.WarnContext(ctx, "no messages from the stream, retrying",
+				slog.String("manager", string(manager)), slog.Any("error", err))
+		}
+		sleep(ctx, reopenWait)
+	}
+}
+
+// ready returns the reason for which a handler takes no events, if it has a method for that.
+func ready(handler core.Handler) error {
+	if r, ok := handler.(interface{ Ready() error }); ok {
+		return r.Ready()
+	}
+	return nil
+}
+
+// waitReady reports false when ctx ends first.
+func waitReady(ctx context.Context, handler core.Handler) bool {
+	for ctx.Err() == nil {
+		if ready(handler) == nil {
+			return true
+		}
+		sleep(ctx, readyInterval)
+	}
+	return false
+}
+
+func sleep(ctx context.Context, wait time.Duration) {
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// serveWhileReady takes messages until the handler is not ready, ctx ends or the stream fails.
+func (c *Consumer) serveWhileReady(ctx context.Context, manager core.Manager, handler core.Handler) error {
+	pulling, stop := context.WithCancel(ctx)
+	defer stop()
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		for pulling.Err() == nil && ready(handler) == nil {
+			sleep(pulling, readyInterval)
+		}
+		stop()
+	}()
+	err := c.pull(pulling, manager, handler)
+	if pulling.Err() != nil {
+		err = nil
+	}
+	stop()
+	<-watched
+	return err
+}
+
+// pull takes messages until ctx ends or the stream fails, and waits for those in its hands.
+func (c *Consumer) pull(ctx context.Context, manager core.Manager, handler core.Handler) error {
+	durable, err := c.open(ctx, manager)
+	if err != nil {
+		return err
+	}
+	queues := c.newQueues(ctx, manager, handler)
+	defer queues.wait()
+	for {
+		room, err := queues.reserve(ctx)
+		if err != nil {
+			return err
+		}
+		if err := queues.fetch(ctx, durable, room); err != nil {
+			return fmt.Errorf("natsjetstream: messages for %s: %w", manager, err)
+		}
+	}
+}
+
+// open returns the durable consumer of a manager. It creates it, and the stream, if they are
+// missing.
+func (c *Consumer) open(ctx context.Context, manager core.Manager) (jetstream.Consumer, error) {
+	ctx, cancel := context.WithTimeout(ctx, openTimeout)
+	defer cancel()
+	stream, err := c.stream.Stream(ctx, streamName(manager))
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		stream, err = c.stream.CreateStream(ctx, c.opts.Stream(manager))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("natsjetstream: stream %s: %w", streamName(manager), err)
+	}
+	if config := stream.CachedInfo().Config; !losesNothing(config) && c.lines.allow(config.Name, time.Now()) {
+		c.opts.Logger.WarnContext(ctx, "stream removes messages that were not handled, want the limits of StreamConfig",
+			slog.String("stream", config.Name))
+	}
+	durable, err := stream.CreateOrUpdateConsumer(ctx, consumerConfig(manager))
+	if err != nil {
+		return nil, fmt.Errorf("natsjetstream: consumer of stream %s: %w", streamName(manager), err)
+	}
+	return durable, nil
+}

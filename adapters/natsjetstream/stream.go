@@ -1,0 +1,61 @@
+package natsjetstream
+
+import (
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+const (
+	// duplicates is the time for which a stream remembers the IDs of messages.
+	duplicates = 2 * time.Minute
+	// maxMessage is the largest batch of contract v3 with its headers, in bytes.
+	maxMessage = 257 << 10
+	// defaultMaxPending and defaultMaxBytes bound a stream.
+	defaultMaxPending = 256
+	defaultMaxBytes   = 1 << 30
+)
+
+// streamName is also the prefix of the stream's API subjects.
+func streamName(manager core.Manager) string { return subjectRoot + "-" + string(manager) }
+
+// StreamConfig returns the stream of a manager: a work queue on disk of at most 1 GiB, and at most
+// 256 batches of one runtime. A full stream refuses new messages and removes none, so that the
+// outbox of the runtime keeps its events. Replicas is 1; set it to 3 in a cluster.
+func StreamConfig(manager core.Manager) jetstream.StreamConfig {
+	return jetstream.StreamConfig{
+		Name:                 streamName(manager),
+		Description:          "events of runtimes for " + string(manager),
+		Subjects:             []string{subjectRoot + "." + string(manager) + ".*"},
+		Retention:            jetstream.WorkQueuePolicy,
+		Storage:              jetstream.FileStorage,
+		Discard:              jetstream.DiscardNew,
+		DiscardNewPerSubject: true,
+		MaxMsgsPerSubject:    defaultMaxPending,
+		MaxBytes:             defaultMaxBytes,
+		MaxMsgSize:           maxMessage,
+		Duplicates:           duplicates,
+		Replicas:             1,
+	}
+}
+
+// losesNothing reports whether a stream keeps each message until it is acknowledged.
+func losesNothing(config jetstream.StreamConfig) bool {
+	return config.Retention == jetstream.WorkQueuePolicy && config.Discard == jetstream.DiscardNew &&
+		config.MaxAge == 0
+}
+
+// consumerConfig has no bound on messages that wait for a later delivery: refused messages of some
+// runtimes would otherwise hold up all others. The stream bounds them.
+func consumerConfig(manager core.Manager) jetstream.ConsumerConfig {
+	return jetstream.ConsumerConfig{
+		Durable:       string(manager),
+		FilterSubject: subjectRoot + "." + string(manager) + ".*",
+		AckPolicy:     jetstream.AckExplicitPolicy,
+		AckWait:       ackWait,
+		MaxDeliver:    -1,
+		MaxAckPending: -1,
+	}
+}

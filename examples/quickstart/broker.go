@@ -1,0 +1,165 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
+	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/listener"
+)
+
+// broker is a NATS server between runtime and operator.
+type broker struct {
+	addr string
+	// conn is that of the operator.
+	conn *nats.Conn
+}
+
+// operatorDomain is the SAN of the operator's certificate, and its user at the NATS server.
+const operatorDomain = component + ".operators.example.com"
+
+// brokerConfig lets the runtime publish under its own name, and the operator use its own stream.
+const brokerConfig = `listen: %q
+jetstream { store_dir: %q }
+tls { cert_file: %q, key_file: %q, ca_file: %q, verify_and_map: true }
+authorization { users: [
+  { user: "` + runtimeDomain + `", permissions: {
+    publish: { allow: [%q] }, subscribe: { allow: ["%s.>"] }, allow_responses: true } }
+  { user: "` + operatorDomain + `", permissions: {
+    publish: { allow: ["$JS.API.STREAM.*.watch-` + component + `", "$JS.API.CONSUMER.*.watch-` + component + `.>",
+      "$JS.API.CONSUMER.MSG.NEXT.watch-` + component + `.>", "$JS.ACK.watch-` + component + `.>", "_INBOX.>"] }
+    subscribe: { allow: ["_INBOX.operator.>"] } } }
+] }
+`
+
+func (d *demo) startBroker(ctx context.Context) (string, error) {
+	port, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	d.broker = &broker{addr: port.Addr().String()}
+	if err := port.Close(); err != nil {
+		return "", err
+	}
+	config, err := d.configureBroker()
+	if err != nil {
+		return "", err
+	}
+	if err := d.launchBroker(config); err != nil {
+		return "", err
+	}
+	err = poll(ctx, func() bool {
+		err = d.connectOperator()
+		return err == nil
+	})
+	return fmt.Sprintf("at tls://%s, one user for %s and one for the operator", d.broker.addr, runtimeName), err
+}
+
+// configureBroker writes the certificate and the configuration of the server.
+func (d *demo) configureBroker() (string, error) {
+	leaf, err := d.pki.ca.Server("nats", testpki.Options{})
+	if err != nil {
+		return "", err
+	}
+	key, err := leaf.KeyPEM()
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(d.keys(), "nats")
+	file := func(name string) string { return filepath.Join(dir, name) }
+	config := fmt.Sprintf(brokerConfig, d.broker.addr, file("store"), file("tls.crt"), file("tls.key"), file("ca.crt"),
+		natsjetstream.Subject(component, runtimeName), natsjetstream.InboxPrefix(runtimeName))
+	err = os.Mkdir(dir, 0o700)
+	for name, content := range map[string][]byte{
+		"ca.crt": d.pki.ca.PEM(), "tls.crt": leaf.CertPEM(), "tls.key": key, "nats.conf": []byte(config),
+	} {
+		err = errors.Join(err, os.WriteFile(file(name), content, 0o600))
+	}
+	return file("nats.conf"), err
+}
+
+func (d *demo) launchBroker(config string) error {
+	log, err := os.Create(filepath.Join(d.logs, "nats.log"))
+	if err != nil {
+		return err
+	}
+	d.closers = append(d.closers, log.Close)
+	cmd := exec.Command(d.brokerBinary, "-c", config) //nolint:noctx // A closer ends it.
+	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = log, log, ownGroup()
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	d.closers = append(d.closers, func() error {
+		_ = cmd.Process.Signal(syscall.SIGTERM) // It may have ended.
+		_ = cmd.Wait()                          // Its exit code is that of the signal.
+		return nil
+	})
+	return nil
+}
+
+// connectOperator connects with a certificate of the operator.
+func (d *demo) connectOperator() error {
+	leaf, err := d.pki.ca.Client("operator", testpki.Options{DNSNames: []string{operatorDomain}})
+	if err != nil {
+		return err
+	}
+	d.broker.conn, err = nats.Connect("tls://"+d.broker.addr, nats.Secure(&tls.Config{
+		MinVersion: tls.VersionTLS13, RootCAs: d.pki.ca.Pool(), Certificates: []tls.Certificate{leaf.TLS()},
+	}), nats.CustomInboxPrefix("_INBOX.operator"), nats.MaxReconnects(-1), nats.Timeout(time.Second))
+	if err != nil {
+		return err
+	}
+	d.closers = append(d.closers, func() error {
+		d.broker.conn.Close()
+		return nil
+	})
+	return nil
+}
+
+// embedConsumer adds a consumer to an operator, instead of a listener.
+func (o *operator) embedConsumer(
+	mgr manager.Manager, object *metav1.PartialObjectMetadata, runtimes *controllerruntime.Runtimes,
+) error {
+	source := controllerruntime.NewSource(controllerruntime.EnqueueByRuntime(runtimes), o.sourceOptions())
+	events, err := natsjetstream.NewConsumer(o.broker.conn, listener.SANPinning(runtimes),
+		map[core.Manager]core.Handler{component: source}, natsjetstream.Options{Peer: mapped})
+	if err != nil {
+		return err
+	}
+	return errors.Join(mgr.Add(events),
+		builder.ControllerManagedBy(mgr).For(object).WatchesRawSource(source).Complete(o))
+}
+
+// mapped returns the SAN that the NATS server demands of a runtime.
+func mapped(runtime core.RuntimeID) core.Peer {
+	return core.Peer{ID: runtime, CommonName: string(runtime), DNSNames: []string{string(runtime) + ".example.com"}}
+}
+
+// agentFlags are for the agent with NATS. The default agent has environment variables.
+func (d *demo) agentFlags() []string {
+	if d.broker == nil {
+		return nil
+	}
+	ca, cert, key := d.pki.runtime.Paths()
+	return []string{
+		"-servers=tls://" + d.broker.addr, "-runtime=" + runtimeName, "-manager=" + component,
+		"-ca=" + ca, "-cert=" + cert, "-key=" + key,
+		"-webhook=127.0.0.1:0", "-metrics=127.0.0.1:0", "-resend=false",
+	}
+}

@@ -1,0 +1,286 @@
+package nats_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
+	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
+)
+
+const (
+	attacker core.RuntimeID = "runtime-1"
+	victim   core.RuntimeID = "runtime-2"
+	other    core.Manager   = "other-operator"
+)
+
+// lab is a server with two runtimes and the operators of two managers.
+type lab struct {
+	*broker
+
+	operator *operator
+}
+
+func newLab(t *testing.T) *lab {
+	t.Helper()
+	b := newBroker(t, embedded(t), 1,
+		runtimeUser(attacker, manager), runtimeUser(victim, manager, other), operatorUser(manager), operatorUser(other))
+	l := &lab{broker: b, operator: newOperator()}
+	consume(t, b.operator(manager), l.operator, natsjetstream.Options{})
+	for _, m := range []core.Manager{manager, other} {
+		must(must(jetstream.New(b.operator(m))).CreateStream(t.Context(), natsjetstream.StreamConfig(m)))
+	}
+	return l
+}
+
+// TestStrangers are attempts to connect.
+func TestStrangers(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	foreign := must(testpki.NewCA("foreign", testpki.Options{}))
+	past := time.Now().Add(-time.Minute)
+	names := []string{domain(attacker)}
+	for _, row := range []struct {
+		name string
+		leaf *testpki.Leaf
+		want string // in the error; empty: the server accepts the connection
+	}{
+		{"a runtime", l.certificate(attacker), ""},
+		{"no certificate", nil, "tls"},
+		{"a certificate of another CA", must(foreign.Client(string(attacker), testpki.Options{DNSNames: names})), "tls"},
+		{"a self-signed certificate", must(testpki.SelfSigned(string(attacker), testpki.Options{DNSNames: names})), "tls"},
+		{"an expired certificate", must(l.ca.Client(string(attacker), testpki.Options{DNSNames: names, NotAfter: past})), "tls"},
+		{"a server's certificate", must(l.ca.Server(string(attacker), testpki.Options{DNSNames: names})), "tls"},
+		{"the name of a runtime with another SAN", must(l.ca.Client(string(attacker), testpki.Options{DNSNames: []string{"x.example.com"}})), "Authorization"},
+		{"the name of a runtime without SAN", must(l.ca.Client(string(attacker), testpki.Options{})), "Authorization"},
+		{"a wildcard as SAN", must(l.ca.Client(string(attacker), testpki.Options{DNSNames: []string{"*.example.com"}})), "Authorization"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			conn, err := l.dial(row.leaf)
+			if conn != nil {
+				conn.Close()
+			}
+			switch {
+			case row.want == "" && err != nil:
+				t.Errorf("connecting fails: %v", err)
+			case row.want != "" && (err == nil || !strings.Contains(err.Error(), row.want)):
+				t.Errorf("connecting = %v, want an error with %q", err, row.want)
+			}
+		})
+	}
+}
+
+// TestAttacks are requests of a runtime with a valid certificate. The server must deny each, except
+// those that the operator or the stream refuses.
+func TestAttacks(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	own := natsjetstream.Subject(manager, attacker)
+	stream := natsjetstream.StreamConfig(manager).Name
+	for _, row := range []struct {
+		name    string
+		subject string
+	}{
+		{"publishes as another runtime", natsjetstream.Subject(manager, victim)},
+		{"publishes as no runtime", "watch." + string(manager) + "."},
+		{"publishes below its own subject", own + ".x"},
+		{"publishes to another manager", natsjetstream.Subject(other, attacker)},
+		{"answers another runtime", natsjetstream.InboxPrefix(victim) + ".x"},
+		{"answers an operator", "_INBOX.operator." + string(manager) + ".x"},
+		{"deletes the stream", "$JS.API.STREAM.DELETE." + stream},
+		{"purges the stream", "$JS.API.STREAM.PURGE." + stream},
+		{"changes the stream", "$JS.API.STREAM.UPDATE." + stream},
+		{"makes a stream", "$JS.API.STREAM.CREATE.mine"},
+		{"reads a message of the stream", "$JS.API.STREAM.MSG.GET." + stream},
+		{"deletes a message of the stream", "$JS.API.STREAM.MSG.DELETE." + stream},
+		{"makes a consumer", "$JS.API.CONSUMER.CREATE." + stream},
+		{"takes the next message", "$JS.API.CONSUMER.MSG.NEXT." + stream + "." + string(manager)},
+		{"deletes the consumer", "$JS.API.CONSUMER.DELETE." + stream + "." + string(manager)},
+		{"acknowledges a message", "$JS.ACK." + stream + "." + string(manager) + ".1.1.1.1700000000000000000.0"},
+		{"asks the system account", "$SYS.REQ.SERVER.PING"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			l.denied(t, func(c *nats.Conn) error { return c.Publish(row.subject, []byte("x")) })
+		})
+	}
+	for _, row := range []struct {
+		name    string
+		subject string
+	}{
+		{"listens to everything", ">"},
+		{"listens to all events", "watch.>"},
+		{"listens to the events of another runtime", natsjetstream.Subject(manager, victim)},
+		{"listens to its own events", own},
+		{"listens to the answers of another runtime", natsjetstream.InboxPrefix(victim) + ".>"},
+		{"listens to all answers", "_INBOX.>"},
+		{"listens to requests for the stream", "$JS.API.>"},
+		{"listens to advisories", "$JS.EVENT.>"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			l.denied(t, func(c *nats.Conn) error {
+				_, err := c.SubscribeSync(row.subject)
+				return err
+			})
+		})
+	}
+	l.unharmed(t)
+}
+
+// denied fails the test unless the server denies an act of the attacker.
+func (l *lab) denied(t *testing.T, act func(*nats.Conn) error) {
+	t.Helper()
+	refused := make(chan error, 1)
+	conn, err := l.dial(l.certificate(attacker), nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+		select {
+		case refused <- err:
+		default:
+		}
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := act(conn); err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.FlushTimeout(patience); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-refused:
+		if !errors.Is(err, nats.ErrPermissionViolation) {
+			t.Errorf("the server answers %v, want a violation of permissions", err)
+		}
+	case <-time.After(patience):
+		t.Error("the server does not deny it")
+	}
+}
+
+// unharmed fails the test unless the events of the victim arrive, and no others.
+func (l *lab) unharmed(t *testing.T) {
+	t.Helper()
+	if got := l.operator.runtimes(); len(got) > 0 {
+		t.Errorf("events of %v arrived, want none", got)
+	}
+	batch := batchOf(victim, "object")
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := l.forwarder(victim, natsjetstream.ForwarderOptions{}).Forward(ctx, manager, batch); err != nil {
+		t.Errorf("the victim cannot publish any more: %v", err)
+	}
+	if got := l.operator.generation(object{victim, "object"}); got == 0 {
+		t.Error("the event of the victim did not arrive")
+	}
+}
+
+func batchOf(source core.RuntimeID, names ...string) core.Batch {
+	batch := core.Batch{Source: source, Epoch: "epoch"}
+	for i, name := range names {
+		batch.Events = append(batch.Events, core.Numbered{
+			Sequence: uint64(i + 1), ID: fmt.Sprintf("%s-%s-%d", source, name, i),
+			WatchEvent: core.WatchEvent{
+				Watched: types.NamespacedName{Namespace: "default", Name: name}, WatchedGVK: gvk, Generation: 1,
+			},
+		})
+	}
+	return batch
+}
+
+// TestHostileMessages are messages under the own name of the attacker: the server allows them.
+func TestHostileMessages(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	forged := must(contract.V3.Encode(ptr(batchOf(victim, "forged"))))
+	honest := must(contract.V3.Encode(ptr(batchOf(attacker, "honest"))))
+	for _, row := range []struct {
+		name    string
+		body    []byte
+		headers map[string]string
+		want    string // in the error of the stream; empty: it takes the message
+	}{
+		{"claims to be the victim", forged.Body, nil, ""},
+		{"is not of the contract", []byte("{}"), nil, ""},
+		{"replaces all messages", honest.Body, map[string]string{"Nats-Rollup": "all"}, "rollup"},
+		{"names another stream", honest.Body, map[string]string{"Nats-Expected-Stream": "watch-other-operator"}, "stream"},
+		{"is larger than a batch", make([]byte, 300<<10), nil, "size"},
+		{
+			"wants the answer of the operator elsewhere", honest.Body,
+			map[string]string{"Watch-Answer": "$JS.API.STREAM.DELETE.watch-my-operator"},
+			"",
+		},
+		{
+			"wants the answer of the operator at the victim", honest.Body,
+			map[string]string{"Watch-Answer": natsjetstream.InboxPrefix(victim) + ".x"},
+			"",
+		},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			conn := must(l.dial(l.certificate(attacker), nats.CustomInboxPrefix(natsjetstream.InboxPrefix(attacker))))
+			defer conn.Close()
+			msg := nats.NewMsg(natsjetstream.Subject(manager, attacker))
+			msg.Data = row.body
+			for name, value := range row.headers {
+				msg.Header.Set(name, value)
+			}
+			_, err := must(jetstream.New(conn)).PublishMsg(t.Context(), msg)
+			if (err == nil) != (row.want == "") || err != nil && !strings.Contains(err.Error(), row.want) {
+				t.Errorf("the stream answers %v, want an error with %q", err, row.want)
+			}
+		})
+	}
+	if got := l.operator.generation(object{victim, "forged"}) + l.operator.generation(object{attacker, "forged"}); got != 0 {
+		t.Error("the forged event arrived")
+	}
+	err := l.forwarder(victim, natsjetstream.ForwarderOptions{}).Forward(t.Context(), manager, batchOf(victim, "object"))
+	if err != nil || l.operator.generation(object{victim, "object"}) == 0 {
+		t.Errorf("the victim is harmed: Forward = %v", err)
+	}
+}
+
+func ptr[T any](value T) *T { return &value }
+
+// A runtime that may not publish learns it at once, and its outbox waits.
+func TestForwarderWithoutPermission(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	began := time.Now()
+	err := l.forwarder(attacker, natsjetstream.ForwarderOptions{}).Forward(t.Context(), other, batchOf(attacker, "object"))
+	if !errors.Is(err, core.ErrForbidden) || core.Reason(err) != "forbidden" || core.IsPermanent(err) {
+		t.Errorf("Forward = %v (reason %q), want ErrForbidden", err, core.Reason(err))
+	}
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("Forward took %v, want the answer of the server and no timeout", took)
+	}
+}
+
+// The server checks a certificate when a connection is opened, and not after. docs/security.md
+// names it as a limit.
+func TestOpenConnectionOutlivesItsCertificate(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	expires := time.Now().Add(time.Second)
+	leaf := must(l.ca.Client(string(attacker), testpki.Options{DNSNames: []string{domain(attacker)}, NotAfter: expires}))
+	conn := must(l.dial(leaf, nats.CustomInboxPrefix(natsjetstream.InboxPrefix(attacker)), nats.NoReconnect()))
+	defer conn.Close()
+	eventually(t, "the certificate has expired", func() bool {
+		second, err := l.dial(leaf)
+		if err == nil {
+			second.Close()
+		}
+		return err != nil && time.Now().After(expires)
+	})
+	f := must(natsjetstream.NewForwarder(conn, attacker, natsjetstream.ForwarderOptions{}))
+	if err := f.Forward(t.Context(), manager, batchOf(attacker, "object")); err != nil {
+		t.Errorf("Forward on a connection that was opened before = %v; if the server ends it now, change the documents", err)
+	}
+}

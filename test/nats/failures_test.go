@@ -1,0 +1,315 @@
+package nats_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
+	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+)
+
+// agent is the outbox of a runtime, and the newest generation of each of its objects.
+type agent struct {
+	runtime core.RuntimeID
+	outbox  *outbox.Outbox
+	written map[string]int64
+}
+
+// startAgents runs the outboxes of runtimes. Its result stops them and returns their counts.
+func (b *broker) startAgents(runtimes int, opts natsjetstream.ForwarderOptions) (agents []*agent, stop func()) {
+	b.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	for n := range runtimes {
+		id := runtimeNumber(n)
+		box := must(outbox.New(b.forwarder(id, opts), outbox.Options{
+			Epoch: string(id) + "-epoch", Settle: -1, Resend: []time.Duration{}, ResendResync: -1, MaxBatch: 500,
+			MinBackoff: 50 * time.Millisecond, MaxBackoff: time.Second, Managers: []core.Manager{manager},
+			HeartbeatInterval: time.Second,
+		}))
+		running.Go(func() { _ = box.Start(ctx) })
+		agents = append(agents, &agent{runtime: id, outbox: box, written: map[string]int64{}})
+	}
+	stop = sync.OnceFunc(func() { cancel(); running.Wait() })
+	b.t.Cleanup(stop)
+	return agents, stop
+}
+
+func runtimeNumber(n int) core.RuntimeID { return core.RuntimeID(fmt.Sprintf("runtime-%d", n)) }
+
+func users(runtimes int) []user {
+	all := []user{operatorUser(manager)}
+	for n := range runtimes {
+		all = append(all, runtimeUser(runtimeNumber(n), manager))
+	}
+	return all
+}
+
+// write changes an object.
+func (a *agent) write(name string) {
+	a.written[name]++
+	a.outbox.Accept(manager, core.WatchEvent{
+		Watched: types.NamespacedName{Namespace: "default", Name: name}, WatchedGVK: gvk,
+		Operation: core.OperationUpdate, Field: core.FieldSpec, Generation: a.written[name],
+	})
+}
+
+// writeUntil writes to objects of all agents, each for the given number of times, at the pace of an
+// interval. faults run beside it.
+func writeAll(t *testing.T, agents []*agent, writes int, interval time.Duration, faults func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		faults()
+	}()
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for i := 0; i < writes || !closed(done); i++ {
+		<-tick.C
+		agents[i%len(agents)].write(fmt.Sprintf("object-%d", i%97))
+	}
+}
+
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// nothingLost fails the test unless the operator sees the last write of each object. A resync does
+// not count, because the outboxes never overflow.
+func nothingLost(t *testing.T, agents []*agent, op *operator) {
+	t.Helper()
+	began := time.Now()
+	objects := 0
+	for _, a := range agents {
+		for _, name := range slices.Sorted(maps.Keys(a.written)) {
+			objects++
+			eventually(t, fmt.Sprintf("the last write of %s of %s arrived", name, a.runtime), func() bool {
+				return op.generation(object{a.runtime, name}) == a.written[name]
+			})
+		}
+	}
+	for _, a := range agents {
+		eventually(t, "the outbox of "+string(a.runtime)+" is empty", func() bool {
+			return a.outbox.Counts()[manager].Pending == 0
+		})
+		if counts := a.outbox.Counts()[manager]; len(counts.Dropped) > 0 {
+			t.Errorf("%s dropped %v, want none", a.runtime, counts.Dropped)
+		}
+	}
+	t.Logf("0 of %d objects lost, %d deliveries, the last one %v after the last write", objects, op.handled(), time.Since(began))
+}
+
+// TestServerKilled kills the only server again and again.
+func TestServerKilled(t *testing.T) {
+	t.Parallel()
+	for _, p := range programs(t) {
+		t.Run(p.name, func(t *testing.T) {
+			const runtimes, kills = 8, 5
+			b := newBroker(t, p, 1, users(runtimes)...)
+			op, watched := newOperator(), newFleet()
+			consume(t, b.operator(manager), op, natsjetstream.Options{Fleet: watched})
+			agents, _ := b.startAgents(runtimes, natsjetstream.ForwarderOptions{Timeout: 2 * time.Second})
+			writeAll(t, agents, 1000, time.Millisecond, func() {
+				for n := range kills {
+					b.awaitHandled(op, (n+1)*50)
+					b.nodes[0].kill()
+					b.nodes[0].launch()
+					b.nodes[0].await()
+				}
+			})
+			nothingLost(t, agents, op)
+			for _, a := range agents {
+				eventually(t, string(a.runtime)+" is fresh or unproved again", func() bool {
+					state := watched.Get(a.runtime, manager).State
+					return state == fleet.Fresh || state == fleet.Unproved
+				})
+			}
+		})
+	}
+}
+
+func (b *broker) awaitHandled(op *operator, more int) {
+	b.t.Helper()
+	from := op.handled()
+	eventually(b.t, "the operator handles further events", func() bool { return op.handled() >= from+more/10 })
+}
+
+// TestClusterLosesNodes kills one node of three after the other.
+func TestClusterLosesNodes(t *testing.T) {
+	t.Parallel()
+	for _, p := range programs(t) {
+		t.Run(p.name, func(t *testing.T) {
+			const runtimes, nodes = 4, 3
+			b := newBroker(t, p, nodes, users(runtimes)...)
+			op := newOperator()
+			replicated := func(m core.Manager) jetstream.StreamConfig {
+				config := natsjetstream.StreamConfig(m)
+				config.Replicas = nodes
+				return config
+			}
+			consume(t, b.operator(manager), op, natsjetstream.Options{Stream: replicated})
+			agents, _ := b.startAgents(runtimes, natsjetstream.ForwarderOptions{Timeout: 2 * time.Second})
+			writeAll(t, agents, 1000, time.Millisecond, func() {
+				for _, n := range b.nodes {
+					b.awaitHandled(op, 100)
+					n.kill()
+					b.awaitHandled(op, 100)
+					n.launch()
+					n.await()
+				}
+			})
+			nothingLost(t, agents, op)
+		})
+	}
+}
+
+// TestOperatorKilled cuts the connection of a replica with messages in its hands. Another one takes
+// them over.
+func TestOperatorKilled(t *testing.T) {
+	t.Parallel()
+	const runtimes = 4
+	b := newBroker(t, embedded(t), 1, users(runtimes)...)
+	op := newOperator()
+	killed := b.operator(manager)
+	consume(t, killed, op, natsjetstream.Options{})
+	agents, _ := b.startAgents(runtimes, natsjetstream.ForwarderOptions{AnswerWait: -1})
+	writeAll(t, agents, 1000, time.Millisecond, func() {
+		b.awaitHandled(op, 500)
+		killed.Close()
+		consume(t, b.operator(manager), op, natsjetstream.Options{})
+		b.awaitHandled(op, 500)
+	})
+	nothingLost(t, agents, op)
+}
+
+// TestFullStream fills the stream while no operator takes its messages. The outboxes keep the rest.
+func TestFullStream(t *testing.T) {
+	t.Parallel()
+	const runtimes = 4
+	b := newBroker(t, embedded(t), 1, users(runtimes)...)
+	js := must(jetstream.New(b.operator(manager)))
+	config := natsjetstream.StreamConfig(manager)
+	config.MaxBytes = 64 << 10
+	stream := must(js.CreateStream(t.Context(), config))
+	agents, _ := b.startAgents(runtimes, natsjetstream.ForwarderOptions{AnswerWait: -1})
+	full := func() bool {
+		info, err := stream.Info(t.Context())
+		return err == nil && info.State.Bytes > uint64(config.MaxBytes)*9/10
+	}
+	writeAll(t, agents, 2000, 500*time.Microsecond, func() { eventually(t, "the stream is full", full) })
+	pending := int64(0)
+	for _, a := range agents {
+		pending += a.outbox.Counts()[manager].Pending
+	}
+	if pending == 0 {
+		t.Error("nothing is pending in the outboxes, so that the stream was not full")
+	}
+	op := newOperator()
+	consume(t, b.operator(manager), op, natsjetstream.Options{})
+	nothingLost(t, agents, op)
+}
+
+// TestSlowOperator takes 2 ms for each event, much longer than the events take to come. The memory
+// of the operator does not grow with the events that wait.
+func TestSlowOperator(t *testing.T) {
+	t.Parallel()
+	const runtimes, inFlight = 4, 8
+	b := newBroker(t, embedded(t), 1, users(runtimes)...)
+	op := newOperator()
+	var mu sync.Mutex
+	now, most := 0, 0
+	op.slow = func() {
+		mu.Lock()
+		now++
+		most = max(most, now)
+		mu.Unlock()
+		pause(2 * time.Millisecond)
+		mu.Lock()
+		now--
+		mu.Unlock()
+	}
+	consume(t, b.operator(manager), op, natsjetstream.Options{MaxInFlight: inFlight})
+	agents, _ := b.startAgents(runtimes, natsjetstream.ForwarderOptions{AnswerWait: -1})
+	writeAll(t, agents, 8000, 100*time.Microsecond, func() {})
+	nothingLost(t, agents, op)
+	if most > inFlight {
+		t.Errorf("%d events were handled at the same time, want at most %d", most, inFlight)
+	}
+}
+
+func pause(d time.Duration) { <-time.After(d) }
+
+// TestRepeatedAttemptIsStoredOnce stops the server after it has a message, so that the result is
+// unknown to the forwarder.
+func TestRepeatedAttemptIsStoredOnce(t *testing.T) {
+	t.Parallel()
+	for _, p := range programs(t) {
+		t.Run(p.name, func(t *testing.T) {
+			b := newBroker(t, p, 1, users(1)...)
+			stream := must(must(jetstream.New(b.operator(manager))).CreateStream(t.Context(), natsjetstream.StreamConfig(manager)))
+			f := b.forwarder(runtimeNumber(0), natsjetstream.ForwarderOptions{AnswerWait: -1})
+			batch := batchOf(runtimeNumber(0), "object")
+
+			b.nodes[0].signal(syscall.SIGSTOP)
+			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+			defer cancel()
+			if err := f.Forward(ctx, manager, batch); err == nil {
+				t.Error("Forward to a server that stands still = nil")
+			}
+			b.nodes[0].signal(syscall.SIGCONT)
+			if err := f.Forward(t.Context(), manager, batch); err != nil {
+				t.Errorf("the second attempt: Forward = %v", err)
+			}
+			if info := must(stream.Info(t.Context())); info.State.Msgs != 1 {
+				t.Errorf("the stream has %d messages of one batch, want 1", info.State.Msgs)
+			}
+		})
+	}
+}
+
+// TestPurgedStreamLeadsToResync removes stored messages by hand. The fleet misses their numbers.
+func TestPurgedStreamLeadsToResync(t *testing.T) {
+	t.Parallel()
+	b := newBroker(t, embedded(t), 1, append(users(1), user{
+		Name: "admin.example.com", Publish: []string{">"}, Subscribe: []string{">"},
+	})...)
+	op, watched := newOperator(), newFleet()
+	conn := b.operator(manager)
+	stop := consume(t, conn, op, natsjetstream.Options{Fleet: watched})
+	agents, _ := b.startAgents(1, natsjetstream.ForwarderOptions{AnswerWait: -1})
+	agents[0].write("first")
+	b.awaitHandled(op, 10)
+	stop()
+
+	agents[0].write("purged")
+	admin := must(b.dial(must(b.ca.Client("admin", testpki.Options{DNSNames: []string{"admin.example.com"}}))))
+	defer admin.Close()
+	stream := must(must(jetstream.New(admin)).Stream(t.Context(), natsjetstream.StreamConfig(manager).Name))
+	eventually(t, "the stream has the message", func() bool {
+		return must(stream.Info(t.Context())).State.Msgs > 0 && agents[0].outbox.Counts()[manager].Pending == 0
+	})
+	if err := stream.Purge(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	consume(t, b.operator(manager), op, natsjetstream.Options{Fleet: watched})
+	resyncs := op.resynced(runtimeNumber(0))
+	eventually(t, "the operator gets a resync", func() bool { return op.resynced(runtimeNumber(0)) > resyncs })
+}

@@ -1,0 +1,118 @@
+package nats_test
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/listener"
+)
+
+const manager core.Manager = "my-operator"
+
+var gvk = schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Sample"}
+
+// operator counts deliveries by object.
+type operator struct {
+	mu sync.Mutex
+	// seen has the newest generation of each object, and resyncs their number by runtime.
+	seen    map[object]int64
+	resyncs map[core.RuntimeID]int
+	events  int
+	// slow is called for each delivery; nil: nothing.
+	slow func()
+}
+
+type object struct {
+	runtime core.RuntimeID
+	name    string
+}
+
+func newOperator() *operator {
+	return &operator{seen: map[object]int64{}, resyncs: map[core.RuntimeID]int{}}
+}
+
+// Handle implements [core.Handler].
+func (o *operator) Handle(_ context.Context, d core.Delivery) error {
+	if o.slow != nil {
+		o.slow()
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if d.Event.Resync {
+		o.resyncs[d.Runtime]++
+		return nil
+	}
+	o.events++
+	key := object{d.Runtime, d.Event.Watched.Name}
+	o.seen[key] = max(o.seen[key], d.Event.Generation)
+	return nil
+}
+
+func (o *operator) generation(of object) int64 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.seen[of]
+}
+
+func (o *operator) handled() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.events
+}
+
+func (o *operator) resynced(runtime core.RuntimeID) int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.resyncs[runtime]
+}
+
+func (o *operator) runtimes() (all []core.RuntimeID) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for of := range o.seen {
+		all = append(all, of.runtime)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// pinning is the verifier of production. The domains are those of a control plane.
+func pinning() core.Verifier {
+	return listener.SANPinning(listener.DomainsFunc(
+		func(_ context.Context, runtime core.RuntimeID, _ *core.WatchEvent) (string, error) {
+			return domain(runtime), nil
+		}))
+}
+
+// mapped returns the SAN by which the server has mapped a runtime to its user.
+func mapped(runtime core.RuntimeID) core.Peer {
+	return core.Peer{ID: runtime, CommonName: string(runtime), DNSNames: []string{domain(runtime)}}
+}
+
+// consume runs a consumer until the test ends, or until the result is called.
+func consume(t testing.TB, conn *nats.Conn, handler core.Handler, opts natsjetstream.Options) (stop func()) {
+	t.Helper()
+	opts.Peer = mapped
+	c := must(natsjetstream.NewConsumer(conn, pinning(), map[core.Manager]core.Handler{manager: handler}, opts))
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- c.Start(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Start = %v, want nil", err)
+		}
+	})
+	t.Cleanup(stop)
+	return stop
+}
+
+func newFleet() *fleet.Fleet { return must(fleet.New(fleet.Options{})) }
