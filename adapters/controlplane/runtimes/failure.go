@@ -26,6 +26,9 @@ const (
 	reasonInvalidWatches     = "InvalidWatches"
 	reasonInvalidSecret      = "InvalidSecret"
 	reasonInstallationFailed = "InstallationFailed"
+	reasonInstallerRefused   = "InstallerRefused"
+	reasonNoAddress          = "NoAddress"
+	reasonSkipped            = "Skipped"
 )
 
 // failure is an error with a reason for the status of a runtime.
@@ -69,6 +72,8 @@ func installReason(err error) string {
 		return reasonInvalidWatches
 	case errors.Is(err, installation.ErrInvalidRuntime):
 		return reasonInvalidSecret
+	case errors.Is(err, installation.ErrOwned):
+		return reasonInstallerRefused
 	default:
 		return reasonInstallationFailed
 	}
@@ -88,7 +93,7 @@ func (r *reconciler) fail(ctx context.Context, object client.Object, err error) 
 	switch known.reason {
 	case reasonInvalidRuntime, reasonInvalidWatches:
 		return reconcile.Result{}, reconcile.TerminalError(err)
-	case reasonRuntimeTaken:
+	case reasonRuntimeTaken, reasonInstallerRefused:
 		return reconcile.Result{RequeueAfter: spread(r.opts.Interval)}, nil
 	default:
 		return reconcile.Result{}, err
@@ -127,31 +132,68 @@ type failures struct {
 type failing struct {
 	removal time.Time // the first failed removal
 	text    string    // the last text that was reported
+	since   time.Time // since when the runtime is not ready
+	fails   bool      // in the failing lane
 }
 
-// last returns how long ago the first failed removal was, and notes the first one.
-func (f *failures) last(key client.ObjectKey) time.Duration {
+// pause returns the time to the next attempt for a runtime that is not ready, and for how long it
+// has not been. The pause is a quarter of that age, from least to most.
+func (f *failures) pause(key client.ObjectKey, least, most time.Duration) (after, age time.Duration) {
+	const part = 4
+	f.edit(key, func(entry *failing) {
+		if entry.since.IsZero() {
+			entry.since = time.Now()
+		}
+		age = time.Since(entry.since)
+	})
+	return min(max(age/part, least), most), age
+}
+
+// ready notes that a runtime needs no attempts.
+func (f *failures) ready(key client.ObjectKey) {
+	f.edit(key, func(entry *failing) { entry.since = time.Time{} })
+}
+
+func (f *failures) fail(key client.ObjectKey) {
+	f.edit(key, func(entry *failing) { entry.fails = true })
+}
+
+func (f *failures) succeed(key client.ObjectKey) {
+	f.edit(key, func(entry *failing) { entry.fails = false })
+}
+
+func (f *failures) fails(key client.ObjectKey) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.known[key].fails
+}
+
+func (f *failures) edit(key client.ObjectKey, change func(*failing)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	entry := f.known[key]
-	if entry.removal.IsZero() {
-		entry.removal = time.Now()
-		f.keep(key, entry)
-	}
-	return time.Since(entry.removal)
+	change(&entry)
+	f.keep(key, entry)
+}
+
+// last returns how long ago the first failed removal was, and notes the first one.
+func (f *failures) last(key client.ObjectKey) (since time.Duration) {
+	f.edit(key, func(entry *failing) {
+		if entry.removal.IsZero() {
+			entry.removal = time.Now()
+		}
+		since = time.Since(entry.removal)
+	})
+	return since
 }
 
 // reported notes a text and reports whether it is new. An empty text is never new.
 func (f *failures) reported(key client.ObjectKey, text string) (isNew bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	entry := f.known[key]
-	if entry.text == text {
-		return false
-	}
-	entry.text = text
-	f.keep(key, entry)
-	return text != ""
+	f.edit(key, func(entry *failing) {
+		isNew = text != "" && text != entry.text
+		entry.text = text
+	})
+	return isNew
 }
 
 func (f *failures) keep(key client.ObjectKey, entry failing) {

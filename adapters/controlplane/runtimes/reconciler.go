@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
@@ -25,7 +26,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// Finalizer holds an object until the agent is removed from its runtime.
+// Finalizer is the default finalizer. It holds an object until the agent is removed from its runtime.
 const Finalizer = "operator.kyma-project.io/runtime-watcher"
 
 type reconciler struct {
@@ -42,10 +43,12 @@ type reconciler struct {
 	failures     failures
 	// confirming makes the controller reconcile all runtimes.
 	confirming chan event.GenericEvent
+
+	regular, failing lane
+	busy             busy
 }
 
-// Reconcile does the next steps for one runtime.
-func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+func (r *reconciler) reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	// The work in a runtime has a bound of its own, which leaves time to report the result.
 	ctx, cancel := context.WithTimeout(ctx, 2*r.opts.Timeout)
 	defer cancel()
@@ -80,6 +83,10 @@ func (r *reconciler) keep(ctx context.Context, object client.Object) (reconcile.
 		return reconcile.Result{}, nil
 	}
 
+	if r.opts.Skip(object) {
+		return reconcile.Result{}, r.report(ctx, object, awaiting(reasonSkipped, "waiting for the end of an opt-out"))
+	}
+
 	watches, err := r.watches(ctx)
 	if err != nil {
 		return reconcile.Result{}, err
@@ -96,18 +103,21 @@ func (r *reconciler) keep(ctx context.Context, object client.Object) (reconcile.
 		return reconcile.Result{}, err
 	}
 
-	return r.again(identity.ID, watches, status), nil
+	return r.again(object, identity.ID, watches, status), nil
 }
 
-// again returns when to reconcile a runtime again.
+// again returns when to reconcile a runtime again. One that is ready comes after those that wait.
 func (r *reconciler) again(
-	id core.RuntimeID, watches []admission.Watch, status installation.Status,
+	object client.Object, id core.RuntimeID, watches []admission.Watch, status installation.Status,
 ) reconcile.Result {
+	key := client.ObjectKeyFromObject(object)
 	if status.State != installation.Ready {
-		return reconcile.Result{RequeueAfter: r.opts.Retry}
+		after, _ := r.failures.pause(key, r.opts.Retry, r.opts.Interval)
+		return reconcile.Result{RequeueAfter: after}
 	}
+	r.failures.ready(key)
 	next := r.forgetter.forgetFormer(id, r.installer.Managers(watches), r.opts.Interval)
-	return reconcile.Result{RequeueAfter: spread(next)}
+	return reconcile.Result{RequeueAfter: spread(next), Priority: new(handler.LowPriority)}
 }
 
 // spread adds up to a tenth, so that runtimes that came at the same moment do not stay together.
@@ -140,8 +150,13 @@ func (r *reconciler) install(
 		return awaiting(reasonUnreachable, "waiting for a way to the runtime"), err
 	}
 
+	address, err := r.opts.ControlPlane(ctx, object)
+	if err != nil {
+		return installation.Status{}, because(reasonNoAddress, fmt.Errorf("address of the control plane: %w", err))
+	}
+
 	status, err := r.installer.Install(ctx, installation.Runtime{
-		ID: identity.ID, Client: there, Secret: issued.Secret, Watches: watches,
+		ID: identity.ID, Client: there, Secret: issued.Secret, Watches: watches, ControlPlane: address,
 	})
 
 	return status, because(installReason(err), err)
@@ -184,7 +199,7 @@ func awaiting(reason, message string) installation.Status {
 // hold adds the finalizer.
 func (r *reconciler) hold(ctx context.Context, object client.Object) error {
 	before, _ := object.DeepCopyObject().(client.Object) // It is one.
-	if !controllerutil.AddFinalizer(object, Finalizer) {
+	if !controllerutil.AddFinalizer(object, r.opts.Finalizer) {
 		return nil
 	}
 	return r.patch(ctx, object, before)

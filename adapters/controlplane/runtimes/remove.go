@@ -17,7 +17,7 @@ import (
 // remove removes the agent and the certificates, and then the finalizer.
 func (r *reconciler) remove(ctx context.Context, object client.Object) (reconcile.Result, error) {
 	key := client.ObjectKeyFromObject(object)
-	if !controllerutil.ContainsFinalizer(object, Finalizer) {
+	if !controllerutil.ContainsFinalizer(object, r.opts.Finalizer) {
 		return reconcile.Result{RequeueAfter: r.forgetter.forgetAgain(key)}, nil
 	}
 
@@ -42,7 +42,8 @@ func (r *reconciler) remove(ctx context.Context, object client.Object) (reconcil
 	}
 
 	if status.State != installation.Removed {
-		return reconcile.Result{RequeueAfter: r.opts.Retry}, nil
+		after, _ := r.failures.pause(key, r.opts.Retry, r.opts.Interval)
+		return reconcile.Result{RequeueAfter: after}, nil
 	}
 
 	return r.release(ctx, object, runtime.ID)
@@ -51,7 +52,7 @@ func (r *reconciler) remove(ctx context.Context, object client.Object) (reconcil
 // release removes the finalizer.
 func (r *reconciler) release(ctx context.Context, object client.Object, id core.RuntimeID) (reconcile.Result, error) {
 	before, _ := object.DeepCopyObject().(client.Object) // It is one.
-	controllerutil.RemoveFinalizer(object, Finalizer)
+	controllerutil.RemoveFinalizer(object, r.opts.Finalizer)
 	if err := client.IgnoreNotFound(r.patch(ctx, object, before)); err != nil {
 		return reconcile.Result{}, err
 	}
