@@ -26,6 +26,7 @@ type Certificates struct {
 	opts      Options
 	locks     locks
 	notices   notices
+	applied   applied
 }
 
 // New returns the certificates with that namespace and name in the control plane. The names of all

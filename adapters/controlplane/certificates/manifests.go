@@ -106,7 +106,8 @@ func (c *Certificates) certificate(name, role string) *certv1.Certificate {
 			Duration:    &metav1.Duration{Duration: c.opts.Duration},
 			RenewBefore: &metav1.Duration{Duration: c.opts.RenewBefore},
 			PrivateKey: &certv1.CertificatePrivateKey{
-				Algorithm: certv1.ECDSAKeyAlgorithm, Size: 256, Encoding: certv1.PKCS8, RotationPolicy: certv1.RotationPolicyAlways,
+				Algorithm: c.opts.KeyAlgorithm, Size: c.opts.KeySize, Encoding: certv1.PKCS8,
+				RotationPolicy: certv1.RotationPolicyAlways,
 			},
 			RevisionHistoryLimit: new(int32(1)),
 		},

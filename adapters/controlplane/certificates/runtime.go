@@ -126,7 +126,7 @@ func (c *Certificates) readExisting(ctx context.Context, r Runtime, pairs []*pai
 
 // ensure applies a Certificate and reads its Secret.
 func (c *Certificates) ensure(ctx context.Context, p *pair) error {
-	if err := c.apply(ctx, p.wanted); err != nil {
+	if err := c.applyPair(ctx, p); err != nil {
 		return err
 	}
 	secret, err := get(ctx, c.client, client.ObjectKeyFromObject(p.wanted), &corev1.Secret{})
@@ -210,6 +210,8 @@ func (c *Certificates) removePair(ctx context.Context, r Runtime, key client.Obj
 	if err != nil {
 		return err
 	}
+
+	c.applied.forget(key.Name)
 
 	if certificate != nil {
 		if !c.isOf(certificate, r.ID) || !owns(certificate, r.Owner) {
