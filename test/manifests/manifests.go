@@ -49,6 +49,17 @@ func Routes(t testing.TB, kind watcher.Routing) []string {
 	}
 }
 
+// CertManager returns the files of the definitions of Certificates and Issuers.
+func CertManager(t testing.TB) []string {
+	t.Helper()
+
+	folder := filepath.Join(moduleDir(t, "github.com/cert-manager/cert-manager"), "deploy", "crds")
+
+	return []string{
+		filepath.Join(folder, "cert-manager.io_certificates.yaml"), filepath.Join(folder, "cert-manager.io_issuers.yaml"),
+	}
+}
+
 func moduleDir(t testing.TB, module string) string {
 	t.Helper()
 

@@ -111,28 +111,30 @@ func immutable(err error) bool {
 	return strings.Contains(text, "immutable") || strings.Contains(text, "cannot change roleRef")
 }
 
-// applyNamespace creates the namespace unless it exists, and corrects it only if this package has
-// made it. It reports whether objects can be created there. live is the namespace as it was read,
-// nil if there was none.
-func (c *cluster) applyNamespace(
+// ensureNamespace creates the namespace unless it exists. It reports whether objects can be created
+// there. live is the namespace as it was read, nil if there was none.
+func (c *cluster) ensureNamespace(
 	ctx context.Context, wanted, live *unstructured.Unstructured,
 ) (usable bool, err error) {
-	switch {
-	case live == nil:
-		// Create, not apply: an apply would take over a namespace that appeared since the read.
-		err := c.Create(ctx, wanted.DeepCopy(), client.FieldOwner(c.fieldOwner))
-		if err != nil && !apierrors.IsAlreadyExists(err) {
-			return false, c.wrap(err, "create Namespace", wanted.GetName())
-		}
-		return true, nil
-	case live.GetDeletionTimestamp() != nil:
-		return false, nil
-	case ours(live):
-		_, err := c.tryApply(ctx, wanted) // It is never replaced, as it may hold objects of others.
-		return true, err
-	default:
-		return true, nil
+	if live != nil {
+		return live.GetDeletionTimestamp() == nil, nil
 	}
+	// Create, not apply: an apply would take over a namespace that appeared since the read.
+	err = c.Create(ctx, wanted.DeepCopy(), client.FieldOwner(c.fieldOwner))
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return false, c.wrap(err, "create Namespace", wanted.GetName())
+	}
+	return true, nil
+}
+
+// correctNamespace corrects the namespace if this package has made it. It is never replaced, as it
+// may hold objects of others.
+func (c *cluster) correctNamespace(ctx context.Context, wanted, live *unstructured.Unstructured) error {
+	if live == nil || !ours(live) {
+		return nil
+	}
+	_, err := c.tryApply(ctx, wanted)
+	return err
 }
 
 func ours(namespace *unstructured.Unstructured) bool {

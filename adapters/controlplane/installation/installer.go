@@ -129,7 +129,7 @@ func (i *Installer) correct(ctx context.Context, in *cluster, r *Runtime) (Statu
 func (i *Installer) installAgent(
 	ctx context.Context, in *cluster, found existing, want *wanted, renewed renewal,
 ) (Status, error) {
-	usable, err := in.applyNamespace(ctx, i.namespace(), found.namespace)
+	usable, err := in.ensureNamespace(ctx, i.namespace(), found.namespace)
 	if err != nil || !usable {
 		return progressing(reasonNamespaceEnding, "waiting for the end of Namespace "+i.opts.Namespace), err
 	}
@@ -138,7 +138,7 @@ func (i *Installer) installAgent(
 		return Status{}, err
 	}
 
-	deployment, slices, err := i.applyObjects(ctx, in, &want.objects)
+	deployment, slices, err := i.applyObjects(ctx, in, found, &want.objects)
 	if err != nil {
 		return Status{}, err
 	}
@@ -163,19 +163,30 @@ func (i *Installer) installAgent(
 	return status, i.prune(ctx, in)
 }
 
-// applyObjects applies the early objects, and then the late ones. The pods cannot start without the
-// Secret, which is early.
+// applyObjects applies the early objects before the late ones in a first installation, as the pods
+// cannot start without the Secret. Afterwards it applies all at the same time.
 func (i *Installer) applyObjects(
-	ctx context.Context, in *cluster, all *objects,
+	ctx context.Context, in *cluster, found existing, all *objects,
 ) (deployment *unstructured.Unstructured, slices *unstructured.UnstructuredList, err error) {
-	if err := in.applyAll(ctx, all.early); err != nil {
-		return nil, nil, err
-	}
-	err = together(
+	early := func() error { return in.applyAll(ctx, all.early) }
+	late := []func() error{
 		func() error { return in.applyAll(ctx, all.late) },
 		func() (err error) { deployment, err = in.apply(ctx, all.deployment); return err },
 		func() (err error) { slices, err = i.slices(ctx, in); return err },
-	)
+		func() error { return in.correctNamespace(ctx, i.namespace(), found.namespace) },
+	}
+
+	if found.configuration != nil {
+		err = together(append(late, early)...)
+		return deployment, slices, err
+	}
+
+	if err := early(); err != nil {
+		return nil, nil, err
+	}
+
+	err = together(late...)
+
 	return deployment, slices, err
 }
 
