@@ -16,6 +16,7 @@ import (
 // Settings of the agent that this package sets.
 const (
 	settingControlPlane       = "KCP_ADDR"
+	settingContract           = "KCP_CONTRACT"
 	settingManagers           = "MANAGERS"
 	settingManagersFile       = "MANAGERS_FILE"
 	settingCanary             = "CANARY_LEASE"

@@ -3,6 +3,7 @@ package runtimes
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
 // The reasons of a status, beside those of package installation.
@@ -87,7 +89,7 @@ func (r *reconciler) fail(ctx context.Context, object client.Object, err error) 
 		return reconcile.Result{}, err // Such as a conflict.
 	}
 	status := installation.Status{State: installation.Failed, Reason: known.reason, Message: err.Error()}
-	if reportErr := r.report(ctx, object, status); reportErr != nil {
+	if reportErr := r.report(ctx, object, "", status, nil); reportErr != nil {
 		return reconcile.Result{}, errors.Join(err, reportErr)
 	}
 	switch known.reason {
@@ -100,17 +102,50 @@ func (r *reconciler) fail(ctx context.Context, object client.Object, err error) 
 	}
 }
 
-// report calls Report, and emits an Event when a runtime fails for a new reason.
-func (r *reconciler) report(ctx context.Context, object client.Object, status installation.Status) error {
-	text := ""
-	if status.State == installation.Failed {
-		text = status.Reason + ": " + status.Message
-	}
-	if r.failures.reported(client.ObjectKeyFromObject(object), text) && r.opts.Recorder != nil {
-		r.opts.Recorder.Eventf(object, nil, corev1.EventTypeWarning,
-			status.Reason, "Reconcile", "%s", shorten(status.Message))
+// report notes a status and calls Report. It emits an Event when a runtime is not ready for a new
+// reason, and when it is ready after that. managers are those that its agents send to.
+func (r *reconciler) report(
+	ctx context.Context, object client.Object, id core.RuntimeID, status installation.Status, managers []core.Manager,
+) error {
+	key := client.ObjectKeyFromObject(object)
+	r.opts.Overview.note(key, id, status, managers)
+	if changed, ended := r.failures.reported(key, textOf(status)); changed {
+		r.emit(object, status)
+	} else if ended && status.State == installation.Ready {
+		r.emit(object, installed(status))
 	}
 	return r.opts.Report(ctx, object, status)
+}
+
+// textOf returns what makes a status a new one, empty if it needs no Event. The message of a status
+// that is no failure has numbers that change.
+func textOf(status installation.Status) string {
+	switch status.State {
+	case installation.Failed:
+		return status.Reason + ": " + status.Message
+	case installation.Progressing:
+		return status.Reason
+	default:
+		return ""
+	}
+}
+
+// installed completes a status that is ready, for readers.
+func installed(status installation.Status) installation.Status {
+	status.Reason = reasonInstalled
+	status.Message = fmt.Sprintf("the agent answers, with %d of %d replicas", status.Available, status.Replicas)
+	return status
+}
+
+func (r *reconciler) emit(object client.Object, status installation.Status) {
+	if r.opts.Recorder == nil {
+		return
+	}
+	kind := corev1.EventTypeNormal
+	if status.State == installation.Failed {
+		kind = corev1.EventTypeWarning
+	}
+	r.opts.Recorder.Eventf(object, nil, kind, status.Reason, "Reconcile", "%s", shorten(status.Message))
 }
 
 // maxNote is the longest note of an Event (events.k8s.io/v1), in bytes.
@@ -187,13 +222,14 @@ func (f *failures) last(key client.ObjectKey) (since time.Duration) {
 	return since
 }
 
-// reported notes a text and reports whether it is new. An empty text is never new.
-func (f *failures) reported(key client.ObjectKey, text string) (isNew bool) {
+// reported notes a text. It reports whether the text is new, and whether an empty text ends another
+// one.
+func (f *failures) reported(key client.ObjectKey, text string) (isNew, ended bool) {
 	f.edit(key, func(entry *failing) {
-		isNew = text != "" && text != entry.text
+		isNew, ended = text != "" && text != entry.text, text == "" && entry.text != ""
 		entry.text = text
 	})
-	return isNew
+	return isNew, ended
 }
 
 func (f *failures) keep(key client.ObjectKey, entry failing) {

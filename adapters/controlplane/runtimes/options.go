@@ -58,11 +58,13 @@ type Options struct {
 	// there, and managers that no Watcher names any more once no agent sends heartbeats for them.
 	// Default: none.
 	Fleet Fleet
-	// Report gets the status of a runtime after each reconcile, for example to write a condition.
-	// It may be called concurrently. An error is retried. Default: none.
+	// Overview gets the states of all runtimes, for metrics. Default: none.
+	Overview *Overview
+	// Report gets the status of a runtime after each reconcile, as [ReportCondition] does. It may be
+	// called concurrently. An error is retried. Default: none.
 	Report func(ctx context.Context, object client.Object, status installation.Status) error
-	// Recorder gets an Event when a runtime fails for a new reason. Default: the recorder of the
-	// manager.
+	// Recorder gets an Event about the object when a runtime fails or waits for a new reason, and
+	// when it is ready after that. Default: the recorder of the manager.
 	Recorder events.EventRecorder
 }
 
@@ -82,6 +84,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Fleet == nil {
 		o.Fleet = noFleet{}
+	}
+	if o.Overview == nil {
+		o.Overview = &Overview{}
 	}
 	if o.Report == nil {
 		o.Report = func(context.Context, client.Object, installation.Status) error { return nil }

@@ -58,6 +58,7 @@ func (r *reconciler) reconcile(ctx context.Context, request reconcile.Request) (
 	err := r.client.Get(ctx, request.NamespacedName, object)
 	if apierrors.IsNotFound(err) {
 		r.failures.end(request.NamespacedName)
+		r.opts.Overview.forget(request.NamespacedName)
 		return reconcile.Result{RequeueAfter: r.forgetter.forgetAgain(request.NamespacedName)}, nil
 	}
 
@@ -84,7 +85,8 @@ func (r *reconciler) keep(ctx context.Context, object client.Object) (reconcile.
 	}
 
 	if r.opts.Skip(object) {
-		return reconcile.Result{}, r.report(ctx, object, awaiting(reasonSkipped, "waiting for the end of an opt-out"))
+		return reconcile.Result{}, r.report(ctx, object, identity.ID,
+			awaiting(reasonSkipped, "waiting for the end of an opt-out"), nil)
 	}
 
 	watches, err := r.watches(ctx)
@@ -99,16 +101,17 @@ func (r *reconciler) keep(ctx context.Context, object client.Object) (reconcile.
 		return r.fail(ctx, object, err)
 	}
 
-	if err := r.report(ctx, object, status); err != nil {
+	managers := r.installer.Managers(watches)
+	if err := r.report(ctx, object, identity.ID, status, managers); err != nil {
 		return reconcile.Result{}, err
 	}
 
-	return r.again(object, identity.ID, watches, status), nil
+	return r.again(object, identity.ID, managers, status), nil
 }
 
 // again returns when to reconcile a runtime again. One that is ready comes after those that wait.
 func (r *reconciler) again(
-	object client.Object, id core.RuntimeID, watches []admission.Watch, status installation.Status,
+	object client.Object, id core.RuntimeID, managers []core.Manager, status installation.Status,
 ) reconcile.Result {
 	key := client.ObjectKeyFromObject(object)
 	if status.State != installation.Ready {
@@ -116,7 +119,7 @@ func (r *reconciler) again(
 		return reconcile.Result{RequeueAfter: after}
 	}
 	r.failures.ready(key)
-	next := r.forgetter.forgetFormer(id, r.installer.Managers(watches), r.opts.Interval)
+	next := r.forgetter.forgetFormer(id, managers, r.opts.Interval)
 	return reconcile.Result{RequeueAfter: spread(next), Priority: new(handler.LowPriority)}
 }
 

@@ -37,7 +37,7 @@ func (r *reconciler) remove(ctx context.Context, object client.Object) (reconcil
 		return r.fail(ctx, object, err)
 	}
 
-	if err := r.report(ctx, object, status); err != nil {
+	if err := r.report(ctx, object, runtime.ID, status, nil); err != nil {
 		return reconcile.Result{}, err
 	}
 
@@ -58,6 +58,7 @@ func (r *reconciler) release(ctx context.Context, object client.Object, id core.
 	}
 	key := client.ObjectKeyFromObject(object)
 	r.failures.end(key)
+	r.opts.Overview.forget(key)
 	if id == "" {
 		return reconcile.Result{}, nil
 	}

@@ -71,6 +71,10 @@ func SetUp(
 		forgetter: newForgetter(opts.Fleet), confirming: make(chan event.GenericEvent, 1),
 	}
 
+	if installer.Heartbeats() {
+		opts.Overview.hear(opts.Fleet)
+	}
+
 	return errors.Join(r.setUp(mgr), mgr.Add(manager.RunnableFunc(r.keepAuthority)))
 }
 
