@@ -3,6 +3,7 @@
 package manifests
 
 import (
+	"encoding/json"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -57,6 +58,32 @@ func CertManager(t testing.TB) []string {
 
 	return []string{
 		filepath.Join(folder, "cert-manager.io_certificates.yaml"), filepath.Join(folder, "cert-manager.io_issuers.yaml"),
+	}
+}
+
+// Gardener returns the files of the definitions of cert-management. Its module is downloaded, and no
+// dependency: it needs 200 modules, and other versions of Kubernetes.
+func Gardener(t testing.TB) []string {
+	t.Helper()
+
+	cmd := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", "github.com/gardener/cert-management@v0.16.0")
+	cmd.Dir = t.TempDir() // Outside of the workspace.
+
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("download cert-management: %v\n%s", err, out)
+	}
+
+	var module struct{ Dir string }
+	if err := json.Unmarshal(out, &module); err != nil {
+		t.Fatal(err)
+	}
+
+	folder := filepath.Join(module.Dir, "pkg", "apis", "cert", "crds")
+
+	return []string{
+		filepath.Join(folder, "cert.gardener.cloud_certificates.yaml"),
+		filepath.Join(folder, "cert.gardener.cloud_issuers.yaml"),
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	goruntime "runtime"
+	"runtime/pprof"
 	"strings"
 	"syscall"
 
@@ -20,6 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
@@ -37,6 +40,8 @@ func operate() error {
 
 	ctrl.SetLogger(logr.Discard())
 
+	go profile()
+
 	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
 	if err != nil {
 		return err
@@ -46,7 +51,10 @@ func operate() error {
 
 	known := newScheme()
 
-	mgr, err := ctrl.NewManager(config, ctrl.Options{Scheme: known, Metrics: server.Options{BindAddress: "0"}})
+	mgr, err := ctrl.NewManager(config, ctrl.Options{
+		Scheme: known, Metrics: server.Options{BindAddress: "0"},
+		Cache: cache.Options{DefaultTransform: cache.TransformStripManagedFields()},
+	})
 	if err != nil {
 		return err
 	}
@@ -82,6 +90,25 @@ func operate() error {
 	}
 
 	return mgr.Start(ctx)
+}
+
+// profile writes a heap profile at each SIGUSR1, to find out what takes the memory.
+func profile() {
+	asked := make(chan os.Signal, 1)
+	signal.Notify(asked, syscall.SIGUSR1)
+
+	for range asked {
+		goruntime.GC()
+
+		path := os.Getenv("SCALE_PROFILE")
+
+		out, err := os.Create(path + ".new")
+		if err == nil {
+			_ = pprof.WriteHeapProfile(out)
+			_ = out.Close()
+			_ = os.Rename(path+".new", path)
+		}
+	}
 }
 
 func newScheme() *runtime.Scheme {

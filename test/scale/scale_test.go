@@ -79,16 +79,25 @@ func TestScale(t *testing.T) {
 	requests := w.requests()
 	o = w.startOperator()
 	cold := o.allReady()
-	w.judge("look at each runtime after a restart", cold, limit, w.requests()-requests)
+	w.judge("look at each runtime after a restart", cold, limit, w.requests()-requests, o.processor())
 
-	requests = w.requests()
+	requests, processor := w.requests(), o.processor()
 	o.forgetReports()
 	begun := time.Now()
 	w.touchWatcher("first")
 	o.allReady()
-	w.judge("look at each unchanged runtime", time.Since(begun), limit, w.requests()-requests)
+	w.judge("look at each unchanged runtime", time.Since(begun), limit, w.requests()-requests, o.processor()-processor)
 
 	w.newcomers(o)
+
+	if os.Getenv("SCALE_PROFILE") != "" {
+		_ = o.cmd.Process.Signal(syscall.SIGUSR1)
+		rig.Eventually(t, time.Minute, "the heap profile is written", func() bool {
+			written, err := os.Stat(os.Getenv("SCALE_PROFILE"))
+
+			return err == nil && written.Size() > 0
+		})
+	}
 
 	if memory := o.peakMemory(); memory > 300 {
 		t.Errorf("memory of the operator: %d MiB, want at most 300", memory)
@@ -124,9 +133,10 @@ func (w *world) newcomers(o *operator) {
 	}
 }
 
-func (w *world) judge(what string, took, limit time.Duration, requests int) {
+func (w *world) judge(what string, took, limit time.Duration, requests int, processor time.Duration) {
 	w.t.Helper()
-	w.t.Logf("%s: %v, %.1f requests each", what, took.Round(time.Millisecond), float64(requests)/float64(*many))
+	w.t.Logf("%s: %v, each with %.1f requests and %v of a processor", what, took.Round(time.Millisecond),
+		float64(requests)/float64(*many), (processor / time.Duration(*many)).Round(10*time.Microsecond))
 
 	if took > limit {
 		w.t.Errorf("%s: %v, want at most %v", what, took, limit)
@@ -360,6 +370,29 @@ func (o *operator) peakMemory() int {
 	o.t.Fatal("no VmHWM")
 
 	return 0
+}
+
+// processor is what the process has taken of processors.
+func (o *operator) processor() time.Duration {
+	o.t.Helper()
+
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", o.cmd.Process.Pid))
+	if err != nil {
+		return 0
+	}
+
+	_, rest, _ := strings.Cut(string(text), ") ")
+
+	const user, system = 11, 12 // proc_pid_stat(5), after the name
+
+	var ticks int
+
+	for _, field := range []int{user, system} {
+		n, _ := strconv.Atoi(strings.Fields(rest)[field])
+		ticks += n
+	}
+
+	return time.Duration(ticks) * time.Second / 100 // USER_HZ
 }
 
 // child is this program in another role.

@@ -87,11 +87,14 @@ type existing struct {
 	namespace, configuration, managers *unstructured.Unstructured
 }
 
+// read reads one object first, which opens the connection that all further requests share.
 func (i *Installer) read(ctx context.Context, in *cluster) (existing, error) {
 	var found existing
+	if err := in.getInto(ctx, i.bareConfiguration(), &found.configuration)(); err != nil {
+		return existing{}, err
+	}
 	err := together(
 		in.getInto(ctx, i.namespace(), &found.namespace),
-		in.getInto(ctx, i.bareConfiguration(), &found.configuration),
 		in.getInto(ctx, i.managersMap(&Runtime{}), &found.managers),
 	)
 	return found, err

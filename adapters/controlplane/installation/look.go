@@ -112,8 +112,12 @@ func (i *Installer) glance(ctx context.Context, in *cluster, r *Runtime) (status
 		slices                    *unstructured.UnstructuredList
 	)
 
+	// One request opens the connection that the others share.
+	if err := in.getInto(ctx, i.bareConfiguration(), &configuration)(); err != nil {
+		return Status{}, false, err
+	}
+
 	if err := together(
-		in.getInto(ctx, i.bareConfiguration(), &configuration),
 		in.getInto(ctx, want.deployment, &deployment),
 		func() (err error) { slices, err = i.slices(ctx, in); return err },
 	); err != nil {

@@ -32,7 +32,7 @@ const (
 	dialTimeout = 3 * time.Second
 	userAgent   = "runtime-watcher-installation"
 
-	defaultClients = 256
+	defaultClients = 64
 	// unused is how long a client is kept after its last use.
 	unused = time.Hour
 )
@@ -74,7 +74,8 @@ type KubeconfigOptions struct {
 	// AllowExternal accepts programs (exec), auth providers and files in place of credentials. A
 	// writer of a Secret can then run programs and read files as the operator. Default: false.
 	AllowExternal bool
-	// Clients is the number of clients to keep. Each takes about 40 KiB. Default: 256.
+	// Clients is the number of clients to keep. Each takes about 40 KiB, and as much for an open
+	// connection. Default: 64.
 	Clients int
 	// Scheme has the kinds of typed requests. Default: none, which is enough for the installation.
 	Scheme *runtime.Scheme
