@@ -152,6 +152,43 @@ func aNewManagerRestartsNothing(t *testing.T, plane *controlplane.ControlPlane) 
 	}
 }
 
+// A running agent would send heartbeats for a manager that is gone.
+func aRemovedManagerRestarts(t *testing.T, plane *controlplane.ControlPlane) {
+	t.Helper()
+
+	k := newKept(t, plane, "removed")
+	first := k.deployment().Generation
+
+	k.runtime.Watches = []admission.Watch{watch("second")}
+	k.look()
+
+	second := k.deployment()
+	if second.Generation == first || k.managers() != "second\n" {
+		t.Errorf("the agents go on with a manager that is gone, and have %q", k.managers())
+	}
+
+	k.answer(1)
+
+	for range 3 {
+		k.look()
+		k.now = k.now.Add(time.Hour)
+	}
+
+	k.installer = k.world.installer() // Another process, without memory.
+	k.look()
+
+	if again := k.deployment(); again.Generation != second.Generation {
+		t.Errorf("they are restarted again: %s", cmp.Diff(second.Spec, again.Spec))
+	}
+
+	k.runtime.Watches = []admission.Watch{watch("third")}
+	k.look()
+
+	if again := k.deployment(); again.Generation == second.Generation {
+		t.Error("they are not restarted a second time")
+	}
+}
+
 func theSecondInstallerIsRefused(t *testing.T, plane *controlplane.ControlPlane) {
 	t.Helper()
 

@@ -36,10 +36,13 @@ func reservedSettings() map[string]bool {
 	return names
 }
 
-func (i *Installer) fillDeployment(object *unstructured.Unstructured, r *Runtime) {
+func (i *Installer) fillDeployment(object *unstructured.Unstructured, r *Runtime, restart string) {
 	var deployment appsv1.Deployment
 	edit(object, &deployment, func() {
 		deployment.Spec.Replicas = new(i.opts.Replicas)
+		if restart != "" {
+			deployment.Spec.Template.Annotations = map[string]string{annotationRestart: restart}
+		}
 		i.fillPod(&deployment.Spec.Template.Spec, r)
 	})
 }

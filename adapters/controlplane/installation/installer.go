@@ -95,7 +95,7 @@ func (i *Installer) read(ctx context.Context, in *cluster) (existing, error) {
 	}
 	err := together(
 		in.getInto(ctx, i.namespace(), &found.namespace),
-		in.getInto(ctx, i.managersMap(&Runtime{}), &found.managers),
+		in.getInto(ctx, i.managersMap(&Runtime{}, ""), &found.managers),
 	)
 	return found, err
 }
@@ -111,7 +111,7 @@ func (i *Installer) correct(ctx context.Context, in *cluster, r *Runtime) (Statu
 		return Status{}, err
 	}
 
-	want, err := i.wanted(r, found.namespace == nil || ours(found.namespace))
+	want, err := i.wanted(r, found.namespace == nil || ours(found.namespace), i.restart(r, found.managers))
 	if err != nil {
 		return Status{}, err
 	}
@@ -159,7 +159,7 @@ func (i *Installer) installAgent(
 	}
 
 	i.looks.keep(in.id, look{
-		sum: want.sum, at: i.opts.Now(), ownNamespace: want.ownNamespace,
+		sum: want.sum, at: i.opts.Now(), ownNamespace: want.ownNamespace, restart: want.restart,
 		configuration: markOf(configuration), deployment: markOf(deployment),
 	})
 

@@ -21,15 +21,18 @@ type wanted struct {
 
 	configuration *admissionregistrationv1.ValidatingWebhookConfiguration
 	ownNamespace  bool
+	restart       string
 	sum           [sha256.Size]byte // of all
 }
 
-func (i *Installer) wanted(r *Runtime, ownNamespace bool) (*wanted, error) {
+func (i *Installer) wanted(r *Runtime, ownNamespace bool, restart string) (*wanted, error) {
 	configuration, err := i.configuration(r, ownNamespace)
 	if err != nil {
 		return nil, err
 	}
-	w := &wanted{objects: i.objects(r), configuration: configuration, ownNamespace: ownNamespace}
+	w := &wanted{
+		objects: i.objects(r, restart), configuration: configuration, ownNamespace: ownNamespace, restart: restart,
+	}
 	w.sum = sumOf(i.namespace(), i.unstructured(configuration), w.early, w.late, w.deployment)
 	return w, nil
 }
@@ -49,6 +52,7 @@ type look struct {
 	sum                       [sha256.Size]byte
 	at                        time.Time
 	ownNamespace              bool
+	restart                   string
 	configuration, deployment mark
 }
 
@@ -102,7 +106,7 @@ func (i *Installer) glance(ctx context.Context, in *cluster, r *Runtime) (status
 		return Status{}, false, nil
 	}
 
-	want, err := i.wanted(r, last.ownNamespace)
+	want, err := i.wanted(r, last.ownNamespace, last.restart)
 	if err != nil || want.sum != last.sum {
 		return Status{}, false, err
 	}

@@ -1,6 +1,8 @@
 package installation
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"slices"
 	"strings"
@@ -59,19 +61,54 @@ func (o Options) validateManagers() (problems []error) {
 
 // managersMap is the ConfigMap with the managers, one per line. The agents read it again while they
 // run, so a new manager restarts nothing.
-func (i *Installer) managersMap(r *Runtime) *unstructured.Unstructured {
+func (i *Installer) managersMap(r *Runtime, restart string) *unstructured.Unstructured {
 	var lines strings.Builder
 	for _, manager := range i.Managers(r.Watches) {
 		lines.WriteString(string(manager) + "\n")
 	}
 
-	return i.finished(&unstructured.Unstructured{Object: content(&corev1.ConfigMap{
+	config := &corev1.ConfigMap{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: i.opts.Namespace, Name: i.opts.managersName(), Labels: i.labels(),
 		},
 		Data: map[string]string{managersKey: lines.String()},
-	})})
+	}
+	if restart != "" {
+		config.Annotations = map[string]string{annotationRestart: restart}
+	}
+
+	return i.finished(&unstructured.Unstructured{Object: content(config)})
+}
+
+// annotationRestart has a value that changes when a manager is removed. It is on the ConfigMap and
+// on the pods, which are replaced then: a running agent goes on with the heartbeats of a manager
+// that its file no longer lists.
+const annotationRestart = "operator.kyma-project.io/managers-removed"
+
+// restart returns the value of annotationRestart. live is the ConfigMap as it was read, nil if there
+// is none.
+func (i *Installer) restart(r *Runtime, live *unstructured.Unstructured) string {
+	if live == nil {
+		return ""
+	}
+
+	last := live.GetAnnotations()[annotationRestart]
+	text, _, _ := unstructured.NestedString(live.Object, "data", managersKey)
+	wanted := i.Managers(r.Watches)
+
+	removed := slices.DeleteFunc(strings.Fields(text), func(name string) bool {
+		return slices.Contains(wanted, core.Manager(name))
+	})
+	if len(removed) == 0 {
+		return last
+	}
+
+	const digits = 10
+
+	sum := sha256.Sum256([]byte(last + " " + strings.Join(removed, " ")))
+
+	return hex.EncodeToString(sum[:])[:digits]
 }
 
 // mountManagers gives the agent the file with its managers. The whole folder is mounted, as a mount

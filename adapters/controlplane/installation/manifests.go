@@ -133,8 +133,8 @@ type objects struct {
 	deployment  *unstructured.Unstructured
 }
 
-func (i *Installer) objects(r *Runtime) objects {
-	all := objects{managers: i.managersMap(r)}
+func (i *Installer) objects(r *Runtime, restart string) objects {
+	all := objects{managers: i.managersMap(r, restart)}
 	all.early = append(all.early, all.managers, i.secret(r))
 
 	for _, f := range files() {
@@ -142,7 +142,7 @@ func (i *Installer) objects(r *Runtime) objects {
 			continue
 		}
 
-		object := i.filled(f, r)
+		object := i.filled(f, r, restart)
 
 		switch {
 		case f.path == deploymentFile:
@@ -158,12 +158,12 @@ func (i *Installer) objects(r *Runtime) objects {
 }
 
 // filled returns the object of a manifest as it is applied.
-func (i *Installer) filled(f file, r *Runtime) *unstructured.Unstructured {
+func (i *Installer) filled(f file, r *Runtime, restart string) *unstructured.Unstructured {
 	object := i.object(f.path)
 
 	switch {
 	case object.GetKind() == kindDeployment:
-		i.fillDeployment(object, r)
+		i.fillDeployment(object, r, restart)
 	case object.GetKind() == kindRoleBinding:
 		i.fillRoleBinding(object)
 	case f.path == policyFile:

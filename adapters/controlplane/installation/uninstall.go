@@ -72,7 +72,7 @@ func (i *Installer) removable(namespace *unstructured.Unstructured) []*unstructu
 		}
 	}
 
-	objects = append(objects, i.managersMap(&Runtime{}))
+	objects = append(objects, i.managersMap(&Runtime{}, ""))
 
 	if namespace != nil && ours(namespace) {
 		objects = append(objects, i.namespace())
