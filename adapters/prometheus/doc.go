@@ -95,7 +95,7 @@
 //	          of a canary: "alive", "lost" (the API server does not call the agent) or "failing"
 //	cause     why a handshake failed, or why a runtime needs a resync
 //	          of an installation: "Ready", "Progressing", "Failed" or "Removed"
-//	phase     phase of a rotation: "Stable", "Confirming", …
+//	phase     state of a rotation of the CA: "Stable", "Confirming", …
 //	problem   fault of an owner, of key material or of an installation
 //	server    "webhook" or "metrics"
 //	place     where a panic was caught

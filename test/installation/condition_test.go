@@ -70,23 +70,27 @@ func TestCondition(t *testing.T) {
 	}{
 		{
 			installation.Status{State: installation.Progressing, Reason: "CertificateIssuing", Message: "waiting"},
-			metav1.Condition{Status: metav1.ConditionFalse, Reason: "CertificateIssuing", Message: "waiting"}, 1,
+			metav1.Condition{Status: metav1.ConditionFalse, Reason: "CertificateIssuing", Message: "waiting"},
+			1,
 		},
 		{
 			installation.Status{State: installation.Ready, Available: 1, Replicas: 2},
 			metav1.Condition{
 				Status: metav1.ConditionTrue, Reason: "Installed", Message: "the agent answers, with 1 of 2 replicas",
-			}, 2,
+			},
+			2,
 		},
 		{
 			installation.Status{State: installation.Ready, Available: 1, Replicas: 2},
 			metav1.Condition{
 				Status: metav1.ConditionTrue, Reason: "Installed", Message: "the agent answers, with 1 of 2 replicas",
-			}, 2,
+			},
+			2,
 		},
 		{
 			installation.Status{State: installation.Failed, Reason: "InstallerRefused", Message: "of another"},
-			metav1.Condition{Status: metav1.ConditionFalse, Reason: "InstallerRefused", Message: "of another"}, 3,
+			metav1.Condition{Status: metav1.ConditionFalse, Reason: "InstallerRefused", Message: "of another"},
+			3,
 		},
 	} {
 		if err := report(t.Context(), object, step.status); err != nil {

@@ -32,6 +32,7 @@ func TestInstallation(t *testing.T) {
 	for name, test := range map[string]func(*testing.T, *controlplane.ControlPlane){
 		"unchanged": whatIsUnchangedCostsThreeReads, "managers": aNewManagerRestartsNothing,
 		"drift in time":  driftIsFoundInTime,
+		"removed":        aRemovedManagerRestarts,
 		"two installers": theSecondInstallerIsRefused, "taken over": aFormerOwnerIsReplaced, "options": allNamesAreSet,
 		"order": inOrder, "secret": aNewSecretRestartsNothing, "settings": newSettingsRestart, "watches": newWatchesWait,
 		"by hand": webhooksByHandStay,

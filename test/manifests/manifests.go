@@ -74,7 +74,9 @@ func Gardener(t testing.TB) []string {
 		t.Fatalf("download cert-management: %v\n%s", err, out)
 	}
 
-	var module struct{ Dir string }
+	var module struct {
+		Dir string `json:"Dir"`
+	}
 	if err := json.Unmarshal(out, &module); err != nil {
 		t.Fatal(err)
 	}

@@ -106,6 +106,15 @@ func TestScale(t *testing.T) {
 	}
 }
 
+// world is the control plane, and the servers of the runtimes.
+type world struct {
+	t            *testing.T
+	plane        *controlplane.ControlPlane
+	kubeconfig   string // of a runtime, with a place for its name
+	api, control string
+	deadAddress  string
+}
+
 // newcomers come while all runtimes get a new Watcher, and the dead ones are tried.
 func (w *world) newcomers(o *operator) {
 	w.t.Helper()
@@ -141,14 +150,6 @@ func (w *world) judge(what string, took, limit time.Duration, requests int, proc
 	if took > limit {
 		w.t.Errorf("%s: %v, want at most %v", what, took, limit)
 	}
-}
-
-type world struct {
-	t            *testing.T
-	plane        *controlplane.ControlPlane
-	kubeconfig   string // of a runtime, with a place for its name
-	api, control string
-	deadAddress  string
 }
 
 func newWorld(t *testing.T) *world {
@@ -433,7 +434,7 @@ func start(t *testing.T, role string, env ...string) *child {
 
 	c.stop = sync.OnceFunc(func() {
 		_ = c.cmd.Process.Kill()
-		for range c.lines { //nolint:revive // Drains.
+		for range c.lines { // So that the reader ends.
 		}
 		<-read
 		_ = c.cmd.Wait()

@@ -7,10 +7,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
 	"path"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -55,10 +57,13 @@ func serve() error {
 
 	fmt.Println(api.Addr(), control.Addr())
 
-	go func() { _ = http.Serve(control, http.HandlerFunc(s.control)) }() //nolint:gosec // Ends with the process.
+	own := &http.Server{Handler: http.HandlerFunc(s.control), ReadHeaderTimeout: time.Minute}
 
-	server := &http.Server{ //nolint:gosec // Its clients are known.
-		Handler: http.HandlerFunc(s.api), TLSConfig: &tls.Config{Certificates: []tls.Certificate{pair}},
+	go func() { _ = own.Serve(control) }() // It ends with the process.
+
+	server := &http.Server{
+		ReadHeaderTimeout: time.Minute,
+		Handler:           http.HandlerFunc(s.api), TLSConfig: &tls.Config{Certificates: []tls.Certificate{pair}},
 	}
 
 	return server.ServeTLS(api, "", "")
@@ -101,7 +106,11 @@ func (s *servers) answer(r *http.Request, body []byte) (status int, answer map[s
 	case r.Method == http.MethodPatch:
 		return s.apply(key, body)
 	case r.Method == http.MethodPost:
-		var object struct{ Metadata struct{ Name string } }
+		var object struct {
+			Metadata struct {
+				Name string `json:"name"`
+			} `json:"metadata"`
+		}
 		if err := json.Unmarshal(body, &object); err != nil {
 			return http.StatusBadRequest, failure(http.StatusBadRequest, "BadRequest")
 		}
@@ -152,16 +161,11 @@ func (s *servers) object(key string) map[string]any {
 	uid := sha256.Sum256([]byte(key))
 	object, metadata := map[string]any{}, map[string]any{}
 
-	for name, value := range s.bodies[stored.body] {
-		object[name] = value
-	}
-
-	for name, value := range object["metadata"].(map[string]any) {
-		metadata[name] = value
-	}
+	maps.Copy(object, s.bodies[stored.body])
+	maps.Copy(metadata, object["metadata"].(map[string]any))
 
 	metadata["uid"], metadata["generation"] = hex.EncodeToString(uid[:16]), stored.generation
-	metadata["resourceVersion"] = fmt.Sprint(stored.generation)
+	metadata["resourceVersion"] = strconv.Itoa(stored.generation)
 	object["metadata"] = metadata
 
 	if object["kind"] == "Deployment" {

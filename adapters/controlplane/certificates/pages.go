@@ -18,7 +18,7 @@ func eachPage[L client.ObjectList](ctx context.Context, c *Certificates, newList
 		err := c.client.List(ctx, page, append(c.inSet(), client.Limit(pageSize), client.Continue(next))...)
 
 		if err != nil && next != "" {
-			page, next = newList(), ""
+			page = newList()
 			err = c.client.List(ctx, page, c.inSet()...)
 			page.SetContinue("")
 		}

@@ -53,7 +53,7 @@ func (o Options) managers() (managers []core.Manager) {
 func (o Options) validateManagers() (problems []error) {
 	for _, manager := range o.managers() {
 		if _, err := core.ParseManager(string(manager)); err != nil {
-			problems = append(problems, fmt.Errorf("Settings[%s]: %w", settingManagers, err))
+			problems = append(problems, fmt.Errorf("%s in Settings: %w", settingManagers, err))
 		}
 	}
 	return problems

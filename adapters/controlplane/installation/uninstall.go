@@ -29,8 +29,8 @@ func (i *Installer) Uninstall(ctx context.Context, r Runtime) (Status, error) {
 		return Status{}, err
 	}
 
-	if i.checkOwner(in, found.configuration, found.managers) != nil {
-		return Status{State: Removed}, nil
+	if err := i.checkOwner(in, found.configuration, found.managers); err != nil {
+		return Status{State: Removed}, nil //nolint:nilerr // Nothing there is of this installer.
 	}
 
 	held, err := in.remove(ctx, []*unstructured.Unstructured{i.bareConfiguration()})

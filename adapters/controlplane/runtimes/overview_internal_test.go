@@ -74,8 +74,11 @@ func TestEventsTellOfEachStep(t *testing.T) {
 	waiting := awaiting("RolloutProgressing", "waiting for the rollout: 1 of 2 replicas are updated")
 
 	for _, status := range []installation.Status{
-		{State: installation.Ready}, waiting, waiting, {State: installation.Ready, Available: 2, Replicas: 2},
-		{State: installation.Ready}, {State: installation.Failed, Reason: "Unreachable", Message: "no route"},
+		{State: installation.Ready},
+		waiting, waiting,
+		{State: installation.Ready, Available: 2, Replicas: 2},
+		{State: installation.Ready},
+		{State: installation.Failed, Reason: "Unreachable", Message: "no route"},
 		{State: installation.Ready},
 	} {
 		if err := r.report(t.Context(), object, prod, status, nil); err != nil {

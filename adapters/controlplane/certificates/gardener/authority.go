@@ -11,6 +11,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"maps"
 	"math/big"
 	"strings"
 	"time"
@@ -46,7 +47,7 @@ func (t *translator) ensureAuthority(ctx context.Context, wanted *certv1.Certifi
 		return fmt.Errorf("gardener: make CA %s: %w", wanted.Name, err)
 	}
 
-	err = t.Client.Create(ctx, secret)
+	err = t.Create(ctx, secret)
 	if apierrors.IsAlreadyExists(err) { // Of another replica.
 		return nil
 	}
@@ -62,13 +63,9 @@ func secretOf(ca *certv1.Certificate) *corev1.Secret {
 		},
 		Type: corev1.SecretTypeTLS,
 	}
-	for name, value := range ca.Labels {
-		secret.Labels[name] = value
-	}
+	maps.Copy(secret.Labels, ca.Labels)
 	if template := ca.Spec.SecretTemplate; template != nil {
-		for name, value := range template.Labels {
-			secret.Labels[name] = value
-		}
+		maps.Copy(secret.Labels, template.Labels)
 	}
 	return secret
 }

@@ -161,7 +161,7 @@ func (t *translator) applyIssuer(
 func (t *translator) Patch(
 	ctx context.Context, object client.Object, patch client.Patch, opts ...client.PatchOption,
 ) error {
-	kind := ""
+	var kind string
 	switch object.(type) {
 	case *certv1.Certificate:
 		kind = "Certificate"
