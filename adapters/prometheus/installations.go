@@ -64,7 +64,7 @@ func newInstallationsCollector(
 		runtimes: f.desc("runtimes", "Runtimes in each state of the agent's installation, by reason.",
 			labelState, labelReason),
 		neverHeard: f.desc("never_heard_runtimes",
-			"Runtimes with a ready agent of which the fleet has heard nothing for 5 minutes.", labelManager),
+			"Runtimes with an agent that is ready for 5 minutes, and that never sent anything.", labelManager),
 		phase: f.desc("ca_phase", "1 for the phase of the CA's rotation.", labelPhase),
 		waiting: f.desc("ca_waiting_runtimes",
 			"Runtimes that delay the rotation of the CA."),

@@ -49,7 +49,7 @@ runtime_watcher_installation_ca_waiting_runtimes 2
 # HELP runtime_watcher_installation_certificates_overdue_runtimes Runtimes with a certificate that was not issued or renewed in time.
 # TYPE runtime_watcher_installation_certificates_overdue_runtimes gauge
 runtime_watcher_installation_certificates_overdue_runtimes 1
-# HELP runtime_watcher_installation_never_heard_runtimes Runtimes with a ready agent of which the fleet has heard nothing for 5 minutes.
+# HELP runtime_watcher_installation_never_heard_runtimes Runtimes with an agent that is ready for 5 minutes, and that never sent anything.
 # TYPE runtime_watcher_installation_never_heard_runtimes gauge
 runtime_watcher_installation_never_heard_runtimes{manager="kyma"} 2
 runtime_watcher_installation_never_heard_runtimes{manager="other"} 0

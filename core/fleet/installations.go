@@ -2,7 +2,7 @@ package fleet
 
 import "github.com/runtime-watcher/runtime-watcher/core"
 
-// Installations is what a control plane knows of the agents that it installs in runtimes. It is a
+// Installations has the states of the agents that a control plane installs in runtimes. It is a
 // copy.
 type Installations struct {
 	// Runtimes is the number of runtimes in each state.

@@ -22,7 +22,7 @@ type applied struct {
 }
 
 type appliedOnce struct {
-	sum        [sha256.Size]byte // of what was applied
+	sum        [sha256.Size]byte // of the applied object
 	uid        types.UID
 	generation int64
 	at         time.Time

@@ -79,8 +79,8 @@ type Status struct {
 	// they have not confirmed the CA. After a switch that did not wait for them, they are the
 	// runtimes that are cut off.
 	Waiting []core.RuntimeID
-	// Overdue are the runtimes with a certificate that was not issued within 10 minutes, or that was
-	// not renewed within a tenth of RenewBefore.
+	// Overdue are the runtimes with a certificate that was not issued within 10 minutes, or that
+	// was not renewed within a tenth of RenewBefore.
 	Overdue []core.RuntimeID
 	// Message describes the status in a sentence.
 	Message string

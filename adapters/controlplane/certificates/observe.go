@@ -36,7 +36,7 @@ type observed struct {
 	bundle        []*x509.Certificate           // as published
 }
 
-// issuedLeaf is what the plan needs of an issued certificate. A set has thousands of them.
+// issuedLeaf has the parts of an issued certificate that the plan needs. A set has thousands.
 type issuedLeaf struct {
 	authority []byte // identifier of the CA's key
 	notAfter  time.Time
@@ -275,7 +275,7 @@ func (o *observed) signerOf(signedBy func(ca *x509.Certificate) bool) (signer st
 	return signer
 }
 
-// leafOf returns what a Certificate itself says.
+// leafOf returns a leaf without its Secret.
 func leafOf(certificate *certv1.Certificate) leaf {
 	l := leaf{
 		name: certificate.Name, issuing: isIssuing(certificate), created: certificate.CreationTimestamp.Time,

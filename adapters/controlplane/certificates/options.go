@@ -76,8 +76,8 @@ type Options struct {
 	// the smallest size.
 	KeyAlgorithm certv1.PrivateKeyAlgorithm
 	KeySize      int
-	// FieldOwner owns the fields that this package applies. After a change, the fields of the former
-	// owner stay. Default: "runtime-watcher-certificates".
+	// FieldOwner owns the fields that this package applies. After a change, the fields of the
+	// former owner stay. Default: "runtime-watcher-certificates".
 	FieldOwner string
 
 	// Recorder gets an Event about the clients' Issuer when a rotation waits for runtimes. Default:
@@ -179,7 +179,7 @@ func keySizes() map[certv1.PrivateKeyAlgorithm][]int {
 	}
 }
 
-// withDefaultKey completes what is not set: the smallest size of an algorithm.
+// withDefaultKey returns the default algorithm, and the smallest size of it, if they are not set.
 func withDefaultKey(algorithm certv1.PrivateKeyAlgorithm, size int) (certv1.PrivateKeyAlgorithm, int) {
 	algorithm = cmp.Or(algorithm, certv1.ECDSAKeyAlgorithm)
 	if sizes := keySizes()[algorithm]; size == 0 && len(sizes) > 0 {

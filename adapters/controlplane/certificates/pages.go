@@ -10,8 +10,8 @@ import (
 const pageSize = 500
 
 // eachPage lists the objects of this set page by page, into a new list each, and calls visit for
-// it. visit sees an object again when the list cannot be continued: it then comes in one piece. That
-// is so after the snapshot has expired, and with a cache as client.
+// it. visit sees an object again when the list cannot be continued: it then comes in one piece.
+// That is so after the snapshot has expired, and with a cache as client.
 func eachPage[L client.ObjectList](ctx context.Context, c *Certificates, newList func() L, visit func(L)) error {
 	for next := ""; ; {
 		page := newList()

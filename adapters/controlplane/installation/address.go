@@ -16,7 +16,7 @@ func (i *Installer) portFor(r *Runtime) int32 {
 	return port
 }
 
-// validateAddress refuses a runtime whose agents would have no address.
+// validateAddress refuses a runtime without an address for its agents.
 func (i *Installer) validateAddress(r *Runtime) error {
 	if _, err := parsePort(i.addressFor(r)); err != nil {
 		return fmt.Errorf("%w %q: %w", ErrInvalidRuntime, r.ID, err)

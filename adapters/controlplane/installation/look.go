@@ -15,7 +15,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// wanted are all objects of a runtime as they should be.
 type wanted struct {
 	objects
 
@@ -46,8 +45,8 @@ func sumOf(objects ...any) [sha256.Size]byte {
 	return sha256.Sum256(text)
 }
 
-// look is the memory of the last complete installation of a runtime. Without it, as after a restart,
-// the next call of Install applies all objects again.
+// look is the memory of the last complete installation of a runtime. Without it, as after a
+// restart, the next call of Install applies all objects again.
 type look struct {
 	sum                       [sha256.Size]byte
 	at                        time.Time
@@ -98,8 +97,9 @@ func (l *looks) forget(id core.RuntimeID) {
 	delete(l.known, id)
 }
 
-// glance reads the objects that watching depends on. It reports whether nothing is to be corrected:
-// the last look was not long ago, nothing else is wanted, and nothing has changed there since.
+// glance reads the objects that watching depends on. It reports whether nothing is to be corrected.
+// The last look was then not long ago, the objects to apply are the same, and nothing has changed
+// there.
 func (i *Installer) glance(ctx context.Context, in *cluster, r *Runtime) (status Status, unchanged bool, err error) {
 	last, known := i.looks.last(r.ID)
 	if !known || i.opts.Now().Sub(last.at) >= i.opts.VerifyAfter {
@@ -138,6 +138,6 @@ func (i *Installer) glance(ctx context.Context, in *cluster, r *Runtime) (status
 
 	status, err = i.judge(in, deployment, slices)
 
-	// Whatever keeps an agent from answering may be a missing object.
+	// A missing object may keep the agent from answering.
 	return status, status.State == Ready, err
 }

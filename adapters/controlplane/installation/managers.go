@@ -49,7 +49,7 @@ func (o Options) managers() (managers []core.Manager) {
 	return managers
 }
 
-// validateManagers refuses what an agent would refuse. One invalid name makes it keep its last list.
+// validateManagers refuses names that an agent refuses. One of them makes it keep its last list.
 func (o Options) validateManagers() (problems []error) {
 	for _, manager := range o.managers() {
 		if _, err := core.ParseManager(string(manager)); err != nil {
@@ -82,12 +82,12 @@ func (i *Installer) managersMap(r *Runtime, restart string) *unstructured.Unstru
 }
 
 // annotationRestart has a value that changes when a manager is removed. It is on the ConfigMap and
-// on the pods, which are replaced then: a running agent goes on with the heartbeats of a manager
+// on the pods, which are replaced then. A running agent would still send heartbeats for a manager
 // that its file no longer lists.
 const annotationRestart = "operator.kyma-project.io/managers-removed"
 
-// restart returns the value of annotationRestart. live is the ConfigMap as it was read, nil if there
-// is none.
+// restart returns the value of annotationRestart. live is the ConfigMap as it was read, nil if
+// there is none.
 func (i *Installer) restart(r *Runtime, live *unstructured.Unstructured) string {
 	if live == nil {
 		return ""

@@ -59,8 +59,8 @@ type Options struct {
 	FieldOwner string
 	// Owner identifies this installer in the runtimes, in the annotation
 	// operator.kyma-project.io/installed-by. A runtime of another owner is left as it is: see
-	// [ErrOwned]. It must differ between operators, and must not change. Default: the address of the
-	// control plane.
+	// [ErrOwned]. It must differ between operators, and must not change. Default: the address of
+	// the control plane.
 	Owner string
 	// FormerOwners are owners that this installer takes runtimes over from. They must not run any
 	// more. Default: none.
@@ -77,8 +77,8 @@ type Options struct {
 	// that the API server calls it. By default the agent writes a Lease to find out.
 	NoCanary bool
 	// Settings are environment variables of the agent, beside those of the manifests. A new value
-	// restarts the agents, except of MANAGERS: its managers, separated by commas, are added to those
-	// of the watches in a file that the agents read again. Default: none.
+	// restarts the agents. The managers in MANAGERS, separated by commas, are no variable. They are
+	// added to those of the watches, in a file that the agents read again. Default: none.
 	Settings map[string]string
 	// Webhooks are the options of the webhook configuration. Its Canary is set by this package. By
 	// default ExcludedNamespaces are kube-system and, if this package has made it, the namespace of

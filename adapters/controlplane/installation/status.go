@@ -54,8 +54,8 @@ func progressing(reason, message string) Status {
 	return Status{State: Progressing, Reason: reason, Message: message}
 }
 
-// judge reports whether the newest Deployment is rolled out and the Service has an endpoint. live is
-// nil if there is no Deployment.
+// judge reports whether the newest Deployment is rolled out and the Service has an endpoint. live
+// is nil if there is no Deployment.
 func (i *Installer) judge(
 	in *cluster, live *unstructured.Unstructured, slices *unstructured.UnstructuredList,
 ) (Status, error) {

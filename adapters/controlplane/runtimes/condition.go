@@ -122,7 +122,7 @@ func (w *conditions) has(key client.ObjectKey, wanted metav1.Condition) bool {
 	return w.written[key] == wanted
 }
 
-// note remembers what was written, except for an object that ends.
+// note remembers a condition, except for an object that ends.
 func (w *conditions) note(key client.ObjectKey, written metav1.Condition, status installation.Status) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -117,8 +117,8 @@ func (r *reconciler) report(
 	return r.opts.Report(ctx, object, status)
 }
 
-// textOf returns what makes a status a new one, empty if it needs no Event. The message of a status
-// that is no failure has numbers that change.
+// textOf returns a text that differs for each new status, empty if it needs no Event. The message
+// of a status that is no failure has numbers that change.
 func textOf(status installation.Status) string {
 	switch status.State {
 	case installation.Failed:

@@ -49,8 +49,8 @@ type Kubeconfigs struct {
 	clients map[client.ObjectKey]connection
 }
 
-// findSecret returns the Secret of an object, nil if there is none, and the names that it was looked
-// for by.
+// findSecret returns the Secret of an object, nil if there is none, and the names that it was
+// looked for by.
 type findSecret func(ctx context.Context, object client.Object) (secret *corev1.Secret, where string, err error)
 
 type connection struct {

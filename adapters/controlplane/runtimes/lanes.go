@@ -20,8 +20,8 @@ const busyPause = time.Second
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// lane is the queue of a controller. The regular lane has all runtimes, and the failing lane those
-// with a last reconcile that failed, so that these take no worker from the others.
+// lane is the queue of a controller. The failing lane has the runtimes with a failed last
+// reconcile, so that they take no worker from the others. The regular lane has all others.
 type lane struct {
 	mu    sync.Mutex
 	queue queue // nil until the controller runs

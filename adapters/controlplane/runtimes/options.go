@@ -30,9 +30,9 @@ type Options struct {
 	// Interval is the time between two reconciles of a runtime that is ready, plus up to a tenth at
 	// random. They correct changes and deliver new certificates. Default: 10 min.
 	Interval time.Duration
-	// Retry is the shortest time between two reconciles of a runtime that is not ready, and Interval
-	// the longest one. In between, it is a quarter of the time since the runtime was ready.
-	// Default: 3 s.
+	// Retry is the shortest time between two reconciles of a runtime that is not ready, and
+	// Interval the longest one. In between, it is a quarter of the time since the runtime was
+	// ready. Default: 3 s.
 	Retry time.Duration
 	// Timeout bounds one reconcile of a runtime. Writes to the control plane may take as long
 	// again. Default: 1 min.
@@ -47,8 +47,8 @@ type Options struct {
 	// Finalizer holds an object until the agent is removed from its runtime. After a change, the
 	// former one stays. Default: [Finalizer].
 	Finalizer string
-	// Skip reports whether the runtime of an object is left as it is. It is called concurrently. The
-	// deletion of the object still removes the agent. Default: [SkipLabelled].
+	// Skip reports whether the runtime of an object is left as it is. It is called concurrently.
+	// The deletion of the object still removes the agent. Default: [SkipLabelled].
 	Skip func(object client.Object) bool
 	// ControlPlane returns the address that the agents of a runtime send to, <host>:<port>, such as
 	// that of watcher.GatewayAddress. It is called at each reconcile. Default: the address of the
@@ -60,8 +60,8 @@ type Options struct {
 	Fleet Fleet
 	// Overview gets the states of all runtimes, for metrics. Default: none.
 	Overview *Overview
-	// Report gets the status of a runtime after each reconcile, as [ReportCondition] does. It may be
-	// called concurrently. An error is retried. Default: none.
+	// Report gets the status of a runtime after each reconcile, as [ReportCondition] does. It may
+	// be called concurrently. An error is retried. Default: none.
 	Report func(ctx context.Context, object client.Object, status installation.Status) error
 	// Recorder gets an Event about the object when a runtime fails or waits for a new reason, and
 	// when it is ready after that. Default: the recorder of the manager.

@@ -22,7 +22,7 @@ type Overview struct {
 	mu        sync.Mutex
 	runtimes  map[client.ObjectKey]seen
 	authority certificates.Status
-	status    func(core.RuntimeID, core.Manager) fleet.Status // nil: nothing is heard
+	status    func(core.RuntimeID, core.Manager) fleet.Status // nil: not known
 }
 
 // seen is the last status of an object.
@@ -69,7 +69,7 @@ func appendIf(condition bool, runtimes []core.RuntimeID, id core.RuntimeID) []co
 	return runtimes
 }
 
-// silent reports whether a runtime should have been heard of.
+// silent reports whether a runtime has sent nothing, and should have.
 func (o *Overview) silent(runtime seen, manager core.Manager) bool {
 	return o.status != nil && !runtime.ready.IsZero() && time.Since(runtime.ready) > hearing &&
 		o.status(runtime.id, manager).LastSeen.IsZero()

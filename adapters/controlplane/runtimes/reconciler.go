@@ -26,7 +26,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// Finalizer is the default finalizer. It holds an object until the agent is removed from its runtime.
+// Finalizer is the default finalizer. It holds an object until the agent is removed from its
+// runtime.
 const Finalizer = "operator.kyma-project.io/runtime-watcher"
 
 type reconciler struct {

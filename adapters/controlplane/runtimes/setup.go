@@ -31,9 +31,9 @@ import (
 // +kubebuilder:rbac:groups=operator.kyma-project.io,resources=watchers,verbs=get;list;watch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// SetUp adds controllers to a manager: for the objects of the kind of object, for those of them that
-// fail, and for the CA. Each object represents a runtime. The controllers run on the replica that
-// leads. An error names every invalid parameter.
+// SetUp adds controllers to a manager: for the objects of the kind of object, for those of them
+// that fail, and for the CA. Each object represents a runtime. The controllers run on the replica
+// that leads. An error names every invalid parameter.
 //
 // The scheme of the manager must have Watchers (v1beta2.AddToScheme), and the kind unless object
 // is metadata or unstructured with its kind set. The operator needs the rights to get, list,

@@ -17,10 +17,10 @@ import (
 // ErrNoAddress means that a gateway has no host that agents could send to.
 var ErrNoAddress = errors.New("gateway has no address")
 
-// GatewayAddress reads the address, <host>:<port>, by which agents reach a gateway: the first host
-// without wildcard of its servers for HTTPS, or of all its servers for HTTP if none has TLS.
-// A Gateway of the Gateway API without hosts has the first address of its status. The kind is that
-// of [Options.Routing]. An error wraps [ErrNoAddress] when the gateway has to change.
+// GatewayAddress reads the address, <host>:<port>, by which agents reach a gateway. It is the first
+// host without wildcard of the servers with TLS, or of those for HTTP if none has TLS. A Gateway of
+// the Gateway API without hosts has the first address of its status. The kind is that of
+// [Options.Routing]. An error wraps [ErrNoAddress] when the gateway has to change.
 func GatewayAddress(
 	ctx context.Context, reader client.Reader, kind Routing, gateway client.ObjectKey,
 ) (string, error) {

@@ -20,8 +20,8 @@ func GroupVersion() schema.GroupVersion {
 
 // Options are the optional settings of [NewClient]. The zero value is the documented default.
 type Options struct {
-	// IssuerNamespace is written into the references to Issuers, for Issuers in another cluster than
-	// the default one of cert-management. Default: none.
+	// IssuerNamespace is written into the references to Issuers, for Issuers in another cluster
+	// than the default one of cert-management. Default: none.
 	IssuerNamespace string
 }
 
@@ -157,7 +157,7 @@ func (t *translator) applyIssuer(
 	return t.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(toIssuer(&issuer)), opts...)
 }
 
-// Patch patches what stands for a Certificate or an Issuer. The patch must be for the metadata.
+// Patch translates Certificates and Issuers. Their patches must be for the metadata.
 func (t *translator) Patch(
 	ctx context.Context, object client.Object, patch client.Patch, opts ...client.PatchOption,
 ) error {
@@ -183,7 +183,7 @@ func (t *translator) Patch(
 	return t.Client.Patch(ctx, target, client.RawPatch(patch.Type(), data), opts...)
 }
 
-// Delete deletes what stands for a Certificate.
+// Delete translates Certificates. It deletes the Secret of a CA.
 func (t *translator) Delete(ctx context.Context, object client.Object, opts ...client.DeleteOption) error {
 	certificate, ok := object.(*certv1.Certificate)
 	if !ok {

@@ -11,5 +11,5 @@
 //     stores them in the Secret of the CA. CAIssuer of the options is refused.
 //   - All certificates are for clients and for servers. They are valid for 90 days and are renewed
 //     30 days before the end, so Duration and RenewBefore should keep their defaults.
-//   - Issuers are in the namespace that cert-management is told, unless IssuerRef has one.
+//   - Issuers are in the namespace that is set in cert-management, unless the options name one.
 package gardener
