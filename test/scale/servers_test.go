@@ -86,7 +86,7 @@ func (s *servers) api(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 
-	time.Sleep(time.Duration(s.latency.Load()))
+	<-time.After(time.Duration(s.latency.Load()))
 
 	status, answer := s.answer(r, body)
 

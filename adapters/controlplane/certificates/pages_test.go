@@ -51,8 +51,9 @@ func TestALookReadsPages(t *testing.T) {
 
 	all := make([]certv1.Certificate, 3*pageSize+1)
 	for n := range all {
-		all[n] = *certificateFor("watcher", core.RuntimeID(fmt.Sprintf("runtime-%d", n))).(*certv1.Certificate) //nolint:forcetypeassert // It is one.
-		all[n].Name = fmt.Sprintf("runtime-%d", n)
+		name := fmt.Sprintf("runtime-%d", n)
+		all[n].ObjectMeta = made("watcher")
+		all[n].Name, all[n].Spec.CommonName = name, name
 	}
 
 	for name, fails := range map[string]func(next string) error{
