@@ -13,8 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
-
-	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
 // paged answers lists of Certificates in pages, as API servers do and the fake client does not.

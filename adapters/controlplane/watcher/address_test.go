@@ -5,9 +5,9 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
-	"sigs.k8s.io/yaml"
 
 	networkingv1beta1 "istio.io/client-go/pkg/apis/networking/v1beta1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
