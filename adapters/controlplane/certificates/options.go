@@ -154,7 +154,8 @@ func (o Options) validateServer(dnsNames []string) error {
 		}
 		if slices.Contains(o.serviceNames(), canonical(name)) {
 			problems = append(problems,
-				fmt.Errorf("certificates: options Service, RuntimeNamespace and RuntimeDNSNames: want another name than %s of the server", name))
+				fmt.Errorf("certificates: options Service, RuntimeNamespace and RuntimeDNSNames: "+
+					"want another name than %s of the server", name))
 		}
 	}
 	return errors.Join(problems...)

@@ -48,7 +48,9 @@ func (c *cluster) get(ctx context.Context, object *unstructured.Unstructured) (*
 }
 
 // getInto returns a task that gets an object.
-func (c *cluster) getInto(ctx context.Context, object *unstructured.Unstructured, into **unstructured.Unstructured) func() error {
+func (c *cluster) getInto(
+	ctx context.Context, object *unstructured.Unstructured, into **unstructured.Unstructured,
+) func() error {
 	return func() (err error) {
 		*into, err = c.get(ctx, object)
 		return err

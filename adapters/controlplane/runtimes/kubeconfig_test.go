@@ -215,8 +215,8 @@ func TestKubeconfigsAreFoundByLabel(t *testing.T) {
 		object.SetName(name)
 
 		c, err := kubeconfigs.Connect(t.Context(), object)
-		if (err == nil) != (test.want == "") || (c == nil) != (err != nil) || errors.Is(err, runtimes.ErrGone) != test.gone ||
-			err != nil && !strings.Contains(err.Error(), test.want) {
+		if (err == nil) != (test.want == "") || (c == nil) != (err != nil) ||
+			errors.Is(err, runtimes.ErrGone) != test.gone || err != nil && !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%q: got %v, %v, want an error with %q", name, c, err, test.want)
 		}
 	}

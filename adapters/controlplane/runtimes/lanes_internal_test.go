@@ -63,7 +63,8 @@ func TestARuntimeThatFailsTakesNoWorkerFromTheOthers(t *testing.T) {
 		t.Errorf("got %v, want an error that enqueues nothing", err)
 	}
 
-	if result, err := r.Reconcile(t.Context(), requestOf(object)); err != nil || result.RequeueAfter != 0 || attempts != 1 {
+	result, err := r.Reconcile(t.Context(), requestOf(object))
+	if err != nil || result.RequeueAfter != 0 || attempts != 1 {
 		t.Errorf("got %+v, %v, after %d attempts, want it left to the other lane", result, err, attempts)
 	}
 

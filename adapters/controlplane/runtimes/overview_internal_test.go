@@ -58,7 +58,8 @@ func TestOverviewNamesRuntimesThatAreNeverHeard(t *testing.T) {
 
 		o.forget(client.ObjectKey{Name: "b"})
 
-		if all := o.Installations(); len(all.NeverHeard["kyma"]) > 0 || all.Runtimes[fleet.InstallationState{State: "Ready"}] != 1 {
+		all := o.Installations()
+		if len(all.NeverHeard["kyma"]) > 0 || all.Runtimes[fleet.InstallationState{State: "Ready"}] != 1 {
 			t.Errorf("after it was removed: %+v", all)
 		}
 	})

@@ -120,7 +120,8 @@ func (r *reconciler) controllerOptions() controller.Options {
 	const firstRetry = 100 * time.Millisecond
 	return controller.Options{
 		MaxConcurrentReconciles: r.opts.Concurrent, UsePriorityQueue: new(true),
-		RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, r.opts.Interval),
+		RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](
+			firstRetry, r.opts.Interval),
 	}
 }
 

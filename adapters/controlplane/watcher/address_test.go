@@ -28,7 +28,8 @@ func TestGatewayAddress(t *testing.T) {
 
 	tests := map[string]row{
 		"Istio": istio(`{port: {number: 80, protocol: HTTP}, hosts: [b]},
-			{port: {number: 443, protocol: HTTPS}, tls: {mode: MUTUAL}, hosts: ["*.a", "x/a.example.com"]}`, "a.example.com:443"),
+			{port: {number: 443, protocol: HTTPS}, tls: {mode: MUTUAL}, hosts: ["*.a", "x/a.example.com"]}`,
+			"a.example.com:443"),
 		"no TLS":   istio(`{port: {number: 80, protocol: HTTP}, hosts: [b.example.com]}`, "b.example.com:80"),
 		"wildcard": istio(`{port: {number: 443, protocol: HTTPS}, tls: {mode: SIMPLE}, hosts: ["*"]}`, ""),
 		"TCP":      istio(`{port: {number: 443, protocol: TCP}, hosts: [a]}`, ""),
