@@ -71,6 +71,20 @@
 // Pending events and their age are as the runtimes reported them. The expiry is that of verified
 // certificates. Only the replica of an operator that leads receives these reports.
 //
+// # Installation
+//
+// With [RegisterInstallations], for an operator that installs agents:
+//
+//	runtime_watcher_installation_runtimes{state,reason}                gauge     runtimes by state
+//	runtime_watcher_installation_never_heard_runtimes{manager}         gauge     ready agents without any heartbeat
+//	runtime_watcher_installation_ca_phase{phase}                       gauge     1 for the phase of the CA's rotation
+//	runtime_watcher_installation_ca_waiting_runtimes                   gauge     runtimes that delay a rotation
+//	runtime_watcher_installation_certificates_overdue_runtimes         gauge     runtimes with a late certificate
+//
+// And with [InstallationsOptions].PerRuntime:
+//
+//	runtime_watcher_installation_runtime_problem{runtime,problem}      gauge     1 for a runtime with that problem
+//
 // # Labels
 //
 //	manager   operator that events are for; "_other" for no known one and for all beyond the limit
@@ -80,7 +94,9 @@
 //	state     freshness: "fresh", "unproved", "stale", "degraded" or "unknown";
 //	          of a canary: "alive", "lost" (the API server does not call the agent) or "failing"
 //	cause     why a handshake failed, or why a runtime needs a resync
-//	problem   fault of an owner or of key material
+//	          of an installation: "Ready", "Progressing", "Failed" or "Removed"
+//	phase     state of a rotation of the CA: "Stable", "Confirming", …
+//	problem   fault of an owner, of key material or of an installation
 //	server    "webhook" or "metrics"
 //	place     where a panic was caught
 //	contract  "v1", "v2", …; empty if a request names none

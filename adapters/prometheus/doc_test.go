@@ -25,7 +25,9 @@ func TestDocListsEveryMetric(t *testing.T) {
 
 	fleetReg := fleetRegistry(t, useFleet(t), prometheus.FleetOptions{PerRuntime: 10})
 
-	exposed := slices.Concat(rows(t, agentReg), rows(t, listenerReg), rows(t, fleetReg))
+	installationReg := installationRegistry(t)
+
+	exposed := slices.Concat(rows(t, agentReg), rows(t, listenerReg), rows(t, fleetReg), rows(t, installationReg))
 	slices.Sort(exposed)
 
 	if diff := cmp.Diff(documented(t), exposed); diff != "" {

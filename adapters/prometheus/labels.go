@@ -14,6 +14,7 @@ const (
 	labelContract = "contract"
 	labelDecision = "decision"
 	labelManager  = "manager"
+	labelPhase    = "phase"
 	labelPlace    = "place"
 	labelProblem  = "problem"
 	labelReason   = "reason"

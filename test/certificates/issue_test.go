@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -55,10 +56,7 @@ var serviceNames = []string{
 // Service, with one usage each.
 func assertRuntime(t *testing.T, data map[string][]byte, id core.RuntimeID, domain string) {
 	t.Helper()
-	assertIssued(t, data, id, []string{domain}, x509.ExtKeyUsageClientAuth)
-
-	serving := map[string][]byte{"ca.crt": data["ca.crt"], "tls.crt": data["webhook.crt"], "tls.key": data["webhook.key"]}
-	assertIssued(t, serving, "", serviceNames, x509.ExtKeyUsageServerAuth)
+	certManager().assertRuntime(t, data, id, domain)
 }
 
 // assertIssued checks a certificate as a peer does.
@@ -100,7 +98,15 @@ func assertIssued(t *testing.T, data map[string][]byte, id core.RuntimeID, names
 }
 
 func TestBootstrapAndRuntimes(t *testing.T) {
-	c := startPlane(t)
+	for _, i := range issuers() {
+		t.Run(i.name, func(t *testing.T) { bootstrapAndRuntimes(t, i) })
+	}
+}
+
+func bootstrapAndRuntimes(t *testing.T, i issuer) {
+	t.Helper()
+
+	c := i.start(t)
 	set := newSet(t, c, certificates.ConfirmationsFunc(everybodyConfirms))
 	bootstrapped(t, set)
 
@@ -109,7 +115,7 @@ func TestBootstrapAndRuntimes(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	assertIssued(t, published.Data, serverName, []string{serverName}, x509.ExtKeyUsageServerAuth)
+	assertIssued(t, published.Data, serverName, []string{serverName}, i.usages(x509.ExtKeyUsageServerAuth)...)
 
 	owner := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "owner"}}
 	if err := c.Create(t.Context(), owner); err != nil {
@@ -122,18 +128,18 @@ func TestBootstrapAndRuntimes(t *testing.T) {
 		domain := "a.skr.example"
 		r := certificates.Runtime{ID: id, Domain: domain, Owner: owner}
 		status := ensured(t, set, r)
-		assertRuntime(t, status.Secret, id, domain)
+		i.assertRuntime(t, status.Secret, id, domain)
 
 		r.Domain = "moved.skr.example"
 		moved := ensured(t, set, r)
-		assertRuntime(t, moved.Secret, id, r.Domain)
+		i.assertRuntime(t, moved.Secret, id, r.Domain)
 
 		if moved.Fingerprint == status.Fingerprint {
 			t.Errorf("%s: the certificate did not change with the domain", id)
 		}
 	}
 
-	assertOwned(t, c, owner)
+	assertOwned(t, c, i.kind, owner)
 
 	if err := set.RemoveRuntime(t.Context(), certificates.Runtime{ID: long, Owner: owner}); err != nil {
 		t.Fatal(err)
@@ -156,13 +162,13 @@ func TestBootstrapAndRuntimes(t *testing.T) {
 
 // assertOwned follows the owner references: from the owner to the certificate, and from there to
 // its key.
-func assertOwned(t *testing.T, c client.Client, owner client.Object) {
+func assertOwned(t *testing.T, c client.Client, kind schema.GroupVersionKind, owner client.Object) {
 	t.Helper()
 
 	name := client.ObjectKey{Namespace: namespace, Name: "runtime-a-watcher-tls"}
 
 	certificate := &metav1.PartialObjectMetadata{}
-	certificate.SetGroupVersionKind(certificateKind)
+	certificate.SetGroupVersionKind(kind)
 
 	var secret corev1.Secret
 	if err := errors.Join(c.Get(t.Context(), name, certificate), c.Get(t.Context(), name, &secret)); err != nil {
@@ -173,7 +179,8 @@ func assertOwned(t *testing.T, c client.Client, owner client.Object) {
 		t.Errorf("owners of the certificate: %v, want %s", o, owner.GetName())
 	}
 
-	if o := secret.OwnerReferences; len(o) != 1 || o[0].UID != certificate.UID {
+	if o := secret.OwnerReferences; len(o) != 1 || o[0].UID != certificate.UID ||
+		o[0].APIVersion != kind.GroupVersion().String() {
 		t.Errorf("owners of the Secret: %v, want %s", o, certificate.Name)
 	}
 }

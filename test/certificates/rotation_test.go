@@ -35,7 +35,15 @@ func assertNoFailures(t *testing.T, lab *fleetLab) {
 
 // Two rotations, the second while the first is under way, with traffic: not one request fails.
 func TestRotationUnderTraffic(t *testing.T) {
-	lab := newLab(t, startPlane(t), three...)
+	for _, i := range issuers() {
+		t.Run(i.name, func(t *testing.T) { rotationUnderTraffic(t, i) })
+	}
+}
+
+func rotationUnderTraffic(t *testing.T, i issuer) {
+	t.Helper()
+
+	lab := newLab(t, i.start(t), three...)
 	set := newSet(t, lab.client, lab.confirmations())
 	before := lab.secret(t.Context(), set)
 

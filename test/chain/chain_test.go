@@ -279,8 +279,8 @@ func (w *world) watcherEdited(ids []core.RuntimeID) {
 	}
 }
 
-// watcherRenamed gives the Watcher another manager in its label. The agents have their managers from
-// the environment, so they are replaced.
+// watcherRenamed gives the Watcher another manager in its label. The former one is gone, so the agents
+// are replaced.
 func (w *world) watcherRenamed(ids []core.RuntimeID) {
 	w.t.Helper()
 

@@ -158,6 +158,9 @@ func installAppliesTheSame(t *testing.T, runtime *controlplane.ControlPlane, exa
 
 	installed := objects(t, runtime)
 	delete(installed, "Secret/"+secretName)
+	delete(installed, "ConfigMap/runtime-watcher-managers")
+	withoutManagers(byHand["Deployment/"+installation.Name])
+	withoutManagers(installed["Deployment/"+installation.Name])
 
 	if diff := cmp.Diff(byHand, installed); diff != "" {
 		t.Errorf("deploy/example and Install differ (-kubectl +Install):\n%s", diff)
@@ -185,12 +188,30 @@ func objects(t *testing.T, runtime *controlplane.ControlPlane) map[string]map[st
 				unstructured.RemoveNestedField(item.Object, "metadata", counted)
 			}
 
+			unstructured.RemoveNestedField(item.Object, "metadata", "annotations", "operator.kyma-project.io/installed-by")
+
+			if len(item.GetAnnotations()) == 0 {
+				unstructured.RemoveNestedField(item.Object, "metadata", "annotations")
+			}
+
 			sortEnv(item.Object)
 			found[item.GetKind()+"/"+item.GetName()] = item.Object
 		}
 	}
 
 	return found
+}
+
+// withoutManagers removes the file with the managers, and the setting, which deploy/example has in
+// its place.
+func withoutManagers(deployment map[string]any) {
+	pod := deployment["spec"].(map[string]any)["template"].(map[string]any)["spec"].(map[string]any)
+	container := pod["containers"].([]any)[0].(map[string]any)
+	pod["volumes"] = pod["volumes"].([]any)[:1]
+	container["volumeMounts"] = container["volumeMounts"].([]any)[:1]
+	container["env"] = slices.DeleteFunc(container["env"].([]any), func(variable any) bool {
+		return strings.HasPrefix(variable.(map[string]any)["name"].(string), "MANAGERS")
+	})
 }
 
 // sortEnv takes the order away, which means nothing as no variable names another.
@@ -212,6 +233,7 @@ func kinds() [][2]string {
 	return [][2]string{
 		{"v1", "ServiceAccount"},
 		{"v1", "Secret"},
+		{"v1", "ConfigMap"},
 		{"v1", "Service"},
 		{"apps/v1", "Deployment"},
 		{"policy/v1", "PodDisruptionBudget"},

@@ -1,6 +1,7 @@
 package installation
 
 import (
+	"cmp"
 	"maps"
 	"testing"
 
@@ -17,6 +18,13 @@ func host(namespace string) string { return installation.Name + "." + namespace 
 func newSecret(t *testing.T, runtime, namespace string) map[string][]byte {
 	t.Helper()
 
+	return newSecretFor(t, runtime, installation.Name, namespace)
+}
+
+// newSecretFor is for a Service with another name.
+func newSecretFor(t *testing.T, runtime, service, namespace string) map[string][]byte {
+	t.Helper()
+
 	ca := newCA(t)
 
 	client, err := ca.Client(runtime, testpki.Options{})
@@ -24,7 +32,9 @@ func newSecret(t *testing.T, runtime, namespace string) map[string][]byte {
 		t.Fatal(err)
 	}
 
-	serving, err := ca.Server("", testpki.Options{DNSNames: []string{host(namespace)}})
+	host := cmp.Or(service, installation.Name) + "." + namespace + ".svc"
+
+	serving, err := ca.Server("", testpki.Options{DNSNames: []string{host}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,8 +1,10 @@
 package installation
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -35,6 +37,7 @@ type world struct {
 
 	mu     sync.Mutex
 	writes []string
+	reads  []string
 	// fail is the number of the write that fails, from 1.
 	fail int
 }
@@ -70,6 +73,18 @@ func newWorld(t *testing.T, plane *controlplane.ControlPlane, name string) *worl
 
 			return c.Apply(ctx, object, opts...)
 		},
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object,
+			opts ...client.GetOption,
+		) error {
+			w.read(object)
+
+			return c.Get(ctx, key, object, opts...)
+		},
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			w.read(list)
+
+			return c.List(ctx, list, opts...)
+		},
 		Create: func(ctx context.Context, c client.WithWatch, object client.Object, opts ...client.CreateOption) error {
 			if err := w.write("create", object.GetObjectKind().GroupVersionKind().Kind, object.GetName()); err != nil {
 				return err
@@ -104,6 +119,36 @@ func (w *world) write(verb, kind, name string) error {
 	}
 
 	return nil
+}
+
+func (w *world) read(object apiruntime.Object) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	w.reads = append(w.reads, object.GetObjectKind().GroupVersionKind().Kind)
+}
+
+// readSince returns the kinds that were read since it was asked last, in order of their names.
+func (w *world) readSince() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	reads := w.reads
+	w.reads = nil
+
+	slices.Sort(reads)
+
+	return reads
+}
+
+// managers returns the content of the file that the agents read.
+func (w *world) managers() string {
+	w.t.Helper()
+
+	stored := &corev1.ConfigMap{}
+	w.get(cmp.Or(w.opts.Name, installation.Name)+"-managers", stored)
+
+	return stored.Data["managers"]
 }
 
 // since returns what was written since it was asked last.

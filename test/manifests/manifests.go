@@ -3,6 +3,7 @@
 package manifests
 
 import (
+	"encoding/json"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -46,6 +47,45 @@ func Routes(t testing.TB, kind watcher.Routing) []string {
 	return []string{
 		filepath.Join(standard, "gateway.networking.k8s.io_gateways.yaml"),
 		filepath.Join(standard, "gateway.networking.k8s.io_httproutes.yaml"),
+	}
+}
+
+// CertManager returns the files of the definitions of Certificates and Issuers.
+func CertManager(t testing.TB) []string {
+	t.Helper()
+
+	folder := filepath.Join(moduleDir(t, "github.com/cert-manager/cert-manager"), "deploy", "crds")
+
+	return []string{
+		filepath.Join(folder, "cert-manager.io_certificates.yaml"), filepath.Join(folder, "cert-manager.io_issuers.yaml"),
+	}
+}
+
+// Gardener returns the files of the definitions of cert-management. Its module is downloaded, and no
+// dependency: it needs 200 modules, and other versions of Kubernetes.
+func Gardener(t testing.TB) []string {
+	t.Helper()
+
+	cmd := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", "github.com/gardener/cert-management@v0.16.0")
+	cmd.Dir = t.TempDir() // Outside of the workspace.
+
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("download cert-management: %v\n%s", err, out)
+	}
+
+	var module struct {
+		Dir string `json:"Dir"`
+	}
+	if err := json.Unmarshal(out, &module); err != nil {
+		t.Fatal(err)
+	}
+
+	folder := filepath.Join(module.Dir, "pkg", "apis", "cert", "crds")
+
+	return []string{
+		filepath.Join(folder, "cert.gardener.cloud_certificates.yaml"),
+		filepath.Join(folder, "cert.gardener.cloud_issuers.yaml"),
 	}
 }
 

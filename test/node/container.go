@@ -40,8 +40,8 @@ func unknown(spec *corev1.PodSpec) string {
 	case spec.HostNetwork || len(spec.HostAliases) > 0:
 		return "hostNetwork and hostAliases"
 	case slices.ContainsFunc(spec.Volumes,
-		func(v corev1.Volume) bool { return v.Secret == nil || len(v.Secret.Items) > 0 }):
-		return "volumes other than whole Secrets"
+		func(v corev1.Volume) bool { return v.ConfigMap == nil && (v.Secret == nil || len(v.Secret.Items) > 0) }):
+		return "volumes other than whole Secrets and ConfigMaps"
 	case slices.ContainsFunc(container.VolumeMounts,
 		func(m corev1.VolumeMount) bool { return m.SubPath != "" || !m.ReadOnly }):
 		return "mounts with subPath, or writable ones"
@@ -96,6 +96,10 @@ func (p *pod) mount(mount *corev1.VolumeMount) error {
 		return fmt.Errorf("there is no volume %s", mount.Name)
 	}
 
+	if config := p.spec.Volumes[at].ConfigMap; config != nil {
+		return p.mountConfig(mount, config)
+	}
+
 	source := p.spec.Volumes[at].Secret
 	mode, group := corev1.SecretVolumeSourceDefaultMode, int64(-1)
 	if source.DefaultMode != nil {
@@ -108,6 +112,13 @@ func (p *pod) mount(mount *corev1.VolumeMount) error {
 
 	v, err := newVolume(p.path(mount.MountPath), os.FileMode(mode), int(group))
 	p.volumes[source.SecretName] = v
+	return err
+}
+
+// mountConfig mounts a ConfigMap, which every user may read.
+func (p *pod) mountConfig(mount *corev1.VolumeMount, source *corev1.ConfigMapVolumeSource) error {
+	v, err := newVolume(p.path(mount.MountPath), os.FileMode(corev1.ConfigMapVolumeSourceDefaultMode), -1)
+	p.configs[source.Name] = v
 	return err
 }
 

@@ -121,7 +121,7 @@ func confined(t *testing.T, pod Pod) {
 	environ, err := os.ReadFile(proc + "environ")
 	for _, want := range []string{
 		"POD_NAME=" + pod.Name, "WEBHOOK_PORT=8443", "KCP_ADDR=" + address,
-		"MANAGERS=tester",
+		"MANAGERS_FILE=/etc/runtime-watcher/managers/managers",
 	} {
 		if !strings.Contains("\x00"+string(environ), "\x00"+want+"\x00") {
 			t.Errorf("the environment has not %s: %v", want, err)

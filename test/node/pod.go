@@ -46,6 +46,7 @@ type pod struct {
 	dir     string
 	net     *network
 	volumes map[string]*volume // by the name of the Secret
+	configs map[string]*volume // by the name of the ConfigMap
 	env     []string
 	args    []string
 	ways    []net.Listener // out of the network
@@ -70,7 +71,7 @@ func (n *Node) newPod(owner types.NamespacedName, name, hash string, template *c
 	p := &pod{
 		node: n, hash: hash, owner: owner, labels: maps.Clone(template.Labels), spec: *template.Spec.DeepCopy(),
 		ip: netip.AddrFrom4([4]byte{10, 244, byte(n.made >> 8), byte(n.made)}), dir: filepath.Join(n.dir, name),
-		volumes: map[string]*volume{}, deleted: make(chan struct{}), done: make(chan struct{}), state: Pod{Name: name},
+		volumes: map[string]*volume{}, configs: map[string]*volume{}, deleted: make(chan struct{}), done: make(chan struct{}), state: Pod{Name: name},
 	}
 
 	var err error
@@ -144,6 +145,28 @@ func (p *pod) refresh() bool {
 
 		if changed {
 			p.secrets = slices.AppendSeq(p.secrets, maps.Values(secret.Data))
+		}
+	}
+	return p.refreshConfigs() && complete
+}
+
+func (p *pod) refreshConfigs() bool {
+	complete := true
+	for name, v := range p.configs {
+		var config corev1.ConfigMap
+		key := types.NamespacedName{Namespace: p.owner.Namespace, Name: name}
+		if err := p.node.plane.Client.Get(context.Background(), key, &config); err != nil {
+			complete = complete && v.written != nil // A running container keeps its files.
+			continue
+		}
+
+		files := map[string][]byte{}
+		for name, text := range config.Data {
+			files[name] = []byte(text)
+		}
+
+		if _, err := v.write(files); err != nil {
+			p.node.t.Errorf("pod %s: %v", p.state.Name, err)
 		}
 	}
 	return complete

@@ -36,7 +36,7 @@ const (
 func catalog(t testing.TB) []metric {
 	t.Helper()
 	all := slices.Concat(ofProgram(), gather(t, inAgent, useAgent), gather(t, inOperator, useListener),
-		gather(t, inOperator, useFleet))
+		gather(t, inOperator, useFleet), gather(t, inOperator, useInstallations))
 	slices.SortFunc(all, func(a, b metric) int { return cmp.Compare(a.name, b.name) })
 	return all
 }
@@ -147,4 +147,18 @@ func useFleet(t testing.TB, registry *prom.Registry) {
 	watched.Observe(peer, "kyma", core.Batch{
 		Epoch: "e", Events: []core.Numbered{{Sequence: 1}}, Heartbeat: &core.Heartbeat{Number: 1, Sequence: 1},
 	}, nil)
+}
+
+// useInstallations touches every metric of installations.
+func useInstallations(t testing.TB, registry *prom.Registry) {
+	t.Helper()
+	read := func() fleet.Installations {
+		return fleet.Installations{
+			Runtimes:   map[fleet.InstallationState]int{{State: "Failed", Reason: "Unreachable"}: 1},
+			NeverHeard: map[core.Manager][]core.RuntimeID{"kyma": {"runtime-1"}}, Phase: "Confirming",
+		}
+	}
+	if err := prometheus.RegisterInstallations(registry, read, prometheus.InstallationsOptions{PerRuntime: 1}); err != nil {
+		t.Fatal(err)
+	}
 }

@@ -33,13 +33,14 @@ const (
 	agents    = "runtime_watcher_agent_"
 	listeners = "runtime_watcher_listener_"
 	fleets    = "runtime_watcher_fleet_"
+	installs  = "runtime_watcher_installation_"
 	other     = "other"
 )
 
 func newVocabulary(t testing.TB) vocabulary {
 	t.Helper()
 	v := vocabulary{values: map[label][]string{}, notes: notes()}
-	for _, add := range []func(testing.TB){v.addShared, v.addForwarding, v.addAdmission, v.addListener, v.addFleet} {
+	for _, add := range []func(testing.TB){v.addShared, v.addForwarding, v.addAdmission, v.addListener, v.addFleet, v.addInstallations} {
 		add(t)
 	}
 
@@ -124,6 +125,20 @@ func (v vocabulary) addFleet(testing.TB) {
 		v.set(metric, "reason", reasons)
 	}
 	v.set(fleets+"resyncs_total", "cause", fleet.Causes())
+}
+
+func (v vocabulary) addInstallations(t testing.TB) {
+	t.Helper()
+	const folder = "adapters/controlplane/"
+	issuing := constants(t, folder+"certificates/runtime.go", "^reason")
+	for i := range issuing {
+		issuing[i] = "Certificate" + issuing[i]
+	}
+	v.set(installs+"runtimes", "state", constants(t, folder+"installation/status.go", "^(Progressing|Ready|Failed|Removed)$"))
+	v.set(installs+"runtimes", "reason", []string{""}, issuing, constants(t, folder+"runtimes/failure.go", "^reason"),
+		constants(t, folder+"installation/status.go", "^reason"))
+	v.set(installs+"ca_phase", "phase", constants(t, folder+"certificates/plan.go", "^[pP]hase"))
+	v.set(installs+"runtime_problem", "problem", constants(t, "adapters/prometheus/installations.go", "^problem"))
 }
 
 // quote returns the values as Markdown.

@@ -26,6 +26,7 @@ type Certificates struct {
 	opts      Options
 	locks     locks
 	notices   notices
+	applied   applied
 }
 
 // New returns the certificates with that namespace and name in the control plane. The names of all
@@ -78,6 +79,9 @@ type Status struct {
 	// they have not confirmed the CA. After a switch that did not wait for them, they are the
 	// runtimes that are cut off.
 	Waiting []core.RuntimeID
+	// Overdue are the runtimes with a certificate that was not issued within 10 minutes, or that
+	// was not renewed within a tenth of RenewBefore.
+	Overdue []core.RuntimeID
 	// Message describes the status in a sentence.
 	Message string
 	// RequeueAfter is the time until the next call of Reconcile.
@@ -164,7 +168,7 @@ func (c *Certificates) status(v view, s step) Status {
 	newest := v.newest()
 	status := Status{
 		Phase: s.phase, Ready: v.published.present, Generation: newest.generation, CAFingerprint: newest.fingerprint,
-		Waiting: s.waiting, RequeueAfter: max(s.after, pollInterval/2),
+		Waiting: s.waiting, Overdue: overdue(v, c.opts.RenewBefore), RequeueAfter: max(s.after, pollInterval/2),
 	}
 	status.Message = message(status)
 	return status

@@ -72,9 +72,14 @@ func (c *Certificates) clientCertificate(r Runtime) *certv1.Certificate {
 	return certificate
 }
 
-// webhookCertificate is the serving certificate of a webhook. It identifies no runtime.
+// webhookCertificate is the serving certificate of a webhook. It identifies no runtime, unless the
+// issuer has certificates for both usages only. Such an issuer may share a key between certificates
+// with equal names, so they differ in the Common Name.
 func (c *Certificates) webhookCertificate(r Runtime) *certv1.Certificate {
 	certificate := c.runtimeCertificate(r, objectName(r.ID, webhookSuffix), roleWebhook)
+	if c.bothUsages() {
+		certificate.Spec.CommonName = string(r.ID)
+	}
 	certificate.Spec.DNSNames = c.opts.serviceNames()
 	certificate.Spec.Usages = []certv1.KeyUsage{certv1.UsageDigitalSignature, certv1.UsageServerAuth}
 	return certificate
@@ -106,7 +111,8 @@ func (c *Certificates) certificate(name, role string) *certv1.Certificate {
 			Duration:    &metav1.Duration{Duration: c.opts.Duration},
 			RenewBefore: &metav1.Duration{Duration: c.opts.RenewBefore},
 			PrivateKey: &certv1.CertificatePrivateKey{
-				Algorithm: certv1.ECDSAKeyAlgorithm, Size: 256, Encoding: certv1.PKCS8, RotationPolicy: certv1.RotationPolicyAlways,
+				Algorithm: c.opts.KeyAlgorithm, Size: c.opts.KeySize, Encoding: certv1.PKCS8,
+				RotationPolicy: certv1.RotationPolicyAlways,
 			},
 			RevisionHistoryLimit: new(int32(1)),
 		},

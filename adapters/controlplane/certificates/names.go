@@ -15,8 +15,7 @@ import (
 )
 
 const (
-	// fieldOwner owns the fields that this package applies.
-	fieldOwner = "runtime-watcher-certificates"
+	defaultFieldOwner = "runtime-watcher-certificates"
 
 	// labelSet has the name of the [Certificates] of an object, labelRole one of the roles.
 	labelSet  = "operator.kyma-project.io/certificates"

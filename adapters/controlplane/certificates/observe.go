@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -25,16 +26,56 @@ type observed struct {
 	view
 
 	clientsIssuer *certv1.Issuer
-	certificates  []certv1.Certificate
-	secrets       map[string]*corev1.Secret // of cert-manager, by name
-	listener      *corev1.Secret            // nil while there is none
-	issued        []*x509.Certificate       // of the authorities
-	bundle        []*x509.Certificate       // as published
+	certificates  []certv1.Certificate      // of CAs
+	secrets       map[string]*corev1.Secret // of CAs and the server, by name
+	serverIssued  issuedLeaf
+	leaves        map[string]issuedLeaf         // of runtimes, by the name of the Secret
+	byRuntime     map[string]runtimeCertificate // by name
+	listener      *corev1.Secret                // nil while there is none
+	issued        []*x509.Certificate           // of the authorities
+	bundle        []*x509.Certificate           // as published
+}
+
+// issuedLeaf has the parts of an issued certificate that the plan needs. A set has thousands.
+type issuedLeaf struct {
+	authority []byte // identifier of the CA's key
+	notAfter  time.Time
+	full      *x509.Certificate // only without authority
+}
+
+// newIssuedLeaf returns false if a Secret has no certificate.
+func newIssuedLeaf(secret *corev1.Secret) (issuedLeaf, bool) {
+	certificate := first(secret.Data[corev1.TLSCertKey])
+	if certificate == nil {
+		return issuedLeaf{}, false
+	}
+	issued := issuedLeaf{authority: bytes.Clone(certificate.AuthorityKeyId), notAfter: certificate.NotAfter}
+	if len(issued.authority) == 0 {
+		issued.full = certificate
+	}
+	return issued, true
+}
+
+func (l issuedLeaf) signedBy(ca *x509.Certificate) bool {
+	if l.full != nil || len(ca.SubjectKeyId) == 0 {
+		return l.full != nil && signedBy(l.full, ca)
+	}
+	return bytes.Equal(l.authority, ca.SubjectKeyId)
+}
+
+// runtimeCertificate is a Certificate of a runtime, before its Secret is looked up.
+type runtimeCertificate struct {
+	leaf
+
+	secret string
 }
 
 // observe reads all objects anew: nothing is remembered between two calls.
 func (c *Certificates) observe(ctx context.Context) (*observed, error) {
-	o := &observed{view: view{now: c.opts.Now()}, secrets: make(map[string]*corev1.Secret)}
+	o := &observed{
+		view: view{now: c.opts.Now()}, secrets: make(map[string]*corev1.Secret), leaves: make(map[string]issuedLeaf),
+		byRuntime: make(map[string]runtimeCertificate),
+	}
 
 	// The Secret of the listener comes first, so that it is never younger than the others. Secrets
 	// come before Certificates, so that a Secret without Certificate is an orphan.
@@ -45,7 +86,7 @@ func (c *Certificates) observe(ctx context.Context) (*observed, error) {
 		}
 	}
 	o.readAuthorities(c.names)
-	o.readLeaves(c.names)
+	o.readLeaves()
 	o.published.current = o.fits(c.names)
 	o.unconfirmed = c.unconfirmed(o)
 	return o, nil
@@ -107,25 +148,63 @@ func (c *Certificates) inSet() []client.ListOption {
 }
 
 func (c *Certificates) readSecrets(ctx context.Context, o *observed) error {
-	var list corev1.SecretList
-	if err := c.client.List(ctx, &list, c.inSet()...); err != nil {
-		return err
+	newPage := func() *corev1.SecretList { return &corev1.SecretList{} }
+	return eachPage(ctx, c, newPage, func(page *corev1.SecretList) {
+		for i := range page.Items {
+			o.readSecret(&page.Items[i])
+		}
+	})
+}
+
+// readSecret keeps the keys of the control plane alone.
+func (o *observed) readSecret(secret *corev1.Secret) {
+	switch secret.Labels[labelRole] {
+	case roleClient, roleWebhook:
+		if issued, ok := newIssuedLeaf(secret); ok {
+			o.leaves[secret.Name] = issued
+		}
+	default:
+		o.secrets[secret.Name] = secret.DeepCopy() // Else the whole page stays in memory.
 	}
-	for i := range list.Items {
-		o.secrets[list.Items[i].Name] = &list.Items[i]
-	}
-	return nil
 }
 
 func (c *Certificates) readCertificates(ctx context.Context, o *observed) error {
-	var list certv1.CertificateList
-	if err := c.client.List(ctx, &list, c.inSet()...); err != nil {
-		return err
-	}
-	o.certificates = slices.DeleteFunc(list.Items, func(certificate certv1.Certificate) bool {
-		return certificate.DeletionTimestamp != nil
+	authorities := make(map[string]certv1.Certificate)
+
+	newPage := func() *certv1.CertificateList { return &certv1.CertificateList{} }
+	err := eachPage(ctx, c, newPage, func(page *certv1.CertificateList) {
+		for i := range page.Items {
+			o.readCertificate(&page.Items[i], c.names, authorities)
+		}
 	})
-	return nil
+	o.certificates = slices.Collect(maps.Values(authorities))
+
+	return err
+}
+
+func (o *observed) readCertificate(
+	certificate *certv1.Certificate, names names, authorities map[string]certv1.Certificate,
+) {
+	if certificate.DeletionTimestamp != nil {
+		return
+	}
+
+	switch role := certificate.Labels[labelRole]; role {
+	case roleCA:
+		authorities[certificate.Name] = *certificate.DeepCopy()
+	case roleClient, roleWebhook:
+		l := leafOf(certificate)
+		l.runtime, l.serving = runtimeOf(certificate), role == roleWebhook
+		o.byRuntime[l.name] = runtimeCertificate{l, certificate.Spec.SecretName}
+	case roleServer:
+		if certificate.Name == names.server() {
+			o.server = leafOf(certificate)
+			if secret := o.secrets[certificate.Spec.SecretName]; secret != nil {
+				o.serverIssued, o.server.present = newIssuedLeaf(secret)
+				o.server.notAfter = o.serverIssued.notAfter
+			}
+		}
+	}
 }
 
 // readAuthorities finds the CAs among the certificates.
@@ -167,43 +246,43 @@ func (o *observed) issuedIn(secret string) *x509.Certificate {
 	return nil
 }
 
-func (o *observed) readLeaves(names names) {
-	for i := range o.certificates {
-		certificate := &o.certificates[i]
-		switch certificate.Labels[labelRole] {
-		case roleClient, roleWebhook:
-			l := o.leaf(certificate)
-			l.runtime, l.serving = runtimeOf(certificate), certificate.Labels[labelRole] == roleWebhook
-			o.runtimes = append(o.runtimes, l)
-		case roleServer:
-			if certificate.Name == names.server() {
-				o.server = o.leaf(certificate)
-			}
-		}
+// readLeaves comes after the CAs, of which it finds the signer.
+func (o *observed) readLeaves() {
+	if o.server.present {
+		o.server.signer = o.signerOf(o.serverIssued.signedBy)
 	}
-	slices.SortFunc(o.runtimes, func(a, b leaf) int { return cmp.Compare(a.runtime, b.runtime) })
+
+	for _, certificate := range o.byRuntime {
+		l := certificate.leaf
+		if issued, ok := o.leaves[certificate.secret]; ok {
+			l.present, l.notAfter, l.signer = true, issued.notAfter, o.signerOf(issued.signedBy)
+		}
+		o.runtimes = append(o.runtimes, l)
+	}
+
+	slices.SortFunc(o.runtimes, func(a, b leaf) int {
+		return cmp.Or(cmp.Compare(a.runtime, b.runtime), cmp.Compare(a.name, b.name))
+	})
 }
 
-func (o *observed) leaf(certificate *certv1.Certificate) leaf {
-	l := leaf{name: certificate.Name, issuing: isIssuing(certificate), created: certificate.CreationTimestamp.Time}
+// signerOf returns the fingerprint of the CA that has signed, empty if it is unknown.
+func (o *observed) signerOf(signedBy func(ca *x509.Certificate) bool) (signer string) {
+	for _, ca := range o.issued {
+		if signedBy(ca) {
+			signer = fingerprint(ca)
+		}
+	}
+	return signer
+}
 
+// leafOf returns a leaf without its Secret.
+func leafOf(certificate *certv1.Certificate) leaf {
+	l := leaf{
+		name: certificate.Name, issuing: isIssuing(certificate), created: certificate.CreationTimestamp.Time,
+	}
 	if certificate.Status.LastFailureTime != nil {
 		l.failed = certificate.Status.LastFailureTime.Time
 	}
-
-	issued := o.issuedIn(certificate.Spec.SecretName)
-	if issued == nil {
-		return l
-	}
-
-	l.present, l.notAfter = true, issued.NotAfter
-
-	for _, ca := range o.issued {
-		if signedBy(issued, ca) {
-			l.signer = fingerprint(ca)
-		}
-	}
-
 	return l
 }
 

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	cmmeta "github.com/cert-manager/cert-manager/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
 
@@ -67,6 +68,18 @@ type Options struct {
 	Service          string
 	RuntimeNamespace string
 
+	// RuntimeDNSNames are more DNS names of the webhooks' certificates, as for a tunnel between the
+	// API server of a runtime and the agent. Default: none.
+	RuntimeDNSNames []string
+	// KeyAlgorithm and KeySize are those of new keys: RSA with 2048, 3072 or 4096 bits, ECDSA with
+	// 256 or 384, or Ed25519. The keys of existing CAs stay until they rotate. Default: ECDSA, and
+	// the smallest size.
+	KeyAlgorithm certv1.PrivateKeyAlgorithm
+	KeySize      int
+	// FieldOwner owns the fields that this package applies. After a change, the fields of the
+	// former owner stay. Default: "runtime-watcher-certificates".
+	FieldOwner string
+
 	// Recorder gets an Event about the clients' Issuer when a rotation waits for runtimes. Default:
 	// none.
 	Recorder events.EventRecorder
@@ -86,6 +99,9 @@ func (o Options) withDefaults() Options {
 	o.IssuingAtOnce = cmp.Or(o.IssuingAtOnce, defaultIssuingAtOnce)
 	o.Service = cmp.Or(o.Service, material.DefaultService)
 	o.RuntimeNamespace = cmp.Or(o.RuntimeNamespace, material.DefaultNamespace)
+
+	o.FieldOwner = cmp.Or(o.FieldOwner, defaultFieldOwner)
+	o.KeyAlgorithm, o.KeySize = withDefaultKey(o.KeyAlgorithm, o.KeySize)
 
 	if o.Now == nil {
 		o.Now = time.Now
@@ -117,9 +133,12 @@ func (o Options) validate() error {
 	check(o.Propagation > 0, "Propagation %v: want more than 0", o.Propagation)
 	check(o.IssuingAtOnce > 0, "IssuingAtOnce %d: want more than 0", o.IssuingAtOnce)
 
+	check(slices.Contains(keySizes()[o.KeyAlgorithm], o.KeySize),
+		"KeyAlgorithm %.40q, KeySize %d: want one of %v", o.KeyAlgorithm, o.KeySize, keySizes())
+
 	for _, name := range o.serviceNames() {
 		err := checkDNSName(name)
-		check(err == nil, "Service and RuntimeNamespace: %v", err)
+		check(err == nil, "Service, RuntimeNamespace and RuntimeDNSNames: %v", err)
 	}
 
 	return errors.Join(wrong...)
@@ -135,14 +154,37 @@ func (o Options) validateServer(dnsNames []string) error {
 		}
 		if slices.Contains(o.serviceNames(), canonical(name)) {
 			problems = append(problems,
-				fmt.Errorf("certificates: options Service and RuntimeNamespace: want another name than %s of the server", name))
+				fmt.Errorf("certificates: options Service, RuntimeNamespace and RuntimeDNSNames: "+
+					"want another name than %s of the server", name))
 		}
 	}
 	return errors.Join(problems...)
 }
 
-// serviceNames are the DNS names of the agent's Service.
+// serviceNames are the DNS names of the agent's Service, and the additional ones.
 func (o Options) serviceNames() []string {
 	host := o.Service + "." + o.RuntimeNamespace
-	return []string{host, host + ".svc", host + ".svc." + clusterDomain}
+	names := []string{host, host + ".svc", host + ".svc." + clusterDomain}
+	for _, name := range o.RuntimeDNSNames {
+		names = append(names, canonical(name))
+	}
+	return names
+}
+
+// keySizes are those of FIPS 186-5 and SP 800-131A that cert-manager has.
+func keySizes() map[certv1.PrivateKeyAlgorithm][]int {
+	return map[certv1.PrivateKeyAlgorithm][]int{
+		certv1.RSAKeyAlgorithm:     {2048, 3072, 4096},
+		certv1.ECDSAKeyAlgorithm:   {256, 384},
+		certv1.Ed25519KeyAlgorithm: {0},
+	}
+}
+
+// withDefaultKey returns the default algorithm, and the smallest size of it, if they are not set.
+func withDefaultKey(algorithm certv1.PrivateKeyAlgorithm, size int) (certv1.PrivateKeyAlgorithm, int) {
+	algorithm = cmp.Or(algorithm, certv1.ECDSAKeyAlgorithm)
+	if sizes := keySizes()[algorithm]; size == 0 && len(sizes) > 0 {
+		size = sizes[0]
+	}
+	return algorithm, size
 }

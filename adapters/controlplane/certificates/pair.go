@@ -20,6 +20,8 @@ type pair struct {
 	existing *certv1.Certificate // nil if it was just created
 	secret   *corev1.Secret      // nil if there is none
 	leaf     *x509.Certificate   // set by status
+	// bothUsages accepts a certificate for clients and servers, of an issuer that has no others.
+	bothUsages bool
 }
 
 // status reports whether the issued certificate is complete, fits, and has its CA in the bundle.
@@ -35,7 +37,7 @@ func (p *pair) status(bundle []*x509.Certificate, now time.Time) (status Runtime
 
 	p.leaf = loaded.Leaf
 
-	if problem := misfit(p.wanted, p.leaf, now); problem != "" {
+	if problem := p.misfit(now); problem != "" {
 		return RuntimeStatus{Reason: reasonOutdated, Message: problem + ", and is being replaced"}, false
 	}
 
@@ -62,13 +64,14 @@ func missing(certificate *certv1.Certificate) RuntimeStatus {
 
 // misfit returns the first difference between a Certificate and the issued one, empty if there is
 // none.
-func misfit(wanted *certv1.Certificate, issued *x509.Certificate, now time.Time) string {
+func (p *pair) misfit(now time.Time) string {
+	wanted, issued := p.wanted, p.leaf
 	switch {
 	case issued.Subject.CommonName != wanted.Spec.CommonName:
 		return fmt.Sprintf("the certificate is for %q", issued.Subject.CommonName)
 	case !sameNames(wanted.Spec.DNSNames, issued.DNSNames):
 		return "the certificate is for " + strings.Join(issued.DNSNames, ", ")
-	case !slices.Equal(issued.ExtKeyUsage, extKeyUsages(wanted)):
+	case !p.bothUsages && !slices.Equal(issued.ExtKeyUsage, extKeyUsages(wanted)):
 		return "the certificate has other extended key usages"
 	case now.After(issued.NotAfter):
 		return "the certificate is expired"

@@ -81,7 +81,10 @@ func (c *Certificates) EnsureRuntime(ctx context.Context, r Runtime) (RuntimeSta
 	lock.Lock()
 	defer lock.Unlock()
 
-	pairs := []*pair{{wanted: c.clientCertificate(r)}, {wanted: c.webhookCertificate(r)}}
+	pairs := []*pair{
+		{wanted: c.clientCertificate(r), bothUsages: c.bothUsages()},
+		{wanted: c.webhookCertificate(r), bothUsages: c.bothUsages()},
+	}
 	if err := c.readExisting(ctx, r, pairs); err != nil {
 		return RuntimeStatus{}, err
 	}
@@ -93,6 +96,13 @@ func (c *Certificates) EnsureRuntime(ctx context.Context, r Runtime) (RuntimeSta
 	}
 
 	return c.runtimeStatus(ctx, r, pairs[0], pairs[1])
+}
+
+// bothUsages reports whether the client is of an issuer that issues each certificate for clients
+// and for servers, such as package gardener.
+func (c *Certificates) bothUsages() bool {
+	issuer, ok := c.client.(interface{ IssuesBothUsages() bool })
+	return ok && issuer.IssuesBothUsages()
 }
 
 func (c *Certificates) validateRuntime(r Runtime) error {
@@ -126,7 +136,7 @@ func (c *Certificates) readExisting(ctx context.Context, r Runtime, pairs []*pai
 
 // ensure applies a Certificate and reads its Secret.
 func (c *Certificates) ensure(ctx context.Context, p *pair) error {
-	if err := c.apply(ctx, p.wanted); err != nil {
+	if err := c.applyPair(ctx, p); err != nil {
 		return err
 	}
 	secret, err := get(ctx, c.client, client.ObjectKeyFromObject(p.wanted), &corev1.Secret{})
@@ -210,6 +220,8 @@ func (c *Certificates) removePair(ctx context.Context, r Runtime, key client.Obj
 	if err != nil {
 		return err
 	}
+
+	c.applied.forget(key.Name)
 
 	if certificate != nil {
 		if !c.isOf(certificate, r.ID) || !owns(certificate, r.Owner) {

@@ -2,7 +2,9 @@ package certificates
 
 import (
 	"fmt"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
@@ -34,6 +36,25 @@ func message(s Status) string {
 	case PhaseStable:
 	}
 	return fmt.Sprintf("CA %d signs everything", s.Generation)
+}
+
+// issuance is how long the first issuance of a certificate may take.
+const issuance = 10 * time.Minute
+
+// overdue returns the runtimes with a late certificate, each once. They are in order.
+func overdue(v view, renewBefore time.Duration) (runtimes []core.RuntimeID) {
+	const part = 10
+	renewal := renewBefore - renewBefore/part
+	for _, r := range v.runtimes {
+		late := v.now.Sub(r.created) > issuance
+		if r.present {
+			late = v.now.After(r.notAfter.Add(-renewal))
+		}
+		if late {
+			runtimes = append(runtimes, r.runtime)
+		}
+	}
+	return slices.Compact(runtimes)
 }
 
 func count(runtimes []core.RuntimeID) string {

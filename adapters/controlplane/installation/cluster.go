@@ -20,11 +20,16 @@ import (
 type cluster struct {
 	client.Client
 
-	id  core.RuntimeID
-	log *slog.Logger
+	id         core.RuntimeID
+	fieldOwner string
+	log        *slog.Logger
 }
 
+// wrap returns nil if err is nil.
 func (c *cluster) wrap(err error, what, name string) error {
+	if err == nil {
+		return nil
+	}
 	return fmt.Errorf("installation: runtime %q: %s %s: %w", c.id, what, name, err)
 }
 
@@ -42,6 +47,16 @@ func (c *cluster) get(ctx context.Context, object *unstructured.Unstructured) (*
 	return live, nil
 }
 
+// getInto returns a task that gets an object.
+func (c *cluster) getInto(
+	ctx context.Context, object *unstructured.Unstructured, into **unstructured.Unstructured,
+) func() error {
+	return func() (err error) {
+		*into, err = c.get(ctx, object)
+		return err
+	}
+}
+
 func (c *cluster) decode(object *unstructured.Unstructured, typed any) error {
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, typed); err != nil {
 		return c.wrap(err, "read "+object.GetKind(), object.GetName())
@@ -49,27 +64,43 @@ func (c *cluster) decode(object *unstructured.Unstructured, typed any) error {
 	return nil
 }
 
-// apply creates or corrects an object. Fields that others have added stay.
-func (c *cluster) apply(ctx context.Context, object *unstructured.Unstructured) error {
-	err := c.tryApply(ctx, object)
+// apply creates or corrects an object, and returns it as it is then. Fields that others have added
+// stay.
+func (c *cluster) apply(ctx context.Context, object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	live, err := c.tryApply(ctx, object)
 	if !immutable(err) {
-		return err
+		return live, err
 	}
 
 	// Its creator has set an immutable field to another value.
 	c.log.WarnContext(ctx, "object cannot be corrected and is replaced", slog.String("kind", object.GetKind()),
 		slog.String("name", object.GetName()), slog.Any("error", err))
 	if _, err := c.remove(ctx, []*unstructured.Unstructured{object}); err != nil {
-		return err
+		return nil, err
 	}
 	return c.tryApply(ctx, object)
 }
 
-func (c *cluster) tryApply(ctx context.Context, object *unstructured.Unstructured) error {
-	if err := serverside.Apply(ctx, c, object, fieldOwner); err != nil {
-		return fmt.Errorf("installation: runtime %q: %w", c.id, err)
+func (c *cluster) tryApply(
+	ctx context.Context, object *unstructured.Unstructured,
+) (*unstructured.Unstructured, error) {
+	live, err := serverside.Applied(ctx, c, object, c.fieldOwner)
+	if err != nil {
+		return nil, fmt.Errorf("installation: runtime %q: %w", c.id, err)
 	}
-	return nil
+	return live, nil
+}
+
+// applyAll applies objects at the same time. None may need another one.
+func (c *cluster) applyAll(ctx context.Context, objects []*unstructured.Unstructured) error {
+	tasks := make([]func() error, len(objects))
+	for n, object := range objects {
+		tasks[n] = func() error {
+			_, err := c.apply(ctx, object)
+			return err
+		}
+	}
+	return together(tasks...)
 }
 
 // immutable recognises the errors of API servers about fields that must not change
@@ -82,31 +113,34 @@ func immutable(err error) bool {
 	return strings.Contains(text, "immutable") || strings.Contains(text, "cannot change roleRef")
 }
 
-// applyNamespace creates the namespace unless it exists, and corrects it only if this package has
-// made it. It reports whether objects can be created there. live is the namespace as it was read,
-// nil if there was none.
-func (c *cluster) applyNamespace(
+// ensureNamespace creates the namespace unless it exists. It reports whether objects can be created
+// there. live is the namespace as it was read, nil if there was none.
+func (c *cluster) ensureNamespace(
 	ctx context.Context, wanted, live *unstructured.Unstructured,
 ) (usable bool, err error) {
-	switch {
-	case live == nil:
-		// Create, not apply: an apply would take over a namespace that appeared since the read.
-		err := c.Create(ctx, wanted.DeepCopy(), client.FieldOwner(fieldOwner))
-		if err != nil && !apierrors.IsAlreadyExists(err) {
-			return false, c.wrap(err, "create Namespace", wanted.GetName())
-		}
-		return true, nil
-	case live.GetDeletionTimestamp() != nil:
-		return false, nil
-	case ours(live):
-		return true, c.tryApply(ctx, wanted) // It is never replaced, as it may hold objects of others.
-	default:
-		return true, nil
+	if live != nil {
+		return live.GetDeletionTimestamp() == nil, nil
 	}
+	// Create, not apply: an apply would take over a namespace that appeared since the read.
+	err = c.Create(ctx, wanted.DeepCopy(), client.FieldOwner(c.fieldOwner))
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return false, c.wrap(err, "create Namespace", wanted.GetName())
+	}
+	return true, nil
+}
+
+// correctNamespace corrects the namespace if this package has made it. It is never replaced, as it
+// may hold objects of others.
+func (c *cluster) correctNamespace(ctx context.Context, wanted, live *unstructured.Unstructured) error {
+	if live == nil || !ours(live) {
+		return nil
+	}
+	_, err := c.tryApply(ctx, wanted)
+	return err
 }
 
 func ours(namespace *unstructured.Unstructured) bool {
-	return namespace.GetAnnotations()[annotationCreatedBy] == fieldOwner
+	return namespace.GetAnnotations()[annotationCreatedBy] == createdBy
 }
 
 // remove deletes objects, one after the other, and returns those that a finalizer still holds.

@@ -21,7 +21,7 @@ func (i *Installer) configuration(
 	opts.Labels = maps.Clone(opts.Labels)
 
 	if opts.Labels == nil {
-		opts.Labels = map[string]string{"app.kubernetes.io/name": Name}
+		opts.Labels = i.labels()
 	}
 
 	if opts.ExcludedNamespaces == nil && !ownNamespace {
@@ -29,7 +29,7 @@ func (i *Installer) configuration(
 	}
 
 	configuration, err := admission.WebhookConfiguration(i.opts.ConfigurationName, admission.Endpoint{
-		Service:  types.NamespacedName{Namespace: i.opts.Namespace, Name: Name},
+		Service:  types.NamespacedName{Namespace: i.opts.Namespace, Name: i.opts.Name},
 		CABundle: r.Secret[material.CA],
 	}, r.Watches, opts)
 	if err != nil {

@@ -16,7 +16,9 @@ import (
 // Settings of the agent that this package sets.
 const (
 	settingControlPlane       = "KCP_ADDR"
+	settingContract           = "KCP_CONTRACT"
 	settingManagers           = "MANAGERS"
+	settingManagersFile       = "MANAGERS_FILE"
 	settingCanary             = "CANARY_LEASE"
 	settingServingCertificate = "WEBHOOK_TLS_CERT"
 	settingServingKey         = "WEBHOOK_TLS_KEY"
@@ -25,7 +27,8 @@ const (
 // reservedSettings belong to the manifests or to parameters.
 func reservedSettings() map[string]bool {
 	names := map[string]bool{
-		settingControlPlane: true, settingCanary: true, settingServingCertificate: true, settingServingKey: true,
+		settingControlPlane: true, settingManagersFile: true, settingCanary: true,
+		settingServingCertificate: true, settingServingKey: true,
 	}
 	for _, variable := range mustManifest[appsv1.Deployment]("deployment.yaml").Spec.Template.Spec.Containers[0].Env {
 		names[variable.Name] = true
@@ -33,16 +36,35 @@ func reservedSettings() map[string]bool {
 	return names
 }
 
-func (i *Installer) fillDeployment(object *unstructured.Unstructured, r *Runtime) {
+func (i *Installer) fillDeployment(object *unstructured.Unstructured, r *Runtime, restart string) {
 	var deployment appsv1.Deployment
 	edit(object, &deployment, func() {
-		pod := &deployment.Spec.Template.Spec
-		container := &pod.Containers[0]
 		deployment.Spec.Replicas = new(i.opts.Replicas)
-		container.Image = i.image
-		container.Env = append(container.Env, i.environment(r, container.VolumeMounts[0].MountPath)...)
-		pod.AutomountServiceAccountToken = new(!i.opts.NoCanary)
+		if restart != "" {
+			deployment.Spec.Template.Annotations = map[string]string{annotationRestart: restart}
+		}
+		i.fillPod(&deployment.Spec.Template.Spec, r)
 	})
+}
+
+func (i *Installer) fillPod(pod *corev1.PodSpec, r *Runtime) {
+	pod.PriorityClassName = i.opts.PriorityClassName
+	pod.AutomountServiceAccountToken = new(!i.opts.NoCanary)
+	pod.Volumes[0].Secret.SecretName = i.opts.secretName()
+
+	for _, name := range i.opts.ImagePullSecrets {
+		pod.ImagePullSecrets = append(pod.ImagePullSecrets, corev1.LocalObjectReference{Name: name})
+	}
+
+	container := &pod.Containers[0]
+	container.Image = i.image
+	container.Env = append(container.Env, i.environment(r, container.VolumeMounts[0].MountPath)...)
+
+	if i.opts.Resources != nil {
+		container.Resources = *i.opts.Resources.DeepCopy()
+	}
+
+	i.mountManagers(pod)
 }
 
 // environment is sorted by name: another order would restart the agents. The Secret is mounted at
@@ -53,8 +75,10 @@ func (i *Installer) environment(r *Runtime, mount string) []corev1.EnvVar {
 		settings = make(map[string]string)
 	}
 
-	settings[settingControlPlane] = i.controlPlane
-	settings[settingManagers] = i.managersSetting(r.Watches)
+	delete(settings, settingManagers) // They are in the file, with those of the watches.
+
+	settings[settingControlPlane] = i.addressFor(r)
+	settings[settingManagersFile] = path.Join(managersMount, managersKey)
 
 	if !i.opts.NoCanary {
 		settings[settingCanary] = i.opts.lease().String()

@@ -1,22 +1,31 @@
 package installation
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
 	"slices"
 	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
+const (
+	// managersKey is the key of the ConfigMap, and the name of the file.
+	managersKey = "managers"
+	// managersMount is the folder of the file in a container.
+	managersMount = "/etc/runtime-watcher/managers"
+)
+
 // Managers returns the managers that the agents of a runtime send to, sorted: those of the watches,
 // and those of MANAGERS in [Options.Settings].
 func (i *Installer) Managers(watches []admission.Watch) []core.Manager {
-	managers := make([]core.Manager, 0, len(watches))
-	for name := range strings.SplitSeq(i.opts.Settings[settingManagers], ",") {
-		if name = strings.TrimSpace(name); name != "" {
-			managers = append(managers, core.Manager(name))
-		}
-	}
+	managers := i.opts.managers()
 	for _, watch := range watches {
 		managers = append(managers, watch.Manager)
 	}
@@ -24,11 +33,94 @@ func (i *Installer) Managers(watches []admission.Watch) []core.Manager {
 	return slices.Compact(managers)
 }
 
-// managersSetting is the value of MANAGERS.
-func (i *Installer) managersSetting(watches []admission.Watch) string {
-	var names []string
-	for _, manager := range i.Managers(watches) {
-		names = append(names, string(manager))
+// Heartbeats reports whether the agents send heartbeats, which needs contract v3.
+func (i *Installer) Heartbeats() bool {
+	contract, set := i.opts.Settings[settingContract]
+	return !set || contract == "v3"
+}
+
+// managers are those of the settings.
+func (o Options) managers() (managers []core.Manager) {
+	for name := range strings.SplitSeq(o.Settings[settingManagers], ",") {
+		if name = strings.TrimSpace(name); name != "" {
+			managers = append(managers, core.Manager(name))
+		}
 	}
-	return strings.Join(names, ",")
+	return managers
+}
+
+// validateManagers refuses names that an agent refuses. One of them makes it keep its last list.
+func (o Options) validateManagers() (problems []error) {
+	for _, manager := range o.managers() {
+		if _, err := core.ParseManager(string(manager)); err != nil {
+			problems = append(problems, fmt.Errorf("%s in Settings: %w", settingManagers, err))
+		}
+	}
+	return problems
+}
+
+// managersMap is the ConfigMap with the managers, one per line. The agents read it again while they
+// run, so a new manager restarts nothing.
+func (i *Installer) managersMap(r *Runtime, restart string) *unstructured.Unstructured {
+	var lines strings.Builder
+	for _, manager := range i.Managers(r.Watches) {
+		lines.WriteString(string(manager) + "\n")
+	}
+
+	config := &corev1.ConfigMap{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: i.opts.Namespace, Name: i.opts.managersName(), Labels: i.labels(),
+		},
+		Data: map[string]string{managersKey: lines.String()},
+	}
+	if restart != "" {
+		config.Annotations = map[string]string{annotationRestart: restart}
+	}
+
+	return i.finished(&unstructured.Unstructured{Object: content(config)})
+}
+
+// annotationRestart has a value that changes when a manager is removed. It is on the ConfigMap and
+// on the pods, which are replaced then. A running agent would still send heartbeats for a manager
+// that its file no longer lists.
+const annotationRestart = "operator.kyma-project.io/managers-removed"
+
+// restart returns the value of annotationRestart. live is the ConfigMap as it was read, nil if
+// there is none.
+func (i *Installer) restart(r *Runtime, live *unstructured.Unstructured) string {
+	if live == nil {
+		return ""
+	}
+
+	last := live.GetAnnotations()[annotationRestart]
+	text, _, _ := unstructured.NestedString(live.Object, "data", managersKey)
+	wanted := i.Managers(r.Watches)
+
+	removed := slices.DeleteFunc(strings.Fields(text), func(name string) bool {
+		return slices.Contains(wanted, core.Manager(name))
+	})
+	if len(removed) == 0 {
+		return last
+	}
+
+	const digits = 10
+
+	sum := sha256.Sum256([]byte(last + " " + strings.Join(removed, " ")))
+
+	return hex.EncodeToString(sum[:])[:digits]
+}
+
+// mountManagers gives the agent the file with its managers. The whole folder is mounted, as a mount
+// with subPath is never updated.
+func (i *Installer) mountManagers(pod *corev1.PodSpec) {
+	container := &pod.Containers[0]
+	container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{
+		Name: managersKey, MountPath: managersMount, ReadOnly: true,
+	})
+	pod.Volumes = append(pod.Volumes, corev1.Volume{Name: managersKey, VolumeSource: corev1.VolumeSource{
+		ConfigMap: &corev1.ConfigMapVolumeSource{
+			LocalObjectReference: corev1.LocalObjectReference{Name: i.opts.managersName()},
+		},
+	}})
 }

@@ -3,6 +3,7 @@ package installation
 import (
 	"fmt"
 	"io/fs"
+	"strings"
 
 	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -15,14 +16,14 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/internal/serverside"
 )
 
-// file is a manifest. Those of the canary are optional.
+// file is a manifest. Those of the canary are optional. Those that are late need others, which are
+// not late.
 type file struct {
-	path   string
-	canary bool
+	path         string
+	canary, late bool
 }
 
-// files are in the order in which they are applied: each object needs only those before it. The
-// webhook configuration is not among them.
+// files are in the reverse order of their removal. The webhook configuration is not among them.
 func files() []file {
 	return []file{
 		{path: "serviceaccount.yaml"},
@@ -30,15 +31,23 @@ func files() []file {
 		{path: "canary/networkpolicy.yaml", canary: true},
 		{path: "canary/lease.yaml", canary: true},
 		{path: "canary/role.yaml", canary: true},
-		{path: "canary/rolebinding.yaml", canary: true},
+		{path: "canary/rolebinding.yaml", canary: true, late: true},
 		{path: "service.yaml"},
 		{path: "poddisruptionbudget.yaml"},
-		{path: "deployment.yaml"},
+		{path: deploymentFile, late: true},
 	}
 }
 
 const (
+	namespaceFile  = "namespace.yaml"
+	deploymentFile = "deployment.yaml"
+	policyFile     = "networkpolicy.yaml"
+)
+
+const (
 	annotationCreatedBy = "operator.kyma-project.io/created-by"
+	// createdBy is the value of annotationCreatedBy.
+	createdBy = "runtime-watcher-installation"
 
 	kindDeployment  = "Deployment"
 	kindRoleBinding = "RoleBinding"
@@ -57,48 +66,111 @@ func mustManifest[T any](path string) *T {
 	return object
 }
 
-// object reads a manifest into the namespace of the installation.
+// manifests returns all manifests by path, with the names and the namespace of the options.
+func (o Options) manifests() map[string]*unstructured.Unstructured {
+	all := map[string]*unstructured.Unstructured{
+		namespaceFile: {Object: *mustManifest[map[string]any](namespaceFile)},
+	}
+	for _, f := range files() {
+		manifest := &unstructured.Unstructured{Object: *mustManifest[map[string]any](f.path)}
+		manifest.Object, _ = renamed(manifest.Object, o.Name).(map[string]any) // It stays one.
+		manifest.SetNamespace(o.Namespace)
+		all[f.path] = manifest
+	}
+	return all
+}
+
+// object returns a copy of a manifest.
 func (i *Installer) object(path string) *unstructured.Unstructured {
-	object := &unstructured.Unstructured{Object: *mustManifest[map[string]any](path)}
-	object.SetNamespace(i.opts.Namespace)
+	return i.manifests[path].DeepCopy()
+}
+
+// renamed returns a value with another name in all names and labels. It changes the value.
+func renamed(value any, name string) any {
+	switch value := value.(type) {
+	case string:
+		if rest, ok := strings.CutPrefix(value, Name); ok && (rest == "" || rest[0] == '-') {
+			return name + rest
+		}
+	case []any:
+		for n := range value {
+			value[n] = renamed(value[n], name)
+		}
+	case map[string]any:
+		for key := range value {
+			value[key] = renamed(value[key], name)
+		}
+	}
+	return value
+}
+
+// labels are those of every object.
+func (i *Installer) labels() map[string]string {
+	return map[string]string{"app.kubernetes.io/name": i.opts.Name}
+}
+
+// finished is the last step for each object of this installer.
+func (i *Installer) finished(object *unstructured.Unstructured) *unstructured.Unstructured {
+	i.opts.Adjust(object)
+	i.own(object)
 	return object
 }
 
 // namespace has an annotation that marks it as made by this package. Only then is it removed.
 func (i *Installer) namespace() *unstructured.Unstructured {
-	namespace := &unstructured.Unstructured{Object: *mustManifest[map[string]any]("namespace.yaml")}
+	namespace := i.object(namespaceFile)
 	namespace.SetName(i.opts.Namespace)
-	namespace.SetAnnotations(map[string]string{annotationCreatedBy: fieldOwner})
+	namespace.SetAnnotations(map[string]string{annotationCreatedBy: createdBy})
 	i.opts.Adjust(namespace)
 	return namespace
 }
 
-// objects are the objects to apply, in this order.
-func (i *Installer) objects(r *Runtime) []*unstructured.Unstructured {
-	objects := make([]*unstructured.Unstructured, 0, len(files())+1)
+// objects are all objects except the namespace and the webhook configuration. Those that are early
+// need no other.
+type objects struct {
+	managers    *unstructured.Unstructured
+	early, late []*unstructured.Unstructured
+	deployment  *unstructured.Unstructured
+}
+
+func (i *Installer) objects(r *Runtime, restart string) objects {
+	all := objects{managers: i.managersMap(r, restart)}
+	all.early = append(all.early, all.managers, i.secret(r))
 
 	for _, f := range files() {
 		if f.canary && i.opts.NoCanary {
 			continue
 		}
 
-		object := i.object(f.path)
+		object := i.filled(f, r, restart)
 
 		switch {
-		case object.GetKind() == kindDeployment:
-			// The pods cannot start without the Secret.
-			objects = append(objects, i.secret(r))
-			i.fillDeployment(object, r)
-		case object.GetKind() == kindRoleBinding:
-			i.fillRoleBinding(object)
-		case f.path == "networkpolicy.yaml":
-			i.fillNetworkPolicy(object)
+		case f.path == deploymentFile:
+			all.deployment = object
+		case f.late:
+			all.late = append(all.late, object)
+		default:
+			all.early = append(all.early, object)
 		}
-
-		i.opts.Adjust(object)
-		objects = append(objects, object)
 	}
-	return objects
+
+	return all
+}
+
+// filled returns the object of a manifest as it is applied.
+func (i *Installer) filled(f file, r *Runtime, restart string) *unstructured.Unstructured {
+	object := i.object(f.path)
+
+	switch {
+	case object.GetKind() == kindDeployment:
+		i.fillDeployment(object, r, restart)
+	case object.GetKind() == kindRoleBinding:
+		i.fillRoleBinding(object)
+	case f.path == policyFile:
+		i.fillNetworkPolicy(object, r)
+	}
+
+	return i.finished(object)
 }
 
 func (i *Installer) fillRoleBinding(object *unstructured.Unstructured) {
@@ -107,11 +179,11 @@ func (i *Installer) fillRoleBinding(object *unstructured.Unstructured) {
 }
 
 // fillNetworkPolicy opens the port of the control plane.
-func (i *Installer) fillNetworkPolicy(object *unstructured.Unstructured) {
+func (i *Installer) fillNetworkPolicy(object *unstructured.Unstructured, r *Runtime) {
 	var policy networkingv1.NetworkPolicy
 	edit(object, &policy, func() {
 		last := &policy.Spec.Egress[len(policy.Spec.Egress)-1]
-		last.Ports[0].Port = new(intstr.FromInt32(i.port))
+		last.Ports[0].Port = new(intstr.FromInt32(i.portFor(r)))
 	})
 }
 

@@ -10,7 +10,9 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -23,21 +25,18 @@ import (
 const (
 	// DefaultNamespace is the default namespace of the agent.
 	DefaultNamespace = material.DefaultNamespace
-	// Name is the name of Deployment, Service and ServiceAccount.
+	// Name is the default name of Deployment, Service and ServiceAccount.
 	Name = material.DefaultService
 
-	// fieldOwner owns the fields that this package applies.
-	fieldOwner = "runtime-watcher-installation"
-
+	defaultFieldOwner        = "runtime-watcher-installation"
 	defaultConfigurationName = "runtime-watcher"
-
-	secretName = "runtime-watcher-tls"
-	canaryName = "runtime-watcher-canary"
 )
 
 const (
-	defaultReplicas = 2
-	maxPort         = 65535
+	defaultReplicas    = 2
+	defaultVerifyAfter = time.Hour
+	maxName            = 40 // leaves room for suffixes and the names of pods
+	maxPort            = 65535
 )
 
 // Options are the optional settings of an [Installer]. The zero value is the documented default.
@@ -46,17 +45,40 @@ type Options struct {
 	// removed, and objects in it are watched. The serving certificate must be valid for the Service
 	// there. Default: [DefaultNamespace].
 	Namespace string
+	// Name is the name of Deployment, Service and ServiceAccount, and begins all other names in the
+	// namespace. The serving certificate must be valid for the Service. After a change, the objects
+	// with the former name stay. Default: [Name].
+	Name string
+	// SecretName is the name of the agent's Secret. Default: Name with the suffix "-tls".
+	SecretName string
 	// ConfigurationName is the name of the ValidatingWebhookConfiguration. It must be unique in the
 	// runtime. Default: "runtime-watcher".
 	ConfigurationName string
+	// FieldOwner owns the fields that the installer applies. After a change, the fields of the
+	// former owner stay. Default: "runtime-watcher-installation".
+	FieldOwner string
+	// Owner identifies this installer in the runtimes, in the annotation
+	// operator.kyma-project.io/installed-by. A runtime of another owner is left as it is: see
+	// [ErrOwned]. It must differ between operators, and must not change. Default: the address of
+	// the control plane.
+	Owner string
+	// FormerOwners are owners that this installer takes runtimes over from. They must not run any
+	// more. Default: none.
+	FormerOwners []string
 	// Replicas is the number of agents. Default: 2.
 	Replicas int32
+	// PriorityClassName is the priority class of the agents. Default: none.
+	PriorityClassName string
+	// ImagePullSecrets are names of Secrets in the namespace of the agent. Default: none.
+	ImagePullSecrets []string
+	// Resources are the requests and limits of each agent. Default: those of config/agent.
+	Resources *corev1.ResourceRequirements
 	// NoCanary turns the canary off: the agent then has no rights in the runtime, and cannot prove
 	// that the API server calls it. By default the agent writes a Lease to find out.
 	NoCanary bool
-	// Settings are environment variables of the agent, beside those of the manifests. The managers
-	// in MANAGERS, separated by commas, are added to those of the watches. A new value restarts the
-	// agents. Default: none.
+	// Settings are environment variables of the agent, beside those of the manifests. A new value
+	// restarts the agents. The managers in MANAGERS, separated by commas, are no variable. They are
+	// added to those of the watches, in a file that the agents read again. Default: none.
 	Settings map[string]string
 	// Webhooks are the options of the webhook configuration. Its Canary is set by this package. By
 	// default ExcludedNamespaces are kube-system and, if this package has made it, the namespace of
@@ -66,15 +88,27 @@ type Options struct {
 	// labels. It must not rename an object and must not block. Concurrent calls of Install call it
 	// concurrently. Default: none.
 	Adjust func(object *unstructured.Unstructured)
+	// VerifyAfter is the longest time between two applies of all objects of a runtime, by which
+	// changes by others are corrected. Those of the webhook configuration and of the Deployment are
+	// corrected at each call of Install. Default: 1 h.
+	VerifyAfter time.Duration
+	// Now is the clock. Default: [time.Now].
+	Now func() time.Time
 	// Logger gets a line when an object had to be replaced. Default: discarded.
 	Logger *slog.Logger
 }
 
 func (o Options) withDefaults() Options {
 	o.Namespace = cmp.Or(o.Namespace, DefaultNamespace)
+	o.Name = cmp.Or(o.Name, Name)
+	o.FieldOwner = cmp.Or(o.FieldOwner, defaultFieldOwner)
+	o.VerifyAfter = cmp.Or(o.VerifyAfter, defaultVerifyAfter)
 	o.ConfigurationName = cmp.Or(o.ConfigurationName, defaultConfigurationName)
 	o.Replicas = cmp.Or(o.Replicas, defaultReplicas)
 	o.Webhooks.Canary = o.lease()
+	if o.Now == nil {
+		o.Now = time.Now
+	}
 	if o.Adjust == nil {
 		o.Adjust = func(*unstructured.Unstructured) {}
 	}
@@ -89,8 +123,12 @@ func (o Options) lease() types.NamespacedName {
 	if o.NoCanary {
 		return types.NamespacedName{}
 	}
-	return types.NamespacedName{Namespace: o.Namespace, Name: canaryName}
+	return types.NamespacedName{Namespace: o.Namespace, Name: o.Name + "-canary"}
 }
+
+func (o Options) secretName() string { return cmp.Or(o.SecretName, o.Name+"-tls") }
+
+func (o Options) managersName() string { return o.Name + "-" + managersKey }
 
 func (o Options) validate() error {
 	var problems []error
@@ -100,10 +138,20 @@ func (o Options) validate() error {
 	if wrong := validation.IsDNS1123Subdomain(o.ConfigurationName); wrong != nil {
 		problems = append(problems, fmt.Errorf("ConfigurationName: %s, have %.80q", wrong[0], o.ConfigurationName))
 	}
+	if wrong := validation.IsDNS1035Label(o.Name); wrong != nil || len(o.Name) > maxName {
+		problems = append(problems, fmt.Errorf("Name: want a name of a Service with at most %d characters, have %.80q",
+			maxName, o.Name))
+	}
+	if wrong := validation.IsDNS1123Subdomain(o.secretName()); wrong != nil {
+		problems = append(problems, fmt.Errorf("SecretName: %s, have %.80q", wrong[0], o.secretName()))
+	}
+	if o.VerifyAfter < 0 {
+		problems = append(problems, fmt.Errorf("VerifyAfter: want more than 0, have %v", o.VerifyAfter))
+	}
 	if o.Replicas < 1 {
 		problems = append(problems, fmt.Errorf("Replicas: want at least 1, have %d", o.Replicas))
 	}
-	return errors.Join(append(problems, o.validateSettings()...)...)
+	return errors.Join(slices.Concat(problems, o.validateSettings(), o.validateManagers())...)
 }
 
 func (o Options) validateSettings() (problems []error) {

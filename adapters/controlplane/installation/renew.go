@@ -5,38 +5,50 @@ import (
 	"slices"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
+// renewal is a webhook configuration after its first step.
+type renewal struct {
+	former   []core.Manager             // that no webhook names any more
+	complete bool                       // no new webhook waits
+	live     *unstructured.Unstructured // nil if there is none
+}
+
 // renewConfiguration updates the webhooks that the API server has already, and removes the others.
-// New webhooks wait until the agent answers. It returns the managers that no webhook names any
-// more.
+// New webhooks wait until the agent answers. live is the configuration as it was read, nil if there
+// was none.
 func (i *Installer) renewConfiguration(
-	ctx context.Context, in *cluster, wanted *admissionregistrationv1.ValidatingWebhookConfiguration,
-) (former []core.Manager, err error) {
-	stored, err := i.storedWebhooks(ctx, in, wanted)
-	if err != nil || stored == nil {
-		return nil, err
+	ctx context.Context, in *cluster, live *unstructured.Unstructured,
+	wanted *admissionregistrationv1.ValidatingWebhookConfiguration,
+) (renewal, error) {
+	if live == nil {
+		return renewal{}, nil
+	}
+
+	stored, err := in.webhooks(live)
+	if err != nil {
+		return renewal{}, err
 	}
 
 	narrowed := *wanted
 	narrowed.Webhooks = slices.DeleteFunc(slices.Clone(wanted.Webhooks), isNew(stored))
 
-	if err := in.apply(ctx, i.unstructured(&narrowed)); err != nil {
-		return nil, err
-	}
-
-	former = without(managersCalled(stored), managersCalled(wanted.Webhooks))
-	if len(former) == 0 {
-		return nil, nil
+	renewed, err := in.apply(ctx, i.unstructured(&narrowed))
+	if err != nil {
+		return renewal{}, err
 	}
 
 	// Webhooks that others have added by hand are still there.
-	left, err := i.storedWebhooks(ctx, in, wanted)
+	left, err := in.webhooks(renewed)
+	former := without(without(managersCalled(stored), managersCalled(wanted.Webhooks)), managersCalled(left))
 
-	return without(former, managersCalled(left)), err
+	return renewal{
+		former: former, complete: len(narrowed.Webhooks) == len(wanted.Webhooks), live: renewed,
+	}, err
 }
 
 // isNew returns a function that reports whether a webhook is not among the stored ones.
@@ -50,19 +62,15 @@ func isNew(
 	return func(webhook admissionregistrationv1.ValidatingWebhook) bool { return !names[webhook.Name] }
 }
 
-// storedWebhooks returns nil when there is no configuration.
-func (i *Installer) storedWebhooks(
-	ctx context.Context, in *cluster, configuration *admissionregistrationv1.ValidatingWebhookConfiguration,
+// webhooks returns the webhooks of a configuration.
+func (c *cluster) webhooks(
+	configuration *unstructured.Unstructured,
 ) ([]admissionregistrationv1.ValidatingWebhook, error) {
-	live, err := in.get(ctx, i.unstructured(configuration))
-	if err != nil || live == nil {
-		return nil, err
-	}
 	var stored admissionregistrationv1.ValidatingWebhookConfiguration
-	if err := in.decode(live, &stored); err != nil {
+	if err := c.decode(configuration, &stored); err != nil {
 		return nil, err
 	}
-	return append([]admissionregistrationv1.ValidatingWebhook{}, stored.Webhooks...), nil
+	return stored.Webhooks, nil
 }
 
 // managersCalled returns the managers of webhooks, each once.

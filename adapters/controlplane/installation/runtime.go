@@ -30,6 +30,9 @@ type Runtime struct {
 	Secret map[string][]byte
 	// Watches are the changes that the API server sends to the agent.
 	Watches []admission.Watch
+	// ControlPlane is the address that the agent sends to, <host>:<port>. A new one restarts the
+	// agents. Default: that of the installer.
+	ControlPlane string
 }
 
 // hasServingPair reports whether the webhook has a certificate of its own.

@@ -21,15 +21,12 @@ func (i *Installer) secret(r *Runtime) *unstructured.Unstructured {
 		data[material.ServingKey] = r.Secret[material.ServingKey]
 	}
 
-	secret := &unstructured.Unstructured{Object: content(&corev1.Secret{
+	return i.finished(&unstructured.Unstructured{Object: content(&corev1.Secret{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: i.opts.Namespace, Name: secretName, Labels: map[string]string{"app.kubernetes.io/name": Name},
+			Namespace: i.opts.Namespace, Name: i.opts.secretName(), Labels: i.labels(),
 		},
 		Type: corev1.SecretTypeTLS,
 		Data: data,
-	})}
-	i.opts.Adjust(secret)
-
-	return secret
+	})})
 }

@@ -54,13 +54,11 @@ func progressing(reason, message string) Status {
 	return Status{State: Progressing, Reason: reason, Message: message}
 }
 
-// observe reports whether the newest Deployment is rolled out and the Service has an endpoint.
-func (i *Installer) observe(ctx context.Context, in *cluster) (Status, error) {
-	live, err := in.get(ctx, i.object("deployment.yaml"))
-	if err != nil {
-		return Status{}, err
-	}
-
+// judge reports whether the newest Deployment is rolled out and the Service has an endpoint. live
+// is nil if there is no Deployment.
+func (i *Installer) judge(
+	in *cluster, live *unstructured.Unstructured, slices *unstructured.UnstructuredList,
+) (Status, error) {
 	if live == nil { // It was deleted a moment ago.
 		return progressing(reasonRolloutProgressing, "waiting for the Deployment"), nil
 	}
@@ -75,10 +73,10 @@ func (i *Installer) observe(ctx context.Context, in *cluster) (Status, error) {
 		return status, nil
 	}
 
-	reached, err := i.reached(ctx, in)
+	reached, err := in.reached(slices)
 	if err == nil && !reached {
 		status.State, status.Reason = Progressing, reasonServiceWithoutPods
-		status.Message = "waiting for an endpoint of Service " + Name
+		status.Message = "waiting for an endpoint of Service " + i.opts.Name
 	}
 
 	return status, err
@@ -120,21 +118,23 @@ func stalled(d *appsv1.Deployment) string {
 	return ""
 }
 
-// reached reports whether the Service has a ready endpoint.
-func (i *Installer) reached(ctx context.Context, in *cluster) (bool, error) {
+// slices lists the EndpointSlices of the Service.
+func (i *Installer) slices(ctx context.Context, in *cluster) (*unstructured.UnstructuredList, error) {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(discoveryv1.SchemeGroupVersion.WithKind("EndpointSliceList"))
 
-	ofService := client.MatchingLabels{discoveryv1.LabelServiceName: Name}
+	ofService := client.MatchingLabels{discoveryv1.LabelServiceName: i.opts.Name}
 
 	err := in.List(ctx, list, client.InNamespace(i.opts.Namespace), ofService)
-	if err != nil {
-		return false, in.wrap(err, "list the EndpointSlices of Service", Name)
-	}
 
+	return list, in.wrap(err, "list the EndpointSlices of Service", i.opts.Name)
+}
+
+// reached reports whether one of the EndpointSlices has a ready endpoint.
+func (c *cluster) reached(list *unstructured.UnstructuredList) (bool, error) {
 	for n := range list.Items {
 		var slice discoveryv1.EndpointSlice
-		if err := in.decode(&list.Items[n], &slice); err != nil {
+		if err := c.decode(&list.Items[n], &slice); err != nil {
 			return false, err
 		}
 

@@ -22,25 +22,23 @@ func (i *Installer) Uninstall(ctx context.Context, r Runtime) (Status, error) {
 	}
 
 	in := i.cluster(&r)
+	i.looks.forget(r.ID)
 
-	configuration := &unstructured.Unstructured{Object: content(&admissionregistrationv1.ValidatingWebhookConfiguration{
-		TypeMeta: metav1.TypeMeta{
-			APIVersion: admissionregistrationv1.SchemeGroupVersion.String(), Kind: "ValidatingWebhookConfiguration",
-		},
-		ObjectMeta: metav1.ObjectMeta{Name: i.opts.ConfigurationName},
-	})}
-
-	held, err := in.remove(ctx, []*unstructured.Unstructured{configuration})
-	if err != nil || len(held) > 0 {
-		return awaitingEndOf(held), err
-	}
-
-	objects, err := i.removable(ctx, in)
+	found, err := i.read(ctx, in)
 	if err != nil {
 		return Status{}, err
 	}
 
-	held, err = in.remove(ctx, objects)
+	if err := i.checkOwner(in, found.configuration, found.managers); err != nil {
+		return Status{State: Removed}, nil //nolint:nilerr // Nothing there is of this installer.
+	}
+
+	held, err := in.remove(ctx, []*unstructured.Unstructured{i.bareConfiguration()})
+	if err != nil || len(held) > 0 {
+		return awaitingEndOf(held), err
+	}
+
+	held, err = in.remove(ctx, i.removable(found.namespace))
 	if err != nil {
 		return Status{}, err
 	}
@@ -48,10 +46,21 @@ func (i *Installer) Uninstall(ctx context.Context, r Runtime) (Status, error) {
 	return awaitingEndOf(held), nil
 }
 
+// bareConfiguration names the webhook configuration.
+func (i *Installer) bareConfiguration() *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: content(&admissionregistrationv1.ValidatingWebhookConfiguration{
+		TypeMeta: metav1.TypeMeta{
+			APIVersion: admissionregistrationv1.SchemeGroupVersion.String(), Kind: "ValidatingWebhookConfiguration",
+		},
+		ObjectMeta: metav1.ObjectMeta{Name: i.opts.ConfigurationName},
+	})}
+}
+
 // removable returns all objects except the webhook configuration, in the order of their removal.
-// The namespace is among them if Install has made it.
-func (i *Installer) removable(ctx context.Context, in *cluster) ([]*unstructured.Unstructured, error) {
-	objects := make([]*unstructured.Unstructured, 0, len(files())+2)
+// The ConfigMap comes last, as it marks the runtime as one of this installer, and after it the
+// namespace, if Install has made it.
+func (i *Installer) removable(namespace *unstructured.Unstructured) []*unstructured.Unstructured {
+	objects := make([]*unstructured.Unstructured, 0, len(files())+3)
 
 	for _, f := range slices.Backward(files()) {
 		object := i.object(f.path)
@@ -63,14 +72,13 @@ func (i *Installer) removable(ctx context.Context, in *cluster) ([]*unstructured
 		}
 	}
 
-	namespace := i.namespace()
+	objects = append(objects, i.managersMap(&Runtime{}, ""))
 
-	live, err := in.get(ctx, namespace)
-	if err == nil && live != nil && ours(live) {
-		objects = append(objects, namespace)
+	if namespace != nil && ours(namespace) {
+		objects = append(objects, i.namespace())
 	}
 
-	return objects, err
+	return objects
 }
 
 func awaitingEndOf(held []*unstructured.Unstructured) Status {

@@ -30,6 +30,7 @@ func (r *reconciler) keepAuthority(ctx context.Context) error {
 			}
 
 			before = status.Phase
+			r.opts.Overview.noteAuthority(status)
 		}
 
 		if !pause(ctx, max(status.RequeueAfter, time.Second)) {

@@ -17,5 +17,8 @@
 //   - InvalidKubeconfig: the kubeconfig of the runtime is refused.
 //   - InvalidWatches: no webhook configuration can be built from the Watchers.
 //   - InvalidSecret: the runtime's API server would not trust the agent's certificate.
+//   - NoAddress: the address of the control plane cannot be read.
+//   - Skipped: the object opts out.
+//   - InstallerRefused: another installer has installed the agent in the runtime.
 //   - InstallationFailed: a request to the runtime has failed.
 package runtimes

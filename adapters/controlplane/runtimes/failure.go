@@ -3,6 +3,7 @@ package runtimes
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
 // The reasons of a status, beside those of package installation.
@@ -26,6 +28,9 @@ const (
 	reasonInvalidWatches     = "InvalidWatches"
 	reasonInvalidSecret      = "InvalidSecret"
 	reasonInstallationFailed = "InstallationFailed"
+	reasonInstallerRefused   = "InstallerRefused"
+	reasonNoAddress          = "NoAddress"
+	reasonSkipped            = "Skipped"
 )
 
 // failure is an error with a reason for the status of a runtime.
@@ -69,6 +74,8 @@ func installReason(err error) string {
 		return reasonInvalidWatches
 	case errors.Is(err, installation.ErrInvalidRuntime):
 		return reasonInvalidSecret
+	case errors.Is(err, installation.ErrOwned):
+		return reasonInstallerRefused
 	default:
 		return reasonInstallationFailed
 	}
@@ -82,30 +89,63 @@ func (r *reconciler) fail(ctx context.Context, object client.Object, err error) 
 		return reconcile.Result{}, err // Such as a conflict.
 	}
 	status := installation.Status{State: installation.Failed, Reason: known.reason, Message: err.Error()}
-	if reportErr := r.report(ctx, object, status); reportErr != nil {
+	if reportErr := r.report(ctx, object, "", status, nil); reportErr != nil {
 		return reconcile.Result{}, errors.Join(err, reportErr)
 	}
 	switch known.reason {
 	case reasonInvalidRuntime, reasonInvalidWatches:
 		return reconcile.Result{}, reconcile.TerminalError(err)
-	case reasonRuntimeTaken:
+	case reasonRuntimeTaken, reasonInstallerRefused:
 		return reconcile.Result{RequeueAfter: spread(r.opts.Interval)}, nil
 	default:
 		return reconcile.Result{}, err
 	}
 }
 
-// report calls Report, and emits an Event when a runtime fails for a new reason.
-func (r *reconciler) report(ctx context.Context, object client.Object, status installation.Status) error {
-	text := ""
-	if status.State == installation.Failed {
-		text = status.Reason + ": " + status.Message
-	}
-	if r.failures.reported(client.ObjectKeyFromObject(object), text) && r.opts.Recorder != nil {
-		r.opts.Recorder.Eventf(object, nil, corev1.EventTypeWarning,
-			status.Reason, "Reconcile", "%s", shorten(status.Message))
+// report notes a status and calls Report. It emits an Event when a runtime is not ready for a new
+// reason, and when it is ready after that. managers are those that its agents send to.
+func (r *reconciler) report(
+	ctx context.Context, object client.Object, id core.RuntimeID, status installation.Status, managers []core.Manager,
+) error {
+	key := client.ObjectKeyFromObject(object)
+	r.opts.Overview.note(key, id, status, managers)
+	if changed, ended := r.failures.reported(key, textOf(status)); changed {
+		r.emit(object, status)
+	} else if ended && status.State == installation.Ready {
+		r.emit(object, installed(status))
 	}
 	return r.opts.Report(ctx, object, status)
+}
+
+// textOf returns a text that differs for each new status, empty if it needs no Event. The message
+// of a status that is no failure has numbers that change.
+func textOf(status installation.Status) string {
+	switch status.State {
+	case installation.Failed:
+		return status.Reason + ": " + status.Message
+	case installation.Progressing:
+		return status.Reason
+	default:
+		return ""
+	}
+}
+
+// installed completes a status that is ready, for readers.
+func installed(status installation.Status) installation.Status {
+	status.Reason = reasonInstalled
+	status.Message = fmt.Sprintf("the agent answers, with %d of %d replicas", status.Available, status.Replicas)
+	return status
+}
+
+func (r *reconciler) emit(object client.Object, status installation.Status) {
+	if r.opts.Recorder == nil {
+		return
+	}
+	kind := corev1.EventTypeNormal
+	if status.State == installation.Failed {
+		kind = corev1.EventTypeWarning
+	}
+	r.opts.Recorder.Eventf(object, nil, kind, status.Reason, "Reconcile", "%s", shorten(status.Message))
 }
 
 // maxNote is the longest note of an Event (events.k8s.io/v1), in bytes.
@@ -127,31 +167,69 @@ type failures struct {
 type failing struct {
 	removal time.Time // the first failed removal
 	text    string    // the last text that was reported
+	since   time.Time // since when the runtime is not ready
+	fails   bool      // in the failing lane
+}
+
+// pause returns the time to the next attempt for a runtime that is not ready, and for how long it
+// has not been. The pause is a quarter of that age, from least to most.
+func (f *failures) pause(key client.ObjectKey, least, most time.Duration) (after, age time.Duration) {
+	const part = 4
+	f.edit(key, func(entry *failing) {
+		if entry.since.IsZero() {
+			entry.since = time.Now()
+		}
+		age = time.Since(entry.since)
+	})
+	return min(max(age/part, least), most), age
+}
+
+// ready notes that a runtime needs no attempts.
+func (f *failures) ready(key client.ObjectKey) {
+	f.edit(key, func(entry *failing) { entry.since = time.Time{} })
+}
+
+func (f *failures) fail(key client.ObjectKey) {
+	f.edit(key, func(entry *failing) { entry.fails = true })
+}
+
+func (f *failures) succeed(key client.ObjectKey) {
+	f.edit(key, func(entry *failing) { entry.fails = false })
+}
+
+func (f *failures) fails(key client.ObjectKey) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.known[key].fails
+}
+
+func (f *failures) edit(key client.ObjectKey, change func(*failing)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	entry := f.known[key]
+	change(&entry)
+	f.keep(key, entry)
 }
 
 // last returns how long ago the first failed removal was, and notes the first one.
-func (f *failures) last(key client.ObjectKey) time.Duration {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	entry := f.known[key]
-	if entry.removal.IsZero() {
-		entry.removal = time.Now()
-		f.keep(key, entry)
-	}
-	return time.Since(entry.removal)
+func (f *failures) last(key client.ObjectKey) (since time.Duration) {
+	f.edit(key, func(entry *failing) {
+		if entry.removal.IsZero() {
+			entry.removal = time.Now()
+		}
+		since = time.Since(entry.removal)
+	})
+	return since
 }
 
-// reported notes a text and reports whether it is new. An empty text is never new.
-func (f *failures) reported(key client.ObjectKey, text string) (isNew bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	entry := f.known[key]
-	if entry.text == text {
-		return false
-	}
-	entry.text = text
-	f.keep(key, entry)
-	return text != ""
+// reported notes a text. It reports whether the text is new, and whether an empty text ends another
+// one.
+func (f *failures) reported(key client.ObjectKey, text string) (isNew, ended bool) {
+	f.edit(key, func(entry *failing) {
+		isNew, ended = text != "" && text != entry.text, text == "" && entry.text != ""
+		entry.text = text
+	})
+	return isNew, ended
 }
 
 func (f *failures) keep(key client.ObjectKey, entry failing) {

@@ -2,7 +2,12 @@ package runtimes_test
 
 import (
 	"context"
+	"encoding/base64"
+	"encoding/pem"
 	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -10,8 +15,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/runtimes"
 )
@@ -33,12 +43,13 @@ type secrets struct {
 	err           error
 }
 
-func (s *secrets) Get(_ context.Context, _ client.ObjectKey, object client.Object, _ ...client.GetOption) error {
+func (s *secrets) Get(_ context.Context, key client.ObjectKey, object client.Object, _ ...client.GetOption) error {
 	if s.err != nil {
 		return s.err
 	}
 
 	secret, _ := object.(*corev1.Secret)
+	secret.Namespace, secret.Name = key.Namespace, key.Name
 	secret.ResourceVersion, secret.Data = s.version, map[string][]byte{"config": []byte(s.text)}
 
 	return nil
@@ -81,7 +92,7 @@ func TestKubeconfigsKeepAClientUntilItsSecretChanges(t *testing.T) {
 		t.Errorf("the API server is away: got %v", err)
 	}
 
-	stored.err = nil
+	stored.err, stored.version = nil, "3"
 
 	if connect() == second {
 		t.Error("a client of a Secret that was gone")
@@ -140,14 +151,139 @@ func TestKubeconfigsMayBeInsecureOnRequest(t *testing.T) {
 	insecure := strings.Replace(kubeconfig, `"https://192.0.2.1"`,
 		`"http://192.0.2.1", insecure-skip-tls-verify: true, proxy-url: "http://192.0.2.2"`, 1)
 
-	for opts, want := range map[runtimes.KubeconfigOptions]bool{
-		{}: false, {AllowInsecure: true}: false, {AllowProxy: true}: false, {AllowInsecure: true, AllowProxy: true}: true,
+	for _, test := range []struct {
+		opts runtimes.KubeconfigOptions
+		want bool
+	}{
+		{runtimes.KubeconfigOptions{}, false},
+		{runtimes.KubeconfigOptions{AllowInsecure: true, AllowExternal: true}, false},
+		{runtimes.KubeconfigOptions{AllowProxy: true, AllowExternal: true}, false},
+		{runtimes.KubeconfigOptions{AllowInsecure: true, AllowProxy: true}, true},
 	} {
 		kubeconfigs := runtimes.NewKubeconfigs(&secrets{version: "1", text: insecure}, "config", client.ObjectKeyFromObject,
-			opts)
-		if _, err := kubeconfigs.Connect(t.Context(), &corev1.ConfigMap{}); (err == nil) != want {
-			t.Errorf("%+v: %v, want it accepted: %t", opts, err, want)
+			test.opts)
+		if _, err := kubeconfigs.Connect(t.Context(), &corev1.ConfigMap{}); (err == nil) != test.want {
+			t.Errorf("%+v: %v, want it accepted: %t", test.opts, err, test.want)
 		}
+	}
+}
+
+func TestKubeconfigsMayRunProgramsOnRequest(t *testing.T) {
+	text := strings.Replace(kubeconfig, "token: secret",
+		"exec: {apiVersion: client.authentication.k8s.io/v1, command: sh, interactiveMode: Never}", 1)
+	kubeconfigs := runtimes.NewKubeconfigs(&secrets{version: "1", text: text}, "config", client.ObjectKeyFromObject,
+		runtimes.KubeconfigOptions{AllowExternal: true})
+
+	if _, err := kubeconfigs.Connect(t.Context(), &corev1.ConfigMap{}); err != nil {
+		t.Error(err)
+	}
+}
+
+// Secrets of today's fleet have the name of their Kyma in a label.
+func TestKubeconfigsAreFoundByLabel(t *testing.T) {
+	const label = "operator.kyma-project.io/kyma-name"
+
+	secret := func(name, namespace, kyma string) *corev1.Secret {
+		return &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{label: kyma}},
+			Data:       map[string][]byte{"config": []byte(kubeconfig)},
+		}
+	}
+	stored := fake.NewClientBuilder().WithObjects(
+		secret("kubeconfig-1", "kcp", "kyma-1"), secret("kubeconfig-1", "other", "kyma-1"),
+		secret("kubeconfig-2", "kcp", "kyma-2"), secret("kubeconfig-2-copy", "kcp", "kyma-2"),
+	).Build()
+	kubeconfigs := runtimes.NewKubeconfigsByLabel(stored, "config",
+		func(object client.Object) (string, client.MatchingLabels) {
+			if object.GetName() == "" {
+				return "kcp", nil
+			}
+
+			return "kcp", client.MatchingLabels{label: object.GetName()}
+		}, runtimes.KubeconfigOptions{})
+
+	for name, test := range map[string]struct {
+		gone bool
+		want string
+	}{
+		"kyma-1": {},
+		"kyma-2": {want: "kubeconfig-2-copy"},
+		"kyma-3": {gone: true, want: "kyma-3"},
+		"":       {want: "labels"},
+	} {
+		object := &corev1.ConfigMap{}
+		object.SetName(name)
+
+		c, err := kubeconfigs.Connect(t.Context(), object)
+		if (err == nil) != (test.want == "") || (c == nil) != (err != nil) ||
+			errors.Is(err, runtimes.ErrGone) != test.gone || err != nil && !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%q: got %v, %v, want an error with %q", name, c, err, test.want)
+		}
+	}
+}
+
+// An operator reads Deployments of a runtime with the client of the installation.
+func TestKubeconfigsMakeTypedClients(t *testing.T) {
+	var agent string
+
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		agent = r.UserAgent()
+
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"apiVersion":"v1","kind":"Node","metadata":{"name":"node"}}`)
+	}))
+	defer server.Close()
+
+	text := strings.Replace(kubeconfig, "https://192.0.2.1", server.URL, 1)
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	text = strings.Replace(text, "cluster: {server", "cluster: {certificate-authority-data: "+
+		base64.StdEncoding.EncodeToString(ca)+", server", 1)
+	kubeconfigs := runtimes.NewKubeconfigs(&secrets{version: "1", text: text}, "config", client.ObjectKeyFromObject,
+		runtimes.KubeconfigOptions{
+			Scheme: scheme.Scheme, Configure: func(config *rest.Config) { config.UserAgent = "my-operator" },
+			Mapper: func(*rest.Config, *http.Client) (meta.RESTMapper, error) {
+				mapper := meta.NewDefaultRESTMapper(nil)
+				mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
+
+				return mapper, nil
+			},
+		})
+
+	c, err := kubeconfigs.Connect(t.Context(), &corev1.ConfigMap{})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	node := &corev1.Node{}
+	if err := c.Get(t.Context(), client.ObjectKey{Name: "node"}, node); err != nil || node.Name != "node" ||
+		agent != "my-operator" {
+		t.Errorf("got %v, %v, as %q", node, err, agent)
+	}
+}
+
+// Ten thousand runtimes are visited one after the other.
+func TestKubeconfigsKeepAFewClients(t *testing.T) {
+	kubeconfigs := runtimes.NewKubeconfigs(&secrets{version: "1", text: kubeconfig}, "config",
+		client.ObjectKeyFromObject, runtimes.KubeconfigOptions{Clients: 2})
+	connect := func(name string) client.Client {
+		object := &corev1.ConfigMap{}
+		object.SetName(name)
+
+		c, err := kubeconfigs.Connect(t.Context(), object)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		return c
+	}
+
+	first, second := connect("first"), connect("second")
+	if connect("first") != first || connect("third") == nil {
+		t.Error("a client is made again")
+	}
+
+	if connect("first") != first || connect("second") == second {
+		t.Error("the client that was used last is dropped")
 	}
 }
 

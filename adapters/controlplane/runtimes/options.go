@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -28,7 +30,9 @@ type Options struct {
 	// Interval is the time between two reconciles of a runtime that is ready, plus up to a tenth at
 	// random. They correct changes and deliver new certificates. Default: 10 min.
 	Interval time.Duration
-	// Retry is the time between two reconciles of a runtime that is not ready. Default: 3 s.
+	// Retry is the shortest time between two reconciles of a runtime that is not ready, and
+	// Interval the longest one. In between, it is a quarter of the time since the runtime was
+	// ready. Default: 3 s.
 	Retry time.Duration
 	// Timeout bounds one reconcile of a runtime. Writes to the control plane may take as long
 	// again. Default: 1 min.
@@ -37,17 +41,30 @@ type Options struct {
 	// first failure that this process has seen. The agent then stays in the runtime, without
 	// certificates. Default: 1 h.
 	GiveUp time.Duration
-	// Concurrent is the number of concurrent reconciles. Default: 10.
+	// Concurrent is the number of concurrent reconciles of runtimes, and also that of runtimes that
+	// fail, which have workers of their own. Default: 10.
 	Concurrent int
+	// Finalizer holds an object until the agent is removed from its runtime. After a change, the
+	// former one stays. Default: [Finalizer].
+	Finalizer string
+	// Skip reports whether the runtime of an object is left as it is. It is called concurrently.
+	// The deletion of the object still removes the agent. Default: [SkipLabelled].
+	Skip func(object client.Object) bool
+	// ControlPlane returns the address that the agents of a runtime send to, <host>:<port>, such as
+	// that of watcher.GatewayAddress. It is called at each reconcile. Default: the address of the
+	// installer.
+	ControlPlane func(ctx context.Context, object client.Object) (string, error)
 	// Fleet is the fleet of the listener in this process. Runtimes that were removed are removed
 	// there, and managers that no Watcher names any more once no agent sends heartbeats for them.
 	// Default: none.
 	Fleet Fleet
-	// Report gets the status of a runtime after each reconcile, for example to write a condition.
-	// It may be called concurrently. An error is retried. Default: none.
+	// Overview gets the states of all runtimes, for metrics. Default: none.
+	Overview *Overview
+	// Report gets the status of a runtime after each reconcile, as [ReportCondition] does. It may
+	// be called concurrently. An error is retried. Default: none.
 	Report func(ctx context.Context, object client.Object, status installation.Status) error
-	// Recorder gets an Event when a runtime fails for a new reason. Default: the recorder of the
-	// manager.
+	// Recorder gets an Event about the object when a runtime fails or waits for a new reason, and
+	// when it is ready after that. Default: the recorder of the manager.
 	Recorder events.EventRecorder
 }
 
@@ -58,8 +75,18 @@ func (o Options) withDefaults() Options {
 	o.Timeout = cmp.Or(o.Timeout, defaultTimeout)
 	o.GiveUp = cmp.Or(o.GiveUp, defaultGiveUp)
 	o.Concurrent = cmp.Or(o.Concurrent, defaultConcurrent)
+	o.Finalizer = cmp.Or(o.Finalizer, Finalizer)
+	if o.Skip == nil {
+		o.Skip = SkipLabelled
+	}
+	if o.ControlPlane == nil {
+		o.ControlPlane = func(context.Context, client.Object) (string, error) { return "", nil }
+	}
 	if o.Fleet == nil {
 		o.Fleet = noFleet{}
+	}
+	if o.Overview == nil {
+		o.Overview = &Overview{}
 	}
 	if o.Report == nil {
 		o.Report = func(context.Context, client.Object, installation.Status) error { return nil }
@@ -74,6 +101,7 @@ func (o Options) validate() error {
 		positive("Timeout", o.Timeout),
 		positive("GiveUp", o.GiveUp),
 		positive("Concurrent", o.Concurrent),
+		validateFinalizer(o.Finalizer),
 	)
 }
 
@@ -83,3 +111,16 @@ func positive[N int | time.Duration](name string, value N) error {
 	}
 	return fmt.Errorf("%s: want more than 0, have %v", name, value)
 }
+
+func validateFinalizer(name string) error {
+	if wrong := validation.IsQualifiedName(name); wrong != nil || !strings.Contains(name, "/") {
+		return fmt.Errorf("Finalizer: want <domain>/<name>, have %.100q", name)
+	}
+	return nil
+}
+
+// LabelSkip is the label of objects that [SkipLabelled] skips.
+const LabelSkip = "operator.kyma-project.io/skip-reconciliation"
+
+// SkipLabelled skips objects with the label [LabelSkip] and the value "true".
+func SkipLabelled(object client.Object) bool { return object.GetLabels()[LabelSkip] == "true" }

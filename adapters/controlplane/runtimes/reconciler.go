@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
@@ -25,7 +26,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// Finalizer holds an object until the agent is removed from its runtime.
+// Finalizer is the default finalizer. It holds an object until the agent is removed from its
+// runtime.
 const Finalizer = "operator.kyma-project.io/runtime-watcher"
 
 type reconciler struct {
@@ -42,10 +44,12 @@ type reconciler struct {
 	failures     failures
 	// confirming makes the controller reconcile all runtimes.
 	confirming chan event.GenericEvent
+
+	regular, failing lane
+	busy             busy
 }
 
-// Reconcile does the next steps for one runtime.
-func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+func (r *reconciler) reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	// The work in a runtime has a bound of its own, which leaves time to report the result.
 	ctx, cancel := context.WithTimeout(ctx, 2*r.opts.Timeout)
 	defer cancel()
@@ -55,6 +59,7 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	err := r.client.Get(ctx, request.NamespacedName, object)
 	if apierrors.IsNotFound(err) {
 		r.failures.end(request.NamespacedName)
+		r.opts.Overview.forget(request.NamespacedName)
 		return reconcile.Result{RequeueAfter: r.forgetter.forgetAgain(request.NamespacedName)}, nil
 	}
 
@@ -80,6 +85,11 @@ func (r *reconciler) keep(ctx context.Context, object client.Object) (reconcile.
 		return reconcile.Result{}, nil
 	}
 
+	if r.opts.Skip(object) {
+		return reconcile.Result{}, r.report(ctx, object, identity.ID,
+			awaiting(reasonSkipped, "waiting for the end of an opt-out"), nil)
+	}
+
 	watches, err := r.watches(ctx)
 	if err != nil {
 		return reconcile.Result{}, err
@@ -92,22 +102,26 @@ func (r *reconciler) keep(ctx context.Context, object client.Object) (reconcile.
 		return r.fail(ctx, object, err)
 	}
 
-	if err := r.report(ctx, object, status); err != nil {
+	managers := r.installer.Managers(watches)
+	if err := r.report(ctx, object, identity.ID, status, managers); err != nil {
 		return reconcile.Result{}, err
 	}
 
-	return r.again(identity.ID, watches, status), nil
+	return r.again(object, identity.ID, managers, status), nil
 }
 
-// again returns when to reconcile a runtime again.
+// again returns when to reconcile a runtime again. One that is ready comes after those that wait.
 func (r *reconciler) again(
-	id core.RuntimeID, watches []admission.Watch, status installation.Status,
+	object client.Object, id core.RuntimeID, managers []core.Manager, status installation.Status,
 ) reconcile.Result {
+	key := client.ObjectKeyFromObject(object)
 	if status.State != installation.Ready {
-		return reconcile.Result{RequeueAfter: r.opts.Retry}
+		after, _ := r.failures.pause(key, r.opts.Retry, r.opts.Interval)
+		return reconcile.Result{RequeueAfter: after}
 	}
-	next := r.forgetter.forgetFormer(id, r.installer.Managers(watches), r.opts.Interval)
-	return reconcile.Result{RequeueAfter: spread(next)}
+	r.failures.ready(key)
+	next := r.forgetter.forgetFormer(id, managers, r.opts.Interval)
+	return reconcile.Result{RequeueAfter: spread(next), Priority: new(handler.LowPriority)}
 }
 
 // spread adds up to a tenth, so that runtimes that came at the same moment do not stay together.
@@ -140,8 +154,13 @@ func (r *reconciler) install(
 		return awaiting(reasonUnreachable, "waiting for a way to the runtime"), err
 	}
 
+	address, err := r.opts.ControlPlane(ctx, object)
+	if err != nil {
+		return installation.Status{}, because(reasonNoAddress, fmt.Errorf("address of the control plane: %w", err))
+	}
+
 	status, err := r.installer.Install(ctx, installation.Runtime{
-		ID: identity.ID, Client: there, Secret: issued.Secret, Watches: watches,
+		ID: identity.ID, Client: there, Secret: issued.Secret, Watches: watches, ControlPlane: address,
 	})
 
 	return status, because(installReason(err), err)
@@ -184,7 +203,7 @@ func awaiting(reason, message string) installation.Status {
 // hold adds the finalizer.
 func (r *reconciler) hold(ctx context.Context, object client.Object) error {
 	before, _ := object.DeepCopyObject().(client.Object) // It is one.
-	if !controllerutil.AddFinalizer(object, Finalizer) {
+	if !controllerutil.AddFinalizer(object, r.opts.Finalizer) {
 		return nil
 	}
 	return r.patch(ctx, object, before)

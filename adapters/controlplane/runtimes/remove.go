@@ -17,7 +17,7 @@ import (
 // remove removes the agent and the certificates, and then the finalizer.
 func (r *reconciler) remove(ctx context.Context, object client.Object) (reconcile.Result, error) {
 	key := client.ObjectKeyFromObject(object)
-	if !controllerutil.ContainsFinalizer(object, Finalizer) {
+	if !controllerutil.ContainsFinalizer(object, r.opts.Finalizer) {
 		return reconcile.Result{RequeueAfter: r.forgetter.forgetAgain(key)}, nil
 	}
 
@@ -37,12 +37,13 @@ func (r *reconciler) remove(ctx context.Context, object client.Object) (reconcil
 		return r.fail(ctx, object, err)
 	}
 
-	if err := r.report(ctx, object, status); err != nil {
+	if err := r.report(ctx, object, runtime.ID, status, nil); err != nil {
 		return reconcile.Result{}, err
 	}
 
 	if status.State != installation.Removed {
-		return reconcile.Result{RequeueAfter: r.opts.Retry}, nil
+		after, _ := r.failures.pause(key, r.opts.Retry, r.opts.Interval)
+		return reconcile.Result{RequeueAfter: after}, nil
 	}
 
 	return r.release(ctx, object, runtime.ID)
@@ -51,12 +52,13 @@ func (r *reconciler) remove(ctx context.Context, object client.Object) (reconcil
 // release removes the finalizer.
 func (r *reconciler) release(ctx context.Context, object client.Object, id core.RuntimeID) (reconcile.Result, error) {
 	before, _ := object.DeepCopyObject().(client.Object) // It is one.
-	controllerutil.RemoveFinalizer(object, Finalizer)
+	controllerutil.RemoveFinalizer(object, r.opts.Finalizer)
 	if err := client.IgnoreNotFound(r.patch(ctx, object, before)); err != nil {
 		return reconcile.Result{}, err
 	}
 	key := client.ObjectKeyFromObject(object)
 	r.failures.end(key)
+	r.opts.Overview.forget(key)
 	if id == "" {
 		return reconcile.Result{}, nil
 	}

@@ -5,19 +5,20 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -30,9 +31,9 @@ import (
 // +kubebuilder:rbac:groups=operator.kyma-project.io,resources=watchers,verbs=get;list;watch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// SetUp adds two controllers to a manager: one for the objects of the kind of object, and one for
-// the CA. Each object represents a runtime. Both controllers run on the replica that leads. An
-// error names every invalid parameter.
+// SetUp adds controllers to a manager: for the objects of the kind of object, for those of them
+// that fail, and for the CA. Each object represents a runtime. The controllers run on the replica
+// that leads. An error names every invalid parameter.
 //
 // The scheme of the manager must have Watchers (v1beta2.AddToScheme), and the kind unless object
 // is metadata or unstructured with its kind set. The operator needs the rights to get, list,
@@ -70,6 +71,10 @@ func SetUp(
 		forgetter: newForgetter(opts.Fleet), confirming: make(chan event.GenericEvent, 1),
 	}
 
+	if installer.Heartbeats() {
+		opts.Overview.hear(opts.Fleet)
+	}
+
 	return errors.Join(r.setUp(mgr), mgr.Add(manager.RunnableFunc(r.keepAuthority)))
 }
 
@@ -91,15 +96,33 @@ func (r *reconciler) setUp(mgr ctrl.Manager) error {
 
 	err := ctrl.NewControllerManagedBy(mgr).Named(r.opts.Name).
 		For(r.prototype, relevant...).
-		Watches(&v1beta2.Watcher{}, handler.EnqueueRequestsFromMapFunc(r.all), watched).
-		WatchesRawSource(source.Channel(r.confirming, handler.EnqueueRequestsFromMapFunc(r.all))).
-		WithOptions(controller.Options{MaxConcurrentReconciles: r.opts.Concurrent}).
+		Watches(&v1beta2.Watcher{}, r.fanOut(), watched).
+		WatchesRawSource(source.Channel(r.confirming, r.fanOut())).
+		WatchesRawSource(r.regular.source()).
+		WithOptions(r.controllerOptions()).
 		Complete(r)
-	if err != nil {
+
+	failingErr := ctrl.NewControllerManagedBy(mgr).Named(r.opts.Name + "-failing").
+		WatchesRawSource(r.failing.source()).
+		WithOptions(r.controllerOptions()).
+		Complete(reconcile.Func(r.retry))
+
+	if err := errors.Join(err, failingErr); err != nil {
 		return fmt.Errorf("runtimes: %w", err)
 	}
 
 	return nil
+}
+
+// controllerOptions are those of both lanes. The limiter is for errors of the control plane itself,
+// such as conflicts.
+func (r *reconciler) controllerOptions() controller.Options {
+	const firstRetry = 100 * time.Millisecond
+	return controller.Options{
+		MaxConcurrentReconciles: r.opts.Concurrent, UsePriorityQueue: new(true),
+		RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](
+			firstRetry, r.opts.Interval),
+	}
 }
 
 // relevant drops changes of the status, where the generation shows them.
@@ -114,7 +137,7 @@ func relevant() predicate.Predicate {
 }
 
 // all returns all objects that represent runtimes.
-func (r *reconciler) all(ctx context.Context, _ client.Object) []reconcile.Request {
+func (r *reconciler) all(ctx context.Context) []reconcile.Request {
 	requests, err := r.list(ctx)
 	if err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "runtimes cannot be listed, so a change waits for their next interval")

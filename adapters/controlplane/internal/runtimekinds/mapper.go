@@ -22,7 +22,7 @@ func RESTMapper() meta.RESTMapper {
 	webhooks := admissionregistrationv1.SchemeGroupVersion
 	mapper.Add(webhooks.WithKind("ValidatingWebhookConfiguration"), meta.RESTScopeRoot)
 
-	for _, kind := range []string{"Secret", "Service", "ServiceAccount"} {
+	for _, kind := range []string{"ConfigMap", "Secret", "Service", "ServiceAccount"} {
 		mapper.Add(corev1.SchemeGroupVersion.WithKind(kind), meta.RESTScopeNamespace)
 	}
 

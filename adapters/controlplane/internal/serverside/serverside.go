@@ -24,10 +24,18 @@ func Content(object any) (map[string]any, error) {
 // stay. Fields that owner has applied before, and that the object does not have, are removed. The
 // object must name its kind, and is not changed.
 func Apply(ctx context.Context, c client.Client, object *unstructured.Unstructured, owner string) error {
-	// The client writes the response into its argument.
-	applied := client.ApplyConfigurationFromUnstructured(object.DeepCopy())
+	_, err := Applied(ctx, c, object, owner)
+	return err
+}
+
+// Applied is Apply, and returns the object as the API server has it then.
+func Applied(
+	ctx context.Context, c client.Client, object *unstructured.Unstructured, owner string,
+) (*unstructured.Unstructured, error) {
+	live := object.DeepCopy() // The client writes the response into its argument.
+	applied := client.ApplyConfigurationFromUnstructured(live)
 	if err := c.Apply(ctx, applied, client.FieldOwner(owner), client.ForceOwnership); err != nil {
-		return fmt.Errorf("apply %s %s: %w", object.GetKind(), object.GetName(), err)
+		return nil, fmt.Errorf("apply %s %s: %w", object.GetKind(), object.GetName(), err)
 	}
-	return nil
+	return live, nil
 }

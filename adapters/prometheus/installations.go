@@ -1,0 +1,118 @@
+package prometheus
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	prom "github.com/prometheus/client_golang/prometheus"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+)
+
+// InstallationsOptions are the optional settings of the metrics of installations. The zero value is
+// the documented default.
+type InstallationsOptions struct {
+	Options
+
+	// PerRuntime bounds the runtimes with series of their own, for each problem. Default: 0, none.
+	PerRuntime int
+}
+
+// The problems of a runtime.
+const (
+	problemNeverHeard = "never_heard"
+	problemWaiting    = "ca_waiting"
+	problemOverdue    = "certificate_overdue"
+)
+
+// installationsCollector reads the installations at each scrape.
+type installationsCollector struct {
+	read       func() fleet.Installations
+	max        int
+	perRuntime int
+
+	runtimes, neverHeard, phase, waiting, overdue, problem *prom.Desc
+}
+
+// RegisterInstallations registers the metrics of the agents that a control plane installs with reg.
+// Each scrape calls read, such as the method Installations of a runtimes.Overview. It fails when
+// reg or read is nil or an option is wrong. It fails with a [prom.AlreadyRegisteredError] when reg
+// has such metrics.
+func RegisterInstallations(
+	reg prom.Registerer, read func() fleet.Installations, opts InstallationsOptions,
+) error {
+	opts.Options = opts.withDefaults()
+	if err := check(reg, opts.Options); err != nil {
+		return err
+	}
+	switch {
+	case read == nil:
+		return fmt.Errorf("%w: the function that reads is nil, want one", errOptions)
+	case opts.PerRuntime < 0:
+		return fmt.Errorf("%w: PerRuntime is %d, want at least 0", errOptions, opts.PerRuntime)
+	}
+	return collectors{newInstallationsCollector("installation", read, opts)}.register(reg)
+}
+
+func newInstallationsCollector(
+	f factory, read func() fleet.Installations, opts InstallationsOptions,
+) *installationsCollector {
+	return &installationsCollector{
+		read: read, max: opts.MaxManagers, perRuntime: opts.PerRuntime,
+		runtimes: f.desc("runtimes", "Runtimes in each state of the agent's installation, by reason.",
+			labelState, labelReason),
+		neverHeard: f.desc("never_heard_runtimes",
+			"Runtimes with an agent that is ready for 5 minutes, and that never sent anything.", labelManager),
+		phase: f.desc("ca_phase", "1 for the phase of the CA's rotation.", labelPhase),
+		waiting: f.desc("ca_waiting_runtimes",
+			"Runtimes that delay the rotation of the CA."),
+		overdue: f.desc("certificates_overdue_runtimes",
+			"Runtimes with a certificate that was not issued or renewed in time."),
+		problem: f.desc("runtime_problem", "1 for a runtime with that problem.", labelRuntime, labelProblem),
+	}
+}
+
+// Describe implements [prom.Collector].
+func (c *installationsCollector) Describe(descs chan<- *prom.Desc) {
+	for _, desc := range []*prom.Desc{c.runtimes, c.neverHeard, c.phase, c.waiting, c.overdue, c.problem} {
+		descs <- desc
+	}
+}
+
+// Collect implements [prom.Collector].
+func (c *installationsCollector) Collect(metrics chan<- prom.Metric) {
+	all := c.read()
+
+	for state, number := range all.Runtimes {
+		metrics <- gauge(c.runtimes, float64(number), state.State, state.Reason)
+	}
+
+	silent := make(map[core.RuntimeID]struct{})
+	for i, manager := range slices.Sorted(maps.Keys(all.NeverHeard)) {
+		if i < c.max {
+			metrics <- gauge(c.neverHeard, float64(len(all.NeverHeard[manager])), string(manager))
+		}
+		for _, id := range all.NeverHeard[manager] {
+			silent[id] = struct{}{}
+		}
+	}
+
+	if all.Phase != "" {
+		metrics <- gauge(c.phase, 1, all.Phase)
+	}
+
+	metrics <- gauge(c.waiting, float64(len(all.Waiting)))
+	metrics <- gauge(c.overdue, float64(len(all.Overdue)))
+
+	c.collectProblem(metrics, problemNeverHeard, slices.Sorted(maps.Keys(silent)))
+	c.collectProblem(metrics, problemWaiting, all.Waiting)
+	c.collectProblem(metrics, problemOverdue, all.Overdue)
+}
+
+func (c *installationsCollector) collectProblem(metrics chan<- prom.Metric, problem string, ids []core.RuntimeID) {
+	for _, id := range ids[:min(len(ids), c.perRuntime)] {
+		metrics <- gauge(c.problem, 1, string(id), problem)
+	}
+}

@@ -1,0 +1,341 @@
+package installation
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+)
+
+// kept is one installer for several calls, as an operator has it, with a clock of its own.
+type kept struct {
+	*world
+
+	installer *installation.Installer
+	now       time.Time
+}
+
+func newKept(t *testing.T, plane *controlplane.ControlPlane, name string) *kept {
+	t.Helper()
+
+	k := &kept{world: newWorld(t, plane, name), now: time.Now()}
+	k.opts.NoCanary = false
+	k.opts.Now = func() time.Time { return k.now }
+	k.installer = k.world.installer()
+	k.look()
+	k.answer(1)
+	k.readSince()
+
+	if status := k.look(); status.State != installation.Ready {
+		t.Fatalf("got %+v, want it ready", status)
+	}
+
+	return k
+}
+
+func (k *kept) look() installation.Status {
+	k.t.Helper()
+
+	status, err := k.installer.Install(k.t.Context(), k.runtime)
+	if err != nil {
+		k.t.Fatal(err)
+	}
+
+	return status
+}
+
+func whatIsUnchangedCostsThreeReads(t *testing.T, plane *controlplane.ControlPlane) {
+	t.Helper()
+
+	k := newKept(t, plane, "unchanged")
+	k.since()
+	k.readSince()
+
+	if status := k.look(); status.State != installation.Ready || status.Available != 1 {
+		t.Errorf("got %+v, want it ready", status)
+	}
+
+	if writes := k.since(); writes != nil {
+		t.Errorf("nothing has changed, and written is %v", writes)
+	}
+
+	want := []string{"Deployment", "EndpointSliceList", "ValidatingWebhookConfiguration"}
+	if diff := cmp.Diff(want, k.readSince()); diff != "" {
+		t.Errorf("what was read (-want +got):\n%s", diff)
+	}
+}
+
+// driftIsFoundInTime: what ends watching at once, and everything else within VerifyAfter.
+func driftIsFoundInTime(t *testing.T, plane *controlplane.ControlPlane) {
+	t.Helper()
+
+	k := newKept(t, plane, "in-time")
+
+	configuration, deployment := k.configuration(), k.deployment()
+	webhooks := configuration.DeepCopy().Webhooks
+	configuration.Webhooks[1].ClientConfig.CABundle = nil
+	deployment.Spec.Template.Spec.Containers[0].Image = "another/image"
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: k.namespace, Name: installation.Name}}
+
+	if err := k.client.Update(t.Context(), configuration); err != nil {
+		t.Fatal(err)
+	}
+
+	k.look()
+
+	if diff := cmp.Diff(webhooks, k.configuration().Webhooks); diff != "" {
+		t.Errorf("webhooks (-want +got):\n%s", diff)
+	}
+
+	if err := k.client.Update(t.Context(), deployment); err != nil {
+		t.Fatal(err)
+	}
+
+	k.look()
+
+	if image := k.deployment().Spec.Template.Spec.Containers[0].Image; image == "another/image" {
+		t.Error("the agents have another image")
+	}
+
+	k.answer(1)
+	k.look()
+
+	if err := k.client.Delete(t.Context(), service); err != nil {
+		t.Fatal(err)
+	}
+
+	k.now = k.now.Add(time.Hour)
+	k.look()
+	k.get(installation.Name, service)
+}
+
+func aNewManagerRestartsNothing(t *testing.T, plane *controlplane.ControlPlane) {
+	t.Helper()
+
+	k := newKept(t, plane, "managers")
+	before := k.deployment()
+
+	k.runtime.Watches = append(k.runtime.Watches, watch("second"))
+
+	if status := k.look(); status.State != installation.Ready {
+		t.Errorf("got %+v, want it ready", status)
+	}
+
+	if after := k.deployment(); after.Generation != before.Generation {
+		t.Errorf("the Deployment is changed: %s", cmp.Diff(before.Spec, after.Spec))
+	}
+
+	if managers := k.managers(); managers != "first\nsecond\n" {
+		t.Errorf("managers: %q", managers)
+	}
+
+	if diff := cmp.Diff([]string{"canary", "default.first", "default.second"},
+		slices.Sorted(slices.Values(k.webhooks()))); diff != "" {
+		t.Errorf("webhooks (-want +got):\n%s", diff)
+	}
+
+	env, pod := k.environment(), before.Spec.Template.Spec
+	if env["MANAGERS_FILE"] != pod.Containers[0].VolumeMounts[1].MountPath+"/managers" ||
+		pod.Volumes[1].ConfigMap.Name != "runtime-watcher-managers" {
+		t.Errorf("the agent reads %q of %+v", env["MANAGERS_FILE"], pod.Volumes)
+	}
+}
+
+// A running agent would send heartbeats for a manager that is gone.
+func aRemovedManagerRestarts(t *testing.T, plane *controlplane.ControlPlane) {
+	t.Helper()
+
+	k := newKept(t, plane, "removed")
+	first := k.deployment().Generation
+
+	k.runtime.Watches = []admission.Watch{watch("second")}
+	k.look()
+
+	second := k.deployment()
+	if second.Generation == first || k.managers() != "second\n" {
+		t.Errorf("the agents go on with a manager that is gone, and have %q", k.managers())
+	}
+
+	k.answer(1)
+
+	for range 3 {
+		k.look()
+		k.now = k.now.Add(time.Hour)
+	}
+
+	k.installer = k.world.installer() // Another process, without memory.
+	k.look()
+
+	if again := k.deployment(); again.Generation != second.Generation {
+		t.Errorf("they are restarted again: %s", cmp.Diff(second.Spec, again.Spec))
+	}
+
+	k.runtime.Watches = []admission.Watch{watch("third")}
+	k.look()
+
+	if again := k.deployment(); again.Generation == second.Generation {
+		t.Error("they are not restarted a second time")
+	}
+}
+
+func theSecondInstallerIsRefused(t *testing.T, plane *controlplane.ControlPlane) {
+	t.Helper()
+
+	first := newKept(t, plane, "two")
+	before := first.versions()
+
+	for name, change := range map[string]func(o *installation.Options){
+		"same names":         func(*installation.Options) {},
+		"same configuration": func(o *installation.Options) { o.Namespace, o.Name = "default", "second" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			opts := first.opts
+			opts.Owner = "second"
+			change(&opts)
+
+			second, err := installation.New("agent.example.com/agent:v2", "other.example.com:443", opts)
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			r := first.runtime
+			r.Secret = newSecretFor(t, "two", opts.Name, opts.Namespace)
+			r.Watches = []admission.Watch{watch("other")}
+
+			for range 2 {
+				if _, err := second.Install(t.Context(), r); !errors.Is(err, installation.ErrOwned) {
+					t.Errorf("got %v, want it refused", err)
+				}
+
+				if status := first.look(); status.State != installation.Ready {
+					t.Errorf("got %+v, want the first one ready", status)
+				}
+			}
+
+			if status, err := second.Uninstall(t.Context(), r); err != nil || status.State != installation.Removed {
+				t.Errorf("uninstall: got %+v, %v, want that nothing is left to remove", status, err)
+			}
+		})
+	}
+
+	if diff := cmp.Diff(before, first.versions()); diff != "" {
+		t.Errorf("the second one has changed (-before +after):\n%s", diff)
+	}
+}
+
+func aFormerOwnerIsReplaced(t *testing.T, plane *controlplane.ControlPlane) {
+	t.Helper()
+
+	former := newKept(t, plane, "taken-over")
+	opts := former.opts
+	opts.Owner, opts.FormerOwners = "second", []string{"control-plane.example.com:8443"}
+
+	second, err := installation.New("agent.example.com/agent:v2", "other.example.com:443", opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if _, err := second.Install(t.Context(), former.runtime); err != nil {
+		t.Errorf("got %v, want it taken over", err)
+	}
+
+	if _, err := former.installer.Install(t.Context(), former.runtime); !errors.Is(err, installation.ErrOwned) {
+		t.Errorf("the former one: got %v, want it refused", err)
+	}
+
+	if env := former.environment(); env["KCP_ADDR"] != "other.example.com:443" {
+		t.Errorf("the agents send to %s", env["KCP_ADDR"])
+	}
+}
+
+// allNamesAreSet installs twice into one namespace, with all names and settings of a pod.
+func allNamesAreSet(t *testing.T, plane *controlplane.ControlPlane) {
+	t.Helper()
+
+	k := newKept(t, plane, "names")
+
+	opts := k.opts
+	opts.Name, opts.SecretName, opts.ConfigurationName, opts.FieldOwner = "my-agent", "my-secret", "my-webhooks", "me"
+	opts.Owner, opts.PriorityClassName = "me", "system-cluster-critical"
+	opts.ImagePullSecrets = []string{"pull"}
+	opts.Resources = &corev1.ResourceRequirements{
+		Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("128Mi")},
+	}
+
+	installer, err := installation.New("agent.example.com/agent:v1", "", opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	r := k.runtime
+	r.Secret, r.ControlPlane = newSecretFor(t, "names", "my-agent", "names"), "gateway.example.com:9443"
+
+	if _, err := installer.Install(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+
+	deployment := &appsv1.Deployment{}
+	k.get("my-agent", deployment)
+	k.get("my-secret", &corev1.Secret{})
+	k.get("my-agent-managers", &corev1.ConfigMap{})
+
+	service := &corev1.Service{}
+	k.get("my-agent", service)
+
+	pod := deployment.Spec.Template
+	want := corev1.PodSpec{
+		PriorityClassName: "system-cluster-critical", ImagePullSecrets: []corev1.LocalObjectReference{{Name: "pull"}},
+		ServiceAccountName: "my-agent",
+	}
+	have := corev1.PodSpec{
+		PriorityClassName: pod.Spec.PriorityClassName, ImagePullSecrets: pod.Spec.ImagePullSecrets,
+		ServiceAccountName: pod.Spec.ServiceAccountName,
+	}
+
+	if diff := cmp.Diff(want, have); diff != "" {
+		t.Errorf("pod (-want +got):\n%s", diff)
+	}
+
+	if memory := pod.Spec.Containers[0].Resources.Limits.Memory().String(); memory != "128Mi" {
+		t.Errorf("memory limit %s", memory)
+	}
+
+	if diff := cmp.Diff(service.Spec.Selector, pod.Labels, cmp.FilterPath(func(p cmp.Path) bool {
+		return p.String() == "sidecar.istio.io/inject"
+	}, cmp.Ignore())); service.Spec.Selector["app.kubernetes.io/name"] != "my-agent" ||
+		pod.Labels["app.kubernetes.io/name"] != "my-agent" {
+		t.Errorf("the Service selects other pods (-selector +labels):\n%s", diff)
+	}
+
+	for _, variable := range pod.Spec.Containers[0].Env {
+		if variable.Name == "KCP_ADDR" && variable.Value != "gateway.example.com:9443" {
+			t.Errorf("the agents send to %s", variable.Value)
+		}
+	}
+
+	managed := slices.ContainsFunc(deployment.ManagedFields, func(e metav1.ManagedFieldsEntry) bool { return e.Manager == "me" })
+	if !managed {
+		t.Error("another field owner")
+	}
+
+	if status, err := installer.Uninstall(t.Context(), r); err != nil ||
+		status.State != installation.Progressing && status.State != installation.Removed {
+		t.Errorf("uninstall: got %+v, %v", status, err)
+	}
+
+	if err := k.client.Get(t.Context(), client.ObjectKey{Namespace: "names", Name: installation.Name},
+		&appsv1.Deployment{}); err != nil {
+		t.Errorf("the other installation of the namespace: %v", err)
+	}
+}

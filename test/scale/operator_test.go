@@ -1,0 +1,150 @@
+package scale
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	goruntime "runtime"
+	"runtime/pprof"
+	"strings"
+	"syscall"
+
+	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/api/v1beta2"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/certificates"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/runtimes"
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+// operate is an operator with the documented defaults. It prints a line for each report.
+func operate() error {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+
+	ctrl.SetLogger(logr.Discard())
+
+	go profile()
+
+	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
+	if err != nil {
+		return err
+	}
+
+	config.QPS = -1 // As ctrl.GetConfig sets it.
+
+	known := newScheme()
+
+	mgr, err := ctrl.NewManager(config, ctrl.Options{
+		Scheme: known, Metrics: server.Options{BindAddress: "0"},
+		Cache: cache.Options{DefaultTransform: cache.TransformStripManagedFields()},
+	})
+	if err != nil {
+		return err
+	}
+
+	direct, err := client.New(config, client.Options{Scheme: known})
+	if err != nil {
+		return err
+	}
+
+	set, err := certificates.New(direct, types.NamespacedName{Namespace: namespace, Name: "watcher"},
+		[]string{"control-plane.example.com"},
+		certificates.ConfirmationsFunc(func(string, []core.RuntimeID) []core.RuntimeID { return nil }),
+		certificates.Options{})
+	if err != nil {
+		return err
+	}
+
+	installer, err := installation.New("agent.example.com/agent:v1", "control-plane.example.com:443",
+		installation.Options{})
+	if err != nil {
+		return err
+	}
+
+	kind := &metav1.PartialObjectMetadata{}
+	kind.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMap"))
+
+	kubeconfigs := runtimes.NewKubeconfigs(mgr.GetAPIReader(), "config", client.ObjectKeyFromObject,
+		runtimes.KubeconfigOptions{Configure: toLoopback})
+
+	if err := runtimes.SetUp(mgr, kind, identify, kubeconfigs.Connect, set, installer,
+		runtimes.Options{Report: report}); err != nil {
+		return err
+	}
+
+	return mgr.Start(ctx)
+}
+
+// profile writes a heap profile at each SIGUSR1, to find out what takes the memory.
+func profile() {
+	asked := make(chan os.Signal, 1)
+	signal.Notify(asked, syscall.SIGUSR1)
+
+	for range asked {
+		goruntime.GC()
+
+		path := os.Getenv("SCALE_PROFILE")
+
+		out, err := os.Create(path + ".new")
+		if err == nil {
+			_ = pprof.WriteHeapProfile(out)
+			_ = out.Close()
+			_ = os.Rename(path+".new", path)
+		}
+	}
+}
+
+func newScheme() *runtime.Scheme {
+	known := runtime.NewScheme()
+	if err := errors.Join(scheme.AddToScheme(known), v1beta2.AddToScheme(known), certv1.AddToScheme(known)); err != nil {
+		panic(err)
+	}
+
+	return known
+}
+
+// toLoopback connects to the servers, or to an address that never answers, with the dialer of the
+// operator.
+func toLoopback(config *rest.Config) {
+	dial := config.Dial
+	config.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+		to := os.Getenv("SCALE_SERVERS")
+		if strings.HasPrefix(address, "dead-") {
+			to = os.Getenv("SCALE_DEAD")
+		}
+
+		return dial(ctx, network, to)
+	}
+}
+
+func identify(_ context.Context, object client.Object) (runtimes.Identity, error) {
+	domain := object.GetAnnotations()["skr-domain"]
+	if domain == "" {
+		return runtimes.Identity{}, nil
+	}
+
+	return runtimes.Identity{ID: core.RuntimeID(object.GetName()), Domain: domain}, nil
+}
+
+func report(_ context.Context, object client.Object, status installation.Status) error {
+	fmt.Printf("%s %s %s\n", object.GetName(), status.State, status.Reason)
+
+	return nil
+}
