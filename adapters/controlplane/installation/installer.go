@@ -102,7 +102,11 @@ func (i *Installer) installAgent(
 		return Status{}, err
 	}
 
-	return status, i.prune(ctx, in)
+	if err := i.prune(ctx, in); err != nil {
+		return status, err
+	}
+
+	return i.replace(ctx, in, status)
 }
 
 func (i *Installer) unstructured(

@@ -62,6 +62,10 @@ type Options struct {
 	// default ExcludedNamespaces are kube-system and, if this package has made it, the namespace of
 	// the agent.
 	Webhooks admission.ConfigurationOptions
+	// Replaces are objects of a former agent, such as those of [SKRWebhook]. Install removes them in
+	// this order after the webhook configuration is applied, so that the API server calls an agent
+	// at every moment. While the last one is missing, all count as removed. Default: none.
+	Replaces []*unstructured.Unstructured
 	// Adjust may change each object before it is applied, to add tolerations, pull secrets or
 	// labels. It must not rename an object and must not block. Concurrent calls of Install call it
 	// concurrently. Default: none.
