@@ -65,12 +65,12 @@ func TestMetricAliasesCountFailures(t *testing.T) {
 		_, scrape := s.get(t, "http://"+s.metrics+"/metrics")
 		sent, failed := count(t, scrape, "watcher_kcp_requests_total"), count(t, scrape, "watcher_failed_kcp_total")
 
-		if sent > 0 && sent == failed {
+		if sent > 0 && failed >= sent {
 			break
 		}
 
 		if time.Now().After(deadline) {
-			t.Fatalf("%v of %v requests failed, want all", failed, sent)
+			t.Fatalf("%v failures of %v requests, want one for each", failed, sent)
 		}
 	}
 

@@ -25,7 +25,7 @@ func newAliasDescs() aliasDescs {
 		requests: desc("admission_request_total", "Alias: requests of the webhook."),
 		refusals: desc("admission_request_error_total", "Alias: requests of the webhook that were no readable review."),
 		sent:     desc("kcp_requests_total", "Alias: events in attempts to forward them."),
-		failed:   desc("failed_kcp_total", "Alias: events in failed attempts, and objects without a valid owner.", "error_reason"),
+		failed:   desc("failed_kcp_total", "Alias: events in failed attempts, short retries, and objects without a valid owner.", "error_reason"),
 		duration: desc("request_duration", "Alias: mean time to answer a request of the webhook, in seconds."),
 		fips:     desc("fips_mode", "Alias: FIPS 140-3 mode of the process, 0 is off, 1 is on, 2 is only."),
 	}
@@ -105,6 +105,8 @@ func (s *aliasSums) add(name string, labels map[string]string, value, seconds fl
 		s.owners += value
 	case "runtime_watcher_agent_forward_events_total":
 		s.addAttempts(labels["result"], value)
+	case "runtime_watcher_agent_forward_retries_total":
+		s.failed += value
 	case "runtime_watcher_agent_admission_duration_seconds":
 		s.seconds += seconds
 		s.answers += float64(answers)
