@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -23,7 +22,6 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
-	"github.com/runtime-watcher/runtime-watcher/test"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	"github.com/runtime-watcher/runtime-watcher/test/node"
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
@@ -86,7 +84,7 @@ func newRuntimeWorld(t *testing.T) *runtimeWorld {
 	kcp := w.serve()
 	w.node = node.New(t, node.Options{
 		Images:   map[string]string{image: rig.Build(t, "cmd/agent")},
-		ImageEnv: map[string][]string{image: imageEnv(t)},
+		ImageEnv: map[string][]string{image: today.ImageEnv(t)},
 		Hosts:    map[string]string{today.Host + ":443": kcp},
 	})
 	w.plane = controlplane.StartT(t, controlplane.Options{APIServerArgs: w.node.APIServerArgs()})
@@ -101,24 +99,6 @@ func (w *runtimeWorld) must(err error) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-}
-
-// imageEnv is what the image sets, and the Deployment does not.
-func imageEnv(t *testing.T) (env []string) {
-	t.Helper()
-
-	text, err := os.ReadFile(test.Root() + "/deploy/dropin/agent.env")
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	for line := range strings.Lines(string(text)) {
-		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
-			env = append(env, line)
-		}
-	}
-
-	return env
 }
 
 // serve is a gateway in front of an operator of today.
@@ -185,7 +165,7 @@ func (w *runtimeWorld) write(name string) {
 	w.t.Helper()
 
 	for n := 0; ; n++ {
-		object := today.WatchedKyma(fmt.Sprintf("%s-%d", name, n))
+		object := today.WatchedKyma("kyma-1", fmt.Sprintf("%s-%d", name, n))
 		begun := time.Now()
 		w.must(w.plane.Client.Create(w.t.Context(), object))
 
@@ -346,7 +326,7 @@ func (w *runtimeWorld) outage() {
 	w.t.Helper()
 	w.down.Store(true)
 
-	object := today.WatchedKyma("outage")
+	object := today.WatchedKyma("kyma-1", "outage")
 	begun := time.Now()
 	w.must(w.plane.Client.Create(w.t.Context(), object))
 
@@ -376,7 +356,7 @@ func (w *runtimeWorld) crash() {
 	pod, before := w.pods()[0], w.resyncs()
 	w.must(syscall.Kill(pod.Pid, syscall.SIGKILL))
 	rig.Eventually(w.t, patience, "the process has ended", func() bool { return !w.pods()[0].Ready })
-	w.must(w.plane.Client.Create(w.t.Context(), today.WatchedKyma("crash")))
+	w.must(w.plane.Client.Create(w.t.Context(), today.WatchedKyma("kyma-1", "crash")))
 
 	if !w.arrives("crash", 10*time.Millisecond) {
 		rig.Eventually(w.t, patience, "a resync arrives", func() bool { return w.resyncs() > before })

@@ -93,11 +93,12 @@ metadata: {name: %s, namespace: %s}
 spec: {channel: regular}
 `
 
-// WatchedKyma returns an object that the Watcher of a runtime watches.
-func WatchedKyma(name string) *unstructured.Unstructured {
+// WatchedKyma returns an object in a runtime that the Watcher watches. Its owner is the Kyma of the
+// runtime in the control plane.
+func WatchedKyma(owner, name string) *unstructured.Unstructured {
 	object := objects(fmt.Sprintf(kyma, name, Namespace))[0]
 	object.SetLabels(map[string]string{"operator.kyma-project.io/watched-by": "kyma"})
-	object.SetAnnotations(map[string]string{"operator.kyma-project.io/owned-by": PlaneNamespace + "/kyma"})
+	object.SetAnnotations(map[string]string{"operator.kyma-project.io/owned-by": PlaneNamespace + "/" + owner})
 	return object
 }
 

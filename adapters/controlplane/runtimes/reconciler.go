@@ -80,6 +80,10 @@ func (r *reconciler) keep(ctx context.Context, object client.Object) (reconcile.
 		return reconcile.Result{}, nil
 	}
 
+	if identity.Remove {
+		return r.remove(ctx, object)
+	}
+
 	watches, err := r.watches(ctx)
 	if err != nil {
 		return reconcile.Result{}, err

@@ -1,4 +1,4 @@
-// Command agent stands in for the agent of kyma-project/runtime-watcher: the same variables, the
+// Command skrwebhook stands in for the agent of kyma-project/runtime-watcher: the same variables, the
 // same answers, and events on contract v2 within the request of the API server.
 package main
 
