@@ -94,6 +94,7 @@ func (w *world) forward() {
 	w.operator.Set(func(d *today.Duties) { d.Image = "" })
 	w.ours.keepRuntimes(installation.SKRWebhook(today.Namespace))
 	w.onlyOurs()
+	w.nothingOfTodayIsInRuntimes()
 	w.everywhereArrives("ours")
 	w.fresh()
 	w.steps.done("step 6:  the objects of today are removed from the runtimes; all runtimes are fresh")
@@ -475,14 +476,23 @@ func ids(members []*member) (ids []string) {
 	return ids
 }
 
-func (w *world) nothingOfTodayIsLeft() {
+func (w *world) nothingOfTodayIsInRuntimes() {
 	w.t.Helper()
 
 	for _, m := range w.members {
-		if left := m.left(w.t, today.Name, "kyma-project.io--", "kyma-reader", "read-kymas"); len(left) > 0 {
-			w.t.Errorf("left in %s: %v", m.kyma, left)
-		}
+		w.eventually("nothing of today is left in "+m.kyma, func() bool {
+			left := m.left(w.t, today.Name, "kyma-project.io--", "kyma-reader", "read-kymas")
+			status, _ := w.ours.states.Load(m.kyma)
+			w.last = fmt.Sprintf("left: %v, status: %+v", left, status)
+
+			return len(left) == 0
+		})
 	}
+}
+
+func (w *world) nothingOfTodayIsLeft() {
+	w.t.Helper()
+	w.nothingOfTodayIsInRuntimes()
 
 	// The Watcher, its route and the Gateway go on, with their names.
 	left := slices.DeleteFunc(leftIn(w.t, w.plane.Client, w.plane, []string{"klm-watcher", "kyma-"}), func(name string) bool {

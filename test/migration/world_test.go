@@ -69,6 +69,7 @@ type world struct {
 	fleet    *fleet.Fleet
 	steps    steps
 	ours     *ours
+	last     string // what a test that fails was waiting for
 
 	ctx  context.Context //nolint:containedctx // That of its life.
 	work sync.WaitGroup
@@ -106,6 +107,11 @@ func newWorld(t *testing.T, kymas ...string) *world {
 
 	t.TempDir() // The first call says when all are removed: after the end.
 	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(w.last)
+			w.steps.print(t)
+		}
+
 		stop()
 		w.work.Wait()
 	})
@@ -234,7 +240,8 @@ func (w *world) represent(m *member) {
 type ours struct {
 	w *world
 	// leave makes the agents leave the runtimes.
-	leave atomic.Bool
+	leave  atomic.Bool
+	states sync.Map
 
 	stopListener, stopWatchers, stopSet, stopRuntimes context.CancelFunc
 
@@ -362,8 +369,15 @@ func (o *ours) keepRuntimes(replaces []*unstructured.Unstructured) {
 		return client.ObjectKey{Namespace: object.GetNamespace(), Name: "kubeconfig-" + object.GetName()}
 	}, runtimes.KubeconfigOptions{})
 	w.must(runtimes.SetUp(mgr, object, o.identify, connect.Connect, o.set, installer,
-		runtimes.Options{Interval: time.Second, Retry: 300 * time.Millisecond, Fleet: w.fleet}))
+		runtimes.Options{Interval: time.Second, Retry: 300 * time.Millisecond, Fleet: w.fleet, Report: o.note}))
 	w.run(ctx, "runtimes", mgr.Start)
+}
+
+// note keeps the last status of each runtime, for a test that fails.
+func (o *ours) note(_ context.Context, object client.Object, status installation.Status) error {
+	o.states.Store(object.GetName(), status)
+
+	return nil
 }
 
 func (o *ours) identify(_ context.Context, object client.Object) (runtimes.Identity, error) {
