@@ -355,8 +355,7 @@ func (o *ours) keepRuntimes(replaces []*unstructured.Unstructured) {
 		Namespace: today.Namespace, Replaces: replaces,
 		// Events are counted, so nothing is sent twice.
 		Settings: map[string]string{
-			"HEARTBEAT_INTERVAL": "1s", "SETTLE": "10ms", "RESEND_AFTER": "0s", "RESEND_RESYNC": "0s",
-			"CONTRACT_FALLBACK": "v2", "CONTRACT_RETRY": "1s",
+			"HEARTBEAT_INTERVAL": "1s", "CANARY_INTERVAL": "2s", "SETTLE": "10ms", "RESEND_AFTER": "0s", "RESEND_RESYNC": "0s",
 		},
 		// On a busy machine, the default would let writes go by that are counted here.
 		Webhooks: admission.ConfigurationOptions{Timeout: 30 * time.Second},

@@ -64,7 +64,8 @@ type Options struct {
 	Webhooks admission.ConfigurationOptions
 	// Replaces are objects of a former agent, such as those of [SKRWebhook]. Install removes them in
 	// this order after the webhook configuration is applied, so that the API server calls an agent
-	// at every moment. While the last one is missing, all count as removed. Default: none.
+	// at every moment. If the last one is missing, all count as removed. A client of
+	// runtimes.Kubeconfigs knows the kinds of SKRWebhook and of the manifests only. Default: none.
 	Replaces []*unstructured.Unstructured
 	// Adjust may change each object before it is applied, to add tolerations, pull secrets or
 	// labels. It must not rename an object and must not block. Concurrent calls of Install call it
@@ -106,6 +107,11 @@ func (o Options) validate() error {
 	}
 	if o.Replicas < 1 {
 		problems = append(problems, fmt.Errorf("Replicas: want at least 1, have %d", o.Replicas))
+	}
+	for n, object := range o.Replaces {
+		if object == nil || object.GetKind() == "" || object.GetName() == "" {
+			problems = append(problems, fmt.Errorf("Replaces[%d]: want a kind and a name", n))
+		}
 	}
 	return errors.Join(append(problems, o.validateSettings()...)...)
 }
