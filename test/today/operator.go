@@ -259,3 +259,12 @@ func (o *Operator) Remove(ctx context.Context, kymas ...string) error {
 	}
 	return errors.Join(failed...)
 }
+
+// Route returns the VirtualService of the Watcher, as the operator makes it.
+func Route() *unstructured.Unstructured {
+	route := &unstructured.Unstructured{Object: map[string]any{"spec": objects(virtualService)[0].Object["spec"]}}
+	route.SetGroupVersionKind(RouteKind())
+	route.SetNamespace(PlaneNamespace)
+	route.SetName("klm-kyma-watcher")
+	return route
+}
