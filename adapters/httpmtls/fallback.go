@@ -121,7 +121,7 @@ func (f *fallback) Forward(ctx context.Context, manager core.Manager, batch core
 }
 
 // untried returns err without its wait if the older contract was not tried, as it has no
-// heartbeats: the next event tries it, and must not wait for a refusal of the newest one.
+// heartbeats. The next event tries it, and must not wait.
 func (f *fallback) untried(err error, batch *core.Batch) error {
 	if len(batch.Events) > 0 {
 		return err

@@ -286,7 +286,7 @@ func TestForeign403OfAHeartbeatDelaysNoEvent(t *testing.T) {
 	keys := newPKI(t)
 	far := newFarEnd(t, keys.server, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == contract.V3.Path(manager) {
-			http.Error(w, "RBAC: access denied", http.StatusForbidden)
+			w.WriteHeader(http.StatusForbidden)
 		}
 	})
 

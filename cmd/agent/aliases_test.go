@@ -99,15 +99,15 @@ func (s *started) awaits(t *testing.T, want map[string]float64) {
 
 	for {
 		_, scrape := s.get(t, "http://"+s.metrics+"/metrics")
-		wrong := ""
+		var wrong []string
 
 		for metric, value := range want {
 			if got := count(t, scrape, metric); got != value {
-				wrong += metric + " "
+				wrong = append(wrong, metric)
 			}
 		}
 
-		if wrong == "" {
+		if wrong == nil {
 			return
 		}
 

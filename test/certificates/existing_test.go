@@ -136,8 +136,8 @@ func TestExistingCAIsImported(t *testing.T) {
 		t.Errorf("type %s with %d bytes of another program, want both as before", kind, len(other))
 	}
 
-	client := certificatesOf(t, ensured(t, set, certificates.Runtime{ID: "runtime-a", Domain: "a.example"}).Secret["tls.crt"])[0]
-	if err := client.CheckSignatureFrom(e.ca); err != nil {
+	leaf := certificatesOf(t, ensured(t, set, certificates.Runtime{ID: "runtime-a", Domain: "a.example"}).Secret["tls.crt"])[0]
+	if err := leaf.CheckSignatureFrom(e.ca); err != nil {
 		t.Errorf("the client certificate is not signed by the existing CA: %v", err)
 	}
 
@@ -221,7 +221,10 @@ func TestForeignSecretIsLeftAlone(t *testing.T) {
 	}
 
 	var made certv1.CertificateList
-	if e.must(e.client.List(t.Context(), &made, client.InNamespace(namespace))); len(made.Items) > 0 {
+
+	e.must(e.client.List(t.Context(), &made, client.InNamespace(namespace)))
+
+	if len(made.Items) > 0 {
 		t.Errorf("%d Certificates were made, the first is %s", len(made.Items), made.Items[0].Name)
 	}
 }

@@ -43,30 +43,7 @@ type runtimeWorld struct {
 	listener *today.Listener
 	refusal  atomic.Int32 // the status of a gateway that does not know contract v3
 	down     atomic.Bool
-	steps    steps
-}
-
-// steps are printed as a table at the end of a test.
-type steps struct {
-	begun time.Time
-	table []string
-}
-
-func (s *steps) done(format string, args ...any) {
-	took := time.Since(s.begun)
-	s.begun = s.begun.Add(took)
-	s.table = append(s.table, fmt.Sprintf("%5.1f s  ", took.Seconds())+fmt.Sprintf(format, args...))
-}
-
-func (s *steps) print(t *testing.T) {
-	t.Helper()
-
-	var table strings.Builder
-	for n, step := range s.table {
-		fmt.Fprintf(&table, "  %2d  %s\n", n+1, step)
-	}
-
-	t.Logf("steps:\n%s", table.String())
+	steps    *rig.Steps
 }
 
 func newRuntimeWorld(t *testing.T) *runtimeWorld {
@@ -243,7 +220,7 @@ func (w *runtimeWorld) metrics() []byte {
 
 func TestAgent(t *testing.T) {
 	w := newRuntimeWorld(t)
-	w.steps.begun = time.Now()
+	w.steps = rig.NewSteps()
 	w.install()
 	rig.Eventually(t, patience, "the pod is ready", func() bool {
 		pods := w.pods()
@@ -251,34 +228,34 @@ func TestAgent(t *testing.T) {
 		return len(pods) == 1 && pods[0].Ready
 	})
 	rig.Eventually(t, patience, "the resync at the start arrives", func() bool { return w.resyncs() > 0 })
-	w.steps.done("today's objects with another image: the pod runs, and asks for a resync of %s", today.Manager)
+	w.steps.Done("today's objects with another image: the pod runs, and asks for a resync of %s", today.Manager)
 
 	w.write("first")
 	w.sameEvent()
-	w.steps.done("a write arrives on contract v2, with the body of today")
+	w.steps.Done("a write arrives on contract v2, with the body of today")
 
 	w.sameMetrics()
-	w.steps.done("the metrics of today are served by their names, all reasons from the start")
+	w.steps.Done("the metrics of today are served by their names, all reasons from the start")
 
 	w.outage()
-	w.steps.done("the control plane is down: no write waits, and the event arrives afterwards")
+	w.steps.Done("the control plane is down: no write waits, and the event arrives afterwards")
 
 	w.crash()
-	w.steps.done("the agent is killed while an object changes: a resync stands in for the change")
+	w.steps.Done("the agent is killed while an object changes: a resync stands in for the change")
 
 	for _, status := range []int{http.StatusNotFound, http.StatusForbidden} {
 		w.refusal.Store(int32(status))
 		w.setEnv("KCP_CONTRACT", "v3")
 		w.write(fmt.Sprintf("refused-%d", status))
 		w.setEnv("KCP_CONTRACT", "v2")
-		w.steps.done("KCP_CONTRACT=v3 and a gateway that answers %d: events arrive on v2", status)
+		w.steps.Done("KCP_CONTRACT=v3 and a gateway that answers %d: events arrive on v2", status)
 	}
 
 	if pods := w.pods(); pods[0].Restarts != 0 {
 		t.Errorf("the last pod was restarted %d times", pods[0].Restarts)
 	}
 
-	w.steps.print(t)
+	w.steps.Log(t)
 }
 
 func (w *runtimeWorld) sameEvent() {

@@ -29,7 +29,9 @@ func aFormerAgentIsReplaced(t *testing.T, plane *controlplane.ControlPlane) {
 
 	w.since()
 
-	if w.install(); slices.ContainsFunc(w.since(), isDelete) {
+	w.install()
+
+	if slices.ContainsFunc(w.since(), isDelete) {
 		t.Fatal("a former object was removed before the new agent answers")
 	}
 
@@ -55,7 +57,9 @@ func aFormerAgentIsReplaced(t *testing.T, plane *controlplane.ControlPlane) {
 		}
 	}
 
-	if w.install(); slices.ContainsFunc(w.since(), isDelete) {
+	w.install()
+
+	if slices.ContainsFunc(w.since(), isDelete) {
 		t.Error("objects that are gone are removed again")
 	}
 }

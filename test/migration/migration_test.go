@@ -24,6 +24,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/test/manifests"
 	"github.com/runtime-watcher/runtime-watcher/test/node"
+	"github.com/runtime-watcher/runtime-watcher/test/rig"
 	"github.com/runtime-watcher/runtime-watcher/test/today"
 )
 
@@ -31,10 +32,10 @@ import (
 // the end. All the time objects change in three runtimes, 20 a second.
 func TestMigration(t *testing.T) {
 	w := newWorld(t, "kyma-1", "kyma-2", "kyma-3")
-	w.steps.begun = time.Now()
+	w.steps = rig.NewSteps()
 	w.agentsAre(todaysImage)
 	w.everywhereArrives("today")
-	w.steps.done("today: 3 runtimes report to an operator behind the gateway")
+	w.steps.Done("today: 3 runtimes report to an operator behind the gateway")
 
 	var flow []*traffic
 	for _, m := range w.members {
@@ -44,7 +45,7 @@ func TestMigration(t *testing.T) {
 	w.forward()
 	w.back()
 	w.nothingOfOursIsLeft()
-	w.steps.done("back:    nothing of ours is left in the runtimes or the control plane")
+	w.steps.Done("back:    nothing of ours is left in the runtimes or the control plane")
 	w.forward()
 	w.finish()
 
@@ -54,8 +55,8 @@ func TestMigration(t *testing.T) {
 
 	w.noDoubles()
 	w.nothingOfTodayIsLeft()
-	w.steps.done("end:     each write is one event, and nothing of today is left")
-	w.steps.print(t)
+	w.steps.Done("end:     each write is one event, and nothing of today is left")
+	w.steps.Log(t)
 }
 
 // forward are the steps of docs/migration.md that have a way back.
@@ -66,11 +67,11 @@ func (w *world) forward() {
 	w.operator.Set(func(d *today.Duties) { d.Image = dropinImage })
 	w.agentsAre(dropinImage)
 	w.everywhereArrives("image")
-	w.steps.done("step 1:  our image in today's Deployments")
+	w.steps.Done("step 1:  our image in today's Deployments")
 
 	w.ingress.Lead(today.Service, w.ours.listen())
 	w.everywhereArrives("listener")
-	w.steps.done("step 2:  our listener in the operator, contract v2")
+	w.steps.Done("step 2:  our listener in the operator, contract v2")
 
 	w.operator.Set(func(d *today.Duties) { d.Watchers = false })
 	w.define(unstructuredOf(w.t, manifests.Watchers(w.t)))
@@ -78,18 +79,18 @@ func (w *world) forward() {
 	w.watcherIsOurs()
 	w.allow("/v2*", "/v3*")
 	w.everywhereArrives("watchers")
-	w.steps.done("step 3:  our definition, Watcher controller and routes; the policy allows contract v3")
+	w.steps.Done("step 3:  our definition, Watcher controller and routes; the policy allows contract v3")
 
 	w.operator.Set(func(d *today.Duties) { d.Gateway = false })
 	w.ours.keepSet()
 	w.serverIsLeafOf("klm-watcher-selfsigned-ca")
 	w.everywhereArrives("certificates")
-	w.steps.done("step 4:  our certificates, with the imported CA and the gateway's Secret")
+	w.steps.Done("step 4:  our certificates, with the imported CA and the gateway's Secret")
 
 	w.ours.keepRuntimes(nil)
 	w.bothConfigurations()
 	w.everywhereArrives("both")
-	w.steps.done("step 5:  our agents beside those of today, with both webhook configurations")
+	w.steps.Done("step 5:  our agents beside those of today, with both webhook configurations")
 
 	w.operator.Set(func(d *today.Duties) { d.Image = "" })
 	w.ours.keepRuntimes(installation.SKRWebhook(today.Namespace))
@@ -97,7 +98,7 @@ func (w *world) forward() {
 	w.nothingOfTodayIsInRuntimes()
 	w.everywhereArrives("ours")
 	w.fresh()
-	w.steps.done("step 6:  the objects of today are removed from the runtimes; all runtimes are fresh")
+	w.steps.Done("step 6:  the objects of today are removed from the runtimes; all runtimes are fresh")
 }
 
 // back are the same steps in the opposite order.
@@ -109,19 +110,19 @@ func (w *world) back() {
 	w.agentsAre(dropinImage)
 	w.bothConfigurations()
 	w.everywhereArrives("back-both")
-	w.steps.done("back 6:  agents of today beside ours")
+	w.steps.Done("back 6:  agents of today beside ours")
 
 	w.ours.leave.Store(true)
 	w.ours.keepRuntimes(nil)
 	w.weLeft()
 	w.ours.stopRuntimes()
 	w.everywhereArrives("back-agents")
-	w.steps.done("back 5:  our agents leave, with their certificates and the finalizer")
+	w.steps.Done("back 5:  our agents leave, with their certificates and the finalizer")
 
 	w.ours.stopSet()
 	w.returnGateway()
 	w.everywhereArrives("back-gateway")
-	w.steps.done("back 4:  the gateway's Secret belongs to the operator of today again")
+	w.steps.Done("back 4:  the gateway's Secret belongs to the operator of today again")
 
 	w.ours.stopWatchers()
 	w.allow("/metrics", "/v2*")
@@ -129,17 +130,17 @@ func (w *world) back() {
 	w.operator.Set(func(d *today.Duties) { d.Watchers = true })
 	w.watcherIsTodays()
 	w.everywhereArrives("back-watchers")
-	w.steps.done("back 3:  Watchers, routes and the policy of today")
+	w.steps.Done("back 3:  Watchers, routes and the policy of today")
 
 	w.ingress.Lead(today.Service, w.formerAt)
 	w.ours.stopListener()
 	w.everywhereArrives("back-listener")
-	w.steps.done("back 2:  the listener of today")
+	w.steps.Done("back 2:  the listener of today")
 
 	w.operator.Set(func(d *today.Duties) { d.Image = todaysImage })
 	w.agentsAre(todaysImage)
 	w.everywhereArrives("back-image")
-	w.steps.done("back 1:  the image of today")
+	w.steps.Done("back 1:  the image of today")
 }
 
 // finish are the steps without a way back: the CA of today is replaced, and its objects are removed.
@@ -157,7 +158,7 @@ func (w *world) finish() {
 	})
 	w.serverIsLeafOf("watcher-ca-2")
 	w.everywhereArrives("rotated")
-	w.steps.done("step 7:  a CA of ours replaces that of today, confirmed by every runtime")
+	w.steps.Done("step 7:  a CA of ours replaces that of today, confirmed by every runtime")
 
 	var kymas []string
 	for _, m := range w.members {
@@ -166,7 +167,7 @@ func (w *world) finish() {
 
 	w.must(w.operator.Remove(w.t.Context(), kymas...))
 	w.everywhereArrives("removed")
-	w.steps.done("step 8:  the certificates of today are removed")
+	w.steps.Done("step 8:  the certificates of today are removed")
 }
 
 // everywhereArrives writes objects in each runtime until one arrives.
@@ -177,7 +178,7 @@ func (w *world) everywhereArrives(name string) {
 		n := 0
 
 		w.eventually(fmt.Sprintf("an object of step %s arrives from %s", name, m.kyma), func() bool {
-			object := today.WatchedKyma(m.kyma, fmt.Sprintf("%s-%d-%d", name, len(w.steps.table), n))
+			object := today.WatchedKyma(m.kyma, fmt.Sprintf("%s-%d-%d", name, w.steps.Len(), n))
 			n++
 			w.must(m.Client.Create(w.t.Context(), object))
 
@@ -266,14 +267,14 @@ func (w *world) route() string {
 	return fmt.Sprint(stored.Object["spec"])
 }
 
-func conditionsOf(w *unstructured.Unstructured) (types []string) {
+func conditionsOf(w *unstructured.Unstructured) (names []string) {
 	conditions, _, _ := unstructured.NestedSlice(w.Object, "status", "conditions")
 	for _, condition := range conditions {
 		fields, _ := condition.(map[string]any)
-		types = append(types, fmt.Sprint(fields["type"]))
+		names = append(names, fmt.Sprint(fields["type"]))
 	}
 
-	return types
+	return names
 }
 
 // watcherIsOurs wants the existing VirtualService to be taken over, and finalizer and condition to

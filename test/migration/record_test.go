@@ -2,7 +2,6 @@ package migration
 
 import (
 	"fmt"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -112,6 +111,8 @@ func (tr *traffic) end() {
 func trafficName(n int) string { return fmt.Sprintf("traffic-%d", n) }
 
 func (tr *traffic) write(t *testing.T) {
+	t.Helper()
+
 	object := today.WatchedKyma(tr.m.kyma, trafficName(tr.count()))
 	begun := time.Now()
 	err := tr.m.Client.Create(t.Context(), object)
@@ -175,27 +176,4 @@ func (tr *traffic) settle(t *testing.T, r *record) {
 
 	t.Logf("%s: %d writes, %d failed, %d lost, %d seen by a resync only; the slowest took %v",
 		tr.m.kyma, len(tr.commits), len(tr.failed), len(lost), resyncs, tr.slowest.Round(time.Millisecond))
-}
-
-// steps are printed as a table.
-type steps struct {
-	begun time.Time
-	table []string
-}
-
-func (s *steps) done(format string, args ...any) {
-	took := time.Since(s.begun)
-	s.begun = s.begun.Add(took)
-	s.table = append(s.table, fmt.Sprintf("%5.1f s  %s", took.Seconds(), fmt.Sprintf(format, args...)))
-}
-
-func (s *steps) print(t *testing.T) {
-	t.Helper()
-
-	var table strings.Builder
-	for n, step := range s.table {
-		fmt.Fprintf(&table, "  %2d  %s\n", n+1, step)
-	}
-
-	t.Logf("steps:\n%s", table.String())
 }

@@ -67,7 +67,7 @@ type world struct {
 	formerAt string
 	record   *record
 	fleet    *fleet.Fleet
-	steps    steps
+	steps    *rig.Steps
 	ours     *ours
 	last     string // what a test that fails was waiting for
 
@@ -90,7 +90,7 @@ func newWorld(t *testing.T, kymas ...string) *world {
 		t.Skip("needs real API servers, which -short leaves out")
 	}
 
-	w := &world{t: t, scheme: runtime.NewScheme(), record: newRecord()}
+	w := &world{t: t, scheme: runtime.NewScheme(), record: newRecord(), steps: rig.NewSteps()}
 	w.must(errors.Join(clientgoscheme.AddToScheme(w.scheme), certv1.AddToScheme(w.scheme),
 		apiextensionsv1.AddToScheme(w.scheme), watcher.AddToScheme(w.scheme)))
 
@@ -109,7 +109,7 @@ func newWorld(t *testing.T, kymas ...string) *world {
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Log(w.last)
-			w.steps.print(t)
+			w.steps.Log(t)
 		}
 
 		stop()
@@ -245,11 +245,10 @@ type ours struct {
 
 	stopListener, stopWatchers, stopSet, stopRuntimes context.CancelFunc
 
-	set     *certificates.Certificates
-	manager ctrl.Manager
+	set *certificates.Certificates
 }
 
-func (o *ours) newManager(ctx context.Context, name string) ctrl.Manager {
+func (o *ours) newManager() ctrl.Manager {
 	o.w.t.Helper()
 
 	mgr, err := ctrl.NewManager(o.w.plane.Config, ctrl.Options{
@@ -257,7 +256,6 @@ func (o *ours) newManager(ctx context.Context, name string) ctrl.Manager {
 		Controller: config.Controller{SkipNameValidation: new(true)},
 	})
 	o.w.must(err)
-	_, _ = ctx, name
 
 	return mgr
 }
@@ -267,7 +265,7 @@ func (o *ours) listen() (addr string) {
 	w := o.w
 	ctx, stop := context.WithCancel(w.ctx)
 	o.stopListener = stop
-	mgr := o.newManager(ctx, "listener")
+	mgr := o.newManager()
 
 	known, err := controllerruntime.NewRuntimes(ctx, mgr.GetCache(), today.WatcherKind().GroupVersion().WithKind("Kyma"),
 		controllerruntime.ByLabel(today.RuntimeIDLabel), controllerruntime.RuntimesOptions{})
@@ -301,7 +299,7 @@ func (o *ours) roots() listener.RootsFunc { return today.Roots(o.w.ctx, o.w.plan
 func (o *ours) watch() {
 	ctx, stop := context.WithCancel(o.w.ctx)
 	o.stopWatchers = stop
-	mgr := o.newManager(ctx, "watchers")
+	mgr := o.newManager()
 	o.w.must(watcher.SetUp(mgr, watcher.Options{}))
 	o.w.run(ctx, "Watcher controller", mgr.Start)
 }
@@ -350,7 +348,7 @@ func (o *ours) keepRuntimes(replaces []*unstructured.Unstructured) {
 
 	ctx, stop := context.WithCancel(w.ctx)
 	o.stopRuntimes = stop
-	mgr := o.newManager(ctx, "runtimes")
+	mgr := o.newManager()
 	installer, err := installation.New(ourImage, today.Host+":443", installation.Options{
 		Namespace: today.Namespace, Replaces: replaces,
 		// Events are counted, so nothing is sent twice.

@@ -131,16 +131,19 @@ func matches(pattern, path string) bool {
 	return pattern == path
 }
 
-// clientCert is the header as Envoy writes it: SANITIZE_SET at the gateway, APPEND at the sidecar.
+// clientCert is the header as Envoy writes it: the gateway replaces that of the client, and the
+// sidecar appends.
 func clientCert(c *x509.Certificate) string {
 	sum := sha256.Sum256(c.Raw)
 	text := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw}))
 	escaped := strings.ReplaceAll(url.QueryEscape(text), "+", "%20")
-	element := fmt.Sprintf(`Hash=%s;Cert="%s";Subject="CN=%s";URI=`, hex.EncodeToString(sum[:]), escaped, c.Subject.CommonName)
-	for _, name := range c.DNSNames {
-		element += ";DNS=" + name
+	parts := []string{
+		"Hash=" + hex.EncodeToString(sum[:]), `Cert="` + escaped + `"`, `Subject="CN=` + c.Subject.CommonName + `"`, "URI=",
 	}
-	return element + ",By=spiffe://cluster.local/ns/kcp-system/sa/klm-controller-manager;Hash=" +
+	for _, name := range c.DNSNames {
+		parts = append(parts, "DNS="+name)
+	}
+	return strings.Join(parts, ";") + ",By=spiffe://cluster.local/ns/kcp-system/sa/klm-controller-manager;Hash=" +
 		strings.Repeat("0", 64) + `;Subject="";URI=` + GatewayIdentity
 }
 

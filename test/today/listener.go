@@ -13,9 +13,16 @@ import (
 
 // Event is what arrived at a [Listener].
 type Event struct {
-	Runtime, Path string
-	Watched       struct{ Namespace, Name string }
-	Body          string
+	Runtime string `json:"-"`
+	Path    string `json:"-"`
+	Body    string `json:"-"`
+	Watched Object `json:"watched"`
+}
+
+// Object names a watched object, as it is in an event.
+type Object struct {
+	Namespace string `json:"Namespace"` //nolint:tagliatelle // That of the contract.
+	Name      string `json:"Name"`      //nolint:tagliatelle // That of the contract.
 }
 
 // Listener takes events of contract v2 as an operator of today does: the runtime is the Common Name

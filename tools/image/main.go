@@ -40,7 +40,7 @@ func run(args []string, stdout, stderr io.Writer) error {
 	var of release
 	flags.StringVar(&of.version, "version", "dev", "version to note in the images")
 	flags.StringVar(&of.revision, "revision", "", "commit to note in the images")
-	env := flags.String("env-file", "", "`file` with variables for the containers, one NAME=value per line (default none)")
+	env := flags.String("env-file", "", "`file` with variables of the images, one NAME=value per line (default none)")
 	created := flags.Int64("created", 0, "time of the commit, in `seconds` since 1970")
 	out := flags.String("out", "", "`directory` of the OCI layout, which is replaced")
 	archives := flags.String("archives", "", "`directory` for an archive per platform, for docker load (default none)")

@@ -190,10 +190,10 @@ func makeImage(t *testing.T, file string, more ...string) (v1.Image, string) {
 	if err := errors.Join(os.MkdirAll(filepath.Dir(leftover), 0o700), os.WriteFile(leftover, nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	args := append(more,
+	args := slices.Concat(more, []string{
 		"-out", dir, "-archives", filepath.Join(dir, "..", "archives"), "-version", "v1.2.3", "-revision", "abc123",
-		"-created", "1795319521", "linux/amd64="+file, "linux/arm64="+file,
-	)
+		"-created", "1795319521", "linux/amd64=" + file, "linux/arm64=" + file,
+	})
 	if err := run(args, &printed, io.Discard); err != nil {
 		t.Fatal(err)
 	}

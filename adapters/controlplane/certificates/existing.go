@@ -22,7 +22,7 @@ const (
 )
 
 // errForeignSecret means that the Secret of the listener belongs to another program.
-var errForeignSecret = errors.New("the Secret of the listener exists and is not of this set")
+var errForeignSecret = errors.New("existing Secret of the listener is not of this set")
 
 // importAuthority copies an existing CA, which becomes the first CA of this set. All peers trust it
 // already.
@@ -32,10 +32,10 @@ func (c *Certificates) importAuthority(ctx context.Context, seen *observed, requ
 		return err
 	}
 	if source == nil {
-		return fmt.Errorf("there is no Secret %s", c.opts.ImportCA)
+		return fmt.Errorf("import: there is no Secret %s", c.opts.ImportCA)
 	}
 	if err := importable(source, seen); err != nil {
-		return fmt.Errorf("Secret %s: %w", c.opts.ImportCA, err)
+		return fmt.Errorf("import of Secret %s: %w", c.opts.ImportCA, err)
 	}
 	return c.apply(ctx, c.copyOf(source, request))
 }
@@ -111,7 +111,7 @@ func (c *Certificates) additionalIn(ctx context.Context, key types.NamespacedNam
 		cas = slices.DeleteFunc(parse(secret.Data[cmmeta.TLSCAKey]), func(ca *x509.Certificate) bool { return !ca.IsCA })
 	}
 	if len(cas) == 0 {
-		return nil, fmt.Errorf("Options.AdditionalCAs: Secret %s has no CA in ca.crt", key)
+		return nil, fmt.Errorf("additional CAs: Secret %s has no CA in ca.crt", key)
 	}
 	return cas, nil
 }

@@ -45,8 +45,8 @@ type Options struct {
 	// CA.
 	ImportCA types.NamespacedName
 	// AdditionalCAs are Secrets with more CAs for the bundle, in ca.crt. Both ends trust them, and
-	// they sign nothing here. Those of a Secret that is no longer listed leave the bundle. Reconcile
-	// fails while one of the Secrets has no CA. Default: none.
+	// they sign nothing here. Those of a Secret that is no longer listed leave the bundle.
+	// Reconcile fails while one of the Secrets has no CA. Default: none.
 	AdditionalCAs []types.NamespacedName
 	// ListenerSecret is the Secret for listeners and gateways. A gateway of Istio reads it in its
 	// own namespace. A Secret of another program is taken over if it has the CA of ImportCA in

@@ -62,9 +62,9 @@ type Options struct {
 	// default ExcludedNamespaces are kube-system and, if this package has made it, the namespace of
 	// the agent.
 	Webhooks admission.ConfigurationOptions
-	// Replaces are objects of a former agent, such as those of [SKRWebhook]. Install removes them in
-	// this order after the webhook configuration is applied, so that the API server calls an agent
-	// at every moment. If the last one is missing, all count as removed. A client of
+	// Replaces are objects of a former agent, such as those of [SKRWebhook]. Install removes them
+	// in this order after the webhook configuration is applied, so that the API server calls an
+	// agent at every moment. If the last one is missing, all count as removed. A client of
 	// runtimes.Kubeconfigs knows the kinds of SKRWebhook and of the manifests only. Default: none.
 	Replaces []*unstructured.Unstructured
 	// Adjust may change each object before it is applied, to add tolerations, pull secrets or
@@ -110,7 +110,7 @@ func (o Options) validate() error {
 	}
 	for n, object := range o.Replaces {
 		if object == nil || object.GetKind() == "" || object.GetName() == "" {
-			problems = append(problems, fmt.Errorf("Replaces[%d]: want a kind and a name", n))
+			problems = append(problems, fmt.Errorf("option Replaces[%d]: want a kind and a name", n))
 		}
 	}
 	return errors.Join(append(problems, o.validateSettings()...)...)

@@ -25,7 +25,8 @@ func newAliasDescs() aliasDescs {
 		requests: desc("admission_request_total", "Alias: requests of the webhook."),
 		refusals: desc("admission_request_error_total", "Alias: requests of the webhook that were no readable review."),
 		sent:     desc("kcp_requests_total", "Alias: events in attempts to forward them."),
-		failed:   desc("failed_kcp_total", "Alias: events in failed attempts, short retries, and objects without a valid owner.", "error_reason"),
+		failed: desc("failed_kcp_total",
+			"Alias: events in failed attempts, short retries, and objects without a valid owner.", "error_reason"),
 		duration: desc("request_duration", "Alias: mean time to answer a request of the webhook, in seconds."),
 		fips:     desc("fips_mode", "Alias: FIPS 140-3 mode of the process, 0 is off, 1 is on, 2 is only."),
 	}
@@ -70,7 +71,7 @@ func fipsMode() float64 {
 // aliasSums are sums over the series of this agent.
 type aliasSums struct{ requests, refusals, sent, failed, owners, seconds, answers float64 }
 
-func (s aliasSums) mean() float64 {
+func (s *aliasSums) mean() float64 {
 	if s.answers == 0 {
 		return 0
 	}

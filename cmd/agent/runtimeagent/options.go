@@ -28,8 +28,8 @@ type Options struct {
 	// Managers get a resync at start. The webhook answers 404 for all others, unless there are none
 	// here and no ManagersFile. Default: none; a manager gets a resync with its first event.
 	Managers []core.Manager
-	// OtherManagers makes the webhook take reviews for managers that are not listed, too, as it does
-	// without any list. Default: false.
+	// OtherManagers makes the webhook take reviews for managers that are not listed, too, as it
+	// does without any list. Default: false.
 	OtherManagers bool
 	// ManagersFile has more managers, one per line. It is read every 10 s. A new manager gets a
 	// resync. Default: none.

@@ -17,29 +17,32 @@ import (
 )
 
 type metadata struct {
-	Namespace, Name string
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
 }
 
 type object struct {
-	APIVersion string `json:"apiVersion"`
-	Kind       string
-	Metadata   metadata
-	Spec       any
+	APIVersion string   `json:"apiVersion"`
+	Kind       string   `json:"kind"`
+	Metadata   metadata `json:"metadata"`
+	Spec       any      `json:"spec"`
 }
 
 type review struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
 	Request    struct {
-		UID               string
-		Operation         string
-		Object, OldObject object
-	}
+		UID       string `json:"uid"`
+		Operation string `json:"operation"`
+		Object    object `json:"object"`
+		OldObject object `json:"oldObject"`
+	} `json:"request"`
 }
 
 func main() {
-	http.HandleFunc("/validate/", validate)
-	server := &http.Server{Addr: ":" + os.Getenv("WEBHOOK_PORT"), ReadHeaderTimeout: time.Minute}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/validate/", validate)
+	server := &http.Server{Addr: ":" + os.Getenv("WEBHOOK_PORT"), Handler: mux, ReadHeaderTimeout: time.Minute}
 	fmt.Fprintln(os.Stderr, server.ListenAndServeTLS(os.Getenv("TLS_CERT"), os.Getenv("TLS_KEY")))
 	os.Exit(1)
 }
