@@ -21,8 +21,8 @@ type Event struct {
 
 // Object names a watched object, as it is in an event.
 type Object struct {
-	Namespace string `json:"Namespace"` //nolint:tagliatelle // That of the contract.
-	Name      string `json:"Name"`      //nolint:tagliatelle // That of the contract.
+	Namespace string `json:"Namespace"`
+	Name      string `json:"Name"`
 }
 
 // Listener takes events of contract v2 as an operator of today does: the runtime is the Common Name
