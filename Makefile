@@ -184,11 +184,15 @@ build: ## Build the agent for this machine: one static binary, bin/agent. GOOS, 
 image: ## Build the image of the agent: an OCI layout with SBOMs in IMAGE (bin/image), archives for docker load beside it. PLATFORMS
 	@for p in $(PLATFORMS); do (export GOOS="$${p%%/*}" GOARCH="$${p#*/}" && $(BUILD_AGENT) -o "$(CURDIR)/$(IMAGE)-root/$$p/agent" .) || exit 1; done
 	@$(GO) run ./tools/image -version '$(VERSION)' -revision "$$(git rev-parse HEAD)" -created "$$(git log -1 --format=%ct)" \
-		-out '$(IMAGE)' -archives '$(IMAGE)-archives' $(foreach p,$(PLATFORMS),'$(p)=$(IMAGE)-root/$(p)/agent')
+		$(if $(ENV_FILE),-env-file '$(ENV_FILE)') -out '$(IMAGE)' -archives '$(IMAGE)-archives' $(foreach p,$(PLATFORMS),'$(p)=$(IMAGE)-root/$(p)/agent')
 
 .PHONY: image-fips
 image-fips: ## Build the image with Go's FIPS 140-3 module, in bin/image-fips
 	@GOFIPS140=v1.0.0 $(MAKE) image IMAGE=bin/image-fips VERSION='$(VERSION)-fips'
+
+.PHONY: image-dropin
+image-dropin: ## Build the image with the defaults for the Deployment of kyma-project/runtime-watcher, in bin/image-dropin
+	@$(MAKE) image IMAGE=bin/image-dropin ENV_FILE=deploy/dropin/agent.env VERSION='$(VERSION)-dropin'
 
 # It needs the database of vulnerabilities, from the network or from a copy that GOVULNDB names (a URL, file:// too).
 .PHONY: vulncheck

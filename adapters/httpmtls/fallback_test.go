@@ -281,6 +281,39 @@ func TestForeign404MayBeAnUnknownManager(t *testing.T) {
 	}
 }
 
+// The first request of an agent may be a heartbeat, which the older contract cannot carry. A policy
+// of the gateway that forbids the newest contract must not delay the events for half a minute.
+func TestForeign403OfAHeartbeatDelaysNoEvent(t *testing.T) {
+	keys := newPKI(t)
+	far := newFarEnd(t, keys.server, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == contract.V3.Path(manager) {
+			w.WriteHeader(http.StatusForbidden)
+		}
+	})
+
+	newest := must(httpmtls.NewForwarder(keys.client, far.address(), contract.V3, httpmtls.Options{Identity: "a"}))
+	defer newest.Close()
+
+	older := must(httpmtls.NewForwarder(keys.client, far.address(), contract.V2, httpmtls.Options{}))
+	defer older.Close()
+
+	forwarder := must(httpmtls.NewFallback(newest, older, httpmtls.FallbackOptions{}))
+	beat := core.Batch{Epoch: "e", Heartbeat: &core.Heartbeat{ID: "heartbeat", Number: 1}}
+
+	err := forwarder.Forward(t.Context(), manager, beat)
+	if core.RetryAfter(newest.Forward(t.Context(), manager, beat)) == 0 {
+		t.Fatalf("a foreign 403 asks for no wait, so the test proves nothing: %v", err)
+	}
+
+	if core.Reason(err) != contract.ReasonUnknownContract || core.RetryAfter(err) != 0 {
+		t.Errorf("have %v after %v, want an unknown contract at once", err, core.RetryAfter(err))
+	}
+
+	if err := forward(t, forwarder, event("a")); err != nil {
+		t.Errorf("the first event: %v", err)
+	}
+}
+
 // Only a listener can mean the manager. Gateways answer 403 or 404 for a path that they do not
 // know.
 func TestUnknownContractAndUnknownManager(t *testing.T) {

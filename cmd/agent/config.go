@@ -37,7 +37,7 @@ type config struct {
 	// fallback is the contract to use where contract is not known. It is empty for none.
 	fallback      contract.Version
 	contractRetry time.Duration
-	managers      []core.Manager
+	managers      managerSetting
 	managersFile  string
 	instance      string
 	settle        time.Duration   // off: none
@@ -50,6 +50,7 @@ type config struct {
 	maxBackoff    time.Duration
 	heartbeats    time.Duration // off: none
 	canary        canarySettings
+	aliases       bool
 	stopDelay     time.Duration
 	shutdown      time.Duration
 	logLevel      slog.Level
@@ -59,6 +60,12 @@ type config struct {
 	// warnings are doubtful settings. They are logged at start.
 	warnings []string
 	getenv   func(string) string
+}
+
+// managerSetting is the value of MANAGERS.
+type managerSetting struct {
+	listed []core.Manager
+	others bool // "*" is in the list
 }
 
 // canarySettings are those of the canary. Without a lease there is none.
@@ -96,7 +103,8 @@ func (c *config) checkWebhook() error {
 }
 
 func (c *config) checkContract() error {
-	if c.fallback != "" && c.contract != "" && !c.contract.Numbered() {
+	// An image may have a fallback as its default, and its Deployment the same contract.
+	if c.fallback != "" && c.contract != "" && !c.contract.Numbered() && c.contract != c.fallback {
 		return fmt.Errorf("CONTRACT_FALLBACK: %s, want it only with KCP_CONTRACT=%s", c.fallback, contract.V3)
 	}
 	return nil

@@ -13,13 +13,14 @@ import (
 // options returns the settings as options of the agent.
 func (c *config) options(log *slog.Logger, collectors ...prom.Collector) runtimeagent.Options {
 	return runtimeagent.Options{
-		Contract:     c.contract,
-		Managers:     c.managers,
-		ManagersFile: c.managersFile,
-		Instance:     c.instance,
-		Version:      thisBuild().version,
-		ConfigHash:   c.hash(),
-		Keys:         runtimeagent.Keys{Client: c.client, Serving: c.serving, WebhookCAs: c.webhookCAs},
+		Contract:      c.contract,
+		Managers:      c.managers.listed,
+		OtherManagers: c.managers.others,
+		ManagersFile:  c.managersFile,
+		Instance:      c.instance,
+		Version:       thisBuild().version,
+		ConfigHash:    c.hash(),
+		Keys:          runtimeagent.Keys{Client: c.client, Serving: c.serving, WebhookCAs: c.webhookCAs},
 		ControlPlane: runtimeagent.ControlPlane{
 			Address: c.controlPlane, ServerName: c.serverName, Protocol: c.protocol,
 			Fallback: c.fallback, RetryNewest: c.contractRetry,
@@ -41,6 +42,7 @@ func (c *config) options(log *slog.Logger, collectors ...prom.Collector) runtime
 		},
 		MetricsAddress:  c.metrics.String(),
 		Collectors:      collectors,
+		MetricAliases:   c.aliases,
 		StopDelay:       c.stopDelay,
 		ShutdownTimeout: c.shutdown,
 		Logger:          log,

@@ -125,13 +125,22 @@ func parseProtocol(text string) (httpmtls.Protocol, error) {
 	}
 }
 
+// anyManager stands for all managers that MANAGERS does not list.
+const anyManager = "*"
+
 // parseManagers names every item that is wrong.
-func parseManagers(list string) ([]core.Manager, error) {
-	managers, err := parseList(list, core.ParseManager)
-	if n := len(managers); err == nil && n > runtimeagent.MaxManagers {
+func parseManagers(list string) (managerSetting, error) {
+	names, err := parseList(list, func(name string) (core.Manager, error) {
+		if name == anyManager {
+			return anyManager, nil
+		}
+		return core.ParseManager(name)
+	})
+	listed := slices.DeleteFunc(slices.Clone(names), func(name core.Manager) bool { return name == anyManager })
+	if n := len(listed); err == nil && n > runtimeagent.MaxManagers {
 		err = fmt.Errorf("%d managers, want at most %d", n, runtimeagent.MaxManagers)
 	}
-	return managers, err
+	return managerSetting{listed, len(listed) < len(names)}, err
 }
 
 // parseNames names every item that is wrong.
@@ -223,6 +232,13 @@ func parseDelays(list string) ([]time.Duration, error) {
 	default:
 		return delays, nil
 	}
+}
+
+func parseBool(text string) (bool, error) {
+	if text != "true" && text != "false" {
+		return false, unwanted(text, "true or false")
+	}
+	return text == "true", nil
 }
 
 func parseLevel(text string) (slog.Level, error) {

@@ -97,7 +97,7 @@ func TestSettings(t *testing.T) {
 				"SHUTDOWN_TIMEOUT=1m", "WEBHOOK_BIND=127.0.0.1",
 			},
 			want: func(c *config) {
-				c.serverName, c.protocol, c.managers = "kcp", httpmtls.HTTP1, []core.Manager{"a", "b"}
+				c.serverName, c.protocol, c.managers = "kcp", httpmtls.HTTP1, managerSetting{listed: []core.Manager{"a", "b"}}
 				c.instance, c.settle, c.maxKeys, c.connections, c.forwarding = "me", off, 7, 9, 2*time.Second
 				c.maxBackoff, c.resend, c.resendResync = 4*time.Second, []time.Duration{}, off
 				c.heartbeats, c.stopDelay, c.shutdown = off, 3*time.Second, time.Minute
@@ -108,6 +108,13 @@ func TestSettings(t *testing.T) {
 				c.webhook.host, c.metrics.host, c.logLevel = "127.0.0.1", "::1", slog.LevelDebug
 				c.serving, c.webhookCAs = httpmtls.Paths{Certificate: "run.go", Key: "table.go"}, "flags.go"
 				c.clientNames, c.handshakes = []string{"kube-apiserver", "front-proxy"}, 5
+			},
+		},
+		"what the image for today's fleet sets": {
+			env: []string{"MANAGERS=a,*", "METRICS_ALIASES=true", "KCP_CONTRACT=v2", "CONTRACT_FALLBACK=v2"},
+			want: func(c *config) {
+				c.managers, c.aliases = managerSetting{[]core.Manager{"a"}, true}, true
+				c.contract, c.fallback = contract.V2, contract.V2
 			},
 		},
 		"one resend": {
@@ -150,7 +157,7 @@ func TestSettings(t *testing.T) {
 			test.want(&want)
 
 			got.getenv, got.effective, got.warnings = nil, nil, nil
-			if diff := cmp.Diff(want, got, cmp.AllowUnexported(config{}, bindAddress{}, canarySettings{})); diff != "" {
+			if diff := cmp.Diff(want, got, cmp.AllowUnexported(config{}, bindAddress{}, canarySettings{}, managerSetting{})); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
@@ -194,6 +201,7 @@ func TestWrongSettings(t *testing.T) {
 		"HEARTBEAT_INTERVAL=x":            "HEARTBEAT_INTERVAL: ",
 		"CONTRACT_FALLBACK=v1":            `CONTRACT_FALLBACK: "v1", want v2`,
 		"CONTRACT_RETRY=0s":               "want a duration above 0",
+		"METRICS_ALIASES=yes":             "want true or false",
 		"CANARY_LEASE=agent":              "want <namespace>/<name>",
 		"CANARY_INTERVAL=0s":              "want a duration above 0",
 		"STOP_DELAY=-1s":                  "STOP_DELAY: ",

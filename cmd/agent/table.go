@@ -65,7 +65,7 @@ func controlPlaneSettings(c *config) []setting {
 			"HTTP version to connect to the control plane with."),
 		optional("MANAGERS", into("names", &c.managers, parseManagers), "",
 			"Managers to report to, separated by commas. "+
-				"Each gets a resync at start, and the webhook answers 404 for all others. "+
+				"Each gets a resync at start, and the webhook answers 404 for all others, unless the list has `*`. "+
 				"If empty, and without `MANAGERS_FILE`, the agent learns managers from their first review."),
 		optional("MANAGERS_FILE", file(&c.managersFile), "",
 			"File with more managers, one per line, such as a ConfigMap volume. "+
@@ -125,6 +125,8 @@ func metricsSettings(c *config) []setting {
 			"Port of `/metrics`, `/healthz` and `/readyz` (plain HTTP). 0 takes a free port.")),
 		optional("METRICS_BIND", into("IP", &c.metrics.host, parseIP), "",
 			"Address that the metrics port listens on. If empty, all addresses."),
+		optional("METRICS_ALIASES", into("true, false", &c.aliases, parseBool), "false",
+			"Whether the metrics of kyma-project/runtime-watcher are served, too, by their names."),
 	}
 }
 

@@ -39,6 +39,7 @@ func TestInstallation(t *testing.T) {
 		"drift":   driftIsCorrected, "canary": theCanaryComesAndGoes, "killed": killedAnywhere,
 		"today": todaysNamespaceIsWatched, "one pair": oneSecretWithTheKnownKeys, "broken": aBrokenImageIsNotReady,
 		"uninstall": nothingIsLeft, "held": theWebhookGoesFirst, "invalid": wrongRuntimesAreRefused,
+		"former": aFormerAgentIsReplaced,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, plane) })
 	}

@@ -39,12 +39,10 @@ func unknown(spec *corev1.PodSpec) string {
 		return "probes other than httpGet"
 	case spec.HostNetwork || len(spec.HostAliases) > 0:
 		return "hostNetwork and hostAliases"
-	case slices.ContainsFunc(spec.Volumes,
-		func(v corev1.Volume) bool { return v.ConfigMap == nil && (v.Secret == nil || len(v.Secret.Items) > 0) }):
-		return "volumes other than whole Secrets and ConfigMaps"
-	case slices.ContainsFunc(container.VolumeMounts,
-		func(m corev1.VolumeMount) bool { return m.SubPath != "" || !m.ReadOnly }):
-		return "mounts with subPath, or writable ones"
+	case slices.ContainsFunc(spec.Volumes, func(v corev1.Volume) bool { return v.ConfigMap == nil && v.Secret == nil }):
+		return "volumes other than Secrets and ConfigMaps"
+	case slices.ContainsFunc(container.VolumeMounts, func(m corev1.VolumeMount) bool { return m.SubPath != "" }):
+		return "mounts with subPath"
 	default:
 		return ""
 	}
@@ -111,6 +109,7 @@ func (p *pod) mount(mount *corev1.VolumeMount) error {
 	}
 
 	v, err := newVolume(p.path(mount.MountPath), os.FileMode(mode), int(group))
+	v.items = source.Items
 	p.volumes[source.SecretName] = v
 	return err
 }
@@ -162,6 +161,11 @@ func (p *pod) environment() error {
 	}
 	values := map[string]string{
 		"PATH": "/", "HOSTNAME": p.state.Name, "KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port,
+	}
+
+	for _, pair := range p.node.opts.ImageEnv[p.container().Image] {
+		name, value, _ := strings.Cut(pair, "=")
+		values[name] = value
 	}
 
 	for _, variable := range p.container().Env {

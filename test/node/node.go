@@ -40,6 +40,8 @@ const interval = 200 * time.Millisecond
 type Options struct {
 	// Images are the paths of programs by the names of images.
 	Images map[string]string
+	// ImageEnv are the variables of images, as NAME=value, by their names. Those of a container win.
+	ImageEnv map[string][]string
 	// Hosts maps "<host>:<port>", as pods dial it, to an address on this machine.
 	Hosts map[string]string
 }

@@ -138,7 +138,13 @@ func (p *pod) refresh() bool {
 			continue
 		}
 
-		changed, err := v.write(secret.Data)
+		files, err := v.of(secret.Data)
+		if err != nil {
+			complete = complete && v.written != nil
+			continue
+		}
+
+		changed, err := v.write(files)
 		if err != nil {
 			p.node.t.Errorf("pod %s: %v", p.state.Name, err)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -11,7 +12,11 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
+
+// requestTimeout bounds one request of [Node.Get].
+const requestTimeout = 10 * time.Second
 
 // check is a probe of a container with its schedule.
 type check struct {
@@ -75,4 +80,41 @@ func (p *pod) probe(spec *corev1.Probe) error {
 		return fmt.Errorf("GET %s: %s", url, answer.Status)
 	}
 	return nil
+}
+
+// Get returns the answer of a pod of a Deployment to an HTTP request, as Prometheus would see it.
+// The port is a name or a number.
+func (n *Node) Get(ctx context.Context, deployment types.NamespacedName, port, path string) ([]byte, error) {
+	for _, p := range n.running() {
+		if p.owner != deployment || p.now().Ending {
+			continue
+		}
+		number, err := p.port(port)
+		if err != nil {
+			return nil, err
+		}
+		return p.get(ctx, netip.AddrPortFrom(p.ip, number), path)
+	}
+	return nil, fmt.Errorf("no pod of Deployment %s", deployment)
+}
+
+func (p *pod) get(ctx context.Context, address netip.AddrPort, path string) ([]byte, error) {
+	transport := &http.Transport{
+		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return p.net.dial(ctx, address) },
+		DisableKeepAlives: true,
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address.String()+path, http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := (&http.Client{Transport: transport, Timeout: requestTimeout}).Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err == nil && answer.StatusCode != http.StatusOK {
+		err = fmt.Errorf("GET %s: %s: %s", path, answer.Status, text)
+	}
+	return text, err
 }

@@ -7,6 +7,8 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+
+	corev1 "k8s.io/api/core/v1"
 )
 
 // volume holds the files of a Secret as a kubelet does: each is a link through ..data into the
@@ -14,7 +16,8 @@ import (
 type volume struct {
 	dir   string
 	mode  os.FileMode
-	group int // of all of it; -1 is that of this process
+	group int                // of all of it; -1 is that of this process
+	items []corev1.KeyToPath // the keys that become files; none: all
 
 	written    map[string][]byte
 	generation string
@@ -31,6 +34,22 @@ func newVolume(dir string, mode os.FileMode, group int) (*volume, error) {
 		return nil, err
 	}
 	return v, os.Chown(dir, -1, group)
+}
+
+// of returns the files of a Secret. It fails when a key is missing, as a kubelet does.
+func (v *volume) of(secret map[string][]byte) (map[string][]byte, error) {
+	if len(v.items) == 0 {
+		return secret, nil
+	}
+	files := map[string][]byte{}
+	for _, item := range v.items {
+		content, ok := secret[item.Key]
+		if !ok {
+			return nil, fmt.Errorf("volume: the Secret has no key %s", item.Key)
+		}
+		files[item.Path] = content
+	}
+	return files, nil
 }
 
 // write replaces the files, and reports whether they have changed.

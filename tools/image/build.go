@@ -56,6 +56,7 @@ func build(binary string, of release, platform v1.Platform) (v1.Image, error) {
 		User:       nonRoot,
 		WorkingDir: "/",
 		Labels:     of.labels(name),
+		Env:        of.env,
 	}
 	return mutate.ConfigFile(img, file)
 }

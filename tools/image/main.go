@@ -31,6 +31,7 @@ func main() {
 type release struct {
 	version, revision string
 	created           time.Time
+	env               []string // NAME=value, the defaults of the container's environment
 }
 
 func run(args []string, stdout, stderr io.Writer) error {
@@ -39,6 +40,7 @@ func run(args []string, stdout, stderr io.Writer) error {
 	var of release
 	flags.StringVar(&of.version, "version", "dev", "version to note in the images")
 	flags.StringVar(&of.revision, "revision", "", "commit to note in the images")
+	env := flags.String("env-file", "", "`file` with variables of the images, one NAME=value per line (default none)")
 	created := flags.Int64("created", 0, "time of the commit, in `seconds` since 1970")
 	out := flags.String("out", "", "`directory` of the OCI layout, which is replaced")
 	archives := flags.String("archives", "", "`directory` for an archive per platform, for docker load (default none)")
@@ -49,6 +51,10 @@ func run(args []string, stdout, stderr io.Writer) error {
 		return errors.New("usage: image -out <directory> [flags] <os/architecture>=<binary>, once or more")
 	}
 	of.created = time.Unix(*created, 0).UTC()
+	var err error
+	if of.env, err = readEnv(*env); err != nil {
+		return err
+	}
 	images, err := buildAll(flags.Args(), of)
 	if err != nil {
 		return err

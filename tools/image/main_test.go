@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -62,6 +63,19 @@ func TestImageIsOneFileRunByNobody(t *testing.T) {
 	}
 }
 
+// The image for the Deployment of kyma-project/runtime-watcher has defaults that it does not set.
+func TestImageHasVariables(t *testing.T) {
+	img, _ := makeImage(t, binary(t, "content"), "-env-file", "../../deploy/dropin/agent.env")
+	config, err := img.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"MANAGERS=lifecycle-manager,*", "METRICS_ALIASES=true", "CONTRACT_FALLBACK=v2"}
+	if !slices.Equal(config.Config.Env, want) {
+		t.Errorf("variables are %q, want %q", config.Config.Env, want)
+	}
+}
+
 func TestSameBinarySameDigest(t *testing.T) {
 	file := binary(t, "content")
 	first, _ := makeImage(t, file)
@@ -90,13 +104,16 @@ func TestReportNamesTheDigest(t *testing.T) {
 func TestWrongUse(t *testing.T) {
 	file := binary(t, "content")
 	text := filepath.Join(t.TempDir(), "agent")
-	if err := os.WriteFile(text, []byte("#!/bin/sh"), 0o700); err != nil {
+	if err := errors.Join(os.WriteFile(text, []byte("#!/bin/sh"), 0o700),
+		os.WriteFile(text+".bad", []byte("=x"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	tests := map[string][]string{
 		"no binary":      {"-out", t.TempDir()},
 		"no output":      {"linux/arm64=" + file},
 		"missing binary": {"-out", t.TempDir(), "linux/arm64=" + file + ".missing"},
+		"missing file":   {"-out", t.TempDir(), "-env-file", text + ".env", "linux/arm64=" + file},
+		"no variables":   {"-out", t.TempDir(), "-env-file", text + ".bad", "linux/arm64=" + file},
 		"platform":       {"-out", t.TempDir(), "a/b/c/d=" + file},
 		"no Go binary":   {"-out", t.TempDir(), "linux/arm64=" + text},
 	}
@@ -165,7 +182,7 @@ func TestSBOMHasAllModules(t *testing.T) {
 }
 
 // makeImage runs the command, and returns the image for arm64 and the output.
-func makeImage(t *testing.T, file string) (v1.Image, string) {
+func makeImage(t *testing.T, file string, more ...string) (v1.Image, string) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "image")
 	var printed strings.Builder
@@ -173,10 +190,10 @@ func makeImage(t *testing.T, file string) (v1.Image, string) {
 	if err := errors.Join(os.MkdirAll(filepath.Dir(leftover), 0o700), os.WriteFile(leftover, nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	args := []string{
+	args := slices.Concat(more, []string{
 		"-out", dir, "-archives", filepath.Join(dir, "..", "archives"), "-version", "v1.2.3", "-revision", "abc123",
 		"-created", "1795319521", "linux/amd64=" + file, "linux/arm64=" + file,
-	}
+	})
 	if err := run(args, &printed, io.Discard); err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-func (c *Certificates) createAuthority(ctx context.Context, generation int, request string) error {
+func (c *Certificates) createAuthority(ctx context.Context, seen *observed, generation int, request string) error {
+	if generation == 1 && c.opts.ImportCA.Name != "" {
+		return c.importAuthority(ctx, seen, request)
+	}
 	return c.apply(ctx, c.authority(generation, request))
 }
 
@@ -27,7 +30,7 @@ func (c *Certificates) publish(ctx context.Context, seen *observed) error {
 		return errors.New("the server has no certificate")
 	}
 
-	bundle := compose(seen.bundle, seen.issued, seen.now)
+	bundle := compose(seen.bundle, slices.Concat(seen.issued, seen.additional), seen.now)
 	since := seen.published.since
 
 	for _, certificate := range bundle {
@@ -37,14 +40,21 @@ func (c *Certificates) publish(ctx context.Context, seen *observed) error {
 	}
 
 	secret := &corev1.Secret{
-		ObjectMeta: c.meta(c.names.listener()), Type: corev1.SecretTypeTLS,
+		ObjectMeta: c.meta(""), Type: corev1.SecretTypeTLS,
 		Data: map[string][]byte{
 			cmmeta.TLSCAKey:         encode(bundle),
 			corev1.TLSCertKey:       server.Data[corev1.TLSCertKey],
 			corev1.TLSPrivateKeyKey: server.Data[corev1.TLSPrivateKeyKey],
 		},
 	}
-	secret.Annotations = map[string]string{annotationBundleSince: stamp(since)}
+	key := c.ListenerSecret()
+	secret.Namespace, secret.Name = key.Namespace, key.Name
+	secret.Annotations = map[string]string{
+		annotationBundleSince: stamp(since), annotationAdditional: seen.additionalValue(),
+	}
+	if seen.listener != nil {
+		secret.Type = seen.listener.Type // It cannot be changed, and another program may have made the Secret.
+	}
 
 	return c.apply(ctx, secret)
 }
@@ -101,6 +111,11 @@ func (c *Certificates) retire(ctx context.Context, seen *observed, generation in
 			return fmt.Errorf("delete Certificate %s: %w", certificate.Name, err)
 		}
 	}
+	if secret := seen.secrets[c.names.authority(1)]; secret != nil && imported(secret) {
+		if err := c.remove(ctx, secret); err != nil {
+			return fmt.Errorf("delete Secret %s of an imported CA: %w", secret.Name, err)
+		}
+	}
 	return nil
 }
 
@@ -134,7 +149,7 @@ func (c *Certificates) sweep(ctx context.Context, seen *observed) error {
 		return nil
 	}
 	for name, secret := range seen.secrets {
-		if secret.Labels[labelRole] != roleCA || seen.hasCertificate(name) {
+		if secret.Labels[labelRole] != roleCA || seen.hasCertificate(name) || imported(secret) {
 			continue
 		}
 		if err := c.remove(ctx, secret); err != nil {

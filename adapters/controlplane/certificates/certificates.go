@@ -91,7 +91,12 @@ type Status struct {
 // ListenerSecret returns the name of the Secret for listeners and gateways. In it, ca.crt is the
 // bundle that verifies clients, and tls.crt and tls.key are the server certificate. They always fit
 // each other.
-func (c *Certificates) ListenerSecret() types.NamespacedName { return c.key(c.names.listener()) }
+func (c *Certificates) ListenerSecret() types.NamespacedName {
+	if c.opts.ListenerSecret.Name != "" {
+		return c.opts.ListenerSecret
+	}
+	return c.key(c.names.listener())
+}
 
 // ClientsIssuer returns the name of the Issuer that signs for runtimes. Its annotations control and
 // report a rotation.
@@ -122,6 +127,10 @@ func (c *Certificates) reconcileOnce(ctx context.Context) (status Status, again 
 
 	seen, err := c.observe(ctx)
 	if err != nil {
+		return Status{}, false, err
+	}
+
+	if err := c.checkListener(seen); err != nil {
 		return Status{}, false, err
 	}
 
@@ -180,7 +189,7 @@ func (c *Certificates) act(ctx context.Context, seen *observed, s step) error {
 	case actionDiscard:
 		return c.discard(ctx, seen, s.generation)
 	case actionCreate:
-		return c.createAuthority(ctx, s.generation, s.request)
+		return c.createAuthority(ctx, seen, s.generation, s.request)
 	case actionSignClients:
 		return c.apply(ctx, c.issuer(c.names.clients(), s.generation))
 	case actionSignServer:

@@ -33,7 +33,8 @@ type observed struct {
 	byRuntime     map[string]runtimeCertificate // by name
 	listener      *corev1.Secret                // nil while there is none
 	issued        []*x509.Certificate           // of the authorities
-	bundle        []*x509.Certificate           // as published
+	bundle        []*x509.Certificate           // as published, without former additional CAs
+	additional    []*x509.Certificate           // of Options.AdditionalCAs
 }
 
 // issuedLeaf has the parts of an issued certificate that the plan needs. A set has thousands.
@@ -79,7 +80,9 @@ func (c *Certificates) observe(ctx context.Context) (*observed, error) {
 
 	// The Secret of the listener comes first, so that it is never younger than the others. Secrets
 	// come before Certificates, so that a Secret without Certificate is an orphan.
-	reads := []func(context.Context, *observed) error{c.readListener, c.readIssuers, c.readSecrets, c.readCertificates}
+	reads := []func(context.Context, *observed) error{
+		c.readListener, c.readAdditional, c.readIssuers, c.readSecrets, c.readCertificates,
+	}
 	for _, read := range reads {
 		if err := read(ctx, o); err != nil {
 			return nil, fmt.Errorf("certificates: observe: %w", err)
@@ -87,7 +90,7 @@ func (c *Certificates) observe(ctx context.Context) (*observed, error) {
 	}
 	o.readAuthorities(c.names)
 	o.readLeaves()
-	o.published.current = o.fits(c.names)
+	o.published.current = o.fits(c.names) && o.hasAdditional()
 	o.unconfirmed = c.unconfirmed(o)
 	return o, nil
 }
@@ -219,16 +222,35 @@ func (o *observed) readAuthorities(names names) {
 
 		a := authority{generation: generation, request: certificate.Annotations[annotationRequest]}
 		if issued := o.issuedIn(certificate.Spec.SecretName); issued != nil && issued.IsCA {
-			a.fingerprint, a.notAfter, a.life = fingerprint(issued), issued.NotAfter, issued.NotAfter.Sub(issued.NotBefore)
 			a.replaced = o.replaces(issued, names.authority(generation))
-			o.issued = append(o.issued, issued)
+			o.noteIssued(&a, issued)
 		}
 
 		o.authorities = append(o.authorities, a)
 	}
 
+	o.readImported(names)
 	slices.SortFunc(o.authorities, func(a, b authority) int { return cmp.Compare(a.generation, b.generation) })
 	slices.SortFunc(o.issued, func(a, b *x509.Certificate) int { return a.NotBefore.Compare(b.NotBefore) })
+}
+
+func (o *observed) noteIssued(a *authority, issued *x509.Certificate) {
+	a.fingerprint, a.notAfter, a.life = fingerprint(issued), issued.NotAfter, issued.NotAfter.Sub(issued.NotBefore)
+	o.issued = append(o.issued, issued)
+}
+
+// readImported finds the CA that was imported. It has no Certificate.
+func (o *observed) readImported(names names) {
+	secret := o.secrets[names.authority(1)]
+	if secret == nil || !imported(secret) || o.hasCertificate(secret.Name) {
+		return
+	}
+	if issued := first(secret.Data[corev1.TLSCertKey]); issued != nil && issued.IsCA {
+		a := authority{generation: 1, request: secret.Annotations[annotationRequest]}
+		a.known = slices.ContainsFunc(o.bundle, issued.Equal)
+		o.noteIssued(&a, issued)
+		o.authorities = append(o.authorities, a)
+	}
 }
 
 // replaces reports whether the bundle has another key for a CA of that name: its Secret was lost,

@@ -10,6 +10,7 @@ import (
 
 	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	cmmeta "github.com/cert-manager/cert-manager/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/internal/material"
@@ -39,6 +40,19 @@ type Options struct {
 	// CAIssuer signs the CAs, which are then intermediate CAs of its PKI. Default: a self-signed
 	// Issuer of this package.
 	CAIssuer cmmeta.IssuerReference
+
+	// ImportCA is a Secret with an existing CA in tls.crt and its key in tls.key. The first CA is a
+	// copy of it, and is rotated as any other. So no peer has to trust another CA. Default: a new
+	// CA.
+	ImportCA types.NamespacedName
+	// AdditionalCAs are Secrets with more CAs for the bundle, in ca.crt. Both ends trust them, and
+	// they sign nothing here. Those of a Secret that is no longer listed leave the bundle.
+	// Reconcile fails while one of the Secrets has no CA. Default: none.
+	AdditionalCAs []types.NamespacedName
+	// ListenerSecret is the Secret for listeners and gateways. A gateway of Istio reads it in its
+	// own namespace. A Secret of another program is taken over if it has the CA of ImportCA in
+	// ca.crt. Default: <name>-listener in the namespace of the others.
+	ListenerSecret types.NamespacedName
 
 	// CADuration is the life of a CA. Default: 365 days.
 	CADuration time.Duration
@@ -135,6 +149,14 @@ func (o Options) validate() error {
 
 	check(slices.Contains(keySizes()[o.KeyAlgorithm], o.KeySize),
 		"KeyAlgorithm %.40q, KeySize %d: want one of %v", o.KeyAlgorithm, o.KeySize, keySizes())
+
+	for option, key := range map[string]types.NamespacedName{"ImportCA": o.ImportCA, "ListenerSecret": o.ListenerSecret} {
+		check((key.Name == "") == (key.Namespace == ""), "%s %q: want a namespace and a name", option, key)
+	}
+
+	for _, key := range o.AdditionalCAs {
+		check(key.Name != "" && key.Namespace != "", "AdditionalCAs %q: want a namespace and a name", key)
+	}
 
 	for _, name := range o.serviceNames() {
 		err := checkDNSName(name)

@@ -64,6 +64,7 @@ type authority struct {
 	notAfter    time.Time
 	life        time.Duration // as it was issued
 	replaced    bool          // its Secret was lost, and it has another key than in the bundle
+	known       bool          // it was imported, and all peers trust it
 }
 
 // cut returns l, or shorter times for a CA with a shorter life than the options expect. Its
@@ -191,11 +192,12 @@ func begin(v view, _ limits) (step, bool) {
 	}
 }
 
-// oldestIsTrusted reports whether the oldest CA may sign at once. It may while nothing is
-// published, or when it has signed the server certificate: then all peers trust it.
+// oldestIsTrusted reports whether the oldest CA may sign at once, because all peers trust it, or
+// there are none. It was imported with its bundle, has signed the server certificate, or nothing
+// is published.
 func (v view) oldestIsTrusted() bool {
-	oldest := v.authorities[0].fingerprint
-	return !v.published.present || oldest != "" && oldest == v.server.signer
+	oldest := v.authorities[0]
+	return !v.published.present || oldest.known || oldest.fingerprint != "" && oldest.fingerprint == v.server.signer
 }
 
 // next is the generation of a new CA. No CA in the bundle has had it.

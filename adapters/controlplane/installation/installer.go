@@ -158,12 +158,21 @@ func (i *Installer) installAgent(
 		}
 	}
 
+	if err := i.prune(ctx, in); err != nil {
+		return status, err
+	}
+
+	status, err = i.replace(ctx, in, status)
+	if err != nil || status.State != Ready {
+		return status, err
+	}
+
 	i.looks.keep(in.id, look{
 		sum: want.sum, at: i.opts.Now(), ownNamespace: want.ownNamespace, restart: want.restart,
 		configuration: markOf(configuration), deployment: markOf(deployment),
 	})
 
-	return status, i.prune(ctx, in)
+	return status, nil
 }
 
 // applyObjects applies the early objects before the late ones in a first installation, as the pods

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -43,6 +45,15 @@ func TestNewNamesAllThatIsWrong(t *testing.T) {
 			"agent:v1", "a:443",
 			installation.Options{Settings: map[string]string{"KCP_ADDR": "b:443"}},
 			[]string{"KCP_ADDR"},
+		},
+		"an object without name": {
+			"agent:v1", "a:443",
+			installation.Options{Replaces: []*unstructured.Unstructured{{}}},
+			[]string{"Replaces[0]"},
+		},
+		"the objects of a former agent": {
+			"agent:v1", "a:443",
+			installation.Options{Replaces: installation.SKRWebhook("kyma-system")}, nil,
 		},
 		"no setting": {
 			"agent:v1", "a:443",

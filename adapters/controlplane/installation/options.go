@@ -84,6 +84,11 @@ type Options struct {
 	// default ExcludedNamespaces are kube-system and, if this package has made it, the namespace of
 	// the agent.
 	Webhooks admission.ConfigurationOptions
+	// Replaces are objects of a former agent, such as those of [SKRWebhook]. Install removes them
+	// in this order after the webhook configuration is applied, so that the API server calls an
+	// agent at every moment. If the last one is missing, all count as removed. A client of
+	// runtimes.Kubeconfigs knows the kinds of SKRWebhook and of the manifests only. Default: none.
+	Replaces []*unstructured.Unstructured
 	// Adjust may change each object before it is applied, to add tolerations, pull secrets or
 	// labels. It must not rename an object and must not block. Concurrent calls of Install call it
 	// concurrently. Default: none.
@@ -150,6 +155,11 @@ func (o Options) validate() error {
 	}
 	if o.Replicas < 1 {
 		problems = append(problems, fmt.Errorf("Replicas: want at least 1, have %d", o.Replicas))
+	}
+	for n, object := range o.Replaces {
+		if object == nil || object.GetKind() == "" || object.GetName() == "" {
+			problems = append(problems, fmt.Errorf("option Replaces[%d]: want a kind and a name", n))
+		}
 	}
 	return errors.Join(slices.Concat(problems, o.validateSettings(), o.validateManagers())...)
 }

@@ -22,6 +22,9 @@ type Identity struct {
 	// Domain is the registered domain of the runtime, as in the annotation skr-domain. It is not
 	// used for an object that is being deleted.
 	Domain string
+	// Remove removes the agent, its certificates and the finalizer although the object stays, as
+	// for a runtime that goes back to a former agent.
+	Remove bool
 }
 
 // Identify returns the runtime that an object represents. It must not change the object, and is

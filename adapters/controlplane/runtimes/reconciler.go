@@ -90,6 +90,10 @@ func (r *reconciler) keep(ctx context.Context, object client.Object) (reconcile.
 			awaiting(reasonSkipped, "waiting for the end of an opt-out"), nil)
 	}
 
+	if identity.Remove {
+		return r.remove(ctx, object)
+	}
+
 	watches, err := r.watches(ctx)
 	if err != nil {
 		return reconcile.Result{}, err

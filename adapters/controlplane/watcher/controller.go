@@ -15,11 +15,12 @@ import (
 )
 
 type reconciler struct {
-	client  client.Client
-	fresh   client.Reader // without cache
-	events  events.EventRecorder
-	routing routing // nil: no routes
-	opts    Options
+	client   client.Client
+	fresh    client.Reader // without cache
+	gateways client.Reader
+	events   events.EventRecorder
+	routing  routing // nil: no routes
+	opts     Options
 }
 
 // Reconcile applies the route of one Watcher and reports the result in its status.
@@ -115,7 +116,7 @@ func (r *reconciler) lead(ctx context.Context, w *v1beta2.Watcher, manager core.
 		return outcome{}, err
 	}
 
-	route, where, err := r.routing.build(ctx, r.client, selector, w, manager)
+	route, where, err := r.routing.build(ctx, r.gateways, selector, w, manager)
 	if err != nil {
 		return outcome{}, err
 	}

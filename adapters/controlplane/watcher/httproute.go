@@ -16,7 +16,9 @@ import (
 )
 
 // httpRoutes are the routes of the Gateway API.
-type httpRoutes struct{}
+type httpRoutes struct {
+	where string // the namespaces of the gateways, for messages
+}
 
 func (httpRoutes) kind() string { return "HTTPRoute" }
 
@@ -34,7 +36,7 @@ func (h httpRoutes) build(
 
 	if len(gateways.Items) == 0 {
 		return nil, "", problem(reasonGatewayNotFound,
-			"no Gateway of the Gateway API, in any namespace, is selected by %s", selector)
+			"no Gateway of the Gateway API, %s, is selected by %s", h.where, selector)
 	}
 
 	parents, names := parentsOf(gateways.Items)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/util/validation"
 )
@@ -32,6 +33,9 @@ type Options struct {
 	// FieldOwner owns the fields that the controller applies. After a change of it, the fields of
 	// the former owner stay. Default: "runtime-watcher".
 	FieldOwner string
+	// GatewayNamespaces are the namespaces in which gateways count. The controller then needs the
+	// rights on gateways in these namespaces only. Default: all namespaces.
+	GatewayNamespaces []string
 	// ClusterDomain is the DNS domain of the services in the control plane. Default:
 	// "cluster.local".
 	ClusterDomain string
@@ -51,8 +55,21 @@ func (o Options) validate() error {
 		problems = append(problems,
 			fmt.Errorf("Routing: want %q, %q or %q, have %.40q", VirtualService, HTTPRoute, NoRouting, o.Routing))
 	}
+	for _, namespace := range o.GatewayNamespaces {
+		if wrong := validation.IsDNS1123Label(namespace); wrong != nil {
+			problems = append(problems, fmt.Errorf("GatewayNamespaces: %s, have %.80q", wrong[0], namespace))
+		}
+	}
 	if wrong := validation.IsDNS1123Subdomain(o.ClusterDomain); wrong != nil {
 		problems = append(problems, fmt.Errorf("ClusterDomain: %s, have %.80q", wrong[0], o.ClusterDomain))
 	}
 	return errors.Join(problems...)
+}
+
+// where describes the namespaces of gateways, for messages.
+func (o Options) where() string {
+	if len(o.GatewayNamespaces) == 0 {
+		return "in any namespace"
+	}
+	return "in " + strings.Join(o.GatewayNamespaces, ", ")
 }

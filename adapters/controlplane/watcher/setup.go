@@ -8,10 +8,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/api/v1beta2"
@@ -42,20 +44,25 @@ func SetUp(mgr ctrl.Manager, opts Options) error {
 		return fmt.Errorf("watcher controller: %w", err)
 	}
 
+	gateways, err := opts.gatewayCache(mgr)
+	if err != nil {
+		return fmt.Errorf("watcher controller: %w", err)
+	}
+
 	r := &reconciler{
-		client: mgr.GetClient(), fresh: mgr.GetAPIReader(), events: mgr.GetEventRecorder(opts.Name),
+		client: mgr.GetClient(), fresh: mgr.GetAPIReader(), gateways: gateways, events: mgr.GetEventRecorder(opts.Name),
 		routing: opts.routing(), opts: opts,
 	}
 
-	relevant := builder.WithPredicates(
-		predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}))
+	changed := predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{})
+	relevant := builder.WithPredicates(changed)
 	controller := ctrl.NewControllerManagedBy(mgr).Named(opts.Name).For(&v1beta2.Watcher{}, relevant)
 
 	if r.routing != nil {
 		controller = controller.
 			Watches(r.routing.route(), handler.EnqueueRequestsFromMapFunc(namesake)).
 			Watches(&v1beta2.Watcher{}, handler.EnqueueRequestsFromMapFunc(r.siblings), relevant).
-			Watches(r.routing.gateway(), handler.EnqueueRequestsFromMapFunc(r.all), relevant)
+			WatchesRawSource(source.Kind(gateways, r.routing.gateway(), handler.EnqueueRequestsFromMapFunc(r.all), changed))
 	}
 
 	if err := controller.Complete(r); err != nil {
@@ -65,15 +72,33 @@ func SetUp(mgr ctrl.Manager, opts Options) error {
 	return nil
 }
 
+// gatewayCache returns the cache of the manager, or one of the namespaces of the gateways alone.
+func (o Options) gatewayCache(mgr ctrl.Manager) (cache.Cache, error) {
+	if len(o.GatewayNamespaces) == 0 {
+		return mgr.GetCache(), nil
+	}
+	namespaces := make(map[string]cache.Config, len(o.GatewayNamespaces))
+	for _, namespace := range o.GatewayNamespaces {
+		namespaces[namespace] = cache.Config{}
+	}
+	own, err := cache.New(mgr.GetConfig(), cache.Options{
+		HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), DefaultNamespaces: namespaces,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return own, mgr.Add(own)
+}
+
 // routing returns nil when there are no routes to make.
 func (o Options) routing() routing {
 	switch o.Routing {
 	case HTTPRoute:
-		return httpRoutes{}
+		return httpRoutes{where: o.where()}
 	case NoRouting:
 		return nil
 	default:
-		return virtualServices{clusterDomain: o.ClusterDomain}
+		return virtualServices{clusterDomain: o.ClusterDomain, where: o.where()}
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 // virtualServices are the routes of Istio.
 type virtualServices struct {
 	clusterDomain string
+	where         string // the namespaces of the gateways, for messages
 }
 
 func (virtualServices) kind() string { return "VirtualService" }
@@ -38,7 +39,7 @@ func (v virtualServices) build(
 
 	names, hosts := namesAndHosts(gateways.Items)
 	if len(names) == 0 {
-		return nil, "", problem(reasonGatewayNotFound, "no Gateway of Istio, in any namespace, is selected by %s", selector)
+		return nil, "", problem(reasonGatewayNotFound, "no Gateway of Istio, %s, is selected by %s", v.where, selector)
 	}
 
 	if len(hosts) == 0 {

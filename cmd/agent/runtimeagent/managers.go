@@ -21,6 +21,7 @@ const managersPoll = 10 * time.Second
 // to it. A 404 of the webhook would then hide changes behind the state "fresh".
 type managerList struct {
 	fixed []core.Manager
+	open  bool   // the webhook takes reviews for all others, too
 	path  string // empty: no file
 	log   *slog.Logger
 
@@ -49,7 +50,11 @@ func (m *managerList) judge(fault string) (changed bool) {
 }
 
 func (b *builder) addManagers() error {
-	b.managers = &managerList{fixed: b.opts.Managers, path: b.opts.ManagersFile, log: b.log, broken: func(bool) {}}
+	opts := b.opts
+	b.managers = &managerList{
+		fixed: opts.Managers, path: opts.ManagersFile, log: b.log, broken: func(bool) {},
+		open: opts.OtherManagers || len(opts.Managers) == 0 && opts.ManagersFile == "",
+	}
 	b.managers.added.Store(&[]core.Manager{})
 	if b.managers.path == "" {
 		return nil
@@ -71,12 +76,9 @@ func (m *managerList) read() ([]core.Manager, error) {
 // all returns each manager once.
 func (m *managerList) all() []core.Manager { return slices.Concat(m.fixed, *m.added.Load()) }
 
-// serves reports whether the webhook takes reviews for a manager. Without a list, it takes all.
+// serves reports whether the webhook takes reviews for a manager.
 func (m *managerList) serves(manager core.Manager) bool {
-	if len(m.fixed) == 0 && m.path == "" {
-		return true
-	}
-	return slices.Contains(m.fixed, manager) || slices.Contains(*m.added.Load(), manager)
+	return m.open || slices.Contains(m.fixed, manager) || slices.Contains(*m.added.Load(), manager)
 }
 
 // component reads the file until its context ends.

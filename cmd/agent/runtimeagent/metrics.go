@@ -38,11 +38,21 @@ func (b *builder) addMetrics() error {
 	return nil
 }
 
+// gatherer returns all metrics. Aliases have a registry of their own, because they read the other.
+func (b *builder) gatherer() prom.Gatherer {
+	if !b.opts.MetricAliases {
+		return b.registry
+	}
+	others := prom.NewPedanticRegistry()
+	others.MustRegister(aliases{b.registry})
+	return prom.Gatherers{b.registry, others}
+}
+
 // addObserving binds the metrics port.
 func (b *builder) addObserving() (err error) {
 	b.ready = &readiness{keys: b.keys, delay: b.opts.StopDelay, log: b.log}
 
-	scrapes := promhttp.HandlerFor(b.registry, promhttp.HandlerOpts{
+	scrapes := promhttp.HandlerFor(b.gatherer(), promhttp.HandlerOpts{
 		Registry: b.registry, MaxRequestsInFlight: maxScrapes,
 		// A scrape has some kilobytes. Compressing it takes more memory than all else here.
 		DisableCompression: true,

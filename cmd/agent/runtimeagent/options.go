@@ -28,6 +28,9 @@ type Options struct {
 	// Managers get a resync at start. The webhook answers 404 for all others, unless there are none
 	// here and no ManagersFile. Default: none; a manager gets a resync with its first event.
 	Managers []core.Manager
+	// OtherManagers makes the webhook take reviews for managers that are not listed, too, as it
+	// does without any list. Default: false.
+	OtherManagers bool
 	// ManagersFile has more managers, one per line. It is read every 10 s. A new manager gets a
 	// resync. Default: none.
 	ManagersFile string
@@ -54,6 +57,9 @@ type Options struct {
 	MetricsAddress string
 	// Collectors are more metrics to expose. Default: none.
 	Collectors []prom.Collector
+	// MetricAliases exposes the metrics of kyma-project/runtime-watcher, too, by their names.
+	// Default: false.
+	MetricAliases bool
 	// StopDelay is the time to serve as not ready before the shutdown begins. Default: 0.
 	StopDelay time.Duration
 	// ShutdownTimeout bounds the shutdown after StopDelay. Default: 20 s.

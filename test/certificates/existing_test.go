@@ -1,0 +1,247 @@
+package certificates_test
+
+import (
+	"bytes"
+	"crypto/x509"
+	"slices"
+	"strings"
+	"testing"
+
+	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
+	cmmeta "github.com/cert-manager/cert-manager/pkg/apis/meta/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/certificates"
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/test/rig"
+)
+
+// Names of today's fleet, in the namespace that a gateway of Istio reads.
+var (
+	todaysCA      = types.NamespacedName{Namespace: "istio-system", Name: "klm-watcher"}
+	todaysGateway = types.NamespacedName{Namespace: "istio-system", Name: "klm-istio-gateway"}
+	anotherCA     = types.NamespacedName{Namespace: "istio-system", Name: "another"}
+)
+
+// existing is a CA of cert-manager with a Secret of a gateway that another program has made.
+type existing struct {
+	t      *testing.T
+	client client.Client
+	ca     *x509.Certificate
+}
+
+func newExisting(t *testing.T) *existing {
+	t.Helper()
+
+	e := &existing{t: t, client: startPlane(t)}
+	e.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: todaysCA.Namespace}})
+	e.create(&certv1.Issuer{
+		ObjectMeta: metav1.ObjectMeta{Namespace: todaysCA.Namespace, Name: "klm-watcher-root"},
+		Spec:       certv1.IssuerSpec{IssuerConfig: certv1.IssuerConfig{SelfSigned: &certv1.SelfSignedIssuer{}}},
+	})
+
+	files := e.newCA(todaysCA)
+	e.ca = certificatesOf(t, files["tls.crt"])[0]
+	e.createSecret(todaysGateway, corev1.SecretTypeOpaque, map[string][]byte{
+		"tls.crt": files["tls.crt"], "tls.key": files["tls.key"], "ca.crt": files["ca.crt"], "temp.ca.crt": files["ca.crt"],
+	})
+
+	return e
+}
+
+// newCA returns the Secret of a CA that is also a server certificate.
+func (e *existing) newCA(key types.NamespacedName) map[string][]byte {
+	e.t.Helper()
+	e.create(&certv1.Certificate{
+		ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name + "-serving"},
+		Spec: certv1.CertificateSpec{
+			IsCA: true, CommonName: key.Name + "-selfsigned-ca", DNSNames: []string{serverName}, SecretName: key.Name,
+			PrivateKey: &certv1.CertificatePrivateKey{Algorithm: certv1.ECDSAKeyAlgorithm, RotationPolicy: certv1.RotationPolicyAlways},
+			IssuerRef:  cmmeta.IssuerReference{Name: "klm-watcher-root", Kind: "Issuer", Group: "cert-manager.io"},
+		},
+	})
+
+	secret := &corev1.Secret{}
+	rig.Eventually(e.t, patience, "the CA is issued", func() bool {
+		return e.client.Get(e.t.Context(), key, secret) == nil && len(secret.Data["tls.crt"]) > 0
+	})
+
+	return secret.Data
+}
+
+func (e *existing) must(err error) {
+	e.t.Helper()
+
+	if err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+func (e *existing) create(object client.Object) {
+	e.t.Helper()
+	e.must(e.client.Create(e.t.Context(), object))
+}
+
+func (e *existing) createSecret(key types.NamespacedName, kind corev1.SecretType, data map[string][]byte) {
+	e.t.Helper()
+	e.create(&corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}, Type: kind, Data: data,
+	})
+}
+
+func (e *existing) set(opts certificates.Options) *certificates.Certificates {
+	e.t.Helper()
+
+	opts.Propagation = propagation
+	confirmed := certificates.ConfirmationsFunc(func(string, []core.RuntimeID) []core.RuntimeID { return nil })
+	set, err := certificates.New(e.client, types.NamespacedName{Namespace: namespace, Name: setName},
+		[]string{serverName}, confirmed, opts)
+	e.must(err)
+
+	return set
+}
+
+func (e *existing) gateway() *corev1.Secret {
+	e.t.Helper()
+
+	secret := &corev1.Secret{}
+	e.must(e.client.Get(e.t.Context(), todaysGateway, secret))
+
+	return secret
+}
+
+// trusts reports whether the bundle of the gateway has a CA.
+func (e *existing) trusts(ca *x509.Certificate) bool {
+	return slices.ContainsFunc(certificatesOf(e.t, e.gateway().Data["ca.crt"]), ca.Equal)
+}
+
+// The Secret of a gateway is taken over with its CA, so that no peer has to trust another one. That
+// CA is rotated as any other, and its copy has no key afterwards.
+func TestExistingCAIsImported(t *testing.T) {
+	e := newExisting(t)
+	opts := certificates.Options{ImportCA: todaysCA, ListenerSecret: todaysGateway}
+	set := e.set(opts)
+	bootstrapped(t, set)
+
+	server := certificatesOf(t, e.gateway().Data["tls.crt"])[0]
+	if err := server.CheckSignatureFrom(e.ca); err != nil || server.IsCA {
+		t.Errorf("the server certificate of %q, CA %t, is not signed by the existing CA: %v", server.Subject, server.IsCA, err)
+	}
+
+	if kind, other := e.gateway().Type, e.gateway().Data["temp.ca.crt"]; kind != corev1.SecretTypeOpaque || other == nil {
+		t.Errorf("type %s with %d bytes of another program, want both as before", kind, len(other))
+	}
+
+	leaf := certificatesOf(t, ensured(t, set, certificates.Runtime{ID: "runtime-a", Domain: "a.example"}).Secret["tls.crt"])[0]
+	if err := leaf.CheckSignatureFrom(e.ca); err != nil {
+		t.Errorf("the client certificate is not signed by the existing CA: %v", err)
+	}
+
+	annotate(t, e.client, set, certificates.AnnotationRotate, "now")
+	rig.Eventually(t, patience, "the second CA signs everything", func() bool {
+		status, err := set.Reconcile(t.Context())
+		e.must(err)
+
+		return status.Generation == 2 && status.Phase == certificates.PhaseStable
+	})
+	assertOneKey(t, e.client)
+
+	if !e.trusts(e.ca) {
+		t.Error("the retired CA is not in the bundle, want it until it expires")
+	}
+
+	if err := certificatesOf(t, e.gateway().Data["tls.crt"])[0].CheckSignatureFrom(e.ca); err == nil {
+		t.Error("the server certificate is still of the first CA")
+	}
+
+	e.must(e.client.Get(t.Context(), todaysCA, &corev1.Secret{})) // The original stays.
+}
+
+// Additional CAs come into the bundle and leave it with the option.
+func TestAdditionalCAs(t *testing.T) {
+	e := newExisting(t)
+
+	other := certificatesOf(t, e.newCA(anotherCA)["ca.crt"])[0]
+
+	listed := certificates.Options{
+		ImportCA: todaysCA, ListenerSecret: todaysGateway, AdditionalCAs: []types.NamespacedName{anotherCA},
+	}
+	set := e.set(listed)
+	bootstrapped(t, set)
+
+	if !e.trusts(other) || !e.trusts(e.ca) {
+		t.Error("a CA is not in the bundle")
+	}
+
+	bundle := ensured(t, set, certificates.Runtime{ID: "runtime-a", Domain: "a.example"}).Secret["ca.crt"]
+	if !bytes.Equal(bundle, e.gateway().Data["ca.crt"]) {
+		t.Error("runtimes have another bundle than the gateway")
+	}
+
+	listed.AdditionalCAs = nil
+	bootstrapped(t, e.set(listed))
+
+	if e.trusts(other) || !e.trusts(e.ca) {
+		t.Error("want the additional CA to leave the bundle, and the CA that signs to stay")
+	}
+
+	listed.AdditionalCAs = []types.NamespacedName{{Namespace: "istio-system", Name: "missing"}}
+	if _, err := e.set(listed).Reconcile(t.Context()); err == nil || !strings.Contains(err.Error(), "istio-system/missing") {
+		t.Errorf("error %v, want the name of the Secret", err)
+	}
+}
+
+// A Secret of a gateway whose CA is not imported is left alone: agents would be cut off.
+func TestForeignSecretIsLeftAlone(t *testing.T) {
+	e := newExisting(t)
+
+	e.newCA(anotherCA)
+
+	before := e.gateway().ResourceVersion
+
+	for name, opts := range map[string]certificates.Options{
+		"no import":  {ListenerSecret: todaysGateway},
+		"another CA": {ListenerSecret: todaysGateway, ImportCA: anotherCA},
+		"no Secret":  {ListenerSecret: todaysGateway, ImportCA: types.NamespacedName{Namespace: "default", Name: "none"}},
+		"no CA":      {ListenerSecret: todaysGateway, ImportCA: e.leaf()},
+	} {
+		if _, err := e.set(opts).Reconcile(t.Context()); err == nil {
+			t.Errorf("%s: no error", name)
+		} else {
+			t.Logf("%s: %v", name, err)
+		}
+	}
+
+	if after := e.gateway().ResourceVersion; after != before {
+		t.Error("the Secret of the gateway was changed")
+	}
+
+	var made certv1.CertificateList
+
+	e.must(e.client.List(t.Context(), &made, client.InNamespace(namespace)))
+
+	if len(made.Items) > 0 {
+		t.Errorf("%d Certificates were made, the first is %s", len(made.Items), made.Items[0].Name)
+	}
+}
+
+// leaf is a Secret with a certificate that is no CA.
+func (e *existing) leaf() types.NamespacedName {
+	e.t.Helper()
+
+	ca, err := testpki.NewCA("other", testpki.Options{})
+	e.must(err)
+	leaf, err := ca.Client("a", testpki.Options{})
+	e.must(err)
+	files, err := testpki.Files(leaf, ca)
+	e.must(err)
+
+	key := types.NamespacedName{Namespace: "istio-system", Name: "leaf"}
+	e.createSecret(key, corev1.SecretTypeTLS, files)
+
+	return key
+}

@@ -1,0 +1,151 @@
+package controlplaneside
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/api/v1beta2"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/watcher"
+	"github.com/runtime-watcher/runtime-watcher/test/manifests"
+	"github.com/runtime-watcher/runtime-watcher/test/rig"
+)
+
+// TestOverlays applies deploy/istio and deploy/gateway-api to an API server that refuses unknown
+// fields. A controller with the rights of the overlay, and no others, leads a Watcher through its
+// gateway, and ignores a gateway of another namespace.
+func TestOverlays(t *testing.T) {
+	for kind, namespaces := range map[watcher.Routing][]string{
+		watcher.VirtualService: {"istio-system", "kcp-system"},
+		watcher.HTTPRoute:      {"gateways", "kcp-system", "operators"},
+	} {
+		t.Run(string(kind), func(t *testing.T) {
+			path := map[watcher.Routing]string{
+				watcher.VirtualService: "deploy/istio", watcher.HTTPRoute: "deploy/gateway-api",
+			}[kind]
+			r := newRoutes(t, kind)
+			r.end()
+
+			for _, namespace := range namespaces {
+				createNamespace(t, r.plane, namespace)
+			}
+
+			for _, definition := range grants(t, kind) {
+				rig.Kubectl(t, "--kubeconfig", r.plane.Kubeconfig, "apply", "--server-side", "-f", definition)
+			}
+
+			rig.Eventually(t, patience, "all kinds are known", func() bool {
+				return strings.Contains(rig.Kubectl(t, "--kubeconfig", r.plane.Kubeconfig, "api-resources"), r.kind)
+			})
+			// The roles replace those of newRoutes.
+			t.Log(rig.Kubectl(t, "--kubeconfig", r.plane.Kubeconfig, "apply", "--server-side", "--force-conflicts",
+				"--validate=strict", "-k", path))
+			r.become(path)
+
+			r.opts.GatewayNamespaces = namespaces[:1]
+			r.start()
+			r.applyYAML(elsewhere(kind))
+			r.newWatcher("led", selectsDefault)
+			r.newWatcher("lost", nil)
+
+			r.leads("led", namespaces[0]+"/runtime-watcher")
+
+			if message := r.await("lost", v1beta2.StateError, "GatewayNotFound"); !strings.Contains(message, "in "+namespaces[0]) {
+				t.Errorf("message %q does not name the namespace", message)
+			}
+		})
+	}
+}
+
+// grants are the definitions of the Gateway API beside gateways and routes.
+func grants(t *testing.T, kind watcher.Routing) []string {
+	t.Helper()
+
+	if kind != watcher.HTTPRoute {
+		return nil
+	}
+
+	dir := filepath.Dir(manifests.Routes(t, kind)[0])
+
+	return []string{filepath.Join(dir, "gateway.networking.k8s.io_referencegrants.yaml")}
+}
+
+// become gives the user of the controller the rights of the ServiceAccount in an overlay.
+func (r *routes) become(path string) {
+	r.t.Helper()
+
+	for document := range strings.SplitSeq(rig.Kubectl(r.t, "kustomize", path), "\n---\n") {
+		object := &unstructured.Unstructured{}
+		r.must(yaml.Unmarshal([]byte(document), &object.Object))
+
+		if kind := object.GetKind(); kind != "ClusterRoleBinding" && kind != "RoleBinding" {
+			continue
+		}
+
+		subjects := []any{map[string]any{"apiGroup": rbacv1.GroupName, "kind": "User", "name": "controller"}}
+		r.must(unstructured.SetNestedSlice(object.Object, subjects, "subjects"))
+
+		stored := object.DeepCopy()
+		r.must(r.plane.Client.Get(r.t.Context(), client.ObjectKeyFromObject(object), stored))
+		object.SetResourceVersion(stored.GetResourceVersion())
+		r.must(r.plane.Client.Update(r.t.Context(), object))
+	}
+}
+
+func selectsDefault(w *v1beta2.Watcher) {
+	w.Spec.Gateway.LabelSelector.MatchLabels = map[string]v1beta2.LabelValue{
+		"operator.kyma-project.io/watcher-gateway": "default",
+	}
+}
+
+// leads wants the route of a Watcher to be bound to one gateway.
+func (r *routes) leads(name, gateway string) {
+	r.t.Helper()
+	rig.Eventually(r.t, patience, "there is a route for "+name, func() bool { return r.route(name) != nil })
+
+	spec := r.route(name).Object["spec"]
+
+	text, err := yaml.Marshal(spec)
+	r.must(err)
+
+	namespace, base, _ := strings.Cut(gateway, "/")
+	if !strings.Contains(string(text), gateway) &&
+		(!strings.Contains(string(text), "name: "+base) || !strings.Contains(string(text), "namespace: "+namespace)) ||
+		strings.Contains(string(text), "elsewhere") {
+		r.t.Errorf("route of %s has\n%s\nwant the gateway %s alone", name, text, gateway)
+	}
+}
+
+// elsewhere is a gateway that two Watchers select, in a namespace that does not count.
+func elsewhere(kind watcher.Routing) string {
+	if kind == watcher.HTTPRoute {
+		return `
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata:
+  name: elsewhere
+  namespace: default
+  labels: {operator.kyma-project.io/watcher-gateway: default, for: lost}
+spec:
+  gatewayClassName: istio
+  listeners: [{name: http, port: 80, protocol: HTTP}]
+`
+	}
+
+	return `
+apiVersion: networking.istio.io/v1beta1
+kind: Gateway
+metadata:
+  name: elsewhere
+  namespace: default
+  labels: {operator.kyma-project.io/watcher-gateway: default, for: lost}
+spec:
+  selector: {istio: ingressgateway}
+  servers: [{hosts: [elsewhere.example.com], port: {name: http, number: 80, protocol: HTTP}}]
+`
+}

@@ -1,0 +1,238 @@
+package dropin
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/watcher"
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
+	"github.com/runtime-watcher/runtime-watcher/test"
+	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+	"github.com/runtime-watcher/runtime-watcher/test/manifests"
+	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	"github.com/runtime-watcher/runtime-watcher/test/today"
+)
+
+// planeWorld is a control plane of today with our listener in its operator.
+type planeWorld struct {
+	t     *testing.T
+	plane *controlplane.ControlPlane
+	ca    *testpki.CA
+	addr  string // of the gateway
+
+	mu         sync.Mutex
+	reconciled []string
+}
+
+func newPlaneWorld(t *testing.T) *planeWorld {
+	t.Helper()
+
+	if testing.Short() {
+		t.Skip("needs a real API server, which -short leaves out")
+	}
+
+	w := &planeWorld{t: t, addr: rig.Address(rig.FreePort(t))}
+	w.plane = controlplane.StartT(t, controlplane.Options{CRDPaths: manifests.Routes(t, watcher.VirtualService)})
+
+	ca, err := testpki.NewCA("klm-watcher-selfsigned-ca", testpki.Options{})
+	w.must(err)
+	w.ca = ca
+
+	for _, name := range []string{today.PlaneNamespace, today.GatewayNamespace} {
+		w.must(w.plane.Client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}))
+	}
+
+	w.must(w.plane.Client.Create(t.Context(), today.Kymas()))
+	w.must(w.plane.Client.Create(t.Context(), today.Watchers(true)))
+
+	for _, object := range append(today.Plane(), today.Route(), today.RuntimeKyma("kyma-1", runtime)) {
+		rig.Eventually(t, patience, "the API server knows "+object.GetKind(), func() bool {
+			return w.plane.Client.Create(t.Context(), object.DeepCopy()) == nil
+		})
+	}
+
+	server, err := ca.Server(today.Host, testpki.Options{DNSNames: []string{today.Host}})
+	w.must(err)
+	files, err := testpki.Files(server, ca)
+	w.must(err)
+	w.must(w.plane.Client.Create(t.Context(), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: today.GatewaySecret().Namespace, Name: today.GatewaySecret().Name}, Data: files,
+	}))
+
+	return w
+}
+
+func (w *planeWorld) must(err error) {
+	w.t.Helper()
+
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// operate runs the operator, and the gateway and sidecar in front of it.
+func (w *planeWorld) operate() {
+	w.t.Helper()
+
+	mgr, err := ctrl.NewManager(w.plane.Config, ctrl.Options{
+		Metrics: metricsserver.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: new(true)},
+	})
+	w.must(err)
+
+	addr := rig.Address(rig.FreePort(w.t))
+	reconciler := reconcile.Func(func(_ context.Context, r reconcile.Request) (reconcile.Result, error) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.reconciled = append(w.reconciled, r.String())
+
+		return reconcile.Result{}, nil
+	})
+
+	ingress := today.NewIngress(w.plane.Client)
+	ingress.Lead(today.Service, addr)
+
+	rig.Run(w.t, "operator", func(ctx context.Context) error {
+		if err := setUpWithManager(ctx, mgr, settings{addr}, reconciler); err != nil {
+			return err
+		}
+
+		return mgr.Start(ctx)
+	})
+	rig.Run(w.t, "ingress", func(ctx context.Context) error { return ingress.Run(ctx, w.addr) })
+}
+
+func (w *planeWorld) reconciles() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	return slices.Clone(w.reconciled)
+}
+
+// client is an agent of contract v2 with a certificate for a runtime and a domain.
+func (w *planeWorld) client(id, domain string) *http.Client {
+	w.t.Helper()
+
+	leaf, err := w.ca.Client(id, testpki.Options{DNSNames: []string{domain}, Usages: []x509.ExtKeyUsage{}})
+	w.must(err)
+
+	transport := &http.Transport{
+		TLSClientConfig: &tls.Config{
+			RootCAs: w.ca.Pool(), Certificates: []tls.Certificate{leaf.TLS()}, ServerName: today.Host, MinVersion: tls.VersionTLS12,
+		},
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", w.addr)
+		},
+	}
+	w.t.Cleanup(transport.CloseIdleConnections)
+
+	return &http.Client{Transport: transport}
+}
+
+// post sends an event of contract v2, and returns the status.
+func (w *planeWorld) post(client *http.Client, path string) int {
+	w.t.Helper()
+
+	body := `{"watched":{"Namespace":"kyma-system","Name":"default"},` +
+		`"watchedGvk":{"group":"operator.kyma-project.io","version":"v1beta2","kind":"Kyma"}}`
+	request, err := http.NewRequestWithContext(w.t.Context(), http.MethodPost, "https://"+today.Host+path, strings.NewReader(body))
+	w.must(err)
+	request.Header.Set("Content-Type", "application/json")
+
+	answer, err := client.Do(request)
+	if err != nil {
+		return 0
+	}
+	defer answer.Body.Close()
+
+	return answer.StatusCode
+}
+
+// The operator is changed by the lines of the guide only. Its gateway, sidecar, routes, policy and
+// Secret stay, and so do its runtimes.
+func TestListener(t *testing.T) {
+	w := newPlaneWorld(t)
+	w.operate()
+
+	const path = "/v2/lifecycle-manager/event"
+
+	known := w.client(runtime, runtime+".kyma.example.com")
+	rig.Eventually(t, patience, "an event is accepted", func() bool { return w.post(known, path) == http.StatusOK })
+
+	before := len(w.reconciles())
+	if status := w.post(known, path); status != http.StatusOK {
+		t.Errorf("status %d of an event of a known runtime, want 200", status)
+	}
+
+	rig.Eventually(t, patience, "the Kyma with the label is reconciled", func() bool {
+		all := w.reconciles()
+
+		return len(all) > before && all[len(all)-1] == "kcp-system/kyma-1"
+	})
+
+	for name, test := range map[string]struct {
+		id, domain, path string
+		want             int
+	}{
+		"another domain":            {runtime, "other.kyma.example.com", path, http.StatusForbidden},
+		"an unknown runtime":        {"unknown", "unknown.kyma.example.com", path, http.StatusForbidden},
+		"contract v3, by no route":  {runtime, runtime + ".kyma.example.com", "/v3/lifecycle-manager/events", http.StatusNotFound},
+		"another manager, no route": {runtime, runtime + ".kyma.example.com", "/v2/other/event", http.StatusNotFound},
+	} {
+		if status := w.post(w.client(test.id, test.domain), test.path); status != test.want {
+			t.Errorf("%s: status %d, want %d", name, status, test.want)
+		}
+	}
+}
+
+// TestGuide holds that the guide shows what setUpWithManager has, and adds at most 20 lines.
+func TestGuide(t *testing.T) {
+	guide := string(test.Read(t, "docs/guide.md"))
+
+	_, diff, found := strings.Cut(guide, "```diff\n")
+	diff, _, closed := strings.Cut(diff, "\n```")
+
+	if !found || !closed {
+		t.Fatal("docs/guide.md has no diff")
+	}
+
+	code, added := lines(string(test.Read(t, "test/dropin/setup_test.go"))), 0
+
+	for line := range strings.Lines(diff) {
+		text, plus := strings.CutPrefix(strings.TrimRight(line, "\n"), "+")
+		if !plus {
+			continue
+		}
+
+		added++
+
+		if !slices.Contains(code, strings.TrimSpace(text)) {
+			t.Errorf("the guide adds a line that is not in setUpWithManager: %s", text)
+		}
+	}
+
+	if added == 0 || added > 20 {
+		t.Errorf("the guide adds %d lines, want 1 to 20", added)
+	}
+}
+
+func lines(text string) (all []string) {
+	for line := range strings.Lines(text) {
+		all = append(all, strings.TrimSpace(line))
+	}
+
+	return all
+}

@@ -1,0 +1,543 @@
+package migration
+
+import (
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/certificates"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/test/manifests"
+	"github.com/runtime-watcher/runtime-watcher/test/node"
+	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	"github.com/runtime-watcher/runtime-watcher/test/today"
+)
+
+// TestMigration follows docs/migration.md: forward, back to where it began, and forward again to
+// the end. All the time objects change in three runtimes, 20 a second.
+func TestMigration(t *testing.T) {
+	w := newWorld(t, "kyma-1", "kyma-2", "kyma-3")
+	w.steps = rig.NewSteps()
+	w.agentsAre(todaysImage)
+	w.everywhereArrives("today")
+	w.steps.Done("today: 3 runtimes report to an operator behind the gateway")
+
+	var flow []*traffic
+	for _, m := range w.members {
+		flow = append(flow, m.startTraffic(t))
+	}
+
+	w.forward()
+	w.back()
+	w.nothingOfOursIsLeft()
+	w.steps.Done("back:    nothing of ours is left in the runtimes or the control plane")
+	w.forward()
+	w.finish()
+
+	for _, tr := range flow {
+		tr.settle(t, w.record)
+	}
+
+	w.noDoubles()
+	w.nothingOfTodayIsLeft()
+	w.steps.Done("end:     each write is one event, and nothing of today is left")
+	w.steps.Log(t)
+}
+
+// forward are the steps of docs/migration.md that have a way back.
+func (w *world) forward() {
+	w.t.Helper()
+	w.ours = &ours{w: w}
+
+	w.operator.Set(func(d *today.Duties) { d.Image = dropinImage })
+	w.agentsAre(dropinImage)
+	w.everywhereArrives("image")
+	w.steps.Done("step 1:  our image in today's Deployments")
+
+	w.ingress.Lead(today.Service, w.ours.listen())
+	w.everywhereArrives("listener")
+	w.steps.Done("step 2:  our listener in the operator, contract v2")
+
+	w.operator.Set(func(d *today.Duties) { d.Watchers = false })
+	w.define(unstructuredOf(w.t, manifests.Watchers(w.t)))
+	w.ours.watch()
+	w.watcherIsOurs()
+	w.allow("/v2*", "/v3*")
+	w.everywhereArrives("watchers")
+	w.steps.Done("step 3:  our definition, Watcher controller and routes; the policy allows contract v3")
+
+	w.operator.Set(func(d *today.Duties) { d.Gateway = false })
+	w.ours.keepSet()
+	w.serverIsLeafOf("klm-watcher-selfsigned-ca")
+	w.everywhereArrives("certificates")
+	w.steps.Done("step 4:  our certificates, with the imported CA and the gateway's Secret")
+
+	w.ours.keepRuntimes(nil)
+	w.bothConfigurations()
+	w.everywhereArrives("both")
+	w.steps.Done("step 5:  our agents beside those of today, with both webhook configurations")
+
+	w.operator.Set(func(d *today.Duties) { d.Image = "" })
+	w.ours.keepRuntimes(installation.SKRWebhook(today.Namespace))
+	w.onlyOurs()
+	w.nothingOfTodayIsInRuntimes()
+	w.everywhereArrives("ours")
+	w.fresh()
+	w.steps.Done("step 6:  the objects of today are removed from the runtimes; all runtimes are fresh")
+}
+
+// back are the same steps in the opposite order.
+func (w *world) back() {
+	w.t.Helper()
+
+	w.ours.keepRuntimes(nil)
+	w.operator.Set(func(d *today.Duties) { d.Image = dropinImage })
+	w.agentsAre(dropinImage)
+	w.bothConfigurations()
+	w.everywhereArrives("back-both")
+	w.steps.Done("back 6:  agents of today beside ours")
+
+	w.ours.leave.Store(true)
+	w.ours.keepRuntimes(nil)
+	w.weLeft()
+	w.ours.stopRuntimes()
+	w.everywhereArrives("back-agents")
+	w.steps.Done("back 5:  our agents leave, with their certificates and the finalizer")
+
+	w.ours.stopSet()
+	w.returnGateway()
+	w.everywhereArrives("back-gateway")
+	w.steps.Done("back 4:  the gateway's Secret belongs to the operator of today again")
+
+	w.ours.stopWatchers()
+	w.allow("/metrics", "/v2*")
+	w.define(today.Watchers(true))
+	w.operator.Set(func(d *today.Duties) { d.Watchers = true })
+	w.watcherIsTodays()
+	w.everywhereArrives("back-watchers")
+	w.steps.Done("back 3:  Watchers, routes and the policy of today")
+
+	w.ingress.Lead(today.Service, w.formerAt)
+	w.ours.stopListener()
+	w.everywhereArrives("back-listener")
+	w.steps.Done("back 2:  the listener of today")
+
+	w.operator.Set(func(d *today.Duties) { d.Image = todaysImage })
+	w.agentsAre(todaysImage)
+	w.everywhereArrives("back-image")
+	w.steps.Done("back 1:  the image of today")
+}
+
+// finish are the steps without a way back: the CA of today is replaced, and its objects are removed.
+func (w *world) finish() {
+	w.t.Helper()
+
+	issuer := &certv1.Issuer{}
+	w.must(w.plane.Client.Get(w.t.Context(), w.ours.set.ClientsIssuer(), issuer))
+	metav1.SetMetaDataAnnotation(&issuer.ObjectMeta, certificates.AnnotationRotate, "migrated")
+	w.must(w.plane.Client.Update(w.t.Context(), issuer))
+	w.eventually("the second CA signs everything", func() bool {
+		w.must(w.plane.Client.Get(w.t.Context(), w.ours.set.ClientsIssuer(), issuer))
+
+		return issuer.Annotations[certificates.AnnotationRotation] == "CA 2 signs everything"
+	})
+	w.serverIsLeafOf("watcher-ca-2")
+	w.everywhereArrives("rotated")
+	w.steps.Done("step 7:  a CA of ours replaces that of today, confirmed by every runtime")
+
+	var kymas []string
+	for _, m := range w.members {
+		kymas = append(kymas, m.kyma)
+	}
+
+	w.must(w.operator.Remove(w.t.Context(), kymas...))
+	w.everywhereArrives("removed")
+	w.steps.Done("step 8:  the certificates of today are removed")
+}
+
+// everywhereArrives writes objects in each runtime until one arrives.
+func (w *world) everywhereArrives(name string) {
+	w.t.Helper()
+
+	for _, m := range w.members {
+		n := 0
+
+		w.eventually(fmt.Sprintf("an object of step %s arrives from %s", name, m.kyma), func() bool {
+			object := today.WatchedKyma(m.kyma, fmt.Sprintf("%s-%d-%d", name, w.steps.Len(), n))
+			n++
+			w.must(m.Client.Create(w.t.Context(), object))
+
+			for deadline := time.Now().Add(2 * time.Second); time.Now().Before(deadline); <-time.After(10 * time.Millisecond) {
+				if w.record.looks(m.id, object.GetName()) > 0 {
+					return true
+				}
+			}
+
+			return false
+		})
+	}
+}
+
+// agentsAre returns when each Deployment of today has one ready pod with that image.
+func (w *world) agentsAre(image string) {
+	w.t.Helper()
+
+	key := types.NamespacedName{Namespace: today.Namespace, Name: today.Name}
+	for _, m := range w.members {
+		w.eventually("the agent of "+m.kyma+" has the image "+image, func() bool {
+			pods := m.node.Pods(key)
+
+			return len(pods) == 1 && pods[0].Ready && !pods[0].Ending && m.image(w.t, key) == image &&
+				m.runsOurs(w.t, key) == (image == dropinImage)
+		})
+	}
+}
+
+// runsOurs asks the process itself. An agent of today serves no metrics here.
+func (m *member) runsOurs(t *testing.T, key types.NamespacedName) bool {
+	t.Helper()
+
+	text, err := m.node.Get(t.Context(), key, "metrics-port", "/metrics")
+
+	return err == nil && strings.Contains(string(text), "runtime_watcher_agent_build_info")
+}
+
+func (m *member) image(t *testing.T, key types.NamespacedName) string {
+	t.Helper()
+
+	deployment := &unstructured.Unstructured{}
+	deployment.SetGroupVersionKind(schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"})
+
+	if m.Client.Get(t.Context(), key, deployment) != nil {
+		return ""
+	}
+
+	containers, _, _ := unstructured.NestedSlice(deployment.Object, "spec", "template", "spec", "containers")
+	container, _ := containers[0].(map[string]any)
+	image, _ := container["image"].(string)
+
+	return image
+}
+
+func unstructuredOf(t *testing.T, definition any) *unstructured.Unstructured {
+	t.Helper()
+
+	content, err := toMap(definition)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return &unstructured.Unstructured{Object: content}
+}
+
+func (w *world) watcher() *unstructured.Unstructured {
+	w.t.Helper()
+
+	stored := &unstructured.Unstructured{}
+	stored.SetGroupVersionKind(today.WatcherKind())
+	w.must(w.plane.Client.Get(w.t.Context(),
+		types.NamespacedName{Namespace: today.PlaneNamespace, Name: "klm-kyma-watcher"}, stored))
+
+	return stored
+}
+
+func (w *world) route() string {
+	w.t.Helper()
+
+	stored := &unstructured.Unstructured{}
+	stored.SetGroupVersionKind(today.RouteKind())
+	w.must(w.plane.Client.Get(w.t.Context(),
+		types.NamespacedName{Namespace: today.PlaneNamespace, Name: "klm-kyma-watcher"}, stored))
+
+	return fmt.Sprint(stored.Object["spec"])
+}
+
+func conditionsOf(w *unstructured.Unstructured) (names []string) {
+	conditions, _, _ := unstructured.NestedSlice(w.Object, "status", "conditions")
+	for _, condition := range conditions {
+		fields, _ := condition.(map[string]any)
+		names = append(names, fmt.Sprint(fields["type"]))
+	}
+
+	return names
+}
+
+// watcherIsOurs wants the existing VirtualService to be taken over, and finalizer and condition to
+// be gone.
+func (w *world) watcherIsOurs() {
+	w.t.Helper()
+	w.eventually("our controller keeps the Watcher", func() bool {
+		stored := w.watcher()
+
+		return len(stored.GetFinalizers()) == 0 && slices.Equal(conditionsOf(stored), []string{"RouteReady"}) &&
+			strings.Contains(w.route(), "/v3/lifecycle-manager/")
+	})
+}
+
+func (w *world) watcherIsTodays() {
+	w.t.Helper()
+	w.eventually("the controller of today keeps the Watcher", func() bool {
+		stored := w.watcher()
+
+		return slices.Equal(stored.GetFinalizers(), []string{today.Finalizer}) &&
+			slices.Equal(conditionsOf(stored), []string{"VirtualService"}) &&
+			!strings.Contains(w.route(), "/v3/")
+	})
+}
+
+// allow sets the paths of the AuthorizationPolicy.
+func (w *world) allow(paths ...string) {
+	w.t.Helper()
+
+	policy := &unstructured.Unstructured{}
+	policy.SetGroupVersionKind(schema.GroupVersionKind{
+		Group: "security.istio.io", Version: "v1beta1", Kind: "AuthorizationPolicy",
+	})
+	key := types.NamespacedName{Namespace: today.PlaneNamespace, Name: "klm-controller-manager"}
+	w.must(w.plane.Client.Get(w.t.Context(), key, policy))
+
+	list := make([]any, len(paths))
+	for i, path := range paths {
+		list[i] = path
+	}
+
+	operation := map[string]any{"operation": map[string]any{"paths": list}}
+	w.must(unstructured.SetNestedSlice(policy.Object, []any{map[string]any{"to": []any{operation}}}, "spec", "rules"))
+	w.must(w.plane.Client.Update(w.t.Context(), policy))
+}
+
+func (w *world) gatewaySecret() *corev1.Secret {
+	w.t.Helper()
+
+	secret := &corev1.Secret{}
+	w.must(w.plane.Client.Get(w.t.Context(), today.GatewaySecret(), secret))
+
+	return secret
+}
+
+// serverIsLeafOf wants the gateway to serve a certificate that a CA has signed, and is not.
+func (w *world) serverIsLeafOf(ca string) {
+	w.t.Helper()
+	w.eventually("the gateway serves a certificate of "+ca, func() bool {
+		block, _ := pem.Decode(w.gatewaySecret().Data["tls.crt"])
+		certificate, err := x509.ParseCertificate(block.Bytes)
+		w.must(err)
+
+		return !certificate.IsCA && certificate.Issuer.CommonName == ca
+	})
+}
+
+func (m *member) configurations(t *testing.T) (names []string) {
+	t.Helper()
+
+	var list admissionregistrationv1.ValidatingWebhookConfigurationList
+	if err := m.Client.List(t.Context(), &list); err != nil {
+		t.Fatal(err)
+	}
+
+	for i := range list.Items {
+		names = append(names, list.Items[i].Name)
+	}
+
+	return names
+}
+
+func (w *world) configurationsAre(names ...string) {
+	w.t.Helper()
+
+	for _, m := range w.members {
+		w.eventually(fmt.Sprintf("%s has the webhook configurations %v", m.kyma, names), func() bool {
+			return slices.Equal(m.configurations(w.t), names)
+		})
+	}
+}
+
+func (w *world) bothConfigurations() {
+	w.t.Helper()
+	w.configurationsAre(installation.Name, today.Name)
+}
+
+func (w *world) onlyOurs() {
+	w.t.Helper()
+	w.configurationsAre(installation.Name)
+
+	for _, m := range w.members {
+		w.eventually("no pod of today is left in "+m.kyma, func() bool {
+			return len(m.node.Pods(types.NamespacedName{Namespace: today.Namespace, Name: today.Name})) == 0
+		})
+		w.settled(m)
+	}
+}
+
+// settled returns when both of our agents are ready.
+func (w *world) settled(m *member) {
+	w.t.Helper()
+	w.eventually("both of our agents are ready in "+m.kyma, func() bool {
+		pods := m.node.Pods(types.NamespacedName{Namespace: today.Namespace, Name: installation.Name})
+
+		return len(pods) == 2 && !slices.ContainsFunc(pods, func(p node.Pod) bool { return !p.Ready || p.Ending })
+	})
+}
+
+// fresh wants heartbeats of contract v3 through the gateway.
+func (w *world) fresh() {
+	w.t.Helper()
+
+	for _, m := range w.members {
+		w.eventually(m.kyma+" is fresh", func() bool {
+			return w.fleet.Get(core.RuntimeID(m.id), today.Manager).State == fleet.Fresh
+		})
+	}
+}
+
+// weLeft returns when nothing of ours is in the runtimes.
+func (w *world) weLeft() {
+	w.t.Helper()
+	w.configurationsAre(today.Name)
+
+	for _, m := range w.members {
+		w.eventually("nothing of ours is left in "+m.kyma, func() bool { return len(m.left(w.t, installation.Name)) == 0 })
+		w.eventually("the finalizer of "+m.kyma+" is removed", func() bool {
+			object := &metav1.PartialObjectMetadata{}
+			object.SetGroupVersionKind(today.WatcherKind().GroupVersion().WithKind("Kyma"))
+			key := types.NamespacedName{Namespace: today.PlaneNamespace, Name: m.kyma}
+			w.must(w.plane.Client.Get(w.t.Context(), key, object))
+
+			return len(object.Finalizers) == 0
+		})
+	}
+}
+
+// returnGateway is what docs/migration.md says about the way back.
+func (w *world) returnGateway() {
+	w.t.Helper()
+
+	secret := w.gatewaySecret()
+	delete(secret.Annotations, "currentCAExpiration")
+	w.must(w.plane.Client.Update(w.t.Context(), secret))
+	w.operator.Set(func(d *today.Duties) { d.Gateway = true })
+	w.eventually("the gateway serves the CA again", func() bool {
+		block, _ := pem.Decode(w.gatewaySecret().Data["tls.crt"])
+		certificate, err := x509.ParseCertificate(block.Bytes)
+
+		return err == nil && certificate.IsCA
+	})
+
+	ours := client.MatchingLabels{"operator.kyma-project.io/certificates": "watcher"}
+	for _, kind := range []client.Object{&certv1.Certificate{}, &certv1.Issuer{}, &corev1.Secret{}} {
+		w.must(w.plane.Client.DeleteAllOf(w.t.Context(), kind, client.InNamespace(today.PlaneNamespace), ours))
+	}
+
+	// A garbage collector would do that, and there is none. Their owners are gone.
+	w.must(w.plane.Client.DeleteAllOf(w.t.Context(), &certv1.CertificateRequest{}, client.InNamespace(today.PlaneNamespace)))
+}
+
+// left are all objects with a prefix of their name, of whichever kind.
+func (m *member) left(t *testing.T, prefixes ...string) []string {
+	t.Helper()
+
+	return leftIn(t, m.Client, m.ControlPlane, prefixes)
+}
+
+func (w *world) nothingOfOursIsLeft() {
+	w.t.Helper()
+
+	for _, m := range w.members {
+		if left := m.left(w.t, installation.Name); len(left) > 0 {
+			w.t.Errorf("left in %s: %v", m.kyma, left)
+		}
+	}
+
+	left := leftIn(w.t, w.plane.Client, w.plane, append(ids(w.members), "watcher-"))
+	if len(left) > 0 {
+		w.t.Errorf("left in the control plane: %v", left)
+	}
+}
+
+func ids(members []*member) (ids []string) {
+	for _, m := range members {
+		ids = append(ids, m.id)
+	}
+
+	return ids
+}
+
+func (w *world) nothingOfTodayIsInRuntimes() {
+	w.t.Helper()
+
+	for _, m := range w.members {
+		w.eventually("nothing of today is left in "+m.kyma, func() bool {
+			left := m.left(w.t, today.Name, "kyma-project.io--", "kyma-reader", "read-kymas")
+			status, _ := w.ours.states.Load(m.kyma)
+			w.last = fmt.Sprintf("left: %v, status: %+v", left, status)
+
+			return len(left) == 0
+		})
+	}
+}
+
+func (w *world) nothingOfTodayIsLeft() {
+	w.t.Helper()
+	w.nothingOfTodayIsInRuntimes()
+
+	// The Watcher, its route and the Gateway go on, with their names.
+	left := slices.DeleteFunc(leftIn(w.t, w.plane.Client, w.plane, []string{"klm-watcher", "kyma-"}), func(name string) bool {
+		return strings.HasPrefix(name, "Gateway ") || strings.HasPrefix(name, "Kyma ") ||
+			strings.HasPrefix(name, "CertificateRequest ") // There is no garbage collector.
+	})
+	if len(left) > 0 {
+		w.t.Errorf("left in the control plane: %v", left)
+	}
+
+	if secret := w.gatewaySecret(); len(secret.Data["ca.crt"]) == 0 {
+		w.t.Error("the gateway's Secret has no bundle")
+	}
+}
+
+// noDoubles writes objects after the end: each is one event.
+func (w *world) noDoubles() {
+	w.t.Helper()
+
+	const writes = 20
+
+	for _, m := range w.members {
+		for n := range writes {
+			w.must(m.Client.Create(w.t.Context(), today.WatchedKyma(m.kyma, fmt.Sprintf("end-%d", n))))
+		}
+
+		w.eventually("all writes after the end arrive from "+m.kyma, func() bool {
+			for n := range writes {
+				if w.record.looks(m.id, fmt.Sprintf("end-%d", n)) == 0 {
+					return false
+				}
+			}
+
+			return true
+		})
+	}
+
+	w.everywhereArrives("last") // What would come twice has had its time.
+
+	for _, m := range w.members {
+		for n := range writes {
+			if looks := w.record.looks(m.id, fmt.Sprintf("end-%d", n)); looks != 1 {
+				w.t.Errorf("%s: write %d arrived %d times, want once", m.kyma, n, looks)
+			}
+		}
+	}
+}

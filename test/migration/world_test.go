@@ -1,0 +1,388 @@
+// Package migration moves a fleet of today to the parts of this project and back, while objects
+// change in its runtimes. Everything is in the shape of today's clusters: see test/today.
+package migration
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/certificates"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/runtimes"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/watcher"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/listener"
+	"github.com/runtime-watcher/runtime-watcher/test/certmanager"
+	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+	"github.com/runtime-watcher/runtime-watcher/test/manifests"
+	"github.com/runtime-watcher/runtime-watcher/test/node"
+	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	"github.com/runtime-watcher/runtime-watcher/test/today"
+)
+
+const (
+	// patience is generous: the machine may be busy with other things.
+	patience = 2 * time.Minute
+	// The images of the agents: that of today, ours in its Deployment, and ours in our Deployment.
+	todaysImage = "runtime-watcher-skr:today"
+	dropinImage = "runtime-watcher-skr:dropin"
+	ourImage    = "agent.example/agent:test"
+	// propagation is enough for a gateway that reads its Secret every 200 ms.
+	propagation = 2 * time.Second
+)
+
+// world is a control plane of today with its runtimes.
+type world struct {
+	t        *testing.T
+	plane    *controlplane.ControlPlane
+	scheme   *runtime.Scheme
+	members  []*member
+	ingress  *today.Ingress
+	operator *today.Operator
+	former   *today.Listener
+	formerAt string
+	record   *record
+	fleet    *fleet.Fleet
+	steps    *rig.Steps
+	ours     *ours
+	last     string // what a test that fails was waiting for
+
+	ctx  context.Context //nolint:containedctx // That of its life.
+	work sync.WaitGroup
+}
+
+// member is a runtime.
+type member struct {
+	*controlplane.ControlPlane
+
+	kyma, id string
+	node     *node.Node
+}
+
+func newWorld(t *testing.T, kymas ...string) *world {
+	t.Helper()
+
+	if testing.Short() {
+		t.Skip("needs real API servers, which -short leaves out")
+	}
+
+	w := &world{t: t, scheme: runtime.NewScheme(), record: newRecord(), steps: rig.NewSteps()}
+	w.must(errors.Join(clientgoscheme.AddToScheme(w.scheme), certv1.AddToScheme(w.scheme),
+		apiextensionsv1.AddToScheme(w.scheme), watcher.AddToScheme(w.scheme)))
+
+	gateway := rig.Address(rig.FreePort(t))
+	w.startRuntimes(gateway, kymas)
+	w.plane = controlplane.StartT(t, controlplane.Options{
+		Scheme: w.scheme, CRDPaths: manifests.Routes(t, watcher.VirtualService),
+	})
+	certmanager.StartT(t, w.plane.Kubeconfig, certmanager.Options{})
+
+	var stop context.CancelFunc
+
+	w.ctx, stop = context.WithCancel(context.Background())
+
+	t.TempDir() // The first call says when all are removed: after the end.
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(w.last)
+			w.steps.Log(t)
+		}
+
+		stop()
+		w.work.Wait()
+	})
+
+	w.fleet, _ = fleet.New(fleet.Options{}) // Its defaults are valid.
+	w.startToday(gateway)
+
+	return w
+}
+
+func (w *world) must(err error) {
+	w.t.Helper()
+
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) eventually(what string, condition func() bool) {
+	w.t.Helper()
+	rig.Eventually(w.t, patience, what, condition)
+}
+
+func (w *world) run(ctx context.Context, name string, start func(context.Context) error) {
+	w.work.Go(func() {
+		if err := start(ctx); err != nil && ctx.Err() == nil {
+			w.t.Errorf("%s: %v", name, err)
+		}
+	})
+}
+
+func (w *world) startRuntimes(gateway string, kymas []string) {
+	w.t.Helper()
+
+	agent := rig.Build(w.t, "cmd/agent")
+	images := map[string]string{todaysImage: rig.Build(w.t, "test/today/skrwebhook"), dropinImage: agent, ourImage: agent}
+
+	for _, kyma := range kymas {
+		m := &member{kyma: kyma, id: strings.Repeat(kyma[len(kyma)-1:], 8) + "-aaaa-bbbb-cccc-dddddddddddd"}
+		m.node = node.New(w.t, node.Options{
+			Images: images, ImageEnv: map[string][]string{dropinImage: today.ImageEnv(w.t)},
+			Hosts: map[string]string{today.Host + ":443": gateway},
+		})
+		m.ControlPlane = controlplane.StartT(w.t, controlplane.Options{APIServerArgs: m.node.APIServerArgs()})
+		m.node.Start(m.ControlPlane)
+		w.must(m.Client.Create(w.t.Context(), newNamespace(today.Namespace)))
+		w.must(m.Client.Create(w.t.Context(), today.Kymas()))
+		w.members = append(w.members, m)
+	}
+}
+
+func newNamespace(name string) *corev1.Namespace {
+	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+}
+
+// startToday makes the control plane of today, with stored versions v1beta1 and v1beta2.
+func (w *world) startToday(gateway string) {
+	w.t.Helper()
+
+	for _, name := range []string{today.PlaneNamespace, today.GatewayNamespace} {
+		w.must(w.plane.Client.Create(w.t.Context(), newNamespace(name)))
+	}
+
+	w.must(w.plane.Client.Create(w.t.Context(), today.Kymas()))
+	w.must(w.plane.Client.Create(w.t.Context(), today.Watchers(false)))
+	w.define(today.Watchers(true))
+
+	for _, object := range append(today.PKI(), today.Plane()...) {
+		w.eventually("the API server knows "+object.GetKind(), func() bool {
+			return w.plane.Client.Create(w.t.Context(), object.DeepCopy()) == nil
+		})
+	}
+
+	w.former = &today.Listener{Arrived: w.record.todays}
+	w.formerAt = w.serveFormer()
+	w.ingress = today.NewIngress(w.plane.Client)
+	w.ingress.Lead(today.Service, w.formerAt)
+	w.run(w.ctx, "ingress", func(ctx context.Context) error { return w.ingress.Run(ctx, gateway) })
+
+	w.operator = &today.Operator{
+		Plane: w.plane.Client, Runtimes: map[string]client.Client{}, Address: today.Host + ":443",
+	}
+	w.operator.Set(func(d *today.Duties) { *d = today.Duties{Gateway: true, Watchers: true, Image: todaysImage} })
+
+	for _, m := range w.members {
+		w.operator.Runtimes[m.kyma] = m.Client
+		w.represent(m)
+	}
+
+	w.work.Go(func() { w.operator.Run(w.ctx, func(err error) { w.t.Logf("operator of today: %v", err) }) })
+}
+
+// define replaces the definition of Watchers.
+func (w *world) define(definition *unstructured.Unstructured) {
+	w.t.Helper()
+	w.eventually("the definition is replaced", func() bool {
+		stored := definition.DeepCopy()
+		if w.plane.Client.Get(w.t.Context(), client.ObjectKeyFromObject(definition), stored) != nil {
+			return false
+		}
+
+		stored.Object["spec"] = definition.Object["spec"]
+
+		return w.plane.Client.Update(w.t.Context(), stored) == nil
+	})
+}
+
+// represent makes the operators know a runtime.
+func (w *world) represent(m *member) {
+	w.t.Helper()
+
+	kubeconfig, err := os.ReadFile(m.Kubeconfig)
+	w.must(err)
+	w.must(w.plane.Client.Create(w.t.Context(), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: today.PlaneNamespace, Name: "kubeconfig-" + m.kyma,
+			Labels: map[string]string{"operator.kyma-project.io/kyma-name": m.kyma},
+		},
+		Data: map[string][]byte{"config": kubeconfig},
+	}))
+	w.must(w.plane.Client.Create(w.t.Context(), today.RuntimeKyma(m.kyma, m.id)))
+}
+
+// ours are the parts of this project in the operator. Each has a life of its own, as it would be
+// turned on and off in a release of the operator.
+type ours struct {
+	w *world
+	// leave makes the agents leave the runtimes.
+	leave  atomic.Bool
+	states sync.Map
+
+	stopListener, stopWatchers, stopSet, stopRuntimes context.CancelFunc
+
+	set *certificates.Certificates
+}
+
+func (o *ours) newManager() ctrl.Manager {
+	o.w.t.Helper()
+
+	mgr, err := ctrl.NewManager(o.w.plane.Config, ctrl.Options{
+		Scheme: o.w.scheme, Metrics: metricsserver.Options{BindAddress: "0"},
+		Controller: config.Controller{SkipNameValidation: new(true)},
+	})
+	o.w.must(err)
+
+	return mgr
+}
+
+// listen takes the events of the gateway. It returns its address.
+func (o *ours) listen() (addr string) {
+	w := o.w
+	ctx, stop := context.WithCancel(w.ctx)
+	o.stopListener = stop
+	mgr := o.newManager()
+
+	known, err := controllerruntime.NewRuntimes(ctx, mgr.GetCache(), today.WatcherKind().GroupVersion().WithKind("Kyma"),
+		controllerruntime.ByLabel(today.RuntimeIDLabel), controllerruntime.RuntimesOptions{})
+	w.must(err)
+
+	source := controllerruntime.NewSource(controllerruntime.EnqueueByRuntime(known), controllerruntime.SourceOptions{
+		Elected: mgr.Elected(), Handled: w.record.delivered,
+	})
+	w.must(ctrl.NewControllerManagedBy(mgr).Named("kyma").WatchesRawSource(source).
+		Complete(reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
+			return reconcile.Result{}, nil
+		})))
+
+	addr = rig.Address(rig.FreePort(w.t))
+	peers := listener.FromXFCC(listener.ProxyAddresses(netip.MustParsePrefix("127.0.0.6/32")), o.roots(),
+		listener.PeerOptions{GatewayNames: []string{today.GatewayIdentity}})
+	events, err := listener.New(peers, listener.SANPinning(known), map[core.Manager]core.Handler{today.Manager: source},
+		listener.Options{Addr: addr, Fleet: w.fleet})
+	w.must(err)
+	w.run(ctx, "manager of the listener", mgr.Start)
+	w.run(ctx, "listener", events.Start)
+	w.eventually("our listener is ready", func() bool { return events.Ready() == nil })
+
+	return addr
+}
+
+// roots follow ca.crt of the gateway's Secret.
+func (o *ours) roots() listener.RootsFunc { return today.Roots(o.w.ctx, o.w.plane.Client) }
+
+// watch runs the controller of Watchers.
+func (o *ours) watch() {
+	ctx, stop := context.WithCancel(o.w.ctx)
+	o.stopWatchers = stop
+	mgr := o.newManager()
+	o.w.must(watcher.SetUp(mgr, watcher.Options{}))
+	o.w.run(ctx, "Watcher controller", mgr.Start)
+}
+
+// newSet takes over the CA and the gateway's Secret of today.
+func (o *ours) newSet() *certificates.Certificates {
+	set, err := certificates.New(o.w.plane.Client, types.NamespacedName{Namespace: today.PlaneNamespace, Name: "watcher"},
+		[]string{today.Host}, certificates.FromFleet(o.w.fleet, certificates.FleetOptions{WarmUp: time.Millisecond}),
+		certificates.Options{
+			ImportCA: today.CA(), ListenerSecret: today.GatewaySecret(), Propagation: propagation,
+			RuntimeNamespace: today.Namespace,
+		})
+	o.w.must(err)
+
+	return set
+}
+
+// keepSet reconciles the certificates of the control plane alone, without runtimes.
+func (o *ours) keepSet() {
+	ctx, stop := context.WithCancel(o.w.ctx)
+	o.stopSet = stop
+	o.set = o.newSet()
+
+	o.w.work.Go(func() {
+		for tick := time.NewTicker(300 * time.Millisecond); ctx.Err() == nil; {
+			if _, err := o.set.Reconcile(ctx); err != nil && ctx.Err() == nil {
+				o.w.t.Logf("certificates: %v", err)
+			}
+
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				tick.Stop()
+			}
+		}
+	})
+}
+
+// keepRuntimes installs our agents. replaces are objects to remove.
+func (o *ours) keepRuntimes(replaces []*unstructured.Unstructured) {
+	w := o.w
+
+	if o.stopRuntimes != nil {
+		o.stopRuntimes()
+	}
+
+	ctx, stop := context.WithCancel(w.ctx)
+	o.stopRuntimes = stop
+	mgr := o.newManager()
+	installer, err := installation.New(ourImage, today.Host+":443", installation.Options{
+		Namespace: today.Namespace, Replaces: replaces,
+		// Events are counted, so nothing is sent twice.
+		Settings: map[string]string{
+			"HEARTBEAT_INTERVAL": "1s", "CANARY_INTERVAL": "2s", "SETTLE": "10ms", "RESEND_AFTER": "0s", "RESEND_RESYNC": "0s",
+		},
+		// On a busy machine, the default would let writes go by that are counted here.
+		Webhooks: admission.ConfigurationOptions{Timeout: 30 * time.Second},
+	})
+	w.must(err)
+
+	object := &metav1.PartialObjectMetadata{}
+	object.SetGroupVersionKind(today.WatcherKind().GroupVersion().WithKind("Kyma"))
+	connect := runtimes.NewKubeconfigs(mgr.GetAPIReader(), "config", func(object client.Object) client.ObjectKey {
+		return client.ObjectKey{Namespace: object.GetNamespace(), Name: "kubeconfig-" + object.GetName()}
+	}, runtimes.KubeconfigOptions{})
+	w.must(runtimes.SetUp(mgr, object, o.identify, connect.Connect, o.set, installer,
+		runtimes.Options{Interval: time.Second, Retry: 300 * time.Millisecond, Fleet: w.fleet, Report: o.note}))
+	w.run(ctx, "runtimes", mgr.Start)
+}
+
+// note keeps the last status of each runtime, for a test that fails.
+func (o *ours) note(_ context.Context, object client.Object, status installation.Status) error {
+	o.states.Store(object.GetName(), status)
+
+	return nil
+}
+
+func (o *ours) identify(_ context.Context, object client.Object) (runtimes.Identity, error) {
+	return runtimes.Identity{
+		ID: core.RuntimeID(object.GetLabels()[today.RuntimeIDLabel]), Domain: object.GetAnnotations()["skr-domain"],
+		Remove: o.leave.Load(),
+	}, nil
+}
+
+// serveFormer serves the listener of today in plain HTTP, behind the sidecar.
+func (w *world) serveFormer() string { return today.Serve(w.t, w.former) }

@@ -1,0 +1,257 @@
+package today
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// GatewayIdentity is the name of the ingress gateway in the mesh.
+const GatewayIdentity = "spiffe://cluster.local/ns/istio-system/sa/istio-ingressgateway-service-account"
+
+// Ingress stands in for an ingress gateway of Istio and for the sidecar of the operator. It follows
+// the Gateway, its Secret, the VirtualServices and the AuthorizationPolicies of a control plane.
+//
+// It terminates TLS, requires client certificates, and answers as Envoy does: 404 for a path
+// without route, 403 for one that no policy allows. It forwards from 127.0.0.6, with an
+// X-Forwarded-Client-Cert of two elements: one of the gateway, one of the sidecar.
+type Ingress struct {
+	plane client.Client
+
+	mu       sync.Mutex
+	config   *tls.Config
+	routes   []ingressRoute
+	allowed  []string // patterns of paths; nil: all
+	services map[string]string
+}
+
+// ingressRoute leads paths with a prefix to a service.
+type ingressRoute struct{ prefix, service string }
+
+// NewIngress returns an ingress that is not running.
+func NewIngress(plane client.Client) *Ingress {
+	return &Ingress{plane: plane, services: map[string]string{}}
+}
+
+// Lead lets a service, as <host>:<port>, be served at an address of this machine.
+func (i *Ingress) Lead(service, addr string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.services[service] = addr
+}
+
+// Run serves at an address until ctx ends.
+func (i *Ingress) Run(ctx context.Context, addr string) error {
+	inner, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
+	if err != nil {
+		return err
+	}
+	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 6)}}
+	proxy := &httputil.ReverseProxy{
+		Transport:    &http.Transport{DialContext: dialer.DialContext},
+		Rewrite:      func(*httputil.ProxyRequest) {},
+		ErrorLog:     log.New(io.Discard, "", 0),
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusServiceUnavailable) },
+	}
+	server := &http.Server{
+		Handler:           http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { i.forward(proxy, w, r) }),
+		ReadHeaderTimeout: time.Minute, ErrorLog: log.New(io.Discard, "", 0),
+		TLSConfig: &tls.Config{GetConfigForClient: i.tlsConfig, NextProtos: []string{"h2", "http/1.1"}},
+	}
+	go i.follow(ctx)
+	go func() {
+		<-ctx.Done()
+		_ = server.Close()
+	}()
+	if err := server.ServeTLS(inner, "", ""); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+func (i *Ingress) tlsConfig(*tls.ClientHelloInfo) (*tls.Config, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.config == nil {
+		return nil, errors.New("no certificate")
+	}
+	return i.config, nil
+}
+
+// forward answers as the gateway or the sidecar does, or leads a request to its service.
+func (i *Ingress) forward(proxy http.Handler, w http.ResponseWriter, r *http.Request) {
+	i.mu.Lock()
+	at := slices.IndexFunc(i.routes, func(route ingressRoute) bool { return strings.HasPrefix(r.URL.Path, route.prefix) })
+	var addr string
+	if at >= 0 {
+		addr = i.services[i.routes[at].service]
+	}
+	allowed := i.allowed == nil || slices.ContainsFunc(i.allowed, func(p string) bool { return matches(p, r.URL.Path) })
+	i.mu.Unlock()
+	switch {
+	case at < 0:
+		w.WriteHeader(http.StatusNotFound)
+	case !allowed:
+		http.Error(w, "RBAC: access denied", http.StatusForbidden)
+	case addr == "":
+		w.WriteHeader(http.StatusServiceUnavailable)
+	default:
+		r.Header.Set("X-Forwarded-Client-Cert", clientCert(r.TLS.PeerCertificates[0]))
+		r.URL.Scheme, r.URL.Host = "http", addr
+		proxy.ServeHTTP(w, r)
+	}
+}
+
+// matches compares as Istio does: a trailing asterisk is a prefix.
+func matches(pattern, path string) bool {
+	if prefix, ok := strings.CutSuffix(pattern, "*"); ok {
+		return strings.HasPrefix(path, prefix)
+	}
+	return pattern == path
+}
+
+// clientCert is the header as Envoy writes it: the gateway replaces that of the client, and the
+// sidecar appends.
+func clientCert(c *x509.Certificate) string {
+	sum := sha256.Sum256(c.Raw)
+	text := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw}))
+	escaped := strings.ReplaceAll(url.QueryEscape(text), "+", "%20")
+	parts := []string{
+		"Hash=" + hex.EncodeToString(sum[:]), `Cert="` + escaped + `"`, `Subject="CN=` + c.Subject.CommonName + `"`, "URI=",
+	}
+	for _, name := range c.DNSNames {
+		parts = append(parts, "DNS="+name)
+	}
+	return strings.Join(parts, ";") + ",By=spiffe://cluster.local/ns/kcp-system/sa/klm-controller-manager;Hash=" +
+		strings.Repeat("0", 64) + `;Subject="";URI=` + GatewayIdentity
+}
+
+// follow reads the objects of the control plane again and again.
+func (i *Ingress) follow(ctx context.Context) {
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		config, configErr := i.readConfig(ctx)
+		routes, routesErr := i.readRoutes(ctx)
+		allowed, allowedErr := i.readAllowed(ctx)
+		if errors.Join(configErr, routesErr, allowedErr) == nil {
+			i.mu.Lock()
+			i.config, i.routes, i.allowed = config, routes, allowed
+			i.mu.Unlock()
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (i *Ingress) list(ctx context.Context, group, kind string) ([]unstructured.Unstructured, error) {
+	list := &unstructured.UnstructuredList{}
+	list.SetGroupVersionKind(schema.GroupVersionKind{Group: group, Version: "v1beta1", Kind: kind + "List"})
+	err := i.plane.List(ctx, list)
+	return list.Items, err
+}
+
+// readConfig uses the Secret that the first server for mutual TLS names, in the namespace of the
+// gateway's pods.
+func (i *Ingress) readConfig(ctx context.Context) (*tls.Config, error) {
+	gateways, err := i.list(ctx, "networking.istio.io", "Gateway")
+	if err != nil {
+		return nil, err
+	}
+	var secret corev1.Secret
+	key := types.NamespacedName{Namespace: GatewayNamespace, Name: credentialOf(gateways)}
+	if err := i.plane.Get(ctx, key, &secret); err != nil {
+		return nil, err
+	}
+	pair, err := tls.X509KeyPair(secret.Data["tls.crt"], secret.Data["tls.key"])
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(secret.Data["ca.crt"])
+	return &tls.Config{
+		MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
+		Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: roots,
+	}, err
+}
+
+func credentialOf(gateways []unstructured.Unstructured) string {
+	for _, gateway := range gateways {
+		servers, _, _ := unstructured.NestedSlice(gateway.Object, "spec", "servers")
+		for _, server := range servers {
+			fields, _ := server.(map[string]any)
+			if mode, _, _ := unstructured.NestedString(fields, "tls", "mode"); mode == "MUTUAL" {
+				name, _, _ := unstructured.NestedString(fields, "tls", "credentialName")
+				return name
+			}
+		}
+	}
+	return ""
+}
+
+func (i *Ingress) readRoutes(ctx context.Context) (routes []ingressRoute, err error) {
+	services, err := i.list(ctx, "networking.istio.io", "VirtualService")
+	for _, service := range services {
+		rules, _, _ := unstructured.NestedSlice(service.Object, "spec", "http")
+		for _, rule := range rules {
+			routes = append(routes, routesOf(rule)...)
+		}
+	}
+	return routes, err
+}
+
+func routesOf(rule any) (routes []ingressRoute) {
+	fields, _ := rule.(map[string]any)
+	matches, _, _ := unstructured.NestedSlice(fields, "match")
+	destinations, _, _ := unstructured.NestedSlice(fields, "route")
+	if len(destinations) == 0 {
+		return nil
+	}
+	first, _ := destinations[0].(map[string]any)
+	host, _, _ := unstructured.NestedString(first, "destination", "host")
+	port, _, _ := unstructured.NestedInt64(first, "destination", "port", "number")
+	for _, match := range matches {
+		uri, _ := match.(map[string]any)
+		prefix, _, _ := unstructured.NestedString(uri, "uri", "prefix")
+		routes = append(routes, ingressRoute{prefix, fmt.Sprintf("%s:%d", host, port)})
+	}
+	return routes
+}
+
+// readAllowed returns the paths of all policies that allow, nil without any.
+func (i *Ingress) readAllowed(ctx context.Context) (allowed []string, err error) {
+	policies, err := i.list(ctx, "security.istio.io", "AuthorizationPolicy")
+	for _, policy := range policies {
+		rules, _, _ := unstructured.NestedSlice(policy.Object, "spec", "rules")
+		for _, rule := range rules {
+			fields, _ := rule.(map[string]any)
+			to, _, _ := unstructured.NestedSlice(fields, "to")
+			for _, target := range to {
+				operation, _ := target.(map[string]any)
+				paths, _, _ := unstructured.NestedStringSlice(operation, "operation", "paths")
+				allowed = append(allowed, paths...)
+			}
+		}
+	}
+	return allowed, err
+}

@@ -1,0 +1,270 @@
+package today
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+)
+
+// fieldOwner owns the fields that the operator applies.
+const fieldOwner = "declarative.kyma-project.io/applier"
+
+// expiration is an annotation of the gateway's Secret. Without it, the operator publishes the CA as
+// server certificate anew.
+const expiration = "currentCAExpiration"
+
+// Duties are the parts of an operator of today that are on.
+type Duties struct {
+	// Gateway keeps the gateway's Secret, Watchers the VirtualServices and the state of Watchers.
+	Gateway, Watchers bool
+	// Image of the agents, "" for an operator that keeps no agents and no certificates for them.
+	Image string
+}
+
+// Operator does what an operator of today does. It applies everything anew in each round.
+type Operator struct {
+	// Plane is a client of the control plane. Runtimes are those of runtimes, by the names of Kymas.
+	Plane    client.Client
+	Runtimes map[string]client.Client
+	// Address is that of the gateway.
+	Address string
+
+	mu     sync.Mutex
+	duties Duties
+	rounds int
+}
+
+// Set changes the duties. The round in progress still has the former ones.
+func (o *Operator) Set(change func(d *Duties)) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	change(&o.duties)
+	o.rounds = 0
+}
+
+// Rounds returns the number of finished rounds since Set.
+func (o *Operator) Rounds() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.rounds
+}
+
+// Run works until ctx ends. report gets the errors of a round, which is repeated.
+func (o *Operator) Run(ctx context.Context, report func(error)) {
+	tick := time.NewTicker(500 * time.Millisecond)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		o.mu.Lock()
+		duties := o.duties
+		err := o.round(ctx, duties) // Set waits, so that no round overlaps with other duties.
+		o.rounds++
+		o.mu.Unlock()
+		if err != nil && ctx.Err() == nil {
+			report(err)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (o *Operator) round(ctx context.Context, d Duties) error {
+	var failed []error
+	if d.Gateway {
+		failed = append(failed, o.keepGateway(ctx))
+	}
+	if d.Watchers {
+		failed = append(failed, o.keepWatchers(ctx))
+	}
+	if d.Image != "" {
+		failed = append(failed, o.keepAgents(ctx, d.Image))
+	}
+	return errors.Join(failed...)
+}
+
+// keepGateway publishes the CA: it is the server certificate, and verifies runtimes.
+func (o *Operator) keepGateway(ctx context.Context) error {
+	var root corev1.Secret
+	if err := o.Plane.Get(ctx, CA(), &root); err != nil {
+		return client.IgnoreNotFound(err) // It is not issued yet.
+	}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
+		Namespace: GatewaySecret().Namespace, Name: GatewaySecret().Name,
+	}}
+	_, err := controllerutil.CreateOrUpdate(ctx, o.Plane, secret, func() error {
+		if secret.Data == nil {
+			secret.Data = map[string][]byte{}
+		}
+		if !bytes.Contains(secret.Data["ca.crt"], bytes.TrimSpace(root.Data["tls.crt"])) {
+			secret.Data["ca.crt"] = append(bytes.Clone(root.Data["tls.crt"]), secret.Data["ca.crt"]...)
+		}
+		secret.Data["temp.ca.crt"] = root.Data["tls.crt"]
+		if secret.Annotations[expiration] == "" {
+			maps.Copy(secret.Data, map[string][]byte{"tls.crt": root.Data["tls.crt"], "tls.key": root.Data["tls.key"]})
+			metav1.SetMetaDataAnnotation(&secret.ObjectMeta, expiration, "2099-01-01T00:00:00Z")
+		}
+		return nil
+	})
+	return err
+}
+
+// WatcherKind is the kind of Watchers, RouteKind that of their routes.
+func WatcherKind() schema.GroupVersionKind {
+	return schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Watcher"}
+}
+
+// RouteKind is the kind of VirtualServices.
+func RouteKind() schema.GroupVersionKind {
+	return schema.GroupVersionKind{Group: "networking.istio.io", Version: "v1beta1", Kind: "VirtualService"}
+}
+
+func (o *Operator) keepWatchers(ctx context.Context) error {
+	list := &unstructured.UnstructuredList{}
+	list.SetGroupVersionKind(WatcherKind())
+	if err := o.Plane.List(ctx, list); err != nil {
+		return err
+	}
+	for i := range list.Items {
+		if err := o.keepWatcher(ctx, &list.Items[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (o *Operator) keepWatcher(ctx context.Context, w *unstructured.Unstructured) error {
+	if controllerutil.AddFinalizer(w, Finalizer) {
+		if err := o.Plane.Update(ctx, w); err != nil {
+			return err
+		}
+	}
+	route := &unstructured.Unstructured{}
+	route.SetGroupVersionKind(RouteKind())
+	route.SetNamespace(w.GetNamespace())
+	route.SetName(w.GetName())
+	if _, err := controllerutil.CreateOrUpdate(ctx, o.Plane, route, func() error {
+		route.SetOwnerReferences([]metav1.OwnerReference{{
+			APIVersion: WatcherKind().GroupVersion().String(), Kind: "Watcher", Name: w.GetName(), UID: w.GetUID(),
+		}})
+		route.Object["spec"] = objects(virtualService)[0].Object["spec"]
+		return nil
+	}); err != nil {
+		return err
+	}
+	return o.keepCondition(ctx, w)
+}
+
+const virtualService = `
+spec:
+  gateways: [kcp-system/klm-watcher]
+  hosts: [listener.kyma.example.com, listener.kyma.example.com]
+  http:
+    - match: [{uri: {prefix: /v2/lifecycle-manager/event}}]
+      route: [{destination: {host: klm-event-service.kcp-system.svc.cluster.local, port: {number: 8082}}}]
+`
+
+// keepCondition reports that the route is configured, once.
+func (o *Operator) keepCondition(ctx context.Context, w *unstructured.Unstructured) error {
+	if conditions, _, _ := unstructured.NestedSlice(w.Object, "status", "conditions"); len(conditions) == 1 {
+		if first, ok := conditions[0].(map[string]any); ok && first["type"] == "VirtualService" {
+			return nil
+		}
+	}
+	w.Object["status"] = map[string]any{
+		"state": "Ready", "observedGeneration": w.GetGeneration(),
+		"conditions": []any{map[string]any{
+			"type": "VirtualService", "status": "True", "reason": "Ready", "message": "VirtualService is configured",
+			"lastTransitionTime": metav1.Now().UTC().Format(time.RFC3339),
+		}},
+	}
+	return o.Plane.Status().Update(ctx, w)
+}
+
+func (o *Operator) keepAgents(ctx context.Context, image string) error {
+	list := &unstructured.UnstructuredList{}
+	list.SetGroupVersionKind(WatcherKind().GroupVersion().WithKind("Kyma"))
+	if err := o.Plane.List(ctx, list, client.InNamespace(PlaneNamespace)); err != nil {
+		return err
+	}
+	var failed []error
+	for i := range list.Items {
+		name, id := list.Items[i].GetName(), list.Items[i].GetLabels()[RuntimeIDLabel]
+		if there := o.Runtimes[name]; there != nil {
+			failed = append(failed, o.keepAgent(ctx, there, name, id, image))
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// keepAgent applies the objects of one runtime, when its certificate is issued.
+func (o *Operator) keepAgent(ctx context.Context, there client.Client, kyma, id, image string) error {
+	if err := apply(ctx, o.Plane, RuntimeCertificate(kyma, id)); err != nil {
+		return err
+	}
+	var issued, gateway corev1.Secret
+	err := errors.Join(o.Plane.Get(ctx, RuntimeSecret(kyma), &issued), o.Plane.Get(ctx, GatewaySecret(), &gateway))
+	if apierrors.IsNotFound(err) || len(issued.Data["tls.crt"]) == 0 {
+		return client.IgnoreNotFound(err)
+	}
+	secret := map[string][]byte{
+		"ca.crt": gateway.Data["ca.crt"], "tls.crt": issued.Data["tls.crt"], "tls.key": issued.Data["tls.key"],
+	}
+	all := append(Agent(Namespace, image, o.Address, secret), Configuration(Namespace, gateway.Data["ca.crt"]))
+	for _, object := range all {
+		if err := apply(ctx, there, object); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func apply(ctx context.Context, c client.Client, object *unstructured.Unstructured) error {
+	err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), client.FieldOwner(fieldOwner), client.ForceOwnership)
+	if err != nil {
+		return fmt.Errorf("apply %s %s: %w", object.GetKind(), object.GetName(), err)
+	}
+	return nil
+}
+
+// Remove deletes objects of today in the control plane that nothing uses any more: the certificates
+// of runtimes, the PKI and their Secrets.
+func (o *Operator) Remove(ctx context.Context, kymas ...string) error {
+	all := PKI()
+	secrets := []types.NamespacedName{CA()}
+	for _, name := range kymas {
+		all = append(all, RuntimeCertificate(name, "x"))
+		secrets = append(secrets, RuntimeSecret(name))
+	}
+	var failed []error
+	for _, object := range all {
+		failed = append(failed, client.IgnoreNotFound(o.Plane.Delete(ctx, object)))
+	}
+	for _, key := range secrets {
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
+		failed = append(failed, client.IgnoreNotFound(o.Plane.Delete(ctx, secret)))
+	}
+	return errors.Join(failed...)
+}
+
+// Route returns the VirtualService of the Watcher, as the operator makes it.
+func Route() *unstructured.Unstructured {
+	route := &unstructured.Unstructured{Object: map[string]any{"spec": objects(virtualService)[0].Object["spec"]}}
+	route.SetGroupVersionKind(RouteKind())
+	route.SetNamespace(PlaneNamespace)
+	route.SetName("klm-kyma-watcher")
+	return route
+}
