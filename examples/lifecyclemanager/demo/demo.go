@@ -29,13 +29,22 @@ const (
 type demo struct {
 	*lab.Lab
 
-	out   io.Writer
-	slack int
+	settings
+
+	out io.Writer
 	// before are the objects of the second runtime before it was registered.
 	before []string
+	// polls is the number of polls before an edit that causes no event.
+	polls int
 }
 
-func newDemo(out io.Writer, slack int) *demo { return &demo{out: out, slack: slack} }
+// settings are the values of the flags.
+type settings struct {
+	// slack is a factor for the time that each effect may take.
+	slack int
+	// faults plays another story, in which the operator is killed in each line.
+	faults bool
+}
 
 // play prepares the lab, plays the story, and ends everything. The logs of a failure stay.
 func (d *demo) play(ctx context.Context) (err error) {
@@ -46,7 +55,7 @@ func (d *demo) play(ctx context.Context) (err error) {
 		return err
 	}
 	d.Lab, err = lab.New(lab.Options{
-		Scheme: scheme, Runtimes: []string{first, second}, Replicas: 2, OperatorArgs: operatorArgs(),
+		Scheme: scheme, Runtimes: []string{first, second}, Replicas: d.replicas(), OperatorArgs: d.operatorArgs(),
 		Progress: func(line string) { d.printf("                ... %s\n", line) },
 	})
 	if err != nil {
@@ -63,16 +72,25 @@ func (d *demo) play(ctx context.Context) (err error) {
 	if err := d.prepare(ctx); err != nil {
 		return err
 	}
-	if err := d.tell(ctx); err != nil {
+	if err := d.playLines(ctx); err != nil {
 		return err
 	}
 	return d.summary(ctx, time.Since(began))
 }
 
-// operatorArgs make everything but the events faster: they are waits that nobody wants to watch.
-func operatorArgs() []string {
+// replicas is one if the operator is killed: another replica would wait for the end of the lease.
+func (d *demo) replicas() int {
+	if d.faults {
+		return 1
+	}
+	return 2
+}
+
+// operatorArgs shorten all waits except for those of events.
+func (d *demo) operatorArgs() []string {
 	return []string{
 		"-poll-otherwise=3s", "-agent-setting=HEARTBEAT_INTERVAL=1s", "-agent-setting=CANARY_INTERVAL=1s",
+		fmt.Sprintf("-leader-elect=%t", !d.faults),
 	}
 }
 
@@ -85,7 +103,7 @@ func (d *demo) prepare(ctx context.Context) error {
 		{"programs", "API server, cert-manager, agent and operator: built from source", d.Build},
 		{"API servers", "control plane, " + first + " and " + second, d.StartAPIServers},
 		{"cert-manager", "its controllers, in the control plane", d.StartCertManager},
-		{"operator", "config/native: two replicas, of which one leads", d.deploy},
+		{"operator", "config/native: certificates, listener, leader", d.deploy},
 		{"runtimes", "registered; agents and webhooks are there, and both are fresh", d.register},
 	}
 	for _, stage := range stages {
@@ -97,6 +115,23 @@ func (d *demo) prepare(ctx context.Context) error {
 			return fmt.Errorf("%s: %w", stage.name, err)
 		}
 		d.printf("  %-13s %-66s %6s\n", stage.name, stage.result, seconds(time.Since(began)))
+	}
+	return nil
+}
+
+// playLines plays the story, and fails at the first effect that does not come in time.
+func (d *demo) playLines(ctx context.Context) error {
+	d.printf("\n  %-38s %-41s %6s\n", "WHAT HAPPENS", "EFFECT", "AFTER")
+	lines := d.story()
+	if d.faults {
+		lines = d.storyOfFaults()
+	}
+	for _, l := range lines {
+		took, err := d.play1(ctx, l)
+		if err != nil {
+			return fmt.Errorf("%s: %s: %w", l.happens, l.effect, err)
+		}
+		d.printf("  %-38s %-41s %6s\n", l.happens, l.effect, fmt.Sprintf("%.2f s", took.Seconds()))
 	}
 	return nil
 }

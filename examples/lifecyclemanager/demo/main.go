@@ -48,14 +48,16 @@ var errUsage = errors.New("wrong flags")
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	slack := flags.Int("slack", 1, "`factor` for the time that each effect may take, for a busy machine")
+	d := &demo{out: stdout}
+	flags.IntVar(&d.slack, "slack", 1, "`factor` for the time that each effect may take, for a busy machine")
+	flags.BoolVar(&d.faults, "faults", false, "play another story, with faults, in which the operator is killed in each line")
 	switch err := flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
 		return err
 	case err != nil:
 		return fmt.Errorf("%w: %w", errUsage, err)
 	}
-	err := newDemo(stdout, *slack).play(ctx)
+	err := d.play(ctx)
 	if err != nil && ctx.Err() != nil {
 		err = errInterrupted
 	}

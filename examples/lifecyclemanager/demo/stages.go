@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/lab"
@@ -27,11 +28,13 @@ func (d *demo) register(ctx context.Context) (err error) {
 	if err := errors.Join(d.Register(ctx, first, nil), d.Register(ctx, second, beta)); err != nil {
 		return err
 	}
-	return lab.Poll(ctx, func() bool { return d.is(ctx, first, "fresh") && d.isFresh(ctx) })
+	return lab.Poll(ctx, func() bool { return d.is(ctx, first, "fresh", "") && d.isFresh(ctx) })
 }
 
-// is reports whether the fleet has a runtime in a state for both controllers.
-func (d *demo) is(ctx context.Context, id, state string) bool {
-	states, err := d.Fleet(ctx, id)
-	return err == nil && len(states) == 2 && states["lifecycle-manager"] == state && states["module-manager"] == state
+// is reports whether the fleet has a runtime in a state for both controllers, for a reason or none.
+func (d *demo) is(ctx context.Context, id, state, reason string) bool {
+	fleet, err := d.Fleet(ctx, id)
+	return err == nil && len(fleet) == 2 && !slices.ContainsFunc(fleet, func(f lab.Freshness) bool {
+		return f.State != state || f.Reason != reason
+	})
 }

@@ -27,60 +27,59 @@ type line struct {
 }
 
 const (
+	// soon is for effects of events.
 	soon  = time.Second
 	later = 15 * time.Second
 )
 
 // story returns the lines in their order. Each needs those before it.
 func (d *demo) story() []line {
-	return []line{
-		{"an administrator adds two modules", "each runtime sees those that it may see", d.addModules, d.catalogIsThere, soon},
-		{"a user enables greeter in runtime-2", "its objects are there", d.enable, d.runs("1.0.0"), soon},
-		{"", "the user reads: greeter 1.0.0 Ready", nil, d.userReads(v1beta2.Ready, "1.0.0"), 3 * time.Second},
-		{"somebody edits its Deployment", "corrected", d.edit, d.runs("1.0.0"), soon},
-		{"somebody deletes its Deployment", "there again", d.deleteDeployment, d.runs("1.0.0"), soon},
-		{"the channel gets greeter 2.0.0", "rolled out, and its old ConfigMap is pruned", d.upgrade, d.isUpgraded, soon},
-		{"somebody deletes the webhook", "runtime-2 is degraded (canary_lost)", d.deleteWebhook, d.isDegraded, later},
-		{"somebody edits the Deployment", "corrected by polling, every 3 s", d.edit, d.runs("2.0.0"), later},
+	return slices.Concat(d.installation(), []line{
+		{"a user deletes the webhook", "runtime-2 is degraded (canary_lost)", d.deleteWebhook, d.isDegraded, later},
+		{"a user edits the Deployment", "corrected by polling, every 3 s", d.editUnseen, d.isPolled, later},
 		{"an administrator repairs the agent", "runtime-2 is fresh", d.repair, d.isFresh, later},
-		{"somebody edits the Deployment", "corrected", d.edit, d.runs("2.0.0"), soon},
-		{"the user disables greeter", "its objects are gone", d.disable, d.isGone, 3 * time.Second},
+		{"a user edits the Deployment", "corrected", d.edit, d.runs("2.0.0"), soon},
+		{"a user disables greeter", "its objects are gone", d.disable, d.isGone, 3 * time.Second},
 		{"the Kyma of runtime-2 is deleted", "runtime-2 is as clean as before", d.deleteKyma, d.isClean, later},
+	})
+}
+
+// installation is the first part of the story.
+func (d *demo) installation() []line {
+	return []line{
+		{"an administrator adds two modules", "each runtime lists those that it may see", d.addModules, d.hasCatalog, soon},
+		{"a user enables greeter in runtime-2", "its objects are there", d.enable, d.runs("1.0.0"), soon},
+		{"", "the user reads: greeter 1.0.0 Ready", nothing, d.userReads("1.0.0"), 3 * time.Second},
+		{"a user edits its Deployment", "corrected", d.edit, d.runs("1.0.0"), soon},
+		{"a user deletes its Deployment", "there again", d.deleteDeployment, d.runs("1.0.0"), soon},
+		{"the channel gets greeter 2.0.0", "rolled out, and its ConfigMap is pruned", d.upgrade, d.isUpgraded, soon},
 	}
 }
 
-// tell plays the story line by line, and fails at the first effect that does not come in time.
-func (d *demo) tell(ctx context.Context) error {
-	d.printf("\n  %-36s %-44s %6s\n", "WHAT HAPPENS", "EFFECT", "AFTER")
-	for _, l := range d.story() {
-		took, err := d.play1(ctx, l)
-		if err != nil {
-			return fmt.Errorf("%s: %s: %w", l.happens, l.effect, err)
-		}
-		d.printf("  %-36s %-44s %6s\n", l.happens, l.effect, fmt.Sprintf("%.2f s", took.Seconds()))
-	}
-	return nil
-}
-
+// play1 plays a line, and returns the time from the deed to its effect.
 func (d *demo) play1(ctx context.Context, l line) (time.Duration, error) {
-	if l.do != nil {
-		if err := l.do(ctx); err != nil {
-			return 0, err
-		}
+	if err := l.do(ctx); err != nil {
+		return 0, err
+	}
+	began := time.Now()
+	if err := d.crash(ctx); err != nil {
+		return 0, err
 	}
 	limit := l.within * time.Duration(d.slack)
-	began := time.Now()
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not within %v", limit))
 	defer cancel()
 	err := lab.Poll(ctx, func() bool { return l.holds(ctx) })
 	return time.Since(began), err
 }
 
+func nothing(context.Context) error { return nil }
+
 func (d *demo) addModules(ctx context.Context) error {
-	return errors.Join(d.ApplyFile(ctx, "samples/greeter-regular.v1.yaml"), d.ApplyFile(ctx, "samples/parrot-fast.yaml"))
+	return errors.Join(
+		d.ApplyFile(ctx, "samples/greeter-regular.v1.yaml"), d.ApplyFile(ctx, "samples/parrot-fast.yaml"))
 }
 
-func (d *demo) catalogIsThere(ctx context.Context) bool {
+func (d *demo) hasCatalog(ctx context.Context) bool {
 	return slices.Equal(d.catalog(ctx, first), []string{"greeter-regular"}) &&
 		slices.Equal(d.catalog(ctx, second), []string{"greeter-regular", "parrot-fast"})
 }
@@ -117,12 +116,12 @@ func (d *demo) enable(ctx context.Context) error {
 
 func (d *demo) disable(ctx context.Context) error { return d.setModules(ctx) }
 
-// userReads returns a function that reports whether a user reads that state of the module.
-func (d *demo) userReads(state v1beta2.State, version string) func(context.Context) bool {
-	want := []v1beta2.ModuleStatus{{Name: "greeter", Version: version, State: state}}
+// userReads returns a function that reports whether a user reads that the version is ready.
+func (d *demo) userReads(version string) func(context.Context) bool {
+	want := []v1beta2.ModuleStatus{{Name: "greeter", Version: version, State: v1beta2.Ready}}
 	return func(ctx context.Context) bool {
 		kyma, err := d.userKyma(ctx)
-		return err == nil && kyma.Status.State == state && slices.Equal(kyma.Status.Modules, want)
+		return err == nil && kyma.Status.State == v1beta2.Ready && slices.Equal(kyma.Status.Modules, want)
 	}
 }
 
@@ -149,6 +148,26 @@ func (d *demo) edit(ctx context.Context) error {
 	return d.Runtimes[second].Update(ctx, deployment)
 }
 
+// editUnseen notes the number of polls first.
+func (d *demo) editUnseen(ctx context.Context) (err error) {
+	if d.polls, err = d.countPolls(ctx); err != nil {
+		return err
+	}
+	return d.edit(ctx)
+}
+
+// isPolled reports whether a poll has corrected the Deployment.
+func (d *demo) isPolled(ctx context.Context) bool {
+	polls, err := d.countPolls(ctx)
+	return err == nil && polls > d.polls && d.runs("2.0.0")(ctx)
+}
+
+// countPolls returns the number of reconciles of the modules that no change has caused.
+func (d *demo) countPolls(ctx context.Context) (int, error) {
+	counts, err := d.Reconciles(ctx)
+	return counts[[2]string{"module-manager", "poll"}] + counts[[2]string{"module-manager", "freshness"}], err
+}
+
 func (d *demo) deleteDeployment(ctx context.Context) error {
 	deployment, err := d.deployment(ctx)
 	if err != nil {
@@ -172,9 +191,11 @@ func (d *demo) deleteWebhook(ctx context.Context) error {
 	return d.Runtimes[second].Delete(ctx, configuration)
 }
 
-func (d *demo) isDegraded(ctx context.Context) bool { return d.is(ctx, second, "degraded canary_lost") }
+func (d *demo) isDegraded(ctx context.Context) bool {
+	return d.is(ctx, second, "degraded", "canary_lost")
+}
 
-func (d *demo) isFresh(ctx context.Context) bool { return d.is(ctx, second, "fresh") }
+func (d *demo) isFresh(ctx context.Context) bool { return d.is(ctx, second, "fresh", "") }
 
 // repair makes the operator look at the installation at once, instead of after 10 minutes.
 func (d *demo) repair(ctx context.Context) error {

@@ -24,6 +24,8 @@ const (
 	retry = time.Second
 	// cacheLag is the time after which a cache shows the write that came first.
 	cacheLag = 100 * time.Millisecond
+	// limit bounds the work for one runtime, so that a slow one does not keep a worker.
+	limit = 30 * time.Second
 )
 
 // Reconciler keeps the modules of runtimes as their users want them.
@@ -48,7 +50,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if !kyma.DeletionTimestamp.IsZero() {
 		step, state = r.remove, v1beta2.Deleting
 	}
-	result, err := step(ctx, kyma)
+	result, err := bounded(ctx, kyma, step)
 	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
 		return ctrl.Result{RequeueAfter: cacheLag}, nil
 	}
@@ -58,6 +60,15 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	status := kyma.Status
 	status.State, status.Message = state, err.Error()
 	return ctrl.Result{}, errors.Join(err, r.report(ctx, kyma, status))
+}
+
+// bounded leaves time to report an error after the limit.
+func bounded(
+	ctx context.Context, kyma *v1beta2.Kyma, step func(context.Context, *v1beta2.Kyma) (ctrl.Result, error),
+) (ctrl.Result, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	return step(ctx, kyma)
 }
 
 // keep gives the runtime its catalog, and the control plane the Manifests that the user asks for.

@@ -17,23 +17,28 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Fleet returns the state of a runtime for each manager, with its reason.
-func (l *Lab) Fleet(ctx context.Context, id string) (map[string]string, error) {
-	text, err := l.ask(ctx, "/fleet?brief=true&runtime="+id)
+// Freshness is that of a runtime for one controller.
+type Freshness struct {
+	Manager  string `json:"manager"`
+	State    string `json:"state"`
+	Reason   string `json:"reason"`
+	Replicas []struct {
+		// CertificateExpiry is that of the certificate with which the agent came.
+		CertificateExpiry time.Time `json:"certificateExpiry"`
+	} `json:"replicas"`
+}
+
+// Fleet returns the freshness of a runtime for each controller.
+func (l *Lab) Fleet(ctx context.Context, id string) ([]Freshness, error) {
+	text, err := l.ask(ctx, "/fleet?runtime="+id)
 	if err != nil {
 		return nil, err
 	}
 	var answer struct {
-		Runtimes []struct{ Manager, State, Reason string } `json:"runtimes"`
+		Runtimes []Freshness `json:"runtimes"`
 	}
-	if err := json.Unmarshal(text, &answer); err != nil {
-		return nil, err
-	}
-	states := make(map[string]string)
-	for _, r := range answer.Runtimes {
-		states[r.Manager] = strings.TrimSpace(r.State + " " + r.Reason)
-	}
-	return states, nil
+	err = json.Unmarshal(text, &answer)
+	return answer.Runtimes, err
 }
 
 // Reconciles returns the number of reconciles by controller and cause.

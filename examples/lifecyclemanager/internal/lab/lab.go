@@ -65,7 +65,7 @@ type Runtime struct {
 
 	id    string
 	plane *controlplane.ControlPlane
-	node  *node
+	link  *link
 }
 
 // New returns a lab in which nothing runs.
@@ -108,7 +108,9 @@ func (l *Lab) StartAPIServers(ctx context.Context) error {
 	var starting sync.WaitGroup
 	errs := make([]error, len(l.opts.Runtimes)+1)
 	runtimes := make([]*Runtime, len(l.opts.Runtimes))
-	starting.Go(func() { l.plane, errs[len(runtimes)] = l.startAPIServer(ctx, "control-plane", nil, l.opts.CRDPaths...) })
+	starting.Go(func() {
+		l.plane, errs[len(runtimes)] = l.startAPIServer(ctx, "control-plane", nil, l.opts.CRDPaths...)
+	})
 	for i, id := range l.opts.Runtimes {
 		starting.Go(func() { runtimes[i], errs[i] = l.startRuntime(ctx, id) })
 	}
@@ -151,13 +153,17 @@ func (l *Lab) startRuntime(ctx context.Context, id string) (*Runtime, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Runtime{Client: plane.Client, id: id, plane: plane, node: n}
 	stop, err := n.start(plane, l.programs.agent)
 	if err != nil {
 		return nil, err
 	}
 	l.onClose(stop)
-	return r, nil
+	way, err := newLink(plane.Config.Host)
+	if err != nil {
+		return nil, err
+	}
+	l.onClose(way.end)
+	return &Runtime{Client: plane.Client, id: id, plane: plane, link: way}, nil
 }
 
 // Poll waits until a condition holds, and asks it every 20 ms.

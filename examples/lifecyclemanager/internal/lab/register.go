@@ -2,10 +2,10 @@ package lab
 
 import (
 	"context"
-	"os"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
@@ -14,7 +14,7 @@ import (
 
 // Register creates the Kyma of a runtime, and the Secret with its kubeconfig.
 func (l *Lab) Register(ctx context.Context, id string, labels map[string]string) error {
-	kubeconfig, err := os.ReadFile(l.Runtimes[id].plane.Kubeconfig)
+	kubeconfig, err := l.Runtimes[id].kubeconfig()
 	if err != nil {
 		return err
 	}
@@ -27,4 +27,16 @@ func (l *Lab) Register(ctx context.Context, id string, labels map[string]string)
 	kyma.Labels = labels
 	kyma.Annotations = map[string]string{controllerruntime.DomainAnnotation: id + ".example.com"}
 	return l.Plane.Create(ctx, kyma)
+}
+
+// kubeconfig returns one that goes by the link.
+func (r *Runtime) kubeconfig() ([]byte, error) {
+	config, err := clientcmd.LoadFromFile(r.plane.Kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	for _, cluster := range config.Clusters {
+		cluster.Server = "https://" + r.link.address
+	}
+	return clientcmd.Write(*config)
 }

@@ -25,6 +25,8 @@ const (
 	retry = time.Second
 	// cacheLag is the time after which a cache shows the write that came first.
 	cacheLag = 100 * time.Millisecond
+	// limit bounds the work for one runtime, so that a slow one does not keep a worker.
+	limit = 30 * time.Second
 )
 
 // Reconciler makes the runtimes have the objects of the Manifests.
@@ -47,7 +49,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if !manifest.DeletionTimestamp.IsZero() {
 		step, state = r.remove, v1beta2.Deleting
 	}
-	result, err := step(ctx, manifest)
+	result, err := bounded(ctx, manifest, step)
 	if apierrors.IsConflict(err) {
 		return ctrl.Result{RequeueAfter: cacheLag}, nil
 	}
@@ -57,6 +59,15 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	status := manifest.Status
 	status.State, status.Message = state, err.Error()
 	return ctrl.Result{}, errors.Join(err, r.report(ctx, manifest, status))
+}
+
+// bounded leaves time to report an error after the limit.
+func bounded(
+	ctx context.Context, manifest *v1beta2.Manifest, step func(context.Context, *v1beta2.Manifest) (ctrl.Result, error),
+) (ctrl.Result, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	return step(ctx, manifest)
 }
 
 // kymaOf returns the name of the Kyma that represents the runtime of a Manifest.
