@@ -50,7 +50,8 @@ func options(longestWait time.Duration) controller.Options {
 	const concurrent, firstWait = 10, 200 * time.Millisecond
 	return controller.Options{
 		MaxConcurrentReconciles: concurrent,
-		RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[ctrl.Request](firstWait, longestWait),
+		RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[ctrl.Request](
+			firstWait, longestWait),
 	}
 }
 

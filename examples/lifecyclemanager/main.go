@@ -1,6 +1,6 @@
-// Lifecyclemanager is a meta operator. It gives remote clusters, the runtimes, a catalog of modules,
-// installs the modules that the users there enable, and corrects changes by others. Events start its
-// reconciles, and polling is a slow safety net.
+// Lifecyclemanager is a meta operator. It gives remote clusters, the runtimes, a catalog of
+// modules. It installs the modules that the users there enable, and corrects changes by others.
+// Events start its reconciles, and polling is a slow safety net.
 //
 // The README walks through the code. watching.go has all that the events need, and the other files
 // are those of any operator.
@@ -61,15 +61,15 @@ func run(ctx context.Context, args []string, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	err = errors.Join(watching.setUp(ctx), addControllers(watching), mgr.AddHealthzCheck("alive", healthz.Ping))
+	err = errors.Join(watching.setUp(), addControllers(watching), mgr.AddHealthzCheck("alive", healthz.Ping))
 	if err != nil {
 		return err
 	}
 	return mgr.Start(ctx)
 }
 
-// newManager returns a manager for two or more replicas, of which one leads. Metrics and the page of
-// the fleet need TLS, and a token of a service account that may get them.
+// newManager returns a manager for two or more replicas, of which one leads. Metrics and the page
+// of the fleet need TLS, and a token of a service account that may get them.
 func newManager(s settings, fleetPage http.Handler) (ctrl.Manager, error) {
 	scheme, err := newScheme()
 	if err != nil {

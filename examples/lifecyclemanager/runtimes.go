@@ -13,7 +13,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 )
 
-// newKyma returns an object of the kind that represents a runtime. Watching needs only its metadata.
+// newKyma returns an object of the kind that represents a runtime. Watching needs only its
+// metadata.
 func newKyma() *metav1.PartialObjectMetadata {
 	kyma := &metav1.PartialObjectMetadata{}
 	kyma.SetGroupVersionKind(v1beta2.GroupVersion().WithKind("Kyma"))
@@ -47,10 +48,10 @@ func conditionOf(installed installation.Status) metav1.Condition {
 		Type: v1beta2.WatcherInstalled, Status: metav1.ConditionFalse,
 		Reason: installed.Reason, Message: installed.Message,
 	}
-	switch installed.State {
-	case installation.Ready:
-		made.Status, made.Reason = metav1.ConditionTrue, string(installed.State)
-	case installation.Removed:
+	if installed.State == installation.Ready {
+		made.Status = metav1.ConditionTrue
+	}
+	if installed.Reason == "" { // Ready and Removed have none.
 		made.Reason = string(installed.State)
 	}
 	return made

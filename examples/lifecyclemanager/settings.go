@@ -39,7 +39,7 @@ func parse(args []string, stderr io.Writer) (s settings, err error) {
 	flags.BoolVar(&s.leaderElect, "leader-elect", true, "elect one replica that reconciles")
 	flags.StringVar(&s.service, "events-service", "lifecycle-manager-events",
 		"`name` of the Service that leads events to the replica that reconciles")
-	flags.StringVar(&s.podIP, "pod-ip", "", "`address` of this replica for that Service; empty: there is no such Service")
+	flags.StringVar(&s.podIP, "pod-ip", "", "`address` of this replica for that Service; empty: there is none")
 	flags.StringVar(&s.podName, "pod-name", "", "`name` of the pod of this replica")
 	flags.DurationVar(&s.pollFresh, "poll-fresh", time.Hour, "`time` between two looks at a fresh runtime")
 	flags.DurationVar(&s.pollOtherwise, "poll-otherwise", time.Minute, "`time` between two looks at any other runtime")

@@ -34,8 +34,6 @@ const (
 const (
 	// certificatesName is the prefix of the names of all certificates.
 	certificatesName = "watcher"
-	// listenerSecret is the name of the Secret with the key material of the listener.
-	listenerSecret = certificatesName + "-listener"
 )
 
 // watching is all that an operator adds in order to get events from its runtimes.
@@ -50,7 +48,7 @@ type watching struct {
 	kymas, modules events
 }
 
-func newWatching(ctx context.Context, s settings, mgr ctrl.Manager, runtimes *fleet.Fleet) (*watching, error) {
+func newWatching(ctx context.Context, s settings, mgr ctrl.Manager, watched *fleet.Fleet) (*watching, error) {
 	known, err := controllerruntime.NewRuntimes(ctx, mgr.GetCache(), newKyma().GroupVersionKind(),
 		controllerruntime.ByName, controllerruntime.RuntimesOptions{})
 	if err != nil {
@@ -61,14 +59,14 @@ func newWatching(ctx context.Context, s settings, mgr ctrl.Manager, runtimes *fl
 		return nil, err
 	}
 	return &watching{
-		settings: s, mgr: mgr, fleet: runtimes, known: known,
-		kymas:   newEvents(kymaManager, controllerruntime.EnqueueByRuntime(known), runtimes, reconciles),
-		modules: newEvents(moduleManager, manifest.Affected(mgr.GetClient(), known), runtimes, reconciles),
+		settings: s, mgr: mgr, fleet: watched, known: known,
+		kymas:   newEvents(kymaManager, controllerruntime.EnqueueByRuntime(known), watched, reconciles),
+		modules: newEvents(moduleManager, manifest.Affected(mgr.GetClient(), known), watched, reconciles),
 	}, nil
 }
 
 // setUp adds certificates, the agents and the listener to the manager.
-func (w *watching) setUp(ctx context.Context) error {
+func (w *watching) setUp() error {
 	// The cache of the manager's own client would keep every Secret that it reads.
 	direct, err := client.New(w.mgr.GetConfig(), client.Options{Scheme: w.mgr.GetScheme()})
 	if err != nil {

@@ -49,9 +49,8 @@ type settings struct {
 // play prepares the lab, plays the story, and ends everything. The logs of a failure stay.
 func (d *demo) play(ctx context.Context) (err error) {
 	began := time.Now()
-	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme),
-		certv1.AddToScheme(scheme), watcher.AddToScheme(scheme), v1beta2.AddToScheme(scheme)); err != nil {
+	scheme, err := newScheme()
+	if err != nil {
 		return err
 	}
 	d.Lab, err = lab.New(lab.Options{
@@ -76,6 +75,13 @@ func (d *demo) play(ctx context.Context) (err error) {
 		return err
 	}
 	return d.summary(ctx, time.Since(began))
+}
+
+// newScheme returns the kinds of all clients.
+func newScheme() (*runtime.Scheme, error) {
+	scheme := runtime.NewScheme()
+	return scheme, errors.Join(clientgoscheme.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme),
+		certv1.AddToScheme(scheme), watcher.AddToScheme(scheme), v1beta2.AddToScheme(scheme))
 }
 
 // replicas is one if the operator is killed: another replica would wait for the end of the lease.

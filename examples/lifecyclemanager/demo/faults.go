@@ -25,7 +25,7 @@ import (
 func (d *demo) storyOfFaults() []line {
 	return slices.Concat(d.installation(), []line{
 		{"a user deletes the webhook", "there again when the operator starts", d.deleteWebhook, d.isWatched, later},
-		{"runtime-2 is cut off, greeter is 1.0.0", "the Kyma names the error", d.cutAndDowngrade, d.isIn(v1beta2.Error), later},
+		{"runtime-2 is cut, greeter is 1.0.0", "its Kyma says so", d.cutAndDowngrade, d.isIn(v1beta2.Error), later},
 		{"runtime-2 is back", "rolled out", d.restore, d.runs("1.0.0"), later},
 		{"the certificate of runtime-2 rotates", "its agents use the new one", d.rotate, d.hasRotated, later},
 		{"a user edits the Deployment", "corrected", d.edit, d.runs("1.0.0"), soon},
@@ -92,7 +92,8 @@ func (d *demo) rotate(ctx context.Context) error {
 	}
 	now := &corev1.Secret{}
 	err := lab.Poll(ctx, func() bool {
-		return d.Plane.Get(ctx, key, now) == nil && !bytes.Equal(now.Data[corev1.TLSCertKey], before.Data[corev1.TLSCertKey])
+		err := d.Plane.Get(ctx, key, now)
+		return err == nil && !bytes.Equal(now.Data[corev1.TLSCertKey], before.Data[corev1.TLSCertKey])
 	})
 	return errors.Join(err, d.repair(ctx))
 }

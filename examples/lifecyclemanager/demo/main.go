@@ -1,6 +1,6 @@
-// Demo plays the story of a module on one machine: a control plane and two runtimes, with real API
-// servers, cert-manager, agents and the operator. It prints and checks each effect. The exit code is
-// 0 only if each effect is the expected one, in time.
+// Demo plays the story of a module on one machine. A control plane and two runtimes have real API
+// servers, cert-manager, agents and the operator. Demo prints and checks each effect. The exit code
+// is 0 only if each effect is the expected one, in time.
 //
 // Start with story.go.
 package main
@@ -50,7 +50,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags.SetOutput(stderr)
 	d := &demo{out: stdout}
 	flags.IntVar(&d.slack, "slack", 1, "`factor` for the time that each effect may take, for a busy machine")
-	flags.BoolVar(&d.faults, "faults", false, "play another story, with faults, in which the operator is killed in each line")
+	flags.BoolVar(&d.faults, "faults", false, "play a story of faults, in which the operator is killed in each line")
 	switch err := flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
 		return err

@@ -47,7 +47,7 @@ func (d *demo) story() []line {
 // installation is the first part of the story.
 func (d *demo) installation() []line {
 	return []line{
-		{"an administrator adds two modules", "each runtime lists those that it may see", d.addModules, d.hasCatalog, soon},
+		{"an administrator adds two modules", "each runtime lists those it may see", d.addModules, d.hasCatalog, soon},
 		{"a user enables greeter in runtime-2", "its objects are there", d.enable, d.runs("1.0.0"), soon},
 		{"", "the user reads: greeter 1.0.0 Ready", nothing, d.userReads("1.0.0"), 3 * time.Second},
 		{"a user edits its Deployment", "corrected", d.edit, d.runs("1.0.0"), soon},
@@ -87,7 +87,7 @@ func (d *demo) hasCatalog(ctx context.Context) bool {
 // catalog returns the names of the ModuleTemplates in a runtime.
 func (d *demo) catalog(ctx context.Context, id string) (names []string) {
 	list := &v1beta2.ModuleTemplateList{}
-	_ = d.Runtimes[id].List(ctx, list) // None is what is there on error.
+	_ = d.Runtimes[id].List(ctx, list) // An error counts as an empty catalog.
 	for i := range list.Items {
 		names = append(names, list.Items[i].Name)
 	}

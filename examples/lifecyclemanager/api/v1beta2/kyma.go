@@ -42,7 +42,7 @@ type KymaSpec struct {
 	// The channel of all modules that name none.
 	Channel Channel `json:"channel"`
 
-	// The enabled modules. Two users who apply one module each do not overwrite each other.
+	// The enabled modules. Users that apply one module each do not overwrite each other.
 	//
 	// +optional
 	// +listType=map

@@ -38,7 +38,7 @@ type ManifestList struct {
 	Items []Manifest `json:"items"`
 }
 
-// ManifestSpec is what a runtime shall have of a module.
+// ManifestSpec has the objects that a runtime shall have of a module.
 type ManifestSpec struct {
 	Module  ModuleName `json:"module"`
 	Version string     `json:"version"`
@@ -47,7 +47,7 @@ type ManifestSpec struct {
 	Resources []Resource `json:"resources"`
 }
 
-// ManifestStatus is what a runtime has of a module.
+// ManifestStatus reports the objects that a runtime has of a module.
 type ManifestStatus struct {
 	// +optional
 	State State `json:"state,omitempty"`

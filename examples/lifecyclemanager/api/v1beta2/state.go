@@ -1,6 +1,6 @@
 package v1beta2
 
-// State sums up what the operator has reached.
+// State is the progress of the operator.
 //
 // +kubebuilder:validation:Enum=Processing;Ready;Error;Deleting
 type State string

@@ -1,5 +1,5 @@
-// Package cause counts reconciles by their causes, so that a dashboard shows whether an operator runs
-// on events.
+// Package cause counts reconciles by their causes. So a dashboard shows whether an operator runs on
+// events.
 package cause
 
 import (
@@ -50,7 +50,7 @@ type Counter struct {
 	mu    sync.Mutex
 }
 
-// next is what is known of the next reconcile of a request.
+// next describes the next reconcile of a request.
 type next struct {
 	cause Cause
 	poll  time.Time

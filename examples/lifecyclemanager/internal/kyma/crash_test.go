@@ -33,13 +33,13 @@ type crash struct {
 }
 
 // write makes a write, unless the operator is dead.
-func (c *crash) write(make func() error) error {
+func (c *crash) write(send func() error) error {
 	c.writes++
 	switch {
 	case c.at == 0 || c.writes < c.at:
-		return make()
+		return send()
 	case c.writes == c.at && c.late:
-		return errors.Join(make(), errCrash)
+		return errors.Join(send(), errCrash)
 	default:
 		return errCrash
 	}

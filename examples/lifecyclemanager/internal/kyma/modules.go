@@ -80,7 +80,8 @@ func (r *Reconciler) deleteManifests(
 			return nil, err
 		}
 		ending = append(ending, v1beta2.ModuleStatus{
-			Name: manifest.Spec.Module, Version: manifest.Spec.Version, State: v1beta2.Deleting, Message: manifest.Status.Message,
+			Name: manifest.Spec.Module, Version: manifest.Spec.Version,
+			State: v1beta2.Deleting, Message: manifest.Status.Message,
 		})
 	}
 	return ending, nil

@@ -28,6 +28,7 @@ func TestKyma(t *testing.T) {
 
 // validation is that of the API server, by the definitions.
 func (w *world) validation(t *testing.T) {
+	t.Helper()
 	for name, change := range map[string]func(*v1beta2.ModuleTemplate){
 		"must be <module>-<channel>":   func(m *v1beta2.ModuleTemplate) { m.Name = "other" },
 		"spec.version":                 func(m *v1beta2.ModuleTemplate) { m.Spec.Version = "" },
@@ -48,6 +49,7 @@ func (w *world) validation(t *testing.T) {
 }
 
 func (w *world) testCatalog(t *testing.T) {
+	t.Helper()
 	if have := w.catalog(); !slices.Equal(have, []string{"greeter-regular"}) {
 		t.Errorf("catalog %q", have)
 	}
@@ -84,6 +86,7 @@ func (w *world) catalog() (names []string) {
 
 // testTwoUsers applies one module each. Neither may lose the other's.
 func (w *world) testTwoUsers(t *testing.T) {
+	t.Helper()
 	for _, user := range []string{"greeter", "missing"} {
 		applied := &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": "operator.kyma-project.io/v1beta2", "kind": "Kyma",
@@ -101,6 +104,7 @@ func (w *world) testTwoUsers(t *testing.T) {
 
 // testStatus is in step in both clusters.
 func (w *world) testStatus(t *testing.T) {
+	t.Helper()
 	want := []v1beta2.ModuleStatus{
 		{Name: "greeter", Version: "1", State: v1beta2.Ready},
 		{Name: "missing", State: v1beta2.Error, Message: "the catalog has no such module in channel regular"},
@@ -119,6 +123,7 @@ func (w *world) testStatus(t *testing.T) {
 
 // testRepair deletes the Kyma of the user, and then a definition with all its objects.
 func (w *world) testRepair(t *testing.T) {
+	t.Helper()
 	w.must(w.skr.Client.Delete(t.Context(), w.user()))
 	w.must(w.settle())
 	if modules := w.user().Spec.Modules; len(modules) != 1 {

@@ -80,7 +80,8 @@ type mounted struct {
 func (n *node) mount(ctx context.Context, deployment *appsv1.Deployment) (*testpki.Volume, error) {
 	secret := &corev1.Secret{}
 	name := deployment.Spec.Template.Spec.Volumes[0].Secret.SecretName
-	if err := n.cluster.Client.Get(ctx, types.NamespacedName{Namespace: deployment.Namespace, Name: name}, secret); err != nil {
+	key := types.NamespacedName{Namespace: deployment.Namespace, Name: name}
+	if err := n.cluster.Client.Get(ctx, key, secret); err != nil {
 		return nil, err
 	}
 	if n.volume == nil {
@@ -114,7 +115,7 @@ func (n *node) startAgent(
 	bind(env, "METRICS", a.metrics)
 	n.started++
 	env["POD_NAME"] = fmt.Sprintf("%s-%d", installation.Name, n.started)
-	env["STOP_DELAY"], env["SHUTDOWN_TIMEOUT"] = "0s", "1s" // Nobody waits for the end of a demo.
+	env["STOP_DELAY"], env["SHUTDOWN_TIMEOUT"] = "0s", "1s" // The demo ends soon.
 	a.process, err = launch(n.log(n.name+"-agent.log"), n.program, list(env), nil)
 	if err != nil {
 		return err
@@ -160,10 +161,11 @@ func (n *node) canary(ctx context.Context, deployment *appsv1.Deployment) (map[s
 		return nil, err
 	}
 	token, ca := filepath.Join(n.dir, "token"), filepath.Join(n.dir, "ca.crt")
+	err := errors.Join(os.WriteFile(token, []byte(request.Status.Token), 0o600),
+		os.WriteFile(ca, n.cluster.Config.CAData, 0o600))
 	return map[string]string{
-			"CANARY_API_SERVER": n.cluster.Config.Host, "CANARY_TOKEN_FILE": token, "CANARY_CA_CERT": ca,
-		}, errors.Join(os.WriteFile(token, []byte(request.Status.Token), 0o600),
-			os.WriteFile(ca, n.cluster.Config.CAData, 0o600))
+		"CANARY_API_SERVER": n.cluster.Config.Host, "CANARY_TOKEN_FILE": token, "CANARY_CA_CERT": ca,
+	}, err
 }
 
 // probe notes whether an agent is ready.

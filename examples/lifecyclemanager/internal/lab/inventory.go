@@ -27,7 +27,7 @@ func (r *Runtime) Inventory(ctx context.Context) (objects []string, err error) {
 			}
 			list := &metav1.PartialObjectMetadataList{}
 			list.SetGroupVersionKind(schema.FromAPIVersionAndKind(group.GroupVersion, resource.Kind+"List"))
-			if err := r.List(ctx, list); client.IgnoreNotFound(err) != nil {
+			if err := client.IgnoreNotFound(r.List(ctx, list)); err != nil {
 				return nil, err
 			}
 			for i := range list.Items {

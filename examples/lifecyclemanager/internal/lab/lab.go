@@ -1,5 +1,5 @@
-// Package lab runs a control plane and its runtimes on one machine, for the demo of this example and
-// its tests. API servers, cert-manager's controllers, agents and the operator are real. The lab
+// Package lab runs a control plane and its runtimes on one machine, for the demo and the tests of
+// this example. API servers, cert-manager's controllers, agents and the operator are real. The lab
 // stands in for machines and networks only: it starts the processes of Deployments, and leads
 // connections to them. The pods of modules do not run, and are reported as available.
 package lab
@@ -38,8 +38,8 @@ type Options struct {
 	Progress func(line string)
 }
 
-// Lab is a control plane with runtimes. Its methods may be called concurrently, unless they start or
-// stop the same part.
+// Lab is a control plane with runtimes. Its methods may be called concurrently, unless they start
+// or stop the same part.
 type Lab struct {
 	// Plane is the control plane.
 	Plane client.Client
@@ -71,7 +71,7 @@ type Runtime struct {
 // New returns a lab in which nothing runs.
 func New(opts Options) (*Lab, error) {
 	opts.Replicas = max(1, opts.Replicas)
-	log.SetLogger(logr.Discard())              // The first call counts. Without any, controller-runtime complains.
+	log.SetLogger(logr.Discard())              // The first call counts. Without any, it logs a stack trace.
 	dir, err := os.MkdirTemp("", "lifecycle-") // The path of a socket must be short.
 	if err != nil {
 		return nil, err
@@ -103,7 +103,10 @@ func (l *Lab) Close(keepLogs bool) error {
 
 func (l *Lab) log(name string) string { return filepath.Join(l.Dir, "logs", name) }
 
-// StartAPIServers starts the API servers of the control plane and of the runtimes at the same time.
+// atOnce is the number of API servers that start at the same time.
+const atOnce = 3
+
+// StartAPIServers starts the API servers of the control plane and of the runtimes.
 func (l *Lab) StartAPIServers(ctx context.Context) error {
 	var starting sync.WaitGroup
 	errs := make([]error, len(l.opts.Runtimes)+1)
@@ -111,8 +114,13 @@ func (l *Lab) StartAPIServers(ctx context.Context) error {
 	starting.Go(func() {
 		l.plane, errs[len(runtimes)] = l.startAPIServer(ctx, "control-plane", nil, l.opts.CRDPaths...)
 	})
+	slots := make(chan struct{}, atOnce)
 	for i, id := range l.opts.Runtimes {
-		starting.Go(func() { runtimes[i], errs[i] = l.startRuntime(ctx, id) })
+		starting.Go(func() {
+			slots <- struct{}{}
+			runtimes[i], errs[i] = l.startRuntime(ctx, id)
+			<-slots
+		})
 	}
 	starting.Wait()
 	if err := errors.Join(errs...); err != nil {

@@ -23,7 +23,8 @@ func newLink(server string) (*link, error) {
 		return nil, err
 	}
 	k := &link{address: address, server: strings.TrimSuffix(strings.TrimPrefix(server, "https://"), "/")}
-	return k, k.restore()
+	err = k.restore()
+	return k, err
 }
 
 // restore takes connections until the link is cut.

@@ -45,8 +45,8 @@ func carry(ctx context.Context, a, b net.Conn) {
 	both.Wait()
 }
 
-// tunnel leads an API server into the network of the pods, as konnectivity does: the API server asks
-// for the address of a Service with CONNECT.
+// tunnel leads an API server into the network of the pods, as konnectivity does. The API server
+// sends CONNECT with the address of a Service.
 func tunnel(ctx context.Context, dial func(service string) (net.Conn, error)) *http.Server {
 	connect := func(w http.ResponseWriter, r *http.Request) {
 		inside, err := dial(r.Host)

@@ -93,7 +93,8 @@ func (n *node) dial(string) (net.Conn, error) {
 	if len(ready) == 0 {
 		return nil, errors.New("no agent is ready")
 	}
-	return net.DialTimeout("tcp", ready[rand.IntN(len(ready))].webhook, time.Second)
+	chosen := ready[rand.IntN(len(ready))] //nolint:gosec // It is no secret.
+	return (&net.Dialer{Timeout: time.Second}).DialContext(context.Background(), "tcp", chosen.webhook)
 }
 
 func (n *node) loop(ctx context.Context) {
@@ -119,7 +120,7 @@ func (n *node) note(err error) {
 	fmt.Fprintln(file, time.Now().Format(time.TimeOnly), err)
 }
 
-// sync does what a kubelet and the controllers of a cluster do, as far as it is needed here.
+// sync does the work of a kubelet and of the controllers of a cluster, as far as it is needed here.
 func (n *node) sync(ctx context.Context) error {
 	list := &appsv1.DeploymentList{}
 	if err := n.cluster.Client.List(ctx, list); err != nil {
@@ -145,7 +146,8 @@ func (n *node) sync(ctx context.Context) error {
 // report writes the status of a Deployment.
 func (n *node) report(ctx context.Context, deployment *appsv1.Deployment, available int32) error {
 	status := appsv1.DeploymentStatus{
-		ObservedGeneration: deployment.Generation, Replicas: *deployment.Spec.Replicas, UpdatedReplicas: *deployment.Spec.Replicas,
+		ObservedGeneration: deployment.Generation,
+		Replicas:           *deployment.Spec.Replicas, UpdatedReplicas: *deployment.Spec.Replicas,
 		ReadyReplicas: available, AvailableReplicas: available,
 		Conditions: []appsv1.DeploymentCondition{
 			{Type: appsv1.DeploymentProgressing, Status: corev1.ConditionTrue, Reason: "NewReplicaSetAvailable"},
@@ -173,7 +175,8 @@ func (n *node) publish(ctx context.Context, ready int) error {
 		slice.AddressType, slice.Endpoints = discoveryv1.AddressTypeIPv4, nil
 		for i := range ready {
 			slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
-				Addresses: []string{fmt.Sprintf("10.1.0.%d", i+1)}, Conditions: discoveryv1.EndpointConditions{Ready: new(true)},
+				Addresses:  []string{fmt.Sprintf("10.1.0.%d", i+1)},
+				Conditions: discoveryv1.EndpointConditions{Ready: new(true)},
 			})
 		}
 		return nil

@@ -24,7 +24,9 @@ func launch(log, path string, env, args []string) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer file.Close()                                                                   // The process has its own handle.
+	// The process has its own handle.
+	defer file.Close()
+
 	p := &process{cmd: exec.Command(path, args...), done: make(chan struct{}), log: log} //nolint:noctx // stop ends it.
 	p.cmd.Env, p.cmd.Stdout, p.cmd.Stderr, p.cmd.SysProcAttr = env, file, file, ownGroup()
 	if err := p.cmd.Start(); err != nil {

@@ -27,31 +27,31 @@ func (l *Lab) Build(ctx context.Context) error {
 	}
 	bin := filepath.Join(root, "bin", "lifecyclemanager")
 	l.programs = programs{agent: filepath.Join(bin, "agent"), operator: filepath.Join(bin, "lifecyclemanager")}
-	_, agentErr := command(ctx, filepath.Join(root, "cmd", "agent"), "go", "build", "-o", l.programs.agent, ".")
-	_, operatorErr := command(ctx, filepath.Join(root, "examples", "lifecyclemanager"), "go", "build", "-o", l.programs.operator, ".")
-	certManager, err := command(ctx, root, "go", "run", "./test/certmanager/cmd/certmanager-assets")
+	_, agentErr := goCommand(ctx, filepath.Join(root, "cmd", "agent"), "build", "-o", l.programs.agent, ".")
+	_, operatorErr := goCommand(ctx, root, "build", "-o", l.programs.operator, "./examples/lifecyclemanager")
+	certManager, err := goCommand(ctx, root, "run", "./test/certmanager/cmd/certmanager-assets")
 	l.programs.certManager = lastLine(certManager)
 	return errors.Join(agentErr, operatorErr, err)
 }
 
 func repository(ctx context.Context) (string, error) {
-	file, err := command(ctx, "", "go", "env", "GOWORK")
+	file, err := goCommand(ctx, "", "env", "GOWORK")
 	if err != nil || file == "" || file == "off" {
 		return "", errors.Join(errors.New("run this in a clone of the repository, with its go.work"), err)
 	}
 	return filepath.Dir(file), nil
 }
 
-// command returns the standard output of a command.
-func command(ctx context.Context, dir, name string, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, name, args...)
+// goCommand returns the standard output of the go command.
+func goCommand(ctx context.Context, dir string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir, cmd.SysProcAttr = dir, ownGroup()
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		return "", fmt.Errorf("%s %s: %w\n%s", name, strings.Join(args, " "), err, stderr.String())
+		return "", fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, stderr.String())
 	}
 	return strings.TrimSpace(string(out)), nil
 }

@@ -10,8 +10,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// service stands in for the load balancer and the Service of the events: it leads connections to the
-// endpoint that the operator has published.
+// service stands in for the load balancer and the Service of the events. It leads connections to
+// the endpoint that the operator has published.
 type service struct {
 	// address is that of the load balancer.
 	address string

@@ -23,8 +23,8 @@ func Affected(manifests client.Reader, known *controllerruntime.Runtimes) contro
 		}
 		for _, kyma := range kymas {
 			list := &v1beta2.ManifestList{}
-			err := manifests.List(ctx, list, client.InNamespace(kyma.Namespace), client.MatchingLabels{v1beta2.KymaLabel: kyma.Name})
-			if err != nil {
+			ofKyma := client.MatchingLabels{v1beta2.KymaLabel: kyma.Name}
+			if err := manifests.List(ctx, list, client.InNamespace(kyma.Namespace), ofKyma); err != nil {
 				return nil, err
 			}
 			requests = append(requests, requestsFor(list, &d.Event)...)

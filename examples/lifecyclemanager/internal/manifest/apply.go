@@ -14,7 +14,7 @@ import (
 )
 
 // apply makes the runtime have the objects of the Manifest and no others of its inventory. It
-// returns what must still happen until all is ready, empty if nothing.
+// returns the first thing that is still awaited, empty if there is none.
 func (r *Reconciler) apply(
 	ctx context.Context, there *skr.Runtime, manifest *v1beta2.Manifest,
 ) (awaited string, err error) {
@@ -49,7 +49,7 @@ func (r *Reconciler) apply(
 	return awaited, r.report(ctx, manifest, now)
 }
 
-// waitingFor returns what must happen until all objects are ready and those that are left are gone.
+// waitingFor returns the first object that is not ready, or of those that are left not gone.
 func waitingFor(ctx context.Context, there *skr.Runtime, objects, left []*unstructured.Unstructured) (string, error) {
 	for _, object := range objects {
 		live := object.DeepCopy()

@@ -38,7 +38,8 @@ func inventoryOf(objects []*unstructured.Unstructured) (inventory []v1beta2.Obje
 func objectsOf(inventory []v1beta2.Object) (objects []*unstructured.Unstructured) {
 	for _, entry := range inventory {
 		object := &unstructured.Unstructured{}
-		object.SetGroupVersionKind(schema.GroupVersionKind{Group: entry.Group, Version: entry.Version, Kind: entry.Kind})
+		gvk := schema.GroupVersionKind{Group: entry.Group, Version: entry.Version, Kind: entry.Kind}
+		object.SetGroupVersionKind(gvk)
 		object.SetNamespace(entry.Namespace)
 		object.SetName(entry.Name)
 		objects = append(objects, object)
@@ -46,13 +47,13 @@ func objectsOf(inventory []v1beta2.Object) (objects []*unstructured.Unstructured
 	return objects
 }
 
-// without returns the entries of inventory that are not wanted. The version of a kind does not
+// without returns the entries of inventory that are not in others. The version of a kind does not
 // matter.
-func without(inventory, wanted []v1beta2.Object) []v1beta2.Object {
+func without(inventory, others []v1beta2.Object) []v1beta2.Object {
 	return slices.DeleteFunc(slices.Clone(inventory), func(entry v1beta2.Object) bool {
-		return slices.ContainsFunc(wanted, func(w v1beta2.Object) bool {
-			w.Version = entry.Version
-			return w == entry
+		return slices.ContainsFunc(others, func(other v1beta2.Object) bool {
+			other.Version = entry.Version
+			return other == entry
 		})
 	})
 }

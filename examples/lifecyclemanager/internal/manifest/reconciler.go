@@ -142,8 +142,8 @@ func (r *Reconciler) report(ctx context.Context, manifest *v1beta2.Manifest, sta
 	return client.IgnoreNotFound(r.Client.Status().Patch(ctx, manifest, patch))
 }
 
-// after is a patch that conflicts unless it changes that version of the object. So a cache that lags
-// behind loses neither a finalizer nor an entry of the inventory.
+// after is a patch that conflicts unless it changes that version of the object. So a cache that
+// lags behind loses neither a finalizer nor an entry of the inventory.
 func after(before client.Object) client.Patch {
 	return client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 }

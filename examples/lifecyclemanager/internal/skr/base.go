@@ -31,8 +31,8 @@ func (r *Runtime) Prepare(ctx context.Context) error {
 // PrepareAgain makes the next Prepare apply everything.
 func (r *Runtime) PrepareAgain() { r.prepared.Store(false) }
 
-// Clean deletes what Prepare has applied, and reports whether nothing is left. With the definitions
-// go the Kyma and the catalog.
+// Clean deletes the objects that Prepare has applied, and reports whether none is left. With the
+// definitions go the Kyma and the catalog.
 func (r *Runtime) Clean(ctx context.Context) (clean bool, err error) {
 	r.PrepareAgain()
 	objects, err := base()

@@ -94,8 +94,8 @@ func connect(kubeconfig []byte, scheme *runtime.Scheme) (*Runtime, error) {
 	return &Runtime{Client: made}, err
 }
 
-// validate refuses kubeconfigs that run a program, read a file of the operator, or trust any server.
-// The writer of a kubeconfig must not gain more than that runtime.
+// validate refuses kubeconfigs that run a program, read a file of the operator, or trust any
+// server. The writer of a kubeconfig must not gain more than that runtime.
 func validate(config *rest.Config) error {
 	switch {
 	case config.ExecProvider != nil || config.AuthProvider != nil:

@@ -34,8 +34,8 @@ type Runtime struct {
 	prepared atomic.Bool
 }
 
-// ApplyAll makes objects look as given, by server-side apply. Definitions and Namespaces come first.
-// An object that looks so already is not written. ApplyAll labels the objects.
+// ApplyAll makes objects look as given, by server-side apply. Definitions and Namespaces come
+// first. An object that looks so already is not written. ApplyAll labels the objects.
 func (r *Runtime) ApplyAll(ctx context.Context, objects []*unstructured.Unstructured) error {
 	for _, object := range objects {
 		setLabel(object, ManagedByLabel, FieldOwner)
@@ -48,8 +48,8 @@ func (r *Runtime) ApplyAll(ctx context.Context, objects []*unstructured.Unstruct
 	return err
 }
 
-// DeleteAll deletes objects that ApplyAll has made, in the opposite order, and returns those that are
-// not gone yet. It does not wait. Call it again until none is left.
+// DeleteAll deletes objects that ApplyAll has made, in the opposite order, and returns those that
+// are not gone yet. It does not wait. Call it again until none is left.
 func (r *Runtime) DeleteAll(
 	ctx context.Context, objects []*unstructured.Unstructured,
 ) (left []*unstructured.Unstructured, err error) {
