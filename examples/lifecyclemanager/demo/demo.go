@@ -127,7 +127,7 @@ func (d *demo) prepare(ctx context.Context) error {
 
 // playLines plays the story, and fails at the first effect that does not come in time.
 func (d *demo) playLines(ctx context.Context) error {
-	d.printf("\n  %-38s %-41s %6s\n", "WHAT HAPPENS", "EFFECT", "AFTER")
+	d.printf("\n"+lineFormat, "WHAT HAPPENS", "EFFECT", "AFTER")
 	lines := d.story()
 	if d.faults {
 		lines = d.storyOfFaults()
@@ -137,10 +137,12 @@ func (d *demo) playLines(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("%s: %s: %w", l.happens, l.effect, err)
 		}
-		d.printf("  %-38s %-41s %6s\n", l.happens, l.effect, fmt.Sprintf("%.2f s", took.Seconds()))
+		d.printf(lineFormat, l.happens, l.effect, fmt.Sprintf("%.2f s", took.Seconds()))
 	}
 	return nil
 }
+
+const lineFormat = "  %-38s %-41s %6s\n"
 
 func (d *demo) printf(format string, args ...any) { _, _ = fmt.Fprintf(d.out, format, args...) }
 

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -70,6 +71,19 @@ func TestInterrupt(t *testing.T) {
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("files %v are left: %v", left, err)
+	}
+}
+
+// TestReadme compares the story with the output in the README.
+func TestReadme(t *testing.T) {
+	readme, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range new(demo).story() {
+		if text := fmt.Sprintf(lineFormat, l.happens, l.effect, ""); !bytes.Contains(readme, []byte(strings.TrimRight(text, " \n"))) {
+			t.Errorf("no such line in the README: %s", text)
+		}
 	}
 }
 

@@ -18,6 +18,7 @@ type programs struct{ agent, operator, certManager string }
 
 // Build builds missing or outdated programs. The first build of the API server takes minutes.
 func (l *Lab) Build(ctx context.Context) error {
+	_ = os.Getenv("RUNTIME_WATCHER_SOURCES") // So that the cache of go test notices a change of the sources.
 	root, err := repository(ctx)
 	if err != nil {
 		return err
