@@ -59,6 +59,10 @@ help: ## This list
 demo: ## See it work: an API server, the agent, an operator. ARGS='...' go to the program
 	@$(GO) build -o bin/quickstart/quickstart ./examples/quickstart && exec bin/quickstart/quickstart $(ARGS)
 
+.PHONY: demo-lifecycle
+demo-lifecycle: ## See a meta operator work: control plane, two runtimes, cert-manager, agents. ARGS='...' go to the program
+	@$(GO) build -o bin/lifecyclemanager/demo ./examples/lifecyclemanager/demo && exec bin/lifecyclemanager/demo $(ARGS)
+
 # Tests that compile programs read this hash of the sources, so that the cache of go test notices a change.
 SOURCES = $(shell find core adapters listener cmd examples test -name '*.go' -not -name '*_test.go' | LC_ALL=C sort | xargs cat | cksum | tr -d ' ')
 

@@ -1,10 +1,9 @@
-// Lifecyclemanager is an operator that watches its runtimes. Its Kymas
-// (operator.kyma-project.io/v1beta2) represent runtimes. The annotation skr-domain is the domain of
-// a runtime. The Secret with the name and namespace of the Kyma has its kubeconfig in the key
-// "config".
+// Lifecyclemanager is a meta operator. It gives remote clusters, the runtimes, a catalog of
+// modules. It installs the modules that the users there enable, and corrects changes by others.
+// Events start its reconciles, and polling is a slow safety net.
 //
-// Start with watching.go: it has the parts that watching adds. The other files are part of any
-// operator. config/rbac.yaml has its rights.
+// The README walks through the code. watching.go has all that the events need, and the other files
+// are those of any operator.
 package main
 
 import (
@@ -23,10 +22,13 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/watcher"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
@@ -39,32 +41,37 @@ func main() {
 	}
 }
 
-// run blocks until ctx ends or something fails. KUBECONFIG, or the pod, names the cluster.
+// run blocks until ctx ends or something fails. KUBECONFIG, or the pod, names the control plane.
 func run(ctx context.Context, args []string, stderr io.Writer) error {
 	s, err := parse(args, stderr)
 	if err != nil {
 		return err
 	}
-	runtimes, err := fleet.New(fleet.Options{PollFresh: s.pollFresh, PollOtherwise: s.pollOtherwise})
+	runtimes, err := fleet.New(fleet.Options{
+		PollFresh: s.pollFresh, PollUnproved: s.pollOtherwise, PollOtherwise: s.pollOtherwise,
+	})
 	if err != nil {
 		return err
 	}
-	mgr, err := newManager(s, listener.RequireToken(s.fleetToken, listener.FleetHandler(runtimes)))
+	mgr, err := newManager(s, listener.FleetHandler(runtimes))
 	if err != nil {
 		return err
 	}
-	watching := &watching{settings: s, mgr: mgr, fleet: runtimes}
-	if err := errors.Join(watching.setUp(ctx), mgr.AddHealthzCheck("alive", healthz.Ping)); err != nil {
+	watching, err := newWatching(ctx, s, mgr, runtimes)
+	if err != nil {
+		return err
+	}
+	err = errors.Join(watching.setUp(), addControllers(watching), mgr.AddHealthzCheck("alive", healthz.Ping))
+	if err != nil {
 		return err
 	}
 	return mgr.Start(ctx)
 }
 
-// newManager returns a manager for two or more replicas: one reconciles, all listen. A replica
-// without the lease answers 503, so that runtimes find the other one.
-func newManager(s settings, fleetHandler http.Handler) (ctrl.Manager, error) {
-	scheme := runtime.NewScheme()
-	err := errors.Join(clientgoscheme.AddToScheme(scheme), certv1.AddToScheme(scheme), watcher.AddToScheme(scheme))
+// newManager returns a manager for two or more replicas, of which one leads. Metrics and the page
+// of the fleet need TLS, and a token of a service account that may get them.
+func newManager(s settings, fleetPage http.Handler) (ctrl.Manager, error) {
+	scheme, err := newScheme()
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +87,17 @@ func newManager(s settings, fleetHandler http.Handler) (ctrl.Manager, error) {
 		LeaderElectionReleaseOnCancel: true,
 		HealthProbeBindAddress:        s.probes,
 		Metrics: metricsserver.Options{
-			BindAddress: s.metrics, ExtraHandlers: map[string]http.Handler{"/fleet": fleetHandler},
+			BindAddress:    s.metrics,
+			SecureServing:  true,
+			FilterProvider: controllerruntime.BrowserFilter(filters.WithAuthenticationAndAuthorization),
+			ExtraHandlers:  map[string]http.Handler{"/fleet": fleetPage},
 		},
 	})
+}
+
+// newScheme returns the kinds of the control plane, and those of the operator in the runtimes.
+func newScheme() (*runtime.Scheme, error) {
+	scheme := runtime.NewScheme()
+	return scheme, errors.Join(clientgoscheme.AddToScheme(scheme), certv1.AddToScheme(scheme),
+		watcher.AddToScheme(scheme), v1beta2.AddToScheme(scheme))
 }

@@ -7,7 +7,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"os"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -15,26 +15,32 @@ import (
 // settings are the values of the flags.
 type settings struct {
 	image, address                 string
+	agentSettings                  map[string]string
 	namespace                      string
 	listenAddress, probes, metrics string
 	leaderElect                    bool
+	service, podIP, podName        string
 	pollFresh, pollOtherwise       time.Duration
 	proxies                        []netip.Prefix
 	gateways                       []string
-	fleetTokenFile                 string
 }
 
 func parse(args []string, stderr io.Writer) (s settings, err error) {
 	flags := flag.NewFlagSet("lifecyclemanager", flag.ContinueOnError)
 	flags.SetOutput(stderr)
+	s.agentSettings = make(map[string]string)
 	flags.StringVar(&s.image, "agent-image", "", "image of the agent (required)")
+	flags.Func("agent-setting", "environment variable `NAME=value` of the agents; may be repeated", s.addAgentSetting)
 	flags.StringVar(&s.address, "events-address", "", "`host:port` of the listener or gateway, for runtimes (required)")
 	flags.StringVar(&s.listenAddress, "events-bind-address", ":8082", "`address` of the listener")
 	flags.StringVar(&s.namespace, "namespace", "kcp-system", "`namespace` of this operator and of all certificates")
-	flags.StringVar(&s.metrics, "metrics-bind-address", ":8080", "`address` of /metrics and /fleet")
-	flags.StringVar(&s.fleetTokenFile, "fleet-token-file", "", "`file` with the token for /fleet; empty: closed")
+	flags.StringVar(&s.metrics, "metrics-bind-address", ":8443", "`address` of /metrics and /fleet (HTTPS)")
 	flags.StringVar(&s.probes, "health-probe-bind-address", ":8081", "`address` of /healthz and /readyz")
-	flags.BoolVar(&s.leaderElect, "leader-elect", true, "elect one replica that reconciles; all replicas listen")
+	flags.BoolVar(&s.leaderElect, "leader-elect", true, "elect one replica that reconciles")
+	flags.StringVar(&s.service, "events-service", "lifecycle-manager-events",
+		"`name` of the Service that leads events to the replica that reconciles")
+	flags.StringVar(&s.podIP, "pod-ip", "", "`address` of this replica for that Service; empty: there is none")
+	flags.StringVar(&s.podName, "pod-name", "", "`name` of the pod of this replica")
 	flags.DurationVar(&s.pollFresh, "poll-fresh", time.Hour, "`time` between two looks at a fresh runtime")
 	flags.DurationVar(&s.pollOtherwise, "poll-otherwise", time.Minute, "`time` between two looks at any other runtime")
 	flags.Func("proxy-addresses", "address `ranges` of the gateway, or of its sidecar, that ends TLS and sends "+
@@ -48,6 +54,15 @@ func parse(args []string, stderr io.Writer) (s settings, err error) {
 	}
 	err = s.validate(flags.Args())
 	return s, err
+}
+
+func (s *settings) addAgentSetting(text string) error {
+	name, value, ok := strings.Cut(text, "=")
+	if !ok {
+		return errors.New("want NAME=value")
+	}
+	s.agentSettings[name] = value
+	return nil
 }
 
 func (s *settings) addProxies(list string) error {
@@ -72,17 +87,13 @@ func (s *settings) validate(rest []string) error {
 	if s.host() == "" {
 		wrong = append(wrong, fmt.Errorf("-events-address is %q, want host:port", s.address))
 	}
+	if s.podIP != "" && s.port() == 0 {
+		wrong = append(wrong, fmt.Errorf("-pod-ip needs a port in -events-bind-address, have %q", s.listenAddress))
+	}
 	if len(s.gateways) > 0 && !s.behindGateway() {
 		wrong = append(wrong, errors.New("-gateway-names needs -proxy-addresses"))
 	}
 	return errors.Join(wrong...)
-}
-
-// fleetToken returns the token for /fleet, empty if there is none. It reads the file each time, so
-// that the token may change.
-func (s *settings) fleetToken() string {
-	token, _ := os.ReadFile(s.fleetTokenFile) // Without a file all requests are refused.
-	return strings.TrimSpace(string(token))
 }
 
 // behindGateway reports whether a gateway ends TLS.
@@ -93,4 +104,11 @@ func (s *settings) behindGateway() bool { return len(s.proxies) > 0 }
 func (s *settings) host() string {
 	host, _, _ := net.SplitHostPort(s.address) // A wrong address has no host.
 	return host
+}
+
+// port returns the port of the listener, 0 if the address has none.
+func (s *settings) port() int32 {
+	_, text, _ := net.SplitHostPort(s.listenAddress)
+	port, _ := strconv.ParseUint(text, 10, 16)
+	return int32(port)
 }

@@ -7,9 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/certificates"
@@ -21,16 +19,21 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/manifest"
+	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/skr"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
+// The operator has two controllers that get events, so it has two names in the runtimes. Each is
+// spec.manager of a Watcher in config/watchers.yaml.
 const (
-	// component is the name of this operator in the runtimes: spec.manager of its Watchers.
-	component = "lifecycle-manager"
+	kymaManager   core.Manager = "lifecycle-manager"
+	moduleManager core.Manager = "module-manager"
+)
+
+const (
 	// certificatesName is the prefix of the names of all certificates.
 	certificatesName = "watcher"
-	// listenerSecret is the name of the Secret with the key material of the listener.
-	listenerSecret = certificatesName + "-listener"
 )
 
 // watching is all that an operator adds in order to get events from its runtimes.
@@ -39,10 +42,31 @@ type watching struct {
 
 	mgr   ctrl.Manager
 	fleet *fleet.Fleet
+	// known finds the Kyma that represents a runtime.
+	known *controllerruntime.Runtimes
+	// kymas and modules are the events of each controller.
+	kymas, modules events
+}
+
+func newWatching(ctx context.Context, s settings, mgr ctrl.Manager, watched *fleet.Fleet) (*watching, error) {
+	known, err := controllerruntime.NewRuntimes(ctx, mgr.GetCache(), newKyma().GroupVersionKind(),
+		controllerruntime.ByName, controllerruntime.RuntimesOptions{})
+	if err != nil {
+		return nil, err
+	}
+	reconciles, err := newReconciles()
+	if err != nil {
+		return nil, err
+	}
+	return &watching{
+		settings: s, mgr: mgr, fleet: watched, known: known,
+		kymas:   newEvents(kymaManager, controllerruntime.EnqueueByRuntime(known), watched, reconciles),
+		modules: newEvents(moduleManager, manifest.Affected(mgr.GetClient(), known), watched, reconciles),
+	}, nil
 }
 
 // setUp adds certificates, the agents and the listener to the manager.
-func (w *watching) setUp(ctx context.Context) error {
+func (w *watching) setUp() error {
 	// The cache of the manager's own client would keep every Secret that it reads.
 	direct, err := client.New(w.mgr.GetConfig(), client.Options{Scheme: w.mgr.GetScheme()})
 	if err != nil {
@@ -54,36 +78,33 @@ func (w *watching) setUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if w.behindGateway() { // Only a gateway needs routes.
-		err = watcher.SetUp(w.mgr, watcher.Options{})
+	routing := watcher.NoRouting
+	if w.behindGateway() {
+		routing = watcher.VirtualService
 	}
-	return errors.Join(err, w.install(set), w.listen(ctx, set.ListenerSecret()))
+	return errors.Join(watcher.SetUp(w.mgr, watcher.Options{Routing: routing}), w.install(set),
+		w.listen(set.ListenerSecret()), w.lead())
 }
 
 // install keeps the agent in every runtime, with a webhook for the resources of the Watchers.
 func (w *watching) install(set *certificates.Certificates) error {
-	installer, err := installation.New(w.image, w.address, installation.Options{})
+	installer, err := installation.New(w.image, w.address, installation.Options{Settings: w.agentSettings})
 	if err != nil {
 		return err
 	}
-	kubeconfigs := runtimes.NewKubeconfigs(w.mgr.GetAPIReader(), "config", client.ObjectKeyFromObject,
+	kubeconfigs := runtimes.NewKubeconfigs(w.mgr.GetAPIReader(), skr.KubeconfigKey, client.ObjectKeyFromObject,
 		runtimes.KubeconfigOptions{})
 	return runtimes.SetUp(w.mgr, newKyma(), identify, kubeconfigs.Connect, set, installer,
-		runtimes.Options{Fleet: w.fleet})
+		runtimes.Options{Fleet: w.fleet, Report: condition{w.mgr.GetClient()}.report})
 }
 
-// listen reconciles the Kyma of each runtime that sends an event.
-func (w *watching) listen(ctx context.Context, secret types.NamespacedName) error {
-	measured, err := w.measure()
+// listen takes the events of both controllers.
+func (w *watching) listen(secret types.NamespacedName) error {
+	measured, err := measure(w.fleet)
 	if err != nil {
 		return err
 	}
 	keys, err := w.keys(secret, measured.KeyMaterial("server"))
-	if err != nil {
-		return err
-	}
-	known, err := controllerruntime.NewRuntimes(ctx, w.mgr.GetCache(), newKyma().GroupVersionKind(),
-		controllerruntime.ByName, controllerruntime.RuntimesOptions{})
 	if err != nil {
 		return err
 	}
@@ -94,21 +115,19 @@ func (w *watching) listen(ctx context.Context, secret types.NamespacedName) erro
 	if !w.behindGateway() {
 		peers, opts.TLS = listener.FromTLSWithRoots(roots, listener.PeerOptions{}), httpmtls.ServerTLSConfig(keys)
 	}
-	events, source, err := controllerruntime.RegisterListenerComponent(w.listenAddress, component, peers,
-		listener.SANPinning(known), controllerruntime.EnqueueByRuntime(known),
-		controllerruntime.ComponentOptions{Listener: opts})
+	listening, err := listener.New(peers, listener.SANPinning(w.known), map[core.Manager]core.Handler{
+		kymaManager: w.kymas.source, moduleManager: w.modules.source,
+	}, opts)
 	if err != nil {
 		return err
 	}
-	reconciler := &kymas{client: w.mgr.GetClient(), fleet: w.fleet}
-	kyma := ctrl.NewControllerManagedBy(w.mgr).For(newKyma(), builder.OnlyMetadata).WatchesRawSource(source)
-	return errors.Join(w.mgr.Add(keys), w.mgr.Add(events), w.addReadiness(events, keys), kyma.Complete(reconciler))
+	return errors.Join(w.mgr.Add(keys), w.mgr.Add(listening), w.addReadiness(listening, keys))
 }
 
 // options connects the listener to the fleet, the log and the metrics.
 func (w *watching) options(measured *prometheus.Listener) listener.Options {
 	return listener.Options{
-		Fleet: w.fleet, Logger: controllerruntime.Logger(w.mgr.GetLogger()),
+		Addr: w.listenAddress, Fleet: w.fleet, Logger: controllerruntime.Logger(w.mgr.GetLogger()),
 		Hooks: listener.Hooks{
 			Answered: measured.Answered, InFlight: measured.InFlight,
 			HandshakeFailed: measured.HandshakeFailed, ConnectionDropped: measured.ConnectionDropped,
@@ -117,13 +136,13 @@ func (w *watching) options(measured *prometheus.Listener) listener.Options {
 }
 
 // addReadiness makes this replica ready when it serves with a certificate.
-func (w *watching) addReadiness(events *listener.Listener, keys httpmtls.Source) error {
-	listening := func(*http.Request) error { return events.Ready() }
+func (w *watching) addReadiness(listening *listener.Listener, keys httpmtls.Source) error {
+	serves := func(*http.Request) error { return listening.Ready() }
 	certified := func(*http.Request) error {
 		_, err := keys.Material()
 		return err
 	}
-	return errors.Join(w.mgr.AddReadyzCheck("listener", listening), w.mgr.AddReadyzCheck("certificate", certified))
+	return errors.Join(w.mgr.AddReadyzCheck("listener", serves), w.mgr.AddReadyzCheck("certificate", certified))
 }
 
 // keys reads the key material that this operator issues for its own listener.
@@ -133,12 +152,19 @@ func (w *watching) keys(name types.NamespacedName, hooks prometheus.KeyMaterial)
 	})
 }
 
-// measure adds the metrics of the listener and of the fleet to those of the operator.
-func (w *watching) measure() (*prometheus.Listener, error) {
-	opts := prometheus.Options{Managers: []core.Manager{component}}
-	measured, err := prometheus.NewListener(metrics.Registry, opts)
-	if err != nil {
-		return nil, err
+// lead makes the replica that leads the only endpoint of the Service for events, because only that
+// one can enqueue them. Outside of a cluster there is no such Service.
+func (w *watching) lead() error {
+	if w.podIP == "" {
+		return nil
 	}
-	return measured, prometheus.RegisterFleet(metrics.Registry, w.fleet, prometheus.FleetOptions{Options: opts})
+	service := types.NamespacedName{Namespace: w.namespace, Name: w.service}
+	endpoint, err := controllerruntime.NewLeaderEndpoint(w.mgr.GetClient(), service, w.podIP,
+		map[string]int32{"events": w.port()}, controllerruntime.LeaderEndpointOptions{
+			Pod: w.podName, Logger: controllerruntime.Logger(w.mgr.GetLogger()),
+		})
+	if err != nil {
+		return err
+	}
+	return w.mgr.Add(endpoint)
 }

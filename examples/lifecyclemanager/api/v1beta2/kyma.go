@@ -1,0 +1,117 @@
+package v1beta2
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Kyma is a runtime and its modules. The Kyma in the control plane represents the runtime: its name
+// is the id of the runtime, and its annotation skr-domain the domain. The runtime has a Kyma, too,
+// which the users there edit. The operator copies the spec from the runtime, and the status to it.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:storageversion
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:path=kymas,singular=kyma
+// +kubebuilder:printcolumn:name="State",type=string,JSONPath=`.status.state`
+// +kubebuilder:printcolumn:name="Channel",type=string,JSONPath=`.spec.channel`
+// +kubebuilder:printcolumn:name="Modules",type=string,JSONPath=`.status.modules[*].name`
+// +kubebuilder:printcolumn:name="Watcher",type=string,JSONPath=`.status.conditions[?(@.type=="WatcherInstalled")].reason`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type Kyma struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec KymaSpec `json:"spec"`
+
+	// +optional
+	Status KymaStatus `json:"status,omitempty,omitzero"`
+}
+
+// KymaList is a list of Kymas.
+//
+// +kubebuilder:object:root=true
+type KymaList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []Kyma `json:"items"`
+}
+
+// KymaSpec names the modules that a runtime shall have.
+type KymaSpec struct {
+	// The channel of all modules that name none.
+	Channel Channel `json:"channel"`
+
+	// The enabled modules. Users that apply one module each do not overwrite each other.
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=64
+	Modules []Module `json:"modules,omitempty"`
+}
+
+// Channel is a stream of versions of a module, such as regular or fast.
+//
+// +kubebuilder:validation:MaxLength=32
+// +kubebuilder:validation:Pattern=`^[a-z]+$`
+type Channel string
+
+// ModuleName is the name of a module.
+//
+// +kubebuilder:validation:MaxLength=63
+// +kubebuilder:validation:Pattern=`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`
+type ModuleName string
+
+// Module is an enabled module.
+type Module struct {
+	Name ModuleName `json:"name"`
+
+	// Default: the channel of the Kyma.
+	//
+	// +optional
+	Channel Channel `json:"channel,omitempty"`
+}
+
+// WatcherInstalled is the condition about the agent in the runtime.
+const WatcherInstalled = "WatcherInstalled"
+
+// KymaStatus reports the modules of a runtime.
+type KymaStatus struct {
+	// The worst state of the modules.
+	//
+	// +optional
+	State State `json:"state,omitempty"`
+
+	// A problem of the runtime as a whole.
+	//
+	// +optional
+	Message string `json:"message,omitempty"`
+
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	Modules []ModuleStatus `json:"modules,omitempty"`
+
+	// Only in the control plane.
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// ModuleStatus reports one module.
+type ModuleStatus struct {
+	Name ModuleName `json:"name"`
+
+	// The version that the channel has now. Empty if there is none.
+	//
+	// +optional
+	Version string `json:"version,omitempty"`
+
+	State State `json:"state"`
+
+	// +optional
+	Message string `json:"message,omitempty"`
+}

@@ -1,0 +1,80 @@
+package v1beta2
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// KymaLabel is the label of a Manifest with the name of its Kyma.
+const KymaLabel = "operator.kyma-project.io/kyma-name"
+
+// Manifest is one module in one runtime. The Kyma controller writes the spec, and the Manifest
+// controller makes the runtime have those resources and no others of the module.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:storageversion
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:path=manifests,singular=manifest
+// +kubebuilder:printcolumn:name="Module",type=string,JSONPath=`.spec.module`
+// +kubebuilder:printcolumn:name="Version",type=string,JSONPath=`.spec.version`
+// +kubebuilder:printcolumn:name="State",type=string,JSONPath=`.status.state`
+// +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.message`
+type Manifest struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec ManifestSpec `json:"spec"`
+
+	// +optional
+	Status ManifestStatus `json:"status,omitempty,omitzero"`
+}
+
+// ManifestList is a list of Manifests.
+//
+// +kubebuilder:object:root=true
+type ManifestList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []Manifest `json:"items"`
+}
+
+// ManifestSpec has the objects that a runtime shall have of a module.
+type ManifestSpec struct {
+	Module  ModuleName `json:"module"`
+	Version string     `json:"version"`
+
+	// +listType=atomic
+	Resources []Resource `json:"resources"`
+}
+
+// ManifestStatus reports the objects that a runtime has of a module.
+type ManifestStatus struct {
+	// +optional
+	State State `json:"state,omitempty"`
+
+	// +optional
+	Message string `json:"message,omitempty"`
+
+	// The version that was applied last.
+	//
+	// +optional
+	Version string `json:"version,omitempty"`
+
+	// Every object that may be in the runtime because of this Manifest. An object is here before it
+	// is created, and until it is gone. So nothing is orphaned if the operator dies in between.
+	//
+	// +optional
+	// +listType=atomic
+	Inventory []Object `json:"inventory,omitempty"`
+}
+
+// Object identifies an object in a runtime.
+type Object struct {
+	// +optional
+	Group   string `json:"group,omitempty"`
+	Version string `json:"version"`
+	Kind    string `json:"kind"`
+	// +optional
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name"`
+}

@@ -1,0 +1,20 @@
+package v1beta2
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// GroupVersion returns the group and version of this package's kinds.
+func GroupVersion() schema.GroupVersion {
+	return schema.GroupVersion{Group: "operator.kyma-project.io", Version: "v1beta2"}
+}
+
+// AddToScheme adds the kinds of this package to a scheme. It never fails.
+func AddToScheme(scheme *runtime.Scheme) error {
+	scheme.AddKnownTypes(GroupVersion(),
+		&Kyma{}, &KymaList{}, &ModuleTemplate{}, &ModuleTemplateList{}, &Manifest{}, &ManifestList{})
+	metav1.AddToGroupVersion(scheme, GroupVersion())
+	return nil
+}

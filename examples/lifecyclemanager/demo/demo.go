@@ -1,0 +1,149 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+
+	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/watcher"
+	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
+	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/lab"
+)
+
+const (
+	first  = "runtime-1"
+	second = "runtime-2"
+	// patience is the limit for a stage of the preparation.
+	patience = 15 * time.Minute
+)
+
+// demo plays the story in a lab.
+type demo struct {
+	*lab.Lab
+
+	settings
+
+	out io.Writer
+	// before are the objects of the second runtime before it was registered.
+	before []string
+	// polls is the number of polls before an edit that causes no event.
+	polls int
+}
+
+// settings are the values of the flags.
+type settings struct {
+	// slack is a factor for the time that each effect may take.
+	slack int
+	// faults plays another story, in which the operator is killed in each line.
+	faults bool
+}
+
+// play prepares the lab, plays the story, and ends everything. The logs of a failure stay.
+func (d *demo) play(ctx context.Context) (err error) {
+	began := time.Now()
+	scheme, err := newScheme()
+	if err != nil {
+		return err
+	}
+	d.Lab, err = lab.New(lab.Options{
+		Scheme: scheme, Runtimes: []string{first, second}, Replicas: d.replicas(), OperatorArgs: d.operatorArgs(),
+		Progress: func(line string) { d.printf("                ... %s\n", line) },
+	})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		keep := err != nil && ctx.Err() == nil
+		err = errors.Join(err, d.Close(keep))
+		if keep {
+			err = fmt.Errorf("%w\n  logs: %s/logs", err, d.Dir)
+		}
+	}()
+	d.printf("Lifecycle manager: a meta operator that runs on events, with two runtimes\n\n")
+	if err := d.prepare(ctx); err != nil {
+		return err
+	}
+	if err := d.playLines(ctx); err != nil {
+		return err
+	}
+	return d.summary(ctx, time.Since(began))
+}
+
+// newScheme returns the kinds of all clients.
+func newScheme() (*runtime.Scheme, error) {
+	scheme := runtime.NewScheme()
+	return scheme, errors.Join(clientgoscheme.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme),
+		certv1.AddToScheme(scheme), watcher.AddToScheme(scheme), v1beta2.AddToScheme(scheme))
+}
+
+// replicas is one if the operator is killed: another replica would wait for the end of the lease.
+func (d *demo) replicas() int {
+	if d.faults {
+		return 1
+	}
+	return 2
+}
+
+// operatorArgs shorten all waits except for those of events.
+func (d *demo) operatorArgs() []string {
+	return []string{
+		"-poll-otherwise=3s", "-agent-setting=HEARTBEAT_INTERVAL=1s", "-agent-setting=CANARY_INTERVAL=1s",
+		fmt.Sprintf("-leader-elect=%t", !d.faults),
+	}
+}
+
+// prepare starts all programs.
+func (d *demo) prepare(ctx context.Context) error {
+	stages := []struct {
+		name, result string
+		do           func(context.Context) error
+	}{
+		{"programs", "API server, cert-manager, agent and operator: built from source", d.Build},
+		{"API servers", "control plane, " + first + " and " + second, d.StartAPIServers},
+		{"cert-manager", "its controllers, in the control plane", d.StartCertManager},
+		{"operator", "config/native: certificates, listener, leader", d.deploy},
+		{"runtimes", "registered; agents and webhooks are there, and both are fresh", d.register},
+	}
+	for _, stage := range stages {
+		began := time.Now()
+		limited, cancel := context.WithTimeoutCause(ctx, patience, errors.New("too slow"))
+		err := stage.do(limited)
+		cancel()
+		if err != nil {
+			return fmt.Errorf("%s: %w", stage.name, err)
+		}
+		d.printf("  %-13s %-66s %6s\n", stage.name, stage.result, seconds(time.Since(began)))
+	}
+	return nil
+}
+
+// playLines plays the story, and fails at the first effect that does not come in time.
+func (d *demo) playLines(ctx context.Context) error {
+	d.printf("\n"+lineFormat, "WHAT HAPPENS", "EFFECT", "AFTER")
+	lines := d.story()
+	if d.faults {
+		lines = d.storyOfFaults()
+	}
+	for _, l := range lines {
+		took, err := d.play1(ctx, l)
+		if err != nil {
+			return fmt.Errorf("%s: %s: %w", l.happens, l.effect, err)
+		}
+		d.printf(lineFormat, l.happens, l.effect, fmt.Sprintf("%.2f s", took.Seconds()))
+	}
+	return nil
+}
+
+const lineFormat = "  %-38s %-41s %6s\n"
+
+func (d *demo) printf(format string, args ...any) { _, _ = fmt.Fprintf(d.out, format, args...) }
+
+func seconds(t time.Duration) string { return fmt.Sprintf("%.1f s", t.Seconds()) }

@@ -1,0 +1,145 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	apiutil "github.com/cert-manager/cert-manager/pkg/api/util"
+	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
+	cmmeta "github.com/cert-manager/cert-manager/pkg/apis/meta/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
+	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/lab"
+)
+
+// storyOfFaults returns the lines of another story, in which the operator is killed in each line.
+func (d *demo) storyOfFaults() []line {
+	return slices.Concat(d.installation(), []line{
+		{"a user deletes the webhook", "there again when the operator starts", d.deleteWebhook, d.isWatched, later},
+		{"runtime-2 is cut, greeter is 1.0.0", "its Kyma says so", d.cutAndDowngrade, d.isIn(v1beta2.Error), later},
+		{"runtime-2 is back", "rolled out", d.restore, d.runs("1.0.0"), later},
+		{"the certificate of runtime-2 rotates", "its agents use the new one", d.rotate, d.hasRotated, later},
+		{"a user edits the Deployment", "corrected", d.edit, d.runs("1.0.0"), soon},
+		{"two users enable a module at once", "both are there", d.enableByTwo, d.runsBoth, soon},
+		{"runtime-2 is cut off, its Kyma deleted", "the Kyma waits", d.cutAndDelete, d.isIn(v1beta2.Deleting), later},
+		{"runtime-2 is back", "runtime-2 is as clean as before", d.restore, d.isClean, later},
+	})
+}
+
+// crash kills the operator in the midst of its work, and starts it again.
+func (d *demo) crash(ctx context.Context) error {
+	if !d.faults {
+		return nil
+	}
+	const most = 400 * time.Millisecond
+	select {
+	case <-time.After(rand.N(most)): //nolint:gosec // Jitter is not a secret.
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	d.KillOperator()
+	return d.StartOperator(ctx)
+}
+
+// isWatched reports whether runtime-2 has its webhook and is fresh.
+func (d *demo) isWatched(ctx context.Context) bool {
+	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{}
+	err := d.Runtimes[second].Get(ctx, client.ObjectKey{Name: installation.Name}, configuration)
+	return err == nil && d.isFresh(ctx)
+}
+
+func (d *demo) cutAndDowngrade(ctx context.Context) error {
+	d.Runtimes[second].Cut()
+	return d.ApplyFile(ctx, "samples/greeter-regular.v1.yaml")
+}
+
+func (d *demo) cutAndDelete(ctx context.Context) error {
+	d.Runtimes[second].Cut()
+	return d.deleteKyma(ctx)
+}
+
+func (d *demo) restore(context.Context) error { return d.Runtimes[second].Restore() }
+
+// isIn returns a function that reports whether the Kyma in the control plane is in a state.
+func (d *demo) isIn(state v1beta2.State) func(context.Context) bool {
+	return func(ctx context.Context) bool {
+		kyma := &v1beta2.Kyma{}
+		err := d.Plane.Get(ctx, client.ObjectKey{Namespace: "kcp-system", Name: second}, kyma)
+		return err == nil && kyma.Status.State == state
+	}
+}
+
+// rotate makes cert-manager issue the certificate again, and the operator install it at once.
+func (d *demo) rotate(ctx context.Context) error {
+	key := client.ObjectKey{Namespace: "kcp-system", Name: second + "-watcher-tls"}
+	before, certificate := &corev1.Secret{}, &certv1.Certificate{}
+	if err := errors.Join(d.Plane.Get(ctx, key, before), d.Plane.Get(ctx, key, certificate)); err != nil {
+		return err
+	}
+	apiutil.SetCertificateCondition(certificate, certificate.Generation, certv1.CertificateConditionIssuing,
+		cmmeta.ConditionTrue, "Demo", "a new certificate is asked for")
+	if err := d.Plane.Status().Update(ctx, certificate); err != nil {
+		return err
+	}
+	now := &corev1.Secret{}
+	err := lab.Poll(ctx, func() bool {
+		err := d.Plane.Get(ctx, key, now)
+		return err == nil && !bytes.Equal(now.Data[corev1.TLSCertKey], before.Data[corev1.TLSCertKey])
+	})
+	return errors.Join(err, d.repair(ctx))
+}
+
+// hasRotated reports whether both agents have come with the certificate of the control plane.
+func (d *demo) hasRotated(ctx context.Context) bool {
+	certificate := &certv1.Certificate{}
+	key := client.ObjectKey{Namespace: "kcp-system", Name: second + "-watcher-tls"}
+	if err := d.Plane.Get(ctx, key, certificate); err != nil || certificate.Status.NotAfter == nil {
+		return false
+	}
+	fleet, err := d.Fleet(ctx, second)
+	return err == nil && len(fleet) == 2 && !slices.ContainsFunc(fleet, func(f lab.Freshness) bool {
+		return len(f.Replicas) != 2 || hasOlder(f, certificate.Status.NotAfter.Time)
+	})
+}
+
+func hasOlder(f lab.Freshness, than time.Time) bool {
+	for _, replica := range f.Replicas {
+		if replica.CertificateExpiry.Before(than) {
+			return true
+		}
+	}
+	return false
+}
+
+// enableByTwo applies one module for each of two users.
+func (d *demo) enableByTwo(ctx context.Context) error {
+	return errors.Join(
+		d.applyModule(ctx, "first-user", map[string]any{"name": "greeter"}),
+		d.applyModule(ctx, "second-user", map[string]any{"name": "parrot", "channel": "fast"}))
+}
+
+func (d *demo) applyModule(ctx context.Context, user string, module map[string]any) error {
+	kyma := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": v1beta2.GroupVersion().String(), "kind": "Kyma",
+		"metadata": map[string]any{"namespace": "kyma-system", "name": "default"},
+		"spec":     map[string]any{"modules": []any{module}},
+	}}
+	return d.Runtimes[second].Apply(ctx, client.ApplyConfigurationFromUnstructured(kyma), client.FieldOwner(user))
+}
+
+func (d *demo) runsBoth(ctx context.Context) bool {
+	key := client.ObjectKey{Namespace: "parrot", Name: "parrot"}
+	parrot := &unstructured.Unstructured{}
+	parrot.SetAPIVersion("apps/v1")
+	parrot.SetKind("Deployment")
+	return d.runs("1.0.0")(ctx) && d.Runtimes[second].Get(ctx, key, parrot) == nil
+}

@@ -1,0 +1,68 @@
+// Demo plays the story of a module on one machine. A control plane and two runtimes have real API
+// servers, cert-manager, agents and the operator. Demo prints and checks each effect. The exit code
+// is 0 only if each effect is the expected one, in time.
+//
+// Start with story.go.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+func main() {
+	// A closed terminal or pipe ends it gracefully, as Ctrl-C does.
+	ctx, stop := signal.NotifyContext(context.Background(),
+		os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(exitCode(err))
+}
+
+// errInterrupted means that a signal ended the program before its last line.
+var errInterrupted = errors.New("interrupted; all processes have ended, and the files are removed")
+
+func exitCode(err error) int {
+	const failure, usage, interrupted = 1, 2, 130 // The last one as in a shell: 128 + SIGINT.
+	switch {
+	case err == nil, errors.Is(err, flag.ErrHelp):
+		return 0
+	case errors.Is(err, errInterrupted):
+		return interrupted
+	case errors.Is(err, errUsage):
+		return usage
+	default:
+		return failure
+	}
+}
+
+var errUsage = errors.New("wrong flags")
+
+// run is the whole program. Everything that it starts ends before it returns.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	d := &demo{out: stdout}
+	flags.IntVar(&d.slack, "slack", 1, "`factor` for the time that each effect may take, for a busy machine")
+	flags.BoolVar(&d.faults, "faults", false, "play a story of faults, in which the operator is killed in each line")
+	switch err := flags.Parse(args); {
+	case errors.Is(err, flag.ErrHelp):
+		return err
+	case err != nil:
+		return fmt.Errorf("%w: %w", errUsage, err)
+	}
+	err := d.play(ctx)
+	if err != nil && ctx.Err() != nil {
+		err = errInterrupted
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "\ndemo: %v\n", err)
+	}
+	return err
+}

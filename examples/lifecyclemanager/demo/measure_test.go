@@ -1,0 +1,267 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/api/v1beta2"
+	lm "github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
+	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/lab"
+)
+
+var (
+	runtimes = flag.Int("runtimes", 0, "number of runtimes to measure; 0: no measurement")
+	scale    = flag.Int("scale", 10, "waits are shorter by this factor")
+	duration = flag.Duration("duration", 30*time.Minute, "time to measure, before it is scaled")
+	plotFile = flag.String("plot", "", "file for the plot")
+)
+
+// settle is the default of the agent.
+const settle = 100 * time.Millisecond
+
+// way is how the operator learns of changes.
+type way struct {
+	name           string
+	fresh, unfresh time.Duration
+	events         bool
+}
+
+// TestEventsAgainstPolling prints the table of docs/benchmarks.md. A user edits a Deployment of a
+// module once a minute, in a runtime at random, until the operator has corrected it.
+func TestEventsAgainstPolling(t *testing.T) {
+	if *runtimes == 0 {
+		t.Skip("a measurement of minutes: -args -runtimes=20")
+	}
+	d := newMeasurement(t)
+	var results []result
+	for _, w := range []way{
+		{"events, polling every hour", time.Hour, time.Minute, true},
+		{"polling every 5 min", 5 * time.Minute, 5 * time.Minute, false},
+		{"polling every 30 s", 30 * time.Second, 30 * time.Second, false},
+	} {
+		r := d.measure(t, w)
+		t.Log(r)
+		results = append(results, r)
+	}
+	if *plotFile != "" {
+		if err := os.WriteFile(*plotFile, []byte(plot(results)), 0o600); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func scaled(d time.Duration) time.Duration { return d / time.Duration(*scale) }
+
+// hourly returns the count of an hour.
+func hourly[T int | time.Duration](measured T) T {
+	return T(float64(measured) * time.Hour.Seconds() / duration.Seconds())
+}
+
+// measurement is a lab in which every runtime has the module.
+type measurement struct {
+	*demo
+
+	ids []string
+}
+
+func newMeasurement(t *testing.T) *measurement {
+	t.Helper()
+	d := &measurement{demo: &demo{out: os.Stderr}}
+	for i := range *runtimes {
+		d.ids = append(d.ids, fmt.Sprintf("runtime-%d", i+1))
+	}
+	scheme, err := newScheme()
+	must(t, err)
+	d.Lab, err = lab.New(lab.Options{Scheme: scheme, Runtimes: d.ids, OperatorArgs: []string{
+		"-leader-elect=false", "-agent-setting=HEARTBEAT_INTERVAL=" + scaled(30*time.Second).String(),
+		"-agent-setting=CANARY_INTERVAL=" + scaled(30*time.Second).String(),
+		"-agent-setting=SETTLE=" + scaled(settle).String(),
+		"-agent-setting=RESEND_AFTER=" + scaled(3*time.Second).String() + "," + scaled(35*time.Second).String(),
+		"-agent-setting=RESEND_RESYNC=" + scaled(35*time.Second).String(),
+	}})
+	must(t, err)
+	t.Cleanup(func() { must(t, d.Close(t.Failed())) })
+	for _, stage := range []func(context.Context) error{
+		d.Build, d.StartAPIServers, d.StartCertManager, d.deploy, d.addModules, d.registerAll,
+	} {
+		must(t, stage(t.Context()))
+	}
+	return d
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// registerAll registers all runtimes, with the module enabled, and waits until it is there.
+func (d *measurement) registerAll(ctx context.Context) error {
+	for _, id := range d.ids {
+		if err := d.Register(ctx, id, nil); err != nil {
+			return err
+		}
+		kyma := &lm.Kyma{}
+		if err := d.Plane.Get(ctx, client.ObjectKey{Namespace: "kcp-system", Name: id}, kyma); err != nil {
+			return err
+		}
+	}
+	for _, id := range d.ids {
+		if err := lab.Poll(ctx, func() bool { return d.enableIn(ctx, id) == nil }); err != nil {
+			return err
+		}
+	}
+	return lab.Poll(ctx, func() bool {
+		return !slices.ContainsFunc(d.ids, func(id string) bool { return !d.correct(ctx, id) || !d.is(ctx, id, "fresh", "") })
+	})
+}
+
+func (d *measurement) enableIn(ctx context.Context, id string) error {
+	kyma := &lm.Kyma{}
+	if err := d.Runtimes[id].Get(ctx, client.ObjectKey{Namespace: "kyma-system", Name: "default"}, kyma); err != nil {
+		return err
+	}
+	kyma.Spec.Modules = []lm.Module{{Name: "greeter"}}
+	return d.Runtimes[id].Update(ctx, kyma)
+}
+
+const image = "greeter.example/greeter:1.0.0"
+
+// correct reports whether the Deployment of a runtime is that of the module.
+func (d *measurement) correct(ctx context.Context, id string) bool {
+	deployment := &appsv1.Deployment{}
+	err := d.Runtimes[id].Get(ctx, client.ObjectKey{Namespace: "greeter", Name: "greeter"}, deployment)
+	return err == nil && deployment.Spec.Template.Spec.Containers[0].Image == image
+}
+
+func (d *measurement) editIn(ctx context.Context, id string) error {
+	deployment := &appsv1.Deployment{}
+	if err := d.Runtimes[id].Get(ctx, client.ObjectKey{Namespace: "greeter", Name: "greeter"}, deployment); err != nil {
+		return err
+	}
+	before := deployment.DeepCopy()
+	deployment.Spec.Template.Spec.Containers[0].Image = "elsewhere.example/edited"
+	return d.Runtimes[id].Patch(ctx, deployment, client.MergeFrom(before))
+}
+
+// result is the cost of one way in an hour, and the delays from the edits to the corrections.
+type result struct {
+	way
+
+	lab.Cost
+	delays []time.Duration
+}
+
+func (r result) percentile(p int) time.Duration { return r.delays[(len(r.delays)-1)*p/100] }
+
+// String is a row of the table.
+func (r result) String() string {
+	return fmt.Sprintf("| %s | %d | %.2f / %.2f s | %d | %d | %.1f s |", r.name, len(r.delays),
+		r.percentile(50).Seconds(), r.percentile(99).Seconds(), r.Requests, r.Reconciles, r.Processor.Seconds())
+}
+
+// measure starts the operator anew, and measures when all its first looks and resends are over.
+func (d *measurement) measure(t *testing.T, w way) result {
+	t.Helper()
+	ctx := t.Context()
+	if !w.events {
+		must(t, d.deleteWatchers(ctx))
+	}
+	must(t, d.Reconfigure(ctx, "-poll-fresh="+scaled(w.fresh).String(), "-poll-otherwise="+scaled(w.unfresh).String()))
+	await(ctx, 20*time.Second+scaled(2*time.Minute))
+	before, err := d.Cost(ctx)
+	must(t, err)
+	delays := d.change(t)
+	after, err := d.Cost(ctx)
+	must(t, err)
+	slices.Sort(delays)
+	for i := range delays {
+		delays[i] = unscaled(delays[i], w)
+	}
+	return result{way: w, delays: delays, Cost: lab.Cost{
+		Requests: hourly(after.Requests - before.Requests), Reconciles: hourly(after.Reconciles - before.Reconciles),
+		Processor: hourly(after.Processor - before.Processor),
+	}}
+}
+
+// unscaled returns a delay with the waits of the true time. With events that is the settle time, and
+// everything else is work. With polling it is nearly all of the delay.
+func unscaled(delay time.Duration, w way) time.Duration {
+	if w.events {
+		return delay - scaled(settle) + settle
+	}
+	return delay * time.Duration(*scale)
+}
+
+// deleteWatchers leaves webhooks in the runtimes for the canary only.
+func (d *measurement) deleteWatchers(ctx context.Context) error {
+	return d.Plane.DeleteAllOf(ctx, &v1beta2.Watcher{}, client.InNamespace("kcp-system"))
+}
+
+// change edits runtimes until the time is over, and returns how long each edit stayed.
+func (d *measurement) change(t *testing.T) (delays []time.Duration) {
+	t.Helper()
+	ctx, stop := context.WithTimeout(t.Context(), scaled(*duration))
+	defer stop()
+	var (
+		mu      sync.Mutex
+		editing sync.WaitGroup
+		free    = slices.Clone(d.ids)
+	)
+	for ctx.Err() == nil {
+		await(ctx, time.Duration(rand.ExpFloat64()*float64(scaled(time.Minute))))
+		mu.Lock()
+		if len(free) == 0 || ctx.Err() != nil {
+			mu.Unlock()
+			continue
+		}
+		i := rand.IntN(len(free))
+		id := free[i]
+		free = slices.Delete(free, i, i+1)
+		mu.Unlock()
+		editing.Go(func() {
+			took, err := d.untilCorrect(t.Context(), id)
+			mu.Lock()
+			defer mu.Unlock()
+			free = append(free, id)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			delays = append(delays, took)
+		})
+	}
+	editing.Wait()
+	return delays
+}
+
+// untilCorrect edits a Deployment and waits for the correction.
+func (d *measurement) untilCorrect(ctx context.Context, id string) (time.Duration, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, 10*time.Minute, errors.New("never corrected"))
+	defer cancel()
+	if err := d.editIn(ctx, id); err != nil {
+		return 0, err
+	}
+	began := time.Now()
+	err := lab.Poll(ctx, func() bool { return d.correct(ctx, id) })
+	return time.Since(began), err
+}
+
+func await(ctx context.Context, wait time.Duration) {
+	select {
+	case <-time.After(wait):
+	case <-ctx.Done():
+	}
+}

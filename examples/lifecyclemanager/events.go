@@ -1,0 +1,46 @@
+package main
+
+import (
+	prom "github.com/prometheus/client_golang/prometheus"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/cause"
+)
+
+// events are those of one controller.
+type events struct {
+	// source hands them to the controller.
+	source *controllerruntime.Source[ctrl.Request]
+	// count counts the reconciles that they cause.
+	count func(reconcile.Reconciler) reconcile.Reconciler
+}
+
+// newEvents returns the events of a manager. It also enqueues runtimes that are not fresh any more.
+func newEvents(
+	manager core.Manager, toRequests controllerruntime.MapFunc[ctrl.Request], watched *fleet.Fleet,
+	reconciles *prom.CounterVec,
+) events {
+	counter := cause.New(reconciles, string(manager))
+	source := controllerruntime.NewSource(counter.MapFunc(toRequests), controllerruntime.SourceOptions{})
+	source.Follow(watched, manager)
+	counter.Follow(toRequests, watched, manager)
+	return events{source: source, count: counter.Count}
+}
+
+func newReconciles() (*prom.CounterVec, error) { return cause.NewMetric(metrics.Registry) }
+
+// measure adds the metrics of the listener and of the fleet to those of the operator.
+func measure(watched *fleet.Fleet) (*prometheus.Listener, error) {
+	opts := prometheus.Options{Managers: []core.Manager{kymaManager, moduleManager}}
+	measured, err := prometheus.NewListener(metrics.Registry, opts)
+	if err != nil {
+		return nil, err
+	}
+	return measured, prometheus.RegisterFleet(metrics.Registry, watched, prometheus.FleetOptions{Options: opts})
+}

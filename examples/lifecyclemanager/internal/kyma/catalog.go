@@ -1,0 +1,83 @@
+package kyma
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
+	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/skr"
+)
+
+// visible returns the ModuleTemplates of the control plane that a runtime may see, by name.
+func (r *Reconciler) visible(ctx context.Context, kyma *v1beta2.Kyma) (map[string]*v1beta2.ModuleTemplate, error) {
+	list := &v1beta2.ModuleTemplateList{}
+	if err := r.Client.List(ctx, list, client.InNamespace(kyma.Namespace)); err != nil {
+		return nil, err
+	}
+	templates := make(map[string]*v1beta2.ModuleTemplate)
+	for i := range list.Items {
+		if mayShow(&list.Items[i], kyma) {
+			templates[list.Items[i].Name] = &list.Items[i]
+		}
+	}
+	return templates, nil
+}
+
+// mayShow reports whether a Kyma has every label that hides a ModuleTemplate.
+func mayShow(template *v1beta2.ModuleTemplate, kyma *v1beta2.Kyma) bool {
+	return template.DeletionTimestamp.IsZero() &&
+		!slices.ContainsFunc([]string{v1beta2.InternalLabel, v1beta2.BetaLabel}, func(label string) bool {
+			return template.Labels[label] == "true" && kyma.Labels[label] != "true"
+		})
+}
+
+// syncCatalog makes the catalog of a runtime equal to templates.
+func syncCatalog(ctx context.Context, there *skr.Runtime, templates map[string]*v1beta2.ModuleTemplate) error {
+	list := &v1beta2.ModuleTemplateList{}
+	if err := there.List(ctx, list, client.InNamespace(skr.Namespace)); err != nil {
+		return err
+	}
+	have := make(map[string]*v1beta2.ModuleTemplate)
+	for i := range list.Items {
+		have[list.Items[i].Name] = &list.Items[i]
+	}
+	return errors.Join(addTemplates(ctx, there, templates, have), deleteTemplates(ctx, there, templates, have))
+}
+
+func addTemplates(ctx context.Context, there *skr.Runtime, want, have map[string]*v1beta2.ModuleTemplate) error {
+	for name, template := range want {
+		stored := have[name]
+		if stored == nil {
+			copied := &v1beta2.ModuleTemplate{Spec: template.Spec}
+			copied.Namespace, copied.Name = skr.Namespace, name
+			if err := there.Create(ctx, copied); err != nil {
+				return err
+			}
+			continue
+		}
+		if equality.Semantic.DeepEqual(stored.Spec, template.Spec) {
+			continue
+		}
+		stored.Spec = template.Spec
+		if err := there.Update(ctx, stored); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func deleteTemplates(ctx context.Context, there *skr.Runtime, want, have map[string]*v1beta2.ModuleTemplate) error {
+	for name, stored := range have {
+		if want[name] != nil {
+			continue
+		}
+		if err := client.IgnoreNotFound(there.Delete(ctx, stored)); err != nil {
+			return err
+		}
+	}
+	return nil
+}

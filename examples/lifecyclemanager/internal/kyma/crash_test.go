@@ -1,0 +1,186 @@
+package kyma_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
+	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/skr"
+	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+)
+
+var every = flag.Int("crash-every", 8, "crash at every n-th write")
+
+var errCrash = errors.New("crash")
+
+// crash ends the life of an operator at one of its writes, in whichever cluster. Nil never does.
+type crash struct {
+	// at is the number of the write, from 1, and writes counts them.
+	at, writes int
+	// late means that the write is made, and its answer is lost.
+	late bool
+}
+
+// write makes a write, unless the operator is dead.
+func (c *crash) write(send func() error) error {
+	c.writes++
+	switch {
+	case c.at == 0 || c.writes < c.at:
+		return send()
+	case c.writes == c.at && c.late:
+		return errors.Join(send(), errCrash)
+	default:
+		return errCrash
+	}
+}
+
+func (c *crash) client(t *testing.T, plane *controlplane.ControlPlane, scheme *runtime.Scheme) client.Client {
+	t.Helper()
+	if c == nil {
+		return plane.Client
+	}
+	direct, err := client.NewWithWatch(plane.Config, client.Options{Scheme: scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return interceptor.NewClient(direct, interceptor.Funcs{
+		Create: func(ctx context.Context, to client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+			return c.write(func() error { return to.Create(ctx, o, opts...) })
+		},
+		Update: func(ctx context.Context, to client.WithWatch, o client.Object, opts ...client.UpdateOption) error {
+			return c.write(func() error { return to.Update(ctx, o, opts...) })
+		},
+		Patch: func(ctx context.Context, to client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+			if slices.Contains(opts, client.PatchOption(client.DryRunAll)) {
+				return to.Patch(ctx, o, p, opts...)
+			}
+			return c.write(func() error { return to.Patch(ctx, o, p, opts...) })
+		},
+		Delete: func(ctx context.Context, to client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
+			return c.write(func() error { return to.Delete(ctx, o, opts...) })
+		},
+		SubResourcePatch: func(
+			ctx context.Context, to client.Client, sub string, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption,
+		) error {
+			return c.write(func() error { return to.SubResource(sub).Patch(ctx, o, p, opts...) })
+		},
+	})
+}
+
+type connect = func(context.Context, client.ObjectKey) (*skr.Runtime, error)
+
+// connect returns real connections whose clients crash.
+func (c *crash) connect(t *testing.T, get connect, plane *controlplane.ControlPlane, scheme *runtime.Scheme) connect {
+	t.Helper()
+	if c == nil {
+		return get
+	}
+	crashing := c.client(t, plane, scheme)
+	return func(ctx context.Context, kyma client.ObjectKey) (*skr.Runtime, error) {
+		there, err := get(ctx, kyma)
+		if err == nil {
+			there.Client = crashing
+		}
+		return there, err
+	}
+}
+
+// TestCrash lets the operator die at its writes, before and after the write is made, and another one
+// go on. Nothing may be orphaned in either cluster. All writes take a few minutes: -crash-every=1.
+func TestCrash(t *testing.T) {
+	w := newWorld(t)
+	// It is older than the operator, so it must stay. Without a controller it would never end.
+	w.must(w.skr.Client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: skr.Namespace}}))
+	w.must(w.plane.Client.Create(t.Context(), template(t, "1", "text", "old")))
+	counted := &crash{}
+	w.live(counted)
+	t.Logf("%d writes without a crash", counted.writes)
+	for at := 1; at <= counted.writes; at += *every {
+		for _, late := range []bool{false, true} {
+			w.live(&crash{at: at, late: late})
+			if t.Failed() {
+				t.Fatalf("after a crash at write %d, late: %t", at, late)
+			}
+		}
+	}
+}
+
+// live is the life of a Kyma: a module is enabled, upgraded and disabled, and another one stays until
+// the Kyma is deleted.
+func (w *world) live(c *crash) {
+	w.t.Helper()
+	w.operator = w.newOperator(c)
+	w.setTemplate("1", "text", "old")
+	w.register(v1beta2.Module{Name: "greeter"})
+	w.survive()
+	w.want("text", "old")
+	w.setTemplate("2", "text", "new")
+	w.survive()
+	w.want("text", "new")
+	w.setModules()
+	w.survive()
+	w.want()
+	w.setModules(v1beta2.Module{Name: "greeter"})
+	w.survive()
+	w.must(w.plane.Client.Delete(w.t.Context(), w.kyma()))
+	w.survive()
+	w.want()
+	w.wantClean()
+}
+
+// survive settles. After a crash another operator goes on.
+func (w *world) survive() {
+	w.t.Helper()
+	err := w.settle()
+	if errors.Is(err, errCrash) {
+		w.operator = w.newOperator(nil)
+		err = w.settle()
+	}
+	w.must(err)
+}
+
+func (w *world) want(names ...string) {
+	w.t.Helper()
+	slices.Sort(names)
+	if have := w.configMaps(); !slices.Equal(have, names) {
+		w.t.Errorf("the runtime has the ConfigMaps %q, want %q", have, names)
+	}
+}
+
+func (w *world) kyma() *v1beta2.Kyma {
+	w.t.Helper()
+	k := &v1beta2.Kyma{}
+	w.must(w.plane.Client.Get(w.t.Context(), key("runtime-1"), k))
+	return k
+}
+
+// wantClean wants neither a Kyma nor a Manifest, and no definition in the runtime. The namespace of
+// others is still there.
+func (w *world) wantClean() {
+	w.t.Helper()
+	err := w.plane.Client.Get(w.t.Context(), key("runtime-1"), &v1beta2.Kyma{})
+	if left := w.listManifests(); !apierrors.IsNotFound(err) || len(left) > 0 {
+		w.t.Errorf("the control plane has %d Manifests, and the Kyma: %v", len(left), err)
+	}
+	crds := &apiextensionsv1.CustomResourceDefinitionList{}
+	w.must(w.skr.Client.List(w.t.Context(), crds))
+	if len(crds.Items) > 0 {
+		w.t.Errorf("the runtime has %d definitions", len(crds.Items))
+	}
+	namespace := &corev1.Namespace{}
+	w.must(w.skr.Client.Get(w.t.Context(), client.ObjectKey{Name: skr.Namespace}, namespace))
+	if namespace.DeletionTimestamp != nil {
+		w.t.Error("the namespace of others was deleted")
+	}
+}

@@ -1,0 +1,88 @@
+package kyma
+
+import (
+	"context"
+	"slices"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
+)
+
+// syncManifests makes one Manifest for each module that the Kyma enables, and deletes the others.
+// It returns the status of all, including those that end.
+func (r *Reconciler) syncManifests(
+	ctx context.Context, kyma *v1beta2.Kyma, templates map[string]*v1beta2.ModuleTemplate,
+) (modules []v1beta2.ModuleStatus, err error) {
+	for _, module := range kyma.Spec.Modules {
+		status, err := r.syncManifest(ctx, kyma, module, templates)
+		if err != nil {
+			return nil, err
+		}
+		modules = append(modules, status)
+	}
+	disabled, err := r.deleteManifests(ctx, kyma, func(m *v1beta2.Manifest) bool { return !enabled(kyma, m) })
+	return append(modules, disabled...), err
+}
+
+func enabled(kyma *v1beta2.Kyma, manifest *v1beta2.Manifest) bool {
+	return slices.ContainsFunc(kyma.Spec.Modules, func(m v1beta2.Module) bool { return m.Name == manifest.Spec.Module })
+}
+
+// syncManifest makes or updates the Manifest of a module. A module that the catalog no longer has
+// stays as it is.
+func (r *Reconciler) syncManifest(
+	ctx context.Context, kyma *v1beta2.Kyma, module v1beta2.Module, templates map[string]*v1beta2.ModuleTemplate,
+) (v1beta2.ModuleStatus, error) {
+	channel := module.Channel
+	if channel == "" {
+		channel = kyma.Spec.Channel
+	}
+	template := templates[string(module.Name)+"-"+string(channel)]
+	if template == nil {
+		message := "the catalog has no such module in channel " + string(channel)
+		return v1beta2.ModuleStatus{Name: module.Name, State: v1beta2.Error, Message: message}, nil
+	}
+	manifest := &v1beta2.Manifest{}
+	manifest.Namespace, manifest.Name = kyma.Namespace, kyma.Name+"-"+string(module.Name)
+	_, err := controllerutil.CreateOrPatch(ctx, r.Client, manifest, func() error {
+		manifest.Labels = map[string]string{v1beta2.KymaLabel: kyma.Name}
+		manifest.Spec = specOf(template)
+		return controllerutil.SetControllerReference(kyma, manifest, r.Client.Scheme())
+	})
+	return moduleStatus(manifest), err
+}
+
+func specOf(template *v1beta2.ModuleTemplate) v1beta2.ManifestSpec {
+	return v1beta2.ManifestSpec{
+		Module: template.Spec.Module, Version: template.Spec.Version, Resources: template.Spec.Resources,
+	}
+}
+
+// deleteManifests deletes the Manifests of a Kyma that meet a condition, and returns the status of
+// those that are not gone. A cache might not show the newest Manifest, which would be orphaned.
+func (r *Reconciler) deleteManifests(
+	ctx context.Context, kyma *v1beta2.Kyma, condition func(*v1beta2.Manifest) bool,
+) (ending []v1beta2.ModuleStatus, err error) {
+	list := &v1beta2.ManifestList{}
+	ofKyma := client.MatchingLabels{v1beta2.KymaLabel: kyma.Name}
+	err = r.Direct.List(ctx, list, client.InNamespace(kyma.Namespace), ofKyma)
+	if err != nil {
+		return nil, err
+	}
+	for i := range list.Items {
+		manifest := &list.Items[i]
+		if !condition(manifest) {
+			continue
+		}
+		if err := client.IgnoreNotFound(r.Client.Delete(ctx, manifest)); err != nil {
+			return nil, err
+		}
+		ending = append(ending, v1beta2.ModuleStatus{
+			Name: manifest.Spec.Module, Version: manifest.Spec.Version,
+			State: v1beta2.Deleting, Message: manifest.Status.Message,
+		})
+	}
+	return ending, nil
+}

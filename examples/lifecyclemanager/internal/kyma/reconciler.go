@@ -1,0 +1,141 @@
+package kyma
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
+	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/skr"
+)
+
+const (
+	// Finalizer holds a Kyma until its modules are removed from the runtime.
+	Finalizer = "operator.kyma-project.io/kyma"
+	// retry is the time between two looks at a removal.
+	retry = time.Second
+	// cacheLag is the time after which a cache shows the write that came first.
+	cacheLag = 100 * time.Millisecond
+	// limit bounds the work for one runtime, so that a slow one does not keep a worker.
+	limit = 30 * time.Second
+)
+
+// Reconciler keeps the modules of runtimes as their users want them.
+type Reconciler struct {
+	// Client is that of the control plane, with a cache, and Direct reads without it.
+	Client client.Client
+	Direct client.Reader
+	// Connect returns the runtime of the Kyma with that name. See [skr.Connections.Get].
+	Connect func(ctx context.Context, kyma client.ObjectKey) (*skr.Runtime, error)
+	// RequeueAfter returns the time until the next look at a runtime in which all is well.
+	RequeueAfter func(core.RuntimeID) time.Duration
+}
+
+// Reconcile looks at one runtime. An event does not carry a change, so it reads the state of the
+// runtime, as it does when it polls.
+func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	kyma := &v1beta2.Kyma{}
+	if err := r.Client.Get(ctx, request.NamespacedName, kyma); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	step, state := r.keep, v1beta2.Error
+	if !kyma.DeletionTimestamp.IsZero() {
+		step, state = r.remove, v1beta2.Deleting
+	}
+	result, err := bounded(ctx, kyma, step)
+	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
+		return ctrl.Result{RequeueAfter: cacheLag}, nil
+	}
+	if err == nil {
+		return result, nil
+	}
+	status := kyma.Status
+	status.State, status.Message = state, err.Error()
+	return ctrl.Result{}, errors.Join(err, r.report(ctx, kyma, status))
+}
+
+// bounded leaves time to report an error after the limit.
+func bounded(
+	ctx context.Context, kyma *v1beta2.Kyma, step func(context.Context, *v1beta2.Kyma) (ctrl.Result, error),
+) (ctrl.Result, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	return step(ctx, kyma)
+}
+
+// keep gives the runtime its catalog, and the control plane the Manifests that the user asks for.
+func (r *Reconciler) keep(ctx context.Context, kyma *v1beta2.Kyma) (ctrl.Result, error) {
+	if err := r.hold(ctx, kyma); err != nil {
+		return ctrl.Result{}, err
+	}
+	there, err := r.Connect(ctx, client.ObjectKeyFromObject(kyma))
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	templates, err := r.visible(ctx, kyma)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	remote, err := r.syncRuntime(ctx, there, kyma, templates)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	modules, err := r.syncManifests(ctx, kyma, templates)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	status := statusOf(kyma, modules)
+	if err := errors.Join(r.report(ctx, kyma, status), reportThere(ctx, there, remote, status)); err != nil {
+		return ctrl.Result{}, err
+	}
+	return ctrl.Result{RequeueAfter: r.RequeueAfter(core.RuntimeID(kyma.Name))}, nil
+}
+
+// syncRuntime makes the catalog of the runtime equal to templates, and returns the Kyma there.
+func (r *Reconciler) syncRuntime(
+	ctx context.Context, there *skr.Runtime, kyma *v1beta2.Kyma, templates map[string]*v1beta2.ModuleTemplate,
+) (remote *v1beta2.Kyma, err error) {
+	if err := there.Prepare(ctx); err != nil {
+		return nil, err
+	}
+	err = syncCatalog(ctx, there, templates)
+	if err == nil {
+		remote, err = r.syncSpec(ctx, there, kyma)
+	}
+	if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
+		there.PrepareAgain() // A definition or the namespace was deleted in the runtime.
+	}
+	return remote, err
+}
+
+// hold adds the finalizer.
+func (r *Reconciler) hold(ctx context.Context, kyma *v1beta2.Kyma) error {
+	before := kyma.DeepCopy()
+	if !controllerutil.AddFinalizer(kyma, Finalizer) {
+		return nil
+	}
+	return r.Client.Patch(ctx, kyma, after(before))
+}
+
+// report writes the status if it has changed.
+func (r *Reconciler) report(ctx context.Context, kyma *v1beta2.Kyma, status v1beta2.KymaStatus) error {
+	if equality.Semantic.DeepEqual(kyma.Status, status) {
+		return nil
+	}
+	before := kyma.DeepCopy()
+	kyma.Status = status
+	return client.IgnoreNotFound(r.Client.Status().Patch(ctx, kyma, client.MergeFrom(before)))
+}
+
+// after is a patch that conflicts unless it changes that version of the object.
+func after(before client.Object) client.Patch {
+	return client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+}

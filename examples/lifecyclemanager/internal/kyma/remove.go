@@ -1,0 +1,49 @@
+package kyma
+
+import (
+	"context"
+	"errors"
+
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/runtimes"
+	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
+)
+
+// remove removes first the modules from the runtime, then the Kyma and the catalog there, and at
+// last the finalizer. The removal of the agent has a finalizer of its own, see package runtimes.
+func (r *Reconciler) remove(ctx context.Context, kyma *v1beta2.Kyma) (ctrl.Result, error) {
+	if !controllerutil.ContainsFinalizer(kyma, Finalizer) {
+		return ctrl.Result{}, nil
+	}
+	ending, err := r.deleteManifests(ctx, kyma, func(*v1beta2.Manifest) bool { return true })
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	if len(ending) > 0 {
+		status := statusOf(kyma, ending)
+		status.Message = "waiting for the end of the modules"
+		return ctrl.Result{RequeueAfter: retry}, r.report(ctx, kyma, status)
+	}
+	clean, err := r.clean(ctx, kyma)
+	if err != nil || !clean {
+		return ctrl.Result{RequeueAfter: retry}, err
+	}
+	before := kyma.DeepCopy()
+	controllerutil.RemoveFinalizer(kyma, Finalizer)
+	return ctrl.Result{}, client.IgnoreNotFound(r.Client.Patch(ctx, kyma, after(before)))
+}
+
+// clean reports whether the runtime has nothing of the operator, or is gone itself.
+func (r *Reconciler) clean(ctx context.Context, kyma *v1beta2.Kyma) (bool, error) {
+	there, err := r.Connect(ctx, client.ObjectKeyFromObject(kyma))
+	if errors.Is(err, runtimes.ErrGone) {
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return there.Clean(ctx)
+}

@@ -1,0 +1,63 @@
+package kyma
+
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
+	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/skr"
+)
+
+const (
+	// RemoteName is the name of the Kyma in each runtime.
+	RemoteName = "default"
+	// WatchedByLabel makes the API server of the runtime report changes: see config/watchers.yaml.
+	WatchedByLabel = "operator.kyma-project.io/watched-by"
+	watchedBy      = "kyma"
+)
+
+// syncSpec copies the spec of the Kyma in the runtime, where users edit it, to the control plane. A
+// runtime without a Kyma gets one with the spec of the control plane.
+func (r *Reconciler) syncSpec(ctx context.Context, there *skr.Runtime, kyma *v1beta2.Kyma) (*v1beta2.Kyma, error) {
+	remote := &v1beta2.Kyma{}
+	err := there.Get(ctx, client.ObjectKey{Namespace: skr.Namespace, Name: RemoteName}, remote)
+	if apierrors.IsNotFound(err) {
+		remote = remoteOf(kyma)
+		return remote, there.Create(ctx, remote)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := watch(ctx, there, remote); err != nil {
+		return nil, err
+	}
+	if equality.Semantic.DeepEqual(kyma.Spec, remote.Spec) {
+		return remote, nil
+	}
+	before := kyma.DeepCopy()
+	kyma.Spec = remote.Spec
+	return remote, r.Client.Patch(ctx, kyma, after(before))
+}
+
+func remoteOf(kyma *v1beta2.Kyma) *v1beta2.Kyma {
+	remote := &v1beta2.Kyma{Spec: kyma.Spec}
+	remote.Namespace, remote.Name = skr.Namespace, RemoteName
+	remote.Labels = map[string]string{WatchedByLabel: watchedBy}
+	return remote
+}
+
+// watch puts the label back if it was removed.
+func watch(ctx context.Context, there *skr.Runtime, remote *v1beta2.Kyma) error {
+	if remote.Labels[WatchedByLabel] == watchedBy {
+		return nil
+	}
+	before := remote.DeepCopy()
+	if remote.Labels == nil {
+		remote.Labels = make(map[string]string)
+	}
+	remote.Labels[WatchedByLabel] = watchedBy
+	return there.Patch(ctx, remote, client.MergeFrom(before))
+}

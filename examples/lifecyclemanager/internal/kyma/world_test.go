@@ -1,0 +1,211 @@
+package kyma_test
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
+	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/kyma"
+	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/manifest"
+	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/skr"
+	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+)
+
+const fresh = time.Hour
+
+// world is a control plane and one runtime, with both reconcilers.
+type world struct {
+	t          *testing.T
+	plane, skr *controlplane.ControlPlane
+	scheme     *runtime.Scheme
+	operator
+}
+
+// operator is one life of the operator.
+type operator struct {
+	kymas     *kyma.Reconciler
+	manifests *manifest.Reconciler
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("needs real API servers, which -short leaves out")
+	}
+	w := &world{t: t, scheme: runtime.NewScheme()}
+	w.must(errors.Join(clientgoscheme.AddToScheme(w.scheme), v1beta2.AddToScheme(w.scheme), apiextensionsv1.AddToScheme(w.scheme)))
+	w.plane = controlplane.StartT(t, controlplane.Options{Scheme: w.scheme, CRDPaths: []string{
+		"../../config/crd/operator.kyma-project.io_kymas.yaml",
+		"../../config/crd/operator.kyma-project.io_manifests.yaml",
+		"../../config/crd/operator.kyma-project.io_moduletemplates.yaml",
+	}})
+	w.skr = controlplane.StartT(t, controlplane.Options{Scheme: w.scheme})
+	w.connect()
+	w.operator = w.newOperator(nil)
+	return w
+}
+
+// connect writes the kubeconfig of the runtime.
+func (w *world) connect() {
+	w.t.Helper()
+	kubeconfig, err := os.ReadFile(w.skr.Kubeconfig)
+	w.must(err)
+	w.must(w.plane.Client.Create(w.t.Context(), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "runtime-1"},
+		Data:       map[string][]byte{skr.KubeconfigKey: kubeconfig},
+	}))
+}
+
+// newOperator returns reconcilers without caches. A crash, unless it is nil, ends their life.
+func (w *world) newOperator(crash *crash) operator {
+	w.t.Helper()
+	local := crash.client(w.t, w.plane, w.scheme)
+	connections := skr.NewConnections(w.plane.Client, w.scheme)
+	connect := crash.connect(w.t, connections.Get, w.skr, w.scheme)
+	requeueAfter := func(core.RuntimeID) time.Duration { return fresh }
+	return operator{
+		kymas:     &kyma.Reconciler{Client: local, Direct: local, Connect: connect, RequeueAfter: requeueAfter},
+		manifests: &manifest.Reconciler{Client: local, Connect: connect, RequeueAfter: requeueAfter},
+	}
+}
+
+func (w *world) must(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func key(name string) types.NamespacedName {
+	return types.NamespacedName{Namespace: "default", Name: name}
+}
+
+// settle reconciles everything again and again until nothing asks for it, or an error occurs.
+func (w *world) settle() error {
+	w.t.Helper()
+	limit := time.Now().Add(time.Minute)
+	for quiet := 0; quiet < 2; { // The Manifests change the status of the Kyma.
+		if time.Now().After(limit) {
+			w.t.Fatal("it does not settle")
+		}
+		again, err := w.round()
+		if err != nil {
+			return err
+		}
+		if again {
+			quiet = 0
+		} else {
+			quiet++
+		}
+	}
+	return nil
+}
+
+// round reconciles each object once, and reports whether one of them asked for it soon.
+func (w *world) round() (again bool, err error) {
+	w.t.Helper()
+	again, err = reconcileOne(w.t, w.kymas, "runtime-1")
+	if err != nil {
+		return false, err
+	}
+	for _, m := range w.listManifests() {
+		soon, err := reconcileOne(w.t, w.manifests, m.Name)
+		if err != nil {
+			return false, err
+		}
+		again = again || soon
+	}
+	return again, nil
+}
+
+func reconcileOne(t *testing.T, r reconcile.Reconciler, name string) (again bool, err error) {
+	t.Helper()
+	result, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: key(name)})
+	return result.RequeueAfter > 0 && result.RequeueAfter < fresh, err
+}
+
+func (w *world) listManifests() []v1beta2.Manifest {
+	w.t.Helper()
+	list := &v1beta2.ManifestList{}
+	w.must(w.plane.Client.List(w.t.Context(), list))
+	return list.Items
+}
+
+// template returns a ModuleTemplate of module greeter with a ConfigMap for each name.
+func template(t *testing.T, version string, configMaps ...string) *v1beta2.ModuleTemplate {
+	t.Helper()
+	made := &v1beta2.ModuleTemplate{Spec: v1beta2.ModuleTemplateSpec{Module: "greeter", Channel: "regular", Version: version}}
+	made.Namespace, made.Name = "default", "greeter-regular"
+	for _, name := range configMaps {
+		raw, err := json.Marshal(map[string]any{
+			"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"namespace": "default", "name": name},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		resource := v1beta2.Resource{RawExtension: runtime.RawExtension{Raw: raw}}
+		made.Spec.Resources = append(made.Spec.Resources, resource)
+	}
+	return made
+}
+
+// register creates the Kyma of the runtime.
+func (w *world) register(modules ...v1beta2.Module) {
+	w.t.Helper()
+	w.must(w.plane.Client.Create(w.t.Context(), &v1beta2.Kyma{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "runtime-1"},
+		Spec:       v1beta2.KymaSpec{Channel: "regular", Modules: modules},
+	}))
+}
+
+// setTemplate replaces the version of the module.
+func (w *world) setTemplate(version string, configMaps ...string) {
+	w.t.Helper()
+	wanted, stored := template(w.t, version, configMaps...), &v1beta2.ModuleTemplate{}
+	w.must(w.plane.Client.Get(w.t.Context(), key("greeter-regular"), stored))
+	stored.Spec = wanted.Spec
+	w.must(w.plane.Client.Update(w.t.Context(), stored))
+}
+
+// user returns the Kyma that users edit.
+func (w *world) user() *v1beta2.Kyma {
+	w.t.Helper()
+	remote := &v1beta2.Kyma{}
+	w.must(w.skr.Client.Get(w.t.Context(), client.ObjectKey{Namespace: skr.Namespace, Name: kyma.RemoteName}, remote))
+	return remote
+}
+
+// setModules edits the Kyma as a user does.
+func (w *world) setModules(modules ...v1beta2.Module) {
+	w.t.Helper()
+	remote := w.user()
+	remote.Spec.Modules = modules
+	w.must(w.skr.Client.Update(w.t.Context(), remote))
+}
+
+// configMaps returns the names of the ConfigMaps of modules in the runtime.
+func (w *world) configMaps() (names []string) {
+	w.t.Helper()
+	list := &corev1.ConfigMapList{}
+	w.must(w.skr.Client.List(w.t.Context(), list, client.InNamespace("default")))
+	for i := range list.Items {
+		names = append(names, list.Items[i].Name)
+	}
+	slices.Sort(names)
+	return names
+}

@@ -1,0 +1,118 @@
+package lab
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Freshness is that of a runtime for one controller.
+type Freshness struct {
+	Manager  string `json:"manager"`
+	State    string `json:"state"`
+	Reason   string `json:"reason"`
+	Replicas []struct {
+		// CertificateExpiry is that of the certificate with which the agent came.
+		CertificateExpiry time.Time `json:"certificateExpiry"`
+	} `json:"replicas"`
+}
+
+// Fleet returns the freshness of a runtime for each controller.
+func (l *Lab) Fleet(ctx context.Context, id string) ([]Freshness, error) {
+	text, err := l.ask(ctx, "/fleet?runtime="+id)
+	if err != nil {
+		return nil, err
+	}
+	var answer struct {
+		Runtimes []Freshness `json:"runtimes"`
+	}
+	err = json.Unmarshal(text, &answer)
+	return answer.Runtimes, err
+}
+
+// Reconciles returns the number of reconciles by controller and cause.
+func (l *Lab) Reconciles(ctx context.Context) (map[[2]string]int, error) {
+	text, err := l.ask(ctx, "/metrics")
+	if err != nil {
+		return nil, err
+	}
+	counts := make(map[[2]string]int)
+	for line := range strings.Lines(string(text)) {
+		var cause, controller string
+		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		rest, ok := strings.CutPrefix(name, `lifecycle_manager_reconciles_total{cause="`)
+		if !ok {
+			continue
+		}
+		cause, rest, _ = strings.Cut(rest, `",controller="`)
+		controller, _, _ = strings.Cut(rest, `"`)
+		count, err := strconv.ParseFloat(value, 64)
+		if err != nil {
+			return nil, err
+		}
+		counts[[2]string{controller, cause}] = int(count)
+	}
+	return counts, nil
+}
+
+// ask asks the replica that leads, as a reader with a token.
+func (l *Lab) ask(ctx context.Context, path string) ([]byte, error) {
+	leader, err := l.service.leader(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if l.reader == "" {
+		if l.reader, err = l.newReader(ctx); err != nil {
+			return nil, err
+		}
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+leader.metrics+path, http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set("Authorization", "Bearer "+l.reader)
+	answer, err := readers.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err == nil && answer.StatusCode != http.StatusOK {
+		err = fmt.Errorf("GET %s: %s: %s", path, answer.Status, text)
+	}
+	return text, err
+}
+
+// readers do not verify the certificate, which the operator makes for itself when it starts.
+var readers = &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
+	DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // See above.
+}}
+
+// newReader returns the token of a service account that may read, and nothing else.
+func (l *Lab) newReader(ctx context.Context) (string, error) {
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "reader"}}
+	if err := l.Plane.Create(ctx, account); err != nil {
+		return "", err
+	}
+	if err := l.Plane.Create(ctx, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "reader"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "lifecycle-manager-reader"},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: "reader"}},
+	}); err != nil {
+		return "", err
+	}
+	request := &authenticationv1.TokenRequest{}
+	err := l.Plane.SubResource("token").Create(ctx, account, request)
+	return request.Status.Token, err
+}

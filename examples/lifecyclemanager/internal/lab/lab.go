@@ -1,0 +1,189 @@
+// Package lab runs a control plane and its runtimes on one machine, for the demo and the tests of
+// this example. API servers, cert-manager's controllers, agents and the operator are real. The lab
+// stands in for machines and networks only: it starts the processes of Deployments, and leads
+// connections to them. The pods of modules do not run, and are reported as available.
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/runtime-watcher/runtime-watcher/test/controlplane" //nolint:depguard // Neither is released.
+)
+
+// Options are the choices of [Start].
+type Options struct {
+	// Scheme is that of all clients.
+	Scheme *runtime.Scheme
+	// Runtimes are the ids of the runtimes.
+	Runtimes []string
+	// Replicas is the number of operators. Default: 1.
+	Replicas int
+	// OperatorArgs are added to those of the operator's Deployment.
+	OperatorArgs []string
+	// CRDPaths are definitions in the control plane, beside those that are deployed.
+	CRDPaths []string
+	// Progress gets a line for each step of a long build.
+	Progress func(line string)
+}
+
+// Lab is a control plane with runtimes. Its methods may be called concurrently, unless they start
+// or stop the same part.
+type Lab struct {
+	// Plane is the control plane.
+	Plane client.Client
+	// Runtimes are by id.
+	Runtimes map[string]*Runtime
+	// Dir has kubeconfigs and, as folder logs, the logs of all programs.
+	Dir string
+
+	opts     Options
+	programs programs
+	plane    *controlplane.ControlPlane
+	service  *service
+	replicas []*operator
+	reader   string
+
+	mu      sync.Mutex
+	closers []func() error
+}
+
+// Runtime is one runtime with its machines.
+type Runtime struct {
+	client.Client
+
+	id    string
+	plane *controlplane.ControlPlane
+	link  *link
+}
+
+// New returns a lab in which nothing runs.
+func New(opts Options) (*Lab, error) {
+	opts.Replicas = max(1, opts.Replicas)
+	log.SetLogger(logr.Discard())              // The first call counts. Without any, it logs a stack trace.
+	dir, err := os.MkdirTemp("", "lifecycle-") // The path of a socket must be short.
+	if err != nil {
+		return nil, err
+	}
+	return &Lab{opts: opts, Dir: dir, Runtimes: make(map[string]*Runtime)}, os.Mkdir(filepath.Join(dir, "logs"), 0o700)
+}
+
+// onClose adds an end. Close calls them in reverse order.
+func (l *Lab) onClose(end func() error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closers = append(l.closers, end)
+}
+
+// Close ends all programs and removes the directory, unless its logs shall be kept.
+func (l *Lab) Close(keepLogs bool) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var errs []error
+	for _, end := range slices.Backward(l.closers) {
+		errs = append(errs, end())
+	}
+	l.closers = nil
+	if !keepLogs {
+		errs = append(errs, os.RemoveAll(l.Dir))
+	}
+	return errors.Join(errs...)
+}
+
+func (l *Lab) log(name string) string { return filepath.Join(l.Dir, "logs", name) }
+
+// atOnce is the number of API servers that start at the same time.
+const atOnce = 3
+
+// StartAPIServers starts the API servers of the control plane and of the runtimes.
+func (l *Lab) StartAPIServers(ctx context.Context) error {
+	var starting sync.WaitGroup
+	errs := make([]error, len(l.opts.Runtimes)+1)
+	runtimes := make([]*Runtime, len(l.opts.Runtimes))
+	starting.Go(func() {
+		l.plane, errs[len(runtimes)] = l.startAPIServer(ctx, "control-plane", nil, l.opts.CRDPaths...)
+	})
+	slots := make(chan struct{}, atOnce)
+	for i, id := range l.opts.Runtimes {
+		starting.Go(func() {
+			slots <- struct{}{}
+			runtimes[i], errs[i] = l.startRuntime(ctx, id)
+			<-slots
+		})
+	}
+	starting.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	l.Plane = l.plane.Client
+	for _, r := range runtimes {
+		l.Runtimes[r.id] = r
+	}
+	return nil
+}
+
+func (l *Lab) startAPIServer(
+	ctx context.Context, name string, args map[string][]string, crds ...string,
+) (*controlplane.ControlPlane, error) {
+	logs := l.log(name)
+	if err := os.Mkdir(logs, 0o700); err != nil {
+		return nil, err
+	}
+	plane, err := controlplane.Start(ctx, controlplane.Options{
+		Scheme: l.opts.Scheme, APIServerArgs: args, LogDir: logs, CRDPaths: crds,
+		KubeconfigPath: filepath.Join(l.Dir, name+".kubeconfig"),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("API server of %s: %w", name, err)
+	}
+	l.onClose(plane.Stop)
+	return plane, nil
+}
+
+func (l *Lab) startRuntime(ctx context.Context, id string) (*Runtime, error) {
+	n := newNode(filepath.Join(l.Dir, id), l.log, id)
+	args, err := n.apiServerArgs()
+	if err != nil {
+		return nil, err
+	}
+	plane, err := l.startAPIServer(ctx, id, args)
+	if err != nil {
+		return nil, err
+	}
+	stop, err := n.start(plane, l.programs.agent)
+	if err != nil {
+		return nil, err
+	}
+	l.onClose(stop)
+	way, err := newLink(plane.Config.Host)
+	if err != nil {
+		return nil, err
+	}
+	l.onClose(way.end)
+	return &Runtime{Client: plane.Client, id: id, plane: plane, link: way}, nil
+}
+
+// Poll waits until a condition holds, and asks it every 20 ms.
+func Poll(ctx context.Context, condition func() bool) error {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for !condition() {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}

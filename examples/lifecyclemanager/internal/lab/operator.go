@@ -1,0 +1,152 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// operator is a replica of the operator.
+type operator struct {
+	*process
+
+	podIP, events, metrics string
+	args                   []string
+}
+
+// StartCertManager starts the controllers of cert-manager.
+func (l *Lab) StartCertManager(ctx context.Context) error {
+	p, err := launch(l.log("cert-manager.log"), l.programs.certManager, os.Environ(),
+		[]string{"-kubeconfig=" + l.plane.Kubeconfig, "-v"})
+	if err != nil {
+		return err
+	}
+	l.onClose(func() error {
+		p.stop()
+		return nil
+	})
+	return Poll(ctx, func() bool { return p.said("ready\n") || !p.running() })
+}
+
+// Deploy applies objects to the control plane, as kubectl does. The Deployment of the operator
+// starts as processes, with the rights of its service account and no others.
+func (l *Lab) Deploy(ctx context.Context, objects []*unstructured.Unstructured) error {
+	if err := l.startService(); err != nil {
+		return err
+	}
+	var deployment *appsv1.Deployment
+	for _, object := range objects {
+		if err := l.Apply(ctx, l.Plane, object); err != nil {
+			return err
+		}
+		if object.GetKind() == "Deployment" {
+			deployment = &appsv1.Deployment{}
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, deployment); err != nil {
+				return err
+			}
+		}
+	}
+	if deployment == nil {
+		return errors.New("there is no Deployment of the operator")
+	}
+	if err := l.impersonate(deployment); err != nil {
+		return err
+	}
+	for i := range l.opts.Replicas {
+		if err := l.addOperator(ctx, i, deployment.Spec.Template.Spec.Containers[0].Args); err != nil {
+			return err
+		}
+	}
+	return l.StartOperator(ctx)
+}
+
+// Apply applies an object with a field owner of its own. Unknown fields are errors.
+func (l *Lab) Apply(ctx context.Context, cluster client.Client, object *unstructured.Unstructured) error {
+	strict := client.WithFieldValidation(cluster, metav1.FieldValidationStrict)
+	return strict.Apply(ctx, client.ApplyConfigurationFromUnstructured(object.DeepCopy()),
+		client.FieldOwner("lab"), client.ForceOwnership)
+}
+
+func (l *Lab) operatorKubeconfig() string { return filepath.Join(l.Dir, "operator.kubeconfig") }
+
+// impersonate writes a kubeconfig with the rights of the operator's service account.
+func (l *Lab) impersonate(deployment *appsv1.Deployment) error {
+	config, err := clientcmd.LoadFromFile(l.plane.Kubeconfig)
+	if err != nil {
+		return err
+	}
+	for _, user := range config.AuthInfos {
+		user.Impersonate = fmt.Sprintf("system:serviceaccount:%s:%s",
+			deployment.Namespace, deployment.Spec.Template.Spec.ServiceAccountName)
+		user.ImpersonateGroups = []string{"system:serviceaccounts", "system:authenticated"}
+	}
+	return clientcmd.WriteToFile(*config, l.operatorKubeconfig())
+}
+
+// addOperator adds a replica, which does not run yet. The last value of a flag wins.
+func (l *Lab) addOperator(ctx context.Context, number int, args []string) (err error) {
+	o := &operator{podIP: fmt.Sprintf("10.0.0.%d", number+1)}
+	var errs [3]error
+	o.events, errs[0] = freeAddress(ctx)
+	o.metrics, errs[1] = freeAddress(ctx)
+	probes, err := freeAddress(ctx)
+	errs[2] = err
+	pod := strings.NewReplacer("$(POD_IP)", o.podIP, "$(POD_NAME)", fmt.Sprint("lifecycle-manager-", number))
+	for _, arg := range args {
+		o.args = append(o.args, pod.Replace(arg))
+	}
+	o.args = append(o.args, "-events-address="+l.service.address, "-events-bind-address="+o.events,
+		"-metrics-bind-address="+o.metrics, "-health-probe-bind-address="+probes)
+	o.args = append(o.args, l.opts.OperatorArgs...)
+	l.replicas = append(l.replicas, o)
+	return errors.Join(errs[:]...)
+}
+
+// StartOperator starts the replicas that do not run, and returns when one leads.
+func (l *Lab) StartOperator(ctx context.Context) error {
+	for i, o := range l.replicas {
+		if o.process != nil && o.running() {
+			continue
+		}
+		started, err := launch(l.log(fmt.Sprintf("operator-%d.log", i+1)), l.programs.operator,
+			append(os.Environ(), "KUBECONFIG="+l.operatorKubeconfig()), o.args)
+		if err != nil {
+			return err
+		}
+		o.process = started
+		l.onClose(func() error {
+			started.stop()
+			return nil
+		})
+	}
+	return Poll(ctx, func() bool {
+		_, err := l.service.leader(ctx)
+		return err == nil
+	})
+}
+
+// EventsAddress returns that of the replica that leads, without the load balancer.
+func (l *Lab) EventsAddress(ctx context.Context) (string, error) {
+	leader, err := l.service.leader(ctx)
+	if err != nil {
+		return "", err
+	}
+	return leader.events, nil
+}
+
+// KillOperator kills all replicas, as a crash does.
+func (l *Lab) KillOperator() {
+	for _, o := range l.replicas {
+		o.kill()
+	}
+}

@@ -1,0 +1,71 @@
+package lab
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/runtime-watcher/runtime-watcher/test/controlplane" //nolint:depguard // Neither is released.
+)
+
+// programs are paths of programs.
+type programs struct{ agent, operator, certManager string }
+
+// Build builds missing or outdated programs. The first build of the API server takes minutes.
+func (l *Lab) Build(ctx context.Context) error {
+	_ = os.Getenv("RUNTIME_WATCHER_SOURCES") // So that the cache of go test notices a change of the sources.
+	root, err := repository(ctx)
+	if err != nil {
+		return err
+	}
+	if _, err := controlplane.Assets(ctx, controlplane.AssetsOptions{Progress: progress(l.opts.Progress)}); err != nil {
+		return err
+	}
+	bin := filepath.Join(root, "bin", "lifecyclemanager")
+	l.programs = programs{agent: filepath.Join(bin, "agent"), operator: filepath.Join(bin, "lifecyclemanager")}
+	_, agentErr := goCommand(ctx, filepath.Join(root, "cmd", "agent"), "build", "-o", l.programs.agent, ".")
+	_, operatorErr := goCommand(ctx, root, "build", "-o", l.programs.operator, "./examples/lifecyclemanager")
+	certManager, err := goCommand(ctx, root, "run", "./test/certmanager/cmd/certmanager-assets")
+	l.programs.certManager = lastLine(certManager)
+	return errors.Join(agentErr, operatorErr, err)
+}
+
+func repository(ctx context.Context) (string, error) {
+	file, err := goCommand(ctx, "", "env", "GOWORK")
+	if err != nil || file == "" || file == "off" {
+		return "", errors.Join(errors.New("run this in a clone of the repository, with its go.work"), err)
+	}
+	return filepath.Dir(file), nil
+}
+
+// goCommand returns the standard output of the go command.
+func goCommand(ctx context.Context, dir string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir, cmd.SysProcAttr = dir, ownGroup()
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, stderr.String())
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
+func lastLine(text string) string { return text[strings.LastIndexByte(text, '\n')+1:] }
+
+// progress is a writer of lines.
+type progress func(line string)
+
+// Write implements [io.Writer].
+func (p progress) Write(text []byte) (int, error) {
+	if p != nil {
+		p(strings.TrimSpace(string(text)))
+	}
+	return len(text), nil
+}

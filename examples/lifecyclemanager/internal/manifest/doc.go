@@ -1,0 +1,2 @@
+// Package manifest keeps the objects of modules in the runtimes.
+package manifest

@@ -1,0 +1,59 @@
+package manifest
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
+)
+
+func decode(resources []v1beta2.Resource) ([]*unstructured.Unstructured, error) {
+	objects := make([]*unstructured.Unstructured, len(resources))
+	for i, resource := range resources {
+		objects[i] = &unstructured.Unstructured{}
+		if err := json.Unmarshal(resource.Raw, objects[i]); err != nil {
+			return nil, fmt.Errorf("resource %d: %w", i, err)
+		}
+	}
+	return objects, nil
+}
+
+// inventoryOf is the inverse of objectsOf.
+func inventoryOf(objects []*unstructured.Unstructured) (inventory []v1beta2.Object) {
+	for _, object := range objects {
+		gvk := object.GroupVersionKind()
+		inventory = append(inventory, v1beta2.Object{
+			Group: gvk.Group, Version: gvk.Version, Kind: gvk.Kind,
+			Namespace: object.GetNamespace(), Name: object.GetName(),
+		})
+	}
+	return inventory
+}
+
+// objectsOf returns objects with the identity of their entries and no other content.
+func objectsOf(inventory []v1beta2.Object) (objects []*unstructured.Unstructured) {
+	for _, entry := range inventory {
+		object := &unstructured.Unstructured{}
+		gvk := schema.GroupVersionKind{Group: entry.Group, Version: entry.Version, Kind: entry.Kind}
+		object.SetGroupVersionKind(gvk)
+		object.SetNamespace(entry.Namespace)
+		object.SetName(entry.Name)
+		objects = append(objects, object)
+	}
+	return objects
+}
+
+// without returns the entries of inventory that are not in others. The version of a kind does not
+// matter.
+func without(inventory, others []v1beta2.Object) []v1beta2.Object {
+	return slices.DeleteFunc(slices.Clone(inventory), func(entry v1beta2.Object) bool {
+		return slices.ContainsFunc(others, func(other v1beta2.Object) bool {
+			other.Version = entry.Version
+			return other == entry
+		})
+	})
+}

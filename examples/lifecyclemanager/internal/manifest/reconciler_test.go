@@ -1,0 +1,274 @@
+package manifest_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
+	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/manifest"
+	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/skr"
+	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+)
+
+// world is one API server, which is control plane and runtime.
+type world struct {
+	client.Client
+
+	t          *testing.T
+	reconciler *manifest.Reconciler
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("needs a real API server, which -short leaves out")
+	}
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1beta2.AddToScheme(scheme)); err != nil {
+		t.Fatal(err)
+	}
+	plane := controlplane.StartT(t, controlplane.Options{
+		Scheme: scheme, CRDPaths: []string{"../../config/crd/operator.kyma-project.io_manifests.yaml"},
+	})
+	w := &world{Client: plane.Client, t: t, reconciler: &manifest.Reconciler{
+		Client: plane.Client, Connect: skr.NewConnections(plane.Client, scheme).Get,
+		RequeueAfter: func(core.RuntimeID) time.Duration { return time.Hour },
+	}}
+	kubeconfig, err := os.ReadFile(plane.Kubeconfig)
+	w.must(err)
+	w.must(w.Create(t.Context(), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "runtime-1"},
+		Data:       map[string][]byte{skr.KubeconfigKey: kubeconfig},
+	}))
+	return w
+}
+
+func (w *world) must(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) reconcile() ctrl.Result {
+	w.t.Helper()
+	result, err := w.reconciler.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: key("m")})
+	w.must(err)
+	return result
+}
+
+func (w *world) manifest() *v1beta2.Manifest {
+	w.t.Helper()
+	m := &v1beta2.Manifest{}
+	w.must(w.Get(w.t.Context(), key("m"), m))
+	return m
+}
+
+func (w *world) exists(object client.Object, name string) bool {
+	w.t.Helper()
+	err := w.Get(w.t.Context(), key(name), object)
+	w.must(client.IgnoreNotFound(err))
+	return err == nil
+}
+
+// available plays the controller of the Deployment.
+func (w *world) available(name string) {
+	w.t.Helper()
+	deployment := &appsv1.Deployment{}
+	w.must(w.Get(w.t.Context(), key(name), deployment))
+	deployment.Status = appsv1.DeploymentStatus{
+		ObservedGeneration: deployment.Generation, Replicas: 1, UpdatedReplicas: 1, ReadyReplicas: 1, AvailableReplicas: 1,
+		Conditions: []appsv1.DeploymentCondition{
+			{Type: appsv1.DeploymentAvailable, Status: corev1.ConditionTrue},
+			{Type: appsv1.DeploymentProgressing, Status: corev1.ConditionTrue, Reason: "NewReplicaSetAvailable"},
+		},
+	}
+	w.must(w.Status().Update(w.t.Context(), deployment))
+}
+
+func key(name string) types.NamespacedName {
+	return types.NamespacedName{Namespace: "default", Name: name}
+}
+
+func resources(t *testing.T, objects ...any) (resources []v1beta2.Resource) {
+	t.Helper()
+	for _, object := range objects {
+		raw, err := json.Marshal(object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resources = append(resources, v1beta2.Resource{RawExtension: runtime.RawExtension{Raw: raw}})
+	}
+	return resources
+}
+
+func configMap(name string) any {
+	return map[string]any{
+		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"namespace": "default", "name": name},
+	}
+}
+
+func deployment(name, app string) any {
+	labels := map[string]any{"app": app}
+	return map[string]any{
+		"apiVersion": "apps/v1", "kind": "Deployment", "metadata": map[string]any{"namespace": "default", "name": name},
+		"spec": map[string]any{
+			"selector": map[string]any{"matchLabels": labels},
+			"template": map[string]any{
+				"metadata": map[string]any{"labels": labels},
+				"spec":     map[string]any{"containers": []any{map[string]any{"name": "app", "image": "app:v1"}}},
+			},
+		},
+	}
+}
+
+// TestManifest is the life of a Manifest: installed, drifted, upgraded, deleted.
+func TestManifest(t *testing.T) {
+	w := newWorld(t)
+	w.must(w.Create(t.Context(), &v1beta2.Manifest{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: "m", Labels: map[string]string{v1beta2.KymaLabel: "runtime-1"},
+		},
+		Spec: v1beta2.ManifestSpec{
+			Module: "module", Version: "1", Resources: resources(t, deployment("app", "app"), configMap("old")),
+		},
+	}))
+
+	if again := w.reconcile().RequeueAfter; again > time.Minute {
+		t.Errorf("the Deployment is not ready, and the next look is in %s", again)
+	}
+	if state := w.manifest().Status.State; state != v1beta2.Processing {
+		t.Errorf("state %s before the Deployment is ready, want %s", state, v1beta2.Processing)
+	}
+	w.available("app")
+	if again := w.reconcile().RequeueAfter; again != time.Hour {
+		t.Errorf("the next look is in %s, want that of the fleet", again)
+	}
+	w.wantReady("1", 2)
+
+	w.t.Run("drift", func(*testing.T) { w.drift() })
+	w.t.Run("foreign object", func(*testing.T) { w.foreign() })
+	w.t.Run("upgrade", func(*testing.T) { w.upgrade() })
+	w.t.Run("delete", func(*testing.T) { w.delete() })
+	w.t.Run("unreachable", func(*testing.T) { w.unreachable() })
+}
+
+func (w *world) wantReady(version string, inventory int) {
+	w.t.Helper()
+	status := w.manifest().Status
+	if status.State != v1beta2.Ready || status.Version != version || len(status.Inventory) != inventory {
+		w.t.Errorf("status %+v, want version %s ready with %d objects", status, version, inventory)
+	}
+}
+
+func (w *world) drift() {
+	w.t.Helper()
+	app := &appsv1.Deployment{}
+	w.must(w.Get(w.t.Context(), key("app"), app))
+	app.Spec.Template.Spec.Containers[0].Image = "elsewhere"
+	w.must(w.Update(w.t.Context(), app))
+	w.reconcile()
+	w.must(w.Get(w.t.Context(), key("app"), app))
+	if image := app.Spec.Template.Spec.Containers[0].Image; image != "app:v1" {
+		w.t.Errorf("image %s after the reconcile, want app:v1", image)
+	}
+	version := app.ResourceVersion
+	w.reconcile()
+	w.must(w.Get(w.t.Context(), key("app"), app))
+	if app.ResourceVersion != version {
+		w.t.Error("a reconcile without drift has written the Deployment")
+	}
+	w.available("app")
+	w.reconcile()
+}
+
+// foreign adds an object to the inventory that the operator has not made.
+func (w *world) foreign() {
+	w.t.Helper()
+	w.must(w.Create(w.t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "foreign"}}))
+	m := w.manifest()
+	m.Status.Inventory = append(m.Status.Inventory, v1beta2.Object{
+		Version: "v1", Kind: "ConfigMap", Namespace: "default", Name: "foreign",
+	})
+	w.must(w.Status().Update(w.t.Context(), m))
+	w.reconcile()
+	if !w.exists(&corev1.ConfigMap{}, "foreign") {
+		w.t.Error("an object of others was deleted")
+	}
+}
+
+// upgrade changes an immutable field, adds an object and removes another.
+func (w *world) upgrade() {
+	w.t.Helper()
+	m := w.manifest()
+	m.Spec.Version, m.Spec.Resources = "2", resources(w.t, deployment("app", "renamed"), configMap("new"))
+	w.must(w.Update(w.t.Context(), m))
+	w.reconcile()
+	w.available("app")
+	w.reconcile()
+	w.wantReady("2", 2)
+	if w.exists(&corev1.ConfigMap{}, "old") || !w.exists(&corev1.ConfigMap{}, "new") {
+		w.t.Error("want the ConfigMap of version 2 and not that of version 1")
+	}
+}
+
+func (w *world) delete() {
+	w.t.Helper()
+	held := &corev1.ConfigMap{}
+	w.must(w.Get(w.t.Context(), key("new"), held))
+	held.Finalizers = []string{"example.com/held"}
+	w.must(w.Update(w.t.Context(), held))
+	w.must(w.Delete(w.t.Context(), w.manifest()))
+	if again := w.reconcile().RequeueAfter; again == 0 {
+		w.t.Error("there is no next look, but an object is left")
+	}
+	if state := w.manifest().Status; state.State != v1beta2.Deleting || state.Message != "waiting for the end of ConfigMap new" {
+		w.t.Errorf("status %+v while an object is left", state)
+	}
+	w.must(w.Get(w.t.Context(), key("new"), held))
+	held.Finalizers = nil
+	w.must(w.Update(w.t.Context(), held))
+	w.reconcile()
+	if err := w.Get(w.t.Context(), key("m"), &v1beta2.Manifest{}); !apierrors.IsNotFound(err) {
+		w.t.Errorf("the Manifest is still there: %v", err)
+	}
+	if w.exists(&appsv1.Deployment{}, "app") || w.exists(&corev1.ConfigMap{}, "new") {
+		w.t.Error("objects are left")
+	}
+}
+
+// unreachable wants the reason in the status, and an error so that it is retried.
+func (w *world) unreachable() {
+	w.t.Helper()
+	w.must(w.Create(w.t.Context(), &v1beta2.Manifest{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "m", Labels: map[string]string{v1beta2.KymaLabel: "runtime-1"}},
+		Spec:       v1beta2.ManifestSpec{Module: "module", Version: "1", Resources: resources(w.t, configMap("c"))},
+	}))
+	for _, user := range []string{`{}`, `{"exec": {"command": "/bin/sh", "apiVersion": "client.authentication.k8s.io/v1"}}`} {
+		secret := &corev1.Secret{}
+		w.must(w.Get(w.t.Context(), key("runtime-1"), secret))
+		secret.Data[skr.KubeconfigKey] = fmt.Appendf(nil, `{"users": [{"name": "u", "user": %s}],
+			"contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}], "current-context": "x",
+			"clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}]}`, user)
+		w.must(w.Update(w.t.Context(), secret))
+		_, err := w.reconciler.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: key("m")})
+		if status := w.manifest().Status; err == nil || status.State != v1beta2.Error || status.Message == "" {
+			w.t.Errorf("error %v, status %+v; want the reason in both", err, status)
+		}
+	}
+}
