@@ -109,7 +109,7 @@ type node struct {
 	program       program
 	Name          string
 	Addr, Cluster string
-	Dir           string
+	Leaf, Dir     string
 	process       *exec.Cmd
 }
 
@@ -133,6 +133,15 @@ authorization {
     } }{{end}}
   ]
 }
+leafnodes {
+  listen: "{{.Node.Leaf}}"
+  tls {
+    cert_file: "{{.Node.Dir}}/tls.crt"
+    key_file: "{{.Node.Dir}}/tls.key"
+    ca_file: "{{.Node.Dir}}/ca.crt"
+    verify_and_map: true
+  }
+}
 {{if gt (len .Nodes) 1}}cluster {
   name: test
   listen: "{{.Node.Cluster}}"
@@ -153,7 +162,8 @@ func newBrokerWith(t testing.TB, p program, nodes int, fsync bool, users ...user
 	b := &broker{t: t, ca: must(testpki.NewCA("ca", testpki.Options{})), users: users}
 	for i := range nodes {
 		b.nodes = append(b.nodes, &node{
-			t: t, program: p, Name: fmt.Sprintf("n%d", i), Addr: freeAddr(t), Cluster: freeAddr(t), Dir: t.TempDir(),
+			t: t, program: p, Name: fmt.Sprintf("n%d", i), Addr: freeAddr(t), Cluster: freeAddr(t), Leaf: freeAddr(t),
+			Dir: t.TempDir(),
 		})
 	}
 	server := must(b.ca.Server("nats", testpki.Options{}))
