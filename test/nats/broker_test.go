@@ -49,6 +49,7 @@ func embedded(t testing.TB) program {
 }
 
 var build = sync.OnceValues(func() (string, error) {
+	_ = os.Getenv("RUNTIME_WATCHER_SOURCES") // A change of the server must not leave cached results: see the Makefile.
 	path := filepath.Join(test.Root(), "bin", "test", "natsserver")
 	cmd := exec.Command("go", "build", "-o", path, ".") // Shared by all tests, bound to none.
 	cmd.Dir = filepath.Join(test.Root(), "test", "natsserver")
