@@ -8,8 +8,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"text/template"
@@ -102,6 +104,8 @@ type broker struct {
 	ca    *testpki.CA
 	users []user
 	nodes []*node
+	// full counts the attempts of agents that found no room in the stream.
+	full atomic.Int64
 }
 
 // node is a server process.
@@ -240,6 +244,19 @@ func (n *node) signal(s syscall.Signal) {
 	if err := n.process.Process.Signal(s); err != nil {
 		n.t.Fatal(err)
 	}
+}
+
+// freeze returns when all threads of the server stand still.
+func (n *node) freeze() {
+	n.t.Helper()
+	n.signal(syscall.SIGSTOP)
+	eventually(n.t, n.Name+" stands still", func() bool {
+		tasks := must(filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", n.process.Process.Pid)))
+		return !slices.ContainsFunc(tasks, func(task string) bool {
+			stat, err := os.ReadFile(task)
+			return err == nil && !strings.Contains(string(stat), ") T ")
+		})
+	})
 }
 
 func (b *broker) urls() string {
