@@ -583,3 +583,29 @@ func TestUnconfirmedRefusalStaysInTheStream(t *testing.T) {
 	s.awaitHandled(2)
 	s.awaitEmpty()
 }
+
+// A listener, or another consumer, for the same manager may deliver the resyncs of the fleet.
+func TestSharedFleet(t *testing.T) {
+	t.Parallel()
+	watched := must(fleet.New(fleet.Options{ResyncJitter: time.Millisecond}))
+	s := newScene(t, allowAll(), natsjetstream.Options{Fleet: watched})
+	mustForward(t, s.forwarder("runtime-1", natsjetstream.ForwarderOptions{}), numbered(1, "a"))
+	s.awaitResyncs(1) // So the first consumer delivers them.
+
+	handlers := map[core.Manager]core.Handler{manager: &coretest.Recorder{}}
+	second := must(natsjetstream.NewConsumer(s.connect(), allowAll(), handlers, natsjetstream.Options{Fleet: watched}))
+	if err := second.Start(t.Context()); !errors.Is(err, fleet.ErrManagerTaken) {
+		t.Errorf("Start beside another one for the fleet = %v, want ErrManagerTaken", err)
+	}
+	if err := second.Start(t.Context()); err == nil {
+		t.Error("the second Start returns nil")
+	}
+
+	shared := must(natsjetstream.NewConsumer(s.connect(), allowAll(), handlers,
+		natsjetstream.Options{Fleet: watched, SharedFleet: true}))
+	if err := shared.Ready(); !errors.Is(err, core.ErrNotReady) {
+		t.Errorf("Ready before Start = %v, want ErrNotReady", err)
+	}
+	run(t, shared)
+	eventually(t, "the consumer is ready", func() bool { return shared.Ready() == nil })
+}

@@ -8,8 +8,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"text/template"
@@ -49,6 +51,7 @@ func embedded(t testing.TB) program {
 }
 
 var build = sync.OnceValues(func() (string, error) {
+	_ = os.Getenv("RUNTIME_WATCHER_SOURCES") // A change of the server must not leave cached results: see the Makefile.
 	path := filepath.Join(test.Root(), "bin", "test", "natsserver")
 	cmd := exec.Command("go", "build", "-o", path, ".") // Shared by all tests, bound to none.
 	cmd.Dir = filepath.Join(test.Root(), "test", "natsserver")
@@ -101,6 +104,8 @@ type broker struct {
 	ca    *testpki.CA
 	users []user
 	nodes []*node
+	// full counts the attempts of agents that found no room in the stream.
+	full atomic.Int64
 }
 
 // node is a server process.
@@ -109,7 +114,7 @@ type node struct {
 	program       program
 	Name          string
 	Addr, Cluster string
-	Dir           string
+	Leaf, Dir     string
 	process       *exec.Cmd
 }
 
@@ -133,6 +138,15 @@ authorization {
     } }{{end}}
   ]
 }
+leafnodes {
+  listen: "{{.Node.Leaf}}"
+  tls {
+    cert_file: "{{.Node.Dir}}/tls.crt"
+    key_file: "{{.Node.Dir}}/tls.key"
+    ca_file: "{{.Node.Dir}}/ca.crt"
+    verify_and_map: true
+  }
+}
 {{if gt (len .Nodes) 1}}cluster {
   name: test
   listen: "{{.Node.Cluster}}"
@@ -153,7 +167,8 @@ func newBrokerWith(t testing.TB, p program, nodes int, fsync bool, users ...user
 	b := &broker{t: t, ca: must(testpki.NewCA("ca", testpki.Options{})), users: users}
 	for i := range nodes {
 		b.nodes = append(b.nodes, &node{
-			t: t, program: p, Name: fmt.Sprintf("n%d", i), Addr: freeAddr(t), Cluster: freeAddr(t), Dir: t.TempDir(),
+			t: t, program: p, Name: fmt.Sprintf("n%d", i), Addr: freeAddr(t), Cluster: freeAddr(t), Leaf: freeAddr(t),
+			Dir: t.TempDir(),
 		})
 	}
 	server := must(b.ca.Server("nats", testpki.Options{}))
@@ -229,6 +244,19 @@ func (n *node) signal(s syscall.Signal) {
 	if err := n.process.Process.Signal(s); err != nil {
 		n.t.Fatal(err)
 	}
+}
+
+// freeze returns when all threads of the server stand still.
+func (n *node) freeze() {
+	n.t.Helper()
+	n.signal(syscall.SIGSTOP)
+	eventually(n.t, n.Name+" stands still", func() bool {
+		tasks := must(filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", n.process.Process.Pid)))
+		return !slices.ContainsFunc(tasks, func(task string) bool {
+			stat, err := os.ReadFile(task)
+			return err == nil && !strings.Contains(string(stat), ") T ")
+		})
+	})
 }
 
 func (b *broker) urls() string {

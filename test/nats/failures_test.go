@@ -38,6 +38,11 @@ func (b *broker) startAgents(runtimes int, opts natsjetstream.ForwarderOptions) 
 			Epoch: string(id) + "-epoch", Settle: -1, Resend: []time.Duration{}, ResendResync: -1, MaxBatch: 500,
 			MinBackoff: 50 * time.Millisecond, MaxBackoff: time.Second, Managers: []core.Manager{manager},
 			HeartbeatInterval: time.Second,
+			Hooks: outbox.Hooks{Attempted: func(_ core.Manager, _ int, _ time.Duration, err error) {
+				if core.Reason(err) == "stream_full" {
+					b.full.Add(1)
+				}
+			}},
 		}))
 		running.Go(func() { _ = box.Start(ctx) })
 		agents = append(agents, &agent{runtime: id, outbox: box, written: map[string]int64{}})
@@ -66,8 +71,8 @@ func (a *agent) write(name string) {
 	})
 }
 
-// writeUntil writes to objects of all agents, each for the given number of times, at the pace of an
-// interval. faults run beside it.
+// writeAll writes at the pace of an interval while faults runs, and at least so many times. Half of
+// the objects are written once, so that no later write replaces a lost one.
 func writeAll(t *testing.T, agents []*agent, writes int, interval time.Duration, faults func()) {
 	t.Helper()
 	done := make(chan struct{})
@@ -79,7 +84,11 @@ func writeAll(t *testing.T, agents []*agent, writes int, interval time.Duration,
 	defer tick.Stop()
 	for i := 0; i < writes || !closed(done); i++ {
 		<-tick.C
-		agents[i%len(agents)].write(fmt.Sprintf("object-%d", i%97))
+		name := fmt.Sprintf("once-%d", i)
+		if i/len(agents)%2 == 0 {
+			name = fmt.Sprintf("object-%d", i%97)
+		}
+		agents[i%len(agents)].write(name)
 	}
 }
 
@@ -207,13 +216,11 @@ func TestFullStream(t *testing.T) {
 	b := newBroker(t, embedded(t), 1, users(runtimes)...)
 	js := must(jetstream.New(b.operator(manager)))
 	config := natsjetstream.StreamConfig(manager)
-	config.MaxBytes = 64 << 10
-	stream := must(js.CreateStream(t.Context(), config))
+	const largest = 257 << 10
+	config.MaxBytes = 4 * largest
+	must(js.CreateStream(t.Context(), config))
 	agents, _ := b.startAgents(runtimes, natsjetstream.ForwarderOptions{AnswerWait: -1})
-	full := func() bool {
-		info, err := stream.Info(t.Context())
-		return err == nil && info.State.Bytes > uint64(config.MaxBytes)*9/10
-	}
+	full := func() bool { return b.full.Load() >= 2*runtimes }
 	writeAll(t, agents, 2000, 500*time.Microsecond, func() { eventually(t, "the stream is full", full) })
 	pending := int64(0)
 	for _, a := range agents {
@@ -268,7 +275,7 @@ func TestRepeatedAttemptIsStoredOnce(t *testing.T) {
 			f := b.forwarder(runtimeNumber(0), natsjetstream.ForwarderOptions{AnswerWait: -1})
 			batch := batchOf(runtimeNumber(0), "object")
 
-			b.nodes[0].signal(syscall.SIGSTOP)
+			b.nodes[0].freeze()
 			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 			defer cancel()
 			if err := f.Forward(ctx, manager, batch); err == nil {

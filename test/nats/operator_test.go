@@ -101,7 +101,11 @@ func mapped(runtime core.RuntimeID) core.Peer {
 func consume(t testing.TB, conn *nats.Conn, handler core.Handler, opts natsjetstream.Options) (stop func()) {
 	t.Helper()
 	opts.Peer = mapped
-	c := must(natsjetstream.NewConsumer(conn, pinning(), map[core.Manager]core.Handler{manager: handler}, opts))
+	return run(t, must(natsjetstream.NewConsumer(conn, pinning(), map[core.Manager]core.Handler{manager: handler}, opts)))
+}
+
+func run(t testing.TB, c *natsjetstream.Consumer) (stop func()) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- c.Start(ctx) }()
