@@ -87,6 +87,25 @@ func TestScale(t *testing.T) {
 	}
 }
 
+// world is the control plane, and the servers of the runtimes.
+type world struct {
+	t            *testing.T
+	plane        *controlplane.ControlPlane
+	kubeconfig   string // of a runtime, with a place for its name
+	api, control string
+	deadAddress  string
+}
+
+// operator is a process, and its last reports.
+type operator struct {
+	*child
+
+	begun time.Time
+
+	mu      sync.Mutex
+	reports map[string]string // state by name
+}
+
 // lookAtAll measures a look at each runtime after a restart, and one that has nothing new.
 func (w *world) lookAtAll() *operator {
 	w.t.Helper()
@@ -124,15 +143,6 @@ func (o *operator) writeProfile() {
 
 		return err == nil && written.Size() > 0
 	})
-}
-
-// world is the control plane, and the servers of the runtimes.
-type world struct {
-	t            *testing.T
-	plane        *controlplane.ControlPlane
-	kubeconfig   string // of a runtime, with a place for its name
-	api, control string
-	deadAddress  string
 }
 
 // judged reports whether the figures have to meet the goals. A few runtimes are for the suite, which
@@ -311,16 +321,6 @@ func (w *world) ask(query string) string {
 	}
 
 	return string(answer)
-}
-
-// operator is a process, and its last reports.
-type operator struct {
-	*child
-
-	begun time.Time
-
-	mu      sync.Mutex
-	reports map[string]string // state by name
 }
 
 func (w *world) startOperator() *operator {
