@@ -36,6 +36,7 @@ const (
 var (
 	many    = flag.Int("runtimes", 100, "runtimes that can be reached")
 	dead    = flag.Int("dead", 20, "runtimes that drop each packet")
+	looks   = flag.Bool("looks", true, "measure the looks at all runtimes, before new ones come")
 	latency = flag.Duration("latency", 100*time.Millisecond, "time of each answer of a runtime")
 )
 
@@ -69,37 +70,17 @@ func TestScale(t *testing.T) {
 
 	o := w.startOperator()
 	w.t.Logf("installed in %d runtimes, without latency, after %v", *many, o.allReady().Round(time.Millisecond))
-	o.stop()
-
 	w.setLatency(*latency)
 
-	// 10,000 runtimes in 10 minutes, and what a process needs until it works.
-	limit := time.Duration(*many)*60*time.Millisecond + 5*time.Second
-
-	requests := w.requests()
-	o = w.startOperator()
-	cold := o.allReady()
-	w.judge("look at each runtime after a restart", cold, limit, w.requests()-requests, o.processor())
-
-	requests, processor := w.requests(), o.processor()
-	o.forgetReports()
-	begun := time.Now()
-	w.touchWatcher("first")
-	o.allReady()
-	w.judge("look at each unchanged runtime", time.Since(begun), limit, w.requests()-requests, o.processor()-processor)
-
-	w.newcomers(o)
-
-	if os.Getenv("SCALE_PROFILE") != "" {
-		_ = o.cmd.Process.Signal(syscall.SIGUSR1)
-		rig.Eventually(t, time.Minute, "the heap profile is written", func() bool {
-			written, err := os.Stat(os.Getenv("SCALE_PROFILE"))
-
-			return err == nil && written.Size() > 0
-		})
+	if *looks {
+		o.stop()
+		o = w.lookAtAll()
 	}
 
-	if memory := o.peakMemory(); memory > 300 {
+	w.newcomers(o)
+	o.writeProfile()
+
+	if memory := o.peakMemory(); memory > 300 && judged() {
 		t.Errorf("memory of the operator: %d MiB, want at most 300", memory)
 	} else {
 		t.Logf("memory of the operator: at most %d MiB resident", memory)
@@ -114,6 +95,59 @@ type world struct {
 	api, control string
 	deadAddress  string
 }
+
+// operator is a process, and its last reports.
+type operator struct {
+	*child
+
+	begun time.Time
+
+	mu      sync.Mutex
+	reports map[string]string // state by name
+}
+
+// lookAtAll measures a look at each runtime after a restart, and one that has nothing new.
+func (w *world) lookAtAll() *operator {
+	w.t.Helper()
+
+	// 10,000 runtimes in 10 minutes, and what a process needs until it works.
+	limit := time.Duration(*many)*60*time.Millisecond + 5*time.Second
+
+	requests := w.requests()
+	o := w.startOperator()
+	cold := o.allReady()
+	w.judge("look at each runtime after a restart", cold, limit, w.requests()-requests, o.processor())
+
+	requests, processor := w.requests(), o.processor()
+	o.forgetReports()
+	begun := time.Now()
+	w.touchWatcher("first")
+	o.allReady()
+	w.judge("look at each unchanged runtime", time.Since(begun), limit, w.requests()-requests, o.processor()-processor)
+
+	return o
+}
+
+// writeProfile makes the operator write a heap profile to the file in SCALE_PROFILE, if it is set.
+func (o *operator) writeProfile() {
+	o.t.Helper()
+
+	path := os.Getenv("SCALE_PROFILE")
+	if path == "" {
+		return
+	}
+
+	_ = o.cmd.Process.Signal(syscall.SIGUSR1)
+	rig.Eventually(o.t, time.Minute, "the heap profile is written", func() bool {
+		written, err := os.Stat(path)
+
+		return err == nil && written.Size() > 0
+	})
+}
+
+// judged reports whether the figures have to meet the goals. A few runtimes are for the suite, which
+// runs on busy machines.
+func judged() bool { return *many >= 1000 }
 
 // newcomers come while all runtimes get a new Watcher, and the dead ones are tried.
 func (w *world) newcomers(o *operator) {
@@ -134,7 +168,7 @@ func (w *world) newcomers(o *operator) {
 			return o.count(fmt.Sprintf("new-%d", n), "Ready") == 1
 		})
 
-		if took := time.Since(begun); took > 10*time.Second {
+		if took := time.Since(begun); took > 10*time.Second && judged() {
 			w.t.Errorf("new runtime %d: installed after %v, want at most 10 s", n, took.Round(time.Millisecond))
 		} else {
 			w.t.Logf("new runtime %d: installed after %v", n, took.Round(time.Millisecond))
@@ -147,7 +181,7 @@ func (w *world) judge(what string, took, limit time.Duration, requests int, proc
 	w.t.Logf("%s: %v, each with %.1f requests and %v of a processor", what, took.Round(time.Millisecond),
 		float64(requests)/float64(*many), (processor / time.Duration(*many)).Round(10*time.Microsecond))
 
-	if took > limit {
+	if took > limit && judged() {
 		w.t.Errorf("%s: %v, want at most %v", what, took, limit)
 	}
 }
@@ -287,16 +321,6 @@ func (w *world) ask(query string) string {
 	}
 
 	return string(answer)
-}
-
-// operator is a process, and its last reports.
-type operator struct {
-	*child
-
-	begun time.Time
-
-	mu      sync.Mutex
-	reports map[string]string // state by name
 }
 
 func (w *world) startOperator() *operator {
