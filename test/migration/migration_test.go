@@ -76,6 +76,7 @@ func (w *world) forward() {
 	w.steps.Done("step 2:  our listener in the operator, contract v2")
 
 	w.operator.Set(func(d *today.Duties) { d.Watchers = false })
+	w.stored("v1beta1", "v1beta2")
 	w.define(unstructuredOf(w.t, manifests.Watchers(w.t)))
 	w.ours.watch()
 	w.watcherIsOurs()
@@ -286,6 +287,19 @@ func conditionsOf(w *unstructured.Unstructured) (names []string) {
 	}
 
 	return names
+}
+
+// stored wants the definition of Watchers to have stored versions of today.
+func (w *world) stored(versions ...string) {
+	w.t.Helper()
+
+	definition := today.Watchers(true)
+	w.must(w.plane.Client.Get(w.t.Context(), client.ObjectKeyFromObject(definition), definition))
+
+	have, _, _ := unstructured.NestedStringSlice(definition.Object, "status", "storedVersions")
+	if !slices.Equal(have, versions) {
+		w.t.Errorf("stored versions %v, want %v", have, versions)
+	}
 }
 
 // watcherIsOurs wants the existing VirtualService to be taken over, and finalizer and condition to
