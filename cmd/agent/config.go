@@ -85,7 +85,7 @@ func (a bindAddress) String() string { return net.JoinHostPort(a.host, strconv.I
 
 // check returns the mistakes in the combination of settings. Its errors are one line each.
 func (c *config) check() error {
-	return errors.Join(c.checkWebhook(), c.checkContract())
+	return c.checkWebhook()
 }
 
 func (c *config) checkWebhook() error {
@@ -102,25 +102,21 @@ func (c *config) checkWebhook() error {
 	return errors.Join(wrong...)
 }
 
-func (c *config) checkContract() error {
-	// An image may have a fallback as its default, and its Deployment the same contract.
-	if c.fallback != "" && c.contract != "" && !c.contract.Numbered() && c.contract != c.fallback {
-		return fmt.Errorf("CONTRACT_FALLBACK: %s, want it only with KCP_CONTRACT=%s", c.fallback, contract.V3)
-	}
-	return nil
-}
-
 // resends returns the delays that come after the settle time.
 func (c *config) resends() []time.Duration {
 	return slices.DeleteFunc(slices.Clone(c.resend), func(delay time.Duration) bool { return delay <= c.settle })
 }
 
 // doubts returns warnings about the combination of settings.
-func (c *config) doubts() []string {
-	if c.webhookCAs == "" || len(c.clientNames) > 0 {
-		return nil
+func (c *config) doubts() (doubts []string) {
+	if c.webhookCAs != "" && len(c.clientNames) == 0 {
+		doubts = append(doubts, "WEBHOOK_CLIENT_CA without WEBHOOK_CLIENT_NAMES: any certificate of these CAs is accepted")
 	}
-	return []string{"WEBHOOK_CLIENT_CA without WEBHOOK_CLIENT_NAMES: any certificate of these CAs is accepted"}
+	// An image may have a fallback as its default, and its Deployment an older contract.
+	if c.fallback != "" && c.contract.NeedsOwner() {
+		doubts = append(doubts, "CONTRACT_FALLBACK is without effect, as KCP_CONTRACT=v1 has none")
+	}
+	return doubts
 }
 
 // hash changes with the settings. It is the same for all replicas.

@@ -336,6 +336,10 @@ func TestWarnings(t *testing.T) {
 				"--zap-devel: a flag of a former agent, without effect",
 			},
 		},
+		"a fallback of the image for an old Deployment": {
+			env:  []string{"KCP_CONTRACT=v1", "CONTRACT_FALLBACK=v2"},
+			want: []string{"CONTRACT_FALLBACK is without effect, as KCP_CONTRACT=v1 has none"},
+		},
 		"any client of a CA": {
 			env:  []string{"WEBHOOK_CLIENT_CA=" + anyFile},
 			want: []string{"WEBHOOK_CLIENT_CA without WEBHOOK_CLIENT_NAMES: any certificate of these CAs is accepted"},

@@ -28,8 +28,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/today"
 )
 
-// TestMigration follows docs/migration.md: forward, back to where it began, and forward again to
-// the end. All the time objects change in three runtimes, 20 a second.
+// TestMigration follows docs/migration.md: forward to a new CA, back to where it began, and forward
+// again to the end. All the time objects change in three runtimes, 20 a second.
 func TestMigration(t *testing.T) {
 	w := newWorld(t, "kyma-1", "kyma-2", "kyma-3")
 	w.steps = rig.NewSteps()
@@ -43,11 +43,13 @@ func TestMigration(t *testing.T) {
 	}
 
 	w.forward()
+	w.rotate()
 	w.back()
 	w.nothingOfOursIsLeft()
 	w.steps.Done("back:    nothing of ours is left in the runtimes or the control plane")
 	w.forward()
-	w.finish()
+	w.rotate()
+	w.cleanUp()
 
 	for _, tr := range flow {
 		tr.settle(t, w.record)
@@ -74,6 +76,7 @@ func (w *world) forward() {
 	w.steps.Done("step 2:  our listener in the operator, contract v2")
 
 	w.operator.Set(func(d *today.Duties) { d.Watchers = false })
+	w.stored("v1beta1", "v1beta2")
 	w.define(unstructuredOf(w.t, manifests.Watchers(w.t)))
 	w.ours.watch()
 	w.watcherIsOurs()
@@ -143,22 +146,31 @@ func (w *world) back() {
 	w.steps.Done("back 1:  the image of today")
 }
 
-// finish are the steps without a way back: the CA of today is replaced, and its objects are removed.
-func (w *world) finish() {
+// rotate replaces the CA of today by one of ours.
+func (w *world) rotate() {
 	w.t.Helper()
 
+	status, err := w.ours.set.Reconcile(w.t.Context())
+	w.must(err)
+
+	next := status.Generation + 1
 	issuer := &certv1.Issuer{}
 	w.must(w.plane.Client.Get(w.t.Context(), w.ours.set.ClientsIssuer(), issuer))
 	metav1.SetMetaDataAnnotation(&issuer.ObjectMeta, certificates.AnnotationRotate, "migrated")
 	w.must(w.plane.Client.Update(w.t.Context(), issuer))
-	w.eventually("the second CA signs everything", func() bool {
+	w.eventually("the next CA signs everything", func() bool {
 		w.must(w.plane.Client.Get(w.t.Context(), w.ours.set.ClientsIssuer(), issuer))
 
-		return issuer.Annotations[certificates.AnnotationRotation] == "CA 2 signs everything"
+		return issuer.Annotations[certificates.AnnotationRotation] == fmt.Sprintf("CA %d signs everything", next)
 	})
-	w.serverIsLeafOf("watcher-ca-2")
+	w.serverIsLeafOf(fmt.Sprintf("watcher-ca-%d", next))
 	w.everywhereArrives("rotated")
 	w.steps.Done("step 7:  a CA of ours replaces that of today, confirmed by every runtime")
+}
+
+// cleanUp is the step without a way back.
+func (w *world) cleanUp() {
+	w.t.Helper()
 
 	var kymas []string
 	for _, m := range w.members {
@@ -275,6 +287,19 @@ func conditionsOf(w *unstructured.Unstructured) (names []string) {
 	}
 
 	return names
+}
+
+// stored wants the definition of Watchers to have stored versions of today.
+func (w *world) stored(versions ...string) {
+	w.t.Helper()
+
+	definition := today.Watchers(true)
+	w.must(w.plane.Client.Get(w.t.Context(), client.ObjectKeyFromObject(definition), definition))
+
+	have, _, _ := unstructured.NestedStringSlice(definition.Object, "status", "storedVersions")
+	if !slices.Equal(have, versions) {
+		w.t.Errorf("stored versions %v, want %v", have, versions)
+	}
 }
 
 // watcherIsOurs wants the existing VirtualService to be taken over, and finalizer and condition to

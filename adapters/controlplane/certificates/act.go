@@ -16,8 +16,8 @@ import (
 )
 
 func (c *Certificates) createAuthority(ctx context.Context, seen *observed, generation int, request string) error {
-	if generation == 1 && c.opts.ImportCA.Name != "" {
-		return c.importAuthority(ctx, seen, request)
+	if c.opts.ImportCA.Name != "" && seen.isNew() {
+		return c.importAuthority(ctx, seen, generation, request)
 	}
 	return c.apply(ctx, c.authority(generation, request))
 }
@@ -111,12 +111,7 @@ func (c *Certificates) retire(ctx context.Context, seen *observed, generation in
 			return fmt.Errorf("delete Certificate %s: %w", certificate.Name, err)
 		}
 	}
-	if secret := seen.secrets[c.names.authority(1)]; secret != nil && imported(secret) {
-		if err := c.remove(ctx, secret); err != nil {
-			return fmt.Errorf("delete Secret %s of an imported CA: %w", secret.Name, err)
-		}
-	}
-	return nil
+	return c.retireImported(ctx, seen, generation)
 }
 
 // discard deletes a CA that cert-manager has made in the place of a lost one. The Certificate goes

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	cmmeta "github.com/cert-manager/cert-manager/pkg/apis/meta/v1"
@@ -26,7 +27,7 @@ var errForeignSecret = errors.New("existing Secret of the listener is not of thi
 
 // importAuthority copies an existing CA, which becomes the first CA of this set. All peers trust it
 // already.
-func (c *Certificates) importAuthority(ctx context.Context, seen *observed, request string) error {
+func (c *Certificates) importAuthority(ctx context.Context, seen *observed, generation int, request string) error {
 	source, err := get(ctx, c.client, c.opts.ImportCA, &corev1.Secret{})
 	if err != nil {
 		return err
@@ -37,7 +38,12 @@ func (c *Certificates) importAuthority(ctx context.Context, seen *observed, requ
 	if err := importable(source, seen); err != nil {
 		return fmt.Errorf("import of Secret %s: %w", c.opts.ImportCA, err)
 	}
-	return c.apply(ctx, c.copyOf(source, request))
+	return c.apply(ctx, c.copyOf(source, generation, request))
+}
+
+// isNew reports whether this set has never had a CA.
+func (o *observed) isNew() bool {
+	return len(o.authorities) == 0 && o.clientSigner == 0 && o.serverSigner == 0
 }
 
 // importable reports why a CA cannot be the first one of this set, nil if it can.
@@ -58,9 +64,9 @@ func importable(source *corev1.Secret, seen *observed) error {
 }
 
 // copyOf has no Certificate: cert-manager would issue the CA anew.
-func (c *Certificates) copyOf(source *corev1.Secret, request string) *corev1.Secret {
-	meta := c.meta(c.names.authority(1))
-	meta.Labels[labelRole], meta.Labels[labelGeneration] = roleCA, "1"
+func (c *Certificates) copyOf(source *corev1.Secret, generation int, request string) *corev1.Secret {
+	meta := c.meta(c.names.authority(generation))
+	meta.Labels[labelRole], meta.Labels[labelGeneration] = roleCA, strconv.Itoa(generation)
 	meta.Annotations = map[string]string{
 		annotationImported: c.opts.ImportCA.String(), annotationRequest: request,
 	}
@@ -75,6 +81,35 @@ func (c *Certificates) copyOf(source *corev1.Secret, request string) *corev1.Sec
 }
 
 func imported(secret *corev1.Secret) bool { return secret.Annotations[annotationImported] != "" }
+
+// readImported finds the CA that was imported. It has no Certificate.
+func (o *observed) readImported() {
+	for _, secret := range o.secrets {
+		generation, err := strconv.Atoi(secret.Labels[labelGeneration])
+		issued := first(secret.Data[corev1.TLSCertKey])
+		if !imported(secret) || err != nil || issued == nil || !issued.IsCA {
+			continue
+		}
+		a := authority{generation: generation, request: secret.Annotations[annotationRequest]}
+		a.known = slices.ContainsFunc(o.bundle, issued.Equal)
+		o.noteIssued(&a, issued)
+		o.authorities = append(o.authorities, a)
+	}
+}
+
+// retireImported deletes the copy of an imported CA that is older than a generation.
+func (c *Certificates) retireImported(ctx context.Context, seen *observed, generation int) error {
+	for _, secret := range seen.secrets {
+		have, err := strconv.Atoi(secret.Labels[labelGeneration])
+		if !imported(secret) || err != nil || have >= generation {
+			continue
+		}
+		if err := c.remove(ctx, secret); err != nil {
+			return fmt.Errorf("delete Secret %s of an imported CA: %w", secret.Name, err)
+		}
+	}
+	return nil
+}
 
 // checkListener refuses a Secret of another program, unless its CA is imported. Agents trust other
 // CAs, and a new server certificate would cut them off.

@@ -229,7 +229,7 @@ func (o *observed) readAuthorities(names names) {
 		o.authorities = append(o.authorities, a)
 	}
 
-	o.readImported(names)
+	o.readImported()
 	slices.SortFunc(o.authorities, func(a, b authority) int { return cmp.Compare(a.generation, b.generation) })
 	slices.SortFunc(o.issued, func(a, b *x509.Certificate) int { return a.NotBefore.Compare(b.NotBefore) })
 }
@@ -237,20 +237,6 @@ func (o *observed) readAuthorities(names names) {
 func (o *observed) noteIssued(a *authority, issued *x509.Certificate) {
 	a.fingerprint, a.notAfter, a.life = fingerprint(issued), issued.NotAfter, issued.NotAfter.Sub(issued.NotBefore)
 	o.issued = append(o.issued, issued)
-}
-
-// readImported finds the CA that was imported. It has no Certificate.
-func (o *observed) readImported(names names) {
-	secret := o.secrets[names.authority(1)]
-	if secret == nil || !imported(secret) || o.hasCertificate(secret.Name) {
-		return
-	}
-	if issued := first(secret.Data[corev1.TLSCertKey]); issued != nil && issued.IsCA {
-		a := authority{generation: 1, request: secret.Annotations[annotationRequest]}
-		a.known = slices.ContainsFunc(o.bundle, issued.Equal)
-		o.noteIssued(&a, issued)
-		o.authorities = append(o.authorities, a)
-	}
 }
 
 // replaces reports whether the bundle has another key for a CA of that name: its Secret was lost,
