@@ -20,6 +20,7 @@ func plot(results []result) string {
 		`aria-label="Part of the edits that are corrected, by delay" font-family="sans-serif" font-size="12">`+"\n",
 		width, height)
 	fmt.Fprintf(&b, `<rect width="%g" height="%g" fill="white"/>`+"\n", width, height)
+	fmt.Fprintf(&b, `<text x="0" y="%g">100 %%</text><text x="0" y="%g">0 %%</text>`+"\n", margin, height-margin)
 	for _, s := range []float64{0.1, 1, 10, 60, 300} {
 		at := x(time.Duration(s * float64(time.Second)))
 		fmt.Fprintf(&b, `<path d="M%.1f %g V%g" stroke="#ddd"/><text x="%.1f" y="%g" text-anchor="middle">%g s</text>`+"\n",
