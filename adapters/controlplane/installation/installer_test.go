@@ -53,7 +53,8 @@ func TestNewNamesAllThatIsWrong(t *testing.T) {
 		},
 		"the objects of a former agent": {
 			"agent:v1", "a:443",
-			installation.Options{Replaces: installation.SKRWebhook("kyma-system")}, nil,
+			installation.Options{Replaces: installation.SKRWebhook("kyma-system")},
+			nil,
 		},
 		"no setting": {
 			"agent:v1", "a:443",
