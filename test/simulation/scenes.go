@@ -126,14 +126,14 @@ func (d dice) fullReviewMemory(p *Plan) {
 	p.Runtimes[0].Contract, p.Faults[0].Kind = []contract.Version{contract.V2, contract.V3}[d.IntN(2)], StrangersLarge
 }
 
-// panicking has an object for which the operator's code panics, and a second one.
+// panicking has an object for which the operator's code panics, and a second one in the same batch or later.
 func (d dice) panicking(p *Plan) {
 	p.Runtimes[0].Contract = contract.V3
 	p.Faults = []Fault{{Kind: EventPanics, Value: d.IntN(inVerifier + 1)}}
 
 	at := d.between(2*time.Minute, 4*time.Minute)
 	p.update(0, at)
-	p.update(1, at)
+	p.update(1, at+time.Duration(d.IntN(2))*10*time.Second)
 }
 
 // inventedManagers has many unknown managers before the agent learns the real ones.
@@ -327,11 +327,16 @@ func (d dice) removedWebhook(p *Plan) {
 
 // refusedV3 has a gateway that refuses contract v3 with a foreign body.
 func (d dice) refusedV3(p *Plan) {
+	at, first := d.between(0, 3*time.Minute), 3*time.Minute
+	if d.chance(0.5) { // Only heartbeats are refused before the first write.
+		at, first = d.between(40*time.Second, 45*time.Second), p.Length-10*time.Second
+	}
+
 	p.Runtimes[0].Contract, p.Runtimes[0].Fallback, p.Gateway = contract.V3, true, true
-	p.Faults = []Fault{{Kind: GatewayRefusesV3, At: d.between(0, 3*time.Minute)}}
+	p.Faults = []Fault{{Kind: GatewayRefusesV3, At: at}}
 
 	for i := range 4 {
-		p.update(i, d.between(3*time.Minute, p.Length))
+		p.update(i, d.between(first, p.Length))
 	}
 }
 

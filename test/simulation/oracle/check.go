@@ -115,7 +115,12 @@ func (h *History) bound(t target, c commit) (bound time.Time, strict bool) {
 			back = prompt + h.promise.Backlog
 		}
 
-		return latest(c.at, h.began.Add(w.To)).Add(back + time.Duration(h.promise.Followers)*followerDelay), false
+		bound := latest(c.at, h.began.Add(w.To)).Add(back + time.Duration(h.promise.Followers)*followerDelay)
+		if c.delay > shortDelay { // The event was sent before the window, and its resend comes after it.
+			return latest(bound, c.at.Add(late)), false
+		}
+
+		return bound, false
 	}
 
 	if h.isCalm(c.at, nil) {
