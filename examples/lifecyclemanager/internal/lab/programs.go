@@ -19,29 +19,25 @@ type programs struct{ agent, operator, certManager string }
 // Build builds missing or outdated programs. The first build of the API server takes minutes.
 func (l *Lab) Build(ctx context.Context) error {
 	_ = os.Getenv("RUNTIME_WATCHER_SOURCES") // So that the cache of go test notices a change of the sources.
-	root, err := repository(ctx)
-	if err != nil {
-		return err
-	}
+	root := repository()
 	if _, err := controlplane.Assets(ctx, controlplane.AssetsOptions{Progress: progress(l.opts.Progress)}); err != nil {
 		return err
 	}
 	bin := filepath.Join(root, "bin", "lifecyclemanager")
 	l.programs = programs{agent: filepath.Join(bin, "agent"), operator: filepath.Join(bin, "lifecyclemanager")}
-	_, agentErr := goCommand(ctx, filepath.Join(root, "cmd", "agent"), "build", "-o", l.programs.agent, ".")
-	_, operatorErr := goCommand(ctx, root, "build", "-o", l.programs.operator, "./examples/lifecyclemanager")
-	certManager, err := goCommand(ctx, root, "run", "./test/certmanager/cmd/certmanager-assets")
+	build := func(dir, program, command string) error {
+		_, err := goCommand(ctx, filepath.Join(root, dir), "build", "-o", program, command)
+		return err
+	}
+	agentErr := build("cmd/agent", l.programs.agent, ".")
+	operatorErr := build("examples", l.programs.operator, "./lifecyclemanager")
+	certManager, err := goCommand(ctx, filepath.Join(root, "test"), "run", "./certmanager/cmd/certmanager-assets")
 	l.programs.certManager = lastLine(certManager)
 	return errors.Join(agentErr, operatorErr, err)
 }
 
-func repository(ctx context.Context) (string, error) {
-	file, err := goCommand(ctx, "", "env", "GOWORK")
-	if err != nil || file == "" || file == "off" {
-		return "", errors.Join(errors.New("run this in a clone of the repository, with its go.work"), err)
-	}
-	return filepath.Dir(file), nil
-}
+// repository returns the root of the repository that this program was built from.
+func repository() string { return filepath.Join(config(""), "..", "..", "..") }
 
 // goCommand returns the standard output of the go command.
 func goCommand(ctx context.Context, dir string, args ...string) (string, error) {
