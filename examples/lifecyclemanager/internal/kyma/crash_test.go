@@ -20,7 +20,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 )
 
-var every = flag.Int("crash-every", 8, "crash at every n-th write")
+var every = flag.Int("crash-every", 12, "crash at every n-th write")
 
 var errCrash = errors.New("crash")
 
@@ -116,38 +116,35 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// live is the life of a Kyma: a module is enabled, upgraded and disabled, and another one stays until
-// the Kyma is deleted.
+// live is the life of a Kyma: a module is enabled, upgraded, disabled and enabled again, until the
+// Kyma is deleted. After a crash, the next change comes before another operator goes on.
 func (w *world) live(c *crash) {
 	w.t.Helper()
 	w.operator = w.newOperator(c)
-	w.setTemplate("1", "text", "old")
-	w.register(v1beta2.Module{Name: "greeter"})
-	w.survive()
-	w.want("text", "old")
-	w.setTemplate("2", "text", "new")
-	w.survive()
-	w.want("text", "new")
-	w.setModules()
-	w.survive()
-	w.want()
-	w.setModules(v1beta2.Module{Name: "greeter"})
-	w.survive()
-	w.must(w.plane.Client.Delete(w.t.Context(), w.kyma()))
-	w.survive()
+	greeter := v1beta2.Module{Name: "greeter"}
+	changes := []struct {
+		make func()
+		want []string
+	}{
+		{func() { w.setTemplate("1", "text", "old"); w.register(greeter) }, []string{"text", "old"}},
+		{func() { w.setTemplate("2", "text", "new") }, []string{"text", "new"}},
+		{func() { w.setModules() }, nil},
+		{func() { w.setModules(greeter) }, []string{"text", "new"}},
+		{func() { w.must(w.plane.Client.Delete(w.t.Context(), w.kyma())) }, nil},
+	}
+	for _, change := range changes {
+		change.make()
+		err := w.settle()
+		if errors.Is(err, errCrash) {
+			w.operator = w.newOperator(nil)
+			continue
+		}
+		w.must(err)
+		w.want(change.want...)
+	}
+	w.must(w.settle())
 	w.want()
 	w.wantClean()
-}
-
-// survive settles. After a crash another operator goes on.
-func (w *world) survive() {
-	w.t.Helper()
-	err := w.settle()
-	if errors.Is(err, errCrash) {
-		w.operator = w.newOperator(nil)
-		err = w.settle()
-	}
-	w.must(err)
 }
 
 func (w *world) want(names ...string) {

@@ -190,10 +190,16 @@ func (w *world) user() *v1beta2.Kyma {
 	return remote
 }
 
-// setModules edits the Kyma as a user does.
+// setModules edits the Kyma as a user does. If there is none yet, an administrator edits the other.
 func (w *world) setModules(modules ...v1beta2.Module) {
 	w.t.Helper()
-	remote := w.user()
+	remote := &v1beta2.Kyma{}
+	if err := w.skr.Client.Get(w.t.Context(), client.ObjectKey{Namespace: skr.Namespace, Name: kyma.RemoteName}, remote); err != nil {
+		k := w.kyma()
+		k.Spec.Modules = modules
+		w.must(w.plane.Client.Update(w.t.Context(), k))
+		return
+	}
 	remote.Spec.Modules = modules
 	w.must(w.skr.Client.Update(w.t.Context(), remote))
 }
