@@ -151,3 +151,5 @@ replace (
 replace github.com/runtime-watcher/runtime-watcher/adapters/controlplane => ../adapters/controlplane
 
 replace github.com/runtime-watcher/runtime-watcher/adapters/prometheus => ../adapters/prometheus
+
+replace github.com/runtime-watcher/runtime-watcher/adapters/informer => ../adapters/informer
