@@ -2,6 +2,7 @@ package informer
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -27,6 +28,8 @@ type follower struct {
 	objects *objects
 	// whole is whether an object did not count generations, so that metadata is not enough.
 	whole bool
+	// streams is whether the present list is the beginning of a watch.
+	streams atomic.Bool
 
 	health     *health
 	conditions []*condition
@@ -46,27 +49,35 @@ func (f *follower) fails(err error) {
 	}
 }
 
-// backoff is between two attempts: 200 ms to 10 s, and up to half as much at random. It starts
+// backoff is between two attempts: 200 ms to 5 s, and up to half as much at random. It starts
 // again after 2 min without failure.
 func backoff() wait.Backoff {
 	const steps, jitter = 20, 0.5
-	return wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Cap: 10 * time.Second, Steps: steps, Jitter: jitter}
+	return wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Cap: 5 * time.Second, Steps: steps, Jitter: jitter}
 }
 
 // follow returns when ctx ends.
 func (f *follower) follow(ctx context.Context) {
+	const healthy = time.Minute
 	delay := backoff()
 	for ctx.Err() == nil {
-		r, err := discover(ctx, f.client, f.watch.Resource)
-		if err == nil {
+		started := time.Now()
+		f.attempt(ctx)
+		if time.Since(started) > healthy {
 			delay = backoff()
-			f.reflect(ctx, r)
-			continue
-		}
-		if ctx.Err() == nil {
-			f.lost(err)
 		}
 		pause(ctx, delay.Step())
+	}
+}
+
+// attempt returns when the watch has to be established again.
+func (f *follower) attempt(ctx context.Context) {
+	r, err := discover(ctx, f.client, f.watch.Resource)
+	switch {
+	case err == nil:
+		f.reflect(ctx, r)
+	case ctx.Err() == nil:
+		f.lost(err)
 	}
 }
 
@@ -98,7 +109,7 @@ func (f *follower) reflect(ctx context.Context, r *resource) {
 	}
 	delay := backoff()
 	discard := logr.Discard()
-	cache.NewReflectorWithOptions(&observed{requests: q, follower: f, gone: cancel}, &state{}, f.store,
+	cache.NewReflectorWithOptions(&observed{requests: q, follower: f, gone: cancel}, &state{}, &proofs{f.store, f},
 		cache.ReflectorOptions{Name: f.watch.Name, TypeDescription: r.kind.Kind, Logger: &discard, Backoff: &delay},
 	).RunWithContext(ctx)
 }
@@ -140,6 +151,7 @@ func (o *observed) Watch(opts metav1.ListOptions) (watch.Interface, error) {
 
 // ListWithContext implements [cache.ListerWatcherWithContext].
 func (o *observed) ListWithContext(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
+	o.follower.streams.Store(false)
 	page, err := o.requests.ListWithContext(ctx, opts)
 	o.note(ctx, err)
 	return page, err
@@ -150,6 +162,7 @@ func (o *observed) WatchWithContext(ctx context.Context, opts metav1.ListOptions
 	events, err := o.requests.WatchWithContext(ctx, opts)
 	switch {
 	case opts.SendInitialEvents != nil: // If it fails, a list follows.
+		o.follower.streams.Store(err == nil)
 	case err == nil:
 		o.follower.works()
 	default:

@@ -11,8 +11,6 @@ import (
 // namespaces is the [cache.ReflectorStore] with the labels of all namespaces. It may be read
 // concurrently.
 type namespaces struct {
-	proved func()
-
 	mu    sync.RWMutex
 	known map[string]labels.Set
 }
@@ -31,7 +29,6 @@ func (n *namespaces) selects(selector labels.Selector, namespace string) bool {
 
 // Add implements [cache.ReflectorStore].
 func (n *namespaces) Add(object any) error {
-	n.proved()
 	if s, ok := object.(*state); ok {
 		set := labelsOf(s)
 		n.mu.Lock()
@@ -46,7 +43,6 @@ func (n *namespaces) Update(object any) error { return n.Add(object) }
 
 // Delete implements [cache.ReflectorStore].
 func (n *namespaces) Delete(object any) error {
-	n.proved()
 	if s, ok := object.(*state); ok {
 		n.mu.Lock()
 		defer n.mu.Unlock()
@@ -57,7 +53,6 @@ func (n *namespaces) Delete(object any) error {
 
 // Replace implements [cache.ReflectorStore].
 func (n *namespaces) Replace(all []any, _ string) error {
-	n.proved()
 	known := make(map[string]labels.Set, len(all))
 	for _, object := range all {
 		if s, ok := object.(*state); ok {
@@ -67,12 +62,6 @@ func (n *namespaces) Replace(all []any, _ string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.known = known
-	return nil
-}
-
-// Bookmark implements [cache.ReflectorBookmarkStore].
-func (n *namespaces) Bookmark(string) error {
-	n.proved()
 	return nil
 }
 

@@ -64,7 +64,7 @@ func (s *Source) add(acceptor core.Acceptor, watches []Watch, opts *Options) {
 		c := s.health.add(w)
 		f := &follower{client: s.client, watch: w, conditions: []*condition{c}, health: s.health}
 		f.objects = &objects{
-			watch: w, acceptor: acceptor, opts: opts, proved: f.works,
+			watch: w, acceptor: acceptor, opts: opts,
 			selects: func(namespace string) bool { return labelled.selects(selector, namespace) },
 		}
 		f.store = f.objects
@@ -78,7 +78,6 @@ func (s *Source) add(acceptor core.Acceptor, watches []Watch, opts *Options) {
 func (s *Source) addNamespaces(labelled *namespaces) {
 	resource := schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
 	f := &follower{client: s.client, watch: &Watch{Name: "labels of namespaces", Resource: resource}, health: s.health, store: labelled}
-	labelled.proved = f.works
 	for _, other := range s.followers {
 		if w := other.watch; w.NamespaceSelector != nil {
 			f.conditions = append(f.conditions, s.health.add(&Watch{

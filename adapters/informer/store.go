@@ -24,8 +24,6 @@ type objects struct {
 	acceptor core.Acceptor
 	// selects reports whether a namespace is watched.
 	selects func(namespace string) bool
-	// proved is called when the API server shows that the watch works.
-	proved func()
 	// uncounted is called when an object does not count generations, although they stand for the
 	// spec.
 	uncounted func()
@@ -36,15 +34,11 @@ type objects struct {
 	listed bool
 }
 
-var (
-	_ cache.ReflectorStore         = (*objects)(nil)
-	_ cache.ReflectorBookmarkStore = (*objects)(nil)
-)
+var _ cache.ReflectorStore = (*objects)(nil)
 
 // Add implements [cache.ReflectorStore].
 func (o *objects) Add(object any) error {
 	if s, ok := object.(*state); ok {
-		o.proved()
 		o.observe(s)
 	}
 	return nil
@@ -56,15 +50,8 @@ func (o *objects) Update(object any) error { return o.Add(object) }
 // Delete implements [cache.ReflectorStore].
 func (o *objects) Delete(object any) error {
 	if s, ok := object.(*state); ok {
-		o.proved()
 		o.remove(s.name, kept{s.uid, s.digest})
 	}
-	return nil
-}
-
-// Bookmark implements [cache.ReflectorBookmarkStore].
-func (o *objects) Bookmark(string) error {
-	o.proved()
 	return nil
 }
 
@@ -74,7 +61,6 @@ func (*objects) Resync() error { return nil }
 // Replace implements [cache.ReflectorStore]. It takes a complete list. The first one makes a
 // resync. Each later one is compared with the known objects: an object that is missing was deleted.
 func (o *objects) Replace(all []any, _ string) error {
-	o.proved()
 	if !o.listed {
 		o.first(all)
 		return nil

@@ -188,15 +188,23 @@ func widget(kind, name string, labels map[string]string, n int64) *unstructured.
 // create creates objects, and removes them when the test ends.
 func create(t testing.TB, c client.Client, objects ...client.Object) {
 	t.Helper()
+	add(t, c, objects...)
 	for _, object := range objects {
-		if err := c.Create(t.Context(), object); err != nil {
-			t.Fatal(err)
-		}
 		t.Cleanup(func() {
 			if err := c.Delete(context.WithoutCancel(t.Context()), object); client.IgnoreNotFound(err) != nil {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// add creates objects that go with their API server.
+func add(t testing.TB, c client.Client, objects ...client.Object) {
+	t.Helper()
+	for _, object := range objects {
+		if err := c.Create(t.Context(), object); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
