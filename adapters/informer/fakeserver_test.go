@@ -25,7 +25,7 @@ type server struct {
 
 	mu       sync.Mutex
 	version  int
-	oldest   int // versions up to this one have expired
+	oldest   int                       // versions up to this one have expired
 	objects  map[string]map[string]any // by path and name
 	events   []event
 	changed  chan struct{}

@@ -117,8 +117,11 @@ func readList(body io.Reader, p parts) (*list, error) {
 }
 
 func (l *list) readItems(in *json.Decoder, p parts) error {
-	if open, err := in.Token(); err != nil || open == nil { // A null is an empty list.
+	switch open, err := in.Token(); {
+	case err != nil || open == nil: // A null is an empty list.
 		return err
+	case open != json.Delim('['):
+		return errors.New("items: want an array")
 	}
 	var raw json.RawMessage
 	for in.More() {
