@@ -20,6 +20,8 @@ import (
 type server struct {
 	// watchList is whether a watch may begin with a list.
 	watchList bool
+	// expiresByStatus is whether an expired version is a status of HTTP, and not an event.
+	expiresByStatus bool
 	// pageSize bounds the items of a list, 0 for all.
 	pageSize int
 
@@ -171,23 +173,32 @@ func (s *server) watch(r *http.Request, resource string) *http.Response {
 	case initial && !s.watchList:
 		return status(http.StatusUnprocessableEntity, "Invalid")
 	}
-	body, out := io.Pipe()
 	version, _ := strconv.Atoi(query.Get("resourceVersion"))
+	if !initial && s.expiresByStatus && s.expired(version) {
+		return status(http.StatusGone, "Expired")
+	}
+	body, out := io.Pipe()
 	go s.stream(r, out, resource, version, initial)
 	return &http.Response{StatusCode: http.StatusOK, Header: jsonHeader(), Body: body, Request: r}
+}
+
+func (s *server) expired(version int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return version < s.oldest
 }
 
 func (s *server) stream(r *http.Request, out *io.PipeWriter, resource string, version int, initial bool) {
 	defer out.Close()
 	send := json.NewEncoder(out)
 	s.mu.Lock()
-	oldest, cuts := s.oldest, s.cuts
+	cuts := s.cuts
 	items := s.itemsOf(resource)
 	if initial {
 		version = s.version
 	}
 	s.mu.Unlock()
-	if !initial && version < oldest {
+	if !initial && s.expired(version) {
 		_ = send.Encode(event{Type: "ERROR", Object: map[string]any{
 			"kind": "Status", "apiVersion": "v1", "code": http.StatusGone, "reason": "Expired", "status": "Failure",
 		}})

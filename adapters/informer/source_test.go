@@ -168,9 +168,9 @@ func TestListIsReadInPages(t *testing.T) {
 // A version that has expired needs a new list. It is compared with the known objects, and is no
 // failure.
 func TestExpiredVersion(t *testing.T) {
-	for _, watchList := range []bool{true, false} {
+	for _, old := range []bool{true, false} {
 		inBubble(t, func(s *scene) {
-			s.server.watchList = watchList
+			s.server.watchList, s.server.expiresByStatus = !old, old
 			for _, name := range []string{"same", "changed", "gone", "again"} {
 				s.server.put("widgets", newObject(name, 1, 1))
 			}
