@@ -176,14 +176,14 @@ func TestExpiredVersion(t *testing.T) {
 			}
 			s.start(informer.Options{}, widgets())
 			s.want("resync")
-			s.server.refuse("connect", 1)
+			s.server.refuse("watch widgets", http.StatusTooManyRequests)
 			s.server.cut()
 			s.server.put("widgets", newObject("changed", 2, 2))
 			s.server.put("widgets", newObject("new", 1, 1))
 			s.server.put("widgets", newObject("again", 1, 1).with("metadata.uid", "again-2"))
 			s.server.remove("widgets", "gone")
 			s.server.expire()
-			s.server.refuse("connect", 0)
+			s.server.refuse("watch widgets", 0)
 			time.Sleep(time.Minute)
 			s.want("UPDATE spec Widget default/changed 2", "CREATE spec Widget default/new 1",
 				"CREATE spec Widget default/again 1", "DELETE spec Widget default/gone 1")
