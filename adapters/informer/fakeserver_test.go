@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 
 	"k8s.io/client-go/rest"
 )
@@ -59,7 +60,7 @@ func (s *server) config() *rest.Config {
 // RoundTrip implements [http.RoundTripper].
 func (s *server) RoundTrip(r *http.Request) (*http.Response, error) {
 	if s.refusal("connect") != 0 {
-		return nil, io.ErrClosedPipe
+		return nil, syscall.ECONNREFUSED
 	}
 	path := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
 	resource := path[len(path)-1]
@@ -135,7 +136,7 @@ func (s *server) discovery(string) *http.Response {
 
 func (s *server) list(r *http.Request, resource string) *http.Response {
 	if code := s.refusal("list " + resource); code != 0 {
-		return status(code, "Forbidden")
+		return status(code, reasonOf(code))
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -169,7 +170,7 @@ func (s *server) watch(r *http.Request, resource string) *http.Response {
 	initial := query.Get("sendInitialEvents") == "true"
 	switch code := s.refusal("watch " + resource); {
 	case code != 0:
-		return status(code, "Forbidden")
+		return status(code, reasonOf(code))
 	case initial && !s.watchList:
 		return status(http.StatusUnprocessableEntity, "Invalid")
 	}
@@ -345,4 +346,11 @@ func jsonHeader() http.Header { return http.Header{"Content-Type": {"application
 func status(code int, reason string) *http.Response {
 	return answer(code, fmt.Sprintf(
 		`{"kind":"Status","apiVersion":"v1","status":"Failure","code":%d,"reason":%q,"message":"refused by the test"}`, code, reason))
+}
+
+func reasonOf(code int) string {
+	return map[int]string{
+		http.StatusForbidden: "Forbidden", http.StatusUnauthorized: "Unauthorized", http.StatusTooManyRequests: "TooManyRequests",
+		http.StatusInternalServerError: "InternalError",
+	}[code]
 }

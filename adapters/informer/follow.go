@@ -9,6 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
@@ -161,10 +162,10 @@ func (o *observed) ListWithContext(ctx context.Context, opts metav1.ListOptions)
 func (o *observed) WatchWithContext(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
 	events, err := o.requests.WatchWithContext(ctx, opts)
 	switch {
-	case opts.SendInitialEvents != nil: // If it fails, a list follows.
-		o.follower.streams.Store(err == nil)
-	case err == nil:
+	case opts.SendInitialEvents == nil && err == nil:
 		o.follower.works()
+	case opts.SendInitialEvents != nil && !isRetried(err): // If it fails, a list follows.
+		o.follower.streams.Store(err == nil)
 	default:
 		o.note(ctx, err)
 	}
@@ -180,6 +181,11 @@ func (o *observed) note(ctx context.Context, err error) {
 	if apierrors.IsNotFound(err) {
 		o.gone()
 	}
+}
+
+// isRetried reports whether a reflector repeats the same request after an error.
+func isRetried(err error) bool {
+	return err != nil && (utilnet.IsConnectionRefused(err) || apierrors.IsTooManyRequests(err))
 }
 
 func isExpired(err error) bool { return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) }

@@ -176,6 +176,7 @@ func TestExpiredVersion(t *testing.T) {
 			}
 			s.start(informer.Options{}, widgets())
 			s.want("resync")
+			time.Sleep(time.Minute)
 			s.server.refuse("watch widgets", http.StatusTooManyRequests)
 			s.server.cut()
 			s.server.put("widgets", newObject("changed", 2, 2))
@@ -196,18 +197,27 @@ func TestExpiredVersion(t *testing.T) {
 
 // A failure is named, counted, and logged when it begins, every 5 minutes, and when it ends.
 func TestFailures(t *testing.T) {
-	for verb, want := range map[string]struct {
-		status  int
-		reason  string
-		problem string
+	const refused = "watch w of widgets.example.com: refused by the test"
+	for _, want := range []struct {
+		verb      string
+		watchList bool
+		status    int
+		reason    string
+		problem   string
 	}{
-		"list widgets":  {http.StatusForbidden, "forbidden", "watch w of widgets.example.com: refused by the test"},
-		"watch widgets": {http.StatusForbidden, "forbidden", "watch w of widgets.example.com: refused by the test"},
-		"connect":       {1, "unreachable", "closed pipe"},
+		{"list widgets", false, http.StatusForbidden, "forbidden", refused},
+		{"watch widgets", false, http.StatusForbidden, "forbidden", refused},
+		{"watch widgets", true, http.StatusForbidden, "forbidden", refused},
+		{"watch widgets", true, http.StatusTooManyRequests, "busy", refused},
+		{"watch widgets", false, http.StatusTooManyRequests, "busy", refused},
+		{"watch widgets", true, http.StatusUnauthorized, "unauthorized", refused},
+		{"watch widgets", true, http.StatusInternalServerError, "other", refused},
+		{"connect", true, 1, "unreachable", "connection refused"},
 	} {
 		inBubble(t, func(s *scene) {
-			s.server.watchList = false
-			s.server.refuse(verb, want.status)
+			verb := fmt.Sprintf("%s %d %t", want.verb, want.status, want.watchList)
+			s.server.watchList = want.watchList
+			s.server.refuse(want.verb, want.status)
 			s.start(informer.Options{}, widgets())
 			time.Sleep(11 * time.Minute)
 			if problem := s.source.Problem(manager); !strings.Contains(problem, want.problem) {
@@ -220,7 +230,7 @@ func TestFailures(t *testing.T) {
 				t.Errorf("%s: %d lines, failures %v, want 3 lines in 11 min, and at least 5 attempts a minute:\n%s", verb, n,
 					s.failures, &s.log)
 			}
-			s.server.refuse(verb, 0)
+			s.server.refuse(want.verb, 0)
 			time.Sleep(10 * time.Second)
 			if err := s.source.Ready(); err != nil || strings.Count(s.log.String(), "watch is established") != 1 {
 				t.Errorf("%s: ready: %v, want that it is, and one line about it:\n%s", verb, err, &s.log)
