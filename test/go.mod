@@ -14,6 +14,7 @@ require (
 	github.com/runtime-watcher/runtime-watcher/adapters/admission v0.0.0
 	github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime v0.0.0
 	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls v0.0.0
+	github.com/runtime-watcher/runtime-watcher/adapters/informer v0.0.0
 	github.com/runtime-watcher/runtime-watcher/adapters/opentelemetry v0.0.0
 	github.com/runtime-watcher/runtime-watcher/adapters/prometheus v0.0.0
 	github.com/runtime-watcher/runtime-watcher/cmd/agent v0.0.0

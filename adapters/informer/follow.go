@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/klog/v2"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
@@ -191,7 +190,7 @@ func isRetried(err error) bool {
 func isExpired(err error) bool { return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) }
 
 // withoutLog discards the lines of client-go: the source has its own.
-func withoutLog(ctx context.Context) context.Context { return klog.NewContext(ctx, logr.Discard()) }
+func withoutLog(ctx context.Context) context.Context { return logr.NewContext(ctx, logr.Discard()) }
 
 func pause(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,8 +24,13 @@ type resource struct {
 	hasStatus bool
 }
 
+// discoveryTimeout bounds the requests of one look-up.
+const discoveryTimeout = 30 * time.Second
+
 // discover looks up a resource. Every authenticated client may do that by default.
 func discover(ctx context.Context, client rest.Interface, gvr schema.GroupVersionResource) (*resource, error) {
+	ctx, cancel := context.WithTimeout(ctx, discoveryTimeout)
+	defer cancel()
 	if gvr.Version == anyVersion {
 		version, err := preferredVersion(ctx, client, gvr.Group)
 		if err != nil {

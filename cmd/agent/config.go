@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	"github.com/runtime-watcher/runtime-watcher/cmd/agent/internal/watching"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 )
@@ -50,6 +51,8 @@ type config struct {
 	maxBackoff    time.Duration
 	heartbeats    time.Duration // off: none
 	canary        canarySettings
+	source        string
+	informer      watching.Settings
 	stopDelay     time.Duration
 	shutdown      time.Duration
 	logLevel      slog.Level
@@ -60,6 +63,12 @@ type config struct {
 	warnings []string
 	getenv   func(string) string
 }
+
+// The values of SOURCE.
+const (
+	sourceAdmission = "admission"
+	sourceInformer  = "informer"
+)
 
 // canarySettings are those of the canary. Without a lease there is none.
 type canarySettings struct {
@@ -78,7 +87,21 @@ func (a bindAddress) String() string { return net.JoinHostPort(a.host, strconv.I
 
 // check returns the mistakes in the combination of settings. Its errors are one line each.
 func (c *config) check() error {
-	return errors.Join(c.checkWebhook(), c.checkContract())
+	return errors.Join(c.checkWebhook(), c.checkContract(), c.checkSource())
+}
+
+func (c *config) checkSource() error {
+	watches := len(c.informer.Watches) > 0
+	switch {
+	case c.source == sourceInformer && c.canary.lease != types.NamespacedName{}:
+		return fmt.Errorf("CANARY_LEASE: want it only with SOURCE=%s: the canary proves the webhook", sourceAdmission)
+	case c.source == sourceAdmission && watches:
+		return fmt.Errorf("WATCHERS: want it only with SOURCE=%s", sourceInformer)
+	case c.source == sourceInformer && !watches:
+		return fmt.Errorf("WATCHERS: missing, want it with SOURCE=%s", sourceInformer)
+	default:
+		return nil
+	}
 }
 
 func (c *config) checkWebhook() error {

@@ -84,7 +84,7 @@ func TestAnExpiredServingCertificateIsNotReady(t *testing.T) {
 	t.Parallel()
 
 	b := newBuilder(t, nil, Options{Keys: Keys{Client: pathsOf(newVolume(t, testpki.Options{}))}})
-	r := &readiness{keys: b.keys}
+	r := &readiness{keys: b.keys, problems: func() map[core.Manager]string { return nil }}
 
 	for _, test := range []struct {
 		serving bool
@@ -112,7 +112,7 @@ func TestHeartbeat(t *testing.T) {
 	})
 	proof := &proof{last: map[core.Manager]time.Time{}}
 	p := &pulse{opts: b.opts, keys: b.keys, proof: proof, canary: &agentCanary{}}
-	p.problem = func() string { return "managers: broken" }
+	p.problem = func(core.Manager) string { return "managers: broken" }
 	reviewed := time.Now()
 
 	proof.proved("widgets", reviewed)
@@ -255,5 +255,51 @@ func TestWithoutDebug(t *testing.T) {
 
 	if out.Len() > 0 {
 		t.Errorf("log %s, want the level of the handler below", &out)
+	}
+}
+
+// A source that does not see the changes for one manager makes the agent not ready. Heartbeats to
+// that manager name the cause, and those to others do not.
+func TestProblemOfTheSource(t *testing.T) {
+	t.Parallel()
+	problem := map[core.Manager]string{"widgets": "watch widgets: forbidden"}
+	problemOf := func(manager core.Manager) string { return problem[manager] }
+	beats := make(chan [2]string, 10)
+	agent, err := New(t.Context(), Parts{
+		Source: func(ctx context.Context, _ *Inbox) error { <-ctx.Done(); return nil },
+		Transport: core.ForwarderFunc(func(_ context.Context, manager core.Manager, batch core.Batch) error {
+			if batch.Heartbeat != nil && !batch.Heartbeat.Leaving {
+				beats <- [2]string{string(manager), batch.Heartbeat.ConfigError}
+			}
+			return nil
+		}),
+		Problem: problemOf,
+	}, Options{Managers: []core.Manager{"widgets", "gadgets"}, MetricsAddress: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- agent.Start(ctx) }()
+	got := map[string]string{}
+	for len(got) < 2 {
+		beat := <-beats
+		got[beat[0]] = beat[1]
+	}
+	stop()
+	if err := <-ended; err != nil || got["widgets"] != problem["widgets"] || got["gadgets"] != "" {
+		t.Errorf("%v, problems %q in heartbeats, want that of widgets", err, got)
+	}
+
+	b := newBuilder(t, nil, Options{Managers: []core.Manager{"widgets", "gadgets"}})
+	b.parts.Problem = problemOf
+	r := &readiness{keys: b.keys, problems: b.problems}
+	r.serving.Store(true)
+	if h := r.health(time.Now()); h.Ready || h.Problems["widgets"] == "" || len(h.Problems) != 1 {
+		t.Errorf("health %+v, want that it is not ready because of widgets", h)
+	}
+	delete(problem, "widgets")
+	if h := r.health(time.Now()); !h.Ready {
+		t.Errorf("health %+v, want that it is ready", h)
 	}
 }

@@ -7,14 +7,19 @@ import (
 	"net/http"
 	"sync/atomic"
 	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// readiness reports whether the API server should call this agent. It does not depend on the
+// readiness reports whether the API server should call this agent, and whether its source sees
+// changes. It does not depend on the
 // control plane: an agent that is not called misses changes, and otherwise it keeps them.
 type readiness struct {
 	keys  keys
 	delay time.Duration
-	log   *slog.Logger
+	// problems returns those of the source, by manager.
+	problems func() map[core.Manager]string
+	log      *slog.Logger
 
 	serving atomic.Bool
 }
@@ -24,6 +29,8 @@ type health struct {
 	Ready       bool             `json:"ready"`
 	Serving     bool             `json:"serving"`
 	KeyMaterial []materialHealth `json:"keyMaterial"`
+	// Problems are those of the source, by manager.
+	Problems map[core.Manager]string `json:"problems,omitempty"`
 }
 
 type materialHealth struct {
@@ -60,8 +67,8 @@ func pause(ctx context.Context, d time.Duration) {
 // health returns the state at this moment. An API server does not call a webhook with an expired
 // certificate.
 func (r *readiness) health(now time.Time) health {
-	h := health{Serving: r.serving.Load()}
-	h.Ready = h.Serving && (r.keys.serving == nil || now.Before(r.keys.serving.Status().Material.NotAfter))
+	h := health{Serving: r.serving.Load(), Problems: r.problems()}
+	h.Ready = h.Serving && len(h.Problems) == 0 && (r.keys.serving == nil || now.Before(r.keys.serving.Status().Material.NotAfter))
 	for _, set := range r.keys.all() {
 		h.KeyMaterial = append(h.KeyMaterial, set.health())
 	}

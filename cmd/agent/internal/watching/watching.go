@@ -1,0 +1,163 @@
+// Package watching is the change source of SOURCE=informer. It alone of the agent links client-go.
+package watching
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	prom "github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/adapters/informer"
+	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
+	"github.com/runtime-watcher/runtime-watcher/cmd/agent/internal/webhookconfig"
+	"github.com/runtime-watcher/runtime-watcher/cmd/agent/runtimeagent"
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+// The files in which Kubernetes mounts the credentials of a service account.
+const (
+	defaultTokenFile = "/var/run/secrets/kubernetes.io/serviceaccount/token" //nolint:gosec // A path, no secret.
+	defaultCAFile    = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
+)
+
+// Settings are those of the source.
+type Settings struct {
+	// Watches are what to watch.
+	Watches []informer.Watch
+	// ExcludedNamespaces are not watched.
+	ExcludedNamespaces []string
+	// Server is the URL of the API server. Default: that of the cluster of the pod.
+	Server string
+	// TokenFile and CAFile are the credentials. Default: those of the service account of the pod.
+	TokenFile, CAFile string
+	// Getenv reads the address of the cluster of the pod.
+	Getenv func(string) string
+	// RequireOwner sends no event for an object without owner.
+	RequireOwner bool
+}
+
+// Watches reads Watcher resources in YAML.
+func Watches(text string) ([]informer.Watch, error) {
+	written, err := webhookconfig.ReadWatchers(strings.NewReader(text))
+	if err != nil {
+		return nil, err
+	}
+	watches := make([]informer.Watch, len(written))
+	problems := make([]error, len(written))
+	for i := range written {
+		watches[i] = watchOf(&written[i])
+		problems[i] = watches[i].Validate()
+	}
+	return watches, errors.Join(problems...)
+}
+
+func watchOf(w *admission.Watch) informer.Watch {
+	watch := informer.Watch{
+		Name: w.Name.String(), Manager: w.Manager, Resource: w.Resource, Field: w.Field,
+		NamespaceSelector: w.NamespaceSelector,
+	}
+	if len(w.Labels)+len(w.LabelExpressions) > 0 {
+		watch.Selector = &metav1.LabelSelector{MatchLabels: w.Labels, MatchExpressions: w.LabelExpressions}
+	}
+	return watch
+}
+
+// Managers returns others, and those of the watches that are not among them.
+func (s *Settings) Managers(others []core.Manager) []core.Manager {
+	managers := slices.Clone(others)
+	for _, w := range s.Watches {
+		if !slices.Contains(managers, w.Manager) {
+			managers = append(managers, w.Manager)
+		}
+	}
+	return managers
+}
+
+// Source is the change source of an agent. Create it with [New].
+type Source struct {
+	*informer.Source
+
+	metrics *prometheus.Informer
+	inbox   atomic.Pointer[runtimeagent.Inbox]
+}
+
+// New returns a source that has not started.
+func New(settings Settings, log *slog.Logger) (*Source, error) {
+	config, err := settings.config()
+	if err != nil {
+		return nil, err
+	}
+	metrics, err := prometheus.NewInformer(prometheus.Options{Managers: settings.Managers(nil)})
+	if err != nil {
+		return nil, err
+	}
+	s := &Source{metrics: metrics}
+	s.Source, err = informer.New(config, core.AcceptorFunc(s.accept), settings.watches(), informer.Options{
+		RequireOwner: settings.RequireOwner,
+		Logger:       log,
+		Hooks:        informer.Hooks{Observed: metrics.Observed, Proved: s.proved, Failed: metrics.Failed},
+	})
+	return s, err
+}
+
+// config returns how to connect to the API server. The files are read again when they change.
+func (s *Settings) config() (*rest.Config, error) {
+	config := &rest.Config{
+		Host: s.Server, BearerTokenFile: s.TokenFile, TLSClientConfig: rest.TLSClientConfig{CAFile: s.CAFile},
+	}
+	if config.BearerTokenFile == "" {
+		config.BearerTokenFile = defaultTokenFile
+	}
+	if config.CAFile == "" {
+		config.CAFile = defaultCAFile
+	}
+	if config.Host != "" {
+		return config, nil
+	}
+	host, port := s.Getenv("KUBERNETES_SERVICE_HOST"), s.Getenv("KUBERNETES_SERVICE_PORT")
+	if host == "" || port == "" {
+		return nil, errors.New("informer: no API server: set INFORMER_API_SERVER, " +
+			"as KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT of a pod are not set")
+	}
+	config.Host = "https://" + net.JoinHostPort(host, port)
+	return config, nil
+}
+
+func (s *Settings) watches() []informer.Watch {
+	watches := slices.Clone(s.Watches)
+	for i := range watches {
+		watches[i].ExcludedNamespaces = s.ExcludedNamespaces
+	}
+	return watches
+}
+
+// Parts are the parts of an agent with this source.
+func (s *Source) Parts() runtimeagent.Parts {
+	return runtimeagent.Parts{Source: s.start, Problem: s.Problem}
+}
+
+// Collector has the metrics of the source.
+func (s *Source) Collector() prom.Collector { return s.metrics }
+
+func (s *Source) start(ctx context.Context, inbox *runtimeagent.Inbox) error {
+	s.inbox.Store(inbox)
+	return s.Start(ctx)
+}
+
+// accept is called after start only, as proved is.
+func (s *Source) accept(manager core.Manager, event core.WatchEvent) core.Outcome {
+	return s.inbox.Load().Accept(manager, event)
+}
+
+func (s *Source) proved(manager core.Manager) {
+	s.metrics.Proved(manager)
+	s.inbox.Load().Proved(manager)
+}
