@@ -19,7 +19,7 @@ var (
 	parameters = runtime.NewParameterCodec(types1)
 )
 
-// typesOfV1 has what a client of any resource encodes and decodes: options and errors.
+// typesOfV1 has the options and errors that a client of any resource encodes and decodes.
 func typesOfV1() *runtime.Scheme {
 	scheme := runtime.NewScheme()
 	metav1.AddToGroupVersion(scheme, versionV1)

@@ -349,6 +349,7 @@ func status(code int, reason string) *http.Response {
 }
 
 func reasonOf(code int) string {
+	//nolint:misspell // A reason of Kubernetes.
 	return map[int]string{
 		http.StatusForbidden: "Forbidden", http.StatusUnauthorized: "Unauthorized", http.StatusTooManyRequests: "TooManyRequests",
 		http.StatusInternalServerError: "InternalError",

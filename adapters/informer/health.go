@@ -92,20 +92,29 @@ func (c *condition) String() string {
 	return fmt.Sprintf("watch %s of %s: %s", c.watch.Name, c.watch.Resource.GroupResource(), c.problem)
 }
 
-// reasonOf returns a label, see [Hooks].
+// The reasons of failures, for [Hooks].
+const (
+	failedUnauthenticated = "unauthenticated"
+	failedForbidden       = "forbidden"
+	failedNotFound        = "not_found"
+	failedBusy            = "busy"
+	failedUnreachable     = "unreachable"
+	failedOther           = "other"
+)
+
 func reasonOf(err error) string {
 	switch {
 	case apierrors.IsUnauthorized(err):
-		return "unauthorized"
+		return failedUnauthenticated
 	case apierrors.IsForbidden(err):
-		return "forbidden"
+		return failedForbidden
 	case apierrors.IsNotFound(err):
-		return "not_found"
+		return failedNotFound
 	case apierrors.IsTooManyRequests(err), apierrors.IsServiceUnavailable(err):
-		return "busy"
+		return failedBusy
 	case apierrors.ReasonForError(err) == "":
-		return "unreachable"
+		return failedUnreachable
 	default:
-		return "other"
+		return failedOther
 	}
 }

@@ -40,7 +40,8 @@ type Hooks struct {
 	// Failed is called for each failed attempt to establish a watch. reason is a label of bounded
 	// cardinality:
 	//
-	//   - "unauthorized", "forbidden": the API server refuses the credentials, or the right is missing
+	//   - "unauthenticated": the API server refuses the credentials
+	//   - "forbidden": the right to list or to watch is missing
 	//   - "not_found": the API server does not serve the resource
 	//   - "busy": the API server asks to come back later
 	//   - "unreachable": no answer

@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// resource is what discovery says about a resource.
+// resource has the facts of discovery about a resource.
 type resource struct {
 	schema.GroupVersionResource
 
@@ -90,9 +90,9 @@ func groupVersionPath(gv schema.GroupVersion) string {
 	return "/apis/" + gv.Group + "/" + gv.Version
 }
 
-// countsGenerations reports whether metadata is enough to see a change of the spec: the API server
+// countsGenerations reports whether metadata is enough to see a change of the spec. The API server
 // raises the generation of a custom resource with status subresource for nothing else. Kinds of
-// Kubernetes have rules of their own, such as Deployments, which also count annotations.
+// Kubernetes have rules of their own: Deployments also count annotations.
 func (r *resource) countsGenerations() bool {
 	custom := strings.Contains(r.Group, ".") && !strings.HasSuffix(r.Group, ".k8s.io")
 	return custom && r.hasStatus

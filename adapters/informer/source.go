@@ -48,7 +48,8 @@ func validate(watches []Watch) error {
 	for _, w := range watches {
 		problems = append(problems, w.Validate())
 		if names[w.Name] {
-			problems = append(problems, fmt.Errorf("%w %.330q: want a unique name, have it twice", ErrInvalidWatch, w.Name))
+			problems = append(problems,
+				fmt.Errorf("%w %.330q: want a unique name, have it twice", ErrInvalidWatch, w.Name))
 		}
 		names[w.Name] = true
 	}
@@ -77,7 +78,10 @@ func (s *Source) add(acceptor core.Acceptor, watches []Watch, opts *Options) {
 // that needs them.
 func (s *Source) addNamespaces(labelled *namespaces) {
 	resource := schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
-	f := &follower{client: s.client, watch: &Watch{Name: "labels of namespaces", Resource: resource}, health: s.health, store: labelled}
+	f := &follower{
+		client: s.client, health: s.health, store: labelled,
+		watch: &Watch{Name: "labels of namespaces", Resource: resource},
+	}
 	for _, other := range s.followers {
 		if w := other.watch; w.NamespaceSelector != nil {
 			f.conditions = append(f.conditions, s.health.add(&Watch{

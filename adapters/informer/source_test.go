@@ -210,7 +210,7 @@ func TestFailures(t *testing.T) {
 		{"watch widgets", true, http.StatusForbidden, "forbidden", refused},
 		{"watch widgets", true, http.StatusTooManyRequests, "busy", refused},
 		{"watch widgets", false, http.StatusTooManyRequests, "busy", refused},
-		{"watch widgets", true, http.StatusUnauthorized, "unauthorized", refused},
+		{"watch widgets", true, http.StatusUnauthorized, "unauthenticated", refused},
 		{"watch widgets", true, http.StatusInternalServerError, "other", refused},
 		{"connect", true, 1, "unreachable", "connection refused"},
 	} {

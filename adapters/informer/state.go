@@ -16,7 +16,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/rawjson"
 )
 
-// state is what is kept of one state of an object. It is immutable.
+// state is the kept part of one state of an object. It is immutable.
 type state struct {
 	name            types.NamespacedName
 	uid             types.UID
@@ -51,7 +51,7 @@ func (s *state) GetObjectMeta() metav1.Object {
 	return m
 }
 
-// parts says what a digest has to tell apart.
+// parts are the parts of an object in which two digests may differ.
 type parts struct {
 	field core.Field
 	// generation stands for the spec: the objects are metadata only.
@@ -94,9 +94,9 @@ func (d *digester) field(r *rawjson.Reader, name string) error {
 	switch {
 	case err != nil || isNull(raw) || name == "apiVersion" || name == "kind":
 	case name == "spec":
-		d.spec = sum(raw)
+		d.spec = hashOf(raw)
 	case name == "status":
-		d.status = sum(raw)
+		d.status = hashOf(raw)
 		if !d.hasStatus {
 			d.addRest(name, raw)
 		}
@@ -196,15 +196,15 @@ func member(text []byte, name, value string) []byte {
 	return append(text, `,"`+name+`":`+strconv.Quote(value)...)
 }
 
-// sum returns a hash of 128 bits.
-func sum(raw []byte) string {
+// hashOf returns a hash of 128 bits.
+func hashOf(raw []byte) string {
 	h := sha256.Sum256(raw)
 	return encode(h[:])
 }
 
-func encode(hash []byte) string {
+func encode(sum []byte) string {
 	const length = 16
-	return base64.RawStdEncoding.EncodeToString(hash[:length])
+	return base64.RawStdEncoding.EncodeToString(sum[:length])
 }
 
 func isNull(raw []byte) bool { return string(raw) == "null" }

@@ -10,7 +10,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// kept is what a store has of one object.
+// kept is the last known state of one object.
 type kept struct {
 	uid    types.UID
 	digest string
@@ -135,7 +135,7 @@ func (o *objects) observe(s *state) {
 	case !known || last.uid != s.uid:
 		o.offer(s.name, o.appeared(s))
 	case last.digest == s.digest:
-		o.opts.Hooks.Observed(o.watch.Manager, unchanged)
+		o.opts.Hooks.Observed(o.watch.Manager, decisionUnchanged)
 	default:
 		o.offer(s.name, o.change(s.name, core.OperationUpdate, decode(last.digest), decode(s.digest)))
 	}
@@ -178,31 +178,31 @@ func (o *objects) offer(name types.NamespacedName, c *core.Change) {
 
 // The decisions beside the outcomes of an acceptor.
 const (
-	unchanged  = "unchanged"
-	irrelevant = "irrelevant"
-	noName     = "no_name"
-	noOwner    = "no_owner"
+	decisionUnchanged  = "unchanged"
+	decisionIrrelevant = "irrelevant"
+	decisionNoName     = "no_name"
+	decisionNoOwner    = "no_owner"
 )
 
 func (o *objects) decide(name types.NamespacedName, c *core.Change) string {
 	switch matters := o.selects(o.namespaceOf(name)) && o.watch.Filter(c); {
 	case !matters && c.Operation == core.OperationUpdate:
-		return unchanged
+		return decisionUnchanged
 	case !matters:
-		return irrelevant
+		return decisionIrrelevant
 	}
 	event, err := c.Event(o.opts.Now())
 	if err != nil {
-		return noName
+		return decisionNoName
 	}
 	event.Owner, err = c.Owner()
 	if o.opts.RequireOwner && (err != nil || event.Owner == (types.NamespacedName{})) {
-		return noOwner
+		return decisionNoOwner
 	}
 	return string(o.acceptor.Accept(o.watch.Manager, event))
 }
 
-// namespaceOf returns the namespace whose labels count.
+// namespaceOf returns the namespace for the selector of namespaces. A Namespace is its own.
 func (o *objects) namespaceOf(name types.NamespacedName) string {
 	if o.resource.isNamespaces() {
 		return name.Name

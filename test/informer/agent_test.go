@@ -209,4 +209,3 @@ func memory(t *testing.T, agent *rig.Agent) (peak, now int) {
 	}
 	return read("VmHWM"), read("VmRSS")
 }
-

@@ -126,7 +126,7 @@ func (f *faulty) commandLine() []string {
 func (f *faulty) launch() {
 	f.t.Helper()
 	rig.Eventually(f.t, patience, "the API server has ended", func() bool { return !f.serves() })
-	cmd := exec.Command(f.args[0], f.args[1:]...) //nolint:gosec,noctx // The command line of a child.
+	cmd := exec.Command(f.args[0], f.args[1:]...) // Its life is that of the test.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		f.t.Fatal(err)
@@ -182,7 +182,9 @@ func (f *faulty) etcd(call, body string) []byte {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	response, err := http.DefaultClient.Do(request)
+	client := &http.Client{Timeout: patience}
+	defer client.CloseIdleConnections()
+	response, err := client.Do(request)
 	if err != nil {
 		f.t.Fatal(err)
 	}

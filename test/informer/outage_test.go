@@ -150,7 +150,8 @@ func define(t *testing.T, c client.Client, crd *apiextensionsv1.CustomResourceDe
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := c.Delete(context.WithoutCancel(t.Context()), crd); client.IgnoreNotFound(err) != nil {
+		err := c.Delete(context.WithoutCancel(t.Context()), crd)
+		if client.IgnoreNotFound(err) != nil {
 			t.Error(err)
 		}
 	})

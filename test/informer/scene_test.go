@@ -191,7 +191,8 @@ func create(t testing.TB, c client.Client, objects ...client.Object) {
 	add(t, c, objects...)
 	for _, object := range objects {
 		t.Cleanup(func() {
-			if err := c.Delete(context.WithoutCancel(t.Context()), object); client.IgnoreNotFound(err) != nil {
+			err := c.Delete(context.WithoutCancel(t.Context()), object)
+			if client.IgnoreNotFound(err) != nil {
 				t.Error(err)
 			}
 		})

@@ -70,8 +70,10 @@ func TestCustomResource(t *testing.T) {
 		{"change the spec", on("", `{"spec":{"n":2}}`), []string{"spec UPDATE Widget w"}},
 		{"write the same spec", on("", `{"spec":{"n":2}}`), nil},
 		{"annotate", on("", `{"metadata":{"annotations":{"a":"b"}}}`), nil},
-		{"set the owner", on("", `{"metadata":{"annotations":{"`+core.OwnerAnnotation+`":"a/b"}}}`),
-			[]string{"spec UPDATE Widget w"}},
+		{
+			"set the owner", on("", `{"metadata":{"annotations":{"`+core.OwnerAnnotation+`":"a/b"}}}`),
+			[]string{"spec UPDATE Widget w"},
+		},
 		{"another label", on("", `{"metadata":{"labels":{"a":"b"}}}`), []string{"spec UPDATE Widget w"}},
 		{"status", on("status", `{"status":{"ready":true}}`), []string{"status UPDATE Widget w"}},
 		{"the same status", on("status", `{"status":{"ready":true}}`), nil},
@@ -83,8 +85,10 @@ func TestCustomResource(t *testing.T) {
 		}, nil},
 		{"labels stop to match", on("", `{"metadata":{"labels":{"scene":"no"}}}`), []string{"spec DELETE Widget w"}},
 		{"a change while they do not match", on("", `{"spec":{"n":3}}`), nil},
-		{"labels begin to match", on("", `{"metadata":{"labels":{"scene":"custom"}}}`),
-			[]string{"spec CREATE Widget w", "status UPDATE Widget w"}},
+		{
+			"labels begin to match", on("", `{"metadata":{"labels":{"scene":"custom"}}}`),
+			[]string{"spec CREATE Widget w", "status UPDATE Widget w"},
+		},
 		{"add a finalizer", on("", `{"metadata":{"finalizers":["example.com/f"]}}`), nil},
 		{"delete, held by the finalizer", func() { remove(t, c, w) }, []string{"spec UPDATE Widget w"}},
 		{"remove the finalizer", on("", `{"metadata":{"finalizers":null}}`), []string{"spec DELETE Widget w"}},
@@ -128,8 +132,10 @@ func TestKindsOfKubernetes(t *testing.T) {
 		{"annotate a Deployment", func() { patch(t, c, d, "", `{"metadata":{"annotations":{"a":"b"}}}`) }, nil},
 		{"status", func() { patch(t, c, d, "status", `{"status":{"observedGeneration":1}}`) }, nil},
 		{"data", func() { patch(t, c, m, "", `{"data":{"a":"c"}}`) }, []string{"c UPDATE ConfigMap m"}},
-		{"annotate a ConfigMap", func() { patch(t, c, m, "", `{"metadata":{"annotations":{"a":"b"}}}`) },
-			[]string{"c UPDATE ConfigMap m"}},
+		{
+			"annotate a ConfigMap", func() { patch(t, c, m, "", `{"metadata":{"annotations":{"a":"b"}}}`) },
+			[]string{"c UPDATE ConfigMap m"},
+		},
 		{"delete", func() { remove(t, c, d); remove(t, c, m) }, []string{"d DELETE Deployment d", "c DELETE ConfigMap m"}},
 	}, mark, "c UPDATE ConfigMap marker", "d UPDATE Deployment marker")
 }

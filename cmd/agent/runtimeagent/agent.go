@@ -25,9 +25,9 @@ type Source func(ctx context.Context, inbox *Inbox) error
 type Parts struct {
 	// Source sees the changes. Default: the webhook.
 	Source Source
-	// Problem returns why Source does not see the changes for a manager, "" if it does. It is called
-	// concurrently, and must return at once. While a manager has a problem, its heartbeats report it
-	// as [core.Heartbeat].ConfigError, and the agent is not ready. Default: none.
+	// Problem returns why Source does not see the changes for a manager, "" if it does. It is
+	// called concurrently, and must return at once. While a manager has a problem, its heartbeats
+	// report it as [core.Heartbeat].ConfigError, and the agent is not ready. Default: none.
 	Problem func(core.Manager) string
 	// Transport carries the batches to the control plane. If it is an [io.Closer], it is closed
 	// after the last batch. Default: HTTPS.

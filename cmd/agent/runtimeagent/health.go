@@ -68,7 +68,8 @@ func pause(ctx context.Context, d time.Duration) {
 // certificate.
 func (r *readiness) health(now time.Time) health {
 	h := health{Serving: r.serving.Load(), Problems: r.problems()}
-	h.Ready = h.Serving && len(h.Problems) == 0 && (r.keys.serving == nil || now.Before(r.keys.serving.Status().Material.NotAfter))
+	expired := r.keys.serving != nil && !now.Before(r.keys.serving.Status().Material.NotAfter)
+	h.Ready = h.Serving && len(h.Problems) == 0 && !expired
 	for _, set := range r.keys.all() {
 		h.KeyMaterial = append(h.KeyMaterial, set.health())
 	}

@@ -11,8 +11,8 @@ import (
 type pulse struct {
 	opts Options
 	keys keys
-	// problem returns why changes for a manager are not seen, or why the configuration is not in use,
-	// "" when all is well.
+	// problem returns why changes for a manager are not seen, or why the configuration is not in
+	// use. It is "" without a problem.
 	problem func(core.Manager) string
 	proof   *proof
 	// canary is set before the first heartbeat is due.

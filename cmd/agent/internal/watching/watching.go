@@ -30,7 +30,7 @@ const (
 
 // Settings are those of the source.
 type Settings struct {
-	// Watches are what to watch.
+	// Watches are the watches of the source.
 	Watches []informer.Watch
 	// ExcludedNamespaces are not watched.
 	ExcludedNamespaces []string

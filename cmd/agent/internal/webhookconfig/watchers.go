@@ -87,7 +87,7 @@ func (w *watcher) watches() (all []admission.Watch, err error) {
 	switch w.Kind {
 	case kindWatcher:
 		if len(w.Spec.MatchConditions) > 0 {
-			return nil, fmt.Errorf("Watcher %.80q: want no spec.matchConditions: a condition that fails loses "+
+			return nil, fmt.Errorf("watcher %.80q: want no spec.matchConditions: a condition that fails loses "+
 				"writes, and only an installer in the control plane guards them", w.Metadata.Name)
 		}
 		return []admission.Watch{w.watch()}, nil
