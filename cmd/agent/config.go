@@ -91,7 +91,7 @@ func (c *config) check() error {
 }
 
 func (c *config) checkSource() error {
-	watches := len(c.informer.Watches) > 0
+	watches := c.informer.Watches != nil // An empty list is one.
 	switch {
 	case c.source == sourceInformer && c.canary.lease != types.NamespacedName{}:
 		return fmt.Errorf("CANARY_LEASE: want it only with SOURCE=%s: the canary proves the webhook", sourceAdmission)

@@ -59,7 +59,6 @@ func defaults() config {
 		heartbeats:    30 * time.Second,
 		canary:        canarySettings{interval: 30 * time.Second},
 		source:        sourceAdmission,
-		informer:      watching.Settings{ExcludedNamespaces: []string{"kube-system"}},
 		shutdown:      20 * time.Second,
 		logLevel:      slog.LevelInfo,
 	}
@@ -234,7 +233,7 @@ func TestWrongSettings(t *testing.T) {
 		"SOURCE=informer":                 "WATCHERS: missing, want it with SOURCE=informer",
 		"WATCHERS=" + watcherText:         "WATCHERS: want it only with SOURCE=informer",
 		"WATCHERS=a":                      "WATCHERS: ",
-		"WATCHERS=" + strings.ReplaceAll(watcherText, "deployments", "deployments/scale"): "without subresource",
+		"WATCHERS=" + strings.ReplaceAll(watcherText, `"manager": "demo"`, `"manager": "A b"`): "manager",
 		"LOG_LEVEL=loud": "want debug, info, warn or error",
 	} {
 		t.Run(pair, func(t *testing.T) {

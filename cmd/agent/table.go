@@ -103,9 +103,9 @@ func sourceSettings(c *config) []setting {
 				"With `informer`, `SETTLE`, `RESEND_AFTER`, `RESEND_RESYNC` and the settings of the webhook have no effect."),
 		optional("WATCHERS", into("Watchers in YAML", &c.informer.Watches, watching.Watches), "",
 			"`Watcher` resources to watch. Required with `SOURCE=informer`. "+
-				"`spec.matchConditions` and subresources are refused: they exist at admission only."),
-		optional("EXCLUDED_NAMESPACES", into("names", &c.informer.ExcludedNamespaces, parseNames), "kube-system",
-			"Namespaces that the informer does not watch, separated by commas."),
+				"`spec.matchConditions` are refused. A subresource cannot be watched, which degrades its manager."),
+		optional("EXCLUDED_NAMESPACES", into("names", &c.informer.ExcludedNamespaces, parseNames), "",
+			"Namespaces that the informer does not watch, separated by commas. If empty, it watches all."),
 		optional("INFORMER_API_SERVER", text("URL", &c.informer.Server), "",
 			"API server that the informer watches. If empty, that of the cluster that the pod runs in."),
 		optional("INFORMER_TOKEN_FILE", file(&c.informer.TokenFile), "",

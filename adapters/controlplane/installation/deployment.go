@@ -18,6 +18,9 @@ const (
 	settingControlPlane       = "KCP_ADDR"
 	settingManagers           = "MANAGERS"
 	settingCanary             = "CANARY_LEASE"
+	settingSource             = "SOURCE"
+	settingWatchers           = "WATCHERS"
+	settingExcluded           = "EXCLUDED_NAMESPACES"
 	settingServingCertificate = "WEBHOOK_TLS_CERT"
 	settingServingKey         = "WEBHOOK_TLS_KEY"
 )
@@ -25,6 +28,7 @@ const (
 // reservedSettings belong to the manifests or to parameters.
 func reservedSettings() map[string]bool {
 	names := map[string]bool{
+		settingSource: true, settingWatchers: true, settingExcluded: true,
 		settingControlPlane: true, settingCanary: true, settingServingCertificate: true, settingServingKey: true,
 	}
 	for _, variable := range mustManifest[appsv1.Deployment]("deployment.yaml").Spec.Template.Spec.Containers[0].Env {
@@ -33,21 +37,21 @@ func reservedSettings() map[string]bool {
 	return names
 }
 
-func (i *Installer) fillDeployment(object *unstructured.Unstructured, r *Runtime) {
+func (i *Installer) fillDeployment(object *unstructured.Unstructured, r *Runtime, ownNamespace bool) {
 	var deployment appsv1.Deployment
 	edit(object, &deployment, func() {
 		pod := &deployment.Spec.Template.Spec
 		container := &pod.Containers[0]
 		deployment.Spec.Replicas = new(i.opts.Replicas)
 		container.Image = i.image
-		container.Env = append(container.Env, i.environment(r, container.VolumeMounts[0].MountPath)...)
-		pod.AutomountServiceAccountToken = new(!i.opts.NoCanary)
+		container.Env = append(container.Env, i.environment(r, container.VolumeMounts[0].MountPath, ownNamespace)...)
+		pod.AutomountServiceAccountToken = new(!i.opts.NoCanary || i.watches())
 	})
 }
 
 // environment is sorted by name: another order would restart the agents. The Secret is mounted at
 // mount.
-func (i *Installer) environment(r *Runtime, mount string) []corev1.EnvVar {
+func (i *Installer) environment(r *Runtime, mount string, ownNamespace bool) []corev1.EnvVar {
 	settings := maps.Clone(i.opts.Settings)
 	if settings == nil {
 		settings = make(map[string]string)
@@ -58,6 +62,12 @@ func (i *Installer) environment(r *Runtime, mount string) []corev1.EnvVar {
 
 	if !i.opts.NoCanary {
 		settings[settingCanary] = i.opts.lease().String()
+	}
+
+	if i.watches() {
+		settings[settingSource] = string(SourceInformer)
+		settings[settingWatchers] = watchersSetting(r.Watches)
+		settings[settingExcluded] = strings.Join(i.excludedNamespaces(ownNamespace), ",")
 	}
 
 	if r.hasServingPair() {

@@ -8,6 +8,8 @@ import (
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
 // Installer installs the agent. Create it with [New]. Its methods may be called concurrently,
@@ -37,12 +39,13 @@ func New(image, controlPlane string, opts Options) (*Installer, error) {
 // Call it again while the state is not [Ready], and from time to time after that.
 //
 // The webhook configuration comes last, when the agent answers. An existing configuration gets a
-// new bundle before the agent gets a new certificate. A new Secret restarts nothing.
+// new bundle before the agent gets a new certificate. A new Secret restarts nothing. With
+// [SourceInformer], an existing configuration is removed first.
 //
 // Beside an error only [Status.Former] is set. An error that wraps [ErrInvalidRuntime] or
 // admission.ErrInvalidConfiguration needs another Runtime. Retry all others.
 func (i *Installer) Install(ctx context.Context, r Runtime) (Status, error) {
-	if err := r.validate(i.host()); err != nil {
+	if err := r.validate(i.host(), !i.watches()); err != nil {
 		return Status{}, err
 	}
 
@@ -53,20 +56,57 @@ func (i *Installer) Install(ctx context.Context, r Runtime) (Status, error) {
 		return Status{}, err
 	}
 
-	configuration, err := i.configuration(&r, namespace == nil || ours(namespace))
+	ownNamespace := namespace == nil || ours(namespace)
+	if i.watches() {
+		return i.installInformer(ctx, in, &r, namespace, ownNamespace)
+	}
+	return i.installWebhook(ctx, in, &r, namespace, ownNamespace)
+}
+
+// installWebhook installs agents that the API server calls.
+func (i *Installer) installWebhook(
+	ctx context.Context, in *cluster, r *Runtime, namespace *unstructured.Unstructured, ownNamespace bool,
+) (Status, error) {
+	configuration, err := i.configuration(r, ownNamespace)
 	if err != nil {
 		return Status{}, err
 	}
 
-	former, err := i.renewConfiguration(ctx, in, configuration)
+	former, stored, err := i.renewConfiguration(ctx, in, configuration)
 	if err != nil {
 		return Status{}, err
 	}
 
-	status, err := i.installAgent(ctx, in, &r, namespace, configuration)
+	status, err := i.installAgent(ctx, in, r, namespace, ownNamespace)
+	if err == nil && status.State == Ready {
+		err = i.callAgent(ctx, in, configuration, stored)
+	}
+	return finished(status, former, err)
+}
+
+// finished returns only the former managers beside an error.
+func finished(status Status, former []core.Manager, err error) (Status, error) {
+	if err != nil {
+		status = Status{}
+	}
 	status.Former = former
-
 	return status, err
+}
+
+// callAgent makes the API server call the agent. Without a stored configuration, the agents may
+// have had the rights of an informer before.
+func (i *Installer) callAgent(
+	ctx context.Context, in *cluster, configuration *admissionregistrationv1.ValidatingWebhookConfiguration, stored bool,
+) error {
+	if !stored {
+		if _, err := in.remove(ctx, i.informerRights()); err != nil {
+			return err
+		}
+	}
+	if err := in.apply(ctx, i.unstructured(configuration)); err != nil {
+		return err
+	}
+	return i.prune(ctx, in)
 }
 
 // host is the name by which the API server of a runtime calls the agent.
@@ -76,33 +116,22 @@ func (i *Installer) cluster(r *Runtime) *cluster {
 	return &cluster{Client: r.Client, id: r.ID, log: i.opts.Logger.With(slog.String("runtime", string(r.ID)))}
 }
 
-// installAgent applies the objects of the agent. The API server calls it from the moment that it
-// answers.
+// installAgent applies the objects of the agent.
 func (i *Installer) installAgent(
-	ctx context.Context, in *cluster, r *Runtime, namespace *unstructured.Unstructured,
-	configuration *admissionregistrationv1.ValidatingWebhookConfiguration,
+	ctx context.Context, in *cluster, r *Runtime, namespace *unstructured.Unstructured, ownNamespace bool,
 ) (Status, error) {
 	usable, err := in.applyNamespace(ctx, i.namespace(), namespace)
 	if err != nil || !usable {
 		return progressing(reasonNamespaceEnding, "waiting for the end of Namespace "+i.opts.Namespace), err
 	}
 
-	for _, object := range i.objects(r) {
+	for _, object := range i.objects(r, ownNamespace) {
 		if err := in.apply(ctx, object); err != nil {
 			return Status{}, err
 		}
 	}
 
-	status, err := i.observe(ctx, in)
-	if err != nil || status.State != Ready {
-		return status, err
-	}
-
-	if err := in.apply(ctx, i.unstructured(configuration)); err != nil {
-		return Status{}, err
-	}
-
-	return status, i.prune(ctx, in)
+	return i.observe(ctx, in)
 }
 
 func (i *Installer) unstructured(

@@ -73,9 +73,13 @@ func (i *Installer) namespace() *unstructured.Unstructured {
 	return namespace
 }
 
-// objects are the objects to apply, in this order.
-func (i *Installer) objects(r *Runtime) []*unstructured.Unstructured {
+// objects are the objects to apply, in this order. A namespace that this package has not made may
+// hold objects to watch.
+func (i *Installer) objects(r *Runtime, ownNamespace bool) []*unstructured.Unstructured {
 	objects := make([]*unstructured.Unstructured, 0, len(files())+1)
+	if i.watches() {
+		objects = append(objects, i.informerObjects(r.Watches)...)
+	}
 
 	for _, f := range files() {
 		if f.canary && i.opts.NoCanary {
@@ -88,7 +92,7 @@ func (i *Installer) objects(r *Runtime) []*unstructured.Unstructured {
 		case object.GetKind() == kindDeployment:
 			// The pods cannot start without the Secret.
 			objects = append(objects, i.secret(r))
-			i.fillDeployment(object, r)
+			i.fillDeployment(object, r, ownNamespace)
 		case object.GetKind() == kindRoleBinding:
 			i.fillRoleBinding(object)
 		case f.path == "networkpolicy.yaml":

@@ -40,6 +40,20 @@ const (
 	maxPort         = 65535
 )
 
+// Source is how the agents of a runtime see changes.
+type Source string
+
+// The sources.
+const (
+	// SourceAdmission is a webhook, which is called before each commit.
+	SourceAdmission Source = "admission"
+	// SourceInformer is a watch of the API server, after the commit. The agents get the rights to
+	// list and watch exactly the watched resources, and there is no webhook configuration.
+	// Conditions of a watch are left out: more changes count. One replica is the default, as each
+	// would send each event.
+	SourceInformer Source = "informer"
+)
+
 // Options are the optional settings of an [Installer]. The zero value is the documented default.
 type Options struct {
 	// Namespace is the namespace of the agent. An existing namespace is neither changed nor
@@ -49,9 +63,11 @@ type Options struct {
 	// ConfigurationName is the name of the ValidatingWebhookConfiguration. It must be unique in the
 	// runtime. Default: "runtime-watcher".
 	ConfigurationName string
-	// Replicas is the number of agents. Default: 2.
+	// Replicas is the number of agents. Default: 2, and 1 with [SourceInformer].
 	Replicas int32
-	// NoCanary turns the canary off: the agent then has no rights in the runtime, and cannot prove
+	// Source is how the agents see changes. Default: [SourceAdmission].
+	Source Source
+	// NoCanary turns the canary off, which [SourceInformer] has never: the agent then has no rights in the runtime, and cannot prove
 	// that the API server calls it. By default the agent writes a Lease to find out.
 	NoCanary bool
 	// Settings are environment variables of the agent, beside those of the manifests. The managers
@@ -73,6 +89,11 @@ type Options struct {
 func (o Options) withDefaults() Options {
 	o.Namespace = cmp.Or(o.Namespace, DefaultNamespace)
 	o.ConfigurationName = cmp.Or(o.ConfigurationName, defaultConfigurationName)
+	o.Source = cmp.Or(o.Source, SourceAdmission)
+	if o.Source == SourceInformer {
+		o.NoCanary = true
+		o.Replicas = cmp.Or(o.Replicas, 1)
+	}
 	o.Replicas = cmp.Or(o.Replicas, defaultReplicas)
 	o.Webhooks.Canary = o.lease()
 	if o.Adjust == nil {
@@ -99,6 +120,10 @@ func (o Options) validate() error {
 	}
 	if wrong := validation.IsDNS1123Subdomain(o.ConfigurationName); wrong != nil {
 		problems = append(problems, fmt.Errorf("ConfigurationName: %s, have %.80q", wrong[0], o.ConfigurationName))
+	}
+	if o.Source != SourceAdmission && o.Source != SourceInformer {
+		problems = append(problems,
+			fmt.Errorf("Source: want %q or %q, have %.40q", SourceAdmission, SourceInformer, o.Source))
 	}
 	if o.Replicas < 1 {
 		problems = append(problems, fmt.Errorf("Replicas: want at least 1, have %d", o.Replicas))

@@ -12,31 +12,31 @@ import (
 
 // renewConfiguration updates the webhooks that the API server has already, and removes the others.
 // New webhooks wait until the agent answers. It returns the managers that no webhook names any
-// more.
+// more, and whether there is a configuration.
 func (i *Installer) renewConfiguration(
 	ctx context.Context, in *cluster, wanted *admissionregistrationv1.ValidatingWebhookConfiguration,
-) (former []core.Manager, err error) {
+) (former []core.Manager, found bool, err error) {
 	stored, err := i.storedWebhooks(ctx, in, wanted)
 	if err != nil || stored == nil {
-		return nil, err
+		return nil, false, err
 	}
 
 	narrowed := *wanted
 	narrowed.Webhooks = slices.DeleteFunc(slices.Clone(wanted.Webhooks), isNew(stored))
 
 	if err := in.apply(ctx, i.unstructured(&narrowed)); err != nil {
-		return nil, err
+		return nil, true, err
 	}
 
 	former = without(managersCalled(stored), managersCalled(wanted.Webhooks))
 	if len(former) == 0 {
-		return nil, nil
+		return nil, true, nil
 	}
 
 	// Webhooks that others have added by hand are still there.
 	left, err := i.storedWebhooks(ctx, in, wanted)
 
-	return without(former, managersCalled(left)), err
+	return without(former, managersCalled(left)), true, err
 }
 
 // isNew returns a function that reports whether a webhook is not among the stored ones.

@@ -23,14 +23,7 @@ func (i *Installer) Uninstall(ctx context.Context, r Runtime) (Status, error) {
 
 	in := i.cluster(&r)
 
-	configuration := &unstructured.Unstructured{Object: content(&admissionregistrationv1.ValidatingWebhookConfiguration{
-		TypeMeta: metav1.TypeMeta{
-			APIVersion: admissionregistrationv1.SchemeGroupVersion.String(), Kind: "ValidatingWebhookConfiguration",
-		},
-		ObjectMeta: metav1.ObjectMeta{Name: i.opts.ConfigurationName},
-	})}
-
-	held, err := in.remove(ctx, []*unstructured.Unstructured{configuration})
+	held, err := in.remove(ctx, []*unstructured.Unstructured{i.emptyConfiguration()})
 	if err != nil || len(held) > 0 {
 		return awaitingEndOf(held), err
 	}
@@ -48,6 +41,16 @@ func (i *Installer) Uninstall(ctx context.Context, r Runtime) (Status, error) {
 	return awaitingEndOf(held), nil
 }
 
+// emptyConfiguration has the name of the webhook configuration only.
+func (i *Installer) emptyConfiguration() *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: content(&admissionregistrationv1.ValidatingWebhookConfiguration{
+		TypeMeta: metav1.TypeMeta{
+			APIVersion: admissionregistrationv1.SchemeGroupVersion.String(), Kind: "ValidatingWebhookConfiguration",
+		},
+		ObjectMeta: metav1.ObjectMeta{Name: i.opts.ConfigurationName},
+	})}
+}
+
 // removable returns all objects except the webhook configuration, in the order of their removal.
 // The namespace is among them if Install has made it.
 func (i *Installer) removable(ctx context.Context, in *cluster) ([]*unstructured.Unstructured, error) {
@@ -63,6 +66,7 @@ func (i *Installer) removable(ctx context.Context, in *cluster) ([]*unstructured
 		}
 	}
 
+	objects = append(objects, i.informerRights()...)
 	namespace := i.namespace()
 
 	live, err := in.get(ctx, namespace)

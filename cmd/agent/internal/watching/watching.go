@@ -2,6 +2,7 @@
 package watching
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -44,7 +45,8 @@ type Settings struct {
 	RequireOwner bool
 }
 
-// Watches reads Watcher resources in YAML.
+// Watches reads Watcher resources in YAML. They may be none, which is not nil. A watch without
+// valid manager is an error. Any other mistake in a watch is a problem of its manager.
 func Watches(text string) ([]informer.Watch, error) {
 	written, err := webhookconfig.ReadWatchers(strings.NewReader(text))
 	if err != nil {
@@ -54,7 +56,7 @@ func Watches(text string) ([]informer.Watch, error) {
 	problems := make([]error, len(written))
 	for i := range written {
 		watches[i] = watchOf(&written[i])
-		problems[i] = watches[i].Validate()
+		_, problems[i] = core.ParseManager(string(written[i].Manager))
 	}
 	return watches, errors.Join(problems...)
 }
@@ -87,6 +89,8 @@ type Source struct {
 
 	metrics *prometheus.Informer
 	inbox   atomic.Pointer[runtimeagent.Inbox]
+	// refused has the watches that cannot be watched, by manager.
+	refused map[core.Manager]string
 }
 
 // New returns a source that has not started.
@@ -99,8 +103,8 @@ func New(settings Settings, log *slog.Logger) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Source{metrics: metrics}
-	s.Source, err = informer.New(config, core.AcceptorFunc(s.accept), settings.watches(), informer.Options{
+	s := &Source{metrics: metrics, refused: make(map[core.Manager]string)}
+	s.Source, err = informer.New(config, core.AcceptorFunc(s.accept), s.valid(settings, log), informer.Options{
 		RequireOwner: settings.RequireOwner,
 		Logger:       log,
 		Hooks:        informer.Hooks{Observed: metrics.Observed, Proved: s.proved, Failed: metrics.Failed},
@@ -131,12 +135,23 @@ func (s *Settings) config() (*rest.Config, error) {
 	return config, nil
 }
 
-func (s *Settings) watches() []informer.Watch {
-	watches := slices.Clone(s.Watches)
-	for i := range watches {
-		watches[i].ExcludedNamespaces = s.ExcludedNamespaces
+// valid returns the watches that can be watched. Each of the others costs its own manager only.
+func (s *Source) valid(settings Settings, log *slog.Logger) (valid []informer.Watch) {
+	for _, w := range settings.Watches {
+		w.ExcludedNamespaces = settings.ExcludedNamespaces
+		if err := w.Validate(); err != nil {
+			log.Warn("Watcher cannot be watched, its changes are missed", slog.Any("error", err))
+			s.refused[w.Manager] = err.Error()
+			continue
+		}
+		valid = append(valid, w)
 	}
-	return watches
+	return valid
+}
+
+// Problem returns why changes for a manager are not seen, "" if they are.
+func (s *Source) Problem(manager core.Manager) string {
+	return cmp.Or(s.Source.Problem(manager), s.refused[manager])
 }
 
 // Parts are the parts of an agent with this source.

@@ -49,7 +49,7 @@ const (
 	managedByLabel = "operator.kyma-project.io/managed-by"
 )
 
-// ReadWatchers reads Watchers, one or several in YAML documents or lists. Other kinds are refused.
+// ReadWatchers reads Watchers in YAML documents or lists. Other kinds are refused.
 func ReadWatchers(from io.Reader) ([]admission.Watch, error) {
 	text, err := io.ReadAll(from)
 	if err != nil {
@@ -74,10 +74,6 @@ func ReadWatchers(from io.Reader) ([]admission.Watch, error) {
 		}
 
 		watches = append(watches, found...)
-	}
-
-	if len(watches) == 0 {
-		return nil, errors.New("want at least one Watcher, have none")
 	}
 
 	return watches, nil

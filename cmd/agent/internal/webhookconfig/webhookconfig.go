@@ -171,6 +171,9 @@ func fromFile(file io.Reader) ([]admission.Watch, error) {
 	if err != nil {
 		return nil, fmt.Errorf("-f: %w", err)
 	}
+	if len(watches) == 0 {
+		return nil, errors.New("-f: want at least one Watcher, have none")
+	}
 	return watches, nil
 }
 
