@@ -35,6 +35,7 @@ func TestInstallation(t *testing.T) {
 		"drift":   driftIsCorrected, "canary": theCanaryComesAndGoes, "killed": killedAnywhere,
 		"today": todaysNamespaceIsWatched, "one pair": oneSecretWithTheKnownKeys, "broken": aBrokenImageIsNotReady,
 		"uninstall": nothingIsLeft, "held": theWebhookGoesFirst, "invalid": wrongRuntimesAreRefused,
+		"source": theSourceChanges,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, plane) })
 	}
@@ -420,7 +421,9 @@ func nothingIsLeft(t *testing.T, plane *controlplane.ControlPlane) {
 
 	writes := w.since()
 	order := []string{
-		"delete ValidatingWebhookConfiguration ", "delete Deployment ", "delete Secret -tls", "delete PodDisruptionBudget ",
+		"delete ValidatingWebhookConfiguration ",
+		"delete ClusterRoleBinding -informer", "delete ClusterRole -informer", "delete NetworkPolicy -informer",
+		"delete Deployment ", "delete Secret -tls", "delete PodDisruptionBudget ",
 		"delete Service ",
 		"delete RoleBinding -canary", "delete Role -canary", "delete Lease -canary", "delete NetworkPolicy -canary",
 		"delete NetworkPolicy ",

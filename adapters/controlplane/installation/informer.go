@@ -10,6 +10,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -101,11 +102,16 @@ func (i *Installer) informerObjects(watches []admission.Watch) []*unstructured.U
 	return objects
 }
 
-// informerRights are the same objects in the order of their removal.
-func (i *Installer) informerRights() []*unstructured.Unstructured {
+// removeInformer removes the rights of the informer. An installer that may not remove them has not
+// made them.
+func (i *Installer) removeInformer(ctx context.Context, in *cluster) error {
 	objects := i.informerObjects(nil)
 	slices.Reverse(objects)
-	return objects
+	_, err := in.remove(ctx, objects)
+	if apierrors.IsForbidden(err) && !i.watches() {
+		return nil
+	}
+	return err
 }
 
 // informerMeta has a name that is unique in the runtime, as that of the configuration is.

@@ -99,7 +99,7 @@ func (i *Installer) callAgent(
 	ctx context.Context, in *cluster, configuration *admissionregistrationv1.ValidatingWebhookConfiguration, stored bool,
 ) error {
 	if !stored {
-		if _, err := in.remove(ctx, i.informerRights()); err != nil {
+		if err := i.removeInformer(ctx, in); err != nil {
 			return err
 		}
 	}

@@ -28,6 +28,10 @@ func (i *Installer) Uninstall(ctx context.Context, r Runtime) (Status, error) {
 		return awaitingEndOf(held), err
 	}
 
+	if err := i.removeInformer(ctx, in); err != nil {
+		return Status{}, err
+	}
+
 	objects, err := i.removable(ctx, in)
 	if err != nil {
 		return Status{}, err
@@ -51,7 +55,7 @@ func (i *Installer) emptyConfiguration() *unstructured.Unstructured {
 	})}
 }
 
-// removable returns all objects except the webhook configuration, in the order of their removal.
+// removable returns all objects except the webhook configuration and those of the informer, in the order of their removal.
 // The namespace is among them if Install has made it.
 func (i *Installer) removable(ctx context.Context, in *cluster) ([]*unstructured.Unstructured, error) {
 	objects := make([]*unstructured.Unstructured, 0, len(files())+2)
@@ -66,7 +70,6 @@ func (i *Installer) removable(ctx context.Context, in *cluster) ([]*unstructured
 		}
 	}
 
-	objects = append(objects, i.informerRights()...)
 	namespace := i.namespace()
 
 	live, err := in.get(ctx, namespace)
