@@ -67,8 +67,9 @@ type Options struct {
 	Replicas int32
 	// Source is how the agents see changes. Default: [SourceAdmission].
 	Source Source
-	// NoCanary turns the canary off, which [SourceInformer] has never: the agent then has no rights in the runtime, and cannot prove
-	// that the API server calls it. By default the agent writes a Lease to find out.
+	// NoCanary turns the canary off: the agent then has no rights in the runtime, and cannot prove
+	// that the API server calls it. By default the agent writes a Lease to find out. With
+	// [SourceInformer] there is no canary.
 	NoCanary bool
 	// Settings are environment variables of the agent, beside those of the manifests. The managers
 	// in MANAGERS, separated by commas, are added to those of the watches. A new value restarts the

@@ -55,8 +55,8 @@ func (i *Installer) emptyConfiguration() *unstructured.Unstructured {
 	})}
 }
 
-// removable returns all objects except the webhook configuration and those of the informer, in the order of their removal.
-// The namespace is among them if Install has made it.
+// removable returns all objects except the webhook configuration and those of the informer, in the
+// order of their removal. The namespace is among them if Install has made it.
 func (i *Installer) removable(ctx context.Context, in *cluster) ([]*unstructured.Unstructured, error) {
 	objects := make([]*unstructured.Unstructured, 0, len(files())+2)
 
