@@ -220,6 +220,7 @@ func TestFailures(t *testing.T) {
 			s.server.refuse(want.verb, want.status)
 			s.start(informer.Options{}, widgets())
 			time.Sleep(11 * time.Minute)
+			synctest.Wait()
 			if problem := s.source.Problem(manager); !strings.Contains(problem, want.problem) {
 				t.Errorf("%s: problem %q, want %q in it", verb, problem, want.problem)
 			}
@@ -232,6 +233,7 @@ func TestFailures(t *testing.T) {
 			}
 			s.server.refuse(want.verb, 0)
 			time.Sleep(10 * time.Second)
+			synctest.Wait()
 			if err := s.source.Ready(); err != nil || strings.Count(s.log.String(), "watch is established") != 1 {
 				t.Errorf("%s: ready: %v, want that it is, and one line about it:\n%s", verb, err, &s.log)
 			}

@@ -75,14 +75,18 @@ func runAgent(ctx context.Context, c config, stderr io.Writer) error {
 	return err
 }
 
+func (c *config) informerSettings() watching.Settings {
+	settings := c.informer
+	settings.Getenv, settings.RequireOwner = c.getenv, c.contract.NeedsOwner()
+	return settings
+}
+
 // parts returns the parts of the agent that replace the default ones, and their metrics.
 func (c *config) parts(log *slog.Logger) (runtimeagent.Parts, []prom.Collector, error) {
 	if c.source != sourceInformer {
 		return runtimeagent.Parts{}, nil, nil
 	}
-	settings := c.informer
-	settings.Getenv, settings.RequireOwner = c.getenv, c.contract.NeedsOwner()
-	source, err := watching.New(settings, log)
+	source, err := watching.New(c.informerSettings(), log)
 	if err != nil {
 		return runtimeagent.Parts{}, nil, err
 	}

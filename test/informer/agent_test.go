@@ -1,9 +1,11 @@
 package informer
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -16,6 +18,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
@@ -83,11 +86,22 @@ func TestAgent(t *testing.T) {
 		t.Fatal(err)
 	}
 	control := rig.StartPlane(t, pki, rig.PlaneOptions{Listener: listener.Options{Fleet: watched}}, manager)
-	agent := rig.StartAgent(t, pki.RuntimeVolume("runtime-1", "runtime-1.example.com"), control.Addr, rig.AgentOptions{
-		Env: settings(t, plane, "informer-agent",
-			watcher("gadgets", group, "gadgets", "agent")+watcher("configmaps", "", "configmaps", "agent"),
-			listAndWatch("", "configmaps"), listAndWatch(group, "gadgets")),
-	})
+	volume := pki.RuntimeVolume("runtime-1", "runtime-1.example.com")
+	env := settings(t, plane, "informer-agent",
+		watcher("gadgets", group, "gadgets", "agent")+watcher("configmaps", "", "configmaps", "agent"),
+		listAndWatch("", "configmaps"), listAndWatch(group, "gadgets"))
+	agent := rig.StartAgent(t, volume, control.Addr, rig.AgentOptions{Env: env})
+	checked := map[string]string{
+		env["WATCHERS"]: "all watches can be established",
+		watcher("secrets", "", "secrets", "agent"): "cannot list resource",
+		watcher("execs", "", "pods/exec", "agent"): "without subresource",
+	}
+	for watchers, want := range checked {
+		env["WATCHERS"] = watchers
+		if got := check(t, volume, control.Addr, env); !strings.Contains(got, want) || strings.Contains(got, "canary") {
+			t.Errorf("agent check prints, without %q or with a canary:\n%s", want, got)
+		}
+	}
 	is := func(state fleet.State, reason string) func() bool {
 		return func() bool {
 			s := watched.Get("runtime-1", manager)
@@ -137,6 +151,22 @@ func TestAgent(t *testing.T) {
 	rig.Eventually(t, patience, "the runtime is fresh again", is(fleet.Fresh, ""))
 	t.Logf("fresh %v after the definition came back", time.Since(defined).Round(time.Millisecond))
 	agent.AwaitReady()
+}
+
+// check returns the output of agent check.
+func check(t *testing.T, volume *testpki.Volume, addr string, env map[string]string) string {
+	t.Helper()
+	ca, cert, key := volume.Paths()
+	cmd := exec.CommandContext(t.Context(), rig.Build(t, "cmd/agent"), "check")
+	cmd.Env = []string{"CA_CERT=" + ca, "TLS_CERT=" + cert, "TLS_KEY=" + key, "KCP_ADDR=" + addr}
+	for name, value := range env {
+		cmd.Env = append(cmd.Env, name+"="+value)
+	}
+	out, err := cmd.CombinedOutput()
+	if exit := (&exec.ExitError{}); err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return string(out)
 }
 
 // TestMemory measures the peak resident memory of an agent that lists and watches objects of 10 kB,

@@ -6,10 +6,12 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"net"
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	prom "github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -167,12 +169,44 @@ func (s *Source) start(ctx context.Context, inbox *runtimeagent.Inbox) error {
 	return s.Start(ctx)
 }
 
-// accept is called after start only, as proved is.
+// accept has no inbox while the watches are only tried.
 func (s *Source) accept(manager core.Manager, event core.WatchEvent) core.Outcome {
-	return s.inbox.Load().Accept(manager, event)
+	if inbox := s.inbox.Load(); inbox != nil {
+		return inbox.Accept(manager, event)
+	}
+	return core.Dropped
 }
 
 func (s *Source) proved(manager core.Manager) {
 	s.metrics.Proved(manager)
-	s.inbox.Load().Proved(manager)
+	if inbox := s.inbox.Load(); inbox != nil {
+		inbox.Proved(manager)
+	}
+}
+
+// tryTimeout bounds the time to establish all watches.
+const tryTimeout = 10 * time.Second
+
+// Try establishes the watches, and ends them. It returns the problems of those that cannot be
+// established within 10 s. It must be the only call.
+func (s *Source) Try(ctx context.Context) (problems []string) {
+	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- s.Start(ctx) }()
+	const pause = 20 * time.Millisecond
+	tick := time.NewTicker(pause)
+	defer tick.Stop()
+	for s.Ready() != nil && ctx.Err() == nil {
+		<-tick.C
+	}
+	if err := s.Ready(); err != nil {
+		problems = append(problems, err.Error())
+	}
+	cancel()
+	<-ended // It is nil.
+	for _, manager := range slices.Sorted(maps.Keys(s.refused)) {
+		problems = append(problems, s.refused[manager])
+	}
+	return problems
 }
