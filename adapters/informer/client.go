@@ -12,7 +12,6 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-//nolint:gochecknoglobals // Tables of types that nothing changes.
 var (
 	versionV1  = schema.GroupVersion{Version: "v1"}
 	types1     = typesOfV1()
