@@ -31,8 +31,9 @@ type faulty struct {
 	host  string
 	// args is the command line of the API server, nil as long as it is the first one.
 	args []string
-	// stop ends the present one.
-	stop func()
+	// stop ends the present one, and exited is closed then.
+	stop   func()
+	exited chan struct{}
 
 	mu sync.Mutex
 	// lists counts the lists, and the watches that begin with one.
@@ -122,21 +123,49 @@ func (f *faulty) commandLine() []string {
 	return nil
 }
 
-// launch starts the API server again.
+// launch starts the API server again, and returns when it serves. It may have to be started more than
+// once, until the port of the former process is free.
 func (f *faulty) launch() {
 	f.t.Helper()
-	rig.Eventually(f.t, patience, "the API server has ended", func() bool { return !f.serves() })
+	rig.Eventually(f.t, patience, "the API server serves again", func() bool {
+		if f.ended() {
+			f.start()
+		}
+		return f.serves()
+	})
+}
+
+func (f *faulty) start() {
+	f.t.Helper()
 	cmd := exec.Command(f.args[0], f.args[1:]...) // Its life is that of the test.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		f.t.Fatal(err)
 	}
+	exited := make(chan struct{})
+	go func() {
+		defer close(exited)
+		_ = cmd.Wait() // How it ended does not matter.
+	}()
+	f.exited = exited
 	f.stop = sync.OnceFunc(func() {
 		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
+		<-exited
 	})
 	f.t.Cleanup(f.stop)
-	rig.Eventually(f.t, patience, "the API server serves again", f.serves)
+}
+
+// ended reports whether no API server of start runs.
+func (f *faulty) ended() bool {
+	if f.exited == nil {
+		return true
+	}
+	select {
+	case <-f.exited:
+		return true
+	default:
+		return false
+	}
 }
 
 func (f *faulty) serves() bool {

@@ -26,7 +26,7 @@ import (
 
 const (
 	group    = "informer.example.com"
-	patience = 30 * time.Second
+	patience = time.Minute
 )
 
 // resource returns a custom resource of the tests.
