@@ -75,12 +75,12 @@ func (h *health) fails(c *condition, err error) {
 }
 
 // problems names the watches that do not work and that match.
-func (h *health) problems(match func(*Watch) bool) string {
+func (h *health) problems(match func(*condition) bool) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var problems []string
 	for _, c := range h.watches {
-		if c.problem != "" && match(c.watch) {
+		if c.problem != "" && match(c) {
 			problems = append(problems, c.String())
 		}
 	}

@@ -111,14 +111,14 @@ func (s *Source) Start(ctx context.Context) error {
 // Ready returns nil if every watch is established. Otherwise the error wraps [ErrNotEstablished]
 // and names those that are not, with the cause. It may be called concurrently.
 func (s *Source) Ready() error {
-	if problems := s.health.problems(func(*Watch) bool { return true }); problems != "" {
+	if problems := s.health.problems(func(*condition) bool { return true }); problems != "" {
 		return fmt.Errorf("%w: %s", ErrNotEstablished, problems)
 	}
 	return nil
 }
 
-// Problem returns why watches of a manager are not established, "" if all are. It is for
-// heartbeats, and may be called concurrently.
+// Problem returns why watches of a manager cannot be established, "" if all are. A watch before its
+// first attempt has no problem yet. It is for heartbeats, and may be called concurrently.
 func (s *Source) Problem(manager core.Manager) string {
-	return s.health.problems(func(w *Watch) bool { return w.Manager == manager })
+	return s.health.problems(func(c *condition) bool { return c.watch.Manager == manager && c.problem != notYet })
 }

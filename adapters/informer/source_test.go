@@ -265,6 +265,19 @@ func TestResourceComesAndGoes(t *testing.T) {
 	})
 }
 
+// A watch before its first answer is not ready, and has no problem: an agent that starts is not
+// degraded.
+func TestBeforeTheFirstAnswer(t *testing.T) {
+	accept := core.AcceptorFunc(func(core.Manager, core.WatchEvent) core.Outcome { return core.Accepted })
+	source, err := informer.New(newServer().config(), accept, []informer.Watch{widgets()}, informer.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := source.Ready(); err == nil || source.Problem(manager) != "" {
+		t.Errorf("ready: %v, problem %q, want that it is not ready without a problem", err, source.Problem(manager))
+	}
+}
+
 // Bookmarks prove a quiet watch.
 func TestBookmarksProveAWatch(t *testing.T) {
 	inBubble(t, func(s *scene) {

@@ -25,10 +25,13 @@ type Source func(ctx context.Context, inbox *Inbox) error
 type Parts struct {
 	// Source sees the changes. Default: the webhook.
 	Source Source
-	// Problem returns why Source does not see the changes for a manager, "" if it does. It is
-	// called concurrently, and must return at once. While a manager has a problem, its heartbeats
-	// report it as [core.Heartbeat].ConfigError, and the agent is not ready. Default: none.
+	// Problem returns why Source does not see the changes for a manager, "" if it does. Heartbeats
+	// report it as [core.Heartbeat].ConfigError. It is called concurrently, and must return at
+	// once. Default: none.
 	Problem func(core.Manager) string
+	// Ready returns why Source does not see all changes, or does not yet, nil if it does. The agent
+	// is ready when Source is. It is called concurrently. Default: always.
+	Ready func() error
 	// Transport carries the batches to the control plane. If it is an [io.Closer], it is closed
 	// after the last batch. Default: HTTPS.
 	Transport core.Forwarder
@@ -70,6 +73,9 @@ func New(ctx context.Context, parts Parts, opts Options) (*Agent, error) {
 	}
 	if parts.Problem == nil {
 		parts.Problem = func(core.Manager) string { return "" }
+	}
+	if parts.Ready == nil {
+		parts.Ready = func() error { return nil }
 	}
 	b := &builder{ctx: ctx, parts: parts, opts: opts, log: opts.Logger}
 	if err := b.build(); err != nil {

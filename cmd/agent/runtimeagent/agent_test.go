@@ -2,6 +2,7 @@ package runtimeagent
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"os"
@@ -84,7 +85,7 @@ func TestAnExpiredServingCertificateIsNotReady(t *testing.T) {
 	t.Parallel()
 
 	b := newBuilder(t, nil, Options{Keys: Keys{Client: pathsOf(newVolume(t, testpki.Options{}))}})
-	r := &readiness{keys: b.keys, problems: func() map[core.Manager]string { return nil }}
+	r := &readiness{keys: b.keys, source: func() error { return nil }}
 
 	for _, test := range []struct {
 		serving bool
@@ -258,8 +259,8 @@ func TestWithoutDebug(t *testing.T) {
 	}
 }
 
-// A source that does not see the changes for one manager makes the agent not ready. Heartbeats to
-// that manager name the cause, and those to others do not.
+// Heartbeats to a manager name why the source does not see its changes, and those to others do not. A
+// source that is not ready makes the agent not ready.
 func TestProblemOfTheSource(t *testing.T) {
 	t.Parallel()
 	problem := map[core.Manager]string{"widgets": "watch widgets: forbidden"}
@@ -291,14 +292,13 @@ func TestProblemOfTheSource(t *testing.T) {
 		t.Errorf("%v, problems %q in heartbeats, want that of widgets", err, got)
 	}
 
-	b := newBuilder(t, nil, Options{Managers: []core.Manager{"widgets", "gadgets"}})
-	b.parts.Problem = problemOf
-	r := &readiness{keys: b.keys, problems: b.problems}
+	notReady := errors.New("watch widgets: forbidden")
+	r := &readiness{source: func() error { return notReady }}
 	r.serving.Store(true)
-	if h := r.health(time.Now()); h.Ready || h.Problems["widgets"] == "" || len(h.Problems) != 1 {
-		t.Errorf("health %+v, want that it is not ready because of widgets", h)
+	if h := r.health(time.Now()); h.Ready || h.Source != notReady.Error() {
+		t.Errorf("health %+v, want that it is not ready because of its source", h)
 	}
-	delete(problem, "widgets")
+	notReady = nil
 	if h := r.health(time.Now()); !h.Ready {
 		t.Errorf("health %+v, want that it is ready", h)
 	}

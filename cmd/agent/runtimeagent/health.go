@@ -7,8 +7,6 @@ import (
 	"net/http"
 	"sync/atomic"
 	"time"
-
-	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
 // readiness reports whether the API server should call this agent, and whether its source sees
@@ -17,9 +15,9 @@ import (
 type readiness struct {
 	keys  keys
 	delay time.Duration
-	// problems returns those of the source, by manager.
-	problems func() map[core.Manager]string
-	log      *slog.Logger
+	// source returns why the source is not ready.
+	source func() error
+	log    *slog.Logger
 
 	serving atomic.Bool
 }
@@ -29,8 +27,8 @@ type health struct {
 	Ready       bool             `json:"ready"`
 	Serving     bool             `json:"serving"`
 	KeyMaterial []materialHealth `json:"keyMaterial"`
-	// Problems are those of the source, by manager.
-	Problems map[core.Manager]string `json:"problems,omitempty"`
+	// Source is why the source is not ready.
+	Source string `json:"source,omitempty"`
 }
 
 type materialHealth struct {
@@ -67,9 +65,12 @@ func pause(ctx context.Context, d time.Duration) {
 // health returns the state at this moment. An API server does not call a webhook with an expired
 // certificate.
 func (r *readiness) health(now time.Time) health {
-	h := health{Serving: r.serving.Load(), Problems: r.problems()}
+	h := health{Serving: r.serving.Load()}
+	if err := r.source(); err != nil {
+		h.Source = err.Error()
+	}
 	expired := r.keys.serving != nil && !now.Before(r.keys.serving.Status().Material.NotAfter)
-	h.Ready = h.Serving && len(h.Problems) == 0 && !expired
+	h.Ready = h.Serving && h.Source == "" && !expired
 	for _, set := range r.keys.all() {
 		h.KeyMaterial = append(h.KeyMaterial, set.health())
 	}

@@ -11,7 +11,6 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpserver"
 	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
-	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
 const (
@@ -41,7 +40,7 @@ func (b *builder) addMetrics() error {
 
 // addObserving binds the metrics port.
 func (b *builder) addObserving() (err error) {
-	b.ready = &readiness{keys: b.keys, delay: b.opts.StopDelay, problems: b.problems, log: b.log}
+	b.ready = &readiness{keys: b.keys, delay: b.opts.StopDelay, source: b.parts.Ready, log: b.log}
 
 	scrapes := promhttp.HandlerFor(b.registry, promhttp.HandlerOpts{
 		Registry: b.registry, MaxRequestsInFlight: maxScrapes,
@@ -61,15 +60,4 @@ func (b *builder) addObserving() (err error) {
 	}, b.log)
 
 	return err
-}
-
-// problems returns the problems of the source, by manager.
-func (b *builder) problems() map[core.Manager]string {
-	problems := make(map[core.Manager]string)
-	for _, manager := range b.managers.all() {
-		if problem := b.parts.Problem(manager); problem != "" {
-			problems[manager] = problem
-		}
-	}
-	return problems
 }

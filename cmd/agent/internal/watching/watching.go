@@ -151,6 +151,15 @@ func (s *Source) valid(settings Settings, log *slog.Logger) (valid []informer.Wa
 	return valid
 }
 
+// Ready returns nil if every watch is established.
+func (s *Source) Ready() error {
+	problems := []error{s.Source.Ready()}
+	for _, manager := range slices.Sorted(maps.Keys(s.refused)) {
+		problems = append(problems, errors.New(s.refused[manager]))
+	}
+	return errors.Join(problems...)
+}
+
 // Problem returns why changes for a manager are not seen, "" if they are.
 func (s *Source) Problem(manager core.Manager) string {
 	return cmp.Or(s.Source.Problem(manager), s.refused[manager])
@@ -158,7 +167,7 @@ func (s *Source) Problem(manager core.Manager) string {
 
 // Parts are the parts of an agent with this source.
 func (s *Source) Parts() runtimeagent.Parts {
-	return runtimeagent.Parts{Source: s.start, Problem: s.Problem}
+	return runtimeagent.Parts{Source: s.start, Problem: s.Problem, Ready: s.Ready}
 }
 
 // Collector has the metrics of the source.
@@ -197,10 +206,10 @@ func (s *Source) Try(ctx context.Context) (problems []string) {
 	const pause = 20 * time.Millisecond
 	tick := time.NewTicker(pause)
 	defer tick.Stop()
-	for s.Ready() != nil && ctx.Err() == nil {
+	for s.Source.Ready() != nil && ctx.Err() == nil {
 		<-tick.C
 	}
-	if err := s.Ready(); err != nil {
+	if err := s.Source.Ready(); err != nil {
 		problems = append(problems, err.Error())
 	}
 	cancel()
