@@ -13,9 +13,9 @@ import (
 )
 
 var (
-	versionV1  = schema.GroupVersion{Version: "v1"}
-	types1     = typesOfV1()
-	parameters = runtime.NewParameterCodec(types1)
+	versionV1   = schema.GroupVersion{Version: "v1"}
+	optionTypes = typesOfV1()
+	parameters  = runtime.NewParameterCodec(optionTypes)
 )
 
 // typesOfV1 has the options and errors that a client of any resource encodes and decodes.
@@ -30,7 +30,7 @@ func newClient(config *rest.Config) (*rest.RESTClient, error) {
 	config = rest.CopyConfig(config)
 	config.APIPath = "/apis"
 	config.GroupVersion = &schema.GroupVersion{}
-	config.NegotiatedSerializer = serializer.NewCodecFactory(types1).WithoutConversion()
+	config.NegotiatedSerializer = serializer.NewCodecFactory(optionTypes).WithoutConversion()
 	config.ContentType = runtime.ContentTypeJSON
 	config.AcceptContentTypes = runtime.ContentTypeJSON
 	if config.QPS == 0 && config.RateLimiter == nil {

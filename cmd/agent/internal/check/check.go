@@ -47,19 +47,6 @@ func Run(
 	return c.end()
 }
 
-// informer reports the problems of watches.
-func (c *checker) informer(problems []string) {
-	for _, problem := range problems {
-		c.fail("informer", finding{
-			problem, "the right to list and watch, and a resource that is defined",
-			"apply the ClusterRole, or correct WATCHERS and INFORMER_API_SERVER",
-		})
-	}
-	if len(problems) == 0 {
-		c.ok("informer", "all watches can be established")
-	}
-}
-
 // Refuse prints wrong settings, one line each. One that begins with "warning: " does not fail.
 func Refuse(mistakes []string, out io.Writer) error {
 	r := &report{out: out}
@@ -89,4 +76,17 @@ func (c *checker) settings(warnings []string) {
 		c.warn("settings", finding{found: warning})
 	}
 	c.ok("settings", "contract %s, control plane %s", c.opts.Contract, c.opts.ControlPlane.Address)
+}
+
+// informer reports the problems of watches.
+func (c *checker) informer(problems []string) {
+	for _, problem := range problems {
+		c.fail("informer", finding{
+			problem, "the right to list and watch, and a resource that is defined",
+			"apply the ClusterRole, or correct WATCHERS and INFORMER_API_SERVER",
+		})
+	}
+	if len(problems) == 0 {
+		c.ok("informer", "all watches can be established")
+	}
 }

@@ -213,7 +213,9 @@ func (s *Source) Try(ctx context.Context) (problems []string) {
 		problems = append(problems, err.Error())
 	}
 	cancel()
-	<-ended // It is nil.
+	if err := <-ended; err != nil {
+		problems = append(problems, err.Error())
+	}
 	for _, manager := range slices.Sorted(maps.Keys(s.refused)) {
 		problems = append(problems, s.refused[manager])
 	}
