@@ -86,8 +86,8 @@ func (i *Installer) informerObjects(watches []admission.Watch) informerObjects {
 	}
 }
 
-// roleInto returns a task that gets the role of agents that watch. An installer of webhooks that may
-// not read roles has not made one.
+// roleInto returns a task that gets the role of agents that watch. An installer of webhooks that
+// may not read roles has not made one.
 func (i *Installer) roleInto(ctx context.Context, in *cluster, into **unstructured.Unstructured) func() error {
 	return func() error {
 		err := in.getInto(ctx, i.clusterRole(nil), into)()

@@ -53,7 +53,18 @@ func TestNewNamesAllThatIsWrong(t *testing.T) {
 		},
 		"the objects of a former agent": {
 			"agent:v1", "a:443",
-			installation.Options{Replaces: installation.SKRWebhook("kyma-system")}, nil,
+			installation.Options{Replaces: installation.SKRWebhook("kyma-system")},
+			nil,
+		},
+		"another source": {
+			"agent:v1", "a:443",
+			installation.Options{Source: "polling"},
+			[]string{"Source", "admission", "informer"},
+		},
+		"the source as a setting": {
+			"agent:v1", "a:443",
+			installation.Options{Settings: map[string]string{"SOURCE": "informer"}},
+			[]string{"Settings", "SOURCE"},
 		},
 		"no setting": {
 			"agent:v1", "a:443",

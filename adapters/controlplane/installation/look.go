@@ -159,8 +159,8 @@ func (i *Installer) readAgain(
 	return marker, live, err
 }
 
-// marker is the object that makes the agents see changes, and has their owner. Its name is unique in
-// the runtime.
+// marker is the object that makes the agents see changes, and has their owner. Its name is unique
+// in the runtime.
 func (i *Installer) marker() *unstructured.Unstructured {
 	if i.watches() {
 		return i.clusterRole(nil)

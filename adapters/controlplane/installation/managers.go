@@ -98,14 +98,14 @@ func restart(live *unstructured.Unstructured, former []core.Manager) string {
 		return last
 	}
 
-	text := last
+	text := []byte(last)
 	for _, manager := range former {
-		text += " " + string(manager)
+		text = append(text, " "+string(manager)...)
 	}
 
 	const digits = 10
 
-	sum := sha256.Sum256([]byte(text))
+	sum := sha256.Sum256(text)
 
 	return hex.EncodeToString(sum[:])[:digits]
 }

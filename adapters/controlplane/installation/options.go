@@ -103,16 +103,17 @@ type Options struct {
 	Webhooks admission.ConfigurationOptions
 	// Replaces are objects of a former agent, such as those of [SKRWebhook]. Install removes them
 	// in this order after the webhook configuration is applied, so that the API server calls an
-	// agent at every moment, or after the agents watch. If the last one is missing, all count as removed. A client of
-	// runtimes.Kubeconfigs knows the kinds of SKRWebhook and of the manifests only. Default: none.
+	// agent at every moment. With [SourceInformer] it removes them when the agents watch. If the
+	// last one is missing, all count as removed. A client of runtimes.Kubeconfigs knows the kinds
+	// of SKRWebhook and of the manifests only. Default: none.
 	Replaces []*unstructured.Unstructured
 	// Adjust may change each object before it is applied, to add tolerations, pull secrets or
 	// labels. It must not rename an object and must not block. Concurrent calls of Install call it
 	// concurrently. Default: none.
 	Adjust func(object *unstructured.Unstructured)
 	// VerifyAfter is the longest time between two applies of all objects of a runtime, by which
-	// changes by others are corrected. Those of the webhook configuration, of the ClusterRole of
-	// [SourceInformer], and of the Deployment are corrected at each call of Install. Default: 1 h.
+	// changes by others are corrected. Each call of Install corrects the Deployment and the webhook
+	// configuration, or the ClusterRole of [SourceInformer]. Default: 1 h.
 	VerifyAfter time.Duration
 	// Now is the clock. Default: [time.Now].
 	Now func() time.Time

@@ -37,8 +37,8 @@ type Status struct {
 	Reason, Message string
 	// Available is the number of replicas that answer, Replicas the number in the Deployment.
 	Available, Replicas int32
-	// Former are the managers that this call of Install has removed, from the webhooks or from the
-	// agents that watch, and that no watch names now. Each is reported once.
+	// Former are the managers that this call of Install has removed and that no watch names now.
+	// They were those of webhooks, or of agents that watch. Each is reported once.
 	Former []core.Manager
 }
 

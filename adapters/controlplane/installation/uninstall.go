@@ -56,7 +56,8 @@ func (i *Installer) bareConfiguration() *unstructured.Unstructured {
 	})}
 }
 
-// removable returns all objects except the webhook configuration, in the order of their removal. The ConfigMap comes last, as it marks the runtime as one of this installer, and after it the
+// removable returns all objects except the webhook configuration, in the order of their removal.
+// The ConfigMap comes last, as it marks the runtime as one of this installer, and after it the
 // namespace, if Install has made it.
 func (i *Installer) removable(found existing) []*unstructured.Unstructured {
 	objects := make([]*unstructured.Unstructured, 0, len(files())+6)
