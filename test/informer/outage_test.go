@@ -113,7 +113,7 @@ func TestDefinitionComesAndGoes(t *testing.T) {
 	rig.Eventually(t, patience, "the missing definition is named, and the other watch works", func() bool {
 		problem := s.source.Problem("late")
 		return strings.Contains(problem, "watch late of gadgets."+group) && strings.Contains(problem, "not found") &&
-			s.source.Problem("w") == ""
+			s.source.Problem("w") == "" && s.resyncsOf("w") == 1 // After its first list.
 	})
 	if err := s.source.Ready(); err == nil || s.failed("not_found") == 0 || s.log.count("watch is not established") != 1 {
 		t.Errorf("%v, %d failures, log %q: want that it is not ready, counted, and logged once", err, s.failed("not_found"),
