@@ -60,7 +60,7 @@ type Heartbeat struct {
 	WebhookFailures int64
 	// ConfigHash changes with the agent's configuration.
 	ConfigHash string
-	// ConfigError is why new configuration is not in use, such as a broken file with managers. It
-	// is empty when it is in use.
+	// ConfigError is why new configuration is not in use, such as a broken file with managers, or
+	// why changes for the manager are not seen. It is empty when all is well.
 	ConfigError string
 }

@@ -15,6 +15,7 @@ require (
 	github.com/runtime-watcher/runtime-watcher/adapters/admission v0.0.0
 	github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime v0.0.0
 	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls v0.0.0
+	github.com/runtime-watcher/runtime-watcher/adapters/informer v0.0.0
 	github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream v0.0.0-00010101000000-000000000000
 	github.com/runtime-watcher/runtime-watcher/adapters/opentelemetry v0.0.0
 	github.com/runtime-watcher/runtime-watcher/adapters/prometheus v0.0.0
@@ -158,3 +159,5 @@ replace (
 replace github.com/runtime-watcher/runtime-watcher/adapters/controlplane => ../adapters/controlplane
 
 replace github.com/runtime-watcher/runtime-watcher/adapters/prometheus => ../adapters/prometheus
+
+replace github.com/runtime-watcher/runtime-watcher/adapters/informer => ../adapters/informer

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/runtime-watcher/runtime-watcher/cmd/agent/internal/check"
+	"github.com/runtime-watcher/runtime-watcher/cmd/agent/internal/watching"
 )
 
 // commandCheck is the argument that checks the set-up instead of serving.
@@ -34,7 +35,21 @@ func checkSetUp(ctx context.Context, args []string, env environment, stdout io.W
 	case err != nil:
 		return errors.Join(err, check.Refuse(mistakesOf(err), stdout))
 	default:
-		return check.Run(ctx, c.options(slog.New(slog.DiscardHandler)), c.warnings, stdout)
+		return check.Run(ctx, c.options(slog.New(slog.DiscardHandler)), c.tryInformer(), c.warnings, stdout)
+	}
+}
+
+// tryInformer returns nil without an informer.
+func (c *config) tryInformer() func(context.Context) []string {
+	if c.source != sourceInformer {
+		return nil
+	}
+	return func(ctx context.Context) []string {
+		source, err := watching.New(c.informerSettings(), slog.New(slog.DiscardHandler))
+		if err != nil {
+			return []string{err.Error()}
+		}
+		return source.Try(ctx)
 	}
 }
 

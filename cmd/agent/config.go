@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	"github.com/runtime-watcher/runtime-watcher/cmd/agent/internal/watching"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 )
@@ -51,6 +52,8 @@ type config struct {
 	heartbeats    time.Duration // off: none
 	canary        canarySettings
 	aliases       bool
+	source        string
+	informer      watching.Settings
 	stopDelay     time.Duration
 	shutdown      time.Duration
 	logLevel      slog.Level
@@ -61,6 +64,12 @@ type config struct {
 	warnings []string
 	getenv   func(string) string
 }
+
+// The values of SOURCE.
+const (
+	sourceAdmission = "admission"
+	sourceInformer  = "informer"
+)
 
 // managerSetting is the value of MANAGERS.
 type managerSetting struct {
@@ -85,7 +94,21 @@ func (a bindAddress) String() string { return net.JoinHostPort(a.host, strconv.I
 
 // check returns the mistakes in the combination of settings. Its errors are one line each.
 func (c *config) check() error {
-	return c.checkWebhook()
+	return errors.Join(c.checkWebhook(), c.checkSource())
+}
+
+func (c *config) checkSource() error {
+	watches := c.informer.Watches != nil // An empty list is one.
+	switch {
+	case c.source == sourceInformer && c.canary.lease != types.NamespacedName{}:
+		return fmt.Errorf("CANARY_LEASE: want it only with SOURCE=%s: the canary proves the webhook", sourceAdmission)
+	case c.source == sourceAdmission && watches:
+		return fmt.Errorf("WATCHERS: want it only with SOURCE=%s", sourceInformer)
+	case c.source == sourceInformer && !watches:
+		return fmt.Errorf("WATCHERS: missing, want it with SOURCE=%s", sourceInformer)
+	default:
+		return nil
+	}
 }
 
 func (c *config) checkWebhook() error {

@@ -23,7 +23,7 @@ func newEnvironment(pairs []string) environment {
 func (e environment) get(name string) string { return e[name] }
 
 // ownPrefix matches variables that are meant for the agent, even if none is a setting.
-var ownPrefix = regexp.MustCompile(`(?i)^(KCP|WEBHOOK|METRICS|CANARY|OUTBOX|CONTRACT)_`)
+var ownPrefix = regexp.MustCompile(`(?i)^(KCP|WEBHOOK|METRICS|CANARY|OUTBOX|CONTRACT|INFORMER)_`)
 
 // serviceLink matches the variables that Kubernetes sets for each Service of a namespace, except
 // NAME_PORT.

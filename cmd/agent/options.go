@@ -2,6 +2,7 @@ package main
 
 import (
 	"log/slog"
+	"time"
 
 	prom "github.com/prometheus/client_golang/prometheus"
 
@@ -14,7 +15,7 @@ import (
 func (c *config) options(log *slog.Logger, collectors ...prom.Collector) runtimeagent.Options {
 	return runtimeagent.Options{
 		Contract:      c.contract,
-		Managers:      c.managers.listed,
+		Managers:      c.informer.Managers(c.managers.listed),
 		OtherManagers: c.managers.others,
 		ManagersFile:  c.managersFile,
 		Instance:      c.instance,
@@ -35,11 +36,7 @@ func (c *config) options(log *slog.Logger, collectors ...prom.Collector) runtime
 				Server: c.canary.server, TokenFile: c.canary.token, CAFile: c.canary.ca, Getenv: c.getenv,
 			},
 		},
-		Outbox: outbox.Options{
-			Settle: c.settle, Resend: c.resends(), ResendResync: c.resendResync, MaxKeys: c.maxKeys,
-			ForwardTimeout: c.forwarding, HeartbeatInterval: c.heartbeats,
-			MinBackoff: min(outbox.DefaultMinBackoff, c.maxBackoff), MaxBackoff: c.maxBackoff,
-		},
+		Outbox:          c.outbox(),
 		MetricsAddress:  c.metrics.String(),
 		Collectors:      collectors,
 		MetricAliases:   c.aliases,
@@ -47,6 +44,20 @@ func (c *config) options(log *slog.Logger, collectors ...prom.Collector) runtime
 		ShutdownTimeout: c.shutdown,
 		Logger:          log,
 	}
+}
+
+// outbox returns the settings of the outbox. Behind the commit, no event has to wait or to be
+// repeated.
+func (c *config) outbox() outbox.Options {
+	opts := outbox.Options{
+		Settle: c.settle, Resend: c.resends(), ResendResync: c.resendResync, MaxKeys: c.maxKeys,
+		ForwardTimeout: c.forwarding, HeartbeatInterval: c.heartbeats,
+		MinBackoff: min(outbox.DefaultMinBackoff, c.maxBackoff), MaxBackoff: c.maxBackoff,
+	}
+	if c.source == sourceInformer {
+		opts.Settle, opts.Resend, opts.ResendResync = off, []time.Duration{}, off
+	}
+	return opts
 }
 
 const namespace, subsystem = "runtime_watcher", "agent"

@@ -257,3 +257,10 @@ func versions() string {
 	}
 	return strings.Join(names, ", ")
 }
+
+func parseSource(text string) (string, error) {
+	if text != sourceAdmission && text != sourceInformer {
+		return "", unwanted(text, sourceAdmission+" or "+sourceInformer)
+	}
+	return text, nil
+}

@@ -8,6 +8,9 @@ import (
 	"log/slog"
 	"sync"
 
+	prom "github.com/prometheus/client_golang/prometheus"
+
+	"github.com/runtime-watcher/runtime-watcher/cmd/agent/internal/watching"
 	"github.com/runtime-watcher/runtime-watcher/cmd/agent/runtimeagent"
 )
 
@@ -72,12 +75,35 @@ func runAgent(ctx context.Context, c config, stderr io.Writer) error {
 	return err
 }
 
+func (c *config) informerSettings() watching.Settings {
+	settings := c.informer
+	settings.Getenv, settings.RequireOwner = c.getenv, c.contract.NeedsOwner()
+	return settings
+}
+
+// parts returns the parts of the agent that replace the default ones, and their metrics.
+func (c *config) parts(log *slog.Logger) (runtimeagent.Parts, []prom.Collector, error) {
+	if c.source != sourceInformer {
+		return runtimeagent.Parts{}, nil, nil
+	}
+	source, err := watching.New(c.informerSettings(), log)
+	if err != nil {
+		return runtimeagent.Parts{}, nil, err
+	}
+	return source.Parts(), []prom.Collector{source.Collector()}, nil
+}
+
 func serve(ctx context.Context, c config, log *slog.Logger, lines *runtimeagent.LogWriter) error {
 	limitMemory(c.getenv)
 	for _, warning := range c.warnings {
 		log.WarnContext(ctx, "doubtful setting", slog.String("warning", warning))
 	}
-	agent, err := runtimeagent.New(ctx, runtimeagent.Parts{}, c.options(log, c.buildInfo(), droppedLines(lines)))
+	parts, collectors, err := c.parts(log)
+	if err != nil {
+		return err
+	}
+	collectors = append(collectors, c.buildInfo(), droppedLines(lines))
+	agent, err := runtimeagent.New(ctx, parts, c.options(log, collectors...))
 	if err != nil {
 		return err
 	}

@@ -15,9 +15,13 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	"github.com/runtime-watcher/runtime-watcher/adapters/informer"
+	"github.com/runtime-watcher/runtime-watcher/cmd/agent/internal/watching"
 	"github.com/runtime-watcher/runtime-watcher/cmd/agent/runtimeagent"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
@@ -54,10 +58,14 @@ func defaults() config {
 		connections:   runtimeagent.DefaultMaxConnections,
 		heartbeats:    30 * time.Second,
 		canary:        canarySettings{interval: 30 * time.Second},
+		source:        sourceAdmission,
 		shutdown:      20 * time.Second,
 		logLevel:      slog.LevelInfo,
 	}
 }
+
+const watcherText = `{"kind": "Watcher", "metadata": {"name": "demo"}, "spec": {"manager": "demo",
+"resourceToWatch": {"group": "apps", "version": "v1", "resource": "deployments"}, "labelsToWatch": {"a": "b"}}}`
 
 func TestSettings(t *testing.T) {
 	t.Parallel()
@@ -115,6 +123,24 @@ func TestSettings(t *testing.T) {
 			want: func(c *config) {
 				c.managers, c.aliases = managerSetting{[]core.Manager{"a"}, true}, true
 				c.contract, c.fallback = contract.V2, contract.V2
+			},
+		},
+		"informer": {
+			env: []string{
+				"SOURCE=informer", "WATCHERS=" + watcherText, "EXCLUDED_NAMESPACES=a,b",
+				"INFORMER_API_SERVER=https://api", "INFORMER_TOKEN_FILE=help.go", "INFORMER_CA_CERT=parse.go",
+			},
+			want: func(c *config) {
+				c.source = sourceInformer
+				c.informer = watching.Settings{
+					Watches: []informer.Watch{{
+						Name: "default/demo", Manager: "demo",
+						Resource: schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"},
+						Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}},
+					}},
+					ExcludedNamespaces: []string{"a", "b"},
+					Server:             "https://api", TokenFile: "help.go", CAFile: "parse.go",
+				}
 			},
 		},
 		"one resend": {
@@ -211,7 +237,12 @@ func TestWrongSettings(t *testing.T) {
 		"WEBHOOK_CLIENT_NAMES=api":        "want it only with WEBHOOK_CLIENT_CA",
 		"WEBHOOK_CLIENT_NAMES=a,,b,a":     `WEBHOOK_CLIENT_NAMES: "", want a name between two commas; "a" is there twice`,
 		"WEBHOOK_TLS_CERT=settings.go":    "WEBHOOK_TLS_CERT and WEBHOOK_TLS_KEY",
-		"LOG_LEVEL=loud":                  "want debug, info, warn or error",
+		"SOURCE=polling":                  `SOURCE: "polling", want admission or informer`,
+		"SOURCE=informer":                 "WATCHERS: missing, want it with SOURCE=informer",
+		"WATCHERS=" + watcherText:         "WATCHERS: want it only with SOURCE=informer",
+		"WATCHERS=a":                      "WATCHERS: ",
+		"WATCHERS=" + strings.ReplaceAll(watcherText, `"manager": "demo"`, `"manager": "A b"`): "manager",
+		"LOG_LEVEL=loud": "want debug, info, warn or error",
 	} {
 		t.Run(pair, func(t *testing.T) {
 			t.Parallel()

@@ -6,6 +6,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission/canary"
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	"github.com/runtime-watcher/runtime-watcher/cmd/agent/internal/watching"
 	"github.com/runtime-watcher/runtime-watcher/cmd/agent/runtimeagent"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
@@ -23,6 +24,7 @@ func groups(c *config) []group {
 		{"Required", requiredSettings(c)},
 		{"Control plane", controlPlaneSettings(c)},
 		{"Events", eventSettings(c)},
+		{"Source", sourceSettings(c)},
 		{"Webhook", webhookSettings(c)},
 		{"Metrics and health", metricsSettings(c)},
 		{"Canary", canarySettingsOf(c)},
@@ -91,6 +93,25 @@ func eventSettings(c *config) []setting {
 				"It must be longer than the timeout of any webhook in this cluster (at most 30s). 0s is never."),
 		optional("OUTBOX_MAX_KEYS", into("number", &c.maxKeys, parseCount), strconv.Itoa(outbox.DefaultMaxKeys),
 			"Distinct events to keep while the control plane does not accept them. A resync replaces those beyond."),
+	}
+}
+
+func sourceSettings(c *config) []setting {
+	return []setting{
+		optional("SOURCE", into(sourceAdmission+", "+sourceInformer, &c.source, parseSource), sourceAdmission,
+			"How the agent sees changes: as a webhook before the commit, or by a watch of the API server after it. "+
+				"With `informer`, `SETTLE`, `RESEND_AFTER`, `RESEND_RESYNC` and the settings of the webhook have no effect."),
+		optional("WATCHERS", into("Watchers in YAML", &c.informer.Watches, watching.Watches), "",
+			"`Watcher` resources to watch. Required with `SOURCE=informer`. "+
+				"`spec.matchConditions` are refused. A subresource cannot be watched, which degrades its manager."),
+		optional("EXCLUDED_NAMESPACES", into("names", &c.informer.ExcludedNamespaces, parseNames), "",
+			"Namespaces that the informer does not watch, separated by commas. If empty, it watches all."),
+		optional("INFORMER_API_SERVER", text("URL", &c.informer.Server), "",
+			"API server that the informer watches. If empty, that of the cluster that the pod runs in."),
+		optional("INFORMER_TOKEN_FILE", file(&c.informer.TokenFile), "",
+			"Bearer token of the informer. If empty, that of the pod's service account."),
+		optional("INFORMER_CA_CERT", file(&c.informer.CAFile), "",
+			"CA certificates of `INFORMER_API_SERVER`, in PEM. If empty, those of the pod's service account."),
 	}
 }
 

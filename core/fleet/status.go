@@ -42,7 +42,7 @@ const (
 	// ReasonKeyMaterial means that the agent does not use new key material.
 	ReasonKeyMaterial = "key_material"
 	// ReasonConfiguration means that the agent does not use new configuration, such as a file with
-	// managers.
+	// managers, or cannot establish a watch.
 	ReasonConfiguration = "configuration"
 	// ReasonCertificateExpiring means that the client certificate expires soon, see
 	// [Options].ExpiringWithin.

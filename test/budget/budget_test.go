@@ -74,6 +74,20 @@ var budgets = []budget{
 		},
 	},
 	{
+		module:   "adapters/informer",
+		packages: "./...",
+		reason:   "runs in the agent: the reflector and the REST client of client-go, and what these need",
+		allowed: []string{
+			root + "core/...", root + "adapters/informer", "k8s.io/apimachinery/...", "k8s.io/client-go/rest/...",
+			"k8s.io/client-go/tools/...", "k8s.io/client-go/transport/...", "k8s.io/client-go/util/...",
+			"k8s.io/client-go/features/...", "k8s.io/client-go/pkg/...", "k8s.io/client-go/plugin/pkg/client/auth/exec/...",
+			"k8s.io/klog/v2/...", "k8s.io/utils/...", "k8s.io/kube-openapi/pkg/...", "sigs.k8s.io/...",
+			"github.com/go-logr/logr/...", "github.com/fxamacker/cbor/v2/...", "github.com/json-iterator/go/...",
+			"github.com/modern-go/...", "github.com/munnerz/goautoneg/...", "github.com/x448/float16/...",
+			"github.com/davecgh/go-spew/...", "github.com/pmezard/go-difflib/...", "go.yaml.in/yaml/...", "golang.org/x/...", "gopkg.in/inf.v0/...",
+		},
+	},
+	{
 		module:   "adapters/httpmtls",
 		packages: "./...",
 		reason:   "runs in the agent: small image, small attack surface",
@@ -175,8 +189,18 @@ var bans = []struct {
 	{
 		module:   "cmd/agent",
 		packages: "./...",
-		banned:   []string{"sigs.k8s.io/controller-runtime/...", "k8s.io/client-go/...", root + "listener/...", root + "adapters/controllerruntime/...", "github.com/google/cel-go/..."},
-		reason:   "runs in every runtime: small image, small memory, small attack surface",
+		banned: []string{
+			"sigs.k8s.io/controller-runtime/...", "k8s.io/client-go/kubernetes/...", "k8s.io/client-go/dynamic/...",
+			"k8s.io/client-go/informers/...", "k8s.io/client-go/discovery/...", "k8s.io/client-go/tools/clientcmd",
+			root + "listener/...", root + "adapters/controllerruntime/...", "github.com/google/cel-go/...",
+		},
+		reason: "runs in every runtime: small image, small memory, small attack surface",
+	},
+	{
+		module:   "cmd/agent",
+		packages: "./runtimeagent/... ./internal/check/... ./internal/connect/... ./internal/webhookconfig/...",
+		banned:   []string{"k8s.io/client-go/...", root + "adapters/informer/..."},
+		reason:   "a composition with another source does not pay for the informer",
 	},
 }
 

@@ -39,7 +39,9 @@ func TestInstallation(t *testing.T) {
 		"drift":   driftIsCorrected, "canary": theCanaryComesAndGoes, "killed": killedAnywhere,
 		"today": todaysNamespaceIsWatched, "one pair": oneSecretWithTheKnownKeys, "broken": aBrokenImageIsNotReady,
 		"uninstall": nothingIsLeft, "held": theWebhookGoesFirst, "invalid": wrongRuntimesAreRefused,
-		"former": aFormerAgentIsReplaced,
+		"former": aFormerAgentIsReplaced, "source": theSourceChanges,
+		"informer": anInformerThatIsUnchangedCostsTwoReads, "informers": theSecondInformerIsRefused,
+		"informer names": anInformerHasTheNamesOfTheOptions,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, plane) })
 	}

@@ -264,7 +264,7 @@ func (w *world) deployment() *appsv1.Deployment {
 	w.t.Helper()
 
 	deployment := &appsv1.Deployment{}
-	w.get(installation.Name, deployment)
+	w.get(cmp.Or(w.opts.Name, installation.Name), deployment)
 
 	return deployment
 }

@@ -95,6 +95,17 @@ func useAgent(t testing.TB, registry *prom.Registry) {
 		t.Fatal(err)
 	}
 
+	watched, err := prometheus.NewInformer(prometheus.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := registry.Register(watched); err != nil {
+		t.Fatal(err)
+	}
+	watched.Observed("kyma", "accepted")
+	watched.Failed("kyma", "forbidden")
+	watched.Proved("kyma")
+
 	box.Accept("kyma", core.WatchEvent{Resync: true})
 	measured.ReadOutbox(box)
 	measured.Reviewed("kyma", "accepted", 0)

@@ -40,7 +40,9 @@ const (
 func newVocabulary(t testing.TB) vocabulary {
 	t.Helper()
 	v := vocabulary{values: map[label][]string{}, notes: notes()}
-	for _, add := range []func(testing.TB){v.addShared, v.addForwarding, v.addAdmission, v.addListener, v.addFleet, v.addInstallations} {
+	for _, add := range []func(testing.TB){
+		v.addShared, v.addForwarding, v.addAdmission, v.addInformer, v.addListener, v.addFleet, v.addInstallations,
+	} {
 		add(t)
 	}
 
@@ -101,6 +103,13 @@ func (v vocabulary) addAdmission(t testing.TB) {
 	v.set(agents+"admission_owner_problems_total", "problem", constants(t, "adapters/admission/hooks.go", "^owner"))
 	v.set(agents+"admission_refusals_total", "reason", constants(t, "adapters/admission/refusal.go", "^refused"))
 	v.set("", "place", constants(t, "adapters/admission/hooks.go", "^panicIn"))
+}
+
+func (v vocabulary) addInformer(t testing.TB) {
+	t.Helper()
+	v.set(agents+"informer_changes_total", "decision", constants(t, "core/ports.go", "^(Accepted|Coalesced|Dropped)$"),
+		constants(t, "adapters/informer/store.go", "^decision"))
+	v.set(agents+"informer_failures_total", "reason", constants(t, "adapters/informer/health.go", "^failed"))
 }
 
 func (v vocabulary) addListener(t testing.TB) {

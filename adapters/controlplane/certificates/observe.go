@@ -31,10 +31,11 @@ type observed struct {
 	serverIssued  issuedLeaf
 	leaves        map[string]issuedLeaf         // of runtimes, by the name of the Secret
 	byRuntime     map[string]runtimeCertificate // by name
-	listener      *corev1.Secret                // nil while there is none
-	issued        []*x509.Certificate           // of the authorities
-	bundle        []*x509.Certificate           // as published, without former additional CAs
-	additional    []*x509.Certificate           // of Options.AdditionalCAs
+
+	listener   *corev1.Secret      // nil while there is none
+	issued     []*x509.Certificate // of the authorities
+	bundle     []*x509.Certificate // as published, without former additional CAs
+	additional []*x509.Certificate // of Options.AdditionalCAs
 }
 
 // issuedLeaf has the parts of an issued certificate that the plan needs. A set has thousands.

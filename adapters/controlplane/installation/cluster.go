@@ -169,3 +169,15 @@ func (c *cluster) remove(
 	}
 	return held, nil
 }
+
+// removeAll deletes objects at the same time. A finalizer may still hold some of them.
+func (c *cluster) removeAll(ctx context.Context, objects []*unstructured.Unstructured) error {
+	tasks := make([]func() error, len(objects))
+	for n, object := range objects {
+		tasks[n] = func() error {
+			_, err := c.remove(ctx, []*unstructured.Unstructured{object})
+			return err
+		}
+	}
+	return together(tasks...)
+}

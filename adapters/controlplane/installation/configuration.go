@@ -24,9 +24,7 @@ func (i *Installer) configuration(
 		opts.Labels = i.labels()
 	}
 
-	if opts.ExcludedNamespaces == nil && !ownNamespace {
-		opts.ExcludedNamespaces = []string{metav1.NamespaceSystem}
-	}
+	opts.ExcludedNamespaces = i.excludedNamespaces(ownNamespace)
 
 	configuration, err := admission.WebhookConfiguration(i.opts.ConfigurationName, admission.Endpoint{
 		Service:  types.NamespacedName{Namespace: i.opts.Namespace, Name: i.opts.Name},
@@ -37,4 +35,16 @@ func (i *Installer) configuration(
 	}
 
 	return configuration, nil
+}
+
+// excludedNamespaces returns the namespaces in which nothing is watched.
+func (i *Installer) excludedNamespaces(ownNamespace bool) []string {
+	switch excluded := i.opts.Webhooks.ExcludedNamespaces; {
+	case excluded != nil:
+		return excluded
+	case ownNamespace:
+		return []string{metav1.NamespaceSystem, i.opts.Namespace}
+	default:
+		return []string{metav1.NamespaceSystem}
+	}
 }

@@ -20,6 +20,9 @@ const (
 	settingManagers           = "MANAGERS"
 	settingManagersFile       = "MANAGERS_FILE"
 	settingCanary             = "CANARY_LEASE"
+	settingSource             = "SOURCE"
+	settingWatchers           = "WATCHERS"
+	settingExcluded           = "EXCLUDED_NAMESPACES"
 	settingServingCertificate = "WEBHOOK_TLS_CERT"
 	settingServingKey         = "WEBHOOK_TLS_KEY"
 )
@@ -28,6 +31,7 @@ const (
 func reservedSettings() map[string]bool {
 	names := map[string]bool{
 		settingControlPlane: true, settingManagersFile: true, settingCanary: true,
+		settingSource: true, settingWatchers: true, settingExcluded: true,
 		settingServingCertificate: true, settingServingKey: true,
 	}
 	for _, variable := range mustManifest[appsv1.Deployment]("deployment.yaml").Spec.Template.Spec.Containers[0].Env {
@@ -36,20 +40,20 @@ func reservedSettings() map[string]bool {
 	return names
 }
 
-func (i *Installer) fillDeployment(object *unstructured.Unstructured, r *Runtime, restart string) {
+func (i *Installer) fillDeployment(object *unstructured.Unstructured, r *Runtime, have facts) {
 	var deployment appsv1.Deployment
 	edit(object, &deployment, func() {
 		deployment.Spec.Replicas = new(i.opts.Replicas)
-		if restart != "" {
-			deployment.Spec.Template.Annotations = map[string]string{annotationRestart: restart}
+		if have.restart != "" {
+			deployment.Spec.Template.Annotations = map[string]string{annotationRestart: have.restart}
 		}
-		i.fillPod(&deployment.Spec.Template.Spec, r)
+		i.fillPod(&deployment.Spec.Template.Spec, r, have.ownNamespace)
 	})
 }
 
-func (i *Installer) fillPod(pod *corev1.PodSpec, r *Runtime) {
+func (i *Installer) fillPod(pod *corev1.PodSpec, r *Runtime, ownNamespace bool) {
 	pod.PriorityClassName = i.opts.PriorityClassName
-	pod.AutomountServiceAccountToken = new(!i.opts.NoCanary)
+	pod.AutomountServiceAccountToken = new(!i.opts.NoCanary || i.watches())
 	pod.Volumes[0].Secret.SecretName = i.opts.secretName()
 
 	for _, name := range i.opts.ImagePullSecrets {
@@ -58,7 +62,7 @@ func (i *Installer) fillPod(pod *corev1.PodSpec, r *Runtime) {
 
 	container := &pod.Containers[0]
 	container.Image = i.image
-	container.Env = append(container.Env, i.environment(r, container.VolumeMounts[0].MountPath)...)
+	container.Env = append(container.Env, i.environment(r, container.VolumeMounts[0].MountPath, ownNamespace)...)
 
 	if i.opts.Resources != nil {
 		container.Resources = *i.opts.Resources.DeepCopy()
@@ -69,7 +73,7 @@ func (i *Installer) fillPod(pod *corev1.PodSpec, r *Runtime) {
 
 // environment is sorted by name: another order would restart the agents. The Secret is mounted at
 // mount.
-func (i *Installer) environment(r *Runtime, mount string) []corev1.EnvVar {
+func (i *Installer) environment(r *Runtime, mount string, ownNamespace bool) []corev1.EnvVar {
 	settings := maps.Clone(i.opts.Settings)
 	if settings == nil {
 		settings = make(map[string]string)
@@ -82,6 +86,12 @@ func (i *Installer) environment(r *Runtime, mount string) []corev1.EnvVar {
 
 	if !i.opts.NoCanary {
 		settings[settingCanary] = i.opts.lease().String()
+	}
+
+	if i.watches() {
+		settings[settingSource] = string(SourceInformer)
+		settings[settingWatchers] = watchersSetting(r.Watches)
+		settings[settingExcluded] = strings.Join(i.excludedNamespaces(ownNamespace), ",")
 	}
 
 	if r.hasServingPair() {

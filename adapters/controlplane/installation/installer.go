@@ -8,6 +8,8 @@ import (
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
 // Installer installs the agent. Create it with [New]. Its methods may be called concurrently,
@@ -46,17 +48,17 @@ func New(image, controlPlane string, opts Options) (*Installer, error) {
 //
 // The webhook configuration comes last, when the agent answers. An existing configuration gets a
 // new bundle before the agent gets a new certificate. A new Secret restarts nothing, and neither
-// does a new manager.
+// does a new manager. With [SourceInformer], an existing configuration is removed first.
 //
 // A call that has nothing new reads three objects: the webhook configuration, the Deployment and
-// the endpoints of the Service. It corrects the first two at once, and all others after
-// [Options.VerifyAfter].
+// the endpoints of the Service. With [SourceInformer] it reads two: the ClusterRole and the
+// Deployment. It corrects the first two at once, and all others after [Options.VerifyAfter].
 //
 // Beside an error only [Status.Former] is set. An error that wraps [ErrInvalidRuntime] or
 // admission.ErrInvalidConfiguration needs another Runtime, and one that wraps [ErrOwned] the end of
 // the other installation. Retry all others.
 func (i *Installer) Install(ctx context.Context, r Runtime) (Status, error) {
-	if err := errors.Join(r.validate(i.host()), i.validateAddress(&r)); err != nil {
+	if err := errors.Join(r.validate(i.host(), !i.watches()), i.validateAddress(&r)); err != nil {
 		return Status{}, err
 	}
 
@@ -84,7 +86,7 @@ func (i *Installer) cluster(r *Runtime) *cluster {
 
 // existing are the objects that decide about the others, nil where there is none.
 type existing struct {
-	namespace, configuration, managers *unstructured.Unstructured
+	namespace, configuration, managers, role *unstructured.Unstructured
 }
 
 // read reads one object first, which opens the connection that all further requests share.
@@ -96,6 +98,7 @@ func (i *Installer) read(ctx context.Context, in *cluster) (existing, error) {
 	err := together(
 		in.getInto(ctx, i.namespace(), &found.namespace),
 		in.getInto(ctx, i.managersMap(&Runtime{}, ""), &found.managers),
+		i.roleInto(ctx, in, &found.role),
 	)
 	return found, err
 }
@@ -107,99 +110,140 @@ func (i *Installer) correct(ctx context.Context, in *cluster, r *Runtime) (Statu
 		return Status{}, err
 	}
 
-	if err := i.checkOwner(in, found.configuration, found.managers); err != nil {
+	if err := i.checkOwner(in, found.configuration, found.managers, found.role); err != nil {
 		return Status{}, err
 	}
 
-	want, err := i.wanted(r, found.namespace == nil || ours(found.namespace), i.restart(r, found.managers))
+	former := i.formerManagers(r, found.managers)
+
+	want, err := i.wanted(r, facts{
+		ownNamespace: found.namespace == nil || ours(found.namespace), restart: restart(found.managers, former),
+	})
 	if err != nil {
 		return Status{}, err
 	}
 
+	install := i.installWebhook
+	if i.watches() {
+		install = i.installInformer
+	}
+
+	status, err := install(ctx, in, found, want, former)
+	if err != nil {
+		status = Status{Former: status.Former}
+	}
+
+	return status, err
+}
+
+// installWebhook installs agents that the API server calls. former are the managers that the
+// ConfigMap loses.
+func (i *Installer) installWebhook(
+	ctx context.Context, in *cluster, found existing, want *wanted, former []core.Manager,
+) (Status, error) {
 	renewed, err := i.renewConfiguration(ctx, in, found.configuration, want.configuration)
 	if err != nil {
 		return Status{}, err
 	}
 
-	status, err := i.installAgent(ctx, in, found, want, renewed)
-	status.Former = renewed.former
+	if found.configuration != nil {
+		former = renewed.former
+	}
+
+	live, status, err := i.installAgent(ctx, in, found, want)
+	if err == nil && status.State == Ready {
+		var configuration *unstructured.Unstructured
+		if configuration, err = i.callAgent(ctx, in, found, want, renewed); err == nil {
+			status, err = i.complete(ctx, in, status, i.lookOf(want, configuration, live))
+		}
+	}
+
+	status.Former = former
 
 	return status, err
 }
 
-// installAgent applies the objects of the agent. The API server calls it from the moment that it
-// answers.
-func (i *Installer) installAgent(
+// callAgent makes the API server call the agent, and returns the webhook configuration. A role is
+// that of agents that watched until now.
+func (i *Installer) callAgent(
 	ctx context.Context, in *cluster, found existing, want *wanted, renewed renewal,
-) (Status, error) {
-	usable, err := in.ensureNamespace(ctx, i.namespace(), found.namespace)
-	if err != nil || !usable {
-		return progressing(reasonNamespaceEnding, "waiting for the end of Namespace "+i.opts.Namespace), err
-	}
-
-	if err := i.claim(ctx, in, want.managers, found.managers); err != nil {
-		return Status{}, err
-	}
-
-	deployment, slices, err := i.applyObjects(ctx, in, found, &want.objects)
-	if err != nil {
-		return Status{}, err
-	}
-
-	status, err := i.judge(in, deployment, slices)
-	if err != nil || status.State != Ready {
-		return status, err
-	}
-
-	configuration := renewed.live
-	if !renewed.complete {
-		if configuration, err = in.apply(ctx, i.unstructured(want.configuration)); err != nil {
-			return Status{}, err
+) (*unstructured.Unstructured, error) {
+	if found.role != nil {
+		if _, err := in.remove(ctx, i.informerObjects(nil).removable()); err != nil {
+			return nil, err
 		}
 	}
 
+	if renewed.complete {
+		return renewed.live, nil
+	}
+
+	return in.apply(ctx, i.unstructured(want.configuration))
+}
+
+// installAgent applies the objects of the agent.
+func (i *Installer) installAgent(
+	ctx context.Context, in *cluster, found existing, want *wanted,
+) (agents, Status, error) {
+	usable, err := in.ensureNamespace(ctx, i.namespace(), found.namespace)
+	if err != nil || !usable {
+		return agents{}, progressing(reasonNamespaceEnding, "waiting for the end of Namespace "+i.opts.Namespace), err
+	}
+
+	if err := i.claim(ctx, in, want.managers, found.managers); err != nil {
+		return agents{}, Status{}, err
+	}
+
+	live, err := i.applyObjects(ctx, in, found, &want.objects)
+	if err != nil {
+		return agents{}, Status{}, err
+	}
+
+	status, err := i.judge(in, live)
+
+	return live, status, err
+}
+
+// complete is the end of an installation. The next calls compare with the look.
+func (i *Installer) complete(ctx context.Context, in *cluster, status Status, seen look) (Status, error) {
 	if err := i.prune(ctx, in); err != nil {
-		return status, err
+		return Status{}, err
 	}
 
-	status, err = i.replace(ctx, in, status)
-	if err != nil || status.State != Ready {
-		return status, err
+	status, err := i.replace(ctx, in, status)
+	if err == nil && status.State == Ready {
+		i.looks.keep(in.id, seen)
 	}
 
-	i.looks.keep(in.id, look{
-		sum: want.sum, at: i.opts.Now(), ownNamespace: want.ownNamespace, restart: want.restart,
-		configuration: markOf(configuration), deployment: markOf(deployment),
-	})
-
-	return status, nil
+	return status, err
 }
 
 // applyObjects applies the early objects before the late ones in a first installation, as the pods
-// cannot start without the Secret. Afterwards it applies all at the same time.
+// cannot start without the Secret. Afterwards it applies all at the same time, unless the agents
+// watch.
 func (i *Installer) applyObjects(
 	ctx context.Context, in *cluster, found existing, all *objects,
-) (deployment *unstructured.Unstructured, slices *unstructured.UnstructuredList, err error) {
+) (live agents, err error) {
 	early := func() error { return in.applyAll(ctx, all.early) }
 	late := []func() error{
 		func() error { return in.applyAll(ctx, all.late) },
-		func() (err error) { deployment, err = in.apply(ctx, all.deployment); return err },
-		func() (err error) { slices, err = i.slices(ctx, in); return err },
+		func() (err error) { live.deployment, err = in.apply(ctx, all.deployment); return err },
+		i.slicesInto(ctx, in, &live.slices),
 		func() error { return in.correctNamespace(ctx, i.namespace(), found.namespace) },
 	}
 
 	if found.configuration != nil {
 		err = together(append(late, early)...)
-		return deployment, slices, err
+		return live, err
 	}
 
 	if err := early(); err != nil {
-		return nil, nil, err
+		return agents{}, err
 	}
 
 	err = together(late...)
 
-	return deployment, slices, err
+	return live, err
 }
 
 func (i *Installer) unstructured(
@@ -213,14 +257,7 @@ func (i *Installer) prune(ctx context.Context, in *cluster) error {
 	if !i.opts.NoCanary {
 		return nil
 	}
-	var tasks []func() error
-	for _, object := range i.canaryObjects() {
-		tasks = append(tasks, func() error {
-			_, err := in.remove(ctx, []*unstructured.Unstructured{object})
-			return err
-		})
-	}
-	return together(tasks...)
+	return in.removeAll(ctx, i.canaryObjects())
 }
 
 func (i *Installer) canaryObjects() (objects []*unstructured.Unstructured) {

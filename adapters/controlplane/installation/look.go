@@ -15,23 +15,29 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-type wanted struct {
-	objects
-
-	configuration *admissionregistrationv1.ValidatingWebhookConfiguration
-	ownNamespace  bool
-	restart       string
-	sum           [sha256.Size]byte // of all
+// facts of a runtime decide about its objects.
+type facts struct {
+	ownNamespace bool // this package has made, or makes, the namespace
+	restart      string
 }
 
-func (i *Installer) wanted(r *Runtime, ownNamespace bool, restart string) (*wanted, error) {
-	configuration, err := i.configuration(r, ownNamespace)
+type wanted struct {
+	objects
+	facts
+
+	configuration *admissionregistrationv1.ValidatingWebhookConfiguration // nil with an informer
+	sum           [sha256.Size]byte                                       // of all
+}
+
+func (i *Installer) wanted(r *Runtime, have facts) (*wanted, error) {
+	if i.watches() {
+		return i.wantedInformer(r, have)
+	}
+	configuration, err := i.configuration(r, have.ownNamespace)
 	if err != nil {
 		return nil, err
 	}
-	w := &wanted{
-		objects: i.objects(r, restart), configuration: configuration, ownNamespace: ownNamespace, restart: restart,
-	}
+	w := &wanted{objects: i.objects(r, have), facts: have, configuration: configuration}
 	w.sum = sumOf(i.namespace(), i.unstructured(configuration), w.early, w.late, w.deployment)
 	return w, nil
 }
@@ -48,17 +54,25 @@ func sumOf(objects ...any) [sha256.Size]byte {
 // look is the memory of the last complete installation of a runtime. Without it, as after a
 // restart, the next call of Install applies all objects again.
 type look struct {
-	sum                       [sha256.Size]byte
-	at                        time.Time
-	ownNamespace              bool
-	restart                   string
-	configuration, deployment mark
+	facts
+
+	sum                [sha256.Size]byte
+	at                 time.Time
+	marker, deployment mark
 }
 
-// mark changes with each change of the spec of an object.
+// lookOf returns a look at a complete installation. marker is nil if it is not known.
+func (i *Installer) lookOf(want *wanted, marker *unstructured.Unstructured, live agents) look {
+	return look{
+		facts: want.facts, sum: want.sum, at: i.opts.Now(), marker: markOf(marker), deployment: markOf(live.deployment),
+	}
+}
+
+// mark changes with each change of the spec of an object. Objects of RBAC have no generation.
 type mark struct {
 	uid        types.UID
 	generation int64
+	version    string // of an object without generation
 }
 
 // markOf returns the zero mark for nil.
@@ -66,7 +80,10 @@ func markOf(object *unstructured.Unstructured) mark {
 	if object == nil {
 		return mark{}
 	}
-	return mark{object.GetUID(), object.GetGeneration()}
+	if generation := object.GetGeneration(); generation != 0 {
+		return mark{uid: object.GetUID(), generation: generation}
+	}
+	return mark{uid: object.GetUID(), version: object.GetResourceVersion()}
 }
 
 // looks are the last looks at runtimes. The zero value is ready.
@@ -106,38 +123,47 @@ func (i *Installer) glance(ctx context.Context, in *cluster, r *Runtime) (status
 		return Status{}, false, nil
 	}
 
-	want, err := i.wanted(r, last.ownNamespace, last.restart)
+	want, err := i.wanted(r, last.facts)
 	if err != nil || want.sum != last.sum {
 		return Status{}, false, err
 	}
 
-	var (
-		configuration, deployment *unstructured.Unstructured
-		slices                    *unstructured.UnstructuredList
-	)
-
-	// One request opens the connection that the others share.
-	if err := in.getInto(ctx, i.bareConfiguration(), &configuration)(); err != nil {
+	marker, agents, err := i.readAgain(ctx, in, want)
+	if err != nil {
 		return Status{}, false, err
 	}
 
-	if err := together(
-		in.getInto(ctx, want.deployment, &deployment),
-		func() (err error) { slices, err = i.slices(ctx, in); return err },
-	); err != nil {
+	if err := i.checkOwner(in, marker, agents.deployment); err != nil {
 		return Status{}, false, err
 	}
 
-	if err := i.checkOwner(in, configuration, deployment); err != nil {
-		return Status{}, false, err
-	}
-
-	if markOf(configuration) != last.configuration || markOf(deployment) != last.deployment {
+	if markOf(marker) != last.marker || markOf(agents.deployment) != last.deployment {
 		return Status{}, false, nil
 	}
 
-	status, err = i.judge(in, deployment, slices)
+	status, err = i.judge(in, agents)
 
 	// A missing object may keep the agent from answering.
 	return status, status.State == Ready, err
+}
+
+// readAgain reads the marker and the agents.
+func (i *Installer) readAgain(
+	ctx context.Context, in *cluster, want *wanted,
+) (marker *unstructured.Unstructured, live agents, err error) {
+	// One request opens the connection that the others share.
+	if err := in.getInto(ctx, i.marker(), &marker)(); err != nil {
+		return nil, agents{}, err
+	}
+	err = together(in.getInto(ctx, want.deployment, &live.deployment), i.slicesInto(ctx, in, &live.slices))
+	return marker, live, err
+}
+
+// marker is the object that makes the agents see changes, and has their owner. Its name is unique
+// in the runtime.
+func (i *Installer) marker() *unstructured.Unstructured {
+	if i.watches() {
+		return i.clusterRole(nil)
+	}
+	return i.bareConfiguration()
 }

@@ -87,28 +87,40 @@ func (i *Installer) managersMap(r *Runtime, restart string) *unstructured.Unstru
 const annotationRestart = "operator.kyma-project.io/managers-removed"
 
 // restart returns the value of annotationRestart. live is the ConfigMap as it was read, nil if
-// there is none.
-func (i *Installer) restart(r *Runtime, live *unstructured.Unstructured) string {
+// there is none. former are its managers to remove.
+func restart(live *unstructured.Unstructured, former []core.Manager) string {
 	if live == nil {
 		return ""
 	}
 
 	last := live.GetAnnotations()[annotationRestart]
-	text, _, _ := unstructured.NestedString(live.Object, "data", managersKey)
-	wanted := i.Managers(r.Watches)
-
-	removed := slices.DeleteFunc(strings.Fields(text), func(name string) bool {
-		return slices.Contains(wanted, core.Manager(name))
-	})
-	if len(removed) == 0 {
+	if len(former) == 0 {
 		return last
+	}
+
+	text := []byte(last)
+	for _, manager := range former {
+		text = append(text, " "+string(manager)...)
 	}
 
 	const digits = 10
 
-	sum := sha256.Sum256([]byte(last + " " + strings.Join(removed, " ")))
+	sum := sha256.Sum256(text)
 
 	return hex.EncodeToString(sum[:])[:digits]
+}
+
+// formerManagers returns the managers of a ConfigMap that a runtime does not have any more. live is
+// nil if there is no ConfigMap.
+func (i *Installer) formerManagers(r *Runtime, live *unstructured.Unstructured) (former []core.Manager) {
+	if live == nil {
+		return nil
+	}
+	text, _, _ := unstructured.NestedString(live.Object, "data", managersKey)
+	for name := range strings.FieldsSeq(text) {
+		former = append(former, core.Manager(name))
+	}
+	return without(former, i.Managers(r.Watches))
 }
 
 // mountManagers gives the agent the file with its managers. The whole folder is mounted, as a mount

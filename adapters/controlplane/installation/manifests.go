@@ -28,7 +28,7 @@ func files() []file {
 	return []file{
 		{path: "serviceaccount.yaml"},
 		{path: "networkpolicy.yaml"},
-		{path: "canary/networkpolicy.yaml", canary: true},
+		{path: canaryPolicyFile, canary: true},
 		{path: "canary/lease.yaml", canary: true},
 		{path: "canary/role.yaml", canary: true},
 		{path: "canary/rolebinding.yaml", canary: true, late: true},
@@ -42,6 +42,8 @@ const (
 	namespaceFile  = "namespace.yaml"
 	deploymentFile = "deployment.yaml"
 	policyFile     = "networkpolicy.yaml"
+	// canaryPolicyFile opens the way to the API server.
+	canaryPolicyFile = "canary/networkpolicy.yaml"
 )
 
 const (
@@ -133,16 +135,21 @@ type objects struct {
 	deployment  *unstructured.Unstructured
 }
 
-func (i *Installer) objects(r *Runtime, restart string) objects {
-	all := objects{managers: i.managersMap(r, restart)}
+func (i *Installer) objects(r *Runtime, have facts) objects {
+	all := objects{managers: i.managersMap(r, have.restart)}
 	all.early = append(all.early, all.managers, i.secret(r))
+
+	if i.watches() {
+		rights := i.informerObjects(r.Watches)
+		all.early, all.late = append(all.early, rights.policy, rights.role), append(all.late, rights.binding)
+	}
 
 	for _, f := range files() {
 		if f.canary && i.opts.NoCanary {
 			continue
 		}
 
-		object := i.filled(f, r, restart)
+		object := i.filled(f, r, have)
 
 		switch {
 		case f.path == deploymentFile:
@@ -158,12 +165,12 @@ func (i *Installer) objects(r *Runtime, restart string) objects {
 }
 
 // filled returns the object of a manifest as it is applied.
-func (i *Installer) filled(f file, r *Runtime, restart string) *unstructured.Unstructured {
+func (i *Installer) filled(f file, r *Runtime, have facts) *unstructured.Unstructured {
 	object := i.object(f.path)
 
 	switch {
 	case object.GetKind() == kindDeployment:
-		i.fillDeployment(object, r, restart)
+		i.fillDeployment(object, r, have)
 	case object.GetKind() == kindRoleBinding:
 		i.fillRoleBinding(object)
 	case f.path == policyFile:

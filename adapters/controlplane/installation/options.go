@@ -39,6 +39,19 @@ const (
 	maxPort            = 65535
 )
 
+// Source is how the agents of a runtime see changes.
+type Source string
+
+// The sources.
+const (
+	// SourceAdmission is a webhook, which is called before each commit.
+	SourceAdmission Source = "admission"
+	// SourceInformer is a watch of the API server, after the commit. The agents get the rights to
+	// list and watch exactly the watched resources, and there is no webhook configuration.
+	// Conditions of a watch are left out: more changes count. A new watch restarts the agents.
+	SourceInformer Source = "informer"
+)
+
 // Options are the optional settings of an [Installer]. The zero value is the documented default.
 type Options struct {
 	// Namespace is the namespace of the agent. An existing namespace is neither changed nor
@@ -65,7 +78,8 @@ type Options struct {
 	// FormerOwners are owners that this installer takes runtimes over from. They must not run any
 	// more. Default: none.
 	FormerOwners []string
-	// Replicas is the number of agents. Default: 2.
+	// Replicas is the number of agents. Default: 2, and 1 with [SourceInformer], as each replica
+	// would send each event.
 	Replicas int32
 	// PriorityClassName is the priority class of the agents. Default: none.
 	PriorityClassName string
@@ -73,8 +87,11 @@ type Options struct {
 	ImagePullSecrets []string
 	// Resources are the requests and limits of each agent. Default: those of config/agent.
 	Resources *corev1.ResourceRequirements
+	// Source is how the agents see changes. Default: [SourceAdmission].
+	Source Source
 	// NoCanary turns the canary off: the agent then has no rights in the runtime, and cannot prove
-	// that the API server calls it. By default the agent writes a Lease to find out.
+	// that the API server calls it. By default the agent writes a Lease to find out. With
+	// [SourceInformer] there is no canary.
 	NoCanary bool
 	// Settings are environment variables of the agent, beside those of the manifests. A new value
 	// restarts the agents. The managers in MANAGERS, separated by commas, are no variable. They are
@@ -86,16 +103,17 @@ type Options struct {
 	Webhooks admission.ConfigurationOptions
 	// Replaces are objects of a former agent, such as those of [SKRWebhook]. Install removes them
 	// in this order after the webhook configuration is applied, so that the API server calls an
-	// agent at every moment. If the last one is missing, all count as removed. A client of
-	// runtimes.Kubeconfigs knows the kinds of SKRWebhook and of the manifests only. Default: none.
+	// agent at every moment. With [SourceInformer] it removes them when the agents watch. If the
+	// last one is missing, all count as removed. A client of runtimes.Kubeconfigs knows the kinds
+	// of SKRWebhook and of the manifests only. Default: none.
 	Replaces []*unstructured.Unstructured
 	// Adjust may change each object before it is applied, to add tolerations, pull secrets or
 	// labels. It must not rename an object and must not block. Concurrent calls of Install call it
 	// concurrently. Default: none.
 	Adjust func(object *unstructured.Unstructured)
 	// VerifyAfter is the longest time between two applies of all objects of a runtime, by which
-	// changes by others are corrected. Those of the webhook configuration and of the Deployment are
-	// corrected at each call of Install. Default: 1 h.
+	// changes by others are corrected. Each call of Install corrects the Deployment and the webhook
+	// configuration, or the ClusterRole of [SourceInformer]. Default: 1 h.
 	VerifyAfter time.Duration
 	// Now is the clock. Default: [time.Now].
 	Now func() time.Time
@@ -109,6 +127,11 @@ func (o Options) withDefaults() Options {
 	o.FieldOwner = cmp.Or(o.FieldOwner, defaultFieldOwner)
 	o.VerifyAfter = cmp.Or(o.VerifyAfter, defaultVerifyAfter)
 	o.ConfigurationName = cmp.Or(o.ConfigurationName, defaultConfigurationName)
+	o.Source = cmp.Or(o.Source, SourceAdmission)
+	if o.Source == SourceInformer {
+		o.NoCanary = true
+		o.Replicas = cmp.Or(o.Replicas, 1)
+	}
 	o.Replicas = cmp.Or(o.Replicas, defaultReplicas)
 	o.Webhooks.Canary = o.lease()
 	if o.Now == nil {
@@ -152,6 +175,10 @@ func (o Options) validate() error {
 	}
 	if o.VerifyAfter < 0 {
 		problems = append(problems, fmt.Errorf("VerifyAfter: want more than 0, have %v", o.VerifyAfter))
+	}
+	if o.Source != SourceAdmission && o.Source != SourceInformer {
+		problems = append(problems,
+			fmt.Errorf("option Source: want %q or %q, have %.40q", SourceAdmission, SourceInformer, o.Source))
 	}
 	if o.Replicas < 1 {
 		problems = append(problems, fmt.Errorf("Replicas: want at least 1, have %d", o.Replicas))

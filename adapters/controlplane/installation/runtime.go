@@ -40,9 +40,9 @@ func (r *Runtime) hasServingPair() bool {
 	return r.Secret[material.ServingCertificate] != nil || r.Secret[material.ServingKey] != nil
 }
 
-// validate checks the material as both peers of the agent will: a mistake found there is a silent
-// failure.
-func (r *Runtime) validate(host string) error {
+// validate checks the material as the peers of the agent will: a mistake found there is a silent
+// failure. Only an agent that serves a webhook needs a serving certificate.
+func (r *Runtime) validate(host string, serves bool) error {
 	if r.Client == nil {
 		return fmt.Errorf("%w %q: want a client, have none", ErrInvalidRuntime, r.ID)
 	}
@@ -52,6 +52,9 @@ func (r *Runtime) validate(host string) error {
 	}
 	if have := pair.Leaf.Subject.CommonName; have != string(r.ID) || r.ID == "" {
 		return fmt.Errorf("%w %q: its Secret has the certificate of %.80q", ErrInvalidRuntime, r.ID, have)
+	}
+	if !serves {
+		return nil
 	}
 	return r.validateServing(host)
 }

@@ -21,7 +21,7 @@ const (
 	// Progressing means that a step is awaited.
 	Progressing State = "Progressing"
 	// Ready means that every replica is of the newest Deployment, at least one answers, and the API
-	// server calls it.
+	// server calls it. With [SourceInformer], at least one watches.
 	Ready State = "Ready"
 	// Failed means that the installation needs a change. It is still retried.
 	Failed State = "Failed"
@@ -37,8 +37,8 @@ type Status struct {
 	Reason, Message string
 	// Available is the number of replicas that answer, Replicas the number in the Deployment.
 	Available, Replicas int32
-	// Former are the managers of webhooks that this call of Install has removed and that no watch
-	// names now. Each is reported once.
+	// Former are the managers that this call of Install has removed and that no watch names now.
+	// They were those of webhooks, or of agents that watch. Each is reported once.
 	Former []core.Manager
 }
 
@@ -54,26 +54,31 @@ func progressing(reason, message string) Status {
 	return Status{State: Progressing, Reason: reason, Message: message}
 }
 
-// judge reports whether the newest Deployment is rolled out and the Service has an endpoint. live
-// is nil if there is no Deployment.
-func (i *Installer) judge(
-	in *cluster, live *unstructured.Unstructured, slices *unstructured.UnstructuredList,
-) (Status, error) {
-	if live == nil { // It was deleted a moment ago.
+// agents are the Deployment, nil if there is none, and the EndpointSlices of the Service. An
+// informer needs no endpoint, so that its slices are not read.
+type agents struct {
+	deployment *unstructured.Unstructured
+	slices     *unstructured.UnstructuredList
+}
+
+// judge reports whether the newest Deployment is rolled out, and the Service has an endpoint or the
+// agents watch.
+func (i *Installer) judge(in *cluster, live agents) (Status, error) {
+	if live.deployment == nil { // It was deleted a moment ago.
 		return progressing(reasonRolloutProgressing, "waiting for the Deployment"), nil
 	}
 
 	var deployment appsv1.Deployment
-	if err := in.decode(live, &deployment); err != nil {
+	if err := in.decode(live.deployment, &deployment); err != nil {
 		return Status{}, err
 	}
 
 	status := rollout(&deployment)
-	if status.State != Ready {
+	if status.State != Ready || i.watches() {
 		return status, nil
 	}
 
-	reached, err := in.reached(slices)
+	reached, err := in.reached(live.slices)
 	if err == nil && !reached {
 		status.State, status.Reason = Progressing, reasonServiceWithoutPods
 		status.Message = "waiting for an endpoint of Service " + i.opts.Name
@@ -116,6 +121,18 @@ func stalled(d *appsv1.Deployment) string {
 		}
 	}
 	return ""
+}
+
+// slicesInto returns a task that lists the EndpointSlices of the Service, unless the agents watch.
+func (i *Installer) slicesInto(
+	ctx context.Context, in *cluster, into **unstructured.UnstructuredList,
+) func() error {
+	return func() (err error) {
+		if !i.watches() {
+			*into, err = i.slices(ctx, in)
+		}
+		return err
+	}
 }
 
 // slices lists the EndpointSlices of the Service.

@@ -29,7 +29,7 @@ func (i *Installer) Uninstall(ctx context.Context, r Runtime) (Status, error) {
 		return Status{}, err
 	}
 
-	if err := i.checkOwner(in, found.configuration, found.managers); err != nil {
+	if err := i.checkOwner(in, found.configuration, found.managers, found.role); err != nil {
 		return Status{State: Removed}, nil //nolint:nilerr // Nothing there is of this installer.
 	}
 
@@ -38,7 +38,7 @@ func (i *Installer) Uninstall(ctx context.Context, r Runtime) (Status, error) {
 		return awaitingEndOf(held), err
 	}
 
-	held, err = in.remove(ctx, i.removable(found.namespace))
+	held, err = in.remove(ctx, i.removable(found))
 	if err != nil {
 		return Status{}, err
 	}
@@ -59,8 +59,12 @@ func (i *Installer) bareConfiguration() *unstructured.Unstructured {
 // removable returns all objects except the webhook configuration, in the order of their removal.
 // The ConfigMap comes last, as it marks the runtime as one of this installer, and after it the
 // namespace, if Install has made it.
-func (i *Installer) removable(namespace *unstructured.Unstructured) []*unstructured.Unstructured {
-	objects := make([]*unstructured.Unstructured, 0, len(files())+3)
+func (i *Installer) removable(found existing) []*unstructured.Unstructured {
+	objects := make([]*unstructured.Unstructured, 0, len(files())+6)
+
+	if i.watches() || found.role != nil {
+		objects = append(objects, i.informerObjects(nil).removable()...)
+	}
 
 	for _, f := range slices.Backward(files()) {
 		object := i.object(f.path)
@@ -74,7 +78,7 @@ func (i *Installer) removable(namespace *unstructured.Unstructured) []*unstructu
 
 	objects = append(objects, i.managersMap(&Runtime{}, ""))
 
-	if namespace != nil && ours(namespace) {
+	if found.namespace != nil && ours(found.namespace) {
 		objects = append(objects, i.namespace())
 	}
 

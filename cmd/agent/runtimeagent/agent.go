@@ -1,6 +1,7 @@
 package runtimeagent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,6 +25,13 @@ type Source func(ctx context.Context, inbox *Inbox) error
 type Parts struct {
 	// Source sees the changes. Default: the webhook.
 	Source Source
+	// Problem returns why Source does not see the changes for a manager, "" if it does. Heartbeats
+	// report it as [core.Heartbeat].ConfigError. It is called concurrently, and must return at
+	// once. Default: none.
+	Problem func(core.Manager) string
+	// Ready returns why Source does not see all changes, or does not yet, nil if it does. The agent
+	// is ready when Source is. It is called concurrently. Default: always.
+	Ready func() error
 	// Transport carries the batches to the control plane. If it is an [io.Closer], it is closed
 	// after the last batch. Default: HTTPS.
 	Transport core.Forwarder
@@ -62,6 +70,12 @@ func New(ctx context.Context, parts Parts, opts Options) (*Agent, error) {
 	}
 	if parts.Tracing == nil {
 		parts.Tracing = noTracing{}
+	}
+	if parts.Problem == nil {
+		parts.Problem = func(core.Manager) string { return "" }
+	}
+	if parts.Ready == nil {
+		parts.Ready = func() error { return nil }
 	}
 	b := &builder{ctx: ctx, parts: parts, opts: opts, log: opts.Logger}
 	if err := b.build(); err != nil {
@@ -160,7 +174,10 @@ func (b *builder) addOutbox() error {
 	}
 	b.outbox = box
 	b.metrics.ReadOutbox(box)
-	b.pulse.problem = b.managers.problem // Before the first heartbeat, as the outbox has not started.
+	// Before the first heartbeat, as the outbox has not started.
+	b.pulse.problem = func(manager core.Manager) string {
+		return cmp.Or(b.managers.problem(), b.parts.Problem(manager))
+	}
 	b.missed = &missedWatch{stalled: b.metrics.Stalled, resync: box.Resync, log: b.log}
 	if b.keys.client != nil {
 		b.keys.client.renewed = box.Retry // The control plane may accept the new certificate.

@@ -2,6 +2,7 @@ package runtimeagent
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"os"
@@ -84,7 +85,7 @@ func TestAnExpiredServingCertificateIsNotReady(t *testing.T) {
 	t.Parallel()
 
 	b := newBuilder(t, nil, Options{Keys: Keys{Client: pathsOf(newVolume(t, testpki.Options{}))}})
-	r := &readiness{keys: b.keys}
+	r := &readiness{keys: b.keys, source: func() error { return nil }}
 
 	for _, test := range []struct {
 		serving bool
@@ -112,7 +113,7 @@ func TestHeartbeat(t *testing.T) {
 	})
 	proof := &proof{last: map[core.Manager]time.Time{}}
 	p := &pulse{opts: b.opts, keys: b.keys, proof: proof, canary: &agentCanary{}}
-	p.problem = func() string { return "managers: broken" }
+	p.problem = func(core.Manager) string { return "managers: broken" }
 	reviewed := time.Now()
 
 	proof.proved("widgets", reviewed)
@@ -255,5 +256,50 @@ func TestWithoutDebug(t *testing.T) {
 
 	if out.Len() > 0 {
 		t.Errorf("log %s, want the level of the handler below", &out)
+	}
+}
+
+// Heartbeats to a manager name why the source does not see its changes, and those to others do not. A
+// source that is not ready makes the agent not ready.
+func TestProblemOfTheSource(t *testing.T) {
+	t.Parallel()
+	problem := map[core.Manager]string{"widgets": "watch widgets: forbidden"}
+	problemOf := func(manager core.Manager) string { return problem[manager] }
+	beats := make(chan [2]string, 10)
+	agent, err := New(t.Context(), Parts{
+		Source: func(ctx context.Context, _ *Inbox) error { <-ctx.Done(); return nil },
+		Transport: core.ForwarderFunc(func(_ context.Context, manager core.Manager, batch core.Batch) error {
+			if batch.Heartbeat != nil && !batch.Heartbeat.Leaving {
+				beats <- [2]string{string(manager), batch.Heartbeat.ConfigError}
+			}
+			return nil
+		}),
+		Problem: problemOf,
+	}, Options{Managers: []core.Manager{"widgets", "gadgets"}, MetricsAddress: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- agent.Start(ctx) }()
+	got := map[string]string{}
+	for len(got) < 2 {
+		beat := <-beats
+		got[beat[0]] = beat[1]
+	}
+	stop()
+	if err := <-ended; err != nil || got["widgets"] != problem["widgets"] || got["gadgets"] != "" {
+		t.Errorf("%v, problems %q in heartbeats, want that of widgets", err, got)
+	}
+
+	notReady := errors.New("watch widgets: forbidden")
+	r := &readiness{source: func() error { return notReady }}
+	r.serving.Store(true)
+	if h := r.health(time.Now()); h.Ready || h.Source != notReady.Error() {
+		t.Errorf("health %+v, want that it is not ready because of its source", h)
+	}
+	notReady = nil
+	if h := r.health(time.Now()); !h.Ready {
+		t.Errorf("health %+v, want that it is ready", h)
 	}
 }

@@ -9,12 +9,15 @@ import (
 	"time"
 )
 
-// readiness reports whether the API server should call this agent. It does not depend on the
+// readiness reports whether the API server should call this agent, and whether its source sees
+// changes. It does not depend on the
 // control plane: an agent that is not called misses changes, and otherwise it keeps them.
 type readiness struct {
 	keys  keys
 	delay time.Duration
-	log   *slog.Logger
+	// source returns why the source is not ready.
+	source func() error
+	log    *slog.Logger
 
 	serving atomic.Bool
 }
@@ -24,6 +27,8 @@ type health struct {
 	Ready       bool             `json:"ready"`
 	Serving     bool             `json:"serving"`
 	KeyMaterial []materialHealth `json:"keyMaterial"`
+	// Source is why the source is not ready.
+	Source string `json:"source,omitempty"`
 }
 
 type materialHealth struct {
@@ -61,7 +66,11 @@ func pause(ctx context.Context, d time.Duration) {
 // certificate.
 func (r *readiness) health(now time.Time) health {
 	h := health{Serving: r.serving.Load()}
-	h.Ready = h.Serving && (r.keys.serving == nil || now.Before(r.keys.serving.Status().Material.NotAfter))
+	if err := r.source(); err != nil {
+		h.Source = err.Error()
+	}
+	expired := r.keys.serving != nil && !now.Before(r.keys.serving.Status().Material.NotAfter)
+	h.Ready = h.Serving && h.Source == "" && !expired
 	for _, set := range r.keys.all() {
 		h.KeyMaterial = append(h.KeyMaterial, set.health())
 	}

@@ -11,8 +11,9 @@ import (
 type pulse struct {
 	opts Options
 	keys keys
-	// problem returns why the configuration is not in use, "" when it is.
-	problem func() string
+	// problem returns why changes for a manager are not seen, or why the configuration is not in
+	// use. It is "" without a problem.
+	problem func(core.Manager) string
 	proof   *proof
 	// canary is set before the first heartbeat is due.
 	canary *agentCanary
@@ -27,7 +28,7 @@ func (p *pulse) heartbeat(manager core.Manager) core.Heartbeat {
 		Canary:          p.canary.state(),
 		LastReview:      p.proof.of(manager),
 		WebhookFailures: p.proof.failures.Load(),
-		ConfigError:     p.problem(),
+		ConfigError:     p.problem(manager),
 	}
 
 	if p.keys.client != nil {

@@ -31,7 +31,6 @@ func RESTMapper() meta.RESTMapper {
 		mapper.Add(rbacv1.SchemeGroupVersion.WithKind(kind), meta.RESTScopeNamespace)
 	}
 
-	// Of former agents only.
 	for _, kind := range []string{"ClusterRole", "ClusterRoleBinding"} {
 		mapper.Add(rbacv1.SchemeGroupVersion.WithKind(kind), meta.RESTScopeRoot)
 	}

@@ -21,17 +21,29 @@ const timeout = 40 * time.Second
 // Run checks the set-up that opts describe and prints the results. It takes at most 40 s. It binds
 // no port, so it may run beside an agent with the same settings. It returns [ErrFailed] if a check
 // failed.
-func Run(ctx context.Context, opts runtimeagent.Options, warnings []string, out io.Writer) error {
+//
+// Without a webhook, informer tries the watches, and returns the problems of those that cannot be
+// established. It is nil for a webhook.
+func Run(
+	ctx context.Context, opts runtimeagent.Options, informer func(context.Context) []string, warnings []string,
+	out io.Writer,
+) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	c := &checker{report: &report{out: out}, opts: opts}
 	c.settings(warnings)
 	c.clientKeys()
-	c.servingKeys()
-	c.callers()
+	if informer == nil {
+		c.servingKeys()
+		c.callers()
+	}
 	c.managers()
 	c.controlPlane(ctx)
-	c.canary(ctx)
+	if informer == nil {
+		c.canary(ctx)
+	} else {
+		c.informer(informer(ctx))
+	}
 	return c.end()
 }
 
@@ -64,4 +76,17 @@ func (c *checker) settings(warnings []string) {
 		c.warn("settings", finding{found: warning})
 	}
 	c.ok("settings", "contract %s, control plane %s", c.opts.Contract, c.opts.ControlPlane.Address)
+}
+
+// informer reports the problems of watches.
+func (c *checker) informer(problems []string) {
+	for _, problem := range problems {
+		c.fail("informer", finding{
+			problem, "the right to list and watch, and a resource that is defined",
+			"apply the ClusterRole, or correct WATCHERS and INFORMER_API_SERVER",
+		})
+	}
+	if len(problems) == 0 {
+		c.ok("informer", "all watches can be established")
+	}
 }

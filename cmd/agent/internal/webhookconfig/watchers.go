@@ -49,11 +49,11 @@ const (
 	managedByLabel = "operator.kyma-project.io/managed-by"
 )
 
-// readWatchers reads Watchers, one or several in YAML documents or lists. Other kinds are refused.
-func readWatchers(from io.Reader) ([]admission.Watch, error) {
+// ReadWatchers reads Watchers in YAML documents or lists. Other kinds are refused.
+func ReadWatchers(from io.Reader) ([]admission.Watch, error) {
 	text, err := io.ReadAll(from)
 	if err != nil {
-		return nil, fmt.Errorf("-f: %w", err)
+		return nil, err
 	}
 
 	var watches []admission.Watch
@@ -65,7 +65,7 @@ func readWatchers(from io.Reader) ([]admission.Watch, error) {
 
 		var w watcher
 		if err := yaml.Unmarshal(document, &w); err != nil {
-			return nil, fmt.Errorf("-f: %w", err)
+			return nil, err
 		}
 
 		found, err := w.watches()
@@ -76,10 +76,6 @@ func readWatchers(from io.Reader) ([]admission.Watch, error) {
 		watches = append(watches, found...)
 	}
 
-	if len(watches) == 0 {
-		return nil, errors.New("-f: want at least one Watcher, have none")
-	}
-
 	return watches, nil
 }
 
@@ -87,13 +83,13 @@ func (w *watcher) watches() (all []admission.Watch, err error) {
 	switch w.Kind {
 	case kindWatcher:
 		if len(w.Spec.MatchConditions) > 0 {
-			return nil, fmt.Errorf("-f: Watcher %.80q: want no spec.matchConditions: a condition that fails loses "+
+			return nil, fmt.Errorf("watcher %.80q: want no spec.matchConditions: a condition that fails loses "+
 				"writes, and only an installer in the control plane guards them", w.Metadata.Name)
 		}
 		return []admission.Watch{w.watch()}, nil
 	case kindList, kindWatcher + kindList:
 	default:
-		return nil, fmt.Errorf("-f: kind %.63q: want %s", w.Kind, kindWatcher)
+		return nil, fmt.Errorf("kind %.63q: want %s", w.Kind, kindWatcher)
 	}
 	for i := range w.Items {
 		found, err := w.Items[i].watches()

@@ -149,7 +149,7 @@ func (s *settings) watches(stdin io.Reader) ([]admission.Watch, error) {
 	case s.file != "" && (s.manager != "" || s.resource != ""):
 		return nil, errors.New("-f and --manager or --resource: want one of them")
 	case s.file == "-":
-		return readWatchers(stdin)
+		return fromFile(stdin)
 	case s.file != "":
 		return openWatchers(s.file)
 	default:
@@ -163,7 +163,18 @@ func openWatchers(path string) ([]admission.Watch, error) {
 		return nil, fmt.Errorf("-f: %w", err)
 	}
 	defer file.Close()
-	return readWatchers(file)
+	return fromFile(file)
+}
+
+func fromFile(file io.Reader) ([]admission.Watch, error) {
+	watches, err := ReadWatchers(file)
+	if err != nil {
+		return nil, fmt.Errorf("-f: %w", err)
+	}
+	if len(watches) == 0 {
+		return nil, errors.New("-f: want at least one Watcher, have none")
+	}
+	return watches, nil
 }
 
 func (s *settings) endpoint() (admission.Endpoint, error) {

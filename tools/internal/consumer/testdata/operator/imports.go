@@ -6,6 +6,7 @@ import (
 	_ "github.com/runtime-watcher/runtime-watcher/adapters/controlplane/keysource"
 	_ "github.com/runtime-watcher/runtime-watcher/adapters/controlplane/runtimes"
 	_ "github.com/runtime-watcher/runtime-watcher/adapters/httpserver"
+	_ "github.com/runtime-watcher/runtime-watcher/adapters/informer"
 	_ "github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
 	_ "github.com/runtime-watcher/runtime-watcher/adapters/opentelemetry"
 	_ "github.com/runtime-watcher/runtime-watcher/adapters/prometheus"

@@ -1,0 +1,177 @@
+package installation
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+// informerSuffix ends the names of the objects that only [SourceInformer] needs.
+const informerSuffix = "-informer"
+
+// watches reports whether the agents watch, and serve no webhook.
+func (i *Installer) watches() bool { return i.opts.Source == SourceInformer }
+
+// wantedInformer has no webhook configuration.
+func (i *Installer) wantedInformer(r *Runtime, have facts) (*wanted, error) {
+	if err := validateWatches(r); err != nil {
+		return nil, err
+	}
+	w := &wanted{objects: i.objects(r, have), facts: have}
+	w.sum = sumOf(i.namespace(), w.early, w.late, w.deployment)
+	return w, nil
+}
+
+// validateWatches refuses watches that no source can have.
+func validateWatches(r *Runtime) error {
+	for n := range r.Watches {
+		if err := r.Watches[n].Validate(); err != nil {
+			return fmt.Errorf("installation: runtime %q: watch %s: %w", r.ID, r.Watches[n].Name, err)
+		}
+	}
+	return nil
+}
+
+// installInformer installs agents that watch. The webhook configuration goes first, because these
+// agents do not answer. The resync of their start stands in for the changes in between. former are
+// the managers that the ConfigMap loses.
+func (i *Installer) installInformer(
+	ctx context.Context, in *cluster, found existing, want *wanted, former []core.Manager,
+) (Status, error) {
+	if found.configuration != nil {
+		held, err := in.remove(ctx, []*unstructured.Unstructured{i.bareConfiguration()})
+		if err != nil || len(held) > 0 {
+			return awaitingEndOf(held), err
+		}
+		found.configuration = nil
+	}
+
+	live, status, err := i.installAgent(ctx, in, found, want)
+	if err == nil && status.State == Ready {
+		status, err = i.complete(ctx, in, status, i.lookOf(want, found.role, live))
+	}
+
+	status.Former = former
+
+	return status, err
+}
+
+// informerObjects are the rights of agents that watch, and their way to the API server.
+type informerObjects struct{ policy, role, binding *unstructured.Unstructured }
+
+// removable returns the objects in the order of their removal. The role comes last, as it shows
+// that the others may be there.
+func (o informerObjects) removable() []*unstructured.Unstructured {
+	return []*unstructured.Unstructured{o.binding, o.policy, o.role}
+}
+
+func (i *Installer) informerObjects(watches []admission.Watch) informerObjects {
+	policy := i.object(canaryPolicyFile)
+	policy.SetName(i.opts.Name + informerSuffix)
+	return informerObjects{
+		policy: i.finished(policy), role: i.finished(i.clusterRole(rulesOf(watches))),
+		binding: i.finished(i.clusterRoleBinding()),
+	}
+}
+
+// roleInto returns a task that gets the role of agents that watch. An installer of webhooks that
+// may not read roles has not made one.
+func (i *Installer) roleInto(ctx context.Context, in *cluster, into **unstructured.Unstructured) func() error {
+	return func() error {
+		err := in.getInto(ctx, i.clusterRole(nil), into)()
+		if apierrors.IsForbidden(err) && !i.watches() {
+			return nil
+		}
+		return err
+	}
+}
+
+// informerMeta has a name that is unique in the runtime, as that of the configuration is.
+func (i *Installer) informerMeta() metav1.ObjectMeta {
+	return metav1.ObjectMeta{Name: i.opts.ConfigurationName + informerSuffix, Labels: i.labels()}
+}
+
+func (i *Installer) clusterRole(rules []rbacv1.PolicyRule) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: content(&rbacv1.ClusterRole{
+		TypeMeta:   metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "ClusterRole"},
+		ObjectMeta: i.informerMeta(), Rules: rules,
+	})}
+}
+
+func (i *Installer) clusterRoleBinding() *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: content(&rbacv1.ClusterRoleBinding{
+		TypeMeta:   metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "ClusterRoleBinding"},
+		ObjectMeta: i.informerMeta(),
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: i.informerMeta().Name},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: i.opts.Namespace, Name: i.opts.Name}},
+	})}
+}
+
+// rulesOf returns the least rights to watch: list and watch of each watched resource, and of
+// namespaces if a watch selects them by labels. They are sorted.
+func rulesOf(watches []admission.Watch) []rbacv1.PolicyRule {
+	var resources []schema.GroupResource
+	for n := range watches {
+		w := &watches[n]
+		resources = append(resources, schema.GroupResource{Group: w.Resource.Group, Resource: w.Resource.Resource})
+		if w.NamespaceSelector != nil {
+			resources = append(resources, schema.GroupResource{Resource: "namespaces"})
+		}
+	}
+	slices.SortFunc(resources, func(a, b schema.GroupResource) int {
+		return cmp.Or(strings.Compare(a.Group, b.Group), strings.Compare(a.Resource, b.Resource))
+	})
+	rules := []rbacv1.PolicyRule{} // Not null, so that an apply removes former rules.
+	for _, r := range slices.Compact(resources) {
+		if strings.Contains(r.Resource, "/") {
+			continue // The agent reports that a subresource cannot be watched.
+		}
+		rules = append(rules, rbacv1.PolicyRule{
+			APIGroups: []string{r.Group}, Resources: []string{r.Resource}, Verbs: []string{"list", "watch"},
+		})
+	}
+	return rules
+}
+
+// watchersSetting is the value of WATCHERS: a list of Watchers in JSON, sorted by name.
+func watchersSetting(watches []admission.Watch) string {
+	sorted := slices.Clone(watches)
+	slices.SortFunc(sorted, func(a, b admission.Watch) int { return strings.Compare(a.Name.String(), b.Name.String()) })
+	items := make([]map[string]any, len(sorted))
+	for n := range sorted {
+		items[n] = watcherOf(&sorted[n])
+	}
+	text, err := json.Marshal(map[string]any{"kind": "WatcherList", "items": items})
+	if err != nil {
+		panic(fmt.Sprintf("watches: %v", err)) // Texts, and maps of texts.
+	}
+	return string(text)
+}
+
+// watcherOf returns the fields of a Watcher that the agent reads. Conditions need an API server.
+func watcherOf(w *admission.Watch) map[string]any {
+	return map[string]any{
+		"kind":     "Watcher",
+		"metadata": map[string]any{"namespace": w.Name.Namespace, "name": w.Name.Name},
+		"spec": map[string]any{
+			"manager": string(w.Manager), "field": string(cmp.Or(w.Field, core.FieldSpec)),
+			"resourceToWatch": map[string]any{
+				"group": w.Resource.Group, "version": w.Resource.Version, "resource": w.Resource.Resource,
+			},
+			"labelsToWatch": w.Labels, "labelExpressionsToWatch": w.LabelExpressions,
+			"namespaceSelector": w.NamespaceSelector,
+		},
+	}
+}

@@ -1,0 +1,46 @@
+package informer_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/informer"
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+// The acceptor is usually an outbox. The configuration is that of a pod: rest.InClusterConfig.
+func Example() {
+	api := newServer()
+	ctx, stop := context.WithCancel(context.Background())
+	acceptor := core.AcceptorFunc(func(manager core.Manager, event core.WatchEvent) core.Outcome {
+		if event.Resync { // The first list.
+			fmt.Println(manager, "resync")
+			api.put("widgets", newObject("w", 1, 1))
+			return core.Accepted
+		}
+		fmt.Println(manager, event.Operation, event.WatchedGVK.Kind, event.Watched)
+		stop()
+		return core.Accepted
+	})
+
+	source, err := informer.New(api.config(), acceptor, []informer.Watch{{
+		Name:     "widgets",
+		Manager:  "my-operator",
+		Resource: schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"},
+		Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"watched": "true"}},
+	}}, informer.Options{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	var running sync.WaitGroup
+	running.Go(func() { _ = source.Start(ctx) })
+	running.Wait()
+	// Output:
+	// my-operator resync
+	// my-operator CREATE Widget default/w
+}

@@ -1,0 +1,202 @@
+package informer
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+// follower keeps a store up to date, and starts again when the API server no longer serves the
+// resource.
+type follower struct {
+	client rest.Interface
+	watch  *Watch
+	store  cache.ReflectorStore
+	// objects is the store, unless it is that of the labels of namespaces.
+	objects *objects
+	// whole is whether an object did not count generations, so that metadata is not enough.
+	whole bool
+	// streams is whether the present list is the beginning of a watch.
+	streams atomic.Bool
+
+	health     *health
+	conditions []*condition
+}
+
+// works records that the API server showed that the watch works.
+func (f *follower) works() {
+	for _, c := range f.conditions {
+		f.health.works(c)
+	}
+}
+
+// fails records that the watch is not established.
+func (f *follower) fails(err error) {
+	for _, c := range f.conditions {
+		f.health.fails(c, err)
+	}
+}
+
+// backoff is between two attempts: 200 ms to 5 s, and up to half as much at random. It starts
+// again after 2 min without failure.
+func backoff() wait.Backoff {
+	const steps, jitter = 20, 0.5
+	return wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Cap: 5 * time.Second, Steps: steps, Jitter: jitter}
+}
+
+// follow returns when ctx ends.
+func (f *follower) follow(ctx context.Context) {
+	const healthy = time.Minute
+	delay := backoff()
+	for ctx.Err() == nil {
+		started := time.Now()
+		f.attempt(ctx)
+		if time.Since(started) > healthy {
+			delay = backoff()
+		}
+		pause(ctx, delay.Step())
+	}
+}
+
+// attempt returns when the watch has to be established again.
+func (f *follower) attempt(ctx context.Context) {
+	r, err := discover(ctx, f.client, f.watch.Resource)
+	switch {
+	case err == nil:
+		f.reflect(ctx, r)
+	case ctx.Err() == nil:
+		f.lost(err)
+	}
+}
+
+// lost handles a resource that cannot be looked up. If it is gone, its objects are, too.
+func (f *follower) lost(err error) {
+	f.fails(err)
+	if apierrors.IsNotFound(err) && f.objects != nil && len(f.objects.known) > 0 {
+		f.objects.resync()
+		f.objects.reset()
+	}
+}
+
+// reflect lists and watches until ctx ends, the resource is not served, or the objects have to be
+// read in another way.
+func (f *follower) reflect(ctx context.Context, r *resource) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	q := &requests{client: f.client, resource: r, watch: f.watch, parts: f.partsOf(r)}
+	if f.objects != nil {
+		f.objects.resource = r
+		f.objects.uncounted = func() {}
+	}
+	if q.parts.generation {
+		defer f.afterMetadata()
+		f.objects.uncounted = func() {
+			f.whole = true
+			cancel()
+		}
+	}
+	delay := backoff()
+	discard := logr.Discard()
+	cache.NewReflectorWithOptions(&observed{requests: q, follower: f, gone: cancel}, &state{}, &proofs{f.store, f},
+		cache.ReflectorOptions{Name: f.watch.Name, TypeDescription: r.kind.Kind, Logger: &discard, Backoff: &delay},
+	).RunWithContext(ctx)
+}
+
+func (f *follower) partsOf(r *resource) parts {
+	return parts{
+		field:      f.watch.Field,
+		generation: f.objects != nil && f.watch.Field == core.FieldSpec && r.countsGenerations() && !f.whole,
+		hasStatus:  r.hasStatus,
+		labels:     f.objects == nil,
+	}
+}
+
+// afterMetadata forgets digests that do not compare with those of whole objects.
+func (f *follower) afterMetadata() {
+	if f.whole {
+		f.objects.reset()
+	}
+}
+
+// observed reports the results of requests.
+type observed struct {
+	*requests
+
+	follower *follower
+	// gone ends the reflector when the resource is not served.
+	gone context.CancelFunc
+}
+
+// List implements [cache.ListerWatcher].
+func (o *observed) List(opts metav1.ListOptions) (runtime.Object, error) {
+	return o.ListWithContext(context.Background(), opts)
+}
+
+// Watch implements [cache.ListerWatcher].
+func (o *observed) Watch(opts metav1.ListOptions) (watch.Interface, error) {
+	return o.WatchWithContext(context.Background(), opts)
+}
+
+// ListWithContext implements [cache.ListerWatcherWithContext].
+func (o *observed) ListWithContext(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
+	o.follower.streams.Store(false)
+	page, err := o.requests.ListWithContext(ctx, opts)
+	o.note(ctx, err)
+	return page, err
+}
+
+// WatchWithContext implements [cache.ListerWatcherWithContext].
+func (o *observed) WatchWithContext(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+	events, err := o.requests.WatchWithContext(ctx, opts)
+	switch {
+	case opts.SendInitialEvents == nil && err == nil:
+		o.follower.works()
+	case opts.SendInitialEvents != nil && !isRetried(err): // If it fails, a list follows.
+		o.follower.streams.Store(err == nil)
+	default:
+		o.note(ctx, err)
+	}
+	return events, err
+}
+
+// note reports a failure, if err is one. An expired version is none: the objects are listed again.
+func (o *observed) note(ctx context.Context, err error) {
+	if err == nil || ctx.Err() != nil || isExpired(err) {
+		return
+	}
+	o.follower.fails(err)
+	if apierrors.IsNotFound(err) {
+		o.gone()
+	}
+}
+
+// isRetried reports whether a reflector repeats the same request after an error.
+func isRetried(err error) bool {
+	return err != nil && (utilnet.IsConnectionRefused(err) || apierrors.IsTooManyRequests(err))
+}
+
+func isExpired(err error) bool { return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) }
+
+// withoutLog discards the lines of client-go: the source has its own.
+func withoutLog(ctx context.Context) context.Context { return logr.NewContext(ctx, logr.Discard()) }
+
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}

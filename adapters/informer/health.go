@@ -1,0 +1,120 @@
+package informer
+
+import (
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// logEvery is the time after which a problem that lasts is logged again.
+const logEvery = 5 * time.Minute
+
+// health has the problems of all watches. It may be used concurrently.
+type health struct {
+	opts *Options
+
+	mu sync.Mutex
+	// watches are complete when New ends.
+	watches []*condition
+}
+
+// condition is whether one watch works.
+type condition struct {
+	watch *Watch
+	// problem is why it does not, "" if it does. It needs the lock of [health].
+	problem string
+	// logged is used by the goroutine of the watch only.
+	logged time.Time
+}
+
+// notYet is the problem of a watch before its first attempt.
+const notYet = "not established yet"
+
+// add adds a watch that does not work yet.
+func (h *health) add(w *Watch) *condition {
+	c := &condition{watch: w, problem: notYet}
+	h.watches = append(h.watches, c)
+	return c
+}
+
+// works records that the API server showed that a watch works.
+func (h *health) works(c *condition) {
+	manager := c.watch.Manager
+	h.opts.Hooks.Proved(manager)
+	if before := h.enter(c, ""); before != "" {
+		h.opts.Logger.Info("watch is established", slog.String("watch", c.watch.Name),
+			slog.String("manager", string(manager)), slog.String("before", before))
+	}
+}
+
+// enter sets the problem of a watch, and returns the one before.
+func (h *health) enter(c *condition, problem string) (before string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	before, c.problem = c.problem, problem
+	return before
+}
+
+// fails records that a watch is not established.
+func (h *health) fails(c *condition, err error) {
+	manager := c.watch.Manager
+	h.opts.Hooks.Failed(manager, reasonOf(err))
+	changed := h.enter(c, err.Error()) != err.Error()
+	if !changed && time.Since(c.logged) < logEvery {
+		return
+	}
+	c.logged = time.Now()
+	h.opts.Logger.Warn("watch is not established, changes are missed until it is: "+
+		"check the error, the rights of the agent and the definition of the resource",
+		slog.String("watch", c.watch.Name), slog.String("manager", string(manager)),
+		slog.String("resource", c.watch.Resource.String()), slog.Any("error", err))
+}
+
+// problems names the watches that do not work and that match.
+func (h *health) problems(match func(*condition) bool) string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var problems []string
+	for _, c := range h.watches {
+		if c.problem != "" && match(c) {
+			problems = append(problems, c.String())
+		}
+	}
+	return strings.Join(problems, "; ")
+}
+
+// String names the watch, its resource and the problem.
+func (c *condition) String() string {
+	return fmt.Sprintf("watch %s of %s: %s", c.watch.Name, c.watch.Resource.GroupResource(), c.problem)
+}
+
+// The reasons of failures, for [Hooks].
+const (
+	failedUnauthenticated = "unauthenticated"
+	failedForbidden       = "forbidden"
+	failedNotFound        = "not_found"
+	failedBusy            = "busy"
+	failedUnreachable     = "unreachable"
+	failedOther           = "other"
+)
+
+func reasonOf(err error) string {
+	switch {
+	case apierrors.IsUnauthorized(err):
+		return failedUnauthenticated
+	case apierrors.IsForbidden(err):
+		return failedForbidden
+	case apierrors.IsNotFound(err):
+		return failedNotFound
+	case apierrors.IsTooManyRequests(err), apierrors.IsServiceUnavailable(err):
+		return failedBusy
+	case apierrors.ReasonForError(err) == "":
+		return failedUnreachable
+	default:
+		return failedOther
+	}
+}

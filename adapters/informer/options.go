@@ -1,0 +1,75 @@
+package informer
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+// Options are the optional settings of a [Source]. The zero value is the documented default.
+type Options struct {
+	// RequireOwner sends no event for an object without a valid [core.OwnerAnnotation], as contract
+	// v1 cannot carry it. A resync after the first list is then one for each owner in it. Default:
+	// false, the event has no owner.
+	RequireOwner bool
+	// Now is the clock of events. Default: [time.Now].
+	Now func() time.Time
+	// Logger gets a line when a watch fails, every 5 min while it fails, and when it is established
+	// again. Events are lines at debug. Names of objects are logged, their content never. Default:
+	// discarded.
+	Logger *slog.Logger
+	// Hooks are callbacks for metrics and health. Default: none.
+	Hooks Hooks
+}
+
+// Hooks are optional callbacks of a [Source]. They are called concurrently, and must return at
+// once.
+type Hooks struct {
+	// Observed is called for each change of an object with its decision:
+	//
+	//   - "accepted", "coalesced", "dropped": the outcome of the acceptor (see [core.Outcome])
+	//   - "unchanged": the filter refuses an update, or the watched part is the same
+	//   - "irrelevant": the filter refuses another change
+	//   - "no_owner": the object has no valid owner, but an owner is required
+	//   - "no_name": the object has no name that an event can carry
+	Observed func(manager core.Manager, decision string)
+	// Proved is called when the API server shows that a watch works: it is established, or an
+	// object or a bookmark arrived. A healthy watch has a bookmark about every minute.
+	Proved func(manager core.Manager)
+	// Failed is called for each failed attempt to establish a watch. reason is a label of bounded
+	// cardinality:
+	//
+	//   - "unauthenticated": the API server refuses the credentials
+	//   - "forbidden": the right to list or to watch is missing
+	//   - "not_found": the API server does not serve the resource
+	//   - "busy": the API server asks to come back later
+	//   - "unreachable": no answer
+	//   - "other": any other answer
+	Failed func(manager core.Manager, reason string)
+}
+
+func (o Options) withDefaults() Options {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	o.Hooks = o.Hooks.withDefaults()
+	return o
+}
+
+// withDefaults returns hooks that can be called without a check for nil.
+func (h Hooks) withDefaults() Hooks {
+	if h.Observed == nil {
+		h.Observed = func(core.Manager, string) {}
+	}
+	if h.Proved == nil {
+		h.Proved = func(core.Manager) {}
+	}
+	if h.Failed == nil {
+		h.Failed = func(core.Manager, string) {}
+	}
+	return h
+}

@@ -1,0 +1,188 @@
+package informer
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+)
+
+const (
+	acceptObjects = "application/json"
+	// acceptMetadata is from the Kubernetes API concepts. A list names the kind of its items.
+	acceptMetadata     = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+	acceptMetadataList = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+)
+
+// requests lists and watches the objects of one watch. Each object becomes a [state] as soon as it
+// is read, so that no list is in memory.
+type requests struct {
+	client   rest.Interface
+	resource *resource
+	watch    *Watch
+	parts    parts
+}
+
+// ListWithContext implements [cache.ListerWatcherWithContext].
+func (q *requests) ListWithContext(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
+	body, err := q.stream(ctx, opts, acceptMetadataList)
+	if err != nil {
+		return nil, err
+	}
+	defer body.Close()
+	return readList(body, q.parts)
+}
+
+// WatchWithContext implements [cache.ListerWatcherWithContext].
+func (q *requests) WatchWithContext(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+	opts.Watch = true
+	body, err := q.stream(ctx, opts, acceptMetadata)
+	if err != nil {
+		return nil, err
+	}
+	return watch.NewStreamWatcher(&frames{body: body, json: json.NewDecoder(body), parts: q.parts}, reporter{}), nil
+}
+
+func (q *requests) stream(ctx context.Context, opts metav1.ListOptions, metadata string) (io.ReadCloser, error) {
+	opts.LabelSelector = selectorOf(q.watch.Selector).String()
+	opts.FieldSelector = q.fieldSelector()
+	accept := acceptObjects
+	if q.parts.generation {
+		accept = metadata
+	}
+	return q.client.Get().AbsPath(q.path()).SetHeader("Accept", accept).
+		SpecificallyVersionedParams(&opts, parameters, versionV1).Stream(ctx)
+}
+
+func (q *requests) path() string {
+	path := groupVersionPath(q.resource.GroupVersion())
+	if q.watch.Namespace != "" {
+		path += "/namespaces/" + q.watch.Namespace
+	}
+	return path + "/" + q.resource.Resource
+}
+
+// fieldSelector leaves out the excluded namespaces. Objects without namespace have no such field.
+func (q *requests) fieldSelector() string {
+	field := "metadata.namespace"
+	if q.resource.isNamespaces() {
+		field = "metadata.name"
+	} else if !q.resource.namespaced {
+		return ""
+	}
+	var terms []fields.Selector
+	for _, namespace := range q.watch.ExcludedNamespaces {
+		terms = append(terms, fields.OneTermNotEqualSelector(field, namespace))
+	}
+	return fields.AndSelectors(terms...).String()
+}
+
+func (r *resource) isNamespaces() bool { return r.Group == "" && r.Resource == "namespaces" }
+
+// list is one page of states.
+type list struct {
+	metav1.TypeMeta
+	metav1.ListMeta
+
+	Items []runtime.Object
+}
+
+// DeepCopyObject implements [runtime.Object].
+func (l *list) DeepCopyObject() runtime.Object { return l }
+
+// readList reads a list item by item.
+func readList(body io.Reader, p parts) (*list, error) {
+	l, in := &list{}, json.NewDecoder(body)
+	err := members(in, func(name string) error {
+		switch name {
+		case "metadata":
+			return in.Decode(&l.ListMeta)
+		case "items":
+			return l.readItems(in, p)
+		default:
+			return in.Decode(new(json.RawMessage))
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list of the API server: %w", err)
+	}
+	return l, nil
+}
+
+func (l *list) readItems(in *json.Decoder, p parts) error {
+	switch open, err := in.Token(); {
+	case err != nil || open == nil: // A null is an empty list.
+		return err
+	case open != json.Delim('['):
+		return errors.New("items: want an array")
+	}
+	var raw json.RawMessage
+	for in.More() {
+		raw = raw[:0]
+		if err := in.Decode(&raw); err != nil {
+			return err
+		}
+		item, err := p.read(raw)
+		if err != nil {
+			return err
+		}
+		l.Items = append(l.Items, item)
+	}
+	_, err := in.Token()
+	return err
+}
+
+// members calls each for the members of an object. It must read the value.
+func members(in *json.Decoder, each func(name string) error) error {
+	if open, err := in.Token(); err != nil || open != json.Delim('{') {
+		return errors.Join(errors.New("want an object"), err)
+	}
+	for in.More() {
+		name, err := in.Token()
+		if err != nil {
+			return err
+		}
+		text, _ := name.(string) // The name of a member is a string.
+		if err := each(text); err != nil {
+			return err
+		}
+	}
+	_, err := in.Token()
+	return err
+}
+
+// frames decodes the events of a watch.
+type frames struct {
+	body  io.Closer
+	json  *json.Decoder
+	parts parts
+	frame struct {
+		Type   watch.EventType `json:"type"`
+		Object json.RawMessage `json:"object"`
+	}
+}
+
+// Decode implements [watch.Decoder].
+func (f *frames) Decode() (watch.EventType, runtime.Object, error) {
+	f.frame.Object = f.frame.Object[:0] // Its memory is used again.
+	if err := f.json.Decode(&f.frame); err != nil {
+		return "", nil, err
+	}
+	if f.frame.Type == watch.Error {
+		var status metav1.Status
+		err := json.Unmarshal(f.frame.Object, &status)
+		return watch.Error, &status, err
+	}
+	object, err := f.parts.read(f.frame.Object)
+	return f.frame.Type, object, err
+}
+
+// Close implements [watch.Decoder].
+func (f *frames) Close() { _ = f.body.Close() }

@@ -1,0 +1,99 @@
+package informer
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+)
+
+// resource has the facts of discovery about a resource.
+type resource struct {
+	schema.GroupVersionResource
+
+	kind       schema.GroupVersionKind
+	namespaced bool
+	// hasStatus is whether the status has a subresource of its own.
+	hasStatus bool
+}
+
+// discoveryTimeout bounds the requests of one look-up.
+const discoveryTimeout = 30 * time.Second
+
+// discover looks up a resource. Every authenticated client may do that by default.
+func discover(ctx context.Context, client rest.Interface, gvr schema.GroupVersionResource) (*resource, error) {
+	ctx, cancel := context.WithTimeout(ctx, discoveryTimeout)
+	defer cancel()
+	if gvr.Version == anyVersion {
+		version, err := preferredVersion(ctx, client, gvr.Group)
+		if err != nil {
+			return nil, err
+		}
+		gvr.Version = version
+	}
+	var list metav1.APIResourceList
+	if err := get(ctx, client, groupVersionPath(gvr.GroupVersion()), &list); err != nil {
+		return nil, err
+	}
+	return resourceOf(gvr, list.APIResources)
+}
+
+func resourceOf(gvr schema.GroupVersionResource, served []metav1.APIResource) (*resource, error) {
+	at := slices.IndexFunc(served, func(r metav1.APIResource) bool { return r.Name == gvr.Resource })
+	if at < 0 {
+		return nil, apierrors.NewNotFound(gvr.GroupResource(), "")
+	}
+	return &resource{
+		GroupVersionResource: gvr,
+		kind:                 gvr.GroupVersion().WithKind(served[at].Kind),
+		namespaced:           served[at].Namespaced,
+		hasStatus: slices.ContainsFunc(served, func(r metav1.APIResource) bool {
+			return r.Name == gvr.Resource+"/status"
+		}),
+	}, nil
+}
+
+// preferredVersion returns the version of a group that the API server prefers.
+func preferredVersion(ctx context.Context, client rest.Interface, group string) (string, error) {
+	if group == "" {
+		return "v1", nil
+	}
+	var found metav1.APIGroup
+	if err := get(ctx, client, "/apis/"+group, &found); err != nil {
+		return "", err
+	}
+	return found.PreferredVersion.Version, nil
+}
+
+func get(ctx context.Context, client rest.Interface, path string, into any) error {
+	body, err := client.Get().AbsPath(path).Do(ctx).Raw()
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(body, into); err != nil {
+		return fmt.Errorf("discovery at %s: %w", path, err)
+	}
+	return nil
+}
+
+func groupVersionPath(gv schema.GroupVersion) string {
+	if gv.Group == "" {
+		return "/api/" + gv.Version
+	}
+	return "/apis/" + gv.Group + "/" + gv.Version
+}
+
+// countsGenerations reports whether metadata is enough to see a change of the spec. The API server
+// raises the generation of a custom resource with status subresource for nothing else. Kinds of
+// Kubernetes have rules of their own: Deployments also count annotations.
+func (r *resource) countsGenerations() bool {
+	custom := strings.Contains(r.Group, ".") && !strings.HasSuffix(r.Group, ".k8s.io")
+	return custom && r.hasStatus
+}

@@ -1,0 +1,124 @@
+package informer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+// ErrNotEstablished means that watches are not established: their changes are missed.
+var ErrNotEstablished = errors.New("watches are not established")
+
+// Source watches objects of one runtime. Create it with [New].
+type Source struct {
+	client    *rest.RESTClient
+	health    *health
+	followers []*follower
+}
+
+// New returns a source for the API server of a runtime. It connects in [Source.Start] only. The
+// error wraps [ErrInvalidWatch] and names all problems of all watches.
+func New(config *rest.Config, acceptor core.Acceptor, watches []Watch, opts Options) (*Source, error) {
+	if config == nil || acceptor == nil {
+		return nil, errors.New("informer: want a config of the API server and an acceptor, have nil")
+	}
+	if err := validate(watches); err != nil {
+		return nil, fmt.Errorf("informer: %w", err)
+	}
+	client, err := newClient(config)
+	if err != nil {
+		return nil, err
+	}
+	opts = opts.withDefaults()
+	s := &Source{client: client, health: &health{opts: &opts}}
+	s.add(acceptor, watches, &opts)
+	return s, nil
+}
+
+// validate returns one error that joins all problems.
+func validate(watches []Watch) error {
+	var problems []error
+	names := make(map[string]bool, len(watches))
+	for _, w := range watches {
+		problems = append(problems, w.Validate())
+		if names[w.Name] {
+			problems = append(problems,
+				fmt.Errorf("%w %.330q: want a unique name, have it twice", ErrInvalidWatch, w.Name))
+		}
+		names[w.Name] = true
+	}
+	return errors.Join(problems...)
+}
+
+// add adds a follower for each watch, and one for the labels of namespaces if a watch needs them.
+func (s *Source) add(acceptor core.Acceptor, watches []Watch, opts *Options) {
+	labelled := &namespaces{}
+	for _, w := range watches {
+		w := w.withDefaults()
+		selector := selectorOf(w.NamespaceSelector)
+		c := s.health.add(w)
+		f := &follower{client: s.client, watch: w, conditions: []*condition{c}, health: s.health}
+		f.objects = &objects{
+			watch: w, acceptor: acceptor, opts: opts,
+			selects: func(namespace string) bool { return labelled.selects(selector, namespace) },
+		}
+		f.store = f.objects
+		s.followers = append(s.followers, f)
+	}
+	s.addNamespaces(labelled)
+}
+
+// addNamespaces adds the follower of the labels of namespaces. Its failure is one of each manager
+// that needs them.
+func (s *Source) addNamespaces(labelled *namespaces) {
+	resource := schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
+	f := &follower{
+		client: s.client, health: s.health, store: labelled,
+		watch: &Watch{Name: "labels of namespaces", Resource: resource},
+	}
+	for _, other := range s.followers {
+		if w := other.watch; w.NamespaceSelector != nil {
+			f.conditions = append(f.conditions, s.health.add(&Watch{
+				Name: w.Name + ", labels of namespaces", Manager: w.Manager, Resource: resource,
+			}))
+		}
+	}
+	if len(f.conditions) > 0 {
+		s.followers = append(s.followers, f)
+	}
+}
+
+// Start watches until ctx ends, and then returns nil. A watch that cannot be established is
+// retried, and costs no other watch. Start must be called once.
+func (s *Source) Start(ctx context.Context) error {
+	ctx = withoutLog(ctx)
+	var all sync.WaitGroup
+	for _, f := range s.followers {
+		all.Go(func() { f.follow(ctx) })
+	}
+	all.Wait()
+	<-ctx.Done() // Without watches.
+	s.client.Client.CloseIdleConnections()
+	return nil
+}
+
+// Ready returns nil if every watch is established. Otherwise the error wraps [ErrNotEstablished]
+// and names those that are not, with the cause. It may be called concurrently.
+func (s *Source) Ready() error {
+	if problems := s.health.problems(func(*condition) bool { return true }); problems != "" {
+		return fmt.Errorf("%w: %s", ErrNotEstablished, problems)
+	}
+	return nil
+}
+
+// Problem returns why watches of a manager cannot be established, "" if all are. A watch before its
+// first attempt has no problem yet. It is for heartbeats, and may be called concurrently.
+func (s *Source) Problem(manager core.Manager) string {
+	return s.health.problems(func(c *condition) bool { return c.watch.Manager == manager && c.problem != notYet })
+}

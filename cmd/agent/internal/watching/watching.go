@@ -1,0 +1,223 @@
+// Package watching is the change source of SOURCE=informer. It alone of the agent links client-go.
+package watching
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"net"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	prom "github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/adapters/informer"
+	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
+	"github.com/runtime-watcher/runtime-watcher/cmd/agent/internal/webhookconfig"
+	"github.com/runtime-watcher/runtime-watcher/cmd/agent/runtimeagent"
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+// The files in which Kubernetes mounts the credentials of a service account.
+const (
+	defaultTokenFile = "/var/run/secrets/kubernetes.io/serviceaccount/token" //nolint:gosec // A path, no secret.
+	defaultCAFile    = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
+)
+
+// Settings are those of the source.
+type Settings struct {
+	// Watches are the watches of the source.
+	Watches []informer.Watch
+	// ExcludedNamespaces are not watched.
+	ExcludedNamespaces []string
+	// Server is the URL of the API server. Default: that of the cluster of the pod.
+	Server string
+	// TokenFile and CAFile are the credentials. Default: those of the service account of the pod.
+	TokenFile, CAFile string
+	// Getenv reads the address of the cluster of the pod.
+	Getenv func(string) string
+	// RequireOwner sends no event for an object without owner.
+	RequireOwner bool
+}
+
+// Watches reads Watcher resources in YAML. They may be none, which is not nil. A watch without
+// valid manager is an error. Any other mistake in a watch is a problem of its manager.
+func Watches(text string) ([]informer.Watch, error) {
+	written, err := webhookconfig.ReadWatchers(strings.NewReader(text))
+	if err != nil {
+		return nil, err
+	}
+	watches := make([]informer.Watch, len(written))
+	problems := make([]error, len(written))
+	for i := range written {
+		watches[i] = watchOf(&written[i])
+		_, problems[i] = core.ParseManager(string(written[i].Manager))
+	}
+	return watches, errors.Join(problems...)
+}
+
+func watchOf(w *admission.Watch) informer.Watch {
+	watch := informer.Watch{
+		Name: w.Name.String(), Manager: w.Manager, Resource: w.Resource, Field: w.Field,
+		NamespaceSelector: w.NamespaceSelector,
+	}
+	if len(w.Labels)+len(w.LabelExpressions) > 0 {
+		watch.Selector = &metav1.LabelSelector{MatchLabels: w.Labels, MatchExpressions: w.LabelExpressions}
+	}
+	return watch
+}
+
+// Managers returns others, and those of the watches that are not among them.
+func (s *Settings) Managers(others []core.Manager) []core.Manager {
+	managers := slices.Clone(others)
+	for _, w := range s.Watches {
+		if !slices.Contains(managers, w.Manager) {
+			managers = append(managers, w.Manager)
+		}
+	}
+	return managers
+}
+
+// Source is the change source of an agent. Create it with [New].
+type Source struct {
+	*informer.Source
+
+	metrics *prometheus.Informer
+	inbox   atomic.Pointer[runtimeagent.Inbox]
+	// refused has the watches that cannot be watched, by manager.
+	refused map[core.Manager]string
+}
+
+// New returns a source that has not started.
+func New(settings Settings, log *slog.Logger) (*Source, error) {
+	config, err := settings.config()
+	if err != nil {
+		return nil, err
+	}
+	metrics, err := prometheus.NewInformer(prometheus.Options{Managers: settings.Managers(nil)})
+	if err != nil {
+		return nil, err
+	}
+	s := &Source{metrics: metrics, refused: make(map[core.Manager]string)}
+	s.Source, err = informer.New(config, core.AcceptorFunc(s.accept), s.valid(settings, log), informer.Options{
+		RequireOwner: settings.RequireOwner,
+		Logger:       log,
+		Hooks:        informer.Hooks{Observed: metrics.Observed, Proved: s.proved, Failed: metrics.Failed},
+	})
+	return s, err
+}
+
+// config returns how to connect to the API server. The files are read again when they change.
+func (s *Settings) config() (*rest.Config, error) {
+	config := &rest.Config{
+		Host: s.Server, BearerTokenFile: s.TokenFile, TLSClientConfig: rest.TLSClientConfig{CAFile: s.CAFile},
+	}
+	if config.BearerTokenFile == "" {
+		config.BearerTokenFile = defaultTokenFile
+	}
+	if config.CAFile == "" {
+		config.CAFile = defaultCAFile
+	}
+	if config.Host != "" {
+		return config, nil
+	}
+	host, port := s.Getenv("KUBERNETES_SERVICE_HOST"), s.Getenv("KUBERNETES_SERVICE_PORT")
+	if host == "" || port == "" {
+		return nil, errors.New("informer: no API server: set INFORMER_API_SERVER, " +
+			"as KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT of a pod are not set")
+	}
+	config.Host = "https://" + net.JoinHostPort(host, port)
+	return config, nil
+}
+
+// valid returns the watches that can be watched. Each of the others costs its own manager only.
+func (s *Source) valid(settings Settings, log *slog.Logger) (valid []informer.Watch) {
+	for _, w := range settings.Watches {
+		w.ExcludedNamespaces = settings.ExcludedNamespaces
+		if err := w.Validate(); err != nil {
+			log.Warn("Watcher cannot be watched, its changes are missed", slog.Any("error", err))
+			s.refused[w.Manager] = err.Error()
+			continue
+		}
+		valid = append(valid, w)
+	}
+	return valid
+}
+
+// Ready returns nil if every watch is established.
+func (s *Source) Ready() error {
+	problems := []error{s.Source.Ready()}
+	for _, manager := range slices.Sorted(maps.Keys(s.refused)) {
+		problems = append(problems, errors.New(s.refused[manager]))
+	}
+	return errors.Join(problems...)
+}
+
+// Problem returns why changes for a manager are not seen, "" if they are.
+func (s *Source) Problem(manager core.Manager) string {
+	return cmp.Or(s.Source.Problem(manager), s.refused[manager])
+}
+
+// Parts are the parts of an agent with this source.
+func (s *Source) Parts() runtimeagent.Parts {
+	return runtimeagent.Parts{Source: s.start, Problem: s.Problem, Ready: s.Ready}
+}
+
+// Collector has the metrics of the source.
+func (s *Source) Collector() prom.Collector { return s.metrics }
+
+func (s *Source) start(ctx context.Context, inbox *runtimeagent.Inbox) error {
+	s.inbox.Store(inbox)
+	return s.Start(ctx)
+}
+
+// accept has no inbox while the watches are only tried.
+func (s *Source) accept(manager core.Manager, event core.WatchEvent) core.Outcome {
+	if inbox := s.inbox.Load(); inbox != nil {
+		return inbox.Accept(manager, event)
+	}
+	return core.Dropped
+}
+
+func (s *Source) proved(manager core.Manager) {
+	s.metrics.Proved(manager)
+	if inbox := s.inbox.Load(); inbox != nil {
+		inbox.Proved(manager)
+	}
+}
+
+// tryTimeout bounds the time to establish all watches.
+const tryTimeout = 10 * time.Second
+
+// Try establishes the watches, and ends them. It returns the problems of those that cannot be
+// established within 10 s. It must be the only call.
+func (s *Source) Try(ctx context.Context) (problems []string) {
+	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- s.Start(ctx) }()
+	const pause = 20 * time.Millisecond
+	tick := time.NewTicker(pause)
+	defer tick.Stop()
+	for s.Source.Ready() != nil && ctx.Err() == nil {
+		<-tick.C
+	}
+	if err := s.Source.Ready(); err != nil {
+		problems = append(problems, err.Error())
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		problems = append(problems, err.Error())
+	}
+	for _, manager := range slices.Sorted(maps.Keys(s.refused)) {
+		problems = append(problems, s.refused[manager])
+	}
+	return problems
+}

@@ -1,0 +1,241 @@
+package informer
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/listener"
+	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+	"github.com/runtime-watcher/runtime-watcher/test/rig"
+)
+
+var objects = flag.Int("objects", 500, "number of objects of 10 kB for TestMemory")
+
+// watcher returns a Watcher in YAML.
+func watcher(name, group, plural, scene string) string {
+	return fmt.Sprintf(`
+---
+kind: Watcher
+metadata: {name: %s}
+spec:
+  manager: %s
+  labelsToWatch: {scene: %s}
+  resourceToWatch: {group: %q, version: "*", resource: %s}
+`, name, manager, scene, group, plural)
+}
+
+// settings returns those of an agent with a service account that may list and watch the given
+// resources, and nothing else.
+func settings(t *testing.T, plane *controlplane.ControlPlane, name, watchers string, rules ...rbacv1.PolicyRule) map[string]string {
+	t.Helper()
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name}}
+	create(t, plane.Client, account,
+		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: rules},
+		&rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
+			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: metav1.NamespaceDefault, Name: name}},
+		})
+	request := &authenticationv1.TokenRequest{}
+	if err := plane.Client.SubResource("token").Create(t.Context(), account, request); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	token, ca := filepath.Join(dir, "token"), filepath.Join(dir, "ca.crt")
+	for path, text := range map[string]string{token: request.Status.Token, ca: string(plane.Config.CAData)} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return map[string]string{
+		"SOURCE": "informer", "WATCHERS": watchers, "HEARTBEAT_INTERVAL": "1s", "KCP_SERVER_NAME": "localhost",
+		"INFORMER_API_SERVER": plane.Config.Host, "INFORMER_TOKEN_FILE": token, "INFORMER_CA_CERT": ca,
+	}
+}
+
+func listAndWatch(group string, resources ...string) rbacv1.PolicyRule {
+	return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: resources, Verbs: []string{"list", "watch"}}
+}
+
+// A real agent with the informer as its source: a change leads to a reconcile, and the fleet knows
+// whether the watch works. Nothing of a webhook is there.
+func TestAgent(t *testing.T) {
+	plane := sharedPlane(t)
+	c := plane.Client
+	gadgets := definition("gadgets", "Gadget")
+	define(t, c, gadgets)
+	pki := rig.NewPKI(t)
+	watched, err := fleet.New(fleet.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	control := rig.StartPlane(t, pki, rig.PlaneOptions{Listener: listener.Options{Fleet: watched}}, manager)
+	volume := pki.RuntimeVolume("runtime-1", "runtime-1.example.com")
+	env := settings(t, plane, "informer-agent",
+		watcher("gadgets", group, "gadgets", "agent")+watcher("configmaps", "", "configmaps", "agent"),
+		listAndWatch("", "configmaps"), listAndWatch(group, "gadgets"))
+	agent := rig.StartAgent(t, volume, control.Addr, rig.AgentOptions{Env: env})
+	checked := map[string]string{
+		env["WATCHERS"]: "all watches can be established",
+		watcher("secrets", "", "secrets", "agent"): "cannot list resource",
+		watcher("execs", "", "pods/exec", "agent"): "without subresource",
+	}
+	for watchers, want := range checked {
+		env["WATCHERS"] = watchers
+		if got := check(t, volume, control.Addr, env); !strings.Contains(got, want) || strings.Contains(got, "canary") {
+			t.Errorf("agent check prints, without %q or with a canary:\n%s", want, got)
+		}
+	}
+	is := func(state fleet.State, reason string) func() bool {
+		return func() bool {
+			s := watched.Get("runtime-1", manager)
+			return s.State == state && s.Reason == reason
+		}
+	}
+	rig.Eventually(t, patience, "the runtime is fresh", is(fleet.Fresh, ""))
+	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+		Namespace: metav1.NamespaceDefault, Name: "of-the-agent", Labels: selected("agent"),
+	}}
+	create(t, c, object, widget("Gadget", "of-the-agent", selected("agent"), 1))
+	looked := func(namespaced string) func() bool {
+		return func() bool {
+			look := rig.Look{Runtime: "runtime-1"}
+			look.Object.Namespace, look.Object.Name = metav1.NamespaceDefault, namespaced
+			return len(control.Started(look)) > 0
+		}
+	}
+	rig.Eventually(t, patience, "a reconcile", looked("of-the-agent"))
+	rig.Eventually(t, patience, "both changes are counted", func() bool {
+		return agent.Metric("runtime_watcher_agent_informer_changes_total", `decision="accepted"`) == 2
+	})
+	if agent.Metric("runtime_watcher_agent_informer_last_proof_timestamp_seconds") == 0 {
+		t.Error("no proof is measured")
+	}
+
+	removed := time.Now()
+	remove(t, c, gadgets)
+	rig.Eventually(t, patience, "the runtime is degraded", is(fleet.Degraded, fleet.ReasonConfiguration))
+	t.Logf("degraded %v after the end of the definition", time.Since(removed).Round(time.Millisecond))
+	for _, replica := range watched.Get("runtime-1", manager).Replicas {
+		if text := replica.Heartbeat.ConfigError; !strings.Contains(text, "watch default/gadgets of gadgets."+group) {
+			t.Errorf("the heartbeat says %q, want the watch", text)
+		}
+	}
+	if text, err := rig.Get(t.Context(), "http://"+rig.Address(agent.MetricsPort)+"/readyz"); err == nil {
+		t.Errorf("the agent is ready: %s", text)
+	}
+	if agent.Metric("runtime_watcher_agent_informer_failures_total", `reason="not_found"`) == 0 {
+		t.Error("no failure is counted")
+	}
+	if !strings.Contains(agent.Log(), "watch is not established, changes are missed until it is") {
+		t.Errorf("the log does not name the fault:\n%s", agent.Log())
+	}
+	define(t, c, definition("gadgets", "Gadget"))
+	defined := time.Now()
+	rig.Eventually(t, patience, "the runtime is fresh again", is(fleet.Fresh, ""))
+	t.Logf("fresh %v after the definition came back", time.Since(defined).Round(time.Millisecond))
+	agent.AwaitReady()
+}
+
+// check returns the output of agent check.
+func check(t *testing.T, volume *testpki.Volume, addr string, env map[string]string) string {
+	t.Helper()
+	ca, cert, key := volume.Paths()
+	cmd := exec.CommandContext(t.Context(), rig.Build(t, "cmd/agent"), "check")
+	cmd.Env = []string{"CA_CERT=" + ca, "TLS_CERT=" + cert, "TLS_KEY=" + key, "KCP_ADDR=" + addr}
+	for name, value := range env {
+		cmd.Env = append(cmd.Env, name+"="+value)
+	}
+	out, err := cmd.CombinedOutput()
+	if exit := (&exec.ExitError{}); err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return string(out)
+}
+
+// TestMemory measures the peak resident memory of an agent that lists and watches objects of 10 kB,
+// and then sees each of them change.
+func TestMemory(t *testing.T) {
+	const limit = 64 << 20
+	plane := sharedPlane(t)
+	each := func(do func(n int)) {
+		var work sync.WaitGroup
+		for worker := range 16 {
+			work.Go(func() {
+				for n := worker; n < *objects; n += 16 {
+					do(n)
+				}
+			})
+		}
+		work.Wait()
+	}
+	object := func(n int) *corev1.ConfigMap {
+		return &corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: metav1.NamespaceDefault, Name: "memory-" + strconv.Itoa(n), Labels: selected("memory"),
+			},
+			Data: map[string]string{"n": strconv.Itoa(n), "data": strings.Repeat("0123456789", 1_000)},
+		}
+	}
+	each(func(n int) {
+		if err := plane.Client.Create(t.Context(), object(n)); err != nil {
+			t.Error(err)
+		}
+	})
+	// Older API servers know lists only.
+	for _, watchList := range []string{"false", "true"} {
+		t.Run("WatchList "+watchList, func(t *testing.T) {
+			pki := rig.NewPKI(t)
+			control := rig.StartPlane(t, pki, rig.PlaneOptions{}, manager)
+			env := settings(t, plane, "informer-memory-"+watchList, watcher("memory", "", "configmaps", "memory"),
+				listAndWatch("", "configmaps"))
+			env["KUBE_FEATURE_WatchListClient"] = watchList
+			agent := rig.StartAgent(t, pki.RuntimeVolume("runtime-1", "runtime-1.example.com"), control.Addr,
+				rig.AgentOptions{Env: env})
+			listed, now := memory(t, agent)
+			t.Logf("%d objects listed: %d MiB at the peak, %d MiB now", *objects, listed>>20, now>>20)
+			each(func(n int) {
+				patch(t, plane.Client, object(n), "", `{"data":{"changed":"`+watchList+`"}}`)
+			})
+			rig.Eventually(t, 2*time.Minute, "all changes are observed", func() bool {
+				return agent.Metric("runtime_watcher_agent_informer_changes_total") >= float64(*objects)
+			})
+			peak, now := memory(t, agent)
+			t.Logf("%d objects changed: %d MiB at the peak, %d MiB now", *objects, peak>>20, now>>20)
+			if peak > limit {
+				t.Errorf("%d MiB at the peak, want at most %d", peak>>20, limit>>20)
+			}
+		})
+	}
+}
+
+// memory returns the highest and the present resident memory of a process, in bytes.
+func memory(t *testing.T, agent *rig.Agent) (peak, now int) {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", agent.Pid()))
+	if err != nil {
+		t.Skipf("needs /proc: %v", err)
+	}
+	read := func(name string) int {
+		_, after, _ := strings.Cut(string(text), name+":")
+		kilobytes, _ := strconv.Atoi(strings.Fields(after)[0])
+		return kilobytes << 10
+	}
+	return read("VmHWM"), read("VmRSS")
+}

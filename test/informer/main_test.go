@@ -1,0 +1,13 @@
+// Package informer proves the change source adapters/informer against a real API server: the writes
+// that become events, faults of the API server, what an operator reads, and the memory that it
+// takes.
+package informer
+
+import (
+	"os"
+	"testing"
+
+	"github.com/runtime-watcher/runtime-watcher/test/rig"
+)
+
+func TestMain(m *testing.M) { os.Exit(rig.RunTests(m)) }

@@ -1,0 +1,162 @@
+package informer
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/informer"
+	"github.com/runtime-watcher/runtime-watcher/test/rig"
+)
+
+// Changes and deletions during an outage become events, whatever the outage was, and nothing else
+// does.
+func TestOutages(t *testing.T) {
+	plane := newFaulty(t)
+	c := plane.Client
+	s := newScene(t, plane.throughRelay(), informer.Watch{Name: "w", Manager: "m", Resource: resource("widgets")})
+	s.awaitReady()
+	stays := widget("Widget", "stays", nil, 0)
+	add(t, c, stays)
+	s.want("m CREATE Widget stays")
+	n := 0
+	// away makes changes while the source sees nothing: an object that is deleted, one that is
+	// deleted and created again, and one that changes.
+	away := func(begin, end func()) []string {
+		n++
+		gone, again := widget("Widget", fmt.Sprint("gone-", n), nil, 0), widget("Widget", fmt.Sprint("again-", n), nil, 0)
+		add(t, c, gone, again)
+		s.want(fmt.Sprint("m CREATE Widget gone-", n), fmt.Sprint("m CREATE Widget again-", n))
+		begin()
+		remove(t, c, gone)
+		remove(t, c, again)
+		again = widget("Widget", again.GetName(), nil, 0)
+		add(t, c, again, widget("Widget", fmt.Sprint("new-", n), nil, 0))
+		patch(t, c, stays, "", fmt.Sprintf(`{"spec":{"n":%d}}`, n))
+		end()
+		return []string{
+			"m UPDATE Widget stays", fmt.Sprint("m DELETE Widget gone-", n), fmt.Sprint("m CREATE Widget new-", n),
+			fmt.Sprint("m CREATE Widget again-", n),
+		}
+	}
+	open := func() {
+		if err := plane.relay.Open(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	await := func() {
+		rig.Eventually(t, patience, "an outage is noticed", func() bool { return s.source.Ready() != nil })
+	}
+
+	t.Run("watch cut", func(t *testing.T) {
+		lists := plane.listed()
+		// The watch continues after the last version, so that the deletion of each object is seen.
+		want := append(away(func() { plane.relay.Refuse(); await() }, open), fmt.Sprint("m DELETE Widget again-", n))
+		s.want(want...)
+		if now := plane.listed(); now != lists {
+			t.Errorf("%d lists after the cut, want none: the API server has the history", now-lists)
+		}
+	})
+	t.Run("API server restarted, history gone", func(t *testing.T) {
+		lists := plane.listed()
+		s.want(away(func() { plane.relay.Refuse(); await() }, func() {
+			plane.kill()
+			plane.launch()
+			open()
+		})...)
+		if plane.listed() == lists {
+			t.Error("no list after the restart, want one: the version of the watch has expired (410)")
+		}
+	})
+	t.Run("etcd compacted", func(t *testing.T) {
+		lists := plane.listed()
+		s.want(away(func() { plane.relay.Refuse(); await() }, func() {
+			plane.compact()
+			plane.kill()
+			plane.launch()
+			open()
+		})...)
+		if plane.listed() == lists {
+			t.Error("no list after the compaction, want one")
+		}
+	})
+	t.Run("API server restarted while it is watched", func(t *testing.T) {
+		plane.kill()
+		await()
+		plane.launch()
+		back := time.Now()
+		s.awaitReady()
+		t.Logf("established %v after the API server serves again", time.Since(back).Round(time.Millisecond))
+		patch(t, c, stays, "", `{"spec":{"n":100}}`)
+		s.want("m UPDATE Widget stays")
+	})
+	if n := s.resyncsOf("m"); n != 1 {
+		t.Errorf("%d resyncs, want the first one only: lists are compared", n)
+	}
+	if n := s.failed("unreachable"); n == 0 {
+		t.Error("no failure is counted as unreachable")
+	}
+}
+
+// A definition that comes later, or goes, costs its own watch only, and is named.
+func TestDefinitionComesAndGoes(t *testing.T) {
+	plane := sharedPlane(t)
+	c := plane.Client
+	s := newScene(t, plane.Config,
+		informer.Watch{Name: "late", Manager: "late", Resource: resource("gadgets")},
+		informer.Watch{Name: "w", Manager: "w", Resource: resource("widgets"), Selector: selector("definition")})
+	rig.Eventually(t, patience, "the missing definition is named, and the other watch works", func() bool {
+		problem := s.source.Problem("late")
+		return strings.Contains(problem, "watch late of gadgets."+group) && strings.Contains(problem, "not found") &&
+			s.source.Problem("w") == "" && s.resyncsOf("w") == 1 // After its first list.
+	})
+	if err := s.source.Ready(); err == nil || s.failed("not_found") == 0 || s.log.count("watch is not established") != 1 {
+		t.Errorf("%v, %d failures, log %q: want that it is not ready, counted, and logged once", err, s.failed("not_found"),
+			s.log.text.String())
+	}
+	create(t, c, widget("Widget", "d", selected("definition"), 1))
+	s.want("w CREATE Widget d")
+
+	// Twice, as the definition also goes.
+	for round := 1; round <= 2; round++ {
+		gadgets := definition("gadgets", "Gadget")
+		define(t, c, gadgets)
+		s.awaitReady()
+		if n := s.resyncsOf("late"); n != 1 {
+			t.Errorf("round %d: %d resyncs, want one for the first list", round, n)
+		}
+		create(t, c, widget("Gadget", "g", nil, 1))
+		s.want("late CREATE Gadget g")
+		remove(t, c, gadgets)
+		rig.Eventually(t, patience, "the end of the definition is named", func() bool {
+			return strings.Contains(s.source.Problem("late"), "not found")
+		})
+		s.want("late DELETE Gadget g")
+	}
+	if s.source.Problem("w") != "" {
+		t.Errorf("the other watch has a problem: %s", s.source.Problem("w"))
+	}
+}
+
+// define creates a definition, and returns when it is served.
+func define(t *testing.T, c client.Client, crd *apiextensionsv1.CustomResourceDefinition) {
+	t.Helper()
+	if err := c.Create(t.Context(), crd); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		err := c.Delete(context.WithoutCancel(t.Context()), crd)
+		if client.IgnoreNotFound(err) != nil {
+			t.Error(err)
+		}
+	})
+	probe := widget("Gadget", "none", nil, 0)
+	rig.Eventually(t, patience, "the definition is served", func() bool {
+		return client.IgnoreNotFound(c.Get(t.Context(), client.ObjectKeyFromObject(probe), probe)) == nil
+	})
+}

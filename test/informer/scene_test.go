@@ -1,0 +1,232 @@
+package informer
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/informer"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+	"github.com/runtime-watcher/runtime-watcher/test/rig"
+)
+
+const (
+	group    = "informer.example.com"
+	patience = time.Minute
+)
+
+// resource returns a custom resource of the tests.
+func resource(plural string) schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: group, Version: "*", Resource: plural}
+}
+
+// definition returns the definition of a custom resource with status.
+func definition(plural, kind string) *apiextensionsv1.CustomResourceDefinition {
+	return &apiextensionsv1.CustomResourceDefinition{
+		ObjectMeta: metav1.ObjectMeta{Name: plural + "." + group},
+		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+			Group: group, Scope: apiextensionsv1.NamespaceScoped,
+			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: plural, Kind: kind},
+			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
+				Name: "v1", Served: true, Storage: true,
+				Subresources: &apiextensionsv1.CustomResourceSubresources{
+					Status: &apiextensionsv1.CustomResourceSubresourceStatus{},
+				},
+				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{
+					Type: "object", XPreserveUnknownFields: new(true),
+				}},
+			}},
+		},
+	}
+}
+
+func sharedPlane(t testing.TB) *controlplane.ControlPlane {
+	t.Helper()
+	return rig.SharedAPIServer(t, controlplane.Options{CRDs: []*apiextensionsv1.CustomResourceDefinition{
+		definition("widgets", "Widget"),
+	}})
+}
+
+// scene is a source, and what it offered.
+type scene struct {
+	t      testing.TB
+	source *informer.Source
+	log    *lines
+
+	mu       sync.Mutex
+	offered  []string
+	resyncs  map[core.Manager]int
+	failures map[string]int
+	proofs   int
+}
+
+// newScene starts a source.
+func newScene(t testing.TB, config *rest.Config, watches ...informer.Watch) *scene {
+	t.Helper()
+	s := &scene{t: t, log: &lines{}, resyncs: map[core.Manager]int{}, failures: map[string]int{}}
+	source, err := informer.New(config, core.AcceptorFunc(s.accept), watches, informer.Options{
+		Logger: slog.New(slog.NewTextHandler(s.log, nil)),
+		Hooks: informer.Hooks{
+			Failed: func(_ core.Manager, reason string) {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				s.failures[reason]++
+			},
+			Proved: func(core.Manager) {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				s.proofs++
+			},
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.source = source
+	rig.Run(t, "source", source.Start)
+	return s
+}
+
+// accept records an event as "<manager> <operation> <kind> <name>".
+func (s *scene) accept(manager core.Manager, event core.WatchEvent) core.Outcome {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if event.Resync {
+		s.resyncs[manager]++
+		return core.Accepted
+	}
+	s.offered = append(s.offered, fmt.Sprintf("%s %s %s %s", manager, event.Operation, event.WatchedGVK.Kind,
+		event.Watched.Name))
+	return core.Accepted
+}
+
+func (s *scene) awaitReady() {
+	s.t.Helper()
+	rig.Eventually(s.t, patience, "the watches are established", func() bool { return s.source.Ready() == nil })
+}
+
+// take returns the events since the last call, when there are at least n.
+func (s *scene) take(n int) []string {
+	s.t.Helper()
+	rig.Eventually(s.t, patience, fmt.Sprintf("%d events", n), func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return len(s.offered) >= n
+	})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	taken := s.offered
+	s.offered = nil
+	return taken
+}
+
+// want compares the events since the last call, in any order.
+func (s *scene) want(want ...string) {
+	s.t.Helper()
+	got := s.take(len(want))
+	slices.Sort(got)
+	slices.Sort(want)
+	if diff := cmp.Diff(want, got); diff != "" {
+		s.t.Errorf("events (-want +got):\n%s", diff)
+	}
+}
+
+func (s *scene) resyncsOf(manager core.Manager) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.resyncs[manager]
+}
+
+func (s *scene) failed(reason string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.failures[reason]
+}
+
+// lines are those of a log.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(line []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(line)
+}
+
+func (l *lines) count(part string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.text.String(), part)
+}
+
+// widget returns an object of a kind of the tests with a spec.
+func widget(kind, name string, labels map[string]string, n int64) *unstructured.Unstructured {
+	w := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"n": n}}}
+	w.SetGroupVersionKind(schema.GroupVersionKind{Group: group, Version: "v1", Kind: kind})
+	w.SetNamespace(metav1.NamespaceDefault)
+	w.SetName(name)
+	w.SetLabels(labels)
+	return w
+}
+
+// create creates objects, and removes them when the test ends.
+func create(t testing.TB, c client.Client, objects ...client.Object) {
+	t.Helper()
+	add(t, c, objects...)
+	for _, object := range objects {
+		t.Cleanup(func() {
+			err := c.Delete(context.WithoutCancel(t.Context()), object)
+			if client.IgnoreNotFound(err) != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// add creates objects that go with their API server.
+func add(t testing.TB, c client.Client, objects ...client.Object) {
+	t.Helper()
+	for _, object := range objects {
+		if err := c.Create(t.Context(), object); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// patch applies a JSON merge patch, to a subresource if there is one.
+func patch(t testing.TB, c client.Client, object client.Object, subresource, text string) {
+	t.Helper()
+	merge := client.RawPatch("application/merge-patch+json", []byte(text))
+	var err error
+	if subresource == "" {
+		err = c.Patch(t.Context(), object, merge)
+	} else {
+		err = c.SubResource(subresource).Patch(t.Context(), object, merge)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func remove(t testing.TB, c client.Client, object client.Object) {
+	t.Helper()
+	if err := c.Delete(t.Context(), object); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,334 @@
+package installation
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+	"github.com/runtime-watcher/runtime-watcher/test/rig"
+)
+
+// theSourceChanges goes from the webhook to the informer and back. At each moment only one of them is
+// there.
+func theSourceChanges(t *testing.T, plane *controlplane.ControlPlane) {
+	t.Helper()
+	w := newWorld(t, plane, "source")
+	w.opts.NoCanary = false
+	w.installed()
+	withWebhook := names(w.versions())
+
+	w.opts.Source = installation.SourceInformer
+	w.runtime.Watches = informerWatches()
+	w.runtime.Secret = withoutServing(t, w.namespace)
+	status := w.install()
+	if w.webhooks() != nil || status.State != installation.Progressing {
+		t.Errorf("%+v with webhooks %v, want that they are gone first", status, w.webhooks())
+	}
+	if !slices.Equal(status.Former, []core.Manager{"first"}) {
+		t.Errorf("former managers %v, want the first", status.Former)
+	}
+	w.answer(1)
+	if status := w.install(); status.State != installation.Ready || len(status.Former) > 0 || status.Replicas != 1 {
+		t.Errorf("%+v, want it ready with one replica", status)
+	}
+	if left := names(w.versions()); slices.ContainsFunc(left, func(name string) bool { return strings.Contains(name, "canary") }) {
+		t.Errorf("the canary is still there: %v", left)
+	}
+	w.hasLeastRights()
+	w.runsWithItsSettings(plane)
+
+	before := w.versions()
+	w.install()
+	if diff := cmp.Diff(before, w.versions()); diff != "" {
+		t.Errorf("a second time changes something (-before +after):\n%s", diff)
+	}
+
+	w.opts.Source = installation.SourceAdmission
+	w.runtime.Watches = []admission.Watch{watch("first")}
+	w.runtime.Secret = newSecret(t, w.namespace, w.namespace)
+	w.opts.Replicas = 2
+	w.installed()
+	if diff := cmp.Diff(withWebhook, names(w.versions())); diff != "" {
+		t.Errorf("after the return to the webhook (-before +after):\n%s", diff)
+	}
+	if w.role() != nil {
+		t.Error("the rights of the informer are still there")
+	}
+
+	w.opts.Source = installation.SourceInformer
+	w.install()
+	if w.role() == nil {
+		t.Fatal("the informer has no rights")
+	}
+	w.uninstall()
+	if w.role() != nil || w.webhooks() != nil {
+		t.Error("rights or webhooks are left behind")
+	}
+}
+
+// newKeptInformer is ready.
+func newKeptInformer(t *testing.T, plane *controlplane.ControlPlane, name string, change func(*installation.Options)) *kept {
+	t.Helper()
+	k := &kept{world: newWorld(t, plane, name), now: time.Now()}
+	k.opts.Source, k.opts.Now = installation.SourceInformer, func() time.Time { return k.now }
+	change(&k.opts)
+	k.installer = k.world.installer()
+	k.look()
+	k.available(1) // No endpoint: nothing calls an informer.
+	if status := k.look(); status.State != installation.Ready {
+		t.Fatalf("got %+v, want it ready", status)
+	}
+	k.since()
+	k.readSince()
+	return k
+}
+
+// anInformerThatIsUnchangedCostsTwoReads: what ends watching is corrected at once.
+func anInformerThatIsUnchangedCostsTwoReads(t *testing.T, plane *controlplane.ControlPlane) {
+	t.Helper()
+	k := newKeptInformer(t, plane, "quiet", func(*installation.Options) {})
+
+	if status := k.look(); status.State != installation.Ready || status.Available != 1 {
+		t.Errorf("got %+v, want it ready", status)
+	}
+	if writes := k.since(); writes != nil {
+		t.Errorf("nothing has changed, and written is %v", writes)
+	}
+	if diff := cmp.Diff([]string{"ClusterRole", "Deployment"}, k.readSince()); diff != "" {
+		t.Errorf("what was read (-want +got):\n%s", diff)
+	}
+
+	role := k.role()
+	want := slices.Clone(role.Rules)
+	role.Rules[0].Verbs = []string{"list"}
+	if err := k.client.Update(t.Context(), role); err != nil {
+		t.Fatal(err)
+	}
+	k.look()
+	if diff := cmp.Diff(want, k.role().Rules); diff != "" {
+		t.Errorf("rules (-want +got):\n%s", diff)
+	}
+	if err := k.client.Delete(t.Context(), k.role()); err != nil {
+		t.Fatal(err)
+	}
+	k.look()
+	if k.role() == nil {
+		t.Error("the informer has no rights")
+	}
+	k.look()
+	k.since()
+	k.look()
+	if writes := k.since(); writes != nil {
+		t.Errorf("all is corrected, and written is %v", writes)
+	}
+
+	generation := k.deployment().Generation
+	k.runtime.Watches = []admission.Watch{watch("second")}
+	if status := k.look(); !slices.Equal(status.Former, []core.Manager{"first"}) {
+		t.Errorf("former managers %v, want the first", status.Former)
+	}
+	if k.deployment().Generation == generation || k.managers() != "second\n" {
+		t.Errorf("the agents do not watch for the second manager, and have %q", k.managers())
+	}
+}
+
+// theSecondInformerIsRefused, also in another namespace, as the role has one name in a runtime. So
+// is a webhook beside an informer.
+func theSecondInformerIsRefused(t *testing.T, plane *controlplane.ControlPlane) {
+	t.Helper()
+	first := newKeptInformer(t, plane, "informers", func(*installation.Options) {})
+	before := first.versions()
+
+	for _, source := range []installation.Source{installation.SourceInformer, installation.SourceAdmission} {
+		opts := first.opts
+		opts.Owner, opts.Source, opts.Namespace, opts.Name = "second", source, "default", "second"
+		second, err := installation.New("agent.example.com/agent:v2", "other.example.com:443", opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := first.runtime
+		r.Secret = newSecretFor(t, "informers", opts.Name, opts.Namespace)
+		if _, err := second.Install(t.Context(), r); !errors.Is(err, installation.ErrOwned) {
+			t.Errorf("%s: got %v, want it refused", source, err)
+		}
+		if status, err := second.Uninstall(t.Context(), r); err != nil || status.State != installation.Removed {
+			t.Errorf("%s: uninstall: got %+v, %v, want that nothing is left to remove", source, status, err)
+		}
+	}
+	if diff := cmp.Diff(before, first.versions()); diff != "" || first.role() == nil {
+		t.Errorf("the second one has changed (-before +after):\n%s", diff)
+	}
+}
+
+func anInformerHasTheNamesOfTheOptions(t *testing.T, plane *controlplane.ControlPlane) {
+	t.Helper()
+	k := newKeptInformer(t, plane, "informer-names", func(o *installation.Options) {
+		o.Name, o.FieldOwner, o.Owner = "seen", "operator-seen", "seen.example.com"
+	})
+
+	var policy networkingv1.NetworkPolicy
+	k.get("seen-informer", &policy)
+	if app := policy.Spec.PodSelector.MatchLabels["app.kubernetes.io/name"]; app != "seen" {
+		t.Errorf("the policy is for pods of %q", app)
+	}
+	role, binding := k.role(), &rbacv1.ClusterRoleBinding{}
+	if err := k.client.Get(t.Context(), client.ObjectKeyFromObject(role), binding); err != nil {
+		t.Fatal(err)
+	}
+	want := []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: k.namespace, Name: "seen"}}
+	if diff := cmp.Diff(want, binding.Subjects); diff != "" {
+		t.Errorf("subjects (-want +got):\n%s", diff)
+	}
+	if role.ManagedFields[0].Manager != "operator-seen" || role.Labels["app.kubernetes.io/name"] != "seen" ||
+		role.Annotations["operator.kyma-project.io/installed-by"] != "seen.example.com" {
+		t.Errorf("got %+v, want the names of the options", role.ObjectMeta)
+	}
+
+	k.uninstall()
+	if k.role() != nil {
+		t.Error("the role is left behind")
+	}
+}
+
+// informerWatches need rights for three resources. A subresource cannot be watched.
+func informerWatches() []admission.Watch {
+	selecting := watch("selecting")
+	selecting.Resource = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
+	selecting.Labels = map[string]string{"informer": "yes"}
+	selecting.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"tenant": "yes"}}
+	status := watch("status")
+	status.Resource = schema.GroupVersionResource{Group: "apps", Version: "*", Resource: "deployments"}
+	status.Field = core.FieldStatus
+	return []admission.Watch{status, selecting}
+}
+
+// withoutServing returns a Secret with a certificate that no API server would trust.
+func withoutServing(t *testing.T, runtime string) map[string][]byte {
+	t.Helper()
+	secret := newSecret(t, runtime, "other")
+	delete(secret, "webhook.crt")
+	delete(secret, "webhook.key")
+	return secret
+}
+
+func (w *world) role() *rbacv1.ClusterRole {
+	w.t.Helper()
+	role := &rbacv1.ClusterRole{}
+	err := w.client.Get(w.t.Context(), client.ObjectKey{Name: w.namespace + "-informer"}, role)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return role
+}
+
+// hasLeastRights compares the rules, and uses them as the agent.
+func (w *world) hasLeastRights() {
+	w.t.Helper()
+	verbs := []string{"list", "watch"}
+	want := []rbacv1.PolicyRule{
+		{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: verbs},
+		{APIGroups: []string{""}, Resources: []string{"namespaces"}, Verbs: verbs},
+		{APIGroups: []string{"apps"}, Resources: []string{"deployments"}, Verbs: verbs},
+	}
+	if diff := cmp.Diff(want, w.role().Rules); diff != "" {
+		w.t.Errorf("rules (-want +got):\n%s", diff)
+	}
+}
+
+// runsWithItsSettings runs an agent with the settings of the Deployment and the token of its
+// account.
+func (w *world) runsWithItsSettings(plane *controlplane.ControlPlane) {
+	w.t.Helper()
+	pod := w.deployment().Spec.Template.Spec
+	if !*pod.AutomountServiceAccountToken {
+		w.t.Error("the agent has no token")
+	}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: pod.ServiceAccountName}}
+	request := &authenticationv1.TokenRequest{}
+	if err := plane.Client.SubResource("token").Create(w.t.Context(), account, request); err != nil {
+		w.t.Fatal(err)
+	}
+	w.refuses(plane, request.Status.Token)
+
+	dir := w.t.TempDir()
+	env := map[string]string{
+		"INFORMER_API_SERVER": plane.Config.Host, "INFORMER_TOKEN_FILE": filepath.Join(dir, "token"),
+		"INFORMER_CA_CERT": filepath.Join(dir, "ca.crt"), "KCP_SERVER_NAME": "localhost",
+		"MANAGERS_FILE": filepath.Join(dir, "managers"),
+	}
+	for path, text := range map[string]string{
+		env["INFORMER_TOKEN_FILE"]: request.Status.Token, env["INFORMER_CA_CERT"]: string(plane.Config.CAData),
+		env["MANAGERS_FILE"]: w.managers(),
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"SOURCE", "WATCHERS", "EXCLUDED_NAMESPACES"} {
+		env[name] = w.environment()[name]
+	}
+	pki := rig.NewPKI(w.t)
+	control := rig.StartPlane(w.t, pki, rig.PlaneOptions{}, "selecting", "status")
+	agent := rig.StartAgent(w.t, pki.RuntimeVolume("runtime-1", "runtime-1.example.com"), control.Addr,
+		rig.AgentOptions{Env: env})
+	defer agent.Kill()
+	tenant := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+		Name: w.namespace + "-tenant", Labels: map[string]string{"tenant": "yes"},
+	}}
+	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+		Namespace: tenant.Name, Name: "watched", Labels: map[string]string{"informer": "yes"},
+	}}
+	for _, o := range []client.Object{tenant, object} {
+		if err := plane.Client.Create(w.t.Context(), o); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	rig.Eventually(w.t, patience, "a reconcile", func() bool {
+		return len(control.Started(rig.Look{
+			Runtime: "runtime-1", Object: types.NamespacedName{Namespace: tenant.Name, Name: "watched"},
+		})) > 0
+	})
+}
+
+// refuses checks that the account can read nothing else.
+func (w *world) refuses(plane *controlplane.ControlPlane, token string) {
+	w.t.Helper()
+	config := rest.AnonymousClientConfig(plane.Config)
+	config.BearerToken = token
+	as, err := client.New(config, client.Options{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for name, err := range map[string]error{
+		"get a Deployment": as.Get(w.t.Context(), client.ObjectKey{Namespace: w.namespace, Name: "x"}, w.deployment()),
+		"list Secrets":     as.List(w.t.Context(), &corev1.SecretList{}),
+		"create":           as.Create(w.t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "x"}}),
+	} {
+		if !apierrors.IsForbidden(err) {
+			w.t.Errorf("%s: %v, want that it is forbidden", name, err)
+		}
+	}
+}
