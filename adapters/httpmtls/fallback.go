@@ -118,29 +118,11 @@ func (f *fallback) Forward(ctx context.Context, manager core.Manager, batch core
 	// The answer to the older contract counts if the contract is in use or known.
 	known, olderErr := f.forwardOlder(ctx, manager, batch.Events)
 	if !known && !now.older {
-		return f.untried(err, &batch)
+		return err
 	}
 	f.follow(manager, course{older: true, retry: time.Now().Add(f.wait())})
 	return olderErr
 }
-
-// untried returns err without its wait if the older contract was not tried, as it has no
-// heartbeats. The next event tries it, and must not wait.
-func (f *fallback) untried(err error, batch *core.Batch) error {
-	if len(batch.Events) > 0 {
-		return err
-	}
-	return promptError{err}
-}
-
-// promptError is an error without the wait that it asks for.
-type promptError struct{ error }
-
-// Unwrap returns the error.
-func (e promptError) Unwrap() error { return e.error }
-
-// RetryAfter implements [core.RetryAfterer].
-func (promptError) RetryAfter() time.Duration { return 0 }
 
 // wait returns the time until newest is tried again. Its jitter spreads the attempts of a fleet.
 func (f *fallback) wait() time.Duration {

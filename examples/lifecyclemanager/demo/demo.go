@@ -21,8 +21,10 @@ import (
 const (
 	first  = "runtime-1"
 	second = "runtime-2"
-	// patience is the limit for a stage of the preparation.
-	patience = 15 * time.Minute
+	// buildTime is the limit for the first build, and patience that for each other stage of the
+	// preparation.
+	buildTime = 15 * time.Minute
+	patience  = 2 * time.Minute
 )
 
 // demo plays the story in a lab.
@@ -105,16 +107,17 @@ func (d *demo) prepare(ctx context.Context) error {
 	stages := []struct {
 		name, result string
 		do           func(context.Context) error
+		limit        time.Duration
 	}{
-		{"programs", "API server, cert-manager, agent and operator: built from source", d.Build},
-		{"API servers", "control plane, " + first + " and " + second, d.StartAPIServers},
-		{"cert-manager", "its controllers, in the control plane", d.StartCertManager},
-		{"operator", "config/native: certificates, listener, leader", d.deploy},
-		{"runtimes", "registered; agents and webhooks are there, and both are fresh", d.register},
+		{"programs", "API server, cert-manager, agent and operator: built from source", d.Build, buildTime},
+		{"API servers", "control plane, " + first + " and " + second, d.StartAPIServers, patience},
+		{"cert-manager", "its controllers, in the control plane", d.StartCertManager, patience},
+		{"operator", "config/native: certificates, listener, leader", d.deploy, patience},
+		{"runtimes", "registered; agents and webhooks are there, and both are fresh", d.register, patience},
 	}
 	for _, stage := range stages {
 		began := time.Now()
-		limited, cancel := context.WithTimeoutCause(ctx, patience, errors.New("too slow"))
+		limited, cancel := context.WithTimeoutCause(ctx, stage.limit, errors.New("too slow"))
 		err := stage.do(limited)
 		cancel()
 		if err != nil {

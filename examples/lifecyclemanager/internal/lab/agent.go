@@ -47,12 +47,11 @@ func (n *node) keepAgents(ctx context.Context, deployment *appsv1.Deployment) er
 	}
 	hash := fmt.Sprintf("%x", sha256.Sum256(text))
 	n.drop(func(a *agent) bool { return a.hash != hash || !a.running() })
-	volume, err := n.mount(ctx, deployment)
-	if err != nil {
-		return client.IgnoreNotFound(err) // A pod waits for its Secret.
+	if err := n.mount(ctx, deployment); err != nil {
+		return client.IgnoreNotFound(err) // A pod waits for its volumes.
 	}
 	for range int(*deployment.Spec.Replicas) - len(n.agents) {
-		if err := n.startAgent(ctx, deployment, hash, volume); err != nil {
+		if err := n.startAgent(ctx, deployment, hash); err != nil {
 			return err
 		}
 	}
@@ -69,38 +68,64 @@ func (n *node) unpublish(ctx context.Context) error {
 	return ignoreRaces(n.cluster.Client.Delete(ctx, slice))
 }
 
-// mounted has the content of the volume.
+// mounted has the content of a volume.
 type mounted struct {
 	*testpki.Volume
 
 	data map[string][]byte
 }
 
-// mount writes the Secret of the agent as a kubelet does, if it has changed.
-func (n *node) mount(ctx context.Context, deployment *appsv1.Deployment) (*testpki.Volume, error) {
-	secret := &corev1.Secret{}
-	name := deployment.Spec.Template.Spec.Volumes[0].Secret.SecretName
-	key := types.NamespacedName{Namespace: deployment.Namespace, Name: name}
-	if err := n.cluster.Client.Get(ctx, key, secret); err != nil {
-		return nil, err
-	}
-	if n.volume == nil {
-		n.volume = &mounted{Volume: testpki.NewVolume(filepath.Join(n.dir, "tls"))}
-		if err := os.Mkdir(n.volume.Path("."), 0o700); err != nil {
-			return nil, err
+// mount writes the volumes of the agent as a kubelet does, if they have changed.
+func (n *node) mount(ctx context.Context, deployment *appsv1.Deployment) error {
+	for _, volume := range deployment.Spec.Template.Spec.Volumes {
+		data, err := n.content(ctx, deployment.Namespace, &volume)
+		if err != nil {
+			return err
+		}
+		if err := n.write(volume.Name, data); err != nil {
+			return err
 		}
 	}
-	if reflect.DeepEqual(n.volume.data, secret.Data) {
-		return n.volume.Volume, nil
+	return nil
+}
+
+// content returns that of a Secret or a ConfigMap.
+func (n *node) content(ctx context.Context, namespace string, volume *corev1.Volume) (map[string][]byte, error) {
+	if volume.Secret != nil {
+		secret := &corev1.Secret{}
+		err := n.cluster.Client.Get(ctx, types.NamespacedName{Namespace: namespace, Name: volume.Secret.SecretName}, secret)
+		return secret.Data, err
 	}
-	n.volume.data = secret.Data
-	return n.volume.Volume, n.volume.Write(secret.Data)
+	if volume.ConfigMap == nil {
+		return nil, fmt.Errorf("volume %s: want a Secret or a ConfigMap", volume.Name)
+	}
+	config := &corev1.ConfigMap{}
+	err := n.cluster.Client.Get(ctx, types.NamespacedName{Namespace: namespace, Name: volume.ConfigMap.Name}, config)
+	data := make(map[string][]byte, len(config.Data))
+	for key, value := range config.Data {
+		data[key] = []byte(value)
+	}
+	return data, err
+}
+
+func (n *node) write(name string, data map[string][]byte) error {
+	volume := n.volumes[name]
+	if volume == nil {
+		volume = &mounted{Volume: testpki.NewVolume(filepath.Join(n.dir, "volume-"+name))}
+		if err := os.Mkdir(volume.Path("."), 0o700); err != nil {
+			return err
+		}
+		n.volumes[name] = volume
+	}
+	if reflect.DeepEqual(volume.data, data) {
+		return nil
+	}
+	volume.data = data
+	return volume.Write(data)
 }
 
 // startAgent starts a process with the environment of the container.
-func (n *node) startAgent(
-	ctx context.Context, deployment *appsv1.Deployment, hash string, volume *testpki.Volume,
-) (err error) {
+func (n *node) startAgent(ctx context.Context, deployment *appsv1.Deployment, hash string) (err error) {
 	a := &agent{hash: hash}
 	var webhookErr, metricsErr error
 	a.webhook, webhookErr = freeAddress(ctx)
@@ -109,7 +134,7 @@ func (n *node) startAgent(
 	if err := errors.Join(webhookErr, metricsErr, canaryErr); err != nil {
 		return err
 	}
-	env := environment(&deployment.Spec.Template.Spec.Containers[0], volume)
+	env := environment(&deployment.Spec.Template.Spec.Containers[0], n.volumes)
 	maps.Copy(env, canary)
 	bind(env, "WEBHOOK", a.webhook)
 	bind(env, "METRICS", a.metrics)
@@ -127,12 +152,13 @@ func (n *node) startAgent(
 }
 
 // environment returns that of a container, with the paths of this machine.
-func environment(container *corev1.Container, volume *testpki.Volume) map[string]string {
-	mount := container.VolumeMounts[0].MountPath
+func environment(container *corev1.Container, volumes map[string]*mounted) map[string]string {
 	env := make(map[string]string)
 	for _, variable := range container.Env {
-		if rest, ok := strings.CutPrefix(variable.Value, mount+"/"); ok {
-			variable.Value = volume.Path(rest)
+		for _, mount := range container.VolumeMounts {
+			if rest, ok := strings.CutPrefix(variable.Value, mount.MountPath+"/"); ok {
+				variable.Value = volumes[mount.Name].Path(rest)
+			}
 		}
 		env[variable.Name] = strings.ReplaceAll(variable.Value, "$$", "$")
 	}

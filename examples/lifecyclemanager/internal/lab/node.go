@@ -36,8 +36,8 @@ type node struct {
 	cluster   *controlplane.ControlPlane
 	program   string
 	work      sync.WaitGroup
-	// volume is that of all agents, and started the number of agents so far.
-	volume  *mounted
+	// volumes are those of all agents, by name, and started is the number of agents so far.
+	volumes map[string]*mounted
 	started int
 
 	mu     sync.Mutex
@@ -45,7 +45,7 @@ type node struct {
 }
 
 func newNode(dir string, log func(string) string, name string) *node {
-	return &node{name: name, dir: dir, log: log}
+	return &node{name: name, dir: dir, log: log, volumes: make(map[string]*mounted)}
 }
 
 // apiServerArgs returns the flags by which an API server reaches the agents.
