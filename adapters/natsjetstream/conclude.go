@@ -31,7 +31,7 @@ const (
 	staleHeartbeat = 30 * time.Second
 )
 
-// job is a message in the hands of this replica.
+// job is a message that this replica has taken.
 type job struct {
 	msg   jetstream.Msg
 	began time.Time

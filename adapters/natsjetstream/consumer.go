@@ -22,8 +22,8 @@ import (
 // work: each message goes to one of them.
 //
 // A handler may have a method Ready that returns an error. A replica takes messages only while that
-// is nil. So of an operator with leader election, the leader takes all messages. A fleet needs
-// that. Leave it out without leader election.
+// is nil. So with leader election, the leader takes all messages. Without leader election, each
+// replica takes a part of them, and [Options].Fleet must be nil.
 type Consumer struct {
 	conn     *nats.Conn
 	stream   jetstream.JetStream
@@ -100,9 +100,10 @@ func (c *Consumer) Ready() error {
 	return nil
 }
 
-// Start takes messages until ctx ends, and then waits for those in its hands. It creates a stream
-// or a durable consumer that is missing, and retries while no NATS server answers. It can be called
-// once. It fails if another Start delivers the resyncs of the fleet for one of the managers.
+// Start takes messages until ctx ends, and then waits until those that it took are handled. It
+// creates a stream or a durable consumer that is missing, and retries while no NATS server answers.
+// It can be called once. It fails if another Start delivers the resyncs of the fleet for one of the
+// managers.
 func (c *Consumer) Start(ctx context.Context) error {
 	if !c.started.CompareAndSwap(false, true) {
 		return errStarted

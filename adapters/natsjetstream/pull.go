@@ -14,7 +14,7 @@ import (
 
 const (
 	// ackWait is the time after which the stream gives a message to another replica. It bounds the
-	// delay of messages in the hands of a replica that is killed.
+	// delay of messages that a killed replica had taken.
 	ackWait = 10 * time.Second
 	// readyInterval is the time between two questions whether a handler is ready.
 	readyInterval = 100 * time.Millisecond
@@ -93,7 +93,7 @@ func (c *Consumer) serveWhileReady(ctx context.Context, manager core.Manager, ha
 	return err
 }
 
-// pull takes messages until ctx ends or the stream fails, and waits for those in its hands.
+// pull takes messages until ctx ends or the stream fails, and waits until those are handled.
 func (c *Consumer) pull(ctx context.Context, manager core.Manager, handler core.Handler) error {
 	durable, err := c.open(ctx, manager)
 	if err != nil {

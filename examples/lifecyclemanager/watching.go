@@ -25,7 +25,7 @@ import (
 )
 
 // The operator has two controllers that get events, so it has two names in the runtimes. Each is
-// spec.manager of a Watcher in config/watchers.yaml.
+// spec.manager of a Watcher in config/base/watchers.yaml.
 const (
 	kymaManager   core.Manager = "lifecycle-manager"
 	moduleManager core.Manager = "module-manager"

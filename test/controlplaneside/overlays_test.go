@@ -5,7 +5,9 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -18,7 +20,7 @@ import (
 
 // TestOverlays applies deploy/istio and deploy/gateway-api to an API server that refuses unknown
 // fields. A controller with the rights of the overlay, and no others, leads a Watcher through its
-// gateway, and ignores a gateway of another namespace.
+// gateway, and ignores a gateway of another namespace. These rights suffice for one Secret.
 func TestOverlays(t *testing.T) {
 	for kind, namespaces := range map[watcher.Routing][]string{
 		watcher.VirtualService: {"istio-system", "kcp-system"},
@@ -46,6 +48,7 @@ func TestOverlays(t *testing.T) {
 			t.Log(rig.Kubectl(t, "--kubeconfig", r.plane.Kubeconfig, "apply", "--server-side", "--force-conflicts",
 				"--validate=strict", "-k", path))
 			r.become(path)
+			r.publishesOneSecret(namespaces[0])
 
 			r.opts.GatewayNamespaces = namespaces[:1]
 			r.start()
@@ -94,6 +97,30 @@ func (r *routes) become(path string) {
 		r.must(r.plane.Client.Get(r.t.Context(), client.ObjectKeyFromObject(object), stored))
 		object.SetResourceVersion(stored.GetResourceVersion())
 		r.must(r.plane.Client.Update(r.t.Context(), object))
+	}
+}
+
+// publishesOneSecret wants the rights of the overlay to be enough for the Secret of the gateway, and
+// for no other.
+func (r *routes) publishesOneSecret(namespace string) {
+	r.t.Helper()
+
+	user, err := client.New(r.user, client.Options{Scheme: r.scheme})
+	r.must(err)
+
+	secret := func(name string) *unstructured.Unstructured {
+		object := &unstructured.Unstructured{}
+		object.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
+		object.SetNamespace(namespace)
+		object.SetName(name)
+
+		return object
+	}
+	published := client.ApplyConfigurationFromUnstructured(secret("runtime-watcher-listener"))
+	r.must(user.Apply(r.t.Context(), published, client.FieldOwner("certificates")))
+
+	if err := user.Create(r.t.Context(), secret("another")); !apierrors.IsForbidden(err) {
+		r.t.Errorf("creation of another Secret in %s returns %v, want forbidden", namespace, err)
 	}
 }
 
