@@ -575,6 +575,28 @@ func TestLongAnswerSubjectKeepsTheConnection(t *testing.T) {
 	}
 }
 
+// A client may close its connection for good, as after errors of authorization. Only a new connection
+// helps, so the operator must learn of it.
+func TestClosedConnectionEndsStart(t *testing.T) {
+	t.Parallel()
+	b := newBroker(t)
+	conn := b.connect()
+	c := must(natsjetstream.NewConsumer(conn, allowAll(), map[core.Manager]core.Handler{manager: &coretest.Recorder{}},
+		natsjetstream.Options{}))
+	ended := make(chan error, 1)
+	go func() { ended <- c.Start(t.Context()) }()
+	b.awaitStream(manager)
+	conn.Close()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, nats.ErrConnectionClosed) {
+			t.Errorf("Start = %v, want %v", err, nats.ErrConnectionClosed)
+		}
+	case <-time.After(patience):
+		t.Error("Start goes on without a connection")
+	}
+}
+
 // A refusal that no forwarder confirms leaves the event with the stream.
 func TestUnconfirmedRefusalStaysInTheStream(t *testing.T) {
 	t.Parallel()
