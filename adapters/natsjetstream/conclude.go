@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -116,11 +117,20 @@ func (c *Consumer) acknowledge(runtime core.RuntimeID, j *job) {
 }
 
 // answerSubject returns the subject on which the forwarder of a message waits. It must be of the
-// runtime itself: the operator may publish to more subjects than a runtime.
+// runtime itself: the operator may publish to more subjects than a runtime. It must be valid: a
+// server closes a connection for good that publishes to another one.
 func answerSubject(runtime core.RuntimeID, msg jetstream.Msg) (subject string, ok bool) {
 	subject = msg.Headers().Get(headerAnswer)
 	name, ok := strings.CutPrefix(subject, InboxPrefix(runtime)+".")
-	return subject, ok && name != "" && !strings.ContainsAny(name, "*> \t\r\n")
+	return subject, ok && len(subject) <= maxAnswerSubject && isLiteral(name)
+}
+
+// maxAnswerSubject bounds the subject of an answer, in bytes. A NATS server accepts lines of 4 KiB.
+const maxAnswerSubject = 1024
+
+// isLiteral reports whether name has no wildcard, no space and no empty token.
+func isLiteral(name string) bool {
+	return !strings.ContainsAny(name, "*> \t\r\n") && !slices.Contains(strings.Split(name, "."), "")
 }
 
 func (c *Consumer) terminate(j *job, manager core.Manager, reason string, err error) {

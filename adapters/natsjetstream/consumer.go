@@ -102,8 +102,8 @@ func (c *Consumer) Ready() error {
 
 // Start takes messages until ctx ends, and then waits until those that it took are handled. It
 // creates a stream or a durable consumer that is missing, and retries while no NATS server answers.
-// It can be called once. It fails if another Start delivers the resyncs of the fleet for one of the
-// managers.
+// It can be called once. It fails when the connection is closed, which NATS clients do after some
+// errors, and if another Start delivers the resyncs of the fleet for one of the managers.
 func (c *Consumer) Start(ctx context.Context) error {
 	if !c.started.CompareAndSwap(false, true) {
 		return errStarted
@@ -115,7 +115,11 @@ func (c *Consumer) Start(ctx context.Context) error {
 	c.opts.Logger.InfoContext(ctx, "consumer started", slog.Int("managers", len(c.handlers)))
 	var tasks sync.WaitGroup
 	for manager, handler := range c.handlers {
-		tasks.Go(func() { c.serve(running, manager, handler) })
+		tasks.Go(func() {
+			if err := c.serve(running, manager, handler); err != nil {
+				stop(err)
+			}
+		})
 	}
 	if c.opts.Fleet != nil && !c.opts.SharedFleet {
 		tasks.Go(func() { stop(c.opts.Fleet.Start(running, c.resyncHandlers())) })

@@ -553,6 +553,50 @@ func TestAnswersGoToTheirRuntimeOnly(t *testing.T) {
 	}
 }
 
+// A NATS server closes a connection that publishes to a subject of 4 KiB, and the client then never
+// connects again. A runtime must not choose such a subject for its answer.
+func TestLongAnswerSubjectKeepsTheConnection(t *testing.T) {
+	t.Parallel()
+	s := &scene{broker: newBroker(t), handler: &coretest.Recorder{}, fates: &fates{}}
+	operator := s.connect()
+	run(t, must(natsjetstream.NewConsumer(operator, allowAll(), map[core.Manager]core.Handler{manager: s.handler},
+		natsjetstream.Options{Hooks: natsjetstream.Hooks{Concluded: s.fates.add}})))
+	s.awaitStream(manager)
+	publish := must(jetstream.New(s.connect()))
+	for n, name := range []string{strings.Repeat("x", 5000), "x..y", "x."} {
+		msg := nats.NewMsg("watch.my-operator.runtime-1")
+		msg.Data = must(contract.V3.Encode(&core.Batch{Source: "runtime-1", Events: numbered(uint64(n+1), "a").Events})).Body
+		msg.Header.Set("Watch-Answer", "_INBOX.runtime-1."+name)
+		must(publish.PublishMsg(t.Context(), msg))
+		s.awaitFate("enqueued", n+1)
+		if err := operator.FlushTimeout(patience); err != nil {
+			t.Fatalf("the connection of the operator after an answer to %.20q: %v", name, err)
+		}
+	}
+}
+
+// A client may close its connection for good, as after errors of authorization. Only a new connection
+// helps, so the operator must learn of it.
+func TestClosedConnectionEndsStart(t *testing.T) {
+	t.Parallel()
+	b := newBroker(t)
+	conn := b.connect()
+	c := must(natsjetstream.NewConsumer(conn, allowAll(), map[core.Manager]core.Handler{manager: &coretest.Recorder{}},
+		natsjetstream.Options{}))
+	ended := make(chan error, 1)
+	go func() { ended <- c.Start(t.Context()) }()
+	b.awaitStream(manager)
+	conn.Close()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, nats.ErrConnectionClosed) {
+			t.Errorf("Start = %v, want %v", err, nats.ErrConnectionClosed)
+		}
+	case <-time.After(patience):
+		t.Error("Start goes on without a connection")
+	}
+}
+
 // A refusal that no forwarder confirms leaves the event with the stream.
 func TestUnconfirmedRefusalStaysInTheStream(t *testing.T) {
 	t.Parallel()

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -26,14 +27,18 @@ const (
 	fetchWait = 500 * time.Millisecond
 )
 
-// serve takes the messages of one manager until ctx ends.
-func (c *Consumer) serve(ctx context.Context, manager core.Manager, handler core.Handler) {
+// serve takes the messages of one manager until ctx ends, and then returns nil. A closed connection
+// is an error.
+func (c *Consumer) serve(ctx context.Context, manager core.Manager, handler core.Handler) error {
 	reason := ""
 	for waitReady(ctx, handler) {
 		err := c.serveWhileReady(ctx, manager, handler)
 		if err == nil || ctx.Err() != nil {
 			reason = ""
 			continue
+		}
+		if c.conn.IsClosed() {
+			return fmt.Errorf("natsjetstream: %w: %w", nats.ErrConnectionClosed, err)
 		}
 		if now := core.Reason(classify("", err)); now != reason {
 			reason = now
@@ -42,6 +47,7 @@ func (c *Consumer) serve(ctx context.Context, manager core.Manager, handler core
 		}
 		sleep(ctx, reopenWait)
 	}
+	return nil
 }
 
 // ready returns the reason for which a handler takes no events, if it has a method for that.

@@ -24,6 +24,8 @@ type record struct {
 	reason     string
 	since      time.Time
 	first      time.Time // request
+	resend     resync    // of a replica that was removed before it was due
+	removed    string    // epoch of that replica
 	lastSeen   time.Time
 	heartbeats bool // ever had one
 	replicas   []*replica
@@ -139,6 +141,9 @@ func (r *record) lose(opts *Options, now time.Time) bool {
 
 // resendsItself notes that a replica asks for a resync itself. It then resends it, too.
 func (r *record) resendsItself(epoch string) {
+	if r.removed == epoch { // It leaves with this request.
+		r.resend = resync{}
+	}
 	for _, p := range r.replicas {
 		if p.epoch == epoch {
 			p.resend = resync{}
@@ -149,9 +154,11 @@ func (r *record) resendsItself(epoch string) {
 // takeResend returns the cause of a resend when it is due, "" if there is none. The last one of
 // several replicas stands in for the others.
 func (r *record) takeResend(now time.Time) (cause string) {
-	if slices.ContainsFunc(r.replicas, func(p *replica) bool { return p.resend.due.After(now) }) {
+	if r.resend.due.After(now) ||
+		slices.ContainsFunc(r.replicas, func(p *replica) bool { return p.resend.due.After(now) }) {
 		return ""
 	}
+	cause, r.resend = r.resend.cause, resync{}
 	for _, p := range r.replicas {
 		cause, p.resend = cmp.Or(p.resend.cause, cause), resync{}
 	}
@@ -172,7 +179,11 @@ func (r *record) evict() {
 	}))
 }
 
+// remove forgets a replica, and keeps its resend.
 func (r *record) remove(p *replica) {
+	if p.resend.due.After(r.resend.due) {
+		r.resend, r.removed = p.resend, p.epoch
+	}
 	r.replicas = slices.DeleteFunc(r.replicas, func(other *replica) bool { return other == p })
 }
 

@@ -135,3 +135,16 @@ func TestEpochThatBeganInAnOutageIsANewOne(t *testing.T) {
 		r.wantCauses("new_epoch", "new_epoch")
 	})
 }
+
+// The new life of an agent may leave in good order before the resend for its former life is due. Another replica stays.
+func TestResendOutlivesAReplicaThatLeaves(t *testing.T) {
+	inBubble(t, fleet.Options{}, func(r *rig) {
+		r.observe(resync("e", 1), beat("e", 1, 1), changed("f", 1), beat("f", 1, 1))
+		settle()
+		r.wantCauses("new_epoch")
+		keepBeating(r, 2, 20*time.Second)
+		r.observe(with(beat("f", 2, 1), func(b *core.Heartbeat) { b.Leaving = true }))
+		keepBeating(r, 10, 5*time.Minute)
+		r.wantCauses("new_epoch", "new_epoch")
+	})
+}

@@ -13,7 +13,7 @@ import (
 )
 
 // The objects of a former agent stay until the API server calls the new one. Their webhook
-// configuration goes first. Once they are gone, each reconcile costs one request.
+// configuration goes first. Once they are gone, each reconcile costs two requests.
 func aFormerAgentIsReplaced(t *testing.T, plane *controlplane.ControlPlane) {
 	t.Helper()
 

@@ -247,6 +247,40 @@ func TestHostileMessages(t *testing.T) {
 	}
 }
 
+// TestAcknowledgementsElsewhere are messages under the own name of the attacker. The server writes
+// its acknowledgement to any subject that the attacker names, with a text of its own. So it harms no
+// event, and changes no stream of another manager.
+func TestAcknowledgementsElsewhere(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	publisher := must(l.dial(l.certificate(victim), nats.CustomInboxPrefix(natsjetstream.InboxPrefix(victim))))
+	defer publisher.Close()
+	kept := must(contract.V3.Encode(ptr(batchOf(victim, "kept"))))
+	must(must(jetstream.New(publisher)).Publish(t.Context(), natsjetstream.Subject(other, victim), kept.Body))
+	stream := natsjetstream.StreamConfig(other).Name
+	conn := must(l.dial(l.certificate(attacker)))
+	defer conn.Close()
+	for _, reply := range []string{
+		"$JS.API.STREAM.PURGE." + stream, "$JS.API.STREAM.DELETE." + stream, "$JS.API.STREAM.MSG.DELETE." + stream,
+		"$JS.ACK." + stream + "." + string(other) + ".1.1.1.1700000000000000000.0",
+		natsjetstream.Subject(other, victim),
+	} {
+		if err := conn.PublishRequest(natsjetstream.Subject(manager, attacker), reply, []byte("{}")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := conn.FlushTimeout(patience); err != nil {
+		t.Fatal(err)
+	}
+	late := newOperator()
+	run(t, must(natsjetstream.NewConsumer(l.broker.operator(other), pinning(),
+		map[core.Manager]core.Handler{other: late}, natsjetstream.Options{Peer: mapped})))
+	eventually(t, "the event of the victim arrives", func() bool { return late.generation(object{victim, "kept"}) > 0 })
+	if late.handled() != 1 {
+		t.Errorf("%d events arrived, want 1", late.handled())
+	}
+}
+
 func ptr[T any](value T) *T { return &value }
 
 // A runtime that may not publish learns it at once, and its outbox waits.

@@ -104,8 +104,8 @@ type Options struct {
 	// Replaces are objects of a former agent, such as those of [SKRWebhook]. Install removes them
 	// in this order after the webhook configuration is applied, so that the API server calls an
 	// agent at every moment. With [SourceInformer] it removes them when the agents watch. If the
-	// last one is missing, all count as removed. A client of runtimes.Kubeconfigs knows the kinds
-	// of SKRWebhook and of the manifests only. Default: none.
+	// first and the last one are missing, all count as removed. A client of runtimes.Kubeconfigs
+	// knows the kinds of SKRWebhook and of the manifests only. Default: none.
 	Replaces []*unstructured.Unstructured
 	// Adjust may change each object before it is applied, to add tolerations, pull secrets or
 	// labels. It must not rename an object and must not block. Concurrent calls of Install call it

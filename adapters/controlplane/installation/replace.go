@@ -48,11 +48,8 @@ func named(kind schema.GroupVersionKind, namespace, name string) *unstructured.U
 // replace removes the objects of a former agent. The API server knows the new webhook
 // configuration before it learns of the removal, because it reads both in their order.
 func (i *Installer) replace(ctx context.Context, in *cluster, status Status) (Status, error) {
-	if len(i.opts.Replaces) == 0 {
-		return status, nil
-	}
-	last, err := in.get(ctx, i.opts.Replaces[len(i.opts.Replaces)-1])
-	if err != nil || last == nil {
+	left, err := i.hasFormer(ctx, in)
+	if err != nil || !left {
 		return status, err
 	}
 	held, err := in.remove(ctx, i.opts.Replaces)
@@ -60,4 +57,18 @@ func (i *Installer) replace(ctx context.Context, in *cluster, status Status) (St
 		return status, err
 	}
 	return awaitingEndOf(held), nil
+}
+
+// hasFormer reports whether the first or the last object of a former agent is there. The first one
+// is most often its webhook configuration, and the last one shows that a removal was interrupted.
+func (i *Installer) hasFormer(ctx context.Context, in *cluster) (bool, error) {
+	if len(i.opts.Replaces) == 0 {
+		return false, nil
+	}
+	var first, last *unstructured.Unstructured
+	err := together(
+		in.getInto(ctx, i.opts.Replaces[0], &first),
+		in.getInto(ctx, i.opts.Replaces[len(i.opts.Replaces)-1], &last),
+	)
+	return first != nil || last != nil, err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -25,11 +26,11 @@ const reasonInstalled = "Installed"
 // The operator needs the right to patch it.
 //
 // The client should not be a cache of the kind, such as client.New makes it. A condition is read
-// and written only when it changes.
+// and written only when it changes, and read again after an hour.
 func ReportCondition(
 	c client.Client, conditionType string,
 ) func(ctx context.Context, object client.Object, status installation.Status) error {
-	w := &conditions{client: c, kind: conditionType, written: make(map[client.ObjectKey]metav1.Condition)}
+	w := &conditions{client: c, kind: conditionType, written: make(map[client.ObjectKey]writtenOnce)}
 	return w.report
 }
 
@@ -38,8 +39,18 @@ type conditions struct {
 	kind   string
 
 	mu      sync.Mutex
-	written map[client.ObjectKey]metav1.Condition
+	written map[client.ObjectKey]writtenOnce
 }
+
+type writtenOnce struct {
+	metav1.Condition
+
+	at time.Time
+}
+
+// writeAgainAfter is the time after which a condition is corrected that another writer has changed
+// or removed.
+const writeAgainAfter = time.Hour
 
 func (w *conditions) report(ctx context.Context, object client.Object, status installation.Status) error {
 	key, wanted := client.ObjectKeyFromObject(object), w.condition(object, status)
@@ -119,14 +130,15 @@ func (w *conditions) write(ctx context.Context, live *unstructured.Unstructured,
 func (w *conditions) has(key client.ObjectKey, wanted metav1.Condition) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.written[key] == wanted
+	last := w.written[key]
+	return last.Condition == wanted && time.Since(last.at) < writeAgainAfter
 }
 
 // note remembers a condition, except for an object that ends.
 func (w *conditions) note(key client.ObjectKey, written metav1.Condition, status installation.Status) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.written[key] = written
+	w.written[key] = writtenOnce{written, time.Now()}
 	if status.State == installation.Removed {
 		delete(w.written, key)
 	}

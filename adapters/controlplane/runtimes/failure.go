@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -39,6 +40,9 @@ type failure struct {
 
 	reason string
 }
+
+// Error returns a text of bounded length, because a runtime chooses parts of it.
+func (f failure) Error() string { return shorten(f.error.Error(), maxMessage) }
 
 func (f failure) Unwrap() error { return f.error }
 
@@ -108,6 +112,7 @@ func (r *reconciler) report(
 	ctx context.Context, object client.Object, id core.RuntimeID, status installation.Status, managers []core.Manager,
 ) error {
 	key := client.ObjectKeyFromObject(object)
+	status.Message = shorten(status.Message, maxMessage)
 	r.opts.Overview.note(key, id, status, managers)
 	if changed, ended := r.failures.reported(key, textOf(status)); changed {
 		r.emit(object, status)
@@ -145,17 +150,21 @@ func (r *reconciler) emit(object client.Object, status installation.Status) {
 	if status.State == installation.Failed {
 		kind = corev1.EventTypeWarning
 	}
-	r.opts.Recorder.Eventf(object, nil, kind, status.Reason, "Reconcile", "%s", shorten(status.Message))
+	r.opts.Recorder.Eventf(object, nil, kind, status.Reason, "Reconcile", "%s", shorten(status.Message, maxNote))
 }
 
-// maxNote is the longest note of an Event (events.k8s.io/v1), in bytes.
-const maxNote = 1000
+const (
+	// maxNote is the longest note of an Event (events.k8s.io/v1), in bytes.
+	maxNote = 1000
+	// maxMessage bounds messages and errors, in bytes. A condition has at most 32,768.
+	maxMessage = 4000
+)
 
-func shorten(text string) string {
-	if len(text) <= maxNote {
+func shorten(text string, most int) string {
+	if len(text) <= most {
 		return text
 	}
-	return text[:maxNote] + "…"
+	return strings.ToValidUTF8(text[:most], "") + "…"
 }
 
 // failures remembers the objects that fail, in this process. The zero value is ready.

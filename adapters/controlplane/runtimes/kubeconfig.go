@@ -77,6 +77,8 @@ type KubeconfigOptions struct {
 	// Clients is the number of clients to keep. Each takes about 40 KiB, and as much for an open
 	// connection. Default: 64.
 	Clients int
+	// MaxAnswer bounds the answer to one request, in bytes. Default: 8 MiB.
+	MaxAnswer int64
 	// Scheme has the kinds of typed requests. Default: none, which is enough for the installation.
 	Scheme *runtime.Scheme
 	// Mapper returns the mapper of a runtime, for other kinds than those of the installation, as
@@ -90,6 +92,9 @@ type KubeconfigOptions struct {
 func (o KubeconfigOptions) withDefaults() KubeconfigOptions {
 	if o.Clients <= 0 {
 		o.Clients = defaultClients
+	}
+	if o.MaxAnswer <= 0 {
+		o.MaxAnswer = defaultMaxAnswer
 	}
 	if o.Scheme == nil {
 		o.Scheme = runtime.NewScheme()
@@ -245,12 +250,15 @@ func newConnection(kubeconfig []byte, opts KubeconfigOptions) (connection, error
 	config.Timeout = requestTimeout
 	config.QPS = -1 // The concurrent reconciles are the limit.
 	config.Dial = (&net.Dialer{Timeout: dialTimeout}).DialContext
+	distrust(config, opts.MaxAnswer)
 	opts.Configure(config)
 
 	connected, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return connection{}, fmt.Errorf("%w: %w", errInvalidKubeconfig, err)
 	}
+
+	connected = withoutRedirects(connected)
 
 	mapper, err := opts.Mapper(config, connected)
 	if err != nil {

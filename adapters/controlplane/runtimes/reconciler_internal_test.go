@@ -7,6 +7,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode/utf8"
 
 	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	"github.com/google/go-cmp/cmp"
@@ -273,6 +274,37 @@ func TestFailuresAreReported(t *testing.T) {
 				t.Errorf("%d Events for three failures of one kind, want 1", have)
 			}
 		})
+	}
+}
+
+// An API server chooses the text of its errors. A condition has at most 32,768 bytes.
+func TestTextsOfARuntimeAreBounded(t *testing.T) {
+	t.Parallel()
+
+	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kcp", Name: string(prod)}}
+	r := newReconciler(t, newPlane(t, object), nil)
+	r.certificates = ready{}
+	r.connect = func(context.Context, client.Object) (client.Client, error) {
+		return nil, errors.New(strings.Repeat("\u00e4", 1<<20))
+	}
+	reports := observeReports(r)
+
+	err := reconcileOnce(t, r, object)
+	if err == nil || len(err.Error()) > 5000 {
+		t.Errorf("the error to log has %d bytes", len(err.Error()))
+	}
+
+	if have := reports.last().Message; len(have) > 5000 || !utf8.ValidString(have) || !strings.Contains(have, "connect") {
+		t.Errorf("the message has %d bytes: %.40s", len(have), have)
+	}
+
+	stalled := installation.Status{State: installation.Failed, Reason: "Any", Message: strings.Repeat("a", 1<<20)}
+	if err := r.report(t.Context(), object, prod, stalled, nil); err != nil {
+		t.Fatal(err)
+	}
+
+	if have := reports.last().Message; len(have) > 5000 {
+		t.Errorf("the message of a Deployment has %d bytes", len(have))
 	}
 }
 
