@@ -63,6 +63,8 @@ func (s *scene) begin(f chaos.Fault) {
 		s.operator.Kill()
 	case chaos.WebhookRemoved:
 		s.unregister()
+	case chaos.WatchLost, chaos.VersionExpired:
+		s.gate.Break(f)
 	default:
 		if err := s.path.Break(f); err != nil {
 			s.t.Fatal(err)
@@ -95,9 +97,16 @@ func (s *scene) end(f chaos.Fault) {
 		s.operator.Launch()
 	case chaos.WebhookRemoved:
 		s.register()
+	case chaos.WatchLost, chaos.VersionExpired:
+		s.must(s.gate.Mend())
 	default:
-		if err := s.path.Mend(); err != nil {
-			s.t.Fatal(err)
-		}
+		s.must(s.path.Mend())
+	}
+}
+
+func (s *scene) must(err error) {
+	s.t.Helper()
+	if err != nil {
+		s.t.Fatal(err)
 	}
 }

@@ -58,7 +58,9 @@ type scene struct {
 	plane *controlplane.ControlPlane
 	pki   *rig.PKI
 
+	with          setup
 	path          *chaos.Path
+	gate          *chaos.Gate // nil: admission
 	operator      *rig.Process
 	senders       []*sender
 	service       *rig.Relay
@@ -74,13 +76,10 @@ type scene struct {
 // newScene starts everything that a schedule is about, with agents or with naive forwarders, and
 // returns when a write is noticed.
 func newScene(t *testing.T, plane *controlplane.ControlPlane, pki *rig.PKI, schedule chaos.Schedule,
-	naive bool,
+	with setup,
 ) *scene {
 	t.Helper()
-	s := &scene{t: t, plane: plane, pki: pki, name: fmt.Sprintf("chaos-%d", schedule.Seed)}
-	if naive {
-		s.name = fmt.Sprintf("naive-%d", schedule.Seed)
-	}
+	s := &scene{t: t, plane: plane, pki: pki, with: with, name: fmt.Sprintf("%s-%d", with, schedule.Seed)}
 
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.name}}
 	if err := plane.Client.Create(t.Context(), namespace); err != nil {
@@ -88,21 +87,24 @@ func newScene(t *testing.T, plane *controlplane.ControlPlane, pki *rig.PKI, sche
 	}
 
 	rig.AddRuntime(t, plane, s.name, s.domain())
-	s.canary = rig.NewCanary(t, plane, s.name)
+	env := s.newSource()
 	s.startOperator()
 
 	volume := pki.RuntimeVolume(s.name, s.domain())
 	for replica := range schedule.Replicas {
-		if naive {
+		if with.naive {
 			s.senders = append(s.senders, s.startNaive(volume))
 		} else {
-			s.senders = append(s.senders, s.startAgent(volume, replica, schedule.MaxKeys))
+			s.senders = append(s.senders, s.startAgent(volume, env, replica, schedule.MaxKeys))
 		}
 	}
 
 	s.startService()
-	s.configuration = s.newConfiguration()
-	s.register()
+	if with.source == sourceAdmission {
+		s.configuration = s.newConfiguration()
+		s.register()
+	}
+
 	s.awaitEvents()
 	return s
 }
@@ -136,12 +138,12 @@ func (s *scene) startOperator() {
 	s.t.Cleanup(s.path.Close)
 }
 
-func (s *scene) startAgent(volume *testpki.Volume, replica, maxKeys int) *sender {
+func (s *scene) startAgent(volume *testpki.Volume, source map[string]string, replica, maxKeys int) *sender {
 	s.t.Helper()
-	env := maps.Clone(s.canary.Env)
+	env := maps.Clone(source)
 	maps.Copy(env, map[string]string{
 		"KCP_CONTRACT": "v3", "MANAGERS": manager, "HEARTBEAT_INTERVAL": heartbeat.String(),
-		"SETTLE": settle.String(), "RESEND_AFTER": resend.String(), "CANARY_INTERVAL": canary.String(),
+		"SETTLE": settle.String(), "RESEND_AFTER": resend.String(),
 		"RESEND_RESYNC": (patienceOfAPIServer + 2*time.Second).String(), "INSTANCE": "agent-" + strconv.Itoa(replica),
 	})
 	if maxKeys > 0 {
