@@ -32,8 +32,9 @@ var (
 	source = flag.String("source", sourceAdmission, "source of the agents: admission or informer")
 	// With it, an object that is created and deleted within one outage counts as a miss: no list
 	// shows it. See docs/benchmarks.md.
-	expired  = flag.Bool("expired", false, "with -source informer: versions expire when a watch is lost")
-	parallel = flag.Bool("parallel-seeds", true, "let the seeds run at the same time")
+	expired   = flag.Bool("expired", false, "with -source informer: versions expire when a watch is lost")
+	transport = flag.String("transport", transportHTTP, "transport of the agents: http or nats")
+	parallel  = flag.Bool("parallel-seeds", true, "let the seeds run at the same time")
 )
 
 // recovery is how long after the last fault everything has to be seen.
@@ -41,21 +42,26 @@ const recovery = time.Minute
 
 // TestNothingIsLost makes faults at random and compares every write with what the operator saw.
 func TestNothingIsLost(t *testing.T) {
-	playAll(t, setup{source: *source}, *seed, *seeds)
+	playAll(t, setup{source: *source, transport: *transport}, *seed, *seeds)
 }
 
 // TestInformer is TestNothingIsLost with agents that watch, and one short schedule.
 func TestInformer(t *testing.T) {
-	playAll(t, setup{source: sourceInformer}, informerSeed, 1)
+	playAll(t, setup{source: sourceInformer, transport: transportHTTP}, informerSeed, 1)
+}
+
+// TestNATS is TestNothingIsLost with NATS JetStream, and one short schedule.
+func TestNATS(t *testing.T) {
+	playAll(t, setup{source: sourceAdmission, transport: transportNATS}, natsSeed, 1)
 }
 
 // TestTheSuiteCanFail plays the same schedules with a forwarder of the kind that is deployed today.
 func TestTheSuiteCanFail(t *testing.T) {
-	if *source != sourceAdmission {
-		t.Skip("the naive forwarder is a webhook")
+	if *source != sourceAdmission || *transport != transportHTTP {
+		t.Skip("the naive forwarder is a webhook with HTTP")
 	}
 
-	table := playAll(t, setup{source: sourceAdmission, naive: true}, *seed, *seeds)
+	table := playAll(t, setup{source: sourceAdmission, transport: transportHTTP, naive: true}, *seed, *seeds)
 
 	// Events that came too early do not count: the test looks for what an outage takes.
 	lost := table.count(func(v chaos.Verdict) bool { return !v.Seen && !v.Stale })

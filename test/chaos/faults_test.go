@@ -65,6 +65,10 @@ func (s *scene) begin(f chaos.Fault) {
 		s.unregister()
 	case chaos.WatchLost, chaos.VersionExpired:
 		s.gate.Break(f)
+	case chaos.BrokerKilled:
+		s.broker.Kill()
+	case chaos.OperatorCut:
+		s.cable.Refuse()
 	default:
 		if err := s.path.Break(f); err != nil {
 			s.t.Fatal(err)
@@ -99,6 +103,10 @@ func (s *scene) end(f chaos.Fault) {
 		s.register()
 	case chaos.WatchLost, chaos.VersionExpired:
 		s.must(s.gate.Mend())
+	case chaos.BrokerKilled:
+		s.broker.Launch()
+	case chaos.OperatorCut:
+		s.must(s.cable.Open())
 	default:
 		s.must(s.path.Mend())
 	}

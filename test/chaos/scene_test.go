@@ -60,7 +60,9 @@ type scene struct {
 
 	with          setup
 	path          *chaos.Path
-	gate          *chaos.Gate // nil: admission
+	gate          *chaos.Gate  // nil: admission
+	broker        *rig.Process // nil: HTTP
+	cable         *rig.Relay   // from the operator to the broker
 	operator      *rig.Process
 	senders       []*sender
 	service       *rig.Relay
@@ -118,16 +120,21 @@ func (s *scene) startOperator() {
 		s.t.Fatal(err)
 	}
 
-	ca, cert, key := s.pki.Volume(leaf).Paths()
 	addr := rig.Address(rig.FreePort(s.t))
+	own, env := leaf, []string{"LISTEN=" + addr}
+	if s.with.transport == transportNATS {
+		own, env = s.startBroker(addr, leaf)
+	}
+
+	ca, cert, key := s.pki.Volume(own).Paths()
 	file := filepath.Join(s.t.TempDir(), "record.jsonl")
 	s.records = record.NewReader(file)
 
-	s.operator = rig.NewProcess(s.t, "operator", s.self(), []string{
-		program + "=operator",
-		"KUBECONFIG=" + s.plane.Kubeconfig, "LISTEN=" + addr, "RECORD=" + file, "MANAGER=" + manager,
-		"RUNTIME=" + s.name, "NAMESPACE=" + s.name, "CA_CERT=" + ca, "TLS_CERT=" + cert, "TLS_KEY=" + key,
-	})
+	s.operator = rig.NewProcess(s.t, "operator", s.self(), append(env,
+		program+"=operator",
+		"KUBECONFIG="+s.plane.Kubeconfig, "RECORD="+file, "MANAGER="+manager,
+		"RUNTIME="+s.name, "NAMESPACE="+s.name, "CA_CERT="+ca, "TLS_CERT="+cert, "TLS_KEY="+key,
+	))
 	s.operator.Launch()
 
 	s.path, err = chaos.NewPath(rig.Address(rig.FreePort(s.t)), rig.Address(rig.FreePort(s.t)), addr, leaf.TLS())
@@ -150,7 +157,13 @@ func (s *scene) startAgent(volume *testpki.Volume, source map[string]string, rep
 		env["OUTBOX_MAX_KEYS"] = strconv.Itoa(maxKeys)
 	}
 
-	agent := rig.StartAgent(s.t, volume, s.path.Addr(), rig.AgentOptions{Env: env})
+	binary := ""
+	if s.with.transport == transportNATS {
+		binary = s.self()
+		maps.Copy(env, map[string]string{program: "natsagent", "NATS": "tls://" + s.path.Addr(), "RUNTIME": s.name})
+	}
+
+	agent := rig.StartAgent(s.t, volume, s.path.Addr(), rig.AgentOptions{Env: env, Binary: binary})
 	return &sender{Process: agent.Process, agent: agent, port: agent.WebhookPort}
 }
 

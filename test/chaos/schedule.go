@@ -48,6 +48,12 @@ const (
 	// VersionExpired ends watches, and answers 410 to those that continue. Only a new list helps, and
 	// lists wait for the end of the fault.
 	VersionExpired Kind = "version expired"
+
+	// BrokerKilled stands in for Unavailable with NATS: it kills the server as a crash would, and
+	// starts it again.
+	BrokerKilled Kind = "broker killed"
+	// OperatorCut stands in for TooMany with NATS: it cuts the operator off from the server.
+	OperatorCut Kind = "operator cut off"
 )
 
 // Fault is one of a schedule.

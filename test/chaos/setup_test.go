@@ -10,14 +10,19 @@ import (
 const (
 	sourceAdmission = "admission"
 	sourceInformer  = "informer"
+	transportHTTP   = "http"
+	transportNATS   = "nats"
 )
 
 // informerSeed kills the only agent, which starts again while its watch cannot be established.
 const informerSeed = 0
 
+// natsSeed kills the NATS server, the operator and an agent, and cuts the operator off.
+const natsSeed = 36
+
 // setup selects the parts between a write and an operator.
 type setup struct {
-	source string
+	source, transport string
 	// naive replaces the agents.
 	naive bool
 }
@@ -28,6 +33,14 @@ func (w setup) check(t *testing.T) {
 	if !slices.Contains([]string{sourceAdmission, sourceInformer}, w.source) {
 		t.Fatalf("-source %s: want admission or informer", w.source)
 	}
+
+	if !slices.Contains([]string{transportHTTP, transportNATS}, w.transport) {
+		t.Fatalf("-transport %s: want http or nats", w.transport)
+	}
+
+	if w.source == sourceInformer && w.transport == transportNATS {
+		t.Fatal("-source informer with -transport nats: the suite has no such agent")
+	}
 }
 
 // String is a part of the names of scenes.
@@ -37,6 +50,8 @@ func (w setup) String() string {
 		return "naive"
 	case w.source == sourceInformer:
 		return "informer"
+	case w.transport == transportNATS:
+		return "nats"
 	default:
 		return "chaos"
 	}
@@ -51,6 +66,9 @@ func (w setup) faults() map[chaos.Kind]chaos.Kind {
 
 	if w.source == sourceInformer && *expired {
 		kinds[chaos.WebhookRemoved] = chaos.VersionExpired
+	}
+	if w.transport == transportNATS {
+		kinds[chaos.Unavailable], kinds[chaos.TooMany] = chaos.BrokerKilled, chaos.OperatorCut
 	}
 	return kinds
 }
