@@ -17,8 +17,8 @@ const (
 // informerSeed kills the only agent, which starts again while its watch cannot be established.
 const informerSeed = 0
 
-// natsSeed kills the NATS server, the operator and an agent, and cuts the operator off.
-const natsSeed = 36
+// natsSeed kills the NATS server, and then cuts the operator off.
+const natsSeed = 172
 
 // setup selects the parts between a write and an operator.
 type setup struct {
