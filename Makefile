@@ -79,7 +79,7 @@ test: $(TOOLS)/helm ## Test every module with the race detector, against real AP
 .PHONY: chaos
 chaos: ## Inject random faults into real processes and account for every write: SEEDS (20) from SEED (now), DURATION of faults each (30s), SETTLE (100ms), RESEND_AFTER (3s)
 	@$(WITH_ASSETS) $(GO) test ./test/chaos -count=1 -v -run 'TestNothingIsLost|TestTheSuiteCanFail' -timeout 3h $(TESTFLAGS) \
-		-parallel-seeds=false -seed=$(SEED) -seeds=$(SEEDS) -duration=$(DURATION) -settle=$(SETTLE) -resend=$(RESEND_AFTER)
+		-parallel-seeds=false -seed=$(SEED) -seeds=$(SEEDS) -duration=$(DURATION) -settle=$(SETTLE) -resend=$(RESEND_AFTER) $(ARGS)
 
 # Each worker has one processor, so that a seed repeats itself as far as it can. A failing seed prints its plan, the
 # smallest plan that was found to fail, and the file with its log. See docs/simulation.md.

@@ -63,6 +63,12 @@ func (s *scene) begin(f chaos.Fault) {
 		s.operator.Kill()
 	case chaos.WebhookRemoved:
 		s.unregister()
+	case chaos.WatchLost, chaos.VersionExpired:
+		s.gate.Break(f)
+	case chaos.BrokerKilled:
+		s.broker.Kill()
+	case chaos.OperatorCut:
+		s.cable.Refuse()
 	default:
 		if err := s.path.Break(f); err != nil {
 			s.t.Fatal(err)
@@ -95,9 +101,20 @@ func (s *scene) end(f chaos.Fault) {
 		s.operator.Launch()
 	case chaos.WebhookRemoved:
 		s.register()
+	case chaos.WatchLost, chaos.VersionExpired:
+		s.must(s.gate.Mend())
+	case chaos.BrokerKilled:
+		s.broker.Launch()
+	case chaos.OperatorCut:
+		s.must(s.cable.Open())
 	default:
-		if err := s.path.Mend(); err != nil {
-			s.t.Fatal(err)
-		}
+		s.must(s.path.Mend())
+	}
+}
+
+func (s *scene) must(err error) {
+	s.t.Helper()
+	if err != nil {
+		s.t.Fatal(err)
 	}
 }

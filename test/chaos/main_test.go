@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/runtime-watcher/runtime-watcher/test/chaos/naive"
+	"github.com/runtime-watcher/runtime-watcher/test/chaos/natsagent"
 	"github.com/runtime-watcher/runtime-watcher/test/chaos/operator"
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
@@ -25,6 +26,8 @@ func TestMain(m *testing.M) {
 	switch os.Getenv(program) {
 	case "operator":
 		err = operator.Run(context.Background())
+	case "natsagent":
+		err = natsagent.Run(context.Background())
 	case "naive":
 		err = naive.Run(context.Background())
 	default:

@@ -58,7 +58,11 @@ type scene struct {
 	plane *controlplane.ControlPlane
 	pki   *rig.PKI
 
+	with          setup
 	path          *chaos.Path
+	gate          *chaos.Gate  // nil: admission
+	broker        *rig.Process // nil: HTTP
+	cable         *rig.Relay   // from the operator to the broker
 	operator      *rig.Process
 	senders       []*sender
 	service       *rig.Relay
@@ -74,13 +78,10 @@ type scene struct {
 // newScene starts everything that a schedule is about, with agents or with naive forwarders, and
 // returns when a write is noticed.
 func newScene(t *testing.T, plane *controlplane.ControlPlane, pki *rig.PKI, schedule chaos.Schedule,
-	naive bool,
+	with setup,
 ) *scene {
 	t.Helper()
-	s := &scene{t: t, plane: plane, pki: pki, name: fmt.Sprintf("chaos-%d", schedule.Seed)}
-	if naive {
-		s.name = fmt.Sprintf("naive-%d", schedule.Seed)
-	}
+	s := &scene{t: t, plane: plane, pki: pki, with: with, name: fmt.Sprintf("%s-%d", with, schedule.Seed)}
 
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.name}}
 	if err := plane.Client.Create(t.Context(), namespace); err != nil {
@@ -88,21 +89,24 @@ func newScene(t *testing.T, plane *controlplane.ControlPlane, pki *rig.PKI, sche
 	}
 
 	rig.AddRuntime(t, plane, s.name, s.domain())
-	s.canary = rig.NewCanary(t, plane, s.name)
+	env := s.newSource()
 	s.startOperator()
 
 	volume := pki.RuntimeVolume(s.name, s.domain())
 	for replica := range schedule.Replicas {
-		if naive {
+		if with.naive {
 			s.senders = append(s.senders, s.startNaive(volume))
 		} else {
-			s.senders = append(s.senders, s.startAgent(volume, replica, schedule.MaxKeys))
+			s.senders = append(s.senders, s.startAgent(volume, env, replica, schedule.MaxKeys))
 		}
 	}
 
 	s.startService()
-	s.configuration = s.newConfiguration()
-	s.register()
+	if with.source == sourceAdmission {
+		s.configuration = s.newConfiguration()
+		s.register()
+	}
+
 	s.awaitEvents()
 	return s
 }
@@ -116,16 +120,21 @@ func (s *scene) startOperator() {
 		s.t.Fatal(err)
 	}
 
-	ca, cert, key := s.pki.Volume(leaf).Paths()
 	addr := rig.Address(rig.FreePort(s.t))
+	own, env := leaf, []string{"LISTEN=" + addr}
+	if s.with.transport == transportNATS {
+		own, env = s.startBroker(addr, leaf)
+	}
+
+	ca, cert, key := s.pki.Volume(own).Paths()
 	file := filepath.Join(s.t.TempDir(), "record.jsonl")
 	s.records = record.NewReader(file)
 
-	s.operator = rig.NewProcess(s.t, "operator", s.self(), []string{
-		program + "=operator",
-		"KUBECONFIG=" + s.plane.Kubeconfig, "LISTEN=" + addr, "RECORD=" + file, "MANAGER=" + manager,
-		"RUNTIME=" + s.name, "NAMESPACE=" + s.name, "CA_CERT=" + ca, "TLS_CERT=" + cert, "TLS_KEY=" + key,
-	})
+	s.operator = rig.NewProcess(s.t, "operator", s.self(), append(env,
+		program+"=operator",
+		"KUBECONFIG="+s.plane.Kubeconfig, "RECORD="+file, "MANAGER="+manager,
+		"RUNTIME="+s.name, "NAMESPACE="+s.name, "CA_CERT="+ca, "TLS_CERT="+cert, "TLS_KEY="+key,
+	))
 	s.operator.Launch()
 
 	s.path, err = chaos.NewPath(rig.Address(rig.FreePort(s.t)), rig.Address(rig.FreePort(s.t)), addr, leaf.TLS())
@@ -136,19 +145,25 @@ func (s *scene) startOperator() {
 	s.t.Cleanup(s.path.Close)
 }
 
-func (s *scene) startAgent(volume *testpki.Volume, replica, maxKeys int) *sender {
+func (s *scene) startAgent(volume *testpki.Volume, source map[string]string, replica, maxKeys int) *sender {
 	s.t.Helper()
-	env := maps.Clone(s.canary.Env)
+	env := maps.Clone(source)
 	maps.Copy(env, map[string]string{
 		"KCP_CONTRACT": "v3", "MANAGERS": manager, "HEARTBEAT_INTERVAL": heartbeat.String(),
-		"SETTLE": settle.String(), "RESEND_AFTER": resend.String(), "CANARY_INTERVAL": canary.String(),
+		"SETTLE": settle.String(), "RESEND_AFTER": resend.String(),
 		"RESEND_RESYNC": (patienceOfAPIServer + 2*time.Second).String(), "INSTANCE": "agent-" + strconv.Itoa(replica),
 	})
 	if maxKeys > 0 {
 		env["OUTBOX_MAX_KEYS"] = strconv.Itoa(maxKeys)
 	}
 
-	agent := rig.StartAgent(s.t, volume, s.path.Addr(), rig.AgentOptions{Env: env})
+	binary := ""
+	if s.with.transport == transportNATS {
+		binary = s.self()
+		maps.Copy(env, map[string]string{program: "natsagent", "NATS": "tls://" + s.path.Addr(), "RUNTIME": s.name})
+	}
+
+	agent := rig.StartAgent(s.t, volume, s.path.Addr(), rig.AgentOptions{Env: env, Binary: binary})
 	return &sender{Process: agent.Process, agent: agent, port: agent.WebhookPort}
 }
 

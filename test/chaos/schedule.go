@@ -1,6 +1,7 @@
 package chaos
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -41,6 +42,18 @@ const (
 
 	// WebhookRemoved removes the webhook configuration from the runtime, and puts it back.
 	WebhookRemoved Kind = "webhook removed"
+	// WatchLost stands in for WebhookRemoved when agents watch: [Gate] refuses, holds or freezes their
+	// connections to the API server.
+	WatchLost Kind = "watch lost"
+	// VersionExpired ends watches, and answers 410 to those that continue. Only a new list helps, and
+	// lists wait for the end of the fault.
+	VersionExpired Kind = "version expired"
+
+	// BrokerKilled stands in for Unavailable with NATS: it kills the server as a crash would, and
+	// starts it again.
+	BrokerKilled Kind = "broker killed"
+	// OperatorCut stands in for TooMany with NATS: it cuts the operator off from the server.
+	OperatorCut Kind = "operator cut off"
 )
 
 // Fault is one of a schedule.
@@ -84,6 +97,15 @@ func (s Schedule) String() string {
 		fmt.Fprintf(&b, "; %s", f)
 	}
 	return b.String()
+}
+
+// Replace returns the schedule with other kinds of faults, at the same times.
+func (s Schedule) Replace(kinds map[Kind]Kind) Schedule {
+	s.Faults = slices.Clone(s.Faults)
+	for i := range s.Faults {
+		s.Faults[i].Kind = cmp.Or(kinds[s.Faults[i].Kind], s.Faults[i].Kind)
+	}
+	return s
 }
 
 // slot is about what a fault and the time after it take.

@@ -15,16 +15,17 @@ type Process struct {
 	name string
 	path string
 	env  []string
+	args []string
 	log  string
 	cmd  *exec.Cmd
 	done chan struct{}
 }
 
-// NewProcess returns a process of the program at path with that environment, and no other. It is
-// not running yet.
-func NewProcess(t testing.TB, name, path string, env []string) *Process {
+// NewProcess returns a process of the program at path with that environment, and no other, and with
+// the arguments. It is not running yet.
+func NewProcess(t testing.TB, name, path string, env []string, args ...string) *Process {
 	t.Helper()
-	p := &Process{t: t, name: name, path: path, env: env, log: filepath.Join(t.TempDir(), name+".log")}
+	p := &Process{t: t, name: name, path: path, env: env, args: args, log: filepath.Join(t.TempDir(), name+".log")}
 	t.Cleanup(p.cleanup)
 	return p
 }
@@ -42,7 +43,7 @@ func (p *Process) Launch() {
 	}
 	defer out.Close() // The child has its own descriptor.
 
-	cmd := exec.Command(p.path) // Its life is that of the Process.
+	cmd := exec.Command(p.path, p.args...) // Its life is that of the Process.
 	cmd.Env, cmd.Stdout, cmd.Stderr = p.env, out, out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {

@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
@@ -107,12 +108,12 @@ func (o *operator) setUp(ctx context.Context, mgr ctrl.Manager) error {
 		return err
 	}
 
-	events, source, err := controllerruntime.RegisterListenerComponent(os.Getenv("LISTEN"), o.manager,
-		listener.FromTLS(listener.PeerOptions{}), listener.SANPinning(runtimes), o.requests(runtimes),
-		controllerruntime.ComponentOptions{
-			Listener: listener.Options{TLS: httpmtls.ServerTLSConfig(material), Fleet: fresh, Logger: o.log},
-			Source:   controllerruntime.SourceOptions{Elected: mgr.Elected(), Handled: o.handled},
-		})
+	receive := o.listen
+	if os.Getenv("NATS") != "" {
+		receive = o.consume
+	}
+
+	events, source, err := receive(parts{runtimes, fresh, material, mgr.Elected()})
 	if err != nil {
 		return err
 	}
@@ -128,6 +129,24 @@ func (o *operator) setUp(ctx context.Context, mgr ctrl.Manager) error {
 		WatchesRawSource(source).
 		WatchesMetadata(&corev1.ConfigMap{}, handler.TypedEnqueueRequestsFromMapFunc(o.everything)).
 		Complete(o)
+}
+
+// parts are what both transports need.
+type parts struct {
+	runtimes *controllerruntime.Runtimes
+	fleet    *fleet.Fleet
+	material *httpmtls.Files
+	elected  <-chan struct{}
+}
+
+// listen receives events over HTTP.
+func (o *operator) listen(p parts) (manager.Runnable, *controllerruntime.Source[request], error) {
+	return controllerruntime.RegisterListenerComponent(os.Getenv("LISTEN"), o.manager,
+		listener.FromTLS(listener.PeerOptions{}), listener.SANPinning(p.runtimes), o.requests(p.runtimes),
+		controllerruntime.ComponentOptions{
+			Listener: listener.Options{TLS: httpmtls.ServerTLSConfig(p.material), Fleet: p.fleet, Logger: o.log},
+			Source:   controllerruntime.SourceOptions{Elected: p.elected, Handled: o.handled},
+		})
 }
 
 // requests maps an event to one object of a runtime, or to the whole runtime.
