@@ -306,7 +306,7 @@ func TestForeign403OfAHeartbeatDelaysNoEvent(t *testing.T) {
 	}
 
 	// An error of the heartbeat alone delays no event.
-	if failed, ok := err.(core.EventErrors); !ok || core.Reason(failed[0]) != contract.ReasonUnknownContract {
+	if failed, ok := errors.AsType[core.EventErrors](err); !ok || core.Reason(failed[0]) != contract.ReasonUnknownContract {
 		t.Errorf("have %v, want that the heartbeat alone failed with an unknown contract", err)
 	}
 

@@ -103,7 +103,7 @@ func (c *Consumer) Ready() error {
 // Start takes messages until ctx ends, and then waits until those that it took are handled. It
 // creates a stream or a durable consumer that is missing, and retries while no NATS server answers.
 // It can be called once. It fails when the connection is closed, which NATS clients do after some
-// errors, and if another Start delivers the resyncs of the fleet for one of the managers.
+// errors. It also fails if another Start delivers the resyncs of the fleet for one of the managers.
 func (c *Consumer) Start(ctx context.Context) error {
 	if !c.started.CompareAndSwap(false, true) {
 		return errStarted

@@ -16,7 +16,7 @@ func TestFormerObjectsAreRemovedWithoutTheLastOne(t *testing.T) {
 	finalizers := []string{"example.com/hold"}
 	first.SetFinalizers(finalizers)
 
-	in := &cluster{Client: fake.NewClientBuilder().WithObjects(first).Build(), id: "runtime", log: slog.Default()}
+	in := &cluster{Client: fake.NewClientBuilder().WithObjects(first).Build(), id: "runtime", log: slog.New(slog.DiscardHandler)}
 	i := &Installer{opts: Options{Replaces: former}}
 
 	for range 2 {

@@ -91,9 +91,9 @@ func (n *node) mount(ctx context.Context, deployment *appsv1.Deployment) error {
 
 // content returns that of a Secret or a ConfigMap.
 func (n *node) content(ctx context.Context, namespace string, volume *corev1.Volume) (map[string][]byte, error) {
-	if volume.Secret != nil {
+	if source := volume.Secret; source != nil {
 		secret := &corev1.Secret{}
-		err := n.cluster.Client.Get(ctx, types.NamespacedName{Namespace: namespace, Name: volume.Secret.SecretName}, secret)
+		err := n.cluster.Client.Get(ctx, types.NamespacedName{Namespace: namespace, Name: source.SecretName}, secret)
 		return secret.Data, err
 	}
 	if volume.ConfigMap == nil {
