@@ -8,5 +8,6 @@
 //
 // The first list of a [Watch] makes no events for its objects, but one resync for the manager:
 // changes before it are unknown. Every later list is compared with the digests, so that changes and
-// deletions during an outage become events.
+// deletions during an outage become events. A resync follows, for objects that came and went in
+// between.
 package informer

@@ -166,7 +166,7 @@ func TestListIsReadInPages(t *testing.T) {
 }
 
 // A version that has expired needs a new list. It is compared with the known objects, and is no
-// failure.
+// failure. The resync stands in for objects that came and went between the lists.
 func TestExpiredVersion(t *testing.T) {
 	for _, old := range []bool{true, false} {
 		inBubble(t, func(s *scene) {
@@ -187,7 +187,7 @@ func TestExpiredVersion(t *testing.T) {
 			s.server.refuse("watch widgets", 0)
 			time.Sleep(time.Minute)
 			s.want("UPDATE spec Widget default/changed 2", "CREATE spec Widget default/new 1",
-				"CREATE spec Widget default/again 1", "DELETE spec Widget default/gone 1")
+				"CREATE spec Widget default/again 1", "DELETE spec Widget default/gone 1", "resync")
 			if err := s.source.Ready(); err != nil || s.failures["other"] > 0 {
 				t.Errorf("ready: %v, failures %v, want none for the version", err, s.failures)
 			}

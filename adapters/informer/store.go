@@ -60,6 +60,8 @@ func (*objects) Resync() error { return nil }
 
 // Replace implements [cache.ReflectorStore]. It takes a complete list. The first one makes a
 // resync. Each later one is compared with the known objects: an object that is missing was deleted.
+// A resync follows the comparison, for objects that were created and deleted between two lists. The
+// operator may know them from a look in that time.
 func (o *objects) Replace(all []any, _ string) error {
 	if !o.listed {
 		o.first(all)
@@ -77,6 +79,7 @@ func (o *objects) Replace(all []any, _ string) error {
 			o.remove(name, last)
 		}
 	}
+	o.resync()
 	return nil
 }
 

@@ -14,8 +14,8 @@ const (
 	transportNATS   = "nats"
 )
 
-// informerSeed kills the only agent, which starts again while its watch cannot be established.
-const informerSeed = 0
+// informerSeed cuts the watch, kills the operator, and deletes objects that no list has shown.
+const informerSeed = 29
 
 // natsSeed kills the NATS server, and then cuts the operator off.
 const natsSeed = 172
