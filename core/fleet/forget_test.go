@@ -72,7 +72,7 @@ func TestAManagerIsForgottenOnceNobodySpeaksToIt(t *testing.T) {
 	}
 }
 
-// Who comes back after all is known again, and looked at as a whole.
+// A forgotten manager that is named again is known again, and gets a resync.
 func TestAForgottenManagerMayComeBack(t *testing.T) {
 	inBubble(t, fleet.Options{}, func(r *rig) {
 		r.observe(beat("e", 7, 0))
@@ -86,6 +86,6 @@ func TestAForgottenManagerMayComeBack(t *testing.T) {
 		r.observe(beat("e", 8, 0))
 		settle()
 		r.wantState(fleet.Fresh, "")
-		r.wantCauses("new_epoch", "new_epoch")
+		r.wantCauses("new_epoch", "new_epoch", "new_epoch") // The first one was sent once more.
 	})
 }

@@ -26,6 +26,7 @@ type record struct {
 	first      time.Time // request
 	resend     resync    // of a replica that was removed before it was due
 	removed    string    // epoch of that replica
+	unheard    resync    // of replicas that may be lost before a new fleet hears them
 	lastSeen   time.Time
 	heartbeats bool // ever had one
 	replicas   []*replica
@@ -90,8 +91,10 @@ func (r *record) replica(batch *core.Batch, now time.Time) (p *replica, first bo
 		r.evict()
 	}
 	p = newReplica(batch, now)
-	if p.begins || now.Sub(r.first) > straggler { // Not to a new fleet, which knows no epoch yet.
+	if p.begins || now.Sub(r.first) > straggler {
 		p.resend = resendOfEpoch(now)
+	} else { // The fleet is new. It does not know which replicas there were.
+		r.unheard = resync{causeNewEpoch, resendOfLoss(now).due}
 	}
 	r.replicas = append(r.replicas, p)
 	return p, true
@@ -154,11 +157,12 @@ func (r *record) resendsItself(epoch string) {
 // takeResend returns the cause of a resend when it is due, "" if there is none. The last one of
 // several replicas stands in for the others.
 func (r *record) takeResend(now time.Time) (cause string) {
-	if r.resend.due.After(now) ||
+	if r.resend.due.After(now) || r.unheard.due.After(now) ||
 		slices.ContainsFunc(r.replicas, func(p *replica) bool { return p.resend.due.After(now) }) {
 		return ""
 	}
-	cause, r.resend = r.resend.cause, resync{}
+	cause = cmp.Or(r.resend.cause, r.unheard.cause)
+	r.resend, r.unheard = resync{}, resync{}
 	for _, p := range r.replicas {
 		cause, p.resend = cmp.Or(p.resend.cause, cause), resync{}
 	}

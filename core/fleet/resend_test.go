@@ -87,12 +87,19 @@ func TestResyncOfAnAgentIsNotRepeated(t *testing.T) {
 	})
 }
 
-// After a restart of the operator, each agent is new to it. It is alive, and repeats its events itself.
-func TestAgentThatIsOlderThanTheFleetNeedsOneResyncOnly(t *testing.T) {
+// After a restart of the operator, another replica may be killed before its first request. Nothing shows that it was
+// there. It may have reviewed a write that is committed later. A resync that an agent asks for may be too early.
+func TestResyncIsSentOnceMoreForReplicasThatANewFleetHasNotHeard(t *testing.T) {
 	inBubble(t, fleet.Options{}, func(r *rig) {
-		r.observe(beat("e", 7, 1))
-		keepBeating(r, 8, 5*time.Minute)
+		r.observe(beat("e", 7, 0))
+		settle()
+		r.observe(resync("e", 1))
+		keepBeating(r, 8, 30*time.Second)
 		r.wantCauses("new_epoch")
+		keepBeating(r, 20, lateCommit)
+		r.wantCauses("new_epoch", "new_epoch")
+		keepBeating(r, 40, 5*time.Minute)
+		r.wantCauses("new_epoch", "new_epoch")
 	})
 }
 

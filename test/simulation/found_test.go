@@ -57,6 +57,17 @@ func found() map[string]*Plan {
 				{Kind: SenderForbidden, At: 118 * time.Second, For: 48 * time.Second},
 				{Kind: AgentGone, At: 163 * time.Second},
 			})),
+
+		"a write is looked at after its late commit if its replica ends before a new operator hears it": withTwoAgents(small(contract.V3, false,
+			[]Write{
+				{At: 158 * time.Second, Kind: Update, Delay: 29 * time.Second},
+				{At: 159 * time.Second, Object: 1, Kind: Update, Delay: 29 * time.Second},
+			},
+			[]Fault{
+				{Kind: LinksSilent, At: 138 * time.Second, For: 24 * time.Second},
+				{Kind: OperatorKilled, At: 140 * time.Second, For: time.Second},
+				{Kind: AgentGone, At: 161 * time.Second},
+			})),
 	}
 }
 

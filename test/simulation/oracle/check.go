@@ -280,7 +280,7 @@ func (h *History) checkPace() {
 
 // allowed returns the most resyncs of a cause in one life of an operator.
 func (h *History) allowed(cause string) int {
-	lives, lazy, stops, dropped, falls := 0, 0, 0, int64(0), 0
+	lives, stops, dropped, falls := 0, 0, int64(0), 0
 
 	for _, a := range h.agents {
 		if !a.numbered {
@@ -291,10 +291,6 @@ func (h *History) allowed(cause string) int {
 
 		if h.promise.Runtimes[a.runtime].FallsBack {
 			falls++
-		}
-
-		if h.promise.Runtimes[a.runtime].NoFirstResync {
-			lazy++
 		}
 
 		if a.to.Before(h.calm) {
@@ -313,18 +309,13 @@ func (h *History) allowed(cause string) int {
 
 	switch cause {
 	case "new_epoch":
-		// A repeated request may look like a former life. A new leader may see an agent late, and take it for new.
-		if h.promise.RequestsRepeat || h.promise.NewLeaders {
-			return 2 * lives
-		}
-
-		return lives + lazy // The others resend their own resync.
+		return 2 * lives // Each has a resend.
 	case "replica_lost":
 		if h.promise.CleanStops {
 			return 0
 		}
 
-		return 2 * (stops + h.promise.Faults*lives) // Each has a resend.
+		return 2 * (stops + h.promise.Faults*lives)
 	case "returned":
 		return (h.promise.Faults + falls) * lives
 	default: // A gap: events were dropped, or travelled by an older contract.

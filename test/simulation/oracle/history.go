@@ -62,8 +62,6 @@ type Runtime struct {
 	Learns bool
 	// Loses is whether an agent is killed and never replaced.
 	Loses bool
-	// Lazy is whether a new agent requests no resync. The fleet then requests it, and its resend.
-	NoFirstResync bool
 	// Refused is whether the runtime itself is refused for ever. Its looks are not measured.
 	Refused bool
 }
