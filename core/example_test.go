@@ -50,7 +50,7 @@ func ExampleAll() {
 	// label removed: true
 }
 
-// A kind whose API server counts generations needs no comparison of its specs.
+// The API server counts generations of most kinds. Their specs need no comparison.
 func ExampleGenerationChanged() {
 	before, _ := core.DecodeObject([]byte(`{"metadata":{"generation":1},"spec":{"replicas":1}}`))
 	after, _ := core.DecodeObject([]byte(`{"metadata":{"generation":2},"spec":{"replicas":2}}`))

@@ -74,7 +74,7 @@ func TestRequireToken(t *testing.T) {
 	}
 }
 
-// A page that allowed inline code, other origins or HTML from text would run what a runtime names.
+// A page with inline code, other origins or HTML from text would run code from the names of a runtime.
 func TestFleetPagePolicy(t *testing.T) {
 	t.Parallel()
 	w := serve(listener.Authenticated(listener.FleetHandler(newFleet(t, fleet.Options{}))), fromBrowser())

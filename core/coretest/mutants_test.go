@@ -45,7 +45,7 @@ func TestSuitesFindMutants(t *testing.T) {
 	}
 }
 
-// checkFound runs the suite for a mutant in a child process, whose failures are its result.
+// checkFound runs the suite for a mutant in a child process. The failures of that process are the result.
 func checkFound(t *testing.T, suite, mutant, failure string) {
 	t.Helper()
 

@@ -53,7 +53,7 @@ func TestVerifierSuitePassesAVerifier(t *testing.T) {
 	coretest.TestVerifier(t, func(*testing.T) core.Verifier { return verifier }, verifierCases()...)
 }
 
-// A verifier whose cache is cold answers every question with ErrNotReady. It has no case that
+// A verifier with a cold cache answers every question with ErrNotReady. It has no case that
 // passes.
 func TestVerifierSuitePassesAColdVerifier(t *testing.T) {
 	t.Parallel()

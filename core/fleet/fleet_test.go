@@ -39,7 +39,7 @@ type rig struct {
 	transitions []string
 }
 
-// inBubble runs a test against a fleet whose time is fake.
+// inBubble runs a test against a fleet in fake time.
 func inBubble(t *testing.T, opts fleet.Options, test func(r *rig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {

@@ -24,7 +24,7 @@ func quiet(number uint64, change func(*core.Heartbeat)) message {
 	})
 }
 
-// An agent whose webhook certificate the API server rejects sends heartbeats like any other.
+// The API server may reject the webhook certificate of an agent. That agent sends heartbeats like any other.
 func TestHeartbeatsAloneDoNotProveFreshness(t *testing.T) {
 	opts := fleet.Options{PollFresh: time.Hour, PollUnproved: 10 * time.Minute, PollOtherwise: time.Minute}
 

@@ -156,8 +156,7 @@ func TestReplicasThatReturnLeadToOneResync(t *testing.T) {
 	})
 }
 
-// Only one of two replicas comes back: what the other took with it is what the resync of the return
-// stands for. It must not keep certificate authorities from being exchanged either.
+// Only one of two replicas comes back. The resync of the return stands for the events of the other. It must not keep certificate authorities from being exchanged either.
 func TestReplicaThatDoesNotReturnIsCovered(t *testing.T) {
 	inBubble(t, fleet.Options{}, func(r *rig) {
 		r.observe(resync("e", 1), beat("e", 1, 1), resync("f", 1), beat("f", 1, 1))
@@ -400,7 +399,7 @@ func TestSummaries(t *testing.T) {
 	})
 }
 
-// BenchmarkSummaries is what a scrape costs a fleet of the size that DESIGN asks for.
+// BenchmarkSummaries measures a scrape of a fleet with 10,000 runtimes.
 func BenchmarkSummaries(b *testing.B) {
 	f, err := fleet.New(fleet.Options{})
 	if err != nil {

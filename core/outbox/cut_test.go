@@ -178,7 +178,7 @@ func TestMergedEventHasANewID(t *testing.T) {
 	})
 }
 
-// An event whose answer was lost is sent again with its ID, and a transport may drop it as a
+// An event without an answer is sent again with its ID, and a transport may drop it as a
 // duplicate. When the time of its resend has passed meanwhile, it is the resend, and must not be
 // dropped.
 func TestRetryThatIsAResendHasANewID(t *testing.T) {

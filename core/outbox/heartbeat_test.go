@@ -16,7 +16,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
 
-// inbox is a control plane that keeps what it gets.
+// inbox is a control plane that keeps all batches.
 type inbox struct {
 	mu      sync.Mutex
 	batches []core.Batch

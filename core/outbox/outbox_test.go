@@ -58,7 +58,7 @@ type call struct {
 	Names []string
 }
 
-// plane is a control plane whose answers a test scripts.
+// plane is a control plane with the answers of a test.
 type plane struct {
 	mu     sync.Mutex
 	start  time.Time

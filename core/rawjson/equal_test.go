@@ -181,7 +181,7 @@ func sameValues(x, y any) bool {
 	}
 }
 
-// huge reports whether a value has a number whose exponent is too large to write it out.
+// huge reports whether a value has a number with an exponent that is too large to write it out.
 func huge(value any) bool {
 	switch v := value.(type) {
 	case map[string]any:

@@ -296,7 +296,7 @@ func (w *world) add() {
 	w.members = append(w.members, &member{issued: leaf{runtime: id, name: string(id)}, created: w.now, beating: true})
 }
 
-// orphaned reports whether a process needs a CA whose key was lost.
+// orphaned reports whether a process needs a CA with a lost key.
 func (w *world) orphaned() bool {
 	orphan := func(f string) bool { return f != "" && !w.signs(f) }
 

@@ -18,8 +18,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
 
-// ExampleSetUp is the whole control-plane side of an operator whose Kymas represent runtimes, with
-// their kubeconfigs in Secrets of the same name.
+// ExampleSetUp is the whole control-plane side of an operator. Kymas represent the runtimes, and
+// Secrets of the same names have the kubeconfigs.
 func ExampleSetUp() {
 	_ = setUpRuntimes // Called with the manager of the operator, and the fleet of its listener.
 	// Output:

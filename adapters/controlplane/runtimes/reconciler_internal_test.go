@@ -333,7 +333,7 @@ func TestARefusedCertificateIsAFailure(t *testing.T) {
 	}
 }
 
-// refused is an issuer whose requests cert-manager has denied.
+// refused is an issuer. cert-manager has denied its requests.
 type refused struct{ Certificates }
 
 func (refused) EnsureRuntime(context.Context, certificates.Runtime) (certificates.RuntimeStatus, error) {
