@@ -86,11 +86,12 @@ func (h *History) checkCommit(t target, c commit, last int) {
 	}
 }
 
-// isTraceless reports whether the review of a commit may have gone to an agent that learns its managers, never
-// reached this one, and is lost for ever.
+// isTraceless reports whether the review of a commit may have gone to an agent that learns its managers, and either
+// has no place for this one, or never reached it and is lost for ever.
 func (h *History) isTraceless(t target, c commit) bool {
-	if r := h.promise.Runtimes[t.runtime]; !r.Learns || !r.Loses {
-		return false
+	r := h.promise.Runtimes[t.runtime]
+	if r.Crowded || !r.Learns || !r.Loses {
+		return r.Crowded
 	}
 
 	reviewed := c.at.Add(-c.delay)

@@ -23,28 +23,28 @@ type Promise struct {
 	Windows []Window
 	// Expired has the windows in which a runtime has no valid certificate.
 	Expired map[string]Window
-	// Detours is the number of replicas that do not lead. A request may reach them first.
+	// Followers is the number of replicas that do not lead. A request may reach them first.
 	Followers int
 	// NewLeaders is whether another replica may take the lead.
 	NewLeaders bool
 	// Backlog is the time that one worker needs to reconcile all objects.
 	Backlog time.Duration
-	// Full is whether strangers may use up the memory for reviews. A resync stands in for a review without memory.
+	// ReviewMemoryFull is whether strangers may use up the memory for reviews. A resync stands in for a review without memory.
 	ReviewMemoryFull bool
-	// Lies is whether a gateway acknowledges events that it does not forward.
+	// FalseAcks is whether a gateway acknowledges events that it does not forward.
 	FalseAcks bool
 	// Refusals counts the faults in which a gateway refuses each event for itself. A heartbeat may then arrive
 	// before the resync that its sequence includes.
 	Refusals int
-	// Resent is whether answers may get lost, so that agents repeat requests.
+	// AnswersLost is whether answers may get lost, so that agents repeat requests.
 	AnswersLost bool
-	// Tidy is whether each agent stops with nothing pending, and restarts soon.
+	// CleanStops is whether each agent stops with nothing pending, and restarts soon.
 	CleanStops bool
-	// Repeats is whether a gateway repeats requests, up to 30 s later.
+	// RequestsRepeat is whether a gateway repeats requests, up to 30 s later.
 	RequestsRepeat bool
 	// Rate and Burst are the rate limit of a runtime, in requests per second and at once. 0: not reached.
 	Rate, Burst int
-	// Refused has the objects whose events are refused for ever.
+	// Refused has the objects with events that are refused for ever.
 	Refused map[string]bool
 }
 
@@ -54,12 +54,14 @@ type Runtime struct {
 	Numbered bool
 	// Canary is whether the agent has a canary.
 	Canary bool
-	// Small has the managers with more objects than their share of MaxKeys. Their events may be dropped.
+	// Overflows has the managers with more objects than their share of MaxKeys. Their events may be dropped.
 	Overflows map[core.Manager]bool
 	// FallsBack is whether the runtime may use an older contract in the end.
 	FallsBack bool
 	// Learns is whether the agent learns its managers from events.
 	Learns bool
+	// Crowded is whether invented managers that a gateway acknowledges may take all places of an agent that learns.
+	Crowded bool
 	// Loses is whether an agent is killed and never replaced.
 	Loses bool
 	// Refused is whether the runtime itself is refused for ever. Its looks are not measured.
