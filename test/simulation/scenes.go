@@ -143,15 +143,24 @@ func (d dice) inventedManagers(p *Plan) {
 	p.update(0, d.between(time.Minute, 4*time.Minute))
 }
 
-// lostReplica kills one of two agents for ever in an outage, with its pending events.
+// lostReplica kills one of two agents for ever in an outage, with its pending events. In half of the plans the operator
+// is new and has not heard that agent.
 func (d dice) lostReplica(p *Plan) {
 	r, outage := &p.Runtimes[0], d.outage([]FaultKind{LinksRefused, LinksSilent, SenderForbidden, AnswersLost}[d.IntN(4)])
 	r.Contract, r.Agents, r.Objects = contract.V3, 2, 6
-	gone := Fault{Kind: AgentGone, At: outage.At + outage.For/2}
-	p.Faults = []Fault{outage, gone}
+	from, gone := outage.At, Fault{Kind: AgentGone, At: outage.At + outage.For/2}
+	p.Faults = []Fault{outage}
+
+	if d.chance(0.5) {
+		gone.At = outage.At + outage.For - time.Second
+		from = gone.At - 10*time.Second
+		p.Faults = append(p.Faults, Fault{Kind: OperatorKilled, At: outage.At + time.Second, For: time.Second})
+	}
+
+	p.Faults = append(p.Faults, gone)
 
 	for i := range r.Objects {
-		p.update(i, d.between(outage.At, gone.At))
+		p.update(i, d.between(from, gone.At))
 		p.Writes[i].Delay = d.commit()
 	}
 }

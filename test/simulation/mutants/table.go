@@ -195,6 +195,10 @@ func fleetMutants() []mutant {
 			"p.resend = resendOfEpoch(now)", "_ = resendOfEpoch(now)",
 		},
 		{
+			"fleet: a new fleet asks once only", record,
+			"r.unheard = resync{causeNewEpoch, resendOfLoss(now).due}", "_ = resendOfLoss(now)",
+		},
+		{
 			"fleet: a replica is lost while all are cut off", record,
 			"return p.isPunctual(now) })", "return p.isAlive(opts, now) })",
 		},
