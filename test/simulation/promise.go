@@ -180,7 +180,7 @@ func (p *Plan) backlog() time.Duration {
 	return time.Duration(objects) * reconcileTime
 }
 
-// overShare returns the managers with more written objects than their share of MaxKeys. Their events may be dropped.
+// overShare returns the managers with more keys than their share of MaxKeys. Their events may be dropped.
 func (p *Plan) overShare(runtime int) map[core.Manager]bool {
 	r := &p.Runtimes[runtime]
 	if r.MaxKeys == 0 {
@@ -209,17 +209,23 @@ func (p *Plan) lanes() int {
 	}
 }
 
-// written returns the number of objects that a manager watches and that are written.
+// written returns the number of keys of the objects that a manager watches and that are written. An event without a
+// valid owner has a key of its own.
 func (p *Plan) written(runtime, manager int) int {
-	objects := make(map[int]bool)
+	type key struct {
+		object   int
+		badOwner bool
+	}
+
+	keys := make(map[key]bool)
 
 	for i := range p.Writes {
 		if w := &p.Writes[i]; w.Runtime == runtime && w.Kind != OtherManager && p.isWatched(w.Object, manager) {
-			objects[w.Object] = true
+			keys[key{w.Object, w.Kind == BadOwner}] = true
 		}
 	}
 
-	return len(objects)
+	return len(keys)
 }
 
 func burstOf(rate int) int { return 2 * rate }

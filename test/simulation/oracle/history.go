@@ -54,7 +54,7 @@ type Runtime struct {
 	Numbered bool
 	// Canary is whether the agent has a canary.
 	Canary bool
-	// Overflows has the managers with more objects than their share of MaxKeys. Their events may be dropped.
+	// Overflows has the managers with more keys than their share of MaxKeys. Their events may be dropped.
 	Overflows map[core.Manager]bool
 	// FallsBack is whether the runtime may use an older contract in the end.
 	FallsBack bool
