@@ -10,6 +10,7 @@ import (
 	"time"
 
 	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
+	cmmeta "github.com/cert-manager/cert-manager/pkg/apis/meta/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -92,6 +93,7 @@ func (w *world) forward() {
 	w.ours.keepSet()
 	w.serverIsLeafOf("klm-watcher-selfsigned-ca")
 	shows(w, w.plane, "signs everything", "-n kcp-system get issuer watcher-clients -o yaml")
+	w.renewFormer()
 	w.everywhereArrives("certificates")
 	w.steps.Done("step 4:  our certificates, with the imported CA and the gateway's Secret")
 
@@ -184,7 +186,7 @@ func (w *world) cleanUp() {
 		kymas = append(kymas, m.kyma)
 	}
 
-	w.ours.set = w.ours.newSet(types.NamespacedName{})
+	w.ours.set = w.ours.newSet()
 	w.ours.keepRuntimes(installation.SKRWebhook(today.Namespace))
 	w.must(w.operator.Remove(w.t.Context(), kymas...))
 	w.everywhereArrives("removed")
@@ -368,12 +370,60 @@ func (w *world) gatewaySecret() *corev1.Secret {
 func (w *world) serverIsLeafOf(ca string) {
 	w.t.Helper()
 	w.eventually("the gateway serves a certificate of "+ca, func() bool {
-		block, _ := pem.Decode(w.gatewaySecret().Data["tls.crt"])
-		certificate, err := x509.ParseCertificate(block.Bytes)
-		w.must(err)
+		certificate := w.certificateIn(today.GatewaySecret())
 
 		return !certificate.IsCA && certificate.Issuer.CommonName == ca
 	})
+}
+
+// renewFormer lets cert-manager renew the CA of today, with another key, and a certificate that it
+// signs then.
+func (w *world) renewFormer() {
+	w.t.Helper()
+	w.renew("klm-watcher-serving", today.CA())
+	w.ours.stopSet()
+	w.ours.keepSet() // It reads the CA every five minutes, and when it starts.
+
+	leaf := w.renew(w.members[0].kyma+"-webhook-tls", today.RuntimeSecret(w.members[0].kyma))
+	w.eventually("the gateway trusts a renewed certificate of today", func() bool {
+		roots := x509.NewCertPool()
+		roots.AppendCertsFromPEM(w.gatewaySecret().Data["ca.crt"])
+		_, err := leaf.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}})
+
+		return err == nil
+	})
+}
+
+// renew returns the next certificate of the PKI of today in a Secret.
+func (w *world) renew(name string, secret types.NamespacedName) *x509.Certificate {
+	w.t.Helper()
+
+	before := w.certificateIn(secret)
+	w.eventually(name+" is to be renewed", func() bool {
+		stored := &certv1.Certificate{}
+		w.must(w.plane.Client.Get(w.t.Context(), types.NamespacedName{Namespace: secret.Namespace, Name: name}, stored))
+		stored.Status.Conditions = append(stored.Status.Conditions, certv1.CertificateCondition{
+			Type: certv1.CertificateConditionIssuing, Status: cmmeta.ConditionTrue, Reason: "Test", Message: "It is renewed",
+		})
+
+		return w.plane.Client.Status().Update(w.t.Context(), stored) == nil // Not while another one writes it.
+	})
+	w.eventually(name+" is renewed", func() bool { return !w.certificateIn(secret).Equal(before) })
+
+	return w.certificateIn(secret)
+}
+
+func (w *world) certificateIn(key types.NamespacedName) *x509.Certificate {
+	w.t.Helper()
+
+	secret := &corev1.Secret{}
+	w.must(w.plane.Client.Get(w.t.Context(), key, secret))
+
+	block, _ := pem.Decode(secret.Data["tls.crt"])
+	certificate, err := x509.ParseCertificate(block.Bytes)
+	w.must(err)
+
+	return certificate
 }
 
 func (m *member) configurations(t *testing.T) (names []string) {
@@ -463,12 +513,7 @@ func (w *world) returnGateway() {
 
 	w.operator.Set(func(d *today.Duties) { d.Gateway = true })
 	w.commands("4. Certificates")
-	w.eventually("the gateway serves the CA again", func() bool {
-		block, _ := pem.Decode(w.gatewaySecret().Data["tls.crt"])
-		certificate, err := x509.ParseCertificate(block.Bytes)
-
-		return err == nil && certificate.IsCA
-	})
+	w.eventually("the gateway serves the CA again", func() bool { return w.certificateIn(today.GatewaySecret()).IsCA })
 
 	// A garbage collector would do that, and there is none. Their owners are gone.
 	w.must(w.plane.Client.DeleteAllOf(w.t.Context(), &certv1.CertificateRequest{}, client.InNamespace(today.PlaneNamespace)))

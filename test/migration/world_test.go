@@ -314,14 +314,19 @@ func (o *ours) watch() {
 	o.w.run(ctx, "Watcher controller", mgr.Start)
 }
 
-// newSet takes over the gateway's Secret of today, and a CA.
-func (o *ours) newSet(ca types.NamespacedName) *certificates.Certificates {
+// newSet takes over the gateway's Secret of today, and a CA, which may be renewed by its owner.
+func (o *ours) newSet(ca ...types.NamespacedName) *certificates.Certificates {
+	var imported types.NamespacedName
+	if len(ca) > 0 {
+		imported = ca[0]
+	}
+
 	direct, err := client.New(o.w.rights.config, client.Options{Scheme: o.w.scheme})
 	o.w.must(err)
 	set, err := certificates.New(direct, types.NamespacedName{Namespace: today.PlaneNamespace, Name: "watcher"},
 		[]string{today.Host}, certificates.FromFleet(o.w.fleet, certificates.FleetOptions{WarmUp: time.Millisecond}),
 		certificates.Options{
-			ImportCA: ca, ListenerSecret: today.GatewaySecret(), Propagation: propagation,
+			ImportCA: imported, AdditionalCAs: ca, ListenerSecret: today.GatewaySecret(), Propagation: propagation,
 			RuntimeNamespace: today.Namespace,
 		})
 	o.w.must(err)
