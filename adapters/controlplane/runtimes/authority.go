@@ -12,8 +12,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/certificates"
 )
 
-// KeepCertificates returns a part of a manager that calls Reconcile of an issuer again and again, as
-// its status demands, and 3 s after an error. It needs leader election, and ends with its context.
+// KeepCertificates returns a part of a manager that reconciles the CA and the certificate of the
+// listener, as often as their status demands. After an error it waits for 3 s. It needs leader
+// election, and ends with its context.
 //
 // It is for an operator that publishes certificates and installs no agents yet. [SetUp] includes
 // it.
