@@ -10,6 +10,7 @@ import (
 	"time"
 
 	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
+	cmmeta "github.com/cert-manager/cert-manager/pkg/apis/meta/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -59,6 +60,7 @@ func TestMigration(t *testing.T) {
 	w.nothingOfTodayIsLeft()
 	w.steps.Done("end:     each write is one event, and nothing of today is left")
 	w.steps.Log(t)
+	w.checkRights()
 }
 
 // forward are the steps of docs/migration.md that have a way back.
@@ -80,19 +82,25 @@ func (w *world) forward() {
 	w.define(unstructuredOf(w.t, manifests.Watchers(w.t)))
 	w.ours.watch()
 	w.watcherIsOurs()
-	w.allow("/v2*", "/v3*")
+	w.allow("/metrics", "/v2*", "/v3*")
+	shows(w, w.plane, "Ready", "get watchers -A")
+	shows(w, w.plane, "/v3/", "-n kcp-system get virtualservice -o yaml")
 	w.everywhereArrives("watchers")
 	w.steps.Done("step 3:  our definition, Watcher controller and routes; the policy allows contract v3")
 
 	w.operator.Set(func(d *today.Duties) { d.Gateway = false })
+	w.ours.set = w.ours.newSet(today.CA())
 	w.ours.keepSet()
 	w.serverIsLeafOf("klm-watcher-selfsigned-ca")
+	shows(w, w.plane, "signs everything", "-n kcp-system get issuer watcher-clients -o yaml")
+	w.renewFormer()
 	w.everywhereArrives("certificates")
 	w.steps.Done("step 4:  our certificates, with the imported CA and the gateway's Secret")
 
 	w.ours.keepRuntimes(nil)
 	w.bothConfigurations()
 	w.everywhereArrives("both")
+	w.fresh()
 	w.steps.Done("step 5:  our agents beside those of today, with both webhook configurations")
 
 	w.operator.Set(func(d *today.Duties) { d.Image = "" })
@@ -119,6 +127,7 @@ func (w *world) back() {
 	w.ours.keepRuntimes(nil)
 	w.weLeft()
 	w.ours.stopRuntimes()
+	w.ours.keepSet()
 	w.everywhereArrives("back-agents")
 	w.steps.Done("back 5:  our agents leave, with their certificates and the finalizer")
 
@@ -155,9 +164,9 @@ func (w *world) rotate() {
 
 	next := status.Generation + 1
 	issuer := &certv1.Issuer{}
-	w.must(w.plane.Client.Get(w.t.Context(), w.ours.set.ClientsIssuer(), issuer))
-	metav1.SetMetaDataAnnotation(&issuer.ObjectMeta, certificates.AnnotationRotate, "migrated")
-	w.must(w.plane.Client.Update(w.t.Context(), issuer))
+	w.commands("7. CA")
+	// The operator reads the annotation every five minutes, and when it starts.
+	w.ours.keepRuntimes(installation.SKRWebhook(today.Namespace))
 	w.eventually("the next CA signs everything", func() bool {
 		w.must(w.plane.Client.Get(w.t.Context(), w.ours.set.ClientsIssuer(), issuer))
 
@@ -177,6 +186,8 @@ func (w *world) cleanUp() {
 		kymas = append(kymas, m.kyma)
 	}
 
+	w.ours.set = w.ours.newSet()
+	w.ours.keepRuntimes(installation.SKRWebhook(today.Namespace))
 	w.must(w.operator.Remove(w.t.Context(), kymas...))
 	w.everywhereArrives("removed")
 	w.steps.Done("step 8:  the certificates of today are removed")
@@ -359,12 +370,60 @@ func (w *world) gatewaySecret() *corev1.Secret {
 func (w *world) serverIsLeafOf(ca string) {
 	w.t.Helper()
 	w.eventually("the gateway serves a certificate of "+ca, func() bool {
-		block, _ := pem.Decode(w.gatewaySecret().Data["tls.crt"])
-		certificate, err := x509.ParseCertificate(block.Bytes)
-		w.must(err)
+		certificate := w.certificateIn(today.GatewaySecret())
 
 		return !certificate.IsCA && certificate.Issuer.CommonName == ca
 	})
+}
+
+// renewFormer lets cert-manager renew the CA of today, with another key, and a certificate that it
+// signs then.
+func (w *world) renewFormer() {
+	w.t.Helper()
+	w.renew("klm-watcher-serving", today.CA())
+	w.ours.stopSet()
+	w.ours.keepSet() // It reads the CA every five minutes, and when it starts.
+
+	leaf := w.renew(w.members[0].kyma+"-webhook-tls", today.RuntimeSecret(w.members[0].kyma))
+	w.eventually("the gateway trusts a renewed certificate of today", func() bool {
+		roots := x509.NewCertPool()
+		roots.AppendCertsFromPEM(w.gatewaySecret().Data["ca.crt"])
+		_, err := leaf.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}})
+
+		return err == nil
+	})
+}
+
+// renew returns the next certificate of the PKI of today in a Secret.
+func (w *world) renew(name string, secret types.NamespacedName) *x509.Certificate {
+	w.t.Helper()
+
+	before := w.certificateIn(secret)
+	w.eventually(name+" is to be renewed", func() bool {
+		stored := &certv1.Certificate{}
+		w.must(w.plane.Client.Get(w.t.Context(), types.NamespacedName{Namespace: secret.Namespace, Name: name}, stored))
+		stored.Status.Conditions = append(stored.Status.Conditions, certv1.CertificateCondition{
+			Type: certv1.CertificateConditionIssuing, Status: cmmeta.ConditionTrue, Reason: "Test", Message: "It is renewed",
+		})
+
+		return w.plane.Client.Status().Update(w.t.Context(), stored) == nil // Not while another one writes it.
+	})
+	w.eventually(name+" is renewed", func() bool { return !w.certificateIn(secret).Equal(before) })
+
+	return w.certificateIn(secret)
+}
+
+func (w *world) certificateIn(key types.NamespacedName) *x509.Certificate {
+	w.t.Helper()
+
+	secret := &corev1.Secret{}
+	w.must(w.plane.Client.Get(w.t.Context(), key, secret))
+
+	block, _ := pem.Decode(secret.Data["tls.crt"])
+	certificate, err := x509.ParseCertificate(block.Bytes)
+	w.must(err)
+
+	return certificate
 }
 
 func (m *member) configurations(t *testing.T) (names []string) {
@@ -452,21 +511,9 @@ func (w *world) weLeft() {
 func (w *world) returnGateway() {
 	w.t.Helper()
 
-	secret := w.gatewaySecret()
-	delete(secret.Annotations, "currentCAExpiration")
-	w.must(w.plane.Client.Update(w.t.Context(), secret))
 	w.operator.Set(func(d *today.Duties) { d.Gateway = true })
-	w.eventually("the gateway serves the CA again", func() bool {
-		block, _ := pem.Decode(w.gatewaySecret().Data["tls.crt"])
-		certificate, err := x509.ParseCertificate(block.Bytes)
-
-		return err == nil && certificate.IsCA
-	})
-
-	ours := client.MatchingLabels{"operator.kyma-project.io/certificates": "watcher"}
-	for _, kind := range []client.Object{&certv1.Certificate{}, &certv1.Issuer{}, &corev1.Secret{}} {
-		w.must(w.plane.Client.DeleteAllOf(w.t.Context(), kind, client.InNamespace(today.PlaneNamespace), ours))
-	}
+	w.commands("4. Certificates")
+	w.eventually("the gateway serves the CA again", func() bool { return w.certificateIn(today.GatewaySecret()).IsCA })
 
 	// A garbage collector would do that, and there is none. Their owners are gone.
 	w.must(w.plane.Client.DeleteAllOf(w.t.Context(), &certv1.CertificateRequest{}, client.InNamespace(today.PlaneNamespace)))

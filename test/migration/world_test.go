@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"net/netip"
-	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -31,8 +30,10 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/keysource"
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/runtimes"
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/watcher"
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/listener"
@@ -59,6 +60,7 @@ const (
 type world struct {
 	t        *testing.T
 	plane    *controlplane.ControlPlane
+	rights   *limited // of our operator
 	scheme   *runtime.Scheme
 	members  []*member
 	ingress  *today.Ingress
@@ -81,6 +83,7 @@ type member struct {
 
 	kyma, id string
 	node     *node.Node
+	rights   *limited // of our installer
 }
 
 func newWorld(t *testing.T, kymas ...string) *world {
@@ -96,8 +99,11 @@ func newWorld(t *testing.T, kymas ...string) *world {
 
 	gateway := rig.Address(rig.FreePort(t))
 	w.startRuntimes(gateway, kymas)
+
+	args := map[string][]string{}
+	w.rights = newLimited(t, args, operatorUser, "deploy/migration/controlplane.yaml")
 	w.plane = controlplane.StartT(t, controlplane.Options{
-		Scheme: w.scheme, CRDPaths: manifests.Routes(t, watcher.VirtualService),
+		Scheme: w.scheme, CRDPaths: manifests.Routes(t, watcher.VirtualService), APIServerArgs: args,
 	})
 	certmanager.StartT(t, w.plane.Kubeconfig, certmanager.Options{})
 
@@ -105,7 +111,6 @@ func newWorld(t *testing.T, kymas ...string) *world {
 
 	w.ctx, stop = context.WithCancel(context.Background())
 
-	t.TempDir() // The first call says when all are removed: after the end.
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Log(w.last)
@@ -155,9 +160,13 @@ func (w *world) startRuntimes(gateway string, kymas []string) {
 			Images: images, ImageEnv: map[string][]string{dropinImage: today.ImageEnv(w.t)},
 			Hosts: map[string]string{today.Host + ":443": gateway},
 		})
-		m.ControlPlane = controlplane.StartT(w.t, controlplane.Options{APIServerArgs: m.node.APIServerArgs()})
+
+		args := m.node.APIServerArgs()
+		m.rights = newLimited(w.t, args, installerUser, "deploy/migration/runtime.yaml")
+		m.ControlPlane = controlplane.StartT(w.t, controlplane.Options{APIServerArgs: args})
 		m.node.Start(m.ControlPlane)
 		w.must(m.Client.Create(w.t.Context(), newNamespace(today.Namespace)))
+		m.rights.grant(w.t, m.ControlPlane)
 		w.must(m.Client.Create(w.t.Context(), today.Kymas()))
 		w.members = append(w.members, m)
 	}
@@ -174,6 +183,8 @@ func (w *world) startToday(gateway string) {
 	for _, name := range []string{today.PlaneNamespace, today.GatewayNamespace} {
 		w.must(w.plane.Client.Create(w.t.Context(), newNamespace(name)))
 	}
+
+	w.rights.grant(w.t, w.plane)
 
 	w.must(w.plane.Client.Create(w.t.Context(), today.Kymas()))
 	w.must(w.plane.Client.Create(w.t.Context(), today.Watchers(false)))
@@ -223,14 +234,12 @@ func (w *world) define(definition *unstructured.Unstructured) {
 func (w *world) represent(m *member) {
 	w.t.Helper()
 
-	kubeconfig, err := os.ReadFile(m.Kubeconfig)
-	w.must(err)
 	w.must(w.plane.Client.Create(w.t.Context(), &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: today.PlaneNamespace, Name: "kubeconfig-" + m.kyma,
-			Labels: map[string]string{"operator.kyma-project.io/kyma-name": m.kyma},
+			Labels: map[string]string{today.KymaNameLabel: m.kyma},
 		},
-		Data: map[string][]byte{"config": kubeconfig},
+		Data: map[string][]byte{"config": m.rights.kubeconfig(w.t)},
 	}))
 	w.must(w.plane.Client.Create(w.t.Context(), today.RuntimeKyma(m.kyma, m.id)))
 }
@@ -251,7 +260,7 @@ type ours struct {
 func (o *ours) newManager() ctrl.Manager {
 	o.w.t.Helper()
 
-	mgr, err := ctrl.NewManager(o.w.plane.Config, ctrl.Options{
+	mgr, err := ctrl.NewManager(o.w.rights.config, ctrl.Options{
 		Scheme: o.w.scheme, Metrics: metricsserver.Options{BindAddress: "0"},
 		Controller: config.Controller{SkipNameValidation: new(true)},
 	})
@@ -279,8 +288,12 @@ func (o *ours) listen() (addr string) {
 			return reconcile.Result{}, nil
 		})))
 
+	keys, err := keysource.NewSecret(mgr.GetAPIReader(), today.GatewaySecret(), keysource.Options{Poll: 200 * time.Millisecond})
+	w.must(err)
+	w.must(mgr.Add(keys))
+
 	addr = rig.Address(rig.FreePort(w.t))
-	peers := listener.FromXFCC(listener.ProxyAddresses(netip.MustParsePrefix("127.0.0.6/32")), o.roots(),
+	peers := listener.FromXFCC(listener.ProxyAddresses(netip.MustParsePrefix("127.0.0.6/32")), httpmtls.Roots(keys),
 		listener.PeerOptions{GatewayNames: []string{today.GatewayIdentity}})
 	events, err := listener.New(peers, listener.SANPinning(known), map[core.Manager]core.Handler{today.Manager: source},
 		listener.Options{Addr: addr, Fleet: w.fleet})
@@ -292,9 +305,6 @@ func (o *ours) listen() (addr string) {
 	return addr
 }
 
-// roots follow ca.crt of the gateway's Secret.
-func (o *ours) roots() listener.RootsFunc { return today.Roots(o.w.ctx, o.w.plane.Client) }
-
 // watch runs the controller of Watchers.
 func (o *ours) watch() {
 	ctx, stop := context.WithCancel(o.w.ctx)
@@ -304,12 +314,19 @@ func (o *ours) watch() {
 	o.w.run(ctx, "Watcher controller", mgr.Start)
 }
 
-// newSet takes over the CA and the gateway's Secret of today.
-func (o *ours) newSet() *certificates.Certificates {
-	set, err := certificates.New(o.w.plane.Client, types.NamespacedName{Namespace: today.PlaneNamespace, Name: "watcher"},
+// newSet takes over the gateway's Secret of today, and a CA, which may be renewed by its owner.
+func (o *ours) newSet(ca ...types.NamespacedName) *certificates.Certificates {
+	var imported types.NamespacedName
+	if len(ca) > 0 {
+		imported = ca[0]
+	}
+
+	direct, err := client.New(o.w.rights.config, client.Options{Scheme: o.w.scheme})
+	o.w.must(err)
+	set, err := certificates.New(direct, types.NamespacedName{Namespace: today.PlaneNamespace, Name: "watcher"},
 		[]string{today.Host}, certificates.FromFleet(o.w.fleet, certificates.FleetOptions{WarmUp: time.Millisecond}),
 		certificates.Options{
-			ImportCA: today.CA(), ListenerSecret: today.GatewaySecret(), Propagation: propagation,
+			ImportCA: imported, AdditionalCAs: ca, ListenerSecret: today.GatewaySecret(), Propagation: propagation,
 			RuntimeNamespace: today.Namespace,
 		})
 	o.w.must(err)
@@ -321,26 +338,15 @@ func (o *ours) newSet() *certificates.Certificates {
 func (o *ours) keepSet() {
 	ctx, stop := context.WithCancel(o.w.ctx)
 	o.stopSet = stop
-	o.set = o.newSet()
-
-	o.w.work.Go(func() {
-		for tick := time.NewTicker(300 * time.Millisecond); ctx.Err() == nil; {
-			if _, err := o.set.Reconcile(ctx); err != nil && ctx.Err() == nil {
-				o.w.t.Logf("certificates: %v", err)
-			}
-
-			select {
-			case <-tick.C:
-			case <-ctx.Done():
-				tick.Stop()
-			}
-		}
-	})
+	mgr := o.newManager()
+	o.w.must(mgr.Add(runtimes.KeepCertificates(o.set)))
+	o.w.run(ctx, "certificates", mgr.Start)
 }
 
-// keepRuntimes installs our agents. replaces are objects to remove.
+// keepRuntimes installs our agents, and keeps the certificates. replaces are objects to remove.
 func (o *ours) keepRuntimes(replaces []*unstructured.Unstructured) {
 	w := o.w
+	o.stopSet()
 
 	if o.stopRuntimes != nil {
 		o.stopRuntimes()
@@ -362,12 +368,15 @@ func (o *ours) keepRuntimes(replaces []*unstructured.Unstructured) {
 
 	object := &metav1.PartialObjectMetadata{}
 	object.SetGroupVersionKind(today.WatcherKind().GroupVersion().WithKind("Kyma"))
-	connect := runtimes.NewKubeconfigs(mgr.GetAPIReader(), "config", func(object client.Object) client.ObjectKey {
-		return client.ObjectKey{Namespace: object.GetNamespace(), Name: "kubeconfig-" + object.GetName()}
-	}, runtimes.KubeconfigOptions{})
+	connect := runtimes.NewKubeconfigsByLabel(mgr.GetAPIReader(), "config", kubeconfigOf, runtimes.KubeconfigOptions{})
 	w.must(runtimes.SetUp(mgr, object, o.identify, connect.Connect, o.set, installer,
 		runtimes.Options{Interval: time.Second, Retry: 300 * time.Millisecond, Fleet: w.fleet, Report: o.note}))
 	w.run(ctx, "runtimes", mgr.Start)
+}
+
+// kubeconfigOf finds the Secret with the kubeconfig of a Kyma.
+func kubeconfigOf(kyma client.Object) (namespace string, selector client.MatchingLabels) {
+	return kyma.GetNamespace(), client.MatchingLabels{today.KymaNameLabel: kyma.GetName()}
 }
 
 // note keeps the last status of each runtime, for a test that fails.

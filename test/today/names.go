@@ -17,6 +17,8 @@ const (
 	Name = "skr-webhook"
 	// RuntimeIDLabel has the runtime ID, on a Kyma.
 	RuntimeIDLabel = "kyma-project.io/runtime-id"
+	// KymaNameLabel has the name of a Kyma, on the Secret with the kubeconfig of its runtime.
+	KymaNameLabel = "operator.kyma-project.io/kyma-name"
 	// Finalizer is on each Watcher.
 	Finalizer = "operator.kyma-project.io/watcher"
 )

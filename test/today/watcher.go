@@ -105,7 +105,7 @@ func WatchedKyma(owner, name string) *unstructured.Unstructured {
 // RuntimeKyma returns the object of a runtime in the control plane. Its name is not the runtime ID.
 func RuntimeKyma(name, id string) *unstructured.Unstructured {
 	object := objects(fmt.Sprintf(kyma, name, PlaneNamespace))[0]
-	object.SetLabels(map[string]string{RuntimeIDLabel: id, "operator.kyma-project.io/kyma-name": name})
+	object.SetLabels(map[string]string{RuntimeIDLabel: id, KymaNameLabel: name})
 	object.SetAnnotations(map[string]string{"skr-domain": id + ".kyma.example.com"})
 	return object
 }

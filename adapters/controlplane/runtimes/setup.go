@@ -37,7 +37,7 @@ import (
 //
 // The scheme of the manager must have Watchers (v1beta2.AddToScheme), and the kind unless object
 // is metadata or unstructured with its kind set. The operator needs the rights to get, list,
-// watch and patch the kind, and to update its finalizers.
+// watch and patch the kind.
 func SetUp(
 	mgr ctrl.Manager, object client.Object, identify Identify, connect Connect,
 	issuer Certificates, installer *installation.Installer, opts Options,

@@ -27,6 +27,9 @@ import (
 // labelAuthority marks the Secrets of CAs that this package has made.
 const labelAuthority = "operator.kyma-project.io/gardener-ca"
 
+// backdate makes a CA valid on a machine with a clock that is a little slow.
+const backdate = time.Hour
+
 // errIssuer means that a CA is to be signed by another one.
 var errIssuer = errors.New("gardener: want no CAIssuer: cert-management signs no CAs")
 
@@ -117,9 +120,10 @@ func selfSigned(ca *certv1.Certificate) (map[string][]byte, error) {
 		return nil, err
 	}
 
+	now := time.Now()
 	template := &x509.Certificate{
 		SerialNumber: serial, Subject: pkix.Name{CommonName: ca.Spec.CommonName},
-		NotBefore: time.Now(), NotAfter: time.Now().Add(ca.Spec.Duration.Duration),
+		NotBefore: now.Add(-backdate), NotAfter: now.Add(ca.Spec.Duration.Duration),
 		IsCA: true, BasicConstraintsValid: true,
 		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign | x509.KeyUsageDigitalSignature,
 	}

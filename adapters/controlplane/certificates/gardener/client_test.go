@@ -2,6 +2,8 @@ package gardener_test
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"testing"
 	"time"
 
@@ -147,6 +149,45 @@ func TestAuthoritiesAreMadeOnce(t *testing.T) {
 
 	if err := c.Get(t.Context(), client.ObjectKeyFromObject(ca), &made[0]); err == nil {
 		t.Error("the key of a CA outlives it")
+	}
+}
+
+// A runtime with a clock that is slow must accept a new CA at once.
+func TestAuthoritiesAreBackdated(t *testing.T) {
+	t.Parallel()
+
+	const duration = 48 * time.Hour
+
+	c, _ := newClient(t, gardener.Options{})
+	ca := &certv1.Certificate{ObjectMeta: meta("watcher-ca-1"), Spec: certv1.CertificateSpec{
+		CommonName: "watcher-ca-1", SecretName: "watcher-ca-1", IsCA: true, Duration: &metav1.Duration{Duration: duration},
+		IssuerRef: cmmeta.IssuerReference{Name: "watcher-selfsigned"},
+	}}
+	begun := time.Now().Truncate(time.Second) // Certificates have no smaller unit.
+
+	if err := apply(t, c, certv1.CertificateKind, ca); err != nil {
+		t.Fatal(err)
+	}
+
+	var made corev1.Secret
+	if err := c.Get(t.Context(), client.ObjectKeyFromObject(ca), &made); err != nil {
+		t.Fatal(err)
+	}
+
+	pair, err := tls.X509KeyPair(made.Data["tls.crt"], made.Data["tls.key"])
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	roots := x509.NewCertPool()
+	roots.AddCert(pair.Leaf)
+
+	if _, err := pair.Leaf.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: begun.Add(-59 * time.Minute)}); err != nil {
+		t.Errorf("with a clock that is 59 minutes slow: %v", err)
+	}
+
+	if pair.Leaf.NotAfter.Before(begun.Add(duration)) {
+		t.Errorf("the CA ends at %v, want its whole life from now on", pair.Leaf.NotAfter)
 	}
 }
 
