@@ -114,6 +114,7 @@ func (c *Consumer) Start(ctx context.Context) error {
 	defer c.serving.Store(false)
 	c.opts.Logger.InfoContext(ctx, "consumer started", slog.Int("managers", len(c.handlers)))
 	var tasks sync.WaitGroup
+	tasks.Go(func() { c.logConnection(running) })
 	for manager, handler := range c.handlers {
 		tasks.Go(func() {
 			if err := c.serve(running, manager, handler); err != nil {

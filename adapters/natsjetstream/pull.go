@@ -30,21 +30,16 @@ const (
 // serve takes the messages of one manager until ctx ends, and then returns nil. A closed connection
 // is an error.
 func (c *Consumer) serve(ctx context.Context, manager core.Manager, handler core.Handler) error {
-	reason := ""
+	out := &outage{Consumer: c, manager: manager}
 	for waitReady(ctx, handler) {
-		err := c.serveWhileReady(ctx, manager, handler)
+		err := c.serveWhileReady(ctx, out, handler)
 		if err == nil || ctx.Err() != nil {
-			reason = ""
 			continue
 		}
 		if c.conn.IsClosed() {
 			return fmt.Errorf("natsjetstream: %w: %w", nats.ErrConnectionClosed, err)
 		}
-		if now := core.Reason(classify("", err)); now != reason {
-			reason = now
-			c.opts.Logger.WarnContext(ctx, "no messages from the stream, retrying",
-				slog.String("manager", string(manager)), slog.Any("error", err))
-		}
+		out.began(ctx, err)
 		sleep(ctx, reopenWait)
 	}
 	return nil
@@ -79,7 +74,7 @@ func sleep(ctx context.Context, wait time.Duration) {
 }
 
 // serveWhileReady takes messages until the handler is not ready, ctx ends or the stream fails.
-func (c *Consumer) serveWhileReady(ctx context.Context, manager core.Manager, handler core.Handler) error {
+func (c *Consumer) serveWhileReady(ctx context.Context, out *outage, handler core.Handler) error {
 	pulling, stop := context.WithCancel(ctx)
 	defer stop()
 	watched := make(chan struct{})
@@ -90,7 +85,7 @@ func (c *Consumer) serveWhileReady(ctx context.Context, manager core.Manager, ha
 		}
 		stop()
 	}()
-	err := c.pull(pulling, manager, handler)
+	err := c.pull(pulling, out, handler)
 	if pulling.Err() != nil {
 		err = nil
 	}
@@ -100,12 +95,12 @@ func (c *Consumer) serveWhileReady(ctx context.Context, manager core.Manager, ha
 }
 
 // pull takes messages until ctx ends or the stream fails, and waits until those are handled.
-func (c *Consumer) pull(ctx context.Context, manager core.Manager, handler core.Handler) error {
-	durable, err := c.open(ctx, manager)
+func (c *Consumer) pull(ctx context.Context, out *outage, handler core.Handler) error {
+	durable, err := c.open(ctx, out.manager)
 	if err != nil {
 		return err
 	}
-	queues := c.newQueues(ctx, manager, handler)
+	queues := c.newQueues(ctx, out.manager, handler)
 	defer queues.wait()
 	for {
 		room, err := queues.reserve(ctx)
@@ -113,8 +108,9 @@ func (c *Consumer) pull(ctx context.Context, manager core.Manager, handler core.
 			return err
 		}
 		if err := queues.fetch(ctx, durable, room); err != nil {
-			return fmt.Errorf("natsjetstream: messages for %s: %w", manager, err)
+			return fmt.Errorf("natsjetstream: messages for %s: %w", out.manager, err)
 		}
+		out.ended(ctx)
 	}
 }
 
