@@ -96,13 +96,14 @@ func (c *Consumer) serveWhileReady(ctx context.Context, out *outage, handler cor
 
 // pull takes messages until ctx ends or the stream fails, and waits until those are handled.
 func (c *Consumer) pull(ctx context.Context, out *outage, handler core.Handler) error {
-	durable, err := c.open(ctx, out.manager)
+	stream, durable, err := c.open(ctx, out.manager)
 	if err != nil {
 		return err
 	}
 	queues := c.newQueues(ctx, out.manager, handler)
 	defer queues.wait()
 	for {
+		c.clock.sync(ctx, stream)
 		room, err := queues.reserve(ctx)
 		if err != nil {
 			return err
@@ -114,25 +115,35 @@ func (c *Consumer) pull(ctx context.Context, out *outage, handler core.Handler) 
 	}
 }
 
-// open returns the durable consumer of a manager. It creates it, and the stream, if they are
-// missing.
-func (c *Consumer) open(ctx context.Context, manager core.Manager) (jetstream.Consumer, error) {
+// open returns the stream of a manager and its durable consumer. It creates those that are missing.
+func (c *Consumer) open(
+	ctx context.Context, manager core.Manager,
+) (stream jetstream.Stream, durable jetstream.Consumer, err error) {
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
-	stream, err := c.stream.Stream(ctx, streamName(manager))
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		stream, err = c.stream.CreateStream(ctx, c.opts.Stream(manager))
-	}
-	if err != nil {
-		return nil, fmt.Errorf("natsjetstream: stream %s: %w", streamName(manager), err)
+	if stream, err = c.openStream(ctx, manager); err != nil {
+		return nil, nil, fmt.Errorf("natsjetstream: stream %s: %w", streamName(manager), err)
 	}
 	if config := stream.CachedInfo().Config; !losesNothing(config) && c.lines.allow(config.Name, time.Now()) {
 		c.opts.Logger.WarnContext(ctx, "stream removes messages that were not handled, want the limits of StreamConfig",
 			slog.String("stream", config.Name))
 	}
-	durable, err := stream.CreateOrUpdateConsumer(ctx, consumerConfig(manager))
-	if err != nil {
-		return nil, fmt.Errorf("natsjetstream: consumer of stream %s: %w", streamName(manager), err)
+	if durable, err = stream.CreateOrUpdateConsumer(ctx, consumerConfig(manager)); err != nil {
+		return nil, nil, fmt.Errorf("natsjetstream: consumer of stream %s: %w", streamName(manager), err)
 	}
-	return durable, nil
+	return stream, durable, nil
+}
+
+// openStream also measures the clock of the stream, so that no message is taken before.
+func (c *Consumer) openStream(ctx context.Context, manager core.Manager) (jetstream.Stream, error) {
+	began := c.clock.now()
+	stream, err := c.stream.Stream(ctx, streamName(manager))
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		began = c.clock.now()
+		stream, err = c.stream.CreateStream(ctx, c.opts.Stream(manager))
+	}
+	if err == nil {
+		c.clock.learn(began, stream.CachedInfo())
+	}
+	return stream, err
 }
