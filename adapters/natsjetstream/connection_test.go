@@ -39,10 +39,11 @@ func TestStreamThatFailsAgainIsLoggedAgain(t *testing.T) {
 	s := newScene(t, allowAll(), natsjetstream.Options{Logger: logger})
 	admin := must(jetstream.New(s.connect()))
 	for n := range 2 {
+		failures := log.count("no messages from the stream") // One failure may have several reasons.
 		if err := admin.DeleteStream(t.Context(), "watch-"+string(manager)); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "the failure is logged", func() bool { return log.count("no messages from the stream") == n+1 })
+		eventually(t, "the failure is logged", func() bool { return log.count("no messages from the stream") > failures })
 		eventually(t, "its end is logged", func() bool { return log.count("messages from the stream again") == n+1 })
 	}
 }
