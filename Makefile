@@ -206,10 +206,11 @@ vulncheck: $(TOOLS)/govulncheck ## Scan the agent and the modules for known vuln
 			{ echo "vulncheck: $$m was not scanned, or has findings: see above. Offline, set GOVULNDB to a copy of the database" >&2; exit 1; }; done
 
 .PHONY: manifests
-manifests: ## Copy the manifests of an agent into a folder that stands alone, to be edited and applied: OUT (bin/manifests)
+manifests: ## Copy the manifests of an agent into a folder that stands alone, to be edited and applied: OUT (bin/manifests), SOURCE (admission, informer)
 	@mkdir -p '$(OUT)'
 	@cp -R adapters/controlplane/config/agent '$(OUT)/agent' && rm '$(OUT)'/agent/*.go
-	@sed 's|\.\./agent/canary|agent/canary|; s|\.\./agent$$|agent|' deploy/example/kustomization.yaml >'$(OUT)/kustomization.yaml'
+	@cp deploy/example$(if $(filter informer,$(SOURCE)),-informer)/* '$(OUT)'
+	@sed -i.orig 's|\.\./agent/|agent/|; s|\.\./agent$$|agent|' '$(OUT)/kustomization.yaml' && rm '$(OUT)/kustomization.yaml.orig'
 	@echo 'edit $(OUT)/kustomization.yaml, as its first comment describes'
 
 # Without ARGS=-dry-run, the tags of all released modules are in this repository afterwards. No remote is contacted. The

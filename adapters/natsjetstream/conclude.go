@@ -41,10 +41,10 @@ type job struct {
 	attempts uint64
 }
 
-func newJob(msg jetstream.Msg) *job {
+func (c *Consumer) newJob(msg jetstream.Msg) *job {
 	j := &job{msg: msg, began: time.Now(), attempts: 1}
 	if info, err := msg.Metadata(); err == nil {
-		j.age, j.attempts = j.began.Sub(info.Timestamp), info.NumDelivered
+		j.age, j.attempts = c.clock.age(info.Timestamp), info.NumDelivered
 	}
 	return j
 }
@@ -53,7 +53,7 @@ func newJob(msg jetstream.Msg) *job {
 func (c *Consumer) process(
 	ctx context.Context, runtime core.RuntimeID, manager core.Manager, handler core.Handler, msg jetstream.Msg,
 ) {
-	j := newJob(msg)
+	j := c.newJob(msg)
 	batch, err := contract.V3.Decode(msg.Data())
 	if err != nil {
 		c.handBack(ctx, runtime, j, err)

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -33,6 +34,7 @@ type Consumer struct {
 	started  atomic.Bool
 	serving  atomic.Bool
 	lines    lines
+	clock    *clock
 	// receive is the part that a test replaces.
 	receive func(ctx context.Context, d *delivery) verdict
 }
@@ -67,6 +69,7 @@ func NewConsumer(
 	}
 	c := &Consumer{
 		conn: conn, stream: stream, verifier: verifier, handlers: maps.Clone(handlers), opts: opts.withDefaults(),
+		clock: newClock(time.Now),
 	}
 	c.receive = c.deliver
 	return c, nil
@@ -114,6 +117,7 @@ func (c *Consumer) Start(ctx context.Context) error {
 	defer c.serving.Store(false)
 	c.opts.Logger.InfoContext(ctx, "consumer started", slog.Int("managers", len(c.handlers)))
 	var tasks sync.WaitGroup
+	tasks.Go(func() { c.logConnection(running) })
 	for manager, handler := range c.handlers {
 		tasks.Go(func() {
 			if err := c.serve(running, manager, handler); err != nil {

@@ -456,6 +456,12 @@ func (l *locked) Write(p []byte) (int, error) {
 	return l.to.Write(p)
 }
 
+func (l *locked) count(text string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.to.String(), text)
+}
+
 // Messages that wait for a later delivery hold up nothing, whatever their number.
 func TestRefusedMessagesHoldUpNothing(t *testing.T) {
 	t.Parallel()

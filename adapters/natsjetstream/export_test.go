@@ -2,6 +2,9 @@ package natsjetstream
 
 import (
 	"context"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
@@ -15,3 +18,15 @@ func (c *Consumer) ReceiveWith(farEnd core.Forwarder) {
 
 // ParseSubject is for tests of subjects.
 var ParseSubject = parseSubject
+
+// SetClock replaces the clock of the process.
+func (c *Consumer) SetClock(now func() time.Time) { c.clock.now = now }
+
+// Clock is for tests of the clock.
+type Clock struct{ *clock }
+
+// NewClock returns a clock that has measured nothing.
+func NewClock(now func() time.Time) Clock { return Clock{newClock(now)} }
+
+func (c Clock) Age(stored time.Time) time.Duration                { return c.age(stored) }
+func (c Clock) Sync(ctx context.Context, stream jetstream.Stream) { c.sync(ctx, stream) }

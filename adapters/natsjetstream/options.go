@@ -74,9 +74,9 @@ type Options struct {
 	// fail for other reasons are never given up. Default: 10 min.
 	GiveUpAfter time.Duration
 
-	// Logger gets starts and ends, panics, and failures to reach the stream when their reason
-	// changes. It also gets terminated messages at warn, at most one a minute for each reason.
-	// Default: discard.
+	// Logger gets starts and ends, panics, and each loss of the connection with its return. It gets
+	// failures to reach the stream when their reason changes and when they end. It also gets
+	// terminated messages at warn, at most one a minute for each reason. Default: discard.
 	Logger *slog.Logger
 	// Hooks are called for metrics. Default: none.
 	Hooks Hooks

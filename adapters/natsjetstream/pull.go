@@ -30,21 +30,16 @@ const (
 // serve takes the messages of one manager until ctx ends, and then returns nil. A closed connection
 // is an error.
 func (c *Consumer) serve(ctx context.Context, manager core.Manager, handler core.Handler) error {
-	reason := ""
+	out := &outage{Consumer: c, manager: manager}
 	for waitReady(ctx, handler) {
-		err := c.serveWhileReady(ctx, manager, handler)
+		err := c.serveWhileReady(ctx, out, handler)
 		if err == nil || ctx.Err() != nil {
-			reason = ""
 			continue
 		}
 		if c.conn.IsClosed() {
 			return fmt.Errorf("natsjetstream: %w: %w", nats.ErrConnectionClosed, err)
 		}
-		if now := core.Reason(classify("", err)); now != reason {
-			reason = now
-			c.opts.Logger.WarnContext(ctx, "no messages from the stream, retrying",
-				slog.String("manager", string(manager)), slog.Any("error", err))
-		}
+		out.began(ctx, err)
 		sleep(ctx, reopenWait)
 	}
 	return nil
@@ -79,7 +74,7 @@ func sleep(ctx context.Context, wait time.Duration) {
 }
 
 // serveWhileReady takes messages until the handler is not ready, ctx ends or the stream fails.
-func (c *Consumer) serveWhileReady(ctx context.Context, manager core.Manager, handler core.Handler) error {
+func (c *Consumer) serveWhileReady(ctx context.Context, out *outage, handler core.Handler) error {
 	pulling, stop := context.WithCancel(ctx)
 	defer stop()
 	watched := make(chan struct{})
@@ -90,7 +85,7 @@ func (c *Consumer) serveWhileReady(ctx context.Context, manager core.Manager, ha
 		}
 		stop()
 	}()
-	err := c.pull(pulling, manager, handler)
+	err := c.pull(pulling, out, handler)
 	if pulling.Err() != nil {
 		err = nil
 	}
@@ -100,43 +95,55 @@ func (c *Consumer) serveWhileReady(ctx context.Context, manager core.Manager, ha
 }
 
 // pull takes messages until ctx ends or the stream fails, and waits until those are handled.
-func (c *Consumer) pull(ctx context.Context, manager core.Manager, handler core.Handler) error {
-	durable, err := c.open(ctx, manager)
+func (c *Consumer) pull(ctx context.Context, out *outage, handler core.Handler) error {
+	stream, durable, err := c.open(ctx, out.manager)
 	if err != nil {
 		return err
 	}
-	queues := c.newQueues(ctx, manager, handler)
+	queues := c.newQueues(ctx, out.manager, handler)
 	defer queues.wait()
 	for {
+		c.clock.sync(ctx, stream)
 		room, err := queues.reserve(ctx)
 		if err != nil {
 			return err
 		}
 		if err := queues.fetch(ctx, durable, room); err != nil {
-			return fmt.Errorf("natsjetstream: messages for %s: %w", manager, err)
+			return fmt.Errorf("natsjetstream: messages for %s: %w", out.manager, err)
 		}
+		out.ended(ctx)
 	}
 }
 
-// open returns the durable consumer of a manager. It creates it, and the stream, if they are
-// missing.
-func (c *Consumer) open(ctx context.Context, manager core.Manager) (jetstream.Consumer, error) {
+// open returns the stream of a manager and its durable consumer. It creates those that are missing.
+func (c *Consumer) open(
+	ctx context.Context, manager core.Manager,
+) (stream jetstream.Stream, durable jetstream.Consumer, err error) {
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
-	stream, err := c.stream.Stream(ctx, streamName(manager))
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		stream, err = c.stream.CreateStream(ctx, c.opts.Stream(manager))
-	}
-	if err != nil {
-		return nil, fmt.Errorf("natsjetstream: stream %s: %w", streamName(manager), err)
+	if stream, err = c.openStream(ctx, manager); err != nil {
+		return nil, nil, fmt.Errorf("natsjetstream: stream %s: %w", streamName(manager), err)
 	}
 	if config := stream.CachedInfo().Config; !losesNothing(config) && c.lines.allow(config.Name, time.Now()) {
 		c.opts.Logger.WarnContext(ctx, "stream removes messages that were not handled, want the limits of StreamConfig",
 			slog.String("stream", config.Name))
 	}
-	durable, err := stream.CreateOrUpdateConsumer(ctx, consumerConfig(manager))
-	if err != nil {
-		return nil, fmt.Errorf("natsjetstream: consumer of stream %s: %w", streamName(manager), err)
+	if durable, err = stream.CreateOrUpdateConsumer(ctx, consumerConfig(manager)); err != nil {
+		return nil, nil, fmt.Errorf("natsjetstream: consumer of stream %s: %w", streamName(manager), err)
 	}
-	return durable, nil
+	return stream, durable, nil
+}
+
+// openStream also measures the clock of the stream, so that no message is taken before.
+func (c *Consumer) openStream(ctx context.Context, manager core.Manager) (jetstream.Stream, error) {
+	began := c.clock.now()
+	stream, err := c.stream.Stream(ctx, streamName(manager))
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		began = c.clock.now()
+		stream, err = c.stream.CreateStream(ctx, c.opts.Stream(manager))
+	}
+	if err == nil {
+		c.clock.learn(began, stream.CachedInfo())
+	}
+	return stream, err
 }

@@ -27,7 +27,8 @@ func (s *stored) Metadata() (*jetstream.MsgMetadata, error) {
 	return &jetstream.MsgMetadata{Timestamp: time.Now().Add(-s.age), NumDelivered: 1}, nil
 }
 
-// A heartbeat that has waited in the stream must not make a runtime look fresh.
+// A heartbeat that has waited in the stream must not make a runtime look fresh, also if the clock of
+// the operator differs from that of the server.
 func TestStaleHeartbeatIsLeftOut(t *testing.T) {
 	t.Parallel()
 	batch := core.Batch{Source: "runtime-1", Epoch: "epoch", Heartbeat: &core.Heartbeat{ID: "beat", Number: 1}}
@@ -35,16 +36,19 @@ func TestStaleHeartbeatIsLeftOut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for age, want := range map[time.Duration]bool{time.Second: true, time.Hour: false} {
-		got := false
-		c := &Consumer{opts: Options{}.withDefaults()}
-		c.receive = func(_ context.Context, d *delivery) verdict {
-			got = d.batch.Heartbeat != nil
-			return verdict{}
-		}
-		c.process(t.Context(), "runtime-1", "my-operator", nil, &stored{body: encoded.Body, age: age})
-		if got != want {
-			t.Errorf("a heartbeat of age %v is delivered: %v, want %v", age, got, want)
+	for _, differs := range []time.Duration{0, time.Hour, -time.Hour} {
+		for age, want := range map[time.Duration]bool{time.Second: true, 2 * time.Minute: false} {
+			got := false
+			c := &Consumer{opts: Options{}.withDefaults(), clock: newClock(func() time.Time { return time.Now().Add(differs) })}
+			c.clock.learn(c.clock.now(), &jetstream.StreamInfo{TimeStamp: time.Now()})
+			c.receive = func(_ context.Context, d *delivery) verdict {
+				got = d.batch.Heartbeat != nil
+				return verdict{}
+			}
+			c.process(t.Context(), "runtime-1", "my-operator", nil, &stored{body: encoded.Body, age: age})
+			if got != want {
+				t.Errorf("a heartbeat of age %v is delivered: %v, want %v; the clocks differ by %v", age, got, want, differs)
+			}
 		}
 	}
 }

@@ -1,5 +1,6 @@
-// Package prometheus exposes metrics of an agent, of a listener and of a fleet to Prometheus. The
-// methods of [Agent] and [Listener] are hooks for the parts that they measure. An outbox and a
+// Package prometheus exposes metrics of an agent, of a listener, of a consumer and of a fleet to
+// Prometheus. The methods of [Agent], [Listener] and [Consumer] are hooks for the parts that they
+// measure. An outbox and a
 // fleet are read at each scrape. Nothing is global: the caller passes a [prom.Registerer], and
 // serves it.
 //
@@ -52,6 +53,11 @@
 //	runtime_watcher_listener_certificate_reload_failures_total{use,problem} counter   new key material refused
 //	runtime_watcher_listener_certificate_expiry_timestamp_seconds{use}      gauge     expiry of the certificate in use
 //
+// # Metrics of a consumer
+//
+//	runtime_watcher_consumer_messages_total{manager,fate,reason} counter   messages taken, at each delivery
+//	runtime_watcher_consumer_message_duration_seconds{fate}      histogram handling one delivery
+//
 // # Metrics of a fleet
 //
 //	runtime_watcher_fleet_runtimes{manager,state,reason}                      gauge     runtimes in each state
@@ -90,7 +96,9 @@
 //	manager   operator that events are for; "_other" for no known one and for all beyond the limit
 //	decision  verdict on a write; "refused" for a request that was no review
 //	result    "ok", "partial" (some events of a batch failed), or the reason of a failure
-//	reason    why an event or a connection was dropped, a request refused, or a runtime is degraded
+//	fate      of a message: "enqueued", "handed_back" to the runtime, "delayed" or "terminated"
+//	reason    why an event or a connection was dropped, a request or message refused, or a runtime
+//	          is degraded
 //	state     freshness: "fresh", "unproved", "stale", "degraded" or "unknown";
 //	          of a canary: "alive", "lost" (the API server does not call the agent) or "failing"
 //	cause     why a handshake failed, or why a runtime needs a resync

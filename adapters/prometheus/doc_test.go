@@ -23,11 +23,14 @@ func TestDocListsEveryMetric(t *testing.T) {
 	listener, listenerReg := newListener(t, prometheus.Options{})
 	useListener(listener)
 
+	consumer, consumerReg := newConsumer(t, prometheus.Options{})
+	consumer.Concluded("kyma", "enqueued", "", 0)
+
 	fleetReg := fleetRegistry(t, useFleet(t), prometheus.FleetOptions{PerRuntime: 10})
 
 	installationReg := installationRegistry(t)
 
-	exposed := slices.Concat(rows(t, agentReg), rows(t, listenerReg), rows(t, fleetReg), rows(t, installationReg))
+	exposed := slices.Concat(rows(t, agentReg), rows(t, listenerReg), rows(t, consumerReg), rows(t, fleetReg), rows(t, installationReg))
 	slices.Sort(exposed)
 
 	if diff := cmp.Diff(documented(t), exposed); diff != "" {

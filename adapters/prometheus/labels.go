@@ -13,6 +13,7 @@ const (
 	labelCode     = "code"
 	labelContract = "contract"
 	labelDecision = "decision"
+	labelFate     = "fate"
 	labelManager  = "manager"
 	labelPhase    = "phase"
 	labelPlace    = "place"

@@ -41,6 +41,7 @@ var (
 	_ func(int)                                              = (*prometheus.Listener)(nil).InFlight
 	_ func(string)                                           = (*prometheus.Listener)(nil).HandshakeFailed
 	_ func(string)                                           = (*prometheus.Listener)(nil).ConnectionDropped
+	_ func(core.Manager, string, string, time.Duration)      = (*prometheus.Consumer)(nil).Concluded
 	_ func(time.Time)                                        = prometheus.KeyMaterial{}.Reloaded
 	_ func(string)                                           = prometheus.KeyMaterial{}.Refused
 )

@@ -105,11 +105,17 @@ func (d *demo) launchBroker(config string) error {
 	if err := cmd.Start(); err != nil {
 		return err
 	}
+	exited := make(chan struct{})
 	d.closers = append(d.closers, func() error {
 		_ = cmd.Process.Signal(syscall.SIGTERM) // It may have ended.
-		_ = cmd.Wait()                          // Its exit code is that of the signal.
+		<-exited
 		return nil
 	})
+	go func() {
+		_ = cmd.Wait() // ProcessState says the same, and also reports exit code 0.
+		close(exited)
+		d.fail(fmt.Errorf("the NATS server ended: %s\n  next: see nats.log", cmd.ProcessState))
+	}()
 	return nil
 }
 
@@ -138,7 +144,7 @@ func (o *operator) embedConsumer(
 ) error {
 	source := controllerruntime.NewSource(controllerruntime.EnqueueByRuntime(runtimes), o.sourceOptions())
 	events, err := natsjetstream.NewConsumer(o.broker.conn, listener.SANPinning(runtimes),
-		map[core.Manager]core.Handler{component: source}, natsjetstream.Options{Peer: mapped})
+		map[core.Manager]core.Handler{component: source}, natsjetstream.Options{Peer: mapped, Logger: o.log})
 	if err != nil {
 		return err
 	}

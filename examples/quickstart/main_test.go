@@ -337,14 +337,39 @@ func TestKilledItLeavesNoProcessBehind(t *testing.T) {
 func TestAnAgentThatEndsIsAFailureWithLogs(t *testing.T) {
 	p := start(t, nil, "--serve")
 	p.readUntil(t, "Decisions, deliveries")
+	p.kill(t, "agent")
+	p.checkFailure(t, "the agent ended", "agent.log")
+}
+
+func TestANATSServerThatEndsIsAFailureWithLogs(t *testing.T) {
+	p := start(t, nil, "--serve", "--transport=nats")
+	p.readUntil(t, "Decisions, deliveries")
+	p.kill(t, "natsserver")
+	logs := p.checkFailure(t, "the NATS server ended", "nats.log")
+
+	text, err := os.ReadFile(filepath.Join(logs, "quickstart.log"))
+	if err != nil || !strings.Contains(string(text), "connection to the NATS server lost") {
+		t.Errorf("the operator does not log that it lost its connection: %v\n%s", err, text)
+	}
+}
+
+// kill kills the child processes with a name.
+func (p *program) kill(t *testing.T, name string) {
+	t.Helper()
 
 	for _, child := range p.children(t) {
-		if child.name == "agent" {
+		if child.name == name {
 			if err := syscall.Kill(child.pid, syscall.SIGKILL); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
+}
+
+// checkFailure fails unless the program ends and names the killed process, its log, and the folder
+// with the logs. It returns that folder.
+func (p *program) checkFailure(t *testing.T, ended, log string) (logs string) {
+	t.Helper()
 
 	if code := p.end(t); code != exitFailure {
 		t.Errorf("exit code %d, want %d", code, exitFailure)
@@ -352,16 +377,18 @@ func TestAnAgentThatEndsIsAFailureWithLogs(t *testing.T) {
 
 	p.checkNothingLeft(t, 0)
 
-	for _, want := range []string{"the agent ended", "signal: killed", "see agent.log"} {
+	for _, want := range []string{ended, "signal: killed", "see " + log} {
 		if !strings.Contains(p.stderr.String(), want) {
 			t.Errorf("no %q in\n%s", want, &p.stderr)
 		}
 	}
 
-	logs, err := filepath.Glob(filepath.Join(p.tmp, "*", "logs", "agent.log"))
-	if err != nil || len(logs) != 1 || !strings.Contains(p.stderr.String(), filepath.Dir(logs[0])) {
-		t.Errorf("logs %v, %v; want agent.log in the folder that stderr names:\n%s", logs, err, &p.stderr)
+	found, err := filepath.Glob(filepath.Join(p.tmp, "*", "logs", log))
+	if err != nil || len(found) != 1 || !strings.Contains(p.stderr.String(), filepath.Dir(found[0])) {
+		t.Fatalf("logs %v, %v; want %s in the folder that stderr names:\n%s", found, err, log, &p.stderr)
 	}
+
+	return filepath.Dir(found[0])
 }
 
 func TestWrongSettings(t *testing.T) {

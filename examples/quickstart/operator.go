@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"time"
 
@@ -31,6 +32,7 @@ type operator struct {
 	journal  *journal
 	// broker is the NATS server, nil without one.
 	broker *broker
+	log    *slog.Logger
 }
 
 // embed adds a listener to an operator. A change in a runtime reconciles the Runtime of that name,
@@ -107,6 +109,7 @@ func (d *demo) startOperator(ctx context.Context) (string, error) {
 		clusters: map[string]client.Reader{runtimeName: d.runtime.Client},
 		journal:  &d.journal,
 		broker:   d.broker,
+		log:      d.log,
 	}
 	if err := d.operator.embed(ctx, mgr, port, d.pki.operator); err != nil {
 		return "", errors.Join(err, port.Close())

@@ -68,9 +68,23 @@ func template(t *testing.T, chart string, values ...string) (string, error) {
 	t.Helper()
 	args := []string{"template", "any-release", chart, "--namespace", namespace, "--kube-version", "1.36.0"}
 	for _, value := range values {
-		args = append(args, "--set", value)
+		option := "--set"
+		if strings.Contains(value, "=[{") {
+			option = "--set-json"
+		}
+		args = append(args, option, value)
 	}
 	return helm(t, args...)
+}
+
+// informerValues set what deploy/example-informer sets.
+func informerValues(t *testing.T) []string {
+	t.Helper()
+	watcher, err := yaml.YAMLToJSON(test.Read(t, "deploy/example-informer/watchers.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append(exampleValues(), "managers=null", "source=informer", "informer.watchers=["+string(watcher)+"]")
 }
 
 // objects returns the objects of a text in YAML, by kind and name. The variables of containers are in the order of their
@@ -129,6 +143,45 @@ func TestAgentIsThatOfKustomize(t *testing.T) {
 	}
 }
 
+func TestInformerIsThatOfKustomize(t *testing.T) {
+	chart := objects(t, render(t, agent, informerValues(t)...))
+	base := objects(t, rig.Kubectl(t, "kustomize", "deploy/example-informer"))
+	for _, all := range []map[string]any{chart, base} {
+		parseWatchers(t, all)
+	}
+	if diff := cmp.Diff(base, chart); diff != "" {
+		t.Errorf("objects (-kustomize +chart):\n%s", diff)
+	}
+	if len(base) < 9 {
+		t.Errorf("only %d objects to compare", len(base))
+	}
+}
+
+// parseWatchers replaces each text of WATCHERS by its list.
+func parseWatchers(t *testing.T, value any) {
+	t.Helper()
+	inner, _ := value.(map[string]any)
+	list, _ := value.([]any)
+	for _, one := range list {
+		parseWatchers(t, one)
+	}
+	for key, one := range inner {
+		parseWatchers(t, one)
+		variable, _ := one.(map[string]any)
+		if key != "WATCHERS" || variable == nil {
+			continue
+		}
+		var watchers map[string]any
+		if err := yaml.Unmarshal([]byte(variable["value"].(string)), &watchers); err != nil {
+			t.Fatal(err)
+		}
+		if watchers["kind"] == "Watcher" {
+			watchers = map[string]any{"kind": "WatcherList", "items": []any{watchers}}
+		}
+		inner[key] = watchers
+	}
+}
+
 func TestControlPlaneIsThatOfKustomize(t *testing.T) {
 	for copied, origin := range map[string]string{
 		"files/watchers.yaml": "adapters/controlplane/config/crd/operator.kyma-project.io_watchers.yaml",
@@ -177,6 +230,18 @@ func TestValues(t *testing.T) {
 			t.Errorf("%s: no %q in\n%s", value, want, out)
 		}
 	}
+	for value, want := range map[string]string{
+		"informer.excludedNamespaces={a,b}":                               `value: "a,b"`,
+		"informer.ports={16443}":                                          "{protocol: TCP, port: 16443}",
+		"informer.replicas=2":                                             "replicas: 2",
+		"informer.watchers[0].spec.resourceToWatch.resource=pods/scale":   "rules: []",
+		"informer.watchers[0].spec.namespaceSelector.matchLabels.a=$b":    "resources: [namespaces]",
+		"informer.watchers[0].spec.namespaceSelector.matchLabels.a=b$(c)": "b$$(c)",
+	} {
+		if out := render(t, agent, append(informerValues(t), value)...); !strings.Contains(out, want) {
+			t.Errorf("%s: no %q in\n%s", value, want, out)
+		}
+	}
 	without := render(t, agent, append(exampleValues(), "canary.enabled=false", "namespace.create=false")...)
 	if strings.Contains(without, "canary") || strings.Contains(without, "kind: Namespace") {
 		t.Errorf("canary and namespace are off, and here:\n%s", without)
@@ -196,10 +261,18 @@ func TestValues(t *testing.T) {
 // A mistake ends with a message instead of an agent that does not start.
 func TestSchemaRefusesMistakes(t *testing.T) {
 	for _, mistake := range []string{
-		"controlPlane.address=", "controlPlane.address=https://kcp.example.com", "controlPlane.host=kcp:443", "managers={Not-A-Label}",
+		"controlPlane.address=", "controlPlane.address=https://kcp.example.com", "controlPlane.host=kcp:443", "source=informer", "managers={Not-A-Label}",
 		"image.digest=latest", "replicas=0", "canary=true", "unknown=1",
 	} {
 		if out, err := template(t, agent, append(exampleValues(), mistake)...); err == nil {
+			t.Errorf("%s: rendered\n%.300s", mistake, out)
+		}
+	}
+	for _, mistake := range []string{
+		"source=webhook", "informer.watchers[0].kind=Deployment", "informer.replicas=0",
+		"informer.watchers[0].spec.resourceToWatch.version=null", "informer.watchers[0].spec.matchConditions={a}",
+	} {
+		if out, err := template(t, agent, append(informerValues(t), mistake)...); err == nil {
 			t.Errorf("%s: rendered\n%.300s", mistake, out)
 		}
 	}
@@ -219,10 +292,11 @@ func TestLint(t *testing.T) {
 // TestServerAccepts applies both charts with strict validation to a real API server.
 func TestServerAccepts(t *testing.T) {
 	chart := render(t, agent, append(exampleValues(), "replicas=3", "env.KCP_CONTRACT=v2", "priorityClassName=system-cluster-critical")...)
+	watches := render(t, agent, informerValues(t)...)
 	definition := render(t, controlPlane, "serviceAccount.name=operator")
 	plane := controlplane.StartT(t, controlplane.Options{})
 	rig.Kubectl(t, "--kubeconfig", plane.Kubeconfig, "create", "namespace", namespace)
-	for name, text := range map[string]string{"agent": chart, "control plane": definition} {
+	for name, text := range map[string]string{"agent": chart, "control plane": definition, "informer": watches} {
 		file := filepath.Join(t.TempDir(), "objects.yaml")
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)

@@ -36,12 +36,12 @@ func kubectl(t *testing.T, runtime *controlplane.ControlPlane, args ...string) s
 }
 
 // copyManifests copies the manifests into an empty folder, as a user does who installs by hand.
-func copyManifests(t *testing.T) (folder string) {
+func copyManifests(t *testing.T, settings ...string) (folder string) {
 	t.Helper()
 
 	folder = filepath.Join(t.TempDir(), "my-runtime")
 
-	cmd := exec.CommandContext(t.Context(), "make", "manifests", "OUT="+folder)
+	cmd := exec.CommandContext(t.Context(), "make", append([]string{"manifests", "OUT=" + folder}, settings...)...)
 	cmd.Dir = test.Root()
 
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -203,14 +203,15 @@ func objects(t *testing.T, runtime *controlplane.ControlPlane) map[string]map[st
 }
 
 // withoutManagers removes the file with the managers, and the setting, which deploy/example has in
-// its place.
-func withoutManagers(deployment map[string]any) {
+// its place. It also removes other settings.
+func withoutManagers(deployment map[string]any, others ...string) {
 	pod := deployment["spec"].(map[string]any)["template"].(map[string]any)["spec"].(map[string]any)
 	container := pod["containers"].([]any)[0].(map[string]any)
 	pod["volumes"] = pod["volumes"].([]any)[:1]
 	container["volumeMounts"] = container["volumeMounts"].([]any)[:1]
 	container["env"] = slices.DeleteFunc(container["env"].([]any), func(variable any) bool {
-		return strings.HasPrefix(variable.(map[string]any)["name"].(string), "MANAGERS")
+		name := variable.(map[string]any)["name"].(string)
+		return strings.HasPrefix(name, "MANAGERS") || slices.Contains(others, name)
 	})
 }
 

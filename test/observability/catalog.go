@@ -13,6 +13,7 @@ import (
 	prom "github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
 	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
@@ -36,7 +37,7 @@ const (
 func catalog(t testing.TB) []metric {
 	t.Helper()
 	all := slices.Concat(ofProgram(), gather(t, inAgent, useAgent), gather(t, inOperator, useListener),
-		gather(t, inOperator, useFleet), gather(t, inOperator, useInstallations))
+		gather(t, inOperator, useConsumer), gather(t, inOperator, useFleet), gather(t, inOperator, useInstallations))
 	slices.SortFunc(all, func(a, b metric) int { return cmp.Compare(a.name, b.name) })
 	return all
 }
@@ -140,6 +141,17 @@ func useListener(t testing.TB, registry *prom.Registry) {
 	measured.ConnectionDropped("no_slot")
 	measured.KeyMaterial("server").Reloaded(time.Now())
 	measured.KeyMaterial("server").Refused("expired")
+}
+
+// useConsumer touches every metric of a consumer.
+func useConsumer(t testing.TB, registry *prom.Registry) {
+	t.Helper()
+	measured, err := prometheus.NewConsumer(registry, prometheus.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	hooks := natsjetstream.Hooks{Concluded: measured.Concluded}
+	hooks.Concluded("kyma", "terminated", "malformed", 0)
 }
 
 // useFleet touches every metric of a fleet.

@@ -142,7 +142,7 @@ func controlPlaneDashboard() dashboard {
 	const manager = `{manager=~"$manager"}`
 	return dashboard{
 		file: "control-plane", title: "Runtime Watcher: control plane",
-		description: "Listener and controllers of the operators.",
+		description: "Listener, consumer of NATS and controllers of the operators.",
 		variables:   []variable{{"manager", listeners + "requests_total", "manager"}},
 		panels: []panel{
 			stack("Requests by answer", "reqps", "sum by (code) (rate("+listeners+"requests_total"+manager+"[5m]))", "{{code}}"),
@@ -159,6 +159,10 @@ func controlPlaneDashboard() dashboard {
 				"min by (use) ("+listeners+"certificate_expiry_timestamp_seconds) - time()", "{{use}}"),
 			one("Refused key material", "short",
 				"sum by (use, problem) (increase("+listeners+"certificate_reload_failures_total[1h]))", "{{use}} {{problem}}"),
+			stack("Messages of NATS by fate", "ops", "sum by (fate) (rate("+consumers+"messages_total"+manager+"[5m]))", "{{fate}}"),
+			one("Messages of NATS that were not enqueued, by reason", "ops",
+				`sum by (fate, reason) (rate(`+consumers+`messages_total{manager=~"$manager", fate!="enqueued"}[5m]))`, "{{fate}} {{reason}}"),
+			quantiles("Time of a message of NATS", consumers+"message_duration_seconds", ""),
 			stack("Reconciles by result", "ops",
 				"sum by (controller, result) (rate(controller_runtime_reconcile_total[5m]))", "{{controller}} {{result}}"),
 			one("Time of a reconcile, p99", "s",

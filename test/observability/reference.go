@@ -18,6 +18,7 @@ list with the metrics of running processes. Alerts and dashboards are in [deploy
 | --- | --- | --- |
 | agent | ` + "`METRICS_PORT`, 2112, `/metrics`" + ` | ` + "`runtime_watcher_agent_*`, `go_*`, `process_*`" + ` |
 | operator | the metrics server of its manager, after ` + "`prometheus.NewListener`" + ` and ` + "`prometheus.RegisterFleet`" + ` | ` + "`runtime_watcher_listener_*`, `runtime_watcher_fleet_*`" + ` |
+| operator with [NATS](nats.md) | the same, after ` + "`prometheus.NewConsumer`" + ` | ` + "`runtime_watcher_consumer_*`" + ` |
 | operator that installs agents | the same, after ` + "`prometheus.RegisterInstallations`" + ` | ` + "`runtime_watcher_installation_*`" + ` |
 | operator, from controller-runtime | the same | ` + "`controller_runtime_*`, `workqueue_*`, `leader_election_master_status`" + ` |
 | API server of a runtime | its own ` + "`/metrics`" + ` | ` + "`apiserver_admission_webhook_*`" + ` |
@@ -35,7 +36,7 @@ func reference(t testing.TB, all []metric, words vocabulary) string {
 	var out strings.Builder
 	out.WriteString(referenceHead)
 	for _, part := range []struct{ title, prefix string }{
-		{"Agent", agents}, {"Listener", listeners}, {"Fleet", fleets}, {"Installation", installs},
+		{"Agent", agents}, {"Listener", listeners}, {"Consumer", consumers}, {"Fleet", fleets}, {"Installation", installs},
 	} {
 		fmt.Fprintf(&out, "## %s\n\n| metric | type | meaning |\n| --- | --- | --- |\n", part.title)
 		for _, m := range all {

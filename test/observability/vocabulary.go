@@ -32,6 +32,7 @@ func (v vocabulary) of(metric, name string) (values []string, note string) {
 const (
 	agents    = "runtime_watcher_agent_"
 	listeners = "runtime_watcher_listener_"
+	consumers = "runtime_watcher_consumer_"
 	fleets    = "runtime_watcher_fleet_"
 	installs  = "runtime_watcher_installation_"
 	other     = "other"
@@ -41,7 +42,7 @@ func newVocabulary(t testing.TB) vocabulary {
 	t.Helper()
 	v := vocabulary{values: map[label][]string{}, notes: notes()}
 	for _, add := range []func(testing.TB){
-		v.addShared, v.addForwarding, v.addAdmission, v.addInformer, v.addListener, v.addFleet, v.addInstallations,
+		v.addShared, v.addForwarding, v.addAdmission, v.addInformer, v.addListener, v.addConsumer, v.addFleet, v.addInstallations,
 	} {
 		add(t)
 	}
@@ -122,6 +123,19 @@ func (v vocabulary) addListener(t testing.TB) {
 		reasons = append(reasons, constants(t, file, "^[Rr]eason")...)
 	}
 	v.set(listeners+"requests_total", "reason", reasons)
+}
+
+func (v vocabulary) addConsumer(t testing.TB) {
+	t.Helper()
+	const folder = "adapters/natsjetstream/"
+	v.set("", "fate", constants(t, folder+"conclude.go", "^fate"))
+	v.set(consumers+"messages_total", "reason",
+		[]string{"", other, "canceled", "timeout"}, // The last two are those of core.Reason.
+		constants(t, folder+"errors.go", "^reasonConnection$"),
+		constants(t, "core/contract/meaning.go", "^Reason(TooFast|Malformed|NotReady|Panic|Forbidden|Unauthenticated)$"),
+		constants(t, "listener/refusal.go", "^Reason(SourceMismatch|Owner.*|Domain.*|SAN.*)$"),
+		constants(t, "adapters/controllerruntime/domain.go", "^[Rr]eason"),
+		constants(t, "adapters/controllerruntime/mapfunc.go", "^[Rr]eason"))
 }
 
 func (v vocabulary) addFleet(testing.TB) {

@@ -1,5 +1,5 @@
-// Package agent embeds the manifests of the agent. The folder is a kustomize base, and its folder
-// canary is a component of it. deploy/agent refers to both.
+// Package agent embeds the manifests of the agent. The folder is a kustomize base, and its folders
+// canary and informer are components of it. deploy/agent refers to all three.
 package agent
 
 import (

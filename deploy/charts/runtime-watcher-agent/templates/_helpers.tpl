@@ -6,6 +6,20 @@ labels:
   app.kubernetes.io/name: runtime-watcher
 {{- end }}
 
+{{/* Whether the agent has a canary: it proves the webhook. */}}
+{{- define "agent.canary" -}}
+{{ and .Values.canary.enabled (eq .Values.source "admission") }}
+{{- end }}
+
+{{/* The value of WATCHERS. A '$' would begin a reference to another variable. */}}
+{{- define "agent.watchers" -}}
+{{- $items := list }}
+{{- range .Values.informer.watchers }}
+{{- $items = append $items (merge (deepCopy .) (dict "apiVersion" "operator.kyma-project.io/v1beta2" "kind" "Watcher")) }}
+{{- end }}
+{{- dict "kind" "WatcherList" "items" $items | toYaml | replace "$" "$$" }}
+{{- end }}
+
 {{- define "agent.image" -}}
 {{- if .Values.image.digest -}}
 {{ .Values.image.repository }}@{{ .Values.image.digest }}

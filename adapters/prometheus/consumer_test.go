@@ -1,0 +1,62 @@
+package prometheus_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	prom "github.com/prometheus/client_golang/prometheus"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+func newConsumer(t *testing.T, opts prometheus.Options) (*prometheus.Consumer, *prom.Registry) {
+	t.Helper()
+	reg := prom.NewPedanticRegistry()
+	consumer, err := prometheus.NewConsumer(reg, opts)
+	if err != nil {
+		t.Fatalf("NewConsumer: %v", err)
+	}
+	return consumer, reg
+}
+
+// Each message has one fate. A verifier or handler of the operator may choose reasons, so they are
+// bounded.
+func TestConsumerCountsMessages(t *testing.T) {
+	consumer, reg := newConsumer(t, prometheus.Options{MaxManagers: 1})
+	consumer.Concluded("kyma", "enqueued", "", 3*time.Millisecond)
+	consumer.Concluded("kyma", "enqueued", "", 3*time.Millisecond)
+	consumer.Concluded("kyma", "terminated", "forbidden", time.Millisecond)
+	consumer.Concluded("another", "delayed", "not_ready", time.Millisecond)
+	for i := range 100 {
+		consumer.Concluded("kyma", "delayed", fmt.Sprintf("reason-%d", i), time.Millisecond)
+	}
+	text := scrape(t, reg)
+	for _, want := range []string{
+		`runtime_watcher_consumer_messages_total{fate="enqueued",manager="kyma",reason=""} 2`,
+		`runtime_watcher_consumer_messages_total{fate="terminated",manager="kyma",reason="forbidden"} 1`,
+		`runtime_watcher_consumer_messages_total{fate="delayed",manager="_other",reason="not_ready"} 1`,
+		`runtime_watcher_consumer_messages_total{fate="delayed",manager="kyma",reason="other"} 38`,
+		`runtime_watcher_consumer_message_duration_seconds_bucket{fate="enqueued",le="0.005"} 2`,
+		`runtime_watcher_consumer_message_duration_seconds_count{fate="delayed"} 101`,
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %s in\n%s", want, text)
+		}
+	}
+}
+
+func TestConsumerRefusesWrongOptions(t *testing.T) {
+	if _, err := prometheus.NewConsumer(nil, prometheus.Options{}); err == nil {
+		t.Error("no error without a registerer")
+	}
+	if _, err := prometheus.NewConsumer(prom.NewRegistry(), prometheus.Options{Managers: []core.Manager{"No!"}}); err == nil {
+		t.Error("no error for an invalid manager")
+	}
+	_, reg := newConsumer(t, prometheus.Options{})
+	if _, err := prometheus.NewConsumer(reg, prometheus.Options{}); err == nil {
+		t.Error("no error for a second registration")
+	}
+}
