@@ -123,7 +123,8 @@ func (a *Agent) Balance(manager core.Manager, c Account) {
 		a.history.violate("balance", "%s, %s: %+v", a.epoch, manager, c)
 	}
 
-	served := slices.Contains(a.history.promise.Managers, manager)
+	promise := &a.history.promise
+	served := slices.Contains(promise.Managers, manager) && !promise.Runtimes[a.runtime].Invented
 	if offered := int64(a.lane(manager).offered); served && c.Accepted < offered {
 		a.history.violate("balance", "%s, %s: %d events were offered, %d are accounted for", a.epoch, manager, offered, c.Accepted)
 	}

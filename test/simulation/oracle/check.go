@@ -90,8 +90,12 @@ func (h *History) checkCommit(t target, c commit, last int) {
 // has no place for this one, or never reached it and is lost for ever.
 func (h *History) isTraceless(t target, c commit) bool {
 	r := h.promise.Runtimes[t.runtime]
-	if r.Crowded || !r.Learns || !r.Loses {
-		return r.Crowded
+
+	switch {
+	case r.Invented && h.promise.FalseAcks: // An acknowledged manager keeps its place.
+		return true
+	case !r.Learns || !r.Loses:
+		return false
 	}
 
 	reviewed := c.at.Add(-c.delay)

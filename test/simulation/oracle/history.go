@@ -60,8 +60,9 @@ type Runtime struct {
 	FallsBack bool
 	// Learns is whether the agent learns its managers from events.
 	Learns bool
-	// Crowded is whether invented managers that a gateway acknowledges may take all places of an agent that learns.
-	Crowded bool
+	// Invented is whether invented managers may take all places of an agent that learns. Events without a place count
+	// for no manager.
+	Invented bool
 	// Loses is whether an agent is killed and never replaced.
 	Loses bool
 	// Refused is whether the runtime itself is refused for ever. Its looks are not measured.
@@ -268,9 +269,11 @@ func (h *History) longestAnswer() time.Duration {
 
 // within reports whether now is in a window. A request may be in flight at its start.
 func (h *History) within(w Window) bool {
+	const handled = 5 * time.Second // The sender is verified when the request arrives.
+
 	now := time.Since(h.began)
 
-	return now > w.From+time.Second && now < w.To
+	return now > w.From+handled+time.Second && now < w.To
 }
 
 // Answered reports a violation if an API server waits too long, or if a write is denied.
