@@ -31,10 +31,8 @@ const (
 	moduleManager core.Manager = "module-manager"
 )
 
-const (
-	// certificatesName is the prefix of the names of all certificates.
-	certificatesName = "watcher"
-)
+// certificatesName is the prefix of the names of all certificates.
+const certificatesName = "watcher"
 
 // watching is all that an operator adds in order to get events from its runtimes.
 type watching struct {
@@ -44,6 +42,8 @@ type watching struct {
 	fleet *fleet.Fleet
 	// known finds the Kyma that represents a runtime.
 	known *controllerruntime.Runtimes
+	// connections has the clients of the runtimes.
+	connections *skr.Connections
 	// kymas and modules are the events of each controller.
 	kymas, modules events
 }
@@ -60,8 +60,9 @@ func newWatching(ctx context.Context, s settings, mgr ctrl.Manager, watched *fle
 	}
 	return &watching{
 		settings: s, mgr: mgr, fleet: watched, known: known,
-		kymas:   newEvents(kymaManager, controllerruntime.EnqueueByRuntime(known), watched, reconciles),
-		modules: newEvents(moduleManager, manifest.Affected(mgr.GetClient(), known), watched, reconciles),
+		connections: skr.NewConnections(mgr.GetAPIReader(), mgr.GetScheme()),
+		kymas:       newEvents(kymaManager, controllerruntime.EnqueueByRuntime(known), watched, reconciles),
+		modules:     newEvents(moduleManager, manifest.Affected(mgr.GetClient(), known), watched, reconciles),
 	}, nil
 }
 
@@ -92,9 +93,7 @@ func (w *watching) install(set *certificates.Certificates) error {
 	if err != nil {
 		return err
 	}
-	kubeconfigs := runtimes.NewKubeconfigs(w.mgr.GetAPIReader(), skr.KubeconfigKey, client.ObjectKeyFromObject,
-		runtimes.KubeconfigOptions{})
-	return runtimes.SetUp(w.mgr, newKyma(), identify, kubeconfigs.Connect, set, installer,
+	return runtimes.SetUp(w.mgr, newKyma(), identify, w.connections.Connect, set, installer,
 		runtimes.Options{Fleet: w.fleet, Report: condition{w.mgr.GetClient()}.report})
 }
 

@@ -80,19 +80,18 @@ func (c *crash) client(t *testing.T, plane *controlplane.ControlPlane, scheme *r
 
 type connect = func(context.Context, client.ObjectKey) (*skr.Runtime, error)
 
-// connect returns real connections whose clients crash.
+// connect returns connections to one runtime, with a client that crashes.
 func (c *crash) connect(t *testing.T, get connect, plane *controlplane.ControlPlane, scheme *runtime.Scheme) connect {
 	t.Helper()
 	if c == nil {
 		return get
 	}
-	crashing := c.client(t, plane, scheme)
+	crashing := &skr.Runtime{Client: c.client(t, plane, scheme)}
 	return func(ctx context.Context, kyma client.ObjectKey) (*skr.Runtime, error) {
-		there, err := get(ctx, kyma)
-		if err == nil {
-			there.Client = crashing
+		if _, err := get(ctx, kyma); err != nil {
+			return nil, err
 		}
-		return there, err
+		return crashing, nil
 	}
 }
 
