@@ -482,7 +482,7 @@ func TestRefusedMessagesHoldUpNothing(t *testing.T) {
 
 func (s *scene) runtimeInFlight() int { return 16 }
 
-// A runtime whose events take long to handle delays itself only.
+// A slow handler delays the events of its runtime, and not those of other runtimes.
 func TestSlowRuntimeDelaysItselfOnly(t *testing.T) {
 	t.Parallel()
 	hang := make(chan struct{})

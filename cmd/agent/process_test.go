@@ -153,7 +153,7 @@ func exitsWithUsage(t *testing.T, path, arg string) string {
 	return stderr.String()
 }
 
-// serves sends one review through an agent, whose event must arrive, and stops it gracefully.
+// serves sends one review through an agent and stops the agent gracefully. The event must arrive.
 func serves(t *testing.T, p pki, kcp *controlPlane, agent process) {
 	t.Helper()
 

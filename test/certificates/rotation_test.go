@@ -177,7 +177,7 @@ func TestRuntimeThatNeverConfirms(t *testing.T) {
 	annotate(t, lab.client, set, certificates.AnnotationSwitchAnyway, "2")
 	lab.until(set, "the rotation goes on without it", stable(2))
 
-	// What it could not send meanwhile, it sends when it has the new bundle.
+	// Its pending events are sent when it has the new bundle.
 	lab.runtimes[1].frozen.Store(false)
 	lab.assertNothingLost()
 }

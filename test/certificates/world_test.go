@@ -44,7 +44,7 @@ const (
 	// propagation is enough for a volume that lags and files that are watched, also on a slow
 	// machine.
 	propagation = 4 * time.Second
-	// lag is what makes it needed.
+	// lag is the delay of such a volume.
 	lag = time.Second
 )
 

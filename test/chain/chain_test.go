@@ -259,8 +259,8 @@ func (w *world) watcherEdited(ids []core.RuntimeID) {
 	for _, id := range ids {
 		w.reaches(id, moving, "blue-"+string(id), map[string]string{"color": "blue"})
 
-		// What has the old label comes before what has the new one, and does not arrive: else it
-		// would have come first.
+		// An event for the old label would arrive before the one for the new label. It must not
+		// arrive.
 		w.eventually(string(id)+" forgets the old labels", func() bool {
 			for _, webhook := range w.webhooks(id) {
 				if webhook.ObjectSelector.MatchLabels["watched-by"] == string(moving) {
@@ -464,8 +464,8 @@ func sameProcess(a, b node.Pod) bool {
 	return a.Name == b.Name && a.Pid == b.Pid && a.Restarts == b.Restarts
 }
 
-// domainDisputed registers the domain of a runtime a second time: then it proves nothing, and what
-// the runtime says waits until that is settled.
+// domainDisputed registers the domain of a runtime a second time. The domain then proves nothing,
+// and the events of the runtime wait until only one registration is left.
 func (w *world) domainDisputed(id core.RuntimeID, manager core.Manager) {
 	w.t.Helper()
 	rig.AddRuntime(w.t, w.plane, "second", string(id)+".skr.example")

@@ -21,7 +21,7 @@ type arrival struct {
 	object  string
 }
 
-// record is what reached the operator.
+// record has the deliveries to the operator, and its reconciles.
 type record struct {
 	mu         sync.Mutex
 	arrived    map[arrival]bool
@@ -215,8 +215,8 @@ func (tr *traffic) count() int {
 	return len(tr.written)
 }
 
-// end stops the traffic and waits until everything has arrived. What was written before strict may
-// instead be stood in for by a resync.
+// end stops the traffic and waits until every event has arrived. A resync may stand in for the
+// events of writes before strict.
 func (tr *traffic) end(t *testing.T, strict int) {
 	t.Helper()
 	close(tr.stop)

@@ -1,5 +1,5 @@
 // Package chain proves the control-plane side as a whole: real API servers, cert-manager's
-// controllers, and the agent as a process with what its Deployment gives it.
+// controllers, and the agent as a process with the environment and the files of its Deployment.
 package chain
 
 import (
@@ -302,7 +302,7 @@ func (w *world) listenerSecret() map[string][]byte {
 	return secret.Data
 }
 
-// follow does what a kubelet does for a Secret that is mounted.
+// follow updates a mounted Secret, as a kubelet does.
 func (w *world) follow(volume *testpki.Volume) {
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()

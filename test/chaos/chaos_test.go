@@ -40,7 +40,7 @@ var (
 // recovery is how long after the last fault everything has to be seen.
 const recovery = time.Minute
 
-// TestNothingIsLost makes faults at random and compares every write with what the operator saw.
+// TestNothingIsLost makes faults at random and compares every write with the looks of the operator.
 func TestNothingIsLost(t *testing.T) {
 	playAll(t, setup{source: *source, transport: *transport}, *seed, *seeds)
 }
@@ -63,7 +63,7 @@ func TestTheSuiteCanFail(t *testing.T) {
 
 	table := playAll(t, setup{source: sourceAdmission, transport: transportHTTP, naive: true}, *seed, *seeds)
 
-	// Events that came too early do not count: the test looks for what an outage takes.
+	// Events that came too early do not count. The test counts events that an outage loses.
 	lost := table.count(func(v chaos.Verdict) bool { return !v.Seen && !v.Stale })
 	t.Logf("the naive forwarder left %d objects unseen, for %d of which the operator got no event", table.count(missed),
 		lost)

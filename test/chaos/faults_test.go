@@ -36,7 +36,7 @@ func (s *scene) play(schedule chaos.Schedule) (began, ended time.Duration) {
 	return began, record.Now()
 }
 
-// wait reads what the operator records until the time has come.
+// wait reads the records of the operator until that time.
 func (s *scene) wait(until time.Duration) {
 	s.t.Helper()
 	tick := time.NewTicker(100 * time.Millisecond)

@@ -42,7 +42,7 @@ const (
 	label = "chaos.example.com/scene"
 )
 
-// sender is what the scene has in the runtime: the agent, or the naive forwarder.
+// sender is the program in the runtime: the agent, or the naive forwarder.
 type sender struct {
 	*rig.Process
 
@@ -50,8 +50,7 @@ type sender struct {
 	port  int
 }
 
-// scene is one runtime with what belongs to it, and an operator, on an API server that scenes
-// share.
+// scene is one runtime with its sender and objects, and an operator. Scenes share an API server.
 type scene struct {
 	t     *testing.T
 	name  string
@@ -180,7 +179,7 @@ func (s *scene) startNaive(volume *testpki.Volume) *sender {
 	return &sender{Process: process, port: port}
 }
 
-// self is the path of this very program, see [TestMain]: what a scene needs is built with its test.
+// self returns the path of this program, which is also the other programs: see [TestMain].
 func (s *scene) self() string {
 	s.t.Helper()
 	path, err := os.Executable()
@@ -190,7 +189,8 @@ func (s *scene) self() string {
 	return path
 }
 
-// startService is what the API server calls: a service that spreads connections over the replicas.
+// startService starts the service that the API server calls. It spreads connections over the
+// replicas.
 func (s *scene) startService() {
 	s.t.Helper()
 	var backends []string
@@ -228,7 +228,7 @@ func (s *scene) labels() map[string]string { return map[string]string{label: s.n
 // register makes the API server call the service.
 func (s *scene) register() {
 	s.t.Helper()
-	object, _ := s.configuration.DeepCopyObject().(client.Object) // What it is.
+	object, _ := s.configuration.DeepCopyObject().(client.Object) // It is one.
 	if err := s.plane.Client.Create(s.t.Context(), object); err != nil {
 		s.t.Fatal(err)
 	}
@@ -237,7 +237,7 @@ func (s *scene) register() {
 // unregister stops that.
 func (s *scene) unregister() {
 	s.t.Helper()
-	object, _ := s.configuration.DeepCopyObject().(client.Object) // What it is.
+	object, _ := s.configuration.DeepCopyObject().(client.Object) // It is one.
 	if err := s.plane.Client.Delete(s.t.Context(), object); err != nil {
 		s.t.Fatal(err)
 	}
@@ -262,7 +262,7 @@ func (s *scene) awaitEvents() {
 	})
 }
 
-// read takes in what the operator recorded since.
+// read adds the records of the operator since the last call.
 func (s *scene) read() {
 	s.t.Helper()
 	entries, err := s.records.Next()

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Kind is what a fault does.
+// Kind is the kind of a fault.
 type Kind string
 
 // The faults. A seed selects them by their order, so another order changes each schedule.
@@ -23,7 +23,7 @@ const (
 
 	// Cut resets connections to the control plane, some sooner than others.
 	Cut Kind = "cut"
-	// AnswerLost ends connections in the middle of what the control plane has to say.
+	// AnswerLost ends connections in the middle of an answer of the control plane.
 	AnswerLost Kind = "answer lost"
 	// BlackHole lets nothing through, in either direction, without an error.
 	BlackHole Kind = "black hole"
@@ -108,7 +108,7 @@ func (s Schedule) Replace(kinds map[Kind]Kind) Schedule {
 	return s
 }
 
-// slot is about what a fault and the time after it take.
+// slot is about the time of a fault and of the pause after it.
 const slot = 5 * time.Second
 
 // NewSchedule returns the schedule of a seed. The order in which it draws must not change: seeds

@@ -111,7 +111,7 @@ func TestHalfFinishedBuildIsNoBuild(t *testing.T) {
 		t.Error(diff)
 	}
 
-	// What a killed process leaves does not disturb the next one.
+	// The files of a killed process do not disturb the next one.
 	if err := os.MkdirAll(filepath.Join(dir, ".build", "scratch", "old"), 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,7 @@ import (
 //go:embed build/*.mod build/*.sum
 var buildFiles embed.FS
 
-// binary is one program of a control plane and what it is built from.
+// binary is one program of a control plane and its sources.
 type binary struct {
 	name    string
 	files   string // base name of its .mod and .sum in build/
@@ -53,7 +53,7 @@ func kubernetesLDFlags(version string) string {
 	}, " ")
 }
 
-// binaries lists what a control plane needs, the quick build first.
+// binaries returns the programs of a control plane, the quick build first.
 func binaries(kubectl bool) []binary {
 	list := []binary{etcdBinary(), kubernetesBinary("kube-apiserver")}
 	if kubectl {

@@ -44,8 +44,8 @@ func (b *builder) ensure(ctx context.Context, wanted []binary) error {
 	return nil
 }
 
-// build needs the lock: it owns the directory for half-finished work, also what a killed process
-// has left in it.
+// build needs the lock, because it owns the directory for unfinished work. It removes the files of
+// a killed process there.
 func (b *builder) build(ctx context.Context, bin binary) (err error) {
 	version, err := bin.version()
 	if err != nil {

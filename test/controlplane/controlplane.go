@@ -196,8 +196,8 @@ func newEnvironment(g *guard, logs *logs, opts Options) *envtest.Environment {
 	return env
 }
 
-// startEnvironment bounds what envtest does without a context: when ctx ends, the guard takes its
-// processes away, and it gives up.
+// startEnvironment bounds the start of envtest, which has no context. When ctx ends, the guard
+// kills its processes, and envtest gives up.
 func (c *ControlPlane) startEnvironment(ctx context.Context, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("not ready after %s", timeout))
 	defer cancel()
@@ -246,7 +246,7 @@ func (c *ControlPlane) AddUser(name string, groups ...string) (*rest.Config, err
 
 // Stop ends the API server and etcd, waits for their end, and removes their data and the
 // kubeconfig. It takes about a second, and a few seconds when watches are open: end the clients
-// first. Further calls return what the first returned. An error means that a process or a file is
+// first. Further calls return the result of the first. An error means that a process or a file is
 // left.
 func (c *ControlPlane) Stop() error {
 	c.stopOnce.Do(func() {

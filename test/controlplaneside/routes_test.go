@@ -80,7 +80,7 @@ func newRoutes(t *testing.T, kind watcher.Routing, more ...watcher.Routing) *rou
 	return r
 }
 
-// grant gives a user what deploy/controlplane says that the controller needs.
+// grant gives a user the rights of the controller in deploy/controlplane.
 func (r *routes) grant() {
 	r.t.Helper()
 

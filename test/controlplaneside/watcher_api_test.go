@@ -26,7 +26,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
-// apply is what `kubectl apply --server-side --validate=strict` asks an API server for.
+// apply makes the request of `kubectl apply --server-side --validate=strict`.
 func apply(t *testing.T, plane *controlplane.ControlPlane, object *unstructured.Unstructured) error {
 	t.Helper()
 
@@ -74,7 +74,7 @@ spec:
   gateway: {selector: {matchLabels: {a: b}}}
 `
 
-// TestWatcherAPI is about what an API server says to a Watcher, without any controller.
+// TestWatcherAPI tests the validation of Watchers by an API server, without a controller.
 func TestWatcherAPI(t *testing.T) {
 	plane := startControlPlane(t, controlplane.Options{})
 

@@ -208,7 +208,7 @@ func (w *runtimeWorld) setEnv(name, value string) {
 	})
 }
 
-// metrics is what the Service of the metrics leads to.
+// metrics returns the answer of the Service for metrics.
 func (w *runtimeWorld) metrics() []byte {
 	w.t.Helper()
 

@@ -10,9 +10,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
-// TestStalledAgent stops the agent for longer than an API server waits for its webhooks. What that
-// sent on a connection that was open is read afterwards. A call that needed a new one is lost, and
-// no handshake fails for it: a resync stands in.
+// TestStalledAgent stops the agent for longer than an API server waits for its webhooks. The agent
+// reads calls on an open connection afterwards. A call that needed a new connection is lost without
+// a failed handshake, and a resync stands in.
 func TestStalledAgent(t *testing.T) {
 	const (
 		writers  = 6

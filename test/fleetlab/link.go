@@ -96,7 +96,7 @@ type linkConn struct {
 	link *link
 }
 
-// Read discards what arrives on a dead link.
+// Read discards the bytes that arrive while the link is cut.
 func (c *linkConn) Read(b []byte) (int, error) {
 	for {
 		n, err := c.Conn.Read(b)

@@ -63,7 +63,7 @@ const (
 	statusFile     = 4
 )
 
-// status is what an operator reports of itself.
+// status is the report of an operator about itself.
 type status struct {
 	Listening bool `json:"listening"`
 	Leading   bool `json:"leading"`

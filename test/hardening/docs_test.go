@@ -9,7 +9,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test"
 )
 
-// TestClaimsNameTests makes sure that what docs/security.md refers to is there.
+// TestClaimsNameTests wants each test that docs/security.md names.
 func TestClaimsNameTests(t *testing.T) {
 	text := string(test.Read(t, "docs/security.md"))
 

@@ -22,8 +22,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
-// attack is what one connection of a flood does until it is cut off, or ctx ends. It is then made
-// again.
+// attack uses one connection of a flood until the connection is cut off, or ctx ends. It is then
+// made again.
 type attack struct {
 	name    string
 	workers int
@@ -74,8 +74,8 @@ func post(target, review string) string {
 		target, len(review), review)
 }
 
-// beginningOfLargeReview is made once: hundreds of attackers who write a megabyte each would starve
-// who asks for reviews beside them.
+// beginningOfLargeReview is made once. Hundreds of attackers that each make a megabyte would take
+// the processors from the client beside them.
 var beginningOfLargeReview = sync.OnceValue(func() string {
 	return post("/validate/widgets",
 		reviewOf("dripped", 1<<20))[:1000]
@@ -117,10 +117,10 @@ var floods = []attack{
 }
 
 // TestWebhookUnderFlood has a pod attack the webhook, which does not demand a certificate. Reviews
-// from elsewhere are answered meanwhile, on new connections and on old ones, and afterwards the
-// agent holds what it held before.
+// from elsewhere are answered meanwhile, on new connections and on old ones. Afterwards the agent
+// has as much memory and as many files as before.
 func TestWebhookUnderFlood(t *testing.T) {
-	// the metrics port; files, the control plane, and what is about to close
+	// the metrics port; files, the control plane, and connections that are about to close
 	const maxConnections, others = 256, 64 + 40
 	s := newScene(t, map[string]string{"LOG_LEVEL": "info", "WEBHOOK_MAX_CONNECTIONS": strconv.Itoa(maxConnections)})
 	patient := s.apiServer()
@@ -230,7 +230,7 @@ func (a attack) start(t *testing.T, s *scene) (attempts *atomic.Int64, stop func
 	}
 }
 
-// holding is what the agent holds at one moment.
+// holding has the resources of the agent at one moment.
 type holding struct {
 	usage
 

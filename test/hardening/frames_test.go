@@ -27,7 +27,8 @@ type speaker struct {
 	frames *atomic.Int64
 }
 
-// speaking attacks as a runtime that is known, by HTTP/2. It reads what the listener says, or not.
+// speaking attacks as a known runtime, by HTTP/2. It reads the answers of the listener if reads is
+// true.
 func speaking(reads bool, settings []http2.Setting, do func(ctx context.Context,
 	s *speaker) error,
 ) func(context.Context, *siege) error {

@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 // maxBesieged is how many connections the listener takes that is attacked.
 const maxBesieged = 128
 
-// besieged is what the listener says of itself.
+// besieged is the report of the listener about itself.
 type besieged struct {
 	Goroutines int   `json:"goroutines"`
 	Dropped    int64 `json:"dropped"`

@@ -20,8 +20,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
-// siegeShare has all attackers come only on request, as they share the machine with what they
-// attack.
+// siegeShare is the share of the attackers. All of them take part only on request, because they
+// share the machine with the listener.
 var siegeShare = flag.Float64("siege", 0.1, "share of the attackers of a listener that come")
 
 // siege is a listener of its own process, under attack.
@@ -53,7 +53,7 @@ func newSiege(t *testing.T) *siege {
 	return s
 }
 
-// client is what a runtime dials with.
+// client returns the configuration of a runtime that connects.
 func (s *siege) client(pair tls.Certificate, protocols ...string) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13, RootCAs: s.pki.CA.Pool(), ServerName: "localhost",
@@ -99,8 +99,7 @@ func helloOf(t *testing.T, config *tls.Config) []byte {
 	return record[:n]
 }
 
-// assault is what one connection to the listener does until that ends it, or ctx ends. It is then
-// made again.
+// assault uses one connection until the listener closes it, or ctx ends. It is then made again.
 type assault struct {
 	name    string
 	workers int
@@ -141,8 +140,8 @@ var strangers = []assault{
 
 // TestListenerUnderFlood has strangers, and a runtime with a good certificate, attack a listener
 // that terminates TLS itself. Another runtime delivers meanwhile, on an open connection and on new
-// ones. Afterwards the listener holds what it held before. TestWebhookUnderFlood has the attacks of
-// slow clients.
+// ones. Afterwards the listener has as much memory and as many files as before.
+// TestWebhookUnderFlood has the attacks of slow clients.
 func TestListenerUnderFlood(t *testing.T) {
 	s := newSiege(t)
 	patient := s.friend()
@@ -167,8 +166,8 @@ func TestListenerUnderFlood(t *testing.T) {
 		func() bool { return s.operator.printed(runtimeName, "after") })
 }
 
-// What a listener may hold beyond the connections that it takes: files of its own, and goroutines
-// of requests, of which HTTP/2 has up to 256 on each of the attackers' connections.
+// The limits of a listener beyond its connections: files of its own, and goroutines of requests.
+// HTTP/2 has up to 256 requests on each connection of an attacker.
 const (
 	otherFiles     = 40
 	moreGoroutines = 8 * 256   // on HTTP/2's eight connections
@@ -260,7 +259,7 @@ func (s *siege) deliver(t *testing.T, patient *http.Client) (took []time.Duratio
 	return took, failed, most
 }
 
-// fight is what came of an attack so far.
+// fight has the results of an attack so far.
 type fight struct {
 	attempts, ended atomic.Int64
 }

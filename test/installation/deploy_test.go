@@ -35,7 +35,7 @@ func kubectl(t *testing.T, runtime *controlplane.ControlPlane, args ...string) s
 	return rig.Kubectl(t, append([]string{"--kubeconfig", runtime.Kubeconfig}, args...)...)
 }
 
-// copyManifests copies the manifests into an empty folder, as a user does who installs by hand.
+// copyManifests copies the manifests into an empty folder, as for an installation by hand.
 func copyManifests(t *testing.T) (folder string) {
 	t.Helper()
 
@@ -134,8 +134,8 @@ func podsAreRestricted(t *testing.T, runtime *controlplane.ControlPlane, example
 	}
 }
 
-// installAppliesTheSame compares what is there with what Install, which fills in the same manifests
-// by itself, makes of it.
+// installAppliesTheSame compares the objects from the manifests with those that Install makes from
+// the same manifests.
 func installAppliesTheSame(t *testing.T, runtime *controlplane.ControlPlane, example string) {
 	t.Helper()
 	kubectl(t, runtime, "apply", "--server-side", "--force-conflicts", "--field-manager="+"runtime-watcher-installation",
@@ -167,7 +167,7 @@ func installAppliesTheSame(t *testing.T, runtime *controlplane.ControlPlane, exa
 	}
 }
 
-// objects are those of the namespace, without what an API server counts.
+// objects are those of the namespace, without the fields that an API server sets.
 func objects(t *testing.T, runtime *controlplane.ControlPlane) map[string]map[string]any {
 	t.Helper()
 
@@ -244,8 +244,8 @@ func kinds() [][2]string {
 	}
 }
 
-// canaryMayPatchOneLease asks the API server for all that the service account may do beyond what
-// everybody may.
+// canaryMayPatchOneLease wants no rights of the service account beyond those of all users, except
+// for the lease.
 func canaryMayPatchOneLease(t *testing.T, runtime *controlplane.ControlPlane) {
 	t.Helper()
 

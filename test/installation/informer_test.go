@@ -103,7 +103,7 @@ func newKeptInformer(t *testing.T, plane *controlplane.ControlPlane, name string
 	return k
 }
 
-// anInformerThatIsUnchangedCostsTwoReads: what ends watching is corrected at once.
+// anInformerThatIsUnchangedCostsTwoReads. A change that ends watching is corrected at once.
 func anInformerThatIsUnchangedCostsTwoReads(t *testing.T, plane *controlplane.ControlPlane) {
 	t.Helper()
 	k := newKeptInformer(t, plane, "quiet", func(*installation.Options) {})

@@ -344,8 +344,8 @@ func names(versions map[string]string) (all []string) {
 	return all
 }
 
-// killedAnywhere ends the installer at each of its writes, and takes away what it left, or goes on
-// with it.
+// killedAnywhere ends the installer at each of its writes. It then removes the objects, or
+// continues the installation.
 func killedAnywhere(t *testing.T, plane *controlplane.ControlPlane) {
 	t.Helper()
 
@@ -470,7 +470,7 @@ func nothingIsLeft(t *testing.T, plane *controlplane.ControlPlane) {
 	}
 }
 
-// finalise is what the controller of namespaces does in the end.
+// finalise ends the namespace, as the controller of namespaces does.
 func (w *world) finalise() {
 	w.t.Helper()
 

@@ -76,7 +76,7 @@ func whatIsUnchangedCostsThreeReads(t *testing.T, plane *controlplane.ControlPla
 	}
 }
 
-// driftIsFoundInTime: what ends watching at once, and everything else within VerifyAfter.
+// driftIsFoundInTime: at once if it ends watching, and otherwise within VerifyAfter.
 func driftIsFoundInTime(t *testing.T, plane *controlplane.ControlPlane) {
 	t.Helper()
 

@@ -13,7 +13,7 @@ import (
 )
 
 // network is a network namespace with nothing but the loopback interface, which has the address of
-// the pod. This process makes sockets inside and copies what goes in and out.
+// the pod. This process makes sockets inside and copies the bytes in both directions.
 //
 // A namespace belongs to a thread. A thread is kept for it, which also starts the processes of the
 // pod. At the end it returns to its first namespace and stays alive: the kernel kills every process

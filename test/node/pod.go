@@ -183,7 +183,7 @@ func (p *pod) grace() time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// close frees what the pod holds. Its log must not hold what was mounted.
+// close frees the resources of the pod. Its log must not have the content of a mounted Secret.
 func (p *pod) close() {
 	for _, way := range p.ways {
 		_ = way.Close()

@@ -81,7 +81,7 @@ func ParseHistogram(text []byte, name string, labels ...string) Histogram {
 	return h
 }
 
-// Minus returns what was observed after an earlier state of the same histogram.
+// Minus returns the observations after an earlier state of the same histogram.
 func (h Histogram) Minus(earlier Histogram) Histogram {
 	h.Counts = slices.Clone(h.Counts)
 	for i := range earlier.Counts {

@@ -96,7 +96,8 @@ func (r *Relay) Cut() {
 	}
 }
 
-// Close is Refuse for good, and closes frozen connections, too. It waits for what it started.
+// Close refuses connections for good, and closes all, also frozen ones. It waits for its
+// goroutines.
 func (r *Relay) Close() {
 	r.Refuse()
 	r.mu.Lock()

@@ -28,7 +28,7 @@ const (
 	during = 10
 )
 
-// apiServer asks a webhook as an API server does, without what it costs to have one.
+// apiServer calls a webhook as an API server does, at a lower cost.
 type apiServer struct {
 	t        *testing.T
 	client   *http.Client

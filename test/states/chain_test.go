@@ -179,7 +179,7 @@ func (s *lateScene) delivered(d core.Delivery) {
 
 func (s *lateScene) reconcile(ctx context.Context, look rig.Look) (reconcile.Result, error) {
 	if look.Object.Name == "" {
-		return reconcile.Result{}, nil // Resyncs are not what this test is about.
+		return reconcile.Result{}, nil // This test does not count resyncs.
 	}
 
 	var have corev1.ConfigMap

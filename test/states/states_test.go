@@ -1,5 +1,5 @@
-// Package states shows that a write in a runtime does not feel what the control plane is like
-// (DESIGN §6.1).
+// Package states shows that the time of a write in a runtime does not depend on the state of the
+// control plane (DESIGN §6.1).
 package states
 
 import (
@@ -95,7 +95,7 @@ func (s *subject) webhookLabel() string {
 	return fmt.Sprintf("name=%q", "states."+s.label()+".operator.kyma-project.io")
 }
 
-// start runs the agent and what it sends to, without waiting for the API server.
+// start runs the agent and its control plane, without waiting for the API server.
 func (s *subject) start(t *testing.T, runtime *controlplane.ControlPlane, pki *rig.PKI) {
 	t.Helper()
 	if s.name == unwatched {
@@ -274,7 +274,7 @@ func (s *subject) checkAccounts(t *testing.T, deadline time.Time) {
 	}
 }
 
-// table shows what was measured, one line per state.
+// table returns the measurements, one line per state.
 func table(all []*subject, measured map[string]measurement) string {
 	var text strings.Builder
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', tabwriter.AlignRight)

@@ -17,7 +17,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
 
-// A runtime whose agent answers, and that the fleet never heard of, is what users miss first.
+// The overview lists a runtime with an agent that is ready but has never sent anything.
 func TestOverviewNamesRuntimesThatAreNeverHeard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, o := newTestFleet(t), &Overview{}

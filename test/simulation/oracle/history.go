@@ -44,7 +44,7 @@ type Promise struct {
 	RequestsRepeat bool
 	// Rate and Burst are the rate limit of a runtime, in requests per second and at once. 0: not reached.
 	Rate, Burst int
-	// Refused has the objects whose events are refused for ever.
+	// Refused has the objects with events that are refused for ever.
 	Refused map[string]bool
 }
 

@@ -168,7 +168,7 @@ func TestOtherKindsAreRefused(t *testing.T) {
 	}
 }
 
-// A condition that fails loses writes, and the agent does not link what guards it.
+// A condition that fails loses writes, and the agent does not link the parser of conditions.
 func TestConditionsAreRefused(t *testing.T) {
 	const precise = `{kind: Watcher, metadata: {name: precise}, spec: {matchConditions: [{name: a, expression: "true"}]}}`
 
