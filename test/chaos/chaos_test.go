@@ -114,7 +114,7 @@ func run(t *testing.T, plane *controlplane.ControlPlane, pki *rig.PKI, schedule 
 
 	r := result{schedule: schedule, ended: ended, writes: writers.ledger.Count()}
 	s.await(&r, writers.ledger)
-	for _, d := range s.told {
+	for _, d := range s.deliveries {
 		switch {
 		case d.Refused != "":
 		case d.Kind == "changed":
@@ -159,16 +159,16 @@ func (s *scene) report(r *result, began time.Duration) {
 	}
 
 	if s.t.Failed() {
-		s.tell(began)
+		s.logOthers(began)
 	}
 }
 
-// retrace shows where a write may have got lost.
+// retrace logs the deliveries of a write, and the calls of the API server that failed.
 func (s *scene) retrace(v chaos.Verdict, began time.Duration) {
 	s.t.Helper()
-	for _, d := range s.told {
+	for _, d := range s.deliveries {
 		if d.Object == v.Last.Object && d.At > v.Last.Sent-2*time.Second {
-			s.t.Logf("the operator was told of it %.3f s into the schedule, refused: %q", (d.At - began).Seconds(),
+			s.t.Logf("an event of it was delivered %.3f s into the schedule, refused: %q", (d.At - began).Seconds(),
 				d.Refused)
 		}
 	}
@@ -180,10 +180,10 @@ func (s *scene) retrace(v chaos.Verdict, began time.Duration) {
 	}
 }
 
-// tell logs the resyncs and heartbeats that reached the operator.
-func (s *scene) tell(began time.Duration) {
+// logOthers logs the deliveries that are not changes: resyncs and heartbeats.
+func (s *scene) logOthers(began time.Duration) {
 	s.t.Helper()
-	for _, d := range s.told {
+	for _, d := range s.deliveries {
 		if d.Kind != "changed" {
 			s.t.Logf("%s (own %t) %.3f s into the schedule, refused: %q", d.Kind, d.Own, (d.At - began).Seconds(),
 				d.Refused)
@@ -196,7 +196,7 @@ func (s *scene) await(r *result, ledger *chaos.Ledger) {
 	s.t.Helper()
 	limit := recovery
 	if s.with.naive {
-		limit = 5 * time.Second // It has nothing left to send by then.
+		limit = 5 * time.Second // It has sent everything by then.
 	}
 
 	for {

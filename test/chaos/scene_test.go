@@ -68,10 +68,10 @@ type scene struct {
 	canary        *rig.Canary
 	configuration client.Object
 
-	records *record.Reader
-	looks   []record.Look
-	told    []record.Delivery
-	lost    *sender // a replica that was killed for good
+	records    *record.Reader
+	looks      []record.Look
+	deliveries []record.Delivery
+	lost       *sender // a replica that was killed for good
 }
 
 // newScene starts everything that a schedule is about, with agents or with naive forwarders, and
@@ -275,7 +275,7 @@ func (s *scene) read() {
 		case e.Look != nil:
 			s.looks = append(s.looks, *e.Look)
 		case e.Delivery != nil:
-			s.told = append(s.told, *e.Delivery)
+			s.deliveries = append(s.deliveries, *e.Delivery)
 		}
 	}
 }

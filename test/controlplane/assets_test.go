@@ -92,7 +92,7 @@ func TestEnsureWaitsForTheLockUntilTheContextEnds(t *testing.T) {
 			t.Errorf("got %v, want a deadline error", err)
 		}
 		if got := strings.Count(progress.String(), "waiting for another process"); got != 1 {
-			t.Errorf("told %d times that it waits, want once:\n%s", got, progress)
+			t.Errorf("%d reports that it waits, want one:\n%s", got, progress)
 		}
 	})
 }

@@ -180,7 +180,7 @@ func TestCanary(t *testing.T) {
 		{"removed", s.remove},
 		{"wrong path", change(func(c *admissionregistrationv1.WebhookClientConfig) { *c.URL += "/nowhere" })},
 		{
-			"nobody at the URL",
+			"no server at the URL",
 			change(func(c *admissionregistrationv1.WebhookClientConfig) {
 				c.URL = new("https://" + nobody +
 					"/canary")

@@ -23,7 +23,7 @@ func TestClaimsNameTests(t *testing.T) {
 
 	tests, err := cmd.Output()
 	if err != nil {
-		t.Skipf("git does not tell what there is: %v", err)
+		t.Skipf("git does not list the tests: %v", err)
 	}
 
 	for _, name := range names {

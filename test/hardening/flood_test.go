@@ -330,9 +330,9 @@ func TestHandshakesTellNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	told, _ := io.ReadAll(conn)
+	answer, _ := io.ReadAll(conn)
 	const want = "HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
-	if string(told) != want {
-		t.Errorf("plain HTTP is told %q, want %q", told, want)
+	if string(answer) != want {
+		t.Errorf("plain HTTP is answered %q, want %q", answer, want)
 	}
 }

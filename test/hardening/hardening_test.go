@@ -217,7 +217,7 @@ func usageOf(t *testing.T, pid int) usage {
 
 	files, err := os.ReadDir(filepath.Join(dir, "fd"))
 	if err != nil {
-		t.Skipf("this system does not tell what a process holds: %v", err)
+		t.Skipf("this system has no /proc: %v", err)
 	}
 
 	status, err := os.ReadFile(filepath.Join(dir, "status"))

@@ -73,7 +73,7 @@ func runBesieged(state string) error {
 		return err
 	}
 
-	tells := &http.Server{
+	reports := &http.Server{
 		Addr: state, ReadHeaderTimeout: time.Minute,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			_ = json.NewEncoder(w).Encode(besieged{
@@ -83,7 +83,7 @@ func runBesieged(state string) error {
 		}),
 	}
 
-	go func() { _ = tells.ListenAndServe() }() // Until the process is killed.
+	go func() { _ = reports.ListenAndServe() }() // Until the process is killed.
 	return server.Start(context.Background())
 }
 

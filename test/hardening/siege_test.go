@@ -49,7 +49,7 @@ func newSiege(t *testing.T) *siege {
 	s.quiet = leafOf(t, leaf, err)
 	s.hello = helloOf(t, s.client(s.loud))
 
-	rig.Eventually(t, patience, "the listener tells its state", func() bool { return s.tells().Goroutines > 0 })
+	rig.Eventually(t, patience, "the listener reports its state", func() bool { return s.report().Goroutines > 0 })
 	return s
 }
 
@@ -71,16 +71,16 @@ func (s *siege) friend() *http.Client {
 	return &http.Client{Transport: transport, Timeout: patience}
 }
 
-// tells returns the state of the listener, zero when the listener does not answer in time.
-func (s *siege) tells() (b besieged) {
+// report returns the state of the listener, zero when the listener does not answer in time.
+func (s *siege) report() (b besieged) {
 	if text, err := rig.Get(s.t.Context(), "http://"+s.state); err == nil {
-		_ = json.Unmarshal(text, &b) // Nothing is nothing.
+		_ = json.Unmarshal(text, &b) // Without an answer it stays zero.
 	}
 	return b
 }
 
 func (s *siege) holds() holding {
-	return holding{usageOf(s.t, s.operator.Pid()), s.tells().Goroutines}
+	return holding{usageOf(s.t, s.operator.Pid()), s.report().Goroutines}
 }
 
 // helloOf returns the first message of a client.
@@ -154,7 +154,7 @@ func TestListenerUnderFlood(t *testing.T) {
 		t.Run(attack.name, func(t *testing.T) { s.endure(t, attack, patient, before) })
 	}
 
-	if s.tells().TooFast == 0 {
+	if s.report().TooFast == 0 {
 		t.Error("no event of the loud runtime was refused as too fast")
 	}
 
@@ -162,7 +162,7 @@ func TestListenerUnderFlood(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	rig.Eventually(t, patience, "the operator was told",
+	rig.Eventually(t, patience, "the event is delivered",
 		func() bool { return s.operator.printed(runtimeName, "after") })
 }
 
@@ -195,11 +195,11 @@ func (s *siege) endure(t *testing.T, attack assault, patient *http.Client, befor
 
 	slices.Sort(took)
 
-	told := s.tells()
+	reported := s.report()
 	t.Logf("%d connections tried, %d ended, %d frames; %d deliveries in p50 %v, max %v, %d failed; at most %d "+
 		"files, %d goroutines, %d kB; %+v",
 		fought.attempts.Load(), fought.ended.Load(), s.frames.Load()-written, len(took), took[len(took)/2],
-		took[len(took)-1], failed, most.files, most.goroutines, most.kilobytes, told)
+		took[len(took)-1], failed, most.files, most.goroutines, most.kilobytes, reported)
 
 	// Attackers, listener and runtime share the processors here, so a deadline may pass.
 	if failed > 2 {
@@ -345,10 +345,10 @@ func TestListenerTellsNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		told, _ := io.ReadAll(conn)
+		answer, _ := io.ReadAll(conn)
 		conn.Close()
-		if !strings.HasPrefix(string(told), "HTTP/1.1 4") || inside.Match(told) {
-			t.Errorf("%s is told %q, want a refusal that says nothing of the inside", name, told)
+		if !strings.HasPrefix(string(answer), "HTTP/1.1 4") || inside.Match(answer) {
+			t.Errorf("%s is answered %q, want a refusal without internal details", name, answer)
 		}
 	}
 }

@@ -205,7 +205,7 @@ func newWatchesWait(t *testing.T, plane *controlplane.ControlPlane) {
 
 	w.available(2)
 	if former := w.install().Former; len(former) > 0 {
-		t.Errorf("former managers: %v, want it said once", former)
+		t.Errorf("former managers: %v, want them reported once", former)
 	}
 
 	if diff := cmp.Diff([]string{"default.second", "default.third"}, w.webhooks()); diff != "" {

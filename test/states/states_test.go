@@ -28,7 +28,7 @@ import (
 // The same test measures with: go test ./test/states -run Feel -v -args -strict -rounds 1000.
 var (
 	strict = flag.Bool("strict", false,
-		"hold the agent to 1 ms at p99, which a machine that does nothing else can tell")
+		"require 1 ms at p99, on a machine without other load")
 	rounds = flag.Int("rounds", 200, "writes in each state")
 )
 

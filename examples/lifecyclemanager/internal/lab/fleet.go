@@ -72,7 +72,7 @@ func (l *Lab) Reconciles(ctx context.Context) (map[[2]string]int, error) {
 	return counts, nil
 }
 
-// ask asks the replica that leads, as a reader with a token.
+// ask sends a request to the replica that leads, as a reader with a token.
 func (l *Lab) ask(ctx context.Context, path string) ([]byte, error) {
 	leader, err := l.service.leader(ctx)
 	if err != nil {
