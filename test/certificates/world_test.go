@@ -306,7 +306,7 @@ func (lab *fleetLab) failures() []error {
 	return slices.Clone(lab.failed)
 }
 
-// kubelet brings Secrets to where they are mounted: those of runtimes by way of the operator's
+// kubelet writes Secrets to the places of their mounts. Those of runtimes pass the operator's
 // reconcile.
 func (lab *fleetLab) kubelet(ctx context.Context, set *certificates.Certificates) {
 	published := lab.secret(ctx, set)

@@ -21,7 +21,7 @@ import (
 
 // Options are the choices of [Start]. The zero value is good.
 type Options struct {
-	// Assets says where the program comes from.
+	// Assets are the choices for the program.
 	Assets AssetsOptions
 	// Verbose makes the controllers log each step. Default: only failures.
 	Verbose bool

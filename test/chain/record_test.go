@@ -112,8 +112,8 @@ func (w *world) write(id core.RuntimeID, name string, labels map[string]string) 
 	}))
 }
 
-// reaches writes objects until one arrives: API servers take a moment until they know a changed
-// configuration. It returns the name of the last.
+// reaches writes objects until the event of one arrives, because a changed configuration takes
+// effect after a moment. It returns the name of the last.
 func (w *world) reaches(id core.RuntimeID, manager core.Manager, name string, labels map[string]string) string {
 	w.t.Helper()
 

@@ -37,7 +37,7 @@ var (
 	parallel  = flag.Bool("parallel-seeds", true, "let the seeds run at the same time")
 )
 
-// recovery is how long after the last fault everything has to be seen.
+// recovery is the limit from the last fault until every write is seen.
 const recovery = time.Minute
 
 // TestNothingIsLost makes faults at random and compares every write with the looks of the operator.
@@ -102,7 +102,7 @@ func newWorld(t *testing.T) (*controlplane.ControlPlane, *rig.PKI) {
 	return rig.SharedAPIServer(t, controlplane.Options{CRDs: crds}), rig.NewPKI(t)
 }
 
-// run plays one schedule, and returns how it went.
+// run plays one schedule, and returns its result.
 func run(t *testing.T, plane *controlplane.ControlPlane, pki *rig.PKI, schedule chaos.Schedule, with setup) result {
 	t.Helper()
 	t.Log(schedule)
@@ -257,7 +257,7 @@ func (s *scene) failedOpen() float64 {
 		fmt.Sprintf("name=%q", rig.Namespace+"."+s.name+".operator.kyma-project.io"))
 }
 
-// result is how a schedule went.
+// result is the result of a schedule.
 type result struct {
 	schedule                     chaos.Schedule
 	ended                        time.Duration
@@ -270,8 +270,8 @@ func missed(v chaos.Verdict) bool { return !v.Seen }
 
 func (r *result) misses() int { return r.count(missed) }
 
-// slowest returns how long after the faults or the write, whichever was later, the last object was
-// seen.
+// slowest returns the time from the end of the faults, or from a later write, until the last object
+// was seen.
 func (r *result) slowest() (slowest time.Duration) {
 	for _, v := range r.verdicts {
 		if v.Seen {

@@ -76,7 +76,7 @@ func (s *scene) begin(f chaos.Fault) {
 	}
 }
 
-// lose kills a replica for good. The one that was lost before comes back, so that one is left.
+// lose kills a replica for good. The one that was lost before is started again, so that one runs.
 func (s *scene) lose(one *sender) {
 	s.t.Helper()
 	if s.lost != nil {

@@ -25,17 +25,16 @@ import (
 
 const (
 	manager = "kyma"
-	// heartbeat makes the silence of a replica show within the time of a test.
+	// heartbeat is short, so that a test detects the silence of a replica in time.
 	heartbeat = 2 * time.Second
-	// canary is how long a removed webhook may go unnoticed, about: [chaos.Schedule] removes it for
+	// canary is about the time until a removed webhook is noticed. [chaos.Schedule] removes it for
 	// longer.
 	canary = time.Second
-	// grace is how long the API server is led to an agent that is gone, as it would be by a
-	// service.
+	// grace is the time in which the API server is still led to an agent that is gone, as by a
+	// Service.
 	grace = time.Second
-	// patienceOfAPIServer is longer than the default: on a busy machine an agent that runs may need
-	// more than two seconds, and a write that the API server does not wait for is lost to everybody
-	// but its own metrics.
+	// patienceOfAPIServer is longer than the default. On a busy machine an agent may need more than
+	// two seconds, and only the metrics of the API server count a write that it does not wait for.
 	patienceOfAPIServer = 10 * time.Second
 	// label is that of the objects that are watched, with the name of the scene, so that scenes
 	// share one API server.
@@ -74,8 +73,8 @@ type scene struct {
 	lost       *sender // a replica that was killed for good
 }
 
-// newScene starts everything that a schedule is about, with agents or with naive forwarders, and
-// returns when a write is noticed.
+// newScene starts all parts of a schedule, with agents or with naive forwarders, and returns when a
+// write is noticed.
 func newScene(t *testing.T, plane *controlplane.ControlPlane, pki *rig.PKI, schedule chaos.Schedule,
 	with setup,
 ) *scene {
@@ -234,7 +233,7 @@ func (s *scene) register() {
 	}
 }
 
-// unregister stops that.
+// unregister removes the configuration of the webhook.
 func (s *scene) unregister() {
 	s.t.Helper()
 	object, _ := s.configuration.DeepCopyObject().(client.Object) // It is one.
@@ -243,7 +242,7 @@ func (s *scene) unregister() {
 	}
 }
 
-// awaitEvents creates objects until the operator hears of one.
+// awaitEvents creates objects until the operator gets an event of one.
 func (s *scene) awaitEvents() {
 	s.t.Helper()
 	n := 0

@@ -25,7 +25,7 @@ const (
 	Cut Kind = "cut"
 	// AnswerLost ends connections in the middle of an answer of the control plane.
 	AnswerLost Kind = "answer lost"
-	// BlackHole lets nothing through, in either direction, without an error.
+	// BlackHole drops all bytes in both directions, without an error.
 	BlackHole Kind = "black hole"
 	// HalfOpen does so for ever to the connections that exist, while new ones are fine.
 	HalfOpen Kind = "half-open"

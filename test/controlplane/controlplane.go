@@ -33,7 +33,7 @@ const stopGrace = 2 * time.Second
 
 // Options are the choices of [Start]. The zero value starts an empty control plane.
 type Options struct {
-	// Assets says where the binaries come from.
+	// Assets are the choices for the binaries.
 	Assets AssetsOptions
 
 	// CRDPaths are files, or directories of files, with custom resource definitions to install. One
@@ -99,8 +99,8 @@ func (o Options) validate() error {
 // ControlPlane is a running API server with its etcd, on random ports of the loopback interface.
 // Its fields are set by Start and must not be changed; its methods may be called concurrently.
 type ControlPlane struct {
-	// Config is that of an administrator, without client-side rate limits that a test would feel.
-	// Copy it (rest.CopyConfig) before changing it.
+	// Config is that of an administrator, without client-side rate limits, which would delay a
+	// test. Copy it (rest.CopyConfig) before changing it.
 	Config *rest.Config
 
 	// Kubeconfig is the absolute path of a file for kubectl and others, with the same rights.

@@ -32,7 +32,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
-// patience is generous: the machine may be busy with other things.
+// patience is the limit for each wait, also on a busy machine.
 const patience = 90 * time.Second
 
 // routes is a control plane with the controller, run by a user that has no more rights than

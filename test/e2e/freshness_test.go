@@ -126,7 +126,7 @@ func (w *watching) resyncs() (n int) {
 	return n
 }
 
-// beats waits for that many more heartbeats of the process that is heard now.
+// beats waits for that many more heartbeats of the current process.
 func (w *watching) beats(n uint64) {
 	w.t.Helper()
 	number := func() uint64 {
@@ -155,7 +155,8 @@ func TestSilenceIsNoticedAndNamed(t *testing.T) {
 
 	w.agent.Kill()
 
-	// As a crash would: it takes no leave. 10 s beyond the two heartbeats are for a busy machine.
+	// The agent is killed, so it sends no last heartbeat. 10 s beyond the two heartbeats are for a
+	// busy machine.
 	w.await(2*heartbeats+10*time.Second, fleet.Stale, "")
 	t.Logf("stale %v after the agent was killed, with a heartbeat every %v", time.Since(killed), heartbeats)
 	if after := w.fleet.RequeueAfter(runtime); after > 2*pollOtherwise {

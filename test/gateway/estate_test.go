@@ -70,7 +70,7 @@ func startControlPlane(t *testing.T, behindNginx, swaps bool, issuer *testpki.CA
 	return c
 }
 
-// peers believes runtimes themselves, or nginx.
+// peers identifies runtimes by their connections, or by the header of nginx.
 func (c *controlPlane) peers(behindNginx bool) listener.Peers {
 	if !behindNginx {
 		return listener.FromTLS(listener.PeerOptions{})

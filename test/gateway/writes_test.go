@@ -15,9 +15,9 @@ import (
 	"time"
 )
 
-// direct calls the webhook as an API server does, but more often: over TLS that trusts one bundle
-// and nothing else. A new bundle is in use at once and means new connections. Package test/chain
-// has the writes of real API servers.
+// direct calls the webhook as an API server does, but more often. Its TLS trusts one bundle and
+// nothing else. A new bundle is in use at once and means new connections. Package test/chain has
+// the writes of real API servers.
 type direct struct {
 	t      *testing.T
 	url    string

@@ -30,7 +30,7 @@ type attack struct {
 	do      func(ctx context.Context, s *scene) error
 }
 
-// drip writes one byte a second until the other end has had enough.
+// drip writes one byte a second until the other end closes the connection.
 func drip(ctx context.Context, conn net.Conn, text string) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -281,7 +281,7 @@ func TestMetricsPortUnderFlood(t *testing.T) {
 	}
 }
 
-// inside matches text that strangers must not read: source positions, file names and keys.
+// inside matches internal details: source positions, file names and keys.
 var inside = regexp.MustCompile(`goroutine|\.go:\d|runtime error|/tmp/|tls\.key|BEGIN |panic|github\.com`)
 
 // TestHandshakesTellNothing reads the alerts that a webhook which demands client certificates sends

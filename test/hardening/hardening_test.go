@@ -142,7 +142,7 @@ func (s *scene) trusting() *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: s.pki.CA.Pool(), ServerName: "localhost"}
 }
 
-// apiServer is a client as an API server is one.
+// apiServer returns a client that connects as an API server does.
 func (s *scene) apiServer() *http.Client {
 	transport := &http.Transport{
 		TLSClientConfig: s.trusting(),
@@ -188,7 +188,7 @@ func (s *scene) review(client *http.Client, name string) (time.Duration, error) 
 	return time.Since(started), nil
 }
 
-// reviewOf is an AdmissionReview with so many bytes of padding.
+// reviewOf returns an AdmissionReview with that many bytes of padding.
 func reviewOf(name string, padding int) string {
 	return fmt.Sprintf(`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"uid-1",`+
 		`"kind":{"group":"","version":"v1","kind":"ConfigMap"},"resource":{"group":"","version":"v1",`+

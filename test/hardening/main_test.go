@@ -18,8 +18,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
-// stateAddr makes the test binary the listener that is attacked, in place of a test. It is where
-// that serves its state.
+// stateAddr makes the test binary the listener that is attacked, in place of a test. The listener
+// serves its state at that address.
 const stateAddr = "HARDENING_STATE_ADDR"
 
 func TestMain(m *testing.M) {
@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	os.Exit(1)
 }
 
-// maxBesieged is how many connections the listener takes that is attacked.
+// maxBesieged is the limit of connections of the listener that is attacked.
 const maxBesieged = 128
 
 // besieged is the report of the listener about itself.

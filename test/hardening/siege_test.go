@@ -24,7 +24,7 @@ import (
 // share the machine with the listener.
 var siegeShare = flag.Float64("siege", 0.1, "share of the attackers of a listener that come")
 
-// siege is a listener of its own process, under attack.
+// siege is a listener that is attacked, in a process of its own.
 type siege struct {
 	t        *testing.T
 	pki      *rig.PKI
@@ -105,7 +105,7 @@ type assault struct {
 	workers int
 	pause   time.Duration // before it is made again
 	do      func(ctx context.Context, s *siege) error
-	// endures means that a server has no reason to end the connection.
+	// endures means that the server does not have to end the connection.
 	endures bool
 }
 

@@ -74,7 +74,7 @@ func Run(ctx context.Context) error {
 	return mgr.Start(ctx)
 }
 
-// operator looks after one runtime.
+// operator reconciles one runtime.
 type operator struct {
 	manager, runtime, namespace string
 	reader                      client.Reader
@@ -192,5 +192,5 @@ func (o *operator) write(entry record.Entry) {
 	}
 }
 
-// wrap gives an error of a look its place.
+// wrap adds the place to an error of a look.
 func wrap(what string, err error) error { return fmt.Errorf("look at %s: %w", what, err) }

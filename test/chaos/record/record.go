@@ -1,5 +1,5 @@
-// Package record holds the actions of an operator under test, in a file that survives its
-// death.
+// Package record stores the actions of an operator under test in a file, which outlives its
+// process.
 package record
 
 import (
@@ -44,7 +44,7 @@ type Delivery struct {
 	Own bool `json:"own,omitempty"`
 	// At is when it was handled: see [Now].
 	At time.Duration `json:"at"`
-	// Refused says why the event was not taken.
+	// Refused is the reason why the event was refused.
 	Refused string `json:"refused,omitempty"`
 }
 
