@@ -482,7 +482,7 @@ func TestRefusedMessagesHoldUpNothing(t *testing.T) {
 
 func (s *scene) runtimeInFlight() int { return 16 }
 
-// A slow handler delays the events of its runtime, and not those of other runtimes.
+// Slow events of one runtime delay no other runtime.
 func TestSlowRuntimeDelaysItselfOnly(t *testing.T) {
 	t.Parallel()
 	hang := make(chan struct{})

@@ -27,7 +27,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience is the limit for effects that come at once unless something is broken.
+// patience is the longest wait for an effect that is immediate unless something is broken.
 const patience = 30 * time.Second
 
 func must[T any](value T, err error) func(testing.TB) T {

@@ -153,7 +153,7 @@ func exitsWithUsage(t *testing.T, path, arg string) string {
 	return stderr.String()
 }
 
-// serves sends one review through an agent and stops the agent gracefully. The event must arrive.
+// serves sends one review through an agent, waits for its event, and stops the agent gracefully.
 func serves(t *testing.T, p pki, kcp *controlPlane, agent process) {
 	t.Helper()
 

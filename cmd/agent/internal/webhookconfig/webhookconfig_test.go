@@ -168,7 +168,7 @@ func TestOtherKindsAreRefused(t *testing.T) {
 	}
 }
 
-// A condition that fails loses writes, and the agent does not link the parser of conditions.
+// A condition that fails loses writes. The code that checks conditions is not part of the agent.
 func TestConditionsAreRefused(t *testing.T) {
 	const precise = `{kind: Watcher, metadata: {name: precise}, spec: {matchConditions: [{name: a, expression: "true"}]}}`
 
