@@ -65,7 +65,7 @@ func (w *writers) finish() {
 	w.work.Wait()
 }
 
-// writer keeps one object busy at a time.
+// writer writes one object at a time.
 type writer struct {
 	*writers
 
@@ -141,7 +141,7 @@ func (w *writer) remove(name string) {
 	})
 }
 
-// annotate makes a write that no operator cares about.
+// annotate makes a write that matters to no operator.
 func (w *writer) annotate(name string) {
 	w.count++
 
@@ -152,7 +152,7 @@ func (w *writer) annotate(name string) {
 	})
 }
 
-// dryRun makes a write that is none.
+// dryRun makes a dry-run write, which changes nothing.
 func (w *writer) dryRun(name string) {
 	w.try(name, func(ctx context.Context) error {
 		_, err := w.patch(ctx, name, map[string]any{"spec": map[string]any{"n": -1}}, client.DryRunAll)

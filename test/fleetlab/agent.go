@@ -51,7 +51,7 @@ type agents struct {
 
 func nameOf(number int) string { return fmt.Sprintf("rt-%05d", number) }
 
-// start runs a new life of the agent.
+// start starts the agent with a new outbox, which has a new epoch.
 func (a *agent) start() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()

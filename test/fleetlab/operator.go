@@ -78,7 +78,7 @@ type status struct {
 	Stack      uint64 `json:"stack"`
 }
 
-// operator is an operator as its authors write one.
+// operator is an operator with a listener and a fleet, as an author would write it.
 type operator struct {
 	config   operatorConfig
 	fleet    *fleet.Fleet

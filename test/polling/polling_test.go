@@ -50,7 +50,7 @@ type clock struct{ scale int }
 
 func (c clock) scaled(wait time.Duration) time.Duration { return wait / time.Duration(c.scale) }
 
-// way is how an operator learns of changes.
+// way is the source of an operator's reconciles: events or polling.
 type way struct {
 	name     string
 	interval time.Duration

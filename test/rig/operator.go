@@ -63,7 +63,7 @@ type OperatorOptions struct {
 	Listener listener.Options
 	// Reconcile is called within each reconcile.
 	Reconcile func(ctx context.Context, request types.NamespacedName)
-	// RequeueAfter is when a request is reconciled again although nothing was heard. Default:
+	// RequeueAfter is the time until a request is reconciled again without an event. Default:
 	// never.
 	RequeueAfter func(request types.NamespacedName) time.Duration
 }

@@ -36,7 +36,7 @@ const (
 	Refusing Fault = "refused"
 	// Unavailable answers 503.
 	Unavailable Fault = "503"
-	// TooFast answers 429 and asks for a second of patience.
+	// TooFast answers 429 and asks for a wait of 1 s.
 	TooFast Fault = "429"
 	// Forbidden answers 403 and asks for a wait of 5 s. By default an agent waits for 30 s.
 	Forbidden Fault = "403"
@@ -314,7 +314,7 @@ func (p *Plane) answer(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// wait ends early when the sender gives up, or the test ends.
+// wait waits. It ends early when the sender gives up, or the test ends.
 func (p *Plane) wait(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -61,7 +61,7 @@ func create(t testing.TB, plane *controlplane.ControlPlane, objects ...client.Ob
 	}
 }
 
-// AwaitReviews makes dry-run writes, which send nothing, until the agent is asked about them.
+// AwaitReviews makes dry-run writes, which send nothing, until the API server calls the agent.
 func AwaitReviews(t testing.TB, runtime *controlplane.ControlPlane, agent *Agent, labels map[string]string) {
 	t.Helper()
 	Eventually(t, 30*time.Second, "the API server calls the agent", func() bool {

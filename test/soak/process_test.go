@@ -24,7 +24,7 @@ type sample struct {
 	pending    int
 }
 
-// watched is a process that is looked at all the time.
+// watched is a process with regular samples of its resources.
 type watched struct {
 	t      *testing.T
 	agent  *rig.Agent
@@ -125,7 +125,7 @@ func (w *watched) status(field string) float64 {
 	return 0
 }
 
-// peak is the most that was resident at any moment, between the samples, too.
+// peak is the largest resident memory, also between the samples.
 func (w *watched) peak() float64 { return w.status("VmHWM") }
 
 func (w *watched) summary() string {

@@ -91,7 +91,7 @@ func TestSoak(t *testing.T) {
 	t.Logf("%d deliveries reached the listener", received.deliveries.Load())
 }
 
-// suffer has the control plane fail in every way, one after the other, while changes go on.
+// suffer makes the faults of a control plane, one after the other, while changes continue.
 func suffer(t *testing.T, plane *rig.Plane, server *apiServer, watch *watched, name string) {
 	t.Helper()
 	faults := []rig.Fault{rig.Refusing, rig.Hanging, rig.Unavailable, rig.HalfOpen, rig.NoHandshake, rig.OtherCA}
