@@ -250,7 +250,7 @@ func thirdParty(t *testing.T, module, patterns string) []string {
 
 	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
 	if lines[0] == "" {
-		t.Fatalf("go %v in %s lists nothing: there must be at least the package itself", args, module)
+		t.Fatalf("go %v in %s lists no package, want at least the package itself", args, module)
 	}
 
 	return lines

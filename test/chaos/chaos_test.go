@@ -68,7 +68,7 @@ func TestTheSuiteCanFail(t *testing.T) {
 	t.Logf("the naive forwarder left %d objects unseen, for %d of which the operator got no event", table.count(missed),
 		lost)
 	if outages := table.outages(); table.count(missed) == 0 || outages > 0 && lost == 0 {
-		t.Errorf("the naive forwarder missed nothing, or lost nothing in %d outages: the suite can not fail", outages)
+		t.Errorf("the naive forwarder lost no event, or none in %d outages: the suite cannot fail", outages)
 	}
 }
 

@@ -39,8 +39,8 @@ func kubernetesBinary(name string) binary {
 	}
 }
 
-// kubernetesLDFlags sets the version of the program: without it the API server believes to be
-// v0.0.0, and clients that look at the version take wrong decisions.
+// kubernetesLDFlags sets the version of the program: without it the API server reports v0.0.0, and
+// clients that depend on the version decide wrongly.
 func kubernetesLDFlags(version string) string {
 	const at = "k8s.io/component-base/version."
 	parts := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)

@@ -1,10 +1,10 @@
 // Package controlplane builds the real kube-apiserver and etcd and runs them as child processes,
-// for tests and examples that would prove little against a fake.
+// for tests and examples that need a real API server.
 //
-// No process outlives its owner: [ControlPlane.Stop] ends them, and if the owner dies without
-// calling it — by a panic, Ctrl-C or SIGKILL — a watchdog process does. The package installs no
-// signal handler: a program that wants to end in good order upon Ctrl-C catches the signal and
-// calls Stop; the children do not see the signal, so nothing breaks underneath it meanwhile.
+// No process outlives its owner. [ControlPlane.Stop] ends them. If the owner ends without that
+// call, as by a panic, Ctrl-C or SIGKILL, a watchdog process ends them. The package installs no
+// signal handler. A program that ends in good order upon Ctrl-C catches the signal and calls Stop.
+// The children do not get the signal, so they run until then.
 //
 // It needs a Unix system with /bin/sh and a temporary directory in which programs may be executed.
 package controlplane
@@ -252,8 +252,8 @@ func (c *ControlPlane) Stop() error {
 	c.stopOnce.Do(func() {
 		begin := time.Now()
 		if c.env != nil {
-			// It complains when a process is slow to end. The guard ends it for good, so only its
-			// word counts.
+			// It returns an error when a process is slow to end. The guard kills the process, so
+			// only the error of the guard counts.
 			if err := c.env.Stop(); err != nil {
 				c.logger.Debug("control plane was slow to stop", "error", err)
 			}

@@ -22,8 +22,7 @@ var runScript []byte
 //go:embed guard/watchdog.sh
 var watchdogScript string
 
-// guard owns the private directory of one control plane and the promise that no process of it
-// outlives this one.
+// guard owns the private directory of one control plane, and ends its processes with this one.
 //
 // envtest puts its programs into process groups of their own, so Ctrl-C does not reach them. It has
 // no option to end them with this process (Pdeathsig), and does not return process ids. So it gets

@@ -194,8 +194,8 @@ func (r *routes) watcher(name string) *v1beta2.Watcher {
 	return w
 }
 
-// await waits until the status of a Watcher, of its newest generation, says so, and returns the
-// message.
+// await waits until the status of a Watcher, of its newest generation, has the state and the
+// reason. It returns the message.
 func (r *routes) await(name string, state v1beta2.State, reason string) (message string) {
 	r.t.Helper()
 
@@ -225,7 +225,7 @@ func (r *routes) await(name string, state v1beta2.State, reason string) (message
 	return message
 }
 
-// awaitEvent waits for an Event about a Watcher that says something.
+// awaitEvent waits for an Event about a Watcher with a reason and a text.
 func (r *routes) awaitEvent(name, reason, want string) {
 	r.t.Helper()
 

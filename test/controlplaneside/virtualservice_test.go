@@ -178,7 +178,7 @@ func watcherChanges(r *routes) {
 
 	message := r.await("changes", v1beta2.StateWarning, "ConditionInvalid")
 	if !strings.Contains(message, `spec.matchConditions[large].expression: invalid expression: line 1, column 20`) {
-		r.t.Errorf("message %q does not say where the expression is wrong", message)
+		r.t.Errorf("message %q does not name the place of the mistake", message)
 	}
 
 	r.awaitEvent("changes", "ConditionInvalid", "column 20")

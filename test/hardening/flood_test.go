@@ -188,7 +188,7 @@ func TestWebhookUnderFlood(t *testing.T) {
 			}
 
 			stop()
-			rig.Eventually(t, time.Minute, "the agent holds what it held before", func() bool {
+			rig.Eventually(t, time.Minute, "the agent has as much memory and as many files as before", func() bool {
 				now := s.holds(t)
 				return now.goroutines > 0 && now.files <= before.files+10 && now.goroutines <= before.goroutines+20
 			})

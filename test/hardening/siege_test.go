@@ -219,7 +219,7 @@ func (s *siege) endure(t *testing.T, attack assault, patient *http.Client, befor
 	}
 
 	stop()
-	rig.Eventually(t, time.Minute, "the listener holds what it held before", func() bool {
+	rig.Eventually(t, time.Minute, "the listener has as much memory and as many files as before", func() bool {
 		now := s.holds()
 		return now.goroutines > 0 && now.files <= before.files+10 && now.goroutines <= before.goroutines+20
 	})

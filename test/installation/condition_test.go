@@ -93,7 +93,7 @@ func TestCondition(t *testing.T) {
 		}
 
 		if requests != step.reads {
-			t.Errorf("%d reads, want %d: a condition that does not change costs nothing", requests, step.reads)
+			t.Errorf("%d reads, want %d: an unchanged condition is not read again", requests, step.reads)
 		}
 	}
 

@@ -56,7 +56,7 @@ func TestDeploy(t *testing.T) {
 	runtime := startRuntime(t)
 	example := copyManifests(t)
 
-	// Else a dry run would find no namespace to put things into.
+	// Without it, a dry run would find no namespace.
 	kubectl(t, runtime, "apply", "--server-side", "-f", "adapters/controlplane/config/agent/namespace.yaml")
 
 	for _, folder := range []string{"deploy/agent", "deploy/example", example} {
@@ -108,8 +108,8 @@ func webhookConfigurationIsPrinted(t *testing.T, runtime *controlplane.ControlPl
 	kubectl(t, runtime, "delete", "-f", file)
 }
 
-// podsAreRestricted lets the API server judge by its strictest standard, which the label of the
-// namespace asks for.
+// podsAreRestricted applies the pods under the strictest pod security standard, which the label of
+// the namespace requests.
 func podsAreRestricted(t *testing.T, runtime *controlplane.ControlPlane, example string) {
 	t.Helper()
 	kubectl(t, runtime, "apply", "--server-side", "--validate=strict", "-k", example)
@@ -214,7 +214,7 @@ func withoutManagers(deployment map[string]any) {
 	})
 }
 
-// sortEnv takes the order away, which means nothing as no variable names another.
+// sortEnv removes the order, which has no meaning because no variable refers to another.
 func sortEnv(object map[string]any) {
 	containers, _, _ := unstructured.NestedSlice(object, "spec", "template", "spec", "containers")
 	if len(containers) == 0 {

@@ -372,7 +372,7 @@ func eventuallyGone(t *testing.T, plane *controlplane.ControlPlane, name string)
 	})
 }
 
-// eventuallyKnows is about all runtimes that a fleet knows.
+// eventuallyKnows waits until the fleet has exactly these runtimes.
 func eventuallyKnows(t *testing.T, heard *fleet.Fleet, want ...core.RuntimeID) {
 	t.Helper()
 	rig.Eventually(t, patience, "the fleet knows "+fmt.Sprint(want), func() bool {

@@ -21,7 +21,7 @@ func (s *scene) check() (selected, seen int) {
 	}
 
 	if sum(some) != some[admission.Accepted] {
-		s.t.Errorf("the conditions let pass what the filter does not: %v", some)
+		s.t.Errorf("the conditions select writes that the filter does not: %v", some)
 	}
 	return all[admission.Accepted], sum(all)
 }

@@ -47,8 +47,8 @@ const (
 
 func TestMain(m *testing.M) { os.Exit(rig.RunTests(m)) }
 
-// subject is one state with an agent of its own. All live through the whole test, so that they are
-// written to in turn, and noise is the same for all.
+// subject is one state with an agent of its own. All run during the whole test and are written in
+// turn, so that noise is the same for all.
 type subject struct {
 	name  string
 	fault rig.Fault
@@ -75,7 +75,7 @@ func subjects() []*subject {
 	return all
 }
 
-// label is the name as Kubernetes and certificates want it.
+// label returns the name in a form that Kubernetes and certificates accept.
 func (s *subject) label() string {
 	return "s-" + strings.Trim(strings.ReplaceAll(strings.ToLower(s.name), " ", "-"), "()")
 }
@@ -168,8 +168,8 @@ func TestWritesDoNotFeelTheStateOfTheControlPlane(t *testing.T) {
 	}
 }
 
-// prepare waits until every agent is asked, makes a connection with an event that arrives, and lets
-// the faults begin.
+// prepare waits until every agent is called, makes a connection with an event that arrives, and
+// begins the faults.
 func prepare(t *testing.T, runtime *controlplane.ControlPlane, all []*subject) {
 	t.Helper()
 	for _, s := range all {
