@@ -35,7 +35,7 @@ func kubectl(t *testing.T, runtime *controlplane.ControlPlane, args ...string) s
 	return rig.Kubectl(t, append([]string{"--kubeconfig", runtime.Kubeconfig}, args...)...)
 }
 
-// copyManifests copies the manifests into an empty folder, as for an installation by hand.
+// copyManifests copies the manifests into an empty folder, as a user does who installs by hand.
 func copyManifests(t *testing.T) (folder string) {
 	t.Helper()
 
