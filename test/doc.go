@@ -1,4 +1,4 @@
-// Package test holds what tests the modules together. It is never released.
+// Package test has the tests of all modules together. It is never released.
 package test
 
 import (

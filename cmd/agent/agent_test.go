@@ -325,8 +325,8 @@ func TestBrokenKeyMaterialIsToldButDoesNotStopTheAgent(t *testing.T) {
 	s.stop(t)
 }
 
-// A control plane that refuses a certificate asks for half a minute of patience, which is not for
-// the next certificate.
+// A refused certificate delays the next attempt by half a minute. A new certificate is tried at
+// once.
 func TestARenewedCertificateIsTriedAtOnce(t *testing.T) {
 	t.Parallel()
 

@@ -75,7 +75,7 @@ func (p pki) write(tb testing.TB, leaf *testpki.Leaf) {
 	}
 }
 
-// received is what arrived at a control plane in one request, resyncs and heartbeats left out.
+// received has the content of one request to a control plane, without resyncs and heartbeats.
 type received struct {
 	path   string
 	runner string // Common Name of the certificate
@@ -112,7 +112,7 @@ func newControlPlane(tb testing.TB, p pki, status int) *controlPlane {
 }
 
 func (kcp *controlPlane) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	body, _ := io.ReadAll(r.Body) // What is missing fails to decode.
+	body, _ := io.ReadAll(r.Body) // A truncated body fails to decode.
 	version := contract.Version(strings.Split(r.URL.Path, "/")[1])
 
 	batch, err := version.Decode(body)
@@ -220,7 +220,7 @@ func (b *logBook) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// all returns the lines with that message so far, and what is closed when there are more.
+// all returns the lines with that message so far. more is closed when another one comes.
 func (b *logBook) all(message string) (found []map[string]any, more <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -364,8 +364,8 @@ func do(tb testing.TB, client *http.Client, method, url, body string) (int, stri
 	return response.StatusCode, string(answer)
 }
 
-// review posts the creation of a ConfigMap for manager "widgets" and returns what the answer says
-// of it.
+// review posts the creation of a ConfigMap for manager "widgets" and returns the decision in the
+// answer.
 func (s *started) review(tb testing.TB, name string, dryRun bool) string {
 	tb.Helper()
 

@@ -111,7 +111,7 @@ func TestProcess(t *testing.T) {
 	t.Run("wrong settings", func(t *testing.T) {
 		for _, arg := range []string{"--what", "---x", "--", "--=1", "-", "stray"} {
 			if stderr := exitsWithUsage(t, path, arg); !strings.Contains(stderr, "KCP_ADDR") {
-				t.Errorf("%s: stderr does not name what is missing:\n%s", arg, stderr)
+				t.Errorf("%s: stderr does not name the missing settings:\n%s", arg, stderr)
 			}
 		}
 	})

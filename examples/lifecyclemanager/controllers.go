@@ -16,19 +16,17 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/kyma"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/manifest"
-	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/skr"
 )
 
 // addControllers adds the controllers that do the work of the operator. Beside their own objects,
 // each watches one source of events.
 func addControllers(w *watching) error {
-	connections := skr.NewConnections(w.mgr.GetAPIReader(), w.mgr.GetScheme())
 	kymas := &kyma.Reconciler{
 		Client: w.mgr.GetClient(), Direct: w.mgr.GetAPIReader(),
-		Connect: connections.Get, RequeueAfter: w.fleet.RequeueAfter,
+		Connect: w.connections.Get, RequeueAfter: w.fleet.RequeueAfter,
 	}
 	manifests := &manifest.Reconciler{
-		Client: w.mgr.GetClient(), Connect: connections.Get, RequeueAfter: w.fleet.RequeueAfter,
+		Client: w.mgr.GetClient(), Connect: w.connections.Get, RequeueAfter: w.fleet.RequeueAfter,
 	}
 	changed := builder.WithPredicates(
 		predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}))

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"errors"
+
 	prom "github.com/prometheus/client_golang/prometheus"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
@@ -35,12 +37,12 @@ func newEvents(
 
 func newReconciles() (*prom.CounterVec, error) { return cause.NewMetric(metrics.Registry) }
 
-// measure adds the metrics of the listener and of the fleet to those of the operator.
-func measure(watched *fleet.Fleet) (*prometheus.Listener, error) {
+// measure adds the metrics of the listener, of the fleet and of the installations to those of the
+// operator.
+func measure(watched *fleet.Fleet, installed func() fleet.Installations) (*prometheus.Listener, error) {
 	opts := prometheus.Options{Managers: []core.Manager{kymaManager, moduleManager}}
 	measured, err := prometheus.NewListener(metrics.Registry, opts)
-	if err != nil {
-		return nil, err
-	}
-	return measured, prometheus.RegisterFleet(metrics.Registry, watched, prometheus.FleetOptions{Options: opts})
+	return measured, errors.Join(err,
+		prometheus.RegisterFleet(metrics.Registry, watched, prometheus.FleetOptions{Options: opts}),
+		prometheus.RegisterInstallations(metrics.Registry, installed, prometheus.InstallationsOptions{Options: opts}))
 }

@@ -49,24 +49,42 @@ func TestWrongFlags(t *testing.T) {
 			t.Errorf("error %v, want one about %s", err, want)
 		}
 	}
-	for _, wrong := range []string{"-proxy-addresses=nowhere", "-agent-setting=nothing"} {
+	for _, wrong := range []string{
+		"-proxy-addresses=nowhere", "-agent-setting=nothing", "-listener-secret=secret", "-listener-secret=a/b/c",
+	} {
 		if err := run(t.Context(), []string{wrong}, io.Discard); err == nil {
 			t.Errorf("%s is accepted", wrong)
 		}
 	}
 }
 
-// world is an operator behind a gateway of Istio, deployed by config/istio. The test plays the
-// sidecar. The certificates are those of cert-manager.
+// world is the operator in a lab. The certificates are those of cert-manager.
 type world struct {
 	*lab.Lab
 
 	t *testing.T
 }
 
-// TestGateway posts events as a sidecar does. The demo covers runtimes that connect directly.
+// TestGateway deploys config/istio, and posts events as a sidecar does. The demo covers runtimes
+// that connect directly.
 func TestGateway(t *testing.T) {
-	w := newWorld(t)
+	w := newWorld(t, lab.Options{CRDPaths: []string{
+		filepath.Join(moduleDir(t, "istio.io/api"), "kubernetes", "customresourcedefinitions.gen.yaml"),
+	}})
+	w.must(w.Plane.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "istio-system"}}))
+	w.deploy("istio")
+	// Without a kubeconfig, it only gets its certificates.
+	w.must(w.Plane.Create(t.Context(), &v1beta2.Kyma{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "kcp-system", Name: "runtime-1", Annotations: map[string]string{
+			controllerruntime.DomainAnnotation: "runtime-1.example.com",
+		}},
+		Spec: v1beta2.KymaSpec{Channel: "regular"},
+	}))
+	w.eventually("the gateway has its key material", func() bool {
+		secret := &corev1.Secret{}
+		err := w.Plane.Get(t.Context(), client.ObjectKey{Namespace: "istio-system", Name: "watcher-listener"}, secret)
+		return err == nil && len(secret.Data[corev1.TLSCertKey]) > 0
+	})
 	w.eventually("both Watchers have a route", func() bool {
 		return w.exists(&networkingv1beta1.VirtualService{}, "kyma") && w.exists(&networkingv1beta1.VirtualService{}, "modules")
 	})
@@ -93,33 +111,31 @@ func TestGateway(t *testing.T) {
 	})
 }
 
-func newWorld(t *testing.T) *world {
+// newWorld starts API servers and cert-manager. The operator does not run yet.
+func newWorld(t *testing.T, opts lab.Options) *world {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("needs a real API server, which -short leaves out")
 	}
-	scheme, err := newScheme()
 	w := &world{t: t}
+	var err error
+	opts.Scheme, err = newScheme()
 	w.must(err)
-	w.Lab, err = lab.New(lab.Options{Scheme: scheme, CRDPaths: []string{
-		filepath.Join(moduleDir(t, "istio.io/api"), "kubernetes", "customresourcedefinitions.gen.yaml"),
-	}})
+	w.Lab, err = lab.New(opts)
 	w.must(err)
 	t.Cleanup(func() { w.must(w.Close(t.Failed())) })
-	objects, err := lab.Kustomize("istio")
-	w.must(err)
 	w.must(w.Build(t.Context()))
 	w.must(w.StartAPIServers(t.Context()))
 	w.must(w.StartCertManager(t.Context()))
-	w.must(w.Deploy(t.Context(), objects))
-	// Without a kubeconfig, it only gets its certificates.
-	w.must(w.Plane.Create(t.Context(), &v1beta2.Kyma{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "kcp-system", Name: "runtime-1", Annotations: map[string]string{
-			controllerruntime.DomainAnnotation: "runtime-1.example.com",
-		}},
-		Spec: v1beta2.KymaSpec{Channel: "regular"},
-	}))
 	return w
+}
+
+// deploy applies a folder of config/, and starts the operator.
+func (w *world) deploy(folder string) {
+	w.t.Helper()
+	objects, err := lab.Kustomize(folder)
+	w.must(err)
+	w.must(w.Deploy(w.t.Context(), objects))
 }
 
 func moduleDir(t *testing.T, module string) string {

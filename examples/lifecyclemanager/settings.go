@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // settings are the values of the flags.
@@ -23,6 +25,7 @@ type settings struct {
 	pollFresh, pollOtherwise       time.Duration
 	proxies                        []netip.Prefix
 	gateways                       []string
+	listenerSecret                 types.NamespacedName
 }
 
 func parse(args []string, stderr io.Writer) (s settings, err error) {
@@ -49,6 +52,8 @@ func parse(args []string, stderr io.Writer) (s settings, err error) {
 		s.gateways = strings.Split(list, ",")
 		return nil
 	})
+	flags.Func("listener-secret", "`namespace/name` of the Secret with the key material of the listener or gateway; "+
+		"empty: watcher-listener in the namespace of this operator", s.setListenerSecret)
 	if err := flags.Parse(args); err != nil {
 		return s, err
 	}
@@ -73,6 +78,15 @@ func (s *settings) addProxies(list string) error {
 		}
 		s.proxies = append(s.proxies, proxy)
 	}
+	return nil
+}
+
+func (s *settings) setListenerSecret(text string) error {
+	namespace, name, _ := strings.Cut(text, "/")
+	if namespace == "" || name == "" || strings.Contains(name, "/") {
+		return errors.New("want namespace/name")
+	}
+	s.listenerSecret = types.NamespacedName{Namespace: namespace, Name: name}
 	return nil
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/manifest"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/skr"
 	"github.com/runtime-watcher/runtime-watcher/listener"
@@ -31,10 +32,8 @@ const (
 	moduleManager core.Manager = "module-manager"
 )
 
-const (
-	// certificatesName is the prefix of the names of all certificates.
-	certificatesName = "watcher"
-)
+// certificatesName is the prefix of the names of all certificates.
+const certificatesName = "watcher"
 
 // watching is all that an operator adds in order to get events from its runtimes.
 type watching struct {
@@ -44,6 +43,10 @@ type watching struct {
 	fleet *fleet.Fleet
 	// known finds the Kyma that represents a runtime.
 	known *controllerruntime.Runtimes
+	// connections has the clients of the runtimes.
+	connections *skr.Connections
+	// overview has the state of each installation, for metrics.
+	overview *runtimes.Overview
 	// kymas and modules are the events of each controller.
 	kymas, modules events
 }
@@ -60,6 +63,7 @@ func newWatching(ctx context.Context, s settings, mgr ctrl.Manager, watched *fle
 	}
 	return &watching{
 		settings: s, mgr: mgr, fleet: watched, known: known,
+		connections: skr.NewConnections(mgr.GetAPIReader(), mgr.GetScheme()), overview: &runtimes.Overview{},
 		kymas:   newEvents(kymaManager, controllerruntime.EnqueueByRuntime(known), watched, reconciles),
 		modules: newEvents(moduleManager, manifest.Affected(mgr.GetClient(), known), watched, reconciles),
 	}, nil
@@ -74,7 +78,7 @@ func (w *watching) setUp() error {
 	}
 	set, err := certificates.New(direct, types.NamespacedName{Namespace: w.namespace, Name: certificatesName},
 		[]string{w.host()}, certificates.FromFleet(w.fleet, certificates.FleetOptions{}),
-		certificates.Options{Logger: controllerruntime.Logger(w.mgr.GetLogger())})
+		certificates.Options{ListenerSecret: w.listenerSecret, Logger: controllerruntime.Logger(w.mgr.GetLogger())})
 	if err != nil {
 		return err
 	}
@@ -82,25 +86,26 @@ func (w *watching) setUp() error {
 	if w.behindGateway() {
 		routing = watcher.VirtualService
 	}
-	return errors.Join(watcher.SetUp(w.mgr, watcher.Options{Routing: routing}), w.install(set),
+	return errors.Join(watcher.SetUp(w.mgr, watcher.Options{Routing: routing}), w.install(direct, set),
 		w.listen(set.ListenerSecret()), w.lead())
 }
 
-// install keeps the agent in every runtime, with a webhook for the resources of the Watchers.
-func (w *watching) install(set *certificates.Certificates) error {
+// install keeps the agent in every runtime, with a webhook for the resources of the Watchers. A
+// condition of each Kyma, and metrics, show the result.
+func (w *watching) install(direct client.Client, set *certificates.Certificates) error {
 	installer, err := installation.New(w.image, w.address, installation.Options{Settings: w.agentSettings})
 	if err != nil {
 		return err
 	}
-	kubeconfigs := runtimes.NewKubeconfigs(w.mgr.GetAPIReader(), skr.KubeconfigKey, client.ObjectKeyFromObject,
-		runtimes.KubeconfigOptions{})
-	return runtimes.SetUp(w.mgr, newKyma(), identify, kubeconfigs.Connect, set, installer,
-		runtimes.Options{Fleet: w.fleet, Report: condition{w.mgr.GetClient()}.report})
+	return runtimes.SetUp(w.mgr, newKyma(), identify, w.connections.Connect, set, installer,
+		runtimes.Options{
+			Fleet: w.fleet, Overview: w.overview, Report: runtimes.ReportCondition(direct, v1beta2.WatcherInstalled),
+		})
 }
 
 // listen takes the events of both controllers.
 func (w *watching) listen(secret types.NamespacedName) error {
-	measured, err := measure(w.fleet)
+	measured, err := measure(w.fleet, w.overview.Installations)
 	if err != nil {
 		return err
 	}

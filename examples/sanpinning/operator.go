@@ -19,7 +19,7 @@ import (
 // myOperator is the name of the operator in the runtimes.
 const myOperator core.Manager = "my-operator"
 
-// kymas is the kind of the objects that stand for runtimes.
+// kymas is the kind of the objects that represent runtimes.
 func kymas() schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Kyma"}
 }

@@ -15,12 +15,12 @@ import (
 
 const root = "github.com/runtime-watcher/runtime-watcher/"
 
-// budget is what the packages of a module may depend on, directly or not.
+// budget has the packages that a module may depend on, directly or not.
 type budget struct {
 	module   string // its folder
 	packages string // patterns below it
 	reason   string
-	allowed  []string // import paths; one that ends in "/..." allows what is below
+	allowed  []string // import paths; one that ends in "/..." includes its subfolders
 	modules  int      // how many third-party modules at most; 0 means that only allowed counts
 }
 
@@ -131,7 +131,7 @@ func TestBudgets(t *testing.T) {
 	}
 }
 
-// bans are what the packages of a module must never depend on.
+// bans are packages that a module must never depend on.
 var bans = []struct {
 	module   string
 	packages string
@@ -229,8 +229,8 @@ func matches(pattern, path string) bool {
 	return path == prefix || below && strings.HasPrefix(path, prefix+"/")
 }
 
-// thirdParty lists what packages of a module depend on beyond the standard library, each with its module, when the
-// module stands alone.
+// thirdParty returns the packages beyond the standard library that packages of a module depend on,
+// each with its module. The workspace is off.
 func thirdParty(t *testing.T, module, patterns string) []string {
 	t.Helper()
 
@@ -250,7 +250,7 @@ func thirdParty(t *testing.T, module, patterns string) []string {
 
 	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
 	if lines[0] == "" {
-		t.Fatalf("go %v in %s lists nothing: there must be at least the package itself", args, module)
+		t.Fatalf("go %v in %s lists no package, want at least the package itself", args, module)
 	}
 
 	return lines

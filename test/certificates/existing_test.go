@@ -195,7 +195,7 @@ func TestAdditionalCAs(t *testing.T) {
 	}
 }
 
-// A Secret of a gateway whose CA is not imported is left alone: agents would be cut off.
+// A Secret of a gateway is left alone if its CA is not imported. A change would cut agents off.
 func TestForeignSecretIsLeftAlone(t *testing.T) {
 	e := newExisting(t)
 

@@ -244,7 +244,7 @@ func TestOwnPKI(t *testing.T) {
 
 	for _, ca := range certificatesOf(t, after.Secret["ca.crt"]) {
 		if ca.Subject.CommonName == rootName || ca.Issuer.CommonName != rootName {
-			t.Errorf("the bundle has %s of %s, want only what the root has signed for us", ca.Subject, ca.Issuer)
+			t.Errorf("the bundle has %s of %s, want only certificates that the root has signed for us", ca.Subject, ca.Issuer)
 		}
 	}
 }

@@ -77,7 +77,7 @@ func (i issuer) assertRuntime(t *testing.T, data map[string][]byte, id core.Runt
 }
 
 // startGardener starts an API server with the definitions of cert-management, and a controller that
-// does with them what cert-management v0.16.0 does.
+// acts as cert-management v0.16.0 does.
 func startGardener(t testing.TB) client.Client {
 	t.Helper()
 
@@ -161,7 +161,7 @@ func (m *certManagement) authority(ctx context.Context, certificate *unstructure
 	return &pair, err
 }
 
-// wantsNew compares what is issued with what is asked for.
+// wantsNew reports whether the issued certificate differs from the requested one.
 func wantsNew(certificate *unstructured.Unstructured, secret *corev1.Secret) bool {
 	block, _ := pem.Decode(secret.Data[corev1.TLSCertKey])
 	if block == nil {

@@ -33,7 +33,7 @@ func assertNoFailures(t *testing.T, lab *fleetLab) {
 	}
 }
 
-// Two rotations, the second while the first is under way, with traffic: not one request fails.
+// Two rotations, the second while the first is under way, with traffic: no request fails.
 func TestRotationUnderTraffic(t *testing.T) {
 	for _, i := range issuers() {
 		t.Run(i.name, func(t *testing.T) { rotationUnderTraffic(t, i) })
@@ -75,7 +75,7 @@ func rotationUnderTraffic(t *testing.T, i issuer) {
 	assertOneKey(t, lab.client)
 }
 
-// assertOneKey wants the keys of retired CAs to be gone.
+// assertOneKey requires that the keys of retired CAs are gone.
 func assertOneKey(t *testing.T, c client.Client) {
 	t.Helper()
 
@@ -91,7 +91,7 @@ func assertOneKey(t *testing.T, c client.Client) {
 }
 
 // The Secret of the CA is deleted, and cert-manager issues another CA in its place, which no peer
-// trusts. It is replaced in the order of a rotation, so that not one request fails.
+// trusts. It is replaced in the order of a rotation, so that no request fails.
 func TestLostCA(t *testing.T) {
 	lab := newLab(t, startPlane(t), three...)
 	set := newSet(t, lab.client, lab.confirmations())
@@ -177,7 +177,7 @@ func TestRuntimeThatNeverConfirms(t *testing.T) {
 	annotate(t, lab.client, set, certificates.AnnotationSwitchAnyway, "2")
 	lab.until(set, "the rotation goes on without it", stable(2))
 
-	// What it could not send meanwhile, it sends when it has the new bundle.
+	// Its pending events are sent when it has the new bundle.
 	lab.runtimes[1].frozen.Store(false)
 	lab.assertNothingLost()
 }
@@ -197,7 +197,7 @@ func (lab *fleetLab) assertEvent(set *certificates.Certificates, recorder *event
 
 var errKilled = errors.New("killed")
 
-// mortal is a client that fails after some writes, as if its owner were killed.
+// mortal is a client that fails after some writes, as if its process were killed.
 type mortal struct {
 	client.Client
 
@@ -244,9 +244,8 @@ func (m mortalStatus) Update(ctx context.Context, object client.Object, opts ...
 	return m.SubResourceWriter.Update(ctx, object, opts...)
 }
 
-// The controller is killed after its first write, its second, and so on, again and again, each time
-// followed by another that knows nothing: the rotation ends all the same, and not one request
-// fails.
+// The controller is killed after its first write, its second, and so on. Each time, one without any
+// state follows. The rotation still ends, and no request fails.
 func TestKilledAtEveryStep(t *testing.T) {
 	lab := newLab(t, startPlane(t), three...)
 	annotate(t, lab.client, newSet(t, lab.client, lab.confirmations()), certificates.AnnotationRotate, "now")
@@ -270,8 +269,8 @@ func TestKilledAtEveryStep(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		// A busy machine has fewer rounds until the rotation ends, which then goes on to be killed
-		// where it rests.
+		// On a busy machine the rotation ends after fewer rounds. The kills then continue after its
+		// end.
 		if stable(2)(status) && kills >= most {
 			break
 		}

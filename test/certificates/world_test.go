@@ -44,7 +44,7 @@ const (
 	// propagation is enough for a volume that lags and files that are watched, also on a slow
 	// machine.
 	propagation = 4 * time.Second
-	// lag is what makes it needed.
+	// lag is the delay of such a volume.
 	lag = time.Second
 )
 
@@ -306,7 +306,7 @@ func (lab *fleetLab) failures() []error {
 	return slices.Clone(lab.failed)
 }
 
-// kubelet brings Secrets to where they are mounted: those of runtimes by way of the operator's
+// kubelet writes Secrets to the places of their mounts. Those of runtimes pass the operator's
 // reconcile.
 func (lab *fleetLab) kubelet(ctx context.Context, set *certificates.Certificates) {
 	published := lab.secret(ctx, set)

@@ -23,7 +23,7 @@ import (
 //go:embed build/*.mod build/*.sum build/main.go
 var buildFiles embed.FS
 
-// module is what the program consists of, and where its custom resource definitions come from.
+// module has the packages of the program, and the custom resource definitions.
 const module = "github.com/cert-manager/cert-manager"
 
 // AssetsOptions are the choices of [Assets]. The zero value is good.
@@ -72,8 +72,7 @@ func exists(path string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// versionOf names what is built: cert-manager's version, the platform and what our part of the
-// program looks like.
+// versionOf returns cert-manager's version, the platform and a hash of our part of the program.
 func versionOf() (string, error) {
 	sum := sha256.New()
 
@@ -117,7 +116,7 @@ func build(ctx context.Context, program string, progress io.Writer) error {
 	if err := errors.Join(os.RemoveAll(scratch), prepare(ctx, scratch)); err != nil {
 		return err
 	}
-	defer os.RemoveAll(scratch) // What is left of it, the next build removes.
+	defer os.RemoveAll(scratch) // The next build removes the rest after a failure.
 
 	begin := time.Now()
 	say(progress, "building cert-manager's controllers from source, once: this takes two to three minutes")

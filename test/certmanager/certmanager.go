@@ -21,9 +21,9 @@ import (
 
 // Options are the choices of [Start]. The zero value is good.
 type Options struct {
-	// Assets says where the program comes from.
+	// Assets are the choices for the program.
 	Assets AssetsOptions
-	// Verbose makes the controllers log what they do. Default: only failures.
+	// Verbose makes the controllers log each step. Default: only failures.
 	Verbose bool
 	// StartTimeout bounds the start, without the time to build the program. Default: 60 s.
 	StartTimeout time.Duration
@@ -113,7 +113,7 @@ func launch(program, kubeconfig string, opts Options) (*Process, <-chan struct{}
 	return p, ready, nil
 }
 
-// Log returns the end of what the controllers have said so far.
+// Log returns the end of the controllers' log.
 func (p *Process) Log() string {
 	text, err := os.ReadFile(p.log)
 	if err != nil {
@@ -140,7 +140,7 @@ func (p *Process) end() {
 		<-p.done
 	}
 
-	_ = os.Remove(p.log) // It is in the directory for what may get lost.
+	_ = os.Remove(p.log) // It is in the directory for temporary files.
 }
 
 // StartT is [Start] for a test: a failure ends the test, and the controllers stop with it. That

@@ -19,7 +19,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
-// The controllers issue what they are asked for, at once, and end before their API server does.
+// The controllers issue a requested certificate at once, and end before their API server does.
 func TestIssue(t *testing.T) {
 	types := runtime.NewScheme()
 	if err := scheme.AddToScheme(types); err != nil {

@@ -98,8 +98,8 @@ func (w *world) changeWatcher(name core.Manager, change func(*v1beta2.Watcher)) 
 	})
 }
 
-// TestChain is the life of a control plane with three runtimes. All the time changes flow in two of
-// them, and none may be lost.
+// TestChain runs a control plane with three runtimes. Two of them have changes all the time, and
+// none may be lost.
 func TestChain(t *testing.T) {
 	w := newWorld(t, watcher.VirtualService, []core.Manager{steady, moving, renamed}, "runtime-1", "runtime-2",
 		"runtime-3")
@@ -148,7 +148,7 @@ func labels(manager core.Manager) map[string]string {
 	return map[string]string{"watched-by": string(manager)}
 }
 
-// onlyFrom wants an object to have arrived from one runtime for one manager only.
+// onlyFrom requires that the event of an object came from one runtime, for one manager.
 func (w *world) onlyFrom(id core.RuntimeID, name string, manager core.Manager) {
 	w.t.Helper()
 
@@ -162,7 +162,7 @@ func (w *world) onlyFrom(id core.RuntimeID, name string, manager core.Manager) {
 	}
 }
 
-// eventuallyCalls is about the webhooks that the API server of a runtime has.
+// eventuallyCalls waits until the API server of a runtime has these webhooks.
 func (w *world) eventuallyCalls(id core.RuntimeID, want ...string) {
 	w.t.Helper()
 	slices.Sort(want)
@@ -249,7 +249,7 @@ func (w *world) routeComesBack() {
 	w.routeLeads(moving, moving)
 }
 
-// watcherEdited lets it watch other labels.
+// watcherEdited changes the labels of a Watcher.
 func (w *world) watcherEdited(ids []core.RuntimeID) {
 	w.t.Helper()
 	w.changeWatcher(moving, func(stored *v1beta2.Watcher) {
@@ -259,8 +259,8 @@ func (w *world) watcherEdited(ids []core.RuntimeID) {
 	for _, id := range ids {
 		w.reaches(id, moving, "blue-"+string(id), map[string]string{"color": "blue"})
 
-		// What has the old label comes before what has the new one, and does not arrive: else it
-		// would have come first.
+		// An event for the old label would arrive before the one for the new label. It must not
+		// arrive.
 		w.eventually(string(id)+" forgets the old labels", func() bool {
 			for _, webhook := range w.webhooks(id) {
 				if webhook.ObjectSelector.MatchLabels["watched-by"] == string(moving) {
@@ -310,7 +310,7 @@ func (w *world) watcherRenamed(ids []core.RuntimeID) {
 	}
 }
 
-// speaksTo returns when the fleet knows a runtime to speak to a manager, or not to.
+// speaksTo waits until the fleet has a runtime for a manager, or has it no longer.
 func (w *world) speaksTo(id core.RuntimeID, manager core.Manager, want bool) {
 	w.t.Helper()
 	w.eventually(fmt.Sprintf("the fleet knows that %s speaks to %s: %t", id, manager, want), func() bool {
@@ -318,7 +318,7 @@ func (w *world) speaksTo(id core.RuntimeID, manager core.Manager, want bool) {
 	})
 }
 
-// knows is about all managers of a runtime that the fleet knows, sorted.
+// knows waits until the fleet has exactly these managers for a runtime, sorted.
 func (w *world) knows(id core.RuntimeID, want ...core.Manager) {
 	w.t.Helper()
 	w.eventually(fmt.Sprintf("the fleet knows %s for %v", id, want),
@@ -370,7 +370,7 @@ func (w *world) runtimeRemoved(id core.RuntimeID) {
 		return apierrors.IsNotFound(w.plane.Client.Get(w.t.Context(), client.ObjectKeyFromObject(represented), represented))
 	})
 
-	// A namespace of others does not hold the object until the pods and their EndpointSlice are gone.
+	// The removal from a namespace of others does not wait for the end of pods and EndpointSlices.
 	w.eventually("the agents of "+string(id)+" have ended", func() bool { return len(w.pods(id)) == 0 })
 	w.eventually("nothing is left in "+string(id), func() bool { return len(w.left(id)) == 0 })
 
@@ -386,8 +386,8 @@ func (w *world) runtimeRemoved(id core.RuntimeID) {
 	}
 }
 
-// left are all objects of a runtime, of whichever kind, that are in the agent's namespace or have
-// its name.
+// left returns all objects of a runtime, of any kind, that are in the agent's namespace or have its
+// name.
 func (w *world) left(id core.RuntimeID) (left []string) {
 	w.t.Helper()
 
@@ -459,13 +459,13 @@ func (w *world) rotation(ids ...core.RuntimeID) {
 	}
 }
 
-// sameProcess does not ask whether it is ready: a busy machine may keep a probe waiting.
+// sameProcess ignores readiness, because a probe may be late on a busy machine.
 func sameProcess(a, b node.Pod) bool {
 	return a.Name == b.Name && a.Pid == b.Pid && a.Restarts == b.Restarts
 }
 
-// domainDisputed registers the domain of a runtime a second time: then it proves nothing, and what
-// the runtime says waits until that is settled.
+// domainDisputed registers the domain of a runtime a second time. The domain then proves nothing,
+// and the events of the runtime wait until only one registration is left.
 func (w *world) domainDisputed(id core.RuntimeID, manager core.Manager) {
 	w.t.Helper()
 	rig.AddRuntime(w.t, w.plane, "second", string(id)+".skr.example")
@@ -486,7 +486,7 @@ func (w *world) domainDisputed(id core.RuntimeID, manager core.Manager) {
 	w.eventually(string(id)+" is accepted again", func() bool { return w.record.has(arrival{id, manager, "disputed"}) })
 }
 
-// TestChainHTTPRoute is the same way with the other kind of route, in the layout of today's fleet.
+// TestChainHTTPRoute is a shorter TestChain with HTTPRoutes, in the layout of today's fleet.
 func TestChainHTTPRoute(t *testing.T) {
 	w := newTodaysWorld(t, watcher.HTTPRoute, []core.Manager{steady, moving}, "runtime-1")
 

@@ -21,7 +21,7 @@ type arrival struct {
 	object  string
 }
 
-// record is what reached the operator.
+// record has the deliveries to the operator, and its reconciles.
 type record struct {
 	mu         sync.Mutex
 	arrived    map[arrival]bool
@@ -112,8 +112,8 @@ func (w *world) write(id core.RuntimeID, name string, labels map[string]string) 
 	}))
 }
 
-// reaches writes objects until one arrives: API servers take a moment until they know a changed
-// configuration. It returns the name of the last.
+// reaches writes objects until the event of one arrives, because a changed configuration takes
+// effect after a moment. It returns the name of the last.
 func (w *world) reaches(id core.RuntimeID, manager core.Manager, name string, labels map[string]string) string {
 	w.t.Helper()
 
@@ -215,8 +215,8 @@ func (tr *traffic) count() int {
 	return len(tr.written)
 }
 
-// end stops the traffic and waits until everything has arrived. What was written before strict may
-// instead be stood in for by a resync.
+// end stops the traffic and waits until every event has arrived. A resync may stand in for the
+// events of writes before strict.
 func (tr *traffic) end(t *testing.T, strict int) {
 	t.Helper()
 	close(tr.stop)

@@ -1,5 +1,5 @@
-// Package chain proves the control-plane side as a whole: real API servers, cert-manager's
-// controllers, and the agent as a process with what its Deployment gives it.
+// Package chain tests the control-plane side as a whole: real API servers, cert-manager's
+// controllers, and the agent as a process with the environment and the files of its Deployment.
 package chain
 
 import (
@@ -42,12 +42,12 @@ import (
 )
 
 const (
-	// patience is generous: the machine may be busy with other things.
+	// patience is the limit for each wait, also on a busy machine.
 	patience = 2 * time.Minute
 	image    = "agent.example/agent:test"
 	host     = "listener.example"
-	// propagation is enough for a volume that is looked after every 100 ms and files that are
-	// watched, also on a slow machine.
+	// propagation is enough for a volume that is updated every 100 ms and for watched files, also
+	// on a slow machine.
 	propagation = 4 * time.Second
 )
 
@@ -224,7 +224,8 @@ func (w *world) addRuntimes(mgr ctrl.Manager) error {
 	installer, err := installation.New(image, host+":443", installation.Options{
 		Namespace: w.namespace,
 		Settings:  map[string]string{"HEARTBEAT_INTERVAL": "1s", "SETTLE": "10ms"},
-		// On a busy machine, the default would let writes go by that are counted here.
+		// With the default, writes could pass unreviewed on a busy machine. This test counts each
+		// write.
 		Webhooks: admission.ConfigurationOptions{Timeout: 30 * time.Second},
 	})
 	if err != nil {
@@ -257,8 +258,8 @@ func (w *world) addRuntimes(mgr ctrl.Manager) error {
 		})
 }
 
-// attentive looks after the CA every second: an annotation that asks for a rotation is read at the
-// next look, which can be five minutes away.
+// attentive reconciles the CA every second. Otherwise an annotation that requests a rotation may be
+// read after five minutes.
 type attentive struct{ *certificates.Certificates }
 
 func (a attentive) Reconcile(ctx context.Context) (certificates.Status, error) {
@@ -268,8 +269,7 @@ func (a attentive) Reconcile(ctx context.Context) (certificates.Status, error) {
 	return status, err
 }
 
-// listen starts the listener with the Secret that the certificates publish, and lets its files
-// follow that.
+// listen starts the listener. Its files follow the Secret that the certificates publish.
 func (w *world) listen(pinning core.Verifier, handlers map[core.Manager]core.Handler) {
 	w.t.Helper()
 
@@ -302,7 +302,7 @@ func (w *world) listenerSecret() map[string][]byte {
 	return secret.Data
 }
 
-// follow does what a kubelet does for a Secret that is mounted.
+// follow updates a mounted Secret, as a kubelet does.
 func (w *world) follow(volume *testpki.Volume) {
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
@@ -325,7 +325,7 @@ func (w *world) follow(volume *testpki.Volume) {
 	}
 }
 
-// represent makes the operator know a runtime.
+// represent creates the object that represents a runtime.
 func (w *world) represent(id core.RuntimeID) {
 	w.t.Helper()
 

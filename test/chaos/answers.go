@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// answers stands in for a control plane that takes nothing.
+// answers stands in for a control plane that accepts no event.
 type answers struct {
 	mu       sync.Mutex
 	fault    Fault
@@ -21,7 +21,7 @@ func (a *answers) set(f Fault) {
 	a.fault, a.released = f, make(chan struct{})
 }
 
-// release lets requests go that hang.
+// release ends the requests that hang.
 func (a *answers) release() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -38,7 +38,7 @@ func (a *answers) now() (Fault, <-chan struct{}) {
 	return a.fault, a.released
 }
 
-// ServeHTTP answers as the fault of the moment wants it.
+// ServeHTTP answers according to the current fault.
 func (a *answers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fault, released := a.now()
 	switch fault.Kind {

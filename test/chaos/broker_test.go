@@ -31,7 +31,7 @@ authorization {
 }
 `
 
-// operatorDomain is the SAN by which the broker knows the operator.
+// operatorDomain is the SAN by which the broker identifies the operator.
 const operatorDomain = manager + ".operators.example.com"
 
 // startBroker starts a NATS server with the certificate. It returns the certificate of the operator

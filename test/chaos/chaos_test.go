@@ -37,10 +37,10 @@ var (
 	parallel  = flag.Bool("parallel-seeds", true, "let the seeds run at the same time")
 )
 
-// recovery is how long after the last fault everything has to be seen.
+// recovery is the limit from the last fault until every write is seen.
 const recovery = time.Minute
 
-// TestNothingIsLost makes faults at random and compares every write with what the operator saw.
+// TestNothingIsLost makes faults at random and compares every write with the looks of the operator.
 func TestNothingIsLost(t *testing.T) {
 	playAll(t, setup{source: *source, transport: *transport}, *seed, *seeds)
 }
@@ -63,12 +63,12 @@ func TestTheSuiteCanFail(t *testing.T) {
 
 	table := playAll(t, setup{source: sourceAdmission, transport: transportHTTP, naive: true}, *seed, *seeds)
 
-	// Events that came too early do not count: the test looks for what an outage takes.
+	// Events that came too early do not count. The test counts events that an outage loses.
 	lost := table.count(func(v chaos.Verdict) bool { return !v.Seen && !v.Stale })
 	t.Logf("the naive forwarder left %d objects unseen, for %d of which the operator got no event", table.count(missed),
 		lost)
 	if outages := table.outages(); table.count(missed) == 0 || outages > 0 && lost == 0 {
-		t.Errorf("the naive forwarder missed nothing, or lost nothing in %d outages: the suite can not fail", outages)
+		t.Errorf("the naive forwarder lost no event, or none in %d outages: the suite cannot fail", outages)
 	}
 }
 
@@ -102,7 +102,7 @@ func newWorld(t *testing.T) (*controlplane.ControlPlane, *rig.PKI) {
 	return rig.SharedAPIServer(t, controlplane.Options{CRDs: crds}), rig.NewPKI(t)
 }
 
-// run plays one schedule, and returns how it went.
+// run plays one schedule, and returns its result.
 func run(t *testing.T, plane *controlplane.ControlPlane, pki *rig.PKI, schedule chaos.Schedule, with setup) result {
 	t.Helper()
 	t.Log(schedule)
@@ -114,7 +114,7 @@ func run(t *testing.T, plane *controlplane.ControlPlane, pki *rig.PKI, schedule 
 
 	r := result{schedule: schedule, ended: ended, writes: writers.ledger.Count()}
 	s.await(&r, writers.ledger)
-	for _, d := range s.told {
+	for _, d := range s.deliveries {
 		switch {
 		case d.Refused != "":
 		case d.Kind == "changed":
@@ -159,16 +159,16 @@ func (s *scene) report(r *result, began time.Duration) {
 	}
 
 	if s.t.Failed() {
-		s.tell(began)
+		s.logOthers(began)
 	}
 }
 
-// retrace shows where a write may have got lost.
+// retrace logs the deliveries of a write, and the calls of the API server that failed.
 func (s *scene) retrace(v chaos.Verdict, began time.Duration) {
 	s.t.Helper()
-	for _, d := range s.told {
+	for _, d := range s.deliveries {
 		if d.Object == v.Last.Object && d.At > v.Last.Sent-2*time.Second {
-			s.t.Logf("the operator was told of it %.3f s into the schedule, refused: %q", (d.At - began).Seconds(),
+			s.t.Logf("an event of it was delivered %.3f s into the schedule, refused: %q", (d.At - began).Seconds(),
 				d.Refused)
 		}
 	}
@@ -180,10 +180,10 @@ func (s *scene) retrace(v chaos.Verdict, began time.Duration) {
 	}
 }
 
-// tell logs the resyncs and heartbeats that reached the operator.
-func (s *scene) tell(began time.Duration) {
+// logOthers logs the deliveries that are not changes: resyncs and heartbeats.
+func (s *scene) logOthers(began time.Duration) {
 	s.t.Helper()
-	for _, d := range s.told {
+	for _, d := range s.deliveries {
 		if d.Kind != "changed" {
 			s.t.Logf("%s (own %t) %.3f s into the schedule, refused: %q", d.Kind, d.Own, (d.At - began).Seconds(),
 				d.Refused)
@@ -196,7 +196,7 @@ func (s *scene) await(r *result, ledger *chaos.Ledger) {
 	s.t.Helper()
 	limit := recovery
 	if s.with.naive {
-		limit = 5 * time.Second // It has nothing left to send by then.
+		limit = 5 * time.Second // It has sent everything by then.
 	}
 
 	for {
@@ -257,7 +257,7 @@ func (s *scene) failedOpen() float64 {
 		fmt.Sprintf("name=%q", rig.Namespace+"."+s.name+".operator.kyma-project.io"))
 }
 
-// result is how a schedule went.
+// result is the result of a schedule.
 type result struct {
 	schedule                     chaos.Schedule
 	ended                        time.Duration
@@ -270,8 +270,8 @@ func missed(v chaos.Verdict) bool { return !v.Seen }
 
 func (r *result) misses() int { return r.count(missed) }
 
-// slowest returns how long after the faults or the write, whichever was later, the last object was
-// seen.
+// slowest returns the time from the end of the faults, or from a later write, until the last object
+// was seen.
 func (r *result) slowest() (slowest time.Duration) {
 	for _, v := range r.verdicts {
 		if v.Seen {

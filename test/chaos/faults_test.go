@@ -36,7 +36,7 @@ func (s *scene) play(schedule chaos.Schedule) (began, ended time.Duration) {
 	return began, record.Now()
 }
 
-// wait reads what the operator records until the time has come.
+// wait reads the records of the operator until that time.
 func (s *scene) wait(until time.Duration) {
 	s.t.Helper()
 	tick := time.NewTicker(100 * time.Millisecond)
@@ -76,7 +76,7 @@ func (s *scene) begin(f chaos.Fault) {
 	}
 }
 
-// lose kills a replica for good. The one that was lost before comes back, so that one is left.
+// lose kills a replica for good. The one that was lost before is started again, so that one runs.
 func (s *scene) lose(one *sender) {
 	s.t.Helper()
 	if s.lost != nil {

@@ -31,7 +31,7 @@ type Ledger struct {
 // NewLedger returns an empty one.
 func NewLedger() *Ledger { return &Ledger{writes: make(map[string][]Write)} }
 
-// Add takes note of a write. Those to one object come one after the other.
+// Add adds a write. Writes to one object are added in their order.
 func (l *Ledger) Add(w Write) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -60,11 +60,11 @@ func (l *Ledger) history(object string) []Write {
 	return slices.Clone(l.writes[object])
 }
 
-// Verdict is how one object fared.
+// Verdict is the result for one object.
 type Verdict struct {
 	// Last is the last write to the object.
 	Last Write
-	// Looks is how many looks at the object there were.
+	// Looks is the number of looks at the object.
 	Looks int
 	// Seen reports whether a look that started after the last write saw it, and At when the first
 	// such look started.
@@ -80,7 +80,7 @@ type Verdict struct {
 	Resync bool
 }
 
-// Judge holds the last write to each object against the looks of the operator.
+// Judge compares the last write to each object with the looks of the operator.
 func (l *Ledger) Judge(looks []record.Look) map[string]Verdict {
 	verdicts := make(map[string]Verdict)
 	for _, object := range l.Objects() {
@@ -120,8 +120,8 @@ func judge(writes []Write, looks []record.Look) Verdict {
 	return v
 }
 
-// saw reports whether a look found the object as the write left it, or newer: changes of metadata
-// are no writes that count.
+// saw reports whether a look found the state of the write, or a newer one. Changes of metadata do
+// not count as writes.
 func saw(look *record.Look, w Write) bool {
 	text, found := look.Versions[w.Object]
 	if w.Version == 0 || !found {

@@ -14,9 +14,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
-// Path is the way from the agents to the operator: a relay, for what concerns the port and the
-// connections as such, then toxiproxy, for what happens on them, then the operator or something
-// that stands in for it.
+// Path leads from the agents to the operator, or to a stand-in. A relay makes the faults of the
+// port and of connections. Behind it, toxiproxy makes the faults within a connection.
 type Path struct {
 	relay    *rig.Relay
 	proxy    *toxiproxy.Proxy

@@ -25,24 +25,23 @@ import (
 
 const (
 	manager = "kyma"
-	// heartbeat makes the silence of a replica show within the time of a test.
+	// heartbeat is short, so that a test detects the silence of a replica in time.
 	heartbeat = 2 * time.Second
-	// canary is how long a removed webhook may go unnoticed, about: [chaos.Schedule] removes it for
+	// canary is about the time until a removed webhook is noticed. [chaos.Schedule] removes it for
 	// longer.
 	canary = time.Second
-	// grace is how long the API server is led to an agent that is gone, as it would be by a
-	// service.
+	// grace is the time in which the API server is still led to an agent that is gone, as by a
+	// Service.
 	grace = time.Second
-	// patienceOfAPIServer is longer than the default: on a busy machine an agent that runs may need
-	// more than two seconds, and a write that the API server does not wait for is lost to everybody
-	// but its own metrics.
+	// patienceOfAPIServer is longer than the default. On a busy machine an agent may need more than
+	// two seconds, and only the metrics of the API server count a write that it does not wait for.
 	patienceOfAPIServer = 10 * time.Second
 	// label is that of the objects that are watched, with the name of the scene, so that scenes
 	// share one API server.
 	label = "chaos.example.com/scene"
 )
 
-// sender is what the scene has in the runtime: the agent, or the naive forwarder.
+// sender is the program in the runtime: the agent, or the naive forwarder.
 type sender struct {
 	*rig.Process
 
@@ -50,8 +49,7 @@ type sender struct {
 	port  int
 }
 
-// scene is one runtime with what belongs to it, and an operator, on an API server that scenes
-// share.
+// scene is one runtime with its sender and objects, and an operator. Scenes share an API server.
 type scene struct {
 	t     *testing.T
 	name  string
@@ -69,14 +67,14 @@ type scene struct {
 	canary        *rig.Canary
 	configuration client.Object
 
-	records *record.Reader
-	looks   []record.Look
-	told    []record.Delivery
-	lost    *sender // a replica that was killed for good
+	records    *record.Reader
+	looks      []record.Look
+	deliveries []record.Delivery
+	lost       *sender // a replica that was killed for good
 }
 
-// newScene starts everything that a schedule is about, with agents or with naive forwarders, and
-// returns when a write is noticed.
+// newScene starts all parts of a schedule, with agents or with naive forwarders, and returns when a
+// write is noticed.
 func newScene(t *testing.T, plane *controlplane.ControlPlane, pki *rig.PKI, schedule chaos.Schedule,
 	with setup,
 ) *scene {
@@ -180,7 +178,7 @@ func (s *scene) startNaive(volume *testpki.Volume) *sender {
 	return &sender{Process: process, port: port}
 }
 
-// self is the path of this very program, see [TestMain]: what a scene needs is built with its test.
+// self returns the path of this program, which is also the other programs: see [TestMain].
 func (s *scene) self() string {
 	s.t.Helper()
 	path, err := os.Executable()
@@ -190,7 +188,8 @@ func (s *scene) self() string {
 	return path
 }
 
-// startService is what the API server calls: a service that spreads connections over the replicas.
+// startService starts the service that the API server calls. It spreads connections over the
+// replicas.
 func (s *scene) startService() {
 	s.t.Helper()
 	var backends []string
@@ -228,22 +227,22 @@ func (s *scene) labels() map[string]string { return map[string]string{label: s.n
 // register makes the API server call the service.
 func (s *scene) register() {
 	s.t.Helper()
-	object, _ := s.configuration.DeepCopyObject().(client.Object) // What it is.
+	object, _ := s.configuration.DeepCopyObject().(client.Object) // It is one.
 	if err := s.plane.Client.Create(s.t.Context(), object); err != nil {
 		s.t.Fatal(err)
 	}
 }
 
-// unregister stops that.
+// unregister removes the configuration of the webhook.
 func (s *scene) unregister() {
 	s.t.Helper()
-	object, _ := s.configuration.DeepCopyObject().(client.Object) // What it is.
+	object, _ := s.configuration.DeepCopyObject().(client.Object) // It is one.
 	if err := s.plane.Client.Delete(s.t.Context(), object); err != nil {
 		s.t.Fatal(err)
 	}
 }
 
-// awaitEvents creates objects until the operator hears of one.
+// awaitEvents creates objects until the operator gets an event of one.
 func (s *scene) awaitEvents() {
 	s.t.Helper()
 	n := 0
@@ -262,7 +261,7 @@ func (s *scene) awaitEvents() {
 	})
 }
 
-// read takes in what the operator recorded since.
+// read adds the records of the operator since the last call.
 func (s *scene) read() {
 	s.t.Helper()
 	entries, err := s.records.Next()
@@ -275,7 +274,7 @@ func (s *scene) read() {
 		case e.Look != nil:
 			s.looks = append(s.looks, *e.Look)
 		case e.Delivery != nil:
-			s.told = append(s.told, *e.Delivery)
+			s.deliveries = append(s.deliveries, *e.Delivery)
 		}
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Kind is what a fault does.
+// Kind is the kind of a fault.
 type Kind string
 
 // The faults. A seed selects them by their order, so another order changes each schedule.
@@ -23,11 +23,11 @@ const (
 
 	// Cut resets connections to the control plane, some sooner than others.
 	Cut Kind = "cut"
-	// AnswerLost ends connections in the middle of what the control plane has to say.
+	// AnswerLost ends connections in the middle of an answer of the control plane.
 	AnswerLost Kind = "answer lost"
-	// BlackHole lets nothing through, in either direction, without an error.
+	// BlackHole drops all bytes in both directions, without an error.
 	BlackHole Kind = "black hole"
-	// HalfOpen does so for ever to the connections that exist, while new ones are fine.
+	// HalfOpen does so for ever with the connections that exist. New ones work.
 	HalfOpen Kind = "half-open"
 	// Slow delays and throttles.
 	Slow Kind = "slow"
@@ -35,9 +35,9 @@ const (
 	Hanging Kind = "hanging"
 	// Refused closes the port.
 	Refused Kind = "refused"
-	// Unavailable answers 503, now and then with advice when to come back.
+	// Unavailable answers 503, sometimes with Retry-After.
 	Unavailable Kind = "503"
-	// TooMany answers 429 with advice when to come back.
+	// TooMany answers 429 with Retry-After.
 	TooMany Kind = "429"
 
 	// WebhookRemoved removes the webhook configuration from the runtime, and puts it back.
@@ -108,7 +108,7 @@ func (s Schedule) Replace(kinds map[Kind]Kind) Schedule {
 	return s
 }
 
-// slot is about what a fault and the time after it take.
+// slot is about the time of a fault and of the pause after it.
 const slot = 5 * time.Second
 
 // NewSchedule returns the schedule of a seed. The order in which it draws must not change: seeds
@@ -201,7 +201,7 @@ func (d dealer) fault(kind Kind, from, stretch time.Duration) Fault {
 	return f
 }
 
-// part returns so many percent of a time, at random.
+// part returns a part of a time, at random from least to most percent.
 func (d dealer) part(of time.Duration, least, most int) time.Duration {
 	return of * time.Duration(least*100+d.IntN((most-least)*100)) / 10_000
 }

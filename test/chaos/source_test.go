@@ -50,7 +50,7 @@ func (s *scene) newInformer() map[string]string {
 	}
 }
 
-// watcher is what agents watch, as a Watcher in YAML.
+// watcher returns the Watcher of the agents, in YAML.
 func (s *scene) watcher() string {
 	widgets := chaos.Widgets()
 	return fmt.Sprintf(`

@@ -1,5 +1,5 @@
-// Package chaos breaks everything between a runtime and an operator, at random and again by the
-// same seed, and holds every write against what the operator looked at.
+// Package chaos makes faults between a runtime and an operator, at random and repeatable by a seed.
+// It compares every write with the looks of the operator.
 package chaos
 
 import (
@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Widgets are what the writers change: the smallest kind with a spec and a status.
+// Widgets is the resource that the writers change. It has a spec and a status.
 func Widgets() schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: "chaos.example.com", Version: "v1", Resource: "widgets"}
 }

@@ -20,14 +20,14 @@ import (
 )
 
 const (
-	// objects are written at the same time. Each rests after a while, and another takes its place:
-	// what is checked is the last write to each, and so these fall into all phases of a schedule.
+	// objects are written at the same time. Each is left alone after a while, and another takes its
+	// place. The last write to each is checked, so last writes are in all phases of a schedule.
 	objects = 50
 	// pace is the mean time between two writes to one object.
 	pace = 1200 * time.Millisecond
 	// changes is how often an object is written, in the mean.
 	changes = 4
-	// patience is what a write may take, with all tries.
+	// patience is the limit for a write, with all tries.
 	patience = time.Minute
 )
 
@@ -65,7 +65,7 @@ func (w *writers) finish() {
 	w.work.Wait()
 }
 
-// writer keeps one object busy at a time.
+// writer writes one object at a time.
 type writer struct {
 	*writers
 
@@ -92,7 +92,7 @@ func (w *writer) pause(ctx context.Context) bool {
 	}
 }
 
-// live is what happens to one object until it rests or is gone.
+// live writes one object until it is left alone or gone.
 func (w *writer) live(ctx context.Context, name string) {
 	w.create(name)
 	for range int(w.random.ExpFloat64() * changes) {
@@ -141,7 +141,7 @@ func (w *writer) remove(name string) {
 	})
 }
 
-// annotate makes a write that no operator cares about.
+// annotate makes a write that matters to no operator.
 func (w *writer) annotate(name string) {
 	w.count++
 
@@ -152,7 +152,7 @@ func (w *writer) annotate(name string) {
 	})
 }
 
-// dryRun makes a write that is none.
+// dryRun makes a dry-run write, which changes nothing.
 func (w *writer) dryRun(name string) {
 	w.try(name, func(ctx context.Context) error {
 		_, err := w.patch(ctx, name, map[string]any{"spec": map[string]any{"n": -1}}, client.DryRunAll)
@@ -191,8 +191,8 @@ func (w *writer) commit(name string, write func(ctx context.Context) (uint64, er
 	w.ledger.Add(done)
 }
 
-// try makes a write that can be repeated until it is answered well. Stopping does not interrupt it:
-// it would not be known what became of it.
+// try makes a write that can be repeated, until it succeeds. Stopping does not interrupt it,
+// because its result would be unknown.
 func (w *writer) try(name string, write func(ctx context.Context) error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()

@@ -29,7 +29,7 @@ const (
 	namespace    = "runtime-watcher"
 )
 
-// exampleValues set what deploy/example sets.
+// exampleValues returns the values that equal the settings of deploy/example.
 func exampleValues() []string {
 	return []string{
 		"image.repository=agent.example.com/runtime-watcher-agent", "image.tag=v0.0.0",

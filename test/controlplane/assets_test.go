@@ -92,7 +92,7 @@ func TestEnsureWaitsForTheLockUntilTheContextEnds(t *testing.T) {
 			t.Errorf("got %v, want a deadline error", err)
 		}
 		if got := strings.Count(progress.String(), "waiting for another process"); got != 1 {
-			t.Errorf("told %d times that it waits, want once:\n%s", got, progress)
+			t.Errorf("%d reports that it waits, want one:\n%s", got, progress)
 		}
 	})
 }
@@ -111,7 +111,7 @@ func TestHalfFinishedBuildIsNoBuild(t *testing.T) {
 		t.Error(diff)
 	}
 
-	// What a killed process leaves does not disturb the next one.
+	// The files of a killed process do not disturb the next one.
 	if err := os.MkdirAll(filepath.Join(dir, ".build", "scratch", "old"), 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,7 @@ import (
 //go:embed build/*.mod build/*.sum
 var buildFiles embed.FS
 
-// binary is one program of a control plane and what it is built from.
+// binary is one program of a control plane and its sources.
 type binary struct {
 	name    string
 	files   string // base name of its .mod and .sum in build/
@@ -39,8 +39,8 @@ func kubernetesBinary(name string) binary {
 	}
 }
 
-// kubernetesLDFlags sets the version of the program: without it the API server believes to be
-// v0.0.0, and clients that look at the version take wrong decisions.
+// kubernetesLDFlags sets the version of the program: without it the API server reports v0.0.0, and
+// clients that depend on the version decide wrongly.
 func kubernetesLDFlags(version string) string {
 	const at = "k8s.io/component-base/version."
 	parts := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
@@ -53,7 +53,7 @@ func kubernetesLDFlags(version string) string {
 	}, " ")
 }
 
-// binaries lists what a control plane needs, the quick build first.
+// binaries returns the programs of a control plane, the quick build first.
 func binaries(kubectl bool) []binary {
 	list := []binary{etcdBinary(), kubernetesBinary("kube-apiserver")}
 	if kubectl {

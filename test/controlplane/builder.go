@@ -44,8 +44,8 @@ func (b *builder) ensure(ctx context.Context, wanted []binary) error {
 	return nil
 }
 
-// build needs the lock: it owns the directory for half-finished work, also what a killed process
-// has left in it.
+// build needs the lock, because it owns the directory for unfinished work. It removes the files of
+// a killed process there.
 func (b *builder) build(ctx context.Context, bin binary) (err error) {
 	version, err := bin.version()
 	if err != nil {
@@ -77,7 +77,8 @@ func (b *builder) build(ctx context.Context, bin binary) (err error) {
 	return nil
 }
 
-// beat prints a sign of life until the returned function, which waits for its goroutine, is called.
+// beat prints a line from time to time until the returned function is called, which waits for its
+// goroutine.
 func (b *builder) beat(start time.Time, name string) (stop func()) {
 	quit, done := make(chan struct{}), make(chan struct{})
 	go func() {

@@ -44,9 +44,9 @@ func compile(ctx context.Context, b binary, scratch, out string) error {
 	return nil
 }
 
-// compileEnv keeps what says how to reach modules and caches, and takes out what would change what
-// is built: the workspace, the caller's flags, a target other than this machine. CGO stays Go's
-// choice, so that a machine without a C compiler needs none.
+// compileEnv keeps the variables for modules and caches. It removes those that would change the
+// result: the workspace, the caller's flags, and another target than this machine. Go decides about
+// CGO, so that a machine without a C compiler needs none.
 func compileEnv(environ []string) []string {
 	return append(environ, "GOWORK=off", "GOFLAGS=-mod=readonly", "GOOS="+runtime.GOOS, "GOARCH="+runtime.GOARCH)
 }

@@ -1,10 +1,10 @@
 // Package controlplane builds the real kube-apiserver and etcd and runs them as child processes,
-// for tests and examples that would prove little against a fake.
+// for tests and examples that need a real API server.
 //
-// No process outlives its owner: [ControlPlane.Stop] ends them, and if the owner dies without
-// calling it — by a panic, Ctrl-C or SIGKILL — a watchdog process does. The package installs no
-// signal handler: a program that wants to end in good order upon Ctrl-C catches the signal and
-// calls Stop; the children do not see the signal, so nothing breaks underneath it meanwhile.
+// No process outlives its owner. [ControlPlane.Stop] ends them. If the owner ends without that
+// call, as by a panic, Ctrl-C or SIGKILL, a watchdog process ends them. The package installs no
+// signal handler. A program that ends in good order upon Ctrl-C catches the signal and calls Stop.
+// The children do not get the signal, so they run until then.
 //
 // It needs a Unix system with /bin/sh and a temporary directory in which programs may be executed.
 package controlplane
@@ -33,7 +33,7 @@ const stopGrace = 2 * time.Second
 
 // Options are the choices of [Start]. The zero value starts an empty control plane.
 type Options struct {
-	// Assets says where the binaries come from.
+	// Assets are the choices for the binaries.
 	Assets AssetsOptions
 
 	// CRDPaths are files, or directories of files, with custom resource definitions to install. One
@@ -99,8 +99,8 @@ func (o Options) validate() error {
 // ControlPlane is a running API server with its etcd, on random ports of the loopback interface.
 // Its fields are set by Start and must not be changed; its methods may be called concurrently.
 type ControlPlane struct {
-	// Config is that of an administrator, without client-side rate limits that a test would feel.
-	// Copy it (rest.CopyConfig) before changing it.
+	// Config is that of an administrator, without client-side rate limits, which would delay a
+	// test. Copy it (rest.CopyConfig) before changing it.
 	Config *rest.Config
 
 	// Kubeconfig is the absolute path of a file for kubectl and others, with the same rights.
@@ -196,8 +196,8 @@ func newEnvironment(g *guard, logs *logs, opts Options) *envtest.Environment {
 	return env
 }
 
-// startEnvironment bounds what envtest does without a context: when ctx ends, the guard takes its
-// processes away, and it gives up.
+// startEnvironment bounds the start of envtest, which has no context. When ctx ends, the guard
+// kills its processes, and envtest gives up.
 func (c *ControlPlane) startEnvironment(ctx context.Context, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("not ready after %s", timeout))
 	defer cancel()
@@ -246,14 +246,14 @@ func (c *ControlPlane) AddUser(name string, groups ...string) (*rest.Config, err
 
 // Stop ends the API server and etcd, waits for their end, and removes their data and the
 // kubeconfig. It takes about a second, and a few seconds when watches are open: end the clients
-// first. Further calls return what the first returned. An error means that a process or a file is
+// first. Further calls return the result of the first. An error means that a process or a file is
 // left.
 func (c *ControlPlane) Stop() error {
 	c.stopOnce.Do(func() {
 		begin := time.Now()
 		if c.env != nil {
-			// It complains when a process is slow to end. The guard ends it for good, so only its
-			// word counts.
+			// It returns an error when a process is slow to end. The guard kills the process, so
+			// only the error of the guard counts.
 			if err := c.env.Stop(); err != nil {
 				c.logger.Debug("control plane was slow to stop", "error", err)
 			}

@@ -22,14 +22,13 @@ var runScript []byte
 //go:embed guard/watchdog.sh
 var watchdogScript string
 
-// guard owns the private directory of one control plane and the promise that no process of it
-// outlives this one.
+// guard owns the private directory of one control plane, and ends its processes with this one.
 //
-// envtest puts what it starts into process groups of their own, so Ctrl-C does not reach it, and
-// offers no way to tie it to the life of this process (Pdeathsig) or to learn a process id. So it
-// is given scripts that register their process id before they become the program, and a small
-// watchdog process holds the read end of a pipe: when this process ends, the system closes the
-// pipe, even after SIGKILL, and the watchdog kills what is registered.
+// envtest puts its programs into process groups of their own, so Ctrl-C does not reach them. It has
+// no option to end them with this process (Pdeathsig), and does not return process ids. So it gets
+// scripts that register their process id before they become the program. A small watchdog process
+// holds the read end of a pipe. When this process ends, even by SIGKILL, the system closes the
+// pipe, and the watchdog kills the registered processes.
 type guard struct {
 	dir      string
 	pipe     io.Closer
@@ -107,7 +106,8 @@ func (g *guard) pids() []int {
 	return pids
 }
 
-// close kills what still runs, waits for its end, 5 s at most, and removes the directory.
+// close kills the processes that still run, waits up to 5 s for their end, and removes the
+// directory.
 func (g *guard) close() error {
 	g.shut()
 	err := awaitExit(g.pids(), 5*time.Second)

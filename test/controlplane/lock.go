@@ -10,14 +10,14 @@ import (
 )
 
 // lock takes the exclusive lock on the file at path, which it creates, and calls waiting once if it
-// has to wait. The system frees the lock when the process dies, so nothing has to be cleaned up by
+// has to wait. The system frees the lock when the process ends, so nothing has to be cleaned up by
 // hand. The error is that of ctx when it ends first.
 func lock(ctx context.Context, path string, waiting func()) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return nil, err
 	}
-	for told := false; ; told = true {
+	for reported := false; ; reported = true {
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		if err == nil {
 			return func() { _ = f.Close() }, nil
@@ -26,7 +26,7 @@ func lock(ctx context.Context, path string, waiting func()) (unlock func(), err 
 			_ = f.Close()
 			return nil, fmt.Errorf("lock %s: %w", path, err)
 		}
-		if !told {
+		if !reported {
 			waiting()
 		}
 		select {

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// logs are the files that the two processes write to. Files, not pipes: they need no reader,
-// and they are there when this process is not.
+// logs are the files that the two processes write to. Files, not pipes: they need no reader, and
+// they stay after this process.
 type logs struct {
 	apiServer, etcd *os.File
 }

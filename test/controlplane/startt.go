@@ -12,7 +12,7 @@ import (
 // progress builds them beforehand.
 func StartT(t testing.TB, opts Options) *ControlPlane {
 	t.Helper()
-	// The first call counts. Without any, controller-runtime complains, with a stack trace.
+	// The first call counts. Without any, controller-runtime logs a stack trace.
 	log.SetLogger(logr.Discard())
 
 	c, err := Start(t.Context(), opts)

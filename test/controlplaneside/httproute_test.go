@@ -75,7 +75,7 @@ func TestHTTPRoutes(t *testing.T) {
 
 	if message := r.await("kyma", v1beta2.StateError, "RouteRejected"); !strings.Contains(message,
 		"NotAllowedByListeners") {
-		t.Errorf("message %q does not say why", message)
+		t.Errorf("message %q does not name the reason", message)
 	}
 
 	r.answer("kyma", gatewayv1.RouteConditionAccepted, metav1.ConditionTrue, "Accepted")
@@ -103,7 +103,7 @@ func TestHTTPRoutes(t *testing.T) {
 	r.newWatcher("many", nil)
 
 	if message := r.await("many", v1beta2.StateError, "RouteRefused"); !strings.Contains(message, "parentRefs") {
-		t.Errorf("message %q does not say what is wrong", message)
+		t.Errorf("message %q does not name the mistake", message)
 	}
 }
 

@@ -32,7 +32,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
-// patience is generous: the machine may be busy with other things.
+// patience is the limit for each wait, also on a busy machine.
 const patience = 90 * time.Second
 
 // routes is a control plane with the controller, run by a user that has no more rights than
@@ -80,7 +80,7 @@ func newRoutes(t *testing.T, kind watcher.Routing, more ...watcher.Routing) *rou
 	return r
 }
 
-// grant gives a user what deploy/controlplane says that the controller needs.
+// grant gives a user the rights of the controller in deploy/controlplane.
 func (r *routes) grant() {
 	r.t.Helper()
 
@@ -194,8 +194,8 @@ func (r *routes) watcher(name string) *v1beta2.Watcher {
 	return w
 }
 
-// await waits until the status of a Watcher, of its newest generation, says so, and returns the
-// message.
+// await waits until the status of a Watcher, of its newest generation, has the state and the
+// reason. It returns the message.
 func (r *routes) await(name string, state v1beta2.State, reason string) (message string) {
 	r.t.Helper()
 
@@ -225,7 +225,7 @@ func (r *routes) await(name string, state v1beta2.State, reason string) (message
 	return message
 }
 
-// awaitEvent waits for an Event about a Watcher that says something.
+// awaitEvent waits for an Event about a Watcher with a reason and a text.
 func (r *routes) awaitEvent(name, reason, want string) {
 	r.t.Helper()
 

@@ -9,50 +9,46 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/watcher"
-	"github.com/runtime-watcher/runtime-watcher/test/manifests"
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	"github.com/runtime-watcher/runtime-watcher/test/today"
 )
 
-// Resources in the shape that they have in today's fleet: everything in kcp-system, a finalizer on
-// the Watcher, and a Gateway that serves plain HTTP without tls.
-const (
-	todaysGateway = `
-apiVersion: networking.istio.io/v1beta1
-kind: Gateway
-metadata:
-  name: watcher-gateway
-  namespace: kcp-system
-  labels: {operator.kyma-project.io/watcher-gateway: default}
-spec:
-  selector: {istio: ingressgateway}
-  servers:
-    - hosts: [listener.kyma.example.com]
-      port: {name: http, number: 80, protocol: HTTP}
-`
-	todaysWatcher = `
-apiVersion: operator.kyma-project.io/v1beta2
-kind: Watcher
-metadata:
-  name: kyma-watcher
-  namespace: kcp-system
-  labels: {operator.kyma-project.io/managed-by: lifecycle-manager}
-  finalizers: [operator.kyma-project.io/watcher, example.com/foreign]
-spec:
-  labelsToWatch: {operator.kyma-project.io/watched-by: kyma}
-  resourceToWatch: {group: operator.kyma-project.io, version: "*", resource: kymas}
-  field: spec
-  serviceInfo: {name: klm-event-service, namespace: kcp-system, port: 8082}
-  gateway:
-    selector:
-      matchLabels: {operator.kyma-project.io/watcher-gateway: default}
-`
-)
+const todaysWatcher = "klm-kyma-watcher"
+
+// todaysObject returns the object of a kind in the control plane of today's fleet.
+func todaysObject(t *testing.T, kind string) *unstructured.Unstructured {
+	t.Helper()
+
+	for _, object := range today.Plane() {
+		if object.GetKind() == kind {
+			return object
+		}
+	}
+
+	t.Fatalf("today's fleet has no %s", kind)
+
+	return nil
+}
+
+// plainGateway returns today's Gateway without the server that has tls.
+func plainGateway(t *testing.T) *unstructured.Unstructured {
+	t.Helper()
+
+	gateway := todaysObject(t, "Gateway")
+
+	servers, _, _ := unstructured.NestedSlice(gateway.Object, "spec", "servers")
+	if err := unstructured.SetNestedSlice(gateway.Object, servers[:1], "spec", "servers"); err != nil {
+		t.Fatal(err)
+	}
+
+	return gateway
+}
 
 // todays is a Watcher of today's fleet and its route.
 type todays struct{ *routes }
 
 func (r todays) key() types.NamespacedName {
-	return types.NamespacedName{Namespace: "kcp-system", Name: "kyma-watcher"}
+	return types.NamespacedName{Namespace: today.PlaneNamespace, Name: todaysWatcher}
 }
 
 func (r todays) stored() *v1beta2.Watcher {
@@ -85,12 +81,15 @@ func (r todays) hosts() []string {
 
 func TestTodaysWatcherGetsARouteAndCanBeDeleted(t *testing.T) {
 	r := todays{newRoutes(t, watcher.VirtualService)}
-	createNamespace(t, r.plane, "kcp-system")
-	r.applyYAML(todaysGateway)
-	r.must(r.plane.Client.Create(t.Context(), manifests.Object(t, todaysWatcher)))
+	createNamespace(t, r.plane, today.PlaneNamespace)
+	r.must(apply(t, r.plane, plainGateway(t)))
+
+	w := todaysObject(t, "Watcher")
+	w.SetFinalizers([]string{today.Finalizer, "example.com/foreign"})
+	r.must(r.plane.Client.Create(t.Context(), w))
 
 	rig.Eventually(t, patience, "plain HTTP is routed", func() bool {
-		return len(r.hosts()) == 1 && r.hosts()[0] == "listener.kyma.example.com"
+		return len(r.hosts()) == 1 && r.hosts()[0] == today.Host
 	})
 	rig.Eventually(t, patience, "the finalizer is taken off", func() bool {
 		finalizers := r.stored().Finalizers
@@ -110,11 +109,10 @@ func TestTodaysWatcherGetsARouteAndCanBeDeleted(t *testing.T) {
 // The finalizer may have come while no controller ran.
 func TestTodaysWatcherIsLetGoAfterARestart(t *testing.T) {
 	r := todays{newRoutes(t, watcher.VirtualService)}
-	createNamespace(t, r.plane, "kcp-system")
+	createNamespace(t, r.plane, today.PlaneNamespace)
 	r.end()
 
-	w := manifests.Object(t, todaysWatcher)
-	w.SetFinalizers([]string{"operator.kyma-project.io/watcher"})
+	w := todaysObject(t, "Watcher")
 	r.must(r.plane.Client.Create(t.Context(), w))
 	r.must(r.plane.Client.Delete(t.Context(), w))
 	r.start()

@@ -111,7 +111,7 @@ func hostsChange(r *routes) {
 	r.applyYAML(istioGateway("hosts", "c.example.com"))
 	r.awaitSpec("hosts", virtualService("hosts", "manager-hosts", "c.example.com", events))
 
-	// What leads somewhere stays when nothing better is known.
+	// A route stays when its gateway is gone and there is no other.
 	r.must(r.plane.Client.Delete(r.t.Context(), manifests.Object(r.t, istioGateway("hosts", ""))))
 	r.await("hosts", v1beta2.StateError, "GatewayNotFound")
 	r.awaitSpec("hosts", virtualService("hosts", "manager-hosts", "c.example.com", events))
@@ -178,7 +178,7 @@ func watcherChanges(r *routes) {
 
 	message := r.await("changes", v1beta2.StateWarning, "ConditionInvalid")
 	if !strings.Contains(message, `spec.matchConditions[large].expression: invalid expression: line 1, column 20`) {
-		r.t.Errorf("message %q does not say where the expression is wrong", message)
+		r.t.Errorf("message %q does not name the place of the mistake", message)
 	}
 
 	r.awaitEvent("changes", "ConditionInvalid", "column 20")

@@ -26,7 +26,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
-// apply is what `kubectl apply --server-side --validate=strict` asks an API server for.
+// apply makes the request of `kubectl apply --server-side --validate=strict`.
 func apply(t *testing.T, plane *controlplane.ControlPlane, object *unstructured.Unstructured) error {
 	t.Helper()
 
@@ -74,7 +74,7 @@ spec:
   gateway: {selector: {matchLabels: {a: b}}}
 `
 
-// TestWatcherAPI is about what an API server says to a Watcher, without any controller.
+// TestWatcherAPI tests the validation of Watchers by an API server, without a controller.
 func TestWatcherAPI(t *testing.T) {
 	plane := startControlPlane(t, controlplane.Options{})
 
@@ -358,7 +358,7 @@ func watchersOfTodayApplyUnchanged(t *testing.T, plane *controlplane.ControlPlan
 				}
 
 				if diff := cmp.Diff(specOf(t, want), specOf(t, get(t, plane, want))); diff != "" {
-					t.Errorf("what is stored differs in meaning (-written +stored):\n%s", diff)
+					t.Errorf("the stored object differs in meaning (-written +stored):\n%s", diff)
 				}
 			})
 		}
@@ -448,8 +448,8 @@ func watchersAreChanged(t *testing.T, plane *controlplane.ControlPlane) {
 	}
 }
 
-// TestWrongWatchersOfBeforeCanBeMended: a Watcher that an older definition let in does not get
-// stuck.
+// TestWrongWatchersOfBeforeCanBeMended changes a Watcher with mistakes that an older definition
+// accepted.
 func TestWrongWatchersOfBeforeCanBeMended(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs a real API server, which -short leaves out")
@@ -474,7 +474,7 @@ func TestWrongWatchersOfBeforeCanBeMended(t *testing.T) {
 	wrong.SetLabels(map[string]string{"touched": "true"})
 
 	if err := plane.Client.Update(t.Context(), wrong); err != nil {
-		t.Errorf("what was wrong before keeps its labels from being changed: %v", err)
+		t.Errorf("the labels of a Watcher with a former mistake cannot be changed: %v", err)
 	}
 
 	if err := unstructured.SetNestedField(wrong.Object, "Error", "status", "state"); err != nil {
@@ -482,7 +482,7 @@ func TestWrongWatchersOfBeforeCanBeMended(t *testing.T) {
 	}
 
 	if err := plane.Client.Status().Update(t.Context(), wrong); err != nil {
-		t.Errorf("what was wrong before keeps its status from being written: %v", err)
+		t.Errorf("the status of a Watcher with a former mistake cannot be written: %v", err)
 	}
 
 	setField(t, wrong, "serviceInfo.port", int64(70000))
@@ -495,7 +495,7 @@ func TestWrongWatchersOfBeforeCanBeMended(t *testing.T) {
 	setField(t, wrong, "serviceInfo.port", int64(8082))
 
 	if err := plane.Client.Update(t.Context(), wrong); err != nil {
-		t.Errorf("one thing mended, one still to be: %v", err)
+		t.Errorf("one of two former mistakes cannot be corrected: %v", err)
 	}
 }
 

@@ -1,4 +1,4 @@
-// Package dropin proves that each part of this project can take the place of its counterpart in
+// Package dropin tests that each part of this project can take the place of its counterpart in
 // today's fleet, without any other change.
 package dropin
 
@@ -180,7 +180,7 @@ func (w *runtimeWorld) event(object string) *today.Event {
 	return nil
 }
 
-// resyncs are the events that stand for the whole runtime.
+// resyncs returns the events for the whole runtime.
 func (w *runtimeWorld) resyncs() int {
 	return len(slices.DeleteFunc(w.listener.Events(), func(e today.Event) bool { return e.Watched.Name != "resync" }))
 }
@@ -208,7 +208,7 @@ func (w *runtimeWorld) setEnv(name, value string) {
 	})
 }
 
-// metrics is what the Service of the metrics leads to.
+// metrics returns the answer of the Service for metrics.
 func (w *runtimeWorld) metrics() []byte {
 	w.t.Helper()
 

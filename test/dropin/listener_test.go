@@ -198,7 +198,7 @@ func TestListener(t *testing.T) {
 	}
 }
 
-// TestGuide holds that the guide shows what setUpWithManager has, and adds at most 20 lines.
+// TestGuide wants the lines of setUpWithManager in the guide, which adds at most 20 lines.
 func TestGuide(t *testing.T) {
 	guide := string(test.Read(t, "docs/guide.md"))
 

@@ -65,8 +65,7 @@ func (s *canaryScene) startAgent(env map[string]string, instance string) *rig.Ag
 	return rig.StartAgent(s.t, s.pki.RuntimeVolume(runtime, domain), s.operatorOptions.Addr, rig.AgentOptions{Env: env})
 }
 
-// configuration leads to the first replica only: the second finds out by its own writes, which the
-// first one reviews.
+// configuration leads to the first replica only, which also reviews the writes of the second one.
 func (s *canaryScene) configuration() *admissionregistrationv1.ValidatingWebhookConfiguration {
 	s.t.Helper()
 	configuration, err := admission.WebhookConfiguration("runtime-watcher",
@@ -160,7 +159,7 @@ func TestCanary(t *testing.T) {
 	s.await("before there is a configuration", core.CanaryLost, fleet.Degraded, fleet.ReasonCanaryLost)
 	s.put(s.configuration())
 	s.await("with a configuration", core.CanaryAlive, fleet.Fresh, "")
-	s.awaitResyncs(4) // Two of each replica: it started, and its canary was alive for the first time.
+	s.awaitResyncs(4) // Two of each replica: one at its start, and one when its canary was proved first.
 
 	change := func(change func(*admissionregistrationv1.WebhookClientConfig)) func() {
 		return func() {
@@ -180,7 +179,7 @@ func TestCanary(t *testing.T) {
 		{"removed", s.remove},
 		{"wrong path", change(func(c *admissionregistrationv1.WebhookClientConfig) { *c.URL += "/nowhere" })},
 		{
-			"nobody at the URL",
+			"no server at the URL",
 			change(func(c *admissionregistrationv1.WebhookClientConfig) {
 				c.URL = new("https://" + nobody +
 					"/canary")

@@ -26,7 +26,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
-// mistake is one change to a sound set-up, and the line that must name it.
+// mistake is one change to a correct set-up, and the line that must name it.
 type mistake struct {
 	change func(t *testing.T, s *scene, env map[string]string)
 	code   int
@@ -61,7 +61,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// telling returns the first line that fails, or that of the heartbeat if nothing did.
+// telling returns the first line that fails, or the line of the heartbeat if none fails.
 func telling(out string, code int) string {
 	prefix := "FAIL"
 	if code == 0 {
@@ -184,7 +184,7 @@ func plainPort(t *testing.T, _ *scene, env map[string]string) {
 	env["KCP_ADDR"] = server.Listener.Addr().String()
 }
 
-// silentPort accepts connections, and says nothing.
+// silentPort accepts connections, and sends nothing.
 func silentPort(t *testing.T, _ *scene, env map[string]string) {
 	t.Helper()
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
@@ -267,7 +267,7 @@ func TestCheckBesideAnAgent(t *testing.T) {
 	rig.Eventually(t, 30*time.Second, "the runtime is fresh", func() bool {
 		return watched.Get(runtime, manager).State == fleet.Fresh
 	})
-	s.awaitResyncs(2) // The agent started, and its canary was alive for the first time.
+	s.awaitResyncs(2) // One at the start of the agent, and one when its canary was proved first.
 
 	before, deliveries := watched.Get(runtime, manager), len(s.operator.Deliveries())
 	for range 3 {

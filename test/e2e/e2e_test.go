@@ -110,7 +110,7 @@ func newClusters(t *testing.T, operator rig.OperatorOptions) *scene {
 	return s
 }
 
-// removeWatched removes what the test wrote.
+// removeWatched removes the objects that the test has written.
 func (s *scene) removeWatched() {
 	ctx := context.WithoutCancel(s.t.Context())
 	for _, kind := range []client.Object{&corev1.ConfigMap{}, &appsv1.Deployment{}} {

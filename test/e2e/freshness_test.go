@@ -57,7 +57,7 @@ func newWatching(t *testing.T, env map[string]string) *watching {
 		t.Fatal(err)
 	}
 
-	// A living canary proves that the API server calls the agent. Without a proof, nothing is fresh.
+	// The canary proves that the API server calls the agent. Without a proof, nothing is fresh.
 	canary := rig.NewCanary(t, rig.SharedAPIServer(t, controlplane.Options{}), "freshness")
 	maps.Copy(env, canary.Env)
 	env["CANARY_INTERVAL"] = "1s"
@@ -78,8 +78,8 @@ func (w *watching) changed(change fleet.Transition) {
 	w.changes = append(w.changes, change)
 }
 
-// told reports whether the observer was called for a change to a state with a reason.
-func (w *watching) told(state fleet.State, reason string) bool {
+// observed reports whether the observer was called for a change to a state with a reason.
+func (w *watching) observed(state fleet.State, reason string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, change := range w.changes {
@@ -90,13 +90,13 @@ func (w *watching) told(state fleet.State, reason string) bool {
 	return false
 }
 
-// await waits until the runtime is in a state, and the metrics and the observer say so, too.
+// await waits until the runtime is in a state, also in the metrics and for the observer.
 func (w *watching) await(timeout time.Duration, state fleet.State, reason string) {
 	w.t.Helper()
 	what := fmt.Sprintf("%s is %s %s", runtime, state, reason)
 	rig.Eventually(w.t, timeout, what, func() bool {
 		s := w.fleet.Get(runtime, manager)
-		return s.State == state && s.Reason == reason && w.told(state, reason) &&
+		return s.State == state && s.Reason == reason && w.observed(state, reason) &&
 			w.metric("runtime_watcher_fleet_runtimes", fmt.Sprintf("state=%q", state),
 				fmt.Sprintf("reason=%q", reason)) == 1 &&
 			w.metric("runtime_watcher_fleet_runtime_state", fmt.Sprintf("runtime=%q", runtime),
@@ -126,7 +126,7 @@ func (w *watching) resyncs() (n int) {
 	return n
 }
 
-// beats waits for that many more heartbeats of the process that is heard now.
+// beats waits for that many more heartbeats of the current process.
 func (w *watching) beats(n uint64) {
 	w.t.Helper()
 	number := func() uint64 {
@@ -155,7 +155,8 @@ func TestSilenceIsNoticedAndNamed(t *testing.T) {
 
 	w.agent.Kill()
 
-	// As a crash would: it takes no leave. 10 s beyond the two heartbeats are for a busy machine.
+	// The agent is killed, so it sends no last heartbeat. 10 s beyond the two heartbeats are for a
+	// busy machine.
 	w.await(2*heartbeats+10*time.Second, fleet.Stale, "")
 	t.Logf("stale %v after the agent was killed, with a heartbeat every %v", time.Since(killed), heartbeats)
 	if after := w.fleet.RequeueAfter(runtime); after > 2*pollOtherwise {

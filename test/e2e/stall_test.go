@@ -10,9 +10,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
-// TestStalledAgent stops the agent for longer than an API server waits for its webhooks. What that
-// sent on a connection that was open is read afterwards. A call that needed a new one is lost, and
-// no handshake fails for it: a resync stands in.
+// TestStalledAgent stops the agent for longer than an API server waits for its webhooks. The agent
+// reads calls on an open connection afterwards. A call that needed a new connection is lost without
+// a failed handshake, and a resync stands in.
 func TestStalledAgent(t *testing.T) {
 	const (
 		writers  = 6
@@ -50,10 +50,10 @@ func TestStalledAgent(t *testing.T) {
 		}
 	}
 
-	t.Logf("stopped for %v: of %d writes, the agent was told of %d; %v handshakes failed", time.Since(began), writers,
+	t.Logf("stopped for %v: of %d writes, the agent saw %d; %v handshakes failed", time.Since(began), writers,
 		seen, s.agent.Metric(failures))
 	if seen == writers {
-		t.Error("the agent was told of all writes: nothing was missed that a resync could stand in for")
+		t.Error("the agent saw all writes, so this test does not need the resync")
 	}
 
 	if n := s.agent.Metric(stalls); n != stalled+1 {

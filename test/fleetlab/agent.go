@@ -22,8 +22,8 @@ import (
 // manager is the name of the operator.
 const manager core.Manager = "lab-operator"
 
-// agent is the agent of one runtime: what cmd/agent has without its webhook. It may be started
-// again after a kill.
+// agent is the agent of one runtime: cmd/agent without its webhook. It may be started again after a
+// kill.
 type agent struct {
 	number int
 	name   string
@@ -38,7 +38,7 @@ type agent struct {
 	ended   chan struct{}
 }
 
-// agents is what all agents share.
+// agents has the parts that all agents share.
 type agents struct {
 	oracle    *oracle
 	protocol  httpmtls.Protocol
@@ -51,7 +51,7 @@ type agents struct {
 
 func nameOf(number int) string { return fmt.Sprintf("rt-%05d", number) }
 
-// start runs a new life of the agent.
+// start starts the agent with a new outbox, which has a new epoch.
 func (a *agent) start() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -120,7 +120,7 @@ func event(object int) core.WatchEvent {
 	}
 }
 
-// heartbeat returns what cmd/agent reports with a canary.
+// heartbeat returns a heartbeat as cmd/agent sends it with a canary.
 func (a *agent) heartbeat(core.Manager) core.Heartbeat {
 	material := a.keys.present.Load()
 	return core.Heartbeat{

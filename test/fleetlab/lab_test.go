@@ -148,7 +148,7 @@ func TestTheLabCanFail(t *testing.T) {
 		out: t.TempDir(), shape: short,
 	})
 	if err := verdict(results); err == nil {
-		t.Errorf("the lab finds nothing: %s", results[0])
+		t.Errorf("the lab finds no missed change: %s", results[0])
 	}
 }
 

@@ -26,7 +26,7 @@ type link struct {
 
 	mu    sync.Mutex
 	conns map[*linkConn]struct{}
-	// dead means that no packet passes, and that no end notices.
+	// dead means that no packet passes, without an error at either end.
 	dead bool
 }
 
@@ -96,7 +96,7 @@ type linkConn struct {
 	link *link
 }
 
-// Read discards what arrives on a dead link.
+// Read discards the bytes that arrive while the link is cut.
 func (c *linkConn) Read(b []byte) (int, error) {
 	for {
 		n, err := c.Conn.Read(b)
@@ -106,7 +106,7 @@ func (c *linkConn) Read(b []byte) (int, error) {
 	}
 }
 
-// Write sends nothing on a dead link.
+// Write discards the bytes while the link is dead.
 func (c *linkConn) Write(b []byte) (int, error) {
 	if c.link.isDead() {
 		return len(b), nil

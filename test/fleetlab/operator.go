@@ -63,7 +63,7 @@ const (
 	statusFile     = 4
 )
 
-// status is what an operator reports of itself.
+// status is the report of an operator about itself.
 type status struct {
 	Listening bool `json:"listening"`
 	Leading   bool `json:"leading"`
@@ -78,7 +78,7 @@ type status struct {
 	Stack      uint64 `json:"stack"`
 }
 
-// operator is an operator as its authors write one.
+// operator is an operator with a listener and a fleet, as an author would write it.
 type operator struct {
 	config   operatorConfig
 	fleet    *fleet.Fleet

@@ -74,7 +74,7 @@ type variant struct {
 	Lossy bool `json:"lossy"`
 }
 
-// variants returns all variants. The first is what an agent and an operator do by default.
+// variants returns all variants. The first has the defaults of agent and operator.
 func variants() []variant {
 	return []variant{
 		{Name: "default"},

@@ -14,7 +14,7 @@ import (
 // String is for names that differ in each run.
 func (i instant) String() string { return strconv.FormatInt(int64(i), 10) }
 
-// point is what the recorder saw at one moment.
+// point has the values of the recorder at one moment.
 type point struct {
 	at         time.Duration
 	fresh      int

@@ -98,7 +98,7 @@ func (r *replica) hasEnded() bool { return isClosed(r.done) }
 // profile makes the process write profiles.
 func (r *replica) profile() error { return r.cmd.Process.Signal(syscall.SIGUSR1) }
 
-// usage is what a process has used so far, from proc(5).
+// usage has the processor time and the memory of a process, from proc(5).
 type usage struct {
 	processor time.Duration
 	// resident is in bytes.

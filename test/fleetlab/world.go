@@ -41,7 +41,7 @@ type world struct {
 	shared  *agents
 	agents  []*agent
 	mu      sync.Mutex
-	// replicas are all that were started. The last one is alive.
+	// replicas are all that were started. The last one runs.
 	replicas []*replica
 	// empty is the resident memory of the operator before the first connection, in bytes.
 	empty int64

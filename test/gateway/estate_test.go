@@ -24,8 +24,8 @@ import (
 // material.
 type controlPlane struct {
 	t *testing.T
-	// own is the listener's secret. With nginx, front is what runtimes see, and back what nginx
-	// shows to the listener.
+	// own is the listener's secret. With nginx, runtimes see front, and nginx shows back to the
+	// listener.
 	own, front, back *secret
 	files            *httpmtls.Files
 	nginx            *gateway.Nginx
@@ -70,7 +70,7 @@ func startControlPlane(t *testing.T, behindNginx, swaps bool, issuer *testpki.CA
 	return c
 }
 
-// peers believes runtimes themselves, or nginx.
+// peers identifies runtimes by their connections, or by the header of nginx.
 func (c *controlPlane) peers(behindNginx bool) listener.Peers {
 	if !behindNginx {
 		return listener.FromTLS(listener.PeerOptions{})
@@ -152,7 +152,7 @@ func (c *controlPlane) write(issuer *testpki.CA, trusts ...*testpki.CA) {
 	}
 }
 
-// awaitWritten waits until what was written is in use.
+// awaitWritten waits until the written key material is in use.
 func (c *controlPlane) awaitWritten() {
 	c.t.Helper()
 	eventually(c.t, "the listener uses its new certificate", func() bool {

@@ -21,8 +21,8 @@ import (
 // Options are the choices of [Start]. Files are those of one secret each; nginx reads them when it
 // starts and at [Nginx.Reload].
 type Options struct {
-	// Certificate and Key are what runtimes see, ClientCA is the bundle that their certificates
-	// must chain to.
+	// Certificate and Key are for runtimes. ClientCA is the bundle that the certificates of
+	// runtimes must chain to.
 	Certificate, Key, ClientCA string
 	// Lax admits every client, with any certificate or none: a gateway that is set up
 	// wrongly. Default: it demands one that chains to ClientCA.
@@ -166,8 +166,7 @@ func (n *Nginx) awaitAccepting() {
 }
 
 // Reload makes nginx read its files again: new workers take new connections, and those that exist
-// end with their requests. It does not wait for that. What is broken is logged, and changes
-// nothing.
+// end with their requests. It does not wait for that. A broken file is logged, and changes nothing.
 func (n *Nginx) Reload() {
 	n.t.Helper()
 	if err := n.cmd.Process.Signal(syscall.SIGHUP); err != nil {
@@ -201,7 +200,7 @@ func (n *Nginx) serial() (serial string) {
 // Pid is that of the master process.
 func (n *Nginx) Pid() int { return n.cmd.Process.Pid }
 
-// Log returns the end of what nginx has said so far.
+// Log returns the end of the log of nginx.
 func (n *Nginx) Log() string {
 	text, err := os.ReadFile(n.log)
 	if err != nil {
@@ -231,7 +230,7 @@ func (n *Nginx) stop() {
 	}
 }
 
-// settings are what the configuration is made of.
+// settings are the values in the configuration.
 type settings struct {
 	Options
 
@@ -255,7 +254,7 @@ func configure(prefix string, s settings) error {
 	if err != nil {
 		return err
 	}
-	defer file.Close() // Errors show in what nginx reads.
+	defer file.Close() // nginx fails to read a file after an error.
 	if err := tmpl.Execute(file, s); err != nil {
 		return err
 	}

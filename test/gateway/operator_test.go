@@ -243,7 +243,7 @@ func (o *operator) await(t *testing.T, object *corev1.ConfigMap, version string)
 	})
 }
 
-// countedQueue records what was put into the workqueue of the controller.
+// countedQueue records the requests that are added to the workqueue of the controller.
 type countedQueue struct {
 	workqueue.TypedRateLimitingInterface[reconcile.Request]
 
@@ -268,7 +268,7 @@ func (q *countedQueue) Add(r reconcile.Request) {
 	q.TypedRateLimitingInterface.Add(r)
 }
 
-// since returns what was added after the first n.
+// since returns the requests after the first n.
 func (q *countedQueue) since(n int) []string {
 	q.mu.Lock()
 	defer q.mu.Unlock()

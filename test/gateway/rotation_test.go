@@ -79,7 +79,7 @@ func (r *rotation) run(t *testing.T, lasts time.Duration) {
 	var writing sync.WaitGroup
 	writing.Go(func() { r.writes.run(ctx) })
 
-	// What is special comes early, so that the short form has it all.
+	// Special cases come early, so that the short form has all of them.
 	for n := 0; ctx.Err() == nil; n++ {
 		began := time.Now()
 		switch n {

@@ -17,7 +17,7 @@ type secret struct {
 	// renamed into its place, one after the other.
 	swaps  bool
 	volume *testpki.Volume
-	// leaf is the last good one.
+	// leaf is the last valid one.
 	leaf *testpki.Leaf
 }
 

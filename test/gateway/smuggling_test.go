@@ -16,9 +16,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
-// smuggled is text on the wire that two servers might parse in two ways. Inside or behind a valid
-// request it holds another one with the header of the victim. If a server took that for a request
-// of the gateway, it would trigger the victim.
+// smuggled is text on the wire that two servers may parse in two ways. Inside or behind a valid
+// request it has another one with the header of the victim. A server that parsed it as a request of
+// the gateway would trigger the victim.
 type smuggled struct {
 	name string
 	// text returns the bytes to send, around the hidden request.
@@ -144,7 +144,7 @@ func (n *network) write(t *testing.T, w way, text string) string {
 	conn := must(dialer.DialContext(t.Context(), "tcp", n.fronts[w]))
 	defer conn.Close() // Nothing more is expected.
 
-	// A server that waits for more text has understood none of it as a request.
+	// A server that waits for more text has parsed no request.
 	const silence = 150 * time.Millisecond
 	_, _ = io.WriteString(conn, text) // The server may have refused it in the middle.
 

@@ -154,7 +154,7 @@ func (n *network) send(t *testing.T, w way, m message) answer {
 	}
 	defer response.Body.Close()
 
-	_, _ = io.Copy(io.Discard, response.Body) // The status is what counts.
+	_, _ = io.Copy(io.Discard, response.Body) // Only the status counts.
 	media, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type"))
 	return answer{status: response.StatusCode, page: media == "text/html"}
 }

@@ -15,9 +15,9 @@ import (
 	"time"
 )
 
-// direct calls the webhook as an API server does, but more often: over TLS that trusts one bundle
-// and nothing else. A new bundle is in use at once and means new connections. Package test/chain
-// has the writes of real API servers.
+// direct calls the webhook as an API server does, but more often. Its TLS trusts one bundle and
+// nothing else. A new bundle is in use at once and means new connections. Package test/chain has
+// the writes of real API servers.
 type direct struct {
 	t      *testing.T
 	url    string
@@ -130,7 +130,7 @@ func (s *direct) review(object string) error {
 		`"object":{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%[1]q,"namespace":"default"},` +
 		`"data":{"a":"b"}}}}`
 
-	// Not bound to the end of the run: what is begun is finished.
+	// The request is not bound to the end of the run, so that it is finished.
 	request, err := http.NewRequestWithContext(context.Background(), http.MethodPost, s.url,
 		strings.NewReader(fmt.Sprintf(review, object)))
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test"
 )
 
-// TestClaimsNameTests makes sure that what docs/security.md refers to is there.
+// TestClaimsNameTests wants each test that docs/security.md names.
 func TestClaimsNameTests(t *testing.T) {
 	text := string(test.Read(t, "docs/security.md"))
 
@@ -23,7 +23,7 @@ func TestClaimsNameTests(t *testing.T) {
 
 	tests, err := cmd.Output()
 	if err != nil {
-		t.Skipf("git does not tell what there is: %v", err)
+		t.Skipf("git does not list the tests: %v", err)
 	}
 
 	for _, name := range names {

@@ -22,15 +22,15 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
-// attack is what one connection of a flood does until it is cut off, or ctx ends. It is then made
-// again.
+// attack uses one connection of a flood until the connection is cut off, or ctx ends. It is then
+// made again.
 type attack struct {
 	name    string
 	workers int
 	do      func(ctx context.Context, s *scene) error
 }
 
-// drip writes one byte a second until the other end has had enough.
+// drip writes one byte a second until the other end closes the connection.
 func drip(ctx context.Context, conn net.Conn, text string) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -74,8 +74,8 @@ func post(target, review string) string {
 		target, len(review), review)
 }
 
-// beginningOfLargeReview is made once: hundreds of attackers who write a megabyte each would starve
-// who asks for reviews beside them.
+// beginningOfLargeReview is made once. Hundreds of attackers that each make a megabyte would take
+// the processors from the client beside them.
 var beginningOfLargeReview = sync.OnceValue(func() string {
 	return post("/validate/widgets",
 		reviewOf("dripped", 1<<20))[:1000]
@@ -117,10 +117,10 @@ var floods = []attack{
 }
 
 // TestWebhookUnderFlood has a pod attack the webhook, which does not demand a certificate. Reviews
-// from elsewhere are answered meanwhile, on new connections and on old ones, and afterwards the
-// agent holds what it held before.
+// from elsewhere are answered meanwhile, on new connections and on old ones. Afterwards the agent
+// has as much memory and as many files as before.
 func TestWebhookUnderFlood(t *testing.T) {
-	// the metrics port; files, the control plane, and what is about to close
+	// the metrics port; files, the control plane, and connections that are about to close
 	const maxConnections, others = 256, 64 + 40
 	s := newScene(t, map[string]string{"LOG_LEVEL": "info", "WEBHOOK_MAX_CONNECTIONS": strconv.Itoa(maxConnections)})
 	patient := s.apiServer()
@@ -188,7 +188,7 @@ func TestWebhookUnderFlood(t *testing.T) {
 			}
 
 			stop()
-			rig.Eventually(t, time.Minute, "the agent holds what it held before", func() bool {
+			rig.Eventually(t, time.Minute, "the agent has as much memory and as many files as before", func() bool {
 				now := s.holds(t)
 				return now.goroutines > 0 && now.files <= before.files+10 && now.goroutines <= before.goroutines+20
 			})
@@ -230,7 +230,7 @@ func (a attack) start(t *testing.T, s *scene) (attempts *atomic.Int64, stop func
 	}
 }
 
-// holding is what the agent holds at one moment.
+// holding has the resources of the agent at one moment.
 type holding struct {
 	usage
 
@@ -281,7 +281,7 @@ func TestMetricsPortUnderFlood(t *testing.T) {
 	}
 }
 
-// inside matches text that strangers must not read: source positions, file names and keys.
+// inside matches internal details: source positions, file names and keys.
 var inside = regexp.MustCompile(`goroutine|\.go:\d|runtime error|/tmp/|tls\.key|BEGIN |panic|github\.com`)
 
 // TestHandshakesTellNothing reads the alerts that a webhook which demands client certificates sends
@@ -330,9 +330,9 @@ func TestHandshakesTellNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	told, _ := io.ReadAll(conn)
+	answer, _ := io.ReadAll(conn)
 	const want = "HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
-	if string(told) != want {
-		t.Errorf("plain HTTP is told %q, want %q", told, want)
+	if string(answer) != want {
+		t.Errorf("plain HTTP is answered %q, want %q", answer, want)
 	}
 }

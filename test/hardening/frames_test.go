@@ -15,7 +15,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// speaker writes HTTP/2 frames as it likes.
+// speaker writes any HTTP/2 frames.
 type speaker struct {
 	*http2.Framer
 
@@ -27,7 +27,8 @@ type speaker struct {
 	frames *atomic.Int64
 }
 
-// speaking attacks as a runtime that is known, by HTTP/2. It reads what the listener says, or not.
+// speaking attacks as a known runtime, by HTTP/2. It reads the answers of the listener if reads is
+// true.
 func speaking(reads bool, settings []http2.Setting, do func(ctx context.Context,
 	s *speaker) error,
 ) func(context.Context, *siege) error {
@@ -72,7 +73,7 @@ func speaking(reads bool, settings []http2.Setting, do func(ctx context.Context,
 	}
 }
 
-// again does something for as long as the listener stands it, with a bound.
+// again repeats a step until the listener closes the connection, up to a limit.
 func (s *speaker) again(ctx context.Context, times int, do func() error) error {
 	const batch = 50
 	for i := range times {
@@ -118,13 +119,13 @@ func (s *speaker) fields(method, path string, more ...hpack.HeaderField) []byte 
 	return s.block.Bytes()
 }
 
-// stay waits for the listener to end the connection, which ends the reading half, too.
+// stay waits until the listener closes the connection, which also ends the reader.
 func (s *speaker) stay(ctx context.Context) error {
 	<-ctx.Done()
 	return nil
 }
 
-// pauseOfFrames is before an attack by frames is made again.
+// pauseOfFrames is the pause before an attack by frames is repeated.
 const pauseOfFrames = 200 * time.Millisecond
 
 const eventPath = "/v2/" + manager + "/event"

@@ -37,11 +37,11 @@ const (
 	attackers = "127.0.0.66"
 	friends   = "127.0.0.2"
 
-	// patience is for what takes milliseconds on a machine that is not under attack.
+	// patience is the limit for steps that take milliseconds on a machine without an attack.
 	patience = 30 * time.Second
 )
 
-// recorder is a control plane that takes everything and remembers what it was asked for.
+// recorder is a control plane that accepts every request and records it.
 type recorder struct {
 	*httptest.Server
 
@@ -62,7 +62,7 @@ func newRecorder(t *testing.T, pki *rig.PKI) *recorder {
 }
 
 func (r *recorder) ServeHTTP(w http.ResponseWriter, request *http.Request) {
-	body, _ := io.ReadAll(request.Body) // What is missing fails to decode.
+	body, _ := io.ReadAll(request.Body) // A truncated body fails to decode.
 	batch, _ := contract.V3.Decode(body)
 
 	r.mu.Lock()
@@ -83,7 +83,7 @@ func (r *recorder) seen() (targets, names []string) {
 
 func (r *recorder) address() string { return r.Listener.Addr().String() }
 
-// scene is an agent with its control plane, and what it takes to be its API server.
+// scene is an agent with its control plane. The test is its API server.
 type scene struct {
 	t        *testing.T
 	pki      *rig.PKI
@@ -142,7 +142,7 @@ func (s *scene) trusting() *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: s.pki.CA.Pool(), ServerName: "localhost"}
 }
 
-// apiServer is a client as an API server is one.
+// apiServer returns a client that connects as an API server does.
 func (s *scene) apiServer() *http.Client {
 	transport := &http.Transport{
 		TLSClientConfig: s.trusting(),
@@ -188,7 +188,7 @@ func (s *scene) review(client *http.Client, name string) (time.Duration, error) 
 	return time.Since(started), nil
 }
 
-// reviewOf is an AdmissionReview with so many bytes of padding.
+// reviewOf returns an AdmissionReview with that many bytes of padding.
 func reviewOf(name string, padding int) string {
 	return fmt.Sprintf(`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"uid-1",`+
 		`"kind":{"group":"","version":"v1","kind":"ConfigMap"},"resource":{"group":"","version":"v1",`+
@@ -208,7 +208,7 @@ func (s *scene) awaitEvent(name string) {
 	})
 }
 
-// usage is what a process holds.
+// usage has the resources of a process.
 type usage struct{ files, kilobytes int }
 
 func usageOf(t *testing.T, pid int) usage {
@@ -217,7 +217,7 @@ func usageOf(t *testing.T, pid int) usage {
 
 	files, err := os.ReadDir(filepath.Join(dir, "fd"))
 	if err != nil {
-		t.Skipf("this system does not tell what a process holds: %v", err)
+		t.Skipf("this system has no /proc: %v", err)
 	}
 
 	status, err := os.ReadFile(filepath.Join(dir, "status"))

@@ -32,7 +32,7 @@ func TestKeepsSecretsFindsThem(t *testing.T) {
 	}
 }
 
-// complaints counts what a check has to complain about.
+// complaints counts the problems that a check has found.
 type complaints struct {
 	testing.TB
 
@@ -45,8 +45,7 @@ func (c *complaints) Error(...any) { c.n++ }
 
 func (c *complaints) Errorf(string, ...any) { c.n++ }
 
-// What goes wrong is what gets logged: broken files, untrusted certificates, an API server
-// that is not there.
+// Failures are logged: broken files, untrusted certificates, an absent API server.
 func TestTroubleTellsNoSecrets(t *testing.T) {
 	token := "header.claims.c2lnbmF0dXJlIHRoYXQgaXMgYSBzZWNyZXQ"
 	tokenFile := filepath.Join(t.TempDir(), "token")

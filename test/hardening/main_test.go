@@ -18,8 +18,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
-// stateAddr makes the test binary the listener that is attacked, in place of a test. It is where
-// that serves its state.
+// stateAddr makes the test binary the listener that is attacked, in place of a test. The listener
+// serves its state at that address.
 const stateAddr = "HARDENING_STATE_ADDR"
 
 func TestMain(m *testing.M) {
@@ -31,10 +31,10 @@ func TestMain(m *testing.M) {
 	os.Exit(1)
 }
 
-// maxBesieged is how many connections the listener takes that is attacked.
+// maxBesieged is the limit of connections of the listener that is attacked.
 const maxBesieged = 128
 
-// besieged is what the listener says of itself.
+// besieged is the report of the listener about itself.
 type besieged struct {
 	Goroutines int   `json:"goroutines"`
 	Dropped    int64 `json:"dropped"`
@@ -73,7 +73,7 @@ func runBesieged(state string) error {
 		return err
 	}
 
-	tells := &http.Server{
+	reports := &http.Server{
 		Addr: state, ReadHeaderTimeout: time.Minute,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			_ = json.NewEncoder(w).Encode(besieged{
@@ -83,7 +83,7 @@ func runBesieged(state string) error {
 		}),
 	}
 
-	go func() { _ = tells.ListenAndServe() }() // Until the process is killed.
+	go func() { _ = reports.ListenAndServe() }() // Until the process is killed.
 	return server.Start(context.Background())
 }
 

@@ -20,11 +20,11 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
-// siegeShare has all attackers come only on request, as they share the machine with what they
-// attack.
+// siegeShare is the share of the attackers. All of them take part only on request, because they
+// share the machine with the listener.
 var siegeShare = flag.Float64("siege", 0.1, "share of the attackers of a listener that come")
 
-// siege is a listener of its own process, under attack.
+// siege is a listener that is attacked, in a process of its own.
 type siege struct {
 	t        *testing.T
 	pki      *rig.PKI
@@ -49,11 +49,11 @@ func newSiege(t *testing.T) *siege {
 	s.quiet = leafOf(t, leaf, err)
 	s.hello = helloOf(t, s.client(s.loud))
 
-	rig.Eventually(t, patience, "the listener tells its state", func() bool { return s.tells().Goroutines > 0 })
+	rig.Eventually(t, patience, "the listener reports its state", func() bool { return s.report().Goroutines > 0 })
 	return s
 }
 
-// client is what a runtime dials with.
+// client returns the configuration of a runtime that connects.
 func (s *siege) client(pair tls.Certificate, protocols ...string) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13, RootCAs: s.pki.CA.Pool(), ServerName: "localhost",
@@ -71,16 +71,16 @@ func (s *siege) friend() *http.Client {
 	return &http.Client{Transport: transport, Timeout: patience}
 }
 
-// tells returns the state of the listener, zero when the listener does not answer in time.
-func (s *siege) tells() (b besieged) {
+// report returns the state of the listener, zero when the listener does not answer in time.
+func (s *siege) report() (b besieged) {
 	if text, err := rig.Get(s.t.Context(), "http://"+s.state); err == nil {
-		_ = json.Unmarshal(text, &b) // Nothing is nothing.
+		_ = json.Unmarshal(text, &b) // Without an answer it stays zero.
 	}
 	return b
 }
 
 func (s *siege) holds() holding {
-	return holding{usageOf(s.t, s.operator.Pid()), s.tells().Goroutines}
+	return holding{usageOf(s.t, s.operator.Pid()), s.report().Goroutines}
 }
 
 // helloOf returns the first message of a client.
@@ -99,14 +99,13 @@ func helloOf(t *testing.T, config *tls.Config) []byte {
 	return record[:n]
 }
 
-// assault is what one connection to the listener does until that ends it, or ctx ends. It is then
-// made again.
+// assault uses one connection until the listener closes it, or ctx ends. It is then made again.
 type assault struct {
 	name    string
 	workers int
 	pause   time.Duration // before it is made again
 	do      func(ctx context.Context, s *siege) error
-	// endures means that a server has no reason to end the connection.
+	// endures means that the server does not have to end the connection.
 	endures bool
 }
 
@@ -141,8 +140,8 @@ var strangers = []assault{
 
 // TestListenerUnderFlood has strangers, and a runtime with a good certificate, attack a listener
 // that terminates TLS itself. Another runtime delivers meanwhile, on an open connection and on new
-// ones. Afterwards the listener holds what it held before. TestWebhookUnderFlood has the attacks of
-// slow clients.
+// ones. Afterwards the listener has as much memory and as many files as before.
+// TestWebhookUnderFlood has the attacks of slow clients.
 func TestListenerUnderFlood(t *testing.T) {
 	s := newSiege(t)
 	patient := s.friend()
@@ -155,7 +154,7 @@ func TestListenerUnderFlood(t *testing.T) {
 		t.Run(attack.name, func(t *testing.T) { s.endure(t, attack, patient, before) })
 	}
 
-	if s.tells().TooFast == 0 {
+	if s.report().TooFast == 0 {
 		t.Error("no event of the loud runtime was refused as too fast")
 	}
 
@@ -163,12 +162,12 @@ func TestListenerUnderFlood(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	rig.Eventually(t, patience, "the operator was told",
+	rig.Eventually(t, patience, "the event is delivered",
 		func() bool { return s.operator.printed(runtimeName, "after") })
 }
 
-// What a listener may hold beyond the connections that it takes: files of its own, and goroutines
-// of requests, of which HTTP/2 has up to 256 on each of the attackers' connections.
+// The limits of a listener beyond its connections: files of its own, and goroutines of requests.
+// HTTP/2 has up to 256 requests on each connection of an attacker.
 const (
 	otherFiles     = 40
 	moreGoroutines = 8 * 256   // on HTTP/2's eight connections
@@ -196,11 +195,11 @@ func (s *siege) endure(t *testing.T, attack assault, patient *http.Client, befor
 
 	slices.Sort(took)
 
-	told := s.tells()
+	reported := s.report()
 	t.Logf("%d connections tried, %d ended, %d frames; %d deliveries in p50 %v, max %v, %d failed; at most %d "+
 		"files, %d goroutines, %d kB; %+v",
 		fought.attempts.Load(), fought.ended.Load(), s.frames.Load()-written, len(took), took[len(took)/2],
-		took[len(took)-1], failed, most.files, most.goroutines, most.kilobytes, told)
+		took[len(took)-1], failed, most.files, most.goroutines, most.kilobytes, reported)
 
 	// Attackers, listener and runtime share the processors here, so a deadline may pass.
 	if failed > 2 {
@@ -220,7 +219,7 @@ func (s *siege) endure(t *testing.T, attack assault, patient *http.Client, befor
 	}
 
 	stop()
-	rig.Eventually(t, time.Minute, "the listener holds what it held before", func() bool {
+	rig.Eventually(t, time.Minute, "the listener has as much memory and as many files as before", func() bool {
 		now := s.holds()
 		return now.goroutines > 0 && now.files <= before.files+10 && now.goroutines <= before.goroutines+20
 	})
@@ -260,7 +259,7 @@ func (s *siege) deliver(t *testing.T, patient *http.Client) (took []time.Duratio
 	return took, failed, most
 }
 
-// fight is what came of an attack so far.
+// fight has the results of an attack so far.
 type fight struct {
 	attempts, ended atomic.Int64
 }
@@ -346,10 +345,10 @@ func TestListenerTellsNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		told, _ := io.ReadAll(conn)
+		answer, _ := io.ReadAll(conn)
 		conn.Close()
-		if !strings.HasPrefix(string(told), "HTTP/1.1 4") || inside.Match(told) {
-			t.Errorf("%s is told %q, want a refusal that says nothing of the inside", name, told)
+		if !strings.HasPrefix(string(answer), "HTTP/1.1 4") || inside.Match(answer) {
+			t.Errorf("%s is answered %q, want a refusal without internal details", name, answer)
 		}
 	}
 }

@@ -1,6 +1,6 @@
 // Package informer proves the change source adapters/informer against a real API server: the writes
-// that become events, faults of the API server, what an operator reads, and the memory that it
-// takes.
+// that become events, faults of the API server, the reads of an operator, and the memory of the
+// source.
 package informer
 
 import (

@@ -61,7 +61,7 @@ func sharedPlane(t testing.TB) *controlplane.ControlPlane {
 	}})
 }
 
-// scene is a source, and what it offered.
+// scene is a source, and the events that it has offered.
 type scene struct {
 	t      testing.TB
 	source *informer.Source

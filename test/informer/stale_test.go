@@ -2,29 +2,20 @@ package informer
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"net"
-	"net/http"
-	"net/http/httptest"
-	"net/url"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/adapters/informer"
 	"github.com/runtime-watcher/runtime-watcher/cmd/agent/runtimeagent"
@@ -132,7 +123,7 @@ func TestNoStaleReadsBesideSlowWebhooks(t *testing.T) {
 	p := newPath(t, pki)
 	writes := p.plan(delays)
 	for _, delay := range delays[1:] {
-		registerSlowWebhook(t, p.runtime, pki, delay)
+		rig.RegisterSlowWebhook(t, p.runtime, pki, delay)
 	}
 	var writing sync.WaitGroup
 	for _, w := range writes {
@@ -240,56 +231,4 @@ func TestCommitToReconcile(t *testing.T) {
 	if p99 := fromEnd[writes*99/100]; p99 > 50*time.Millisecond && !testing.Short() {
 		t.Errorf("p99 is %v, want at most 50 ms", p99)
 	}
-}
-
-// registerSlowWebhook allows all writes to objects with the label of the delay, after that delay.
-func registerSlowWebhook(t *testing.T, runtime *controlplane.ControlPlane, pki *rig.PKI, delay time.Duration) {
-	t.Helper()
-	labels := map[string]string{"delay": delay.String()}
-	rig.Register(t, runtime, "slow-"+delay.String(), slowWebhook(t, pki, delay), pki.CA.PEM(),
-		admission.ConfigurationOptions{Timeout: 30 * time.Second}, admission.Watch{
-			Name:     types.NamespacedName{Namespace: "slow", Name: strings.ReplaceAll(delay.String(), ".", "-")},
-			Manager:  "slow",
-			Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"},
-			Labels:   labels,
-		})
-	probe := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-		Namespace: metav1.NamespaceDefault, GenerateName: "probe-", Labels: labels,
-	}}
-	// A configuration takes effect after a while. The probe waits shorter than the delay.
-	rig.Eventually(t, time.Minute, "the slow webhook is called", func() bool {
-		ctx, cancel := context.WithTimeout(t.Context(), min(delay, time.Second)/2)
-		defer cancel()
-		return runtime.Client.Create(ctx, probe.DeepCopy()) != nil
-	})
-}
-
-// slowWebhook allows every write after a delay.
-func slowWebhook(t *testing.T, pki *rig.PKI, delay time.Duration) (port int) {
-	t.Helper()
-	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var review admissionv1.AdmissionReview
-		if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
-			return
-		}
-		timer := time.NewTimer(delay)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-		case <-r.Context().Done():
-		}
-		review.Response = &admissionv1.AdmissionResponse{UID: review.Request.UID, Allowed: true}
-		_ = json.NewEncoder(w).Encode(review) // The API server may have given up.
-	}))
-	server.TLS = httpmtls.WebhookTLSConfig(pki.ServerMaterial(), nil)
-	server.StartTLS()
-	t.Cleanup(server.Close)
-	address, err := url.Parse(server.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, text, _ := net.SplitHostPort(address.Host)
-	port, _ = strconv.Atoi(text)
-	return port
 }

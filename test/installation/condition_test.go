@@ -2,39 +2,22 @@ package installation
 
 import (
 	"context"
-	"errors"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/runtimes"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
-	"github.com/runtime-watcher/runtime-watcher/test/manifests"
 )
 
 // TestCondition keeps a condition on an object with conditions of its own. A Watcher stands for it.
 func TestCondition(t *testing.T) {
-	if testing.Short() {
-		t.Skip("needs a real API server, which -short leaves out")
-	}
-
-	known := runtime.NewScheme()
-	if err := errors.Join(scheme.AddToScheme(known), v1beta2.AddToScheme(known)); err != nil {
-		t.Fatal(err)
-	}
-
-	plane := controlplane.StartT(t, controlplane.Options{
-		Scheme: known, CRDs: []*apiextensionsv1.CustomResourceDefinition{manifests.Watchers(t)},
-	})
+	plane := startPlane(t)
 	object := newWatcher("represents")
 	create(t, plane, object)
 
@@ -48,7 +31,7 @@ func TestCondition(t *testing.T) {
 	}
 
 	requests := 0
-	counting, err := client.NewWithWatch(plane.Config, client.Options{Scheme: known})
+	counting, err := client.NewWithWatch(plane.Config, client.Options{Scheme: plane.Client.Scheme()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +93,7 @@ func TestCondition(t *testing.T) {
 		}
 
 		if requests != step.reads {
-			t.Errorf("%d reads, want %d: a condition that does not change costs nothing", requests, step.reads)
+			t.Errorf("%d reads, want %d: an unchanged condition is not read again", requests, step.reads)
 		}
 	}
 

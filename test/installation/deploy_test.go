@@ -56,7 +56,7 @@ func TestDeploy(t *testing.T) {
 	runtime := startRuntime(t)
 	example := copyManifests(t)
 
-	// Else a dry run would find no namespace to put things into.
+	// Without it, a dry run would find no namespace.
 	kubectl(t, runtime, "apply", "--server-side", "-f", "adapters/controlplane/config/agent/namespace.yaml")
 
 	for _, folder := range []string{"deploy/agent", "deploy/example", example} {
@@ -108,8 +108,8 @@ func webhookConfigurationIsPrinted(t *testing.T, runtime *controlplane.ControlPl
 	kubectl(t, runtime, "delete", "-f", file)
 }
 
-// podsAreRestricted lets the API server judge by its strictest standard, which the label of the
-// namespace asks for.
+// podsAreRestricted applies the pods under the strictest pod security standard, which the label of
+// the namespace requests.
 func podsAreRestricted(t *testing.T, runtime *controlplane.ControlPlane, example string) {
 	t.Helper()
 	kubectl(t, runtime, "apply", "--server-side", "--validate=strict", "-k", example)
@@ -130,12 +130,12 @@ func podsAreRestricted(t *testing.T, runtime *controlplane.ControlPlane, example
 	pod.Spec.Containers[0].SecurityContext.AllowPrivilegeEscalation = new(true)
 
 	if err := runtime.Client.Create(t.Context(), pod, client.DryRunAll); err == nil {
-		t.Error("a pod that may escalate its privileges is taken: the standard is not enforced, so the test above says nothing")
+		t.Error("a pod that may escalate its privileges is accepted: the standard is not enforced, so the test above cannot fail")
 	}
 }
 
-// installAppliesTheSame compares what is there with what Install, which fills in the same manifests
-// by itself, makes of it.
+// installAppliesTheSame compares the objects from the manifests with those that Install makes from
+// the same manifests.
 func installAppliesTheSame(t *testing.T, runtime *controlplane.ControlPlane, example string) {
 	t.Helper()
 	kubectl(t, runtime, "apply", "--server-side", "--force-conflicts", "--field-manager="+"runtime-watcher-installation",
@@ -167,7 +167,7 @@ func installAppliesTheSame(t *testing.T, runtime *controlplane.ControlPlane, exa
 	}
 }
 
-// objects are those of the namespace, without what an API server counts.
+// objects are those of the namespace, without the fields that an API server sets.
 func objects(t *testing.T, runtime *controlplane.ControlPlane) map[string]map[string]any {
 	t.Helper()
 
@@ -215,7 +215,7 @@ func withoutManagers(deployment map[string]any, others ...string) {
 	})
 }
 
-// sortEnv takes the order away, which means nothing as no variable names another.
+// sortEnv removes the order, which has no meaning because no variable refers to another.
 func sortEnv(object map[string]any) {
 	containers, _, _ := unstructured.NestedSlice(object, "spec", "template", "spec", "containers")
 	if len(containers) == 0 {
@@ -245,8 +245,8 @@ func kinds() [][2]string {
 	}
 }
 
-// canaryMayPatchOneLease asks the API server for all that the service account may do beyond what
-// everybody may.
+// canaryMayPatchOneLease wants no rights of the service account beyond those of all users, except
+// for the lease.
 func canaryMayPatchOneLease(t *testing.T, runtime *controlplane.ControlPlane) {
 	t.Helper()
 

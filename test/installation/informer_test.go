@@ -103,7 +103,7 @@ func newKeptInformer(t *testing.T, plane *controlplane.ControlPlane, name string
 	return k
 }
 
-// anInformerThatIsUnchangedCostsTwoReads: what ends watching is corrected at once.
+// anInformerThatIsUnchangedCostsTwoReads. A change that ends watching is corrected at once.
 func anInformerThatIsUnchangedCostsTwoReads(t *testing.T, plane *controlplane.ControlPlane) {
 	t.Helper()
 	k := newKeptInformer(t, plane, "quiet", func(*installation.Options) {})
@@ -112,10 +112,10 @@ func anInformerThatIsUnchangedCostsTwoReads(t *testing.T, plane *controlplane.Co
 		t.Errorf("got %+v, want it ready", status)
 	}
 	if writes := k.since(); writes != nil {
-		t.Errorf("nothing has changed, and written is %v", writes)
+		t.Errorf("writes without a change: %v", writes)
 	}
 	if diff := cmp.Diff([]string{"ClusterRole", "Deployment"}, k.readSince()); diff != "" {
-		t.Errorf("what was read (-want +got):\n%s", diff)
+		t.Errorf("reads (-want +got):\n%s", diff)
 	}
 
 	role := k.role()

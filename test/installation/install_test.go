@@ -69,7 +69,7 @@ func inOrder(t *testing.T, plane *controlplane.ControlPlane) {
 	}
 
 	if diff := cmp.Diff(want, writes); diff != "" {
-		t.Errorf("what was written (-want +got):\n%s", diff)
+		t.Errorf("writes (-want +got):\n%s", diff)
 	}
 
 	if diff := cmp.Diff(installation.Status{State: installation.Progressing, Replicas: 2}, status,
@@ -205,7 +205,7 @@ func newWatchesWait(t *testing.T, plane *controlplane.ControlPlane) {
 
 	w.available(2)
 	if former := w.install().Former; len(former) > 0 {
-		t.Errorf("former managers: %v, want it said once", former)
+		t.Errorf("former managers: %v, want them reported once", former)
 	}
 
 	if diff := cmp.Diff([]string{"default.second", "default.third"}, w.webhooks()); diff != "" {
@@ -326,7 +326,7 @@ func theCanaryComesAndGoes(t *testing.T, plane *controlplane.ControlPlane) {
 	w.install()
 
 	if diff := cmp.Diff(without, names(w.versions())); diff != "" {
-		t.Errorf("what the canary left (-before +after):\n%s", diff)
+		t.Errorf("objects after the canary is turned off (-before +after):\n%s", diff)
 	}
 
 	if diff := cmp.Diff([]string{"default.first"}, w.webhooks()); diff != "" {
@@ -344,8 +344,8 @@ func names(versions map[string]string) (all []string) {
 	return all
 }
 
-// killedAnywhere ends the installer at each of its writes, and takes away what it left, or goes on
-// with it.
+// killedAnywhere ends the installer at each of its writes. It then removes the objects, or
+// continues the installation.
 func killedAnywhere(t *testing.T, plane *controlplane.ControlPlane) {
 	t.Helper()
 
@@ -425,7 +425,7 @@ func nothingIsLeft(t *testing.T, plane *controlplane.ControlPlane) {
 	w := newWorld(t, plane, "uninstall")
 
 	if status := w.uninstall(); status.State != installation.Removed {
-		t.Errorf("nothing is there: got %+v", status)
+		t.Errorf("without an installation: got %+v", status)
 	}
 
 	w.installed()
@@ -446,7 +446,7 @@ func nothingIsLeft(t *testing.T, plane *controlplane.ControlPlane) {
 	}
 
 	if diff := cmp.Diff(order, writes); diff != "" {
-		t.Errorf("what was removed (-want +got):\n%s", diff)
+		t.Errorf("removed objects (-want +got):\n%s", diff)
 	}
 
 	if left := w.versions(); len(left) > 0 {
@@ -470,7 +470,7 @@ func nothingIsLeft(t *testing.T, plane *controlplane.ControlPlane) {
 	}
 }
 
-// finalise is what the controller of namespaces does in the end.
+// finalise ends the namespace, as the controller of namespaces does.
 func (w *world) finalise() {
 	w.t.Helper()
 

@@ -2,28 +2,19 @@ package installation
 
 import (
 	"context"
-	"errors"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes/scheme"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/config"
-	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/runtimes"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
-	"github.com/runtime-watcher/runtime-watcher/test/manifests"
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
@@ -35,29 +26,18 @@ type rival struct {
 
 // TestTwoOperators runs two operators on one fleet. Both would install into the same namespace.
 func TestTwoOperators(t *testing.T) {
-	if testing.Short() {
-		t.Skip("needs a real API server, which -short leaves out")
-	}
-
-	known := runtime.NewScheme()
-	if err := errors.Join(scheme.AddToScheme(known), v1beta2.AddToScheme(known)); err != nil {
-		t.Fatal(err)
-	}
-
-	plane := controlplane.StartT(t, controlplane.Options{
-		Scheme: known, CRDs: []*apiextensionsv1.CustomResourceDefinition{manifests.Watchers(t)},
-	})
+	plane := startPlane(t)
 	create(t, plane, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: installation.DefaultNamespace}})
 	create(t, plane, newWatcher("first"))
 	represent(t, plane, "runtime-1", read(t, plane.Kubeconfig))
 
-	first := startRival(t, plane, known, "first")
+	first := startRival(t, plane, "first")
 	agentAnswers(t, plane)
 	rig.Eventually(t, patience, "the first one is ready", func() bool { return first.ready.Load() > 0 })
 
 	left := &world{t: t, namespace: installation.DefaultNamespace, client: plane.Client}
 	before := left.left()
-	second := startRival(t, plane, known, "second")
+	second := startRival(t, plane, "second")
 
 	rig.Eventually(t, patience, "the second one is refused", func() bool { return second.refused.Load() > 0 })
 
@@ -81,16 +61,10 @@ func TestTwoOperators(t *testing.T) {
 	}
 }
 
-func startRival(t *testing.T, plane *controlplane.ControlPlane, known *runtime.Scheme, name string) *rival {
+func startRival(t *testing.T, plane *controlplane.ControlPlane, name string) *rival {
 	t.Helper()
 
-	mgr, err := ctrl.NewManager(plane.Config, ctrl.Options{
-		Scheme: known, Metrics: server.Options{BindAddress: "0"},
-		Controller: config.Controller{SkipNameValidation: new(true)},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	mgr := newManager(t, plane)
 
 	installer, err := installation.New("agent.example.com/agent:"+name, name+".example.com:443",
 		installation.Options{NoCanary: true})

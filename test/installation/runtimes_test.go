@@ -92,19 +92,7 @@ func (i *issuer) hasRemoved(id core.RuntimeID) bool {
 // TestRuntimes runs the ready reconciler in a control plane, which is a runtime as well, with
 // another runtime beside it. ConfigMaps represent runtimes.
 func TestRuntimes(t *testing.T) {
-	if testing.Short() {
-		t.Skip("needs real API servers, which -short leaves out")
-	}
-
-	known := runtime.NewScheme()
-	if err := errors.Join(scheme.AddToScheme(known), v1beta2.AddToScheme(known)); err != nil {
-		t.Fatal(err)
-	}
-
-	plane := controlplane.StartT(t, controlplane.Options{
-		Scheme: known,
-		CRDs:   []*apiextensionsv1.CustomResourceDefinition{manifests.Watchers(t)},
-	})
+	plane := startPlane(t)
 	second := controlplane.StartT(t, controlplane.Options{})
 	issuer := &issuer{t: t, asked: map[core.RuntimeID]int{}, secrets: map[core.RuntimeID]map[string][]byte{}}
 
@@ -113,7 +101,7 @@ func TestRuntimes(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	startReconciler(t, plane, known, issuer, heard)
+	startReconciler(t, plane, issuer, heard)
 
 	// No controller finalises namespaces here, so they must not be the installer's.
 	for _, runtime := range []*controlplane.ControlPlane{plane, second} {
@@ -188,18 +176,10 @@ func TestRuntimes(t *testing.T) {
 	})
 }
 
-func startReconciler(
-	t *testing.T, plane *controlplane.ControlPlane, known *runtime.Scheme, issuer *issuer, heard *fleet.Fleet,
-) {
+func startReconciler(t *testing.T, plane *controlplane.ControlPlane, issuer *issuer, heard *fleet.Fleet) {
 	t.Helper()
 
-	mgr, err := ctrl.NewManager(plane.Config, ctrl.Options{
-		Scheme: known, Metrics: server.Options{BindAddress: "0"},
-		Controller: config.Controller{SkipNameValidation: new(true)},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	mgr := newManager(t, plane)
 
 	installer, err := installation.New("agent.example.com/agent:v1", "control-plane.example.com:443",
 		installation.Options{NoCanary: true})
@@ -229,6 +209,39 @@ func startReconciler(
 	}
 
 	rig.Run(t, "manager", mgr.Start)
+}
+
+// startPlane starts a control plane with the definition of Watchers. Its client has their scheme.
+func startPlane(t *testing.T) *controlplane.ControlPlane {
+	t.Helper()
+
+	if testing.Short() {
+		t.Skip("needs a real API server, which -short leaves out")
+	}
+
+	known := runtime.NewScheme()
+	if err := errors.Join(scheme.AddToScheme(known), v1beta2.AddToScheme(known)); err != nil {
+		t.Fatal(err)
+	}
+
+	return controlplane.StartT(t, controlplane.Options{
+		Scheme: known, CRDs: []*apiextensionsv1.CustomResourceDefinition{manifests.Watchers(t)},
+	})
+}
+
+// newManager returns a manager without metrics. Several may have controllers of the same names.
+func newManager(t *testing.T, plane *controlplane.ControlPlane) ctrl.Manager {
+	t.Helper()
+
+	mgr, err := ctrl.NewManager(plane.Config, ctrl.Options{
+		Scheme: plane.Client.Scheme(), Metrics: server.Options{BindAddress: "0"},
+		Controller: config.Controller{SkipNameValidation: new(true)},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return mgr
 }
 
 func newWatcher(name string) *v1beta2.Watcher {
@@ -359,7 +372,7 @@ func eventuallyGone(t *testing.T, plane *controlplane.ControlPlane, name string)
 	})
 }
 
-// eventuallyKnows is about all runtimes that a fleet knows.
+// eventuallyKnows waits until the fleet has exactly these runtimes.
 func eventuallyKnows(t *testing.T, heard *fleet.Fleet, want ...core.RuntimeID) {
 	t.Helper()
 	rig.Eventually(t, patience, "the fleet knows "+fmt.Sprint(want), func() bool {

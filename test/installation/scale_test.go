@@ -67,16 +67,16 @@ func whatIsUnchangedCostsThreeReads(t *testing.T, plane *controlplane.ControlPla
 	}
 
 	if writes := k.since(); writes != nil {
-		t.Errorf("nothing has changed, and written is %v", writes)
+		t.Errorf("writes without a change: %v", writes)
 	}
 
 	want := []string{"Deployment", "EndpointSliceList", "ValidatingWebhookConfiguration"}
 	if diff := cmp.Diff(want, k.readSince()); diff != "" {
-		t.Errorf("what was read (-want +got):\n%s", diff)
+		t.Errorf("reads (-want +got):\n%s", diff)
 	}
 }
 
-// driftIsFoundInTime: what ends watching at once, and everything else within VerifyAfter.
+// driftIsFoundInTime: at once if it ends watching, and otherwise within VerifyAfter.
 func driftIsFoundInTime(t *testing.T, plane *controlplane.ControlPlane) {
 	t.Helper()
 

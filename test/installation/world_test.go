@@ -57,7 +57,7 @@ func newWorld(t *testing.T, plane *controlplane.ControlPlane, name string) *worl
 		t.Fatal(err)
 	}
 
-	// Strict: what the API server does not know is an error, not ignored.
+	// Strict: an unknown field is an error.
 	w.client = client.WithFieldValidation(interceptor.NewClient(reading, interceptor.Funcs{
 		Apply: func(ctx context.Context, c client.WithWatch, object apiruntime.ApplyConfiguration,
 			opts ...client.ApplyOption,
@@ -128,7 +128,7 @@ func (w *world) read(object apiruntime.Object) {
 	w.reads = append(w.reads, object.GetObjectKind().GroupVersionKind().Kind)
 }
 
-// readSince returns the kinds that were read since it was asked last, in order of their names.
+// readSince returns the kinds that were read since its last call, in order of their names.
 func (w *world) readSince() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -151,7 +151,7 @@ func (w *world) managers() string {
 	return stored.Data["managers"]
 }
 
-// since returns what was written since it was asked last.
+// since returns the writes since its last call.
 func (w *world) since() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -207,7 +207,7 @@ func (w *world) uninstall() installation.Status {
 	return status
 }
 
-// answer is what controllers and kubelets would report of so many replicas.
+// answer reports that many replicas, as controllers and kubelets do.
 func (w *world) answer(replicas int32) {
 	w.t.Helper()
 	w.available(replicas)
@@ -327,7 +327,7 @@ func (w *world) versions() map[string]string {
 	return found
 }
 
-// left are those of what is in the namespace.
+// left returns the versions of the objects in the namespace.
 func (w *world) left() map[string]string {
 	w.t.Helper()
 

@@ -1,4 +1,4 @@
-// Package interop holds our wire against the implementations of others.
+// Package interop tests our wire format against the implementations of others.
 package interop
 
 import (
@@ -37,7 +37,7 @@ func batch() core.Batch {
 	}
 }
 
-// TestOfficialSDKReadsOurBatches and TestWeReadBatchesOfTheOfficialSDK hold contract v3 against the
+// TestOfficialSDKReadsOurBatches and TestWeReadBatchesOfTheOfficialSDK test contract v3 against the
 // Go SDK of CloudEvents.
 func TestOfficialSDKReadsOurBatches(t *testing.T) {
 	for _, e := range throughSDK(t) {

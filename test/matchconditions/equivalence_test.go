@@ -21,7 +21,7 @@ func (s *scene) check() (selected, seen int) {
 	}
 
 	if sum(some) != some[admission.Accepted] {
-		s.t.Errorf("the conditions let pass what the filter does not: %v", some)
+		s.t.Errorf("the conditions select writes that the filter does not: %v", some)
 	}
 	return all[admission.Accepted], sum(all)
 }
@@ -176,8 +176,8 @@ func TestConditionsSelectWhatTheFilterDoes(t *testing.T) {
 	s.checkKnownLimit()
 }
 
-// checkKnownLimit pins what docs/design.md owns up to: CEL compares an integer and a fraction as
-// fractions, which have 53 bits.
+// checkKnownLimit tests a limit that docs/design.md describes: CEL compares an integer and a
+// fraction as fractions, which have 53 bits.
 func (s *scene) checkKnownLimit() {
 	s.t.Helper()
 	s.create(widgets, "limit", `"spec":9007199254740993`)

@@ -1,5 +1,5 @@
 // Package matchconditions proves against a real API server that the match conditions of a webhook
-// configuration select what the agent's filter does, and measures what they save.
+// configuration select the same writes as the agent's filter, and measures the savings.
 package matchconditions
 
 import (
@@ -29,7 +29,7 @@ const (
 	selection  core.Manager = "selection"  // has match conditions
 )
 
-// kind is what can be written to in a scene.
+// kind is a kind of objects that a scene writes.
 type kind struct {
 	gvr        schema.GroupVersionResource
 	apiVersion string

@@ -14,7 +14,7 @@ import (
 )
 
 // roll brings the pods of a Deployment one step nearer to its template, and writes its status.
-// There is at most one pod more than wanted, and never a ready pod less.
+// There is at most one surplus pod, and never one ready pod fewer than wanted.
 func (n *Node) roll(ctx context.Context, deployment *appsv1.Deployment) error {
 	if deployment.DeletionTimestamp != nil {
 		return nil

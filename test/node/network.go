@@ -13,11 +13,11 @@ import (
 )
 
 // network is a network namespace with nothing but the loopback interface, which has the address of
-// the pod. This process makes sockets inside and copies what goes in and out.
+// the pod. This process makes sockets inside and copies the bytes in both directions.
 //
 // A namespace belongs to a thread. A thread is kept for it, which also starts the processes of the
-// pod. At the end it returns to its first namespace and stays alive: the kernel kills every process
-// that a thread started with Pdeathsig when that thread ends, cert-manager among them.
+// pod. At the end it returns to its first namespace and does not end. When a thread ends, the
+// kernel kills the processes that it has started with Pdeathsig, such as cert-manager.
 type network struct {
 	calls chan func()
 	stop  chan struct{}
@@ -107,7 +107,7 @@ func enterNamespace(addresses []netip.Addr) (leave func() error, err error) {
 	return leave, furnish(addresses)
 }
 
-// furnish gives the addresses to the loopback interface of the thread's namespace.
+// furnish adds the addresses to the loopback interface of the thread's namespace.
 func furnish(addresses []netip.Addr) error {
 	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -206,7 +206,7 @@ func (n *Node) sync(ctx context.Context) error {
 	return n.release(ctx, namespaces.Items)
 }
 
-// reap ends the pods of Deployments that are gone, and forgets pods that have ended.
+// reap ends the pods of Deployments that are gone, and drops pods that have ended.
 func (n *Node) reap(deployments []appsv1.Deployment) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -263,8 +263,8 @@ func (n *Node) Pods(deployment types.NamespacedName) (pods []Pod) {
 	return pods
 }
 
-// ignoreRaces returns nil for the errors of an object that has changed meanwhile: the next round
-// gets it right.
+// ignoreRaces returns nil for the errors of an object that has changed meanwhile. The next round
+// corrects them.
 func ignoreRaces(err error) error {
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) || apierrors.IsAlreadyExists(err) ||
 		apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {

@@ -88,7 +88,7 @@ func (n *Node) newPod(owner types.NamespacedName, name, hash string, template *c
 	return p, nil
 }
 
-// run is the life of the pod.
+// run runs the pod until it is deleted.
 func (p *pod) run() {
 	defer p.close()
 
@@ -183,7 +183,7 @@ func (p *pod) grace() time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// close frees what the pod holds. Its log must not hold what was mounted.
+// close frees the resources of the pod. Its log must not have the content of a mounted Secret.
 func (p *pod) close() {
 	for _, way := range p.ways {
 		_ = way.Close()
@@ -249,7 +249,7 @@ func (p *pod) port(name string) (uint16, error) {
 	return uint16(number), err
 }
 
-// process is one life of the container.
+// process is one process of the container.
 type process struct {
 	pod                 *pod
 	cmd                 *exec.Cmd
@@ -301,7 +301,7 @@ func (r *process) ended() bool {
 	}
 }
 
-// probe sets whether the container is ready, and kills it when it does not live.
+// probe sets the readiness of the container, and kills it when its liveness probe fails.
 func (r *process) probe() {
 	r.readiness.run(r.pod)
 	r.liveness.run(r.pod)

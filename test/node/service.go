@@ -29,7 +29,7 @@ type target struct {
 	port uint16
 }
 
-// lead sets where the Services lead to, and publishes it.
+// lead sets the targets of the Services, and publishes them.
 func (n *Node) lead(ctx context.Context, services []corev1.Service) error {
 	routes := map[string][]target{}
 	for i := range services {
@@ -108,9 +108,8 @@ func (n *Node) prune(ctx context.Context, services []corev1.Service) error {
 	return nil
 }
 
-// connect takes the API server into the network of the pods, as konnectivity does: the API server
-// asks for the ClusterIP of a Service, and reaches one of the ready pods at random, as kube-proxy
-// would choose.
+// connect connects the API server to the network of the pods, as konnectivity does. The API server
+// requests the ClusterIP of a Service, and gets one of the ready pods at random, as by kube-proxy.
 func (n *Node) connect(w http.ResponseWriter, r *http.Request) {
 	n.mu.Lock()
 	targets := n.routes[r.Host]

@@ -186,7 +186,8 @@ func (l *lab) testEvents(t *testing.T) {
 	})
 }
 
-// testRefusals breaks the objects of a control plane, one after the other, while events arrive.
+// testRefusals makes the objects of a control plane invalid, one after the other, while events
+// arrive.
 func (l *lab) testRefusals(t *testing.T) {
 	l.kyma(t, "probe", "probe.example.com")
 	good := l.kyma(t, "good", "good.example.com")
@@ -268,7 +269,7 @@ func (l *lab) testRefusals(t *testing.T) {
 	o.accepted(t, probe, "kcp-system/probe")
 }
 
-// expect posts an event and compares the answer, and again while the cache may not know of a change yet.
+// expect posts an event and compares the answer. It repeats this while the cache may lack a change.
 func (l *lab) expect(t *testing.T, o *operator, name string, from *runtime, owner, reason string, changed bool) {
 	t.Helper()
 

@@ -61,7 +61,7 @@ func domain(value string) map[string]string {
 	return map[string]string{controllerruntime.DomainAnnotation: value}
 }
 
-// kymaCRD defines the kind that stands for runtimes. There is no Go type for it.
+// kymaCRD defines the kind that represents runtimes. There is no Go type for it.
 func kymaCRD() *apiextensionsv1.CustomResourceDefinition {
 	kind, anything := kymaKind(), true
 	crd := &apiextensionsv1.CustomResourceDefinition{}

@@ -39,8 +39,8 @@ func setUp(
 	return errors.Join(mgr.Add(events), builder.ControllerManagedBy(mgr).For(kyma).WatchesRawSource(source).Complete(kymas))
 }
 
-// TestSetUpIsTheExample holds that TestManager runs the code that the documentation of
-// RegisterListenerComponent shows.
+// TestSetUpIsTheExample requires that TestManager runs the code in the documentation of
+// RegisterListenerComponent.
 func TestSetUpIsTheExample(t *testing.T) {
 	example := setUpIn(t, "../../adapters/controllerruntime/example_component_test.go")
 	if here := setUpIn(t, "setup_test.go"); here != example {

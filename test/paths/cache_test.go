@@ -54,7 +54,7 @@ func newRuntimes(b *testing.B) *controllerruntime.Runtimes {
 	return runtimes
 }
 
-// newInformer returns an informer with a list of its own, and a watch that stays silent.
+// newInformer returns an informer with a list of its own, and a watch without events.
 func newInformer(
 	_ toolscache.ListerWatcher, object runtime.Object, resync time.Duration, indexers toolscache.Indexers,
 ) toolscache.SharedIndexInformer {

@@ -42,7 +42,7 @@ type settings struct {
 	Events bool `json:"events"`
 }
 
-// used is what an operator has used since it began.
+// used has the resources that an operator has used since its start.
 type used struct {
 	Processor time.Duration `json:"processor"`
 	// Requests counts the requests to its listener.
@@ -58,8 +58,8 @@ type operator struct {
 	requests atomic.Int64
 }
 
-// serve runs an operator. It prints the address of its listener, and then what it has used, for each
-// line of standard input.
+// serve runs an operator. It prints the address of its listener, and then its use of resources for
+// each line of standard input.
 func (s settings) serve(ctx context.Context) error {
 	o := &operator{settings: s, queue: workqueue.NewTypedDelayingQueue[int]()}
 	for i := range s.Runtimes {

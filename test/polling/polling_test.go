@@ -50,7 +50,7 @@ type clock struct{ scale int }
 
 func (c clock) scaled(wait time.Duration) time.Duration { return wait / time.Duration(c.scale) }
 
-// way is how an operator learns of changes.
+// way is the source of an operator's reconciles: events or polling.
 type way struct {
 	name     string
 	interval time.Duration
@@ -76,7 +76,7 @@ func TestEventsAgainstPolling(t *testing.T) {
 	}
 }
 
-// result is what one way costs in an hour, and the delays from the changes to the looks.
+// result has the cost of one way in an hour, and the delays from the changes to the looks.
 type result struct {
 	name           string
 	gets, requests int64
@@ -145,7 +145,7 @@ func measure(t *testing.T, w way, servers *apiServers, operator *process, change
 	return r
 }
 
-// hourly returns what an hour has, from what was measured.
+// hourly returns the value for an hour, from the measured one.
 func hourly[T int64 | time.Duration](measured T) T {
 	return T(float64(measured) * time.Hour.Seconds() / duration.Seconds())
 }
@@ -195,7 +195,7 @@ func (p *process) line(t *testing.T) string {
 	return line
 }
 
-// used returns what the operator has used.
+// used returns the resources that the operator has used.
 func (p *process) used(t *testing.T) (u used) {
 	t.Helper()
 	if _, err := fmt.Fprintln(p.in); err != nil {

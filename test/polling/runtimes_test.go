@@ -123,8 +123,8 @@ func (s *apiServers) change(ctx context.Context, clock clock, changed func(i int
 	}
 }
 
-// startAgents starts what an agent has behind its webhook, for each runtime, and returns a function
-// that offers a change to one of them.
+// startAgents starts, for each runtime, the parts of an agent behind its webhook. It returns a
+// function that offers a change to one of them.
 func startAgents(t *testing.T, ca *testpki.CA, address string, clock clock, runtimes int) (changed func(i int)) {
 	t.Helper()
 	outboxes := make([]*outbox.Outbox, runtimes)

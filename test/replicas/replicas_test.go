@@ -20,7 +20,7 @@ var (
 )
 
 const (
-	// mostSlower is how much longer the mean may be than with one replica.
+	// mostSlower is the limit of the mean, as a multiple of that of one replica.
 	mostSlower = 1.2
 	// afterLease is the time after the lease in which every event must be enqueued.
 	afterLease = 5 * time.Second
@@ -91,7 +91,7 @@ func at(sorted []time.Duration, quantile float64) time.Duration {
 	return sorted[int(quantile*float64(len(sorted)-1))].Round(time.Millisecond)
 }
 
-// Each time the leader is killed, another one has everything soon after the lease.
+// After each kill of the leader, another one has enqueued everything soon after the lease.
 func TestKilledLeader(t *testing.T) {
 	for _, w := range []way{route, relay} {
 		t.Run(string(w), func(t *testing.T) {

@@ -49,7 +49,7 @@ func startRuntimes(o *operator, count int) *runtimes {
 // writers bounds the reviews at the same time, as an API server does.
 const writers = 8
 
-// write creates so many objects a second, in turn in each runtime, until ctx ends.
+// write creates that many objects a second, in turn in each runtime, until ctx ends.
 func (r *runtimes) write(ctx context.Context, perSecond float64) {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()

@@ -45,7 +45,7 @@ func (s *service) accept() {
 }
 
 func (s *service) connect(front net.Conn) {
-	defer front.Close() // What counts is that it ends.
+	defer front.Close() // It ends in any case.
 	leader := s.leader()
 	if leader == "" {
 		return

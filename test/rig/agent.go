@@ -19,9 +19,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test"
 )
 
-// SourcesEnv is where make test puts a hash of what tests compile. Asked for, it belongs to what go
-// test's cache knows a result by: it does not see the sources, and would take a result from before
-// they changed.
+// SourcesEnv is an environment variable that make test sets to a hash of the sources that tests
+// compile. A test that reads it makes it a part of the key of go test's cache. That cache does not
+// see these sources, and would return a result from before a change.
 const SourcesEnv = "RUNTIME_WATCHER_SOURCES"
 
 // Build compiles a command of the repository once per test process, and returns the path of the

@@ -81,7 +81,7 @@ func ParseHistogram(text []byte, name string, labels ...string) Histogram {
 	return h
 }
 
-// Minus returns what was observed after an earlier state of the same histogram.
+// Minus returns the observations after an earlier state of the same histogram.
 func (h Histogram) Minus(earlier Histogram) Histogram {
 	h.Counts = slices.Clone(h.Counts)
 	for i := range earlier.Counts {
@@ -93,8 +93,8 @@ func (h Histogram) Minus(earlier Histogram) Histogram {
 	return h
 }
 
-// Quantile returns the upper bound of the bucket that the quantile is in: the true one is not above
-// it. It is 0 when there is nothing.
+// Quantile returns the upper bound of the bucket that has the quantile, so the true value is not
+// above it. It is 0 without observations.
 func (h Histogram) Quantile(q float64) time.Duration {
 	if h.Count == 0 {
 		return 0
@@ -108,7 +108,7 @@ func (h Histogram) Quantile(q float64) time.Duration {
 	return seconds(math.Inf(1))
 }
 
-// Mean returns the mean, 0 when there is nothing.
+// Mean returns the mean, 0 without observations.
 func (h Histogram) Mean() time.Duration {
 	if h.Count == 0 {
 		return 0

@@ -17,8 +17,8 @@ func BothUsages() []x509.ExtKeyUsage {
 	return []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth}
 }
 
-// FreePort returns a port of the loopback interface without listener, which no connection
-// of this machine gets until the test ends: a process of the test may leave it and come back.
+// FreePort returns a port of the loopback interface without listener, which no connection of this
+// machine gets until the test ends. So a process of the test may close it and open it again.
 func FreePort(t testing.TB) int {
 	t.Helper()
 	holder, port, err := reservePort()
@@ -46,7 +46,8 @@ func reservePort() (holder, port int, err error) {
 		return 0, 0, fmt.Errorf("bind: %w", err)
 	}
 
-	// After the port is chosen, or one could be that others hold like this.
+	// It comes after the choice of the port, because another test may have reserved one in this
+	// way.
 	if err := syscall.SetsockoptInt(holder, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1); err != nil {
 		return 0, 0, fmt.Errorf("SO_REUSEADDR: %w", err)
 	}

@@ -18,7 +18,7 @@ func TestFreePortsAreDistinctAndStayFree(t *testing.T) {
 
 		seen[port] = true
 
-		// Twice, on one address and on all: a process leaves its port and comes back.
+		// Twice, on one address and on all, because a process may close its port and open it again.
 		for _, host := range []string{"127.0.0.1", ""} {
 			l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 			if err != nil {

@@ -43,8 +43,7 @@ type Reconcile struct {
 	Started time.Time
 }
 
-// Operator is a manager with a controller that is triggered by a listener only, and records what it
-// reconciled.
+// Operator is a manager with a controller that only a listener triggers. It records its reconciles.
 type Operator struct {
 	Addr string
 
@@ -64,7 +63,7 @@ type OperatorOptions struct {
 	Listener listener.Options
 	// Reconcile is called within each reconcile.
 	Reconcile func(ctx context.Context, request types.NamespacedName)
-	// RequeueAfter is when a request is reconciled again although nothing was heard. Default:
+	// RequeueAfter is the time until a request is reconciled again without an event. Default:
 	// never.
 	RequeueAfter func(request types.NamespacedName) time.Duration
 }
@@ -158,14 +157,14 @@ func (o *Operator) delivered(d core.Delivery) {
 	o.deliveries = append(o.deliveries, d)
 }
 
-// Reconciles returns what was reconciled so far.
+// Reconciles returns the reconciles so far.
 func (o *Operator) Reconciles() []Reconcile {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return slices.Clone(o.reconciles)
 }
 
-// Deliveries returns what the listener delivered so far.
+// Deliveries returns the deliveries of the listener so far.
 func (o *Operator) Deliveries() []core.Delivery {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
 )
 
-// PKI is what the certificates of a test come from.
+// PKI makes the certificates of a test.
 type PKI struct {
 	CA *testpki.CA
 

@@ -25,7 +25,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
-// Fault is what is wrong with a [Plane].
+// Fault is a fault of a [Plane].
 type Fault string
 
 // The faults of a control plane.
@@ -36,16 +36,16 @@ const (
 	Refusing Fault = "refused"
 	// Unavailable answers 503.
 	Unavailable Fault = "503"
-	// TooFast answers 429 and asks for a second of patience.
+	// TooFast answers 429 and asks for a wait of 1 s.
 	TooFast Fault = "429"
 	// Forbidden answers 403 and asks for a wait of 5 s. By default an agent waits for 30 s.
 	Forbidden Fault = "403"
 	// Hanging takes requests and never answers.
 	Hanging Fault = "hanging"
-	// HalfOpen means that what is sent on a connection goes nowhere, and that nothing comes back.
-	// Connections made before or meanwhile stay like that when the fault ends.
+	// HalfOpen discards the bytes of a connection, and sends none. Connections made before or
+	// meanwhile stay like that when the fault ends.
 	HalfOpen Fault = "half-open"
-	// NoHandshake accepts connections and never says a word.
+	// NoHandshake accepts connections and never sends a byte.
 	NoHandshake Fault = "no handshake"
 	// OtherCA presents a certificate that the agent does not trust.
 	OtherCA Fault = "other CA"
@@ -57,8 +57,8 @@ const (
 
 const slowness = 5 * time.Second
 
-// Look is what a reconcile of a [Plane] is asked for: one object of one runtime, or the whole
-// runtime when Object is empty.
+// Look is the request of a reconcile of a [Plane]: one object of one runtime, or the whole runtime
+// when Object is empty.
 type Look struct {
 	Runtime core.RuntimeID
 	Object  types.NamespacedName
@@ -87,8 +87,7 @@ type PlaneOptions struct {
 	Listener listener.Options
 	// Handler takes the deliveries instead of a workqueue.
 	Handler core.Handler
-	// Reconcile is called within each reconcile. An error, or a result, means what it means to a
-	// controller.
+	// Reconcile is called within each reconcile. The controller gets its error or result.
 	Reconcile func(ctx context.Context, look Look) (reconcile.Result, error)
 	// Delivered is called for each delivery before it is enqueued.
 	Delivered func(d core.Delivery)
@@ -124,8 +123,8 @@ func StartPlane(t testing.TB, pki *PKI, opts PlaneOptions, managers ...core.Mana
 	return p
 }
 
-// faultCertificates returns what is presented in each fault that has a certificate of its own, and
-// under Up for all others.
+// faultCertificates returns the configuration of each fault that has a certificate of its own, and
+// under Up that of all others.
 func faultCertificates(t testing.TB, pki *PKI) map[Fault]*tls.Config {
 	t.Helper()
 	other := NewPKI(t)
@@ -170,7 +169,8 @@ func serverConfig(t testing.TB, clients, issuer *testpki.CA, opts testpki.Option
 	return config
 }
 
-// startController returns what puts deliveries into the workqueue of a running controller.
+// startController returns the handler that adds deliveries to the workqueue of a running
+// controller.
 func (p *Plane) startController(opts PlaneOptions) core.Handler {
 	p.t.Helper()
 	source := controllerruntime.NewSource(func(_ context.Context, d core.Delivery) ([]Look, error) {
@@ -256,7 +256,7 @@ func (p *Plane) serve() {
 	p.t.Cleanup(func() {
 		close(p.closed)
 		p.relay.Close()
-		_ = server.Close() // What counts is why it ended.
+		_ = server.Close() // The reason of its end counts.
 		if err := <-served; !errors.Is(err, http.ErrServerClosed) {
 			p.t.Errorf("plane: %v", err)
 		}
@@ -314,7 +314,7 @@ func (p *Plane) answer(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// wait ends early when the sender gives up, or the test ends.
+// wait waits. It ends early when the sender gives up, or the test ends.
 func (p *Plane) wait(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -82,7 +82,7 @@ func (p *Process) Stop() int {
 	return p.cmd.ProcessState.ExitCode()
 }
 
-// Freeze stops the program where it is, until Thaw: it keeps what it has, and does nothing.
+// Freeze stops the program until Thaw. It keeps its memory, files and connections.
 func (p *Process) Freeze() { p.mustSignal(syscall.SIGSTOP) }
 
 // Thaw lets the program go on.
@@ -113,7 +113,7 @@ func (p *Process) cleanup() {
 	}
 }
 
-// Log returns the end of what the program has said so far.
+// Log returns the end of the log of the program.
 func (p *Process) Log() string {
 	text := p.FullLog()
 
@@ -124,7 +124,7 @@ func (p *Process) Log() string {
 	return text
 }
 
-// FullLog returns all that the program has said so far.
+// FullLog returns the log of the program.
 func (p *Process) FullLog() string {
 	text, err := os.ReadFile(p.log)
 	if err != nil {

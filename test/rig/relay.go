@@ -12,8 +12,8 @@ import (
 
 const dialTimeout = 5 * time.Second
 
-// Relay passes connections on to one of its backends, as a service of Kubernetes does, and can turn
-// bad. All its methods may be called concurrently.
+// Relay passes connections on to one of its backends, as a Service of Kubernetes does. It can make
+// faults. All its methods may be called concurrently.
 type Relay struct {
 	addr  string
 	grace time.Duration
@@ -96,7 +96,8 @@ func (r *Relay) Cut() {
 	}
 }
 
-// Close is Refuse for good, and closes frozen connections, too. It waits for what it started.
+// Close refuses connections for good, and closes all, also frozen ones. It waits for its
+// goroutines.
 func (r *Relay) Close() {
 	r.Refuse()
 	r.mu.Lock()
@@ -224,7 +225,7 @@ func (r *Relay) pick() *backend {
 	return r.backends[r.next%len(r.backends)]
 }
 
-// leftOut takes note of a failure, and reports whether another backend should be tried.
+// leftOut records a failure, and reports whether another backend should be tried.
 func (r *Relay) leftOut(b *backend) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -265,8 +266,8 @@ func (l *link) close() {
 	_ = l.back.Close()
 }
 
-// copy carries bytes until either end is gone. On a frozen link it goes on reading, and the other
-// end hears nothing, not even of the end.
+// copy carries bytes until either end is gone. On a frozen link it continues to read, and the other
+// end gets nothing, not even the end of the connection.
 func (l *link) copy(to, from net.Conn) {
 	buffer := make([]byte, 32<<10)
 	for {

@@ -10,12 +10,12 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
 )
 
-// KeepsSecrets looks in what a process has logged for key material and tokens: armour, lines of
-// Base64, bytes in hexadecimal digits. A log may hold fingerprints, which are hashes.
+// KeepsSecrets fails the test if the log of a process has key material or tokens: armour, lines of
+// Base64, bytes in hexadecimal digits. A log may have fingerprints, which are hashes.
 func KeepsSecrets(t testing.TB, log string, secrets ...[]byte) {
 	t.Helper()
 	if log == "" {
-		t.Error("the log is empty: nothing can be said of it")
+		t.Error("the log is empty: this check cannot fail")
 	}
 
 	if strings.Contains(log, "-----BEGIN ") {
@@ -58,8 +58,8 @@ func tellsBytes(log string, secret []byte) bool {
 	return false
 }
 
-// Secrets returns what is in a volume now. Files that are missing or broken are what a test may
-// have made of them.
+// Secrets returns the current content of a volume. A file may be missing or broken, because a test
+// may have changed it.
 func Secrets(volume *testpki.Volume) (secrets [][]byte) {
 	for _, name := range []string{"ca.crt", "tls.crt", "tls.key"} {
 		if text, err := os.ReadFile(volume.Path(name)); err == nil {
@@ -69,8 +69,8 @@ func Secrets(volume *testpki.Volume) (secrets [][]byte) {
 	return secrets
 }
 
-// keepsSecrets looks at the agent's log when the test ends: for what its volume holds then and at
-// its start, and for its token.
+// keepsSecrets searches the agent's log when the test ends for its token, and for the content of
+// its volume at that time and at its start.
 func (a *Agent) keepsSecrets(t testing.TB, tokenFile string) {
 	t.Helper()
 	secrets := Secrets(a.Volume)

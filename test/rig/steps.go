@@ -16,7 +16,7 @@ type Steps struct {
 // NewSteps returns no steps. The first one begins now.
 func NewSteps() *Steps { return &Steps{begun: time.Now()} }
 
-// Done notes a step that has ended.
+// Done adds a step that has ended.
 func (s *Steps) Done(format string, args ...any) {
 	took := time.Since(s.begun)
 	s.begun = s.begun.Add(took)

@@ -61,7 +61,7 @@ func create(t testing.TB, plane *controlplane.ControlPlane, objects ...client.Ob
 	}
 }
 
-// AwaitReviews makes dry-run writes, which send nothing, until the agent is asked about them.
+// AwaitReviews makes dry-run writes, which send nothing, until the API server calls the agent.
 func AwaitReviews(t testing.TB, runtime *controlplane.ControlPlane, agent *Agent, labels map[string]string) {
 	t.Helper()
 	Eventually(t, 30*time.Second, "the API server calls the agent", func() bool {
@@ -76,9 +76,9 @@ func AwaitReviews(t testing.TB, runtime *controlplane.ControlPlane, agent *Agent
 	})
 }
 
-// AdmissionConfiguration writes what an API server needs to show a client certificate to webhooks,
-// as docs/security.md says, and returns the path for --admission-control-config-file. Users have
-// the names by which it chooses one: <host>:<port>, or "*" for every webhook.
+// AdmissionConfiguration writes a configuration that makes an API server show a client certificate
+// to webhooks, as in docs/security.md. It returns the path for --admission-control-config-file.
+// Users have the names by which it chooses one: <host>:<port>, or "*" for every webhook.
 func AdmissionConfiguration(t testing.TB, users map[string]*clientcmdapi.AuthInfo) string {
 	t.Helper()
 	dir := t.TempDir()

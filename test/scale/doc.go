@@ -1,7 +1,7 @@
-// Package scale measures what the control-plane side needs for thousands of runtimes: the time of
-// one look at each, the memory of the operator, and how long a new runtime waits.
+// Package scale measures the control-plane side with thousands of runtimes: the time of one look at
+// each, the memory of the operator, and the wait of a new runtime.
 //
-// The control plane is a real API server. One cheap process stands for the API servers of all
+// The control plane is a real API server. One cheap process replaces the API servers of all
 // runtimes. It answers each request after a latency, and its Deployments are ready at once. The
 // operator is a process of its own, so that its memory can be measured.
 //

@@ -92,7 +92,7 @@ func operate() error {
 	return mgr.Start(ctx)
 }
 
-// profile writes a heap profile at each SIGUSR1, to find out what takes the memory.
+// profile writes a heap profile at each SIGUSR1.
 func profile() {
 	asked := make(chan os.Signal, 1)
 	signal.Notify(asked, syscall.SIGUSR1)

@@ -110,7 +110,7 @@ type operator struct {
 func (w *world) lookAtAll() *operator {
 	w.t.Helper()
 
-	// 10,000 runtimes in 10 minutes, and what a process needs until it works.
+	// 10,000 runtimes in 10 minutes, and the start of a process.
 	limit := time.Duration(*many)*60*time.Millisecond + 5*time.Second
 
 	requests := w.requests()
@@ -397,7 +397,7 @@ func (o *operator) peakMemory() int {
 	return 0
 }
 
-// processor is what the process has taken of processors.
+// processor returns the processor time of the process.
 func (o *operator) processor() time.Duration {
 	o.t.Helper()
 

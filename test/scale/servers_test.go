@@ -155,7 +155,7 @@ func (s *servers) get(key string) (int, map[string]any) {
 	return http.StatusOK, s.object(key)
 }
 
-// object is what an API server and its controllers have made of it.
+// object returns an object with the fields that an API server and its controllers set.
 func (s *servers) object(key string) map[string]any {
 	stored := s.objects[key]
 	uid := sha256.Sum256([]byte(key))

@@ -80,7 +80,7 @@ func testPKI(t *testing.T) *pki {
 	return keys
 }
 
-// play runs one plan, reports what the oracle finds, and whether it found something.
+// play runs one plan, logs the violations that the oracle finds, and reports whether there are any.
 func play(t *testing.T, plan *Plan, keys *pki) bool {
 	t.Helper()
 

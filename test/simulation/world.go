@@ -59,7 +59,7 @@ func newWorld(plan *Plan, keys *pki, trace func(string)) *world {
 	return w
 }
 
-// run plays the plan to its end and returns what the oracle finds.
+// run plays the plan to its end and returns the violations that the oracle finds.
 func (w *world) run() []oracle.Violation {
 	w.history.BreakAll("no leader")
 	w.serveOperators()

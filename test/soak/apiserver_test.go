@@ -20,15 +20,15 @@ const (
 	connections = 8
 	// stable objects change again and again; names beyond them are seen once, as those of pods are.
 	stable = 5000
-	// largeOneIn is how rare objects of 100 kB are.
+	// largeOneIn is the share of objects of 100 kB: one in this number.
 	largeOneIn = 50
 
-	// One in so many names is new. During an outage all are kept, and 10,000 fit.
+	// One in this number of names is new. During an outage all are kept, and 10,000 fit.
 	usual  = 3
 	during = 10
 )
 
-// apiServer asks a webhook as an API server does, without what it costs to have one.
+// apiServer calls a webhook as an API server does, at a lower cost.
 type apiServer struct {
 	t        *testing.T
 	client   *http.Client
@@ -78,8 +78,7 @@ func template(size int) []string {
 	return strings.Split(text, "NAME")
 }
 
-// review asks n times over all connections, one in so many times about a new name, and takes that
-// long at least.
+// review sends n reviews over all connections, some with a new name. It takes at least that long.
 func (s *apiServer) review(n, fresh int, over time.Duration) {
 	s.t.Helper()
 	var (

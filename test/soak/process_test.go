@@ -14,7 +14,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
-// sample is what a process has at one moment.
+// sample has the resources of a process at one moment.
 type sample struct {
 	phase      string
 	at         time.Duration
@@ -24,7 +24,7 @@ type sample struct {
 	pending    int
 }
 
-// watched is a process that is looked at all the time.
+// watched is a process with regular samples of its resources.
 type watched struct {
 	t      *testing.T
 	agent  *rig.Agent
@@ -125,7 +125,7 @@ func (w *watched) status(field string) float64 {
 	return 0
 }
 
-// peak is the most that was resident at any moment, between the samples, too.
+// peak is the largest resident memory, also between the samples.
 func (w *watched) peak() float64 { return w.status("VmHWM") }
 
 func (w *watched) summary() string {
@@ -140,8 +140,7 @@ func (w *watched) summary() string {
 		last.resident, w.peak(), last.files, last.goroutines, last.at.Round(time.Second))
 }
 
-// number is what must not grow, and by how much a third of the samples may differ from another
-// nevertheless.
+// number is a value that must not grow, with the tolerance between two thirds of the samples.
 type number struct {
 	name  string
 	slack float64
@@ -156,7 +155,7 @@ func numbers() []number {
 	}
 }
 
-// problems says what grew, and what is too large.
+// problems returns the numbers that grew or are too large.
 func (w *watched) problems(memory float64) (found []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -180,8 +179,8 @@ func (w *watched) problems(memory float64) (found []string) {
 
 func byResident(a, b sample) int { return int(1024 * (a.resident - b.resident)) }
 
-// growth compares what is alike: work with work, after a third of it in which the process warms up,
-// and the second outage with the first. What an outage took, the Go runtime gives back to the
+// growth compares like phases: work with work, after a third of it in which the process warms up,
+// and the second outage with the first. The Go runtime returns the memory of an outage to the
 // system over minutes.
 func (n number) growth(all []sample) string {
 	phase := func(prefix string) []float64 {

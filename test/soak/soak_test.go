@@ -1,10 +1,10 @@
 // Package soak lets an agent work for long, and checks that its memory and open files do not grow.
 //
 // An hour without a control plane passes sixty times as fast: the intervals of the agent, which are
-// those of heartbeats and of attempts to forward, are a sixtieth of the usual, so that it does each
-// as often as in an hour, and there are as many changes as in an hour with 8 each second. What that
-// does not show is what depends on the clock itself, such as idle connections that are closed after
-// 90 s. The hour in true length is in core/outbox, on a fake clock.
+// those of heartbeats and of attempts to forward, are a sixtieth of the usual. So it does each as
+// often as in an hour, and there are as many changes as in an hour with 8 each second. Effects of
+// the clock itself do not show, such as idle connections that are closed after 90 s. The hour in
+// true length is in core/outbox, on a fake clock.
 package soak
 
 import (
@@ -53,7 +53,7 @@ func TestSoak(t *testing.T) {
 	received := &sink{}
 	plane := rig.StartPlane(t, pki, rig.PlaneOptions{
 		Handler: received,
-		// The listener's share of one runtime is not what is measured here.
+		// The listener's limit of one runtime is not measured here.
 		Listener: listener.Options{RuntimeRate: 1e6, RuntimeBurst: 1e6},
 	}, manager)
 
@@ -72,7 +72,7 @@ func TestSoak(t *testing.T) {
 	awaitDelivered(t, agent)
 	t.Logf("%d events: %s", *events, watch.summary())
 
-	// What the first takes, the second may take again, and no more.
+	// The second outage may take as much as the first, and no more.
 	for _, name := range []string{"first", "second"} {
 		suffer(t, plane, server, watch, name)
 		awaitDelivered(t, agent)
@@ -91,7 +91,7 @@ func TestSoak(t *testing.T) {
 	t.Logf("%d deliveries reached the listener", received.deliveries.Load())
 }
 
-// suffer has the control plane fail in every way, one after the other, while changes go on.
+// suffer makes the faults of a control plane, one after the other, while changes continue.
 func suffer(t *testing.T, plane *rig.Plane, server *apiServer, watch *watched, name string) {
 	t.Helper()
 	faults := []rig.Fault{rig.Refusing, rig.Hanging, rig.Unavailable, rig.HalfOpen, rig.NoHandshake, rig.OtherCA}

@@ -2,17 +2,12 @@ package states
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"net"
-	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,7 +17,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
@@ -52,7 +46,7 @@ func TestLateCommitsAreSeen(t *testing.T) {
 	}
 
 	for _, delay := range delays {
-		registerSlowWebhook(t, runtime, pki, delay)
+		rig.RegisterSlowWebhook(t, runtime, pki, delay)
 	}
 
 	var writing sync.WaitGroup
@@ -185,7 +179,7 @@ func (s *lateScene) delivered(d core.Delivery) {
 
 func (s *lateScene) reconcile(ctx context.Context, look rig.Look) (reconcile.Result, error) {
 	if look.Object.Name == "" {
-		return reconcile.Result{}, nil // Resyncs are not what this test is about.
+		return reconcile.Result{}, nil // This test does not count resyncs.
 	}
 
 	var have corev1.ConfigMap
@@ -276,64 +270,4 @@ func (s *lateScene) report(t *testing.T) {
 			t.Errorf("%s: seen %v after the commit, want it soon beside a webhook of %v", s.version, took, delay)
 		}
 	}
-}
-
-// registerSlowWebhook allows all writes to objects with the label of the delay, after that delay.
-func registerSlowWebhook(t *testing.T, runtime *controlplane.ControlPlane, pki *rig.PKI, delay time.Duration) {
-	t.Helper()
-
-	rig.Register(t, runtime, "slow-"+strings.ToLower(delay.String()), slowWebhook(t, pki, delay), pki.CA.PEM(),
-		admission.ConfigurationOptions{Timeout: 30 * time.Second}, admission.Watch{
-			Name:     types.NamespacedName{Namespace: "slow", Name: strings.ToLower(delay.String())},
-			Manager:  "slow",
-			Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"},
-			Labels:   map[string]string{"delay": delay.String()},
-		})
-
-	probe := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-		Namespace: metav1.NamespaceDefault, GenerateName: "probe-", Labels: map[string]string{"delay": delay.String()},
-	}}
-
-	// A configuration takes effect after a while. The probe waits shorter than the delay.
-	rig.Eventually(t, time.Minute, "the slow webhook is called", func() bool {
-		ctx, cancel := context.WithTimeout(t.Context(), min(delay, time.Second)/2)
-		defer cancel()
-
-		return runtime.Client.Create(ctx, probe.DeepCopy()) != nil
-	})
-}
-
-// slowWebhook allows every write after a delay.
-func slowWebhook(t *testing.T, pki *rig.PKI, delay time.Duration) (port int) {
-	t.Helper()
-
-	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var review admissionv1.AdmissionReview
-		if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
-
-			return
-		}
-
-		timer := time.NewTimer(delay)
-		defer timer.Stop()
-
-		select {
-		case <-timer.C:
-		case <-r.Context().Done():
-		}
-
-		review.Response = &admissionv1.AdmissionResponse{UID: review.Request.UID, Allowed: true}
-		_ = json.NewEncoder(w).Encode(review) // The API server may have given up.
-	}))
-	server.TLS = httpmtls.WebhookTLSConfig(pki.ServerMaterial(), nil)
-	server.StartTLS()
-	t.Cleanup(func() {
-		server.CloseClientConnections()
-		server.Close()
-	})
-
-	address, _ := server.Listener.Addr().(*net.TCPAddr)
-
-	return address.Port
 }

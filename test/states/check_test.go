@@ -9,12 +9,12 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
-// measurement is what the writes of one state were like.
+// measurement describes the writes of one state.
 type measurement struct {
 	writes   []time.Duration
 	errors   int
 	agent    rig.Histogram // the webhook's own time, in the agent
-	waited   rig.Histogram // what the API server waited for the webhook
+	waited   rig.Histogram // the waits of the API server for the webhook
 	allowed  float64       // answers 200 with allowed: true
 	failOpen float64       // writes that went on without an answer
 }
@@ -36,7 +36,7 @@ func measure(t *testing.T, runtime *controlplane.ControlPlane, all []*subject) m
 	return measured
 }
 
-// ask returns m with what an API server knows of a webhook.
+// ask returns m with the metrics of an API server about a webhook.
 func (m measurement) ask(text []byte, label string) measurement {
 	m.waited = rig.ParseHistogram(text, webhook+"admission_duration_seconds", label)
 	m.allowed = rig.Sum(text, webhook+"request_total", label, `code="200"`, `rejected="false"`)
@@ -44,7 +44,7 @@ func (m measurement) ask(text []byte, label string) measurement {
 	return m
 }
 
-// minus leaves out what was before.
+// minus returns m without the observations before.
 func (m measurement) minus(before measurement) measurement {
 	m.agent = m.agent.Minus(before.agent)
 	m.waited = m.waited.Minus(before.waited)
@@ -53,7 +53,7 @@ func (m measurement) minus(before measurement) measurement {
 	return m
 }
 
-// limits are what the writes of a state are held to.
+// limits are those for the writes of a state.
 type limits struct {
 	// p99 of the webhook's own time.
 	p99 time.Duration
@@ -62,8 +62,8 @@ type limits struct {
 	slack  time.Duration
 }
 
-// theLimits are those of a machine that others use, too, unless -strict is given. What must not
-// happen, waiting for the control plane, costs at least tens of milliseconds for each write.
+// theLimits are those of a machine that others use, too, unless -strict is given. A write that
+// waited for the control plane would take tens of milliseconds or more.
 func theLimits() limits {
 	if *strict {
 		return limits{p99: time.Millisecond, factor: 2, slack: 100 * time.Microsecond}
@@ -75,7 +75,7 @@ func (l limits) of(up time.Duration) time.Duration {
 	return time.Duration(l.factor*float64(up)) + l.slack
 }
 
-// problems says what is wrong with a state, compared to a control plane that is up.
+// problems returns the violations of a state, compared to a control plane that is up.
 func problems(m, up measurement, l limits) (found []string) {
 	wrong := func(format string, args ...any) { found = append(found, fmt.Sprintf(format, args...)) }
 	if m.errors > 0 {

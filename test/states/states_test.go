@@ -1,5 +1,5 @@
-// Package states shows that a write in a runtime does not feel what the control plane is like
-// (DESIGN §6.1).
+// Package states shows that the time of a write in a runtime does not depend on the state of the
+// control plane (DESIGN §6.1).
 package states
 
 import (
@@ -28,7 +28,7 @@ import (
 // The same test measures with: go test ./test/states -run Feel -v -args -strict -rounds 1000.
 var (
 	strict = flag.Bool("strict", false,
-		"hold the agent to 1 ms at p99, which a machine that does nothing else can tell")
+		"require 1 ms at p99, on a machine without other load")
 	rounds = flag.Int("rounds", 200, "writes in each state")
 )
 
@@ -47,8 +47,8 @@ const (
 
 func TestMain(m *testing.M) { os.Exit(rig.RunTests(m)) }
 
-// subject is one state with an agent of its own. All live through the whole test, so that they are
-// written to in turn, and noise is the same for all.
+// subject is one state with an agent of its own. All run during the whole test and are written in
+// turn, so that noise is the same for all.
 type subject struct {
 	name  string
 	fault rig.Fault
@@ -75,7 +75,7 @@ func subjects() []*subject {
 	return all
 }
 
-// label is the name as Kubernetes and certificates want it.
+// label returns the name in a form that Kubernetes and certificates accept.
 func (s *subject) label() string {
 	return "s-" + strings.Trim(strings.ReplaceAll(strings.ToLower(s.name), " ", "-"), "()")
 }
@@ -95,7 +95,7 @@ func (s *subject) webhookLabel() string {
 	return fmt.Sprintf("name=%q", "states."+s.label()+".operator.kyma-project.io")
 }
 
-// start runs the agent and what it sends to, without waiting for the API server.
+// start runs the agent and its control plane, without waiting for the API server.
 func (s *subject) start(t *testing.T, runtime *controlplane.ControlPlane, pki *rig.PKI) {
 	t.Helper()
 	if s.name == unwatched {
@@ -168,8 +168,8 @@ func TestWritesDoNotFeelTheStateOfTheControlPlane(t *testing.T) {
 	}
 }
 
-// prepare waits until every agent is asked, makes a connection with an event that arrives, and lets
-// the faults begin.
+// prepare waits until every agent is called, makes a connection with an event that arrives, and
+// begins the faults.
 func prepare(t *testing.T, runtime *controlplane.ControlPlane, all []*subject) {
 	t.Helper()
 	for _, s := range all {
@@ -274,7 +274,7 @@ func (s *subject) checkAccounts(t *testing.T, deadline time.Time) {
 	}
 }
 
-// table shows what was measured, one line per state.
+// table returns the measurements, one line per state.
 func table(all []*subject, measured map[string]measurement) string {
 	var text strings.Builder
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', tabwriter.AlignRight)

@@ -279,7 +279,7 @@ func TestPolicyIsEnforced(t *testing.T) {
 	w.tab.awaitProblem("Content Security Policy")
 }
 
-// A page without data says so, and one without an operator, too.
+// A page without data reports that, as does one without an operator.
 func TestEmptyAndBroken(t *testing.T) {
 	w := newWorld(t)
 	w.open()

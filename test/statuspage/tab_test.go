@@ -155,7 +155,8 @@ func (p *tab) number(expression string) float64 {
 	return evaluate[float64](p, expression)
 }
 
-// await asks from outside of the page: its policy refuses the function that a poll inside makes of a text.
+// await polls from outside of the page. Inside, the policy of the page would refuse to make a
+// function of a text.
 func (p *tab) await(what, condition string) {
 	p.t.Helper()
 	rig.Eventually(p.t, patience, what+": "+condition, func() bool { return evaluate[bool](p, condition) })

@@ -208,7 +208,7 @@ func (s *scene) do(method, path, contentType, body string) (int, []byte) {
 	return s.api.Do(s.t, method, path, contentType, body)
 }
 
-// must fails the test unless the API server has done what was asked.
+// must fails the test unless the API server answers with success.
 func (s *scene) must(method, path, contentType, body string) {
 	s.t.Helper()
 

@@ -11,7 +11,7 @@ import (
 	"sync"
 )
 
-// Event is what arrived at a [Listener].
+// Event is an event that a [Listener] has received.
 type Event struct {
 	Runtime string `json:"-"`
 	Path    string `json:"-"`

@@ -34,7 +34,7 @@ type Duties struct {
 	Image string
 }
 
-// Operator does what an operator of today does. It applies everything anew in each round.
+// Operator acts as an operator of today. It applies everything anew in each round.
 type Operator struct {
 	// Plane is a client of the control plane. Runtimes are those of runtimes, by the names of Kymas.
 	Plane    client.Client

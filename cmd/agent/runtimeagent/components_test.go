@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// diary notes what happens in which order.
+// diary records the order of calls.
 type diary struct {
 	mu      sync.Mutex
 	entries []string

@@ -69,7 +69,7 @@ func TestLogWriterDropsAndReports(t *testing.T) {
 	})
 }
 
-// A stalled sink does not keep the process alive.
+// A stalled sink does not delay the end of the process.
 func TestLogWriterEndsWithAStalledSink(t *testing.T) {
 	t.Parallel()
 

@@ -35,7 +35,7 @@ func (d *demo) storyOfFaults() []line {
 	})
 }
 
-// crash kills the operator in the midst of its work, and starts it again.
+// crash kills the operator at a random moment of its work, and starts it again.
 func (d *demo) crash(ctx context.Context) error {
 	if !d.faults {
 		return nil

@@ -56,7 +56,7 @@ func (d *demo) installation() []line {
 	}
 }
 
-// play1 plays a line, and returns the time from the deed to its effect.
+// play1 plays a line, and returns the time from the change to its effect.
 func (d *demo) play1(ctx context.Context, l line) (time.Duration, error) {
 	if err := l.do(ctx); err != nil {
 		return 0, err

@@ -1,5 +1,5 @@
-// Package naive forwards events from inside admission, with short retries, and then forgets them.
-// Programs of this kind are deployed today. It proves that the chaos suite can fail.
+// Package naive forwards events within admission, with short retries, and then drops them. Programs
+// of this kind are deployed today. It shows that the chaos suite can fail.
 package naive
 
 import (

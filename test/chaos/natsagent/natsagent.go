@@ -52,7 +52,7 @@ func Run(ctx context.Context) error {
 	return agent.Start(ctx)
 }
 
-// connect opens the connection, which lives as long as the process.
+// connect opens the connection, which is closed with the process.
 func connect(files *httpmtls.Files) (*natsjetstream.Forwarder, error) {
 	runtime := core.RuntimeID(os.Getenv("RUNTIME"))
 

@@ -33,7 +33,7 @@ func (o *operator) consume(p parts) (manager.Runnable, *controllerruntime.Source
 	return consumer, source, err
 }
 
-// dial connects, now or when the server is there. The connection lives as long as the process.
+// dial connects, now or when the server is there. The connection is closed with the process.
 func (o *operator) dial(files *httpmtls.Files) (*nats.Conn, error) {
 	material, err := files.Material()
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/chaos/record"
 )
 
-// Reconcile reads what it is asked to look at, no more, and records what it saw.
+// Reconcile reads the requested object or runtime, no more, and records the state.
 func (o *operator) Reconcile(ctx context.Context, r request) (reconcile.Result, error) {
 	look := record.Look{
 		Runtime: r.runtime.Name, Object: r.object.Name, Started: record.Now(),
@@ -38,7 +38,7 @@ func (o *operator) readObject(ctx context.Context, r request, versions map[strin
 
 	err := o.reader.Get(ctx, r.object, &object)
 	if apierrors.IsNotFound(err) {
-		return nil // Which is what was seen.
+		return nil // The look records that the object is absent.
 	}
 
 	if err != nil {

@@ -35,7 +35,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/chaos/record"
 )
 
-// request is what the controller reconciles: one object of a runtime, or all of them.
+// request names one object of a runtime, or all of them.
 type request struct {
 	runtime types.NamespacedName
 	object  types.NamespacedName // zero: all
@@ -74,7 +74,7 @@ func Run(ctx context.Context) error {
 	return mgr.Start(ctx)
 }
 
-// operator looks after one runtime.
+// operator reconciles one runtime.
 type operator struct {
 	manager, runtime, namespace string
 	reader                      client.Reader
@@ -82,8 +82,8 @@ type operator struct {
 	log                         *slog.Logger
 }
 
-// connect makes the client of the runtime, which is the cluster of the operator, too: a test
-// machine runs one of them. It has no cache: a look sees what is committed.
+// connect makes the client of the runtime, which is the cluster of the operator, too, because a
+// test machine runs one of them. It has no cache, so a look sees the committed state.
 func (o *operator) connect(kubeconfig *rest.Config) (err error) {
 	o.reader, err = client.New(kubeconfig, client.Options{})
 	return err
@@ -131,7 +131,7 @@ func (o *operator) setUp(ctx context.Context, mgr ctrl.Manager) error {
 		Complete(o)
 }
 
-// parts are what both transports need.
+// parts are those that both transports need.
 type parts struct {
 	runtimes *controllerruntime.Runtimes
 	fleet    *fleet.Fleet
@@ -169,7 +169,7 @@ func (o *operator) requests(runtimes *controllerruntime.Runtimes) controllerrunt
 	}
 }
 
-// everything is what an operator looks at when it starts.
+// everything returns the requests of an operator that starts.
 func (o *operator) everything(_ context.Context, object client.Object) []request {
 	if object.GetName() != o.runtime {
 		return nil
@@ -192,5 +192,5 @@ func (o *operator) write(entry record.Entry) {
 	}
 }
 
-// wrap gives an error of a look its place.
+// wrap adds the place to an error of a look.
 func wrap(what string, err error) error { return fmt.Errorf("look at %s: %w", what, err) }

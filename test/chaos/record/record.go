@@ -1,5 +1,5 @@
-// Package record holds the actions of an operator under test, in a file that survives its
-// death.
+// Package record stores the actions of an operator under test in a file, which outlives its
+// process.
 package record
 
 import (
@@ -22,7 +22,7 @@ type Entry struct {
 	Delivery *Delivery `json:"delivery,omitempty"`
 }
 
-// Look is one reconcile that read what it was asked to look at.
+// Look is one reconcile that has read the requested state.
 type Look struct {
 	// Runtime is the object in the control plane that represents the runtime.
 	Runtime string `json:"runtime"`
@@ -34,7 +34,7 @@ type Look struct {
 	Versions map[string]string `json:"versions"`
 }
 
-// Delivery is what the operator was handed by its listener.
+// Delivery is one delivery from the listener to the operator.
 type Delivery struct {
 	// Kind is that of the event.
 	Kind string `json:"kind"`
@@ -44,7 +44,7 @@ type Delivery struct {
 	Own bool `json:"own,omitempty"`
 	// At is when it was handled: see [Now].
 	At time.Duration `json:"at"`
-	// Refused says why the event was not taken.
+	// Refused is the reason why the event was refused.
 	Refused string `json:"refused,omitempty"`
 }
 
@@ -58,8 +58,8 @@ func Now() time.Duration {
 	return time.Duration(now.Nano())
 }
 
-// Writer appends entries to a file. What Write has returned from is in the hands of the system: a
-// killed process does not take it along.
+// Writer appends entries to a file. When Write has returned, the system has the entry, so the end
+// of the process does not lose it.
 type Writer struct {
 	mu   sync.Mutex
 	file *os.File

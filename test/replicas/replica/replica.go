@@ -58,7 +58,7 @@ type Settings struct {
 	Number int
 	// Listen and Relay are ports of the loopback interface.
 	Listen, Relay int
-	// Relays is whether the replica relays.
+	// Relays makes the replica relay.
 	Relays bool
 	// Lease is the time after which another replica may lead.
 	Lease time.Duration

@@ -23,7 +23,7 @@ const (
 	late = 37 * time.Second
 	// inTime bounds the time from the last fault to the look.
 	inTime = 90 * time.Second
-	// givenUp is the same for an object whose events are refused for ever (GiveUpAfter).
+	// givenUp is the same for an object with events that are refused for ever (GiveUpAfter).
 	givenUp = 8 * time.Minute
 	// noticed is the time after which a runtime in an outage must not be fresh. unproven is the same for a webhook
 	// without a canary.

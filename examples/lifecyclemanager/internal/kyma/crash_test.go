@@ -24,7 +24,7 @@ var every = flag.Int("crash-every", 12, "crash at every n-th write")
 
 var errCrash = errors.New("crash")
 
-// crash ends the life of an operator at one of its writes, in whichever cluster. Nil never does.
+// crash makes an operator fail from one of its writes on, in either cluster. Nil never does.
 type crash struct {
 	// at is the number of the write, from 1, and writes counts them.
 	at, writes int
@@ -32,7 +32,7 @@ type crash struct {
 	late bool
 }
 
-// write makes a write, unless the operator is dead.
+// write makes a write, unless the operator has crashed.
 func (c *crash) write(send func() error) error {
 	c.writes++
 	switch {
@@ -80,27 +80,27 @@ func (c *crash) client(t *testing.T, plane *controlplane.ControlPlane, scheme *r
 
 type connect = func(context.Context, client.ObjectKey) (*skr.Runtime, error)
 
-// connect returns real connections whose clients crash.
+// connect returns connections to one runtime, with a client that crashes.
 func (c *crash) connect(t *testing.T, get connect, plane *controlplane.ControlPlane, scheme *runtime.Scheme) connect {
 	t.Helper()
 	if c == nil {
 		return get
 	}
-	crashing := c.client(t, plane, scheme)
+	crashing := &skr.Runtime{Client: c.client(t, plane, scheme)}
 	return func(ctx context.Context, kyma client.ObjectKey) (*skr.Runtime, error) {
-		there, err := get(ctx, kyma)
-		if err == nil {
-			there.Client = crashing
+		if _, err := get(ctx, kyma); err != nil {
+			return nil, err
 		}
-		return there, err
+		return crashing, nil
 	}
 }
 
-// TestCrash lets the operator die at its writes, before and after the write is made, and another one
-// go on. Nothing may be orphaned in either cluster. All writes take a few minutes: -crash-every=1.
+// TestCrash ends the operator at its writes, before and after the write is made, and another one
+// continues. Nothing may be orphaned in either cluster. All writes take a few minutes:
+// -crash-every=1.
 func TestCrash(t *testing.T) {
 	w := newWorld(t)
-	// It is older than the operator, so it must stay. Without a controller it would never end.
+	// The namespace is older than the operator, so it must stay.
 	w.must(w.skr.Client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: skr.Namespace}}))
 	w.must(w.plane.Client.Create(t.Context(), template(t, "1", "text", "old")))
 	counted := &crash{}
@@ -116,8 +116,8 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// live is the life of a Kyma: a module is enabled, upgraded, disabled and enabled again, until the
-// Kyma is deleted. After a crash, the next change comes before another operator goes on.
+// live creates a Kyma, and enables, upgrades, disables and enables a module, until it deletes the
+// Kyma. After a crash, the next change comes before another operator continues.
 func (w *world) live(c *crash) {
 	w.t.Helper()
 	w.operator = w.newOperator(c)

@@ -36,7 +36,7 @@ type world struct {
 	operator
 }
 
-// operator is one life of the operator.
+// operator has the reconcilers of one process.
 type operator struct {
 	kymas     *kyma.Reconciler
 	manifests *manifest.Reconciler
@@ -71,7 +71,7 @@ func (w *world) connect() {
 	}))
 }
 
-// newOperator returns reconcilers without caches. A crash, unless it is nil, ends their life.
+// newOperator returns reconcilers without caches. They fail after the crash, unless it is nil.
 func (w *world) newOperator(crash *crash) operator {
 	w.t.Helper()
 	local := crash.client(w.t, w.plane, w.scheme)
@@ -95,13 +95,13 @@ func key(name string) types.NamespacedName {
 	return types.NamespacedName{Namespace: "default", Name: name}
 }
 
-// settle reconciles everything again and again until nothing asks for it, or an error occurs.
+// settle reconciles everything until no reconcile requests another one soon, or an error occurs.
 func (w *world) settle() error {
 	w.t.Helper()
 	limit := time.Now().Add(time.Minute)
 	for quiet := 0; quiet < 2; { // The Manifests change the status of the Kyma.
 		if time.Now().After(limit) {
-			w.t.Fatal("it does not settle")
+			w.t.Fatal("the reconciles do not end")
 		}
 		again, err := w.round()
 		if err != nil {
@@ -116,7 +116,7 @@ func (w *world) settle() error {
 	return nil
 }
 
-// round reconciles each object once, and reports whether one of them asked for it soon.
+// round reconciles each object once, and reports whether one of them is to be reconciled soon.
 func (w *world) round() (again bool, err error) {
 	w.t.Helper()
 	again, err = reconcileOne(w.t, w.kymas, "runtime-1")

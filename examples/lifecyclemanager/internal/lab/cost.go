@@ -22,11 +22,11 @@ type Cost struct {
 
 // Cost returns the cost so far.
 func (l *Lab) Cost(ctx context.Context) (c Cost, err error) {
-	text, err := l.ask(ctx, "/metrics")
+	text, err := l.Metrics(ctx)
 	if err != nil {
 		return c, err
 	}
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(text) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), "} ")
 		count, _ := strconv.ParseFloat(value, 64) // Other lines are not of these metrics.
 		switch {

@@ -41,14 +41,20 @@ func (l *Lab) Fleet(ctx context.Context, id string) ([]Freshness, error) {
 	return answer.Runtimes, err
 }
 
+// Metrics returns the metrics of the replica that leads, in the text format of Prometheus.
+func (l *Lab) Metrics(ctx context.Context) (string, error) {
+	text, err := l.ask(ctx, "/metrics")
+	return string(text), err
+}
+
 // Reconciles returns the number of reconciles by controller and cause.
 func (l *Lab) Reconciles(ctx context.Context) (map[[2]string]int, error) {
-	text, err := l.ask(ctx, "/metrics")
+	text, err := l.Metrics(ctx)
 	if err != nil {
 		return nil, err
 	}
 	counts := make(map[[2]string]int)
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(text) {
 		var cause, controller string
 		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
 		rest, ok := strings.CutPrefix(name, `lifecycle_manager_reconciles_total{cause="`)
@@ -66,7 +72,7 @@ func (l *Lab) Reconciles(ctx context.Context) (map[[2]string]int, error) {
 	return counts, nil
 }
 
-// ask asks the replica that leads, as a reader with a token.
+// ask sends a request to the replica that leads, as a reader with a token.
 func (l *Lab) ask(ctx context.Context, path string) ([]byte, error) {
 	leader, err := l.service.leader(ctx)
 	if err != nil {

@@ -144,6 +144,15 @@ func (l *Lab) EventsAddress(ctx context.Context) (string, error) {
 	return leader.events, nil
 }
 
+// KillLeader kills the replica that leads, as a crash does.
+func (l *Lab) KillLeader(ctx context.Context) error {
+	leader, err := l.service.leader(ctx)
+	if err == nil {
+		leader.kill()
+	}
+	return err
+}
+
 // KillOperator kills all replicas, as a crash does.
 func (l *Lab) KillOperator() {
 	for _, o := range l.replicas {

@@ -34,7 +34,7 @@ func launch(log, path string, env, args []string) (*process, error) {
 	}
 	go func() {
 		defer close(p.done)
-		_ = p.cmd.Wait() // ProcessState says the same.
+		_ = p.cmd.Wait() // ProcessState has the result.
 	}()
 	return p, nil
 }

@@ -86,7 +86,7 @@ func (w *world) exists(object client.Object, name string) bool {
 	return err == nil
 }
 
-// available plays the controller of the Deployment.
+// available reports a Deployment as available, as its controller does.
 func (w *world) available(name string) {
 	w.t.Helper()
 	deployment := &appsv1.Deployment{}
@@ -137,7 +137,7 @@ func deployment(name, app string) any {
 	}
 }
 
-// TestManifest is the life of a Manifest: installed, drifted, upgraded, deleted.
+// TestManifest installs, changes, upgrades and deletes a Manifest.
 func TestManifest(t *testing.T) {
 	w := newWorld(t)
 	w.must(w.Create(t.Context(), &v1beta2.Manifest{

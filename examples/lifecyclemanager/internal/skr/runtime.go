@@ -23,14 +23,14 @@ const (
 	ManagedByLabel = "operator.kyma-project.io/managed-by"
 	// onlyCreate is an annotation of objects that are left alone if they exist.
 	onlyCreate = "operator.kyma-project.io/only-create"
+	// timeout bounds the wait of an apply.
+	timeout = 15 * time.Second
 )
 
 // Runtime is a client for one runtime, without a cache.
 type Runtime struct {
 	client.Client
 
-	// version is that of the Secret with the kubeconfig.
-	version  string
 	prepared atomic.Bool
 }
 

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
+	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/kyma"
+	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/lab"
+	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/skr"
+)
+
+// takeover is the limit from the end of the leader to the effects of a change. The lease of the
+// leader lasts 15 s.
+const takeover = time.Minute
+
+// TestTakeover kills the leader of two replicas, and changes a runtime at that moment. The other
+// replica must lead, and must get the event. No other event is for the controller of Kymas: resends
+// are off, no resync is pending, and the operator does not change the spec of the user's Kyma.
+func TestTakeover(t *testing.T) {
+	w := newWorld(t, lab.Options{Runtimes: []string{"runtime-1"}, Replicas: 2, OperatorArgs: []string{
+		"-agent-setting=HEARTBEAT_INTERVAL=1s", "-agent-setting=CANARY_INTERVAL=1s",
+		"-agent-setting=RESEND_AFTER=0s", "-agent-setting=RESEND_RESYNC=0s",
+	}})
+	w.deploy("native")
+	w.must(w.ApplyFile(t.Context(), "samples/greeter-regular.v1.yaml"))
+	w.must(w.Register(t.Context(), "runtime-1", nil))
+	w.eventually("the user enables a module", func() bool { return w.setModules(v1beta2.Module{Name: "greeter"}) == nil })
+	w.eventually("the module is installed, and the runtime is watched", func() bool {
+		return w.findGreeter() == nil && w.isFresh() && w.isInstalled() && w.hasMetrics(
+			`runtime_watcher_installation_runtimes{reason="",state="Ready"} 1`,
+			`runtime_watcher_fleet_events_pending{manager="lifecycle-manager"} 0`,
+		)
+	})
+
+	killed, err := w.EventsAddress(t.Context())
+	w.must(err)
+	w.must(w.KillLeader(t.Context()))
+	began := time.Now()
+	w.must(w.setModules())
+
+	ctx, cancel := context.WithTimeoutCause(t.Context(), takeover, errors.New("not within "+takeover.String()))
+	defer cancel()
+	w.poll(ctx, "the other replica leads", func() bool {
+		leader, err := w.EventsAddress(ctx)
+		return err == nil && leader != killed
+	})
+	t.Logf("the other replica leads after %s", time.Since(began).Round(time.Millisecond))
+	w.poll(ctx, "the event starts a reconcile", func() bool {
+		counts, err := w.Reconciles(ctx)
+		return err == nil && counts[[2]string{string(kymaManager), "event"}] > 0
+	})
+	w.poll(ctx, "the module is removed", func() bool { return apierrors.IsNotFound(w.findGreeter()) })
+	t.Logf("the event has led to a reconcile, and the module is removed, after %s", time.Since(began).Round(time.Millisecond))
+}
+
+func (w *world) poll(ctx context.Context, what string, condition func() bool) {
+	w.t.Helper()
+	if err := lab.Poll(ctx, condition); err != nil {
+		w.t.Fatalf("%s: %v\nlogs are in %s", what, err, w.Dir)
+	}
+}
+
+// setModules edits the Kyma in the runtime, as a user does.
+func (w *world) setModules(modules ...v1beta2.Module) error {
+	w.t.Helper()
+	there, remote := w.Runtimes["runtime-1"], &v1beta2.Kyma{}
+	err := there.Get(w.t.Context(), client.ObjectKey{Namespace: skr.Namespace, Name: kyma.RemoteName}, remote)
+	if err != nil {
+		return err
+	}
+	before := remote.DeepCopy()
+	remote.Spec.Modules = modules
+	return there.Patch(w.t.Context(), remote, client.MergeFrom(before))
+}
+
+// findGreeter returns nil if the Deployment of the module is in the runtime.
+func (w *world) findGreeter() error {
+	w.t.Helper()
+	key := client.ObjectKey{Namespace: "greeter", Name: "greeter"}
+	return w.Runtimes["runtime-1"].Get(w.t.Context(), key, &appsv1.Deployment{})
+}
+
+// isFresh reports whether the runtime is fresh for both controllers.
+func (w *world) isFresh() bool {
+	w.t.Helper()
+	known, err := w.Fleet(w.t.Context(), "runtime-1")
+	return err == nil && len(known) == 2 && known[0].State == "fresh" && known[1].State == "fresh"
+}
+
+// isInstalled reports whether the Kyma has the condition that its runtime has the agent.
+func (w *world) isInstalled() bool {
+	w.t.Helper()
+	stored := &v1beta2.Kyma{}
+	return w.exists(stored, "runtime-1") && meta.IsStatusConditionTrue(stored.Status.Conditions, v1beta2.WatcherInstalled)
+}
+
+// hasMetrics reports whether the leader has all lines.
+func (w *world) hasMetrics(lines ...string) bool {
+	w.t.Helper()
+	text, err := w.Metrics(w.t.Context())
+	return err == nil && !slices.ContainsFunc(lines, func(line string) bool { return !strings.Contains(text, line+"\n") })
+}

@@ -1,0 +1,72 @@
+package rig
+
+import (
+	"context"
+	"encoding/json"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+)
+
+// RegisterSlowWebhook allows all writes to ConfigMaps with the label delay=<delay>, after that
+// delay. It waits until the API server calls the webhook.
+func RegisterSlowWebhook(t testing.TB, runtime *controlplane.ControlPlane, pki *PKI, delay time.Duration) {
+	t.Helper()
+	labels := map[string]string{"delay": delay.String()}
+	Register(t, runtime, "slow-"+delay.String(), startSlowWebhook(t, pki, delay), pki.CA.PEM(),
+		admission.ConfigurationOptions{Timeout: 30 * time.Second}, admission.Watch{
+			Name:     types.NamespacedName{Namespace: "slow", Name: strings.ReplaceAll(delay.String(), ".", "-")},
+			Manager:  "slow",
+			Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"},
+			Labels:   labels,
+		})
+	probe := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+		Namespace: metav1.NamespaceDefault, GenerateName: "probe-", Labels: labels,
+	}}
+	// A configuration takes effect after a while. The probe waits shorter than the delay.
+	Eventually(t, time.Minute, "the slow webhook is called", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), min(delay, time.Second)/2)
+		defer cancel()
+		return runtime.Client.Create(ctx, probe.DeepCopy()) != nil
+	})
+}
+
+func startSlowWebhook(t testing.TB, pki *PKI, delay time.Duration) (port int) {
+	t.Helper()
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var review admissionv1.AdmissionReview
+		if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		timer := time.NewTimer(delay)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-r.Context().Done():
+		}
+		review.Response = &admissionv1.AdmissionResponse{UID: review.Request.UID, Allowed: true}
+		_ = json.NewEncoder(w).Encode(review) // The API server may have given up.
+	}))
+	server.TLS = httpmtls.WebhookTLSConfig(pki.ServerMaterial(), nil)
+	server.StartTLS()
+	t.Cleanup(func() {
+		server.CloseClientConnections()
+		server.Close()
+	})
+	address, _ := server.Listener.Addr().(*net.TCPAddr)
+	return address.Port
+}
