@@ -58,6 +58,10 @@ func New(image, controlPlane string, opts Options) (*Installer, error) {
 // admission.ErrInvalidConfiguration needs another Runtime, and one that wraps [ErrOwned] the end of
 // the other installation. Retry all others.
 func (i *Installer) Install(ctx context.Context, r Runtime) (Status, error) {
+	if r.Verify {
+		i.looks.forget(r.ID) // Even if this call fails.
+	}
+
 	if err := errors.Join(r.validate(i.host(), !i.watches()), i.validateAddress(&r)); err != nil {
 		return Status{}, err
 	}

@@ -1,6 +1,7 @@
 package runtimes
 
 import (
+	"cmp"
 	"slices"
 	"sync"
 	"time"
@@ -75,12 +76,12 @@ func (o *Overview) silent(runtime seen, manager core.Manager) bool {
 		o.status(runtime.id, manager).LastSeen.IsZero()
 }
 
-// note sets the status of an object.
+// note sets the status of an object. An empty id leaves the former one.
 func (o *Overview) note(key client.ObjectKey, id core.RuntimeID, status installation.Status, managers []core.Manager) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 
-	now := seen{id: id, state: fleet.InstallationState{State: string(status.State), Reason: status.Reason}}
+	now := seen{id: cmp.Or(id, o.runtimes[key].id), state: fleet.InstallationState{State: string(status.State), Reason: status.Reason}}
 
 	if status.State == installation.Ready {
 		now.managers, now.ready = managers, o.runtimes[key].ready
@@ -96,10 +97,13 @@ func (o *Overview) note(key client.ObjectKey, id core.RuntimeID, status installa
 	o.runtimes[key] = now
 }
 
-func (o *Overview) forget(key client.ObjectKey) {
+// forget removes an object, and returns the runtime that it represented, if that is known.
+func (o *Overview) forget(key client.ObjectKey) core.RuntimeID {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	id := o.runtimes[key].id
 	delete(o.runtimes, key)
+	return id
 }
 
 func (o *Overview) noteAuthority(status certificates.Status) {

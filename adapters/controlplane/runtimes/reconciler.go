@@ -42,6 +42,7 @@ type reconciler struct {
 	opts         Options
 	forgetter    *forgetter
 	failures     failures
+	repairs      repairs
 	// confirming makes the controller reconcile all runtimes.
 	confirming chan event.GenericEvent
 
@@ -58,8 +59,7 @@ func (r *reconciler) reconcile(ctx context.Context, request reconcile.Request) (
 
 	err := r.client.Get(ctx, request.NamespacedName, object)
 	if apierrors.IsNotFound(err) {
-		r.failures.end(request.NamespacedName)
-		r.opts.Overview.forget(request.NamespacedName)
+		r.end(request.NamespacedName)
 		return reconcile.Result{RequeueAfter: r.forgetter.forgetAgain(request.NamespacedName)}, nil
 	}
 
@@ -72,6 +72,12 @@ func (r *reconciler) reconcile(ctx context.Context, request reconcile.Request) (
 	}
 
 	return r.keep(ctx, object)
+}
+
+// end forgets an object that is gone or released.
+func (r *reconciler) end(object client.ObjectKey) {
+	r.failures.end(object)
+	r.repairs.forget(r.opts.Overview.forget(object), object)
 }
 
 // keep installs the agent and reports the result.
@@ -124,6 +130,7 @@ func (r *reconciler) again(
 		return reconcile.Result{RequeueAfter: after}
 	}
 	r.failures.ready(key)
+	r.repairs.note(id, key, managers, r.opts.Retry)
 	next := r.forgetter.forgetFormer(id, managers, r.opts.Interval)
 	return reconcile.Result{RequeueAfter: spread(next), Priority: new(handler.LowPriority)}
 }
@@ -163,9 +170,14 @@ func (r *reconciler) install(
 		return installation.Status{}, because(reasonNoAddress, fmt.Errorf("address of the control plane: %w", err))
 	}
 
+	verify, begun := r.repairs.begin(identity.ID), time.Now()
+
 	status, err := r.installer.Install(ctx, installation.Runtime{
-		ID: identity.ID, Client: there, Secret: issued.Secret, Watches: watches, ControlPlane: address,
+		ID: identity.ID, Client: there, Secret: issued.Secret, Watches: watches, ControlPlane: address, Verify: verify,
 	})
+	if verify {
+		r.repairs.end(identity.ID, time.Since(begun), r.opts.Retry)
+	}
 
 	return status, because(installReason(err), err)
 }

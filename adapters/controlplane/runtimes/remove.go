@@ -57,8 +57,7 @@ func (r *reconciler) release(ctx context.Context, object client.Object, id core.
 		return reconcile.Result{}, err
 	}
 	key := client.ObjectKeyFromObject(object)
-	r.failures.end(key)
-	r.opts.Overview.forget(key)
+	r.end(key)
 	if id == "" {
 		return reconcile.Result{}, nil
 	}

@@ -75,6 +75,8 @@ func SetUp(
 		opts.Overview.hear(opts.Fleet)
 	}
 
+	r.followFleet()
+
 	return errors.Join(r.setUp(mgr), mgr.Add(manager.RunnableFunc(r.keepAuthority)))
 }
 
