@@ -86,14 +86,17 @@ func installReason(err error) string {
 }
 
 // fail reports a failure, if it has a reason, and returns when to try again. Retries cannot help an
-// invalid runtime: a change of the object or of a Watcher leads to the next reconcile.
-func (r *reconciler) fail(ctx context.Context, object client.Object, err error) (reconcile.Result, error) {
+// invalid runtime: a change of the object or of a Watcher leads to the next reconcile. The id is
+// empty if it is not known.
+func (r *reconciler) fail(
+	ctx context.Context, object client.Object, id core.RuntimeID, err error,
+) (reconcile.Result, error) {
 	var known failure
 	if !errors.As(err, &known) {
 		return reconcile.Result{}, err // Such as a conflict.
 	}
 	status := installation.Status{State: installation.Failed, Reason: known.reason, Message: err.Error()}
-	if reportErr := r.report(ctx, object, "", status, nil); reportErr != nil {
+	if reportErr := r.report(ctx, object, id, status, nil); reportErr != nil {
 		return reconcile.Result{}, errors.Join(err, reportErr)
 	}
 	switch known.reason {

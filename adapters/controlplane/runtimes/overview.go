@@ -18,7 +18,8 @@ import (
 const hearing = 5 * time.Minute
 
 // Overview has the states of all runtimes, as the controllers of this process have seen them. The
-// zero value is ready, for [Options.Overview]. It may be used concurrently.
+// zero value is ready, for [Options.Overview]. It may be used concurrently. Its Installations are
+// for metrics, and for listener.InstallationsHandler.
 type Overview struct {
 	mu        sync.Mutex
 	runtimes  map[client.ObjectKey]seen
@@ -40,14 +41,18 @@ func (o *Overview) Installations() fleet.Installations {
 	defer o.mu.Unlock()
 
 	all := fleet.Installations{
-		Runtimes: make(map[fleet.InstallationState]int), NeverHeard: make(map[core.Manager][]core.RuntimeID),
-		Phase: string(o.authority.Phase), Waiting: slices.Clone(o.authority.Waiting),
+		Runtimes: make(map[fleet.InstallationState]int), Failed: make(map[string][]core.RuntimeID),
+		NeverHeard: make(map[core.Manager][]core.RuntimeID),
+		Phase:      string(o.authority.Phase), Waiting: slices.Clone(o.authority.Waiting),
 		Overdue: slices.Clone(o.authority.Overdue),
 	}
 
-	for _, runtime := range o.runtimes {
+	for key, runtime := range o.runtimes {
 		all.Runtimes[runtime.state]++
 
+		if reason := runtime.state.Reason; runtime.state.State == string(installation.Failed) {
+			all.Failed[reason] = append(all.Failed[reason], cmp.Or(runtime.id, core.RuntimeID(key.String())))
+		}
 		for _, manager := range runtime.managers {
 			silent := o.silent(runtime, manager)
 			if _, listed := all.NeverHeard[manager]; silent || !listed {
@@ -56,11 +61,16 @@ func (o *Overview) Installations() fleet.Installations {
 		}
 	}
 
-	for _, runtimes := range all.NeverHeard {
-		slices.Sort(runtimes)
-	}
+	sortEach(all.Failed)
+	sortEach(all.NeverHeard)
 
 	return all
+}
+
+func sortEach[K comparable](lists map[K][]core.RuntimeID) {
+	for _, list := range lists {
+		slices.Sort(list)
+	}
 }
 
 func appendIf(condition bool, runtimes []core.RuntimeID, id core.RuntimeID) []core.RuntimeID {

@@ -84,7 +84,7 @@ func (r *reconciler) end(object client.ObjectKey) {
 func (r *reconciler) keep(ctx context.Context, object client.Object) (reconcile.Result, error) {
 	identity, err := r.identify(ctx, object)
 	if err != nil {
-		return r.fail(ctx, object, because(reasonIdentityUnknown, err))
+		return r.fail(ctx, object, "", because(reasonIdentityUnknown, err))
 	}
 
 	if identity.ID == "" {
@@ -109,7 +109,7 @@ func (r *reconciler) keep(ctx context.Context, object client.Object) (reconcile.
 	r.forgetter.noteFormer(status.Former)
 
 	if err != nil {
-		return r.fail(ctx, object, err)
+		return r.fail(ctx, object, identity.ID, err)
 	}
 
 	managers := r.installer.Managers(watches)

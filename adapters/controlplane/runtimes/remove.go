@@ -34,7 +34,7 @@ func (r *reconciler) remove(ctx context.Context, object client.Object) (reconcil
 	}
 
 	if err != nil {
-		return r.fail(ctx, object, err)
+		return r.fail(ctx, object, runtime.ID, err)
 	}
 
 	if err := r.report(ctx, object, runtime.ID, status, nil); err != nil {
