@@ -223,8 +223,8 @@ func (f *failures) edit(key client.ObjectKey, change func(*failing)) {
 	f.keep(key, entry)
 }
 
-// last returns how long ago the first failed removal was, and notes the first one.
-func (f *failures) last(key client.ObjectKey) (since time.Duration) {
+// sinceRemoval returns how long ago the first failed removal was, and notes the first one.
+func (f *failures) sinceRemoval(key client.ObjectKey) (since time.Duration) {
 	f.edit(key, func(entry *failing) {
 		if entry.removal.IsZero() {
 			entry.removal = time.Now()
@@ -232,6 +232,11 @@ func (f *failures) last(key client.ObjectKey) (since time.Duration) {
 		since = time.Since(entry.removal)
 	})
 	return since
+}
+
+// endRemoval notes that a runtime is not being removed.
+func (f *failures) endRemoval(key client.ObjectKey) {
+	f.edit(key, func(entry *failing) { entry.removal = time.Time{} })
 }
 
 // reported notes a text. It reports whether the text is new, and whether an empty text ends another

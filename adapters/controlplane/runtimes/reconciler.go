@@ -91,13 +91,16 @@ func (r *reconciler) keep(ctx context.Context, object client.Object) (reconcile.
 		return reconcile.Result{}, nil
 	}
 
-	if r.opts.Skip(object) {
-		return reconcile.Result{}, r.report(ctx, object, identity.ID,
-			awaiting(reasonSkipped, "waiting for the end of an opt-out"), nil)
+	skipped := r.opts.Skip(object)
+	if identity.Remove && !skipped {
+		return r.remove(ctx, object)
 	}
 
-	if identity.Remove {
-		return r.remove(ctx, object)
+	r.failures.endRemoval(client.ObjectKeyFromObject(object))
+
+	if skipped {
+		return reconcile.Result{}, r.report(ctx, object, identity.ID,
+			awaiting(reasonSkipped, "waiting for the end of an opt-out"), nil)
 	}
 
 	watches, err := r.watches(ctx)

@@ -22,7 +22,7 @@ func (r *reconciler) remove(ctx context.Context, object client.Object) (reconcil
 	}
 
 	runtime, status, err := r.uninstall(ctx, object)
-	if (err != nil || status.State != installation.Removed) && r.failures.last(key) > r.opts.GiveUp {
+	if (err != nil || status.State != installation.Removed) && r.failures.sinceRemoval(key) > r.opts.GiveUp {
 		ctrl.LoggerFrom(ctx).Error(err, "object is let go, and its agent stays in the runtime", "awaiting", status.Message)
 
 		status, err = installation.Status{State: installation.Removed}, nil
