@@ -2,6 +2,7 @@ package chain
 
 import (
 	"flag"
+	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -47,6 +48,7 @@ func TestRepairTime(t *testing.T) {
 	w := newDamagedWorld(t, nil)
 
 	for n := range *repairs {
+		w.pause(rand.N(30 * time.Second)) // The canary writes and heartbeats come every 30 s.
 		took := w.repaired(&admissionregistrationv1.ValidatingWebhookConfiguration{
 			ObjectMeta: metav1.ObjectMeta{Name: installation.Name},
 		}, 3*time.Minute)
@@ -84,6 +86,13 @@ func (w *world) fresh() {
 	rig.Eventually(w.t, patience, "the runtime is fresh", func() bool {
 		return w.fleet.Get(damaged, steady).State == fleet.Fresh
 	})
+}
+
+func (w *world) pause(d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-w.t.Context().Done():
+	}
 }
 
 // repaired removes an object and returns the time until another one is there. The runtime is fresh
