@@ -14,8 +14,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
 
-// hearing is how long a runtime that is ready may send nothing. Agents send a heartbeat every 30 s.
-const hearing = 5 * time.Minute
+// neverHeardAfter is how long a runtime that is ready may send nothing. Agents send a heartbeat
+// every 30 s.
+const neverHeardAfter = 5 * time.Minute
 
 // Overview has the states of all runtimes, as the controllers of this process have seen them. The
 // zero value is ready, for [Options.Overview]. It may be used concurrently. Its Installations are
@@ -82,7 +83,7 @@ func appendIf(condition bool, runtimes []core.RuntimeID, id core.RuntimeID) []co
 
 // silent reports whether a runtime has sent nothing, and should have.
 func (o *Overview) silent(runtime seen, manager core.Manager) bool {
-	return o.status != nil && !runtime.ready.IsZero() && time.Since(runtime.ready) > hearing &&
+	return o.status != nil && !runtime.ready.IsZero() && time.Since(runtime.ready) > neverHeardAfter &&
 		o.status(runtime.id, manager).LastSeen.IsZero()
 }
 
@@ -122,8 +123,8 @@ func (o *Overview) noteAuthority(status certificates.Status) {
 	o.authority = status
 }
 
-// hear connects the fleet, if it can be asked.
-func (o *Overview) hear(from Fleet) {
+// useFleet queries a fleet for runtimes that never sent anything, if it has the method Get.
+func (o *Overview) useFleet(from Fleet) {
 	if f, ok := from.(interface {
 		Get(runtime core.RuntimeID, manager core.Manager) fleet.Status
 	}); ok {

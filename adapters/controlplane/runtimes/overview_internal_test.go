@@ -18,11 +18,11 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
 
-// A runtime whose agent answers, and that the fleet never heard of, is what users miss first.
+// A runtime whose agent answers, and that never sent anything, is what users miss first.
 func TestOverviewNamesRuntimesThatAreNeverHeard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, o := newTestFleet(t), &Overview{}
-		o.hear(f.Fleet)
+		o.useFleet(f.Fleet)
 
 		ready := installation.Status{State: installation.Ready}
 		note := func() {
@@ -40,7 +40,7 @@ func TestOverviewNamesRuntimesThatAreNeverHeard(t *testing.T) {
 			t.Errorf("never heard at once: %v", all.NeverHeard)
 		}
 
-		time.Sleep(hearing)
+		time.Sleep(neverHeardAfter)
 		note() // It is not new.
 		time.Sleep(time.Second)
 

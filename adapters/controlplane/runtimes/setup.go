@@ -72,7 +72,7 @@ func SetUp(
 	}
 
 	if installer.Heartbeats() {
-		opts.Overview.hear(opts.Fleet)
+		opts.Overview.useFleet(opts.Fleet)
 	}
 
 	r.followFleet()
