@@ -133,7 +133,7 @@ func (r *reconciler) again(
 		return reconcile.Result{RequeueAfter: after}
 	}
 	r.failures.ready(key)
-	r.repairs.note(id, key, managers, r.opts.Retry)
+	r.repairs.note(id, key, managers)
 	next := r.forgetter.forgetFormer(id, managers, r.opts.Interval)
 	return reconcile.Result{RequeueAfter: spread(next), Priority: new(handler.LowPriority)}
 }
@@ -174,12 +174,15 @@ func (r *reconciler) install(
 	}
 
 	verify, begun := r.repairs.begin(identity.ID), time.Now()
+	if verify {
+		ctrl.LoggerFrom(ctx).V(1).Info("watch path is broken, so all objects are applied", "runtime", identity.ID)
+	}
 
 	status, err := r.installer.Install(ctx, installation.Runtime{
 		ID: identity.ID, Client: there, Secret: issued.Secret, Watches: watches, ControlPlane: address, Verify: verify,
 	})
 	if verify {
-		r.repairs.end(identity.ID, time.Since(begun), r.opts.Retry)
+		r.repairs.end(identity.ID, time.Since(begun))
 	}
 
 	return status, because(installReason(err), err)

@@ -23,6 +23,7 @@ func (r *reconciler) followFleet() {
 	if !ok {
 		return
 	}
+	r.repairs.pause = leastPause * r.opts.Retry
 	followed.OnChange(func(change fleet.Transition) {
 		object, after, due := r.repairs.observe(&change.To)
 		if due && !r.failures.fails(object) { // Its lane tries it again.
@@ -38,6 +39,8 @@ const leastPause = 20
 // repairs has the runtimes with a broken watch path. Each new condition of a runtime leads to one
 // look, which applies all objects. The zero value is ready.
 type repairs struct {
+	pause time.Duration // between two early looks at a runtime, at least
+
 	mu    sync.Mutex
 	known map[core.RuntimeID]*repairable
 }
@@ -49,18 +52,18 @@ type repairable struct {
 	// broken has the managers with a condition that a look may end.
 	broken map[core.Manager]fleet.Condition
 	verify bool      // the next look applies all objects
-	next   time.Time // before it no look is early
+	next   time.Time // of the next early look, at the earliest
 }
 
 // note adds or updates a runtime that is ready. A new one may still report that it was not.
-func (r *repairs) note(id core.RuntimeID, object client.ObjectKey, managers []core.Manager, retry time.Duration) {
+func (r *repairs) note(id core.RuntimeID, object client.ObjectKey, managers []core.Manager) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.known == nil {
 		r.known = make(map[core.RuntimeID]*repairable)
 	}
 	if r.known[id] == nil {
-		r.known[id] = &repairable{next: time.Now().Add(leastPause * retry)}
+		r.known[id] = &repairable{next: time.Now().Add(r.pause)}
 	}
 	known := r.known[id]
 	known.object, known.managers = object, managers
@@ -85,7 +88,11 @@ func (r *repairs) observe(now *fleet.Status) (object client.ObjectKey, after tim
 	if known == nil || !slices.Contains(known.managers, now.Manager) || !known.change(now) {
 		return client.ObjectKey{}, 0, false
 	}
-	return known.object, max(time.Until(known.next), 0), true
+	if after = time.Until(known.next); after > 0 {
+		return known.object, after, true
+	}
+	known.next = time.Now().Add(r.pause)
+	return known.object, 0, true
 }
 
 // change reports whether the condition is new for the runtime. All managers of an agent have the
@@ -127,11 +134,11 @@ func (r *repairs) begin(id core.RuntimeID) (verify bool) {
 
 // end notes how long such a look took. The next early one waits nine times as long, so that a slow
 // or flapping runtime takes at most a tenth of a worker.
-func (r *repairs) end(id core.RuntimeID, took, retry time.Duration) {
+func (r *repairs) end(id core.RuntimeID, took time.Duration) {
 	const pauses = 9
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if known := r.known[id]; known != nil {
-		known.next = time.Now().Add(max(pauses*took, leastPause*retry))
+		known.next = time.Now().Add(max(pauses*took, r.pause))
 	}
 }

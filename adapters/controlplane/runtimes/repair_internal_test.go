@@ -42,7 +42,7 @@ func newRepairWorld(t *testing.T) *repairWorld {
 }
 
 func (w *repairWorld) ready(id core.RuntimeID) {
-	w.repairs.note(id, client.ObjectKey{Name: string(id)}, []core.Manager{"a", "b"}, w.opts.Retry)
+	w.repairs.note(id, client.ObjectKey{Name: string(id)}, []core.Manager{"a", "b"})
 }
 
 // start lets the fleet find silent runtimes.
@@ -167,7 +167,7 @@ func TestARuntimeThatFlapsTakesATenthOfAWorker(t *testing.T) {
 				looks++
 
 				time.Sleep(took)
-				w.repairs.end(prod, took, w.opts.Retry)
+				w.repairs.end(prod, took)
 			}
 
 			w.queue.Done(request)
@@ -175,6 +175,31 @@ func TestARuntimeThatFlapsTakesATenthOfAWorker(t *testing.T) {
 
 		if want := int(time.Hour / (10 * took)); looks < 2 || looks > want+1 {
 			t.Errorf("%d early looks, want at most %d", looks, want)
+		}
+	})
+}
+
+// Its looks end before they come to the runtime, as with an object that opts out.
+func TestARuntimeThatIsNotReachedIsLookedAtOnceAMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newRepairWorld(t)
+		looks := 0
+
+		for begun := time.Now(); time.Since(begun) < time.Hour; time.Sleep(time.Second) {
+			w.beat("a", alive)
+			w.beat("a", lost)
+			synctest.Wait()
+
+			if w.queue.Len() > 0 {
+				looks++
+
+				request, _ := w.queue.Get()
+				w.queue.Done(request)
+			}
+		}
+
+		if looks < 30 || looks > 61 {
+			t.Errorf("%d looks within an hour, want about 60", looks)
 		}
 	})
 }
@@ -191,7 +216,7 @@ func TestANewRuntimeIsNotLookedAtAgain(t *testing.T) {
 		w.beat("b", lost)
 		w.wantLooks(0)
 		w.beat("b", alive)
-		time.Sleep(leastPause * w.opts.Retry)
+		time.Sleep(time.Minute)
 		w.wantLooks(1)
 		w.wantVerified(false)
 	})
@@ -240,7 +265,8 @@ func TestAFormerManagerIsNotBroken(t *testing.T) {
 		w.beat("a", lost)
 		w.wantLooks(1)
 		w.wantVerified(true)
-		w.repairs.note(prod, client.ObjectKey{Name: string(prod)}, []core.Manager{"b"}, w.opts.Retry)
+		w.repairs.note(prod, client.ObjectKey{Name: string(prod)}, []core.Manager{"b"})
+		time.Sleep(time.Minute)
 		w.beat("b", lost)
 		w.wantLooks(1)
 	})
