@@ -55,7 +55,7 @@ type repairable struct {
 	next   time.Time // of the next early look, at the earliest
 }
 
-// note adds or updates a runtime that is ready. A new one may still report that it was not.
+// note adds or updates a runtime that is ready.
 func (r *repairs) note(id core.RuntimeID, object client.ObjectKey, managers []core.Manager) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -63,7 +63,7 @@ func (r *repairs) note(id core.RuntimeID, object client.ObjectKey, managers []co
 		r.known = make(map[core.RuntimeID]*repairable)
 	}
 	if r.known[id] == nil {
-		r.known[id] = &repairable{next: time.Now().Add(r.pause)}
+		r.known[id] = &repairable{}
 	}
 	known := r.known[id]
 	known.object, known.managers = object, managers
