@@ -21,17 +21,25 @@ import (
 // without them. brief=true leaves out replicas. order=attention sorts the worst first.
 func FleetHandler(f *fleet.Fleet) http.Handler {
 	page := newFleetPage()
+	return authenticatedOnly(func(w http.ResponseWriter, r *http.Request) {
+		if wantsPage(r) {
+			page.ServeHTTP(w, r)
+			return
+		}
+		serveFleet(w, r, f)
+	})
+}
+
+// authenticatedOnly returns a handler for GET that refuses requests without authentication.
+func authenticatedOnly(get http.HandlerFunc) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /", func(w http.ResponseWriter, r *http.Request) {
 		protect(w.Header())
-		switch {
-		case !isAuthenticated(r):
+		if !isAuthenticated(r) {
 			http.Error(w, "no authentication is in front: see listener.FleetHandler", http.StatusForbidden)
-		case wantsPage(r):
-			page.ServeHTTP(w, r)
-		default:
-			serveFleet(w, r, f)
+			return
 		}
+		get(w, r)
 	})
 	return mux
 }

@@ -11,8 +11,8 @@ import (
 // authenticated is the key of the mark that [Authenticated] adds to the context of a request.
 type authenticated struct{}
 
-// Authenticated marks each request as authenticated, for [FleetHandler]. It must be behind a filter
-// that refuses other requests.
+// Authenticated marks each request as authenticated, for [FleetHandler] and [InstallationsHandler].
+// It must be behind a filter that refuses other requests.
 func Authenticated(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		pass(r)

@@ -8,10 +8,11 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
 
-// selection is the query of a request to a [FleetHandler].
+// selection is the query of a request to a [FleetHandler] or an [InstallationsHandler].
 type selection struct {
 	query         url.Values
 	search        string // in lower case
@@ -58,17 +59,26 @@ func (s *selection) page(f *fleet.Fleet) (statuses []fleet.Status, total int) {
 	})
 	total = len(statuses)
 	slices.SortFunc(statuses, s.compare())
-	statuses = statuses[min(s.offset, total):]
+	return part(s, statuses), total
+}
+
+// part returns the part of a list that offset and limit select.
+func part[T any](s *selection, all []T) []T {
+	all = all[min(s.offset, len(all)):]
 	if s.limit > 0 {
-		statuses = statuses[:min(s.limit, len(statuses))]
+		all = all[:min(s.limit, len(all))]
 	}
-	return statuses, total
+	return all
 }
 
 func (s *selection) matches(status *fleet.Status) bool {
 	return s.is("state", string(status.State)) && s.is("reason", status.Reason) &&
-		s.is("manager", string(status.Manager)) && s.is("runtime", string(status.Runtime)) &&
-		(s.search == "" || strings.Contains(strings.ToLower(string(status.Runtime)), s.search))
+		s.is("manager", string(status.Manager)) && s.is("runtime", string(status.Runtime)) && s.finds(status.Runtime)
+}
+
+// finds reports whether an id has the text of the search, in upper or lower case.
+func (s *selection) finds(id core.RuntimeID) bool {
+	return s.search == "" || strings.Contains(strings.ToLower(string(id)), s.search)
 }
 
 // is reports whether the query has no such parameter, or one with that value.

@@ -7,6 +7,9 @@ import "github.com/runtime-watcher/runtime-watcher/core"
 type Installations struct {
 	// Runtimes is the number of runtimes in each state.
 	Runtimes map[InstallationState]int
+	// Failed are the runtimes with an agent that cannot be installed or corrected, by reason. The
+	// name of an object, <namespace>/<name>, stands in for a runtime that is not known.
+	Failed map[string][]core.RuntimeID
 	// NeverHeard are runtimes with an agent that answers, and that has sent nothing for a manager
 	// since then.
 	NeverHeard map[core.Manager][]core.RuntimeID

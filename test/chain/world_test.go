@@ -55,8 +55,10 @@ const (
 type world struct {
 	t         *testing.T
 	routing   watcher.Routing
-	namespace string // of the agent
-	objects   string // namespace of the watched objects
+	namespace string            // of the agent
+	objects   string            // namespace of the watched objects
+	settings  map[string]string // of the agent
+	interval  time.Duration     // between two looks at a runtime
 	scheme    *runtime.Scheme
 	plane     *controlplane.ControlPlane
 	addr      string
@@ -90,6 +92,7 @@ func newWorld(t *testing.T, routing watcher.Routing, managers []core.Manager, id
 
 	return startWorld(t, &world{
 		routing: routing, namespace: installation.DefaultNamespace, objects: metav1.NamespaceDefault,
+		settings: soon(), interval: 2 * time.Second,
 	}, managers, ids...)
 }
 
@@ -100,12 +103,19 @@ func newTodaysWorld(t *testing.T, routing watcher.Routing, managers []core.Manag
 
 	const namespace = "kyma-system"
 
-	w := startWorld(t, &world{routing: routing, namespace: namespace, objects: namespace}, managers, ids...)
+	w := startWorld(t, &world{
+		routing: routing, namespace: namespace, objects: namespace, settings: soon(), interval: 2 * time.Second,
+	}, managers, ids...)
 	for _, id := range ids {
 		w.must(w.runtimes[id].Client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}))
 	}
 
 	return w
+}
+
+// soon has settings that keep the test short.
+func soon() map[string]string {
+	return map[string]string{"HEARTBEAT_INTERVAL": "1s", "SETTLE": "10ms"}
 }
 
 func startWorld(t *testing.T, w *world, managers []core.Manager, ids ...core.RuntimeID) *world {
@@ -223,7 +233,7 @@ func (w *world) run(start func(context.Context) error) {
 func (w *world) addRuntimes(mgr ctrl.Manager) error {
 	installer, err := installation.New(image, host+":443", installation.Options{
 		Namespace: w.namespace,
-		Settings:  map[string]string{"HEARTBEAT_INTERVAL": "1s", "SETTLE": "10ms"},
+		Settings:  w.settings,
 		// With the default, writes could pass unreviewed on a busy machine. This test counts each
 		// write.
 		Webhooks: admission.ConfigurationOptions{Timeout: 30 * time.Second},
@@ -246,7 +256,7 @@ func (w *world) addRuntimes(mgr ctrl.Manager) error {
 
 	return runtimes.SetUp(mgr, &corev1.ConfigMap{}, identify, connect.Connect, attentive{w.set}, installer,
 		runtimes.Options{
-			Interval: 2 * time.Second, Retry: 300 * time.Millisecond, Fleet: w.fleet,
+			Interval: w.interval, Retry: 300 * time.Millisecond, Fleet: w.fleet,
 			Report: func(_ context.Context, object client.Object, status installation.Status) error {
 				w.mu.Lock()
 				defer w.mu.Unlock()

@@ -41,7 +41,7 @@ func TestInstallation(t *testing.T) {
 		"uninstall": nothingIsLeft, "held": theWebhookGoesFirst, "invalid": wrongRuntimesAreRefused,
 		"former": aFormerAgentIsReplaced, "source": theSourceChanges,
 		"informer": anInformerThatIsUnchangedCostsTwoReads, "informers": theSecondInformerIsRefused,
-		"informer names": anInformerHasTheNamesOfTheOptions,
+		"informer names": anInformerHasTheNamesOfTheOptions, "race": oneOfTwoInstallersWins,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, plane) })
 	}

@@ -25,13 +25,17 @@ func (i *Installer) checkOwner(in *cluster, objects ...*unstructured.Unstructure
 		if object == nil {
 			continue
 		}
-		owner := object.GetAnnotations()[annotationInstalledBy]
+		owner := ownerOf(object)
 		if owner != "" && owner != i.owner() && !slices.Contains(i.opts.FormerOwners, owner) {
 			return fmt.Errorf("%w %q: %s %s is of %.200q, and this is %.200q",
 				ErrOwned, in.id, object.GetKind(), object.GetName(), owner, i.owner())
 		}
 	}
 	return nil
+}
+
+func ownerOf(object *unstructured.Unstructured) string {
+	return object.GetAnnotations()[annotationInstalledBy]
 }
 
 // owner is the identity of this installer in every runtime.
@@ -52,21 +56,36 @@ func (i *Installer) own(object *unstructured.Unstructured) {
 	object.SetAnnotations(annotations)
 }
 
-// claim creates the ConfigMap with the managers, unless there is one. Of two installers that begin
-// at the same time, only one can create it.
+// claim makes the ConfigMap with the managers one of this installer, before any other object is
+// written. An API server lets only one of two installers create it, or change the same version of
+// it. live is the ConfigMap as it was read, nil if there was none.
 func (i *Installer) claim(ctx context.Context, in *cluster, wanted, live *unstructured.Unstructured) error {
-	if live != nil {
-		return nil
-	}
-
-	err := in.Create(ctx, wanted.DeepCopy(), client.FieldOwner(i.opts.FieldOwner))
-	if !apierrors.IsAlreadyExists(err) {
-		return in.wrap(err, "create "+wanted.GetKind(), wanted.GetName())
+	err := i.tryClaim(ctx, in, wanted, live)
+	if !apierrors.IsAlreadyExists(err) && !apierrors.IsConflict(err) {
+		return in.wrap(err, "claim "+wanted.GetKind(), wanted.GetName())
 	}
 
 	other, err := in.get(ctx, wanted)
 	if err != nil {
 		return err
 	}
-	return i.checkOwner(in, other)
+	if err := i.checkOwner(in, other); err != nil {
+		return err
+	}
+	// It may have changed for another reason.
+	return in.wrap(i.tryClaim(ctx, in, wanted, other), "claim "+wanted.GetKind(), wanted.GetName())
+}
+
+// tryClaim fails if the ConfigMap is not as it was read.
+func (i *Installer) tryClaim(ctx context.Context, in *cluster, wanted, live *unstructured.Unstructured) error {
+	if live == nil {
+		return in.Create(ctx, wanted.DeepCopy(), client.FieldOwner(i.opts.FieldOwner))
+	}
+	if ownerOf(live) == i.owner() {
+		return nil
+	}
+	claimed := live.DeepCopy()
+	i.own(claimed)
+	unchanged := client.MergeFromWithOptions(live, client.MergeFromWithOptimisticLock{})
+	return in.Patch(ctx, claimed, unchanged, client.FieldOwner(i.opts.FieldOwner))
 }

@@ -113,20 +113,18 @@ func immutable(err error) bool {
 	return strings.Contains(text, "immutable") || strings.Contains(text, "cannot change roleRef")
 }
 
-// ensureNamespace creates the namespace unless it exists. It reports whether objects can be created
-// there. live is the namespace as it was read, nil if there was none.
-func (c *cluster) ensureNamespace(
-	ctx context.Context, wanted, live *unstructured.Unstructured,
-) (usable bool, err error) {
+// ensureNamespace creates the namespace unless it exists. live is the namespace as it was read, nil
+// if there was none.
+func (c *cluster) ensureNamespace(ctx context.Context, wanted, live *unstructured.Unstructured) error {
 	if live != nil {
-		return live.GetDeletionTimestamp() == nil, nil
+		return nil
 	}
 	// Create, not apply: an apply would take over a namespace that appeared since the read.
-	err = c.Create(ctx, wanted.DeepCopy(), client.FieldOwner(c.fieldOwner))
-	if err != nil && !apierrors.IsAlreadyExists(err) {
-		return false, c.wrap(err, "create Namespace", wanted.GetName())
+	err := c.Create(ctx, wanted.DeepCopy(), client.FieldOwner(c.fieldOwner))
+	if apierrors.IsAlreadyExists(err) {
+		return nil
 	}
-	return true, nil
+	return c.wrap(err, "create Namespace", wanted.GetName())
 }
 
 // correctNamespace corrects the namespace if this package has made it. It is never replaced, as it

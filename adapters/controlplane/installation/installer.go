@@ -58,6 +58,10 @@ func New(image, controlPlane string, opts Options) (*Installer, error) {
 // admission.ErrInvalidConfiguration needs another Runtime, and one that wraps [ErrOwned] the end of
 // the other installation. Retry all others.
 func (i *Installer) Install(ctx context.Context, r Runtime) (Status, error) {
+	if r.Verify {
+		i.looks.forget(r.ID) // Even if this call fails.
+	}
+
 	if err := errors.Join(r.validate(i.host(), !i.watches()), i.validateAddress(&r)); err != nil {
 		return Status{}, err
 	}
@@ -87,6 +91,10 @@ func (i *Installer) cluster(r *Runtime) *cluster {
 // existing are the objects that decide about the others, nil where there is none.
 type existing struct {
 	namespace, configuration, managers, role *unstructured.Unstructured
+}
+
+func (e existing) namespaceEnds() bool {
+	return e.namespace != nil && e.namespace.GetDeletionTimestamp() != nil
 }
 
 // read reads one object first, which opens the connection that all further requests share.
@@ -123,6 +131,10 @@ func (i *Installer) correct(ctx context.Context, in *cluster, r *Runtime) (Statu
 		return Status{}, err
 	}
 
+	if err := i.begin(ctx, in, found, want); err != nil {
+		return Status{}, err
+	}
+
 	install := i.installWebhook
 	if i.watches() {
 		install = i.installInformer
@@ -134,6 +146,20 @@ func (i *Installer) correct(ctx context.Context, in *cluster, r *Runtime) (Statu
 	}
 
 	return status, err
+}
+
+// begin creates the namespace and claims the runtime. No object can be created in a namespace that
+// ends.
+func (i *Installer) begin(ctx context.Context, in *cluster, found existing, want *wanted) error {
+	if found.namespaceEnds() {
+		return nil
+	}
+
+	if err := in.ensureNamespace(ctx, i.namespace(), found.namespace); err != nil {
+		return err
+	}
+
+	return i.claim(ctx, in, want.managers, found.managers)
 }
 
 // installWebhook installs agents that the API server calls. former are the managers that the
@@ -185,13 +211,8 @@ func (i *Installer) callAgent(
 func (i *Installer) installAgent(
 	ctx context.Context, in *cluster, found existing, want *wanted,
 ) (agents, Status, error) {
-	usable, err := in.ensureNamespace(ctx, i.namespace(), found.namespace)
-	if err != nil || !usable {
-		return agents{}, progressing(reasonNamespaceEnding, "waiting for the end of Namespace "+i.opts.Namespace), err
-	}
-
-	if err := i.claim(ctx, in, want.managers, found.managers); err != nil {
-		return agents{}, Status{}, err
+	if found.namespaceEnds() {
+		return agents{}, progressing(reasonNamespaceEnding, "waiting for the end of Namespace "+i.opts.Namespace), nil
 	}
 
 	live, err := i.applyObjects(ctx, in, found, &want.objects)

@@ -33,6 +33,8 @@ type Runtime struct {
 	// ControlPlane is the address that the agent sends to, <host>:<port>. A new one restarts the
 	// agents. Default: that of the installer.
 	ControlPlane string
+	// Verify makes this call of Install apply all objects, as after [Options.VerifyAfter].
+	Verify bool
 }
 
 // hasServingPair reports whether the webhook has a certificate of its own.

@@ -25,7 +25,7 @@ func ExampleSetUp() {
 	// Output:
 }
 
-func setUpRuntimes(mgr ctrl.Manager, heard *fleet.Fleet, image, address string) error {
+func setUpRuntimes(mgr ctrl.Manager, watched *fleet.Fleet, image, address string) error {
 	kyma := &metav1.PartialObjectMetadata{}
 	kyma.SetGroupVersionKind(schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Kyma"})
 	direct, err := client.New(mgr.GetConfig(), client.Options{Scheme: mgr.GetScheme()})
@@ -34,7 +34,7 @@ func setUpRuntimes(mgr ctrl.Manager, heard *fleet.Fleet, image, address string) 
 	}
 	set, err := certificates.New(direct, types.NamespacedName{Namespace: "kcp-system", Name: "watcher"},
 		[]string{"listener.kcp.example.com"},
-		certificates.FromFleet(heard, certificates.FleetOptions{}), certificates.Options{})
+		certificates.FromFleet(watched, certificates.FleetOptions{}), certificates.Options{})
 	if err != nil {
 		return err
 	}
@@ -48,5 +48,5 @@ func setUpRuntimes(mgr ctrl.Manager, heard *fleet.Fleet, image, address string) 
 	kubeconfigs := runtimes.NewKubeconfigs(mgr.GetAPIReader(), "config", client.ObjectKeyFromObject,
 		runtimes.KubeconfigOptions{})
 	return errors.Join(watcher.SetUp(mgr, watcher.Options{}),
-		runtimes.SetUp(mgr, kyma, identify, kubeconfigs.Connect, set, installer, runtimes.Options{Fleet: heard}))
+		runtimes.SetUp(mgr, kyma, identify, kubeconfigs.Connect, set, installer, runtimes.Options{Fleet: watched}))
 }

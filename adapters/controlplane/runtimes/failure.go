@@ -86,14 +86,17 @@ func installReason(err error) string {
 }
 
 // fail reports a failure, if it has a reason, and returns when to try again. Retries cannot help an
-// invalid runtime: a change of the object or of a Watcher leads to the next reconcile.
-func (r *reconciler) fail(ctx context.Context, object client.Object, err error) (reconcile.Result, error) {
+// invalid runtime: a change of the object or of a Watcher leads to the next reconcile. The id is
+// empty if it is not known.
+func (r *reconciler) fail(
+	ctx context.Context, object client.Object, id core.RuntimeID, err error,
+) (reconcile.Result, error) {
 	var known failure
 	if !errors.As(err, &known) {
 		return reconcile.Result{}, err // Such as a conflict.
 	}
 	status := installation.Status{State: installation.Failed, Reason: known.reason, Message: err.Error()}
-	if reportErr := r.report(ctx, object, "", status, nil); reportErr != nil {
+	if reportErr := r.report(ctx, object, id, status, nil); reportErr != nil {
 		return reconcile.Result{}, errors.Join(err, reportErr)
 	}
 	switch known.reason {
@@ -220,8 +223,8 @@ func (f *failures) edit(key client.ObjectKey, change func(*failing)) {
 	f.keep(key, entry)
 }
 
-// last returns how long ago the first failed removal was, and notes the first one.
-func (f *failures) last(key client.ObjectKey) (since time.Duration) {
+// sinceRemoval returns how long ago the first failed removal was, and notes the first one.
+func (f *failures) sinceRemoval(key client.ObjectKey) (since time.Duration) {
 	f.edit(key, func(entry *failing) {
 		if entry.removal.IsZero() {
 			entry.removal = time.Now()
@@ -229,6 +232,11 @@ func (f *failures) last(key client.ObjectKey) (since time.Duration) {
 		since = time.Since(entry.removal)
 	})
 	return since
+}
+
+// endRemoval notes that a runtime is not being removed.
+func (f *failures) endRemoval(key client.ObjectKey) {
+	f.edit(key, func(entry *failing) { entry.removal = time.Time{} })
 }
 
 // reported notes a text. It reports whether the text is new, and whether an empty text ends another

@@ -1,6 +1,7 @@
 package runtimes
 
 import (
+	"cmp"
 	"slices"
 	"sync"
 	"time"
@@ -13,11 +14,13 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
 
-// hearing is how long a runtime that is ready may send nothing. Agents send a heartbeat every 30 s.
-const hearing = 5 * time.Minute
+// neverHeardAfter is how long a runtime that is ready may send nothing. Agents send a heartbeat
+// every 30 s.
+const neverHeardAfter = 5 * time.Minute
 
 // Overview has the states of all runtimes, as the controllers of this process have seen them. The
-// zero value is ready, for [Options.Overview]. It may be used concurrently.
+// zero value is ready, for [Options.Overview]. It may be used concurrently. Its Installations are
+// for metrics, and for listener.InstallationsHandler.
 type Overview struct {
 	mu        sync.Mutex
 	runtimes  map[client.ObjectKey]seen
@@ -39,14 +42,18 @@ func (o *Overview) Installations() fleet.Installations {
 	defer o.mu.Unlock()
 
 	all := fleet.Installations{
-		Runtimes: make(map[fleet.InstallationState]int), NeverHeard: make(map[core.Manager][]core.RuntimeID),
-		Phase: string(o.authority.Phase), Waiting: slices.Clone(o.authority.Waiting),
+		Runtimes: make(map[fleet.InstallationState]int), Failed: make(map[string][]core.RuntimeID),
+		NeverHeard: make(map[core.Manager][]core.RuntimeID),
+		Phase:      string(o.authority.Phase), Waiting: slices.Clone(o.authority.Waiting),
 		Overdue: slices.Clone(o.authority.Overdue),
 	}
 
-	for _, runtime := range o.runtimes {
+	for key, runtime := range o.runtimes {
 		all.Runtimes[runtime.state]++
 
+		if reason := runtime.state.Reason; runtime.state.State == string(installation.Failed) {
+			all.Failed[reason] = append(all.Failed[reason], cmp.Or(runtime.id, core.RuntimeID(key.String())))
+		}
 		for _, manager := range runtime.managers {
 			silent := o.silent(runtime, manager)
 			if _, listed := all.NeverHeard[manager]; silent || !listed {
@@ -55,11 +62,16 @@ func (o *Overview) Installations() fleet.Installations {
 		}
 	}
 
-	for _, runtimes := range all.NeverHeard {
-		slices.Sort(runtimes)
-	}
+	sortEach(all.Failed)
+	sortEach(all.NeverHeard)
 
 	return all
+}
+
+func sortEach[K comparable](lists map[K][]core.RuntimeID) {
+	for _, list := range lists {
+		slices.Sort(list)
+	}
 }
 
 func appendIf(condition bool, runtimes []core.RuntimeID, id core.RuntimeID) []core.RuntimeID {
@@ -71,16 +83,16 @@ func appendIf(condition bool, runtimes []core.RuntimeID, id core.RuntimeID) []co
 
 // silent reports whether a runtime has sent nothing, and should have.
 func (o *Overview) silent(runtime seen, manager core.Manager) bool {
-	return o.status != nil && !runtime.ready.IsZero() && time.Since(runtime.ready) > hearing &&
+	return o.status != nil && !runtime.ready.IsZero() && time.Since(runtime.ready) > neverHeardAfter &&
 		o.status(runtime.id, manager).LastSeen.IsZero()
 }
 
-// note sets the status of an object.
+// note sets the status of an object. An empty id leaves the former one.
 func (o *Overview) note(key client.ObjectKey, id core.RuntimeID, status installation.Status, managers []core.Manager) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 
-	now := seen{id: id, state: fleet.InstallationState{State: string(status.State), Reason: status.Reason}}
+	now := seen{id: cmp.Or(id, o.runtimes[key].id), state: fleet.InstallationState{State: string(status.State), Reason: status.Reason}}
 
 	if status.State == installation.Ready {
 		now.managers, now.ready = managers, o.runtimes[key].ready
@@ -96,10 +108,13 @@ func (o *Overview) note(key client.ObjectKey, id core.RuntimeID, status installa
 	o.runtimes[key] = now
 }
 
-func (o *Overview) forget(key client.ObjectKey) {
+// forget removes an object, and returns the runtime that it represented, if that is known.
+func (o *Overview) forget(key client.ObjectKey) core.RuntimeID {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	id := o.runtimes[key].id
 	delete(o.runtimes, key)
+	return id
 }
 
 func (o *Overview) noteAuthority(status certificates.Status) {
@@ -108,8 +123,8 @@ func (o *Overview) noteAuthority(status certificates.Status) {
 	o.authority = status
 }
 
-// hear connects the fleet, if it can be asked.
-func (o *Overview) hear(from Fleet) {
+// useFleet queries a fleet for runtimes that never sent anything, if it has the method Get.
+func (o *Overview) useFleet(from Fleet) {
 	if f, ok := from.(interface {
 		Get(runtime core.RuntimeID, manager core.Manager) fleet.Status
 	}); ok {

@@ -1,6 +1,7 @@
 package runtimes
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -21,7 +22,7 @@ import (
 func TestOverviewNamesRuntimesThatAreNeverHeard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, o := newTestFleet(t), &Overview{}
-		o.hear(f.Fleet)
+		o.useFleet(f.Fleet)
 
 		ready := installation.Status{State: installation.Ready}
 		note := func() {
@@ -39,7 +40,7 @@ func TestOverviewNamesRuntimesThatAreNeverHeard(t *testing.T) {
 			t.Errorf("never heard at once: %v", all.NeverHeard)
 		}
 
-		time.Sleep(hearing)
+		time.Sleep(neverHeardAfter)
 		note() // It is not new.
 		time.Sleep(time.Second)
 
@@ -49,6 +50,7 @@ func TestOverviewNamesRuntimesThatAreNeverHeard(t *testing.T) {
 			Runtimes: map[fleet.InstallationState]int{
 				{State: "Ready"}: 2, {State: "Failed", Reason: "Unreachable"}: 1,
 			},
+			Failed:     map[string][]core.RuntimeID{"Unreachable": {"waits"}},
 			NeverHeard: map[core.Manager][]core.RuntimeID{"kyma": {"silent"}, "other": {"silent"}},
 			Phase:      "Confirming", Waiting: []core.RuntimeID{"silent"},
 		}
@@ -63,6 +65,32 @@ func TestOverviewNamesRuntimesThatAreNeverHeard(t *testing.T) {
 			t.Errorf("after it was removed: %+v", all)
 		}
 	})
+}
+
+// Its id is known from an earlier reconcile, or not at all.
+func TestOverviewNamesRuntimesThatFail(t *testing.T) {
+	t.Parallel()
+
+	known, unknown := newObject(string(prod)), newObject("unknown")
+	r := newReconciler(t, newPlane(t, known, unknown), func(context.Context, client.Object) (client.Client, error) {
+		return nil, errors.New("no route")
+	})
+	r.certificates, r.identify = ready{}, func(_ context.Context, object client.Object) (Identity, error) {
+		if object.GetName() == "unknown" {
+			return Identity{}, errors.New("no such thing")
+		}
+
+		return Identity{ID: core.RuntimeID(object.GetName()), Domain: "a.example.com"}, nil
+	}
+
+	if err := errors.Join(reconcileOnce(t, r, known), reconcileOnce(t, r, unknown)); err == nil {
+		t.Fatal("nothing fails")
+	}
+
+	want := map[string][]core.RuntimeID{"Unreachable": {prod}, "IdentityUnknown": {"kcp/unknown"}}
+	if diff := cmp.Diff(want, r.opts.Overview.Installations().Failed); diff != "" {
+		t.Errorf("runtimes that fail (-want +got):\n%s", diff)
+	}
 }
 
 func TestEventsTellOfEachStep(t *testing.T) {
@@ -108,7 +136,7 @@ func TestARuntimeOfAnotherInstallerIsRefused(t *testing.T) {
 	r := newReconciler(t, newPlane(t, object), nil)
 	reports := observeReports(r)
 
-	result, err := r.fail(t.Context(), object,
+	result, err := r.fail(t.Context(), object, prod,
 		because(installReason(errors.Join(installation.ErrOwned)), errors.New("of another")))
 	if err != nil || result.RequeueAfter < r.opts.Interval || reports.last().Reason != "InstallerRefused" {
 		t.Errorf("got %+v, %v, %+v", result, err, reports.last())

@@ -56,7 +56,7 @@ type Certificates interface {
 var _ Certificates = (*certificates.Certificates)(nil)
 
 // Fleet is the port to the freshness of runtimes. Its methods may be called concurrently and return
-// at once.
+// at once. One with the methods OnChange and Get of [fleet.Fleet] is also followed and queried.
 type Fleet interface {
 	// Forget removes a runtime.
 	Forget(runtime core.RuntimeID)

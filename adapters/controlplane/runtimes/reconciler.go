@@ -42,6 +42,7 @@ type reconciler struct {
 	opts         Options
 	forgetter    *forgetter
 	failures     failures
+	repairs      repairs
 	// confirming makes the controller reconcile all runtimes.
 	confirming chan event.GenericEvent
 
@@ -58,8 +59,7 @@ func (r *reconciler) reconcile(ctx context.Context, request reconcile.Request) (
 
 	err := r.client.Get(ctx, request.NamespacedName, object)
 	if apierrors.IsNotFound(err) {
-		r.failures.end(request.NamespacedName)
-		r.opts.Overview.forget(request.NamespacedName)
+		r.end(request.NamespacedName)
 		return reconcile.Result{RequeueAfter: r.forgetter.forgetAgain(request.NamespacedName)}, nil
 	}
 
@@ -74,24 +74,33 @@ func (r *reconciler) reconcile(ctx context.Context, request reconcile.Request) (
 	return r.keep(ctx, object)
 }
 
+// end forgets an object that is gone or released.
+func (r *reconciler) end(object client.ObjectKey) {
+	r.failures.end(object)
+	r.repairs.forget(r.opts.Overview.forget(object), object)
+}
+
 // keep installs the agent and reports the result.
 func (r *reconciler) keep(ctx context.Context, object client.Object) (reconcile.Result, error) {
 	identity, err := r.identify(ctx, object)
 	if err != nil {
-		return r.fail(ctx, object, because(reasonIdentityUnknown, err))
+		return r.fail(ctx, object, "", because(reasonIdentityUnknown, err))
 	}
 
 	if identity.ID == "" {
 		return reconcile.Result{}, nil
 	}
 
-	if r.opts.Skip(object) {
-		return reconcile.Result{}, r.report(ctx, object, identity.ID,
-			awaiting(reasonSkipped, "waiting for the end of an opt-out"), nil)
+	skipped := r.opts.Skip(object)
+	if identity.Remove && !skipped {
+		return r.remove(ctx, object)
 	}
 
-	if identity.Remove {
-		return r.remove(ctx, object)
+	r.failures.endRemoval(client.ObjectKeyFromObject(object))
+
+	if skipped {
+		return reconcile.Result{}, r.report(ctx, object, identity.ID,
+			awaiting(reasonSkipped, "waiting for the end of an opt-out"), nil)
 	}
 
 	watches, err := r.watches(ctx)
@@ -103,7 +112,7 @@ func (r *reconciler) keep(ctx context.Context, object client.Object) (reconcile.
 	r.forgetter.noteFormer(status.Former)
 
 	if err != nil {
-		return r.fail(ctx, object, err)
+		return r.fail(ctx, object, identity.ID, err)
 	}
 
 	managers := r.installer.Managers(watches)
@@ -124,6 +133,7 @@ func (r *reconciler) again(
 		return reconcile.Result{RequeueAfter: after}
 	}
 	r.failures.ready(key)
+	r.repairs.note(id, key, managers)
 	next := r.forgetter.forgetFormer(id, managers, r.opts.Interval)
 	return reconcile.Result{RequeueAfter: spread(next), Priority: new(handler.LowPriority)}
 }
@@ -163,9 +173,17 @@ func (r *reconciler) install(
 		return installation.Status{}, because(reasonNoAddress, fmt.Errorf("address of the control plane: %w", err))
 	}
 
+	verify, begun := r.repairs.begin(identity.ID), time.Now()
+	if verify {
+		ctrl.LoggerFrom(ctx).V(1).Info("watch path is broken, so all objects are applied", "runtime", identity.ID)
+	}
+
 	status, err := r.installer.Install(ctx, installation.Runtime{
-		ID: identity.ID, Client: there, Secret: issued.Secret, Watches: watches, ControlPlane: address,
+		ID: identity.ID, Client: there, Secret: issued.Secret, Watches: watches, ControlPlane: address, Verify: verify,
 	})
+	if verify {
+		r.repairs.end(identity.ID, time.Since(begun))
+	}
 
 	return status, because(installReason(err), err)
 }

@@ -134,6 +134,50 @@ func TestARuntimeThatIsOutOfReachKeepsItsCertificateForAWhile(t *testing.T) {
 	}
 }
 
+// The time to give up begins again after a removal that was withdrawn.
+func TestAWithdrawnRemovalDoesNotCount(t *testing.T) {
+	for name, skip := range map[string]bool{"withdrawn": false, "skipped": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				object, withdrawn := newObject(string(prod)), false
+				object.Finalizers = []string{Finalizer}
+				r := newReconciler(t, newPlane(t, object), func(context.Context, client.Object) (client.Client, error) {
+					return nil, errors.New("out of reach")
+				})
+				r.certificates = owned{}
+				r.opts.Skip = func(client.Object) bool { return withdrawn && skip }
+				r.identify = func(context.Context, client.Object) (Identity, error) {
+					return Identity{ID: prod, Domain: "a.example.com", Remove: skip || !withdrawn}, nil
+				}
+
+				_ = reconcileOnce(t, r, object) // It fails for the first time.
+				withdrawn = true
+				_ = reconcileOnce(t, r, object)
+				time.Sleep(7 * 24 * time.Hour)
+
+				withdrawn = false
+
+				if err := reconcileOnce(t, r, object); err == nil {
+					t.Error("let go at once")
+				}
+
+				time.Sleep(defaultGiveUp + time.Second)
+
+				if err := reconcileOnce(t, r, object); err != nil {
+					t.Error("when it was to be let go:", err)
+				}
+			})
+		})
+	}
+}
+
+// owned has issued certificates that belong to the object.
+type owned struct{ ready }
+
+func (owned) OwnsRuntime(context.Context, certificates.Runtime) (bool, error) { return true, nil }
+
+func (owned) RemoveRuntime(context.Context, certificates.Runtime) error { return nil }
+
 // Its ID is too long for a Common Name.
 func TestARuntimeThatCanHaveNoCertificateIsNotHeld(t *testing.T) {
 	t.Parallel()

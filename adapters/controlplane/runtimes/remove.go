@@ -22,7 +22,7 @@ func (r *reconciler) remove(ctx context.Context, object client.Object) (reconcil
 	}
 
 	runtime, status, err := r.uninstall(ctx, object)
-	if (err != nil || status.State != installation.Removed) && r.failures.last(key) > r.opts.GiveUp {
+	if (err != nil || status.State != installation.Removed) && r.failures.sinceRemoval(key) > r.opts.GiveUp {
 		ctrl.LoggerFrom(ctx).Error(err, "object is let go, and its agent stays in the runtime", "awaiting", status.Message)
 
 		status, err = installation.Status{State: installation.Removed}, nil
@@ -34,7 +34,7 @@ func (r *reconciler) remove(ctx context.Context, object client.Object) (reconcil
 	}
 
 	if err != nil {
-		return r.fail(ctx, object, err)
+		return r.fail(ctx, object, runtime.ID, err)
 	}
 
 	if err := r.report(ctx, object, runtime.ID, status, nil); err != nil {
@@ -57,8 +57,7 @@ func (r *reconciler) release(ctx context.Context, object client.Object, id core.
 		return reconcile.Result{}, err
 	}
 	key := client.ObjectKeyFromObject(object)
-	r.failures.end(key)
-	r.opts.Overview.forget(key)
+	r.end(key)
 	if id == "" {
 		return reconcile.Result{}, nil
 	}

@@ -72,8 +72,10 @@ func SetUp(
 	}
 
 	if installer.Heartbeats() {
-		opts.Overview.hear(opts.Fleet)
+		opts.Overview.useFleet(opts.Fleet)
 	}
+
+	r.followFleet()
 
 	return errors.Join(r.setUp(mgr), mgr.Add(manager.RunnableFunc(r.keepAuthority)))
 }

@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	planeruntimes "github.com/runtime-watcher/runtime-watcher/adapters/controlplane/runtimes"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/lab"
 )
@@ -35,9 +36,10 @@ const (
 // story returns the lines in their order. Each needs those before it.
 func (d *demo) story() []line {
 	return slices.Concat(d.installation(), []line{
-		{"a user deletes the webhook", "runtime-2 is degraded (canary_lost)", d.deleteWebhook, d.isDegraded, later},
+		{"a user deletes the webhook", "there again, and runtime-2 is fresh", d.deleteWebhook, d.isRepaired, later},
+		{"the same, after an opt-out of repairs", "runtime-2 is degraded (canary_lost)", d.optOut, d.isDegraded, later},
 		{"a user edits the Deployment", "corrected by polling, every 3 s", d.editUnseen, d.isPolled, later},
-		{"an administrator repairs the agent", "runtime-2 is fresh", d.repair, d.isFresh, later},
+		{"the opt-out ends", "runtime-2 is fresh", d.optIn, d.isFresh, later},
 		{"a user edits the Deployment", "corrected", d.edit, d.runs("2.0.0"), soon},
 		{"a user disables greeter", "its objects are gone", d.disable, d.isGone, 3 * time.Second},
 		{"the Kyma of runtime-2 is deleted", "runtime-2 is as clean as before", d.deleteKyma, d.isClean, later},
@@ -191,6 +193,30 @@ func (d *demo) deleteWebhook(ctx context.Context) error {
 	return d.Runtimes[second].Delete(ctx, configuration)
 }
 
+// isRepaired reports whether the operator has made the webhook again, and the canary has proved it.
+func (d *demo) isRepaired(ctx context.Context) bool {
+	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{}
+	err := d.Runtimes[second].Get(ctx, client.ObjectKey{Name: "runtime-watcher"}, configuration)
+	return err == nil && d.isFresh(ctx)
+}
+
+// optOut deletes the webhook of a runtime that the operator leaves as it is.
+func (d *demo) optOut(ctx context.Context) error {
+	return errors.Join(d.label(ctx, "true"), d.deleteWebhook(ctx))
+}
+
+func (d *demo) optIn(ctx context.Context) error { return d.label(ctx, "false") }
+
+// label sets the label that opts out.
+func (d *demo) label(ctx context.Context, value string) error {
+	return d.changeKyma(ctx, func(kyma *v1beta2.Kyma) {
+		if kyma.Labels == nil {
+			kyma.Labels = make(map[string]string)
+		}
+		kyma.Labels[planeruntimes.LabelSkip] = value
+	})
+}
+
 func (d *demo) isDegraded(ctx context.Context) bool {
 	return d.is(ctx, second, "degraded", "canary_lost")
 }
@@ -199,12 +225,18 @@ func (d *demo) isFresh(ctx context.Context) bool { return d.is(ctx, second, "fre
 
 // repair makes the operator look at the installation at once, instead of after 10 minutes.
 func (d *demo) repair(ctx context.Context) error {
+	return d.changeKyma(ctx, func(kyma *v1beta2.Kyma) {
+		kyma.Annotations["repaired"] = time.Now().Format(time.RFC3339)
+	})
+}
+
+func (d *demo) changeKyma(ctx context.Context, change func(*v1beta2.Kyma)) error {
 	kyma := &v1beta2.Kyma{}
 	if err := d.Plane.Get(ctx, client.ObjectKey{Namespace: "kcp-system", Name: second}, kyma); err != nil {
 		return err
 	}
 	before := kyma.DeepCopy()
-	kyma.Annotations["repaired"] = time.Now().Format(time.RFC3339)
+	change(kyma)
 	return d.Plane.Patch(ctx, kyma, client.MergeFrom(before))
 }
 

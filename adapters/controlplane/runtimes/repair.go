@@ -1,0 +1,144 @@
+package runtimes
+
+import (
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+)
+
+// followFleet enqueues a runtime at once when the fleet finds its watch path broken, if the fleet
+// can be followed. The priority is low, as all runtimes may be stale at once.
+func (r *reconciler) followFleet() {
+	followed, ok := r.opts.Fleet.(interface {
+		OnChange(observe func(fleet.Transition))
+	})
+	if !ok {
+		return
+	}
+	r.repairs.pause = leastPause * r.opts.Retry
+	followed.OnChange(func(change fleet.Transition) {
+		object, after, due := r.repairs.observe(&change.To)
+		if due && !r.failures.fails(object) { // Its lane tries it again.
+			r.regular.add(reconcile.Request{NamespacedName: object}, after, handler.LowPriority)
+		}
+	})
+}
+
+// leastPause is the least time to the next early look at a runtime, in units of [Options.Retry]. By
+// default it is a minute. By then, all managers have got a heartbeat from after the look.
+const leastPause = 20
+
+// repairs has the runtimes with a broken watch path. Each new condition of a runtime leads to one
+// look, which applies all objects. The zero value is ready.
+type repairs struct {
+	pause time.Duration // between two early looks at a runtime, at least
+
+	mu    sync.Mutex
+	known map[core.RuntimeID]*repairable
+}
+
+// repairable is a runtime that can be repaired, as its agent is installed.
+type repairable struct {
+	object   client.ObjectKey
+	managers []core.Manager // that its agents send to
+	// broken has the managers with a condition that a look may end.
+	broken map[core.Manager]fleet.Condition
+	verify bool      // the next look applies all objects
+	next   time.Time // of the next early look, at the earliest
+}
+
+// note adds or updates a runtime that is ready.
+func (r *repairs) note(id core.RuntimeID, object client.ObjectKey, managers []core.Manager) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.known == nil {
+		r.known = make(map[core.RuntimeID]*repairable)
+	}
+	if r.known[id] == nil {
+		r.known[id] = &repairable{}
+	}
+	known := r.known[id]
+	known.object, known.managers = object, managers
+	maps.DeleteFunc(known.broken, func(m core.Manager, _ fleet.Condition) bool { return !slices.Contains(managers, m) })
+}
+
+// forget removes a runtime, unless it belongs to another object.
+func (r *repairs) forget(id core.RuntimeID, object client.ObjectKey) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if known := r.known[id]; known != nil && known.object == object {
+		delete(r.known, id)
+	}
+}
+
+// observe notes a change of freshness. If a look is due, it returns its object and the time until
+// then.
+func (r *repairs) observe(now *fleet.Status) (object client.ObjectKey, after time.Duration, due bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	known := r.known[now.Runtime]
+	if known == nil || !slices.Contains(known.managers, now.Manager) || !known.change(now) {
+		return client.ObjectKey{}, 0, false
+	}
+	if after = time.Until(known.next); after > 0 {
+		return known.object, after, true
+	}
+	known.next = time.Now().Add(r.pause)
+	return known.object, 0, true
+}
+
+// change reports whether the condition is new for the runtime. All managers of an agent have the
+// same one.
+func (r *repairable) change(now *fleet.Status) (isNew bool) {
+	condition := fleet.Condition{State: now.State, Reason: now.Reason}
+	if !canRepair(condition) {
+		delete(r.broken, now.Manager)
+		r.verify = r.verify && len(r.broken) > 0
+		return false
+	}
+	isNew = !slices.Contains(slices.Collect(maps.Values(r.broken)), condition)
+	if r.broken == nil {
+		r.broken = make(map[core.Manager]fleet.Condition)
+	}
+	r.broken[now.Manager] = condition
+	r.verify = r.verify || isNew
+	return isNew
+}
+
+// canRepair reports whether a look may end a condition. Load, or the control plane, causes the
+// others.
+func canRepair(c fleet.Condition) bool {
+	return c.State == fleet.Stale ||
+		c.State == fleet.Degraded && c.Reason != fleet.ReasonDropping && c.Reason != fleet.ReasonPendingTooLong
+}
+
+// begin reports whether a look must apply all objects.
+func (r *repairs) begin(id core.RuntimeID) (verify bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	known := r.known[id]
+	if known == nil {
+		return false
+	}
+	verify, known.verify = known.verify, false
+	return verify
+}
+
+// end notes how long such a look took. The next early one waits nine times as long, so that a slow
+// or flapping runtime takes at most a tenth of a worker.
+func (r *repairs) end(id core.RuntimeID, took time.Duration) {
+	const pauses = 9
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if known := r.known[id]; known != nil {
+		known.next = time.Now().Add(max(pauses*took, r.pause))
+	}
+}

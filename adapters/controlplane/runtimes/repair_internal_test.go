@@ -1,0 +1,270 @@
+package runtimes
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+)
+
+// repairWorld is a reconciler that follows a fleet. The runtime prod is ready for a long time, and
+// sends heartbeats for two managers.
+type repairWorld struct {
+	*reconciler
+
+	t     *testing.T
+	fleet *fleet.Fleet
+	queue testQueue
+	beats uint64
+}
+
+func newRepairWorld(t *testing.T) *repairWorld {
+	t.Helper()
+
+	w := &repairWorld{t: t, fleet: newTestFleet(t).Fleet, reconciler: newReconciler(t, newPlane(t), nil)}
+	w.opts.Fleet = w.fleet
+	w.queue = newQueue(t, &w.regular)
+	w.followFleet()
+	w.ready(prod)
+	w.beat("a", core.Heartbeat{Canary: core.CanaryAlive})
+	w.beat("b", core.Heartbeat{Canary: core.CanaryAlive})
+	time.Sleep(time.Hour)
+	w.wantLooks(0)
+
+	return w
+}
+
+func (w *repairWorld) ready(id core.RuntimeID) {
+	w.repairs.note(id, client.ObjectKey{Name: string(id)}, []core.Manager{"a", "b"})
+}
+
+// start lets the fleet find silent runtimes.
+func (w *repairWorld) start() {
+	go func() { _ = w.fleet.Start(w.t.Context(), nil) }()
+}
+
+func (w *repairWorld) beat(manager core.Manager, beat core.Heartbeat) {
+	w.beats++
+	beat.Interval, beat.Number = 30*time.Second, w.beats
+	w.fleet.Observe(core.Peer{ID: prod}, manager, core.Batch{Epoch: "e", Heartbeat: &beat}, nil)
+}
+
+// wantLooks wants so many requests in the queue, and removes them.
+func (w *repairWorld) wantLooks(want int) {
+	w.t.Helper()
+	synctest.Wait()
+
+	if have := w.queue.Len(); have != want {
+		w.t.Errorf("%d looks, want %d", have, want)
+	}
+
+	for w.queue.Len() > 0 {
+		request, priority, _ := w.queue.GetWithPriority()
+		if request.Name != string(prod) || priority != handler.LowPriority {
+			w.t.Errorf("look at %s with the priority %d", request.Name, priority)
+		}
+
+		w.queue.Done(request)
+	}
+}
+
+func (w *repairWorld) wantVerified(want bool) {
+	w.t.Helper()
+
+	if have := w.repairs.begin(prod); have != want {
+		w.t.Errorf("all objects are applied: %t, want %t", have, want)
+	}
+}
+
+var (
+	lost  = core.Heartbeat{Canary: core.CanaryLost}
+	alive = core.Heartbeat{Canary: core.CanaryAlive}
+)
+
+func TestABrokenWatchPathIsLookedAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newRepairWorld(t)
+
+		// One agent sends to both managers, so both report the same.
+		w.beat("a", lost)
+		w.wantLooks(1)
+		w.wantVerified(true)
+		w.beat("b", lost)
+
+		for range 100 {
+			time.Sleep(30 * time.Second)
+			w.beat("a", lost)
+			w.beat("b", lost)
+		}
+
+		w.wantLooks(0)
+		w.wantVerified(false)
+
+		// Another condition is another change.
+		w.beat("a", core.Heartbeat{Canary: core.CanaryFailing})
+		w.wantLooks(1)
+		w.wantVerified(true)
+	})
+}
+
+func TestASilentRuntimeIsLookedAt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newRepairWorld(t)
+		w.start()
+		w.beat("a", alive)
+		w.beat("b", alive)
+		time.Sleep(time.Minute + 2*time.Second)
+		w.wantLooks(1)
+
+		// Its heartbeats come again before the look.
+		w.beat("a", alive)
+		w.beat("b", alive)
+		w.wantVerified(false)
+	})
+}
+
+// Neither load nor another control plane is repaired in a runtime.
+func TestOtherConditionsAreNotLookedAt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newRepairWorld(t)
+
+		w.beat("a", core.Heartbeat{Canary: core.CanaryAlive, OldestPending: time.Hour})
+		w.beat("by hand", lost)
+		w.fleet.Observe(core.Peer{ID: "unknown"}, "a", core.Batch{Epoch: "e", Heartbeat: &lost}, nil)
+		w.wantLooks(0)
+		w.wantVerified(false)
+	})
+}
+
+// A runtime chooses its heartbeats, and how long its API server takes for an answer.
+func TestARuntimeThatFlapsTakesATenthOfAWorker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const took = 50 * time.Second
+
+		w := newRepairWorld(t)
+		looks := 0
+
+		for begun := time.Now(); time.Since(begun) < time.Hour; {
+			w.beat("a", alive)
+			w.beat("a", lost)
+			synctest.Wait()
+
+			if w.queue.Len() == 0 {
+				time.Sleep(time.Second)
+
+				continue
+			}
+
+			request, _ := w.queue.Get()
+			if w.repairs.begin(prod) {
+				looks++
+
+				time.Sleep(took)
+				w.repairs.end(prod, took)
+			}
+
+			w.queue.Done(request)
+		}
+
+		if want := int(time.Hour / (10 * took)); looks < 2 || looks > want+1 {
+			t.Errorf("%d early looks, want at most %d", looks, want)
+		}
+	})
+}
+
+// Its looks end before they come to the runtime, as with an object that opts out.
+func TestARuntimeThatIsNotReachedIsLookedAtOnceAMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newRepairWorld(t)
+		looks := 0
+
+		for begun := time.Now(); time.Since(begun) < time.Hour; time.Sleep(time.Second) {
+			w.beat("a", alive)
+			w.beat("a", lost)
+			synctest.Wait()
+
+			if w.queue.Len() > 0 {
+				looks++
+
+				request, _ := w.queue.Get()
+				w.queue.Done(request)
+			}
+		}
+
+		if looks < 30 || looks > 61 {
+			t.Errorf("%d looks within an hour, want about 60", looks)
+		}
+	})
+}
+
+func TestAForgottenRuntimeIsNotLookedAt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newRepairWorld(t)
+		w.repairs.forget(prod, client.ObjectKey{Name: "another object"})
+		w.beat("a", lost)
+		w.wantLooks(1)
+		w.repairs.forget(prod, client.ObjectKey{Name: string(prod)})
+		w.beat("a", alive)
+		time.Sleep(time.Hour)
+		w.beat("a", lost)
+		w.wantLooks(0)
+		w.wantVerified(false)
+	})
+}
+
+func TestARuntimeThatFailsIsLeftToItsLane(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newRepairWorld(t)
+		w.failures.fail(client.ObjectKey{Name: string(prod)})
+		w.beat("a", lost)
+		w.wantLooks(0)
+		w.wantVerified(true)
+	})
+}
+
+// A listener was away, so that all runtimes are stale at once.
+func TestAStaleFleetDelaysNoNewRuntime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const many = 1000
+
+		w := newRepairWorld(t)
+		newcomer := reconcile.Request{NamespacedName: client.ObjectKey{Name: "new"}}
+
+		for n := range many {
+			id := core.RuntimeID(fmt.Sprintf("runtime-%d", n))
+			w.ready(id)
+			w.fleet.Observe(core.Peer{ID: id}, "a", core.Batch{Epoch: "e", Heartbeat: &alive}, nil)
+		}
+
+		w.start()
+		time.Sleep(time.Hour)
+		w.queue.Add(newcomer)
+		synctest.Wait()
+
+		// The runtime prod is among them.
+		if first, _ := w.queue.Get(); first != newcomer || w.queue.Len() != many+1 {
+			t.Errorf("first is %v, before %d others", first, w.queue.Len())
+		}
+	})
+}
+
+// Managers that no Watcher names any more are stale until the fleet forgets them.
+func TestAFormerManagerIsNotBroken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newRepairWorld(t)
+		w.beat("a", lost)
+		w.wantLooks(1)
+		w.wantVerified(true)
+		w.repairs.note(prod, client.ObjectKey{Name: string(prod)}, []core.Manager{"b"})
+		time.Sleep(time.Minute)
+		w.beat("b", lost)
+		w.wantLooks(1)
+	})
+}

@@ -1,0 +1,128 @@
+package listener
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+)
+
+// InstallationsHandler returns a handler that answers GET with the installations of a control plane
+// in JSON. These are the number of runtimes in each state, the phase of the CA's rotation, and the
+// runtimes with a problem. Each request calls read, such as the method Installations of a
+// runtimes.Overview. It answers 403 unless [RequireToken] or [Authenticated] is in front of it.
+//
+// The query parameter problem selects failed, never_heard, ca_waiting or certificate_overdue.
+// Manager, reason and runtime select by value, search by a part of the runtime's id. Offset and
+// limit select a part, by default the first 100. Total is the number without them.
+func InstallationsHandler(read func() fleet.Installations) http.Handler {
+	return authenticatedOnly(func(w http.ResponseWriter, r *http.Request) {
+		selected, err := newProblemSelection(r)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(newInstallationsView(read(), &selected)) // A reader may be gone.
+	})
+}
+
+// The problems of a runtime. Those of metrics have the same names.
+const (
+	problemFailed     = "failed"
+	problemNeverHeard = "never_heard"
+	problemWaiting    = "ca_waiting"
+	problemOverdue    = "certificate_overdue"
+)
+
+const defaultProblems = 100
+
+func newProblemSelection(r *http.Request) (selection, error) {
+	selected, err := newSelection(r.URL.Query())
+	selected.limit = cmp.Or(selected.limit, defaultProblems)
+	if err != nil || !selected.query.Has("problem") {
+		return selected, err
+	}
+	problems := []string{problemFailed, problemNeverHeard, problemWaiting, problemOverdue}
+	if problem := selected.query.Get("problem"); !slices.Contains(problems, problem) {
+		return selected, fmt.Errorf("problem is %q, want one of %s", problem, strings.Join(problems, ", "))
+	}
+	return selected, nil
+}
+
+type installationsView struct {
+	Counts   []installationCount `json:"counts"`
+	Phase    string              `json:"phase,omitempty"`
+	Total    int                 `json:"total"`
+	Problems []runtimeProblem    `json:"problems"`
+}
+
+type installationCount struct {
+	State  string `json:"state"`
+	Reason string `json:"reason,omitempty"`
+	Count  int    `json:"count"`
+}
+
+type runtimeProblem struct {
+	Runtime core.RuntimeID `json:"runtime"`
+	Problem string         `json:"problem"`
+	Manager core.Manager   `json:"manager,omitempty"`
+	Reason  string         `json:"reason,omitempty"`
+}
+
+func newInstallationsView(all fleet.Installations, selected *selection) installationsView {
+	view := installationsView{Counts: []installationCount{}, Phase: all.Phase, Problems: problemsOf(&all)}
+
+	for state, count := range all.Runtimes {
+		view.Counts = append(view.Counts, installationCount{state.State, state.Reason, count})
+	}
+
+	slices.SortFunc(view.Counts, func(a, b installationCount) int {
+		return cmp.Or(cmp.Compare(a.State, b.State), cmp.Compare(a.Reason, b.Reason))
+	})
+
+	view.Problems = slices.DeleteFunc(view.Problems, func(p runtimeProblem) bool { return !selected.hasProblem(&p) })
+	view.Total = len(view.Problems)
+	view.Problems = part(selected, view.Problems)
+
+	return view
+}
+
+// problemsOf returns one entry for each problem of a runtime, ordered by runtime.
+func problemsOf(all *fleet.Installations) []runtimeProblem {
+	problems := []runtimeProblem{}
+	add := func(ids []core.RuntimeID, problem runtimeProblem) {
+		for _, id := range ids {
+			problem.Runtime = id
+			problems = append(problems, problem)
+		}
+	}
+
+	for reason, ids := range all.Failed {
+		add(ids, runtimeProblem{Problem: problemFailed, Reason: reason})
+	}
+
+	for manager, ids := range all.NeverHeard {
+		add(ids, runtimeProblem{Problem: problemNeverHeard, Manager: manager})
+	}
+
+	add(all.Waiting, runtimeProblem{Problem: problemWaiting})
+	add(all.Overdue, runtimeProblem{Problem: problemOverdue})
+
+	slices.SortFunc(problems, func(a, b runtimeProblem) int {
+		return cmp.Or(cmp.Compare(a.Runtime, b.Runtime), cmp.Compare(a.Problem, b.Problem),
+			cmp.Compare(a.Manager, b.Manager), cmp.Compare(a.Reason, b.Reason))
+	})
+
+	return problems
+}
+
+func (s *selection) hasProblem(p *runtimeProblem) bool {
+	return s.is("problem", p.Problem) && s.is("reason", p.Reason) && s.is("manager", string(p.Manager)) &&
+		s.is("runtime", string(p.Runtime)) && s.finds(p.Runtime)
+}
