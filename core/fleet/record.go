@@ -24,12 +24,14 @@ type record struct {
 	reason     string
 	since      time.Time
 	first      time.Time // request
-	resend     resync    // of a replica that was removed before it was due
-	removed    string    // epoch of that replica
-	unheard    resync    // of replicas that may be lost before a new fleet hears them
 	lastSeen   time.Time
 	heartbeats bool // ever had one
 	replicas   []*replica
+	// resend is that of a replica that was removed before it was due, and removed is its epoch.
+	resend  resync
+	removed string
+	// unknown is the resend for replicas that a new fleet does not know.
+	unknown resync
 }
 
 // observe takes in a request of the runtime, and returns the cause for a look at it as a whole, ""
@@ -94,7 +96,7 @@ func (r *record) replica(batch *core.Batch, now time.Time) (p *replica, first bo
 	if p.begins || now.Sub(r.first) > straggler {
 		p.resend = resendOfEpoch(now)
 	} else { // The fleet is new. It does not know which replicas there were.
-		r.unheard = resync{causeNewEpoch, resendOfLoss(now).due}
+		r.unknown = resync{causeNewEpoch, resendOfLoss(now).due}
 	}
 	r.replicas = append(r.replicas, p)
 	return p, true
@@ -157,12 +159,12 @@ func (r *record) resendsItself(epoch string) {
 // takeResend returns the cause of a resend when it is due, "" if there is none. The last one of
 // several replicas stands in for the others.
 func (r *record) takeResend(now time.Time) (cause string) {
-	if r.resend.due.After(now) || r.unheard.due.After(now) ||
+	if r.resend.due.After(now) || r.unknown.due.After(now) ||
 		slices.ContainsFunc(r.replicas, func(p *replica) bool { return p.resend.due.After(now) }) {
 		return ""
 	}
-	cause = cmp.Or(r.resend.cause, r.unheard.cause)
-	r.resend, r.unheard = resync{}, resync{}
+	cause = cmp.Or(r.resend.cause, r.unknown.cause)
+	r.resend, r.unknown = resync{}, resync{}
 	for _, p := range r.replicas {
 		cause, p.resend = cmp.Or(p.resend.cause, cause), resync{}
 	}

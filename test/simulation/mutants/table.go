@@ -196,7 +196,7 @@ func fleetMutants() []mutant {
 		},
 		{
 			"fleet: a new fleet asks once only", record,
-			"r.unheard = resync{causeNewEpoch, resendOfLoss(now).due}", "_ = resendOfLoss(now)",
+			"r.unknown = resync{causeNewEpoch, resendOfLoss(now).due}", "_ = resendOfLoss(now)",
 		},
 		{
 			"fleet: a replica is lost while all are cut off", record,
