@@ -15,7 +15,8 @@ import (
 // InstallationsHandler returns a handler that answers GET with the installations of a control plane
 // in JSON. These are the number of runtimes in each state, the phase of the CA's rotation, and the
 // runtimes with a problem. Each request calls read, such as the method Installations of a
-// runtimes.Overview. It answers 403 unless [RequireToken] or [Authenticated] is in front of it.
+// runtimes.Overview. It answers 403 unless [RequireToken] or [Authenticated] is in front of it. It
+// answers 503 while nothing is known, as on a replica that does not lead.
 //
 // The query parameter problem selects failed, never_heard, ca_waiting or certificate_overdue.
 // Manager, reason and runtime select by value, search by a part of the runtime's id. Offset and
@@ -27,12 +28,18 @@ func InstallationsHandler(read func() fleet.Installations) http.Handler {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
+		all := read()
+		if len(all.Runtimes) == 0 && all.Phase == "" {
+			http.Error(w, "no installation is known here: this replica does not lead, or leads only now",
+				http.StatusServiceUnavailable)
+			return
+		}
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(newInstallationsView(read(), &selected)) // A reader may be gone.
+		_ = json.NewEncoder(w).Encode(newInstallationsView(&all, &selected)) // A reader may be gone.
 	})
 }
 
-// The problems of a runtime. Those of metrics have the same names.
+// The problems of a runtime. All but the first one are also values of a label of metrics.
 const (
 	problemFailed     = "failed"
 	problemNeverHeard = "never_heard"
@@ -69,14 +76,15 @@ type installationCount struct {
 }
 
 type runtimeProblem struct {
-	Runtime core.RuntimeID `json:"runtime"`
+	Runtime core.RuntimeID `json:"runtime,omitempty"`
+	Object  string         `json:"object,omitempty"`
 	Problem string         `json:"problem"`
 	Manager core.Manager   `json:"manager,omitempty"`
 	Reason  string         `json:"reason,omitempty"`
 }
 
-func newInstallationsView(all fleet.Installations, selected *selection) installationsView {
-	view := installationsView{Counts: []installationCount{}, Phase: all.Phase, Problems: problemsOf(&all)}
+func newInstallationsView(all *fleet.Installations, selected *selection) installationsView {
+	view := installationsView{Counts: []installationCount{}, Phase: all.Phase, Problems: problemsOf(all)}
 
 	for state, count := range all.Runtimes {
 		view.Counts = append(view.Counts, installationCount{state.State, state.Reason, count})
@@ -103,8 +111,10 @@ func problemsOf(all *fleet.Installations) []runtimeProblem {
 		}
 	}
 
-	for reason, ids := range all.Failed {
-		add(ids, runtimeProblem{Problem: problemFailed, Reason: reason})
+	for _, f := range all.Failed {
+		problems = append(problems, runtimeProblem{
+			Runtime: f.Runtime, Object: f.Object.String(), Problem: problemFailed, Reason: f.Reason,
+		})
 	}
 
 	for manager, ids := range all.NeverHeard {
@@ -116,7 +126,7 @@ func problemsOf(all *fleet.Installations) []runtimeProblem {
 
 	slices.SortFunc(problems, func(a, b runtimeProblem) int {
 		return cmp.Or(cmp.Compare(a.Runtime, b.Runtime), cmp.Compare(a.Problem, b.Problem),
-			cmp.Compare(a.Manager, b.Manager), cmp.Compare(a.Reason, b.Reason))
+			cmp.Compare(a.Manager, b.Manager), cmp.Compare(a.Object, b.Object))
 	})
 
 	return problems

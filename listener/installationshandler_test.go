@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
@@ -22,7 +23,10 @@ func installations() fleet.Installations {
 		Runtimes: map[fleet.InstallationState]int{
 			{State: "Ready"}: 3, {State: "Failed", Reason: "Unreachable"}: 2,
 		},
-		Failed:     map[string][]core.RuntimeID{"Unreachable": {"runtime-d", "runtime-e"}},
+		Failed: []fleet.FailedInstallation{
+			{Object: types.NamespacedName{Namespace: "kcp-system", Name: "kyma-d"}, Runtime: "runtime-d", Reason: "Unreachable"},
+			{Object: types.NamespacedName{Namespace: "kcp-system", Name: "kyma-e"}, Reason: "Unreachable"},
+		},
 		NeverHeard: map[core.Manager][]core.RuntimeID{"kyma": {"runtime-a"}, "other": {"runtime-a", "runtime-b"}},
 		Phase:      "Confirming", Waiting: []core.RuntimeID{"runtime-b"}, Overdue: []core.RuntimeID{"runtime-c"},
 	}
@@ -38,16 +42,16 @@ func TestInstallationsHandler(t *testing.T) {
 		problems []string
 	}{
 		"": {7, []string{
-			"runtime-a never_heard kyma ", "runtime-a never_heard other ", "runtime-b ca_waiting  ",
-			"runtime-b never_heard other ", "runtime-c certificate_overdue  ", "runtime-d failed  Unreachable",
-			"runtime-e failed  Unreachable",
+			" failed  Unreachable kcp-system/kyma-e", "runtime-a never_heard kyma  ", "runtime-a never_heard other  ",
+			"runtime-b ca_waiting   ", "runtime-b never_heard other  ", "runtime-c certificate_overdue   ",
+			"runtime-d failed  Unreachable kcp-system/kyma-d",
 		}},
-		"?problem=ca_waiting":                      {1, []string{"runtime-b ca_waiting  "}},
-		"?problem=never_heard&manager=kyma":        {1, []string{"runtime-a never_heard kyma "}},
-		"?problem=failed&limit=1&offset=1":         {2, []string{"runtime-e failed  Unreachable"}},
+		"?problem=ca_waiting":                      {1, []string{"runtime-b ca_waiting   "}},
+		"?problem=never_heard&manager=kyma":        {1, []string{"runtime-a never_heard kyma  "}},
+		"?problem=failed&limit=1&offset=1":         {2, []string{"runtime-d failed  Unreachable kcp-system/kyma-d"}},
 		"?problem=failed&reason=InstallerRefused":  {0, nil},
-		"?search=ME-C":                             {1, []string{"runtime-c certificate_overdue  "}},
-		"?runtime=runtime-d":                       {1, []string{"runtime-d failed  Unreachable"}},
+		"?search=ME-C":                             {1, []string{"runtime-c certificate_overdue   "}},
+		"?runtime=runtime-d":                       {1, []string{"runtime-d failed  Unreachable kcp-system/kyma-d"}},
 		"?problem=certificate_overdue&offset=1000": {1, nil},
 	} {
 		t.Run(query, func(t *testing.T) {
@@ -60,6 +64,7 @@ func TestInstallationsHandler(t *testing.T) {
 					Problem string `json:"problem"`
 					Manager string `json:"manager"`
 					Reason  string `json:"reason"`
+					Object  string `json:"object"`
 				} `json:"problems"`
 			}
 
@@ -70,7 +75,7 @@ func TestInstallationsHandler(t *testing.T) {
 
 			var have []string
 			for _, p := range view.Problems {
-				have = append(have, strings.Join([]string{p.Runtime, p.Problem, p.Manager, p.Reason}, " "))
+				have = append(have, strings.Join([]string{p.Runtime, p.Problem, p.Manager, p.Reason, p.Object}, " "))
 			}
 
 			if diff := cmp.Diff(want.problems, have); diff != "" || view.Total != want.total {
@@ -84,6 +89,7 @@ func TestInstallationsHandlerShowsAHundredAtOnce(t *testing.T) {
 	t.Parallel()
 
 	handler := listener.Authenticated(listener.InstallationsHandler(func() (all fleet.Installations) {
+		all.Phase = "Confirming"
 		for n := range 10_000 {
 			all.Waiting = append(all.Waiting, core.RuntimeID(strconv.Itoa(n)))
 		}
@@ -106,6 +112,7 @@ func TestInstallationsHandlerRefuses(t *testing.T) {
 	t.Parallel()
 
 	open := listener.InstallationsHandler(installations)
+	unknown := listener.InstallationsHandler(func() fleet.Installations { return fleet.Installations{} })
 	handler := listener.Authenticated(open)
 	tests := map[string]struct {
 		handler http.Handler
@@ -113,10 +120,11 @@ func TestInstallationsHandlerRefuses(t *testing.T) {
 		query   string
 		want    int
 	}{
-		"without authentication": {open, http.MethodGet, "", http.StatusForbidden},
-		"a write":                {handler, http.MethodPost, "", http.StatusMethodNotAllowed},
-		"an unknown problem":     {handler, http.MethodGet, "?problem=waiting", http.StatusBadRequest},
-		"no number":              {handler, http.MethodGet, "?limit=-1", http.StatusBadRequest},
+		"without authentication":      {open, http.MethodGet, "", http.StatusForbidden},
+		"a replica without knowledge": {listener.Authenticated(unknown), http.MethodGet, "", http.StatusServiceUnavailable},
+		"a write":                     {handler, http.MethodPost, "", http.StatusMethodNotAllowed},
+		"an unknown problem":          {handler, http.MethodGet, "?problem=waiting", http.StatusBadRequest},
+		"no number":                   {handler, http.MethodGet, "?limit=-1", http.StatusBadRequest},
 	}
 
 	for name, test := range tests {

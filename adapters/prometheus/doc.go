@@ -1,8 +1,7 @@
 // Package prometheus exposes metrics of an agent, of a listener, of a consumer and of a fleet to
 // Prometheus. The methods of [Agent], [Listener] and [Consumer] are hooks for the parts that they
-// measure. An outbox and a
-// fleet are read at each scrape. Nothing is global: the caller passes a [prom.Registerer], and
-// serves it.
+// measure. An outbox and a fleet are read at each scrape. Nothing is global: the caller passes a
+// [prom.Registerer], and serves it.
 //
 // The package has the name of the client library that it uses. Import that one as prom.
 //
@@ -86,6 +85,7 @@
 //	runtime_watcher_installation_ca_phase{phase}                       gauge     1 for the phase of the CA's rotation
 //	runtime_watcher_installation_ca_waiting_runtimes                   gauge     runtimes that delay a rotation
 //	runtime_watcher_installation_certificates_overdue_runtimes         gauge     runtimes with a late certificate
+//	runtime_watcher_installation_repairs_total                         counter   looks that applied all objects
 //
 // And with [InstallationsOptions].PerRuntime:
 //

@@ -33,7 +33,7 @@ type installationsCollector struct {
 	max        int
 	perRuntime int
 
-	runtimes, neverHeard, phase, waiting, overdue, problem *prom.Desc
+	runtimes, neverHeard, phase, waiting, overdue, problem, repairs *prom.Desc
 }
 
 // RegisterInstallations registers the metrics of the agents that a control plane installs with reg.
@@ -70,13 +70,15 @@ func newInstallationsCollector(
 			"Runtimes that delay the rotation of the CA."),
 		overdue: f.desc("certificates_overdue_runtimes",
 			"Runtimes with a certificate that was not issued or renewed in time."),
+		repairs: f.desc("repairs_total",
+			"Looks that applied all objects of an agent, because the fleet found that it does not watch."),
 		problem: f.desc("runtime_problem", "1 for a runtime with that problem.", labelRuntime, labelProblem),
 	}
 }
 
 // Describe implements [prom.Collector].
 func (c *installationsCollector) Describe(descs chan<- *prom.Desc) {
-	for _, desc := range []*prom.Desc{c.runtimes, c.neverHeard, c.phase, c.waiting, c.overdue, c.problem} {
+	for _, desc := range []*prom.Desc{c.runtimes, c.neverHeard, c.phase, c.waiting, c.overdue, c.problem, c.repairs} {
 		descs <- desc
 	}
 }
@@ -105,6 +107,7 @@ func (c *installationsCollector) Collect(metrics chan<- prom.Metric) {
 
 	metrics <- gauge(c.waiting, float64(len(all.Waiting)))
 	metrics <- gauge(c.overdue, float64(len(all.Overdue)))
+	metrics <- counter(c.repairs, all.Repairs)
 
 	c.collectProblem(metrics, problemNeverHeard, slices.Sorted(maps.Keys(silent)))
 	c.collectProblem(metrics, problemWaiting, all.Waiting)

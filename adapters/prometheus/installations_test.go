@@ -18,7 +18,7 @@ func installations() fleet.Installations {
 			{State: "Ready"}: 3, {State: "Failed", Reason: "Unreachable"}: 1,
 		},
 		NeverHeard: map[core.Manager][]core.RuntimeID{"kyma": {"a", "b"}, "other": nil},
-		Phase:      "Confirming", Waiting: []core.RuntimeID{"b", "c"}, Overdue: []core.RuntimeID{"c"},
+		Phase:      "Confirming", Waiting: []core.RuntimeID{"b", "c"}, Overdue: []core.RuntimeID{"c"}, Repairs: 4,
 	}
 }
 
@@ -53,6 +53,9 @@ runtime_watcher_installation_certificates_overdue_runtimes 1
 # TYPE runtime_watcher_installation_never_heard_runtimes gauge
 runtime_watcher_installation_never_heard_runtimes{manager="kyma"} 2
 runtime_watcher_installation_never_heard_runtimes{manager="other"} 0
+# HELP runtime_watcher_installation_repairs_total Looks that applied all objects of an agent, because the fleet found that it does not watch.
+# TYPE runtime_watcher_installation_repairs_total counter
+runtime_watcher_installation_repairs_total 4
 # HELP runtime_watcher_installation_runtime_problem 1 for a runtime with that problem.
 # TYPE runtime_watcher_installation_runtime_problem gauge
 runtime_watcher_installation_runtime_problem{problem="ca_waiting",runtime="b"} 1

@@ -1,15 +1,21 @@
 package fleet
 
-import "github.com/runtime-watcher/runtime-watcher/core"
+import (
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
 
 // Installations has the states of the agents that a control plane installs in runtimes. It is a
 // copy.
 type Installations struct {
 	// Runtimes is the number of runtimes in each state.
 	Runtimes map[InstallationState]int
-	// Failed are the runtimes with an agent that cannot be installed or corrected, by reason. The
-	// name of an object, <namespace>/<name>, stands in for a runtime that is not known.
-	Failed map[string][]core.RuntimeID
+	// Failed has the agents that cannot be installed or corrected.
+	Failed []FailedInstallation
+	// Repairs counts the looks that applied all objects of an agent, because the fleet found that
+	// it does not watch.
+	Repairs int64
 	// NeverHeard are runtimes with an agent that answers, and that has sent nothing for a manager
 	// since then.
 	NeverHeard map[core.Manager][]core.RuntimeID
@@ -19,6 +25,13 @@ type Installations struct {
 	Waiting []core.RuntimeID
 	// Overdue are the runtimes with a certificate that should have been issued or renewed by now.
 	Overdue []core.RuntimeID
+}
+
+// FailedInstallation is an object that represents a runtime, with the reason of its failure.
+type FailedInstallation struct {
+	Object  types.NamespacedName
+	Runtime core.RuntimeID // empty while it is not known
+	Reason  string
 }
 
 // InstallationState is a state, such as Ready, with its reason in CamelCase.

@@ -156,7 +156,8 @@ func TestReplicasThatReturnLeadToOneResync(t *testing.T) {
 	})
 }
 
-// Only one of two replicas comes back. The resync of the return stands for the events of the other. It must not keep certificate authorities from being exchanged either.
+// Only one of two replicas comes back. The resync of the return stands for the events of the other. It must not keep
+// certificate authorities from being exchanged either.
 func TestReplicaThatDoesNotReturnIsCovered(t *testing.T) {
 	inBubble(t, fleet.Options{}, func(r *rig) {
 		r.observe(resync("e", 1), beat("e", 1, 1), resync("f", 1), beat("f", 1, 1))

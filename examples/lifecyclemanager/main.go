@@ -26,6 +26,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/runtimes"
 	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/watcher"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
@@ -47,17 +48,21 @@ func run(ctx context.Context, args []string, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	runtimes, err := fleet.New(fleet.Options{
+	overview := &runtimes.Overview{}
+	watched, err := fleet.New(fleet.Options{
 		PollFresh: s.pollFresh, PollUnproved: s.pollOtherwise, PollOtherwise: s.pollOtherwise,
 	})
 	if err != nil {
 		return err
 	}
-	mgr, err := newManager(s, listener.FleetHandler(runtimes))
+	mgr, err := newManager(s, map[string]http.Handler{
+		"/fleet":         listener.FleetHandler(watched),
+		"/installations": listener.InstallationsHandler(overview.Installations),
+	})
 	if err != nil {
 		return err
 	}
-	watching, err := newWatching(ctx, s, mgr, runtimes)
+	watching, err := newWatching(ctx, s, mgr, watched, overview)
 	if err != nil {
 		return err
 	}
@@ -68,9 +73,9 @@ func run(ctx context.Context, args []string, stderr io.Writer) error {
 	return mgr.Start(ctx)
 }
 
-// newManager returns a manager for two or more replicas, of which one leads. Metrics and the page
-// of the fleet need TLS, and a token of a service account that may get them.
-func newManager(s settings, fleetPage http.Handler) (ctrl.Manager, error) {
+// newManager returns a manager for two or more replicas, of which one leads. Metrics and pages need
+// TLS, and a token of a service account that may get them.
+func newManager(s settings, pages map[string]http.Handler) (ctrl.Manager, error) {
 	scheme, err := newScheme()
 	if err != nil {
 		return nil, err
@@ -90,7 +95,7 @@ func newManager(s settings, fleetPage http.Handler) (ctrl.Manager, error) {
 			BindAddress:    s.metrics,
 			SecureServing:  true,
 			FilterProvider: controllerruntime.BrowserFilter(filters.WithAuthenticationAndAuthorization),
-			ExtraHandlers:  map[string]http.Handler{"/fleet": fleetPage},
+			ExtraHandlers:  pages,
 		},
 	})
 }

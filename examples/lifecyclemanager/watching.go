@@ -45,13 +45,15 @@ type watching struct {
 	known *controllerruntime.Runtimes
 	// connections has the clients of the runtimes.
 	connections *skr.Connections
-	// overview has the state of each installation, for metrics.
+	// overview has the state of each installation, for metrics and a page.
 	overview *runtimes.Overview
 	// kymas and modules are the events of each controller.
 	kymas, modules events
 }
 
-func newWatching(ctx context.Context, s settings, mgr ctrl.Manager, watched *fleet.Fleet) (*watching, error) {
+func newWatching(
+	ctx context.Context, s settings, mgr ctrl.Manager, watched *fleet.Fleet, overview *runtimes.Overview,
+) (*watching, error) {
 	known, err := controllerruntime.NewRuntimes(ctx, mgr.GetCache(), newKyma().GroupVersionKind(),
 		controllerruntime.ByName, controllerruntime.RuntimesOptions{})
 	if err != nil {
@@ -63,7 +65,7 @@ func newWatching(ctx context.Context, s settings, mgr ctrl.Manager, watched *fle
 	}
 	return &watching{
 		settings: s, mgr: mgr, fleet: watched, known: known,
-		connections: skr.NewConnections(mgr.GetAPIReader(), mgr.GetScheme()), overview: &runtimes.Overview{},
+		connections: skr.NewConnections(mgr.GetAPIReader(), mgr.GetScheme()), overview: overview,
 		kymas:   newEvents(kymaManager, controllerruntime.EnqueueByRuntime(known), watched, reconciles),
 		modules: newEvents(moduleManager, manifest.Affected(mgr.GetClient(), known), watched, reconciles),
 	}, nil

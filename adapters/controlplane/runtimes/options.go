@@ -57,7 +57,8 @@ type Options struct {
 	// Fleet is the fleet of the listener in this process. Runtimes that were removed are removed
 	// there, and managers that no Watcher names any more once no agent sends heartbeats for them. A
 	// runtime that becomes stale, or degraded for a reason that a look can end, is reconciled at
-	// once, and all objects are applied. Default: none.
+	// once, and all objects are applied. While many are stale, these wait for Interval. Default:
+	// none.
 	Fleet Fleet
 	// Overview gets the states of all runtimes, for metrics. Default: none.
 	Overview *Overview

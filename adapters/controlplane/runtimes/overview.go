@@ -25,6 +25,7 @@ type Overview struct {
 	mu        sync.Mutex
 	runtimes  map[client.ObjectKey]seen
 	authority certificates.Status
+	repairs   int64
 	status    func(core.RuntimeID, core.Manager) fleet.Status // nil: not known
 }
 
@@ -42,17 +43,17 @@ func (o *Overview) Installations() fleet.Installations {
 	defer o.mu.Unlock()
 
 	all := fleet.Installations{
-		Runtimes: make(map[fleet.InstallationState]int), Failed: make(map[string][]core.RuntimeID),
-		NeverHeard: make(map[core.Manager][]core.RuntimeID),
-		Phase:      string(o.authority.Phase), Waiting: slices.Clone(o.authority.Waiting),
+		Runtimes: make(map[fleet.InstallationState]int), NeverHeard: make(map[core.Manager][]core.RuntimeID), Repairs: o.repairs,
+		Phase: string(o.authority.Phase), Waiting: slices.Clone(o.authority.Waiting),
 		Overdue: slices.Clone(o.authority.Overdue),
 	}
 
 	for key, runtime := range o.runtimes {
 		all.Runtimes[runtime.state]++
 
-		if reason := runtime.state.Reason; runtime.state.State == string(installation.Failed) {
-			all.Failed[reason] = append(all.Failed[reason], cmp.Or(runtime.id, core.RuntimeID(key.String())))
+		if runtime.state.State == string(installation.Failed) {
+			all.Failed = append(all.Failed,
+				fleet.FailedInstallation{Object: key, Runtime: runtime.id, Reason: runtime.state.Reason})
 		}
 		for _, manager := range runtime.managers {
 			silent := o.silent(runtime, manager)
@@ -62,16 +63,14 @@ func (o *Overview) Installations() fleet.Installations {
 		}
 	}
 
-	sortEach(all.Failed)
-	sortEach(all.NeverHeard)
+	for _, runtimes := range all.NeverHeard {
+		slices.Sort(runtimes)
+	}
+	slices.SortFunc(all.Failed, func(a, b fleet.FailedInstallation) int {
+		return cmp.Compare(a.Object.String(), b.Object.String())
+	})
 
 	return all
-}
-
-func sortEach[K comparable](lists map[K][]core.RuntimeID) {
-	for _, list := range lists {
-		slices.Sort(list)
-	}
 }
 
 func appendIf(condition bool, runtimes []core.RuntimeID, id core.RuntimeID) []core.RuntimeID {
@@ -92,7 +91,10 @@ func (o *Overview) note(key client.ObjectKey, id core.RuntimeID, status installa
 	o.mu.Lock()
 	defer o.mu.Unlock()
 
-	now := seen{id: cmp.Or(id, o.runtimes[key].id), state: fleet.InstallationState{State: string(status.State), Reason: status.Reason}}
+	now := seen{
+		id:    cmp.Or(id, o.runtimes[key].id),
+		state: fleet.InstallationState{State: string(status.State), Reason: status.Reason},
+	}
 
 	if status.State == installation.Ready {
 		now.managers, now.ready = managers, o.runtimes[key].ready
@@ -108,13 +110,16 @@ func (o *Overview) note(key client.ObjectKey, id core.RuntimeID, status installa
 	o.runtimes[key] = now
 }
 
-// forget removes an object, and returns the runtime that it represented, if that is known.
-func (o *Overview) forget(key client.ObjectKey) core.RuntimeID {
+func (o *Overview) forget(key client.ObjectKey) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	id := o.runtimes[key].id
 	delete(o.runtimes, key)
-	return id
+}
+
+func (o *Overview) noteRepair() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.repairs++
 }
 
 func (o *Overview) noteAuthority(status certificates.Status) {

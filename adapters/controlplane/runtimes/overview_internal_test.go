@@ -44,13 +44,17 @@ func TestOverviewNamesRuntimesThatAreNeverHeard(t *testing.T) {
 		note() // It is not new.
 		time.Sleep(time.Second)
 
+		o.noteRepair()
 		o.noteAuthority(certificates.Status{Phase: certificates.PhaseConfirming, Waiting: []core.RuntimeID{"silent"}})
 
 		want := fleet.Installations{
 			Runtimes: map[fleet.InstallationState]int{
 				{State: "Ready"}: 2, {State: "Failed", Reason: "Unreachable"}: 1,
 			},
-			Failed:     map[string][]core.RuntimeID{"Unreachable": {"waits"}},
+			Failed: []fleet.FailedInstallation{
+				{Object: client.ObjectKey{Name: "c"}, Runtime: "waits", Reason: "Unreachable"},
+			},
+			Repairs:    1,
 			NeverHeard: map[core.Manager][]core.RuntimeID{"kyma": {"silent"}, "other": {"silent"}},
 			Phase:      "Confirming", Waiting: []core.RuntimeID{"silent"},
 		}
@@ -87,7 +91,10 @@ func TestOverviewNamesRuntimesThatFail(t *testing.T) {
 		t.Fatal("nothing fails")
 	}
 
-	want := map[string][]core.RuntimeID{"Unreachable": {prod}, "IdentityUnknown": {"kcp/unknown"}}
+	want := []fleet.FailedInstallation{
+		{Object: client.ObjectKeyFromObject(known), Runtime: prod, Reason: "Unreachable"},
+		{Object: client.ObjectKeyFromObject(unknown), Reason: "IdentityUnknown"},
+	}
 	if diff := cmp.Diff(want, r.opts.Overview.Installations().Failed); diff != "" {
 		t.Errorf("runtimes that fail (-want +got):\n%s", diff)
 	}

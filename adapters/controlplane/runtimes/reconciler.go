@@ -77,7 +77,8 @@ func (r *reconciler) reconcile(ctx context.Context, request reconcile.Request) (
 // end forgets an object that is gone or released.
 func (r *reconciler) end(object client.ObjectKey) {
 	r.failures.end(object)
-	r.repairs.forget(r.opts.Overview.forget(object), object)
+	r.repairs.forget(object)
+	r.opts.Overview.forget(object)
 }
 
 // keep installs the agent and reports the result.
@@ -175,15 +176,14 @@ func (r *reconciler) install(
 
 	verify, begun := r.repairs.begin(identity.ID), time.Now()
 	if verify {
+		r.opts.Overview.noteRepair()
 		ctrl.LoggerFrom(ctx).V(1).Info("watch path is broken, so all objects are applied", "runtime", identity.ID)
 	}
 
 	status, err := r.installer.Install(ctx, installation.Runtime{
 		ID: identity.ID, Client: there, Secret: issued.Secret, Watches: watches, ControlPlane: address, Verify: verify,
 	})
-	if verify {
-		r.repairs.end(identity.ID, time.Since(begun))
-	}
+	r.repairs.end(identity.ID, time.Since(begun), verify)
 
 	return status, because(installReason(err), err)
 }

@@ -36,13 +36,15 @@ func (r *reconciler) followFleet() {
 // default it is a minute. By then, all managers have got a heartbeat from after the look.
 const leastPause = 20
 
-// repairs has the runtimes with a broken watch path. Each new condition of a runtime leads to one
-// look, which applies all objects. The zero value is ready.
+// repairs has the runtimes that are ready, with the broken watch paths among them. Each new
+// condition of a runtime leads to one look, which applies all objects. The zero value is ready.
 type repairs struct {
 	pause time.Duration // between two early looks at a runtime, at least
 
 	mu    sync.Mutex
 	known map[core.RuntimeID]*repairable
+	ids   map[client.ObjectKey]core.RuntimeID
+	stale int // runtimes
 }
 
 // repairable is a runtime that can be repaired, as its agent is installed.
@@ -51,6 +53,7 @@ type repairable struct {
 	managers []core.Manager // that its agents send to
 	// broken has the managers with a condition that a look may end.
 	broken map[core.Manager]fleet.Condition
+	stale  bool      // one of them is stale
 	verify bool      // the next look applies all objects
 	next   time.Time // of the next early look, at the earliest
 }
@@ -60,23 +63,56 @@ func (r *repairs) note(id core.RuntimeID, object client.ObjectKey, managers []co
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.known == nil {
-		r.known = make(map[core.RuntimeID]*repairable)
+		r.known, r.ids = make(map[core.RuntimeID]*repairable), make(map[client.ObjectKey]core.RuntimeID)
+	}
+	if r.ids[object] != id {
+		r.remove(object)
 	}
 	if r.known[id] == nil {
 		r.known[id] = &repairable{}
 	}
 	known := r.known[id]
-	known.object, known.managers = object, managers
+	r.ids[object], known.object, known.managers = id, object, managers
 	maps.DeleteFunc(known.broken, func(m core.Manager, _ fleet.Condition) bool { return !slices.Contains(managers, m) })
+	r.count(known)
 }
 
-// forget removes a runtime, unless it belongs to another object.
-func (r *repairs) forget(id core.RuntimeID, object client.ObjectKey) {
+// forget removes the runtime of an object, unless it belongs to another object now.
+func (r *repairs) forget(object client.ObjectKey) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.remove(object)
+}
+
+func (r *repairs) remove(object client.ObjectKey) {
+	id := r.ids[object]
+	delete(r.ids, object)
 	if known := r.known[id]; known != nil && known.object == object {
+		clear(known.broken)
+		r.count(known)
 		delete(r.known, id)
 	}
+}
+
+// count brings the number of stale runtimes up to date.
+func (r *repairs) count(known *repairable) {
+	before := known.stale
+	known.stale = slices.ContainsFunc(slices.Collect(maps.Values(known.broken)), isStale)
+	switch {
+	case known.stale && !before:
+		r.stale++
+	case before && !known.stale:
+		r.stale--
+	}
+}
+
+func isStale(c fleet.Condition) bool { return c.State == fleet.Stale }
+
+// isOutage reports whether so many runtimes are stale that the control plane is the likely cause,
+// such as its gateway. Looks at all runtimes could not end that.
+func (r *repairs) isOutage() bool {
+	const least, part = 20, 10
+	return r.stale > max(least, len(r.known)/part)
 }
 
 // observe notes a change of freshness. If a look is due, it returns its object and the time until
@@ -85,7 +121,15 @@ func (r *repairs) observe(now *fleet.Status) (object client.ObjectKey, after tim
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	known := r.known[now.Runtime]
-	if known == nil || !slices.Contains(known.managers, now.Manager) || !known.change(now) {
+	if known == nil || !slices.Contains(known.managers, now.Manager) {
+		return client.ObjectKey{}, 0, false
+	}
+	isNew := known.change(now)
+	r.count(known)
+	if isNew && now.State == fleet.Stale && r.isOutage() {
+		known.verify, isNew = false, false
+	}
+	if !isNew {
 		return client.ObjectKey{}, 0, false
 	}
 	if after = time.Until(known.next); after > 0 {
@@ -113,8 +157,8 @@ func (r *repairable) change(now *fleet.Status) (isNew bool) {
 	return isNew
 }
 
-// canRepair reports whether a look may end a condition. Load, or the control plane, causes the
-// others.
+// canRepair reports whether a look may end a condition of a single runtime. Load, or the control
+// plane, causes the others.
 func canRepair(c fleet.Condition) bool {
 	return c.State == fleet.Stale ||
 		c.State == fleet.Degraded && c.Reason != fleet.ReasonDropping && c.Reason != fleet.ReasonPendingTooLong
@@ -132,13 +176,21 @@ func (r *repairs) begin(id core.RuntimeID) (verify bool) {
 	return verify
 }
 
-// end notes how long such a look took. The next early one waits nine times as long, so that a slow
-// or flapping runtime takes at most a tenth of a worker.
-func (r *repairs) end(id core.RuntimeID, took time.Duration) {
+// end notes how long a look took. The next early one waits nine times as long, so that a slow or
+// flapping runtime takes at most a tenth of a worker.
+func (r *repairs) end(id core.RuntimeID, took time.Duration, verified bool) {
 	const pauses = 9
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if known := r.known[id]; known != nil {
-		known.next = time.Now().Add(max(pauses*took, r.pause))
+	known := r.known[id]
+	if known == nil {
+		return
+	}
+	wait := pauses * took
+	if verified {
+		wait = max(wait, r.pause)
+	}
+	if next := time.Now().Add(wait); next.After(known.next) {
+		known.next = next
 	}
 }

@@ -75,6 +75,14 @@ func (w *repairWorld) wantLooks(want int) {
 	}
 }
 
+// drain removes all requests.
+func (w *repairWorld) drain() {
+	for synctest.Wait(); w.queue.Len() > 0; {
+		request, _ := w.queue.Get()
+		w.queue.Done(request)
+	}
+}
+
 func (w *repairWorld) wantVerified(want bool) {
 	w.t.Helper()
 
@@ -145,38 +153,47 @@ func TestOtherConditionsAreNotLookedAt(t *testing.T) {
 
 // A runtime chooses its heartbeats, and how long its API server takes for an answer.
 func TestARuntimeThatFlapsTakesATenthOfAWorker(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const took = 50 * time.Second
+	for name, beats := range map[string][]core.Heartbeat{"lost in the end": {alive, lost}, "alive in the end": {lost, alive}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { testFlapping(t, beats) })
+		})
+	}
+}
 
-		w := newRepairWorld(t)
-		looks := 0
+func testFlapping(t *testing.T, beats []core.Heartbeat) {
+	t.Helper()
 
-		for begun := time.Now(); time.Since(begun) < time.Hour; {
-			w.beat("a", alive)
-			w.beat("a", lost)
-			synctest.Wait()
+	const took = 50 * time.Second
 
-			if w.queue.Len() == 0 {
-				time.Sleep(time.Second)
+	w := newRepairWorld(t)
+	looks := 0
 
-				continue
-			}
-
-			request, _ := w.queue.Get()
-			if w.repairs.begin(prod) {
-				looks++
-
-				time.Sleep(took)
-				w.repairs.end(prod, took)
-			}
-
-			w.queue.Done(request)
+	for begun := time.Now(); time.Since(begun) < time.Hour; {
+		for _, beat := range beats {
+			w.beat("a", beat)
 		}
 
-		if want := int(time.Hour / (10 * took)); looks < 2 || looks > want+1 {
-			t.Errorf("%d early looks, want at most %d", looks, want)
+		synctest.Wait()
+
+		if w.queue.Len() == 0 {
+			time.Sleep(time.Second)
+
+			continue
 		}
-	})
+
+		looks++
+
+		request, _ := w.queue.Get()
+		verify := w.repairs.begin(prod)
+
+		time.Sleep(took)
+		w.repairs.end(prod, took, verify)
+		w.queue.Done(request)
+	}
+
+	if want := int(time.Hour / (10 * took)); looks < 2 || looks > want+1 {
+		t.Errorf("%d early looks, want at most %d", looks, want)
+	}
 }
 
 // Its looks end before they come to the runtime, as with an object that opts out.
@@ -207,15 +224,30 @@ func TestARuntimeThatIsNotReachedIsLookedAtOnceAMinute(t *testing.T) {
 func TestAForgottenRuntimeIsNotLookedAt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newRepairWorld(t)
-		w.repairs.forget(prod, client.ObjectKey{Name: "another object"})
+		w.repairs.forget(client.ObjectKey{Name: "another object"})
 		w.beat("a", lost)
 		w.wantLooks(1)
-		w.repairs.forget(prod, client.ObjectKey{Name: string(prod)})
+		w.repairs.forget(client.ObjectKey{Name: string(prod)})
 		w.beat("a", alive)
 		time.Sleep(time.Hour)
 		w.beat("a", lost)
 		w.wantLooks(0)
 		w.wantVerified(false)
+	})
+}
+
+// The label with the runtime ID of an object was corrected.
+func TestAFormerIDOfAnObjectIsForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newRepairWorld(t)
+		w.repairs.note("corrected", client.ObjectKey{Name: string(prod)}, []core.Manager{"a"})
+		w.beat("a", lost)
+		w.wantLooks(0)
+		w.repairs.forget(client.ObjectKey{Name: string(prod)})
+
+		if n := len(w.repairs.known) + len(w.repairs.ids); n != 0 {
+			t.Errorf("%d entries, want none", n)
+		}
 	})
 }
 
@@ -229,18 +261,23 @@ func TestARuntimeThatFailsIsLeftToItsLane(t *testing.T) {
 	})
 }
 
-// A listener was away, so that all runtimes are stale at once.
-func TestAStaleFleetDelaysNoNewRuntime(t *testing.T) {
+// A gateway was away, so that all runtimes are stale at once. Looks at them could end nothing.
+func TestAStaleFleetIsNotLookedAt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const many = 1000
 
 		w := newRepairWorld(t)
 		newcomer := reconcile.Request{NamespacedName: client.ObjectKey{Name: "new"}}
+		beat := func(n int) {
+			id := core.RuntimeID(fmt.Sprintf("runtime-%d", n))
+			w.beats++
+			w.fleet.Observe(core.Peer{ID: id}, "a",
+				core.Batch{Epoch: "e", Heartbeat: &core.Heartbeat{Canary: core.CanaryAlive, Number: w.beats, Interval: 30 * time.Second}}, nil)
+		}
 
 		for n := range many {
-			id := core.RuntimeID(fmt.Sprintf("runtime-%d", n))
-			w.ready(id)
-			w.fleet.Observe(core.Peer{ID: id}, "a", core.Batch{Epoch: "e", Heartbeat: &alive}, nil)
+			w.ready(core.RuntimeID(fmt.Sprintf("runtime-%d", n)))
+			beat(n)
 		}
 
 		w.start()
@@ -248,10 +285,35 @@ func TestAStaleFleetDelaysNoNewRuntime(t *testing.T) {
 		w.queue.Add(newcomer)
 		synctest.Wait()
 
-		// The runtime prod is among them.
-		if first, _ := w.queue.Get(); first != newcomer || w.queue.Len() != many+1 {
-			t.Errorf("first is %v, before %d others", first, w.queue.Len())
+		// At first, nothing shows that there will be more. The runtime prod is among them.
+		first, _ := w.queue.Get()
+		if have := w.queue.Len(); first != newcomer || have < 20 || have > many/10+1 {
+			t.Errorf("first is %v, before %d others", first, have)
 		}
+
+		if have := w.repairs.stale; have != many+1 {
+			t.Errorf("%d runtimes are stale, want all", have)
+		}
+
+		// All but one come back.
+		w.queue.Done(first)
+		w.drain()
+
+		for n := range many {
+			beat(n)
+		}
+
+		synctest.Wait()
+
+		if have := w.repairs.stale; have != 1 {
+			t.Errorf("%d runtimes are stale, want prod", have)
+		}
+
+		w.beat("a", alive)
+		w.beat("b", alive)
+		w.drain()
+		w.beat("a", lost)
+		w.wantLooks(1)
 	})
 }
 
