@@ -1,8 +1,10 @@
 package natsjetstream_test
 
 import (
+	"sync/atomic"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -12,11 +14,14 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
 
-// The clock of an operator may differ from that of the NATS server by any time: heartbeats count,
-// and no refused message is given up early.
+// The clock of an operator may differ from that of the NATS server by any time, and may be set while
+// the consumer runs: heartbeats count, and no refused message is given up early.
 func TestClockOfTheOperatorMayDiffer(t *testing.T) {
 	t.Parallel()
-	for name, differs := range map[string]time.Duration{"ahead": time.Hour, "behind": -time.Hour} {
+	for name, clock := range map[string]struct{ differs, step time.Duration }{
+		"ahead": {differs: time.Hour}, "behind": {differs: -time.Hour},
+		"set forward": {step: time.Hour}, "set back": {step: -time.Hour},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			watched := must(fleet.New(fleet.Options{}))
@@ -24,9 +29,13 @@ func TestClockOfTheOperatorMayDiffer(t *testing.T) {
 			consumer := must(natsjetstream.NewConsumer(s.connect(), refuse("bad", core.ErrForbidden),
 				map[core.Manager]core.Handler{manager: s.handler},
 				natsjetstream.Options{Fleet: watched, Hooks: natsjetstream.Hooks{Concluded: s.fates.add}}))
-			consumer.SetClock(func() time.Time { return time.Now().Add(differs) })
+			var step atomic.Int64
+			consumer.SetClock(func() time.Time {
+				return stepped(t, time.Now().Add(clock.differs), time.Duration(step.Load()))
+			})
 			run(t, consumer)
 			s.awaitStream(manager)
+			step.Store(int64(clock.step))
 
 			batch := numbered(1, "a")
 			batch.Heartbeat = &core.Heartbeat{
@@ -45,23 +54,52 @@ func TestClockOfTheOperatorMayDiffer(t *testing.T) {
 	}
 }
 
-// A clock that is corrected while the consumer runs counts from the next measurement on.
+// A step of the operator's clock changes no age, also before the next measurement.
+func TestStepOfTheClockChangesNothing(t *testing.T) {
+	t.Parallel()
+	stream := newStream(t)
+	var step time.Duration
+	clock := natsjetstream.NewClock(func() time.Time { return stepped(t, time.Now(), step) })
+	for _, step = range []time.Duration{0, time.Hour, -time.Hour} {
+		clock.Sync(t.Context(), stream)
+		if age := clock.Age(time.Now().Round(0)).Round(10 * time.Second); age != 0 {
+			t.Errorf("after a step of %v, a new message is %v old, want 0", step, age)
+		}
+	}
+}
+
+// A clock that runs at another speed is measured again after a minute.
 func TestClockIsMeasuredAgain(t *testing.T) {
 	t.Parallel()
-	b := newBroker(t)
-	stream := must(must(jetstream.New(b.connect())).CreateStream(t.Context(), natsjetstream.StreamConfig(manager)))
-	var differs time.Duration
-	clock := natsjetstream.NewClock(func() time.Time { return time.Now().Round(0).Add(differs) })
-	for _, step := range []struct{ differs, want time.Duration }{
+	stream := newStream(t)
+	var ahead time.Duration
+	clock := natsjetstream.NewClock(func() time.Time { return time.Now().Add(ahead) })
+	for _, step := range []struct{ ahead, want time.Duration }{
 		{time.Hour, 0},
 		{time.Hour + 30*time.Second, 30 * time.Second}, // It is measured at most once a minute.
 		{2 * time.Hour, 0},
-		{-time.Hour, 0},
 	} {
-		differs = step.differs
+		ahead = step.ahead
 		clock.Sync(t.Context(), stream)
-		if age := clock.Age(time.Now()).Round(10 * time.Second); age != step.want {
-			t.Errorf("at a difference of %v, a new message is %v old, want %v", step.differs, age, step.want)
+		if age := clock.Age(time.Now().Round(0)).Round(10 * time.Second); age != step.want {
+			t.Errorf("at a difference of %v, a new message is %v old, want %v", step.ahead, age, step.want)
 		}
 	}
+}
+
+func newStream(t *testing.T) jetstream.Stream {
+	t.Helper()
+	conn := newBroker(t).connect()
+	return must(must(jetstream.New(conn)).CreateStream(t.Context(), natsjetstream.StreamConfig(manager)))
+}
+
+// stepped returns a time with the same monotonic reading, and a wall clock that was set forward by
+// whole seconds. The first field of a [time.Time] with monotonic reading has the seconds from bit 30 on.
+func stepped(t *testing.T, now time.Time, step time.Duration) time.Time {
+	after := now
+	*(*uint64)(unsafe.Pointer(&after)) += uint64(step/time.Second) << 30
+	if wall, passed := after.Round(0).Sub(now.Round(0)), after.Sub(now); wall != step || passed != 0 {
+		t.Errorf("the wall clock is set by %v and the monotonic one by %v, want %v and 0", wall, passed, step)
+	}
+	return after
 }
