@@ -24,6 +24,8 @@ type clock struct {
 	mu sync.Mutex
 	// server is the time of the server at the time measured.
 	server, measured time.Time
+	// asked is the time of the last request, which may have failed.
+	asked time.Time
 }
 
 func newClock(now func() time.Time) *clock { return &clock{now: now} }
@@ -35,11 +37,11 @@ func (c *clock) age(stored time.Time) time.Duration {
 	return c.server.Add(c.now().Sub(c.measured)).Sub(stored)
 }
 
-// sync measures the clock of a stream, at most once in clockInterval. Without an answer in time,
-// the last measurement stays.
+// sync measures the clock of a stream, and waits at most clockTimeout. It asks at most once in
+// clockInterval, also after a failure. Without an answer, the last measurement stays.
 func (c *clock) sync(ctx context.Context, stream jetstream.Stream) {
 	began := c.now()
-	if !c.isDue(began) {
+	if !c.ask(began) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, clockTimeout)
@@ -49,10 +51,15 @@ func (c *clock) sync(ctx context.Context, stream jetstream.Stream) {
 	}
 }
 
-func (c *clock) isDue(now time.Time) bool {
+// ask reports whether a request is due, and notes it.
+func (c *clock) ask(now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return now.Sub(c.measured) >= clockInterval
+	if now.Sub(c.asked) < clockInterval {
+		return false
+	}
+	c.asked = now
+	return true
 }
 
 // learn takes the time in an answer to a request that began at a time. The server read its clock in
@@ -62,7 +69,7 @@ func (c *clock) learn(began time.Time, info *jetstream.StreamInfo) {
 	middle := began.Add(c.now().Sub(began) / 2)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.server, c.measured = info.TimeStamp, middle
+	c.server, c.measured, c.asked = info.TimeStamp, middle, began
 	if info.TimeStamp.IsZero() {
 		c.server = middle
 	}
