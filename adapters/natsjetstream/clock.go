@@ -15,9 +15,10 @@ const (
 	clockTimeout = time.Second
 )
 
-// clock continues the clock of the NATS server. So the age of a message is the difference of two
-// times of one clock. A step of the clock of this process has no effect: only the time since the
-// measurement counts, which is that of its monotonic clock. It is safe for concurrent use.
+// clock continues the clock of the leader of one stream, which stamps the messages. So the age of a
+// message is the difference of two times of one clock. A step of the clock of this process has no
+// effect: only the time since the measurement counts, by the monotonic clock. It is safe for
+// concurrent use.
 type clock struct {
 	now func() time.Time
 

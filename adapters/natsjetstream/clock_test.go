@@ -1,6 +1,7 @@
 package natsjetstream_test
 
 import (
+	"context"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -37,11 +38,7 @@ func TestClockOfTheOperatorMayDiffer(t *testing.T) {
 			s.awaitStream(manager)
 			step.Store(int64(clock.step))
 
-			batch := numbered(1, "a")
-			batch.Heartbeat = &core.Heartbeat{
-				ID: "beat-1", Number: 1, Sequence: 1, Interval: time.Minute, Time: time.Now(), Canary: core.CanaryAlive,
-			}
-			mustForward(t, s.forwarder("runtime-1", natsjetstream.ForwarderOptions{}), batch)
+			mustForward(t, s.forwarder("runtime-1", natsjetstream.ForwarderOptions{}), beat(1, "a"))
 			if got := watched.Get("runtime-1", manager).State; got != fleet.Fresh {
 				t.Errorf("the runtime is %s after its heartbeat, want fresh", got)
 			}
@@ -102,4 +99,69 @@ func stepped(t *testing.T, now time.Time, step time.Duration) time.Time {
 		t.Errorf("the wall clock is set by %v and the monotonic one by %v, want %v and 0", wall, passed, step)
 	}
 	return after
+}
+
+// servers are the clocks of the leaders of streams, by the name of the stream.
+type servers struct {
+	jetstream.JetStream
+
+	ahead map[string]time.Duration
+}
+
+func (s servers) Stream(ctx context.Context, name string) (jetstream.Stream, error) {
+	stream, err := s.JetStream.Stream(ctx, name)
+	return &led{stream, s.ahead[name]}, err
+}
+
+// led is a stream with the clock of its leader.
+type led struct {
+	jetstream.Stream
+
+	ahead time.Duration
+}
+
+func (l *led) CachedInfo() *jetstream.StreamInfo {
+	info := *l.Stream.CachedInfo()
+	info.TimeStamp = info.TimeStamp.Add(l.ahead)
+	return &info
+}
+
+// In a cluster, each stream has a leader with a clock of its own. By that of the second stream, the
+// heartbeats are an hour old.
+func TestEachStreamHasItsOwnClock(t *testing.T) {
+	t.Parallel()
+	const second core.Manager = "second-operator"
+	b := newBroker(t)
+	watched := must(fleet.New(fleet.Options{}))
+	handler := &coretest.Recorder{}
+	conn := b.connect()
+	consumer := must(natsjetstream.NewConsumer(conn, allowAll(),
+		map[core.Manager]core.Handler{manager: handler, second: handler}, natsjetstream.Options{Fleet: watched}))
+	streams := must(jetstream.New(conn))
+	consumer.SetStreams(servers{streams, map[string]time.Duration{"watch-" + string(second): time.Hour}})
+	for _, m := range []core.Manager{manager, second} {
+		must(streams.CreateStream(t.Context(), natsjetstream.StreamConfig(m)))
+	}
+	run(t, consumer)
+	b.awaitStream(manager)
+	b.awaitStream(second)
+
+	runtime := b.forwarder("runtime-1", natsjetstream.ForwarderOptions{})
+	for m, want := range map[core.Manager]fleet.State{manager: fleet.Fresh, second: fleet.Unknown} {
+		if err := runtime.Forward(t.Context(), m, beat(1, "a")); err != nil {
+			t.Fatal(err)
+		}
+		if got := watched.Get("runtime-1", m).State; got != want {
+			t.Errorf("the runtime is %s for %s after its heartbeat, want %s", got, m, want)
+		}
+	}
+}
+
+// beat returns a batch with a heartbeat.
+func beat(from uint64, names ...string) core.Batch {
+	batch := numbered(from, names...)
+	batch.Heartbeat = &core.Heartbeat{
+		ID: "beat-1", Number: 1, Sequence: 1, Interval: time.Minute, Time: time.Now(), Canary: core.CanaryAlive,
+	}
+	return batch
 }

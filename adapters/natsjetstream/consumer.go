@@ -34,7 +34,7 @@ type Consumer struct {
 	started  atomic.Bool
 	serving  atomic.Bool
 	lines    lines
-	clock    *clock
+	now      func() time.Time
 	// receive is the part that a test replaces.
 	receive func(ctx context.Context, d *delivery) verdict
 }
@@ -69,7 +69,7 @@ func NewConsumer(
 	}
 	c := &Consumer{
 		conn: conn, stream: stream, verifier: verifier, handlers: maps.Clone(handlers), opts: opts.withDefaults(),
-		clock: newClock(time.Now),
+		now: time.Now,
 	}
 	c.receive = c.deliver
 	return c, nil
