@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -27,9 +26,9 @@ const (
 	fetchWait = 500 * time.Millisecond
 )
 
-// serve takes the messages of one manager until ctx ends, and then returns nil. A closed connection
-// is an error.
-func (c *Consumer) serve(ctx context.Context, manager core.Manager, handler core.Handler) error {
+// serve takes the messages of one manager until ctx ends or the connection is closed, which
+// watchConnection reports.
+func (c *Consumer) serve(ctx context.Context, manager core.Manager, handler core.Handler) {
 	out := &outage{Consumer: c, manager: manager}
 	for waitReady(ctx, handler) {
 		err := c.serveWhileReady(ctx, out, handler)
@@ -37,12 +36,11 @@ func (c *Consumer) serve(ctx context.Context, manager core.Manager, handler core
 			continue
 		}
 		if c.conn.IsClosed() {
-			return fmt.Errorf("natsjetstream: %w: %w", nats.ErrConnectionClosed, err)
+			return
 		}
 		out.began(ctx, err)
 		sleep(ctx, reopenWait)
 	}
-	return nil
 }
 
 // ready returns the reason for which a handler takes no events, if it has a method for that.
