@@ -64,8 +64,8 @@ func (c *clock) ask(now time.Time) bool {
 }
 
 // learn takes the time in an answer to a request that began at a time. The server read its clock in
-// the middle of the request. A server before 2.10 sends no time: its clock must then agree with that
-// of this process.
+// the middle of the request. A server before 2.10 sends no time: its clock must then agree with
+// that of this process.
 func (c *clock) learn(began time.Time, info *jetstream.StreamInfo) {
 	middle := began.Add(c.now().Sub(began) / 2)
 	c.mu.Lock()

@@ -93,6 +93,7 @@ func newStream(t *testing.T) jetstream.Stream {
 // stepped returns a time with the same monotonic reading, and a wall clock that was set forward by
 // whole seconds. The first field of a [time.Time] with monotonic reading has the seconds from bit 30 on.
 func stepped(t *testing.T, now time.Time, step time.Duration) time.Time {
+	t.Helper()
 	after := now
 	*(*uint64)(unsafe.Pointer(&after)) += uint64(step/time.Second) << 30
 	if wall, passed := after.Round(0).Sub(now.Round(0)), after.Sub(now); wall != step || passed != 0 {
