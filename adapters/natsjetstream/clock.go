@@ -15,14 +15,18 @@ const (
 	clockTimeout = time.Second
 )
 
-// clock knows by how much the clock of the NATS server differs from that of this process. So the
-// age of a message is the difference of two times of one clock. It is safe for concurrent use.
+// clock continues the clock of the leader of one stream, which stamps the messages. So the age of a
+// message is the difference of two times of one clock. A step of the clock of this process has no
+// effect: only the time since the measurement counts, by the monotonic clock. It is safe for
+// concurrent use.
 type clock struct {
 	now func() time.Time
 
-	mu       sync.Mutex
-	measured time.Time
-	ahead    time.Duration
+	mu sync.Mutex
+	// server is the time of the server at the time measured.
+	server, measured time.Time
+	// asked is the time of the last request, which may have failed.
+	asked time.Time
 }
 
 func newClock(now func() time.Time) *clock { return &clock{now: now} }
@@ -31,14 +35,14 @@ func newClock(now func() time.Time) *clock { return &clock{now: now} }
 func (c *clock) age(stored time.Time) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.now().Add(c.ahead).Sub(stored)
+	return c.server.Add(c.now().Sub(c.measured)).Sub(stored)
 }
 
-// sync measures the clock of a stream, at most once in clockInterval. Without an answer in time,
-// the last measurement stays.
+// sync measures the clock of a stream, and waits at most clockTimeout. It asks at most once in
+// clockInterval, also after a failure. Without an answer, the last measurement stays.
 func (c *clock) sync(ctx context.Context, stream jetstream.Stream) {
 	began := c.now()
-	if !c.isDue(began) {
+	if !c.ask(began) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, clockTimeout)
@@ -48,21 +52,26 @@ func (c *clock) sync(ctx context.Context, stream jetstream.Stream) {
 	}
 }
 
-func (c *clock) isDue(now time.Time) bool {
+// ask reports whether a request is due, and notes it.
+func (c *clock) ask(now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	since := now.Sub(c.measured)
-	return since < 0 || since >= clockInterval
+	if now.Sub(c.asked) < clockInterval {
+		return false
+	}
+	c.asked = now
+	return true
 }
 
-// learn takes the time in an answer to a request that began at a time. A server before 2.10 sends
-// none: its clock must then agree with that of this process.
+// learn takes the time in an answer to a request that began at a time. The server read its clock in
+// the middle of the request. A server before 2.10 sends no time: its clock must then agree with
+// that of this process.
 func (c *clock) learn(began time.Time, info *jetstream.StreamInfo) {
-	ended := c.now()
+	middle := began.Add(c.now().Sub(began) / 2)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.measured, c.ahead = ended, 0
-	if !info.TimeStamp.IsZero() {
-		c.ahead = info.TimeStamp.Sub(began.Add(ended.Sub(began) / 2))
+	c.server, c.measured, c.asked = info.TimeStamp, middle, began
+	if info.TimeStamp.IsZero() {
+		c.server = middle
 	}
 }

@@ -41,20 +41,20 @@ type job struct {
 	attempts uint64
 }
 
-func (c *Consumer) newJob(msg jetstream.Msg) *job {
+// newJob takes the clock of the stream of a message.
+func newJob(msg jetstream.Msg, clock *clock) *job {
 	j := &job{msg: msg, began: time.Now(), attempts: 1}
 	if info, err := msg.Metadata(); err == nil {
-		j.age, j.attempts = c.clock.age(info.Timestamp), info.NumDelivered
+		j.age, j.attempts = clock.age(info.Timestamp), info.NumDelivered
 	}
 	return j
 }
 
 // process handles one message, and settles it with the stream.
 func (c *Consumer) process(
-	ctx context.Context, runtime core.RuntimeID, manager core.Manager, handler core.Handler, msg jetstream.Msg,
+	ctx context.Context, runtime core.RuntimeID, manager core.Manager, handler core.Handler, j *job,
 ) {
-	j := c.newJob(msg)
-	batch, err := contract.V3.Decode(msg.Data())
+	batch, err := contract.V3.Decode(j.msg.Data())
 	if err != nil {
 		c.handBack(ctx, runtime, j, err)
 		c.terminate(j, manager, contract.ReasonMalformed, err)

@@ -3,6 +3,7 @@ package natsjetstream
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -11,20 +12,25 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// logConnection logs each loss of the connection and each return, until ctx ends. A lost connection
-// fails no request for messages, so nothing else reports it.
-func (c *Consumer) logConnection(ctx context.Context) {
-	changes := c.conn.StatusChanged(nats.CONNECTED, nats.RECONNECTING)
+// watchConnection logs each loss of the connection and each return, until ctx ends. A lost
+// connection fails no request for messages, so nothing else reports it. A closed connection is an
+// error, also on a replica that takes no messages.
+func (c *Consumer) watchConnection(ctx context.Context) error {
+	changes := c.conn.StatusChanged(nats.CONNECTED, nats.RECONNECTING, nats.CLOSED)
 	defer c.conn.RemoveStatusListener(changes)
 	var lost time.Time
-	for {
+	for !c.conn.IsClosed() { // The client drops a change while ten others wait.
 		select {
 		case <-ctx.Done():
-			return
+			return nil
 		case status := <-changes:
 			lost = c.logStatus(ctx, status, lost)
 		}
 	}
+	if cause := c.conn.LastError(); cause != nil {
+		return fmt.Errorf("natsjetstream: %w: %w", nats.ErrConnectionClosed, cause)
+	}
+	return fmt.Errorf("natsjetstream: %w", nats.ErrConnectionClosed)
 }
 
 // logStatus logs a change of the connection. It returns the time of the loss, zero while the

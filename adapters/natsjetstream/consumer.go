@@ -34,7 +34,7 @@ type Consumer struct {
 	started  atomic.Bool
 	serving  atomic.Bool
 	lines    lines
-	clock    *clock
+	now      func() time.Time
 	// receive is the part that a test replaces.
 	receive func(ctx context.Context, d *delivery) verdict
 }
@@ -69,7 +69,7 @@ func NewConsumer(
 	}
 	c := &Consumer{
 		conn: conn, stream: stream, verifier: verifier, handlers: maps.Clone(handlers), opts: opts.withDefaults(),
-		clock: newClock(time.Now),
+		now: time.Now,
 	}
 	c.receive = c.deliver
 	return c, nil
@@ -117,13 +117,9 @@ func (c *Consumer) Start(ctx context.Context) error {
 	defer c.serving.Store(false)
 	c.opts.Logger.InfoContext(ctx, "consumer started", slog.Int("managers", len(c.handlers)))
 	var tasks sync.WaitGroup
-	tasks.Go(func() { c.logConnection(running) })
+	tasks.Go(func() { stop(c.watchConnection(running)) })
 	for manager, handler := range c.handlers {
-		tasks.Go(func() {
-			if err := c.serve(running, manager, handler); err != nil {
-				stop(err)
-			}
-		})
+		tasks.Go(func() { c.serve(running, manager, handler) })
 	}
 	if c.opts.Fleet != nil && !c.opts.SharedFleet {
 		tasks.Go(func() { stop(c.opts.Fleet.Start(running, c.resyncHandlers())) })

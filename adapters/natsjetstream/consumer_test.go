@@ -582,24 +582,46 @@ func TestLongAnswerSubjectKeepsTheConnection(t *testing.T) {
 }
 
 // A client may close its connection for good, as after errors of authorization. Only a new connection
-// helps, so the operator must learn of it.
+// helps, so the operator must learn of it, also from a replica that does not lead.
 func TestClosedConnectionEndsStart(t *testing.T) {
 	t.Parallel()
 	b := newBroker(t)
-	conn := b.connect()
-	c := must(natsjetstream.NewConsumer(conn, allowAll(), map[core.Manager]core.Handler{manager: &coretest.Recorder{}},
+	for name, handler := range map[string]core.Handler{"leader": &coretest.Recorder{}, "follower": notReady{}} {
+		conn := b.connect()
+		c := must(natsjetstream.NewConsumer(conn, allowAll(), map[core.Manager]core.Handler{manager: handler},
+			natsjetstream.Options{}))
+		ended := make(chan error, 1)
+		go func() { ended <- c.Start(t.Context()) }()
+		eventually(t, "the "+name+" is ready", func() bool { return c.Ready() == nil })
+		if name == "leader" {
+			b.awaitStream(manager)
+		}
+		conn.Close()
+		wantClosed(t, name, ended)
+	}
+}
+
+// A connection that was closed before Start changes its state no more.
+func TestStartWithClosedConnection(t *testing.T) {
+	t.Parallel()
+	conn := newBroker(t).connect()
+	c := must(natsjetstream.NewConsumer(conn, allowAll(), map[core.Manager]core.Handler{manager: notReady{}},
 		natsjetstream.Options{}))
+	conn.Close()
 	ended := make(chan error, 1)
 	go func() { ended <- c.Start(t.Context()) }()
-	b.awaitStream(manager)
-	conn.Close()
+	wantClosed(t, "follower", ended)
+}
+
+func wantClosed(t *testing.T, name string, ended <-chan error) {
+	t.Helper()
 	select {
 	case err := <-ended:
 		if !errors.Is(err, nats.ErrConnectionClosed) {
-			t.Errorf("Start = %v, want %v", err, nats.ErrConnectionClosed)
+			t.Errorf("Start of the %s = %v, want %v", name, err, nats.ErrConnectionClosed)
 		}
 	case <-time.After(patience):
-		t.Error("Start goes on without a connection")
+		t.Errorf("Start of the %s goes on without a connection", name)
 	}
 }
 

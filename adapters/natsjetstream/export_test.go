@@ -20,7 +20,10 @@ func (c *Consumer) ReceiveWith(farEnd core.Forwarder) {
 var ParseSubject = parseSubject
 
 // SetClock replaces the clock of the process.
-func (c *Consumer) SetClock(now func() time.Time) { c.clock.now = now }
+func (c *Consumer) SetClock(now func() time.Time) { c.now = now }
+
+// SetStreams replaces the access to streams.
+func (c *Consumer) SetStreams(streams jetstream.JetStream) { c.stream = streams }
 
 // Clock is for tests of the clock.
 type Clock struct{ *clock }

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -27,9 +26,9 @@ const (
 	fetchWait = 500 * time.Millisecond
 )
 
-// serve takes the messages of one manager until ctx ends, and then returns nil. A closed connection
-// is an error.
-func (c *Consumer) serve(ctx context.Context, manager core.Manager, handler core.Handler) error {
+// serve takes the messages of one manager until ctx ends or the connection is closed, which
+// watchConnection reports.
+func (c *Consumer) serve(ctx context.Context, manager core.Manager, handler core.Handler) {
 	out := &outage{Consumer: c, manager: manager}
 	for waitReady(ctx, handler) {
 		err := c.serveWhileReady(ctx, out, handler)
@@ -37,12 +36,11 @@ func (c *Consumer) serve(ctx context.Context, manager core.Manager, handler core
 			continue
 		}
 		if c.conn.IsClosed() {
-			return fmt.Errorf("natsjetstream: %w: %w", nats.ErrConnectionClosed, err)
+			return
 		}
 		out.began(ctx, err)
 		sleep(ctx, reopenWait)
 	}
-	return nil
 }
 
 // ready returns the reason for which a handler takes no events, if it has a method for that.
@@ -96,14 +94,15 @@ func (c *Consumer) serveWhileReady(ctx context.Context, out *outage, handler cor
 
 // pull takes messages until ctx ends or the stream fails, and waits until those are handled.
 func (c *Consumer) pull(ctx context.Context, out *outage, handler core.Handler) error {
-	stream, durable, err := c.open(ctx, out.manager)
+	clock := newClock(c.now)
+	stream, durable, err := c.open(ctx, out.manager, clock)
 	if err != nil {
 		return err
 	}
-	queues := c.newQueues(ctx, out.manager, handler)
+	queues := c.newQueues(ctx, out.manager, handler, clock)
 	defer queues.wait()
 	for {
-		c.clock.sync(ctx, stream)
+		clock.sync(ctx, stream)
 		room, err := queues.reserve(ctx)
 		if err != nil {
 			return err
@@ -117,11 +116,11 @@ func (c *Consumer) pull(ctx context.Context, out *outage, handler core.Handler) 
 
 // open returns the stream of a manager and its durable consumer. It creates those that are missing.
 func (c *Consumer) open(
-	ctx context.Context, manager core.Manager,
+	ctx context.Context, manager core.Manager, clock *clock,
 ) (stream jetstream.Stream, durable jetstream.Consumer, err error) {
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
-	if stream, err = c.openStream(ctx, manager); err != nil {
+	if stream, err = c.openStream(ctx, manager, clock); err != nil {
 		return nil, nil, fmt.Errorf("natsjetstream: stream %s: %w", streamName(manager), err)
 	}
 	if config := stream.CachedInfo().Config; !losesNothing(config) && c.lines.allow(config.Name, time.Now()) {
@@ -135,15 +134,17 @@ func (c *Consumer) open(
 }
 
 // openStream also measures the clock of the stream, so that no message is taken before.
-func (c *Consumer) openStream(ctx context.Context, manager core.Manager) (jetstream.Stream, error) {
-	began := c.clock.now()
+func (c *Consumer) openStream(
+	ctx context.Context, manager core.Manager, clock *clock,
+) (jetstream.Stream, error) {
+	began := clock.now()
 	stream, err := c.stream.Stream(ctx, streamName(manager))
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		began = c.clock.now()
+		began = clock.now()
 		stream, err = c.stream.CreateStream(ctx, c.opts.Stream(manager))
 	}
 	if err == nil {
-		c.clock.learn(began, stream.CachedInfo())
+		clock.learn(began, stream.CachedInfo())
 	}
 	return stream, err
 }

@@ -18,6 +18,7 @@ type queues struct {
 	ctx     context.Context //nolint:containedctx // That of one pull, which waits for all queues.
 	manager core.Manager
 	handler core.Handler
+	clock   *clock // That of the leader of the stream.
 	slots   chan struct{}
 	running sync.WaitGroup
 
@@ -25,9 +26,11 @@ type queues struct {
 	waiting map[core.RuntimeID][]jetstream.Msg // An empty list means that its goroutine runs.
 }
 
-func (c *Consumer) newQueues(ctx context.Context, manager core.Manager, handler core.Handler) *queues {
+func (c *Consumer) newQueues(
+	ctx context.Context, manager core.Manager, handler core.Handler, clock *clock,
+) *queues {
 	return &queues{
-		Consumer: c, ctx: ctx, manager: manager, handler: handler,
+		Consumer: c, ctx: ctx, manager: manager, handler: handler, clock: clock,
 		slots: make(chan struct{}, c.opts.MaxInFlight), waiting: map[core.RuntimeID][]jetstream.Msg{},
 	}
 }
@@ -121,7 +124,7 @@ func (q *queues) enqueue(runtime core.RuntimeID, msg jetstream.Msg) place {
 // work handles the messages of a runtime until none waits.
 func (q *queues) work(runtime core.RuntimeID, msg jetstream.Msg) {
 	for more := true; more; msg, more = q.following(runtime) {
-		q.process(q.ctx, runtime, q.manager, q.handler, msg)
+		q.process(q.ctx, runtime, q.manager, q.handler, newJob(msg, q.clock))
 		<-q.slots
 	}
 }

@@ -39,13 +39,14 @@ func TestStaleHeartbeatIsLeftOut(t *testing.T) {
 	for _, differs := range []time.Duration{0, time.Hour, -time.Hour} {
 		for age, want := range map[time.Duration]bool{time.Second: true, 2 * time.Minute: false} {
 			got := false
-			c := &Consumer{opts: Options{}.withDefaults(), clock: newClock(func() time.Time { return time.Now().Add(differs) })}
-			c.clock.learn(c.clock.now(), &jetstream.StreamInfo{TimeStamp: time.Now()})
+			c := &Consumer{opts: Options{}.withDefaults()}
+			clock := newClock(func() time.Time { return time.Now().Add(differs) })
+			clock.learn(clock.now(), &jetstream.StreamInfo{TimeStamp: time.Now()})
 			c.receive = func(_ context.Context, d *delivery) verdict {
 				got = d.batch.Heartbeat != nil
 				return verdict{}
 			}
-			c.process(t.Context(), "runtime-1", "my-operator", nil, &stored{body: encoded.Body, age: age})
+			c.process(t.Context(), "runtime-1", "my-operator", nil, newJob(&stored{body: encoded.Body, age: age}, clock))
 			if got != want {
 				t.Errorf("a heartbeat of age %v is delivered: %v, want %v; the clocks differ by %v", age, got, want, differs)
 			}

@@ -1,0 +1,59 @@
+package natsjetstream
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// remote is a stream on a server with a clock of its own. It counts the requests.
+type remote struct {
+	jetstream.Stream
+
+	ahead  time.Duration
+	silent bool
+	asked  int
+}
+
+func (r *remote) Info(ctx context.Context, _ ...jetstream.StreamInfoOpt) (*jetstream.StreamInfo, error) {
+	r.asked++
+	if r.silent {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return &jetstream.StreamInfo{TimeStamp: r.now()}, nil
+}
+
+func (r *remote) now() time.Time { return time.Now().Round(0).Add(r.ahead) }
+
+// A server that does not tell its time delays one round in a minute, and not each.
+func TestFailedMeasurementIsRepeatedAfterAMinute(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		stream, clock := &remote{ahead: time.Hour}, newClock(time.Now)
+		clock.sync(t.Context(), stream)
+		stream.silent = true
+		time.Sleep(clockInterval)
+
+		began := time.Now()
+		for range 5 {
+			clock.sync(t.Context(), stream)
+		}
+		if waited := time.Since(began); waited != clockTimeout || stream.asked != 2 {
+			t.Errorf("five rounds wait %v for %d measurements, want %v for 1", waited, stream.asked-1, clockTimeout)
+		}
+		if age := clock.age(stream.now()); age != 0 {
+			t.Errorf("after a failed measurement, a new message is %v old, want 0", age)
+		}
+
+		time.Sleep(clockInterval)
+		stream.silent, stream.ahead = false, -time.Hour
+		clock.sync(t.Context(), stream)
+		if age := clock.age(stream.now()); age != 0 {
+			t.Errorf("after the next measurement, a new message is %v old, want 0", age)
+		}
+	})
+}
