@@ -201,6 +201,24 @@ func (s *scene) taken() (events map[core.Manager][]string, called map[core.Manag
 	return events, called
 }
 
+// updateCaches waits until the API server has the last writes in its caches. With an old object in a cache it repeats
+// the next write, and calls the webhooks again, also with a change that is none. A list reads a cache that is up to
+// date. It is refused while the cache of a new definition fills.
+func (s *scene) updateCaches() {
+	s.t.Helper()
+
+	for _, collection := range []string{
+		ofCore("pods", ""), ofCore("serviceaccounts", ""), ofCore("configmaps", ""), namespaced("apps", "deployments", ""),
+		namespaced("example.com", "widgets", ""), namespaced("example.com", "gadgets", ""), "/apis/example.com/v1/plants",
+	} {
+		rig.Eventually(s.t, time.Minute, "the cache of "+collection+" is full", func() bool {
+			status, _ := s.do(http.MethodGet, collection, plainJSON, "")
+
+			return status == http.StatusOK
+		})
+	}
+}
+
 // do sends one request and returns the status and the body of the answer.
 func (s *scene) do(method, path, contentType, body string) (int, []byte) {
 	s.t.Helper()

@@ -100,6 +100,7 @@ func TestTable(t *testing.T) {
 			s.t = t
 			defer func() { s.t = t }()
 
+			s.updateCaches()
 			s.taken()
 			step.write(s)
 
