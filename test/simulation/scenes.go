@@ -174,7 +174,8 @@ func (d dice) commit() time.Duration {
 	return time.Millisecond
 }
 
-// silentLoss kills one of two agents for ever in an outage after which the runtime is stale.
+// silentLoss kills one of two agents for ever in an outage after which the runtime is stale. In half of the plans no
+// handler takes the resyncs of the fleet for a while.
 func (d dice) silentLoss(p *Plan) {
 	r, outage := &p.Runtimes[0], d.outage(LinksRefused)
 	r.Contract, r.Agents = contract.V3, 2
@@ -185,6 +186,10 @@ func (d dice) silentLoss(p *Plan) {
 	for i := range r.Objects {
 		p.update(i, d.between(gone.At-10*time.Second, gone.At))
 		p.Writes[i].Delay = d.commit()
+	}
+
+	if d.chance(0.5) {
+		p.Faults = append(p.Faults, Fault{Kind: MapHangs, At: outage.At + outage.For, For: 150 * time.Second})
 	}
 }
 

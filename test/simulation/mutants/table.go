@@ -212,7 +212,7 @@ func fleetMutants() []mutant {
 		},
 		{
 			"fleet: no resync for a new epoch", record,
-			"if first {\n\t\treturn causeNewEpoch\n\t}", "_ = first",
+			"if first {\n\t\treturn causeNewEpoch\n\t}", "if first {\n\t\tp.resend, r.unknown = resync{}, resync{}\n\t}",
 		},
 		{
 			"fleet: no resync for a return", "core/fleet/fleet.go",

@@ -21,8 +21,10 @@ const (
 	followerDelay = 15 * time.Second
 	// late bounds the time to the look of a late commit: the last resend, and prompt.
 	late = 37 * time.Second
-	// inTime bounds the time from the last fault to the look.
+	// inTime bounds the time from the last fault to the look. If no commit is late, it is soon: a lost replica is noticed
+	// after 60 s.
 	inTime = 90 * time.Second
+	soon   = 72 * time.Second
 	// givenUp is the same for an object with events that are refused for ever (GiveUpAfter).
 	givenUp = 8 * time.Minute
 	// noticed is the time after which a runtime in an outage must not be fresh. unproven is the same for a webhook
@@ -144,6 +146,10 @@ func (h *History) bound(t target, c commit) (bound time.Time, strict bool) {
 		default:
 			return bound.Add(late), true
 		}
+	}
+
+	if c.delay <= shortDelay {
+		return latest(c.at, h.calm).Add(soon + h.promise.Backlog + time.Duration(h.promise.Followers)*followerDelay), false
 	}
 
 	return latest(c.at, h.calm).Add(inTime), false
