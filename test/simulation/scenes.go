@@ -362,8 +362,11 @@ func (d dice) downgrade(p *Plan) {
 	outage := Fault{Kind: LinksRefused, At: d.between(time.Minute, 2*time.Minute), For: d.between(70*time.Second, 90*time.Second)}
 	p.Faults = []Fault{outage, {Kind: AgentDowngraded, At: outage.At + outage.For/2, For: outage.For / 4}}
 
+	returns := outage.At + outage.For + d.between(time.Second, 20*time.Second)
+
 	p.update(1, outage.At+outage.For/4)
-	p.update(0, outage.At+outage.For+d.between(time.Second, 20*time.Second))
+	p.update(0, returns)
+	p.Length = returns + time.Second // The resync of the return is in time, and its resend is not.
 }
 
 // wrongPaths has a runtime that requests unknown paths as fast as it can.
