@@ -44,7 +44,7 @@ type repairs struct {
 	mu    sync.Mutex
 	known map[core.RuntimeID]*repairable
 	ids   map[client.ObjectKey]core.RuntimeID
-	stale int // runtimes
+	stale map[core.RuntimeID]struct{} // those of known
 }
 
 // repairable is a runtime that can be repaired, as its agent is installed.
@@ -53,7 +53,6 @@ type repairable struct {
 	managers []core.Manager // that its agents send to
 	// broken has the managers with a condition that a look may end.
 	broken map[core.Manager]fleet.Condition
-	stale  bool      // one of them is stale
 	verify bool      // the next look applies all objects
 	next   time.Time // of the next early look, at the earliest
 }
@@ -64,6 +63,7 @@ func (r *repairs) note(id core.RuntimeID, object client.ObjectKey, managers []co
 	defer r.mu.Unlock()
 	if r.known == nil {
 		r.known, r.ids = make(map[core.RuntimeID]*repairable), make(map[client.ObjectKey]core.RuntimeID)
+		r.stale = make(map[core.RuntimeID]struct{})
 	}
 	if r.ids[object] != id {
 		r.remove(object)
@@ -74,7 +74,7 @@ func (r *repairs) note(id core.RuntimeID, object client.ObjectKey, managers []co
 	known := r.known[id]
 	r.ids[object], known.object, known.managers = id, object, managers
 	maps.DeleteFunc(known.broken, func(m core.Manager, _ fleet.Condition) bool { return !slices.Contains(managers, m) })
-	r.count(known)
+	r.noteStale(id)
 }
 
 // forget removes the runtime of an object, unless it belongs to another object now.
@@ -88,31 +88,26 @@ func (r *repairs) remove(object client.ObjectKey) {
 	id := r.ids[object]
 	delete(r.ids, object)
 	if known := r.known[id]; known != nil && known.object == object {
-		clear(known.broken)
-		r.count(known)
 		delete(r.known, id)
+		delete(r.stale, id)
 	}
 }
 
-// count brings the number of stale runtimes up to date.
-func (r *repairs) count(known *repairable) {
-	before := known.stale
-	known.stale = slices.ContainsFunc(slices.Collect(maps.Values(known.broken)), isStale)
-	switch {
-	case known.stale && !before:
-		r.stale++
-	case before && !known.stale:
-		r.stale--
+// noteStale notes whether a runtime is stale for a manager.
+func (r *repairs) noteStale(id core.RuntimeID) {
+	delete(r.stale, id)
+	for _, condition := range r.known[id].broken {
+		if condition.State == fleet.Stale {
+			r.stale[id] = struct{}{}
+		}
 	}
 }
-
-func isStale(c fleet.Condition) bool { return c.State == fleet.Stale }
 
 // isOutage reports whether so many runtimes are stale that the control plane is the likely cause,
 // such as its gateway. Looks at all runtimes could not end that.
 func (r *repairs) isOutage() bool {
 	const least, part = 20, 10
-	return r.stale > max(least, len(r.known)/part)
+	return len(r.stale) > max(least, len(r.known)/part)
 }
 
 // observe notes a change of freshness. If a look is due, it returns its object and the time until
@@ -125,7 +120,7 @@ func (r *repairs) observe(now *fleet.Status) (object client.ObjectKey, after tim
 		return client.ObjectKey{}, 0, false
 	}
 	isNew := known.change(now)
-	r.count(known)
+	r.noteStale(now.Runtime)
 	if isNew && now.State == fleet.Stale && r.isOutage() {
 		known.verify, isNew = false, false
 	}

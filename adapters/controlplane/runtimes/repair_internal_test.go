@@ -291,7 +291,7 @@ func TestAStaleFleetIsNotLookedAt(t *testing.T) {
 			t.Errorf("first is %v, before %d others", first, have)
 		}
 
-		if have := w.repairs.stale; have != many+1 {
+		if have := len(w.repairs.stale); have != many+1 {
 			t.Errorf("%d runtimes are stale, want all", have)
 		}
 
@@ -305,7 +305,7 @@ func TestAStaleFleetIsNotLookedAt(t *testing.T) {
 
 		synctest.Wait()
 
-		if have := w.repairs.stale; have != 1 {
+		if have := len(w.repairs.stale); have != 1 {
 			t.Errorf("%d runtimes are stale, want prod", have)
 		}
 
