@@ -103,14 +103,13 @@ func TestResidentMemoryUnderHostileInput(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			// The garbage collector may be late on a busy machine.
-			peak := assailed(t, path, test.connections, test.plain, test.attack)
-			for again := 0; peak > residentLimit && again < 2; again++ {
-				peak = assailed(t, path, test.connections, test.plain, test.attack)
+			for range 3 {
+				if assailed(t, path, test.connections, test.plain, test.attack) <= residentLimit {
+					return
+				}
 			}
 
-			if peak > residentLimit {
-				t.Errorf("peak of the resident memory is %.1f MiB in each of three attacks, want at most %d", peak, residentLimit)
-			}
+			t.Errorf("peak of the resident memory is above %d MiB in each of three attacks", residentLimit)
 		})
 	}
 }
