@@ -64,10 +64,10 @@ demo-lifecycle: ## See a meta operator work: control plane, two runtimes, cert-m
 	@$(GO) build -o bin/lifecyclemanager/demo ./examples/lifecyclemanager/demo && exec bin/lifecyclemanager/demo $(ARGS)
 
 # Tests that compile programs read this hash of the sources, so that the cache of go test notices a change.
-SOURCES = $(shell find core adapters listener cmd examples test -name '*.go' -not -name '*_test.go' | LC_ALL=C sort | xargs cat | cksum | tr -d ' ')
+SOURCES = $(shell find agent controlplane core adapters internal keys listener cmd examples test -name '*.go' -not -name '*_test.go' | LC_ALL=C sort | xargs cat | cksum | tr -d ' ')
 
 # Tests that read documents and manifests, for the same reason.
-DOCUMENTS = $(shell find README.md SECURITY.md docs deploy adapters/controlplane/config -name '*.md' -o -name '*.yaml' -o -path '*/charts/*' -type f | LC_ALL=C sort | xargs cat | cksum | tr -d ' ')
+DOCUMENTS = $(shell find README.md SECURITY.md docs deploy controlplane/config -name '*.md' -o -name '*.yaml' -o -path '*/charts/*' -type f | LC_ALL=C sort | xargs cat | cksum | tr -d ' ')
 
 # One go test for all modules of the workspace shares compiled packages and uses every core. The test cache stays on, so
 # a second run repeats only changed packages.
@@ -201,14 +201,14 @@ image-dropin: ## Build the image with the defaults for the Deployment of kyma-pr
 # It needs the database of vulnerabilities, from the network or from a copy that GOVULNDB names (a URL, file:// too).
 .PHONY: vulncheck
 vulncheck: $(TOOLS)/govulncheck ## Scan the agent and the modules for known vulnerabilities. Needs the network, or GOVULNDB
-	@for m in cmd/agent core listener adapters/controllerruntime adapters/controlplane; do \
+	@for m in cmd/agent core listener adapters/controllerruntime controlplane; do \
 		(cd "$$m" && GOWORK=off $(TOOLS)/govulncheck $${GOVULNDB:+-db="$$GOVULNDB"} ./...) || \
 			{ echo "vulncheck: $$m was not scanned, or has findings: see above. Offline, set GOVULNDB to a copy of the database" >&2; exit 1; }; done
 
 .PHONY: manifests
 manifests: ## Copy the manifests of an agent into a folder that stands alone, to be edited and applied: OUT (bin/manifests), SOURCE (admission, informer)
 	@mkdir -p '$(OUT)'
-	@cp -R adapters/controlplane/config/agent '$(OUT)/agent' && rm '$(OUT)'/agent/*.go
+	@cp -R controlplane/config/agent '$(OUT)/agent' && rm '$(OUT)'/agent/*.go
 	@cp deploy/example$(if $(filter informer,$(SOURCE)),-informer)/* '$(OUT)'
 	@sed -i.orig 's|\.\./agent/|agent/|; s|\.\./agent$$|agent|' '$(OUT)/kustomization.yaml' && rm '$(OUT)/kustomization.yaml.orig'
 	@echo 'edit $(OUT)/kustomization.yaml, as its first comment describes'

@@ -10,16 +10,6 @@ require (
 	github.com/google/go-cmp v0.7.0
 	github.com/nats-io/nats.go v1.55.0
 	github.com/prometheus/client_golang v1.25.0
-	github.com/runtime-watcher/runtime-watcher/adapters/admission v0.0.0
-	github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime v0.0.0
-	github.com/runtime-watcher/runtime-watcher/adapters/controlplane v0.0.0
-	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls v0.0.0
-	github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream v0.0.0
-	github.com/runtime-watcher/runtime-watcher/adapters/prometheus v0.0.0
-	github.com/runtime-watcher/runtime-watcher/cmd/agent v0.0.0
-	github.com/runtime-watcher/runtime-watcher/core v0.0.0
-	github.com/runtime-watcher/runtime-watcher/listener v0.0.0
-	github.com/runtime-watcher/runtime-watcher/test/controlplane v0.0.0
 	go.uber.org/goleak v1.3.0
 	go.uber.org/mock v0.6.0
 	istio.io/client-go v1.31.1
@@ -93,7 +83,6 @@ require (
 	github.com/prometheus/client_model v0.6.3 // indirect
 	github.com/prometheus/common v0.72.0 // indirect
 	github.com/prometheus/procfs v0.22.0 // indirect
-	github.com/runtime-watcher/runtime-watcher/adapters/httpserver v0.0.0 // indirect
 	github.com/russross/blackfriday/v2 v2.1.0 // indirect
 	github.com/spf13/cobra v1.10.2 // indirect
 	github.com/spf13/pflag v1.0.10 // indirect
@@ -106,12 +95,13 @@ require (
 	github.com/xlab/treeprint v1.2.0 // indirect
 	go.opentelemetry.io/auto/sdk v1.2.1 // indirect
 	go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp v0.69.0 // indirect
-	go.opentelemetry.io/otel v1.44.0 // indirect
+	go.opentelemetry.io/otel v1.47.0 // indirect
 	go.opentelemetry.io/otel/exporters/otlp/otlptrace v1.44.0 // indirect
 	go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc v1.44.0 // indirect
-	go.opentelemetry.io/otel/metric v1.44.0 // indirect
-	go.opentelemetry.io/otel/sdk v1.44.0 // indirect
-	go.opentelemetry.io/otel/trace v1.44.0 // indirect
+	go.opentelemetry.io/otel/log v1.47.0 // indirect
+	go.opentelemetry.io/otel/metric v1.47.0 // indirect
+	go.opentelemetry.io/otel/sdk v1.47.0 // indirect
+	go.opentelemetry.io/otel/trace v1.47.0 // indirect
 	go.opentelemetry.io/proto/otlp v1.10.0 // indirect
 	go.uber.org/multierr v1.11.0 // indirect
 	go.uber.org/zap v1.27.1 // indirect
@@ -148,16 +138,29 @@ require (
 	sigs.k8s.io/structured-merge-diff/v6 v6.4.2 // indirect
 )
 
+require (
+	github.com/runtime-watcher/runtime-watcher v0.0.0
+	github.com/runtime-watcher/runtime-watcher/adapters/admission v0.0.0
+	github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime v0.0.0
+	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls v0.0.0
+	github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream v0.0.0
+	github.com/runtime-watcher/runtime-watcher/adapters/prometheus v0.0.0
+	github.com/runtime-watcher/runtime-watcher/agent v0.0.0
+	github.com/runtime-watcher/runtime-watcher/controlplane v0.0.0
+	github.com/runtime-watcher/runtime-watcher/test v0.0.0
+)
+
 replace (
+	github.com/runtime-watcher/runtime-watcher => ..
 	github.com/runtime-watcher/runtime-watcher/adapters/admission => ../adapters/admission
 	github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime => ../adapters/controllerruntime
-	github.com/runtime-watcher/runtime-watcher/adapters/controlplane => ../adapters/controlplane
 	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls => ../adapters/httpmtls
-	github.com/runtime-watcher/runtime-watcher/adapters/httpserver => ../adapters/httpserver
+	github.com/runtime-watcher/runtime-watcher/adapters/informer => ../adapters/informer
 	github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream => ../adapters/natsjetstream
+	github.com/runtime-watcher/runtime-watcher/adapters/opentelemetry => ../adapters/opentelemetry
 	github.com/runtime-watcher/runtime-watcher/adapters/prometheus => ../adapters/prometheus
+	github.com/runtime-watcher/runtime-watcher/agent => ../agent
 	github.com/runtime-watcher/runtime-watcher/cmd/agent => ../cmd/agent
-	github.com/runtime-watcher/runtime-watcher/core => ../core
-	github.com/runtime-watcher/runtime-watcher/listener => ../listener
-	github.com/runtime-watcher/runtime-watcher/test/controlplane => ../test/controlplane
+	github.com/runtime-watcher/runtime-watcher/controlplane => ../controlplane
+	github.com/runtime-watcher/runtime-watcher/test => ../test
 )

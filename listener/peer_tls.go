@@ -16,7 +16,7 @@ import (
 // connection of a CA that is removed from the bundle is refused from its next request on.
 //
 // With [tls.RequestClientCert], each refusal is answered 401 and counted with its reason. With
-// [tls.RequireAndVerifyClientCert], as httpmtls.ServerTLSConfig sets it, most strangers fail in the
+// [tls.RequireAndVerifyClientCert], as keys.ServerTLSConfig sets it, most strangers fail in the
 // handshake. Hooks.HandshakeFailed then gets the cause.
 //
 // Start verifies a chain once, in the handshake, where slots bound the cost. A request needs a

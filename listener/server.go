@@ -10,8 +10,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpserver"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/httpserver"
 )
 
 const (

@@ -5,8 +5,8 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpserver"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/internal/httpserver"
 )
 
 // account returns the account that the request is charged to.

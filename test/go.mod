@@ -12,17 +12,6 @@ require (
 	github.com/nats-io/nats.go v1.55.0
 	github.com/prometheus/prometheus v0.301.0
 	github.com/rs/zerolog v1.35.1
-	github.com/runtime-watcher/runtime-watcher/adapters/admission v0.0.0
-	github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime v0.0.0
-	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls v0.0.0
-	github.com/runtime-watcher/runtime-watcher/adapters/informer v0.0.0
-	github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream v0.0.0-00010101000000-000000000000
-	github.com/runtime-watcher/runtime-watcher/adapters/opentelemetry v0.0.0
-	github.com/runtime-watcher/runtime-watcher/adapters/prometheus v0.0.0
-	github.com/runtime-watcher/runtime-watcher/cmd/agent v0.0.0
-	github.com/runtime-watcher/runtime-watcher/core v0.0.0
-	github.com/runtime-watcher/runtime-watcher/listener v0.0.0
-	github.com/runtime-watcher/runtime-watcher/test/controlplane v0.0.0
 	go.opentelemetry.io/otel/sdk v1.47.0
 	go.uber.org/goleak v1.3.0
 	k8s.io/api v0.37.2
@@ -53,7 +42,6 @@ require (
 	github.com/nats-io/nkeys v0.4.16 // indirect
 	github.com/nats-io/nuid v1.0.1 // indirect
 	github.com/rs/xid v1.6.0 // indirect
-	github.com/runtime-watcher/runtime-watcher/adapters/httpserver v0.0.0 // indirect
 	github.com/spf13/cobra v1.10.2 // indirect
 	go.opentelemetry.io/auto/sdk v1.2.1 // indirect
 	go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp v0.69.0 // indirect
@@ -115,7 +103,6 @@ require (
 	github.com/prometheus/client_model v0.6.3
 	github.com/prometheus/common v0.72.0
 	github.com/prometheus/procfs v0.22.0 // indirect
-	github.com/runtime-watcher/runtime-watcher/adapters/controlplane v0.0.0
 	github.com/spf13/pflag v1.0.10 // indirect
 	github.com/x448/float16 v0.8.4 // indirect
 	go.uber.org/multierr v1.11.0 // indirect
@@ -144,21 +131,37 @@ require (
 	sigs.k8s.io/yaml v1.6.0
 )
 
+require (
+	github.com/runtime-watcher/runtime-watcher v0.0.0
+	github.com/runtime-watcher/runtime-watcher/adapters/admission v0.0.0
+	github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime v0.0.0
+	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls v0.0.0
+	github.com/runtime-watcher/runtime-watcher/adapters/informer v0.0.0
+	github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream v0.0.0
+	github.com/runtime-watcher/runtime-watcher/adapters/opentelemetry v0.0.0
+	github.com/runtime-watcher/runtime-watcher/adapters/prometheus v0.0.0
+	github.com/runtime-watcher/runtime-watcher/agent v0.0.0
+	github.com/runtime-watcher/runtime-watcher/controlplane v0.0.0
+)
+
 replace (
+	github.com/runtime-watcher/runtime-watcher => ..
 	github.com/runtime-watcher/runtime-watcher/adapters/admission => ../adapters/admission
 	github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime => ../adapters/controllerruntime
 	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls => ../adapters/httpmtls
-	github.com/runtime-watcher/runtime-watcher/adapters/httpserver => ../adapters/httpserver
+	github.com/runtime-watcher/runtime-watcher/adapters/informer => ../adapters/informer
 	github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream => ../adapters/natsjetstream
 	github.com/runtime-watcher/runtime-watcher/adapters/opentelemetry => ../adapters/opentelemetry
+	github.com/runtime-watcher/runtime-watcher/adapters/prometheus => ../adapters/prometheus
+	github.com/runtime-watcher/runtime-watcher/agent => ../agent
 	github.com/runtime-watcher/runtime-watcher/cmd/agent => ../cmd/agent
-	github.com/runtime-watcher/runtime-watcher/core => ../core
-	github.com/runtime-watcher/runtime-watcher/listener => ../listener
-	github.com/runtime-watcher/runtime-watcher/test/controlplane => ./controlplane
+	github.com/runtime-watcher/runtime-watcher/controlplane => ../controlplane
 )
 
-replace github.com/runtime-watcher/runtime-watcher/adapters/controlplane => ../adapters/controlplane
-
-replace github.com/runtime-watcher/runtime-watcher/adapters/prometheus => ../adapters/prometheus
-
-replace github.com/runtime-watcher/runtime-watcher/adapters/informer => ../adapters/informer
+require (
+	github.com/antithesishq/antithesis-sdk-go v0.7.2-default-no-op // indirect
+	github.com/google/go-tpm v0.9.8 // indirect
+	github.com/minio/highwayhash v1.0.4 // indirect
+	github.com/nats-io/jwt/v2 v2.8.2 // indirect
+	github.com/nats-io/nats-server/v2 v2.14.6
+)

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/core/rawjson"
+	"github.com/runtime-watcher/runtime-watcher/internal/rawjson"
 )
 
 const (

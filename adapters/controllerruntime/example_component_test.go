@@ -54,8 +54,8 @@ func ExampleRegisterListenerComponent() {
 	// The CAs of the runtimes' certificates. This pool is empty, so it trusts no certificate. A
 	// pool that is nil would trust the roots of the system.
 	//
-	// Key files are read by httpmtls.NewFiles. Add the files to the controller manager, and use
-	// httpmtls.Roots(files) as roots and httpmtls.ServerTLSConfig(files) as mtls.
+	// Key files are read by keys.NewFiles. Add the files to the controller manager, and use
+	// keys.Roots(files) as roots and keys.ServerTLSConfig(files) as mtls.
 	cas := x509.NewCertPool()
 	roots := func() *x509.CertPool { return cas }
 	mtls := &tls.Config{MinVersion: tls.VersionTLS13, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: cas}

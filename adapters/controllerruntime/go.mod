@@ -5,8 +5,6 @@ go 1.26.0
 require (
 	github.com/go-logr/logr v1.4.3
 	github.com/google/go-cmp v0.7.0
-	github.com/runtime-watcher/runtime-watcher/core v0.0.0
-	github.com/runtime-watcher/runtime-watcher/listener v0.0.0
 	k8s.io/apimachinery v0.37.2
 	k8s.io/client-go v0.37.2
 	sigs.k8s.io/controller-runtime v0.25.2
@@ -45,7 +43,6 @@ require (
 	github.com/prometheus/client_model v0.6.2 // indirect
 	github.com/prometheus/common v0.70.0 // indirect
 	github.com/prometheus/procfs v0.21.1 // indirect
-	github.com/runtime-watcher/runtime-watcher/adapters/httpserver v0.0.0 // indirect
 	github.com/spf13/pflag v1.0.10 // indirect
 	github.com/x448/float16 v0.8.4 // indirect
 	go.yaml.in/yaml/v2 v2.4.4 // indirect
@@ -71,13 +68,23 @@ require (
 	sigs.k8s.io/yaml v1.6.0 // indirect
 )
 
-replace (
-	github.com/runtime-watcher/runtime-watcher/adapters/httpserver => ../httpserver
-	github.com/runtime-watcher/runtime-watcher/core => ../../core
-	github.com/runtime-watcher/runtime-watcher/listener => ../../listener
-)
-
 require (
 	go.uber.org/goleak v1.3.0
 	k8s.io/api v0.37.2
+)
+
+require github.com/runtime-watcher/runtime-watcher v0.0.0
+
+replace (
+	github.com/runtime-watcher/runtime-watcher => ../..
+	github.com/runtime-watcher/runtime-watcher/adapters/admission => ../../adapters/admission
+	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls => ../../adapters/httpmtls
+	github.com/runtime-watcher/runtime-watcher/adapters/informer => ../../adapters/informer
+	github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream => ../../adapters/natsjetstream
+	github.com/runtime-watcher/runtime-watcher/adapters/opentelemetry => ../../adapters/opentelemetry
+	github.com/runtime-watcher/runtime-watcher/adapters/prometheus => ../../adapters/prometheus
+	github.com/runtime-watcher/runtime-watcher/agent => ../../agent
+	github.com/runtime-watcher/runtime-watcher/cmd/agent => ../../cmd/agent
+	github.com/runtime-watcher/runtime-watcher/controlplane => ../../controlplane
+	github.com/runtime-watcher/runtime-watcher/test => ../../test
 )

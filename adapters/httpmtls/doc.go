@@ -6,7 +6,7 @@
 // combines two of them, for a control plane that may not know the newest contract.
 //
 // [Source] is the port for key material. A [Material] is one that never changes. [Files] polls the
-// files of a Kubernetes secret volume, and adapters/controlplane/keysource reads a Secret itself.
+// files of a Kubernetes secret volume, and controlplane/keysource reads a Secret itself.
 // [ClientTLSConfig], [ServerTLSConfig] and [WebhookTLSConfig] turn a source into a [tls.Config].
 //
 // Nothing here restricts curves or cipher suites beyond TLS 1.3. The standard library chooses them,

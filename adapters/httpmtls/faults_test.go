@@ -17,8 +17,9 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/keys"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
 // silentListener accepts connections and sends nothing.
@@ -60,7 +61,7 @@ func silentListener(t *testing.T) (address string, accepted <-chan struct{}) {
 func TestTransportFailures(t *testing.T) {
 	t.Parallel()
 
-	keys, strangers := newPKI(t), newPKI(t)
+	ends, strangers := newPKI(t), newPKI(t)
 
 	closed := must(net.Listen("tcp", "127.0.0.1:0"))
 	_ = closed.Close()
@@ -69,14 +70,14 @@ func TestTransportFailures(t *testing.T) {
 	t.Cleanup(plain.Close)
 
 	old := httptest.NewUnstartedServer(http.HandlerFunc(accept))
-	old.TLS = &tls.Config{MaxVersion: tls.VersionTLS12, Certificates: []tls.Certificate{*keys.server.Certificate}}
-	old.Config.ErrorLog = newFarEnd(t, keys.server, accept).Config.ErrorLog
+	old.TLS = &tls.Config{MaxVersion: tls.VersionTLS12, Certificates: []tls.Certificate{*ends.server.Certificate}}
+	old.Config.ErrorLog = newFarEnd(t, ends.server, accept).Config.ErrorLog
 	old.StartTLS()
 	t.Cleanup(old.Close)
 
 	silent, _ := silentListener(t)
-	otherClients := &httpmtls.Material{Certificate: keys.server.Certificate, Roots: strangers.server.Roots}
-	other := must(keys.ca.Server("kcp", testpki.Options{DNSNames: []string{"elsewhere"}}))
+	otherClients := &keys.Material{Certificate: ends.server.Certificate, Roots: strangers.server.Roots}
+	other := must(ends.ca.Server("kcp", testpki.Options{DNSNames: []string{"elsewhere"}}))
 
 	for name, tc := range map[string]struct {
 		address string
@@ -90,12 +91,12 @@ func TestTransportFailures(t *testing.T) {
 			"tls_verify",
 		},
 		"for another": {
-			newFarEnd(t, material(t, other, keys.ca), accept).address(),
+			newFarEnd(t, material(t, other, ends.ca), accept).address(),
 			httpmtls.Options{},
 			"tls_verify",
 		},
 		"another name": {
-			newFarEnd(t, keys.server, accept).address(),
+			newFarEnd(t, ends.server, accept).address(),
 			httpmtls.Options{ServerName: "elsewhere"},
 			"tls_verify",
 		},
@@ -127,7 +128,7 @@ func TestTransportFailures(t *testing.T) {
 				opts := tc.opts
 				opts.Protocol, opts.RetryWait = protocol, time.Millisecond
 
-				forwarder := newForwarder(t, keys.client, tc.address, opts)
+				forwarder := newForwarder(t, ends.client, tc.address, opts)
 				err := forward(t, forwarder, event("object"))
 				// With TLS 1.3, a server refuses a client after the handshake. The transport of HTTP/2 may
 				// lose that alert when it arrives before the first settings.
@@ -150,7 +151,7 @@ func TestTransportFailures(t *testing.T) {
 func TestCancelWhile(t *testing.T) {
 	t.Parallel()
 
-	for name, reach := range map[string]func(t *testing.T, keys pki) (opts httpmtls.Options, address string, reached <-chan struct{}){
+	for name, reach := range map[string]func(t *testing.T, ends pki) (opts httpmtls.Options, address string, reached <-chan struct{}){
 		"there is no connection": func(*testing.T, pki) (httpmtls.Options, string, <-chan struct{}) {
 			reached := make(chan struct{}, 10)
 
@@ -172,11 +173,11 @@ func TestCancelWhile(t *testing.T) {
 
 			return httpmtls.Options{}, address, accepted
 		},
-		"waiting for headers": func(t *testing.T, keys pki) (httpmtls.Options, string, <-chan struct{}) {
+		"waiting for headers": func(t *testing.T, ends pki) (httpmtls.Options, string, <-chan struct{}) {
 			t.Helper()
 
 			reached := make(chan struct{}, 10)
-			end := newFarEnd(t, keys.server, func(_ http.ResponseWriter, r *http.Request) {
+			end := newFarEnd(t, ends.server, func(_ http.ResponseWriter, r *http.Request) {
 				_, _ = io.Copy(io.Discard, r.Body)
 				reached <- struct{}{}
 				<-r.Context().Done()
@@ -184,11 +185,11 @@ func TestCancelWhile(t *testing.T) {
 
 			return httpmtls.Options{}, end.address(), reached
 		},
-		"reading the body": func(t *testing.T, keys pki) (httpmtls.Options, string, <-chan struct{}) {
+		"reading the body": func(t *testing.T, ends pki) (httpmtls.Options, string, <-chan struct{}) {
 			t.Helper()
 
 			reached := make(chan struct{}, 10)
-			end := newFarEnd(t, keys.server, func(w http.ResponseWriter, r *http.Request) {
+			end := newFarEnd(t, ends.server, func(w http.ResponseWriter, r *http.Request) {
 				_, _ = io.Copy(io.Discard, r.Body)
 
 				w.WriteHeader(http.StatusInternalServerError)
@@ -202,11 +203,11 @@ func TestCancelWhile(t *testing.T) {
 
 			return httpmtls.Options{}, end.address(), reached
 		},
-		"waiting for a retry": func(t *testing.T, keys pki) (httpmtls.Options, string, <-chan struct{}) {
+		"waiting for a retry": func(t *testing.T, ends pki) (httpmtls.Options, string, <-chan struct{}) {
 			t.Helper()
 
 			reached := make(chan struct{}, 10)
-			end := newFarEnd(t, keys.server, answerWith(http.StatusServiceUnavailable))
+			end := newFarEnd(t, ends.server, answerWith(http.StatusServiceUnavailable))
 
 			return httpmtls.Options{
 				RetryWait: time.Second, Hooks: httpmtls.Hooks{Retried: func(int) { reached <- struct{}{} }},
@@ -218,15 +219,15 @@ func TestCancelWhile(t *testing.T) {
 			eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
 				t.Helper()
 
-				keys := newPKI(t)
-				opts, address, reached := reach(t, keys)
+				ends := newPKI(t)
+				opts, address, reached := reach(t, ends)
 				opts.Protocol = protocol
 
 				if opts.Timeout == 0 {
 					opts.Timeout = time.Minute
 				}
 
-				forwarder := newForwarder(t, keys.client, address, opts)
+				forwarder := newForwarder(t, ends.client, address, opts)
 				ctx, cancel := context.WithCancel(t.Context())
 				result := make(chan error, 1)
 
@@ -246,13 +247,13 @@ func TestCancelWhile(t *testing.T) {
 func TestCancelWhileWaitingForOthers(t *testing.T) {
 	t.Parallel()
 
-	keys := newPKI(t)
+	ends := newPKI(t)
 	reached, proceed := make(chan struct{}), make(chan struct{})
-	end := newFarEnd(t, keys.server, func(http.ResponseWriter, *http.Request) {
+	end := newFarEnd(t, ends.server, func(http.ResponseWriter, *http.Request) {
 		close(reached)
 		<-proceed
 	})
-	forwarder := newForwarder(t, keys.client, end.address(), httpmtls.Options{InFlight: 1})
+	forwarder := newForwarder(t, ends.client, end.address(), httpmtls.Options{InFlight: 1})
 	first := make(chan error, 1)
 
 	go func() { first <- forward(t, forwarder, event("first")) }()
@@ -278,15 +279,15 @@ func TestAcknowledgementIsFinalWithItsStatus(t *testing.T) {
 	eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
 		t.Helper()
 
-		keys := newPKI(t)
-		end := newFarEnd(t, keys.server, func(w http.ResponseWriter, r *http.Request) {
+		ends := newPKI(t)
+		end := newFarEnd(t, ends.server, func(w http.ResponseWriter, r *http.Request) {
 			_, _ = io.Copy(io.Discard, r.Body)
 
 			w.WriteHeader(http.StatusOK)
 			_ = http.NewResponseController(w).Flush()
 			<-r.Context().Done()
 		})
-		forwarder := newForwarder(t, keys.client, end.address(),
+		forwarder := newForwarder(t, ends.client, end.address(),
 			httpmtls.Options{Protocol: protocol, Timeout: 2 * time.Second})
 
 		if err := forward(t, forwarder, event("object")); err != nil {
@@ -300,8 +301,8 @@ func TestEndlessBodyIsCapped(t *testing.T) {
 	eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
 		t.Helper()
 
-		keys := newPKI(t)
-		end := newFarEnd(t, keys.server, func(w http.ResponseWriter, r *http.Request) {
+		ends := newPKI(t)
+		end := newFarEnd(t, ends.server, func(w http.ResponseWriter, r *http.Request) {
 			_, _ = io.Copy(io.Discard, r.Body)
 
 			w.WriteHeader(http.StatusNotFound)
@@ -312,7 +313,7 @@ func TestEndlessBodyIsCapped(t *testing.T) {
 				}
 			}
 		})
-		forwarder := newForwarder(t, keys.client, end.address(), httpmtls.Options{Protocol: protocol})
+		forwarder := newForwarder(t, ends.client, end.address(), httpmtls.Options{Protocol: protocol})
 
 		failure := failureOf(t, forward(t, forwarder, event("object")))
 		if failure.Status != http.StatusNotFound || len(failure.Body) != 1<<10 {
@@ -403,8 +404,8 @@ func TestHalfOpenConnectionIsNoticed(t *testing.T) {
 	eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
 		t.Helper()
 
-		network, keys := &hole{}, newPKI(t)
-		end := newFarEnd(t, keys.server, accept)
+		network, ends := &hole{}, newPKI(t)
+		end := newFarEnd(t, ends.server, accept)
 		opts := unhurried(protocol)
 		opts.DialContext = network.dial
 
@@ -415,7 +416,7 @@ func TestHalfOpenConnectionIsNoticed(t *testing.T) {
 			opts.PingAfter, opts.PingTimeout = 100*time.Millisecond, 2*time.Second
 		}
 
-		forwarder := newForwarder(t, keys.client, end.address(), opts)
+		forwarder := newForwarder(t, ends.client, end.address(), opts)
 
 		if err := forward(t, forwarder, event("before")); err != nil {
 			t.Fatal(err)
@@ -444,9 +445,9 @@ func TestConnectionIsLeftAfterATimeout(t *testing.T) {
 	eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
 		t.Helper()
 
-		network, keys := &hole{}, newPKI(t)
-		end := newFarEnd(t, keys.server, accept)
-		forwarder := newForwarder(t, keys.client, end.address(), httpmtls.Options{
+		network, ends := &hole{}, newPKI(t)
+		end := newFarEnd(t, ends.server, accept)
+		forwarder := newForwarder(t, ends.client, end.address(), httpmtls.Options{
 			Protocol: protocol, Timeout: time.Second, PingAfter: time.Hour, DialContext: network.dial,
 		})
 
@@ -478,15 +479,15 @@ func TestStaleConnectionCostsNoRetry(t *testing.T) {
 
 	var requests atomic.Int64
 
-	keys := newPKI(t)
-	end := newFarEnd(t, keys.server, func(w http.ResponseWriter, r *http.Request) {
+	ends := newPKI(t)
+	end := newFarEnd(t, ends.server, func(w http.ResponseWriter, r *http.Request) {
 		if requests.Add(1) == 2 {
 			panic(http.ErrAbortHandler)
 		}
 
 		accept(w, r)
 	})
-	forwarder := newForwarder(t, keys.client, end.address(), httpmtls.Options{Protocol: httpmtls.HTTP1, Retries: -1})
+	forwarder := newForwarder(t, ends.client, end.address(), httpmtls.Options{Protocol: httpmtls.HTTP1, Retries: -1})
 
 	for range 2 {
 		if err := forward(t, forwarder, event("object")); err != nil {
@@ -506,9 +507,9 @@ func TestCutsUnderLoad(t *testing.T) {
 	eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
 		t.Helper()
 
-		network, keys := &hole{}, newPKI(t)
-		end := newFarEnd(t, keys.server, accept)
-		forwarder := newForwarder(t, keys.client, end.address(), httpmtls.Options{
+		network, ends := &hole{}, newPKI(t)
+		end := newFarEnd(t, ends.server, accept)
+		forwarder := newForwarder(t, ends.client, end.address(), httpmtls.Options{
 			Protocol: protocol, RetryWait: time.Millisecond, DialContext: network.dial,
 		})
 

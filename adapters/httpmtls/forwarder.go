@@ -14,6 +14,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
 // Forwarder is a [core.Forwarder] over HTTPS with a client certificate. Create one per control
@@ -28,7 +29,7 @@ import (
 // error is of the whole batch: of the sender, the manager or the path.
 type Forwarder struct {
 	// source is asked for each request, so that new material is used at once.
-	source  Source
+	source  keys.Source
 	address *url.URL
 	version contract.Version
 	opts    Options
@@ -49,7 +50,7 @@ var errClosed = errors.New("the forwarder is closed")
 // NewForwarder returns a forwarder to the control plane at address, which is host, host:port or
 // https://host:port. It does not use the network. It fails on a wrong address, contract or option,
 // and if source has no certificate or no CA bundle.
-func NewForwarder(source Source, address string, version contract.Version, opts Options) (*Forwarder, error) {
+func NewForwarder(source keys.Source, address string, version contract.Version, opts Options) (*Forwarder, error) {
 	target, err := parseAddress(address)
 	if err != nil {
 		return nil, err
@@ -61,7 +62,7 @@ func NewForwarder(source Source, address string, version contract.Version, opts 
 	if _, err := contract.ParseVersion(string(version)); err != nil {
 		return nil, fmt.Errorf("httpmtls: %w", err)
 	}
-	if _, err := ClientTLSConfig(source, opts.ServerName); err != nil {
+	if _, err := keys.ClientTLSConfig(source, opts.ServerName); err != nil {
 		return nil, err
 	}
 	return &Forwarder{
@@ -207,7 +208,7 @@ func (f *Forwarder) acquire() (*pool, error) {
 
 // use returns the connections for material, and the connections that they replace, nil if there are
 // none. The caller must release the former.
-func (f *Forwarder) use(material *Material) (used, old *pool, err error) {
+func (f *Forwarder) use(material *keys.Material) (used, old *pool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.closed {

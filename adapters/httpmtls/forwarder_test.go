@@ -19,9 +19,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/keys"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
 func TestOneConnectionForAThousandEvents(t *testing.T) {
@@ -31,12 +32,12 @@ func TestOneConnectionForAThousandEvents(t *testing.T) {
 
 		var major atomic.Int64
 
-		keys := newPKI(t)
-		end := newFarEnd(t, keys.server, func(w http.ResponseWriter, r *http.Request) {
+		ends := newPKI(t)
+		end := newFarEnd(t, ends.server, func(w http.ResponseWriter, r *http.Request) {
 			major.Store(int64(r.ProtoMajor))
 			accept(w, r)
 		})
-		forwarder := newForwarder(t, keys.client, end.address(), unhurried(protocol))
+		forwarder := newForwarder(t, ends.client, end.address(), unhurried(protocol))
 
 		for i := range 1000 {
 			if err := forward(t, forwarder, event(fmt.Sprint("object-", i))); err != nil {
@@ -62,9 +63,9 @@ func TestConnectionsAreBoundedWhenManyForwardAtOnce(t *testing.T) {
 	eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
 		t.Helper()
 
-		keys := newPKI(t)
-		end := newFarEnd(t, keys.server, accept)
-		forwarder := newForwarder(t, keys.client, end.address(), unhurried(protocol))
+		ends := newPKI(t)
+		end := newFarEnd(t, ends.server, accept)
+		forwarder := newForwarder(t, ends.client, end.address(), unhurried(protocol))
 
 		var group sync.WaitGroup
 		for i := range 400 {
@@ -92,14 +93,14 @@ func TestConnectionSurvivesRefusals(t *testing.T) {
 	eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
 		t.Helper()
 
-		keys := newPKI(t)
-		end := newFarEnd(t, keys.server, func(w http.ResponseWriter, r *http.Request) {
+		ends := newPKI(t)
+		end := newFarEnd(t, ends.server, func(w http.ResponseWriter, r *http.Request) {
 			_, _ = io.Copy(io.Discard, r.Body)
 
 			w.WriteHeader(http.StatusServiceUnavailable)
 			_, _ = io.WriteString(w, strings.Repeat("x", 32<<10))
 		})
-		forwarder := newForwarder(t, keys.client, end.address(),
+		forwarder := newForwarder(t, ends.client, end.address(),
 			httpmtls.Options{Protocol: protocol, RetryWait: time.Millisecond})
 
 		for range 10 {
@@ -123,8 +124,8 @@ func TestRequest(t *testing.T) {
 			t.Parallel()
 
 			got := make(chan string, 1)
-			keys := newPKI(t)
-			end := newFarEnd(t, keys.server, func(_ http.ResponseWriter, r *http.Request) {
+			ends := newPKI(t)
+			end := newFarEnd(t, ends.server, func(_ http.ResponseWriter, r *http.Request) {
 				body := must(io.ReadAll(r.Body))
 				batch, err := version.Decode(body)
 				got <- fmt.Sprint(r.Method, " ", r.URL.Path, " ", r.Header.Get("Content-Type"), " ",
@@ -134,7 +135,7 @@ func TestRequest(t *testing.T) {
 					batch.Events[0].Watched.Name, err)
 			})
 
-			forwarder := must(httpmtls.NewForwarder(keys.client, "https://"+end.address()+"/", version,
+			forwarder := must(httpmtls.NewForwarder(ends.client, "https://"+end.address()+"/", version,
 				httpmtls.Options{UserAgent: "agent/1"}))
 			defer forwarder.Close()
 
@@ -154,9 +155,9 @@ func TestRequest(t *testing.T) {
 func TestInvalidManagerReachesNoURL(t *testing.T) {
 	t.Parallel()
 
-	keys := newPKI(t)
-	end := newFarEnd(t, keys.server, func(_ http.ResponseWriter, r *http.Request) { t.Errorf("reached %s", r.URL) })
-	forwarder := newForwarder(t, keys.client, end.address(), httpmtls.Options{})
+	ends := newPKI(t)
+	end := newFarEnd(t, ends.server, func(_ http.ResponseWriter, r *http.Request) { t.Errorf("reached %s", r.URL) })
+	forwarder := newForwarder(t, ends.client, end.address(), httpmtls.Options{})
 
 	for _, name := range []core.Manager{
 		"", "..", "a/b", "%2F", "a?b", "A", "ä", "a\r\nHost: b",
@@ -253,8 +254,8 @@ func TestAnswers(t *testing.T) {
 
 			var requests atomic.Int64
 
-			keys := newPKI(t)
-			end := newFarEnd(t, keys.server, func(w http.ResponseWriter, r *http.Request) {
+			ends := newPKI(t)
+			end := newFarEnd(t, ends.server, func(w http.ResponseWriter, r *http.Request) {
 				requests.Add(1)
 
 				maps.Copy(w.Header(), tc.header)
@@ -263,7 +264,7 @@ func TestAnswers(t *testing.T) {
 				_, _ = io.WriteString(w, "because of "+r.URL.Path)
 			})
 
-			err := forward(t, newForwarder(t, keys.client, end.address(),
+			err := forward(t, newForwarder(t, ends.client, end.address(),
 				httpmtls.Options{RetryWait: time.Millisecond}), event("object"))
 			some, oneEvent := errors.AsType[core.EventErrors](err)
 			failure := failureOf(t, err)
@@ -296,11 +297,11 @@ func TestAnswers(t *testing.T) {
 func TestRefusedRetryAfterOption(t *testing.T) {
 	t.Parallel()
 
-	keys := newPKI(t)
-	end := newFarEnd(t, keys.server, answerWith(http.StatusForbidden))
+	ends := newPKI(t)
+	end := newFarEnd(t, ends.server, answerWith(http.StatusForbidden))
 
 	for option, want := range map[time.Duration]time.Duration{time.Minute: time.Minute, -1: 0} {
-		err := forward(t, newForwarder(t, keys.client, end.address(), httpmtls.Options{RefusedRetryAfter: option}),
+		err := forward(t, newForwarder(t, ends.client, end.address(), httpmtls.Options{RefusedRetryAfter: option}),
 			event("object"))
 		if got := core.RetryAfter(failureOf(t, err)); got != want {
 			t.Errorf("option %v: RetryAfter %v, want %v", option, got, want)
@@ -324,13 +325,13 @@ func TestSingleEventContractSendsTheFirst(t *testing.T) {
 
 			var requests atomic.Int64
 
-			keys := newPKI(t)
-			end := newFarEnd(t, keys.server, func(w http.ResponseWriter, _ *http.Request) {
+			ends := newPKI(t)
+			end := newFarEnd(t, ends.server, func(w http.ResponseWriter, _ *http.Request) {
 				requests.Add(1)
 				w.WriteHeader(status)
 			})
 
-			err := forward(t, newForwarder(t, keys.client, end.address(), httpmtls.Options{}), event("a"), event("b"),
+			err := forward(t, newForwarder(t, ends.client, end.address(), httpmtls.Options{}), event("a"), event("b"),
 				event("c"))
 
 			var reasons map[int]string
@@ -351,9 +352,9 @@ func TestSingleEventContractSendsTheFirst(t *testing.T) {
 func TestUnsendableEventIsNotSent(t *testing.T) {
 	t.Parallel()
 
-	keys := newPKI(t)
-	end := newFarEnd(t, keys.server, accept)
-	forwarder := newForwarder(t, keys.client, end.address(), httpmtls.Options{})
+	ends := newPKI(t)
+	end := newFarEnd(t, ends.server, accept)
+	forwarder := newForwarder(t, ends.client, end.address(), httpmtls.Options{})
 
 	for _, e := range []core.WatchEvent{{}, event(strings.Repeat("x", 300))} {
 		failure := failureOf(t, forward(t, forwarder, e))
@@ -372,10 +373,10 @@ func TestUnsendableEventIsNotSent(t *testing.T) {
 func TestBatchWithoutIdentityIsKept(t *testing.T) {
 	t.Parallel()
 
-	keys := newPKI(t)
-	end := newFarEnd(t, keys.server, accept)
+	ends := newPKI(t)
+	end := newFarEnd(t, ends.server, accept)
 	source := &switchSource{}
-	source.set(keys.client)
+	source.set(ends.client)
 
 	forwarder := must(httpmtls.NewForwarder(source, end.address(), contract.V3, httpmtls.Options{}))
 
@@ -388,7 +389,7 @@ func TestBatchWithoutIdentityIsKept(t *testing.T) {
 		t.Errorf("have %v with reason %s, want an error that passes, with reason material", failure, core.Reason(failure))
 	}
 
-	source.set(keys.client)
+	source.set(ends.client)
 
 	if err := forward(t, forwarder, event("a")); err != nil {
 		t.Errorf("with key material again: %v", err)
@@ -400,9 +401,9 @@ func TestRetriesEndWithDeadline(t *testing.T) {
 
 	var retried atomic.Int64
 
-	keys := newPKI(t)
-	end := newFarEnd(t, keys.server, answerWith(http.StatusServiceUnavailable))
-	forwarder := newForwarder(t, keys.client, end.address(), httpmtls.Options{
+	ends := newPKI(t)
+	end := newFarEnd(t, ends.server, answerWith(http.StatusServiceUnavailable))
+	forwarder := newForwarder(t, ends.client, end.address(), httpmtls.Options{
 		RetryWait: time.Hour, Hooks: httpmtls.Hooks{Retried: func(int) { retried.Add(1) }},
 	})
 
@@ -430,8 +431,8 @@ func TestShortRetrySucceeds(t *testing.T) {
 					retried  = make(chan int, 10)
 				)
 
-				keys := newPKI(t)
-				end := newFarEnd(t, keys.server, func(w http.ResponseWriter, r *http.Request) {
+				ends := newPKI(t)
+				end := newFarEnd(t, ends.server, func(w http.ResponseWriter, r *http.Request) {
 					_ = must(io.ReadAll(r.Body))
 
 					switch {
@@ -442,7 +443,7 @@ func TestShortRetrySucceeds(t *testing.T) {
 						w.WriteHeader(first)
 					}
 				})
-				forwarder := newForwarder(t, keys.client, end.address(), httpmtls.Options{
+				forwarder := newForwarder(t, ends.client, end.address(), httpmtls.Options{
 					Protocol: protocol, RetryWait: time.Millisecond,
 					Hooks: httpmtls.Hooks{Retried: func(status int) { retried <- status }},
 				})
@@ -462,13 +463,13 @@ func TestShortRetrySucceeds(t *testing.T) {
 func TestRedirectIsNotFollowed(t *testing.T) {
 	t.Parallel()
 
-	keys := newPKI(t)
-	elsewhere := newFarEnd(t, keys.server, func(http.ResponseWriter, *http.Request) { t.Error("followed") })
-	end := newFarEnd(t, keys.server, func(w http.ResponseWriter, r *http.Request) {
+	ends := newPKI(t)
+	elsewhere := newFarEnd(t, ends.server, func(http.ResponseWriter, *http.Request) { t.Error("followed") })
+	end := newFarEnd(t, ends.server, func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, elsewhere.URL, http.StatusPermanentRedirect)
 	})
 
-	err := forward(t, newForwarder(t, keys.client, end.address(), httpmtls.Options{}), event("object"))
+	err := forward(t, newForwarder(t, ends.client, end.address(), httpmtls.Options{}), event("object"))
 	if core.Reason(err) != "redirect" || core.IsPermanent(err) {
 		t.Errorf("have %v, want a redirect that is an error", err)
 	}
@@ -481,16 +482,16 @@ func TestProxyOnlyIfConfigured(t *testing.T) {
 	t.Setenv("HTTPS_PROXY", "http://"+proxy.Addr().String())
 	t.Setenv("https_proxy", "http://"+proxy.Addr().String())
 
-	keys := newPKI(t)
-	end := newFarEnd(t, keys.server, accept)
+	ends := newPKI(t)
+	end := newFarEnd(t, ends.server, accept)
 
-	if err := forward(t, newForwarder(t, keys.client, end.address(), httpmtls.Options{}), event("object")); err != nil {
+	if err := forward(t, newForwarder(t, ends.client, end.address(), httpmtls.Options{}), event("object")); err != nil {
 		t.Errorf("without the option: %v", err)
 	}
 
 	asked := errors.New("asked")
 
-	err := forward(t, newForwarder(t, keys.client, end.address(), httpmtls.Options{
+	err := forward(t, newForwarder(t, ends.client, end.address(), httpmtls.Options{
 		Retries: -1, Proxy: func(*http.Request) (*url.URL, error) { return nil, asked },
 	}), event("object"))
 	if !errors.Is(err, asked) {
@@ -503,9 +504,9 @@ func TestClosed(t *testing.T) {
 	eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
 		t.Helper()
 
-		keys := newPKI(t)
-		end := newFarEnd(t, keys.server, accept)
-		forwarder := newForwarder(t, keys.client, end.address(), httpmtls.Options{Protocol: protocol})
+		ends := newPKI(t)
+		end := newFarEnd(t, ends.server, accept)
+		forwarder := newForwarder(t, ends.client, end.address(), httpmtls.Options{Protocol: protocol})
 
 		if err := forward(t, forwarder, event("object")); err != nil {
 			t.Fatal(err)
@@ -528,30 +529,30 @@ func TestClosed(t *testing.T) {
 func TestNewForwarderRefuses(t *testing.T) {
 	t.Parallel()
 
-	keys := newPKI(t)
-	bundle := must(httpmtls.NewMaterial(keys.ca.PEM(), nil, nil))
+	ends := newPKI(t)
+	bundle := must(keys.NewMaterial(ends.ca.PEM(), nil, nil))
 
 	for name, tc := range map[string]struct {
-		source  httpmtls.Source
+		source  keys.Source
 		address string
 		version contract.Version
 		opts    httpmtls.Options
 		want    string
 	}{
-		"no address":     {keys.client, "", contract.V2, httpmtls.Options{}, `address ""`},
-		"http":           {keys.client, "http://kcp:80", contract.V2, httpmtls.Options{}, "want host:port or https://"},
-		"path":           {keys.client, "kcp:443/v2", contract.V2, httpmtls.Options{}, "without user, path or query"},
-		"query":          {keys.client, "kcp:443?a", contract.V2, httpmtls.Options{}, "without user, path or query"},
-		"credentials":    {keys.client, "https://me:secret@kcp", contract.V2, httpmtls.Options{}, "(with credentials)"},
-		"port":           {keys.client, "kcp:70000", contract.V2, httpmtls.Options{}, "kcp:70000"},
-		"empty port":     {keys.client, "kcp:", contract.V2, httpmtls.Options{}, "kcp:"},
-		"no host":        {keys.client, ":443", contract.V2, httpmtls.Options{}, ":443"},
-		"space":          {keys.client, "kc p:443", contract.V2, httpmtls.Options{}, "kc p"},
-		"contract":       {keys.client, "kcp:443", "v0", httpmtls.Options{}, "unknown contract"},
-		"protocol":       {keys.client, "kcp:443", contract.V2, httpmtls.Options{Protocol: "h3"}, `Protocol is "h3"`},
-		"timeout":        {keys.client, "kcp:443", contract.V2, httpmtls.Options{Timeout: -1}, "Timeout is -1"},
+		"no address":     {ends.client, "", contract.V2, httpmtls.Options{}, `address ""`},
+		"http":           {ends.client, "http://kcp:80", contract.V2, httpmtls.Options{}, "want host:port or https://"},
+		"path":           {ends.client, "kcp:443/v2", contract.V2, httpmtls.Options{}, "without user, path or query"},
+		"query":          {ends.client, "kcp:443?a", contract.V2, httpmtls.Options{}, "without user, path or query"},
+		"credentials":    {ends.client, "https://me:secret@kcp", contract.V2, httpmtls.Options{}, "(with credentials)"},
+		"port":           {ends.client, "kcp:70000", contract.V2, httpmtls.Options{}, "kcp:70000"},
+		"empty port":     {ends.client, "kcp:", contract.V2, httpmtls.Options{}, "kcp:"},
+		"no host":        {ends.client, ":443", contract.V2, httpmtls.Options{}, ":443"},
+		"space":          {ends.client, "kc p:443", contract.V2, httpmtls.Options{}, "kc p"},
+		"contract":       {ends.client, "kcp:443", "v0", httpmtls.Options{}, "unknown contract"},
+		"protocol":       {ends.client, "kcp:443", contract.V2, httpmtls.Options{Protocol: "h3"}, `Protocol is "h3"`},
+		"timeout":        {ends.client, "kcp:443", contract.V2, httpmtls.Options{Timeout: -1}, "Timeout is -1"},
 		"bundle only":    {bundle, "kcp:443", contract.V2, httpmtls.Options{}, "want a certificate with its key"},
-		"nothing at all": {(*httpmtls.Material)(nil), "kcp:443", contract.V2, httpmtls.Options{}, "no key material"},
+		"nothing at all": {(*keys.Material)(nil), "kcp:443", contract.V2, httpmtls.Options{}, "no key material"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -567,7 +568,7 @@ func TestNewForwarderRefuses(t *testing.T) {
 		"kcp", "kcp:443", "https://kcp", "https://kcp:8443/", "192.0.2.1:443",
 		"[2001:db8::1]:443",
 	} {
-		if _, err := httpmtls.NewForwarder(keys.client, address, contract.V1, httpmtls.Options{}); err != nil {
+		if _, err := httpmtls.NewForwarder(ends.client, address, contract.V1, httpmtls.Options{}); err != nil {
 			t.Errorf("address %q: %v", address, err)
 		}
 	}
@@ -576,9 +577,9 @@ func TestNewForwarderRefuses(t *testing.T) {
 func TestSourceThatFailsLater(t *testing.T) {
 	t.Parallel()
 
-	keys := newPKI(t)
+	ends := newPKI(t)
 	source := &switchSource{}
-	source.set(keys.client)
+	source.set(ends.client)
 
 	forwarder := newForwarder(t, source, "127.0.0.1:1", httpmtls.Options{})
 
@@ -591,19 +592,19 @@ func TestSourceThatFailsLater(t *testing.T) {
 
 // switchSource is material that a test replaces.
 type switchSource struct {
-	atomic.Pointer[httpmtls.Material]
+	atomic.Pointer[keys.Material]
 }
 
-func (s *switchSource) set(material *httpmtls.Material) { s.Store(material) }
+func (s *switchSource) set(material *keys.Material) { s.Store(material) }
 
-func (s *switchSource) Material() (*httpmtls.Material, error) { return s.Load().Material() }
+func (s *switchSource) Material() (*keys.Material, error) { return s.Load().Material() }
 
 func ExampleForwarder() {
 	ca := must(testpki.NewCA("example", testpki.Options{}))
 	leaf := must(ca.Client("skr-1", testpki.Options{}))
-	keys := must(httpmtls.NewMaterial(ca.PEM(), leaf.CertPEM(), must(leaf.KeyPEM())))
+	ends := must(keys.NewMaterial(ca.PEM(), leaf.CertPEM(), must(leaf.KeyPEM())))
 
-	forwarder, err := httpmtls.NewForwarder(keys, "kcp.invalid:443", contract.V2, httpmtls.Options{})
+	forwarder, err := httpmtls.NewForwarder(ends, "kcp.invalid:443", contract.V2, httpmtls.Options{})
 	if err != nil {
 		panic(err)
 	}

@@ -10,20 +10,21 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
 // A server remembers no header of the requests (RFC 7541, section 6.3): the first block begins with
 // an update of the table to 1 byte.
 func TestRequestsNeedNoHeaderTable(t *testing.T) {
 	t.Parallel()
-	keys := newPKI(t)
+	ends := newPKI(t)
 	socket := must(net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}))
 	defer socket.Close()
-	forwarder := newForwarder(t, keys.client, socket.Addr().String(), httpmtls.Options{Retries: -1})
+	forwarder := newForwarder(t, ends.client, socket.Addr().String(), httpmtls.Options{Retries: -1})
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- forwarder.Forward(ctx, manager, core.NewBatch(event("a"))) }()
-	conn := tls.Server(must(socket.Accept()), httpmtls.ServerTLSConfig(keys.server))
+	conn := tls.Server(must(socket.Accept()), keys.ServerTLSConfig(ends.server))
 	defer conn.Close()
 	const sizeUpdate = 0x20 | 1
 	if block := must(headerBlock(conn)); block[0] != sizeUpdate {

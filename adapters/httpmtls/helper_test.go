@@ -17,9 +17,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/keys"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
 const (
@@ -43,7 +44,7 @@ func must[T any](value T, err error) T {
 // pki is a CA with material for both ends.
 type pki struct {
 	ca             *testpki.CA
-	client, server *httpmtls.Material
+	client, server *keys.Material
 }
 
 func newPKI(t testing.TB) pki {
@@ -58,10 +59,10 @@ func newPKI(t testing.TB) pki {
 	}
 }
 
-func material(t testing.TB, leaf *testpki.Leaf, cas ...*testpki.CA) *httpmtls.Material {
+func material(t testing.TB, leaf *testpki.Leaf, cas ...*testpki.CA) *keys.Material {
 	t.Helper()
 
-	return must(httpmtls.NewMaterial(testpki.Bundle(cas...), leaf.CertPEM(), must(leaf.KeyPEM())))
+	return must(keys.NewMaterial(testpki.Bundle(cas...), leaf.CertPEM(), must(leaf.KeyPEM())))
 }
 
 func event(name string) core.WatchEvent {
@@ -85,13 +86,13 @@ type farEnd struct {
 }
 
 // newFarEnd serves handler over TLS with a client certificate of source's CAs.
-func newFarEnd(t testing.TB, source httpmtls.Source, handler http.HandlerFunc) *farEnd {
+func newFarEnd(t testing.TB, source keys.Source, handler http.HandlerFunc) *farEnd {
 	t.Helper()
 
 	end := &farEnd{open: map[net.Conn]struct{}{}, changed: make(chan struct{})}
 	end.Server = httptest.NewUnstartedServer(handler)
 	end.EnableHTTP2 = true
-	end.TLS = httpmtls.ServerTLSConfig(source)
+	end.TLS = keys.ServerTLSConfig(source)
 	end.Config.ErrorLog = log.New(io.Discard, "", 0)
 	end.Config.ConnState = end.state
 	end.StartTLS()
@@ -153,7 +154,7 @@ func (e *farEnd) awaitOpen(t *testing.T, want int) {
 func (e *farEnd) address() string { return e.Listener.Addr().String() }
 
 // newForwarder returns a forwarder that is closed after the test.
-func newForwarder(t testing.TB, source httpmtls.Source, address string, opts httpmtls.Options) *httpmtls.Forwarder {
+func newForwarder(t testing.TB, source keys.Source, address string, opts httpmtls.Options) *httpmtls.Forwarder {
 	t.Helper()
 
 	forwarder, err := httpmtls.NewForwarder(source, address, contract.V2, opts)
@@ -218,4 +219,16 @@ func eachProtocol(t *testing.T, test func(t *testing.T, protocol httpmtls.Protoc
 // answerWith returns a handler that answers with a status.
 func answerWith(status int) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }
+}
+
+// receive returns the next value of from, or fails the test.
+func receive[T any](t *testing.T, from <-chan T) T {
+	t.Helper()
+	select {
+	case value := <-from:
+		return value
+	case <-time.After(patience):
+		t.Fatal("nothing received")
+	}
+	panic("unreachable")
 }

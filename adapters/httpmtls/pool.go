@@ -8,6 +8,8 @@ import (
 	"sync"
 
 	"github.com/hashicorp/go-retryablehttp"
+
+	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
 const (
@@ -20,7 +22,7 @@ const (
 
 // pool holds the connections of one generation of key material. It is safe for concurrent use.
 type pool struct {
-	material  *Material
+	material  *keys.Material
 	client    *retryablehttp.Client
 	transport *http.Transport
 
@@ -34,8 +36,8 @@ type pool struct {
 }
 
 // newPool returns a pool without connections. It fails if the material lacks a part.
-func newPool(material *Material, opts Options) (*pool, error) {
-	config, err := ClientTLSConfig(material, opts.ServerName)
+func newPool(material *keys.Material, opts Options) (*pool, error) {
+	config, err := keys.ClientTLSConfig(material, opts.ServerName)
 	if err != nil {
 		return nil, err
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
 // Limits of answers.
@@ -61,14 +62,14 @@ func refusesMaterial(err error) bool {
 }
 
 // hasReplaced reports whether the key material is not the used one any more.
-func (f *Forwarder) hasReplaced(used *Material) bool {
+func (f *Forwarder) hasReplaced(used *keys.Material) bool {
 	now, err := f.source.Material()
 	return err == nil && now != used
 }
 
 // attempt makes one request with the present key material, including short retries. It returns the
 // material, which is nil if there is none.
-func (f *Forwarder) attempt(ctx context.Context, target *url.URL, m *message) (*Material, error) {
+func (f *Forwarder) attempt(ctx context.Context, target *url.URL, m *message) (*keys.Material, error) {
 	pool, err := f.acquire()
 	if err != nil {
 		return nil, failure(target, acquireReason(err), err)

@@ -13,12 +13,13 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
+	"github.com/runtime-watcher/runtime-watcher/keys"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
 // side is one end of the connection: its secret volume, and its reader.
 type side struct {
-	*httpmtls.Files
+	*keys.Files
 
 	volume *testpki.Volume
 	issue  func(ca *testpki.CA) *testpki.Leaf
@@ -33,7 +34,7 @@ func newSide(t *testing.T, ca *testpki.CA, issue func(ca *testpki.CA) *testpki.L
 	s.write(t)
 
 	caPath, cert, key := s.volume.Paths()
-	s.Files = must(httpmtls.NewFiles(httpmtls.Paths{CA: caPath, Certificate: cert, Key: key}, httpmtls.FilesOptions{}))
+	s.Files = must(keys.NewFiles(keys.Paths{CA: caPath, Certificate: cert, Key: key}, keys.FilesOptions{}))
 
 	return s
 }
@@ -118,7 +119,7 @@ func TestRotationUnderLoad(t *testing.T) {
 			})
 		}
 
-		// flow waits until events pass with the present material.
+		// flow waits until events pass with the present ends.
 		flow := func() {
 			deadline := time.Now().Add(patience)
 			for from := delivered.Load(); delivered.Load() < from+25 && !t.Failed(); {
@@ -193,13 +194,13 @@ func TestRequestInFlightEndsOnTheOldConnection(t *testing.T) {
 	eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
 		t.Helper()
 
-		keys := newPKI(t)
+		ends := newPKI(t)
 		source := &switchSource{}
-		source.set(keys.client)
+		source.set(ends.client)
 
 		reached, proceed := make(chan struct{}), make(chan struct{})
-		end := newFarEnd(t, keys.server, func(w http.ResponseWriter, r *http.Request) {
-			if r.TLS.PeerCertificates[0].Equal(keys.client.Certificate.Leaf) {
+		end := newFarEnd(t, ends.server, func(w http.ResponseWriter, r *http.Request) {
+			if r.TLS.PeerCertificates[0].Equal(ends.client.Certificate.Leaf) {
 				close(reached)
 				<-proceed
 			}
@@ -212,7 +213,7 @@ func TestRequestInFlightEndsOnTheOldConnection(t *testing.T) {
 		go func() { slow <- forward(t, forwarder, event("slow")) }()
 
 		receive(t, reached)
-		source.set(material(t, must(keys.ca.Client(runtime1, testpki.Options{})), keys.ca))
+		source.set(material(t, must(ends.ca.Client(runtime1, testpki.Options{})), ends.ca))
 
 		if err := forward(t, forwarder, event("new")); err != nil {
 			t.Errorf("with the new material: %v", err)
@@ -244,18 +245,18 @@ func TestRefusedAfterRotationIsTriedWithTheNewMaterial(t *testing.T) {
 		t.Run(strconv.Itoa(refusal), func(t *testing.T) {
 			t.Parallel()
 
-			keys := newPKI(t)
+			ends := newPKI(t)
 			source := &switchSource{}
-			source.set(keys.client)
+			source.set(ends.client)
 
-			next := material(t, must(keys.ca.Client(runtime1, testpki.Options{})), keys.ca)
+			next := material(t, must(ends.ca.Client(runtime1, testpki.Options{})), ends.ca)
 
 			var requests atomic.Int64
 
-			end := newFarEnd(t, keys.server, func(w http.ResponseWriter, r *http.Request) {
+			end := newFarEnd(t, ends.server, func(w http.ResponseWriter, r *http.Request) {
 				requests.Add(1)
 
-				if r.TLS.PeerCertificates[0].Equal(keys.client.Certificate.Leaf) {
+				if r.TLS.PeerCertificates[0].Equal(ends.client.Certificate.Leaf) {
 					source.set(next)
 					w.WriteHeader(refusal)
 
@@ -282,16 +283,16 @@ func TestOldConnectionsAreClosed(t *testing.T) {
 	eachProtocol(t, func(t *testing.T, protocol httpmtls.Protocol) {
 		t.Helper()
 
-		keys := newPKI(t)
+		ends := newPKI(t)
 		source := &switchSource{}
-		source.set(keys.client)
+		source.set(ends.client)
 
-		end := newFarEnd(t, keys.server, accept)
+		end := newFarEnd(t, ends.server, accept)
 		forwarder := newForwarder(t, source, end.address(), httpmtls.Options{Protocol: protocol})
 
 		const generations = 20
 		for range generations {
-			source.set(material(t, must(keys.ca.Client(runtime1, testpki.Options{})), keys.ca))
+			source.set(material(t, must(ends.ca.Client(runtime1, testpki.Options{})), ends.ca))
 
 			if err := forward(t, forwarder, event("object")); err != nil {
 				t.Fatal(err)
@@ -326,19 +327,19 @@ func (l *stalledLog) Handle(context.Context, slog.Record) error {
 func TestStalledLogHoldsUpNoOtherRequest(t *testing.T) {
 	t.Parallel()
 
-	keys := newPKI(t)
+	ends := newPKI(t)
 	source := &switchSource{}
-	source.set(keys.client)
+	source.set(ends.client)
 
 	log := &stalledLog{slog.DiscardHandler, make(chan struct{}), make(chan struct{})}
-	end := newFarEnd(t, keys.server, accept)
+	end := newFarEnd(t, ends.server, accept)
 	forwarder := newForwarder(t, source, end.address(), httpmtls.Options{Logger: slog.New(log)})
 
 	if err := forward(t, forwarder, event("a")); err != nil {
 		t.Fatal(err)
 	}
 
-	source.set(material(t, must(keys.ca.Client(runtime1, testpki.Options{})), keys.ca))
+	source.set(material(t, must(ends.ca.Client(runtime1, testpki.Options{})), ends.ca))
 
 	results := make(chan error, 2)
 

@@ -5,7 +5,6 @@ go 1.26.0
 require (
 	github.com/go-logr/logr v1.4.4
 	github.com/google/go-cmp v0.7.0
-	github.com/runtime-watcher/runtime-watcher/core v0.0.0
 	go.uber.org/goleak v1.3.0
 	k8s.io/apimachinery v0.37.2
 	k8s.io/client-go v0.37.2
@@ -37,4 +36,18 @@ require (
 	sigs.k8s.io/yaml v1.6.0 // indirect
 )
 
-replace github.com/runtime-watcher/runtime-watcher/core => ../../core
+require github.com/runtime-watcher/runtime-watcher v0.0.0
+
+replace (
+	github.com/runtime-watcher/runtime-watcher => ../..
+	github.com/runtime-watcher/runtime-watcher/adapters/admission => ../../adapters/admission
+	github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime => ../../adapters/controllerruntime
+	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls => ../../adapters/httpmtls
+	github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream => ../../adapters/natsjetstream
+	github.com/runtime-watcher/runtime-watcher/adapters/opentelemetry => ../../adapters/opentelemetry
+	github.com/runtime-watcher/runtime-watcher/adapters/prometheus => ../../adapters/prometheus
+	github.com/runtime-watcher/runtime-watcher/agent => ../../agent
+	github.com/runtime-watcher/runtime-watcher/cmd/agent => ../../cmd/agent
+	github.com/runtime-watcher/runtime-watcher/controlplane => ../../controlplane
+	github.com/runtime-watcher/runtime-watcher/test => ../../test
+)

@@ -5,7 +5,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/runtime-watcher/runtime-watcher/core/rawjson"
+	"github.com/runtime-watcher/runtime-watcher/internal/rawjson"
 )
 
 // namespaces is the [cache.ReflectorStore] with the labels of all namespaces. It may be read

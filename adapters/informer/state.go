@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/core/rawjson"
+	"github.com/runtime-watcher/runtime-watcher/internal/rawjson"
 )
 
 // state is the kept part of one state of an object. It is immutable.

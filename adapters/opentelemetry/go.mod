@@ -4,7 +4,6 @@ go 1.26.0
 
 require (
 	github.com/google/go-cmp v0.7.0
-	github.com/runtime-watcher/runtime-watcher/core v0.0.0
 	go.opentelemetry.io/otel v1.47.0
 	go.opentelemetry.io/otel/sdk v1.47.0
 	go.opentelemetry.io/otel/trace v1.47.0
@@ -22,4 +21,18 @@ require (
 	k8s.io/apimachinery v0.37.2 // indirect
 )
 
-replace github.com/runtime-watcher/runtime-watcher/core => ../../core
+require github.com/runtime-watcher/runtime-watcher v0.0.0
+
+replace (
+	github.com/runtime-watcher/runtime-watcher => ../..
+	github.com/runtime-watcher/runtime-watcher/adapters/admission => ../../adapters/admission
+	github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime => ../../adapters/controllerruntime
+	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls => ../../adapters/httpmtls
+	github.com/runtime-watcher/runtime-watcher/adapters/informer => ../../adapters/informer
+	github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream => ../../adapters/natsjetstream
+	github.com/runtime-watcher/runtime-watcher/adapters/prometheus => ../../adapters/prometheus
+	github.com/runtime-watcher/runtime-watcher/agent => ../../agent
+	github.com/runtime-watcher/runtime-watcher/cmd/agent => ../../cmd/agent
+	github.com/runtime-watcher/runtime-watcher/controlplane => ../../controlplane
+	github.com/runtime-watcher/runtime-watcher/test => ../../test
+)

@@ -6,7 +6,6 @@ require (
 	github.com/google/go-cmp v0.7.0
 	github.com/prometheus/client_golang v1.25.0
 	github.com/prometheus/client_model v0.6.3
-	github.com/runtime-watcher/runtime-watcher/core v0.0.0
 	k8s.io/apimachinery v0.37.2
 )
 
@@ -21,4 +20,18 @@ require (
 	google.golang.org/protobuf v1.36.12 // indirect
 )
 
-replace github.com/runtime-watcher/runtime-watcher/core => ../../core
+require github.com/runtime-watcher/runtime-watcher v0.0.0
+
+replace (
+	github.com/runtime-watcher/runtime-watcher => ../..
+	github.com/runtime-watcher/runtime-watcher/adapters/admission => ../../adapters/admission
+	github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime => ../../adapters/controllerruntime
+	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls => ../../adapters/httpmtls
+	github.com/runtime-watcher/runtime-watcher/adapters/informer => ../../adapters/informer
+	github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream => ../../adapters/natsjetstream
+	github.com/runtime-watcher/runtime-watcher/adapters/opentelemetry => ../../adapters/opentelemetry
+	github.com/runtime-watcher/runtime-watcher/agent => ../../agent
+	github.com/runtime-watcher/runtime-watcher/cmd/agent => ../../cmd/agent
+	github.com/runtime-watcher/runtime-watcher/controlplane => ../../controlplane
+	github.com/runtime-watcher/runtime-watcher/test => ../../test
+)

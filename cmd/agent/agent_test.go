@@ -19,9 +19,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
 // count returns the sum of a metric over its series in a scrape.
@@ -295,7 +295,7 @@ func TestBrokenKeyMaterialIsToldButDoesNotStopTheAgent(t *testing.T) {
 	s.log.wait(t, "key material on disk is broken, the last good one stays in use", 1)
 
 	status, body := s.get(t, "http://"+s.metrics+"/readyz")
-	if status != http.StatusOK || !strings.Contains(body, `"problem":"httpmtls: key material `) {
+	if status != http.StatusOK || !strings.Contains(body, `"problem":"keys: key material `) {
 		t.Errorf("readyz is %d %s, want 200 and the problem", status, body)
 	}
 

@@ -18,6 +18,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/cmd/agent/internal/watching"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
 // defaultContract is the contract of an agent without KCP_CONTRACT.
@@ -27,8 +28,8 @@ const defaultContract = contract.V3
 type config struct {
 	webhook, metrics bindAddress
 
-	client       httpmtls.Paths // to connect to the control plane
-	serving      httpmtls.Paths // of the webhook; zero: those of client
+	client       keys.Paths // to connect to the control plane
+	serving      keys.Paths // of the webhook; zero: those of client
 	webhookCAs   string
 	clientNames  []string // of the API server's certificate; empty: any
 	controlPlane string

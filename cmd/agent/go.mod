@@ -5,11 +5,6 @@ go 1.26.0
 require (
 	github.com/google/go-cmp v0.7.0
 	github.com/prometheus/client_golang v1.25.0
-	github.com/runtime-watcher/runtime-watcher/adapters/admission v0.0.0
-	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls v0.0.0
-	github.com/runtime-watcher/runtime-watcher/adapters/httpserver v0.0.0
-	github.com/runtime-watcher/runtime-watcher/adapters/prometheus v0.0.0
-	github.com/runtime-watcher/runtime-watcher/core v0.0.0
 	go.uber.org/goleak v1.3.0
 	k8s.io/api v0.37.2
 	k8s.io/apimachinery v0.37.2
@@ -39,7 +34,6 @@ require (
 	github.com/prometheus/client_model v0.6.3 // indirect
 	github.com/prometheus/common v0.72.0 // indirect
 	github.com/prometheus/procfs v0.22.0 // indirect
-	github.com/runtime-watcher/runtime-watcher/adapters/informer v0.0.0
 	github.com/x448/float16 v0.8.4 // indirect
 	go.yaml.in/yaml/v2 v2.4.4 // indirect
 	golang.org/x/net v0.59.0 // indirect
@@ -55,12 +49,25 @@ require (
 	sigs.k8s.io/structured-merge-diff/v6 v6.4.2 // indirect
 )
 
-replace (
-	github.com/runtime-watcher/runtime-watcher/adapters/admission => ../../adapters/admission
-	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls => ../../adapters/httpmtls
-	github.com/runtime-watcher/runtime-watcher/adapters/httpserver => ../../adapters/httpserver
-	github.com/runtime-watcher/runtime-watcher/adapters/prometheus => ../../adapters/prometheus
-	github.com/runtime-watcher/runtime-watcher/core => ../../core
+require (
+	github.com/runtime-watcher/runtime-watcher v0.0.0
+	github.com/runtime-watcher/runtime-watcher/adapters/admission v0.0.0
+	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls v0.0.0
+	github.com/runtime-watcher/runtime-watcher/adapters/informer v0.0.0
+	github.com/runtime-watcher/runtime-watcher/adapters/prometheus v0.0.0
+	github.com/runtime-watcher/runtime-watcher/agent v0.0.0-00010101000000-000000000000
 )
 
-replace github.com/runtime-watcher/runtime-watcher/adapters/informer => ../../adapters/informer
+replace (
+	github.com/runtime-watcher/runtime-watcher => ../..
+	github.com/runtime-watcher/runtime-watcher/adapters/admission => ../../adapters/admission
+	github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime => ../../adapters/controllerruntime
+	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls => ../../adapters/httpmtls
+	github.com/runtime-watcher/runtime-watcher/adapters/informer => ../../adapters/informer
+	github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream => ../../adapters/natsjetstream
+	github.com/runtime-watcher/runtime-watcher/adapters/opentelemetry => ../../adapters/opentelemetry
+	github.com/runtime-watcher/runtime-watcher/adapters/prometheus => ../../adapters/prometheus
+	github.com/runtime-watcher/runtime-watcher/agent => ../../agent
+	github.com/runtime-watcher/runtime-watcher/controlplane => ../../controlplane
+	github.com/runtime-watcher/runtime-watcher/test => ../../test
+)

@@ -19,10 +19,10 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/keys"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -98,12 +98,12 @@ func newControlPlane(tb testing.TB, p pki, status int) *controlPlane {
 
 	leaf := must(p.ca.Server("control-plane", testpki.Options{}))(tb)
 	key := must(leaf.KeyPEM())(tb)
-	material := must(httpmtls.NewMaterial(p.ca.PEM(), leaf.CertPEM(), key))(tb)
+	material := must(keys.NewMaterial(p.ca.PEM(), leaf.CertPEM(), key))(tb)
 
 	kcp := &controlPlane{received: make(chan received, 1000), resyncs: make(chan string, 1000), status: status}
 	kcp.beats = make(chan *core.Heartbeat, 1000)
 	kcp.Server = httptest.NewUnstartedServer(kcp)
-	kcp.TLS = httpmtls.ServerTLSConfig(material)
+	kcp.TLS = keys.ServerTLSConfig(material)
 	kcp.EnableHTTP2 = true
 	kcp.StartTLS()
 	tb.Cleanup(kcp.Close)

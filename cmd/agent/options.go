@@ -7,13 +7,13 @@ import (
 	prom "github.com/prometheus/client_golang/prometheus"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission/canary"
-	"github.com/runtime-watcher/runtime-watcher/cmd/agent/runtimeagent"
+	"github.com/runtime-watcher/runtime-watcher/agent"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
 
 // options returns the settings as options of the agent.
-func (c *config) options(log *slog.Logger, collectors ...prom.Collector) runtimeagent.Options {
-	return runtimeagent.Options{
+func (c *config) options(log *slog.Logger, collectors ...prom.Collector) agent.Options {
+	return agent.Options{
 		Contract:      c.contract,
 		Managers:      c.informer.Managers(c.managers.listed),
 		OtherManagers: c.managers.others,
@@ -21,16 +21,16 @@ func (c *config) options(log *slog.Logger, collectors ...prom.Collector) runtime
 		Instance:      c.instance,
 		Version:       thisBuild().version,
 		ConfigHash:    c.hash(),
-		Keys:          runtimeagent.Keys{Client: c.client, Serving: c.serving, WebhookCAs: c.webhookCAs},
-		ControlPlane: runtimeagent.ControlPlane{
+		Keys:          agent.Keys{Client: c.client, Serving: c.serving, WebhookCAs: c.webhookCAs},
+		ControlPlane: agent.ControlPlane{
 			Address: c.controlPlane, ServerName: c.serverName, Protocol: c.protocol,
 			Fallback: c.fallback, RetryNewest: c.contractRetry,
 		},
-		Webhook: runtimeagent.Webhook{
+		Webhook: agent.Webhook{
 			Address: c.webhook.String(), ClientNames: c.clientNames,
 			MaxConnections: c.connections, MaxHandshakes: c.handshakes,
 		},
-		Canary: runtimeagent.Canary{
+		Canary: agent.Canary{
 			Lease: c.canary.lease, Interval: c.canary.interval,
 			LeaseOptions: canary.LeaseOptions{
 				Server: c.canary.server, TokenFile: c.canary.token, CAFile: c.canary.ca, Getenv: c.getenv,
@@ -75,7 +75,7 @@ func (c *config) buildInfo() prom.Collector {
 	}, func() float64 { return 1 })
 }
 
-func droppedLines(log *runtimeagent.LogWriter) prom.Collector {
+func droppedLines(log *agent.LogWriter) prom.Collector {
 	return prom.NewCounterFunc(prom.CounterOpts{
 		Namespace: namespace, Subsystem: subsystem, Name: "log_lines_dropped_total",
 		Help: "Log lines that were dropped because the log sink was stalled.",

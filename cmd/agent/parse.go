@@ -15,9 +15,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
-	"github.com/runtime-watcher/runtime-watcher/cmd/agent/runtimeagent"
+	"github.com/runtime-watcher/runtime-watcher/agent"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
 // off is the value of a library's duration that turns a feature off, as 0 is the library's default.
@@ -103,7 +104,7 @@ type unread struct{}
 var errUnread = errors.New("not read yet")
 
 // Material always fails.
-func (unread) Material() (*httpmtls.Material, error) { return nil, errUnread }
+func (unread) Material() (*keys.Material, error) { return nil, errUnread }
 
 // parseAddress accepts the addresses that a forwarder accepts.
 func parseAddress(address string) (string, error) {
@@ -137,8 +138,8 @@ func parseManagers(list string) (managerSetting, error) {
 		return core.ParseManager(name)
 	})
 	listed := slices.DeleteFunc(slices.Clone(names), func(name core.Manager) bool { return name == anyManager })
-	if n := len(listed); err == nil && n > runtimeagent.MaxManagers {
-		err = fmt.Errorf("%d managers, want at most %d", n, runtimeagent.MaxManagers)
+	if n := len(listed); err == nil && n > agent.MaxManagers {
+		err = fmt.Errorf("%d managers, want at most %d", n, agent.MaxManagers)
 	}
 	return managerSetting{listed, len(listed) < len(names)}, err
 }

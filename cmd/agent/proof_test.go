@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
 // awaitBeat waits for a heartbeat that matches.

@@ -10,8 +10,8 @@ import (
 
 	prom "github.com/prometheus/client_golang/prometheus"
 
+	"github.com/runtime-watcher/runtime-watcher/agent"
 	"github.com/runtime-watcher/runtime-watcher/cmd/agent/internal/watching"
-	"github.com/runtime-watcher/runtime-watcher/cmd/agent/runtimeagent"
 )
 
 const (
@@ -61,7 +61,7 @@ func printTo(w io.Writer, text string) error {
 
 // runAgent runs the agent, and a log that does not wait for stderr.
 func runAgent(ctx context.Context, c config, stderr io.Writer) error {
-	lines := runtimeagent.NewLogWriter(stderr)
+	lines := agent.NewLogWriter(stderr)
 	logging, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var writing sync.WaitGroup
 	writing.Go(func() { _ = lines.Start(logging) }) // It returns nil.
@@ -82,18 +82,18 @@ func (c *config) informerSettings() watching.Settings {
 }
 
 // parts returns the parts of the agent that replace the default ones, and their metrics.
-func (c *config) parts(log *slog.Logger) (runtimeagent.Parts, []prom.Collector, error) {
+func (c *config) parts(log *slog.Logger) (agent.Parts, []prom.Collector, error) {
 	if c.source != sourceInformer {
-		return runtimeagent.Parts{}, nil, nil
+		return agent.Parts{}, nil, nil
 	}
 	source, err := watching.New(c.informerSettings(), log)
 	if err != nil {
-		return runtimeagent.Parts{}, nil, err
+		return agent.Parts{}, nil, err
 	}
 	return source.Parts(), []prom.Collector{source.Collector()}, nil
 }
 
-func serve(ctx context.Context, c config, log *slog.Logger, lines *runtimeagent.LogWriter) error {
+func serve(ctx context.Context, c config, log *slog.Logger, lines *agent.LogWriter) error {
 	limitMemory(c.getenv)
 	for _, warning := range c.warnings {
 		log.WarnContext(ctx, "doubtful setting", slog.String("warning", warning))
@@ -103,7 +103,7 @@ func serve(ctx context.Context, c config, log *slog.Logger, lines *runtimeagent.
 		return err
 	}
 	collectors = append(collectors, c.buildInfo(), droppedLines(lines))
-	agent, err := runtimeagent.New(ctx, parts, c.options(log, collectors...))
+	agent, err := agent.New(ctx, parts, c.options(log, collectors...))
 	if err != nil {
 		return err
 	}

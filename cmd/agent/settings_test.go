@@ -21,11 +21,12 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/adapters/informer"
+	"github.com/runtime-watcher/runtime-watcher/agent"
 	"github.com/runtime-watcher/runtime-watcher/cmd/agent/internal/watching"
-	"github.com/runtime-watcher/runtime-watcher/cmd/agent/runtimeagent"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
 var update = flag.Bool("update", false, "write the settings into docs/agent.md")
@@ -43,7 +44,7 @@ func defaults() config {
 	return config{
 		webhook:       bindAddress{port: 8443},
 		metrics:       bindAddress{port: 2112},
-		client:        httpmtls.Paths{CA: anyFile, Certificate: anyFile, Key: anyFile},
+		client:        keys.Paths{CA: anyFile, Certificate: anyFile, Key: anyFile},
 		controlPlane:  "kcp.example.org:443",
 		contract:      defaultContract,
 		protocol:      httpmtls.HTTP2,
@@ -55,7 +56,7 @@ func defaults() config {
 		maxKeys:       10_000,
 		forwarding:    10 * time.Second,
 		maxBackoff:    20 * time.Second,
-		connections:   runtimeagent.DefaultMaxConnections,
+		connections:   agent.DefaultMaxConnections,
 		heartbeats:    30 * time.Second,
 		canary:        canarySettings{interval: 30 * time.Second},
 		source:        sourceAdmission,
@@ -114,7 +115,7 @@ func TestSettings(t *testing.T) {
 					types.NamespacedName{Namespace: "kyma-system", Name: "agent"}, time.Second, "https://api", "help.go", "parse.go",
 				}
 				c.webhook.host, c.metrics.host, c.logLevel = "127.0.0.1", "::1", slog.LevelDebug
-				c.serving, c.webhookCAs = httpmtls.Paths{Certificate: "run.go", Key: "table.go"}, "flags.go"
+				c.serving, c.webhookCAs = keys.Paths{Certificate: "run.go", Key: "table.go"}, "flags.go"
 				c.clientNames, c.handshakes = []string{"kube-apiserver", "front-proxy"}, 5
 			},
 		},
@@ -194,7 +195,7 @@ func TestWrongSettings(t *testing.T) {
 	t.Parallel()
 
 	var many strings.Builder
-	for i := range runtimeagent.MaxManagers {
+	for i := range agent.MaxManagers {
 		fmt.Fprintf(&many, "m%d,", i)
 	}
 

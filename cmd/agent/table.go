@@ -6,8 +6,8 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission/canary"
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	"github.com/runtime-watcher/runtime-watcher/agent"
 	"github.com/runtime-watcher/runtime-watcher/cmd/agent/internal/watching"
-	"github.com/runtime-watcher/runtime-watcher/cmd/agent/runtimeagent"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
@@ -132,7 +132,7 @@ func webhookSettings(c *config) []setting {
 			"Names that the API server's client certificate may have (Common Name, DNS name or URI), separated by commas. "+
 				"If empty, any certificate of `WEBHOOK_CLIENT_CA` is accepted."),
 		optional("WEBHOOK_MAX_CONNECTIONS", into("number", &c.connections, parseCount),
-			strconv.Itoa(runtimeagent.DefaultMaxConnections),
+			strconv.Itoa(agent.DefaultMaxConnections),
 			"Limit of open connections. When it is reached, the client with the most connections loses one. "+
 				"A connection takes up to 100 KiB of memory under attack."),
 		optional("WEBHOOK_MAX_HANDSHAKES", into("number", &c.handshakes, parseCount), "",

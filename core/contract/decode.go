@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/core/rawjson"
+	"github.com/runtime-watcher/runtime-watcher/internal/rawjson"
 )
 
 // received is a CloudEvent as it is read. The order of its members is free: data is interpreted

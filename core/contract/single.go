@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/core/rawjson"
+	"github.com/runtime-watcher/runtime-watcher/internal/rawjson"
 )
 
 func decodeSingle(v Version, body []byte) (core.WatchEvent, error) {

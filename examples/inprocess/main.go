@@ -10,10 +10,11 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+	"github.com/runtime-watcher/runtime-watcher/keys"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
@@ -22,9 +23,9 @@ func main() { run(context.Background(), os.Stdout) }
 func run(ctx context.Context, out io.Writer) {
 	ca := must(testpki.NewCA("ca", testpki.Options{}))
 	port := must(new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0"))
-	operator := newOperator(keys(ca, must(ca.Server("operator", testpki.Options{}))), port, out)
+	operator := newOperator(material(ca, must(ca.Server("operator", testpki.Options{}))), port, out)
 	client := must(ca.Client("runtime-1", testpki.Options{DNSNames: []string{"runtime-1.example.com"}}))
-	forwarder := must(httpmtls.NewForwarder(keys(ca, client), port.Addr().String(), contract.V3, httpmtls.Options{}))
+	forwarder := must(httpmtls.NewForwarder(material(ca, client), port.Addr().String(), contract.V3, httpmtls.Options{}))
 	agent := must(outbox.New(forwarder, outbox.Options{Epoch: "epoch-1"}))
 	offer(agent, out, "new image        ", core.Change{Old: pod("v1"), New: pod("v2")})
 	offer(agent, out, "same image       ", core.Change{Old: pod("v2"), New: pod("v2")})
@@ -53,14 +54,14 @@ func (d domains) Domain(_ context.Context, id core.RuntimeID, _ *core.WatchEvent
 	return d[id], nil
 }
 
-func newOperator(keys *httpmtls.Material, port net.Listener, out io.Writer) *listener.Listener {
+func newOperator(material *keys.Material, port net.Listener, out io.Writer) *listener.Listener {
 	h := map[core.Manager]core.Handler{"my-operator": core.HandlerFunc(func(_ context.Context, d core.Delivery) error {
 		_, err := fmt.Fprintf(out, "control plane  reconcile          %s, for %s\n", d.Runtime, d.Event.Watched)
 		return err
 	})}
-	return must(listener.New(listener.FromTLSWithRoots(httpmtls.Roots(keys), listener.PeerOptions{}),
+	return must(listener.New(listener.FromTLSWithRoots(keys.Roots(material), listener.PeerOptions{}),
 		listener.SANPinning(domains{"runtime-1": "runtime-1.example.com"}), h,
-		listener.Options{Listener: port, TLS: httpmtls.ServerTLSConfig(keys)}))
+		listener.Options{Listener: port, TLS: keys.ServerTLSConfig(material)}))
 }
 
 func pod(image string) *core.Object {
@@ -68,8 +69,8 @@ func pod(image string) *core.Object {
 	return must(core.NewObject(map[string]any{"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}))
 }
 
-func keys(ca *testpki.CA, leaf *testpki.Leaf) *httpmtls.Material {
-	return must(httpmtls.NewMaterial(ca.PEM(), leaf.CertPEM(), must(leaf.KeyPEM())))
+func material(ca *testpki.CA, leaf *testpki.Leaf) *keys.Material {
+	return must(keys.NewMaterial(ca.PEM(), leaf.CertPEM(), must(leaf.KeyPEM())))
 }
 
 func must[T any](value T, err error) T {

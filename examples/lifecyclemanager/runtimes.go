@@ -7,7 +7,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
-	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/runtimes"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/runtimes"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 )
 

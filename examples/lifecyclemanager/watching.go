@@ -10,18 +10,18 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
-	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/certificates"
-	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/installation"
-	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/keysource"
-	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/runtimes"
-	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/watcher"
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/keysource"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/runtimes"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/manifest"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/skr"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
@@ -111,16 +111,16 @@ func (w *watching) listen(secret types.NamespacedName) error {
 	if err != nil {
 		return err
 	}
-	keys, err := w.keys(secret, measured.KeyMaterial("server"))
+	material, err := w.keys(secret, measured.KeyMaterial("server"))
 	if err != nil {
 		return err
 	}
 	// A certificate identifies a runtime, to the listener or to a gateway in front of it.
-	opts, roots := w.options(measured), httpmtls.Roots(keys)
+	opts, roots := w.options(measured), keys.Roots(material)
 	peers := listener.FromXFCC(listener.ProxyAddresses(w.proxies...), roots,
 		listener.PeerOptions{GatewayNames: w.gateways})
 	if !w.behindGateway() {
-		peers, opts.TLS = listener.FromTLSWithRoots(roots, listener.PeerOptions{}), httpmtls.ServerTLSConfig(keys)
+		peers, opts.TLS = listener.FromTLSWithRoots(roots, listener.PeerOptions{}), keys.ServerTLSConfig(material)
 	}
 	listening, err := listener.New(peers, listener.SANPinning(w.known), map[core.Manager]core.Handler{
 		kymaManager: w.kymas.source, moduleManager: w.modules.source,
@@ -128,7 +128,7 @@ func (w *watching) listen(secret types.NamespacedName) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(w.mgr.Add(keys), w.mgr.Add(listening), w.addReadiness(listening, keys))
+	return errors.Join(w.mgr.Add(material), w.mgr.Add(listening), w.addReadiness(listening, material))
 }
 
 // options connects the listener to the fleet, the log and the metrics.
@@ -143,10 +143,10 @@ func (w *watching) options(measured *prometheus.Listener) listener.Options {
 }
 
 // addReadiness makes this replica ready when it serves with a certificate.
-func (w *watching) addReadiness(listening *listener.Listener, keys httpmtls.Source) error {
+func (w *watching) addReadiness(listening *listener.Listener, material keys.Source) error {
 	serves := func(*http.Request) error { return listening.Ready() }
 	certified := func(*http.Request) error {
-		_, err := keys.Material()
+		_, err := material.Material()
 		return err
 	}
 	return errors.Join(w.mgr.AddReadyzCheck("listener", serves), w.mgr.AddReadyzCheck("certificate", certified))

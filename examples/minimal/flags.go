@@ -7,15 +7,15 @@ import (
 	"net/netip"
 	"strings"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
 // settings are the values of the flags.
 type settings struct {
 	addr     string
 	manager  core.Manager
-	files    httpmtls.Paths
+	files    keys.Paths
 	proxies  []netip.Prefix
 	gateways []string
 }

@@ -15,8 +15,8 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
@@ -37,7 +37,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	log := slog.New(slog.NewTextHandler(stderr, nil))
-	files, err := httpmtls.NewFiles(s.files, httpmtls.FilesOptions{Logger: log})
+	files, err := keys.NewFiles(s.files, keys.FilesOptions{Logger: log})
 	if err != nil {
 		return err
 	}
@@ -54,12 +54,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 }
 
 // newListener identifies runtimes by their connections or, behind a gateway, by its header.
-func newListener(s settings, files httpmtls.Source, h core.Handler, opts listener.Options) (*listener.Listener, error) {
-	peers := listener.FromXFCC(listener.ProxyAddresses(s.proxies...), httpmtls.Roots(files),
+func newListener(s settings, files keys.Source, h core.Handler, opts listener.Options) (*listener.Listener, error) {
+	peers := listener.FromXFCC(listener.ProxyAddresses(s.proxies...), keys.Roots(files),
 		listener.PeerOptions{GatewayNames: s.gateways})
 	if len(s.proxies) == 0 {
-		peers = listener.FromTLSWithRoots(httpmtls.Roots(files), listener.PeerOptions{})
-		opts.TLS = httpmtls.ServerTLSConfig(files)
+		peers = listener.FromTLSWithRoots(keys.Roots(files), listener.PeerOptions{})
+		opts.TLS = keys.ServerTLSConfig(files)
 	}
 	// Every runtime may send every event here. An operator uses listener.SANPinning.
 	return listener.New(peers, listener.InsecureAllowAll(), map[core.Manager]core.Handler{s.manager: h}, opts)

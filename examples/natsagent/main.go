@@ -19,11 +19,11 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
-	"github.com/runtime-watcher/runtime-watcher/cmd/agent/runtimeagent"
+	"github.com/runtime-watcher/runtime-watcher/agent"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
 func main() {
@@ -38,7 +38,7 @@ func main() {
 
 type settings struct {
 	servers, runtime, manager, webhook, metrics string
-	keys                                        httpmtls.Paths
+	material                                    keys.Paths
 	resend                                      bool
 }
 
@@ -50,9 +50,9 @@ func parse(args []string, stderr io.Writer) (s settings, err error) {
 	flags.StringVar(&s.manager, "manager", "my-operator", "`name` of the operator that gets the events")
 	flags.StringVar(&s.webhook, "webhook", ":8443", "`host:port` of the webhook")
 	flags.StringVar(&s.metrics, "metrics", ":2112", "`host:port` of /metrics, /healthz and /readyz")
-	flags.StringVar(&s.keys.CA, "ca", "ca.crt", "`file` with the CA of the NATS server")
-	flags.StringVar(&s.keys.Certificate, "cert", "tls.crt", "`file` with the certificate of the runtime")
-	flags.StringVar(&s.keys.Key, "key", "tls.key", "`file` with its private key")
+	flags.StringVar(&s.material.CA, "ca", "ca.crt", "`file` with the CA of the NATS server")
+	flags.StringVar(&s.material.Certificate, "cert", "tls.crt", "`file` with the certificate of the runtime")
+	flags.StringVar(&s.material.Key, "key", "tls.key", "`file` with its private key")
 	flags.BoolVar(&s.resend, "resend", true, "resend events, for writes that other webhooks delay")
 	return s, flags.Parse(args)
 }
@@ -66,7 +66,7 @@ func run(ctx context.Context, args []string, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	agent, err := runtimeagent.New(ctx, runtimeagent.Parts{Transport: to}, options(s, stderr))
+	running, err := agent.New(ctx, agent.Parts{Transport: to}, options(s, stderr))
 	if err != nil {
 		return errors.Join(err, to.Close())
 	}
@@ -75,14 +75,14 @@ func run(ctx context.Context, args []string, stderr io.Writer) error {
 	files.Go(func() { _ = to.files.Start(watching) })
 	defer files.Wait()
 	defer stop()
-	return agent.Start(ctx)
+	return running.Start(ctx)
 }
 
-func options(s settings, stderr io.Writer) runtimeagent.Options {
-	return runtimeagent.Options{
+func options(s settings, stderr io.Writer) agent.Options {
+	return agent.Options{
 		Managers:       []core.Manager{core.Manager(s.manager)},
-		Keys:           runtimeagent.Keys{Client: s.keys},
-		Webhook:        runtimeagent.Webhook{Address: s.webhook},
+		Keys:           agent.Keys{Client: s.material},
+		Webhook:        agent.Webhook{Address: s.webhook},
 		MetricsAddress: s.metrics,
 		Outbox:         s.outbox(),
 		// A sink that stalls holds up reviews here. cmd/agent has a writer for that.
@@ -102,7 +102,7 @@ type transport struct {
 	*natsjetstream.Forwarder
 
 	conn  *nats.Conn
-	files *httpmtls.Files
+	files *keys.Files
 }
 
 // Close implements [io.Closer].
@@ -115,14 +115,14 @@ func (t *transport) Close() error { //nolint:unparam // The interface demands it
 func connect(s settings) (*transport, error) {
 	t := &transport{}
 	var err error
-	t.files, err = httpmtls.NewFiles(s.keys, httpmtls.FilesOptions{Hooks: httpmtls.FilesHooks{
+	t.files, err = keys.NewFiles(s.material, keys.FilesOptions{Hooks: keys.FilesHooks{
 		Reloaded: func(time.Time) { _ = t.conn.ForceReconnect() }, // It fails while it reconnects anyway.
 	}})
 	if err != nil {
 		return nil, err
 	}
 	runtime := core.RuntimeID(s.runtime)
-	if t.conn, err = nats.Connect(s.servers, natsjetstream.ConnectOptions(runtime, t.keys)...); err != nil {
+	if t.conn, err = nats.Connect(s.servers, natsjetstream.ConnectOptions(runtime, t.material)...); err != nil {
 		return nil, err
 	}
 	if t.Forwarder, err = natsjetstream.NewForwarder(t.conn, runtime, natsjetstream.ForwarderOptions{}); err != nil {
@@ -131,7 +131,7 @@ func connect(s settings) (*transport, error) {
 	return t, nil
 }
 
-func (t *transport) keys() (*tls.Certificate, *x509.CertPool) {
+func (t *transport) material() (*tls.Certificate, *x509.CertPool) {
 	material, err := t.files.Material()
 	if err != nil {
 		return nil, nil

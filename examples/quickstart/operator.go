@@ -16,8 +16,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
@@ -37,7 +37,7 @@ type operator struct {
 
 // embed adds a listener to an operator. A change in a runtime reconciles the Runtime of that name,
 // and no other.
-func (o *operator) embed(ctx context.Context, mgr manager.Manager, port net.Listener, keys httpmtls.Source) error {
+func (o *operator) embed(ctx context.Context, mgr manager.Manager, port net.Listener, material keys.Source) error {
 	object := &metav1.PartialObjectMetadata{}
 	object.SetGroupVersionKind(runtimeKind())
 	runtimes, err := controllerruntime.NewRuntimes(ctx, mgr.GetCache(), runtimeKind(),
@@ -48,9 +48,9 @@ func (o *operator) embed(ctx context.Context, mgr manager.Manager, port net.List
 	if o.broker != nil {
 		return o.embedConsumer(mgr, object, runtimes)
 	}
-	peers := listener.FromTLSWithRoots(httpmtls.Roots(keys), listener.PeerOptions{})
+	peers := listener.FromTLSWithRoots(keys.Roots(material), listener.PeerOptions{})
 	events, source, err := controllerruntime.RegisterListenerComponent(port.Addr().String(), component,
-		peers, listener.SANPinning(runtimes), controllerruntime.EnqueueByRuntime(runtimes), o.options(port, keys))
+		peers, listener.SANPinning(runtimes), controllerruntime.EnqueueByRuntime(runtimes), o.options(port, material))
 	if err != nil {
 		return err
 	}
@@ -73,9 +73,9 @@ func (o *operator) Reconcile(ctx context.Context, request reconcile.Request) (re
 }
 
 // options are for this demo only: a bound port, and a journal of the deliveries.
-func (o *operator) options(port net.Listener, keys httpmtls.Source) controllerruntime.ComponentOptions {
+func (o *operator) options(port net.Listener, material keys.Source) controllerruntime.ComponentOptions {
 	return controllerruntime.ComponentOptions{
-		Listener: listener.Options{Listener: port, TLS: httpmtls.ServerTLSConfig(keys)},
+		Listener: listener.Options{Listener: port, TLS: keys.ServerTLSConfig(material)},
 		Source:   o.sourceOptions(),
 	}
 }

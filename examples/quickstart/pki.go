@@ -7,8 +7,8 @@ import (
 	"net"
 	"os"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
+	"github.com/runtime-watcher/runtime-watcher/keys"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
 // The CN and SAN of the runtime's certificate. The control plane registers the same domain.
@@ -21,7 +21,7 @@ const (
 type pki struct {
 	ca *testpki.CA
 	// operator is the certificate of the listener, and the CA that it trusts.
-	operator *httpmtls.Material
+	operator *keys.Material
 	// runtime is the Secret of the agent: ca.crt, tls.crt and tls.key.
 	runtime *testpki.Volume
 }
@@ -42,7 +42,7 @@ func newPKI(dir string) (*pki, error) {
 	return &pki{ca: ca, operator: operator, runtime: runtime}, nil
 }
 
-func operatorMaterial(ca *testpki.CA) (*httpmtls.Material, error) {
+func operatorMaterial(ca *testpki.CA) (*keys.Material, error) {
 	leaf, err := ca.Server("operator", testpki.Options{})
 	if err != nil {
 		return nil, err
@@ -51,7 +51,7 @@ func operatorMaterial(ca *testpki.CA) (*httpmtls.Material, error) {
 	if err != nil {
 		return nil, err
 	}
-	return httpmtls.NewMaterial(ca.PEM(), leaf.CertPEM(), key)
+	return keys.NewMaterial(ca.PEM(), leaf.CertPEM(), key)
 }
 
 // runtimeSecret issues one certificate for two uses: the identity of the runtime, and the webhook.

@@ -7,10 +7,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/keys"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
@@ -51,7 +51,7 @@ func accepted(status int, runtime core.RuntimeID) outcome {
 type pki struct {
 	ours, another *testpki.CA
 	// material is the certificate of the listener, and the CA that it trusts.
-	material *httpmtls.Material
+	material *keys.Material
 }
 
 func newPKI() (*pki, error) {
@@ -71,7 +71,7 @@ func newPKI() (*pki, error) {
 	if err != nil {
 		return nil, err
 	}
-	material, err := httpmtls.NewMaterial(ours.PEM(), server.CertPEM(), key)
+	material, err := keys.NewMaterial(ours.PEM(), server.CertPEM(), key)
 	return &pki{ours: ours, another: another, material: material}, err
 }
 

@@ -11,8 +11,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
@@ -31,7 +31,7 @@ type verifierFor func(now listener.Domains) core.Verifier
 // itself. It checks the certificate of each request, so that a removed CA loses its open
 // connections. Every replica listens, and the leader takes events.
 func setUp(
-	ctx context.Context, mgr manager.Manager, keys httpmtls.Source, verify verifierFor,
+	ctx context.Context, mgr manager.Manager, material keys.Source, verify verifierFor,
 	reconciler *reconciler, opts listener.Options,
 ) (ready func() error, err error) {
 	reconciler.runtimes, err = controllerruntime.NewRuntimes(ctx, mgr.GetCache(), kymas(), controllerruntime.ByName,
@@ -39,9 +39,9 @@ func setUp(
 	if err != nil {
 		return nil, err
 	}
-	opts.TLS = httpmtls.ServerTLSConfig(keys)
+	opts.TLS = keys.ServerTLSConfig(material)
 	events, source, err := controllerruntime.RegisterListenerComponent("", string(myOperator),
-		listener.FromTLSWithRoots(httpmtls.Roots(keys), listener.PeerOptions{}), verify(reconciler.runtimes),
+		listener.FromTLSWithRoots(keys.Roots(material), listener.PeerOptions{}), verify(reconciler.runtimes),
 		controllerruntime.EnqueueByRuntime(reconciler.runtimes), controllerruntime.ComponentOptions{
 			Listener: opts, Source: controllerruntime.SourceOptions{Elected: mgr.Elected()},
 		})

@@ -9,17 +9,17 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
+	"github.com/runtime-watcher/runtime-watcher/keys"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
 // rotating is key material that a test replaces.
 type rotating struct {
-	atomic.Pointer[httpmtls.Material]
+	atomic.Pointer[keys.Material]
 }
 
-func (r *rotating) Material() (*httpmtls.Material, error) { return r.Load(), nil }
+func (r *rotating) Material() (*keys.Material, error) { return r.Load(), nil }
 
 // TestRemovedCALosesItsConnection holds that the removal of a CA also concerns open connections.
 func TestRemovedCALosesItsConnection(t *testing.T) {
@@ -28,17 +28,17 @@ func TestRemovedCALosesItsConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	keys := &rotating{}
-	keys.Store(pki.material)
+	material := &rotating{}
+	material.Store(pki.material)
 
-	url := serveWith(t, pki, keys)
+	url := serveWith(t, pki, material)
 	client := clientOf(t, pki)
 
 	if status := post(t, client, url); status != http.StatusOK {
 		t.Fatalf("with a trusted CA: status %d, want 200", status)
 	}
 
-	keys.Store(&httpmtls.Material{Certificate: pki.material.Certificate, Roots: pki.another.Pool()})
+	material.Store(&keys.Material{Certificate: pki.material.Certificate, Roots: pki.another.Pool()})
 
 	if status := post(t, client, url); status != http.StatusUnauthorized {
 		t.Errorf("with a removed CA: status %d, want 401", status)
@@ -46,12 +46,12 @@ func TestRemovedCALosesItsConnection(t *testing.T) {
 }
 
 // serveWith returns the address for events of contract v2.
-func serveWith(t *testing.T, pki *pki, keys httpmtls.Source) string {
+func serveWith(t *testing.T, pki *pki, material keys.Source) string {
 	t.Helper()
 
 	s := newScene(pki, verifier)
 
-	leader, err := s.start(t.Context(), "replica-1", keys, verifier, listener.Hooks{})
+	leader, err := s.start(t.Context(), "replica-1", material, verifier, listener.Hooks{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime/controllerruntimetest"
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
@@ -34,7 +34,7 @@ type memory struct {
 
 // start runs a replica until its stop is called.
 func (m *memory) start(
-	ctx context.Context, name string, keys httpmtls.Source, verify verifierFor, hooks listener.Hooks,
+	ctx context.Context, name string, material keys.Source, verify verifierFor, hooks listener.Hooks,
 ) (*replica, error) {
 	mgr, err := m.manager(name)
 	if err != nil {
@@ -45,7 +45,7 @@ func (m *memory) start(
 		return nil, err
 	}
 	r := &replica{name: name, addr: port.Addr().String()}
-	r.ready, err = setUp(ctx, mgr, keys, verify, &reconciler{replica: name, reconciled: m.done},
+	r.ready, err = setUp(ctx, mgr, material, verify, &reconciler{replica: name, reconciled: m.done},
 		listener.Options{Listener: port, Hooks: hooks})
 	if err != nil {
 		return nil, errors.Join(err, port.Close())

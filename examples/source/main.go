@@ -16,6 +16,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
 func main() {
@@ -33,7 +34,7 @@ func run(ctx context.Context, args []string, watch io.Reader, stdout io.Writer) 
 	flags := flag.NewFlagSet("source", flag.ContinueOnError)
 	addr := flags.String("kcp-addr", "", "`host:port` of the listener; empty prints the events instead")
 	manager := flags.String("manager", "my-operator", "`name` of the operator that gets the events")
-	var files httpmtls.Paths
+	var files keys.Paths
 	flags.StringVar(&files.CA, "ca", "ca.crt", "`file` with the CA of the listener")
 	flags.StringVar(&files.Certificate, "cert", "tls.crt", "`file` with the certificate of this runtime")
 	flags.StringVar(&files.Key, "key", "tls.key", "`file` with its private key")
@@ -59,15 +60,15 @@ func run(ctx context.Context, args []string, watch io.Reader, stdout io.Writer) 
 	return errors.Join(err, <-ended)
 }
 
-func newForwarder(addr string, files httpmtls.Paths, stdout io.Writer) (core.Forwarder, error) {
+func newForwarder(addr string, files keys.Paths, stdout io.Writer) (core.Forwarder, error) {
 	if addr == "" {
 		return printer(stdout), nil
 	}
-	keys, err := httpmtls.NewFiles(files, httpmtls.FilesOptions{})
+	material, err := keys.NewFiles(files, keys.FilesOptions{})
 	if err != nil {
 		return nil, err
 	}
-	return httpmtls.NewForwarder(keys, addr, contract.V3, httpmtls.Options{})
+	return httpmtls.NewForwarder(material, addr, contract.V3, httpmtls.Options{})
 }
 
 func printer(out io.Writer) core.ForwarderFunc {

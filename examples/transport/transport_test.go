@@ -13,10 +13,10 @@ import (
 	"go.uber.org/goleak"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/coretest"
 	"github.com/runtime-watcher/runtime-watcher/examples/transport"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -54,15 +54,15 @@ var budgets = []budget{
 		packages: "./...",
 		reason:   "an operator embeds it: it must not choose a version of anything for the operator",
 		allowed: []string{
-			root + "core/...", root + "listener/...", root + "adapters/httpserver", "k8s.io/apimachinery/pkg/types", "k8s.io/apimachinery/pkg/runtime/schema",
+			root + "core/...", root + "listener/...", root + "internal/httpserver", "k8s.io/apimachinery/pkg/types", "k8s.io/apimachinery/pkg/runtime/schema",
 		},
 		modules: 1,
 	},
 	{
-		module:   "adapters/httpserver",
+		module:   "internal/httpserver",
 		packages: "./...",
 		reason:   "agent and listener share it: the standard library is enough",
-		allowed:  []string{root + "adapters/httpserver"},
+		allowed:  []string{root + "internal/httpserver"},
 	},
 	{
 		module:   "adapters/opentelemetry",
@@ -147,17 +147,17 @@ var bans = []struct {
 	{
 		module:   "adapters/controllerruntime",
 		packages: "./...",
-		banned:   []string{root + "adapters/httpmtls/...", root + "adapters/admission/...", root + "adapters/controlplane/...", root + "adapters/prometheus/...", "github.com/hashicorp/..."},
+		banned:   []string{root + "adapters/httpmtls/...", root + "adapters/admission/...", root + "controlplane/...", root + "adapters/prometheus/...", "github.com/hashicorp/..."},
 		reason:   "the operator's side does not carry the agent",
 	},
 	{
-		module:   "adapters/controlplane",
+		module:   "controlplane",
 		packages: "./api/... ./config/...",
 		banned:   []string{"k8s.io/client-go/...", "sigs.k8s.io/controller-runtime/...", "istio.io/...", "sigs.k8s.io/gateway-api/...", root + "..."},
 		reason:   "a program that only reads or writes Watchers needs their type, and nothing that runs",
 	},
 	{
-		module:   "adapters/controlplane",
+		module:   "controlplane",
 		packages: "./...",
 		banned: []string{
 			root + "listener/...", root + "adapters/controllerruntime/...",
@@ -167,7 +167,7 @@ var bans = []struct {
 		reason: "an operator's side takes the types of others, not their clients and controllers",
 	},
 	{
-		module:   "adapters/controlplane",
+		module:   "controlplane",
 		packages: "./...",
 		banned: []string{
 			"github.com/google/cel-go/cel/...", "github.com/google/cel-go/interpreter/...", "k8s.io/apiserver/...",
@@ -175,7 +175,7 @@ var bans = []struct {
 		reason: "the parser is enough to guard a condition: an API server evaluates it",
 	},
 	{
-		module:   "adapters/controlplane",
+		module:   "controlplane",
 		packages: "./api/... ./certificates/... ./config/... ./installation/... ./runtimes/... ./watcher/...",
 		banned:   []string{root + "adapters/httpmtls/...", "github.com/hashicorp/..."},
 		reason:   "only keysource needs key material: an operator behind a gateway links no client of ours",
@@ -198,7 +198,7 @@ var bans = []struct {
 	},
 	{
 		module:   "cmd/agent",
-		packages: "./runtimeagent/... ./internal/check/... ./internal/connect/... ./internal/webhookconfig/...",
+		packages: "./agent/... ./internal/check/... ./internal/connect/... ./internal/webhookconfig/...",
 		banned:   []string{"k8s.io/client-go/...", root + "adapters/informer/..."},
 		reason:   "a composition with another source does not pay for the informer",
 	},

@@ -14,9 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/certificates"
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 

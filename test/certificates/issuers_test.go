@@ -27,7 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/certificates/gardener"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates/gardener"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	"github.com/runtime-watcher/runtime-watcher/test/manifests"

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/certificates"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 )
 
 // Today's fleet has RSA keys, and some runtimes reach the agent by a tunnel.

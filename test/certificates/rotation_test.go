@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/certificates"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )

@@ -22,13 +22,14 @@ import (
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+	"github.com/runtime-watcher/runtime-watcher/keys"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/certmanager"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
@@ -137,7 +138,7 @@ type labRuntime struct {
 	id     core.RuntimeID
 	volume *testpki.Volume
 	last   map[string][]byte
-	files  *httpmtls.Files
+	files  *keys.Files
 	box    *outbox.Outbox
 	frozen atomic.Bool // gets no new Secret
 }
@@ -180,7 +181,7 @@ func (lab *fleetLab) end() {
 	lab.done.Wait()
 }
 
-func (lab *fleetLab) files(ctx context.Context, data map[string][]byte) (*testpki.Volume, *httpmtls.Files) {
+func (lab *fleetLab) files(ctx context.Context, data map[string][]byte) (*testpki.Volume, *keys.Files) {
 	lab.t.Helper()
 
 	volume := testpki.NewVolume(lab.t.TempDir())
@@ -190,8 +191,8 @@ func (lab *fleetLab) files(ctx context.Context, data map[string][]byte) (*testpk
 
 	ca, cert, key := volume.Paths()
 
-	files, err := httpmtls.NewFiles(httpmtls.Paths{CA: ca, Certificate: cert, Key: key},
-		httpmtls.FilesOptions{Poll: 200 * time.Millisecond})
+	files, err := keys.NewFiles(keys.Paths{CA: ca, Certificate: cert, Key: key},
+		keys.FilesOptions{Poll: 200 * time.Millisecond})
 	if err != nil {
 		lab.t.Fatal(err)
 	}
@@ -240,7 +241,7 @@ func (lab *fleetLab) listen(ctx context.Context, set *certificates.Certificates)
 
 	l, err := listener.New(listener.FromTLS(listener.PeerOptions{}), pinning,
 		map[core.Manager]core.Handler{manager: handler},
-		listener.Options{Addr: lab.addr, TLS: httpmtls.ServerTLSConfig(files), Fleet: lab.fleet})
+		listener.Options{Addr: lab.addr, TLS: keys.ServerTLSConfig(files), Fleet: lab.fleet})
 	if err != nil {
 		lab.t.Fatal(err)
 	}

@@ -25,14 +25,14 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
-	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/certificates"
-	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/installation"
-	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/runtimes"
-	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/watcher"
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/runtimes"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/keys"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/certmanager"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
@@ -289,14 +289,14 @@ func (w *world) listen(pinning core.Verifier, handlers map[core.Manager]core.Han
 	w.must(volume.Write(w.listenerSecret()))
 
 	ca, cert, key := volume.Paths()
-	files, err := httpmtls.NewFiles(httpmtls.Paths{CA: ca, Certificate: cert, Key: key},
-		httpmtls.FilesOptions{Poll: 200 * time.Millisecond})
+	files, err := keys.NewFiles(keys.Paths{CA: ca, Certificate: cert, Key: key},
+		keys.FilesOptions{Poll: 200 * time.Millisecond})
 	w.must(err)
 	w.run(files.Start)
 	w.work.Go(func() { w.follow(volume) })
 
 	l, err := listener.New(listener.FromTLS(listener.PeerOptions{}), pinning, handlers, listener.Options{
-		Addr: w.addr, TLS: httpmtls.ServerTLSConfig(files), Fleet: w.fleet,
+		Addr: w.addr, TLS: keys.ServerTLSConfig(files), Fleet: w.fleet,
 		Hooks: listener.Hooks{Answered: w.record.answered},
 	})
 	w.must(err)

@@ -184,7 +184,7 @@ func parseWatchers(t *testing.T, value any) {
 
 func TestControlPlaneIsThatOfKustomize(t *testing.T) {
 	for copied, origin := range map[string]string{
-		"files/watchers.yaml": "adapters/controlplane/config/crd/operator.kyma-project.io_watchers.yaml",
+		"files/watchers.yaml": "controlplane/config/crd/operator.kyma-project.io_watchers.yaml",
 		"files/role.yaml":     "deploy/controlplane/role.yaml",
 		"files/rules.yaml":    rules,
 	} {

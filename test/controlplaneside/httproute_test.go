@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/api/v1beta2"
-	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/watcher"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 

@@ -1,4 +1,4 @@
-// Package controlplaneside proves adapters/controlplane against real API servers.
+// Package controlplaneside proves controlplane against real API servers.
 package controlplaneside
 
 import (

@@ -12,8 +12,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/api/v1beta2"
-	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/watcher"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
 	"github.com/runtime-watcher/runtime-watcher/test/manifests"
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )

@@ -24,8 +24,8 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/yaml"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/api/v1beta2"
-	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/watcher"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
 	"github.com/runtime-watcher/runtime-watcher/test"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	"github.com/runtime-watcher/runtime-watcher/test/manifests"

@@ -20,8 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
+	"github.com/runtime-watcher/runtime-watcher/keys"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	"github.com/runtime-watcher/runtime-watcher/test/node"
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
@@ -86,11 +86,11 @@ func (w *runtimeWorld) serve() (addr string) {
 	w.must(err)
 	key, err := leaf.KeyPEM()
 	w.must(err)
-	material, err := httpmtls.NewMaterial(w.ca.PEM(), leaf.CertPEM(), key)
+	material, err := keys.NewMaterial(w.ca.PEM(), leaf.CertPEM(), key)
 	w.must(err)
 
 	server := httptest.NewUnstartedServer(http.HandlerFunc(w.answer))
-	server.TLS = httpmtls.ServerTLSConfig(material)
+	server.TLS = keys.ServerTLSConfig(material)
 	server.EnableHTTP2 = true
 	server.StartTLS()
 	w.t.Cleanup(server.Close)

@@ -12,8 +12,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
-	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/keysource"
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/keysource"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
@@ -29,18 +29,18 @@ func setUpWithManager(ctx context.Context, mgr ctrl.Manager, settings settings, 
 	kyma := &metav1.PartialObjectMetadata{}
 	kyma.SetGroupVersionKind(schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Kyma"})
 
-	keys, keysErr := keysource.NewSecret(mgr.GetAPIReader(),
+	material, keysErr := keysource.NewSecret(mgr.GetAPIReader(),
 		types.NamespacedName{Namespace: "istio-system", Name: "klm-istio-gateway"}, keysource.Options{})
 	kymas, kymasErr := controllerruntime.NewRuntimes(ctx, mgr.GetCache(), kyma.GroupVersionKind(),
 		controllerruntime.ByLabel("kyma-project.io/runtime-id"), controllerruntime.RuntimesOptions{})
 	if err := errors.Join(keysErr, kymasErr); err != nil {
 		return err
 	}
-	peers := listener.FromXFCC(listener.ProxyAddresses(netip.MustParsePrefix("127.0.0.6/32")), httpmtls.Roots(keys),
+	peers := listener.FromXFCC(listener.ProxyAddresses(netip.MustParsePrefix("127.0.0.6/32")), keys.Roots(material),
 		listener.PeerOptions{GatewayNames: []string{"spiffe://cluster.local/ns/istio-system/sa/istio-ingressgateway-service-account"}})
 	events, received, err := controllerruntime.RegisterListenerComponent(settings.ListenerAddr, operatorName,
 		peers, listener.SANPinning(kymas), controllerruntime.EnqueueByRuntime(kymas), controllerruntime.ComponentOptions{})
-	if err := errors.Join(err, mgr.Add(keys), mgr.Add(events)); err != nil {
+	if err := errors.Join(err, mgr.Add(material), mgr.Add(events)); err != nil {
 		return err
 	}
 

@@ -19,9 +19,9 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/keys"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
@@ -199,7 +199,7 @@ func silentPort(t *testing.T, _ *scene, env map[string]string) {
 func oldListener(t *testing.T, s *scene, env map[string]string) {
 	t.Helper()
 	server := httptest.NewUnstartedServer(http.NotFoundHandler())
-	server.TLS, server.EnableHTTP2 = httpmtls.ServerTLSConfig(s.pki.ServerMaterial()), true
+	server.TLS, server.EnableHTTP2 = keys.ServerTLSConfig(s.pki.ServerMaterial()), true
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	env["KCP_ADDR"] = server.Listener.Addr().String()

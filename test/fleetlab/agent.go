@@ -28,7 +28,7 @@ type agent struct {
 	number int
 	name   string
 	link   *link
-	keys   keys
+	keys   keySet
 	shared *agents
 
 	mu      sync.Mutex

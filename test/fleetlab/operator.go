@@ -33,9 +33,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
@@ -46,15 +46,15 @@ func isOperator() bool { return os.Getenv(operatorVariable) != "" }
 
 // operatorConfig are the settings of an operator.
 type operatorConfig struct {
-	Kubeconfig string         `json:"kubeconfig"`
-	Namespace  string         `json:"namespace"`
-	Address    string         `json:"address"`
-	Files      httpmtls.Paths `json:"files"`
-	Lease      time.Duration  `json:"lease"`
-	Status     time.Duration  `json:"status"`
-	Poll       time.Duration  `json:"poll"`
-	Profile    string         `json:"profile"`
-	Variant    variant        `json:"variant"`
+	Kubeconfig string        `json:"kubeconfig"`
+	Namespace  string        `json:"namespace"`
+	Address    string        `json:"address"`
+	Files      keys.Paths    `json:"files"`
+	Lease      time.Duration `json:"lease"`
+	Status     time.Duration `json:"status"`
+	Poll       time.Duration `json:"poll"`
+	Profile    string        `json:"profile"`
+	Variant    variant       `json:"variant"`
 }
 
 // The files of an operator that its parent has opened.
@@ -139,7 +139,7 @@ func (o *operator) setUp(ctx context.Context, mgr ctrl.Manager, log *slog.Logger
 	if err != nil {
 		return err
 	}
-	files, err := httpmtls.NewFiles(o.config.Files, httpmtls.FilesOptions{Logger: log, Poll: o.config.Poll})
+	files, err := keys.NewFiles(o.config.Files, keys.FilesOptions{Logger: log, Poll: o.config.Poll})
 	if err != nil {
 		return err
 	}
@@ -147,7 +147,7 @@ func (o *operator) setUp(ctx context.Context, mgr ctrl.Manager, log *slog.Logger
 		return err
 	}
 	events, source, err := controllerruntime.RegisterListenerComponent(o.config.Address, string(manager),
-		listener.FromTLSWithRoots(httpmtls.Roots(files), listener.PeerOptions{}), listener.SANPinning(runtimes),
+		listener.FromTLSWithRoots(keys.Roots(files), listener.PeerOptions{}), listener.SANPinning(runtimes),
 		controllerruntime.EnqueueByRuntime(runtimes), controllerruntime.ComponentOptions{
 			Listener: listener.Options{TLS: o.serverTLS(files), Fleet: o.fleet, Logger: log},
 			Source:   controllerruntime.SourceOptions{Logger: log, Handled: o.handled},
@@ -185,8 +185,8 @@ func (o *operator) handled(d core.Delivery, _ int, err error) {
 
 // serverTLS returns the configuration of the listener, with the changes of the variant. It counts
 // handshakes.
-func (o *operator) serverTLS(files *httpmtls.Files) *tls.Config {
-	config := httpmtls.ServerTLSConfig(files)
+func (o *operator) serverTLS(files *keys.Files) *tls.Config {
+	config := keys.ServerTLSConfig(files)
 	next := config.GetConfigForClient
 	var changed atomic.Pointer[tls.Config]
 	config.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {

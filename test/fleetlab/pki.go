@@ -7,8 +7,8 @@ import (
 	"encoding/hex"
 	"sync/atomic"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
+	"github.com/runtime-watcher/runtime-watcher/keys"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
 // serverName is the name in the certificate of the operator.
@@ -34,16 +34,16 @@ func fingerprint(certificate *x509.Certificate) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// keys are the key material of one runtime. They implement [httpmtls.Source].
-type keys struct {
-	present atomic.Pointer[httpmtls.Material]
+// keySet is the key material of one runtime. It implements [keys.Source].
+type keySet struct {
+	present atomic.Pointer[keys.Material]
 }
 
 // Material returns the present generation.
-func (k *keys) Material() (*httpmtls.Material, error) { return k.present.Load(), nil }
+func (k *keySet) Material() (*keys.Material, error) { return k.present.Load(), nil }
 
 // issue replaces the certificate by a new one of ca, with the domain of the runtime.
-func (k *keys) issue(ca *testpki.CA, name string, t *trust) error {
+func (k *keySet) issue(ca *testpki.CA, name string, t *trust) error {
 	leaf, err := ca.Client(name, testpki.Options{DNSNames: []string{domain(name)}})
 	if err != nil {
 		return err
@@ -54,11 +54,11 @@ func (k *keys) issue(ca *testpki.CA, name string, t *trust) error {
 }
 
 // trusting keeps the certificate, and replaces the CA bundle.
-func (k *keys) trusting(t *trust) { k.store(k.present.Load().Certificate, t) }
+func (k *keySet) trusting(t *trust) { k.store(k.present.Load().Certificate, t) }
 
-func (k *keys) store(certificate *tls.Certificate, t *trust) {
+func (k *keySet) store(certificate *tls.Certificate, t *trust) {
 	leaf := certificate.Leaf
-	k.present.Store(&httpmtls.Material{
+	k.present.Store(&keys.Material{
 		Certificate: certificate, Roots: t.pool, Fingerprint: fingerprint(leaf), RootFingerprints: t.fingerprints,
 		NotBefore: leaf.NotBefore, NotAfter: leaf.NotAfter, RootsNotAfter: leaf.NotAfter,
 	})

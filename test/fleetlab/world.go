@@ -15,9 +15,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/keys"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
 // world is a fleet with its operator.
@@ -174,7 +174,7 @@ func (w *world) startReplica() (*replica, error) {
 	}
 	r, err := startReplica(operatorConfig{
 		Kubeconfig: w.cluster.Kubeconfig, Namespace: w.namespace, Address: address,
-		Files: httpmtls.Paths{CA: ca, Certificate: certificate, Key: key},
+		Files: keys.Paths{CA: ca, Certificate: certificate, Key: key},
 		Lease: w.lease, Status: w.every, Poll: w.poll, Profile: profiles, Variant: w.variant,
 	}, w.log, func(l look) { w.oracle.reconciled(int(l.Runtime), l.Began) })
 	if err != nil {

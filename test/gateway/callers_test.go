@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )

@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/keys"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/gateway"
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
@@ -27,7 +27,7 @@ type controlPlane struct {
 	// own is the listener's secret. With nginx, runtimes see front, and nginx shows back to the
 	// listener.
 	own, front, back *secret
-	files            *httpmtls.Files
+	files            *keys.Files
 	nginx            *gateway.Nginx
 	addr             string
 
@@ -53,8 +53,8 @@ func startControlPlane(t *testing.T, behindNginx, swaps bool, issuer *testpki.CA
 	c.own.write(issuer, trusts...)
 
 	ca, cert, key := c.own.volume.Paths()
-	c.files = must(httpmtls.NewFiles(httpmtls.Paths{CA: ca, Certificate: cert, Key: key},
-		httpmtls.FilesOptions{Poll: 200 * time.Millisecond}))
+	c.files = must(keys.NewFiles(keys.Paths{CA: ca, Certificate: cert, Key: key},
+		keys.FilesOptions{Poll: 200 * time.Millisecond}))
 	c.listen(c.peers(behindNginx))
 	if behindNginx {
 		c.front, c.back = newSecret(t, swaps, issueServer), newSecret(t, swaps, issueGateway)
@@ -93,7 +93,7 @@ func (c *controlPlane) listen(peers listener.Peers) {
 	})
 	l := must(listener.New(peers, listener.SANPinning(domains),
 		map[core.Manager]core.Handler{component: core.HandlerFunc(c.handle)},
-		listener.Options{Listener: bound, TLS: httpmtls.ServerTLSConfig(c.files)}))
+		listener.Options{Listener: bound, TLS: keys.ServerTLSConfig(c.files)}))
 
 	ctx, stop := context.WithCancel(context.Background())
 
@@ -163,7 +163,7 @@ func (c *controlPlane) awaitWritten() {
 	}
 }
 
-func httpmtlsRoots(files *httpmtls.Files) listener.RootsFunc {
+func httpmtlsRoots(files *keys.Files) listener.RootsFunc {
 	return func() *x509.CertPool { return files.Status().Material.Roots }
 }
 

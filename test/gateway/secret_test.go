@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
 // secret is key material in files, as one end of a connection mounts it.

@@ -21,9 +21,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/keys"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
@@ -54,7 +54,7 @@ func newRecorder(t *testing.T, pki *rig.PKI) *recorder {
 	t.Helper()
 	r := &recorder{}
 	r.Server = httptest.NewUnstartedServer(r)
-	r.TLS = httpmtls.ServerTLSConfig(pki.ServerMaterial())
+	r.TLS = keys.ServerTLSConfig(pki.ServerMaterial())
 	r.EnableHTTP2 = true
 	r.StartTLS()
 	t.Cleanup(r.Close)

@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
@@ -45,10 +45,10 @@ type besieged struct {
 // runBesieged serves natively, with a log at debug level and short deadlines. Its other settings
 // are in the environment.
 func runBesieged(state string) error {
-	files := httpmtls.Paths{CA: os.Getenv("CA_CERT"), Certificate: os.Getenv("TLS_CERT"), Key: os.Getenv("TLS_KEY")}
+	files := keys.Paths{CA: os.Getenv("CA_CERT"), Certificate: os.Getenv("TLS_CERT"), Key: os.Getenv("TLS_KEY")}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 
-	material, err := httpmtls.NewFiles(files, httpmtls.FilesOptions{Logger: log})
+	material, err := keys.NewFiles(files, keys.FilesOptions{Logger: log})
 	if err != nil {
 		return err
 	}
@@ -56,7 +56,7 @@ func runBesieged(state string) error {
 	var dropped, handshakes, tooFast atomic.Int64
 	server, err := listener.New(listener.FromTLS(listener.PeerOptions{}), listener.InsecureAllowAll(),
 		map[core.Manager]core.Handler{manager: core.HandlerFunc(printBesieged)}, listener.Options{
-			Addr: os.Getenv("LISTEN"), TLS: httpmtls.ServerTLSConfig(material), Logger: log,
+			Addr: os.Getenv("LISTEN"), TLS: keys.ServerTLSConfig(material), Logger: log,
 			MaxConnections: maxBesieged,
 			ReadTimeout:    4 * time.Second, HandleTimeout: time.Second, IdleTimeout: 10 * time.Second,
 			Hooks: listener.Hooks{

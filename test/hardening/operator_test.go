@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 

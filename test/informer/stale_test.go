@@ -16,11 +16,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/adapters/informer"
-	"github.com/runtime-watcher/runtime-watcher/cmd/agent/runtimeagent"
+	"github.com/runtime-watcher/runtime-watcher/agent"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
@@ -51,7 +51,7 @@ func newPath(t testing.TB, pki *rig.PKI) *path {
 	plane := rig.StartPlane(t, pki, rig.PlaneOptions{Reconcile: p.reconcile}, manager)
 	ca, cert, key := pki.RuntimeVolume("runtime-1", "runtime-1.example.com").Paths()
 	ready := make(chan func() error, 1)
-	source := func(ctx context.Context, inbox *runtimeagent.Inbox) error {
+	source := func(ctx context.Context, inbox *agent.Inbox) error {
 		watched, err := informer.New(p.runtime.Config, inbox, []informer.Watch{{
 			Name: "path", Manager: manager, Selector: selector("path"),
 			Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"},
@@ -62,10 +62,10 @@ func newPath(t testing.TB, pki *rig.PKI) *path {
 		ready <- watched.Ready
 		return watched.Start(ctx)
 	}
-	agent, err := runtimeagent.New(t.Context(), runtimeagent.Parts{Source: source}, runtimeagent.Options{
+	agent, err := agent.New(t.Context(), agent.Parts{Source: source}, agent.Options{
 		Managers:       []core.Manager{manager},
-		Keys:           runtimeagent.Keys{Client: httpmtls.Paths{CA: ca, Certificate: cert, Key: key}},
-		ControlPlane:   runtimeagent.ControlPlane{Address: plane.Addr, ServerName: "localhost"},
+		Keys:           agent.Keys{Client: keys.Paths{CA: ca, Certificate: cert, Key: key}},
+		ControlPlane:   agent.ControlPlane{Address: plane.Addr, ServerName: "localhost"},
 		Outbox:         outbox.Options{Settle: -1, Resend: []time.Duration{}, ResendResync: -1},
 		MetricsAddress: "127.0.0.1:0",
 	})

@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
-	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
@@ -28,7 +28,7 @@ import (
 func TestDeployInformer(t *testing.T) {
 	runtime := startRuntime(t)
 	example := copyManifests(t, "SOURCE=informer")
-	kubectl(t, runtime, "apply", "--server-side", "-f", "adapters/controlplane/config/agent/namespace.yaml")
+	kubectl(t, runtime, "apply", "--server-side", "-f", "controlplane/config/agent/namespace.yaml")
 	for _, folder := range []string{"deploy/example-informer", example} {
 		out := kubectl(t, runtime, "apply", "--server-side", "--validate=strict", "--dry-run=server", "-k", folder)
 		if strings.Contains(out, "Warning") {

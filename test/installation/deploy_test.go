@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
-	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/test"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
@@ -57,7 +57,7 @@ func TestDeploy(t *testing.T) {
 	example := copyManifests(t)
 
 	// Without it, a dry run would find no namespace.
-	kubectl(t, runtime, "apply", "--server-side", "-f", "adapters/controlplane/config/agent/namespace.yaml")
+	kubectl(t, runtime, "apply", "--server-side", "-f", "controlplane/config/agent/namespace.yaml")
 
 	for _, folder := range []string{"deploy/agent", "deploy/example", example} {
 		out := kubectl(t, runtime, "apply", "--server-side", "--validate=strict", "--dry-run=server", "-k", folder)

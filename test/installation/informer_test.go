@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
-	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	"github.com/runtime-watcher/runtime-watcher/test/rig"

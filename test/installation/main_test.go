@@ -1,4 +1,4 @@
-// Package installation proves adapters/controlplane/installation and deploy/ against real API
+// Package installation proves controlplane/installation and deploy/ against real API
 // servers.
 package installation
 

@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/config/crd"
-	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/watcher"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/config/crd"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
 )
 
 // Watchers returns the custom resource definition of Watchers, which the caller may change.

@@ -19,8 +19,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/certificates"
-	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/test/manifests"

@@ -28,14 +28,14 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
-	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/certificates"
-	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/installation"
-	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/keysource"
-	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/runtimes"
-	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/watcher"
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/keysource"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/runtimes"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/certmanager"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
@@ -288,12 +288,12 @@ func (o *ours) listen() (addr string) {
 			return reconcile.Result{}, nil
 		})))
 
-	keys, err := keysource.NewSecret(mgr.GetAPIReader(), today.GatewaySecret(), keysource.Options{Poll: 200 * time.Millisecond})
+	material, err := keysource.NewSecret(mgr.GetAPIReader(), today.GatewaySecret(), keysource.Options{Poll: 200 * time.Millisecond})
 	w.must(err)
-	w.must(mgr.Add(keys))
+	w.must(mgr.Add(material))
 
 	addr = rig.Address(rig.FreePort(w.t))
-	peers := listener.FromXFCC(listener.ProxyAddresses(netip.MustParsePrefix("127.0.0.6/32")), httpmtls.Roots(keys),
+	peers := listener.FromXFCC(listener.ProxyAddresses(netip.MustParsePrefix("127.0.0.6/32")), keys.Roots(material),
 		listener.PeerOptions{GatewayNames: []string{today.GatewayIdentity}})
 	events, err := listener.New(peers, listener.SANPinning(known), map[core.Manager]core.Handler{today.Manager: source},
 		listener.Options{Addr: addr, Fleet: w.fleet})

@@ -17,10 +17,11 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
 	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/keys"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
@@ -133,15 +134,15 @@ func overNATS(
 func overHTTP(b *testing.B, runtimes int, op core.Handler) (forwarders []core.Forwarder, pid int) {
 	b.Helper()
 	ca := must(testpki.NewCA("ca", testpki.Options{}))
-	material := func(leaf *testpki.Leaf) *httpmtls.Material {
-		return must(httpmtls.NewMaterial(ca.PEM(), leaf.CertPEM(), must(leaf.KeyPEM())))
+	material := func(leaf *testpki.Leaf) *keys.Material {
+		return must(keys.NewMaterial(ca.PEM(), leaf.CertPEM(), must(leaf.KeyPEM())))
 	}
-	keys := material(must(ca.Server("operator", testpki.Options{})))
+	server := material(must(ca.Server("operator", testpki.Options{})))
 	socket := must(net.Listen("tcp", "127.0.0.1:0"))
 	// The shares of a runtime are larger than the load.
-	l := must(listener.New(listener.FromTLSWithRoots(httpmtls.Roots(keys), listener.PeerOptions{}), pinning(),
+	l := must(listener.New(listener.FromTLSWithRoots(keys.Roots(server), listener.PeerOptions{}), pinning(),
 		map[core.Manager]core.Handler{manager: op},
-		listener.Options{Listener: socket, TLS: httpmtls.ServerTLSConfig(keys), RuntimeRate: 1e9, RuntimeBurst: 1e9}))
+		listener.Options{Listener: socket, TLS: keys.ServerTLSConfig(server), RuntimeRate: 1e9, RuntimeBurst: 1e9}))
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { _ = l.Start(ctx) })

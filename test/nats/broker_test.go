@@ -20,9 +20,9 @@ import (
 	"github.com/nats-io/nats.go"
 	"go.uber.org/goleak"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
 	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/test"
 )
 

@@ -17,8 +17,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/test/certmanager"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"

@@ -13,11 +13,11 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
 	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
 // agent is the outbox of a runtime, and the newest generation of each of its objects.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/informer"
 	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
-	"github.com/runtime-watcher/runtime-watcher/cmd/agent/runtimeagent"
+	agentlib "github.com/runtime-watcher/runtime-watcher/agent"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
@@ -34,8 +34,8 @@ func TestInformerOverNATS(t *testing.T) {
 		Name: "deployments", Manager: manager, Resource: appsv1.SchemeGroupVersion.WithResource("deployments"),
 		Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"watched": "true"}},
 	}
-	agent := must(runtimeagent.New(t.Context(), runtimeagent.Parts{
-		Source: func(ctx context.Context, inbox *runtimeagent.Inbox) error {
+	running := must(agentlib.New(t.Context(), agentlib.Parts{
+		Source: func(ctx context.Context, inbox *agentlib.Inbox) error {
 			source, err := informer.New(plane.Config, inbox, []informer.Watch{watch},
 				informer.Options{Hooks: informer.Hooks{Proved: inbox.Proved}})
 			if err != nil {
@@ -44,13 +44,13 @@ func TestInformerOverNATS(t *testing.T) {
 			return source.Start(ctx)
 		},
 		Transport: b.forwarder(attacker, natsjetstream.ForwarderOptions{}),
-	}, runtimeagent.Options{
+	}, agentlib.Options{
 		Managers: []core.Manager{manager}, MetricsAddress: "127.0.0.1:0",
 		Outbox: outbox.Options{
 			Settle: -1, Resend: []time.Duration{}, ResendResync: -1, MaxBackoff: time.Second, HeartbeatInterval: time.Second,
 		},
 	}))
-	rig.Run(t, "agent", agent.Start)
+	rig.Run(t, "agent", running.Start)
 	fresh := func() bool { return watched.Get(attacker, manager).State == fleet.Fresh }
 	eventually(t, "the runtime is fresh", fresh)
 

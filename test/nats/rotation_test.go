@@ -8,8 +8,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
 	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
 // TestRotation replaces the CA of all certificates, with a bundle of both in between. The runtime

@@ -27,7 +27,7 @@ func TestPodMonitor(t *testing.T) {
 	parseYAML(t, folder+"/podmonitor.yaml", &monitor)
 
 	var agent appsv1.Deployment
-	parseYAML(t, "adapters/controlplane/config/agent/deployment.yaml", &agent)
+	parseYAML(t, "controlplane/config/agent/deployment.yaml", &agent)
 
 	selector, err := metav1.LabelSelectorAsSelector(&monitor.Spec.Selector)
 	if err != nil {

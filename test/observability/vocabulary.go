@@ -77,12 +77,12 @@ func (v vocabulary) addShared(t testing.TB) {
 		versions = append(versions, string(version))
 	}
 	v.set("", "contract", versions)
-	v.set("", "cause", constants(t, "adapters/httpserver/cause.go", "^cause"))
-	v.set("", "use", constants(t, "cmd/agent/runtimeagent/material.go", "^use"))
+	v.set("", "cause", constants(t, "internal/httpserver/cause.go", "^cause"))
+	v.set("", "use", constants(t, "agent/material.go", "^use"))
 	v.set("", "problem", constants(t, "adapters/httpmtls/material.go", "^[Pp]roblem"))
 	v.set("", "server", []string{"webhook", "metrics"})
 	for _, process := range []string{agents, listeners} {
-		v.set(process+"connections_dropped_total", "reason", constants(t, "adapters/httpserver/connections.go", "^reason"))
+		v.set(process+"connections_dropped_total", "reason", constants(t, "internal/httpserver/connections.go", "^reason"))
 	}
 }
 
@@ -152,7 +152,7 @@ func (v vocabulary) addFleet(testing.TB) {
 
 func (v vocabulary) addInstallations(t testing.TB) {
 	t.Helper()
-	const folder = "adapters/controlplane/"
+	const folder = "controlplane/"
 	issuing := constants(t, folder+"certificates/runtime.go", "^reason")
 	for i := range issuing {
 		issuing[i] = "Certificate" + issuing[i]

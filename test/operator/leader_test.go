@@ -18,9 +18,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/keys"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
@@ -167,17 +167,17 @@ func (l *lab) testLeaderWithoutRights(t *testing.T) {
 // testReplicas runs the code in the guide.
 func (l *lab) testReplicas(t *testing.T) {
 	leaf := must(l.ca.Client("my-operator", testpki.Options{DNSNames: []string{"my-operator.kcp-system.svc"}}))
-	material := must(httpmtls.NewMaterial(l.ca.PEM(), leaf.CertPEM(), must(leaf.KeyPEM())))
+	material := must(keys.NewMaterial(l.ca.PEM(), leaf.CertPEM(), must(leaf.KeyPEM())))
 	mgr := must(manager.New(l.Config, managerOptions()))
 
-	relay, err := setUpReplicas(t.Context(), mgr, "192.0.2.9", "my-operator-0", material, httpmtls.Roots(material))
+	relay, err := setUpReplicas(t.Context(), mgr, "192.0.2.9", "my-operator-0", material, keys.Roots(material))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := listener.New(listener.FromTLSWithRoots(httpmtls.Roots(material), listener.PeerOptions{}),
+	if _, err := listener.New(listener.FromTLSWithRoots(keys.Roots(material), listener.PeerOptions{}),
 		listener.InsecureAllowAll(), map[core.Manager]core.Handler{"my-operator": controllerruntime.NewSource(
 			controllerruntime.EnqueueOwner, controllerruntime.SourceOptions{})},
-		listener.Options{TLS: httpmtls.ServerTLSConfig(material), Relay: relay}); err != nil {
+		listener.Options{TLS: keys.ServerTLSConfig(material), Relay: relay}); err != nil {
 		t.Error(err)
 	}
 

@@ -8,14 +8,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
 // setUpReplicas publishes the leader, and returns the option of the listener that relays to it. own is
 // the key material of the replicas, and runtimes returns the CA bundle of the runtimes.
 func setUpReplicas(
-	ctx context.Context, mgr manager.Manager, podIP, podName string, own httpmtls.Source, runtimes listener.RootsFunc,
+	ctx context.Context, mgr manager.Manager, podIP, podName string, own keys.Source, runtimes listener.RootsFunc,
 ) (*listener.Relay, error) {
 	service := types.NamespacedName{Namespace: "kcp-system", Name: "my-operator-events"}
 	endpoint, err := controllerruntime.NewLeaderEndpoint(mgr.GetClient(), service, podIP,
@@ -31,11 +31,11 @@ func setUpReplicas(
 		return nil, err
 	}
 	const name = "my-operator.kcp-system.svc"
-	isReplica := listener.ProxyCertificate(httpmtls.Roots(own), name)
+	isReplica := listener.ProxyCertificate(keys.Roots(own), name)
 	return &listener.Relay{
 		Addr:   ":8083",
-		Server: httpmtls.ServerTLSConfig(own),
-		Client: func() (*tls.Config, error) { return httpmtls.ClientTLSConfig(own, name) },
+		Server: keys.ServerTLSConfig(own),
+		Client: func() (*tls.Config, error) { return keys.ClientTLSConfig(own, name) },
 		Peers:  listener.FromXFCC(isReplica, runtimes, listener.PeerOptions{}),
 		Leader: leader,
 	}, nil

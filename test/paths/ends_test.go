@@ -11,9 +11,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/keys"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
@@ -47,13 +48,13 @@ func newEnds(b *testing.B, verifier core.Verifier, protocol httpmtls.Protocol, r
 func listen(b *testing.B, ca *testpki.CA, verifier core.Verifier) (string, *ends) {
 	b.Helper()
 	e := &ends{}
-	keys := material(ca, must(ca.Server("kcp", testpki.Options{})))
+	material := material(ca, must(ca.Server("kcp", testpki.Options{})))
 	socket := must(net.Listen("tcp", "127.0.0.1:0"))
-	events := must(listener.New(listener.FromTLSWithRoots(httpmtls.Roots(keys), listener.PeerOptions{}), verifier,
+	events := must(listener.New(listener.FromTLSWithRoots(keys.Roots(material), listener.PeerOptions{}), verifier,
 		map[core.Manager]core.Handler{manager: core.HandlerFunc(e.handle)},
 		// The shares of a runtime are larger than the load.
 		listener.Options{
-			Listener: socket, TLS: httpmtls.ServerTLSConfig(keys),
+			Listener: socket, TLS: keys.ServerTLSConfig(material),
 			RuntimeRate: 1e9, RuntimeBurst: 1e9, RuntimeInFlight: 1e6, MaxInFlight: 1e4,
 		}))
 	rig.Run(b, "listener", events.Start)
@@ -65,8 +66,8 @@ func (e *ends) handle(context.Context, core.Delivery) error {
 	return nil
 }
 
-func material(ca *testpki.CA, leaf *testpki.Leaf) *httpmtls.Material {
-	return must(httpmtls.NewMaterial(testpki.Bundle(ca), leaf.CertPEM(), must(leaf.KeyPEM())))
+func material(ca *testpki.CA, leaf *testpki.Leaf) *keys.Material {
+	return must(keys.NewMaterial(testpki.Bundle(ca), leaf.CertPEM(), must(leaf.KeyPEM())))
 }
 
 // newBatch returns a batch as an outbox makes it: with an epoch, numbers and IDs.

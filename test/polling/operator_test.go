@@ -22,9 +22,9 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
@@ -138,7 +138,7 @@ func (o *operator) listen(ctx context.Context) (string, error) {
 	if !o.Events {
 		return "", nil
 	}
-	keys, err := readMaterial(o.Keys)
+	material, err := readMaterial(o.Keys)
 	if err != nil {
 		return "", err
 	}
@@ -150,10 +150,10 @@ func (o *operator) listen(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	events, err := listener.New(listener.FromTLSWithRoots(httpmtls.Roots(keys), listener.PeerOptions{}),
+	events, err := listener.New(listener.FromTLSWithRoots(keys.Roots(material), listener.PeerOptions{}),
 		listener.SANPinning(listener.DomainsFunc(domain)),
 		map[core.Manager]core.Handler{manager: core.HandlerFunc(o.enqueue)},
-		listener.Options{Listener: socket, TLS: httpmtls.ServerTLSConfig(keys), Fleet: watched, Hooks: listener.Hooks{
+		listener.Options{Listener: socket, TLS: keys.ServerTLSConfig(material), Fleet: watched, Hooks: listener.Hooks{
 			Answered: func(string, core.Manager, int, string, time.Duration) { o.requests.Add(1) },
 		}})
 	if err != nil {
@@ -188,7 +188,7 @@ func runtimeName(i int) string { return fmt.Sprint(runtimePrefix, i) }
 func domainOf(name string) string { return name + ".example.com" }
 
 // readMaterial reads ca.crt, tls.crt and tls.key of a folder.
-func readMaterial(folder string) (*httpmtls.Material, error) {
+func readMaterial(folder string) (*keys.Material, error) {
 	var files [3][]byte
 	for i, name := range strings.Fields("ca.crt tls.crt tls.key") {
 		text, err := os.ReadFile(filepath.Join(folder, name))
@@ -197,5 +197,5 @@ func readMaterial(folder string) (*httpmtls.Material, error) {
 		}
 		files[i] = text
 	}
-	return httpmtls.NewMaterial(files[0], files[1], files[2])
+	return keys.NewMaterial(files[0], files[1], files[2])
 }

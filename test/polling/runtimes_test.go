@@ -17,10 +17,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+	"github.com/runtime-watcher/runtime-watcher/keys"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
 // apiServers answer a get of the one object of each runtime, as an API server does. They are one
@@ -132,8 +133,8 @@ func startAgents(t *testing.T, ca *testpki.CA, address string, clock clock, runt
 	t.Cleanup(all.Wait)
 	for i := range outboxes {
 		leaf := must(ca.Client(runtimeName(i), testpki.Options{DNSNames: []string{domainOf(runtimeName(i))}}))
-		keys := must(httpmtls.NewMaterial(ca.PEM(), leaf.CertPEM(), must(leaf.KeyPEM())))
-		forwarder := must(httpmtls.NewForwarder(keys, address, contract.V3, httpmtls.Options{Protocol: httpmtls.Protocol(*protocol)}))
+		material := must(keys.NewMaterial(ca.PEM(), leaf.CertPEM(), must(leaf.KeyPEM())))
+		forwarder := must(httpmtls.NewForwarder(material, address, contract.V3, httpmtls.Options{Protocol: httpmtls.Protocol(*protocol)}))
 		outboxes[i] = must(outbox.New(forwarder, clock.outbox(runtimeName(i))))
 		all.Go(func() {
 			_ = outboxes[i].Start(t.Context()) // It ends with the test.

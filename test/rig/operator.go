@@ -16,8 +16,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 )
@@ -70,7 +70,7 @@ type OperatorOptions struct {
 
 // StartOperator runs an operator in this process. Runtimes are ConfigMaps, see [AddRuntime], and
 // SAN pinning is on.
-func StartOperator(t testing.TB, plane *controlplane.ControlPlane, material *httpmtls.Material, component string,
+func StartOperator(t testing.TB, plane *controlplane.ControlPlane, material *keys.Material, component string,
 	opts OperatorOptions,
 ) *Operator {
 	t.Helper()
@@ -104,7 +104,7 @@ func StartOperator(t testing.TB, plane *controlplane.ControlPlane, material *htt
 }
 
 func (o *Operator) setUp(
-	ctx context.Context, mgr ctrl.Manager, material *httpmtls.Material, component string, opts OperatorOptions,
+	ctx context.Context, mgr ctrl.Manager, material *keys.Material, component string, opts OperatorOptions,
 ) error {
 	runtimes, err := controllerruntime.NewRuntimes(ctx, mgr.GetCache(), corev1.SchemeGroupVersion.WithKind("ConfigMap"),
 		controllerruntime.ByName, controllerruntime.RuntimesOptions{})
@@ -112,7 +112,7 @@ func (o *Operator) setUp(
 		return err
 	}
 
-	opts.Listener.TLS = httpmtls.ServerTLSConfig(material)
+	opts.Listener.TLS = keys.ServerTLSConfig(material)
 
 	events, source, err := controllerruntime.RegisterListenerComponent(o.Addr, component,
 		listener.FromTLS(listener.PeerOptions{}), listener.SANPinning(runtimes),

@@ -5,8 +5,8 @@ package rig
 import (
 	"testing"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
+	"github.com/runtime-watcher/runtime-watcher/keys"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
 // PKI makes the certificates of a test.
@@ -58,7 +58,7 @@ func (p *PKI) Volume(leaf *testpki.Leaf) *testpki.Volume {
 }
 
 // ServerMaterial returns the key material of a listener.
-func (p *PKI) ServerMaterial() *httpmtls.Material {
+func (p *PKI) ServerMaterial() *keys.Material {
 	p.t.Helper()
 	leaf, err := p.CA.Server("listener", testpki.Options{})
 	if err != nil {
@@ -70,7 +70,7 @@ func (p *PKI) ServerMaterial() *httpmtls.Material {
 		p.t.Fatal(err)
 	}
 
-	material, err := httpmtls.NewMaterial(p.CA.PEM(), leaf.CertPEM(), key)
+	material, err := keys.NewMaterial(p.CA.PEM(), leaf.CertPEM(), key)
 	if err != nil {
 		p.t.Fatal(err)
 	}

@@ -19,9 +19,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/keys"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
@@ -148,12 +148,12 @@ func serverConfig(t testing.TB, clients, issuer *testpki.CA, opts testpki.Option
 		t.Fatal(err)
 	}
 
-	material, err := httpmtls.NewMaterial(clients.PEM(), leaf.CertPEM(), key)
+	material, err := keys.NewMaterial(clients.PEM(), leaf.CertPEM(), key)
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	config := httpmtls.ServerTLSConfig(material)
+	config := keys.ServerTLSConfig(material)
 	choose := config.GetConfigForClient
 	// Else a session of the right certificate could be resumed.
 	config.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
 // KeepsSecrets fails the test if the log of a process has key material or tokens: armour, lines of

@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 )
 
@@ -61,7 +61,7 @@ func startSlowWebhook(t testing.TB, pki *PKI, delay time.Duration) (port int) {
 		review.Response = &admissionv1.AdmissionResponse{UID: review.Request.UID, Allowed: true}
 		_ = json.NewEncoder(w).Encode(review) // The API server may have given up.
 	}))
-	server.TLS = httpmtls.WebhookTLSConfig(pki.ServerMaterial(), nil)
+	server.TLS = keys.WebhookTLSConfig(pki.ServerMaterial(), nil)
 	server.StartTLS()
 	t.Cleanup(func() {
 		server.CloseClientConnections()

@@ -26,10 +26,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/api/v1beta2"
-	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/certificates"
-	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/installation"
-	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/runtimes"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/runtimes"
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 

@@ -21,7 +21,7 @@ import (
 type cluster struct {
 	world *world
 	plan  *RuntimePlan
-	keys  keys
+	keys  keySet
 
 	mu       sync.Mutex
 	older    bool // new agents use contract v1

@@ -15,8 +15,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
@@ -33,7 +33,7 @@ func (w *world) serveOperators() {
 	w.network.serve("operator", w.nextOperator)
 
 	gateway := &http.Server{
-		Handler: w.gateway(), TLSConfig: httpmtls.ServerTLSConfig(&w.server), ErrorLog: log.New(io.Discard, "", 0),
+		Handler: w.gateway(), TLSConfig: keys.ServerTLSConfig(&w.server), ErrorLog: log.New(io.Discard, "", 0),
 	}
 	w.closers = append(w.closers, func() { _ = gateway.Close() })
 

@@ -8,19 +8,19 @@ import (
 	"sync"
 	"time"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
+	"github.com/runtime-watcher/runtime-watcher/keys"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
-// keys has the key material of one process. It implements [httpmtls.Source].
-type keys struct {
+// keySet has the key material of one process. It implements [keys.Source].
+type keySet struct {
 	mu       sync.Mutex
-	material *httpmtls.Material
+	material *keys.Material
 	problem  error // of the newest files
 }
 
-// Material implements [httpmtls.Source].
-func (k *keys) Material() (*httpmtls.Material, error) {
+// Material implements [keys.Source].
+func (k *keySet) Material() (*keys.Material, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 
@@ -28,7 +28,7 @@ func (k *keys) Material() (*httpmtls.Material, error) {
 }
 
 // load puts material in use, unless it is broken.
-func (k *keys) load(material *httpmtls.Material, problem error) {
+func (k *keySet) load(material *keys.Material, problem error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 
@@ -38,7 +38,7 @@ func (k *keys) load(material *httpmtls.Material, problem error) {
 	}
 }
 
-func (k *keys) err() error {
+func (k *keySet) err() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 
@@ -93,7 +93,7 @@ func (w *world) renew(ca *testpki.CA, trusted ...*testpki.CA) {
 }
 
 // load puts key material in use, and makes the agents retry at once.
-func (c *cluster) load(material *httpmtls.Material, problem error) {
+func (c *cluster) load(material *keys.Material, problem error) {
 	c.keys.load(material, problem)
 
 	if problem != nil {
@@ -130,7 +130,7 @@ func (c *cluster) breakKeys(step int) {
 		cert = cert[:len(cert)/2]
 	}
 
-	c.load(httpmtls.NewMaterial(p.older.PEM(), cert, key))
+	c.load(keys.NewMaterial(p.older.PEM(), cert, key))
 }
 
 // expire gives a runtime a certificate that expires at a time.
@@ -170,7 +170,7 @@ func (w *world) checkKeys() {
 }
 
 func (w *world) connect(o *operator) error {
-	config, err := httpmtls.ClientTLSConfig(&w.clusters[0].keys, serverName)
+	config, err := keys.ClientTLSConfig(&w.clusters[0].keys, serverName)
 	if err != nil {
 		return err
 	}

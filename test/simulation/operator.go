@@ -12,9 +12,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
@@ -32,8 +32,8 @@ type operator struct {
 	controllers map[core.Manager]*controller
 	elected     chan struct{}
 	started     time.Time
-	first       *httpmtls.Material // at the start
-	follows     atomic.Bool        // whether it reloads key material
+	first       *keys.Material // at the start
+	follows     atomic.Bool    // whether it reloads key material
 	stop        context.CancelFunc
 	ctx         context.Context //nolint:containedctx // It is the life of the process.
 	killed      atomic.Bool
@@ -55,7 +55,7 @@ func (w *world) newOperator(index, life int) *operator {
 	}
 	o.server = newServer(o.name)
 	o.first, _ = w.server.Material()
-	o.follows.Store(!(*httpmtls.Files)(nil).NeedLeaderElection())
+	o.follows.Store(!(*keys.Files)(nil).NeedLeaderElection())
 
 	o.ctx, o.stop = context.WithCancel(context.Background())
 
@@ -89,7 +89,7 @@ func (o *operator) options() listener.Options {
 		Listener: o.server, Fleet: o.fleet, ShutdownTimeout: time.Second, Logger: slog.New(newSink(o.world, o.name)),
 	}
 	if !o.world.plan.Gateway {
-		opts.TLS = httpmtls.ServerTLSConfig(o)
+		opts.TLS = keys.ServerTLSConfig(o)
 	}
 
 	if rate := o.world.plan.Rate; rate > 0 {
@@ -99,8 +99,8 @@ func (o *operator) options() listener.Options {
 	return opts
 }
 
-// Material implements [httpmtls.Source]. A manager follows the files from the start, or from the election on.
-func (o *operator) Material() (*httpmtls.Material, error) {
+// Material implements [keys.Source]. A manager follows the files from the start, or from the election on.
+func (o *operator) Material() (*keys.Material, error) {
 	if !o.follows.Load() {
 		return o.first, nil
 	}
@@ -109,7 +109,7 @@ func (o *operator) Material() (*httpmtls.Material, error) {
 }
 
 func (o *operator) peers() listener.Peers {
-	roots := httpmtls.Roots(o)
+	roots := keys.Roots(o)
 	if o.world.plan.Gateway {
 		return listener.FromXFCC(listener.InsecureAnyProxy(), roots, listener.PeerOptions{})
 	}

@@ -6,8 +6,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
+	"github.com/runtime-watcher/runtime-watcher/keys"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
 // serverName is the name of the control plane.
@@ -89,7 +89,7 @@ func issue(runtime string, ca *testpki.CA, opts testpki.Options) (*testpki.Leaf,
 }
 
 // clientKeys returns the first key material of a runtime.
-func (p *pki) clientKeys(runtime string) (*httpmtls.Material, error) {
+func (p *pki) clientKeys(runtime string) (*keys.Material, error) {
 	leaf, err := p.client(runtime, p.older)
 	if err != nil {
 		return nil, err
@@ -98,11 +98,11 @@ func (p *pki) clientKeys(runtime string) (*httpmtls.Material, error) {
 	return materialOf(leaf, p.older)
 }
 
-func materialOf(leaf *testpki.Leaf, trusted ...*testpki.CA) (*httpmtls.Material, error) {
+func materialOf(leaf *testpki.Leaf, trusted ...*testpki.CA) (*keys.Material, error) {
 	key, err := leaf.KeyPEM()
 	if err != nil {
 		return nil, err
 	}
 
-	return httpmtls.NewMaterial(testpki.Bundle(trusted...), leaf.CertPEM(), key)
+	return keys.NewMaterial(testpki.Bundle(trusted...), leaf.CertPEM(), key)
 }

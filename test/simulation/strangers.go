@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
 // askWrongPaths requests unknown paths with the certificate of a runtime, on two connections, as fast as the
@@ -35,7 +35,7 @@ func (w *world) askWrongPaths(f Fault) {
 func (w *world) ask(f Fault, served *atomic.Int64) {
 	name := w.plan.Runtimes[f.Runtime].Name
 
-	config, err := httpmtls.ClientTLSConfig(&w.clusters[f.Runtime].keys, serverName)
+	config, err := keys.ClientTLSConfig(&w.clusters[f.Runtime].keys, serverName)
 	w.must(err)
 
 	transport := &http.Transport{TLSClientConfig: config, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {

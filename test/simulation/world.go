@@ -25,7 +25,7 @@ type world struct {
 	network   *network
 	behaviour *behaviour
 	history   *oracle.History
-	server    keys // of the control plane
+	server    keySet // of the control plane
 	clusters  []*cluster
 	began     time.Time
 	ending    atomic.Bool

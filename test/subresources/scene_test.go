@@ -20,8 +20,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
-	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/api/v1beta2"
-	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/watcher"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	"github.com/runtime-watcher/runtime-watcher/test/rig"

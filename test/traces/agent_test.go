@@ -12,11 +12,11 @@ import (
 
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/adapters/opentelemetry"
-	"github.com/runtime-watcher/runtime-watcher/cmd/agent/runtimeagent"
+	"github.com/runtime-watcher/runtime-watcher/agent"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
 // spansFile names the file to which the agent of this test writes its spans. With it, the test binary is that agent.
@@ -33,11 +33,11 @@ func runAgent() error {
 	defer file.Close()
 	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(&lines{json.NewEncoder(file)}),
 		sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.NeverSample())))
-	agent, err := runtimeagent.New(ctx, runtimeagent.Parts{Tracing: opentelemetry.New(provider)}, runtimeagent.Options{
+	agent, err := agent.New(ctx, agent.Parts{Tracing: opentelemetry.New(provider)}, agent.Options{
 		Managers:       []core.Manager{manager},
-		Keys:           runtimeagent.Keys{Client: httpmtls.Paths{CA: os.Getenv("CA_CERT"), Certificate: os.Getenv("TLS_CERT"), Key: os.Getenv("TLS_KEY")}},
-		ControlPlane:   runtimeagent.ControlPlane{Address: os.Getenv("KCP_ADDR")},
-		Webhook:        runtimeagent.Webhook{Address: "127.0.0.1:" + os.Getenv("WEBHOOK_PORT")},
+		Keys:           agent.Keys{Client: keys.Paths{CA: os.Getenv("CA_CERT"), Certificate: os.Getenv("TLS_CERT"), Key: os.Getenv("TLS_KEY")}},
+		ControlPlane:   agent.ControlPlane{Address: os.Getenv("KCP_ADDR")},
+		Webhook:        agent.Webhook{Address: "127.0.0.1:" + os.Getenv("WEBHOOK_PORT")},
 		MetricsAddress: "127.0.0.1:" + os.Getenv("METRICS_PORT"),
 		Outbox:         outbox.Options{Resend: []time.Duration{}},
 		Logger:         slog.New(slog.NewJSONHandler(os.Stderr, nil)),

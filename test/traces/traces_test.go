@@ -26,9 +26,9 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/adapters/opentelemetry"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
@@ -180,7 +180,7 @@ samplingRatePerMillion: 1000000
 
 // startOperator runs an operator with traces in this process, and returns its address and its reconciles.
 func startOperator(
-	t *testing.T, plane *controlplane.ControlPlane, material *httpmtls.Material, exporter sdktrace.SpanExporter,
+	t *testing.T, plane *controlplane.ControlPlane, material *keys.Material, exporter sdktrace.SpanExporter,
 ) (address string, reconciled <-chan types.NamespacedName) {
 	t.Helper()
 	mgr, err := ctrl.NewManager(plane.Config, ctrl.Options{
@@ -201,7 +201,7 @@ func startOperator(
 
 // addListener is the set-up of the README, with traces.
 func addListener(
-	ctx context.Context, mgr ctrl.Manager, address string, material *httpmtls.Material, tracing *opentelemetry.Tracing,
+	ctx context.Context, mgr ctrl.Manager, address string, material *keys.Material, tracing *opentelemetry.Tracing,
 	requests chan<- types.NamespacedName,
 ) error {
 	runtimes, err := controllerruntime.NewRuntimes(ctx, mgr.GetCache(), corev1.SchemeGroupVersion.WithKind("ConfigMap"),
@@ -213,7 +213,7 @@ func addListener(
 	events, source, err := controllerruntime.RegisterListenerComponent(address, string(manager),
 		listener.FromTLS(listener.PeerOptions{}), tracing.Verifier(listener.SANPinning(runtimes)),
 		queue.Map(controllerruntime.EnqueueByRuntime(runtimes)),
-		controllerruntime.ComponentOptions{Listener: listener.Options{TLS: httpmtls.ServerTLSConfig(material)}})
+		controllerruntime.ComponentOptions{Listener: listener.Options{TLS: keys.ServerTLSConfig(material)}})
 	if err != nil {
 		return err
 	}

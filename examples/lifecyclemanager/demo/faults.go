@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/lab"
 )

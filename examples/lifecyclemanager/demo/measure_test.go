@@ -15,7 +15,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/api/v1beta2"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
 	lm "github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/lab"
 )

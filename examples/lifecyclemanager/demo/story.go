@@ -13,7 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	planeruntimes "github.com/runtime-watcher/runtime-watcher/adapters/controlplane/runtimes"
+	planeruntimes "github.com/runtime-watcher/runtime-watcher/controlplane/runtimes"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/lab"
 )

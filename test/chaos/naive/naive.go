@@ -13,6 +13,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
 const timeout = 2 * time.Second
@@ -20,9 +21,9 @@ const timeout = 2 * time.Second
 // Run serves the webhook until it is killed. Its settings are in the environment. The webhook and
 // the forwarder are the real ones: only the outbox between them is missing.
 func Run(ctx context.Context) error {
-	material, err := httpmtls.NewFiles(httpmtls.Paths{
+	material, err := keys.NewFiles(keys.Paths{
 		CA: os.Getenv("CA_CERT"), Certificate: os.Getenv("TLS_CERT"), Key: os.Getenv("TLS_KEY"),
-	}, httpmtls.FilesOptions{})
+	}, keys.FilesOptions{})
 	if err != nil {
 		return err
 	}
@@ -47,7 +48,7 @@ func Run(ctx context.Context) error {
 
 	server := &http.Server{
 		Addr: "127.0.0.1:" + os.Getenv("WEBHOOK_PORT"), Handler: handler, ReadHeaderTimeout: timeout,
-		TLSConfig: httpmtls.WebhookTLSConfig(material, nil),
+		TLSConfig: keys.WebhookTLSConfig(material, nil),
 	}
 	return errors.Join(server.ListenAndServeTLS("", ""), forwarder.Close())
 }

@@ -17,20 +17,20 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission/canary"
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
-	"github.com/runtime-watcher/runtime-watcher/cmd/agent/runtimeagent"
+	"github.com/runtime-watcher/runtime-watcher/agent"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
 // Run serves until it is killed. Its settings are in the environment, with the names of the agent.
 func Run(ctx context.Context) error {
-	keys := httpmtls.Paths{
+	material := keys.Paths{
 		CA: os.Getenv("CA_CERT"), Certificate: os.Getenv("TLS_CERT"), Key: os.Getenv("TLS_KEY"),
 	}
 
-	files, err := httpmtls.NewFiles(keys, httpmtls.FilesOptions{})
+	files, err := keys.NewFiles(material, keys.FilesOptions{})
 	if err != nil {
 		return err
 	}
@@ -40,12 +40,12 @@ func Run(ctx context.Context) error {
 		return err
 	}
 
-	opts, err := options(keys)
+	opts, err := options(material)
 	if err != nil {
 		return err
 	}
 
-	agent, err := runtimeagent.New(ctx, runtimeagent.Parts{Transport: forwarder}, opts)
+	agent, err := agent.New(ctx, agent.Parts{Transport: forwarder}, opts)
 	if err != nil {
 		return err
 	}
@@ -53,7 +53,7 @@ func Run(ctx context.Context) error {
 }
 
 // connect opens the connection, which is closed with the process.
-func connect(files *httpmtls.Files) (*natsjetstream.Forwarder, error) {
+func connect(files *keys.Files) (*natsjetstream.Forwarder, error) {
 	runtime := core.RuntimeID(os.Getenv("RUNTIME"))
 
 	conn, err := nats.Connect(os.Getenv("NATS"), natsjetstream.ConnectOptions(runtime,
@@ -70,16 +70,16 @@ func connect(files *httpmtls.Files) (*natsjetstream.Forwarder, error) {
 	return natsjetstream.NewForwarder(conn, runtime, natsjetstream.ForwarderOptions{})
 }
 
-func options(keys httpmtls.Paths) (runtimeagent.Options, error) {
+func options(material keys.Paths) (agent.Options, error) {
 	p := &parser{}
 	namespace, name, _ := strings.Cut(os.Getenv("CANARY_LEASE"), "/")
-	opts := runtimeagent.Options{
+	opts := agent.Options{
 		Managers:       []core.Manager{core.Manager(os.Getenv("MANAGERS"))},
 		Instance:       os.Getenv("INSTANCE"),
-		Keys:           runtimeagent.Keys{Client: keys},
-		Webhook:        runtimeagent.Webhook{Address: "127.0.0.1:" + os.Getenv("WEBHOOK_PORT")},
+		Keys:           agent.Keys{Client: material},
+		Webhook:        agent.Webhook{Address: "127.0.0.1:" + os.Getenv("WEBHOOK_PORT")},
 		MetricsAddress: "127.0.0.1:" + os.Getenv("METRICS_PORT"),
-		Canary: runtimeagent.Canary{
+		Canary: agent.Canary{
 			Lease: types.NamespacedName{Namespace: namespace, Name: name}, Interval: p.duration("CANARY_INTERVAL"),
 			LeaseOptions: canary.LeaseOptions{
 				Server: os.Getenv("CANARY_API_SERVER"), TokenFile: os.Getenv("CANARY_TOKEN_FILE"),

@@ -8,9 +8,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
@@ -34,7 +34,7 @@ func (o *operator) consume(p parts) (manager.Runnable, *controllerruntime.Source
 }
 
 // dial connects, now or when the server is there. The connection is closed with the process.
-func (o *operator) dial(files *httpmtls.Files) (*nats.Conn, error) {
+func (o *operator) dial(files *keys.Files) (*nats.Conn, error) {
 	material, err := files.Material()
 	if err != nil {
 		return nil, err

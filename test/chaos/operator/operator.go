@@ -28,9 +28,9 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/chaos/record"
 )
@@ -101,9 +101,9 @@ func (o *operator) setUp(ctx context.Context, mgr ctrl.Manager) error {
 		return err
 	}
 
-	material, err := httpmtls.NewFiles(httpmtls.Paths{
+	material, err := keys.NewFiles(keys.Paths{
 		CA: os.Getenv("CA_CERT"), Certificate: os.Getenv("TLS_CERT"), Key: os.Getenv("TLS_KEY"),
-	}, httpmtls.FilesOptions{})
+	}, keys.FilesOptions{})
 	if err != nil {
 		return err
 	}
@@ -135,7 +135,7 @@ func (o *operator) setUp(ctx context.Context, mgr ctrl.Manager) error {
 type parts struct {
 	runtimes *controllerruntime.Runtimes
 	fleet    *fleet.Fleet
-	material *httpmtls.Files
+	material *keys.Files
 	elected  <-chan struct{}
 }
 
@@ -144,7 +144,7 @@ func (o *operator) listen(p parts) (manager.Runnable, *controllerruntime.Source[
 	return controllerruntime.RegisterListenerComponent(os.Getenv("LISTEN"), o.manager,
 		listener.FromTLS(listener.PeerOptions{}), listener.SANPinning(p.runtimes), o.requests(p.runtimes),
 		controllerruntime.ComponentOptions{
-			Listener: listener.Options{TLS: httpmtls.ServerTLSConfig(p.material), Fleet: p.fleet, Logger: o.log},
+			Listener: listener.Options{TLS: keys.ServerTLSConfig(p.material), Fleet: p.fleet, Logger: o.log},
 			Source:   controllerruntime.SourceOptions{Elected: p.elected, Handled: o.handled},
 		})
 }

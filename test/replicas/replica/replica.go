@@ -26,8 +26,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/chaos/record"
 )
@@ -150,12 +150,12 @@ func (r *replica) setUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	files, err := httpmtls.NewFiles(httpmtls.Paths{CA: r.CA, Certificate: r.Certificate, Key: r.Key},
-		httpmtls.FilesOptions{})
+	files, err := keys.NewFiles(keys.Paths{CA: r.CA, Certificate: r.Certificate, Key: r.Key},
+		keys.FilesOptions{})
 	if err != nil {
 		return err
 	}
-	roots := listener.RootsFunc(httpmtls.Roots(files))
+	roots := listener.RootsFunc(keys.Roots(files))
 	relay, err := r.relay(ctx, files, roots)
 	if err != nil {
 		return err
@@ -163,7 +163,7 @@ func (r *replica) setUp(ctx context.Context) error {
 	behindGateway := listener.FromXFCC(listener.ProxyCertificate(roots, GatewayName), roots, listener.PeerOptions{})
 	events, source, err := controllerruntime.RegisterListenerComponent(loopback(r.Listen), Component, behindGateway,
 		listener.SANPinning(runtimes), controllerruntime.EnqueueByRuntime(runtimes), controllerruntime.ComponentOptions{
-			Listener: listener.Options{TLS: httpmtls.ServerTLSConfig(files), Relay: relay, Logger: r.log},
+			Listener: listener.Options{TLS: keys.ServerTLSConfig(files), Relay: relay, Logger: r.log},
 			Source:   controllerruntime.SourceOptions{Elected: r.mgr.Elected(), Handled: r.handled},
 		})
 	if err != nil {
@@ -183,7 +183,7 @@ func (r *replica) setUp(ctx context.Context) error {
 }
 
 // relay returns nil if the replica does not relay.
-func (r *replica) relay(ctx context.Context, files *httpmtls.Files, roots listener.RootsFunc) (*listener.Relay, error) {
+func (r *replica) relay(ctx context.Context, files *keys.Files, roots listener.RootsFunc) (*listener.Relay, error) {
 	if !r.Relays {
 		return nil, nil
 	}
@@ -193,8 +193,8 @@ func (r *replica) relay(ctx context.Context, files *httpmtls.Files, roots listen
 	}
 	return &listener.Relay{
 		Addr:   loopback(r.Relay),
-		Server: httpmtls.ServerTLSConfig(files),
-		Client: func() (*tls.Config, error) { return httpmtls.ClientTLSConfig(files, Name) },
+		Server: keys.ServerTLSConfig(files),
+		Client: func() (*tls.Config, error) { return keys.ClientTLSConfig(files, Name) },
 		Peers:  listener.FromXFCC(listener.ProxyCertificate(roots, Name), roots, listener.PeerOptions{}),
 		Leader: func() string { return OnLoopback(address()) },
 	}, nil

@@ -311,7 +311,7 @@ func pathMutants() []mutant {
 			"const firstSuccess, lastSuccess = 200, 299", "const firstSuccess, lastSuccess = 200, 503",
 		},
 		{
-			"httpmtls: key material is followed by the leader only (row 28)", "adapters/httpmtls/files.go",
+			"keys: key material is followed by the leader only (row 28)", "keys/files.go",
 			"func (*Files) NeedLeaderElection() bool { return false }", "func (*Files) NeedLeaderElection() bool { return true }",
 		},
 		{

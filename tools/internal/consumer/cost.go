@@ -30,7 +30,7 @@ type cost struct {
 func costs() []cost {
 	const (
 		core, listener  = measure.RootPath + "core", measure.RootPath + "listener"
-		httpserver      = measure.RootPath + "adapters/httpserver"
+		httpserver      = measure.RootPath + "internal/httpserver"
 		operator        = measure.RootPath + "adapters/controllerruntime"
 		apimachinery    = "k8s.io/apimachinery"
 		goCmp, goleak   = "github.com/google/go-cmp", "go.uber.org/goleak"

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/runtime-watcher/runtime-watcher/cmd/agent/runtimeagent"
+	"github.com/runtime-watcher/runtime-watcher/agent"
 )
 
 // ErrFailed means that at least one check failed. The output names it.
@@ -25,7 +25,7 @@ const timeout = 40 * time.Second
 // Without a webhook, informer tries the watches, and returns the problems of those that cannot be
 // established. It is nil for a webhook.
 func Run(
-	ctx context.Context, opts runtimeagent.Options, informer func(context.Context) []string, warnings []string,
+	ctx context.Context, opts agent.Options, informer func(context.Context) []string, warnings []string,
 	out io.Writer,
 ) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
@@ -66,7 +66,7 @@ func Refuse(mistakes []string, out io.Writer) error {
 type checker struct {
 	*report
 
-	opts   runtimeagent.Options
+	opts   agent.Options
 	client clientKeys
 	known  managers
 }

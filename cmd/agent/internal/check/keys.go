@@ -8,13 +8,13 @@ import (
 	"strings"
 	"time"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
-	"github.com/runtime-watcher/runtime-watcher/cmd/agent/internal/connect"
+	"github.com/runtime-watcher/runtime-watcher/agent/connect"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
 // clientKeys are the key material to connect with. It is nil unless the files are sound.
-type clientKeys struct{ source httpmtls.Source }
+type clientKeys struct{ source keys.Source }
 
 // clientKeys checks CA_CERT, TLS_CERT and TLS_KEY.
 func (c *checker) clientKeys() {
@@ -29,7 +29,7 @@ func (c *checker) clientKeys() {
 	if ca == nil || pair == nil {
 		return
 	}
-	files, err := httpmtls.NewFiles(paths, httpmtls.FilesOptions{})
+	files, err := keys.NewFiles(paths, keys.FilesOptions{})
 	if err != nil {
 		c.fail("key material", material(err))
 		return
@@ -38,8 +38,8 @@ func (c *checker) clientKeys() {
 }
 
 // bundle checks a file with CAs, and returns nil if it is broken.
-func (c *checker) bundle(name, path string) *httpmtls.Material {
-	m := c.read(name, httpmtls.Paths{CA: path})
+func (c *checker) bundle(name, path string) *keys.Material {
+	m := c.read(name, keys.Paths{CA: path})
 	if m != nil {
 		count := len(m.RootFingerprints)
 		c.ok(name, "%s: CA certificates: %d, the last expires %s", path, count, until(m.RootsNotAfter))
@@ -48,16 +48,16 @@ func (c *checker) bundle(name, path string) *httpmtls.Material {
 }
 
 // pair checks a certificate and its key, and returns nil if they are broken.
-func (c *checker) pair(name, certificate, key string) *httpmtls.Material {
-	m := c.read(name, httpmtls.Paths{Certificate: certificate, Key: key})
+func (c *checker) pair(name, certificate, key string) *keys.Material {
+	m := c.read(name, keys.Paths{Certificate: certificate, Key: key})
 	if m != nil {
 		c.ok(name, "%s and its key %s", certificate, key)
 	}
 	return m
 }
 
-func (c *checker) read(name string, paths httpmtls.Paths) *httpmtls.Material {
-	files, err := httpmtls.NewFiles(paths, httpmtls.FilesOptions{})
+func (c *checker) read(name string, paths keys.Paths) *keys.Material {
+	files, err := keys.NewFiles(paths, keys.FilesOptions{})
 	if err != nil {
 		c.fail(name, material(err))
 		return nil
@@ -68,17 +68,17 @@ func (c *checker) read(name string, paths httpmtls.Paths) *httpmtls.Material {
 // material returns the finding for files that cannot be used.
 func material(err error) finding {
 	f := finding{found: err.Error(), want: "PEM files that belong together and are valid now"}
-	if broken, ok := errors.AsType[*httpmtls.MaterialError](err); ok {
+	if broken, ok := errors.AsType[*keys.MaterialError](err); ok {
 		f.found = fmt.Sprintf("%s (%s): %v", broken.File, broken.Problem, broken.Err)
 		f.action = materialAction(broken.Problem)
 	}
 	return f
 }
 
-// materialAction returns the action for a problem of [httpmtls.MaterialError].
+// materialAction returns the action for a problem of [keys.MaterialError].
 func materialAction(problem string) string {
 	switch problem {
-	case httpmtls.ProblemUnreadable:
+	case keys.ProblemUnreadable:
 		return "mount the Secret, and allow the user of the agent to read it"
 	case "mismatch":
 		return "take certificate and key of one Secret"
@@ -143,7 +143,7 @@ const (
 	expiringPart   = 6
 )
 
-func (c *checker) expiry(name string, m *httpmtls.Material) {
+func (c *checker) expiry(name string, m *keys.Material) {
 	left := time.Until(m.NotAfter)
 	if left > min(expiringWithin, m.NotAfter.Sub(m.NotBefore)/expiringPart) {
 		c.ok(name, "expires %s", until(m.NotAfter))
@@ -166,11 +166,11 @@ func until(t time.Time) string {
 func (c *checker) servingKeys() {
 	paths := c.opts.Keys.Serving
 	name := "WEBHOOK_TLS_CERT"
-	if paths == (httpmtls.Paths{}) {
+	if paths == (keys.Paths{}) {
 		paths, name = c.opts.Keys.Client, "TLS_CERT as server"
 	}
-	pair := httpmtls.Paths{Certificate: paths.Certificate, Key: paths.Key}
-	files, err := httpmtls.NewFiles(pair, httpmtls.FilesOptions{})
+	pair := keys.Paths{Certificate: paths.Certificate, Key: paths.Key}
+	files, err := keys.NewFiles(pair, keys.FilesOptions{})
 	switch {
 	case err != nil && paths == c.opts.Keys.Client: // Reported for the client.
 		c.skip(name, "the certificate cannot be read")
@@ -181,7 +181,7 @@ func (c *checker) servingKeys() {
 	}
 }
 
-func (c *checker) serving(name string, m *httpmtls.Material) {
+func (c *checker) serving(name string, m *keys.Material) {
 	leaf := m.Certificate.Leaf
 	if faults := connect.ServingFaults(leaf); len(faults) > 0 {
 		c.fail(name, finding{

@@ -4,8 +4,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/runtime-watcher/runtime-watcher/cmd/agent/internal/managersfile"
-	"github.com/runtime-watcher/runtime-watcher/cmd/agent/runtimeagent"
+	"github.com/runtime-watcher/runtime-watcher/agent"
+	"github.com/runtime-watcher/runtime-watcher/agent/managersfile"
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
@@ -36,7 +36,7 @@ func (c *checker) managers() {
 }
 
 func (c *checker) addFile(path string) bool {
-	listed, err := managersfile.Others(c.known, path, runtimeagent.MaxManagers)
+	listed, err := managersfile.Others(c.known, path, agent.MaxManagers)
 	if err != nil {
 		c.fail("MANAGERS_FILE", finding{err.Error(), "one name per line", "correct the ConfigMap"})
 		return false

@@ -20,8 +20,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/adapters/informer"
 	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
+	"github.com/runtime-watcher/runtime-watcher/agent"
 	"github.com/runtime-watcher/runtime-watcher/cmd/agent/internal/webhookconfig"
-	"github.com/runtime-watcher/runtime-watcher/cmd/agent/runtimeagent"
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
@@ -90,7 +90,7 @@ type Source struct {
 	*informer.Source
 
 	metrics *prometheus.Informer
-	inbox   atomic.Pointer[runtimeagent.Inbox]
+	inbox   atomic.Pointer[agent.Inbox]
 	// refused has the watches that cannot be watched, by manager.
 	refused map[core.Manager]string
 }
@@ -166,14 +166,14 @@ func (s *Source) Problem(manager core.Manager) string {
 }
 
 // Parts are the parts of an agent with this source.
-func (s *Source) Parts() runtimeagent.Parts {
-	return runtimeagent.Parts{Source: s.start, Problem: s.Problem, Ready: s.Ready}
+func (s *Source) Parts() agent.Parts {
+	return agent.Parts{Source: s.start, Problem: s.Problem, Ready: s.Ready}
 }
 
 // Collector has the metrics of the source.
 func (s *Source) Collector() prom.Collector { return s.metrics }
 
-func (s *Source) start(ctx context.Context, inbox *runtimeagent.Inbox) error {
+func (s *Source) start(ctx context.Context, inbox *agent.Inbox) error {
 	s.inbox.Store(inbox)
 	return s.Start(ctx)
 }

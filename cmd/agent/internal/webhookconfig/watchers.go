@@ -17,7 +17,7 @@ import (
 )
 
 // watcher has the fields of a Watcher (operator.kyma-project.io/v1beta2) that define its watch. The
-// typed API is in adapters/controlplane, which needs more than an agent may link.
+// typed API is in controlplane, which needs more than an agent may link.
 type watcher struct {
 	metav1.TypeMeta `json:",inline"`
 

@@ -13,8 +13,8 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
 	"github.com/runtime-watcher/runtime-watcher/cmd/agent/internal/webhookconfig"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
 func caFile(t *testing.T) string {

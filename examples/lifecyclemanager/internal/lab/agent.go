@@ -22,8 +22,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/installation"
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls/testpki"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
 // agent is a process of the agent's Deployment.

@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane" //nolint:depguard // Neither is released.
 )
 

@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/runtimes"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/runtimes"
 )
 
 // KubeconfigKey is the key of the kubeconfig in its Secret.

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/controlplane/runtimes"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/runtimes"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/skr"
 )
 

@@ -18,9 +18,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
@@ -40,18 +40,18 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	keys, err := httpmtls.NewFiles(httpmtls.Paths{CA: "ca.crt", Certificate: "tls.crt", Key: "tls.key"}, httpmtls.FilesOptions{})
+	material, err := keys.NewFiles(keys.Paths{CA: "ca.crt", Certificate: "tls.crt", Key: "tls.key"}, keys.FilesOptions{})
 	if err != nil {
 		return err
 	}
-	return errors.Join(mgr.Add(keys), setUp(ctx, mgr, ":8443", keys), mgr.Start(ctx))
+	return errors.Join(mgr.Add(material), setUp(ctx, mgr, ":8443", material), mgr.Start(ctx))
 }
 
 func kind() schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Kyma"}
 }
 
-func setUp(ctx context.Context, mgr manager.Manager, addr string, keys httpmtls.Source) error {
+func setUp(ctx context.Context, mgr manager.Manager, addr string, material keys.Source) error {
 	runtimes, err := controllerruntime.NewRuntimes(ctx, mgr.GetCache(), kind(), controllerruntime.ByLabel("runtime-id"),
 		controllerruntime.RuntimesOptions{})
 	if err != nil {
@@ -62,9 +62,9 @@ func setUp(ctx context.Context, mgr manager.Manager, addr string, keys httpmtls.
 		return err
 	}
 	events, source, err := controllerruntime.RegisterListenerComponent(addr, "my-operator",
-		listener.FromTLSWithRoots(httpmtls.Roots(keys), listener.PeerOptions{}), listener.SANPinning(runtimes),
+		listener.FromTLSWithRoots(keys.Roots(material), listener.PeerOptions{}), listener.SANPinning(runtimes),
 		controllerruntime.EnqueueByRuntime(runtimes), controllerruntime.ComponentOptions{
-			Listener: listener.Options{TLS: httpmtls.ServerTLSConfig(keys), Fleet: watched},
+			Listener: listener.Options{TLS: keys.ServerTLSConfig(material), Fleet: watched},
 			Source:   controllerruntime.SourceOptions{Elected: mgr.Elected()},
 		})
 	if err != nil {

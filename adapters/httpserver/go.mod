@@ -1,8 +1,0 @@
-module github.com/runtime-watcher/runtime-watcher/adapters/httpserver
-
-go 1.26.0
-
-require (
-	github.com/google/go-cmp v0.7.0
-	go.uber.org/goleak v1.3.0
-)

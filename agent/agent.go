@@ -1,0 +1,262 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"time"
+
+	prom "github.com/prometheus/client_golang/prometheus"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+)
+
+// Source is a change source. It offers events to inbox until ctx ends, and returns after it has
+// stopped. It must not end before, except with an error.
+type Source func(ctx context.Context, inbox *Inbox) error
+
+// Parts are the replaceable parts of an [Agent].
+type Parts struct {
+	// Source sees the changes. Default: the webhook.
+	Source Source
+	// Problem returns why Source does not see the changes for a manager, "" if it does. Heartbeats
+	// report it as [core.Heartbeat].ConfigError. It is called concurrently, and must return at
+	// once. Default: none.
+	Problem func(core.Manager) string
+	// Ready returns why Source does not see all changes, or does not yet, nil if it does. The agent
+	// is ready when Source is. It is called concurrently. Default: always.
+	Ready func() error
+	// Transport carries the batches to the control plane. If it is an [io.Closer], it is closed
+	// after the last batch. Default: HTTPS.
+	Transport core.Forwarder
+	// Tracing wraps the webhook, the inbox of the webhook, and the transport. Default: none.
+	Tracing Tracing
+}
+
+// Tracing makes traces of events. It is implemented by adapters/opentelemetry.
+type Tracing interface {
+	Webhook(next http.Handler) http.Handler
+	Acceptor(next core.Acceptor) core.Acceptor
+	Forwarder(next core.Forwarder) core.Forwarder
+}
+
+// noTracing returns each port unchanged.
+type noTracing struct{}
+
+func (noTracing) Webhook(next http.Handler) http.Handler       { return next }
+func (noTracing) Acceptor(next core.Acceptor) core.Acceptor    { return next }
+func (noTracing) Forwarder(next core.Forwarder) core.Forwarder { return next }
+
+// Agent is a composition: source → outbox → transport. Create one with [New].
+type Agent struct {
+	outbox *outbox.Outbox
+	log    *slog.Logger
+	// components are in the order in which they start. Each needs only those before it.
+	components []component
+}
+
+// New builds all parts and binds the ports, but starts none. It fails on wrong options, broken key
+// material and ports in use. The caller must call [Agent.Start], which releases the ports.
+func New(ctx context.Context, parts Parts, opts Options) (*Agent, error) {
+	opts = opts.withDefaults()
+	if err := opts.validate(parts); err != nil {
+		return nil, err
+	}
+	if parts.Tracing == nil {
+		parts.Tracing = noTracing{}
+	}
+	if parts.Problem == nil {
+		parts.Problem = func(core.Manager) string { return "" }
+	}
+	if parts.Ready == nil {
+		parts.Ready = func() error { return nil }
+	}
+	b := &builder{ctx: ctx, parts: parts, opts: opts, log: opts.Logger}
+	if err := b.build(); err != nil {
+		return nil, errors.Join(err, b.release())
+	}
+	return b.agent(), nil
+}
+
+// Start runs the agent until ctx ends, or a part fails. Then it stops the parts one by one, so that
+// pending events are sent. It returns the errors of all parts, and must be called once.
+func (a *Agent) Start(ctx context.Context) error {
+	err := runAll(ctx, a.components)
+	a.log.InfoContext(ctx, "agent stopped", slog.Any("events", a.total()))
+	return err
+}
+
+// total sums up the events of all managers.
+func (a *Agent) total() fates {
+	var sum fates
+	for _, counts := range a.outbox.Counts() {
+		sum.accepted += counts.Accepted
+		sum.delivered += counts.Delivered
+		sum.coalesced += counts.Coalesced
+		sum.pending += counts.Pending
+		for _, n := range counts.Dropped {
+			sum.dropped += n
+		}
+	}
+	return sum
+}
+
+// fates are numbers of events.
+type fates struct{ accepted, delivered, coalesced, dropped, pending int64 }
+
+// LogValue has the names of the metrics.
+func (f fates) LogValue() slog.Value {
+	return slog.GroupValue(slog.Int64("accepted", f.accepted), slog.Int64("delivered", f.delivered),
+		slog.Int64("coalesced", f.coalesced), slog.Int64("dropped", f.dropped), slog.Int64("pending", f.pending))
+}
+
+// deadlines divide the time for the shutdown. Their sum leaves some for parts without a deadline.
+type deadlines struct{ requests, drain, scrapes time.Duration }
+
+func newDeadlines(total time.Duration) deadlines {
+	const quarter = 4
+	return deadlines{requests: total / quarter, drain: total / 2, scrapes: total / quarter / 2}
+}
+
+// builder has the parts that are built so far.
+type builder struct {
+	ctx   context.Context //nolint:containedctx // It lives as long as New.
+	parts Parts
+	opts  Options
+	log   *slog.Logger
+
+	registry  *prom.Registry
+	metrics   *prometheus.Agent
+	keys      keySet
+	managers  *managerList
+	pulse     *pulse
+	transport core.Forwarder
+	outbox    *outbox.Outbox
+	missed    *missedWatch
+	canary    *agentCanary
+	source    Source
+	ready     *readiness
+	observing *server
+	webhook   *server
+}
+
+func (b *builder) build() error {
+	for _, step := range []func() error{
+		b.addManagers, b.addMetrics, b.addKeys, b.addTransport, b.addOutbox, b.addCanary, b.addObserving, b.addSource,
+	} {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// release closes the ports after a failed build.
+func (b *builder) release() error {
+	if b.observing == nil {
+		return nil
+	}
+	return b.observing.Close()
+}
+
+func (b *builder) addOutbox() error {
+	proof := &proof{last: map[core.Manager]time.Time{}}
+	b.pulse = &pulse{opts: b.opts, keys: b.keys, proof: proof}
+	box, err := outbox.New(b.parts.Tracing.Forwarder(b.transport), b.outboxOptions())
+	if err != nil {
+		return fmt.Errorf("agent: %w", err)
+	}
+	b.outbox = box
+	b.metrics.ReadOutbox(box)
+	// Before the first heartbeat, as the outbox has not started.
+	b.pulse.problem = func(manager core.Manager) string {
+		return cmp.Or(b.managers.problem(), b.parts.Problem(manager))
+	}
+	b.missed = &missedWatch{stalled: b.metrics.Stalled, resync: box.Resync, log: b.log}
+	if b.keys.client != nil {
+		b.keys.client.renewed = box.Retry // The control plane may accept the new certificate.
+	}
+	return nil
+}
+
+func (b *builder) outboxOptions() outbox.Options {
+	opts := b.opts.Outbox
+	opts.MaxBatch = b.opts.Contract.MaxEvents()
+	opts.DrainTimeout = newDeadlines(b.opts.ShutdownTimeout).drain
+	opts.Managers = b.managers.all()
+	opts.ResyncFirst = true
+	opts.ResyncOwners = b.opts.Contract.NeedsOwner()
+	opts.Hooks = outbox.Hooks{Attempted: b.metrics.Attempted}
+	opts.Logger = withoutDebug(b.log) // The webhook has a debug line for each event.
+	if b.opts.Contract.Numbered() {
+		opts.Epoch = newEpoch()
+		opts.Heartbeat = b.pulse.heartbeat
+	}
+	return opts
+}
+
+func (b *builder) addSource() error {
+	if b.source = b.parts.Source; b.source != nil {
+		return nil
+	}
+	return b.addWebhook()
+}
+
+func (b *builder) sourceName() string {
+	if b.webhook != nil {
+		return b.webhook.name
+	}
+	return "source"
+}
+
+func (b *builder) inbox() *Inbox {
+	return &Inbox{outbox: b.outbox, missed: b.missed, proof: b.pulse.proof}
+}
+
+func (b *builder) agent() *Agent {
+	components := []component{b.observing.component()}
+	for _, set := range b.keys.all() {
+		components = append(components, component{"key material", set.Start})
+	}
+
+	if closable, ok := b.transport.(io.Closer); ok {
+		components = append(components, closer("transport", closable.Close))
+	}
+
+	inbox := b.inbox()
+	components = append(components,
+		component{"outbox", b.outbox.Start},
+		component{"missed changes", b.missed.start}, // It ends after the source.
+		b.managers.component(b.outbox, b.opts.Contract),
+		component{b.sourceName(), func(ctx context.Context) error { return b.source(ctx, inbox) }},
+		b.canary.component(), // It proves the webhook, so it follows it.
+		b.controlPlaneCheck(),
+		b.ready.component(),
+	)
+
+	return &Agent{outbox: b.outbox, log: b.log, components: components}
+}
+
+// withoutDebug drops debug lines.
+func withoutDebug(log *slog.Logger) *slog.Logger { return slog.New(noDebug{log.Handler()}) }
+
+type noDebug struct{ slog.Handler }
+
+// Enabled is false for debug, and otherwise as in the wrapped handler.
+func (h noDebug) Enabled(ctx context.Context, level slog.Level) bool {
+	return level > slog.LevelDebug && h.Handler.Enabled(ctx, level)
+}
+
+// WithAttrs implements [slog.Handler].
+func (h noDebug) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return noDebug{h.Handler.WithAttrs(attrs)}
+}
+
+// WithGroup implements [slog.Handler].
+func (h noDebug) WithGroup(name string) slog.Handler { return noDebug{h.Handler.WithGroup(name)} }

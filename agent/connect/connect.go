@@ -1,0 +1,105 @@
+// Package connect makes single connections to a control plane, to find out whether it accepts them.
+package connect
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/keys"
+)
+
+const (
+	// timeout bounds a connection with its handshake.
+	timeout = 10 * time.Second
+	// refusalTimeout is how long a connection waits for the refusal of the client certificate. In
+	// TLS 1.3 it comes after the handshake of the client (RFC 8446, section 4.4.2.4).
+	refusalTimeout = time.Second
+)
+
+// Target is a control plane.
+type Target struct {
+	// Address is host, host:port or https://host:port. The default port is 443.
+	Address string
+	// ServerName is expected in the server certificate. Default: the host of Address.
+	ServerName string
+}
+
+// split returns host:port, and the name to expect in the certificate.
+func (t Target) split() (address, name string, err error) {
+	target, err := url.Parse("https://" + strings.TrimPrefix(t.Address, "https://"))
+	if err != nil {
+		return "", "", fmt.Errorf("address: %w", err)
+	}
+	name, port := target.Hostname(), target.Port()
+	if port == "" {
+		port = "443"
+	}
+	address = net.JoinHostPort(name, port)
+	if t.ServerName != "" {
+		name = t.ServerName
+	}
+	return address, name, nil
+}
+
+// Dial makes a TLS connection with the client certificate of keys, and closes it. It takes at most
+// 10 s.
+func Dial(ctx context.Context, material keys.Source, to Target) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	conn, err := TCP(ctx, to)
+	if err != nil {
+		return err
+	}
+	return TLS(ctx, conn, material, to)
+}
+
+// TCP makes a TCP connection within 10 s.
+func TCP(ctx context.Context, to Target) (net.Conn, error) {
+	address, _, err := to.split()
+	if err != nil {
+		return nil, err
+	}
+	return (&net.Dialer{Timeout: timeout}).DialContext(ctx, "tcp", address)
+}
+
+// TLS shakes hands on conn with the client certificate of keys, and closes conn. It waits up to 1 s
+// for the refusal of the certificate, and takes at most 10 s in all.
+func TLS(ctx context.Context, conn net.Conn, material keys.Source, to Target) error {
+	defer conn.Close() // The result is known.
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	_, name, err := to.split()
+	if err != nil {
+		return err
+	}
+	config, err := keys.ClientTLSConfig(material, name)
+	if err != nil {
+		return err
+	}
+	config.NextProtos = []string{"h2", "http/1.1"}
+	secured := tls.Client(conn, config)
+	if err := secured.HandshakeContext(ctx); err != nil {
+		return err
+	}
+	return awaitRefusal(ctx, secured)
+}
+
+// awaitRefusal returns the error of a server that refuses the client certificate. A server that
+// accepts it sends nothing, or the first frame of HTTP/2.
+func awaitRefusal(ctx context.Context, conn net.Conn) error {
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer stop()
+	_ = conn.SetReadDeadline(time.Now().Add(refusalTimeout)) // It fails on a closed connection only.
+	_, err := conn.Read(make([]byte, 1))
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return nil
+	}
+	return err
+}

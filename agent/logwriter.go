@@ -1,0 +1,129 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// maxLogBytes bounds the lines that wait for the sink.
+	maxLogBytes = 256 << 10
+	// flushTimeout bounds the wait for the sink at the end.
+	flushTimeout = time.Second
+)
+
+// LogWriter writes lines to a sink without waiting for it, so that a stalled sink does not delay
+// reviews. Lines that exceed 256 KiB while the sink is stalled are dropped and counted. Create one
+// with [NewLogWriter]. Its methods may be called concurrently.
+type LogWriter struct {
+	sink    io.Writer
+	dropped atomic.Int64
+
+	mu       sync.Mutex
+	lines    [][]byte
+	bytes    int
+	added    chan struct{} // holds a token when there may be lines
+	reported int64         // dropped lines that the sink knows of
+}
+
+// NewLogWriter returns a writer to sink. Lines wait until [LogWriter.Start] is called.
+func NewLogWriter(sink io.Writer) *LogWriter {
+	return &LogWriter{sink: sink, added: make(chan struct{}, 1)}
+}
+
+// Write keeps one line for the sink, or drops it. It never blocks and never fails.
+func (w *LogWriter) Write(line []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.bytes+len(line) > maxLogBytes {
+		w.dropped.Add(1)
+		return len(line), nil
+	}
+	w.lines = append(w.lines, append([]byte(nil), line...))
+	w.bytes += len(line)
+	select {
+	case w.added <- struct{}{}:
+	default:
+	}
+	return len(line), nil
+}
+
+// Dropped returns the number of dropped lines.
+func (w *LogWriter) Dropped() int64 { return w.dropped.Load() }
+
+// Start writes lines until ctx ends, and then at most 1 s longer. It returns nil. A write to a
+// stalled sink is left behind: nothing can end it.
+func (w *LogWriter) Start(ctx context.Context) error {
+	ended := make(chan struct{})
+
+	go func() {
+		defer close(ended)
+
+		w.write(ctx)
+	}()
+
+	<-ctx.Done()
+
+	flushed := time.NewTimer(flushTimeout)
+	defer flushed.Stop()
+
+	select {
+	case <-ended:
+	case <-flushed.C:
+	}
+
+	return nil
+}
+
+func (w *LogWriter) write(ctx context.Context) {
+	for {
+		select {
+		case <-w.added:
+			w.writeAll()
+		case <-ctx.Done():
+			w.writeAll()
+			return
+		}
+	}
+}
+
+// writeAll writes the waiting lines, and then a line about the dropped ones.
+func (w *LogWriter) writeAll() {
+	for line := w.take(); line != nil; line = w.take() {
+		_, _ = w.sink.Write(line) // There is no other place to report to.
+	}
+}
+
+// take returns the next line, nil for none. Its room is free only then, so that the lines that the
+// sink did not take yet count.
+func (w *LogWriter) take() []byte {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	if len(w.lines) > 0 {
+		line := w.lines[0]
+		w.lines[0] = nil
+		w.lines = w.lines[1:]
+		w.bytes -= len(line)
+
+		return line
+	}
+
+	w.lines = nil
+
+	dropped := w.dropped.Load()
+	if dropped == w.reported {
+		return nil
+	}
+
+	lines := dropped - w.reported
+	w.reported = dropped
+
+	const line = `{"time":%q,"level":"WARN","msg":"log lines were dropped: the sink was stalled","lines":%d}` + "\n"
+
+	return fmt.Appendf(nil, line, time.Now().Format(time.RFC3339Nano), lines)
+}

@@ -1,0 +1,154 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/agent/managersfile"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
+)
+
+// managersPoll is the time between two readings of the file.
+const managersPoll = 10 * time.Second
+
+// managerList has the known managers: those of the options, and those of a file that may change. A
+// manager stays known when the file no longer lists it, because the outbox still sends heartbeats
+// to it. A 404 of the webhook would then hide changes behind the state "fresh".
+type managerList struct {
+	fixed []core.Manager
+	open  bool   // the webhook takes reviews for all others, too
+	path  string // empty: no file
+	log   *slog.Logger
+
+	added atomic.Pointer[[]core.Manager] // all that the file has listed, without those that are fixed
+
+	listed []core.Manager // of the last good reading
+	fault  atomic.Pointer[string]
+	// broken is called after each reading, for a metric.
+	broken func(broken bool)
+}
+
+// problem returns why the last reading is not in use, "" when it is.
+func (m *managerList) problem() string {
+	if fault := m.fault.Load(); fault != nil {
+		return *fault
+	}
+	return ""
+}
+
+// judge remembers the fault of a reading, "" for none. It reports whether the fault is new.
+func (m *managerList) judge(fault string) (changed bool) {
+	changed = m.problem() != fault
+	m.fault.Store(&fault)
+	m.broken(fault != "")
+	return changed
+}
+
+func (b *builder) addManagers() error {
+	opts := b.opts
+	b.managers = &managerList{
+		fixed: opts.Managers, path: opts.ManagersFile, log: b.log, broken: func(bool) {},
+		open: opts.OtherManagers || len(opts.Managers) == 0 && opts.ManagersFile == "",
+	}
+	b.managers.added.Store(&[]core.Manager{})
+	if b.managers.path == "" {
+		return nil
+	}
+	managers, err := b.managers.read()
+	if err != nil {
+		return fmt.Errorf("agent: managers: %w", err)
+	}
+	b.managers.added.Store(&managers)
+	b.managers.listed = managers
+	return nil
+}
+
+// read returns the managers of the file that are not fixed.
+func (m *managerList) read() ([]core.Manager, error) {
+	return managersfile.Others(m.fixed, m.path, MaxManagers)
+}
+
+// all returns each manager once.
+func (m *managerList) all() []core.Manager { return slices.Concat(m.fixed, *m.added.Load()) }
+
+// serves reports whether the webhook takes reviews for a manager.
+func (m *managerList) serves(manager core.Manager) bool {
+	return m.open || slices.Contains(m.fixed, manager) || slices.Contains(*m.added.Load(), manager)
+}
+
+// component reads the file until its context ends.
+func (m *managerList) component(acceptor core.Acceptor, version contract.Version) component {
+	return component{"managers", func(ctx context.Context) error {
+		if m.path == "" {
+			<-ctx.Done()
+			return nil
+		}
+
+		poll := time.NewTicker(managersPoll)
+		defer poll.Stop()
+
+		for {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-poll.C:
+				m.reload(acceptor, version)
+			}
+		}
+	}}
+}
+
+// reload reads the file. The last good list stays in use when the new one is broken.
+func (m *managerList) reload(acceptor core.Acceptor, version contract.Version) {
+	managers, err := m.read()
+	if err != nil {
+		if m.judge(err.Error()) {
+			m.log.Warn("file with managers is broken, the last good list stays in use", slog.Any("error", err))
+		}
+		return
+	}
+	if m.judge("") {
+		m.log.Info("file with managers is sound again", slog.String("path", m.path))
+	}
+	m.noteRemoved(managers)
+	m.add(without(managers, m.all()), acceptor, version)
+	m.listed = managers
+}
+
+// noteRemoved logs the managers of the last reading that are not in managers.
+func (m *managerList) noteRemoved(managers []core.Manager) {
+	if removed := without(m.listed, managers); len(removed) > 0 {
+		m.log.Warn("file no longer lists managers: they stay known until the agent restarts",
+			slog.Any("managers", removed))
+	}
+}
+
+// add makes managers known. Each gets a resync.
+func (m *managerList) add(managers []core.Manager, acceptor core.Acceptor, version contract.Version) {
+	if len(managers) == 0 {
+		return
+	}
+	added := slices.Concat(*m.added.Load(), managers)
+	m.added.Store(&added)
+	m.log.Info("managers changed", slog.Any("managers", m.all()))
+
+	// A resync of contract v1 needs an owner, and no event has named one yet.
+	if version.NeedsOwner() {
+		return
+	}
+	for _, manager := range managers {
+		acceptor.Accept(manager, core.WatchEvent{Resync: true, Time: time.Now()})
+	}
+}
+
+// without returns the managers that are not in others.
+func without(managers, others []core.Manager) []core.Manager {
+	return slices.DeleteFunc(slices.Clone(managers), func(manager core.Manager) bool {
+		return slices.Contains(others, manager)
+	})
+}

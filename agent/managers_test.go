@@ -1,0 +1,153 @@
+package agent
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
+)
+
+// A ConfigMap volume adds managers without a restart. A manager that the file does not list any more
+// stays known: the agent sends heartbeats to it, so a webhook that answers 404 would make it fresh by
+// mistake.
+func TestManagersOfAFileChange(t *testing.T) {
+	t.Parallel()
+
+	path := filepath.Join(t.TempDir(), "managers")
+	write := func(text string) {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	write("widgets\n")
+
+	synctest.Test(t, func(t *testing.T) {
+		var (
+			out     strings.Builder
+			resyncs []core.Manager
+		)
+
+		b := &builder{opts: Options{Managers: []core.Manager{"fixed"}, ManagersFile: path}, log: jsonLog(&out, 0)}
+		if err := b.addManagers(); err != nil {
+			t.Fatal(err)
+		}
+
+		broken := false
+		b.managers.broken = func(now bool) { broken = now }
+
+		acceptor := core.AcceptorFunc(func(manager core.Manager, event core.WatchEvent) core.Outcome {
+			if event.Resync {
+				resyncs = append(resyncs, manager)
+			}
+
+			return core.Accepted
+		})
+
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error)
+
+		go func() { ended <- b.managers.component(acceptor, contract.V3).start(ctx) }()
+
+		for _, step := range []struct {
+			text    string
+			want    []core.Manager
+			resyncs []core.Manager
+		}{
+			{"widgets\n", []core.Manager{"fixed", "widgets"}, nil},
+			{"widgets\nfixed\ngadgets\n", []core.Manager{"fixed", "widgets", "gadgets"}, []core.Manager{"gadgets"}},
+			{"Not A Manager\n", []core.Manager{"fixed", "widgets", "gadgets"}, nil},
+			{"gadgets\n", []core.Manager{"fixed", "widgets", "gadgets"}, nil},
+			{"# none\n", []core.Manager{"fixed", "widgets", "gadgets"}, nil},
+			{"widgets\n# again\nwidgets\n", []core.Manager{"fixed", "widgets", "gadgets"}, nil},
+		} {
+			resyncs = nil
+
+			write(step.text)
+			time.Sleep(2 * managersPoll)
+			synctest.Wait()
+
+			if diff := cmp.Diff(step.want, b.managers.all()); diff != "" {
+				t.Errorf("%q: managers (-want +got):\n%s", step.text, diff)
+			}
+
+			if !slices.Equal(step.resyncs, resyncs) {
+				t.Errorf("%q: resyncs for %v, want %v", step.text, resyncs, step.resyncs)
+			}
+
+			wrong := strings.HasPrefix(step.text, "Not")
+			if broken != wrong || strings.Contains(b.managers.problem(), "Not A Manager") != wrong {
+				t.Errorf("%q: broken is %t with problem %q, want %t", step.text, broken, b.managers.problem(), wrong)
+			}
+
+			for _, manager := range step.want {
+				if b.managers.serves("stranger") || !b.managers.serves(manager) {
+					t.Errorf("%q: want that %s is served, and no stranger", step.text, manager)
+				}
+			}
+		}
+
+		stop()
+
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+
+		for message, want := range map[string]int{
+			"the last good list stays in use": 1, "file with managers is sound again": 1,
+			`no longer lists managers: they stay known until the agent restarts","managers":["widgets"]`: 1,
+			`no longer lists managers: they stay known until the agent restarts","managers":["gadgets"]`: 1,
+		} {
+			if n := strings.Count(out.String(), message); n != want {
+				t.Errorf("%q is logged %d times, want %d:\n%s", message, n, want, &out)
+			}
+		}
+	})
+}
+
+func TestWithoutAListAllManagersAreServed(t *testing.T) {
+	t.Parallel()
+
+	b := &builder{}
+	if err := b.addManagers(); err != nil || !b.managers.serves("any") {
+		t.Errorf("%v, and a manager is not served", err)
+	}
+}
+
+func TestBrokenManagersFiles(t *testing.T) {
+	t.Parallel()
+
+	for text, want := range map[string]string{
+		"a\nB/c\nd_e\n":               "B/c",
+		strings.Repeat("a", 64<<10+1): "bytes, want at most",
+		manyManagers(MaxManagers):     "101 managers",
+	} {
+		path := filepath.Join(t.TempDir(), "managers")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+
+		m := &managerList{fixed: []core.Manager{"fixed"}, path: path}
+		if _, err := m.read(); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) {
+			t.Errorf("%.20q: error %v, want the path and %q", text, err, want)
+		}
+	}
+}
+
+func manyManagers(n int) string {
+	var text strings.Builder
+	for i := range n {
+		text.WriteString("m" + strings.Repeat("x", i%50) + string(rune('a'+i/50)) + "\n")
+	}
+
+	return text.String()
+}

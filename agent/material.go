@@ -1,0 +1,134 @@
+package agent
+
+import (
+	"errors"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
+	"github.com/runtime-watcher/runtime-watcher/keys"
+)
+
+// The uses of key material. They are values of a metric label.
+const (
+	useClient     = "client"
+	useServer     = "server"
+	useCA         = "ca"
+	useWebhookCAs = "webhook_ca"
+)
+
+// keyMaterial is one set of files with its uses.
+type keyMaterial struct {
+	*keys.Files
+
+	uses []string
+	// renewed is called for each new generation. It is set before the files are followed.
+	renewed func()
+	metrics *prometheus.Agent
+	log     *slog.Logger
+}
+
+// keySet has all key material. A set without files is nil. serving equals client unless the webhook
+// has a certificate of its own.
+type keySet struct{ client, serving, callers *keyMaterial }
+
+// addKeys reads all files. The error names each broken set.
+func (b *builder) addKeys() error {
+	paths := b.opts.Keys
+	shared := paths.Serving == (keys.Paths{}) && b.parts.Source == nil
+	clientUses := []string{useClient}
+
+	if shared {
+		clientUses = append(clientUses, useServer)
+	}
+
+	var errs [3]error
+
+	b.keys.client, errs[0] = b.newKeyMaterial(paths.Client, clientUses...)
+	b.keys.serving, errs[1] = b.newKeyMaterial(paths.Serving, useServer)
+	b.keys.callers, errs[2] = b.newKeyMaterial(keys.Paths{CA: paths.WebhookCAs}, useWebhookCAs)
+
+	if shared {
+		b.keys.serving = b.keys.client
+	}
+
+	return errors.Join(errs[:]...)
+}
+
+// newKeyMaterial returns nil for no paths.
+func (b *builder) newKeyMaterial(paths keys.Paths, uses ...string) (*keyMaterial, error) {
+	if paths == (keys.Paths{}) {
+		return nil, nil
+	}
+
+	k := &keyMaterial{uses: uses, renewed: func() {}, metrics: b.metrics}
+	k.log = b.log.With(slog.String("use", k.name()))
+
+	files, err := keys.NewFiles(paths, keys.FilesOptions{
+		Logger: k.log, Hooks: keys.FilesHooks{Reloaded: k.reloaded, Refused: k.refused},
+	})
+	if err != nil {
+		return nil, err
+	}
+
+	k.Files = files
+	k.measure()
+	k.warnOfServing()
+
+	return k, nil
+}
+
+// all returns each set once.
+func (k keySet) all() []*keyMaterial {
+	var sets []*keyMaterial
+	for _, set := range []*keyMaterial{k.client, k.serving, k.callers} {
+		if set != nil && (set != k.serving || set != k.client || len(sets) == 0) {
+			sets = append(sets, set)
+		}
+	}
+	return sets
+}
+
+// callerSource is nil when the webhook requests no client certificate.
+func (k keySet) callerSource() keys.Source {
+	if k.callers == nil {
+		return nil
+	}
+	return k.callers
+}
+
+func (k *keyMaterial) name() string { return strings.Join(k.uses, ",") }
+
+func (k *keyMaterial) reloaded(time.Time) {
+	for _, use := range k.uses {
+		k.metrics.KeyMaterial(use).Reloaded(k.expiry(use))
+	}
+	k.measure()
+	k.warnOfServing()
+	k.renewed()
+}
+
+func (k *keyMaterial) refused(problem string) {
+	for _, use := range k.uses {
+		k.metrics.KeyMaterial(use).Refused(problem)
+	}
+}
+
+// measure sets the expiry of the certificate and of the CA bundle.
+func (k *keyMaterial) measure() {
+	for _, use := range k.uses {
+		k.metrics.KeyMaterial(use).Expires(k.expiry(use))
+	}
+	if k.uses[0] == useClient {
+		k.metrics.KeyMaterial(useCA).Expires(k.expiry(useCA))
+	}
+}
+
+func (k *keyMaterial) expiry(use string) time.Time {
+	material := k.Status().Material
+	if use == useCA || use == useWebhookCAs {
+		return material.RootsNotAfter
+	}
+	return material.NotAfter
+}

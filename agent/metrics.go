@@ -1,0 +1,73 @@
+package agent
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+
+	prom "github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
+	"github.com/runtime-watcher/runtime-watcher/internal/httpserver"
+)
+
+const (
+	// maxScrapes bounds concurrent scrapes, because each takes memory.
+	maxScrapes = 3
+	// maxScrapers bounds the connections of the metrics port.
+	maxScrapers = 64
+)
+
+func (b *builder) addMetrics() error {
+	b.registry = prom.NewRegistry()
+	for _, collector := range slices.Concat(b.opts.Collectors, []prom.Collector{
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	}) {
+		if err := b.registry.Register(collector); err != nil {
+			return fmt.Errorf("agent: metrics: %w", err)
+		}
+	}
+	metrics, err := prometheus.NewAgent(b.registry, prometheus.Options{Managers: b.managers.all()})
+	if err != nil {
+		return fmt.Errorf("agent: %w", err)
+	}
+	b.metrics = metrics
+	b.managers.broken = metrics.ManagersFileBroken
+	return nil
+}
+
+// gatherer returns all metrics. Aliases have a registry of their own, because they read the other.
+func (b *builder) gatherer() prom.Gatherer {
+	if !b.opts.MetricAliases {
+		return b.registry
+	}
+	others := prom.NewPedanticRegistry()
+	others.MustRegister(aliases{b.registry})
+	return prom.Gatherers{b.registry, others}
+}
+
+// addObserving binds the metrics port.
+func (b *builder) addObserving() (err error) {
+	b.ready = &readiness{keys: b.keys, delay: b.opts.StopDelay, source: b.parts.Ready, log: b.log}
+
+	scrapes := promhttp.HandlerFor(b.gatherer(), promhttp.HandlerOpts{
+		Registry: b.registry, MaxRequestsInFlight: maxScrapes,
+		// A scrape has some kilobytes. Compressing it takes more memory than all else here.
+		DisableCompression: true,
+	})
+
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", scrapes)
+	mux.Handle("GET /readyz", b.ready)
+	mux.HandleFunc("GET /healthz", alive)
+
+	b.observing, err = bind(b.ctx, "metrics", b.opts.MetricsAddress, mux, httpserver.Options{
+		MaxConnections:   maxScrapers,
+		ShutdownTimeout:  newDeadlines(b.opts.ShutdownTimeout).scrapes,
+		ConnectionClosed: func(reason string) { b.metrics.ConnectionDropped("metrics", reason) },
+	}, b.log)
+
+	return err
+}

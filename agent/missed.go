@@ -1,0 +1,89 @@
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// missedTick is the time between two looks at the clock.
+	missedTick = 250 * time.Millisecond
+	// longestStall is the shortest timeout that a webhook can have: no API server gives up before.
+	longestStall = time.Second
+	// missedPace is the least time between two resyncs.
+	missedPace = 30 * time.Second
+)
+
+// missedWatch requests a resync when changes may have been missed: after a pause of the agent (no
+// CPU, SIGSTOP), and when the source reports it. There is at most one resync every missedPace, and
+// the last one is never lost.
+//
+// After a stall, requests on open connections are still read. But an API server that gave up in the
+// meantime completes its new connections, and does not send those requests.
+type missedWatch struct {
+	// stalled is called for each stall.
+	stalled func()
+	resync  func()
+	log     *slog.Logger
+
+	// reported counts reports that missed does not have yet.
+	reported atomic.Int64
+
+	last   time.Time
+	next   time.Time // no resync before
+	missed missed
+}
+
+// missed has the causes of the next resync.
+type missed struct {
+	stalls  int
+	longest time.Duration
+	reports int64
+}
+
+// report may be called concurrently, and does not block.
+func (w *missedWatch) report() { w.reported.Add(1) }
+
+func (w *missedWatch) start(ctx context.Context) error {
+	tick := time.NewTicker(missedTick)
+	defer tick.Stop()
+	w.last = time.Now()
+	for {
+		select {
+		case <-tick.C:
+			w.look(ctx, time.Now())
+			w.last = time.Now() // The time that look took is no stall.
+		case <-ctx.Done():
+			w.next = time.Time{} // There is no later tick.
+			w.look(ctx, time.Now())
+			return nil
+		}
+	}
+}
+
+// look is called at every tick, with its time.
+func (w *missedWatch) look(ctx context.Context, now time.Time) {
+	w.missed.reports += w.reported.Swap(0)
+	w.noteStall(now)
+	if w.missed == (missed{}) || now.Before(w.next) {
+		return
+	}
+	w.log.WarnContext(ctx, "reviews may have been missed: a resync is requested",
+		slog.Int("stalls", w.missed.stalls), slog.Duration("longest_stall", w.missed.longest),
+		slog.Int64("closed_connections", w.missed.reports))
+	w.next, w.missed = now.Add(missedPace), missed{}
+	w.resync()
+}
+
+func (w *missedWatch) noteStall(now time.Time) {
+	took := now.Sub(w.last)
+	w.last = now
+	if took < longestStall {
+		return
+	}
+	w.stalled()
+	w.missed.stalls++
+	w.missed.longest = max(w.missed.longest, took)
+}

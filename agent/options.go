@@ -1,0 +1,165 @@
+package agent
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	prom "github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission/canary"
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+	"github.com/runtime-watcher/runtime-watcher/keys"
+)
+
+// MaxManagers is the limit of [Options].Managers and of the managers in a file.
+const MaxManagers = 100
+
+// Options are the optional settings of an [Agent]. The zero value is the documented default.
+type Options struct {
+	// Contract is the wire contract. It decides whether events are numbered, whether heartbeats are
+	// sent, and the size of a batch. Default: v3.
+	Contract contract.Version
+	// Managers get a resync at start. The webhook answers 404 for all others, unless there are none
+	// here and no ManagersFile. Default: none; a manager gets a resync with its first event.
+	Managers []core.Manager
+	// OtherManagers makes the webhook take reviews for managers that are not listed, too, as it
+	// does without any list. Default: false.
+	OtherManagers bool
+	// ManagersFile has more managers, one per line. It is read every 10 s. A new manager gets a
+	// resync. Default: none.
+	ManagersFile string
+	// Instance is the name of this replica. Default: none.
+	Instance string
+	// Version is that of the program. Default: none.
+	Version string
+	// ConfigHash changes with the configuration. Default: none.
+	ConfigHash string
+
+	// Keys are the files with key material. The default source and transport need them.
+	Keys Keys
+	// ControlPlane has the settings of the default transport.
+	ControlPlane ControlPlane
+	// Webhook has the settings of the default source.
+	Webhook Webhook
+	// Canary has the settings of the canary, which proves the webhook. Default: no canary.
+	Canary Canary
+	// Outbox has the settings of the outbox. The agent sets Managers, ResyncFirst, ResyncOwners,
+	// MaxBatch, DrainTimeout, Epoch, Heartbeat, Hooks and Logger.
+	Outbox outbox.Options
+
+	// MetricsAddress is the host:port of /metrics, /healthz and /readyz. Default: ":2112".
+	MetricsAddress string
+	// Collectors are more metrics to expose. Default: none.
+	Collectors []prom.Collector
+	// MetricAliases exposes the metrics of kyma-project/runtime-watcher, too, by their names.
+	// Default: false.
+	MetricAliases bool
+	// StopDelay is the time to serve as not ready before the shutdown begins. Default: 0.
+	StopDelay time.Duration
+	// ShutdownTimeout bounds the shutdown after StopDelay. Default: 20 s.
+	ShutdownTimeout time.Duration
+	// Logger gets the log. Reviews wait while a line is written, so it must not block: see
+	// [LogWriter]. Nil discards.
+	Logger *slog.Logger
+}
+
+// Keys are files with key material. They are read again every 5 s.
+type Keys struct {
+	// Client has the CAs of the control plane, and the certificate to connect to it with.
+	Client keys.Paths
+	// Serving has the certificate of the webhook. Default: that of Client.
+	Serving keys.Paths
+	// WebhookCAs is the bundle that client certificates of the webhook must chain to. Default: the
+	// webhook requests none.
+	WebhookCAs string
+}
+
+// ControlPlane has the settings of the default transport.
+type ControlPlane struct {
+	// Address is host, host:port or https://host:port.
+	Address string
+	// ServerName is expected in the server certificate. Default: the host of Address.
+	ServerName string
+	// Protocol is the version of HTTP. Default: that of [httpmtls.Options].
+	Protocol httpmtls.Protocol
+	// Fallback is the contract for a control plane that does not know Contract. Default: none.
+	Fallback contract.Version
+	// RetryNewest is the time between two attempts with Contract while Fallback is in use. Default:
+	// [httpmtls.DefaultRetryNewest].
+	RetryNewest time.Duration
+}
+
+// Webhook has the settings of the default source.
+type Webhook struct {
+	// Address is the host:port to listen on. Default: ":8443".
+	Address string
+	// ClientNames are the names that a client certificate may have. They need [Keys].WebhookCAs.
+	// Default: any.
+	ClientNames []string
+	// MaxConnections bounds open connections. Default: [DefaultMaxConnections].
+	MaxConnections int
+	// MaxHandshakes bounds concurrent TLS handshakes. Default: that of
+	// [github.com/runtime-watcher/runtime-watcher/internal/httpserver.Options].
+	MaxHandshakes int
+}
+
+// Canary has the settings of the canary.
+type Canary struct {
+	// Lease is the Lease that the canary writes. Default: none, and no canary.
+	Lease types.NamespacedName
+	// Interval is the time between two writes. Default: [canary.DefaultInterval].
+	Interval time.Duration
+	// LeaseOptions name the API server and the credentials.
+	LeaseOptions canary.LeaseOptions
+}
+
+func (c Canary) off() bool { return c.Lease == types.NamespacedName{} }
+
+const (
+	defaultMetricsAddress  = ":2112"
+	defaultWebhookAddress  = ":8443"
+	defaultShutdownTimeout = 20 * time.Second
+)
+
+func (o Options) withDefaults() Options {
+	o.Contract = cmp.Or(o.Contract, contract.V3)
+	o.MetricsAddress = cmp.Or(o.MetricsAddress, defaultMetricsAddress)
+	o.Webhook.Address = cmp.Or(o.Webhook.Address, defaultWebhookAddress)
+	o.Webhook.MaxConnections = cmp.Or(o.Webhook.MaxConnections, DefaultMaxConnections)
+	o.ShutdownTimeout = cmp.Or(o.ShutdownTimeout, defaultShutdownTimeout)
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
+	return o
+}
+
+func (o Options) validate(parts Parts) error {
+	var wrong []error
+
+	if _, err := contract.ParseVersion(string(o.Contract)); err != nil {
+		wrong = append(wrong, fmt.Errorf("option Contract: %w", err))
+	}
+
+	if o.Keys.Client == (keys.Paths{}) && (parts.Source == nil || parts.Transport == nil) {
+		wrong = append(wrong, errors.New("option Keys.Client is empty, want it, or both a source and a transport"))
+	}
+
+	if len(o.Webhook.ClientNames) > 0 && o.Keys.WebhookCAs == "" {
+		wrong = append(wrong, errors.New("option Webhook.ClientNames: want it only with Keys.WebhookCAs"))
+	}
+
+	if !o.Canary.off() && parts.Source != nil {
+		wrong = append(wrong, errors.New("option Canary: want it only with the default source, which it proves"))
+	}
+
+	if err := errors.Join(wrong...); err != nil {
+		return fmt.Errorf("agent: %w", err)
+	}
+
+	return nil
+}

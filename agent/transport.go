@@ -1,0 +1,143 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
+)
+
+// transport is a forwarder with the connections below it.
+type transport struct {
+	core.Forwarder
+
+	forwarders []*httpmtls.Forwarder
+}
+
+// Close closes the connections.
+func (t *transport) Close() error {
+	var errs []error
+	for _, forwarder := range t.forwarders {
+		errs = append(errs, forwarder.Close())
+	}
+	return errors.Join(errs...)
+}
+
+func (b *builder) addTransport() (err error) {
+	if b.transport = b.parts.Transport; b.transport == nil {
+		b.transport, err = b.newTransport()
+	}
+	return err
+}
+
+// newTransport returns a forwarder for the contract. It uses the fallback for a control plane that
+// does not know the contract.
+func (b *builder) newTransport() (*transport, error) {
+	newest, err := b.newForwarder(b.opts.Contract)
+	if err != nil {
+		return nil, err
+	}
+
+	t := &transport{newest, []*httpmtls.Forwarder{newest}}
+	if !b.opts.Contract.Numbered() {
+		return t, nil
+	}
+
+	var older core.Forwarder
+
+	if b.opts.ControlPlane.Fallback != "" {
+		forwarder, err := b.newForwarder(b.opts.ControlPlane.Fallback)
+		if err != nil {
+			return nil, err
+		}
+
+		older, t.forwarders = forwarder, append(t.forwarders, forwarder)
+	}
+
+	log := &contractLog{opts: b.opts, metrics: b.metrics, log: b.log}
+
+	t.Forwarder, err = httpmtls.NewFallback(newest, older, httpmtls.FallbackOptions{
+		RetryNewest: b.opts.ControlPlane.RetryNewest, Unknown: log.unknown, InUse: log.inUse,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("agent: %w", err)
+	}
+
+	return t, nil
+}
+
+func (b *builder) newForwarder(version contract.Version) (*httpmtls.Forwarder, error) {
+	agent := httpmtls.DefaultUserAgent
+	if b.opts.Version != "" {
+		agent += "/" + b.opts.Version
+	}
+	forwarder, err := httpmtls.NewForwarder(b.keys.client, b.opts.ControlPlane.Address, version, httpmtls.Options{
+		ServerName: b.opts.ControlPlane.ServerName,
+		Protocol:   b.opts.ControlPlane.Protocol,
+		Timeout:    b.opts.Outbox.ForwardTimeout,
+		UserAgent:  agent,
+		Hooks:      httpmtls.Hooks{Connected: b.metrics.Connected, Retried: b.metrics.Retried},
+		Logger:     b.log,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("agent: %w", err)
+	}
+	return forwarder, nil
+}
+
+// contractLog reports whether the control plane knows the contract.
+type contractLog struct {
+	opts    Options
+	metrics *prometheus.Agent
+	log     *slog.Logger
+
+	mu   sync.Mutex
+	next time.Time // no warning before
+}
+
+func (l *contractLog) unknown(manager core.Manager, err error) {
+	l.metrics.ContractUnknown(manager)
+
+	// A change to the fallback has a line of its own.
+	if l.opts.ControlPlane.Fallback != "" || !l.mayWarn(time.Now()) {
+		return
+	}
+	l.log.Warn("control plane does not seem to know the contract: events are kept, "+
+		"update its listener, or set CONTRACT_FALLBACK=v2", slog.String("manager", string(manager)),
+		slog.String("contract", string(l.opts.Contract)), slog.Any("error", err))
+}
+
+// warnEvery is the least time between two warnings of an unknown contract.
+const warnEvery = time.Minute
+
+// mayWarn allows one warning every warnEvery. It uses the monotonic clock.
+func (l *contractLog) mayWarn(now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if now.Before(l.next) {
+		return false
+	}
+	l.next = now.Add(warnEvery)
+	return true
+}
+
+func (l *contractLog) inUse(manager core.Manager, older bool) {
+	if older {
+		l.metrics.ContractInUse(manager, string(l.opts.ControlPlane.Fallback))
+		l.log.Warn("control plane does not know the contract: "+
+			"an older one without heartbeats and numbers is in use",
+			slog.String("manager", string(manager)), slog.String("contract", string(l.opts.Contract)),
+			slog.String("fallback", string(l.opts.ControlPlane.Fallback)),
+			slog.Duration("retry", l.opts.ControlPlane.RetryNewest))
+		return
+	}
+	l.metrics.ContractInUse(manager, string(l.opts.Contract))
+	l.log.Info("control plane knows the contract", slog.String("manager", string(manager)),
+		slog.String("contract", string(l.opts.Contract)))
+}

@@ -1,0 +1,114 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission/canary"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/httpserver"
+	"github.com/runtime-watcher/runtime-watcher/keys"
+)
+
+// DefaultMaxConnections is the default of [Webhook].MaxConnections. It is enough for several API
+// servers, each with one connection per waiting write and 25 idle ones. A connection takes up to
+// 100 KiB under attack, and all of them must fit into the memory limit of the manifest.
+const DefaultMaxConnections = 192
+
+// maxBodies bounds the reviews that are in memory at the same time, in bytes. It is the least that
+// [admission.Options] allows for reviews of 8 MiB: room for one of these, or for seven of 1 MB. A
+// resync stands in for a review that finds no room.
+const maxBodies = 10 << 20
+
+// addWebhook adds the default source.
+func (b *builder) addWebhook() error {
+	inbox := b.inbox()
+	reviews, err := b.newReviews(inbox)
+	if err != nil {
+		return err
+	}
+	handler := withCanary(b.parts.Tracing.Webhook(reviews), b.opts.Canary)
+	b.webhook, err = bind(b.ctx, "webhook", b.opts.Webhook.Address, handler, b.webhookOptions(inbox), b.log)
+	if err != nil {
+		return err
+	}
+	b.source = func(ctx context.Context, _ *Inbox) error { return b.webhook.start(ctx) }
+	return nil
+}
+
+func (b *builder) newReviews(inbox *Inbox) (http.Handler, error) {
+	handler, err := admission.New(b.parts.Tracing.Acceptor(inbox), admission.Options{
+		Serves:       b.managers.serves,
+		RequireOwner: b.opts.Contract.NeedsOwner(),
+		MaxBodies:    maxBodies,
+		Logger:       b.log,
+		Hooks: admission.Hooks{
+			InFlight: b.metrics.InFlight,
+			Reviewed: func(manager core.Manager, decision string, took time.Duration) {
+				inbox.Proved(manager)
+				b.metrics.Reviewed(manager, decision, took)
+			},
+			Refused:      b.metrics.Refused,
+			OwnerProblem: b.metrics.OwnerProblem,
+			Panicked:     b.metrics.Panicked,
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("agent: %w", err)
+	}
+	return handler, nil
+}
+
+// webhookOptions offers HTTP/1.1 only: see bind.
+func (b *builder) webhookOptions(inbox *Inbox) httpserver.Options {
+	config := keys.WebhookTLSConfig(b.keys.serving, b.keys.callerSource(), b.opts.Webhook.ClientNames...)
+	config.NextProtos = []string{"http/1.1"}
+	return httpserver.Options{
+		TLS:            config,
+		MaxConnections: b.opts.Webhook.MaxConnections,
+		MaxHandshakes:  b.opts.Webhook.MaxHandshakes,
+		// 2 KiB of ClientHello, 8 KiB of client certificates, a header, and a record of TLS.
+		MaxHandshakeBytes: 32 << 10,
+		ShutdownTimeout:   newDeadlines(b.opts.ShutdownTimeout).requests,
+		HandshakeFailed: func(cause string, _ net.Addr, _ error) {
+			b.metrics.HandshakeFailed(cause)
+
+			if isRejection(cause) {
+				inbox.Failed()
+			}
+		},
+		ConnectionClosed: func(reason string) {
+			b.metrics.ConnectionDropped("webhook", reason)
+			inbox.Missed()
+		},
+	}
+}
+
+// isRejection reports whether one end rejected the certificate of the other, as an API server with
+// a wrong caBundle does. A scanner of ports fails in other ways, and is no evidence.
+func isRejection(cause string) bool {
+	switch cause {
+	case "bad_certificate", "untrusted", "no_certificate": // See [httpserver.Options].
+		return true
+	default:
+		return false
+	}
+}
+
+// withCanary serves the reviews of the canary, if there is one, beside all others.
+func withCanary(reviews http.Handler, c Canary) http.Handler {
+	if c.off() {
+		return reviews
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == canary.Path {
+			canary.Handler{}.ServeHTTP(w, r)
+		} else {
+			reviews.ServeHTTP(w, r)
+		}
+	})
+}

@@ -1,0 +1,81 @@
+package certificates_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+)
+
+func beat(epoch string, trusts ...string) core.Batch {
+	return core.Batch{Epoch: epoch, Heartbeat: &core.Heartbeat{
+		Number: 1, Interval: time.Minute, Instance: epoch, CAFingerprints: trusts,
+	}}
+}
+
+// Silence, another CA, or one replica that lags do not confirm.
+func TestFromFleet(t *testing.T) {
+	t.Parallel()
+
+	f, err := fleet.New(fleet.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	f.Observe(core.Peer{ID: "trusts"}, "m", beat("1", "old", "new"), nil)
+	f.Observe(core.Peer{ID: "lags"}, "m", beat("2", "old", "new"), nil)
+	f.Observe(core.Peer{ID: "lags"}, "m", beat("3", "old"), nil)
+	f.Observe(core.Peer{ID: "two-managers"}, "m", beat("4", "new"), nil)
+	f.Observe(core.Peer{ID: "two-managers"}, "n", beat("4", "old"), nil)
+	f.Observe(core.Peer{ID: "no-heartbeat"}, "m", core.NewBatch(core.WatchEvent{}), nil)
+
+	all := []core.RuntimeID{"trusts", "lags", "two-managers", "no-heartbeat", "never-heard"}
+	now := time.Now()
+	confirmed := certificates.FromFleet(f, certificates.FleetOptions{
+		WarmUp: time.Minute,
+		Now:    func() time.Time { return now },
+	})
+
+	if diff := cmp.Diff(all, confirmed.Unconfirmed("new", all)); diff != "" {
+		t.Errorf("of a fleet that has just started (-want +have):\n%s", diff)
+	}
+
+	now = now.Add(time.Minute)
+
+	if diff := cmp.Diff(all[1:], confirmed.Unconfirmed("new", all)); diff != "" {
+		t.Errorf("unconfirmed (-want +have):\n%s", diff)
+	}
+}
+
+// A standby hears nothing until it takes the lead: then the first replica that is heard does not
+// speak for the others.
+func TestFromFleetOfAStandby(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, err := fleet.New(fleet.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		confirmed := certificates.FromFleet(f, certificates.FleetOptions{WarmUp: 90 * time.Second})
+		one := []core.RuntimeID{"one"}
+
+		time.Sleep(time.Hour)
+		f.Observe(core.Peer{ID: "one"}, "m", beat("1", "new"), nil)
+
+		if diff := cmp.Diff(one, confirmed.Unconfirmed("new", one)); diff != "" {
+			t.Errorf("at once (-want +have):\n%s", diff)
+		}
+
+		time.Sleep(90 * time.Second)
+
+		if have := confirmed.Unconfirmed("new", one); len(have) > 0 {
+			t.Errorf("after the warm-up: %v, want none", have)
+		}
+	})
+}

@@ -1,0 +1,212 @@
+package certificates
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
+	cmmeta "github.com/cert-manager/cert-manager/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+
+	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/material"
+)
+
+const day = 24 * time.Hour
+
+const (
+	defaultCADuration     = 365 * day
+	defaultRotateCABefore = 120 * day
+	defaultSwitchBefore   = 14 * day
+	defaultDuration       = 90 * day
+	defaultRenewBefore    = 30 * day
+	defaultPropagation    = 5 * time.Minute
+	defaultIssuingAtOnce  = 50
+
+	clusterDomain          = "cluster.local"
+	shortest               = time.Hour       // that cert-manager accepts
+	shortestRenewal        = 5 * time.Minute // that cert-manager accepts
+	pollInterval           = 2 * time.Second
+	longestRequeue         = 5 * time.Minute // Annotations are read at each reconcile, and need no watch.
+	failedIssuanceInterval = time.Minute
+)
+
+// Options are the optional settings of [Certificates]. The zero value is the documented default.
+type Options struct {
+	// CAIssuer signs the CAs, which are then intermediate CAs of its PKI. Default: a self-signed
+	// Issuer of this package.
+	CAIssuer cmmeta.IssuerReference
+
+	// ImportCA is a Secret with an existing CA in tls.crt and its key in tls.key. The first CA is a
+	// copy of it, and is rotated as any other. So no peer has to trust another CA. Default: a new
+	// CA.
+	ImportCA types.NamespacedName
+	// AdditionalCAs are Secrets with more CAs for the bundle, in ca.crt. Both ends trust them, and
+	// they sign nothing here. Those of a Secret that is no longer listed leave the bundle.
+	// Reconcile fails while one of the Secrets has no CA. Default: none.
+	AdditionalCAs []types.NamespacedName
+	// ListenerSecret is the Secret for listeners and gateways. A gateway of Istio reads it in its
+	// own namespace. A Secret of another program is taken over if it has the CA of ImportCA in
+	// ca.crt. Default: <name>-listener in the namespace of the others.
+	ListenerSecret types.NamespacedName
+
+	// CADuration is the life of a CA. Default: 365 days.
+	CADuration time.Duration
+	// RotateCABefore is how long before the end of a CA its rotation begins. It is at least
+	// Duration, so that no certificate outlives its CA. Default: 120 days.
+	RotateCABefore time.Duration
+	// SwitchBefore is how long before the end of the old CA the server certificate switches without
+	// waiting for confirmations. All runtimes would be cut off otherwise. Default: 14 days.
+	SwitchBefore time.Duration
+
+	// Duration is the life of all other certificates. Default: 90 days.
+	Duration time.Duration
+	// RenewBefore is how long before its end cert-manager renews a certificate, with a new key.
+	// Default: 30 days.
+	RenewBefore time.Duration
+
+	// Propagation is the longest time until a changed Secret has reached every listener or gateway.
+	// Default: 5 min.
+	Propagation time.Duration
+	// IssuingAtOnce bounds the certificates that a rotation has issued at the same time. Default:
+	// 50.
+	IssuingAtOnce int
+
+	// Service and RuntimeNamespace name the Service of the agent in the runtimes. The webhook's
+	// certificate is for its DNS names. RuntimeNamespace must equal the Namespace of the installer.
+	// Both default to "runtime-watcher".
+	Service          string
+	RuntimeNamespace string
+
+	// RuntimeDNSNames are more DNS names of the webhooks' certificates, as for a tunnel between the
+	// API server of a runtime and the agent. Default: none.
+	RuntimeDNSNames []string
+	// KeyAlgorithm and KeySize are those of new keys: RSA with 2048, 3072 or 4096 bits, ECDSA with
+	// 256 or 384, or Ed25519. The keys of existing CAs stay until they rotate. Default: ECDSA, and
+	// the smallest size.
+	KeyAlgorithm certv1.PrivateKeyAlgorithm
+	KeySize      int
+	// FieldOwner owns the fields that this package applies. After a change, the fields of the
+	// former owner stay. Default: "runtime-watcher-certificates".
+	FieldOwner string
+
+	// Recorder gets an Event about the clients' Issuer when a rotation waits for runtimes. Default:
+	// none.
+	Recorder events.EventRecorder
+	// Now is the clock. Default: [time.Now].
+	Now func() time.Time
+	// Logger gets a line for each step of a rotation. Default: discarded.
+	Logger *slog.Logger
+}
+
+func (o Options) withDefaults() Options {
+	o.CADuration = cmp.Or(o.CADuration, defaultCADuration)
+	o.RotateCABefore = cmp.Or(o.RotateCABefore, defaultRotateCABefore)
+	o.SwitchBefore = cmp.Or(o.SwitchBefore, defaultSwitchBefore)
+	o.Duration = cmp.Or(o.Duration, defaultDuration)
+	o.RenewBefore = cmp.Or(o.RenewBefore, defaultRenewBefore)
+	o.Propagation = cmp.Or(o.Propagation, defaultPropagation)
+	o.IssuingAtOnce = cmp.Or(o.IssuingAtOnce, defaultIssuingAtOnce)
+	o.Service = cmp.Or(o.Service, material.DefaultService)
+	o.RuntimeNamespace = cmp.Or(o.RuntimeNamespace, material.DefaultNamespace)
+
+	o.FieldOwner = cmp.Or(o.FieldOwner, defaultFieldOwner)
+	o.KeyAlgorithm, o.KeySize = withDefaultKey(o.KeyAlgorithm, o.KeySize)
+
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+
+	return o
+}
+
+func (o Options) validate() error {
+	var wrong []error
+
+	check := func(ok bool, format string, args ...any) {
+		if !ok {
+			wrong = append(wrong, fmt.Errorf("certificates: options "+format, args...))
+		}
+	}
+
+	check(o.Duration >= shortest, "Duration %v: want at least %v", o.Duration, shortest)
+	check(o.RenewBefore >= shortestRenewal && o.RenewBefore < o.Duration,
+		"RenewBefore %v: want %v to less than Duration %v", o.RenewBefore, shortestRenewal, o.Duration)
+	check(o.RotateCABefore >= o.Duration && o.RotateCABefore < o.CADuration,
+		"RotateCABefore %v: want Duration %v to less than CADuration %v", o.RotateCABefore, o.Duration, o.CADuration)
+	check(o.SwitchBefore > 0 && o.SwitchBefore < o.RotateCABefore,
+		"SwitchBefore %v: want more than 0 and less than RotateCABefore %v", o.SwitchBefore, o.RotateCABefore)
+	check(o.Propagation > 0, "Propagation %v: want more than 0", o.Propagation)
+	check(o.IssuingAtOnce > 0, "IssuingAtOnce %d: want more than 0", o.IssuingAtOnce)
+
+	check(slices.Contains(keySizes()[o.KeyAlgorithm], o.KeySize),
+		"KeyAlgorithm %.40q, KeySize %d: want one of %v", o.KeyAlgorithm, o.KeySize, keySizes())
+
+	for option, key := range map[string]types.NamespacedName{"ImportCA": o.ImportCA, "ListenerSecret": o.ListenerSecret} {
+		check((key.Name == "") == (key.Namespace == ""), "%s %q: want a namespace and a name", option, key)
+	}
+
+	for _, key := range o.AdditionalCAs {
+		check(key.Name != "" && key.Namespace != "", "AdditionalCAs %q: want a namespace and a name", key)
+	}
+
+	for _, name := range o.serviceNames() {
+		err := checkDNSName(name)
+		check(err == nil, "Service, RuntimeNamespace and RuntimeDNSNames: %v", err)
+	}
+
+	return errors.Join(wrong...)
+}
+
+// validateServer keeps the names of the server apart from those of webhooks, which could act as the
+// server otherwise.
+func (o Options) validateServer(dnsNames []string) error {
+	var problems []error
+	for _, name := range dnsNames {
+		if err := checkDNSName(name); err != nil {
+			problems = append(problems, fmt.Errorf("certificates: DNS name of the server: %w", err))
+		}
+		if slices.Contains(o.serviceNames(), canonical(name)) {
+			problems = append(problems,
+				fmt.Errorf("certificates: options Service, RuntimeNamespace and RuntimeDNSNames: "+
+					"want another name than %s of the server", name))
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// serviceNames are the DNS names of the agent's Service, and the additional ones.
+func (o Options) serviceNames() []string {
+	host := o.Service + "." + o.RuntimeNamespace
+	names := []string{host, host + ".svc", host + ".svc." + clusterDomain}
+	for _, name := range o.RuntimeDNSNames {
+		names = append(names, canonical(name))
+	}
+	return names
+}
+
+// keySizes are those of FIPS 186-5 and SP 800-131A that cert-manager has.
+func keySizes() map[certv1.PrivateKeyAlgorithm][]int {
+	return map[certv1.PrivateKeyAlgorithm][]int{
+		certv1.RSAKeyAlgorithm:     {2048, 3072, 4096},
+		certv1.ECDSAKeyAlgorithm:   {256, 384},
+		certv1.Ed25519KeyAlgorithm: {0},
+	}
+}
+
+// withDefaultKey returns the default algorithm, and the smallest size of it, if they are not set.
+func withDefaultKey(algorithm certv1.PrivateKeyAlgorithm, size int) (certv1.PrivateKeyAlgorithm, int) {
+	algorithm = cmp.Or(algorithm, certv1.ECDSAKeyAlgorithm)
+	if sizes := keySizes()[algorithm]; size == 0 && len(sizes) > 0 {
+		size = sizes[0]
+	}
+	return algorithm, size
+}

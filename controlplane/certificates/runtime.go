@@ -1,0 +1,258 @@
+package certificates
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"slices"
+	"sync"
+	"time"
+
+	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
+	cmmeta "github.com/cert-manager/cert-manager/pkg/apis/meta/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/material"
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+// ErrInvalidRuntime means that a runtime cannot get certificates: its ID or its domain is
+// invalid.
+var ErrInvalidRuntime = errors.New("runtime cannot have certificates")
+
+// Runtime is a runtime that gets certificates.
+type Runtime struct {
+	// ID becomes the Common Name of the client certificate: 1 to 64 bytes.
+	ID core.RuntimeID
+	// Domain is the registered domain of the runtime, in the annotation skr-domain: a DNS name
+	// without wildcard, and no name of the listener.
+	Domain string
+	// Owner is the object that represents the runtime. No other object gets its certificates.
+	// They are deleted with it if it is in the same namespace, or cluster-scoped. Otherwise, and
+	// without Owner, they stay until [Certificates.RemoveRuntime].
+	Owner client.Object
+}
+
+// The reasons why the certificates of a runtime are not ready.
+const (
+	// reasonIssuing means that cert-manager has not issued one yet.
+	reasonIssuing = "Issuing"
+	// reasonFailed means that cert-manager could not issue one, and retries.
+	reasonFailed = "Failed"
+	// reasonOutdated means that an issued one does not fit the runtime, as after a change of its
+	// domain.
+	reasonOutdated = "Outdated"
+	// reasonNoBundle means that the bundle does not have its CA yet.
+	reasonNoBundle = "NoBundle"
+)
+
+// RuntimeStatus is the state of the certificates of a runtime.
+type RuntimeStatus struct {
+	// Ready means that Secret is complete. Otherwise Reason is Issuing, Failed, Outdated or
+	// NoBundle, and Message is a sentence. cert-manager retries a failed issuance.
+	Ready           bool
+	Reason, Message string
+	// Secret is the content of the agent's Secret, nil unless ready. It has the bundle in ca.crt,
+	// the client certificate in tls.crt and tls.key, and the serving certificate in webhook.crt
+	// and webhook.key. The webhook configuration must get a new bundle before the agent gets the
+	// Secret. Otherwise the API server does not trust the agent for a moment.
+	Secret map[string][]byte
+	// Fingerprint is the SHA-256 of the client certificate's DER bytes, in lower case hex.
+	Fingerprint string
+	// NotAfter is the time at which the first of both certificates expires.
+	NotAfter time.Time
+}
+
+// EnsureRuntime applies the Certificates of a runtime and returns the material that has been
+// issued. It does not wait: call it in each reconcile of the runtime, and again soon while it is
+// not ready. While a certificate is renewed, the status stays ready with the last one.
+//
+// An error wraps [ErrInvalidRuntime] when the runtime needs another ID or domain, and
+// [ErrRuntimeTaken] when another object has its ID.
+func (c *Certificates) EnsureRuntime(ctx context.Context, r Runtime) (RuntimeStatus, error) {
+	if err := c.validateRuntime(r); err != nil {
+		return RuntimeStatus{}, err
+	}
+
+	lock := c.locks.of(r.ID)
+
+	lock.Lock()
+	defer lock.Unlock()
+
+	pairs := []*pair{
+		{wanted: c.clientCertificate(r), bothUsages: c.bothUsages()},
+		{wanted: c.webhookCertificate(r), bothUsages: c.bothUsages()},
+	}
+	if err := c.readExisting(ctx, r, pairs); err != nil {
+		return RuntimeStatus{}, err
+	}
+
+	for _, p := range pairs {
+		if err := c.ensure(ctx, p); err != nil {
+			return RuntimeStatus{}, fmt.Errorf("certificates: runtime %q: %w", r.ID, err)
+		}
+	}
+
+	return c.runtimeStatus(ctx, r, pairs[0], pairs[1])
+}
+
+// bothUsages reports whether the client is of an issuer that issues each certificate for clients
+// and for servers, such as package gardener.
+func (c *Certificates) bothUsages() bool {
+	issuer, ok := c.client.(interface{ IssuesBothUsages() bool })
+	return ok && issuer.IssuesBothUsages()
+}
+
+func (c *Certificates) validateRuntime(r Runtime) error {
+	if err := checkID(r.ID); err != nil {
+		return err
+	}
+	if err := checkDNSName(r.Domain); err != nil {
+		return fmt.Errorf("%w: domain of runtime %q (annotation skr-domain): %w", ErrInvalidRuntime, r.ID, err)
+	}
+	isServer := func(name string) bool { return canonical(name) == canonical(r.Domain) }
+	if slices.ContainsFunc(c.dnsNames, isServer) {
+		return fmt.Errorf("%w: domain of runtime %q: %s is a name of the listener", ErrInvalidRuntime, r.ID, r.Domain)
+	}
+	return nil
+}
+
+// readExisting reads and checks all before any is written.
+func (c *Certificates) readExisting(ctx context.Context, r Runtime, pairs []*pair) error {
+	for _, p := range pairs {
+		existing, err := get(ctx, c.client, client.ObjectKeyFromObject(p.wanted), &certv1.Certificate{})
+		if err != nil {
+			return fmt.Errorf("certificates: runtime %q: %w", r.ID, err)
+		}
+		if err := errors.Join(c.checkOwner(existing, r), c.setOwner(p.wanted, r)); err != nil {
+			return err
+		}
+		p.existing = existing
+	}
+	return nil
+}
+
+// ensure applies a Certificate and reads its Secret.
+func (c *Certificates) ensure(ctx context.Context, p *pair) error {
+	if err := c.applyPair(ctx, p); err != nil {
+		return err
+	}
+	secret, err := get(ctx, c.client, client.ObjectKeyFromObject(p.wanted), &corev1.Secret{})
+	if err != nil || secret == nil || p.existing == nil {
+		return err
+	}
+	p.secret = secret
+	return c.ownSecret(ctx, p.existing, secret)
+}
+
+func (c *Certificates) runtimeStatus(
+	ctx context.Context, r Runtime, forClient, forWebhook *pair,
+) (RuntimeStatus, error) {
+	listener, err := get(ctx, c.client, c.ListenerSecret(), &corev1.Secret{})
+	if err != nil {
+		return RuntimeStatus{}, fmt.Errorf("certificates: bundle for runtime %q: %w", r.ID, err)
+	}
+	var bundle []byte
+	if listener != nil {
+		bundle = listener.Data[cmmeta.TLSCAKey]
+	}
+	for _, p := range []*pair{forClient, forWebhook} {
+		if status, ready := p.status(parse(bundle), c.opts.Now()); !ready {
+			return status, nil
+		}
+	}
+	return complete(bundle, forClient, forWebhook), nil
+}
+
+// complete returns the status of a runtime with both certificates.
+func complete(bundle []byte, forClient, forWebhook *pair) RuntimeStatus {
+	notAfter := forClient.leaf.NotAfter
+	if forWebhook.leaf.NotAfter.Before(notAfter) {
+		notAfter = forWebhook.leaf.NotAfter
+	}
+	return RuntimeStatus{
+		Ready: true, Message: "issued", Fingerprint: fingerprint(forClient.leaf), NotAfter: notAfter,
+		Secret: map[string][]byte{
+			material.CA:                 bundle,
+			material.ClientCertificate:  forClient.secret.Data[corev1.TLSCertKey],
+			material.ClientKey:          forClient.secret.Data[corev1.TLSPrivateKeyKey],
+			material.ServingCertificate: forWebhook.secret.Data[corev1.TLSCertKey],
+			material.ServingKey:         forWebhook.secret.Data[corev1.TLSPrivateKeyKey],
+		},
+	}
+}
+
+// OwnsRuntime reports whether the certificates of a runtime belong to r.Owner. It is true if
+// there are none.
+func (c *Certificates) OwnsRuntime(ctx context.Context, r Runtime) (bool, error) {
+	if err := checkID(r.ID); err != nil {
+		return true, nil //nolint:nilerr // No certificate can have such an ID.
+	}
+	existing, err := get(ctx, c.client, c.key(objectName(r.ID, clientSuffix)), &certv1.Certificate{})
+	if err != nil {
+		return false, fmt.Errorf("certificates: runtime %q: %w", r.ID, err)
+	}
+	return existing == nil || c.isOf(existing, r.ID) && owns(existing, r.Owner), nil
+}
+
+// RemoveRuntime deletes the certificates of a runtime and their keys, unless they belong to
+// another owner or another set. It is no error if there are none. The domain of r does not
+// matter.
+func (c *Certificates) RemoveRuntime(ctx context.Context, r Runtime) error {
+	if checkID(r.ID) != nil {
+		return nil // No certificate can have such an ID.
+	}
+	lock := c.locks.of(r.ID)
+	lock.Lock()
+	defer lock.Unlock()
+	for _, suffix := range []string{webhookSuffix, clientSuffix} {
+		if err := c.removePair(ctx, r, c.key(objectName(r.ID, suffix))); err != nil {
+			return fmt.Errorf("certificates: remove runtime %q: %w", r.ID, err)
+		}
+	}
+	return nil
+}
+
+func (c *Certificates) removePair(ctx context.Context, r Runtime, key client.ObjectKey) error {
+	certificate, err := get(ctx, c.client, key, &certv1.Certificate{})
+	if err != nil {
+		return err
+	}
+
+	c.applied.forget(key.Name)
+
+	if certificate != nil {
+		if !c.isOf(certificate, r.ID) || !owns(certificate, r.Owner) {
+			return nil
+		}
+
+		// cert-manager would make a new Secret while the Certificate exists.
+		if err := c.remove(ctx, certificate); err != nil {
+			return err
+		}
+	}
+
+	secret, err := get(ctx, c.client, key, &corev1.Secret{})
+	if err != nil || secret == nil || secret.Labels[labelSet] != string(c.names) {
+		return err
+	}
+
+	return c.remove(ctx, secret)
+}
+
+// remove deletes the object that was read, and no successor of it.
+func (c *Certificates) remove(ctx context.Context, object client.Object) error {
+	return client.IgnoreNotFound(c.client.Delete(ctx, object, client.Preconditions{UID: new(object.GetUID())}))
+}
+
+// locks make calls for the same runtime wait for each other: two objects may have the same ID.
+type locks struct {
+	seed    maphash.Seed
+	stripes [64]sync.Mutex
+}
+
+func (l *locks) of(id core.RuntimeID) *sync.Mutex {
+	return &l.stripes[maphash.String(l.seed, string(id))%uint64(len(l.stripes))]
+}

@@ -1,0 +1,181 @@
+package installation
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/serverside"
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+// cluster writes to a runtime.
+type cluster struct {
+	client.Client
+
+	id         core.RuntimeID
+	fieldOwner string
+	log        *slog.Logger
+}
+
+// wrap returns nil if err is nil.
+func (c *cluster) wrap(err error, what, name string) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("installation: runtime %q: %s %s: %w", c.id, what, name, err)
+}
+
+// get returns nil when there is no such object.
+func (c *cluster) get(ctx context.Context, object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	live := &unstructured.Unstructured{}
+	live.SetGroupVersionKind(object.GroupVersionKind())
+	err := c.Get(ctx, client.ObjectKeyFromObject(object), live)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, c.wrap(err, "get "+object.GetKind(), object.GetName())
+	}
+	return live, nil
+}
+
+// getInto returns a task that gets an object.
+func (c *cluster) getInto(
+	ctx context.Context, object *unstructured.Unstructured, into **unstructured.Unstructured,
+) func() error {
+	return func() (err error) {
+		*into, err = c.get(ctx, object)
+		return err
+	}
+}
+
+func (c *cluster) decode(object *unstructured.Unstructured, typed any) error {
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, typed); err != nil {
+		return c.wrap(err, "read "+object.GetKind(), object.GetName())
+	}
+	return nil
+}
+
+// apply creates or corrects an object, and returns it as it is then. Fields that others have added
+// stay.
+func (c *cluster) apply(ctx context.Context, object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	live, err := c.tryApply(ctx, object)
+	if !immutable(err) {
+		return live, err
+	}
+
+	// Its creator has set an immutable field to another value.
+	c.log.WarnContext(ctx, "object cannot be corrected and is replaced", slog.String("kind", object.GetKind()),
+		slog.String("name", object.GetName()), slog.Any("error", err))
+	if _, err := c.remove(ctx, []*unstructured.Unstructured{object}); err != nil {
+		return nil, err
+	}
+	return c.tryApply(ctx, object)
+}
+
+func (c *cluster) tryApply(
+	ctx context.Context, object *unstructured.Unstructured,
+) (*unstructured.Unstructured, error) {
+	live, err := serverside.Applied(ctx, c, object, c.fieldOwner)
+	if err != nil {
+		return nil, fmt.Errorf("installation: runtime %q: %w", c.id, err)
+	}
+	return live, nil
+}
+
+// applyAll applies objects at the same time. None may need another one.
+func (c *cluster) applyAll(ctx context.Context, objects []*unstructured.Unstructured) error {
+	tasks := make([]func() error, len(objects))
+	for n, object := range objects {
+		tasks[n] = func() error {
+			_, err := c.apply(ctx, object)
+			return err
+		}
+	}
+	return together(tasks...)
+}
+
+// immutable recognises the errors of API servers about fields that must not change
+// (apimachinery/pkg/api/validation), and about a roleRef.
+func immutable(err error) bool {
+	if !apierrors.IsInvalid(err) {
+		return false
+	}
+	text := err.Error()
+	return strings.Contains(text, "immutable") || strings.Contains(text, "cannot change roleRef")
+}
+
+// ensureNamespace creates the namespace unless it exists. live is the namespace as it was read, nil
+// if there was none.
+func (c *cluster) ensureNamespace(ctx context.Context, wanted, live *unstructured.Unstructured) error {
+	if live != nil {
+		return nil
+	}
+	// Create, not apply: an apply would take over a namespace that appeared since the read.
+	err := c.Create(ctx, wanted.DeepCopy(), client.FieldOwner(c.fieldOwner))
+	if apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+	return c.wrap(err, "create Namespace", wanted.GetName())
+}
+
+// correctNamespace corrects the namespace if this package has made it. It is never replaced, as it
+// may hold objects of others.
+func (c *cluster) correctNamespace(ctx context.Context, wanted, live *unstructured.Unstructured) error {
+	if live == nil || !ours(live) {
+		return nil
+	}
+	_, err := c.tryApply(ctx, wanted)
+	return err
+}
+
+func ours(namespace *unstructured.Unstructured) bool {
+	return namespace.GetAnnotations()[annotationCreatedBy] == createdBy
+}
+
+// remove deletes objects, one after the other, and returns those that a finalizer still holds.
+func (c *cluster) remove(
+	ctx context.Context, objects []*unstructured.Unstructured,
+) (held []*unstructured.Unstructured, err error) {
+	for _, object := range objects {
+		err := c.Delete(ctx, object.DeepCopy(), client.PropagationPolicy(metav1.DeletePropagationBackground))
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+
+		// A namespace that is being deleted conflicts.
+		if err != nil && !apierrors.IsConflict(err) {
+			return nil, c.wrap(err, "delete "+object.GetKind(), object.GetName())
+		}
+
+		live, err := c.get(ctx, object)
+		if err != nil {
+			return nil, err
+		}
+
+		if live != nil {
+			held = append(held, object)
+		}
+	}
+	return held, nil
+}
+
+// removeAll deletes objects at the same time. A finalizer may still hold some of them.
+func (c *cluster) removeAll(ctx context.Context, objects []*unstructured.Unstructured) error {
+	tasks := make([]func() error, len(objects))
+	for n, object := range objects {
+		tasks[n] = func() error {
+			_, err := c.remove(ctx, []*unstructured.Unstructured{object})
+			return err
+		}
+	}
+	return together(tasks...)
+}

@@ -1,0 +1,108 @@
+package installation_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+func TestNewNamesAllThatIsWrong(t *testing.T) {
+	tests := map[string]struct {
+		image, address string
+		opts           installation.Options
+		want           []string // none: nothing is wrong
+	}{
+		"nothing":            {"agent:v1", "control-plane.example.com:443", installation.Options{}, nil},
+		"an address of IPv6": {"agent:v1", "[2001:db8::1]:443", installation.Options{}, nil},
+		"settings": {"agent:v1", "a:443", installation.Options{Settings: map[string]string{
+			"SETTLE":   "1s",
+			"MANAGERS": "a,b",
+		}}, nil},
+		"no image, no port": {"", "control-plane.example.com", installation.Options{}, []string{"image", "<host>:<port>"}},
+		"port 0":            {"agent:v1", "a:0", installation.Options{}, []string{"<host>:<port>"}},
+		"port 65536":        {"agent:v1", "a:65536", installation.Options{}, []string{"<host>:<port>"}},
+		"a URL":             {"agent:v1", "https://a:443", installation.Options{}, []string{"<host>:<port>"}},
+		"no host":           {"agent:v1", ":443", installation.Options{}, []string{"<host>:<port>"}},
+		"a namespace":       {"agent:v1", "a:443", installation.Options{Namespace: "a/b"}, []string{"Namespace"}},
+		"a configuration": {
+			"agent:v1", "a:443",
+			installation.Options{ConfigurationName: "A"},
+			[]string{"ConfigurationName"},
+		},
+		"replicas": {"agent:v1", "a:443", installation.Options{Replicas: -1}, []string{"Replicas"}},
+		"a path of the agent": {
+			"agent:v1", "a:443",
+			installation.Options{Settings: map[string]string{"TLS_KEY": "/etc/key"}},
+			[]string{"Settings", "TLS_KEY"},
+		},
+		"the address twice": {
+			"agent:v1", "a:443",
+			installation.Options{Settings: map[string]string{"KCP_ADDR": "b:443"}},
+			[]string{"KCP_ADDR"},
+		},
+		"an object without name": {
+			"agent:v1", "a:443",
+			installation.Options{Replaces: []*unstructured.Unstructured{{}}},
+			[]string{"Replaces[0]"},
+		},
+		"the objects of a former agent": {
+			"agent:v1", "a:443",
+			installation.Options{Replaces: installation.SKRWebhook("kyma-system")},
+			nil,
+		},
+		"another source": {
+			"agent:v1", "a:443",
+			installation.Options{Source: "polling"},
+			[]string{"Source", "admission", "informer"},
+		},
+		"the source as a setting": {
+			"agent:v1", "a:443",
+			installation.Options{Settings: map[string]string{"SOURCE": "informer"}},
+			[]string{"Settings", "SOURCE"},
+		},
+		"no setting": {
+			"agent:v1", "a:443",
+			installation.Options{Settings: map[string]string{"settle": "1s"}},
+			[]string{"settle"},
+		},
+	}
+
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			installer, err := installation.New(test.image, test.address, test.opts)
+			if (err == nil) != (test.want == nil) || (installer == nil) != (err != nil) {
+				t.Fatalf("got %v, want an error that names %v", err, test.want)
+			}
+
+			for _, want := range test.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("got %v, want it to name %s", err, want)
+				}
+			}
+		})
+	}
+}
+
+func TestManagersAreThoseThatTheAgentsSpeakTo(t *testing.T) {
+	watches := []admission.Watch{{Manager: "b"}, {Manager: "a"}, {Manager: "b"}}
+
+	// The managers of the watches are never replaced: the agents and the control plane must agree
+	// on them.
+	for settings, want := range map[string][]core.Manager{"": {"a", "b"}, "c, a": {"a", "b", "c"}} {
+		installer, err := installation.New("agent:v1", "a:443",
+			installation.Options{Settings: map[string]string{"MANAGERS": settings}})
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		if have := installer.Managers(watches); !slices.Equal(have, want) {
+			t.Errorf("with the setting %q: got %v, want %v", settings, have, want)
+		}
+	}
+}

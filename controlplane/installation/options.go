@@ -1,0 +1,213 @@
+package installation
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"regexp"
+	"slices"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/material"
+)
+
+// Names of the objects in a runtime.
+const (
+	// DefaultNamespace is the default namespace of the agent.
+	DefaultNamespace = material.DefaultNamespace
+	// Name is the default name of Deployment, Service and ServiceAccount.
+	Name = material.DefaultService
+
+	defaultFieldOwner        = "runtime-watcher-installation"
+	defaultConfigurationName = "runtime-watcher"
+)
+
+const (
+	defaultReplicas    = 2
+	defaultVerifyAfter = time.Hour
+	maxName            = 40 // leaves room for suffixes and the names of pods
+	maxPort            = 65535
+)
+
+// Source is how the agents of a runtime see changes.
+type Source string
+
+// The sources.
+const (
+	// SourceAdmission is a webhook, which is called before each commit.
+	SourceAdmission Source = "admission"
+	// SourceInformer is a watch of the API server, after the commit. The agents get the rights to
+	// list and watch exactly the watched resources, and there is no webhook configuration.
+	// Conditions of a watch are left out: more changes count. A new watch restarts the agents.
+	SourceInformer Source = "informer"
+)
+
+// Options are the optional settings of an [Installer]. The zero value is the documented default.
+type Options struct {
+	// Namespace is the namespace of the agent. An existing namespace is neither changed nor
+	// removed, and objects in it are watched. The serving certificate must be valid for the Service
+	// there. Default: [DefaultNamespace].
+	Namespace string
+	// Name is the name of Deployment, Service and ServiceAccount, and begins all other names in the
+	// namespace. The serving certificate must be valid for the Service. After a change, the objects
+	// with the former name stay. Default: [Name].
+	Name string
+	// SecretName is the name of the agent's Secret. Default: Name with the suffix "-tls".
+	SecretName string
+	// ConfigurationName is the name of the ValidatingWebhookConfiguration. It must be unique in the
+	// runtime. Default: "runtime-watcher".
+	ConfigurationName string
+	// FieldOwner owns the fields that the installer applies. After a change, the fields of the
+	// former owner stay. Default: "runtime-watcher-installation".
+	FieldOwner string
+	// Owner identifies this installer in the runtimes, in the annotation
+	// operator.kyma-project.io/installed-by. A runtime of another owner is left as it is: see
+	// [ErrOwned]. It must differ between operators, and must not change. Default: the address of
+	// the control plane.
+	Owner string
+	// FormerOwners are owners that this installer takes runtimes over from. They must not run any
+	// more. Default: none.
+	FormerOwners []string
+	// Replicas is the number of agents. Default: 2, and 1 with [SourceInformer], as each replica
+	// would send each event.
+	Replicas int32
+	// PriorityClassName is the priority class of the agents. Default: none.
+	PriorityClassName string
+	// ImagePullSecrets are names of Secrets in the namespace of the agent. Default: none.
+	ImagePullSecrets []string
+	// Resources are the requests and limits of each agent. Default: those of config/agent.
+	Resources *corev1.ResourceRequirements
+	// Source is how the agents see changes. Default: [SourceAdmission].
+	Source Source
+	// NoCanary turns the canary off: the agent then has no rights in the runtime, and cannot prove
+	// that the API server calls it. By default the agent writes a Lease to find out. With
+	// [SourceInformer] there is no canary.
+	NoCanary bool
+	// Settings are environment variables of the agent, beside those of the manifests. A new value
+	// restarts the agents. The managers in MANAGERS, separated by commas, are no variable. They are
+	// added to those of the watches, in a file that the agents read again. Default: none.
+	Settings map[string]string
+	// Webhooks are the options of the webhook configuration. Its Canary is set by this package. By
+	// default ExcludedNamespaces are kube-system and, if this package has made it, the namespace of
+	// the agent.
+	Webhooks admission.ConfigurationOptions
+	// Replaces are objects of a former agent, such as those of [SKRWebhook]. Install removes them
+	// in this order after the webhook configuration is applied, so that the API server calls an
+	// agent at every moment. With [SourceInformer] it removes them when the agents watch. If the
+	// first and the last one are missing, all count as removed. A client of runtimes.Kubeconfigs
+	// knows the kinds of SKRWebhook and of the manifests only. Default: none.
+	Replaces []*unstructured.Unstructured
+	// Adjust may change each object before it is applied, to add tolerations, pull secrets or
+	// labels. It must not rename an object and must not block. Concurrent calls of Install call it
+	// concurrently. Default: none.
+	Adjust func(object *unstructured.Unstructured)
+	// VerifyAfter is the longest time between two applies of all objects of a runtime, by which
+	// changes by others are corrected. Each call of Install corrects the Deployment and the webhook
+	// configuration, or the ClusterRole of [SourceInformer]. Default: 1 h.
+	VerifyAfter time.Duration
+	// Now is the clock. Default: [time.Now].
+	Now func() time.Time
+	// Logger gets a line when an object had to be replaced. Default: discarded.
+	Logger *slog.Logger
+}
+
+func (o Options) withDefaults() Options {
+	o.Namespace = cmp.Or(o.Namespace, DefaultNamespace)
+	o.Name = cmp.Or(o.Name, Name)
+	o.FieldOwner = cmp.Or(o.FieldOwner, defaultFieldOwner)
+	o.VerifyAfter = cmp.Or(o.VerifyAfter, defaultVerifyAfter)
+	o.ConfigurationName = cmp.Or(o.ConfigurationName, defaultConfigurationName)
+	o.Source = cmp.Or(o.Source, SourceAdmission)
+	if o.Source == SourceInformer {
+		o.NoCanary = true
+		o.Replicas = cmp.Or(o.Replicas, 1)
+	}
+	o.Replicas = cmp.Or(o.Replicas, defaultReplicas)
+	o.Webhooks.Canary = o.lease()
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Adjust == nil {
+		o.Adjust = func(*unstructured.Unstructured) {}
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return o
+}
+
+// lease returns the Lease of the canary, empty without canary.
+func (o Options) lease() types.NamespacedName {
+	if o.NoCanary {
+		return types.NamespacedName{}
+	}
+	return types.NamespacedName{Namespace: o.Namespace, Name: o.Name + "-canary"}
+}
+
+func (o Options) secretName() string { return cmp.Or(o.SecretName, o.Name+"-tls") }
+
+func (o Options) managersName() string { return o.Name + "-" + managersKey }
+
+func (o Options) validate() error {
+	var problems []error
+	if wrong := validation.IsDNS1123Label(o.Namespace); wrong != nil {
+		problems = append(problems, fmt.Errorf("Namespace: %s, have %.80q", wrong[0], o.Namespace))
+	}
+	if wrong := validation.IsDNS1123Subdomain(o.ConfigurationName); wrong != nil {
+		problems = append(problems, fmt.Errorf("ConfigurationName: %s, have %.80q", wrong[0], o.ConfigurationName))
+	}
+	if wrong := validation.IsDNS1035Label(o.Name); wrong != nil || len(o.Name) > maxName {
+		problems = append(problems, fmt.Errorf("Name: want a name of a Service with at most %d characters, have %.80q",
+			maxName, o.Name))
+	}
+	if wrong := validation.IsDNS1123Subdomain(o.secretName()); wrong != nil {
+		problems = append(problems, fmt.Errorf("SecretName: %s, have %.80q", wrong[0], o.secretName()))
+	}
+	if o.VerifyAfter < 0 {
+		problems = append(problems, fmt.Errorf("VerifyAfter: want more than 0, have %v", o.VerifyAfter))
+	}
+	if o.Source != SourceAdmission && o.Source != SourceInformer {
+		problems = append(problems,
+			fmt.Errorf("option Source: want %q or %q, have %.40q", SourceAdmission, SourceInformer, o.Source))
+	}
+	if o.Replicas < 1 {
+		problems = append(problems, fmt.Errorf("Replicas: want at least 1, have %d", o.Replicas))
+	}
+	for n, object := range o.Replaces {
+		if object == nil || object.GetKind() == "" || object.GetName() == "" {
+			problems = append(problems, fmt.Errorf("option Replaces[%d]: want a kind and a name", n))
+		}
+	}
+	return errors.Join(slices.Concat(problems, o.validateSettings(), o.validateManagers())...)
+}
+
+func (o Options) validateSettings() (problems []error) {
+	name, reserved := regexp.MustCompile(`^[A-Z][A-Z0-9_]*$`), reservedSettings()
+	for _, setting := range slices.Sorted(maps.Keys(o.Settings)) {
+		if !name.MatchString(setting) || reserved[setting] {
+			problems = append(problems,
+				fmt.Errorf("Settings: want settings of the agent that the manifests do not set, have %.80q", setting))
+		}
+	}
+	return problems
+}
+
+// parsePort returns the port of <host>:<port>.
+func parsePort(address string) (int32, error) {
+	host, text, err := net.SplitHostPort(address)
+	port, portErr := strconv.ParseInt(text, 10, 32)
+	if err != nil || portErr != nil || host == "" || port < 1 || port > maxPort {
+		return 0, fmt.Errorf("address of the control plane: want <host>:<port>, have %.200q", address)
+	}
+	return int32(port), nil
+}

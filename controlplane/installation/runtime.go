@@ -1,0 +1,103 @@
+package installation
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/material"
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+// ErrInvalidRuntime means that a [Runtime] cannot get the agent. Nothing was changed there.
+var ErrInvalidRuntime = errors.New("agent cannot be installed in runtime")
+
+// Runtime is a cluster that gets the agent, and the agent's material.
+type Runtime struct {
+	// ID must be the Common Name of the client certificate. The agent of another certificate would
+	// speak for another runtime.
+	ID core.RuntimeID
+	// Client needs the rights of a cluster administrator and no cache, as client.New makes it. Its
+	// scheme does not matter. Nil means that the runtime is gone, so there is nothing to uninstall.
+	Client client.Client
+	// Secret has ca.crt, tls.crt and tls.key, and webhook.crt and webhook.key for the webhook, as
+	// certificates.RuntimeStatus has them. Without the last two the webhook serves tls.crt. The API
+	// server of the runtime trusts the CAs in ca.crt, too.
+	Secret map[string][]byte
+	// Watches are the changes that the API server sends to the agent.
+	Watches []admission.Watch
+	// ControlPlane is the address that the agent sends to, <host>:<port>. A new one restarts the
+	// agents. Default: that of the installer.
+	ControlPlane string
+	// Verify makes this call of Install apply all objects, as after [Options.VerifyAfter].
+	Verify bool
+}
+
+// hasServingPair reports whether the webhook has a certificate of its own.
+func (r *Runtime) hasServingPair() bool {
+	return r.Secret[material.ServingCertificate] != nil || r.Secret[material.ServingKey] != nil
+}
+
+// validate checks the material as the peers of the agent will: a mistake found there is a silent
+// failure. Only an agent that serves a webhook needs a serving certificate.
+func (r *Runtime) validate(host string, serves bool) error {
+	if r.Client == nil {
+		return fmt.Errorf("%w %q: want a client, have none", ErrInvalidRuntime, r.ID)
+	}
+	pair, err := r.pair(material.ClientCertificate, material.ClientKey)
+	if err != nil {
+		return err
+	}
+	if have := pair.Leaf.Subject.CommonName; have != string(r.ID) || r.ID == "" {
+		return fmt.Errorf("%w %q: its Secret has the certificate of %.80q", ErrInvalidRuntime, r.ID, have)
+	}
+	if !serves {
+		return nil
+	}
+	return r.validateServing(host)
+}
+
+// validateServing verifies the serving certificate as the API server does.
+func (r *Runtime) validateServing(host string) error {
+	certificate, key := material.ClientCertificate, material.ClientKey
+	if r.hasServingPair() {
+		certificate, key = material.ServingCertificate, material.ServingKey
+	}
+
+	pair, err := r.pair(certificate, key)
+	if err != nil {
+		return err
+	}
+
+	opts := x509.VerifyOptions{
+		DNSName: host, Roots: x509.NewCertPool(), Intermediates: x509.NewCertPool(),
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	opts.Roots.AppendCertsFromPEM(r.Secret[material.CA])
+
+	for _, der := range pair.Certificate[1:] {
+		if intermediate, err := x509.ParseCertificate(der); err == nil {
+			opts.Intermediates.AddCert(intermediate)
+		}
+	}
+
+	if _, err := pair.Leaf.Verify(opts); err != nil {
+		return fmt.Errorf("%w %q: API server would not trust %s of its Secret as %s: %w",
+			ErrInvalidRuntime, r.ID, certificate, host, err)
+	}
+
+	return nil
+}
+
+func (r *Runtime) pair(certificate, key string) (tls.Certificate, error) {
+	pair, err := tls.X509KeyPair(r.Secret[certificate], r.Secret[key])
+	if err != nil {
+		return tls.Certificate{}, fmt.Errorf("%w %q: %s and %s of its Secret: %w",
+			ErrInvalidRuntime, r.ID, certificate, key, err)
+	}
+	return pair, nil
+}

@@ -1,0 +1,32 @@
+package installation
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/material"
+)
+
+// secret has the keys that the agent reads. The serving pair is optional.
+func (i *Installer) secret(r *Runtime) *unstructured.Unstructured {
+	data := map[string][]byte{
+		material.CA:                r.Secret[material.CA],
+		material.ClientCertificate: r.Secret[material.ClientCertificate],
+		material.ClientKey:         r.Secret[material.ClientKey],
+	}
+
+	if r.hasServingPair() {
+		data[material.ServingCertificate] = r.Secret[material.ServingCertificate]
+		data[material.ServingKey] = r.Secret[material.ServingKey]
+	}
+
+	return i.finished(&unstructured.Unstructured{Object: content(&corev1.Secret{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: i.opts.Namespace, Name: i.opts.secretName(), Labels: i.labels(),
+		},
+		Type: corev1.SecretTypeTLS,
+		Data: data,
+	})})
+}

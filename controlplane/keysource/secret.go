@@ -1,0 +1,181 @@
+package keysource
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"github.com/runtime-watcher/runtime-watcher/keys"
+)
+
+const (
+	// readTimeout bounds one reading of the Secret.
+	readTimeout = 10 * time.Second
+	// firstPoll bounds the poll without any key material.
+	firstPoll = time.Second
+)
+
+// Secret is a [keys.Source] that reads ca.crt, tls.crt and tls.key of a Secret again and again
+// while [Secret.Start] runs. It needs all three. A Secret that is missing or broken never replaces
+// sound key material. All methods are safe for concurrent use.
+type Secret struct {
+	reader client.Reader
+	name   types.NamespacedName
+	opts   Options
+
+	current atomic.Pointer[generation]
+}
+
+var (
+	_ keys.Source                    = (*Secret)(nil)
+	_ manager.Runnable               = (*Secret)(nil)
+	_ manager.LeaderElectionRunnable = (*Secret)(nil)
+)
+
+// generation is the key material in use, nil at first, the content that it was parsed from, and the
+// failure of the last reading.
+type generation struct {
+	material *keys.Material
+	content  content
+	err      error
+}
+
+// NewSecret returns a source that reads the Secret of that name. With the API reader of a manager
+// it needs only the right to get this one Secret, and no cache.
+func NewSecret(reader client.Reader, name types.NamespacedName, opts Options) (*Secret, error) {
+	opts = opts.withDefaults()
+	if err := opts.validate(); err != nil {
+		return nil, err
+	}
+	if reader == nil || name.Name == "" {
+		return nil, errors.New("keysource: no reader or no name of a Secret, want both")
+	}
+	s := &Secret{reader: reader, name: name, opts: opts}
+	s.current.Store(&generation{err: fmt.Errorf("keysource: Secret %s was not read yet", name)})
+	return s, nil
+}
+
+// Material returns the last sound key material. It fails until there was any, with the reason.
+func (s *Secret) Material() (*keys.Material, error) {
+	g := s.current.Load()
+	if g.material == nil {
+		return nil, g.err
+	}
+	return g.material, nil
+}
+
+// NeedLeaderElection returns false: a manager starts it on every replica, as all of them listen.
+func (*Secret) NeedLeaderElection() bool { return false }
+
+// Start reads the Secret every [Options.Poll] until ctx ends, and then returns nil.
+func (s *Secret) Start(ctx context.Context) error {
+	for {
+		s.refresh(ctx)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(s.pause()):
+		}
+	}
+}
+
+func (s *Secret) pause() time.Duration {
+	if s.current.Load().material == nil {
+		return min(s.opts.Poll, firstPoll)
+	}
+	return s.opts.Poll
+}
+
+func (s *Secret) refresh(ctx context.Context) {
+	old := s.current.Load()
+	next, err := s.read(ctx, old)
+	switch {
+	case ctx.Err() != nil:
+	case err != nil:
+		s.refuse(old, err)
+	case next.material != old.material:
+		s.accept(next)
+	default:
+		s.current.Store(next)
+	}
+}
+
+// read returns the material of old for a Secret with unchanged keys.
+func (s *Secret) read(ctx context.Context, old *generation) (*generation, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+
+	var secret corev1.Secret
+	if err := s.reader.Get(ctx, s.name, &secret); err != nil {
+		return nil, fmt.Errorf("keysource: read Secret %s: %w", s.name, err)
+	}
+
+	found := contentOf(&secret)
+	if old.material != nil && found.equal(old.content) {
+		return &generation{material: old.material, content: old.content}, nil
+	}
+
+	material, err := keys.NewMaterial(found[0], found[1], found[2])
+	if err != nil {
+		return nil, fmt.Errorf("keysource: Secret %s: %w", s.name, err)
+	}
+
+	return &generation{material: material, content: found}, nil
+}
+
+func (s *Secret) accept(next *generation) {
+	s.current.Store(next)
+	s.opts.Logger.Info("key material reloaded",
+		slog.String("secret", s.name.String()),
+		slog.String("fingerprint", next.material.Fingerprint),
+		slog.Time("not_after", next.material.NotAfter))
+	s.opts.Reloaded(next.material.NotAfter)
+}
+
+func (s *Secret) refuse(old *generation, err error) {
+	s.current.Store(&generation{material: old.material, content: old.content, err: err})
+	if old.err != nil && old.err.Error() == err.Error() {
+		return
+	}
+	if old.material == nil && apierrors.IsNotFound(err) {
+		s.opts.Logger.Info("wait for the Secret with key material", slog.String("secret", s.name.String()))
+		return
+	}
+	s.opts.Logger.Warn("key material in the Secret is broken or unreadable, the last good one stays in use",
+		slog.Any("error", err), slog.Bool("has_good_one", old.material != nil))
+	s.opts.Refused(problemOf(err))
+}
+
+func problemOf(err error) string {
+	if broken, ok := errors.AsType[*keys.MaterialError](err); ok {
+		return broken.Problem
+	}
+	return keys.ProblemUnreadable
+}
+
+// content is the PEM text of CA bundle, certificate and key, from one reading.
+type content [3][]byte
+
+// contentOf returns empty text for a key that is missing, which is refused as such.
+func contentOf(secret *corev1.Secret) content {
+	var c content
+	for i, key := range []string{corev1.ServiceAccountRootCAKey, corev1.TLSCertKey, corev1.TLSPrivateKeyKey} {
+		c[i] = append([]byte{}, secret.Data[key]...)
+	}
+	return c
+}
+
+func (c content) equal(other content) bool {
+	return slices.EqualFunc(c[:], other[:], bytes.Equal)
+}

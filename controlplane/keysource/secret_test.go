@@ -1,0 +1,290 @@
+package keysource_test
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/runtime-watcher/runtime-watcher/controlplane/keysource"
+	"github.com/runtime-watcher/runtime-watcher/keys"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
+)
+
+func must[T any](value T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+
+	return value
+}
+
+// secrets is an API server with one Secret, or without it.
+type secrets struct {
+	client.Reader
+
+	mu    sync.Mutex
+	data  map[string][]byte
+	label string
+	err   error
+	reads int
+}
+
+func (s *secrets) Get(_ context.Context, name client.ObjectKey, object client.Object, _ ...client.GetOption) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	s.reads++
+
+	switch {
+	case s.err != nil:
+		return s.err
+	case s.data == nil:
+		return apierrors.NewNotFound(schema.GroupResource{Resource: "secrets"}, name.Name)
+	}
+
+	secret, _ := object.(*corev1.Secret)
+	secret.Data, secret.Labels = maps.Clone(s.data), map[string]string{"label": s.label}
+
+	return nil
+}
+
+func (s *secrets) set(change func(*secrets)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	change(s)
+}
+
+// issue puts a new certificate of ca into the Secret.
+func (s *secrets) issue(ca *testpki.CA) *testpki.Leaf {
+	leaf := must(ca.Server("kcp", testpki.Options{}))
+	s.set(func(s *secrets) { s.data, s.err = must(testpki.Files(leaf, ca)), nil })
+
+	return leaf
+}
+
+// fixture is a source that is started, and its reports.
+type fixture struct {
+	*keysource.Secret
+
+	secrets  *secrets
+	ca       *testpki.CA
+	reloaded int
+	refused  []string
+}
+
+// start runs the source in the bubble until the test ends.
+func start(t *testing.T) *fixture {
+	t.Helper()
+
+	f := &fixture{secrets: &secrets{}, ca: must(testpki.NewCA("ca", testpki.Options{}))}
+	name := types.NamespacedName{Namespace: "kcp", Name: "listener"}
+	f.Secret = must(keysource.NewSecret(f.secrets, name, keysource.Options{
+		Reloaded: func(time.Time) { f.reloaded++ },
+		Refused:  func(problem string) { f.refused = append(f.refused, problem) },
+	}))
+
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+
+	go func() { ended <- f.Start(ctx) }()
+
+	t.Cleanup(func() {
+		cancel()
+
+		if err := <-ended; err != nil {
+			t.Errorf("Start = %v, want nil", err)
+		}
+	})
+	synctest.Wait()
+
+	return f
+}
+
+// pass lets time go by in the bubble.
+func pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+func (f *fixture) expect(t *testing.T, leaf *testpki.Leaf, ca *testpki.CA) {
+	t.Helper()
+
+	material, err := f.Material()
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if !material.Certificate.Leaf.Equal(leaf.Certificate()) || !material.Roots.Equal(ca.Pool()) {
+		t.Errorf("certificate %s and its CAs are not those wanted", material.Certificate.Leaf.Subject)
+	}
+}
+
+// An operator that issues its own certificate begins without any.
+func TestFirstMaterialIsInUseSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t)
+
+		if _, err := f.Material(); !apierrors.IsNotFound(err) || !strings.Contains(err.Error(), "kcp/listener") {
+			t.Errorf("Material = %v, want that kcp/listener is not found", err)
+		}
+
+		pass(time.Minute)
+
+		leaf := f.secrets.issue(f.ca)
+
+		pass(time.Second)
+		f.expect(t, leaf, f.ca)
+
+		if len(f.refused) != 0 || f.reloaded != 1 {
+			t.Errorf("refused %v, reloaded %d times; want no refusal and one reload", f.refused, f.reloaded)
+		}
+	})
+}
+
+// Certificate and CA change together, at most 10 s after the Secret.
+func TestRotation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t)
+
+		for round := range 3 {
+			ca := must(testpki.NewCA("ca", testpki.Options{}))
+			leaf := f.secrets.issue(ca)
+
+			pass(10 * time.Second)
+			f.expect(t, leaf, ca)
+
+			if f.reloaded != round+1 {
+				t.Errorf("reloaded %d times, want %d", f.reloaded, round+1)
+			}
+		}
+	})
+}
+
+func TestAnotherLabelIsNoNewMaterial(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t)
+		f.secrets.issue(f.ca)
+		pass(time.Minute)
+
+		before := must(f.Material())
+		f.secrets.set(func(s *secrets) { s.label = "another" })
+		pass(time.Minute)
+
+		if must(f.Material()) != before || f.reloaded != 1 {
+			t.Errorf("reloaded %d times, want once", f.reloaded)
+		}
+	})
+}
+
+func TestBrokenSecretKeepsTheLastGoodMaterial(t *testing.T) {
+	for name, tc := range map[string]struct {
+		problem string
+		spoil   func(s *secrets, ca *testpki.CA)
+	}{
+		"deleted": {keys.ProblemUnreadable, func(s *secrets, _ *testpki.CA) { s.data = nil }},
+		"no API server": {keys.ProblemUnreadable, func(s *secrets, _ *testpki.CA) {
+			s.err = errors.New("connection refused")
+		}},
+		"no CA": {"empty", func(s *secrets, _ *testpki.CA) { delete(s.data, "ca.crt") }},
+		"no certificate": {"empty", func(s *secrets, _ *testpki.CA) {
+			delete(s.data, "tls.crt")
+			delete(s.data, "tls.key")
+		}},
+		"half a key": {"malformed", func(s *secrets, _ *testpki.CA) {
+			s.data["tls.key"] = s.data["tls.key"][:100]
+		}},
+		"key of another": {"mismatch", func(s *secrets, ca *testpki.CA) {
+			s.data["tls.key"] = must(must(ca.Server("other", testpki.Options{})).KeyPEM())
+		}},
+		"expired": {"expired", func(s *secrets, ca *testpki.CA) {
+			leaf := must(ca.Server("kcp", testpki.Options{NotAfter: time.Now().Add(-time.Minute)}))
+			s.data = must(testpki.Files(leaf, ca))
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := start(t)
+				leaf := f.secrets.issue(f.ca)
+				pass(time.Minute)
+
+				f.refused = nil
+				f.secrets.set(func(s *secrets) { tc.spoil(s, f.ca) })
+				pass(time.Hour)
+				f.expect(t, leaf, f.ca)
+
+				if len(f.refused) != 1 || f.refused[0] != tc.problem {
+					t.Errorf("refused %v, want %s once", f.refused, tc.problem)
+				}
+
+				next := f.secrets.issue(f.ca)
+				pass(10 * time.Second)
+				f.expect(t, next, f.ca)
+			})
+		})
+	}
+}
+
+// Each distinct failure is reported, also the same one after a recovery.
+func TestDistinctFailuresAreReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t)
+		leaf := f.secrets.issue(f.ca)
+		sound := must(testpki.Files(leaf, f.ca))
+		f.refused = nil
+
+		for _, err := range []error{errors.New("one"), errors.New("two"), nil, errors.New("two")} {
+			f.secrets.set(func(s *secrets) { s.data, s.err = sound, err })
+			pass(time.Minute)
+		}
+
+		if len(f.refused) != 3 || f.reloaded > 1 {
+			t.Errorf("refused %v, reloaded %d times; want 3 refusals and no reload after the first", f.refused, f.reloaded)
+		}
+	})
+}
+
+// The API server answers one small request each 5 s and replica.
+func TestReadsPerMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t)
+		f.secrets.issue(f.ca)
+		pass(time.Minute)
+
+		f.secrets.set(func(s *secrets) { s.reads = 0 })
+		pass(time.Minute)
+
+		if reads := f.secrets.reads; reads == 0 || reads > 12 {
+			t.Errorf("%d reads in a minute, want 1 to 12", reads)
+		}
+	})
+}
+
+func TestNewSecretRefuses(t *testing.T) {
+	name := types.NamespacedName{Namespace: "kcp", Name: "listener"}
+
+	for wrong, construct := range map[string]func() (*keysource.Secret, error){
+		"no reader": func() (*keysource.Secret, error) { return keysource.NewSecret(nil, name, keysource.Options{}) },
+		"no name": func() (*keysource.Secret, error) {
+			return keysource.NewSecret(&secrets{}, types.NamespacedName{}, keysource.Options{})
+		},
+		"Poll": func() (*keysource.Secret, error) {
+			return keysource.NewSecret(&secrets{}, name, keysource.Options{Poll: -1})
+		},
+	} {
+		if _, err := construct(); err == nil {
+			t.Errorf("%s: want an error", wrong)
+		}
+	}
+}

@@ -1,0 +1,85 @@
+package runtimes
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/event"
+
+	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
+)
+
+// phases are what an issuer says, one after the other, each 10 s after the last.
+type phases struct {
+	Certificates
+
+	all  []certificates.Phase
+	next int
+}
+
+func (p *phases) Reconcile(context.Context) (certificates.Status, error) {
+	phase := p.all[min(p.next, len(p.all)-1)]
+	p.next++
+
+	if phase == "" {
+		return certificates.Status{}, errors.New("the API server is away")
+	}
+
+	return certificates.Status{Phase: phase, RequeueAfter: 10 * time.Second}, nil
+}
+
+func TestARotationLooksAtAllRuntimesOnce(t *testing.T) {
+	const (
+		stable, reissuing, confirming = certificates.PhaseStable, "Reissuing", certificates.PhaseConfirming
+		failed                        = certificates.Phase("")
+	)
+
+	tests := map[string]struct {
+		phases []certificates.Phase
+		looks  int
+	}{
+		"no rotation": {[]certificates.Phase{stable, stable}, 0},
+		"one that waits": {[]certificates.Phase{
+			stable, reissuing, confirming, confirming, failed, confirming,
+			"Switching", stable,
+		}, 1},
+		"two":                {[]certificates.Phase{reissuing, confirming, stable, reissuing, confirming, stable}, 2},
+		"found on the start": {[]certificates.Phase{failed, confirming, confirming}, 1},
+	}
+
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				issuer := &phases{all: test.phases}
+				r := &reconciler{certificates: issuer, opts: Options{}.withDefaults(), confirming: make(chan event.GenericEvent, 1)}
+
+				ctx, stop := context.WithCancel(t.Context())
+				ended := make(chan error, 1)
+
+				go func() { ended <- r.keepAuthority(ctx) }()
+
+				looks := 0
+
+				for range 10 * len(test.phases) {
+					time.Sleep(time.Second)
+					synctest.Wait()
+
+					select {
+					case <-r.confirming:
+						looks++
+					default:
+					}
+				}
+
+				stop()
+
+				if err := <-ended; err != nil || looks != test.looks || issuer.next < len(test.phases) {
+					t.Errorf("%d looks after %d phases, want %d after %d: %v", looks, issuer.next, test.looks, len(test.phases), err)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,145 @@
+package runtimes
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+
+	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
+)
+
+// reasonInstalled is the reason of a condition, and of an Event, for a runtime that is ready.
+const reasonInstalled = "Installed"
+
+// ReportCondition returns a function for [Options.Report]. It keeps a condition of that type in
+// status.conditions of the objects: True with the reason Installed, or False with the reason of the
+// status. The kind must have a status subresource, and conditions in the form of metav1.Condition.
+// The operator needs the right to patch it.
+//
+// The client should not be a cache of the kind, such as client.New makes it. A condition is read
+// and written only when it changes, and read again after an hour.
+func ReportCondition(
+	c client.Client, conditionType string,
+) func(ctx context.Context, object client.Object, status installation.Status) error {
+	w := &conditions{client: c, kind: conditionType, written: make(map[client.ObjectKey]writtenOnce)}
+	return w.report
+}
+
+type conditions struct {
+	client client.Client
+	kind   string
+
+	mu      sync.Mutex
+	written map[client.ObjectKey]writtenOnce
+}
+
+type writtenOnce struct {
+	metav1.Condition
+
+	at time.Time
+}
+
+// writeAgainAfter is the time after which a condition is corrected that another writer has changed
+// or removed.
+const writeAgainAfter = time.Hour
+
+func (w *conditions) report(ctx context.Context, object client.Object, status installation.Status) error {
+	key, wanted := client.ObjectKeyFromObject(object), w.condition(object, status)
+	if w.has(key, wanted) {
+		return nil
+	}
+
+	gvk, err := apiutil.GVKForObject(object, w.client.Scheme())
+	if err != nil {
+		return fmt.Errorf("condition %s: %w", w.kind, err)
+	}
+
+	live := &unstructured.Unstructured{}
+	live.SetGroupVersionKind(gvk)
+
+	err = w.client.Get(ctx, key, live)
+	if err == nil {
+		err = w.write(ctx, live, wanted)
+	}
+
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("condition %s: %w", w.kind, err)
+	}
+
+	w.note(key, wanted, status)
+
+	return nil
+}
+
+func (w *conditions) condition(object client.Object, status installation.Status) metav1.Condition {
+	condition := metav1.Condition{
+		Type: w.kind, Status: metav1.ConditionFalse, Reason: status.Reason, Message: status.Message,
+		ObservedGeneration: object.GetGeneration(),
+	}
+	switch status.State {
+	case installation.Ready:
+		status = installed(status)
+		condition.Status, condition.Reason, condition.Message = metav1.ConditionTrue, status.Reason, status.Message
+	case installation.Removed:
+		condition.Reason, condition.Message = string(status.State), "the agent is removed"
+	case installation.Progressing, installation.Failed:
+	}
+	return condition
+}
+
+// write replaces the list of conditions, so it fails when another writer has changed the object.
+func (w *conditions) write(ctx context.Context, live *unstructured.Unstructured, wanted metav1.Condition) error {
+	var stored struct {
+		Status struct {
+			Conditions []metav1.Condition `json:"conditions"`
+		} `json:"status"`
+	}
+
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(live.Object, &stored); err != nil {
+		return err
+	}
+
+	if !meta.SetStatusCondition(&stored.Status.Conditions, wanted) {
+		return nil
+	}
+
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&stored)
+	if err != nil {
+		return err
+	}
+
+	before := live.DeepCopy()
+	list, _, _ := unstructured.NestedSlice(content, "status", "conditions")
+
+	if err := unstructured.SetNestedSlice(live.Object, list, "status", "conditions"); err != nil {
+		return err
+	}
+
+	return w.client.Status().Patch(ctx, live, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+}
+
+func (w *conditions) has(key client.ObjectKey, wanted metav1.Condition) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	last := w.written[key]
+	return last.Condition == wanted && time.Since(last.at) < writeAgainAfter
+}
+
+// note remembers a condition, except for an object that ends.
+func (w *conditions) note(key client.ObjectKey, written metav1.Condition, status installation.Status) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.written[key] = writtenOnce{written, time.Now()}
+	if status.State == installation.Removed {
+		delete(w.written, key)
+	}
+}

@@ -1,0 +1,52 @@
+package runtimes_test
+
+import (
+	"context"
+	"errors"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/runtimes"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+)
+
+// ExampleSetUp is the whole control-plane side of an operator. Kymas represent the runtimes, and
+// Secrets of the same names have the kubeconfigs.
+func ExampleSetUp() {
+	_ = setUpRuntimes // Called with the manager of the operator, and the fleet of its listener.
+	// Output:
+}
+
+func setUpRuntimes(mgr ctrl.Manager, watched *fleet.Fleet, image, address string) error {
+	kyma := &metav1.PartialObjectMetadata{}
+	kyma.SetGroupVersionKind(schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Kyma"})
+	direct, err := client.New(mgr.GetConfig(), client.Options{Scheme: mgr.GetScheme()})
+	if err != nil {
+		return err
+	}
+	set, err := certificates.New(direct, types.NamespacedName{Namespace: "kcp-system", Name: "watcher"},
+		[]string{"listener.kcp.example.com"},
+		certificates.FromFleet(watched, certificates.FleetOptions{}), certificates.Options{})
+	if err != nil {
+		return err
+	}
+	installer, err := installation.New(image, address, installation.Options{})
+	if err != nil {
+		return err
+	}
+	identify := func(_ context.Context, object client.Object) (runtimes.Identity, error) {
+		return runtimes.Identity{ID: core.RuntimeID(object.GetName()), Domain: object.GetAnnotations()["skr-domain"]}, nil
+	}
+	kubeconfigs := runtimes.NewKubeconfigs(mgr.GetAPIReader(), "config", client.ObjectKeyFromObject,
+		runtimes.KubeconfigOptions{})
+	return errors.Join(watcher.SetUp(mgr, watcher.Options{}),
+		runtimes.SetUp(mgr, kyma, identify, kubeconfigs.Connect, set, installer, runtimes.Options{Fleet: watched}))
+}

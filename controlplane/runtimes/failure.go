@@ -1,0 +1,266 @@
+package runtimes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+// The reasons of a status, beside those of package installation.
+const (
+	reasonIdentityUnknown    = "IdentityUnknown"
+	reasonInvalidRuntime     = "InvalidRuntime"
+	reasonRuntimeTaken       = "RuntimeTaken"
+	reasonCertificateFailed  = "CertificateFailed"
+	reasonInvalidKubeconfig  = "InvalidKubeconfig"
+	reasonUnreachable        = "Unreachable"
+	reasonInvalidWatches     = "InvalidWatches"
+	reasonInvalidSecret      = "InvalidSecret"
+	reasonInstallationFailed = "InstallationFailed"
+	reasonInstallerRefused   = "InstallerRefused"
+	reasonNoAddress          = "NoAddress"
+	reasonSkipped            = "Skipped"
+)
+
+// failure is an error with a reason for the status of a runtime.
+type failure struct {
+	error
+
+	reason string
+}
+
+// Error returns a text of bounded length, because a runtime chooses parts of it.
+func (f failure) Error() string { return shorten(f.error.Error(), maxMessage) }
+
+func (f failure) Unwrap() error { return f.error }
+
+// because returns nil if err is nil.
+func because(reason string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return failure{err, reason}
+}
+
+func certificateReason(err error) string {
+	switch {
+	case errors.Is(err, certificates.ErrRuntimeTaken):
+		return reasonRuntimeTaken
+	case errors.Is(err, certificates.ErrInvalidRuntime):
+		return reasonInvalidRuntime
+	default:
+		return reasonCertificateFailed
+	}
+}
+
+func connectReason(err error) string {
+	if errors.Is(err, errInvalidKubeconfig) {
+		return reasonInvalidKubeconfig
+	}
+	return reasonUnreachable
+}
+
+func installReason(err error) string {
+	switch {
+	case errors.Is(err, admission.ErrInvalidConfiguration):
+		return reasonInvalidWatches
+	case errors.Is(err, installation.ErrInvalidRuntime):
+		return reasonInvalidSecret
+	case errors.Is(err, installation.ErrOwned):
+		return reasonInstallerRefused
+	default:
+		return reasonInstallationFailed
+	}
+}
+
+// fail reports a failure, if it has a reason, and returns when to try again. Retries cannot help an
+// invalid runtime: a change of the object or of a Watcher leads to the next reconcile. The id is
+// empty if it is not known.
+func (r *reconciler) fail(
+	ctx context.Context, object client.Object, id core.RuntimeID, err error,
+) (reconcile.Result, error) {
+	var known failure
+	if !errors.As(err, &known) {
+		return reconcile.Result{}, err // Such as a conflict.
+	}
+	status := installation.Status{State: installation.Failed, Reason: known.reason, Message: err.Error()}
+	if reportErr := r.report(ctx, object, id, status, nil); reportErr != nil {
+		return reconcile.Result{}, errors.Join(err, reportErr)
+	}
+	switch known.reason {
+	case reasonInvalidRuntime, reasonInvalidWatches:
+		return reconcile.Result{}, reconcile.TerminalError(err)
+	case reasonRuntimeTaken, reasonInstallerRefused:
+		return reconcile.Result{RequeueAfter: spread(r.opts.Interval)}, nil
+	default:
+		return reconcile.Result{}, err
+	}
+}
+
+// report notes a status and calls Report. It emits an Event when a runtime is not ready for a new
+// reason, and when it is ready after that. managers are those that its agents send to.
+func (r *reconciler) report(
+	ctx context.Context, object client.Object, id core.RuntimeID, status installation.Status, managers []core.Manager,
+) error {
+	key := client.ObjectKeyFromObject(object)
+	status.Message = shorten(status.Message, maxMessage)
+	r.opts.Overview.note(key, id, status, managers)
+	if changed, ended := r.failures.reported(key, textOf(status)); changed {
+		r.emit(object, status)
+	} else if ended && status.State == installation.Ready {
+		r.emit(object, installed(status))
+	}
+	return r.opts.Report(ctx, object, status)
+}
+
+// textOf returns a text that differs for each new status, empty if it needs no Event. The message
+// of a status that is no failure has numbers that change.
+func textOf(status installation.Status) string {
+	switch status.State {
+	case installation.Failed:
+		return status.Reason + ": " + status.Message
+	case installation.Progressing:
+		return status.Reason
+	default:
+		return ""
+	}
+}
+
+// installed completes a status that is ready, for readers.
+func installed(status installation.Status) installation.Status {
+	status.Reason = reasonInstalled
+	status.Message = fmt.Sprintf("the agent answers, with %d of %d replicas", status.Available, status.Replicas)
+	return status
+}
+
+func (r *reconciler) emit(object client.Object, status installation.Status) {
+	if r.opts.Recorder == nil {
+		return
+	}
+	kind := corev1.EventTypeNormal
+	if status.State == installation.Failed {
+		kind = corev1.EventTypeWarning
+	}
+	r.opts.Recorder.Eventf(object, nil, kind, status.Reason, "Reconcile", "%s", shorten(status.Message, maxNote))
+}
+
+const (
+	// maxNote is the longest note of an Event (events.k8s.io/v1), in bytes.
+	maxNote = 1000
+	// maxMessage bounds messages and errors, in bytes. A condition has at most 32,768.
+	maxMessage = 4000
+)
+
+func shorten(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	return strings.ToValidUTF8(text[:most], "") + "…"
+}
+
+// failures remembers the objects that fail, in this process. The zero value is ready.
+type failures struct {
+	mu    sync.Mutex
+	known map[client.ObjectKey]failing
+}
+
+type failing struct {
+	removal time.Time // the first failed removal
+	text    string    // the last text that was reported
+	since   time.Time // since when the runtime is not ready
+	fails   bool      // in the failing lane
+}
+
+// pause returns the time to the next attempt for a runtime that is not ready, and for how long it
+// has not been. The pause is a quarter of that age, from least to most.
+func (f *failures) pause(key client.ObjectKey, least, most time.Duration) (after, age time.Duration) {
+	const part = 4
+	f.edit(key, func(entry *failing) {
+		if entry.since.IsZero() {
+			entry.since = time.Now()
+		}
+		age = time.Since(entry.since)
+	})
+	return min(max(age/part, least), most), age
+}
+
+// ready notes that a runtime needs no attempts.
+func (f *failures) ready(key client.ObjectKey) {
+	f.edit(key, func(entry *failing) { entry.since = time.Time{} })
+}
+
+func (f *failures) fail(key client.ObjectKey) {
+	f.edit(key, func(entry *failing) { entry.fails = true })
+}
+
+func (f *failures) succeed(key client.ObjectKey) {
+	f.edit(key, func(entry *failing) { entry.fails = false })
+}
+
+func (f *failures) fails(key client.ObjectKey) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.known[key].fails
+}
+
+func (f *failures) edit(key client.ObjectKey, change func(*failing)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	entry := f.known[key]
+	change(&entry)
+	f.keep(key, entry)
+}
+
+// sinceRemoval returns how long ago the first failed removal was, and notes the first one.
+func (f *failures) sinceRemoval(key client.ObjectKey) (since time.Duration) {
+	f.edit(key, func(entry *failing) {
+		if entry.removal.IsZero() {
+			entry.removal = time.Now()
+		}
+		since = time.Since(entry.removal)
+	})
+	return since
+}
+
+// endRemoval notes that a runtime is not being removed.
+func (f *failures) endRemoval(key client.ObjectKey) {
+	f.edit(key, func(entry *failing) { entry.removal = time.Time{} })
+}
+
+// reported notes a text. It reports whether the text is new, and whether an empty text ends another
+// one.
+func (f *failures) reported(key client.ObjectKey, text string) (isNew, ended bool) {
+	f.edit(key, func(entry *failing) {
+		isNew, ended = text != "" && text != entry.text, text == "" && entry.text != ""
+		entry.text = text
+	})
+	return isNew, ended
+}
+
+func (f *failures) keep(key client.ObjectKey, entry failing) {
+	if f.known == nil {
+		f.known = make(map[client.ObjectKey]failing)
+	}
+	f.known[key] = entry
+	if entry == (failing{}) {
+		delete(f.known, key)
+	}
+}
+
+func (f *failures) end(key client.ObjectKey) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.known, key)
+}

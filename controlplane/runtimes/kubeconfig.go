@@ -1,0 +1,327 @@
+package runtimes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/runtimekinds"
+)
+
+const (
+	// requestTimeout bounds each request to a runtime.
+	requestTimeout = 15 * time.Second
+	// dialTimeout bounds each attempt to connect to a runtime.
+	dialTimeout = 3 * time.Second
+	userAgent   = "runtime-watcher-installation"
+
+	defaultClients = 64
+	// unused is how long a client is kept after its last use.
+	unused = time.Hour
+)
+
+// Kubeconfigs connects to runtimes with kubeconfigs in Secrets of the control plane. It keeps the
+// clients that were used last, until their Secret changes or is gone. Make one with
+// [NewKubeconfigs] or [NewKubeconfigsByLabel]. It may be used concurrently.
+type Kubeconfigs struct {
+	find findSecret
+	key  string
+	opts KubeconfigOptions
+
+	mu      sync.Mutex
+	clients map[client.ObjectKey]connection
+}
+
+// findSecret returns the Secret of an object, nil if there is none, and the names that it was
+// looked for by.
+type findSecret func(ctx context.Context, object client.Object) (secret *corev1.Secret, where string, err error)
+
+type connection struct {
+	version string
+	client  client.Client
+	http    *http.Client
+	asked   time.Time
+}
+
+// close ends the connections that no request uses.
+func (c connection) close() { utilnet.CloseIdleConnectionsFor(c.http.Transport) }
+
+// KubeconfigOptions are the optional settings of [Kubeconfigs]. The zero value is the documented
+// default.
+type KubeconfigOptions struct {
+	// AllowInsecure accepts servers without TLS, and skips the verification of their certificates.
+	// The keys of a runtime go over that connection. Default: false.
+	AllowInsecure bool
+	// AllowProxy accepts the proxy-url of a kubeconfig. Default: false.
+	AllowProxy bool
+	// AllowExternal accepts programs (exec), auth providers and files in place of credentials. A
+	// writer of a Secret can then run programs and read files as the operator. Default: false.
+	AllowExternal bool
+	// Clients is the number of clients to keep. Each takes about 40 KiB, and as much for an open
+	// connection. Default: 64.
+	Clients int
+	// MaxAnswer bounds the answer to one request, in bytes. Default: 8 MiB.
+	MaxAnswer int64
+	// Scheme has the kinds of typed requests. Default: none, which is enough for the installation.
+	Scheme *runtime.Scheme
+	// Mapper returns the mapper of a runtime, for other kinds than those of the installation, as
+	// apiutil.NewDynamicRESTMapper does. Default: a mapper without discovery.
+	Mapper func(config *rest.Config, client *http.Client) (meta.RESTMapper, error)
+	// Configure may change the configuration of a client, such as its user agent and its timeouts.
+	// Default: 15 s for a request, 3 s to connect, no limit of the rate.
+	Configure func(config *rest.Config)
+}
+
+func (o KubeconfigOptions) withDefaults() KubeconfigOptions {
+	if o.Clients <= 0 {
+		o.Clients = defaultClients
+	}
+	if o.MaxAnswer <= 0 {
+		o.MaxAnswer = defaultMaxAnswer
+	}
+	if o.Scheme == nil {
+		o.Scheme = runtime.NewScheme()
+	}
+	if o.Mapper == nil {
+		known := runtimekinds.RESTMapper()
+		o.Mapper = func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return known, nil }
+	}
+	if o.Configure == nil {
+		o.Configure = func(*rest.Config) {}
+	}
+	return o
+}
+
+// NewKubeconfigs reads kubeconfigs from one key, such as "config", of the Secrets that where
+// returns. The reader should not cache all Secrets of the control plane. The reader of
+// mgr.GetAPIReader does not.
+func NewKubeconfigs(
+	secrets client.Reader, key string, where func(object client.Object) client.ObjectKey, opts KubeconfigOptions,
+) *Kubeconfigs {
+	return newKubeconfigs(key, opts, func(ctx context.Context, object client.Object) (*corev1.Secret, string, error) {
+		name, secret := where(object), &corev1.Secret{}
+		err := secrets.Get(ctx, name, secret)
+		if apierrors.IsNotFound(err) {
+			return nil, name.String(), nil
+		}
+		return secret, name.String(), err
+	})
+}
+
+// NewKubeconfigsByLabel is like [NewKubeconfigs], for Secrets that are found by the namespace and
+// the labels that where returns. More than one such Secret is an error.
+func NewKubeconfigsByLabel(
+	secrets client.Reader, key string,
+	where func(object client.Object) (namespace string, labels client.MatchingLabels), opts KubeconfigOptions,
+) *Kubeconfigs {
+	return newKubeconfigs(key, opts, func(ctx context.Context, object client.Object) (*corev1.Secret, string, error) {
+		namespace, labels := where(object)
+		return findByLabel(ctx, secrets, namespace, labels)
+	})
+}
+
+func findByLabel(
+	ctx context.Context, secrets client.Reader, namespace string, labels client.MatchingLabels,
+) (*corev1.Secret, string, error) {
+	where := fmt.Sprintf("%s with the labels %v", namespace, map[string]string(labels))
+	if namespace == "" || len(labels) == 0 {
+		return nil, where, fmt.Errorf("%w: want a namespace and labels to find it by", errInvalidKubeconfig)
+	}
+	var found corev1.SecretList
+	if err := secrets.List(ctx, &found, client.InNamespace(namespace), labels, client.Limit(2)); err != nil {
+		return nil, where, err
+	}
+	switch len(found.Items) {
+	case 0:
+		return nil, where, nil
+	case 1:
+		return &found.Items[0], where, nil
+	default:
+		return nil, where, fmt.Errorf("%w: want one Secret, have %s and %s",
+			errInvalidKubeconfig, found.Items[0].Name, found.Items[1].Name)
+	}
+}
+
+func newKubeconfigs(key string, opts KubeconfigOptions, find findSecret) *Kubeconfigs {
+	return &Kubeconfigs{
+		find: find, key: key, opts: opts.withDefaults(), clients: make(map[client.ObjectKey]connection),
+	}
+}
+
+// Connect is a [Connect]. A missing Secret means [ErrGone].
+func (k *Kubeconfigs) Connect(ctx context.Context, object client.Object) (client.Client, error) {
+	secret, where, err := k.find(ctx, object)
+	if err != nil {
+		return nil, fmt.Errorf("kubeconfig in Secret %s: %w", where, err)
+	}
+
+	if secret == nil {
+		return nil, fmt.Errorf("%w: there is no Secret %s", ErrGone, where)
+	}
+
+	name := client.ObjectKeyFromObject(secret)
+	version := string(secret.UID) + "/" + secret.ResourceVersion
+
+	if known := k.known(name, version); known != nil {
+		return known, nil
+	}
+
+	made, err := newConnection(secret.Data[k.key], k.opts)
+	if err != nil {
+		return nil, fmt.Errorf("kubeconfig in Secret %s, key %s: %w", where, k.key, err)
+	}
+
+	made.version, made.asked = version, time.Now()
+	k.keep(name, made)
+
+	return made.client, nil
+}
+
+// keep also drops the client of a former Secret, and those that were not used for the longest time.
+func (k *Kubeconfigs) keep(name client.ObjectKey, made connection) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.drop(name)
+	for other, c := range k.clients {
+		if made.asked.Sub(c.asked) > unused {
+			k.drop(other)
+		}
+	}
+	for len(k.clients) >= k.opts.Clients {
+		k.drop(k.oldest())
+	}
+	k.clients[name] = made
+}
+
+func (k *Kubeconfigs) drop(name client.ObjectKey) {
+	if former, known := k.clients[name]; known {
+		delete(k.clients, name)
+		former.close()
+	}
+}
+
+// oldest returns the client that was not used for the longest time.
+func (k *Kubeconfigs) oldest() (oldest client.ObjectKey) {
+	var asked time.Time
+	for name, c := range k.clients {
+		if asked.IsZero() || c.asked.Before(asked) {
+			oldest, asked = name, c.asked
+		}
+	}
+	return oldest
+}
+
+func (k *Kubeconfigs) known(name client.ObjectKey, version string) client.Client {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	known, ok := k.clients[name]
+	if !ok || known.version != version {
+		return nil
+	}
+	known.asked = time.Now()
+	k.clients[name] = known
+	return known.client
+}
+
+func newConnection(kubeconfig []byte, opts KubeconfigOptions) (connection, error) {
+	config, err := opts.load(kubeconfig)
+	if err != nil {
+		return connection{}, fmt.Errorf("%w: %w", errInvalidKubeconfig, err)
+	}
+
+	config = rest.AddUserAgent(config, userAgent)
+	config.Timeout = requestTimeout
+	config.QPS = -1 // The concurrent reconciles are the limit.
+	config.Dial = (&net.Dialer{Timeout: dialTimeout}).DialContext
+	distrust(config, opts.MaxAnswer)
+	opts.Configure(config)
+
+	connected, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return connection{}, fmt.Errorf("%w: %w", errInvalidKubeconfig, err)
+	}
+
+	connected = withoutRedirects(connected)
+
+	mapper, err := opts.Mapper(config, connected)
+	if err != nil {
+		return connection{}, fmt.Errorf("mapper: %w", err)
+	}
+
+	made, err := client.New(config, client.Options{HTTPClient: connected, Scheme: opts.Scheme, Mapper: mapper})
+
+	return connection{client: made, http: connected}, err
+}
+
+// load parses and validates a kubeconfig.
+func (o KubeconfigOptions) load(kubeconfig []byte) (*rest.Config, error) {
+	loaded, err := clientcmd.Load(kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	if err := o.validate(loaded); err != nil {
+		return nil, err
+	}
+	return clientcmd.NewDefaultClientConfig(*loaded, &clientcmd.ConfigOverrides{}).ClientConfig()
+}
+
+// errInvalidKubeconfig means that another kubeconfig is needed.
+var errInvalidKubeconfig = errors.New("invalid kubeconfig")
+
+// validate refuses a kubeconfig that could take keys or files of the operator, or of other
+// runtimes, elsewhere. Writers of one kubeconfig must not gain more than that runtime.
+func (o KubeconfigOptions) validate(config *clientcmdapi.Config) error {
+	for _, name := range slices.Sorted(maps.Keys(config.AuthInfos)) {
+		if err := validateUser(config.AuthInfos[name]); err != nil && !o.AllowExternal {
+			return fmt.Errorf("user %.80q: %w", name, err)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(config.Clusters)) {
+		if err := o.validateCluster(config.Clusters[name]); err != nil {
+			return fmt.Errorf("cluster %.80q: %w", name, err)
+		}
+	}
+	return nil
+}
+
+func validateUser(user *clientcmdapi.AuthInfo) error {
+	if user.Exec != nil || user.AuthProvider != nil {
+		return errors.New("want credentials inside the kubeconfig, have a program")
+	}
+	if user.TokenFile != "" || user.ClientCertificate != "" || user.ClientKey != "" {
+		return errors.New("want credentials inside the kubeconfig, have a file")
+	}
+	return nil
+}
+
+func (o KubeconfigOptions) validateCluster(cluster *clientcmdapi.Cluster) error {
+	switch {
+	case cluster.CertificateAuthority != "" && !o.AllowExternal:
+		return errors.New("want the CA inside the kubeconfig, have a file")
+	case cluster.InsecureSkipTLSVerify && !o.AllowInsecure:
+		return errors.New("want a verified certificate, have insecure-skip-tls-verify")
+	case !strings.HasPrefix(strings.ToLower(cluster.Server), "https://") && !o.AllowInsecure:
+		return errors.New("want a server with https://, have another")
+	case cluster.ProxyURL != "" && !o.AllowProxy:
+		return errors.New("want no proxy-url, have one")
+	default:
+		return nil
+	}
+}

@@ -1,0 +1,322 @@
+package runtimes_test
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/pem"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/runtime-watcher/runtime-watcher/controlplane/runtimes"
+)
+
+const kubeconfig = `
+apiVersion: v1
+kind: Config
+current-context: runtime
+contexts: [{name: runtime, context: {cluster: runtime, user: operator}}]
+clusters: [{name: runtime, cluster: {server: "https://192.0.2.1"}}]
+users: [{name: operator, user: {token: secret}}]
+`
+
+// secrets has one Secret, or none, or an error.
+type secrets struct {
+	client.Reader
+
+	version, text string
+	err           error
+}
+
+func (s *secrets) Get(_ context.Context, key client.ObjectKey, object client.Object, _ ...client.GetOption) error {
+	if s.err != nil {
+		return s.err
+	}
+
+	secret, _ := object.(*corev1.Secret)
+	secret.Namespace, secret.Name = key.Namespace, key.Name
+	secret.ResourceVersion, secret.Data = s.version, map[string][]byte{"config": []byte(s.text)}
+
+	return nil
+}
+
+func TestKubeconfigsKeepAClientUntilItsSecretChanges(t *testing.T) {
+	stored := &secrets{version: "1", text: kubeconfig}
+	kubeconfigs := runtimes.NewKubeconfigs(stored, "config", client.ObjectKeyFromObject, runtimes.KubeconfigOptions{})
+	object := &corev1.ConfigMap{}
+	connect := func() client.Client {
+		c, err := kubeconfigs.Connect(t.Context(), object)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		return c
+	}
+
+	first := connect()
+	if connect() != first {
+		t.Error("each reconcile makes a client")
+	}
+
+	stored.version = "2"
+
+	second := connect()
+	if second == first {
+		t.Error("a client of a kubeconfig that was replaced")
+	}
+
+	stored.err = apierrors.NewNotFound(schema.GroupResource{Resource: "secrets"}, "runtime")
+
+	if c, err := kubeconfigs.Connect(t.Context(), object); !errors.Is(err, runtimes.ErrGone) || c != nil {
+		t.Errorf("without Secret: got %v, %v", c, err)
+	}
+
+	stored.err = errors.New("the API server is away")
+
+	if _, err := kubeconfigs.Connect(t.Context(), object); err == nil || errors.Is(err, runtimes.ErrGone) {
+		t.Errorf("the API server is away: got %v", err)
+	}
+
+	stored.err, stored.version = nil, "3"
+
+	if connect() == second {
+		t.Error("a client of a Secret that was gone")
+	}
+}
+
+// A writer of the Secret of one runtime must not act as the operator.
+func TestKubeconfigsAreSelfContained(t *testing.T) {
+	tests := map[string]struct{ old, replaced, want string }{
+		"a program": {
+			"token: secret",
+			"exec: {apiVersion: client.authentication.k8s.io/v1, command: sh, interactiveMode: Never}", "program",
+		},
+		"a provider":          {"token: secret", "auth-provider: {name: oidc}", "program"},
+		"a file with a token": {"token: secret", "tokenFile: /etc/passwd", "file"},
+		"a file with a key":   {"token: secret", "client-key: /etc/key, client-certificate: /etc/certificate", "file"},
+		"a file with a CA": {
+			`server: "https://192.0.2.1"`,
+			`server: "https://192.0.2.1", certificate-authority: /etc/ca`, "file",
+		},
+		"no verification": {
+			`server: "https://192.0.2.1"`,
+			`server: "https://192.0.2.1", insecure-skip-tls-verify: true`, "insecure-skip-tls-verify",
+		},
+		"plain text": {`"https://192.0.2.1"`, `"http://192.0.2.1"`, "https://"},
+		"no scheme":  {`"https://192.0.2.1"`, `"192.0.2.1:6443"`, "https://"},
+		"a proxy": {
+			`server: "https://192.0.2.1"`,
+			`server: "https://192.0.2.1", proxy-url: "http://192.0.2.2"`, "proxy-url",
+		},
+		"in a user not used":     {"users: [", "users: [{name: other, user: {tokenFile: /etc/passwd}}, ", "file"},
+		"nothing":                {kubeconfig, "", "no configuration"},
+		"no YAML":                {kubeconfig, "{", "Secret"},
+		"a context that is none": {"current-context: runtime", "current-context: other", "other"},
+	}
+
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			text := strings.Replace(kubeconfig, test.old, test.replaced, 1)
+			if text == kubeconfig {
+				t.Fatal("the test changes nothing")
+			}
+
+			kubeconfigs := runtimes.NewKubeconfigs(&secrets{version: "1", text: text}, "config", client.ObjectKeyFromObject,
+				runtimes.KubeconfigOptions{})
+
+			_, err := kubeconfigs.Connect(t.Context(), &corev1.ConfigMap{})
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want it to name %q", err, test.want)
+			}
+		})
+	}
+}
+
+func TestKubeconfigsMayBeInsecureOnRequest(t *testing.T) {
+	insecure := strings.Replace(kubeconfig, `"https://192.0.2.1"`,
+		`"http://192.0.2.1", insecure-skip-tls-verify: true, proxy-url: "http://192.0.2.2"`, 1)
+
+	for _, test := range []struct {
+		opts runtimes.KubeconfigOptions
+		want bool
+	}{
+		{runtimes.KubeconfigOptions{}, false},
+		{runtimes.KubeconfigOptions{AllowInsecure: true, AllowExternal: true}, false},
+		{runtimes.KubeconfigOptions{AllowProxy: true, AllowExternal: true}, false},
+		{runtimes.KubeconfigOptions{AllowInsecure: true, AllowProxy: true}, true},
+	} {
+		kubeconfigs := runtimes.NewKubeconfigs(&secrets{version: "1", text: insecure}, "config", client.ObjectKeyFromObject,
+			test.opts)
+		if _, err := kubeconfigs.Connect(t.Context(), &corev1.ConfigMap{}); (err == nil) != test.want {
+			t.Errorf("%+v: %v, want it accepted: %t", test.opts, err, test.want)
+		}
+	}
+}
+
+func TestKubeconfigsMayRunProgramsOnRequest(t *testing.T) {
+	text := strings.Replace(kubeconfig, "token: secret",
+		"exec: {apiVersion: client.authentication.k8s.io/v1, command: sh, interactiveMode: Never}", 1)
+	kubeconfigs := runtimes.NewKubeconfigs(&secrets{version: "1", text: text}, "config", client.ObjectKeyFromObject,
+		runtimes.KubeconfigOptions{AllowExternal: true})
+
+	if _, err := kubeconfigs.Connect(t.Context(), &corev1.ConfigMap{}); err != nil {
+		t.Error(err)
+	}
+}
+
+// Secrets of today's fleet have the name of their Kyma in a label.
+func TestKubeconfigsAreFoundByLabel(t *testing.T) {
+	const label = "operator.kyma-project.io/kyma-name"
+
+	secret := func(name, namespace, kyma string) *corev1.Secret {
+		return &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{label: kyma}},
+			Data:       map[string][]byte{"config": []byte(kubeconfig)},
+		}
+	}
+	stored := fake.NewClientBuilder().WithObjects(
+		secret("kubeconfig-1", "kcp", "kyma-1"), secret("kubeconfig-1", "other", "kyma-1"),
+		secret("kubeconfig-2", "kcp", "kyma-2"), secret("kubeconfig-2-copy", "kcp", "kyma-2"),
+	).Build()
+	kubeconfigs := runtimes.NewKubeconfigsByLabel(stored, "config",
+		func(object client.Object) (string, client.MatchingLabels) {
+			if object.GetName() == "" {
+				return "kcp", nil
+			}
+
+			return "kcp", client.MatchingLabels{label: object.GetName()}
+		}, runtimes.KubeconfigOptions{})
+
+	for name, test := range map[string]struct {
+		gone bool
+		want string
+	}{
+		"kyma-1": {},
+		"kyma-2": {want: "kubeconfig-2-copy"},
+		"kyma-3": {gone: true, want: "kyma-3"},
+		"":       {want: "labels"},
+	} {
+		object := &corev1.ConfigMap{}
+		object.SetName(name)
+
+		c, err := kubeconfigs.Connect(t.Context(), object)
+		if (err == nil) != (test.want == "") || (c == nil) != (err != nil) ||
+			errors.Is(err, runtimes.ErrGone) != test.gone || err != nil && !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%q: got %v, %v, want an error with %q", name, c, err, test.want)
+		}
+	}
+}
+
+// An operator reads Deployments of a runtime with the client of the installation.
+func TestKubeconfigsMakeTypedClients(t *testing.T) {
+	var agent string
+
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		agent = r.UserAgent()
+
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"apiVersion":"v1","kind":"Node","metadata":{"name":"node"}}`)
+	}))
+	defer server.Close()
+
+	text := strings.Replace(kubeconfig, "https://192.0.2.1", server.URL, 1)
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	text = strings.Replace(text, "cluster: {server", "cluster: {certificate-authority-data: "+
+		base64.StdEncoding.EncodeToString(ca)+", server", 1)
+	kubeconfigs := runtimes.NewKubeconfigs(&secrets{version: "1", text: text}, "config", client.ObjectKeyFromObject,
+		runtimes.KubeconfigOptions{
+			Scheme: scheme.Scheme, Configure: func(config *rest.Config) { config.UserAgent = "my-operator" },
+			Mapper: func(*rest.Config, *http.Client) (meta.RESTMapper, error) {
+				mapper := meta.NewDefaultRESTMapper(nil)
+				mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
+
+				return mapper, nil
+			},
+		})
+
+	c, err := kubeconfigs.Connect(t.Context(), &corev1.ConfigMap{})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	node := &corev1.Node{}
+	if err := c.Get(t.Context(), client.ObjectKey{Name: "node"}, node); err != nil || node.Name != "node" ||
+		agent != "my-operator" {
+		t.Errorf("got %v, %v, as %q", node, err, agent)
+	}
+}
+
+// Ten thousand runtimes are visited one after the other.
+func TestKubeconfigsKeepAFewClients(t *testing.T) {
+	kubeconfigs := runtimes.NewKubeconfigs(&secrets{version: "1", text: kubeconfig}, "config",
+		client.ObjectKeyFromObject, runtimes.KubeconfigOptions{Clients: 2})
+	connect := func(name string) client.Client {
+		object := &corev1.ConfigMap{}
+		object.SetName(name)
+
+		c, err := kubeconfigs.Connect(t.Context(), object)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		return c
+	}
+
+	first, second := connect("first"), connect("second")
+	if connect("first") != first || connect("third") == nil {
+		t.Error("a client is made again")
+	}
+
+	if connect("first") != first || connect("second") == second {
+		t.Error("the client that was used last is dropped")
+	}
+}
+
+func TestKubeconfigsLetGoOfClientsThatNobodyAsksFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kubeconfigs := runtimes.NewKubeconfigs(&secrets{version: "1", text: kubeconfig}, "config",
+			client.ObjectKeyFromObject, runtimes.KubeconfigOptions{})
+		connect := func(name string) client.Client {
+			object := &corev1.ConfigMap{}
+			object.SetName(name)
+
+			c, err := kubeconfigs.Connect(t.Context(), object)
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			return c
+		}
+
+		asked, removed := connect("asked"), connect("removed")
+
+		for range 7 {
+			time.Sleep(10 * time.Minute)
+
+			if connect("asked") != asked {
+				t.Fatal("each reconcile makes a client")
+			}
+		}
+
+		connect("new")
+
+		if connect("asked") != asked || connect("removed") == removed {
+			t.Error("kept the wrong client")
+		}
+	})
+}

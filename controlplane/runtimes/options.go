@@ -1,0 +1,128 @@
+package runtimes
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
+)
+
+const (
+	defaultInterval   = 10 * time.Minute
+	defaultRetry      = 3 * time.Second
+	defaultTimeout    = time.Minute
+	defaultGiveUp     = time.Hour
+	defaultConcurrent = 10
+)
+
+// Options are the optional settings of [SetUp]. The zero value is the documented default.
+type Options struct {
+	// Name is the name of the controller in logs, metrics and events. Default: "runtimes".
+	Name string
+	// Interval is the time between two reconciles of a runtime that is ready, plus up to a tenth at
+	// random. They correct changes and deliver new certificates. Default: 10 min.
+	Interval time.Duration
+	// Retry is the shortest time between two reconciles of a runtime that is not ready, and
+	// Interval the longest one. In between, it is a quarter of the time since the runtime was
+	// ready. Default: 3 s.
+	Retry time.Duration
+	// Timeout bounds one reconcile of a runtime. Writes to the control plane may take as long
+	// again. Default: 1 min.
+	Timeout time.Duration
+	// GiveUp is how long a deleted object is held while the removal of the agent fails, from the
+	// first failure that this process has seen. The agent then stays in the runtime, without
+	// certificates. Default: 1 h.
+	GiveUp time.Duration
+	// Concurrent is the number of concurrent reconciles of runtimes, and also that of runtimes that
+	// fail, which have workers of their own. Default: 10.
+	Concurrent int
+	// Finalizer holds an object until the agent is removed from its runtime. After a change, the
+	// former one stays. Default: [Finalizer].
+	Finalizer string
+	// Skip reports whether the runtime of an object is left as it is. It is called concurrently.
+	// The deletion of the object still removes the agent. Default: [SkipLabelled].
+	Skip func(object client.Object) bool
+	// ControlPlane returns the address that the agents of a runtime send to, <host>:<port>, such as
+	// that of watcher.GatewayAddress. It is called at each reconcile. Default: the address of the
+	// installer.
+	ControlPlane func(ctx context.Context, object client.Object) (string, error)
+	// Fleet is the fleet of the listener in this process. Runtimes that were removed are removed
+	// there, and managers that no Watcher names any more once no agent sends heartbeats for them. A
+	// runtime that becomes stale, or degraded for a reason that a look can end, is reconciled at
+	// once, and all objects are applied. While many are stale, these wait for Interval. Default:
+	// none.
+	Fleet Fleet
+	// Overview gets the states of all runtimes, for metrics. Default: none.
+	Overview *Overview
+	// Report gets the status of a runtime after each reconcile, as [ReportCondition] does. It may
+	// be called concurrently. An error is retried. Default: none.
+	Report func(ctx context.Context, object client.Object, status installation.Status) error
+	// Recorder gets an Event about the object when a runtime fails or waits for a new reason, and
+	// when it is ready after that. Default: the recorder of the manager.
+	Recorder events.EventRecorder
+}
+
+func (o Options) withDefaults() Options {
+	o.Name = cmp.Or(o.Name, "runtimes")
+	o.Interval = cmp.Or(o.Interval, defaultInterval)
+	o.Retry = cmp.Or(o.Retry, defaultRetry)
+	o.Timeout = cmp.Or(o.Timeout, defaultTimeout)
+	o.GiveUp = cmp.Or(o.GiveUp, defaultGiveUp)
+	o.Concurrent = cmp.Or(o.Concurrent, defaultConcurrent)
+	o.Finalizer = cmp.Or(o.Finalizer, Finalizer)
+	if o.Skip == nil {
+		o.Skip = SkipLabelled
+	}
+	if o.ControlPlane == nil {
+		o.ControlPlane = func(context.Context, client.Object) (string, error) { return "", nil }
+	}
+	if o.Fleet == nil {
+		o.Fleet = noFleet{}
+	}
+	if o.Overview == nil {
+		o.Overview = &Overview{}
+	}
+	if o.Report == nil {
+		o.Report = func(context.Context, client.Object, installation.Status) error { return nil }
+	}
+	return o
+}
+
+func (o Options) validate() error {
+	return errors.Join(
+		positive("Interval", o.Interval),
+		positive("Retry", o.Retry),
+		positive("Timeout", o.Timeout),
+		positive("GiveUp", o.GiveUp),
+		positive("Concurrent", o.Concurrent),
+		validateFinalizer(o.Finalizer),
+	)
+}
+
+func positive[N int | time.Duration](name string, value N) error {
+	if value > 0 {
+		return nil
+	}
+	return fmt.Errorf("%s: want more than 0, have %v", name, value)
+}
+
+func validateFinalizer(name string) error {
+	if wrong := validation.IsQualifiedName(name); wrong != nil || !strings.Contains(name, "/") {
+		return fmt.Errorf("Finalizer: want <domain>/<name>, have %.100q", name)
+	}
+	return nil
+}
+
+// LabelSkip is the label of objects that [SkipLabelled] skips.
+const LabelSkip = "operator.kyma-project.io/skip-reconciliation"
+
+// SkipLabelled skips objects with the label [LabelSkip] and the value "true".
+func SkipLabelled(object client.Object) bool { return object.GetLabels()[LabelSkip] == "true" }

@@ -1,0 +1,140 @@
+package runtimes
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+)
+
+// neverHeardAfter is how long a runtime that is ready may send nothing. Agents send a heartbeat
+// every 30 s.
+const neverHeardAfter = 5 * time.Minute
+
+// Overview has the states of all runtimes, as the controllers of this process have seen them. The
+// zero value is ready, for [Options.Overview]. It may be used concurrently. Its Installations are
+// for metrics, and for listener.InstallationsHandler.
+type Overview struct {
+	mu        sync.Mutex
+	runtimes  map[client.ObjectKey]seen
+	authority certificates.Status
+	repairs   int64
+	status    func(core.RuntimeID, core.Manager) fleet.Status // nil: not known
+}
+
+// seen is the last status of an object.
+type seen struct {
+	id       core.RuntimeID
+	state    fleet.InstallationState
+	ready    time.Time // since when
+	managers []core.Manager
+}
+
+// Installations returns the current states. With 10,000 runtimes it takes a few milliseconds.
+func (o *Overview) Installations() fleet.Installations {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	all := fleet.Installations{
+		Runtimes: make(map[fleet.InstallationState]int), NeverHeard: make(map[core.Manager][]core.RuntimeID), Repairs: o.repairs,
+		Phase: string(o.authority.Phase), Waiting: slices.Clone(o.authority.Waiting),
+		Overdue: slices.Clone(o.authority.Overdue),
+	}
+
+	for key, runtime := range o.runtimes {
+		all.Runtimes[runtime.state]++
+
+		if runtime.state.State == string(installation.Failed) {
+			all.Failed = append(all.Failed,
+				fleet.FailedInstallation{Object: key, Runtime: runtime.id, Reason: runtime.state.Reason})
+		}
+		for _, manager := range runtime.managers {
+			silent := o.silent(runtime, manager)
+			if _, listed := all.NeverHeard[manager]; silent || !listed {
+				all.NeverHeard[manager] = appendIf(silent, all.NeverHeard[manager], runtime.id)
+			}
+		}
+	}
+
+	for _, runtimes := range all.NeverHeard {
+		slices.Sort(runtimes)
+	}
+	slices.SortFunc(all.Failed, func(a, b fleet.FailedInstallation) int {
+		return cmp.Compare(a.Object.String(), b.Object.String())
+	})
+
+	return all
+}
+
+func appendIf(condition bool, runtimes []core.RuntimeID, id core.RuntimeID) []core.RuntimeID {
+	if condition {
+		return append(runtimes, id)
+	}
+	return runtimes
+}
+
+// silent reports whether a runtime has sent nothing, and should have.
+func (o *Overview) silent(runtime seen, manager core.Manager) bool {
+	return o.status != nil && !runtime.ready.IsZero() && time.Since(runtime.ready) > neverHeardAfter &&
+		o.status(runtime.id, manager).LastSeen.IsZero()
+}
+
+// note sets the status of an object. An empty id leaves the former one.
+func (o *Overview) note(key client.ObjectKey, id core.RuntimeID, status installation.Status, managers []core.Manager) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	now := seen{
+		id:    cmp.Or(id, o.runtimes[key].id),
+		state: fleet.InstallationState{State: string(status.State), Reason: status.Reason},
+	}
+
+	if status.State == installation.Ready {
+		now.managers, now.ready = managers, o.runtimes[key].ready
+		if now.ready.IsZero() {
+			now.ready = time.Now()
+		}
+	}
+
+	if o.runtimes == nil {
+		o.runtimes = make(map[client.ObjectKey]seen)
+	}
+
+	o.runtimes[key] = now
+}
+
+func (o *Overview) forget(key client.ObjectKey) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.runtimes, key)
+}
+
+func (o *Overview) noteRepair() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.repairs++
+}
+
+func (o *Overview) noteAuthority(status certificates.Status) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.authority = status
+}
+
+// useFleet queries a fleet for runtimes that never sent anything, if it has the method Get.
+func (o *Overview) useFleet(from Fleet) {
+	if f, ok := from.(interface {
+		Get(runtime core.RuntimeID, manager core.Manager) fleet.Status
+	}); ok {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.status = f.Get
+	}
+}

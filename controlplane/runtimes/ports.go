@@ -1,0 +1,68 @@
+package runtimes
+
+import (
+	"context"
+	"errors"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+)
+
+// ErrGone means that there is no way to a runtime: it does not exist yet, or no longer.
+var ErrGone = errors.New("runtime is gone, or not there yet")
+
+// Identity identifies a runtime.
+type Identity struct {
+	// ID becomes the Common Name of the client certificate. It must never change while an object
+	// exists. Empty means that the object represents no runtime.
+	ID core.RuntimeID
+	// Domain is the registered domain of the runtime, as in the annotation skr-domain. It is not
+	// used for an object that is being deleted.
+	Domain string
+	// Remove removes the agent, its certificates and the finalizer although the object stays, as
+	// for a runtime that goes back to a former agent.
+	Remove bool
+}
+
+// Identify returns the runtime that an object represents. It must not change the object, and is
+// called concurrently. An error is reported and retried.
+type Identify func(ctx context.Context, object client.Object) (Identity, error)
+
+// Connect returns a client without cache for the runtime that an object represents. It is called
+// for each reconcile, concurrently, so it should keep its clients, as [Kubeconfigs] does.
+//
+// An error that wraps [ErrGone] means that there is no way, and a deleted object is then let go. It
+// must not mean that a runtime cannot be reached at the moment.
+type Connect func(ctx context.Context, object client.Object) (client.Client, error)
+
+// Certificates is the port to the issuer. Its methods may be called concurrently and do not wait
+// for certificates.
+type Certificates interface {
+	// Reconcile keeps the CA and the certificate of the listener.
+	Reconcile(ctx context.Context) (certificates.Status, error)
+	// EnsureRuntime returns the material of a runtime. An error wraps certificates.ErrRuntimeTaken
+	// when the runtime has another owner.
+	EnsureRuntime(ctx context.Context, r certificates.Runtime) (certificates.RuntimeStatus, error)
+	// OwnsRuntime reports whether the certificates of a runtime belong to its owner. It is true if
+	// there are none.
+	OwnsRuntime(ctx context.Context, r certificates.Runtime) (bool, error)
+	// RemoveRuntime removes the certificates of a runtime, unless they belong to another owner.
+	RemoveRuntime(ctx context.Context, r certificates.Runtime) error
+}
+
+var _ Certificates = (*certificates.Certificates)(nil)
+
+// Fleet is the port to the freshness of runtimes. Its methods may be called concurrently and return
+// at once. One with the methods OnChange and Get of [fleet.Fleet] is also followed and queried.
+type Fleet interface {
+	// Forget removes a runtime.
+	Forget(runtime core.RuntimeID)
+	// ForgetManager removes a manager from a runtime, unless the runtime still sends heartbeats for
+	// it. It reports whether the manager is gone.
+	ForgetManager(runtime core.RuntimeID, manager core.Manager) (forgotten bool)
+}
+
+var _ Fleet = (*fleet.Fleet)(nil)

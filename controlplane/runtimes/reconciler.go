@@ -1,0 +1,256 @@
+package runtimes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+// Finalizer is the default finalizer. It holds an object until the agent is removed from its
+// runtime.
+const Finalizer = "operator.kyma-project.io/runtime-watcher"
+
+type reconciler struct {
+	client       client.Client
+	scheme       *runtime.Scheme
+	prototype    client.Object
+	gvk          schema.GroupVersionKind
+	identify     Identify
+	connect      Connect
+	certificates Certificates
+	installer    *installation.Installer
+	opts         Options
+	forgetter    *forgetter
+	failures     failures
+	repairs      repairs
+	// confirming makes the controller reconcile all runtimes.
+	confirming chan event.GenericEvent
+
+	regular, failing lane
+	busy             busy
+}
+
+func (r *reconciler) reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	// The work in a runtime has a bound of its own, which leaves time to report the result.
+	ctx, cancel := context.WithTimeout(ctx, 2*r.opts.Timeout)
+	defer cancel()
+
+	object, _ := r.prototype.DeepCopyObject().(client.Object) // It is one.
+
+	err := r.client.Get(ctx, request.NamespacedName, object)
+	if apierrors.IsNotFound(err) {
+		r.end(request.NamespacedName)
+		return reconcile.Result{RequeueAfter: r.forgetter.forgetAgain(request.NamespacedName)}, nil
+	}
+
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+
+	if object.GetDeletionTimestamp() != nil {
+		return r.remove(ctx, object)
+	}
+
+	return r.keep(ctx, object)
+}
+
+// end forgets an object that is gone or released.
+func (r *reconciler) end(object client.ObjectKey) {
+	r.failures.end(object)
+	r.repairs.forget(object)
+	r.opts.Overview.forget(object)
+}
+
+// keep installs the agent and reports the result.
+func (r *reconciler) keep(ctx context.Context, object client.Object) (reconcile.Result, error) {
+	identity, err := r.identify(ctx, object)
+	if err != nil {
+		return r.fail(ctx, object, "", because(reasonIdentityUnknown, err))
+	}
+
+	if identity.ID == "" {
+		return reconcile.Result{}, nil
+	}
+
+	skipped := r.opts.Skip(object)
+	if identity.Remove && !skipped {
+		return r.remove(ctx, object)
+	}
+
+	r.failures.endRemoval(client.ObjectKeyFromObject(object))
+
+	if skipped {
+		return reconcile.Result{}, r.report(ctx, object, identity.ID,
+			awaiting(reasonSkipped, "waiting for the end of an opt-out"), nil)
+	}
+
+	watches, err := r.watches(ctx)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+
+	status, err := r.install(ctx, object, identity, watches)
+	r.forgetter.noteFormer(status.Former)
+
+	if err != nil {
+		return r.fail(ctx, object, identity.ID, err)
+	}
+
+	managers := r.installer.Managers(watches)
+	if err := r.report(ctx, object, identity.ID, status, managers); err != nil {
+		return reconcile.Result{}, err
+	}
+
+	return r.again(object, identity.ID, managers, status), nil
+}
+
+// again returns when to reconcile a runtime again. One that is ready comes after those that wait.
+func (r *reconciler) again(
+	object client.Object, id core.RuntimeID, managers []core.Manager, status installation.Status,
+) reconcile.Result {
+	key := client.ObjectKeyFromObject(object)
+	if status.State != installation.Ready {
+		after, _ := r.failures.pause(key, r.opts.Retry, r.opts.Interval)
+		return reconcile.Result{RequeueAfter: after}
+	}
+	r.failures.ready(key)
+	r.repairs.note(id, key, managers)
+	next := r.forgetter.forgetFormer(id, managers, r.opts.Interval)
+	return reconcile.Result{RequeueAfter: spread(next), Priority: new(handler.LowPriority)}
+}
+
+// spread adds up to a tenth, so that runtimes that came at the same moment do not stay together.
+func spread(d time.Duration) time.Duration {
+	const part = 10
+	return d + rand.N(d/part+1) //nolint:gosec // It is no secret.
+}
+
+func (r *reconciler) install(
+	ctx context.Context, object client.Object, identity Identity, watches []admission.Watch,
+) (installation.Status, error) {
+	ctx, cancel := context.WithTimeout(ctx, r.opts.Timeout)
+	defer cancel()
+
+	if err := r.hold(ctx, object); err != nil {
+		return installation.Status{}, err
+	}
+
+	issued, err := r.certificates.EnsureRuntime(ctx, r.runtimeOf(object, identity))
+	if err != nil {
+		return installation.Status{}, because(certificateReason(err), fmt.Errorf("issue certificates: %w", err))
+	}
+
+	if !issued.Ready {
+		return awaitingCertificate(issued), nil
+	}
+
+	there, err := r.reach(ctx, object, identity.ID)
+	if there == nil {
+		return awaiting(reasonUnreachable, "waiting for a way to the runtime"), err
+	}
+
+	address, err := r.opts.ControlPlane(ctx, object)
+	if err != nil {
+		return installation.Status{}, because(reasonNoAddress, fmt.Errorf("address of the control plane: %w", err))
+	}
+
+	verify, begun := r.repairs.begin(identity.ID), time.Now()
+	if verify {
+		r.opts.Overview.noteRepair()
+		ctrl.LoggerFrom(ctx).V(1).Info("watch path is broken, so all objects are applied", "runtime", identity.ID)
+	}
+
+	status, err := r.installer.Install(ctx, installation.Runtime{
+		ID: identity.ID, Client: there, Secret: issued.Secret, Watches: watches, ControlPlane: address, Verify: verify,
+	})
+	r.repairs.end(identity.ID, time.Since(begun), verify)
+
+	return status, because(installReason(err), err)
+}
+
+// reach returns a client for a runtime, nil if there is no way.
+func (r *reconciler) reach(ctx context.Context, object client.Object, id core.RuntimeID) (client.Client, error) {
+	there, err := r.connect(ctx, object)
+	if errors.Is(err, ErrGone) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, because(connectReason(err), fmt.Errorf("connect to runtime %q: %w", id, err))
+	}
+	return there, nil
+}
+
+// runtimeOf names the owner with its kind, so that the schemes of others need not know it. The
+// garbage collector removes the certificates with the owner, even without the finalizer.
+func (r *reconciler) runtimeOf(object client.Object, identity Identity) certificates.Runtime {
+	owner := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		Namespace: object.GetNamespace(), Name: object.GetName(), UID: object.GetUID(),
+	}}
+	owner.SetGroupVersionKind(r.gvk)
+	return certificates.Runtime{ID: identity.ID, Domain: identity.Domain, Owner: owner}
+}
+
+func awaitingCertificate(issued certificates.RuntimeStatus) installation.Status {
+	status := awaiting("Certificate"+issued.Reason, issued.Message)
+	if status.Reason == reasonCertificateFailed {
+		status.State = installation.Failed
+	}
+	return status
+}
+
+func awaiting(reason, message string) installation.Status {
+	return installation.Status{State: installation.Progressing, Reason: reason, Message: message}
+}
+
+// hold adds the finalizer.
+func (r *reconciler) hold(ctx context.Context, object client.Object) error {
+	before, _ := object.DeepCopyObject().(client.Object) // It is one.
+	if !controllerutil.AddFinalizer(object, r.opts.Finalizer) {
+		return nil
+	}
+	return r.patch(ctx, object, before)
+}
+
+// patch conflicts with concurrent changes, as it replaces the whole list of finalizers.
+func (r *reconciler) patch(ctx context.Context, object, before client.Object) error {
+	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+	if err := r.client.Patch(ctx, object, patch); err != nil {
+		return fmt.Errorf("change the finalizers: %w", err)
+	}
+	return nil
+}
+
+// watches returns the watches of all valid Watchers, without their invalid conditions. The status
+// of a Watcher reports both.
+func (r *reconciler) watches(ctx context.Context) ([]admission.Watch, error) {
+	list := &v1beta2.WatcherList{}
+	if err := r.client.List(ctx, list); err != nil {
+		return nil, fmt.Errorf("list Watchers: %w", err)
+	}
+	watches, err := watcher.Watches(list.Items)
+	if err != nil {
+		ctrl.LoggerFrom(ctx).V(1).Info("Watchers, or conditions of Watchers, are left out", "problem", err.Error())
+	}
+	r.forgetter.note(watches)
+	return watches, nil
+}

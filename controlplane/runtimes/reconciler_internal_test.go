@@ -1,0 +1,540 @@
+package runtimes
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+	"unicode/utf8"
+
+	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+// A runtime that takes connections, and answers nothing.
+func TestARuntimeThatHangsIsLetGo(t *testing.T) {
+	hangs := interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{
+		Delete: func(ctx context.Context, _ client.WithWatch, _ client.Object, _ ...client.DeleteOption) error {
+			<-ctx.Done()
+
+			return ctx.Err()
+		},
+	})
+
+	synctest.Test(t, func(t *testing.T) {
+		object, reported := deleted(0), 0
+		r := newReconciler(t, newPlane(t, object), func(context.Context, client.Object) (client.Client,
+			error,
+		) {
+			return hangs, nil
+		})
+		r.opts.Report = func(ctx context.Context, _ client.Object, status installation.Status) error {
+			if status.State == installation.Removed {
+				reported++
+			}
+
+			return ctx.Err()
+		}
+
+		if err := reconcileOnce(t, r, object); err == nil {
+			t.Error("let go at once")
+		}
+
+		time.Sleep(defaultGiveUp + time.Second)
+
+		begun := time.Now()
+		if err := reconcileOnce(t, r, object); err != nil {
+			t.Error("when it was to be let go:", err)
+		}
+
+		if took := time.Since(begun); reported != 1 || took > defaultTimeout {
+			t.Errorf("reported as removed %d times within %v, want once, within %v", reported, took, defaultTimeout)
+		}
+
+		wantGone(t, r.client, object)
+	})
+}
+
+func TestARuntimeThatIsLetGoKeepsNoCertificate(t *testing.T) {
+	t.Parallel()
+
+	object, certificate, key := deleted(0), issued(), &corev1.Secret{ObjectMeta: issued().ObjectMeta}
+	broken := true
+	c := interceptor.NewClient(newPlane(t, object, certificate, key), interceptor.Funcs{
+		Delete: func(ctx context.Context, c client.WithWatch, object client.Object, opts ...client.DeleteOption) error {
+			if broken {
+				return errors.New("the API server is away")
+			}
+
+			return c.Delete(ctx, object, opts...)
+		},
+	})
+	r := newReconciler(t, c, func(context.Context, client.Object) (client.Client, error) {
+		return nil,
+			errors.New("out of reach")
+	})
+	r.failures.keep(client.ObjectKeyFromObject(object), failing{removal: time.Now().Add(-defaultGiveUp - time.Second)})
+
+	if err := reconcileOnce(t, r, object); err == nil {
+		t.Error("let go with its certificate")
+	}
+
+	if err := c.Get(t.Context(), client.ObjectKeyFromObject(object), object); err != nil {
+		t.Fatal("while its certificate cannot be removed:", err)
+	}
+
+	broken = false
+
+	if err := reconcileOnce(t, r, object); err != nil {
+		t.Error(err)
+	}
+
+	for _, left := range []client.Object{object, certificate, key} {
+		wantGone(t, c, left)
+	}
+}
+
+// The object was deleted long ago, while no operator ran. The first error that is seen must not
+// orphan the agent.
+func TestARuntimeThatIsOutOfReachKeepsItsCertificateForAWhile(t *testing.T) {
+	t.Parallel()
+
+	object, certificate := deleted(2*defaultGiveUp), issued()
+	c := newPlane(t, object, certificate)
+	r := newReconciler(t, c, func(context.Context, client.Object) (client.Client, error) {
+		return nil,
+			errors.New("out of reach")
+	})
+
+	if err := reconcileOnce(t, r, object); err == nil {
+		t.Error("let go at once")
+	}
+
+	for _, held := range []client.Object{object, certificate} {
+		if err := c.Get(t.Context(), client.ObjectKeyFromObject(held), held); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// The time to give up begins again after a removal that was withdrawn.
+func TestAWithdrawnRemovalDoesNotCount(t *testing.T) {
+	for name, skip := range map[string]bool{"withdrawn": false, "skipped": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				object, withdrawn := newObject(string(prod)), false
+				object.Finalizers = []string{Finalizer}
+				r := newReconciler(t, newPlane(t, object), func(context.Context, client.Object) (client.Client, error) {
+					return nil, errors.New("out of reach")
+				})
+				r.certificates = owned{}
+				r.opts.Skip = func(client.Object) bool { return withdrawn && skip }
+				r.identify = func(context.Context, client.Object) (Identity, error) {
+					return Identity{ID: prod, Domain: "a.example.com", Remove: skip || !withdrawn}, nil
+				}
+
+				_ = reconcileOnce(t, r, object) // It fails for the first time.
+				withdrawn = true
+				_ = reconcileOnce(t, r, object)
+				time.Sleep(7 * 24 * time.Hour)
+
+				withdrawn = false
+
+				if err := reconcileOnce(t, r, object); err == nil {
+					t.Error("let go at once")
+				}
+
+				time.Sleep(defaultGiveUp + time.Second)
+
+				if err := reconcileOnce(t, r, object); err != nil {
+					t.Error("when it was to be let go:", err)
+				}
+			})
+		})
+	}
+}
+
+// owned has issued certificates that belong to the object.
+type owned struct{ ready }
+
+func (owned) OwnsRuntime(context.Context, certificates.Runtime) (bool, error) { return true, nil }
+
+func (owned) RemoveRuntime(context.Context, certificates.Runtime) error { return nil }
+
+// Its ID is too long for a Common Name.
+func TestARuntimeThatCanHaveNoCertificateIsNotHeld(t *testing.T) {
+	t.Parallel()
+
+	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kcp", Name: strings.Repeat("a", 70)}}
+	c := newPlane(t, object)
+	r := newReconciler(t, c, func(context.Context, client.Object) (client.Client, error) { return nil, ErrGone })
+
+	if err := reconcileOnce(t, r, object); !errors.Is(err, certificates.ErrInvalidRuntime) {
+		t.Errorf("%v, want %v", err, certificates.ErrInvalidRuntime)
+	}
+
+	if err := c.Delete(t.Context(), object); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := reconcileOnce(t, r, object); err != nil {
+		t.Error(err)
+	}
+
+	wantGone(t, c, object)
+}
+
+// asked is an issuer that notes for whom a certificate is asked for.
+type asked struct {
+	Certificates
+
+	owner client.Object
+}
+
+func (a *asked) EnsureRuntime(_ context.Context, r certificates.Runtime) (certificates.RuntimeStatus, error) {
+	a.owner = r.Owner
+
+	return certificates.RuntimeStatus{}, nil
+}
+
+func TestACertificateIsOwnedByWhatRepresentsItsRuntime(t *testing.T) {
+	t.Parallel()
+
+	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kcp", Name: string(prod), UID: "object"}}
+	issuer := &asked{}
+	r := newReconciler(t, newPlane(t, object), nil)
+	r.certificates = issuer
+
+	if err := reconcileOnce(t, r, object); err != nil {
+		t.Fatal(err)
+	}
+
+	want := &metav1.PartialObjectMetadata{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "kcp", Name: string(prod), UID: "object"},
+	}
+	if diff := cmp.Diff(client.Object(want), issuer.owner); diff != "" {
+		t.Errorf("owner (-want +got):\n%s", diff)
+	}
+}
+
+// Reports in the order in which they came, and Events.
+type observedReports struct {
+	statuses []installation.Status
+	events   *events.FakeRecorder
+}
+
+func observeReports(r *reconciler) *observedReports {
+	o := &observedReports{events: events.NewFakeRecorder(100)}
+	r.opts.Recorder = o.events
+	r.opts.Report = func(_ context.Context, _ client.Object, status installation.Status) error {
+		o.statuses = append(o.statuses, status)
+
+		return nil
+	}
+
+	return o
+}
+
+func (o *observedReports) last() installation.Status {
+	if len(o.statuses) == 0 {
+		return installation.Status{}
+	}
+
+	return o.statuses[len(o.statuses)-1]
+}
+
+func TestFailuresAreReported(t *testing.T) {
+	t.Parallel()
+
+	tests := map[string]struct {
+		change   func(r *reconciler)
+		reason   string
+		terminal bool
+	}{
+		"no domain": {func(r *reconciler) {
+			r.identify = func(context.Context, client.Object) (Identity, error) { return Identity{ID: prod}, nil }
+		}, "InvalidRuntime", true},
+		"no identity": {func(r *reconciler) {
+			r.identify = func(context.Context, client.Object) (Identity, error) {
+				return Identity{},
+					errors.New("no such thing")
+			}
+		}, "IdentityUnknown", false},
+		"out of reach": {func(r *reconciler) {
+			r.certificates = ready{}
+			r.connect = func(context.Context, client.Object) (client.Client, error) { return nil, errors.New("no route") }
+		}, "Unreachable", false},
+		"a kubeconfig": {func(r *reconciler) {
+			r.certificates = ready{}
+			r.connect = func(context.Context, client.Object) (client.Client, error) { return nil, errInvalidKubeconfig }
+		}, "InvalidKubeconfig", false},
+		"a Secret": {func(r *reconciler) {
+			r.certificates = ready{}
+			r.connect = func(context.Context, client.Object) (client.Client, error) {
+				return fake.NewClientBuilder().Build(), nil
+			}
+		}, "InvalidSecret", false},
+	}
+
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kcp", Name: string(prod)}}
+			r := newReconciler(t, newPlane(t, object), nil)
+			test.change(r)
+			reports := observeReports(r)
+
+			for range 3 {
+				err := reconcileOnce(t, r, object)
+				if err == nil || errors.Is(err, reconcile.TerminalError(nil)) != test.terminal {
+					t.Errorf("error %v, want a terminal one: %t", err, test.terminal)
+				}
+			}
+
+			if have := reports.last(); have.State != installation.Failed || have.Reason != test.reason || have.Message == "" {
+				t.Errorf("reported %+v, want the reason %s", have, test.reason)
+			}
+
+			if have := len(reports.events.Events); have != 1 {
+				t.Errorf("%d Events for three failures of one kind, want 1", have)
+			}
+		})
+	}
+}
+
+// An API server chooses the text of its errors. A condition has at most 32,768 bytes.
+func TestTextsOfARuntimeAreBounded(t *testing.T) {
+	t.Parallel()
+
+	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kcp", Name: string(prod)}}
+	r := newReconciler(t, newPlane(t, object), nil)
+	r.certificates = ready{}
+	r.connect = func(context.Context, client.Object) (client.Client, error) {
+		return nil, errors.New(strings.Repeat("\u00e4", 1<<20))
+	}
+	reports := observeReports(r)
+
+	err := reconcileOnce(t, r, object)
+	if err == nil || len(err.Error()) > 5000 {
+		t.Errorf("the error to log has %d bytes", len(err.Error()))
+	}
+
+	if have := reports.last().Message; len(have) > 5000 || !utf8.ValidString(have) || !strings.Contains(have, "connect") {
+		t.Errorf("the message has %d bytes: %.40s", len(have), have)
+	}
+
+	stalled := installation.Status{State: installation.Failed, Reason: "Any", Message: strings.Repeat("a", 1<<20)}
+	if err := r.report(t.Context(), object, prod, stalled, nil); err != nil {
+		t.Fatal(err)
+	}
+
+	if have := reports.last().Message; len(have) > 5000 {
+		t.Errorf("the message of a Deployment has %d bytes", len(have))
+	}
+}
+
+func TestARefusedCertificateIsAFailure(t *testing.T) {
+	t.Parallel()
+
+	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kcp", Name: string(prod)}}
+	r := newReconciler(t, newPlane(t, object), nil)
+	r.certificates = refused{}
+	reports := observeReports(r)
+
+	for range 3 {
+		if err := reconcileOnce(t, r, object); err != nil {
+			t.Error(err)
+		}
+	}
+
+	have := reports.last()
+	if have.State != installation.Failed || have.Reason != "CertificateFailed" ||
+		!strings.Contains(have.Message, "denied") {
+		t.Errorf("reported %+v, want the failure of cert-manager", have)
+	}
+
+	if have := len(reports.events.Events); have != 1 {
+		t.Errorf("%d Events, want 1", have)
+	}
+}
+
+// refused is an issuer. cert-manager has denied its requests.
+type refused struct{ Certificates }
+
+func (refused) EnsureRuntime(context.Context, certificates.Runtime) (certificates.RuntimeStatus, error) {
+	return certificates.RuntimeStatus{Reason: "Failed", Message: "the request was denied"}, nil
+}
+
+// ready has issued certificates that no installation accepts.
+type ready struct{ Certificates }
+
+func (ready) EnsureRuntime(context.Context, certificates.Runtime) (certificates.RuntimeStatus, error) {
+	return certificates.RuntimeStatus{Ready: true}, nil
+}
+
+// Two objects represent the same runtime. The second one is refused, and its deletion leaves agent
+// and certificates alone.
+func TestASecondObjectOfARuntimeIsRefused(t *testing.T) {
+	t.Parallel()
+
+	first := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kcp", Name: string(prod), UID: "first"}}
+	second := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: string(prod), UID: "second"}}
+	c := newPlane(t, first, second)
+	connected := 0
+	r := newReconciler(t, c, func(context.Context, client.Object) (client.Client, error) {
+		connected++
+
+		return nil, errors.New("want no connection")
+	})
+	forgotten := &forgets{}
+	r.forgetter = newForgetter(forgotten)
+	reports := observeReports(r)
+
+	if err := reconcileOnce(t, r, first); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := reconcileOnce(t, r, second); err != nil || reports.last().Reason != "RuntimeTaken" {
+		t.Errorf("the second object: %+v, %v, want the reason RuntimeTaken", reports.last(), err)
+	}
+
+	if err := errors.Join(c.Delete(t.Context(), second), reconcileOnce(t, r, second)); err != nil {
+		t.Error(err)
+	}
+
+	wantGone(t, c, second)
+
+	certificate := &certv1.Certificate{}
+	if err := c.Get(t.Context(), client.ObjectKey{Namespace: "kcp", Name: string(prod) + "-watcher-tls"},
+		certificate); err != nil {
+		t.Error("the certificate of the first object:", err)
+	}
+
+	if connected > 0 || len(forgotten.runtimes) > 0 {
+		t.Errorf("%d connections to the runtime of the first object, which is forgotten: %v", connected, forgotten.runtimes)
+	}
+}
+
+// forgets notes the runtimes that are removed from a fleet.
+type forgets struct {
+	noFleet
+
+	runtimes []core.RuntimeID
+}
+
+func (f *forgets) Forget(id core.RuntimeID) { f.runtimes = append(f.runtimes, id) }
+
+// issued is the certificate of the runtime that deleted represents.
+func issued() *certv1.Certificate {
+	return &certv1.Certificate{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "kcp", Name: string(prod) + "-watcher-tls",
+			Labels: map[string]string{"operator.kyma-project.io/certificates": "watcher"},
+		},
+		Spec: certv1.CertificateSpec{CommonName: string(prod)},
+	}
+}
+
+// deleted is an object that represents a runtime, and was deleted that long ago.
+func deleted(ago time.Duration) *corev1.ConfigMap {
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "kcp", Name: string(prod), UID: "object", Finalizers: []string{Finalizer},
+		DeletionTimestamp: &metav1.Time{Time: time.Now().Add(-ago)},
+	}}
+}
+
+// newPlane is a control plane where, as with a real one, no request succeeds after its context has
+// ended.
+func newPlane(t *testing.T, objects ...client.Object) client.WithWatch {
+	t.Helper()
+
+	scheme := runtime.NewScheme()
+	if err := errors.Join(corev1.AddToScheme(scheme), v1beta2.AddToScheme(scheme),
+		certv1.AddToScheme(scheme)); err != nil {
+		t.Fatal(err)
+	}
+
+	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithInterceptorFuncs(interceptor.Funcs{
+		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch,
+			opts ...client.PatchOption,
+		) error {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+
+			return c.Patch(ctx, object, patch, opts...)
+		},
+		Delete: func(ctx context.Context, c client.WithWatch, object client.Object, opts ...client.DeleteOption) error {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+
+			return c.Delete(ctx, object, opts...)
+		},
+	}).Build()
+}
+
+// newReconciler takes ConfigMaps for runtimes, and issues real certificates.
+func newReconciler(t *testing.T, c client.Client, connect Connect) *reconciler {
+	t.Helper()
+
+	set, err := certificates.New(c, types.NamespacedName{Namespace: "kcp", Name: "watcher"},
+		[]string{"listener.example.com"},
+		certificates.ConfirmationsFunc(func(string,
+			[]core.RuntimeID,
+		) []core.RuntimeID {
+			return nil
+		}), certificates.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	installer, err := installation.New("image", "control-plane.example.com:443", installation.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return &reconciler{
+		client: c, scheme: c.Scheme(), prototype: &corev1.ConfigMap{}, gvk: corev1.SchemeGroupVersion.WithKind("ConfigMap"),
+		identify: func(_ context.Context, object client.Object) (Identity, error) {
+			return Identity{ID: core.RuntimeID(object.GetName()), Domain: "a.example.com"}, nil
+		},
+		connect: connect, certificates: set, installer: installer, opts: Options{}.withDefaults(),
+		forgetter: newForgetter(noFleet{}),
+	}
+}
+
+func reconcileOnce(t *testing.T, r *reconciler, object client.Object) error {
+	t.Helper()
+
+	_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(object)})
+
+	return err
+}
+
+func wantGone(t *testing.T, c client.Client, object client.Object) {
+	t.Helper()
+
+	if err := c.Get(t.Context(), client.ObjectKeyFromObject(object), object); !apierrors.IsNotFound(err) {
+		t.Errorf("%T %s is still there: %v", object, object.GetName(), err)
+	}
+}

@@ -1,0 +1,117 @@
+package runtimes
+
+import (
+	"context"
+	"errors"
+
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+// remove removes the agent and the certificates, and then the finalizer.
+func (r *reconciler) remove(ctx context.Context, object client.Object) (reconcile.Result, error) {
+	key := client.ObjectKeyFromObject(object)
+	if !controllerutil.ContainsFinalizer(object, r.opts.Finalizer) {
+		return reconcile.Result{RequeueAfter: r.forgetter.forgetAgain(key)}, nil
+	}
+
+	runtime, status, err := r.uninstall(ctx, object)
+	if (err != nil || status.State != installation.Removed) && r.failures.sinceRemoval(key) > r.opts.GiveUp {
+		ctrl.LoggerFrom(ctx).Error(err, "object is let go, and its agent stays in the runtime", "awaiting", status.Message)
+
+		status, err = installation.Status{State: installation.Removed}, nil
+	}
+
+	// A certificate that is left would hold up each rotation, which waits for all runtimes.
+	if err == nil && status.State == installation.Removed {
+		err = r.removeCertificates(ctx, runtime)
+	}
+
+	if err != nil {
+		return r.fail(ctx, object, runtime.ID, err)
+	}
+
+	if err := r.report(ctx, object, runtime.ID, status, nil); err != nil {
+		return reconcile.Result{}, err
+	}
+
+	if status.State != installation.Removed {
+		after, _ := r.failures.pause(key, r.opts.Retry, r.opts.Interval)
+		return reconcile.Result{RequeueAfter: after}, nil
+	}
+
+	return r.release(ctx, object, runtime.ID)
+}
+
+// release removes the finalizer.
+func (r *reconciler) release(ctx context.Context, object client.Object, id core.RuntimeID) (reconcile.Result, error) {
+	before, _ := object.DeepCopyObject().(client.Object) // It is one.
+	controllerutil.RemoveFinalizer(object, r.opts.Finalizer)
+	if err := client.IgnoreNotFound(r.patch(ctx, object, before)); err != nil {
+		return reconcile.Result{}, err
+	}
+	key := client.ObjectKeyFromObject(object)
+	r.end(key)
+	if id == "" {
+		return reconcile.Result{}, nil
+	}
+	return reconcile.Result{RequeueAfter: r.forgetter.forget(key, id)}, nil
+}
+
+// uninstall removes the agent. It returns the runtime, as far as it is known, and none when the
+// runtime belongs to another object: then there is nothing to remove.
+func (r *reconciler) uninstall(
+	ctx context.Context, object client.Object,
+) (certificates.Runtime, installation.Status, error) {
+	ctx, cancel := context.WithTimeout(ctx, r.opts.Timeout)
+	defer cancel()
+
+	identity, err := r.identify(ctx, object)
+	if err == nil && identity.ID == "" {
+		err = errors.New("want the ID of a runtime that is being deleted, have none")
+	}
+
+	if err != nil {
+		return certificates.Runtime{}, installation.Status{}, because(reasonIdentityUnknown, err)
+	}
+
+	runtime := r.runtimeOf(object, identity)
+
+	owned, err := r.certificates.OwnsRuntime(ctx, runtime)
+	if err != nil {
+		return runtime, installation.Status{}, because(reasonCertificateFailed, err)
+	}
+
+	if !owned {
+		return certificates.Runtime{}, installation.Status{State: installation.Removed}, nil
+	}
+
+	status, err := r.uninstallAgent(ctx, object, identity.ID)
+
+	return runtime, status, err
+}
+
+func (r *reconciler) uninstallAgent(
+	ctx context.Context, object client.Object, id core.RuntimeID,
+) (installation.Status, error) {
+	there, err := r.reach(ctx, object, id)
+	if err != nil {
+		return installation.Status{}, err
+	}
+	status, err := r.installer.Uninstall(ctx, installation.Runtime{ID: id, Client: there})
+	return status, because(reasonInstallationFailed, err)
+}
+
+// removeCertificates comes after the agent, which needs them while it runs.
+func (r *reconciler) removeCertificates(ctx context.Context, runtime certificates.Runtime) error {
+	if runtime.ID == "" {
+		return nil
+	}
+	return because(reasonCertificateFailed, r.certificates.RemoveRuntime(ctx, runtime))
+}

@@ -1,0 +1,199 @@
+package runtimes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
+)
+
+// +kubebuilder:rbac:groups=operator.kyma-project.io,resources=watchers,verbs=get;list;watch
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+
+// SetUp adds controllers to a manager: for the objects of the kind of object, for those of them
+// that fail, and for the CA. Each object represents a runtime. The controllers run on the replica
+// that leads. An error names every invalid parameter.
+//
+// The scheme of the manager must have Watchers (v1beta2.AddToScheme), and the kind unless object
+// is metadata or unstructured with its kind set. The operator needs the rights to get, list,
+// watch and patch the kind.
+func SetUp(
+	mgr ctrl.Manager, object client.Object, identify Identify, connect Connect,
+	issuer Certificates, installer *installation.Installer, opts Options,
+) error {
+	opts = opts.withDefaults()
+	problems := []error{
+		opts.validate(),
+		required("an object", object != nil),
+		required("Identify", identify != nil),
+		required("Connect", connect != nil),
+		required("Certificates", issuer != nil),
+		required("an Installer", installer != nil),
+	}
+
+	if err := errors.Join(problems...); err != nil {
+		return fmt.Errorf("runtimes: %w", err)
+	}
+
+	gvk, err := apiutil.GVKForObject(object, mgr.GetScheme())
+	if err != nil {
+		return fmt.Errorf("runtimes: %w", err)
+	}
+
+	if opts.Recorder == nil {
+		opts.Recorder = mgr.GetEventRecorder(opts.Name)
+	}
+
+	r := &reconciler{
+		client: mgr.GetClient(), scheme: mgr.GetScheme(), prototype: object, gvk: gvk,
+		identify: identify, connect: connect, certificates: issuer, installer: installer, opts: opts,
+		forgetter: newForgetter(opts.Fleet), confirming: make(chan event.GenericEvent, 1),
+	}
+
+	if installer.Heartbeats() {
+		opts.Overview.useFleet(opts.Fleet)
+	}
+
+	r.followFleet()
+
+	return errors.Join(r.setUp(mgr), mgr.Add(manager.RunnableFunc(r.keepAuthority)))
+}
+
+func required(what string, given bool) error {
+	if given {
+		return nil
+	}
+	return fmt.Errorf("want %s, have none", what)
+}
+
+func (r *reconciler) setUp(mgr ctrl.Manager) error {
+	watched := builder.WithPredicates(
+		predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}))
+	relevant := []builder.ForOption{builder.WithPredicates(relevant())}
+
+	if _, ok := r.prototype.(*metav1.PartialObjectMetadata); ok {
+		relevant = append(relevant, builder.OnlyMetadata)
+	}
+
+	err := ctrl.NewControllerManagedBy(mgr).Named(r.opts.Name).
+		For(r.prototype, relevant...).
+		Watches(&v1beta2.Watcher{}, r.fanOut(), watched).
+		WatchesRawSource(source.Channel(r.confirming, r.fanOut())).
+		WatchesRawSource(r.regular.source()).
+		WithOptions(r.controllerOptions()).
+		Complete(r)
+
+	failingErr := ctrl.NewControllerManagedBy(mgr).Named(r.opts.Name + "-failing").
+		WatchesRawSource(r.failing.source()).
+		WithOptions(r.controllerOptions()).
+		Complete(reconcile.Func(r.retry))
+
+	if err := errors.Join(err, failingErr); err != nil {
+		return fmt.Errorf("runtimes: %w", err)
+	}
+
+	return nil
+}
+
+// controllerOptions are those of both lanes. The limiter is for errors of the control plane itself,
+// such as conflicts.
+func (r *reconciler) controllerOptions() controller.Options {
+	const firstRetry = 100 * time.Millisecond
+	return controller.Options{
+		MaxConcurrentReconciles: r.opts.Concurrent, UsePriorityQueue: new(true),
+		RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](
+			firstRetry, r.opts.Interval),
+	}
+}
+
+// relevant drops changes of the status, where the generation shows them.
+func relevant() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		before, after := e.ObjectOld, e.ObjectNew
+		return after.GetGeneration() == 0 || before.GetGeneration() != after.GetGeneration() ||
+			!maps.Equal(before.GetLabels(), after.GetLabels()) ||
+			!maps.Equal(before.GetAnnotations(), after.GetAnnotations()) ||
+			before.GetDeletionTimestamp().IsZero() != after.GetDeletionTimestamp().IsZero()
+	}}
+}
+
+// all returns all objects that represent runtimes.
+func (r *reconciler) all(ctx context.Context) []reconcile.Request {
+	requests, err := r.list(ctx)
+	if err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "runtimes cannot be listed, so a change waits for their next interval")
+	}
+	return requests
+}
+
+func (r *reconciler) list(ctx context.Context) (requests []reconcile.Request, err error) {
+	list, err := r.newList()
+	if err != nil {
+		return nil, err
+	}
+
+	if err := r.client.List(ctx, list); err != nil {
+		return nil, err
+	}
+
+	err = meta.EachListItem(list, func(item runtime.Object) error {
+		object, err := meta.Accessor(item)
+		if err == nil {
+			key := client.ObjectKey{Namespace: object.GetNamespace(), Name: object.GetName()}
+			requests = append(requests, reconcile.Request{NamespacedName: key})
+		}
+		return err
+	})
+
+	return requests, err
+}
+
+// newList returns the kind of list for which the manager has a cache already.
+func (r *reconciler) newList() (client.ObjectList, error) {
+	gvk := r.gvk.GroupVersion().WithKind(r.gvk.Kind + "List")
+	switch r.prototype.(type) {
+	case *metav1.PartialObjectMetadata:
+		list := &metav1.PartialObjectMetadataList{}
+		list.SetGroupVersionKind(gvk)
+		return list, nil
+	case *unstructured.Unstructured:
+		list := &unstructured.UnstructuredList{}
+		list.SetGroupVersionKind(gvk)
+		return list, nil
+	default:
+		return typedList(r.scheme, gvk)
+	}
+}
+
+func typedList(scheme *runtime.Scheme, gvk schema.GroupVersionKind) (client.ObjectList, error) {
+	object, err := scheme.New(gvk)
+	if err != nil {
+		return nil, fmt.Errorf("runtimes: %w", err)
+	}
+	list, ok := object.(client.ObjectList)
+	if !ok {
+		return nil, fmt.Errorf("runtimes: %s is no list", gvk)
+	}
+	return list, nil
+}

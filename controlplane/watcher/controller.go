@@ -1,0 +1,146 @@
+package watcher
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+type reconciler struct {
+	client   client.Client
+	fresh    client.Reader // without cache
+	gateways client.Reader
+	events   events.EventRecorder
+	routing  routing // nil: no routes
+	opts     Options
+}
+
+// Reconcile applies the route of one Watcher and reports the result in its status.
+func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	w := &v1beta2.Watcher{}
+	if err := r.client.Get(ctx, request.NamespacedName, w); err != nil {
+		if client.IgnoreNotFound(err) == nil {
+			err = r.removeAll(ctx, request.NamespacedName)
+		}
+		return reconcile.Result{}, err
+	}
+
+	if !w.DeletionTimestamp.IsZero() {
+		return reconcile.Result{}, r.finish(ctx, w)
+	}
+
+	if err := r.removeFinalizer(ctx, w); err != nil {
+		return reconcile.Result{}, err
+	}
+
+	result, err := r.establish(ctx, w)
+
+	var again error
+	if err != nil {
+		result, again = failed(err)
+	}
+
+	if err := r.report(ctx, w, result); err != nil {
+		return reconcile.Result{}, err
+	}
+
+	return reconcile.Result{}, again
+}
+
+// finish removes the routes of a Watcher that is being deleted. Finalizers of others may still hold
+// it.
+func (r *reconciler) finish(ctx context.Context, w *v1beta2.Watcher) error {
+	if err := r.removeAll(ctx, client.ObjectKeyFromObject(w)); err != nil {
+		return err
+	}
+	return r.removeFinalizer(ctx, w)
+}
+
+// establish returns the status of a Watcher after it has applied its route. The former route stays
+// while a new one cannot be made, as it may still work.
+func (r *reconciler) establish(ctx context.Context, w *v1beta2.Watcher) (outcome, error) {
+	manager, err := managerOf(w)
+	if err != nil {
+		return outcome{}, err
+	}
+
+	if _, err := watchOf(w); err != nil {
+		return outcome{}, problem(reasonWatchInvalid, "%v", err)
+	}
+
+	if err := r.removeOthers(ctx, client.ObjectKeyFromObject(w)); err != nil {
+		return outcome{}, err
+	}
+
+	result, err := r.route(ctx, w, manager)
+	if err != nil {
+		return outcome{}, err
+	}
+	// The runtimes watch without the invalid condition, so events arrive, and too many.
+	if _, err := conditionsOf(w); err != nil {
+		result.state, result.reason, result.message = v1beta2.StateWarning, reasonConditionInvalid, err.Error()
+	}
+	return result, nil
+}
+
+// route applies the route, unless routes are turned off.
+func (r *reconciler) route(ctx context.Context, w *v1beta2.Watcher, manager core.Manager) (outcome, error) {
+	if r.routing == nil {
+		return outcome{
+			v1beta2.StateReady, metav1.ConditionTrue, reasonRouteNotNeeded,
+			"the runtimes watch it; routes are turned off",
+		}, nil
+	}
+	return r.lead(ctx, w, manager)
+}
+
+func (r *reconciler) lead(ctx context.Context, w *v1beta2.Watcher, manager core.Manager) (outcome, error) {
+	if err := checkPort(w.Spec.ServiceInfo); err != nil {
+		return outcome{}, err
+	}
+
+	if err := r.yield(ctx, w, manager); err != nil {
+		return outcome{}, err
+	}
+
+	selector, err := selectorOf(&w.Spec.Gateway.LabelSelector)
+	if err != nil {
+		return outcome{}, err
+	}
+
+	route, where, err := r.routing.build(ctx, r.gateways, selector, w, manager)
+	if err != nil {
+		return outcome{}, err
+	}
+
+	if err := r.apply(ctx, w, route); err != nil {
+		return outcome{}, err
+	}
+
+	// A cache may still have the former route, with the former conditions.
+	if err := r.routing.check(ctx, r.fresh, client.ObjectKeyFromObject(w)); err != nil {
+		return outcome{}, err
+	}
+
+	return outcome{
+		v1beta2.StateReady, metav1.ConditionTrue, reasonRouteApplied,
+		fmt.Sprintf("%s leads %s from %s", r.routing.kind(), strings.Join(prefixes(manager), ", "), where),
+	}, nil
+}
+
+// checkPort is for Watchers that were stored before their definition had its rules.
+func checkPort(service v1beta2.Service) error {
+	const maxPort = 65535
+	if service.Port < 1 || service.Port > maxPort {
+		return problem(reasonWatchInvalid, "spec.serviceInfo.port: want 1 to %d, have %d", maxPort, service.Port)
+	}
+	return nil
+}

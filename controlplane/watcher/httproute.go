@@ -1,0 +1,110 @@
+package watcher
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+// httpRoutes are the routes of the Gateway API.
+type httpRoutes struct {
+	where string // the namespaces of the gateways, for messages
+}
+
+func (httpRoutes) kind() string { return "HTTPRoute" }
+
+func (httpRoutes) gateway() client.Object { return &gatewayv1.Gateway{} }
+
+func (httpRoutes) route() client.Object { return &gatewayv1.HTTPRoute{} }
+
+func (h httpRoutes) build(
+	ctx context.Context, reader client.Reader, selector labels.Selector, w *v1beta2.Watcher, m core.Manager,
+) (client.Object, string, error) {
+	gateways := &gatewayv1.GatewayList{}
+	if err := reader.List(ctx, gateways, client.MatchingLabelsSelector{Selector: selector}); err != nil {
+		return nil, "", fmt.Errorf("list Gateways: %w", err)
+	}
+
+	if len(gateways.Items) == 0 {
+		return nil, "", problem(reasonGatewayNotFound,
+			"no Gateway of the Gateway API, %s, is selected by %s", h.where, selector)
+	}
+
+	parents, names := parentsOf(gateways.Items)
+	if len(parents) == 0 {
+		return nil, "", problem(reasonGatewayWithoutHosts,
+			"the gateways %s, selected by %s, have no listener for HTTP or HTTPS", strings.Join(names, ", "), selector)
+	}
+
+	route := &gatewayv1.HTTPRoute{TypeMeta: metav1.TypeMeta{APIVersion: gatewayv1.GroupVersion.String(), Kind: h.kind()}}
+	route.Spec.ParentRefs = parents
+	route.Spec.Rules = []gatewayv1.HTTPRouteRule{{
+		Matches: pathMatches(m), BackendRefs: []gatewayv1.HTTPBackendRef{backend(w.Spec.ServiceInfo)},
+	}}
+
+	service := w.Spec.ServiceInfo
+
+	return route, fmt.Sprintf("%s to %s/%s:%d",
+		strings.Join(names, ", "), service.Namespace, service.Name, service.Port), nil
+}
+
+// backend states the defaults of the API server, so that the stored route equals the applied one.
+func backend(service v1beta2.Service) gatewayv1.HTTPBackendRef {
+	return gatewayv1.HTTPBackendRef{BackendRef: gatewayv1.BackendRef{
+		BackendObjectReference: gatewayv1.BackendObjectReference{
+			Group:     new(gatewayv1.Group("")),
+			Kind:      new(gatewayv1.Kind("Service")),
+			Name:      gatewayv1.ObjectName(service.Name),
+			Namespace: new(gatewayv1.Namespace(service.Namespace)),
+			Port:      new(gatewayv1.PortNumber(service.Port)), //nolint:gosec // checkPort bounds it.
+		},
+		Weight: new(int32(1)),
+	}}
+}
+
+func pathMatches(m core.Manager) []gatewayv1.HTTPRouteMatch {
+	var matches []gatewayv1.HTTPRouteMatch
+	for _, prefix := range prefixes(m) {
+		matches = append(matches, gatewayv1.HTTPRouteMatch{
+			Path: &gatewayv1.HTTPPathMatch{Type: new(gatewayv1.PathMatchPathPrefix), Value: &prefix},
+		})
+	}
+	return matches
+}
+
+// parentsOf returns the gateways that serve HTTP, and the names of all gateways, both sorted. A
+// route without hosts takes the hosts of its gateways.
+func parentsOf(gateways []gatewayv1.Gateway) (parents []gatewayv1.ParentReference, names []string) {
+	slices.SortFunc(gateways, func(a, b gatewayv1.Gateway) int {
+		return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)
+	})
+
+	for i := range gateways {
+		names = append(names, gateways[i].Namespace+"/"+gateways[i].Name)
+
+		if !slices.ContainsFunc(gateways[i].Spec.Listeners, isHTTP) {
+			continue
+		}
+
+		parents = append(parents, gatewayv1.ParentReference{
+			Group:     new(gatewayv1.Group(gatewayv1.GroupName)),
+			Kind:      new(gatewayv1.Kind("Gateway")),
+			Namespace: new(gatewayv1.Namespace(gateways[i].Namespace)),
+			Name:      gatewayv1.ObjectName(gateways[i].Name),
+		})
+	}
+	return parents, names
+}
+
+func isHTTP(l gatewayv1.Listener) bool {
+	return l.Protocol == gatewayv1.HTTPProtocolType || l.Protocol == gatewayv1.HTTPSProtocolType
+}

@@ -1,0 +1,143 @@
+package watcher
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/serverside"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
+)
+
+// routing is the part that differs between the kinds of routes.
+type routing interface {
+	// kind is the kind of the route, for messages.
+	kind() string
+	// gateway and route return empty objects of their types.
+	gateway() client.Object
+	route() client.Object
+	// build returns the route of a Watcher through all gateways that a selector finds, without
+	// owner, and its way for messages. When there can be none, the error is a [routeProblem].
+	build(
+		ctx context.Context, reader client.Reader, selector labels.Selector, w *v1beta2.Watcher, m core.Manager,
+	) (client.Object, string, error)
+	// check returns a [routeProblem] unless the gateways have accepted the stored route.
+	check(ctx context.Context, reader client.Reader, route client.ObjectKey) error
+}
+
+// prefixes are the beginnings of the paths that lead to a manager, one for each contract.
+func prefixes(manager core.Manager) []string {
+	versions := []contract.Version{contract.V1, contract.V2, contract.V3}
+	paths := make([]string, len(versions))
+	for i, version := range versions {
+		paths[i] = "/" + string(version) + "/" + string(manager) + "/"
+	}
+	return paths
+}
+
+// apply creates or corrects the route. Fields that others have added stay.
+func (r *reconciler) apply(ctx context.Context, w *v1beta2.Watcher, route client.Object) error {
+	owner := metav1.NewControllerRef(w, v1beta2.GroupVersion().WithKind(v1beta2.Kind))
+	route.SetName(w.Name)
+	route.SetNamespace(w.Namespace)
+	route.SetLabels(map[string]string{v1beta2.ManagedByLabel: r.opts.FieldOwner})
+	route.SetOwnerReferences([]metav1.OwnerReference{*owner})
+	if err := r.checkOwner(ctx, w); err != nil {
+		return err
+	}
+	content, err := serverside.Content(route)
+	if err != nil {
+		return err
+	}
+	return serverside.Apply(ctx, r.client, &unstructured.Unstructured{Object: content}, r.opts.FieldOwner)
+}
+
+// checkOwner refuses to take over a route of the same name that has another owner. It reads without
+// cache.
+func (r *reconciler) checkOwner(ctx context.Context, w *v1beta2.Watcher) error {
+	current := r.routing.route()
+	err := r.fresh.Get(ctx, client.ObjectKeyFromObject(w), current)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read %s: %w", r.routing.kind(), err)
+	}
+	if ownedBy(current, w.Name) {
+		return nil
+	}
+	return problem(reasonRouteConflict,
+		"%s %s/%s exists and does not belong to this Watcher: delete or rename one of them",
+		r.routing.kind(), w.Namespace, w.Name)
+}
+
+// ownedBy goes by the name: a Watcher that was deleted and created again takes over the route of
+// the first one.
+func ownedBy(route client.Object, name string) bool {
+	group := v1beta2.GroupVersion().Group + "/"
+	return slices.ContainsFunc(route.GetOwnerReferences(), func(owner metav1.OwnerReference) bool {
+		return owner.Kind == v1beta2.Kind && owner.Name == name && strings.HasPrefix(owner.APIVersion, group)
+	})
+}
+
+// removeAll deletes the routes of a Watcher, of every kind. The garbage collector would do the
+// same, later.
+func (r *reconciler) removeAll(ctx context.Context, key client.ObjectKey) error {
+	if r.routing != nil {
+		if err := r.remove(ctx, r.client, r.routing, key); err != nil {
+			return err
+		}
+	}
+	return r.removeOthers(ctx, key)
+}
+
+// removeOthers deletes the routes of the kinds that are not configured: an earlier setting has made
+// them. It skips kinds that are not installed or not allowed, and reads without cache, as a cache
+// would wait for them.
+func (r *reconciler) removeOthers(ctx context.Context, key client.ObjectKey) error {
+	for _, other := range []routing{virtualServices{}, httpRoutes{}} {
+		if r.routing != nil && r.routing.kind() == other.kind() {
+			continue
+		}
+		err := r.remove(ctx, r.fresh, other, key)
+		if err != nil && !meta.IsNoMatchError(err) && !apierrors.IsForbidden(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+// remove deletes one route, unless it has another owner.
+func (r *reconciler) remove(ctx context.Context, reader client.Reader, of routing, key client.ObjectKey) error {
+	current := of.route()
+
+	err := reader.Get(ctx, key, current)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+
+	if err != nil {
+		return fmt.Errorf("read %s: %w", of.kind(), err)
+	}
+
+	if !ownedBy(current, key.Name) {
+		return nil
+	}
+
+	err = r.client.Delete(ctx, current, client.Preconditions{UID: new(current.GetUID())})
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("delete %s: %w", of.kind(), err)
+	}
+
+	return nil
+}

@@ -1,0 +1,131 @@
+package watcher
+
+import (
+	"context"
+	"fmt"
+
+	networkingv1beta1 "istio.io/client-go/pkg/apis/networking/v1beta1"
+	"k8s.io/apimachinery/pkg/runtime"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
+)
+
+// +kubebuilder:rbac:groups=operator.kyma-project.io,resources=watchers,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=operator.kyma-project.io,resources=watchers/status,verbs=get;update;patch
+// +kubebuilder:rbac:groups=operator.kyma-project.io,resources=watchers/finalizers,verbs=update
+// +kubebuilder:rbac:groups=networking.istio.io,resources=gateways,verbs=get;list;watch
+// +kubebuilder:rbac:groups=networking.istio.io,resources=virtualservices,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=gateway.networking.k8s.io,resources=gateways,verbs=get;list;watch
+// +kubebuilder:rbac:groups=gateway.networking.k8s.io,resources=httproutes,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+
+// AddToScheme adds Watchers to a scheme, and the routes and gateways of Istio and of the Gateway
+// API.
+func AddToScheme(scheme *runtime.Scheme) error {
+	kinds := runtime.NewSchemeBuilder(v1beta2.AddToScheme, networkingv1beta1.AddToScheme, gatewayv1.Install)
+	return kinds.AddToScheme(scheme)
+}
+
+// SetUp adds the controller to a manager with a scheme that has the kinds of [AddToScheme]. The
+// controller runs on the replica that leads and needs the rights of deploy/controlplane. An error
+// names every invalid option.
+func SetUp(mgr ctrl.Manager, opts Options) error {
+	opts = opts.withDefaults()
+	if err := opts.validate(); err != nil {
+		return fmt.Errorf("watcher controller: %w", err)
+	}
+
+	gateways, err := opts.gatewayCache(mgr)
+	if err != nil {
+		return fmt.Errorf("watcher controller: %w", err)
+	}
+
+	r := &reconciler{
+		client: mgr.GetClient(), fresh: mgr.GetAPIReader(), gateways: gateways, events: mgr.GetEventRecorder(opts.Name),
+		routing: opts.routing(), opts: opts,
+	}
+
+	changed := predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{})
+	relevant := builder.WithPredicates(changed)
+	controller := ctrl.NewControllerManagedBy(mgr).Named(opts.Name).For(&v1beta2.Watcher{}, relevant)
+
+	if r.routing != nil {
+		controller = controller.
+			Watches(r.routing.route(), handler.EnqueueRequestsFromMapFunc(namesake)).
+			Watches(&v1beta2.Watcher{}, handler.EnqueueRequestsFromMapFunc(r.siblings), relevant).
+			WatchesRawSource(source.Kind(gateways, r.routing.gateway(), handler.EnqueueRequestsFromMapFunc(r.all), changed))
+	}
+
+	if err := controller.Complete(r); err != nil {
+		return fmt.Errorf("watcher controller: %w", err)
+	}
+
+	return nil
+}
+
+// gatewayCache returns the cache of the manager, or one of the namespaces of the gateways alone.
+func (o Options) gatewayCache(mgr ctrl.Manager) (cache.Cache, error) {
+	if len(o.GatewayNamespaces) == 0 {
+		return mgr.GetCache(), nil
+	}
+	namespaces := make(map[string]cache.Config, len(o.GatewayNamespaces))
+	for _, namespace := range o.GatewayNamespaces {
+		namespaces[namespace] = cache.Config{}
+	}
+	own, err := cache.New(mgr.GetConfig(), cache.Options{
+		HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), DefaultNamespaces: namespaces,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return own, mgr.Add(own)
+}
+
+// routing returns nil when there are no routes to make.
+func (o Options) routing() routing {
+	switch o.Routing {
+	case HTTPRoute:
+		return httpRoutes{where: o.where()}
+	case NoRouting:
+		return nil
+	default:
+		return virtualServices{clusterDomain: o.ClusterDomain, where: o.where()}
+	}
+}
+
+// namesake goes by the name of the route. Its owner may be another object or missing.
+func namesake(_ context.Context, route client.Object) []reconcile.Request {
+	return []reconcile.Request{{NamespacedName: client.ObjectKeyFromObject(route)}}
+}
+
+// siblings returns all Watchers when there are several: a change of one may free or take a manager.
+func (r *reconciler) siblings(ctx context.Context, changed client.Object) []reconcile.Request {
+	requests := r.all(ctx, changed)
+	if len(requests) <= 1 {
+		return nil
+	}
+	return requests
+}
+
+// all returns all Watchers. They are few, and the former labels of a gateway are not known.
+func (r *reconciler) all(ctx context.Context, _ client.Object) []reconcile.Request {
+	watchers := &v1beta2.WatcherList{}
+	if err := r.client.List(ctx, watchers); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Watchers cannot be listed")
+		return nil
+	}
+	requests := make([]reconcile.Request, len(watchers.Items))
+	for i := range watchers.Items {
+		requests[i].NamespacedName = client.ObjectKeyFromObject(&watchers.Items[i])
+	}
+	return requests
+}

@@ -1,0 +1,125 @@
+package watcher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
+)
+
+// The reasons of the condition [v1beta2.ConditionRouteReady].
+const (
+	reasonRouteApplied   = "RouteApplied"
+	reasonRouteNotNeeded = "RouteNotNeeded"
+	// reasonRoutePending means that a gateway has not accepted the route yet.
+	reasonRoutePending = "RoutePending"
+	// reasonRouteRejected means that a gateway has rejected the route.
+	reasonRouteRejected = "RouteRejected"
+	// reasonManagerShared means that an older Watcher leads the same manager to another service.
+	reasonManagerShared  = "ManagerShared"
+	reasonManagerMissing = "ManagerMissing"
+	reasonManagerInvalid = "ManagerInvalid"
+	// reasonWatchInvalid means that the Watcher was stored before its definition had its rules.
+	reasonWatchInvalid = "WatchInvalid"
+	// reasonConditionInvalid means that a condition of spec.matchConditions is not used.
+	reasonConditionInvalid    = "ConditionInvalid"
+	reasonInvalidSelector     = "InvalidSelector"
+	reasonGatewayNotFound     = "GatewayNotFound"
+	reasonGatewayWithoutHosts = "GatewayWithoutHosts"
+	// reasonRouteConflict means that a route of that name has another owner.
+	reasonRouteConflict = "RouteConflict"
+	// reasonRouteRefused means that a request to the API server failed. It is retried.
+	reasonRouteRefused = "RouteRefused"
+)
+
+// formerCondition is a condition of a controller that this one replaces.
+const formerCondition = "VirtualService"
+
+// routeProblem is the reason why a Watcher has no working route. It is not retried: only a change
+// of an object that the controller watches can solve it.
+type routeProblem struct{ reason, message string }
+
+func (p *routeProblem) Error() string { return p.message }
+
+func problem(reason, format string, args ...any) error {
+	return &routeProblem{reason: reason, message: fmt.Sprintf(format, args...)}
+}
+
+// outcome is the content of a status.
+type outcome struct {
+	state           v1beta2.State
+	status          metav1.ConditionStatus
+	reason, message string
+}
+
+// failed returns the outcome of an error, and the error again when it must be retried.
+func failed(err error) (o outcome, again error) {
+	o = outcome{state: v1beta2.StateError, status: metav1.ConditionFalse, reason: reasonRouteRefused, message: err.Error()}
+	var known *routeProblem
+	switch {
+	case errors.As(err, &known) && known.reason == reasonRoutePending:
+		o.state, o.status, o.reason = v1beta2.StateProcessing, metav1.ConditionUnknown, known.reason
+	case errors.As(err, &known):
+		o.reason = known.reason
+	case errors.Is(err, errNoManager):
+		o.reason = reasonManagerMissing
+	case errors.Is(err, errInvalidManager):
+		o.reason = reasonManagerInvalid
+	default:
+		again = err
+	}
+	return o, again
+}
+
+// report writes the status if it changes, and an Event if reason or message change.
+func (r *reconciler) report(ctx context.Context, w *v1beta2.Watcher, o outcome) error {
+	before := w.DeepCopy()
+	old := meta.FindStatusCondition(before.Status.Conditions, v1beta2.ConditionRouteReady)
+
+	w.Status.State = o.state
+	w.Status.ObservedGeneration = w.Generation
+	meta.RemoveStatusCondition(&w.Status.Conditions, formerCondition)
+	meta.SetStatusCondition(&w.Status.Conditions, metav1.Condition{
+		Type: v1beta2.ConditionRouteReady, Status: o.status, Reason: o.reason, Message: shorten(o.message),
+		ObservedGeneration: w.Generation,
+	})
+
+	if equality.Semantic.DeepEqual(before.Status, w.Status) {
+		return nil
+	}
+
+	// An update with the resource version loses no condition that others have written meanwhile.
+	if err := r.client.Status().Update(ctx, w); err != nil {
+		return fmt.Errorf("write the status: %w", err)
+	}
+
+	if old == nil || old.Reason != o.reason || old.Message != shorten(o.message) {
+		r.emit(w, o)
+	}
+
+	return nil
+}
+
+func (r *reconciler) emit(w *v1beta2.Watcher, o outcome) {
+	kind := corev1.EventTypeNormal
+	if o.state == v1beta2.StateError || o.state == v1beta2.StateWarning {
+		kind = corev1.EventTypeWarning
+	}
+	r.events.Eventf(w, nil, kind, o.reason, "Route", "%s", shorten(o.message))
+}
+
+// maxMessage is the longest note of an Event (events.k8s.io/v1), in bytes.
+const maxMessage = 1000
+
+func shorten(message string) string {
+	if len(message) <= maxMessage {
+		return message
+	}
+	return message[:maxMessage] + "…"
+}

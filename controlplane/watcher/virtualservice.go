@@ -1,0 +1,145 @@
+package watcher
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	apinetworkingv1beta1 "istio.io/api/networking/v1beta1"
+	networkingv1beta1 "istio.io/client-go/pkg/apis/networking/v1beta1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+// virtualServices are the routes of Istio.
+type virtualServices struct {
+	clusterDomain string
+	where         string // the namespaces of the gateways, for messages
+}
+
+func (virtualServices) kind() string { return "VirtualService" }
+
+func (virtualServices) gateway() client.Object { return &networkingv1beta1.Gateway{} }
+
+func (virtualServices) route() client.Object { return &networkingv1beta1.VirtualService{} }
+
+func (v virtualServices) build(
+	ctx context.Context, reader client.Reader, selector labels.Selector, w *v1beta2.Watcher, m core.Manager,
+) (client.Object, string, error) {
+	gateways := &networkingv1beta1.GatewayList{}
+	if err := reader.List(ctx, gateways, client.MatchingLabelsSelector{Selector: selector}); err != nil {
+		return nil, "", fmt.Errorf("list Gateways: %w", err)
+	}
+
+	names, hosts := namesAndHosts(gateways.Items)
+	if len(names) == 0 {
+		return nil, "", problem(reasonGatewayNotFound, "no Gateway of Istio, %s, is selected by %s", v.where, selector)
+	}
+
+	if len(hosts) == 0 {
+		return nil, "", problem(reasonGatewayWithoutHosts,
+			"the gateways %s, selected by %s, have no server for HTTP with hosts", strings.Join(names, ", "), selector)
+	}
+
+	destination := v.destination(w.Spec.ServiceInfo)
+	route := &networkingv1beta1.VirtualService{
+		TypeMeta: metav1.TypeMeta{APIVersion: networkingv1beta1.SchemeGroupVersion.String(), Kind: v.kind()},
+	}
+	route.Spec.Gateways = names
+	route.Spec.Hosts = hosts
+	route.Spec.Http = []*apinetworkingv1beta1.HTTPRoute{{
+		Match:   prefixMatches(m),
+		Route:   []*apinetworkingv1beta1.HTTPRouteDestination{{Destination: destination}},
+		Retries: retries(),
+	}}
+
+	where := fmt.Sprintf("%s to %s:%d", strings.Join(hosts, ", "), destination.GetHost(), w.Spec.ServiceInfo.Port)
+
+	return route, where, nil
+}
+
+const (
+	// retryAttempts reaches each of three replicas, as Istio does not ask one of them twice.
+	retryAttempts = 2
+	// retryOn is the default of Istio, and the answer of a replica that does not lead. An event may
+	// arrive twice, so that each request may be repeated.
+	retryOn = "connect-failure,refused-stream,unavailable,cancelled,503"
+)
+
+func retries() *apinetworkingv1beta1.HTTPRetry {
+	return &apinetworkingv1beta1.HTTPRetry{Attempts: retryAttempts, RetryOn: retryOn}
+}
+
+func (v virtualServices) destination(service v1beta2.Service) *apinetworkingv1beta1.Destination {
+	return &apinetworkingv1beta1.Destination{
+		Host: service.Name + "." + service.Namespace + ".svc." + v.clusterDomain,
+		Port: &apinetworkingv1beta1.PortSelector{Number: uint32(service.Port)}, //nolint:gosec // checkPort bounds it.
+	}
+}
+
+// check accepts every route, as Istio reports nothing in its status by default.
+func (virtualServices) check(context.Context, client.Reader, client.ObjectKey) error { return nil }
+
+func prefixMatches(m core.Manager) []*apinetworkingv1beta1.HTTPMatchRequest {
+	var matches []*apinetworkingv1beta1.HTTPMatchRequest
+	for _, prefix := range prefixes(m) {
+		matches = append(matches, &apinetworkingv1beta1.HTTPMatchRequest{
+			Uri: &apinetworkingv1beta1.StringMatch{MatchType: &apinetworkingv1beta1.StringMatch_Prefix{Prefix: prefix}},
+		})
+	}
+	return matches
+}
+
+// namesAndHosts returns sorted lists, so that the same gateways make the same route.
+func namesAndHosts(gateways []*networkingv1beta1.Gateway) (names, hosts []string) {
+	all := make(map[string]bool)
+
+	for _, gateway := range gateways {
+		names = append(names, gateway.Namespace+"/"+gateway.Name)
+
+		for _, server := range gateway.Spec.GetServers() {
+			if !servesHTTP(server) {
+				continue
+			}
+
+			for _, host := range server.GetHosts() {
+				// A prefix <namespace>/ limits the namespaces that may bind to the host.
+				all[host[strings.LastIndex(host, "/")+1:]] = true
+			}
+		}
+	}
+
+	slices.Sort(names)
+	return names, slices.Sorted(maps.Keys(all))
+}
+
+// servesHTTP reports whether a server of a gateway looks at paths. A server without tls serves
+// plain text.
+func servesHTTP(server *apinetworkingv1beta1.Server) bool {
+	return !passesThrough(server.GetTls()) && speaksHTTP(server.GetPort().GetProtocol())
+}
+
+// passesThrough needs the check for nil: the zero value of a mode is PASSTHROUGH.
+func passesThrough(tls *apinetworkingv1beta1.ServerTLSSettings) bool {
+	if tls == nil {
+		return false
+	}
+	mode := tls.GetMode()
+	return mode == apinetworkingv1beta1.ServerTLSSettings_PASSTHROUGH ||
+		mode == apinetworkingv1beta1.ServerTLSSettings_AUTO_PASSTHROUGH
+}
+
+func speaksHTTP(protocol string) bool {
+	switch strings.ToUpper(protocol) {
+	case "TCP", "TLS", "MONGO":
+		return false
+	default:
+		return true
+	}
+}

@@ -1,0 +1,165 @@
+package watcher
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
+)
+
+func someWatcher(name string) v1beta2.Watcher {
+	return v1beta2.Watcher{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "kcp-system"},
+		Spec: v1beta2.WatcherSpec{
+			Manager:         "lifecycle-manager",
+			ResourceToWatch: v1beta2.WatchableGVR{Group: "operator.kyma-project.io", Version: "*", Resource: "kymas"},
+			LabelsToWatch:   map[string]v1beta2.LabelValue{"watched-by": "kyma"},
+			Field:           "status",
+		},
+	}
+}
+
+func TestWatches(t *testing.T) {
+	t.Parallel()
+
+	byLabel, unmanaged := someWatcher("by-label"), someWatcher("unmanaged")
+	wrong, going := someWatcher("wrong"), someWatcher("going")
+	byLabel.Labels = map[string]string{v1beta2.ManagedByLabel: "btp-manager"}
+	byLabel.Spec = v1beta2.WatcherSpec{
+		ResourceToWatch: v1beta2.WatchableGVR{Version: "v1", Resource: "secrets"},
+		Field:           "spec",
+	}
+	unmanaged.Spec.Manager = ""
+	wrong.Spec.Manager = "a/b"
+	going.DeletionTimestamp = new(metav1.Now())
+	stored := someWatcher("stored") // Before there were rules.
+	stored.Spec.ResourceToWatch.Resource = "*"
+
+	got, err := Watches([]v1beta2.Watcher{someWatcher("kyma"), unmanaged, wrong, stored, going, byLabel})
+	if !errors.Is(err, errNoManager) || !errors.Is(err, errInvalidManager) ||
+		!errors.Is(err, admission.ErrInvalidConfiguration) {
+		t.Errorf("error %v, want those of all wrong Watchers", err)
+	}
+
+	for _, name := range []string{
+		"kcp-system/unmanaged", "kcp-system/wrong", "kcp-system/stored",
+		v1beta2.ManagedByLabel,
+	} {
+		if !strings.Contains(err.Error(), name) {
+			t.Errorf("error %q does not name %s", err, name)
+		}
+	}
+
+	want := []admission.Watch{
+		{
+			Name: types.NamespacedName{Namespace: "kcp-system", Name: "kyma"}, Manager: "lifecycle-manager", Field: "status",
+			Resource: schema.GroupVersionResource{Group: "operator.kyma-project.io", Version: "*", Resource: "kymas"},
+			Labels:   map[string]string{"watched-by": "kyma"},
+		},
+		{
+			Name: types.NamespacedName{Namespace: "kcp-system", Name: "by-label"}, Manager: "btp-manager", Field: "spec",
+			Resource: schema.GroupVersionResource{Version: "v1", Resource: "secrets"},
+		},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("watches (-want +got):\n%s", diff)
+	}
+}
+
+func TestPreciseWatches(t *testing.T) {
+	t.Parallel()
+
+	w := someWatcher("kyma")
+	w.Spec.Field = "spec"
+	w.Spec.ResourceToWatch.Kind = "Kyma"
+	w.Spec.LabelExpressionsToWatch = []v1beta2.LabelRequirement{
+		{Key: "stage", Operator: "In", Values: []v1beta2.LabelValue{"a", "b"}},
+	}
+	w.Spec.NamespaceSelector = &v1beta2.NamespaceSelector{MatchLabels: map[string]v1beta2.LabelValue{"team": "x"}}
+	w.Spec.MatchConditions = []v1beta2.MatchCondition{
+		{Name: "good", Expression: "true"}, {Name: "bad", Expression: "object.spec.size > limit"},
+	}
+
+	got, err := Watches([]v1beta2.Watcher{w})
+	if !errors.Is(err, admission.ErrInvalidConfiguration) ||
+		!strings.Contains(err.Error(), "spec.matchConditions[bad].expression: invalid expression: line 1, column 20") {
+		t.Errorf("error %v, want one with the position", err)
+	}
+
+	want := []admission.Watch{{
+		Name: types.NamespacedName{Namespace: "kcp-system", Name: "kyma"}, Manager: "lifecycle-manager", Field: "spec",
+		Resource: schema.GroupVersionResource{Group: "operator.kyma-project.io", Version: "*", Resource: "kymas"},
+		Kind:     "Kyma",
+		Labels:   map[string]string{"watched-by": "kyma"},
+		LabelExpressions: []metav1.LabelSelectorRequirement{
+			{Key: "stage", Operator: metav1.LabelSelectorOpIn, Values: []string{"a", "b"}},
+		},
+		NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"team": "x"}},
+		Conditions: []admissionregistrationv1.MatchCondition{
+			{Name: "good", Expression: "!(type(dyn(true)) == bool) || dyn(true)"},
+		},
+	}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("watches (-want +got):\n%s", diff)
+	}
+}
+
+func TestSelector(t *testing.T) {
+	t.Parallel()
+
+	tests := map[string]struct {
+		selector v1beta2.GatewaySelector
+		want     string
+	}{
+		"labels": {v1beta2.GatewaySelector{MatchLabels: map[string]v1beta2.LabelValue{"b": "2", "a": "1"}}, "a=1,b=2"},
+		"requirements": {v1beta2.GatewaySelector{MatchExpressions: []v1beta2.LabelRequirement{{
+			Key:      "a",
+			Operator: "In", Values: []v1beta2.LabelValue{"x", "y"},
+		}}}, "a in (x,y)"},
+		"empty": {v1beta2.GatewaySelector{}, "every gateway"},
+		"nonsense": {v1beta2.GatewaySelector{MatchExpressions: []v1beta2.LabelRequirement{{
+			Key:      "a",
+			Operator: "Like",
+		}}}, "Like"},
+	}
+
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			selector, err := selectorOf(&tt.selector)
+
+			var text string
+			if err != nil {
+				text = err.Error()
+			} else {
+				text = selector.String()
+			}
+
+			if !strings.Contains(text, tt.want) {
+				t.Errorf("%q, want it to say %q", text, tt.want)
+			}
+		})
+	}
+}
+
+func TestOptionsAreChecked(t *testing.T) {
+	t.Parallel()
+
+	if err := (Options{}).withDefaults().validate(); err != nil {
+		t.Errorf("the defaults: %v", err)
+	}
+
+	err := Options{Routing: "Ingress", ClusterDomain: "Cluster/Local"}.withDefaults().validate()
+	if err == nil || !strings.Contains(err.Error(), "Ingress") || !strings.Contains(err.Error(), "Cluster/Local") {
+		t.Errorf("error %v, want it to name both", err)
+	}
+}

@@ -1,0 +1,246 @@
+package keys
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// defaultPoll is shorter than the period of a kubelet, which updates a volume about once a minute.
+const defaultPoll = 5 * time.Second
+
+// FilesOptions are the optional settings of [Files]. The zero value is the documented default.
+type FilesOptions struct {
+	// Poll is the time between two readings of the files while [Files.Start] runs. Default: 5 s.
+	Poll time.Duration
+	// Hooks are called on changes.
+	Hooks FilesHooks
+	// Logger gets a line for each new generation and each distinct failure. Default: discarded.
+	Logger *slog.Logger
+}
+
+// FilesHooks are optional callbacks. They must return at once, and must not call [Files.Reload].
+type FilesHooks struct {
+	// Reloaded is called when a new generation is in use, with the end of its certificate's
+	// validity. Without a certificate that is the zero time.
+	Reloaded func(notAfter time.Time)
+	// Refused is called once per distinct failure with its problem (see [MaterialError]). The last
+	// good generation stays in use. The problem "expired" may also be that of the generation in
+	// use.
+	Refused func(problem string)
+}
+
+// withDefaults returns a copy with all defaults set.
+func (o FilesOptions) withDefaults() FilesOptions {
+	o.Poll = cmp.Or(o.Poll, defaultPoll)
+	if o.Hooks.Reloaded == nil {
+		o.Hooks.Reloaded = func(time.Time) {}
+	}
+	if o.Hooks.Refused == nil {
+		o.Hooks.Refused = func(string) {}
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return o
+}
+
+// validate refuses a negative time.
+func (o FilesOptions) validate() error {
+	if o.Poll < 0 {
+		return fmt.Errorf("keys: option Poll is %v, want more than 0", o.Poll)
+	}
+	return nil
+}
+
+// Files is a [Source] that reads its files repeatedly while [Files.Start] runs. New key material is
+// in use one [FilesOptions.Poll] after its files changed, at the latest. Broken files never replace
+// valid material. All methods are safe for concurrent use.
+type Files struct {
+	paths Paths
+	opts  FilesOptions
+
+	// current is replaced as a whole, so that readers never see two generations.
+	current atomic.Pointer[generation]
+
+	mu sync.Mutex // held while reading
+	// refused is the failure that was reported last.
+	refused refusal
+}
+
+var _ Source = (*Files)(nil)
+
+// generation is the material in use, and the state of the files behind it.
+type generation struct {
+	material *Material
+	files    snapshot
+	loaded   time.Time
+	err      error
+}
+
+// refusal identifies a failure, so that it is reported once.
+type refusal struct {
+	files   snapshot
+	message string
+}
+
+// NewFiles reads the files once. At this point broken files are an error: a [*MaterialError] with
+// the file and the problem.
+func NewFiles(paths Paths, opts FilesOptions) (*Files, error) {
+	opts = opts.withDefaults()
+	if err := errors.Join(paths.validate(), opts.validate()); err != nil {
+		return nil, err
+	}
+	files, err := paths.read(snapshot{})
+	if err != nil {
+		return nil, err
+	}
+	first, err := newGeneration(paths, files)
+	if err != nil {
+		return nil, err
+	}
+	f := &Files{paths: paths, opts: opts}
+	f.current.Store(first)
+	return f, nil
+}
+
+// newGeneration parses the files at this moment.
+func newGeneration(paths Paths, files snapshot) (*generation, error) {
+	now := time.Now()
+	material, err := parse(paths, files, now)
+	if err != nil {
+		return nil, err
+	}
+	return &generation{material: material, files: files, loaded: now}, nil
+}
+
+// Material returns the last good generation. It never fails.
+func (f *Files) Material() (*Material, error) { return f.current.Load().material, nil }
+
+// Status is the state of key material in files.
+type Status struct {
+	// Material is the generation in use.
+	Material *Material
+	// Loaded is the time at which it was read.
+	Loaded time.Time
+	// Err is the reason for which the present files are not in use, or that they have expired in
+	// use. It is nil when the files are in use and valid.
+	Err error
+}
+
+// Status returns the material in use and the fault of the present files.
+func (f *Files) Status() Status {
+	g := f.current.Load()
+	return Status{Material: g.material, Loaded: g.loaded, Err: g.err}
+}
+
+// NeedLeaderElection returns false. A manager of controller-runtime then calls Start on every
+// replica, so that a standby never serves an old certificate.
+func (*Files) NeedLeaderElection() bool { return false }
+
+// Start reads the files every [FilesOptions.Poll] until ctx ends, and then returns nil.
+func (f *Files) Start(ctx context.Context) error {
+	poll := time.NewTicker(f.opts.Poll)
+	defer poll.Stop()
+	for {
+		_ = f.Reload() // It reports its error itself, and Status has it.
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-poll.C:
+		}
+	}
+}
+
+// Reload reads the files now. It returns the error for which it kept the last good generation, or
+// that the generation in use has expired.
+func (f *Files) Reload() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	old := f.current.Load()
+
+	files, err := f.paths.read(old.files)
+	if err != nil {
+		return f.refuse(files, err)
+	}
+	if files.equal(old.files) {
+		return f.keep(old)
+	}
+
+	next, err := newGeneration(f.paths, files)
+	if err != nil {
+		return f.refuse(files, err)
+	}
+
+	f.accept(next)
+	return nil
+}
+
+// keep confirms the generation in use, which equals the files, unless it has expired.
+func (f *Files) keep(old *generation) error {
+	if err := old.material.expiry(f.paths, time.Now()); err != nil {
+		return f.refuse(old.files, err)
+	}
+	if old.err == nil {
+		return nil
+	}
+
+	// A later failure is reported again.
+	f.refused = refusal{}
+	f.current.Store(&generation{material: old.material, files: old.files, loaded: old.loaded})
+	f.opts.Logger.Info("key material on disk equals the material in use again",
+		slog.String("fingerprint", old.material.Fingerprint))
+	return nil
+}
+
+// accept puts a new generation in use, and reports it.
+func (f *Files) accept(next *generation) {
+	f.refused = refusal{}
+	f.current.Store(next)
+	f.opts.Logger.Info("key material reloaded",
+		slog.String("fingerprint", next.material.Fingerprint),
+		slog.Any("ca_fingerprints", next.material.RootFingerprints),
+		slog.Time("not_after", next.material.NotAfter))
+	f.opts.Hooks.Reloaded(next.material.NotAfter)
+}
+
+// refuse stores the error for Status, and reports it unless the same files failed in the same way.
+func (f *Files) refuse(files snapshot, err error) error {
+	old := *f.current.Load()
+	old.err = err
+	f.current.Store(&old)
+	if f.refused.message == err.Error() && f.refused.files.equal(files) {
+		return err
+	}
+	f.refused = refusal{files: files, message: err.Error()}
+	f.logRefused(&old, files.equal(old.files))
+	f.opts.Hooks.Refused(problemOf(err))
+	return err
+}
+
+// logRefused logs the failure of a generation: of the files in use, or of new ones.
+func (f *Files) logRefused(g *generation, inUse bool) {
+	attrs := []any{
+		slog.Any("error", g.err), slog.String("fingerprint", g.material.Fingerprint),
+		slog.Time("not_after", g.material.NotAfter),
+	}
+	if inUse {
+		f.opts.Logger.Error("key material in use has expired: replace the files", attrs...)
+	} else {
+		f.opts.Logger.Warn("key material on disk is broken, the last good one stays in use", attrs...)
+	}
+}
+
+// problemOf returns the label of an error.
+func problemOf(err error) string {
+	if material, ok := errors.AsType[*MaterialError](err); ok {
+		return material.Problem
+	}
+	return ProblemUnreadable
+}

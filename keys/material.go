@@ -1,0 +1,278 @@
+package keys
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Source is the port for key material.
+type Source interface {
+	// Material returns the present generation, in which certificate and CA bundle belong together.
+	// The same pointer means that nothing has changed.
+	//
+	// It is called concurrently and for each request, and must return at once. It fails only if
+	// there never was valid material.
+	Material() (*Material, error)
+}
+
+// Material is one generation of key material. It is immutable, with all that it points to. It is a
+// [Source] of itself, for certificates that never rotate.
+type Material struct {
+	// Certificate is the chain, leaf first, with its private key and the parsed Leaf. It may be nil
+	// if there is a CA bundle.
+	Certificate *tls.Certificate
+	// Roots are the trusted CAs. They may be nil if there is a certificate.
+	Roots *x509.CertPool
+
+	// Fingerprint is the SHA-256 of the leaf's DER bytes in lower case hex. It is empty without a
+	// certificate.
+	Fingerprint string
+	// RootFingerprints are those of the CAs, in the order of the bundle.
+	RootFingerprints []string
+	// NotBefore and NotAfter bound the validity of the leaf; zero without a certificate.
+	NotBefore, NotAfter time.Time
+	// RootsNotAfter is the time at which the last of the CAs expires; zero without a bundle.
+	RootsNotAfter time.Time
+}
+
+var _ Source = (*Material)(nil)
+
+// Material returns m itself.
+func (m *Material) Material() (*Material, error) {
+	if m == nil {
+		return nil, errNoMaterial
+	}
+	return m, nil
+}
+
+// errNoMaterial is the error of a nil [Material].
+var errNoMaterial = errors.New("keys: no key material")
+
+// NewMaterial parses PEM text, as in the keys ca.crt, tls.crt and tls.key of a Kubernetes Secret.
+// It needs a CA bundle, a certificate with its key, or both, valid at this moment. It fails with a
+// [*MaterialError] for PEM text that it refuses.
+func NewMaterial(caPEM, certPEM, keyPEM []byte) (*Material, error) {
+	paths := Paths{CA: fileOf(caPEM, "ca.crt"), Certificate: fileOf(certPEM, "tls.crt"), Key: fileOf(keyPEM, "tls.key")}
+	if err := paths.validate(); err != nil {
+		return nil, err
+	}
+	return parse(paths, snapshot{ca: caPEM, cert: certPEM, key: keyPEM}, time.Now())
+}
+
+// fileOf returns "" for a key that the Secret does not have.
+func fileOf(content []byte, name string) string {
+	if content == nil {
+		return ""
+	}
+	return name
+}
+
+// ProblemUnreadable is the problem of key material that a source could not read.
+const ProblemUnreadable = "unreadable"
+
+// The other problems of key material.
+const (
+	problemEmpty       = "empty"
+	problemMalformed   = "malformed"
+	problemMismatch    = "mismatch"
+	problemExpired     = "expired"
+	problemNotYetValid = "not_yet_valid"
+)
+
+// MaterialError is a fault of one file with key material. Its text never contains key material.
+type MaterialError struct {
+	// File is the path. For [NewMaterial] it is ca.crt, tls.crt or tls.key.
+	File string
+	// Problem is one of "unreadable", "empty", "malformed", "mismatch" (the key is of another
+	// certificate), "expired" and "not_yet_valid". It is a metric label.
+	Problem string
+	// Err has the details.
+	Err error
+}
+
+// Error returns the file, the problem and the details.
+func (e *MaterialError) Error() string {
+	return fmt.Sprintf("keys: key material %s (%s): %v", e.File, e.Problem, e.Err)
+}
+
+// Unwrap returns the details.
+func (e *MaterialError) Unwrap() error { return e.Err }
+
+// Reason returns the problem.
+func (e *MaterialError) Reason() string { return e.Problem }
+
+// parse returns the material of files. It checks validity at now.
+func parse(paths Paths, files snapshot, now time.Time) (*Material, error) {
+	material := &Material{}
+	if paths.CA != "" {
+		if err := material.addRoots(paths, files, now); err != nil {
+			return nil, err
+		}
+	}
+	if paths.Certificate != "" {
+		if err := material.addCertificate(paths, files, now); err != nil {
+			return nil, err
+		}
+	}
+	return material, nil
+}
+
+// addRoots adds the whole bundle if one of its CAs is valid. An expired CA verifies nothing, so it
+// may stay in the bundle.
+func (m *Material) addRoots(paths Paths, files snapshot, now time.Time) error {
+	roots, err := parseCertificates(paths.CA, files.ca)
+	if err != nil {
+		return err
+	}
+	m.Roots = x509.NewCertPool()
+	for _, root := range roots {
+		m.Roots.AddCert(root)
+		m.RootFingerprints = append(m.RootFingerprints, fingerprint(root))
+		if root.NotAfter.After(m.RootsNotAfter) {
+			m.RootsNotAfter = root.NotAfter
+		}
+	}
+	return checkAnyValidity(paths.CA, roots, now)
+}
+
+// checkAnyValidity returns nil if one of the certificates is valid, and else the last error.
+func checkAnyValidity(file string, certificates []*x509.Certificate, now time.Time) (err error) {
+	for _, certificate := range certificates {
+		if err = checkValidity(file, certificate, now); err == nil {
+			return nil
+		}
+	}
+	return err
+}
+
+// addCertificate adds the chain and its key. They must belong together, and the leaf must be valid.
+// The chain is not verified, because a CA bundle may be for the other end only.
+func (m *Material) addCertificate(paths Paths, files snapshot, now time.Time) error {
+	chain, err := parseCertificates(paths.Certificate, files.cert)
+	if err != nil {
+		return err
+	}
+	if err := checkPEM(paths.Key, files.key); err != nil {
+		return err
+	}
+
+	// It also compares the public keys.
+	pair, err := tls.X509KeyPair(files.cert, files.key)
+	if err != nil {
+		return &MaterialError{File: paths.Key, Problem: keyProblem(files.key), Err: err}
+	}
+
+	pair.Leaf = chain[0]
+	m.Certificate = &pair
+	m.Fingerprint = fingerprint(chain[0])
+	m.NotBefore, m.NotAfter = chain[0].NotBefore, chain[0].NotAfter
+	return checkValidity(paths.Certificate, chain[0], now)
+}
+
+// keyProblem returns problemMismatch for a key that can be parsed, because it is then the key of
+// another certificate.
+func keyProblem(keyPEM []byte) string {
+	block, _ := pem.Decode(keyPEM)
+	if block == nil {
+		return problemMalformed
+	}
+
+	// The formats that crypto/tls accepts.
+	for _, parseKey := range []func([]byte) (any, error){
+		x509.ParsePKCS8PrivateKey,
+		func(der []byte) (any, error) { return x509.ParseECPrivateKey(der) },
+		func(der []byte) (any, error) { return x509.ParsePKCS1PrivateKey(der) },
+	} {
+		if _, err := parseKey(block.Bytes); err == nil {
+			return problemMismatch
+		}
+	}
+	return problemMalformed
+}
+
+// parseCertificates returns all certificates of a PEM file, at least one. The standard library
+// skips text that it cannot parse. Here it is an error, because the file may be half written.
+func parseCertificates(file string, content []byte) ([]*x509.Certificate, error) {
+	if err := checkPEM(file, content); err != nil {
+		return nil, err
+	}
+	var certificates []*x509.Certificate
+	for block, rest := pem.Decode(content); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type != "CERTIFICATE" {
+			return nil, malformed(file, fmt.Errorf("PEM block %.32q, want only CERTIFICATE", block.Type))
+		}
+		certificate, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, malformed(file, fmt.Errorf("certificate number %d: %w", len(certificates)+1, err))
+		}
+		certificates = append(certificates, certificate)
+	}
+	return certificates, nil
+}
+
+// pemBegin begins each PEM block (RFC 7468, section 2).
+var pemBegin = []byte("-----BEGIN ")
+
+// checkPEM refuses an empty file, and one with an incomplete PEM block (RFC 7468).
+func checkPEM(file string, content []byte) error {
+	if len(bytes.TrimSpace(content)) == 0 {
+		return &MaterialError{File: file, Problem: problemEmpty, Err: errors.New("want PEM blocks")}
+	}
+	begun, whole := bytes.Count(content, pemBegin), 0
+	for block, rest := pem.Decode(content); block != nil; block, rest = pem.Decode(rest) {
+		whole++
+	}
+	if begun == 0 || whole != begun {
+		return malformed(file, fmt.Errorf("%d of %d PEM blocks are complete, want at least 1 and all", whole, begun))
+	}
+	return nil
+}
+
+// malformed returns the error for PEM text that cannot be parsed.
+func malformed(file string, err error) error {
+	return &MaterialError{File: file, Problem: problemMalformed, Err: err}
+}
+
+// checkValidity leaves now out of its error, so that equal failures have equal texts and are
+// reported once.
+func checkValidity(file string, certificate *x509.Certificate, now time.Time) error {
+	switch {
+	case now.After(certificate.NotAfter):
+		return &MaterialError{File: file, Problem: problemExpired, Err: fmt.Errorf(
+			"%.64q expired at %s", certificate.Subject.CommonName, stamp(certificate.NotAfter))}
+	case now.Before(certificate.NotBefore):
+		return &MaterialError{File: file, Problem: problemNotYetValid, Err: fmt.Errorf(
+			"%.64q is valid from %s", certificate.Subject.CommonName, stamp(certificate.NotBefore))}
+	default:
+		return nil
+	}
+}
+
+// expiry returns an error when the certificate, or the last CA of the bundle, has expired at now.
+func (m *Material) expiry(paths Paths, now time.Time) error {
+	switch {
+	case m.Certificate != nil && now.After(m.NotAfter):
+		return checkValidity(paths.Certificate, m.Certificate.Leaf, now)
+	case m.Roots != nil && now.After(m.RootsNotAfter):
+		return &MaterialError{File: paths.CA, Problem: problemExpired, Err: fmt.Errorf(
+			"the last of its CAs expired at %s", stamp(m.RootsNotAfter))}
+	default:
+		return nil
+	}
+}
+
+// stamp formats a time for an error.
+func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
+// fingerprint returns the SHA-256 of the DER bytes in hex.
+func fingerprint(certificate *x509.Certificate) string {
+	sum := sha256.Sum256(certificate.Raw)
+	return hex.EncodeToString(sum[:])
+}

@@ -1,0 +1,132 @@
+package keys_test
+
+import (
+	"encoding/pem"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/keys"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
+)
+
+func TestNewMaterial(t *testing.T) {
+	t.Parallel()
+
+	ca, other := must(testpki.NewCA("one", testpki.Options{})), must(testpki.NewCA("two", testpki.Options{}))
+	intermediate := must(ca.Intermediate("intermediate", testpki.Options{}))
+	leaf := must(intermediate.Client(runtime1, testpki.Options{}))
+
+	got := material(t, leaf, ca, other)
+	if len(got.RootFingerprints) != 2 || got.RootFingerprints[0] == got.RootFingerprints[1] ||
+		len(got.Fingerprint) != 64 {
+		t.Errorf("fingerprints %v and %q, want two different of the CAs, and one of the leaf",
+			got.RootFingerprints, got.Fingerprint)
+	}
+
+	if !got.NotAfter.Equal(leaf.Certificate().NotAfter) || !got.NotBefore.Equal(leaf.Certificate().NotBefore) ||
+		!got.RootsNotAfter.Equal(other.Certificate().NotAfter) {
+		t.Error("the validity is not that of the certificates")
+	}
+
+	if len(got.Certificate.Certificate) != 2 || !got.Certificate.Leaf.Equal(leaf.Certificate()) {
+		t.Error("the chain is not leaf and intermediate")
+	}
+
+	if same := must(got.Material()); same != got {
+		t.Error("a material is a source of itself")
+	}
+}
+
+func TestNewMaterialRefuses(t *testing.T) {
+	t.Parallel()
+
+	past, future := time.Now().Add(-time.Minute), time.Now().Add(time.Hour)
+	ca := must(testpki.NewCA("ca", testpki.Options{}))
+	oldCA := must(testpki.NewCA("old", testpki.Options{NotAfter: past}))
+	leaf, other := must(ca.Client(runtime1, testpki.Options{})), must(ca.Client("other", testpki.Options{}))
+	old := must(ca.Client(runtime1, testpki.Options{NotAfter: past}))
+	early := must(ca.Client(runtime1, testpki.Options{NotBefore: future}))
+	cas, cert, key := ca.PEM(), leaf.CertPEM(), must(leaf.KeyPEM())
+	garbage := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte("garbage")})
+
+	for name, tc := range map[string]struct {
+		ca, cert, key []byte
+		file, problem string
+	}{
+		"empty CA":            {[]byte("\n"), cert, key, "ca.crt", "empty"},
+		"empty certificate":   {cas, []byte{}, key, "tls.crt", "empty"},
+		"empty key":           {cas, cert, []byte{}, "tls.key", "empty"},
+		"half a CA":           {cas[:len(cas)/2], cert, key, "ca.crt", "malformed"},
+		"one and a half CAs":  {slices.Concat(cas, cas[:len(cas)/2]), cert, key, "ca.crt", "malformed"},
+		"half a certificate":  {cas, cert[:len(cert)/2], key, "tls.crt", "malformed"},
+		"half a key":          {cas, cert, key[:len(key)/2], "tls.key", "malformed"},
+		"no PEM":              {[]byte("ca"), cert, key, "ca.crt", "malformed"},
+		"garbage in PEM":      {garbage, cert, key, "ca.crt", "malformed"},
+		"key as certificate":  {cas, key, key, "tls.crt", "malformed"},
+		"certificate as key":  {cas, cert, cert, "tls.key", "malformed"},
+		"key of another":      {cas, cert, must(other.KeyPEM()), "tls.key", "mismatch"},
+		"expired certificate": {cas, old.CertPEM(), must(old.KeyPEM()), "tls.crt", "expired"},
+		"expired CA":          {oldCA.PEM(), cert, key, "ca.crt", "expired"},
+		"not yet valid":       {cas, early.CertPEM(), must(early.KeyPEM()), "tls.crt", "not_yet_valid"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			_, err := keys.NewMaterial(tc.ca, tc.cert, tc.key)
+
+			got, ok := errors.AsType[*keys.MaterialError](err)
+			if !ok || got.File != tc.file || got.Problem != tc.problem {
+				t.Errorf("have %v, want that %s is %s", err, tc.file, tc.problem)
+			}
+
+			if ok && (!strings.Contains(err.Error(), tc.file) || got.Reason() != tc.problem) {
+				t.Errorf("%v does not name file and problem", err)
+			}
+		})
+	}
+
+	for name, files := range map[string][3][]byte{
+		"nothing": {}, "certificate without key": {cas, cert, nil}, "key without certificate": {cas, nil, key},
+	} {
+		if _, err := keys.NewMaterial(files[0], files[1], files[2]); err == nil {
+			t.Errorf("%s: want an error", name)
+		}
+	}
+}
+
+func TestExpiredCABesideAValidOneIsHarmless(t *testing.T) {
+	t.Parallel()
+
+	ca := must(testpki.NewCA("ca", testpki.Options{}))
+	old := must(testpki.NewCA("old", testpki.Options{NotAfter: time.Now().Add(-time.Minute)}))
+
+	for _, bundle := range [][]byte{
+		testpki.Bundle(ca, old), testpki.Bundle(old, ca), append([]byte("# a comment\n"), ca.PEM()...),
+	} {
+		if _, err := keys.NewMaterial(bundle, nil, nil); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func FuzzNewMaterial(f *testing.F) {
+	ca := must(testpki.NewCA("ca", testpki.Options{}))
+	leaf := must(ca.Client(runtime1, testpki.Options{}))
+	f.Add(ca.PEM(), leaf.CertPEM(), must(leaf.KeyPEM()))
+	f.Add(ca.PEM(), []byte(nil), []byte(nil))
+	f.Add([]byte("-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n"), []byte("-----BEGIN "), []byte("x"))
+
+	f.Fuzz(func(t *testing.T, ca, cert, key []byte) {
+		got, err := keys.NewMaterial(ca, cert, key)
+		if (got == nil) == (err == nil) {
+			t.Fatalf("have %v and %v, want one of them", got, err)
+		}
+
+		if err == nil && got.Certificate != nil && got.Certificate.Leaf == nil {
+			t.Error("a certificate without its leaf")
+		}
+	})
+}

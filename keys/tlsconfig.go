@@ -1,0 +1,214 @@
+package keys
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+)
+
+// sessionCache bounds the sessions that a client keeps. It has one server and few connections.
+const sessionCache = 8
+
+// ClientTLSConfig returns the configuration of a client with a certificate, for a server named
+// serverName. It keeps the present generation of source for good: after a rotation, make another
+// one with a new transport, as [Forwarder] does. It fails without a certificate or without CAs.
+func ClientTLSConfig(source Source, serverName string) (*tls.Config, error) {
+	material, err := source.Material()
+	if err != nil {
+		return nil, fmt.Errorf("keys: material for a TLS client: %w", err)
+	}
+	if material.Certificate == nil || material.Roots == nil {
+		return nil, errors.New("keys: material for a TLS client: want a certificate with its key and a CA bundle")
+	}
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13,
+		ServerName: serverName,
+		RootCAs:    material.Roots,
+		// Sent even if the server does not name our CA: its list may be outdated during a rotation.
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			return material.Certificate, nil
+		},
+		// A resumed session saves the exchange of certificates.
+		ClientSessionCache: tls.NewLRUClientSessionCache(sessionCache),
+	}, nil
+}
+
+// ServerTLSConfig returns the configuration of a server that demands a client certificate of one of
+// the CAs of source. Each handshake uses the generation of that moment, and fails without one. Open
+// connections stay, so a listener should check each request against the present CAs: see [Roots].
+func ServerTLSConfig(source Source) *tls.Config {
+	return WebhookTLSConfig(source, source)
+}
+
+// WebhookTLSConfig returns the configuration of a server with the certificate of serving. It
+// demands a client certificate of one of the CAs of clients, or none if clients is nil. Each
+// handshake uses the present generations.
+//
+// With clientNames, the Common Name or a DNS or URI SAN of the client certificate must equal one of
+// them. Use them if the CA has other clients, too: the CA of a cluster also issues the certificates
+// of its kubelets.
+//
+// It offers HTTP/2 and HTTP/1.1. For a [net/http.Server] with only one of them, set NextProtos,
+// too, before the first use.
+func WebhookTLSConfig(serving, clients Source, clientNames ...string) *tls.Config {
+	server := &server{serving: serving, clients: clients, names: clientNames}
+	server.base = &tls.Config{
+		MinVersion:         tls.VersionTLS13,
+		NextProtos:         []string{protoHTTP2, protoHTTP1},
+		GetConfigForClient: server.config,
+		GetCertificate:     server.certificate,
+	}
+	return server.base
+}
+
+// Roots returns a function that returns the present CAs of source, nil without any. A listener
+// checks each request with it, so that a removed CA also loses its open connections.
+func Roots(source Source) func() *x509.CertPool {
+	return func() *x509.CertPool {
+		material, err := source.Material()
+		if err != nil {
+			return nil
+		}
+		return material.Roots
+	}
+}
+
+// The names of the protocols in the handshake (RFC 7301).
+const (
+	protoHTTP2 = "h2"
+	protoHTTP1 = "http/1.1"
+)
+
+// server makes one configuration per generation. It is safe for concurrent use.
+type server struct {
+	serving, clients Source
+	names            []string
+	base             *tls.Config
+
+	last atomic.Pointer[serverGeneration]
+}
+
+// serverGeneration is a configuration and the material that it was made of.
+type serverGeneration struct {
+	serving, clients *Material
+	config           *tls.Config
+}
+
+// certificate is never called, as config always answers. Without it, net/http demands certificate
+// files.
+func (s *server) certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	material, err := s.servingMaterial()
+	if err != nil {
+		return nil, err
+	}
+	return material.Certificate, nil
+}
+
+// config implements [tls.Config.GetConfigForClient]. Handshakes of one generation share the result.
+func (s *server) config(*tls.ClientHelloInfo) (*tls.Config, error) {
+	serving, err := s.servingMaterial()
+	if err != nil {
+		return nil, err
+	}
+	clients, err := s.clientMaterial()
+	if err != nil {
+		return nil, err
+	}
+
+	// Concurrent handshakes may make the same configuration twice, which does no harm.
+	last := s.last.Load()
+	if last == nil || last.serving != serving || last.clients != clients {
+		last = &serverGeneration{serving: serving, clients: clients, config: s.generation(serving, clients)}
+		s.last.Store(last)
+	}
+	return last.config, nil
+}
+
+// servingMaterial returns the present generation. It fails without a certificate.
+func (s *server) servingMaterial() (*Material, error) {
+	material, err := s.serving.Material()
+	if err != nil {
+		return nil, fmt.Errorf("keys: material for a TLS server: %w", err)
+	}
+	if material.Certificate == nil {
+		return nil, errors.New("keys: material for a TLS server: want a certificate with its key")
+	}
+	return material, nil
+}
+
+// clientMaterial returns nil if no client certificate is demanded.
+func (s *server) clientMaterial() (*Material, error) {
+	if s.clients == nil {
+		return nil, s.checkNoNames()
+	}
+	material, err := s.clients.Material()
+	if err != nil {
+		return nil, fmt.Errorf("keys: CAs of TLS clients: %w", err)
+	}
+	if material.Roots == nil {
+		return nil, errors.New("keys: CAs of TLS clients: want a CA bundle")
+	}
+	return material, nil
+}
+
+// checkNoNames fails if there are names but no CAs, because names of unverified certificates prove
+// nothing.
+func (s *server) checkNoNames() error {
+	if len(s.names) > 0 {
+		return errors.New("keys: names of TLS clients without CAs of TLS clients: want both or no names")
+	}
+	return nil
+}
+
+// generation returns the configuration for one generation of both sources.
+func (s *server) generation(serving, clients *Material) *tls.Config {
+	config := &tls.Config{
+		MinVersion: tls.VersionTLS13,
+		// The caller may have changed NextProtos before the first use.
+		NextProtos:   slices.Clone(s.base.NextProtos),
+		Certificates: []tls.Certificate{*serving.Certificate},
+	}
+	if clients == nil {
+		return config
+	}
+	config.ClientAuth = tls.RequireAndVerifyClientCert
+	config.ClientCAs = clients.Roots
+	config.VerifyConnection = func(state tls.ConnectionState) error {
+		return s.verify(state, clients.Roots)
+	}
+	return config
+}
+
+// verify runs after each handshake, including those that resume a session.
+func (s *server) verify(state tls.ConnectionState, roots *x509.CertPool) error {
+	if len(state.PeerCertificates) == 0 {
+		return errors.New("keys: no client certificate")
+	}
+	if err := verifyName(state.PeerCertificates[0], s.names); err != nil {
+		return err
+	}
+	return verifyResumed(state, roots)
+}
+
+// verifyResumed checks the client certificate of a resumed session against roots. The session may
+// be older than roots, and not every release of Go checks it. A full handshake has checked it
+// already.
+func verifyResumed(state tls.ConnectionState, roots *x509.CertPool) error {
+	if !state.DidResume {
+		return nil
+	}
+	intermediates := x509.NewCertPool()
+	for _, certificate := range state.PeerCertificates[1:] {
+		intermediates.AddCert(certificate)
+	}
+	_, err := state.PeerCertificates[0].Verify(x509.VerifyOptions{
+		Roots: roots, Intermediates: intermediates, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	})
+	if err != nil {
+		return fmt.Errorf("keys: client certificate of a resumed session: %w", err)
+	}
+	return nil
+}
