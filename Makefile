@@ -82,7 +82,7 @@ chaos: ## Inject random faults into real processes and account for every write: 
 		-parallel-seeds=false -seed=$(SEED) -seeds=$(SEEDS) -duration=$(DURATION) -settle=$(SETTLE) -resend=$(RESEND_AFTER) $(ARGS)
 
 # Each worker has one processor, so that a seed repeats itself as far as it can. A failing seed prints its plan, the
-# smallest plan that was found to fail, and the file with its log. See docs/simulation.md.
+# smallest plan that was found to fail, and the file with its log. See docs/maintainers/simulation.md.
 SIMULATE := $(GO) test ./test/simulation -count=1 -v -timeout 12h
 simulate: SEEDS = 5000
 .PHONY: simulate
@@ -94,7 +94,7 @@ simulate-mutants: SEEDS = 2000
 simulate-mutants: ## Put faults into copies of the code, and print after how many of SEEDS (2000) the simulation finds each. ARGS='-run fleet'
 	@$(GO) run ./test/simulation/mutants -seeds=$(SEEDS) $(ARGS)
 
-# It needs a file for each runtime in each of two processes, and raises the soft limit itself. See docs/benchmarks.md.
+# It needs a file for each runtime in each of two processes, and raises the soft limit itself. See docs/maintainers/measurements.md.
 .PHONY: fleet
 fleet: ## Play N (1000) runtimes against a real operator, and write a table and plots into bin/fleetlab. ARGS='-scenario storm'
 	@$(GO) run ./test/fleetlab -n $(N) $(ARGS)
@@ -132,7 +132,7 @@ lint: $(TOOLS)/golangci-lint $(TOOLS)/vale ## Lint every module: bugs, style, fo
 PROSE = $(GO) test ./tools/cmd/prose -run TestRules -vale $(TOOLS)/vale && $(GO) run ./tools/cmd/prose -vale $(TOOLS)/vale
 
 .PHONY: prose
-prose: $(TOOLS)/vale ## Lint Markdown, comments and messages. ARGS='core docs/design.md' lists the alerts there, ARGS=-update lowers the budgets
+prose: $(TOOLS)/vale ## Lint Markdown, comments and messages. ARGS='core docs/maintainers/design.md' lists the alerts there, ARGS=-update lowers the budgets
 	@$(PROSE) $(ARGS)
 
 .PHONY: fmt

@@ -8,7 +8,7 @@ import (
 )
 
 // aliases exposes the metrics of kyma-project/runtime-watcher by their names, computed from those
-// of this agent. docs/migration.md has the table.
+// of this agent. docs/platforms/migration.md has the table.
 type aliases struct{ source prom.Gatherer }
 
 // durationStep keeps the mean duration out of the notation with an exponent, which the consumers of

@@ -59,7 +59,7 @@ func TestNewRefusesWhatIsMissing(t *testing.T) {
 	}
 }
 
-// The code of docs/nats.md runs. The server here has no TLS, so that the runtime cannot connect.
+// The code of docs/platforms/nats.md runs. The server here has no TLS, so that the runtime cannot connect.
 func TestDocumentedSetUp(t *testing.T) {
 	t.Parallel()
 	b := newBroker(t)

@@ -63,7 +63,7 @@ func wrap(text, indent string) string {
 	return out.String()
 }
 
-// markdown has one table per group for docs/agent.md.
+// markdown has one table per group for docs/reference/agent.md.
 func markdown() string {
 	var out strings.Builder
 	for _, g := range groups(new(config)) {

@@ -29,7 +29,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
-var update = flag.Bool("update", false, "write the settings into docs/agent.md")
+var update = flag.Bool("update", false, "write the settings into docs/reference/agent.md")
 
 // anyFile exists. Settings only need files that can be opened.
 const anyFile = "settings.go"
@@ -439,7 +439,7 @@ func TestEverySettingIsInHelp(t *testing.T) {
 func TestSettingsInDocs(t *testing.T) {
 	t.Parallel()
 
-	const path = "../../docs/agent.md"
+	const path = "../../docs/reference/agent.md"
 
 	text := string(must(os.ReadFile(path))(t))
 	before, rest, begins := strings.Cut(text, "<!-- settings: begin.")

@@ -8,5 +8,5 @@
 // steps that are possible now and report the next one. All state is in the cluster, so another
 // replica, or the same one after a crash, continues.
 //
-// docs/certificates.md lists the objects and the order of a rotation.
+// docs/platforms/certificates.md lists the objects and the order of a rotation.
 package certificates

@@ -17,7 +17,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 )
 
-// example is a fenced block of docs/contract-v3.md behind a comment "example: <name>".
+// example is a fenced block of docs/reference/contract-v3.md behind a comment "example: <name>".
 type example struct{ name, language, text string }
 
 func document(t *testing.T) string {
@@ -25,7 +25,7 @@ func document(t *testing.T) string {
 
 	_ = os.Getenv("RUNTIME_WATCHER_DOCUMENTS") // The cache of go test ignores files outside of the module.
 
-	text, err := os.ReadFile("../../docs/contract-v3.md")
+	text, err := os.ReadFile("../../docs/reference/contract-v3.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +38,7 @@ func examples(t *testing.T, language string) map[string]string {
 
 	blocks := regexp.MustCompile("(?s)<!-- example: ([^\n]+) -->\n```(\\w+)\n(.*?)```\n").FindAllStringSubmatch(document(t), -1)
 	if fences := strings.Count(document(t), "```\n"); fences != len(blocks) {
-		t.Fatalf("docs/contract-v3.md has %d blocks, of which %d are examples that a test replays", fences, len(blocks))
+		t.Fatalf("docs/reference/contract-v3.md has %d blocks, of which %d are examples that a test replays", fences, len(blocks))
 	}
 
 	found := make(map[string]string)
@@ -160,7 +160,7 @@ func TestDocumentedBatchesMeanWhatIsSaid(t *testing.T) {
 	}
 
 	if want := len(wantBatches()) + len(wantFaults()); len(shown) != want {
-		t.Errorf("docs/contract-v3.md has %d examples of batches, of which %d are checked", len(shown), want)
+		t.Errorf("docs/reference/contract-v3.md has %d examples of batches, of which %d are checked", len(shown), want)
 	}
 }
 
@@ -240,7 +240,7 @@ func TestDocumentedAnswersMeanWhatIsSaid(t *testing.T) {
 	}
 
 	if len(shown) != len(wantAnswers()) {
-		t.Errorf("docs/contract-v3.md has %d answers, of which %d are checked", len(shown), len(wantAnswers()))
+		t.Errorf("docs/reference/contract-v3.md has %d answers, of which %d are checked", len(shown), len(wantAnswers()))
 	}
 }
 
@@ -322,7 +322,7 @@ func TestDocumentIsComplete(t *testing.T) {
 
 	for _, name := range want {
 		if !strings.Contains(text, name) {
-			t.Errorf("docs/contract-v3.md does not name %s", name)
+			t.Errorf("docs/reference/contract-v3.md does not name %s", name)
 		}
 	}
 }

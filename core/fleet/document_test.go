@@ -16,7 +16,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
 
-// TestDocumentedNumbers replays the epoch that docs/contract-v3.md shows request by request.
+// TestDocumentedNumbers replays the epoch that docs/reference/contract-v3.md shows request by request.
 func TestDocumentedNumbers(t *testing.T) {
 	rows := documentedRequests(t)
 
@@ -46,7 +46,7 @@ func documentedRequests(t *testing.T) (rows []documentedRequest) {
 
 	_ = os.Getenv("RUNTIME_WATCHER_DOCUMENTS") // The cache of go test ignores files outside of the module.
 
-	text, err := os.ReadFile("../../docs/contract-v3.md")
+	text, err := os.ReadFile("../../docs/reference/contract-v3.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +56,7 @@ func documentedRequests(t *testing.T) (rows []documentedRequest) {
 	}
 
 	if len(rows) == 0 {
-		t.Fatal("docs/contract-v3.md shows no requests of an epoch")
+		t.Fatal("docs/reference/contract-v3.md shows no requests of an epoch")
 	}
 
 	return rows

@@ -14,7 +14,13 @@ import (
 func documents(t *testing.T) []string {
 	t.Helper()
 
-	paths, err := filepath.Glob("../../docs/*.md")
+	paths := []string{}
+	err := filepath.WalkDir("../../docs", func(path string, _ fs.DirEntry, err error) error {
+		if filepath.Ext(path) == ".md" {
+			paths = append(paths, path)
+		}
+		return err
+	})
 	if err != nil || len(paths) == 0 {
 		t.Fatalf("found %v and %v in docs", paths, err)
 	}

@@ -62,7 +62,7 @@ func TestLicenseFiles(t *testing.T) {
 	}
 }
 
-// TestDocumentShowsAFleet holds that the JSON of a fleet in docs/operations.md has the names that the handler gives it.
+// TestDocumentShowsAFleet holds that the JSON of a fleet in docs/operations/operations.md has the names that the handler gives it.
 func TestDocumentShowsAFleet(t *testing.T) {
 	watched, err := fleet.New(fleet.Options{})
 	if err != nil {
@@ -82,9 +82,9 @@ func TestDocumentShowsAFleet(t *testing.T) {
 	request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody)
 	listener.Authenticated(listener.FleetHandler(watched)).ServeHTTP(answer, request)
 
-	shown := find(t, "(?s)<!-- names: fleet -->\n```json\n(.*?)```", read(t, "../../docs/operations.md"))
+	shown := find(t, "(?s)<!-- names: fleet -->\n```json\n(.*?)```", read(t, "../../docs/operations/operations.md"))
 	if diff := cmp.Diff(names(t, answer.Body.String()), names(t, shown)); diff != "" {
-		t.Errorf("docs/operations.md is behind (-handler +document):\n%s\n%s", diff, answer.Body)
+		t.Errorf("docs/operations/operations.md is behind (-handler +document):\n%s\n%s", diff, answer.Body)
 	}
 }
 
@@ -104,13 +104,13 @@ func names(t *testing.T, text string) []string {
 	return slices.Sorted(maps.Keys(all))
 }
 
-// checkShownOutput compares the output in docs/guide.md with the printed one, except for numbers and signs of life.
+// checkShownOutput compares the output in docs/guide/embedding.md with the printed one, except for numbers and signs of life.
 func checkShownOutput(t *testing.T, printed string) {
 	t.Helper()
 
-	shown := find(t, "(?s)<!-- output: make demo -->\n```\n(.*?)```\n", read(t, "../../docs/guide.md"))
+	shown := find(t, "(?s)<!-- output: make demo -->\n```\n(.*?)```\n", read(t, "../../docs/guide/embedding.md"))
 	if diff := cmp.Diff(normalised(shown), normalised(printed)); diff != "" {
-		t.Errorf("docs/guide.md is behind (-document +printed):\n%s", diff)
+		t.Errorf("docs/guide/embedding.md is behind (-document +printed):\n%s", diff)
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
-// brokerConfig has one user for the runtime and one for the operator, as in docs/nats.md.
+// brokerConfig has one user for the runtime and one for the operator, as in docs/platforms/nats.md.
 const brokerConfig = `
 listen: %[1]q
 jetstream { store_dir: %[2]q }

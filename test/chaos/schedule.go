@@ -187,7 +187,7 @@ func (d dealer) shuffled(kinds []Kind) []Kind {
 }
 
 // The shortest time for which a removed webhook is noticed by a canary that looks every second,
-// twice: a shorter removal is not noticed (docs/design.md).
+// twice: a shorter removal is not noticed (docs/maintainers/design.md).
 const leastRemoved = 3500 * time.Millisecond
 
 func (d dealer) fault(kind Kind, from, stretch time.Duration) Fault {

@@ -176,7 +176,7 @@ func TestConditionsSelectWhatTheFilterDoes(t *testing.T) {
 	s.checkKnownLimit()
 }
 
-// checkKnownLimit tests a limit that docs/design.md describes: CEL compares an integer and a
+// checkKnownLimit tests a limit that docs/maintainers/design.md describes: CEL compares an integer and a
 // fraction as fractions, which have 53 bits.
 func (s *scene) checkKnownLimit() {
 	s.t.Helper()
@@ -186,7 +186,7 @@ func (s *scene) checkKnownLimit() {
 
 	reviews := s.taken()
 	if reviews[everything][admission.Accepted] == 0 || sum(reviews[selection]) != 0 {
-		s.t.Errorf("%v: the known limit is gone, and should go from docs/design.md", reviews)
+		s.t.Errorf("%v: the known limit is gone, and should go from docs/maintainers/design.md", reviews)
 	}
 }
 

@@ -10,17 +10,17 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
-// commands runs the shell commands of a section of docs/migration.md in the control plane.
+// commands runs the shell commands of a section of docs/platforms/migration.md in the control plane.
 func (w *world) commands(section string) {
 	w.t.Helper()
 
-	_, text, _ := strings.Cut(string(test.Read(w.t, "docs/migration.md")), "\n## "+section+"\n")
+	_, text, _ := strings.Cut(string(test.Read(w.t, "docs/platforms/migration.md")), "\n## "+section+"\n")
 	text, _, _ = strings.Cut(text, "\n## ")
 	_, text, _ = strings.Cut(text, "```sh\n")
 	script, _, found := strings.Cut(text, "\n```")
 
 	if !found {
-		w.t.Fatalf("docs/migration.md has no commands in section %q", section)
+		w.t.Fatalf("docs/platforms/migration.md has no commands in section %q", section)
 	}
 
 	assets, err := controlplane.Assets(w.t.Context(), controlplane.AssetsOptions{Kubectl: true})
@@ -34,7 +34,7 @@ func (w *world) commands(section string) {
 	}
 }
 
-// shows wants a check of docs/migration.md to print a text.
+// shows wants a check of docs/platforms/migration.md to print a text.
 func shows(w *world, plane *controlplane.ControlPlane, want, command string) {
 	w.t.Helper()
 	w.eventually("kubectl "+command+" prints "+want, func() bool {

@@ -29,7 +29,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/today"
 )
 
-// TestMigration follows docs/migration.md: forward to a new CA, back to where it began, and forward
+// TestMigration follows docs/platforms/migration.md: forward to a new CA, back to where it began, and forward
 // again to the end. All the time objects change in three runtimes, 20 a second.
 func TestMigration(t *testing.T) {
 	w := newWorld(t, "kyma-1", "kyma-2", "kyma-3")
@@ -63,7 +63,7 @@ func TestMigration(t *testing.T) {
 	w.checkRights()
 }
 
-// forward are the steps of docs/migration.md that have a way back.
+// forward are the steps of docs/platforms/migration.md that have a way back.
 func (w *world) forward() {
 	w.t.Helper()
 	w.ours = &ours{w: w}
@@ -507,7 +507,7 @@ func (w *world) weLeft() {
 	}
 }
 
-// returnGateway is what docs/migration.md says about the way back.
+// returnGateway is what docs/platforms/migration.md says about the way back.
 func (w *world) returnGateway() {
 	w.t.Helper()
 

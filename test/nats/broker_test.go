@@ -68,7 +68,7 @@ type user struct {
 	Responses          bool
 }
 
-// runtimeUser lets a runtime publish under its own name to its managers. docs/nats.md has the same.
+// runtimeUser lets a runtime publish under its own name to its managers. docs/platforms/nats.md has the same.
 func runtimeUser(runtime core.RuntimeID, managers ...core.Manager) user {
 	u := user{
 		Name: domain(runtime), Subscribe: []string{natsjetstream.InboxPrefix(runtime) + ".>"}, Responses: true,

@@ -29,7 +29,7 @@ const (
 	kcpSystem = "kcp-system"
 )
 
-// issuer is a control plane with cert-manager and the certificates of docs/nats.md.
+// issuer is a control plane with cert-manager and the certificates of docs/platforms/nats.md.
 type issuer struct {
 	t      *testing.T
 	client client.Client
@@ -101,7 +101,7 @@ func named(o *nats.Options) error {
 	return nil
 }
 
-// TestDocumentedCertificates runs server, operator and runtime with the certificates of docs/nats.md,
+// TestDocumentedCertificates runs server, operator and runtime with the certificates of docs/platforms/nats.md,
 // which cert-manager issues.
 func TestDocumentedCertificates(t *testing.T) {
 	if testing.Short() {

@@ -13,7 +13,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test"
 )
 
-// TestDocumentedConfiguration runs a server with the configuration of docs/nats.md.
+// TestDocumentedConfiguration runs a server with the configuration of docs/platforms/nats.md.
 func TestDocumentedConfiguration(t *testing.T) {
 	t.Parallel()
 	for _, p := range programs(t) {
@@ -38,7 +38,7 @@ func TestDocumentedConfiguration(t *testing.T) {
 // documentedUser is the operator in the configuration.
 const documentedUser = "my-operator.operators.example.com"
 
-// documented runs a server with the configuration of docs/nats.md and the key material of a Secret.
+// documented runs a server with the configuration of docs/platforms/nats.md and the key material of a Secret.
 func documented(t *testing.T, p program, keys map[string][]byte) *node {
 	t.Helper()
 	n := &node{t: t, program: p, Name: "documented", Addr: freeAddr(t), Dir: t.TempDir()}
@@ -55,13 +55,13 @@ func documented(t *testing.T, p program, keys map[string][]byte) *node {
 	return n
 }
 
-// block returns the code of docs/nats.md in a language that begins with a text.
+// block returns the code of docs/platforms/nats.md in a language that begins with a text.
 func block(t *testing.T, language, begins string) string {
 	t.Helper()
 	pattern := "(?s)```" + language + "\n(" + regexp.QuoteMeta(begins) + ".*?)```\n"
-	found := regexp.MustCompile(pattern).FindSubmatch(test.Read(t, "docs/nats.md"))
+	found := regexp.MustCompile(pattern).FindSubmatch(test.Read(t, "docs/platforms/nats.md"))
 	if found == nil {
-		t.Fatalf("docs/nats.md has no code in %q that begins with %q", language, begins)
+		t.Fatalf("docs/platforms/nats.md has no code in %q that begins with %q", language, begins)
 	}
 	return string(found[1])
 }

@@ -7,12 +7,12 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
 
-// section returns the part of docs/operations.md with that heading.
+// section returns the part of docs/operations/operations.md with that heading.
 func section(t *testing.T, title string) string {
 	t.Helper()
-	_, rest, found := strings.Cut(read(t, "docs/operations.md"), "\n## "+title+"\n")
+	_, rest, found := strings.Cut(read(t, "docs/operations/operations.md"), "\n## "+title+"\n")
 	if !found {
-		t.Fatalf("docs/operations.md has no section %q", title)
+		t.Fatalf("docs/operations/operations.md has no section %q", title)
 	}
 	text, _, _ := strings.Cut(rest, "\n## ")
 	return text

@@ -11,14 +11,14 @@ const referenceHead = `# Metrics
 <!-- Written by go test ./test/observability -run TestReference -update. Do not edit. -->
 
 All metrics of agents and operators. Names, types, help texts and label values come from the code, and a test compares this
-list with the metrics of running processes. Alerts and dashboards are in [deploy/observability](../deploy/observability), and
-[operations.md](operations.md) has the actions.
+list with the metrics of running processes. Alerts and dashboards are in [deploy/observability](../../deploy/observability), and
+[operations.md](../operations/operations.md) has the actions.
 
 | process | endpoint | metrics |
 | --- | --- | --- |
 | agent | ` + "`METRICS_PORT`, 2112, `/metrics`" + ` | ` + "`runtime_watcher_agent_*`, `go_*`, `process_*`" + ` |
 | operator | the metrics server of its manager, after ` + "`prometheus.NewListener`" + ` and ` + "`prometheus.RegisterFleet`" + ` | ` + "`runtime_watcher_listener_*`, `runtime_watcher_fleet_*`" + ` |
-| operator with [NATS](nats.md) | the same, after ` + "`prometheus.NewConsumer`" + ` | ` + "`runtime_watcher_consumer_*`" + ` |
+| operator with [NATS](../platforms/nats.md) | the same, after ` + "`prometheus.NewConsumer`" + ` | ` + "`runtime_watcher_consumer_*`" + ` |
 | operator that installs agents | the same, after ` + "`prometheus.RegisterInstallations`" + ` | ` + "`runtime_watcher_installation_*`" + ` |
 | operator, from controller-runtime | the same | ` + "`controller_runtime_*`, `workqueue_*`, `leader_election_master_status`" + ` |
 | API server of a runtime | its own ` + "`/metrics`" + ` | ` + "`apiserver_admission_webhook_*`" + ` |
@@ -30,7 +30,7 @@ A stranger can invent names of managers, so only 100 of them get series of their
 
 `
 
-// reference is the text of docs/metrics.md.
+// reference is the text of docs/reference/metrics.md.
 func reference(t testing.TB, all []metric, words vocabulary) string {
 	t.Helper()
 	var out strings.Builder

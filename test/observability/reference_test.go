@@ -13,9 +13,9 @@ import (
 
 var update = flag.Bool("update", false, "write the generated files anew")
 
-// TestReference fails when docs/metrics.md is stale.
+// TestReference fails when docs/reference/metrics.md is stale.
 func TestReference(t *testing.T) {
-	compare(t, "docs/metrics.md", reference(t, catalog(t), newVocabulary(t)))
+	compare(t, "docs/reference/metrics.md", reference(t, catalog(t), newVocabulary(t)))
 }
 
 // compare compares a file of the repository with its generated text, or writes it.

@@ -1,3 +1,3 @@
 // Package polling compares an operator that gets events with operators that poll, side by side. See
-// docs/benchmarks.md.
+// docs/maintainers/measurements.md.
 package polling

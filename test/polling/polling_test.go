@@ -57,7 +57,7 @@ type way struct {
 	events   bool
 }
 
-// TestEventsAgainstPolling prints the table of docs/benchmarks.md. Each runtime changes once in an
+// TestEventsAgainstPolling prints the table of docs/maintainers/measurements.md. Each runtime changes once in an
 // hour on average. With events the operator also polls fresh runtimes, every 30 min by default.
 func TestEventsAgainstPolling(t *testing.T) {
 	polls := []way{{"polling every 5 min", 5 * time.Minute, false}, {"polling every 30 s", 30 * time.Second, false}}

@@ -327,7 +327,7 @@ func (w *world) startOperator() *operator {
 	w.t.Helper()
 
 	o := &operator{begun: time.Now(), reports: map[string]string{}}
-	// As docs/guide.md says: the lists of a start are garbage soon.
+	// As docs/guide/embedding.md says: the lists of a start are garbage soon.
 	o.child = start(w.t, "operator", "KUBECONFIG="+w.plane.Kubeconfig, "SCALE_SERVERS="+w.api, "SCALE_DEAD="+w.deadAddress,
 		"GOMEMLIMIT=240MiB")
 

@@ -7,9 +7,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test"
 )
 
-// TestDocumentedWatchers reads every example of docs/watcher.md that is no whole Watcher.
+// TestDocumentedWatchers reads every example of docs/reference/watcher.md that is no whole Watcher.
 func TestDocumentedWatchers(t *testing.T) {
-	text := string(test.Read(t, "docs/watcher.md"))
+	text := string(test.Read(t, "docs/reference/watcher.md"))
 	conditions := 0
 
 	for _, block := range strings.Split(text, "```yaml\n")[1:] {

@@ -96,7 +96,7 @@ type WatcherSpec struct {
 
 	// CEL expressions that must all be true for a change to count, as in a webhook configuration.
 	// The API server of the runtime evaluates them. An expression counts as true when it cannot be
-	// evaluated. docs/watcher.md has the part of CEL that is allowed.
+	// evaluated. docs/reference/watcher.md has the part of CEL that is allowed.
 	//
 	// +optional
 	// +listType=map

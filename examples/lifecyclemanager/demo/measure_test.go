@@ -37,7 +37,7 @@ type way struct {
 	events         bool
 }
 
-// TestEventsAgainstPolling prints the table of docs/benchmarks.md. A user edits a Deployment of a
+// TestEventsAgainstPolling prints the table of docs/maintainers/measurements.md. A user edits a Deployment of a
 // module once a minute, in a runtime at random, until the operator has corrected it.
 func TestEventsAgainstPolling(t *testing.T) {
 	if *runtimes == 0 {
