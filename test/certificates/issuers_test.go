@@ -30,8 +30,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates/gardener"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/manifests"
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
 // issuer is a program that issues certificates. The tests with issuers() are the suite that each of

@@ -20,7 +20,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 var three = []core.RuntimeID{"runtime-a", "runtime-b", "runtime-c"}

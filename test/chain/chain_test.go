@@ -24,9 +24,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/listener"
+	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/manifests"
 	"github.com/runtime-watcher/runtime-watcher/test/node"
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
 // Events for steady flow all the time. Watchers of the other managers are changed beside it.

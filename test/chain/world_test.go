@@ -36,9 +36,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/certmanager"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/manifests"
 	"github.com/runtime-watcher/runtime-watcher/test/node"
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
 const (

@@ -8,7 +8,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // brokerConfig has one user for the runtime and one for the operator, as in docs/platforms/nats.md.
@@ -46,10 +46,10 @@ func (s *scene) startBroker(addr string, server *testpki.Leaf) (operator *testpk
 		natsjetstream.Subject(manager, runtime), natsjetstream.InboxPrefix(runtime)+".>", operatorDomain, manager)
 	s.must(os.WriteFile(file, []byte(text), 0o600))
 
-	s.broker = rig.NewProcess(s.t, "NATS server", rig.Build(s.t, "test/natsserver"), nil, "-c", file)
+	s.broker = lab.NewProcess(s.t, "NATS server", lab.Build(s.t, "test/natsserver"), nil, "-c", file)
 	s.broker.Launch()
 
-	cable, err := rig.NewRelay(rig.Address(rig.FreePort(s.t)), 0, addr)
+	cable, err := lab.NewRelay(lab.Address(lab.FreePort(s.t)), 0, addr)
 	s.must(err)
 	s.t.Cleanup(cable.Close)
 	s.cable = cable

@@ -15,9 +15,9 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 
 	"github.com/runtime-watcher/runtime-watcher/test/chaos"
-	"github.com/runtime-watcher/runtime-watcher/test/chaos/record"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/record"
 )
 
 var (
@@ -96,14 +96,14 @@ func playAll(t *testing.T, with setup, first, count uint64) *table {
 	return table
 }
 
-func newWorld(t *testing.T) (*controlplane.ControlPlane, *rig.PKI) {
+func newWorld(t *testing.T) (*controlplane.ControlPlane, *lab.PKI) {
 	t.Helper()
 	crds := []*apiextensionsv1.CustomResourceDefinition{chaos.WidgetCRD()}
-	return rig.SharedAPIServer(t, controlplane.Options{CRDs: crds}), rig.NewPKI(t)
+	return lab.SharedAPIServer(t, controlplane.Options{CRDs: crds}), lab.NewPKI(t)
 }
 
 // run plays one schedule, and returns its result.
-func run(t *testing.T, plane *controlplane.ControlPlane, pki *rig.PKI, schedule chaos.Schedule, with setup) result {
+func run(t *testing.T, plane *controlplane.ControlPlane, pki *lab.PKI, schedule chaos.Schedule, with setup) result {
 	t.Helper()
 	t.Log(schedule)
 
@@ -225,18 +225,18 @@ func (s *scene) checkAccounts() {
 		}
 
 		one.agent.AwaitReady()
-		rig.Eventually(s.t, recovery, "nothing is pending",
+		lab.Eventually(s.t, recovery, "nothing is pending",
 			func() bool { return one.agent.Metric(prefix+"pending") == 0 })
 
-		text, err := rig.Get(s.t.Context(), "http://"+rig.Address(one.agent.MetricsPort)+"/metrics")
+		text, err := lab.Get(s.t.Context(), "http://"+lab.Address(one.agent.MetricsPort)+"/metrics")
 		if err != nil {
 			s.t.Fatal(err)
 		}
 
-		sum := func(name string) float64 { return rig.Sum(text, prefix+name) }
+		sum := func(name string) float64 { return lab.Sum(text, prefix+name) }
 		accepted, delivered, coalesced, dropped := sum("accepted_total"), sum("delivered_total"),
 			sum("coalesced_total"), sum("dropped_total")
-		goroutines := rig.Sum(text, "go_goroutines")
+		goroutines := lab.Sum(text, "go_goroutines")
 		s.t.Logf("agent %d: accepted %v, delivered %v, coalesced %v, dropped %v; %v goroutines",
 			i, accepted, delivered, coalesced, dropped, goroutines)
 		if goroutines > most {
@@ -253,8 +253,8 @@ func (s *scene) checkAccounts() {
 // failedOpen returns how many writes the API server went on with without an answer.
 func (s *scene) failedOpen() float64 {
 	s.t.Helper()
-	return rig.Sum(rig.ScrapeAPIServer(s.t, s.plane), "apiserver_admission_webhook_fail_open_count",
-		fmt.Sprintf("name=%q", rig.Namespace+"."+s.name+".operator.kyma-project.io"))
+	return lab.Sum(lab.ScrapeAPIServer(s.t, s.plane), "apiserver_admission_webhook_fail_open_count",
+		fmt.Sprintf("name=%q", lab.Namespace+"."+s.name+".operator.kyma-project.io"))
 }
 
 // result is the result of a schedule.

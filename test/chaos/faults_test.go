@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/test/chaos"
-	"github.com/runtime-watcher/runtime-watcher/test/chaos/record"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/record"
 )
 
 // action is the beginning or the end of a fault.

@@ -14,13 +14,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // Gate is the way from the agents to the API server of the runtime, for agents that watch it: a
 // relay, and then a proxy that can answer in place of the API server.
 type Gate struct {
-	relay   *rig.Relay
+	relay   *lab.Relay
 	front   *httptest.Server
 	expired atomic.Bool
 }
@@ -44,7 +44,7 @@ func NewGate(config *rest.Config, certificate tls.Certificate) (*Gate, error) {
 	g.front.EnableHTTP2 = true
 	g.front.Config.ErrorLog = log.New(io.Discard, "", 0) // Connections end all the time.
 	g.front.StartTLS()
-	g.relay, err = rig.NewRelay("127.0.0.1:0", 0, g.front.Listener.Addr().String())
+	g.relay, err = lab.NewRelay("127.0.0.1:0", 0, g.front.Listener.Addr().String())
 	return g, err
 }
 

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/runtime-watcher/runtime-watcher/test/chaos/record"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/record"
 )
 
 // Write is one that a writer made and that the API server confirmed.

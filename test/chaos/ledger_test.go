@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/test/chaos"
-	"github.com/runtime-watcher/runtime-watcher/test/chaos/record"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/record"
 )
 
 func TestJudge(t *testing.T) {

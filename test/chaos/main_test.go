@@ -15,7 +15,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/chaos/naive"
 	"github.com/runtime-watcher/runtime-watcher/test/chaos/natsagent"
 	"github.com/runtime-watcher/runtime-watcher/test/chaos/operator"
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // program names the variable that lets this program be another one, so that a test can kill it.
@@ -44,7 +44,7 @@ var errFailed = errors.New("tests failed")
 
 // runTests returns an error when a test failed, or when a goroutine or a process is left.
 func runTests(m *testing.M) error {
-	if rig.RunTests(m) != 0 {
+	if lab.RunTests(m) != 0 {
 		return errFailed
 	}
 	return errors.Join(goleak.Find(toxiproxys()...), children())

@@ -11,13 +11,13 @@ import (
 	toxiproxy "github.com/Shopify/toxiproxy/v2"
 	"github.com/rs/zerolog"
 
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // Path leads from the agents to the operator, or to a stand-in. A relay makes the faults of the
 // port and of connections. Behind it, toxiproxy makes the faults within a connection.
 type Path struct {
-	relay    *rig.Relay
+	relay    *lab.Relay
 	proxy    *toxiproxy.Proxy
 	operator string
 	front    *httptest.Server
@@ -42,7 +42,7 @@ func NewPath(addr, via, operator string, certificate tls.Certificate) (*Path, er
 		return nil, fmt.Errorf("proxy: %w", err)
 	}
 
-	relay, err := rig.NewRelay(addr, 0, p.proxy.Listen)
+	relay, err := lab.NewRelay(addr, 0, p.proxy.Listen)
 	if err != nil {
 		return nil, fmt.Errorf("relay: %w", err)
 	}

@@ -18,9 +18,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/test/chaos"
-	"github.com/runtime-watcher/runtime-watcher/test/chaos/record"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/record"
 )
 
 const (
@@ -43,9 +43,9 @@ const (
 
 // sender is the program in the runtime: the agent, or the naive forwarder.
 type sender struct {
-	*rig.Process
+	*lab.Process
 
-	agent *rig.Agent // nil: naive
+	agent *lab.Agent // nil: naive
 	port  int
 }
 
@@ -54,17 +54,17 @@ type scene struct {
 	t     *testing.T
 	name  string
 	plane *controlplane.ControlPlane
-	pki   *rig.PKI
+	pki   *lab.PKI
 
 	with          setup
 	path          *chaos.Path
 	gate          *chaos.Gate  // nil: admission
-	broker        *rig.Process // nil: HTTP
-	cable         *rig.Relay   // from the operator to the broker
-	operator      *rig.Process
+	broker        *lab.Process // nil: HTTP
+	cable         *lab.Relay   // from the operator to the broker
+	operator      *lab.Process
 	senders       []*sender
-	service       *rig.Relay
-	canary        *rig.Canary
+	service       *lab.Relay
+	canary        *lab.Canary
 	configuration client.Object
 
 	records    *record.Reader
@@ -75,7 +75,7 @@ type scene struct {
 
 // newScene starts all parts of a schedule, with agents or with naive forwarders, and returns when a
 // write is noticed.
-func newScene(t *testing.T, plane *controlplane.ControlPlane, pki *rig.PKI, schedule chaos.Schedule,
+func newScene(t *testing.T, plane *controlplane.ControlPlane, pki *lab.PKI, schedule chaos.Schedule,
 	with setup,
 ) *scene {
 	t.Helper()
@@ -86,7 +86,7 @@ func newScene(t *testing.T, plane *controlplane.ControlPlane, pki *rig.PKI, sche
 		t.Fatal(err)
 	}
 
-	rig.AddRuntime(t, plane, s.name, s.domain())
+	lab.AddRuntime(t, plane, s.name, s.domain())
 	env := s.newSource()
 	s.startOperator()
 
@@ -118,7 +118,7 @@ func (s *scene) startOperator() {
 		s.t.Fatal(err)
 	}
 
-	addr := rig.Address(rig.FreePort(s.t))
+	addr := lab.Address(lab.FreePort(s.t))
 	own, env := leaf, []string{"LISTEN=" + addr}
 	if s.with.transport == transportNATS {
 		own, env = s.startBroker(addr, leaf)
@@ -128,14 +128,14 @@ func (s *scene) startOperator() {
 	file := filepath.Join(s.t.TempDir(), "record.jsonl")
 	s.records = record.NewReader(file)
 
-	s.operator = rig.NewProcess(s.t, "operator", s.self(), append(env,
+	s.operator = lab.NewProcess(s.t, "operator", s.self(), append(env,
 		program+"=operator",
 		"KUBECONFIG="+s.plane.Kubeconfig, "RECORD="+file, "MANAGER="+manager,
 		"RUNTIME="+s.name, "NAMESPACE="+s.name, "CA_CERT="+ca, "TLS_CERT="+cert, "TLS_KEY="+key,
 	))
 	s.operator.Launch()
 
-	s.path, err = chaos.NewPath(rig.Address(rig.FreePort(s.t)), rig.Address(rig.FreePort(s.t)), addr, leaf.TLS())
+	s.path, err = chaos.NewPath(lab.Address(lab.FreePort(s.t)), lab.Address(lab.FreePort(s.t)), addr, leaf.TLS())
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -161,15 +161,15 @@ func (s *scene) startAgent(volume *testpki.Volume, source map[string]string, rep
 		maps.Copy(env, map[string]string{program: "natsagent", "NATS": "tls://" + s.path.Addr(), "RUNTIME": s.name})
 	}
 
-	agent := rig.StartAgent(s.t, volume, s.path.Addr(), rig.AgentOptions{Env: env, Binary: binary})
+	agent := lab.StartAgent(s.t, volume, s.path.Addr(), lab.AgentOptions{Env: env, Binary: binary})
 	return &sender{Process: agent.Process, agent: agent, port: agent.WebhookPort}
 }
 
 func (s *scene) startNaive(volume *testpki.Volume) *sender {
 	s.t.Helper()
 	ca, cert, key := volume.Paths()
-	port := rig.FreePort(s.t)
-	process := rig.NewProcess(s.t, "naive forwarder", s.self(), []string{
+	port := lab.FreePort(s.t)
+	process := lab.NewProcess(s.t, "naive forwarder", s.self(), []string{
 		program + "=naive",
 		"WEBHOOK_PORT=" + strconv.Itoa(port), "KCP_ADDR=" + s.path.Addr(), "CA_CERT=" + ca, "TLS_CERT=" + cert,
 		"TLS_KEY=" + key,
@@ -194,10 +194,10 @@ func (s *scene) startService() {
 	s.t.Helper()
 	var backends []string
 	for _, sender := range s.senders {
-		backends = append(backends, rig.Address(sender.port))
+		backends = append(backends, lab.Address(sender.port))
 	}
 
-	service, err := rig.NewRelay(rig.Address(rig.FreePort(s.t)), grace, backends...)
+	service, err := lab.NewRelay(lab.Address(lab.FreePort(s.t)), grace, backends...)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -211,7 +211,7 @@ func (s *scene) newConfiguration() client.Object {
 	configuration, err := admission.WebhookConfiguration(s.name, admission.Endpoint{
 		URL: "https://" + s.service.Addr(), CABundle: s.pki.CA.PEM(),
 	}, []admission.Watch{{
-		Name:     types.NamespacedName{Namespace: rig.Namespace, Name: s.name},
+		Name:     types.NamespacedName{Namespace: lab.Namespace, Name: s.name},
 		Manager:  manager,
 		Resource: chaos.Widgets(),
 		Labels:   s.labels(),
@@ -247,7 +247,7 @@ func (s *scene) awaitEvents() {
 	s.t.Helper()
 	n := 0
 
-	rig.Eventually(s.t, time.Minute, "a write reaches the operator", func() bool {
+	lab.Eventually(s.t, time.Minute, "a write reaches the operator", func() bool {
 		n++
 		if n%20 == 1 {
 			probe := chaos.Widget(s.name, fmt.Sprintf("probe-%d", n), s.labels(), 0)

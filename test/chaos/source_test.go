@@ -14,7 +14,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/test/chaos"
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // newSource prepares the runtime for its agents, and returns their settings.
@@ -24,7 +24,7 @@ func (s *scene) newSource() map[string]string {
 		return s.newInformer()
 	}
 
-	s.canary = rig.NewCanary(s.t, s.plane, s.name)
+	s.canary = lab.NewCanary(s.t, s.plane, s.name)
 	env := maps.Clone(s.canary.Env)
 	env["CANARY_INTERVAL"] = canary.String()
 	return env

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/test/chaos"
-	"github.com/runtime-watcher/runtime-watcher/test/chaos/record"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/record"
 )
 
 const (

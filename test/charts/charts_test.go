@@ -17,7 +17,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/test"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 var update = flag.Bool("update", false, "copy the files of the charts from their origin")

@@ -28,8 +28,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
 	"github.com/runtime-watcher/runtime-watcher/test"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/manifests"
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
 // patience is the limit for each wait, also on a busy machine.

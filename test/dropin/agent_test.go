@@ -23,8 +23,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/node"
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
 	"github.com/runtime-watcher/runtime-watcher/test/today"
 )
 

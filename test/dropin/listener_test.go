@@ -22,8 +22,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/test"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/manifests"
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
 	"github.com/runtime-watcher/runtime-watcher/test/today"
 )
 

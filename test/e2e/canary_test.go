@@ -21,7 +21,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/listener"
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // canaryInterval is that of the canary, and of the heartbeats that report it.
@@ -31,9 +31,9 @@ const canaryInterval = 2 * time.Second
 type canaryScene struct {
 	*scene
 
-	canary  *rig.Canary
+	canary  *lab.Canary
 	fleet   *fleet.Fleet
-	replica *rig.Agent
+	replica *lab.Agent
 }
 
 func newCanaryScene(t *testing.T) *canaryScene {
@@ -44,8 +44,8 @@ func newCanaryScene(t *testing.T) *canaryScene {
 	}
 
 	s := &canaryScene{fleet: f}
-	s.scene = newClusters(t, rig.OperatorOptions{Listener: listener.Options{Fleet: f}})
-	s.canary = rig.NewCanary(t, s.runtime, "runtime-watcher-canary")
+	s.scene = newClusters(t, lab.OperatorOptions{Listener: listener.Options{Fleet: f}})
+	s.canary = lab.NewCanary(t, s.runtime, "runtime-watcher-canary")
 
 	env := maps.Clone(s.canary.Env)
 	env["MANAGERS"], env["CANARY_INTERVAL"], env["HEARTBEAT_INTERVAL"] = manager, canaryInterval.String(),
@@ -59,19 +59,19 @@ func newCanaryScene(t *testing.T) *canaryScene {
 	return s
 }
 
-func (s *canaryScene) startAgent(env map[string]string, instance string) *rig.Agent {
+func (s *canaryScene) startAgent(env map[string]string, instance string) *lab.Agent {
 	env = maps.Clone(env)
 	env["INSTANCE"] = instance
-	return rig.StartAgent(s.t, s.pki.RuntimeVolume(runtime, domain), s.operatorOptions.Addr, rig.AgentOptions{Env: env})
+	return lab.StartAgent(s.t, s.pki.RuntimeVolume(runtime, domain), s.operatorOptions.Addr, lab.AgentOptions{Env: env})
 }
 
 // configuration leads to the first replica only, which also reviews the writes of the second one.
 func (s *canaryScene) configuration() *admissionregistrationv1.ValidatingWebhookConfiguration {
 	s.t.Helper()
 	configuration, err := admission.WebhookConfiguration("runtime-watcher",
-		admission.Endpoint{URL: "https://" + rig.Address(s.agent.WebhookPort), CABundle: s.pki.CA.PEM()},
+		admission.Endpoint{URL: "https://" + lab.Address(s.agent.WebhookPort), CABundle: s.pki.CA.PEM()},
 		[]admission.Watch{{
-			Name:     types.NamespacedName{Namespace: rig.Namespace, Name: "configmaps"},
+			Name:     types.NamespacedName{Namespace: lab.Namespace, Name: "configmaps"},
 			Manager:  manager,
 			Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"},
 			Labels:   watched(),
@@ -98,7 +98,7 @@ func (s *canaryScene) await(what string, canary core.CanaryState, state fleet.St
 	s.t.Helper()
 	began := time.Now()
 
-	rig.Eventually(s.t, 40*time.Second, fmt.Sprintf("%s: both canaries are %s, the runtime is %s %s", what, canary,
+	lab.Eventually(s.t, 40*time.Second, fmt.Sprintf("%s: both canaries are %s, the runtime is %s %s", what, canary,
 		state, reason), func() bool {
 		status := s.fleet.Get(runtime, manager)
 		return s.canaries()[canary] == 2 && status.State == state && status.Reason == reason
@@ -118,7 +118,7 @@ func (s *canaryScene) beats(more uint64) {
 	}
 
 	before := numbers()
-	rig.Eventually(s.t, 40*time.Second, fmt.Sprintf("%d more heartbeats", more), func() bool {
+	lab.Eventually(s.t, 40*time.Second, fmt.Sprintf("%d more heartbeats", more), func() bool {
 		for epoch, number := range numbers() {
 			if number < before[epoch]+more {
 				return false
@@ -153,7 +153,7 @@ func (s *canaryScene) put(configuration *admissionregistrationv1.ValidatingWebho
 
 func TestCanary(t *testing.T) {
 	s := newCanaryScene(t)
-	nobody := rig.Address(rig.FreePort(t))
+	nobody := lab.Address(lab.FreePort(t))
 
 	s.checkRights()
 	s.await("before there is a configuration", core.CanaryLost, fleet.Degraded, fleet.ReasonCanaryLost)

@@ -23,7 +23,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/listener"
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // mistake is one change to a correct set-up, and the line that must name it.
@@ -36,8 +36,8 @@ type mistake struct {
 // TestCheck runs "agent check" as a process, against an operator with SAN pinning and the Lease of a
 // real API server.
 func TestCheck(t *testing.T) {
-	s := newClusters(t, rig.OperatorOptions{Listener: listener.Options{Fleet: newFleet(t)}})
-	sound := rig.NewCanary(t, s.runtime, "check-canary").Env
+	s := newClusters(t, lab.OperatorOptions{Listener: listener.Options{Fleet: newFleet(t)}})
+	sound := lab.NewCanary(t, s.runtime, "check-canary").Env
 	maps.Copy(sound, volumeEnv(s.pki.RuntimeVolume(runtime, domain)))
 	sound["KCP_ADDR"], sound["MANAGERS"] = s.operatorOptions.Addr, manager
 	awaitOperator(t, sound)
@@ -114,7 +114,7 @@ func leaf(change func(*testpki.Options)) func(*testing.T, *scene, map[string]str
 
 func newLeaf(t *testing.T, ca *testpki.CA, change func(*testpki.Options)) *testpki.Leaf {
 	t.Helper()
-	opts := testpki.Options{DNSNames: []string{domain}, Usages: rig.BothUsages()}
+	opts := testpki.Options{DNSNames: []string{domain}, Usages: lab.BothUsages()}
 	change(&opts)
 	l, err := ca.Client(runtime, opts)
 	if err != nil {
@@ -138,13 +138,13 @@ func otherKey(t *testing.T, s *scene, env map[string]string) {
 
 func otherCA(t *testing.T, _ *scene, env map[string]string) {
 	t.Helper()
-	env["CA_CERT"], _, _ = rig.NewPKI(t).RuntimeVolume(runtime, domain).Paths()
+	env["CA_CERT"], _, _ = lab.NewPKI(t).RuntimeVolume(runtime, domain).Paths()
 }
 
 func otherClient(t *testing.T, _ *scene, env map[string]string) {
 	t.Helper()
 	ca := env["CA_CERT"]
-	maps.Copy(env, volumeEnv(rig.NewPKI(t).RuntimeVolume(runtime, domain)))
+	maps.Copy(env, volumeEnv(lab.NewPKI(t).RuntimeVolume(runtime, domain)))
 	env["CA_CERT"] = ca
 }
 
@@ -169,12 +169,12 @@ func emptyToken(t *testing.T, _ *scene, env map[string]string) {
 
 func closedPort(t *testing.T, _ *scene, env map[string]string) {
 	t.Helper()
-	env["KCP_ADDR"] = rig.Address(rig.FreePort(t))
+	env["KCP_ADDR"] = lab.Address(lab.FreePort(t))
 }
 
 func closedAPIServer(t *testing.T, _ *scene, env map[string]string) {
 	t.Helper()
-	env["CANARY_API_SERVER"] = "https://" + rig.Address(rig.FreePort(t))
+	env["CANARY_API_SERVER"] = "https://" + lab.Address(lab.FreePort(t))
 }
 
 func plainPort(t *testing.T, _ *scene, env map[string]string) {
@@ -225,7 +225,7 @@ func runCheck(t *testing.T, env map[string]string) (string, int) {
 	ctx, cancel := context.WithTimeout(t.Context(), 45*time.Second)
 	defer cancel()
 
-	cmd := exec.CommandContext(ctx, rig.Build(t, "cmd/agent"), "check")
+	cmd := exec.CommandContext(ctx, lab.Build(t, "cmd/agent"), "check")
 	for name, value := range env {
 		cmd.Env = append(cmd.Env, name+"="+value)
 	}
@@ -242,7 +242,7 @@ func runCheck(t *testing.T, env map[string]string) (string, int) {
 // started.
 func awaitOperator(t *testing.T, sound map[string]string) {
 	t.Helper()
-	rig.Eventually(t, 30*time.Second, "a check of a sound set-up is good", func() bool {
+	lab.Eventually(t, 30*time.Second, "a check of a sound set-up is good", func() bool {
 		_, code := runCheck(t, sound)
 		return code == 0
 	})
@@ -251,8 +251,8 @@ func awaitOperator(t *testing.T, sound map[string]string) {
 // A check before and beside an agent, under the same name, must not confuse the fleet.
 func TestCheckBesideAnAgent(t *testing.T) {
 	watched := newFleet(t)
-	s := newClusters(t, rig.OperatorOptions{Listener: listener.Options{Fleet: watched}})
-	canary, volume := rig.NewCanary(t, s.runtime, "beside-canary"), s.pki.RuntimeVolume(runtime, domain)
+	s := newClusters(t, lab.OperatorOptions{Listener: listener.Options{Fleet: watched}})
+	canary, volume := lab.NewCanary(t, s.runtime, "beside-canary"), s.pki.RuntimeVolume(runtime, domain)
 	env := maps.Clone(canary.Env)
 	maps.Copy(env, volumeEnv(volume))
 	maps.Copy(env, map[string]string{
@@ -261,17 +261,17 @@ func TestCheckBesideAnAgent(t *testing.T) {
 	})
 
 	s.checkBefore(watched, canary, env)
-	s.agent = rig.StartAgent(t, volume, env["KCP_ADDR"], rig.AgentOptions{Env: env})
-	rig.Register(t, s.runtime, "check", s.agent.WebhookPort, s.pki.CA.PEM(),
+	s.agent = lab.StartAgent(t, volume, env["KCP_ADDR"], lab.AgentOptions{Env: env})
+	lab.Register(t, s.runtime, "check", s.agent.WebhookPort, s.pki.CA.PEM(),
 		admission.ConfigurationOptions{Canary: canary.Lease}, watchedConfigMaps())
-	rig.Eventually(t, 30*time.Second, "the runtime is fresh", func() bool {
+	lab.Eventually(t, 30*time.Second, "the runtime is fresh", func() bool {
 		return watched.Get(runtime, manager).State == fleet.Fresh
 	})
 
 	awaitHeartbeats := func(more uint64) {
 		number := func() uint64 { return watched.Get(runtime, manager).Replicas[0].Heartbeat.Number }
 		before := number()
-		rig.Eventually(t, 30*time.Second, "more heartbeats", func() bool { return number() > before+more })
+		lab.Eventually(t, 30*time.Second, "more heartbeats", func() bool { return number() > before+more })
 	}
 	// The resyncs of the start and of the canary's first proof may be one, or 5 s apart.
 	awaitHeartbeats(7)
@@ -296,7 +296,7 @@ func TestCheckBesideAnAgent(t *testing.T) {
 }
 
 // checkBefore checks without an agent, as an init container does.
-func (s *scene) checkBefore(watched *fleet.Fleet, canary *rig.Canary, env map[string]string) {
+func (s *scene) checkBefore(watched *fleet.Fleet, canary *lab.Canary, env map[string]string) {
 	s.t.Helper()
 	lease := func() string {
 		found := &coordinationv1.Lease{}

@@ -22,10 +22,10 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
-func TestMain(m *testing.M) { os.Exit(rig.RunTests(m)) }
+func TestMain(m *testing.M) { os.Exit(lab.RunTests(m)) }
 
 const (
 	manager = "kyma"
@@ -41,21 +41,21 @@ func watched() map[string]string { return map[string]string{"watched": "true"} }
 type scene struct {
 	t               *testing.T
 	plane, runtime  *controlplane.ControlPlane
-	pki             *rig.PKI
-	agent           *rig.Agent
-	operator        *rig.Operator
+	pki             *lab.PKI
+	agent           *lab.Agent
+	operator        *lab.Operator
 	owner           types.NamespacedName
-	operatorOptions rig.OperatorOptions
+	operatorOptions lab.OperatorOptions
 }
 
 func newScene(t *testing.T, version contract.Version) *scene {
 	t.Helper()
-	return newSceneWith(t, version, rig.OperatorOptions{}, nil)
+	return newSceneWith(t, version, lab.OperatorOptions{}, nil)
 }
 
 // newSceneWith is newScene with choices for the operator, and an environment for the agent beyond
 // the usual.
-func newSceneWith(t *testing.T, version contract.Version, operator rig.OperatorOptions, env map[string]string) *scene {
+func newSceneWith(t *testing.T, version contract.Version, operator lab.OperatorOptions, env map[string]string) *scene {
 	t.Helper()
 	s := newClusters(t, operator)
 	env = maps.Clone(env)
@@ -64,31 +64,31 @@ func newSceneWith(t *testing.T, version contract.Version, operator rig.OperatorO
 	}
 
 	env["KCP_CONTRACT"], env["LOG_LEVEL"], env["MANAGERS"] = string(version), "debug", manager
-	s.agent = rig.StartAgent(t, s.pki.RuntimeVolume(runtime, domain), s.operatorOptions.Addr,
-		rig.AgentOptions{Env: env})
+	s.agent = lab.StartAgent(t, s.pki.RuntimeVolume(runtime, domain), s.operatorOptions.Addr,
+		lab.AgentOptions{Env: env})
 	if !version.NeedsOwner() { // Without an owner, a resync has no object to reconcile.
 		s.awaitResyncs(1)
 	}
 
-	lease := types.NamespacedName{Namespace: rig.Namespace, Name: path.Base(env["CANARY_LEASE"])}
+	lease := types.NamespacedName{Namespace: lab.Namespace, Name: path.Base(env["CANARY_LEASE"])}
 	if env["CANARY_LEASE"] == "" {
 		lease = types.NamespacedName{}
 	}
 
-	rig.Register(t, s.runtime, "runtime-watcher", s.agent.WebhookPort, s.pki.CA.PEM(),
+	lab.Register(t, s.runtime, "runtime-watcher", s.agent.WebhookPort, s.pki.CA.PEM(),
 		admission.ConfigurationOptions{Canary: lease}, admission.Watch{
-			Name:     types.NamespacedName{Namespace: rig.Namespace, Name: "deployments"},
+			Name:     types.NamespacedName{Namespace: lab.Namespace, Name: "deployments"},
 			Manager:  manager,
 			Resource: schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"},
 			Labels:   watched(),
 		}, watchedConfigMaps())
-	rig.AwaitReviews(t, s.runtime, s.agent, watched())
+	lab.AwaitReviews(t, s.runtime, s.agent, watched())
 	return s
 }
 
 func watchedConfigMaps() admission.Watch {
 	return admission.Watch{
-		Name:     types.NamespacedName{Namespace: rig.Namespace, Name: "configmaps"},
+		Name:     types.NamespacedName{Namespace: lab.Namespace, Name: "configmaps"},
 		Manager:  manager,
 		Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"},
 		Labels:   watched(),
@@ -97,15 +97,15 @@ func watchedConfigMaps() admission.Watch {
 
 // newClusters returns a control plane with its operator, and a runtime without agent. Both are the
 // shared API server: a test machine is slow to start one for each.
-func newClusters(t *testing.T, operator rig.OperatorOptions) *scene {
+func newClusters(t *testing.T, operator lab.OperatorOptions) *scene {
 	t.Helper()
-	s := &scene{t: t, pki: rig.NewPKI(t), operatorOptions: operator}
-	s.operatorOptions.Addr = rig.Address(rig.FreePort(t))
-	s.plane = rig.SharedAPIServer(t, controlplane.Options{})
+	s := &scene{t: t, pki: lab.NewPKI(t), operatorOptions: operator}
+	s.operatorOptions.Addr = lab.Address(lab.FreePort(t))
+	s.plane = lab.SharedAPIServer(t, controlplane.Options{})
 	s.runtime = s.plane
 	t.Cleanup(s.removeWatched)
-	s.owner = rig.AddRuntime(t, s.plane, runtime, domain)
-	rig.AddRuntime(t, s.plane, "runtime-2", "runtime-2.example.com")
+	s.owner = lab.AddRuntime(t, s.plane, runtime, domain)
+	lab.AddRuntime(t, s.plane, "runtime-2", "runtime-2.example.com")
 	s.startOperator()
 	return s
 }
@@ -124,7 +124,7 @@ func (s *scene) removeWatched() {
 
 func (s *scene) startOperator() {
 	s.t.Helper()
-	s.operator = rig.StartOperator(s.t, s.plane, s.pki.ServerMaterial(), manager, s.operatorOptions)
+	s.operator = lab.StartOperator(s.t, s.plane, s.pki.ServerMaterial(), manager, s.operatorOptions)
 }
 
 // deployment returns an object with a spec that asks for so many replicas.
@@ -164,21 +164,21 @@ func (s *scene) step(what, decision string, write func() error) {
 		s.t.Fatalf("%s: %v", what, err)
 	}
 
-	rig.Eventually(s.t, 5*time.Second, what+" is decided: "+decision, func() bool {
+	lab.Eventually(s.t, 5*time.Second, what+" is decided: "+decision, func() bool {
 		return s.agent.Metric(reviews, fmt.Sprintf("decision=%q", decision)) > before
 	})
 }
 
 func (s *scene) awaitChanges(name string, n int) {
 	s.t.Helper()
-	rig.Eventually(s.t, 10*time.Second, fmt.Sprintf("%d changes of %s reached the operator", n, name), func() bool {
+	lab.Eventually(s.t, 10*time.Second, fmt.Sprintf("%d changes of %s reached the operator", n, name), func() bool {
 		return len(s.changes(name)) >= n
 	})
 }
 
 func (s *scene) awaitResyncs(n int) {
 	s.t.Helper()
-	rig.Eventually(s.t, 10*time.Second, fmt.Sprintf("%d resyncs reached the operator", n),
+	lab.Eventually(s.t, 10*time.Second, fmt.Sprintf("%d resyncs reached the operator", n),
 		func() bool { return s.resyncs() >= n })
 }
 
@@ -253,12 +253,12 @@ func (s *scene) checkReconciles() {
 func (s *scene) checkAccounts() {
 	s.t.Helper()
 	const prefix = "runtime_watcher_agent_events_"
-	rig.Eventually(s.t, 10*time.Second, "nothing is pending",
+	lab.Eventually(s.t, 10*time.Second, "nothing is pending",
 		func() bool { return s.agent.Metric(prefix+"pending") == 0 })
 
 	text := s.agent.Scrape() // All of one moment.
-	accepted, delivered := rig.Sum(text, prefix+"accepted_total"), rig.Sum(text, prefix+"delivered_total")
-	coalesced, dropped := rig.Sum(text, prefix+"coalesced_total"), rig.Sum(text, prefix+"dropped_total")
+	accepted, delivered := lab.Sum(text, prefix+"accepted_total"), lab.Sum(text, prefix+"delivered_total")
+	coalesced, dropped := lab.Sum(text, prefix+"coalesced_total"), lab.Sum(text, prefix+"dropped_total")
 	if accepted == 0 || accepted != delivered+coalesced+dropped || dropped != 0 {
 		s.t.Errorf("accepted %v, delivered %v, coalesced %v, dropped %v: they must add up, with none dropped",
 			accepted, delivered, coalesced, dropped)

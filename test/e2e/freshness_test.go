@@ -21,7 +21,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 const (
@@ -58,12 +58,12 @@ func newWatching(t *testing.T, env map[string]string) *watching {
 	}
 
 	// The canary proves that the API server calls the agent. Without a proof, nothing is fresh.
-	canary := rig.NewCanary(t, rig.SharedAPIServer(t, controlplane.Options{}), "freshness")
+	canary := lab.NewCanary(t, lab.SharedAPIServer(t, controlplane.Options{}), "freshness")
 	maps.Copy(env, canary.Env)
 	env["CANARY_INTERVAL"] = "1s"
 	env["HEARTBEAT_INTERVAL"], env["MANAGERS"] = heartbeats.String(), manager
 	env["RESEND_RESYNC"] = "0s" // They are counted.
-	w.scene = newSceneWith(t, contract.V3, rig.OperatorOptions{
+	w.scene = newSceneWith(t, contract.V3, lab.OperatorOptions{
 		Listener: listener.Options{Fleet: watched},
 		RequeueAfter: func(name types.NamespacedName) time.Duration {
 			return watched.RequeueAfter(core.RuntimeID(name.Name))
@@ -94,7 +94,7 @@ func (w *watching) observed(state fleet.State, reason string) bool {
 func (w *watching) await(timeout time.Duration, state fleet.State, reason string) {
 	w.t.Helper()
 	what := fmt.Sprintf("%s is %s %s", runtime, state, reason)
-	rig.Eventually(w.t, timeout, what, func() bool {
+	lab.Eventually(w.t, timeout, what, func() bool {
 		s := w.fleet.Get(runtime, manager)
 		return s.State == state && s.Reason == reason && w.observed(state, reason) &&
 			w.metric("runtime_watcher_fleet_runtimes", fmt.Sprintf("state=%q", state),
@@ -106,7 +106,7 @@ func (w *watching) await(timeout time.Duration, state fleet.State, reason string
 
 func (w *watching) metric(name string, labels ...string) float64 {
 	w.t.Helper()
-	return rig.Sum(get(w.t, promhttp.HandlerFor(w.metrics, promhttp.HandlerOpts{})), name, labels...)
+	return lab.Sum(get(w.t, promhttp.HandlerFor(w.metrics, promhttp.HandlerOpts{})), name, labels...)
 }
 
 func get(t *testing.T, handler http.Handler) []byte {
@@ -139,7 +139,7 @@ func (w *watching) beats(n uint64) {
 	}
 	until := number() + n
 
-	rig.Eventually(w.t, time.Minute, fmt.Sprintf("%d more heartbeats", n), func() bool { return number() >= until })
+	lab.Eventually(w.t, time.Minute, fmt.Sprintf("%d more heartbeats", n), func() bool { return number() >= until })
 }
 
 func TestSilenceIsNoticedAndNamed(t *testing.T) {
@@ -163,7 +163,7 @@ func TestSilenceIsNoticedAndNamed(t *testing.T) {
 		t.Errorf("a stale runtime is polled after %v, want %v", after, pollOtherwise)
 	}
 
-	rig.Eventually(t, 30*time.Second, "the stale runtime is polled again and again", func() bool {
+	lab.Eventually(t, 30*time.Second, "the stale runtime is polled again and again", func() bool {
 		return len(w.operator.Reconciles()) >= polled+3
 	})
 	if n := w.resyncs(); n != before {

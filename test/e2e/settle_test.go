@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // TestReconcileSeesTheChange counts reconciles that read the object as it was before the write.
@@ -61,7 +61,7 @@ func countStaleReads(t *testing.T, writes int, settle string) (stale int) {
 		read <- n
 	}
 
-	s = newSceneWith(t, contract.V2, rig.OperatorOptions{Reconcile: reader},
+	s = newSceneWith(t, contract.V2, lab.OperatorOptions{Reconcile: reader},
 		map[string]string{"SETTLE": settle, "RESEND_RESYNC": "0s"})
 
 	object := &corev1.ConfigMap{
@@ -74,7 +74,7 @@ func countStaleReads(t *testing.T, writes int, settle string) (stale int) {
 	}
 
 	// The reconciles of the agent's start and of the creation must be over.
-	rig.Eventually(t, 10*time.Second, "the first reconciles", func() bool { return off.Load() >= 2 })
+	lab.Eventually(t, 10*time.Second, "the first reconciles", func() bool { return off.Load() >= 2 })
 	on.Store(true)
 	for n := 1; n <= writes; n++ {
 		object.Data["n"] = strconv.Itoa(n)

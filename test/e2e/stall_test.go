@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // TestStalledAgent stops the agent for longer than an API server waits for its webhooks. The agent
@@ -20,7 +20,7 @@ func TestStalledAgent(t *testing.T) {
 		failures = "runtime_watcher_agent_tls_handshake_failures_total"
 	)
 
-	s := newSceneWith(t, contract.V3, rig.OperatorOptions{}, map[string]string{"RESEND_RESYNC": "0s"})
+	s := newSceneWith(t, contract.V3, lab.OperatorOptions{}, map[string]string{"RESEND_RESYNC": "0s"})
 
 	s.write("before") // There is a connection now.
 	s.awaitChanges("before", 1)

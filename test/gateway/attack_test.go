@@ -20,7 +20,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/listener"
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 const (
@@ -187,7 +187,7 @@ func body(v contract.Version, runtime string) []byte {
 }
 
 func owner(runtime string) types.NamespacedName {
-	return types.NamespacedName{Namespace: rig.Namespace, Name: runtime}
+	return types.NamespacedName{Namespace: lab.Namespace, Name: runtime}
 }
 
 // refused is the outcome of a certificate that no server may trust.

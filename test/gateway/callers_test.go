@@ -16,7 +16,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // TestAPIServerRotatesItsCertificate has a real API server show a client certificate to a webhook
@@ -40,14 +40,14 @@ func TestAPIServerRotatesItsCertificate(t *testing.T) {
 	_, certificate, key := shown.volume.Paths()
 	plane := controlplane.StartT(t,
 		controlplane.Options{APIServerArgs: map[string][]string{"admission-control-config-file": {
-			rig.AdmissionConfiguration(t,
+			lab.AdmissionConfiguration(t,
 				map[string]*clientcmdapi.AuthInfo{"*": {ClientCertificate: certificate, ClientKey: key}}),
 		}}})
 
 	servers := must(testpki.NewCA("servers", testpki.Options{}))
-	agent := startAgent(t, "runtime-1", true, rig.Address(rig.FreePort(t)),
+	agent := startAgent(t, "runtime-1", true, lab.Address(lab.FreePort(t)),
 		map[string]string{"WEBHOOK_CLIENT_CA": trusted}, servers, servers)
-	rig.Watch(t, plane, agent.Agent, servers.PEM(), admission.Watch{
+	lab.Watch(t, plane, agent.Agent, servers.PEM(), admission.Watch{
 		Name: types.NamespacedName{Namespace: "default", Name: "configmaps"}, Manager: component,
 		Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"},
 	})

@@ -17,7 +17,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/gateway"
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // controlPlane is a listener, with or without nginx in front of it. It follows the files of its key
@@ -174,7 +174,7 @@ func fingerprintOf(leaf *testpki.Leaf) string {
 
 // runtimeAgent is the agent of a runtime, and its secret, which serves the webhook, too.
 type runtimeAgent struct {
-	*rig.Agent
+	*lab.Agent
 
 	t      *testing.T
 	id     core.RuntimeID
@@ -197,14 +197,14 @@ func startAgent(
 	all := map[string]string{"KCP_CONTRACT": "v3", "MANAGERS": component, "HEARTBEAT_INTERVAL": "250ms"}
 	maps.Copy(all, env)
 
-	a.Agent = rig.StartAgent(t, a.secret.volume, controlPlane, rig.AgentOptions{Env: all})
+	a.Agent = lab.StartAgent(t, a.secret.volume, controlPlane, lab.AgentOptions{Env: all})
 	return a
 }
 
 // ready returns the detail of the agent's readiness.
 func (a *runtimeAgent) ready() string {
 	a.t.Helper()
-	body, err := rig.Get(a.t.Context(), "http://"+rig.Address(a.MetricsPort)+"/readyz")
+	body, err := lab.Get(a.t.Context(), "http://"+lab.Address(a.MetricsPort)+"/readyz")
 	if err != nil {
 		a.t.Errorf("the agent is not ready: %v", err)
 	}
@@ -224,5 +224,5 @@ func (a *runtimeAgent) reviewed() float64 {
 	a.t.Helper()
 	const reviews = "runtime_watcher_agent_admission_reviews_total"
 	text := a.Scrape()
-	return rig.Sum(text, reviews, `decision="accepted"`) + rig.Sum(text, reviews, `decision="coalesced"`)
+	return lab.Sum(text, reviews, `decision="accepted"`) + lab.Sum(text, reviews, `decision="coalesced"`)
 }

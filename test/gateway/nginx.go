@@ -15,7 +15,7 @@ import (
 	"text/template"
 	"time"
 
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // Options are the choices of [Start]. Files are those of one secret each; nginx reads them when it
@@ -110,7 +110,7 @@ func Start(t testing.TB, opts Options) *Nginx {
 	binary, modules := Require(t)
 	prefix := t.TempDir()
 	n := &Nginx{
-		Addr: rig.Address(rig.FreePort(t)), t: t, done: make(chan struct{}),
+		Addr: lab.Address(lab.FreePort(t)), t: t, done: make(chan struct{}),
 		log: filepath.Join(prefix, "error.log"),
 	}
 	if err := configure(prefix, settings{
@@ -148,7 +148,7 @@ func Start(t testing.TB, opts Options) *Nginx {
 
 func (n *Nginx) awaitAccepting() {
 	n.t.Helper()
-	rig.Eventually(n.t, 15*time.Second, "nginx accepts connections", func() bool {
+	lab.Eventually(n.t, 15*time.Second, "nginx accepts connections", func() bool {
 		select {
 		case <-n.done:
 			n.t.Fatalf("nginx ended: %s\n%s", n.cmd.ProcessState, n.Log())
@@ -177,7 +177,7 @@ func (n *Nginx) Reload() {
 // AwaitCertificate waits until new connections are shown the certificate with that serial number.
 func (n *Nginx) AwaitCertificate(serial string) {
 	n.t.Helper()
-	rig.Eventually(n.t, 15*time.Second, "nginx shows certificate "+serial, func() bool { return n.serial() == serial })
+	lab.Eventually(n.t, 15*time.Second, "nginx shows certificate "+serial, func() bool { return n.serial() == serial })
 }
 
 // serial is that of the certificate which nginx shows, "" when there is none to see.

@@ -28,7 +28,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 const (
@@ -40,7 +40,7 @@ const (
 	gatewayAddress = "127.0.0.2"
 )
 
-func TestMain(m *testing.M) { os.Exit(rig.RunTests(m)) }
+func TestMain(m *testing.M) { os.Exit(lab.RunTests(m)) }
 
 func must[T any](value T, err error) T {
 	if err != nil {
@@ -116,7 +116,7 @@ func (a *answers) last() counted {
 
 func startOperator(t *testing.T, ca authorities) *operator {
 	t.Helper()
-	o := &operator{plane: rig.SharedAPIServer(t, controlplane.Options{}), queue: &countedQueue{}}
+	o := &operator{plane: lab.SharedAPIServer(t, controlplane.Options{}), queue: &countedQueue{}}
 	o.mgr = must(ctrl.NewManager(o.plane.Config, ctrl.Options{
 		Metrics:    metricsserver.Options{BindAddress: "0"},
 		Controller: config.Controller{SkipNameValidation: new(true)},
@@ -190,7 +190,7 @@ func (o *operator) listen(t *testing.T, peers listener.Peers, serving *tls.Confi
 
 func registered(name, domain string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-		Name: name, Namespace: rig.Namespace,
+		Name: name, Namespace: lab.Namespace,
 		Annotations: map[string]string{controllerruntime.DomainAnnotation: domain},
 	}}
 }
@@ -199,7 +199,7 @@ func registered(name, domain string) *corev1.ConfigMap {
 // removes it.
 func (o *operator) register(t *testing.T, name, domain string) {
 	t.Helper()
-	rig.AddRuntime(t, o.plane, name, domain)
+	lab.AddRuntime(t, o.plane, name, domain)
 
 	object := registered(name, domain)
 	if err := o.plane.Client.Get(t.Context(), client.ObjectKeyFromObject(object), object); err != nil {
@@ -234,7 +234,7 @@ func (o *operator) remove(t *testing.T, name string) {
 // object is gone.
 func (o *operator) await(t *testing.T, object *corev1.ConfigMap, version string) {
 	t.Helper()
-	rig.Eventually(t, patience, "the operator's cache knows of "+object.Name, func() bool {
+	lab.Eventually(t, patience, "the operator's cache knows of "+object.Name, func() bool {
 		cached := &metav1.PartialObjectMetadata{}
 		cached.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMap"))
 

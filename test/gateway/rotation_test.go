@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // rotates is how long each form of the test takes. `make rotation` asks for more.
@@ -50,7 +50,7 @@ func newRotation(t *testing.T, behindNginx bool) *rotation {
 	r := &rotation{t: t, now: 1}
 	r.controlPlane = startControlPlane(t, behindNginx, behindNginx, r.ca(1), r.span(0, 2)...)
 	r.agent = startAgent(t, "runtime-1", !behindNginx, r.controlPlane.addr, nil, r.ca(1), r.span(0, 2)...)
-	r.writes = newDirect(t, rig.Address(r.agent.WebhookPort))
+	r.writes = newDirect(t, lab.Address(r.agent.WebhookPort))
 	r.writes.trust(testpki.Bundle(r.span(0, 2)...))
 	return r
 }

@@ -24,7 +24,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/gateway"
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // patience bounds every wait, on a busy machine, too.
@@ -222,5 +222,5 @@ func escaped(leaf *tls.Certificate) string {
 // eventually waits until condition holds.
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	rig.Eventually(t, patience, what, condition)
+	lab.Eventually(t, patience, what, condition)
 }

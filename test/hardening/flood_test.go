@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // attack uses one connection of a flood until the connection is cut off, or ctx ends. It is then
@@ -134,7 +134,7 @@ func TestWebhookUnderFlood(t *testing.T) {
 			attempts, stop := flood.start(t, s)
 			defer stop()
 
-			rig.Eventually(t, patience, "the flood is there",
+			lab.Eventually(t, patience, "the flood is there",
 				func() bool { return attempts.Load() >= int64(min(flood.workers, maxConnections)) })
 
 			var (
@@ -188,7 +188,7 @@ func TestWebhookUnderFlood(t *testing.T) {
 			}
 
 			stop()
-			rig.Eventually(t, time.Minute, "the agent has as much memory and as many files as before", func() bool {
+			lab.Eventually(t, time.Minute, "the agent has as much memory and as many files as before", func() bool {
 				now := s.holds(t)
 				return now.goroutines > 0 && now.files <= before.files+10 && now.goroutines <= before.goroutines+20
 			})
@@ -241,8 +241,8 @@ type holding struct {
 func (s *scene) holds(t *testing.T) holding {
 	t.Helper()
 	h := holding{usage: usageOf(t, s.agent.Pid())}
-	if text, err := rig.Get(t.Context(), "http://"+s.metrics()+"/metrics"); err == nil {
-		h.goroutines = int(rig.Sum(text, "go_goroutines"))
+	if text, err := lab.Get(t.Context(), "http://"+s.metrics()+"/metrics"); err == nil {
+		h.goroutines = int(lab.Sum(text, "go_goroutines"))
 	}
 	return h
 }
@@ -272,9 +272,9 @@ func TestMetricsPortUnderFlood(t *testing.T) {
 		_, _ = io.WriteString(conn, "GET /metrics HTTP/1.1\r\nX: ") // Some are closed by now.
 	}
 
-	rig.Eventually(t, patience, "more than 400 of 500 connections were dropped", func() bool {
-		text, err := rig.Get(t.Context(), "http://"+s.metrics()+"/metrics")
-		return err == nil && rig.Sum(text, "runtime_watcher_agent_connections_dropped_total", `server="metrics"`) > 400
+	lab.Eventually(t, patience, "more than 400 of 500 connections were dropped", func() bool {
+		text, err := lab.Get(t.Context(), "http://"+s.metrics()+"/metrics")
+		return err == nil && lab.Sum(text, "runtime_watcher_agent_connections_dropped_total", `server="metrics"`) > 400
 	})
 	if now := usageOf(t, s.agent.Pid()); now.files > 64+40 {
 		t.Errorf("%d open files", now.files)

@@ -24,7 +24,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 const (
@@ -50,7 +50,7 @@ type recorder struct {
 	names   []string // of the changed objects
 }
 
-func newRecorder(t *testing.T, pki *rig.PKI) *recorder {
+func newRecorder(t *testing.T, pki *lab.PKI) *recorder {
 	t.Helper()
 	r := &recorder{}
 	r.Server = httptest.NewUnstartedServer(r)
@@ -86,9 +86,9 @@ func (r *recorder) address() string { return r.Listener.Addr().String() }
 // scene is an agent with its control plane. The test is its API server.
 type scene struct {
 	t        *testing.T
-	pki      *rig.PKI
+	pki      *lab.PKI
 	recorder *recorder
-	agent    *rig.Agent
+	agent    *lab.Agent
 }
 
 func newScene(t *testing.T, env map[string]string) *scene {
@@ -98,10 +98,10 @@ func newScene(t *testing.T, env map[string]string) *scene {
 	all := map[string]string{"KCP_CONTRACT": "v3", "SETTLE": "1ms", "LOG_LEVEL": "debug", "HEARTBEAT_INTERVAL": "1h"}
 	maps.Copy(all, env)
 
-	s := &scene{t: t, pki: rig.NewPKI(t)}
+	s := &scene{t: t, pki: lab.NewPKI(t)}
 	s.recorder = newRecorder(t, s.pki)
-	s.agent = rig.StartAgent(t, s.pki.RuntimeVolume(runtimeName, domain), s.recorder.address(),
-		rig.AgentOptions{Env: all})
+	s.agent = lab.StartAgent(t, s.pki.RuntimeVolume(runtimeName, domain), s.recorder.address(),
+		lab.AgentOptions{Env: all})
 	return s
 }
 
@@ -112,9 +112,9 @@ func needsProcesses(t *testing.T) {
 	}
 }
 
-func (s *scene) webhook() string { return rig.Address(s.agent.WebhookPort) }
+func (s *scene) webhook() string { return lab.Address(s.agent.WebhookPort) }
 
-func (s *scene) metrics() string { return rig.Address(s.agent.MetricsPort) }
+func (s *scene) metrics() string { return lab.Address(s.agent.MetricsPort) }
 
 // dialFrom connects from a loopback address of choice.
 func dialFrom(ctx context.Context, from, to string) (net.Conn, error) {
@@ -202,7 +202,7 @@ func reviewOf(name string, padding int) string {
 // awaitEvent waits until the event of an object has reached the control plane.
 func (s *scene) awaitEvent(name string) {
 	s.t.Helper()
-	rig.Eventually(s.t, patience, "the event of "+name+" reached the control plane", func() bool {
+	lab.Eventually(s.t, patience, "the event of "+name+" reached the control plane", func() bool {
 		_, names := s.recorder.seen()
 		return slices.Contains(names, name)
 	})

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 func TestKeepsSecretsFindsThem(t *testing.T) {
@@ -25,7 +25,7 @@ func TestKeepsSecretsFindsThem(t *testing.T) {
 	} {
 		// A test that is not ours takes the complaint.
 		probe := &complaints{TB: t}
-		rig.KeepsSecrets(probe, log, rig.Secrets(s.agent.Volume)...)
+		lab.KeepsSecrets(probe, log, lab.Secrets(s.agent.Volume)...)
 		if probe.n == 0 {
 			t.Errorf("a key as %s is not found", name)
 		}
@@ -53,19 +53,19 @@ func TestTroubleTellsNoSecrets(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	pki := rig.NewPKI(t)
+	pki := lab.NewPKI(t)
 	ca, _, _ := pki.RuntimeVolume(runtimeName, domain).Paths()
 	s := newScene(t, map[string]string{
-		"CANARY_LEASE": "kyma-system/canary", "CANARY_API_SERVER": "https://" + rig.Address(rig.FreePort(t)),
+		"CANARY_LEASE": "kyma-system/canary", "CANARY_API_SERVER": "https://" + lab.Address(lab.FreePort(t)),
 		"CANARY_INTERVAL":   "100ms",
 		"CANARY_TOKEN_FILE": tokenFile, "CANARY_CA_CERT": ca, "HEARTBEAT_INTERVAL": "1s", "MANAGERS": manager,
 	})
 	logged := func(what string, times int) {
 		t.Helper()
-		rig.Eventually(t, patience, what+" is in the log",
+		lab.Eventually(t, patience, what+" is in the log",
 			func() bool { return strings.Count(s.agent.FullLog(), what) >= times })
 	}
-	good := rig.Secrets(s.agent.Volume)
+	good := lab.Secrets(s.agent.Volume)
 	write := func(files ...[]byte) {
 		if err := s.agent.Volume.Write(map[string][]byte{
 			"ca.crt": files[0], "tls.crt": files[1],
@@ -74,7 +74,7 @@ func TestTroubleTellsNoSecrets(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	stranger := rig.Secrets(pki.RuntimeVolume(runtimeName, domain)) // Of a CA that the control plane does not know.
+	stranger := lab.Secrets(pki.RuntimeVolume(runtimeName, domain)) // Of a CA that the control plane does not know.
 
 	write(good[0], good[1], good[2][:len(good[2])/2])
 	logged("key material on disk is broken", 1)
@@ -86,6 +86,6 @@ func TestTroubleTellsNoSecrets(t *testing.T) {
 	logged("canary", 1)
 	write(good...)
 
-	rig.KeepsSecrets(t, s.agent.FullLog(),
+	lab.KeepsSecrets(t, s.agent.FullLog(),
 		append(append([][]byte{[]byte("c2lnbmF0dXJlIHRoYXQgaXMgYSBzZWNyZXQ")}, good...), stranger...)...)
 }

@@ -9,18 +9,18 @@ import (
 	"testing"
 
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // operator is a listener as a process: native mTLS, and a line of output for each event.
 type operator struct {
-	*rig.Process
+	*lab.Process
 
 	addr string
 }
 
 // startOperator runs this test binary as a listener, see [TestMain].
-func startOperator(t *testing.T, pki *rig.PKI, state string) *operator {
+func startOperator(t *testing.T, pki *lab.PKI, state string) *operator {
 	t.Helper()
 	leaf, err := pki.CA.Server("listener", testpki.Options{})
 	if err != nil {
@@ -29,11 +29,11 @@ func startOperator(t *testing.T, pki *rig.PKI, state string) *operator {
 
 	volume := pki.Volume(leaf)
 	ca, cert, key := volume.Paths()
-	o := &operator{addr: rig.Address(rig.FreePort(t))}
-	o.Process = rig.NewProcess(t, "listener", os.Args[0], []string{
+	o := &operator{addr: lab.Address(lab.FreePort(t))}
+	o.Process = lab.NewProcess(t, "listener", os.Args[0], []string{
 		stateAddr + "=" + state, "LISTEN=" + o.addr, "CA_CERT=" + ca, "TLS_CERT=" + cert, "TLS_KEY=" + key,
 	})
-	t.Cleanup(func() { rig.KeepsSecrets(t, o.FullLog(), rig.Secrets(volume)...) })
+	t.Cleanup(func() { lab.KeepsSecrets(t, o.FullLog(), lab.Secrets(volume)...) })
 	o.Launch()
 	return o
 }

@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // siegeShare is the share of the attackers. All of them take part only on request, because they
@@ -27,7 +27,7 @@ var siegeShare = flag.Float64("siege", 0.1, "share of the attackers of a listene
 // siege is a listener that is attacked, in a process of its own.
 type siege struct {
 	t        *testing.T
-	pki      *rig.PKI
+	pki      *lab.PKI
 	operator *operator
 	state    string
 	loud     tls.Certificate // of a runtime that attacks
@@ -40,7 +40,7 @@ func newSiege(t *testing.T) *siege {
 	t.Helper()
 	needsProcesses(t)
 
-	s := &siege{t: t, pki: rig.NewPKI(t), state: rig.Address(rig.FreePort(t))}
+	s := &siege{t: t, pki: lab.NewPKI(t), state: lab.Address(lab.FreePort(t))}
 	s.operator = startOperator(t, s.pki, s.state)
 
 	leaf, err := s.pki.CA.Client("loud", testpki.Options{})
@@ -49,7 +49,7 @@ func newSiege(t *testing.T) *siege {
 	s.quiet = leafOf(t, leaf, err)
 	s.hello = helloOf(t, s.client(s.loud))
 
-	rig.Eventually(t, patience, "the listener reports its state", func() bool { return s.report().Goroutines > 0 })
+	lab.Eventually(t, patience, "the listener reports its state", func() bool { return s.report().Goroutines > 0 })
 	return s
 }
 
@@ -73,7 +73,7 @@ func (s *siege) friend() *http.Client {
 
 // report returns the state of the listener, zero when the listener does not answer in time.
 func (s *siege) report() (b besieged) {
-	if text, err := rig.Get(s.t.Context(), "http://"+s.state); err == nil {
+	if text, err := lab.Get(s.t.Context(), "http://"+s.state); err == nil {
 		_ = json.Unmarshal(text, &b) // Without an answer it stays zero.
 	}
 	return b
@@ -162,7 +162,7 @@ func TestListenerUnderFlood(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	rig.Eventually(t, patience, "the event is delivered",
+	lab.Eventually(t, patience, "the event is delivered",
 		func() bool { return s.operator.printed(runtimeName, "after") })
 }
 
@@ -182,12 +182,12 @@ func (s *siege) endure(t *testing.T, attack assault, patient *http.Client, befor
 	fought, stop := attack.start(t, s)
 	defer stop()
 
-	rig.Eventually(t, patience, "the attack is there",
+	lab.Eventually(t, patience, "the attack is there",
 		func() bool { return fought.attempts.Load() >= min(int64(attack.size()), maxBesieged) })
 
 	took, failed, most := s.deliver(t, patient)
 	if !attack.endures {
-		rig.Eventually(t, patience, "the listener ends a connection of the attack", func() bool {
+		lab.Eventually(t, patience, "the listener ends a connection of the attack", func() bool {
 			most = most.with(s.holds())
 			return fought.ended.Load() > 0
 		})
@@ -219,7 +219,7 @@ func (s *siege) endure(t *testing.T, attack assault, patient *http.Client, befor
 	}
 
 	stop()
-	rig.Eventually(t, time.Minute, "the listener has as much memory and as many files as before", func() bool {
+	lab.Eventually(t, time.Minute, "the listener has as much memory and as many files as before", func() bool {
 		now := s.holds()
 		return now.goroutines > 0 && now.files <= before.files+10 && now.goroutines <= before.goroutines+20
 	})

@@ -22,7 +22,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 var objects = flag.Int("objects", 500, "number of objects of 10 kB for TestMemory")
@@ -80,17 +80,17 @@ func TestAgent(t *testing.T) {
 	c := plane.Client
 	gadgets := definition("gadgets", "Gadget")
 	define(t, c, gadgets)
-	pki := rig.NewPKI(t)
+	pki := lab.NewPKI(t)
 	watched, err := fleet.New(fleet.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	control := rig.StartPlane(t, pki, rig.PlaneOptions{Listener: listener.Options{Fleet: watched}}, manager)
+	control := lab.StartPlane(t, pki, lab.PlaneOptions{Listener: listener.Options{Fleet: watched}}, manager)
 	volume := pki.RuntimeVolume("runtime-1", "runtime-1.example.com")
 	env := settings(t, plane, "informer-agent",
 		watcher("gadgets", group, "gadgets", "agent")+watcher("configmaps", "", "configmaps", "agent"),
 		listAndWatch("", "configmaps"), listAndWatch(group, "gadgets"))
-	agent := rig.StartAgent(t, volume, control.Addr, rig.AgentOptions{Env: env})
+	agent := lab.StartAgent(t, volume, control.Addr, lab.AgentOptions{Env: env})
 	checked := map[string]string{
 		env["WATCHERS"]: "all watches can be established",
 		watcher("secrets", "", "secrets", "agent"): "cannot list resource",
@@ -108,20 +108,20 @@ func TestAgent(t *testing.T) {
 			return s.State == state && s.Reason == reason
 		}
 	}
-	rig.Eventually(t, patience, "the runtime is fresh", is(fleet.Fresh, ""))
+	lab.Eventually(t, patience, "the runtime is fresh", is(fleet.Fresh, ""))
 	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
 		Namespace: metav1.NamespaceDefault, Name: "of-the-agent", Labels: selected("agent"),
 	}}
 	create(t, c, object, widget("Gadget", "of-the-agent", selected("agent"), 1))
 	looked := func(namespaced string) func() bool {
 		return func() bool {
-			look := rig.Look{Runtime: "runtime-1"}
+			look := lab.Look{Runtime: "runtime-1"}
 			look.Object.Namespace, look.Object.Name = metav1.NamespaceDefault, namespaced
 			return len(control.Started(look)) > 0
 		}
 	}
-	rig.Eventually(t, patience, "a reconcile", looked("of-the-agent"))
-	rig.Eventually(t, patience, "both changes are counted", func() bool {
+	lab.Eventually(t, patience, "a reconcile", looked("of-the-agent"))
+	lab.Eventually(t, patience, "both changes are counted", func() bool {
 		return agent.Metric("runtime_watcher_agent_informer_changes_total", `decision="accepted"`) == 2
 	})
 	if agent.Metric("runtime_watcher_agent_informer_last_proof_timestamp_seconds") == 0 {
@@ -130,14 +130,14 @@ func TestAgent(t *testing.T) {
 
 	removed := time.Now()
 	remove(t, c, gadgets)
-	rig.Eventually(t, patience, "the runtime is degraded", is(fleet.Degraded, fleet.ReasonConfiguration))
+	lab.Eventually(t, patience, "the runtime is degraded", is(fleet.Degraded, fleet.ReasonConfiguration))
 	t.Logf("degraded %v after the end of the definition", time.Since(removed).Round(time.Millisecond))
 	for _, replica := range watched.Get("runtime-1", manager).Replicas {
 		if text := replica.Heartbeat.ConfigError; !strings.Contains(text, "watch default/gadgets of gadgets."+group) {
 			t.Errorf("the heartbeat says %q, want the watch", text)
 		}
 	}
-	if text, err := rig.Get(t.Context(), "http://"+rig.Address(agent.MetricsPort)+"/readyz"); err == nil {
+	if text, err := lab.Get(t.Context(), "http://"+lab.Address(agent.MetricsPort)+"/readyz"); err == nil {
 		t.Errorf("the agent is ready: %s", text)
 	}
 	if agent.Metric("runtime_watcher_agent_informer_failures_total", `reason="not_found"`) == 0 {
@@ -148,7 +148,7 @@ func TestAgent(t *testing.T) {
 	}
 	define(t, c, definition("gadgets", "Gadget"))
 	defined := time.Now()
-	rig.Eventually(t, patience, "the runtime is fresh again", is(fleet.Fresh, ""))
+	lab.Eventually(t, patience, "the runtime is fresh again", is(fleet.Fresh, ""))
 	t.Logf("fresh %v after the definition came back", time.Since(defined).Round(time.Millisecond))
 	agent.AwaitReady()
 }
@@ -157,7 +157,7 @@ func TestAgent(t *testing.T) {
 func check(t *testing.T, volume *testpki.Volume, addr string, env map[string]string) string {
 	t.Helper()
 	ca, cert, key := volume.Paths()
-	cmd := exec.CommandContext(t.Context(), rig.Build(t, "cmd/agent"), "check")
+	cmd := exec.CommandContext(t.Context(), lab.Build(t, "cmd/agent"), "check")
 	cmd.Env = []string{"CA_CERT=" + ca, "TLS_CERT=" + cert, "TLS_KEY=" + key, "KCP_ADDR=" + addr}
 	for name, value := range env {
 		cmd.Env = append(cmd.Env, name+"="+value)
@@ -201,19 +201,19 @@ func TestMemory(t *testing.T) {
 	// Older API servers know lists only.
 	for _, watchList := range []string{"false", "true"} {
 		t.Run("WatchList "+watchList, func(t *testing.T) {
-			pki := rig.NewPKI(t)
-			control := rig.StartPlane(t, pki, rig.PlaneOptions{}, manager)
+			pki := lab.NewPKI(t)
+			control := lab.StartPlane(t, pki, lab.PlaneOptions{}, manager)
 			env := settings(t, plane, "informer-memory-"+watchList, watcher("memory", "", "configmaps", "memory"),
 				listAndWatch("", "configmaps"))
 			env["KUBE_FEATURE_WatchListClient"] = watchList
-			agent := rig.StartAgent(t, pki.RuntimeVolume("runtime-1", "runtime-1.example.com"), control.Addr,
-				rig.AgentOptions{Env: env})
+			agent := lab.StartAgent(t, pki.RuntimeVolume("runtime-1", "runtime-1.example.com"), control.Addr,
+				lab.AgentOptions{Env: env})
 			listed, now := memory(t, agent)
 			t.Logf("%d objects listed: %d MiB at the peak, %d MiB now", *objects, listed>>20, now>>20)
 			each(func(n int) {
 				patch(t, plane.Client, object(n), "", `{"data":{"changed":"`+watchList+`"}}`)
 			})
-			rig.Eventually(t, 2*time.Minute, "all changes are observed", func() bool {
+			lab.Eventually(t, 2*time.Minute, "all changes are observed", func() bool {
 				return agent.Metric("runtime_watcher_agent_informer_changes_total") >= float64(*objects)
 			})
 			peak, now := memory(t, agent)
@@ -226,7 +226,7 @@ func TestMemory(t *testing.T) {
 }
 
 // memory returns the highest and the present resident memory of a process, in bytes.
-func memory(t *testing.T, agent *rig.Agent) (peak, now int) {
+func memory(t *testing.T, agent *lab.Agent) (peak, now int) {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", agent.Pid()))
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // faulty is an API server of one test, behind a relay that can cut the connections of the source.
@@ -27,7 +27,7 @@ type faulty struct {
 	*controlplane.ControlPlane
 
 	t     testing.TB
-	relay *rig.Relay
+	relay *lab.Relay
 	host  string
 	// args is the command line of the API server, nil as long as it is the first one.
 	args []string
@@ -53,7 +53,7 @@ func newFaulty(t testing.TB) *faulty {
 		address = &url.URL{Scheme: "https", Host: plane.Config.Host}
 	}
 	f := &faulty{ControlPlane: plane, t: t, host: address.Host}
-	f.relay, err = rig.NewRelay(rig.Address(rig.FreePort(t)), 0, address.Host)
+	f.relay, err = lab.NewRelay(lab.Address(lab.FreePort(t)), 0, address.Host)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +127,7 @@ func (f *faulty) commandLine() []string {
 // once, until the port of the former process is free.
 func (f *faulty) launch() {
 	f.t.Helper()
-	rig.Eventually(f.t, patience, "the API server serves again", func() bool {
+	lab.Eventually(f.t, patience, "the API server serves again", func() bool {
 		if f.ended() {
 			f.start()
 		}

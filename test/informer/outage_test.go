@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/informer"
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // Changes and deletions during an outage become events, whatever the outage was, and nothing else
@@ -50,7 +50,7 @@ func TestOutages(t *testing.T) {
 		}
 	}
 	await := func() {
-		rig.Eventually(t, patience, "an outage is noticed", func() bool { return s.source.Ready() != nil })
+		lab.Eventually(t, patience, "an outage is noticed", func() bool { return s.source.Ready() != nil })
 	}
 
 	t.Run("watch cut", func(t *testing.T) {
@@ -110,7 +110,7 @@ func TestDefinitionComesAndGoes(t *testing.T) {
 	s := newScene(t, plane.Config,
 		informer.Watch{Name: "late", Manager: "late", Resource: resource("gadgets")},
 		informer.Watch{Name: "w", Manager: "w", Resource: resource("widgets"), Selector: selector("definition")})
-	rig.Eventually(t, patience, "the missing definition is named, and the other watch works", func() bool {
+	lab.Eventually(t, patience, "the missing definition is named, and the other watch works", func() bool {
 		problem := s.source.Problem("late")
 		return strings.Contains(problem, "watch late of gadgets."+group) && strings.Contains(problem, "not found") &&
 			s.source.Problem("w") == "" && s.resyncsOf("w") == 1 // After its first list.
@@ -133,7 +133,7 @@ func TestDefinitionComesAndGoes(t *testing.T) {
 		create(t, c, widget("Gadget", "g", nil, 1))
 		s.want("late CREATE Gadget g")
 		remove(t, c, gadgets)
-		rig.Eventually(t, patience, "the end of the definition is named", func() bool {
+		lab.Eventually(t, patience, "the end of the definition is named", func() bool {
 			return strings.Contains(s.source.Problem("late"), "not found")
 		})
 		s.want("late DELETE Gadget g")
@@ -156,7 +156,7 @@ func define(t *testing.T, c client.Client, crd *apiextensionsv1.CustomResourceDe
 		}
 	})
 	probe := widget("Gadget", "none", nil, 0)
-	rig.Eventually(t, patience, "the definition is served", func() bool {
+	lab.Eventually(t, patience, "the definition is served", func() bool {
 		return client.IgnoreNotFound(c.Get(t.Context(), client.ObjectKeyFromObject(probe), probe)) == nil
 	})
 }

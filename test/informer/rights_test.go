@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/informer"
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // Each missing right is named while it is missing. Two verbs for one resource in one namespace are
@@ -29,7 +29,7 @@ func TestRights(t *testing.T) {
 	names := func(part string) func() bool {
 		return func() bool { return strings.Contains(s.source.Problem("m"), part) }
 	}
-	rig.Eventually(t, patience, "the missing right to list is named", names("cannot list resource"))
+	lab.Eventually(t, patience, "the missing right to list is named", names("cannot list resource"))
 
 	role := &rbacv1.Role{
 		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "informer"},
@@ -40,7 +40,7 @@ func TestRights(t *testing.T) {
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "informer"},
 		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: "informer"}},
 	})
-	rig.Eventually(t, patience, "the missing right to watch is named", names("cannot watch resource"))
+	lab.Eventually(t, patience, "the missing right to watch is named", names("cannot watch resource"))
 	if s.failed("forbidden") == 0 || s.source.Ready() == nil {
 		t.Errorf("%d failures are counted as forbidden, ready: %v", s.failed("forbidden"), s.source.Ready())
 	}

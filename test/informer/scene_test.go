@@ -21,7 +21,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/informer"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 const (
@@ -56,7 +56,7 @@ func definition(plural, kind string) *apiextensionsv1.CustomResourceDefinition {
 
 func sharedPlane(t testing.TB) *controlplane.ControlPlane {
 	t.Helper()
-	return rig.SharedAPIServer(t, controlplane.Options{CRDs: []*apiextensionsv1.CustomResourceDefinition{
+	return lab.SharedAPIServer(t, controlplane.Options{CRDs: []*apiextensionsv1.CustomResourceDefinition{
 		definition("widgets", "Widget"),
 	}})
 }
@@ -97,7 +97,7 @@ func newScene(t testing.TB, config *rest.Config, watches ...informer.Watch) *sce
 		t.Fatal(err)
 	}
 	s.source = source
-	rig.Run(t, "source", source.Start)
+	lab.Run(t, "source", source.Start)
 	return s
 }
 
@@ -116,13 +116,13 @@ func (s *scene) accept(manager core.Manager, event core.WatchEvent) core.Outcome
 
 func (s *scene) awaitReady() {
 	s.t.Helper()
-	rig.Eventually(s.t, patience, "the watches are established", func() bool { return s.source.Ready() == nil })
+	lab.Eventually(s.t, patience, "the watches are established", func() bool { return s.source.Ready() == nil })
 }
 
 // take returns the events since the last call, when there are at least n.
 func (s *scene) take(n int) []string {
 	s.t.Helper()
-	rig.Eventually(s.t, patience, fmt.Sprintf("%d events", n), func() bool {
+	lab.Eventually(s.t, patience, fmt.Sprintf("%d events", n), func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return len(s.offered) >= n

@@ -22,7 +22,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 const manager core.Manager = "kyma"
@@ -45,10 +45,10 @@ type look struct {
 
 const absent, before, after = "absent", "before", "after"
 
-func newPath(t testing.TB, pki *rig.PKI) *path {
+func newPath(t testing.TB, pki *lab.PKI) *path {
 	t.Helper()
 	p := &path{t: t, runtime: sharedPlane(t), looks: map[string][]look{}}
-	plane := rig.StartPlane(t, pki, rig.PlaneOptions{Reconcile: p.reconcile}, manager)
+	plane := lab.StartPlane(t, pki, lab.PlaneOptions{Reconcile: p.reconcile}, manager)
 	ca, cert, key := pki.RuntimeVolume("runtime-1", "runtime-1.example.com").Paths()
 	ready := make(chan func() error, 1)
 	source := func(ctx context.Context, inbox *agent.Inbox) error {
@@ -72,9 +72,9 @@ func newPath(t testing.TB, pki *rig.PKI) *path {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rig.Run(t, "agent", agent.Start)
+	lab.Run(t, "agent", agent.Start)
 	isReady := <-ready
-	rig.Eventually(t, patience, "the watch is established", func() bool { return isReady() == nil })
+	lab.Eventually(t, patience, "the watch is established", func() bool { return isReady() == nil })
 	return p
 }
 
@@ -89,7 +89,7 @@ func (p *path) object(name, delay, state string) *corev1.ConfigMap {
 }
 
 // reconcile reads the object as an operator does.
-func (p *path) reconcile(ctx context.Context, asked rig.Look) (reconcile.Result, error) {
+func (p *path) reconcile(ctx context.Context, asked lab.Look) (reconcile.Result, error) {
 	began := time.Now()
 	if asked.Object.Name == "" {
 		return reconcile.Result{}, nil
@@ -119,11 +119,11 @@ func (p *path) looksAt(name string) []look {
 // leads to exactly one look, which sees it: nothing is sent again.
 func TestNoStaleReadsBesideSlowWebhooks(t *testing.T) {
 	delays := []time.Duration{0, 300 * time.Millisecond, 2 * time.Second, 10 * time.Second}
-	pki := rig.NewPKI(t)
+	pki := lab.NewPKI(t)
 	p := newPath(t, pki)
 	writes := p.plan(delays)
 	for _, delay := range delays[1:] {
-		rig.RegisterSlowWebhook(t, p.runtime, pki, delay)
+		lab.RegisterSlowWebhook(t, p.runtime, pki, delay)
 	}
 	var writing sync.WaitGroup
 	for _, w := range writes {
@@ -177,7 +177,7 @@ func (p *path) plan(delays []time.Duration) (writes []*planned) {
 		}
 	}
 	for _, w := range writes {
-		rig.Eventually(p.t, patience, "looks at "+w.name, func() bool { return len(p.looksAt(w.name)) == w.looks })
+		lab.Eventually(p.t, patience, "looks at "+w.name, func() bool { return len(p.looksAt(w.name)) == w.looks })
 	}
 	return writes
 }
@@ -199,16 +199,16 @@ func (p *path) play(w *planned) {
 	if took := w.ended.Sub(began); err != nil || took < w.delay {
 		p.t.Errorf("%s took %v, want more than %v: %v", w.name, took, w.delay, err)
 	}
-	rig.Eventually(p.t, patience, "a look at "+w.name, func() bool { return len(p.looksAt(w.name)) > w.looks })
+	lab.Eventually(p.t, patience, "a look at "+w.name, func() bool { return len(p.looksAt(w.name)) > w.looks })
 }
 
 // TestCommitToReconcile measures from the beginning of a write, so that the time is an upper bound.
 func TestCommitToReconcile(t *testing.T) {
 	const writes = 500
-	p := newPath(t, rig.NewPKI(t))
+	p := newPath(t, lab.NewPKI(t))
 	object := p.object("measured", "0s", before)
 	create(t, p.runtime.Client, object)
-	rig.Eventually(t, patience, "the first look", func() bool { return len(p.looksAt("measured")) == 1 })
+	lab.Eventually(t, patience, "the first look", func() bool { return len(p.looksAt("measured")) == 1 })
 	var fromBegin, fromEnd []time.Duration
 	for n := range writes {
 		object.Data["state"] = strconv.Itoa(n)
@@ -217,7 +217,7 @@ func TestCommitToReconcile(t *testing.T) {
 			t.Fatal(err)
 		}
 		ended := time.Now()
-		rig.Eventually(t, patience, "a look", func() bool { return len(p.looksAt("measured")) == n+2 })
+		lab.Eventually(t, patience, "a look", func() bool { return len(p.looksAt("measured")) == n+2 })
 		l := p.looksAt("measured")[n+1]
 		if l.state != strconv.Itoa(n) {
 			t.Errorf("look %d reads %s", n, l.state)

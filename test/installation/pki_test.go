@@ -7,7 +7,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // host is the name of the Service in a namespace, as an API server calls it.

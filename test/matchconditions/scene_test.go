@@ -21,7 +21,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 const (
@@ -73,7 +73,7 @@ func (k kind) path(name, subresource string) string {
 type scene struct {
 	t     testing.TB
 	plane *controlplane.ControlPlane
-	api   *rig.API
+	api   *lab.API
 
 	calls sync.RWMutex // held for reading during each call of the webhook
 
@@ -91,7 +91,7 @@ func newScene(t testing.TB) *scene {
 	s.plane = controlplane.StartT(t, controlplane.Options{CRDs: []*apiextensionsv1.CustomResourceDefinition{
 		definition(widgets), definition(gadgets),
 	}})
-	s.api = rig.NewAPI(t, s.plane)
+	s.api = lab.NewAPI(t, s.plane)
 	return s
 }
 
@@ -161,7 +161,7 @@ func (s *scene) watch(manager core.Manager, matchConditions bool) {
 
 func (s *scene) awaitReviews(manager core.Manager) {
 	s.t.Helper()
-	rig.Eventually(s.t, time.Minute, "the API server asks on behalf of "+string(manager), func() bool {
+	lab.Eventually(s.t, time.Minute, "the API server asks on behalf of "+string(manager), func() bool {
 		s.do(http.MethodPost, configMaps.path("", ""), "application/json", `{"metadata":{"generateName":"probe-"}}`)
 		return sum(s.taken()[manager]) > 0
 	})
@@ -245,7 +245,7 @@ func join(object map[string]json.RawMessage) string {
 // metric returns the sum of a metric of the API server.
 func (s *scene) metric(name string) float64 {
 	s.t.Helper()
-	return rig.Sum(rig.ScrapeAPIServer(s.t, s.plane), name)
+	return lab.Sum(lab.ScrapeAPIServer(s.t, s.plane), name)
 }
 
 // checkErrors fails when a condition could not be evaluated: then a write would have been lost.

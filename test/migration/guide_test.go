@@ -7,7 +7,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/test"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // commands runs the shell commands of a section of docs/platforms/migration.md in the control plane.

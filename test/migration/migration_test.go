@@ -23,9 +23,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/manifests"
 	"github.com/runtime-watcher/runtime-watcher/test/node"
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
 	"github.com/runtime-watcher/runtime-watcher/test/today"
 )
 

@@ -20,7 +20,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/test"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // operatorUser is the ServiceAccount of deploy/migration/controlplane.yaml, and installerUser the

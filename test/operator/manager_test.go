@@ -29,7 +29,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 func TestMain(m *testing.M) {

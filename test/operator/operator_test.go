@@ -30,7 +30,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/listener"
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // patience bounds the time of an API server, a cache or an election on a busy machine.

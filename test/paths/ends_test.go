@@ -16,7 +16,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/listener"
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 const manager = core.Manager("lifecycle-manager")
@@ -57,7 +57,7 @@ func listen(b *testing.B, ca *testpki.CA, verifier core.Verifier) (string, *ends
 			Listener: socket, TLS: keys.ServerTLSConfig(material),
 			RuntimeRate: 1e9, RuntimeBurst: 1e9, RuntimeInFlight: 1e6, MaxInFlight: 1e4,
 		}))
-	rig.Run(b, "listener", events.Start)
+	lab.Run(b, "listener", events.Start)
 	return socket.Addr().String(), e
 }
 

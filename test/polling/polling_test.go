@@ -17,7 +17,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 var (
@@ -117,7 +117,7 @@ func run(t *testing.T, w way) (r *result) {
 func measure(t *testing.T, w way, servers *apiServers, operator *process, changed func(int)) *result {
 	t.Helper()
 	clock := clock{*scale}
-	rig.Eventually(t, patience, "the operator has looked at all runtimes", func() bool {
+	lab.Eventually(t, patience, "the operator has looked at all runtimes", func() bool {
 		return servers.all(func(a *apiServer) bool { return a.looks > 0 })
 	})
 	<-time.After(clock.scaled(2 * outbox.DefaultResendResync))
@@ -132,7 +132,7 @@ func measure(t *testing.T, w way, servers *apiServers, operator *process, change
 		processor: hourly(after.Processor - before.Processor),
 	}
 
-	rig.Eventually(t, patience, "the operator has seen all changes", func() bool {
+	lab.Eventually(t, patience, "the operator has seen all changes", func() bool {
 		return servers.all(func(a *apiServer) bool { return len(a.unseen) == 0 })
 	})
 	for i := range servers.runtimes {
@@ -212,7 +212,7 @@ func (p *process) used(t *testing.T) (u used) {
 func writeKeys(t *testing.T, ca *testpki.CA) string {
 	t.Helper()
 	folder := t.TempDir()
-	leaf := must(ca.Server("operator", testpki.Options{Usages: rig.BothUsages()}))
+	leaf := must(ca.Server("operator", testpki.Options{Usages: lab.BothUsages()}))
 	for name, text := range map[string][]byte{
 		"ca.crt": ca.PEM(), "tls.crt": leaf.CertPEM(), "tls.key": must(leaf.KeyPEM()),
 	} {

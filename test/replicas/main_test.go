@@ -6,8 +6,8 @@ import (
 	"os"
 	"testing"
 
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/replicas/replica"
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
 // program names the variable that makes this program a replica, so that a test can kill it.
@@ -15,7 +15,7 @@ const program = "REPLICAS_PROGRAM"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(program) == "" {
-		os.Exit(rig.RunTests(m))
+		os.Exit(lab.RunTests(m))
 	}
 
 	if err := replica.Run(context.Background()); err != nil {

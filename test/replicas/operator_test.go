@@ -13,11 +13,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
-	"github.com/runtime-watcher/runtime-watcher/test/chaos/record"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	"github.com/runtime-watcher/runtime-watcher/test/gateway"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/record"
 	"github.com/runtime-watcher/runtime-watcher/test/replicas/replica"
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
 // patience bounds every wait, on a busy machine, too.
@@ -48,7 +48,7 @@ type operator struct {
 	way      way
 	name     string
 	plane    *controlplane.ControlPlane
-	pki      *rig.PKI
+	pki      *lab.PKI
 	replicas []*process
 	gateway  *gateway.Nginx
 
@@ -58,7 +58,7 @@ type operator struct {
 
 // process is one replica.
 type process struct {
-	*rig.Process
+	*lab.Process
 
 	settings replica.Settings
 	records  *record.Reader
@@ -73,16 +73,16 @@ func startOperator(t *testing.T, w way, count int, lease time.Duration) *operato
 	gateway.Require(t)
 	o := &operator{
 		t: t, way: w, name: fmt.Sprintf("operator-%d", operators.Add(1)),
-		plane: rig.SharedAPIServer(t, controlplane.Options{}), pki: rig.NewPKI(t), enqueued: map[string]time.Duration{},
+		plane: lab.SharedAPIServer(t, controlplane.Options{}), pki: lab.NewPKI(t), enqueued: map[string]time.Duration{},
 	}
 	leaf := must(o.pki.CA.Client("operator", testpki.Options{
-		DNSNames: []string{replica.Name, "localhost"}, Usages: rig.BothUsages(),
+		DNSNames: []string{replica.Name, "localhost"}, Usages: lab.BothUsages(),
 	}))
 	volume := o.pki.Volume(leaf)
 	for number := range count {
 		o.add(number+1, volume, lease)
 	}
-	rig.Eventually(t, patience, "a replica leads", func() bool { return o.leader() != nil })
+	lab.Eventually(t, patience, "a replica leads", func() bool { return o.leader() != nil })
 	o.startGateway()
 	return o
 }
@@ -90,12 +90,12 @@ func startOperator(t *testing.T, w way, count int, lease time.Duration) *operato
 func (o *operator) add(number int, volume *testpki.Volume, lease time.Duration) {
 	s := replica.Settings{
 		Kubeconfig: o.plane.Kubeconfig, Record: filepath.Join(o.t.TempDir(), fmt.Sprint("replica-", number)),
-		Operator: o.name, Number: number, Listen: rig.FreePort(o.t), Relay: rig.FreePort(o.t),
+		Operator: o.name, Number: number, Listen: lab.FreePort(o.t), Relay: lab.FreePort(o.t),
 		Relays: o.way == relay, Lease: lease,
 	}
 	s.CA, s.Certificate, s.Key = volume.Paths()
 	p := &process{
-		rig.NewProcess(o.t, fmt.Sprint("replica ", number), must(os.Executable()), append(s.Env(), program+"=replica")),
+		lab.NewProcess(o.t, fmt.Sprint("replica ", number), must(os.Executable()), append(s.Env(), program+"=replica")),
 		s, record.NewReader(s.Record),
 	}
 	p.Launch()
@@ -107,7 +107,7 @@ func (o *operator) startGateway() {
 	if o.way != route {
 		upstreams = nil
 		for _, p := range o.replicas {
-			upstreams = append(upstreams, rig.Address(p.settings.Listen))
+			upstreams = append(upstreams, lab.Address(p.settings.Listen))
 		}
 	}
 	opts := gateway.Options{Upstream: upstreams[0], Others: upstreams[1:]}
@@ -129,7 +129,7 @@ func (o *operator) leaderAddress() string {
 	}
 	for _, port := range slice.Ports {
 		if *port.Name == replica.PortEvents {
-			return rig.Address(int(*port.Port))
+			return lab.Address(int(*port.Port))
 		}
 	}
 	return ""
@@ -139,7 +139,7 @@ func (o *operator) leaderAddress() string {
 func (o *operator) leader() *process {
 	address := o.leaderAddress()
 	for _, p := range o.replicas {
-		if p.Running() && rig.Address(p.settings.Listen) == address {
+		if p.Running() && lab.Address(p.settings.Listen) == address {
 			return p
 		}
 	}

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/runtime-watcher/runtime-watcher/test/chaos/record"
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/record"
 )
 
 var (
@@ -75,7 +75,7 @@ func (r *runtimes) awaitAll() []time.Duration {
 // awaitEnqueued waits until each write before a time is enqueued.
 func (r *runtimes) awaitEnqueued(before func() time.Duration) {
 	r.o.t.Helper()
-	rig.Eventually(r.o.t, patience+2**lease, "the writes are enqueued", func() bool {
+	lab.Eventually(r.o.t, patience+2**lease, "the writes are enqueued", func() bool {
 		return r.missing(before()) == 0
 	})
 }
@@ -128,7 +128,7 @@ func (o *operator) killLeader(r *runtimes) {
 	holder, killed := o.holder(), record.Now()
 	old.Kill()
 	old.Launch()
-	rig.Eventually(o.t, patience+2**lease, "another process leads", func() bool { return o.holder() != holder })
+	lab.Eventually(o.t, patience+2**lease, "another process leads", func() bool { return o.holder() != holder })
 	elected := record.Now()
 	r.awaitEnqueued(func() time.Duration { return elected })
 	o.t.Logf("after the kill: another leads %v, all of before is enqueued %v", (elected - killed).Round(time.Millisecond),

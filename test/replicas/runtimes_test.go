@@ -10,15 +10,15 @@ import (
 	"sync"
 	"time"
 
-	"github.com/runtime-watcher/runtime-watcher/test/chaos/record"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/record"
 	"github.com/runtime-watcher/runtime-watcher/test/replicas/replica"
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
 // runtimes are agents, each with the webhook of a runtime that is written to all the time.
 type runtimes struct {
 	o      *operator
-	agents []*rig.Agent
+	agents []*lab.Agent
 	client *http.Client
 
 	mu sync.Mutex
@@ -39,9 +39,9 @@ func startRuntimes(o *operator, count int) *runtimes {
 	o.t.Cleanup(r.client.CloseIdleConnections)
 	for n := range count {
 		name := fmt.Sprintf("%s-runtime-%d", o.name, n)
-		rig.AddRuntime(o.t, o.plane, name, name+".example.com")
-		r.agents = append(r.agents, rig.StartAgent(o.t, o.pki.RuntimeVolume(name, name+".example.com"), o.gateway.Addr,
-			rig.AgentOptions{Env: map[string]string{"KCP_CONTRACT": "v3", "MANAGERS": replica.Component}}))
+		lab.AddRuntime(o.t, o.plane, name, name+".example.com")
+		r.agents = append(r.agents, lab.StartAgent(o.t, o.pki.RuntimeVolume(name, name+".example.com"), o.gateway.Addr,
+			lab.AgentOptions{Env: map[string]string{"KCP_CONTRACT": "v3", "MANAGERS": replica.Component}}))
 	}
 	return r
 }
@@ -107,13 +107,13 @@ func (r *runtimes) delays() (delays []time.Duration) {
 	return delays
 }
 
-func (r *runtimes) review(agent *rig.Agent, object string) {
+func (r *runtimes) review(agent *lab.Agent, object string) {
 	const review = `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"uid-1",` +
 		`"kind":{"group":"","version":"v1","kind":"ConfigMap"},"resource":{"group":"","version":"v1",` +
 		`"resource":"configmaps"},"name":%[1]q,"namespace":"default","operation":"CREATE","userInfo":{},` +
 		`"dryRun":false,"oldObject":null,"object":{"apiVersion":"v1","kind":"ConfigMap",` +
 		`"metadata":{"name":%[1]q,"namespace":"default"},"data":{"a":"b"}}}}`
-	url := "https://" + rig.Address(agent.WebhookPort) + "/validate/" + replica.Component + "?timeout=10s"
+	url := "https://" + lab.Address(agent.WebhookPort) + "/validate/" + replica.Component + "?timeout=10s"
 	request := must(http.NewRequestWithContext(context.Background(), http.MethodPost, url,
 		strings.NewReader(fmt.Sprintf(review, object))))
 	request.Header.Set("Content-Type", "application/json")

@@ -26,7 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // issuer issues 20,000 certificates in a minute, which takes cert-manager half an hour.
@@ -57,7 +57,7 @@ func startIssuer(t *testing.T, config *rest.Config) {
 		t.Fatal(err)
 	}
 
-	rig.Run(t, "issuer", mgr.Start)
+	lab.Run(t, "issuer", mgr.Start)
 }
 
 func (i *issuer) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {

@@ -24,8 +24,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/manifests"
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
 )
 
 const (
@@ -138,7 +138,7 @@ func (o *operator) writeProfile() {
 	}
 
 	_ = o.cmd.Process.Signal(syscall.SIGUSR1)
-	rig.Eventually(o.t, time.Minute, "the heap profile is written", func() bool {
+	lab.Eventually(o.t, time.Minute, "the heap profile is written", func() bool {
 		written, err := os.Stat(path)
 
 		return err == nil && written.Size() > 0
@@ -153,7 +153,7 @@ func judged() bool { return *many >= 1000 }
 func (w *world) newcomers(o *operator) {
 	w.t.Helper()
 	w.represent("dead", 0, *dead)
-	rig.Eventually(w.t, patience, "all dead runtimes have failed", func() bool {
+	lab.Eventually(w.t, patience, "all dead runtimes have failed", func() bool {
 		return o.count("dead-", "Failed") == *dead
 	})
 
@@ -164,7 +164,7 @@ func (w *world) newcomers(o *operator) {
 	for n := range number {
 		begun := time.Now()
 		w.represent("new", n, n+1)
-		rig.Eventually(w.t, time.Minute, "a new runtime is ready", func() bool {
+		lab.Eventually(w.t, time.Minute, "a new runtime is ready", func() bool {
 			return o.count(fmt.Sprintf("new-%d", n), "Ready") == 1
 		})
 
@@ -315,7 +315,7 @@ func (w *world) requests() int {
 func (w *world) ask(query string) string {
 	w.t.Helper()
 
-	answer, err := rig.Get(w.t.Context(), "http://"+w.control+"/"+query)
+	answer, err := lab.Get(w.t.Context(), "http://"+w.control+"/"+query)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -369,7 +369,7 @@ func (o *operator) count(prefix, state string) (n int) {
 // allReady returns how long after the start all runtimes were reported as ready.
 func (o *operator) allReady() time.Duration {
 	o.t.Helper()
-	rig.Eventually(o.t, patience, "all runtimes are ready", func() bool { return o.count("runtime-", "Ready") == *many })
+	lab.Eventually(o.t, patience, "all runtimes are ready", func() bool { return o.count("runtime-", "Ready") == *many })
 
 	return time.Since(o.begun)
 }

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 const (
@@ -39,7 +39,7 @@ type apiServer struct {
 	reviewed atomic.Int64
 }
 
-func newAPIServer(t *testing.T, pki *rig.PKI, agent *rig.Agent) *apiServer {
+func newAPIServer(t *testing.T, pki *lab.PKI, agent *lab.Agent) *apiServer {
 	t.Helper()
 	transport := &http.Transport{
 		TLSClientConfig:     &tls.Config{RootCAs: pki.CA.Pool(), MinVersion: tls.VersionTLS13},
@@ -49,7 +49,7 @@ func newAPIServer(t *testing.T, pki *rig.PKI, agent *rig.Agent) *apiServer {
 	t.Cleanup(transport.CloseIdleConnections)
 	return &apiServer{
 		t: t, client: &http.Client{Transport: transport, Timeout: time.Minute},
-		url:   "https://" + rig.Address(agent.WebhookPort) + "/validate/" + manager,
+		url:   "https://" + lab.Address(agent.WebhookPort) + "/validate/" + manager,
 		small: template(700), large: template(50_000),
 	}
 }

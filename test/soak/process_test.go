@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // sample has the resources of a process at one moment.
@@ -27,7 +27,7 @@ type sample struct {
 // watched is a process with regular samples of its resources.
 type watched struct {
 	t      *testing.T
-	agent  *rig.Agent
+	agent  *lab.Agent
 	began  time.Time
 	done   chan struct{}
 	ended  sync.WaitGroup
@@ -40,7 +40,7 @@ type watched struct {
 
 const interval = 100 * time.Millisecond
 
-func watchProcess(t *testing.T, agent *rig.Agent) *watched {
+func watchProcess(t *testing.T, agent *lab.Agent) *watched {
 	t.Helper()
 	w := &watched{t: t, agent: agent, began: time.Now(), done: make(chan struct{}), current: "work"}
 	w.ended.Go(w.watch)
@@ -75,7 +75,7 @@ func (w *watched) phase(name string) {
 }
 
 func (w *watched) sample() {
-	text, err := rig.Get(w.t.Context(), "http://"+rig.Address(w.agent.MetricsPort)+"/metrics")
+	text, err := lab.Get(w.t.Context(), "http://"+lab.Address(w.agent.MetricsPort)+"/metrics")
 	if err != nil {
 		return // The scrape is late on a busy machine; there are others.
 	}
@@ -91,8 +91,8 @@ func (w *watched) sample() {
 	w.samples = append(w.samples, sample{
 		phase: w.current, at: time.Since(w.began), files: len(files),
 		resident:   w.status("VmRSS"),
-		goroutines: int(rig.Sum(text, "go_goroutines")),
-		pending:    int(rig.Sum(text, "runtime_watcher_agent_events_pending")),
+		goroutines: int(lab.Sum(text, "go_goroutines")),
+		pending:    int(lab.Sum(text, "runtime_watcher_agent_events_pending")),
 	})
 }
 

@@ -16,7 +16,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/listener"
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // make soak gives more of each.
@@ -49,17 +49,17 @@ func TestSoak(t *testing.T) {
 		t.Skip("takes most of a minute, which -short leaves out")
 	}
 
-	pki := rig.NewPKI(t)
+	pki := lab.NewPKI(t)
 	received := &sink{}
-	plane := rig.StartPlane(t, pki, rig.PlaneOptions{
+	plane := lab.StartPlane(t, pki, lab.PlaneOptions{
 		Handler: received,
 		// The listener's limit of one runtime is not measured here.
 		Listener: listener.Options{RuntimeRate: 1e6, RuntimeBurst: 1e6},
 	}, manager)
 
 	scaled := func(d time.Duration) string { return (d / scale).String() }
-	agent := rig.StartAgent(t, pki.RuntimeVolume(runtime, "runtime-1.example.com"), plane.Addr,
-		rig.AgentOptions{Env: map[string]string{
+	agent := lab.StartAgent(t, pki.RuntimeVolume(runtime, "runtime-1.example.com"), plane.Addr,
+		lab.AgentOptions{Env: map[string]string{
 			"HEARTBEAT_INTERVAL": scaled(30 * time.Second),
 			"FORWARD_TIMEOUT":    "500ms", // A sixtieth is too short for a handshake on a busy machine.
 			"MAX_BACKOFF":        scaled(20 * time.Second),
@@ -92,9 +92,9 @@ func TestSoak(t *testing.T) {
 }
 
 // suffer makes the faults of a control plane, one after the other, while changes continue.
-func suffer(t *testing.T, plane *rig.Plane, server *apiServer, watch *watched, name string) {
+func suffer(t *testing.T, plane *lab.Plane, server *apiServer, watch *watched, name string) {
 	t.Helper()
-	faults := []rig.Fault{rig.Refusing, rig.Hanging, rig.Unavailable, rig.HalfOpen, rig.NoHandshake, rig.OtherCA}
+	faults := []lab.Fault{lab.Refusing, lab.Hanging, lab.Unavailable, lab.HalfOpen, lab.NoHandshake, lab.OtherCA}
 	for _, fault := range faults {
 		plane.Set(fault)
 		watch.phase(name + " outage: " + string(fault))
@@ -105,7 +105,7 @@ func suffer(t *testing.T, plane *rig.Plane, server *apiServer, watch *watched, n
 		}
 	}
 
-	plane.Set(rig.Up)
+	plane.Set(lab.Up)
 	watch.phase(name + " recovery")
 }
 
@@ -115,18 +115,18 @@ const perSecond = 8 * scale
 
 // awaitDelivered waits until nothing is pending. With the scaled waits that takes seconds after any
 // outage.
-func awaitDelivered(t *testing.T, agent *rig.Agent) {
+func awaitDelivered(t *testing.T, agent *lab.Agent) {
 	t.Helper()
-	rig.Eventually(t, 2*time.Minute, "nothing is pending", func() bool {
+	lab.Eventually(t, 2*time.Minute, "nothing is pending", func() bool {
 		return agent.Metric("runtime_watcher_agent_events_pending") == 0
 	})
 }
 
 // checkAccounts makes sure that each event has one fate, and that none was given up.
-func checkAccounts(t *testing.T, agent *rig.Agent, reviewed int64) {
+func checkAccounts(t *testing.T, agent *lab.Agent, reviewed int64) {
 	t.Helper()
 	text := agent.Scrape()
-	get := func(name string) int64 { return int64(rig.Sum(text, "runtime_watcher_agent_events_"+name)) }
+	get := func(name string) int64 { return int64(lab.Sum(text, "runtime_watcher_agent_events_"+name)) }
 	accepted, delivered, coalesced, dropped := get("accepted_total"), get("delivered_total"), get("coalesced_total"),
 		get("dropped_total")
 	t.Logf("accepted %d, delivered %d, coalesced %d, dropped %d", accepted, delivered, coalesced, dropped)

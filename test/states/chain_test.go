@@ -20,7 +20,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // An API server calls all validating webhooks at once, and commits when the slowest has answered. With the
@@ -32,8 +32,8 @@ func TestLateCommitsAreSeen(t *testing.T) {
 		delays = delays[:2]
 	}
 
-	runtime := rig.SharedAPIServer(t, controlplane.Options{})
-	pki := rig.NewPKI(t)
+	runtime := lab.SharedAPIServer(t, controlplane.Options{})
+	pki := lab.NewPKI(t)
 	scenes := make([]*lateScene, 0, len(contract.Versions()))
 
 	for _, version := range contract.Versions() {
@@ -46,7 +46,7 @@ func TestLateCommitsAreSeen(t *testing.T) {
 	}
 
 	for _, delay := range delays {
-		rig.RegisterSlowWebhook(t, runtime, pki, delay)
+		lab.RegisterSlowWebhook(t, runtime, pki, delay)
 	}
 
 	var writing sync.WaitGroup
@@ -93,26 +93,26 @@ const (
 	writesEach             = 7 // of each operation: 21 for each contract and delay
 )
 
-func newLateScene(t *testing.T, runtime *controlplane.ControlPlane, pki *rig.PKI, version contract.Version) *lateScene {
+func newLateScene(t *testing.T, runtime *controlplane.ControlPlane, pki *lab.PKI, version contract.Version) *lateScene {
 	t.Helper()
 
 	s := &lateScene{
 		runtime: runtime, version: version,
 		seen: make(map[string]string), since: make(map[string]time.Time), deliveries: make(map[string]int),
 	}
-	plane := rig.StartPlane(t, pki, rig.PlaneOptions{Delivered: s.delivered, Reconcile: s.reconcile}, manager)
-	agent := rig.StartAgent(t, pki.RuntimeVolume("late-"+string(version), string(version)+".example.com"), plane.Addr,
-		rig.AgentOptions{Env: map[string]string{
+	plane := lab.StartPlane(t, pki, lab.PlaneOptions{Delivered: s.delivered, Reconcile: s.reconcile}, manager)
+	agent := lab.StartAgent(t, pki.RuntimeVolume("late-"+string(version), string(version)+".example.com"), plane.Addr,
+		lab.AgentOptions{Env: map[string]string{
 			"KCP_CONTRACT": string(version), "RESEND_AFTER": "", // Unset: the default.
 		}})
 
-	rig.Register(t, runtime, "late-"+string(version), agent.WebhookPort, pki.CA.PEM(), admission.ConfigurationOptions{}, admission.Watch{
+	lab.Register(t, runtime, "late-"+string(version), agent.WebhookPort, pki.CA.PEM(), admission.ConfigurationOptions{}, admission.Watch{
 		Name:     types.NamespacedName{Namespace: "late", Name: string(version)},
 		Manager:  manager,
 		Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"},
 		Labels:   map[string]string{"contract": string(version)},
 	})
-	rig.AwaitReviews(t, runtime, agent, map[string]string{"contract": string(version)})
+	lab.AwaitReviews(t, runtime, agent, map[string]string{"contract": string(version)})
 
 	return s
 }
@@ -177,7 +177,7 @@ func (s *lateScene) delivered(d core.Delivery) {
 	s.deliveries[d.Event.Watched.Name]++
 }
 
-func (s *lateScene) reconcile(ctx context.Context, look rig.Look) (reconcile.Result, error) {
+func (s *lateScene) reconcile(ctx context.Context, look lab.Look) (reconcile.Result, error) {
 	if look.Object.Name == "" {
 		return reconcile.Result{}, nil // This test does not count resyncs.
 	}

@@ -6,29 +6,29 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // measurement describes the writes of one state.
 type measurement struct {
 	writes   []time.Duration
 	errors   int
-	agent    rig.Histogram // the webhook's own time, in the agent
-	waited   rig.Histogram // the waits of the API server for the webhook
+	agent    lab.Histogram // the webhook's own time, in the agent
+	waited   lab.Histogram // the waits of the API server for the webhook
 	allowed  float64       // answers 200 with allowed: true
 	failOpen float64       // writes that went on without an answer
 }
 
 func measure(t *testing.T, runtime *controlplane.ControlPlane, all []*subject) map[string]measurement {
 	t.Helper()
-	text := rig.ScrapeAPIServer(t, runtime)
+	text := lab.ScrapeAPIServer(t, runtime)
 	measured := make(map[string]measurement, len(all))
 	for _, s := range all {
 		m := measurement{writes: s.writes, errors: s.errors}.ask(text, s.webhookLabel())
 		if s.agent != nil {
 			own := s.agent.Scrape()
-			m.agent = rig.ParseHistogram(own, duration)
-			s.pending = rig.Sum(own, "runtime_watcher_agent_events_pending")
+			m.agent = lab.ParseHistogram(own, duration)
+			s.pending = lab.Sum(own, "runtime_watcher_agent_events_pending")
 		}
 
 		measured[s.name] = m.minus(s.before)
@@ -38,9 +38,9 @@ func measure(t *testing.T, runtime *controlplane.ControlPlane, all []*subject) m
 
 // ask returns m with the metrics of an API server about a webhook.
 func (m measurement) ask(text []byte, label string) measurement {
-	m.waited = rig.ParseHistogram(text, webhook+"admission_duration_seconds", label)
-	m.allowed = rig.Sum(text, webhook+"request_total", label, `code="200"`, `rejected="false"`)
-	m.failOpen = rig.Sum(text, webhook+"fail_open_count", label)
+	m.waited = lab.ParseHistogram(text, webhook+"admission_duration_seconds", label)
+	m.allowed = lab.Sum(text, webhook+"request_total", label, `code="200"`, `rejected="false"`)
+	m.failOpen = lab.Sum(text, webhook+"fail_open_count", label)
 	return m
 }
 
@@ -115,14 +115,14 @@ func problems(m, up measurement, l limits) (found []string) {
 func TestProblemsAreFound(t *testing.T) {
 	up := measurement{
 		writes: []time.Duration{time.Millisecond}, allowed: 1,
-		agent: rig.Histogram{Upper: []float64{0.001}, Counts: []float64{1}, Count: 1, Sum: 0.001},
+		agent: lab.Histogram{Upper: []float64{0.001}, Counts: []float64{1}, Count: 1, Sum: 0.001},
 	}
 	waits := measurement{
 		writes: []time.Duration{time.Second}, allowed: 1,
-		agent: rig.Histogram{Upper: []float64{1}, Counts: []float64{1}, Count: 1, Sum: 1},
+		agent: lab.Histogram{Upper: []float64{1}, Counts: []float64{1}, Count: 1, Sum: 1},
 	}
 	failed := up
-	failed.errors, failed.failOpen, failed.allowed, failed.agent = 1, 1, 0, rig.Histogram{}
+	failed.errors, failed.failOpen, failed.allowed, failed.agent = 1, 1, 0, lab.Histogram{}
 	if found := problems(up, up, theLimits()); len(found) > 0 {
 		t.Errorf("%q with the control plane up, want none", found)
 	}

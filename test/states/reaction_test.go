@@ -13,34 +13,34 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // TestCommitToReconcile measures the time from a committed write to the start of the reconcile.
 // The moment of the commit is between request and answer of the write, so both are given. Writes
 // come 25 a second, and do not wait for the reconcile of the one before.
 func TestCommitToReconcile(t *testing.T) {
-	runtime := rig.SharedAPIServer(t, controlplane.Options{})
-	pki := rig.NewPKI(t)
+	runtime := lab.SharedAPIServer(t, controlplane.Options{})
+	pki := lab.NewPKI(t)
 
 	s := &subject{name: "reaction"}
-	s.plane = rig.StartPlane(t, pki, rig.PlaneOptions{}, manager)
-	s.agent = rig.StartAgent(t, pki.RuntimeVolume(s.label(), s.label()+".example.com"), s.plane.Addr,
-		rig.AgentOptions{Env: map[string]string{"KCP_CONTRACT": "v3"}})
-	rig.Register(t, runtime, s.label(), s.agent.WebhookPort, pki.CA.PEM(), admission.ConfigurationOptions{}, s.watch())
-	rig.AwaitReviews(t, runtime, s.agent, s.labels())
+	s.plane = lab.StartPlane(t, pki, lab.PlaneOptions{}, manager)
+	s.agent = lab.StartAgent(t, pki.RuntimeVolume(s.label(), s.label()+".example.com"), s.plane.Addr,
+		lab.AgentOptions{Env: map[string]string{"KCP_CONTRACT": "v3"}})
+	lab.Register(t, runtime, s.label(), s.agent.WebhookPort, pki.CA.PEM(), admission.ConfigurationOptions{}, s.watch())
+	lab.AwaitReviews(t, runtime, s.agent, s.labels())
 
 	asked, answered := s.writeAtPace(t, runtime, *rounds/2)
 
 	var sinceRequest, sinceAnswer []time.Duration
 	for i := range asked {
-		look := rig.Look{
+		look := lab.Look{
 			Runtime: core.RuntimeID(s.label()), Object: types.NamespacedName{
 				Namespace: metav1.NamespaceDefault,
 				Name:      fmt.Sprintf("%s-%d", s.label(), i),
 			},
 		}
-		rig.Eventually(t, 10*time.Second, look.Object.Name+" is reconciled",
+		lab.Eventually(t, 10*time.Second, look.Object.Name+" is reconciled",
 			func() bool { return len(s.plane.Started(look)) > 0 })
 
 		started := s.plane.Started(look)[0]

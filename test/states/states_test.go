@@ -22,7 +22,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // The same test measures with: go test ./test/states -run Feel -v -args -strict -rounds 1000.
@@ -45,15 +45,15 @@ const (
 	unwatched = "(no webhook)"
 )
 
-func TestMain(m *testing.M) { os.Exit(rig.RunTests(m)) }
+func TestMain(m *testing.M) { os.Exit(lab.RunTests(m)) }
 
 // subject is one state with an agent of its own. All run during the whole test and are written in
 // turn, so that noise is the same for all.
 type subject struct {
 	name  string
-	fault rig.Fault
-	plane *rig.Plane
-	agent *rig.Agent
+	fault lab.Fault
+	plane *lab.Plane
+	agent *lab.Agent
 
 	writes    []time.Duration
 	errors    int
@@ -66,9 +66,9 @@ type subject struct {
 
 func subjects() []*subject {
 	all := []*subject{{name: unwatched}, {name: unresolvable}}
-	for _, fault := range []rig.Fault{
-		rig.Up, rig.Refusing, rig.Unavailable, rig.TooFast, rig.Forbidden, rig.Hanging, rig.HalfOpen, rig.NoHandshake,
-		rig.OtherCA, rig.OtherName, rig.Slow,
+	for _, fault := range []lab.Fault{
+		lab.Up, lab.Refusing, lab.Unavailable, lab.TooFast, lab.Forbidden, lab.Hanging, lab.HalfOpen, lab.NoHandshake,
+		lab.OtherCA, lab.OtherName, lab.Slow,
 	} {
 		all = append(all, &subject{name: string(fault), fault: fault})
 	}
@@ -96,7 +96,7 @@ func (s *subject) webhookLabel() string {
 }
 
 // start runs the agent and its control plane, without waiting for the API server.
-func (s *subject) start(t *testing.T, runtime *controlplane.ControlPlane, pki *rig.PKI) {
+func (s *subject) start(t *testing.T, runtime *controlplane.ControlPlane, pki *lab.PKI) {
 	t.Helper()
 	if s.name == unwatched {
 		return
@@ -104,12 +104,12 @@ func (s *subject) start(t *testing.T, runtime *controlplane.ControlPlane, pki *r
 
 	address := "control-plane.invalid:443"
 	if s.name != unresolvable {
-		s.plane = rig.StartPlane(t, pki, rig.PlaneOptions{Listener: listener.Options{}}, manager)
+		s.plane = lab.StartPlane(t, pki, lab.PlaneOptions{Listener: listener.Options{}}, manager)
 		address = s.plane.Addr
 	}
 
-	s.agent = rig.StartAgent(t, pki.RuntimeVolume(s.label(), s.label()+".example.com"), address, rig.AgentOptions{})
-	rig.Register(t, runtime, s.label(), s.agent.WebhookPort, pki.CA.PEM(), admission.ConfigurationOptions{}, s.watch())
+	s.agent = lab.StartAgent(t, pki.RuntimeVolume(s.label(), s.label()+".example.com"), address, lab.AgentOptions{})
+	lab.Register(t, runtime, s.label(), s.agent.WebhookPort, pki.CA.PEM(), admission.ConfigurationOptions{}, s.watch())
 }
 
 // write changes the next object, and notes how long the API server took.
@@ -138,8 +138,8 @@ func (s *subject) write(t *testing.T, runtime *controlplane.ControlPlane, round 
 }
 
 func TestWritesDoNotFeelTheStateOfTheControlPlane(t *testing.T) {
-	runtime := rig.SharedAPIServer(t, controlplane.Options{})
-	pki := rig.NewPKI(t)
+	runtime := lab.SharedAPIServer(t, controlplane.Options{})
+	pki := lab.NewPKI(t)
 	all := subjects()
 	for _, s := range all {
 		s.start(t, runtime, pki)
@@ -156,7 +156,7 @@ func TestWritesDoNotFeelTheStateOfTheControlPlane(t *testing.T) {
 	endFaults(t, all)
 	t.Log("\n" + table(all, measured))
 
-	up := measured[string(rig.Up)]
+	up := measured[string(lab.Up)]
 	for _, s := range all {
 		if s.agent == nil {
 			continue
@@ -174,7 +174,7 @@ func prepare(t *testing.T, runtime *controlplane.ControlPlane, all []*subject) {
 	t.Helper()
 	for _, s := range all {
 		if s.agent != nil {
-			rig.AwaitReviews(t, runtime, s.agent, s.labels())
+			lab.AwaitReviews(t, runtime, s.agent, s.labels())
 		}
 
 		s.write(t, runtime, 0)
@@ -202,7 +202,7 @@ func endFaults(t *testing.T, all []*subject) {
 	ended := time.Now()
 	for _, s := range all {
 		if s.plane != nil {
-			s.plane.Set(rig.Up)
+			s.plane.Set(lab.Up)
 		}
 	}
 
@@ -225,7 +225,7 @@ func endFaults(t *testing.T, all []*subject) {
 func (s *subject) awaitReconciles(t *testing.T, deadline time.Time, n int) (last time.Time) {
 	t.Helper()
 	for i := range n {
-		look := rig.Look{
+		look := lab.Look{
 			Runtime: core.RuntimeID(s.label()), Object: types.NamespacedName{
 				Namespace: metav1.NamespaceDefault,
 				Name:      fmt.Sprintf("%s-%d", s.label(), i),
@@ -234,7 +234,7 @@ func (s *subject) awaitReconciles(t *testing.T, deadline time.Time, n int) (last
 		// The commit is not later than the answer, and the event cannot settle before.
 		since := s.committed[i]
 
-		rig.Eventually(t, time.Until(deadline), s.name+": "+look.Object.Name+" is reconciled after its last commit",
+		lab.Eventually(t, time.Until(deadline), s.name+": "+look.Object.Name+" is reconciled after its last commit",
 			func() bool {
 				return s.plane.StartedSince(look, since)
 			})
@@ -254,12 +254,12 @@ func (s *subject) checkAccounts(t *testing.T, deadline time.Time) {
 	t.Helper()
 	const prefix = "runtime_watcher_agent_events_"
 	if s.plane != nil {
-		rig.Eventually(t, time.Until(deadline), s.name+": nothing is pending",
+		lab.Eventually(t, time.Until(deadline), s.name+": nothing is pending",
 			func() bool { return s.agent.Metric(prefix+"pending") == 0 })
 	}
 
 	text := s.agent.Scrape()
-	get := func(name string) float64 { return rig.Sum(text, prefix+name) }
+	get := func(name string) float64 { return lab.Sum(text, prefix+name) }
 	if sum := get("delivered_total") + get("coalesced_total") + get("dropped_total") +
 		get("pending"); sum != get("accepted_total") {
 		t.Errorf("%s: %v events were accepted, but the fates of %v are known", s.name, get("accepted_total"), sum)

@@ -20,7 +20,7 @@ import (
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // patience bounds each step in the browser, on a busy machine.
@@ -159,7 +159,7 @@ func (p *tab) number(expression string) float64 {
 // function of a text.
 func (p *tab) await(what, condition string) {
 	p.t.Helper()
-	rig.Eventually(p.t, patience, what+": "+condition, func() bool { return evaluate[bool](p, condition) })
+	lab.Eventually(p.t, patience, what+": "+condition, func() bool { return evaluate[bool](p, condition) })
 }
 
 // pressKey presses a key as a keyboard does: a handler may prevent that its text is typed.
@@ -200,7 +200,7 @@ func (p *tab) wantNoProblems() {
 
 func (p *tab) awaitProblem(part string) {
 	p.t.Helper()
-	rig.Eventually(p.t, patience, "a report of the browser: "+part, func() bool {
+	lab.Eventually(p.t, patience, "a report of the browser: "+part, func() bool {
 		return strings.Contains(p.problems.all(), part)
 	})
 }

@@ -11,7 +11,7 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // registerDenial adds a webhook that refuses objects with the label denied, and returns when it
@@ -42,7 +42,7 @@ func (s *scene) registerDenial() {
 		}},
 	})
 
-	rig.Eventually(s.t, time.Minute, "the other webhook denies", func() bool {
+	lab.Eventually(s.t, time.Minute, "the other webhook denies", func() bool {
 		status, _ := s.do(http.MethodPost, ofCore("configmaps", "")+"?dryRun=All", plainJSON,
 			`{"metadata":{"generateName":"probe-","labels":{"denied":"true"}}}`)
 

@@ -6,7 +6,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
-func TestMain(m *testing.M) { os.Exit(rig.RunTests(m)) }
+func TestMain(m *testing.M) { os.Exit(lab.RunTests(m)) }

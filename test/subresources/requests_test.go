@@ -8,7 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 const (
@@ -75,7 +75,7 @@ func replace(path, before, after string) write {
 func kubectl(args ...string) write {
 	return func(s *scene) {
 		s.t.Helper()
-		rig.Kubectl(s.t, append([]string{"--kubeconfig", s.plane.Kubeconfig}, args...)...)
+		lab.Kubectl(s.t, append([]string{"--kubeconfig", s.plane.Kubeconfig}, args...)...)
 	}
 }
 

@@ -24,7 +24,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // The managers of a scene get the same watches.
@@ -37,7 +37,7 @@ const (
 type scene struct {
 	t     testing.TB
 	plane *controlplane.ControlPlane
-	api   *rig.API
+	api   *lab.API
 
 	calls sync.RWMutex // held for reading during each call of the webhook
 
@@ -50,12 +50,12 @@ func newScene(t testing.TB) *scene {
 	t.Helper()
 
 	s := &scene{t: t, called: map[core.Manager]int{}, events: map[core.Manager][]string{}}
-	s.plane = rig.SharedAPIServer(t, controlplane.Options{CRDs: []*apiextensionsv1.CustomResourceDefinition{
+	s.plane = lab.SharedAPIServer(t, controlplane.Options{CRDs: []*apiextensionsv1.CustomResourceDefinition{
 		definition("widgets", "Widget", apiextensionsv1.NamespaceScoped, true),
 		definition("gadgets", "Gadget", apiextensionsv1.NamespaceScoped, true),
 		definition("plants", "Plant", apiextensionsv1.ClusterScoped, false),
 	}})
-	s.api = rig.NewAPI(t, s.plane)
+	s.api = lab.NewAPI(t, s.plane)
 
 	return s
 }
@@ -141,7 +141,7 @@ func (s *scene) register(manager core.Manager, watches []admission.Watch, opts a
 	}
 
 	s.create(configuration)
-	rig.Eventually(s.t, time.Minute, "the API server calls for "+string(manager), func() bool {
+	lab.Eventually(s.t, time.Minute, "the API server calls for "+string(manager), func() bool {
 		s.must(http.MethodPost, "/apis/coordination.k8s.io/v1/namespaces/default/leases", "application/json",
 			`{"metadata":{"generateName":"probe-"}}`)
 		_, called := s.taken()
@@ -211,7 +211,7 @@ func (s *scene) updateCaches() {
 		ofCore("pods", ""), ofCore("serviceaccounts", ""), ofCore("configmaps", ""), namespaced("apps", "deployments", ""),
 		namespaced("example.com", "widgets", ""), namespaced("example.com", "gadgets", ""), "/apis/example.com/v1/plants",
 	} {
-		rig.Eventually(s.t, time.Minute, "the cache of "+collection+" is full", func() bool {
+		lab.Eventually(s.t, time.Minute, "the cache of "+collection+" is full", func() bool {
 			status, _ := s.do(http.MethodGet, collection, plainJSON, "")
 
 			return status == http.StatusOK
@@ -239,5 +239,5 @@ func (s *scene) must(method, path, contentType, body string) {
 func (s *scene) conditionErrors() float64 {
 	s.t.Helper()
 
-	return rig.Sum(rig.ScrapeAPIServer(s.t, s.plane), "apiserver_admission_match_condition_evaluation_errors_total")
+	return lab.Sum(lab.ScrapeAPIServer(s.t, s.plane), "apiserver_admission_match_condition_evaluation_errors_total")
 }

@@ -31,7 +31,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 const (
@@ -42,7 +42,7 @@ const (
 
 func TestMain(m *testing.M) {
 	if os.Getenv(spansFile) == "" {
-		os.Exit(rig.RunTests(m))
+		os.Exit(lab.RunTests(m))
 	}
 	if err := runAgent(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -53,11 +53,11 @@ func TestMain(m *testing.M) {
 // TestOneTrace makes a write in an API server that traces all requests, and follows it to the reconcile. No collector is
 // needed: the API server drops its own spans.
 func TestOneTrace(t *testing.T) {
-	plane := rig.SharedAPIServer(t, controlplane.Options{
+	plane := lab.SharedAPIServer(t, controlplane.Options{
 		APIServerArgs: map[string][]string{"tracing-config-file": {tracingConfiguration(t)}},
 	})
-	pki := rig.NewPKI(t)
-	name := rig.AddRuntime(t, plane, runtime, domain)
+	pki := lab.NewPKI(t)
+	name := lab.AddRuntime(t, plane, runtime, domain)
 	exporter := tracetest.NewInMemoryExporter()
 	address, reconciled := startOperator(t, plane, pki.ServerMaterial(), exporter)
 
@@ -66,23 +66,23 @@ func TestOneTrace(t *testing.T) {
 		t.Fatal(err)
 	}
 	file := filepath.Join(t.TempDir(), "spans")
-	agent := rig.StartAgent(t, pki.RuntimeVolume(runtime, domain), address,
-		rig.AgentOptions{Binary: self, Env: map[string]string{spansFile: file}})
+	agent := lab.StartAgent(t, pki.RuntimeVolume(runtime, domain), address,
+		lab.AgentOptions{Binary: self, Env: map[string]string{spansFile: file}})
 	labels := map[string]string{"watched": "true"}
-	rig.Watch(t, plane, agent, pki.CA.PEM(), admission.Watch{
-		Name: types.NamespacedName{Namespace: rig.Namespace, Name: "configmaps"}, Manager: manager,
+	lab.Watch(t, plane, agent, pki.CA.PEM(), admission.Watch{
+		Name: types.NamespacedName{Namespace: lab.Namespace, Name: "configmaps"}, Manager: manager,
 		Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, Labels: labels,
 	})
 	<-reconciled // The resync of the start.
 
-	demo := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: rig.Namespace, Name: "demo", Labels: labels}}
+	demo := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: lab.Namespace, Name: "demo", Labels: labels}}
 	if err := plane.Client.Create(t.Context(), demo); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = plane.Client.Delete(context.WithoutCancel(t.Context()), demo, &client.DeleteOptions{}) })
 
 	var spans []span
-	rig.Eventually(t, 30*time.Second, "a reconcile with a trace", func() bool {
+	lab.Eventually(t, 30*time.Second, "a reconcile with a trace", func() bool {
 		spans = traceOfReconcile(append(agentSpans(t, file), operatorSpans(exporter)...))
 		return spans != nil
 	})
@@ -189,13 +189,13 @@ func startOperator(
 	if err != nil {
 		t.Fatal(err)
 	}
-	address = rig.Address(rig.FreePort(t))
+	address = lab.Address(lab.FreePort(t))
 	requests := make(chan types.NamespacedName, 100)
 	tracing := opentelemetry.New(sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter)))
 	if err := addListener(t.Context(), mgr, address, material, tracing, requests); err != nil {
 		t.Fatal(err)
 	}
-	rig.Run(t, "operator", mgr.Start)
+	lab.Run(t, "operator", mgr.Start)
 	return address, requests
 }
 

@@ -9,7 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/runtime-watcher/runtime-watcher/test/chaos"
-	"github.com/runtime-watcher/runtime-watcher/test/chaos/record"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/record"
 )
 
 // Reconcile reads the requested object or runtime, no more, and records the state.

@@ -29,7 +29,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/listener"
-	"github.com/runtime-watcher/runtime-watcher/test/chaos/record"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/record"
 )
 
 const (

@@ -1,17 +1,17 @@
-package rig_test
+package lab_test
 
 import (
 	"net"
 	"strconv"
 	"testing"
 
-	"github.com/runtime-watcher/runtime-watcher/test/rig"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 func TestFreePortsAreDistinctAndStayFree(t *testing.T) {
 	seen := make(map[int]bool)
 	for range 200 {
-		port := rig.FreePort(t)
+		port := lab.FreePort(t)
 		if seen[port] {
 			t.Fatalf("port %d was given twice", port)
 		}

@@ -1,6 +1,6 @@
-// Package rig puts the real parts together for tests: API servers, certificates, the agent as a
+// Package lab puts the real parts together for tests: API servers, certificates, the agent as a
 // process, an operator with a listener, and the webhook configuration between them.
-package rig
+package lab
 
 import (
 	"testing"
