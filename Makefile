@@ -46,9 +46,9 @@ BUILD_AGENT := cd cmd/agent && GOWORK=off CGO_ENABLED=0 $(GO) build -trimpath -b
 
 # kube-apiserver and etcd. The first use builds them in about 11 minutes on two cores and reports progress on standard error.
 # KUBEBUILDER_ASSETS overrides them.
-WITH_ASSETS := KUBEBUILDER_ASSETS="$$($(GO) run ./test/controlplane/cmd/controlplane-assets -kubectl)" && export KUBEBUILDER_ASSETS &&
+WITH_ASSETS := KUBEBUILDER_ASSETS="$$($(GO) run ./test/lab/apiserver/cmd/controlplane-assets -kubectl)" && export KUBEBUILDER_ASSETS &&
 # cert-manager's controllers. The first use builds them in two to three minutes.
-WITH_ASSETS += $(GO) run ./test/certmanager/cmd/certmanager-assets >/dev/null &&
+WITH_ASSETS += $(GO) run ./test/lab/certmanager/cmd/certmanager-assets >/dev/null &&
 
 .PHONY: help
 help: ## This list

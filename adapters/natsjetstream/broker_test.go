@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// program is the NATS server of test/natsserver. It is a process, so that the module of this package
+// program is the NATS server of test/lab/natsserver. It is a process, so that the module of this package
 // does not depend on the server.
 var program struct {
 	once sync.Once

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane" //nolint:depguard // Neither is released.
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver" //nolint:depguard // Neither is released.
 )
 
 // namespace has all objects, in both clusters.
@@ -51,12 +51,12 @@ func (d *demo) startAPIServers(ctx context.Context) (string, error) {
 
 func (d *demo) startAPIServer(
 	ctx context.Context, name string, crds ...*apiextensionsv1.CustomResourceDefinition,
-) (*controlplane.ControlPlane, error) {
+) (*apiserver.ControlPlane, error) {
 	logs := filepath.Join(d.logs, name)
 	if err := os.Mkdir(logs, 0o700); err != nil {
 		return nil, err
 	}
-	return controlplane.Start(ctx, controlplane.Options{
+	return apiserver.Start(ctx, apiserver.Options{
 		CRDs: crds, KubeconfigPath: filepath.Join(d.dir, name+".kubeconfig"), LogDir: logs, Logger: d.log,
 	})
 }
@@ -66,7 +66,7 @@ func (d *demo) stopAPIServers() error {
 		stopping sync.WaitGroup
 		errs     [2]error
 	)
-	for i, cluster := range []*controlplane.ControlPlane{d.controlPlane, d.runtime} {
+	for i, cluster := range []*apiserver.ControlPlane{d.controlPlane, d.runtime} {
 		if cluster != nil {
 			stopping.Go(func() { errs[i] = cluster.Stop() })
 		}
@@ -120,6 +120,6 @@ func newRuntime(name, domain string) *unstructured.Unstructured {
 	return runtime
 }
 
-func host(cluster *controlplane.ControlPlane) string {
+func host(cluster *apiserver.ControlPlane) string {
 	return strings.TrimSuffix(cluster.Config.Host, "/")
 }

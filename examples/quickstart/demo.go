@@ -14,7 +14,7 @@ import (
 	"k8s.io/klog/v2" //nolint:depguard // client-go would log to the terminal.
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane" //nolint:depguard // Neither is released.
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver" //nolint:depguard // Neither is released.
 )
 
 // patience is the limit for one step on a busy machine.
@@ -37,7 +37,7 @@ type demo struct {
 
 	assets, agentBinary   string
 	brokerBinary          string
-	controlPlane, runtime *controlplane.ControlPlane
+	controlPlane, runtime *apiserver.ControlPlane
 	pki                   *pki
 	operator              *operator
 	agent                 *agent

@@ -13,14 +13,14 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane" //nolint:depguard // Neither is released.
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver" //nolint:depguard // Neither is released.
 )
 
 // build builds missing or outdated programs. The first build takes minutes.
 func (d *demo) build(ctx context.Context) (string, error) {
 	var err error
 
-	d.assets, err = controlplane.Assets(ctx, controlplane.AssetsOptions{
+	d.assets, err = apiserver.Assets(ctx, apiserver.AssetsOptions{
 		Kubectl:  d.buildsKubectl(),
 		Progress: progress{d.report, "controlplane: "},
 	})
@@ -44,7 +44,7 @@ func (d *demo) build(ctx context.Context) (string, error) {
 // buildsKubectl reports whether --serve needs a kubectl.
 func (d *demo) buildsKubectl() bool {
 	_, err := exec.LookPath("kubectl")
-	return d.settings.serve && err != nil && os.Getenv(controlplane.AssetsEnv) == ""
+	return d.settings.serve && err != nil && os.Getenv(apiserver.AssetsEnv) == ""
 }
 
 // buildPrograms compiles the agent, and the NATS server if there is one.
@@ -56,7 +56,7 @@ func (d *demo) buildPrograms(ctx context.Context) (err error) {
 	if d.agentBinary, err = buildProgram(ctx, "examples/natsagent", d.dir); err != nil {
 		return err
 	}
-	d.brokerBinary, err = buildProgram(ctx, "test/natsserver", d.dir)
+	d.brokerBinary, err = buildProgram(ctx, "test/lab/natsserver", d.dir)
 	return err
 }
 

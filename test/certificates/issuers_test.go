@@ -29,8 +29,8 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates/gardener"
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 	"github.com/runtime-watcher/runtime-watcher/test/manifests"
 )
 
@@ -81,7 +81,7 @@ func (i issuer) assertRuntime(t *testing.T, data map[string][]byte, id core.Runt
 func startGardener(t testing.TB) client.Client {
 	t.Helper()
 
-	plane := controlplane.StartT(t, controlplane.Options{CRDPaths: manifests.Gardener(t)})
+	plane := apiserver.StartT(t, apiserver.Options{CRDPaths: manifests.Gardener(t)})
 
 	mgr, err := ctrl.NewManager(plane.Config, ctrl.Options{
 		Scheme: scheme.Scheme, Metrics: server.Options{BindAddress: "0"},

@@ -31,9 +31,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/listener"
-	"github.com/runtime-watcher/runtime-watcher/test/certmanager"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/certmanager"
 )
 
 const (
@@ -57,7 +57,7 @@ func startPlane(t testing.TB) client.Client {
 		t.Fatal(err)
 	}
 
-	plane := controlplane.StartT(t, controlplane.Options{Scheme: known})
+	plane := apiserver.StartT(t, apiserver.Options{Scheme: known})
 	certmanager.StartT(t, plane.Kubeconfig, certmanager.Options{})
 
 	return plane.Client

@@ -34,11 +34,11 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/listener"
-	"github.com/runtime-watcher/runtime-watcher/test/certmanager"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/certmanager"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/node"
 	"github.com/runtime-watcher/runtime-watcher/test/manifests"
-	"github.com/runtime-watcher/runtime-watcher/test/node"
 )
 
 const (
@@ -60,7 +60,7 @@ type world struct {
 	settings  map[string]string // of the agent
 	interval  time.Duration     // between two looks at a runtime
 	scheme    *runtime.Scheme
-	plane     *controlplane.ControlPlane
+	plane     *apiserver.ControlPlane
 	addr      string
 	fleet     *fleet.Fleet
 	set       *certificates.Certificates
@@ -80,7 +80,7 @@ func (w *world) deployment() types.NamespacedName {
 
 // member is a runtime with an API server of its own.
 type member struct {
-	*controlplane.ControlPlane
+	*apiserver.ControlPlane
 
 	node *node.Node
 }
@@ -136,14 +136,14 @@ func startWorld(t *testing.T, w *world, managers []core.Manager, ids ...core.Run
 		})
 	}
 
-	w.plane = controlplane.StartT(t, controlplane.Options{
+	w.plane = apiserver.StartT(t, apiserver.Options{
 		Scheme: w.scheme, CRDs: []*apiextensionsv1.CustomResourceDefinition{manifests.Watchers(t)},
 		CRDPaths: manifests.Routes(t, w.routing),
 	})
 	certmanager.StartT(t, w.plane.Kubeconfig, certmanager.Options{})
 
 	for i, id := range ids {
-		m := &member{controlplane.StartT(t, controlplane.Options{APIServerArgs: nodes[i].APIServerArgs()}), nodes[i]}
+		m := &member{apiserver.StartT(t, apiserver.Options{APIServerArgs: nodes[i].APIServerArgs()}), nodes[i]}
 		m.node.Start(m.ControlPlane)
 		w.runtimes[id] = m
 	}

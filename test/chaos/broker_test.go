@@ -46,7 +46,7 @@ func (s *scene) startBroker(addr string, server *testpki.Leaf) (operator *testpk
 		natsjetstream.Subject(manager, runtime), natsjetstream.InboxPrefix(runtime)+".>", operatorDomain, manager)
 	s.must(os.WriteFile(file, []byte(text), 0o600))
 
-	s.broker = lab.NewProcess(s.t, "NATS server", lab.Build(s.t, "test/natsserver"), nil, "-c", file)
+	s.broker = lab.NewProcess(s.t, "NATS server", lab.Build(s.t, "test/lab/natsserver"), nil, "-c", file)
 	s.broker.Launch()
 
 	cable, err := lab.NewRelay(lab.Address(lab.FreePort(s.t)), 0, addr)

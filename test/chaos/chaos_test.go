@@ -15,8 +15,8 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 
 	"github.com/runtime-watcher/runtime-watcher/test/chaos"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/record"
 )
 
@@ -96,14 +96,14 @@ func playAll(t *testing.T, with setup, first, count uint64) *table {
 	return table
 }
 
-func newWorld(t *testing.T) (*controlplane.ControlPlane, *lab.PKI) {
+func newWorld(t *testing.T) (*apiserver.ControlPlane, *lab.PKI) {
 	t.Helper()
 	crds := []*apiextensionsv1.CustomResourceDefinition{chaos.WidgetCRD()}
-	return lab.SharedAPIServer(t, controlplane.Options{CRDs: crds}), lab.NewPKI(t)
+	return lab.SharedAPIServer(t, apiserver.Options{CRDs: crds}), lab.NewPKI(t)
 }
 
 // run plays one schedule, and returns its result.
-func run(t *testing.T, plane *controlplane.ControlPlane, pki *lab.PKI, schedule chaos.Schedule, with setup) result {
+func run(t *testing.T, plane *apiserver.ControlPlane, pki *lab.PKI, schedule chaos.Schedule, with setup) result {
 	t.Helper()
 	t.Log(schedule)
 

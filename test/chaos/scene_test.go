@@ -18,8 +18,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/test/chaos"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/record"
 )
 
@@ -53,7 +53,7 @@ type sender struct {
 type scene struct {
 	t     *testing.T
 	name  string
-	plane *controlplane.ControlPlane
+	plane *apiserver.ControlPlane
 	pki   *lab.PKI
 
 	with          setup
@@ -75,7 +75,7 @@ type scene struct {
 
 // newScene starts all parts of a schedule, with agents or with naive forwarders, and returns when a
 // write is noticed.
-func newScene(t *testing.T, plane *controlplane.ControlPlane, pki *lab.PKI, schedule chaos.Schedule,
+func newScene(t *testing.T, plane *apiserver.ControlPlane, pki *lab.PKI, schedule chaos.Schedule,
 	with setup,
 ) *scene {
 	t.Helper()

@@ -16,8 +16,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/runtime-watcher/runtime-watcher/test"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
 var update = flag.Bool("update", false, "copy the files of the charts from their origin")
@@ -294,7 +294,7 @@ func TestServerAccepts(t *testing.T) {
 	chart := render(t, agent, append(exampleValues(), "replicas=3", "env.KCP_CONTRACT=v2", "priorityClassName=system-cluster-critical")...)
 	watches := render(t, agent, informerValues(t)...)
 	definition := render(t, controlPlane, "serviceAccount.name=operator")
-	plane := controlplane.StartT(t, controlplane.Options{})
+	plane := apiserver.StartT(t, apiserver.Options{})
 	rig.Kubectl(t, "--kubeconfig", plane.Kubeconfig, "create", "namespace", namespace)
 	for name, text := range map[string]string{"agent": chart, "control plane": definition, "informer": watches} {
 		file := filepath.Join(t.TempDir(), "objects.yaml")

@@ -4,13 +4,13 @@ package controlplaneside
 import (
 	"testing"
 
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 	"github.com/runtime-watcher/runtime-watcher/test/manifests"
 )
 
 // startControlPlane starts an API server that knows Watchers, and skips the test where none may be
 // started.
-func startControlPlane(t *testing.T, opts controlplane.Options) *controlplane.ControlPlane {
+func startControlPlane(t *testing.T, opts apiserver.Options) *apiserver.ControlPlane {
 	t.Helper()
 
 	if testing.Short() {
@@ -19,5 +19,5 @@ func startControlPlane(t *testing.T, opts controlplane.Options) *controlplane.Co
 
 	opts.CRDs = append(opts.CRDs, manifests.Watchers(t))
 
-	return controlplane.StartT(t, opts)
+	return apiserver.StartT(t, opts)
 }

@@ -27,8 +27,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
 	"github.com/runtime-watcher/runtime-watcher/test"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 	"github.com/runtime-watcher/runtime-watcher/test/manifests"
 )
 
@@ -39,7 +39,7 @@ const patience = 90 * time.Second
 // deploy/controlplane gives.
 type routes struct {
 	t      *testing.T
-	plane  *controlplane.ControlPlane
+	plane  *apiserver.ControlPlane
 	user   *rest.Config
 	kind   string // of the route
 	stop   context.CancelFunc
@@ -72,7 +72,7 @@ func newRoutes(t *testing.T, kind watcher.Routing, more ...watcher.Routing) *rou
 		definitions = append(definitions, manifests.Routes(t, other)...)
 	}
 
-	r.plane = startControlPlane(t, controlplane.Options{Scheme: scheme, CRDPaths: definitions})
+	r.plane = startControlPlane(t, apiserver.Options{Scheme: scheme, CRDPaths: definitions})
 	r.grant()
 	r.start()
 	t.Cleanup(r.end)

@@ -10,7 +10,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
-	"github.com/runtime-watcher/runtime-watcher/test/today"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/today"
 )
 
 const todaysWatcher = "klm-kyma-watcher"

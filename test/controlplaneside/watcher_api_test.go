@@ -21,13 +21,13 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 	"github.com/runtime-watcher/runtime-watcher/test/manifests"
 )
 
 // apply makes the request of `kubectl apply --server-side --validate=strict`.
-func apply(t *testing.T, plane *controlplane.ControlPlane, object *unstructured.Unstructured) error {
+func apply(t *testing.T, plane *apiserver.ControlPlane, object *unstructured.Unstructured) error {
 	t.Helper()
 
 	c := client.WithFieldValidation(plane.Client, "Strict")
@@ -76,7 +76,7 @@ spec:
 
 // TestWatcherAPI tests the validation of Watchers by an API server, without a controller.
 func TestWatcherAPI(t *testing.T) {
-	plane := startControlPlane(t, controlplane.Options{})
+	plane := startControlPlane(t, apiserver.Options{})
 
 	t.Run("wrong", func(t *testing.T) { wrongWatchersAreRefused(t, plane) })
 	t.Run("as today", func(t *testing.T) { watchersOfTodayApplyUnchanged(t, plane) })
@@ -84,7 +84,7 @@ func TestWatcherAPI(t *testing.T) {
 	t.Run("in a table", func(t *testing.T) { watchersAreShownInATable(t, plane) })
 }
 
-func wrongWatchersAreRefused(t *testing.T, plane *controlplane.ControlPlane) {
+func wrongWatchersAreRefused(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 
 	long := strings.Repeat("a", 64)
@@ -323,7 +323,7 @@ func setField(t *testing.T, o *unstructured.Unstructured, path string, value any
 	}
 }
 
-func watchersOfTodayApplyUnchanged(t *testing.T, plane *controlplane.ControlPlane) {
+func watchersOfTodayApplyUnchanged(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 	createNamespace(t, plane, "kcp-system")
 
@@ -365,7 +365,7 @@ func watchersOfTodayApplyUnchanged(t *testing.T, plane *controlplane.ControlPlan
 	}
 }
 
-func createNamespace(t *testing.T, plane *controlplane.ControlPlane, name string) {
+func createNamespace(t *testing.T, plane *apiserver.ControlPlane, name string) {
 	t.Helper()
 
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -374,7 +374,7 @@ func createNamespace(t *testing.T, plane *controlplane.ControlPlane, name string
 	}
 }
 
-func get(t *testing.T, plane *controlplane.ControlPlane, like *unstructured.Unstructured) *unstructured.Unstructured {
+func get(t *testing.T, plane *apiserver.ControlPlane, like *unstructured.Unstructured) *unstructured.Unstructured {
 	t.Helper()
 
 	got := &unstructured.Unstructured{}
@@ -403,7 +403,7 @@ func specOf(t *testing.T, o *unstructured.Unstructured) v1beta2.WatcherSpec {
 	return stored.Spec
 }
 
-func watchersAreChanged(t *testing.T, plane *controlplane.ControlPlane) {
+func watchersAreChanged(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 
 	good := manifests.Object(t, goodWatcher)
@@ -458,7 +458,7 @@ func TestWrongWatchersOfBeforeCanBeMended(t *testing.T) {
 	old := manifests.Watchers(t)
 	loose := &old.Spec.Versions[len(old.Spec.Versions)-1]
 	loose.Schema.OpenAPIV3Schema = &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: new(true)}
-	plane := controlplane.StartT(t, controlplane.Options{CRDs: []*apiextensionsv1.CustomResourceDefinition{old}})
+	plane := apiserver.StartT(t, apiserver.Options{CRDs: []*apiextensionsv1.CustomResourceDefinition{old}})
 
 	wrong := manifests.Object(t, goodWatcher)
 	setField(t, wrong, "serviceInfo.port", int64(0))
@@ -501,7 +501,7 @@ func TestWrongWatchersOfBeforeCanBeMended(t *testing.T) {
 
 // upgradeDefinition replaces the definition of Watcher by ours, and returns when the API server
 // uses it.
-func upgradeDefinition(t *testing.T, plane *controlplane.ControlPlane) {
+func upgradeDefinition(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 
 	crds, err := client.New(plane.Config, client.Options{Scheme: crdScheme(t)})
@@ -542,7 +542,7 @@ func crdScheme(t *testing.T) *runtime.Scheme {
 	return scheme
 }
 
-func watchersAreShownInATable(t *testing.T, plane *controlplane.ControlPlane) {
+func watchersAreShownInATable(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 
 	if err := apply(t, plane, manifests.Object(t, goodWatcher)); err != nil {

@@ -22,10 +22,10 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
-	"github.com/runtime-watcher/runtime-watcher/test/node"
-	"github.com/runtime-watcher/runtime-watcher/test/today"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/node"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/today"
 )
 
 const (
@@ -37,7 +37,7 @@ const (
 // runtimeWorld is a runtime of today's fleet, and the end of the path in the control plane.
 type runtimeWorld struct {
 	t        *testing.T
-	plane    *controlplane.ControlPlane
+	plane    *apiserver.ControlPlane
 	node     *node.Node
 	ca       *testpki.CA
 	listener *today.Listener
@@ -64,7 +64,7 @@ func newRuntimeWorld(t *testing.T) *runtimeWorld {
 		ImageEnv: map[string][]string{image: today.ImageEnv(t)},
 		Hosts:    map[string]string{today.Host + ":443": kcp},
 	})
-	w.plane = controlplane.StartT(t, controlplane.Options{APIServerArgs: w.node.APIServerArgs()})
+	w.plane = apiserver.StartT(t, apiserver.Options{APIServerArgs: w.node.APIServerArgs()})
 	w.node.Start(w.plane)
 
 	return w

@@ -21,16 +21,16 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/test"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/today"
 	"github.com/runtime-watcher/runtime-watcher/test/manifests"
-	"github.com/runtime-watcher/runtime-watcher/test/today"
 )
 
 // planeWorld is a control plane of today with our listener in its operator.
 type planeWorld struct {
 	t     *testing.T
-	plane *controlplane.ControlPlane
+	plane *apiserver.ControlPlane
 	ca    *testpki.CA
 	addr  string // of the gateway
 
@@ -46,7 +46,7 @@ func newPlaneWorld(t *testing.T) *planeWorld {
 	}
 
 	w := &planeWorld{t: t, addr: rig.Address(rig.FreePort(t))}
-	w.plane = controlplane.StartT(t, controlplane.Options{CRDPaths: manifests.Routes(t, watcher.VirtualService)})
+	w.plane = apiserver.StartT(t, apiserver.Options{CRDPaths: manifests.Routes(t, watcher.VirtualService)})
 
 	ca, err := testpki.NewCA("klm-watcher-selfsigned-ca", testpki.Options{})
 	w.must(err)

@@ -21,8 +21,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
 func TestMain(m *testing.M) { os.Exit(lab.RunTests(m)) }
@@ -40,7 +40,7 @@ func watched() map[string]string { return map[string]string{"watched": "true"} }
 // scene is one runtime and its control plane.
 type scene struct {
 	t               *testing.T
-	plane, runtime  *controlplane.ControlPlane
+	plane, runtime  *apiserver.ControlPlane
 	pki             *lab.PKI
 	agent           *lab.Agent
 	operator        *lab.Operator
@@ -101,7 +101,7 @@ func newClusters(t *testing.T, operator lab.OperatorOptions) *scene {
 	t.Helper()
 	s := &scene{t: t, pki: lab.NewPKI(t), operatorOptions: operator}
 	s.operatorOptions.Addr = lab.Address(lab.FreePort(t))
-	s.plane = lab.SharedAPIServer(t, controlplane.Options{})
+	s.plane = lab.SharedAPIServer(t, apiserver.Options{})
 	s.runtime = s.plane
 	t.Cleanup(s.removeWatched)
 	s.owner = lab.AddRuntime(t, s.plane, runtime, domain)

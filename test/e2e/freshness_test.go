@@ -20,8 +20,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/listener"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
 const (
@@ -58,7 +58,7 @@ func newWatching(t *testing.T, env map[string]string) *watching {
 	}
 
 	// The canary proves that the API server calls the agent. Without a proof, nothing is fresh.
-	canary := lab.NewCanary(t, lab.SharedAPIServer(t, controlplane.Options{}), "freshness")
+	canary := lab.NewCanary(t, lab.SharedAPIServer(t, apiserver.Options{}), "freshness")
 	maps.Copy(env, canary.Env)
 	env["CANARY_INTERVAL"] = "1s"
 	env["HEARTBEAT_INTERVAL"], env["MANAGERS"] = heartbeats.String(), manager

@@ -11,19 +11,19 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
 // cluster is the control plane: a real API server.
 type cluster struct {
-	*controlplane.ControlPlane
+	*apiserver.ControlPlane
 
 	worlds int
 }
 
 // withControlPlane calls use with a control plane, and stops it.
 func withControlPlane(ctx context.Context, use func(*cluster) error) error {
-	plane, err := controlplane.Start(ctx, controlplane.Options{})
+	plane, err := apiserver.Start(ctx, apiserver.Options{})
 	if err != nil {
 		return err
 	}

@@ -15,8 +15,8 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
 // TestAPIServerRotatesItsCertificate has a real API server show a client certificate to a webhook
@@ -38,8 +38,8 @@ func TestAPIServerRotatesItsCertificate(t *testing.T) {
 	writeBundle(t, trusted, old)
 
 	_, certificate, key := shown.volume.Paths()
-	plane := controlplane.StartT(t,
-		controlplane.Options{APIServerArgs: map[string][]string{"admission-control-config-file": {
+	plane := apiserver.StartT(t,
+		apiserver.Options{APIServerArgs: map[string][]string{"admission-control-config-file": {
 			lab.AdmissionConfiguration(t,
 				map[string]*clientcmdapi.AuthInfo{"*": {ClientCertificate: certificate, ClientKey: key}}),
 		}}})
@@ -90,7 +90,7 @@ func (a *runtimeAgent) reloads() float64 {
 
 // reconnect changes the text of the bundle in the webhook configuration. An API server has a pool
 // of connections for each.
-func reconnect(t *testing.T, plane *controlplane.ControlPlane) {
+func reconnect(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{}
 	if err := plane.Client.Get(t.Context(), client.ObjectKey{Name: "runtime-watcher"}, configuration); err != nil {

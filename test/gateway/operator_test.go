@@ -27,8 +27,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/listener"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
 const (
@@ -72,7 +72,7 @@ func (a authorities) serverTLS() *tls.Config {
 // operator is one manager. Three listeners feed its controller. SAN pinning reads its cache, which
 // watches a real API server.
 type operator struct {
-	plane    *controlplane.ControlPlane
+	plane    *apiserver.ControlPlane
 	mgr      manager.Manager
 	queue    *countedQueue
 	runtimes *controllerruntime.Runtimes
@@ -116,7 +116,7 @@ func (a *answers) last() counted {
 
 func startOperator(t *testing.T, ca authorities) *operator {
 	t.Helper()
-	o := &operator{plane: lab.SharedAPIServer(t, controlplane.Options{}), queue: &countedQueue{}}
+	o := &operator{plane: lab.SharedAPIServer(t, apiserver.Options{}), queue: &countedQueue{}}
 	o.mgr = must(ctrl.NewManager(o.plane.Config, ctrl.Options{
 		Metrics:    metricsserver.Options{BindAddress: "0"},
 		Controller: config.Controller{SkipNameValidation: new(true)},

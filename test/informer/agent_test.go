@@ -21,8 +21,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/listener"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
 var objects = flag.Int("objects", 500, "number of objects of 10 kB for TestMemory")
@@ -42,7 +42,7 @@ spec:
 
 // settings returns those of an agent with a service account that may list and watch the given
 // resources, and nothing else.
-func settings(t *testing.T, plane *controlplane.ControlPlane, name, watchers string, rules ...rbacv1.PolicyRule) map[string]string {
+func settings(t *testing.T, plane *apiserver.ControlPlane, name, watchers string, rules ...rbacv1.PolicyRule) map[string]string {
 	t.Helper()
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name}}
 	create(t, plane.Client, account,

@@ -18,13 +18,13 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
 // faulty is an API server of one test, behind a relay that can cut the connections of the source.
 type faulty struct {
-	*controlplane.ControlPlane
+	*apiserver.ControlPlane
 
 	t     testing.TB
 	relay *lab.Relay
@@ -45,7 +45,7 @@ func newFaulty(t testing.TB) *faulty {
 	if testing.Short() {
 		t.Skip("needs a real API server, which -short leaves out")
 	}
-	plane := controlplane.StartT(t, controlplane.Options{
+	plane := apiserver.StartT(t, apiserver.Options{
 		CRDs: []*apiextensionsv1.CustomResourceDefinition{definition("widgets", "Widget")},
 	})
 	address, err := url.Parse(plane.Config.Host)

@@ -20,8 +20,8 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/informer"
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
 const (
@@ -54,9 +54,9 @@ func definition(plural, kind string) *apiextensionsv1.CustomResourceDefinition {
 	}
 }
 
-func sharedPlane(t testing.TB) *controlplane.ControlPlane {
+func sharedPlane(t testing.TB) *apiserver.ControlPlane {
 	t.Helper()
-	return lab.SharedAPIServer(t, controlplane.Options{CRDs: []*apiextensionsv1.CustomResourceDefinition{
+	return lab.SharedAPIServer(t, apiserver.Options{CRDs: []*apiextensionsv1.CustomResourceDefinition{
 		definition("widgets", "Widget"),
 	}})
 }

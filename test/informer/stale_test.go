@@ -21,8 +21,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 	"github.com/runtime-watcher/runtime-watcher/keys"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
 const manager core.Manager = "kyma"
@@ -31,7 +31,7 @@ const manager core.Manager = "kyma"
 // reconcile that reads the object.
 type path struct {
 	t       testing.TB
-	runtime *controlplane.ControlPlane
+	runtime *apiserver.ControlPlane
 
 	mu    sync.Mutex
 	looks map[string][]look

@@ -19,8 +19,8 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
 // TestDeployInformer applies the manifests of an agent that watches with kubectl alone, from a folder
@@ -41,7 +41,7 @@ func TestDeployInformer(t *testing.T) {
 }
 
 // manifestsWatch runs an agent with the settings of the Deployment and the token of its account.
-func manifestsWatch(t *testing.T, runtime *controlplane.ControlPlane) {
+func manifestsWatch(t *testing.T, runtime *apiserver.ControlPlane) {
 	t.Helper()
 	settings := settingsOf(t, runtime)
 	token := tokenOf(t, runtime)
@@ -88,7 +88,7 @@ func manifestsWatch(t *testing.T, runtime *controlplane.ControlPlane) {
 }
 
 // settingsOf returns the variables of the agent's container.
-func settingsOf(t *testing.T, runtime *controlplane.ControlPlane) map[string]string {
+func settingsOf(t *testing.T, runtime *apiserver.ControlPlane) map[string]string {
 	t.Helper()
 	var deployment appsv1.Deployment
 	if err := runtime.Client.Get(t.Context(), key(installation.Name), &deployment); err != nil {
@@ -102,7 +102,7 @@ func settingsOf(t *testing.T, runtime *controlplane.ControlPlane) map[string]str
 }
 
 // tokenOf returns a token of the agent's account.
-func tokenOf(t *testing.T, runtime *controlplane.ControlPlane) string {
+func tokenOf(t *testing.T, runtime *apiserver.ControlPlane) string {
 	t.Helper()
 	account := &corev1.ServiceAccount{
 		ObjectMeta: metav1.ObjectMeta{Namespace: installation.DefaultNamespace, Name: installation.Name},
@@ -115,7 +115,7 @@ func tokenOf(t *testing.T, runtime *controlplane.ControlPlane) string {
 }
 
 // hasNoOtherRights fails if the account has a right beyond its watches.
-func hasNoOtherRights(t *testing.T, runtime *controlplane.ControlPlane, token string) {
+func hasNoOtherRights(t *testing.T, runtime *apiserver.ControlPlane, token string) {
 	t.Helper()
 	config := rest.AnonymousClientConfig(runtime.Config)
 	config.BearerToken = token
@@ -132,7 +132,7 @@ func hasNoOtherRights(t *testing.T, runtime *controlplane.ControlPlane, token st
 }
 
 // installWatchesTheSame compares the manifests with the objects of an installer that watches.
-func installWatchesTheSame(t *testing.T, runtime *controlplane.ControlPlane, example string) {
+func installWatchesTheSame(t *testing.T, runtime *apiserver.ControlPlane, example string) {
 	t.Helper()
 	kubectl(t, runtime, "apply", "--server-side", "--force-conflicts", "--field-manager="+"runtime-watcher-installation",
 		"-k", example)
@@ -165,7 +165,7 @@ func installWatchesTheSame(t *testing.T, runtime *controlplane.ControlPlane, exa
 	}
 }
 
-func informerRole(t *testing.T, runtime *controlplane.ControlPlane) *rbacv1.ClusterRole {
+func informerRole(t *testing.T, runtime *apiserver.ControlPlane) *rbacv1.ClusterRole {
 	t.Helper()
 	role := &rbacv1.ClusterRole{}
 	if err := runtime.Client.Get(t.Context(), client.ObjectKey{Name: "runtime-watcher-informer"}, role); err != nil {

@@ -24,12 +24,12 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/test"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
 // kubectl runs kubectl against a runtime, and returns its output.
-func kubectl(t *testing.T, runtime *controlplane.ControlPlane, args ...string) string {
+func kubectl(t *testing.T, runtime *apiserver.ControlPlane, args ...string) string {
 	t.Helper()
 
 	return rig.Kubectl(t, append([]string{"--kubeconfig", runtime.Kubeconfig}, args...)...)
@@ -78,7 +78,7 @@ func TestDeploy(t *testing.T) {
 }
 
 // webhookConfigurationIsPrinted prints the configuration with the agent's own program, and applies it.
-func webhookConfigurationIsPrinted(t *testing.T, runtime *controlplane.ControlPlane) {
+func webhookConfigurationIsPrinted(t *testing.T, runtime *apiserver.ControlPlane) {
 	t.Helper()
 
 	folder := t.TempDir()
@@ -110,7 +110,7 @@ func webhookConfigurationIsPrinted(t *testing.T, runtime *controlplane.ControlPl
 
 // podsAreRestricted applies the pods under the strictest pod security standard, which the label of
 // the namespace requests.
-func podsAreRestricted(t *testing.T, runtime *controlplane.ControlPlane, example string) {
+func podsAreRestricted(t *testing.T, runtime *apiserver.ControlPlane, example string) {
 	t.Helper()
 	kubectl(t, runtime, "apply", "--server-side", "--validate=strict", "-k", example)
 
@@ -136,7 +136,7 @@ func podsAreRestricted(t *testing.T, runtime *controlplane.ControlPlane, example
 
 // installAppliesTheSame compares the objects from the manifests with those that Install makes from
 // the same manifests.
-func installAppliesTheSame(t *testing.T, runtime *controlplane.ControlPlane, example string) {
+func installAppliesTheSame(t *testing.T, runtime *apiserver.ControlPlane, example string) {
 	t.Helper()
 	kubectl(t, runtime, "apply", "--server-side", "--force-conflicts", "--field-manager="+"runtime-watcher-installation",
 		"-k", example)
@@ -168,7 +168,7 @@ func installAppliesTheSame(t *testing.T, runtime *controlplane.ControlPlane, exa
 }
 
 // objects are those of the namespace, without the fields that an API server sets.
-func objects(t *testing.T, runtime *controlplane.ControlPlane) map[string]map[string]any {
+func objects(t *testing.T, runtime *apiserver.ControlPlane) map[string]map[string]any {
 	t.Helper()
 
 	found := map[string]map[string]any{}
@@ -247,7 +247,7 @@ func kinds() [][2]string {
 
 // canaryMayPatchOneLease wants no rights of the service account beyond those of all users, except
 // for the lease.
-func canaryMayPatchOneLease(t *testing.T, runtime *controlplane.ControlPlane) {
+func canaryMayPatchOneLease(t *testing.T, runtime *apiserver.ControlPlane) {
 	t.Helper()
 
 	var role rbacv1.Role

@@ -24,13 +24,13 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
 // theSourceChanges goes from the webhook to the informer and back. At each moment only one of them is
 // there.
-func theSourceChanges(t *testing.T, plane *controlplane.ControlPlane) {
+func theSourceChanges(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 	w := newWorld(t, plane, "source")
 	w.opts.NoCanary = false
@@ -87,7 +87,7 @@ func theSourceChanges(t *testing.T, plane *controlplane.ControlPlane) {
 }
 
 // newKeptInformer is ready.
-func newKeptInformer(t *testing.T, plane *controlplane.ControlPlane, name string, change func(*installation.Options)) *kept {
+func newKeptInformer(t *testing.T, plane *apiserver.ControlPlane, name string, change func(*installation.Options)) *kept {
 	t.Helper()
 	k := &kept{world: newWorld(t, plane, name), now: time.Now()}
 	k.opts.Source, k.opts.Now = installation.SourceInformer, func() time.Time { return k.now }
@@ -104,7 +104,7 @@ func newKeptInformer(t *testing.T, plane *controlplane.ControlPlane, name string
 }
 
 // anInformerThatIsUnchangedCostsTwoReads. A change that ends watching is corrected at once.
-func anInformerThatIsUnchangedCostsTwoReads(t *testing.T, plane *controlplane.ControlPlane) {
+func anInformerThatIsUnchangedCostsTwoReads(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 	k := newKeptInformer(t, plane, "quiet", func(*installation.Options) {})
 
@@ -154,7 +154,7 @@ func anInformerThatIsUnchangedCostsTwoReads(t *testing.T, plane *controlplane.Co
 
 // theSecondInformerIsRefused, also in another namespace, as the role has one name in a runtime. So
 // is a webhook beside an informer.
-func theSecondInformerIsRefused(t *testing.T, plane *controlplane.ControlPlane) {
+func theSecondInformerIsRefused(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 	first := newKeptInformer(t, plane, "informers", func(*installation.Options) {})
 	before := first.versions()
@@ -180,7 +180,7 @@ func theSecondInformerIsRefused(t *testing.T, plane *controlplane.ControlPlane) 
 	}
 }
 
-func anInformerHasTheNamesOfTheOptions(t *testing.T, plane *controlplane.ControlPlane) {
+func anInformerHasTheNamesOfTheOptions(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 	k := newKeptInformer(t, plane, "informer-names", func(o *installation.Options) {
 		o.Name, o.FieldOwner, o.Owner = "seen", "operator-seen", "seen.example.com"
@@ -260,7 +260,7 @@ func (w *world) hasLeastRights() {
 
 // runsWithItsSettings runs an agent with the settings of the Deployment and the token of its
 // account.
-func (w *world) runsWithItsSettings(plane *controlplane.ControlPlane) {
+func (w *world) runsWithItsSettings(plane *apiserver.ControlPlane) {
 	w.t.Helper()
 	pod := w.deployment().Spec.Template.Spec
 	if !*pod.AutomountServiceAccountToken {
@@ -314,7 +314,7 @@ func (w *world) runsWithItsSettings(plane *controlplane.ControlPlane) {
 }
 
 // refuses checks that the account can read nothing else.
-func (w *world) refuses(plane *controlplane.ControlPlane, token string) {
+func (w *world) refuses(plane *apiserver.ControlPlane, token string) {
 	w.t.Helper()
 	config := rest.AnonymousClientConfig(plane.Config)
 	config.BearerToken = token

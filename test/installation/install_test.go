@@ -19,7 +19,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
 const secretName = "runtime-watcher-tls"
@@ -29,7 +29,7 @@ const secretName = "runtime-watcher-tls"
 func TestInstallation(t *testing.T) {
 	plane := startRuntime(t)
 
-	for name, test := range map[string]func(*testing.T, *controlplane.ControlPlane){
+	for name, test := range map[string]func(*testing.T, *apiserver.ControlPlane){
 		"unchanged": whatIsUnchangedCostsThreeReads, "managers": aNewManagerRestartsNothing,
 		"drift in time":  driftIsFoundInTime,
 		"removed":        aRemovedManagerRestarts,
@@ -47,7 +47,7 @@ func TestInstallation(t *testing.T) {
 	}
 }
 
-func inOrder(t *testing.T, plane *controlplane.ControlPlane) {
+func inOrder(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 
 	w := newWorld(t, plane, "in-order")
@@ -119,7 +119,7 @@ func inOrder(t *testing.T, plane *controlplane.ControlPlane) {
 }
 
 // The new bundle comes first: an API server that trusts too much loses nothing.
-func aNewSecretRestartsNothing(t *testing.T, plane *controlplane.ControlPlane) {
+func aNewSecretRestartsNothing(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 
 	w := newWorld(t, plane, "secret")
@@ -164,7 +164,7 @@ func (w *world) environment() map[string]string {
 	return env
 }
 
-func newSettingsRestart(t *testing.T, plane *controlplane.ControlPlane) {
+func newSettingsRestart(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 
 	w := newWorld(t, plane, "settings")
@@ -186,7 +186,7 @@ func newSettingsRestart(t *testing.T, plane *controlplane.ControlPlane) {
 }
 
 // Existing webhooks are updated, and none is added, while no agent answers.
-func newWatchesWait(t *testing.T, plane *controlplane.ControlPlane) {
+func newWatchesWait(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 
 	w := newWorld(t, plane, "watches")
@@ -214,7 +214,7 @@ func newWatchesWait(t *testing.T, plane *controlplane.ControlPlane) {
 }
 
 // A webhook that was added by hand stays.
-func webhooksByHandStay(t *testing.T, plane *controlplane.ControlPlane) {
+func webhooksByHandStay(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 
 	w := newWorld(t, plane, "by-hand")
@@ -242,7 +242,7 @@ func webhooksByHandStay(t *testing.T, plane *controlplane.ControlPlane) {
 	}
 }
 
-func driftIsCorrected(t *testing.T, plane *controlplane.ControlPlane) {
+func driftIsCorrected(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 
 	w := newWorld(t, plane, "drift")
@@ -300,7 +300,7 @@ func driftIsCorrected(t *testing.T, plane *controlplane.ControlPlane) {
 	}
 }
 
-func theCanaryComesAndGoes(t *testing.T, plane *controlplane.ControlPlane) {
+func theCanaryComesAndGoes(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 
 	w := newWorld(t, plane, "canary")
@@ -346,7 +346,7 @@ func names(versions map[string]string) (all []string) {
 
 // killedAnywhere ends the installer at each of its writes. It then removes the objects, or
 // continues the installation.
-func killedAnywhere(t *testing.T, plane *controlplane.ControlPlane) {
+func killedAnywhere(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 
 	w := newWorld(t, plane, "killed")
@@ -419,7 +419,7 @@ func (w *world) gone() {
 	w.since()
 }
 
-func nothingIsLeft(t *testing.T, plane *controlplane.ControlPlane) {
+func nothingIsLeft(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 
 	w := newWorld(t, plane, "uninstall")
@@ -487,7 +487,7 @@ func (w *world) finalise() {
 }
 
 // As long as the API server may call it, the agent stays.
-func theWebhookGoesFirst(t *testing.T, plane *controlplane.ControlPlane) {
+func theWebhookGoesFirst(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 
 	w := newWorld(t, plane, "held")
@@ -522,7 +522,7 @@ func theWebhookGoesFirst(t *testing.T, plane *controlplane.ControlPlane) {
 	}
 }
 
-func wrongRuntimesAreRefused(t *testing.T, plane *controlplane.ControlPlane) {
+func wrongRuntimesAreRefused(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 
 	w := newWorld(t, plane, "invalid")
@@ -568,7 +568,7 @@ func wrongRuntimesAreRefused(t *testing.T, plane *controlplane.ControlPlane) {
 
 // todaysNamespaceIsWatched installs into kyma-system, where the watched objects of today's fleet
 // live. The namespace is older than the agent.
-func todaysNamespaceIsWatched(t *testing.T, plane *controlplane.ControlPlane) {
+func todaysNamespaceIsWatched(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 
 	w := newWorld(t, plane, "kyma-system")
@@ -616,7 +616,7 @@ func (w *world) watches(namespace string) bool {
 	return selector.Matches(labels.Set(stored.Labels))
 }
 
-func oneSecretWithTheKnownKeys(t *testing.T, plane *controlplane.ControlPlane) {
+func oneSecretWithTheKnownKeys(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 
 	w := newWorld(t, plane, "one-pair")
@@ -643,7 +643,7 @@ func oneSecretWithTheKnownKeys(t *testing.T, plane *controlplane.ControlPlane) {
 }
 
 // aBrokenImageIsNotReady: old replicas answer while those of a new image do not start.
-func aBrokenImageIsNotReady(t *testing.T, plane *controlplane.ControlPlane) {
+func aBrokenImageIsNotReady(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 
 	w := newWorld(t, plane, "broken")

@@ -5,15 +5,15 @@ package installation
 import (
 	"testing"
 
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
-func startRuntime(t *testing.T) *controlplane.ControlPlane {
+func startRuntime(t *testing.T) *apiserver.ControlPlane {
 	t.Helper()
 
 	if testing.Short() {
 		t.Skip("needs a real API server, which -short leaves out")
 	}
 
-	return controlplane.StartT(t, controlplane.Options{})
+	return apiserver.StartT(t, apiserver.Options{})
 }

@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
 const (
@@ -30,7 +30,7 @@ type race struct {
 
 // oneOfTwoInstallersWins lets two installers begin at the same time, over objects that both may
 // take. Each object is then of the same installer.
-func oneOfTwoInstallersWins(t *testing.T, plane *controlplane.ControlPlane) {
+func oneOfTwoInstallersWins(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 
 	for name, prepare := range map[string]func(*race){
@@ -58,7 +58,7 @@ func oneOfTwoInstallersWins(t *testing.T, plane *controlplane.ControlPlane) {
 	}
 }
 
-func newRace(t *testing.T, plane *controlplane.ControlPlane, name string) *race {
+func newRace(t *testing.T, plane *apiserver.ControlPlane, name string) *race {
 	t.Helper()
 
 	r := &race{world: newWorld(t, plane, name), installers: map[string]*installation.Installer{}}

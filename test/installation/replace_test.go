@@ -8,13 +8,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
-	"github.com/runtime-watcher/runtime-watcher/test/today"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/today"
 )
 
 // The objects of a former agent stay until the API server calls the new one. Their webhook
 // configuration goes first. Once they are gone, each reconcile costs two requests.
-func aFormerAgentIsReplaced(t *testing.T, plane *controlplane.ControlPlane) {
+func aFormerAgentIsReplaced(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 
 	w := newWorld(t, plane, "former")

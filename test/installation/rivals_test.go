@@ -14,8 +14,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/runtimes"
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
 // rival is one of two operators with the same objects.
@@ -61,7 +61,7 @@ func TestTwoOperators(t *testing.T) {
 	}
 }
 
-func startRival(t *testing.T, plane *controlplane.ControlPlane, name string) *rival {
+func startRival(t *testing.T, plane *apiserver.ControlPlane, name string) *rival {
 	t.Helper()
 
 	mgr := newManager(t, plane)

@@ -31,8 +31,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/runtimes"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 	"github.com/runtime-watcher/runtime-watcher/test/manifests"
 )
 
@@ -93,7 +93,7 @@ func (i *issuer) hasRemoved(id core.RuntimeID) bool {
 // another runtime beside it. ConfigMaps represent runtimes.
 func TestRuntimes(t *testing.T) {
 	plane := startPlane(t)
-	second := controlplane.StartT(t, controlplane.Options{})
+	second := apiserver.StartT(t, apiserver.Options{})
 	issuer := &issuer{t: t, asked: map[core.RuntimeID]int{}, secrets: map[core.RuntimeID]map[string][]byte{}}
 
 	heard, err := fleet.New(fleet.Options{})
@@ -104,7 +104,7 @@ func TestRuntimes(t *testing.T) {
 	startReconciler(t, plane, issuer, heard)
 
 	// No controller finalises namespaces here, so they must not be the installer's.
-	for _, runtime := range []*controlplane.ControlPlane{plane, second} {
+	for _, runtime := range []*apiserver.ControlPlane{plane, second} {
 		create(t, runtime, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: installation.DefaultNamespace}})
 	}
 
@@ -112,7 +112,7 @@ func TestRuntimes(t *testing.T) {
 	represent(t, plane, "runtime-1", read(t, plane.Kubeconfig))
 	represent(t, plane, "runtime-2", read(t, second.Kubeconfig))
 
-	for _, runtime := range []*controlplane.ControlPlane{plane, second} {
+	for _, runtime := range []*apiserver.ControlPlane{plane, second} {
 		agentAnswers(t, runtime)
 		eventuallyCalls(t, runtime, "default.first")
 	}
@@ -176,7 +176,7 @@ func TestRuntimes(t *testing.T) {
 	})
 }
 
-func startReconciler(t *testing.T, plane *controlplane.ControlPlane, issuer *issuer, heard *fleet.Fleet) {
+func startReconciler(t *testing.T, plane *apiserver.ControlPlane, issuer *issuer, heard *fleet.Fleet) {
 	t.Helper()
 
 	mgr := newManager(t, plane)
@@ -212,7 +212,7 @@ func startReconciler(t *testing.T, plane *controlplane.ControlPlane, issuer *iss
 }
 
 // startPlane starts a control plane with the definition of Watchers. Its client has their scheme.
-func startPlane(t *testing.T) *controlplane.ControlPlane {
+func startPlane(t *testing.T) *apiserver.ControlPlane {
 	t.Helper()
 
 	if testing.Short() {
@@ -224,13 +224,13 @@ func startPlane(t *testing.T) *controlplane.ControlPlane {
 		t.Fatal(err)
 	}
 
-	return controlplane.StartT(t, controlplane.Options{
+	return apiserver.StartT(t, apiserver.Options{
 		Scheme: known, CRDs: []*apiextensionsv1.CustomResourceDefinition{manifests.Watchers(t)},
 	})
 }
 
 // newManager returns a manager without metrics. Several may have controllers of the same names.
-func newManager(t *testing.T, plane *controlplane.ControlPlane) ctrl.Manager {
+func newManager(t *testing.T, plane *apiserver.ControlPlane) ctrl.Manager {
 	t.Helper()
 
 	mgr, err := ctrl.NewManager(plane.Config, ctrl.Options{
@@ -274,13 +274,13 @@ func kubeconfig(name string, text []byte) *corev1.Secret {
 }
 
 // represent creates the object first: the way to a runtime may appear later.
-func represent(t *testing.T, plane *controlplane.ControlPlane, name string, text []byte) {
+func represent(t *testing.T, plane *apiserver.ControlPlane, name string, text []byte) {
 	t.Helper()
 	create(t, plane, represented(name))
 	create(t, plane, kubeconfig(name, text))
 }
 
-func create(t *testing.T, plane *controlplane.ControlPlane, object client.Object) {
+func create(t *testing.T, plane *apiserver.ControlPlane, object client.Object) {
 	t.Helper()
 
 	if err := plane.Client.Create(t.Context(), object); err != nil {
@@ -288,7 +288,7 @@ func create(t *testing.T, plane *controlplane.ControlPlane, object client.Object
 	}
 }
 
-func remove(t *testing.T, plane *controlplane.ControlPlane, object client.Object) {
+func remove(t *testing.T, plane *apiserver.ControlPlane, object client.Object) {
 	t.Helper()
 
 	if err := plane.Client.Delete(t.Context(), object); err != nil {
@@ -308,7 +308,7 @@ func read(t *testing.T, path string) []byte {
 }
 
 // agentAnswers waits for the Deployment and reports of it as a kubelet would.
-func agentAnswers(t *testing.T, in *controlplane.ControlPlane) {
+func agentAnswers(t *testing.T, in *apiserver.ControlPlane) {
 	t.Helper()
 
 	deployment := &appsv1.Deployment{}
@@ -338,7 +338,7 @@ func agentAnswers(t *testing.T, in *controlplane.ControlPlane) {
 }
 
 // called are the names of the webhooks, shortened.
-func called(t *testing.T, in *controlplane.ControlPlane) (names []string) {
+func called(t *testing.T, in *apiserver.ControlPlane) (names []string) {
 	t.Helper()
 
 	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{}
@@ -355,14 +355,14 @@ func called(t *testing.T, in *controlplane.ControlPlane) (names []string) {
 	return names
 }
 
-func eventuallyCalls(t *testing.T, in *controlplane.ControlPlane, want ...string) {
+func eventuallyCalls(t *testing.T, in *apiserver.ControlPlane, want ...string) {
 	t.Helper()
 	rig.Eventually(t, patience, "the API server calls "+strings.Join(want, " and "), func() bool {
 		return slices.Equal(called(t, in), want)
 	})
 }
 
-func eventuallyGone(t *testing.T, plane *controlplane.ControlPlane, name string) {
+func eventuallyGone(t *testing.T, plane *apiserver.ControlPlane, name string) {
 	t.Helper()
 	rig.Eventually(t, patience, name+" is gone", func() bool {
 		return apierrors.IsNotFound(plane.Client.Get(t.Context(), client.ObjectKey{

@@ -15,7 +15,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
 // kept is one installer for several calls, as an operator has it, with a clock of its own.
@@ -26,7 +26,7 @@ type kept struct {
 	now       time.Time
 }
 
-func newKept(t *testing.T, plane *controlplane.ControlPlane, name string) *kept {
+func newKept(t *testing.T, plane *apiserver.ControlPlane, name string) *kept {
 	t.Helper()
 
 	k := &kept{world: newWorld(t, plane, name), now: time.Now()}
@@ -55,7 +55,7 @@ func (k *kept) look() installation.Status {
 	return status
 }
 
-func whatIsUnchangedCostsThreeReads(t *testing.T, plane *controlplane.ControlPlane) {
+func whatIsUnchangedCostsThreeReads(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 
 	k := newKept(t, plane, "unchanged")
@@ -77,7 +77,7 @@ func whatIsUnchangedCostsThreeReads(t *testing.T, plane *controlplane.ControlPla
 }
 
 // driftIsFoundInTime: at once if it ends watching, and otherwise within VerifyAfter.
-func driftIsFoundInTime(t *testing.T, plane *controlplane.ControlPlane) {
+func driftIsFoundInTime(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 
 	k := newKept(t, plane, "in-time")
@@ -120,7 +120,7 @@ func driftIsFoundInTime(t *testing.T, plane *controlplane.ControlPlane) {
 	k.get(installation.Name, service)
 }
 
-func aNewManagerRestartsNothing(t *testing.T, plane *controlplane.ControlPlane) {
+func aNewManagerRestartsNothing(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 
 	k := newKept(t, plane, "managers")
@@ -153,7 +153,7 @@ func aNewManagerRestartsNothing(t *testing.T, plane *controlplane.ControlPlane) 
 }
 
 // A running agent would send heartbeats for a manager that is gone.
-func aRemovedManagerRestarts(t *testing.T, plane *controlplane.ControlPlane) {
+func aRemovedManagerRestarts(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 
 	k := newKept(t, plane, "removed")
@@ -189,7 +189,7 @@ func aRemovedManagerRestarts(t *testing.T, plane *controlplane.ControlPlane) {
 	}
 }
 
-func theSecondInstallerIsRefused(t *testing.T, plane *controlplane.ControlPlane) {
+func theSecondInstallerIsRefused(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 
 	first := newKept(t, plane, "two")
@@ -234,7 +234,7 @@ func theSecondInstallerIsRefused(t *testing.T, plane *controlplane.ControlPlane)
 	}
 }
 
-func aFormerOwnerIsReplaced(t *testing.T, plane *controlplane.ControlPlane) {
+func aFormerOwnerIsReplaced(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 
 	former := newKept(t, plane, "taken-over")
@@ -260,7 +260,7 @@ func aFormerOwnerIsReplaced(t *testing.T, plane *controlplane.ControlPlane) {
 }
 
 // allNamesAreSet installs twice into one namespace, with all names and settings of a pod.
-func allNamesAreSet(t *testing.T, plane *controlplane.ControlPlane) {
+func allNamesAreSet(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 
 	k := newKept(t, plane, "names")

@@ -23,7 +23,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
 // world is a runtime, or a namespace of one, into which the agent is installed. The test is its
@@ -44,7 +44,7 @@ type world struct {
 
 var errKilled = errors.New("killed")
 
-func newWorld(t *testing.T, plane *controlplane.ControlPlane, name string) *world {
+func newWorld(t *testing.T, plane *apiserver.ControlPlane, name string) *world {
 	t.Helper()
 
 	w := &world{t: t, namespace: name, opts: installation.Options{

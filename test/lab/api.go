@@ -8,7 +8,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
 // API sends plain HTTP requests to an API server. It is safe for concurrent use.
@@ -18,7 +18,7 @@ type API struct {
 }
 
 // NewAPI returns an API with the rights of an administrator.
-func NewAPI(t testing.TB, plane *controlplane.ControlPlane) *API {
+func NewAPI(t testing.TB, plane *apiserver.ControlPlane) *API {
 	t.Helper()
 	client, err := rest.HTTPClientFor(plane.Config)
 	if err != nil {

@@ -11,11 +11,11 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
 // ScrapeAPIServer returns the metrics of an API server, in the exposition format.
-func ScrapeAPIServer(t testing.TB, plane *controlplane.ControlPlane) []byte {
+func ScrapeAPIServer(t testing.TB, plane *apiserver.ControlPlane) []byte {
 	t.Helper()
 	client, err := rest.HTTPClientFor(plane.Config)
 	if err != nil {

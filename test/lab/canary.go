@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
 // Canary is a Lease, and a service account that may patch it and do nothing else.
@@ -25,7 +25,7 @@ type Canary struct {
 }
 
 // NewCanary creates the Lease and the service account in a runtime, both of that name.
-func NewCanary(t testing.TB, runtime *controlplane.ControlPlane, name string) *Canary {
+func NewCanary(t testing.TB, runtime *apiserver.ControlPlane, name string) *Canary {
 	t.Helper()
 	meta := metav1.ObjectMeta{Namespace: Namespace, Name: name}
 	account := &corev1.ServiceAccount{ObjectMeta: meta}
@@ -59,7 +59,7 @@ func NewCanary(t testing.TB, runtime *controlplane.ControlPlane, name string) *C
 }
 
 // Config is that of the service account.
-func (c *Canary) Config(runtime *controlplane.ControlPlane) *rest.Config {
+func (c *Canary) Config(runtime *apiserver.ControlPlane) *rest.Config {
 	config := rest.AnonymousClientConfig(runtime.Config)
 	config.BearerToken = c.Token
 	return config

@@ -7,14 +7,14 @@ import (
 	"testing"
 
 	"github.com/runtime-watcher/runtime-watcher/test"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
 // Kubectl runs kubectl at the root of the repository, and returns its output. It skips the test on a
 // machine without kubectl.
 func Kubectl(t testing.TB, args ...string) string {
 	t.Helper()
-	assets, err := controlplane.Assets(t.Context(), controlplane.AssetsOptions{Kubectl: true})
+	assets, err := apiserver.Assets(t.Context(), apiserver.AssetsOptions{Kubectl: true})
 	if err != nil {
 		t.Skipf("needs kubectl, which controlplane-assets -kubectl builds: %v", err)
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/listener"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
 // Namespace has the objects in the control plane that represent runtimes.
@@ -27,7 +27,7 @@ const Namespace = "default"
 
 // AddRuntime creates the object that represents a runtime: a ConfigMap of its name with the domain
 // that its certificate carries.
-func AddRuntime(t testing.TB, plane *controlplane.ControlPlane, name, domain string) types.NamespacedName {
+func AddRuntime(t testing.TB, plane *apiserver.ControlPlane, name, domain string) types.NamespacedName {
 	t.Helper()
 	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
 		Name: name, Namespace: Namespace,
@@ -70,7 +70,7 @@ type OperatorOptions struct {
 
 // StartOperator runs an operator in this process. Runtimes are ConfigMaps, see [AddRuntime], and
 // SAN pinning is on.
-func StartOperator(t testing.TB, plane *controlplane.ControlPlane, material *keys.Material, component string,
+func StartOperator(t testing.TB, plane *apiserver.ControlPlane, material *keys.Material, component string,
 	opts OperatorOptions,
 ) *Operator {
 	t.Helper()

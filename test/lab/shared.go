@@ -8,19 +8,19 @@ import (
 	"github.com/go-logr/logr"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
 var shared struct {
 	sync.Mutex
 
-	plane *controlplane.ControlPlane
+	plane *apiserver.ControlPlane
 }
 
 // SharedAPIServer returns the API server that all tests of a process share. The first call starts
 // it with opts, later calls ignore them. A test must remove its objects, or give them names of
 // their own. TestMain must call [StopSharedAPIServer].
-func SharedAPIServer(t testing.TB, opts controlplane.Options) *controlplane.ControlPlane {
+func SharedAPIServer(t testing.TB, opts apiserver.Options) *apiserver.ControlPlane {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("needs a real API server, which -short leaves out")
@@ -31,7 +31,7 @@ func SharedAPIServer(t testing.TB, opts controlplane.Options) *controlplane.Cont
 	if shared.plane == nil {
 		log.SetLogger(logr.Discard()) // The first call counts. Without any, controller-runtime logs a stack trace.
 
-		plane, err := controlplane.Start(context.WithoutCancel(t.Context()), opts)
+		plane, err := apiserver.Start(context.WithoutCancel(t.Context()), opts)
 		if err != nil {
 			t.Fatal(err)
 		}

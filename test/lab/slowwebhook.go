@@ -18,12 +18,12 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/keys"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
 // RegisterSlowWebhook allows all writes to ConfigMaps with the label delay=<delay>, after that
 // delay. It waits until the API server calls the webhook.
-func RegisterSlowWebhook(t testing.TB, runtime *controlplane.ControlPlane, pki *PKI, delay time.Duration) {
+func RegisterSlowWebhook(t testing.TB, runtime *apiserver.ControlPlane, pki *PKI, delay time.Duration) {
 	t.Helper()
 	labels := map[string]string{"delay": delay.String()}
 	Register(t, runtime, "slow-"+delay.String(), startSlowWebhook(t, pki, delay), pki.CA.PEM(),

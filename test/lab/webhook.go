@@ -14,11 +14,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
 // Watch makes the API server of a runtime send its reviews to an agent, and returns when it does.
-func Watch(t testing.TB, runtime *controlplane.ControlPlane, agent *Agent, caBundle []byte,
+func Watch(t testing.TB, runtime *apiserver.ControlPlane, agent *Agent, caBundle []byte,
 	watches ...admission.Watch,
 ) {
 	t.Helper()
@@ -29,7 +29,7 @@ func Watch(t testing.TB, runtime *controlplane.ControlPlane, agent *Agent, caBun
 // Register creates a webhook configuration of that name for a webhook on this machine. It takes
 // effect some time later. It has no match conditions, so that the webhook sees every write.
 func Register(
-	t testing.TB, runtime *controlplane.ControlPlane, name string, port int, caBundle []byte,
+	t testing.TB, runtime *apiserver.ControlPlane, name string, port int, caBundle []byte,
 	opts admission.ConfigurationOptions, watches ...admission.Watch,
 ) {
 	t.Helper()
@@ -45,7 +45,7 @@ func Register(
 }
 
 // create creates objects, and removes them when the test ends.
-func create(t testing.TB, plane *controlplane.ControlPlane, objects ...client.Object) {
+func create(t testing.TB, plane *apiserver.ControlPlane, objects ...client.Object) {
 	t.Helper()
 	for _, object := range objects {
 		if err := plane.Client.Create(t.Context(), object); err != nil {
@@ -62,7 +62,7 @@ func create(t testing.TB, plane *controlplane.ControlPlane, objects ...client.Ob
 }
 
 // AwaitReviews makes dry-run writes, which send nothing, until the API server calls the agent.
-func AwaitReviews(t testing.TB, runtime *controlplane.ControlPlane, agent *Agent, labels map[string]string) {
+func AwaitReviews(t testing.TB, runtime *apiserver.ControlPlane, agent *Agent, labels map[string]string) {
 	t.Helper()
 	Eventually(t, 30*time.Second, "the API server calls the agent", func() bool {
 		probe := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{

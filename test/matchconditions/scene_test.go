@@ -20,8 +20,8 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
 const (
@@ -72,7 +72,7 @@ func (k kind) path(name, subresource string) string {
 // for the selection.
 type scene struct {
 	t     testing.TB
-	plane *controlplane.ControlPlane
+	plane *apiserver.ControlPlane
 	api   *lab.API
 
 	calls sync.RWMutex // held for reading during each call of the webhook
@@ -88,7 +88,7 @@ func newScene(t testing.TB) *scene {
 	}
 
 	s := &scene{t: t, reviews: map[core.Manager]map[admission.Decision]int{}}
-	s.plane = controlplane.StartT(t, controlplane.Options{CRDs: []*apiextensionsv1.CustomResourceDefinition{
+	s.plane = apiserver.StartT(t, apiserver.Options{CRDs: []*apiextensionsv1.CustomResourceDefinition{
 		definition(widgets), definition(gadgets),
 	}})
 	s.api = lab.NewAPI(t, s.plane)

@@ -6,8 +6,8 @@ import (
 	"strings"
 
 	"github.com/runtime-watcher/runtime-watcher/test"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
 // commands runs the shell commands of a section of docs/platforms/migration.md in the control plane.
@@ -23,7 +23,7 @@ func (w *world) commands(section string) {
 		w.t.Fatalf("docs/platforms/migration.md has no commands in section %q", section)
 	}
 
-	assets, err := controlplane.Assets(w.t.Context(), controlplane.AssetsOptions{Kubectl: true})
+	assets, err := apiserver.Assets(w.t.Context(), apiserver.AssetsOptions{Kubectl: true})
 	w.must(err)
 
 	cmd := exec.CommandContext(w.t.Context(), "sh", "-eu", "-c", script)
@@ -35,7 +35,7 @@ func (w *world) commands(section string) {
 }
 
 // shows wants a check of docs/platforms/migration.md to print a text.
-func shows(w *world, plane *controlplane.ControlPlane, want, command string) {
+func shows(w *world, plane *apiserver.ControlPlane, want, command string) {
 	w.t.Helper()
 	w.eventually("kubectl "+command+" prints "+want, func() bool {
 		args := append([]string{"--kubeconfig", plane.Kubeconfig}, strings.Fields(command)...)

@@ -12,11 +12,11 @@ import (
 	"k8s.io/client-go/discovery"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
 // leftIn returns all objects of a cluster, of whichever kind, with one of the prefixes.
-func leftIn(t *testing.T, c client.Client, plane *controlplane.ControlPlane, prefixes []string) (left []string) {
+func leftIn(t *testing.T, c client.Client, plane *apiserver.ControlPlane, prefixes []string) (left []string) {
 	t.Helper()
 
 	asked, err := discovery.NewDiscoveryClientForConfig(plane.Config)

@@ -24,9 +24,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/node"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/today"
 	"github.com/runtime-watcher/runtime-watcher/test/manifests"
-	"github.com/runtime-watcher/runtime-watcher/test/node"
-	"github.com/runtime-watcher/runtime-watcher/test/today"
 )
 
 // TestMigration follows docs/platforms/migration.md: forward to a new CA, back to where it began, and forward

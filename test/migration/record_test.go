@@ -8,7 +8,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
-	"github.com/runtime-watcher/runtime-watcher/test/today"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/today"
 )
 
 // record is what reached the operator, of today or ours.

@@ -19,8 +19,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/runtime-watcher/runtime-watcher/test"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
 // operatorUser is the ServiceAccount of deploy/migration/controlplane.yaml, and installerUser the
@@ -61,7 +61,7 @@ func newLimited(t *testing.T, args map[string][]string, user, file string) *limi
 }
 
 // grant applies the file.
-func (l *limited) grant(t *testing.T, plane *controlplane.ControlPlane) {
+func (l *limited) grant(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 	rig.Kubectl(t, "--kubeconfig", plane.Kubeconfig, "apply", "--server-side", "--validate=strict",
 		"-f", filepath.Join(test.Root(), l.file))

@@ -1,5 +1,5 @@
 // Package migration moves a fleet of today to the parts of this project and back, while objects
-// change in its runtimes. Everything is in the shape of today's clusters: see test/today.
+// change in its runtimes. Everything is in the shape of today's clusters: see test/lab/today.
 package migration
 
 import (
@@ -37,12 +37,12 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/listener"
-	"github.com/runtime-watcher/runtime-watcher/test/certmanager"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/certmanager"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/node"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/today"
 	"github.com/runtime-watcher/runtime-watcher/test/manifests"
-	"github.com/runtime-watcher/runtime-watcher/test/node"
-	"github.com/runtime-watcher/runtime-watcher/test/today"
 )
 
 const (
@@ -59,7 +59,7 @@ const (
 // world is a control plane of today with its runtimes.
 type world struct {
 	t        *testing.T
-	plane    *controlplane.ControlPlane
+	plane    *apiserver.ControlPlane
 	rights   *limited // of our operator
 	scheme   *runtime.Scheme
 	members  []*member
@@ -79,7 +79,7 @@ type world struct {
 
 // member is a runtime.
 type member struct {
-	*controlplane.ControlPlane
+	*apiserver.ControlPlane
 
 	kyma, id string
 	node     *node.Node
@@ -102,7 +102,7 @@ func newWorld(t *testing.T, kymas ...string) *world {
 
 	args := map[string][]string{}
 	w.rights = newLimited(t, args, operatorUser, "deploy/migration/controlplane.yaml")
-	w.plane = controlplane.StartT(t, controlplane.Options{
+	w.plane = apiserver.StartT(t, apiserver.Options{
 		Scheme: w.scheme, CRDPaths: manifests.Routes(t, watcher.VirtualService), APIServerArgs: args,
 	})
 	certmanager.StartT(t, w.plane.Kubeconfig, certmanager.Options{})
@@ -152,7 +152,7 @@ func (w *world) startRuntimes(gateway string, kymas []string) {
 	w.t.Helper()
 
 	agent := rig.Build(w.t, "cmd/agent")
-	images := map[string]string{todaysImage: rig.Build(w.t, "test/today/skrwebhook"), dropinImage: agent, ourImage: agent}
+	images := map[string]string{todaysImage: rig.Build(w.t, "test/lab/today/skrwebhook"), dropinImage: agent, ourImage: agent}
 
 	for _, kyma := range kymas {
 		m := &member{kyma: kyma, id: strings.Repeat(kyma[len(kyma)-1:], 8) + "-aaaa-bbbb-cccc-dddddddddddd"}
@@ -163,7 +163,7 @@ func (w *world) startRuntimes(gateway string, kymas []string) {
 
 		args := m.node.APIServerArgs()
 		m.rights = newLimited(w.t, args, installerUser, "deploy/migration/runtime.yaml")
-		m.ControlPlane = controlplane.StartT(w.t, controlplane.Options{APIServerArgs: args})
+		m.ControlPlane = apiserver.StartT(w.t, apiserver.Options{APIServerArgs: args})
 		m.node.Start(m.ControlPlane)
 		w.must(m.Client.Create(w.t.Context(), newNamespace(today.Namespace)))
 		m.rights.grant(w.t, m.ControlPlane)

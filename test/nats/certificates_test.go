@@ -20,8 +20,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/test/certmanager"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/certmanager"
 )
 
 const (
@@ -42,7 +42,7 @@ func newIssuer(t *testing.T) *issuer {
 	if err := errors.Join(scheme.AddToScheme(known), certv1.AddToScheme(known)); err != nil {
 		t.Fatal(err)
 	}
-	plane := controlplane.StartT(t, controlplane.Options{Scheme: known})
+	plane := apiserver.StartT(t, apiserver.Options{Scheme: known})
 	certmanager.StartT(t, plane.Kubeconfig, certmanager.Options{})
 	i := &issuer{t: t, client: client.WithFieldValidation(plane.Client, metav1.FieldValidationStrict)}
 	i.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: kcpSystem}})

@@ -16,8 +16,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
 // TestInformerOverNATS runs an agent that watches a real API server and sends over NATS. A change
@@ -26,7 +26,7 @@ func TestInformerOverNATS(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts an API server, which -short leaves out")
 	}
-	plane := controlplane.StartT(t, controlplane.Options{})
+	plane := apiserver.StartT(t, apiserver.Options{})
 	b := newBroker(t, embedded(t), 1, operatorUser(manager), runtimeUser(attacker, manager))
 	op, watched := newOperator(), newFleet()
 	consume(t, b.operator(manager), op, natsjetstream.Options{Fleet: watched})

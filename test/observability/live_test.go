@@ -28,8 +28,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/listener"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
 func TestMain(m *testing.M) { os.Exit(rig.RunTests(m)) }
@@ -42,7 +42,7 @@ const (
 
 // scene is an operator and an agent, with their metrics.
 type scene struct {
-	plane    *controlplane.ControlPlane
+	plane    *apiserver.ControlPlane
 	fleet    *fleet.Fleet
 	registry *prom.Registry
 	agent    *rig.Agent
@@ -50,7 +50,7 @@ type scene struct {
 
 func newScene(t *testing.T) *scene {
 	t.Helper()
-	s := &scene{plane: rig.SharedAPIServer(t, controlplane.Options{}), registry: prom.NewPedanticRegistry()}
+	s := &scene{plane: rig.SharedAPIServer(t, apiserver.Options{}), registry: prom.NewPedanticRegistry()}
 	var err error
 	if s.fleet, err = fleet.New(fleet.Options{}); err != nil {
 		t.Fatal(err)

@@ -28,8 +28,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/listener"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
 func TestMain(m *testing.M) {
@@ -46,7 +46,7 @@ func TestManager(t *testing.T) {
 		t.Skip("starts a real API server, and builds it the first time (minutes)")
 	}
 
-	kcp := controlplane.StartT(t, controlplane.Options{CRDs: []*apiextensionsv1.CustomResourceDefinition{kymaCRD()}})
+	kcp := apiserver.StartT(t, apiserver.Options{CRDs: []*apiextensionsv1.CustomResourceDefinition{kymaCRD()}})
 	l := &lab{ControlPlane: kcp, pki: newPKI()}
 	l.create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kcp-system"}})
 
@@ -68,7 +68,7 @@ func TestManager(t *testing.T) {
 
 // lab is a control plane with certificates.
 type lab struct {
-	*controlplane.ControlPlane
+	*apiserver.ControlPlane
 	*pki
 }
 

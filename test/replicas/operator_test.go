@@ -13,9 +13,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	"github.com/runtime-watcher/runtime-watcher/test/gateway"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/record"
 	"github.com/runtime-watcher/runtime-watcher/test/replicas/replica"
 )
@@ -47,7 +47,7 @@ type operator struct {
 	t        *testing.T
 	way      way
 	name     string
-	plane    *controlplane.ControlPlane
+	plane    *apiserver.ControlPlane
 	pki      *lab.PKI
 	replicas []*process
 	gateway  *gateway.Nginx
@@ -73,7 +73,7 @@ func startOperator(t *testing.T, w way, count int, lease time.Duration) *operato
 	gateway.Require(t)
 	o := &operator{
 		t: t, way: w, name: fmt.Sprintf("operator-%d", operators.Add(1)),
-		plane: lab.SharedAPIServer(t, controlplane.Options{}), pki: lab.NewPKI(t), enqueued: map[string]time.Duration{},
+		plane: lab.SharedAPIServer(t, apiserver.Options{}), pki: lab.NewPKI(t), enqueued: map[string]time.Duration{},
 	}
 	leaf := must(o.pki.CA.Client("operator", testpki.Options{
 		DNSNames: []string{replica.Name, "localhost"}, Usages: lab.BothUsages(),

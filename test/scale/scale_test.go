@@ -23,8 +23,8 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 	"github.com/runtime-watcher/runtime-watcher/test/manifests"
 )
 
@@ -90,7 +90,7 @@ func TestScale(t *testing.T) {
 // world is the control plane, and the servers of the runtimes.
 type world struct {
 	t            *testing.T
-	plane        *controlplane.ControlPlane
+	plane        *apiserver.ControlPlane
 	kubeconfig   string // of a runtime, with a place for its name
 	api, control string
 	deadAddress  string
@@ -190,7 +190,7 @@ func newWorld(t *testing.T) *world {
 	t.Helper()
 
 	w := &world{t: t, deadAddress: blackHole(t)}
-	w.plane = controlplane.StartT(t, controlplane.Options{
+	w.plane = apiserver.StartT(t, apiserver.Options{
 		Scheme: newScheme(), CRDs: []*apiextensionsv1.CustomResourceDefinition{manifests.Watchers(t)},
 		CRDPaths: manifests.CertManager(t),
 	})

@@ -19,8 +19,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
 // An API server calls all validating webhooks at once, and commits when the slowest has answered. With the
@@ -32,7 +32,7 @@ func TestLateCommitsAreSeen(t *testing.T) {
 		delays = delays[:2]
 	}
 
-	runtime := lab.SharedAPIServer(t, controlplane.Options{})
+	runtime := lab.SharedAPIServer(t, apiserver.Options{})
 	pki := lab.NewPKI(t)
 	scenes := make([]*lateScene, 0, len(contract.Versions()))
 
@@ -68,7 +68,7 @@ func TestLateCommitsAreSeen(t *testing.T) {
 // lateScene is an agent with default settings that speaks one contract, and an operator that notes the
 // state of each object at its last look.
 type lateScene struct {
-	runtime *controlplane.ControlPlane
+	runtime *apiserver.ControlPlane
 	version contract.Version
 	writes  []lateWrite
 
@@ -93,7 +93,7 @@ const (
 	writesEach             = 7 // of each operation: 21 for each contract and delay
 )
 
-func newLateScene(t *testing.T, runtime *controlplane.ControlPlane, pki *lab.PKI, version contract.Version) *lateScene {
+func newLateScene(t *testing.T, runtime *apiserver.ControlPlane, pki *lab.PKI, version contract.Version) *lateScene {
 	t.Helper()
 
 	s := &lateScene{

@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
 // measurement describes the writes of one state.
@@ -19,7 +19,7 @@ type measurement struct {
 	failOpen float64       // writes that went on without an answer
 }
 
-func measure(t *testing.T, runtime *controlplane.ControlPlane, all []*subject) map[string]measurement {
+func measure(t *testing.T, runtime *apiserver.ControlPlane, all []*subject) map[string]measurement {
 	t.Helper()
 	text := lab.ScrapeAPIServer(t, runtime)
 	measured := make(map[string]measurement, len(all))

@@ -12,15 +12,15 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
 // TestCommitToReconcile measures the time from a committed write to the start of the reconcile.
 // The moment of the commit is between request and answer of the write, so both are given. Writes
 // come 25 a second, and do not wait for the reconcile of the one before.
 func TestCommitToReconcile(t *testing.T) {
-	runtime := lab.SharedAPIServer(t, controlplane.Options{})
+	runtime := lab.SharedAPIServer(t, apiserver.Options{})
 	pki := lab.NewPKI(t)
 
 	s := &subject{name: "reaction"}
@@ -71,7 +71,7 @@ func TestCommitToReconcile(t *testing.T) {
 
 // writeAtPace creates n objects, and returns when each was asked for, and when the answer was
 // there.
-func (s *subject) writeAtPace(t *testing.T, runtime *controlplane.ControlPlane, n int) (asked, answered []time.Time) {
+func (s *subject) writeAtPace(t *testing.T, runtime *apiserver.ControlPlane, n int) (asked, answered []time.Time) {
 	t.Helper()
 	pace := time.NewTicker(40 * time.Millisecond)
 	defer pace.Stop()

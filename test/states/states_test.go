@@ -21,8 +21,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/listener"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
 // The same test measures with: go test ./test/states -run Feel -v -args -strict -rounds 1000.
@@ -96,7 +96,7 @@ func (s *subject) webhookLabel() string {
 }
 
 // start runs the agent and its control plane, without waiting for the API server.
-func (s *subject) start(t *testing.T, runtime *controlplane.ControlPlane, pki *lab.PKI) {
+func (s *subject) start(t *testing.T, runtime *apiserver.ControlPlane, pki *lab.PKI) {
 	t.Helper()
 	if s.name == unwatched {
 		return
@@ -113,7 +113,7 @@ func (s *subject) start(t *testing.T, runtime *controlplane.ControlPlane, pki *l
 }
 
 // write changes the next object, and notes how long the API server took.
-func (s *subject) write(t *testing.T, runtime *controlplane.ControlPlane, round int) {
+func (s *subject) write(t *testing.T, runtime *apiserver.ControlPlane, round int) {
 	t.Helper()
 	i := round % objects
 	object := s.objects[i]
@@ -138,7 +138,7 @@ func (s *subject) write(t *testing.T, runtime *controlplane.ControlPlane, round 
 }
 
 func TestWritesDoNotFeelTheStateOfTheControlPlane(t *testing.T) {
-	runtime := lab.SharedAPIServer(t, controlplane.Options{})
+	runtime := lab.SharedAPIServer(t, apiserver.Options{})
 	pki := lab.NewPKI(t)
 	all := subjects()
 	for _, s := range all {
@@ -170,7 +170,7 @@ func TestWritesDoNotFeelTheStateOfTheControlPlane(t *testing.T) {
 
 // prepare waits until every agent is called, makes a connection with an event that arrives, and
 // begins the faults.
-func prepare(t *testing.T, runtime *controlplane.ControlPlane, all []*subject) {
+func prepare(t *testing.T, runtime *apiserver.ControlPlane, all []*subject) {
 	t.Helper()
 	for _, s := range all {
 		if s.agent != nil {

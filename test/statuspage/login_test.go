@@ -20,13 +20,13 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/listener"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
 // TestClusterLogin shows the page behind the filter of the metrics server of controller-runtime. A real API server
 // checks the token and the rights of its service account.
 func TestClusterLogin(t *testing.T) {
-	plane := controlplane.StartT(t, controlplane.Options{})
+	plane := apiserver.StartT(t, apiserver.Options{})
 	url := serveBehindFilter(t, plane.Config)
 	viewer, stranger := tokenOf(t, plane.Client, "viewer"), tokenOf(t, plane.Client, "stranger")
 	allow(t, plane.Client, "viewer")

@@ -23,8 +23,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
 // The managers of a scene get the same watches.
@@ -36,7 +36,7 @@ const (
 // scene is an API server that calls the handler of an agent for the watches of Watchers.
 type scene struct {
 	t     testing.TB
-	plane *controlplane.ControlPlane
+	plane *apiserver.ControlPlane
 	api   *lab.API
 
 	calls sync.RWMutex // held for reading during each call of the webhook
@@ -50,7 +50,7 @@ func newScene(t testing.TB) *scene {
 	t.Helper()
 
 	s := &scene{t: t, called: map[core.Manager]int{}, events: map[core.Manager][]string{}}
-	s.plane = lab.SharedAPIServer(t, controlplane.Options{CRDs: []*apiextensionsv1.CustomResourceDefinition{
+	s.plane = lab.SharedAPIServer(t, apiserver.Options{CRDs: []*apiextensionsv1.CustomResourceDefinition{
 		definition("widgets", "Widget", apiextensionsv1.NamespaceScoped, true),
 		definition("gadgets", "Gadget", apiextensionsv1.NamespaceScoped, true),
 		definition("plants", "Plant", apiextensionsv1.ClusterScoped, false),

@@ -30,8 +30,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/listener"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
 const (
@@ -53,7 +53,7 @@ func TestMain(m *testing.M) {
 // TestOneTrace makes a write in an API server that traces all requests, and follows it to the reconcile. No collector is
 // needed: the API server drops its own spans.
 func TestOneTrace(t *testing.T) {
-	plane := lab.SharedAPIServer(t, controlplane.Options{
+	plane := lab.SharedAPIServer(t, apiserver.Options{
 		APIServerArgs: map[string][]string{"tracing-config-file": {tracingConfiguration(t)}},
 	})
 	pki := lab.NewPKI(t)
@@ -180,7 +180,7 @@ samplingRatePerMillion: 1000000
 
 // startOperator runs an operator with traces in this process, and returns its address and its reconciles.
 func startOperator(
-	t *testing.T, plane *controlplane.ControlPlane, material *keys.Material, exporter sdktrace.SpanExporter,
+	t *testing.T, plane *apiserver.ControlPlane, material *keys.Material, exporter sdktrace.SpanExporter,
 ) (address string, reconciled <-chan types.NamespacedName) {
 	t.Helper()
 	mgr, err := ctrl.NewManager(plane.Config, ctrl.Options{

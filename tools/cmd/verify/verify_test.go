@@ -230,8 +230,8 @@ func TestRelative(t *testing.T) {
 		{"listener", "core", "../core"},
 		{"adapters/httpmtls", "core", "../../core"},
 		{"adapters/httpmtls", "adapters/admission", "../admission"},
-		{"test", "test/controlplane", "./controlplane"},
-		{"test/controlplane", "test", ".."},
+		{"test", "test/lab", "./lab"},
+		{"test/lab", "test", ".."},
 	} {
 		if got := relative(test[0], test[1]); got != test[2] {
 			t.Errorf("from %s to %s: %s, want %s", test[0], test[1], got, test[2])

@@ -17,7 +17,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/skr"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
 var every = flag.Int("crash-every", 12, "crash at every n-th write")
@@ -45,7 +45,7 @@ func (c *crash) write(send func() error) error {
 	}
 }
 
-func (c *crash) client(t *testing.T, plane *controlplane.ControlPlane, scheme *runtime.Scheme) client.Client {
+func (c *crash) client(t *testing.T, plane *apiserver.ControlPlane, scheme *runtime.Scheme) client.Client {
 	t.Helper()
 	if c == nil {
 		return plane.Client
@@ -81,7 +81,7 @@ func (c *crash) client(t *testing.T, plane *controlplane.ControlPlane, scheme *r
 type connect = func(context.Context, client.ObjectKey) (*skr.Runtime, error)
 
 // connect returns connections to one runtime, with a client that crashes.
-func (c *crash) connect(t *testing.T, get connect, plane *controlplane.ControlPlane, scheme *runtime.Scheme) connect {
+func (c *crash) connect(t *testing.T, get connect, plane *apiserver.ControlPlane, scheme *runtime.Scheme) connect {
 	t.Helper()
 	if c == nil {
 		return get

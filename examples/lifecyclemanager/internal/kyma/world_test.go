@@ -23,7 +23,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/kyma"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/manifest"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/skr"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
 const fresh = time.Hour
@@ -31,7 +31,7 @@ const fresh = time.Hour
 // world is a control plane and one runtime, with both reconcilers.
 type world struct {
 	t          *testing.T
-	plane, skr *controlplane.ControlPlane
+	plane, skr *apiserver.ControlPlane
 	scheme     *runtime.Scheme
 	operator
 }
@@ -49,12 +49,12 @@ func newWorld(t *testing.T) *world {
 	}
 	w := &world{t: t, scheme: runtime.NewScheme()}
 	w.must(errors.Join(clientgoscheme.AddToScheme(w.scheme), v1beta2.AddToScheme(w.scheme), apiextensionsv1.AddToScheme(w.scheme)))
-	w.plane = controlplane.StartT(t, controlplane.Options{Scheme: w.scheme, CRDPaths: []string{
+	w.plane = apiserver.StartT(t, apiserver.Options{Scheme: w.scheme, CRDPaths: []string{
 		"../../config/crd/operator.kyma-project.io_kymas.yaml",
 		"../../config/crd/operator.kyma-project.io_manifests.yaml",
 		"../../config/crd/operator.kyma-project.io_moduletemplates.yaml",
 	}})
-	w.skr = controlplane.StartT(t, controlplane.Options{Scheme: w.scheme})
+	w.skr = apiserver.StartT(t, apiserver.Options{Scheme: w.scheme})
 	w.connect()
 	w.operator = w.newOperator(nil)
 	return w

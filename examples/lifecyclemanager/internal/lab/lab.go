@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane" //nolint:depguard // Neither is released.
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver" //nolint:depguard // Neither is released.
 )
 
 // Options are the choices of [Start].
@@ -50,7 +50,7 @@ type Lab struct {
 
 	opts     Options
 	programs programs
-	plane    *controlplane.ControlPlane
+	plane    *apiserver.ControlPlane
 	service  *service
 	replicas []*operator
 	reader   string
@@ -64,7 +64,7 @@ type Runtime struct {
 	client.Client
 
 	id    string
-	plane *controlplane.ControlPlane
+	plane *apiserver.ControlPlane
 	link  *link
 }
 
@@ -135,12 +135,12 @@ func (l *Lab) StartAPIServers(ctx context.Context) error {
 
 func (l *Lab) startAPIServer(
 	ctx context.Context, name string, args map[string][]string, crds ...string,
-) (*controlplane.ControlPlane, error) {
+) (*apiserver.ControlPlane, error) {
 	logs := l.log(name)
 	if err := os.Mkdir(logs, 0o700); err != nil {
 		return nil, err
 	}
-	plane, err := controlplane.Start(ctx, controlplane.Options{
+	plane, err := apiserver.Start(ctx, apiserver.Options{
 		Scheme: l.opts.Scheme, APIServerArgs: args, LogDir: logs, CRDPaths: crds,
 		KubeconfigPath: filepath.Join(l.Dir, name+".kubeconfig"),
 	})

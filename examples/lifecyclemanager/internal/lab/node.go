@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane" //nolint:depguard // Neither is released.
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver" //nolint:depguard // Neither is released.
 )
 
 // interval is the time between two looks of a node at its cluster.
@@ -33,7 +33,7 @@ const interval = 100 * time.Millisecond
 type node struct {
 	name, dir string
 	log       func(name string) string
-	cluster   *controlplane.ControlPlane
+	cluster   *apiserver.ControlPlane
 	program   string
 	work      sync.WaitGroup
 	// volumes are those of all agents, by name, and started is the number of agents so far.
@@ -67,7 +67,7 @@ func (n *node) apiServerArgs() (map[string][]string, error) {
 func (n *node) socket() string { return filepath.Join(n.dir, "egress.sock") }
 
 // start starts the node. stop ends it with its agents.
-func (n *node) start(cluster *controlplane.ControlPlane, program string) (stop func() error, err error) {
+func (n *node) start(cluster *apiserver.ControlPlane, program string) (stop func() error, err error) {
 	n.cluster, n.program = cluster, program
 	ctx, cancel := context.WithCancel(context.Background())
 	socket, err := new(net.ListenConfig).Listen(ctx, "unix", n.socket())

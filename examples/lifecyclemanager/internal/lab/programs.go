@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane" //nolint:depguard // Neither is released.
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver" //nolint:depguard // Neither is released.
 )
 
 // programs are paths of programs.
@@ -20,7 +20,7 @@ type programs struct{ agent, operator, certManager string }
 func (l *Lab) Build(ctx context.Context) error {
 	_ = os.Getenv("RUNTIME_WATCHER_SOURCES") // So that the cache of go test notices a change of the sources.
 	root := repository()
-	if _, err := controlplane.Assets(ctx, controlplane.AssetsOptions{Progress: progress(l.opts.Progress)}); err != nil {
+	if _, err := apiserver.Assets(ctx, apiserver.AssetsOptions{Progress: progress(l.opts.Progress)}); err != nil {
 		return err
 	}
 	bin := filepath.Join(root, "bin", "lifecyclemanager")

@@ -22,7 +22,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/manifest"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/skr"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
 // world is one API server, which is control plane and runtime.
@@ -42,7 +42,7 @@ func newWorld(t *testing.T) *world {
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1beta2.AddToScheme(scheme)); err != nil {
 		t.Fatal(err)
 	}
-	plane := controlplane.StartT(t, controlplane.Options{
+	plane := apiserver.StartT(t, apiserver.Options{
 		Scheme: scheme, CRDPaths: []string{"../../config/crd/operator.kyma-project.io_manifests.yaml"},
 	})
 	w := &world{Client: plane.Client, t: t, reconciler: &manifest.Reconciler{

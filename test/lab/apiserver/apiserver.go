@@ -1,4 +1,4 @@
-// Package controlplane builds the real kube-apiserver and etcd and runs them as child processes,
+// Package apiserver builds the real kube-apiserver and etcd and runs them as child processes,
 // for tests and examples that need a real API server.
 //
 // No process outlives its owner. [ControlPlane.Stop] ends them. If the owner ends without that
@@ -7,7 +7,7 @@
 // The children do not get the signal, so they run until then.
 //
 // It needs a Unix system with /bin/sh and a temporary directory in which programs may be executed.
-package controlplane
+package apiserver
 
 import (
 	"context"

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
 func TestRunPrintsTheDirectory(t *testing.T) {
@@ -16,7 +16,7 @@ func TestRunPrintsTheDirectory(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	t.Setenv(controlplane.AssetsEnv, dir)
+	t.Setenv(apiserver.AssetsEnv, dir)
 	var stdout, stderr strings.Builder
 	if err := run(t.Context(), nil, &stdout, &stderr); err != nil {
 		t.Fatal(err)

@@ -144,7 +144,7 @@ func (p *Process) end() {
 }
 
 // StartT is [Start] for a test: a failure ends the test, and the controllers stop with it. That
-// they end before is a failure, too. Call it after controlplane.StartT, so that they stop before
+// they end before is a failure, too. Call it after apiserver.StartT, so that they stop before
 // their API server does.
 func StartT(t testing.TB, kubeconfig string, opts Options) *Process {
 	t.Helper()

@@ -15,8 +15,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
 const (
@@ -36,7 +36,7 @@ func TestNode(t *testing.T) {
 		Images: map[string]string{image: rig.Build(t, "cmd/agent")},
 		Hosts:  map[string]string{address: rig.Address(rig.FreePort(t))},
 	})
-	plane := controlplane.StartT(t, controlplane.Options{APIServerArgs: n.APIServerArgs()})
+	plane := apiserver.StartT(t, apiserver.Options{APIServerArgs: n.APIServerArgs()})
 	n.Start(plane)
 	install(t, plane)
 
@@ -58,7 +58,7 @@ func deployment() types.NamespacedName {
 }
 
 // install returns when an agent is installed.
-func install(t *testing.T, plane *controlplane.ControlPlane) {
+func install(t *testing.T, plane *apiserver.ControlPlane) {
 	t.Helper()
 	pki := rig.NewPKI(t)
 

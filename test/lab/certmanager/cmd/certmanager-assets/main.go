@@ -10,7 +10,7 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/runtime-watcher/runtime-watcher/test/certmanager"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/certmanager"
 )
 
 func main() {

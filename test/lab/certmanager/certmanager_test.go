@@ -14,9 +14,9 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/runtime-watcher/runtime-watcher/test/certmanager"
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/certmanager"
 )
 
 // The controllers issue a requested certificate at once, and end before their API server does.
@@ -30,7 +30,7 @@ func TestIssue(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	plane := controlplane.StartT(t, controlplane.Options{Scheme: types})
+	plane := apiserver.StartT(t, apiserver.Options{Scheme: types})
 	process := certmanager.StartT(t, plane.Kubeconfig, certmanager.Options{Verbose: true})
 
 	meta := metav1.ObjectMeta{Namespace: "default", Name: "self-signed"}

@@ -1,4 +1,4 @@
-package controlplane
+package apiserver
 
 import (
 	"context"
@@ -124,7 +124,7 @@ func defaultRoot() (string, error) {
 // findRepository walks up from dir to the repository that holds this module.
 func findRepository(dir string) (string, bool) {
 	for {
-		_, err := os.Stat(filepath.Join(dir, "test", "controlplane", "go.mod"))
+		_, err := os.Stat(filepath.Join(dir, "test", "go.mod"))
 		if err == nil {
 			return dir, true
 		}

@@ -29,7 +29,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
 // interval is the time between two looks at the cluster, and of a pod at its volumes and its
@@ -51,7 +51,7 @@ type Node struct {
 	t     testing.TB
 	opts  Options
 	dir   string
-	plane *controlplane.ControlPlane
+	plane *apiserver.ControlPlane
 	stop  context.CancelFunc
 	ended <-chan struct{}
 	work  sync.WaitGroup
@@ -132,7 +132,7 @@ func (n *Node) APIServerArgs() map[string][]string {
 
 // Start starts the node for an API server that has [Node.APIServerArgs]. The test stops it, before
 // the API server.
-func (n *Node) Start(plane *controlplane.ControlPlane) {
+func (n *Node) Start(plane *apiserver.ControlPlane) {
 	n.t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	n.plane, n.stop, n.ended = plane, stop, ctx.Done()

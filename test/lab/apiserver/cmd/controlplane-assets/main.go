@@ -12,7 +12,7 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/runtime-watcher/runtime-watcher/test/controlplane"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
 func main() {
@@ -26,7 +26,7 @@ func main() {
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	opts := controlplane.AssetsOptions{Progress: stderr}
+	opts := apiserver.AssetsOptions{Progress: stderr}
 	flags := flag.NewFlagSet("controlplane-assets", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.StringVar(&opts.Dir, "dir", "",
@@ -38,7 +38,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if flags.NArg() > 0 {
 		return fmt.Errorf("unexpected argument %q: only flags are understood", flags.Arg(0))
 	}
-	dir, err := controlplane.Assets(ctx, opts)
+	dir, err := apiserver.Assets(ctx, opts)
 	if err != nil {
 		return err
 	}
