@@ -145,14 +145,14 @@ func TestInstallationsHandlerIsDocumented(t *testing.T) {
 
 	_ = os.Getenv("RUNTIME_WATCHER_DOCUMENTS") // The cache of go test ignores files outside of the module.
 
-	text, err := os.ReadFile("../docs/operations/operations.md")
+	text, err := os.ReadFile("../docs/reference/fleet-api.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 
 	shown := regexp.MustCompile("(?s)<!-- names: installations -->\n```json\n(.*?)```").FindSubmatch(text)
 	if shown == nil {
-		t.Fatal("docs/operations/operations.md shows no answer")
+		t.Fatal("docs/reference/fleet-api.md shows no answer")
 	}
 
 	handler := listener.Authenticated(listener.InstallationsHandler(installations))

@@ -200,13 +200,13 @@ func TestListener(t *testing.T) {
 
 // TestGuide wants the lines of setUpWithManager in the guide, which adds at most 20 lines.
 func TestGuide(t *testing.T) {
-	guide := string(test.Read(t, "docs/guide/embedding.md"))
+	guide := string(test.Read(t, "docs/platforms/migration.md"))
 
 	_, diff, found := strings.Cut(guide, "```diff\n")
 	diff, _, closed := strings.Cut(diff, "\n```")
 
 	if !found || !closed {
-		t.Fatal("docs/guide/embedding.md has no diff")
+		t.Fatal("docs/platforms/migration.md has no diff")
 	}
 
 	code, added := lines(string(test.Read(t, "test/dropin/setup_test.go"))), 0

@@ -23,7 +23,7 @@ type settings struct{ ListenerAddr string }
 // operatorName is the component of the listener.
 const operatorName = "lifecycle-manager"
 
-// setUpWithManager is the function of an operator as docs/guide/embedding.md changes it. TestGuide holds that
+// setUpWithManager is the function of an operator as docs/platforms/migration.md changes it. TestGuide holds that
 // each added line of the guide is here.
 func setUpWithManager(ctx context.Context, mgr ctrl.Manager, settings settings, r reconcile.Reconciler) error {
 	kyma := &metav1.PartialObjectMetadata{}

@@ -35,22 +35,6 @@ func TestRulesNameWhatExists(t *testing.T) {
 	}
 }
 
-// TestRunbooks fails when an alert has no runbook, or no severity.
-func TestRunbooks(t *testing.T) {
-	_, parsed := readRules(t)
-	document := read(t, "docs/operations/operations.md")
-	for _, rule := range parsed.all() {
-		_, anchor, _ := strings.Cut(rule.Annotations["runbook_url"], "docs/operations/operations.md#")
-		if lower := strings.ToLower(rule.Alert); anchor != lower || !strings.Contains(document, "\n### "+rule.Alert+"\n") {
-			t.Errorf("%s: runbook %q, want a section of that name in docs/operations/operations.md", rule.Alert, anchor)
-		}
-
-		if rule.Labels["severity"] == "" || rule.Annotations["summary"] == "" {
-			t.Errorf("%s has no severity or no summary", rule.Alert)
-		}
-	}
-}
-
 // TestAlertsHaveCases fails when an alert has no case in which it fires, or none in which it is
 // silent, or when a case has a series that no process has.
 func TestAlertsHaveCases(t *testing.T) {
