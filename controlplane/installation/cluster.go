@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/remote"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/serverside"
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
@@ -74,7 +75,7 @@ func (c *cluster) apply(ctx context.Context, object *unstructured.Unstructured) 
 
 	// Its creator has set an immutable field to another value.
 	c.log.WarnContext(ctx, "object cannot be corrected and is replaced", slog.String("kind", object.GetKind()),
-		slog.String("name", object.GetName()), slog.Any("error", err))
+		slog.String("name", object.GetName()), slog.String("error", remote.Text(err.Error())))
 	if _, err := c.remove(ctx, []*unstructured.Unstructured{object}); err != nil {
 		return nil, err
 	}

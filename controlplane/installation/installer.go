@@ -9,6 +9,7 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/remote"
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
@@ -20,6 +21,7 @@ type Installer struct {
 	opts         Options
 	manifests    map[string]*unstructured.Unstructured // by path, never changed
 	looks        looks
+	budgets      *remote.Budgets
 }
 
 // New returns an installer of an image of the agent. The agents send to the control plane at
@@ -40,7 +42,9 @@ func New(image, controlPlane string, opts Options) (*Installer, error) {
 	if err := errors.Join(append(problems, opts.validate())...); err != nil {
 		return nil, fmt.Errorf("installation: %w", err)
 	}
-	return &Installer{image: image, controlPlane: controlPlane, opts: opts, manifests: opts.manifests()}, nil
+	return &Installer{
+		image: image, controlPlane: controlPlane, opts: opts, manifests: opts.manifests(), budgets: remote.NewBudgets(),
+	}, nil
 }
 
 // Install does the next steps of an installation, without waiting, and corrects changes by others.
@@ -57,7 +61,22 @@ func New(image, controlPlane string, opts Options) (*Installer, error) {
 // Beside an error only [Status.Former] is set. An error that wraps [ErrInvalidRuntime] or
 // admission.ErrInvalidConfiguration needs another Runtime, and one that wraps [ErrOwned] the end of
 // the other installation. Retry all others.
+//
+// Whatever the runtime answers to a client of runtimes.Kubeconfigs, a call takes at most 64 MiB.
+// Texts from the runtime are cut.
 func (i *Installer) Install(ctx context.Context, r Runtime) (Status, error) {
+	ctx, end := i.budgets.Begin(ctx)
+	defer end()
+	return bounded(i.install(ctx, r))
+}
+
+// bounded cuts the texts of a runtime.
+func bounded(status Status, err error) (Status, error) {
+	status.Message = remote.Text(status.Message)
+	return status, remote.Error(err)
+}
+
+func (i *Installer) install(ctx context.Context, r Runtime) (Status, error) {
 	if r.Verify {
 		i.looks.forget(r.ID) // Even if this call fails.
 	}

@@ -5,13 +5,14 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"strconv"
 	"sync"
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/remote"
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
@@ -68,12 +69,8 @@ func (i *Installer) lookOf(want *wanted, marker *unstructured.Unstructured, live
 	}
 }
 
-// mark changes with each change of the spec of an object. Objects of RBAC have no generation.
-type mark struct {
-	uid        types.UID
-	generation int64
-	version    string // of an object without generation
-}
+// mark changes with each change of the spec of an object.
+type mark [sha256.Size]byte
 
 // markOf returns the zero mark for nil.
 func markOf(object *unstructured.Unstructured) mark {
@@ -81,9 +78,9 @@ func markOf(object *unstructured.Unstructured) mark {
 		return mark{}
 	}
 	if generation := object.GetGeneration(); generation != 0 {
-		return mark{uid: object.GetUID(), generation: generation}
+		return remote.Sum(string(object.GetUID()), strconv.FormatInt(generation, 10))
 	}
-	return mark{uid: object.GetUID(), version: object.GetResourceVersion()}
+	return remote.Sum(string(object.GetUID()), "version", object.GetResourceVersion()) // As objects of RBAC.
 }
 
 // looks are the last looks at runtimes. The zero value is ready.

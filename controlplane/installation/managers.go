@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/remote"
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
@@ -93,7 +94,7 @@ func restart(live *unstructured.Unstructured, former []core.Manager) string {
 		return ""
 	}
 
-	last := live.GetAnnotations()[annotationRestart]
+	last := remote.Token(live.GetAnnotations()[annotationRestart])
 	if len(former) == 0 {
 		return last
 	}
@@ -112,15 +113,12 @@ func restart(live *unstructured.Unstructured, former []core.Manager) string {
 
 // formerManagers returns the managers of a ConfigMap that a runtime does not have any more. live is
 // nil if there is no ConfigMap.
-func (i *Installer) formerManagers(r *Runtime, live *unstructured.Unstructured) (former []core.Manager) {
+func (i *Installer) formerManagers(r *Runtime, live *unstructured.Unstructured) []core.Manager {
 	if live == nil {
 		return nil
 	}
 	text, _, _ := unstructured.NestedString(live.Object, "data", managersKey)
-	for name := range strings.FieldsSeq(text) {
-		former = append(former, core.Manager(name))
-	}
-	return without(former, i.Managers(r.Watches))
+	return without(remote.Managers(strings.FieldsSeq(text)), i.Managers(r.Watches))
 }
 
 // mountManagers gives the agent the file with its managers. The whole folder is mounted, as a mount

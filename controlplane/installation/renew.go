@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/remote"
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
@@ -74,17 +75,18 @@ func (c *cluster) webhooks(
 }
 
 // managersCalled returns the managers of webhooks, each once.
-func managersCalled(webhooks []admissionregistrationv1.ValidatingWebhook) (managers []core.Manager) {
-	for n := range webhooks {
-		service := webhooks[n].ClientConfig.Service
-		if service == nil || service.Path == nil {
-			continue
+func managersCalled(webhooks []admissionregistrationv1.ValidatingWebhook) []core.Manager {
+	return remote.Managers(func(yield func(string) bool) {
+		for n := range webhooks {
+			service := webhooks[n].ClientConfig.Service
+			if service == nil || service.Path == nil {
+				continue
+			}
+			if manager, ok := admission.ManagerOf(*service.Path); ok && !yield(string(manager)) {
+				return
+			}
 		}
-		if manager, ok := admission.ManagerOf(*service.Path); ok && !slices.Contains(managers, manager) {
-			managers = append(managers, manager)
-		}
-	}
-	return managers
+	})
 }
 
 func without(managers, others []core.Manager) []core.Manager {

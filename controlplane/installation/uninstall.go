@@ -17,13 +17,19 @@ import (
 // Missing objects are no error, and neither is a runtime that is gone, which has no client. A
 // runtime that cannot be reached is an error.
 func (i *Installer) Uninstall(ctx context.Context, r Runtime) (Status, error) {
+	i.looks.forget(r.ID)
+
 	if r.Client == nil {
 		return Status{State: Removed}, nil
 	}
 
-	in := i.cluster(&r)
-	i.looks.forget(r.ID)
+	ctx, end := i.budgets.Begin(ctx)
+	defer end()
 
+	return bounded(i.uninstall(ctx, i.cluster(&r)))
+}
+
+func (i *Installer) uninstall(ctx context.Context, in *cluster) (Status, error) {
 	found, err := i.read(ctx, in)
 	if err != nil {
 		return Status{}, err

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
@@ -15,6 +14,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/remote"
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
@@ -42,7 +42,7 @@ type failure struct {
 }
 
 // Error returns a text of bounded length, because a runtime chooses parts of it.
-func (f failure) Error() string { return shorten(f.error.Error(), maxMessage) }
+func (f failure) Error() string { return remote.Text(f.error.Error()) }
 
 func (f failure) Unwrap() error { return f.error }
 
@@ -115,7 +115,7 @@ func (r *reconciler) report(
 	ctx context.Context, object client.Object, id core.RuntimeID, status installation.Status, managers []core.Manager,
 ) error {
 	key := client.ObjectKeyFromObject(object)
-	status.Message = shorten(status.Message, maxMessage)
+	status.Message = remote.Text(status.Message)
 	r.opts.Overview.note(key, id, status, managers)
 	if changed, ended := r.failures.reported(key, textOf(status)); changed {
 		r.emit(object, status)
@@ -153,22 +153,11 @@ func (r *reconciler) emit(object client.Object, status installation.Status) {
 	if status.State == installation.Failed {
 		kind = corev1.EventTypeWarning
 	}
-	r.opts.Recorder.Eventf(object, nil, kind, status.Reason, "Reconcile", "%s", shorten(status.Message, maxNote))
+	r.opts.Recorder.Eventf(object, nil, kind, status.Reason, "Reconcile", "%s", remote.TextOf(status.Message, maxNote))
 }
 
-const (
-	// maxNote is the longest note of an Event (events.k8s.io/v1), in bytes.
-	maxNote = 1000
-	// maxMessage bounds messages and errors, in bytes. A condition has at most 32,768.
-	maxMessage = 4000
-)
-
-func shorten(text string, most int) string {
-	if len(text) <= most {
-		return text
-	}
-	return strings.ToValidUTF8(text[:most], "") + "…"
-}
+// maxNote is the longest note of an Event (events.k8s.io/v1), in bytes.
+const maxNote = 1000
 
 // failures remembers the objects that fail, in this process. The zero value is ready.
 type failures struct {

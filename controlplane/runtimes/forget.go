@@ -18,6 +18,8 @@ const (
 	// lingering is how long after the last Watcher of a manager the runtimes that still send for it
 	// are reconciled early.
 	lingering = 10 * time.Minute
+	// maxFormer bounds the managers that a runtime names.
+	maxFormer = 100
 )
 
 // forgetter removes runtimes and managers from a fleet when their agents have ended. Its state
@@ -29,6 +31,9 @@ type forgetter struct {
 	// named has the managers that a Watcher has ever named, with the time since when none does,
 	// zero while one does. Other managers are never removed, as a manager needs no Watcher.
 	named map[core.Manager]time.Time
+	// former has managers that only a runtime itself has named, with the time. It decides about
+	// that runtime alone, and at most maxFormer are kept.
+	former map[client.ObjectKey]map[core.Manager]time.Time
 	// removed has the runtimes with agents that may still send heartbeats.
 	removed map[client.ObjectKey]removal
 }
@@ -39,7 +44,11 @@ type removal struct {
 }
 
 func newForgetter(fleet Fleet) *forgetter {
-	return &forgetter{fleet: fleet, named: make(map[core.Manager]time.Time), removed: make(map[client.ObjectKey]removal)}
+	return &forgetter{
+		fleet: fleet, named: make(map[core.Manager]time.Time),
+		former:  make(map[client.ObjectKey]map[core.Manager]time.Time),
+		removed: make(map[client.ObjectKey]removal),
+	}
 }
 
 // note sets the current watches.
@@ -58,32 +67,64 @@ func (f *forgetter) note(watches []admission.Watch) {
 
 // noteFormer adds managers that the webhooks of a runtime have named until now. Their Watchers may
 // have gone while this process did not run.
-func (f *forgetter) noteFormer(managers []core.Manager) {
+func (f *forgetter) noteFormer(object client.ObjectKey, managers []core.Manager) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, manager := range managers {
-		if _, known := f.named[manager]; !known {
-			f.named[manager] = time.Now()
+		if _, known := f.named[manager]; known || len(f.former[object]) == maxFormer {
+			continue
 		}
+		if f.former[object] == nil {
+			f.former[object] = make(map[core.Manager]time.Time)
+		}
+		f.former[object][manager] = time.Now()
 	}
 }
 
 // forgetFormer removes the managers that the agents of a runtime do not send to any more. It
 // returns the time to the next reconcile, at most interval: a manager stays while former agents
 // send heartbeats for it.
-func (f *forgetter) forgetFormer(id core.RuntimeID, current []core.Manager, interval time.Duration) time.Duration {
-	f.mu.Lock()
-	named := maps.Clone(f.named)
-	f.mu.Unlock()
-	for manager, left := range named {
-		if left.IsZero() || slices.Contains(current, manager) {
+func (f *forgetter) forgetFormer(
+	object client.ObjectKey, id core.RuntimeID, current []core.Manager, interval time.Duration,
+) time.Duration {
+	for manager, left := range f.candidates(object) {
+		if slices.Contains(current, manager) {
 			continue
 		}
-		if !f.fleet.ForgetManager(id, manager) && time.Since(left) < lingering {
+		if forgotten := f.fleet.ForgetManager(id, manager); time.Since(left) < lingering && !forgotten {
 			interval = min(interval, drain)
+		} else if forgotten && time.Since(left) >= lingering {
+			f.endFormer(object, manager)
 		}
 	}
 	return interval
+}
+
+// candidates returns the managers that a runtime may not have any more, with the time since when.
+func (f *forgetter) candidates(object client.ObjectKey) map[core.Manager]time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	all := make(map[core.Manager]time.Time)
+	maps.Copy(all, f.former[object])
+	maps.Copy(all, f.named)
+	maps.DeleteFunc(all, func(_ core.Manager, left time.Time) bool { return left.IsZero() })
+	return all
+}
+
+func (f *forgetter) endFormer(object client.ObjectKey, manager core.Manager) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.former[object], manager)
+	if len(f.former[object]) == 0 {
+		delete(f.former, object)
+	}
+}
+
+// end drops what a runtime has named.
+func (f *forgetter) end(object client.ObjectKey) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.former, object)
 }
 
 // forget removes a runtime, and returns the time to the next reconcile of its object.

@@ -2,6 +2,7 @@ package runtimes
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -19,6 +20,8 @@ import (
 )
 
 const prod core.RuntimeID = "prod"
+
+var prodKey = client.ObjectKey{Name: string(prod)}
 
 // testFleet is a fleet that gets heartbeats of one runtime.
 type testFleet struct {
@@ -82,7 +85,7 @@ func TestFormerManagersAreForgottenWhenTheirAgentsHaveEnded(t *testing.T) {
 			t.Helper()
 			forgetter.note(watches(managers...))
 
-			if got := forgetter.forgetFormer(prod, managers, interval); got != again {
+			if got := forgetter.forgetFormer(prodKey, prod, managers, interval); got != again {
 				t.Errorf("reconciled again in %v, want %v", got, again)
 			}
 		}
@@ -135,7 +138,7 @@ func TestAgentsThatGoOnDoNotKeepTheReconcilerBusy(t *testing.T) {
 		for range 60 {
 			f.beat("e", "old")
 
-			if forgetter.forgetFormer(prod, nil, time.Hour) < time.Hour {
+			if forgetter.forgetFormer(prodKey, prod, nil, time.Hour) < time.Hour {
 				soon++
 			}
 
@@ -157,17 +160,46 @@ func TestManagersOfBeforeAreKnownFromTheRuntimes(t *testing.T) {
 		forgetter := newForgetter(f)
 		forgetter.note(watches("new"))
 		f.beat("e", "by hand", "old")
-		forgetter.noteFormer([]core.Manager{"old", "new"})
+		forgetter.noteFormer(prodKey, []core.Manager{"old", "new"})
 		time.Sleep(time.Hour)
-		forgetter.forgetFormer(prod, []core.Manager{"new"}, time.Hour)
+		forgetter.forgetFormer(prodKey, prod, []core.Manager{"new"}, time.Hour)
 		f.wantKnown("by hand")
 
 		// What a Watcher names is not former, whatever another runtime says.
 		f.beat("e", "new")
 		time.Sleep(time.Hour)
-		forgetter.noteFormer([]core.Manager{"new"})
-		forgetter.forgetFormer(prod, nil, time.Hour)
+		forgetter.noteFormer(prodKey, []core.Manager{"new"})
+		forgetter.forgetFormer(prodKey, prod, nil, time.Hour)
 		f.wantKnown("by hand", "new")
+	})
+}
+
+// A runtime names the manager of another one, and then 10,000 others.
+func TestARuntimeDecidesAboutItselfOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newTestFleet(t)
+		forgetter := newForgetter(f)
+		f.beat("e", "by hand")
+		hostile := client.ObjectKey{Name: "hostile"}
+		forgetter.noteFormer(hostile, []core.Manager{"by hand"})
+
+		for n := range 10_000 {
+			forgetter.noteFormer(hostile, []core.Manager{core.Manager(fmt.Sprint("m", n))})
+		}
+
+		time.Sleep(time.Hour)
+		forgetter.forgetFormer(prodKey, prod, nil, time.Hour)
+		f.wantKnown("by hand")
+
+		if n := len(forgetter.candidates(hostile)); n != 100 || len(forgetter.candidates(prodKey)) != 0 {
+			t.Errorf("%d managers of the hostile runtime are kept", n)
+		}
+
+		forgetter.end(hostile)
+
+		if len(forgetter.former) != 0 {
+			t.Error("they stay when it is gone")
+		}
 	})
 }
 
@@ -180,7 +212,7 @@ func TestManagersThatAreSpokenToStay(t *testing.T) {
 		f.beat("e", "setting")
 		forgetter.note(nil)
 		time.Sleep(time.Hour)
-		forgetter.forgetFormer(prod, []core.Manager{"setting"}, time.Hour)
+		forgetter.forgetFormer(prodKey, prod, []core.Manager{"setting"}, time.Hour)
 		f.wantKnown("setting")
 	})
 }
@@ -248,7 +280,7 @@ func TestWithoutAFleetNothingIsLookedAtSooner(t *testing.T) {
 	forgetter.note(watches("old"))
 	forgetter.note(nil)
 
-	if again := forgetter.forgetFormer(prod, nil, time.Hour); again != time.Hour {
+	if again := forgetter.forgetFormer(prodKey, prod, nil, time.Hour); again != time.Hour {
 		t.Errorf("reconciled again in %v, want an hour", again)
 	}
 

@@ -22,6 +22,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/remote"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/runtimekinds"
 )
 
@@ -40,6 +41,10 @@ const (
 // Kubeconfigs connects to runtimes with kubeconfigs in Secrets of the control plane. It keeps the
 // clients that were used last, until their Secret changes or is gone. Make one with
 // [NewKubeconfigs] or [NewKubeconfigsByLabel]. It may be used concurrently.
+//
+// A runtime may answer in JSON only, and its answers are bounded: for one call of an
+// installation.Installer to 6 MiB or 131,072 values of JSON, and for one other request to half of
+// that.
 type Kubeconfigs struct {
 	find findSecret
 	key  string
@@ -77,14 +82,13 @@ type KubeconfigOptions struct {
 	// Clients is the number of clients to keep. Each takes about 40 KiB, and as much for an open
 	// connection. Default: 64.
 	Clients int
-	// MaxAnswer bounds the answer to one request, in bytes. Default: 8 MiB.
-	MaxAnswer int64
 	// Scheme has the kinds of typed requests. Default: none, which is enough for the installation.
 	Scheme *runtime.Scheme
 	// Mapper returns the mapper of a runtime, for other kinds than those of the installation, as
 	// apiutil.NewDynamicRESTMapper does. Default: a mapper without discovery.
 	Mapper func(config *rest.Config, client *http.Client) (meta.RESTMapper, error)
-	// Configure may change the configuration of a client, such as its user agent and its timeouts.
+	// Configure may change the configuration of a client, such as its user agent and its timeouts,
+	// but not its content types. Dial must not become nil.
 	// Default: 15 s for a request, 3 s to connect, no limit of the rate.
 	Configure func(config *rest.Config)
 }
@@ -92,9 +96,6 @@ type KubeconfigOptions struct {
 func (o KubeconfigOptions) withDefaults() KubeconfigOptions {
 	if o.Clients <= 0 {
 		o.Clients = defaultClients
-	}
-	if o.MaxAnswer <= 0 {
-		o.MaxAnswer = defaultMaxAnswer
 	}
 	if o.Scheme == nil {
 		o.Scheme = runtime.NewScheme()
@@ -250,15 +251,15 @@ func newConnection(kubeconfig []byte, opts KubeconfigOptions) (connection, error
 	config.Timeout = requestTimeout
 	config.QPS = -1 // The concurrent reconciles are the limit.
 	config.Dial = (&net.Dialer{Timeout: dialTimeout}).DialContext
-	distrust(config, opts.MaxAnswer)
 	opts.Configure(config)
+	remote.Distrust(config)
 
 	connected, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return connection{}, fmt.Errorf("%w: %w", errInvalidKubeconfig, err)
 	}
 
-	connected = withoutRedirects(connected)
+	connected = remote.WithoutRedirects(connected)
 
 	mapper, err := opts.Mapper(config, connected)
 	if err != nil {

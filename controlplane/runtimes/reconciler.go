@@ -78,6 +78,7 @@ func (r *reconciler) reconcile(ctx context.Context, request reconcile.Request) (
 func (r *reconciler) end(object client.ObjectKey) {
 	r.failures.end(object)
 	r.repairs.forget(object)
+	r.forgetter.end(object)
 	r.opts.Overview.forget(object)
 }
 
@@ -110,7 +111,7 @@ func (r *reconciler) keep(ctx context.Context, object client.Object) (reconcile.
 	}
 
 	status, err := r.install(ctx, object, identity, watches)
-	r.forgetter.noteFormer(status.Former)
+	r.forgetter.noteFormer(client.ObjectKeyFromObject(object), status.Former)
 
 	if err != nil {
 		return r.fail(ctx, object, identity.ID, err)
@@ -135,7 +136,7 @@ func (r *reconciler) again(
 	}
 	r.failures.ready(key)
 	r.repairs.note(id, key, managers)
-	next := r.forgetter.forgetFormer(id, managers, r.opts.Interval)
+	next := r.forgetter.forgetFormer(key, id, managers, r.opts.Interval)
 	return reconcile.Result{RequeueAfter: spread(next), Priority: new(handler.LowPriority)}
 }
 

@@ -1,0 +1,80 @@
+package remote
+
+import (
+	"crypto/sha256"
+	"iter"
+	"strings"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+const (
+	// maxText bounds texts, in bytes. A condition has at most 32,768.
+	maxText = 4000
+	// maxManagers is the most that an agent accepts.
+	maxManagers = 100
+	// maxToken bounds a word that is kept, in bytes.
+	maxToken = 64
+)
+
+// Text cuts a text at 4,000 bytes.
+func Text(text string) string { return TextOf(text, maxText) }
+
+// TextOf cuts a text at that many bytes, and replaces the rest by an ellipsis. The result does not
+// keep the text in memory.
+func TextOf(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	return strings.ToValidUTF8(text[:most], "") + "…"
+}
+
+// Error returns err, or an error with a bounded text that wraps err.
+func Error(err error) error {
+	if err == nil || len(err.Error()) <= maxText {
+		return err
+	}
+	return short{err}
+}
+
+type short struct{ error }
+
+func (s short) Error() string { return Text(s.error.Error()) }
+
+func (s short) Unwrap() error { return s.error }
+
+// Managers returns those of the names that are valid, each once. It returns at most 100, which is
+// the most that an agent accepts.
+func Managers(names iter.Seq[string]) (managers []core.Manager) {
+	known := make(map[core.Manager]bool)
+	for name := range names {
+		manager, err := core.ParseManager(name)
+		if err != nil || known[manager] {
+			continue
+		}
+		if len(managers) == maxManagers {
+			break
+		}
+		known[manager] = true
+		managers = append(managers, core.Manager(strings.Clone(name)))
+	}
+	return managers
+}
+
+// Token returns a text that is kept, or "" if it is longer than any that this project writes.
+func Token(text string) string {
+	if len(text) > maxToken {
+		return ""
+	}
+	return strings.Clone(text)
+}
+
+// Sum identifies texts without keeping them.
+func Sum(texts ...string) [sha256.Size]byte {
+	sum := sha256.New()
+	for _, text := range texts {
+		part := sha256.Sum256([]byte(text))
+		sum.Write(part[:])
+	}
+	return [sha256.Size]byte(sum.Sum(nil))
+}

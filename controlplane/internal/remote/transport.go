@@ -1,0 +1,163 @@
+package remote
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"mime"
+	"net"
+	"net/http"
+	"strings"
+	"unicode/utf8"
+
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/client-go/rest"
+)
+
+const (
+	// maxHeader bounds the header of an answer, in bytes.
+	maxHeader = 64 << 10
+	// maxErrorBody bounds the body of an answer without success. The rest is cut.
+	maxErrorBody = 32 << 10
+	// maxRead bounds all bytes that the connections of a runtime deliver in one reconcile and until
+	// the next one, with everything that is no answer, such as frames of HTTP/2.
+	maxRead = 6 << 20
+)
+
+// Distrust bounds the connections of a configuration, which must have a Dial, and their answers. It
+// accepts JSON only, without compression, and ignores warnings, of which a client would keep each
+// one to log it once.
+func Distrust(config *rest.Config) {
+	read := &meter{}
+	dial := config.Dial
+	config.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+		c, err := dial(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		return &meteredConn{c, read}, nil
+	}
+	config.ContentType, config.AcceptContentTypes = jsonType, jsonType
+	config.DisableCompression = true
+	config.WarningHandlerWithContext = rest.NoWarnings{}
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		boundHeaders(next)
+		return &bounded{next, read}
+	})
+}
+
+// WithoutRedirects returns a copy of a client. A redirect could lead to any address that the
+// operator reaches, also in plain text.
+func WithoutRedirects(c *http.Client) *http.Client {
+	own := *c
+	own.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return &own
+}
+
+// boundHeaders sets the bound of the transport, which belongs to one configuration, as Dial does.
+func boundHeaders(next http.RoundTripper) {
+	for {
+		switch rt := next.(type) {
+		case *http.Transport:
+			rt.MaxResponseHeaderBytes = maxHeader
+			return
+		case utilnet.RoundTripperWrapper:
+			next = rt.WrappedRoundTripper()
+		default:
+			return
+		}
+	}
+}
+
+const jsonType = "application/json"
+
+// bounded fails the read of an answer that exceeds the budget of its request.
+type bounded struct {
+	http.RoundTripper
+
+	read *meter
+}
+
+// WrappedRoundTripper returns the transport with the connections (package util/net).
+func (b *bounded) WrappedRoundTripper() http.RoundTripper { return b.RoundTripper }
+
+// RoundTrip implements [http.RoundTripper].
+func (b *bounded) RoundTrip(request *http.Request) (*http.Response, error) {
+	own := budgetOf(request.Context())
+	if own.isNew() {
+		b.read.refill()
+	}
+	response, err := b.RoundTripper.RoundTrip(request)
+	if err != nil {
+		return nil, Error(err)
+	}
+	if err := checkType(response); err != nil {
+		_ = response.Body.Close()
+		return nil, err
+	}
+	body := &body{ReadCloser: response.Body, ctx: request.Context(), budget: own}
+	response.Body = body
+	if response.StatusCode >= http.StatusMultipleChoices {
+		response.Body = cut{io.LimitReader(body, maxErrorBody), body}
+	}
+	return response, nil
+}
+
+// checkType refuses forms that a client would decode without being asked to: Protocol Buffers, CBOR
+// and YAML with its aliases. The weight of an answer is that of JSON.
+func checkType(response *http.Response) error {
+	kind := response.Header.Get("Content-Type")
+	media, _, err := mime.ParseMediaType(kind)
+	if kind == "" || err == nil && (media == jsonType || strings.HasPrefix(media, "text/")) {
+		return nil
+	}
+	return fmt.Errorf("want an answer of type %s, have %.80q", jsonType, kind)
+}
+
+type cut struct {
+	io.Reader
+	io.Closer
+}
+
+// body weighs JSON while it is read. A text that is no JSON weighs as much or less.
+type body struct {
+	io.ReadCloser
+
+	ctx     context.Context //nolint:containedctx // It is that of the request.
+	budget  *budget
+	text    bool // inside a string
+	escaped bool // by a backslash
+}
+
+// Read implements [io.Reader].
+func (b *body) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err := b.budget.spend(b.ctx, b.weigh(p[:n])); err != nil {
+		return 0, err
+	}
+	if err != nil && err != io.EOF { //nolint:errorlint // io.Reader
+		err = Error(err)
+	}
+	return n, err
+}
+
+// weigh counts what begins a value of an object or a list.
+func (b *body) weigh(part []byte) (weight int64) {
+	weight = byteWeight * int64(len(part))
+	for _, c := range part {
+		switch {
+		case c >= utf8.RuneSelf:
+			weight += otherWeight - byteWeight
+			b.escaped = false
+		case b.escaped:
+			b.escaped = false
+		case b.text && c == '\\':
+			b.escaped = true
+		case c == '"':
+			b.text = !b.text
+		case !b.text && (c == ',' || c == '{' || c == '['):
+			weight += valueWeight
+		}
+	}
+	return weight
+}
