@@ -33,11 +33,11 @@ ROTATION ?= 2m
 OUT ?= bin/manifests
 TIMEOUT ?= 20m
 
-MODULES := $(patsubst ./%/go.mod,%,$(sort $(shell find . -name bin -prune -o -name testdata -prune -o -name go.mod -print)))
+MODULES := $(sort $(patsubst ./%,%,$(patsubst %/go.mod,%,$(shell find . -name bin -prune -o -name testdata -prune -o -name go.mod -print))))
 PACKAGES := $(MODULES:%=./%/...)
 TOOLS := $(CURDIR)/bin/tools/$(shell $(GO) env GOVERSION)
 
-# The release tags of a module are <folder>/vX.Y.Z, those of the whole repository vX.Y.Z. The version comes from git, so
+# The release tags of a module are <folder>/vX.Y.Z, that of the module in the root folder vX.Y.Z. The version comes from git, so
 # that GOFLAGS=-buildvcs=false does not remove it. Without git it is "dev".
 VERSION := $(or $(shell git describe --tags --always --dirty --match 'v[0-9]*' --match 'cmd/agent/v[0-9]*' 2>/dev/null | sed 's|^cmd/agent/||'),dev)
 
@@ -64,7 +64,7 @@ demo-lifecycle: ## See a meta operator work: control plane, two runtimes, cert-m
 	@$(GO) build -o bin/lifecyclemanager/demo ./examples/lifecyclemanager/demo && exec bin/lifecyclemanager/demo $(ARGS)
 
 # Tests that compile programs read this hash of the sources, so that the cache of go test notices a change.
-SOURCES = $(shell find agent controlplane core adapters internal keys listener cmd examples test -name '*.go' -not -name '*_test.go' | LC_ALL=C sort | xargs cat | cksum | tr -d ' ')
+SOURCES = $(shell find adapters agent cmd controlplane core examples internal keys listener test -name '*.go' -not -name '*_test.go' | LC_ALL=C sort | xargs cat | cksum | tr -d ' ')
 
 # Tests that read documents and manifests, for the same reason.
 DOCUMENTS = $(shell find README.md SECURITY.md docs deploy controlplane/config -name '*.md' -o -name '*.yaml' -o -path '*/charts/*' -type f | LC_ALL=C sort | xargs cat | cksum | tr -d ' ')
@@ -106,7 +106,7 @@ soak: ## Check that memory, open files and goroutines stay flat over a million e
 # The test of both ends in FIPS mode is part of make test. The build cache keeps compiled packages.
 .PHONY: fips
 fips: ## Test listener, transport and contracts with Go's FIPS 140-3 module and no other cryptography
-	@GOFIPS140=v1.0.0 GODEBUG=fips140=only $(GO) test -timeout $(TIMEOUT) $(TESTFLAGS) ./core/contract ./listener/... ./adapters/httpmtls/...
+	@GOFIPS140=v1.0.0 GODEBUG=fips140=only $(GO) test -timeout $(TIMEOUT) $(TESTFLAGS) ./core/contract ./keys/... ./listener/... ./adapters/httpmtls/...
 
 # promtool is in the Debian package prometheus. Without it, the cases of the alerts are skipped.
 .PHONY: rules
@@ -201,7 +201,7 @@ image-dropin: ## Build the image with the defaults for the Deployment of kyma-pr
 # It needs the database of vulnerabilities, from the network or from a copy that GOVULNDB names (a URL, file:// too).
 .PHONY: vulncheck
 vulncheck: $(TOOLS)/govulncheck ## Scan the agent and the modules for known vulnerabilities. Needs the network, or GOVULNDB
-	@for m in cmd/agent core listener adapters/controllerruntime controlplane; do \
+	@for m in . cmd/agent adapters/controllerruntime controlplane; do \
 		(cd "$$m" && GOWORK=off $(TOOLS)/govulncheck $${GOVULNDB:+-db="$$GOVULNDB"} ./...) || \
 			{ echo "vulncheck: $$m was not scanned, or has findings: see above. Offline, set GOVULNDB to a copy of the database" >&2; exit 1; }; done
 

@@ -154,7 +154,6 @@ replace (
 	github.com/runtime-watcher/runtime-watcher/adapters/opentelemetry => ../adapters/opentelemetry
 	github.com/runtime-watcher/runtime-watcher/adapters/prometheus => ../adapters/prometheus
 	github.com/runtime-watcher/runtime-watcher/agent => ../agent
-	github.com/runtime-watcher/runtime-watcher/cmd/agent => ../cmd/agent
 	github.com/runtime-watcher/runtime-watcher/controlplane => ../controlplane
 )
 

@@ -4,21 +4,6 @@ go 1.26.0
 
 require golang.org/x/mod v0.42.0
 
-replace (
-	github.com/runtime-watcher/runtime-watcher => ..
-	github.com/runtime-watcher/runtime-watcher/adapters/admission => ../adapters/admission
-	github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime => ../adapters/controllerruntime
-	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls => ../adapters/httpmtls
-	github.com/runtime-watcher/runtime-watcher/adapters/informer => ../adapters/informer
-	github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream => ../adapters/natsjetstream
-	github.com/runtime-watcher/runtime-watcher/adapters/opentelemetry => ../adapters/opentelemetry
-	github.com/runtime-watcher/runtime-watcher/adapters/prometheus => ../adapters/prometheus
-	github.com/runtime-watcher/runtime-watcher/agent => ../agent
-	github.com/runtime-watcher/runtime-watcher/cmd/agent => ../cmd/agent
-	github.com/runtime-watcher/runtime-watcher/controlplane => ../controlplane
-	github.com/runtime-watcher/runtime-watcher/test => ../test
-)
-
 require (
 	github.com/google/go-cmp v0.7.0 // indirect
 	github.com/google/go-containerregistry v0.22.1

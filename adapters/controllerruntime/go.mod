@@ -75,16 +75,4 @@ require (
 
 require github.com/runtime-watcher/runtime-watcher v0.0.0
 
-replace (
-	github.com/runtime-watcher/runtime-watcher => ../..
-	github.com/runtime-watcher/runtime-watcher/adapters/admission => ../../adapters/admission
-	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls => ../../adapters/httpmtls
-	github.com/runtime-watcher/runtime-watcher/adapters/informer => ../../adapters/informer
-	github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream => ../../adapters/natsjetstream
-	github.com/runtime-watcher/runtime-watcher/adapters/opentelemetry => ../../adapters/opentelemetry
-	github.com/runtime-watcher/runtime-watcher/adapters/prometheus => ../../adapters/prometheus
-	github.com/runtime-watcher/runtime-watcher/agent => ../../agent
-	github.com/runtime-watcher/runtime-watcher/cmd/agent => ../../cmd/agent
-	github.com/runtime-watcher/runtime-watcher/controlplane => ../../controlplane
-	github.com/runtime-watcher/runtime-watcher/test => ../../test
-)
+replace github.com/runtime-watcher/runtime-watcher => ../..

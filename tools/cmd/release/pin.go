@@ -55,17 +55,17 @@ func (r *release) addSums(m modules.Module) error {
 		return err
 	}
 	lines := slices.DeleteFunc(slices.Collect(strings.Lines(string(text))), func(line string) bool {
-		return strings.HasPrefix(line, measure.RootPath)
+		return strings.HasPrefix(line, measure.Root)
 	})
 	var own []string
 	for _, sibling := range slices.Sorted(slices.Values(m.Siblings)) {
-		sums, err := r.proxy.Sums(modules.Module{Path: measure.RootPath + sibling}, r.version)
+		sums, err := r.proxy.Sums(modules.Module{Path: measure.Path(sibling)}, r.version)
 		if err != nil {
 			return err
 		}
 		own = append(own, sums)
 	}
-	place, _ := slices.BinarySearch(lines, measure.RootPath)
+	place, _ := slices.BinarySearch(lines, measure.Root)
 	lines = slices.Insert(lines, place, own...)
 	return os.WriteFile(name, []byte(strings.Join(lines, "")), 0o600)
 }

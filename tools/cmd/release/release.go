@@ -67,9 +67,9 @@ func (r *release) printNext(dry bool) {
 	fmt.Fprintf(r.out, "  git merge -s ours -m 'Merge release %s' %[1]s\n", r.version)
 }
 
-// tags returns the tags of all released modules, and that of the whole repository.
+// tags returns the tags of all released modules.
 func (r *release) tags() []string {
-	tags := []string{r.version}
+	var tags []string
 	for _, m := range r.released {
 		tags = append(tags, m.Tag(r.version))
 	}

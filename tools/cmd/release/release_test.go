@@ -31,15 +31,15 @@ func newWorld(t *testing.T) *world {
 	w := &world{T: t, root: t.TempDir(), remote: filepath.Join(t.TempDir(), "remote.git")}
 	w.git("init", "--quiet", "--initial-branch=main")
 	w.write("LICENSE", "the license\n")
-	w.write("go.work", "go 1.26.0\n\nuse (\n\t./cmd/agent\n\t./core\n\t./test\n)\n")
+	w.write("go.work", "go 1.26.0\n\nuse (\n\t.\n\t./cmd/agent\n\t./test\n)\n")
 	w.write("CHANGELOG.md", "# Changes\n\n## v0.1.0 (2026-11-22)\n\nThe first one.\n")
-	w.write("core/go.mod", mod("core"))
+	w.write("go.mod", mod("."))
 	w.write("core/core.go", "// Package core is small.\npackage core\n\n// One is 1.\nconst One = 1\n\n// Two is 2.\nconst Two = 2\n")
-	w.write("cmd/agent/go.mod", mod("cmd/agent", "core"))
+	w.write("cmd/agent/go.mod", mod("cmd/agent", "."))
 	w.write("cmd/agent/go.sum", "")
-	w.write("cmd/agent/main.go", "package main\n\nimport \""+measure.RootPath+"core\"\n\nfunc main() { println(core.One) }\n")
-	w.write("test/go.mod", mod("test", "core"))
-	w.write("test/x.go", "// Package test tests.\npackage test\n\nimport _ \""+measure.RootPath+"core\"\n")
+	w.write("cmd/agent/main.go", "package main\n\nimport \""+measure.Path("core")+"\"\n\nfunc main() { println(core.One) }\n")
+	w.write("test/go.mod", mod("test", "."))
+	w.write("test/x.go", "// Package test tests.\npackage test\n\nimport _ \""+measure.Path("core")+"\"\n")
 	w.commit()
 	w.git("init", "--quiet", "--bare", w.remote)
 	w.git("remote", "add", "origin", w.remote)
@@ -49,9 +49,9 @@ func newWorld(t *testing.T) *world {
 
 func mod(dir string, siblings ...string) string {
 	var text strings.Builder
-	text.WriteString("module " + measure.RootPath + dir + "\n\ngo 1.26.0\n")
+	text.WriteString("module " + measure.Path(dir) + "\n\ngo 1.26.0\n")
 	for _, sibling := range siblings {
-		path := measure.RootPath + sibling
+		path := measure.Path(sibling)
 		folder := strings.Repeat("../", strings.Count(dir, "/")+1) + sibling
 		text.WriteString("\nrequire " + path + " v0.0.0\n\nreplace " + path + " => " + folder + "\n")
 	}
@@ -173,7 +173,7 @@ func TestRelease(t *testing.T) {
 	out := w.mustRelease("v0.1.0")
 
 	commits := map[string]bool{}
-	for _, tag := range []string{"v0.1.0", "core/v0.1.0", "cmd/agent/v0.1.0"} {
+	for _, tag := range []string{"v0.1.0", "cmd/agent/v0.1.0"} {
 		commits[w.git("rev-parse", tag+"^{commit}")] = true
 		if !strings.Contains(out, tag) {
 			t.Errorf("the output does not name %s:\n%s", tag, out)
@@ -186,13 +186,13 @@ func TestRelease(t *testing.T) {
 		t.Errorf("want one commit on top of %s beside the branch, its parent is %s", head, parent)
 	}
 	agent := w.git("show", "v0.1.0:cmd/agent/go.mod")
-	if !strings.Contains(agent, "core v0.1.0") || strings.Contains(agent, "replace") {
+	if !strings.Contains(agent, "runtime-watcher v0.1.0") || strings.Contains(agent, "replace") {
 		t.Errorf("the tagged agent cannot be installed:\n%s", agent)
 	}
-	if sums := w.git("show", "v0.1.0:cmd/agent/go.sum"); strings.Count(sums, "core v0.1.0") != 2 {
-		t.Errorf("the tagged agent has other sums than those of core:\n%s", sums)
+	if sums := w.git("show", "v0.1.0:cmd/agent/go.sum"); strings.Count(sums, "runtime-watcher v0.1.0") != 2 {
+		t.Errorf("the tagged agent has other sums than those of its sibling:\n%s", sums)
 	}
-	if test := w.git("show", "v0.1.0:test/go.mod"); !strings.Contains(test, "core v0.1.0") || !strings.Contains(test, "=> ../core") {
+	if test := w.git("show", "v0.1.0:test/go.mod"); !strings.Contains(test, "runtime-watcher v0.1.0") || !strings.Contains(test, "=> ../.") {
 		t.Errorf("the tests do not follow:\n%s", test)
 	}
 	if w.git("status", "--porcelain") != "" || w.git("ls-remote", w.remote) != published {

@@ -10,7 +10,7 @@ import (
 
 // heavy are modules that start an API server in tests. A module that requires one of them is only
 // compiled alone, with its tests. All other modules are also tested alone.
-var heavy = []string{measure.RootPath + "test", "sigs.k8s.io/controller-runtime"}
+var heavy = []string{measure.Path("test"), "sigs.k8s.io/controller-runtime"}
 
 func (m module) light() bool {
 	for _, required := range m.Require {

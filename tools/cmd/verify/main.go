@@ -31,7 +31,7 @@ type check struct {
 func checks() []check {
 	return []check{
 		{"workspace", "go work use <folder>, or go work edit -dropuse=<folder>", checkWorkspace},
-		{"modules", "edit the go.mod named above", checkModules},
+		{"modules", "make tidy, or edit the go.mod named above", checkModules},
 		{"exported", "unexport new names, or agree to the number: make count ARGS=-update", checkExported},
 		{"nolint", "remove the linter from the directive, or the directive", checkNolint},
 		{"sleep", "run the test in the bubble of testing/synctest, or wait for its condition", checkSleep},

@@ -8,7 +8,6 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/runtime-watcher/runtime-watcher/tools/internal/measure"
 )
@@ -63,20 +62,19 @@ func difference(used, found []string) []error {
 func checkModules(_ context.Context, repo *repository) error {
 	return repo.eachModule(func(m module) error {
 		var errs []error
-		if want := measure.RootPath + m.Dir; m.Module.Path != want {
+		if want := measure.Path(m.Dir); m.Module.Path != want {
 			errs = append(errs, fmt.Errorf("the module is called %s, want %s", m.Module.Path, want))
 		}
 		for _, required := range m.Require {
-			sibling, ok := strings.CutPrefix(required.Path, measure.RootPath)
+			sibling, ok := measure.Folder(required.Path)
 			if !ok {
 				continue
 			}
 			if measure.Released(m.Dir) && !measure.Released(sibling) {
 				errs = append(errs, fmt.Errorf("requires %s, which is never released", sibling))
 			}
-			if got, want := m.replacement(required.Path), relative(m.Dir, sibling); got != want {
-				errs = append(errs, fmt.Errorf("requires %s, replaced by %q: want replace %s => %s",
-					sibling, got, required.Path, want))
+			if got := m.replacement(required.Path); path.Join(m.Dir, got) != sibling {
+				errs = append(errs, fmt.Errorf("requires %s, replaced by %q: want its folder", sibling, got))
 			}
 		}
 		return errors.Join(errs...)
@@ -90,19 +88,6 @@ func (m module) replacement(old string) string {
 		}
 	}
 	return ""
-}
-
-// relative returns the path from one folder of the repository to another, as a go.mod spells it.
-func relative(from, to string) string {
-	// Both are clean and relative to the same root, which cannot fail.
-	rel, err := filepath.Rel(filepath.FromSlash(from), filepath.FromSlash(to))
-	if err != nil {
-		return ""
-	}
-	if rel = filepath.ToSlash(rel); !strings.HasPrefix(rel, ".") {
-		return "./" + rel
-	}
-	return rel
 }
 
 func checkTidy(ctx context.Context, repo *repository) error {

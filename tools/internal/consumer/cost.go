@@ -29,21 +29,21 @@ type cost struct {
 
 func costs() []cost {
 	const (
-		core, listener  = measure.RootPath + "core", measure.RootPath + "listener"
-		httpserver      = measure.RootPath + "internal/httpserver"
-		operator        = measure.RootPath + "adapters/controllerruntime"
+		root            = measure.Root
+		operator        = root + "/adapters/controllerruntime"
 		apimachinery    = "k8s.io/apimachinery"
 		goCmp, goleak   = "github.com/google/go-cmp", "go.uber.org/goleak"
 		controllersRoot = "sigs.k8s.io/controller-runtime/pkg/"
 	)
 	return []cost{
 		{
-			name: "cost of core", imports: []string{core, core + "/contract", core + "/fleet", core + "/outbox"},
-			linked: []string{core, apimachinery}, tests: []string{goCmp, goleak},
+			name:    "cost of core",
+			imports: []string{root + "/core", root + "/core/contract", root + "/core/fleet", root + "/core/outbox"},
+			linked:  []string{root, apimachinery}, tests: []string{goCmp, goleak},
 		},
 		{
-			name: "cost of listener", imports: []string{listener},
-			linked: []string{listener, core, httpserver, apimachinery}, tests: []string{goCmp, goleak},
+			name: "cost of listener", imports: []string{root + "/listener"},
+			linked: []string{root, apimachinery}, tests: []string{goCmp, goleak},
 		},
 		{
 			name: "cost of controllerruntime", imports: []string{operator},
@@ -51,7 +51,7 @@ func costs() []cost {
 				controllersRoot + "builder", controllersRoot + "cache",
 				controllersRoot + "handler", controllersRoot + "manager",
 			},
-			linked: []string{operator, listener, core, httpserver},
+			linked: []string{operator, root},
 		},
 	}
 }

@@ -12,7 +12,7 @@ import (
 // checkInstall installs the agent by its version. That fails for a module with replace lines.
 func (w *world) checkInstall(ctx context.Context) (string, error) {
 	bin := filepath.Join(w.dir, "bin")
-	if err := w.Install(ctx, bin, measure.RootPath+"cmd/agent@"+w.version); err != nil {
+	if err := w.Install(ctx, bin, measure.Path("cmd/agent")+"@"+w.version); err != nil {
 		return "", err
 	}
 	said, err := w.Run(ctx, w.dir, filepath.Join(bin, "agent"), "-version")

@@ -55,7 +55,7 @@ func rehome(file string) error {
 	if err != nil {
 		return err
 	}
-	moved := strings.ReplaceAll(string(text), measure.RootPath+"examples/", modulePath+"/")
+	moved := strings.ReplaceAll(string(text), measure.Path("examples")+"/", modulePath+"/")
 	return os.WriteFile(file, []byte(moved), 0o600)
 }
 

@@ -12,8 +12,17 @@ import (
 	"strings"
 )
 
-// RootPath is the path that every module of this repository starts with.
-const RootPath = "github.com/runtime-watcher/runtime-watcher/"
+// Root is the path of the module in the root folder.
+const Root = "github.com/runtime-watcher/runtime-watcher"
+
+// Path returns the import path of a folder of the repository. The root folder is ".".
+func Path(folder string) string { return path.Join(Root, folder) }
+
+// Folder returns the folder of an import path, if it belongs to this repository.
+func Folder(imported string) (folder string, ok bool) {
+	below, ok := strings.CutPrefix(imported+"/", Root+"/")
+	return path.Clean(below), ok
+}
 
 // Tree is every Go file of the repository, parsed.
 type Tree struct {
@@ -95,7 +104,8 @@ func (t *Tree) parse(root fs.FS, name string) error {
 func (t *Tree) moduleOf(name string) string {
 	longest := ""
 	for _, module := range t.modules {
-		if strings.HasPrefix(name, module+"/") && len(module) > len(longest) {
+		below := module == "." || strings.HasPrefix(name, module+"/")
+		if below && len(module) > len(longest) {
 			longest = module
 		}
 	}

@@ -52,7 +52,7 @@ func (t *Tree) imports(f *file) map[string]string {
 		if err != nil {
 			continue
 		}
-		dir, ok := strings.CutPrefix(imported, RootPath)
+		dir, ok := Folder(imported)
 		if !ok || dir == f.dir {
 			continue
 		}

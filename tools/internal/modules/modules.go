@@ -9,7 +9,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"strings"
 
 	"golang.org/x/mod/modfile"
 
@@ -30,7 +29,7 @@ type Module struct {
 func (m Module) Released() bool { return measure.Released(m.Dir) }
 
 // Tag is the name of the version tag of the module.
-func (m Module) Tag(version string) string { return m.Dir + "/" + version }
+func (m Module) Tag(version string) string { return path.Join(m.Dir, version) }
 
 // Load returns all modules below root, each after the modules that it requires. It skips folders
 // named bin or testdata, and those that start with a dot.
@@ -65,7 +64,7 @@ func read(root, dir string) (Module, error) {
 	}
 	m := Module{Dir: dir, Path: file.Module.Mod.Path}
 	for _, required := range file.Require {
-		if sibling, ok := strings.CutPrefix(required.Mod.Path, measure.RootPath); ok {
+		if sibling, ok := measure.Folder(required.Mod.Path); ok {
 			m.Siblings = append(m.Siblings, sibling)
 		}
 	}

@@ -19,12 +19,11 @@ func house(t *testing.T) (root string) {
 	t.Helper()
 	root = t.TempDir()
 	write(t, root, map[string]string{
-		"LICENSE":          "the license",
-		"core/go.mod":      mod("core"),
-		"core/core.go":     "// Package core has one name.\npackage core\n\n// One is 1.\nconst One = 1\n",
-		"cmd/agent/go.mod": mod("cmd/agent", "core"),
-		"cmd/agent/main.go": "package main\n\nimport \"" + measure.RootPath +
-			"core\"\n\nfunc main() { println(core.One) }\n",
+		"LICENSE":              "the license",
+		"core/go.mod":          mod("core"),
+		"core/core.go":         "// Package core has one name.\npackage core\n\n// One is 1.\nconst One = 1\n",
+		"cmd/agent/go.mod":     mod("cmd/agent", "core"),
+		"cmd/agent/main.go":    "package main\n\nimport \"" + measure.Path("core") + "\"\n\nfunc main() { println(core.One) }\n",
 		"test/go.mod":          mod("test", "cmd/agent", "core"),
 		"core/testdata/go.mod": "module not.read\n",
 		"bin/go.mod":           "module not.read\n",
@@ -35,10 +34,10 @@ func house(t *testing.T) (root string) {
 // mod returns a go.mod that replaces its siblings.
 func mod(dir string, siblings ...string) string {
 	var text strings.Builder
-	text.WriteString("module " + measure.RootPath + dir + "\n\ngo 1.26.0\n")
+	text.WriteString("module " + measure.Path(dir) + "\n\ngo 1.26.0\n")
 	up := strings.Repeat("../", strings.Count(dir, "/")+1)
 	for _, sibling := range siblings {
-		path := measure.RootPath + sibling
+		path := measure.Path(sibling)
 		text.WriteString("\nrequire " + path + " v0.0.0\n\nreplace " + path + " => " + up + sibling + "\n")
 	}
 	return text.String()
@@ -128,17 +127,17 @@ func TestProxy(t *testing.T) {
 		sums.WriteString(lines)
 	}
 
-	agent := measure.RootPath + "cmd/agent"
+	agent := measure.Path("cmd/agent")
 	consumer := t.TempDir()
 	write(t, consumer, map[string]string{
 		"go.mod":  "module x\n\ngo 1.26.0\n\ntool " + agent + "\n\nrequire " + agent + " " + version + "\n",
 		"go.sum":  sums.String(),
-		"core.go": "package x\n\nimport _ \"" + measure.RootPath + "core\"\n",
+		"core.go": "package x\n\nimport _ \"" + measure.Path("core") + "\"\n",
 	})
 	_, err := runner.Run(t.Context(), consumer, "go", "build", "./...", agent)
 	check(t, err)
 	check(t, runner.Install(t.Context(), dir, agent+"@"+version))
-	license, err := runner.Run(t.Context(), consumer, "go", "list", "-m", "-f", "{{.Dir}}", measure.RootPath+"core")
+	license, err := runner.Run(t.Context(), consumer, "go", "list", "-m", "-f", "{{.Dir}}", measure.Path("core"))
 	check(t, err)
 	if _, err := os.Stat(filepath.Join(strings.TrimSpace(license), "LICENSE")); err != nil {
 		t.Errorf("the packed module has no license: %v", err)

@@ -4,7 +4,6 @@ import (
 	"maps"
 	"os"
 	"slices"
-	"strings"
 
 	"golang.org/x/mod/modfile"
 
@@ -30,12 +29,12 @@ func Pin(root string, m Module, version string) error {
 
 func pin(file *modfile.File, m Module, version string) error {
 	for _, sibling := range m.Siblings {
-		if err := file.AddRequire(measure.RootPath+sibling, version); err != nil {
+		if err := file.AddRequire(measure.Path(sibling), version); err != nil {
 			return err
 		}
 	}
 	for _, replace := range slices.Clone(file.Replace) {
-		if m.Released() && strings.HasPrefix(replace.Old.Path, measure.RootPath) {
+		if _, own := measure.Folder(replace.Old.Path); own && m.Released() {
 			if err := file.DropReplace(replace.Old.Path, replace.Old.Version); err != nil {
 				return err
 			}

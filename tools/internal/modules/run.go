@@ -49,8 +49,8 @@ func (g *Go) command(ctx context.Context, name string, args ...string) (*exec.Cm
 		return nil, err
 	}
 	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=mod", "GOPRIVATE=", "GONOPROXY=none",
-		"GONOSUMDB="+strings.TrimSuffix(measure.RootPath, "/"),
+	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=mod", "GOPRIVATE=", "GONOPROXY=",
+		"GONOSUMDB="+measure.Root,
 		"GOPROXY="+g.proxy.URL()+","+strings.TrimSpace(usual))
 	// The go command keeps an index of each module in its build cache, by version. The content of a
 	// version can change before a release.

@@ -10,5 +10,4 @@ import (
 	_ "github.com/runtime-watcher/runtime-watcher/agent"
 	_ "github.com/runtime-watcher/runtime-watcher/controlplane/keysource"
 	_ "github.com/runtime-watcher/runtime-watcher/controlplane/runtimes"
-	_ "github.com/runtime-watcher/runtime-watcher/internal/httpserver"
 )
