@@ -7,14 +7,17 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"time"
 
 	prom "github.com/prometheus/client_golang/prometheus"
 
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission/canary"
 	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
 // Source is a change source. It offers events to inbox until ctx ends, and returns after it has
@@ -37,6 +40,39 @@ type Parts struct {
 	Transport core.Forwarder
 	// Tracing wraps the webhook, the inbox of the webhook, and the transport. Default: none.
 	Tracing Tracing
+
+	// Listen binds the ports of the webhook and of the metrics. Default: TCP.
+	Listen func(ctx context.Context, network, address string) (net.Listener, error)
+	// Dial connects the default transport. Default: TCP.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	// ClientKeys and ServingKeys replace the files of [Keys].Client and [Keys].Serving. Each is read
+	// every 5 s. Its last good material stays in use when it fails. Default: those files.
+	ClientKeys, ServingKeys keys.Source
+	// Canary makes the writes of the canary. Default: it writes [Canary].Lease.
+	Canary canary.Writer
+	// Now is the clock. After a call that returns much later than the last one, changes may have
+	// been missed, and the agent requests a resync. Default: [time.Now].
+	Now func() time.Time
+}
+
+// withDefaults sets the parts that are optional, and whose default needs no option.
+func (p Parts) withDefaults() Parts {
+	if p.Tracing == nil {
+		p.Tracing = noTracing{}
+	}
+	if p.Problem == nil {
+		p.Problem = func(core.Manager) string { return "" }
+	}
+	if p.Ready == nil {
+		p.Ready = func() error { return nil }
+	}
+	if p.Listen == nil {
+		p.Listen = new(net.ListenConfig).Listen
+	}
+	if p.Now == nil {
+		p.Now = time.Now
+	}
+	return p
 }
 
 // Tracing makes traces of events. It is implemented by adapters/opentelemetry.
@@ -68,16 +104,7 @@ func New(ctx context.Context, parts Parts, opts Options) (*Agent, error) {
 	if err := opts.validate(parts); err != nil {
 		return nil, err
 	}
-	if parts.Tracing == nil {
-		parts.Tracing = noTracing{}
-	}
-	if parts.Problem == nil {
-		parts.Problem = func(core.Manager) string { return "" }
-	}
-	if parts.Ready == nil {
-		parts.Ready = func() error { return nil }
-	}
-	b := &builder{ctx: ctx, parts: parts, opts: opts, log: opts.Logger}
+	b := &builder{ctx: ctx, parts: parts.withDefaults(), opts: opts, log: opts.Logger}
 	if err := b.build(); err != nil {
 		return nil, errors.Join(err, b.release())
 	}
@@ -178,7 +205,7 @@ func (b *builder) addOutbox() error {
 	b.pulse.problem = func(manager core.Manager) string {
 		return cmp.Or(b.managers.problem(), b.parts.Problem(manager))
 	}
-	b.missed = &missedWatch{stalled: b.metrics.Stalled, resync: box.Resync, log: b.log}
+	b.missed = &missedWatch{stalled: b.metrics.Stalled, resync: box.Resync, now: b.parts.Now, log: b.log}
 	if b.keys.client != nil {
 		b.keys.client.renewed = box.Retry // The control plane may accept the new certificate.
 	}
@@ -216,7 +243,7 @@ func (b *builder) sourceName() string {
 }
 
 func (b *builder) inbox() *Inbox {
-	return &Inbox{outbox: b.outbox, missed: b.missed, proof: b.pulse.proof}
+	return &Inbox{outbox: b.outbox, missed: b.missed, proof: b.pulse.proof, now: b.parts.Now}
 }
 
 func (b *builder) agent() *Agent {

@@ -138,7 +138,7 @@ func TestHeartbeat(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if err := b.keys.client.Reload(); err == nil {
+	if err := b.keys.client.material.(*keys.Files).Reload(); err == nil {
 		t.Fatal("want an error without a key")
 	}
 

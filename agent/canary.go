@@ -10,9 +10,12 @@ import (
 
 // agentCanary is the canary of the agent, if it has one.
 type agentCanary struct {
-	lease *canary.Lease
 	*canary.Canary
+
+	closed func()
 }
+
+func (b *builder) hasNoCanary() bool { return b.parts.Canary == nil && b.opts.Canary.off() }
 
 // addCanary adds a canary. Changes may have been missed before it recovers, so it requests a
 // resync.
@@ -20,17 +23,16 @@ func (b *builder) addCanary() error {
 	b.canary = &agentCanary{}
 	b.pulse.canary = b.canary
 
-	if b.opts.Canary.off() {
+	if b.hasNoCanary() {
 		return nil
 	}
 
-	lease, err := canary.NewLease(b.opts.Canary.Lease, b.opts.Canary.LeaseOptions)
+	writer, err := b.canaryWriter()
 	if err != nil {
 		return fmt.Errorf("agent: %w", err)
 	}
 
-	b.canary.lease = lease
-	b.canary.Canary, err = canary.New(lease, canary.Options{
+	b.canary.Canary, err = canary.New(writer, canary.Options{
 		Interval: b.opts.Canary.Interval, Recovered: b.outbox.Resync, Probed: b.metrics.CanaryProbed, Logger: b.log,
 	})
 	if err != nil {
@@ -38,6 +40,17 @@ func (b *builder) addCanary() error {
 	}
 
 	return nil
+}
+
+func (b *builder) canaryWriter() (canary.Writer, error) {
+	if b.canary.closed = func() {}; b.parts.Canary != nil {
+		return b.parts.Canary, nil
+	}
+	lease, err := canary.NewLease(b.opts.Canary.Lease, b.opts.Canary.LeaseOptions)
+	if err == nil {
+		b.canary.closed = lease.Close
+	}
+	return lease, err
 }
 
 func (a *agentCanary) state() core.CanaryState {
@@ -53,7 +66,7 @@ func (a *agentCanary) component() component {
 			<-ctx.Done()
 			return nil
 		}
-		defer a.lease.Close()
+		defer a.closed()
 		return a.Start(ctx)
 	}}
 }

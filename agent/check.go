@@ -4,7 +4,7 @@ import (
 	"context"
 	"log/slog"
 
-	"github.com/runtime-watcher/runtime-watcher/agent/connect"
+	"github.com/runtime-watcher/runtime-watcher/internal/connect"
 )
 
 // controlPlaneCheck connects to the control plane once, and logs the result. Without pending
@@ -21,7 +21,7 @@ func (b *builder) controlPlaneCheck() component {
 
 func (b *builder) checkControlPlane(ctx context.Context) {
 	err := connect.Dial(ctx, b.keys.client, connect.Target{
-		Address: b.opts.ControlPlane.Address, ServerName: b.opts.ControlPlane.ServerName,
+		Address: b.opts.ControlPlane.Address, ServerName: b.opts.ControlPlane.ServerName, Dial: b.parts.Dial,
 	})
 	switch address := slog.String("address", b.opts.ControlPlane.Address); {
 	case err == nil:

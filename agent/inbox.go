@@ -14,6 +14,7 @@ type Inbox struct {
 	outbox *outbox.Outbox
 	missed *missedWatch
 	proof  *proof
+	now    func() time.Time
 }
 
 var _ core.Acceptor = (*Inbox)(nil)
@@ -29,7 +30,7 @@ func (i *Inbox) Missed() { i.missed.report() }
 
 // Proved records that the API server calls, or serves, the source for a manager now. Heartbeats
 // report the last time.
-func (i *Inbox) Proved(manager core.Manager) { i.proof.proved(manager, time.Now()) }
+func (i *Inbox) Proved(manager core.Manager) { i.proof.proved(manager, i.now()) }
 
 // Failed counts a failed call of the API server, such as one that rejects the certificate.
 // Heartbeats report the number.

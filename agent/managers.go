@@ -8,9 +8,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/runtime-watcher/runtime-watcher/agent/managersfile"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/internal/managersfile"
 )
 
 // managersPoll is the time between two readings of the file.
@@ -23,6 +23,7 @@ type managerList struct {
 	fixed []core.Manager
 	open  bool   // the webhook takes reviews for all others, too
 	path  string // empty: no file
+	now   func() time.Time
 	log   *slog.Logger
 
 	added atomic.Pointer[[]core.Manager] // all that the file has listed, without those that are fixed
@@ -52,7 +53,7 @@ func (m *managerList) judge(fault string) (changed bool) {
 func (b *builder) addManagers() error {
 	opts := b.opts
 	b.managers = &managerList{
-		fixed: opts.Managers, path: opts.ManagersFile, log: b.log, broken: func(bool) {},
+		fixed: opts.Managers, path: opts.ManagersFile, now: b.parts.Now, log: b.log, broken: func(bool) {},
 		open: opts.OtherManagers || len(opts.Managers) == 0 && opts.ManagersFile == "",
 	}
 	b.managers.added.Store(&[]core.Manager{})
@@ -142,7 +143,7 @@ func (m *managerList) add(managers []core.Manager, acceptor core.Acceptor, versi
 		return
 	}
 	for _, manager := range managers {
-		acceptor.Accept(manager, core.WatchEvent{Resync: true, Time: time.Now()})
+		acceptor.Accept(manager, core.WatchEvent{Resync: true, Time: m.now()})
 	}
 }
 

@@ -37,7 +37,10 @@ func TestManagersOfAFileChange(t *testing.T) {
 			resyncs []core.Manager
 		)
 
-		b := &builder{opts: Options{Managers: []core.Manager{"fixed"}, ManagersFile: path}, log: jsonLog(&out, 0)}
+		b := &builder{
+			parts: Parts{}.withDefaults(), log: jsonLog(&out, 0),
+			opts: Options{Managers: []core.Manager{"fixed"}, ManagersFile: path},
+		}
 		if err := b.addManagers(); err != nil {
 			t.Fatal(err)
 		}

@@ -18,12 +18,12 @@ const (
 	useWebhookCAs = "webhook_ca"
 )
 
-// keyMaterial is one set of files with its uses.
+// keyMaterial is one set of key material with its uses.
 type keyMaterial struct {
-	*keys.Files
+	material
 
 	uses []string
-	// renewed is called for each new generation. It is set before the files are followed.
+	// renewed is called for each new generation. It is set before the material is followed.
 	renewed func()
 	metrics *prometheus.Agent
 	log     *slog.Logger
@@ -36,7 +36,7 @@ type keySet struct{ client, serving, callers *keyMaterial }
 // addKeys reads all files. The error names each broken set.
 func (b *builder) addKeys() error {
 	paths := b.opts.Keys
-	shared := paths.Serving == (keys.Paths{}) && b.parts.Source == nil
+	shared := paths.Serving == (keys.Paths{}) && b.parts.ServingKeys == nil && b.parts.Source == nil
 	clientUses := []string{useClient}
 
 	if shared {
@@ -45,9 +45,9 @@ func (b *builder) addKeys() error {
 
 	var errs [3]error
 
-	b.keys.client, errs[0] = b.newKeyMaterial(paths.Client, clientUses...)
-	b.keys.serving, errs[1] = b.newKeyMaterial(paths.Serving, useServer)
-	b.keys.callers, errs[2] = b.newKeyMaterial(keys.Paths{CA: paths.WebhookCAs}, useWebhookCAs)
+	b.keys.client, errs[0] = b.newKeyMaterial(b.parts.ClientKeys, paths.Client, clientUses...)
+	b.keys.serving, errs[1] = b.newKeyMaterial(b.parts.ServingKeys, paths.Serving, useServer)
+	b.keys.callers, errs[2] = b.newKeyMaterial(nil, keys.Paths{CA: paths.WebhookCAs}, useWebhookCAs)
 
 	if shared {
 		b.keys.serving = b.keys.client
@@ -56,23 +56,28 @@ func (b *builder) addKeys() error {
 	return errors.Join(errs[:]...)
 }
 
-// newKeyMaterial returns nil for no paths.
-func (b *builder) newKeyMaterial(paths keys.Paths, uses ...string) (*keyMaterial, error) {
-	if paths == (keys.Paths{}) {
+// newKeyMaterial follows a source, or else files. It returns nil without either.
+func (b *builder) newKeyMaterial(source keys.Source, paths keys.Paths, uses ...string) (*keyMaterial, error) {
+	if source == nil && paths == (keys.Paths{}) {
 		return nil, nil
 	}
 
 	k := &keyMaterial{uses: uses, renewed: func() {}, metrics: b.metrics}
 	k.log = b.log.With(slog.String("use", k.name()))
 
-	files, err := keys.NewFiles(paths, keys.FilesOptions{
-		Logger: k.log, Hooks: keys.FilesHooks{Reloaded: k.reloaded, Refused: k.refused},
-	})
+	var err error
+	hooks := keys.FilesHooks{Reloaded: k.reloaded, Refused: k.refused}
+
+	if source != nil {
+		k.material, err = follow(source, hooks)
+	} else {
+		k.material, err = keys.NewFiles(paths, keys.FilesOptions{Logger: k.log, Hooks: hooks})
+	}
+
 	if err != nil {
 		return nil, err
 	}
 
-	k.Files = files
 	k.measure()
 	k.warnOfServing()
 

@@ -63,11 +63,11 @@ func (b *builder) addObserving() (err error) {
 	mux.Handle("GET /readyz", b.ready)
 	mux.HandleFunc("GET /healthz", alive)
 
-	b.observing, err = bind(b.ctx, "metrics", b.opts.MetricsAddress, mux, httpserver.Options{
+	b.observing, err = b.bind("metrics", b.opts.MetricsAddress, mux, httpserver.Options{
 		MaxConnections:   maxScrapers,
 		ShutdownTimeout:  newDeadlines(b.opts.ShutdownTimeout).scrapes,
 		ConnectionClosed: func(reason string) { b.metrics.ConnectionDropped("metrics", reason) },
-	}, b.log)
+	})
 
 	return err
 }

@@ -26,6 +26,7 @@ type missedWatch struct {
 	// stalled is called for each stall.
 	stalled func()
 	resync  func()
+	now     func() time.Time
 	log     *slog.Logger
 
 	// reported counts reports that missed does not have yet.
@@ -49,15 +50,15 @@ func (w *missedWatch) report() { w.reported.Add(1) }
 func (w *missedWatch) start(ctx context.Context) error {
 	tick := time.NewTicker(missedTick)
 	defer tick.Stop()
-	w.last = time.Now()
+	w.last = w.now()
 	for {
 		select {
 		case <-tick.C:
-			w.look(ctx, time.Now())
-			w.last = time.Now() // The time that look took is no stall.
+			w.look(ctx, w.now())
+			w.last = w.now() // The time that look took is no stall.
 		case <-ctx.Done():
 			w.next = time.Time{} // There is no later tick.
-			w.look(ctx, time.Now())
+			w.look(ctx, w.now())
 			return nil
 		}
 	}

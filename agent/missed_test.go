@@ -58,6 +58,7 @@ func TestStalls(t *testing.T) {
 			)
 
 			w := &missedWatch{
+				now:     time.Now,
 				stalled: func() { stalls++ },
 				resync:  func() { resyncs = append(resyncs, now.Sub(began)) },
 				log:     slog.New(slog.DiscardHandler),
@@ -82,6 +83,7 @@ func TestAgentThatRunsDoesNotStall(t *testing.T) {
 
 	synctest.Test(t, func(t *testing.T) {
 		w := &missedWatch{
+			now:     time.Now,
 			stalled: func() { t.Error("a stall") }, resync: func() { t.Error("a resync") }, log: slog.New(slog.DiscardHandler),
 		}
 		c := component{"stalls", w.start}.run(t.Context(), make(chan struct{}, 1))
@@ -100,6 +102,7 @@ func TestMissedBeforeTheEndLeadsToAResync(t *testing.T) {
 
 	resyncs := 0
 	w := &missedWatch{
+		now:     time.Now,
 		stalled: func() {}, resync: func() { resyncs++ }, log: slog.New(slog.DiscardHandler),
 		missed: missed{stalls: 1}, next: time.Now().Add(missedPace),
 	}
@@ -123,6 +126,7 @@ func TestClosedConnectionsArePaced(t *testing.T) {
 		var resyncs []time.Duration
 
 		w := &missedWatch{
+			now:     time.Now,
 			stalled: func() { t.Error("a stall") }, resync: func() { resyncs = append(resyncs, time.Since(began)) },
 			log: slog.New(slog.DiscardHandler),
 		}

@@ -145,7 +145,8 @@ func (o Options) validate(parts Parts) error {
 		wrong = append(wrong, fmt.Errorf("option Contract: %w", err))
 	}
 
-	if o.Keys.Client == (keys.Paths{}) && (parts.Source == nil || parts.Transport == nil) {
+	hasKeys := parts.ClientKeys != nil || o.Keys.Client != (keys.Paths{})
+	if !hasKeys && (parts.Source == nil || parts.Transport == nil) {
 		wrong = append(wrong, errors.New("option Keys.Client is empty, want it, or both a source and a transport"))
 	}
 
@@ -153,7 +154,7 @@ func (o Options) validate(parts Parts) error {
 		wrong = append(wrong, errors.New("option Webhook.ClientNames: want it only with Keys.WebhookCAs"))
 	}
 
-	if !o.Canary.off() && parts.Source != nil {
+	if (!o.Canary.off() || parts.Canary != nil) && parts.Source != nil {
 		wrong = append(wrong, errors.New("option Canary: want it only with the default source, which it proves"))
 	}
 

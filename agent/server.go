@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -34,17 +35,18 @@ type server struct {
 //
 // It speaks HTTP/1.1 only. API servers speak nothing else to webhooks on other machines, so that
 // their requests reach all replicas (kubernetes/kubernetes#75791).
-func bind(
-	ctx context.Context, name, address string, handler http.Handler, opts httpserver.Options, log *slog.Logger,
-) (*server, error) {
-	opts.Logger = log.With(slog.String("server", name))
+func (b *builder) bind(name, address string, handler http.Handler, opts httpserver.Options) (_ *server, err error) {
+	if opts.Listener, err = b.parts.Listen(b.ctx, "tcp", address); err != nil {
+		return nil, fmt.Errorf("%s: cannot bind: %w", name, err)
+	}
+	opts.Logger = b.log.With(slog.String("server", name))
 	opts.HTTP1Only = true
 	opts.MaxHeaderBytes = maxHeaderBytes
 	opts.ReadHeaderTimeout, opts.ReadTimeout = readHeaderTimeout, readTimeout
 	opts.WriteTimeout, opts.IdleTimeout = writeTimeout, idleTimeout
-	bound, err := httpserver.Bind(ctx, address, handler, opts)
+	bound, err := httpserver.Bind(b.ctx, address, handler, opts)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
+		return nil, errors.Join(fmt.Errorf("%s: %w", name, err), opts.Listener.Close())
 	}
 	return &server{bound, name, opts.TLS != nil, opts.Logger}, nil
 }

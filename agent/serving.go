@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/runtime-watcher/runtime-watcher/agent/connect"
+	"github.com/runtime-watcher/runtime-watcher/internal/connect"
 )
 
 // warnOfServing logs the faults for which API servers reject the certificate of the webhook. The

@@ -82,8 +82,10 @@ func (b *builder) newForwarder(version contract.Version) (*httpmtls.Forwarder, e
 		Protocol:   b.opts.ControlPlane.Protocol,
 		Timeout:    b.opts.Outbox.ForwardTimeout,
 		UserAgent:  agent,
-		Hooks:      httpmtls.Hooks{Connected: b.metrics.Connected, Retried: b.metrics.Retried},
-		Logger:     b.log,
+		// Nil has keep-alive probes.
+		DialContext: b.parts.Dial,
+		Hooks:       httpmtls.Hooks{Connected: b.metrics.Connected, Retried: b.metrics.Retried},
+		Logger:      b.log,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("agent: %w", err)

@@ -31,8 +31,8 @@ func (b *builder) addWebhook() error {
 	if err != nil {
 		return err
 	}
-	handler := withCanary(b.parts.Tracing.Webhook(reviews), b.opts.Canary)
-	b.webhook, err = bind(b.ctx, "webhook", b.opts.Webhook.Address, handler, b.webhookOptions(inbox), b.log)
+	handler := b.withCanary(b.parts.Tracing.Webhook(reviews))
+	b.webhook, err = b.bind("webhook", b.opts.Webhook.Address, handler, b.webhookOptions(inbox))
 	if err != nil {
 		return err
 	}
@@ -100,8 +100,8 @@ func isRejection(cause string) bool {
 }
 
 // withCanary serves the reviews of the canary, if there is one, beside all others.
-func withCanary(reviews http.Handler, c Canary) http.Handler {
-	if c.off() {
+func (b *builder) withCanary(reviews http.Handler) http.Handler {
+	if b.hasNoCanary() {
 		return reviews
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -10,7 +10,7 @@ import (
 	"net"
 	"os"
 
-	"github.com/runtime-watcher/runtime-watcher/agent/connect"
+	"github.com/runtime-watcher/runtime-watcher/internal/connect"
 )
 
 // controlPlane checks the way to the control plane, from the name to the answer of its listener.

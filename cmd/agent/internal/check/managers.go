@@ -5,8 +5,8 @@ import (
 	"strings"
 
 	"github.com/runtime-watcher/runtime-watcher/agent"
-	"github.com/runtime-watcher/runtime-watcher/agent/managersfile"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/managersfile"
 )
 
 type managers []core.Manager

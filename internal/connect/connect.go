@@ -29,6 +29,8 @@ type Target struct {
 	Address string
 	// ServerName is expected in the server certificate. Default: the host of Address.
 	ServerName string
+	// Dial makes the TCP connection. Default: a [net.Dialer].
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 // split returns host:port, and the name to expect in the certificate.
@@ -66,7 +68,12 @@ func TCP(ctx context.Context, to Target) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return (&net.Dialer{Timeout: timeout}).DialContext(ctx, "tcp", address)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	if to.Dial != nil {
+		return to.Dial(ctx, "tcp", address)
+	}
+	return new(net.Dialer).DialContext(ctx, "tcp", address)
 }
 
 // TLS shakes hands on conn with the client certificate of keys, and closes conn. It waits up to 1 s

@@ -1,0 +1,89 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/runtime-watcher/runtime-watcher/keys"
+)
+
+// sourceFunc is a [keys.Source].
+type sourceFunc func() (*keys.Material, error)
+
+func (f sourceFunc) Material() (*keys.Material, error) { return f() }
+
+// The last good material of a source stays in use, and each failure is reported once.
+func TestKeySourceIsFollowed(t *testing.T) {
+	t.Parallel()
+
+	synctest.Test(t, func(t *testing.T) {
+		older, newer := &keys.Material{Fingerprint: "older"}, &keys.Material{Fingerprint: "newer"}
+		material, problem := older, error(nil)
+
+		var calls []string
+
+		f, err := follow(sourceFunc(func() (*keys.Material, error) { return material, problem }), keys.FilesHooks{
+			Reloaded: func(time.Time) { calls = append(calls, "reloaded") },
+			Refused:  func(problem string) { calls = append(calls, problem) },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error)
+
+		go func() { ended <- f.Start(ctx) }()
+
+		for _, step := range []struct {
+			material *keys.Material
+			err      error
+			want     string
+			calls    []string
+		}{
+			{older, nil, "older", nil},
+			{nil, &keys.MaterialError{Problem: "mismatch"}, "older", []string{"mismatch"}},
+			{nil, &keys.MaterialError{Problem: "mismatch"}, "older", nil},
+			{nil, errors.New("no answer"), "older", []string{keys.ProblemUnreadable}},
+			{older, nil, "older", nil},
+			{newer, nil, "newer", []string{"reloaded"}},
+		} {
+			material, problem = step.material, step.err
+			calls = nil
+
+			time.Sleep(keysPoll)
+			synctest.Wait()
+
+			status := f.Status()
+			if diff := cmp.Diff(step.calls, calls); diff != "" || status.Material.Fingerprint != step.want {
+				t.Errorf("%+v: material %s, calls (-want +have):\n%s", step, status.Material.Fingerprint, diff)
+			}
+
+			if !errors.Is(status.Err, step.err) {
+				t.Errorf("error %v, want %v", status.Err, step.err)
+			}
+		}
+
+		stop()
+
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestKeySourceMustBeginWithMaterial(t *testing.T) {
+	t.Parallel()
+
+	missing := errors.New("missing")
+	parts := Parts{ClientKeys: sourceFunc(func() (*keys.Material, error) { return nil, missing })}
+
+	if _, err := New(t.Context(), parts, Options{}); !errors.Is(err, missing) {
+		t.Errorf("error %v, want %v", err, missing)
+	}
+}
