@@ -315,7 +315,7 @@ func TestHeartbeatIsForTheFleet(t *testing.T) {
 	run := pki.start(&record, listener.Options{Fleet: watched})
 	client := pki.client(runtimeA)
 
-	run.sendBatch(t, client, heartbeat(runtimeB, 0)).want(t, http.StatusForbidden, listener.ReasonSourceMismatch)
+	run.sendBatch(t, client, heartbeat(runtimeB, 0)).want(t, http.StatusForbidden, contract.ReasonSourceMismatch)
 
 	for _, runtime := range []core.RuntimeID{runtimeA, runtimeB} {
 		if s := watched.Get(runtime, manager); s.State != fleet.Unknown || !s.LastSeen.IsZero() {

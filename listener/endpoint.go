@@ -23,7 +23,7 @@ type endpoint struct {
 // ServeHTTP implements [http.Handler].
 func (e *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	started := e.opts.Now()
-	x := exchange{endpoint: e, request: r, verifier: forRequest(e.verifier)}
+	x := exchange{endpoint: e, request: r}
 	a := x.answer()
 	a.write(w)
 	x.report(&a, e.opts.Now().Sub(started))
@@ -58,17 +58,6 @@ func (all *routes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	all.mux.ServeHTTP(w, r)
 }
-
-// behindGateway reports whether a gateway or, on the port of a relay, another replica sends the
-// requests.
-func (e *endpoint) behindGateway() bool {
-	_, ok := e.peers.(*headerPeers)
-	return ok
-}
-
-// ownsConnection reports whether the connection of a request is that of its runtime. Those of a
-// gateway and of another replica carry the requests of many runtimes.
-func (e *endpoint) ownsConnection() bool { return needsTLS(e.peers) }
 
 // pattern returns the path of a contract with a wildcard for the manager.
 func pattern(version contract.Version) string {

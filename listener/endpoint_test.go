@@ -78,7 +78,7 @@ func TestEventsAreDelivered(t *testing.T) {
 type answerCase struct {
 	name    string
 	request func() *http.Request
-	peers   listener.PeersFunc
+	peers   func(*http.Request) (core.Peer, error)
 	verify  core.VerifierFunc
 	handle  core.HandlerFunc
 	want    answered
@@ -267,7 +267,7 @@ func (c *answerCase) run(t *testing.T) {
 	)
 
 	if c.peers != nil {
-		peers = c.peers
+		peers = listener.PeersFunc(c.peers)
 	}
 
 	if c.verify != nil {

@@ -2,6 +2,7 @@ package listener
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -13,125 +14,110 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/core/intake"
+	"github.com/runtime-watcher/runtime-watcher/internal/httpserver"
 )
 
-// exchange is one request until its answer. It passes answer, route, receive and read here, and
-// deliver in deliver.go.
+// exchange is one request. Everything that becomes known of it is in its answer.
 type exchange struct {
 	*endpoint
 
-	request  *http.Request
-	verifier core.Verifier
-	// peer is empty until the sender is identified.
-	peer core.Peer
-	// manager is empty until it is known to be one of this listener's.
-	manager core.Manager
-	handler core.Handler
-	// verified means that the verifier let some element of the batch pass, or the sender as a
-	// whole.
-	verified bool
-	// speaks means that the verifier let the sender speak for its runtime as a whole.
-	speaks bool
-	// notReady means that this replica takes no events.
-	notReady bool
+	request *http.Request
 }
 
 // answer identifies the sender and charges it before anything else, so that a stranger learns
 // nothing.
 func (x *exchange) answer() (a answer) {
-	defer x.recover(&a)
-
+	defer x.recover(&a, contract.ReasonNotReady)
 	if x.state.Load() >= stopping {
 		return refuseAndClose(http.StatusServiceUnavailable, contract.ReasonShuttingDown)
 	}
-
 	peer, err := x.peers.Peer(x.request)
 	if err != nil {
 		return x.answerStranger(err)
 	}
-
-	x.peer = peer
 	x.claim(x.request, peer.ID)
+	a = x.answerPeer(&peer)
+	a.runtime = peer.ID
+	return a
+}
 
-	if wait, ok := x.shares.enter(x.account(), x.cost(), x.opts.Now()); !ok {
-		return x.tooFast(wait)
+// answerPeer answers a runtime within its share.
+func (x *exchange) answerPeer(peer *core.Peer) (a answer) {
+	defer x.recover(&a, "")
+	account := intake.Account{Name: string(peer.ID)}
+	if tooFast := x.intake.Enter(account, x.size()); tooFast != nil {
+		return x.tooFast(tooFast)
 	}
-	defer func() { x.shares.leave(x.account(), x.opts.Now()) }()
-
-	return x.route()
+	defer x.intake.Leave(account)
+	return x.route(peer)
 }
 
 // answerStranger answers a sender that is not identified. It loses its connection, unless that is a
 // gateway's. Each attempt then costs it a handshake, in which a runtime shows a new certificate.
 func (x *exchange) answerStranger(err error) answer {
-	a := refuseUnverified(err)
-	if wait, ok := x.shares.charge(x.account(), 1, x.opts.Now()); !ok {
-		late := x.tooFast(wait)
-		late.closes = a.reason == reasonUntrustedProxy
+	a := answerTo(contract.V3, intake.Unverified(err))
+	account := intake.Account{Name: httpserver.Origin(x.request.RemoteAddr), Stranger: true}
+	if tooFast := x.intake.Charge(account); tooFast != nil {
+		late := x.tooFast(tooFast)
+		late.closes = a.Reason == reasonUntrustedProxy
 		return late
 	}
 	a.public = contract.ReasonNotReady
-	if a.status != http.StatusServiceUnavailable {
-		a.status, a.public = http.StatusUnauthorized, contract.ReasonUnauthenticated
-		a.closes = x.ownsConnection() || a.reason == reasonUntrustedProxy
+	if a.Status != http.StatusServiceUnavailable {
+		a.Status, a.public = http.StatusUnauthorized, contract.ReasonUnauthenticated
+		a.closes = x.peers.ownsConnection || a.Reason == reasonUntrustedProxy
 	}
 	return a
 }
 
 // recover answers a panic with 503: the same events may be taken later.
-func (x *exchange) recover(a *answer) {
+func (x *exchange) recover(a *answer, public string) {
 	cause := recover()
 	if cause == nil {
 		return
 	}
 	err := fmt.Errorf("%w: %v", errPanic, cause)
-	*a = answer{status: http.StatusServiceUnavailable, reason: contract.ReasonPanic, err: err}
-	if x.peer.ID == "" {
-		a.public = contract.ReasonNotReady
-	}
+	*a = refuse(http.StatusServiceUnavailable, contract.ReasonPanic)
+	a.err, a.public = err, public
 	x.opts.Logger.LogAttrs(x.request.Context(), slog.LevelError, "panic while a request was answered",
 		slog.Any("error", err), slog.String("stack", string(debug.Stack())))
 }
 
 var errPanic = errors.New("panic")
 
-// route refuses requests that are not for a contract.
-func (x *exchange) route() answer {
+// route refuses requests that are not for a contract and one of the managers.
+func (x *exchange) route(peer *core.Peer) answer {
+	manager := core.Manager(x.request.PathValue(wildcard))
 	switch {
 	case x.version == "":
 		return refuse(http.StatusNotFound, contract.ReasonNotFound)
 	case x.request.Method != http.MethodPost:
 		return refuse(http.StatusMethodNotAllowed, contract.ReasonMethod)
-	default:
-		return x.receive()
-	}
-}
-
-// receive reads the events of a known peer and delivers them.
-func (x *exchange) receive() answer {
-	manager := core.Manager(x.request.PathValue(wildcard))
-
-	handler, known := x.handlers[manager]
-	if !known {
+	case !x.intake.Serves(manager):
 		return refuse(http.StatusNotFound, contract.ReasonUnknownManager)
 	}
+	a := x.receive(peer, manager)
+	a.manager = manager
+	return a
+}
 
-	x.manager, x.handler = manager, handler
-
+// receive reads the events of a known peer and hands them to the intake, or to the leader.
+func (x *exchange) receive(peer *core.Peer, manager core.Manager) (a answer) {
+	defer x.recover(&a, "")
 	if !isMediaType(x.request.Header.Get("Content-Type"), x.version.ContentType()) {
 		return refuse(http.StatusUnsupportedMediaType, contract.ReasonMediaType)
 	}
-
-	if x.mustRelay() {
-		return x.relayToLeader()
+	if x.mustRelay(manager) {
+		return x.relayToLeader(peer, manager)
 	}
-
 	batch, refused := x.read()
-	if refused.status != 0 {
+	if refused.Status != 0 {
 		return refused
 	}
-
-	return x.deliver(&batch)
+	verdict := x.intake.Receive(x.request.Context(),
+		&intake.Request{Peer: *peer, Manager: manager, Batch: batch, Contract: x.version})
+	return x.answerVerdict(&verdict)
 }
 
 // isMediaType compares media types without their parameters (RFC 9110, section 8.3.1).
@@ -147,16 +133,15 @@ func isMediaType(header, want string) bool {
 func (x *exchange) read() (core.Batch, answer) {
 	buffer := x.bodies.get()
 	defer x.bodies.put(buffer)
-
-	if refused := x.readBody(buffer); refused.status != 0 {
+	if refused := x.readBody(buffer); refused.Status != 0 {
 		return core.Batch{}, refused
 	}
-
 	batch, err := x.version.Decode(buffer.Bytes())
 	if err != nil {
-		return core.Batch{}, answer{status: http.StatusBadRequest, reason: contract.ReasonMalformed, err: err}
+		malformed := refuse(http.StatusBadRequest, contract.ReasonMalformed)
+		malformed.err = err
+		return core.Batch{}, malformed
 	}
-
 	return batch, answer{}
 }
 
@@ -166,31 +151,55 @@ func (x *exchange) readBody(buffer *bytes.Buffer) answer {
 	if x.request.ContentLength > limit {
 		return refuseAndClose(http.StatusRequestEntityTooLarge, contract.ReasonTooLarge)
 	}
-
 	size, err := buffer.ReadFrom(io.LimitReader(x.request.Body, limit+1))
-
 	switch {
 	case size > limit:
 		return refuseAndClose(http.StatusRequestEntityTooLarge, contract.ReasonTooLarge)
 	case err != nil, size < x.request.ContentLength:
 		// Not 400, on which the sender drops the events: the path failed, not the events.
-		return answer{status: http.StatusServiceUnavailable, reason: contract.ReasonUnreadable, err: err}
+		unreadable := refuse(http.StatusServiceUnavailable, contract.ReasonUnreadable)
+		unreadable.err = err
+		return unreadable
 	default:
 		return answer{}
 	}
 }
 
+// answerVerdict returns the answer for the verdict on a batch.
+func (x *exchange) answerVerdict(v *intake.Verdict) answer {
+	if v.Whole != nil && v.Whole.Fault == intake.FaultOfShare {
+		return x.tooFast(v.Whole)
+	}
+	a := answerTo(x.version, v.Err())
+	if v.Whole != nil && v.Whole.Fault == intake.FaultOfReplica {
+		x.sendElsewhere(&a)
+	}
+	return a
+}
+
+// sendElsewhere makes the sender connect again, to find the replica that leads. Behind a gateway
+// that costs no handshake of the runtime, so that it need not wait. A relayed request waits: the
+// next one comes here from any replica.
+func (x *exchange) sendElsewhere(a *answer) {
+	if x.isRelay {
+		a.RetryAfter = cmp.Or(a.RetryAfter, relayRetry)
+		return
+	}
+	a.closes = true
+	a.atOnce = x.peers.behindGateway && a.RetryAfter == 0
+}
+
 // report calls the hook and logs a refusal.
 func (x *exchange) report(a *answer, took time.Duration) {
 	if x.opts.Hooks.Answered != nil {
-		x.opts.Hooks.Answered(string(x.version), x.manager, a.status, a.reason, took)
+		x.opts.Hooks.Answered(string(x.version), a.manager, a.Status, a.Reason, took)
 	}
-	if a.reason == "" || !x.opts.Logger.Enabled(x.request.Context(), slog.LevelDebug) {
+	if a.Reason == "" || !x.opts.Logger.Enabled(x.request.Context(), slog.LevelDebug) {
 		return
 	}
 	x.opts.Logger.LogAttrs(x.request.Context(), slog.LevelDebug, "request refused",
-		slog.String("contract", string(x.version)), slog.String("manager", string(x.manager)),
-		slog.String("runtime", string(x.peer.ID)), slog.String("remote", x.request.RemoteAddr),
-		slog.Int("status", a.status), slog.String("reason", a.reason),
+		slog.String("contract", string(x.version)), slog.String("manager", string(a.manager)),
+		slog.String("runtime", string(a.runtime)), slog.String("remote", x.request.RemoteAddr),
+		slog.Int("status", a.Status), slog.String("reason", a.Reason),
 		slog.Duration("took", took), slog.Any("error", a.err))
 }

@@ -5,17 +5,10 @@ import (
 	"sync/atomic"
 )
 
-// handshakeChecker is implemented by [Peers] that check certificates in the handshake, while the
-// connection has a slot for computing. It never fails the handshake: a request gets an answer with
-// the cause.
-type handshakeChecker interface {
-	checkHandshake(state *tls.ConnectionState)
-}
-
 // checkHandshakes returns a copy of config, and of the configurations that it returns, that calls
-// checker in each handshake.
-func checkHandshakes(config *tls.Config, checker handshakeChecker) *tls.Config {
-	h := handshakes{checker: checker}
+// check in each handshake.
+func checkHandshakes(config *tls.Config, check func(*tls.ConnectionState)) *tls.Config {
+	h := handshakes{checkPeer: check}
 	config = h.hook(config)
 	if next := config.GetConfigForClient; next != nil {
 		config.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
@@ -30,8 +23,8 @@ func checkHandshakes(config *tls.Config, checker handshakeChecker) *tls.Config {
 }
 
 type handshakes struct {
-	checker handshakeChecker
-	last    atomic.Pointer[hookedConfig]
+	checkPeer func(*tls.ConnectionState)
+	last      atomic.Pointer[hookedConfig]
 }
 
 type hookedConfig struct{ from, to *tls.Config }
@@ -65,5 +58,5 @@ func (h *handshakes) hook(config *tls.Config) *tls.Config {
 // check drops a panic of the operator's code. The first request has it again, and is answered 503.
 func (h *handshakes) check(state *tls.ConnectionState) {
 	defer func() { _ = recover() }()
-	h.checker.checkHandshake(state)
+	h.checkPeer(state)
 }

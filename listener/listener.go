@@ -3,32 +3,26 @@ package listener
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"net/http"
-	"slices"
 	"sync/atomic"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/intake"
 )
 
 // Listener receives events from runtimes for one or several managers. It is an [http.Handler] for
 // all contracts. With Start it is also a server, and a Runnable of controller-runtime. Its methods
 // may be called concurrently.
 type Listener struct {
-	peers    Peers
-	verifier core.Verifier
-	handlers map[core.Manager]core.Handler
-	opts     Options
-
-	routes       *routes // of runtimes and gateways
-	relayed      *routes // of other replicas; nil without Options.Relay
-	relay        *relayClient
-	slots        chan struct{}
-	observeSlots chan struct{} // for requests that are only observed, or relayed without a slot
-	shares       *shares
-	state        atomic.Int32
-	bound        atomic.Pointer[net.Addr]
+	peers   Peers
+	intake  *intake.Intake
+	opts    Options
+	routes  *routes // of runtimes and gateways
+	relayed *routes // of other replicas; nil without Options.Relay
+	relay   *relayClient
+	state   atomic.Int32
+	bound   atomic.Pointer[net.Addr]
 }
 
 // The states of a listener, in their order.
@@ -46,27 +40,17 @@ const (
 // request, one after the other. So [SANPinning] looks up one domain for a batch. A verifier that
 // wraps another should have that method, too.
 func New(peers Peers, verifier core.Verifier, handlers map[core.Manager]core.Handler, opts Options) (*Listener, error) {
-	if err := errors.Join(
-		validatePeers(peers), validateVerifier(verifier), validateHandlers(handlers),
-		opts.validate(), validateRelay(peers, opts.Relay),
+	opts = opts.withDefaults()
+	in, err := intake.New(verifier, handlers, opts.ofIntake())
+	if err = errors.Join(
+		peers.validate(), validateVerifier(verifier), err, opts.validate(), validateRelay(peers, opts.Relay),
 	); err != nil {
 		return nil, fmt.Errorf("listener: %w", err)
 	}
-
-	opts = opts.withDefaults()
-	if checker, ok := peers.(handshakeChecker); ok && opts.TLS != nil {
-		opts.TLS = checkHandshakes(opts.TLS, checker)
+	if peers.checkHandshake != nil && opts.TLS != nil {
+		opts.TLS = checkHandshakes(opts.TLS, peers.checkHandshake)
 	}
-
-	l := &Listener{
-		peers:        peers,
-		verifier:     verifier,
-		handlers:     maps.Clone(handlers),
-		opts:         opts,
-		slots:        make(chan struct{}, opts.MaxInFlight),
-		observeSlots: make(chan struct{}, max(opts.MaxInFlight/perObserveSlot, 1)),
-		shares:       newShares(opts.RuntimeRate, opts.RuntimeBurst, opts.RuntimeInFlight),
-	}
+	l := &Listener{peers: peers, intake: in, opts: opts}
 	l.routes = l.newRoutes(peers, false)
 	if opts.Relay != nil {
 		l.relay = newRelayClient(peers, opts)
@@ -74,35 +58,6 @@ func New(peers Peers, verifier core.Verifier, handlers map[core.Manager]core.Han
 	}
 
 	return l, nil
-}
-
-var (
-	errPeersMissing   = errors.New("peers are nil: want FromTLSWithRoots, FromTLS or FromXFCC")
-	errHandlerMissing = errors.New("handler is nil")
-	errNoHandlers     = errors.New("there is no handler: want one for each manager")
-)
-
-func validatePeers(peers Peers) error {
-	if peers == nil {
-		return errPeersMissing
-	}
-	return validate(peers)
-}
-
-func validateHandlers(handlers map[core.Manager]core.Handler) error {
-	if len(handlers) == 0 {
-		return errNoHandlers
-	}
-	var invalid []error
-	for _, manager := range slices.Sorted(maps.Keys(handlers)) {
-		if _, err := core.ParseManager(string(manager)); err != nil {
-			invalid = append(invalid, err)
-		}
-		if handlers[manager] == nil {
-			invalid = append(invalid, fmt.Errorf("%w: that of manager %q", errHandlerMissing, manager))
-		}
-	}
-	return errors.Join(invalid...)
 }
 
 // ServeHTTP answers one request. It mounts the listener in another server, which needs timeouts,
@@ -138,10 +93,4 @@ func (l *Listener) Addr() net.Addr {
 		return *bound
 	}
 	return nil
-}
-
-// needsTLS reports whether peers are those of connections by runtimes.
-func needsTLS(peers Peers) bool {
-	_, needed := peers.(interface{ needsTLS() })
-	return needed
 }

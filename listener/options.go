@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/core/intake"
 )
 
 // Options are the optional settings of a [Listener]. The zero value is the documented default.
@@ -83,10 +84,6 @@ type Options struct {
 
 const (
 	defaultAddr            = ":8082"
-	defaultMaxInFlight     = 256
-	defaultRuntimeRate     = 200
-	defaultRuntimeBurst    = 1000
-	defaultRuntimeInFlight = 16
 	defaultHandleTimeout   = 5 * time.Second
 	defaultReadTimeout     = 10 * time.Second
 	defaultIdleTimeout     = 3 * time.Minute
@@ -95,10 +92,6 @@ const (
 
 func (o Options) withDefaults() Options {
 	o.Addr = cmp.Or(o.Addr, defaultAddr)
-	o.MaxInFlight = cmp.Or(o.MaxInFlight, defaultMaxInFlight)
-	o.RuntimeRate = cmp.Or(o.RuntimeRate, defaultRuntimeRate)
-	o.RuntimeBurst = cmp.Or(o.RuntimeBurst, defaultRuntimeBurst)
-	o.RuntimeInFlight = cmp.Or(o.RuntimeInFlight, defaultRuntimeInFlight)
 	o.HandleTimeout = cmp.Or(o.HandleTimeout, defaultHandleTimeout)
 	o.ReadTimeout = cmp.Or(o.ReadTimeout, defaultReadTimeout)
 	o.IdleTimeout = cmp.Or(o.IdleTimeout, defaultIdleTimeout)
@@ -110,17 +103,21 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
+// ofIntake returns the options of the intake.
+func (o Options) ofIntake() intake.Options {
+	return intake.Options{
+		MaxInFlight: o.MaxInFlight, RuntimeRate: o.RuntimeRate, RuntimeBurst: o.RuntimeBurst,
+		RuntimeInFlight: o.RuntimeInFlight, HandleTimeout: o.HandleTimeout, Fleet: o.Fleet,
+		Now: o.Now, Logger: o.Logger, InFlight: o.Hooks.InFlight,
+	}
+}
+
 func (o Options) validate() error {
 	return errors.Join(
-		notNegative("Options.MaxInFlight", o.MaxInFlight),
-		notNegative("Options.MaxConnections", o.MaxConnections),
-		notNegative("Options.MaxHandshakes", o.MaxHandshakes),
-		notNegative("Options.RuntimeRate", o.RuntimeRate),
-		notNegative("Options.RuntimeBurst", o.RuntimeBurst),
-		notNegative("Options.RuntimeInFlight", o.RuntimeInFlight),
-		notNegative("Options.HandleTimeout", o.HandleTimeout),
-		notNegative("Options.ReadTimeout", o.ReadTimeout),
-		notNegative("Options.IdleTimeout", o.IdleTimeout),
-		notNegative("Options.ShutdownTimeout", o.ShutdownTimeout),
+		intake.NotNegative("Options.MaxConnections", o.MaxConnections),
+		intake.NotNegative("Options.MaxHandshakes", o.MaxHandshakes),
+		intake.NotNegative("Options.ReadTimeout", o.ReadTimeout),
+		intake.NotNegative("Options.IdleTimeout", o.IdleTimeout),
+		intake.NotNegative("Options.ShutdownTimeout", o.ShutdownTimeout),
 	)
 }

@@ -2,28 +2,58 @@ package listener
 
 import (
 	"cmp"
+	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"net/http"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/intake"
 )
 
-// Peers identifies the sender of a request.
-//
-// Peer returns a peer with an ID, or an error. One that wraps [core.ErrUnauthenticated] is answered
-// 401. Any other means that the sender is not known yet, and is answered 503. Its text goes to the
-// log, never to the sender. Peer is called concurrently and must not block.
-type Peers interface {
-	Peer(r *http.Request) (core.Peer, error)
+// Peers identifies the senders of requests. It is made by [FromTLSWithRoots], [FromTLS], [FromXFCC]
+// or [PeersFunc]. The zero value is none.
+type Peers struct {
+	identify func(r *http.Request) (core.Peer, error)
+	// ownsConnection means that the connection of a request is that of its runtime. It needs TLS.
+	// Those of a gateway and of another replica carry the requests of many runtimes.
+	ownsConnection bool
+	// behindGateway means that a gateway or, on the port of a relay, another replica sends the
+	// requests.
+	behindGateway bool
+	// checkHandshake checks the certificate in the handshake, while the connection has a slot for
+	// computing. It never fails the handshake: a request gets an answer with the cause. Nil: nothing
+	// is checked there.
+	checkHandshake func(state *tls.ConnectionState)
+	// presented returns the certificates of a request that was accepted: that of the runtime, and
+	// others of its chain. Nil: they are not known, and requests cannot be relayed.
+	presented func(r *http.Request) ([]*x509.Certificate, error)
+	// invalid is what is wrong with the arguments of the constructor.
+	invalid error
 }
 
-// PeersFunc makes a function [Peers].
-type PeersFunc func(r *http.Request) (core.Peer, error)
+// PeersFunc returns peers that identify calls.
+//
+// It returns a peer with an ID, or an error. One that wraps [core.ErrUnauthenticated] is answered
+// 401. Any other means that the sender is not known yet, and is answered 503. Its text goes to the
+// log, never to the sender. It is called concurrently and must not block.
+func PeersFunc(identify func(r *http.Request) (core.Peer, error)) Peers {
+	return Peers{identify: identify}
+}
 
-// Peer calls f.
-func (f PeersFunc) Peer(r *http.Request) (core.Peer, error) { return f(r) }
+// Peer returns the sender of a request.
+func (p Peers) Peer(r *http.Request) (core.Peer, error) { return p.identify(r) }
+
+var errPeersMissing = errors.New("peers are nil: want FromTLSWithRoots, FromTLS or FromXFCC")
+
+func (p Peers) validate() error {
+	if p.identify == nil {
+		return errPeersMissing
+	}
+	return p.invalid
+}
 
 // RootsFunc returns the current CA bundle. It is called for every request and must not block. It
 // must return a new pool rather than change one that it has returned. Nil means that there is no
@@ -63,4 +93,6 @@ func (o PeerOptions) withDefaults() PeerOptions {
 	return o
 }
 
-func (o PeerOptions) validate() error { return notNegative("PeerOptions.CacheSize", o.CacheSize) }
+func (o PeerOptions) validate() error {
+	return intake.NotNegative("PeerOptions.CacheSize", o.CacheSize)
+}

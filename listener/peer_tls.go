@@ -22,7 +22,19 @@ import (
 // Start verifies a chain once, in the handshake, where slots bound the cost. A request needs a
 // lookup only. A chain of more than 10 certificates is refused unverified.
 func FromTLSWithRoots(roots RootsFunc, opts PeerOptions) Peers {
-	return &connectionPeers{checker: newChecker(opts), roots: roots, invalid: opts.validate()}
+	invalid := opts.validate()
+	if roots == nil {
+		invalid = errors.Join(invalid, errRootsMissing)
+	}
+	check := newChecker(opts)
+	return Peers{
+		identify: func(r *http.Request) (core.Peer, error) { return check.fromConnection(r.TLS, roots()) },
+		// The verdict is remembered for the requests.
+		checkHandshake: func(state *tls.ConnectionState) { _, _ = check.fromConnection(state, roots()) },
+		ownsConnection: true,
+		presented:      presented,
+		invalid:        invalid,
+	}
 }
 
 // FromTLS takes the peer from the client certificate that the TLS handshake has verified, as with
@@ -32,7 +44,10 @@ func FromTLSWithRoots(roots RootsFunc, opts PeerOptions) Peers {
 // certificate expires. Prefer [FromTLSWithRoots], which refuses it at once and names the cause to
 // metrics.
 func FromTLS(opts PeerOptions) Peers {
-	return &handshakePeers{checker: newChecker(opts), invalid: opts.validate()}
+	check := newChecker(opts)
+	return Peers{
+		identify: check.fromHandshake, ownsConnection: true, presented: presented, invalid: opts.validate(),
+	}
 }
 
 var (
@@ -42,60 +57,16 @@ var (
 	errRootsMissing = errors.New("function for the CA bundle is nil")
 )
 
-// connectionPeers verifies the certificate of the connection itself.
-type connectionPeers struct {
-	*checker
-
-	roots   RootsFunc
-	invalid error
-}
-
-func (p *connectionPeers) validate() error {
-	if p.roots == nil {
-		return errors.Join(p.invalid, errRootsMissing)
-	}
-	return p.invalid
-}
-
-func (p *connectionPeers) needsTLS() {}
-
-// checkHandshake implements handshakeChecker. The verdict is remembered for the requests.
-func (p *connectionPeers) checkHandshake(state *tls.ConnectionState) {
-	_, _ = p.fromConnection(state, p.roots())
-}
-
-// Peer implements [Peers].
-func (p *connectionPeers) Peer(r *http.Request) (core.Peer, error) {
-	return p.fromConnection(r.TLS, p.roots())
-}
-
-// presented implements presenter.
-func (p *connectionPeers) presented(r *http.Request) ([]*x509.Certificate, error) { return shown(r) }
-
-// shown returns the certificates that the client of a connection has shown.
-func shown(r *http.Request) ([]*x509.Certificate, error) {
+// presented returns the certificates that the client of a connection has shown.
+func presented(r *http.Request) ([]*x509.Certificate, error) {
 	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
 		return nil, errNoCertificate
 	}
 	return r.TLS.PeerCertificates, nil
 }
 
-// handshakePeers relies on the verification of the handshake.
-type handshakePeers struct {
-	*checker
-
-	invalid error
-}
-
-func (p *handshakePeers) validate() error { return p.invalid }
-
-func (p *handshakePeers) needsTLS() {}
-
-// presented implements presenter.
-func (p *handshakePeers) presented(r *http.Request) ([]*x509.Certificate, error) { return shown(r) }
-
-// Peer implements [Peers].
-func (p *handshakePeers) Peer(r *http.Request) (core.Peer, error) {
+// fromHandshake relies on the verification of the handshake.
+func (c *checker) fromHandshake(r *http.Request) (core.Peer, error) {
 	switch {
 	case r.TLS == nil || len(r.TLS.PeerCertificates) == 0:
 		return core.Peer{}, errNoCertificate
@@ -103,14 +74,14 @@ func (p *handshakePeers) Peer(r *http.Request) (core.Peer, error) {
 		return core.Peer{}, errNotVerified
 	}
 	key := keyOf(r.TLS.PeerCertificates[:1])
-	if v, ok := p.good.get(key); ok && v.holds(p.now(), nil) {
+	if v, ok := c.good.get(key); ok && v.holds(c.now(), nil) {
 		return v.peer, nil
 	}
 	chain := longest(r.TLS.VerifiedChains)
-	if err := recheck(chain, p.now()); err != nil {
+	if err := recheck(chain, c.now()); err != nil {
 		return core.Peer{}, err
 	}
-	return p.accept(key, chain, nil)
+	return c.accept(key, chain, nil)
 }
 
 // recheck checks the validity, which may have ended since the handshake, and the key usage, which a

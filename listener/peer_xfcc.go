@@ -23,13 +23,17 @@ const HeaderXFCC = "X-Forwarded-Client-Cert"
 // appending to it. A header with several elements is refused unless [PeerOptions].GatewayNames is
 // set.
 func FromXFCC(proxy Proxy, roots RootsFunc, opts PeerOptions) Peers {
-	return &headerPeers{
-		checker:      newChecker(opts),
-		proxy:        proxy,
-		roots:        roots,
-		gatewayNames: slices.Clone(opts.GatewayNames),
-		invalid:      opts.validate(),
+	invalid := opts.validate()
+	if proxy == nil {
+		invalid = errors.Join(invalid, errProxyMissing)
 	}
+	if roots == nil {
+		invalid = errors.Join(invalid, errRootsMissing)
+	}
+	p := &headerPeers{
+		checker: newChecker(opts), proxy: proxy, roots: roots, gatewayNames: slices.Clone(opts.GatewayNames),
+	}
+	return Peers{identify: p.identify, behindGateway: true, presented: p.presented, invalid: invalid}
 }
 
 var (
@@ -44,22 +48,9 @@ type headerPeers struct {
 	proxy        Proxy
 	roots        RootsFunc
 	gatewayNames []string
-	invalid      error
 }
 
-func (p *headerPeers) validate() error {
-	invalid := p.invalid
-	if p.proxy == nil {
-		invalid = errors.Join(invalid, errProxyMissing)
-	}
-	if p.roots == nil {
-		invalid = errors.Join(invalid, errRootsMissing)
-	}
-	return invalid
-}
-
-// Peer implements [Peers].
-func (p *headerPeers) Peer(r *http.Request) (core.Peer, error) {
+func (p *headerPeers) identify(r *http.Request) (core.Peer, error) {
 	if err := p.proxy(r); err != nil {
 		return core.Peer{}, notTheGateway(err)
 	}
@@ -87,7 +78,6 @@ func (p *headerPeers) Peer(r *http.Request) (core.Peer, error) {
 	return p.check(key, leaf, chain, roots)
 }
 
-// presented implements presenter.
 func (p *headerPeers) presented(r *http.Request) ([]*x509.Certificate, error) {
 	leaf, chain, err := p.certificates(r.Header[HeaderXFCC])
 	if err != nil {

@@ -33,9 +33,6 @@ const (
 	reasonWrongKeyUsage = "wrong_key_usage"
 	// ReasonNoIdentity means that the certificate names no runtime.
 	ReasonNoIdentity = "no_identity"
-	// ReasonSourceMismatch means that the sender claims to be another runtime than that of its
-	// certificate.
-	ReasonSourceMismatch = "source_mismatch"
 	// ReasonOwnerMissing means that the owner of the event is not in the control plane.
 	ReasonOwnerMissing = "owner_missing"
 	// ReasonDomainMissing means that no domain is registered.

@@ -2,13 +2,14 @@ package listener
 
 import (
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"net"
 	"net/http"
 	"time"
 
+	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/core/intake"
 )
 
 // Relay makes each replica a gateway to the replica that leads. It forwards requests by mTLS, with
@@ -16,7 +17,7 @@ import (
 // again, and its answer is the answer to the runtime.
 //
 // Relayed requests have a port of their own, which only replicas must be able to use. A request
-// that arrives there is never relayed again. A handler must implement [Readier]: its error decides
+// that arrives there is never relayed again. A handler must implement [core.Readier]: its error decides
 // that a request is relayed.
 //
 // All fields except Addr and Listener are required.
@@ -51,22 +52,16 @@ func validateRelay(peers Peers, r *Relay) error {
 	if r == nil {
 		return nil
 	}
-	if r.Server == nil || r.Client == nil || r.Peers == nil || r.Leader == nil {
+	if r.Server == nil || r.Client == nil || r.Peers.identify == nil || r.Leader == nil {
 		return errRelayIncomplete
 	}
-	if _, ok := peers.(presenter); !ok && peers != nil {
+	if peers.presented == nil && peers.identify != nil {
 		return errRelayFrom
 	}
-	if _, ok := r.Peers.(*headerPeers); !ok {
+	if !r.Peers.behindGateway {
 		return errRelayPeers
 	}
-	return validate(r.Peers)
-}
-
-// presenter is implemented by [Peers] that know the certificates of a request that they accepted:
-// that of the runtime, and others of its chain.
-type presenter interface {
-	presented(r *http.Request) ([]*x509.Certificate, error)
+	return r.Peers.invalid
 }
 
 // relayRetry is the wait that a runtime is asked for while no replica leads.
@@ -76,56 +71,55 @@ const relayRetry = time.Second
 const reasonNoLeader = "no_leader"
 
 // mustRelay reports whether another replica must answer the request.
-func (x *exchange) mustRelay() bool { return x.relay != nil && !x.isRelay && ready(x.handler) != nil }
+func (x *exchange) mustRelay(manager core.Manager) bool {
+	return x.relay != nil && !x.isRelay && x.intake.Ready(manager) != nil
+}
 
 // relayToLeader hands the request to the leader, and returns its answer. Without one it returns the
 // answer of a replica that does not lead.
-func (x *exchange) relayToLeader() answer {
+func (x *exchange) relayToLeader(peer *core.Peer, manager core.Manager) answer {
 	buffer := x.bodies.get()
 	defer x.bodies.put(buffer)
-	if refused := x.readBody(buffer); refused.status != 0 {
+	if refused := x.readBody(buffer); refused.Status != 0 {
 		return refused
 	}
 
 	// A slot is not for the time of a body: a few slow senders would hold all slots.
-	release := x.takeRelaySlot()
+	release := x.intake.TakeSlot(x.request.Context())
 	if release == nil {
 		return refuse(http.StatusServiceUnavailable, contract.ReasonBusy)
 	}
 	defer release()
 
-	passed, err := x.relay.send(x, buffer.Bytes())
+	passed, err := x.relay.send(x, manager, buffer.Bytes())
 	if err != nil {
 		return x.noLeader(err)
 	}
 	x.relay.noteSent()
-	return x.passOn(passed)
+	return x.passOn(peer, passed)
 }
 
 // noLeader refuses a request that was not relayed. In an election, other replicas know no leader
 // either, and a new connection would cost a handshake. If it lasts, the fault may be of this
 // replica.
 func (x *exchange) noLeader(err error) answer {
-	return answer{
-		status:     http.StatusServiceUnavailable,
-		reason:     reasonNoLeader,
-		public:     contract.ReasonNotReady,
-		retryAfter: relayRetry,
-		closes:     x.relay.noteFailed(x.request.Context(), err) > relayPatience,
-		err:        err,
-	}
+	a := refuse(http.StatusServiceUnavailable, reasonNoLeader)
+	a.public, a.RetryAfter, a.err = contract.ReasonNotReady, relayRetry, err
+	a.closes = x.relay.noteFailed(x.request.Context(), err) > relayPatience
+	return a
 }
 
 // passOn returns the answer of the leader. A refusal for the share of the runtime pauses the
 // connection here, as the leader does not have it.
-func (x *exchange) passOn(passed *passedAnswer) answer {
-	a := answer{status: passed.status, passed: passed}
+func (x *exchange) passOn(peer *core.Peer, passed *passedAnswer) answer {
+	a := refuse(passed.status, "")
+	a.passed = passed
 	if passed.status == x.version.Status() {
 		return a
 	}
-	a.reason = passed.reason
-	if a.reason == contract.ReasonTooFast {
-		x.pause()
+	a.Reason = passed.reason
+	if a.Reason == contract.ReasonTooFast {
+		x.pause(x.intake.Pause(intake.Account{Name: string(peer.ID)}))
 	}
 	return a
 }

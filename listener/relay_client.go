@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/listener/internal/xfcc"
 )
@@ -41,7 +43,7 @@ var (
 
 // relayClient sends requests to the replica that leads.
 type relayClient struct {
-	peers     presenter
+	presented func(r *http.Request) ([]*x509.Certificate, error)
 	leader    func() string
 	timeout   time.Duration
 	transport *http.Transport
@@ -53,15 +55,14 @@ type relayClient struct {
 }
 
 func newRelayClient(peers Peers, opts Options) *relayClient {
-	from, _ := peers.(presenter) // New has checked it.
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	return &relayClient{
-		peers:   from,
-		leader:  opts.Relay.Leader,
-		timeout: opts.HandleTimeout + relayGrace,
-		logger:  opts.Logger,
-		now:     opts.Now,
+		presented: peers.presented,
+		leader:    opts.Relay.Leader,
+		timeout:   opts.HandleTimeout + relayGrace,
+		logger:    opts.Logger,
+		now:       opts.Now,
 		// HTTP/1.1 takes less processor time for small requests than HTTP/2.
 		transport: &http.Transport{
 			Protocols:           protocols,
@@ -103,14 +104,14 @@ type passedAnswer struct {
 
 // send makes one request to the leader. The body is copied. The request does not end when its
 // sender goes away, because that would close the connection to the leader.
-func (c *relayClient) send(x *exchange, body []byte) (*passedAnswer, error) {
+func (c *relayClient) send(x *exchange, manager core.Manager, body []byte) (*passedAnswer, error) {
 	leader := c.leader()
 	if leader == "" {
 		return nil, errNoLeader
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(x.request.Context()), c.timeout)
 	defer cancel()
-	request, err := c.request(ctx, leader, x, body)
+	request, err := c.request(ctx, "https://"+leader+x.version.Path(manager), x, body)
 	if err != nil {
 		return nil, fmt.Errorf("relay: %w", err)
 	}
@@ -123,8 +124,8 @@ func (c *relayClient) send(x *exchange, body []byte) (*passedAnswer, error) {
 }
 
 // request returns the request to the leader. It has no header of the sender.
-func (c *relayClient) request(ctx context.Context, leader string, x *exchange, body []byte) (*http.Request, error) {
-	certs, err := c.peers.presented(x.request)
+func (c *relayClient) request(ctx context.Context, target string, x *exchange, body []byte) (*http.Request, error) {
+	certs, err := c.presented(x.request)
 	if err != nil {
 		return nil, fmt.Errorf("certificate of the runtime: %w", err)
 	}
@@ -132,7 +133,6 @@ func (c *relayClient) request(ctx context.Context, leader string, x *exchange, b
 	if err != nil {
 		return nil, fmt.Errorf("certificate of the runtime: %w", err)
 	}
-	target := "https://" + leader + x.version.Path(x.manager)
 	// A transport may read a body after its answer.
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, target, bytes.NewReader(bytes.Clone(body)))
 	if err != nil {

@@ -220,7 +220,7 @@ func TestRelay(t *testing.T) {
 		{"refused by index", contract.V1, bodyV1, 403, listener.ReasonOwnerMissing},
 		{"malformed", contract.V3, "{", 400, contract.ReasonMalformed},
 		{"too large", contract.V2, strings.Repeat(" ", 1<<20), 413, contract.ReasonTooLarge},
-		{"claim of another runtime", contract.V3, string(encode(t, change(runtimeB, 1))), 403, listener.ReasonSourceMismatch},
+		{"claim of another runtime", contract.V3, string(encode(t, change(runtimeB, 1))), 403, contract.ReasonSourceMismatch},
 	}
 
 	for _, test := range tests {

@@ -34,8 +34,8 @@ func (l *Listener) Start(ctx context.Context) error {
 	if !l.state.CompareAndSwap(idle, starting) {
 		return errStarted
 	}
-	defer l.state.Store(stopping)
-	if needsTLS(l.peers) && l.opts.TLS == nil {
+	defer l.stop()
+	if l.peers.ownsConnection && l.opts.TLS == nil {
 		return errPlain
 	}
 	server, err := httpserver.Bind(ctx, l.opts.Addr, l, l.serverOptions())
@@ -97,7 +97,7 @@ func (l *Listener) serve(ctx context.Context, server, relays *httpserver.Server)
 		beside.Go(func() { stop(relays.Serve(running)) })
 	}
 	if l.opts.Fleet != nil {
-		beside.Go(func() { stop(l.opts.Fleet.Start(running, l.resyncHandlers())) })
+		beside.Go(func() { stop(l.intake.DeliverResyncs(running)) })
 	}
 
 	l.state.Store(serving)
@@ -125,14 +125,20 @@ func (l *Listener) serveUntil(ctx context.Context, server *httpserver.Server) er
 		return err
 	case <-ctx.Done():
 	}
-	l.state.Store(stopping)
+	l.stop()
 	shutDown()
 	return <-served
 }
 
+// stop makes the listener refuse requests.
+func (l *Listener) stop() {
+	l.state.Store(stopping)
+	l.intake.Stop()
+}
+
 // claim counts the connection of a request to the runtime that sent it, if it is the runtime's.
 func (e *endpoint) claim(r *http.Request, runtime core.RuntimeID) {
-	if e.ownsConnection() {
+	if e.peers.ownsConnection {
 		httpserver.SetOrigin(r.Context(), "runtime "+string(runtime))
 	}
 }

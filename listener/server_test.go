@@ -40,7 +40,7 @@ func TestNewNamesAllThatIsWrong(t *testing.T) {
 		opts     listener.Options
 		want     []string
 	}{
-		{"nothing", nil, nil, nil, listener.Options{}, []string{"peers are nil", "verifier is nil", "no handler"}},
+		{"nothing", listener.Peers{}, nil, nil, listener.Options{}, []string{"peers are nil", "verifier is nil", "no handler"}},
 		{
 			"handlers", good, verifier,
 			map[core.Manager]core.Handler{"Not a label": handler, "good": nil},

@@ -252,7 +252,7 @@ func TestWrongPathsAndMethodsAreCharged(t *testing.T) {
 		"method":  func() *http.Request { return httptest.NewRequest(http.MethodGet, "/v3/lifecycle/events", http.NoBody) },
 		"manager": func() *http.Request { return httptest.NewRequest(http.MethodPost, "/v3/other/events", http.NoBody) },
 	}
-	senders := map[string]listener.PeersFunc{
+	senders := map[string]func(*http.Request) (core.Peer, error){
 		"runtime":  known,
 		"stranger": func(*http.Request) (core.Peer, error) { return core.Peer{}, core.ErrUnauthenticated },
 		"sender that is not known yet": func(*http.Request) (core.Peer, error) {
@@ -267,7 +267,7 @@ func TestWrongPathsAndMethodsAreCharged(t *testing.T) {
 
 				var clock handClock
 
-				l := newListener(t, peers, listener.InsecureAllowAll(), &recorder{},
+				l := newListener(t, listener.PeersFunc(peers), listener.InsecureAllowAll(), &recorder{},
 					listener.Options{RuntimeRate: 1, RuntimeBurst: burst, Now: clock.now})
 
 				for n := range burst {

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/intake"
 )
 
 var (
@@ -67,19 +68,10 @@ func (one anyOf) validate() error { return validateAll(one) }
 // ForRequest returns the verifier for one request (see [New]).
 func (one anyOf) ForRequest() core.Verifier { return anyOf(allForRequest(one)) }
 
-// forRequest returns the verifier for the events of one request, one after the other. A verifier
-// that can remember verdicts has a method for it.
-func forRequest(verifier core.Verifier) core.Verifier {
-	if v, ok := verifier.(interface{ ForRequest() core.Verifier }); ok {
-		return v.ForRequest()
-	}
-	return verifier
-}
-
 func allForRequest(verifiers []core.Verifier) []core.Verifier {
 	all := make([]core.Verifier, len(verifiers))
 	for i, verifier := range verifiers {
-		all[i] = forRequest(verifier)
+		all[i] = intake.ForRequest(verifier)
 	}
 	return all
 }
@@ -91,16 +83,20 @@ func isRefusal(err error) bool {
 func validateAll(verifiers []core.Verifier) error {
 	var invalid []error
 	for _, verifier := range verifiers {
+		if verifier == nil {
+			invalid = append(invalid, errVerifierMissing)
+		}
 		invalid = append(invalid, validateVerifier(verifier))
 	}
 	return errors.Join(invalid...)
 }
 
+// validateVerifier validates a verifier of this package. The intake refuses nil.
 func validateVerifier(verifier core.Verifier) error {
-	if verifier == nil {
-		return errVerifierMissing
+	if v, ok := verifier.(interface{ validate() error }); ok {
+		return v.validate()
 	}
-	return validate(verifier)
+	return nil
 }
 
 // InsecureAllowAll lets every event of every identified peer pass: each runtime can trigger all

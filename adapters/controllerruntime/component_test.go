@@ -40,7 +40,7 @@ func TestRegisterListenerComponentRefuses(t *testing.T) {
 		"component too long": {
 			strings.Repeat("a", 64), peers, verify, byWatched, controllerruntime.ComponentOptions{}, "DNS-1123 label",
 		},
-		"no peers":    {"operator", nil, verify, byWatched, controllerruntime.ComponentOptions{}, "operator: listener"},
+		"no peers":    {"operator", listener.Peers{}, verify, byWatched, controllerruntime.ComponentOptions{}, "operator: listener"},
 		"no verifier": {"operator", peers, nil, byWatched, controllerruntime.ComponentOptions{}, "operator: listener"},
 		"no map":      {"operator", peers, verify, nil, controllerruntime.ComponentOptions{}, "map function"},
 		"two addresses": {

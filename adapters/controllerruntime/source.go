@@ -12,7 +12,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
 // The errors of Start.
@@ -70,7 +69,7 @@ type Source[request comparable] struct {
 var (
 	_ source.TypedSource[string] = (*Source[string])(nil)
 	_ core.Handler               = (*Source[string])(nil)
-	_ listener.Readier           = (*Source[string])(nil)
+	_ core.Readier               = (*Source[string])(nil)
 )
 
 // NewSource returns a source of the requests that mapFunc makes of deliveries. mapFunc is required:

@@ -56,7 +56,7 @@ func (t *Tracing) Handler(next core.Handler) core.Handler {
 		end(span, err)
 		return err
 	})
-	if next, ok := next.(readier); ok {
+	if next, ok := next.(core.Readier); ok {
 		return readyHandler{traced, next}
 	}
 	return traced
@@ -74,10 +74,7 @@ func (t *Tracing) consume(
 	return ctx, d, span
 }
 
-// readier is listener.Readier.
-type readier interface{ Ready() error }
-
 type readyHandler struct {
 	core.Handler
-	readier
+	core.Readier
 }

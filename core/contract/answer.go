@@ -2,10 +2,13 @@ package contract
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
 // Refusal says why a request, or one event of it, was not taken.
@@ -44,6 +47,56 @@ type failureBody struct {
 // error, so that no sender mistakes it for a success, and one that gateways do not retry.
 func Partial(failed map[int]Refusal) Answer {
 	return Answer{Refusal: Refusal{Status: statusUnprocessableContent, Reason: ReasonPartial}, Failed: failed}
+}
+
+// AnswerTo returns the answer of a receiver whose result is that of a [core.Forwarder]: nil, an error
+// for the whole request, or [core.EventErrors].
+//
+// Contracts v1 and v2 have one event, and their deployed agents read the status only: they retry
+// 500, and gateways do not. A gateway that retried it would end with the answer of a replica that
+// does not lead. A verifier that is not ready is no failure at the event, and another replica may
+// have one that is.
+func (v Version) AnswerTo(err error) Answer {
+	some, partial := errors.AsType[core.EventErrors](err)
+	switch {
+	case err == nil:
+		return Answer{Refusal: Refusal{Status: v.Status()}}
+	case !partial:
+		return Answer{Refusal: refusalOf(err)}
+	}
+	failed := make(map[int]Refusal, len(some))
+	for i, err := range some {
+		failed[i] = refusalOf(err)
+	}
+	if v.MaxEvents() > 1 {
+		return Partial(failed)
+	}
+	first := slices.Min(slices.Collect(maps.Keys(some)))
+	answer := Answer{Refusal: failed[first], Failed: failed}
+	if answer.Status == statusServiceUnavailable && !errors.Is(some[first], core.ErrNotReady) {
+		answer.Status = statusInternalServerError
+	}
+	return answer
+}
+
+// refusalOf returns the refusal that stands for an error.
+func refusalOf(err error) Refusal {
+	return Refusal{Status: statusOf(err), Reason: core.Reason(err), RetryAfter: core.RetryAfter(err)}
+}
+
+func statusOf(err error) int {
+	switch {
+	case core.IsPermanent(err):
+		return statusBadRequest
+	case errors.Is(err, core.ErrForbidden):
+		return statusForbidden
+	case errors.Is(err, core.ErrUnauthenticated):
+		return statusUnauthorized
+	case errors.Is(err, core.ErrUnknownManager):
+		return statusNotFound
+	default:
+		return statusServiceUnavailable
+	}
 }
 
 // Body returns the body of the answer, in JSON.

@@ -33,6 +33,9 @@ const (
 	ReasonTooFast = "too_fast"
 	// ReasonPartial means that some elements of a request were refused for themselves (422).
 	ReasonPartial = "partial"
+	// ReasonSourceMismatch means that the sender claims to be another runtime than that of its
+	// certificate (403).
+	ReasonSourceMismatch = "source_mismatch"
 	// ReasonPanic means that code of the operator panicked (503).
 	ReasonPanic = "panic"
 )

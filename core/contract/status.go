@@ -14,6 +14,7 @@ const (
 	statusUnsupportedMediaType  = 415
 	statusUnprocessableContent  = 422
 	statusTooManyRequests       = 429
+	statusInternalServerError   = 500
 	statusBadGateway            = 502
 	statusServiceUnavailable    = 503
 	statusGatewayTimeout        = 504

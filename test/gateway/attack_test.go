@@ -215,7 +215,7 @@ func byVersion(v1, v2, v3 string) want {
 // ignored is the outcome of an event of self that claims to be the victim. Contract v2 has no
 // claim.
 func ignored() want {
-	return byVersion(forbidden("owner_mismatch"), passed, forbidden(listener.ReasonSourceMismatch))
+	return byVersion(forbidden("owner_mismatch"), passed, forbidden(contract.ReasonSourceMismatch))
 }
 
 // certificates are bad ones that name the victim.
@@ -246,7 +246,7 @@ func (n *network) certificates() []attack {
 func (n *network) claims() []attack {
 	mismatch := everywhere(forbidden(listener.ReasonSANMismatch))
 	unknown := byVersion(forbidden("owner_mismatch"),
-		forbidden("runtime_unknown"), forbidden(listener.ReasonSourceMismatch))
+		forbidden("runtime_unknown"), forbidden(contract.ReasonSourceMismatch))
 	twoNames := testpki.Options{DNSNames: []string{selfDomain}, Edit: func(c *x509.Certificate) {
 		name := asn1.ObjectIdentifier{2, 5, 4, 3}
 		c.Subject = pkix.Name{ExtraNames: []pkix.AttributeTypeAndValue{

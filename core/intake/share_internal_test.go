@@ -1,4 +1,4 @@
-package listener
+package intake
 
 import (
 	"fmt"
@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-var prod = account{name: "prod"}
+var prod = Account{Name: "prod"}
 
 // visit enters and leaves.
-func visit(s *shares, a account, now time.Time) (time.Duration, bool) {
+func visit(s *shares, a Account, now time.Time) (time.Duration, bool) {
 	wait, ok := s.enter(a, 1, now)
 	if ok {
 		s.leave(a, now)
@@ -33,7 +33,7 @@ func TestSharesRefill(t *testing.T) {
 		t.Errorf("beyond the burst: taken %v, wait %v, want to wait 500ms for the next token", ok, wait)
 	}
 
-	if _, ok := visit(s, account{name: "other"}, now); !ok {
+	if _, ok := visit(s, Account{Name: "other"}, now); !ok {
 		t.Error("another runtime was refused")
 	}
 
@@ -111,7 +111,7 @@ func TestSharesForgetTheIdle(t *testing.T) {
 
 	for round := range 10 {
 		for n := range each {
-			visit(s, account{name: fmt.Sprintf("%d-%d", round, n)}, now)
+			visit(s, Account{Name: fmt.Sprintf("%d-%d", round, n)}, now)
 		}
 
 		most = max(most, len(s.young)+len(s.old))
@@ -134,7 +134,7 @@ func TestSharesForgetTheIdle(t *testing.T) {
 
 	for range 3 {
 		now = now.Add(s.life)
-		visit(s, account{name: "last"}, now)
+		visit(s, Account{Name: "last"}, now)
 	}
 
 	if n := len(s.young) + len(s.old); n > 2 {

@@ -1,4 +1,4 @@
-package listener
+package intake
 
 import (
 	"sync"
@@ -7,11 +7,11 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 )
 
-// account is the sender that a cost is charged to: an identified runtime, or the origin address of
-// a stranger.
-type account struct {
-	name     string
-	stranger bool
+// Account is the sender that a cost is charged to: an identified runtime, or the origin of a
+// stranger.
+type Account struct {
+	Name     string
+	Stranger bool
 }
 
 // shares bounds the requests, events and bytes of each account with a token bucket, and its
@@ -23,7 +23,7 @@ type shares struct {
 	life time.Duration
 
 	mu         sync.Mutex
-	young, old map[account]*share
+	young, old map[Account]*share
 	turned     time.Time
 }
 
@@ -42,13 +42,13 @@ func newShares(rate float64, burst, inFlight int) *shares {
 		burst:    float64(burst),
 		inFlight: inFlight,
 		life:     time.Duration(float64(burst+debt) / rate * float64(time.Second)),
-		young:    make(map[account]*share),
+		young:    make(map[Account]*share),
 	}
 }
 
 // enter takes cost tokens and counts a request in flight. Without room for it, enter returns the
 // time to wait; leave must not follow then.
-func (s *shares) enter(a account, cost float64, now time.Time) (wait time.Duration, ok bool) {
+func (s *shares) enter(a Account, cost float64, now time.Time) (wait time.Duration, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	held := s.fill(a, now)
@@ -66,7 +66,7 @@ func (s *shares) enter(a account, cost float64, now time.Time) (wait time.Durati
 
 // charge takes cost tokens unless the bucket is in debt, and may bring it into debt. Later requests
 // wait until that is paid. So a batch that is larger than the burst can be sent at all.
-func (s *shares) charge(a account, cost float64, now time.Time) (wait time.Duration, ok bool) {
+func (s *shares) charge(a Account, cost float64, now time.Time) (wait time.Duration, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	held := s.fill(a, now)
@@ -77,7 +77,7 @@ func (s *shares) charge(a account, cost float64, now time.Time) (wait time.Durat
 	return 0, true
 }
 
-func (s *shares) leave(a account, now time.Time) {
+func (s *shares) leave(a Account, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.find(a, now).inFlight--
@@ -93,7 +93,7 @@ const (
 
 // pause returns how long to read nothing from the connection of a refused request. Pauses of an
 // account follow each other.
-func (s *shares) pause(a account, now time.Time) time.Duration {
+func (s *shares) pause(a Account, now time.Time) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	held := s.find(a, now)
@@ -111,14 +111,14 @@ func (s *shares) until(tokens float64) time.Duration {
 }
 
 // fill returns the share of an account with the tokens that it has now.
-func (s *shares) fill(a account, now time.Time) *share {
+func (s *shares) fill(a Account, now time.Time) *share {
 	held := s.find(a, now)
 	held.tokens = min(s.burst, held.tokens+now.Sub(held.filled).Seconds()*s.rate)
 	held.filled = now
 	return held
 }
 
-func (s *shares) find(a account, now time.Time) *share {
+func (s *shares) find(a Account, now time.Time) *share {
 	s.forget(now)
 	if held := s.young[a]; held != nil {
 		return held
@@ -136,7 +136,7 @@ func (s *shares) forget(now time.Time) {
 	if now.Sub(s.turned) < s.life {
 		return
 	}
-	kept := make(map[account]*share)
+	kept := make(map[Account]*share)
 	for a, held := range s.old {
 		if held.inFlight > 0 && s.young[a] == nil {
 			kept[a] = held

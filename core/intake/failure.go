@@ -1,0 +1,185 @@
+package intake
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
+)
+
+// Fault is the side that a failure belongs to.
+type Fault int
+
+// The sides of a failure.
+const (
+	// FaultOfEvent is of one element: all others go on.
+	FaultOfEvent Fault = iota
+	// FaultOfSender is of the runtime: the verifier refuses it, or does not know it yet.
+	FaultOfSender
+	// FaultOfReplica is of this replica, which takes no events: another one may.
+	FaultOfReplica
+	// FaultOfShare is of a sender that has used its share.
+	FaultOfShare
+	// FaultOfIntake is of a receiver that is busy, or does not serve the manager.
+	FaultOfIntake
+)
+
+// Failure is why an element, or a whole batch, was not taken. It wraps [core.ErrForbidden] and
+// [core.ErrUnauthenticated] when the verifier refused, [core.ErrNotReady] when the verifier or the
+// replica is not ready, and [core.ErrUnknownManager]. It hides what a handler calls its error: the
+// same event may be taken later.
+type Failure struct {
+	// Fault is the side that the failure belongs to.
+	Fault Fault
+	// Pause is how long the sender is to be left alone, so that refusals cost little. It is 0 unless
+	// the fault is that of the share.
+	Pause time.Duration
+
+	cause  error
+	class  error
+	reason string
+	wait   time.Duration
+	// refused means that the verifier returned an error, passed that it let the element pass.
+	refused, passed bool
+}
+
+var (
+	_ core.Reasoner     = (*Failure)(nil)
+	_ core.RetryAfterer = (*Failure)(nil)
+)
+
+// Error returns the cause.
+func (f *Failure) Error() string {
+	if f.cause == nil {
+		return "refused: " + f.reason
+	}
+	return f.cause.Error()
+}
+
+// Unwrap returns the sentinel of core that the failure stands for, nil if there is none.
+func (f *Failure) Unwrap() error { return f.class }
+
+// Reason returns the metric label of the cause.
+func (f *Failure) Reason() string { return f.reason }
+
+// RetryAfter returns the wait that the sender is asked for, at most 5 min; 0: none.
+func (f *Failure) RetryAfter() time.Duration { return f.wait }
+
+// maxWait bounds the wait that a verifier or a handler can ask for.
+const maxWait = 5 * time.Minute
+
+func newFailure(fault Fault, err error) *Failure {
+	return &Failure{Fault: fault, cause: err, reason: core.Reason(err), wait: min(core.RetryAfter(err), maxWait)}
+}
+
+// Unverified returns the failure for the error of a verifier, or of what identifies senders.
+func Unverified(err error) *Failure {
+	f := newFailure(FaultOfEvent, err)
+	f.refused = true
+	for _, class := range []error{core.ErrForbidden, core.ErrUnauthenticated, core.ErrNotReady} {
+		if errors.Is(err, class) {
+			f.class = class
+			break
+		}
+	}
+	return f
+}
+
+// isUnknown reports whether the verifier does not know the answer yet.
+func (f *Failure) isUnknown() bool {
+	return !errors.Is(f, core.ErrForbidden) && !errors.Is(f, core.ErrUnauthenticated)
+}
+
+func busy() *Failure { return &Failure{Fault: FaultOfIntake, reason: contract.ReasonBusy} }
+
+// mismatch refuses a batch that claims to come from another runtime than the peer.
+func mismatch(claimed core.RuntimeID) *Failure {
+	return &Failure{
+		Fault: FaultOfSender, class: core.ErrForbidden, reason: contract.ReasonSourceMismatch, refused: true,
+		cause: fmt.Errorf("%w: the batch claims to come from runtime %.253q", core.ErrForbidden, claimed),
+	}
+}
+
+func unknownManager(manager core.Manager) *Failure {
+	return &Failure{
+		Fault: FaultOfIntake, class: core.ErrUnknownManager, reason: contract.ReasonUnknownManager,
+		cause: fmt.Errorf("%w: %q", core.ErrUnknownManager, manager),
+	}
+}
+
+// Verdict is the fate of a batch. The zero value means that all of it was taken.
+type Verdict struct {
+	// Whole is the failure of the whole batch, nil if its elements were decided one by one.
+	Whole *Failure
+	// Failed has the elements that were not taken, by their index. That of the heartbeat is the
+	// number of events.
+	Failed map[int]*Failure
+}
+
+// Err returns the verdict as a [core.Forwarder] does: nil, the failure of the batch, or
+// [core.EventErrors].
+func (v *Verdict) Err() error {
+	switch {
+	case v.Whole != nil:
+		return v.Whole
+	case len(v.Failed) == 0:
+		return nil
+	}
+	failed := make(core.EventErrors, len(v.Failed))
+	for i, f := range v.Failed {
+		failed[i] = f
+	}
+	return failed
+}
+
+// First returns the failure of the batch, or that of the first element with one, nil if everything
+// was taken.
+func (v *Verdict) First() *Failure {
+	if v.Whole != nil || len(v.Failed) == 0 {
+		return v.Whole
+	}
+	return v.Failed[slices.Min(slices.Collect(maps.Keys(v.Failed)))]
+}
+
+// add notes the failure of an element, unless it was taken.
+func (v *Verdict) add(index int, f *Failure) {
+	if f == nil {
+		return
+	}
+	if v.Failed == nil {
+		v.Failed = map[int]*Failure{}
+	}
+	v.Failed[index] = f
+}
+
+func (v *Verdict) all(match func(*Failure) bool) bool {
+	for _, f := range v.Failed {
+		if !match(f) {
+			return false
+		}
+	}
+	return true
+}
+
+// settle makes the first failure that belongs to the sender or to this replica that of the batch.
+func (v *Verdict) settle() {
+	for _, index := range slices.Sorted(maps.Keys(v.Failed)) {
+		if f := v.Failed[index]; f.Fault != FaultOfEvent {
+			v.Whole = f
+			return
+		}
+	}
+}
+
+// refused returns the failures as a fleet takes them.
+func (v *Verdict) refused() core.EventErrors {
+	refused := make(core.EventErrors, len(v.Failed))
+	for i, f := range v.Failed {
+		refused[i] = f
+	}
+	return refused
+}

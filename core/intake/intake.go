@@ -1,0 +1,109 @@
+package intake
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync/atomic"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+// Intake receives the batches of all runtimes for one or several managers. Create one with [New].
+// Its methods may be called concurrently, and start no goroutine.
+type Intake struct {
+	verifier core.Verifier
+	handlers map[core.Manager]core.Handler
+	opts     Options
+	slots    chan struct{}
+	// observeSlots are for batches that are only observed, or relayed without a slot.
+	observeSlots chan struct{}
+	shares       *shares
+	stopping     atomic.Bool
+}
+
+var (
+	errNoVerifier = errors.New("verifier is nil: want SAN pinning, or another verifier")
+	errNoHandlers = errors.New("there is no handler: want one for each manager")
+	errNoHandler  = errors.New("handler is nil")
+)
+
+// New returns an intake that has copied the handlers. The error names everything that is missing,
+// invalid or negative.
+//
+// If the verifier has a method "ForRequest() core.Verifier", its result verifies the events of one
+// batch, one after the other (see [ForRequest]).
+func New(verifier core.Verifier, handlers map[core.Manager]core.Handler, opts Options) (*Intake, error) {
+	err := errors.Join(validateHandlers(handlers), opts.validate())
+	if verifier == nil {
+		err = errors.Join(errNoVerifier, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	opts = opts.withDefaults()
+	return &Intake{
+		verifier:     verifier,
+		handlers:     maps.Clone(handlers),
+		opts:         opts,
+		slots:        make(chan struct{}, opts.MaxInFlight),
+		observeSlots: make(chan struct{}, max(opts.MaxInFlight/perObserveSlot, 1)),
+		shares:       newShares(opts.RuntimeRate, opts.RuntimeBurst, opts.RuntimeInFlight),
+	}, nil
+}
+
+func validateHandlers(handlers map[core.Manager]core.Handler) error {
+	if len(handlers) == 0 {
+		return errNoHandlers
+	}
+	var invalid []error
+	for _, manager := range slices.Sorted(maps.Keys(handlers)) {
+		if _, err := core.ParseManager(string(manager)); err != nil {
+			invalid = append(invalid, err)
+		}
+		if handlers[manager] == nil {
+			invalid = append(invalid, fmt.Errorf("%w: that of manager %q", errNoHandler, manager))
+		}
+	}
+	return errors.Join(invalid...)
+}
+
+// Serves reports whether there is a handler for the manager.
+func (in *Intake) Serves(manager core.Manager) bool {
+	_, known := in.handlers[manager]
+	return known
+}
+
+// Managers returns the managers that have a handler.
+func (in *Intake) Managers() []core.Manager { return slices.Sorted(maps.Keys(in.handlers)) }
+
+// Ready returns why the handler of a manager takes no events, nil if it is a [core.Readier] that
+// takes them, or if it is none.
+func (in *Intake) Ready(manager core.Manager) error {
+	if r, ok := in.handlers[manager].(core.Readier); ok {
+		return r.Ready()
+	}
+	return nil
+}
+
+// Stop makes every later failure of a handler one of this replica. A receiver that stops ends the
+// calls of its handlers, which is no failure of their events.
+func (in *Intake) Stop() { in.stopping.Store(true) }
+
+// DeliverResyncs hands the resyncs of the fleet to the handlers until ctx ends. Without a fleet it
+// returns at once. It fails as [fleet.Fleet.Start] does.
+func (in *Intake) DeliverResyncs(ctx context.Context) error {
+	if in.opts.Fleet == nil {
+		return nil
+	}
+	handlers := make(map[core.Manager]core.Handler, len(in.handlers))
+	for manager, handler := range in.handlers {
+		handlers[manager] = core.HandlerFunc(func(ctx context.Context, d core.Delivery) (err error) {
+			in.protect(ctx, func() { err = handler.Handle(ctx, d) }, func(cause error) { err = cause })
+			return err
+		})
+	}
+	return in.opts.Fleet.Start(ctx, handlers)
+}

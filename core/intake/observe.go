@@ -1,0 +1,63 @@
+package intake
+
+import (
+	"context"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+// observe hands a batch to the fleet, unless the verifier refused all of it or this replica is not
+// ready: another replica then observes it. A heartbeat that the verifier did not let pass is left
+// out. So are events that the sender does not own again, so that the fleet misses their numbers.
+func (t *task) observe(o *outcome, returned bool) {
+	if t.opts.Fleet == nil || !o.verified || o.isOfReplica() {
+		return
+	}
+	observed, refused := t.Batch, o.refused()
+	if !o.speaks {
+		observed.Heartbeat = nil
+	}
+	if !returned {
+		observed.Events, refused = t.without(o.Failed), nil
+	}
+	t.opts.Fleet.Observe(t.Peer, t.Manager, observed, refused)
+}
+
+func (t *task) without(failed map[int]*Failure) (taken []core.Numbered) {
+	for i := range t.Batch.Events {
+		if failed[i] == nil {
+			taken = append(taken, t.Batch.Events[i])
+		}
+	}
+	return taken
+}
+
+// observeOnly hands a batch to the fleet when there is no slot to deliver it: a runtime is not
+// silent while the intake is busy. A heartbeat alone is thereby done. Events are sent again with
+// their numbers.
+//
+// Batches that are only observed have a few slots of their own. Only the verifier can hold these
+// up.
+func (t *task) observeOnly(ctx context.Context) Verdict {
+	if t.opts.Fleet == nil || !try(t.observeSlots) {
+		return t.refuse(busy())
+	}
+	o := t.verifyOnly(ctx)
+	<-t.observeSlots // Offering the failures may take a while.
+	return t.conclude(o)
+}
+
+// verifyOnly verifies the sender, and refuses all events.
+func (t *task) verifyOnly(ctx context.Context) (o outcome) {
+	ctx, cancel := context.WithTimeout(ctx, t.opts.HandleTimeout)
+	defer cancel()
+	if len(t.Batch.Events) == 0 {
+		return t.take(ctx)
+	}
+	for i := range t.Batch.Events {
+		o.add(i, busy())
+	}
+	t.takeHeartbeat(ctx, &o)
+	o.Whole = busy()
+	return o
+}

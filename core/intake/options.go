@@ -1,0 +1,81 @@
+package intake
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+)
+
+// Options are the optional settings of an [Intake]. The zero value is the documented default.
+type Options struct {
+	// MaxInFlight bounds the batches that the verifier and the handlers have at the same time. With
+	// a Fleet, an eighth more may be with the verifier only, so that heartbeats are observed while
+	// all events are refused. Default: 256.
+	MaxInFlight int
+	// RuntimeRate bounds the events of each runtime in a second on average, RuntimeBurst at once. A
+	// batch without events counts as one event, and so does each 16 KiB of a body. A batch that is
+	// larger than the rest of the share is taken, and the next one waits. Defaults: 200 and 1,000.
+	RuntimeRate  float64
+	RuntimeBurst int
+	// RuntimeInFlight bounds the batches of one runtime in flight. Default: 16.
+	RuntimeInFlight int
+	// HandleTimeout bounds the calls of verifier and handler for one batch. Default: 5 s.
+	HandleTimeout time.Duration
+	// Fleet observes each batch that is verified. Default: none.
+	Fleet *fleet.Fleet
+	// Now is the clock. Default: [time.Now].
+	Now func() time.Time
+	// Logger gets panics. Default: discard.
+	Logger *slog.Logger
+	// InFlight is called with 1 before the verifier and the handler are called for a batch, and with
+	// -1 after. Default: none.
+	InFlight func(delta int)
+}
+
+const (
+	defaultMaxInFlight     = 256
+	defaultRuntimeRate     = 200
+	defaultRuntimeBurst    = 1000
+	defaultRuntimeInFlight = 16
+	defaultHandleTimeout   = 5 * time.Second
+)
+
+func (o Options) withDefaults() Options {
+	o.MaxInFlight = cmp.Or(o.MaxInFlight, defaultMaxInFlight)
+	o.RuntimeRate = cmp.Or(o.RuntimeRate, defaultRuntimeRate)
+	o.RuntimeBurst = cmp.Or(o.RuntimeBurst, defaultRuntimeBurst)
+	o.RuntimeInFlight = cmp.Or(o.RuntimeInFlight, defaultRuntimeInFlight)
+	o.HandleTimeout = cmp.Or(o.HandleTimeout, defaultHandleTimeout)
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.InFlight == nil {
+		o.InFlight = func(int) {}
+	}
+	return o
+}
+
+func (o Options) validate() error {
+	return errors.Join(
+		NotNegative("Options.MaxInFlight", o.MaxInFlight),
+		NotNegative("Options.RuntimeRate", o.RuntimeRate),
+		NotNegative("Options.RuntimeBurst", o.RuntimeBurst),
+		NotNegative("Options.RuntimeInFlight", o.RuntimeInFlight),
+		NotNegative("Options.HandleTimeout", o.HandleTimeout),
+	)
+}
+
+var errNegative = errors.New("option is negative")
+
+// NotNegative refuses a negative value of the option with that name.
+func NotNegative[T int | float64 | time.Duration](name string, value T) error {
+	if value >= 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: %s is %v, want more than 0, or 0 for the default", errNegative, name, value)
+}

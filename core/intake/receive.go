@@ -1,0 +1,265 @@
+package intake
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
+)
+
+// Request is one batch of an identified sender.
+type Request struct {
+	// Peer is the sender. It has an ID.
+	Peer core.Peer
+	// Manager is the operator that the batch is for.
+	Manager core.Manager
+	// Batch is what the sender claims.
+	Batch core.Batch
+	// Contract is that of the batch. With contract v1 the owner of an event names the runtime.
+	Contract contract.Version
+	// Wait makes the batch wait for a slot until the context ends, instead of refusing it at once.
+	Wait bool
+	// Return offers the failures to the sender, and reports whether the sender owns them again.
+	// Otherwise another attempt of the transport delivers them, and the fleet must not take them for
+	// seen. Nil: the answer is the return, and always arrives.
+	Return func(v *Verdict) bool
+}
+
+func (r *Request) elements() int {
+	if r.Batch.Heartbeat == nil {
+		return len(r.Batch.Events)
+	}
+	return len(r.Batch.Events) + 1
+}
+
+// Receive verifies a batch, hands its events to the handler, and the batch to the fleet. Between
+// [Intake.Enter] and [Intake.Leave] of its runtime, it blocks as long as verifier and handler do,
+// at most Options.HandleTimeout if they follow their context.
+func (in *Intake) Receive(ctx context.Context, r *Request) (v Verdict) {
+	in.protect(ctx, func() { v = in.receive(ctx, r) }, func(err error) {
+		v = Verdict{Whole: newFailure(FaultOfEvent, err)}
+	})
+	return v
+}
+
+func (in *Intake) receive(ctx context.Context, r *Request) Verdict {
+	handler, known := in.handlers[r.Manager]
+	switch {
+	case !known:
+		return Verdict{Whole: unknownManager(r.Manager)}
+	case r.Batch.Source != "" && r.Batch.Source != r.Peer.ID:
+		return r.refuse(mismatch(r.Batch.Source))
+	}
+	t := &task{Intake: in, Request: r, handler: handler, verifier: ForRequest(in.verifier)}
+	if !in.takeSlot(ctx, r.Wait) {
+		return t.observeOnly(ctx)
+	}
+	o, tooFast := t.takeInSlot(ctx)
+	if tooFast != nil {
+		return r.refuse(tooFast)
+	}
+	return t.conclude(o)
+}
+
+// refuse offers the refusal of the whole batch to the sender.
+func (r *Request) refuse(f *Failure) Verdict {
+	v := Verdict{Whole: f}
+	if r.Return != nil {
+		r.Return(&v)
+	}
+	return v
+}
+
+// task is the handling of one batch.
+type task struct {
+	*Intake
+	*Request
+
+	handler  core.Handler
+	verifier core.Verifier
+}
+
+// outcome is what verifier and handler said of a batch.
+type outcome struct {
+	Verdict
+
+	// verified means that the verifier let some element pass, or the sender as a whole.
+	verified bool
+	// speaks means that the verifier let the sender speak for its runtime as a whole.
+	speaks bool
+}
+
+func (o *outcome) note(index int, f *Failure) {
+	o.verified = o.verified || f == nil || f.passed
+	o.add(index, f)
+}
+
+// takeInSlot charges the share of the runtime for the elements, and gives the slot back.
+func (t *task) takeInSlot(ctx context.Context) (o outcome, tooFast *Failure) {
+	defer t.releaseSlot()
+	// The batch itself has paid for one element.
+	if tooFast = t.charge(Account{Name: string(t.Peer.ID)}, float64(t.elements()-1)); tooFast != nil {
+		return o, tooFast
+	}
+	ctx, cancel := context.WithTimeout(ctx, t.opts.HandleTimeout)
+	defer cancel()
+	return t.take(ctx), nil
+}
+
+// take hands every event to the handler. No handler gets a heartbeat.
+func (t *task) take(ctx context.Context) (o outcome) {
+	received := t.opts.Now()
+	for i := range t.Batch.Events {
+		o.note(i, t.takeEvent(ctx, &t.Batch.Events[i].WatchEvent, received))
+	}
+	if t.Batch.Heartbeat != nil {
+		t.takeHeartbeat(ctx, &o)
+	}
+	if len(o.Failed) == t.elements() {
+		t.judgeSender(ctx, &o)
+		t.judgeReplica(ctx, &o)
+	}
+	o.settle()
+	return o
+}
+
+func (t *task) takeEvent(ctx context.Context, event *core.WatchEvent, received time.Time) *Failure {
+	if f := t.verify(ctx, event); f != nil {
+		return f
+	}
+	return t.handle(ctx, core.Delivery{Runtime: t.Peer.ID, Manager: t.Manager, Event: *event, Received: received})
+}
+
+func (t *task) takeHeartbeat(ctx context.Context, o *outcome) {
+	f := t.verifySender(ctx)
+	if f == nil {
+		o.speaks = true
+		f = t.askReady(ctx)
+	}
+	o.note(len(t.Batch.Events), f)
+}
+
+// verifySender asks the verifier whether the peer may speak for its runtime as a whole.
+func (t *task) verifySender(ctx context.Context) *Failure {
+	return t.verify(ctx, &core.WatchEvent{Resync: true})
+}
+
+// verify, handle and askReady make a panic the failure of one element: it would otherwise hold up
+// the other elements of its batch for ever.
+func (t *task) verify(ctx context.Context, event *core.WatchEvent) (f *Failure) {
+	t.protect(ctx, func() {
+		if err := t.verifier.Verify(ctx, t.Peer, event); err != nil {
+			f = Unverified(err)
+		}
+	}, func(err error) { f = newFailure(FaultOfEvent, err) })
+	return f
+}
+
+func (t *task) handle(ctx context.Context, d core.Delivery) *Failure {
+	return t.handled(ctx, func() error { return t.handler.Handle(ctx, d) })
+}
+
+func (t *task) askReady(ctx context.Context) *Failure {
+	return t.handled(ctx, func() error { return t.Ready(t.Manager) })
+}
+
+// handled returns the failure of a call of the handler.
+func (t *task) handled(ctx context.Context, call func() error) (f *Failure) {
+	t.protect(ctx, func() {
+		if err := call(); err != nil {
+			f = t.handlerFailure(err)
+		}
+	}, func(err error) { f = newFailure(FaultOfEvent, err) })
+	if f != nil {
+		f.passed = true
+	}
+	return f
+}
+
+func (t *task) handlerFailure(err error) *Failure {
+	f := newFailure(FaultOfEvent, err)
+	if t.stopping.Load() || errors.Is(err, core.ErrNotReady) && !t.isReady() {
+		f.Fault, f.class = FaultOfReplica, core.ErrNotReady
+	}
+	return f
+}
+
+// isReady reports whether a handler says that it is ready. One without the method does not.
+func (t *task) isReady() bool {
+	r, ok := t.handler.(core.Readier)
+	return ok && r.Ready() == nil
+}
+
+// judgeSender makes the refusal of all elements that of the sender, if the verifier also refuses a
+// resync of its runtime. An unknown answer to the resync does not replace the refusal of an event.
+// After a panic of the verifier it only notes whether the sender is verified.
+func (t *task) judgeSender(ctx context.Context, o *outcome) {
+	refused := o.all(func(f *Failure) bool { return f.refused })
+	if t.Contract.NeedsOwner() || o.verified && !refused {
+		return
+	}
+	sender := t.verifySender(ctx)
+	if sender == nil {
+		o.speaks, o.verified = true, true
+		return
+	}
+	if !refused || !sender.refused || sender.isUnknown() && !o.all((*Failure).isUnknown) {
+		return
+	}
+	sender.Fault = FaultOfSender
+	for i := range o.Failed {
+		o.Failed[i] = sender
+	}
+}
+
+// judgeReplica makes the refusal of all events that of this replica, if it does not lead. The
+// verifier may have refused them before the handler was asked. The fleet of the leader needs their
+// numbers, or else the next heartbeat shows a gap.
+func (t *task) judgeReplica(ctx context.Context, o *outcome) {
+	if !o.verified || o.isOfReplica() || len(o.Failed) == 0 {
+		return
+	}
+	if f := t.askReady(ctx); f != nil && f.Fault == FaultOfReplica {
+		o.Failed[0] = f
+	}
+}
+
+func (o *outcome) isOfReplica() bool {
+	return !o.all(func(f *Failure) bool { return f.Fault != FaultOfReplica })
+}
+
+// conclude offers the failures to the sender, and hands the batch to the fleet.
+func (t *task) conclude(o outcome) Verdict {
+	returned := true
+	if len(o.Failed) > 0 && t.Return != nil {
+		returned = t.Return(&o.Verdict)
+	}
+	t.observe(&o, returned)
+	return o.Verdict
+}
+
+// protect calls code of the operator, and calls failed with the error of a panic.
+func (in *Intake) protect(ctx context.Context, call func(), failed func(error)) {
+	defer func() {
+		cause := recover()
+		if cause == nil {
+			return
+		}
+		err := &panicked{cause}
+		failed(err)
+		in.opts.Logger.LogAttrs(ctx, slog.LevelError, "panic while a batch was received",
+			slog.Any("error", err), slog.String("stack", string(debug.Stack())))
+	}()
+	call()
+}
+
+// panicked is the error of a panic: the same event may be taken later.
+type panicked struct{ cause any }
+
+func (p *panicked) Error() string  { return fmt.Sprintf("panic: %v", p.cause) }
+func (p *panicked) Reason() string { return contract.ReasonPanic }

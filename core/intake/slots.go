@@ -1,0 +1,98 @@
+package intake
+
+import (
+	"context"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
+)
+
+// perObserveSlot is the number of slots for which there is one more slot for batches that are only
+// observed.
+const perObserveSlot = 8
+
+// try takes a slot if there is one.
+func try(slots chan struct{}) bool {
+	select {
+	case slots <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+// takeSlot takes a slot for the handler, if there is one, or waits for one until ctx ends. Slots
+// are granted in the order of the calls.
+func (in *Intake) takeSlot(ctx context.Context, wait bool) (taken bool) {
+	taken = try(in.slots)
+	if !taken && wait {
+		select {
+		case in.slots <- struct{}{}:
+			taken = true
+		case <-ctx.Done():
+		}
+	}
+	if taken {
+		in.opts.InFlight(1)
+	}
+	return taken
+}
+
+func (in *Intake) releaseSlot() {
+	in.opts.InFlight(-1)
+	<-in.slots
+}
+
+// TakeSlot takes a slot for a batch that another replica handles, and returns the function that
+// gives it back. It returns nil if there is none. There are more of these slots than a leader has
+// for events, so that it still gets heartbeats while it refuses events.
+func (in *Intake) TakeSlot(ctx context.Context) (release func()) {
+	switch {
+	case in.takeSlot(ctx, false):
+		return in.releaseSlot
+	case try(in.observeSlots):
+		return func() { <-in.observeSlots }
+	default:
+		return nil
+	}
+}
+
+// costUnit is the number of bytes that cost one token.
+const costUnit = 16 << 10
+
+// Enter charges an account for a message of that many bytes, which includes its first event, and
+// counts it in flight. If it returns nil, [Intake.Leave] must follow. Otherwise the account has used
+// its share.
+func (in *Intake) Enter(a Account, size int64) *Failure {
+	if wait, ok := in.shares.enter(a, 1+float64(size)/costUnit, in.opts.Now()); !ok {
+		return in.tooFast(a, wait)
+	}
+	return nil
+}
+
+// Leave ends a message in flight.
+func (in *Intake) Leave(a Account) { in.shares.leave(a, in.opts.Now()) }
+
+// Charge charges an account for a message that is refused, such as that of a sender that is not
+// identified. It returns nil unless the account has used its share.
+func (in *Intake) Charge(a Account) *Failure { return in.charge(a, 1) }
+
+func (in *Intake) charge(a Account, cost float64) *Failure {
+	if wait, ok := in.shares.charge(a, cost, in.opts.Now()); !ok {
+		return in.tooFast(a, wait)
+	}
+	return nil
+}
+
+// Pause returns how long an account is to be left alone after another refusal. Pauses of an account
+// follow each other.
+func (in *Intake) Pause(a Account) time.Duration { return in.shares.pause(a, in.opts.Now()) }
+
+// tooFast refuses a message beyond the share of its account. The pause ends before the wait that
+// the sender is asked for.
+func (in *Intake) tooFast(a Account, wait time.Duration) *Failure {
+	pause := in.Pause(a)
+	return &Failure{
+		Fault: FaultOfShare, Pause: pause, reason: contract.ReasonTooFast, wait: max(wait, pause, time.Second),
+	}
+}
