@@ -1,15 +1,22 @@
 package runtimes
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 )
 
@@ -58,4 +65,85 @@ func TestConditionThatAnotherWriterRemovedComesBack(t *testing.T) {
 			t.Errorf("%d conditions after %v, want 1", have, writeAgainAfter)
 		}
 	})
+}
+
+// A Watcher stands for an object with conditions of its own. An unchanged condition is not read again.
+func TestConditionIsKeptBesideOthers(t *testing.T) {
+	t.Parallel()
+
+	others := metav1.Condition{
+		Type: "Ready", Status: metav1.ConditionTrue, Reason: "Of", Message: "the operator", LastTransitionTime: metav1.Now(),
+	}
+	object := &v1beta2.Watcher{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "represents", Generation: 3}}
+	object.Status.Conditions = []metav1.Condition{others}
+
+	reads := 0
+	c := planeWith(t, object, func() { reads++ })
+	report := ReportCondition(c, "AgentInstalled")
+	installed := metav1.Condition{Status: metav1.ConditionTrue, Reason: "Installed", Message: "the agent answers, with 1 of 2 replicas"}
+
+	for _, step := range []struct {
+		status installation.Status
+		want   metav1.Condition
+		reads  int
+	}{
+		{
+			installation.Status{State: installation.Progressing, Reason: "CertificateIssuing", Message: "waiting"},
+			metav1.Condition{Status: metav1.ConditionFalse, Reason: "CertificateIssuing", Message: "waiting"}, 1,
+		},
+		{installation.Status{State: installation.Ready, Available: 1, Replicas: 2}, installed, 2},
+		{installation.Status{State: installation.Ready, Available: 1, Replicas: 2}, installed, 2},
+		{
+			installation.Status{State: installation.Failed, Reason: "InstallerRefused", Message: "of another"},
+			metav1.Condition{Status: metav1.ConditionFalse, Reason: "InstallerRefused", Message: "of another"}, 3,
+		},
+	} {
+		if err := report(t.Context(), object, step.status); err != nil {
+			t.Fatal(err)
+		}
+
+		if reads != step.reads {
+			t.Errorf("%d reads, want %d: an unchanged condition is not read again", reads, step.reads)
+		}
+
+		before := reads
+		stored := &v1beta2.Watcher{}
+		if err := c.Get(t.Context(), client.ObjectKeyFromObject(object), stored); err != nil {
+			t.Fatal(err)
+		}
+
+		reads = before
+		step.want.Type, step.want.ObservedGeneration = "AgentInstalled", object.Generation
+		ignored := cmpopts.IgnoreFields(metav1.Condition{}, "LastTransitionTime")
+		if diff := cmp.Diff([]metav1.Condition{others, step.want}, stored.Status.Conditions, ignored); diff != "" {
+			t.Errorf("conditions (-want +got):\n%s", diff)
+		}
+	}
+
+	if err := c.Delete(t.Context(), object); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := report(t.Context(), object, installation.Status{State: installation.Removed}); err != nil {
+		t.Errorf("of an object that is gone: %v", err)
+	}
+}
+
+// planeWith returns a control plane with one Watcher. It calls read at each Get.
+func planeWith(t *testing.T, object client.Object, read func()) client.Client {
+	t.Helper()
+
+	known := runtime.NewScheme()
+	if err := v1beta2.AddToScheme(known); err != nil {
+		t.Fatal(err)
+	}
+
+	return fake.NewClientBuilder().WithScheme(known).WithObjects(object).WithStatusSubresource(object).
+		WithInterceptorFuncs(interceptor.Funcs{
+			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, into client.Object, opts ...client.GetOption) error {
+				read()
+
+				return c.Get(ctx, key, into, opts...)
+			},
+		}).Build()
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
@@ -41,6 +42,9 @@ type world struct {
 	// fail is the number of the write that fails, from 1.
 	fail int
 }
+
+// patience is the limit for each wait, also on a busy machine.
+const patience = time.Minute
 
 var errKilled = errors.New("killed")
 
