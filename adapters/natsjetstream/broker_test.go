@@ -40,7 +40,7 @@ var program struct {
 
 func serverProgram(t *testing.T) string {
 	t.Helper()
-	source := filepath.Join("..", "..", "test", "natsserver")
+	source := filepath.Join("..", "..", "test", "lab", "natsserver")
 	if _, err := os.Stat(source); err != nil {
 		t.Skip("the NATS server is in the repository, not in this module:", err)
 	}

@@ -37,12 +37,12 @@ func exampleValues() []string {
 	}
 }
 
-// helm runs helm at the root of the repository. It skips the test on a machine without helm.
+// helm runs helm at the root of the repository.
 func helm(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	path := filepath.Join(test.Root(), "bin", "tools", runtime.Version(), "helm")
 	if _, err := os.Stat(path); err != nil {
-		t.Skipf("no %s: make test builds it", path)
+		rig.Missing(t, "needs %s, which make test builds", path)
 	}
 	_ = os.Getenv("RUNTIME_WATCHER_DOCUMENTS") // The cache of go test does not see the files that helm reads.
 	cmd := exec.CommandContext(t.Context(), path, args...)

@@ -55,16 +55,7 @@ func copyManifests(t *testing.T, settings ...string) (folder string) {
 func TestDeploy(t *testing.T) {
 	runtime := startRuntime(t)
 	example := copyManifests(t)
-
-	// Without it, a dry run would find no namespace.
-	kubectl(t, runtime, "apply", "--server-side", "-f", "controlplane/config/agent/namespace.yaml")
-
-	for _, folder := range []string{"deploy/agent", "deploy/example", example} {
-		out := kubectl(t, runtime, "apply", "--server-side", "--validate=strict", "--dry-run=server", "-k", folder)
-		if strings.Contains(out, "Warning") {
-			t.Errorf("the API server warns of %s:\n%s", folder, out)
-		}
-	}
+	accepted(t, runtime, "deploy/agent", "deploy/example", example)
 
 	if objects := kubectl(t, runtime, "get", "all,networkpolicies,leases,roles", "-n", installation.DefaultNamespace,
 		"-o", "name"); objects != "" {
@@ -73,8 +64,50 @@ func TestDeploy(t *testing.T) {
 
 	t.Run("pods", func(t *testing.T) { podsAreRestricted(t, runtime, example) })
 	t.Run("webhook configuration", func(t *testing.T) { webhookConfigurationIsPrinted(t, runtime) })
-	t.Run("the same as Install", func(t *testing.T) { installAppliesTheSame(t, runtime, example) })
+	t.Run("the same as Install", func(t *testing.T) {
+		installAppliesTheSame(t, runtime, example, installation.SourceAdmission, watch("my-operator"))
+	})
 	t.Run("rights", func(t *testing.T) { canaryMayPatchOneLease(t, runtime) })
+}
+
+// TestDeployInformer does so with an agent that watches. An agent runs with the settings and the
+// rights of the manifests.
+func TestDeployInformer(t *testing.T) {
+	runtime := startRuntime(t)
+	example := copyManifests(t, "SOURCE=informer")
+	accepted(t, runtime, "deploy/example-informer", example)
+	podsAreRestricted(t, runtime, example)
+
+	var deployment appsv1.Deployment
+	if err := runtime.Client.Get(t.Context(), key(installation.Name), &deployment); err != nil {
+		t.Fatal(err)
+	}
+
+	watched := &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "watched", Labels: map[string]string{"watched": "true"}},
+		Spec:       deployment.Spec,
+	}
+	watched.Spec.Selector = &metav1.LabelSelector{MatchLabels: deployment.Spec.Template.Labels}
+	watchesWithItsSettings(t, runtime, &deployment, "my-operator\n", watched)
+
+	deployments := watch("my-operator")
+	deployments.Resource.Group, deployments.Resource.Resource = "apps", "deployments"
+	installAppliesTheSame(t, runtime, example, installation.SourceInformer, deployments)
+}
+
+// accepted applies folders as a dry run.
+func accepted(t *testing.T, runtime *apiserver.ControlPlane, folders ...string) {
+	t.Helper()
+
+	// Without it, a dry run would find no namespace.
+	kubectl(t, runtime, "apply", "--server-side", "-f", "controlplane/config/agent/namespace.yaml")
+
+	for _, folder := range folders {
+		out := kubectl(t, runtime, "apply", "--server-side", "--validate=strict", "--dry-run=server", "-k", folder)
+		if strings.Contains(out, "Warning") {
+			t.Errorf("the API server warns of %s:\n%s", folder, out)
+		}
+	}
 }
 
 // webhookConfigurationIsPrinted prints the configuration with the agent's own program, and applies it.
@@ -136,7 +169,9 @@ func podsAreRestricted(t *testing.T, runtime *apiserver.ControlPlane, example st
 
 // installAppliesTheSame compares the objects from the manifests with those that Install makes from
 // the same manifests.
-func installAppliesTheSame(t *testing.T, runtime *apiserver.ControlPlane, example string) {
+func installAppliesTheSame(
+	t *testing.T, runtime *apiserver.ControlPlane, example string, source installation.Source, watch admission.Watch,
+) {
 	t.Helper()
 	kubectl(t, runtime, "apply", "--server-side", "--force-conflicts", "--field-manager="+"runtime-watcher-installation",
 		"-k", example)
@@ -144,14 +179,14 @@ func installAppliesTheSame(t *testing.T, runtime *apiserver.ControlPlane, exampl
 	byHand := objects(t, runtime)
 
 	installer, err := installation.New("agent.example.com/runtime-watcher-agent:v0.0.0", "control-plane.example.com:443",
-		installation.Options{})
+		installation.Options{Source: source})
 	if err != nil {
 		t.Fatal(err)
 	}
 
 	if _, err := installer.Install(t.Context(), installation.Runtime{
-		ID: "runtime-1", Client: runtime.Client, Secret: newSecretOfOnePair(t, "runtime-1",
-			installation.DefaultNamespace), Watches: []admission.Watch{watch("my-operator")},
+		ID: "runtime-1", Client: runtime.Client, Watches: []admission.Watch{watch},
+		Secret: newSecretOfOnePair(t, "runtime-1", installation.DefaultNamespace),
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -159,11 +194,17 @@ func installAppliesTheSame(t *testing.T, runtime *apiserver.ControlPlane, exampl
 	installed := objects(t, runtime)
 	delete(installed, "Secret/"+secretName)
 	delete(installed, "ConfigMap/runtime-watcher-managers")
-	withoutManagers(byHand["Deployment/"+installation.Name])
-	withoutManagers(installed["Deployment/"+installation.Name])
+
+	for _, all := range []map[string]map[string]any{byHand, installed} {
+		if source == installation.SourceInformer {
+			withoutManagers(all["Deployment/"+installation.Name], "WATCHERS", "EXCLUDED_NAMESPACES")
+		} else {
+			withoutManagers(all["Deployment/"+installation.Name])
+		}
+	}
 
 	if diff := cmp.Diff(byHand, installed); diff != "" {
-		t.Errorf("deploy/example and Install differ (-kubectl +Install):\n%s", diff)
+		t.Errorf("%s and Install differ (-kubectl +Install):\n%s", example, diff)
 	}
 }
 
@@ -197,6 +238,11 @@ func objects(t *testing.T, runtime *apiserver.ControlPlane) map[string]map[strin
 			sortEnv(item.Object)
 			found[item.GetKind()+"/"+item.GetName()] = item.Object
 		}
+	}
+
+	var role rbacv1.ClusterRole
+	if err := runtime.Client.Get(t.Context(), client.ObjectKey{Name: "runtime-watcher-informer"}, &role); err == nil {
+		found["ClusterRole/"+role.Name] = map[string]any{"rules": role.Rules}
 	}
 
 	return found

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -17,7 +18,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -55,7 +55,12 @@ func theSourceChanges(t *testing.T, plane *apiserver.ControlPlane) {
 		t.Errorf("the canary is still there: %v", left)
 	}
 	w.hasLeastRights()
-	w.runsWithItsSettings(plane)
+	tenant := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+		Name: w.namespace + "-tenant", Labels: map[string]string{"tenant": "yes"},
+	}}
+	watchesWithItsSettings(t, plane, w.deployment(), w.managers(), tenant, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+		Namespace: tenant.Name, Name: "watched", Labels: map[string]string{"informer": "yes"},
+	}})
 
 	before := w.versions()
 	w.install()
@@ -258,77 +263,93 @@ func (w *world) hasLeastRights() {
 	}
 }
 
-// runsWithItsSettings runs an agent with the settings of the Deployment and the token of its
-// account.
-func (w *world) runsWithItsSettings(plane *apiserver.ControlPlane) {
-	w.t.Helper()
-	pod := w.deployment().Spec.Template.Spec
-	if !*pod.AutomountServiceAccountToken {
-		w.t.Error("the agent has no token")
-	}
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: pod.ServiceAccountName}}
-	request := &authenticationv1.TokenRequest{}
-	if err := plane.Client.SubResource("token").Create(w.t.Context(), account, request); err != nil {
-		w.t.Fatal(err)
-	}
-	w.refuses(plane, request.Status.Token)
+// watchesWithItsSettings runs an agent with the settings of a Deployment and the token of its
+// account. A change of the last object reconciles. The account can read nothing else.
+func watchesWithItsSettings(
+	t *testing.T, plane *apiserver.ControlPlane, deployment *appsv1.Deployment, managers string, objects ...client.Object,
+) {
+	t.Helper()
 
-	dir := w.t.TempDir()
+	pod := deployment.Spec.Template.Spec
+	if !*pod.AutomountServiceAccountToken {
+		t.Error("the agent has no token")
+	}
+
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: deployment.Namespace, Name: pod.ServiceAccountName}}
+
+	request := &authenticationv1.TokenRequest{}
+	if err := plane.Client.SubResource("token").Create(t.Context(), account, request); err != nil {
+		t.Fatal(err)
+	}
+
+	refuses(t, plane, request.Status.Token, deployment)
+
+	dir := t.TempDir()
 	env := map[string]string{
 		"INFORMER_API_SERVER": plane.Config.Host, "INFORMER_TOKEN_FILE": filepath.Join(dir, "token"),
 		"INFORMER_CA_CERT": filepath.Join(dir, "ca.crt"), "KCP_SERVER_NAME": "localhost",
 		"MANAGERS_FILE": filepath.Join(dir, "managers"),
 	}
+
 	for path, text := range map[string]string{
 		env["INFORMER_TOKEN_FILE"]: request.Status.Token, env["INFORMER_CA_CERT"]: string(plane.Config.CAData),
-		env["MANAGERS_FILE"]: w.managers(),
+		env["MANAGERS_FILE"]: managers,
 	} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			w.t.Fatal(err)
+			t.Fatal(err)
 		}
 	}
-	for _, name := range []string{"SOURCE", "WATCHERS", "EXCLUDED_NAMESPACES"} {
-		env[name] = w.environment()[name]
+
+	for _, variable := range pod.Containers[0].Env {
+		if slices.Contains([]string{"SOURCE", "WATCHERS", "EXCLUDED_NAMESPACES"}, variable.Name) {
+			env[variable.Name] = strings.ReplaceAll(variable.Value, "$$", "$")
+		}
 	}
-	pki := rig.NewPKI(w.t)
-	control := rig.StartPlane(w.t, pki, rig.PlaneOptions{}, "selecting", "status")
-	agent := rig.StartAgent(w.t, pki.RuntimeVolume("runtime-1", "runtime-1.example.com"), control.Addr,
+
+	var named []core.Manager
+	for name := range strings.FieldsSeq(managers) {
+		named = append(named, core.Manager(name))
+	}
+
+	pki := rig.NewPKI(t)
+	control := rig.StartPlane(t, pki, rig.PlaneOptions{}, named...)
+
+	agent := rig.StartAgent(t, pki.RuntimeVolume("runtime-1", "runtime-1.example.com"), control.Addr,
 		rig.AgentOptions{Env: env})
 	defer agent.Kill()
-	tenant := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
-		Name: w.namespace + "-tenant", Labels: map[string]string{"tenant": "yes"},
-	}}
-	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-		Namespace: tenant.Name, Name: "watched", Labels: map[string]string{"informer": "yes"},
-	}}
-	for _, o := range []client.Object{tenant, object} {
-		if err := plane.Client.Create(w.t.Context(), o); err != nil {
-			w.t.Fatal(err)
+
+	for _, object := range objects {
+		if err := plane.Client.Create(t.Context(), object); err != nil {
+			t.Fatal(err)
 		}
 	}
-	rig.Eventually(w.t, patience, "a reconcile", func() bool {
-		return len(control.Started(rig.Look{
-			Runtime: "runtime-1", Object: types.NamespacedName{Namespace: tenant.Name, Name: "watched"},
-		})) > 0
+
+	watched := client.ObjectKeyFromObject(objects[len(objects)-1])
+
+	rig.Eventually(t, patience, "a reconcile", func() bool {
+		return len(control.Started(rig.Look{Runtime: "runtime-1", Object: watched})) > 0
 	})
 }
 
 // refuses checks that the account can read nothing else.
-func (w *world) refuses(plane *apiserver.ControlPlane, token string) {
-	w.t.Helper()
+func refuses(t *testing.T, plane *apiserver.ControlPlane, token string, existing *appsv1.Deployment) {
+	t.Helper()
+
 	config := rest.AnonymousClientConfig(plane.Config)
 	config.BearerToken = token
+
 	as, err := client.New(config, client.Options{})
 	if err != nil {
-		w.t.Fatal(err)
+		t.Fatal(err)
 	}
+
 	for name, err := range map[string]error{
-		"get a Deployment": as.Get(w.t.Context(), client.ObjectKey{Namespace: w.namespace, Name: "x"}, w.deployment()),
-		"list Secrets":     as.List(w.t.Context(), &corev1.SecretList{}),
-		"create":           as.Create(w.t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "x"}}),
+		"get a Deployment": as.Get(t.Context(), client.ObjectKeyFromObject(existing), &appsv1.Deployment{}),
+		"list Secrets":     as.List(t.Context(), &corev1.SecretList{}),
+		"create":           as.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: existing.Namespace, Name: "x"}}),
 	} {
 		if !apierrors.IsForbidden(err) {
-			w.t.Errorf("%s: %v, want that it is forbidden", name, err)
+			t.Errorf("%s: %v, want that it is forbidden", name, err)
 		}
 	}
 }

@@ -10,13 +10,12 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
-// Kubectl runs kubectl at the root of the repository, and returns its output. It skips the test on a
-// machine without kubectl.
+// Kubectl runs kubectl at the root of the repository, and returns its output.
 func Kubectl(t testing.TB, args ...string) string {
 	t.Helper()
 	assets, err := apiserver.Assets(t.Context(), apiserver.AssetsOptions{Kubectl: true})
 	if err != nil {
-		t.Skipf("needs kubectl, which controlplane-assets -kubectl builds: %v", err)
+		Missing(t, "needs kubectl, which controlplane-assets -kubectl builds: %v", err)
 	}
 
 	_ = os.Getenv("RUNTIME_WATCHER_DOCUMENTS") // The cache of go test does not see the files that kubectl reads.

@@ -54,7 +54,7 @@ var build = sync.OnceValues(func() (string, error) {
 	_ = os.Getenv("RUNTIME_WATCHER_SOURCES") // A change of the server must not leave cached results: see the Makefile.
 	path := filepath.Join(test.Root(), "bin", "test", "natsserver")
 	cmd := exec.Command("go", "build", "-o", path, ".") // Shared by all tests, bound to none.
-	cmd.Dir = filepath.Join(test.Root(), "test", "natsserver")
+	cmd.Dir = filepath.Join(test.Root(), "test", "lab", "natsserver")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build the NATS server: %w: %s", err, out)
 	}

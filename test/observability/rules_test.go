@@ -9,6 +9,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/runtime-watcher/runtime-watcher/test"
+	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // TestPrometheusRule fails when the resource of the Prometheus operator is stale.
@@ -76,7 +77,7 @@ func promtool(t *testing.T, dir string, args ...string) {
 	t.Helper()
 	path, err := exec.LookPath("promtool")
 	if err != nil {
-		t.Skip("promtool is missing: apt-get install prometheus")
+		rig.Missing(t, "needs promtool (Debian: prometheus): %v", err)
 	}
 
 	cmd := exec.CommandContext(t.Context(), path, args...)

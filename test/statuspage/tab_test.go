@@ -51,7 +51,7 @@ func (p *problems) all() string {
 	return strings.Join(p.texts, "\n")
 }
 
-// browser skips a test on a machine without Chromium.
+// browser returns the path of Chromium.
 func browser(t *testing.T) string {
 	t.Helper()
 	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
@@ -59,7 +59,7 @@ func browser(t *testing.T) string {
 			return path
 		}
 	}
-	t.Skip("no Chromium in the PATH: install the Debian package chromium")
+	lab.Missing(t, "needs Chromium in the PATH (Debian: chromium)")
 	return ""
 }
 

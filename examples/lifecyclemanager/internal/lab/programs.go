@@ -31,7 +31,7 @@ func (l *Lab) Build(ctx context.Context) error {
 	}
 	agentErr := build("cmd/agent", l.programs.agent, ".")
 	operatorErr := build("examples", l.programs.operator, "./lifecyclemanager")
-	certManager, err := goCommand(ctx, filepath.Join(root, "test"), "run", "./certmanager/cmd/certmanager-assets")
+	certManager, err := goCommand(ctx, filepath.Join(root, "test"), "run", "./lab/certmanager/cmd/certmanager-assets")
 	l.programs.certManager = lastLine(certManager)
 	return errors.Join(agentErr, operatorErr, err)
 }
