@@ -59,9 +59,11 @@ func lab(t *testing.T, opts options) (results []*result) {
 		results, err = measureAll(t.Context(), c, opts, testWriter{t})
 		return err
 	})
-	var table bytes.Buffer
-	err = errors.Join(err, writeReport(opts, results, &table))
 	if err != nil {
+		t.Fatal(err)
+	}
+	var table bytes.Buffer
+	if err := writeReport(opts, results, &table); err != nil {
 		t.Fatal(err)
 	}
 	checkReport(t, opts.out, table.String(), len(results))

@@ -109,6 +109,9 @@ func (w *world) awaitLeader(ctx context.Context, r *recorder) error {
 	return nil
 }
 
+// agentPoll is the time after which each agent has read its key material.
+const agentPoll = 5500 * time.Millisecond
+
 // rotation replaces the CA, all leaves of runtimes and that of the operator, with overlap.
 func rotation(ctx context.Context, w *world, r *recorder) error {
 	next, err := testpki.NewCA("CA "+r.began.String(), testpki.Options{})
@@ -119,9 +122,13 @@ func rotation(ctx context.Context, w *world, r *recorder) error {
 	for _, step := range []func() error{
 		func() error { return w.rotateOperator(ctx, old, old, next) },
 		func() error { return w.rolling(ctx, func(a *agent) error { a.keys.trusting(both); return nil }) },
+		func() error { return sleep(ctx, agentPoll) },
 		func() error { return w.rotateOperator(ctx, next, old, next) },
-		func() error { return w.rolling(ctx, func(a *agent) error { return a.renew(next, both) }) },
+		func() error {
+			return w.rolling(ctx, func(a *agent) error { return a.keys.issue(next, a.name, both) })
+		},
 		func() error { return w.rolling(ctx, func(a *agent) error { a.keys.trusting(after); return nil }) },
+		func() error { return sleep(ctx, agentPoll) },
 		func() error { return w.rotateOperator(ctx, next, next) },
 	} {
 		if err := step(); err != nil {
@@ -152,13 +159,6 @@ func (w *world) rolling(ctx context.Context, change func(*agent) error) error {
 		}
 	}
 	return nil
-}
-
-// renew gives the agent a new certificate, as cmd/agent does when its files change.
-func (a *agent) renew(ca *testpki.CA, t *trust) error {
-	err := a.keys.issue(ca, a.name, t)
-	a.box().Retry()
-	return err
 }
 
 // flapping kills and starts one agent of a hundred again and again, after a change each time.
@@ -209,13 +209,17 @@ func flood(ctx context.Context, w *world, r *recorder) error {
 	var (
 		all           sync.WaitGroup
 		sent, refused atomic.Int64
-		loud          = w.agents[0]
 	)
+	loud, err := w.agents[0].forwarder()
+	if err != nil {
+		return err
+	}
+	defer loud.Close()
 	for sender := range senders {
 		all.Go(func() {
 			for ctx.Err() == nil {
 				sent.Add(1)
-				if loud.send(ctx, sender, sent.Load()) != nil {
+				if sendOne(ctx, loud, sender, sent.Load()) != nil {
 					refused.Add(1)
 				}
 			}
@@ -227,11 +231,8 @@ func flood(ctx context.Context, w *world, r *recorder) error {
 	return nil
 }
 
-// send sends one event around the outbox.
-func (a *agent) send(ctx context.Context, sender int, number int64) error {
-	a.mu.Lock()
-	forward := a.forward
-	a.mu.Unlock()
+// sendOne sends one event around the outbox.
+func sendOne(ctx context.Context, forward core.Forwarder, sender int, number int64) error {
 	ctx, cancel := context.WithTimeout(ctx, outbox.DefaultForwardTimeout)
 	defer cancel()
 	return forward.Forward(ctx, manager, core.Batch{
