@@ -12,8 +12,9 @@ const (
 	maxPort = 1<<16 - 1
 )
 
-// parseAddress returns the URL for host, host:port or https://host:port. It refuses all else.
-func parseAddress(address string) (*url.URL, error) {
+// ParseAddress returns the URL for host, host:port or https://host:port. It refuses all else. Its
+// error repeats the address, unless that has credentials.
+func ParseAddress(address string) (*url.URL, error) {
 	full := address
 	if !strings.Contains(address, "://") {
 		full = scheme + "://" + address
@@ -47,6 +48,5 @@ func addressError(address string) error {
 	if strings.Contains(address, "@") {
 		address = "(with credentials)"
 	}
-	return fmt.Errorf(
-		"httpmtls: address %.128q: want host:port or https://host:port, without user, path or query", address)
+	return fmt.Errorf("%.128q: want host:port or https://host:port, without user, path or query", address)
 }

@@ -51,9 +51,9 @@ var errClosed = errors.New("the forwarder is closed")
 // https://host:port. It does not use the network. It fails on a wrong address, contract or option,
 // and if source has no certificate or no CA bundle.
 func NewForwarder(source keys.Source, address string, version contract.Version, opts Options) (*Forwarder, error) {
-	target, err := parseAddress(address)
+	target, err := ParseAddress(address)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("httpmtls: address %w", err)
 	}
 	opts = opts.withDefaults(target.Hostname())
 	if err := opts.validate(); err != nil {

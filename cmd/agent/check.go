@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"log/slog"
-	"strings"
 
 	"github.com/runtime-watcher/runtime-watcher/cmd/agent/internal/check"
 	"github.com/runtime-watcher/runtime-watcher/cmd/agent/internal/watching"
@@ -33,7 +32,7 @@ func checkSetUp(ctx context.Context, args []string, env environment, stdout io.W
 	case errors.Is(err, errVersion):
 		return printTo(stdout, thisBuild().String()+"\n")
 	case err != nil:
-		return errors.Join(err, check.Refuse(mistakesOf(err), stdout))
+		return errors.Join(err, refuse(err, stdout))
 	default:
 		return check.Run(ctx, c.options(slog.New(slog.DiscardHandler)), c.tryInformer(), c.warnings, stdout)
 	}
@@ -53,11 +52,7 @@ func (c *config) tryInformer() func(context.Context) []string {
 	}
 }
 
-// mistakesOf returns the lines of an error of [settingsError].
-func mistakesOf(err error) (mistakes []string) {
-	_, lines, _ := strings.Cut(err.Error(), "\n")
-	for line := range strings.Lines(lines) {
-		mistakes = append(mistakes, strings.TrimSpace(line))
-	}
-	return mistakes
+func refuse(err error, stdout io.Writer) error {
+	wrong, _ := errors.AsType[*wrongSettings](err)
+	return check.Refuse(wrong.mistakes, wrong.warnings, stdout)
 }

@@ -18,7 +18,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/agent"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
-	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
 // off is the value of a library's duration that turns a feature off, as 0 is the library's default.
@@ -98,21 +97,9 @@ func parseIP(text string) (string, error) {
 	return text, nil
 }
 
-// unread is key material before it is read.
-type unread struct{}
-
-var errUnread = errors.New("not read yet")
-
-// Material always fails.
-func (unread) Material() (*keys.Material, error) { return nil, errUnread }
-
-// parseAddress accepts the addresses that a forwarder accepts.
 func parseAddress(address string) (string, error) {
-	_, err := httpmtls.NewForwarder(unread{}, address, defaultContract, httpmtls.Options{})
-	if errors.Is(err, errUnread) {
-		return address, nil
-	}
-	return "", errors.New(strings.TrimPrefix(err.Error(), "httpmtls: address "))
+	_, err := httpmtls.ParseAddress(address)
+	return address, err
 }
 
 func parseProtocol(text string) (httpmtls.Protocol, error) {

@@ -59,19 +59,35 @@ func readSettings(args []string, env environment) (config, error) {
 		return config{}, err
 	}
 	if err := errors.Join(err, c.check()); err != nil {
-		return config{}, settingsError(err, r.warnings)
+		return config{}, &wrongSettings{textsOf(err), r.warnings}
 	}
 	c.effective, c.warnings = r.effective, slices.Concat(r.warnings, c.doubts())
 	return c, nil
 }
 
-// settingsError has one mistake or warning per line.
-func settingsError(mistakes error, warnings []string) error {
-	lines := strings.Split(mistakes.Error(), "\n")
-	for _, warning := range warnings {
+// wrongSettings are mistakes and warnings. The error has one per line.
+type wrongSettings struct{ mistakes, warnings []string }
+
+func (w *wrongSettings) Error() string {
+	lines := slices.Clone(w.mistakes)
+	for _, warning := range w.warnings {
 		lines = append(lines, "warning: "+warning)
 	}
-	return fmt.Errorf("%w:\n  %s", errSettings, strings.Join(lines, "\n  "))
+	return errSettings.Error() + ":\n  " + strings.Join(lines, "\n  ")
+}
+
+func (*wrongSettings) Unwrap() error { return errSettings }
+
+// textsOf returns the texts of the errors that are joined in err.
+func textsOf(err error) (texts []string) {
+	joined, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // Not of what it wraps.
+	if !ok {
+		return []string{err.Error()}
+	}
+	for _, one := range joined.Unwrap() {
+		texts = append(texts, textsOf(one)...)
+	}
+	return texts
 }
 
 // resolution is the state while settings are read.

@@ -145,7 +145,8 @@ func serverURL(opts LeaseOptions) (*url.URL, error) {
 }
 
 // Write patches the nonce and the time of renewal. It implements [Writer]. It reads both files, and
-// blocks until the API server answers or ctx ends.
+// blocks until the API server answers or ctx ends. The error for an answer other than 200 has a
+// method StatusCode() int. The error for a file is an [io/fs.PathError].
 func (l *Lease) Write(ctx context.Context, nonce string) ([]string, error) {
 	return l.write(ctx, l.url, nonce)
 }
@@ -205,10 +206,24 @@ func (l *Lease) do(request *http.Request) ([]string, error) {
 			Message string `json:"message"`
 		}
 		_ = json.Unmarshal(body, &status)
-		return nil, fmt.Errorf("canary: PATCH %s: %s: %.300q", request.URL.Path, answer.Status, status.Message)
+		return nil, &refusal{request.URL.Path, answer, status.Message}
 	}
 	return warnings(answer.Header), nil
 }
+
+// refusal is an answer of the API server other than 200.
+type refusal struct {
+	path    string
+	answer  *http.Response
+	message string
+}
+
+func (r *refusal) Error() string {
+	return fmt.Sprintf("canary: PATCH %s: %s: %.300q", r.path, r.answer.Status, r.message)
+}
+
+// StatusCode returns the HTTP status.
+func (r *refusal) StatusCode() int { return r.answer.StatusCode }
 
 // warnings returns the texts of the Warning headers (RFC 7234, section 5.5). API servers send them
 // as: 299 - "text".

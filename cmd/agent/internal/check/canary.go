@@ -3,8 +3,9 @@ package check
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"net"
-	"strings"
+	"net/http"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -60,14 +61,14 @@ func (c *checker) webhook(called bool) {
 // unwritten returns the finding for a Lease that cannot be patched.
 func unwritten(lease string, err error) finding {
 	f := finding{found: err.Error(), want: "the right to patch the Lease " + lease}
-	switch text := err.Error(); {
-	case strings.Contains(text, "token:"):
+	switch status := statusOf(err); {
+	case isA[*fs.PathError](err): // NewLease has read the CA bundle.
 		f.want, f.action = "the token of the service account", "mount it, or set CANARY_TOKEN_FILE"
-	case strings.Contains(text, ": 401 "):
+	case status == http.StatusUnauthorized:
 		f.action = "check CANARY_TOKEN_FILE: the API server does not know the token"
-	case strings.Contains(text, ": 403 "):
+	case status == http.StatusForbidden:
 		f.action = "apply the Role and the RoleBinding of the canary"
-	case strings.Contains(text, ": 404 "):
+	case status == http.StatusNotFound:
 		f.action = "create the Lease: the canary does not"
 	case errors.Is(err, context.DeadlineExceeded), isA[*net.OpError](err):
 		f.want, f.action = "an answer of the API server", "check CANARY_API_SERVER, and the network policy of the agent"
@@ -75,4 +76,16 @@ func unwritten(lease string, err error) finding {
 		f.action = "check CANARY_API_SERVER and CANARY_CA_CERT"
 	}
 	return f
+}
+
+// statusOf returns the HTTP status of an answer, 0 without an answer.
+func statusOf(err error) int {
+	var answer interface {
+		error
+		StatusCode() int
+	}
+	if errors.As(err, &answer) {
+		return answer.StatusCode()
+	}
+	return 0
 }

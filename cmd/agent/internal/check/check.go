@@ -47,17 +47,16 @@ func Run(
 	return c.end()
 }
 
-// Refuse prints wrong settings, one line each. One that begins with "warning: " does not fail.
-func Refuse(mistakes []string, out io.Writer) error {
+// Refuse prints wrong settings, one line each. Warnings do not fail.
+func Refuse(mistakes, warnings []string, out io.Writer) error {
 	r := &report{out: out}
 	for _, mistake := range mistakes {
-		if warning, ok := strings.CutPrefix(mistake, "warning: "); ok {
-			r.warn("settings", finding{found: warning})
-			continue
-		}
 		r.fail("settings", finding{
 			found: strings.TrimSuffix(mistake, "."), action: "correct it, agent --help lists all settings",
 		})
+	}
+	for _, warning := range warnings {
+		r.warn("settings", finding{found: warning})
 	}
 	return r.end()
 }
