@@ -7,40 +7,34 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
-	"github.com/runtime-watcher/runtime-watcher/adapters/admission/canary"
-	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
+	agentlib "github.com/runtime-watcher/runtime-watcher/agent"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 	"github.com/runtime-watcher/runtime-watcher/test/simulation/oracle"
 )
 
-// agent is one life of one agent process, with the same parts as the real one.
+// agent is one life of one agent process: the library that cmd/agent runs, in the network of the world.
 type agent struct {
 	cluster  *cluster
-	instance string
 	epoch    string
-	webhook  http.Handler
-	outbox   *outbox.Outbox
-	canary   *canary.Canary
 	contract contract.Version
-	paused   atomic.Pointer[pause] // nil while it runs
-	closers  []func() error
-	history  *oracle.Agent
+	lines    *agentlib.LogWriter
 	sink     *sink
-
-	killed     atomic.Bool
-	lastReview atomic.Int64
-	stop       context.CancelFunc
-	running    sync.WaitGroup
-	ended      chan struct{}
+	history  *oracle.Agent
+	webhook  *server
+	metrics  *server
+	api      *http.Transport       // from the API server to the webhook
+	paused   atomic.Pointer[pause] // nil while it runs
+	resumed  atomic.Int64          // end of the last pause
+	killed   atomic.Bool
+	stop     context.CancelFunc
+	ended    chan struct{}
 }
 
 // startAgent starts a life of the agent with that index, unless one runs.
@@ -61,8 +55,7 @@ func (c *cluster) startAgent(index int, replaced bool) {
 		instance += fmt.Sprintf("-%d", life)
 	}
 
-	a := c.newAgent(instance, fmt.Sprintf("%s-agent-%d-life-%d", c.plan.Name, index, life))
-	a.start()
+	a := c.runAgent(instance, fmt.Sprintf("%s-agent-%d-life-%d", c.plan.Name, index, life))
 
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -86,6 +79,7 @@ func (c *cluster) stopAgent(index int, orderly bool) {
 
 	c.world.history.Mend(c.plan.Name, string(AgentPaused)) // Its successor is not paused.
 	c.world.logf("agent %s stops, orderly %v", a.epoch, orderly)
+	a.scrape()
 
 	if orderly {
 		a.stop()
@@ -112,54 +106,77 @@ func (c *cluster) noteAgents() {
 	c.world.history.Break(c.plan.Name, "no agent")
 }
 
-func (c *cluster) newAgent(instance, epoch string) *agent {
+func (c *cluster) runAgent(instance, epoch string) *agent {
+	ctx, stop := context.WithCancel(context.Background())
 	a := &agent{
-		cluster: c, instance: instance, epoch: epoch, contract: c.contract(), sink: newSink(c.world, epoch), ended: make(chan struct{}),
+		cluster: c, epoch: epoch, contract: c.contract(), sink: newSink(c.world, epoch), stop: stop,
+		webhook: newServer(epoch), metrics: newServer(epoch), ended: make(chan struct{}),
 	}
 	a.history = c.world.history.Agent(c.plan.Name, epoch, a.contract.Numbered())
+	a.lines, a.api = agentlib.NewLogWriter(a.sink), a.transport("api", a.webhook)
 
-	var err error
-
-	a.outbox, err = outbox.New(a.transport(), a.outboxOptions())
+	lib, err := agentlib.New(ctx, a.parts(), a.options(instance))
 	c.world.must(err)
 
-	a.webhook, err = admission.New(a.acceptor(), admission.Options{
-		RequireOwner: a.contract.NeedsOwner(), MaxBody: maxBody, MaxBodies: maxBodies, Logger: slog.New(a.sink),
-		Hooks: admission.Hooks{Reviewed: func(core.Manager, string, time.Duration) { a.lastReview.Store(time.Now().UnixNano()) }},
-	})
-	c.world.must(err)
-
-	if c.plan.Canary {
-		a.canary, err = canary.New(lease{c, a}, canary.Options{Recovered: a.outbox.Resync, Logger: slog.New(a.sink)})
-		c.world.must(err)
-	}
+	go a.run(ctx, lib)
 
 	return a
 }
 
-// acceptor counts the events of the change source.
-func (a *agent) acceptor() core.Acceptor {
-	return core.AcceptorFunc(func(manager core.Manager, event core.WatchEvent) core.Outcome {
-		a.history.Offered(manager)
+func (a *agent) run(ctx context.Context, lib *agentlib.Agent) {
+	defer close(a.ended)
 
-		return a.outbox.Accept(manager, event)
-	})
-}
+	logging, flush := context.WithCancel(context.WithoutCancel(ctx))
 
-func (a *agent) outboxOptions() outbox.Options {
-	plan := a.cluster.plan
-	random := newRandom(a.cluster.world.plan.Seed, a.epoch)
+	var running sync.WaitGroup
 
-	opts := outbox.Options{
-		MaxKeys: plan.MaxKeys, MaxBatch: a.contract.MaxEvents(), ResyncFirst: !plan.NoFirstResync, ResyncOwners: a.contract.NeedsOwner(),
-		Managers: a.cluster.managers(), Random: random, Logger: slog.New(a.sink),
-		Hooks: outbox.Hooks{Attempted: func(manager core.Manager, events int, _ time.Duration, err error) {
-			a.history.Attempted(manager, events, err)
-		}},
+	running.Go(func() { _ = a.lines.Start(logging) })
+	running.Go(func() { a.audit(ctx) })
+
+	if err := lib.Start(ctx); err != nil && !a.killed.Load() {
+		a.cluster.world.logf("agent %s ended: %v", a.epoch, err)
 	}
 
-	if a.contract.Numbered() {
-		opts.Epoch, opts.Heartbeat = a.epoch, a.heartbeat
+	flush()
+	running.Wait()
+	a.api.CloseIdleConnections()
+	a.history.Ended(a.killed.Load(), a.sink.count())
+}
+
+// The ports of an agent.
+const webhookPort, metricsPort = ":8443", ":2112"
+
+func (a *agent) parts() agentlib.Parts {
+	parts := agentlib.Parts{
+		Tracing: a, Dial: a.dial, Now: a.now, ClientKeys: &a.cluster.keys, ServingKeys: a.cluster.world.pki.webhook,
+		Listen: func(_ context.Context, _, address string) (net.Listener, error) {
+			if address == webhookPort {
+				return a.webhook, nil
+			}
+
+			return a.metrics, nil
+		},
+	}
+	if a.cluster.plan.Canary {
+		parts.Canary = lease{a.cluster, a}
+	}
+
+	return parts
+}
+
+func (a *agent) options(instance string) agentlib.Options {
+	c := a.cluster
+	opts := agentlib.Options{
+		Contract: a.contract, Managers: c.managers(), Instance: instance,
+		OtherManagers:  c.world.plan.hasAny(ManagerUnknown, ManagersInvented),
+		ControlPlane:   agentlib.ControlPlane{Address: serverName, Protocol: c.plan.Protocol},
+		Webhook:        agentlib.Webhook{Address: webhookPort},
+		MetricsAddress: metricsPort,
+		Outbox:         outbox.Options{MaxKeys: c.plan.MaxKeys, Random: newRandom(c.world.plan.Seed, a.epoch)},
+		Logger:         slog.New(slog.NewJSONHandler(a.lines, nil)),
+	}
+	if c.plan.Fallback {
+		opts.ControlPlane.Fallback = contract.V2
 	}
 
 	return opts
@@ -174,58 +191,22 @@ func (c *cluster) managers() []core.Manager {
 	return c.world.plan.Managers
 }
 
-const (
-	// maxBody and maxBodies bound the memory for reviews, far below the defaults.
-	maxBody, maxBodies = 1 << 20, 2 << 20
-	// manyCAs and longError exceed the limits of a heartbeat.
-	manyCAs, longError = 80, 40
-)
-
-func (a *agent) heartbeat(core.Manager) core.Heartbeat {
-	key, _ := a.cluster.keys.Material()
-	beat := core.Heartbeat{
-		Instance: a.instance, CertificateFingerprint: key.Fingerprint, CertificateExpiry: key.NotAfter,
-		CAFingerprints: key.RootFingerprints,
-	}
-
-	if a.cluster.plan.ManyCAs {
-		beat.CAFingerprints = slices.Repeat(beat.CAFingerprints, manyCAs)
-	}
-
-	if err := a.cluster.keys.err(); err != nil {
-		beat.KeyMaterialError = strings.Repeat(err.Error()+" ", longError)
-	}
-
-	if a.canary != nil {
-		beat.Canary = a.canary.State()
-	}
-
-	if at := a.lastReview.Load(); at != 0 {
-		beat.LastReview = time.Unix(0, at)
-	}
-
-	return beat
-}
-
 var errKilled = errors.New("the process was killed")
 
-// transport returns the real forwarder. The oracle gets a copy of each batch.
-func (a *agent) transport() core.Forwarder {
-	plan := a.cluster.plan
+// Webhook implements [agentlib.Tracing].
+func (*agent) Webhook(next http.Handler) http.Handler { return next }
 
-	forwarder := a.speak(a.contract)
-	if a.contract.Numbered() {
-		var older core.Forwarder
-		if plan.Fallback {
-			older = a.speak(contract.V2)
-		}
+// Acceptor counts the events of the webhook. It implements [agentlib.Tracing].
+func (a *agent) Acceptor(next core.Acceptor) core.Acceptor {
+	return core.AcceptorFunc(func(manager core.Manager, event core.WatchEvent) core.Outcome {
+		a.history.Offered(manager)
 
-		fallback, err := httpmtls.NewFallback(forwarder, older, httpmtls.FallbackOptions{})
-		a.cluster.world.must(err)
+		return next.Accept(manager, event)
+	})
+}
 
-		forwarder = fallback
-	}
-
+// Forwarder gives the oracle a copy of each batch. It implements [agentlib.Tracing].
+func (a *agent) Forwarder(next core.Forwarder) core.Forwarder {
 	return core.ForwarderFunc(func(ctx context.Context, manager core.Manager, batch core.Batch) error {
 		a.awaitResume()
 
@@ -235,7 +216,8 @@ func (a *agent) transport() core.Forwarder {
 
 		a.history.Sent(manager, batch)
 
-		err := forwarder.Forward(ctx, manager, batch)
+		err := next.Forward(ctx, manager, batch)
+		a.history.Attempted(manager, err)
 		a.cluster.world.logf("%s sends %s to %s: %v", a.epoch, summary(&batch), manager, err)
 
 		return err
@@ -259,23 +241,16 @@ func summary(batch *core.Batch) string {
 	return text.String()
 }
 
-func (a *agent) speak(version contract.Version) core.Forwarder {
-	forwarder, err := httpmtls.NewForwarder(&a.cluster.keys, serverName, version, httpmtls.Options{
-		Protocol: a.cluster.plan.Protocol, DialContext: a.dial, Logger: slog.New(a.sink),
-	})
-	a.cluster.world.must(err)
-
-	a.closers = append(a.closers, forwarder.Close)
-
-	return forwarder
-}
-
 func (a *agent) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	if a.killed.Load() {
 		return nil, refused()
 	}
 
-	conn, err := a.cluster.world.network.dial(ctx, a.cluster.plan.Name, serverName)
+	return a.own(a.cluster.world.network.dial(ctx, a.cluster.plan.Name, serverName))
+}
+
+// own makes a connection one of the process, so that it ends with it.
+func (a *agent) own(conn net.Conn, err error) (net.Conn, error) {
 	if near, ok := conn.(*end); ok {
 		near.link.process = a.epoch
 	}
@@ -283,62 +258,66 @@ func (a *agent) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	return conn, err
 }
 
-func (a *agent) start() {
-	ctx, cancel := context.WithCancel(context.Background())
-	a.stop = cancel
-
-	a.running.Go(func() { a.cluster.world.must(a.outbox.Start(ctx)) })
-	a.running.Go(func() { a.audit(ctx) })
-
-	if a.canary != nil {
-		a.running.Go(func() { _ = a.canary.Start(ctx) })
+// transport returns one from a client to a port of the agent.
+func (a *agent) transport(client string, to *server) *http.Transport {
+	return &http.Transport{
+		TLSClientConfig: a.cluster.world.pki.apiServer(), TLSHandshakeTimeout: webhookTimeout,
+		DialContext: func(context.Context, string, string) (net.Conn, error) {
+			return a.own(a.cluster.world.network.connect(client, to, conditions{}))
+		},
 	}
-
-	go func() {
-		a.running.Wait()
-
-		for _, closeIt := range a.closers {
-			_ = closeIt()
-		}
-
-		a.record()
-		a.history.Ended(a.killed.Load(), a.sink.count())
-		close(a.ended)
-	}()
 }
 
 // kill ends the effects of the process: its connections break, and it opens no others.
 func (a *agent) kill() {
 	a.killed.Store(true)
+	_ = a.webhook.Close()
+	_ = a.metrics.Close()
 	a.cluster.world.network.reset(func(l *link) bool { return l.process == a.epoch })
 }
 
-const auditEvery = 10 * time.Second
+const auditEvery = 30 * time.Second
 
-// audit gives the accounts to the oracle every 10 s.
+// audit gives the metrics to the oracle every 30 s.
 func (a *agent) audit(ctx context.Context) {
-	ticker := time.NewTicker(auditEvery)
-	defer ticker.Stop()
-
-	for {
+	for tick := time.NewTicker(auditEvery); ; {
 		select {
-		case <-ticker.C:
-			a.record()
+		case <-tick.C:
+			a.scrape()
 		case <-ctx.Done():
+			tick.Stop()
+
 			return
 		}
 	}
 }
 
-func (a *agent) record() {
-	for manager, c := range a.outbox.Counts() {
-		var dropped int64
-		for _, n := range c.Dropped {
-			dropped += n
-		}
+// scrape reads the metrics, unless the process is paused.
+func (a *agent) scrape() {
+	if a.paused.Load() != nil || a.killed.Load() {
+		return
+	}
 
-		a.history.Balance(manager, oracle.Account{
-			Accepted: c.Accepted, Delivered: c.Delivered, Coalesced: c.Coalesced, Dropped: dropped, Pending: c.Pending,
-		})
+	transport := a.transport("prometheus", a.metrics)
+	defer transport.CloseIdleConnections()
+
+	ctx, cancel := context.WithTimeout(context.Background(), webhookTimeout)
+	defer cancel()
+
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent/metrics", http.NoBody)
+	a.cluster.world.must(err)
+
+	a.history.Scrapes()
+
+	answer, err := transport.RoundTrip(request)
+	if err != nil {
+		return // It is paused or stopped meanwhile.
+	}
+	defer answer.Body.Close()
+
+	for manager, account := range readAccounts(answer.Body) {
+		a.history.Balance(manager, account)
 	}
 }
+
+var _ agentlib.Tracing = (*agent)(nil)

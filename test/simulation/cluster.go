@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -58,7 +57,7 @@ func newCluster(w *world, index int) *cluster {
 		c.objects[w.plan.object(index, i)] = &object{version: 1, exists: true, owner: plan.owner(i)}
 	}
 
-	c.keys.load(w.pki.clientKeys(plan.Name))
+	c.load(w.pki.clientKeys(plan.Name))
 
 	for i := range w.plan.Faults {
 		if f := &w.plan.Faults[i]; f.Kind == CertificateExpired && f.Runtime == index {
@@ -271,60 +270,39 @@ func (c *cluster) review(name string, before object, w Write) {
 	}
 }
 
-// apiServer is the address from which reviews come.
-const apiServer = "10.0.0.1:443"
-
-// call sends a review to one agent, and checks the time of its answer.
+// call sends a review to one agent, and checks the time of its answer. A call that fails changes nothing.
 func (c *cluster) call(manager core.Manager, body string) {
 	a := c.endpoint()
-	if a == nil || !a.answers() {
+	if a == nil {
 		return
 	}
 
-	request := httptest.NewRequestWithContext(context.Background(), http.MethodPost, "/validate/"+string(manager), strings.NewReader(body))
-	request.Header.Set("Content-Type", "application/json")
-	request.RemoteAddr = apiServer
-	answer := &answerRecorder{header: make(http.Header), answered: make(chan struct{})}
 	started := time.Now()
 
-	go func() {
-		a.webhook.ServeHTTP(answer, request)
-		answer.finish()
-	}()
-
-	<-answer.answered
-	c.world.history.Answered(c.plan.Name, time.Since(started), answer.body())
+	answer, err := a.ask(context.Background(), "/validate/"+string(manager), body)
+	if err == nil && a.ranSince(started) {
+		c.world.history.Answered(c.plan.Name, time.Since(started), answer)
+	}
 }
 
-// answerRecorder is an answer that is complete when it is flushed or when the handler returns, as in [net/http].
-type answerRecorder struct {
-	header   http.Header
-	answered chan struct{}
-	once     sync.Once
+// ask is a call of the API server.
+func (a *agent) ask(ctx context.Context, path, body string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, webhookTimeout)
+	defer cancel()
 
-	mu   sync.Mutex
-	text []byte
-}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://agent"+path, strings.NewReader(body))
+	a.cluster.world.must(err)
+	request.Header.Set("Content-Type", "application/json")
 
-func (r *answerRecorder) Header() http.Header { return r.header }
-func (r *answerRecorder) WriteHeader(int)     {}
-func (r *answerRecorder) Flush()              { r.finish() }
-func (r *answerRecorder) finish()             { r.once.Do(func() { close(r.answered) }) }
+	answer, err := a.api.RoundTrip(request)
+	if err != nil {
+		return "", err
+	}
+	defer answer.Body.Close()
 
-func (r *answerRecorder) Write(b []byte) (int, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	text, err := io.ReadAll(answer.Body)
 
-	r.text = append(r.text, b...)
-
-	return len(b), nil
-}
-
-func (r *answerRecorder) body() string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-
-	return string(r.text)
+	return string(text), err
 }
 
 // invent calls the webhook for unknown managers.
@@ -333,58 +311,6 @@ func (c *cluster) invent(n int) {
 		manager := core.Manager(fmt.Sprintf("invented-%d", i))
 		c.call(manager, c.body(c.world.plan.object(0, 0), object{owner: c.plan.Name}, Update))
 	}
-}
-
-// strangers is the number of clients with unfinished reviews. Together they announce more than maxBodies.
-const strangers = 10
-
-// openReviews makes strangers announce large reviews and send a part, until the end.
-func (c *cluster) openReviews(part int) (end func()) {
-	gone := make(chan struct{})
-
-	if a := c.endpoint(); a != nil {
-		for i := range strangers {
-			go a.webhook.ServeHTTP(httptest.NewRecorder(), c.silentReview(i, &silentBody{gone: gone, left: part}))
-		}
-	}
-
-	return func() { close(gone) }
-}
-
-func (c *cluster) silentReview(stranger int, body *silentBody) *http.Request {
-	request := httptest.NewRequestWithContext(context.Background(), http.MethodPost, "/validate/"+string(c.world.plan.Managers[0]), body)
-	request.Header.Set("Content-Type", "application/json")
-	request.ContentLength = announced(stranger)
-	request.RemoteAddr = fmt.Sprintf("192.0.2.%d:1", stranger)
-
-	return request
-}
-
-// announced returns the length of a stranger's review. Together they are as much as maxBodies.
-func announced(stranger int) int64 {
-	lengths := []int64{maxBody, 500 << 10, 200 << 10, 20 << 10}
-
-	return lengths[min(stranger, len(lengths)-1)]
-}
-
-// silentBody returns some bytes, and then blocks until the stranger is gone.
-type silentBody struct {
-	gone <-chan struct{}
-	left int
-}
-
-// Read implements [io.Reader].
-func (b *silentBody) Read(p []byte) (int, error) {
-	if n := min(b.left, len(p)); n > 0 {
-		clear(p[:n])
-		b.left -= n
-
-		return n, nil
-	}
-
-	<-b.gone
-
-	return 0, io.ErrUnexpectedEOF
 }
 
 // body is an AdmissionReview.
@@ -442,14 +368,16 @@ type lease struct {
 func (l lease) Write(ctx context.Context, nonce string) ([]string, error) {
 	l.writer.awaitResume()
 
-	if a := l.cluster.endpoint(); a == nil || !a.answers() {
+	a := l.cluster.endpoint()
+	if a == nil {
 		return nil, ctx.Err()
 	}
 
-	body := fmt.Sprintf(`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1",`+
-		`"object":{"metadata":{"annotations":{%q:%q}}}}}`, "operator.kyma-project.io/canary-nonce", nonce)
-	recorder := httptest.NewRecorder()
-	canary.Handler{}.ServeHTTP(recorder, httptest.NewRequestWithContext(ctx, http.MethodPost, canary.Path, strings.NewReader(body)))
+	text, err := a.ask(ctx, canary.Path, fmt.Sprintf(`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1",`+
+		`"object":{"metadata":{"annotations":{%q:%q}}}}}`, "operator.kyma-project.io/canary-nonce", nonce))
+	if err != nil {
+		return nil, ctx.Err() // The write succeeds without the webhook.
+	}
 
 	var answer struct {
 		Response struct {
@@ -457,7 +385,7 @@ func (l lease) Write(ctx context.Context, nonce string) ([]string, error) {
 		} `json:"response"`
 	}
 
-	err := json.Unmarshal(recorder.Body.Bytes(), &answer)
+	err = json.Unmarshal([]byte(text), &answer)
 
 	return answer.Response.Warnings, err
 }

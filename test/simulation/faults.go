@@ -224,7 +224,7 @@ func (w *world) begin(f Fault) (end func()) {
 	case StrangersSilent:
 		return w.clusters[f.Runtime].openReviews(1)
 	case StrangersLarge:
-		return w.clusters[f.Runtime].openReviews(maxBodies / strangers * 2)
+		return w.clusters[f.Runtime].openReviews(2 << 20)
 	default:
 		return w.toggle(f)
 	}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -24,7 +26,7 @@ func (k *keySet) Material() (*keys.Material, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 
-	return k.material, nil
+	return k.material, k.problem
 }
 
 // load puts material in use, unless it is broken.
@@ -36,13 +38,6 @@ func (k *keySet) load(material *keys.Material, problem error) {
 	if problem == nil {
 		k.material = material
 	}
-}
-
-func (k *keySet) err() error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-
-	return k.problem
 }
 
 // rotationSteps is the number of steps of a rotation.
@@ -92,22 +87,23 @@ func (w *world) renew(ca *testpki.CA, trusted ...*testpki.CA) {
 	}
 }
 
-// load puts key material in use, and makes the agents retry at once.
+const (
+	// manyCAs and longError exceed the limits of a heartbeat.
+	manyCAs, longError = 80, 40
+)
+
+// load gives key material to the agents, which read it every 5 s.
 func (c *cluster) load(material *keys.Material, problem error) {
+	switch {
+	case problem != nil:
+		problem = fmt.Errorf("%w%s", problem, strings.Repeat(" "+problem.Error(), longError))
+	case c.plan.ManyCAs:
+		many := *material
+		many.RootFingerprints = slices.Repeat(many.RootFingerprints, manyCAs)
+		material = &many
+	}
+
 	c.keys.load(material, problem)
-
-	if problem != nil {
-		return
-	}
-
-	c.mu.Lock()
-	defer c.mu.Unlock()
-
-	for _, a := range c.agents {
-		if a != nil {
-			a.outbox.Retry()
-		}
-	}
 }
 
 // breakKeys gives a runtime invalid files: a key of another certificate, or an expired certificate.
@@ -143,7 +139,7 @@ func (c *cluster) expire(at time.Time) {
 
 	material, err := materialOf(leaf, c.world.pki.older)
 	c.world.must(err)
-	c.keys.load(material, err)
+	c.load(material, err)
 }
 
 // awaitRenewal records that the certificate has expired, and returns the function that renews it.

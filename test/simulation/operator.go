@@ -86,7 +86,7 @@ func (w *world) newOperator(index, life int) *operator {
 
 func (o *operator) options() listener.Options {
 	opts := listener.Options{
-		Listener: o.server, Fleet: o.fleet, ShutdownTimeout: time.Second, Logger: slog.New(newSink(o.world, o.name)),
+		Listener: o.server, Fleet: o.fleet, ShutdownTimeout: time.Second, Logger: slog.New(slog.NewJSONHandler(newSink(o.world, o.name), nil)),
 	}
 	if !o.world.plan.Gateway {
 		opts.TLS = keys.ServerTLSConfig(o)

@@ -1,24 +1,18 @@
 package simulation
 
-import (
-	"time"
-)
+import "time"
 
-const (
-	// webhookTimeout is the timeout of the webhook.
-	webhookTimeout = 2 * time.Second
-	// noticedPause is the shortest pause after which an agent requests a resync.
-	noticedPause = time.Second
-)
+// webhookTimeout is the timeout of the webhook.
+const webhookTimeout = 2 * time.Second
 
-// pauseAgent pauses a process until the fault ends. Its requests and their answers wait, and it answers no review.
-// Its timers run on. After the pause it requests a resync, as the real one does.
+// pauseAgent pauses a process until the fault ends: its clock stands still, its requests and answers wait, and so do
+// those to it. Its timers run on.
 func (c *cluster) pauseAgent(f Fault) (resume func()) {
 	c.mu.Lock()
 	a := c.agents[f.Index]
 	c.mu.Unlock()
 
-	if a == nil || !a.paused.CompareAndSwap(nil, &pause{until: c.world.began.Add(f.At + f.For), over: make(chan struct{})}) {
+	if a == nil || !a.paused.CompareAndSwap(nil, &pause{over: make(chan struct{})}) {
 		return nil
 	}
 
@@ -27,25 +21,17 @@ func (c *cluster) pauseAgent(f Fault) (resume func()) {
 		mend = c.world.history.Break(c.plan.Name, string(AgentPaused))
 	}
 
-	held := a.paused.Load()
-	c.world.network.hold(a.epoch, held.until)
+	c.world.network.hold(a.epoch, c.world.began.Add(f.At+f.For))
 
 	return func() {
-		if f.For >= noticedPause && !a.killed.Load() {
-			a.outbox.Resync()
-		}
-
-		a.paused.Store(nil)
-		close(held.over)
+		a.resumed.Store(time.Now().UnixNano())
+		close(a.paused.Swap(nil).over)
 		mend()
 	}
 }
 
 // pause is a time in which a process does not run.
-type pause struct {
-	until time.Time
-	over  chan struct{}
-}
+type pause struct{ over chan struct{} }
 
 // awaitResume blocks while the process is paused.
 func (a *agent) awaitResume() {
@@ -54,21 +40,14 @@ func (a *agent) awaitResume() {
 	}
 }
 
-// answers reports whether an agent answers a call of the API server. It blocks while the process is paused, but not
-// beyond the timeout of the webhook.
-func (a *agent) answers() bool {
-	held := a.paused.Load()
-	if held == nil {
-		return true
-	}
+// now is the clock of the process.
+func (a *agent) now() time.Time {
+	a.awaitResume()
 
-	timeout := time.NewTimer(webhookTimeout)
-	defer timeout.Stop()
+	return time.Now()
+}
 
-	select {
-	case <-held.over:
-		return true
-	case <-timeout.C:
-		return false
-	}
+// ranSince reports whether the process was not paused since a time.
+func (a *agent) ranSince(t time.Time) bool {
+	return a.paused.Load() == nil && a.resumed.Load() < t.UnixNano()
 }

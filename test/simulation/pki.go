@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"crypto/tls"
 	"crypto/x509"
 	"fmt"
 	"sync"
@@ -17,6 +18,7 @@ const serverName = "control-plane.example.com"
 type pki struct {
 	older, newer *testpki.CA
 	servers      map[*testpki.CA]*testpki.Leaf
+	webhook      *keys.Material // of all agents
 
 	mu      sync.Mutex
 	clients map[holder]*testpki.Leaf
@@ -47,7 +49,22 @@ func newPKI() (*pki, error) {
 		}
 	}
 
-	return p, nil
+	opts := validity()
+	opts.DNSNames = []string{"agent"}
+
+	leaf, err := p.older.Server("agent", opts)
+	if err != nil {
+		return nil, err
+	}
+
+	p.webhook, err = materialOf(leaf)
+
+	return p, err
+}
+
+// apiServer returns the configuration of an API server that calls a webhook.
+func (p *pki) apiServer() *tls.Config {
+	return &tls.Config{RootCAs: p.older.Pool(), ServerName: "agent", MinVersion: tls.VersionTLS13}
 }
 
 func validity() testpki.Options {

@@ -32,19 +32,18 @@ type Plan struct {
 
 // RuntimePlan is one runtime with its agents.
 type RuntimePlan struct {
-	Name          string
-	Contract      contract.Version
-	Fallback      bool
-	Protocol      httpmtls.Protocol
-	Agents        int
-	Canary        bool
-	MaxKeys       int
-	Objects       int
-	Learns        bool // the agent learns its managers from events
-	Owners        int  // of the objects, in turn; 0: one
-	Bulk          int  // additional bytes of each object
-	NoFirstResync bool // a new agent requests no resync
-	ManyCAs       bool // the agent trusts more authorities than fit into a heartbeat
+	Name     string
+	Contract contract.Version
+	Fallback bool
+	Protocol httpmtls.Protocol
+	Agents   int
+	Canary   bool
+	MaxKeys  int
+	Objects  int
+	Learns   bool // the agent learns its managers from events
+	Owners   int  // of the objects, in turn; 0: one
+	Bulk     int  // additional bytes of each object
+	ManyCAs  bool // the agent trusts more authorities than fit into a heartbeat
 }
 
 // WriteKind is the kind of a write.

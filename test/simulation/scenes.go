@@ -252,11 +252,11 @@ func (d dice) told(p *Plan) {
 	}
 }
 
-// restartWithPending kills an agent with pending events, and restarts it. The new process requests no resync, and
-// the handler of the fleet's resync may hang.
+// restartWithPending kills an agent with pending events, and restarts it. The
+// handler of the resyncs may hang.
 func (d dice) restartWithPending(p *Plan) {
 	r, outage := &p.Runtimes[0], d.outage(LinksRefused)
-	r.Contract, r.NoFirstResync = contract.V3, true
+	r.Contract = contract.V3
 	killed := Fault{Kind: AgentKilled, At: outage.At + outage.For/2, For: d.between(time.Second, outage.For/2)}
 	p.Faults = []Fault{outage, killed}
 

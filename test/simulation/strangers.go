@@ -2,6 +2,9 @@ package simulation
 
 import (
 	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"sync"
@@ -10,6 +13,52 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
+
+// strangers is the number of clients with unfinished reviews. Together they announce as much as the agent has memory
+// for reviews.
+const strangers = 10
+
+// openReviews makes strangers announce large reviews and send a part of each, until the end.
+func (c *cluster) openReviews(part int) (end func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+
+	if a := c.endpoint(); a != nil {
+		for i := range strangers {
+			c.world.tasks.Go(func() { a.bother(ctx, i, part) })
+		}
+	}
+
+	return cancel
+}
+
+// bother sends the first part of a review again whenever the agent closes the connection.
+func (a *agent) bother(ctx context.Context, stranger, part int) {
+	for ctx.Err() == nil && !a.killed.Load() {
+		conn, err := a.own(a.cluster.world.network.connect(fmt.Sprintf("stranger %d", stranger), a.webhook, conditions{}))
+		if err != nil {
+			return
+		}
+
+		stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+		secured := tls.Client(conn, a.cluster.world.pki.apiServer())
+		length := announced(stranger)
+		_, _ = fmt.Fprintf(secured, "POST /validate/%s HTTP/1.1\r\nHost: agent\r\nContent-Type: application/json\r\n"+
+			"Content-Length: %d\r\n\r\n%s", a.cluster.world.plan.Managers[0], length, make([]byte, min(part, length-1)))
+		_, _ = io.Copy(io.Discard, secured)
+		stop()
+
+		_ = conn.Close()
+
+		sleep(time.Second)
+	}
+}
+
+// announced returns the length of a stranger's review.
+func announced(stranger int) int {
+	lengths := []int{8 << 20, 1 << 20, 500 << 10, 20 << 10}
+
+	return lengths[min(stranger, len(lengths)-1)]
+}
 
 // askWrongPaths requests unknown paths with the certificate of a runtime, on two connections, as fast as the
 // answers arrive.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"hash/fnv"
-	"log/slog"
 	"math/rand/v2"
 	"net"
 	"strings"
@@ -236,22 +235,18 @@ func newRandom(seed uint64, name string) func() float64 {
 	}
 }
 
-// sink counts log lines. It blocks while it is stalled.
+// sink counts log lines. It blocks while it is stalled. It implements [io.Writer].
 type sink struct {
 	world  *world
 	source string
-	lines  *atomic.Int64
+	lines  atomic.Int64
 }
 
-func newSink(w *world, source string) *sink { return &sink{w, source, new(atomic.Int64)} }
+func newSink(w *world, source string) *sink { return &sink{world: w, source: source} }
 
 func (s *sink) count() int64 { return s.lines.Load() }
 
-// Enabled implements [slog.Handler].
-func (s *sink) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelInfo }
-
-// Handle implements [slog.Handler].
-func (s *sink) Handle(_ context.Context, record slog.Record) error {
+func (s *sink) Write(line []byte) (int, error) {
 	s.lines.Add(1)
 	s.world.sinks.Range(func(runtime, until any) bool {
 		if name, _ := runtime.(string); strings.HasPrefix(s.source, name) {
@@ -261,25 +256,10 @@ func (s *sink) Handle(_ context.Context, record slog.Record) error {
 
 		return true
 	})
+	s.world.logf("log of %s: %s", s.source, line)
 
-	if s.world.trace != nil {
-		text := record.Message
-		record.Attrs(func(attr slog.Attr) bool {
-			text += " " + attr.String()
-
-			return true
-		})
-		s.world.logf("log of %s: %s", s.source, text)
-	}
-
-	return nil
+	return len(line), nil
 }
-
-// WithAttrs implements [slog.Handler].
-func (s *sink) WithAttrs([]slog.Attr) slog.Handler { return s }
-
-// WithGroup implements [slog.Handler].
-func (s *sink) WithGroup(string) slog.Handler { return s }
 
 // attack sends events of a runtime with the certificate of another one.
 func (w *world) attack() {

@@ -156,10 +156,6 @@ func outboxMutants() []mutant {
 			"l.counts.Coalesced++\n\t\tl.counts.Pending--", "l.counts.Pending--",
 		},
 		{
-			"outbox: log lines under the lock (row 29)", "core/outbox/log.go",
-			"select {\n\tcase o.notes <- record:\n\tdefault:\n\t}", "o.write(record)",
-		},
-		{
 			"outbox: a log line for each failure", "core/outbox/log.go",
 			"if reason == l.reason && now.Sub(l.at) < logEvery {", "if reason == l.reason && now.Sub(l.at) < 0 {",
 		},
@@ -341,10 +337,6 @@ func pathMutants() []mutant {
 		{
 			"admission: room for the announced length (row 13)", "adapters/admission/body.go",
 			"if step > size && (step < believedFrom || int64(step) > announced) {", "if step > size && int64(step) > announced {",
-		},
-		{
-			"admission: log lines before the answer", "adapters/admission/handler.go",
-			"if answer.refusal != nil || answer.missed || answer.warn != nil {", "if answer.missed {",
 		},
 		{
 			"canary: no resync when the webhook is back", "adapters/admission/canary/canary.go",

@@ -10,6 +10,22 @@ import (
 // Account counts the events of one manager by their fate.
 type Account struct{ Accepted, Delivered, Coalesced, Dropped, Pending int64 }
 
+// Add adds the value of a metric.
+func (c *Account) Add(fate string, n int64) {
+	switch fate {
+	case "accepted_total":
+		c.Accepted += n
+	case "delivered_total":
+		c.Delivered += n
+	case "coalesced_total":
+		c.Coalesced += n
+	case "dropped_total":
+		c.Dropped += n
+	case "pending":
+		c.Pending += n
+	}
+}
+
 // Agent records one agent process. Its methods may be called concurrently.
 type Agent struct {
 	history  *History
@@ -25,6 +41,7 @@ type Agent struct {
 // lane records the traffic of an agent with one manager.
 type lane struct {
 	offered, attempts, whole int
+	scraped                  int // of offered, when the last scrape began
 	account                  Account
 	highest                  uint64
 	contents                 map[string]core.WatchEvent
@@ -102,8 +119,18 @@ func (a *Agent) number(l *lane, event *core.Numbered) {
 	l.contents[event.ID] = event.WatchEvent
 }
 
+// Scrapes records that the accounts are read from now on.
+func (a *Agent) Scrapes() {
+	a.history.mu.Lock()
+	defer a.history.mu.Unlock()
+
+	for _, l := range a.managers {
+		l.scraped = l.offered
+	}
+}
+
 // Attempted records an attempt to send.
-func (a *Agent) Attempted(manager core.Manager, _ int, err error) {
+func (a *Agent) Attempted(manager core.Manager, err error) {
 	a.history.mu.Lock()
 	defer a.history.mu.Unlock()
 
@@ -125,7 +152,7 @@ func (a *Agent) Balance(manager core.Manager, c Account) {
 
 	promise := &a.history.promise
 	served := slices.Contains(promise.Managers, manager) && !promise.Runtimes[a.runtime].Invented
-	if offered := int64(a.lane(manager).offered); served && c.Accepted < offered {
+	if offered := int64(a.lane(manager).scraped); served && c.Accepted < offered {
 		a.history.violate("balance", "%s, %s: %d events were offered, %d are accounted for", a.epoch, manager, offered, c.Accepted)
 	}
 

@@ -14,6 +14,8 @@ const (
 	roomPatience = 250 * time.Millisecond
 	// prompt bounds the time from a commit to the look, far from faults.
 	prompt = 2 * time.Second
+	// keysPoll is the time after which an agent uses new key material.
+	keysPoll = 5 * time.Second
 	// pace is the shortest time between two resyncs of a manager (ResyncInterval).
 	pace = 5 * time.Second
 	// detour is the longest delay by a replica that does not lead. It answers 503 with a wait of up
@@ -119,7 +121,7 @@ func (h *History) bound(t target, c commit) (bound time.Time, strict bool) {
 	if w := h.refused(t.runtime, c.at); w != nil {
 		back := min(2*(w.To-w.From), longestBackoff) + prompt + h.promise.Backlog
 		if w.Renews {
-			back = prompt + h.promise.Backlog
+			back = keysPoll + prompt + h.promise.Backlog
 		}
 
 		bound := latest(c.at, h.began.Add(w.To)).Add(back + time.Duration(h.promise.Followers)*followerDelay)
