@@ -35,6 +35,8 @@ TIMEOUT ?= 20m
 
 MODULES := $(sort $(patsubst ./%,%,$(patsubst %/go.mod,%,$(shell find . -name bin -prune -o -name testdata -prune -o -name go.mod -print))))
 PACKAGES := $(MODULES:%=./%/...)
+# bench has programs that measure, for a machine that runs nothing else. make test leaves them out.
+TESTED := $(filter-out ./bench/...,$(PACKAGES))
 TOOLS := $(CURDIR)/bin/tools/$(shell $(GO) env GOVERSION)
 
 # The release tags of a module are <folder>/vX.Y.Z, that of the module in the root folder vX.Y.Z. The version comes from git, so
@@ -73,7 +75,7 @@ DOCUMENTS = $(shell find README.md SECURITY.md docs deploy controlplane/config -
 # a second run repeats only changed packages.
 .PHONY: test
 test: $(TOOLS)/helm ## Test every module with the race detector, against real API servers. TESTFLAGS, TIMEOUT
-	@$(WITH_ASSETS) RUNTIME_WATCHER_SOURCES=$(SOURCES) RUNTIME_WATCHER_DOCUMENTS=$(DOCUMENTS) $(GO) test -race -timeout $(TIMEOUT) $(TESTFLAGS) $(PACKAGES)
+	@$(WITH_ASSETS) RUNTIME_WATCHER_SOURCES=$(SOURCES) RUNTIME_WATCHER_DOCUMENTS=$(DOCUMENTS) $(GO) test -race -timeout $(TIMEOUT) $(TESTFLAGS) $(TESTED)
 
 # Seeds run one after the other on one API server, about a minute each. make chaos SEED=... SEEDS=1 repeats one.
 .PHONY: chaos
@@ -97,11 +99,11 @@ simulate-mutants: ## Put faults into copies of the code, and print after how man
 # It needs a file for each runtime in each of two processes, and raises the soft limit itself. See docs/maintainers/measurements.md.
 .PHONY: fleet
 fleet: ## Play N (1000) runtimes against a real operator, and write a table and plots into bin/fleetlab. ARGS='-scenario storm'
-	@$(GO) run ./test/fleetlab -n $(N) $(ARGS)
+	@$(GO) run ./bench/fleetlab -n $(N) $(ARGS)
 
 .PHONY: soak
 soak: ## Check that memory, open files and goroutines stay flat over a million events and an outage of an hour, scaled. ARGS
-	@$(GO) test ./test/soak -run Soak -count 1 -v -timeout 40m -args -events 1000000 -outage 1m -slack 4 $(ARGS)
+	@$(GO) test ./bench/soak -run Soak -count 1 -v -timeout 40m -args -events 1000000 -outage 1m -slack 4 $(ARGS)
 
 # The test of both ends in FIPS mode is part of make test. The build cache keeps compiled packages.
 .PHONY: fips

@@ -27,7 +27,7 @@ var suites = []bench.Suite{
 	{Package: "./adapters/httpmtls", Pattern: "^BenchmarkForward$"},
 	{Package: "./adapters/controllerruntime", Pattern: "^BenchmarkEnqueueByRuntime$"},
 	{Package: "./listener", Pattern: "^(BenchmarkServeHTTP|BenchmarkServer)$/^(handshake|connection|header)"},
-	{Package: "./test/paths", Pattern: "^BenchmarkV3$"},
+	{Package: "./bench/paths", Pattern: "^BenchmarkV3$"},
 }
 
 // results is where the new results are written.

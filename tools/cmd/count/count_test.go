@@ -43,7 +43,7 @@ func TestTable(t *testing.T) {
 			t.Errorf("%s: got %q, want %q", title, got, want)
 		}
 	}
-	if !strings.Contains(out.String(), "README.md: 4 words, test/: 1 lines") {
+	if !strings.Contains(out.String(), "README.md: 4 words, test/ and bench/: 1 lines") {
 		t.Errorf("got\n%s", out.String())
 	}
 }

@@ -91,8 +91,8 @@ func printTable(tree *measure.Tree, root string, modules []string, out io.Writer
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(out, "\nREADME.md: %d words, test/: %d lines of Go with its tests\n%s",
-		words, tree.AllLines("test"), legend)
+	_, err = fmt.Fprintf(out, "\nREADME.md: %d words, test/ and bench/: %d lines of Go with their tests\n%s",
+		words, tree.AllLines("test")+tree.AllLines("bench"), legend)
 	return err
 }
 

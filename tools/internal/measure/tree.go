@@ -9,6 +9,7 @@ import (
 	"go/token"
 	"io/fs"
 	"path"
+	"slices"
 	"strings"
 )
 
@@ -124,8 +125,8 @@ func (t *Tree) handwritten(module string) []*file {
 }
 
 // Released reports whether users import the module. They import every module, unless its folder is
-// examples, test, tools, or below one of them.
+// bench, examples, test, tools, or below one of them.
 func Released(module string) bool {
 	first, _, _ := strings.Cut(module, "/")
-	return first != "examples" && first != "test" && first != "tools"
+	return !slices.Contains([]string{"bench", "examples", "test", "tools"}, first)
 }
