@@ -9,4 +9,12 @@
 // replica, or the same one after a crash, continues.
 //
 // docs/platforms/certificates.md lists the objects and the order of a rotation.
+//
+// The rights are those of deploy/controlplane/certificates, in the namespace of the objects only:
+// bind that ClusterRole by a RoleBinding there.
 package certificates
+
+// +kubebuilder:rbac:groups=cert-manager.io,resources=certificates,verbs=get;list;create;patch;delete
+// +kubebuilder:rbac:groups=cert-manager.io,resources=certificates/status,verbs=update
+// +kubebuilder:rbac:groups=cert-manager.io,resources=issuers,verbs=get;create;patch
+// +kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;create;patch;delete

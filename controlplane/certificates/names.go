@@ -5,10 +5,12 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -131,6 +133,16 @@ func checkID(id core.RuntimeID) error {
 }
 
 func isUnprintable(r rune) bool { return !unicode.IsPrint(r) || r == unicode.ReplacementChar }
+
+// CheckService fails if the certificates of webhooks are not for a Service of that name in the
+// runtimes.
+func (c *Certificates) CheckService(service types.NamespacedName) error {
+	if host := service.Name + "." + service.Namespace + ".svc"; !slices.Contains(c.opts.serviceNames(), host) {
+		return fmt.Errorf("certificates: options Service %q and RuntimeNamespace %q: want those of the agent, %s",
+			c.opts.Service, c.opts.RuntimeNamespace, service)
+	}
+	return nil
+}
 
 // checkDNSName accepts DNS names of hosts, and neither wildcards nor addresses.
 func checkDNSName(name string) error {

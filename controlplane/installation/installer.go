@@ -8,6 +8,7 @@ import (
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/remote"
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -95,6 +96,15 @@ func (i *Installer) install(ctx context.Context, r Runtime) (Status, error) {
 	i.looks.forget(r.ID)
 
 	return i.correct(ctx, in, &r)
+}
+
+// Service returns the Service of the agent in the runtimes, for which its serving certificate must
+// be. It is empty with [SourceInformer].
+func (i *Installer) Service() types.NamespacedName {
+	if i.watches() {
+		return types.NamespacedName{}
+	}
+	return types.NamespacedName{Namespace: i.opts.Namespace, Name: i.opts.Name}
 }
 
 // host is the name by which the API server of a runtime calls the agent.

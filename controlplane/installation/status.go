@@ -88,7 +88,7 @@ func (i *Installer) judge(in *cluster, live agents) (Status, error) {
 }
 
 // rollout follows `kubectl rollout status`, except that one available replica is enough when all
-// are updated.
+// are updated, also if there is no room for another one.
 func rollout(d *appsv1.Deployment) Status {
 	s := Status{State: Progressing, Reason: reasonRolloutProgressing, Available: d.Status.AvailableReplicas, Replicas: 1}
 	if d.Spec.Replicas != nil {
@@ -98,6 +98,8 @@ func rollout(d *appsv1.Deployment) Status {
 	switch {
 	case d.Status.ObservedGeneration < d.Generation:
 		s.Message = "waiting for the controller of the Deployment"
+	case s.Available > 0 && d.Status.UpdatedReplicas >= s.Replicas && d.Status.Replicas <= d.Status.UpdatedReplicas:
+		s.State, s.Reason = Ready, ""
 	case stalled(d) != "":
 		s.State, s.Reason, s.Message = Failed, reasonRolloutStalled, stalled(d)
 	case d.Status.UpdatedReplicas < s.Replicas:
@@ -105,10 +107,8 @@ func rollout(d *appsv1.Deployment) Status {
 			d.Status.UpdatedReplicas, s.Replicas)
 	case d.Status.Replicas > d.Status.UpdatedReplicas:
 		s.Message = fmt.Sprintf("waiting for the end of %d old replicas", d.Status.Replicas-d.Status.UpdatedReplicas)
-	case s.Available == 0:
-		s.Message = fmt.Sprintf("waiting for a replica: none of %d is available", s.Replicas)
 	default:
-		s.State, s.Reason = Ready, ""
+		s.Message = fmt.Sprintf("waiting for a replica: none of %d is available", s.Replicas)
 	}
 	return s
 }

@@ -4,32 +4,38 @@ import (
 	"context"
 	"time"
 
-	ctrl "sigs.k8s.io/controller-runtime"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 )
 
+// longestBackoff is the longest time between two attempts while the CA cannot be reconciled, as
+// without cert-manager.
+const longestBackoff = 5 * time.Minute
+
 // KeepCertificates returns a part of a manager that reconciles the CA and the certificate of the
-// listener, as often as their status demands. After an error it waits for 3 s. It needs leader
-// election, and ends with its context.
+// listener, as often as their status demands. After errors it waits for 3 s to 5 min, twice as long
+// each time. It has the metrics of a controller named "certificates", needs leader election, and
+// ends with its context.
 //
 // It is for an operator that publishes certificates and installs no agents yet. [SetUp] includes
 // it.
 func KeepCertificates(issuer Certificates) manager.Runnable {
-	return manager.RunnableFunc(func(ctx context.Context) error {
-		return keepReconciled(ctx, issuer, defaultRetry, func(certificates.Status) {})
-	})
+	return keepReconciled("certificates", issuer, defaultRetry, func(certificates.Status) {})
 }
 
-// keepAuthority reconciles the CA until ctx ends. When a rotation begins to wait for confirmations,
-// it reconciles all runtimes once, so that they get the new bundle before their interval ends.
-func (r *reconciler) keepAuthority(ctx context.Context) error {
+// keepAuthority reconciles the CA. When a rotation begins to wait for confirmations, it reconciles
+// all runtimes once, so that they get the new bundle before their interval ends.
+func (r *reconciler) keepAuthority() manager.Runnable {
 	var before certificates.Phase
 
-	return keepReconciled(ctx, r.certificates, r.opts.Retry, func(status certificates.Status) {
+	return keepReconciled(r.opts.Name+"-certificates", r.certificates, r.opts.Retry, func(status certificates.Status) {
 		if status.Phase == certificates.PhaseConfirming && before != status.Phase {
 			r.reconcileAll()
 		}
@@ -39,26 +45,41 @@ func (r *reconciler) keepAuthority(ctx context.Context) error {
 	})
 }
 
-// keepReconciled reconciles the CA until ctx ends. note gets each status, unless Reconcile fails.
+// keepReconciled returns a controller of one request. note gets each status, unless Reconcile
+// fails.
 func keepReconciled(
-	ctx context.Context, issuer Certificates, retry time.Duration, note func(certificates.Status),
-) error {
-	for {
+	name string, issuer Certificates, retry time.Duration, note func(certificates.Status),
+) manager.Runnable {
+	reconcileOnce := func(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 		status, err := issuer.Reconcile(ctx)
-
-		switch {
-		case err != nil && ctx.Err() == nil:
-			ctrl.LoggerFrom(ctx).Error(err, "CA cannot be reconciled and is retried")
-
-			status.RequeueAfter = retry
-		case err == nil:
-			note(status)
+		if err != nil {
+			return reconcile.Result{}, err
 		}
 
-		if !pause(ctx, max(status.RequeueAfter, time.Second)) {
-			return nil
-		}
+		note(status)
+
+		return reconcile.Result{RequeueAfter: max(status.RequeueAfter, time.Second)}, nil
 	}
+
+	return manager.RunnableFunc(func(ctx context.Context) error {
+		c, err := controller.NewUnmanaged(name, controller.Options{
+			Reconciler: reconcile.Func(reconcileOnce),
+			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](
+				retry, max(retry, longestBackoff)),
+			SkipNameValidation: new(true), // A process may have several CAs.
+		})
+		if err != nil {
+			return err
+		}
+		once := source.Func(func(_ context.Context, q queue) error {
+			q.Add(reconcile.Request{})
+			return nil
+		})
+		if err := c.Watch(once); err != nil {
+			return err
+		}
+		return c.Start(ctx)
+	})
 }
 
 // reconcileAll does not wait. One pending event is enough.
@@ -66,17 +87,5 @@ func (r *reconciler) reconcileAll() {
 	select {
 	case r.confirming <- event.GenericEvent{Object: &v1beta2.Watcher{}}: // An event without object would be dropped.
 	default:
-	}
-}
-
-// pause reports whether ctx has not ended.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
 	}
 }

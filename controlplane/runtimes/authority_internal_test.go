@@ -59,7 +59,7 @@ func TestARotationLooksAtAllRuntimesOnce(t *testing.T) {
 				ctx, stop := context.WithCancel(t.Context())
 				ended := make(chan error, 1)
 
-				go func() { ended <- r.keepAuthority(ctx) }()
+				go func() { ended <- r.keepAuthority().Start(ctx) }()
 
 				looks := 0
 

@@ -76,6 +76,24 @@ func TestKeepCertificates(t *testing.T) {
 	})
 }
 
+// cert-manager is not installed, and nobody installs it.
+func TestKeepCertificatesBacksOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		set := &issuer{begun: time.Now(), answers: []answer{{0, errors.New("no matches for kind")}}}
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+
+		go func() { ended <- runtimes.KeepCertificates(set).Start(ctx) }()
+
+		time.Sleep(time.Hour)
+		stop()
+
+		if err := <-ended; err != nil || len(set.calls) < 10 || len(set.calls) > 20 {
+			t.Errorf("%d attempts in an hour, each with a line, %v; want 10 to 20", len(set.calls), err)
+		}
+	})
+}
+
 // TestKeepCertificatesLeads runs a manager that does not lead at first.
 func TestKeepCertificatesLeads(t *testing.T) {
 	lease := newLease("another")

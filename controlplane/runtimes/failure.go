@@ -46,6 +46,11 @@ func (f failure) Error() string { return remote.Text(f.error.Error()) }
 
 func (f failure) Unwrap() error { return f.error }
 
+func isFailure(err error) bool {
+	var known failure
+	return errors.As(err, &known)
+}
+
 // because returns nil if err is nil.
 func because(reason string, err error) error {
 	if err == nil {
@@ -96,7 +101,7 @@ func (r *reconciler) fail(
 		return reconcile.Result{}, err // Such as a conflict.
 	}
 	status := installation.Status{State: installation.Failed, Reason: known.reason, Message: err.Error()}
-	if reportErr := r.report(ctx, object, id, status, nil); reportErr != nil {
+	if reportErr := r.report(ctx, object, id, status, contents{}); reportErr != nil {
 		return reconcile.Result{}, errors.Join(err, reportErr)
 	}
 	switch known.reason {
@@ -110,13 +115,13 @@ func (r *reconciler) fail(
 }
 
 // report notes a status and calls Report. It emits an Event when a runtime is not ready for a new
-// reason, and when it is ready after that. managers are those that its agents send to.
+// reason, and when it is ready after that.
 func (r *reconciler) report(
-	ctx context.Context, object client.Object, id core.RuntimeID, status installation.Status, managers []core.Manager,
+	ctx context.Context, object client.Object, id core.RuntimeID, status installation.Status, has contents,
 ) error {
 	key := client.ObjectKeyFromObject(object)
 	status.Message = remote.Text(status.Message)
-	r.opts.Overview.note(key, id, status, managers)
+	r.opts.Overview.note(key, id, status, has)
 	if changed, ended := r.failures.reported(key, textOf(status)); changed {
 		r.emit(object, status)
 	} else if ended && status.State == installation.Ready {
@@ -166,10 +171,9 @@ type failures struct {
 }
 
 type failing struct {
-	removal time.Time // the first failed removal
-	text    string    // the last text that was reported
-	since   time.Time // since when the runtime is not ready
-	fails   bool      // in the failing lane
+	text  string    // the last text that was reported
+	since time.Time // since when the runtime is not ready
+	fails bool      // in the failing lane
 }
 
 // pause returns the time to the next attempt for a runtime that is not ready, and for how long it
@@ -210,22 +214,6 @@ func (f *failures) edit(key client.ObjectKey, change func(*failing)) {
 	entry := f.known[key]
 	change(&entry)
 	f.keep(key, entry)
-}
-
-// sinceRemoval returns how long ago the first failed removal was, and notes the first one.
-func (f *failures) sinceRemoval(key client.ObjectKey) (since time.Duration) {
-	f.edit(key, func(entry *failing) {
-		if entry.removal.IsZero() {
-			entry.removal = time.Now()
-		}
-		since = time.Since(entry.removal)
-	})
-	return since
-}
-
-// endRemoval notes that a runtime is not being removed.
-func (f *failures) endRemoval(key client.ObjectKey) {
-	f.edit(key, func(entry *failing) { entry.removal = time.Time{} })
 }
 
 // reported notes a text. It reports whether the text is new, and whether an empty text ends another

@@ -37,9 +37,9 @@ type Options struct {
 	// Timeout bounds one reconcile of a runtime. Writes to the control plane may take as long
 	// again. Default: 1 min.
 	Timeout time.Duration
-	// GiveUp is how long a deleted object is held while the removal of the agent fails, from the
-	// first failure that this process has seen. The agent then stays in the runtime, without
-	// certificates. Default: 1 h.
+	// GiveUp is how long a deleted object is held while the removal of the agent fails, from its
+	// first failure, which is noted in an annotation of the object. The agent then stays in the
+	// runtime, without certificates. Default: 1 h.
 	GiveUp time.Duration
 	// Concurrent is the number of concurrent reconciles of runtimes, and also that of runtimes that
 	// fail, which have workers of their own. Default: 10.

@@ -2,12 +2,15 @@ package runtimes
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -24,9 +27,17 @@ const neverHeardAfter = 5 * time.Minute
 type Overview struct {
 	mu        sync.Mutex
 	runtimes  map[client.ObjectKey]seen
+	watchers  *watchers
 	authority certificates.Status
 	repairs   int64
 	status    func(core.RuntimeID, core.Manager) fleet.Status // nil: not known
+}
+
+// contents are what an installation brings to a runtime.
+type contents struct {
+	watches  []admission.Watch
+	managers []core.Manager
+	watchers *watchers
 }
 
 // seen is the last status of an object.
@@ -35,6 +46,34 @@ type seen struct {
 	state    fleet.InstallationState
 	ready    time.Time // since when
 	managers []core.Manager
+	watchers *watchers // installed there, nil if it is not ready
+}
+
+// watchers are the generations of the Watchers that are installed in a runtime. Runtimes share one
+// until a Watcher changes.
+type watchers map[types.NamespacedName]int64
+
+// share returns the last one if it is the same.
+func (o *Overview) share(now watchers) *watchers {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.watchers == nil || !maps.Equal(*o.watchers, now) {
+		o.watchers = &now
+	}
+	return o.watchers
+}
+
+// Installed returns in how many of all runtimes a generation of a Watcher is installed, for
+// watcher.Options.
+func (o *Overview) Installed(watcher types.NamespacedName, generation int64) (installed, all int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, runtime := range o.runtimes {
+		if runtime.watchers != nil && (*runtime.watchers)[watcher] == generation {
+			installed++
+		}
+	}
+	return installed, len(o.runtimes)
 }
 
 // Installations returns the current states. With 10,000 runtimes it takes a few milliseconds.
@@ -87,7 +126,7 @@ func (o *Overview) silent(runtime seen, manager core.Manager) bool {
 }
 
 // note sets the status of an object. An empty id leaves the former one.
-func (o *Overview) note(key client.ObjectKey, id core.RuntimeID, status installation.Status, managers []core.Manager) {
+func (o *Overview) note(key client.ObjectKey, id core.RuntimeID, status installation.Status, has contents) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 
@@ -97,7 +136,7 @@ func (o *Overview) note(key client.ObjectKey, id core.RuntimeID, status installa
 	}
 
 	if status.State == installation.Ready {
-		now.managers, now.ready = managers, o.runtimes[key].ready
+		now.managers, now.watchers, now.ready = has.managers, has.watchers, o.runtimes[key].ready
 		if now.ready.IsZero() {
 			now.ready = time.Now()
 		}

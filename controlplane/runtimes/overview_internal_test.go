@@ -26,11 +26,11 @@ func TestOverviewNamesRuntimesThatAreNeverHeard(t *testing.T) {
 
 		ready := installation.Status{State: installation.Ready}
 		note := func() {
-			o.note(client.ObjectKey{Name: "a"}, prod, ready, []core.Manager{"kyma"})
-			o.note(client.ObjectKey{Name: "b"}, "silent", ready, []core.Manager{"kyma", "other"})
+			o.note(client.ObjectKey{Name: "a"}, prod, ready, contents{managers: []core.Manager{"kyma"}})
+			o.note(client.ObjectKey{Name: "b"}, "silent", ready, contents{managers: []core.Manager{"kyma", "other"}})
 			o.note(client.ObjectKey{Name: "c"}, "waits", installation.Status{
 				State: installation.Failed, Reason: reasonUnreachable,
-			}, nil)
+			}, contents{})
 		}
 
 		note()
@@ -117,7 +117,7 @@ func TestEventsTellOfEachStep(t *testing.T) {
 		{State: installation.Failed, Reason: "Unreachable", Message: "no route"},
 		{State: installation.Ready},
 	} {
-		if err := r.report(t.Context(), object, prod, status, nil); err != nil {
+		if err := r.report(t.Context(), object, prod, status, contents{}); err != nil {
 			t.Fatal(err)
 		}
 	}

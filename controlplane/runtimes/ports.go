@@ -39,7 +39,8 @@ type Identify func(ctx context.Context, object client.Object) (Identity, error)
 type Connect func(ctx context.Context, object client.Object) (client.Client, error)
 
 // Certificates is the port to the issuer. Its methods may be called concurrently and do not wait
-// for certificates.
+// for certificates. One with the method CheckService of [certificates.Certificates] is asked by
+// [SetUp] whether its certificates are for the Service of the agent.
 type Certificates interface {
 	// Reconcile keeps the CA and the certificate of the listener.
 	Reconcile(ctx context.Context) (certificates.Status, error)

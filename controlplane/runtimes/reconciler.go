@@ -30,6 +30,9 @@ import (
 // runtime.
 const Finalizer = "operator.kyma-project.io/runtime-watcher"
 
+// conflictPause is the time after which a write that conflicts is tried again.
+const conflictPause = time.Second
+
 type reconciler struct {
 	client       client.Client
 	scheme       *runtime.Scheme
@@ -50,7 +53,17 @@ type reconciler struct {
 	busy             busy
 }
 
+// reconcile tries again after a conflict, without an error: the cache has not seen the last write
+// yet.
 func (r *reconciler) reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	result, err := r.reconcileObject(ctx, request)
+	if apierrors.IsConflict(err) && !isFailure(err) {
+		return reconcile.Result{RequeueAfter: conflictPause}, nil
+	}
+	return result, err
+}
+
+func (r *reconciler) reconcileObject(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	// The work in a runtime has a bound of its own, which leaves time to report the result.
 	ctx, cancel := context.WithTimeout(ctx, 2*r.opts.Timeout)
 	defer cancel()
@@ -98,31 +111,32 @@ func (r *reconciler) keep(ctx context.Context, object client.Object) (reconcile.
 		return r.remove(ctx, object)
 	}
 
-	r.failures.endRemoval(client.ObjectKeyFromObject(object))
+	if err := r.noteRemoval(ctx, object, ""); err != nil {
+		return reconcile.Result{}, err
+	}
 
 	if skipped {
 		return reconcile.Result{}, r.report(ctx, object, identity.ID,
-			awaiting(reasonSkipped, "waiting for the end of an opt-out"), nil)
+			awaiting(reasonSkipped, "waiting for the end of an opt-out"), contents{})
 	}
 
-	watches, err := r.watches(ctx)
+	has, err := r.contents(ctx)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
 
-	status, err := r.install(ctx, object, identity, watches)
+	status, err := r.install(ctx, object, identity, has.watches)
 	r.forgetter.noteFormer(client.ObjectKeyFromObject(object), status.Former)
 
 	if err != nil {
 		return r.fail(ctx, object, identity.ID, err)
 	}
 
-	managers := r.installer.Managers(watches)
-	if err := r.report(ctx, object, identity.ID, status, managers); err != nil {
+	if err := r.report(ctx, object, identity.ID, status, has); err != nil {
 		return reconcile.Result{}, err
 	}
 
-	return r.again(object, identity.ID, managers, status), nil
+	return r.again(object, identity.ID, has.managers, status), nil
 }
 
 // again returns when to reconcile a runtime again. One that is ready comes after those that wait.
@@ -232,26 +246,42 @@ func (r *reconciler) hold(ctx context.Context, object client.Object) error {
 	return r.patch(ctx, object, before)
 }
 
-// patch conflicts with concurrent changes, as it replaces the whole list of finalizers.
+// patch writes finalizers and annotations. It conflicts with concurrent changes, as it replaces the
+// whole list of finalizers.
 func (r *reconciler) patch(ctx context.Context, object, before client.Object) error {
 	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 	if err := r.client.Patch(ctx, object, patch); err != nil {
-		return fmt.Errorf("change the finalizers: %w", err)
+		return fmt.Errorf("patch the object: %w", err)
 	}
 	return nil
 }
 
-// watches returns the watches of all valid Watchers, without their invalid conditions. The status
+// contents returns the watches of all valid Watchers, without their invalid conditions. The status
 // of a Watcher reports both.
-func (r *reconciler) watches(ctx context.Context) ([]admission.Watch, error) {
+func (r *reconciler) contents(ctx context.Context) (contents, error) {
 	list := &v1beta2.WatcherList{}
 	if err := r.client.List(ctx, list); err != nil {
-		return nil, fmt.Errorf("list Watchers: %w", err)
+		return contents{}, fmt.Errorf("list Watchers: %w", err)
 	}
 	watches, err := watcher.Watches(list.Items)
 	if err != nil {
 		ctrl.LoggerFrom(ctx).V(1).Info("Watchers, or conditions of Watchers, are left out", "problem", err.Error())
 	}
 	r.forgetter.note(watches)
-	return watches, nil
+	return contents{watches, r.installer.Managers(watches), r.opts.Overview.share(generations(list.Items, watches))}, nil
+}
+
+// generations returns those of the Watchers with a watch.
+func generations(items []v1beta2.Watcher, watches []admission.Watch) watchers {
+	all := make(watchers, len(watches))
+	for n := range watches {
+		all[watches[n].Name] = 0
+	}
+	for n := range items {
+		key := client.ObjectKeyFromObject(&items[n])
+		if _, valid := all[key]; valid {
+			all[key] = items[n].Generation
+		}
+	}
+	return all
 }

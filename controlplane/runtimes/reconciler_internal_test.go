@@ -90,7 +90,9 @@ func TestARuntimeThatIsLetGoKeepsNoCertificate(t *testing.T) {
 		return nil,
 			errors.New("out of reach")
 	})
-	r.failures.keep(client.ObjectKeyFromObject(object), failing{removal: time.Now().Add(-defaultGiveUp - time.Second)})
+
+	_ = reconcileOnce(t, r, object) // It fails for the first time.
+	r.opts.GiveUp = time.Nanosecond
 
 	if err := reconcileOnce(t, r, object); err == nil {
 		t.Error("let go with its certificate")
@@ -169,6 +171,33 @@ func TestAWithdrawnRemovalDoesNotCount(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The operator restarts before each attempt, and more often than every hour.
+func TestAnOperatorThatRestartsGivesUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		object := deleted(0)
+		plane := newPlane(t, object)
+		attempt := func() error {
+			return reconcileOnce(t, newReconciler(t, plane, func(context.Context, client.Object) (client.Client, error) {
+				return nil, errors.New("out of reach")
+			}), object)
+		}
+
+		for begun := time.Now(); time.Since(begun) < defaultGiveUp; time.Sleep(defaultGiveUp / 4) {
+			if err := attempt(); err == nil {
+				t.Fatalf("let go after %v", time.Since(begun))
+			}
+		}
+
+		time.Sleep(time.Second)
+
+		if err := attempt(); err != nil {
+			t.Error("when it was to be let go:", err)
+		}
+
+		wantGone(t, plane, object)
+	})
 }
 
 // owned has issued certificates that belong to the object.
@@ -343,7 +372,7 @@ func TestTextsOfARuntimeAreBounded(t *testing.T) {
 	}
 
 	stalled := installation.Status{State: installation.Failed, Reason: "Any", Message: strings.Repeat("a", 1<<20)}
-	if err := r.report(t.Context(), object, prod, stalled, nil); err != nil {
+	if err := r.report(t.Context(), object, prod, stalled, contents{}); err != nil {
 		t.Fatal(err)
 	}
 

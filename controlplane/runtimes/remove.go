@@ -3,6 +3,8 @@ package runtimes
 import (
 	"context"
 	"errors"
+	"maps"
+	"time"
 
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -22,10 +24,17 @@ func (r *reconciler) remove(ctx context.Context, object client.Object) (reconcil
 	}
 
 	runtime, status, err := r.uninstall(ctx, object)
-	if (err != nil || status.State != installation.Removed) && r.failures.sinceRemoval(key) > r.opts.GiveUp {
-		ctrl.LoggerFrom(ctx).Error(err, "object is let go, and its agent stays in the runtime", "awaiting", status.Message)
+	if err != nil || status.State != installation.Removed {
+		since, noteErr := r.sinceRemoval(ctx, object)
+		if noteErr != nil {
+			return reconcile.Result{}, errors.Join(err, noteErr)
+		}
 
-		status, err = installation.Status{State: installation.Removed}, nil
+		if since > r.opts.GiveUp {
+			ctrl.LoggerFrom(ctx).Error(err, "object is let go, and its agent stays in the runtime", "awaiting", status.Message)
+
+			status, err = installation.Status{State: installation.Removed}, nil
+		}
 	}
 
 	// A certificate that is left would hold up each rotation, which waits for all runtimes.
@@ -37,7 +46,7 @@ func (r *reconciler) remove(ctx context.Context, object client.Object) (reconcil
 		return r.fail(ctx, object, runtime.ID, err)
 	}
 
-	if err := r.report(ctx, object, runtime.ID, status, nil); err != nil {
+	if err := r.report(ctx, object, runtime.ID, status, contents{}); err != nil {
 		return reconcile.Result{}, err
 	}
 
@@ -49,10 +58,46 @@ func (r *reconciler) remove(ctx context.Context, object client.Object) (reconcil
 	return r.release(ctx, object, runtime.ID)
 }
 
+// annotationRemoval is the time of the first failed removal, on an object that is held. It outlives
+// this process, so that an operator that restarts often gives up, too.
+const annotationRemoval = "operator.kyma-project.io/removal-failing-since"
+
+// sinceRemoval returns how long ago the first failed removal was, and notes the first one.
+func (r *reconciler) sinceRemoval(ctx context.Context, object client.Object) (time.Duration, error) {
+	first, err := time.Parse(time.RFC3339, object.GetAnnotations()[annotationRemoval])
+	if since := time.Since(first); err == nil && since >= 0 {
+		return since, nil
+	}
+	return 0, r.noteRemoval(ctx, object, time.Now().UTC().Format(time.RFC3339))
+}
+
+// noteRemoval sets the annotation, or removes it.
+func (r *reconciler) noteRemoval(ctx context.Context, object client.Object, first string) error {
+	before, _ := object.DeepCopyObject().(client.Object) // It is one.
+	setRemoval(object, first)
+	if maps.Equal(before.GetAnnotations(), object.GetAnnotations()) {
+		return nil
+	}
+	return r.patch(ctx, object, before)
+}
+
+func setRemoval(object client.Object, first string) {
+	annotations := maps.Clone(object.GetAnnotations())
+	if annotations == nil {
+		annotations = make(map[string]string)
+	}
+	annotations[annotationRemoval] = first
+	if first == "" {
+		delete(annotations, annotationRemoval)
+	}
+	object.SetAnnotations(annotations)
+}
+
 // release removes the finalizer.
 func (r *reconciler) release(ctx context.Context, object client.Object, id core.RuntimeID) (reconcile.Result, error) {
 	before, _ := object.DeepCopyObject().(client.Object) // It is one.
 	controllerutil.RemoveFinalizer(object, r.opts.Finalizer)
+	setRemoval(object, "")
 	if err := client.IgnoreNotFound(r.patch(ctx, object, before)); err != nil {
 		return reconcile.Result{}, err
 	}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -19,7 +20,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
@@ -52,7 +52,7 @@ func SetUp(
 		required("an Installer", installer != nil),
 	}
 
-	if err := errors.Join(problems...); err != nil {
+	if err := errors.Join(append(problems, checkService(issuer, installer))...); err != nil {
 		return fmt.Errorf("runtimes: %w", err)
 	}
 
@@ -77,7 +77,18 @@ func SetUp(
 
 	r.followFleet()
 
-	return errors.Join(r.setUp(mgr), mgr.Add(manager.RunnableFunc(r.keepAuthority)))
+	return errors.Join(r.setUp(mgr), mgr.Add(r.keepAuthority()))
+}
+
+// checkService fails if the certificates are not for the Service of the agent, in each runtime.
+func checkService(issuer Certificates, installer *installation.Installer) error {
+	checked, ok := issuer.(interface {
+		CheckService(service types.NamespacedName) error
+	})
+	if !ok || installer == nil || installer.Service().Name == "" {
+		return nil
+	}
+	return checked.CheckService(installer.Service())
 }
 
 func required(what string, given bool) error {
@@ -127,15 +138,22 @@ func (r *reconciler) controllerOptions() controller.Options {
 	}
 }
 
-// relevant drops changes of the status, where the generation shows them.
+// relevant drops changes of the status, where the generation shows them, and of the reconciler.
 func relevant() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, after := e.ObjectOld, e.ObjectNew
 		return after.GetGeneration() == 0 || before.GetGeneration() != after.GetGeneration() ||
 			!maps.Equal(before.GetLabels(), after.GetLabels()) ||
-			!maps.Equal(before.GetAnnotations(), after.GetAnnotations()) ||
+			!maps.Equal(othersOf(before), othersOf(after)) ||
 			before.GetDeletionTimestamp().IsZero() != after.GetDeletionTimestamp().IsZero()
 	}}
+}
+
+// othersOf returns the annotations of others.
+func othersOf(object client.Object) map[string]string {
+	annotations := maps.Clone(object.GetAnnotations())
+	delete(annotations, annotationRemoval)
+	return annotations
 }
 
 // all returns all objects that represent runtimes.

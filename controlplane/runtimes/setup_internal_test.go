@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
+
+	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 )
 
 func TestRelevantLeavesOutTheStatusOnly(t *testing.T) {
@@ -57,6 +59,24 @@ func TestOptions(t *testing.T) {
 
 	if err := (Options{Interval: -1, Concurrent: -1}).withDefaults().validate(); err == nil {
 		t.Error("an interval and a number below zero are taken")
+	}
+}
+
+// Such a pair would fail in each runtime.
+func TestCertificatesAreForTheServiceOfTheAgent(t *testing.T) {
+	issuer := newReconciler(t, newPlane(t), nil).certificates
+
+	for namespace, fits := range map[string]bool{"": true, "elsewhere": false} {
+		for source, serves := range map[installation.Source]bool{"": true, installation.SourceInformer: false} {
+			installer, err := installation.New("image", "a:443", installation.Options{Namespace: namespace, Source: source})
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			if err := checkService(issuer, installer); (err == nil) != (fits || !serves) {
+				t.Errorf("namespace %q, source %q: %v", namespace, source, err)
+			}
+		}
 	}
 }
 

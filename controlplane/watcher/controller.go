@@ -2,9 +2,12 @@ package watcher
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
+	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -12,6 +15,12 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+const (
+	conflictPause = time.Second
+	// countInterval is the time between two counts of the runtimes with a Watcher.
+	countInterval = 30 * time.Second
 )
 
 type reconciler struct {
@@ -48,11 +57,24 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		result, again = failed(err)
 	}
 
-	if err := r.report(ctx, w, result); err != nil {
+	err = r.report(ctx, w, result)
+	if apierrors.IsConflict(err) { // The cache has not seen the last write of the status yet.
+		return reconcile.Result{RequeueAfter: conflictPause}, again
+	}
+
+	if err = errors.Join(err, again); err != nil {
 		return reconcile.Result{}, err
 	}
 
-	return reconcile.Result{}, again
+	return r.next(), nil
+}
+
+// next returns when to count the runtimes again.
+func (r *reconciler) next() reconcile.Result {
+	if r.opts.Installed == nil {
+		return reconcile.Result{}
+	}
+	return reconcile.Result{RequeueAfter: countInterval}
 }
 
 // finish removes the routes of a Watcher that is being deleted. Finalizers of others may still hold
@@ -96,7 +118,7 @@ func (r *reconciler) route(ctx context.Context, w *v1beta2.Watcher, manager core
 	if r.routing == nil {
 		return outcome{
 			v1beta2.StateReady, metav1.ConditionTrue, reasonRouteNotNeeded,
-			"the runtimes watch it; routes are turned off",
+			"routes are turned off",
 		}, nil
 	}
 	return r.lead(ctx, w, manager)

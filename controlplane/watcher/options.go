@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
@@ -39,6 +40,10 @@ type Options struct {
 	// ClusterDomain is the DNS domain of the services in the control plane. Default:
 	// "cluster.local".
 	ClusterDomain string
+	// Installed returns in how many of all runtimes a generation of a Watcher is installed, as
+	// runtimes.Overview does, for the condition [v1beta2.ConditionReady]. It is called every 30 s
+	// for each Watcher, and must not block. Default: the condition reports the route only.
+	Installed func(watcher types.NamespacedName, generation int64) (installed, all int)
 }
 
 func (o Options) withDefaults() Options {

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
 )
@@ -36,6 +37,8 @@ const (
 	reasonRouteConflict = "RouteConflict"
 	// reasonRouteRefused means that a request to the API server failed. It is retried.
 	reasonRouteRefused = "RouteRefused"
+	// reasonNotInstalled means that no runtime watches it yet, for [v1beta2.ConditionReady].
+	reasonNotInstalled = "NotInstalled"
 )
 
 // formerCondition is a condition of a controller that this one replaces.
@@ -90,6 +93,8 @@ func (r *reconciler) report(ctx context.Context, w *v1beta2.Watcher, o outcome) 
 		ObservedGeneration: w.Generation,
 	})
 
+	meta.SetStatusCondition(&w.Status.Conditions, r.readyOf(before, o))
+
 	if equality.Semantic.DeepEqual(before.Status, w.Status) {
 		return nil
 	}
@@ -104,6 +109,27 @@ func (r *reconciler) report(ctx context.Context, w *v1beta2.Watcher, o outcome) 
 	}
 
 	return nil
+}
+
+// readyOf returns the condition [v1beta2.ConditionReady]. Once true, it stays true for that
+// generation while the route works, as a runtime that is away, or a new process that has not seen
+// the runtimes yet, breaks no Watcher.
+func (r *reconciler) readyOf(w *v1beta2.Watcher, o outcome) metav1.Condition {
+	ready := metav1.Condition{
+		Type: v1beta2.ConditionReady, Status: o.status, Reason: o.reason, Message: shorten(o.message),
+		ObservedGeneration: w.Generation,
+	}
+	if o.status != metav1.ConditionTrue || r.opts.Installed == nil {
+		return ready
+	}
+	installed, all := r.opts.Installed(client.ObjectKeyFromObject(w), w.Generation)
+	ready.Message = fmt.Sprintf("installed in %d of %d runtimes; %s", installed, all, ready.Message)
+	last := meta.FindStatusCondition(w.Status.Conditions, v1beta2.ConditionReady)
+	wasReady := last != nil && last.Status == metav1.ConditionTrue && last.ObservedGeneration == w.Generation
+	if all > 0 && installed == 0 && !wasReady {
+		ready.Status, ready.Reason = metav1.ConditionFalse, reasonNotInstalled
+	}
+	return ready
 }
 
 func (r *reconciler) emit(w *v1beta2.Watcher, o outcome) {

@@ -36,5 +36,11 @@ const (
 	StateError      State = "Error"
 )
 
-// ConditionRouteReady is the type of the condition that reports whether events reach the service.
-const ConditionRouteReady = "RouteReady"
+// The types of conditions.
+const (
+	// ConditionRouteReady reports whether events reach the service.
+	ConditionRouteReady = "RouteReady"
+	// ConditionReady reports whether a Watcher works, for kubectl wait, Flux and Argo CD: the route
+	// is ready, and a runtime watches, as far as the runtimes are known. Its message counts them.
+	ConditionReady = "Ready"
+)

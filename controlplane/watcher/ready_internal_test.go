@@ -1,0 +1,119 @@
+package watcher
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
+)
+
+func newWatcher() *v1beta2.Watcher {
+	return &v1beta2.Watcher{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "kcp", Name: "kyma", Generation: 3},
+		Spec: v1beta2.WatcherSpec{
+			Manager:         "kyma",
+			ResourceToWatch: v1beta2.WatchableGVR{Version: "v1", Resource: "configmaps"},
+		},
+	}
+}
+
+// newReadyWorld has a Watcher without route.
+func newReadyWorld(t *testing.T, w *v1beta2.Watcher, funcs interceptor.Funcs) *reconciler {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	if err := AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(w).WithStatusSubresource(w).
+		WithInterceptorFuncs(funcs).Build()
+	return &reconciler{client: c, fresh: c, gateways: c, events: events.NewFakeRecorder(100)}
+}
+
+func reconcileOnce(t *testing.T, r *reconciler) (reconcile.Result, *metav1.Condition) {
+	t.Helper()
+	key := client.ObjectKeyFromObject(newWatcher())
+	result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: key})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stored := &v1beta2.Watcher{}
+	if err := r.client.Get(t.Context(), key, stored); err != nil {
+		t.Fatal(err)
+	}
+	ready := meta.FindStatusCondition(stored.Status.Conditions, v1beta2.ConditionReady)
+	if ready == nil {
+		t.Fatal("no condition Ready")
+	}
+	if ready.ObservedGeneration != 3 {
+		t.Errorf("Ready is of generation %d, want 3", ready.ObservedGeneration)
+	}
+	return result, ready
+}
+
+// A Watcher is ready when a runtime watches it, and stays so while runtimes are away.
+func TestReadyTellsOfTheRuntimes(t *testing.T) {
+	r := newReadyWorld(t, newWatcher(), interceptor.Funcs{})
+	installed, all := 0, 2
+	r.opts.Installed = func(name types.NamespacedName, generation int64) (int, int) {
+		if name.Name != "kyma" || generation != 3 {
+			t.Errorf("asked for %v, %d", name, generation)
+		}
+		return installed, all
+	}
+
+	steps := []struct {
+		installed, all int
+		want           metav1.ConditionStatus
+		message        string
+	}{
+		{0, 2, metav1.ConditionFalse, "installed in 0 of 2 runtimes"},
+		{1, 2, metav1.ConditionTrue, "installed in 1 of 2 runtimes"},
+		{0, 2, metav1.ConditionTrue, "installed in 0 of 2 runtimes"},
+	}
+	for _, step := range steps {
+		installed, all = step.installed, step.all
+		result, ready := reconcileOnce(t, r)
+		if ready.Status != step.want || !strings.Contains(ready.Message, step.message) || result.RequeueAfter <= 0 {
+			t.Errorf("%+v: got %+v, again in %v", step, ready, result.RequeueAfter)
+		}
+	}
+}
+
+func TestReadyTellsOfTheRoute(t *testing.T) {
+	broken := newWatcher()
+	broken.Spec.Manager = "not a label"
+	if _, ready := reconcileOnce(t, newReadyWorld(t, broken, interceptor.Funcs{})); ready.Status != metav1.ConditionFalse {
+		t.Errorf("a broken Watcher is %+v", ready)
+	}
+	result, ready := reconcileOnce(t, newReadyWorld(t, newWatcher(), interceptor.Funcs{}))
+	if ready.Status != metav1.ConditionTrue || strings.Contains(ready.Message, "watch it") || result.RequeueAfter != 0 {
+		t.Errorf("without runtimes: %+v, again in %v", ready, result.RequeueAfter)
+	}
+}
+
+// The cache of a controller lags behind its own writes.
+func TestAConflictIsNoError(t *testing.T) {
+	conflicts := interceptor.Funcs{SubResourceUpdate: func(
+		context.Context, client.Client, string, client.Object, ...client.SubResourceUpdateOption,
+	) error {
+		return apierrors.NewConflict(schema.GroupResource{Resource: "watchers"}, "kyma", nil)
+	}}
+	r := newReadyWorld(t, newWatcher(), conflicts)
+	request := reconcile.Request{NamespacedName: client.ObjectKeyFromObject(newWatcher())}
+	if result, err := r.Reconcile(t.Context(), request); err != nil || result.RequeueAfter <= 0 {
+		t.Errorf("got %+v, %v, want another attempt", result, err)
+	}
+}
