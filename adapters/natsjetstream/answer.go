@@ -1,14 +1,11 @@
 package natsjetstream
 
 import (
-	"errors"
-	"net/http"
 	"strconv"
 	"time"
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 )
 
@@ -24,14 +21,7 @@ const (
 
 // answerTo returns the answer to a batch. An err of nil acknowledges it.
 func answerTo(subject string, err error) *nats.Msg {
-	answer := contract.Answer{Refusal: refusalOf(err)}
-	if some, ok := errors.AsType[core.EventErrors](err); ok {
-		failed := make(map[int]contract.Refusal, len(some))
-		for i, err := range some {
-			failed[i] = refusalOf(err)
-		}
-		answer = contract.Partial(failed)
-	}
+	answer := contract.V3.AnswerTo(err)
 	msg := nats.NewMsg(subject)
 	msg.Header.Set(headerStatus, strconv.Itoa(answer.Status))
 	if err == nil {
@@ -42,28 +32,6 @@ func answerTo(subject string, err error) *nats.Msg {
 	}
 	msg.Data, _ = answer.Body() // Strings and numbers always have a JSON form.
 	return msg
-}
-
-func refusalOf(err error) contract.Refusal {
-	if err == nil {
-		return contract.Refusal{Status: contract.V3.Status()}
-	}
-	return contract.Refusal{Status: statusOf(err), Reason: core.Reason(err), RetryAfter: core.RetryAfter(err)}
-}
-
-func statusOf(err error) int {
-	switch {
-	case core.IsPermanent(err):
-		return http.StatusBadRequest
-	case errors.Is(err, core.ErrUnauthenticated):
-		return http.StatusUnauthorized
-	case errors.Is(err, core.ErrForbidden):
-		return http.StatusForbidden
-	case errors.Is(err, core.ErrUnknownManager):
-		return http.StatusNotFound
-	default:
-		return http.StatusServiceUnavailable
-	}
 }
 
 // readAnswer returns the answer to a request with that many elements.

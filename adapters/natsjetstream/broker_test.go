@@ -40,8 +40,9 @@ var program struct {
 
 func serverProgram(t *testing.T) string {
 	t.Helper()
-	source := filepath.Join("..", "..", "test", "lab", "natsserver")
-	if _, err := os.Stat(source); err != nil {
+	root := filepath.Join("..", "..")
+	source := filepath.Join(root, "test", "lab", "natsserver")
+	if _, err := os.Stat(filepath.Join(root, "go.work")); err != nil {
 		t.Skip("the NATS server is in the repository, not in this module:", err)
 	}
 	program.once.Do(func() {

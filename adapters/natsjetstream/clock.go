@@ -39,17 +39,20 @@ func (c *clock) age(stored time.Time) time.Duration {
 }
 
 // sync measures the clock of a stream, and waits at most clockTimeout. It asks at most once in
-// clockInterval, also after a failure. Without an answer, the last measurement stays.
-func (c *clock) sync(ctx context.Context, stream jetstream.Stream) {
+// clockInterval, also after a failure. Without an answer, the last measurement stays, and sync
+// returns the error.
+func (c *clock) sync(ctx context.Context, stream jetstream.Stream) error {
 	began := c.now()
 	if !c.ask(began) {
-		return
+		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, clockTimeout)
 	defer cancel()
-	if info, err := stream.Info(ctx); err == nil {
+	info, err := stream.Info(ctx)
+	if err == nil {
 		c.learn(began, info)
 	}
+	return err
 }
 
 // ask reports whether a request is due, and notes it.

@@ -34,7 +34,7 @@ func TestFailedMeasurementIsRepeatedAfterAMinute(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		stream, clock := &remote{ahead: time.Hour}, newClock(time.Now)
-		clock.sync(t.Context(), stream)
+		_ = clock.sync(t.Context(), stream)
 		stream.silent = true
 		time.Sleep(clockInterval)
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/core/intake"
 )
 
 // The fates of a message.
@@ -51,9 +52,13 @@ func newJob(msg jetstream.Msg, clock *clock) *job {
 }
 
 // process handles one message, and settles it with the stream.
-func (c *Consumer) process(
-	ctx context.Context, runtime core.RuntimeID, manager core.Manager, handler core.Handler, j *job,
-) {
+func (c *Consumer) process(ctx context.Context, runtime core.RuntimeID, manager core.Manager, j *job) {
+	account := intake.Account{Name: string(runtime)}
+	if tooFast := c.intake.Enter(account, int64(len(j.msg.Data()))); tooFast != nil {
+		c.conclude(runtime, manager, j, result{tooFast, tooFast.Fault}, c.handBack(ctx, runtime, j, tooFast))
+		return
+	}
+	defer c.intake.Leave(account)
 	batch, err := contract.V3.Decode(j.msg.Data())
 	if err != nil {
 		c.handBack(ctx, runtime, j, err)
@@ -63,50 +68,63 @@ func (c *Consumer) process(
 	if j.age > staleHeartbeat {
 		batch.Heartbeat = nil
 	}
-	d := &delivery{peer: c.opts.Peer(runtime), manager: manager, handler: handler, batch: batch}
-	v := c.handleWithin(ctx, d)
-	v.handed = v.err != nil && !v.lost && c.handBack(ctx, runtime, j, v.err)
-	c.observe(d, &v)
-	c.conclude(runtime, manager, j, &v)
+	c.receiveFrom(ctx, runtime, manager, j, batch)
 }
 
-// handleWithin handles a batch within the timeout. A replica that stops leaves it to another one.
-func (c *Consumer) handleWithin(ctx context.Context, d *delivery) verdict {
-	handling, cancel := context.WithTimeout(ctx, c.opts.HandleTimeout)
-	defer cancel()
-	v := c.receive(handling, d)
-	v.lost = v.lost || v.err != nil && ctx.Err() != nil
-	return v
+// receiveFrom hands a batch to the intake. A replica that stops leaves it to another one.
+func (c *Consumer) receiveFrom(
+	ctx context.Context, runtime core.RuntimeID, manager core.Manager, j *job, batch core.Batch,
+) {
+	handed, r := false, result{}
+	if !batch.IsEmpty() {
+		r = c.receive(ctx, &intake.Request{
+			Peer: c.opts.Peer(runtime), Manager: manager, Batch: batch, Contract: contract.V3, Wait: true,
+			Return: func(err error) bool {
+				handed = c.handBack(ctx, runtime, j, err)
+				return handed
+			},
+		})
+	}
+	if r.err != nil && ctx.Err() != nil {
+		r.fault = intake.FaultOfReplica
+	}
+	c.conclude(runtime, manager, j, r, handed)
 }
 
 // conclude acknowledges a message, or leaves it to the stream.
-func (c *Consumer) conclude(runtime core.RuntimeID, manager core.Manager, j *job, v *verdict) {
-	reason := reasonOf(v.err)
+func (c *Consumer) conclude(runtime core.RuntimeID, manager core.Manager, j *job, r result, handed bool) {
+	reason := reasonOf(r.err)
 	switch {
-	case v.err == nil:
+	case r.err == nil:
 		c.settled(j, manager, fateEnqueued, "", j.msg.Ack())
 		c.acknowledge(runtime, j)
-	case v.lost:
-		c.settled(j, manager, fateDelayed, reason, j.msg.Nak())
-	case v.handed:
+	case handed:
 		c.settled(j, manager, fateHandedBack, reason, j.msg.Ack())
-	case j.age > c.opts.GiveUpAfter && isFinal(v.err):
-		c.terminate(j, manager, reason, v.err)
+	case r.fault == intake.FaultOfReplica && c.intake.Ready(manager) != nil:
+		c.settled(j, manager, fateDelayed, reason, j.msg.Nak())
+	case r.fault == intake.FaultOfShare:
+		c.delay(j, manager, reason, longestWait(r.err))
+	case j.age > c.opts.GiveUpAfter && isFinal(r.err):
+		c.terminate(j, manager, reason, r.err)
 	default:
-		c.delay(j, manager, reason, max(longestWait(v.err), backoff(j.attempts)))
+		c.delay(j, manager, reason, max(longestWait(r.err), backoff(j.attempts)))
 	}
 }
 
 // handBack offers a refusal to the forwarder that waits for it, and reports whether it confirmed.
+// Another replica handles what this one cannot.
 func (c *Consumer) handBack(ctx context.Context, runtime core.RuntimeID, j *job, refusal error) bool {
 	subject, ok := answerSubject(runtime, j.msg)
-	if !ok {
+	whole, _ := errors.AsType[*intake.Failure](refusal)
+	if !ok || ctx.Err() != nil || whole != nil && whole.Fault == intake.FaultOfReplica {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
-	defer cancel()
-	_, err := c.conn.RequestMsgWithContext(ctx, answerTo(subject, refusal))
-	return err == nil
+	return c.returns.offer(runtime, func() error {
+		ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+		defer cancel()
+		_, err := c.conn.RequestMsgWithContext(ctx, answerTo(subject, refusal))
+		return err
+	})
 }
 
 // acknowledge informs the forwarder, if it still waits.
@@ -157,7 +175,7 @@ func (c *Consumer) settled(j *job, manager core.Manager, fate, reason string, er
 func isFinal(err error) bool {
 	some, ok := errors.AsType[core.EventErrors](err)
 	if !ok {
-		return isRefusal(err) || core.IsPermanent(err)
+		return errors.Is(err, core.ErrForbidden) || errors.Is(err, core.ErrUnauthenticated) || core.IsPermanent(err)
 	}
 	for _, err := range some {
 		if !isFinal(err) {

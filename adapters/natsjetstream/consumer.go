@@ -5,9 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
-	"runtime/debug"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,35 +13,36 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/intake"
 )
 
 // Consumer takes the batches of one or several managers from their streams. It hands the events to
 // the handlers. Create one with [NewConsumer] and run Start. All replicas of an operator share the
 // work: each message goes to one of them.
 //
-// A handler may have a method Ready that returns an error. A replica takes messages only while that
-// is nil. So with leader election, the leader takes all messages. Without leader election, each
+// A handler may be a [core.Readier]. A replica takes messages only while its Ready returns nil. So with leader election, the leader takes all messages. Without leader election, each
 // replica takes a part of them, and [Options].Fleet must be nil.
 type Consumer struct {
-	conn     *nats.Conn
-	stream   jetstream.JetStream
-	verifier core.Verifier
-	handlers map[core.Manager]core.Handler
-	opts     Options
-	started  atomic.Bool
-	serving  atomic.Bool
-	lines    lines
-	now      func() time.Time
+	conn    *nats.Conn
+	stream  jetstream.JetStream
+	intake  *intake.Intake
+	opts    Options
+	started atomic.Bool
+	serving atomic.Bool
+	lines   lines
+	returns returns
+	now     func() time.Time
+	ackWait time.Duration
 	// receive is the part that a test replaces.
-	receive func(ctx context.Context, d *delivery) verdict
+	receive func(ctx context.Context, r *intake.Request) result
 }
 
-var (
-	errNoVerifier = errors.New("verifier is nil")
-	errNoHandlers = errors.New("there is no handler: want one for each manager")
-	errNoHandler  = errors.New("handler is nil")
-	errPanic      = errors.New("panic")
-)
+// result is the result of receiving a batch: nil, [core.EventErrors] or the failure of all of it,
+// and the side that a failure of all of it belongs to.
+type result struct {
+	err   error
+	fault intake.Fault
+}
 
 var errStarted = errors.New("natsjetstream: the consumer was started before: want one Start for each NewConsumer")
 
@@ -53,12 +51,11 @@ var errStarted = errors.New("natsjetstream: the consumer was started before: wan
 func NewConsumer(
 	conn *nats.Conn, verifier core.Verifier, handlers map[core.Manager]core.Handler, opts Options,
 ) (*Consumer, error) {
-	err := errors.Join(validateHandlers(handlers), opts.validate())
+	opts = opts.withDefaults()
+	in, err := intake.New(verifier, handlers, opts.ofIntake())
+	err = errors.Join(err, opts.validate())
 	if conn == nil {
 		err = errors.Join(errNoConnection, err)
-	}
-	if verifier == nil {
-		err = errors.Join(errNoVerifier, err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("natsjetstream: %w", err)
@@ -68,27 +65,19 @@ func NewConsumer(
 		return nil, fmt.Errorf("natsjetstream: %w", err)
 	}
 	c := &Consumer{
-		conn: conn, stream: stream, verifier: verifier, handlers: maps.Clone(handlers), opts: opts.withDefaults(),
-		now: time.Now,
+		conn: conn, stream: stream, intake: in, opts: opts, now: time.Now, ackWait: ackWait,
+		returns: newReturns(opts.MaxInFlight),
 	}
-	c.receive = c.deliver
+	c.receive = c.receiveBatch
 	return c, nil
 }
 
-func validateHandlers(handlers map[core.Manager]core.Handler) error {
-	if len(handlers) == 0 {
-		return errNoHandlers
+func (c *Consumer) receiveBatch(ctx context.Context, r *intake.Request) result {
+	v := c.intake.Receive(ctx, r)
+	if v.Whole != nil {
+		return result{v.Whole, v.Whole.Fault}
 	}
-	var invalid []error
-	for _, manager := range slices.Sorted(maps.Keys(handlers)) {
-		if _, err := core.ParseManager(string(manager)); err != nil {
-			invalid = append(invalid, err)
-		}
-		if handlers[manager] == nil {
-			invalid = append(invalid, fmt.Errorf("%w: that of manager %q", errNoHandler, manager))
-		}
-	}
-	return errors.Join(invalid...)
+	return result{err: v.Err()}
 }
 
 // NeedLeaderElection returns false: controller-runtime then starts the consumer on every replica.
@@ -115,14 +104,16 @@ func (c *Consumer) Start(ctx context.Context) error {
 	defer stop(nil)
 	c.serving.Store(true)
 	defer c.serving.Store(false)
-	c.opts.Logger.InfoContext(ctx, "consumer started", slog.Int("managers", len(c.handlers)))
+	managers := c.intake.Managers()
+	c.opts.Logger.InfoContext(ctx, "consumer started", slog.Int("managers", len(managers)))
+	defer context.AfterFunc(running, c.intake.Stop)()
 	var tasks sync.WaitGroup
 	tasks.Go(func() { stop(c.watchConnection(running)) })
-	for manager, handler := range c.handlers {
-		tasks.Go(func() { c.serve(running, manager, handler) })
+	for _, manager := range managers {
+		tasks.Go(func() { c.serve(running, manager) })
 	}
 	if c.opts.Fleet != nil && !c.opts.SharedFleet {
-		tasks.Go(func() { stop(c.opts.Fleet.Start(running, c.resyncHandlers())) })
+		tasks.Go(func() { stop(c.intake.DeliverResyncs(running)) })
 	}
 	tasks.Wait()
 	c.opts.Logger.InfoContext(ctx, "consumer stopped")
@@ -130,27 +121,4 @@ func (c *Consumer) Start(ctx context.Context) error {
 		return context.Cause(running)
 	}
 	return nil
-}
-
-// resyncHandlers returns the handlers for the resyncs of the fleet, which retries after an error.
-func (c *Consumer) resyncHandlers() map[core.Manager]core.Handler {
-	handlers := make(map[core.Manager]core.Handler, len(c.handlers))
-	for manager, handler := range c.handlers {
-		handlers[manager] = core.HandlerFunc(func(ctx context.Context, d core.Delivery) error {
-			return c.handle(ctx, handler, d)
-		})
-	}
-	return handlers
-}
-
-// protect turns a panic into an error: the same event may be taken later.
-func (c *Consumer) protect(ctx context.Context, call func() error) (err error) {
-	defer func() {
-		if cause := recover(); cause != nil {
-			err = &later{reason: "panic", err: fmt.Errorf("%w: %v", errPanic, cause)}
-			c.opts.Logger.LogAttrs(ctx, slog.LevelError, "panic while a message was handled",
-				slog.Any("error", err), slog.String("stack", string(debug.Stack())))
-		}
-	}()
-	return call()
 }

@@ -7,12 +7,17 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/intake"
 )
 
 // ReceiveWith replaces verifier and handlers by a far end for whole batches.
 func (c *Consumer) ReceiveWith(farEnd core.Forwarder) {
-	c.receive = func(ctx context.Context, d *delivery) verdict {
-		return verdict{err: farEnd.Forward(ctx, d.manager, d.batch)}
+	c.receive = func(ctx context.Context, r *intake.Request) result {
+		err := farEnd.Forward(ctx, r.Manager, r.Batch)
+		if err != nil {
+			r.Return(err)
+		}
+		return result{err: err}
 	}
 }
 
@@ -21,6 +26,9 @@ var ParseSubject = parseSubject
 
 // SetClock replaces the clock of the process.
 func (c *Consumer) SetClock(now func() time.Time) { c.now = now }
+
+// SetAckWait replaces the time after which the stream delivers a message again.
+func (c *Consumer) SetAckWait(wait time.Duration) { c.ackWait = wait }
 
 // SetStreams replaces the access to streams.
 func (c *Consumer) SetStreams(streams jetstream.JetStream) { c.stream = streams }
@@ -32,4 +40,4 @@ type Clock struct{ *clock }
 func NewClock(now func() time.Time) Clock { return Clock{newClock(now)} }
 
 func (c Clock) Age(stored time.Time) time.Duration                { return c.age(stored) }
-func (c Clock) Sync(ctx context.Context, stream jetstream.Stream) { c.sync(ctx, stream) }
+func (c Clock) Sync(ctx context.Context, stream jetstream.Stream) { _ = c.sync(ctx, stream) }

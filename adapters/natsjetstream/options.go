@@ -2,8 +2,6 @@ package natsjetstream
 
 import (
 	"cmp"
-	"errors"
-	"fmt"
 	"log/slog"
 	"time"
 
@@ -11,6 +9,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/core/intake"
 )
 
 const (
@@ -62,11 +61,18 @@ type Options struct {
 	// SharedFleet means that a listener for the same managers delivers the resyncs of Fleet.
 	SharedFleet bool
 
-	// MaxInFlight bounds the messages of each manager in the memory of this replica. Default: 256.
+	// MaxInFlight bounds the messages of each manager in the memory of this replica, and those of
+	// all managers that the verifier and the handlers have at the same time. Default: 256.
 	MaxInFlight int
-	// RuntimeInFlight bounds those of one runtime. The stream delivers further ones later. Default:
-	// 16.
+	// RuntimeInFlight bounds the messages of one runtime that wait in memory. The bound is lower
+	// while many runtimes have messages there, so that half of the memory is free for others. The
+	// stream delivers further messages later. Default: 16.
 	RuntimeInFlight int
+	// RuntimeRate bounds the events of each runtime in a second on average, RuntimeBurst at once, as
+	// in package listener. A message beyond them goes back to its forwarder, or the stream delivers
+	// it later. Defaults: 200 and 1,000.
+	RuntimeRate  float64
+	RuntimeBurst int
 	// HandleTimeout bounds the calls of verifier and handler for one message, with their context.
 	// Default: 5 s.
 	HandleTimeout time.Duration
@@ -109,18 +115,12 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-func (o Options) validate() error {
-	return errors.Join(
-		notNegative("MaxInFlight", o.MaxInFlight),
-		notNegative("RuntimeInFlight", o.RuntimeInFlight),
-		notNegative("HandleTimeout", o.HandleTimeout),
-		notNegative("GiveUpAfter", o.GiveUpAfter),
-	)
+// ofIntake returns the options of the intake.
+func (o Options) ofIntake() intake.Options {
+	return intake.Options{
+		MaxInFlight: o.MaxInFlight, RuntimeRate: o.RuntimeRate, RuntimeBurst: o.RuntimeBurst,
+		RuntimeInFlight: o.RuntimeInFlight, HandleTimeout: o.HandleTimeout, Fleet: o.Fleet, Logger: o.Logger,
+	}
 }
 
-func notNegative[T int | time.Duration](name string, value T) error {
-	if value >= 0 {
-		return nil
-	}
-	return fmt.Errorf("option %s is %v, want more than 0, or 0 for the default", name, value)
-}
+func (o Options) validate() error { return intake.NotNegative("Options.GiveUpAfter", o.GiveUpAfter) }

@@ -28,10 +28,10 @@ const (
 
 // serve takes the messages of one manager until ctx ends or the connection is closed, which
 // watchConnection reports.
-func (c *Consumer) serve(ctx context.Context, manager core.Manager, handler core.Handler) {
+func (c *Consumer) serve(ctx context.Context, manager core.Manager) {
 	out := &outage{Consumer: c, manager: manager}
-	for waitReady(ctx, handler) {
-		err := c.serveWhileReady(ctx, out, handler)
+	for c.waitReady(ctx, manager) {
+		err := c.serveWhileReady(ctx, out)
 		if err == nil || ctx.Err() != nil {
 			continue
 		}
@@ -43,18 +43,10 @@ func (c *Consumer) serve(ctx context.Context, manager core.Manager, handler core
 	}
 }
 
-// ready returns the reason for which a handler takes no events, if it has a method for that.
-func ready(handler core.Handler) error {
-	if r, ok := handler.(interface{ Ready() error }); ok {
-		return r.Ready()
-	}
-	return nil
-}
-
 // waitReady reports false when ctx ends first.
-func waitReady(ctx context.Context, handler core.Handler) bool {
+func (c *Consumer) waitReady(ctx context.Context, manager core.Manager) bool {
 	for ctx.Err() == nil {
-		if ready(handler) == nil {
+		if c.intake.Ready(manager) == nil {
 			return true
 		}
 		sleep(ctx, readyInterval)
@@ -72,18 +64,18 @@ func sleep(ctx context.Context, wait time.Duration) {
 }
 
 // serveWhileReady takes messages until the handler is not ready, ctx ends or the stream fails.
-func (c *Consumer) serveWhileReady(ctx context.Context, out *outage, handler core.Handler) error {
+func (c *Consumer) serveWhileReady(ctx context.Context, out *outage) error {
 	pulling, stop := context.WithCancel(ctx)
 	defer stop()
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
-		for pulling.Err() == nil && ready(handler) == nil {
+		for pulling.Err() == nil && c.intake.Ready(out.manager) == nil {
 			sleep(pulling, readyInterval)
 		}
 		stop()
 	}()
-	err := c.pull(pulling, out, handler)
+	err := c.pull(pulling, out)
 	if pulling.Err() != nil {
 		err = nil
 	}
@@ -93,16 +85,17 @@ func (c *Consumer) serveWhileReady(ctx context.Context, out *outage, handler cor
 }
 
 // pull takes messages until ctx ends or the stream fails, and waits until those are handled.
-func (c *Consumer) pull(ctx context.Context, out *outage, handler core.Handler) error {
+func (c *Consumer) pull(ctx context.Context, out *outage) error {
 	clock := newClock(c.now)
 	stream, durable, err := c.open(ctx, out.manager, clock)
 	if err != nil {
 		return err
 	}
-	queues := c.newQueues(ctx, out.manager, handler, clock)
+	queues := c.newQueues(ctx, out.manager, clock)
 	defer queues.wait()
+	defer queues.extendEach(c.ackWait / extensions)()
 	for {
-		clock.sync(ctx, stream)
+		c.measure(ctx, clock, stream)
 		room, err := queues.reserve(ctx)
 		if err != nil {
 			return err
@@ -112,6 +105,19 @@ func (c *Consumer) pull(ctx context.Context, out *outage, handler core.Handler) 
 		}
 		out.ended(ctx)
 	}
+}
+
+// extensions is the number of times that a message is extended within ackWait.
+const extensions = 4
+
+// measure measures the clock of a stream, and logs why it cannot, at most once a minute.
+func (c *Consumer) measure(ctx context.Context, clock *clock, stream jetstream.Stream) {
+	err := clock.sync(ctx, stream)
+	if err == nil || ctx.Err() != nil || !c.lines.allow("clock", time.Now()) {
+		return
+	}
+	c.opts.Logger.WarnContext(ctx, "the stream does not tell its time, so the age of messages drifts",
+		slog.Any("error", err))
 }
 
 // open returns the stream of a manager and its durable consumer. It creates those that are missing.
@@ -127,7 +133,7 @@ func (c *Consumer) open(
 		c.opts.Logger.WarnContext(ctx, "stream removes messages that were not handled, want the limits of StreamConfig",
 			slog.String("stream", config.Name))
 	}
-	if durable, err = stream.CreateOrUpdateConsumer(ctx, consumerConfig(manager)); err != nil {
+	if durable, err = stream.CreateOrUpdateConsumer(ctx, consumerConfig(manager, c.ackWait)); err != nil {
 		return nil, nil, fmt.Errorf("natsjetstream: consumer of stream %s: %w", streamName(manager), err)
 	}
 	return stream, durable, nil

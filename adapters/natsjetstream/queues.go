@@ -8,6 +8,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/core/intake"
 )
 
 // queues handle the messages of one manager: those of a runtime one after the other, those of
@@ -17,21 +19,26 @@ type queues struct {
 
 	ctx     context.Context //nolint:containedctx // That of one pull, which waits for all queues.
 	manager core.Manager
-	handler core.Handler
 	clock   *clock // That of the leader of the stream.
 	slots   chan struct{}
 	running sync.WaitGroup
 
-	mu      sync.Mutex
-	waiting map[core.RuntimeID][]jetstream.Msg // An empty list means that its goroutine runs.
+	mu     sync.Mutex
+	queues map[core.RuntimeID]*queue
 }
 
-func (c *Consumer) newQueues(
-	ctx context.Context, manager core.Manager, handler core.Handler, clock *clock,
-) *queues {
+// queue has the messages of one runtime.
+type queue struct {
+	// handled is the message that is handled since began.
+	handled jetstream.Msg
+	began   time.Time
+	waiting []jetstream.Msg
+}
+
+func (c *Consumer) newQueues(ctx context.Context, manager core.Manager, clock *clock) *queues {
 	return &queues{
-		Consumer: c, ctx: ctx, manager: manager, handler: handler, clock: clock,
-		slots: make(chan struct{}, c.opts.MaxInFlight), waiting: map[core.RuntimeID][]jetstream.Msg{},
+		Consumer: c, ctx: ctx, manager: manager, clock: clock,
+		slots: make(chan struct{}, c.opts.MaxInFlight), queues: map[core.RuntimeID]*queue{},
 	}
 }
 
@@ -83,13 +90,14 @@ func (q *queues) wait() { q.running.Wait() }
 func (q *queues) add(msg jetstream.Msg) {
 	runtime, err := parseSubject(msg.Subject())
 	if err != nil {
-		q.terminate(&job{msg: msg, began: time.Now()}, q.manager, "malformed", err)
+		q.terminate(&job{msg: msg, began: time.Now()}, q.manager, contract.ReasonMalformed, err)
 		<-q.slots
 		return
 	}
 	switch q.enqueue(runtime, msg) {
 	case tooMany:
-		q.delay(&job{msg: msg, began: time.Now()}, q.manager, "too_fast", time.Second)
+		pause := q.intake.Pause(intake.Account{Name: string(runtime)})
+		q.delay(&job{msg: msg, began: time.Now()}, q.manager, contract.ReasonTooFast, max(pause, minDelay))
 		<-q.slots
 	case first:
 		q.running.Go(func() { q.work(runtime, msg) })
@@ -108,23 +116,30 @@ const (
 func (q *queues) enqueue(runtime core.RuntimeID, msg jetstream.Msg) place {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	waiting, runs := q.waiting[runtime]
+	own := q.queues[runtime]
 	switch {
-	case !runs:
-		q.waiting[runtime] = nil
+	case own == nil:
+		q.queues[runtime] = &queue{handled: msg, began: time.Now()}
 		return first
-	case len(waiting) >= q.opts.RuntimeInFlight:
+	case len(own.waiting) >= q.limit():
 		return tooMany
 	default:
-		q.waiting[runtime] = append(waiting, msg)
+		own.waiting = append(own.waiting, msg)
 		return queued
 	}
+}
+
+// limit returns how many messages of one runtime may wait. All runtimes together leave half of the
+// slots to those that have no message here.
+func (q *queues) limit() int {
+	const half = 2
+	return min(q.opts.RuntimeInFlight, q.opts.MaxInFlight/(half*len(q.queues)))
 }
 
 // work handles the messages of a runtime until none waits.
 func (q *queues) work(runtime core.RuntimeID, msg jetstream.Msg) {
 	for more := true; more; msg, more = q.following(runtime) {
-		q.process(q.ctx, runtime, q.manager, q.handler, newJob(msg, q.clock))
+		q.process(q.ctx, runtime, q.manager, newJob(msg, q.clock))
 		<-q.slots
 	}
 }
@@ -132,11 +147,50 @@ func (q *queues) work(runtime core.RuntimeID, msg jetstream.Msg) {
 func (q *queues) following(runtime core.RuntimeID) (msg jetstream.Msg, more bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	waiting := q.waiting[runtime]
-	if len(waiting) == 0 {
-		delete(q.waiting, runtime)
+	own := q.queues[runtime]
+	if len(own.waiting) == 0 {
+		delete(q.queues, runtime)
 		return nil, false
 	}
-	q.waiting[runtime] = waiting[1:]
-	return waiting[0], true
+	own.handled, own.began, own.waiting = own.waiting[0], time.Now(), own.waiting[1:]
+	return own.handled, true
+}
+
+// extendEach informs the stream in each interval that messages are still handled, or wait here.
+// Otherwise the stream would deliver them again. stop must be called.
+func (q *queues) extendEach(interval time.Duration) (stop func()) {
+	ticker, done := time.NewTicker(interval), make(chan struct{})
+	q.running.Go(func() {
+		for {
+			select {
+			case <-ticker.C:
+				q.extend()
+			case <-done:
+				return
+			}
+		}
+	})
+	return func() {
+		ticker.Stop()
+		close(done)
+	}
+}
+
+func (q *queues) extend() {
+	for _, msg := range q.held() {
+		_ = msg.InProgress() // Without it, the stream delivers the message again.
+	}
+}
+
+// held returns the messages in memory, except those of a runtime with a message that has hung for
+// longer than it may: another replica may handle them.
+func (q *queues) held() (held []jetstream.Msg) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, own := range q.queues {
+		if time.Since(own.began) < q.opts.HandleTimeout+q.ackWait {
+			held = append(append(held, own.handled), own.waiting...)
+		}
+	}
+	return held
 }

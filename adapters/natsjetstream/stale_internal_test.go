@@ -10,6 +10,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/core/intake"
 )
 
 // stored is a message that the stream has stored a while ago.
@@ -39,14 +40,21 @@ func TestStaleHeartbeatIsLeftOut(t *testing.T) {
 	for _, differs := range []time.Duration{0, time.Hour, -time.Hour} {
 		for age, want := range map[time.Duration]bool{time.Second: true, 2 * time.Minute: false} {
 			got := false
-			c := &Consumer{opts: Options{}.withDefaults()}
+			opts := Options{}.withDefaults()
+			none := core.HandlerFunc(func(context.Context, core.Delivery) error { return nil })
+			all := core.VerifierFunc(func(context.Context, core.Peer, *core.WatchEvent) error { return nil })
+			in, err := intake.New(all, map[core.Manager]core.Handler{"my-operator": none}, opts.ofIntake())
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := &Consumer{opts: opts, intake: in}
 			clock := newClock(func() time.Time { return time.Now().Add(differs) })
 			clock.learn(clock.now(), &jetstream.StreamInfo{TimeStamp: time.Now()})
-			c.receive = func(_ context.Context, d *delivery) verdict {
-				got = d.batch.Heartbeat != nil
-				return verdict{}
+			c.receive = func(_ context.Context, r *intake.Request) result {
+				got = r.Batch.Heartbeat != nil
+				return result{}
 			}
-			c.process(t.Context(), "runtime-1", "my-operator", nil, newJob(&stored{body: encoded.Body, age: age}, clock))
+			c.process(t.Context(), "runtime-1", "my-operator", newJob(&stored{body: encoded.Body, age: age}, clock))
 			if got != want {
 				t.Errorf("a heartbeat of age %v is delivered: %v, want %v; the clocks differ by %v", age, got, want, differs)
 			}

@@ -49,7 +49,7 @@ func losesNothing(config jetstream.StreamConfig) bool {
 
 // consumerConfig has no bound on messages that wait for a later delivery: refused messages of some
 // runtimes would otherwise hold up all others. The stream bounds them.
-func consumerConfig(manager core.Manager) jetstream.ConsumerConfig {
+func consumerConfig(manager core.Manager, ackWait time.Duration) jetstream.ConsumerConfig {
 	return jetstream.ConsumerConfig{
 		Durable:       string(manager),
 		FilterSubject: subjectRoot + "." + string(manager) + ".*",

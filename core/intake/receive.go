@@ -24,10 +24,10 @@ type Request struct {
 	Contract contract.Version
 	// Wait makes the batch wait for a slot until the context ends, instead of refusing it at once.
 	Wait bool
-	// Return offers the failures to the sender, and reports whether the sender owns them again.
-	// Otherwise another attempt of the transport delivers them, and the fleet must not take them for
-	// seen. Nil: the answer is the return, and always arrives.
-	Return func(v *Verdict) bool
+	// Return offers the failures to the sender, as [Verdict.Err] returns them, and reports whether the
+	// sender owns them again. Otherwise another attempt of the transport delivers them, and the fleet
+	// must not take them for seen. Nil: the answer is the return, and always arrives.
+	Return func(err error) bool
 }
 
 func (r *Request) elements() int {
@@ -68,11 +68,10 @@ func (in *Intake) receive(ctx context.Context, r *Request) Verdict {
 
 // refuse offers the refusal of the whole batch to the sender.
 func (r *Request) refuse(f *Failure) Verdict {
-	v := Verdict{Whole: f}
 	if r.Return != nil {
-		r.Return(&v)
+		r.Return(f)
 	}
-	return v
+	return Verdict{Whole: f}
 }
 
 // task is the handling of one batch.
@@ -237,7 +236,7 @@ func (o *outcome) isOfReplica() bool {
 func (t *task) conclude(o outcome) Verdict {
 	returned := true
 	if len(o.Failed) > 0 && t.Return != nil {
-		returned = t.Return(&o.Verdict)
+		returned = t.Return(o.Err())
 	}
 	t.observe(&o, returned)
 	return o.Verdict

@@ -1,0 +1,116 @@
+package natsjetstream_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
+)
+
+// publishFrom stores a batch of a runtime whose answers go to an inbox.
+func publishFrom(t *testing.T, to jetstream.JetStream, runtime core.RuntimeID, batch core.Batch, inbox string) {
+	t.Helper()
+	batch.Source = runtime
+	msg := nats.NewMsg(natsjetstream.Subject(manager, runtime))
+	msg.Data = must(contract.V3.Encode(&batch)).Body
+	if inbox != "" {
+		msg.Header.Set("Watch-Answer", inbox)
+	}
+	must(to.PublishMsg(t.Context(), msg))
+}
+
+// Runtimes whose refusals nobody confirms must not stop a manager: each offer of a refusal takes a
+// second.
+func TestUnconfirmedRefusalsStopNoManager(t *testing.T) {
+	t.Parallel()
+	verifier := core.VerifierFunc(func(_ context.Context, peer core.Peer, _ *core.WatchEvent) error {
+		if strings.HasPrefix(string(peer.ID), "hostile") {
+			return core.ErrForbidden
+		}
+		return nil
+	})
+	s := newScene(t, verifier, natsjetstream.Options{})
+	const hostile, messages = 16, 40
+	conn := s.connect()
+	stream := must(jetstream.New(conn))
+	deaf := must(conn.SubscribeSync("_INBOX.*.deaf")) // It gets the refusals, and confirms none.
+	for n := range hostile {
+		runtime := core.RuntimeID(fmt.Sprintf("hostile-%d", n))
+		for i := range messages {
+			publishFrom(t, stream, runtime, numbered(uint64(i+1), "object"), natsjetstream.InboxPrefix(runtime)+".deaf")
+		}
+	}
+	mustForward(t, s.forwarder("runtime-1", natsjetstream.ForwarderOptions{AnswerWait: patience, Timeout: patience}), numbered(1, "a"))
+	if len(s.handler.Acknowledged(manager)) != 1 {
+		t.Errorf("the event of runtime-1 was not handled within %v", patience)
+	}
+	offers, _, err := deaf.Pending()
+	if err != nil || offers == 0 || offers > 2*hostile {
+		t.Errorf("%d refusals were offered to %d runtimes that confirm none (%v), want one for each", offers, hostile, err)
+	}
+}
+
+// A runtime gets its share of events, and no more.
+func TestLoudRuntimeWaits(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, allowAll(), natsjetstream.Options{})
+	stream := must(jetstream.New(s.connect()))
+	names := make([]string, 400)
+	for i := range names {
+		names[i] = fmt.Sprintf("object-%d", i)
+	}
+	for i := range 8 {
+		publishFrom(t, stream, "loud", numbered(uint64(i*len(names)+1), names...), "")
+	}
+	s.awaitFate("delayed too_fast", 1)
+	mustForward(t, s.forwarder("runtime-1", natsjetstream.ForwarderOptions{AnswerWait: patience, Timeout: patience}), numbered(1, "a"))
+	loud := 0
+	for _, call := range s.handler.Calls() {
+		if call.Runtime == "loud" {
+			loud++
+		}
+	}
+	if all := 8 * len(names); loud == all {
+		t.Errorf("all %d events of the loud runtime were handled before one of another", all)
+	}
+}
+
+// A handler that takes its time gets each message once.
+func TestSlowHandlerGetsEachEventOnce(t *testing.T) {
+	t.Parallel()
+	b := newBroker(t)
+	const messages, wait = 30, time.Second
+	var calls atomic.Int32
+	stored := make(chan struct{})
+	slow := core.HandlerFunc(func(context.Context, core.Delivery) error {
+		<-stored
+		<-time.After(3 * wait / messages)
+		calls.Add(1)
+		return nil
+	})
+	c := must(natsjetstream.NewConsumer(b.connect(), allowAll(), map[core.Manager]core.Handler{manager: slow},
+		natsjetstream.Options{RuntimeInFlight: messages, HandleTimeout: patience}))
+	c.SetAckWait(wait)
+	stop := run(t, c)
+	b.awaitStream(manager)
+	publish := must(jetstream.New(b.connect()))
+	for i := range messages {
+		publishFrom(t, publish, "runtime-1", numbered(uint64(i+1), "a"), "")
+	}
+	close(stored)
+	stream := must(publish.Stream(t.Context(), "watch-"+string(manager)))
+	eventually(t, "the stream is empty", func() bool { return must(stream.Info(t.Context())).State.Msgs == 0 })
+	stop() // It waits for the messages in memory.
+	if got := calls.Load(); got != messages {
+		t.Errorf("the handler is called %d times for %d messages", got, messages)
+	}
+}
