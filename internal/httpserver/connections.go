@@ -97,20 +97,13 @@ func isOwnClose(err error) bool {
 
 // logHandshake logs a failed handshake, at most once a minute for each cause.
 func (s *Server) logHandshake(cause string, remote net.Addr, err error) {
-	if suppressed, ok := s.pace.allow(cause); ok {
-		s.opts.Logger.LogAttrs(context.Background(), slog.LevelWarn, "TLS handshake failed",
-			slog.String("cause", cause), slog.String("remote", remote.String()), slog.Any("error", err),
-			slog.Int("suppressed", suppressed))
-	}
+	s.log.LogAttrs(context.Background(), slog.LevelWarn, "TLS handshake failed",
+		slog.String("cause", cause), slog.String("remote", remote.String()), slog.Any("error", err))
 }
 
 // logAccept logs an error such as "too many open files". The server tries again after a while.
 func (s *Server) logAccept(err error) {
-	if errors.Is(err, net.ErrClosed) {
-		return
-	}
-	if suppressed, ok := s.pace.allow("accept"); ok {
-		s.opts.Logger.LogAttrs(context.Background(), slog.LevelWarn, "cannot accept connections",
-			slog.Any("error", err), slog.Int("suppressed", suppressed))
+	if !errors.Is(err, net.ErrClosed) {
+		s.log.LogAttrs(context.Background(), slog.LevelWarn, "cannot accept connections", slog.Any("error", err))
 	}
 }

@@ -2,9 +2,11 @@ package httpserver
 
 import (
 	"crypto/tls"
+	"errors"
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"runtime"
 	"strings"
 	"sync"
@@ -177,13 +179,37 @@ func TestErrorsOfAcceptingAreLogged(t *testing.T) {
 	}
 }
 
+// hoarder keeps its connections, so that no finalizer closes one.
+type hoarder struct {
+	net.Listener
+
+	kept []net.Conn
+}
+
+func newHoarder(t *testing.T) net.Listener {
+	t.Helper()
+	inner, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &hoarder{Listener: inner}
+}
+
+func (h *hoarder) Accept() (net.Conn, error) {
+	conn, err := h.Listener.Accept()
+	h.kept = append(h.kept, conn)
+	return conn, err
+}
+
 func TestMaxConnections(t *testing.T) {
 	t.Parallel()
 
 	closed := make(chan string, 10)
 	inside, free := make(chan struct{}), make(chan struct{})
 	handler := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { inside <- struct{}{}; <-free })
-	r := run(t, handler, Options{MaxConnections: 2, ConnectionClosed: func(reason string) { closed <- reason }})
+	r := run(t, handler, Options{
+		MaxConnections: 2, ConnectionClosed: func(reason string) { closed <- reason }, Listener: newHoarder(t),
+	})
 
 	idle := r.dial(t)
 	busy := [2]net.Conn{r.dial(t), nil}
@@ -202,8 +228,10 @@ func TestMaxConnections(t *testing.T) {
 	_, _ = io.WriteString(busy[1], "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
 	<-inside
 
-	if _, err := r.dial(t).Read(make([]byte, 1)); err == nil {
-		t.Error("a third connection was answered")
+	third := r.dial(t)
+	_ = third.SetReadDeadline(time.Now().Add(10 * time.Second))
+	if n, err := third.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("a third connection: %d bytes and %v, want its end", n, err)
 	}
 
 	if reason := <-closed; reason != reasonNoSlot {

@@ -11,6 +11,8 @@ import (
 	"runtime/debug"
 	"sync"
 	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/internal/pacedlog"
 )
 
 // Limits of HTTP/2, and of the end of Serve.
@@ -25,6 +27,8 @@ const (
 	headerTable = 1
 	// abortGrace is how long requests have to answer after their contexts are cancelled.
 	abortGrace = time.Second
+	// logEvery is the time between two log lines of one kind.
+	logEvery = time.Minute
 )
 
 // The errors of Serve.
@@ -43,7 +47,7 @@ type Server struct {
 	limiter  *limiter
 	// queue is nil without TLS.
 	queue *fairQueue
-	pace  logPace
+	log   *slog.Logger // paced
 	// open counts connections with callbacks to come.
 	open sync.WaitGroup
 }
@@ -66,7 +70,10 @@ func Bind(ctx context.Context, address string, handler http.Handler, opts Option
 
 // newServer returns a server for a bound listener. The defaults of opts must be set.
 func newServer(listener net.Listener, handler http.Handler, opts Options) *Server {
-	s := &Server{listener: listener, opts: opts, limiter: newLimiter(opts.MaxConnections)}
+	s := &Server{
+		listener: listener, opts: opts, limiter: newLimiter(opts.MaxConnections),
+		log: pacedlog.New(opts.Logger, logEvery, "cause"),
+	}
 	if opts.TLS != nil {
 		s.queue = newFairQueue(opts.MaxHandshakes)
 	}

@@ -1,0 +1,150 @@
+// Package pacedlog bounds the log lines about a state that lasts.
+package pacedlog
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// maxKinds bounds the kinds of lines that a handler tells apart. The lines of all further kinds
+// share one pace, because senders can choose reasons without end.
+const maxKinds = 100
+
+// New returns a logger that writes a line to next at once when its kind changes, and then once in
+// every while it lasts. The kind of a line is its message with the values of the attributes that
+// keys name. An attribute "suppressed" has the number of lines of that kind that were left out
+// before. Lines below [slog.LevelInfo] are not bounded. A nil next discards.
+//
+// The caller must not hold a lock that others wait for, unless next never blocks.
+func New(next *slog.Logger, every time.Duration, keys ...string) *slog.Logger {
+	if next == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return slog.New(&handler{Handler: next.Handler(), pace: &pace{every: every}, keys: keys})
+}
+
+// handler implements [slog.Handler].
+type handler struct {
+	slog.Handler
+
+	pace   *pace
+	keys   []string
+	prefix string // the kind, as far as WithAttrs and WithGroup determine it
+}
+
+// Handle writes the line if it is due.
+func (h *handler) Handle(ctx context.Context, record slog.Record) error {
+	if record.Level < slog.LevelInfo {
+		return h.Handler.Handle(ctx, record)
+	}
+	suppressed, due := h.pace.take(h.kind(&record), cmp.Or(record.Time, time.Now()))
+	if !due {
+		return nil
+	}
+	record = record.Clone()
+	record.AddAttrs(slog.Int("suppressed", suppressed))
+	return h.Handler.Handle(ctx, record)
+}
+
+func (h *handler) kind(record *slog.Record) string {
+	var kind strings.Builder
+	kind.WriteString(h.prefix + record.Message)
+	record.Attrs(func(attr slog.Attr) bool {
+		kind.WriteString(h.part(attr))
+		return true
+	})
+	return kind.String()
+}
+
+// part returns what an attribute adds to the kind.
+func (h *handler) part(attr slog.Attr) string {
+	if !slices.Contains(h.keys, attr.Key) {
+		return ""
+	}
+	return "\x00" + attr.Key + "\x00" + attr.Value.String()
+}
+
+// WithAttrs implements [slog.Handler]. The attributes count for the kind.
+func (h *handler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	with := *h
+	with.Handler = h.Handler.WithAttrs(attrs)
+	for _, attr := range attrs {
+		with.prefix += h.part(attr) + "\x00"
+	}
+	return &with
+}
+
+// WithGroup implements [slog.Handler].
+func (h *handler) WithGroup(name string) slog.Handler {
+	with := *h
+	with.Handler = h.Handler.WithGroup(name)
+	return &with
+}
+
+// pace has the kinds of the last lines. It may be used concurrently.
+type pace struct {
+	every time.Duration
+
+	mu    sync.Mutex
+	kinds map[string]*kind
+}
+
+// kind is one kind of lines.
+type kind struct {
+	next       time.Time // from which a line is due
+	suppressed int       // since the last line
+}
+
+// take reports whether a line is due, and how many of its kind were left out before.
+func (p *pace) take(name string, now time.Time) (suppressed int, due bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	k := p.of(name, now)
+	if now.Before(k.next) {
+		k.suppressed++
+		return 0, false
+	}
+	suppressed, k.suppressed, k.next = k.suppressed, 0, now.Add(p.every)
+	return suppressed, true
+}
+
+// of returns a kind, or the shared one when there are too many.
+func (p *pace) of(name string, now time.Time) *kind {
+	if k := p.kinds[name]; k != nil {
+		return k
+	}
+	if len(p.kinds) >= maxKinds {
+		p.expire(now)
+	}
+	if len(p.kinds) >= maxKinds {
+		name = "" // No line has this kind.
+	}
+	k := p.kinds[name]
+	if k == nil {
+		k = new(kind)
+		p.add(name, k)
+	}
+	return k
+}
+
+func (p *pace) add(name string, k *kind) {
+	if p.kinds == nil {
+		p.kinds = make(map[string]*kind)
+	}
+	p.kinds[name] = k
+}
+
+// expire forgets the kinds without a line for so long that the next one is due. Their counts are
+// lost.
+func (p *pace) expire(now time.Time) {
+	for name, k := range p.kinds {
+		if !now.Before(k.next) {
+			delete(p.kinds, name)
+		}
+	}
+}
