@@ -60,13 +60,10 @@ func (h *Handler) ownerOf(
 	}
 
 	h.opts.Hooks.OwnerProblem(answer.manager, problem)
-	if suppressed, ok := h.ownerWarning.pass(h.opts.Now()); ok {
-		attrs := []slog.Attr{
-			slog.String("manager", string(answer.manager)), slog.String("problem", problem), slog.Any("error", err),
-			slog.String("kind", event.WatchedGVK.String()), slog.String("object", event.Watched.String()),
-			slog.Int64("suppressed", suppressed),
-		}
-		answer.warn = func() { h.log.LogAttrs(ctx, slog.LevelWarn, "object names no valid owner", attrs...) }
+	attrs := []slog.Attr{
+		slog.String("manager", string(answer.manager)), slog.String("problem", problem), slog.Any("error", err),
+		slog.String("kind", event.WatchedGVK.String()), slog.String("object", event.Watched.String()),
 	}
+	answer.warn = func() { h.warn(ctx, "object names no valid owner", attrs...) }
 	return types.NamespacedName{}
 }

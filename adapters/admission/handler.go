@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/pacedlog"
 )
 
 // Handler answers the AdmissionReviews of an API server at POST /validate/<manager>, and at
@@ -40,9 +41,7 @@ type Handler struct {
 	// notFound answers paths that the mux would redirect.
 	notFound http.HandlerFunc
 	bodies   *bodies
-
-	// ownerWarning and refusalWarning bound log lines that others can cause.
-	ownerWarning, refusalWarning throttle
+	paced    *slog.Logger // for lines that others can cause
 }
 
 var _ http.Handler = (*Handler)(nil)
@@ -62,7 +61,7 @@ func New(acceptor core.Acceptor, opts Options) (*Handler, error) {
 
 	h := &Handler{
 		acceptor: acceptor, opts: opts, log: opts.Logger, mux: http.NewServeMux(),
-		bodies: newBodies(opts.MaxBody, opts.MaxBodies),
+		bodies: newBodies(opts.MaxBody, opts.MaxBodies), paced: pacedlog.New(opts.Logger, warnEvery, "reason", "problem"),
 	}
 	h.notFound = h.serve(refusePath)
 
@@ -216,13 +215,24 @@ func (h *Handler) report(ctx context.Context, answer *reply, started time.Time) 
 	}
 }
 
-// reportRefusal also logs a warning, at most once a minute.
+// reportRefusal also logs a warning.
 func (h *Handler) reportRefusal(ctx context.Context, refused *refusal, took time.Duration) {
 	h.opts.Hooks.Refused(refused.code, refused.reason, took)
 	// A status of 4xx is the fault of the sender, but it costs events of a manager.
-	if suppressed, ok := h.refusalWarning.pass(h.opts.Now()); ok {
-		h.log.LogAttrs(ctx, slog.LevelWarn, "refused a request that is no review",
-			slog.Int("status", refused.code), slog.String("reason", refused.reason),
-			slog.String("message", refused.message), slog.Int64("suppressed", suppressed))
+	h.warn(ctx, "refused a request that is no review", slog.Int("status", refused.code),
+		slog.String("reason", refused.reason), slog.String("message", refused.message))
+}
+
+// warnEvery is the time between two lines of one kind that others can cause.
+const warnEvery = time.Minute
+
+// warn logs a line that others can cause.
+func (h *Handler) warn(ctx context.Context, text string, attrs ...slog.Attr) {
+	handler := h.paced.Handler()
+	if !handler.Enabled(ctx, slog.LevelWarn) {
+		return
 	}
+	record := slog.NewRecord(h.opts.Now(), slog.LevelWarn, text, 0)
+	record.AddAttrs(attrs...)
+	_ = handler.Handle(ctx, record) // A logger has nowhere to report it, either.
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"github.com/runtime-watcher/runtime-watcher/internal/pacedlog"
 )
@@ -95,6 +96,31 @@ func TestKindsAreBounded(t *testing.T) {
 			t.Errorf("%d lines after a while, want %d", n, most)
 		}
 	})
+}
+
+// A clock that is set back by an hour must not silence lines for an hour.
+func TestWallClockDoesNotCount(t *testing.T) {
+	t.Parallel()
+	log, out := newLog()
+	start := time.Now()
+	for _, at := range []time.Time{
+		start, start.Add(every / 2), setBack(start.Add(every)), setBack(start.Add(every + 1)), start.Add(2 * every),
+	} {
+		if err := log.Handler().Handle(t.Context(), slog.NewRecord(at, slog.LevelWarn, "failed", 0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantLines(t, out, "failed suppressed=0", "failed suppressed=1", "failed suppressed=1")
+}
+
+// setBack returns t as it is after the wall clock was set back by an hour. Its monotonic reading,
+// which Sub uses, stays. Package time has no other way to separate the two.
+func setBack(t time.Time) time.Time {
+	const hourInWall = 3600 << 30 // Seconds stand above 30 bits of nanoseconds.
+
+	*(*uint64)(unsafe.Pointer(&t)) -= hourInWall
+
+	return t
 }
 
 func TestNoLoggerDiscards(t *testing.T) {
