@@ -29,7 +29,8 @@ type Heartbeat struct {
 	Interval time.Duration
 	// Instance distinguishes the replicas of an agent. It survives a restart of the process.
 	Instance string
-	// Leaving means that this is the last heartbeat of the epoch, and that nothing is pending.
+	// Leaving means that this is the last heartbeat of the epoch. Pending is then the number of
+	// resends that are not sent any more. A resync stands in for them.
 	Leaving bool
 
 	// Sequence is the last number that was given to an event before this heartbeat.

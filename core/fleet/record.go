@@ -30,7 +30,7 @@ type record struct {
 	// resend is that of a replica that was removed before it was due, and removed is its epoch.
 	resend  resync
 	removed string
-	// unknown is the resend for replicas that a new fleet does not know.
+	// unknown is the resend for replicas that a new fleet does not know, and for those that left.
 	unknown resync
 }
 
@@ -74,7 +74,7 @@ func (r *record) observeReplica(peer core.Peer, batch *core.Batch, opts *Options
 	cause = p.observe(peer, batch, opts, now)
 	if batch.Heartbeat != nil {
 		r.heartbeats = true
-		r.succeed(p, batch.Heartbeat.Leaving)
+		r.succeed(p, batch.Heartbeat, now)
 	}
 	if first {
 		return causeNewEpoch
@@ -107,9 +107,12 @@ func (r *record) knows(epoch string) bool {
 }
 
 // succeed dismisses the former lives of the process that p is one of, and forgets p itself when it
-// leaves.
-func (r *record) succeed(p *replica, leaving bool) {
-	if leaving {
+// leaves. A resync stands in for the resends that it leaves.
+func (r *record) succeed(p *replica, beat *core.Heartbeat, now time.Time) {
+	if beat.Leaving {
+		if beat.Pending > 0 {
+			r.unknown = resync{causeReplicaLost, latest(r.unknown.due, now.Add(longestCommit))}
+		}
 		r.remove(p)
 		return
 	}

@@ -155,3 +155,48 @@ func TestResendOutlivesAReplicaThatLeaves(t *testing.T) {
 		r.wantCauses("new_epoch", "new_epoch")
 	})
 }
+
+// A replica that asks for a resync resends it itself. It does not resend that of another one.
+func TestOwnResyncKeepsTheResendOfAnotherReplica(t *testing.T) {
+	inBubble(t, fleet.Options{}, func(r *rig) {
+		r.observe(resync("e", 1), beat("e", 1, 1), changed("f", 1), beat("f", 1, 1))
+		settle()
+		r.wantCauses("new_epoch")
+		r.observe(resync("e", 2), beat("e", 2, 2))
+
+		for n := range uint64(10) {
+			time.Sleep(10 * time.Second)
+			r.observe(beat("e", n+3, 2), beat("f", n+2, 1))
+		}
+
+		r.wantCauses("new_epoch", "new_epoch")
+	})
+}
+
+// The last heartbeat of a replica names the resends that it leaves to the control plane. A resync stands in when the
+// slowest write is committed, also if no replica remains.
+func TestResyncForTheResendsThatAReplicaLeaves(t *testing.T) {
+	for name, other := range map[string]bool{"alone": false, "beside another": true} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, fleet.Options{}, func(r *rig) {
+				r.observe(resync("f", 1), beat("f", 1, 1))
+				if other {
+					r.observe(resync("e", 1), beat("e", 1, 1))
+				}
+				r.observe(with(beat("f", 2, 1), func(b *core.Heartbeat) { b.Leaving, b.Pending = true, 1 }))
+				if !other {
+					r.wantState(fleet.Stale, "")
+				}
+				settle()
+				r.wantCauses()
+				if other {
+					keepBeating(r, 2, time.Minute)
+					r.wantState(fleet.Fresh, "")
+				} else {
+					time.Sleep(time.Minute)
+				}
+				r.wantCauses("replica_lost")
+			})
+		})
+	}
+}

@@ -25,20 +25,24 @@ func (o *Outbox) Accept(manager core.Manager, event core.WatchEvent) core.Outcom
 	if l == nil {
 		return o.others.refuse(reasonTooManyManagers)
 	}
+	if l.pulse.leaving != stays {
+		return l.counts.refuse(ReasonShutdown)
+	}
+	l.newest = now
 
 	if event.Resync && o.opts.ResyncOwners && event.Owner == (types.NamespacedName{}) {
-		return o.resyncAll(l, now)
+		return l.resyncAll(now)
 	}
 
 	room := o.hasRoom(l, &event, now)
-	o.resyncBeside(l, added, room, &event, now)
+	l.resyncBeside(added, room, &event, now)
 
 	if !room {
-		o.noteOverflow(l, now)
+		l.noteOverflow(now)
 		return l.counts.refuse(ReasonOverflow)
 	}
 
-	return o.keep(l, event, now)
+	return l.keep(event, now)
 }
 
 // lane returns the manager's lane, and whether it is new. It is nil when there are too many.
@@ -54,7 +58,7 @@ func (o *Outbox) lane(manager core.Manager, now time.Time) (l *lane, added bool)
 }
 
 func (o *Outbox) addLane(manager core.Manager, now time.Time) *lane {
-	l := newLane(manager, o.idPrefix(manager))
+	l := newLane(&o.shared, manager, o.idPrefix(manager))
 	o.lanes[manager] = l
 	if o.opts.Epoch != "" && o.opts.HeartbeatInterval > 0 {
 		l.pulse.next = now
@@ -64,16 +68,26 @@ func (o *Outbox) addLane(manager core.Manager, now time.Time) *lane {
 }
 
 // evictLane makes room for a lane, and reports whether there is some. It removes the lane of a
-// manager that the control plane never knew, or that never had an event. Configured managers stay.
-// No resync stands in for the events of the lane, because no operator would get it.
+// manager that the control plane never knew, or that never had an event, or else the one without
+// events for the longest time: a gateway may acknowledge the events of invented managers.
+// Configured managers stay. No resync stands in for the events of the lane, because no operator
+// would get it.
 func (o *Outbox) evictLane(now time.Time) bool {
+	var idle *lane
 	for _, l := range o.lanes {
-		if l.isUnproved() && !l.configured && l.inFlight == 0 {
+		switch {
+		case l.configured || l.inFlight > 0:
+		case l.isUnproved():
 			o.evict(l, now)
 			return true
+		case len(l.entries) == 0 && (idle == nil || l.newest.Before(idle.newest)):
+			idle = l
 		}
 	}
-	return false
+	if idle != nil {
+		o.evict(idle, now)
+	}
+	return idle != nil
 }
 
 // isUnproved reports whether nothing shows that the manager of a lane exists, and no event that
@@ -82,10 +96,10 @@ func (l *lane) isUnproved() bool { return !l.reached && (l.unknown || len(l.entr
 
 func (o *Outbox) evict(l *lane, now time.Time) {
 	o.evicted++
-	o.keys -= l.keys
+	o.allKeys -= l.keys
 	delete(o.lanes, l.manager)
 	if l.counts.Pending > 0 {
-		o.noteEvicted(l, now)
+		l.noteEvicted(now)
 	}
 	l.clear(reasonUnknownManager)
 	close(l.closed)

@@ -11,20 +11,20 @@ import (
 )
 
 // conclude gives each event of a call the fate that the forwarder's answer means.
-func (o *Outbox) conclude(ctx context.Context, l *lane, c call) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
+func (l *lane) conclude(ctx context.Context, c call) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	now := time.Now()
 	events, whole := c.split()
-	o.concludeLane(ctx, l, c, whole, now)
+	l.concludeCall(ctx, c, whole, now)
 	if c.batch.Heartbeat != nil {
-		o.concludeHeartbeat(l, whole, events[len(c.entries)], now)
+		l.concludeHeartbeat(whole, events[len(c.entries)], now)
 	}
 	for i, e := range c.entries {
-		o.concludeEntry(l, e, whole, events[i], c.started, now)
+		l.concludeEntry(e, whole, events[i], c.started, now)
 	}
 	signal(l.wake)
-	signal(o.emptied)
+	signal(l.emptied)
 }
 
 // split sorts the answer to a call: by event, or one error for all. A batch of which nothing was
@@ -58,19 +58,19 @@ func (c *call) isUnsent(events core.EventErrors) bool {
 	return true
 }
 
-// concludeLane pauses a lane when its manager cannot be reached, and resumes it. A failure of a
+// concludeCall pauses the lane when its manager cannot be reached, and resumes it. A failure of a
 // call that began before the pause is the failure that the pause is for, and counts once.
-func (o *Outbox) concludeLane(ctx context.Context, l *lane, c call, whole error, now time.Time) {
+func (l *lane) concludeCall(ctx context.Context, c call, whole error, now time.Time) {
 	l.inFlight--
 	l.probing = l.probing && !c.probe
 	l.reached = l.reached || c.isTaken(whole)
 	l.unknown = l.unknown || errors.Is(whole, core.ErrUnknownManager)
 	switch {
 	case core.IsPermanent(whole), c.isTaken(whole):
-		o.resume(l, c, now)
+		l.resume(c, now)
 	case whole == nil, ctx.Err() != nil, c.started.Before(l.paused):
 	default:
-		o.pause(l, whole, c.started, now)
+		l.pause(whole, c.started, now)
 	}
 }
 
@@ -78,29 +78,29 @@ func (o *Outbox) concludeLane(ctx context.Context, l *lane, c call, whole error,
 // none.
 func (c *call) isTaken(whole error) bool { return whole == nil && (len(c.entries) > 0 || c.err == nil) }
 
-// resume ends the pause of a lane. A heartbeat follows at once: the control plane may be a new
+// resume ends the pause. A heartbeat follows at once: the control plane may be a new
 // process, and a heartbeat of this call reports its events as pending. After a lone heartbeat none
 // follows, because each could fail at once where connections break.
-func (o *Outbox) resume(l *lane, c call, now time.Time) {
+func (l *lane) resume(c call, now time.Time) {
 	if l.failures == 0 {
 		return
 	}
-	o.noteResumed(l)
+	l.noteResumed()
 	l.failures, l.probing = 0, false
 	if !l.pulse.next.IsZero() && len(c.entries) > 0 {
 		l.pulse.next = now
 	}
 }
 
-// pause makes a lane wait. The failures before [Outbox.Retry] do not count.
-func (o *Outbox) pause(l *lane, err error, started, now time.Time) {
+// pause makes the lane wait. The failures before [Outbox.Retry] do not count.
+func (l *lane) pause(err error, started, now time.Time) {
 	if l.failures == 0 || !l.paused.After(l.retried) {
 		l.failing, l.failures = now, 0
 	}
 	l.failures++
-	wait := o.wait(l, l.failures, o.longestPause(err, now.Sub(l.failing)), err, started)
-	l.paused, l.resume = now, now.Add(wait)
-	o.notePaused(l, err, wait, now)
+	wait := l.waitAfter(l.failures, l.opts.longestPause(err, now.Sub(l.failing)), err, started)
+	l.paused, l.resumes = now, now.Add(wait)
+	l.notePaused(err, wait, now)
 }
 
 const (
@@ -114,15 +114,15 @@ const (
 // may wait for the election of a leader, which takes 15 to 18 s. A pause that doubles would last as
 // long again. Without an answer MaxBackoff remains the bound, because each sender then needs a
 // handshake, and handshakes must not come together.
-func (o *Outbox) longestPause(err error, failing time.Duration) time.Duration {
+func (o *Options) longestPause(err error, failing time.Duration) time.Duration {
 	if !errors.Is(err, core.ErrNotReady) {
-		return o.opts.MaxBackoff
+		return o.MaxBackoff
 	}
-	return min(o.opts.MaxBackoff, max(failing, shortOutage)/pausePart)
+	return min(o.MaxBackoff, max(failing, shortOutage)/pausePart)
 }
 
 // concludeEntry gives one event its fate. An event that did not reach the receiver keeps its place.
-func (o *Outbox) concludeEntry(l *lane, e *entry, whole, refusal error, started, now time.Time) {
+func (l *lane) concludeEntry(e *entry, whole, refusal error, started, now time.Time) {
 	switch {
 	case whole != nil:
 		e.alone = e.alone || core.IsPermanent(whole)
@@ -132,23 +132,23 @@ func (o *Outbox) concludeEntry(l *lane, e *entry, whole, refusal error, started,
 	case refusal == nil:
 		l.counts.Pending--
 		l.counts.Delivered++
-		o.finish(l, e, started)
+		l.finish(e, started)
 	default:
-		o.refuse(l, e, refusal, started, now)
+		l.refuse(e, refusal, started, now)
 	}
 }
 
 // refuse makes an event that was refused for itself wait on its own, or drops it.
-func (o *Outbox) refuse(l *lane, e *entry, refusal error, started, now time.Time) {
-	if e.isOver(refusal, o.opts.GiveUpAfter, now) {
-		o.giveUp(l, e, refusal, now)
+func (l *lane) refuse(e *entry, refusal error, started, now time.Time) {
+	if e.isOver(refusal, l.opts.GiveUpAfter, now) {
+		l.giveUp(e, refusal, now)
 		return
 	}
 	e.refusals++
 	if e.refusals == 1 {
 		e.refused = now
 	}
-	e.due = now.Add(o.wait(l, e.refusals, o.opts.MaxBackoff, refusal, started))
+	e.due = now.Add(l.waitAfter(e.refusals, l.opts.MaxBackoff, refusal, started))
 	l.enqueue(e)
 }
 
@@ -163,17 +163,17 @@ func (e *entry) isOver(refusal error, limit time.Duration, now time.Time) bool {
 
 // giveUp drops a refused event. A resync stands in for it: without owner, as the owner may be the
 // reason, or for each owner where resyncs are for owners. Nothing stands in for a resync.
-func (o *Outbox) giveUp(l *lane, e *entry, refusal error, now time.Time) {
-	o.noteDropped(l, e, refusal, now)
+func (l *lane) giveUp(e *entry, refusal error, now time.Time) {
+	l.noteDropped(e, refusal, now)
 	l.counts.giveUp(1, core.Reason(refusal))
 	if e.Resync {
 		l.owners.remove(e.Owner)
 		delete(l.resynced, e.Owner)
 	} else {
-		o.standIn(l, e.newest, core.IsPermanent(refusal), now)
+		l.standIn(e.newest, core.IsPermanent(refusal), now)
 	}
 	if e.next == nil {
-		o.free(l, e)
+		l.free(e)
 		return
 	}
 	e.replace()
@@ -181,31 +181,29 @@ func (o *Outbox) giveUp(l *lane, e *entry, refusal error, now time.Time) {
 }
 
 // finish lets the newer event of the key follow, or else the resend, or else frees the key.
-func (o *Outbox) finish(l *lane, e *entry, sent time.Time) {
+func (l *lane) finish(e *entry, sent time.Time) {
 	if e.Resync {
-		l.resynced[e.Owner] = sent
+		l.noteResynced(e.Owner, sent)
 	}
 	if e.next != nil {
 		e.replace()
 		l.enqueue(e)
 		return
 	}
-	if due, again := o.resendAt(e, sent); again {
+	if due, again := l.opts.resendAt(e, sent); again {
 		l.scheduleResend(e, due)
 		return
 	}
-	o.free(l, e)
+	l.free(e)
 }
 
-// wait returns how long to wait after so many failures in a row. It is 0 when the call began before
+// waitAfter returns how long to wait after so many failures in a row. It is 0 when the call began before
 // Retry was called, as its answer is about replaced key material.
-func (o *Outbox) wait(
-	l *lane, failures int, longest time.Duration, err error, started time.Time,
-) time.Duration {
+func (l *lane) waitAfter(failures int, longest time.Duration, err error, started time.Time) time.Duration {
 	if l.retried.After(started) {
 		return 0
 	}
-	return o.backoff(failures, longest, err)
+	return l.opts.backoff(failures, longest, err)
 }
 
 // maxDoublings bounds the exponent of the backoff, so that no shift overflows.
@@ -214,10 +212,10 @@ const maxDoublings = 20
 // backoff doubles the wait with each failure, up to longest. Half of it is random. A longer wait
 // that the receiver asks for is kept. Up to a quarter is added, so that senders do not come back at
 // the same moment.
-func (o *Outbox) backoff(failures int, longest time.Duration, err error) time.Duration {
+func (o *Options) backoff(failures int, longest time.Duration, err error) time.Duration {
 	wait := longest
 	if doublings := failures - 1; doublings < maxDoublings {
-		wait = min(wait, o.opts.MinBackoff<<doublings)
+		wait = min(wait, o.MinBackoff<<doublings)
 	}
 	wait = wait/2 + o.jitter(wait/2)
 	if asked := core.RetryAfter(err); asked > 0 {
@@ -227,6 +225,6 @@ func (o *Outbox) backoff(failures int, longest time.Duration, err error) time.Du
 }
 
 // jitter returns a random part of d.
-func (o *Outbox) jitter(d time.Duration) time.Duration {
-	return time.Duration(o.opts.Random() * float64(d))
+func (o *Options) jitter(d time.Duration) time.Duration {
+	return time.Duration(o.Random() * float64(d))
 }

@@ -9,18 +9,18 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// dispatch sends the events of a lane until ctx ends or the lane is closed, and returns when the
+// dispatch sends the events of the lane until ctx ends or the lane is closed, and returns when the
 // last call of the forwarder has.
-func (o *Outbox) dispatch(ctx context.Context, l *lane) {
+func (l *lane) dispatch(ctx context.Context) {
 	var calls sync.WaitGroup
 	defer calls.Wait()
 
-	slots := make(chan struct{}, o.opts.InFlight)
+	slots := make(chan struct{}, l.opts.InFlight)
 
 	for {
 		slots <- struct{}{} // The end of ctx ends the calls, and so frees a slot.
 
-		c, ok := o.next(ctx, l)
+		c, ok := l.next(ctx)
 		if !ok {
 			return
 		}
@@ -28,7 +28,7 @@ func (o *Outbox) dispatch(ctx context.Context, l *lane) {
 		calls.Go(func() {
 			defer func() { <-slots }()
 
-			o.send(ctx, l, c)
+			l.send(ctx, c)
 		})
 	}
 }
@@ -43,23 +43,23 @@ type call struct {
 }
 
 // next waits until something is due. ok is false when ctx ends or the lane is closed first.
-func (o *Outbox) next(ctx context.Context, l *lane) (c call, ok bool) {
+func (l *lane) next(ctx context.Context) (c call, ok bool) {
 	for ctx.Err() == nil {
-		c, wait := o.take(l)
+		c, wait := l.nextCall()
 		if !c.batch.IsEmpty() {
-			o.fill(l.manager, c.batch.Heartbeat)
+			l.opts.fill(l.manager, c.batch.Heartbeat)
 			return c, true
 		}
-		if !pause(ctx, l, wait) {
+		if !l.rest(ctx, wait) {
 			return call{}, false
 		}
 	}
 	return call{}, false
 }
 
-// pause waits for the time to pass, for a token or for the end of ctx. A negative wait has no end
+// rest waits for the time to pass, for a token or for the end of ctx. A negative wait has no end
 // of its own. It reports whether the lane is still open.
-func pause(ctx context.Context, l *lane, wait time.Duration) (open bool) {
+func (l *lane) rest(ctx context.Context, wait time.Duration) (open bool) {
 	var passed <-chan time.Time
 	if wait >= 0 {
 		timer := time.NewTimer(wait)
@@ -76,33 +76,33 @@ func pause(ctx context.Context, l *lane, wait time.Duration) (open bool) {
 	return true
 }
 
-// take returns the batch that is due, empty when there is none, and then how long to wait.
-func (o *Outbox) take(l *lane) (c call, wait time.Duration) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
+// nextCall returns the batch that is due, empty when there is none, and then how long to wait.
+func (l *lane) nextCall() (c call, wait time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	now := time.Now()
-	o.resendDue(l, now)
-	entries, beat, wait := l.take(o.opts.MaxBatch, now)
-	c = call{entries: entries, batch: core.Batch{Epoch: o.opts.Epoch}, probe: l.probing, started: now}
+	l.resendDue(now)
+	entries, beat, wait := l.take(l.opts.MaxBatch, now)
+	c = call{entries: entries, batch: core.Batch{Epoch: l.opts.Epoch}, probe: l.probing, started: now}
 	for _, e := range entries {
-		c.batch.Events = append(c.batch.Events, o.prepare(l, e, now))
+		c.batch.Events = append(c.batch.Events, l.prepare(e, now))
 	}
 	if beat {
-		c.batch.Heartbeat = o.heartbeat(l, now)
+		c.batch.Heartbeat = l.heartbeat(now)
 	}
 	return c, wait
 }
 
 // prepare returns the event of an entry as it is sent now.
-func (o *Outbox) prepare(l *lane, e *entry, now time.Time) core.Numbered {
+func (l *lane) prepare(e *entry, now time.Time) core.Numbered {
 	if e.merge(now) {
 		l.counts.Coalesced++
 		l.counts.Pending--
 	}
-	if at, again := o.resendAt(e, e.sent); again && !at.After(now) {
+	if at, again := l.opts.resendAt(e, e.sent); again && !at.After(now) {
 		e.renew() // Its resend, too. It may have arrived before.
 	}
-	if o.opts.Epoch != "" && e.ID == "" {
+	if l.opts.Epoch != "" && e.ID == "" {
 		l.number(e, now)
 	}
 	return e.Numbered
@@ -126,19 +126,19 @@ func (l *lane) id(kind string, number uint64) string {
 	return l.idPrefix + kind + strconv.FormatUint(number, 10)
 }
 
-func (o *Outbox) send(ctx context.Context, l *lane, c call) {
+func (l *lane) send(ctx context.Context, c call) {
 	began := time.Now()
-	c.err = o.forward(ctx, l.manager, c.batch)
+	c.err = l.forward(ctx, c.batch)
 	took := time.Since(began)
-	o.conclude(ctx, l, c)
-	if o.opts.Hooks.Attempted != nil {
-		o.opts.Hooks.Attempted(l.manager, len(c.batch.Events), took, c.err)
+	l.conclude(ctx, c)
+	if l.opts.Hooks.Attempted != nil {
+		l.opts.Hooks.Attempted(l.manager, len(c.batch.Events), took, c.err)
 	}
-	o.noteForwarded(l, c, took)
+	l.noteForwarded(c, took)
 }
 
-func (o *Outbox) forward(ctx context.Context, manager core.Manager, batch core.Batch) error {
-	ctx, cancel := context.WithTimeout(ctx, o.opts.ForwardTimeout)
+func (l *lane) forward(ctx context.Context, batch core.Batch) error {
+	ctx, cancel := context.WithTimeout(ctx, l.opts.ForwardTimeout)
 	defer cancel()
-	return o.forwarder.Forward(ctx, manager, batch)
+	return l.forwarder.Forward(ctx, l.manager, batch)
 }

@@ -185,8 +185,8 @@ func TestLeaveFollowsAHeartbeatThatIsOnItsWay(t *testing.T) {
 	})
 }
 
-// A receiver that loses sight of this process asks for the resync that was not sent.
-func TestNoLeaveWhileAResendWaits(t *testing.T) {
+// The last heartbeat names the resends that are not sent any more, so that the receiver asks for a resync in time.
+func TestLeaveNamesTheResendsThatWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in := &inbox{}
 		o, stop := run(t, in, outbox.Options{
@@ -198,17 +198,47 @@ func TestNoLeaveWhileAResendWaits(t *testing.T) {
 		time.Sleep(time.Second)
 		stop()
 
-		for _, beat := range in.beats() {
-			if beat.Leaving {
-				t.Errorf("heartbeat %+v takes leave before the resend", beat)
+		beats := in.beats()
+		if last := beats[len(beats)-1]; !last.Leaving || last.Pending != 1 {
+			t.Errorf("last heartbeat %+v, want it to leave one resend", last)
+		}
+	})
+}
+
+// A manager that cannot be reached does not keep the others from their last heartbeats, which come at once.
+func TestLeaveBesideAManagerThatCannotBeReached(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		in, start := &inbox{}, time.Time{}
+		forwarder := core.ForwarderFunc(func(ctx context.Context, manager core.Manager, batch core.Batch) error {
+			if manager == "dead" {
+				return errDown
 			}
+			if batch.Heartbeat != nil && batch.Heartbeat.Leaving && time.Since(start) > time.Second {
+				t.Errorf("the last heartbeat came %v after the end, want at once", time.Since(start))
+			}
+			return in.Forward(ctx, manager, batch)
+		})
+		o, stop := run(t, forwarder, outbox.Options{
+			Managers: []core.Manager{kyma, "dead"}, Epoch: "e", DrainTimeout: 5 * time.Second, Resend: []time.Duration{},
+		})
+		o.Accept(kyma, named("a"))
+		o.Accept("dead", named("a"))
+		time.Sleep(10 * time.Second)
+
+		start = time.Now()
+		stop()
+
+		beats := in.beats()
+		if last := beats[len(beats)-1]; !last.Leaving || last.Pending != 0 {
+			t.Errorf("last heartbeat %+v, want it to leave", last)
 		}
 	})
 }
 
 func TestEpochNeedsOneCallAtATime(t *testing.T) {
-	if _, err := outbox.New(&inbox{}, outbox.Options{Epoch: "e", InFlight: 2}); err == nil {
-		t.Error("no error for two calls at a time with numbers")
+	_, err := outbox.New(&inbox{}, outbox.Options{Epoch: "e", InFlight: 2})
+	if want := "outbox: option InFlight is 2, want more than 0, and 1 with an Epoch"; err == nil || err.Error() != want {
+		t.Errorf("two calls at a time with numbers: %v, want %s", err, want)
 	}
 }
 

@@ -3,21 +3,37 @@ package outbox
 import (
 	"cmp"
 	"container/heap"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/pacedlog"
 )
 
-// lane holds the events of one manager. The outbox's lock guards it.
+// shared is what all lanes of an outbox have in common.
+type shared struct {
+	forwarder core.Forwarder
+	opts      Options
+	log       log
+	emptied   chan struct{} // holds a token when nothing may be pending any more
+
+	mu      sync.Mutex // guards the lanes, too
+	allKeys int        // over all lanes, resyncs left out, resends included
+}
+
+// lane holds and sends the events of one manager.
 type lane struct {
+	*shared
+
 	manager    core.Manager
 	configured bool
 	dispatched bool
 	resynced   map[types.NamespacedName]time.Time // when the last delivered resync was sent, by owner.
 	owners     owners                             // named by events, where resyncs are for owners.
 	counts     Counts
+	newest     time.Time // when the last event was offered.
 
 	entries map[core.EventKey]*entry
 	keys    int   // entries that are no resyncs.
@@ -32,7 +48,7 @@ type lane struct {
 	failures int       // of whole calls, in a row.
 	failing  time.Time // when the first of them ended.
 	paused   time.Time
-	resume   time.Time
+	resumes  time.Time
 	retried  time.Time // last call of Retry.
 	stoodIn  time.Time // when the last resync that stands in for refused events is due.
 	reached  bool      // has taken a batch.
@@ -42,22 +58,22 @@ type lane struct {
 	sequence uint64 // of the newest event that was sent.
 	idPrefix string
 	pulse    pulse
-	logged   line  // why the lane was paused last.
-	noted    bool  // there was a line about the present pause.
-	drops    lines // why events are given up.
+	pace     *pacedlog.Pace
+	noted    bool // there was a line about the present pause.
 
 	wake   chan struct{} // holds a token when there may be something to do.
 	closed chan struct{} // closed when the lane is evicted.
 }
 
-func newLane(manager core.Manager, idPrefix string) *lane {
+func newLane(all *shared, manager core.Manager, idPrefix string) *lane {
 	return &lane{
+		shared:   all,
 		manager:  manager,
 		idPrefix: idPrefix,
 		entries:  make(map[core.EventKey]*entry),
 		counts:   newCounts(),
 		resynced: make(map[types.NamespacedName]time.Time),
-		drops:    make(lines),
+		pace:     pacedlog.NewPace(logEvery),
 		wake:     make(chan struct{}, 1),
 		closed:   make(chan struct{}),
 	}
@@ -127,14 +143,6 @@ func (l *lane) resend(e *entry, now, due time.Time) {
 	l.enqueue(e)
 }
 
-// resendDue makes the due resends events, and returns their number.
-func (l *lane) resendDue(now time.Time) (n int64) {
-	for ; l.resends.isDue(now); n++ {
-		l.resend(l.resends[0], now, now)
-	}
-	return n
-}
-
 // scheduleResend makes a delivered entry wait for its resend, which will be an event of its own.
 func (l *lane) scheduleResend(e *entry, due time.Time) {
 	*e = entry{Numbered: core.Numbered{WatchEvent: e.WatchEvent}, newest: e.newest, again: e.again, due: due}
@@ -169,29 +177,29 @@ const maxRefused = 50
 // Numbers that did not arrive are among the events, as those are the first. When there is nothing
 // it returns how long to wait, negative for as long as nothing else happens.
 func (l *lane) take(limit int, now time.Time) (batch []*entry, beat bool, wait time.Duration) {
-	if wait := l.pause(now); wait != 0 {
+	if wait := l.pauseLeft(now); wait != 0 {
 		return nil, false, wait
 	}
 	batch = l.takeEvents(limit, now)
 	beat = l.pulse.due(now) && !isAlone(batch)
 	if len(batch) == 0 && !beat {
-		return nil, false, l.wait(now)
+		return nil, false, l.untilDue(now)
 	}
 	l.inFlight++
 	l.probing = l.failures > 0
 	return batch, beat, 0
 }
 
-// pause returns how long to wait after a failure. It is negative until the attempt under way has
+// pauseLeft returns how long to wait after a failure. It is negative until the attempt under way has
 // ended, as one attempt at a time finds out whether the manager is back.
-func (l *lane) pause(now time.Time) time.Duration {
+func (l *lane) pauseLeft(now time.Time) time.Duration {
 	switch {
 	case l.failures == 0:
 		return 0
 	case l.probing:
 		return -1
 	default:
-		return max(l.resume.Sub(now), 0)
+		return max(l.resumes.Sub(now), 0)
 	}
 }
 
@@ -211,8 +219,8 @@ func (l *lane) takeEvents(limit int, now time.Time) []*entry {
 
 func isAlone(batch []*entry) bool { return len(batch) > 0 && batch[0].alone }
 
-// wait returns how long until something is due, negative when nothing is to come.
-func (l *lane) wait(now time.Time) time.Duration {
+// untilDue returns how long until something is due, negative when nothing is to come.
+func (l *lane) untilDue(now time.Time) time.Duration {
 	wait := l.pulse.wait(now)
 	for _, q := range []queue{l.ready, l.refused, l.resends} {
 		if len(q) == 0 {
@@ -229,7 +237,7 @@ func (l *lane) wait(now time.Time) time.Duration {
 
 // retry ends every wait after a failure. Events that have not settled wait on.
 func (l *lane) retry(now time.Time) {
-	l.resume, l.retried = now, now
+	l.resumes, l.retried = now, now
 	for _, e := range l.refused {
 		if e.due.After(now) {
 			e.due = now

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/pacedlog"
 )
 
 const (
@@ -17,23 +18,35 @@ const (
 	flushTimeout = time.Second
 )
 
-// note keeps a log line for a goroutine of its own: a logger that hangs costs lines, but no time.
-// It never blocks. The caller may hold the lock.
-func (o *Outbox) note(level slog.Level, text string, attrs ...slog.Attr) {
+// log keeps lines for a goroutine of its own: a logger that hangs costs lines, but no time.
+type log struct {
+	logger *slog.Logger
+	notes  chan slog.Record
+	// strangers is the pace of all managers that are not configured and took no batch yet. Any
+	// client of the webhook can invent such names.
+	strangers *pacedlog.Pace
+}
+
+func newLog(logger *slog.Logger) log {
+	return log{logger, make(chan slog.Record, maxNotes), pacedlog.NewPace(logEvery)}
+}
+
+// note keeps a line. It never blocks. The caller may hold the lock.
+func (g *log) note(level slog.Level, text string, attrs ...slog.Attr) {
 	record := slog.NewRecord(time.Now(), level, text, 0)
 	record.AddAttrs(attrs...)
 	select {
-	case o.notes <- record:
+	case g.notes <- record:
 	default:
 	}
 }
 
-// startLog writes notes until end is called, which waits for the last of them.
-func (o *Outbox) startLog() (end func()) {
+// start writes notes until end is called, which waits for the last of them.
+func (g *log) start() (end func()) {
 	stop, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
-		o.writeNotes(stop)
+		g.writeNotes(stop)
 	}()
 	return func() {
 		close(stop)
@@ -45,153 +58,112 @@ func (o *Outbox) startLog() (end func()) {
 }
 
 // writeNotes writes notes until stop is closed, and then those that wait.
-func (o *Outbox) writeNotes(stop <-chan struct{}) {
+func (g *log) writeNotes(stop <-chan struct{}) {
 	for {
 		select {
-		case n := <-o.notes:
-			o.write(n)
+		case n := <-g.notes:
+			g.write(n)
 		case <-stop:
-			for range len(o.notes) {
-				o.write(<-o.notes)
+			for range len(g.notes) {
+				g.write(<-g.notes)
 			}
 			return
 		}
 	}
 }
 
-func (o *Outbox) write(record slog.Record) {
-	handler := o.opts.Logger.Handler()
+func (g *log) write(record slog.Record) {
+	handler := g.logger.Handler()
 	if handler.Enabled(context.Background(), record.Level) {
 		_ = handler.Handle(context.Background(), record) // A logger has nowhere to report it, either.
 	}
 }
 
-// line is the last line about a lasting state.
-type line struct {
-	reason string
-	at     time.Time
-}
-
-// isDue reports whether a line with that reason is to be written now: when the reason changed, and
-// from time to time.
-func (l *line) isDue(reason string, now time.Time) bool {
-	if reason == l.reason && now.Sub(l.at) < logEvery {
-		return false
-	}
-	l.reason, l.at = reason, now
-	return true
-}
-
-// lines has the times of the last lines by reason, where several reasons alternate.
-type lines map[string]time.Time
-
-func (l lines) isDue(reason string, now time.Time) bool {
-	if last, logged := l[reason]; logged && now.Sub(last) < logEvery {
-		return false
-	}
-	l[reason] = now
-	return true
-}
-
-// maxStrangerLines bounds the lines with one text and reason in logEvery, over all strangers.
-const maxStrangerLines = 5
-
-// strangers counts the lines about managers that are not configured and took no batch yet. Any
-// client of the webhook can invent such names.
-type strangers struct {
-	began time.Time
-	lines map[string]int // by text and reason
-}
-
-// add counts a line, and returns the number of its kind.
-func (s *strangers) add(kind string, now time.Time) int {
-	if s.lines == nil || now.Sub(s.began) >= logEvery {
-		*s = strangers{now, make(map[string]int)}
-	}
-	s.lines[kind]++
-	return s.lines[kind]
-}
-
-// warn notes a line about a lane. It reports whether the line was kept. The caller holds the lock.
-func (o *Outbox) warn(l *lane, text, reason string, now time.Time, attrs ...slog.Attr) bool {
-	attrs = append([]slog.Attr{slog.String("manager", string(l.manager)), slog.String("reason", reason)}, attrs...)
+// warn notes a line about the lane when it is due, and reports whether it is.
+func (l *lane) warn(now time.Time, text, reason string, attrs ...slog.Attr) (due bool) {
+	pace := l.pace
 	if !l.configured && !l.reached {
-		n := o.strangers.add(text+" "+reason, now)
-		if n > maxStrangerLines {
-			return false
-		}
-		if n == maxStrangerLines {
-			attrs = append(attrs, slog.String("note", "lines about further managers are left out for "+logEvery.String()))
-		}
+		pace = l.log.strangers
+		attrs = append(attrs, slog.String("note", "lines about further managers are left out for "+logEvery.String()))
 	}
-	o.note(slog.LevelWarn, text, attrs...)
-	return true
+	suppressed, due := pace.Take(text+" "+reason, now)
+	if due {
+		l.log.note(slog.LevelWarn, text, append([]slog.Attr{
+			slog.String("manager", string(l.manager)), slog.String("reason", reason), slog.Int("suppressed", suppressed),
+		}, attrs...)...)
+	}
+	return due
 }
 
-func (o *Outbox) notePaused(l *lane, err error, wait time.Duration, now time.Time) {
-	if reason := core.Reason(err); l.logged.isDue(reason, now) {
-		l.noted = o.warn(l, "manager does not take events, they are kept and sent again", reason, now,
-			slog.Int("attempts", l.failures), slog.Int64("pending", l.counts.Pending), slog.Duration("wait", wait),
-			slog.Any("error", err))
-	}
+func (l *lane) notePaused(err error, wait time.Duration, now time.Time) {
+	due := l.warn(now, "manager does not take events, they are kept and sent again", core.Reason(err),
+		slog.Int("attempts", l.failures), slog.Int64("pending", l.counts.Pending), slog.Duration("wait", wait),
+		slog.Any("error", err))
+	l.noted = l.noted || due
 }
 
-// noteResumed keeps the time of the last line. A manager that comes and goes has one pair of lines
-// in logEvery.
-func (o *Outbox) noteResumed(l *lane) {
+// noteResumed follows a line about the pause only. A manager that comes and goes has one pair of
+// lines in logEvery.
+func (l *lane) noteResumed() {
 	if !l.noted {
 		return
 	}
 	l.noted = false
-	o.note(slog.LevelInfo, "manager takes events again",
+	l.log.note(slog.LevelInfo, "manager takes events again",
 		slog.String("manager", string(l.manager)), slog.Int("attempts", l.failures))
 }
 
-func (o *Outbox) noteDropped(l *lane, e *entry, err error, now time.Time) {
+func (l *lane) noteDropped(e *entry, err error, now time.Time) {
 	text := "event refused and given up"
-	if !e.Resync && len(o.targets(l)) > 0 {
+	if !e.Resync && len(l.targets()) > 0 {
 		text += ", a resync stands in"
 	}
-	if reason := core.Reason(err); l.drops.isDue(e.KindWord()+" "+reason, now) {
-		o.warn(l, text, reason, now, slog.String("kind", e.KindWord()), slog.Any("error", err))
-	}
+	l.warn(now, text, core.Reason(err), slog.String("kind", e.KindWord()), slog.Any("error", err))
 }
 
-func (o *Outbox) noteOverflow(l *lane, now time.Time) {
-	if l.drops.isDue(ReasonOverflow, now) {
-		o.warn(l, "outbox is full: events are dropped, a resync stands in", ReasonOverflow, now,
-			slog.Int("max_keys", o.opts.MaxKeys))
-	}
+func (l *lane) noteOverflow(now time.Time) {
+	l.warn(now, "outbox is full: events are dropped, a resync stands in", ReasonOverflow,
+		slog.Int("max_keys", l.opts.MaxKeys))
 }
 
-func (o *Outbox) noteHeartbeat(l *lane, err error, now time.Time) {
-	if reason := core.Reason(err); l.pulse.logged.isDue(reason, now) {
-		o.warn(l, "heartbeat refused", reason, now, slog.Any("error", err))
-	}
+func (l *lane) noteHeartbeat(err error, now time.Time) {
+	l.warn(now, "heartbeat refused", core.Reason(err), slog.Any("error", err))
 }
 
-func (o *Outbox) noteForwarded(l *lane, c call, took time.Duration) {
-	if o.opts.Logger.Enabled(context.Background(), slog.LevelDebug) {
-		o.note(slog.LevelDebug, "batch forwarded", slog.String("manager", string(l.manager)),
+func (l *lane) noteForwarded(c call, took time.Duration) {
+	if l.opts.Logger.Enabled(context.Background(), slog.LevelDebug) {
+		l.log.note(slog.LevelDebug, "batch forwarded", slog.String("manager", string(l.manager)),
 			slog.Int("events", len(c.entries)), slog.Duration("took", took), slog.Any("error", c.err))
 	}
 }
 
 func (o *Outbox) noteTooManyManagers(manager core.Manager, now time.Time) {
-	if o.logged.isDue(reasonTooManyManagers, now) {
-		o.note(slog.LevelWarn, "too many managers, the events of another one are dropped without a resync",
-			slog.String("manager", string(manager)), slog.Int("limit", o.opts.MaxManagers))
+	o.log.warnLimit(now, "too many managers, the events of another one are dropped without a resync", manager,
+		o.opts.MaxManagers)
+}
+
+func (l *lane) noteEvicted(now time.Time) {
+	l.log.warnLimit(now, "too many managers, the events of one that the control plane never knew are dropped",
+		l.manager, l.opts.MaxManagers)
+}
+
+// warnLimit notes a line about one manager too many when it is due.
+func (g *log) warnLimit(now time.Time, text string, manager core.Manager, limit int) {
+	if suppressed, due := g.strangers.Take(text, now); due {
+		g.note(slog.LevelWarn, text, slog.String("manager", string(manager)), slog.Int("limit", limit),
+			slog.Int("suppressed", suppressed))
 	}
 }
 
-func (o *Outbox) noteEvicted(l *lane, now time.Time) {
-	if o.logged.isDue(reasonUnknownManager, now) {
-		o.note(slog.LevelWarn, "too many managers, the events of one that the control plane never knew are dropped",
-			slog.String("manager", string(l.manager)), slog.Int("limit", o.opts.MaxManagers))
-	}
-}
-
-func (o *Outbox) noteShutdown(l *lane, events int64) {
-	o.note(slog.LevelWarn, "events were not delivered before the shutdown",
+func (l *lane) noteShutdown(events int64) {
+	l.log.note(slog.LevelWarn, "events were not delivered before the shutdown",
 		slog.String("manager", string(l.manager)), slog.Int64("events", events))
+}
+
+// noteLeft names the resends that are left to the control plane.
+func (l *lane) noteLeft() {
+	if n := len(l.resends); n > 0 {
+		l.log.note(slog.LevelInfo, "resends are left to the control plane, which reconciles the runtime after them",
+			slog.String("manager", string(l.manager)), slog.Int("resends", n))
+	}
 }

@@ -319,3 +319,32 @@ func TestSecondLaneOfAManagerHasIDsOfItsOwn(t *testing.T) {
 		}
 	})
 }
+
+// A gateway may acknowledge the events of invented managers. They give way when they are idle, the oldest first.
+func TestIdleManagersGiveWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o, stop := run(t, &inbox{}, outbox.Options{
+			MaxManagers: 10, DrainTimeout: -1, Managers: []core.Manager{"configured"}, Resend: []time.Duration{},
+		})
+		for i := range 150 {
+			o.Accept(core.Manager(fmt.Sprint("invented-", i)), named("a"))
+			time.Sleep(time.Second)
+			checkBalance(t, o)
+		}
+
+		if got := o.Accept(kyma, named("a")); got != core.Accepted {
+			t.Errorf("event of the real manager: %s, want accepted", got)
+		}
+
+		time.Sleep(time.Second)
+		counts := o.Counts()
+		for manager, want := range map[core.Manager]bool{
+			kyma: true, "configured": true, "invented-149": true, "invented-141": false,
+		} {
+			if _, has := counts[manager]; has != want {
+				t.Errorf("%s has a lane: %t, want %t", manager, has, want)
+			}
+		}
+		stop()
+	})
+}

@@ -12,7 +12,6 @@ package outbox
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"sync"
 	"time"
 
@@ -25,23 +24,15 @@ var ErrStarted = errors.New("outbox was started already")
 // Outbox holds the events that are not acknowledged yet. Create one with [New]. Its methods may be
 // called concurrently.
 type Outbox struct {
-	forwarder core.Forwarder
-	opts      Options
+	shared
 
-	mu      sync.Mutex
 	lanes   map[core.Manager]*lane
 	others  Counts // of managers without a lane
-	keys    int    // over all lanes, resyncs left out, resends included
 	evicted int    // lanes
 	started bool
 	stopped bool
-	logged  lines
-	// strangers bounds the lines about invented managers.
-	strangers strangers
 
-	notes   chan slog.Record // log lines
-	added   chan struct{}    // holds a token when there may be lanes without dispatcher
-	emptied chan struct{}    // holds a token when nothing may be pending any more
+	added chan struct{} // holds a token when there may be lanes without dispatcher
 }
 
 var _ core.Acceptor = (*Outbox)(nil)
@@ -66,14 +57,10 @@ func New(forwarder core.Forwarder, opts Options) (*Outbox, error) {
 
 func newOutbox(forwarder core.Forwarder, opts Options) *Outbox {
 	return &Outbox{
-		forwarder: forwarder,
-		opts:      opts,
-		lanes:     make(map[core.Manager]*lane),
-		others:    newCounts(),
-		logged:    make(lines),
-		notes:     make(chan slog.Record, maxNotes),
-		added:     make(chan struct{}, 1),
-		emptied:   make(chan struct{}, 1),
+		shared: shared{forwarder: forwarder, opts: opts, log: newLog(opts.Logger), emptied: make(chan struct{}, 1)},
+		lanes:  make(map[core.Manager]*lane),
+		others: newCounts(),
+		added:  make(chan struct{}, 1),
 	}
 }
 
@@ -116,7 +103,7 @@ func (o *Outbox) Start(ctx context.Context) error {
 		return err
 	}
 
-	endLog := o.startLog()
+	endLog := o.log.start()
 	defer endLog()
 
 	// Deliveries outlive ctx, for the drain.
@@ -150,7 +137,7 @@ func (o *Outbox) resyncConfigured() {
 		return
 	}
 	for _, manager := range o.opts.Managers {
-		o.resyncUnlessPending(o.lanes[manager], time.Now())
+		o.lanes[manager].resyncUnlessPending(time.Now())
 	}
 }
 
@@ -173,7 +160,7 @@ func (o *Outbox) dispatchNew(ctx context.Context, all *sync.WaitGroup) {
 	for _, l := range o.lanes {
 		if !l.dispatched {
 			l.dispatched = true
-			all.Go(func() { o.dispatch(ctx, l) })
+			all.Go(func() { l.dispatch(ctx) })
 		}
 	}
 }
@@ -186,7 +173,7 @@ func (o *Outbox) drain(ctx context.Context, all *sync.WaitGroup) {
 	}
 	deadline := time.NewTimer(o.opts.DrainTimeout)
 	defer deadline.Stop()
-	for !o.announceLeave() || !o.hasLeft() {
+	for !o.leave() {
 		o.dispatchNew(ctx, all)
 		select {
 		case <-o.added:
@@ -197,11 +184,16 @@ func (o *Outbox) drain(ctx context.Context, all *sync.WaitGroup) {
 	}
 }
 
-func (o *Outbox) pending() (n int64) {
+// leave makes the lanes leave, and closes the outbox when all have left.
+func (o *Outbox) leave() (done bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	done = true
 	for _, l := range o.lanes {
-		n += l.counts.Pending
+		done = l.leave(time.Now()) && done
 	}
-	return n
+	o.stopped = done
+	return done
 }
 
 // stop gives up the pending events.
@@ -209,10 +201,10 @@ func (o *Outbox) stop() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.stopped = true
-	o.keys = 0
+	o.allKeys = 0
 	for _, l := range o.lanes {
 		if n := l.counts.Pending; n > 0 {
-			o.noteShutdown(l, n)
+			l.noteShutdown(n)
 		}
 		l.clear(ReasonShutdown)
 	}

@@ -3,6 +3,7 @@ package outbox_test
 import (
 	"context"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -101,5 +102,36 @@ func TestOneAttemptAtATimeAfterAFailure(t *testing.T) {
 		if calls.most != 1 {
 			t.Errorf("%d attempts at once while the manager is away, want 1", calls.most)
 		}
+	})
+}
+
+// The waits of an outage do not depend on the one before it. A receiver that is not ready for a moment is tried again
+// within about 2 s, also after an hour in which it was not.
+func TestALongOutageDoesNotSlowDownTheNextOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var down atomic.Bool
+
+		p := newPlane(func(context.Context, int, core.Batch) error {
+			if down.Load() {
+				return core.ErrNotReady
+			}
+			return nil
+		})
+		o, stop := run(t, p, outbox.Options{Random: func() float64 { return 0.999 }, Resend: []time.Duration{}})
+
+		for i, outage := range []time.Duration{time.Hour, 15 * time.Second} {
+			down.Store(true)
+			o.Accept(kyma, named(strconv.Itoa(i)))
+			time.Sleep(outage)
+			down.Store(false)
+
+			if i == 0 {
+				time.Sleep(time.Minute)
+			}
+		}
+
+		time.Sleep(2 * time.Second)
+		wantCounts(t, o, outbox.Counts{Accepted: 2, Delivered: 2})
+		stop()
 	})
 }

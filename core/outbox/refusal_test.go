@@ -374,3 +374,33 @@ func TestEventThatWasAloneIsRetriedBesideOthers(t *testing.T) {
 		stop()
 	})
 }
+
+// Events that travel alone because a batch with them was refused take turns with the others, also when there is always
+// one that is due.
+func TestEventsThatTravelAloneTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlane(func(_ context.Context, _ int, batch core.Batch) error {
+			time.Sleep(100 * ms)
+			switch {
+			case batch.Events[0].Watched.Name == "good":
+				return nil
+			case len(batch.Events) > 1:
+				return verdict{reason: "too_large", permanent: true}
+			default:
+				return core.EventErrors{0: verdict{reason: "other"}}
+			}
+		})
+		o, stop := run(t, p, outbox.Options{
+			InFlight: 1, MaxBatch: 100, MaxBackoff: 400 * ms, DrainTimeout: -1, Resend: []time.Duration{},
+		})
+		const bad = 50
+		for i := range bad {
+			o.Accept(kyma, named("bad-"+strconv.Itoa(i)))
+		}
+		time.Sleep(30 * time.Second)
+		o.Accept(kyma, named("good"))
+		time.Sleep(time.Second)
+		wantCounts(t, o, outbox.Counts{Accepted: bad + 1, Delivered: 1, Pending: bad})
+		stop()
+	})
+}

@@ -322,15 +322,15 @@ func TestRefusedEventIsNotResent(t *testing.T) {
 	})
 }
 
-// A process that ends does not wait for resends. As it takes no leave then, the manager asks for a
-// resync.
+// A process that ends does not wait for resends. Its last heartbeat names those that are left, and
+// the control plane asks for a resync.
 func TestShutdownDoesNotWaitForResends(t *testing.T) {
 	for _, test := range []struct {
 		after time.Duration
-		leave bool
+		left  int64
 	}{
-		{after: time.Second},
-		{after: 4 * time.Second, leave: true},
+		{after: time.Second, left: 1},
+		{after: 4 * time.Second},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			in := &inbox{}
@@ -347,8 +347,8 @@ func TestShutdownDoesNotWaitForResends(t *testing.T) {
 			}
 
 			beats := in.beats()
-			if leave := beats[len(beats)-1].Leaving; leave != test.leave {
-				t.Errorf("%v after the event: leave taken %t, want %t", test.after, leave, test.leave)
+			if last := beats[len(beats)-1]; !last.Leaving || last.Pending != test.left {
+				t.Errorf("%v after the event: last heartbeat %+v, want it to leave %d resends", test.after, last, test.left)
 			}
 
 			if got := o.Counts()[kyma]; got.Accepted != got.Delivered || got.Pending != 0 {

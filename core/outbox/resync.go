@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -23,24 +24,24 @@ func (o *Outbox) Resync() {
 		if o.stopped {
 			l.counts.refuse(ReasonShutdown)
 		} else {
-			o.resyncAll(l, now)
+			l.resyncAll(now)
 		}
 	}
 }
 
 // resyncBeside asks for a resync beside the first event of a manager, and beside an event that has
 // no room. Where resyncs are for owners, the first event of an owner counts.
-func (o *Outbox) resyncBeside(l *lane, added, room bool, event *core.WatchEvent, now time.Time) {
-	first := o.isNews(l, added, event.Owner) && o.opts.ResyncFirst && !event.Resync
+func (l *lane) resyncBeside(added, room bool, event *core.WatchEvent, now time.Time) {
+	first := l.isNews(added, event.Owner) && l.opts.ResyncFirst && !event.Resync
 	if first || !room {
-		o.resync(l, event.Owner, now)
+		l.resync(event.Owner, now)
 	}
 }
 
 // isNews reports whether a manager, or an owner where resyncs are for owners, was unknown until
 // now.
-func (o *Outbox) isNews(l *lane, added bool, owner types.NamespacedName) bool {
-	if o.opts.ResyncOwners {
+func (l *lane) isNews(added bool, owner types.NamespacedName) bool {
+	if l.opts.ResyncOwners {
 		return l.owners.add(owner)
 	}
 	return added
@@ -48,17 +49,17 @@ func (o *Outbox) isNews(l *lane, added bool, owner types.NamespacedName) bool {
 
 // resync asks for a look at the whole runtime. The owner counts only where resyncs are for owners.
 // There is none for the owners beyond maxOwners.
-func (o *Outbox) resync(l *lane, owner types.NamespacedName, now time.Time) {
-	resync, ok := o.newResync(l, owner, now)
+func (l *lane) resync(owner types.NamespacedName, now time.Time) {
+	resync, ok := l.newResync(owner, now)
 	if ok {
-		o.keep(l, resync, now)
+		l.keep(resync, now)
 	}
 }
 
 // newResync returns a resync, and whether there is room for it.
-func (o *Outbox) newResync(l *lane, owner types.NamespacedName, now time.Time) (resync core.WatchEvent, ok bool) {
+func (l *lane) newResync(owner types.NamespacedName, now time.Time) (resync core.WatchEvent, ok bool) {
 	resync = core.WatchEvent{Resync: true, Time: now}
-	if !o.opts.ResyncOwners {
+	if !l.opts.ResyncOwners {
 		return resync, true
 	}
 	l.owners.add(owner)
@@ -68,41 +69,41 @@ func (o *Outbox) newResync(l *lane, owner types.NamespacedName, now time.Time) (
 
 // targets returns the owners of a resync of the runtime: one without name, unless resyncs are for
 // owners.
-func (o *Outbox) targets(l *lane) []types.NamespacedName {
-	if o.opts.ResyncOwners {
+func (l *lane) targets() []types.NamespacedName {
+	if l.opts.ResyncOwners {
 		return l.owners
 	}
 	return []types.NamespacedName{{}}
 }
 
 // resyncAll asks for a resync of the runtime, or of each known owner.
-func (o *Outbox) resyncAll(l *lane, now time.Time) core.Outcome {
-	targets := o.targets(l)
+func (l *lane) resyncAll(now time.Time) core.Outcome {
+	targets := l.targets()
 	if len(targets) == 0 {
 		return l.counts.refuse(reasonNoOwner)
 	}
 	for _, owner := range targets {
-		o.resync(l, owner, now)
+		l.resync(owner, now)
 	}
 	return core.Accepted
 }
 
 // resyncUnlessPending asks for a resync of the runtime, unless one waits to be sent.
-func (o *Outbox) resyncUnlessPending(l *lane, now time.Time) {
+func (l *lane) resyncUnlessPending(now time.Time) {
 	if resync := (core.WatchEvent{Resync: true}); l.entries[resync.Key()] == nil {
-		o.resync(l, types.NamespacedName{}, now)
+		l.resync(types.NamespacedName{}, now)
 	}
 }
 
 // standIn asks for a resync of the runtime instead of an event that was refused.
-func (o *Outbox) standIn(l *lane, newest time.Time, permanent bool, now time.Time) {
-	at := o.standInTime(l, permanent, now)
-	targets := o.targets(l)
+func (l *lane) standIn(newest time.Time, permanent bool, now time.Time) {
+	at := l.standInTime(permanent, now)
+	targets := l.targets()
 	if len(targets) == 0 {
 		l.counts.refuse(reasonNoOwner)
 	}
 	for _, owner := range targets {
-		if e := o.resyncEntry(l, owner, at); e != nil && l.sendAfter(e, newest, at) {
+		if e := l.resyncEntry(owner, at); e != nil && l.sendAfter(e, newest, at) {
 			l.stoodIn = at
 		}
 	}
@@ -112,17 +113,17 @@ func (o *Outbox) standIn(l *lane, newest time.Time, permanent bool, now time.Tim
 // there is one resync in MaxBackoff. Events that are given up after retries have waited for
 // minutes, and those of one burst are given up within about MaxBackoff. The resync waits for all
 // of them.
-func (o *Outbox) standInTime(l *lane, permanent bool, now time.Time) time.Time {
+func (l *lane) standInTime(permanent bool, now time.Time) time.Time {
 	if !permanent {
-		return now.Add(2 * o.opts.MaxBackoff)
+		return now.Add(2 * l.opts.MaxBackoff)
 	}
-	return latest(now.Add(max(o.opts.Settle, 0)), l.stoodIn.Add(o.opts.MaxBackoff))
+	return latest(now.Add(max(l.opts.Settle, 0)), l.stoodIn.Add(l.opts.MaxBackoff))
 }
 
 // resyncEntry returns the entry of a resync. A new one is no event before its time has come. It is
 // nil when there is no room for it.
-func (o *Outbox) resyncEntry(l *lane, owner types.NamespacedName, at time.Time) *entry {
-	resync, ok := o.newResync(l, owner, at)
+func (l *lane) resyncEntry(owner types.NamespacedName, at time.Time) *entry {
+	resync, ok := l.newResync(owner, at)
 	if !ok {
 		return nil
 	}
@@ -133,6 +134,17 @@ func (o *Outbox) resyncEntry(l *lane, owner types.NamespacedName, at time.Time) 
 	l.entries[resync.Key()] = e
 	l.scheduleResend(e, at)
 	return e
+}
+
+// noteResynced keeps when the last resync of an owner was sent, for the owners of the last interval
+// only: owners are foreign input.
+func (l *lane) noteResynced(owner types.NamespacedName, sent time.Time) {
+	if len(l.resynced) >= maxOwners {
+		maps.DeleteFunc(l.resynced, func(_ types.NamespacedName, last time.Time) bool {
+			return sent.Sub(last) >= l.opts.ResyncInterval
+		})
+	}
+	l.resynced[owner] = sent
 }
 
 // owners are those that events have named, where resyncs are for owners.

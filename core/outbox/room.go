@@ -12,7 +12,7 @@ func (o *Outbox) hasRoom(l *lane, event *core.WatchEvent, now time.Time) bool {
 	switch {
 	case event.Resync:
 		return l.takesResync(event.Key())
-	case l.entries[event.Key()] != nil, o.keys < o.opts.MaxKeys:
+	case l.entries[event.Key()] != nil, o.allKeys < o.opts.MaxKeys:
 		return true
 	default:
 		return o.giveUpResend(l, now) || o.giveUpEvent(l, now)
@@ -29,8 +29,8 @@ func (o *Outbox) giveUpResend(l *lane, now time.Time) bool {
 		return false
 	}
 	e := hog.resends.lastChange()
-	o.forget(hog, e)
-	o.resendResync(hog, e.Owner, now)
+	hog.forget(e)
+	hog.resendResync(e.Owner, now)
 	return true
 }
 
@@ -41,10 +41,10 @@ func (o *Outbox) giveUpEvent(l *lane, now time.Time) bool {
 		return false
 	}
 	e := hog.lastWaiting()
-	o.forget(hog, e)
+	hog.forget(e)
 	hog.counts.giveUp(e.events(), ReasonOverflow)
-	o.noteOverflow(hog, now)
-	o.resync(hog, e.Owner, now)
+	hog.noteOverflow(now)
+	hog.resync(e.Owner, now)
 	return true
 }
 
@@ -59,38 +59,38 @@ func (o *Outbox) largest(match func(*lane) bool) (most *lane) {
 }
 
 // forget removes a waiting entry with its key.
-func (o *Outbox) forget(l *lane, e *entry) {
+func (l *lane) forget(e *entry) {
 	e.queue.remove(e)
-	o.free(l, e)
+	l.free(e)
 }
 
 // free removes the key of an entry that is in no queue.
-func (o *Outbox) free(l *lane, e *entry) {
+func (l *lane) free(e *entry) {
 	delete(l.entries, e.Key())
 	if !e.Resync {
 		l.keys--
-		o.keys--
+		l.allKeys--
 	}
 }
 
 // dueTime returns when an accepted event is sent. Resyncs have a pace: foreign input can cause
 // them.
-func (o *Outbox) dueTime(l *lane, event *core.WatchEvent, now time.Time) time.Time {
-	due := now.Add(max(o.opts.Settle, 0))
+func (l *lane) dueTime(event *core.WatchEvent, now time.Time) time.Time {
+	due := now.Add(max(l.opts.Settle, 0))
 	last, again := l.resynced[event.Owner]
-	if next := last.Add(o.opts.ResyncInterval); again && event.Resync && next.After(due) {
+	if next := last.Add(l.opts.ResyncInterval); again && event.Resync && next.After(due) {
 		return next
 	}
 	return due
 }
 
-// keep puts an event for which there is room into its lane.
-func (o *Outbox) keep(l *lane, event core.WatchEvent, now time.Time) core.Outcome {
-	due := o.dueTime(l, &event, now)
+// keep puts an event for which there is room into the lane.
+func (l *lane) keep(event core.WatchEvent, now time.Time) core.Outcome {
+	due := l.dueTime(&event, now)
 	outcome, added := l.put(event, now, due)
 	if added && !event.Resync {
-		o.keys++
 		l.keys++
+		l.allKeys++
 	}
 	l.counts.Accepted++
 	if outcome == core.Coalesced {

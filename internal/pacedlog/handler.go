@@ -25,14 +25,14 @@ func New(next *slog.Logger, every time.Duration, keys ...string) *slog.Logger {
 	if next == nil {
 		return slog.New(slog.DiscardHandler)
 	}
-	return slog.New(&handler{Handler: next.Handler(), pace: &pace{every: every}, keys: keys})
+	return slog.New(&handler{Handler: next.Handler(), pace: NewPace(every), keys: keys})
 }
 
 // handler implements [slog.Handler].
 type handler struct {
 	slog.Handler
 
-	pace   *pace
+	pace   *Pace
 	keys   []string
 	prefix string // the kind, as far as WithAttrs and WithGroup determine it
 }
@@ -42,7 +42,7 @@ func (h *handler) Handle(ctx context.Context, record slog.Record) error {
 	if record.Level < slog.LevelInfo {
 		return h.Handler.Handle(ctx, record)
 	}
-	suppressed, due := h.pace.take(h.kind(&record), cmp.Or(record.Time, time.Now()))
+	suppressed, due := h.pace.Take(h.kind(&record), cmp.Or(record.Time, time.Now()))
 	if !due {
 		return nil
 	}
@@ -86,13 +86,17 @@ func (h *handler) WithGroup(name string) slog.Handler {
 	return &with
 }
 
-// pace has the kinds of the last lines. It may be used concurrently.
-type pace struct {
+// Pace is the rule of [New] without a logger, for lines that cost something before they are written.
+// Create one with [NewPace]. It may be used concurrently.
+type Pace struct {
 	every time.Duration
 
 	mu    sync.Mutex
 	kinds map[string]*kind
 }
+
+// NewPace returns a pace of one line of each kind in every.
+func NewPace(every time.Duration) *Pace { return &Pace{every: every} }
 
 // kind is one kind of lines.
 type kind struct {
@@ -100,8 +104,8 @@ type kind struct {
 	suppressed int       // since the last line
 }
 
-// take reports whether a line is due, and how many of its kind were left out before.
-func (p *pace) take(name string, now time.Time) (suppressed int, due bool) {
+// Take reports whether a line is due, and how many of its kind were left out before.
+func (p *Pace) Take(name string, now time.Time) (suppressed int, due bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	k := p.of(name, now)
@@ -114,7 +118,7 @@ func (p *pace) take(name string, now time.Time) (suppressed int, due bool) {
 }
 
 // of returns a kind, or the shared one when there are too many.
-func (p *pace) of(name string, now time.Time) *kind {
+func (p *Pace) of(name string, now time.Time) *kind {
 	if k := p.kinds[name]; k != nil {
 		return k
 	}
@@ -132,7 +136,7 @@ func (p *pace) of(name string, now time.Time) *kind {
 	return k
 }
 
-func (p *pace) add(name string, k *kind) {
+func (p *Pace) add(name string, k *kind) {
 	if p.kinds == nil {
 		p.kinds = make(map[string]*kind)
 	}
@@ -141,7 +145,7 @@ func (p *pace) add(name string, k *kind) {
 
 // expire forgets the kinds without a line for so long that the next one is due. Their counts are
 // lost.
-func (p *pace) expire(now time.Time) {
+func (p *Pace) expire(now time.Time) {
 	for name, k := range p.kinds {
 		if !now.Before(k.next) {
 			delete(p.kinds, name)

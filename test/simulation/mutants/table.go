@@ -31,11 +31,11 @@ func outboxMutants() []mutant {
 	return []mutant{
 		{
 			"outbox: events do not settle", room,
-			"due := now.Add(max(o.opts.Settle, 0))", "due := now",
+			"due := now.Add(max(l.opts.Settle, 0))", "due := now",
 		},
 		{
 			"outbox: nothing is resent (row 54)", conclude,
-			"o.resendAt(e, sent); again {", "o.resendAt(e, sent); again && o.stopped {",
+			"l.opts.resendAt(e, sent); again {", "l.opts.resendAt(e, sent); again && l.allKeys < 0 {",
 		},
 		{
 			"outbox: only the first resend", resend,
@@ -43,7 +43,7 @@ func outboxMutants() []mutant {
 		},
 		{
 			"outbox: resyncs are not resent (rows 5, 47)", resend,
-			"delays = []time.Duration{o.opts.ResendResync}", "delays = nil",
+			"delays = []time.Duration{o.ResendResync}", "delays = nil",
 		},
 		{
 			"outbox: no resync after an overflow", resync,
@@ -51,15 +51,15 @@ func outboxMutants() []mutant {
 		},
 		{
 			"outbox: no resync for an event that gives way", room,
-			"o.resync(hog, e.Owner, now)", "_ = hog",
+			"hog.resync(e.Owner, now)", "_ = hog",
 		},
 		{
 			"outbox: no resync for a resend that gives way", room,
-			"o.resendResync(hog, e.Owner, now)", "_ = now",
+			"hog.resendResync(e.Owner, now)", "_ = now",
 		},
 		{
 			"outbox: no resync for an event that is given up", conclude,
-			"o.standIn(l, e.newest, core.IsPermanent(refusal), now)", "_ = now",
+			"l.standIn(e.newest, core.IsPermanent(refusal), now)", "_ = now",
 		},
 		{
 			"outbox: refused events are never given up (row 1)", conclude,
@@ -75,7 +75,7 @@ func outboxMutants() []mutant {
 		},
 		{
 			"outbox: no resync for news", resync,
-			"o.opts.ResyncFirst && !event.Resync", "o.opts.ResyncFirst && false",
+			"l.opts.ResyncFirst && !event.Resync", "l.opts.ResyncFirst && false",
 		},
 		{
 			"outbox: a newer event replaces one that travels", lane,
@@ -91,7 +91,7 @@ func outboxMutants() []mutant {
 		},
 		{
 			"outbox: a failed batch loses its events", conclude,
-			"e.alone = e.alone || core.IsPermanent(whole)\n\t\tl.enqueue(e)", "o.free(l, e)\n\t\tl.counts.Pending--\n\t\tl.counts.Delivered++",
+			"e.alone = e.alone || core.IsPermanent(whole)\n\t\tl.enqueue(e)", "l.free(e)\n\t\tl.counts.Pending--\n\t\tl.counts.Delivered++",
 		},
 		{
 			"outbox: what was refused with others goes with others again", conclude,
@@ -111,11 +111,11 @@ func outboxMutants() []mutant {
 		},
 		{
 			"outbox: no last heartbeat", "core/outbox/heartbeat.go",
-			"case l.pulse.next.IsZero(), l.failures > 0, len(l.resends) > 0:", "case l.pulse.next.IsZero(), l.failures >= 0:",
+			"case l.pulse.next.IsZero(), l.failures > 0 && l.pulse.leaving == stays:", "case l.pulse.next.IsZero(), l.failures >= 0:",
 		},
 		{
-			"outbox: a last heartbeat although resends wait", "core/outbox/heartbeat.go",
-			"case l.pulse.next.IsZero(), l.failures > 0, len(l.resends) > 0:", "case l.pulse.next.IsZero(), l.failures > 0:",
+			"outbox: a last heartbeat does not name the resends that wait", "core/outbox/heartbeat.go",
+			"beat.Pending += int64(len(l.resends))", "_ = l.resends",
 		},
 		{
 			"outbox: pending events are not drained", "core/outbox/outbox.go",
@@ -156,12 +156,12 @@ func outboxMutants() []mutant {
 			"l.counts.Coalesced++\n\t\tl.counts.Pending--", "l.counts.Pending--",
 		},
 		{
-			"outbox: a log line for each failure", "core/outbox/log.go",
-			"if reason == l.reason && now.Sub(l.at) < logEvery {", "if reason == l.reason && now.Sub(l.at) < 0 {",
+			"outbox: a log line for each failure", "internal/pacedlog/handler.go",
+			"if now.Before(k.next) {", "if now.Before(k.next.Add(-p.every)) {",
 		},
 		{
 			"outbox: invented managers keep their lanes (row 14)", accept,
-			"if l.isUnproved() && !l.configured && l.inFlight == 0 {", "if l.isUnproved() && !l.configured && l.manager == \"\" {",
+			"case l.isUnproved():", "case l.isUnproved() && l.manager == \"\":",
 		},
 		{
 			"outbox: the first manager takes all keys (row 14)", room,
@@ -229,7 +229,7 @@ func fleetMutants() []mutant {
 		},
 		{
 			"fleet: a replica that leaves is lost", record,
-			"if leaving {", "if leaving && p.gone {",
+			"if beat.Leaving {", "if beat.Leaving && p.gone {",
 		},
 		{
 			"fleet: each batch is a gap", replica,
