@@ -94,162 +94,124 @@ func wrongWatchersAreRefused(t *testing.T, plane *apiserver.ControlPlane) {
 		many["l"+strings.Repeat("x", len(many)%60)+string(rune('a'+len(many)/60))] = "v"
 	}
 
-	tests := map[string]struct {
-		path  string // within spec, with dots, unless it begins with metadata
-		value any    // nil removes it
-		want  []string
-	}{
-		"port 0": {"serviceInfo.port", int64(0), []string{
-			"spec.serviceInfo.port",
-			"greater than or equal to 1",
-		}},
-		"negative port": {
-			"serviceInfo.port", int64(-1),
-			[]string{"spec.serviceInfo.port", "greater than or equal to 1"},
-		},
+	tests := map[string]wrongValue{
+		"port 0":        {"serviceInfo.port", int64(0), says{"spec.serviceInfo.port", "greater than or equal to 1"}},
+		"negative port": {"serviceInfo.port", int64(-1), says{"spec.serviceInfo.port", "greater than or equal to 1"}},
 		"port 65536": {
 			"serviceInfo.port", int64(65536),
-			[]string{"spec.serviceInfo.port", "less than or equal to 65535"},
+			says{"spec.serviceInfo.port", "less than or equal to 65535"},
 		},
-		"port that wraps": {"serviceInfo.port", int64(1<<32 + 80), []string{"spec.serviceInfo.port"}},
-		"port as text":    {"serviceInfo.port", "8082", []string{"spec.serviceInfo.port", "expected numeric"}},
-		"no port":         {"serviceInfo.port", nil, []string{"spec.serviceInfo.port", "Required"}},
-		"no service":      {"serviceInfo", nil, []string{"spec.serviceInfo", "Required"}},
+		"port that wraps": {"serviceInfo.port", int64(1<<32 + 80), says{"spec.serviceInfo.port"}},
+		"port as text":    {"serviceInfo.port", "8082", says{"spec.serviceInfo.port", "expected numeric"}},
+		"no port":         {"serviceInfo.port", nil, says{"spec.serviceInfo.port", "Required"}},
+		"no service":      {"serviceInfo", nil, says{"spec.serviceInfo", "Required"}},
 		"service with a domain": {
 			"serviceInfo.name", "klm.kcp-system",
-			[]string{"spec.serviceInfo.name", "name of a service"},
+			says{"spec.serviceInfo.name", "name of a service"},
 		},
-		"no name of the service":   {"serviceInfo.name", "", []string{"spec.serviceInfo.name", "name of a service"}},
-		"long name of the service": {"serviceInfo.name", long, []string{"spec.serviceInfo.name", "63"}},
+		"no name of the service":   {"serviceInfo.name", "", says{"spec.serviceInfo.name", "name of a service"}},
+		"long name of the service": {"serviceInfo.name", long, says{"spec.serviceInfo.name", "63"}},
 		"namespace with a slash": {
 			"serviceInfo.namespace", "a/b",
-			[]string{"spec.serviceInfo.namespace", "name of a namespace"},
+			says{"spec.serviceInfo.namespace", "name of a namespace"},
 		},
-		"long namespace":           {"serviceInfo.namespace", long, []string{"spec.serviceInfo.namespace", "63"}},
-		"manager in capitals":      {"manager", "Lifecycle-Manager", []string{"spec.manager", "DNS-1123 label"}},
-		"manager with a slash":     {"manager", "../../etc", []string{"spec.manager", "DNS-1123 label"}},
-		"manager with a dot":       {"manager", "klm.v2", []string{"spec.manager", "DNS-1123 label"}},
-		"manager with a line feed": {"manager", "klm\n", []string{"spec.manager", "DNS-1123 label"}},
-		"long manager":             {"manager", long, []string{"spec.manager", "63"}},
-		"field data":               {"field", "data", []string{"spec.field", `"spec", "status"`}},
-		"empty field":              {"field", "", []string{"spec.field", `"spec", "status"`}},
-		"all resources":            {"resourceToWatch.resource", "*", []string{"spec.resourceToWatch.resource", "wildcard"}},
+		"long namespace":           {"serviceInfo.namespace", long, says{"spec.serviceInfo.namespace", "63"}},
+		"manager in capitals":      {"manager", "Lifecycle-Manager", says{"spec.manager", "DNS-1123 label"}},
+		"manager with a slash":     {"manager", "../../etc", says{"spec.manager", "DNS-1123 label"}},
+		"manager with a dot":       {"manager", "klm.v2", says{"spec.manager", "DNS-1123 label"}},
+		"manager with a line feed": {"manager", "klm\n", says{"spec.manager", "DNS-1123 label"}},
+		"long manager":             {"manager", long, says{"spec.manager", "63"}},
+		"field data":               {"field", "data", says{"spec.field", `"spec", "status"`}},
+		"empty field":              {"field", "", says{"spec.field", `"spec", "status"`}},
+		"all resources":            {"resourceToWatch.resource", "*", says{"spec.resourceToWatch.resource", "wildcard"}},
 		"all subresources": {
 			"resourceToWatch.resource", "kymas/*",
-			[]string{"spec.resourceToWatch.resource", "subresource"},
+			says{"spec.resourceToWatch.resource", "subresource"},
 		},
 		"subresource status": {
 			"resourceToWatch.resource", "kymas/status",
-			[]string{"spec.resourceToWatch.resource", "which spec.field watches"},
+			says{"spec.resourceToWatch.resource", "which spec.field watches"},
 		},
 		"subresource of a subresource": {
 			"resourceToWatch.resource", "kymas/a/b",
-			[]string{"spec.resourceToWatch.resource", "one subresource"},
+			says{"spec.resourceToWatch.resource", "one subresource"},
 		},
-		"labels of a subresource": {
-			"resourceToWatch.resource", "kymas/scale",
-			[]string{"spec", "no labelsToWatch"},
-		},
-		"kind in lower case": {
-			"resourceToWatch.kind", "kyma",
-			[]string{"spec.resourceToWatch.kind", "upper camel case"},
-		},
+		"labels of a subresource": {"resourceToWatch.resource", "kymas/scale", says{"spec", "no labelsToWatch"}},
+		"kind in lower case":      {"resourceToWatch.kind", "kyma", says{"spec.resourceToWatch.kind", "upper camel case"}},
 		"operator of a label": {
-			"labelExpressionsToWatch",
-			[]any{map[string]any{"key": "a", "operator": "In"}},
-			[]string{"spec.labelExpressionsToWatch[0].values", "In and NotIn"},
+			"labelExpressionsToWatch", []any{map[string]any{"key": "a", "operator": "In"}},
+			says{"spec.labelExpressionsToWatch[0].values", "In and NotIn"},
 		},
 		"label of a namespace": {
-			"namespaceSelector",
-			map[string]any{"matchLabels": map[string]any{"a b": "c"}},
-			[]string{"spec.namespaceSelector.matchLabels", "label key"},
+			"namespaceSelector", map[string]any{"matchLabels": map[string]any{"a b": "c"}},
+			says{"spec.namespaceSelector.matchLabels", "label key"},
 		},
 		"name of a condition": {
-			"matchConditions",
-			[]any{map[string]any{"name": "changed", "expression": "true"}},
-			[]string{"spec.matchConditions[0].name", "neither persisted nor changed"},
+			"matchConditions", []any{map[string]any{"name": "changed", "expression": "true"}},
+			says{"spec.matchConditions[0].name", "neither persisted nor changed"},
 		},
 		"two conditions of one name": {
-			"matchConditions",
-			[]any{
+			"matchConditions", []any{
 				map[string]any{"name": "a", "expression": "true"}, map[string]any{"name": "a", "expression": "false"},
 			},
-			[]string{"spec.matchConditions", "duplicate"},
+			says{"spec.matchConditions", "duplicate"},
 		},
 		"no expression": {
-			"matchConditions",
-			[]any{map[string]any{"name": "a", "expression": ""}},
-			[]string{"spec.matchConditions[0].expression"},
+			"matchConditions", []any{map[string]any{"name": "a", "expression": ""}},
+			says{"spec.matchConditions[0].expression"},
 		},
-		"a kind": {
-			"resourceToWatch.resource", "ConfigMap",
-			[]string{"spec.resourceToWatch.resource", "plural"},
-		},
-		"no resource":    {"resourceToWatch.resource", nil, []string{"spec.resourceToWatch.resource", "Required"}},
-		"empty resource": {"resourceToWatch.resource", "", []string{"spec.resourceToWatch.resource", "plural"}},
-		"long resource":  {"resourceToWatch.resource", long, []string{"spec.resourceToWatch.resource", "plural"}},
-		"all groups":     {"resourceToWatch.group", "*", []string{"spec.resourceToWatch.group", "wildcard"}},
-		"group in capitals": {
-			"resourceToWatch.group", "Apps",
-			[]string{"spec.resourceToWatch.group", "one API group"},
-		},
-		"no group": {"resourceToWatch.group", nil, []string{"spec.resourceToWatch.group", "Required"}},
-		"long group": {
-			"resourceToWatch.group", strings.Repeat("a.", 127),
-			[]string{"spec.resourceToWatch.group", "253"},
-		},
-		"empty version": {"resourceToWatch.version", "", []string{"spec.resourceToWatch.version", "such as v1"}},
-		"no version":    {"resourceToWatch.version", nil, []string{"spec.resourceToWatch.version", "Required"}},
-		"some versions": {
-			"resourceToWatch.version", "v*",
-			[]string{"spec.resourceToWatch.version", `"*" for any`},
-		},
+		"a kind":            {"resourceToWatch.resource", "ConfigMap", says{"spec.resourceToWatch.resource", "plural"}},
+		"no resource":       {"resourceToWatch.resource", nil, says{"spec.resourceToWatch.resource", "Required"}},
+		"empty resource":    {"resourceToWatch.resource", "", says{"spec.resourceToWatch.resource", "plural"}},
+		"long resource":     {"resourceToWatch.resource", long, says{"spec.resourceToWatch.resource", "plural"}},
+		"all groups":        {"resourceToWatch.group", "*", says{"spec.resourceToWatch.group", "wildcard"}},
+		"group in capitals": {"resourceToWatch.group", "Apps", says{"spec.resourceToWatch.group", "one API group"}},
+		"no group":          {"resourceToWatch.group", nil, says{"spec.resourceToWatch.group", "Required"}},
+		"long group":        {"resourceToWatch.group", strings.Repeat("a.", 127), says{"spec.resourceToWatch.group", "253"}},
+		"empty version":     {"resourceToWatch.version", "", says{"spec.resourceToWatch.version", "such as v1"}},
+		"no version":        {"resourceToWatch.version", nil, says{"spec.resourceToWatch.version", "Required"}},
+		"some versions":     {"resourceToWatch.version", "v*", says{"spec.resourceToWatch.version", `"*" for any`}},
 		"what calls no webhooks": {
-			"resourceToWatch",
-			map[string]any{
-				"group": "admissionregistration.k8s.io", "version": "v1",
-				"resource": "validatingwebhookconfigurations",
+			"resourceToWatch", map[string]any{
+				"group": "admissionregistration.k8s.io", "version": "v1", "resource": "validatingwebhookconfigurations",
 			},
-			[]string{"spec.resourceToWatch.resource", "no webhooks"},
+			says{"spec.resourceToWatch.resource", "no webhooks"},
 		},
-		"label key with a blank": {"labelsToWatch", map[string]any{"a b": "c"}, []string{"spec.labelsToWatch", "label key"}},
-		"empty label key":        {"labelsToWatch", map[string]any{"": "c"}, []string{"spec.labelsToWatch", "label key"}},
+		"label key with a blank": {
+			"labelsToWatch", map[string]any{"a b": "c"},
+			says{"spec.labelsToWatch", "label key"},
+		},
+		"empty label key": {"labelsToWatch", map[string]any{"": "c"}, says{"spec.labelsToWatch", "label key"}},
 		"label key of two parts": {
-			"labelsToWatch",
-			map[string]any{"a/b/c": "c"},
-			[]string{"spec.labelsToWatch", "label key"},
+			"labelsToWatch", map[string]any{"a/b/c": "c"},
+			says{"spec.labelsToWatch", "label key"},
 		},
-		"long label key": {"labelsToWatch", map[string]any{long: "c"}, []string{"spec.labelsToWatch", "label key"}},
+		"long label key": {"labelsToWatch", map[string]any{long: "c"}, says{"spec.labelsToWatch", "label key"}},
 		"label value of blanks": {
-			"labelsToWatch",
-			map[string]any{"a": "b c"},
-			[]string{"spec.labelsToWatch[a]", "label value"},
+			"labelsToWatch", map[string]any{"a": "b c"},
+			says{"spec.labelsToWatch[a]", "label value"},
 		},
-		"long label value": {"labelsToWatch", map[string]any{"a": long}, []string{"spec.labelsToWatch.a", "63"}},
+		"long label value": {"labelsToWatch", map[string]any{"a": long}, says{"spec.labelsToWatch.a", "63"}},
 		"label value of a number": {
-			"labelsToWatch",
-			map[string]any{"a": int64(1)},
-			[]string{"spec.labelsToWatch.a", "string"},
+			"labelsToWatch", map[string]any{"a": int64(1)},
+			says{"spec.labelsToWatch.a", "string"},
 		},
-		"too many labels": {"labelsToWatch", many, []string{"spec.labelsToWatch", "64"}},
-		"no gateway":      {"gateway", nil, []string{"spec.gateway", "Required"}},
-		"no selector":     {"gateway.selector", nil, []string{"spec.gateway.selector", "Required"}},
-		"empty selector":  {"gateway.selector", map[string]any{}, []string{"spec.gateway.selector", "every gateway"}},
+		"too many labels": {"labelsToWatch", many, says{"spec.labelsToWatch", "64"}},
+		"no gateway":      {"gateway", nil, says{"spec.gateway", "Required"}},
+		"no selector":     {"gateway.selector", nil, says{"spec.gateway.selector", "Required"}},
+		"empty selector":  {"gateway.selector", map[string]any{}, says{"spec.gateway.selector", "every gateway"}},
 		"selector without labels": {
-			"gateway.selector.matchLabels",
-			map[string]any{},
-			[]string{"spec.gateway.selector", "every gateway"},
+			"gateway.selector.matchLabels", map[string]any{},
+			says{"spec.gateway.selector", "every gateway"},
 		},
-		"selector that is text": {"gateway.selector", "a=b", []string{"spec.gateway.selector", "object"}},
+		"selector that is text": {"gateway.selector", "a=b", says{"spec.gateway.selector", "object"}},
 		"selector's key": {
-			"gateway.selector.matchLabels",
-			map[string]any{"-a": "b"},
-			[]string{"spec.gateway.selector.matchLabels", "label key"},
+			"gateway.selector.matchLabels", map[string]any{"-a": "b"},
+			says{"spec.gateway.selector.matchLabels", "label key"},
 		},
 		"selector's value": {
-			"gateway.selector.matchLabels",
-			map[string]any{"a": "-b"},
-			[]string{"spec.gateway.selector.matchLabels[a]", "label value"},
+			"gateway.selector.matchLabels", map[string]any{"a": "-b"},
+			says{"spec.gateway.selector.matchLabels[a]", "label value"},
 		},
 		"unknown operator": requirement(map[string]any{"key": "a", "operator": "Like", "values": []any{"b"}},
 			"[0].operator", `"In", "NotIn", "Exists", "DoesNotExist"`),
@@ -259,11 +221,10 @@ func wrongWatchersAreRefused(t *testing.T, plane *apiserver.ControlPlane) {
 		"requirement's key": requirement(map[string]any{"key": "a b", "operator": "Exists"}, "[0].key", "label key"),
 		"requirement's value": requirement(map[string]any{"key": "a", "operator": "In", "values": []any{"b c"}},
 			"[0].values[0]", "label value"),
-		"a long name":    {"metadata.name", strings.Repeat("a", 165), []string{"metadata.name", "at most 164"}},
-		"a typing error": {"labelsToWtach", map[string]any{"a": "b"}, []string{"spec.labelsToWtach"}},
-		"no spec":        {"", nil, []string{"spec", "Required"}},
+		"a long name":    {"metadata.name", strings.Repeat("a", 165), says{"metadata.name", "at most 164"}},
+		"a typing error": {"labelsToWtach", map[string]any{"a": "b"}, says{"spec.labelsToWtach"}},
+		"no spec":        {"", nil, says{"spec", "Required"}},
 	}
-
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			wrong := manifests.Object(t, goodWatcher)
@@ -285,10 +246,13 @@ func wrongWatchersAreRefused(t *testing.T, plane *apiserver.ControlPlane) {
 	}
 }
 
-type wrongValue = struct {
-	path  string
-	value any
-	want  []string
+// says are parts of a message.
+type says = []string
+
+type wrongValue struct {
+	path  string // within spec, with dots, unless it begins with metadata
+	value any    // nil removes it
+	want  says
 }
 
 func requirement(r map[string]any, path string, want ...string) wrongValue {
